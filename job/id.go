@@ -1,0 +1,164 @@
+package job
+
+import (
+	"crypto/sha1"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// MaxKeyLen is the longest idempotency key, in bytes.
+const MaxKeyLen = 128
+
+// ErrKeyTooLong refuses an idempotency key of more than [MaxKeyLen] bytes.
+var ErrKeyTooLong = fmt.Errorf("idempotency key is longer than %d bytes; use a shorter one or a UUID", MaxKeyLen)
+
+// ErrBadID refuses a text that is not a UUID.
+var ErrBadID = errors.New("not a UUID")
+
+// ID is a job's identity: always a UUID, whatever its producer named it by.
+type ID [16]byte
+
+// namespace is the fixed UUIDv5 namespace of keys: changing it would make
+// every producer's retry a new job.
+var namespace = ID{0x6f, 0x1d, 0x0c, 0x52, 0x8e, 0x0b, 0x5a, 0x3e, 0x9c, 0x41, 0x7a, 0x72, 0x64, 0x6d, 0x73, 0x74}
+
+// String is the canonical form: lower case, hyphenated.
+func (id ID) String() string {
+	var b [36]byte
+	id.encode(b[:])
+	return string(b[:])
+}
+
+// Append adds the canonical form to b.
+func (id ID) Append(b []byte) []byte {
+	n := len(b)
+	b = append(b, "00000000-0000-0000-0000-000000000000"...)
+	id.encode(b[n:])
+	return b
+}
+
+func (id ID) encode(b []byte) {
+	hex.Encode(b[0:8], id[0:4])
+	hex.Encode(b[9:13], id[4:6])
+	hex.Encode(b[14:18], id[6:8])
+	hex.Encode(b[19:23], id[8:10])
+	hex.Encode(b[24:36], id[10:16])
+	b[8], b[13], b[18], b[23] = '-', '-', '-', '-'
+}
+
+// IsZero tells an id that names no job.
+func (id ID) IsZero() bool { return id == ID{} }
+
+// MarshalText writes the canonical form.
+func (id ID) MarshalText() ([]byte, error) { return id.Append(nil), nil }
+
+// UnmarshalText reads the canonical form, in either case.
+func (id *ID) UnmarshalText(b []byte) error {
+	parsed, err := ParseID(string(b))
+	if err != nil {
+		return err
+	}
+	*id = parsed
+	return nil
+}
+
+// ParseID reads the hyphenated form of a UUID, in either case.
+func ParseID(s string) (ID, error) {
+	var id ID
+	if len(s) != 36 || s[8] != '-' || s[13] != '-' || s[18] != '-' || s[23] != '-' {
+		return id, fmt.Errorf("%q: %w", s, ErrBadID)
+	}
+	for _, part := range [...]struct{ from, to, at int }{{0, 8, 0}, {9, 13, 4}, {14, 18, 6}, {19, 23, 8}, {24, 36, 10}} {
+		if _, err := hex.Decode(id[part.at:], []byte(s[part.from:part.to])); err != nil {
+			return ID{}, fmt.Errorf("%q: %w", s, ErrBadID)
+		}
+	}
+	return id, nil
+}
+
+// KeyID is the id of the job that a producer names by key: the key itself if
+// it is a UUID, else the UUIDv5 of queue and key. The same key in another
+// queue is another job.
+func KeyID(queue, key string) (ID, error) {
+	if len(key) > MaxKeyLen {
+		return ID{}, ErrKeyTooLong
+	}
+	if id, err := ParseID(key); err == nil {
+		return id, nil
+	}
+	h := sha1.New()
+	h.Write(namespace[:])
+	h.Write([]byte(queue))
+	h.Write([]byte{0})
+	h.Write([]byte(key))
+	var id ID
+	copy(id[:], h.Sum(nil))
+	return id.withVersion(5), nil
+}
+
+// RecordID is the id of a record that carries no key: a UUIDv8 of where the
+// record lies and when it was stored, so that reading it again names the same
+// job. lane is the identity of the lane's stream.
+func RecordID(lane string, seq uint64, stored time.Time) ID {
+	h := sha256.New()
+	h.Write([]byte(lane))
+	var b [16]byte
+	binary.BigEndian.PutUint64(b[:8], seq)
+	binary.BigEndian.PutUint64(b[8:], uint64(stored.UnixNano()))
+	h.Write(b[:])
+	var id ID
+	copy(id[:], h.Sum(nil))
+	return id.withVersion(8)
+}
+
+func (id ID) withVersion(v byte) ID {
+	id[6] = id[6]&0x0f | v<<4
+	id[8] = id[8]&0x3f | 0x80
+	return id
+}
+
+// RequestID names one dispatch of a job: "<job uuid>#<n>". It is the
+// request_id of the runtime contract and of the RRQ wire.
+func RequestID(id ID, n uint32) string {
+	b := id.Append(make([]byte, 0, 48))
+	b = append(b, '#')
+	return string(appendUint(b, n))
+}
+
+// ParseRequestID reads what [RequestID] wrote; ok is false for any other text.
+func ParseRequestID(s string) (id ID, n uint32, ok bool) {
+	if len(s) < 38 || len(s) > 46 || s[36] != '#' {
+		return ID{}, 0, false
+	}
+	id, err := ParseID(s[:36])
+	if err != nil {
+		return ID{}, 0, false
+	}
+	var v uint64
+	for _, c := range []byte(s[37:]) {
+		if c < '0' || c > '9' {
+			return ID{}, 0, false
+		}
+		v = v*10 + uint64(c-'0')
+	}
+	if v == 0 || v > 1<<32-1 || RequestID(id, uint32(v)) != s {
+		return ID{}, 0, false
+	}
+	return id, uint32(v), true
+}
+
+func appendUint(b []byte, n uint32) []byte {
+	var digits [10]byte
+	i := len(digits)
+	for {
+		i--
+		digits[i] = byte('0' + n%10)
+		if n /= 10; n == 0 {
+			return append(b, digits[i:]...)
+		}
+	}
+}

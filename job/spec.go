@@ -1,0 +1,143 @@
+package job
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Limits of a record.
+const (
+	MaxFunctionLen = 256              // bytes
+	MaxInlineBody  = 64 << 10         // bytes; a larger body goes to the blobs first
+	MaxBody        = 32 << 20         // bytes, of any body
+	MaxDuration    = 10 * 365 * 24 * time.Hour
+)
+
+// Spec is what a producer asks for: the JSON body of a record. At least one of
+// Function, Params, Payload and Blob is given.
+type Spec struct {
+	Function      string            `json:"function,omitempty"`
+	Params        json.RawMessage   `json:"params,omitempty"`          // a JSON object
+	Payload       []byte            `json:"payload_msgpack,omitempty"` // one MessagePack value
+	RunAt         *time.Time        `json:"run_at,omitempty"`
+	Priority      *int64            `json:"priority,omitempty"`
+	MaxAttempts   *int64            `json:"max_attempts,omitempty"`
+	TimeoutMS     *int64            `json:"timeout_ms,omitempty"`
+	RetryInterval *int64            `json:"retry_interval_ms,omitempty"`
+	Trace         map[string]string `json:"trace_context,omitempty"`
+	Blob          *Blob             `json:"blob,omitempty"` // written by nodes only
+}
+
+// Blob points to bytes too large for a record. A blob of a job is the JSON of
+// a Spec without its blob.
+type Blob struct {
+	Name   string `json:"name"` // the subject tokens after "yard.blob."
+	Chunks int    `json:"chunks"`
+	Size   int64  `json:"size"`
+	SHA256 string `json:"sha256"` // hex
+}
+
+// InvalidError says what is wrong with a record or a request and what would be
+// right.
+type InvalidError struct{ Reason string }
+
+func (e *InvalidError) Error() string { return e.Reason }
+
+func invalid(format string, args ...any) error {
+	return &InvalidError{Reason: fmt.Sprintf(format, args...)}
+}
+
+// ParseSpec reads and checks a record's body. It never panics, whatever the
+// bytes; every refusal is an [*InvalidError].
+func ParseSpec(body []byte) (Spec, error) {
+	var s Spec
+	if err := json.Unmarshal(body, &s); err != nil {
+		return Spec{}, invalid("job is not valid JSON: %v", describe(err))
+	}
+	return s, s.Validate()
+}
+
+func describe(err error) error {
+	var typed *json.UnmarshalTypeError
+	if errors.As(err, &typed) {
+		return fmt.Errorf("%s must be a %s, not a %s", typed.Field, typed.Type, typed.Value)
+	}
+	return err
+}
+
+// Validate checks every field's range.
+func (s *Spec) Validate() error {
+	if s.Blob != nil {
+		return s.validateBlob()
+	}
+	if s.Function == "" && len(s.Params) == 0 && len(s.Payload) == 0 {
+		return invalid("job names nothing to do: give function, params or payload_msgpack")
+	}
+	if len(s.Params) > 0 && !isObject(s.Params) {
+		return invalid("params must be a JSON object; send any other value as payload_msgpack")
+	}
+	if len(s.Params) > 0 && len(s.Payload) > 0 {
+		return invalid("params and payload_msgpack exclude each other")
+	}
+	return s.validateFacts()
+}
+
+func (s *Spec) validateBlob() error {
+	if s.Blob.Name == "" || s.Blob.Chunks < 1 || s.Blob.Size < 1 || s.Blob.Size > MaxBody || len(s.Blob.SHA256) != 64 {
+		return invalid("blob reference is incomplete: it needs name, chunks, size (1 to %d) and sha256", MaxBody)
+	}
+	return s.validateFacts()
+}
+
+func (s *Spec) validateFacts() error {
+	if len(s.Function) > MaxFunctionLen {
+		return invalid("function has %d bytes; at most %d", len(s.Function), MaxFunctionLen)
+	}
+	for _, field := range [...]struct {
+		name     string
+		value    *int64
+		min, max int64
+	}{
+		{"priority", s.Priority, 0, MaxPriority},
+		{"max_attempts", s.MaxAttempts, 1, 1<<32 - 1},
+		{"timeout_ms", s.TimeoutMS, 1, MaxDuration.Milliseconds()},
+		{"retry_interval_ms", s.RetryInterval, 1, MaxDuration.Milliseconds()},
+	} {
+		if field.value != nil && (*field.value < field.min || *field.value > field.max) {
+			return invalid("%s is %d; must be %d to %d", field.name, *field.value, field.min, field.max)
+		}
+	}
+	if s.RunAt != nil && (s.RunAt.Year() < 1970 || s.RunAt.Year() > 2200) {
+		return invalid("run_at %s is out of range; must be in the years 1970 to 2200", s.RunAt.Format(time.RFC3339))
+	}
+	return nil
+}
+
+func isObject(raw json.RawMessage) bool {
+	t := bytes.TrimLeft(raw, " \t\r\n")
+	return len(t) > 0 && t[0] == '{'
+}
+
+// Job gives the facts of a record that lies at pos of queue.
+func (s *Spec) Job(id ID, queue string, pos Position, stored time.Time) Job {
+	j := Job{ID: id, Queue: queue, Function: s.Function, Position: pos, Accepted: stored, Priority: DefaultPriority}
+	if s.RunAt != nil {
+		j.RunAt = *s.RunAt
+	}
+	if s.Priority != nil {
+		j.Priority = uint8(*s.Priority)
+	}
+	if s.MaxAttempts != nil {
+		j.MaxAttempts = uint32(*s.MaxAttempts)
+	}
+	if s.TimeoutMS != nil {
+		j.Timeout = time.Duration(*s.TimeoutMS) * time.Millisecond
+	}
+	if s.RetryInterval != nil {
+		j.RetryInterval = time.Duration(*s.RetryInterval) * time.Millisecond
+	}
+	return j
+}
