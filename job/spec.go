@@ -10,9 +10,9 @@ import (
 
 // Limits of a record.
 const (
-	MaxFunctionLen = 256              // bytes
-	MaxInlineBody  = 64 << 10         // bytes; a larger body goes to the blobs first
-	MaxBody        = 32 << 20         // bytes, of any body
+	MaxFunctionLen = 256      // bytes
+	MaxInlineBody  = 64 << 10 // bytes; a larger body goes to the blobs first
+	MaxBody        = 32 << 20 // bytes, of any body
 	MaxDuration    = 10 * 365 * 24 * time.Hour
 )
 

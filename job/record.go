@@ -1,0 +1,30 @@
+package job
+
+import "time"
+
+// Record is one message of a lane: an accepted job as its producer wrote it.
+type Record struct {
+	Position
+	Queue  string
+	Key    string    // the producer's idempotency key (Nats-Msg-Id); "" if it gave none
+	Stored time.Time // the node's time for what a node published, else the stream's
+	Body   []byte    // the Spec's JSON
+}
+
+// Facts reads a record: the job it asks for, or why it cannot be one. lane is
+// the identity of the record's lane. The id is valid even with an error, so
+// that a refusal can be told under a stable name.
+func (r *Record) Facts(lane string) (Job, error) {
+	id, err := KeyID(r.Queue, r.Key)
+	if r.Key == "" || err != nil {
+		id = RecordID(lane, r.Seq, r.Stored)
+	}
+	if err != nil {
+		return Job{ID: id, Queue: r.Queue, Position: r.Position, Accepted: r.Stored}, &InvalidError{Reason: err.Error()}
+	}
+	spec, err := ParseSpec(r.Body)
+	if err == nil {
+		err = ValidQueue(r.Queue)
+	}
+	return spec.Job(id, r.Queue, r.Position, r.Stored), err
+}

@@ -1,0 +1,30 @@
+package job
+
+import "time"
+
+// View is all that can be shown of a job: the ledger's facts, joined with its
+// body and its result where they are still to be had.
+type View struct {
+	ID            ID
+	Queue         string
+	State         State
+	Function      string
+	Spec          *Spec // nil with PayloadGone
+	PayloadGone   bool  // the body's record has been reclaimed
+	Created       time.Time
+	RunAt         time.Time
+	Started       time.Time // of the last attempt; zero: never
+	Ended         time.Time
+	Priority      uint8
+	MaxAttempts   uint32        // 0: the yard's default
+	RetryInterval time.Duration // 0: backoff
+	Timeout       time.Duration // 0: the yard's default
+	Attempts      uint32
+	Dispatches    uint32
+	Losses        uint32
+	Node, Worker  string // of the current or last dispatch; Worker is a channel
+	Reason        string // why the last attempt failed
+	Result        Value
+	Fault         *Fault
+	Position      Position
+}
