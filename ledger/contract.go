@@ -1,0 +1,129 @@
+package ledger
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+)
+
+// The eight commands of the runtime contract. Their JSON carries the name in
+// "command" and the fields beside it; see [ParseCommand].
+type (
+	// AcquireAuthority claims the authority lease.
+	AcquireAuthority struct {
+		Owner       string `json:"owner"`
+		LeaseID     string `json:"lease_id"`
+		LeasedUntil string `json:"leased_until"`
+	}
+	// RenewAuthority extends the lease of its owner.
+	RenewAuthority struct {
+		Owner       string `json:"owner"`
+		LeaseID     string `json:"lease_id"`
+		LeasedUntil string `json:"leased_until"`
+	}
+	// QueueDispatch adds a caller's own dispatch to the backlog.
+	QueueDispatch struct {
+		RequestID string          `json:"request_id"`
+		Target    string          `json:"target"`
+		Metadata  json.RawMessage `json:"metadata,omitempty"`
+	}
+	// MarkNotified moves a pending dispatch to notified.
+	MarkNotified struct {
+		RequestID string `json:"request_id"`
+		Channel   string `json:"channel"`
+	}
+	// MarkDelivered ends a notified dispatch well.
+	MarkDelivered struct {
+		RequestID string `json:"request_id"`
+	}
+	// MarkFailed ends a dispatch badly.
+	MarkFailed struct {
+		RequestID string `json:"request_id"`
+		Reason    string `json:"reason"`
+	}
+	// RequestReplay asks for the accepted records from a cursor on to be read
+	// again; no cursor clears the last request.
+	RequestReplay struct {
+		Cursor *string `json:"cursor"`
+	}
+	// CaptureSnapshot records that a snapshot was taken.
+	CaptureSnapshot struct{}
+)
+
+func (*AcquireAuthority) Kind() Kind { return KindAcquireAuthority }
+func (*RenewAuthority) Kind() Kind   { return KindRenewAuthority }
+func (*QueueDispatch) Kind() Kind    { return KindQueueDispatch }
+func (*MarkNotified) Kind() Kind     { return KindMarkNotified }
+func (*MarkDelivered) Kind() Kind    { return KindMarkDelivered }
+func (*MarkFailed) Kind() Kind       { return KindMarkFailed }
+func (*RequestReplay) Kind() Kind    { return KindRequestReplay }
+func (*CaptureSnapshot) Kind() Kind  { return KindCaptureSnapshot }
+
+// CommandNames lists the contract's commands as its documents label them.
+var CommandNames = []string{
+	"acquire-authority", "renew-authority", "queue-dispatch", "mark-notified",
+	"mark-delivered", "mark-failed", "request-replay", "capture-snapshot",
+}
+
+// contractCommands: the "command" tag, the kind, and the fields that must be
+// there.
+var contractCommands = []struct {
+	tag      string
+	kind     Kind
+	required []string
+}{
+	{"AcquireAuthority", KindAcquireAuthority, []string{"owner", "lease_id", "leased_until"}},
+	{"RenewAuthority", KindRenewAuthority, []string{"owner", "lease_id", "leased_until"}},
+	{"QueueDispatch", KindQueueDispatch, []string{"request_id", "target"}},
+	{"MarkNotified", KindMarkNotified, []string{"request_id", "channel"}},
+	{"MarkDelivered", KindMarkDelivered, []string{"request_id"}},
+	{"MarkFailed", KindMarkFailed, []string{"request_id", "reason"}},
+	{"RequestReplay", KindRequestReplay, nil},
+	{"CaptureSnapshot", KindCaptureSnapshot, nil},
+}
+
+// ErrInvalidJSON marks a command that could not be read.
+var ErrInvalidJSON = errors.New("invalid JSON")
+
+// ParseCommand reads one of the contract's commands. Unknown fields are
+// ignored; an unknown command, a missing field and a field of another type are
+// refused with [ErrInvalidJSON].
+func ParseCommand(text []byte) (Command, error) {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(text, &fields); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalidJSON, err)
+	}
+	var tag string
+	if raw, ok := fields["command"]; !ok {
+		return nil, fmt.Errorf("%w: missing field `command`", ErrInvalidJSON)
+	} else if err := json.Unmarshal(raw, &tag); err != nil {
+		return nil, fmt.Errorf("%w: command must be a string", ErrInvalidJSON)
+	}
+	for _, known := range contractCommands {
+		if known.tag == tag {
+			return readCommand(text, fields, known.kind, known.required)
+		}
+	}
+	return nil, fmt.Errorf("%w: unknown variant `%s`, expected one of AcquireAuthority, RenewAuthority, QueueDispatch, MarkNotified, MarkDelivered, MarkFailed, RequestReplay, CaptureSnapshot", ErrInvalidJSON, tag)
+}
+
+func readCommand(text []byte, fields map[string]json.RawMessage, kind Kind, required []string) (Command, error) {
+	for _, name := range required {
+		raw, ok := fields[name]
+		if !ok {
+			return nil, fmt.Errorf("%w: missing field `%s`", ErrInvalidJSON, name)
+		}
+		if raw[0] != '"' {
+			return nil, fmt.Errorf("%w: %s must be a string", ErrInvalidJSON, name)
+		}
+	}
+	c, _ := NewCommand(kind)
+	if err := json.Unmarshal(text, c); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalidJSON, err)
+	}
+	if q, ok := c.(*QueueDispatch); ok && bytes.Equal(q.Metadata, []byte("null")) {
+		q.Metadata = nil
+	}
+	return c, nil
+}
