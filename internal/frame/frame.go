@@ -21,9 +21,9 @@ import (
 const HeaderLen = 4
 
 const (
-	firstBuffer = 512       // what an idle connection costs
-	readAhead   = 64 << 10  // the most a buffer grows before its bytes are here
-	keepBuffer  = 128 << 10 // a larger buffer is given back once it is empty
+	firstBuffer = 512      // what an idle connection costs
+	readAhead   = 64 << 10 // the most a buffer grows before its bytes are here
+	keepBuffer  = 16 << 10 // a larger buffer is given back once it is empty
 )
 
 // ErrZeroLength refuses a frame without payload.
@@ -44,6 +44,7 @@ type Reader struct {
 	buf   []byte
 	// The bytes received and not yet handed out are buf[at:end].
 	at, end int
+	filled  bool // the last read left no room: the stream is ahead of us
 }
 
 // NewReader reads frames of 1 to limit bytes of payload from r.
@@ -72,22 +73,34 @@ func (r *Reader) Next() ([]byte, error) {
 	return payload, nil
 }
 
-// Buffered is how many bytes are here already: 0 means that the next call of
-// Next will wait for the stream.
-func (r *Reader) Buffered() int { return r.end - r.at }
+// Ready tells that a whole frame, or the reason to refuse it, is here already:
+// the next call of Next will not wait for the stream.
+func (r *Reader) Ready() bool {
+	have := r.end - r.at
+	if have < HeaderLen {
+		return false
+	}
+	size := uint64(binary.BigEndian.Uint32(r.buf[r.at:]))
+	return size == 0 || size > uint64(r.limit) || uint64(have) >= HeaderLen+size
+}
 
 // need reads until n unread bytes are here.
 func (r *Reader) need(n int) error {
 	if r.at == r.end {
 		r.at, r.end = 0, 0
-		if len(r.buf) > keepBuffer {
+		switch {
+		case len(r.buf) > keepBuffer:
 			r.buf = nil
+		case r.filled && len(r.buf) < keepBuffer:
+			r.buf = make([]byte, 2*len(r.buf)) // fewer reads for a busy stream
 		}
+		r.filled = false
 	}
 	for r.end-r.at < n {
 		r.makeRoom(n)
 		m, err := r.r.Read(r.buf[r.end:])
 		r.end += m
+		r.filled = r.end == len(r.buf)
 		if r.end-r.at >= n {
 			break // an error that came with enough bytes will come again
 		}
