@@ -1,0 +1,283 @@
+package roster
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+)
+
+const (
+	handshakeTimeout = 3 * time.Second
+	maxHandshakes    = 64 // at once; further connections wait in the kernel
+)
+
+// RefusedError says why two members do not talk.
+type RefusedError struct {
+	Peer   string // name or address
+	Reason string
+}
+
+func (e *RefusedError) Error() string { return fmt.Sprintf("member %s: %s", e.Peer, e.Reason) }
+
+// Door is the raft port: it exchanges hellos on every connection, answers
+// probes itself and gives the connections made for raft to Accept.
+type Door struct {
+	ln    net.Listener
+	names map[string]string // member by address
+	log   *slog.Logger
+	raft  chan net.Conn
+	done  chan struct{}
+	slots chan struct{}
+	work  sync.WaitGroup
+
+	mu     sync.Mutex
+	self   hello
+	open   map[net.Conn]struct{} // every accepted connection, so that Close ends them
+	closed bool
+}
+
+// newDoor starts to answer on ln; Close ends it.
+func newDoor(ln net.Listener, self hello, members []Member, log *slog.Logger) *Door {
+	d := &Door{
+		ln: ln, self: self, log: log, names: map[string]string{},
+		raft: make(chan net.Conn), done: make(chan struct{}), slots: make(chan struct{}, maxHandshakes),
+		open: map[net.Conn]struct{}{},
+	}
+	for _, m := range members {
+		d.names[m.Addr] = m.Name
+	}
+	d.work.Go(d.serve)
+	return d
+}
+
+// Addr is where the door listens.
+func (d *Door) Addr() net.Addr { return d.ln.Addr() }
+
+// Accept gives the next connection a member made for raft.
+func (d *Door) Accept() (net.Conn, error) {
+	select {
+	case c := <-d.raft:
+		return c, nil
+	case <-d.done:
+		return nil, net.ErrClosed
+	}
+}
+
+// Dial connects to the member at addr for raft. A member of another yard,
+// version or name gives a [*RefusedError].
+func (d *Door) Dial(addr string, timeout time.Duration) (net.Conn, error) {
+	conn, answer, err := d.meet(addr, forRaft, timeout)
+	if err != nil {
+		return nil, err
+	}
+	self := d.hello()
+	reason := answer.Refused
+	switch {
+	case reason != "":
+	case answer.YardID != self.YardID:
+		reason = "belongs to yard " + answer.YardID + ", this node to " + self.YardID
+	case d.names[addr] != "" && d.names[addr] != answer.Node:
+		reason = fmt.Sprintf("answers as %q at %s", answer.Node, addr)
+	}
+	if reason != "" {
+		conn.Close()
+		return nil, &RefusedError{Peer: d.nameOf(addr), Reason: reason}
+	}
+	return conn, nil
+}
+
+// Close stops the listener and cuts every accepted connection.
+func (d *Door) Close() error {
+	d.mu.Lock()
+	if d.closed {
+		d.mu.Unlock()
+		return nil
+	}
+	d.closed = true
+	close(d.done)
+	for c := range d.open {
+		c.Close()
+	}
+	d.mu.Unlock()
+	err := d.ln.Close()
+	d.work.Wait()
+	return err
+}
+
+// say changes what the door tells of this node.
+func (d *Door) say(change func(*hello)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	change(&d.self)
+}
+
+func (d *Door) hello() hello {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.self
+}
+
+// ask learns the hello of the member at addr.
+func (d *Door) ask(addr string) (hello, error) {
+	conn, answer, err := d.meet(addr, probe, time.Second)
+	if err != nil {
+		return hello{}, err
+	}
+	return answer, conn.Close()
+}
+
+// meet connects and exchanges hellos within timeout.
+func (d *Door) meet(addr, purpose string, timeout time.Duration) (net.Conn, hello, error) {
+	conn, err := net.DialTimeout("tcp", addr, timeout)
+	if err != nil {
+		return nil, hello{}, err
+	}
+	answer, err := d.introduce(conn, purpose, timeout)
+	if err != nil {
+		conn.Close()
+		return nil, hello{}, fmt.Errorf("member %s: %w", d.nameOf(addr), err)
+	}
+	return conn, answer, nil
+}
+
+func (d *Door) introduce(conn net.Conn, purpose string, timeout time.Duration) (hello, error) {
+	if err := conn.SetDeadline(time.Now().Add(timeout)); err != nil {
+		return hello{}, err
+	}
+	mine := d.hello()
+	mine.Purpose = purpose
+	if err := writeHello(conn, mine); err != nil {
+		return hello{}, fmt.Errorf("write hello: %w", err)
+	}
+	answer, err := readHello(conn)
+	if err != nil {
+		return hello{}, err
+	}
+	return answer, conn.SetDeadline(time.Time{})
+}
+
+func (d *Door) nameOf(addr string) string {
+	if name := d.names[addr]; name != "" {
+		return name
+	}
+	return addr
+}
+
+func (d *Door) serve() {
+	for {
+		select {
+		case d.slots <- struct{}{}:
+		case <-d.done:
+			return
+		}
+		conn, err := d.ln.Accept()
+		if err != nil {
+			<-d.slots
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			d.log.Warn("raft port cannot accept", "error", err)
+			select { // out of descriptors, most likely: more haste would not help
+			case <-time.After(100 * time.Millisecond):
+				continue
+			case <-d.done:
+				return
+			}
+		}
+		tracked, ok := d.track(conn)
+		if !ok {
+			return
+		}
+		d.work.Go(func() { d.receive(tracked) })
+	}
+}
+
+// receive answers one connection and hands it on if it is raft's.
+func (d *Door) receive(conn net.Conn) {
+	theirs, err := d.answer(conn)
+	<-d.slots
+	if err != nil {
+		d.log.Debug("connection at the raft port refused", "from", conn.RemoteAddr().String(), "error", err)
+		conn.Close()
+		return
+	}
+	if theirs.Purpose != forRaft {
+		conn.Close()
+		return
+	}
+	select {
+	case d.raft <- conn:
+	case <-d.done:
+		conn.Close()
+	}
+}
+
+func (d *Door) answer(conn net.Conn) (hello, error) {
+	if err := conn.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
+		return hello{}, err
+	}
+	theirs, err := readHello(conn)
+	mine := d.hello()
+	var version *versionError
+	switch {
+	case errors.As(err, &version):
+		mine.Refused = fmt.Sprintf("version %d of the members' protocol is not known here", version.theirs)
+	case err != nil:
+		return hello{}, err
+	case theirs.Purpose == forRaft:
+		mine.Refused = mine.objection(theirs)
+	}
+	if werr := writeHello(conn, mine); werr != nil {
+		return hello{}, werr
+	}
+	if err == nil && mine.Refused != "" {
+		err = &RefusedError{Peer: theirs.Node, Reason: mine.Refused}
+	}
+	if err != nil {
+		return hello{}, err
+	}
+	return theirs, conn.SetDeadline(time.Time{})
+}
+
+// objection says why theirs may not speak raft here, or "".
+func (h *hello) objection(theirs hello) string {
+	seat, seated := h.seatOf(theirs.Node)
+	switch {
+	case !h.formed():
+		return "has not formed its yard yet"
+	case theirs.YardID != h.YardID:
+		return fmt.Sprintf("belongs to yard %s, the caller to %s", h.YardID, theirs.YardID)
+	case !seated:
+		return fmt.Sprintf("knows no member %q", theirs.Node)
+	case seat.Dir != theirs.Dir:
+		return replaceText(theirs.Node, seat.Dir, theirs.Dir)
+	}
+	return ""
+}
+
+// tracked is an accepted connection that Close of the door ends too.
+type tracked struct {
+	net.Conn
+	door *Door
+}
+
+func (t *tracked) Close() error {
+	t.door.mu.Lock()
+	delete(t.door.open, t.Conn)
+	t.door.mu.Unlock()
+	return t.Conn.Close()
+}
+
+func (d *Door) track(conn net.Conn) (net.Conn, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		conn.Close()
+		return nil, false
+	}
+	d.open[conn] = struct{}{}
+	return &tracked{Conn: conn, door: d}, true
+}

@@ -1,0 +1,365 @@
+package roster
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+var quiet = slog.New(slog.DiscardHandler)
+
+// site is a set of declared members whose ports and directories outlive their
+// processes.
+type site struct {
+	members []Member
+	dirs    map[string]string
+}
+
+func newSite(t *testing.T, names ...string) *site {
+	t.Helper()
+	s := &site{dirs: map[string]string{}}
+	for _, name := range names {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.members = append(s.members, Member{Name: name, Addr: ln.Addr().String()})
+		s.dirs[name] = t.TempDir()
+		ln.Close()
+	}
+	return s
+}
+
+func (s *site) config(name string) Config {
+	i := slices.IndexFunc(s.members, func(m Member) bool { return m.Name == name })
+	return Config{Node: name, Dir: s.dirs[name], Listen: s.members[i].Addr, Members: s.members}
+}
+
+type identified struct {
+	id  *Identity
+	err error
+}
+
+// start identifies a member in the background; wait collects it.
+func (s *site) start(ctx context.Context, name string) <-chan identified {
+	return start(ctx, s.config(name))
+}
+
+func start(ctx context.Context, cfg Config) <-chan identified {
+	c := make(chan identified, 1)
+	go func() {
+		id, err := Identify(ctx, cfg, quiet)
+		c <- identified{id, err}
+	}()
+	return c
+}
+
+func wait(t *testing.T, c <-chan identified) *Identity {
+	t.Helper()
+	got := <-c
+	if got.err != nil {
+		t.Fatal(got.err)
+	}
+	t.Cleanup(func() { got.id.Close() })
+	return got.id
+}
+
+func deadline(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func TestIdentify_AloneKeepsItsDirectory(t *testing.T) {
+	cfg := Config{Node: "solo", Dir: filepath.Join(t.TempDir(), "data")}
+	first, err := Identify(t.Context(), cfg, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Identify(t.Context(), cfg, quiet); !errors.Is(err, ErrInUse) {
+		t.Errorf("second process in the directory: got %v, want ErrInUse", err)
+	}
+	if err := first.MarkBootstrapped(); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	again := wait(t, start(t.Context(), cfg))
+	if again.ID() != first.ID() || again.Yard != first.Yard || again.Yard == "" {
+		t.Errorf("restart is %s of %q, was %s of %q", again.ID(), again.Yard, first.ID(), first.Yard)
+	}
+	if again.Incarnation != first.Incarnation+1 {
+		t.Errorf("incarnation %d after %d", again.Incarnation, first.Incarnation)
+	}
+	if !again.Bootstrapped() {
+		t.Error("forgot that raft was begun")
+	}
+	if NodeOf(again.ID()) != "solo" {
+		t.Errorf("NodeOf(%q) = %q", again.ID(), NodeOf(again.ID()))
+	}
+}
+
+func TestIdentify_FormsInAnyOrder(t *testing.T) {
+	s := newSite(t, "n1", "n2", "n3")
+	ctx := deadline(t)
+	third, first := s.start(ctx, "n3"), s.start(ctx, "n1")
+	select {
+	case got := <-first:
+		t.Fatalf("formed without n2: %+v", got)
+	case <-time.After(700 * time.Millisecond): // a few rounds of asking
+	}
+	ids := []*Identity{wait(t, s.start(ctx, "n2")), wait(t, third), wait(t, first)}
+	for _, id := range ids {
+		if id.Yard != ids[0].Yard || !slices.Equal(id.Roster, ids[0].Roster) || len(id.Roster) != 3 {
+			t.Errorf("%s formed %s with %v, another %s with %v", id.Node, id.Yard, id.Roster, ids[0].Yard, ids[0].Roster)
+		}
+	}
+}
+
+func TestIdentify_FormedWaitsForNobody(t *testing.T) {
+	s := newSite(t, "n1", "n2", "n3")
+	s.form(t)
+	id := wait(t, s.start(deadline(t), "n2"))
+	if len(id.Roster) != 3 || id.Incarnation != 2 {
+		t.Errorf("restart alone: roster %v, incarnation %d", id.Roster, id.Incarnation)
+	}
+}
+
+// form lets all members form and stop again.
+func (s *site) form(t *testing.T) {
+	t.Helper()
+	ctx := deadline(t)
+	var all []<-chan identified
+	for _, m := range s.members {
+		all = append(all, s.start(ctx, m.Name))
+	}
+	var ids []*Identity // nobody leaves before the last has learned the roster
+	for _, c := range all {
+		ids = append(ids, wait(t, c))
+	}
+	for _, id := range ids {
+		if err := id.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestIdentify_MissedTheFormingButSitsInTheRoster(t *testing.T) {
+	s := newSite(t, "n1", "n2", "n3")
+	s.form(t)
+	// n3 crashed after its directory was counted and before it wrote the roster.
+	path := filepath.Join(s.dirs["n3"], identityFile)
+	i, err := openIdentity(s.dirs["n3"], "yard", "n3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	i.file.YardID, i.file.Roster = "", nil
+	if err := i.save(); err != nil {
+		t.Fatal(err)
+	}
+	if err := i.Close(); err != nil {
+		t.Fatal(err)
+	}
+	ctx := deadline(t)
+	n1 := wait(t, s.start(ctx, "n1"))
+	n3 := wait(t, s.start(ctx, "n3"))
+	if n3.Yard != n1.Yard {
+		t.Errorf("joined yard %s, the others are %s", n3.Yard, n1.Yard)
+	}
+	if raw, _ := os.ReadFile(path); !strings.Contains(string(raw), n1.Yard) {
+		t.Error("the roster was not written")
+	}
+}
+
+func TestIdentify_EmptyDirectoryUnderAMembersName(t *testing.T) {
+	s := newSite(t, "n1", "n2", "n3")
+	s.form(t)
+	s.dirs["n3"] = t.TempDir()
+	ctx := deadline(t)
+	wait(t, s.start(ctx, "n1"))
+	_, err := Identify(ctx, s.config("n3"), quiet)
+	var refused *RefusedError
+	if !errors.As(err, &refused) || !strings.Contains(err.Error(), "yardmaster cluster replace n3") {
+		t.Errorf("got %v, want a refusal that names the command", err)
+	}
+}
+
+func TestIdentify_AnotherYardOrNoMember(t *testing.T) {
+	s := newSite(t, "n1", "n2", "n3")
+	s.form(t)
+	ctx := deadline(t)
+	n1 := wait(t, s.start(ctx, "n1"))
+
+	other := s.config("n3")
+	other.Dir, other.Yard = t.TempDir(), "elsewhere"
+	stranger := Config{Node: "n4", Dir: t.TempDir(), Listen: "127.0.0.1:0",
+		Members: []Member{{"n4", "127.0.0.1:1"}, {"n1", n1.Door().Addr().String()}}}
+	for name, cfg := range map[string]Config{`yard "elsewhere"`: other, `without a member "n4"`: stranger} {
+		_, err := Identify(ctx, cfg, quiet)
+		var refused *RefusedError
+		if !errors.As(err, &refused) || !strings.Contains(err.Error(), name) {
+			t.Errorf("got %v, want a refusal that says %s", err, name)
+		}
+	}
+}
+
+func TestIdentify_DifferentDeclarationsWait(t *testing.T) {
+	s := newSite(t, "n1", "n2")
+	ctx, cancel := context.WithCancel(t.Context())
+	n1 := s.start(ctx, "n1")
+	other := s.config("n2")
+	other.Members = append(slices.Clone(other.Members), Member{"n3", "127.0.0.1:1"})
+	n2 := start(ctx, other)
+	select {
+	case got := <-n1:
+		t.Fatalf("formed with a member that declares others: %+v", got)
+	case <-time.After(600 * time.Millisecond): // a few rounds of asking
+	}
+	cancel()
+	if got := <-n1; !errors.Is(got.err, context.Canceled) || !strings.Contains(got.err.Error(), "declares other members") {
+		t.Errorf("n1: %v", got.err)
+	}
+	if got := <-n2; got.err == nil {
+		t.Error("n2 formed")
+	}
+}
+
+func TestIdentify_WrongDirectory(t *testing.T) {
+	dir := t.TempDir()
+	wait(t, start(t.Context(), Config{Node: "n1", Dir: dir})).Close()
+	if _, err := Identify(t.Context(), Config{Node: "n2", Dir: dir}, quiet); err == nil || !strings.Contains(err.Error(), `"n1"`) {
+		t.Errorf("another node's directory: %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, identityFile), []byte(`{"version":1,`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Identify(t.Context(), Config{Node: "n1", Dir: dir}, quiet); err == nil || !strings.Contains(err.Error(), "damaged") {
+		t.Errorf("damaged identity: %v", err)
+	}
+	if err := os.Remove(filepath.Join(dir, identityFile)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(dir, "raft"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Identify(t.Context(), Config{Node: "n1", Dir: dir}, quiet); err == nil || !strings.Contains(err.Error(), "missing") {
+		t.Errorf("identity lost beside raft's files: %v", err)
+	}
+}
+
+func TestConfig_Validate(t *testing.T) {
+	two := []Member{{"a", "h:1"}, {"b", "h:2"}}
+	for name, bad := range map[string]Config{
+		"name":      {Node: "A_", Dir: "d"},
+		"no dir":    {Node: "a"},
+		"not among": {Node: "c", Dir: "d", Listen: ":1", Members: two},
+		"twice":     {Node: "a", Dir: "d", Listen: ":1", Members: []Member{{"a", "h:1"}, {"a", "h:2"}}},
+		"no addr":   {Node: "a", Dir: "d", Listen: ":1", Members: []Member{{"a", "h:1"}, {"b", ""}}},
+		"no port":   {Node: "a", Dir: "d", Members: two},
+	} {
+		if bad.Validate() == nil {
+			t.Errorf("%s: taken", name)
+		}
+	}
+	if err := (Config{Node: "a", Dir: "d", Listen: ":1", Members: two}).Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestDoor_HandsOnRaftOnly(t *testing.T) {
+	s := newSite(t, "n1", "n2")
+	s.form(t)
+	ctx := deadline(t)
+	n1, n2 := wait(t, s.start(ctx, "n1")), wait(t, s.start(ctx, "n2"))
+	out, err := n1.Door().Dial(s.members[1].Addr, time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	in, err := n2.Door().Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := out.Write([]byte{7}); err != nil {
+		t.Fatal(err)
+	}
+	var b [1]byte
+	if _, err := in.Read(b[:]); err != nil || b[0] != 7 {
+		t.Fatalf("read %v, %v", b, err)
+	}
+	if err := n2.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := out.Read(b[:]); err == nil {
+		t.Error("closing the door left an accepted connection open")
+	}
+	if _, err := n2.Door().Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("accept after close: %v", err)
+	}
+}
+
+func TestDoor_RefusesRaftOfStrangers(t *testing.T) {
+	s := newSite(t, "n1", "n2")
+	s.form(t)
+	n1 := wait(t, s.start(deadline(t), "n1"))
+	wiped := n1.Door().hello()
+	wiped.Node, wiped.Dir = "n2", "00000000"
+	foreign := wiped
+	foreign.YardID = "feedfeedfeedfeed"
+	unknown := wiped
+	unknown.Node = "n9"
+	for want, h := range map[string]hello{"cluster replace n2": wiped, "belongs to yard": foreign, `no member "n9"`: unknown} {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		caller := newDoor(ln, h, s.members, quiet)
+		_, err = caller.Dial(s.members[0].Addr, time.Second)
+		var refused *RefusedError
+		if !errors.As(err, &refused) || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want a refusal that says %q", err, want)
+		}
+		caller.Close()
+	}
+}
+
+func TestDoor_VersionsRefuseEachOtherInWords(t *testing.T) {
+	id := wait(t, start(t.Context(), Config{Node: "n1", Dir: t.TempDir(), Listen: "127.0.0.1:0"}))
+	conn, err := net.Dial("tcp", id.Door().Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	frame := append([]byte(magic), 9)
+	if _, err := conn.Write(binary.BigEndian.AppendUint32(frame, 0)); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := readHello(conn)
+	if err != nil || !strings.Contains(answer.Refused, "version 9") {
+		t.Errorf("answer %+v, %v", answer, err)
+	}
+}
+
+func FuzzReadHello(f *testing.F) {
+	var good strings.Builder
+	if err := writeHello(&good, hello{Yard: "y", Node: "n", Dir: "d", Members: []string{"n"}}); err != nil {
+		f.Fatal(err)
+	}
+	f.Add([]byte(good.String()))
+	f.Add([]byte("YARD\x01\xff\xff\xff\xff"))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		h, err := readHello(strings.NewReader(string(raw)))
+		if err == nil && h.formed() && h.YardID == "" {
+			t.Error("formed without a yard")
+		}
+	})
+}
