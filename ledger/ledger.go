@@ -53,17 +53,18 @@ type Ledger struct {
 	term  uint64
 	now   int64 // unix nanoseconds, never goes back
 
-	authority authority
-	secret    []byte
-	lanes     []lane
-	replay    *string // the last request's cursor
+	authority  authority
+	secret     []byte
+	lanes      []lane
+	replay     *string // the last request's cursor
+	lastFolded job.ID  // id of the last folded record
 
-	queues  queues
-	jobs    jobs
-	own     own
-	counts  Counts
-	outbox  outbox
-	stalled uint64 // outcomes of dispatches that were no longer current
+	queues queues
+	jobs   jobs
+	own    own
+	counts Counts
+	outbox outbox
+	stale  uint64 // outcomes of dispatches that were no longer current
 }
 
 // Counts are the contract's backlog: pending and notified are present,
@@ -147,7 +148,7 @@ func (l *Ledger) Secret() []byte { return l.secret }
 func (l *Ledger) Counts() Counts { return l.counts }
 
 // Stale is how many outcomes came for a dispatch that was no longer current.
-func (l *Ledger) Stale() uint64 { return l.stalled }
+func (l *Ledger) Stale() uint64 { return l.stale }
 
 // Copy is the ledger as it is now. It shares all records with the original,
 // costs time by the number of queues only, and may be read while the original

@@ -1,0 +1,174 @@
+package ledger
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"io"
+
+	"yardmaster/job"
+)
+
+// encoder writes the state in a compact form. The first error sticks.
+type encoder struct {
+	w     *bufio.Writer
+	names map[string]uint64 // names written so far
+	buf   [binary.MaxVarintLen64]byte
+	err   error
+}
+
+func newEncoder(w io.Writer) *encoder {
+	return &encoder{w: bufio.NewWriterSize(w, 64<<10), names: make(map[string]uint64)}
+}
+
+func (e *encoder) raw(b []byte) {
+	if e.err == nil {
+		_, e.err = e.w.Write(b)
+	}
+}
+
+func (e *encoder) uint(v uint64) { e.raw(e.buf[:binary.PutUvarint(e.buf[:], v)]) }
+
+func (e *encoder) int(v int64) { e.raw(e.buf[:binary.PutVarint(e.buf[:], v)]) }
+
+func (e *encoder) bool(v bool) {
+	if v {
+		e.uint(1)
+	} else {
+		e.uint(0)
+	}
+}
+
+func (e *encoder) bytes(b []byte) {
+	e.uint(uint64(len(b)))
+	e.raw(b)
+}
+
+func (e *encoder) text(s string) {
+	e.uint(uint64(len(s)))
+	if e.err == nil {
+		_, e.err = e.w.WriteString(s)
+	}
+}
+
+// name writes a text that stands in many records: whole the first time, by
+// number afterwards.
+func (e *encoder) name(s string) {
+	if n, ok := e.names[s]; ok {
+		e.uint(n)
+		return
+	}
+	e.names[s] = uint64(len(e.names) + 1)
+	e.uint(0)
+	e.text(s)
+}
+
+func (e *encoder) id(id job.ID) { e.raw(id[:]) }
+
+// optional writes whether a thing is there, for the caller to write it next.
+func (e *encoder) optional(there bool) bool {
+	e.bool(there)
+	return there
+}
+
+// errCorrupt refuses bytes that no encoder wrote.
+var errCorrupt = errors.New("ledger snapshot is corrupt")
+
+// decoder reads what an encoder wrote. After an error everything reads as
+// zero, so loops end.
+type decoder struct {
+	r     *bufio.Reader
+	names []string
+	err   error
+}
+
+func newDecoder(r io.Reader) *decoder { return &decoder{r: bufio.NewReaderSize(r, 64<<10)} }
+
+func (d *decoder) fail(err error) {
+	if d.err == nil {
+		d.err = err
+	}
+}
+
+func (d *decoder) uint() uint64 {
+	if d.err != nil {
+		return 0
+	}
+	v, err := binary.ReadUvarint(d.r)
+	if err != nil {
+		d.fail(err)
+		return 0
+	}
+	return v
+}
+
+func (d *decoder) int() int64 {
+	if d.err != nil {
+		return 0
+	}
+	v, err := binary.ReadVarint(d.r)
+	if err != nil {
+		d.fail(err)
+		return 0
+	}
+	return v
+}
+
+func (d *decoder) bool() bool { return d.uint() == 1 }
+
+// maxChunk bounds what one length may make us allocate before its bytes come.
+const maxChunk = 1 << 20
+
+func (d *decoder) bytes() []byte {
+	n := d.uint()
+	if d.err != nil || n == 0 {
+		return nil
+	}
+	if n > job.MaxBody {
+		d.fail(errCorrupt)
+		return nil
+	}
+	b := make([]byte, 0, min(n, maxChunk))
+	for uint64(len(b)) < n {
+		step := min(n-uint64(len(b)), maxChunk)
+		at := len(b)
+		b = append(b, make([]byte, step)...)
+		if _, err := io.ReadFull(d.r, b[at:]); err != nil {
+			d.fail(err)
+			return nil
+		}
+	}
+	return b
+}
+
+func (d *decoder) text() string { return string(d.bytes()) }
+
+func (d *decoder) name() string {
+	n := d.uint()
+	if n == 0 {
+		s := d.text()
+		d.names = append(d.names, s)
+		return s
+	}
+	if n > uint64(len(d.names)) {
+		d.fail(errCorrupt)
+		return ""
+	}
+	return d.names[n-1]
+}
+
+func (d *decoder) id() (id job.ID) {
+	if d.err == nil {
+		if _, err := io.ReadFull(d.r, id[:]); err != nil {
+			d.fail(err)
+		}
+	}
+	return id
+}
+
+// times calls read as often as a count says, and stops at the first error.
+func (d *decoder) times(read func()) {
+	for n := d.uint(); n > 0 && d.err == nil; n-- {
+		read()
+	}
+}

@@ -1,0 +1,195 @@
+package ledger
+
+import (
+	"time"
+
+	"yardmaster/job"
+)
+
+// Ended says what became of an outcome, and of its job.
+type Ended struct {
+	Stale bool // not the job's current dispatch: ignored and counted
+	Dup   bool // this very dispatch ended the same way before
+	State job.State
+	RunAt time.Time // when the job is due again, or was
+}
+
+// place notifies dispatches. A placement is only a proposal: what changed
+// since it was made (the job's state, a pause, a limit) turns it into nothing.
+func (l *Ledger) place(c *Place) Result {
+	placed := make([]bool, len(c.Placements))
+	for i := range c.Placements {
+		placed[i] = l.placeOne(&c.Placements[i])
+	}
+	return Result{Placed: placed}
+}
+
+func (l *Ledger) placeOne(p *Placement) bool {
+	r := l.jobs.byID[p.Job]
+	if r == nil || r.state != job.Waiting || r.n != p.N || r.queue.paused || r.queue.full() {
+		return false
+	}
+	next := *r
+	next.state = job.Active
+	next.attempt++
+	next.run = &run{
+		node: l.jobs.intern(p.Node), incarnation: p.Incarnation, channel: l.jobs.intern(p.Channel),
+		fence: l.index, epoch: l.authority.epoch, started: l.now,
+	}
+	l.put(r, &next)
+	l.outbox.emit(Event{Kind: DispatchNotified, Job: r.id, N: r.n, A: next.run.channel})
+	l.outbox.emit(Event{Kind: WorkerAssigned, Job: r.id, N: r.n, A: next.run.channel, B: r.queue.name})
+	return true
+}
+
+func (l *Ledger) settle(c *Settle) Result {
+	ended := make([]Ended, len(c.Ends))
+	for i := range c.Ends {
+		ended[i] = l.end(&c.Ends[i])
+	}
+	return Result{Ended: ended}
+}
+
+// end closes a dispatch and carries out the verdict, both or neither.
+func (l *Ledger) end(e *End) Ended {
+	r := l.jobs.byID[e.Job]
+	if r == nil || r.n != e.N || r.state != job.Active {
+		l.stale++
+		view := Ended{Stale: true}
+		if r != nil {
+			view.State, view.RunAt = r.state, time.Unix(0, r.due)
+			view.Dup = r.n == e.N && r.state != job.Waiting && (r.state == job.Completed) == (e.Next == job.Done)
+			view.Stale = !view.Dup
+		}
+		return view
+	}
+	next := *r
+	last := *r.run
+	next.run = &last
+	last.reason = e.Reason
+	if r.flags&cancelling != 0 && e.Next != job.Done {
+		e = &End{Job: e.Job, N: e.N, Next: job.Dead, Reason: job.ReasonCancelled, Fault: e.Fault}
+	}
+	switch e.Next {
+	case job.Done:
+		l.outbox.emit(Event{Kind: DispatchDelivered, Job: r.id, N: r.n})
+		l.counts.Delivered++
+		next.state, next.due, next.flags = job.Completed, l.now, 0
+		if e.Result.Data != nil || e.Blob != nil {
+			last.result = l.outbox.addResult(ResultItem{Job: r.id, N: r.n, Queue: r.queue.name, Value: e.Result, Blob: e.Blob})
+		}
+		l.put(r, &next)
+	case job.Dead:
+		l.failed(r, e.Reason)
+		l.die(r, &next, e.Reason, e.Fault)
+	default:
+		l.failed(r, e.Reason)
+		l.again(r, &next, e)
+	}
+	return Ended{State: next.state, RunAt: time.Unix(0, next.due)}
+}
+
+// again lines the job up for another dispatch. A given-back attempt does not
+// count.
+func (l *Ledger) again(r, next *record, e *End) {
+	next.flags &^= redelivered
+	if e.Next == job.Back {
+		next.attempt--
+		next.flags |= redelivered
+		if e.Loss {
+			next.losses++
+		}
+	}
+	next.due = l.now
+	if at := e.At.UnixNano(); !e.At.IsZero() && at > l.now {
+		next.due, next.state = at, job.Delayed
+		l.put(r, next)
+		return
+	}
+	l.queueUp(r, next)
+}
+
+// die ends a job badly.
+func (l *Ledger) die(r, next *record, reason string, fault *job.Fault) {
+	if next.run == nil {
+		next.run = &run{}
+	}
+	next.run.reason = reason
+	next.state, next.due, next.flags = job.Failed, l.now, 0
+	l.put(r, next)
+	l.bury(next, reason, fault)
+}
+
+func (l *Ledger) failed(r *record, reason string) {
+	l.outbox.emit(Event{Kind: DispatchFailed, Job: r.id, N: r.n, A: reason})
+	l.counts.Failed++
+}
+
+// move gives a running dispatch to the node that its worker came back to.
+func (l *Ledger) move(c *MoveDispatch) Result {
+	r := l.jobs.byID[c.Job]
+	if r == nil || r.n != c.N || r.state != job.Active {
+		return Result{Err: job.ErrLeaseLost}
+	}
+	next := *r
+	moved := *r.run
+	moved.node, moved.incarnation, moved.channel = l.jobs.intern(c.Node), c.Incarnation, l.jobs.intern(c.Channel)
+	next.run = &moved
+	l.put(r, &next)
+	l.outbox.emit(Event{Kind: WorkerRecovered, A: moved.channel, B: "resumed"})
+	return Result{State: job.Active}
+}
+
+// cancel ends a job that nobody runs, and marks one that somebody runs.
+func (l *Ledger) cancel(c *CancelJob) Result {
+	r := l.jobs.byID[c.Job]
+	switch {
+	case r == nil:
+		return Result{Err: job.ErrJobNotFound}
+	case r.state.Ended():
+		return Result{Err: job.ErrJobEnded, State: r.state}
+	}
+	next := *r
+	if r.state == job.Active {
+		next.flags |= cancelling
+		l.put(r, &next)
+		return Result{State: job.Active}
+	}
+	if r.state == job.Waiting {
+		l.endUnstarted(r, job.ReasonCancelled)
+	}
+	next.run = &run{}
+	if r.run != nil {
+		*next.run = *r.run
+	}
+	l.die(r, &next, job.ReasonCancelled, &job.Fault{Message: c.Reason, Type: job.FaultCancelled})
+	return Result{State: job.Failed}
+}
+
+func (l *Ledger) remove(c *RemoveJob) Result {
+	r := l.jobs.byID[c.Job]
+	switch {
+	case r == nil:
+		return Result{Err: job.ErrJobNotFound}
+	case r.state == job.Active:
+		return Result{Err: job.ErrNotRemovable, State: r.state}
+	case r.state == job.Waiting:
+		l.endUnstarted(r, job.ReasonRemoved)
+	}
+	l.drop(r)
+	return Result{State: r.state}
+}
+
+func (l *Ledger) retry(c *RetryJob) Result {
+	r := l.jobs.byID[c.Job]
+	switch {
+	case r == nil:
+		return Result{Err: job.ErrJobNotFound}
+	case r.state != job.Failed:
+		return Result{Err: job.ErrNotActive, State: r.state}
+	}
+	next := *r
+	next.attempt, next.losses, next.flags, next.due = 0, 0, 0, l.now
+	l.queueUp(r, &next)
+	return Result{State: job.Waiting}
+}

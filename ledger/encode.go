@@ -1,0 +1,255 @@
+package ledger
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/tidwall/btree"
+
+	"yardmaster/job"
+)
+
+// formatVersion is the first number of an encoded ledger.
+const formatVersion = 1
+
+// Encode writes the whole state. Two ledgers that applied the same entries
+// encode to the same bytes, whatever snapshots they were restored from.
+func (l *Ledger) Encode(w io.Writer) error {
+	e := newEncoder(w)
+	e.uint(formatVersion)
+	e.uint(l.index)
+	e.uint(l.term)
+	e.int(l.now)
+	e.authority(&l.authority)
+	e.bytes(l.secret)
+	e.uint(uint64(len(l.lanes)))
+	for _, ln := range l.lanes {
+		e.text(ln.identity)
+		e.uint(ln.cursor)
+		e.id(ln.lastID)
+	}
+	if e.optional(l.replay != nil) {
+		e.text(*l.replay)
+	}
+	e.id(l.lastFolded)
+	e.uint(l.counts.Delivered)
+	e.uint(l.counts.Failed)
+	e.uint(l.stale)
+	e.queues(&l.queues)
+	e.own(&l.own)
+	e.gone(l.jobs.gone)
+	e.outbox(&l.outbox)
+	if e.err != nil {
+		return e.err
+	}
+	return e.w.Flush()
+}
+
+// Hash is the same on every node whose ledger has the same index.
+func (l *Ledger) Hash() ([sha256.Size]byte, error) {
+	h := sha256.New()
+	err := l.Encode(h)
+	return [sha256.Size]byte(h.Sum(nil)), err
+}
+
+func (e *encoder) authority(a *authority) {
+	e.text(a.owner)
+	e.text(a.leaseID)
+	e.text(a.leasedUntil)
+	e.int(a.until)
+	e.uint(a.epoch)
+	e.uint(a.term)
+	e.bool(a.member)
+}
+
+func (e *encoder) queues(qs *queues) {
+	e.uint(uint64(qs.last))
+	e.uint(uint64(qs.byName.Len()))
+	qs.byName.Scan(func(_ string, q *queue) bool {
+		e.uint(uint64(q.number))
+		e.id(q.id)
+		e.text(q.name)
+		e.bool(q.paused)
+		e.uint(uint64(q.config.Limit))
+		e.bool(q.config.AllowOverrides)
+		n := 0
+		for _, count := range q.counts {
+			n += count
+		}
+		e.uint(uint64(n))
+		q.lines.Scan(func(_ string, ln *line) bool {
+			ln.jobs.Scan(func(item orderItem) bool { e.record(item.r); return e.err == nil })
+			return e.err == nil
+		})
+		for _, list := range q.lists {
+			if list != nil {
+				list.Scan(func(item timeItem) bool { e.record(item.r); return e.err == nil })
+			}
+		}
+		return e.err == nil
+	})
+}
+
+func (e *encoder) record(r *record) {
+	e.id(r.id)
+	e.name(r.function)
+	e.int(r.accepted)
+	e.int(r.due)
+	e.uint(uint64(r.lane))
+	e.uint(r.pos)
+	e.uint(uint64(r.n))
+	e.uint(uint64(r.attempt))
+	e.uint(uint64(r.priority))
+	e.uint(uint64(r.state))
+	e.uint(uint64(r.losses))
+	e.uint(uint64(r.flags))
+	if e.optional(r.options != nil) {
+		e.int(r.options.runAt)
+		e.uint(uint64(r.options.maxAttempts))
+		e.int(int64(r.options.timeout))
+		e.int(int64(r.options.retryInterval))
+	}
+	if e.optional(r.run != nil) {
+		e.name(r.run.node)
+		e.name(r.run.channel)
+		e.uint(r.run.incarnation)
+		e.uint(r.run.fence)
+		e.uint(r.run.epoch)
+		e.int(r.run.started)
+		e.uint(r.run.result)
+		e.text(r.run.reason)
+	}
+}
+
+func (e *encoder) own(o *own) {
+	e.uint(uint64(o.byID.Len()))
+	o.byID.Scan(func(_ string, r *ownRecord) bool {
+		e.text(r.request)
+		e.text(r.target)
+		e.bytes(r.metadata)
+		e.uint(uint64(r.state))
+		e.text(r.reason)
+		e.int(r.queued)
+		e.int(r.ended)
+		return e.err == nil
+	})
+}
+
+func (e *encoder) gone(g *idRing) {
+	e.uint(uint64(len(g.slabs)))
+	for _, slab := range g.slabs {
+		e.int(slab.at)
+		e.uint(uint64(len(slab.ids)))
+		for _, id := range slab.ids {
+			e.id(id)
+		}
+	}
+}
+
+// Decode reads what [Ledger.Encode] wrote.
+func Decode(r io.Reader) (*Ledger, error) {
+	d := newDecoder(r)
+	if v := d.uint(); d.err == nil && v != formatVersion {
+		return nil, fmt.Errorf("ledger snapshot has format %d, this build reads %d", v, formatVersion)
+	}
+	l := &Ledger{queues: newQueues(), jobs: newJobs(), own: newOwn()}
+	l.index, l.term, l.now = d.uint(), d.uint(), d.int()
+	l.authority = authority{
+		owner: d.text(), leaseID: d.text(), leasedUntil: d.text(),
+		until: d.int(), epoch: d.uint(), term: d.uint(), member: d.bool(),
+	}
+	l.secret = d.bytes()
+	d.times(func() { l.lanes = append(l.lanes, lane{identity: d.text(), cursor: d.uint(), lastID: d.id()}) })
+	if d.bool() {
+		cursor := d.text()
+		l.replay = &cursor
+	}
+	l.lastFolded = d.id()
+	delivered, failed := d.uint(), d.uint()
+	l.stale = d.uint()
+	d.queues(l)
+	d.own(l)
+	d.gone(l.jobs.gone)
+	d.outbox(&l.outbox)
+	l.counts.Delivered, l.counts.Failed = delivered, failed
+	if d.err != nil {
+		return nil, fmt.Errorf("decode ledger: %w", d.err)
+	}
+	return l, nil
+}
+
+func (d *decoder) queues(l *Ledger) {
+	l.queues.last = uint32(d.uint())
+	d.times(func() {
+		q := &queue{number: uint32(d.uint()), id: d.id(), name: d.text(), paused: d.bool()}
+		q.config = job.QueueConfig{Limit: uint32(d.uint()), AllowOverrides: d.bool()}
+		l.queues.byName.Set(q.name, q)
+		d.times(func() {
+			r := d.record(l)
+			r.queue = q
+			switch {
+			case r.state == job.New || r.state > job.Failed || r.state == job.Active && r.run == nil:
+				d.fail(errCorrupt)
+			default:
+				l.put(nil, r)
+			}
+		})
+	})
+}
+
+func (d *decoder) record(l *Ledger) *record {
+	r := &record{
+		id: d.id(), function: l.jobs.intern(d.name()), accepted: d.int(), due: d.int(),
+		lane: uint8(d.uint()), pos: d.uint(), n: uint32(d.uint()), attempt: uint32(d.uint()),
+		priority: uint8(d.uint()), state: job.State(d.uint()), losses: uint8(d.uint()), flags: flags(d.uint()),
+	}
+	if d.bool() {
+		r.options = &options{
+			runAt: d.int(), maxAttempts: uint32(d.uint()),
+			timeout: time.Duration(d.int()), retryInterval: time.Duration(d.int()),
+		}
+	}
+	if d.bool() {
+		r.run = &run{
+			node: l.jobs.intern(d.name()), channel: l.jobs.intern(d.name()), incarnation: d.uint(),
+			fence: d.uint(), epoch: d.uint(), started: d.int(), result: d.uint(), reason: d.text(),
+		}
+	}
+	return r
+}
+
+func (d *decoder) own(l *Ledger) {
+	l.own.byID = new(btree.Map[string, *ownRecord])
+	d.times(func() {
+		r := &ownRecord{
+			request: d.text(), target: d.text(), metadata: d.bytes(),
+			state: uint8(d.uint()), reason: d.text(), queued: d.int(), ended: d.int(),
+		}
+		l.own.byID.Set(r.request, r)
+		switch r.state {
+		case ownPending:
+			l.counts.Pending++
+			l.own.unfinished++
+		case ownNotified:
+			l.counts.Notified++
+			l.own.unfinished++
+		default:
+			l.own.finished.Set(ownFinish{r.ended, r.request})
+		}
+	})
+}
+
+func (d *decoder) gone(g *idRing) {
+	d.times(func() {
+		slab := idSlab{at: d.int(), ids: make([]job.ID, 0, slabSize)}
+		d.times(func() {
+			id := d.id()
+			slab.ids = append(slab.ids, id)
+			g.known[id] = struct{}{}
+			g.size++
+		})
+		g.slabs = append(g.slabs, slab)
+	})
+}

@@ -1,0 +1,242 @@
+package ledger
+
+import (
+	"bytes"
+	"time"
+
+	"github.com/tidwall/btree"
+
+	"yardmaster/job"
+)
+
+// record is a job. It is immutable once it stands in a tree: a change replaces
+// it, so that copies of the ledger keep what they saw.
+type record struct {
+	id       job.ID
+	queue    *queue // only its number and name are read through a copy
+	function string
+	accepted int64 // unix nanoseconds
+	due      int64 // waiting, delayed: when it is or was due; ended: when it ended
+	pos      uint64
+	n        uint32 // number of the last dispatch
+	attempt  uint32 // attempts that count
+	lane     uint8
+	priority uint8
+	state    job.State
+	losses   uint8
+	flags    flags
+	options  *options
+	run      *run
+}
+
+type flags uint8
+
+const (
+	redelivered flags = 1 << iota // an earlier dispatch of this attempt was given back
+	cancelling                    // a caller cancelled it while it ran
+)
+
+// options is what few jobs ask for; nil for the others.
+type options struct {
+	runAt         int64
+	maxAttempts   uint32
+	timeout       time.Duration
+	retryInterval time.Duration
+}
+
+// run is who runs a job or ran it last, and how that ended.
+type run struct {
+	node, channel string
+	incarnation   uint64
+	fence, epoch  uint64
+	started       int64
+	result        uint64 // number of its result; 0: none
+	reason        string // why its last dispatch failed
+}
+
+// line is the jobs of one queue that the same hands may run, in the order of
+// start.
+type line struct {
+	queue *queue
+	class string
+	jobs  *btree.BTreeG[orderItem]
+}
+
+// The classes of work. A function with a runner's prefix has the class
+// "<runner>#".
+const (
+	ClassPlain = ""  // no function: Overhop workers of the queue
+	ClassBare  = "#" // a function without a runner
+)
+
+// Class tells which hands may run a function.
+func Class(function string) string {
+	if function == "" {
+		return ClassPlain
+	}
+	runner, _ := job.SplitFunction(function)
+	return runner + "#"
+}
+
+type orderItem struct {
+	key uint64 // priority, then microseconds of acceptance
+	r   *record
+}
+
+type timeItem struct {
+	at int64
+	r  *record
+}
+
+// jobs holds every job the ledger knows, by each thing it is looked up by.
+type jobs struct {
+	byID   map[job.ID]*record        // nil in a copy
+	due    *btree.BTreeG[timeItem]   // delayed jobs by the time they are due
+	ended  *btree.BTreeG[timeItem]   // completed and failed jobs by the time they ended
+	busy   *btree.Map[string, *line] // lines that are not empty, by class and queue; nil in a copy
+	gone   *idRing                   // ids of forgotten jobs, for the dedupe horizon
+	active *btree.BTreeG[orderItem]  // active jobs by fence
+	names  map[string]string         // see intern; nil in a copy
+}
+
+func newJobs() jobs {
+	return jobs{
+		byID:   make(map[job.ID]*record),
+		names:  make(map[string]string),
+		due:    btree.NewBTreeGOptions(timeLess, treeOptions),
+		ended:  btree.NewBTreeGOptions(timeLess, treeOptions),
+		busy:   new(btree.Map[string, *line]),
+		gone:   newIDRing(),
+		active: btree.NewBTreeGOptions(activeLess, treeOptions),
+	}
+}
+
+var treeOptions = btree.Options{NoLocks: true}
+
+func timeLess(a, b timeItem) bool {
+	if a.at != b.at {
+		return a.at < b.at
+	}
+	return bytes.Compare(a.r.id[:], b.r.id[:]) < 0
+}
+
+func orderLess(a, b orderItem) bool {
+	if a.key != b.key {
+		return a.key < b.key
+	}
+	if a.r.accepted != b.r.accepted {
+		return a.r.accepted < b.r.accepted
+	}
+	if a.r.lane != b.r.lane {
+		return a.r.lane < b.r.lane
+	}
+	if a.r.pos != b.r.pos {
+		return a.r.pos < b.r.pos
+	}
+	return bytes.Compare(a.r.id[:], b.r.id[:]) < 0
+}
+
+func activeLess(a, b orderItem) bool {
+	if a.key != b.key {
+		return a.key < b.key
+	}
+	return bytes.Compare(a.r.id[:], b.r.id[:]) < 0
+}
+
+// orderKey sorts by priority, 9 first, then by acceptance.
+func orderKey(priority uint8, accepted int64) uint64 {
+	return uint64(job.MaxPriority-priority)<<56 | uint64(accepted/1000)&(1<<56-1)
+}
+
+func (r *record) order() orderItem { return orderItem{orderKey(r.priority, r.accepted), r} }
+
+// put stands a record in every index of its state. old is what stood there for
+// the same job, nil for a new one.
+func (l *Ledger) put(old, r *record) {
+	if old != nil {
+		l.lift(old)
+	}
+	l.jobs.byID[r.id] = r
+	r.queue.counts[r.state]++
+	if r.state == job.Waiting {
+		l.counts.Pending++
+		ln := r.queue.line(Class(r.function))
+		if ln.jobs.Len() == 0 {
+			l.jobs.busy.Set(ln.key(), ln)
+		}
+		ln.jobs.Set(r.order())
+		return
+	}
+	r.queue.listed(r.state).Set(timeItem{r.accepted, r})
+	switch {
+	case r.state == job.Delayed:
+		l.jobs.due.Set(timeItem{r.due, r})
+	case r.state == job.Active:
+		l.counts.Notified++
+		l.jobs.active.Set(orderItem{r.run.fence, r})
+	case r.state.Ended():
+		l.jobs.ended.Set(timeItem{r.due, r})
+	}
+}
+
+// lift takes a record out of every index but the one by id.
+func (l *Ledger) lift(r *record) {
+	r.queue.counts[r.state]--
+	if r.state == job.Waiting {
+		l.counts.Pending--
+		ln := r.queue.line(Class(r.function))
+		ln.jobs.Delete(r.order())
+		if ln.jobs.Len() == 0 {
+			l.jobs.busy.Delete(ln.key())
+		}
+		return
+	}
+	r.queue.listed(r.state).Delete(timeItem{r.accepted, r})
+	switch {
+	case r.state == job.Delayed:
+		l.jobs.due.Delete(timeItem{r.due, r})
+	case r.state == job.Active:
+		l.counts.Notified--
+		l.jobs.active.Delete(orderItem{r.run.fence, r})
+	case r.state.Ended():
+		l.jobs.ended.Delete(timeItem{r.due, r})
+	}
+}
+
+// drop forgets a job but for its id.
+func (l *Ledger) drop(r *record) {
+	l.lift(r)
+	delete(l.jobs.byID, r.id)
+	l.jobs.gone.add(r.id, l.now)
+}
+
+// forget lets finished jobs and old ids go, a bounded number at a time.
+func (l *Ledger) forget() {
+	for range maxForgotten {
+		oldest, ok := l.jobs.ended.Min()
+		if !ok || l.jobs.ended.Len() <= FinishedKeepMax && l.now-oldest.at < int64(FinishedKeep) {
+			break
+		}
+		l.drop(oldest.r)
+	}
+	l.jobs.gone.trim(l.now-int64(DedupeHorizon), DedupeMax)
+	l.own.forget(l.now - int64(FinishedKeep))
+}
+
+// oldestResult is the number of the first result that a kept job may point to.
+func (j *jobs) oldestResult() uint64 {
+	oldest := uint64(0)
+	j.ended.Scan(func(item timeItem) bool {
+		if item.r.run != nil && item.r.run.result > 0 {
+			oldest = item.r.run.result
+		}
+		return oldest == 0
+	})
+	return oldest
+}
+
+func (j *jobs) copy() jobs {
+	return jobs{
+		due: j.due.Copy(), ended: j.ended.Copy(), active: j.active.Copy(), gone: j.gone.copy(),
+	}
+}
