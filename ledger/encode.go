@@ -65,10 +65,8 @@ func (e *encoder) authority(a *authority) {
 }
 
 func (e *encoder) queues(qs *queues) {
-	e.uint(uint64(qs.last))
 	e.uint(uint64(qs.byName.Len()))
 	qs.byName.Scan(func(_ string, q *queue) bool {
-		e.uint(uint64(q.number))
 		e.id(q.id)
 		e.text(q.name)
 		e.bool(q.paused)
@@ -181,9 +179,8 @@ func Decode(r io.Reader) (*Ledger, error) {
 }
 
 func (d *decoder) queues(l *Ledger) {
-	l.queues.last = uint32(d.uint())
 	d.times(func() {
-		q := &queue{number: uint32(d.uint()), id: d.id(), name: d.text(), paused: d.bool()}
+		q := &queue{id: d.id(), name: d.text(), paused: d.bool()}
 		q.config = job.QueueConfig{Limit: uint32(d.uint()), AllowOverrides: d.bool()}
 		l.queues.byName.Set(q.name, q)
 		d.times(func() {

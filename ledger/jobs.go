@@ -13,7 +13,7 @@ import (
 // it, so that copies of the ledger keep what they saw.
 type record struct {
 	id       job.ID
-	queue    *queue // only its number and name are read through a copy
+	queue    *queue // only its name is read through a copy
 	function string
 	accepted int64 // unix nanoseconds
 	due      int64 // waiting, delayed: when it is or was due; ended: when it ended

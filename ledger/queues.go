@@ -12,7 +12,6 @@ import (
 // queue is a named line of jobs: its configuration, how many jobs are in each
 // state, and the jobs themselves in the orders they are read in.
 type queue struct {
-	number uint32 // never reused: what a snapshot names it by
 	id     job.ID
 	name   string
 	paused bool
@@ -30,14 +29,12 @@ var (
 
 type queues struct {
 	byName btree.Map[string, *queue]
-	last   uint32 // number of the newest
 }
 
 func newQueues() queues { return queues{} }
 
 func (q *queues) add(name string, id job.ID, config job.QueueConfig) *queue {
-	q.last++
-	added := &queue{number: q.last, id: id, name: name, config: config}
+	added := &queue{id: id, name: name, config: config}
 	q.byName.Set(name, added)
 	return added
 }
@@ -49,7 +46,7 @@ func (q *queues) get(name string) *queue {
 
 // copy shares the trees; it costs time by the number of queues.
 func (q *queues) copy() queues {
-	c := queues{last: q.last}
+	c := newQueues()
 	q.byName.Scan(func(name string, from *queue) bool {
 		c.byName.Set(name, from.copy())
 		return true
