@@ -1,0 +1,375 @@
+package overhop
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"unicode/utf8"
+)
+
+// ErrBinary refuses to write binary as JSON.
+var ErrBinary = errors.New("JSON cannot carry binary")
+
+// ErrNotSendable refuses a JSON value that no frame can carry.
+var ErrNotSendable = errors.New("value cannot be sent over Overhop's wire")
+
+// AppendJSON appends r as JSON. Integers keep every digit and text every
+// character; of a repeated key the last value stays. A value that is or holds
+// binary gives [ErrBinary] and an unchanged b.
+func AppendJSON(b []byte, r Raw) ([]byte, error) {
+	if r.HasBinary() {
+		return b, ErrBinary
+	}
+	w := jsonWriter{out: b, src: r}
+	w.value(0)
+	return w.out, nil
+}
+
+// AppendLossyJSON is [AppendJSON] for people's eyes: binary becomes Base64
+// text.
+func AppendLossyJSON(b []byte, r Raw) []byte {
+	w := jsonWriter{out: b, src: r}
+	w.value(0)
+	return w.out
+}
+
+type jsonWriter struct {
+	out []byte
+	src Raw
+	// pairs are the pairs written so far of all maps that are open, the
+	// innermost last.
+	pairs []writtenPair
+}
+
+type writtenPair struct{ key, out, end int } // key in src; the pair's bytes in out
+
+// value writes the value at at and gives its end. It visits every byte once,
+// however deep it is nested.
+func (w *jsonWriter) value(at int) int {
+	h, _ := readHead(w.src[at:])
+	at += h.size
+	switch h.kind {
+	case KindNil:
+		w.out = append(w.out, "null"...)
+	case KindBool:
+		w.out = strconv.AppendBool(w.out, h.v == 1)
+	case KindInt:
+		w.out = strconv.AppendInt(w.out, h.v, 10)
+	case KindStr:
+		w.out = appendJSONText(w.out, w.src[at:at+int(h.n)])
+		at += int(h.n)
+	case KindBin:
+		w.out = append(w.out, '"')
+		w.out = base64.StdEncoding.AppendEncode(w.out, w.src[at:at+int(h.n)])
+		w.out = append(w.out, '"')
+		at += int(h.n)
+	case KindArray:
+		at = w.array(at, h.n)
+	case KindMap:
+		at = w.object(at, h.n)
+	}
+	return at
+}
+
+func (w *jsonWriter) array(at int, n uint64) int {
+	w.out = append(w.out, '[')
+	for i := range n {
+		if i > 0 {
+			w.out = append(w.out, ',')
+		}
+		at = w.value(at)
+	}
+	w.out = append(w.out, ']')
+	return at
+}
+
+func (w *jsonWriter) object(at int, n uint64) int {
+	w.out = append(w.out, '{')
+	mine := len(w.pairs)
+	for i := range n {
+		if i > 0 {
+			w.out = append(w.out, ',')
+		}
+		pair := writtenPair{key: at, out: len(w.out)}
+		at = w.value(at)
+		w.out = append(w.out, ':')
+		at = w.value(at)
+		pair.end = len(w.out)
+		w.pairs = append(w.pairs, pair)
+	}
+	w.dropRepeated(w.pairs[mine:])
+	w.pairs = w.pairs[:mine]
+	w.out = append(w.out, '}')
+	return at
+}
+
+func (w *jsonWriter) key(p writtenPair) []byte {
+	text, _ := w.src[p.key:].Text()
+	return text
+}
+
+// dropRepeated takes back all but the last pair of every key.
+func (w *jsonWriter) dropRepeated(pairs []writtenPair) {
+	if !w.repeats(pairs) {
+		return
+	}
+	byKey := slices.Clone(pairs)
+	slices.SortFunc(byKey, func(a, b writtenPair) int {
+		return cmp.Or(bytes.Compare(w.key(a), w.key(b)), cmp.Compare(b.key, a.key))
+	})
+	byKey = slices.CompactFunc(byKey, func(a, b writtenPair) bool { return bytes.Equal(w.key(a), w.key(b)) })
+	slices.SortFunc(byKey, func(a, b writtenPair) int { return cmp.Compare(a.out, b.out) })
+	end := pairs[0].out
+	for i, p := range byKey {
+		if i > 0 {
+			w.out[end] = ','
+			end++
+		}
+		end += copy(w.out[end:], w.out[p.out:p.end])
+	}
+	w.out = w.out[:end]
+}
+
+func (w *jsonWriter) repeats(pairs []writtenPair) bool {
+	if len(pairs) > 16 {
+		seen := make(map[string]struct{}, len(pairs))
+		for _, p := range pairs {
+			seen[string(w.key(p))] = struct{}{}
+		}
+		return len(seen) < len(pairs)
+	}
+	for i, p := range pairs {
+		for _, q := range pairs[:i] {
+			if bytes.Equal(w.key(p), w.key(q)) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+const hexDigits = "0123456789abcdef"
+
+// appendJSONText quotes UTF-8 text, escaping what JSON demands and no more.
+func appendJSONText(b, text []byte) []byte {
+	b = append(b, '"')
+	plain := 0
+	for i, c := range text {
+		if c >= 0x20 && c != '"' && c != '\\' {
+			continue
+		}
+		b = append(b, text[plain:i]...)
+		plain = i + 1
+		switch c {
+		case '"', '\\':
+			b = append(b, '\\', c)
+		case '\n':
+			b = append(b, '\\', 'n')
+		case '\t':
+			b = append(b, '\\', 't')
+		case '\r':
+			b = append(b, '\\', 'r')
+		default:
+			b = append(b, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&15])
+		}
+	}
+	b = append(b, text[plain:]...)
+	return append(b, '"')
+}
+
+// AppendFromJSON appends one JSON value as MessagePack. Integers in int64's
+// range stay integers; other numbers, which the wire has no type for, become
+// their text as it was written ("1.5", "1e3", "18446744073709551615"). Broken
+// surrogates and bytes that are not UTF-8 become U+FFFD. Text that is not JSON,
+// or nests deeper than levels, gives [ErrNotSendable] and an unchanged b.
+func AppendFromJSON(b, text []byte, levels int) ([]byte, error) {
+	r := jsonReader{out: b, src: text}
+	err := r.value(levels)
+	if r.space(); err == nil && r.at != len(text) {
+		err = r.fail("trailing bytes")
+	}
+	if err != nil {
+		return b[:len(b):len(b)], err
+	}
+	return r.out, nil
+}
+
+type jsonReader struct {
+	out []byte
+	src []byte
+	at  int
+}
+
+func (r *jsonReader) fail(reason string) error {
+	return fmt.Errorf("%w: JSON %s at byte %d", ErrNotSendable, reason, r.at)
+}
+
+func (r *jsonReader) space() {
+	for r.at < len(r.src) {
+		switch r.src[r.at] {
+		case ' ', '\t', '\r', '\n':
+			r.at++
+		default:
+			return
+		}
+	}
+}
+
+func (r *jsonReader) value(levels int) error {
+	r.space()
+	if r.at >= len(r.src) {
+		return r.fail("ends early")
+	}
+	switch c := r.src[r.at]; {
+	case c == '{' || c == '[':
+		if levels == 0 {
+			return r.fail("is nested too deep")
+		}
+		return r.container(c, levels-1)
+	case c == '"':
+		return r.text()
+	case c == '-' || c >= '0' && c <= '9':
+		return r.number()
+	}
+	for _, word := range [...]struct {
+		text string
+		code byte
+	}{{"null", 0xc0}, {"false", 0xc2}, {"true", 0xc3}} {
+		if bytes.HasPrefix(r.src[r.at:], []byte(word.text)) {
+			r.at += len(word.text)
+			r.out = append(r.out, word.code)
+			return nil
+		}
+	}
+	return r.fail("has an unknown value")
+}
+
+// container reads an object or an array. The number of items stands before
+// them on the wire and is known only after them, so one byte is kept free and
+// widened in the rare case that it does not do.
+func (r *jsonReader) container(open byte, levels int) error {
+	start := len(r.out)
+	r.out = append(r.out, 0)
+	closing := open + 2 // ']' and '}' follow their partners by two
+	n := 0
+	for r.at++; ; n++ {
+		r.space()
+		if n == 0 && r.at < len(r.src) && r.src[r.at] == closing {
+			break
+		}
+		if open == '{' {
+			if err := r.key(); err != nil {
+				return err
+			}
+		}
+		if err := r.value(levels); err != nil {
+			return err
+		}
+		r.space()
+		if r.at >= len(r.src) {
+			return r.fail("ends early")
+		}
+		if r.src[r.at] == closing {
+			n++
+			break
+		}
+		if r.src[r.at] != ',' {
+			return r.fail("lacks a comma")
+		}
+		r.at++
+	}
+	r.at++
+	var room [5]byte
+	head := AppendArray(room[:0], n)
+	if open == '{' {
+		head = AppendMap(room[:0], n)
+	}
+	r.out = slices.Replace(r.out, start, start+1, head...)
+	return nil
+}
+
+func (r *jsonReader) key() error {
+	if r.at >= len(r.src) || r.src[r.at] != '"' {
+		return r.fail("lacks a key")
+	}
+	if err := r.text(); err != nil {
+		return err
+	}
+	if r.space(); r.at >= len(r.src) || r.src[r.at] != ':' {
+		return r.fail("lacks a colon")
+	}
+	r.at++
+	return nil
+}
+
+func (r *jsonReader) text() error {
+	end, simple := r.at+1, true
+	for ; end < len(r.src) && r.src[end] != '"'; end++ {
+		if c := r.src[end]; c == '\\' {
+			simple = false
+			end++
+		} else if c < 0x20 {
+			return r.fail("has a control character")
+		}
+	}
+	if end >= len(r.src) {
+		return r.fail("ends early")
+	}
+	quoted := r.src[r.at : end+1]
+	if body := quoted[1 : len(quoted)-1]; simple && utf8.Valid(body) {
+		r.out = AppendStr(r.out, body)
+	} else {
+		var s string
+		if err := json.Unmarshal(quoted, &s); err != nil {
+			return r.fail("has a broken text")
+		}
+		r.out = AppendStr(r.out, s)
+	}
+	r.at = end + 1
+	return nil
+}
+
+func (r *jsonReader) number() error {
+	end := r.at
+	for end < len(r.src) && bytes.IndexByte([]byte("+-.0123456789eE"), r.src[end]) >= 0 {
+		end++
+	}
+	digits := r.src[r.at:end]
+	if v, ok := parseInt(digits); ok {
+		r.out = AppendInt(r.out, v)
+	} else if json.Valid(digits) {
+		r.out = AppendStr(r.out, digits)
+	} else {
+		return r.fail("has a broken number")
+	}
+	r.at = end
+	return nil
+}
+
+// parseInt reads what JSON takes for an integer, if it fits int64.
+func parseInt(digits []byte) (v int64, ok bool) {
+	negative := len(digits) > 0 && digits[0] == '-'
+	if negative {
+		digits = digits[1:]
+	}
+	if len(digits) == 0 || len(digits) > 19 || len(digits) > 1 && digits[0] == '0' {
+		return 0, false
+	}
+	var u uint64
+	for _, c := range digits {
+		if c < '0' || c > '9' {
+			return 0, false
+		}
+		u = u*10 + uint64(c-'0') // 19 digits stay below 2^64
+	}
+	if negative {
+		return -int64(u), u <= 1<<63
+	}
+	return int64(u), u <= math.MaxInt64
+}
