@@ -20,6 +20,7 @@ var (
 	ErrJobNotFound  = errors.New("job does not exist")
 	ErrNotRemovable = errors.New("job cannot be removed in its state")
 	ErrNotActive    = errors.New("job has no dispatch under way")
+	ErrNotFailed    = errors.New("job has not failed, so there is nothing to retry")
 	ErrJobEnded     = errors.New("job has ended already")
 
 	// ErrLeaseLost refuses a word about a dispatch that is no longer the

@@ -89,9 +89,9 @@ var ErrInvalidJSON = errors.New("invalid JSON")
 // ParseCommand reads one of the contract's commands. Unknown fields are
 // ignored; an unknown command, a missing field and a field of another type are
 // refused with [ErrInvalidJSON].
-func ParseCommand(text []byte) (Command, error) {
+func ParseCommand(line []byte) (Command, error) {
 	var fields map[string]json.RawMessage
-	if err := json.Unmarshal(text, &fields); err != nil {
+	if err := json.Unmarshal(line, &fields); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalidJSON, err)
 	}
 	var tag string
@@ -102,13 +102,15 @@ func ParseCommand(text []byte) (Command, error) {
 	}
 	for _, known := range contractCommands {
 		if known.tag == tag {
-			return readCommand(text, fields, known.kind, known.required)
+			return readCommand(fields, known.kind, known.required)
 		}
 	}
 	return nil, fmt.Errorf("%w: unknown variant `%s`, expected one of AcquireAuthority, RenewAuthority, QueueDispatch, MarkNotified, MarkDelivered, MarkFailed, RequestReplay, CaptureSnapshot", ErrInvalidJSON, tag)
 }
 
-func readCommand(text []byte, fields map[string]json.RawMessage, kind Kind, required []string) (Command, error) {
+// readCommand takes each field by its exact name, which decoding into the
+// struct would not: there, "Owner" is as good as "owner".
+func readCommand(fields map[string]json.RawMessage, kind Kind, required []string) (Command, error) {
 	for _, name := range required {
 		raw, ok := fields[name]
 		if !ok {
@@ -119,11 +121,47 @@ func readCommand(text []byte, fields map[string]json.RawMessage, kind Kind, requ
 		}
 	}
 	c, _ := NewCommand(kind)
-	if err := json.Unmarshal(text, c); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrInvalidJSON, err)
+	var optional error
+	switch c := c.(type) {
+	case *AcquireAuthority:
+		c.Owner, c.LeaseID, c.LeasedUntil = text(fields, "owner"), text(fields, "lease_id"), text(fields, "leased_until")
+	case *RenewAuthority:
+		c.Owner, c.LeaseID, c.LeasedUntil = text(fields, "owner"), text(fields, "lease_id"), text(fields, "leased_until")
+	case *QueueDispatch:
+		c.RequestID, c.Target = text(fields, "request_id"), text(fields, "target")
+		c.Metadata, optional = metadata(fields["metadata"])
+	case *MarkNotified:
+		c.RequestID, c.Channel = text(fields, "request_id"), text(fields, "channel")
+	case *MarkDelivered:
+		c.RequestID = text(fields, "request_id")
+	case *MarkFailed:
+		c.RequestID, c.Reason = text(fields, "request_id"), text(fields, "reason")
+	case *RequestReplay:
+		if raw, ok := fields["cursor"]; ok {
+			optional = json.Unmarshal(raw, &c.Cursor)
+		}
 	}
-	if q, ok := c.(*QueueDispatch); ok && bytes.Equal(q.Metadata, []byte("null")) {
-		q.Metadata = nil
+	if optional != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalidJSON, optional)
 	}
 	return c, nil
+}
+
+// text reads a field that is known to be a string: valid JSON that begins with
+// a quote cannot fail.
+func text(fields map[string]json.RawMessage, name string) (s string) {
+	_ = json.Unmarshal(fields[name], &s)
+	return s
+}
+
+// metadata is any JSON, on one line; null is none.
+func metadata(raw json.RawMessage) (json.RawMessage, error) {
+	if raw == nil || bytes.Equal(raw, []byte("null")) {
+		return nil, nil
+	}
+	var line bytes.Buffer
+	if err := json.Compact(&line, raw); err != nil {
+		return nil, err
+	}
+	return line.Bytes(), nil
 }

@@ -1,7 +1,9 @@
 package ledger
 
 import (
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"yardmaster/job"
 )
@@ -54,19 +56,12 @@ func (l *Ledger) settle(c *Settle) Result {
 func (l *Ledger) end(e *End) Ended {
 	r := l.jobs.byID[e.Job]
 	if r == nil || r.n != e.N || r.state != job.Active {
-		l.stale++
-		view := Ended{Stale: true}
-		if r != nil {
-			view.State, view.RunAt = r.state, time.Unix(0, r.due)
-			view.Dup = r.n == e.N && r.state != job.Waiting && (r.state == job.Completed) == (e.Next == job.Done)
-			view.Stale = !view.Dup
-		}
-		return view
+		return l.late(r, e)
 	}
 	next := *r
 	last := *r.run
 	next.run = &last
-	last.reason = e.Reason
+	last.reason = clip(e.Reason)
 	if r.flags&cancelling != 0 && e.Next != job.Done {
 		e = &End{Job: e.Job, N: e.N, Next: job.Dead, Reason: job.ReasonCancelled, Fault: e.Fault}
 	}
@@ -75,7 +70,7 @@ func (l *Ledger) end(e *End) Ended {
 		l.outbox.emit(Event{Kind: DispatchDelivered, Job: r.id, N: r.n})
 		l.counts.Delivered++
 		next.state, next.due, next.flags = job.Completed, l.now, 0
-		if e.Result.Data != nil || e.Blob != nil {
+		if len(e.Result.Data) > 0 || e.Blob != nil {
 			last.result = l.outbox.addResult(ResultItem{Job: r.id, N: r.n, Queue: r.queue.name, Value: e.Result, Blob: e.Blob})
 		}
 		l.put(r, &next)
@@ -87,6 +82,21 @@ func (l *Ledger) end(e *End) Ended {
 		l.again(r, &next, e)
 	}
 	return Ended{State: next.state, RunAt: time.Unix(0, next.due)}
+}
+
+// late answers an outcome that nothing waits for: one that is told again, or
+// one of a dispatch that was given up. r is nil for an unknown job.
+func (l *Ledger) late(r *record, e *End) Ended {
+	view := Ended{Stale: true}
+	if r != nil {
+		view.State, view.RunAt = r.state, time.Unix(0, r.due)
+		view.Dup = r.n == e.N && r.state != job.Waiting && (r.state == job.Completed) == (e.Next == job.Done)
+		view.Stale = !view.Dup
+	}
+	if view.Stale {
+		l.stale++
+	}
+	return view
 }
 
 // again lines the job up for another dispatch. A given-back attempt does not
@@ -114,7 +124,7 @@ func (l *Ledger) die(r, next *record, reason string, fault *job.Fault) {
 	if next.run == nil {
 		next.run = &run{}
 	}
-	next.run.reason = reason
+	next.run.reason = clip(reason)
 	next.state, next.due, next.flags = job.Failed, l.now, 0
 	l.put(r, next)
 	l.bury(next, reason, fault)
@@ -123,6 +133,22 @@ func (l *Ledger) die(r, next *record, reason string, fault *job.Fault) {
 func (l *Ledger) failed(r *record, reason string) {
 	l.outbox.emit(Event{Kind: DispatchFailed, Job: r.id, N: r.n, A: reason})
 	l.counts.Failed++
+}
+
+// maxReason bounds what a job's record keeps of a reason, in bytes. Event and
+// dead letter carry all of it.
+const maxReason = 256
+
+// clip shortens a reason at the end of a character.
+func clip(reason string) string {
+	if len(reason) <= maxReason {
+		return reason
+	}
+	end := maxReason
+	for end > 0 && !utf8.RuneStart(reason[end]) {
+		end--
+	}
+	return strings.Clone(reason[:end])
 }
 
 // move gives a running dispatch to the node that its worker came back to.
@@ -134,6 +160,9 @@ func (l *Ledger) move(c *MoveDispatch) Result {
 	next := *r
 	moved := *r.run
 	moved.node, moved.incarnation, moved.channel = l.jobs.intern(c.Node), c.Incarnation, l.jobs.intern(c.Channel)
+	if moved == *r.run { // the same command again
+		return Result{State: job.Active}
+	}
 	next.run = &moved
 	l.put(r, &next)
 	l.outbox.emit(Event{Kind: WorkerRecovered, A: moved.channel, B: "resumed"})
@@ -186,7 +215,7 @@ func (l *Ledger) retry(c *RetryJob) Result {
 	case r == nil:
 		return Result{Err: job.ErrJobNotFound}
 	case r.state != job.Failed:
-		return Result{Err: job.ErrNotActive, State: r.state}
+		return Result{Err: job.ErrNotFailed, State: r.state}
 	}
 	next := *r
 	next.attempt, next.losses, next.flags, next.due = 0, 0, 0, l.now

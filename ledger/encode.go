@@ -232,21 +232,27 @@ func (d *decoder) own(l *Ledger) {
 		case ownNotified:
 			l.counts.Notified++
 			l.own.unfinished++
-		default:
+		case ownDelivered, ownFailed:
 			l.own.finished.Set(ownFinish{r.ended, r.request})
+		default:
+			d.fail(errCorrupt)
 		}
 	})
 }
 
 func (d *decoder) gone(g *idRing) {
 	d.times(func() {
-		slab := idSlab{at: d.int(), ids: make([]job.ID, 0, slabSize)}
-		d.times(func() {
+		slab := idSlab{at: d.int()}
+		n := d.uint()
+		if n == 0 || n > slabSize {
+			d.fail(errCorrupt)
+		}
+		for ; n > 0 && d.err == nil; n-- {
 			id := d.id()
 			slab.ids = append(slab.ids, id)
 			g.known[id] = struct{}{}
 			g.size++
-		})
+		}
 		g.slabs = append(g.slabs, slab)
 	})
 }

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -118,7 +119,7 @@ func (e *Event) append(b []byte, number uint64, at time.Time) []byte {
 		b = e.appendRequest(b)
 	}
 	b = e.appendFields(b, form.fields)
-	if x := e.Extra; x != nil && x.Metadata != nil {
+	if x := e.Extra; x != nil && len(x.Metadata) > 0 {
 		b = append(append(b, `,"metadata":`...), x.Metadata...)
 	}
 	if e.Kind == ReplayRequested {
@@ -160,8 +161,10 @@ func (e *Event) appendFields(b []byte, names []string) []byte {
 			b = appendString(b, e.A)
 		case i == 1:
 			b = appendString(b, e.B)
-		default:
+		case e.Extra != nil:
 			b = appendString(b, e.Extra.C)
+		default:
+			b = append(b, `""`...)
 		}
 	}
 	return b
@@ -169,10 +172,21 @@ func (e *Event) appendFields(b []byte, names []string) []byte {
 
 func appendString(b []byte, s string) []byte {
 	for i := range len(s) {
-		if c := s[i]; c < 0x20 || c > 0x7e || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
-			quoted, _ := json.Marshal(s) // the rare text that needs escapes; a string cannot fail
-			return append(b, quoted...)
+		if c := s[i]; c < 0x20 || c > 0x7e || c == '"' || c == '\\' {
+			return appendQuoted(b, s)
 		}
 	}
 	return append(append(append(b, '"'), s...), '"')
+}
+
+// appendQuoted is for the rare text that needs escapes. HTML's characters need
+// none: history is read by programs and by people, not by browsers.
+func appendQuoted(b []byte, s string) []byte {
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(s); err != nil {
+		panic("ledger: a string cannot be written as JSON: " + err.Error())
+	}
+	return append(b, bytes.TrimSuffix(buf.Bytes(), []byte("\n"))...)
 }

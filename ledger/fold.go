@@ -91,16 +91,9 @@ func (l *Ledger) foldJob(j *job.Job, identity string, createQueues bool) Folded 
 	if l.jobs.gone.has(j.ID) {
 		return FoldedKnown
 	}
-	q := l.queues.get(j.Queue)
-	if q == nil {
-		if !createQueues || l.queues.byName.Len() >= MaxQueues {
-			l.rejectJob(j, identity, ErrQueueUnknown.Error())
-			return FoldedRejected
-		}
-		q = l.queues.add(j.Queue, job.RecordID(j.Queue, l.index, l.Now()), job.DefaultQueueConfig)
-	}
-	if q.name[0] == '_' {
-		l.rejectJob(j, identity, job.ErrSystemQueue.Error())
+	q, err := l.queueFor(j, createQueues)
+	if err != nil {
+		l.rejectJob(j, identity, err.Error())
 		return FoldedRejected
 	}
 	r := l.newRecord(j, q)
@@ -113,12 +106,33 @@ func (l *Ledger) foldJob(j *job.Job, identity string, createQueues bool) Folded 
 	return FoldedWaiting
 }
 
+// queueFor finds the queue a job goes to, or makes it.
+func (l *Ledger) queueFor(j *job.Job, create bool) (*queue, error) {
+	q := l.queues.get(j.Queue)
+	switch {
+	case q != nil && q.name[0] == '_':
+		return nil, job.ErrSystemQueue
+	case q != nil:
+		return q, nil
+	case !create:
+		return nil, ErrQueueUnknown
+	case l.queues.byName.Len() >= MaxQueues:
+		return nil, ErrTooManyQueues
+	}
+	if err := job.ValidQueue(j.Queue); err != nil {
+		return nil, err
+	}
+	return l.queues.add(j.Queue, job.RecordID(j.Queue, l.index, l.Now()), job.DefaultQueueConfig), nil
+}
+
+// newRecord is the job as it is folded. Without a time of its own it is due,
+// even if a lane's clock that is ahead of ours says it was stored later.
 func (l *Ledger) newRecord(j *job.Job, q *queue) *record {
 	r := &record{
 		id: j.ID, queue: q, function: l.jobs.intern(j.Function), accepted: j.Accepted.UnixNano(),
 		pos: j.Position.Seq, lane: j.Position.Lane, priority: min(j.Priority, job.MaxPriority),
 	}
-	r.due = r.accepted
+	r.due = min(r.accepted, l.now)
 	if !j.RunAt.IsZero() {
 		r.due = j.RunAt.UnixNano()
 	}
@@ -159,7 +173,7 @@ func (l *Ledger) reject(c *Rejection, laneNumber uint8) {
 	r := &record{
 		id: c.ID, queue: q, accepted: c.Accepted.UnixNano(), due: l.now, state: job.Failed,
 		pos: c.Seq, lane: laneNumber, priority: job.DefaultPriority, n: 1,
-		run: &run{reason: c.Reason},
+		run: &run{reason: clip(c.Reason)},
 	}
 	l.put(nil, r)
 	l.outbox.emit(Event{Kind: DispatchQueued, Job: r.id, N: 1, A: q.name, B: q.name})

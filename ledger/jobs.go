@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"bytes"
+	"strings"
 	"time"
 
 	"github.com/tidwall/btree"
@@ -74,8 +75,10 @@ func Class(function string) string {
 	if function == "" {
 		return ClassPlain
 	}
-	runner, _ := job.SplitFunction(function)
-	return runner + "#"
+	if i := strings.IndexByte(function, '#'); i >= 0 {
+		return function[:i+1]
+	}
+	return ClassBare
 }
 
 type orderItem struct {
@@ -223,14 +226,26 @@ func (l *Ledger) forget() {
 	l.own.forget(l.now - int64(FinishedKeep))
 }
 
-// oldestResult is the number of the first result that a kept job may point to.
+// maxResultScan is how many finished jobs are looked at for the oldest result.
+const maxResultScan = 4096
+
+// oldestResult is the number of the first result that a kept job may point to;
+// 0 if it is not among the oldest jobs. Jobs that ended in one entry stand in
+// the order of their ids, so all of that entry are looked at.
 func (j *jobs) oldestResult() uint64 {
-	oldest := uint64(0)
+	oldest, at, looked := uint64(0), int64(0), 0
 	j.ended.Scan(func(item timeItem) bool {
-		if item.r.run != nil && item.r.run.result > 0 {
-			oldest = item.r.run.result
+		if looked++; looked > maxResultScan {
+			oldest = 0
+			return false
 		}
-		return oldest == 0
+		if oldest > 0 && item.at > at {
+			return false
+		}
+		if run := item.r.run; run != nil && run.result > 0 && (oldest == 0 || run.result < oldest) {
+			oldest, at = run.result, item.at
+		}
+		return true
 	})
 	return oldest
 }

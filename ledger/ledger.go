@@ -152,7 +152,11 @@ func (l *Ledger) Stale() uint64 { return l.stale }
 
 // Copy is the ledger as it is now. It shares all records with the original,
 // costs time by the number of queues only, and may be read while the original
-// goes on. A copy is for reading and encoding: it must not be applied to.
+// goes on. A copy is for encoding, listing, counting and telling: it must not
+// be applied to, and what looks a single job up (Find, Known, Dispatch) or
+// what only the authority asks (BusyLines) is answered by the original alone.
+//
+// Making a copy touches the original's trees: guard it as if it were a write.
 func (l *Ledger) Copy() *Ledger {
 	c := *l
 	c.lanes = append([]lane(nil), l.lanes...)

@@ -14,6 +14,7 @@ const MaxOutbox = 64 << 20
 // Sizes that an outbox item is counted with, in bytes, beside its payload.
 const (
 	eventCost  = 80
+	extraCost  = 72
 	resultCost = 96
 	deadCost   = 160
 )
@@ -78,13 +79,23 @@ func (o *outbox) begin(index uint64, at int64) {
 func (o *outbox) emit(e Event) {
 	o.next++
 	o.open.events = append(o.open.events, e)
-	o.open.bytes += eventCost
-	if e.Kind == DispatchFailed {
-		o.open.bytes += len(e.A)
+	o.open.bytes += e.cost()
+}
+
+// cost is what an event takes, in bytes. Names that it shares with a job's
+// record cost nothing more.
+func (e *Event) cost() int {
+	n := eventCost
+	if e.Kind == DispatchFailed || e.N == 0 {
+		n += len(e.A) + len(e.B)
 	}
-	if e.Extra != nil {
-		o.open.bytes += len(e.Extra.Request) + len(e.Extra.Metadata) + 64
+	if x := e.Extra; x != nil {
+		n += len(x.Request) + len(x.C) + len(x.Metadata) + extraCost
+		if x.Cursor != nil {
+			n += len(*x.Cursor)
+		}
 	}
+	return n
 }
 
 func (o *outbox) seal() {
@@ -100,9 +111,11 @@ func (o *outbox) addResult(r ResultItem) uint64 {
 	o.nextResult++
 	r.Number = o.nextResult
 	o.results = append(o.results, r)
-	o.bytes += resultCost + len(r.Value.Data)
+	o.bytes += r.cost()
 	return r.Number
 }
+
+func (r *ResultItem) cost() int { return resultCost + len(r.Value.Data) }
 
 func (o *outbox) addDead(d DeadItem) {
 	o.nextDead++
@@ -133,7 +146,7 @@ func (l *Ledger) told(c *Told) Result {
 	}
 	o.told = max(o.told, min(c.Events, o.next))
 	for len(o.results) > 0 && o.results[0].Number <= c.Results {
-		o.bytes -= resultCost + len(o.results[0].Value.Data)
+		o.bytes -= o.results[0].cost()
 		o.results = o.results[1:]
 	}
 	for len(o.dead) > 0 && o.dead[0].Number <= c.Dead {
@@ -145,7 +158,9 @@ func (l *Ledger) told(c *Told) Result {
 			o.messages = append(o.messages, m)
 		}
 	}
-	o.dropMessages(l.jobs.oldestResult())
+	if len(o.messages) > 1 {
+		o.dropMessages(l.jobs.oldestResult())
+	}
 	return Result{}
 }
 

@@ -38,7 +38,7 @@ func (e *TransitionError) Error() string {
 type JobsDispatchError struct{ RequestID string }
 
 func (e *JobsDispatchError) Error() string {
-	return "dispatch error: " + e.RequestID + " belongs to a job and is marked by whoever runs it; use `job cancel` or `job retry`"
+	return "dispatch error: " + e.RequestID + " names a job's dispatch, which is marked by whoever runs it; use `job cancel` or `job retry`"
 }
 
 var errOwnTooLong = errors.New("dispatch error: request_id and target may have 128 bytes, metadata 4096")
@@ -133,8 +133,8 @@ func (l *Ledger) queueDispatch(c *QueueDispatch) Result {
 		}
 		return Result{Err: fmt.Errorf("dispatch error: duplicate request id with other content: %s", c.RequestID)}
 	}
-	if l.isJobs(c.RequestID) {
-		return Result{Err: &JobsDispatchError{RequestID: c.RequestID}}
+	if _, _, jobs := job.ParseRequestID(c.RequestID); jobs {
+		return Result{Err: &JobsDispatchError{RequestID: c.RequestID}} // also of a job yet to come
 	}
 	if l.own.unfinished >= MaxOwn {
 		return Result{Err: ErrBacklogFull}

@@ -66,7 +66,7 @@ const pendingTooLong = 5 * time.Second
 // Snapshot gives the contract's view.
 func (l *Ledger) Snapshot(s Surroundings) Snapshot {
 	view := Snapshot{SchemaVersion: SchemaVersion, Backlog: SnapshotBacklog(l.counts)}
-	a := &l.authority
+	a := l.authority // its own copy: the view outlives the lock the ledger is read under
 	if a.owner != "" {
 		view.Authority.Owner, view.Authority.LeaseID, view.Authority.LeasedUntil = &a.owner, &a.leaseID, &a.leasedUntil
 		if a.expired(s.Now.UnixNano()) {
