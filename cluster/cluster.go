@@ -1,0 +1,310 @@
+package cluster
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sys/unix"
+)
+
+// Config says who this node is and where its server listens.
+type Config struct {
+	Node     string // member name, as people see it: ^[a-z0-9][a-z0-9-]*$
+	Identity string // server name, bound to Dir: "<node>-<8 hex>"
+	Yard     string // the yard's id; servers of another yard are not let in
+	Dir      string // where the streams' files are
+	Client   string // host:port for clients; port 0 picks one
+	Route    string // host:port for the other members; "" runs alone
+	Peers    []Peer // every member, this one included; empty when alone
+	Secret   string // shared by the members, asked of who connects to Route; "" asks nothing
+	Internal string // password of this node's own connections; "" draws one
+	MaxStore int64  // bytes the streams may fill; 0: three quarters of what is free now
+
+	// PrimaryLane makes every node use lane 0 while it has few publishes under
+	// way: fewer and larger writes for all, at the price of one hop.
+	PrimaryLane bool
+	// Patience is how long a publish is tried before its end is unknown; 0: 15 s.
+	Patience time.Duration
+}
+
+// Peer is one member of the yard.
+type Peer struct {
+	Node     string
+	Identity string // may be unknown: ""
+	Route    string // host:port
+}
+
+var nodeName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]*$`)
+
+func (c *Config) clustered() bool { return c.Route != "" }
+
+func (c *Config) withDefaults() (Config, error) {
+	d := *c
+	d.Peers = slices.SortedFunc(slices.Values(c.Peers), func(a, b Peer) int { return strings.Compare(a.Node, b.Node) })
+	if d.Identity == "" {
+		d.Identity = d.Node
+	}
+	if d.Client == "" {
+		d.Client = "127.0.0.1:4222"
+	}
+	if d.Patience == 0 {
+		d.Patience = 15 * time.Second
+	}
+	if d.MaxStore == 0 {
+		free, err := freeBytes(d.Dir)
+		if err != nil {
+			return d, fmt.Errorf("measure the free space of %s: %w", d.Dir, err)
+		}
+		d.MaxStore = free / 4 * 3
+	}
+	return d, d.validate()
+}
+
+func (c *Config) validate() error {
+	if !nodeName.MatchString(c.Node) {
+		return fmt.Errorf("member name %q: must start with a lower-case letter or digit and hold only those and '-'", c.Node)
+	}
+	if c.Dir == "" {
+		return errors.New("data directory is not given")
+	}
+	if !c.clustered() {
+		return nil
+	}
+	if c.Yard == "" || strings.ContainsAny(c.Yard, " \t") {
+		return fmt.Errorf("yard id %q: must not be empty and must hold no spaces", c.Yard)
+	}
+	if len(c.Peers) < 2 || len(c.Peers) > MaxLanes {
+		return fmt.Errorf("%d members: a yard of several nodes has 3 or 5", len(c.Peers))
+	}
+	if c.index() < 0 {
+		return fmt.Errorf("member %q is not among the members %v", c.Node, c.members())
+	}
+	return nil
+}
+
+// index is this node's place among the members, which is also its own lane.
+func (c *Config) index() int {
+	return slices.IndexFunc(c.Peers, func(p Peer) bool { return p.Node == c.Node })
+}
+
+func (c *Config) members() []string {
+	if !c.clustered() {
+		return []string{c.Node}
+	}
+	names := make([]string, len(c.Peers))
+	for i, p := range c.Peers {
+		names[i] = p.Node
+	}
+	return names
+}
+
+// Cluster is this node's part in the yard's messaging.
+type Cluster struct {
+	cfg   Config
+	log   *slog.Logger
+	srv   *server.Server
+	words *serverLog
+	conns []*nats.Conn
+	js    jetstream.JetStream
+
+	lanes atomic.Int32 // how many lanes there are
+
+	// One connection per kind of traffic, so that a slow listener of one kind
+	// stalls no other.
+	ingest, reads, history, fleet, api *inbox
+
+	publisher *publisher
+	router    *router
+}
+
+// Start brings the embedded server up and connects to it. JetStream may still
+// be electing when it returns: see [Cluster.Health]. [Cluster.Run] has to run
+// for publishes and requests to reach their end.
+func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Cluster, error) {
+	full, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	password := full.Internal
+	if password == "" {
+		password = randomHex(16)
+	}
+	srv, words, err := openServer(&full, password, log)
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{cfg: full, log: log, srv: srv, words: words}
+	if err := c.connect(password); err != nil {
+		c.Stop()
+		return nil, err
+	}
+	c.SetLanes(len(full.members()))
+	c.publisher = newPublisher(c)
+	c.router = newRouter(c)
+	return c, nil
+}
+
+func (c *Cluster) connect(password string) error {
+	for _, kind := range []struct {
+		name string
+		box  **inbox
+	}{
+		{"ingest", &c.ingest}, {"reads", &c.reads}, {"history", &c.history}, {"fleet", &c.fleet}, {"api", &c.api},
+	} {
+		nc, err := nats.Connect("", nats.InProcessServer(c.srv), nats.UserInfo(userInternal, password),
+			nats.Name("yard-"+kind.name), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond),
+			nats.ErrorHandler(c.connectionError))
+		if err != nil {
+			return fmt.Errorf("connect %s to the node's own server: %w", kind.name, err)
+		}
+		c.conns = append(c.conns, nc)
+		if *kind.box, err = newInbox(nc); err != nil {
+			return fmt.Errorf("listen for answers of %s: %w", kind.name, err)
+		}
+	}
+	js, err := jetstream.New(c.api.nc)
+	if err != nil {
+		return fmt.Errorf("use JetStream: %w", err)
+	}
+	c.js = js
+	return nil
+}
+
+func (c *Cluster) connectionError(nc *nats.Conn, sub *nats.Subscription, err error) {
+	subject := ""
+	if sub != nil {
+		subject = sub.Subject
+	}
+	c.log.Warn("connection to the own server errs", "connection", nc.Opts.Name, "subject", subject, "error", err)
+}
+
+// Run steers publishers to lanes that answer and ends what waited too long. It
+// returns nil when ctx ends, and an error when the embedded server gave up.
+func (c *Cluster) Run(ctx context.Context) error {
+	tick := time.NewTicker(tickEvery)
+	defer tick.Stop()
+	if err := c.router.mapLocal(); err != nil {
+		return fmt.Errorf("map the node's own subjects: %w", err)
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-c.words.failed:
+			return fmt.Errorf("NATS server failed: %s", c.words.fatal)
+		case now := <-tick.C:
+			c.router.turn(now)
+			c.publisher.turn(now)
+			for _, box := range []*inbox{c.ingest, c.reads, c.history, c.fleet, c.api} {
+				box.expire(now)
+			}
+		}
+	}
+}
+
+const tickEvery = 100 * time.Millisecond
+
+// Stop closes the connections and the server. Whatever waits for an answer
+// gets an error first.
+func (c *Cluster) Stop() {
+	for _, nc := range c.conns {
+		nc.Close()
+	}
+	for _, box := range []*inbox{c.ingest, c.reads, c.history, c.fleet, c.api} {
+		if box != nil {
+			box.close()
+		}
+	}
+	if c.publisher != nil {
+		c.publisher.close()
+	}
+	c.srv.Shutdown()
+	c.srv.WaitForShutdown()
+}
+
+// SetLanes tells how many lanes the ledger says there are. At start there are
+// as many as members.
+func (c *Cluster) SetLanes(n int) { c.lanes.Store(int32(min(max(n, 1), MaxLanes))) }
+
+// Lanes is the number of lanes.
+func (c *Cluster) Lanes() int { return int(c.lanes.Load()) }
+
+// Node is this member's name.
+func (c *Cluster) Node() string { return c.cfg.Node }
+
+// Members lists all members' names, in the order of their lanes.
+func (c *Cluster) Members() []string { return c.cfg.members() }
+
+// ClientURL is where clients connect.
+func (c *Cluster) ClientURL() string { return c.srv.ClientURL() }
+
+// RouteURL is where members connect; "" when the node runs alone.
+func (c *Cluster) RouteURL() string {
+	if addr := c.srv.ClusterAddr(); addr != nil && c.cfg.clustered() {
+		return "nats-route://" + addr.String()
+	}
+	return ""
+}
+
+// Health is nil when JetStream is enabled, knows its meta leader, is current
+// and can write.
+func (c *Cluster) Health(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	// A server that runs alone has no meta group: there the full check asks
+	// whether its streams were recovered.
+	status := c.srv.Healthz(&server.HealthzOptions{JSMetaOnly: c.cfg.clustered()})
+	if status.Error != "" {
+		return fmt.Errorf("JetStream is not healthy: %s", status.Error)
+	}
+	return nil
+}
+
+// Reachable lists the members this node has a route to, and itself.
+func (c *Cluster) Reachable() []string {
+	nodes := []string{c.cfg.Node}
+	if !c.cfg.clustered() {
+		return nodes
+	}
+	routes, err := c.srv.Routez(nil)
+	if err != nil {
+		return nodes
+	}
+	for _, r := range routes.Routes {
+		if node := NodeOf(r.RemoteName); !slices.Contains(nodes, node) {
+			nodes = append(nodes, node)
+		}
+	}
+	slices.Sort(nodes)
+	return nodes
+}
+
+func freeBytes(dir string) (int64, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return 0, err
+	}
+	return int64(st.Bavail) * int64(st.Bsize), nil
+}
+
+func randomHex(n int) string {
+	b := make([]byte, n)
+	rand.Read(b) // never fails
+	return hex.EncodeToString(b)
+}

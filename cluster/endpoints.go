@@ -1,0 +1,206 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	serviceName    = "yard-api"
+	handlersAtOnce = 256
+	// What may wait for one endpoint before the node says "later" by silence:
+	// a burst of enqueue calls, not a backlog.
+	endpointWaiting      = 65536
+	endpointWaitingBytes = 256 << 20
+)
+
+// Service is what this node answers to anybody, as a NATS micro service that
+// `nats micro ls`, `info`, `stats` and `ping` show.
+type Service struct {
+	Version     string // semantic version
+	Description string
+	Metadata    map[string]string
+	Endpoints   []Endpoint
+}
+
+// Endpoint is one thing to ask for. It has either Do or Go.
+type Endpoint struct {
+	Name        string // [A-Za-z0-9_-]+
+	Subject     string // public: "yard.enqueue.*", "yard.api.v1.job.show"
+	Description string
+	Metadata    map[string]string
+
+	// Do answers a request; it runs beside others, on a goroutine of its own.
+	Do func(ctx context.Context, r *Request) ([]byte, error)
+	// Go takes a request and returns at once; it or somebody else answers it
+	// later, once. Requests come in the order in which they arrived.
+	Go func(r *Request)
+}
+
+// Request is one question of a client.
+type Request struct {
+	Data []byte // JSON, or empty
+
+	node    string
+	subject string
+	reply   string
+	header  nats.Header
+	nc      *nats.Conn
+	stats   *endpointStats
+	began   time.Time
+}
+
+// Token is the last token of the subject: the queue of yard.enqueue.<queue>.
+func (r *Request) Token() string { return r.subject[strings.LastIndexByte(r.subject, '.')+1:] }
+
+// Header is a header's value, "" if it is not given.
+func (r *Request) Header(name string) string { return r.header.Get(name) }
+
+// Respond answers.
+func (r *Request) Respond(data []byte) error {
+	r.stats.answered(r.began, nil)
+	return r.nc.PublishMsg(&nats.Msg{Subject: r.reply, Data: data})
+}
+
+// Refuse answers with an error, by the table of codes in [APIError].
+func (r *Request) Refuse(err error) error {
+	refusal := refusalOf(err)
+	r.stats.answered(r.began, refusal)
+	return r.nc.PublishMsg(errorReply(r.reply, r.node, refusal))
+}
+
+// endpointStats is what the service tells beside its own counts: the answers
+// that were given after the handler returned.
+type endpointStats struct {
+	answers atomic.Uint64
+	refused atomic.Uint64
+	took    atomic.Int64 // nanoseconds, all answers together
+	mu      sync.Mutex
+	codes   map[string]uint64
+}
+
+func (s *endpointStats) answered(began time.Time, refusal *APIError) {
+	s.answers.Add(1)
+	s.took.Add(int64(time.Since(began)))
+	if refusal == nil {
+		return
+	}
+	s.refused.Add(1)
+	s.mu.Lock()
+	s.codes[refusal.Code]++
+	s.mu.Unlock()
+}
+
+func (s *endpointStats) view() any {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	answers := s.answers.Load()
+	return map[string]any{
+		"answers": answers, "refused": s.refused.Load(), "refused_by_code": maps.Clone(s.codes),
+		"average_answer_us": s.took.Load() / int64(max(answers, 1)) / 1000,
+	}
+}
+
+// Serve answers until ctx ends and the last handler has returned. Requests of
+// this node's own clients come here, and only those: see [Cluster.Run].
+func (c *Cluster) Serve(ctx context.Context, s Service) error {
+	all := map[string]*endpointStats{}
+	svc, err := micro.AddService(c.api.nc, micro.Config{
+		Name: serviceName, Version: s.Version, Description: s.Description, QueueGroupDisabled: true,
+		Metadata:     withNode(s.Metadata, c.cfg.Node),
+		StatsHandler: func(e *micro.Endpoint) any { return viewOf(all[e.Name]) },
+	})
+	if err != nil {
+		return fmt.Errorf("open the service: %w", err)
+	}
+	var work errgroup.Group
+	work.SetLimit(handlersAtOnce)
+	for i := range s.Endpoints {
+		all[s.Endpoints[i].Name] = &endpointStats{codes: map[string]uint64{}}
+	}
+	for i := range s.Endpoints {
+		e := &s.Endpoints[i]
+		if err == nil {
+			err = c.addEndpoint(ctx, svc, e, all[e.Name], &work)
+		}
+	}
+	if err == nil {
+		<-ctx.Done()
+	}
+	stopped := svc.Stop()
+	if errors.Is(stopped, nats.ErrConnectionClosed) {
+		stopped = nil
+	}
+	return errors.Join(err, stopped, work.Wait())
+}
+
+func viewOf(s *endpointStats) any {
+	if s == nil {
+		return nil
+	}
+	return s.view()
+}
+
+func withNode(m map[string]string, node string) map[string]string {
+	m = maps.Clone(m)
+	if m == nil {
+		m = map[string]string{}
+	}
+	m["node"] = node
+	return m
+}
+
+func (c *Cluster) addEndpoint(ctx context.Context, svc micro.Service, e *Endpoint, stats *endpointStats, work *errgroup.Group) error {
+	if (e.Do == nil) == (e.Go == nil) {
+		return fmt.Errorf("endpoint %s must have either Do or Go", e.Name)
+	}
+	local := localSubject(c.cfg.Node, e.Subject)
+	meta := maps.Clone(e.Metadata)
+	if meta == nil {
+		meta = map[string]string{}
+	}
+	meta["subject"], meta["description"] = e.Subject, e.Description
+	handle := func(m micro.Request) {
+		r := &Request{
+			Data: m.Data(), node: c.cfg.Node, subject: m.Subject(), reply: m.Reply(),
+			header: nats.Header(m.Headers()), nc: c.api.nc, stats: stats, began: time.Now(),
+		}
+		if r.reply == "" {
+			return // nobody waits: nothing to say, and nothing to do unseen
+		}
+		if e.Go != nil {
+			e.Go(r)
+			return
+		}
+		work.Go(func() error { c.do(ctx, e, r); return nil })
+	}
+	err := svc.AddEndpoint(e.Name, micro.HandlerFunc(handle), micro.WithEndpointSubject(local),
+		micro.WithEndpointMetadata(meta), micro.WithEndpointQueueGroupDisabled(),
+		micro.WithEndpointPendingLimits(endpointWaiting, endpointWaitingBytes))
+	if err != nil {
+		return fmt.Errorf("open endpoint %s: %w", e.Name, err)
+	}
+	return nil
+}
+
+func (c *Cluster) do(ctx context.Context, e *Endpoint, r *Request) {
+	data, err := e.Do(ctx, r)
+	if err != nil {
+		err = r.Refuse(err)
+	} else {
+		err = r.Respond(data)
+	}
+	if err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
+		c.log.Warn("answer is not sent", "endpoint", e.Name, "error", err)
+	}
+}

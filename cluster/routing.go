@@ -1,0 +1,235 @@
+package cluster
+
+import (
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+)
+
+const (
+	probeEvery  = 300 * time.Millisecond
+	probeAnswer = 500 * time.Millisecond
+	retryEvery  = 500 * time.Millisecond // a lane that failed is tried again with one job
+)
+
+// laneStates knows which lanes take jobs, from what publishes and probes met.
+type laneStates struct {
+	c *Cluster
+
+	mu   sync.Mutex
+	lane [MaxLanes]laneState
+}
+
+type laneState struct {
+	led  bool      // this node leads it
+	down time.Time // not before then; zero: it answers
+}
+
+func newLaneStates(c *Cluster) *laneStates { return &laneStates{c: c} }
+
+// own is this node's lane.
+func (s *laneStates) own() int { return max(s.c.cfg.index(), 0) % s.c.Lanes() }
+
+// pick chooses the lane for the next publish: the primary one while few are
+// under way, this node's own, one that this node leads, any other that
+// answers.
+func (s *laneStates) pick(now time.Time, outstanding int) (uint8, bool) {
+	n, own := s.c.Lanes(), s.own()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.c.cfg.PrimaryLane && outstanding < primaryUntil && s.lane[0].down.IsZero() {
+		return 0, true
+	}
+	if s.lane[own].down.IsZero() {
+		return uint8(own), true
+	}
+	best := -1
+	for i := range n {
+		lane := (own + i) % n
+		if s.lane[lane].down.IsZero() && (best < 0 || s.lane[lane].led && !s.lane[best].led) {
+			best = lane
+		}
+	}
+	if best >= 0 {
+		return uint8(best), true
+	}
+	// All have failed: let one job in a while try each.
+	for i := range n {
+		if lane := (own + i) % n; now.After(s.lane[lane].down) {
+			s.lane[lane].down = now.Add(retryEvery)
+			return uint8(lane), true
+		}
+	}
+	return 0, false
+}
+
+func (s *laneStates) answered(lane uint8)                  { s.mark(lane, time.Time{}) }
+func (s *laneStates) leaderless(lane uint8, now time.Time) { s.mark(lane, now.Add(retryEvery)) }
+func (s *laneStates) silent(lane uint8, now time.Time)     { s.mark(lane, now.Add(retryEvery)) }
+
+func (s *laneStates) mark(lane uint8, down time.Time) {
+	s.mu.Lock()
+	s.lane[lane].down = down
+	s.mu.Unlock()
+}
+
+// lead notes which lanes this node leads and returns them. A lane it has just
+// begun to lead answers.
+func (s *laneStates) lead(led func(lane uint8) bool) []uint8 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var mine []uint8
+	for lane := range s.c.Lanes() {
+		now := led(uint8(lane))
+		if now {
+			mine = append(mine, uint8(lane))
+		}
+		if now && !s.lane[lane].led {
+			s.lane[lane].down = time.Time{}
+		}
+		s.lane[lane].led = now
+	}
+	return mine
+}
+
+// route is where plain publishes go.
+func (s *laneStates) route() uint8 {
+	n, own := s.c.Lanes(), s.own()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lane[own].led {
+		return uint8(own)
+	}
+	answering := -1
+	for i := range n {
+		lane := (own + i) % n
+		if s.lane[lane].led {
+			return uint8(lane)
+		}
+		if answering < 0 && s.lane[lane].down.IsZero() {
+			answering = lane
+		}
+	}
+	return uint8(max(answering, 0))
+}
+
+// router steers this node's plain clients by mapping their subjects. The
+// mappings are this server's alone and hold at once, also for connections
+// that are open.
+type router struct {
+	c     *Cluster
+	state *laneStates
+
+	mapped  int // lane yard.jobs.* leads to; -1: none yet
+	probing time.Time
+
+	mu  sync.Mutex
+	led []uint8
+}
+
+func newRouter(c *Cluster) *router { return &router{c: c, state: c.publisher.state, mapped: -1} }
+
+// Led lists the lanes this node leads.
+func (c *Cluster) Led() []uint8 {
+	c.router.mu.Lock()
+	defer c.router.mu.Unlock()
+	return c.router.led
+}
+
+// mapLocal leads what nodes answer to this node's own ears. A queue group over
+// all nodes would also pick one that has just died.
+func (r *router) mapLocal() error {
+	acc, err := r.c.srv.LookupAccount(account)
+	if err != nil {
+		return err
+	}
+	node := r.c.cfg.Node
+	for src, dest := range map[string]string{
+		SubjectEnqueue + ".*": localSubject(node, SubjectEnqueue) + ".$1",
+		SubjectCall + ".*":    localSubject(node, SubjectCall) + ".$1",
+		SubjectExec:           localSubject(node, SubjectExec),
+		SubjectSnapshot:       localSubject(node, SubjectSnapshot),
+		SubjectStatus:         localSubject(node, SubjectStatus),
+		SubjectAPI + ".>":     localSubject(node, SubjectAPI) + ".>",
+	} {
+		if err := acc.AddMapping(src, dest); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// turn looks who leads, asks the lanes led elsewhere whether they answer, and
+// maps yard.jobs.* where it should go.
+func (r *router) turn(now time.Time) {
+	led := r.state.lead(func(lane uint8) bool { return r.c.srv.JetStreamIsStreamLeader(account, LaneStream(lane)) })
+	r.mu.Lock()
+	r.led = led
+	r.mu.Unlock()
+	if r.c.cfg.clustered() && now.Sub(r.probing) >= probeEvery {
+		r.probing = now
+		r.probe(now, led)
+	}
+	r.mapJobs()
+}
+
+func (r *router) mapJobs() {
+	lane := r.state.route()
+	if int(lane) == r.mapped {
+		return
+	}
+	acc, err := r.c.srv.LookupAccount(account)
+	if err == nil {
+		dest := laneSubject(lane, plainPublish, "$1")
+		err = acc.AddWeightedMappings(SubjectJobs+".*", server.NewMapDest(dest, 100))
+	}
+	if err != nil {
+		r.c.log.Error("cannot map the publishers' subject", "lane", lane, "error", err)
+		return
+	}
+	r.mapped = int(lane)
+}
+
+// probe sends each lane that is led elsewhere a message for a stream of
+// another name. Its leader refuses it and stores nothing; without a leader
+// there is no answer, and that is what it finds out.
+func (r *router) probe(now time.Time, led []uint8) {
+	mine := map[uint8]bool{}
+	for _, lane := range led {
+		mine[lane] = true
+	}
+	for i := range r.c.Lanes() {
+		lane := uint8(i)
+		if mine[lane] {
+			continue
+		}
+		reply, token := r.c.api.expect(&laneProbe{r.state, lane}, now.Add(probeAnswer), false)
+		err := r.c.api.nc.PublishMsg(&nats.Msg{
+			Subject: laneSubject(lane, nodePublish, "_probe"), Reply: reply,
+			Header: nats.Header{headerExpectName: []string{"probe-" + strconv.Itoa(i)}},
+		})
+		if err != nil {
+			r.c.api.forget(token)
+		}
+	}
+}
+
+type laneProbe struct {
+	state *laneStates
+	lane  uint8
+}
+
+func (p *laneProbe) heard(m *nats.Msg) bool {
+	switch {
+	case m == nil:
+		p.state.silent(p.lane, time.Now())
+	case isNoResponders(m):
+		p.state.leaderless(p.lane, time.Now())
+	default:
+		p.state.answered(p.lane)
+	}
+	return true
+}

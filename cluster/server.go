@@ -1,0 +1,183 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+)
+
+// The account of everything that is the yard's, and its two users.
+const (
+	account      = "YARD"
+	userInternal = "internal"
+	userOperator = "operator"
+)
+
+// MaxMessage is the largest message, in bytes, headers included: an enqueue
+// request of 1 MiB with room around it.
+const MaxMessage = 2 << 20
+
+const (
+	startPatience   = 15 * time.Second
+	routePing       = 3 * time.Second // twice unanswered: the route is cut
+	writeDeadline   = 5 * time.Second
+	duplicateWindow = 30 * time.Second
+)
+
+// openServer starts the embedded server and returns when it accepts
+// connections. JetStream may still be electing.
+func openServer(cfg *Config, password string, log *slog.Logger) (*server.Server, *serverLog, error) {
+	opts := &server.Options{}
+	if err := opts.ProcessConfigString(serverConfig(cfg, password)); err != nil {
+		return nil, nil, fmt.Errorf("read the server's configuration: %w", err)
+	}
+	// Its own signal handler would end the process behind our back.
+	opts.NoSigs = true
+	opts.DisableJetStreamBanner = true
+	srv, err := server.NewServer(opts)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make the NATS server: %w", err)
+	}
+	words := newServerLog(log)
+	srv.SetLoggerV2(words, log.Enabled(context.Background(), slog.LevelDebug-4), false, false)
+	// Start returns when the listeners are up; those run on their own until
+	// Shutdown, which waits for them.
+	srv.Start()
+	if err := awaitServer(srv, words); err != nil {
+		srv.Shutdown()
+		srv.WaitForShutdown()
+		return nil, nil, err
+	}
+	return srv, words, nil
+}
+
+func awaitServer(srv *server.Server, words *serverLog) error {
+	ready := srv.ReadyForConnections(startPatience)
+	select {
+	case <-words.failed:
+		return fmt.Errorf("NATS server did not start: %s", words.fatal)
+	default:
+	}
+	if !ready {
+		return errors.New("NATS server did not start: its listeners are not up after " + startPatience.String())
+	}
+	return nil
+}
+
+// serverConfig is the server's configuration in its own language: the one
+// road on which every option is checked together.
+func serverConfig(cfg *Config, password string) string {
+	var b strings.Builder
+	line := func(format string, v ...any) { fmt.Fprintf(&b, format+"\n", v...) }
+	line("server_name: %s", quote(cfg.Identity))
+	line("listen: %s", quote(cfg.Client))
+	line("max_payload: %d", MaxMessage)
+	line("max_pending: 64MB")
+	line("write_deadline: %q", writeDeadline)
+	line("ping_interval: %q", 20*time.Second)
+	line("jetstream {")
+	line("  store_dir: %s", quote(cfg.Dir))
+	line("  sync_interval: always") // accepted means on disk, also after a power cut
+	line("  max_file_store: %d", cfg.MaxStore)
+	line("  max_memory_store: %d", 64<<20)
+	line("  limits { duplicate_window: %q }", duplicateWindow)
+	line("}")
+	if cfg.clustered() {
+		writeRoutes(line, cfg)
+	}
+	writeAccounts(line, password)
+	return b.String()
+}
+
+// writeRoutes names every member, this one included: the number of routes is
+// what JetStream takes for the number of members when it forms.
+func writeRoutes(line func(string, ...any), cfg *Config) {
+	line("cluster {")
+	line("  name: %s", quote(cfg.Yard))
+	line("  listen: %s", quote(cfg.Route))
+	line("  no_advertise: true")
+	line("  pool_size: 3")
+	line("  accounts: [%s]", account)
+	line("  ping_interval: %q", routePing)
+	line("  ping_max: 2")
+	line("  write_deadline: %q", writeDeadline)
+	user := ""
+	if cfg.Secret != "" {
+		line("  authorization { user: yard, password: %s, timeout: 5 }", quote(cfg.Secret))
+		user = url.UserPassword("yard", cfg.Secret).String() + "@"
+	}
+	line("  routes: [")
+	for _, peer := range cfg.Peers {
+		line("    %s", quote("nats-route://"+user+peer.Route))
+	}
+	line("  ]")
+	line("}")
+}
+
+// writeAccounts gives the operator everything but what the yard must do
+// itself. The server checks a publish under its mapped subject, so what is
+// mapped from yard.jobs.* and yard.enqueue.* has to stay open: yard.lane.*.p.*
+// and yard.local.>. Both only lead where the public subject leads.
+func writeAccounts(line func(string, ...any), password string) {
+	line("accounts {")
+	line("  $SYS { }")
+	line("  %s {", account)
+	line("    jetstream: enabled")
+	line("    users: [")
+	line("      { user: %s, password: %s, allowed_connection_types: [\"IN_PROCESS\"] }", userInternal, quote(password))
+	line("      { user: %s, password: \"\", permissions {", userOperator)
+	line("        publish { deny: [%s] }", quoteAll(deniedPublishes()))
+	line("        subscribe { deny: [%s] }", quoteAll(deniedSubscriptions()))
+	line("      } }")
+	line("    ]")
+	line("  }")
+	line("}")
+	line("system_account: $SYS")
+	line("no_auth_user: %s", userOperator)
+}
+
+// deniedPublishes lists what a client may not say. A stream's name is one
+// token, so "YARD_*" cannot be written as a pattern: every name is listed.
+func deniedPublishes() []string {
+	denied := []string{
+		subjectLane + ".*." + nodePublish + ".>", subjectTail + ".>", subjectNode + ".>", SubjectHistory,
+		SubjectResults, subjectDLQ + ".>", subjectBlob + ".>", SubjectLive + ".>", SubjectAdvisory + ".>",
+	}
+	streams := []string{StreamBlobs, StreamEvents, StreamResults, StreamDLQ}
+	for lane := range MaxLanes {
+		streams = append(streams, LaneStream(uint8(lane)))
+	}
+	for _, bucket := range []string{BucketQueues, BucketNodes, BucketAuthority, BucketCron} {
+		streams = append(streams, "KV_"+bucket)
+		denied = append(denied, "$KV."+bucket+".>")
+	}
+	for _, stream := range streams {
+		for _, verb := range []string{"CREATE", "UPDATE", "DELETE", "PURGE", "RESTORE", "MSG.DELETE", "PEER.REMOVE"} {
+			denied = append(denied, "$JS.API.STREAM."+verb+"."+stream)
+		}
+	}
+	return denied
+}
+
+// deniedSubscriptions: what nodes say to each other, and the lanes' own
+// subjects, where a listener would hide that nobody leads the lane.
+func deniedSubscriptions() []string {
+	return []string{subjectLane + ".>", subjectTail + ".>", subjectNode + ".>", subjectLocal + ".>"}
+}
+
+func quote(s string) string { return strconv.Quote(s) }
+
+func quoteAll(list []string) string {
+	quoted := make([]string, len(list))
+	for i, s := range list {
+		quoted[i] = quote(s)
+	}
+	return strings.Join(quoted, ", ")
+}

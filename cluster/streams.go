@@ -1,0 +1,339 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Layout is what the yard's streams are to be. Zero limits get the defaults
+// named beside them.
+type Layout struct {
+	// Identities has one entry per lane: the identity committed in the ledger.
+	// An empty entry accepts any existing lane and gives a new one a random
+	// identity.
+	Identities []string
+	// Create allows making what is missing. Without it a missing stream is
+	// [ErrStreamMissing]: a yard that had streams never gets new ones in
+	// silence.
+	Create bool
+
+	Replicas     int           // 0: 3, or 1 when the node runs alone
+	MaxLaneBytes int64         // per lane, 0: 8 GiB; full means "later", nothing is pushed out
+	MaxBlobBytes int64         // 0: 16 GiB
+	HistoryAge   time.Duration // 0: 7 days
+	HistoryBytes int64         // 0: 4 GiB; events, and as much again for results
+	ResultsAge   time.Duration // 0: 24 h
+}
+
+// Errors about streams.
+var (
+	ErrStreamMissing = errors.New("stream does not exist")
+	ErrNoLeader      = errors.New("stream has no leader that answers")
+)
+
+// IdentityError: a lane is there, but it is not the one the ledger knows.
+type IdentityError struct{ Stream, Want, Got string }
+
+func (e *IdentityError) Error() string {
+	return fmt.Sprintf("stream %s has identity %q, the ledger knows %q: it was made anew or restored from elsewhere",
+		e.Stream, e.Got, e.Want)
+}
+
+func (l Layout) withDefaults(clustered bool) Layout {
+	if l.Replicas == 0 {
+		l.Replicas = 1
+		if clustered {
+			l.Replicas = 3
+		}
+	}
+	setDefault(&l.MaxLaneBytes, 8<<30)
+	setDefault(&l.MaxBlobBytes, 16<<30)
+	setDefault(&l.HistoryBytes, 4<<30)
+	setDefault(&l.HistoryAge, 7*24*time.Hour)
+	setDefault(&l.ResultsAge, 24*time.Hour)
+	return l
+}
+
+func setDefault[T int64 | time.Duration](v *T, d T) {
+	if *v == 0 {
+		*v = d
+	}
+}
+
+// EnsureStreams makes the yard's streams, or verifies them where they exist.
+// Only the authority may call it. It returns the lanes' identities.
+func (c *Cluster) EnsureStreams(ctx context.Context, layout Layout) ([]string, error) {
+	if n := len(layout.Identities); n == 0 || n > MaxLanes {
+		return nil, fmt.Errorf("%d lanes: there must be 1 to %d", n, MaxLanes)
+	}
+	layout = layout.withDefaults(c.cfg.clustered())
+	identities := make([]string, len(layout.Identities))
+	for lane, want := range layout.Identities {
+		made, err := c.ensureLane(ctx, uint8(lane), want, layout)
+		if err != nil {
+			return nil, err
+		}
+		identities[lane] = made
+	}
+	for _, cfg := range historyStreams(layout) {
+		if _, err := c.ensureStream(ctx, cfg, layout.Create); err != nil {
+			return nil, err
+		}
+	}
+	return identities, nil
+}
+
+func (c *Cluster) ensureLane(ctx context.Context, lane uint8, want string, layout Layout) (string, error) {
+	fresh := want
+	if fresh == "" {
+		fresh = randomHex(16)
+	}
+	info, err := c.ensureStream(ctx, laneConfig(lane, fresh, layout), layout.Create)
+	if err != nil {
+		return "", err
+	}
+	got := info.Config.Metadata[MetaIdentity]
+	if want != "" && got != want {
+		return "", &IdentityError{Stream: LaneStream(lane), Want: want, Got: got}
+	}
+	return got, nil
+}
+
+// ensureStream never changes a stream that exists: what it is was committed,
+// and a change is an operator's decision.
+func (c *Cluster) ensureStream(ctx context.Context, cfg jetstream.StreamConfig, create bool) (*jetstream.StreamInfo, error) {
+	stream, err := c.js.Stream(ctx, cfg.Name)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		if !create {
+			return nil, fmt.Errorf("%s: %w", cfg.Name, ErrStreamMissing)
+		}
+		stream, err = c.js.CreateStream(ctx, cfg)
+		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
+			stream, err = c.js.Stream(ctx, cfg.Name)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ensure stream %s: %w", cfg.Name, err)
+	}
+	return stream.CachedInfo(), nil
+}
+
+// laneConfig: nothing leaves a lane but by a purge of its beginning. A full
+// lane refuses.
+func laneConfig(lane uint8, identity string, l Layout) jetstream.StreamConfig {
+	n := strconv.Itoa(int(lane))
+	plain := laneSubject(lane, plainPublish, "*")
+	return jetstream.StreamConfig{
+		Name:        LaneStream(lane),
+		Description: "Accepted jobs, lane " + n + ": JSON bodies published to yard.jobs.<queue>",
+		Subjects:    []string{plain, laneSubject(lane, nodePublish, "*")},
+		Storage:     jetstream.FileStorage,
+		Replicas:    l.Replicas,
+		Retention:   jetstream.LimitsPolicy,
+		Discard:     jetstream.DiscardNew,
+		MaxBytes:    l.MaxLaneBytes,
+		MaxMsgSize:  320 << 10, // a body of at most 256 KiB and its headers
+		Duplicates:  duplicateWindow,
+		DenyDelete:  true,
+		AllowDirect: true,
+		// Only what plain clients publish: nodes tell the authority themselves.
+		RePublish:          &jetstream.RePublish{Source: plain, Destination: subjectTail + "." + n + ".{{wildcard(1)}}"},
+		AllowAtomicPublish: true,
+		Metadata: map[string]string{
+			MetaIdentity: identity, metaRole: "lane",
+			"io.nats.monitor.peer-expect": strconv.Itoa(l.Replicas),
+			"io.nats.monitor.enabled":     "true",
+		},
+	}
+}
+
+// historyStreams are the streams around the lanes.
+func historyStreams(l Layout) []jetstream.StreamConfig {
+	base := func(name, role, about string, subjects ...string) jetstream.StreamConfig {
+		return jetstream.StreamConfig{
+			Name: name, Description: about, Subjects: subjects, Storage: jetstream.FileStorage, Replicas: l.Replicas,
+			AllowDirect: true, Duplicates: duplicateWindow, MaxMsgSize: MaxMessage - 64<<10,
+			Metadata: map[string]string{
+				metaRole:                      role,
+				"io.nats.monitor.enabled":     "true",
+				"io.nats.monitor.peer-expect": strconv.Itoa(l.Replicas),
+			},
+		}
+	}
+	blobs := base(StreamBlobs, "blobs", "Bodies and results too large for a record, in chunks, by hour", subjectBlob+".*.*.*")
+	blobs.Discard, blobs.MaxBytes = jetstream.DiscardNew, l.MaxBlobBytes
+	events := base(StreamEvents, "events", "What happened: one message per committed batch, one JSON event per line", SubjectHistory)
+	events.MaxAge, events.MaxBytes, events.DenyDelete = l.HistoryAge, l.HistoryBytes, true
+	results := base(StreamResults, "results", "What jobs returned: one message per committed batch", SubjectResults)
+	results.MaxAge, results.MaxBytes, results.DenyDelete = l.ResultsAge, l.HistoryBytes, true
+	dlq := base(StreamDLQ, "dead letters", "Jobs that failed for good, with reason, attempts and body", subjectDLQ+".*")
+	dlq.Discard = jetstream.DiscardNew
+	return []jetstream.StreamConfig{blobs, events, results, dlq}
+}
+
+// LaneInfo is a lane as its leader sees it.
+type LaneInfo struct {
+	Lane        uint8
+	Identity    string
+	Leader      string // member name
+	First, Last uint64
+	Messages    uint64
+	Bytes       uint64
+	MaxBytes    int64
+	Created     time.Time
+	Replicas    []Replica // the others
+}
+
+// Replica is a stream's copy on another member.
+type Replica struct {
+	Node    string
+	Current bool
+	Offline bool
+	Lag     uint64 // entries behind the leader
+}
+
+// LaneInfo asks the lane's leader. [ErrStreamMissing] and [ErrNoLeader] tell
+// apart why there may be no answer.
+func (c *Cluster) LaneInfo(ctx context.Context, lane uint8) (LaneInfo, error) {
+	info, err := c.streamInfo(ctx, LaneStream(lane))
+	if err != nil {
+		return LaneInfo{}, err
+	}
+	li := LaneInfo{
+		Lane: lane, Identity: info.Config.Metadata[MetaIdentity], Leader: c.leaderOf(info),
+		First: info.State.FirstSeq, Last: info.State.LastSeq, Messages: info.State.Msgs, Bytes: info.State.Bytes,
+		MaxBytes: info.Config.MaxBytes, Created: info.Created,
+	}
+	if info.Cluster != nil {
+		for _, r := range info.Cluster.Replicas {
+			li.Replicas = append(li.Replicas, Replica{NodeOf(r.Name), r.Current, r.Offline, r.Lag})
+		}
+	}
+	return li, nil
+}
+
+// Last is the sequence number of a lane's last record, by its leader.
+func (c *Cluster) Last(ctx context.Context, lane uint8) (uint64, error) {
+	info, err := c.streamInfo(ctx, LaneStream(lane))
+	if err != nil {
+		return 0, err
+	}
+	return info.State.LastSeq, nil
+}
+
+func (c *Cluster) leaderOf(info *jetstream.StreamInfo) string {
+	if info.Cluster == nil {
+		return c.cfg.Node
+	}
+	return NodeOf(info.Cluster.Leader)
+}
+
+// streamInfo is answered by the stream's leader alone, so silence means that
+// there is none.
+func (c *Cluster) streamInfo(ctx context.Context, name string) (*jetstream.StreamInfo, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	stream, err := c.js.Stream(ctx, name)
+	switch {
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		return nil, fmt.Errorf("%s: %w", name, ErrStreamMissing)
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrNoResponders):
+		return nil, fmt.Errorf("%s: %w", name, ErrNoLeader)
+	case err != nil:
+		return nil, fmt.Errorf("ask about stream %s: %w", name, err)
+	}
+	return stream.CachedInfo(), nil
+}
+
+// SpreadLeaders moves the lanes' leaders to one per member, lane i to member
+// i, and the history's away from the authority's node, or history would stop
+// with it. It only asks leaders to step down in favour of a replica that is
+// online and current, and returns how many moves it asked for.
+func (c *Cluster) SpreadLeaders(ctx context.Context, authority string) (moves int, err error) {
+	if !c.cfg.clustered() {
+		return 0, nil
+	}
+	members := c.cfg.members()
+	want := map[string]func(node string) bool{}
+	for lane := range c.Lanes() {
+		owner := members[lane%len(members)]
+		want[LaneStream(uint8(lane))] = func(node string) bool { return node == owner }
+	}
+	notHere := func(node string) bool { return node != authority }
+	want[StreamEvents], want[StreamResults] = notHere, notHere
+	var errs []error
+	for stream, fits := range want {
+		moved, err := c.moveLeader(ctx, stream, fits)
+		if moved {
+			moves++
+		}
+		errs = append(errs, err)
+	}
+	return moves, errors.Join(errs...)
+}
+
+// Leave hands every leadership this node holds to another member, so that its
+// end interrupts nothing.
+func (c *Cluster) Leave(ctx context.Context) error {
+	if !c.cfg.clustered() {
+		return nil
+	}
+	streams := []string{StreamBlobs, StreamEvents, StreamResults, StreamDLQ}
+	for lane := range c.Lanes() {
+		streams = append(streams, LaneStream(uint8(lane)))
+	}
+	var errs []error
+	for _, stream := range streams {
+		if c.srv.JetStreamIsStreamLeader(account, stream) {
+			_, err := c.moveLeader(ctx, stream, func(node string) bool { return node != c.cfg.Node })
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (c *Cluster) moveLeader(ctx context.Context, stream string, fits func(node string) bool) (moved bool, err error) {
+	info, err := c.streamInfo(ctx, stream)
+	if err != nil {
+		return false, err
+	}
+	if info.Cluster == nil || info.Cluster.Leader == "" || fits(NodeOf(info.Cluster.Leader)) {
+		return false, nil
+	}
+	next := slices.IndexFunc(info.Cluster.Replicas, func(p *jetstream.PeerInfo) bool {
+		return p.Current && !p.Offline && fits(NodeOf(p.Name))
+	})
+	if next < 0 {
+		return false, nil
+	}
+	return true, c.stepDown(ctx, stream, info.Cluster.Replicas[next].Name)
+}
+
+func (c *Cluster) stepDown(ctx context.Context, stream, preferred string) error {
+	body, err := json.Marshal(map[string]any{"placement": map[string]string{"preferred": preferred}})
+	if err != nil {
+		return err
+	}
+	m, err := c.api.ask(ctx, &nats.Msg{Subject: apiStepDown + stream, Data: body}, 2*time.Second)
+	if err != nil {
+		return fmt.Errorf("ask the leader of %s to step down: %w", stream, err)
+	}
+	var answer struct {
+		Error *apiError `json:"error"`
+	}
+	if err := json.Unmarshal(m.Data, &answer); err != nil {
+		return fmt.Errorf("read the answer of %s's leader: %w", stream, err)
+	}
+	if answer.Error != nil {
+		return fmt.Errorf("leader of %s does not step down: %w", stream, answer.Error)
+	}
+	return nil
+}
