@@ -1,0 +1,455 @@
+package consensus
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"yardmaster/ledger"
+)
+
+var quiet = slog.New(slog.DiscardHandler)
+
+// yard is a group of members in this process; ports and directories outlive
+// their nodes.
+type yard struct {
+	t       *testing.T
+	members []Member
+	dirs    map[string]string
+	nodes   map[string]*Node
+	tune    func(*Config)
+}
+
+func newYard(t *testing.T, names ...string) *yard {
+	t.Helper()
+	y := &yard{t: t, dirs: map[string]string{}, nodes: map[string]*Node{}, tune: func(*Config) {}}
+	for _, name := range names {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		y.members = append(y.members, Member{Name: name, Addr: ln.Addr().String()})
+		y.dirs[name] = t.TempDir()
+		defer ln.Close()
+	}
+	t.Cleanup(func() {
+		for name := range y.nodes {
+			y.kill(name)
+		}
+	})
+	return y
+}
+
+func (y *yard) names() []string {
+	var names []string
+	for _, m := range y.members {
+		names = append(names, m.Name)
+	}
+	return names
+}
+
+// open starts a member; it blocks until its yard has formed.
+func (y *yard) open(name string) (*Node, error) {
+	ctx, cancel := context.WithTimeout(y.t.Context(), 20*time.Second)
+	defer cancel()
+	i := slices.IndexFunc(y.members, func(m Member) bool { return m.Name == name })
+	id, err := Identify(ctx, IdentityConfig{Node: name, Dir: y.dirs[name], Listen: y.members[i].Addr, Members: y.members}, quiet)
+	if err != nil {
+		return nil, err
+	}
+	cfg := Config{Dir: y.dirs[name], Members: y.members, HeartbeatTimeout: 300 * time.Millisecond}
+	y.tune(&cfg)
+	n, err := Open(cfg, id, quiet)
+	if err != nil {
+		return nil, errors.Join(err, id.Close())
+	}
+	return n, nil
+}
+
+// start starts members at the same time.
+func (y *yard) start(names ...string) {
+	y.t.Helper()
+	var mu sync.Mutex
+	var starts sync.WaitGroup
+	for _, name := range names {
+		starts.Go(func() {
+			n, err := y.open(name)
+			if err != nil {
+				y.t.Errorf("start %s: %v", name, err)
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			y.nodes[name] = n
+		})
+	}
+	starts.Wait()
+	if y.t.Failed() {
+		y.t.FailNow()
+	}
+}
+
+func (y *yard) kill(name string) {
+	n := y.nodes[name]
+	delete(y.nodes, name)
+	if err := errors.Join(n.Close(), n.id.Close()); err != nil {
+		y.t.Errorf("close %s: %v", name, err)
+	}
+}
+
+// eventually waits for a fact and fails with what was seen last.
+func eventually(t *testing.T, what string, fact func() (ok bool, seen any)) {
+	t.Helper()
+	var seen any
+	for end := time.Now().Add(15 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		var ok bool
+		if ok, seen = fact(); ok {
+			return
+		}
+	}
+	t.Fatalf("%s: never; last seen %v", what, seen)
+}
+
+// leader waits for a member that leads and that the others follow.
+func (y *yard) leader() *Node {
+	y.t.Helper()
+	var leader *Node
+	eventually(y.t, "one leader", func() (bool, any) {
+		leader = nil
+		var seen []string
+		for name, n := range y.nodes {
+			s := n.Status()
+			seen = append(seen, fmt.Sprintf("%s is %s in term %d under %q", name, s.State, s.Term, s.Leader))
+			if s.State == "leader" {
+				leader = n
+			}
+		}
+		if leader == nil {
+			return false, seen
+		}
+		for _, n := range y.nodes {
+			if n.Status().Leader != leader.id.Node {
+				return false, seen
+			}
+		}
+		return true, seen
+	})
+	return leader
+}
+
+// acquire makes the leader the authority and gives its epoch.
+func acquire(t *testing.T, n *Node) uint64 {
+	t.Helper()
+	now := time.Now()
+	c := propose(t, n, Proposal{At: now, Commands: []ledger.Command{&ledger.Lead{Owner: n.id.Node, Until: now.Add(time.Minute)}}})
+	if c.Results[0].Err != nil {
+		t.Fatal(c.Results[0].Err)
+	}
+	var epoch uint64
+	n.View(func(l *ledger.Ledger) { epoch = l.Authority().Epoch })
+	return epoch
+}
+
+func propose(t *testing.T, n *Node, p Proposal) Commit {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	c, err := n.Propose(ctx, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func addQueues(t *testing.T, n *Node, epoch uint64, names ...string) Commit {
+	t.Helper()
+	p := Proposal{At: time.Now(), Epoch: epoch}
+	for _, name := range names {
+		p.Commands = append(p.Commands, &ledger.AddQueue{ID: [16]byte{1}, Name: name})
+	}
+	c := propose(t, n, p)
+	for _, r := range c.Results {
+		if r.Err != nil {
+			t.Fatal(r.Err)
+		}
+	}
+	return c
+}
+
+// encoded is the whole ledger as bytes: what members must agree on.
+func encoded(t *testing.T, n *Node) string {
+	t.Helper()
+	var b bytes.Buffer
+	if err := n.Copy().Encode(&b); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+func TestSingle_KeepsItsLedgerOverRestarts(t *testing.T) {
+	dir := t.TempDir()
+	open := func() *Node {
+		id, err := Identify(t.Context(), IdentityConfig{Node: "solo", Dir: dir}, quiet)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := Open(Config{Dir: dir, HeartbeatTimeout: 50 * time.Millisecond, SnapshotBytes: 2 << 10, TrailingLogs: 1}, id, quiet)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	stop := func(n *Node) {
+		if err := errors.Join(n.Close(), n.id.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	leads := func(n *Node) {
+		eventually(t, "leading", func() (bool, any) { s := n.Status(); return s.State == "leader", s })
+	}
+	n := open()
+	leads(n)
+	epoch := acquire(t, n)
+	var last Commit
+	for i := range 60 { // some 60 bytes each: past the size of a snapshot
+		last = addQueues(t, n, epoch, fmt.Sprintf("queue-%d", i))
+	}
+	eventually(t, "a snapshot", func() (bool, any) {
+		snaps, err := filepath.Glob(filepath.Join(dir, "raft", "snapshots", "*-*"))
+		return len(snaps) > 0 && !strings.HasSuffix(snaps[0], ".tmp"), err
+	})
+	want := encoded(t, n)
+	stop(n)
+
+	n = open()
+	defer stop(n)
+	if err := n.WaitApplied(t.Context(), last.Index); err != nil {
+		t.Fatal(err)
+	}
+	if encoded(t, n) != want {
+		t.Error("the ledger is another one after a restart")
+	}
+	leads(n)
+	if again := acquire(t, n); again <= epoch {
+		t.Errorf("epoch %d after %d", again, epoch)
+	}
+}
+
+func TestThree_SurviveTheirLeader(t *testing.T) {
+	y := newYard(t, "n1", "n2", "n3")
+	y.start(y.names()...)
+	first := y.leader()
+	epoch := acquire(t, first)
+	addQueues(t, first, epoch, "before")
+	term := first.Status().Term
+	y.kill(first.id.Node)
+
+	second := y.leader()
+	if now := second.Status().Term; now <= term {
+		t.Errorf("term %d after %d", now, term)
+	}
+	if p := propose(t, second, Proposal{At: time.Now(), Epoch: epoch + 1}); p.Term <= term {
+		t.Errorf("committed in term %d", p.Term)
+	}
+	epoch = acquire(t, second)
+	last := addQueues(t, second, epoch, "after")
+
+	y.start(first.id.Node)
+	for name, n := range y.nodes {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		if err := n.WaitApplied(ctx, last.Index); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		cancel()
+		if encoded(t, n) != encoded(t, second) {
+			t.Errorf("%s has another ledger", name)
+		}
+	}
+	s := y.nodes[first.id.Node].Status()
+	if len(s.Members) != 3 || !s.Members[0].Voter || s.Members[0].Addr == "" {
+		t.Errorf("members %+v", s.Members)
+	}
+}
+
+func TestThree_FollowersRefuseAndNameTheLeader(t *testing.T) {
+	y := newYard(t, "n1", "n2", "n3")
+	y.start(y.names()...)
+	leader := y.leader()
+	for _, n := range y.nodes {
+		if n == leader {
+			continue
+		}
+		_, err := n.Propose(t.Context(), Proposal{At: time.Now()})
+		var not *NotLeaderError
+		if !errors.As(err, &not) || not.Leader != leader.id.Node {
+			t.Errorf("got %v, want that %s leads", err, leader.id.Node)
+		}
+		if err := n.Transfer(t.Context(), ""); !errors.As(err, &not) {
+			t.Errorf("transfer by a follower: %v", err)
+		}
+	}
+	if err := leader.Transfer(t.Context(), "nobody"); !errors.Is(err, ErrNoMember) {
+		t.Errorf("transfer to nobody: %v", err)
+	}
+	to := y.names()[0]
+	if to == leader.id.Node {
+		to = y.names()[1]
+	}
+	begun := time.Now()
+	if err := leader.Transfer(t.Context(), to); err != nil {
+		t.Fatal(err)
+	}
+	if now := y.leader(); now.id.Node != to {
+		t.Errorf("%s leads, handed over to %s", now.id.Node, to)
+	}
+	t.Logf("handed over in %v", time.Since(begun))
+}
+
+func TestThree_AnEmptyDirectoryIsRefused(t *testing.T) {
+	y := newYard(t, "n1", "n2", "n3")
+	y.start(y.names()...)
+	y.leader()
+	y.kill("n3")
+	y.dirs["n3"] = t.TempDir()
+	if _, err := y.open("n3"); err == nil || !strings.Contains(err.Error(), "yardmaster cluster replace n3") {
+		t.Errorf("got %v, want the command that replaces the member", err)
+	}
+}
+
+func TestThree_LostRaftFilesAreRefused(t *testing.T) {
+	y := newYard(t, "n1", "n2", "n3")
+	y.start(y.names()...)
+	y.leader()
+	y.kill("n3")
+	if err := os.RemoveAll(filepath.Join(y.dirs["n3"], "raft")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := y.open("n3"); err == nil || !strings.Contains(err.Error(), "gone") {
+		t.Errorf("got %v, want a refusal", err)
+	}
+}
+
+func TestThree_LateBootstrap(t *testing.T) {
+	y := newYard(t, "n1", "n2", "n3")
+	// n3 forms with the others, but crashes before it opens raft.
+	crashed := make(chan error, 1)
+	go func() {
+		id, err := Identify(t.Context(), IdentityConfig{Node: "n3", Dir: y.dirs["n3"], Listen: y.members[2].Addr, Members: y.members}, quiet)
+		if err == nil {
+			err = id.Close()
+		}
+		crashed <- err
+	}()
+	y.start("n1", "n2")
+	if err := <-crashed; err != nil {
+		t.Fatal(err)
+	}
+	leader := y.leader()
+	last := addQueues(t, leader, acquire(t, leader), "early")
+	y.start("n3")
+	if err := y.nodes["n3"].WaitApplied(t.Context(), last.Index); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestPropose_OutcomeUnknownWithoutQuorum(t *testing.T) {
+	y := newYard(t, "n1", "n2", "n3")
+	y.start(y.names()...)
+	leader := y.leader()
+	for _, name := range y.names() {
+		if name != leader.id.Node {
+			y.kill(name)
+		}
+	}
+	pending, err := leader.Submit(Proposal{At: time.Now()})
+	var not *NotLeaderError
+	if errors.As(err, &not) {
+		t.Skip("the leader noticed the loss before it was asked")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pending.Wait(t.Context()); !errors.Is(err, ErrUnknown) {
+		t.Errorf("got %v, want ErrUnknown", err)
+	}
+	eventually(t, "stepping down", func() (bool, any) { s := leader.Status(); return s.State != "leader", s })
+	if _, err := leader.Propose(t.Context(), Proposal{At: time.Now()}); !errors.As(err, &not) {
+		t.Errorf("got %v, want NotLeaderError", err)
+	}
+}
+
+func TestPropose_Refusals(t *testing.T) {
+	y := newYard(t, "solo")
+	y.tune = func(c *Config) { c.MaxEntryBytes = 8 << 10 }
+	y.start("solo")
+	n := y.leader()
+	big := Proposal{At: time.Now(), Commands: []ledger.Command{&ledger.RemoveQueue{Name: strings.Repeat("x", 9<<10)}}}
+	if _, err := n.Submit(big); !errors.Is(err, ErrTooLarge) {
+		t.Errorf("got %v, want ErrTooLarge", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	pending, err := n.Submit(Proposal{At: time.Now()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pending.Wait(ctx); err != nil && !errors.Is(err, ErrUnknown) {
+		t.Errorf("impatient caller got %v, want ErrUnknown", err)
+	}
+	if _, err := pending.Wait(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var not *NotLeaderError
+	if _, err := n.Submit(Proposal{At: time.Now()}); !errors.Is(err, ErrClosed) && !errors.As(err, &not) {
+		t.Errorf("after close: %v", err)
+	}
+	if err := n.WaitApplied(t.Context(), 1<<40); !errors.Is(err, ErrClosed) {
+		t.Errorf("wait after close: %v", err)
+	}
+}
+
+func TestSubmit_KeepsTheOrderOfCalls(t *testing.T) {
+	y := newYard(t, "solo")
+	y.start("solo")
+	n := y.leader()
+	var all []*Pending
+	for range 300 {
+		p, err := n.Submit(Proposal{At: time.Now()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+	var last uint64
+	for _, p := range all {
+		c, err := p.Wait(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.Index <= last {
+			t.Fatalf("entry %d behind %d", c.Index, last)
+		}
+		last = c.Index
+		select {
+		case <-p.Done():
+		default:
+			t.Fatal("waited for, and not done")
+		}
+	}
+	if index, _ := n.Applied(); index < last {
+		t.Errorf("applied %d, committed %d", index, last)
+	}
+}

@@ -1,0 +1,250 @@
+package consensus
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/vmihailenco/msgpack/v5"
+
+	"yardmaster/job"
+	"yardmaster/ledger"
+)
+
+// kinds are all commands the ledger knows, found by asking.
+func kinds() []ledger.Command {
+	var all []ledger.Command
+	for k := range 256 {
+		if c, ok := ledger.NewCommand(ledger.Kind(k)); ok {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// fill puts something into every field, so that a field the codec forgets is
+// seen.
+func fill(v reflect.Value, r *rand.Rand) {
+	if v.Type() == timeType {
+		v.Set(reflect.ValueOf(time.Unix(r.Int64N(1<<32), r.Int64N(1e9)).UTC()))
+		return
+	}
+	switch v.Kind() {
+	case reflect.Bool:
+		v.SetBool(true)
+	case reflect.String:
+		v.SetString(fmt.Sprintf("text %d", r.IntN(1000)))
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		v.SetInt(-1 - r.Int64N(100))
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		v.SetUint(1 + r.Uint64N(200))
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		fill(v.Elem(), r)
+	case reflect.Struct:
+		for i := range v.NumField() {
+			fill(v.Field(i), r)
+		}
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 3, 3))
+		fallthrough
+	case reflect.Array:
+		for i := range v.Len() {
+			fill(v.Index(i), r)
+		}
+	case reflect.Map:
+		v.Set(reflect.MakeMap(v.Type()))
+		for i := range 3 {
+			elem := reflect.New(v.Type().Elem()).Elem()
+			fill(elem, r)
+			v.SetMapIndex(reflect.ValueOf(fmt.Sprint(i)), elem)
+		}
+	default:
+		panic("fill cannot make a " + v.Type().String())
+	}
+}
+
+func TestEntry_EveryCommandComesBackWhole(t *testing.T) {
+	empty := kinds()
+	if len(empty) < 20 {
+		t.Fatalf("the ledger knows %d commands only", len(empty))
+	}
+	full := kinds()
+	r := rand.New(rand.NewPCG(1, 2))
+	for _, c := range full {
+		fill(reflect.ValueOf(c).Elem(), r)
+	}
+	for _, cmds := range [][]ledger.Command{empty, full, nil} {
+		want := &Proposal{At: time.Unix(5, 6).UTC(), Epoch: 1 << 60, Commands: cmds}
+		raw, err := encodeEntry(want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := decodeEntry(raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Error(diff)
+		}
+	}
+	for _, c := range full {
+		raw, err := EncodeCommand(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := DecodeCommand(raw)
+		if diff := cmp.Diff(c, got); diff != "" || err != nil {
+			t.Error(diff, err)
+		}
+	}
+}
+
+func TestEntry_EveryFlippedBitIsFound(t *testing.T) {
+	raw, err := encodeEntry(&Proposal{At: time.Unix(1, 0), Commands: []ledger.Command{&ledger.RemoveQueue{Name: "mail"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range len(raw) * 8 {
+		bad := bytes.Clone(raw)
+		bad[i/8] ^= 1 << (i % 8)
+		if _, err := decodeEntry(bad); !errors.Is(err, errEntry) {
+			t.Errorf("bit %d flipped: %v", i, err)
+		}
+	}
+	for n := range raw {
+		if _, err := decodeEntry(raw[:n]); !errors.Is(err, errEntry) {
+			t.Errorf("cut at %d: %v", n, err)
+		}
+	}
+}
+
+// Structs as an older and a newer release would have them.
+type (
+	older struct{ A string }
+	newer struct {
+		A string
+		B int64
+	}
+)
+
+func TestShape_FieldsMayBeAddedAtTheEnd(t *testing.T) {
+	convert := func(from, to any) error {
+		raw, err := encode(func(e *msgpack.Encoder) error {
+			v := reflect.ValueOf(from).Elem()
+			return shapeOf(v.Type()).put(e, v)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return decode(raw, func(d *msgpack.Decoder) error {
+			v := reflect.ValueOf(to).Elem()
+			return shapeOf(v.Type()).get(d, v)
+		})
+	}
+	var up newer
+	if err := convert(&older{"x"}, &up); err != nil || up != (newer{A: "x"}) {
+		t.Errorf("older entry read as %+v, %v", up, err)
+	}
+	if err := convert(&newer{"x", 1}, new(older)); err == nil {
+		t.Error("a newer release's field was dropped without a word")
+	}
+	if err := convert(&newer{"x", 300}, new(struct {
+		A string
+		B uint8
+	})); err == nil {
+		t.Error("300 was put into a uint8")
+	}
+}
+
+func TestShape_RefusesTypesThatLoseSomething(t *testing.T) {
+	for _, bad := range []any{struct{ a int }{}, struct{ A any }{}, struct{ A *[]int }{}, struct{ A *time.Time }{}, struct{ A func() }{}} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%T was taken", bad)
+				}
+			}()
+			compile(reflect.TypeOf(bad))
+		}()
+	}
+}
+
+func FuzzDecodeCommand(f *testing.F) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for _, c := range kinds() {
+		fill(reflect.ValueOf(c).Elem(), r)
+		raw, err := EncodeCommand(c)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(raw[entryHeader:])
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		// The fuzzer would never guess a checksum: frame its bytes.
+		raw, err := encode(func(e *msgpack.Encoder) error { _, err := e.Writer().Write(body); return err })
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := DecodeCommand(raw)
+		if err != nil {
+			return
+		}
+		again, err := EncodeCommand(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		twin, err := DecodeCommand(again)
+		if diff := cmp.Diff(c, twin); diff != "" || err != nil {
+			t.Error(diff, err)
+		}
+		if _, err := decodeEntry(raw); err == nil && len(body) < 3 {
+			t.Error("an entry of two bytes")
+		}
+	})
+}
+
+// fold is a typical busy entry: 500 jobs accepted, placed and settled.
+func foldEntry() *Proposal {
+	fold, place, settle := new(ledger.Fold), new(ledger.Place), new(ledger.Settle)
+	at := time.Unix(1_700_000_000, 0)
+	for i := range 500 {
+		id := job.RecordID("lane", uint64(i), at)
+		fold.Jobs = append(fold.Jobs, job.Job{ID: id, Queue: "default", Function: "send", Position: job.Position{Lane: 1, Seq: uint64(i)}, Accepted: at, Priority: 5})
+		place.Placements = append(place.Placements, ledger.Placement{Job: id, N: 1, Node: "n1", Incarnation: 3, Channel: "overhop/worker-7"})
+		settle.Ends = append(settle.Ends, ledger.End{Job: id, N: 1, Next: job.Done})
+	}
+	return &Proposal{At: at, Epoch: 7, Commands: []ledger.Command{fold, place, settle}}
+}
+
+func BenchmarkEncodeEntry(b *testing.B) {
+	p := foldEntry()
+	b.ReportAllocs()
+	for b.Loop() {
+		raw, err := encodeEntry(p)
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.SetBytes(int64(len(raw)))
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/500, "ns/job")
+}
+
+func BenchmarkDecodeEntry(b *testing.B) {
+	raw, err := encodeEntry(foldEntry())
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := decodeEntry(raw); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/500, "ns/job")
+}

@@ -1,0 +1,159 @@
+package consensus
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
+	"go.etcd.io/bbolt"
+)
+
+// errWriteDeadline is what a write to the log that took too long gives.
+var errWriteDeadline = errors.New("write to the log missed its deadline")
+
+// disk is what the guard stands before: raft-boltdb, or a test's.
+type disk interface {
+	raft.LogStore
+	raft.StableStore
+}
+
+// openDisk opens the log's file. Its free list is kept in memory only: written
+// with each commit, it would cost more than the entries.
+func openDisk(dir string) (*raftboltdb.BoltStore, error) {
+	store, err := raftboltdb.New(raftboltdb.Options{
+		Path: filepath.Join(dir, "raft.db"),
+		BoltOptions: &bbolt.Options{
+			Timeout:         2 * time.Second, // for another process's lock
+			NoFreelistSync:  true,
+			FreelistType:    bbolt.FreelistMapType,
+			InitialMmapSize: 64 << 20,
+		},
+		MsgpackUseNewTimeFormat: true,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open log store: %w", err)
+	}
+	return store, nil
+}
+
+// guard gives every write to a disk a deadline and checks every entry that
+// passes, in either direction.
+//
+// A write that hangs would freeze a leader that goes on sending heartbeats:
+// nobody would take over. With a deadline the append fails and raft steps
+// down. The append itself may come to its end later; it is then taken back
+// before anything else is written, because raft goes on as if it had never
+// been, and stale entries behind newer ones would make this log look older
+// than it is. A second write that misses its deadline, or one that cannot be
+// taken back, calls stuck, which ends the process.
+type guard struct {
+	disk
+	deadline time.Duration
+	stuck    func(error)
+	turn     chan struct{} // holds a token while a write runs, also a late one
+}
+
+func newGuard(d disk, deadline time.Duration, stuck func(error)) *guard {
+	return &guard{disk: d, deadline: deadline, stuck: stuck, turn: make(chan struct{}, 1)}
+}
+
+// GetLog reads an entry and checks it, so that a damaged one is neither
+// applied nor sent to others.
+func (g *guard) GetLog(index uint64, out *raft.Log) error {
+	if err := g.disk.GetLog(index, out); err != nil {
+		return err
+	}
+	return checkLog(out)
+}
+
+func (g *guard) StoreLog(entry *raft.Log) error { return g.StoreLogs([]*raft.Log{entry}) }
+
+// StoreLogs appends entries, all or none.
+func (g *guard) StoreLogs(entries []*raft.Log) error {
+	for _, e := range entries {
+		if err := checkLog(e); err != nil {
+			return err
+		}
+	}
+	first, last := entries[0].Index, entries[len(entries)-1].Index
+	return g.write("append",
+		func() error { return g.disk.StoreLogs(entries) },
+		func() error { return g.disk.DeleteRange(first, last) })
+}
+
+// DeleteRange removes entries, at either end of the log.
+func (g *guard) DeleteRange(min, max uint64) error {
+	return g.write("truncate", func() error { return g.disk.DeleteRange(min, max) }, nil)
+}
+
+// Set and SetUint64 keep raft's term and vote.
+func (g *guard) Set(key, val []byte) error {
+	return g.write("vote", func() error { return g.disk.Set(key, val) }, nil)
+}
+
+func (g *guard) SetUint64(key []byte, val uint64) error {
+	return g.write("term", func() error { return g.disk.SetUint64(key, val) }, nil)
+}
+
+// How a write stands; whoever moves it from running decides.
+const (
+	running int32 = iota
+	finished
+	late
+)
+
+// write does one write, or gives up on it. undo takes it back if it succeeds
+// after all; nil if that cannot be done.
+func (g *guard) write(what string, do, undo func() error) error {
+	timer := time.NewTimer(g.deadline)
+	defer timer.Stop()
+	select {
+	case g.turn <- struct{}{}:
+	case <-timer.C:
+		err := fmt.Errorf("%s: %w while an earlier write still hangs", what, errWriteDeadline)
+		g.stuck(err)
+		return err
+	}
+	var state atomic.Int32
+	done := make(chan error, 1)
+	// The one goroutine nobody may wait for: it can hang in the kernel. It
+	// keeps the turn until it is through.
+	go func() {
+		err := do()
+		if !state.CompareAndSwap(running, finished) && err == nil && undo != nil {
+			if err := undo(); err != nil {
+				g.stuck(fmt.Errorf("take back a late %s: %w", what, err))
+			}
+		}
+		<-g.turn
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-timer.C:
+	}
+	if !state.CompareAndSwap(running, late) {
+		return <-done // it came through just now
+	}
+	err := fmt.Errorf("%s: %w of %v", what, errWriteDeadline, g.deadline)
+	if undo == nil {
+		g.stuck(err)
+	}
+	return err
+}
+
+// checkLog checks the entries that are ours; raft's own have no checksum.
+func checkLog(entry *raft.Log) error {
+	if entry.Type != raft.LogCommand {
+		return nil
+	}
+	if err := checkEntry(entry.Data); err != nil {
+		return fmt.Errorf("entry %d of term %d: %w", entry.Index, entry.Term, err)
+	}
+	return nil
+}
