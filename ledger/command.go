@@ -170,10 +170,11 @@ type PauseQueue struct {
 }
 
 // CancelJob ends a waiting or delayed job, and marks an active one to be
-// recalled.
+// recalled. Type is the fault's; "" stands for a caller's cancellation.
 type CancelJob struct {
 	Job    job.ID
 	Reason string
+	Type   string
 }
 
 // RemoveJob forgets a job that nobody runs.

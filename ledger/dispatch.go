@@ -184,14 +184,19 @@ func (l *Ledger) cancel(c *CancelJob) Result {
 		l.put(r, &next)
 		return Result{State: job.Active}
 	}
+	reason := job.ReasonCancelled
+	fault := &job.Fault{Message: c.Reason, Type: job.FaultCancelled}
+	if c.Type != "" {
+		reason, fault.Type = c.Reason, c.Type
+	}
 	if r.state == job.Waiting {
-		l.endUnstarted(r, job.ReasonCancelled)
+		l.endUnstarted(r, reason)
 	}
 	next.run = &run{}
 	if r.run != nil {
 		*next.run = *r.run
 	}
-	l.die(r, &next, job.ReasonCancelled, &job.Fault{Message: c.Reason, Type: job.FaultCancelled})
+	l.die(r, &next, reason, fault)
 	return Result{State: job.Failed}
 }
 

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"yardmaster/job"
@@ -178,7 +179,10 @@ func (l *Ledger) reject(c *Rejection, laneNumber uint8) {
 	l.put(nil, r)
 	l.outbox.emit(Event{Kind: DispatchQueued, Job: r.id, N: 1, A: q.name, B: q.name})
 	l.endUnstarted(r, "rejected: "+c.Reason)
-	l.bury(r, "rejected: "+c.Reason, &job.Fault{Message: c.Reason, Type: "rejected"})
+	letter := l.bury(r, "rejected: "+c.Reason, &job.Fault{Message: c.Reason, Type: "rejected"})
+	if job.ValidQueue(c.Queue) == nil {
+		letter.Queue = strings.Clone(c.Queue) // as its producer wrote it
+	}
 }
 
 // rejectJob rejects a readable record under the id of its place, because its
@@ -197,8 +201,8 @@ func (l *Ledger) endUnstarted(r *record, reason string) {
 }
 
 // bury writes a job's dead letter.
-func (l *Ledger) bury(r *record, reason string, fault *job.Fault) {
-	l.outbox.addDead(DeadItem{
+func (l *Ledger) bury(r *record, reason string, fault *job.Fault) *DeadItem {
+	return l.outbox.addDead(DeadItem{
 		Job: r.id, N: r.n, Queue: r.queue.name, Function: r.function,
 		Position: job.Position{Lane: r.lane, Seq: r.pos}, Attempts: r.attempt,
 		Accepted: time.Unix(0, r.accepted).UTC(), At: l.Now(), Reason: reason, Fault: fault,

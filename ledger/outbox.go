@@ -117,11 +117,13 @@ func (o *outbox) addResult(r ResultItem) uint64 {
 
 func (r *ResultItem) cost() int { return resultCost + len(r.Value.Data) }
 
-func (o *outbox) addDead(d DeadItem) {
+// addDead numbers a dead letter and keeps it until it is told.
+func (o *outbox) addDead(d DeadItem) *DeadItem {
 	o.nextDead++
 	d.Number = o.nextDead
 	o.dead = append(o.dead, d)
 	o.bytes += d.cost()
+	return &o.dead[len(o.dead)-1]
 }
 
 func (d *DeadItem) cost() int {

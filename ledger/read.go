@@ -63,6 +63,18 @@ func (l *Ledger) Line(queue, class string, yield func(Waiting) bool) {
 	}
 }
 
+// Classes yields the classes that have waiting jobs, in order.
+func (l *Ledger) Classes(yield func(class string) bool) {
+	last, first := "", true
+	l.jobs.busy.Scan(func(_ string, ln *line) bool {
+		if ln.class == last && !first {
+			return true
+		}
+		last, first = ln.class, false
+		return yield(ln.class)
+	})
+}
+
 // BusyLines yields the queues that have waiting jobs of a class, by name.
 func (l *Ledger) BusyLines(class string, yield func(queue string) bool) {
 	prefix := class + "\x00"

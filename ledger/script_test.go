@@ -1,0 +1,345 @@
+package ledger
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"yardmaster/job"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write what the contract scripts yield into their files")
+
+// TestScripts runs the texts in testdata. Their lines:
+//
+//	# …         a comment
+//	> command   one log entry; its results and events are written below it
+//	& command   one more command of the same entry
+//	? question  what the ledger says of itself
+//
+// A command is one of the contract's as JSON or one of the yard's own in the
+// short form of script_commands_test.go. Behind it may stand @<time> (since
+// the script's start, it stays), term=<n> (it stays) and epoch=<n>. Everything
+// else is what must come out; -rewrite writes it.
+func TestScripts(t *testing.T) {
+	paths, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no scripts: %v", err)
+	}
+	for _, path := range paths {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".txt"), func(t *testing.T) {
+			want, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := newScript(t).run(string(want))
+			if *rewrite {
+				if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			} else if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got, "\n")); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", path, diff)
+			}
+		})
+	}
+}
+
+// scriptStart is the time that a script's times count from.
+var scriptStart = time.Date(2026, 3, 19, 1, 0, 0, 0, time.UTC)
+
+type script struct {
+	t      *testing.T
+	ledger *Ledger
+	at     Stamp
+	events uint64            // told to the script so far
+	names  map[job.ID]string // of jobs
+	out    strings.Builder
+}
+
+func newScript(t *testing.T) *script {
+	return &script{t: t, ledger: New(), at: Stamp{At: scriptStart, Term: 1}, names: make(map[job.ID]string)}
+}
+
+// run gives the script with the output that it yields now.
+func (s *script) run(text string) string {
+	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
+	for i := 0; i < len(lines); i++ {
+		switch line := lines[i]; {
+		case line == "" || line[0] == '#':
+			fmt.Fprintln(&s.out, line)
+		case line[0] == '?':
+			fmt.Fprintln(&s.out, line)
+			s.ask(strings.Fields(line[1:]))
+		case line[0] == '>':
+			entry := []string{line}
+			for i+1 < len(lines) && strings.HasPrefix(lines[i+1], "&") {
+				i++
+				entry = append(entry, lines[i])
+			}
+			s.apply(entry)
+		}
+	}
+	return s.named(s.out.String())
+}
+
+// named writes jobs' names for their ids, for people to read.
+func (s *script) named(text string) string {
+	for id, name := range s.names {
+		text = strings.ReplaceAll(text, id.String(), name)
+	}
+	return text
+}
+
+func (s *script) apply(entry []string) {
+	s.at.Index++
+	s.at.Epoch = s.ledger.Authority().Epoch
+	var cmds []Command
+	for _, line := range entry {
+		fmt.Fprintln(&s.out, line)
+		if c := s.command(strings.TrimSpace(line[1:])); c != nil {
+			cmds = append(cmds, c)
+		}
+	}
+	results := s.ledger.Apply(s.at, cmds)
+	var events strings.Builder
+	s.ledger.EventsAfter(s.events, func(number uint64, _ time.Time, e *Event) bool {
+		if number != s.events+1 {
+			s.t.Errorf("event %d follows event %d", number, s.events)
+		}
+		s.events = number
+		fmt.Fprintf(&events, "%s\n", e.append(nil, 0, time.Time{}))
+		return true
+	})
+	for _, r := range results {
+		s.result(r, events.String())
+	}
+	s.out.WriteString(events.String())
+}
+
+// command reads one command, and the stamp that stands behind it; nil for an
+// entry without one.
+func (s *script) command(text string) Command {
+	body, rest := text, ""
+	if strings.HasPrefix(text, "{") {
+		end := strings.LastIndexByte(text, '}') + 1
+		body, rest = text[:end], text[end:]
+	}
+	var words []string
+	for _, word := range strings.Fields(body + " " + rest) {
+		switch key, value, _ := strings.Cut(word, "="); {
+		case rest == "" && body[0] == '{':
+		case strings.HasPrefix(word, "@"):
+			s.at.At = s.time(word[1:])
+		case key == "term":
+			s.at.Term = s.number(value)
+		case key == "epoch":
+			s.at.Epoch = s.number(value)
+		default:
+			words = append(words, word)
+		}
+	}
+	if body == "" || body[0] != '{' {
+		return s.short(words)
+	}
+	c, err := ParseCommand([]byte(body))
+	if err != nil {
+		fmt.Fprintf(&s.out, "error: %v\n", err)
+		return nil
+	}
+	return c
+}
+
+// result writes what a command was answered. An answer that is among the
+// entry's events is not written twice.
+func (s *script) result(r Result, events string) {
+	switch {
+	case r.Err != nil:
+		fmt.Fprintf(&s.out, "refused: %v\n", r.Err)
+	case r.Event != nil:
+		if line := string(r.Event.append(nil, 0, time.Time{})); !strings.Contains(events, line+"\n") {
+			fmt.Fprintln(&s.out, "answer:", line)
+		}
+	case r.Folded != nil:
+		words := [...]string{FoldedWaiting: "waiting", FoldedDelayed: "delayed", FoldedKnown: "known", FoldedRejected: "rejected"}
+		fmt.Fprint(&s.out, "folded:")
+		for _, f := range r.Folded {
+			fmt.Fprint(&s.out, " ", words[f])
+		}
+		fmt.Fprintln(&s.out)
+	case r.Placed != nil:
+		fmt.Fprintln(&s.out, "placed:", strings.Trim(fmt.Sprint(r.Placed), "[]"))
+	case r.Ended != nil:
+		for _, e := range r.Ended {
+			fmt.Fprintf(&s.out, "ended: stale=%t dup=%t %s", e.Stale, e.Dup, e.State)
+			if e.State == job.Delayed {
+				fmt.Fprintf(&s.out, " until %s", e.RunAt.Sub(scriptStart))
+			}
+			fmt.Fprintln(&s.out)
+		}
+	case r.State != job.New:
+		fmt.Fprintln(&s.out, "state:", r.State)
+	}
+}
+
+// ask answers a question about the ledger.
+func (s *script) ask(words []string) {
+	l := s.ledger
+	switch words[0] {
+	case "snapshot":
+		s.print(l.Snapshot(s.surroundings(words[1:])))
+	case "counts":
+		fmt.Fprintf(&s.out, "%+v\n", l.Counts())
+	case "authority":
+		a := l.Authority()
+		fmt.Fprintf(&s.out, "%s %q epoch %d until %s expired %t\n", a.Owner, a.LeaseID, a.Epoch, a.Until.Sub(scriptStart), a.Expired)
+	case "job":
+		s.job(s.id(words[1]))
+	case "line":
+		l.Line(words[1], Class(strings.Join(words[2:], "")), func(w Waiting) bool {
+			fmt.Fprintf(&s.out, "%s#%d attempt %d priority %d due %s redelivered %t\n",
+				w.ID, w.N, w.Attempt, w.Priority, w.Due.Sub(scriptStart), w.Redelivered)
+			return true
+		})
+	case "list":
+		state, _ := job.ParseState(words[2])
+		for _, v := range l.List(words[1], state, int(s.number(words[3])), int(s.number(words[4]))) {
+			fmt.Fprintf(&s.out, "%s %s\n", v.ID, v.State)
+		}
+	case "active":
+		l.Active(func(a Active) bool {
+			fmt.Fprintf(&s.out, "%s#%d attempt %d on %s/%d by %s fence %d cancelling %t\n",
+				a.ID, a.N, a.Attempt, a.Node, a.Incarnation, a.Channel, a.Fence, a.Cancelling)
+			return true
+		})
+	case "queues":
+		for _, q := range l.Queues() {
+			fmt.Fprintf(&s.out, "%s limit %d paused %t room %d counts %v\n", q.Name, q.Config.Limit, q.Paused, l.Room(q.Name), q.Counts)
+		}
+	default:
+		s.askOutside(words)
+	}
+}
+
+// askOutside answers what concerns the world outside: lanes, telling, restoring.
+func (s *script) askOutside(words []string) {
+	l := s.ledger
+	switch words[0] {
+	case "due":
+		at, ok := l.NextDue()
+		fmt.Fprintln(&s.out, ok, at.Sub(scriptStart))
+	case "lanes":
+		for i, ln := range l.Lanes() {
+			fmt.Fprintln(&s.out, i, ln.Identity, ln.Cursor, ln.LastID)
+		}
+	case "outbox":
+		fmt.Fprintf(&s.out, "told %d of %d events, %d results, %d dead letters; %d bytes wait; %d stale\n",
+			l.ToldEvents(), l.LastEvent(), l.LastResult(), l.LastDead(), l.OutboxBytes(), l.Stale())
+	case "result":
+		item, seq := l.FindResult(s.number(words[1]))
+		if item != nil {
+			fmt.Fprintf(&s.out, "%s#%d %s\n", item.Job, item.N, item.Value.Data)
+		} else {
+			fmt.Fprintln(&s.out, "message", seq)
+		}
+	case "dead":
+		for _, d := range l.DeadAfter(s.number(words[1])) {
+			fmt.Fprintf(&s.out, "%d: %s#%d of %s at %d/%d after %d attempts: %s\n",
+				d.Number, d.Job, d.N, d.Queue, d.Position.Lane, d.Position.Seq, d.Attempts, d.Reason)
+		}
+	case "restore":
+		var buf bytes.Buffer
+		if err := l.Encode(&buf); err != nil {
+			s.t.Fatal(err)
+		}
+		restored, err := Decode(&buf)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		fmt.Fprintln(&s.out, "same:", hash(s.t, restored) == hash(s.t, l))
+		s.ledger = restored
+	default:
+		s.t.Fatalf("no such question: %v", words)
+	}
+}
+
+func (s *script) job(id job.ID) {
+	v, result, ok := s.ledger.Find(id)
+	if !ok {
+		_, known := s.ledger.Known(id)
+		fmt.Fprintf(&s.out, "unknown, seen before: %t\n", known)
+		return
+	}
+	fmt.Fprintf(&s.out, "%s %s of %s: attempts %d dispatches %d losses %d", v.ID, v.State, v.Queue, v.Attempts, v.Dispatches, v.Losses)
+	fmt.Fprintf(&s.out, " by %q on %q reason %q result %d run_at %s\n", v.Worker, v.Node, v.Reason, result, v.RunAt.Sub(scriptStart))
+}
+
+func (s *script) surroundings(words []string) Surroundings {
+	around := Surroundings{Now: s.at.At}
+	for _, word := range words {
+		switch key, value, _ := strings.Cut(word, "="); key {
+		case "pending":
+			around.PendingEvents = s.number(value)
+		case "oldest":
+			around.OldestPending = s.time(value).Sub(scriptStart)
+		case "deferred":
+			around.Deferred = true
+		case "reason":
+			around.Reasons = append(around.Reasons, value)
+		default:
+			around.Now = s.time(strings.TrimPrefix(word, "@"))
+		}
+	}
+	return around
+}
+
+func (s *script) print(v any) {
+	text, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	fmt.Fprintf(&s.out, "%s\n", text)
+}
+
+func (s *script) time(text string) time.Time {
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		s.t.Fatalf("time %q: %v", text, err)
+	}
+	return scriptStart.Add(d)
+}
+
+func (s *script) number(text string) uint64 {
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		s.t.Fatalf("number %q: %v", text, err)
+	}
+	return n
+}
+
+// id names a job. The same name is the same job in every script.
+func (s *script) id(name string) job.ID {
+	id, err := job.KeyID("script", name)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.names[id] = name
+	return id
+}
+
+func hash(t testing.TB, l *Ledger) [32]byte {
+	t.Helper()
+	sum, err := l.Hash()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sum
+}

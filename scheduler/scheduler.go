@@ -1,0 +1,174 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"yardmaster/job"
+	"yardmaster/ledger"
+)
+
+// Config is what the authority decides by. Every member must have the same.
+type Config struct {
+	Node           string
+	Members        []string          // all members' names
+	Policy         job.Policy        // retries
+	DefaultTimeout time.Duration     // hard limit of an attempt whose job names none
+	Routes         map[string]string // queue to RRQ runner
+	DefaultRunner  string            // RRQ runner of bare functions; "" for none
+	CreateQueues   bool              // a job of an unknown queue creates it
+}
+
+// Times of a tenure (design: leases form a chain, none longer than its
+// giver's).
+const (
+	leaseTime     = 10 * time.Second
+	renewEvery    = 3 * time.Second
+	trustTime     = 8 * time.Second // of the lease, on this node's monotonic clock
+	nodeLease     = 6 * time.Second
+	reassignAfter = 7500 * time.Millisecond
+)
+
+// Proposal is one Raft entry.
+type Proposal struct {
+	At       time.Time
+	Epoch    uint64
+	Commands []ledger.Command
+}
+
+// Commit is an entry that was applied.
+type Commit struct {
+	Index   uint64
+	Results []ledger.Result
+}
+
+// Ledger is agreement as a scheduler needs it. Submit keeps the order of its
+// calls; the returned function waits for the commit.
+type Ledger interface {
+	Submit(Proposal) (wait func(context.Context) (Commit, error), err error)
+	View(func(*ledger.Ledger))
+}
+
+// Lane is a job lane as its stream's leader reports it.
+type Lane struct {
+	Identity    string
+	Leader      string // member
+	First, Last uint64
+}
+
+// Lanes are the streams that jobs come in by.
+type Lanes interface {
+	Ensure(ctx context.Context, identities []string) error
+	Info(ctx context.Context, lane uint8) (Lane, error)
+	Read(ctx context.Context, lane uint8, from uint64, most int) ([]job.Record, error)
+	Tail(ctx context.Context, fn func(job.Record)) error
+	Load(ctx context.Context, at job.Position) ([]byte, error)
+}
+
+// Fleet carries orders to nodes.
+type Fleet interface {
+	Assign(node string, b job.Batch, done func([]job.Answer, error))
+	Recall(node string, r job.Recall)
+}
+
+// ErrNoTenure answers what only an authority can answer, on a node that is
+// none.
+var ErrNoTenure = errors.New("this node is not the authority")
+
+// Scheduler lasts as long as the node; its mind lasts for a tenure.
+type Scheduler struct {
+	cfg    Config
+	ledger Ledger
+	lanes  Lanes
+	fleet  Fleet
+	tales  Tales
+	log    *slog.Logger
+
+	mu   sync.Mutex
+	mind *mind // nil outside a tenure
+}
+
+// New makes a scheduler; [Scheduler.Run] runs one tenure.
+func New(cfg Config, l Ledger, lanes Lanes, fleet Fleet, tales Tales, log *slog.Logger) *Scheduler {
+	return &Scheduler{cfg: cfg, ledger: l, lanes: lanes, fleet: fleet, tales: tales, log: log}
+}
+
+// Run is one tenure: it acquires the lease and returns when ctx ends, when the
+// lease can no longer be trusted, or when a part fails. Dispatching starts at
+// once; lanes and tales join when they answer.
+func (s *Scheduler) Run(ctx context.Context, term uint64) error {
+	m, err := s.acquire(ctx)
+	if err != nil {
+		return fmt.Errorf("acquire authority: %w", err)
+	}
+	s.log.Info("authority acquired", "epoch", m.epoch, "term", term)
+	defer s.log.Info("authority given up", "epoch", m.epoch)
+	s.enter(m)
+	defer s.enter(nil)
+
+	group, ctx := errgroup.WithContext(ctx)
+	defer m.close()
+	group.Go(func() error { return m.run(ctx) })
+	group.Go(func() error { return m.commits(ctx) })
+	group.Go(func() error { return m.hold(ctx) })
+	group.Go(func() error { return m.intake(ctx) })
+	group.Go(func() error { return m.publish(ctx) })
+	return group.Wait()
+}
+
+func (s *Scheduler) enter(m *mind) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mind = m
+}
+
+func (s *Scheduler) tenure() *mind {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mind
+}
+
+// Notice hears of records that nodes have just had acknowledged.
+func (s *Scheduler) Notice(records []job.Record) {
+	if m := s.tenure(); m != nil {
+		m.notice(records)
+	}
+}
+
+// Report hears a node's outcomes and offers. reply is called once, when the
+// outcomes are committed; it is not called if the tenure ends before.
+func (s *Scheduler) Report(r job.Report, reply func(job.ReportAck)) error {
+	m := s.tenure()
+	if m == nil {
+		return ErrNoTenure
+	}
+	m.post(func() { m.report(r, reply) })
+	return nil
+}
+
+// Beat hears a node's sign of life.
+func (s *Scheduler) Beat(b job.Beat, reply func(job.BeatAck)) error {
+	m := s.tenure()
+	if m == nil {
+		return ErrNoTenure
+	}
+	m.post(func() { m.beat(b, reply) })
+	return nil
+}
+
+// Do commits a caller's command and returns its result and the index of its
+// entry. An error means that it is not known whether the command took effect;
+// a refusal stands in the result.
+func (s *Scheduler) Do(ctx context.Context, c ledger.Command) (ledger.Result, uint64, error) {
+	m := s.tenure()
+	if m == nil {
+		return ledger.Result{}, 0, ErrNoTenure
+	}
+	return m.do(ctx, c)
+}

@@ -1,0 +1,100 @@
+package scheduler
+
+import (
+	"time"
+
+	"yardmaster/job"
+	"yardmaster/ledger"
+)
+
+// pendingEnd is an outcome that waits for its entry, and who wants to know.
+type pendingEnd struct {
+	outcome job.Outcome
+	done    func(job.Settled)
+}
+
+// report hears a node's offers and outcomes.
+func (m *mind) report(r job.Report, reply func(job.ReportAck)) {
+	n := m.nodeOf(r.Node, r.Incarnation)
+	ack := job.ReportAck{Epoch: m.epoch}
+	if r.Incarnation == n.incarnation {
+		ack.WantFull = m.hearOffers(n, &r)
+	}
+	if len(r.Outcomes) == 0 {
+		reply(ack)
+		return
+	}
+	ack.Settled = make([]job.Settled, len(r.Outcomes))
+	left := len(r.Outcomes)
+	for i, o := range r.Outcomes {
+		m.end(o, func(s job.Settled) {
+			ack.Settled[i] = s
+			if left--; left == 0 {
+				reply(ack)
+			}
+		})
+	}
+}
+
+// end queues an outcome for the next entry.
+func (m *mind) end(o job.Outcome, done func(job.Settled)) {
+	m.entry.ends = append(m.entry.ends, &pendingEnd{o, done})
+	m.entry.size += endSize + len(o.Result.Data)
+	if o.Fault != nil {
+		m.entry.size += len(o.Fault.Message) + len(o.Fault.Details)
+	}
+	m.idle()
+}
+
+// endFlight ends a dispatch whose node will not.
+func (m *mind) endFlight(k dispatchKey, o job.Outcome) {
+	o.Job, o.N = k.id, k.n
+	if f := m.flights[k]; f != nil {
+		f.ended = true
+	}
+	m.end(o, nil)
+}
+
+// maxEnds is how many outcomes an entry takes at most.
+const maxEnds = maxEntry / endSize / 4
+
+// addEnds decides on pending outcomes and puts them into the entry.
+func (m *mind) addEnds(l *ledger.Ledger, add func(ledger.Command, func(ledger.Result, uint64))) {
+	n := min(len(m.entry.ends), maxEnds)
+	if n == 0 {
+		return
+	}
+	ends := m.entry.ends[:n]
+	m.entry.ends = m.entry.ends[n:]
+	now := m.clock.now()
+	c := &ledger.Settle{Ends: make([]ledger.End, n)}
+	for i, e := range ends {
+		c.Ends[i] = m.decide(l, &e.outcome, now)
+	}
+	add(c, func(r ledger.Result, _ uint64) {
+		for i, e := range ends {
+			delete(m.flights, dispatchKey{e.outcome.Job, e.outcome.N})
+			if e.done != nil {
+				v := r.Ended[i]
+				e.done(job.Settled{Stale: v.Stale, Dup: v.Dup, State: v.State, RunAt: v.RunAt})
+			}
+		}
+	})
+}
+
+// decide asks the policy. What the ledger finds is no longer current, it
+// ignores and counts.
+func (m *mind) decide(l *ledger.Ledger, o *job.Outcome, now time.Time) ledger.End {
+	a, _ := l.Dispatch(o.Job, o.N)
+	v := m.cfg.Policy.Decide(job.Attempt{
+		Number: max(a.Attempt, 1), Losses: a.Losses, MaxAttempts: a.MaxAttempts, RetryInterval: a.RetryInterval,
+	}, *o)
+	end := ledger.End{
+		Job: o.Job, N: o.N, Next: v.Next, Loss: v.Loss, Reason: v.Reason,
+		Result: o.Result, Blob: o.Blob, Fault: o.Fault,
+	}
+	if v.Delay > 0 {
+		end.At = now.Add(v.Delay)
+	}
+	return end
+}

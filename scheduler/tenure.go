@@ -1,0 +1,135 @@
+package scheduler
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"yardmaster/ledger"
+)
+
+// stampClock gives the times of entries: it starts where the ledger's time or
+// the wall clock stands, whichever is later, and advances by the monotonic
+// clock, so that a step of the wall clock moves nothing.
+type stampClock struct{ base, since time.Time }
+
+func newStampClock(ledgerNow time.Time) stampClock {
+	now := time.Now()
+	base := now
+	if ledgerNow.After(base) {
+		base = ledgerNow
+	}
+	return stampClock{base: base.Round(0), since: now}
+}
+
+func (c stampClock) now() time.Time { return c.base.Add(time.Since(c.since)) }
+
+// acquire commits the acquisition, and lays the yard's foundations if this is
+// its first tenure.
+func (s *Scheduler) acquire(ctx context.Context) (*mind, error) {
+	var ledgerNow time.Time
+	s.ledger.View(func(l *ledger.Ledger) { ledgerNow = l.Now() })
+	clock := newStampClock(ledgerNow)
+	asked := time.Now()
+	at := clock.now()
+	if _, err := s.commit(ctx, Proposal{At: at, Commands: []ledger.Command{
+		&ledger.Lead{Owner: s.cfg.Node, Until: at.Add(leaseTime)},
+	}}); err != nil {
+		return nil, err
+	}
+	m := newMind(s, clock, asked.Add(trustTime))
+	s.ledger.View(func(l *ledger.Ledger) { m.epoch = l.Authority().Epoch })
+	return m, m.found(ctx)
+}
+
+// commit proposes an entry and waits for it; the refusal of any command is an
+// error.
+func (s *Scheduler) commit(ctx context.Context, p Proposal) (Commit, error) {
+	wait, err := s.ledger.Submit(p)
+	if err != nil {
+		return Commit{}, err
+	}
+	c, err := wait(ctx)
+	if err != nil {
+		return Commit{}, err
+	}
+	for _, r := range c.Results {
+		if r.Err != nil {
+			return Commit{}, r.Err
+		}
+	}
+	return c, nil
+}
+
+// found commits the yard's secret and the identities of its lanes, once and
+// before any stream is made.
+func (m *mind) found(ctx context.Context) error {
+	founded := false
+	m.ledger().View(func(l *ledger.Ledger) { founded = len(l.Lanes()) > 0 })
+	if !founded {
+		c := &ledger.Found{Secret: make([]byte, 32)}
+		rand.Read(c.Secret)
+		for range m.cfg.Members {
+			c.Lanes = append(c.Lanes, uuid.NewString())
+		}
+		if _, err := m.sched.commit(ctx, Proposal{At: m.clock.now(), Epoch: m.epoch, Commands: []ledger.Command{c}}); err != nil {
+			return fmt.Errorf("found the yard: %w", err)
+		}
+	}
+	m.ledger().View(func(l *ledger.Ledger) { m.adopt(l) })
+	return nil
+}
+
+var errTrustLost = errors.New("the lease could not be renewed in time")
+
+// hold renews the lease and ends the tenure when it can no longer be trusted.
+func (m *mind) hold(ctx context.Context) error {
+	renew := time.NewTicker(renewEvery)
+	defer renew.Stop()
+	for {
+		trust := time.NewTimer(time.Until(m.trusted()))
+		select {
+		case <-ctx.Done():
+			trust.Stop()
+			return nil
+		case <-trust.C:
+			if time.Until(m.trusted()) <= 0 {
+				return errTrustLost
+			}
+		case <-renew.C:
+			trust.Stop()
+			m.post(m.renew)
+		}
+	}
+}
+
+// renew queues the renewal, and with it the heartbeat that observers see.
+func (m *mind) renew() {
+	asked := time.Now()
+	m.queue(&ledger.Observe{Observations: []ledger.Observation{
+		{Event: ledger.RunHeartbeat, Subject: m.cfg.Node, Detail: m.phase()},
+	}}, nil)
+	m.queue(&ledger.Renew{Until: m.clock.now().Add(leaseTime)}, func(r ledger.Result, _ uint64) {
+		if r.Err == nil {
+			until := asked.Add(trustTime)
+			m.trustedUntil.Store(&until)
+		}
+	})
+}
+
+// phase is what the authority is doing, in one word, for its heartbeat.
+func (m *mind) phase() string {
+	switch {
+	case m.blocked != "":
+		return "blocked"
+	case len(m.flights) > 0:
+		return "execute"
+	}
+	return "idle"
+}
+
+func (m *mind) trusted() time.Time { return *m.trustedUntil.Load() }
