@@ -88,10 +88,12 @@ type Renew struct{ Until time.Time }
 
 // Found lays down what a yard has from its first tenure on: the secret that
 // lease tokens are signed with and the identities of the job lanes. A second
-// Found changes nothing.
+// Found changes neither; Made records that the streams exist, so that one
+// found missing later is known to be lost.
 type Found struct {
 	Secret []byte
 	Lanes  []string
+	Made   bool
 }
 
 // Fold takes a lane's records From (exclusive) To (inclusive) into the ledger,

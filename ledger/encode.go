@@ -30,6 +30,7 @@ func (l *Ledger) Encode(w io.Writer) error {
 		e.uint(ln.cursor)
 		e.id(ln.lastID)
 	}
+	e.bool(l.made)
 	if e.optional(l.replay != nil) {
 		e.text(*l.replay)
 	}
@@ -160,6 +161,7 @@ func Decode(r io.Reader) (*Ledger, error) {
 	}
 	l.secret = d.bytes()
 	d.times(func() { l.lanes = append(l.lanes, lane{identity: d.text(), cursor: d.uint(), lastID: d.id()}) })
+	l.made = d.bool()
 	if d.bool() {
 		cursor := d.text()
 		l.replay = &cursor

@@ -42,7 +42,12 @@ func (l *Ledger) Lanes() []LaneCursor {
 	return view
 }
 
+// StreamsMade tells that the yard's streams have existed: a missing one is a
+// loss.
+func (l *Ledger) StreamsMade() bool { return l.made }
+
 func (l *Ledger) found(c *Found) Result {
+	l.made = l.made || c.Made
 	if len(l.lanes) > 0 {
 		return Result{}
 	}

@@ -83,12 +83,17 @@ func (m *mind) intake(ctx context.Context) error {
 	return group.Wait()
 }
 
-// ensure makes the streams of a new yard. A stream that is missing later is
-// not made again: its lane says so (see verify).
+// ensure makes the streams of a new yard and records that they exist. One that
+// is missing later is not made again: its lane says so (see verify).
 func (m *mind) ensure(ctx context.Context, identities []string) error {
+	made := false
+	m.ledger().View(func(l *ledger.Ledger) { made = l.StreamsMade() })
 	for ctx.Err() == nil {
-		err := m.sched.lanes.Ensure(ctx, identities)
+		err := m.sched.lanes.Ensure(ctx, identities, !made)
 		if err == nil {
+			if !made {
+				m.post(func() { m.queue(&ledger.Found{Made: true}, nil) })
+			}
 			return nil
 		}
 		m.sched.log.Warn("streams are not ready", "error", err)

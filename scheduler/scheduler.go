@@ -64,7 +64,9 @@ type Lane struct {
 
 // Lanes are the streams that jobs come in by.
 type Lanes interface {
-	Ensure(ctx context.Context, identities []string) error
+	// Ensure verifies the yard's streams, and makes those that are missing if
+	// create is true.
+	Ensure(ctx context.Context, identities []string, create bool) error
 	Info(ctx context.Context, lane uint8) (Lane, error)
 	Read(ctx context.Context, lane uint8, from uint64, most int) ([]job.Record, error)
 	Tail(ctx context.Context, fn func(job.Record)) error
