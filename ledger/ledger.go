@@ -56,7 +56,7 @@ type Ledger struct {
 	authority  authority
 	secret     []byte
 	lanes      []lane
-	made       bool // the yard's streams have existed
+	made       bool    // the yard's streams have existed
 	replay     *string // the last request's cursor
 	lastFolded job.ID  // id of the last folded record
 
