@@ -156,6 +156,11 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Cluster, error) 
 	c.SetLanes(len(full.members()))
 	c.publisher = newPublisher(c)
 	c.router = newRouter(c)
+	if err := c.router.mapLocal(); err != nil {
+		c.Stop()
+		return nil, fmt.Errorf("map the node's own subjects: %w", err)
+	}
+	c.router.mapJobs()
 	return c, nil
 }
 
@@ -198,9 +203,6 @@ func (c *Cluster) connectionError(nc *nats.Conn, sub *nats.Subscription, err err
 func (c *Cluster) Run(ctx context.Context) error {
 	tick := time.NewTicker(tickEvery)
 	defer tick.Stop()
-	if err := c.router.mapLocal(); err != nil {
-		return fmt.Errorf("map the node's own subjects: %w", err)
-	}
 	for {
 		select {
 		case <-ctx.Done():

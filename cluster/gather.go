@@ -12,13 +12,17 @@ import (
 )
 
 // A lane without replicas makes every lone message durable by itself, some
-// thousand a second at best. So a node that runs alone gathers: while one
-// batch is on its way everything that comes waits, and then goes together as
-// JetStream's atomic batch, which is made durable once.
+// thousand a second at best. So a node that runs alone gathers: while one turn
+// is on its way everything that comes waits for the next. A turn goes either
+// message by message or as JetStream's atomic batch, which is made durable
+// once but has to open and remove a store of its own first: some ten times the
+// cost of a lone message. Which is cheaper depends on the disk, so the gatherer
+// measures both.
 const (
 	maxBatch      = 1000
 	maxBatchBytes = 4 << 20
-	smallestBatch = 8 // up to that size a refused batch is sent one by one
+	smallestBatch = 8 // up to that size everything goes one by one
+	typicalBatch  = 8 * time.Millisecond
 )
 
 type gatherer struct {
@@ -28,6 +32,8 @@ type gatherer struct {
 	waiting []*delivery
 	halves  [][]*delivery // of refused batches, before anything that waits
 	busy    bool
+	lone    time.Duration // what one message of a turn costs, when sent singly
+	batch   time.Duration // what a batch costs; 0: none was sent yet
 }
 
 func (g *gatherer) add(d *delivery) {
@@ -81,14 +87,16 @@ func (g *gatherer) take() []*delivery {
 
 func (g *gatherer) send(batch []*delivery) {
 	now := time.Now()
-	if len(batch) == 1 {
-		alone := &lone{g: g, d: batch[0]}
-		if !g.p.send(batch[0], 0, now, alone) {
-			g.pass()
+	if g.singly(len(batch)) {
+		turn := &burst{g: g, size: len(batch), left: len(batch), began: now}
+		for _, d := range batch {
+			if !g.p.send(d, 0, now, &single{turn, d}) {
+				turn.landed()
+			}
 		}
 		return
 	}
-	sending := &gathered{g: g, batch: batch}
+	sending := &gathered{g: g, batch: batch, began: now}
 	in := g.p.c.ingest
 	reply, token := in.expect(sending, now.Add(laneAnswer), false)
 	id := randomHex(12)
@@ -112,6 +120,31 @@ func (g *gatherer) send(batch []*delivery) {
 	}
 }
 
+// singly tells whether n messages are cheaper one by one.
+func (g *gatherer) singly(n int) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if n <= smallestBatch {
+		return true
+	}
+	batch := g.batch
+	if batch == 0 {
+		batch = typicalBatch
+	}
+	return time.Duration(n)*g.lone < batch
+}
+
+// learn moves an estimate towards what was measured.
+func (g *gatherer) learn(estimate *time.Duration, measured time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if *estimate == 0 {
+		*estimate = measured
+		return
+	}
+	*estimate += (measured - *estimate) / 8
+}
+
 // pass ends a turn and begins the next.
 func (g *gatherer) pass() {
 	g.mu.Lock()
@@ -131,22 +164,42 @@ func (g *gatherer) drop() []*delivery {
 	return all
 }
 
-// lone is a single message on its way. It keeps the turn until its answer, so
-// that what comes meanwhile is gathered.
-type lone struct {
-	g *gatherer
-	d *delivery
+// burst is a turn of single messages. It lasts until the last has its answer.
+type burst struct {
+	g     *gatherer
+	size  int
+	began time.Time
+
+	mu   sync.Mutex
+	left int
 }
 
-func (l *lone) heard(m *nats.Msg) bool {
-	defer l.g.pass()
-	return l.d.heard(m)
+func (b *burst) landed() {
+	b.mu.Lock()
+	b.left--
+	last := b.left == 0
+	b.mu.Unlock()
+	if last {
+		b.g.learn(&b.g.lone, time.Since(b.began)/time.Duration(b.size))
+		b.g.pass()
+	}
+}
+
+type single struct {
+	turn *burst
+	d    *delivery
+}
+
+func (s *single) heard(m *nats.Msg) bool {
+	defer s.turn.landed()
+	return s.d.heard(m)
 }
 
 // gathered is one batch on its way.
 type gathered struct {
 	g     *gatherer
 	batch []*delivery
+	began time.Time
 }
 
 func (b *gathered) heard(m *nats.Msg) bool {
@@ -157,6 +210,7 @@ func (b *gathered) heard(m *nats.Msg) bool {
 	}
 	ack, err := parsePubAck(m.Data)
 	if err == nil && ack.count == len(b.batch) {
+		b.g.learn(&b.g.batch, time.Since(b.began))
 		first := ack.seq - uint64(ack.count) + 1
 		for i, d := range b.batch {
 			d.end(Ack{Position: job.Position{Seq: first + uint64(i)}}, nil)

@@ -59,16 +59,20 @@ func openServer(cfg *Config, password string, log *slog.Logger) (*server.Server,
 }
 
 func awaitServer(srv *server.Server, words *serverLog) error {
-	ready := srv.ReadyForConnections(startPatience)
-	select {
-	case <-words.failed:
-		return fmt.Errorf("NATS server did not start: %s", words.fatal)
-	default:
+	for deadline := time.Now().Add(startPatience); ; {
+		ready := srv.ReadyForConnections(50 * time.Millisecond)
+		select {
+		case <-words.failed:
+			return fmt.Errorf("NATS server did not start: %s", words.fatal)
+		default:
+		}
+		if ready {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return errors.New("NATS server did not start: its listeners are not up after " + startPatience.String())
+		}
 	}
-	if !ready {
-		return errors.New("NATS server did not start: its listeners are not up after " + startPatience.String())
-	}
-	return nil
 }
 
 // serverConfig is the server's configuration in its own language: the one
@@ -77,7 +81,7 @@ func serverConfig(cfg *Config, password string) string {
 	var b strings.Builder
 	line := func(format string, v ...any) { fmt.Fprintf(&b, format+"\n", v...) }
 	line("server_name: %s", quote(cfg.Identity))
-	line("listen: %s", quote(cfg.Client))
+	line("listen: %s", quote(listenAddress(cfg.Client)))
 	line("max_payload: %d", MaxMessage)
 	line("max_pending: 64MB")
 	line("write_deadline: %q", writeDeadline)
@@ -101,7 +105,7 @@ func serverConfig(cfg *Config, password string) string {
 func writeRoutes(line func(string, ...any), cfg *Config) {
 	line("cluster {")
 	line("  name: %s", quote(cfg.Yard))
-	line("  listen: %s", quote(cfg.Route))
+	line("  listen: %s", quote(listenAddress(cfg.Route)))
 	line("  no_advertise: true")
 	line("  pool_size: 3")
 	line("  accounts: [%s]", account)
@@ -127,7 +131,7 @@ func writeRoutes(line func(string, ...any), cfg *Config) {
 // and yard.local.>. Both only lead where the public subject leads.
 func writeAccounts(line func(string, ...any), password string) {
 	line("accounts {")
-	line("  $SYS { }")
+	line("  \"$SYS\" { }")
 	line("  %s {", account)
 	line("    jetstream: enabled")
 	line("    users: [")
@@ -139,7 +143,7 @@ func writeAccounts(line func(string, ...any), password string) {
 	line("    ]")
 	line("  }")
 	line("}")
-	line("system_account: $SYS")
+	line("system_account: \"$SYS\"")
 	line("no_auth_user: %s", userOperator)
 }
 
@@ -170,6 +174,15 @@ func deniedPublishes() []string {
 // subjects, where a listener would hide that nobody leads the lane.
 func deniedSubscriptions() []string {
 	return []string{subjectLane + ".>", subjectTail + ".>", subjectNode + ".>", subjectLocal + ".>"}
+}
+
+// listenAddress says "any port" in the server's way: it takes 0 for "not
+// given" and -1 for "any".
+func listenAddress(hostPort string) string {
+	if host, ok := strings.CutSuffix(hostPort, ":0"); ok {
+		return host + ":-1"
+	}
+	return hostPort
 }
 
 func quote(s string) string { return strconv.Quote(s) }

@@ -1,0 +1,182 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"yardmaster/job"
+
+	"github.com/nats-io/nats.go"
+)
+
+// serve runs a blocking listener for the test's length and waits until it
+// listens.
+func serve(t *testing.T, what string, start func(ctx context.Context) error, listens func() error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- start(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	})
+	eventually(t, what, listens)
+}
+
+func TestFleet(t *testing.T) {
+	c := alone(t)
+	f := c.Fleet()
+	_, err := f.Assign(within(t, 5*time.Second), "solo", job.Batch{})
+	wantErr(t, err, ErrNoNode)
+
+	recalls, notices := make(chan job.Recall, 10), make(chan []job.Record, 10)
+	numbers := make(chan uint64, 1000)
+	serve(t, "fleet", func(ctx context.Context) error {
+		return f.Serve(ctx, Handlers{
+			Assign: func(b job.Batch, reply func([]job.Answer)) {
+				numbers <- b.Number
+				answers := make([]job.Answer, len(b.Assignments))
+				for i := range answers {
+					answers[i] = job.Taken
+				}
+				go reply(answers) // ends before the test does: Assign waits for it
+			},
+			Report: func(r job.Report, reply func(job.ReportAck)) {
+				reply(job.ReportAck{Epoch: 9, Settled: make([]job.Settled, len(r.Outcomes))})
+			},
+			Beat:   func(b job.Beat, reply func(job.BeatAck)) { reply(job.BeatAck{Epoch: 9, Lease: 6 * time.Second}) },
+			Recall: func(r job.Recall) { recalls <- r },
+			Notice: func(r []job.Record) { notices <- r },
+			Request: map[string]func(context.Context, []byte) ([]byte, error){
+				"echo": func(_ context.Context, b []byte) ([]byte, error) { return b, nil },
+				"fail": func(context.Context, []byte) ([]byte, error) { return nil, job.ErrJobNotFound },
+			},
+		})
+	}, func() error {
+		_, err := f.Request(within(t, time.Second), "solo", "echo", nil)
+		return err
+	})
+
+	var wg sync.WaitGroup
+	for n := range uint64(200) {
+		wg.Add(1)
+		f.AssignAsync("solo", job.Batch{Epoch: 9, Number: n, Assignments: make([]job.Assignment, 3)}, func(a []job.Answer, err error) {
+			defer wg.Done()
+			if err != nil || len(a) != 3 || a[2] != job.Taken {
+				t.Errorf("batch %d: %v, %v", n, a, err)
+			}
+		})
+	}
+	wg.Wait()
+	for n := range uint64(200) {
+		if got := <-numbers; got != n {
+			t.Fatalf("batch %d came where %d was due", got, n)
+		}
+	}
+	report := job.Report{Node: "solo", Outcomes: []job.Outcome{{N: 1, Status: job.Success}}}
+	if ack, err := f.Report(within(t, time.Second), "solo", report); err != nil || len(ack.Settled) != 1 || ack.Epoch != 9 {
+		t.Fatalf("report: %+v, %v", ack, err)
+	}
+	if ack, err := f.Beat(within(t, time.Second), "solo", job.Beat{Node: "solo"}); err != nil || ack.Lease != 6*time.Second {
+		t.Fatalf("beat: %+v, %v", ack, err)
+	}
+	if err := f.Recall("solo", job.Recall{N: 3, Reason: job.RecallLease}); err != nil {
+		t.Fatal(err)
+	}
+	if r := <-recalls; r.N != 3 || r.Reason != job.RecallLease {
+		t.Fatalf("recall: %+v", r)
+	}
+	if err := f.Notify("solo", []job.Record{{Queue: "mail", Body: body(1)}}); err != nil {
+		t.Fatal(err)
+	}
+	if r := <-notices; len(r) != 1 || r[0].Queue != "mail" {
+		t.Fatalf("notice: %+v", r)
+	}
+	var refusal *APIError
+	if _, err := f.Request(within(t, time.Second), "solo", "fail", nil); !errors.As(err, &refusal) || refusal.Code != "404" {
+		t.Fatalf("failed request: %v", err)
+	}
+	// Garbage is answered, not swallowed.
+	m, err := c.fleet.ask(t.Context(), &nats.Msg{Subject: nodeSubject("solo", verbAssign), Data: []byte("garbage")}, time.Second)
+	if err != nil || errorOf(m) == nil || errorOf(m).Code != "400" {
+		t.Fatalf("garbage: %v", err)
+	}
+}
+
+func TestServe_MicroService(t *testing.T) {
+	c := alone(t)
+	nc := visitor(t, c.Cluster)
+	client, err := Dial(t.Context(), c.ClientURL(), DialOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	_, err = client.Request(within(t, time.Second), "yard.status", nil)
+	wantErr(t, err, ErrNobodyAnswers)
+
+	serve(t, "service", func(ctx context.Context) error {
+		return c.Serve(ctx, Service{Version: "1.2.3", Description: "the yard", Endpoints: []Endpoint{
+			{Name: "status", Subject: SubjectStatus, Do: func(context.Context, *Request) ([]byte, error) { return []byte(`{}`), nil }},
+			{Name: "job-show", Subject: SubjectAPI + ".job.show", Do: func(context.Context, *Request) ([]byte, error) {
+				return nil, fmt.Errorf("job %s: %w", "x", job.ErrJobNotFound)
+			}},
+			{Name: "enqueue", Subject: SubjectEnqueue + ".*", Go: func(r *Request) {
+				c.Publish(r.Token(), r.Header(HeaderMsgID), time.Now(), r.Data, func(a Ack, err error) {
+					if err != nil {
+						_ = r.Refuse(err)
+						return
+					}
+					_ = r.Respond(fmt.Appendf(nil, `{"queue":%q,"seq":%d}`, r.Token(), a.Seq))
+				})
+			}},
+		}})
+	}, func() error {
+		_, err := client.Request(within(t, time.Second), "yard.status", nil)
+		return err
+	})
+	if got, err := client.Request(within(t, time.Second), "yard.enqueue.mail", body(1)); err != nil || string(got) != `{"queue":"mail","seq":1}` {
+		t.Fatalf("enqueue: %s, %v", got, err)
+	}
+	var refusal *APIError
+	if _, err := client.Request(within(t, time.Second), "yard.enqueue."+strings.Repeat("q", 200), body(1)); !errors.As(err, &refusal) {
+		t.Fatalf("bad queue: %v", err)
+	}
+	if _, err := client.Request(within(t, time.Second), "yard.api.v1.job.show", nil); !errors.As(err, &refusal) || refusal.Code != "404" ||
+		refusal.Text != "job x: job does not exist" {
+		t.Fatalf("unknown job: %v", err)
+	}
+	if dup, err := client.PublishJob(within(t, time.Second), "mail", "k", body(2)); err != nil || dup {
+		t.Fatalf("plain publish: %v, %v", dup, err)
+	}
+	if dup, err := client.PublishJob(within(t, time.Second), "mail", "k", body(2)); err != nil || !dup {
+		t.Fatalf("plain publish again: %v, %v", dup, err)
+	}
+	m, err := nc.Request("$SRV.STATS.yard-api", nil, time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stats struct {
+		Metadata  map[string]string
+		Endpoints []struct {
+			Name string
+			Data struct {
+				Answers uint64
+				Codes   map[string]uint64 `json:"refused_by_code"`
+			}
+		}
+	}
+	if err := json.Unmarshal(m.Data, &stats); err != nil {
+		t.Fatal(err)
+	}
+	if stats.Metadata["node"] != "solo" || len(stats.Endpoints) != 3 || stats.Endpoints[2].Data.Answers != 2 || stats.Endpoints[1].Data.Codes["404"] != 1 {
+		t.Fatalf("stats: %s", m.Data)
+	}
+}

@@ -1,0 +1,276 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"yardmaster/job"
+
+	"github.com/nats-io/nats.go"
+)
+
+func TestPublish_Alone(t *testing.T) {
+	c := alone(t)
+	at := time.Unix(1700000000, 42)
+	a, err := c.PublishWait(within(t, 5*time.Second), "mail", "key-1", at, body(1))
+	if err != nil || a != (Ack{Position: job.Position{Seq: 1}}) {
+		t.Fatalf("first publish: %+v, %v", a, err)
+	}
+	if a, err = c.PublishWait(within(t, 5*time.Second), "mail", "key-1", at, body(1)); err != nil || !a.Duplicate || a.Seq != 1 {
+		t.Fatalf("same key again: %+v, %v", a, err)
+	}
+	got, err := c.Read(t.Context(), 0, 1, 10)
+	if err != nil || len(got) != 1 {
+		t.Fatalf("read: %v, %v", got, err)
+	}
+	if r := got[0]; r.Queue != "mail" || r.Key != "key-1" || !r.Stored.Equal(at) || !bytes.Equal(r.Body, body(1)) {
+		t.Fatalf("read back %+v", r)
+	}
+}
+
+// Whatever waits while a batch is on its way goes together, and each job gets
+// the position at which it really lies.
+func TestPublish_AloneGathers(t *testing.T) {
+	c := alone(t)
+	const n = 5000
+	acks := make([]Ack, n)
+	var wg sync.WaitGroup
+	wg.Add(n)
+	for i := range n {
+		c.Publish("mail", fmt.Sprintf("k%d", i), time.Time{}, body(i), func(a Ack, err error) {
+			if err != nil {
+				t.Errorf("publish %d: %v", i, err)
+			}
+			acks[i] = a
+			wg.Done()
+		})
+	}
+	wg.Wait()
+	read := readAll(t, c.Cluster, 0, n)
+	for i, a := range acks {
+		if a.Seq < 1 || a.Seq > n || read[a.Seq-1].Key != fmt.Sprintf("k%d", i) {
+			t.Fatalf("job %d is acknowledged at %d, where %q lies", i, a.Seq, read[a.Seq-1].Key)
+		}
+	}
+	if left := c.Outstanding(); left != 0 {
+		t.Fatalf("%d publishes are still counted as under way", left)
+	}
+}
+
+// A key that the lane knows already spoils a batch; its neighbours must not
+// feel it.
+func TestPublish_AloneDuplicatesInBatch(t *testing.T) {
+	c := alone(t)
+	for _, k := range []string{"k10", "k500", "k900"} {
+		if _, err := c.PublishWait(within(t, 5*time.Second), "mail", k, time.Time{}, body(0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const n = 1000
+	acks := make([]Ack, n)
+	var wg sync.WaitGroup
+	wg.Add(2 * n)
+	for range 2 { // every key twice on top
+		for i := range n {
+			c.Publish("mail", fmt.Sprintf("k%d", i), time.Time{}, body(i), func(a Ack, err error) {
+				if err != nil {
+					t.Errorf("publish %d: %v", i, err)
+				}
+				if !a.Duplicate {
+					acks[i] = a
+				}
+				wg.Done()
+			})
+		}
+	}
+	wg.Wait()
+	if last, err := c.Last(t.Context(), 0); err != nil || last != n {
+		t.Fatalf("lane ends at %d, want %d (%v)", last, n, err)
+	}
+	seen := map[string]bool{}
+	for _, r := range readAll(t, c.Cluster, 0, n) {
+		if seen[r.Key] {
+			t.Fatalf("key %s is stored twice", r.Key)
+		}
+		seen[r.Key] = true
+	}
+}
+
+func TestPublish_Refusals(t *testing.T) {
+	c := run(t, Config{Node: "solo", Dir: t.TempDir(), Client: "127.0.0.1:0", MaxStore: 1 << 30})
+	var unavailable *job.UnavailableError
+	if _, err := c.PublishWait(within(t, 10*time.Second), "mail", "k", time.Time{}, body(1)); !errors.As(err, &unavailable) || errors.Is(err, ErrUnknown) {
+		t.Fatalf("without a lane: %v, want a refusal that is known", err)
+	}
+	layout := small(1)
+	layout.MaxLaneBytes = 300 << 10
+	if _, err := c.EnsureStreams(t.Context(), layout); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.PublishWait(t.Context(), "bad name", "k", time.Time{}, body(1)); !errors.Is(err, job.ErrBadQueueName) {
+		t.Fatalf("bad queue: %v", err)
+	}
+	if _, err := c.PublishWait(t.Context(), "mail", strings.Repeat("k", 129), time.Time{}, body(1)); !errors.Is(err, job.ErrKeyTooLong) {
+		t.Fatalf("long key: %v", err)
+	}
+	if _, err := c.PublishWait(within(t, 5*time.Second), "mail", "k", time.Time{}, make([]byte, 400<<10)); !errors.Is(err, job.ErrTooLarge) {
+		t.Fatalf("large body: %v", err)
+	}
+	var err error
+	for i := 0; err == nil && i < 100; i++ {
+		_, err = c.PublishWait(within(t, 5*time.Second), "mail", "", time.Time{}, make([]byte, 60<<10))
+	}
+	if !errors.As(err, &unavailable) || unavailable.RetryAfter < time.Second {
+		t.Fatalf("full lane: %v, want later", err)
+	}
+}
+
+func readAll(t *testing.T, c *Cluster, lane uint8, n int) []job.Record {
+	t.Helper()
+	var all []job.Record
+	eventually(t, "all records", func() error {
+		got, err := c.Read(t.Context(), lane, uint64(len(all))+1, 4096)
+		if err != nil {
+			return err
+		}
+		all = append(all, got...)
+		if len(all) < n {
+			return fmt.Errorf("%d of %d records", len(all), n)
+		}
+		return nil
+	})
+	return all
+}
+
+func TestTail_HearsPlainPublishesOnly(t *testing.T) {
+	c := alone(t)
+	heard := make(chan job.Record, 1000)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- c.Tail(ctx, func(r job.Record) { heard <- r }) }()
+	nc := visitor(t, c.Cluster)
+	if _, err := c.PublishWait(within(t, 5*time.Second), "mail", "node", time.Time{}, body(0)); err != nil {
+		t.Fatal(err)
+	}
+	var first job.Record
+	eventually(t, "a plain record on the tail", func() error {
+		m := nats.NewMsg("yard.jobs.mail")
+		m.Header.Set("Nats-Msg-Id", nats.NewInbox())
+		m.Header.Set("Yard-At", "1") // a plain publisher's word on time does not count
+		m.Data = body(7)
+		if _, err := nc.RequestMsg(m, time.Second); err != nil {
+			return err
+		}
+		select {
+		case first = <-heard:
+			return nil
+		case <-time.After(50 * time.Millisecond):
+			return errors.New("nothing heard")
+		}
+	})
+	if first.Queue != "mail" || first.Key == "" || first.Key == "node" || first.Seq < 2 || !bytes.Equal(first.Body, body(7)) || time.Since(first.Stored) > time.Minute {
+		t.Fatalf("heard %+v", first)
+	}
+	loaded, err := c.LoadRecord(t.Context(), first.Position)
+	if err != nil || loaded.Key != first.Key || !loaded.Stored.Equal(first.Stored) {
+		t.Fatalf("the same record read: %+v, %v; heard %+v", loaded, err, first)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestPurge_KeepsTheLast(t *testing.T) {
+	c := alone(t)
+	for i := range 10 {
+		if _, err := c.PublishWait(within(t, 5*time.Second), "mail", "", time.Time{}, body(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.Purge(t.Context(), 0, 4); err != nil {
+		t.Fatal(err)
+	}
+	var gap *GapError
+	if _, err := c.Read(t.Context(), 0, 2, 10); !errors.As(err, &gap) || gap.First != 4 || gap.Last != 10 || !gap.Reclaimed() {
+		t.Fatalf("read below the purge: %v", err)
+	}
+	if err := c.Purge(t.Context(), 0, 1<<40); err != nil {
+		t.Fatal(err)
+	}
+	li, err := c.LaneInfo(t.Context(), 0)
+	if err != nil || li.First != 10 || li.Last != 10 {
+		t.Fatalf("after a purge beyond the end: %+v, %v", li, err)
+	}
+	_, err = c.LoadRecord(t.Context(), job.Position{Seq: 3})
+	wantErr(t, err, ErrNotStored)
+}
+
+func TestBlobs(t *testing.T) {
+	c := alone(t)
+	data := bytes.Repeat([]byte("0123456789abcdef"), 100<<10) // 1.6 MB, four chunks
+	blob, err := c.StoreBlob(t.Context(), "some.id", data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if blob.Chunks != 4 || blob.Size != int64(len(data)) || strings.Count(blob.Name, ".") != 1 {
+		t.Fatalf("reference %+v", blob)
+	}
+	got, err := c.LoadBlob(t.Context(), blob)
+	if err != nil || !bytes.Equal(got, data) {
+		t.Fatalf("read %d bytes, %v", len(got), err)
+	}
+	record := fmt.Appendf(nil, `{"function":"big","blob":{"name":%q,"chunks":%d,"size":%d,"sha256":%q}}`, blob.Name, blob.Chunks, blob.Size, blob.SHA256)
+	a, err := c.PublishWait(within(t, 5*time.Second), "mail", "", time.Time{}, record)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := c.Load(t.Context(), a.Position); err != nil || !bytes.Equal(got, data) {
+		t.Fatalf("body behind the record: %d bytes, %v", len(got), err)
+	}
+	bad := blob
+	bad.SHA256 = strings.Repeat("0", 64)
+	var corrupt *CorruptBlobError
+	if _, err := c.LoadBlob(t.Context(), bad); !errors.As(err, &corrupt) {
+		t.Fatalf("wrong sum: %v", err)
+	}
+	if err := c.PurgeBlobs(t.Context(), BlobHour(time.Now())); err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.LoadBlob(t.Context(), blob)
+	wantErr(t, err, ErrNotStored)
+}
+
+func TestParsePubAck(t *testing.T) {
+	for _, tt := range []struct {
+		in   string
+		want pubAck
+		code int
+	}{
+		{in: `{"stream":"YARD_JOBS_0", "seq":123}`, want: pubAck{seq: 123}},
+		{in: `{"stream":"YARD_JOBS_0","seq":1,"duplicate": true}`, want: pubAck{seq: 1, duplicate: true}},
+		{in: `{"stream":"S", "seq":12,"batch":"x","count":5}`, want: pubAck{seq: 12, count: 5}},
+		{in: `{"error":{"code":503,"err_code":10077,"description":"maximum bytes exceeded"},"stream":"S","seq":0}`, code: 10077},
+		{in: `{"stream":"S"}`, code: -1},
+		{in: `{"stream":"S", "seq":99999999999999999999999}`, code: -1},
+		{in: `nonsense`, code: -1},
+		{in: ``, code: -1},
+	} {
+		got, err := parsePubAck([]byte(tt.in))
+		var refusal *apiError
+		switch {
+		case tt.code == 0 && (err != nil || got != tt.want):
+			t.Errorf("%s: %+v, %v", tt.in, got, err)
+		case tt.code > 0 && (!errors.As(err, &refusal) || refusal.ErrCode != tt.code):
+			t.Errorf("%s: error %v", tt.in, err)
+		case tt.code != 0 && err == nil:
+			t.Errorf("%s: no error", tt.in)
+		}
+	}
+}
