@@ -1,0 +1,156 @@
+package ledger
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"yardmaster/job"
+)
+
+// contractEvents are the events as the runtime contract writes them.
+var contractEvents = []struct {
+	event Event
+	json  string
+}{
+	{Event{Kind: AuthorityAcquired, A: "w1", B: "l1", Extra: &Extra{C: "2026-03-19T02:00:00Z"}},
+		`{"event":"AuthorityAcquired","owner":"w1","lease_id":"l1","leased_until":"2026-03-19T02:00:00Z"}`},
+	{Event{Kind: AuthorityRenewed, A: "w1", B: "l1", Extra: &Extra{C: "2026-03-19T02:00:00Z"}},
+		`{"event":"AuthorityRenewed","owner":"w1","lease_id":"l1","leased_until":"2026-03-19T02:00:00Z"}`},
+	{Event{Kind: DispatchQueued, A: "worker-2", Extra: &Extra{Request: "req-1"}},
+		`{"event":"DispatchQueued","request_id":"req-1","target":"worker-2"}`},
+	{Event{Kind: DispatchQueued, A: "worker-2", Extra: &Extra{Request: "req-1", Metadata: []byte(`{"a":1}`)}},
+		`{"event":"DispatchQueued","request_id":"req-1","target":"worker-2","metadata":{"a":1}}`},
+	{Event{Kind: DispatchNotified, A: "tmux", Extra: &Extra{Request: "req-1"}},
+		`{"event":"DispatchNotified","request_id":"req-1","channel":"tmux"}`},
+	{Event{Kind: DispatchDelivered, Extra: &Extra{Request: "req-1"}},
+		`{"event":"DispatchDelivered","request_id":"req-1"}`},
+	{Event{Kind: DispatchFailed, A: "timeout", Extra: &Extra{Request: "req-1"}},
+		`{"event":"DispatchFailed","request_id":"req-1","reason":"timeout"}`},
+	{Event{Kind: DispatchFailed, A: "a \"b\"\n<c> ü \xff", Job: job.ID{15: 1}, N: 3},
+		`{"event":"DispatchFailed","request_id":"00000000-0000-0000-0000-000000000001#3","reason":"a \"b\"\n<c> ü \ufffd"}`},
+	{Event{Kind: ReplayRequested, Extra: &Extra{Cursor: new("cursor-1")}},
+		`{"event":"ReplayRequested","cursor":"cursor-1"}`},
+	{Event{Kind: ReplayRequested}, `{"event":"ReplayRequested","cursor":null}`},
+	{Event{Kind: SnapshotCaptured}, `{"event":"SnapshotCaptured"}`},
+	{Event{Kind: RunHeartbeat, A: "leader", B: "execute"},
+		`{"event":"run.heartbeat","owner":"leader","phase":"execute"}`},
+	{Event{Kind: RunBlockedOnUser, A: "leader", B: "needs-user-clarification"},
+		`{"event":"run.blocked_on_user","owner":"leader","reason":"needs-user-clarification"}`},
+	{Event{Kind: RunBlockedOnSystem, A: "leader", B: "sandbox-denied"},
+		`{"event":"run.blocked_on_system","owner":"leader","reason":"sandbox-denied"}`},
+	{Event{Kind: WorkerAssigned, A: "overhop/w1", B: "mail", Job: job.ID{15: 1}, N: 1},
+		`{"event":"worker.assigned","worker":"overhop/w1","task_id":"mail:00000000-0000-0000-0000-000000000001"}`},
+	{Event{Kind: WorkerStalled, A: "worker-2", B: "stdout-stale"},
+		`{"event":"worker.stalled","worker":"worker-2","reason":"stdout-stale"}`},
+	{Event{Kind: WorkerRecovered, A: "worker-2", B: "relaunch"},
+		`{"event":"worker.recovered","worker":"worker-2","recovery":"relaunch"}`},
+	{Event{Kind: AuthorityAcquired}, `{"event":"AuthorityAcquired","owner":"","lease_id":"","leased_until":""}`},
+}
+
+func TestEvent_JSON(t *testing.T) {
+	seen := make(map[EventKind]bool)
+	for _, c := range contractEvents {
+		seen[c.event.Kind] = true
+		got, err := c.event.MarshalJSON()
+		if err != nil || string(got) != c.json {
+			t.Errorf("got  %s, %v\nwant %s", got, err, c.json)
+		}
+		if !json.Valid(got) {
+			t.Errorf("not JSON: %s", got)
+		}
+	}
+	for k := AuthorityAcquired; k <= WorkerRecovered; k++ {
+		if !seen[k] {
+			t.Errorf("no example of %s", k)
+		}
+	}
+}
+
+func TestEvent_Line(t *testing.T) {
+	at := time.Date(2026, 3, 19, 2, 0, 0, 123_999_999, time.FixedZone("", 3600))
+	for _, c := range contractEvents {
+		line := c.event.AppendLine([]byte("before\n"), 42, at)
+		want := "before\n" + strings.TrimSuffix(c.json, "}") + `,"seq":42,"at":"2026-03-19T01:00:00.123Z"}` + "\n"
+		if string(line) != want {
+			t.Errorf("got  %s\nwant %s", line, want)
+		}
+		if bytes.Count(line, []byte("\n")) != 2 {
+			t.Errorf("not one line: %q", line)
+		}
+	}
+}
+
+func TestNames(t *testing.T) {
+	wantEvents := []string{
+		"authority-acquired", "authority-renewed", "dispatch-queued", "dispatch-notified", "dispatch-delivered",
+		"dispatch-failed", "replay-requested", "snapshot-captured", "run.heartbeat", "run.blocked_on_user",
+		"run.blocked_on_system", "worker.assigned", "worker.stalled", "worker.recovered",
+	}
+	if diff := cmp.Diff(wantEvents, EventNames()); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+	wantCommands := []string{
+		"acquire-authority", "renew-authority", "queue-dispatch", "mark-notified",
+		"mark-delivered", "mark-failed", "request-replay", "capture-snapshot",
+	}
+	if diff := cmp.Diff(wantCommands, CommandNames); diff != "" {
+		t.Errorf("commands (-want +got):\n%s", diff)
+	}
+}
+
+// TestCommand_Kinds holds the numbers in the log: none may ever change.
+func TestCommand_Kinds(t *testing.T) {
+	want := map[Kind]Command{
+		1: &Lead{}, 2: &Renew{}, 3: &Found{}, 4: &Fold{}, 5: &Place{}, 6: &Settle{}, 7: &Told{}, 8: &AddQueue{},
+		9: &RemoveQueue{}, 10: &PauseQueue{}, 11: &CancelJob{}, 12: &RemoveJob{}, 13: &RetryJob{}, 14: &MoveDispatch{},
+		15: &Observe{}, 65: &AcquireAuthority{}, 66: &RenewAuthority{}, 67: &QueueDispatch{}, 68: &MarkNotified{},
+		69: &MarkDelivered{}, 70: &MarkFailed{}, 71: &RequestReplay{}, 72: &CaptureSnapshot{},
+	}
+	for kind, c := range want {
+		if c.Kind() != kind {
+			t.Errorf("%T has number %d, not %d", c, c.Kind(), kind)
+		}
+		if made, ok := NewCommand(kind); !ok || cmp.Diff(made, c) != "" {
+			t.Errorf("%d makes %T", kind, made)
+		}
+	}
+	if _, ok := NewCommand(16); ok || len(commands) != len(want) {
+		t.Errorf("%d commands, want %d", len(commands), len(want))
+	}
+}
+
+func FuzzParseCommand(f *testing.F) {
+	for _, seed := range []string{
+		`{"command":"AcquireAuthority","owner":"w1","lease_id":"l1","leased_until":"2026-03-19T02:00:00Z"}`,
+		`{"command":"QueueDispatch","request_id":"req-1","target":"worker-2","metadata":{"a":[1,"\n"]}}`,
+		`{"command":"MarkNotified","request_id":"req-1","channel":"tmux"}`,
+		`{"command":"MarkDelivered","request_id":"req-1"}`,
+		`{"command":"MarkFailed","request_id":"req-1","reason":"timeout"}`,
+		`{"command":"RequestReplay","cursor":"cursor-1"}`, `{"command":"CaptureSnapshot"}`, `null`, `[]`, `{`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		c, err := ParseCommand(text)
+		if err != nil {
+			if c != nil || !strings.HasPrefix(err.Error(), "invalid JSON: ") {
+				t.Errorf("refused as %v with %v", c, err)
+			}
+			return
+		}
+		l := New()
+		r := l.Apply(at(1, 0, 0), []Command{c})[0]
+		if r.Event == nil {
+			return
+		}
+		line := r.Event.AppendLine(nil, 1, l.Now())
+		if bytes.Count(line, []byte("\n")) != 1 || !json.Valid(line) {
+			t.Errorf("%s yields %q", text, line)
+		}
+	})
+}

@@ -1,0 +1,311 @@
+package ledger
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+	"time"
+
+	"yardmaster/job"
+)
+
+// witness sees a ledger from outside: the stream of its events, and what must
+// hold after each entry whatever the commands were.
+type witness struct {
+	events     uint64 // seen so far
+	dispatches map[string]EventKind
+	counts     Counts // folded from events alone
+	owner      string // likewise
+	epoch      uint64
+}
+
+func newWitness() *witness { return &witness{dispatches: make(map[string]EventKind)} }
+
+// order holds which step a dispatch may take after which; 0: not seen yet.
+var order = map[EventKind][]EventKind{
+	DispatchQueued:    {0},
+	DispatchNotified:  {DispatchQueued},
+	DispatchDelivered: {DispatchNotified},
+	DispatchFailed:    {DispatchNotified},
+}
+
+// see follows the events since it looked last: dense, each once, each dispatch
+// in the contract's order, and folding them gives backlog and authority.
+func (w *witness) see(l *Ledger) (err error) {
+	l.EventsAfter(w.events, func(number uint64, _ time.Time, e *Event) bool {
+		if number != w.events+1 {
+			err = fmt.Errorf("event %d follows event %d", number, w.events)
+			return false
+		}
+		w.events = number
+		if err = w.step(e); err != nil {
+			err = fmt.Errorf("event %d, %s: %w", number, e.append(nil, 0, time.Time{}), err)
+		}
+		return err == nil
+	})
+	if err != nil {
+		return err
+	}
+	a := l.Authority()
+	switch {
+	case w.events != l.LastEvent():
+		return fmt.Errorf("%d events seen, %d counted", w.events, l.LastEvent())
+	case w.counts != l.Counts():
+		return fmt.Errorf("events give %+v, the ledger counts %+v", w.counts, l.Counts())
+	case w.owner != a.Owner:
+		return fmt.Errorf("events give authority %q, the ledger %q", w.owner, a.Owner)
+	case a.Epoch < w.epoch:
+		return fmt.Errorf("epoch %d after %d", a.Epoch, w.epoch)
+	}
+	w.epoch = a.Epoch
+	return nil
+}
+
+func (w *witness) step(e *Event) error {
+	switch e.Kind {
+	case AuthorityAcquired:
+		w.owner = e.A
+	case AuthorityRenewed:
+		if w.owner != e.A {
+			return fmt.Errorf("renewed by %q, held by %q", e.A, w.owner)
+		}
+	case DispatchQueued:
+		w.counts.Pending++
+	case DispatchNotified:
+		w.counts.Pending--
+		w.counts.Notified++
+	case DispatchDelivered:
+		w.counts.Notified--
+		w.counts.Delivered++
+	case DispatchFailed:
+		w.counts.Notified--
+		w.counts.Failed++
+	}
+	allowed, isStep := order[e.Kind]
+	if !isStep {
+		return nil
+	}
+	id := e.RequestID()
+	before := w.dispatches[id]
+	if e.N == 0 && e.Kind == DispatchQueued && (before == DispatchDelivered || before == DispatchFailed) {
+		before = 0 // a caller's own, ended and forgotten a day ago
+	}
+	for _, from := range allowed {
+		if before == from {
+			w.dispatches[id] = e.Kind
+			return nil
+		}
+	}
+	return fmt.Errorf("%s comes after %d", id, before)
+}
+
+// holds recounts all that the ledger keeps more than once.
+func holds(l *Ledger) error {
+	if err := holdsQueues(l); err != nil {
+		return err
+	}
+	want := Counts{Delivered: l.counts.Delivered, Failed: l.counts.Failed}
+	due, ended, active := 0, 0, 0
+	for id, r := range l.jobs.byID {
+		switch {
+		case id != r.id || l.queues.get(r.queue.name) != r.queue:
+			return fmt.Errorf("job %s stands as %s in queue %s", id, r.id, r.queue.name)
+		case l.jobs.gone.has(id):
+			return fmt.Errorf("job %s is both here and gone", id)
+		case r.state == job.Waiting && (r.n == 0 || r.due > l.now):
+			return fmt.Errorf("job %s waits as dispatch %d, due in %s", id, r.n, time.Duration(r.due-l.now))
+		case r.state == job.Active && (r.run == nil || r.attempt == 0 || r.attempt > r.n):
+			return fmt.Errorf("job %s is active: %+v", id, r)
+		}
+		switch r.state {
+		case job.Waiting:
+			want.Pending++
+		case job.Active:
+			want.Notified++
+			active++
+		case job.Delayed:
+			due++
+		default:
+			ended++
+		}
+	}
+	if due != l.jobs.due.Len() || ended != l.jobs.ended.Len() || active != l.jobs.active.Len() {
+		return fmt.Errorf("indexes hold %d due, %d ended, %d active; jobs are %d, %d, %d",
+			l.jobs.due.Len(), l.jobs.ended.Len(), l.jobs.active.Len(), due, ended, active)
+	}
+	l.own.byID.Scan(func(_ string, r *ownRecord) bool {
+		switch r.state {
+		case ownPending:
+			want.Pending++
+		case ownNotified:
+			want.Notified++
+		}
+		return true
+	})
+	if want != l.Counts() {
+		return fmt.Errorf("recounted %+v, counted %+v", want, l.Counts())
+	}
+	return holdsOutbox(l)
+}
+
+// holdsQueues recounts each queue, and looks at its limit.
+func holdsQueues(l *Ledger) error {
+	var err error
+	busy := 0
+	for _, view := range l.Queues() {
+		q := l.queues.get(view.Name)
+		var want [6]int
+		q.lines.Scan(func(class string, ln *line) bool {
+			if ln.jobs.Len() > 0 {
+				busy++
+			}
+			ln.jobs.Scan(func(item orderItem) bool {
+				want[job.Waiting]++
+				if l.jobs.byID[item.r.id] != item.r || Class(item.r.function) != class {
+					err = fmt.Errorf("queue %s lines up %s, which is not the job", q.name, item.r.id)
+				}
+				return true
+			})
+			return true
+		})
+		for state, list := range q.lists {
+			if list == nil {
+				continue
+			}
+			list.Scan(func(item timeItem) bool {
+				want[state]++
+				if l.jobs.byID[item.r.id] != item.r || item.r.state != job.State(state) {
+					err = fmt.Errorf("queue %s lists %s as %s, which is not the job", q.name, item.r.id, job.State(state))
+				}
+				return true
+			})
+		}
+		if want != view.Counts {
+			return fmt.Errorf("queue %s recounted %v, counted %v", q.name, want, view.Counts)
+		}
+		if err := holdsReads(l, view); err != nil {
+			return err
+		}
+		if limit := int(q.config.Limit); limit > 0 && want[job.Active] > limit {
+			return fmt.Errorf("queue %s runs %d of at most %d", q.name, want[job.Active], limit)
+		}
+	}
+	if busy != l.jobs.busy.Len() {
+		return fmt.Errorf("%d lines hold jobs, %d are known to", busy, l.jobs.busy.Len())
+	}
+	return err
+}
+
+// holdsReads looks at a queue as its readers do.
+func holdsReads(l *Ledger, q QueueView) error {
+	for state, count := range q.Counts {
+		views := l.List(q.Name, job.State(state), 0, 1<<30)
+		if len(views) != count {
+			return fmt.Errorf("queue %s lists %d of %d %s jobs", q.Name, len(views), count, job.State(state))
+		}
+		for i := 1; i < len(views); i++ {
+			if views[i].Created.Before(views[i-1].Created) {
+				return fmt.Errorf("queue %s lists %s before an older job", q.Name, views[i-1].ID)
+			}
+		}
+		if page := l.List(q.Name, job.State(state), 1, 2); count > 1 && page[0].ID != views[1].ID {
+			return fmt.Errorf("queue %s lists another second job on its own page", q.Name)
+		}
+	}
+	var err error
+	l.Classes(func(class string) bool {
+		var last *Waiting
+		l.Line(q.Name, class, func(w Waiting) bool {
+			if last != nil && !last.Before(&w) {
+				err = fmt.Errorf("queue %s starts %s before %s", q.Name, last.ID, w.ID)
+			}
+			last = &w
+			return err == nil
+		})
+		return err == nil
+	})
+	return err
+}
+
+func holdsOutbox(l *Ledger) error {
+	o := &l.outbox
+	bytes, next := 0, o.next+1
+	for i := len(o.entries) - 1; i >= 0; i-- {
+		entry := &o.entries[i]
+		if next -= uint64(len(entry.events)); entry.first != next {
+			return fmt.Errorf("entry %d of the outbox begins at event %d, not %d", i, entry.first, next)
+		}
+		for k := range entry.events {
+			bytes += entry.events[k].cost()
+		}
+	}
+	for i := range o.results {
+		bytes += o.results[i].cost()
+	}
+	for i := range o.dead {
+		bytes += o.dead[i].cost()
+	}
+	if bytes != l.OutboxBytes() {
+		return fmt.Errorf("outbox recounted %d bytes, counted %d", bytes, l.OutboxBytes())
+	}
+	return nil
+}
+
+// encoded gives the state as bytes.
+func encoded(t interface {
+	Helper()
+	Fatal(...any)
+}, l *Ledger) []byte {
+	t.Helper()
+	var buf bytes.Buffer
+	if err := l.Encode(&buf); err != nil {
+		t.Fatal(err)
+	}
+	return buf.Bytes()
+}
+
+// TestWitness_Notices makes sure that the checks above can fail.
+func TestWitness_Notices(t *testing.T) {
+	fresh := func() *Ledger {
+		s := newScript(t)
+		s.run("> lead n1 until=100s\n> found L0\n> fold 0 0-3 a:mail b:mail/x c:mail,at=9s\n> place a#1@n1/1:overhop/w1\n")
+		return s.ledger
+	}
+	if err := holds(fresh()); err != nil {
+		t.Fatal(err)
+	}
+	for name, harm := range map[string]func(l *Ledger){
+		"count":    func(l *Ledger) { l.counts.Pending++ },
+		"queue":    func(l *Ledger) { l.queues.get("mail").counts[job.Active]++ },
+		"limit":    func(l *Ledger) { q := l.queues.get("mail"); q.config.Limit = 1; q.counts[job.Active] = 2 },
+		"outbox":   func(l *Ledger) { l.outbox.bytes++ },
+		"gap":      func(l *Ledger) { l.outbox.entries = l.outbox.entries[:1] },
+		"due":      func(l *Ledger) { l.jobs.due.PopMin() },
+		"forgot":   func(l *Ledger) { _, r := anyJob(l); l.jobs.gone.add(r.id, 0) },
+		"replaced": func(l *Ledger) { id, r := anyJob(l); other := *r; l.jobs.byID[id] = &other },
+	} {
+		l := fresh()
+		harm(l)
+		if holds(l) == nil {
+			t.Errorf("%s: not noticed", name)
+		}
+	}
+	w := newWitness()
+	if err := w.see(fresh()); err != nil {
+		t.Fatal(err)
+	}
+	id := job.ID{1}
+	if w.step(&Event{Kind: DispatchDelivered, Job: id, N: 1}) == nil {
+		t.Error("a dispatch that begins delivered is not noticed")
+	}
+	if w.step(&Event{Kind: AuthorityRenewed, A: "nobody"}) == nil {
+		t.Error("a renewal by nobody is not noticed")
+	}
+}
+
+func anyJob(l *Ledger) (job.ID, *record) {
+	for id, r := range l.jobs.byID {
+		return id, r
+	}
+	panic("no job")
+}
