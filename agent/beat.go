@@ -1,0 +1,95 @@
+package agent
+
+import (
+	"context"
+	"time"
+
+	"yardmaster/job"
+)
+
+// beat tells the authority every second, and at once after a change of
+// authority, that this node lives.
+func (a *Agent) beat(ctx context.Context) {
+	tick := time.NewTicker(a.cfg.BeatEvery)
+	defer tick.Stop()
+	for {
+		changed := a.bus.AuthorityChanged()
+		if node, epoch, ok := a.bus.Authority(); ok {
+			a.beatOnce(ctx, node, epoch)
+		}
+		select {
+		case <-tick.C:
+		case <-a.beatNow:
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// beatOnce sends one beat. Its answer lends working time from before it was
+// sent, so that the lease never outlasts what the authority counts.
+func (a *Agent) beatOnce(ctx context.Context, node string, epoch uint64) {
+	a.mu.Lock()
+	a.sees(epoch)
+	b := job.Beat{
+		Node: a.cfg.Node, Incarnation: a.cfg.Incarnation, Rev: a.room.told,
+		Running: a.table.running, Draining: a.draining, Runners: a.cfg.Runners,
+	}
+	a.mu.Unlock()
+	b.Lanes = a.cfg.Lanes()
+	ctx, cancel := context.WithTimeout(ctx, a.cfg.BeatEvery)
+	defer cancel()
+	sent := time.Now()
+	b.At = sent
+	ack, err := a.bus.Beat(ctx, node, b)
+	if err != nil {
+		a.log.Debug("beat not answered", "authority", node, "error", err)
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.sees(ack.Epoch) {
+		return // of an authority that has been replaced
+	}
+	if until := sent.Add(ack.Lease); until.After(a.lease) {
+		a.lease = until
+	}
+	if a.stopped && time.Now().Before(a.lease) {
+		a.stopped = false
+		a.room.forgotten()
+		a.log.Info("working again under a new lease")
+	}
+	if ack.WantFull {
+		a.room.forgotten()
+	}
+	notice(a.wake)
+}
+
+// watchLease stops all work when the lease runs out.
+func (a *Agent) watchLease(ctx context.Context) {
+	for {
+		a.mu.Lock()
+		wait, over := a.cfg.BeatEvery, a.expired()
+		if left := time.Until(a.lease); left > 0 {
+			wait = left
+		}
+		first := over && !a.stopped && !a.lease.IsZero()
+		if first {
+			a.stopped = true
+		}
+		a.mu.Unlock()
+		if first {
+			a.log.Warn("no answer from the authority within the lease: stopping all work", "running", a.Running())
+			a.stopAll(job.RecallLease)
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// expired tells whether this node's working time is over. Callers hold mu.
+func (a *Agent) expired() bool { return !time.Now().Before(a.lease) }

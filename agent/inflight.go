@@ -1,0 +1,305 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"yardmaster/internal/backoff"
+	"yardmaster/job"
+)
+
+// Target carries dispatches out: the edge for TCP workers, the pool for
+// runner processes.
+type Target interface {
+	Kind() job.Kind
+	// Start begins a dispatch and returns at once. false: the offer's worker
+	// is gone or full, and nothing was begun.
+	Start(a job.Assignment, spec job.Spec) bool
+	// Stop recalls a running dispatch, whose outcome still comes. Dispatches
+	// the target does not know are ignored.
+	Stop(id job.ID, n uint32, why job.RecallReason)
+}
+
+// phase is how far a dispatch has come.
+type phase uint8
+
+const (
+	loading  phase = iota // its body is on its way
+	starting              // inside Target.Start
+	running
+	ending // its outcome is known and not yet settled
+)
+
+// key names a dispatch.
+type key struct {
+	id job.ID
+	n  uint32
+}
+
+// dispatch is one assignment in hand.
+type dispatch struct {
+	key
+	phase    phase
+	target   Target
+	recalled job.RecallReason // "": not
+	order    job.Assignment   // while loading
+	end      *ended           // while ending
+}
+
+// recall notes that the dispatch is to stop; true if its target has to be
+// told now.
+func (d *dispatch) recall(why job.RecallReason) bool {
+	if d.phase == ending || d.recalled != "" {
+		return false
+	}
+	d.recalled = why
+	return d.phase == running
+}
+
+// What was settled is remembered between one and two of these, or less if more
+// than that many dispatches were settled.
+const (
+	rememberFor = 15 * time.Second
+	rememberMax = 200_000
+)
+
+// table holds the dispatches in hand, and for a while those that were: an
+// order may arrive twice, and late.
+type table struct {
+	live    map[key]*dispatch
+	running int // of live, those that are not ending
+
+	recent, older map[key]struct{}
+	turned        time.Time // when recent was begun
+}
+
+func newTable() table {
+	return table{live: map[key]*dispatch{}, recent: map[key]struct{}{}}
+}
+
+func (t *table) seen(k key) bool {
+	if _, ok := t.live[k]; ok {
+		return true
+	}
+	if _, ok := t.recent[k]; ok {
+		return true
+	}
+	_, ok := t.older[k]
+	return ok
+}
+
+func (t *table) add(d *dispatch) {
+	t.live[d.key] = d
+	t.running++
+}
+
+// end marks a dispatch whose outcome is known.
+func (t *table) end(d *dispatch) {
+	d.phase = ending
+	t.running--
+}
+
+// drop forgets a dispatch that never began here.
+func (t *table) drop(d *dispatch) {
+	delete(t.live, d.key)
+	t.running--
+}
+
+// settled moves a dispatch from hand to memory.
+func (t *table) settled(k key, now time.Time) {
+	if _, ok := t.live[k]; !ok {
+		return
+	}
+	delete(t.live, k)
+	if len(t.recent) >= rememberMax || now.Sub(t.turned) >= rememberFor {
+		t.older, t.recent, t.turned = t.recent, make(map[key]struct{}, len(t.recent)), now
+	}
+	t.recent[k] = struct{}{}
+}
+
+// Assign takes a batch of orders and answers each. Bodies that are not at hand
+// are loaded afterwards; their orders are taken.
+func (a *Agent) Assign(b job.Batch) []job.Answer {
+	a.assigning.Lock()
+	defer a.assigning.Unlock()
+	answers := make([]job.Answer, len(b.Assignments))
+	if refusal := a.refusal(b.Epoch); refusal != 0 {
+		for i := range answers {
+			answers[i] = refusal
+		}
+		return answers
+	}
+	for i := range b.Assignments {
+		answers[i] = a.take(&b.Assignments[i])
+	}
+	a.mu.Lock()
+	a.room.saw(b, time.Now())
+	a.mu.Unlock()
+	notice(a.wake)
+	return answers
+}
+
+// refusal answers a whole batch, 0 if it may be taken.
+func (a *Agent) refusal(epoch uint64) job.Answer {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case !a.sees(epoch):
+		return job.StaleEpoch
+	case a.draining:
+		return job.Draining
+	case a.expired():
+		return job.NoRoom // the authority may not count on this node
+	}
+	return 0
+}
+
+func (a *Agent) take(o *job.Assignment) job.Answer {
+	target := a.targets[o.Kind]
+	if target == nil {
+		return job.NoRoom
+	}
+	d := &dispatch{key: key{o.Job, o.N}, phase: starting, target: target}
+	a.mu.Lock()
+	if a.table.seen(d.key) {
+		a.mu.Unlock()
+		return job.Taken
+	}
+	a.table.add(d)
+	if o.Body == nil {
+		d.phase, d.order = loading, *o
+		a.room.reserve(seatOf(o), 1, time.Now())
+	}
+	a.mu.Unlock()
+	if o.Body == nil {
+		a.loads.add(func(ctx context.Context) { a.load(ctx, d) })
+		return job.Taken
+	}
+	spec, err := job.ParseSpec(o.Body)
+	if err != nil {
+		a.Report(d.invalid(err), nil)
+		return job.Taken
+	}
+	if !target.Start(*o, spec) {
+		a.mu.Lock()
+		if d.phase != ending {
+			a.table.drop(d)
+			a.left()
+		}
+		a.mu.Unlock()
+		return job.NoRoom
+	}
+	a.started(d)
+	return job.Taken
+}
+
+// started follows up on a recall that came while the target was starting.
+func (a *Agent) started(d *dispatch) {
+	a.mu.Lock()
+	why := d.recalled
+	if d.phase == starting {
+		d.phase = running
+	} else {
+		why = "" // it has ended already
+	}
+	a.mu.Unlock()
+	if why != "" {
+		d.target.Stop(d.id, d.n, why)
+	}
+}
+
+// load fetches a taken dispatch's body and starts it.
+func (a *Agent) load(ctx context.Context, d *dispatch) {
+	body, err := a.fetch(ctx, d)
+	var spec job.Spec
+	if err == nil {
+		spec, err = job.ParseSpec(body)
+	}
+	a.mu.Lock()
+	order := d.order
+	d.order = job.Assignment{}
+	why := d.recalled
+	d.phase = starting
+	a.mu.Unlock()
+
+	var bad *job.InvalidError
+	switch {
+	case why != "":
+		a.Report(d.unstarted(why), nil)
+	case errors.As(err, &bad), errors.Is(err, ErrBodyLost):
+		a.Report(d.invalid(err), nil)
+	case err != nil:
+		a.Report(d.declined(err.Error()), nil)
+	default:
+		order.Body = body
+		if d.target.Start(order, spec) {
+			a.started(d)
+		} else {
+			a.Report(d.declined("no room when the body had come"), nil)
+		}
+	}
+	a.mu.Lock()
+	a.room.reserve(seatOf(&order), -1, time.Now())
+	a.mu.Unlock()
+	notice(a.wake)
+}
+
+// loadTries bounds how long a dispatch waits for its body here: another node
+// may be nearer to it.
+const loadTries = 4
+
+func (a *Agent) fetch(ctx context.Context, d *dispatch) ([]byte, error) {
+	wait := backoff.Backoff{Base: 50 * time.Millisecond, Max: time.Second}
+	for try := 1; ; try++ {
+		body, err := a.bus.Load(ctx, d.order.Position)
+		if err == nil || errors.Is(err, ErrBodyLost) {
+			return body, err
+		}
+		a.mu.Lock()
+		recalled := d.recalled != ""
+		a.mu.Unlock()
+		if recalled || try == loadTries {
+			return nil, fmt.Errorf("load body: %w", err)
+		}
+		if err := backoff.Sleep(ctx, wait.Next()); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// invalid ends a dispatch that can never run.
+func (d *dispatch) invalid(err error) job.Outcome {
+	return job.Outcome{Job: d.id, N: d.n, Status: job.Error, Final: true, Fault: &job.Fault{Message: err.Error(), Type: job.FaultInvalid}}
+}
+
+// declined gives back a dispatch that did not begin here.
+func (d *dispatch) declined(why string) job.Outcome {
+	return job.Outcome{Job: d.id, N: d.n, Status: job.Declined, Fault: &job.Fault{Message: why}}
+}
+
+// unstarted ends a dispatch that was recalled before it began.
+func (d *dispatch) unstarted(why job.RecallReason) job.Outcome {
+	o := d.declined("recalled before it began: " + string(why))
+	if why == job.RecallCancelled || why == job.RecallQueueGone {
+		o.Status, o.Fault.Type = job.Cancelled, job.FaultCancelled
+	}
+	return o
+}
+
+// Recall stops a dispatch at the authority's word. One that is not in hand, or
+// has ended, is ignored, and so is the word of an earlier authority.
+func (a *Agent) Recall(r job.Recall) {
+	a.mu.Lock()
+	var tell *dispatch
+	if a.sees(r.Epoch) {
+		if d := a.table.live[key{r.Job, r.N}]; d != nil && d.recall(r.Reason) {
+			tell = d
+		}
+	}
+	a.mu.Unlock()
+	if tell != nil {
+		tell.target.Stop(r.Job, r.N, r.Reason)
+	}
+}
