@@ -31,6 +31,7 @@ type fakeBus struct {
 	reports []job.Report
 	sentTo  []string
 	beats   []job.Beat
+	slow    time.Duration  // how long a beat's answer takes
 	settled map[string]int // outcomes committed, by request id
 	flying  int
 	most    int // reports that were on their way at once
@@ -107,6 +108,10 @@ func (b *fakeBus) Report(ctx context.Context, node string, r job.Report) (job.Re
 }
 
 func (b *fakeBus) Beat(_ context.Context, _ string, beat job.Beat) (job.BeatAck, error) {
+	b.mu.Lock()
+	slow := b.slow
+	b.mu.Unlock()
+	time.Sleep(slow)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.beats = append(b.beats, beat)
@@ -243,6 +248,12 @@ func inBubble(t *testing.T, cfg Config, test func(t *testing.T, b *bench)) {
 	})
 }
 
+// pass lets time go by until everybody waits again.
+func pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
 func (b *bench) finish(i byte) {
 	b.Report(job.Outcome{Job: job.ID{i}, N: 1, Status: job.Success, Started: true}, nil)
 }
@@ -278,7 +289,7 @@ func TestAssign_SeenOnceNeverStartedAgain(t *testing.T) {
 		close(hold)
 		synctest.Wait()
 		want(t, "settled", b.Assign(batch(3, order(1))), []job.Answer{job.Taken})
-		time.Sleep(rememberFor)
+		pass(rememberFor)
 		b.Assign(batch(4, order(2)))
 		b.finish(2) // turns the memory
 		synctest.Wait()
@@ -364,9 +375,9 @@ func TestLoad_TakesRoomWhileItWaits(t *testing.T) {
 		o := order(1)
 		o.Body = nil
 		b.Assign(batch(1, o))
-		time.Sleep(2 * lazily)
+		pass(2 * lazily)
 		want(t, "room while loading", b.bus.lastOffers(), map[string]int{"w": 2})
-		time.Sleep(5 * time.Second) // all tries
+		pass(5 * time.Second) // all tries
 		got := b.bus.outcomes()
 		if len(got) != 1 || got[0].Status != job.Declined || b.bus.loads != loadTries {
 			t.Errorf("after %d loads: %+v", b.bus.loads, got)
@@ -382,7 +393,7 @@ func TestLoad_RecalledMeanwhile(t *testing.T) {
 		o.Body = nil
 		b.Assign(batch(1, o))
 		b.Recall(job.Recall{Job: o.Job, N: 1, Epoch: 5, Reason: job.RecallCancelled})
-		time.Sleep(5 * time.Second)
+		pass(5 * time.Second)
 		started, stopped := b.target.seen()
 		want(t, "started", started, []string(nil))
 		want(t, "stopped", stopped, []string(nil))
@@ -422,7 +433,7 @@ func TestReport_ResentOverAChangeOfAuthority(t *testing.T) {
 			synctest.Wait()
 		}
 		b.bus.set(func() { b.bus.hold, b.bus.node = nil, "" })
-		time.Sleep(time.Second)
+		pass(time.Second)
 		want(t, "before there is an authority", len(b.bus.settled), 0)
 		b.bus.change(func() { b.bus.node, b.bus.epoch = "n3", 8 })
 		synctest.Wait()
@@ -445,14 +456,14 @@ func TestReport_KeptWhileNothingIsAnswered(t *testing.T) {
 		b.Assign(batch(1, order(1)))
 		b.bus.set(func() { b.bus.down = true })
 		b.finish(1)
-		time.Sleep(4 * time.Second)
+		pass(4 * time.Second)
 		tries := len(b.bus.outcomes())
 		if tries < 4 || tries > 40 {
 			t.Errorf("%d tries in 4s", tries)
 		}
 		want(t, "settled", len(b.bus.settled), 0)
 		b.bus.set(func() { b.bus.down = false })
-		time.Sleep(2 * time.Second)
+		pass(2 * time.Second)
 		want(t, "settled", b.bus.settled, map[string]int{request(1): 1})
 	})
 }
@@ -492,7 +503,7 @@ func TestReport_BoundedInBytes(t *testing.T) {
 		}
 		synctest.Wait()
 		b.bus.set(func() { b.bus.down = false })
-		time.Sleep(time.Second)
+		pass(time.Second)
 		want(t, "settled", len(b.bus.settled), 400)
 		for _, r := range b.bus.reports {
 			if len(r.Outcomes)*1000 > maxOutcomeBytes {
@@ -509,7 +520,7 @@ func TestReport_LargeResultsAndFaults(t *testing.T) {
 		b.Report(job.Outcome{Job: job.ID{1}, N: 1, Status: job.Success, Result: job.Value{Msgpack: true, Data: large}}, nil)
 		long := strings.Repeat("ä", 5000)
 		b.Report(job.Outcome{Job: job.ID{2}, N: 1, Status: job.Error, Fault: &job.Fault{Message: long, Details: []byte(long)}}, nil)
-		time.Sleep(time.Second)
+		pass(time.Second)
 		var result, fault job.Outcome
 		for _, o := range b.bus.outcomes() {
 			if o.Fault != nil {
@@ -562,7 +573,7 @@ func TestOffer_LastValueWins(t *testing.T) {
 		before := len(b.bus.reports)
 		b.bus.set(func() { b.bus.hold = nil })
 		close(hold)
-		time.Sleep(2 * lazily)
+		pass(2 * lazily)
 		want(t, "room", b.bus.lastOffers(), map[string]int{"a": 49})
 		if n := len(b.bus.reports) - before; n != 1 {
 			t.Errorf("100 changes behind a report took %d more reports", n)
@@ -575,7 +586,7 @@ func TestOffer_LastValueWins(t *testing.T) {
 			rev = r.Rev
 		}
 		offer("a", 0)
-		time.Sleep(2 * lazily)
+		pass(2 * lazily)
 		want(t, "withdrawn", b.bus.lastOffers(), map[string]int{})
 	})
 }
@@ -590,14 +601,14 @@ func TestOffer_HoldsWithTheBatchSeen(t *testing.T) {
 		b.Offer(job.Offer{Kind: job.Overhop, Key: "mail", Worker: "w", Free: free})
 		synctest.Wait()
 		b.Assign(batch(7, order(1), order(2)))
-		time.Sleep(2 * lazily)
+		pass(2 * lazily)
 		last := b.bus.reports[len(b.bus.reports)-1]
 		want(t, "last report", last.Seen, uint64(7))
 		want(t, "room", b.bus.lastOffers(), map[string]int{"w": 2})
 		// A batch that changes nothing is told as seen too.
 		b.target.full = true
 		b.Assign(batch(8, order(3)))
-		time.Sleep(2 * lazily)
+		pass(2 * lazily)
 		last = b.bus.reports[len(b.bus.reports)-1]
 		want(t, "last report", []any{last.Seen, len(last.Offers)}, []any{uint64(8), 1})
 		b.finish(1)
@@ -612,7 +623,7 @@ func TestOffer_AllOfThemWhenAsked(t *testing.T) {
 			synctest.Wait()
 		}
 		b.bus.set(func() { b.bus.full = true })
-		time.Sleep(1100 * time.Millisecond)
+		pass(1100 * time.Millisecond)
 		last := b.bus.reports[len(b.bus.reports)-1]
 		if !last.Full || len(last.Offers) != 3 {
 			t.Errorf("asked for all, told %+v", last)
@@ -625,15 +636,15 @@ func TestLease_EndStopsTheWork(t *testing.T) {
 		b.Offer(job.Offer{Kind: job.Overhop, Key: "mail", Worker: "w", Free: 2})
 		b.Assign(batch(1, order(1), order(2)))
 		b.finish(2)
-		time.Sleep(10 * time.Second) // answered beats carry it on
+		pass(10 * time.Second) // answered beats carry it on
 		_, stopped := b.target.seen()
 		want(t, "stopped under a lease", stopped, []string(nil))
 		b.bus.set(func() { b.bus.down = true })
 		end := b.Lease()
-		time.Sleep(time.Until(end) - time.Millisecond)
+		pass(time.Until(end) - time.Millisecond)
 		_, stopped = b.target.seen()
 		want(t, "stopped too early", stopped, []string(nil))
-		time.Sleep(time.Millisecond)
+		pass(time.Millisecond)
 		synctest.Wait()
 		_, stopped = b.target.seen()
 		want(t, "stopped", stopped, []string{request(1) + " LEASE_EXPIRED"})
@@ -641,7 +652,7 @@ func TestLease_EndStopsTheWork(t *testing.T) {
 		b.finish(1)
 		reports := len(b.bus.reports)
 		b.bus.set(func() { b.bus.down = false })
-		time.Sleep(2 * time.Second)
+		pass(2 * time.Second)
 		want(t, "assigned under the next lease", b.Assign(batch(3, order(3))), []job.Answer{job.Taken})
 		full := false
 		for _, r := range b.bus.reports[reports:] {
@@ -660,7 +671,7 @@ func TestLease_NotLentByAnEarlierAuthority(t *testing.T) {
 		next.Epoch = 9
 		b.Assign(next) // the ledger here still names the former one
 		before := b.Lease()
-		time.Sleep(3 * time.Second)
+		pass(3 * time.Second)
 		want(t, "lease", b.Lease(), before)
 		b.finish(1)
 	})
@@ -674,7 +685,7 @@ func TestRun_Drains(t *testing.T) {
 		}
 		begun := time.Now()
 		b.stop()
-		time.Sleep(4 * time.Second)
+		pass(4 * time.Second)
 		b.finish(1) // ends by itself
 		err := <-b.done
 		if took := time.Since(begun); took != 10*time.Second {
@@ -699,5 +710,43 @@ func TestRun_DrainsInBoundedTime(t *testing.T) {
 			t.Errorf("gave up after %v", took)
 		}
 		b.done <- err
+	})
+}
+
+func TestLease_CountsFromTheSending(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, b *bench) {
+		b.bus.set(func() { b.bus.slow = 400 * time.Millisecond })
+		pass(5*time.Second + 500*time.Millisecond) // the last beat was sent half a second ago
+		if left := time.Until(b.Lease()); left != 5500*time.Millisecond {
+			t.Errorf("lease of 6s has %v left after 500ms", left)
+		}
+	})
+}
+
+func TestReport_LostOneKeepsTheOrderAndTellsAllRoom(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, b *bench) {
+		b.Offer(job.Offer{Kind: job.Overhop, Key: "mail", Worker: "a", Free: 1})
+		synctest.Wait()
+		b.bus.set(func() { b.bus.down = true })
+		b.Offer(job.Offer{Kind: job.Overhop, Key: "mail", Worker: "b", Free: 1})
+		b.finish(1)
+		synctest.Wait()
+		b.finish(2)
+		b.finish(3)
+		lost := len(b.bus.reports)
+		b.bus.set(func() { b.bus.down = false })
+		pass(100 * time.Millisecond)
+		var order []byte
+		full := false
+		for _, r := range b.bus.reports[lost:] {
+			full = full || r.Full && len(r.Offers) == 2
+			for _, o := range r.Outcomes {
+				order = append(order, o.Job[0])
+			}
+		}
+		want(t, "order", order, []byte{1, 2, 3})
+		if !full {
+			t.Errorf("after a lost report: %+v", b.bus.reports[lost:])
+		}
 	})
 }
