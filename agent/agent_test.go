@@ -83,9 +83,9 @@ func (b *fakeBus) Report(ctx context.Context, node string, r job.Report) (job.Re
 	b.sentTo = append(b.sentTo, node)
 	b.flying++
 	b.most = max(b.most, b.flying)
-	hold, down := b.hold, b.down
+	hold := b.hold
 	b.mu.Unlock()
-	defer b.set(func() { b.flying-- })
+	defer func() { b.set(func() { b.flying-- }) }()
 	if hold != nil {
 		select {
 		case <-hold:
@@ -93,11 +93,11 @@ func (b *fakeBus) Report(ctx context.Context, node string, r job.Report) (job.Re
 			return job.ReportAck{}, ctx.Err()
 		}
 	}
-	if down {
-		return job.ReportAck{}, errDown
-	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.down {
+		return job.ReportAck{}, errDown
+	}
 	ack := job.ReportAck{Epoch: b.epoch}
 	for _, o := range r.Outcomes {
 		id := job.RequestID(o.Job, o.N)
@@ -727,14 +727,17 @@ func TestReport_LostOneKeepsTheOrderAndTellsAllRoom(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, b *bench) {
 		b.Offer(job.Offer{Kind: job.Overhop, Key: "mail", Worker: "a", Free: 1})
 		synctest.Wait()
-		b.bus.set(func() { b.bus.down = true })
+		hold := make(chan struct{})
+		b.bus.set(func() { b.bus.down, b.bus.hold = true, hold })
 		b.Offer(job.Offer{Kind: job.Overhop, Key: "mail", Worker: "b", Free: 1})
 		b.finish(1)
 		synctest.Wait()
-		b.finish(2)
+		b.finish(2) // waits behind the first
 		b.finish(3)
+		close(hold)
+		synctest.Wait()
 		lost := len(b.bus.reports)
-		b.bus.set(func() { b.bus.down = false })
+		b.bus.set(func() { b.bus.down, b.bus.hold = false, nil })
 		pass(100 * time.Millisecond)
 		var order []byte
 		full := false
