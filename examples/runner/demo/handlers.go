@@ -1,0 +1,131 @@
+package demo
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"time"
+
+	"yardmaster/runnerpool/rrq"
+)
+
+// handlers by name. An outcome without a status is filled in by rrq.Serve: it
+// tells what ended the handler's ctx.
+var handlers = map[string]rrq.Handler{
+	"echo":  echo,
+	"sleep": sleep,
+	"fail":  fail,
+	"retry": retry,
+	"crash": crash,
+	"hang":  hang,
+	"big":   big,
+}
+
+// handle witnesses a request and runs its handler.
+func (w *witness) handle(ctx context.Context, r *rrq.Request) rrq.Outcome {
+	h := handlers[r.Function]
+	if h == nil {
+		return failed(rrq.Fault{Message: fmt.Sprintf("No handler registered for function '%s'", r.Function), Type: rrq.HandlerNotFound})
+	}
+	if err := w.write(r); err != nil {
+		return failed(rrq.Fault{Message: err.Error(), Type: "witness"})
+	}
+	return h(ctx, r)
+}
+
+// echo returns its params.
+func echo(_ context.Context, r *rrq.Request) rrq.Outcome {
+	return rrq.Outcome{Status: rrq.Success, Result: r.Params}
+}
+
+// sleep takes {"ms": n} milliseconds and returns its params.
+func sleep(ctx context.Context, r *rrq.Request) rrq.Outcome {
+	var p struct {
+		MS int64 `json:"ms"`
+	}
+	if fault := params(r, &p); fault != nil {
+		return failed(*fault)
+	}
+	timer := time.NewTimer(time.Duration(p.MS) * time.Millisecond)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return echo(ctx, r)
+	case <-ctx.Done():
+		return rrq.Outcome{}
+	}
+}
+
+// fail always fails, with {"message": text} if given.
+func fail(_ context.Context, r *rrq.Request) rrq.Outcome {
+	p := struct {
+		Message string `json:"message"`
+	}{Message: "failed as asked"}
+	if fault := params(r, &p); fault != nil {
+		return failed(*fault)
+	}
+	return failed(rrq.Fault{Message: p.Message, Type: "demo"})
+}
+
+// retry asks for {"times": n} further attempts, {"after": s} seconds apart if
+// given, and succeeds then.
+func retry(_ context.Context, r *rrq.Request) rrq.Outcome {
+	var p struct {
+		Times uint32   `json:"times"`
+		After *float64 `json:"after"`
+	}
+	if fault := params(r, &p); fault != nil {
+		return failed(*fault)
+	}
+	if r.Context.Attempt <= p.Times {
+		return rrq.Outcome{Status: rrq.Retry, RetryAfter: p.After}
+	}
+	return rrq.Outcome{Status: rrq.Success, Result: fmt.Appendf(nil, `{"attempt":%d}`, r.Context.Attempt)}
+}
+
+// crash ends the whole process with {"code": n}, 1 if not given.
+func crash(_ context.Context, r *rrq.Request) rrq.Outcome {
+	p := struct {
+		Code int `json:"code"`
+	}{Code: 1}
+	if fault := params(r, &p); fault != nil {
+		return failed(*fault)
+	}
+	os.Exit(p.Code)
+	return rrq.Outcome{}
+}
+
+// hang never returns and takes no notice of a cancel: only the end of its
+// process stops it.
+func hang(context.Context, *rrq.Request) rrq.Outcome {
+	<-make(chan struct{})
+	return rrq.Outcome{}
+}
+
+// big returns a string of {"bytes": n} bytes.
+func big(_ context.Context, r *rrq.Request) rrq.Outcome {
+	var p struct {
+		Bytes int `json:"bytes"`
+	}
+	if fault := params(r, &p); fault != nil {
+		return failed(*fault)
+	}
+	if p.Bytes < 0 || p.Bytes > 2*rrq.MaxFrame {
+		return failed(rrq.Fault{Message: fmt.Sprintf("bytes is %d; must be 0 to %d", p.Bytes, 2*rrq.MaxFrame), Type: "params"})
+	}
+	result := make([]byte, 0, p.Bytes+2)
+	result = append(result, '"')
+	result = append(result, bytes.Repeat([]byte{'x'}, p.Bytes)...)
+	return rrq.Outcome{Status: rrq.Success, Result: append(result, '"')}
+}
+
+func params(r *rrq.Request, p any) *rrq.Fault {
+	if err := json.Unmarshal(r.Params, p); err != nil {
+		return &rrq.Fault{Message: fmt.Sprintf("params of %s: %v", r.Function, err), Type: "params"}
+	}
+	return nil
+}
+
+func failed(f rrq.Fault) rrq.Outcome { return rrq.Outcome{Status: rrq.Error, Fault: &f} }

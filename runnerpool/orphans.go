@@ -1,0 +1,150 @@
+package runnerpool
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+)
+
+// markerEnv is set for every process, with a value of this start of the node:
+// what a runner forks carries it too, however far it runs from its group.
+const markerEnv = "YARD_RUNNER"
+
+// roster is the list of this node's process groups, kept in a file so that the
+// next start of a killed node finds what has survived it. Processes die with
+// the node by themselves; what they forked may not.
+type roster struct {
+	path   string // "": nothing is kept
+	marker string // "YARD_RUNNER=<random>"
+
+	mu     sync.Mutex
+	groups map[int]group
+}
+
+// group is one line of the file: a process group and who it is, by its
+// leader's time of start and its marker.
+type group struct {
+	PID    int    `json:"pid"`
+	Start  uint64 `json:"start"` // ticks since boot
+	Marker string `json:"marker"`
+	Worker string `json:"worker"`
+}
+
+func newRoster(dir string) *roster {
+	r := &roster{marker: markerEnv + "=" + rand.Text(), groups: make(map[int]group)}
+	if dir != "" {
+		r.path = filepath.Join(dir, "runners.json")
+	}
+	return r
+}
+
+// reap ends what a former life of the node has left behind and returns how
+// many processes that were.
+func (r *roster) reap() (int, error) {
+	if r.path == "" {
+		return 0, nil
+	}
+	b, err := os.ReadFile(r.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read the list of former runners: %w", err)
+	}
+	leaders, markers := make(map[int]uint64), make(map[string]bool)
+	for line := range bytes.Lines(b) {
+		var g group
+		// A line cut short by a power loss names nobody who has survived it.
+		if json.Unmarshal(line, &g) == nil && g.PID > 1 && g.Marker != "" {
+			leaders[g.PID] = g.Start
+			markers[g.Marker] = true
+		}
+	}
+	reaped := kill(leaders, markers)
+	if err := os.Remove(r.path); err != nil {
+		return reaped, fmt.Errorf("remove the list of former runners: %w", err)
+	}
+	return reaped, nil
+}
+
+// sweep ends what this life's runners have forked and moved out of their
+// groups.
+func (r *roster) sweep() int { return kill(nil, map[string]bool{r.marker: true}) }
+
+// kill ends every process that is one of the leaders or carries one of the
+// markers, and returns how many they were. A pid may have been given to
+// somebody else since it was written down: a leader is known by its time of
+// start as well.
+func kill(leaders map[int]uint64, markers map[string]bool) int {
+	killed := 0
+	for pid, s := range processes() {
+		start, listed := leaders[pid]
+		if pid == os.Getpid() || s.state == 'Z' || !(listed && start == s.start || marked(pid, markers)) {
+			continue
+		}
+		if syscall.Kill(pid, syscall.SIGKILL) == nil {
+			killed++
+		}
+	}
+	return killed
+}
+
+func marked(pid int, markers map[string]bool) bool {
+	env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+	if err != nil {
+		return false // ended, or not ours
+	}
+	for v := range bytes.SplitSeq(env, []byte{0}) {
+		if bytes.HasPrefix(v, []byte(markerEnv+"=")) && markers[string(v)] {
+			return true
+		}
+	}
+	return false
+}
+
+// enter lists a process that has just been started.
+func (r *roster) enter(pid int, worker string) error {
+	s, _ := stat(pid)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.groups[pid] = group{PID: pid, Start: s.start, Marker: r.marker, Worker: worker}
+	return r.write()
+}
+
+// leave strikes out a process whose whole group has ended.
+func (r *roster) leave(pid int) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.groups, pid)
+	return r.write()
+}
+
+// write replaces the file. It need not survive a power loss: neither would the
+// processes.
+func (r *roster) write() error {
+	if r.path == "" {
+		return nil
+	}
+	var b bytes.Buffer
+	lines := json.NewEncoder(&b)
+	for _, g := range r.groups {
+		if err := lines.Encode(g); err != nil {
+			return err
+		}
+	}
+	next := r.path + ".next"
+	if err := os.WriteFile(next, b.Bytes(), 0o600); err != nil {
+		return fmt.Errorf("write the list of runners: %w", err)
+	}
+	if err := os.Rename(next, r.path); err != nil {
+		return fmt.Errorf("write the list of runners: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,274 @@
+package rrq
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+	"unicode/utf8"
+
+	"yardmaster/internal/frame"
+)
+
+// Version is the protocol version this package speaks.
+const Version = "2"
+
+// MaxFrame is the largest payload of a frame, in bytes, in both directions.
+const MaxFrame = 16 << 20
+
+// ErrMalformed tells of a frame that is not a message of the protocol.
+var ErrMalformed = errors.New("malformed message")
+
+// TooLargeError refuses to send a message that the peer would not read.
+type TooLargeError = frame.TooLargeError
+
+// Request asks a runner to run one handler.
+type Request struct {
+	RequestID string
+	JobID     string
+	Function  string          // the handler's name
+	Params    json.RawMessage // a JSON object; nil is {}
+	Context   Context
+}
+
+// Context is what a handler may know of its job.
+type Context struct {
+	JobID       string
+	Attempt     uint32 // 1-based
+	EnqueueTime time.Time
+	QueueName   string
+	Deadline    time.Time         // zero: none
+	Trace       map[string]string // carrier of the producer's trace; nil: none
+	Correlation map[string]string // nil: none
+	WorkerID    string
+	// Fence grows over all dispatches of a yard: a handler may hand it to its
+	// own database to have stale writes refused. It is an addition to the
+	// protocol; a runner that does not know it skips it.
+	Fence uint64
+}
+
+// Statuses of an outcome.
+const (
+	Success = "success"
+	Retry   = "retry"
+	Timeout = "timeout"
+	Error   = "error"
+)
+
+// Outcome is a runner's answer to a request.
+type Outcome struct {
+	JobID      string
+	RequestID  string
+	Status     string          // Success, Retry, Timeout or Error
+	Result     json.RawMessage // nil: none, or null
+	Fault      *Fault          // nil: none
+	RetryAfter *float64        // seconds, with Retry; nil: as the policy has it
+}
+
+// Fault says why a handler failed.
+type Fault struct {
+	Message string
+	Type    string // HandlerNotFound, Cancelled, TimedOut, or the handler's own
+	Code    string
+	Details json.RawMessage // any JSON; nil: none
+}
+
+// Fault types with a meaning.
+const (
+	HandlerNotFound = "handler_not_found" // final: no attempt follows
+	Cancelled       = "cancelled"
+	TimedOut        = "timeout"
+)
+
+// Cancel asks a runner to stop what it runs for a job.
+type Cancel struct {
+	JobID     string
+	RequestID string // "": every request of the job
+	HardKill  bool   // reserved; runners ignore it
+}
+
+// Types of an envelope.
+const (
+	typeRequest  = "request"
+	typeResponse = "response"
+	typeCancel   = "cancel"
+)
+
+// message is one decoded envelope: exactly one of the pointers is set.
+type message struct {
+	request  *Request
+	version  string // of the request or cancel
+	outcome  *Outcome
+	hasID    bool // the outcome names its request
+	cancel   *Cancel
+	envelope string
+}
+
+// decode reads a frame's payload. Every error wraps [ErrMalformed].
+func decode(payload []byte) (message, error) {
+	if !utf8.Valid(payload) {
+		return message{}, fmt.Errorf("%w: not UTF-8", ErrMalformed)
+	}
+	var env struct {
+		Type    string          `json:"type"`
+		Payload json.RawMessage `json:"payload"`
+	}
+	if err := json.Unmarshal(payload, &env); err != nil {
+		return message{}, malformed("envelope", err)
+	}
+	if isNull(env.Payload) {
+		return message{}, fmt.Errorf("%w: envelope without payload", ErrMalformed)
+	}
+	m := message{envelope: env.Type}
+	var err error
+	switch env.Type {
+	case typeRequest:
+		m.request, m.version, err = decodeRequest(env.Payload)
+	case typeResponse:
+		m.outcome, m.hasID, err = decodeOutcome(env.Payload)
+	case typeCancel:
+		m.cancel, m.version, err = decodeCancel(env.Payload)
+	default:
+		err = fmt.Errorf("%w: unknown type %.40q", ErrMalformed, env.Type)
+	}
+	return m, err
+}
+
+func malformed(what string, err error) error {
+	return fmt.Errorf("%w: %s: %v", ErrMalformed, what, err)
+}
+
+// isNull tells a value that is absent or null.
+func isNull(raw json.RawMessage) bool { return len(raw) == 0 || string(raw) == "null" }
+
+// present gives a value, or nil for null.
+func present(raw json.RawMessage) json.RawMessage {
+	if isNull(raw) {
+		return nil
+	}
+	return raw
+}
+
+func decodeOutcome(payload []byte) (*Outcome, bool, error) {
+	var w struct {
+		JobID      string          `json:"job_id"`
+		RequestID  *string         `json:"request_id"`
+		Status     string          `json:"status"`
+		Result     json.RawMessage `json:"result"`
+		Error      *wireFault      `json:"error"`
+		RetryAfter *float64        `json:"retry_after_seconds"`
+	}
+	if err := json.Unmarshal(payload, &w); err != nil {
+		return nil, false, malformed("response", err)
+	}
+	switch w.Status {
+	case Success, Retry, Timeout, Error:
+	default:
+		return nil, false, fmt.Errorf("%w: response with status %.40q", ErrMalformed, w.Status)
+	}
+	o := &Outcome{JobID: w.JobID, Status: w.Status, Result: present(w.Result), RetryAfter: w.RetryAfter}
+	if w.RequestID != nil {
+		o.RequestID = *w.RequestID
+	}
+	if w.Error != nil {
+		if w.Error.Message == nil {
+			return nil, false, fmt.Errorf("%w: response with an error that has no message", ErrMalformed)
+		}
+		o.Fault = &Fault{
+			Message: *w.Error.Message,
+			Type:    scalar(w.Error.Type),
+			Code:    scalar(w.Error.Code),
+			Details: present(w.Error.Details),
+		}
+	}
+	return o, o.RequestID != "", nil
+}
+
+type wireFault struct {
+	Message *string         `json:"message"`
+	Type    json.RawMessage `json:"type"`
+	Code    json.RawMessage `json:"code"`
+	Details json.RawMessage `json:"details"`
+}
+
+// scalar reads a string leniently: a runner that gives its code as a number is
+// not worth a lost connection.
+func scalar(raw json.RawMessage) string {
+	if isNull(raw) {
+		return ""
+	}
+	var s string
+	if json.Unmarshal(raw, &s) == nil {
+		return s
+	}
+	return string(raw)
+}
+
+func decodeRequest(payload []byte) (*Request, string, error) {
+	var w struct {
+		Version   *string         `json:"protocol_version"`
+		RequestID string          `json:"request_id"`
+		JobID     string          `json:"job_id"`
+		Function  string          `json:"function_name"`
+		Params    json.RawMessage `json:"params"`
+		Context   *struct {
+			JobID       string            `json:"job_id"`
+			Attempt     uint32            `json:"attempt"`
+			EnqueueTime time.Time         `json:"enqueue_time"`
+			QueueName   string            `json:"queue_name"`
+			Deadline    *time.Time        `json:"deadline"`
+			Trace       map[string]string `json:"trace_context"`
+			Correlation map[string]string `json:"correlation_context"`
+			WorkerID    *string           `json:"worker_id"`
+			Fence       uint64            `json:"fence"`
+		} `json:"context"`
+	}
+	if err := json.Unmarshal(payload, &w); err != nil {
+		return nil, "", malformed("request", err)
+	}
+	if w.RequestID == "" || w.JobID == "" || w.Context == nil {
+		return nil, "", fmt.Errorf("%w: request without request_id, job_id or context", ErrMalformed)
+	}
+	if len(w.Params) > 0 && w.Params[0] != '{' {
+		return nil, "", fmt.Errorf("%w: request with params that are not an object", ErrMalformed)
+	}
+	r := &Request{RequestID: w.RequestID, JobID: w.JobID, Function: w.Function, Params: w.Params}
+	if r.Params == nil {
+		r.Params = json.RawMessage("{}")
+	}
+	c := w.Context
+	r.Context = Context{JobID: c.JobID, Attempt: c.Attempt, EnqueueTime: c.EnqueueTime, QueueName: c.QueueName,
+		Trace: c.Trace, Correlation: c.Correlation, Fence: c.Fence}
+	if c.Deadline != nil {
+		r.Context.Deadline = *c.Deadline
+	}
+	if c.WorkerID != nil {
+		r.Context.WorkerID = *c.WorkerID
+	}
+	return r, version(w.Version), nil
+}
+
+func decodeCancel(payload []byte) (*Cancel, string, error) {
+	var w struct {
+		Version   *string `json:"protocol_version"`
+		JobID     string  `json:"job_id"`
+		RequestID *string `json:"request_id"`
+		HardKill  bool    `json:"hard_kill"`
+	}
+	if err := json.Unmarshal(payload, &w); err != nil {
+		return nil, "", malformed("cancel", err)
+	}
+	c := &Cancel{JobID: w.JobID, HardKill: w.HardKill}
+	if w.RequestID != nil {
+		c.RequestID = *w.RequestID
+	}
+	return c, version(w.Version), nil
+}
+
+// version: a peer that names none is taken to speak ours.
+func version(v *string) string {
+	if v == nil {
+		return Version
+	}
+	return *v
+}

@@ -1,0 +1,119 @@
+package runnerpool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// spawner starts processes from one thread that lives as long as the pools.
+// The kernel ties a child's parent-death signal to the thread that forked it,
+// and Go ends threads as it likes: a child born on any other one could be
+// killed in the middle of its work.
+type spawner struct {
+	calls chan spawnCall
+}
+
+type spawnCall struct {
+	cmd  *exec.Cmd
+	done chan error
+}
+
+func newSpawner() *spawner { return &spawner{calls: make(chan spawnCall)} }
+
+// run serves start until ctx ends. It never unlocks: the thread goes with the
+// goroutine, and takes with it what should have been ended before.
+func (s *spawner) run(ctx context.Context) {
+	runtime.LockOSThread()
+	for {
+		select {
+		case call := <-s.calls:
+			call.done <- call.cmd.Start()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// start starts cmd in a process group of its own.
+func (s *spawner) start(ctx context.Context, cmd *exec.Cmd) error {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	call := spawnCall{cmd: cmd, done: make(chan error, 1)}
+	select {
+	case s.calls <- call:
+		return <-call.done
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// command builds a member's process: its arguments and environment hold the
+// socket once each, however the configuration wants it told. marker is found
+// again in the environment of whatever the process forks.
+func command(r *RunnerConfig, addr, marker string) *exec.Cmd {
+	args := make([]string, 0, len(r.Cmd)+2)
+	given := false
+	for _, arg := range r.Cmd {
+		given = given || strings.Contains(arg, socketPlaceholder)
+		args = append(args, strings.ReplaceAll(arg, socketPlaceholder, addr))
+	}
+	if !given && r.SocketVia != SocketEnv {
+		args = append(args, socketArg, addr)
+	}
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Dir = r.Cwd
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, socketEnv+"=") { // the node's own, if it is somebody's runner
+			cmd.Env = append(cmd.Env, v)
+		}
+	}
+	for k, v := range r.Env {
+		cmd.Env = append(cmd.Env, k+"="+v)
+	}
+	if r.SocketVia != SocketArg {
+		cmd.Env = append(cmd.Env, socketEnv+"="+addr)
+	}
+	cmd.Env = append(cmd.Env, marker)
+	return cmd
+}
+
+// describeStart tells what to do about a process that could not be started.
+func describeStart(err error, r *RunnerConfig) error {
+	switch {
+	case errors.Is(err, exec.ErrNotFound), errors.Is(err, os.ErrNotExist):
+		if r.Cwd != "" {
+			if _, statErr := os.Stat(r.Cwd); statErr != nil {
+				return fmt.Errorf("start runner: working directory %s does not exist; check cwd: %w", r.Cwd, err)
+			}
+		}
+		return fmt.Errorf("start runner: program %s not found; check cmd and PATH: %w", r.Cmd[0], err)
+	case errors.Is(err, os.ErrPermission):
+		return fmt.Errorf("start runner: %s may not be executed; check its mode: %w", r.Cmd[0], err)
+	}
+	return fmt.Errorf("start runner: %w", err)
+}
+
+// errPortTaken tells of a port that somebody else has.
+var errPortTaken = errors.New("port is in use by another process; free it or change tcp_port")
+
+// claim makes sure that a port can be bound, or picks a free one for 0. Only
+// the child's own bind can be sure: what happens in between is noticed by
+// [listener].
+func claim(host string, port int) (int, error) {
+	ln, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+	if err != nil {
+		if errors.Is(err, syscall.EADDRINUSE) {
+			return 0, fmt.Errorf("port %d: %w", port, errPortTaken)
+		}
+		return 0, fmt.Errorf("probe port %d: %w", port, err)
+	}
+	port = ln.Addr().(*net.TCPAddr).Port
+	return port, ln.Close()
+}
