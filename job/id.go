@@ -131,7 +131,7 @@ func RequestID(id ID, n uint32) string {
 
 // ParseRequestID reads what [RequestID] wrote; ok is false for any other text.
 func ParseRequestID(s string) (id ID, n uint32, ok bool) {
-	if len(s) < 38 || len(s) > 46 || s[36] != '#' {
+	if len(s) < 38 || len(s) > 47 || s[36] != '#' {
 		return ID{}, 0, false
 	}
 	id, err := ParseID(s[:36])

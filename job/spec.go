@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"time"
 )
 
@@ -57,15 +58,31 @@ func ParseSpec(body []byte) (Spec, error) {
 	if err := json.Unmarshal(body, &s); err != nil {
 		return Spec{}, invalid("job is not valid JSON: %v", describe(err))
 	}
+	if string(s.Params) == "null" { // absent, as in every other field
+		s.Params = nil
+	}
 	return s, s.Validate()
 }
 
 func describe(err error) error {
 	var typed *json.UnmarshalTypeError
 	if errors.As(err, &typed) {
-		return fmt.Errorf("%s must be a %s, not a %s", typed.Field, typed.Type, typed.Value)
+		return fmt.Errorf("%s must be %s, not a %s", typed.Field, wanted(typed.Type), typed.Value)
 	}
 	return err
+}
+
+// wanted names a field's type in JSON's words.
+func wanted(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Int, reflect.Int64:
+		return "a whole number"
+	case reflect.String:
+		return "a string"
+	case reflect.Slice:
+		return "a base64 string"
+	}
+	return "an object"
 }
 
 // Validate checks every field's range.

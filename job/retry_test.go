@@ -1,0 +1,63 @@
+package job
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestPolicy_Decide(t *testing.T) {
+	const s = time.Second
+	after := func(d time.Duration) *time.Duration { return &d }
+	fault := func(message, kind string) *Fault { return &Fault{Message: message, Type: kind} }
+	for _, c := range []struct {
+		name    string
+		attempt Attempt
+		outcome Outcome
+		want    Verdict
+	}{
+		{"success", Attempt{Number: 1}, Outcome{Status: Success}, Verdict{Next: Done}},
+		{"success at last", Attempt{Number: 99}, Outcome{Status: Success, Final: true}, Verdict{Next: Done}},
+		// RRQ's backoff: 5 s, doubling, at most an hour, no jitter.
+		{"first error", Attempt{Number: 1}, Outcome{Status: Error, Fault: fault("boom", "")}, Verdict{Again, 5 * s, "boom", false}},
+		{"second", Attempt{Number: 2}, Outcome{Status: Error}, Verdict{Again, 10 * s, "error", false}},
+		{"fourth", Attempt{Number: 4}, Outcome{Status: Error}, Verdict{Again, 40 * s, "error", false}},
+		{"the last", Attempt{Number: 5}, Outcome{Status: Error}, Verdict{Next: Dead, Reason: "error"}},
+		{"tenth of twenty", Attempt{Number: 10, MaxAttempts: 20}, Outcome{Status: Error}, Verdict{Again, 2560 * s, "error", false}},
+		{"eleventh of twenty", Attempt{Number: 11, MaxAttempts: 20}, Outcome{Status: Error}, Verdict{Again, 3600 * s, "error", false}},
+		{"very late", Attempt{Number: math.MaxUint32 - 1, MaxAttempts: math.MaxUint32}, Outcome{Status: Error}, Verdict{Again, 3600 * s, "error", false}},
+		{"its own last", Attempt{Number: 1, MaxAttempts: 1}, Outcome{Status: Error}, Verdict{Next: Dead, Reason: "error"}},
+		{"its own interval", Attempt{Number: 3, RetryInterval: 7 * s}, Outcome{Status: Error}, Verdict{Again, 7 * s, "error", false}},
+		// A handler that asks to run again counts like an error.
+		{"retry", Attempt{Number: 1}, Outcome{Status: Retry, Fault: fault("busy", "")}, Verdict{Again, 5 * s, "busy", false}},
+		{"retry at its time", Attempt{Number: 1, RetryInterval: 7 * s}, Outcome{Status: Retry, RetryAfter: after(2 * s)}, Verdict{Again, 2 * s, "error", false}},
+		{"retry too far away", Attempt{Number: 1}, Outcome{Status: Retry, RetryAfter: after(99 * time.Hour)}, Verdict{Again, 3600 * s, "error", false}},
+		{"retry in the past", Attempt{Number: 1}, Outcome{Status: Retry, RetryAfter: after(-s)}, Verdict{Again, 0, "error", false}},
+		{"the last retry", Attempt{Number: 5}, Outcome{Status: Retry, RetryAfter: after(s)}, Verdict{Next: Dead, Reason: "error"}},
+		// Final ends.
+		{"timeout", Attempt{Number: 1}, Outcome{Status: TimedOut}, Verdict{Next: Dead, Reason: "timeout"}},
+		{"cancelled", Attempt{Number: 1}, Outcome{Status: Cancelled}, Verdict{Next: Dead, Reason: "cancelled"}},
+		{"no handler", Attempt{Number: 1}, Outcome{Status: Error, Fault: fault("none", HandlerNotFound)}, Verdict{Next: Dead, Reason: "none"}},
+		{"no handler, but a retry", Attempt{Number: 1}, Outcome{Status: Error, Fault: fault("none", "other")}, Verdict{Again, 5 * s, "none", false}},
+		{"invalid", Attempt{Number: 1}, Outcome{Status: Error, Fault: fault("bad", FaultInvalid)}, Verdict{Next: Dead, Reason: "bad"}},
+		{"final", Attempt{Number: 1}, Outcome{Status: Error, Final: true}, Verdict{Next: Dead, Reason: "error"}},
+		// What never ran, or was stopped by us, gives the attempt back.
+		{"declined", Attempt{Number: 5}, Outcome{Status: Declined}, Verdict{Next: Back, Reason: "declined"}},
+		{"declined for a while", Attempt{Number: 5}, Outcome{Status: Declined, RetryAfter: after(s)}, Verdict{Next: Back, Delay: s, Reason: "declined"}},
+		{"interrupted", Attempt{Number: 5, Losses: 9}, Outcome{Status: Interrupted}, Verdict{Next: Back, Reason: "interrupted"}},
+		{"lost", Attempt{Number: 5, Losses: 8}, Outcome{Status: Lost}, Verdict{Next: Back, Reason: "lost", Loss: true}},
+		{"lost too often", Attempt{Number: 1, Losses: 9}, Outcome{Status: Lost}, Verdict{Next: Dead, Reason: "lost_too_often"}},
+	} {
+		if diff := cmp.Diff(c.want, DefaultPolicy.Decide(c.attempt, c.outcome)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", c.name, diff)
+		}
+	}
+}
+
+func TestPolicy_WithoutAttempts(t *testing.T) {
+	if v := (Policy{}).Decide(Attempt{Number: 1}, Outcome{Status: Error}); v.Next != Dead {
+		t.Errorf("a policy of no attempts decides %+v", v)
+	}
+}
