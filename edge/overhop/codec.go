@@ -54,9 +54,12 @@ func (k Kind) String() string { return kindNames[k] }
 // int64's range, UTF-8 text, binary, arrays, and maps whose keys are UTF-8
 // text, nested at most [MaxDepth] deep, with nothing behind it. It allocates
 // nothing whatever sizes b announces. The error is a [*CodecError].
-func Check(b []byte) error {
+func Check(b []byte) error { return CheckDepth(b, MaxDepth) }
+
+// CheckDepth is [Check] for a value that may be nested at most levels deep.
+func CheckDepth(b []byte, levels int) error {
 	c := checker{b: b}
-	if err := c.value(MaxDepth); err != nil {
+	if err := c.value(levels); err != nil {
 		return err
 	}
 	if c.at != len(b) {

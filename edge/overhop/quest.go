@@ -82,12 +82,8 @@ const payloadLevels = MaxDepth - 2
 func (q *Quest) appendPayload(b []byte) ([]byte, error) {
 	switch {
 	case len(q.Payload) > 0:
-		c := checker{b: q.Payload}
-		if err := c.value(payloadLevels); err != nil {
+		if err := CheckDepth(q.Payload, payloadLevels); err != nil {
 			return b, fmt.Errorf("%w: %v", ErrNotSendable, err)
-		}
-		if c.at != len(q.Payload) {
-			return b, fmt.Errorf("%w: more than one value", ErrNotSendable)
 		}
 		return append(b, q.Payload...), nil
 	case len(q.Params) > 0:

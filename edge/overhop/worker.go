@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"yardmaster/internal/backoff"
+	"yardmaster/internal/frame"
 )
 
 // Handler does one job. Its context ends when the job is recalled, its lease
@@ -48,6 +49,10 @@ type Worker struct {
 	idle    chan struct{}     // closed when nothing is running and the worker leaves
 	leaving bool
 }
+
+// lastWord is how long a handler that was cancelled at the end of the grace
+// has to return and have its end told.
+const lastWord = 2 * time.Second
 
 // held is a job in hand, until its end is known to the yard.
 type held struct {
@@ -181,6 +186,7 @@ func (w *Worker) attend(ctx, conn context.Context, c *Client) {
 	defer beat.Stop()
 	leave := ctx.Done()
 	var tooLate <-chan time.Time
+	cancelled := false
 	for {
 		select {
 		case <-conn.Done():
@@ -190,13 +196,16 @@ func (w *Worker) attend(ctx, conn context.Context, c *Client) {
 		case <-leave:
 			leave = nil
 			w.leave(c)
-			grace := time.NewTimer(w.Grace)
-			defer grace.Stop()
-			tooLate = grace.C
+			tooLate = time.After(w.Grace)
 		case <-w.idle:
 			return
 		case <-tooLate:
-			return
+			if cancelled {
+				return
+			}
+			cancelled = true
+			w.cancelAll()
+			tooLate = time.After(lastWord)
 		}
 	}
 }
@@ -209,6 +218,14 @@ func (w *Worker) leave(c *Client) {
 	defer w.mu.Unlock()
 	w.leaving = true
 	w.closeIdle()
+}
+
+func (w *Worker) cancelAll() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, h := range w.running {
+		h.cancel()
+	}
 }
 
 func (w *Worker) closeIdle() {
@@ -311,6 +328,11 @@ func (w *Worker) finish(h *held, result Raw, err error) {
 // subscribe tells it again.
 func (w *Worker) told(h *held, c *Client, err error) {
 	var remote *RemoteError
+	var large *frame.TooLargeError
+	if errors.As(err, &large) {
+		w.finish(h, nil, &FailError{Message: "result: " + large.Error(), Type: "result_too_large", Final: true})
+		return
+	}
 	if err != nil && !errors.As(err, &remote) {
 		return
 	}

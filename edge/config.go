@@ -1,0 +1,212 @@
+package edge
+
+import (
+	"fmt"
+	"net"
+	"strconv"
+	"time"
+
+	"yardmaster/edge/overhop"
+)
+
+// Config is the edge of one node. Server, Wire and Pagination are written as
+// Overhop's users write them; Delivery and Limits are ours. A zero field means
+// its default.
+type Config struct {
+	Node    string `toml:"-"` // the node's name, told to clients
+	Version string `toml:"-"` // of the program, for STATUS
+	Built   string `toml:"-"` // when, RFC 3339, for STATUS; empty: not known
+
+	Server     ServerConfig     `toml:"server"`
+	Wire       WireConfig       `toml:"wire"`
+	Pagination PaginationConfig `toml:"pagination"`
+	Delivery   DeliveryConfig   `toml:"delivery"`
+	Limits     LimitsConfig     `toml:"limits"`
+}
+
+// ServerConfig says where the edge listens.
+type ServerConfig struct {
+	// Host to listen on, a name or an address. Default "127.0.0.1".
+	Host string `toml:"host"`
+	// Port to listen on, 1 to 65535, or -1 for any free one. Default 9876.
+	Port int `toml:"port"`
+}
+
+// Address is what to listen on.
+func (c ServerConfig) Address() string {
+	return net.JoinHostPort(c.Host, strconv.Itoa(max(c.Port, 0)))
+}
+
+// WireConfig bounds what travels.
+type WireConfig struct {
+	// MaxEnvelope is the largest frame payload taken and sent, in bytes, 65536
+	// to 33554432. Default 8388608.
+	MaxEnvelope int `toml:"max_envelope_size_bytes"`
+	// Session bounds connections that are not registered.
+	Session SessionConfig `toml:"session"`
+}
+
+// SessionConfig holds lifetimes in whole seconds, 1 to 3600.
+type SessionConfig struct {
+	// Unhelloed is how long a connection may live before its HELLO. Default 10.
+	Unhelloed int `toml:"unhelloed_max_lifetime_seconds"`
+	// Unregistered is how long after its HELLO a connection is asked to
+	// register. Default 10.
+	Unregistered int `toml:"helloed_unregistered_max_lifetime_seconds"`
+	// Ident is how long it then has for that. Default 2.
+	Ident int `toml:"ident_register_timeout_seconds"`
+}
+
+func (c SessionConfig) lifetimes() overhop.Lifetimes {
+	return overhop.Lifetimes{
+		Unhelloed:    time.Duration(c.Unhelloed) * time.Second,
+		Unregistered: time.Duration(c.Unregistered) * time.Second,
+		Ident:        time.Duration(c.Ident) * time.Second,
+	}
+}
+
+// PaginationConfig bounds LSJOB.
+type PaginationConfig struct {
+	// DefaultPageSize is the jobs on a page if the request names none, 1 to
+	// MaxPageSize. Default 15.
+	DefaultPageSize int `toml:"default_page_size"`
+	// MaxPageSize is the most jobs on a page; a request for more gets as many.
+	// 1 to 10000. Default 1000.
+	MaxPageSize int `toml:"max_page_size"`
+}
+
+// DeliveryConfig sets the life of jobs at workers.
+type DeliveryConfig struct {
+	// RequireHelloExt gives jobs only to clients that offered "delivery/1" in
+	// HELLO. Default true; with false any subscription with credits gets them,
+	// also of clients that do not know what a QUEST is.
+	RequireHelloExt *bool `toml:"require_hello_ext"`
+	// Ack is how long a worker has to ACK or NACK a QUEST, 1s to 60s.
+	// Default 5s.
+	Ack time.Duration `toml:"ack_timeout"`
+	// Lease is how long a worker may be silent about a job, 2s to 6s: no lease
+	// may be longer than that of the node which gives it. Default 6s.
+	Lease time.Duration `toml:"lease"`
+	// Beat is how often a worker is asked to BEAT, at most half of Lease.
+	// Default 2s.
+	Beat time.Duration `toml:"beat"`
+	// RecallGrace is how long a recalled job has to end by itself, 0s to 60s;
+	// -1ns for none. Default 2s.
+	RecallGrace time.Duration `toml:"recall_grace"`
+	// SettleWait is how long a DONE or FAIL waits for its commit before it is
+	// answered UNAVAILABLE, 1s to 60s. Default 10s.
+	SettleWait time.Duration `toml:"settle_wait"`
+	// DrainGrace is what DRAIN announces as the time until the node closes its
+	// connections, 1s to 1h. Default 10s.
+	DrainGrace time.Duration `toml:"drain_grace"`
+}
+
+// LimitsConfig bounds what clients may cost.
+type LimitsConfig struct {
+	// Connections is the most at once, 1 to 1000000. Default 20000.
+	Connections int `toml:"max_connections"`
+	// PerAddress is the most at once from one address, 1 to 1000000. Default
+	// 10000.
+	PerAddress int `toml:"max_connections_per_address"`
+	// Subscriptions is the most of one worker, 1 to 100000. Default 1024.
+	Subscriptions int `toml:"max_subscriptions_per_worker"`
+	// Awaits is the most ends of jobs one connection may wait for at once, 1
+	// to 10000. Default 64.
+	Awaits int `toml:"max_awaits_per_connection"`
+	// WriteTimeout is how long a client may take to read what was written for
+	// it before it is cut off, 100ms to 5m. Default 10s.
+	WriteTimeout time.Duration `toml:"write_timeout"`
+	// IdleTimeout is how long a registered client may be silent before it is
+	// cut off, 10s or more; 0 means for ever. Default 0.
+	IdleTimeout time.Duration `toml:"idle_timeout"`
+	// RequestTimeout is how long a request may take that the whole yard has to
+	// answer, 1s to 60s. Default 5s.
+	RequestTimeout time.Duration `toml:"request_timeout"`
+}
+
+// WithDefaults fills in what is not set.
+func (c Config) WithDefaults() Config {
+	byDefault(&c.Server.Host, "127.0.0.1")
+	byDefault(&c.Server.Port, 9876)
+	byDefault(&c.Wire.MaxEnvelope, overhop.DefaultFrameLimit)
+	byDefault(&c.Wire.Session.Unhelloed, 10)
+	byDefault(&c.Wire.Session.Unregistered, 10)
+	byDefault(&c.Wire.Session.Ident, 2)
+	byDefault(&c.Pagination.DefaultPageSize, 15)
+	byDefault(&c.Pagination.MaxPageSize, 1000)
+	if c.Delivery.RequireHelloExt == nil {
+		required := true
+		c.Delivery.RequireHelloExt = &required
+	}
+	byDefault(&c.Delivery.Ack, 5*time.Second)
+	byDefault(&c.Delivery.Lease, 6*time.Second)
+	byDefault(&c.Delivery.Beat, 2*time.Second)
+	byDefault(&c.Delivery.RecallGrace, 2*time.Second)
+	byDefault(&c.Delivery.SettleWait, 10*time.Second)
+	byDefault(&c.Delivery.DrainGrace, 10*time.Second)
+	byDefault(&c.Limits.Connections, 20_000)
+	byDefault(&c.Limits.PerAddress, 10_000)
+	byDefault(&c.Limits.Subscriptions, 1024)
+	byDefault(&c.Limits.Awaits, 64)
+	byDefault(&c.Limits.WriteTimeout, 10*time.Second)
+	byDefault(&c.Limits.RequestTimeout, 5*time.Second)
+	return c
+}
+
+func byDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// Validate says which field of a config with defaults is out of range and what
+// the range is.
+func (c Config) Validate() error {
+	session := c.Wire.Session
+	for _, f := range [...]struct {
+		key             string
+		value, min, max int
+	}{
+		{"server.port", c.Server.Port, -1, 65535},
+		{"wire.max_envelope_size_bytes", c.Wire.MaxEnvelope, overhop.MinFrameLimit, overhop.MaxFrameLimit},
+		{"wire.session.unhelloed_max_lifetime_seconds", session.Unhelloed, 1, 3600},
+		{"wire.session.helloed_unregistered_max_lifetime_seconds", session.Unregistered, 1, 3600},
+		{"wire.session.ident_register_timeout_seconds", session.Ident, 1, 3600},
+		{"pagination.max_page_size", c.Pagination.MaxPageSize, 1, 10_000},
+		{"pagination.default_page_size", c.Pagination.DefaultPageSize, 1, c.Pagination.MaxPageSize},
+		{"limits.max_connections", c.Limits.Connections, 1, 1_000_000},
+		{"limits.max_connections_per_address", c.Limits.PerAddress, 1, 1_000_000},
+		{"limits.max_subscriptions_per_worker", c.Limits.Subscriptions, 1, 100_000},
+		{"limits.max_awaits_per_connection", c.Limits.Awaits, 1, 10_000},
+	} {
+		if f.value < f.min || f.value > f.max {
+			return fmt.Errorf("%s is %d; must be %d to %d", f.key, f.value, f.min, f.max)
+		}
+	}
+	return c.validateDurations()
+}
+
+func (c Config) validateDurations() error {
+	for _, f := range [...]struct {
+		key             string
+		value, min, max time.Duration
+	}{
+		{"delivery.ack_timeout", c.Delivery.Ack, time.Second, time.Minute},
+		{"delivery.lease", c.Delivery.Lease, 2 * time.Second, 6 * time.Second},
+		{"delivery.beat", c.Delivery.Beat, 100 * time.Millisecond, c.Delivery.Lease / 2},
+		{"delivery.recall_grace", c.Delivery.RecallGrace, -1, time.Minute},
+		{"delivery.settle_wait", c.Delivery.SettleWait, time.Second, time.Minute},
+		{"delivery.drain_grace", c.Delivery.DrainGrace, time.Second, time.Hour},
+		{"limits.write_timeout", c.Limits.WriteTimeout, 100 * time.Millisecond, 5 * time.Minute},
+		{"limits.request_timeout", c.Limits.RequestTimeout, time.Second, time.Minute},
+	} {
+		if f.value < f.min || f.value > f.max {
+			return fmt.Errorf("%s is %s; must be %s to %s", f.key, f.value, f.min, f.max)
+		}
+	}
+	if idle := c.Limits.IdleTimeout; idle != 0 && idle < 10*time.Second {
+		return fmt.Errorf("limits.idle_timeout is %s; must be 0 or at least 10s", idle)
+	}
+	return nil
+}

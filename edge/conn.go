@@ -1,0 +1,216 @@
+package edge
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"yardmaster/edge/overhop"
+	"yardmaster/internal/frame"
+)
+
+// lingering bounds what is still read from a client that is being refused, so
+// that the refusal reaches it before the connection is reset.
+const (
+	lingerTime  = 500 * time.Millisecond
+	lingerBytes = 1 << 20
+)
+
+// conn is one connection.
+type conn struct {
+	s      *Server
+	nc     net.Conn
+	host   string // the client's address without its port
+	ctx    context.Context
+	cancel context.CancelFunc
+	out    *outbox
+	awaits sync.WaitGroup
+	read   atomic.Bool // the read loop has ended
+
+	// The read loop's own.
+	in      *frame.Reader
+	yard    Session
+	scratch []byte // an answer's payload while it is built
+	parting bool   // said GOODBYE and waits for nothing
+
+	order   sync.Mutex // guards session
+	session *overhop.Session
+
+	// Guarded by Server.mu.
+	wid     string // empty: not registered
+	subs    map[string]*subscription
+	byQueue map[string]*subscription
+	jobs    map[*dispatch]struct{} // in this worker's hands, until settled
+	waiting int                    // AWAITs under way
+	leaving bool                   // said GOODBYE: no more jobs
+	stuffed bool                   // too much waits for it to read: no more jobs for now
+	gone    bool
+}
+
+func (s *Server) newConn(ctx context.Context, nc net.Conn) *conn {
+	host, _, err := net.SplitHostPort(nc.RemoteAddr().String())
+	if err != nil {
+		host = nc.RemoteAddr().String()
+	}
+	c := &conn{
+		s: s, nc: nc, host: host,
+		in:      frame.NewReader(nc, s.cfg.Wire.MaxEnvelope),
+		session: overhop.NewSession(s.cfg.Wire.Session.lifetimes(), time.Now()),
+	}
+	c.out = newOutbox(func() { s.setStuffed(c, false) })
+	c.ctx, c.cancel = context.WithCancel(ctx)
+	return c
+}
+
+// run is the connection's life.
+func (c *conn) run() {
+	var writer sync.WaitGroup
+	writer.Go(func() {
+		c.out.run(c.nc, c.s.cfg.Limits.WriteTimeout)
+		if !c.read.Load() {
+			c.nc.Close() // nothing can be answered any more
+		}
+	})
+	err := c.readLoop()
+	c.read.Store(true)
+	c.out.finish()
+	c.cancel()
+	c.s.remove(c)
+	writer.Wait()
+	c.awaits.Wait()
+	c.linger(err)
+	c.nc.Close()
+}
+
+// errRefused ends a connection that was told why.
+var errRefused = errors.New("client broke the protocol")
+
+// readLoop handles requests in order until the client goes or breaks the
+// rules. Bytes that make no sense end it without an answer.
+func (c *conn) readLoop() error {
+	idle := c.s.cfg.Limits.IdleTimeout
+	for {
+		if !c.in.Ready() {
+			c.out.kick() // nothing more to add to what is written at once
+			if idle > 0 && c.wid != "" {
+				c.nc.SetReadDeadline(time.Now().Add(idle))
+			}
+		}
+		payload, err := c.in.Next()
+		if err != nil {
+			return err
+		}
+		e, err := overhop.ParseEnvelope(payload)
+		if err != nil {
+			return err
+		}
+		if !c.out.await(maxSlots) {
+			return net.ErrClosed
+		}
+		if err := c.step(e); err != nil {
+			return err
+		}
+	}
+}
+
+// step holds a message against the rules of order and does what they say.
+func (c *conn) step(e overhop.Envelope) error {
+	c.order.Lock()
+	step := c.session.Step(e, time.Now())
+	c.order.Unlock()
+	switch step.Do {
+	case overhop.DoHandle:
+		return c.handle(e)
+	case overhop.DoHi:
+		c.out.answer(func(b []byte) []byte {
+			return overhop.AppendHi(b, e.RID, c.session.Hello.Delivery, c.s.cfg.Node)
+		})
+	case overhop.DoRegister:
+		wid := uuid.NewString()
+		c.yard = c.s.yard.Session()
+		c.s.enlist(c, wid)
+		c.out.answer(func(b []byte) []byte { return overhop.AppendOK(b, e.RID, textField("wid", wid)) })
+	default:
+		return c.refuse(e.RID, step.Code, step.Message)
+	}
+	return nil
+}
+
+// refuse answers an ERR after which the connection ends.
+func (c *conn) refuse(rid string, code overhop.Code, message string) error {
+	c.out.answer(func(b []byte) []byte { return overhop.AppendErr(b, rid, code, message, nil) })
+	c.s.log.Info("edge refuses a client", "from", c.host, "code", string(code), "reason", message)
+	return errRefused
+}
+
+// tick is the purge's look at a connection that is not registered.
+func (c *conn) tick(now time.Time) {
+	c.order.Lock()
+	step := c.session.Tick(now)
+	c.order.Unlock()
+	switch step.Do {
+	case overhop.DoHangUp:
+		c.out.finish()
+	case overhop.DoRefuseOut:
+		c.out.push(pushLimit, func(b []byte) ([]byte, error) {
+			return overhop.AppendErr(b, overhop.PushRID, step.Code, step.Message, nil), nil
+		})
+		c.out.finish()
+	case overhop.DoIdent:
+		timeout := time.Duration(c.s.cfg.Wire.Session.Ident) * time.Second
+		c.out.push(pushLimit, func(b []byte) ([]byte, error) { return overhop.AppendIdent(b, timeout, step.Deadline), nil })
+	}
+}
+
+// delivery tells a client that knows the delivery extension. It is constant
+// once the client has registered.
+func (c *conn) delivery() bool { return c.session.Hello.Delivery }
+
+// takesJobs tells a client that may be sent QUESTs.
+func (c *conn) takesJobs() bool { return c.delivery() || !*c.s.cfg.Delivery.RequireHelloExt }
+
+// pushFields says something that is not said often, to a client that knows it.
+func (c *conn) pushFields(t int64, p overhop.Fields) {
+	if !c.takesJobs() {
+		return
+	}
+	got, _ := c.out.push(pushLimit, func(b []byte) ([]byte, error) {
+		b, _ = overhop.AppendFields(b, t, overhop.PushRID, p)
+		return b, nil
+	})
+	if got == sentFull {
+		c.nc.Close() // the client does not read
+	}
+}
+
+// bye closes the connection on purpose, once all is written.
+func (c *conn) bye(code, message string) {
+	c.order.Lock()
+	told := c.session.Registered() && c.session.Hello.Delivery
+	c.order.Unlock()
+	if told {
+		c.pushFields(overhop.TBye, overhop.Fields{"code": code, "msg": message})
+	}
+	c.out.finish()
+}
+
+// linger lets a refused client read why: closing a socket with unread bytes
+// would reset it, and the refusal with it.
+func (c *conn) linger(err error) {
+	half, ok := c.nc.(interface{ CloseWrite() error })
+	if !ok || !errors.Is(err, errRefused) || half.CloseWrite() != nil {
+		return
+	}
+	c.nc.SetReadDeadline(time.Now().Add(lingerTime))
+	io.Copy(io.Discard, io.LimitReader(c.nc, lingerBytes))
+}
+
+func textField(key, value string) overhop.Raw {
+	return overhop.AppendStr(overhop.AppendStr(overhop.AppendMap(nil, 1), key), value)
+}

@@ -1,0 +1,39 @@
+// Package edge is the Overhop server of one node: the door for TCP workers and
+// producers, and the hands that run the yard's jobs at those workers.
+//
+// Every connection has two goroutines. One reads requests and handles them
+// strictly in order; the other writes whatever lies in the connection's
+// outbox. A request that a quorum has to answer (ENQUEUE, DONE, FAIL) holds
+// its place in the outbox and does not stop the next one from being read, so
+// one connection can have a thousand of them under way and still gets its
+// answers in order:
+//
+//	read ──▶ rules of order ──▶ handler ──▶ outbox ──▶ write
+//	         (overhop.Session)     │  ▲        ▲
+//	                               ▼  │        │ QUEST, RECALL, CREDITS, …
+//	                             Session     Server (dispatches, leases)
+//	                             (the yard)    ▲  │
+//	                                     Start,│  │Offer,
+//	                                      Stop │  ▼Report
+//	                                         (Hands)
+//
+// A dispatch lives here from Start to its outcome:
+//
+//	reserved ──ACK──▶ running ──DONE, FAIL──▶ ended ──committed──▶ forgotten
+//	   │                 │ BEAT extends its lease
+//	   │ no ACK in 5 s,  │ lease over: lost
+//	   │ NACK,           │ deadline, cancelled: recalled, with a grace to end
+//	   │ connection lost │ connection lost: nothing, until the lease is over
+//	   ▼                 ▼
+//	 never started     ended
+//
+// The token proves the lease, not the connection: a worker that comes back
+// over another connection, here or at another node, goes on with what it has.
+// Leases and progress are this node's memory only; the yard hears of a
+// dispatch when it ends.
+//
+// One lock, Server.mu, guards workers, subscriptions and dispatches, because
+// they change together; it is held for some map operations at a time and never
+// while something is encoded, written, or told to the other rooms. A
+// connection's outbox has its own lock, which may be taken first.
+package edge

@@ -1,0 +1,241 @@
+package edge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"yardmaster/edge/overhop"
+	"yardmaster/internal/backoff"
+	"yardmaster/job"
+)
+
+// Server is the Overhop server of one node.
+type Server struct {
+	cfg     Config
+	yard    Yard
+	hands   Hands
+	log     *slog.Logger
+	started time.Time
+	tokens  tokens
+	offers  offerDesk
+	timers  timers
+
+	mu         sync.Mutex
+	conns      map[*conn]struct{}
+	addresses  map[string]int     // connections by remote host
+	anonymous  map[*conn]struct{} // those of conns that are not registered
+	workers    map[string]*conn   // the others, by worker id
+	dispatches map[ref]*dispatch  // until their outcome is settled
+	draining   bool               // no more offers
+	closing    bool               // no more connections
+	drainedBy  time.Time          // as DRAIN announced it
+	loops      sync.WaitGroup     // one per connection
+	counts     struct{ refused atomic.Uint64 }
+}
+
+// New makes a server. cfg is used with its defaults and must be valid.
+func New(cfg Config, yard Yard, hands Hands, log *slog.Logger) *Server {
+	cfg = cfg.WithDefaults()
+	if err := cfg.Validate(); err != nil {
+		panic("edge: " + err.Error())
+	}
+	s := &Server{
+		cfg: cfg, yard: yard, hands: hands, log: log, started: time.Now(),
+		conns: make(map[*conn]struct{}), addresses: make(map[string]int), anonymous: make(map[*conn]struct{}),
+		workers: make(map[string]*conn), dispatches: make(map[ref]*dispatch),
+	}
+	s.tokens.secret = yard.Secret
+	s.timers.wake = make(chan struct{}, 1)
+	return s
+}
+
+// Kind tells the agent what the edge's offers are for.
+func (s *Server) Kind() job.Kind { return job.Overhop }
+
+// Serve takes connections from ln until ctx ends; then it says BYE, closes
+// them all, reports what still ran as interrupted, and returns nil. It closes
+// ln. It can be called once.
+func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
+	inside, leave := context.WithCancel(context.WithoutCancel(ctx))
+	defer leave()
+	stop := context.AfterFunc(ctx, func() { ln.Close() })
+	defer stop()
+	var clocks sync.WaitGroup
+	clocks.Go(func() { s.runTimers(inside) })
+	clocks.Go(func() { s.runPurge(inside) })
+	s.log.Info("edge is listening", "address", ln.Addr().String())
+	err := s.accept(ctx, inside, ln)
+	ln.Close()
+	s.farewell()
+	s.loops.Wait()
+	s.interruptAll()
+	leave()
+	clocks.Wait()
+	return err
+}
+
+// accept takes connections until ctx ends. Errors that pass, such as a lack of
+// descriptors, slow it down and do not end it.
+func (s *Server) accept(ctx, inside context.Context, ln net.Listener) error {
+	wait := backoff.Backoff{Base: 5 * time.Millisecond, Max: time.Second}
+	for {
+		nc, err := ln.Accept()
+		switch {
+		case err == nil:
+			wait.Reset()
+			s.admit(inside, nc)
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, net.ErrClosed):
+			return fmt.Errorf("accept connections: %w", err)
+		default:
+			pause := wait.Next()
+			s.log.Warn("edge cannot accept connections for now", "error", err, "pause", pause)
+			if backoff.Sleep(ctx, pause) != nil {
+				return nil
+			}
+		}
+	}
+}
+
+// admit begins a connection, or refuses it within the limits.
+func (s *Server) admit(ctx context.Context, nc net.Conn) {
+	c := s.newConn(ctx, nc)
+	s.mu.Lock()
+	full := s.closing || len(s.conns) >= s.cfg.Limits.Connections || s.addresses[c.host] >= s.cfg.Limits.PerAddress
+	if !full {
+		s.conns[c] = struct{}{}
+		s.anonymous[c] = struct{}{}
+		s.addresses[c.host]++
+		s.loops.Add(1)
+	}
+	s.mu.Unlock()
+	if full {
+		if n := s.counts.refused.Add(1); n&(n-1) == 0 { // 1, 2, 4, 8 …: a flood must not fill the log
+			s.log.Warn("edge refuses a connection over its limits", "from", c.host, "refused", n)
+		}
+		nc.Close()
+		return
+	}
+	go func() {
+		defer s.loops.Done()
+		c.run()
+	}()
+}
+
+// enlist makes a connection's client a worker.
+func (s *Server) enlist(c *conn, wid string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.anonymous, c)
+	c.wid = wid
+	s.workers[wid] = c
+}
+
+// remove forgets a connection. What it had not acknowledged never started;
+// what it had stays until its lease is over.
+func (s *Server) remove(c *conn) {
+	s.mu.Lock()
+	delete(s.conns, c)
+	delete(s.anonymous, c)
+	delete(s.workers, c.wid)
+	if s.addresses[c.host]--; s.addresses[c.host] <= 0 {
+		delete(s.addresses, c.host)
+	}
+	c.gone = true
+	for _, sub := range c.subs {
+		s.dropSubscription(sub)
+	}
+	var told []report
+	for d := range c.jobs {
+		if d.state == reserved {
+			told = append(told, s.endLocked(d, lost(d, "connection lost before ACK")))
+		}
+		d.worker = nil
+	}
+	c.jobs = nil
+	s.mu.Unlock()
+	s.tell(told...)
+	s.flushOffers()
+}
+
+// runPurge ends connections that do not register in time.
+func (s *Server) runPurge(ctx context.Context) {
+	tick := time.NewTicker(s.cfg.Wire.Session.lifetimes().Cadence())
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		s.mu.Lock()
+		anonymous := make([]*conn, 0, len(s.anonymous))
+		for c := range s.anonymous {
+			anonymous = append(anonymous, c)
+		}
+		s.mu.Unlock()
+		now := time.Now()
+		for _, c := range anonymous {
+			c.tick(now)
+		}
+	}
+}
+
+// Drain withdraws all offers and tells workers that no more jobs follow. Jobs
+// in hand go on. It may be called more than once.
+func (s *Server) Drain() {
+	s.mu.Lock()
+	if s.draining {
+		s.mu.Unlock()
+		return
+	}
+	s.draining = true
+	s.drainedBy = time.Now().Add(s.cfg.Delivery.DrainGrace)
+	var workers []*conn
+	for _, c := range s.workers {
+		workers = append(workers, c)
+		for _, sub := range c.subs {
+			s.offers.mark(sub)
+		}
+	}
+	s.mu.Unlock()
+	s.flushOffers()
+	for _, c := range workers {
+		c.pushFields(overhop.TDrain, overhop.Fields{"reason": "node stops", "close_at": s.drainedBy})
+	}
+}
+
+// farewell ends all connections in order.
+func (s *Server) farewell() {
+	s.Drain()
+	s.mu.Lock()
+	s.closing = true
+	conns := make([]*conn, 0, len(s.conns))
+	for c := range s.conns {
+		conns = append(conns, c)
+	}
+	s.mu.Unlock()
+	for _, c := range conns {
+		c.bye("SHUTDOWN", "node stops")
+	}
+}
+
+// interruptAll gives back what still runs when the node stops.
+func (s *Server) interruptAll() {
+	s.mu.Lock()
+	var told []report
+	for _, d := range s.dispatches {
+		if d.state != ended && d.state != tooLate {
+			told = append(told, s.endLocked(d, job.Outcome{Status: job.Interrupted, Started: d.state != reserved}))
+		}
+	}
+	s.mu.Unlock()
+	s.tell(told...)
+}
