@@ -2,6 +2,7 @@ package job
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -67,7 +68,7 @@ func ParseSpec(body []byte) (Spec, error) {
 func describe(err error) error {
 	var typed *json.UnmarshalTypeError
 	if errors.As(err, &typed) {
-		return fmt.Errorf("%s must be %s, not a %s", typed.Field, wanted(typed.Type), typed.Value)
+		return fmt.Errorf("%s must be %s, not %s", cmp.Or(typed.Field, "it"), wanted(typed.Type), typed.Value)
 	}
 	return err
 }
