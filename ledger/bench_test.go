@@ -1,0 +1,191 @@
+package ledger
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"runtime"
+	"testing"
+	"time"
+
+	"yardmaster/job"
+)
+
+// Sizes of the entries that a busy yard writes.
+const benchBatch = 64
+
+// filled is a ledger with n jobs that wait in one queue, all told.
+func filled(tb testing.TB, n int) (*Ledger, Stamp) {
+	l, stamp := led(tb)
+	for first := 0; first < n; first += 1000 {
+		f := &Fold{Identity: "L0", From: uint64(first), To: uint64(first + 1000), CreateQueues: true}
+		for i := first; i < first+1000; i++ {
+			f.Jobs = append(f.Jobs, benchJob(i))
+		}
+		stamp.Index++
+		l.Apply(stamp, []Command{f, &Told{Events: l.LastEvent()}})
+	}
+	stamp.Index++
+	l.Apply(stamp, []Command{&Told{Events: l.LastEvent()}})
+	return l, stamp
+}
+
+func benchJob(i int) job.Job {
+	return job.Job{
+		ID: benchID(i), Queue: "mail", Position: job.Position{Seq: uint64(i + 1)}, Priority: job.DefaultPriority,
+		Accepted: scriptStart.Add(time.Duration(i) * 50 * time.Microsecond),
+	}
+}
+
+// benchID is random as real ids are, and the same for the same job.
+func benchID(i int) job.ID {
+	r := rand.New(rand.NewPCG(uint64(i), 7))
+	var id job.ID
+	for k := range id {
+		id[k] = byte(r.Uint32())
+	}
+	return id
+}
+
+// BenchmarkApply takes jobs through fold, place and settle while others wait,
+// in entries as a busy yard writes them. One operation is one job. Finished
+// jobs go when 200,000 are kept, so that the ledger stays as large as it is.
+func BenchmarkApply(b *testing.B) {
+	for _, waiting := range []int{1000, 1_000_000} {
+		b.Run(fmt.Sprint("waiting=", waiting), func(b *testing.B) {
+			l, stamp := filled(b, waiting)
+			entries := make([][]Command, 0, b.N/benchBatch+1)
+			for next := waiting; next < waiting+b.N; next += benchBatch {
+				entries = append(entries, benchEntry(waiting, next))
+			}
+			runtime.GC()
+			b.ReportAllocs()
+			b.ResetTimer()
+			for _, entry := range entries {
+				stamp.Index++
+				stamp.At = stamp.At.Add(5 * time.Millisecond)
+				l.Apply(stamp, entry)
+				l.Apply(stamp, []Command{&Told{Events: l.LastEvent(), Results: l.LastResult()}})
+			}
+			b.StopTimer()
+			if got, _ := l.Queue("mail"); got.Counts[job.Waiting] != waiting {
+				b.Fatalf("%d jobs wait", got.Counts[job.Waiting])
+			}
+		})
+	}
+}
+
+// benchEntry folds the jobs from next on, places the oldest that wait, and
+// settles what it placed.
+func benchEntry(waiting, next int) []Command {
+	f := &Fold{Identity: "L0", From: uint64(next), To: uint64(next + benchBatch), CreateQueues: true}
+	p, s := &Place{}, &Settle{}
+	for i := next; i < next+benchBatch; i++ {
+		f.Jobs = append(f.Jobs, benchJob(i))
+		oldest := benchID(i - waiting)
+		p.Placements = append(p.Placements, Placement{Job: oldest, N: 1, Node: "n1", Incarnation: 1, Channel: "overhop/w1"})
+		s.Ends = append(s.Ends, End{Job: oldest, N: 1, Next: job.Done})
+	}
+	return []Command{f, p, s}
+}
+
+// BenchmarkMillion measures a ledger of a million waiting jobs: what each
+// takes, how long a copy stops the world, how long an encoding takes and a
+// restart from it.
+func BenchmarkMillion(b *testing.B) {
+	const n = 1_000_000
+	before := heap()
+	l, stamp := filled(b, n)
+	b.ReportMetric(float64(heap()-before)/n, "bytes/job")
+	var copies, longest, encode, decode time.Duration
+	var size int
+	for range b.N {
+		start := time.Now()
+		kept := l.Copy()
+		longest = max(longest, time.Since(start))
+		copies += time.Since(start)
+
+		start = time.Now()
+		var buf bytes.Buffer
+		if err := kept.Encode(&buf); err != nil {
+			b.Fatal(err)
+		}
+		encode += time.Since(start)
+		size = buf.Len()
+
+		start = time.Now()
+		if _, err := Decode(&buf); err != nil {
+			b.Fatal(err)
+		}
+		decode += time.Since(start)
+		stamp.Index++
+		l.Apply(stamp, nil)
+	}
+	per := float64(b.N)
+	b.ReportMetric(float64(copies.Microseconds())/per, "µs/copy")
+	b.ReportMetric(float64(longest.Microseconds()), "µs-longest-copy")
+	b.ReportMetric(float64(encode.Milliseconds())/per, "ms/encode")
+	b.ReportMetric(float64(decode.Milliseconds())/per, "ms/decode")
+	b.ReportMetric(float64(size)/n, "encoded-bytes/job")
+}
+
+// BenchmarkStates measures what a job takes in each state.
+func BenchmarkStates(b *testing.B) {
+	const n = 200_000
+	for _, state := range []job.State{job.Waiting, job.Delayed, job.Active, job.Completed} {
+		b.Run(state.String(), func(b *testing.B) {
+			var per float64
+			for range b.N {
+				before := heap()
+				l, stamp := led(b)
+				for first := 0; first < n; first += 1000 {
+					f, p, s := batch(first, 1000, "")
+					for i := range f.Jobs {
+						f.Jobs[i].ID = benchID(first + i)
+						p.Placements[i].Job, s.Ends[i].Job = benchID(first+i), benchID(first+i)
+						if state == job.Delayed {
+							f.Jobs[i].RunAt = stamp.At.Add(time.Duration(first+i+1) * time.Second)
+						}
+					}
+					cmds := []Command{f}
+					if state >= job.Active {
+						cmds = append(cmds, p)
+					}
+					if state == job.Completed {
+						cmds = append(cmds, s)
+					}
+					stamp.Index++
+					l.Apply(stamp, cmds)
+					stamp.Index++
+					l.Apply(stamp, []Command{&Told{Events: l.LastEvent()}})
+				}
+				if q, _ := l.Queue("mail"); q.Counts[state] != n {
+					b.Fatalf("%d jobs are %s", q.Counts[state], state)
+				}
+				per = float64(heap()-before) / n
+				runtime.KeepAlive(l)
+			}
+			b.ReportMetric(per, "bytes/job")
+		})
+	}
+}
+
+// BenchmarkHash is what a comparison of replicas costs, on a copy.
+func BenchmarkHash(b *testing.B) {
+	l, _ := filled(b, 100_000)
+	b.ResetTimer()
+	for range b.N {
+		if err := l.Encode(io.Discard); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func heap() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
