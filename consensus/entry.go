@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"reflect"
 	"sync"
 	"time"
@@ -50,7 +51,7 @@ func encodeEntry(p *Proposal) ([]byte, error) {
 
 func decodeEntry(raw []byte) (*Proposal, error) {
 	var p Proposal
-	err := decode(raw, func(d *msgpack.Decoder) error {
+	err := decode(raw, func(d *reader) error {
 		if err := expectArray(d, 3); err != nil {
 			return err
 		}
@@ -86,7 +87,7 @@ func EncodeCommand(c ledger.Command) ([]byte, error) {
 // DecodeCommand reads what EncodeCommand of the same release wrote. It returns
 // an error for any other bytes.
 func DecodeCommand(raw []byte) (c ledger.Command, err error) {
-	err = decode(raw, func(d *msgpack.Decoder) error {
+	err = decode(raw, func(d *reader) error {
 		c, err = getCommand(d)
 		return err
 	})
@@ -99,11 +100,7 @@ type coder struct {
 	enc *msgpack.Encoder
 }
 
-var coders = sync.Pool{New: func() any {
-	c := &coder{enc: msgpack.NewEncoder(nil)}
-	c.enc.UseCompactInts(true)
-	return c
-}}
+var coders = sync.Pool{New: func() any { return &coder{enc: msgpack.NewEncoder(nil)} }}
 
 // encode frames what put writes, in memory of its own: the log keeps it.
 func encode(put func(*msgpack.Encoder) error) ([]byte, error) {
@@ -112,7 +109,6 @@ func encode(put func(*msgpack.Encoder) error) ([]byte, error) {
 	c.buf.Reset()
 	c.buf.Write(make([]byte, entryHeader))
 	c.enc.ResetWriter(&c.buf)
-	c.enc.UseCompactInts(true) // a reset forgets it
 	if err := put(c.enc); err != nil {
 		return nil, fmt.Errorf("encode log entry: %w", err)
 	}
@@ -136,15 +132,46 @@ func checkEntry(raw []byte) error {
 	return nil
 }
 
-// reader is what decoding needs each time.
+// reader is a decoder with its source, and with the short texts it read last:
+// the same few names of queues, nodes and workers stand in entry after entry.
+// Readers are pooled.
 type reader struct {
-	src bytes.Reader
-	dec *msgpack.Decoder
+	*msgpack.Decoder
+	src   bytes.Reader
+	buf   [maxKept]byte
+	texts [64]string
 }
 
-var readers = sync.Pool{New: func() any { return &reader{dec: msgpack.NewDecoder(nil)} }}
+const maxKept = 64 // bytes of a text worth keeping
 
-func decode(raw []byte, get func(*msgpack.Decoder) error) error {
+var readers = sync.Pool{New: func() any { return &reader{Decoder: msgpack.NewDecoder(nil)} }}
+
+// text reads a string.
+func (r *reader) text() (string, error) {
+	n, err := r.DecodeBytesLen()
+	if err != nil || n <= 0 {
+		return "", err
+	}
+	if n > r.src.Len() {
+		return "", io.ErrUnexpectedEOF
+	}
+	if n > maxKept {
+		b := make([]byte, n)
+		err := r.ReadFull(b)
+		return string(b), err
+	}
+	b := r.buf[:n]
+	if err := r.ReadFull(b); err != nil {
+		return "", err
+	}
+	slot := &r.texts[(n*31+int(b[0])*7+int(b[n-1]))%len(r.texts)]
+	if *slot != string(b) {
+		*slot = string(b)
+	}
+	return *slot, nil
+}
+
+func decode(raw []byte, get func(*reader) error) error {
 	if err := checkEntry(raw); err != nil {
 		return err
 	}
@@ -154,8 +181,8 @@ func decode(raw []byte, get func(*msgpack.Decoder) error) error {
 	r := readers.Get().(*reader)
 	defer readers.Put(r)
 	r.src.Reset(raw[entryHeader:])
-	r.dec.Reset(&r.src)
-	if err := get(r.dec); err != nil {
+	r.Reset(&r.src)
+	if err := get(r); err != nil {
 		return fmt.Errorf("%w: %w", errEntry, err)
 	}
 	if r.src.Len() > 0 {
@@ -175,7 +202,7 @@ func putCommand(e *msgpack.Encoder, c ledger.Command) error {
 	return shapeOf(v.Type().Elem()).put(e, v.Elem())
 }
 
-func getCommand(d *msgpack.Decoder) (ledger.Command, error) {
+func getCommand(d *reader) (ledger.Command, error) {
 	if err := expectArray(d, 2); err != nil {
 		return nil, err
 	}
@@ -191,7 +218,7 @@ func getCommand(d *msgpack.Decoder) (ledger.Command, error) {
 	return c, shapeOf(v.Type()).get(d, v)
 }
 
-func expectArray(d *msgpack.Decoder, want int) error {
+func expectArray(d *reader, want int) error {
 	n, err := d.DecodeArrayLen()
 	if err == nil && n != want {
 		err = fmt.Errorf("array of %d, not %d", n, want)

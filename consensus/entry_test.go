@@ -142,7 +142,7 @@ func TestShape_FieldsMayBeAddedAtTheEnd(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return decode(raw, func(d *msgpack.Decoder) error {
+		return decode(raw, func(d *reader) error {
 			v := reflect.ValueOf(to).Elem()
 			return shapeOf(v.Type()).get(d, v)
 		})

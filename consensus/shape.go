@@ -14,14 +14,14 @@ import (
 // A shape writes and reads one Go type as MessagePack. Shapes are compiled
 // once a type, because commands are slices of thousands of small structs.
 //
-// A struct is the array of its fields in order: a field may be added at the
-// end (older entries leave it zero), never removed or moved. An array longer
+// A struct is the array of its fields in order, without the zero ones at its
+// end: a field may be added there, never removed or moved. An array longer
 // than the struct was written by a newer release and is refused, because what
 // it says would be lost on this member alone. Times are unix nanoseconds, ids
 // are 16 bytes, and nil keeps apart from empty.
 type shape struct {
 	put func(*msgpack.Encoder, reflect.Value) error
-	get func(*msgpack.Decoder, reflect.Value) error
+	get func(*reader, reflect.Value) error
 }
 
 var (
@@ -82,17 +82,21 @@ func compileStruct(t reflect.Type) *shape {
 		fields[i] = shapeOf(t.Field(i).Type)
 	}
 	put := func(e *msgpack.Encoder, v reflect.Value) error {
-		if err := e.EncodeArrayLen(len(fields)); err != nil {
+		n := len(fields)
+		for n > 0 && v.Field(n-1).IsZero() {
+			n--
+		}
+		if err := e.EncodeArrayLen(n); err != nil {
 			return err
 		}
-		for i, f := range fields {
+		for i, f := range fields[:n] {
 			if err := f.put(e, v.Field(i)); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
-	get := func(d *msgpack.Decoder, v reflect.Value) error {
+	get := func(d *reader, v reflect.Value) error {
 		n, err := d.DecodeArrayLen()
 		if err != nil {
 			return err
@@ -127,7 +131,7 @@ func compileSlice(t reflect.Type) *shape {
 		}
 		return nil
 	}
-	get := func(d *msgpack.Decoder, v reflect.Value) error {
+	get := func(d *reader, v reflect.Value) error {
 		n, err := d.DecodeArrayLen()
 		if err != nil || n < 0 {
 			return err // nil stays nil
@@ -165,7 +169,7 @@ func compileMap(t reflect.Type) *shape {
 		}
 		return nil
 	}
-	get := func(d *msgpack.Decoder, v reflect.Value) error {
+	get := func(d *reader, v reflect.Value) error {
 		n, err := d.DecodeMapLen()
 		if err != nil || n < 0 {
 			return err
@@ -200,7 +204,7 @@ func compilePointer(t reflect.Type) *shape {
 		}
 		return elem.put(e, v.Elem())
 	}
-	get := func(d *msgpack.Decoder, v reflect.Value) error {
+	get := func(d *reader, v reflect.Value) error {
 		code, err := d.PeekCode()
 		if err != nil {
 			return err
@@ -222,7 +226,7 @@ func putTime(e *msgpack.Encoder, v reflect.Value) error {
 	return e.EncodeInt(at.UnixNano())
 }
 
-func getTime(d *msgpack.Decoder, v reflect.Value) error {
+func getTime(d *reader, v reflect.Value) error {
 	code, err := d.PeekCode()
 	if err != nil {
 		return err
@@ -239,7 +243,7 @@ func getTime(d *msgpack.Decoder, v reflect.Value) error {
 
 func putBool(e *msgpack.Encoder, v reflect.Value) error { return e.EncodeBool(v.Bool()) }
 
-func getBool(d *msgpack.Decoder, v reflect.Value) error {
+func getBool(d *reader, v reflect.Value) error {
 	b, err := d.DecodeBool()
 	v.SetBool(b)
 	return err
@@ -247,7 +251,7 @@ func getBool(d *msgpack.Decoder, v reflect.Value) error {
 
 func putInt(e *msgpack.Encoder, v reflect.Value) error { return e.EncodeInt(v.Int()) }
 
-func getInt(d *msgpack.Decoder, v reflect.Value) error {
+func getInt(d *reader, v reflect.Value) error {
 	n, err := d.DecodeInt64()
 	if err == nil && v.OverflowInt(n) {
 		return fmt.Errorf("%d does not fit a %v", n, v.Type())
@@ -258,7 +262,7 @@ func getInt(d *msgpack.Decoder, v reflect.Value) error {
 
 func putUint(e *msgpack.Encoder, v reflect.Value) error { return e.EncodeUint(v.Uint()) }
 
-func getUint(d *msgpack.Decoder, v reflect.Value) error {
+func getUint(d *reader, v reflect.Value) error {
 	n, err := d.DecodeUint64()
 	if err == nil && v.OverflowUint(n) {
 		return fmt.Errorf("%d does not fit a %v", n, v.Type())
@@ -269,8 +273,8 @@ func getUint(d *msgpack.Decoder, v reflect.Value) error {
 
 func putString(e *msgpack.Encoder, v reflect.Value) error { return e.EncodeString(v.String()) }
 
-func getString(d *msgpack.Decoder, v reflect.Value) error {
-	s, err := d.DecodeString()
+func getString(d *reader, v reflect.Value) error {
+	s, err := d.text()
 	v.SetString(s)
 	return err
 }
@@ -278,13 +282,13 @@ func getString(d *msgpack.Decoder, v reflect.Value) error {
 // putBytes serves byte slices and byte arrays.
 func putBytes(e *msgpack.Encoder, v reflect.Value) error { return e.EncodeBytes(v.Bytes()) }
 
-func getBytes(d *msgpack.Decoder, v reflect.Value) error {
+func getBytes(d *reader, v reflect.Value) error {
 	b, err := d.DecodeBytes()
 	v.SetBytes(b)
 	return err
 }
 
-func getByteArray(d *msgpack.Decoder, v reflect.Value) error {
+func getByteArray(d *reader, v reflect.Value) error {
 	n, err := d.DecodeBytesLen()
 	if err != nil {
 		return err
@@ -292,5 +296,5 @@ func getByteArray(d *msgpack.Decoder, v reflect.Value) error {
 	if n != v.Len() {
 		return fmt.Errorf("%d bytes for a %v", n, v.Type())
 	}
-	return d.ReadFull(v.Slice(0, n).Bytes())
+	return d.ReadFull(v.Bytes())
 }
