@@ -18,14 +18,19 @@ func BenchmarkPublish_Alone(b *testing.B) {
 }
 
 func benchPublish(b *testing.B, c *Cluster, window int) {
+	b.ResetTimer()
+	publishMany(b, c, "k", b.N, window)
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "jobs/s")
+}
+
+func publishMany(b *testing.B, c *Cluster, prefix string, n, window int) {
 	room := make(chan struct{}, window)
 	var wg sync.WaitGroup
 	text := make([]byte, 256)
-	b.ResetTimer()
-	for i := range b.N {
+	for i := range n {
 		room <- struct{}{}
 		wg.Add(1)
-		c.Publish("mail", fmt.Sprintf("k%d", i), time.Now(), text, func(_ Ack, err error) {
+		c.Publish("mail", fmt.Sprintf("%s-%d", prefix, i), time.Now(), text, func(_ Ack, err error) {
 			if err != nil {
 				b.Error(err)
 			}
@@ -34,5 +39,18 @@ func benchPublish(b *testing.B, c *Cluster, window int) {
 		})
 	}
 	wg.Wait()
-	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "jobs/s")
+}
+
+// Three members in one process, jobs through all of them: what the publisher
+// costs beside JetStream.
+func BenchmarkPublish_Three(b *testing.B) {
+	nodes := yard(b)
+	each := b.N/3 + 1
+	var wg sync.WaitGroup
+	b.ResetTimer()
+	for _, n := range nodes {
+		wg.Go(func() { publishMany(b, n.Cluster, n.Node(), each, 4000) })
+	}
+	wg.Wait()
+	b.ReportMetric(float64(3*each)/b.Elapsed().Seconds(), "jobs/s")
 }

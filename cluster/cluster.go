@@ -6,7 +6,10 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -30,7 +33,7 @@ type Config struct {
 	Peers    []Peer // every member, this one included; empty when alone
 	Secret   string // shared by the members, asked of who connects to Route; "" asks nothing
 	Internal string // password of this node's own connections; "" draws one
-	MaxStore int64  // bytes the streams may fill; 0: three quarters of what is free now
+	MaxStore int64  // bytes the streams may fill; 0: three quarters of the disk's room
 
 	// PrimaryLane makes every node use lane 0 while it has few publishes under
 	// way: fewer and larger writes for all, at the price of one hop.
@@ -62,14 +65,17 @@ func (c *Config) withDefaults() (Config, error) {
 	if d.Patience == 0 {
 		d.Patience = 15 * time.Second
 	}
-	if d.MaxStore == 0 {
-		free, err := freeBytes(d.Dir)
-		if err != nil {
-			return d, fmt.Errorf("measure the free space of %s: %w", d.Dir, err)
-		}
-		d.MaxStore = free / 4 * 3
+	if err := d.validate(); err != nil {
+		return d, err
 	}
-	return d, d.validate()
+	if d.MaxStore == 0 {
+		room, err := roomIn(d.Dir)
+		if err != nil {
+			return d, fmt.Errorf("measure the room in %s: %w", d.Dir, err)
+		}
+		d.MaxStore = room / 4 * 3
+	}
+	return d, nil
 }
 
 func (c *Config) validate() error {
@@ -297,12 +303,27 @@ func (c *Cluster) Reachable() []string {
 	return nodes
 }
 
-func freeBytes(dir string) (int64, error) {
+// roomIn is what is free around dir and what the streams in it hold already,
+// so that a yard that fills its disk does not shrink with every restart.
+func roomIn(dir string) (int64, error) {
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return 0, err
+	}
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
 		return 0, err
 	}
-	return int64(st.Bavail) * int64(st.Bsize), nil
+	room := int64(st.Bavail) * int64(st.Bsize)
+	err := filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return err
+		}
+		if info, err := e.Info(); err == nil {
+			room += info.Size()
+		}
+		return nil
+	})
+	return room, err
 }
 
 func randomHex(n int) string {

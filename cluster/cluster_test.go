@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -74,6 +75,17 @@ func TestEnsureStreams_Identity(t *testing.T) {
 	}
 	if err := c.Health(t.Context()); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// The default limits fit whatever a node may store.
+func TestEnsureStreams_SmallDisk(t *testing.T) {
+	c := run(t, Config{Node: "solo", Dir: t.TempDir(), Client: "127.0.0.1:0", MaxStore: 256 << 20})
+	if _, err := c.EnsureStreams(t.Context(), Layout{Identities: make([]string, 5), Create: true}); err != nil {
+		t.Fatal(err)
+	}
+	if li, err := c.LaneInfo(t.Context(), 4); err != nil || li.MaxBytes < 16<<20 {
+		t.Fatalf("lane: %+v, %v", li, err)
 	}
 }
 
@@ -313,8 +325,9 @@ func TestRoutes_NeedTheSecret(t *testing.T) {
 	stranger.Node, stranger.Identity, stranger.Secret = "n4", "n4-00000009", "guess"
 	stranger.Dir, stranger.Route = t.TempDir(), freePort(t)
 	stranger.Peers = append(slices.Clone(stranger.Peers), Peer{Node: "n4", Route: stranger.Route})
-	s := run(t, stranger)
-	pause(t.Context(), 500*time.Millisecond) // it tries at once and again; nothing may come of it
+	words := &wordsOf{}
+	s := runLogged(t, stranger, slog.New(slog.NewTextHandler(words, nil)))
+	eventually(t, "the stranger to be turned away", func() error { return words.has("Authorization Violation") })
 	if got := s.Reachable(); len(got) != 1 {
 		t.Fatalf("a stranger reaches %v", got)
 	}

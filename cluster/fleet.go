@@ -112,8 +112,7 @@ func call[T any](f *Fleet, node, verb string, payload []byte, wait time.Duration
 	}
 	box := f.c.fleet
 	reply, token := box.expect(&calling[T]{node, parse, done}, time.Now().Add(wait), false)
-	if err := box.nc.PublishRequest(nodeSubject(node, verb), reply, payload); err != nil {
-		box.forget(token)
+	if err := box.nc.PublishRequest(nodeSubject(node, verb), reply, payload); err != nil && box.forget(token) {
 		done(none, fmt.Errorf("%s to node %s: %w", verb, node, err))
 	}
 }

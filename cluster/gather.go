@@ -110,11 +110,12 @@ func (g *gatherer) send(batch []*delivery) {
 		}
 		if err := in.nc.PublishMsg(m); err != nil {
 			// What was sent of the batch is nothing without its commit.
-			in.forget(token)
-			for _, d := range batch {
-				d.end(Ack{}, sendError(err))
+			if in.forget(token) {
+				for _, d := range batch {
+					d.end(Ack{}, sendError(err))
+				}
+				g.pass()
 			}
-			g.pass()
 			return
 		}
 	}

@@ -63,8 +63,7 @@ func (c *Cluster) AppendAsync(stream string, t Tale, expectLast uint64, done fun
 	}
 	reply, token := c.history.expect(&appending{stream, done}, time.Now().Add(appendAnswer), false)
 	m.Reply = reply
-	if err := c.history.nc.PublishMsg(m); err != nil {
-		c.history.forget(token)
+	if err := c.history.nc.PublishMsg(m); err != nil && c.history.forget(token) {
 		done(0, sendError(err))
 	}
 }
@@ -261,16 +260,13 @@ func (c *Cluster) PurgeDLQ(ctx context.Context, seq uint64) error {
 	return nil
 }
 
-// Live publishes one event to whoever watches it now. It is kept nowhere, and
-// body is only made if somebody listens.
-func (c *Cluster) Live(event, queue string, body func() []byte) error {
-	subject := LiveSubject(event, queue)
+// Watched tells that somebody listens to such events now.
+func (c *Cluster) Watched(event, queue string) bool {
 	acc, err := c.srv.LookupAccount(account)
-	if err != nil {
-		return fmt.Errorf("find who watches: %w", err)
-	}
-	if !acc.SubscriptionInterest(subject) {
-		return nil
-	}
-	return c.history.nc.Publish(subject, body())
+	return err == nil && acc.SubscriptionInterest(LiveSubject(event, queue))
+}
+
+// Live publishes one event to whoever watches it now. It is kept nowhere.
+func (c *Cluster) Live(event, queue string, line []byte) error {
+	return c.history.nc.Publish(LiveSubject(event, queue), line)
 }

@@ -92,29 +92,31 @@ func TestResults(t *testing.T) {
 	}
 }
 
-func TestLive_OnlyForListeners(t *testing.T) {
+func TestLive_Watched(t *testing.T) {
 	c := alone(t)
-	never := func() []byte { t.Error("made an event for nobody"); return nil }
-	if err := c.Live("dispatch-queued", "mail", never); err != nil {
-		t.Fatal(err)
+	if c.Watched("dispatch-queued", "mail") {
+		t.Fatal("somebody watches an empty yard")
 	}
 	sub, err := visitor(t, c.Cluster).SubscribeSync("yard.events.*.mail")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Live("dispatch-queued", "other", never); err != nil {
+	eventually(t, "the watcher to be known", func() error {
+		if !c.Watched("dispatch-queued", "mail") {
+			return errors.New("not known")
+		}
+		return nil
+	})
+	if c.Watched("dispatch-queued", "other") {
+		t.Fatal("a watcher of one queue is taken for another's")
+	}
+	if err := c.Live("dispatch-queued", "mail", []byte("{}")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the live event", func() error {
-		if err := c.Live("dispatch-queued", "mail", func() []byte { return []byte("{}") }); err != nil {
-			return err
-		}
-		m, err := sub.NextMsg(50 * time.Millisecond)
-		if err == nil && m.Subject != "yard.events.dispatch-queued.mail" {
-			return fmt.Errorf("subject %s", m.Subject)
-		}
-		return err
-	})
+	m, err := sub.NextMsg(5 * time.Second)
+	if err != nil || m.Subject != "yard.events.dispatch-queued.mail" || string(m.Data) != "{}" {
+		t.Fatalf("heard %+v, %v", m, err)
+	}
 }
 
 // What an operator may not say reaches nobody; what is public works.

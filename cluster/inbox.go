@@ -55,10 +55,14 @@ func (b *inbox) expect(who listener, due time.Time, stream bool) (reply string, 
 	return b.prefix + strconv.FormatUint(token, 36), token
 }
 
-func (b *inbox) forget(token uint64) {
+// forget gives a place up. It is false if its listener has already been told:
+// then it is not the caller's to tell again.
+func (b *inbox) forget(token uint64) bool {
 	b.mu.Lock()
+	defer b.mu.Unlock()
+	_, open := b.open[token]
 	delete(b.open, token)
-	b.mu.Unlock()
+	return open
 }
 
 func (b *inbox) receive(m *nats.Msg) {

@@ -123,7 +123,12 @@ func (p *publisher) publish(d *delivery) {
 	p.place(d, d.born)
 }
 
+// end tells the caller. Whatever the last try met, an earlier one may have been
+// stored.
 func (d *delivery) end(a Ack, err error) {
+	if err != nil && d.unsure {
+		err = fmt.Errorf("%w: %w", ErrUnknown, err)
+	}
 	d.p.outstanding.Add(-1)
 	d.p.held.Add(-int64(len(d.body)))
 	d.done(a, err)
@@ -140,14 +145,13 @@ func (p *publisher) place(d *delivery, now time.Time) {
 }
 
 // send puts a job on its way; who hears the lane's answer. False: it has ended
-// already.
+// and who will hear nothing.
 func (p *publisher) send(d *delivery, lane uint8, now time.Time, who listener) bool {
 	d.lane = lane
 	reply, token := p.c.ingest.expect(who, now.Add(laneAnswer), false)
 	m := d.message(lane)
 	m.Reply = reply
-	if err := p.c.ingest.nc.PublishMsg(m); err != nil {
-		p.c.ingest.forget(token)
+	if err := p.c.ingest.nc.PublishMsg(m); err != nil && p.c.ingest.forget(token) {
 		d.end(Ack{}, sendError(err))
 		return false
 	}
@@ -237,12 +241,7 @@ func (p *publisher) refused(d *delivery, err error) {
 }
 
 func (d *delivery) giveUp(why string) {
-	unavailable := &job.UnavailableError{Reason: why, RetryAfter: time.Second}
-	if d.unsure {
-		d.end(Ack{}, fmt.Errorf("%w: %w", ErrUnknown, unavailable))
-		return
-	}
-	d.end(Ack{}, unavailable)
+	d.end(Ack{}, &job.UnavailableError{Reason: why, RetryAfter: time.Second})
 }
 
 func (p *publisher) park(d *delivery, again time.Time, why string) {

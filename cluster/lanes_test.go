@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -129,6 +130,79 @@ func TestPublish_Refusals(t *testing.T) {
 	if !errors.As(err, &unavailable) || unavailable.RetryAfter < time.Second {
 		t.Fatalf("full lane: %v, want later", err)
 	}
+}
+
+// Stopping ends every publish, once.
+func TestPublish_EndsAtStop(t *testing.T) {
+	for name, start := range map[string]func() *running{
+		"with lanes": func() *running { return alone(t) },
+		"without": func() *running {
+			return run(t, Config{Node: "solo", Dir: t.TempDir(), Client: "127.0.0.1:0", MaxStore: 1 << 30})
+		},
+	} {
+		c := start()
+		const n = 3000
+		var ends atomic.Int64
+		for i := range n {
+			c.Publish("mail", fmt.Sprintf("k%d", i), time.Time{}, body(i), func(Ack, error) { ends.Add(1) })
+		}
+		c.kill()
+		if got := ends.Load(); got != n {
+			t.Errorf("%s: %d of %d publishes ended", name, got, n)
+		}
+		if left := c.Outstanding(); left != 0 {
+			t.Errorf("%s: %d are still counted", name, left)
+		}
+	}
+}
+
+// A refusal is no answer about an earlier try that may have been stored.
+func TestDelivery_StaysUnknown(t *testing.T) {
+	var got error
+	d := &delivery{p: &publisher{}, unsure: true, done: func(_ Ack, err error) { got = err }}
+	d.end(Ack{}, &job.UnavailableError{Reason: "full"})
+	wantErr(t, got, ErrUnknown)
+	d.end(Ack{}, nil)
+	wantErr(t, got, nil)
+}
+
+func TestLaneStates(t *testing.T) {
+	c := &Cluster{cfg: Config{Node: "n2", Route: "x", Peers: []Peer{{Node: "n1"}, {Node: "n2"}, {Node: "n3"}}}}
+	c.SetLanes(3)
+	now := time.Unix(1000, 0)
+	s := newLaneStates(c)
+	pick := func(at time.Time, want int) {
+		t.Helper()
+		lane, ok := s.pick(at, 100)
+		if got := int(lane); !ok && want >= 0 || ok && got != want {
+			t.Fatalf("picked lane %d (%v), want %d", got, ok, want)
+		}
+	}
+	pick(now, 1) // its own
+	s.leaderless(1, now)
+	pick(now, 2)
+	s.lead(func(lane uint8) bool { return lane == 0 }) // it has taken another's over
+	pick(now, 0)
+	if s.route() != 0 {
+		t.Fatal("plain publishers are not steered to the lane it leads")
+	}
+	s.silent(0, now)
+	s.silent(2, now)
+	pick(now, -1)
+	pick(now.Add(time.Second), 1) // one job tries each
+	pick(now.Add(time.Second), 2)
+	pick(now.Add(time.Second), 0)
+	pick(now.Add(time.Second), -1)
+	s.answered(2)
+	pick(now, 2)
+	s.lead(func(lane uint8) bool { return lane == 1 }) // its own lane is back
+	pick(now, 1)
+	c.cfg.PrimaryLane = true
+	s.answered(0)
+	if lane, _ := s.pick(now, 10); lane != 0 {
+		t.Fatal("few are under way, and it does not use the primary lane")
+	}
+	pick(now, 1) // many are
 }
 
 func readAll(t *testing.T, c *Cluster, lane uint8, n int) []job.Record {

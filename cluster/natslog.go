@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -22,20 +23,37 @@ func newServerLog(log *slog.Logger) *serverLog {
 	return &serverLog{log: log, failed: make(chan struct{})}
 }
 
-func (l *serverLog) Noticef(format string, v ...any) {
+func (l *serverLog) Noticef(format string, v ...any) { l.quiet(format, v) }
+func (l *serverLog) Debugf(format string, v ...any)  { l.quiet(format, v) }
+func (l *serverLog) Tracef(format string, v ...any)  { l.quiet(format, v) }
+
+func (l *serverLog) quiet(format string, v []any) {
 	l.log.Debug("nats server", "says", say(format, v))
 }
-func (l *serverLog) Debugf(format string, v ...any) {
-	l.log.Debug("nats server", "says", say(format, v))
-}
-func (l *serverLog) Tracef(format string, v ...any) {
-	l.log.Debug("nats server", "says", say(format, v))
-}
+
+// Warnf and Errorf pass on what somebody should read.
 func (l *serverLog) Warnf(format string, v ...any) {
-	l.log.Warn("nats server warns", "says", say(format, v))
+	l.log.Log(context.Background(), level(slog.LevelWarn, format), "nats server warns", "says", say(format, v))
 }
+
 func (l *serverLog) Errorf(format string, v ...any) {
-	l.log.Error("nats server errs", "says", say(format, v))
+	l.log.Log(context.Background(), level(slog.LevelError, format), "nats server errs", "says", say(format, v))
+}
+
+// expected is what the server says while a yard forms or loses a member, which
+// the node tells better itself, and of passwords that never leave the process.
+var expected = []string{
+	"Error trying to connect to route", "Waiting for routing to be established", "Plaintext passwords detected",
+	"JetStream has not established contact with a meta leader", "Metalayer blocking snapshot",
+}
+
+func level(usual slog.Level, format string) slog.Level {
+	for _, words := range expected {
+		if strings.HasPrefix(format, words) {
+			return slog.LevelDebug
+		}
+	}
+	return usual
 }
 
 // Fatalf is the server giving up: it returns from its start and would stand

@@ -95,6 +95,12 @@ func (s *laneStates) lead(led func(lane uint8) bool) []uint8 {
 	return mine
 }
 
+func (s *laneStates) doubtful(lane uint8) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.lane[lane].led || !s.lane[lane].down.IsZero()
+}
+
 // route is where plain publishes go.
 func (s *laneStates) route() uint8 {
 	n, own := s.c.Lanes(), s.own()
@@ -171,7 +177,7 @@ func (r *router) turn(now time.Time) {
 	r.mu.Unlock()
 	if r.c.cfg.clustered() && now.Sub(r.probing) >= probeEvery {
 		r.probing = now
-		r.probe(now, led)
+		r.probe(now)
 	}
 	r.mapJobs()
 }
@@ -193,17 +199,14 @@ func (r *router) mapJobs() {
 	r.mapped = int(lane)
 }
 
-// probe sends each lane that is led elsewhere a message for a stream of
-// another name. Its leader refuses it and stores nothing; without a leader
-// there is no answer, and that is what it finds out.
-func (r *router) probe(now time.Time, led []uint8) {
-	mine := map[uint8]bool{}
-	for _, lane := range led {
-		mine[lane] = true
-	}
+// probe sends each doubtful lane a message for a stream of another name. Its
+// leader refuses it and stores nothing; without a leader there is no answer,
+// and that is what it finds out. A lane that this node leads and that answers
+// needs no question.
+func (r *router) probe(now time.Time) {
 	for i := range r.c.Lanes() {
 		lane := uint8(i)
-		if mine[lane] {
+		if !r.state.doubtful(lane) {
 			continue
 		}
 		reply, token := r.c.api.expect(&laneProbe{r.state, lane}, now.Add(probeAnswer), false)

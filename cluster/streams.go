@@ -26,10 +26,10 @@ type Layout struct {
 	Create bool
 
 	Replicas     int           // 0: 3, or 1 when the node runs alone
-	MaxLaneBytes int64         // per lane, 0: 8 GiB; full means "later", nothing is pushed out
-	MaxBlobBytes int64         // 0: 16 GiB
+	MaxLaneBytes int64         // per lane, 0: 8 GiB or its share; full means "later", nothing is pushed out
+	MaxBlobBytes int64         // 0: 16 GiB or its share
 	HistoryAge   time.Duration // 0: 7 days
-	HistoryBytes int64         // 0: 4 GiB; events, and as much again for results
+	HistoryBytes int64         // 0: 4 GiB or its share; events, and as much again for results
 	ResultsAge   time.Duration // 0: 24 h
 }
 
@@ -47,16 +47,19 @@ func (e *IdentityError) Error() string {
 		e.Stream, e.Got, e.Want)
 }
 
-func (l Layout) withDefaults(clustered bool) Layout {
+// withDefaults fits the limits into what this node may store, since JetStream
+// reserves them: two fifths for the lanes, a quarter for blobs, a tenth each
+// for events and results, the rest for dead letters.
+func (l Layout) withDefaults(c *Config) Layout {
 	if l.Replicas == 0 {
 		l.Replicas = 1
-		if clustered {
+		if c.clustered() {
 			l.Replicas = 3
 		}
 	}
-	setDefault(&l.MaxLaneBytes, 8<<30)
-	setDefault(&l.MaxBlobBytes, 16<<30)
-	setDefault(&l.HistoryBytes, 4<<30)
+	setDefault(&l.MaxLaneBytes, min(8<<30, c.MaxStore/5*2/int64(len(l.Identities))))
+	setDefault(&l.MaxBlobBytes, min(16<<30, c.MaxStore/4))
+	setDefault(&l.HistoryBytes, min(4<<30, c.MaxStore/10))
 	setDefault(&l.HistoryAge, 7*24*time.Hour)
 	setDefault(&l.ResultsAge, 24*time.Hour)
 	return l
@@ -74,7 +77,7 @@ func (c *Cluster) EnsureStreams(ctx context.Context, layout Layout) ([]string, e
 	if n := len(layout.Identities); n == 0 || n > MaxLanes {
 		return nil, fmt.Errorf("%d lanes: there must be 1 to %d", n, MaxLanes)
 	}
-	layout = layout.withDefaults(c.cfg.clustered())
+	layout = layout.withDefaults(&c.cfg)
 	identities := make([]string, len(layout.Identities))
 	for lane, want := range layout.Identities {
 		made, err := c.ensureLane(ctx, uint8(lane), want, layout)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -27,9 +28,11 @@ type running struct {
 	once   sync.Once
 }
 
-func run(t testing.TB, cfg Config) *running {
+func run(t testing.TB, cfg Config) *running { return runLogged(t, cfg, quiet()) }
+
+func runLogged(t testing.TB, cfg Config, log *slog.Logger) *running {
 	t.Helper()
-	c, err := Start(t.Context(), cfg, quiet())
+	c, err := Start(t.Context(), cfg, log)
 	if err != nil {
 		t.Fatalf("start %s: %v", cfg.Node, err)
 	}
@@ -55,6 +58,27 @@ func alone(t testing.TB) *running {
 		t.Fatal(err)
 	}
 	return r
+}
+
+// wordsOf is a log whose lines can be waited for.
+type wordsOf struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (w *wordsOf) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.text.Write(b)
+}
+
+func (w *wordsOf) has(words string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !strings.Contains(w.text.String(), words) {
+		return fmt.Errorf("log does not say %q: %.2000s", words, w.text.String())
+	}
+	return nil
 }
 
 // small is a layout that fits a test's quota.
