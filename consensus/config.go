@@ -58,6 +58,8 @@ type Config struct {
 	// hangs. It must end the process: the disk's lock cannot be given free
 	// from within. Default: panic.
 	Stuck func(error)
+
+	wrap func(disk) disk // puts a test's faults before the disk
 }
 
 func (c Config) withDefaults() Config {
@@ -85,6 +87,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Stuck == nil {
 		c.Stuck = func(err error) { panic(err) }
+	}
+	if c.wrap == nil {
+		c.wrap = func(d disk) disk { return d }
 	}
 	return c
 }

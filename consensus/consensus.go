@@ -85,7 +85,7 @@ func (n *Node) start(dir string) (err error) {
 	if err != nil {
 		return fmt.Errorf("open snapshots: %w", err)
 	}
-	disk := newGuard(n.store, n.cfg.WriteDeadline, n.cfg.Stuck)
+	disk := newGuard(n.cfg.wrap(n.store), n.cfg.WriteDeadline, n.cfg.Stuck)
 	logs, err := raft.NewLogCache(logCache, disk)
 	if err != nil {
 		return fmt.Errorf("open log cache: %w", err)

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/raft"
+
 	"yardmaster/ledger"
 )
 
@@ -359,6 +361,57 @@ func TestThree_LateBootstrap(t *testing.T) {
 	y.start("n3")
 	if err := y.nodes["n3"].WaitApplied(t.Context(), last.Index); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// hangingDisk lets appends wait while somebody holds its lock.
+type hangingDisk struct {
+	disk
+	hung *sync.Mutex
+}
+
+func (d hangingDisk) StoreLogs(entries []*raft.Log) error {
+	d.hung.Lock()
+	defer d.hung.Unlock()
+	return d.disk.StoreLogs(entries)
+}
+
+func TestThree_AHangingDiskUnseatsTheLeader(t *testing.T) {
+	y := newYard(t, "n1", "n2", "n3")
+	locks := map[string]*sync.Mutex{}
+	for _, dir := range y.dirs {
+		locks[dir] = new(sync.Mutex)
+	}
+	y.tune = func(c *Config) {
+		c.WriteDeadline = time.Second
+		c.Stuck = func(err error) { t.Errorf("stuck: %v", err) }
+		c.wrap = func(d disk) disk { return hangingDisk{d, locks[c.Dir]} }
+	}
+	y.start(y.names()...)
+	first := y.leader()
+	epoch := acquire(t, first)
+	disk := locks[y.dirs[first.id.Node]]
+	disk.Lock()
+	pending, err := first.Submit(Proposal{At: time.Now(), Epoch: epoch, Commands: []ledger.Command{&ledger.AddQueue{Name: "lost"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pending.Wait(t.Context()); !errors.Is(err, ErrUnknown) {
+		t.Errorf("got %v, want ErrUnknown", err)
+	}
+	eventually(t, "stepping down", func() (bool, any) { s := first.Status(); return s.State != "leader", s })
+	disk.Unlock()
+	second := y.leader()
+	last := addQueues(t, second, acquire(t, second), "kept")
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	for name, n := range y.nodes {
+		if err := n.WaitApplied(ctx, last.Index); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if encoded(t, n) != encoded(t, second) {
+			t.Errorf("%s has another ledger", name)
+		}
 	}
 }
 
