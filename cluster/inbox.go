@@ -17,6 +17,7 @@ import (
 type inbox struct {
 	nc     *nats.Conn
 	prefix string
+	ended  chan struct{} // closed when the last answer has been handed on
 
 	mu   sync.Mutex
 	next uint64
@@ -37,11 +38,12 @@ type listener interface {
 }
 
 func newInbox(nc *nats.Conn) (*inbox, error) {
-	b := &inbox{nc: nc, prefix: nats.NewInbox() + ".", open: map[uint64]waiting{}}
+	b := &inbox{nc: nc, prefix: nats.NewInbox() + ".", open: map[uint64]waiting{}, ended: make(chan struct{})}
 	sub, err := nc.Subscribe(b.prefix+"*", b.receive)
 	if err != nil {
 		return nil, err
 	}
+	sub.SetClosedHandler(func(string) { close(b.ended) })
 	return b, sub.SetPendingLimits(-1, 256<<20)
 }
 
@@ -86,8 +88,11 @@ func (b *inbox) expire(now time.Time) {
 	b.drop(func(w waiting) bool { return !w.due.IsZero() && now.After(w.due) })
 }
 
-// close tells everybody.
-func (b *inbox) close() { b.drop(func(waiting) bool { return true }) }
+// close tells everybody. The connection is closed already.
+func (b *inbox) close() {
+	<-b.ended
+	b.drop(func(waiting) bool { return true })
+}
 
 func (b *inbox) drop(which func(waiting) bool) {
 	var late []listener
