@@ -44,7 +44,7 @@ type dispatch struct {
 	phase    phase
 	target   Target
 	recalled job.RecallReason // "": not
-	order    job.Assignment   // while loading
+	order    *job.Assignment  // while loading
 	end      *ended           // while ending
 }
 
@@ -169,7 +169,8 @@ func (a *Agent) take(o *job.Assignment) job.Answer {
 	}
 	a.table.add(d)
 	if o.Body == nil {
-		d.phase, d.order = loading, *o
+		order := *o // the batch is the caller's
+		d.phase, d.order = loading, &order
 		a.room.reserve(seatOf(o), 1, time.Now())
 	}
 	a.mu.Unlock()
@@ -219,7 +220,7 @@ func (a *Agent) load(ctx context.Context, d *dispatch) {
 	}
 	a.mu.Lock()
 	order := d.order
-	d.order = job.Assignment{}
+	d.order = nil
 	why := d.recalled
 	d.phase = starting
 	a.mu.Unlock()
@@ -234,14 +235,14 @@ func (a *Agent) load(ctx context.Context, d *dispatch) {
 		a.Report(d.declined(err.Error()), nil)
 	default:
 		order.Body = body
-		if d.target.Start(order, spec) {
+		if d.target.Start(*order, spec) {
 			a.started(d)
 		} else {
 			a.Report(d.declined("no room when the body had come"), nil)
 		}
 	}
 	a.mu.Lock()
-	a.room.reserve(seatOf(&order), -1, time.Now())
+	a.room.reserve(seatOf(order), -1, time.Now())
 	a.mu.Unlock()
 	notice(a.wake)
 }
