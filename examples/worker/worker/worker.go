@@ -1,0 +1,121 @@
+// Package worker is an example Overhop worker, which the yard's own command
+// line and its demo use too.
+//
+// A worker says which queues it serves and how many jobs it will hold at once
+// (its credits). The yard then pushes jobs; the worker acknowledges, beats
+// while it works, and tells each job's end. All of that is done by
+// [overhop.Worker]; what is left to write is a handler:
+//
+//	func(ctx context.Context, q *overhop.Quest) (overhop.Raw, error)
+//
+// Rules for handlers that hold in every language:
+//
+//   - A job may run twice: after a lost connection or a killed node the yard
+//     gives it to somebody else. Make the effect repeatable, or let your
+//     database refuse a lower q.Fence than it has seen for the same job.
+//   - When ctx ends, the job is no longer yours: stop.
+//   - An error means "try again later"; [overhop.FailError] says more.
+package worker
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"yardmaster/edge/overhop"
+)
+
+// Options say where to work and how.
+type Options struct {
+	Nodes    []string      // edges, host:port; the worker changes over when one is gone; none: 127.0.0.1:9876
+	Queues   []string      // at least one
+	Credits  uint          // jobs in hand at once, per queue
+	Delay    time.Duration // spent in every handler before it begins
+	FailRate float64       // share of attempts that fail by dice, 0 to 1
+	Witness  string        // file that gets a line for every attempt; "": none
+	Name     string        // shown to the yard's people
+}
+
+// Flags declares o's fields as flags.
+func (o *Options) Flags(f *flag.FlagSet) {
+	f.Var((*list)(&o.Nodes), "addr", "edge to connect to, `host:port`; repeat it to name others to change over to (default 127.0.0.1:9876)")
+	f.Var((*list)(&o.Queues), "queue", "`queue` to serve; may be repeated")
+	f.UintVar(&o.Credits, "credits", 1, "jobs in hand at once, per queue")
+	f.DurationVar(&o.Delay, "handler-delay", 0, "`time` to spend in every handler before it begins")
+	f.Float64Var(&o.FailRate, "fail-rate", 0, "`share` of attempts that fail by dice, 0 to 1")
+	f.StringVar(&o.Witness, "witness", "", "`file` to append \"<jid> <attempt> <fence>\" to, on disk before the job's end is told")
+	f.StringVar(&o.Name, "name", "", "`name` of this worker, for people")
+}
+
+// OptionError refuses an option; Flag names it.
+type OptionError struct{ Flag, Reason string }
+
+func (e *OptionError) Error() string { return "--" + e.Flag + " " + e.Reason }
+
+func (o *Options) validate() error {
+	switch {
+	case len(o.Queues) == 0:
+		return &OptionError{"queue", "is not given: name at least one queue to serve"}
+	case o.Credits < 1 || o.Credits > 1<<20:
+		return &OptionError{"credits", fmt.Sprintf("is %d: must be 1 to %d", o.Credits, 1<<20)}
+	case o.Delay < 0:
+		return &OptionError{"handler-delay", "is negative"}
+	case o.FailRate < 0 || o.FailRate > 1:
+		return &OptionError{"fail-rate", fmt.Sprintf("is %g: must be 0 to 1", o.FailRate)}
+	}
+	return nil
+}
+
+// Run works until ctx ends and what was in hand is finished. An error is an
+// [*OptionError], or says why this worker cannot work as it is set up.
+func Run(ctx context.Context, o Options, log *slog.Logger) (err error) {
+	if len(o.Nodes) == 0 {
+		o.Nodes = []string{"127.0.0.1:9876"}
+	}
+	if err := o.validate(); err != nil {
+		return err
+	}
+	handler := o.handler()
+	if o.Witness != "" {
+		witness, openErr := OpenWitness(o.Witness)
+		if openErr != nil {
+			return openErr
+		}
+		defer func() { err = errors.Join(err, witness.Close()) }()
+		handler = witnessed(witness, handler)
+	}
+	w := overhop.Worker{
+		Nodes: o.Nodes, Queues: o.Queues, Credits: uint32(o.Credits), Name: o.Name, Log: log, Handler: handler,
+	}
+	return w.Run(ctx)
+}
+
+// witnessed writes down an attempt before its end is told, whatever the end.
+func witnessed(w *Witness, next overhop.Handler) overhop.Handler {
+	return func(ctx context.Context, q *overhop.Quest) (overhop.Raw, error) {
+		result, err := next(ctx, q)
+		if werr := w.Note(fmt.Sprintf("%s %d %d", q.JID, q.Attempt, q.Fence)); werr != nil {
+			return nil, werr
+		}
+		return result, err
+	}
+}
+
+// list is a flag that may be repeated, or hold several values between commas.
+type list []string
+
+func (l *list) String() string { return strings.Join(*l, ",") }
+
+func (l *list) Set(s string) error {
+	for value := range strings.SplitSeq(s, ",") {
+		if value = strings.TrimSpace(value); value == "" {
+			return errors.New("must not be empty")
+		}
+		*l = append(*l, value)
+	}
+	return nil
+}
