@@ -166,7 +166,7 @@ func (n *Node) transport(log *raftLog) raft.Transport {
 		return t
 	}
 	return raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
-		ServerAddressProvider: n,
+		ServerAddressProvider: addresses{n},
 		Stream:                stream{n.id.Door()},
 		Logger:                log,
 		MaxPool:               3,
@@ -185,15 +185,25 @@ func (s stream) Dial(addr raft.ServerAddress, timeout time.Duration) (net.Conn, 
 	return s.Door.Dial(string(addr), timeout)
 }
 
-// ServerAddr finds a member's address by its raft id, for raft's transport.
-func (n *Node) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
+// addresses finds a member's address by its raft id, for raft's transport.
+type addresses struct{ n *Node }
+
+func (a addresses) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
 	name := roster.NodeOf(string(id))
-	for _, m := range n.cfg.Members {
-		if m.Name == name {
-			return raft.ServerAddress(m.Addr), nil
-		}
+	if addr := a.n.addr(name); addr != "" {
+		return raft.ServerAddress(addr), nil
 	}
 	return "", fmt.Errorf("member %s has no declared address", name)
+}
+
+// addr is where a member's raft port is declared to be, "" if it is not.
+func (n *Node) addr(name string) string {
+	for _, m := range n.cfg.Members {
+		if m.Name == name {
+			return m.Addr
+		}
+	}
+	return ""
 }
 
 // compact takes a snapshot whenever enough bytes were applied.
@@ -332,10 +342,8 @@ func (n *Node) Status() Status {
 func (n *Node) members() []MemberInfo {
 	var members []MemberInfo
 	for _, s := range n.raft.GetConfiguration().Configuration().Servers {
-		addr, _ := n.ServerAddr(s.ID)
-		members = append(members, MemberInfo{
-			Name: roster.NodeOf(string(s.ID)), ID: string(s.ID), Addr: string(addr), Voter: s.Suffrage == raft.Voter,
-		})
+		name := roster.NodeOf(string(s.ID))
+		members = append(members, MemberInfo{Name: name, ID: string(s.ID), Addr: n.addr(name), Voter: s.Suffrage == raft.Voter})
 	}
 	return members
 }
