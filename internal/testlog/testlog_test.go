@@ -15,8 +15,10 @@ type fake struct {
 	cleanups []func()
 }
 
-func (f *fake) Logf(format string, args ...any) { f.lines = append(f.lines, fmt.Sprintf(format, args...)) }
-func (f *fake) Cleanup(do func())               { f.cleanups = append(f.cleanups, do) }
+func (f *fake) Logf(format string, args ...any) {
+	f.lines = append(f.lines, fmt.Sprintf(format, args...))
+}
+func (f *fake) Cleanup(do func()) { f.cleanups = append(f.cleanups, do) }
 
 func (f *fake) end() {
 	for _, do := range f.cleanups {

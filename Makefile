@@ -1,0 +1,67 @@
+# All that builds, checks and shows Yardmaster. `make help` lists it.
+
+SHELL      := /bin/bash
+GO         ?= go
+BINARY     := bin/yardmaster
+VERSION    := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS    := -s -w -X main.version=$(VERSION)
+FUZZTIME   ?= 30s
+JOBS       ?= 2000
+
+.DEFAULT_GOAL := help
+.PHONY: help build test race check fuzz bench demo cover clean FORCE
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: $(BINARY) ## build bin/yardmaster, one static binary
+
+# The compiler knows best what has changed, so it is always asked.
+$(BINARY): FORCE
+	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/node
+
+test: build ## run all tests; those with real processes use the binary
+	@set -o pipefail; log=$$(mktemp); trap 'rm -f $$log' EXIT; \
+	if CGO_ENABLED=0 $(GO) test ./... 2>&1 | tee $$log | grep -v 'no test files'; then status=0; else status=$$?; fi; \
+	printf '\n%s packages ok, %s failed\n' "$$(grep -c '^ok' $$log)" "$$(grep -c '^FAIL.*yardmaster' $$log)"; \
+	exit $$status
+
+race: build ## run all tests under the race detector (needs a C compiler)
+	@command -v gcc >/dev/null || command -v cc >/dev/null || { \
+	  echo 'the race detector needs a C compiler; trying to install one'; \
+	  { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq gcc libc6-dev; } >/dev/null 2>&1 || { \
+	    echo 'could not: install gcc and the C headers (Debian: apt-get install gcc libc6-dev), then repeat'; exit 1; }; }
+	@CGO_ENABLED=1 $(GO) test -race -timeout 30m ./...
+
+check: ## format, vet, layers, documents, modules
+	@unformatted=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \
+	  [ -z "$$unformatted" ] || { echo "not formatted (run gofmt -w):"; echo "$$unformatted"; exit 1; }
+	@echo 'format      ok'
+	@$(GO) vet ./...
+	@echo 'vet         ok'
+	@$(GO) test -count=1 ./internal/arch >/dev/null || { $(GO) test -count=1 ./internal/arch; exit 1; }
+	@echo 'layers      ok'
+	@$(GO) test -count=1 ./internal/docs >/dev/null || { $(GO) test -count=1 ./internal/docs; exit 1; }
+	@echo 'documents   ok'
+	@$(GO) mod tidy -diff
+	@echo 'modules     ok'
+
+fuzz: ## run every fuzz target for FUZZTIME (30s)
+	@set -e; for pkg in $$($(GO) list ./...); do \
+	  for target in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
+	    echo "$$pkg $$target"; \
+	    $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x $$pkg | tail -n 3; \
+	    test $${PIPESTATUS[0]} -eq 0; \
+	  done; done
+
+bench: build ## measure it, beside the floors of this machine
+	@$(BINARY) bench
+
+demo: build ## three nodes, workers and runners; the authority is killed half-way
+	@$(BINARY) demo --nodes 3 --jobs $(JOBS) --kill
+
+cover: ## write coverage.out, and say how much of each package is covered
+	@$(GO) test -coverprofile=coverage.out ./... | grep -v 'no test files'
+
+clean: ## remove what was built
+	@rm -rf bin coverage.out
