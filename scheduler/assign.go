@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"strings"
 	"time"
 
 	"yardmaster/job"
@@ -13,46 +14,81 @@ type flight struct {
 	incarnation uint64
 	kind        job.Kind
 	assignment  job.Assignment // without its body
+	batch       uint64         // it went with last
 	sentAt      time.Time      // last; zero: not by this tenure
 	firstSent   time.Time      // again
+	recalledAt  time.Time      // last; zero: never
 	confirmed   bool           // the node said that it has it
+	cancelled   bool           // its node must stop it
 	ended       bool           // its end is on its way
+}
+
+// Limits of a batch, so that it is one message.
+const (
+	maxBatch      = 256
+	maxBatchBytes = 256 << 10 // of bodies
+)
+
+// batches gathers assignments by node and sends them a message at a time.
+type batches struct {
+	m    *mind
+	open map[*node]*openBatch
+}
+
+type openBatch struct {
+	job.Batch
+	bytes int
+}
+
+// add puts an assignment into its node's batch and gives the batch's number.
+func (b batches) add(n *node, a job.Assignment) uint64 {
+	open := b.open[n]
+	if open != nil && (len(open.Assignments) == maxBatch || open.bytes+len(a.Body) > maxBatchBytes) {
+		b.m.dispatch(n.name, open.Batch)
+		open = nil
+	}
+	if open == nil {
+		n.batches++
+		open = &openBatch{Batch: job.Batch{Epoch: b.m.epoch, Number: n.batches}}
+		b.open[n] = open
+	}
+	open.Assignments = append(open.Assignments, a)
+	open.bytes += len(a.Body)
+	return open.Number
+}
+
+func (b batches) send() {
+	for n, open := range b.open {
+		b.m.dispatch(n.name, open.Batch)
+	}
 }
 
 // placed sends the assignments of the placements that hold, and frees the room
 // of the others.
 func (m *mind) placed(picks []*pick, placed []bool, index uint64) {
-	batches := map[*node]*job.Batch{}
+	now := time.Now()
+	out := batches{m, map[*node]*openBatch{}}
 	for i, p := range picks {
-		delete(m.placing, dispatchKey{p.ID, p.N})
-		if m.taking[p.Queue]--; m.taking[p.Queue] == 0 {
-			delete(m.taking, p.Queue)
-		}
+		m.unplace(p)
 		if !placed[i] {
-			p.seat.reserved--
+			p.seat.cancel()
 			continue
 		}
 		n := p.seat.node
-		b := batches[n]
-		if b == nil {
-			n.batches++
-			b = &job.Batch{Epoch: m.epoch, Number: n.batches}
-			batches[n] = b
-		}
-		p.seat.ship(b.Number)
+		k := dispatchKey{p.ID, p.N}
 		a := m.assignment(&p.Waiting, p.seat.room.key, p.seat.worker, index)
-		m.flights[dispatchKey{p.ID, p.N}] = &flight{
-			node: n.name, incarnation: n.incarnation, kind: a.Kind, assignment: a, sentAt: time.Now(),
+		f := &flight{node: n.name, incarnation: p.incarnation, kind: a.Kind, assignment: a, sentAt: now}
+		m.flights[k] = f
+		if p.incarnation != n.incarnation { // the one that had the room is no more
+			p.seat.cancel()
+			m.endFlight(k, job.Outcome{Status: job.Declined})
+			continue
 		}
-		a.Body = m.bodies.take(p.ID)
-		b.Assignments = append(b.Assignments, a)
+		a.Body = m.bodies.take(p.Position)
+		f.batch = out.add(n, a)
+		p.seat.ship(f.batch, now)
 	}
-	if time.Until(m.trusted()) <= 0 {
-		return // too late to give orders; the next authority adopts them
-	}
-	for n, b := range batches {
-		m.dispatch(n.name, *b)
-	}
+	out.send()
 }
 
 func (m *mind) assignment(w *ledger.Waiting, k roomKey, worker string, fence uint64) job.Assignment {
@@ -70,15 +106,21 @@ func (m *mind) assignment(w *ledger.Waiting, k roomKey, worker string, fence uin
 	return a
 }
 
-// dispatch sends a batch to a node and posts its answers.
+// dispatch sends a batch to a node and hears its answers. Once the lease can
+// no longer be trusted it is too late to give orders: the next authority
+// adopts what was notified.
 func (m *mind) dispatch(to string, b job.Batch) {
+	if time.Until(m.trusted()) <= 0 {
+		return
+	}
 	m.sched.fleet.Assign(to, b, func(answers []job.Answer, err error) {
-		m.post(func() {
-			for i := range b.Assignments {
+		if err != nil {
+			return // sent again by the sweep
+		}
+		m.postAside(func() {
+			for i := range min(len(answers), len(b.Assignments)) {
 				a := &b.Assignments[i]
-				if err == nil && i < len(answers) {
-					m.answered(dispatchKey{a.Job, a.N}, answers[i])
-				}
+				m.answered(dispatchKey{a.Job, a.N}, b.Number, answers[i])
 			}
 		})
 	})
@@ -86,20 +128,18 @@ func (m *mind) dispatch(to string, b job.Batch) {
 
 // answered hears what a node says of an assignment. Without an answer the
 // assignment is sent again (see sweep).
-func (m *mind) answered(k dispatchKey, answer job.Answer) {
+func (m *mind) answered(k dispatchKey, batch uint64, answer job.Answer) {
 	f := m.flights[k]
-	if f == nil {
+	if f == nil || f.ended {
 		return
 	}
 	switch answer {
 	case job.Taken:
 		f.confirmed = true
 	case job.NoRoom, job.Draining:
-		if n := m.nodes[f.node]; n != nil {
-			if s := n.seats[seatKey{roomKey{f.kind, f.assignment.Key}, f.assignment.Worker}]; s != nil {
-				s.told = 0 // until the node tells of room again
-			}
-			n.draining = n.draining || answer == job.Draining
+		if n := m.nodes[f.node]; n != nil && n.incarnation == f.incarnation {
+			m.refused(n, f, batch)
+			m.setState(n, n.silent, n.draining || answer == job.Draining)
 		}
 		m.endFlight(k, job.Outcome{Status: job.Declined})
 	case job.BodyLost:
@@ -109,55 +149,73 @@ func (m *mind) answered(k dispatchKey, answer job.Answer) {
 	}
 }
 
+// refused takes a worker for full until its node has told of its room anew,
+// unless it has since the batch that it refused.
+func (m *mind) refused(n *node, f *flight, batch uint64) {
+	s := n.seats[seatKey{roomKey{f.kind, f.assignment.Key}, f.assignment.Worker}]
+	if s == nil || n.seen >= batch {
+		return
+	}
+	s.told = 0
+	n.doubted = true
+}
+
 // adoptFlight follows a dispatch that an earlier tenure notified. Its node
 // gets the assignment again as soon as it is heard of.
-func adoptFlight(a ledger.Active) *flight {
+func (m *mind) adoptFlight(a ledger.Active) *flight {
 	kind, key, worker := splitChannel(a.Channel, a.Queue)
-	f := &flight{node: a.Node, incarnation: a.Incarnation, kind: kind}
-	f.assignment = job.Assignment{
-		Job: a.ID, N: a.N, Attempt: a.Attempt, MaxAttempts: a.MaxAttempts, Queue: a.Queue, Function: a.Function,
-		Kind: kind, Key: key, Worker: worker, Fence: a.Fence, Timeout: a.Timeout,
-		Accepted: a.Accepted, RunAt: a.Due, Redelivered: a.Redelivered, Position: a.Position,
+	return &flight{
+		node: a.Node, incarnation: a.Incarnation, kind: kind, cancelled: a.Cancelling,
+		assignment: m.assignment(&a.Waiting, roomKey{kind, key}, worker, a.Fence),
 	}
-	return f
 }
 
 // splitChannel takes a channel apart: "overhop/<wid>" or
 // "rrq/<pool>/<port>".
 func splitChannel(channel, queue string) (kind job.Kind, key, worker string) {
-	const rrq = "rrq/"
-	if len(channel) > len(rrq) && channel[:len(rrq)] == rrq {
-		worker = channel[len(rrq):]
-		for i := len(worker) - 1; i >= 0; i-- {
-			if worker[i] == '/' {
-				return job.RRQ, worker[:i], worker
-			}
-		}
+	if worker, ok := strings.CutPrefix(channel, "rrq/"); ok {
+		pool := worker[:max(strings.LastIndexByte(worker, '/'), 0)]
+		return job.RRQ, pool, worker
 	}
-	return job.Overhop, queue, channel[len("overhop/"):]
+	return job.Overhop, queue, strings.TrimPrefix(channel, "overhop/")
 }
 
 // again sends an assignment that its node has not confirmed. The node knows
 // the ids it has seen.
-func (m *mind) again(f *flight, n *node, now time.Time) {
-	n.batches++
+func (m *mind) again(f *flight, n *node, now time.Time, out batches) {
 	a := f.assignment
 	a.Epoch = m.epoch
-	if a.Timeout == 0 {
-		a.Timeout = m.cfg.DefaultTimeout
-	}
-	if a.MaxAttempts == 0 {
-		a.MaxAttempts = m.cfg.Policy.MaxAttempts
-	}
 	f.sentAt = now
-	m.dispatch(n.name, job.Batch{Epoch: m.epoch, Number: n.batches, Assignments: []job.Assignment{a}})
+	f.batch = out.add(n, a)
 }
 
-// recall asks the node that runs a job to stop it.
+// recall asks the node that runs a job to stop it, until the dispatch ends
+// (see sweep).
 func (m *mind) recall(id job.ID) {
-	for k, f := range m.flights {
-		if k.id == id {
-			m.sched.fleet.Recall(f.node, job.Recall{Job: id, N: k.n, Epoch: m.epoch, Reason: job.RecallCancelled})
+	m.ledger().View(func(l *ledger.Ledger) {
+		if view, _, ok := l.Find(id); ok {
+			if f := m.flights[dispatchKey{id, view.Dispatches}]; f != nil {
+				f.cancelled = true
+				m.sendRecall(f, job.RecallCancelled, time.Now())
+			}
 		}
+	})
+}
+
+func (m *mind) sendRecall(f *flight, why job.RecallReason, now time.Time) {
+	f.recalledAt = now
+	a := &f.assignment
+	m.sched.fleet.Recall(f.node, job.Recall{Job: a.Job, N: a.N, Epoch: m.epoch, Reason: why})
+}
+
+// moved follows a dispatch to the node that its worker came back to.
+func (m *mind) moved(c *ledger.MoveDispatch) {
+	f := m.flights[dispatchKey{c.Job, c.N}]
+	if f == nil {
+		return
 	}
+	a := &f.assignment
+	f.node, f.incarnation, f.confirmed = c.Node, c.Incarnation, true
+	f.kind, a.Key, a.Worker = splitChannel(c.Channel, a.Queue)
+	a.Kind = f.kind
 }

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -29,24 +30,10 @@ type laneState struct {
 	next     uint64 // sequence after the last one proposed or pending
 	last     uint64 // highest sequence heard of
 	held     map[uint64]pendingRecord
-	gapSince time.Time
+	gapSince time.Time   // since when records beyond next are heard of and not next; zero: not, or it is read
 	wake     chan uint64 // asks the reader to read from a sequence; holds the newest wish
 	reading  bool
 	heardAt  time.Time // when the oldest unfolded record was heard of
-}
-
-// pendingRecord is a record read and judged.
-type pendingRecord struct {
-	record job.Record
-	facts  job.Job
-	err    error
-}
-
-// pendingFold is a stretch of one lane that waits for its entry.
-type pendingFold struct {
-	lane    *laneState
-	from    uint64
-	records []pendingRecord
 }
 
 // adopt starts from what the ledger holds: cursors and running dispatches.
@@ -58,7 +45,7 @@ func (m *mind) adopt(l *ledger.Ledger) {
 		})
 	}
 	l.Active(func(a ledger.Active) bool {
-		m.flights[dispatchKey{a.ID, a.N}] = adoptFlight(a)
+		m.flights[dispatchKey{a.ID, a.N}] = m.adoptFlight(a)
 		return true
 	})
 	m.dirty = true
@@ -75,12 +62,24 @@ func (m *mind) intake(ctx context.Context) error {
 		identities[i] = lane.identity
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return m.sched.lanes.Tail(ctx, func(r job.Record) { m.notice([]job.Record{r}) }) })
+	group.Go(func() error { return m.tail(ctx) })
 	group.Go(func() error { return m.ensure(ctx, identities) })
 	for _, lane := range m.lanes {
 		group.Go(func() error { return m.readLane(ctx, lane) })
 	}
 	return group.Wait()
+}
+
+// tail hears of records as the lanes store them. What it misses is read.
+func (m *mind) tail(ctx context.Context) error {
+	for ctx.Err() == nil {
+		err := m.sched.lanes.Tail(ctx, func(r job.Record) { m.notice([]job.Record{r}) })
+		if ctx.Err() == nil {
+			m.sched.log.Warn("lanes are not heard, only read", "error", err)
+			pause(ctx, time.Second)
+		}
+	}
+	return nil
 }
 
 // ensure makes the streams of a new yard and records that they exist. One that
@@ -146,6 +145,8 @@ func (m *mind) verify(ctx context.Context, lane *laneState) error {
 	switch {
 	case info.Identity != known.Identity:
 		return fmt.Errorf("lane %d: its stream is another one than the ledger's (%s, not %s)", lane.number, info.Identity, known.Identity)
+	case info.First > known.Cursor+1:
+		return fmt.Errorf("lane %d: its stream begins at %d, the records from %d on were lost before they were folded", lane.number, info.First, known.Cursor+1)
 	case info.Last < known.Cursor:
 		return fmt.Errorf("lane %d: its stream ends at %d, before the folded position %d", lane.number, info.Last, known.Cursor)
 	case known.Cursor == 0 || known.Cursor < info.First || known.LastID.IsZero():
@@ -169,17 +170,27 @@ func (m *mind) verify(ctx context.Context, lane *laneState) error {
 // read reads the lane on from a sequence and posts what it found.
 func (m *mind) read(ctx context.Context, lane *laneState, from uint64) {
 	records, err := m.sched.lanes.Read(ctx, lane.number, from, readBatch)
-	if err != nil && ctx.Err() == nil {
-		m.sched.log.Warn("lane cannot be read", "lane", lane.number, "from", from, "error", err)
-	}
 	judged := judge(records, lane.identity)
 	m.post(func() {
 		lane.reading = false
+		m.readFailed(lane, err)
 		m.hear(lane, judged)
 		if len(judged) == readBatch {
 			m.wantRead(lane)
 		}
 	})
+}
+
+// readFailed notes whether the lane can be read, and logs when that changes.
+func (m *mind) readFailed(lane *laneState, err error) {
+	if err == nil {
+		lane.trouble = ""
+		return
+	}
+	if lane.trouble == "" {
+		m.sched.log.Warn("lane cannot be read", "lane", lane.number, "from", lane.next, "error", err)
+	}
+	lane.trouble = err.Error()
 }
 
 // notice takes records that were heard of without reading.
@@ -227,12 +238,10 @@ func (m *mind) hear(lane *laneState, records []pendingRecord) {
 			lane.held[seq] = r
 		}
 	}
-	switch {
-	case lane.next > lane.last:
+	if lane.next > lane.last {
 		lane.gapSince = time.Time{}
-	case lane.gapSince.IsZero():
+	} else if lane.gapSince.IsZero() {
 		lane.gapSince = time.Now()
-		time.AfterFunc(gapPatience, func() { m.post(func() { m.closeGap(lane) }) })
 	}
 }
 
@@ -248,12 +257,22 @@ func (m *mind) release(lane *laneState) {
 	}
 }
 
-// closeGap reads what no notice told of.
-func (m *mind) closeGap(lane *laneState) {
-	if lane.next <= lane.last && !lane.reading {
+// closeGaps reads what no notice told of in time, and gives the time until the
+// next gap is old enough.
+func (m *mind) closeGaps(now time.Time) time.Duration {
+	wait := never
+	for _, lane := range m.lanes {
+		if lane.gapSince.IsZero() || lane.reading {
+			continue
+		}
+		if left := gapPatience - now.Sub(lane.gapSince); left > 0 {
+			wait = min(wait, left)
+			continue
+		}
+		lane.gapSince = time.Time{}
 		m.wantRead(lane)
 	}
-	lane.gapSince = time.Time{}
+	return wait
 }
 
 // wantRead asks the lane's reader, unless too much waits already.
@@ -268,150 +287,12 @@ func (m *mind) wantRead(lane *laneState) {
 	}
 }
 
-// accept puts a record into the fold that the next entry carries.
-func (m *mind) accept(lane *laneState, r pendingRecord) {
-	f := m.foldOf(lane)
-	if f == nil {
-		f = &pendingFold{lane: lane, from: lane.next - 1}
-		m.entry.folds = append(m.entry.folds, f)
-		lane.heardAt = time.Now()
-	}
-	f.records = append(f.records, r)
-	lane.next++
-	m.entry.size += foldSize + len(r.facts.Function)
-	if m.blocked == "" {
-		m.hurry()
-	}
-	if r.err == nil {
-		m.bodies.put(r.facts.ID, r.record.Body)
-	}
-}
-
-func (m *mind) foldOf(lane *laneState) *pendingFold {
-	for _, f := range m.entry.folds {
-		if f.lane == lane {
-			return f
-		}
-	}
-	return nil
-}
-
-func (m *mind) unfolded(lane *laneState) int {
-	if f := m.foldOf(lane); f != nil {
-		return len(f.records)
-	}
-	return 0
-}
-
-// leftover counts what stays for the next entry.
-func (m *mind) leftover() {
-	for _, f := range m.entry.folds {
-		m.entry.size += foldSize * len(f.records)
-	}
-	m.entry.size += endSize * len(m.entry.ends)
-	if len(m.entry.ends) > 0 || len(m.entry.folds) > 0 && m.blocked == "" {
-		m.hurry()
-	}
-}
-
-// addFolds moves pending records into the entry: whole lanes in turn, as far
-// as the entry has room. Due jobs join the shadow lines, where they may be
-// placed at once.
-func (m *mind) addFolds(l *ledger.Ledger, at time.Time, add func(ledger.Command, func(ledger.Result, uint64))) {
-	if m.checkOutbox(l); m.blocked != "" {
-		return
-	}
-	room := maxEntry / foldSize / 2
-	keep := m.entry.folds[:0]
-	for _, f := range m.entry.folds {
-		n := min(room, len(f.records))
-		if n > 0 {
-			m.addFold(l, at, f.lane, f.from, f.records[:n], add)
-			room -= n
-			f.from += uint64(n)
-			f.records = f.records[n:]
-		}
-		if len(f.records) > 0 {
-			keep = append(keep, f)
-		}
-	}
-	clear(m.entry.folds[len(keep):])
-	m.entry.folds = keep
-}
-
-func (m *mind) addFold(l *ledger.Ledger, at time.Time, lane *laneState, from uint64, records []pendingRecord, add func(ledger.Command, func(ledger.Result, uint64))) {
-	c := &ledger.Fold{
-		Lane: lane.number, Identity: lane.identity, From: from, To: from + uint64(len(records)),
-		CreateQueues: m.cfg.CreateQueues,
-	}
-	var shadowed []dispatchKey
-	for i := range records {
-		r := &records[i]
-		if r.err != nil {
-			c.Rejected = append(c.Rejected, ledger.Rejection{
-				ID: r.facts.ID, Queue: r.record.Queue, Seq: r.record.Seq, Accepted: r.record.Stored, Reason: r.err.Error(),
-			})
-			continue
-		}
-		c.Jobs = append(c.Jobs, r.facts)
-		if _, known := l.Known(r.facts.ID); !known && !r.facts.RunAt.After(at) {
-			m.shadow[lineOf(&r.facts)] = append(m.shadow[lineOf(&r.facts)], ledger.Waiting{Job: r.facts, N: 1, Attempt: 1, Due: at})
-			shadowed = append(shadowed, dispatchKey{r.facts.ID, 1})
-		}
-	}
-	add(c, func(result ledger.Result, _ uint64) {
-		m.unshadow(shadowed)
-		if result.Err != nil {
-			m.sched.log.Error("fold refused", "lane", lane.number, "from", from, "error", result.Err)
-			m.resync(lane)
-		}
-	})
-}
-
-// unshadow takes jobs out of the shadow lines: the ledger has them now.
-func (m *mind) unshadow(keys []dispatchKey) {
-	gone := make(map[job.ID]struct{}, len(keys))
-	for _, k := range keys {
-		gone[k.id] = struct{}{}
-	}
-	if len(gone) == 0 {
-		return
-	}
-	for line, jobs := range m.shadow {
-		keep := jobs[:0]
-		for _, w := range jobs {
-			if _, ok := gone[w.ID]; !ok {
-				keep = append(keep, w)
-			}
-		}
-		if clear(jobs[len(keep):]); len(keep) == 0 {
-			delete(m.shadow, line)
-		} else {
-			m.shadow[line] = keep
-		}
-	}
-}
-
 // resync starts a lane again at the ledger's cursor.
 func (m *mind) resync(lane *laneState) {
 	m.ledger().View(func(l *ledger.Ledger) { lane.next = l.Lanes()[lane.number].Cursor + 1 })
 	clear(lane.held)
-	keep := m.entry.folds[:0]
-	for _, f := range m.entry.folds {
-		if f.lane != lane {
-			keep = append(keep, f)
-		}
-	}
-	m.entry.folds = keep
+	m.entry.folds = slices.DeleteFunc(m.entry.folds, func(f *pendingFold) bool { return f.lane == lane })
 	m.wantRead(lane)
-}
-
-// checkOutbox stops folding while the outbox is half full.
-func (m *mind) checkOutbox(l *ledger.Ledger) {
-	m.blocked = ""
-	if l.OutboxBytes() >= ledger.MaxOutbox/2 {
-		m.blocked = "the outbox is half full: history, results or dead letters cannot be published"
-	}
 }
 
 func pause(ctx context.Context, d time.Duration) {

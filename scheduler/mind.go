@@ -2,6 +2,8 @@ package scheduler
 
 import (
 	"context"
+	"errors"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -22,11 +24,17 @@ const (
 	drainAtOnce = 256 // posts handled before deciding on an entry
 )
 
-// Estimated sizes in an entry, in bytes, beside texts.
+// Estimated sizes in an entry, in bytes, beside texts, and the parts of
+// maxEntry that an entry's parts may take; placements have maxPicks.
 const (
-	foldSize  = 80
-	endSize   = 40
-	placeSize = 60
+	foldSize    = 80
+	endSize     = 40
+	placeSize   = 60
+	commandSize = 160
+
+	maxFolds    = maxEntry / 8 * 3
+	maxEnds     = maxEntry / 4
+	maxCommands = maxEntry / 8
 )
 
 // dispatchKey names a dispatch.
@@ -45,12 +53,16 @@ type mind struct {
 	began        time.Time
 	trustedUntil atomic.Pointer[time.Time]
 	inbox        chan func()
-	gone         chan struct{} // closed when the tenure ends
+	asideMu      sync.Mutex
+	aside        []func() // posted by those who must not wait
+	asideWake    chan struct{}
+	gone         chan struct{} // closed when the loop has ended
 	submitted    chan submission
 	applied      chan struct{} // wakes publish: an entry was applied
 
 	entry   entry // what the next entry will carry
 	flying  int   // entries in flight
+	fenced  error // why the tenure is over; nil while it is not
 	timer   *time.Timer
 	dirty   bool      // something may be placed
 	nextDue time.Time // of the next delayed job; zero: none known
@@ -58,9 +70,10 @@ type mind struct {
 
 	lanes     []*laneState
 	bodies    bodyCache
-	shadow    map[lineKey][]ledger.Waiting // due jobs whose fold is in flight
-	placing   map[dispatchKey]*pick        // placements in flight
-	taking    map[string]int               // placements in flight by queue
+	folds     uint64                   // entered so far
+	shadow    map[lineKey][]*shadowJob // due jobs whose fold is in flight, by the order of start
+	placing   map[dispatchKey]*pick    // placements in flight
+	taking    map[string]int           // placements in flight by queue
 	rooms     map[roomKey]*room
 	nodes     map[string]*node
 	flights   map[dispatchKey]*flight
@@ -95,10 +108,10 @@ type submission struct {
 func newMind(s *Scheduler, clock stampClock, trusted time.Time) *mind {
 	m := &mind{
 		sched: s, cfg: s.cfg, clock: clock, began: time.Now(),
-		inbox: make(chan func(), inboxSize), gone: make(chan struct{}),
+		inbox: make(chan func(), inboxSize), asideWake: make(chan struct{}, 1), gone: make(chan struct{}),
 		submitted: make(chan submission, maxInFlight), applied: make(chan struct{}, 1),
 		timer: time.NewTimer(time.Hour), bodies: newBodyCache(),
-		shadow: map[lineKey][]ledger.Waiting{}, placing: map[dispatchKey]*pick{}, taking: map[string]int{},
+		shadow: map[lineKey][]*shadowJob{}, placing: map[dispatchKey]*pick{}, taking: map[string]int{},
 		rooms: map[roomKey]*room{}, nodes: map[string]*node{}, flights: map[dispatchKey]*flight{},
 	}
 	m.trustedUntil.Store(&trusted)
@@ -108,7 +121,7 @@ func newMind(s *Scheduler, clock stampClock, trusted time.Time) *mind {
 func (m *mind) ledger() Ledger { return m.sched.ledger }
 
 // post hands work to the goroutine of run. It waits while the inbox is full
-// and drops the work when the tenure is over.
+// and drops the work when the tenure is over. The loop itself must not call it.
 func (m *mind) post(f func()) {
 	select {
 	case m.inbox <- f:
@@ -116,11 +129,20 @@ func (m *mind) post(f func()) {
 	}
 }
 
-// close ends the tenure for everybody who posts to it.
-func (m *mind) close() { close(m.gone) }
+// postAside is post for answers to what the loop has asked: it never waits,
+// because whoever carries them may be the loop itself. There are no more of
+// them than assignments on their way.
+func (m *mind) postAside(f func()) {
+	m.asideMu.Lock()
+	m.aside = append(m.aside, f)
+	m.asideMu.Unlock()
+	wake(m.asideWake)
+}
 
-// run is the loop: hear what happened, then decide whether an entry goes.
+// run is the loop: hear what happened, then decide whether an entry goes. When
+// it ends nobody who posts is kept waiting.
 func (m *mind) run(ctx context.Context) error {
+	defer close(m.gone)
 	sweep := time.NewTicker(sweepEvery)
 	defer sweep.Stop()
 	defer m.timer.Stop()
@@ -131,6 +153,8 @@ func (m *mind) run(ctx context.Context) error {
 		case f := <-m.inbox:
 			f()
 			m.drain()
+		case <-m.asideWake:
+			m.drainAside()
 		case <-sweep.C:
 			m.sweep()
 		case <-m.timer.C:
@@ -138,6 +162,16 @@ func (m *mind) run(ctx context.Context) error {
 		if err := m.flush(); err != nil {
 			return err
 		}
+	}
+}
+
+func (m *mind) drainAside() {
+	m.asideMu.Lock()
+	posts := m.aside
+	m.aside = nil
+	m.asideMu.Unlock()
+	for _, f := range posts {
+		f()
 	}
 }
 
@@ -155,18 +189,22 @@ func (m *mind) drain() {
 // flush sends entries for as long as one is due, then sets the timer for the
 // next.
 func (m *mind) flush() error {
-	for m.flying < maxInFlight {
+	for m.fenced == nil && m.flying < maxInFlight {
 		wait := m.waitFor(time.Now())
-		if wait > 0 {
-			m.timer.Reset(wait)
-			return nil
+		if wait == 0 {
+			sent, err := m.send()
+			if err != nil {
+				return err
+			}
+			if sent {
+				continue
+			}
+			wait = max(m.waitFor(time.Now()), time.Millisecond)
 		}
-		sent, err := m.send()
-		if err != nil || !sent {
-			return err
-		}
+		m.timer.Reset(wait)
+		return nil
 	}
-	return nil
+	return m.fenced
 }
 
 // never is how long the loop sleeps when nothing waits.
@@ -184,7 +222,7 @@ func (m *mind) waitFor(now time.Time) time.Duration {
 			m.hurry()
 		}
 	}
-	return max(0, min(untilDue, m.waitForEntry(now)))
+	return max(0, min(untilDue, m.closeGaps(now), m.waitForEntry(now)))
 }
 
 func (m *mind) waitForEntry(now time.Time) time.Duration {
@@ -203,50 +241,97 @@ func (m *mind) waitForEntry(now time.Time) time.Duration {
 	return settleAlone - now.Sub(e.lazy)
 }
 
+// draft is an entry being built: its commands and what to do with the result
+// of each.
+type draft struct {
+	at       time.Time
+	commands []ledger.Command
+	done     []func(ledger.Result, uint64)
+}
+
+func (d *draft) add(c ledger.Command, done func(ledger.Result, uint64)) {
+	d.commands = append(d.commands, c)
+	d.done = append(d.done, done)
+}
+
 // send builds the entry and submits it. It reports false if there was nothing
 // to say after all.
 func (m *mind) send() (bool, error) {
-	p := Proposal{At: m.clock.now(), Epoch: m.epoch}
-	var s submission
-	add := func(c ledger.Command, done func(ledger.Result, uint64)) {
-		p.Commands = append(p.Commands, c)
-		s.done = append(s.done, done)
-	}
+	d := &draft{at: m.clock.now()}
 	m.ledger().View(func(l *ledger.Ledger) {
-		m.addFolds(l, p.At, add)
-		m.addEnds(l, add)
-		for _, c := range m.entry.commands {
-			add(c.command, c.done)
-		}
+		m.addFolds(l, d)
+		m.addEnds(l, d)
+		m.addCommands(d)
 		m.choose(l)
-		m.addPicks(add)
-		if m.entry.told != nil {
-			add(m.entry.told, nil)
-		}
+		m.addPicks(d)
 	})
-	if len(p.Commands) == 0 && !m.nextDue.IsZero() && !m.nextDue.After(p.At) {
-		add(&ledger.Observe{}, nil) // an entry for its stamp, which promotes what is due
+	if m.entry.told != nil {
+		d.add(m.entry.told, nil)
 	}
-	m.entry = entry{folds: m.entry.folds, ends: m.entry.ends}
+	if len(d.commands) == 0 && !m.nextDue.IsZero() && !m.nextDue.After(d.at) {
+		d.add(&ledger.Observe{}, nil) // an entry for its stamp, which promotes what is due
+	}
+	m.entry = entry{folds: m.entry.folds, ends: m.entry.ends, commands: m.entry.commands}
 	m.leftover()
-	m.nextDue = time.Time{} // known again once this entry is applied
-	if len(p.Commands) == 0 {
+	if len(d.commands) == 0 {
 		return false, nil
 	}
-	wait, err := m.ledger().Submit(p)
+	m.nextDue = time.Time{} // known again once this entry is applied
+	wait, err := m.ledger().Submit(Proposal{At: d.at, Epoch: m.epoch, Commands: d.commands})
 	if err != nil {
 		return false, err
 	}
-	s.wait = wait
 	m.flying++
-	m.submitted <- s
+	m.submitted <- submission{wait, d.done}
 	return true, nil
+}
+
+// addCommands moves callers' commands into the entry.
+func (m *mind) addCommands(d *draft) {
+	size, n := 0, 0
+	for n < len(m.entry.commands) && size < maxCommands {
+		c := m.entry.commands[n]
+		size += sizeOf(c.command)
+		d.add(c.command, c.done)
+		n++
+	}
+	m.entry.commands = m.entry.commands[n:]
+}
+
+// sizeOf estimates what a caller's command takes in an entry, in bytes.
+func sizeOf(c ledger.Command) int {
+	switch c := c.(type) {
+	case *ledger.QueueDispatch:
+		return commandSize + len(c.RequestID) + len(c.Target) + len(c.Metadata)
+	case *ledger.MarkFailed:
+		return commandSize + len(c.Reason)
+	}
+	return commandSize
+}
+
+// leftover counts what stays for the next entry.
+func (m *mind) leftover() {
+	e := &m.entry
+	for _, f := range e.folds {
+		for i := range f.records {
+			e.size += f.records[i].size()
+		}
+	}
+	for _, end := range e.ends {
+		e.size += end.size()
+	}
+	for _, c := range e.commands {
+		e.size += sizeOf(c.command)
+	}
+	if len(e.ends) > 0 || len(e.commands) > 0 || len(e.folds) > 0 && m.blocked == "" {
+		m.hurry()
+	}
 }
 
 // queue puts a caller's command into the next entry.
 func (m *mind) queue(c ledger.Command, done func(ledger.Result, uint64)) {
 	m.entry.commands = append(m.entry.commands, pendingCommand{c, done})
-	m.entry.size += foldSize
+	m.entry.size += sizeOf(c)
 	m.hurry()
 }
 
@@ -286,6 +371,12 @@ func (m *mind) commits(ctx context.Context) error {
 
 func (m *mind) committed(s submission, c Commit) {
 	m.flying--
+	for i := range c.Results {
+		if errors.Is(c.Results[i].Err, ledger.ErrStaleEpoch) {
+			m.fenced = c.Results[i].Err
+			return
+		}
+	}
 	for i, done := range s.done {
 		if done != nil {
 			done(c.Results[i], c.Index)
@@ -314,17 +405,30 @@ func (m *mind) do(ctx context.Context, c ledger.Command) (ledger.Result, uint64,
 	}
 	answered := make(chan answer, 1)
 	m.post(func() {
-		m.queue(c, func(r ledger.Result, index uint64) { answered <- answer{r, index} })
+		m.queue(c, func(r ledger.Result, index uint64) {
+			m.follow(c, r)
+			answered <- answer{r, index}
+		})
 	})
 	select {
 	case a := <-answered:
-		if cancel, ok := c.(*ledger.CancelJob); ok && a.result.Err == nil && a.result.State == job.Active {
-			m.post(func() { m.recall(cancel.Job) })
-		}
 		return a.result, a.index, nil
 	case <-m.gone:
 		return ledger.Result{}, 0, ErrNoTenure
 	case <-ctx.Done():
 		return ledger.Result{}, 0, ctx.Err()
+	}
+}
+
+// follow does what a caller's command means for running dispatches.
+func (m *mind) follow(c ledger.Command, r ledger.Result) {
+	if r.Err != nil || r.State != job.Active {
+		return
+	}
+	switch c := c.(type) {
+	case *ledger.CancelJob:
+		m.recall(c.Job)
+	case *ledger.MoveDispatch:
+		m.moved(c)
 	}
 }

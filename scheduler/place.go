@@ -24,8 +24,12 @@ func lineOf(j *job.Job) lineKey { return lineKey{j.Queue, ledger.Class(j.Functio
 // pick is a placement: a job and who is to run it.
 type pick struct {
 	ledger.Waiting
-	seat *seat
+	seat        *seat
+	incarnation uint64 // of the seat's node when it was picked
 }
+
+// maxPicks is how many placements an entry takes at most.
+const maxPicks = 1000
 
 // choose picks a worker for every waiting job that may run now, and reserves
 // its room. Its cost goes by the picks it makes, not by the backlog.
@@ -34,8 +38,11 @@ func (m *mind) choose(l *ledger.Ledger) {
 		return
 	}
 	for _, r := range m.rooms {
-		if r.free() > 0 {
-			merge(m.linesFor(l, r.key), func(w ledger.Waiting) step { return m.take(l, w, r) })
+		if len(m.entry.picks) >= maxPicks {
+			return
+		}
+		if r.free() {
+			merge(m.linesFor(l, r.key), func(w *ledger.Waiting) step { return m.take(l, w, r) })
 		}
 	}
 }
@@ -51,7 +58,7 @@ const (
 
 // take reserves a seat for a job unless the job is on its way already or its
 // queue has no room.
-func (m *mind) take(l *ledger.Ledger, w ledger.Waiting, r *room) step {
+func (m *mind) take(l *ledger.Ledger, w *ledger.Waiting, r *room) step {
 	key := dispatchKey{w.ID, w.N}
 	if _, ok := m.placing[key]; ok {
 		return goOn
@@ -59,18 +66,28 @@ func (m *mind) take(l *ledger.Ledger, w ledger.Waiting, r *room) step {
 	if room := l.Room(w.Queue); room != math.MaxInt && room <= m.taking[w.Queue] {
 		return skipLine
 	}
-	s := r.next()
+	if len(m.entry.picks) >= maxPicks {
+		return stop
+	}
+	s := r.reserve()
 	if s == nil {
 		return stop
 	}
-	s.reserved++
-	p := &pick{Waiting: w, seat: s}
+	p := &pick{Waiting: *w, seat: s, incarnation: s.node.incarnation}
 	m.placing[key] = p
 	m.taking[w.Queue]++
 	m.entry.picks = append(m.entry.picks, p)
 	m.entry.size += placeSize
 	m.hurry()
 	return goOn
+}
+
+// unplace forgets a placement that is decided.
+func (m *mind) unplace(p *pick) {
+	delete(m.placing, dispatchKey{p.ID, p.N})
+	if m.taking[p.Queue]--; m.taking[p.Queue] == 0 {
+		delete(m.taking, p.Queue)
+	}
 }
 
 // linesFor gives the lines that a room's hands may run jobs of. Lines of
@@ -83,7 +100,7 @@ func (m *mind) linesFor(l *ledger.Ledger, k roomKey) []iter.Seq[ledger.Waiting] 
 		}
 		lines = append(lines, func(yield func(ledger.Waiting) bool) { l.Line(queue, class, yield) })
 		if jobs := m.shadow[lineKey{queue, class}]; len(jobs) > 0 {
-			lines = append(lines, inOrder(jobs))
+			lines = append(lines, shadowLine(jobs))
 		}
 	}
 	if k.kind == job.Overhop {
@@ -127,71 +144,77 @@ func (m *mind) linesOfClass(l *ledger.Ledger, class string, yield func(queue str
 	}
 }
 
-// inOrder yields jobs of one line by their order of start. They came in the
-// order of acceptance, so only priorities can disturb it.
-func inOrder(jobs []ledger.Waiting) iter.Seq[ledger.Waiting] {
-	return func(yield func(ledger.Waiting) bool) {
-		for p := job.MaxPriority; p >= 0; p-- {
-			for _, w := range jobs {
-				if int(w.Priority) == p && !yield(w) {
-					return
-				}
-			}
-		}
-	}
-}
-
 // merge visits the jobs of several ordered lines as one ordered line.
-func merge(lines []iter.Seq[ledger.Waiting], visit func(ledger.Waiting) step) {
+func merge(lines []iter.Seq[ledger.Waiting], visit func(*ledger.Waiting) step) {
 	if len(lines) == 1 {
 		for w := range lines[0] {
-			if visit(w) != goOn {
+			if visit(&w) != goOn {
 				return
 			}
 		}
 		return
 	}
 	h := make(heads, 0, len(lines))
-	defer func() {
-		for _, head := range h {
-			head.stop()
-		}
-	}()
 	for _, line := range lines {
-		next, stop := iter.Pull(line)
-		if w, ok := next(); ok {
-			h = append(h, lineHead{w, next, stop})
-		} else {
-			stop()
+		if head := (lineHead{line: line}); head.next() {
+			h = append(h, head)
 		}
 	}
 	heap.Init(&h)
 	for len(h) > 0 {
-		what := visit(h[0].Waiting)
+		what := visit(h[0].job())
 		if what == stop {
 			return
 		}
-		if w, ok := h[0].next(); ok && what == goOn {
-			h[0].Waiting = w
+		if what == goOn && h[0].next() {
 			heap.Fix(&h, 0)
 		} else {
-			h[0].stop()
 			heap.Pop(&h)
 		}
 	}
 }
 
-// lineHead is the first job of a line that is being merged.
+// lineHead stands in a line that is being merged. It reads ever more of the
+// line at a time, each time from its begin: most merges take only the first
+// job of most lines, and a walk that can be suspended costs more than that.
 type lineHead struct {
-	ledger.Waiting
-	next func() (ledger.Waiting, bool)
-	stop func()
+	line iter.Seq[ledger.Waiting]
+	jobs []ledger.Waiting // what was read last
+	at   int
+	read int // altogether
+	end  bool
+}
+
+func (h *lineHead) job() *ledger.Waiting { return &h.jobs[h.at] }
+
+// next goes on by one job, or to the first. It reports false at the end.
+func (h *lineHead) next() bool {
+	if h.at++; h.at < len(h.jobs) {
+		return true
+	}
+	if h.end {
+		return false
+	}
+	skip, most := h.read, min(4*h.read+1, 4096)
+	h.jobs, h.at, h.end = h.jobs[:0], 0, true
+	for w := range h.line {
+		if skip > 0 {
+			skip--
+			continue
+		}
+		if h.jobs = append(h.jobs, w); len(h.jobs) == most {
+			h.end = false
+			break
+		}
+	}
+	h.read += len(h.jobs)
+	return len(h.jobs) > 0
 }
 
 type heads []lineHead
 
 func (h heads) Len() int           { return len(h) }
-func (h heads) Less(i, j int) bool { return h[i].Before(&h[j].Waiting) }
+func (h heads) Less(i, j int) bool { return h[i].job().Before(h[j].job()) }
 func (h heads) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
 func (h *heads) Push(x any)        { *h = append(*h, x.(lineHead)) }
 func (h *heads) Pop() any {
@@ -202,7 +225,7 @@ func (h *heads) Pop() any {
 }
 
 // addPicks puts the placements into the entry.
-func (m *mind) addPicks(add func(ledger.Command, func(ledger.Result, uint64))) {
+func (m *mind) addPicks(d *draft) {
 	picks := m.entry.picks
 	if len(picks) == 0 {
 		return
@@ -210,8 +233,11 @@ func (m *mind) addPicks(add func(ledger.Command, func(ledger.Result, uint64))) {
 	c := &ledger.Place{Placements: make([]ledger.Placement, len(picks))}
 	for i, p := range picks {
 		c.Placements[i] = ledger.Placement{
-			Job: p.ID, N: p.N, Node: p.seat.node.name, Incarnation: p.seat.node.incarnation, Channel: p.seat.channel,
+			Job: p.ID, N: p.N, Node: p.seat.node.name, Incarnation: p.incarnation, Channel: p.seat.channel,
 		}
 	}
-	add(c, func(r ledger.Result, index uint64) { m.placed(picks, r.Placed, index) })
+	d.add(c, func(r ledger.Result, index uint64) { m.placed(picks, r.Placed, index) })
+	if len(picks) == maxPicks {
+		m.dirty = true // there may be more to place
+	}
 }

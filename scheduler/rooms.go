@@ -6,11 +6,12 @@ import (
 	"yardmaster/job"
 )
 
-// room is all seats of hands that are alike.
+// room is all seats of hands that are alike. Only seats that may have room
+// stand in ready, so that finding one costs nothing however many are busy.
 type room struct {
 	key   roomKey
-	seats []*seat
-	at    int // where the next look for a free seat begins, so that all get work
+	seats int     // how many there are, ready or not
+	ready []*seat // in turn, so that all get work
 }
 
 // seat is one worker's room for one key, as its node last told, less what was
@@ -25,6 +26,8 @@ type seat struct {
 	// sent, and those sent by the number of their batch.
 	reserved   int
 	sent       []sentBatch
+	ready      bool      // stands in room.ready
+	gone       bool      // taken out of its room
 	emptySince time.Time // see sweepSeats
 }
 
@@ -35,64 +38,73 @@ type sentBatch struct {
 
 // free is how many more jobs the seat takes.
 func (s *seat) free() int {
-	if s.node.silent || s.node.draining {
+	if s.gone || s.node.silent || s.node.draining {
 		return 0
 	}
 	free := s.told - s.reserved
 	for _, b := range s.sent {
-		if b.number > s.node.seen {
-			free -= b.count
-		}
+		free -= b.count
 	}
 	return max(free, 0)
 }
 
-// settleSent forgets the batches that the node has seen.
-func (s *seat) settleSent() {
-	keep := s.sent[:0]
-	for _, b := range s.sent {
-		if b.number > s.node.seen {
-			keep = append(keep, b)
-		}
+// freed stands the seat in line again if it has room. It must be called after
+// whatever may have made some.
+func (s *seat) freed() {
+	if !s.ready && s.free() > 0 {
+		s.ready = true
+		s.room.ready = append(s.room.ready, s)
 	}
-	s.sent = keep
+}
+
+// cancel gives a reservation back.
+func (s *seat) cancel() {
+	s.reserved--
+	s.freed()
 }
 
 // ship turns a reservation into a sent placement.
-func (s *seat) ship(batch uint64) {
+func (s *seat) ship(batch uint64, now time.Time) {
 	s.reserved--
-	if n := len(s.sent); n > 0 && s.sent[n-1].number == batch {
-		s.sent[n-1].count++
+	last := len(s.sent) - 1
+	if last >= 0 && s.sent[last].number == batch {
+		s.sent[last].count++
 		return
 	}
-	s.settleSent()
+	if last < 0 {
+		s.node.expect(s, now)
+	}
 	s.sent = append(s.sent, sentBatch{batch, 1})
 }
 
-func (r *room) free() int {
-	free := 0
-	for _, s := range r.seats {
-		free += s.free()
-		if free > 0 {
-			return free
+// free tells whether any seat takes a job.
+func (r *room) free() bool {
+	for len(r.ready) > 0 {
+		if r.ready[0].free() > 0 {
+			return true
 		}
+		r.pop()
 	}
-	return 0
+	return false
 }
 
-// next gives the next seat in turn that takes a job, nil if there is none.
-func (r *room) next() *seat {
-	for range r.seats {
-		if r.at >= len(r.seats) {
-			r.at = 0
-		}
-		s := r.seats[r.at]
-		r.at++
-		if s.free() > 0 {
-			return s
-		}
+// reserve takes room at the next seat in turn; nil if there is none.
+func (r *room) reserve() *seat {
+	if !r.free() {
+		return nil
 	}
-	return nil
+	s := r.pop()
+	s.reserved++
+	s.freed() // behind the others
+	return s
+}
+
+func (r *room) pop() *seat {
+	s := r.ready[0]
+	r.ready[0] = nil
+	r.ready = r.ready[1:]
+	s.ready = false
+	return s
 }
 
 // node is a member as this tenure has heard of it.
@@ -105,14 +117,55 @@ type node struct {
 	seen        uint64    // batches its offers take into account
 	batches     uint64    // sent to it
 	seats       map[seatKey]*seat
-	runners     map[string]bool
-	silent      bool // its beats stopped; nothing is placed there
+	unseen      []*seat         // with placements in batches above seen
+	unseenSince time.Time       // how long unseen has not shrunk
+	runners     map[string]bool // nil: not told yet
+	silent      bool            // its beats stopped; nothing is placed there
 	draining    bool
+	doubted     bool // its room is not what it told: it must tell all of it
 }
 
 type seatKey struct {
 	roomKey
 	worker string
+}
+
+// expect remembers that the node has still to see what was sent to a seat.
+func (n *node) expect(s *seat, now time.Time) {
+	if len(n.unseen) == 0 {
+		n.unseenSince = now
+	}
+	n.unseen = append(n.unseen, s)
+}
+
+// hasSeen forgets what was sent in batches that the node's offers take into
+// account.
+func (n *node) hasSeen(batch uint64, now time.Time) {
+	if batch <= n.seen {
+		return
+	}
+	n.seen, n.unseenSince = batch, now
+	unseen := n.unseen[:0]
+	for _, s := range n.unseen {
+		sent := s.sent[:0]
+		for _, b := range s.sent {
+			if b.number > batch {
+				sent = append(sent, b)
+			}
+		}
+		if s.sent = sent; len(sent) > 0 {
+			unseen = append(unseen, s)
+		}
+		s.freed()
+	}
+	clear(n.unseen[len(unseen):])
+	n.unseen = unseen
+}
+
+// wantsFull tells that the node should tell all its room: what it said and
+// what it did differ, or it took a batch and never said what room that left.
+func (n *node) wantsFull(now time.Time) bool {
+	return n.doubted || len(n.unseen) > 0 && now.Sub(n.unseenSince) > unseenFor
 }
 
 // nodeOf finds a node, and starts afresh with one that was born again.
@@ -123,17 +176,25 @@ func (m *mind) nodeOf(name string, incarnation uint64) *node {
 		m.nodes[name] = n
 	}
 	if incarnation > n.incarnation {
-		m.emptyNode(n)
+		for k := range n.seats {
+			m.removeSeat(n, k)
+		}
 		n.incarnation, n.born = incarnation, time.Now()
-		n.rev, n.seen, n.runners = 0, 0, nil
+		n.rev, n.seen, n.unseen, n.runners = 0, 0, nil, nil
+		n.silent, n.draining, n.doubted = true, false, false // until its first beat
 	}
 	return n
 }
 
-// emptyNode takes a node's seats out of their rooms.
-func (m *mind) emptyNode(n *node) {
-	for k := range n.seats {
-		m.removeSeat(n, k)
+// setState hears whether a node is there and takes work.
+func (m *mind) setState(n *node, silent, draining bool) {
+	was := n.silent || n.draining
+	n.silent, n.draining = silent, draining
+	if was && !silent && !draining {
+		for _, s := range n.seats {
+			s.freed()
+		}
+		m.dirty = true
 	}
 }
 
@@ -143,16 +204,8 @@ func (m *mind) removeSeat(n *node, k seatKey) {
 		return
 	}
 	delete(n.seats, k)
-	s.told = 0
-	seats := s.room.seats
-	for i := range seats {
-		if seats[i] == s {
-			seats[i] = seats[len(seats)-1]
-			s.room.seats = seats[:len(seats)-1]
-			break
-		}
-	}
-	if len(s.room.seats) == 0 {
+	s.gone = true
+	if s.room.seats--; s.room.seats == 0 {
 		delete(m.rooms, s.room.key)
 	}
 }
@@ -161,28 +214,30 @@ func (m *mind) removeSeat(n *node, k seatKey) {
 // all of them because some were missed.
 func (m *mind) hearOffers(n *node, r *job.Report) (wantFull bool) {
 	if r.Rev == 0 || r.Rev <= n.rev {
-		return false
+		return n.doubted
 	}
 	if r.Rev != n.rev+1 && !r.Full {
 		return true
 	}
-	n.rev, n.seen = r.Rev, max(n.seen, r.Seen)
+	n.rev = r.Rev
 	if r.Full {
+		n.doubted = false
 		told := make(map[seatKey]bool, len(r.Offers))
 		for _, o := range r.Offers {
 			told[keyOf(&o)] = true
 		}
-		for k := range n.seats {
+		for k, s := range n.seats {
 			if !told[k] {
-				m.removeSeat(n, k)
+				s.told = 0
 			}
 		}
 	}
 	for i := range r.Offers {
 		m.hearOffer(n, &r.Offers[i])
 	}
+	n.hasSeen(r.Seen, time.Now())
 	m.dirty = true
-	return false
+	return n.doubted
 }
 
 func keyOf(o *job.Offer) seatKey { return seatKey{roomKey{o.Kind, o.Key}, o.Worker} }
@@ -201,7 +256,8 @@ func (m *mind) hearOffer(n *node, o *job.Offer) {
 		}
 		s = &seat{node: n, room: r, worker: o.Worker, channel: o.Channel()}
 		n.seats[k] = s
-		r.seats = append(r.seats, s)
+		r.seats++
 	}
 	s.told = o.Free
+	s.freed()
 }

@@ -115,7 +115,6 @@ func (s *Scheduler) Run(ctx context.Context, term uint64) error {
 	defer s.enter(nil)
 
 	group, ctx := errgroup.WithContext(ctx)
-	defer m.close()
 	group.Go(func() error { return m.run(ctx) })
 	group.Go(func() error { return m.commits(ctx) })
 	group.Go(func() error { return m.hold(ctx) })

@@ -36,13 +36,20 @@ func (m *mind) report(r job.Report, reply func(job.ReportAck)) {
 	}
 }
 
+// size is what the outcome takes in an entry, in bytes.
+func (e *pendingEnd) size() int {
+	n := endSize + len(e.outcome.Result.Data)
+	if f := e.outcome.Fault; f != nil {
+		n += 2*len(f.Message) + len(f.Details) // the message is also the reason
+	}
+	return n
+}
+
 // end queues an outcome for the next entry.
 func (m *mind) end(o job.Outcome, done func(job.Settled)) {
-	m.entry.ends = append(m.entry.ends, &pendingEnd{o, done})
-	m.entry.size += endSize + len(o.Result.Data)
-	if o.Fault != nil {
-		m.entry.size += len(o.Fault.Message) + len(o.Fault.Details)
-	}
+	e := &pendingEnd{o, done}
+	m.entry.ends = append(m.entry.ends, e)
+	m.entry.size += e.size()
 	m.idle()
 }
 
@@ -55,23 +62,24 @@ func (m *mind) endFlight(k dispatchKey, o job.Outcome) {
 	m.end(o, nil)
 }
 
-// maxEnds is how many outcomes an entry takes at most.
-const maxEnds = maxEntry / endSize / 4
-
-// addEnds decides on pending outcomes and puts them into the entry.
-func (m *mind) addEnds(l *ledger.Ledger, add func(ledger.Command, func(ledger.Result, uint64))) {
-	n := min(len(m.entry.ends), maxEnds)
+// addEnds decides on pending outcomes and puts them into the entry, as far as
+// it has room.
+func (m *mind) addEnds(l *ledger.Ledger, d *draft) {
+	size, n := 0, 0
+	for n < len(m.entry.ends) && size < maxEnds {
+		size += m.entry.ends[n].size()
+		n++
+	}
 	if n == 0 {
 		return
 	}
 	ends := m.entry.ends[:n]
 	m.entry.ends = m.entry.ends[n:]
-	now := m.clock.now()
 	c := &ledger.Settle{Ends: make([]ledger.End, n)}
 	for i, e := range ends {
-		c.Ends[i] = m.decide(l, &e.outcome, now)
+		c.Ends[i] = m.decide(l, &e.outcome, d.at)
 	}
-	add(c, func(r ledger.Result, _ uint64) {
+	d.add(c, func(r ledger.Result, _ uint64) {
 		for i, e := range ends {
 			delete(m.flights, dispatchKey{e.outcome.Job, e.outcome.N})
 			if e.done != nil {

@@ -14,7 +14,10 @@ const (
 	resendAfter  = time.Second             // an assignment without an answer
 	giveUpAfter  = 10 * time.Second        // an assignment that a living node never answers
 	workerLease  = 6 * time.Second         // an Overhop worker's, which may outlive its node
+	unseenFor    = 2 * time.Second         // how long a node may leave open what room a batch left
 	emptySeatFor = time.Minute             // how long a seat without room is remembered
+	orphansEvery = time.Second             // how often sweepOrphans looks
+	maxOrphans   = 1000                    // ended at once
 )
 
 // beat hears a node's sign of life and extends its lease, for no longer than
@@ -28,15 +31,13 @@ func (m *mind) beat(b job.Beat, reply func(job.BeatAck)) {
 	if b.Incarnation < n.incarnation {
 		return // a former life of the node
 	}
-	n.beatAt, n.draining = time.Now(), b.Draining
-	if n.silent {
-		n.silent, m.dirty = false, true
-	}
+	n.beatAt = time.Now()
+	m.setState(n, false, b.Draining)
 	n.runners = make(map[string]bool, len(b.Runners))
 	for _, r := range b.Runners {
 		n.runners[r] = true
 	}
-	reply(job.BeatAck{Epoch: m.epoch, Lease: lease, WantFull: b.Rev != n.rev})
+	reply(job.BeatAck{Epoch: m.epoch, Lease: lease, WantFull: b.Rev != n.rev || n.wantsFull(n.beatAt)})
 }
 
 // sweep ends what nobody will end: dispatches of nodes that are gone, and
@@ -44,19 +45,21 @@ func (m *mind) beat(b job.Beat, reply func(job.BeatAck)) {
 func (m *mind) sweep() {
 	now := time.Now()
 	for _, n := range m.nodes {
-		n.silent = now.Sub(n.beatAt) > silentAfter
+		m.setState(n, now.Sub(n.beatAt) > silentAfter, n.draining)
 		m.sweepSeats(n, now)
 	}
+	out := batches{m, map[*node]*openBatch{}}
 	for k, f := range m.flights {
-		m.sweepFlight(k, f, now)
+		m.sweepFlight(k, f, now, out)
 	}
+	out.send()
 	m.sweepOrphans(now)
 }
 
 func (m *mind) sweepSeats(n *node, now time.Time) {
 	for k, s := range n.seats {
 		switch {
-		case s.told > 0 || s.reserved > 0:
+		case s.told > 0 || s.reserved > 0 || len(s.sent) > 0:
 			s.emptySince = time.Time{}
 		case s.emptySince.IsZero():
 			s.emptySince = now
@@ -66,7 +69,7 @@ func (m *mind) sweepSeats(n *node, now time.Time) {
 	}
 }
 
-func (m *mind) sweepFlight(k dispatchKey, f *flight, now time.Time) {
+func (m *mind) sweepFlight(k dispatchKey, f *flight, now time.Time, out batches) {
 	n := m.nodes[f.node]
 	heard := m.began // a new authority gives every node its full lease
 	if n != nil && n.beatAt.After(heard) {
@@ -84,23 +87,35 @@ func (m *mind) sweepFlight(k dispatchKey, f *flight, now time.Time) {
 		if f.kind == job.RRQ || now.Sub(n.born) > workerLease+time.Second {
 			m.endFlight(k, lost)
 		}
-	case f.confirmed:
-	case f.sentAt.IsZero() || now.Sub(f.sentAt) > resendAfter:
-		if f.firstSent.IsZero() {
-			f.firstSent = now
-		}
-		if now.Sub(f.firstSent) > giveUpAfter {
-			m.endFlight(k, job.Outcome{Status: job.Declined})
-			return
-		}
-		m.again(f, n, now)
+	default:
+		m.remind(k, f, n, now, out)
 	}
+}
+
+// remind tells a node again what it has not answered: an assignment, or that a
+// dispatch must stop, which only its outcome answers.
+func (m *mind) remind(k dispatchKey, f *flight, n *node, now time.Time, out batches) {
+	if f.cancelled && now.Sub(f.recalledAt) > resendAfter {
+		m.sendRecall(f, job.RecallCancelled, now)
+	}
+	if f.confirmed || now.Sub(f.sentAt) <= resendAfter {
+		return
+	}
+	if f.firstSent.IsZero() {
+		f.firstSent = now
+	}
+	if now.Sub(f.firstSent) > giveUpAfter {
+		m.sendRecall(f, job.RecallSuperseded, now) // lest it has it all the same
+		m.endFlight(k, job.Outcome{Status: job.Declined})
+		return
+	}
+	m.again(f, n, now, out)
 }
 
 // sweepOrphans ends waiting jobs that ask for a runner no member is configured
 // for. It waits until every member has said what it has.
 func (m *mind) sweepOrphans(now time.Time) {
-	if now.Sub(m.orphansAt) < time.Second {
+	if now.Sub(m.orphansAt) < orphansEvery {
 		return
 	}
 	m.orphansAt = now
@@ -114,24 +129,35 @@ func (m *mind) sweepOrphans(now time.Time) {
 			configured[r] = true
 		}
 	}
+	left := maxOrphans
 	m.ledger().View(func(l *ledger.Ledger) {
-		l.Classes(func(class string) bool {
-			runner, _ := job.SplitFunction(class)
-			if runner == "" || configured[runner] {
-				return true
-			}
-			l.BusyLines(class, func(queue string) bool {
-				most := 100
-				l.Line(queue, class, func(w ledger.Waiting) bool {
-					m.queue(&ledger.CancelJob{
-						Job: w.ID, Reason: "No runner configured for '" + runner + "'.", Type: job.HandlerNotFound,
-					}, nil)
-					most--
-					return most > 0
-				})
+		end := func(runner, queue, class string) {
+			l.Line(queue, class, func(w ledger.Waiting) bool {
+				if left <= 0 {
+					return false
+				}
+				left--
+				m.queue(&ledger.CancelJob{
+					Job: w.ID, Reason: "No runner configured for '" + runner + "'.", Type: job.HandlerNotFound,
+				}, nil)
 				return true
 			})
-			return true
+		}
+		l.Classes(func(class string) bool {
+			runner, _ := job.SplitFunction(class)
+			if runner != "" && !configured[runner] {
+				l.BusyLines(class, func(queue string) bool {
+					end(runner, queue, class)
+					return left > 0
+				})
+			}
+			return left > 0
 		})
+		for queue, runner := range m.cfg.Routes {
+			if !configured[runner] {
+				end(runner, queue, ledger.ClassPlain)
+				end(runner, queue, ledger.ClassBare)
+			}
+		}
 	})
 }

@@ -36,13 +36,22 @@ func (s *Scheduler) acquire(ctx context.Context) (*mind, error) {
 	clock := newStampClock(ledgerNow)
 	asked := time.Now()
 	at := clock.now()
-	if _, err := s.commit(ctx, Proposal{At: at, Commands: []ledger.Command{
+	c, err := s.commit(ctx, Proposal{At: at, Commands: []ledger.Command{
 		&ledger.Lead{Owner: s.cfg.Node, Until: at.Add(leaseTime)},
-	}}); err != nil {
+	}})
+	if err != nil {
 		return nil, err
 	}
 	m := newMind(s, clock, asked.Add(trustTime))
-	s.ledger.View(func(l *ledger.Ledger) { m.epoch = l.Authority().Epoch })
+	s.ledger.View(func(l *ledger.Ledger) {
+		a := l.Authority()
+		if m.epoch = a.Epoch; a.Owner != s.cfg.Node || a.Epoch < c.Index {
+			err = fmt.Errorf("lost to %s at once", a.Owner)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
 	return m, m.found(ctx)
 }
 
