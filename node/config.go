@@ -1,0 +1,309 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/BurntSushi/toml"
+
+	"yardmaster/edge"
+	"yardmaster/job"
+	"yardmaster/runnerpool"
+)
+
+// Config is the file of one node. A node without a file is a yard of its own:
+// every key has a default.
+type Config struct {
+	Node      NodeConfig      `toml:"node"`
+	NATS      NATSConfig      `toml:"nats"`
+	Raft      RaftConfig      `toml:"raft"`
+	Cluster   ClusterConfig   `toml:"cluster"`
+	Scheduler SchedulerConfig `toml:"scheduler"`
+
+	// The Overhop edge, as Overhop's users write it.
+	edge.Config
+	// The RRQ runner pools, as RRQ's users write them.
+	RRQ runnerpool.Config `toml:"rrq"`
+}
+
+// NodeConfig says who the node is.
+type NodeConfig struct {
+	// Name of the member: lower-case letters, digits and '-', 1 to 63 bytes.
+	// Default "local". It belongs to DataDir from the first start on.
+	Name string `toml:"name"`
+	// DataDir is where the node keeps everything. Default "yardmaster-data".
+	DataDir string `toml:"data_dir"`
+	// LogLevel is "debug", "info", "warn" or "error". Default "info".
+	LogLevel string `toml:"log_level"`
+	// LogFormat is "text" or "json". Default "text".
+	LogFormat string `toml:"log_format"`
+}
+
+// NATSConfig is the embedded NATS server.
+type NATSConfig struct {
+	// Listen is host:port for NATS clients; port 0 picks one. Default
+	// "127.0.0.1:4222".
+	Listen string `toml:"listen"`
+	// RouteListen is host:port for the other members; cluster mode only.
+	// Default: this member's route address.
+	RouteListen string `toml:"route_listen"`
+	// MaxStore is how many bytes the streams may fill, 0 or at least
+	// 268435456. Default 0: three quarters of the disk's free space.
+	MaxStore int64 `toml:"max_store_bytes"`
+	// PrimaryLane lets all nodes use one lane while they have little to do:
+	// fewer and larger writes, one hop more. Default false.
+	PrimaryLane bool `toml:"primary_lane"`
+}
+
+// RaftConfig is the Raft port.
+type RaftConfig struct {
+	// Listen is host:port for the other members; cluster mode only. Default:
+	// this member's raft address.
+	Listen string `toml:"listen"`
+}
+
+// ClusterConfig declares the members. Without members the node is alone.
+type ClusterConfig struct {
+	// Name of the yard, the same on every member. Default "yard".
+	Name string `toml:"name"`
+	// Secret is asked of whoever connects to a route; the same on every
+	// member. Default "": nothing is asked.
+	Secret string `toml:"secret"`
+	// Members lists all members, this one included: 3 or 5.
+	Members []MemberConfig `toml:"members"`
+}
+
+// MemberConfig is one member as the others reach it.
+type MemberConfig struct {
+	// Name of the member.
+	Name string `toml:"name"`
+	// Route is its NATS route address, host:port.
+	Route string `toml:"route"`
+	// Raft is its Raft address, host:port.
+	Raft string `toml:"raft"`
+}
+
+// SchedulerConfig is what the authority decides by; the same on every member.
+type SchedulerConfig struct {
+	// CreateQueues lets a job of an unknown queue create it, except over
+	// Overhop. Default true.
+	CreateQueues *bool `toml:"create_queues"`
+	// DefaultTimeout is the hard limit of an attempt whose job names none, 1s
+	// to 10 years. Default 5m, or what [rrq] says.
+	DefaultTimeout time.Duration `toml:"default_timeout"`
+	// MaxAttempts is the total attempts of a job that names none, 1 to 1000.
+	// Default 5, or what [rrq] says.
+	MaxAttempts uint32 `toml:"max_attempts"`
+	// RetryBase is the delay after the first failed attempt; it doubles with
+	// each. 1ms to 1h. Default 5s, or what [rrq] says.
+	RetryBase time.Duration `toml:"retry_base"`
+	// RetryMax is the longest delay, RetryBase to 30 days. Default 1h, or what
+	// [rrq] says.
+	RetryMax time.Duration `toml:"retry_max"`
+}
+
+// envPrefix begins the environment variables that override the file:
+// YARD_NODE_NAME for [node] name.
+const envPrefix = "YARD_"
+
+// Load reads a config file, "" for none, lets the environment override it, and
+// checks it.
+func Load(path string) (Config, error) {
+	var c Config
+	if path != "" {
+		meta, err := toml.DecodeFile(path, &c)
+		if err != nil {
+			var parse toml.ParseError
+			if errors.As(err, &parse) {
+				return Config{}, fmt.Errorf("config %s: %s", path, parse.ErrorWithPosition())
+			}
+			return Config{}, fmt.Errorf("config %s: %w", path, err)
+		}
+		if unknown := meta.Undecoded(); len(unknown) > 0 {
+			return Config{}, fmt.Errorf("config %s: unknown key %s; see docs/configuration.md for the keys there are", path, unknown[0])
+		}
+	}
+	if err := fromEnvironment(&c, os.LookupEnv); err != nil {
+		return Config{}, err
+	}
+	c = c.WithDefaults()
+	return c, c.Validate()
+}
+
+// fromEnvironment overrides the simple keys of the node's own tables:
+// YARD_<TABLE>_<KEY>.
+func fromEnvironment(c *Config, lookup func(string) (string, bool)) error {
+	for _, table := range []struct {
+		name string
+		v    reflect.Value
+	}{
+		{"node", reflect.ValueOf(&c.Node).Elem()}, {"nats", reflect.ValueOf(&c.NATS).Elem()},
+		{"raft", reflect.ValueOf(&c.Raft).Elem()}, {"cluster", reflect.ValueOf(&c.Cluster).Elem()},
+		{"scheduler", reflect.ValueOf(&c.Scheduler).Elem()}, {"server", reflect.ValueOf(&c.Server).Elem()},
+	} {
+		for i := range table.v.NumField() {
+			key := table.v.Type().Field(i).Tag.Get("toml")
+			name := envPrefix + strings.ToUpper(table.name+"_"+key)
+			text, ok := lookup(name)
+			if !ok || key == "members" {
+				continue
+			}
+			if table.v.Field(i).Kind() == reflect.String {
+				table.v.Field(i).SetString(text)
+				continue
+			}
+			if _, err := toml.Decode("["+table.name+"]\n"+key+" = "+quoteDuration(table.v.Field(i), text), c); err != nil {
+				return fmt.Errorf("environment variable %s=%q: %w", name, text, err)
+			}
+		}
+	}
+	return nil
+}
+
+func quoteDuration(field reflect.Value, text string) string {
+	if field.Type() == reflect.TypeFor[time.Duration]() {
+		return fmt.Sprintf("%q", text)
+	}
+	return text
+}
+
+// WithDefaults fills in what is not set.
+func (c Config) WithDefaults() Config {
+	fill(&c.Node.Name, "local")
+	fill(&c.Node.DataDir, "yardmaster-data")
+	fill(&c.Node.LogLevel, "info")
+	fill(&c.Node.LogFormat, "text")
+	fill(&c.NATS.Listen, "127.0.0.1:4222")
+	fill(&c.Cluster.Name, "yard")
+	if me := c.me(); me != nil {
+		fill(&c.NATS.RouteListen, me.Route)
+		fill(&c.Raft.Listen, me.Raft)
+	}
+	if c.Scheduler.CreateQueues == nil {
+		yes := true
+		c.Scheduler.CreateQueues = &yes
+	}
+	policy := c.RRQ.Policy(job.DefaultPolicy)
+	fill(&c.Scheduler.MaxAttempts, policy.MaxAttempts)
+	fill(&c.Scheduler.RetryBase, policy.Base)
+	fill(&c.Scheduler.RetryMax, policy.Max)
+	timeout := 5 * time.Minute
+	if c.RRQ.DefaultTimeout > 0 {
+		timeout = time.Duration(c.RRQ.DefaultTimeout * float64(time.Second))
+	}
+	fill(&c.Scheduler.DefaultTimeout, timeout)
+	c.Config = c.Config.WithDefaults()
+	c.Config.Node = c.Node.Name
+	c.RRQ.Dir = c.Node.DataDir
+	return c
+}
+
+func fill[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// me is this node's entry among the members; nil in single mode.
+func (c *Config) me() *MemberConfig {
+	for i := range c.Cluster.Members {
+		if c.Cluster.Members[i].Name == c.Node.Name {
+			return &c.Cluster.Members[i]
+		}
+	}
+	return nil
+}
+
+// Clustered tells that members are declared.
+func (c *Config) Clustered() bool { return len(c.Cluster.Members) > 0 }
+
+// members names all members; this node alone in single mode.
+func (c *Config) members() []string {
+	if !c.Clustered() {
+		return []string{c.Node.Name}
+	}
+	names := make([]string, len(c.Cluster.Members))
+	for i, m := range c.Cluster.Members {
+		names[i] = m.Name
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Validate says which key is wrong, why, and what it may be.
+func (c *Config) Validate() error {
+	if !slices.Contains([]string{"debug", "info", "warn", "error"}, c.Node.LogLevel) {
+		return fmt.Errorf("node.log_level is %q; must be debug, info, warn or error", c.Node.LogLevel)
+	}
+	if !slices.Contains([]string{"text", "json"}, c.Node.LogFormat) {
+		return fmt.Errorf("node.log_format is %q; must be text or json", c.Node.LogFormat)
+	}
+	if err := hostPort("nats.listen", c.NATS.Listen); err != nil {
+		return err
+	}
+	if c.NATS.MaxStore != 0 && c.NATS.MaxStore < 256<<20 {
+		return fmt.Errorf("nats.max_store_bytes is %d; must be 0 or at least %d", c.NATS.MaxStore, 256<<20)
+	}
+	s := c.Scheduler
+	for _, d := range []struct {
+		key             string
+		value, min, max time.Duration
+	}{
+		{"scheduler.default_timeout", s.DefaultTimeout, time.Second, job.MaxDuration},
+		{"scheduler.retry_base", s.RetryBase, time.Millisecond, time.Hour},
+		{"scheduler.retry_max", s.RetryMax, s.RetryBase, 30 * 24 * time.Hour},
+	} {
+		if d.value < d.min || d.value > d.max {
+			return fmt.Errorf("%s is %s; must be %s to %s", d.key, d.value, d.min, d.max)
+		}
+	}
+	if s.MaxAttempts < 1 || s.MaxAttempts > 1000 {
+		return fmt.Errorf("scheduler.max_attempts is %d; must be 1 to 1000", s.MaxAttempts)
+	}
+	if err := c.Config.Validate(); err != nil {
+		return err
+	}
+	if err := c.RRQ.Validate(); err != nil {
+		return fmt.Errorf("rrq: %w", err)
+	}
+	return c.validateMembers()
+}
+
+func (c *Config) validateMembers() error {
+	if !c.Clustered() {
+		return nil
+	}
+	if n := len(c.Cluster.Members); n != 3 && n != 5 {
+		return fmt.Errorf("cluster.members has %d members; must be 3 or 5 (or none, for a node alone)", n)
+	}
+	if c.me() == nil {
+		return fmt.Errorf("cluster.members does not name this node, %q; every member lists all members, itself included", c.Node.Name)
+	}
+	seen := map[string]bool{}
+	for _, m := range c.Cluster.Members {
+		if seen[m.Name] {
+			return fmt.Errorf("cluster.members names %q twice", m.Name)
+		}
+		seen[m.Name] = true
+		for _, a := range []struct{ key, value string }{{"route", m.Route}, {"raft", m.Raft}} {
+			if err := hostPort("cluster.members "+m.Name+" "+a.key, a.value); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func hostPort(key, value string) error {
+	if _, _, err := net.SplitHostPort(value); err != nil {
+		return fmt.Errorf("%s is %q; must be host:port, such as 127.0.0.1:4222", key, value)
+	}
+	return nil
+}

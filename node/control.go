@@ -1,0 +1,396 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"yardmaster/cluster"
+	"yardmaster/job"
+	"yardmaster/ledger"
+)
+
+// service is all that this node answers to anybody.
+func (n *Node) service() cluster.Service {
+	api := func(noun, verb, description string, do func(context.Context, *cluster.Request) (any, error)) cluster.Endpoint {
+		return cluster.Endpoint{
+			Name: noun + "-" + verb, Subject: cluster.SubjectAPI + "." + noun + "." + verb,
+			Description: description, Do: answer(do),
+		}
+	}
+	return cluster.Service{
+		Version:     semver(n.version),
+		Description: "Yardmaster: jobs, queues and the state of the yard",
+		Metadata:    map[string]string{"version": n.version},
+		Endpoints: []cluster.Endpoint{
+			{Name: "enqueue", Subject: cluster.SubjectEnqueue + ".*", Description: "accept a job for a queue", Go: n.handleEnqueue},
+			{Name: "exec", Subject: cluster.SubjectExec, Description: "carry out one command of the runtime contract", Do: n.handleExec},
+			{Name: "snapshot", Subject: cluster.SubjectSnapshot, Description: "the runtime contract's snapshot", Do: answer(n.handleSnapshot)},
+			{Name: "status", Subject: cluster.SubjectStatus, Description: "members, authority, lanes, backlog, readiness", Do: answer(n.handleStatus)},
+			api("job", "show", "a job by id or key", n.handleJobShow),
+			api("job", "wait", "a job, once it has ended", n.handleJobWait),
+			api("job", "list", "a page of a queue's jobs in a state", n.handleJobList),
+			api("job", "cancel", "cancel a job", n.handleJobCancel),
+			api("job", "retry", "run a failed job again", n.handleJobRetry),
+			api("job", "remove", "forget a job that is not active", n.handleJobRemove),
+			api("queue", "list", "all queues", n.handleQueueList),
+			api("queue", "show", "one queue", n.handleQueueShow),
+			api("queue", "add", "make a queue", n.handleQueueAdd),
+			api("queue", "pause", "start no more jobs of a queue", n.handleQueuePause),
+			api("queue", "resume", "start jobs of a queue again", n.handleQueueResume),
+			api("queue", "remove", "remove a queue that is empty", n.handleQueueRemove),
+		},
+	}
+}
+
+// semver is the version as the micro service protocol wants it.
+func semver(version string) string {
+	var major, minor, patch int
+	if _, err := fmt.Sscanf(version, "v%d.%d.%d", &major, &minor, &patch); err != nil {
+		return "0.0.0"
+	}
+	return fmt.Sprintf("%d.%d.%d", major, minor, patch)
+}
+
+// answer turns what a handler gives into JSON.
+func answer(do func(context.Context, *cluster.Request) (any, error)) func(context.Context, *cluster.Request) ([]byte, error) {
+	return func(ctx context.Context, r *cluster.Request) ([]byte, error) {
+		v, err := do(ctx, r)
+		if err != nil {
+			return nil, err
+		}
+		return json.Marshal(v)
+	}
+}
+
+// ask reads a request's body; an empty one asks with no fields.
+func ask[T any](r *cluster.Request) (v T, err error) {
+	if len(r.Data) == 0 {
+		return v, nil
+	}
+	if err := json.Unmarshal(r.Data, &v); err != nil {
+		return v, &job.InvalidError{Reason: "request is not valid JSON: " + err.Error()}
+	}
+	return v, nil
+}
+
+// enqueueRequest is a job and, beside it, its producer's key.
+type enqueueRequest struct {
+	job.Spec
+	ID string `json:"id"`
+}
+
+// enqueueReply says where a job went.
+type enqueueReply struct {
+	ID        job.ID `json:"id"`
+	Queue     string `json:"queue"`
+	Duplicate bool   `json:"duplicate"`
+}
+
+// handleEnqueue accepts a job. The key is "id", or the header Nats-Msg-Id.
+func (n *Node) handleEnqueue(r *cluster.Request) {
+	queue := r.Token()
+	var ask enqueueRequest
+	if err := json.Unmarshal(r.Data, &ask); err != nil {
+		n.refuse(r, &job.InvalidError{Reason: "job is not valid JSON: " + err.Error()})
+		return
+	}
+	key := ask.ID
+	if key == "" {
+		key = r.Header(cluster.HeaderMsgID)
+	}
+	n.door.enqueue(queue, ask.Spec, key, false, func(a accepted, err error) {
+		if err != nil {
+			n.refuse(r, err)
+			return
+		}
+		reply, err := json.Marshal(enqueueReply{a.id, queue, a.duplicate})
+		if err == nil {
+			err = r.Respond(reply)
+		}
+		n.unanswered(err)
+	})
+}
+
+func (n *Node) refuse(r *cluster.Request, err error) { n.unanswered(r.Refuse(err)) }
+
+// unanswered notes an answer that could not be sent: the asker will ask again.
+func (n *Node) unanswered(err error) {
+	if err != nil {
+		n.log.Debug("answer is not sent", "error", err)
+	}
+}
+
+func (n *Node) handleExec(ctx context.Context, r *cluster.Request) ([]byte, error) {
+	return n.commander.exec(ctx, r.Data)
+}
+
+func (n *Node) handleSnapshot(ctx context.Context, _ *cluster.Request) (any, error) {
+	view, _ := n.snapshot(ctx)
+	return view, nil
+}
+
+func (n *Node) handleStatus(ctx context.Context, _ *cluster.Request) (any, error) {
+	return n.status(ctx), nil
+}
+
+// jobQuestion names a job, or a page of jobs.
+type jobQuestion struct {
+	ID        string `json:"id"`
+	Queue     string `json:"queue"`
+	State     string `json:"state"`
+	Page      int    `json:"page"`
+	PageSize  int    `json:"page_size"`
+	TimeoutMS int64  `json:"timeout_ms"`
+	Reason    string `json:"reason"`
+}
+
+// aboutJob reads the question and finds the job it names.
+func (n *Node) aboutJob(r *cluster.Request) (q jobQuestion, id job.ID, err error) {
+	if q, err = ask[jobQuestion](r); err != nil {
+		return q, id, err
+	}
+	if q.ID == "" {
+		return q, id, &job.InvalidError{Reason: `name the job: {"id": "<uuid, queue:uuid or key>"}`}
+	}
+	id, err = n.viewer.find(q.ID, q.Queue)
+	return q, id, err
+}
+
+func (n *Node) handleJobShow(ctx context.Context, r *cluster.Request) (any, error) {
+	_, id, err := n.aboutJob(r)
+	if err != nil {
+		return nil, err
+	}
+	view, err := n.viewer.show(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return jobToJSON(&view), nil
+}
+
+// Bounds of a wait for a job's end.
+const (
+	defaultWait = 30 * time.Second
+	maxWait     = 10 * time.Minute
+)
+
+func (n *Node) handleJobWait(ctx context.Context, r *cluster.Request) (any, error) {
+	q, err := ask[jobQuestion](r)
+	if err != nil {
+		return nil, err
+	}
+	wait := defaultWait
+	if q.TimeoutMS > 0 {
+		wait = min(time.Duration(q.TimeoutMS)*time.Millisecond, maxWait)
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	id, err := n.untilFound(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	view, err := n.viewer.await(ctx, id)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return nil, &cluster.APIError{Code: "408", Text: fmt.Sprintf("job %s has not ended within %s", id, wait)}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return jobToJSON(&view), nil
+}
+
+// untilFound waits until the local ledger knows the job, which may have been
+// accepted a moment ago.
+func (n *Node) untilFound(ctx context.Context, r *cluster.Request) (id job.ID, err error) {
+	var known bool
+	fact := func() bool {
+		if _, id, err = n.aboutJob(r); err != nil {
+			return false
+		}
+		n.raft.View(func(l *ledger.Ledger) { _, known = l.Known(id) })
+		return known
+	}
+	if waitFor(ctx, n.raft, fact) != nil && err == nil {
+		err = fmt.Errorf("%s: %w", id, job.ErrJobNotFound)
+	}
+	return id, err
+}
+
+// Pages of jobs.
+const (
+	defaultPage = 15
+	maxPage     = 1000
+)
+
+func (n *Node) handleJobList(ctx context.Context, r *cluster.Request) (any, error) {
+	q, err := ask[jobQuestion](r)
+	if err != nil {
+		return nil, err
+	}
+	state, ok := job.ParseState(q.State)
+	if !ok {
+		return nil, &job.InvalidError{Reason: fmt.Sprintf("state %q: must be new, waiting, delayed, active, completed or failed", q.State)}
+	}
+	if q.Page == 0 {
+		q.Page = 1
+	}
+	if q.PageSize == 0 {
+		q.PageSize = defaultPage
+	}
+	if q.Page < 1 || q.PageSize < 1 || q.PageSize > maxPage {
+		return nil, &job.InvalidError{Reason: fmt.Sprintf("page counts from 1, page_size is 1 to %d", maxPage)}
+	}
+	views, err := n.viewer.list(ctx, q.Queue, state, q.Page, q.PageSize)
+	if err != nil {
+		return nil, err
+	}
+	jobs := make([]jobJSON, len(views))
+	for i := range views {
+		jobs[i] = jobToJSON(&views[i])
+	}
+	return map[string]any{"queue": q.Queue, "state": q.State, "page": q.Page, "page_size": q.PageSize, "jobs": jobs}, nil
+}
+
+func (n *Node) handleJobCancel(ctx context.Context, r *cluster.Request) (any, error) {
+	return n.change(ctx, r, func(id job.ID, q jobQuestion) ledger.Command {
+		return &ledger.CancelJob{Job: id, Reason: q.Reason}
+	})
+}
+
+func (n *Node) handleJobRetry(ctx context.Context, r *cluster.Request) (any, error) {
+	return n.change(ctx, r, func(id job.ID, _ jobQuestion) ledger.Command { return &ledger.RetryJob{Job: id} })
+}
+
+func (n *Node) handleJobRemove(ctx context.Context, r *cluster.Request) (any, error) {
+	return n.change(ctx, r, func(id job.ID, _ jobQuestion) ledger.Command { return &ledger.RemoveJob{Job: id} })
+}
+
+func (n *Node) change(ctx context.Context, r *cluster.Request, command func(job.ID, jobQuestion) ledger.Command) (any, error) {
+	q, id, err := n.aboutJob(r)
+	if err != nil {
+		return nil, err
+	}
+	d, err := n.commander.do(ctx, command(id, q))
+	if err != nil {
+		return nil, err
+	}
+	return map[string]any{"id": id, "state": d.State.String()}, nil
+}
+
+// queueQuestion names a queue, or says what a new one is to be.
+type queueQuestion struct {
+	Name           string `json:"name"`
+	Limit          *int64 `json:"concurrency_limit"`
+	AllowOverrides *bool  `json:"allow_job_overrides"`
+}
+
+// queueJSON is a queue as people and programs see it.
+type queueJSON struct {
+	ID             job.ID         `json:"id"`
+	Name           string         `json:"name"`
+	State          string         `json:"state"` // running or paused
+	Limit          *uint32        `json:"concurrency_limit"`
+	AllowOverrides bool           `json:"allow_job_overrides"`
+	Counts         map[string]int `json:"counts"`
+}
+
+func queueToJSON(v *ledger.QueueView) queueJSON {
+	q := queueJSON{ID: v.ID, Name: v.Name, State: "running", AllowOverrides: v.Config.AllowOverrides, Counts: map[string]int{}}
+	if v.Paused {
+		q.State = "paused"
+	}
+	if v.Config.Limit > 0 {
+		q.Limit = &v.Config.Limit
+	}
+	for s := job.Waiting; s <= job.Failed; s++ {
+		q.Counts[s.String()] = v.Counts[s]
+	}
+	return q
+}
+
+func (n *Node) handleQueueList(context.Context, *cluster.Request) (any, error) {
+	var views []ledger.QueueView
+	n.raft.View(func(l *ledger.Ledger) { views = l.Queues() })
+	queues := make([]queueJSON, len(views))
+	for i := range views {
+		queues[i] = queueToJSON(&views[i])
+	}
+	return map[string]any{"queues": queues}, nil
+}
+
+func (n *Node) handleQueueShow(_ context.Context, r *cluster.Request) (any, error) {
+	q, err := ask[queueQuestion](r)
+	if err != nil {
+		return nil, err
+	}
+	return n.queue(q.Name)
+}
+
+func (n *Node) queue(name string) (any, error) {
+	var view ledger.QueueView
+	ok := false
+	n.raft.View(func(l *ledger.Ledger) { view, ok = l.Queue(name) })
+	if !ok {
+		return nil, fmt.Errorf("queue %q: %w", name, job.ErrQueueNotFound)
+	}
+	return queueToJSON(&view), nil
+}
+
+func (n *Node) handleQueueAdd(ctx context.Context, r *cluster.Request) (any, error) {
+	return n.changeQueue(ctx, r, func(q *queueQuestion) (ledger.Command, error) {
+		c := &ledger.AddQueue{ID: job.ID(uuid.New()), Name: q.Name, Config: job.DefaultQueueConfig}
+		if q.Limit != nil {
+			if *q.Limit < 1 || *q.Limit > job.MaxLimit {
+				return nil, &job.InvalidError{Reason: fmt.Sprintf("concurrency_limit is %d; must be 1 to %d, or not given", *q.Limit, int64(job.MaxLimit))}
+			}
+			c.Config.Limit = uint32(*q.Limit)
+		}
+		if q.AllowOverrides != nil {
+			c.Config.AllowOverrides = *q.AllowOverrides
+		}
+		return c, job.ValidQueue(q.Name)
+	})
+}
+
+func (n *Node) handleQueuePause(ctx context.Context, r *cluster.Request) (any, error) {
+	return n.changeQueue(ctx, r, func(q *queueQuestion) (ledger.Command, error) {
+		return &ledger.PauseQueue{Name: q.Name, Paused: true}, nil
+	})
+}
+
+func (n *Node) handleQueueResume(ctx context.Context, r *cluster.Request) (any, error) {
+	return n.changeQueue(ctx, r, func(q *queueQuestion) (ledger.Command, error) {
+		return &ledger.PauseQueue{Name: q.Name}, nil
+	})
+}
+
+func (n *Node) changeQueue(ctx context.Context, r *cluster.Request, command func(*queueQuestion) (ledger.Command, error)) (any, error) {
+	q, err := ask[queueQuestion](r)
+	if err != nil {
+		return nil, err
+	}
+	c, err := command(&q)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := n.commander.do(ctx, c); err != nil {
+		return nil, err
+	}
+	return n.queue(q.Name)
+}
+
+func (n *Node) handleQueueRemove(ctx context.Context, r *cluster.Request) (any, error) {
+	q, err := ask[queueQuestion](r)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := n.commander.do(ctx, &ledger.RemoveQueue{Name: q.Name}); err != nil {
+		return nil, err
+	}
+	return map[string]any{"name": q.Name, "removed": true}, nil
+}

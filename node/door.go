@@ -1,0 +1,186 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"yardmaster/cluster"
+	"yardmaster/job"
+	"yardmaster/ledger"
+)
+
+// accepted says where a job went.
+type accepted struct {
+	id        job.ID
+	position  job.Position // zero if the ledger knew the job already
+	duplicate bool
+}
+
+// door is where jobs come in, whichever way they took: a request, the command
+// line or an Overhop worker. All end in one publish to a lane; its
+// acknowledgement is the acceptance.
+type door struct {
+	messages     *cluster.Cluster
+	view         func(func(*ledger.Ledger))
+	createQueues bool
+	notify       func(job.Record)
+}
+
+// blobTime bounds how long a large body may take to be stored.
+const blobTime = 30 * time.Second
+
+// enqueue accepts a job and calls then once, when it is durable or refused.
+// mustExist refuses an unknown queue even where jobs create queues.
+func (d *door) enqueue(queue string, spec job.Spec, key string, mustExist bool, then func(accepted, error)) {
+	if key == "" {
+		key = uuid.Must(uuid.NewV7()).String()
+	}
+	id, err := d.check(queue, &spec, key, mustExist)
+	if err != nil {
+		then(accepted{}, err)
+		return
+	}
+	if known, err := d.known(id, queue); known || err != nil {
+		then(accepted{id: id, duplicate: true}, err)
+		return
+	}
+	body, err := json.Marshal(spec)
+	if err != nil {
+		then(accepted{}, &job.InvalidError{Reason: err.Error()})
+		return
+	}
+	if len(body) > job.MaxInlineBody {
+		go func() { // a large body takes several quorums; its lifetime is bounded by blobTime
+			body, err := d.outsource(id, &spec, body)
+			if err != nil {
+				then(accepted{}, err)
+				return
+			}
+			d.publish(id, queue, key, body, then)
+		}()
+		return
+	}
+	d.publish(id, queue, key, body, then)
+}
+
+func (d *door) check(queue string, spec *job.Spec, key string, mustExist bool) (job.ID, error) {
+	if err := job.ValidQueue(queue); err != nil {
+		return job.ID{}, err
+	}
+	if spec.Blob != nil {
+		return job.ID{}, &job.InvalidError{Reason: "blob is written by nodes; send the body itself"}
+	}
+	if err := spec.Validate(); err != nil {
+		return job.ID{}, err
+	}
+	exists := false
+	d.view(func(l *ledger.Ledger) { _, exists = l.Queue(queue) })
+	if !exists && (mustExist || !d.createQueues) {
+		return job.ID{}, fmt.Errorf("queue %q: %w", queue, job.ErrQueueNotFound)
+	}
+	return job.KeyID(queue, key)
+}
+
+// known asks the local ledger, so that a producer's late retry costs no
+// publish.
+func (d *door) known(id job.ID, queue string) (known bool, err error) {
+	d.view(func(l *ledger.Ledger) {
+		var in string
+		if in, known = l.Known(id); known && in != "" && in != queue {
+			err = &cluster.APIError{Code: "409", Text: fmt.Sprintf("id_conflict: %s is a job of queue %s", id, in)}
+		}
+	})
+	return known, err
+}
+
+// outsource stores a body that is too large for a lane and gives the record
+// that points to it.
+func (d *door) outsource(id job.ID, spec *job.Spec, body []byte) ([]byte, error) {
+	if len(body) > job.MaxBody {
+		return nil, fmt.Errorf("job of %d bytes, at most %d: %w", len(body), job.MaxBody, job.ErrTooLarge)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), blobTime)
+	defer cancel()
+	blob, err := d.messages.StoreBlob(ctx, id.String(), body)
+	if err != nil {
+		return nil, fmt.Errorf("store the body: %w", err)
+	}
+	record := *spec
+	record.Params, record.Payload, record.Blob = nil, nil, &blob
+	return json.Marshal(record)
+}
+
+func (d *door) publish(id job.ID, queue, key string, body []byte, then func(accepted, error)) {
+	at := time.Now()
+	d.messages.Publish(queue, key, at, body, func(ack cluster.Ack, err error) {
+		if err != nil {
+			then(accepted{}, err)
+			return
+		}
+		if !ack.Duplicate {
+			d.notify(job.Record{Position: ack.Position, Queue: queue, Key: key, Stored: at, Body: body})
+		}
+		then(accepted{id: id, position: ack.Position, duplicate: ack.Duplicate}, nil)
+	})
+}
+
+// notices tells the authority of records this node has just had acknowledged:
+// what gathers while one message is being sent goes with the next.
+type notices struct {
+	mu      sync.Mutex
+	waiting []job.Record
+	wake    chan struct{}
+	send    func([]job.Record)
+	log     *slog.Logger
+}
+
+const (
+	maxNotices     = 8192 // waiting; more are left to the authority's own reading
+	noticeAtOnce   = 256  // records in a message
+	noticeMaxBytes = 512 << 10
+)
+
+func newNotices(send func([]job.Record)) *notices {
+	return &notices{wake: make(chan struct{}, 1), send: send}
+}
+
+func (n *notices) add(r job.Record) {
+	n.mu.Lock()
+	if len(n.waiting) < maxNotices {
+		n.waiting = append(n.waiting, r)
+	}
+	n.mu.Unlock()
+	select {
+	case n.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (n *notices) run(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-n.wake:
+		}
+		n.mu.Lock()
+		batch := n.waiting
+		n.waiting = nil
+		n.mu.Unlock()
+		for len(batch) > 0 {
+			k, bytes := 0, 0
+			for k < len(batch) && k < noticeAtOnce && (k == 0 || bytes+len(batch[k].Body) < noticeMaxBytes) {
+				bytes += len(batch[k].Body)
+				k++
+			}
+			n.send(batch[:k])
+			batch = batch[k:]
+		}
+	}
+}

@@ -1,0 +1,248 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"yardmaster/agent"
+	"yardmaster/cluster"
+	"yardmaster/consensus"
+	"yardmaster/edge"
+	"yardmaster/job"
+	"yardmaster/runnerpool"
+	"yardmaster/scheduler"
+)
+
+// Node is one member of a yard, or a yard of its own.
+type Node struct {
+	cfg     Config
+	version string
+	log     *slog.Logger
+	began   time.Time
+	ready   func(*Node) // tests: called when everything listens
+
+	id        *consensus.Identity
+	messages  *cluster.Cluster
+	raft      *consensus.Node
+	fleet     *cluster.Fleet
+	watch     *authorityWatch
+	edge      *edge.Server
+	edgeAddr  net.Addr
+	runners   *runnerpool.Pools
+	hands     *agent.Agent
+	mind      *scheduler.Scheduler
+	door      *door
+	notices   *notices
+	commander *commander
+	viewer    *viewer
+}
+
+// New makes a node from a config with defaults. It opens nothing yet.
+func New(cfg Config, version string, log *slog.Logger) (*Node, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	return &Node{cfg: cfg, version: version, log: log.With("node", cfg.Node.Name)}, nil
+}
+
+// Run starts the node and blocks until ctx ends or a room fails.
+//
+// Foundations come first and go last. The hands outlive the agent that feeds
+// them, so that a draining node finishes what it has accepted; the agent
+// outlives the mind, so that handing over is not a loss of work.
+func (n *Node) Run(ctx context.Context) (err error) {
+	n.began = time.Now()
+	if n.id, err = consensus.Identify(ctx, n.identityConfig(), n.log); err != nil {
+		return portInUse(err, "raft.listen")
+	}
+	defer n.id.Close()
+
+	if n.messages, err = cluster.Start(ctx, n.clusterConfig(), n.log); err != nil {
+		return portInUse(fmt.Errorf("start NATS: %w", err), "nats.listen")
+	}
+	defer n.messages.Stop()
+
+	if n.raft, err = consensus.Open(n.raftConfig(), n.id, n.log); err != nil {
+		return fmt.Errorf("open consensus: %w", err)
+	}
+	defer n.raft.Close()
+
+	listener, err := net.Listen("tcp", n.cfg.Server.Address())
+	if err != nil {
+		return portInUse(fmt.Errorf("open the Overhop edge: %w", err), "server.port")
+	}
+	n.edgeAddr = listener.Addr()
+	n.build()
+
+	// What stops first stands on top: the agent gives its work back while the
+	// mind still settles, and the mind hands over while everything else runs.
+	base, mind := newFloor(ctx), newFloor(ctx)
+	base.Go(n.messages.Run)
+	base.Go(func(ctx context.Context) error { return n.watch.run(ctx, n.raft) })
+	base.Go(n.notices.run)
+	base.Go(func(ctx context.Context) error { return n.fleet.Serve(ctx, n.handlers()) })
+	base.Go(func(ctx context.Context) error { return n.edge.Serve(ctx, listener) })
+	base.Go(n.runners.Run)
+	mind.Go(func(ctx context.Context) error { return n.raft.Lead(ctx, n.mind.Run) })
+
+	top, ctx := errgroup.WithContext(ctx)
+	top.Go(func() error { return n.hands.Run(ctx) })
+	top.Go(func() error { return n.messages.Serve(ctx, n.service()) })
+	top.Go(func() error { return n.announce(ctx, base.ctx, mind.ctx) })
+	return errors.Join(top.Wait(), mind.stop(), base.stop())
+}
+
+// floor is a group of loops that stops when it is told to, not when the node's
+// context ends.
+type floor struct {
+	group *errgroup.Group
+	ctx   context.Context // ends when a loop fails
+	end   context.CancelFunc
+}
+
+func newFloor(ctx context.Context) *floor {
+	inner, end := context.WithCancel(context.WithoutCancel(ctx))
+	group, inner := errgroup.WithContext(inner)
+	return &floor{group, inner, end}
+}
+
+// Go starts a loop.
+func (f *floor) Go(loop func(context.Context) error) {
+	f.group.Go(func() error { return loop(f.ctx) })
+}
+
+// stop ends the loops and waits for them.
+func (f *floor) stop() error {
+	f.end()
+	return f.group.Wait()
+}
+
+// build makes the rooms that need no start of their own and binds them.
+func (n *Node) build() {
+	cfg := &n.cfg
+	n.fleet = n.messages.Fleet()
+	n.watch = newAuthorityWatch()
+	n.mind = scheduler.New(n.schedulerConfig(), agreement{n.raft}, lanes{n.messages}, orders{n.fleet}, tales{n.messages}, n.log)
+	n.notices = newNotices(n.sendNotices)
+	n.door = &door{messages: n.messages, view: n.raft.View, createQueues: *cfg.Scheduler.CreateQueues, notify: n.notices.add}
+	n.commander = &commander{node: cfg.Node.Name, raft: n.raft, mind: n.mind, fleet: n.fleet}
+	n.viewer = &viewer{raft: n.raft, messages: n.messages}
+	n.hands = agent.New(agent.Config{
+		Node: cfg.Node.Name, Incarnation: n.id.Incarnation, Runners: cfg.RRQ.Names(), Lanes: n.messages.Led,
+	}, bus{n.fleet, n.messages, n.watch}, n.log)
+	n.edge = edge.New(cfg.Config, yard{n}, n.hands, n.log)
+	n.runners = runnerpool.New(cfg.RRQ, cfg.Node.Name, n.hands, n.log)
+	n.hands.Add(n.edge)
+	n.hands.Add(n.runners)
+}
+
+func (n *Node) identityConfig() consensus.IdentityConfig {
+	c := consensus.IdentityConfig{Yard: n.cfg.Cluster.Name, Node: n.cfg.Node.Name, Dir: n.cfg.Node.DataDir}
+	if n.cfg.Clustered() {
+		c.Listen, c.Members = n.cfg.Raft.Listen, n.raftMembers()
+	}
+	return c
+}
+
+func (n *Node) raftMembers() []consensus.Member {
+	var members []consensus.Member
+	for _, m := range n.cfg.Cluster.Members {
+		members = append(members, consensus.Member{Name: m.Name, Addr: m.Raft})
+	}
+	return members
+}
+
+func (n *Node) clusterConfig() cluster.Config {
+	c := cluster.Config{
+		Node: n.cfg.Node.Name, Identity: n.id.Seat.ID(), Yard: n.id.Yard,
+		Dir: filepath.Join(n.cfg.Node.DataDir, "nats"), Client: n.cfg.NATS.Listen,
+		Secret: n.cfg.Cluster.Secret, MaxStore: n.cfg.NATS.MaxStore, PrimaryLane: n.cfg.NATS.PrimaryLane,
+	}
+	if n.cfg.Clustered() {
+		c.Route = n.cfg.NATS.RouteListen
+		identities := map[string]string{}
+		for _, s := range n.id.Roster {
+			identities[s.Node] = s.ID()
+		}
+		for _, m := range n.cfg.Cluster.Members {
+			c.Peers = append(c.Peers, cluster.Peer{Node: m.Name, Identity: identities[m.Name], Route: m.Route})
+		}
+	}
+	return c
+}
+
+func (n *Node) raftConfig() consensus.Config {
+	return consensus.Config{Dir: n.cfg.Node.DataDir, Members: n.raftMembers()}
+}
+
+func (n *Node) schedulerConfig() scheduler.Config {
+	s := n.cfg.Scheduler
+	return scheduler.Config{
+		Node: n.cfg.Node.Name, Members: n.cfg.members(),
+		Policy:         job.Policy{MaxAttempts: s.MaxAttempts, Base: s.RetryBase, Max: s.RetryMax},
+		DefaultTimeout: s.DefaultTimeout, Routes: n.cfg.RRQ.Routes, DefaultRunner: n.cfg.RRQ.Default(),
+		CreateQueues: *s.CreateQueues,
+	}
+}
+
+// handlers are what other nodes may say to this one.
+func (n *Node) handlers() cluster.Handlers {
+	return cluster.Handlers{
+		Assign: func(b job.Batch, reply func([]job.Answer)) { reply(n.hands.Assign(b)) },
+		Recall: n.hands.Recall,
+		Notice: n.mind.Notice,
+		Report: func(r job.Report, reply func(job.ReportAck)) { _ = n.mind.Report(r, reply) }, // no tenure: no answer
+		Beat:   func(b job.Beat, reply func(job.BeatAck)) { _ = n.mind.Beat(b, reply) },
+		Request: map[string]func(context.Context, []byte) ([]byte, error){
+			verbDo: n.commander.serveDo, verbTransfer: n.commander.serveTransfer, verbLook: n.serveLook,
+		},
+	}
+}
+
+// sendNotices tells the authority of acknowledged records. It may get lost:
+// the authority reads the lanes anyway.
+func (n *Node) sendNotices(records []job.Record) {
+	owner, _, ok := n.watch.authority()
+	switch {
+	case !ok:
+	case owner == n.cfg.Node.Name:
+		n.mind.Notice(records)
+	default:
+		if err := n.fleet.Notify(owner, records); err != nil {
+			n.log.Debug("notice is not sent", "to", owner, "error", err)
+		}
+	}
+}
+
+// announce says that the node serves, and ends when ctx does or, with the
+// reason, when a floor below has failed.
+func (n *Node) announce(ctx, base, mind context.Context) error {
+	n.log.Info("node serves", "nats", n.messages.ClientURL(), "overhop", n.edgeAddr.String(), "version", n.version)
+	if n.ready != nil {
+		n.ready(n)
+	}
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-base.Done():
+		return context.Cause(base)
+	case <-mind.Done():
+		return context.Cause(mind)
+	}
+}
+
+// portInUse adds what to do to the commonest reason why a node cannot start.
+func portInUse(err error, key string) error {
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("%w; another program listens there: stop it or choose another address by %s", err, key)
+	}
+	return err
+}

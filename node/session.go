@@ -1,0 +1,334 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"yardmaster/consensus"
+	"yardmaster/edge"
+	"yardmaster/job"
+	"yardmaster/ledger"
+)
+
+// readTime is how long a read waits for the ledger to cover what its session
+// wrote before.
+const readTime = 2 * time.Second
+
+// yard is the edge's view of this node.
+type yard struct {
+	n *Node
+}
+
+// Session begins one connection's memory.
+func (y yard) Session() edge.Session { return &session{n: y.n} }
+
+// Secret signs lease tokens.
+func (y yard) Secret() (secret []byte) {
+	y.n.raft.View(func(l *ledger.Ledger) { secret = l.Secret() })
+	return secret
+}
+
+// Resume moves a dispatch to a worker of this node.
+func (y yard) Resume(ctx context.Context, id job.ID, n uint32, worker string) (job.Assignment, error) {
+	channel := job.Channel(job.Overhop, worker)
+	_, err := y.n.commander.do(ctx, &ledger.MoveDispatch{
+		Job: id, N: n, Node: y.n.cfg.Node.Name, Incarnation: y.n.id.Incarnation, Channel: channel,
+	})
+	if err != nil {
+		return job.Assignment{}, err
+	}
+	var found ledger.Active
+	ok := false
+	y.n.raft.View(func(l *ledger.Ledger) { found, ok = l.Dispatch(id, n) })
+	if !ok {
+		return job.Assignment{}, job.ErrLeaseLost
+	}
+	return job.Assignment{
+		Job: id, N: n, Attempt: found.Attempt, MaxAttempts: found.MaxAttempts, Queue: found.Queue,
+		Function: found.Function, Kind: job.Overhop, Key: found.Queue, Worker: worker, Epoch: found.Epoch,
+		Fence: found.Fence, Timeout: found.Timeout, Accepted: found.Accepted, RunAt: found.Due,
+		Redelivered: found.Redelivered, Position: found.Position,
+	}, nil
+}
+
+// Status is what STATUS tells of the yard.
+func (y yard) Status(context.Context) (edge.Status, error) { return y.n.edgeStatus(), nil }
+
+// session remembers what its connection wrote, so that what it reads next
+// shows it. Enqueue answers from other goroutines.
+type session struct {
+	n *Node
+
+	mu    sync.Mutex
+	last  job.Position // of the newest accepted job
+	wrote bool         // last is set
+	index uint64       // of the newest command's entry
+}
+
+func (s *session) accepted(p job.Position) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p.Seq > 0 {
+		s.last, s.wrote = p, true
+	}
+}
+
+// settle waits until the local ledger covers what this session wrote.
+func (s *session) settle(ctx context.Context) error {
+	s.mu.Lock()
+	last, wrote := s.last, s.wrote
+	s.mu.Unlock()
+	if err := s.settleCommands(ctx); err != nil || !wrote {
+		return err
+	}
+	return waitFor(ctx, s.n.raft, func() (ok bool) {
+		s.n.raft.View(func(l *ledger.Ledger) { ok = l.Folded(last) })
+		return ok
+	})
+}
+
+// settleCommands covers this session's commands only. Taking jobs in needs no
+// more, and must not wait for the folds of the jobs before.
+func (s *session) settleCommands(ctx context.Context) error {
+	s.mu.Lock()
+	index := s.index
+	s.mu.Unlock()
+	return waitFor(ctx, s.n.raft, func() bool {
+		applied, _ := s.n.raft.Applied()
+		return applied >= index
+	})
+}
+
+// waitFor waits at most readTime for a fact about the local ledger.
+func waitFor(ctx context.Context, raft *consensus.Node, fact func() bool) error {
+	if fact() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, readTime)
+	defer cancel()
+	for {
+		_, changed := raft.Applied()
+		if fact() {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return &job.UnavailableError{Reason: "this node's ledger does not show your last write yet", RetryAfter: time.Second}
+		}
+	}
+}
+
+func (s *session) do(ctx context.Context, c ledger.Command) (done, error) {
+	if err := s.settle(ctx); err != nil {
+		return done{}, err
+	}
+	d, err := s.n.commander.do(ctx, c)
+	s.mu.Lock()
+	s.index = max(s.index, d.Index)
+	s.mu.Unlock()
+	return d, err
+}
+
+func (s *session) Queue(ctx context.Context, name string) (q job.Queue, ok bool, err error) {
+	if err := s.settle(ctx); err != nil {
+		return q, false, err
+	}
+	s.n.raft.View(func(l *ledger.Ledger) {
+		var v ledger.QueueView
+		v, ok = l.Queue(name)
+		q = v.Queue
+	})
+	return q, ok, nil
+}
+
+func (s *session) Queues(ctx context.Context) ([]job.Queue, error) {
+	if err := s.settle(ctx); err != nil {
+		return nil, err
+	}
+	var queues []job.Queue
+	s.n.raft.View(func(l *ledger.Ledger) {
+		for _, v := range l.Queues() {
+			queues = append(queues, v.Queue)
+		}
+	})
+	return queues, nil
+}
+
+func (s *session) AddQueue(ctx context.Context, name string, cfg job.QueueConfig) (job.ID, error) {
+	id := job.ID(uuid.New())
+	_, err := s.do(ctx, &ledger.AddQueue{ID: id, Name: name, Config: cfg})
+	return id, err
+}
+
+func (s *session) RemoveQueue(ctx context.Context, name string) error {
+	_, err := s.do(ctx, &ledger.RemoveQueue{Name: name})
+	return err
+}
+
+func (s *session) PauseQueue(ctx context.Context, name string, paused bool) error {
+	_, err := s.do(ctx, &ledger.PauseQueue{Name: name, Paused: paused})
+	return err
+}
+
+// Enqueue accepts a job. A system queue that exists is refused as such.
+func (s *session) Enqueue(ctx context.Context, queue string, spec job.Spec, key string, then func(job.ID, error)) {
+	if err := s.usersQueue(ctx, queue); err != nil {
+		then(job.ID{}, err)
+		return
+	}
+	s.n.door.enqueue(queue, spec, key, true, func(a accepted, err error) {
+		s.accepted(a.position)
+		then(a.id, err)
+	})
+}
+
+func (s *session) usersQueue(ctx context.Context, name string) error {
+	if err := s.settleCommands(ctx); err != nil {
+		return err
+	}
+	exists := false
+	s.n.raft.View(func(l *ledger.Ledger) { _, exists = l.Queue(name) })
+	if !exists {
+		return fmt.Errorf("queue %q: %w", name, job.ErrQueueNotFound)
+	}
+	if name[0] == '_' {
+		return fmt.Errorf("queue %q: %w", name, job.ErrSystemQueue)
+	}
+	return nil
+}
+
+func (s *session) Job(ctx context.Context, id job.ID) (job.View, bool, error) {
+	if err := s.settle(ctx); err != nil {
+		return job.View{}, false, err
+	}
+	v, err := s.n.viewer.show(ctx, id)
+	if errors.Is(err, job.ErrJobNotFound) {
+		return job.View{}, false, nil
+	}
+	return v, err == nil, err
+}
+
+// Await waits until a job has ended.
+func (s *session) Await(ctx context.Context, id job.ID) (job.View, error) {
+	if err := s.settle(ctx); err != nil {
+		return job.View{}, err
+	}
+	return s.n.viewer.await(ctx, id)
+}
+
+func (s *session) List(ctx context.Context, queue string, state job.State, page, size int) ([]job.View, error) {
+	if err := s.settle(ctx); err != nil {
+		return nil, err
+	}
+	return s.n.viewer.list(ctx, queue, state, page, size)
+}
+
+func (s *session) Stats(ctx context.Context, queue string) (counts [job.Failed + 1]uint64, err error) {
+	if err := s.settle(ctx); err != nil {
+		return counts, err
+	}
+	err = fmt.Errorf("queue %q: %w", queue, job.ErrQueueNotFound)
+	s.n.raft.View(func(l *ledger.Ledger) {
+		if v, ok := l.Queue(queue); ok {
+			err = nil
+			for state, n := range v.Counts {
+				counts[state] = uint64(n)
+			}
+		}
+	})
+	return counts, err
+}
+
+func (s *session) RemoveJob(ctx context.Context, id job.ID) error {
+	_, err := s.do(ctx, &ledger.RemoveJob{Job: id})
+	return err
+}
+
+func (s *session) Cancel(ctx context.Context, id job.ID, reason string) (job.State, error) {
+	d, err := s.do(ctx, &ledger.CancelJob{Job: id, Reason: reason})
+	return d.State, err
+}
+
+func (s *session) Retry(ctx context.Context, id job.ID) (job.State, error) {
+	d, err := s.do(ctx, &ledger.RetryJob{Job: id})
+	return d.State, err
+}
+
+// Clear removes a queue's jobs in some states, a page of them at a time. Jobs
+// that are being run are never touched.
+func (s *session) Clear(ctx context.Context, queue string, states []job.State) (removed int, err error) {
+	if err := s.usersQueue(ctx, queue); err != nil {
+		return 0, err
+	}
+	for _, state := range states {
+		if state == job.Active || state == job.New {
+			continue
+		}
+		n, err := s.clearState(ctx, queue, state)
+		if removed += n; err != nil {
+			return removed, err
+		}
+	}
+	return removed, nil
+}
+
+func (s *session) clearState(ctx context.Context, queue string, state job.State) (removed int, err error) {
+	for {
+		var views []job.View
+		s.n.raft.View(func(l *ledger.Ledger) { views = l.List(queue, state, 0, 256) })
+		before := removed
+		for _, v := range views {
+			err := s.RemoveJob(ctx, v.ID)
+			if err == nil {
+				removed++
+			} else if !errors.Is(err, job.ErrJobNotFound) && !errors.Is(err, job.ErrNotRemovable) {
+				return removed, err
+			}
+		}
+		if removed == before {
+			return removed, nil
+		}
+	}
+}
+
+// Obliterate removes a queue with its jobs. Active ones need force: they are
+// cancelled, and the queue goes when they have ended.
+func (s *session) Obliterate(ctx context.Context, queue string, force bool) (removed int, err error) {
+	if err := s.usersQueue(ctx, queue); err != nil {
+		return 0, err
+	}
+	if err := s.PauseQueue(ctx, queue, true); err != nil && !errors.Is(err, job.ErrQueuePaused) {
+		return 0, err
+	}
+	for {
+		n, err := s.Clear(ctx, queue, []job.State{job.Waiting, job.Delayed, job.Completed, job.Failed})
+		if removed += n; err != nil {
+			return removed, err
+		}
+		var active []job.View
+		s.n.raft.View(func(l *ledger.Ledger) { active = l.List(queue, job.Active, 0, 1000) })
+		if len(active) == 0 {
+			return removed, s.RemoveQueue(ctx, queue)
+		}
+		if !force {
+			return removed, fmt.Errorf("queue %q has %d active jobs: %w", queue, len(active), job.ErrQueueNotEmpty)
+		}
+		for _, v := range active {
+			if _, err := s.Cancel(ctx, v.ID, "queue removed"); err != nil && !errors.Is(err, job.ErrJobEnded) && !errors.Is(err, job.ErrJobNotFound) {
+				return removed, err
+			}
+		}
+		_, changed := s.n.raft.Applied()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return removed, ctx.Err()
+		}
+	}
+}

@@ -1,0 +1,257 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"time"
+
+	"yardmaster/cluster"
+	"yardmaster/edge"
+	"yardmaster/ledger"
+	"yardmaster/runnerpool"
+	"yardmaster/scheduler"
+)
+
+// verbLook asks the authority how it stands.
+const verbLook = "look"
+
+// lookTime is how long the authority may take to answer that.
+const lookTime = time.Second
+
+// Status is the node's and, as far as it can see, the yard's state.
+type Status struct {
+	Node          string                  `json:"node"`
+	Version       string                  `json:"version"`
+	Mode          string                  `json:"mode"` // single or cluster
+	Uptime        int64                   `json:"uptime_seconds"`
+	Members       []MemberStatus          `json:"members"`
+	Raft          RaftStatus              `json:"raft"`
+	Authority     AuthorityStatus         `json:"authority"`
+	Lanes         []LaneStatus            `json:"lanes"`
+	Backlog       ledger.SnapshotBacklog  `json:"backlog"`
+	OutboxBytes   int                     `json:"outbox_bytes"`
+	StaleOutcomes uint64                  `json:"stale_outcomes"`
+	Nodes         []scheduler.NodeStatus  `json:"nodes"` // as the authority hears them
+	Pools         []runnerpool.PoolStatus `json:"pools"`
+	Workers       WorkerStatus            `json:"workers"`
+	Readiness     ReadinessStatus         `json:"readiness"`
+}
+
+// MemberStatus is a member as this node knows it.
+type MemberStatus struct {
+	Name    string `json:"name"`
+	Address string `json:"address"`
+	Voter   bool   `json:"voter"`
+	Leader  bool   `json:"leader"`
+	State   string `json:"state"` // up, down, or unknown while there is no authority
+}
+
+// RaftStatus is agreement as it looks from this node.
+type RaftStatus struct {
+	State     string `json:"state"`
+	Leader    string `json:"leader"`
+	Term      uint64 `json:"term"`
+	Applied   uint64 `json:"applied"`
+	Last      uint64 `json:"last"`
+	ContactMS int64  `json:"contact_ms"` // since the leader was heard; -1: never
+}
+
+// AuthorityStatus is the lease.
+type AuthorityStatus struct {
+	Owner       string    `json:"owner"`
+	LeaseID     string    `json:"lease_id"`
+	Epoch       uint64    `json:"epoch"`
+	LeasedUntil time.Time `json:"leased_until"`
+	Expired     bool      `json:"expired"`
+}
+
+// LaneStatus is a job lane.
+type LaneStatus struct {
+	Lane   int    `json:"lane"`
+	Stream string `json:"stream"`
+	Leader string `json:"leader"` // member; "" if it has none that answers
+	First  uint64 `json:"first"`
+	Last   uint64 `json:"last"`
+	Cursor uint64 `json:"cursor"`
+	Lag    uint64 `json:"lag"` // accepted and not folded
+}
+
+// WorkerStatus counts this node's Overhop connections.
+type WorkerStatus struct {
+	Connections   int `json:"connections"`
+	Registered    int `json:"registered"`
+	Subscriptions int `json:"subscriptions"`
+}
+
+// ReadinessStatus tells accepting and dispatching apart.
+type ReadinessStatus struct {
+	ledger.Readiness
+	Accepting   bool `json:"accepting"`
+	Dispatching bool `json:"dispatching"`
+}
+
+// status gathers everything there is to say.
+func (n *Node) status(ctx context.Context) Status {
+	raft := n.raft.Status()
+	s := Status{
+		Node: n.cfg.Node.Name, Version: n.version, Mode: "single", Uptime: int64(time.Since(n.began).Seconds()),
+		Raft: RaftStatus{
+			State: raft.State, Leader: raft.Leader, Term: raft.Term, Applied: raft.Applied, Last: raft.Last,
+			ContactMS: raft.Contact.Milliseconds(),
+		},
+		Pools: n.runners.Status(),
+	}
+	if raft.Contact < 0 {
+		s.Raft.ContactMS = -1
+	}
+	if n.cfg.Clustered() {
+		s.Mode = "cluster"
+	}
+	counts := n.edge.Counts()
+	s.Workers = WorkerStatus{counts.Connections, counts.Registered, counts.Subscriptions}
+	look := n.look(ctx)
+	s.Nodes = look.Nodes
+	s.Lanes = n.laneStatus(ctx)
+	n.raft.View(func(l *ledger.Ledger) {
+		a := l.Authority()
+		s.Authority = AuthorityStatus{a.Owner, a.LeaseID, a.Epoch, a.Until, a.Expired}
+		s.OutboxBytes, s.StaleOutcomes = l.OutboxBytes(), l.Stale()
+		view := l.Snapshot(n.surroundings(look))
+		s.Backlog, s.Readiness.Readiness = view.Backlog, view.Readiness
+	})
+	s.Readiness.Dispatching = look.Error == "" && len(look.Reasons) == 0
+	s.Readiness.Accepting = n.messages.Health(ctx) == nil && laneAnswers(s.Lanes)
+	up := map[string]string{}
+	for _, heard := range look.Nodes {
+		up[heard.Name] = heard.State()
+	}
+	for _, m := range raft.Members {
+		state, known := up[m.Name]
+		switch {
+		case look.Error != "":
+			state = "unknown"
+		case !known:
+			state = "down"
+		}
+		s.Members = append(s.Members, MemberStatus{m.Name, m.Addr, m.Voter, m.Name == raft.Leader, state})
+	}
+	return s
+}
+
+func laneAnswers(lanes []LaneStatus) bool {
+	for _, l := range lanes {
+		if l.Leader != "" {
+			return true
+		}
+	}
+	return false
+}
+
+func (n *Node) laneStatus(ctx context.Context) []LaneStatus {
+	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	defer cancel()
+	var cursors []ledger.LaneCursor
+	n.raft.View(func(l *ledger.Ledger) { cursors = l.Lanes() })
+	status := make([]LaneStatus, len(cursors))
+	for i, c := range cursors {
+		status[i] = LaneStatus{Lane: i, Stream: cluster.LaneStream(uint8(i)), Cursor: c.Cursor}
+		info, err := n.messages.LaneInfo(ctx, uint8(i))
+		if err != nil {
+			continue // no leader answers: shown as none
+		}
+		status[i].Leader, status[i].First, status[i].Last = info.Leader, info.First, info.Last
+		if info.Last > c.Cursor {
+			status[i].Lag = info.Last - c.Cursor
+		}
+	}
+	return status
+}
+
+// look asks the authority how it stands; without one, that is the answer.
+func (n *Node) look(ctx context.Context) scheduler.Look {
+	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	defer cancel()
+	owner, _, ok := n.watch.authority()
+	if !ok {
+		return scheduler.Look{Error: "no authority is known"}
+	}
+	if owner == n.cfg.Node.Name {
+		l, err := n.mind.Look(ctx)
+		if err != nil {
+			l.Error = err.Error()
+		}
+		return l
+	}
+	var l scheduler.Look
+	raw, err := n.fleet.Request(ctx, owner, verbLook, nil)
+	if err == nil {
+		err = json.Unmarshal(raw, &l)
+	}
+	if err != nil {
+		l.Error = "the authority, " + owner + ", does not answer: " + err.Error()
+	}
+	return l
+}
+
+func (n *Node) serveLook(ctx context.Context, _ []byte) ([]byte, error) {
+	l, err := n.mind.Look(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(l)
+}
+
+// surroundings is what the ledger's snapshot needs to know from outside.
+func (n *Node) surroundings(l scheduler.Look) ledger.Surroundings {
+	s := ledger.Surroundings{
+		Now: time.Now(), PendingEvents: l.Pending, OldestPending: l.Oldest, Deferred: l.Deferred, Reasons: l.Reasons,
+	}
+	if l.Error != "" {
+		s.Reasons = append(s.Reasons, l.Error)
+	}
+	for _, p := range n.runners.Status() {
+		if p.Reason != "" {
+			s.Reasons = append(s.Reasons, "runner "+p.Runner+": "+p.Reason)
+		}
+	}
+	return s
+}
+
+// snapshot is the contract's view, and the index it shows.
+func (n *Node) snapshot(ctx context.Context) (ledger.Snapshot, uint64) {
+	s := n.surroundings(n.look(ctx))
+	var view ledger.Snapshot
+	var index uint64
+	n.raft.View(func(l *ledger.Ledger) { view, index = l.Snapshot(s), l.Index() })
+	return view, index
+}
+
+// edgeStatus is the yard's part of Overhop's STATUS.
+func (n *Node) edgeStatus() edge.Status {
+	s := edge.Status{DataPath: n.cfg.Node.DataDir, Cluster: map[string]string{
+		"node": n.cfg.Node.Name, "yard": n.cfg.Cluster.Name, "leader": n.raft.Status().Leader,
+	}}
+	_ = filepath.WalkDir(s.DataPath, func(_ string, d os.DirEntry, err error) error {
+		if err == nil && !d.IsDir() { // files come and go while we count
+			if info, err := d.Info(); err == nil {
+				s.DataSize += info.Size()
+			}
+		}
+		return nil
+	})
+	_, err := os.Stat(s.DataPath)
+	s.PathExists = err == nil
+	n.raft.View(func(l *ledger.Ledger) {
+		s.Bootstrapped = l.Authority().Owner != ""
+		s.Cluster["authority"] = l.Authority().Owner
+		for _, q := range l.Queues() {
+			s.Queues++
+			if q.Paused {
+				s.PausedQueues++
+			}
+		}
+	})
+	return s
+}

@@ -1,0 +1,238 @@
+package node
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"yardmaster/cluster"
+	"yardmaster/consensus"
+	"yardmaster/job"
+	"yardmaster/ledger"
+	"yardmaster/scheduler"
+)
+
+// viewer shows jobs: the ledger's facts, joined with the body from its lane
+// and the result from its stream.
+type viewer struct {
+	raft     *consensus.Node
+	messages *cluster.Cluster
+}
+
+// find gives the id that a text names: a UUID, "<queue>:<UUID>",
+// "<queue>:<key>", or a bare key, of the given queue or else of the first
+// queue that has such a job.
+func (v *viewer) find(text, queue string) (job.ID, error) {
+	if id, err := job.ParseID(text); err == nil {
+		return id, nil
+	}
+	if i := bytes.IndexByte([]byte(text), ':'); i > 0 && queue == "" && job.ValidQueue(text[:i]) == nil {
+		if id, err := v.find(text[i+1:], text[:i]); err == nil {
+			return id, nil
+		}
+	}
+	var found job.ID
+	err := fmt.Errorf("%q: %w", text, job.ErrJobNotFound)
+	v.raft.View(func(l *ledger.Ledger) {
+		for _, q := range l.Queues() {
+			if queue != "" && q.Name != queue {
+				continue
+			}
+			id, badKey := job.KeyID(q.Name, text)
+			if badKey != nil {
+				err = badKey
+				return
+			}
+			if in, _ := l.Known(id); in == q.Name {
+				found, err = id, nil
+				return
+			}
+		}
+	})
+	return found, err
+}
+
+// show gives all there is of a job.
+func (v *viewer) show(ctx context.Context, id job.ID) (job.View, error) {
+	var view job.View
+	var number, seq uint64
+	var item *ledger.ResultItem
+	ok := false
+	v.raft.View(func(l *ledger.Ledger) {
+		if view, number, ok = l.Find(id); ok && number > 0 {
+			item, seq = l.FindResult(number)
+		}
+	})
+	if !ok {
+		return view, fmt.Errorf("%s: %w", id, job.ErrJobNotFound)
+	}
+	if err := v.addBody(ctx, &view); err != nil {
+		return view, err
+	}
+	if view.State == job.Failed {
+		view.Fault = &job.Fault{Message: view.Reason}
+	}
+	if item != nil {
+		return view, v.addResult(ctx, &view, item.Value, item.Blob)
+	}
+	if seq > 0 {
+		return view, v.readResult(ctx, &view, seq)
+	}
+	return view, nil
+}
+
+// addBody reads the job's body. One that has been reclaimed is no error; one
+// that is not a job, of a rejected record, is shown as none.
+func (v *viewer) addBody(ctx context.Context, view *job.View) error {
+	body, err := v.messages.Load(ctx, view.Position)
+	switch {
+	case errors.Is(err, cluster.ErrNotStored):
+		view.PayloadGone = true
+		return nil
+	case err != nil:
+		return fmt.Errorf("body of job %s: %w", view.ID, err)
+	}
+	if spec, err := job.ParseSpec(body); err == nil {
+		view.Spec = &spec
+	}
+	return nil
+}
+
+func (v *viewer) addResult(ctx context.Context, view *job.View, value job.Value, blob *job.Blob) error {
+	view.Result = value
+	if blob == nil {
+		return nil
+	}
+	raw, err := v.messages.LoadBlob(ctx, *blob)
+	if err != nil {
+		return fmt.Errorf("result of job %s: %w", view.ID, err)
+	}
+	view.Result.Data = raw
+	return nil
+}
+
+// readResult finds the job's line in a message of results. Results that have
+// grown too old are gone, and that is no error.
+func (v *viewer) readResult(ctx context.Context, view *job.View, seq uint64) error {
+	body, err := v.messages.ReadResult(ctx, seq)
+	if errors.Is(err, cluster.ErrNotStored) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("result of job %s: %w", view.ID, err)
+	}
+	lines := bufio.NewScanner(bytes.NewReader(body))
+	lines.Buffer(nil, len(body)+1)
+	for lines.Scan() {
+		var line scheduler.ResultLine
+		if json.Unmarshal(lines.Bytes(), &line) != nil || line.ID != view.ID {
+			continue
+		}
+		return v.addResult(ctx, view, line.Value(), line.Blob)
+	}
+	return nil
+}
+
+// await waits until a job has ended and shows it.
+func (v *viewer) await(ctx context.Context, id job.ID) (job.View, error) {
+	for {
+		_, changed := v.raft.Applied()
+		state, ok := job.New, false
+		v.raft.View(func(l *ledger.Ledger) {
+			var view job.View
+			view, _, ok = l.Find(id)
+			state = view.State
+		})
+		switch {
+		case !ok:
+			return job.View{}, fmt.Errorf("%s: %w", id, job.ErrJobNotFound)
+		case state.Ended():
+			return v.show(ctx, id)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return job.View{}, ctx.Err()
+		}
+	}
+}
+
+// list shows a page, from 1, of a queue's jobs in a state, oldest first, on a
+// copy that holds nobody up.
+func (v *viewer) list(ctx context.Context, queue string, state job.State, page, size int) ([]job.View, error) {
+	c := v.raft.Copy()
+	if _, ok := c.Queue(queue); !ok {
+		return nil, fmt.Errorf("queue %q: %w", queue, job.ErrQueueNotFound)
+	}
+	views := c.List(queue, state, (page-1)*size, size)
+	for i := range views {
+		if err := v.addBody(ctx, &views[i]); err != nil {
+			return nil, err
+		}
+	}
+	return views, nil
+}
+
+// jobJSON is a job as people and programs see it.
+type jobJSON struct {
+	ID            job.ID            `json:"id"`
+	JID           string            `json:"jid"`
+	Queue         string            `json:"queue"`
+	State         string            `json:"state"`
+	Function      string            `json:"function,omitempty"`
+	Params        json.RawMessage   `json:"params,omitempty"`
+	Payload       []byte            `json:"payload_msgpack,omitempty"`
+	PayloadGone   bool              `json:"payload_gone,omitempty"`
+	Created       time.Time         `json:"created_at"`
+	RunAt         time.Time         `json:"run_at"`
+	Started       *time.Time        `json:"started_at,omitempty"`
+	Ended         *time.Time        `json:"ended_at,omitempty"`
+	Priority      uint8             `json:"priority"`
+	Attempts      uint32            `json:"attempts"`
+	MaxAttempts   uint32            `json:"max_attempts,omitempty"`
+	Dispatches    uint32            `json:"dispatches"`
+	Losses        uint32            `json:"losses,omitempty"`
+	TimeoutMS     int64             `json:"timeout_ms,omitempty"`
+	RetryInterval int64             `json:"retry_interval_ms,omitempty"`
+	Node          string            `json:"node,omitempty"`
+	Worker        string            `json:"worker,omitempty"`
+	Reason        string            `json:"reason,omitempty"`
+	Error         *job.Fault        `json:"error,omitempty"`
+	Result        json.RawMessage   `json:"result,omitempty"`
+	ResultMsgpack []byte            `json:"result_msgpack,omitempty"`
+	Trace         map[string]string `json:"trace_context,omitempty"`
+	Lane          uint8             `json:"lane"`
+	Seq           uint64            `json:"seq"`
+}
+
+func jobToJSON(v *job.View) jobJSON {
+	j := jobJSON{
+		ID: v.ID, JID: v.Queue + ":" + v.ID.String(), Queue: v.Queue, State: v.State.String(),
+		Function: v.Function, PayloadGone: v.PayloadGone, Created: v.Created, RunAt: v.RunAt,
+		Started: given(v.Started), Ended: given(v.Ended), Priority: v.Priority, Attempts: v.Attempts,
+		MaxAttempts: v.MaxAttempts, Dispatches: v.Dispatches, Losses: v.Losses,
+		TimeoutMS: v.Timeout.Milliseconds(), RetryInterval: v.RetryInterval.Milliseconds(),
+		Node: v.Node, Worker: v.Worker, Reason: v.Reason, Error: v.Fault,
+		Lane: v.Position.Lane, Seq: v.Position.Seq,
+	}
+	if v.Spec != nil {
+		j.Params, j.Payload, j.Trace = v.Spec.Params, v.Spec.Payload, v.Spec.Trace
+	}
+	if v.Result.Msgpack {
+		j.ResultMsgpack = v.Result.Data
+	} else {
+		j.Result = v.Result.Data
+	}
+	return j
+}
+
+func given(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}

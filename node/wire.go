@@ -1,0 +1,167 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"yardmaster/agent"
+	"yardmaster/cluster"
+	"yardmaster/consensus"
+	"yardmaster/job"
+	"yardmaster/ledger"
+	"yardmaster/scheduler"
+)
+
+// What the rooms ask of each other, bound to what they offer.
+
+// agreement is consensus as the scheduler needs it.
+type agreement struct{ *consensus.Node }
+
+func (a agreement) Submit(p scheduler.Proposal) (func(context.Context) (scheduler.Commit, error), error) {
+	pending, err := a.Node.Submit(consensus.Proposal(p))
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) (scheduler.Commit, error) {
+		c, err := pending.Wait(ctx)
+		return scheduler.Commit{Index: c.Index, Results: c.Results}, err
+	}, nil
+}
+
+// lanes are the cluster's job lanes as the scheduler needs them.
+type lanes struct{ *cluster.Cluster }
+
+func (l lanes) Ensure(ctx context.Context, identities []string, create bool) error {
+	_, err := l.EnsureStreams(ctx, cluster.Layout{Identities: identities, Create: create})
+	if err != nil {
+		return err
+	}
+	if _, err := l.SpreadLeaders(ctx, l.Node()); err != nil {
+		return fmt.Errorf("spread the lanes' leaders: %w", err)
+	}
+	return nil
+}
+
+func (l lanes) Info(ctx context.Context, lane uint8) (scheduler.Lane, error) {
+	info, err := l.LaneInfo(ctx, lane)
+	return scheduler.Lane{Identity: info.Identity, Leader: info.Leader, First: info.First, Last: info.Last}, err
+}
+
+// Load gives a record's body as it lies in the lane.
+func (l lanes) Load(ctx context.Context, at job.Position) ([]byte, error) {
+	r, err := l.LoadRecord(ctx, at)
+	if errors.Is(err, cluster.ErrNotStored) {
+		return nil, fmt.Errorf("lane %d at %d: %w", at.Lane, at.Seq, scheduler.ErrRecordGone)
+	}
+	return r.Body, err
+}
+
+// orders carries the authority's orders to nodes.
+type orders struct{ *cluster.Fleet }
+
+func (o orders) Assign(node string, b job.Batch, done func([]job.Answer, error)) {
+	o.AssignAsync(node, b, done)
+}
+
+func (o orders) Recall(node string, r job.Recall) {
+	// A recall that gets lost is followed by the job's own end.
+	_ = o.Fleet.Recall(node, r)
+}
+
+// tales are the streams that the outbox is told to.
+type tales struct{ *cluster.Cluster }
+
+var storyStreams = [...]string{
+	scheduler.History: cluster.StreamEvents, scheduler.Results: cluster.StreamResults, scheduler.DeadLetters: cluster.StreamDLQ,
+}
+
+func (t tales) LastTold(ctx context.Context, s scheduler.Story) (seq, number uint64, err error) {
+	return t.Cluster.LastTold(ctx, storyStreams[s])
+}
+
+func (t tales) Append(s scheduler.Story, tale scheduler.Tale, expect uint64, done func(uint64, error)) {
+	subject := [...]string{cluster.SubjectHistory, cluster.SubjectResults, cluster.DLQSubject(tale.Queue)}[s]
+	t.AppendAsync(storyStreams[s], cluster.Tale{
+		Subject: subject, ID: tale.ID, First: tale.First, Count: tale.Count, Header: tale.Header, Body: tale.Body,
+	}, expect, done)
+}
+
+// bus carries what the agent says to the authority, which may be this node.
+type bus struct {
+	fleet    *cluster.Fleet
+	messages *cluster.Cluster
+	watch    *authorityWatch
+}
+
+func (b bus) Authority() (string, uint64, bool) { return b.watch.authority() }
+func (b bus) AuthorityChanged() <-chan struct{} { return b.watch.changed() }
+func (b bus) StoreBlob(ctx context.Context, name string, data []byte) (job.Blob, error) {
+	return b.messages.StoreBlob(ctx, name, data)
+}
+
+func (b bus) Report(ctx context.Context, node string, r job.Report) (job.ReportAck, error) {
+	return b.fleet.Report(ctx, node, r)
+}
+
+func (b bus) Beat(ctx context.Context, node string, beat job.Beat) (job.BeatAck, error) {
+	return b.fleet.Beat(ctx, node, beat)
+}
+
+func (b bus) Load(ctx context.Context, at job.Position) ([]byte, error) {
+	body, err := b.messages.Load(ctx, at)
+	var corrupt *cluster.CorruptBlobError
+	if errors.Is(err, cluster.ErrNotStored) || errors.As(err, &corrupt) {
+		return nil, fmt.Errorf("%w: %w", agent.ErrBodyLost, err)
+	}
+	return body, err
+}
+
+// authorityWatch follows who holds the authority, as the local ledger has it.
+type authorityWatch struct {
+	mu    sync.Mutex
+	owner string
+	epoch uint64
+	next  chan struct{}
+}
+
+func newAuthorityWatch() *authorityWatch { return &authorityWatch{next: make(chan struct{})} }
+
+func (w *authorityWatch) authority() (string, uint64, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.owner, w.epoch, w.owner != ""
+}
+
+func (w *authorityWatch) changed() <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.next
+}
+
+// run looks at the ledger after every applied entry.
+func (w *authorityWatch) run(ctx context.Context, raft *consensus.Node) error {
+	for {
+		_, changed := raft.Applied()
+		var a ledger.Authority
+		raft.View(func(l *ledger.Ledger) { a = l.Authority() })
+		w.mu.Lock()
+		if a.Epoch != w.epoch {
+			w.owner, w.epoch = a.Owner, a.Epoch
+			close(w.next)
+			w.next = make(chan struct{})
+		}
+		w.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func (t tales) Live(event, queue string, line []byte) {
+	// Whoever watches may miss a line: history has it.
+	_ = t.Cluster.Live(event, queue, line)
+}
