@@ -39,7 +39,7 @@ func (l *Ledger) placeOne(p *Placement) bool {
 		fence: l.index, epoch: l.authority.epoch, started: l.now,
 	}
 	l.put(r, &next)
-	l.outbox.emit(Event{Kind: DispatchNotified, Job: r.id, N: r.n, A: next.run.channel})
+	l.outbox.emit(Event{Kind: DispatchNotified, Job: r.id, N: r.n, A: next.run.channel, B: r.queue.name})
 	l.outbox.emit(Event{Kind: WorkerAssigned, Job: r.id, N: r.n, A: next.run.channel, B: r.queue.name})
 	return true
 }
@@ -67,7 +67,7 @@ func (l *Ledger) end(e *End) Ended {
 	}
 	switch e.Next {
 	case job.Done:
-		l.outbox.emit(Event{Kind: DispatchDelivered, Job: r.id, N: r.n})
+		l.outbox.emit(Event{Kind: DispatchDelivered, Job: r.id, N: r.n, B: r.queue.name})
 		l.counts.Delivered++
 		next.state, next.due, next.flags = job.Completed, l.now, 0
 		if len(e.Result.Data) > 0 || e.Blob != nil {
@@ -131,7 +131,7 @@ func (l *Ledger) die(r, next *record, reason string, fault *job.Fault) {
 }
 
 func (l *Ledger) failed(r *record, reason string) {
-	l.outbox.emit(Event{Kind: DispatchFailed, Job: r.id, N: r.n, A: reason})
+	l.outbox.emit(Event{Kind: DispatchFailed, Job: r.id, N: r.n, A: reason, B: r.queue.name})
 	l.counts.Failed++
 }
 

@@ -54,6 +54,9 @@ var eventForms = [...]struct {
 
 func (k EventKind) String() string { return eventForms[k].tag }
 
+// Label is the event's name as the contract's documents write it.
+func (k EventKind) Label() string { return eventForms[k].label }
+
 // EventNames lists the events as the contract's documents label them.
 func EventNames() []string {
 	names := make([]string, 0, len(eventForms)-1)
@@ -68,7 +71,7 @@ type Event struct {
 	Kind  EventKind
 	N     uint32 // of a job's dispatch; 0: not about one
 	Job   job.ID // of a job's dispatch or assignment
-	A, B  string // the kind's first fields, in the contract's order
+	A, B  string // the kind's first fields, in the contract's order; B of a job's event is its queue
 	Extra *Extra // what few events have
 }
 
@@ -80,16 +83,13 @@ type Extra struct {
 	Cursor   *string         // of a replay request
 }
 
-// Queue is the queue that the event is about, "" if none: the subject of the
-// live feed.
+// Queue is the queue of the job that the event is about, "" if it is about
+// none: the subject of the live feed.
 func (e *Event) Queue() string {
-	switch {
-	case e.Kind == DispatchQueued && e.N > 0:
-		return e.B
-	case e.Kind == WorkerAssigned:
-		return e.B
+	if e.N == 0 {
+		return ""
 	}
-	return ""
+	return e.B
 }
 
 // RequestID is the dispatch the event is about, "" if none.

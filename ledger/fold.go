@@ -42,6 +42,11 @@ func (l *Ledger) Lanes() []LaneCursor {
 	return view
 }
 
+// Folded tells that a lane has been folded up to a record.
+func (l *Ledger) Folded(p job.Position) bool {
+	return int(p.Lane) < len(l.lanes) && l.lanes[p.Lane].cursor >= p.Seq
+}
+
 // StreamsMade tells that the yard's streams have existed: a missing one is a
 // loss.
 func (l *Ledger) StreamsMade() bool { return l.made }
@@ -200,8 +205,8 @@ func (l *Ledger) rejectJob(j *job.Job, identity, reason string) {
 // endUnstarted emits the way of a dispatch that nobody was told of, in the
 // contract's order.
 func (l *Ledger) endUnstarted(r *record, reason string) {
-	l.outbox.emit(Event{Kind: DispatchNotified, Job: r.id, N: r.n, A: "none"})
-	l.outbox.emit(Event{Kind: DispatchFailed, Job: r.id, N: r.n, A: reason})
+	l.outbox.emit(Event{Kind: DispatchNotified, Job: r.id, N: r.n, A: "none", B: r.queue.name})
+	l.outbox.emit(Event{Kind: DispatchFailed, Job: r.id, N: r.n, A: reason, B: r.queue.name})
 	l.counts.Failed++
 }
 
