@@ -170,6 +170,20 @@ func (c *conn) handleStatus(ctx context.Context, p overhop.Raw) (overhop.Raw, er
 	}), nil
 }
 
+// Counts are this edge's connections.
+type Counts struct{ Connections, Registered, Subscriptions int }
+
+// Counts gives the connections as they are now.
+func (s *Server) Counts() Counts {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := Counts{Connections: len(s.anonymous) + len(s.workers), Registered: len(s.workers)}
+	for _, c := range s.workers {
+		n.Subscriptions += len(c.subs)
+	}
+	return n
+}
+
 func (s *Server) pools() overhop.Fields {
 	s.mu.Lock()
 	anonymous := make([]*conn, 0, len(s.anonymous))
