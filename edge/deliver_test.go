@@ -1,0 +1,731 @@
+package edge
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"yardmaster/edge/overhop"
+	"yardmaster/job"
+)
+
+func TestQuestToDone(t *testing.T) {
+	bubble(t, Config{}, func(r *rig) {
+		p, sid := r.worker(2)
+		if got := r.hands.room("jobs", p.wid); got != 2 {
+			t.Fatalf("offered room is %d, want 2", got)
+		}
+		q := r.quest(p, 3, func(a *job.Assignment) { a.Function = "h"; a.Redelivered = true })
+		if got := r.hands.room("jobs", p.wid); got != 1 {
+			t.Errorf("offered room after a QUEST is %d, want 1", got)
+		}
+		if str(q.Get("sid")) != sid || num(q.Get("credits")) != 1 || num(q.Get("fence")) != 103 || num(q.Get("attempt")) != 1 ||
+			str(q.Get("fn")) != "h" || text(q.Get("job_payload")) != `{"n":1}` || num(q.Get("lease_ms")) != 6000 ||
+			num(q.Get("beat_ms")) != 2000 || !q.Get("deadline").IsNil() || str(q.Get("jid")) != someJob {
+			t.Errorf("QUEST is %s", text(q))
+		}
+		if tok, _ := q.Get("tok").Bin(); len(tok) != 16 || tok[7] != 3 {
+			t.Errorf("token is %x", tok)
+		}
+		p.ask(overhop.TAck, held(q), overhop.TOK)
+		if got := text(p.ask(overhop.TDone, heldAnd(q, fields{"result": fields{"big": int64(1) << 62}, "credits": 1}), overhop.TOK)); got != `{"status":"completed"}` {
+			t.Errorf("DONE is answered %s", got)
+		}
+		o := r.hands.one(t)
+		if o.Status != job.Success || !o.Started || o.N != 3 || o.Job != (theJob) || string(o.Result.Data) != `{"big":4611686018427387904}` || o.Result.Msgpack {
+			t.Errorf("outcome is %+v", o)
+		}
+		if got := r.hands.room("jobs", p.wid); got != 2 {
+			t.Errorf("offered room after DONE is %d, want 2", got)
+		}
+		r.hands.settled = job.Settled{Dup: true, State: job.Completed}
+		if got := text(p.ask(overhop.TDone, held(q), overhop.TOK)); got != `{"dup":true,"status":"completed"}` {
+			t.Errorf("DONE again is answered %s", got)
+		}
+		if len(r.server.dispatches) != 0 {
+			t.Errorf("%d dispatches are remembered", len(r.server.dispatches))
+		}
+	})
+}
+
+// DONE is answered when it is settled, one that repeats it too, and an old
+// token is told apart.
+func TestSettling(t *testing.T) {
+	bubble(t, Config{}, func(r *rig) {
+		r.hands.keep = true
+		p, _ := r.worker(5)
+		q := r.quest(p, 1, nil)
+		p.send(overhop.TDone, "1", heldAnd(q, fields{"result": []byte{1}}))
+		p.send(overhop.TDone, "2", held(q))
+		p.send(overhop.TBeat, "3", held(q))
+		p.quiet()
+		if o := r.hands.one(t); !o.Result.Msgpack || string(o.Result.Data) != "\xc4\x01\x01" {
+			t.Errorf("binary result is %+v", o.Result)
+		}
+		r.hands.settle(0, job.Settled{State: job.Completed})
+		if got := text(p.expect(overhop.TOK, "1")); got != `{"status":"completed"}` {
+			t.Errorf("first DONE: %s", got)
+		}
+		if got := text(p.expect(overhop.TOK, "2")); got != `{"dup":true,"status":"completed"}` {
+			t.Errorf("second DONE: %s", got)
+		}
+		if got := str(p.expect(overhop.TErr, "3").Get("code")); got != "JOB_NOT_ACTIVE" {
+			t.Errorf("BEAT after DONE: %s", got)
+		}
+		p.send(overhop.TDone, "4", held(q))
+		synctest.Wait()
+		r.hands.settle(1, job.Settled{Stale: true})
+		if got := str(p.expect(overhop.TErr, "4").Get("code")); got != "LEASE_LOST" {
+			t.Errorf("stale DONE: %s", got)
+		}
+		p.send(overhop.TFail, "5", heldAnd(q, fields{"error": fields{"message": "no"}}))
+		synctest.Wait()
+		time.Sleep(10 * time.Second)
+		if got := str(p.expect(overhop.TErr, "5").Get("code")); got != "UNAVAILABLE" {
+			t.Errorf("unsettled FAIL: %s", got)
+		}
+		r.hands.settle(2, job.Settled{State: job.Failed})
+		p.quiet()
+	})
+}
+
+func TestFail(t *testing.T) {
+	bubble(t, Config{}, func(r *rig) {
+		p, _ := r.worker(5)
+		q := r.quest(p, 1, nil)
+		r.hands.settled = job.Settled{State: job.Delayed, RunAt: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
+		got := text(p.ask(overhop.TFail, heldAnd(q, fields{
+			"error": fields{"message": "no", "type": "t", "code": "c", "details": fields{"b": []byte{0}, "n": 1}}, "retry_after_ms": 250,
+		}), overhop.TOK))
+		if got != `{"next_run_at":"2030-01-01T00:00:00Z","status":"delayed"}` {
+			t.Errorf("FAIL is answered %s", got)
+		}
+		o := r.hands.one(t)
+		if o.Status != job.Error || o.Final || !o.Started || *o.RetryAfter != 250*time.Millisecond ||
+			o.Fault.Message != "no" || o.Fault.Type != "t" || o.Fault.Code != "c" || string(o.Fault.Details) != `{"b":"AA==","n":1}` {
+			t.Errorf("outcome is %+v %+v", o, o.Fault)
+		}
+		q = r.quest(p, 2, nil)
+		p.ask(overhop.TFail, heldAnd(q, fields{"error": fields{"message": "no"}, "retry": false}), overhop.TOK)
+		if o := r.hands.one(t); !o.Final || o.RetryAfter != nil {
+			t.Errorf("final outcome is %+v", o)
+		}
+	})
+}
+
+func TestNack(t *testing.T) {
+	bubble(t, Config{}, func(r *rig) {
+		p, _ := r.worker(1)
+		q := r.quest(p, 1, nil)
+		if r.server.Start(assignment(p, 2), job.Spec{}) {
+			t.Error("started without a credit")
+		}
+		p.ask(overhop.TNack, heldAnd(q, fields{"reason": "busy", "delay_ms": 1500, "credits": 4}), overhop.TOK)
+		o := r.hands.one(t)
+		if o.Status != job.Declined || o.Started || *o.RetryAfter != 1500*time.Millisecond || o.Fault.Message != "busy" {
+			t.Errorf("outcome is %+v", o)
+		}
+		if got := r.hands.room("jobs", p.wid); got != 4 {
+			t.Errorf("room is %d, want 4", got)
+		}
+		q = r.quest(p, 2, nil)
+		p.ask(overhop.TAck, held(q), overhop.TOK)
+		p.refused(overhop.TNack, held(q), overhop.CodeJobNotActive)
+		p.ask(overhop.TDone, held(q), overhop.TOK)
+	})
+}
+
+func TestAckTooLate(t *testing.T) {
+	bubble(t, Config{}, func(r *rig) {
+		p, sid := r.worker(3)
+		q := r.quest(p, 1, nil)
+		p.refused(overhop.TBeat, held(q), overhop.CodeJobNotActive)
+		time.Sleep(5 * time.Second)
+		if got := text(p.expect(overhop.TCredits, "0")); got != `{"credits":0,"reason":"STALLED","sid":"`+sid+`"}` {
+			t.Errorf("CREDITS is %s", got)
+		}
+		if o := r.hands.one(t); o.Status != job.Lost || o.Started {
+			t.Errorf("outcome is %+v", o)
+		}
+		if got := r.hands.room("jobs", p.wid); got != 0 {
+			t.Errorf("room of a stalled worker is %d", got)
+		}
+		p.refused(overhop.TAck, held(q), overhop.CodeAckTimeout)
+		p.refused(overhop.TDone, held(q), overhop.CodeAckTimeout)
+		p.ask(overhop.TCredit, fields{"sid": strings.ToUpper(sid), "credits": 2}, overhop.TOK)
+		if got := r.hands.room("jobs", p.wid); got != 2 {
+			t.Errorf("room after CREDIT is %d, want 2", got)
+		}
+		time.Sleep(rememberLate + time.Second)
+		p.refused(overhop.TAck, held(q), overhop.CodeLeaseLost)
+	})
+}
+
+func TestLease(t *testing.T) {
+	bubble(t, Config{}, func(r *rig) {
+		p, _ := r.worker(3)
+		q := r.quest(p, 1, nil)
+		p.ask(overhop.TAck, held(q), overhop.TOK)
+		p.ask(overhop.TAck, held(q), overhop.TOK)
+		for i, say := range []func(){
+			func() { p.ask(overhop.TBeat, held(q), overhop.TOK) },
+			func() { p.ask(overhop.TProgress, heldAnd(q, fields{"percent": 50, "data": "half"}), overhop.TOK) },
+			func() {
+				if got := num(p.ask(overhop.TLog, heldAnd(q, fields{"lines": []any{"a", fields{"msg": "b", "level": "info"}}}), overhop.TOK).Get("accepted")); got != 2 {
+					t.Errorf("%d lines accepted", got)
+				}
+			},
+			func() {
+				got := p.ask(overhop.TBeat, fields{"jobs": []any{held(q), fields{"jid": someJob, "tok": make([]byte, 16)}}}, overhop.TOK)
+				var oks []bool
+				for a := range got.Get("jobs").Items() {
+					ok, _ := a.Get("ok").Bool()
+					oks = append(oks, ok)
+				}
+				if !slices.Equal(oks, []bool{true, false}) || !strings.Contains(text(got), `"code":"LEASE_LOST"`) {
+					t.Errorf("BEAT of two is %s", text(got))
+				}
+			},
+		} {
+			time.Sleep(5900 * time.Millisecond)
+			if got := r.hands.outcomes(); len(got) > 0 {
+				t.Fatalf("before sign of life %d: %+v", i, got)
+			}
+			say()
+		}
+		time.Sleep(6 * time.Second)
+		if o := r.hands.one(t); o.Status != job.Lost || !o.Started {
+			t.Errorf("outcome is %+v", o)
+		}
+		if got := p.expect(overhop.TRecall, "0"); str(got.Get("reason")) != "LEASE_EXPIRED" || num(got.Get("grace_ms")) != 0 {
+			t.Errorf("RECALL is %s", text(got))
+		}
+	})
+}
+
+// A shorter lease may be asked for, and is kept to.
+func TestBeatShorter(t *testing.T) {
+	bubble(t, Config{}, func(r *rig) {
+		p, _ := r.worker(3)
+		q := r.quest(p, 1, nil)
+		p.ask(overhop.TAck, held(q), overhop.TOK)
+		p.ask(overhop.TBeat, heldAnd(q, fields{"extend_ms": 1000}), overhop.TOK)
+		time.Sleep(time.Second)
+		if o := r.hands.one(t); o.Status != job.Lost {
+			t.Errorf("outcome is %+v", o)
+		}
+	})
+}
+
+func TestConnectionLost(t *testing.T) {
+	bubble(t, Config{}, func(r *rig) {
+		p, _ := r.worker(3)
+		r.quest(p, 1, nil)
+		q := r.quest(p, 2, nil)
+		p.ask(overhop.TAck, held(q), overhop.TOK)
+		p.nc.Close()
+		if o := r.hands.one(t); o.Status != job.Lost || o.Started || o.N != 1 {
+			t.Errorf("outcome of the unacknowledged is %+v", o)
+		}
+		if got := r.hands.room("jobs", p.wid); got != 0 {
+			t.Errorf("room of a lost worker is %d", got)
+		}
+		if r.server.Start(assignment(p, 3), job.Spec{}) {
+			t.Error("started at a lost worker")
+		}
+		time.Sleep(6 * time.Second)
+		if o := r.hands.one(t); o.Status != job.Lost || !o.Started || o.N != 2 {
+			t.Errorf("outcome of the acknowledged is %+v", o)
+		}
+	})
+}
+
+// The token goes on over another connection.
+func TestResume_SameNode(t *testing.T) {
+	bubble(t, Config{}, func(r *rig) {
+		p, _ := r.worker(3)
+		q := r.quest(p, 1, nil)
+		p.ask(overhop.TAck, held(q), overhop.TOK)
+		p.nc.Close()
+		time.Sleep(5 * time.Second)
+		again, _ := r.worker(1)
+		again.ask(overhop.TBeat, held(q), overhop.TOK)
+		time.Sleep(5 * time.Second)
+		again.ask(overhop.TDone, heldAnd(q, fields{"credits": 2}), overhop.TOK)
+		if o := r.hands.one(t); o.Status != job.Success {
+			t.Errorf("outcome is %+v", o)
+		}
+		if got := r.hands.room("jobs", again.wid); got != 3 {
+			t.Errorf("room is %d, want 3", got)
+		}
+	})
+}
+
+func TestResume_OtherNode(t *testing.T) {
+	bubble(t, Config{}, func(r *rig) {
+		p, _ := r.worker(3)
+		r.yard.resume = func(id job.ID, n uint32, worker string) (job.Assignment, error) {
+			a := assignment(p, n)
+			a.Timeout = 8 * time.Second
+			return a, nil
+		}
+		tok := r.server.tokens.of(ref{theJob, 7})
+		h := fields{"jid": someJob, "tok": tok[:]}
+		p.ask(overhop.TBeat, h, overhop.TOK)
+		time.Sleep(5 * time.Second)
+		p.ask(overhop.TBeat, h, overhop.TOK)
+		time.Sleep(3 * time.Second)
+		if got := str(p.expect(overhop.TRecall, "0").Get("reason")); got != "DEADLINE" {
+			t.Errorf("RECALL is %s", got)
+		}
+		p.ask(overhop.TDone, h, overhop.TOK)
+		if o := r.hands.one(t); o.Status != job.Success || o.N != 7 {
+			t.Errorf("outcome is %+v", o)
+		}
+		tok = r.server.tokens.of(ref{theJob, 8})
+		p.ask(overhop.TDone, fields{"jid": someJob, "tok": tok[:]}, overhop.TOK)
+		if o := r.hands.one(t); o.N != 8 || !o.Started {
+			t.Errorf("outcome of a dispatch that was never here is %+v", o)
+		}
+	})
+}
+
+func TestDeadline(t *testing.T) {
+	for _, answers := range []bool{false, true} {
+		bubble(t, Config{}, func(r *rig) {
+			p, _ := r.worker(3)
+			q := r.quest(p, 1, func(a *job.Assignment) { a.Timeout = 1500 * time.Millisecond })
+			if q.Get("deadline").IsNil() {
+				t.Error("QUEST has no deadline")
+			}
+			p.ask(overhop.TAck, held(q), overhop.TOK)
+			time.Sleep(1500 * time.Millisecond)
+			if got := p.expect(overhop.TRecall, "0"); str(got.Get("reason")) != "DEADLINE" || num(got.Get("grace_ms")) != 2000 {
+				t.Errorf("RECALL is %s", text(got))
+			}
+			want := "Job timed out after 1.5s."
+			if answers {
+				p.ask(overhop.TFail, heldAnd(q, fields{"error": fields{"message": "stopped", "type": "cancelled"}}), overhop.TOK)
+				want = "stopped"
+			} else {
+				time.Sleep(2 * time.Second)
+			}
+			if o := r.hands.one(t); o.Status != job.TimedOut || !o.Started || o.Fault.Message != want {
+				t.Errorf("outcome is %+v %+v", o, o.Fault)
+			}
+		})
+	}
+}
+
+// A job whose deadline passes before its ACK never started.
+func TestDeadlineBeforeAck(t *testing.T) {
+	bubble(t, Config{}, func(r *rig) {
+		p, _ := r.worker(3)
+		r.quest(p, 1, func(a *job.Assignment) { a.Timeout = time.Second })
+		time.Sleep(time.Second)
+		p.expect(overhop.TCredits, "0")
+		if o := r.hands.one(t); o.Status != job.Lost || o.Started {
+			t.Errorf("outcome is %+v", o)
+		}
+	})
+}
+
+func TestStop(t *testing.T) {
+	for why, status := range map[job.RecallReason]job.Status{
+		job.RecallCancelled: job.Cancelled, job.RecallQueueGone: job.Cancelled, job.RecallDeadline: job.TimedOut,
+		job.RecallShutdown: job.Interrupted, job.RecallLease: job.Lost, job.RecallSuperseded: 0,
+	} {
+		t.Run(string(why), func(t *testing.T) {
+			bubble(t, Config{}, func(r *rig) {
+				p, sid := r.worker(3)
+				for _, acked := range []bool{false, true} {
+					q := r.quest(p, 1, nil)
+					if acked {
+						p.ask(overhop.TAck, held(q), overhop.TOK)
+					}
+					r.server.Stop(theJob, 1, why)
+					got := p.expect(overhop.TRecall, "0")
+					if str(got.Get("reason")) != string(why) || str(got.Get("jid")) != someJob {
+						t.Errorf("RECALL is %s", text(got))
+					}
+					if !acked && (why == job.RecallCancelled || why == job.RecallQueueGone || why == job.RecallSuperseded) {
+						if got := text(p.expect(overhop.TCredits, "0")); got != `{"credits":3,"reason":"RESTORED","sid":"`+sid+`"}` {
+							t.Errorf("CREDITS is %s", got)
+						}
+					}
+					time.Sleep(2 * time.Second)
+					outcomes := r.hands.outcomes()
+					if status == 0 && len(outcomes) == 0 {
+						continue
+					}
+					if len(outcomes) != 1 || outcomes[0].Status != status || outcomes[0].Started != acked {
+						t.Errorf("acknowledged %t: outcomes %+v, want status %s", acked, outcomes, status)
+					}
+				}
+				r.server.Stop(job.ID{9}, 9, why)
+				p.quiet()
+			})
+		})
+	}
+}
+
+// No push comes between a PING and its PONG.
+func TestPingHoldsPushes(t *testing.T) {
+	bubble(t, Config{}, func(r *rig) {
+		r.hands.keep = true
+		p, _ := r.worker(5)
+		q := r.quest(p, 1, nil)
+		p.send(overhop.TDone, "1", held(q))
+		p.send(overhop.TPing, "2", nil)
+		synctest.Wait()
+		if !r.server.Start(assignment(p, 2), job.Spec{Payload: []byte{0xc0}}) {
+			t.Fatal("Start found no room")
+		}
+		p.quiet()
+		r.hands.settle(0, job.Settled{State: job.Completed})
+		p.expect(overhop.TOK, "1")
+		p.expect(overhop.TPong, "2")
+		p.expect(overhop.TQuest, "0")
+	})
+}
+
+// Who did not offer the extension is never sent more than the draft knows.
+func TestSeedClientGetsNoJobs(t *testing.T) {
+	bubble(t, Config{}, func(r *rig) {
+		p := r.register(false)
+		p.ask(overhop.TSubscribe, fields{"q": "jobs", "credits": 7}, overhop.TOK)
+		if got := r.hands.room("jobs", p.wid); got != 0 {
+			t.Errorf("room is %d", got)
+		}
+		if r.server.Start(assignment(p, 1), job.Spec{}) {
+			t.Error("Start took a client that knows no QUEST")
+		}
+		r.server.Drain()
+		p.quiet()
+		p.refused(overhop.TAck, nil, violation)
+	})
+	anyone := false
+	bubble(t, Config{Delivery: DeliveryConfig{RequireHelloExt: &anyone}}, func(r *rig) {
+		p := r.register(false)
+		p.ask(overhop.TSubscribe, fields{"q": "jobs", "credits": 7}, overhop.TOK)
+		r.quest(p, 1, nil)
+	})
+}
+
+func TestNoSecretNoJobs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := newMemoryYard()
+		y.secret = nil
+		r := newRigWith(t, Config{}, y)
+		defer func() { r.stop(); <-r.served }()
+		p, _ := r.worker(3)
+		if got := r.hands.room("jobs", p.wid); got != 0 {
+			t.Errorf("room without a secret is %d", got)
+		}
+		if r.server.Start(assignment(p, 1), job.Spec{}) {
+			t.Error("started without a secret")
+		}
+		p.refused(overhop.TAck, fields{"jid": someJob, "tok": make([]byte, 16)}, overhop.CodeUnavailable)
+	})
+}
+
+// The room is announced as soon as the secret is known.
+func TestSecretLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := newMemoryYard()
+		y.secret = nil
+		r := newRigWith(t, Config{}, y)
+		p, _ := r.worker(3)
+		if got := r.hands.room("jobs", p.wid); got != 0 {
+			t.Errorf("room without a secret is %d", got)
+		}
+		y.mu.Lock()
+		y.secret = []byte("now")
+		y.mu.Unlock()
+		time.Sleep(secretPoll)
+		if got := r.hands.room("jobs", p.wid); got != 3 {
+			t.Errorf("room with a secret is %d, want 3", got)
+		}
+		r.stop()
+		<-r.served
+	})
+}
+
+func TestUnsendable(t *testing.T) {
+	bubble(t, Config{Wire: WireConfig{MaxEnvelope: 65536}}, func(r *rig) {
+		p, _ := r.worker(1)
+		for n, spec := range []job.Spec{
+			{Payload: []byte{0xca, 0, 0, 0, 0}},
+			{Params: []byte(`{"x":"` + strings.Repeat("x", 70_000) + `"}`)},
+		} {
+			if !r.server.Start(assignment(p, uint32(n+1)), spec) {
+				t.Fatal("Start gave the job back: it would come again")
+			}
+			if o := r.hands.one(t); o.Status != job.Error || !o.Final || o.Started || o.Fault.Type != job.FaultInvalid {
+				t.Errorf("outcome is %+v", o)
+			}
+			if got := r.hands.room("jobs", p.wid); got != 1 {
+				t.Errorf("room is %d, want 1", got)
+			}
+			p.quiet()
+		}
+	})
+}
+
+func TestDrain(t *testing.T) {
+	bubble(t, Config{}, func(r *rig) {
+		p, sid := r.worker(3)
+		q := r.quest(p, 1, nil)
+		p.ask(overhop.TAck, held(q), overhop.TOK)
+		r.server.Drain()
+		p.expect(overhop.TDrain, "0")
+		if got := r.hands.room("jobs", p.wid); got != 0 {
+			t.Errorf("room is %d", got)
+		}
+		p.refused(overhop.TCredit, fields{"sid": sid, "credits": 1}, overhop.CodeDraining)
+		p.ask(overhop.TDone, heldAnd(q, fields{"credits": 1}), overhop.TOK)
+		if got := r.hands.room("jobs", p.wid); got != 0 {
+			t.Errorf("room after DONE is %d", got)
+		}
+		r.stop()
+		if got := str(p.expect(overhop.TBye, "0").Get("code")); got != "SHUTDOWN" {
+			t.Errorf("BYE is %s", got)
+		}
+		p.closed()
+	})
+}
+
+func TestServeEndInterrupts(t *testing.T) {
+	bubble(t, Config{}, func(r *rig) {
+		p, _ := r.worker(3)
+		q := r.quest(p, 1, nil)
+		p.ask(overhop.TAck, held(q), overhop.TOK)
+		r.stop()
+		if o := r.hands.one(t); o.Status != job.Interrupted || !o.Started {
+			t.Errorf("outcome is %+v", o)
+		}
+	})
+}
+
+func TestGoodbye(t *testing.T) {
+	bubble(t, Config{}, func(r *rig) {
+		p, _ := r.worker(3)
+		q := r.quest(p, 1, nil)
+		if got := num(p.ask(overhop.TGoodbye, fields{"drain": true}, overhop.TOK).Get("inflight")); got != 1 {
+			t.Errorf("inflight is %d", got)
+		}
+		if r.server.Start(assignment(p, 2), job.Spec{}) {
+			t.Error("started at a leaving worker")
+		}
+		p.ask(overhop.TDone, heldAnd(q, fields{"credits": 1}), overhop.TOK)
+		p.expect(overhop.TBye, "0")
+		p.closed()
+
+		p, _ = r.worker(3)
+		r.hands.outcomes()
+		r.quest(p, 3, nil)
+		q = r.quest(p, 4, nil)
+		p.ask(overhop.TAck, held(q), overhop.TOK)
+		p.ask(overhop.TGoodbye, nil, overhop.TOK)
+		p.expect(overhop.TBye, "0")
+		p.closed()
+		got := r.hands.outcomes()
+		slices.SortFunc(got, func(a, b job.Outcome) int { return int(a.N) - int(b.N) })
+		if len(got) != 2 || got[0].Started || !got[1].Started || got[0].Status != job.Lost || got[1].Status != job.Lost {
+			t.Errorf("outcomes are %+v", got)
+		}
+	})
+}
+
+func TestUnsubscribe(t *testing.T) {
+	bubble(t, Config{}, func(r *rig) {
+		p, sid := r.worker(3)
+		q := r.quest(p, 1, nil)
+		p.ask(overhop.TAck, held(q), overhop.TOK)
+		p.ask(overhop.TUnsubscribe, fields{"sid": sid}, overhop.TOK)
+		if got := r.hands.room("jobs", p.wid); got != 0 {
+			t.Errorf("room is %d", got)
+		}
+		p.ask(overhop.TDone, held(q), overhop.TOK)
+		p.refused(overhop.TUnsubscribe, fields{"sid": sid}, overhop.CodeSubNotFound)
+	})
+}
+
+func TestAwaitAndNotify(t *testing.T) {
+	bubble(t, Config{Limits: LimitsConfig{Awaits: 2}}, func(r *rig) {
+		p := r.register(true)
+		jid := str(p.ask(overhop.TEnqueue, fields{"q": "jobs", "notify": true}, overhop.TOK).Get("jid"))
+		if got := text(p.ask(overhop.TAwait, fields{"jid": jid, "timeout_ms": 1000}, overhop.TOK)); got != `{"pending":true}` {
+			t.Errorf("AWAIT is answered %s", got)
+		}
+		p.refused(overhop.TAwait, fields{"jid": jid, "timeout_ms": 1000}, overhop.CodeRateLimited)
+		time.Sleep(2 * time.Second)
+		p.quiet()
+		_, id, err := parseJID([]byte(jid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.yard.finish(id, `[1]`)
+		if got := text(p.expect(overhop.TJobEnd, "0")); got != `{"attempts":1,"error":null,"jid":"`+jid+`","result":[1],"status":"completed"}` {
+			t.Errorf("JOBEND is %s", got)
+		}
+		if got := str(p.ask(overhop.TAwait, fields{"jid": jid, "timeout_ms": 0}, overhop.TOK).Get("status")); got != "completed" {
+			t.Errorf("AWAIT of an ended job: %s", got)
+		}
+		p.refused(overhop.TCancel, fields{"jid": jid}, overhop.CodeAlreadyTerminal)
+		p.ask(overhop.TEnqueue, fields{"q": "jobs", "notify": true}, overhop.TOK)
+		p.nc.Close() // its wait ends with it
+	})
+}
+
+func TestProgressIsShown(t *testing.T) {
+	bubble(t, Config{}, func(r *rig) {
+		p, _ := r.worker(3)
+		q := r.quest(p, 2, nil)
+		p.ask(overhop.TAck, held(q), overhop.TOK)
+		p.ask(overhop.TProgress, heldAnd(q, fields{"percent": 40}), overhop.TOK)
+		r.yard.mu.Lock()
+		r.yard.jobs[theJob] = job.View{ID: theJob, Queue: "jobs", State: job.Active, Dispatches: 2, Created: time.Now(), Worker: "overhop/" + p.wid}
+		r.yard.mu.Unlock()
+		got := p.ask(overhop.TJob, fields{"jid": someJob}, overhop.TOK)
+		if num(got.Get("runtime").Get("progress").Get("percent")) != 40 || str(got.Get("worker_id")) != p.wid {
+			t.Errorf("record is %s", text(got))
+		}
+	})
+}
+
+// The library's worker against the server: jobs run, fail, survive a cut
+// connection, and are finished before it leaves.
+func TestClientWorker(t *testing.T) {
+	bubble(t, Config{}, func(r *rig) {
+		conns := make(chan *cuttable, 10)
+		block := make(chan struct{})
+		w := &overhop.Worker{
+			Nodes: []string{"n1"}, Queues: []string{"jobs"}, Credits: 3, Log: r.server.log,
+			Dial: func(context.Context, string) (nc netConn, err error) {
+				c := &cuttable{r.ln.dial()}
+				conns <- c
+				return c, nil
+			},
+			Handler: func(ctx context.Context, q *overhop.Quest) (overhop.Raw, error) {
+				switch n, _ := q.Payload.Get("n").Int(); n {
+				case 1:
+					return q.Payload, nil
+				case 2:
+					return nil, &overhop.FailError{Message: "no", Type: "t", Final: true}
+				case 3:
+					panic("oh")
+				}
+				<-block
+				return nil, ctx.Err()
+			},
+		}
+		ctx, stop := context.WithCancel(r.t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- w.Run(ctx) }()
+		first := <-conns
+		synctest.Wait()
+		start := func(n uint32, params string) {
+			t.Helper()
+			a := job.Assignment{Job: job.ID{15: byte(n)}, N: n, Attempt: 1, Queue: "jobs", Key: "jobs", Worker: r.onlyWorker()}
+			if !r.server.Start(a, job.Spec{Params: []byte(params)}) {
+				t.Fatal("Start found no room")
+			}
+		}
+		start(1, `{"n":1}`)
+		if o := r.hands.one(t); o.Status != job.Success || string(o.Result.Data) != `{"n":1}` {
+			t.Errorf("outcome is %+v", o)
+		}
+		start(2, `{"n":2}`)
+		if o := r.hands.one(t); o.Status != job.Error || !o.Final || o.Fault.Type != "t" {
+			t.Errorf("outcome is %+v", o)
+		}
+		start(3, `{"n":3}`)
+		if o := r.hands.one(t); o.Status != job.Error || o.Final || o.Fault.Type != "panic" {
+			t.Errorf("outcome is %+v", o)
+		}
+		if got := r.hands.room("jobs", r.onlyWorker()); got != 3 {
+			t.Errorf("room is %d, want 3", got)
+		}
+		start(4, `{"n":4}`)
+		time.Sleep(30 * time.Second) // kept alive by BEATs
+		if got := r.hands.outcomes(); len(got) > 0 {
+			t.Fatalf("outcomes of a running job: %+v", got)
+		}
+		first.Close()
+		<-conns
+		synctest.Wait()
+		if got := r.hands.room("jobs", r.onlyWorker()); got != 2 {
+			t.Errorf("room beside a job in hand is %d, want 2", got)
+		}
+		time.Sleep(30 * time.Second) // the token goes on over the new connection
+		if got := r.hands.outcomes(); len(got) > 0 {
+			t.Fatalf("outcomes after a cut: %+v", got)
+		}
+		stop()
+		time.Sleep(time.Second)
+		close(block)
+		if err := <-ended; err != nil {
+			t.Errorf("worker: %v", err)
+		}
+		if o := r.hands.one(t); o.Status != job.Success || o.N != 4 {
+			t.Errorf("outcome is %+v", o)
+		}
+	})
+}
+
+// The library's client as a producer.
+func TestClientProducer(t *testing.T) {
+	bubble(t, Config{}, func(r *rig) {
+		c, err := overhop.Connect(r.t.Context(), r.ln.dial(), overhop.Options{Name: "p"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(r.t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- c.Run(ctx) }()
+		if c.Node() != "n1" {
+			t.Errorf("node is %q", c.Node())
+		}
+		if _, err := c.AddQueue(ctx, overhop.AddQueue{Name: "mail", Limit: 2, AllowOverrides: true}); err != nil {
+			t.Error(err)
+		}
+		if _, err := c.AddQueue(ctx, overhop.AddQueue{Name: "mail"}); overhop.ErrorCode(err) != overhop.CodeDuplicateQueue {
+			t.Errorf("second AddQueue: %v", err)
+		}
+		got := make(chan string, 100)
+		for range 100 {
+			c.GoEnqueue(overhop.Enqueue{Queue: "mail", Payload: overhop.EmptyMap}, func(jid string, err error) { got <- jid })
+		}
+		seen := map[string]bool{}
+		for range 100 {
+			seen[<-got] = true
+		}
+		if len(seen) != 100 {
+			t.Errorf("%d different jobs of 100", len(seen))
+		}
+		jid, err := c.Enqueue(ctx, overhop.Enqueue{Queue: "mail", Function: "f", Key: "k"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if record, err := c.Job(ctx, jid); err != nil || str(record.Get("fn")) != "f" {
+			t.Errorf("record is %s, %v", text(record), err)
+		}
+		if _, ended, err := c.Await(ctx, jid, time.Second); err != nil || ended {
+			t.Errorf("await: %t, %v", ended, err)
+		}
+		if now, err := c.Ping(ctx); err != nil || now.IsZero() {
+			t.Errorf("ping: %v, %v", now, err)
+		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("run: %v", err)
+		}
+		if _, err := c.Ping(r.t.Context()); err == nil {
+			t.Error("a closed client answers")
+		}
+	})
+}

@@ -1,0 +1,564 @@
+package edge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+
+	"yardmaster/edge/overhop"
+	"yardmaster/internal/frame"
+	"yardmaster/job"
+)
+
+// rig is a server with a yard and hands of memory. In a synctest bubble its
+// connections are pipes.
+type rig struct {
+	t      *testing.T
+	server *Server
+	yard   *memoryYard
+	hands  *memoryHands
+	ln     *pipeListener
+	stop   context.CancelFunc
+	served chan error
+}
+
+// bubble runs a test with a rig on fake time.
+func bubble(t *testing.T, cfg Config, test func(*rig)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, cfg)
+		test(r)
+		r.stop()
+		if err := <-r.served; err != nil {
+			t.Errorf("serve: %v", err)
+		}
+		if n := len(r.server.conns) + len(r.server.workers) + len(r.server.anonymous) + len(r.server.addresses); n > 0 {
+			t.Errorf("%d connections are remembered after the end", n)
+		}
+	})
+}
+
+func newRig(t *testing.T, cfg Config) *rig { return newRigWith(t, cfg, newMemoryYard()) }
+
+func newRigWith(t *testing.T, cfg Config, y *memoryYard) *rig {
+	cfg.Node = "n1"
+	r := &rig{t: t, yard: y, hands: newMemoryHands(), ln: newPipeListener(), served: make(chan error, 1)}
+	r.server = New(cfg, r.yard, r.hands, slog.New(slog.DiscardHandler))
+	var ctx context.Context
+	ctx, r.stop = context.WithCancel(t.Context())
+	go func() { r.served <- r.server.Serve(ctx, r.ln) }()
+	return r
+}
+
+// pipeListener is a listener whose connections are pipes.
+type pipeListener struct {
+	conns chan net.Conn
+	done  chan struct{}
+	once  sync.Once
+}
+
+func newPipeListener() *pipeListener {
+	return &pipeListener{conns: make(chan net.Conn), done: make(chan struct{})}
+}
+
+func (l *pipeListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.done:
+		return nil, net.ErrClosed
+	}
+}
+func (l *pipeListener) Close() error   { l.once.Do(func() { close(l.done) }); return nil }
+func (l *pipeListener) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "pipe"} }
+
+func (l *pipeListener) dial() net.Conn {
+	ours, theirs := net.Pipe()
+	l.conns <- theirs
+	return ours
+}
+
+// peer is a client that sends and reads single frames. What it is sent is read
+// at once, as from a socket's buffer, unless it is deaf.
+type peer struct {
+	t      *testing.T
+	nc     net.Conn
+	frames chan overhop.Envelope
+	wid    string
+}
+
+func (r *rig) connect() *peer {
+	p := &peer{t: r.t, nc: r.ln.dial(), frames: make(chan overhop.Envelope, 10_000)}
+	go func() {
+		defer close(p.frames)
+		in := frame.NewReader(p.nc, overhop.MaxFrameLimit)
+		for {
+			b, err := in.Next()
+			if err != nil {
+				return
+			}
+			e, err := overhop.ParseEnvelope(slices.Clone(b))
+			if err != nil {
+				panic(err)
+			}
+			p.frames <- e
+		}
+	}()
+	r.t.Cleanup(func() { p.nc.Close() })
+	return p
+}
+
+// register connects and registers; with delivery it offers the extension.
+func (r *rig) register(delivery bool) *peer {
+	r.t.Helper()
+	p := r.connect()
+	hello := overhop.Fields{}
+	if delivery {
+		hello["ext"] = []string{overhop.Delivery}
+	}
+	p.ask(overhop.THello, hello, overhop.THi)
+	ok := p.ask(overhop.TRegister, nil, overhop.TOK)
+	p.wid = str(ok.Get("wid"))
+	if _, err := uuid.Parse(p.wid); err != nil {
+		r.t.Fatalf("wid %q: %v", p.wid, err)
+	}
+	return p
+}
+
+// worker registers and subscribes to "jobs".
+func (r *rig) worker(credits int) (p *peer, sid string) {
+	r.t.Helper()
+	p = r.register(true)
+	ok := p.ask(overhop.TSubscribe, overhop.Fields{"q": "jobs", "credits": credits}, overhop.TOK)
+	return p, str(ok.Get("sid"))
+}
+
+func (p *peer) send(t int64, rid string, f overhop.Fields) {
+	p.t.Helper()
+	b, _ := overhop.AppendFields(nil, t, rid, f)
+	p.write(b)
+}
+
+func (p *peer) write(b []byte) {
+	p.t.Helper()
+	p.nc.SetWriteDeadline(time.Now().Add(time.Minute))
+	if _, err := p.nc.Write(b); err != nil {
+		p.t.Fatalf("write: %v", err)
+	}
+}
+
+// next is the next frame, which must be there as soon as the server rests.
+func (p *peer) next() overhop.Envelope {
+	p.t.Helper()
+	synctest.Wait()
+	select {
+	case e, ok := <-p.frames:
+		if !ok {
+			p.t.Fatal("connection was closed, want a frame")
+		}
+		return e
+	default:
+		p.t.Fatal("no frame came")
+		return overhop.Envelope{}
+	}
+}
+
+// expect is the next frame, which must be of type t.
+func (p *peer) expect(t int64, rid string) overhop.Raw {
+	p.t.Helper()
+	e := p.next()
+	if e.T != t || e.RID != rid {
+		p.t.Fatalf("got t=%d rid=%q %s, want t=%d rid=%q", e.T, e.RID, text(e.P), t, rid)
+	}
+	return e.P
+}
+
+func (p *peer) ask(t int64, f overhop.Fields, want int64) overhop.Raw {
+	p.t.Helper()
+	p.send(t, "r", f)
+	return p.expect(want, "r")
+}
+
+func (p *peer) refused(t int64, f overhop.Fields, code overhop.Code) {
+	p.t.Helper()
+	if got := str(p.ask(t, f, overhop.TErr).Get("code")); got != string(code) {
+		p.t.Errorf("t=%d %v: code %s, want %s", t, f, got, code)
+	}
+}
+
+func (p *peer) quiet() {
+	p.t.Helper()
+	synctest.Wait()
+	select {
+	case e, ok := <-p.frames:
+		p.t.Fatalf("got t=%d %s (open: %t), want nothing", e.T, text(e.P), ok)
+	default:
+	}
+}
+
+// closed checks that the server has closed and said nothing more.
+func (p *peer) closed() {
+	p.t.Helper()
+	synctest.Wait()
+	select {
+	case e, ok := <-p.frames:
+		if ok {
+			p.t.Fatalf("got t=%d %s, want the end", e.T, text(e.P))
+		}
+	default:
+		p.t.Fatal("connection is still open")
+	}
+}
+
+func str(r overhop.Raw) string  { s, _ := r.Str(); return s }
+func num(r overhop.Raw) int64   { n, _ := r.Int(); return n }
+func text(r overhop.Raw) string { return string(overhop.AppendLossyJSON(nil, r)) }
+func held(q overhop.Raw) overhop.Fields {
+	return overhop.Fields{"jid": q.Get("jid"), "tok": q.Get("tok")}
+}
+func heldAnd(q overhop.Raw, more overhop.Fields) overhop.Fields {
+	f := held(q)
+	for k, v := range more {
+		f[k] = v
+	}
+	return f
+}
+
+// memoryHands keeps what the edge says. Outcomes are settled at once unless
+// keep is set.
+type memoryHands struct {
+	mu      sync.Mutex
+	offers  map[string]int // "queue worker" → room
+	reports []job.Outcome
+	thens   []func(job.Settled)
+	keep    bool
+	settled job.Settled
+	starts  func(job.Offer) // called outside the lock
+}
+
+func newMemoryHands() *memoryHands {
+	return &memoryHands{offers: make(map[string]int), settled: job.Settled{State: job.Completed}}
+}
+
+func (h *memoryHands) Offer(o job.Offer) {
+	h.mu.Lock()
+	h.offers[o.Key+" "+o.Worker] = o.Free
+	starts := h.starts
+	h.mu.Unlock()
+	if starts != nil {
+		starts(o)
+	}
+}
+
+func (h *memoryHands) Report(o job.Outcome, then func(job.Settled)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.reports = append(h.reports, o)
+	if h.keep {
+		h.thens = append(h.thens, then)
+		return
+	}
+	if settled := h.settled; then != nil {
+		go then(settled)
+	}
+}
+
+func (h *memoryHands) room(queue, worker string) int {
+	synctest.Wait()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.offers[queue+" "+worker]
+}
+
+// outcomes are the reports since the last call.
+func (h *memoryHands) outcomes() []job.Outcome {
+	synctest.Wait()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	got := h.reports
+	h.reports = nil
+	return got
+}
+
+// one is the only report since the last call.
+func (h *memoryHands) one(t *testing.T) job.Outcome {
+	t.Helper()
+	got := h.outcomes()
+	if len(got) != 1 {
+		t.Fatalf("%d outcomes, want 1: %+v", len(got), got)
+	}
+	return got[0]
+}
+
+// settle commits the i-th outcome that was kept.
+func (h *memoryHands) settle(i int, settled job.Settled) {
+	h.mu.Lock()
+	then := h.thens[i]
+	h.mu.Unlock()
+	then(settled)
+}
+
+// memoryYard keeps queues and jobs.
+type memoryYard struct {
+	mu      sync.Mutex
+	secret  []byte
+	queues  map[string]job.Queue
+	jobs    map[job.ID]job.View
+	specs   []job.Spec
+	hold    []func() // answers to ENQUEUEs, while holding
+	holding bool
+	fails   error // given by every read
+	ended   map[job.ID]chan struct{}
+	resume  func(id job.ID, n uint32, worker string) (job.Assignment, error)
+}
+
+func newMemoryYard() *memoryYard {
+	y := &memoryYard{
+		secret: []byte("secret"), queues: make(map[string]job.Queue), jobs: make(map[job.ID]job.View),
+		ended: make(map[job.ID]chan struct{}),
+		resume: func(job.ID, uint32, string) (job.Assignment, error) {
+			return job.Assignment{}, fmt.Errorf("resume: %w", job.ErrLeaseLost)
+		},
+	}
+	for _, name := range []string{job.SystemQueue, "jobs"} {
+		y.queues[name] = job.Queue{ID: job.ID(uuid.New()), Name: name, Config: job.DefaultQueueConfig}
+	}
+	return y
+}
+
+func (y *memoryYard) Session() Session { return y }
+func (y *memoryYard) Secret() []byte {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	return y.secret
+}
+func (y *memoryYard) Resume(_ context.Context, id job.ID, n uint32, worker string) (job.Assignment, error) {
+	return y.resume(id, n, worker)
+}
+func (y *memoryYard) Status(context.Context) (Status, error) {
+	return Status{DataPath: "data", PathExists: true, Queues: 2, Cluster: map[string]string{"authority": "n1"}}, y.fails
+}
+
+func (y *memoryYard) Queue(_ context.Context, name string) (job.Queue, bool, error) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	q, ok := y.queues[name]
+	return q, ok, y.fails
+}
+
+func (y *memoryYard) Queues(context.Context) (all []job.Queue, err error) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	for _, q := range y.queues {
+		all = append(all, q)
+	}
+	return all, y.fails
+}
+
+func (y *memoryYard) AddQueue(_ context.Context, name string, cfg job.QueueConfig) (job.ID, error) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	if _, ok := y.queues[name]; ok {
+		return job.ID{}, job.ErrQueueExists
+	}
+	id := job.ID(uuid.New())
+	y.queues[name] = job.Queue{ID: id, Name: name, Config: cfg}
+	return id, nil
+}
+
+func (y *memoryYard) RemoveQueue(_ context.Context, name string) error {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	for _, v := range y.jobs {
+		if v.Queue == name && !v.State.Ended() {
+			return job.ErrQueueNotEmpty
+		}
+	}
+	delete(y.queues, name)
+	return nil
+}
+
+func (y *memoryYard) PauseQueue(_ context.Context, name string, paused bool) error {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	q := y.queues[name]
+	switch {
+	case paused && q.Paused:
+		return job.ErrQueuePaused
+	case !paused && !q.Paused:
+		return job.ErrQueueRunning
+	}
+	q.Paused = paused
+	y.queues[name] = q
+	return nil
+}
+
+func (y *memoryYard) Enqueue(_ context.Context, queue string, spec job.Spec, key string, then func(job.ID, error)) {
+	y.mu.Lock()
+	id := job.ID(uuid.New())
+	if key != "" {
+		id, _ = job.KeyID(queue, key)
+	}
+	var err error
+	if _, ok := y.queues[queue]; !ok {
+		err = job.ErrQueueNotFound
+	} else if queue == job.SystemQueue {
+		err = job.ErrSystemQueue
+	} else {
+		facts := spec.Job(id, queue, job.Position{}, time.Now())
+		y.jobs[id] = job.View{
+			ID: id, Queue: queue, Spec: &spec, State: job.Waiting, Created: time.Now(), RunAt: facts.RunAt,
+			Function: spec.Function, Priority: facts.Priority, MaxAttempts: facts.MaxAttempts, RetryInterval: facts.RetryInterval,
+		}
+		y.ended[id] = make(chan struct{})
+		y.specs = append(y.specs, spec)
+	}
+	answer := func() { then(id, err) }
+	if y.holding {
+		y.hold = append(y.hold, answer)
+		answer = func() {}
+	}
+	y.mu.Unlock()
+	answer()
+}
+
+func (y *memoryYard) Job(_ context.Context, id job.ID) (job.View, bool, error) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	v, ok := y.jobs[id]
+	return v, ok, y.fails
+}
+
+func (y *memoryYard) Await(ctx context.Context, id job.ID) (job.View, error) {
+	y.mu.Lock()
+	ended := y.ended[id]
+	y.mu.Unlock()
+	select {
+	case <-ended:
+		v, _, err := y.Job(ctx, id)
+		return v, err
+	case <-ctx.Done():
+		return job.View{}, ctx.Err()
+	}
+}
+
+// finish ends a job for whoever awaits it.
+func (y *memoryYard) finish(id job.ID, result string) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	v := y.jobs[id]
+	v.State, v.Result, v.Attempts, v.Ended = job.Completed, job.Value{Data: []byte(result)}, 1, time.Now()
+	y.jobs[id] = v
+	close(y.ended[id])
+}
+
+func (y *memoryYard) List(_ context.Context, queue string, state job.State, page, size int) (all []job.View, err error) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	for _, v := range y.jobs {
+		if v.Queue == queue && v.State == state {
+			all = append(all, v)
+		}
+	}
+	slices.SortFunc(all, func(a, b job.View) int { return a.Created.Compare(b.Created) })
+	all = all[min((page-1)*size, len(all)):]
+	return all[:min(size, len(all))], y.fails
+}
+
+func (y *memoryYard) Stats(_ context.Context, queue string) (counts [job.Failed + 1]uint64, err error) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	for _, v := range y.jobs {
+		if v.Queue == queue {
+			counts[v.State]++
+		}
+	}
+	return counts, y.fails
+}
+
+func (y *memoryYard) RemoveJob(_ context.Context, id job.ID) error {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	if y.jobs[id].State == job.Active {
+		return job.ErrNotRemovable
+	}
+	delete(y.jobs, id)
+	return nil
+}
+
+func (y *memoryYard) Cancel(_ context.Context, id job.ID, reason string) (job.State, error) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	if y.jobs[id].State.Ended() {
+		return 0, job.ErrJobEnded
+	}
+	return job.Failed, nil
+}
+
+func (y *memoryYard) Retry(_ context.Context, id job.ID) (job.State, error) {
+	return 0, job.ErrNotActive
+}
+func (y *memoryYard) Clear(_ context.Context, queue string, states []job.State) (int, error) {
+	return len(states), nil
+}
+func (y *memoryYard) Obliterate(_ context.Context, queue string, force bool) (int, error) {
+	if !force {
+		return 0, job.ErrQueueNotEmpty
+	}
+	return 3, nil
+}
+
+var errBroken = errors.New("disk is on fire")
+
+// assignment is the n-th dispatch of a job for a worker of "jobs".
+func assignment(p *peer, n uint32) job.Assignment {
+	return job.Assignment{
+		Job: theJob, N: n, Attempt: 1, MaxAttempts: 5, Queue: "jobs", Kind: job.Overhop, Key: "jobs",
+		Worker: p.wid, Fence: 100 + uint64(n), Accepted: time.Now(), RunAt: time.Now(),
+	}
+}
+
+// quest starts a job at p and gives its QUEST.
+func (r *rig) quest(p *peer, n uint32, change func(*job.Assignment)) overhop.Raw {
+	r.t.Helper()
+	a := assignment(p, n)
+	if change != nil {
+		change(&a)
+	}
+	if !r.server.Start(a, job.Spec{Params: []byte(`{"n":1}`)}) {
+		r.t.Fatal("Start found no room")
+	}
+	return p.expect(overhop.TQuest, overhop.PushRID)
+}
+
+type netConn = net.Conn
+
+// cuttable is a connection the test may close from outside.
+type cuttable struct{ net.Conn }
+
+// onlyWorker is the id of the one registered worker.
+func (r *rig) onlyWorker() string {
+	r.t.Helper()
+	synctest.Wait()
+	r.server.mu.Lock()
+	defer r.server.mu.Unlock()
+	if len(r.server.workers) != 1 {
+		r.t.Fatalf("%d workers, want 1", len(r.server.workers))
+	}
+	for wid := range r.server.workers {
+		return wid
+	}
+	return ""
+}
+
+// theJob is the job of someJob.
+var theJob, _ = job.ParseID(someJob[len("jobs:"):])
