@@ -1,0 +1,148 @@
+package cli
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// The yard's answers, as far as the tables show them. They are read here by
+// their JSON alone, so that the command line can talk to a node of another
+// version.
+
+type statusAnswer struct {
+	Node    string `json:"node"`
+	Version string `json:"version"`
+	Mode    string `json:"mode"`
+	Uptime  int64  `json:"uptime_seconds"`
+	Members []struct {
+		Name    string `json:"name"`
+		Address string `json:"address"`
+		Voter   bool   `json:"voter"`
+		Leader  bool   `json:"leader"`
+		State   string `json:"state"`
+	} `json:"members"`
+	Raft struct {
+		State   string `json:"state"`
+		Leader  string `json:"leader"`
+		Term    uint64 `json:"term"`
+		Applied uint64 `json:"applied"`
+		Last    uint64 `json:"last"`
+	} `json:"raft"`
+	Authority struct {
+		Owner       string    `json:"owner"`
+		Epoch       uint64    `json:"epoch"`
+		LeasedUntil time.Time `json:"leased_until"`
+		Expired     bool      `json:"expired"`
+	} `json:"authority"`
+	Lanes []struct {
+		Lane   int    `json:"lane"`
+		Stream string `json:"stream"`
+		Leader string `json:"leader"`
+		First  uint64 `json:"first"`
+		Last   uint64 `json:"last"`
+		Cursor uint64 `json:"cursor"`
+		Lag    uint64 `json:"lag"`
+	} `json:"lanes"`
+	Backlog struct {
+		Pending   uint64 `json:"pending"`
+		Notified  uint64 `json:"notified"`
+		Delivered uint64 `json:"delivered"`
+		Failed    uint64 `json:"failed"`
+	} `json:"backlog"`
+	OutboxBytes   int64        `json:"outbox_bytes"`
+	StaleOutcomes uint64       `json:"stale_outcomes"`
+	Nodes         []nodeAnswer `json:"nodes"`
+	Pools         []struct {
+		Runner   string `json:"runner"`
+		Size     int    `json:"size"`
+		Up       int    `json:"up"`
+		Slots    int    `json:"slots"`
+		InFlight int    `json:"in_flight"`
+		Reason   string `json:"reason"`
+	} `json:"pools"`
+	Workers struct {
+		Connections   int `json:"connections"`
+		Registered    int `json:"registered"`
+		Subscriptions int `json:"subscriptions"`
+	} `json:"workers"`
+	Readiness struct {
+		Ready       bool     `json:"ready"`
+		Accepting   bool     `json:"accepting"`
+		Dispatching bool     `json:"dispatching"`
+		Reasons     []string `json:"reasons"`
+	} `json:"readiness"`
+}
+
+// nodeAnswer is a member as the authority hears it.
+type nodeAnswer struct {
+	Name      string `json:"name"`
+	BeatAgoMS int64  `json:"beat_ago_ms"`
+	Room      int    `json:"room"`
+	Running   int    `json:"running"`
+}
+
+type jobAnswer struct {
+	ID            string            `json:"id"`
+	JID           string            `json:"jid"`
+	Queue         string            `json:"queue"`
+	State         string            `json:"state"`
+	Function      string            `json:"function"`
+	Params        json.RawMessage   `json:"params"`
+	Payload       []byte            `json:"payload_msgpack"`
+	PayloadGone   bool              `json:"payload_gone"`
+	Created       *time.Time        `json:"created_at"`
+	RunAt         *time.Time        `json:"run_at"`
+	Started       *time.Time        `json:"started_at"`
+	Ended         *time.Time        `json:"ended_at"`
+	Priority      int               `json:"priority"`
+	Attempts      uint32            `json:"attempts"`
+	MaxAttempts   uint32            `json:"max_attempts"`
+	Dispatches    uint32            `json:"dispatches"`
+	Losses        uint32            `json:"losses"`
+	TimeoutMS     int64             `json:"timeout_ms"`
+	RetryInterval int64             `json:"retry_interval_ms"`
+	Node          string            `json:"node"`
+	Worker        string            `json:"worker"`
+	Reason        string            `json:"reason"`
+	Error         json.RawMessage   `json:"error"`
+	Result        json.RawMessage   `json:"result"`
+	ResultMsgpack []byte            `json:"result_msgpack"`
+	Trace         map[string]string `json:"trace_context"`
+	Lane          int               `json:"lane"`
+	Seq           uint64            `json:"seq"`
+}
+
+type jobsAnswer struct {
+	Jobs []jobAnswer `json:"jobs"`
+}
+
+type queueAnswer struct {
+	ID        string `json:"id"`
+	Name      string `json:"name"`
+	State     string `json:"state"`
+	Limit     uint32 `json:"concurrency_limit"`
+	Overrides bool   `json:"allow_job_overrides"`
+	Counts    struct {
+		Waiting   uint64 `json:"waiting"`
+		Delayed   uint64 `json:"delayed"`
+		Active    uint64 `json:"active"`
+		Completed uint64 `json:"completed"`
+		Failed    uint64 `json:"failed"`
+	} `json:"counts"`
+}
+
+type queuesAnswer struct {
+	Queues []queueAnswer `json:"queues"`
+}
+
+type enqueueAnswer struct {
+	ID        string `json:"id"`
+	Queue     string `json:"queue"`
+	Duplicate bool   `json:"duplicate"`
+}
+
+// stateAnswer is what a change of a job leaves behind.
+type stateAnswer struct {
+	ID    string `json:"id"`
+	State string `json:"state"`
+}

@@ -1,0 +1,168 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// Exit codes.
+const (
+	exitDone   = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+// Defaults of the global flags.
+const (
+	defaultServer  = "nats://127.0.0.1:4222"
+	defaultTimeout = 5 * time.Second
+)
+
+// Streams are the program's three.
+type Streams struct {
+	In       io.Reader
+	Out, Err io.Writer
+}
+
+// Run carries out one command line, without the program's name, and gives the
+// exit code. Verbs that run until they are stopped stop when ctx ends.
+func Run(ctx context.Context, args []string, s Streams, version string) int {
+	a := &app{Streams: s, version: version, getenv: os.Getenv}
+	root := a.root()
+	root.SetArgs(append([]string{}, args...)) // never nil: cobra would take the program's own
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitDone
+	}
+	if quiet, ok := err.(*exitError); ok {
+		return quiet.code
+	}
+	err = a.explain(err)
+	fmt.Fprintln(s.Err, "yardmaster:", err)
+	if p, ok := err.(*problem); ok && p.usage {
+		return exitUsage
+	}
+	return exitFailed
+}
+
+// app is one run of the program.
+type app struct {
+	Streams
+	version string
+	getenv  func(string) string
+
+	server  string        // of the yard
+	timeout time.Duration // of a request
+	json    bool          // the verb's --json
+}
+
+// Groups of verbs in the help.
+const (
+	groupRun  = "run"
+	groupWork = "work"
+	groupLook = "look"
+)
+
+func (a *app) root() *cobra.Command {
+	root := group(&cobra.Command{
+		Use:   "yardmaster <verb>",
+		Short: "Accept jobs, run them on workers in any language, and lose none",
+		Long: `Yardmaster accepts jobs, hands them to workers and runners in any language, and
+loses none of them: not when a worker dies, and not when the node in charge does.`,
+		Example: `  yardmaster demo                                   see it work, in seconds
+  yardmaster node                                   start a yard of one node
+  yardmaster worker --queue mail                    serve its queue "mail"
+  yardmaster enqueue mail echo --params '{"to":"ann"}' --wait
+  yardmaster status                                 who is in charge, and is all well`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	})
+	root.SetIn(a.In)
+	root.SetOut(a.Out)
+	root.SetErr(a.Err)
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return usage(c, err.Error())
+	})
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.AddGroup(&cobra.Group{ID: groupRun, Title: "Run something until it is stopped:"},
+		&cobra.Group{ID: groupWork, Title: "Give work and change it:"},
+		&cobra.Group{ID: groupLook, Title: "Look:"})
+	root.SetUsageTemplate(usageTemplate)
+	flags := root.PersistentFlags()
+	flags.BoolP("help", "h", false, "show this help")
+	flags.StringVarP(&a.server, "server", "s", a.env("NATS_URL", defaultServer), "`url` of a node, or of several between commas (NATS_URL)")
+	flags.DurationVar(&a.timeout, "timeout", a.envTimeout(), "longest `time` to wait for an answer (NATS_TIMEOUT)")
+	a.add(root, groupRun, a.nodeVerb(), a.workerVerb(), a.runnerVerb())
+	a.add(root, groupWork, a.enqueueVerb(), a.jobVerbs(), a.queueVerbs(), a.execVerb())
+	a.add(root, groupLook, a.statusVerb(), a.healthVerb(), a.eventsVerb(), a.snapshotVerb(), a.schemaVerb(), a.versionVerb())
+	return root
+}
+
+func (a *app) add(root *cobra.Command, group string, verbs ...*cobra.Command) {
+	for _, verb := range verbs {
+		verb.GroupID = group
+		root.AddCommand(verb)
+	}
+}
+
+func (a *app) env(name, otherwise string) string {
+	if v := a.getenv(name); v != "" {
+		return v
+	}
+	return otherwise
+}
+
+// envTimeout takes NATS_TIMEOUT if it can be read: a wrong value must not make
+// every verb fail, the flag is there.
+func (a *app) envTimeout() time.Duration {
+	if d, err := time.ParseDuration(a.getenv("NATS_TIMEOUT")); err == nil && d > 0 {
+		return d
+	}
+	return defaultTimeout
+}
+
+// takesJSON gives a verb the flag --json.
+func (a *app) takesJSON(c *cobra.Command) *cobra.Command {
+	c.Flags().BoolVarP(&a.json, "json", "j", false, "show the yard's own JSON")
+	return c
+}
+
+// group makes a command that only holds others: alone it shows its help.
+func group(c *cobra.Command, verbs ...*cobra.Command) *cobra.Command {
+	c.Args = cobra.ArbitraryArgs
+	c.DisableFlagsInUseLine = true
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return c.Help()
+		}
+		return unknownVerb(c, args[0])
+	}
+	c.AddCommand(verbs...)
+	return c
+}
+
+const usageTemplate = `Usage:
+  {{.UseLine}}
+{{if .HasAvailableSubCommands}}{{$verbs := .Commands}}{{if .Groups}}{{range $group := .Groups}}
+{{$group.Title}}{{range $verbs}}{{if and .IsAvailableCommand (eq .GroupID $group.ID)}}
+  {{rpad .Name .NamePadding}} {{.Short}}{{end}}{{end}}
+{{end}}{{else}}
+Verbs:{{range $verbs}}{{if .IsAvailableCommand}}
+  {{rpad .Name .NamePadding}} {{.Short}}{{end}}{{end}}
+{{end}}{{end}}{{if .HasExample}}
+Examples:
+{{.Example}}
+{{end}}{{if .HasAvailableLocalFlags}}
+Flags:
+{{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}
+{{end}}{{if .HasAvailableInheritedFlags}}
+Flags of every verb:
+{{.InheritedFlags.FlagUsages | trimTrailingWhitespaces}}
+{{end}}{{if .HasAvailableSubCommands}}
+'{{.CommandPath}} <verb> --help' tells more about a verb.
+{{end}}`

@@ -1,0 +1,297 @@
+package cli
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"yardmaster/cluster"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const statusJSON = `{"node":"n2","version":"1.2.3","mode":"cluster","uptime_seconds":3725,
+"members":[{"name":"n1","address":"10.0.0.1:7000","voter":true,"leader":true,"state":"up"},
+{"name":"n2","address":"10.0.0.2:7000","voter":true,"leader":false,"state":"up"},
+{"name":"n3","address":"10.0.0.3:7000","voter":true,"leader":false,"state":"down"}],
+"raft":{"state":"follower","leader":"n1","term":4,"applied":118,"last":120,"contact_ms":12},
+"authority":{"owner":"n1","lease_id":"n1-4","epoch":97,"leased_until":"2026-01-02T03:04:05.678Z","expired":false},
+"lanes":[{"lane":0,"stream":"YARD_JOBS_0","leader":"n1","first":1,"last":40,"cursor":38,"lag":2},
+{"lane":1,"stream":"YARD_JOBS_1","leader":"","first":1,"last":7,"cursor":7,"lag":0}],
+"backlog":{"pending":3,"notified":2,"delivered":1000,"failed":4},"outbox_bytes":2048,"stale_outcomes":1,
+"nodes":[{"name":"n1","beat_ago_ms":310,"offers":2,"room":16,"running":2}],
+"pools":[{"runner":"demo","managed":true,"size":2,"up":1,"slots":4,"in_flight":1,"reason":"exit status 3"}],
+"workers":{"connections":3,"registered":2,"subscriptions":2},
+"readiness":{"ready":false,"accepting":true,"dispatching":false,"reasons":["runner demo: exit status 3","node n3 is silent"]}}`
+
+const jobJSON = `{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10","jid":"mail:0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10",
+"queue":"mail","state":"failed","function":"send","params":{"to":"ann","n":12345678901234567890},
+"created_at":"2026-01-02T03:04:05Z","run_at":"2026-01-02T03:04:05Z","started_at":"2026-01-02T03:04:05.25Z",
+"ended_at":"2026-01-02T03:04:06Z","priority":5,"attempts":2,"max_attempts":2,"dispatches":3,"losses":1,"timeout_ms":1500,
+"node":"n1","worker":"overhop/w1","reason":"no route","error":{"message":"no route","type":"smtp"},
+"trace_context":{"traceparent":"00-aa-bb-01"},"lane":1,"seq":42}`
+
+const queueJSON = `{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a11","name":"mail","state":"paused","concurrency_limit":10,
+"allow_job_overrides":true,"counts":{"waiting":12,"delayed":3,"active":1,"completed":400,"failed":2}}`
+
+func fullFake(t *testing.T) *fakeYard {
+	return startFake(t, answers{
+		"yard.status":              statusJSON,
+		"yard.snapshot":            snapshotJSON,
+		"yard.exec":                `{"event":"DispatchQueued","request_id":"r1","target":"anna","metadata":null}`,
+		"yard.enqueue.*":           `{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10","queue":"mail","duplicate":false}`,
+		"yard.api.v1.job.show":     jobJSON,
+		"yard.api.v1.job.list":     `{"queue":"mail","state":"failed","page":1,"page_size":20,"jobs":[` + jobJSON + `]}`,
+		"yard.api.v1.job.wait":     jobJSON,
+		"yard.api.v1.job.cancel":   `{"id":"x","state":"failed"}`,
+		"yard.api.v1.job.retry":    &cluster.APIError{Code: "409", Text: "job has not failed, so there is nothing to retry"},
+		"yard.api.v1.job.remove":   &cluster.APIError{Code: "404", Text: "job does not exist"},
+		"yard.api.v1.queue.list":   `{"queues":[` + queueJSON + `]}`,
+		"yard.api.v1.queue.show":   queueJSON,
+		"yard.api.v1.queue.add":    queueJSON,
+		"yard.api.v1.queue.pause":  queueJSON,
+		"yard.api.v1.queue.resume": &cluster.APIError{Code: "503", Text: "yard is unavailable: no authority", RetryAfter: time.Second},
+		"yard.api.v1.queue.remove": queueJSON,
+	})
+}
+
+const snapshotJSON = `{"schema_version":1,"authority":{"owner":"n1","lease_id":"n1-4","leased_until":"2026-01-02T03:04:05.678Z",
+"stale":false,"stale_reason":null},"backlog":{"pending":1,"notified":2,"delivered":3,"failed":4},
+"replay":{"cursor":"0@12,1@3","pending_events":0,"last_replayed_event_id":null,"deferred_leader_notification":false},
+"readiness":{"ready":false,"reasons":["a","b"]}}`
+
+// Everything that is shown, as a person sees it.
+func TestTables(t *testing.T) {
+	f := fullFake(t)
+	for _, tt := range []struct {
+		golden string
+		line   string
+		code   int
+	}{
+		{"status.txt", "status", 0},
+		{"job-show.txt", "job show 0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10", 0},
+		{"job-list.txt", "job ls mail --state failed", 0},
+		{"job-wait.txt", "job wait order-7 -q mail", 1},
+		{"job-cancel.txt", "job cancel order-7 -q mail", 0},
+		{"queue-list.txt", "queue ls", 0},
+		{"snapshot.txt", "snapshot", 0},
+		{"schema.txt", "schema", 0},
+		{"schema.json", "schema --json", 0},
+		{"enqueue.txt", "enqueue mail send", 0},
+	} {
+		got := f.run(t, strings.Fields(tt.line)...)
+		if got.code != tt.code || got.err != "" {
+			t.Errorf("%s: code %d, %q", tt.line, got.code, got.err)
+		}
+		golden(t, tt.golden, got.out)
+	}
+}
+
+// With --json the answer comes as it is, key by key, digit by digit.
+func TestJSON(t *testing.T) {
+	f := fullFake(t)
+	for line, want := range map[string]string{
+		"status --json":                          statusJSON,
+		"snapshot -j":                            snapshotJSON,
+		"job show x --json":                      jobJSON,
+		"queue show mail --json":                 queueJSON,
+		"enqueue mail send --json":               `{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10","queue":"mail","duplicate":false}`,
+		"exec {\"command\":\"CaptureSnapshot\"}": `{"event":"DispatchQueued","request_id":"r1","target":"anna","metadata":null}`,
+	} {
+		got := f.run(t, strings.Fields(line)...)
+		if got.code != 0 || got.err != "" {
+			t.Errorf("%s: code %d, %q", line, got.code, got.err)
+			continue
+		}
+		sameJSON(t, got.out, want)
+	}
+	if got := f.run(t, "job", "show", "x", "--json"); !strings.Contains(got.out, "12345678901234567890") {
+		t.Errorf("digits are lost: %s", got.out)
+	}
+}
+
+// What is sent: the subject's last token and the body.
+func TestRequests(t *testing.T) {
+	f := fullFake(t)
+	file := filepath.Join(t.TempDir(), "params.json")
+	if err := os.WriteFile(file, []byte(` {"n": 9007199254740993} `), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct{ line, in, want string }{
+		{"enqueue mail send --id k1 --at 2026-01-02T03:04:05Z --priority 9 --max-attempts 3 --timeout 2s --retry-interval 1500ms", "",
+			`mail {"id":"k1","function":"send","run_at":"2026-01-02T03:04:05Z","priority":9,"max_attempts":3,"timeout_ms":2000,"retry_interval_ms":1500}`},
+		{"enqueue mail --params @" + file, "", `mail {"params":{"n":9007199254740993}}`},
+		{"enqueue mail demo#echo --params -", `{"a":[]}`, `mail {"function":"demo#echo","params":{"a":[]}}`},
+		{"enqueue mail --payload-file -", "\xc0", `mail {"payload_msgpack":"wA=="}`},
+		{"job show k1 --queue mail", "", `show {"id":"k1","queue":"mail"}`},
+		{"job list mail --state failed --page 2 --page-size 5", "", `list {"page":2,"page_size":5,"queue":"mail","state":"failed"}`},
+		{"queue add mail --limit 10", "", `add {"concurrency_limit":10,"name":"mail"}`},
+		{"queue rm mail", "", `remove {"name":"mail"}`},
+		{"queue pause mail", "", `pause {"name":"mail"}`},
+	} {
+		got := f.runIn(t, tt.in, strings.Fields(tt.line)...)
+		if got.code != 0 {
+			t.Errorf("%s: code %d, %q", tt.line, got.code, got.err)
+		}
+		if diff := cmp.Diff([]string{tt.want}, f.questions()); diff != "" {
+			t.Errorf("%s (-want +asked):\n%s", tt.line, diff)
+		}
+	}
+	got := f.run(t, "enqueue", "mail", "send", "--in", "1h")
+	asked := f.questions()
+	if got.code != 0 || len(asked) != 1 || !strings.Contains(asked[0], `"run_at":"2`) {
+		t.Errorf("enqueue --in: %+v, asked %v", got, asked)
+	}
+	// A list without state asks for each.
+	if got := f.run(t, "job", "list", "mail", "--json"); strings.Count(got.out, `"lane"`) != 5 {
+		t.Errorf("list of all states: %s", got.out)
+	}
+}
+
+// The yard's refusals, one line each, and the exit code.
+func TestRefusals(t *testing.T) {
+	f := fullFake(t)
+	for _, tt := range []struct {
+		line string
+		code int
+		want string
+	}{
+		{"job retry x", 1, "job has not failed, so there is nothing to retry; look at how it stands with 'yardmaster job show' or 'yardmaster queue show'"},
+		{"job rm x", 1, "job does not exist; 'yardmaster queue list' and 'yardmaster job list' show what there is"},
+		{"queue resume mail", 1, "yard is unavailable: no authority; 'yardmaster status' tells why; try again in 1s"},
+		{"health", 1, "node n2 is not ready: runner demo: exit status 3, node n3 is silent; 'yardmaster status' shows more"},
+		{"events", 1, "a NATS server listens at " + f.url + ", but no node of a yard answers behind it; wait if the node is still starting, or name a node with --server"},
+	} {
+		got := f.run(t, strings.Fields(tt.line)...)
+		if got.code != tt.code || got.err != "yardmaster: "+tt.want+"\n" || got.out != "" {
+			t.Errorf("%s: code %d, %q, %q", tt.line, got.code, got.err, got.out)
+		}
+	}
+	if got := f.run(t, "health", "--for", "accepting"); got.code != 0 || got.out != "accepting\n" {
+		t.Errorf("health --for accepting: %+v", got)
+	}
+	if got := f.run(t, "health", "--json"); got.code != 1 || got.err != "" || !strings.Contains(got.out, "silent") {
+		t.Errorf("health --json: %+v", got)
+	}
+}
+
+// Command lines that are wrong in themselves reach nobody.
+func TestUsage(t *testing.T) {
+	for _, tt := range []struct{ line, want string }{
+		{"stauts", `yardmaster has no verb "stauts"; did you mean "status"?`},
+		{"job shwo x", `yardmaster job has no verb "shwo"; did you mean "show"?`},
+		{"status now", `"now" is one argument too many; 'yardmaster status --help' shows how it is used`},
+		{"enqueue", "queue is missing; 'yardmaster enqueue --help' shows how it is used"},
+		{"enqueue mail a b", `"b" is one argument too many`},
+		{"enqueue mail", "job names nothing to do"},
+		{"enqueue _system x", `queue name "_system"`},
+		{"enqueue mail x --params {", "--params is not JSON"},
+		{"enqueue mail x --params [1]", "--params must be a JSON object"},
+		{"enqueue mail x --params {} --payload-file f", "--params and --payload-file exclude each other"},
+		{"enqueue mail x --priority 10", "priority is 10; must be 0 to 9"},
+		{"enqueue mail x --in 1s --at 2026-01-02T03:04:05Z", "--in and --at exclude each other"},
+		{"enqueue mail x --at tomorrow", `--at is "tomorrow"`},
+		{"enqueue mail x --id " + strings.Repeat("k", 129), "idempotency key is longer than 128 bytes"},
+		{"enqueue mail x --wat", "unknown flag: --wat"},
+		{"job show", "job is missing"},
+		{"job cancel", "job is missing"},
+		{"job list mail --state tired", `--state is "tired": must be one of active, waiting, delayed, failed, completed`},
+		{"job list mail --page 2", "--page needs a --state"},
+		{"queue add a.b", `queue name "a.b"`},
+		{"queue add mail --limit 0", "--limit is 0: must be 1 to 4294967295"},
+		{"exec {}", "missing field `command`"},
+		{"events --type bang", `--type "bang" is no event; they are authority-acquired`},
+		{"events --job order-7", `--job is "order-7"`},
+		{"health --for tea", `--for is "tea"`},
+		{"worker", "--queue is not given"},
+		{"worker --queue mail --credits 0", "--credits is 0"},
+		{"node --edge-listen 9876", `--edge-listen is "9876": must be host:port`},
+	} {
+		got := runLine(t, "", strings.Fields(tt.line)...)
+		if got.code != 2 || !strings.HasPrefix(got.err, "yardmaster: ") || !strings.Contains(got.err, tt.want) ||
+			strings.Count(got.err, "\n") != 1 || !strings.Contains(got.err, "; ") || got.out != "" {
+			t.Errorf("%s: code %d, %q, %q; want %q", tt.line, got.code, got.err, got.out, tt.want)
+		}
+	}
+}
+
+// Wrong in ways that only turn up outside of the command line.
+func TestFailures(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	nobody := silent.Addr().String()
+	if err := silent.Close(); err != nil {
+		t.Fatal(err)
+	}
+	config := filepath.Join(t.TempDir(), "node.toml")
+	if err := os.WriteFile(config, []byte("[node]\nnom = \"x\"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct{ line, want string }{
+		{"status -s nats://" + nobody, "no yard can be reached at nats://" + nobody},
+		{"enqueue mail x --params @/nowhere.json", "open /nowhere.json: no such file or directory; name a file"},
+		{"node --config " + config, "node.nom"},
+		{"node --config /nowhere.toml", "/nowhere.toml"},
+		{"worker --queue mail --witness /nowhere/w", "open witness file"},
+	} {
+		got := runLine(t, "", strings.Fields(tt.line)...)
+		if got.code != 1 || !strings.HasPrefix(got.err, "yardmaster: ") || !strings.Contains(got.err, tt.want) || !strings.Contains(got.err, "; ") {
+			t.Errorf("%s: code %d, %q", tt.line, got.code, got.err)
+		}
+	}
+	big := runLine(t, fmt.Sprintf(`{"a":%q}`, strings.Repeat("x", 1<<20)), "enqueue", "mail", "--params", "-")
+	if big.code != 1 || !strings.Contains(big.err, "at most 1048576") {
+		t.Errorf("big job: %+v", big)
+	}
+}
+
+// Every verb has an example and says what it does; all of the help is ours.
+func TestHelp(t *testing.T) {
+	a := &app{getenv: func(string) string { return "" }}
+	root := a.root()
+	verbs := root.Commands()
+	for len(verbs) > 0 {
+		v := verbs[0]
+		verbs = append(verbs[1:], v.Commands()...)
+		if v.Short == "" || v.Example == "" {
+			t.Errorf("%s has no short text or no example", v.CommandPath())
+		}
+	}
+	got := runLine(t, "")
+	if got.code != 0 {
+		t.Fatalf("no arguments: %+v", got)
+	}
+	golden(t, "help.txt", strings.ReplaceAll(got.out, os.Getenv("NATS_URL"), ""))
+}
+
+// Waiting outlives refusals that only mean "not yet".
+func TestWait_Patience(t *testing.T) {
+	turn := 0
+	f := startFake(t, answers{
+		"yard.enqueue.*": `{"id":"j","queue":"mail","duplicate":true}`,
+		"yard.api.v1.job.wait": func([]byte) ([]byte, error) {
+			turn++
+			switch turn {
+			case 1:
+				return nil, &cluster.APIError{Code: "408", Text: "job has not ended"}
+			case 2:
+				return nil, &cluster.APIError{Code: "503", Text: "no authority"}
+			}
+			return []byte(`{"id":"j","queue":"mail","state":"completed","result":[1],"priority":5,"attempts":1}`), nil
+		},
+	})
+	got := f.run(t, "enqueue", "mail", "x", "--wait")
+	if got.code != 0 || turn != 3 || !strings.Contains(got.out, "completed") || !strings.Contains(got.out, "[1]") {
+		t.Errorf("after %d turns: %+v", turn, got)
+	}
+	if got.err != "yardmaster: the yard had this job already\n" {
+		t.Errorf("duplicate: %q", got.err)
+	}
+}

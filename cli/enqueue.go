@@ -1,0 +1,275 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"yardmaster/cluster"
+	"yardmaster/job"
+
+	"github.com/spf13/cobra"
+)
+
+// maxRequest is the largest job that a request may carry, in bytes of JSON.
+const maxRequest = 1 << 20
+
+// enqueueFlags are the flags of enqueue as they were given.
+type enqueueFlags struct {
+	id            string
+	params        string
+	payload       string
+	in            time.Duration
+	at            string
+	priority      int64
+	maxAttempts   int64
+	timeout       time.Duration
+	retryInterval time.Duration
+	wait          bool
+}
+
+func (a *app) enqueueVerb() *cobra.Command {
+	var f enqueueFlags
+	c := a.takesJSON(&cobra.Command{
+		Use:   "enqueue <queue> [function]",
+		Short: "Give the yard a job",
+		Long: `Gives the yard a job and shows its id. The yard has it on the disks of a quorum
+when this returns.
+
+The function says what is to be done: "handler" goes to any worker of the queue,
+"runner#handler" to an RRQ runner. Without one, any Overhop worker of the queue
+gets the job. Whoever is not sure whether a job was accepted repeats it with the
+same --id and gets the same job.`,
+		Example: `  yardmaster enqueue mail send --params '{"to":"ann"}'
+  yardmaster enqueue mail send --params @mail.json --in 10m --id order-7
+  echo '{"ms":500}' | yardmaster enqueue slow sleep --params - --wait`,
+		Args: args("queue", "[function]"),
+	})
+	flags := c.Flags()
+	flags.StringVar(&f.id, "id", "", "idempotency `key`: a UUID or any text up to 128 bytes")
+	flags.StringVar(&f.params, "params", "", "JSON object given to the handler: `json`, @file, or - for standard input")
+	flags.StringVar(&f.payload, "payload-file", "", "`file` with one MessagePack value instead of params; - for standard input")
+	flags.DurationVar(&f.in, "in", 0, "start no earlier than this `time` from now")
+	flags.StringVar(&f.at, "at", "", "start no earlier than this `moment`, RFC 3339")
+	flags.Int64Var(&f.priority, "priority", job.DefaultPriority, "0 to 9, 9 starts first")
+	flags.Int64Var(&f.maxAttempts, "max-attempts", 0, "total `number` of attempts (default the yard's)")
+	flags.DurationVar(&f.timeout, "timeout", 0, "hard `time` limit of one attempt (default the yard's); NATS_TIMEOUT is the request's")
+	flags.DurationVar(&f.retryInterval, "retry-interval", 0, "fixed `time` between attempts (default growing)")
+	flags.BoolVar(&f.wait, "wait", false, "wait until the job has ended; exit with 1 if it failed")
+	c.RunE = func(c *cobra.Command, args []string) error { return a.enqueue(c, args, &f) }
+	return c
+}
+
+func (a *app) enqueue(c *cobra.Command, args []string, f *enqueueFlags) error {
+	queue := args[0]
+	if err := job.ValidQueue(queue); err != nil {
+		return usage(c, err.Error())
+	}
+	body, err := a.enqueueBody(c, args[1:], f)
+	if err != nil {
+		return err
+	}
+	y, err := a.dial(c.Context())
+	if err != nil {
+		return err
+	}
+	defer y.Close()
+	answer, err := y.askWithin(c.Context(), y.timeout, cluster.SubjectEnqueue+"."+queue, json.RawMessage(body))
+	if err != nil {
+		return err
+	}
+	var accepted enqueueAnswer
+	if err := json.Unmarshal(answer, &accepted); err != nil {
+		return unreadable(err)
+	}
+	if accepted.Duplicate {
+		fmt.Fprintln(a.Err, "yardmaster: the yard had this job already")
+	}
+	switch {
+	case f.wait:
+		return a.await(c.Context(), y, accepted.ID, accepted.Queue)
+	case a.json:
+		return a.printJSON(answer)
+	}
+	_, err = fmt.Fprintln(a.Out, accepted.ID)
+	return err
+}
+
+// enqueueBody writes the request; it refuses whatever the yard would.
+func (a *app) enqueueBody(c *cobra.Command, function []string, f *enqueueFlags) ([]byte, error) {
+	spec, err := a.spec(c, f)
+	if err != nil {
+		return nil, err
+	}
+	if len(function) > 0 {
+		spec.Function = function[0]
+	}
+	if len(f.id) > job.MaxKeyLen {
+		return nil, usage(c, "--id: "+job.ErrKeyTooLong.Error())
+	}
+	if err := spec.Validate(); err != nil {
+		return nil, usage(c, err.Error())
+	}
+	body, err := json.Marshal(struct {
+		ID string `json:"id,omitempty"`
+		*job.Spec
+	}{f.id, spec})
+	if err != nil {
+		return nil, fmt.Errorf("write the job as JSON: %w", err)
+	}
+	if len(body) > maxRequest {
+		return nil, &problem{
+			what: fmt.Sprintf("the job has %d bytes; at most %d fit into a request", len(body), maxRequest),
+			do:   remedies["413"],
+		}
+	}
+	return body, nil
+}
+
+func (a *app) spec(c *cobra.Command, f *enqueueFlags) (*job.Spec, error) {
+	var (
+		spec job.Spec
+		err  error
+	)
+	given := c.Flags().Changed
+	if given("params") && given("payload-file") {
+		return nil, usage(c, "--params and --payload-file exclude each other")
+	}
+	if given("params") {
+		if spec.Params, err = a.params(c, f.params); err != nil {
+			return nil, err
+		}
+	}
+	if given("payload-file") {
+		if spec.Payload, err = a.readFile(f.payload); err != nil {
+			return nil, err
+		}
+	}
+	if spec.RunAt, err = runAt(c, f); err != nil {
+		return nil, err
+	}
+	for _, number := range []struct {
+		flag  string
+		value int64
+		field **int64
+	}{
+		{"priority", f.priority, &spec.Priority},
+		{"max-attempts", f.maxAttempts, &spec.MaxAttempts},
+		{"timeout", f.timeout.Milliseconds(), &spec.TimeoutMS},
+		{"retry-interval", f.retryInterval.Milliseconds(), &spec.RetryInterval},
+	} {
+		if given(number.flag) {
+			*number.field = &number.value
+		}
+	}
+	return &spec, nil
+}
+
+// runAt is when the job may start; nil is at once.
+func runAt(c *cobra.Command, f *enqueueFlags) (*time.Time, error) {
+	in, at := c.Flags().Changed("in"), c.Flags().Changed("at")
+	switch {
+	case in && at:
+		return nil, usage(c, "--in and --at exclude each other")
+	case in && f.in < 0:
+		return nil, usage(c, fmt.Sprintf("--in is %s: must not be negative", f.in))
+	case in:
+		t := time.Now().Add(f.in).UTC()
+		return &t, nil
+	case at:
+		t, err := time.Parse(time.RFC3339, f.at)
+		if err != nil {
+			return nil, usage(c, fmt.Sprintf("--at is %q: must be a moment like %s", f.at, time.Now().UTC().Format(time.RFC3339)))
+		}
+		return &t, nil
+	}
+	return nil, nil
+}
+
+// params reads a JSON object as it stands: its numbers keep all their digits.
+func (a *app) params(c *cobra.Command, given string) (json.RawMessage, error) {
+	text := []byte(given)
+	var err error
+	if path, isFile := strings.CutPrefix(given, "@"); isFile {
+		text, err = a.readFile(path)
+	} else if given == "-" {
+		text, err = a.readFile(given)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var v json.RawMessage
+	if err := json.Unmarshal(text, &v); err != nil {
+		return nil, usage(c, fmt.Sprintf("--params is not JSON (%v)", err))
+	}
+	if text = bytes.TrimSpace(text); text[0] != '{' {
+		return nil, usage(c, "--params must be a JSON object; any other value goes as MessagePack by --payload-file")
+	}
+	return text, nil
+}
+
+func (a *app) readFile(path string) ([]byte, error) {
+	if path == "-" {
+		data, err := io.ReadAll(a.In)
+		if err != nil {
+			return nil, &problem{what: fmt.Sprintf("standard input cannot be read: %v", err), do: "name a file instead"}
+		}
+		return data, nil
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, &problem{what: err.Error(), do: "name a file that can be read, or - for standard input"}
+	}
+	return data, nil
+}
+
+// waitTurn is how long one request waits at a node.
+const waitTurn = 20 * time.Second
+
+// await shows a job once it has ended, however long that takes, and ends with
+// code 1 if it has failed.
+func (a *app) await(ctx context.Context, y *yard, id, queue string) error {
+	for {
+		request := map[string]any{"id": id, "queue": queue, "timeout_ms": waitTurn.Milliseconds()}
+		answer, err := y.askWithin(ctx, waitTurn+y.timeout, cluster.SubjectAPI+".job.wait", request)
+		var refused *cluster.APIError
+		if errors.As(err, &refused) && (refused.Code == "408" || refused.Code == "503") {
+			if err := pause(ctx, refused.RetryAfter); err != nil {
+				return err
+			}
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		var j jobAnswer
+		if err := json.Unmarshal(answer, &j); err != nil {
+			return unreadable(err)
+		}
+		if err := print(a, answer, jobTable); err != nil {
+			return err
+		}
+		if j.State != job.Completed.String() {
+			return &exitError{exitFailed}
+		}
+		return nil
+	}
+}
+
+// pause waits, but never so short that asking again would be a hammer.
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(max(d, 100*time.Millisecond))
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,285 @@
+package cli
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"yardmaster/cluster"
+	"yardmaster/job"
+
+	"github.com/spf13/cobra"
+)
+
+func (a *app) jobVerbs() *cobra.Command {
+	return group(&cobra.Command{
+		Use:   "job <verb>",
+		Short: "Show, list, await, cancel, retry and remove jobs",
+		Long: `Looks at jobs and changes them. A job is named by its id, by "<queue>:<id>", or,
+with --queue, by the key it was enqueued with.`,
+		Example: `  yardmaster job list mail --state failed
+  yardmaster job show order-7 --queue mail
+  yardmaster job retry 0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10`,
+	}, a.jobShow(), a.jobList(), a.jobWait(),
+		a.jobChange("cancel", "Stop a job that has not ended; it ends as failed"),
+		a.jobChange("retry", "Give a failed job its attempts anew"),
+		a.jobChange("rm", "Remove a job that is not running"))
+}
+
+// named is the request that names a job.
+func named(id, queue string) map[string]any {
+	request := map[string]any{"id": id}
+	if queue != "" {
+		request["queue"] = queue
+	}
+	return request
+}
+
+func withQueue(c *cobra.Command, queue *string) *cobra.Command {
+	c.Flags().StringVarP(queue, "queue", "q", "", "`queue` of the job, if it is named by its key")
+	return c
+}
+
+func (a *app) jobShow() *cobra.Command {
+	var queue string
+	return withQueue(a.takesJSON(&cobra.Command{
+		Use:     "show <job>",
+		Short:   "Show all there is to know of a job",
+		Example: `  yardmaster job show mail:0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10`,
+		Args:    args("job"),
+		RunE: func(c *cobra.Command, args []string) error {
+			return show(c.Context(), a, cluster.SubjectAPI+".job.show", named(args[0], queue), jobTable)
+		},
+	}), &queue)
+}
+
+func (a *app) jobWait() *cobra.Command {
+	var queue string
+	return withQueue(a.takesJSON(&cobra.Command{
+		Use:     "wait <job>",
+		Short:   "Wait until a job has ended; exit with 1 if it failed",
+		Example: `  yardmaster job wait order-7 --queue mail`,
+		Args:    args("job"),
+		RunE: func(c *cobra.Command, args []string) error {
+			y, err := a.dial(c.Context())
+			if err != nil {
+				return err
+			}
+			defer y.Close()
+			return a.await(c.Context(), y, args[0], queue)
+		},
+	}), &queue)
+}
+
+// jobChange makes the verbs that take jobs and change each.
+func (a *app) jobChange(verb, short string) *cobra.Command {
+	var queue string
+	subject := cluster.SubjectAPI + ".job." + map[string]string{"rm": "remove"}[verb]
+	if verb != "rm" {
+		subject = cluster.SubjectAPI + ".job." + verb
+	}
+	c := withQueue(a.takesJSON(&cobra.Command{
+		Use:     verb + " <job>...",
+		Short:   short,
+		Example: "  yardmaster job " + verb + " order-7 --queue mail",
+		Args: func(c *cobra.Command, given []string) error {
+			return args("job")(c, given[:min(len(given), 1)])
+		},
+		RunE: func(c *cobra.Command, jobs []string) error { return a.changeJobs(c, subject, jobs, queue) },
+	}), &queue)
+	if verb == "rm" {
+		c.Aliases = []string{"remove", "del", "delete"}
+	}
+	return c
+}
+
+func (a *app) changeJobs(c *cobra.Command, subject string, jobs []string, queue string) error {
+	y, err := a.dial(c.Context())
+	if err != nil {
+		return err
+	}
+	defer y.Close()
+	for _, id := range jobs {
+		answer, err := y.ask(c.Context(), subject, named(id, queue))
+		if err != nil {
+			return err
+		}
+		if err := print(a, answer, func(w io.Writer, s *stateAnswer) { fmt.Fprintf(w, "%s\t%s\n", s.ID, s.State) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *app) jobList() *cobra.Command {
+	var (
+		state    string
+		page     int
+		pageSize int
+	)
+	c := a.takesJSON(&cobra.Command{
+		Use:     "list <queue>",
+		Aliases: []string{"ls"},
+		Short:   "List a queue's jobs, oldest first",
+		Long: `Lists a page of a queue's jobs in one state, oldest first; without --state, the
+first page of each state.`,
+		Example: `  yardmaster job list mail
+  yardmaster job list mail --state failed --page 2`,
+		Args: args("queue"),
+		RunE: func(c *cobra.Command, given []string) error {
+			if _, known := job.ParseState(state); state != "" && !known {
+				return usage(c, fmt.Sprintf("--state is %q: must be one of %s", state, strings.Join(listed, ", ")))
+			}
+			if page < 1 || pageSize < 1 {
+				return usage(c, "--page and --page-size count from 1")
+			}
+			if page > 1 && state == "" {
+				return usage(c, "--page needs a --state: pages are counted in one")
+			}
+			return a.listJobs(c, given[0], state, page, pageSize)
+		},
+	})
+	c.Flags().StringVar(&state, "state", "", "`state`: "+strings.Join(listed, ", "))
+	c.Flags().IntVar(&page, "page", 1, "`number` of the page")
+	c.Flags().IntVar(&pageSize, "page-size", 20, "most jobs on a page")
+	return c
+}
+
+// listed are the states a job in the ledger can have, in the order they are
+// shown.
+var listed = []string{"active", "waiting", "delayed", "failed", "completed"}
+
+func (a *app) listJobs(c *cobra.Command, queue, state string, page, pageSize int) error {
+	request := map[string]any{"queue": queue, "state": state, "page": page, "page_size": pageSize}
+	if state != "" {
+		return show(c.Context(), a, cluster.SubjectAPI+".job.list", request, jobsTable)
+	}
+	y, err := a.dial(c.Context())
+	if err != nil {
+		return err
+	}
+	defer y.Close()
+	all := struct {
+		Queue string            `json:"queue"`
+		Jobs  []json.RawMessage `json:"jobs"`
+	}{Queue: queue, Jobs: []json.RawMessage{}}
+	for _, state := range listed {
+		request["state"] = state
+		answer, err := y.ask(c.Context(), cluster.SubjectAPI+".job.list", request)
+		if err != nil {
+			return err
+		}
+		var part struct {
+			Jobs []json.RawMessage `json:"jobs"`
+		}
+		if err := json.Unmarshal(answer, &part); err != nil {
+			return unreadable(err)
+		}
+		all.Jobs = append(all.Jobs, part.Jobs...)
+	}
+	merged, err := json.Marshal(all)
+	if err != nil {
+		return unreadable(err)
+	}
+	return print(a, merged, jobsTable)
+}
+
+func jobsTable(w io.Writer, s *jobsAnswer) {
+	if len(s.Jobs) == 0 {
+		fmt.Fprintln(w, "no jobs")
+		return
+	}
+	fmt.Fprint(w, "JOB\tSTATE\tFUNCTION\tATTEMPT\tCREATED\tNOTE\n")
+	for i := range s.Jobs {
+		j := &s.Jobs[i]
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", j.ID, j.State, or(j.Function), attempt(j), moment(j.Created), note(j))
+	}
+}
+
+func attempt(j *jobAnswer) string {
+	if j.MaxAttempts == 0 {
+		return fmt.Sprint(j.Attempts)
+	}
+	return fmt.Sprintf("%d of %d", j.Attempts, j.MaxAttempts)
+}
+
+// note is what matters most of a job in its state.
+func note(j *jobAnswer) string {
+	switch j.State {
+	case "active":
+		return fmt.Sprintf("on %s, %s", or(j.Node), or(j.Worker))
+	case "delayed":
+		return "due " + moment(j.RunAt)
+	case "failed":
+		return or(j.Reason)
+	case "completed":
+		return "ended " + moment(j.Ended)
+	}
+	return "-"
+}
+
+func moment(t *time.Time) string {
+	if t == nil || t.IsZero() {
+		return "-"
+	}
+	return t.UTC().Format("2006-01-02T15:04:05.000Z")
+}
+
+// jobTable shows one job, leaving out what it has not.
+func jobTable(out io.Writer, j *jobAnswer) {
+	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
+	defer w.Flush()
+	row := func(name, value string) {
+		if value != "" && value != "-" && value != "null" {
+			fmt.Fprintf(w, "%s\t%s\n", name, value)
+		}
+	}
+	row("job", j.ID)
+	row("queue", j.Queue)
+	row("state", j.State)
+	row("function", j.Function)
+	row("reason", j.Reason)
+	row("error", string(j.Error))
+	row("result", value(j.Result, j.ResultMsgpack))
+	row("params", value(j.Params, j.Payload))
+	if j.PayloadGone {
+		row("params", "gone: their record has been reclaimed")
+	}
+	row("priority", fmt.Sprint(j.Priority))
+	row("attempts", attempt(j))
+	if j.Dispatches > 0 {
+		row("dispatches", fmt.Sprintf("%d, %d of them lost", j.Dispatches, j.Losses))
+	}
+	row("timeout", milliseconds(j.TimeoutMS))
+	row("retry interval", milliseconds(j.RetryInterval))
+	row("created", moment(j.Created))
+	row("due", moment(j.RunAt))
+	row("started", moment(j.Started))
+	row("ended", moment(j.Ended))
+	row("node", j.Node)
+	row("worker", j.Worker)
+	for _, name := range sortedKeys(j.Trace) {
+		row("trace "+name, j.Trace[name])
+	}
+	row("record", fmt.Sprintf("lane %d, sequence %d", j.Lane, j.Seq))
+}
+
+// value shows JSON as it is, and MessagePack, which a terminal cannot show, in
+// Base64.
+func value(text json.RawMessage, msgpack []byte) string {
+	if len(msgpack) > 0 {
+		return "MessagePack in Base64: " + base64.StdEncoding.EncodeToString(msgpack)
+	}
+	return string(text)
+}
+
+func milliseconds(ms int64) string {
+	if ms == 0 {
+		return ""
+	}
+	return (time.Duration(ms) * time.Millisecond).String()
+}

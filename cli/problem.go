@@ -1,0 +1,130 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"yardmaster/cluster"
+	"yardmaster/job"
+
+	"github.com/spf13/cobra"
+)
+
+// problem is an error as a person reads it: what was wrong, and what to do.
+type problem struct {
+	what, do string
+	usage    bool // the command line itself was wrong
+}
+
+func (p *problem) Error() string { return p.what + "; " + p.do }
+
+// exitError ends the program with a code and without a word: what there was to
+// say is said.
+type exitError struct{ code int }
+
+func (e *exitError) Error() string { return fmt.Sprint("exit code ", e.code) }
+
+func usage(c *cobra.Command, what string) error {
+	return &problem{what: what, do: fmt.Sprintf("'%s --help' shows how it is used", c.CommandPath()), usage: true}
+}
+
+func unknownVerb(c *cobra.Command, verb string) error {
+	p := &problem{what: fmt.Sprintf("%s has no verb %q", c.CommandPath(), verb), usage: true}
+	p.do = fmt.Sprintf("'%s --help' lists its verbs", c.CommandPath())
+	c.SuggestionsMinimumDistance = 2
+	if near := c.SuggestionsFor(verb); len(near) > 0 {
+		p.do = fmt.Sprintf("did you mean %q?", near[0])
+	}
+	return p
+}
+
+// args checks the number of arguments; names are as in Use, optional ones at
+// the end in brackets.
+func args(names ...string) cobra.PositionalArgs {
+	return func(c *cobra.Command, given []string) error {
+		if len(given) > len(names) {
+			return usage(c, fmt.Sprintf("%q is one argument too many", given[len(names)]))
+		}
+		if len(given) < len(names) && !strings.HasPrefix(names[len(given)], "[") {
+			return usage(c, names[len(given)]+" is missing")
+		}
+		return nil
+	}
+}
+
+// explain turns an error of the yard or of the way to it into a problem.
+func (a *app) explain(err error) error {
+	var (
+		known       *problem
+		refused     *cluster.APIError
+		invalid     *job.InvalidError
+		unavailable *job.UnavailableError
+	)
+	switch {
+	case errors.As(err, &known):
+		return known
+	case errors.As(err, &refused):
+		return explainRefusal(refused)
+	case errors.As(err, &invalid):
+		return &problem{what: invalid.Reason, do: "correct it and try again"}
+	case errors.As(err, &unavailable):
+		return &problem{what: err.Error(), do: "'yardmaster status' tells why"}
+	case errors.Is(err, cluster.ErrNobodyAnswers):
+		return &problem{
+			what: fmt.Sprintf("a NATS server listens at %s, but no node of a yard answers behind it", a.server),
+			do:   "wait if the node is still starting, or name a node with --server",
+		}
+	case errors.Is(err, context.DeadlineExceeded):
+		return &problem{
+			what: fmt.Sprintf("no answer from %s within %s", a.server, a.timeout),
+			do:   "name another node with --server, or wait longer with --timeout",
+		}
+	case errors.Is(err, context.Canceled):
+		return &problem{what: "interrupted", do: "nothing is known of what was asked last: look, or repeat it with the same --id"}
+	}
+	if strings.Contains(err.Error(), "; ") {
+		return err // names its own way out
+	}
+	return &problem{what: err.Error(), do: "'yardmaster --help' shows what can be asked"}
+}
+
+// remedies says what to do about a refusal by its code.
+var remedies = map[string]string{
+	"400": "correct it and try again",
+	"404": "'yardmaster queue list' and 'yardmaster job list' show what there is",
+	"408": "wait longer, or look with 'yardmaster job show'",
+	"409": "look at how it stands with 'yardmaster job show' or 'yardmaster queue show'",
+	"413": "make it smaller, or store it elsewhere and enqueue where it is",
+	"500": "the node's log tells more",
+	"503": "'yardmaster status' tells why; try again soon",
+	"504": "it may have been done: look, or repeat it with the same --id",
+}
+
+func explainRefusal(e *cluster.APIError) error {
+	if strings.Contains(e.Text, "; ") {
+		return &problem{what: e.Text[:strings.LastIndex(e.Text, "; ")], do: e.Text[strings.LastIndex(e.Text, "; ")+2:]}
+	}
+	p := &problem{what: e.Text, do: remedies[e.Code]}
+	if p.do == "" {
+		p.do = "the refusal's code is " + e.Code
+	}
+	if e.Code == "503" && e.RetryAfter > 0 {
+		p.do = fmt.Sprintf("'yardmaster status' tells why; try again in %s", e.RetryAfter.Round(time.Millisecond))
+	}
+	return p
+}
+
+// unreachable says that nothing listens where the yard should be.
+func (a *app) unreachable(err error) error {
+	cause := err
+	for next := errors.Unwrap(cause); next != nil; next = errors.Unwrap(cause) {
+		cause = next
+	}
+	return &problem{
+		what: fmt.Sprintf("no yard can be reached at %s: %v", a.server, strings.TrimPrefix(cause.Error(), "nats: ")),
+		do:   "start one with 'yardmaster node', or name another with --server",
+	}
+}

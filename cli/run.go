@@ -1,0 +1,175 @@
+package cli
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+
+	"yardmaster/examples/runner/demo"
+	"yardmaster/examples/worker/worker"
+	"yardmaster/node"
+
+	"github.com/spf13/cobra"
+)
+
+// The verbs that run until they are stopped.
+
+// nodeFlags are the flags that override one key of the configuration, by the
+// environment variable that does the same: a flag is the shortest way to say
+// what a variable says, and wins over it.
+var nodeFlags = []struct{ flag, variable, help string }{
+	{"name", "YARD_NODE_NAME", "`name` of this member"},
+	{"data-dir", "YARD_NODE_DATA_DIR", "`directory` of everything the node keeps"},
+	{"nats-listen", "YARD_NATS_LISTEN", "`host:port` for NATS clients"},
+	{"raft-listen", "YARD_RAFT_LISTEN", "`host:port` for the other members' Raft"},
+	{"edge-listen", "", "`host:port` for Overhop workers"},
+	{"log-level", "YARD_NODE_LOG_LEVEL", "`level`: debug, info, warn or error"},
+}
+
+func (a *app) nodeVerb() *cobra.Command {
+	var config string
+	c := &cobra.Command{
+		Use:   "node",
+		Short: "Run a node: a yard of its own, or one of several",
+		Long: `Runs a node until SIGINT or SIGTERM. Without a configuration file it is a yard
+of its own that keeps everything in ./yardmaster-data; a file that lists members
+makes it one of three or five. docs/configuration.md lists the keys; variables
+YARD_<TABLE>_<KEY> override the file, and the flags below override both.`,
+		Example: `  yardmaster node
+  yardmaster node --config n1.toml --log-level debug`,
+		Args: args(),
+	}
+	c.Flags().StringVarP(&config, "config", "c", "", "configuration `file`")
+	for _, f := range nodeFlags {
+		c.Flags().String(f.flag, "", f.help)
+	}
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if err := overrideNode(c); err != nil {
+			return err
+		}
+		cfg, err := node.Load(config)
+		if err != nil {
+			return &problem{what: err.Error(), do: "correct the configuration; docs/configuration.md lists the keys"}
+		}
+		n, err := node.New(cfg, a.version, logger(a.Err, cfg.Node.LogLevel, cfg.Node.LogFormat))
+		if err != nil {
+			return nodeProblem(err)
+		}
+		return nodeProblem(n.Run(c.Context()))
+	}
+	return c
+}
+
+func overrideNode(c *cobra.Command) error {
+	for _, f := range nodeFlags {
+		if !c.Flags().Changed(f.flag) {
+			continue
+		}
+		value := c.Flags().Lookup(f.flag).Value.String()
+		if f.variable != "" {
+			if err := os.Setenv(f.variable, value); err != nil {
+				return usage(c, fmt.Sprintf("--%s: %v", f.flag, err))
+			}
+			continue
+		}
+		host, port, err := net.SplitHostPort(value)
+		if err != nil {
+			return usage(c, fmt.Sprintf("--%s is %q: must be host:port", f.flag, value))
+		}
+		if err := errors.Join(os.Setenv("YARD_SERVER_HOST", host), os.Setenv("YARD_SERVER_PORT", port)); err != nil {
+			return usage(c, fmt.Sprintf("--%s: %v", f.flag, err))
+		}
+	}
+	return nil
+}
+
+func nodeProblem(err error) error {
+	if err == nil || strings.Contains(err.Error(), "; ") {
+		return err
+	}
+	return &problem{what: err.Error(), do: "correct that and start the node again; what it has accepted is kept"}
+}
+
+// logger is a node's log; both words have been checked.
+func logger(w io.Writer, level, format string) *slog.Logger {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		l = slog.LevelInfo
+	}
+	o := &slog.HandlerOptions{Level: l}
+	if format == "json" {
+		return slog.New(slog.NewJSONHandler(w, o))
+	}
+	return slog.New(slog.NewTextHandler(w, o))
+}
+
+func (a *app) workerVerb() *cobra.Command {
+	var o worker.Options
+	c := &cobra.Command{
+		Use:   "worker",
+		Short: "Run the built-in Overhop worker",
+		Long: `Runs a worker that serves queues over Overhop's TCP protocol until SIGINT or
+SIGTERM, and then finishes what it has in hand. It knows the functions
+
+  echo                    end well with the payload as the result
+  sleep {"ms": n}         end well after n milliseconds
+  fail  {"final": true}   fail; with final, without another attempt
+  retry {"times": n}      fail the first n attempts, then end well
+
+and ends any other job well without a result. Its source, examples/worker, is
+where to begin with a worker of your own.`,
+		Example: `  yardmaster worker --queue mail --credits 8
+  yardmaster worker --queue mail --addr 10.0.0.1:9876 --addr 10.0.0.2:9876`,
+		Args: args(),
+		RunE: func(c *cobra.Command, _ []string) error {
+			err := worker.Run(c.Context(), o, logger(a.Err, "info", "text"))
+			var wrong *worker.OptionError
+			if errors.As(err, &wrong) {
+				return usage(c, wrong.Error())
+			}
+			if err != nil {
+				return &problem{what: err.Error(), do: "look at its queues with 'yardmaster queue list' and name edges with --addr"}
+			}
+			return nil
+		},
+	}
+	flags := flag.NewFlagSet("worker", flag.ContinueOnError)
+	o.Flags(flags)
+	c.Flags().AddGoFlagSet(flags)
+	return c
+}
+
+func (a *app) runnerVerb() *cobra.Command {
+	var socket string
+	c := &cobra.Command{
+		Use:   "runner",
+		Short: "Run the built-in RRQ runner; a node's pool starts it",
+		Long: `Runs a runner that serves one socket by RRQ's protocol. A node starts as many
+of them as its configuration says:
+
+  [rrq.runners.demo]
+  type = "socket"
+  cmd = ["yardmaster", "runner"]
+  pool_size = 2
+
+It knows the handlers echo, sleep, fail, retry, crash, hang and big, which a job
+names as "demo#echo". Its source, examples/runner, is where to begin with a
+runner of your own.`,
+		Example: `  yardmaster enqueue mail demo#echo --params '{"to":"ann"}' --wait`,
+		Args:    args(),
+		RunE: func(c *cobra.Command, _ []string) error {
+			var given []string
+			if c.Flags().Changed("tcp-socket") {
+				given = []string{"--tcp-socket", socket}
+			}
+			return demo.Main(c.Context(), given)
+		},
+	}
+	c.Flags().StringVar(&socket, "tcp-socket", "", "loopback `host:port` to listen on (default $"+demo.SocketEnv+")")
+	return c
+}

@@ -1,0 +1,122 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+
+	"yardmaster/cluster"
+	"yardmaster/ledger"
+
+	"github.com/spf13/cobra"
+)
+
+// The verbs of the runtime contract.
+
+// transport is how the contract's commands and events travel.
+const transport = "nats"
+
+func (a *app) snapshotVerb() *cobra.Command {
+	return a.takesJSON(&cobra.Command{
+		Use:   "snapshot",
+		Short: "Show the runtime's snapshot: authority, backlog, replay, readiness",
+		Long: `Shows the runtime's snapshot, as one line or with --json as the object of the
+runtime contract.`,
+		Example: `  yardmaster snapshot
+  yardmaster snapshot --json`,
+		Args: args(),
+		RunE: func(c *cobra.Command, _ []string) error {
+			return show(c.Context(), a, cluster.SubjectSnapshot, struct{}{}, snapshotLine)
+		},
+	})
+}
+
+func snapshotLine(w io.Writer, s *ledger.Snapshot) {
+	readiness := "ready"
+	if !s.Readiness.Ready {
+		readiness = "blocked(" + strings.Join(s.Readiness.Reasons, ", ") + ")"
+	}
+	fmt.Fprintf(w, "schema=%d authority=owner=%s lease_id=%s leased_until=%s stale=%t stale_reason=%s",
+		s.SchemaVersion, orNone(s.Authority.Owner), orNone(s.Authority.LeaseID), orNone(s.Authority.LeasedUntil),
+		s.Authority.Stale, orNone(s.Authority.StaleReason))
+	fmt.Fprintf(w, " backlog=pending=%d notified=%d delivered=%d failed=%d",
+		s.Backlog.Pending, s.Backlog.Notified, s.Backlog.Delivered, s.Backlog.Failed)
+	fmt.Fprintf(w, " replay=cursor=%s pending_events=%d last_replayed_event_id=%s deferred_leader_notification=%t",
+		orNone(s.Replay.Cursor), s.Replay.PendingEvents, orNone(s.Replay.LastReplayedEventID), s.Replay.DeferredLeaderNotification)
+	fmt.Fprintf(w, " readiness=%s\n", readiness)
+}
+
+func orNone(s *string) string {
+	if s == nil {
+		return "none"
+	}
+	return *s
+}
+
+func (a *app) execVerb() *cobra.Command {
+	return &cobra.Command{
+		Use:   "exec <command json>",
+		Short: "Carry out one command of the runtime contract and show its event",
+		Long: `Carries out one command of the runtime contract and shows the event that follows
+from it. Own dispatches made this way stand in the yard's backlog beside those of
+jobs, but nobody runs them: whoever queued them marks them.`,
+		Example: `  yardmaster exec '{"command":"QueueDispatch","request_id":"r1","target":"anna"}'
+  yardmaster exec '{"command":"MarkNotified","request_id":"r1","channel":"phone"}'
+  yardmaster exec '{"command":"CaptureSnapshot"}'`,
+		Args: args("command json"),
+		RunE: func(c *cobra.Command, args []string) error {
+			if _, err := ledger.ParseCommand([]byte(args[0])); err != nil {
+				return usage(c, err.Error())
+			}
+			y, err := a.dial(c.Context())
+			if err != nil {
+				return err
+			}
+			defer y.Close()
+			event, err := y.ask(c.Context(), cluster.SubjectExec, json.RawMessage(args[0]))
+			if err != nil {
+				return err
+			}
+			return a.printJSON(event)
+		},
+	}
+}
+
+func (a *app) schemaVerb() *cobra.Command {
+	return a.takesJSON(&cobra.Command{
+		Use:   "schema",
+		Short: "Show the commands and events of the runtime contract",
+		Example: `  yardmaster schema
+  yardmaster schema --json`,
+		Args: args(),
+		RunE: func(*cobra.Command, []string) error {
+			if !a.json {
+				return a.schemaText()
+			}
+			var out bytes.Buffer
+			err := json.NewEncoder(&out).Encode(struct {
+				Commands      []string `json:"commands"`
+				Events        []string `json:"events"`
+				SchemaVersion int      `json:"schema_version"`
+				Transport     string   `json:"transport"`
+			}{ledger.CommandNames, ledger.EventNames(), ledger.SchemaVersion, transport})
+			if err != nil {
+				return err
+			}
+			return a.printJSON(out.Bytes())
+		},
+	})
+}
+
+func (a *app) schemaText() error {
+	_, err := fmt.Fprintf(a.Out, `runtime-schema=%d
+commands=%s
+events=%s
+transport=%s
+queue-transition=notified
+snapshot=authority, backlog, replay, readiness
+`, ledger.SchemaVersion, strings.Join(ledger.CommandNames, ", "), strings.Join(ledger.EventNames(), ", "), transport)
+	return err
+}

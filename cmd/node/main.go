@@ -1,0 +1,26 @@
+// Command node is the binary yardmaster: nodes, workers, runners and the
+// command line that talks to them.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"yardmaster/cli"
+)
+
+// version is set by the linker.
+var version = "0.0.0-dev"
+
+func main() { os.Exit(run(os.Args[1:])) }
+
+// run carries out the command line and gives the exit code. The first signal
+// asks what runs to stop; a second one ends the process.
+func run(args []string) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop)
+	return cli.Run(ctx, args, cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}, version)
+}
