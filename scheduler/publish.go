@@ -42,7 +42,7 @@ type Tale struct {
 type Tales interface {
 	LastTold(ctx context.Context, s Story) (seq, number uint64, err error)
 	Append(s Story, t Tale, expect uint64, done func(seq uint64, err error))
-	Listening() bool // somebody hears the live events
+	Watched(event, queue string) bool // somebody hears such live events
 	Live(event, queue string, line []byte)
 }
 
@@ -241,15 +241,25 @@ func positions(lanes []ledger.LaneCursor) string {
 	return b.String()
 }
 
-// resultLine is one line of the result stream.
-type resultLine struct {
-	ID        string          `json:"id"`
-	RequestID string          `json:"request_id"`
-	Queue     string          `json:"queue"`
-	Number    uint64          `json:"seq"`
-	Result    json.RawMessage `json:"result,omitempty"`
-	Msgpack   []byte          `json:"result_msgpack,omitempty"`
-	Blob      *job.Blob       `json:"blob,omitempty"`
+// ResultLine is one line of the result stream. Msgpack tells the encoding of
+// a result that lies in a blob.
+type ResultLine struct {
+	ID         job.ID          `json:"id"`
+	RequestID  string          `json:"request_id"`
+	Queue      string          `json:"queue"`
+	Number     uint64          `json:"seq"`
+	Result     json.RawMessage `json:"result,omitempty"`
+	Packed     []byte          `json:"result_msgpack,omitempty"`
+	Blob       *job.Blob       `json:"blob,omitempty"`
+	BlobPacked bool            `json:"blob_is_msgpack,omitempty"`
+}
+
+// Value is the result, without its blob.
+func (r *ResultLine) Value() job.Value {
+	if r.Packed != nil || r.BlobPacked {
+		return job.Value{Msgpack: true, Data: r.Packed}
+	}
+	return job.Value{Data: r.Result}
 }
 
 func (m *mind) gatherResults(_ context.Context, after uint64) (Tale, error) {
@@ -258,11 +268,12 @@ func (m *mind) gatherResults(_ context.Context, after uint64) (Tale, error) {
 	var t Tale
 	for i := range items {
 		r := &items[i]
-		line := resultLine{
-			ID: r.Job.String(), RequestID: job.RequestID(r.Job, r.N), Queue: r.Queue, Number: r.Number, Blob: r.Blob,
+		line := ResultLine{
+			ID: r.Job, RequestID: job.RequestID(r.Job, r.N), Queue: r.Queue, Number: r.Number,
+			Blob: r.Blob, BlobPacked: r.Blob != nil && r.Value.Msgpack,
 		}
 		if r.Value.Msgpack {
-			line.Msgpack = r.Value.Data
+			line.Packed = r.Value.Data
 		} else {
 			line.Result = r.Value.Data
 		}
@@ -340,16 +351,21 @@ func (m *mind) live(ctx context.Context, wake <-chan struct{}) error {
 			return nil
 		case <-wake:
 		}
+		watched := map[[2]string]bool{}
 		m.ledger().View(func(l *ledger.Ledger) {
-			if !m.sched.tales.Listening() {
-				after = l.LastEvent()
-				return
-			}
 			l.EventsAfter(after, func(number uint64, at time.Time, e *ledger.Event) bool {
-				m.sched.tales.Live(e.Kind.String(), e.Queue(), e.AppendLine(nil, number, at))
-				after = number
+				k := [2]string{e.Kind.Label(), e.Queue()}
+				hears, asked := watched[k]
+				if !asked {
+					hears = m.sched.tales.Watched(k[0], k[1])
+					watched[k] = hears
+				}
+				if hears {
+					m.sched.tales.Live(k[0], k[1], e.AppendLine(nil, number, at))
+				}
 				return true
 			})
+			after = l.LastEvent()
 		})
 	}
 }

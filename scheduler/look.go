@@ -1,0 +1,115 @@
+package scheduler
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Look is how a tenure stands: what the ledger cannot show of itself.
+type Look struct {
+	Epoch    uint64        `json:"epoch"`
+	Pending  uint64        `json:"pending"` // records heard of and not folded
+	Oldest   time.Duration `json:"oldest"`  // age of the oldest of them, in nanoseconds
+	Deferred bool          `json:"deferred"`
+	Reasons  []string      `json:"reasons"` // what stops folding or dispatching
+	Nodes    []NodeStatus  `json:"nodes"`
+	Error    string        `json:"error,omitempty"` // why there is no look
+}
+
+// NodeStatus is a member as the authority hears it.
+type NodeStatus struct {
+	Name        string `json:"name"`
+	Incarnation uint64 `json:"incarnation"`
+	Silent      bool   `json:"silent"`
+	Draining    bool   `json:"draining"`
+	BeatAgoMS   int64  `json:"beat_ago_ms"`
+	Offers      int    `json:"offers"`
+	Room        int    `json:"room"` // jobs it would take now
+	Running     int    `json:"running"`
+}
+
+// State is the node's state in one word.
+func (n NodeStatus) State() string {
+	switch {
+	case n.Silent:
+		return "down"
+	case n.Draining:
+		return "draining"
+	}
+	return "up"
+}
+
+// Look asks the present tenure how it stands.
+func (s *Scheduler) Look(ctx context.Context) (Look, error) {
+	m := s.tenure()
+	if m == nil {
+		return Look{}, ErrNoTenure
+	}
+	answer := make(chan Look, 1)
+	m.post(func() { answer <- m.look(time.Now()) })
+	select {
+	case l := <-answer:
+		return l, nil
+	case <-m.gone:
+		return Look{}, ErrNoTenure
+	case <-ctx.Done():
+		return Look{}, ctx.Err()
+	}
+}
+
+func (m *mind) look(now time.Time) Look {
+	l := Look{Epoch: m.epoch, Reasons: []string{}}
+	if m.blocked != "" {
+		l.Reasons = append(l.Reasons, m.blocked)
+	}
+	for _, lane := range m.lanes {
+		switch {
+		case lane.trouble != "":
+			l.Reasons = append(l.Reasons, lane.trouble)
+		case !lane.ready:
+			l.Deferred = true
+		}
+		if lane.last >= lane.next {
+			l.Pending += lane.last + 1 - lane.next
+		}
+		if n := m.unfolded(lane); n > 0 {
+			l.Pending += uint64(n)
+			l.Oldest = max(l.Oldest, now.Sub(lane.heardAt))
+		}
+	}
+	running := map[string]int{}
+	for _, f := range m.flights {
+		running[f.node]++
+	}
+	for _, n := range m.nodes {
+		s := NodeStatus{
+			Name: n.name, Incarnation: n.incarnation, Silent: n.silent, Draining: n.draining,
+			BeatAgoMS: now.Sub(n.beatAt).Milliseconds(), Offers: len(n.seats), Running: running[n.name],
+		}
+		for _, seat := range n.seats {
+			s.Room += seat.free()
+		}
+		l.Nodes = append(l.Nodes, s)
+	}
+	slices.SortFunc(l.Nodes, func(a, b NodeStatus) int { return strings.Compare(a.Name, b.Name) })
+	for _, name := range m.cfg.Members {
+		if n := m.nodes[name]; (n == nil || n.silent) && now.Sub(m.began) > reassignAfter && m.lacksQuorum() {
+			l.Reasons = append(l.Reasons, fmt.Sprintf("member %s is not heard", name))
+		}
+	}
+	return l
+}
+
+// lacksQuorum tells that fewer than a majority of the members are heard.
+func (m *mind) lacksQuorum() bool {
+	heard := 0
+	for _, n := range m.nodes {
+		if !n.silent {
+			heard++
+		}
+	}
+	return heard <= len(m.cfg.Members)/2
+}
