@@ -38,7 +38,7 @@ func (l *Ledger) Encode(w io.Writer) error {
 	e.uint(l.counts.Delivered)
 	e.uint(l.counts.Failed)
 	e.uint(l.stale)
-	e.queues(&l.queues)
+	e.queues(&l.queues, &l.jobs)
 	e.own(&l.own)
 	e.gone(l.jobs.gone)
 	e.outbox(&l.outbox)
@@ -65,7 +65,13 @@ func (e *encoder) authority(a *authority) {
 	e.bool(a.member)
 }
 
-func (e *encoder) queues(qs *queues) {
+func (e *encoder) queues(qs *queues, j *jobs) {
+	active := make(map[string][]*record) // by queue
+	j.active.Scan(func(item orderItem) bool {
+		name := item.r.queue.name
+		active[name] = append(active[name], item.r)
+		return true
+	})
 	e.uint(uint64(qs.byName.Len()))
 	qs.byName.Scan(func(_ string, q *queue) bool {
 		e.id(q.id)
@@ -82,6 +88,9 @@ func (e *encoder) queues(qs *queues) {
 			ln.jobs.Scan(func(item orderItem) bool { e.record(item.r); return e.err == nil })
 			return e.err == nil
 		})
+		for _, r := range active[q.name] {
+			e.record(r)
+		}
 		for _, list := range q.lists {
 			if list != nil {
 				list.Scan(func(item timeItem) bool { e.record(item.r); return e.err == nil })

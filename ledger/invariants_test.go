@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tidwall/btree"
+
 	"yardmaster/job"
 )
 
@@ -106,6 +108,24 @@ func holds(l *Ledger) error {
 	}
 	want := Counts{Delivered: l.counts.Delivered, Failed: l.counts.Failed}
 	due, ended, active := 0, 0, 0
+	var err error
+	l.jobs.active.Scan(func(item orderItem) bool {
+		if l.jobs.byID[item.r.id] != item.r || item.r.state != job.Active || item.key != item.r.run.fence {
+			err = fmt.Errorf("%s stands among the active jobs, which is not the job", item.r.id)
+		}
+		return err == nil
+	})
+	for _, timed := range [...]*btree.BTreeG[timeItem]{l.jobs.due, l.jobs.ended} {
+		timed.Scan(func(item timeItem) bool {
+			if l.jobs.byID[item.r.id] != item.r || item.at != item.r.due {
+				err = fmt.Errorf("%s stands in a list by time, which is not the job", item.r.id)
+			}
+			return err == nil
+		})
+	}
+	if err != nil {
+		return err
+	}
 	for id, r := range l.jobs.byID {
 		switch {
 		case id != r.id || l.queues.get(r.queue.name) != r.queue:
@@ -180,6 +200,7 @@ func holdsQueues(l *Ledger) error {
 				return true
 			})
 		}
+		want[job.Active] = len(l.jobs.activeOf(q.name))
 		if want != view.Counts {
 			return fmt.Errorf("queue %s recounted %v, counted %v", q.name, want, view.Counts)
 		}

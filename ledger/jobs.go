@@ -98,7 +98,7 @@ type jobs struct {
 	ended  *btree.BTreeG[timeItem]   // completed and failed jobs by the time they ended
 	busy   *btree.Map[string, *line] // lines that are not empty, by class and queue; nil in a copy
 	gone   *idRing                   // ids of forgotten jobs, for the dedupe horizon
-	active *btree.BTreeG[orderItem]  // active jobs by fence
+	active *btree.BTreeG[orderItem]  // active jobs by fence: few, so no queue lists its own
 	names  map[string]string         // see intern; nil in a copy
 }
 
@@ -170,16 +170,21 @@ func (l *Ledger) put(old, r *record) {
 		ln.jobs.Set(r.order())
 		return
 	}
-	r.queue.listed(r.state).Set(timeItem{r.accepted, r})
-	switch {
-	case r.state == job.Delayed:
-		l.jobs.due.Set(timeItem{r.due, r})
-	case r.state == job.Active:
+	if r.state == job.Active {
 		l.counts.Notified++
 		l.jobs.active.Set(orderItem{r.run.fence, r})
-	case r.state.Ended():
-		l.jobs.ended.Set(timeItem{r.due, r})
+		return
 	}
+	r.queue.listed(r.state).Set(timeItem{r.accepted, r})
+	l.jobs.timed(r.state).Set(timeItem{r.due, r})
+}
+
+// timed is the index by time of a delayed or an ended job's state.
+func (j *jobs) timed(s job.State) *btree.BTreeG[timeItem] {
+	if s == job.Delayed {
+		return j.due
+	}
+	return j.ended
 }
 
 // lift takes a record out of every index but the one by id.
@@ -194,16 +199,13 @@ func (l *Ledger) lift(r *record) {
 		}
 		return
 	}
-	r.queue.listed(r.state).Delete(timeItem{r.accepted, r})
-	switch {
-	case r.state == job.Delayed:
-		l.jobs.due.Delete(timeItem{r.due, r})
-	case r.state == job.Active:
+	if r.state == job.Active {
 		l.counts.Notified--
 		l.jobs.active.Delete(orderItem{r.run.fence, r})
-	case r.state.Ended():
-		l.jobs.ended.Delete(timeItem{r.due, r})
+		return
 	}
+	r.queue.listed(r.state).Delete(timeItem{r.accepted, r})
+	l.jobs.timed(r.state).Delete(timeItem{r.due, r})
 }
 
 // drop forgets a job but for its id.

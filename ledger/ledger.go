@@ -84,7 +84,7 @@ func New() *Ledger {
 func (l *Ledger) Apply(at Stamp, cmds []Command) []Result {
 	l.index, l.term = at.Index, at.Term
 	l.now = max(l.now, at.At.UnixNano())
-	l.outbox.begin(at.Index, l.now)
+	l.outbox.begin(at.Index, l.now, cmds)
 	l.promote()
 	results := make([]Result, len(cmds))
 	for i, c := range cmds {

@@ -72,8 +72,27 @@ type DeadItem struct {
 	Fault    *job.Fault
 }
 
-func (o *outbox) begin(index uint64, at int64) {
+func (o *outbox) begin(index uint64, at int64, cmds []Command) {
 	o.open = eventEntry{first: o.next + 1, index: index, at: at}
+	if n := expected(cmds); n > 0 {
+		o.open.events = make([]Event, 0, n)
+	}
+}
+
+// expected is about how many events the large commands emit.
+func expected(cmds []Command) int {
+	n := 0
+	for _, c := range cmds {
+		switch c := c.(type) {
+		case *Fold:
+			n += len(c.Jobs)
+		case *Place:
+			n += 2 * len(c.Placements)
+		case *Settle:
+			n += len(c.Ends)
+		}
+	}
+	return n
 }
 
 func (o *outbox) emit(e Event) {
@@ -86,8 +105,11 @@ func (o *outbox) emit(e Event) {
 // record cost nothing more.
 func (e *Event) cost() int {
 	n := eventCost
-	if e.Kind == DispatchFailed || e.N == 0 {
+	switch {
+	case e.N == 0:
 		n += len(e.A) + len(e.B)
+	case e.Kind == DispatchFailed:
+		n += len(e.A)
 	}
 	if x := e.Extra; x != nil {
 		n += len(x.Request) + len(x.C) + len(x.Metadata) + extraCost

@@ -122,11 +122,29 @@ func (y *yard) entry(t *rapid.T) []Command {
 		}
 		return []Command{&Found{Secret: []byte{7}, Lanes: []string{"L0", "L1"}}}
 	}
+	if rapid.IntRange(0, 7).Draw(t, "whole way") == 0 {
+		return y.wholeWay(t)
+	}
 	cmds := make([]Command, rapid.IntRange(0, 4).Draw(t, "commands"))
 	for i := range cmds {
 		cmds[i] = y.command(t)
 	}
 	return cmds
+}
+
+// wholeWay places what waits and settles some of it in one entry, as a busy
+// authority does.
+func (y *yard) wholeWay(t *rapid.T) []Command {
+	p, s := &Place{}, &Settle{}
+	for _, q := range y.ledger.Queues() {
+		y.ledger.Line(q.Name, ClassPlain, func(w Waiting) bool {
+			p.Placements = append(p.Placements, Placement{Job: w.ID, N: w.N, Node: "n1", Incarnation: 1, Channel: "overhop/w1"})
+			next := job.Next(rapid.IntRange(1, 4).Draw(t, "verdict"))
+			s.Ends = append(s.Ends, End{Job: w.ID, N: w.N, Next: next, Result: job.Value{Data: []byte("1")}, Reason: "r"})
+			return len(p.Placements) < 6
+		})
+	}
+	return []Command{p, s}
 }
 
 func (y *yard) command(t *rapid.T) Command {
@@ -266,6 +284,9 @@ func (y *yard) queueCommand(t *rapid.T) Command {
 
 func (y *yard) lease(t *rapid.T) Command {
 	until := y.at.At.Add(10 * time.Second)
+	if rapid.IntRange(0, 9).Draw(t, "made") == 0 {
+		return &Found{Made: true, Lanes: []string{"L9"}}
+	}
 	if rapid.Bool().Draw(t, "renew") {
 		return &Renew{Until: until}
 	}

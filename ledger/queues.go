@@ -19,7 +19,7 @@ type queue struct {
 
 	counts [6]int                     // by state
 	lines  btree.Map[string, *line]   // waiting jobs by class
-	lists  [6]*btree.BTreeG[timeItem] // jobs of the other states by acceptance
+	lists  [6]*btree.BTreeG[timeItem] // delayed, completed, failed jobs by acceptance
 }
 
 // Errors about queues.

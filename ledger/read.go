@@ -1,7 +1,10 @@
 package ledger
 
 import (
+	"bytes"
+	"cmp"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -235,8 +238,16 @@ func (l *Ledger) List(queue string, state job.State, skip, most int) []job.View 
 		views = append(views, view)
 		return len(views) < most
 	}
-	if state == job.Waiting {
+	switch state {
+	case job.Waiting:
 		q.byAcceptance(take)
+		return views
+	case job.Active:
+		for _, r := range l.jobs.activeOf(queue) {
+			if !take(r) {
+				break
+			}
+		}
 		return views
 	}
 	if list := q.lists[state]; list != nil {
@@ -247,6 +258,21 @@ func (l *Ledger) List(queue string, state job.State, skip, most int) []job.View 
 		}
 	}
 	return views
+}
+
+// activeOf gives a queue's active jobs, oldest first.
+func (j *jobs) activeOf(queue string) []*record {
+	var found []*record
+	j.active.Scan(func(item orderItem) bool {
+		if item.r.queue.name == queue {
+			found = append(found, item.r)
+		}
+		return true
+	})
+	slices.SortFunc(found, func(a, b *record) int {
+		return cmp.Or(cmp.Compare(a.accepted, b.accepted), bytes.Compare(a.id[:], b.id[:]))
+	})
+	return found
 }
 
 // byAcceptance yields the queue's waiting jobs oldest first, merging its
