@@ -92,9 +92,14 @@ type Scheduler struct {
 	tales  Tales
 	log    *slog.Logger
 
-	mu   sync.Mutex
-	mind *mind // nil outside a tenure
+	mu    sync.Mutex
+	mind  *mind         // nil outside a tenure
+	early []func(*mind) // said while the lease is being acquired; nil outside
 }
+
+// maxEarly bounds what nodes may say to an authority that the ledger shows
+// already and that has not begun yet.
+const maxEarly = 1024
 
 // New makes a scheduler; [Scheduler.Run] runs one tenure.
 func New(cfg Config, l Ledger, lanes Lanes, fleet Fleet, tales Tales, log *slog.Logger) *Scheduler {
@@ -105,17 +110,18 @@ func New(cfg Config, l Ledger, lanes Lanes, fleet Fleet, tales Tales, log *slog.
 // lease can no longer be trusted, or when a part fails. Dispatching starts at
 // once; lanes and tales join when they answer.
 func (s *Scheduler) Run(ctx context.Context, term uint64) error {
+	s.prepare()
+	defer s.leave()
 	m, err := s.acquire(ctx)
 	if err != nil {
 		return fmt.Errorf("acquire authority: %w", err)
 	}
 	s.log.Info("authority acquired", "epoch", m.epoch, "term", term)
 	defer s.log.Info("authority given up", "epoch", m.epoch)
-	s.enter(m)
-	defer s.enter(nil)
 
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return m.run(ctx) })
+	s.enter(m)
 	group.Go(func() error { return m.commits(ctx) })
 	group.Go(func() error { return m.hold(ctx) })
 	group.Go(func() error { return m.intake(ctx) })
@@ -123,10 +129,45 @@ func (s *Scheduler) Run(ctx context.Context, term uint64) error {
 	return group.Wait()
 }
 
-func (s *Scheduler) enter(m *mind) {
+// prepare lets nodes be heard from the moment the ledger names this one.
+func (s *Scheduler) prepare() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.mind = m
+	s.early = make([]func(*mind), 0, 8)
+}
+
+// enter begins to hear, first what was said early.
+func (s *Scheduler) enter(m *mind) {
+	s.mu.Lock()
+	early := s.early
+	s.mind, s.early = m, nil
+	s.mu.Unlock()
+	for _, say := range early {
+		say(m)
+	}
+}
+
+func (s *Scheduler) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mind, s.early = nil, nil
+}
+
+// tell says something to the present tenure, or to the one about to begin.
+func (s *Scheduler) tell(say func(*mind)) error {
+	s.mu.Lock()
+	m := s.mind
+	if m == nil && s.early != nil && len(s.early) < maxEarly {
+		s.early = append(s.early, say)
+		s.mu.Unlock()
+		return nil
+	}
+	s.mu.Unlock()
+	if m == nil {
+		return ErrNoTenure
+	}
+	say(m)
+	return nil
 }
 
 func (s *Scheduler) tenure() *mind {
@@ -145,22 +186,12 @@ func (s *Scheduler) Notice(records []job.Record) {
 // Report hears a node's outcomes and offers. reply is called once, when the
 // outcomes are committed; it is not called if the tenure ends before.
 func (s *Scheduler) Report(r job.Report, reply func(job.ReportAck)) error {
-	m := s.tenure()
-	if m == nil {
-		return ErrNoTenure
-	}
-	m.post(func() { m.report(r, reply) })
-	return nil
+	return s.tell(func(m *mind) { m.post(func() { m.report(r, reply) }) })
 }
 
 // Beat hears a node's sign of life.
 func (s *Scheduler) Beat(b job.Beat, reply func(job.BeatAck)) error {
-	m := s.tenure()
-	if m == nil {
-		return ErrNoTenure
-	}
-	m.post(func() { m.beat(b, reply) })
-	return nil
+	return s.tell(func(m *mind) { m.post(func() { m.beat(b, reply) }) })
 }
 
 // Do commits a caller's command and returns its result and the index of its
