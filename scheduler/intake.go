@@ -85,11 +85,11 @@ func (m *mind) tail(ctx context.Context) error {
 // ensure makes the streams of a new yard and records that they exist. One that
 // is missing later is not made again: its lane says so (see verify).
 func (m *mind) ensure(ctx context.Context, identities []string) error {
-	made := false
-	m.ledger().View(func(l *ledger.Ledger) { made = l.StreamsMade() })
+	made := m.streamsMade()
 	for ctx.Err() == nil {
 		err := m.sched.lanes.Ensure(ctx, identities, !made)
 		if err == nil {
+			close(m.streams)
 			if !made {
 				m.post(func() { m.queue(&ledger.Found{Made: true}, nil) })
 			}
@@ -99,6 +99,11 @@ func (m *mind) ensure(ctx context.Context, identities []string) error {
 		pause(ctx, time.Second)
 	}
 	return nil
+}
+
+func (m *mind) streamsMade() (made bool) {
+	m.ledger().View(func(l *ledger.Ledger) { made = l.StreamsMade() })
+	return made
 }
 
 // readLane checks the lane's identity, then reads it whenever asked, and every

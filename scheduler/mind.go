@@ -57,6 +57,7 @@ type mind struct {
 	aside        []func() // posted by those who must not wait
 	asideWake    chan struct{}
 	gone         chan struct{} // closed when the loop has ended
+	streams      chan struct{} // closed when the yard's streams exist
 	submitted    chan submission
 	applied      chan struct{} // wakes publish: an entry was applied
 
@@ -108,7 +109,7 @@ type submission struct {
 func newMind(s *Scheduler, clock stampClock, trusted time.Time) *mind {
 	m := &mind{
 		sched: s, cfg: s.cfg, clock: clock, began: time.Now(),
-		inbox: make(chan func(), inboxSize), asideWake: make(chan struct{}, 1), gone: make(chan struct{}),
+		inbox: make(chan func(), inboxSize), asideWake: make(chan struct{}, 1), gone: make(chan struct{}), streams: make(chan struct{}),
 		submitted: make(chan submission, maxInFlight), applied: make(chan struct{}, 1),
 		timer: time.NewTimer(time.Hour), bodies: newBodyCache(),
 		shadow: map[lineKey][]*shadowJob{}, placing: map[dispatchKey]*pick{}, taking: map[string]int{},

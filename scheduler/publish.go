@@ -115,6 +115,13 @@ func wake(c chan struct{}) {
 // run finds out where the stream ends and goes on from there, again after
 // every failure: another authority may have written, or a message be in doubt.
 func (t *teller) run(ctx context.Context) error {
+	if !t.m.streamsMade() { // a new yard: nothing can be told before there is where to
+		select {
+		case <-t.m.streams:
+		case <-ctx.Done():
+			return nil
+		}
+	}
 	for wait := 20 * time.Millisecond; ctx.Err() == nil; wait = min(2*wait, time.Second) {
 		err := t.resume(ctx)
 		if err == nil {

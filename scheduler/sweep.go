@@ -37,7 +37,7 @@ func (m *mind) beat(b job.Beat, reply func(job.BeatAck)) {
 	for _, r := range b.Runners {
 		n.runners[r] = true
 	}
-	reply(job.BeatAck{Epoch: m.epoch, Lease: lease, WantFull: b.Rev != n.rev || n.wantsFull(n.beatAt)})
+	reply(job.BeatAck{Epoch: m.epoch, Lease: lease, WantFull: b.Rev > n.rev || n.wantsFull(n.beatAt)})
 }
 
 // sweep ends what nobody will end: dispatches of nodes that are gone, and
