@@ -35,7 +35,7 @@ func (l *Ledger) placeOne(p *Placement) bool {
 	next.state = job.Active
 	next.attempt++
 	next.run = &run{
-		node: l.jobs.intern(p.Node), incarnation: p.Incarnation, channel: l.jobs.intern(p.Channel),
+		hand:  l.jobs.internHand(hand{node: p.Node, channel: p.Channel, incarnation: p.Incarnation}),
 		fence: l.index, epoch: l.authority.epoch, started: l.now,
 	}
 	l.put(r, &next)
@@ -59,29 +59,37 @@ func (l *Ledger) end(e *End) Ended {
 		return l.late(r, e)
 	}
 	next := *r
+	if e.Next == job.Done {
+		l.complete(r, &next, e)
+		return Ended{State: next.state, RunAt: time.Unix(0, next.due)}
+	}
 	last := *r.run
 	next.run = &last
 	last.reason = clip(e.Reason)
-	if r.flags&cancelling != 0 && e.Next != job.Done {
+	if r.flags&cancelling != 0 {
 		e = &End{Job: e.Job, N: e.N, Next: job.Dead, Reason: job.ReasonCancelled, Fault: e.Fault}
 	}
-	switch e.Next {
-	case job.Done:
-		l.outbox.emit(Event{Kind: DispatchDelivered, Job: r.id, N: r.n, B: r.queue.name})
-		l.counts.Delivered++
-		next.state, next.due, next.flags = job.Completed, l.now, 0
-		if len(e.Result.Data) > 0 || e.Blob != nil {
-			last.result = l.outbox.addResult(ResultItem{Job: r.id, N: r.n, Queue: r.queue.name, Value: e.Result, Blob: e.Blob})
-		}
-		l.put(r, &next)
-	case job.Dead:
-		l.failed(r, e.Reason)
+	l.failed(r, e.Reason)
+	if e.Next == job.Dead {
 		l.die(r, &next, e.Reason, e.Fault)
-	default:
-		l.failed(r, e.Reason)
+	} else {
 		l.again(r, &next, e)
 	}
 	return Ended{State: next.state, RunAt: time.Unix(0, next.due)}
+}
+
+// complete ends a job well. Without a result, what is known of its run stays
+// as it is.
+func (l *Ledger) complete(r, next *record, e *End) {
+	l.outbox.emit(Event{Kind: DispatchDelivered, Job: r.id, N: r.n, B: r.queue.name})
+	l.counts.Delivered++
+	next.state, next.due, next.flags = job.Completed, l.now, 0
+	if len(e.Result.Data) > 0 || e.Blob != nil {
+		last := *r.run
+		last.result = l.outbox.addResult(ResultItem{Job: r.id, N: r.n, Queue: r.queue.name, Value: e.Result, Blob: e.Blob})
+		next.run = &last
+	}
+	l.put(r, next)
 }
 
 // late answers an outcome that nothing waits for: one that is told again, or
@@ -122,7 +130,7 @@ func (l *Ledger) again(r, next *record, e *End) {
 // die ends a job badly.
 func (l *Ledger) die(r, next *record, reason string, fault *job.Fault) {
 	if next.run == nil {
-		next.run = &run{}
+		next.run = &run{hand: nobody}
 	}
 	next.run.reason = clip(reason)
 	next.state, next.due, next.flags = job.Failed, l.now, 0
@@ -159,8 +167,8 @@ func (l *Ledger) move(c *MoveDispatch) Result {
 	}
 	next := *r
 	moved := *r.run
-	moved.node, moved.incarnation, moved.channel = l.jobs.intern(c.Node), c.Incarnation, l.jobs.intern(c.Channel)
-	if moved == *r.run { // the same command again
+	moved.hand = l.jobs.internHand(hand{node: c.Node, channel: c.Channel, incarnation: c.Incarnation})
+	if *moved.hand == *r.run.hand { // the same command again
 		return Result{State: job.Active}
 	}
 	next.run = &moved
@@ -192,7 +200,7 @@ func (l *Ledger) cancel(c *CancelJob) Result {
 	if r.state == job.Waiting {
 		l.endUnstarted(r, reason)
 	}
-	next.run = &run{}
+	next.run = &run{hand: nobody}
 	if r.run != nil {
 		*next.run = *r.run
 	}

@@ -221,7 +221,7 @@ func (d *decoder) record(l *Ledger) *record {
 	}
 	if d.bool() {
 		r.run = &run{
-			node: l.jobs.intern(d.name()), channel: l.jobs.intern(d.name()), incarnation: d.uint(),
+			hand:  l.jobs.internHand(hand{node: d.name(), channel: d.name(), incarnation: d.uint()}),
 			fence: d.uint(), epoch: d.uint(), started: d.int(), result: d.uint(), reason: d.text(),
 		}
 	}

@@ -184,7 +184,7 @@ func (l *Ledger) reject(c *Rejection, laneNumber uint8) {
 	r := &record{
 		id: c.ID, queue: q, accepted: c.Accepted.UnixNano(), due: l.now, state: job.Failed,
 		pos: c.Seq, lane: laneNumber, priority: job.DefaultPriority, n: 1,
-		run: &run{reason: clip(c.Reason)},
+		run: &run{hand: nobody, reason: clip(c.Reason)},
 	}
 	l.put(nil, r)
 	l.outbox.emit(Event{Kind: DispatchQueued, Job: r.id, N: 1, A: q.name, B: q.name})

@@ -22,3 +22,16 @@ func (j *jobs) intern(s string) string {
 	j.names[s] = s
 	return s
 }
+
+// internHand shares one copy of a hand, with its names.
+func (j *jobs) internHand(h hand) *hand {
+	if shared, ok := j.hands[h]; ok {
+		return shared
+	}
+	h.node, h.channel = j.intern(h.node), j.intern(h.channel)
+	if len(j.hands) >= maxInterned {
+		clear(j.hands)
+	}
+	j.hands[h] = &h
+	return &h
+}

@@ -47,13 +47,21 @@ type options struct {
 
 // run is who runs a job or ran it last, and how that ended.
 type run struct {
+	*hand
+	fence, epoch uint64
+	started      int64
+	result       uint64 // number of its result; 0: none
+	reason       string // why its last dispatch failed
+}
+
+// hand is a worker or a runner's process; all that it runs share it.
+type hand struct {
 	node, channel string
 	incarnation   uint64
-	fence, epoch  uint64
-	started       int64
-	result        uint64 // number of its result; 0: none
-	reason        string // why its last dispatch failed
 }
+
+// nobody has run what was ended before it ran.
+var nobody = new(hand)
 
 // line is the jobs of one queue that the same hands may run, in the order of
 // start.
@@ -100,12 +108,14 @@ type jobs struct {
 	gone   *idRing                   // ids of forgotten jobs, for the dedupe horizon
 	active *btree.BTreeG[orderItem]  // active jobs by fence: few, so no queue lists its own
 	names  map[string]string         // see intern; nil in a copy
+	hands  map[hand]*hand            // likewise
 }
 
 func newJobs() jobs {
 	return jobs{
 		byID:   make(map[job.ID]*record),
 		names:  make(map[string]string),
+		hands:  make(map[hand]*hand),
 		due:    btree.NewBTreeGOptions(timeLess, treeOptions),
 		ended:  btree.NewBTreeGOptions(timeLess, treeOptions),
 		busy:   new(btree.Map[string, *line]),
