@@ -33,6 +33,9 @@ func (e *FailError) Error() string { return e.Message }
 type Worker struct {
 	Nodes   []string // addresses; one is chosen at random, then the next
 	Queues  []string
+	// Create adds a queue that does not exist yet. Without it, a missing
+	// queue ends Run with an error.
+	Create  bool
 	Credits uint32 // jobs in hand at once, per queue; 0: 1
 	Handler Handler
 	Name    string        // for people
@@ -162,6 +165,9 @@ func (w *Worker) subscribe(ctx context.Context, c *Client) error {
 	w.mu.Unlock()
 	for _, queue := range w.Queues {
 		sid, err := c.Subscribe(ctx, queue, 0)
+		if w.Create && ErrorCode(err) == CodeQueueNotFound {
+			sid, err = createAndSubscribe(ctx, c, queue)
+		}
 		if err != nil {
 			return fmt.Errorf("subscribe to %q: %w", queue, err)
 		}
@@ -177,6 +183,15 @@ func (w *Worker) subscribe(ctx context.Context, c *Client) error {
 	}
 	w.Log.Info("worker is subscribed", "node", c.Node(), "worker", c.WID(), "queues", w.Queues)
 	return nil
+}
+
+// createAndSubscribe adds a queue, unless somebody else just has.
+func createAndSubscribe(ctx context.Context, c *Client, queue string) (sid string, err error) {
+	_, err = c.AddQueue(ctx, AddQueue{Name: queue, AllowOverrides: true})
+	if err != nil && ErrorCode(err) != CodeDuplicateQueue {
+		return "", err
+	}
+	return c.Subscribe(ctx, queue, 0)
 }
 
 // attend keeps the leases of jobs in hand alive until the connection ends, or

@@ -32,7 +32,7 @@ import (
 // Options say where to work and how.
 type Options struct {
 	Nodes    []string      // edges, host:port; the worker changes over when one is gone; none: 127.0.0.1:9876
-	Queues   []string      // at least one
+	Queues   []string      // at least one; one that does not exist yet is added
 	Credits  uint          // jobs in hand at once, per queue
 	Delay    time.Duration // spent in every handler before it begins
 	FailRate float64       // share of attempts that fail by dice, 0 to 1
@@ -89,7 +89,7 @@ func Run(ctx context.Context, o Options, log *slog.Logger) (err error) {
 		handler = witnessed(witness, handler)
 	}
 	w := overhop.Worker{
-		Nodes: o.Nodes, Queues: o.Queues, Credits: uint32(o.Credits), Name: o.Name, Log: log, Handler: handler,
+		Nodes: o.Nodes, Queues: o.Queues, Create: true, Credits: uint32(o.Credits), Name: o.Name, Log: log, Handler: handler,
 	}
 	return w.Run(ctx)
 }
