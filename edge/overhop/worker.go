@@ -31,8 +31,8 @@ func (e *FailError) Error() string { return e.Message }
 // Worker runs a queue's jobs: it connects to one of several nodes, stays
 // connected, and goes on with what it has in hand when it must change over.
 type Worker struct {
-	Nodes   []string // addresses; one is chosen at random, then the next
-	Queues  []string
+	Nodes  []string // addresses; one is chosen at random, then the next
+	Queues []string
 	// Create adds a queue that does not exist yet. Without it, a missing
 	// queue ends Run with an error.
 	Create  bool

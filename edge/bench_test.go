@@ -1,0 +1,178 @@
+package edge
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"yardmaster/edge/overhop"
+	"yardmaster/job"
+)
+
+// benchServer is a server on a real socket. Room that is offered is filled at
+// once, until left runs out.
+func benchServer(b *testing.B, left *atomic.Int64) (addr string, stop func()) {
+	h := &instantHands{left: left, offers: make(chan job.Offer, 1<<16)}
+	s := New(Config{Server: ServerConfig{Port: -1}}, newMemoryYard(), h, slog.New(slog.DiscardHandler))
+	h.server = s
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(b.Context())
+	var served sync.WaitGroup
+	served.Go(func() {
+		if err := s.Serve(ctx, ln); err != nil {
+			b.Error(err)
+		}
+	})
+	served.Go(func() { h.place(ctx) })
+	return ln.Addr().String(), func() { cancel(); served.Wait() }
+}
+
+// instantHands starts a job for every free credit and settles at once.
+type instantHands struct {
+	server *Server
+	left   *atomic.Int64
+	next   uint32
+	offers chan job.Offer
+}
+
+func (h *instantHands) Offer(o job.Offer) { h.offers <- o }
+
+// place starts jobs where there is room, one after another: an offer is
+// absolute, so only the newest counts, and Start itself brings the next.
+func (h *instantHands) place(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case o := <-h.offers:
+			if o.Free == 0 || h.left.Load() <= 0 {
+				continue
+			}
+			h.next++
+			a := job.Assignment{Job: job.ID{1, 15: byte(h.next)}, N: h.next, Attempt: 1, Queue: "jobs", Key: o.Key, Worker: o.Worker, Accepted: time.Now(), RunAt: time.Now()}
+			if h.server.Start(a, job.Spec{Params: []byte(`{"to":"someone@example.org","n":1234567}`)}) {
+				h.left.Add(-1)
+			}
+		}
+	}
+}
+
+func (h *instantHands) Report(_ job.Outcome, then func(job.Settled)) {
+	go then(job.Settled{State: job.Completed})
+}
+
+// BenchmarkQuestToDone is a job's whole way between edge and worker, both
+// ends: QUEST, ACK, DONE and their answers over TCP.
+func BenchmarkQuestToDone(b *testing.B) {
+	var left atomic.Int64
+	left.Store(int64(b.N))
+	addr, stop := benchServer(b, &left)
+	defer stop()
+	var done atomic.Int64
+	finished := make(chan struct{})
+	ctx, leave := context.WithCancel(b.Context())
+	var workers sync.WaitGroup
+	b.ReportAllocs()
+	b.ResetTimer()
+	for range 16 {
+		w := &overhop.Worker{
+			Nodes: []string{addr}, Queues: []string{"jobs"}, Credits: 32, Log: slog.New(slog.DiscardHandler),
+			Handler: func(context.Context, *overhop.Quest) (overhop.Raw, error) {
+				if done.Add(1) == int64(b.N) {
+					close(finished)
+				}
+				return nil, nil
+			},
+		}
+		workers.Go(func() {
+			if err := w.Run(ctx); err != nil {
+				b.Error(err)
+			}
+		})
+	}
+	<-finished
+	b.StopTimer()
+	leave()
+	workers.Wait()
+}
+
+// BenchmarkEnqueue is ENQUEUE over one connection with 256 under way.
+func BenchmarkEnqueue(b *testing.B) {
+	var none atomic.Int64
+	addr, stop := benchServer(b, &none)
+	defer stop()
+	c, err := overhop.Dial(b.Context(), addr, overhop.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	ctx, leave := context.WithCancel(b.Context())
+	var running sync.WaitGroup
+	running.Go(func() { c.Run(ctx) })
+	payload := overhop.Raw(overhop.AppendValue(nil, overhop.Fields{"to": "someone@example.org", "n": 1234567}))
+	room := make(chan struct{}, 256)
+	b.ReportAllocs()
+	b.ResetTimer()
+	for range b.N {
+		room <- struct{}{}
+		c.GoEnqueue(overhop.Enqueue{Queue: "jobs", Payload: payload}, func(_ string, err error) {
+			if err != nil {
+				b.Error(err)
+			}
+			<-room
+		})
+	}
+	for range cap(room) {
+		room <- struct{}{}
+	}
+	b.StopTimer()
+	leave()
+	running.Wait()
+}
+
+// BenchmarkIdleWorkers reports the memory of an idle registered worker: what
+// the process grew by, heap and stacks, less what a bare connection costs.
+func BenchmarkIdleWorkers(b *testing.B) {
+	const workers = 1000
+	var none atomic.Int64
+	for b.Loop() {
+		addr, stop := benchServer(b, &none)
+		before := inUse()
+		conns := make([]net.Conn, workers)
+		for i := range conns {
+			nc, err := net.Dial("tcp", addr)
+			if err != nil {
+				b.Fatal(err)
+			}
+			conns[i] = nc
+			c, err := overhop.Connect(b.Context(), nc, overhop.Options{})
+			if err != nil {
+				b.Fatal(err)
+			}
+			sub, _ := overhop.AppendFields(nil, overhop.TSubscribe, "s", overhop.Fields{"q": "jobs", "credits": 1})
+			nc.Write(sub)
+			nc.Read(make([]byte, 256))
+			_ = c
+		}
+		b.ReportMetric(float64(inUse()-before)/workers, "bytes/worker")
+		for _, nc := range conns {
+			nc.Close()
+		}
+		stop()
+	}
+}
+
+func inUse() uint64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapInuse + m.StackInuse
+}

@@ -1,0 +1,245 @@
+package edge
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"yardmaster/edge/overhop"
+	"yardmaster/job"
+)
+
+func TestAckTooLate(t *testing.T) {
+	bubble(t, Config{}, func(r *rig) {
+		p, sid := r.worker(3)
+		q := r.quest(p, 1, nil)
+		p.refused(overhop.TBeat, held(q), overhop.CodeJobNotActive)
+		time.Sleep(5 * time.Second)
+		if got := text(p.expect(overhop.TCredits, "0")); got != `{"credits":0,"reason":"STALLED","sid":"`+sid+`"}` {
+			t.Errorf("CREDITS is %s", got)
+		}
+		if o := r.hands.one(t); o.Status != job.Lost || o.Started {
+			t.Errorf("outcome is %+v", o)
+		}
+		if got := r.hands.room("jobs", p.wid); got != 0 {
+			t.Errorf("room of a stalled worker is %d", got)
+		}
+		p.refused(overhop.TAck, held(q), overhop.CodeAckTimeout)
+		p.refused(overhop.TDone, held(q), overhop.CodeAckTimeout)
+		p.ask(overhop.TCredit, fields{"sid": strings.ToUpper(sid), "credits": 2}, overhop.TOK)
+		if got := r.hands.room("jobs", p.wid); got != 2 {
+			t.Errorf("room after CREDIT is %d, want 2", got)
+		}
+		time.Sleep(rememberLate + time.Second)
+		p.refused(overhop.TAck, held(q), overhop.CodeLeaseLost)
+	})
+}
+
+func TestLease(t *testing.T) {
+	bubble(t, Config{}, func(r *rig) {
+		p, _ := r.worker(3)
+		q := r.quest(p, 1, nil)
+		p.ask(overhop.TAck, held(q), overhop.TOK)
+		p.ask(overhop.TAck, held(q), overhop.TOK)
+		for i, say := range []func(){
+			func() { p.ask(overhop.TBeat, held(q), overhop.TOK) },
+			func() { p.ask(overhop.TProgress, heldAnd(q, fields{"percent": 50, "data": "half"}), overhop.TOK) },
+			func() {
+				if got := num(p.ask(overhop.TLog, heldAnd(q, fields{"lines": []any{"a", fields{"msg": "b", "level": "info"}}}), overhop.TOK).Get("accepted")); got != 2 {
+					t.Errorf("%d lines accepted", got)
+				}
+			},
+			func() {
+				got := p.ask(overhop.TBeat, fields{"jobs": []any{held(q), fields{"jid": someJob, "tok": make([]byte, 16)}}}, overhop.TOK)
+				var oks []bool
+				for a := range got.Get("jobs").Items() {
+					ok, _ := a.Get("ok").Bool()
+					oks = append(oks, ok)
+				}
+				if !slices.Equal(oks, []bool{true, false}) || !strings.Contains(text(got), `"code":"LEASE_LOST"`) {
+					t.Errorf("BEAT of two is %s", text(got))
+				}
+			},
+		} {
+			time.Sleep(5900 * time.Millisecond)
+			if got := r.hands.outcomes(); len(got) > 0 {
+				t.Fatalf("before sign of life %d: %+v", i, got)
+			}
+			say()
+		}
+		time.Sleep(6 * time.Second)
+		if o := r.hands.one(t); o.Status != job.Lost || !o.Started {
+			t.Errorf("outcome is %+v", o)
+		}
+		if got := p.expect(overhop.TRecall, "0"); str(got.Get("reason")) != "LEASE_EXPIRED" || num(got.Get("grace_ms")) != 0 {
+			t.Errorf("RECALL is %s", text(got))
+		}
+	})
+}
+
+// A shorter lease may be asked for, and is kept to.
+func TestBeatShorter(t *testing.T) {
+	bubble(t, Config{}, func(r *rig) {
+		p, _ := r.worker(3)
+		q := r.quest(p, 1, nil)
+		p.ask(overhop.TAck, held(q), overhop.TOK)
+		p.ask(overhop.TBeat, heldAnd(q, fields{"extend_ms": 1000}), overhop.TOK)
+		time.Sleep(time.Second)
+		if o := r.hands.one(t); o.Status != job.Lost {
+			t.Errorf("outcome is %+v", o)
+		}
+	})
+}
+
+func TestConnectionLost(t *testing.T) {
+	bubble(t, Config{}, func(r *rig) {
+		p, _ := r.worker(3)
+		r.quest(p, 1, nil)
+		q := r.quest(p, 2, nil)
+		p.ask(overhop.TAck, held(q), overhop.TOK)
+		p.nc.Close()
+		if o := r.hands.one(t); o.Status != job.Lost || o.Started || o.N != 1 {
+			t.Errorf("outcome of the unacknowledged is %+v", o)
+		}
+		if got := r.hands.room("jobs", p.wid); got != 0 {
+			t.Errorf("room of a lost worker is %d", got)
+		}
+		if r.server.Start(assignment(p, 3), job.Spec{}) {
+			t.Error("started at a lost worker")
+		}
+		time.Sleep(6 * time.Second)
+		if o := r.hands.one(t); o.Status != job.Lost || !o.Started || o.N != 2 {
+			t.Errorf("outcome of the acknowledged is %+v", o)
+		}
+	})
+}
+
+// The token goes on over another connection.
+func TestResume_SameNode(t *testing.T) {
+	bubble(t, Config{}, func(r *rig) {
+		p, _ := r.worker(3)
+		q := r.quest(p, 1, nil)
+		p.ask(overhop.TAck, held(q), overhop.TOK)
+		p.nc.Close()
+		time.Sleep(5 * time.Second)
+		again, _ := r.worker(1)
+		again.ask(overhop.TBeat, held(q), overhop.TOK)
+		time.Sleep(5 * time.Second)
+		again.ask(overhop.TDone, heldAnd(q, fields{"credits": 2}), overhop.TOK)
+		if o := r.hands.one(t); o.Status != job.Success {
+			t.Errorf("outcome is %+v", o)
+		}
+		if got := r.hands.room("jobs", again.wid); got != 3 {
+			t.Errorf("room is %d, want 3", got)
+		}
+	})
+}
+
+func TestResume_OtherNode(t *testing.T) {
+	bubble(t, Config{}, func(r *rig) {
+		p, _ := r.worker(3)
+		r.yard.resume = func(id job.ID, n uint32, worker string) (job.Assignment, error) {
+			a := assignment(p, n)
+			a.Timeout = 8 * time.Second
+			return a, nil
+		}
+		tok := r.server.tokens.of(ref{theJob, 7})
+		h := fields{"jid": someJob, "tok": tok[:]}
+		p.ask(overhop.TBeat, h, overhop.TOK)
+		time.Sleep(5 * time.Second)
+		p.ask(overhop.TBeat, h, overhop.TOK)
+		time.Sleep(3 * time.Second)
+		if got := str(p.expect(overhop.TRecall, "0").Get("reason")); got != "DEADLINE" {
+			t.Errorf("RECALL is %s", got)
+		}
+		p.ask(overhop.TDone, h, overhop.TOK)
+		if o := r.hands.one(t); o.Status != job.Success || o.N != 7 {
+			t.Errorf("outcome is %+v", o)
+		}
+		tok = r.server.tokens.of(ref{theJob, 8})
+		p.ask(overhop.TDone, fields{"jid": someJob, "tok": tok[:]}, overhop.TOK)
+		if o := r.hands.one(t); o.N != 8 || !o.Started {
+			t.Errorf("outcome of a dispatch that was never here is %+v", o)
+		}
+	})
+}
+
+func TestDeadline(t *testing.T) {
+	for _, answers := range []bool{false, true} {
+		bubble(t, Config{}, func(r *rig) {
+			p, _ := r.worker(3)
+			q := r.quest(p, 1, func(a *job.Assignment) { a.Timeout = 1500 * time.Millisecond })
+			if q.Get("deadline").IsNil() {
+				t.Error("QUEST has no deadline")
+			}
+			p.ask(overhop.TAck, held(q), overhop.TOK)
+			time.Sleep(1500 * time.Millisecond)
+			if got := p.expect(overhop.TRecall, "0"); str(got.Get("reason")) != "DEADLINE" || num(got.Get("grace_ms")) != 2000 {
+				t.Errorf("RECALL is %s", text(got))
+			}
+			want := "Job timed out after 1.5s."
+			if answers {
+				p.ask(overhop.TFail, heldAnd(q, fields{"error": fields{"message": "stopped", "type": "cancelled"}}), overhop.TOK)
+				want = "stopped"
+			} else {
+				time.Sleep(2 * time.Second)
+			}
+			if o := r.hands.one(t); o.Status != job.TimedOut || !o.Started || o.Fault.Message != want {
+				t.Errorf("outcome is %+v %+v", o, o.Fault)
+			}
+		})
+	}
+}
+
+// A job whose deadline passes before its ACK never started.
+func TestDeadlineBeforeAck(t *testing.T) {
+	bubble(t, Config{}, func(r *rig) {
+		p, _ := r.worker(3)
+		r.quest(p, 1, func(a *job.Assignment) { a.Timeout = time.Second })
+		time.Sleep(time.Second)
+		p.expect(overhop.TCredits, "0")
+		if o := r.hands.one(t); o.Status != job.Lost || o.Started {
+			t.Errorf("outcome is %+v", o)
+		}
+	})
+}
+
+func TestStop(t *testing.T) {
+	for why, status := range map[job.RecallReason]job.Status{
+		job.RecallCancelled: job.Cancelled, job.RecallQueueGone: job.Cancelled, job.RecallDeadline: job.TimedOut,
+		job.RecallShutdown: job.Interrupted, job.RecallLease: job.Lost, job.RecallSuperseded: 0,
+	} {
+		t.Run(string(why), func(t *testing.T) {
+			bubble(t, Config{}, func(r *rig) {
+				p, sid := r.worker(3)
+				for _, acked := range []bool{false, true} {
+					q := r.quest(p, 1, nil)
+					if acked {
+						p.ask(overhop.TAck, held(q), overhop.TOK)
+					}
+					r.server.Stop(theJob, 1, why)
+					got := p.expect(overhop.TRecall, "0")
+					if str(got.Get("reason")) != string(why) || str(got.Get("jid")) != someJob {
+						t.Errorf("RECALL is %s", text(got))
+					}
+					if !acked && (why == job.RecallCancelled || why == job.RecallQueueGone || why == job.RecallSuperseded) {
+						if got := text(p.expect(overhop.TCredits, "0")); got != `{"credits":3,"reason":"RESTORED","sid":"`+sid+`"}` {
+							t.Errorf("CREDITS is %s", got)
+						}
+					}
+					time.Sleep(2 * time.Second)
+					outcomes := r.hands.outcomes()
+					if status == 0 && len(outcomes) == 0 {
+						continue
+					}
+					if len(outcomes) != 1 || outcomes[0].Status != status || outcomes[0].Started != acked {
+						t.Errorf("acknowledged %t: outcomes %+v, want status %s", acked, outcomes, status)
+					}
+				}
+				r.server.Stop(job.ID{9}, 9, why)
+				p.quiet()
+			})
+		})
+	}
+}
