@@ -1,0 +1,335 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"yardmaster/job"
+	"yardmaster/ledger"
+)
+
+// fakeRaft is a real ledger behind a log in memory: entries are applied in
+// order, each a delay after it was submitted.
+type fakeRaft struct {
+	t     testing.TB
+	delay time.Duration
+
+	mu     sync.Mutex
+	ledger *ledger.Ledger
+	index  uint64
+	term   uint64
+	log    []logged
+	lost   bool // leadership: nothing is committed any more
+	stuck  bool // nothing is committed, and nobody is told
+	flying int
+	most   int // flying at the same time
+	queue  chan *proposed
+	check  func(*ledger.Ledger) // after each entry
+}
+
+// logged is an entry as it was applied.
+type logged struct {
+	Proposal
+	submitted, applied time.Time
+	results            []ledger.Result
+}
+
+type proposed struct {
+	Proposal
+	at     time.Time
+	done   chan struct{}
+	commit Commit
+	err    error
+}
+
+var errNotLeader = errors.New("leadership is lost")
+
+func newFakeRaft(t testing.TB) *fakeRaft {
+	return &fakeRaft{t: t, ledger: ledger.New(), term: 1, queue: make(chan *proposed, 64), delay: 2 * time.Millisecond}
+}
+
+func (r *fakeRaft) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case p := <-r.queue:
+			if wait := r.delay - time.Since(p.at); wait > 0 {
+				pause(ctx, wait)
+			}
+			r.apply(p)
+		}
+	}
+}
+
+func (r *fakeRaft) apply(p *proposed) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.flying--
+	switch {
+	case r.stuck:
+		return
+	case r.lost:
+		p.err = errNotLeader
+	default:
+		r.index++
+		at := ledger.Stamp{Index: r.index, Term: r.term, At: p.At, Epoch: p.Epoch}
+		p.commit = Commit{Index: r.index, Results: r.ledger.Apply(at, p.Commands)}
+		r.log = append(r.log, logged{p.Proposal, p.at, time.Now(), p.commit.Results})
+		if r.check != nil {
+			r.check(r.ledger)
+		}
+	}
+	close(p.done)
+}
+
+func (r *fakeRaft) Submit(p Proposal) (func(context.Context) (Commit, error), error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.lost {
+		return nil, errNotLeader
+	}
+	r.flying++
+	r.most = max(r.most, r.flying)
+	e := &proposed{Proposal: p, at: time.Now(), done: make(chan struct{})}
+	r.queue <- e
+	return func(ctx context.Context) (Commit, error) {
+		select {
+		case <-e.done:
+			return e.commit, e.err
+		case <-ctx.Done():
+			return Commit{}, ctx.Err()
+		}
+	}, nil
+}
+
+func (r *fakeRaft) View(fn func(*ledger.Ledger)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	fn(r.ledger)
+}
+
+// set changes the fake's behaviour.
+func (r *fakeRaft) set(fn func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	fn()
+}
+
+// entries gives the log so far.
+func (r *fakeRaft) entries() []logged {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.log)
+}
+
+// commandsOf collects the commands of one type from entries.
+func commandsOf[C ledger.Command](entries []logged) (found []C) {
+	for _, e := range entries {
+		for _, c := range e.Commands {
+			if c, ok := c.(C); ok {
+				found = append(found, c)
+			}
+		}
+	}
+	return found
+}
+
+// fakeLanes are lanes in memory.
+type fakeLanes struct {
+	mu     sync.Mutex
+	lanes  []*fakeLane
+	made   bool // somebody made the streams
+	down   error
+	reads  int
+	tailed chan struct{} // closed when Tail is to end at once with an error
+}
+
+type fakeLane struct {
+	identity string
+	first    uint64 // of what is still there
+	records  []job.Record
+}
+
+func (l *fakeLanes) Ensure(_ context.Context, identities []string, create bool) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !create {
+		return nil
+	}
+	l.made = true
+	for i, identity := range identities {
+		if i == len(l.lanes) {
+			l.lanes = append(l.lanes, &fakeLane{first: 1})
+		}
+		l.lanes[i].identity = identity
+	}
+	return nil
+}
+
+func (l *fakeLanes) Info(_ context.Context, number uint8) (Lane, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.down != nil {
+		return Lane{}, l.down
+	}
+	if int(number) >= len(l.lanes) || l.lanes[number].identity == "" {
+		return Lane{}, errors.New("no such stream")
+	}
+	lane := l.lanes[number]
+	return Lane{Identity: lane.identity, Leader: "n1", First: lane.first, Last: uint64(len(lane.records))}, nil
+}
+
+func (l *fakeLanes) Read(_ context.Context, number uint8, from uint64, most int) ([]job.Record, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.reads++
+	if l.down != nil {
+		return nil, l.down
+	}
+	lane := l.lanes[number]
+	if from < lane.first {
+		return nil, fmt.Errorf("lane %d has no record %d", number, from)
+	}
+	if from > uint64(len(lane.records)) {
+		return nil, nil
+	}
+	records := lane.records[from-1:]
+	return slices.Clone(records[:min(most, len(records))]), nil
+}
+
+func (l *fakeLanes) Tail(ctx context.Context, _ func(job.Record)) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-l.tailed:
+		return errors.New("the subscription broke")
+	}
+}
+
+func (l *fakeLanes) Load(_ context.Context, at job.Position) ([]byte, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	lane := l.lanes[at.Lane]
+	if at.Seq < lane.first || at.Seq > uint64(len(lane.records)) {
+		return nil, ErrRecordGone
+	}
+	return lane.records[at.Seq-1].Body, nil
+}
+
+// store appends a record to a lane, as a publish that is acknowledged.
+func (l *fakeLanes) store(number uint8, queue, key, body string) job.Record {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for len(l.lanes) <= int(number) {
+		l.lanes = append(l.lanes, &fakeLane{first: 1})
+	}
+	lane := l.lanes[number]
+	r := job.Record{
+		Position: job.Position{Lane: number, Seq: uint64(len(lane.records)) + 1},
+		Queue:    queue, Key: key, Stored: time.Now(), Body: []byte(body),
+	}
+	lane.records = append(lane.records, r)
+	return r
+}
+
+func (l *fakeLanes) set(fn func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	fn()
+}
+
+// fakeTales are the three streams, which store only what follows on.
+type fakeTales struct {
+	t testing.TB
+
+	mu      sync.Mutex
+	stories [3][]Tale
+	down    bool   // nothing is stored
+	faults  string // what befalls the next messages: 'k' kept but not acknowledged, 'r' refused, '.' nothing
+	lines   []string
+	watched bool
+}
+
+var errWrongLast = errors.New("the stream ends elsewhere")
+
+func (f *fakeTales) LastTold(_ context.Context, s Story) (seq, number uint64, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.down {
+		return 0, 0, errors.New("no leader")
+	}
+	tales := f.stories[s]
+	if len(tales) == 0 {
+		return 0, 0, nil
+	}
+	last := tales[len(tales)-1]
+	return uint64(len(tales)), last.First + last.Count - 1, nil
+}
+
+func (f *fakeTales) Append(s Story, t Tale, expect uint64, done func(uint64, error)) {
+	f.mu.Lock()
+	seq, err := f.append(s, t, expect)
+	f.mu.Unlock()
+	time.AfterFunc(time.Millisecond, func() { done(seq, err) })
+}
+
+func (f *fakeTales) append(s Story, t Tale, expect uint64) (uint64, error) {
+	fault := byte('.')
+	if f.faults != "" {
+		fault, f.faults = f.faults[0], f.faults[1:]
+	}
+	tales := f.stories[s]
+	switch {
+	case f.down || fault == 'r':
+		return 0, errors.New("refused")
+	case expect != uint64(len(tales)):
+		return 0, errWrongLast
+	}
+	next := uint64(1)
+	if n := len(tales); n > 0 {
+		next = tales[n-1].First + tales[n-1].Count
+	}
+	if t.First != next || t.Count == 0 {
+		f.t.Errorf("%s: %d items from number %d on, want them from %d", s, t.Count, t.First, next)
+	}
+	f.stories[s] = append(tales, t)
+	if fault == 'k' {
+		return 0, errors.New("no answer")
+	}
+	return uint64(len(tales)) + 1, nil
+}
+
+func (f *fakeTales) Watched(string, string) bool { return f.watched }
+
+func (f *fakeTales) Live(event, _ string, _ []byte) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.lines = append(f.lines, event)
+}
+
+// told gives the tales of a story.
+func (f *fakeTales) told(s Story) []Tale {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.stories[s])
+}
+
+// items counts the items told of a story.
+func (f *fakeTales) items(s Story) (n uint64) {
+	for _, t := range f.told(s) {
+		n += t.Count
+	}
+	return n
+}
+
+func (f *fakeTales) set(fn func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	fn()
+}
