@@ -1,0 +1,144 @@
+package runnerpool
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"yardmaster/job"
+	"yardmaster/runnerpool/rrq"
+)
+
+func TestOutcomes(t *testing.T) {
+	y := startYard(t, testConfig("", nil))
+	o := y.do("echo", nil)
+	y.expect(o, job.Success, true, "")
+	if string(o.Result.Data) != `{"n":9007199254740993}` || o.Result.Msgpack {
+		t.Errorf("result is %s", o.Result.Data)
+	}
+	o = y.do("retry", nil)
+	y.expect(o, job.Retry, true, "Job requested retry")
+	if o.RetryAfter == nil || *o.RetryAfter != 0 {
+		t.Errorf("negative delay becomes %v, want 0", o.RetryAfter)
+	}
+	y.expect(y.do("timeout", within(1500*time.Millisecond)), job.TimedOut, true, "Job timed out after 1.5s.")
+	o = y.do("error", nil)
+	y.expect(o, job.Error, true, "m")
+	if f := o.Fault; f.Type != "t" || f.Code != "c" || string(f.Details) != "[1]" {
+		t.Errorf("fault is %+v", f)
+	}
+	y.expect(y.do("bare-error", nil), job.Error, true, "Job failed")
+	o = y.do("unknown", nil)
+	y.expect(o, job.Error, true, "Handler not found")
+	if o.Fault.Type != job.HandlerNotFound {
+		t.Errorf("type is %q", o.Fault.Type)
+	}
+	o = y.do("", nil)
+	y.expect(o, job.Error, false, "Handler name is missing")
+	if o.Fault.Type != job.HandlerNotFound {
+		t.Errorf("type is %q", o.Fault.Type)
+	}
+	y.expect(y.do("wait", within(200*time.Millisecond)), job.TimedOut, true, "Job execution timed out")
+	if s := y.Status()[0]; s.Members[0].Restarts != 0 {
+		t.Errorf("runner was restarted: %+v", s)
+	}
+}
+
+func TestContextOfRequest(t *testing.T) {
+	y := startYard(t, testConfig("", nil))
+	y.n++
+	a := assignment(y.n, "a#b", y.awaitOffer(1))
+	a.Function, a.Attempt, a.N, a.Fence = "r#context", 3, 5, 1<<60
+	spec := job.Spec{Trace: map[string]string{"traceparent": "t"}}
+	begin := time.Now()
+	if !y.Start(a, spec) {
+		t.Fatal("not started")
+	}
+	o := y.awaitOutcome()
+	var c rrq.Context
+	if err := json.Unmarshal(o.Result.Data, &c); err != nil {
+		t.Fatal(err)
+	}
+	_, port, _ := strings.Cut(a.Worker, "/")
+	if c.JobID != a.Job.String() || c.Attempt != 3 || c.QueueName != "q" || c.Fence != 1<<60 ||
+		c.Trace["traceparent"] != "t" || c.WorkerID != "yard_n_"+port || !c.EnqueueTime.Equal(a.Accepted.Truncate(time.Microsecond)) {
+		t.Errorf("context is %+v", c)
+	}
+	if d := c.Deadline.Sub(begin); d < 10*time.Second-time.Millisecond || d > 11*time.Second {
+		t.Errorf("deadline is in %s, want 10s", d)
+	}
+}
+
+func TestUnsendableParams(t *testing.T) {
+	y := startYard(t, testConfig("", nil))
+	for name, spec := range map[string]job.Spec{
+		"msgpack": {Payload: []byte{0xc0}},
+		"huge":    specOf(`{"x":"` + strings.Repeat("x", rrq.MaxFrame) + `"}`),
+		"array":   specOf(`[1]`),
+	} {
+		y.n++
+		if !y.Start(assignment(y.n, "echo", y.awaitOffer(1)), spec) {
+			t.Fatal("not started")
+		}
+		if o := y.awaitOutcome(); o.Status != job.Error || o.Started || o.Fault.Type != job.FaultInvalid {
+			t.Errorf("%s: outcome is %+v, %+v", name, o, o.Fault)
+		}
+	}
+	y.expect(y.do("echo", nil), job.Success, true, "")
+}
+
+// What a runner does to its wire costs it an attempt, never the pool.
+func TestRunnerBreaksTheWire(t *testing.T) {
+	y := startYard(t, testConfig("raw", nil))
+	const prefix = "Runner transport error: "
+	for _, test := range []struct{ function, text string }{
+		{"plain", ""},
+		{"twice", ""},
+		{"plain", ""},
+		{"stranger-first", ""},
+		{"foreign-job", prefix + `runner outcome mismatch: job_id is "other"`},
+		{"garbage", prefix + "malformed message: envelope"},
+		{"huge", prefix + "read response: frame of 17825792 bytes is larger than the limit of 16777216"},
+		{"eof", prefix + "runner closed the connection"},
+		{"plain", ""},
+		{"answer-and-close", ""},
+	} {
+		o := y.do(test.function, nil)
+		if test.text == "" {
+			y.expect(o, job.Success, true, "")
+		} else if o.Status != job.Error || !o.Started || !strings.HasPrefix(o.Fault.Message, test.text) {
+			t.Errorf("%s: outcome is %+v, %+v, want %q", test.function, o, o.Fault, test.text)
+		}
+	}
+	if s := y.Status()[0]; s.Members[0].Restarts != 0 {
+		t.Errorf("runner was restarted: %+v", s)
+	}
+}
+
+func TestConnectionPerRequest(t *testing.T) {
+	y := startYard(t, testConfig("raw", func(c *RunnerConfig) { c.Connections = ConnPerRequest }))
+	for range 5 {
+		y.expect(y.do("answer-and-close", nil), job.Success, true, "")
+	}
+}
+
+func TestNeverAnswers(t *testing.T) {
+	y := startYard(t, testConfig("raw", nil))
+	y.do("plain", nil)
+	before := y.Status()[0].Members[0].PID
+	y.expect(y.do("never", within(time.Millisecond)), job.TimedOut, true, "Job timed out after 0.001s.")
+	y.expect(y.do("plain", nil), job.Success, true, "")
+	if after := y.Status()[0].Members[0].PID; after == before {
+		t.Error("a runner that never answers was not replaced")
+	}
+}
+
+func TestResponseTimeout(t *testing.T) {
+	y := startYard(t, testConfig("", func(c *RunnerConfig) { c.ResponseTimeout = 0.05 }))
+	before := y.pid()
+	y.expect(y.do("wait", nil), job.Error, true, "Runner transport error: runner response timeout")
+	if y.pid() != before {
+		t.Error("a runner that heeds a cancel was replaced")
+	}
+}

@@ -1,0 +1,209 @@
+package runnerpool
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"yardmaster/internal/frame"
+	"yardmaster/runnerpool/rrq"
+)
+
+// The test binary is also the runner, and a node: the environment says so.
+const (
+	runnerMode = "YARD_TEST_RUNNER"
+	nodeMode   = "YARD_TEST_NODE"
+)
+
+func TestMain(m *testing.M) {
+	if mode := os.Getenv(runnerMode); mode != "" {
+		playRunner(mode, socketOf(os.Args, os.Getenv(socketEnv)))
+	}
+	if dir := os.Getenv(nodeMode); dir != "" {
+		playNode(dir)
+	}
+	os.Exit(m.Run())
+}
+
+func socketOf(args []string, socket string) string {
+	for i, arg := range args[:len(args)-1] {
+		if arg == socketArg {
+			socket = args[i+1]
+		}
+	}
+	return socket
+}
+
+// playRunner is a runner with every vice there is.
+func playRunner(mode, socket string) {
+	switch mode {
+	case "crash-before-bind":
+		fmt.Fprintln(os.Stderr, "no configuration")
+		os.Exit(3)
+	case "never-binds":
+		select {}
+	case "elsewhere":
+		socket = "127.0.0.1:0"
+	case "ignores-term":
+		signal.Ignore(syscall.SIGTERM)
+	case "tells":
+		fmt.Println("args:", strings.Join(os.Args[1:], " "))
+		fmt.Println("env:", os.Getenv(socketEnv))
+		fmt.Fprintln(os.Stderr, `{"level":"debug","n":12345678901234567890}`)
+		fmt.Println(strings.Repeat("x", 3*maxLine))
+		fmt.Println("end")
+	}
+	ln, err := net.Listen("tcp", socket)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	if mode == "raw" {
+		playRaw(ln)
+	}
+	fmt.Fprintln(os.Stderr, rrq.Serve(context.Background(), ln, handle))
+	os.Exit(1)
+}
+
+func handle(ctx context.Context, r *rrq.Request) rrq.Outcome {
+	success := rrq.Outcome{Status: rrq.Success, Result: r.Params}
+	switch r.Function {
+	case "echo":
+		return success
+	case "context":
+		b, err := json.Marshal(r.Context)
+		if err != nil {
+			panic(err)
+		}
+		return rrq.Outcome{Status: rrq.Success, Result: b}
+	case "pid":
+		return rrq.Outcome{Status: rrq.Success, Result: fmt.Append(nil, os.Getpid())}
+	case "wait": // until cancelled
+		<-ctx.Done()
+		return rrq.Outcome{}
+	case "late": // a little, but heedless of a cancel
+		<-ctx.Done()
+		return success
+	case "hang":
+		select {}
+	case "crash":
+		os.Exit(7)
+	case "exit0":
+		os.Exit(0)
+	case "fork":
+		child := exec.Command("sleep", "1000")
+		if err := child.Start(); err != nil {
+			return rrq.Outcome{Fault: &rrq.Fault{Message: err.Error()}}
+		}
+		return rrq.Outcome{Status: rrq.Success, Result: fmt.Append(nil, child.Process.Pid)}
+	case "retry":
+		after := -1.0
+		return rrq.Outcome{Status: rrq.Retry, RetryAfter: &after}
+	case "timeout":
+		return rrq.Outcome{Status: rrq.Timeout, Fault: &rrq.Fault{}}
+	case "error":
+		return rrq.Outcome{Status: rrq.Error, Fault: &rrq.Fault{Message: "m", Type: "t", Code: "c", Details: json.RawMessage(`[1]`)}}
+	case "bare-error":
+		return rrq.Outcome{Status: rrq.Error}
+	}
+	return rrq.Outcome{Status: rrq.Error, Fault: &rrq.Fault{Type: rrq.HandlerNotFound}}
+}
+
+// playRaw answers with bytes no runtime would send, by the function's name.
+func playRaw(ln net.Listener) {
+	for {
+		nc, err := ln.Accept()
+		if err != nil {
+			os.Exit(1)
+		}
+		go func() {
+			frames := frame.NewReader(nc, rrq.MaxFrame)
+			for {
+				b, err := frames.Next()
+				if err != nil {
+					_ = nc.Close()
+					return
+				}
+				var m struct {
+					Type    string
+					Payload struct {
+						RequestID string `json:"request_id"`
+						JobID     string `json:"job_id"`
+						Function  string `json:"function_name"`
+					}
+				}
+				if json.Unmarshal(b, &m) == nil && m.Type == "request" {
+					_, _ = nc.Write(raw(nc, m.Payload.Function, m.Payload.JobID, m.Payload.RequestID))
+				}
+			}
+		}()
+	}
+}
+
+func raw(nc net.Conn, function, id, request string) []byte {
+	answer := func(id, request string) []byte {
+		return frame.Append(nil, fmt.Appendf(nil, `{"type":"response","payload":{"job_id":%q,"request_id":%q,"status":"success"}}`, id, request))
+	}
+	switch function {
+	case "twice":
+		return append(answer(id, request), answer(id, request)...)
+	case "stranger-first":
+		return append(answer(id, "other"), answer(id, request)...)
+	case "foreign-job":
+		return answer("other", request)
+	case "garbage":
+		return frame.Append(nil, []byte("garbage"))
+	case "huge":
+		return frame.Append(nil, make([]byte, 17<<20))
+	case "eof":
+		_ = nc.Close()
+	case "answer-and-close":
+		_, _ = nc.Write(answer(id, request))
+		_ = nc.Close()
+	case "never":
+		return nil
+	}
+	return answer(id, request)
+}
+
+// playNode runs one pool until it is killed, and tells its runner's pid and
+// that of a process the runner forked.
+func playNode(dir string) {
+	h := newHands()
+	cfg := testConfig("", func(c *RunnerConfig) { c.MaxInFlight = 2 })
+	cfg.Dir = dir
+	p := New(cfg, "n", h, slog.New(slog.DiscardHandler))
+	go func() {
+		_ = p.Run(context.Background()) // killed before it returns
+	}()
+	w := h.awaitOffer(2)
+	for n, function := range []string{"pid", "fork"} {
+		p.Start(assignment(n+1, function, w), specOf(`{}`))
+		fmt.Println(string(h.awaitOutcome().Result.Data))
+	}
+	time.Sleep(time.Hour)
+}
+
+func startNode(dir string) (cmd *exec.Cmd, runner, forked int, err error) {
+	cmd = exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), nodeMode+"="+dir)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err == nil {
+		_, err = fmt.Fscan(bufio.NewReader(out), &runner, &forked)
+	}
+	return cmd, runner, forked, err
+}

@@ -1,0 +1,269 @@
+package runnerpool
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"yardmaster/job"
+)
+
+func TestProcessEndsUnderAJob(t *testing.T) {
+	y := startYard(t, testConfig("", nil))
+	for function, how := range map[string]string{"crash": "exit status 7", "exit0": "exit status 0"} {
+		a := y.begin(function, nil)
+		y.expect(y.awaitOutcome(), job.Lost, true, "runner "+a.Worker+" ended: "+how)
+	}
+	y.expect(y.do("echo", nil), job.Success, true, "")
+}
+
+// The end is noticed by the process, not by its sockets, which a child may
+// hold; and what it forked goes with it.
+func TestForkedChildren(t *testing.T) {
+	y := startYard(t, testConfig("", nil))
+	child, err := strconv.Atoi(string(y.do("fork", nil).Result.Data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o := y.do("crash", nil); o.Status != job.Lost {
+		t.Fatalf("outcome is %+v", o)
+	}
+	awaitGone(t, child, 2*time.Second)
+	child, err = strconv.Atoi(string(y.do("fork", nil).Result.Data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	y.close()
+	awaitGone(t, child, 2*time.Second)
+}
+
+// awaitReason waits until a pool that is not up says why.
+func (y *yard) awaitReason(part string) PoolStatus {
+	y.t.Helper()
+	late, tick := time.After(patience), time.NewTicker(5*time.Millisecond)
+	defer tick.Stop()
+	for {
+		s := y.Status()[0]
+		if s.Up == 0 && strings.Contains(s.Reason, part) {
+			return s
+		}
+		select {
+		case <-tick.C:
+		case <-late:
+			y.t.Fatalf("status is %+v, want reason %q", s, part)
+		}
+	}
+}
+
+func TestRunnersThatDoNotComeUp(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = taken.Close() }) // after the parallel tests below
+	port := taken.Addr().(*net.TCPAddr).Port
+	for _, test := range []struct {
+		name, mode, reason string
+		change             func(*RunnerConfig)
+	}{
+		{"crash before bind", "crash-before-bind", "ended before it listened: exit status 3", nil},
+		{"never binds", "never-binds", "does not listen in time; does it take its socket from RRQ_RUNNER_TCP_SOCKET or --tcp-socket?", nil},
+		{"binds elsewhere", "elsewhere", "does not listen in time", nil},
+		{"port taken", "", fmt.Sprintf("port %d: port is in use by another process", port), func(c *RunnerConfig) { c.TCPPort = port }},
+		{"binary missing", "", "program /no/such/runner not found; check cmd and PATH", func(c *RunnerConfig) { c.Cmd = []string{"/no/such/runner"} }},
+		{"directory missing", "", "working directory /no/such/dir does not exist; check cwd", func(c *RunnerConfig) { c.Cwd = "/no/such/dir" }},
+		{"crash loop", "crash-before-bind", "crash loop, 5 ends within 1m0s; last: ended before it listened: exit status 3", nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			cfg := testConfig(test.mode, test.change)
+			cfg.ConnectTimeoutMS = 300
+			if test.mode == "crash-before-bind" {
+				cfg.ConnectTimeoutMS = 0
+			}
+			y := startYard(t, cfg)
+			y.awaitReason(test.reason)
+			if len(y.offers) != 0 {
+				t.Errorf("offers are %v, want none", y.offers)
+			}
+		})
+	}
+}
+
+// A runner that ends on every job is not offered for ever.
+func TestCrashLoopByJobs(t *testing.T) {
+	y := startYard(t, testConfig("", nil))
+	for range loopEnds {
+		if o := y.do("crash", nil); o.Status != job.Lost {
+			t.Fatalf("outcome is %s", o.Status)
+		}
+	}
+	if s := y.awaitReason("crash loop"); s.Looping != 1 {
+		t.Errorf("status is %+v", s)
+	}
+}
+
+// Somebody else who answers on the port is not taken for the runner.
+func TestStrangerOnThePort(t *testing.T) {
+	own, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = own.Close() }()
+	port := own.Addr().(*net.TCPAddr).Port
+	if err := listener(port, syscall.Getpgrp()); err != nil {
+		t.Errorf("own listener: %v", err)
+	}
+	y := startYard(t, testConfig("", nil))
+	runner, err := strconv.Atoi(y.pid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := listener(port, runner); err == nil || !strings.Contains(err.Error(), errStranger.Error()) {
+		t.Errorf("the test's listener is taken for the runner's: %v", err)
+	}
+	if err := listener(y.Status()[0].Members[0].Port, runner); err != nil {
+		t.Errorf("the runner's own listener: %v", err)
+	}
+}
+
+// kill -9 of the node: its runner dies with it, what the runner forked at the
+// node's next start, and nobody else.
+func TestKilledNodeLeavesNoOrphan(t *testing.T) {
+	dir := t.TempDir()
+	node, runner, forked, err := startNode(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := node.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = node.Wait() // killed
+	awaitGone(t, runner, 2*time.Second)
+	if _, alive := stat(forked); !alive {
+		t.Skip("the forked process did not survive here; nothing to reap")
+	}
+	cfg := testConfig("", nil)
+	cfg.Dir = dir
+	y := startYard(t, cfg)
+	y.expect(y.do("echo", nil), job.Success, true, "")
+	awaitGone(t, forked, 2*time.Second)
+	y.close()
+	if b, err := os.ReadFile(filepath.Join(dir, "runners.json")); err != nil || len(b) > 0 {
+		t.Errorf("list of runners after a clean stop is %q, %v", b, err)
+	}
+}
+
+// A pid that was given to somebody else since is left alone.
+func TestReapSparesStrangers(t *testing.T) {
+	dir := t.TempDir()
+	self := fmt.Sprintf(`{"pid":%d,"start":1,"marker":"YARD_RUNNER=x","worker":"r/1"}`+"\n"+`{"pid":`, os.Getppid())
+	if err := os.WriteFile(filepath.Join(dir, "runners.json"), []byte(self), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := newRoster(dir).reap(); n != 0 || err != nil {
+		t.Errorf("reaped %d, %v", n, err)
+	}
+}
+
+func TestNothingLeaks(t *testing.T) {
+	y := startYard(t, testConfig("", func(c *RunnerConfig) { c.PoolSize = 1 }))
+	y.do("echo", nil)
+	before := descriptors(t)
+	for range 4 {
+		y.do("crash", nil)
+		y.do("echo", nil)
+	}
+	if after := descriptors(t); after > before {
+		t.Errorf("descriptors grow from %d to %d", before, after)
+	}
+	y.close()
+	for pid, s := range processes() {
+		if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err == nil && s.state == 'Z' &&
+			strings.Contains(string(b), fmt.Sprintf(") Z %d ", os.Getpid())) {
+			t.Errorf("zombie: %s", b)
+		}
+	}
+}
+
+func descriptors(t *testing.T) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}
+
+// buffer is a log that may be read while it is written.
+type buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+func TestSocketHandOverAndOutput(t *testing.T) {
+	for _, test := range []struct {
+		via      string
+		cmd      []string
+		env, arg bool
+	}{
+		{via: SocketBoth, env: true, arg: true},
+		{via: SocketEnv, env: true},
+		{via: SocketArg, arg: true},
+		{via: SocketBoth, cmd: []string{os.Args[0], socketArg, socketPlaceholder}, env: true, arg: true},
+	} {
+		log := &buffer{}
+		cfg := testConfig("tells", func(c *RunnerConfig) {
+			c.SocketVia = test.via
+			if test.cmd != nil {
+				c.Cmd = test.cmd
+			}
+		})
+		y := runYard(t, cfg, slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})))
+		w := y.awaitOffer(1)
+		addr := "127.0.0.1:" + strings.TrimPrefix(w, "r/")
+		y.close()
+		got := log.String()
+		want := []string{
+			`"line":"args: "`, `"line":"env:"`,
+			`"level":"DEBUG","msg":"runner output","runner":"r","member":0,"port":` + strings.TrimPrefix(w, "r/") +
+				`,"stream":"stderr","record":{"level":"debug","n":12345678901234567890}`,
+			`"line":"` + strings.Repeat("x", maxLine) + `","truncated":true`,
+			`"stream":"stdout","line":"end"`,
+		}
+		if test.arg {
+			want[0] = `"line":"args: --tcp-socket ` + addr + `"`
+		}
+		if test.env {
+			want[1] = `"line":"env: ` + addr + `"`
+		} else {
+			want[1] = `"line":"env: "`
+		}
+		for _, part := range want {
+			if !strings.Contains(got, part) {
+				t.Errorf("%s: log lacks %.200s:\n%.3000s", test.via, part, got)
+			}
+		}
+	}
+}
