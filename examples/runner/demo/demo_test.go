@@ -1,0 +1,111 @@
+package demo
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"yardmaster/runnerpool/rrq"
+)
+
+// startRunner runs Main on a free port and returns a connection to it.
+func startRunner(t *testing.T) *rrq.Conn {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := ln.Addr().String()
+	if err := ln.Close(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- Main(ctx, []string{"--tcp-socket", addr}) }()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	var conn *rrq.Conn
+	for conn == nil {
+		select {
+		case err := <-done:
+			t.Fatalf("runner ended: %v", err)
+		case <-tick.C:
+			conn, _ = rrq.Dial(t.Context(), addr)
+		}
+	}
+	t.Cleanup(func() {
+		_ = conn.Close()
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("main: %v", err)
+		}
+	})
+	return conn
+}
+
+func do(t *testing.T, c *rrq.Conn, function, params string, attempt uint32) rrq.Outcome {
+	t.Helper()
+	r := rrq.Request{RequestID: fmt.Sprintf("j#%d", attempt), JobID: "j", Function: function, Params: []byte(params),
+		Context: rrq.Context{Attempt: attempt, EnqueueTime: time.Now(), Fence: 77}}
+	o, err := c.Do(t.Context(), &r)
+	if err != nil {
+		t.Fatalf("%s: %v", function, err)
+	}
+	return o
+}
+
+func TestHandlers(t *testing.T) {
+	witnessed := filepath.Join(t.TempDir(), "witness")
+	t.Setenv(WitnessEnv, witnessed)
+	c := startRunner(t)
+	for _, test := range []struct {
+		function, params string
+		attempt          uint32
+		status, result   string
+	}{
+		{"echo", `{"n":9007199254740993}`, 1, rrq.Success, `{"n":9007199254740993}`},
+		{"sleep", `{"ms":1}`, 2, rrq.Success, `{"ms":1}`},
+		{"fail", `{"message":"x"}`, 3, rrq.Error, ``},
+		{"retry", `{"times":1,"after":0.5}`, 1, rrq.Retry, ``},
+		{"retry", `{"times":1}`, 2, rrq.Success, `{"attempt":2}`},
+		{"big", `{"bytes":3}`, 6, rrq.Success, `"xxx"`},
+		{"big", `{"bytes":17000000}`, 7, rrq.Error, ``},
+		{"sleep", `{"ms":"x"}`, 8, rrq.Error, ``},
+		{"nobody", `{}`, 9, rrq.Error, ``},
+	} {
+		o := do(t, c, test.function, test.params, test.attempt)
+		if o.Status != test.status || string(o.Result) != test.result {
+			t.Errorf("%s %s gives %s %s %+v", test.function, test.params, o.Status, o.Result, o.Fault)
+		}
+		if test.function == "nobody" && o.Fault.Type != rrq.HandlerNotFound {
+			t.Errorf("unknown function gives %+v", o.Fault)
+		}
+	}
+	b, err := os.ReadFile(witnessed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
+	if len(lines) != 8 || lines[0] != "j#1 j 1 77" || lines[1] != "j#2 j 2 77" {
+		t.Errorf("witness has %d lines: %q", len(lines), lines)
+	}
+}
+
+func TestMainRefusesSockets(t *testing.T) {
+	for _, socket := range []string{"", "9000", "10.0.0.1:9000", "0.0.0.0:9000", "127.0.0.1:0", "127.0.0.1:70000", "example.org:9000"} {
+		t.Setenv(SocketEnv, socket)
+		if err := Main(t.Context(), nil); err == nil {
+			t.Errorf("socket %q was taken", socket)
+		}
+	}
+	for _, socket := range []string{"127.0.0.1:9000", "localhost:9000", "[::1]:9000"} {
+		if _, err := loopback(socket); err != nil {
+			t.Error(err)
+		}
+	}
+}
