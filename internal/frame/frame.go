@@ -111,31 +111,25 @@ func (r *Reader) need(n int) error {
 	return nil
 }
 
-// makeRoom leaves space for at least one more byte of the n that are wanted:
-// it moves the unread bytes to the front, and grows the buffer by what has
-// arrived so far, within readAhead.
+// makeRoom leaves space for at least one more byte of the n that are wanted.
+// It moves the unread bytes to the front at most once a frame, and grows a full
+// buffer by what has arrived so far, within readAhead.
 func (r *Reader) makeRoom(n int) {
-	if r.end < len(r.buf) && r.at+n <= len(r.buf) {
-		return
-	}
 	have := r.end - r.at
-	if have < len(r.buf) && n <= len(r.buf) {
+	if r.at > 0 && r.at+n > len(r.buf) {
 		copy(r.buf, r.buf[r.at:r.end])
 		r.at, r.end = 0, have
+	}
+	if r.end < len(r.buf) {
 		return
 	}
-	if have == len(r.buf) {
-		step := min(max(have, firstBuffer), readAhead)
-		if have > readAhead {
-			step = have / 2 // what is here already vouches for more
-		}
-		grown := make([]byte, min(max(n, firstBuffer), have+step))
-		copy(grown, r.buf[r.at:r.end])
-		r.buf = grown
-	} else {
-		copy(r.buf, r.buf[r.at:r.end])
+	step := min(max(have, firstBuffer), readAhead)
+	if have > readAhead {
+		step = have / 2 // what is here already vouches for more
 	}
-	r.at, r.end = 0, have
+	grown := make([]byte, min(max(n, firstBuffer), have+step))
+	copy(grown, r.buf[:r.end])
+	r.buf = grown
 }
 
 func (r *Reader) failure(err error) error {
