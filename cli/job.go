@@ -252,7 +252,7 @@ func jobTable(out io.Writer, j *jobAnswer) {
 	row("priority", fmt.Sprint(j.Priority))
 	row("attempts", attempt(j))
 	if j.Dispatches > 0 {
-		row("dispatches", fmt.Sprintf("%d, %d of them lost", j.Dispatches, j.Losses))
+		row("dispatches", dispatches(j))
 	}
 	row("timeout", milliseconds(j.TimeoutMS))
 	row("retry interval", milliseconds(j.RetryInterval))
@@ -266,6 +266,13 @@ func jobTable(out io.Writer, j *jobAnswer) {
 		row("trace "+name, j.Trace[name])
 	}
 	row("record", fmt.Sprintf("lane %d, sequence %d", j.Lane, j.Seq))
+}
+
+func dispatches(j *jobAnswer) string {
+	if j.Losses == 0 {
+		return fmt.Sprint(j.Dispatches)
+	}
+	return fmt.Sprintf("%d, %d of them lost", j.Dispatches, j.Losses)
 }
 
 // value shows JSON as it is, and MessagePack, which a terminal cannot show, in
