@@ -146,6 +146,23 @@ func TestLedger_FoldsAheadOfTime(t *testing.T) {
 	}
 }
 
+func TestLedger_ListsNoImpossiblePage(t *testing.T) {
+	l, stamp := led(t)
+	f, p, s := batch(0, 3, "")
+	p.Placements, s.Ends = p.Placements[:2], s.Ends[:1]
+	l.Apply(stamp, []Command{f, p, s})
+	for _, state := range []job.State{job.New, job.Waiting, job.Delayed, job.Active, job.Completed, job.Failed} {
+		for _, page := range [][2]int{{-1, 5}, {0, 0}, {0, -1}, {9, 5}, {1 << 62, 1 << 62}} {
+			if views := l.List("mail", state, page[0], page[1]); len(views) > 0 {
+				t.Errorf("%d %s jobs after %d, at most %d", len(views), state, page[0], page[1])
+			}
+		}
+	}
+	if views := l.List("mail", job.Completed, 0, 5); len(views) != 1 {
+		t.Errorf("%d completed jobs listed", len(views))
+	}
+}
+
 func TestLedger_ClipsReasons(t *testing.T) {
 	l, stamp := led(t)
 	f, p, s := batch(0, 1, "")

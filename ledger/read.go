@@ -225,7 +225,7 @@ func (l *Ledger) Queues() []QueueView {
 // after the first skip.
 func (l *Ledger) List(queue string, state job.State, skip, most int) []job.View {
 	q := l.queues.get(queue)
-	if q == nil || state == job.New {
+	if q == nil || state == job.New || skip < 0 || most <= 0 { // page times size may wrap
 		return nil
 	}
 	views := make([]job.View, 0, min(most, 64))
