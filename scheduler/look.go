@@ -65,6 +65,11 @@ func (m *mind) look(now time.Time) Look {
 	if m.blocked != "" {
 		l.Reasons = append(l.Reasons, m.blocked)
 	}
+	for _, why := range m.untold {
+		if why != "" {
+			l.Reasons = append(l.Reasons, why)
+		}
+	}
 	for _, lane := range m.lanes {
 		switch {
 		case lane.trouble != "":

@@ -68,6 +68,7 @@ type mind struct {
 	dirty   bool      // something may be placed
 	nextDue time.Time // of the next delayed job; zero: none known
 	blocked string    // why nothing is folded or placed; "" if all goes on
+	untold  [3]string // by [Story]: why nothing is published; "" if it is
 
 	lanes     []*laneState
 	bodies    bodyCache

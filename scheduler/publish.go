@@ -132,6 +132,7 @@ func (t *teller) run(ctx context.Context) error {
 		}
 		if ctx.Err() == nil {
 			t.m.sched.log.Warn("telling was interrupted", "story", t.story.String(), "error", err)
+			t.m.post(func() { t.m.untold[t.story] = err.Error() })
 			pause(ctx, wait)
 		}
 	}
@@ -142,6 +143,12 @@ func (t *teller) resume(ctx context.Context) error {
 	seq, number, err := t.m.sched.tales.LastTold(ctx, t.story)
 	if err != nil {
 		return err
+	}
+	var last [3]uint64
+	t.m.ledger().View(func(l *ledger.Ledger) { last = [3]uint64{l.LastEvent(), l.LastResult(), l.LastDead()} })
+	if number > last[t.story] {
+		return fmt.Errorf("%s: the stream ends at number %d, the ledger at %d: they are not of one yard, or one of them went back",
+			t.story, number, last[t.story])
 	}
 	t.seq, t.number = seq, number
 	t.acks, t.flying = make(chan taleAck, taleWindow), 0
@@ -168,6 +175,9 @@ func (t *teller) tell(ctx context.Context) error {
 			if tale.Count == 0 {
 				break
 			}
+			if err := t.follows(tale.First); err != nil {
+				return err
+			}
 			t.send(tale)
 		}
 		select {
@@ -182,6 +192,17 @@ func (t *teller) tell(ctx context.Context) error {
 			t.m.tell(t.story, a.last, a.first, a.seq)
 		}
 	}
+}
+
+// follows refuses to leave a hole: what lies between is no longer here to be
+// told, so the stream has lost what it once stored. A stream whose messages
+// have all grown old tells no number, only that it was written.
+func (t *teller) follows(first uint64) error {
+	if first == t.number+1 || t.number == 0 && t.seq > 0 {
+		return nil
+	}
+	return fmt.Errorf("%s: the stream ends at number %d, and %d to %d were published once: it has lost them",
+		t.story, t.number, t.number+1, first-1)
 }
 
 func (t *teller) send(tale Tale) {
@@ -200,6 +221,7 @@ func (t *teller) send(tale Tale) {
 // number is published.
 func (m *mind) tell(s Story, number, first, seq uint64) {
 	m.post(func() {
+		m.untold[s] = ""
 		e := &m.entry
 		if e.told == nil {
 			e.told, e.toldAt = new(ledger.Told), time.Now()
@@ -257,6 +279,7 @@ type ResultLine struct {
 	Number     uint64          `json:"seq"`
 	Result     json.RawMessage `json:"result,omitempty"`
 	Packed     []byte          `json:"result_msgpack,omitempty"`
+	Broken     []byte          `json:"result_bytes,omitempty"` // what claims to be JSON and is not
 	Blob       *job.Blob       `json:"blob,omitempty"`
 	BlobPacked bool            `json:"blob_is_msgpack,omitempty"`
 }
@@ -279,10 +302,13 @@ func (m *mind) gatherResults(_ context.Context, after uint64) (Tale, error) {
 			ID: r.Job, RequestID: job.RequestID(r.Job, r.N), Queue: r.Queue, Number: r.Number,
 			Blob: r.Blob, BlobPacked: r.Blob != nil && r.Value.Msgpack,
 		}
-		if r.Value.Msgpack {
-			line.Packed = r.Value.Data
-		} else {
-			line.Result = r.Value.Data
+		switch data := r.Value.Data; {
+		case r.Value.Msgpack:
+			line.Packed = data
+		case len(data) == 0 || json.Valid(data):
+			line.Result = data
+		default:
+			line.Broken = data
 		}
 		text, err := json.Marshal(line)
 		if err != nil {
@@ -324,7 +350,7 @@ func (m *mind) gatherDead(ctx context.Context, after uint64) (Tale, error) {
 	}
 	d := &items[0]
 	letter := DeadLetter{
-		ID: d.Job.String(), Queue: d.Queue, Function: d.Function, Reason: d.Reason, Error: d.Fault,
+		ID: d.Job.String(), Queue: d.Queue, Function: d.Function, Reason: d.Reason, Error: readable(d.Fault),
 		Attempts: d.Attempts, Accepted: d.Accepted, Failed: d.At, Lane: d.Position.Lane, Seq: d.Position.Seq,
 	}
 	body, err := m.sched.lanes.Load(ctx, d.Position)
@@ -345,11 +371,25 @@ func (m *mind) gatherDead(ctx context.Context, after uint64) (Tale, error) {
 	}, nil
 }
 
+// readable gives a fault that can be written as JSON, whatever its details are.
+func readable(f *job.Fault) *job.Fault {
+	if f == nil || len(f.Details) == 0 || json.Valid(f.Details) {
+		return f
+	}
+	quoted := *f
+	quoted.Details, _ = json.Marshal(string(f.Details))
+	return &quoted
+}
+
 // ErrRecordGone says that a record is no longer in its lane.
 var ErrRecordGone = errors.New("the record is no longer in its lane")
 
 // live publishes single events on core NATS while somebody listens.
 func (m *mind) live(ctx context.Context, wake <-chan struct{}) error {
+	type line struct {
+		event, queue string
+		text         []byte
+	}
 	var after uint64
 	m.ledger().View(func(l *ledger.Ledger) { after = l.LastEvent() })
 	for {
@@ -359,6 +399,7 @@ func (m *mind) live(ctx context.Context, wake <-chan struct{}) error {
 		case <-wake:
 		}
 		watched := map[[2]string]bool{}
+		var lines []line
 		m.ledger().View(func(l *ledger.Ledger) {
 			l.EventsAfter(after, func(number uint64, at time.Time, e *ledger.Event) bool {
 				k := [2]string{e.Kind.Label(), e.Queue()}
@@ -368,11 +409,14 @@ func (m *mind) live(ctx context.Context, wake <-chan struct{}) error {
 					watched[k] = hears
 				}
 				if hears {
-					m.sched.tales.Live(k[0], k[1], e.AppendLine(nil, number, at))
+					lines = append(lines, line{k[0], k[1], e.AppendLine(nil, number, at)})
 				}
 				return true
 			})
 			after = l.LastEvent()
 		})
+		for _, l := range lines {
+			m.sched.tales.Live(l.event, l.queue, l.text)
+		}
 	}
 }

@@ -115,7 +115,7 @@ type node struct {
 	beatAt      time.Time // when its last beat was answered
 	rev         uint64    // of its last report with offers
 	seen        uint64    // batches its offers take into account
-	batches     uint64    // sent to it
+	batches     uint64    // number of the last one sent to it
 	seats       map[seatKey]*seat
 	unseen      []*seat         // with placements in batches above seen
 	unseenSince time.Time       // how long unseen has not shrunk
@@ -168,11 +168,16 @@ func (n *node) wantsFull(now time.Time) bool {
 	return n.doubted || len(n.unseen) > 0 && now.Sub(n.unseenSince) > unseenFor
 }
 
+// batchesPerEntry makes the numbers of batches grow over epochs, so that what a
+// node has seen of an earlier one is not taken for something of this. Epochs
+// grow with the log, and an entry causes fewer batches than 2 to this power.
+const batchesPerEntry = 16
+
 // nodeOf finds a node, and starts afresh with one that was born again.
 func (m *mind) nodeOf(name string, incarnation uint64) *node {
 	n := m.nodes[name]
 	if n == nil {
-		n = &node{name: name, seats: map[seatKey]*seat{}, silent: true}
+		n = &node{name: name, seats: map[seatKey]*seat{}, silent: true, batches: m.epoch << batchesPerEntry}
 		m.nodes[name] = n
 	}
 	if incarnation > n.incarnation {
