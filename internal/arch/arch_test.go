@@ -54,7 +54,7 @@ var dependencies = map[string]struct {
 	"github.com/nats-io/":            {[]string{"cluster", "client", "bench", "drill"}, "messages are the cluster's; a user's client dials it, benchmarks measure it bare"},
 	"github.com/hashicorp/raft":      {[]string{"consensus", "bench"}, "agreement is consensus'; benchmarks measure it bare"},
 	"github.com/hashicorp/go-":       {[]string{"consensus", "bench"}, "what comes along with raft stays with it"},
-	"go.etcd.io/bbolt":               {[]string{"consensus"}, "the log store is consensus'"},
+	"go.etcd.io/bbolt":               {[]string{"consensus", "bench"}, "the log store is consensus'; benchmarks measure it bare"},
 	"github.com/vmihailenco/msgpack": {[]string{"edge/overhop", "consensus"}, "it is Overhop's wire and the log's bytes; all else is JSON for people to read"},
 	"github.com/spf13/cobra":         {[]string{"cli", "cmd"}, "flags end where the command line ends"},
 	"github.com/tidwall/btree":       {[]string{"ledger"}, "copy-on-write trees are the ledger's"},
@@ -62,7 +62,7 @@ var dependencies = map[string]struct {
 	"github.com/google/go-cmp":       {nil, "tests only"},
 	"pgregory.net/rapid":             {nil, "tests only"},
 	"testing":                        {[]string{"internal/testlog", "internal/netfault", "internal/nodetest"}, "tests only"},
-	module + "/internal/testlog":     {nil, "tests only"},
+	module + "/internal/testlog":     {[]string{"internal/nodetest"}, "tests only"},
 	module + "/internal/netfault":    {[]string{"internal/nodetest"}, "tests only"},
 	module + "/internal/nodetest":    {nil, "tests only"},
 }
