@@ -28,7 +28,7 @@ type Ack struct {
 const (
 	maxOutstanding = 16384     // publishes
 	maxHeld        = 128 << 20 // bytes of their bodies
-	laneAnswer     = 2 * time.Second
+	laneAnswer     = 900 * time.Millisecond
 	noLanePatience = 1500 * time.Millisecond
 	primaryUntil   = 64 // publishes under way, beyond which a node uses its own lane
 )
