@@ -161,7 +161,7 @@ func (p *Pools) Start(a job.Assignment, spec job.Spec) bool {
 		return true
 	}
 	w := p.workers[a.Worker]
-	if w == nil || p.draining || w.sentence != nil || w.free == 0 || a.Key != w.m.runner {
+	if w == nil || p.room(w) == 0 || a.Key != w.m.runner {
 		return false
 	}
 	d := newDispatch(a, spec, w, seconds(p.cfg.DefaultTimeout))
@@ -213,11 +213,16 @@ func (p *Pools) finish(d *dispatch, o job.Outcome) {
 // offer announces a worker's room. The lock is held, so that the last word is
 // the latest.
 func (p *Pools) offer(w *worker) {
-	free := w.free
-	if p.draining || w.retired || w.sentence != nil {
-		free = 0
+	p.hands.Offer(job.Offer{Kind: job.RRQ, Key: w.m.runner, Worker: w.name, Free: p.room(w)})
+}
+
+// room is what a worker can take now: nothing, as soon as its end is known.
+// The lock is held.
+func (p *Pools) room(w *worker) int {
+	if p.draining || w.retired || w.sentence != nil || w.hasExited() {
+		return 0
 	}
-	p.hands.Offer(job.Offer{Kind: job.RRQ, Key: w.m.runner, Worker: w.name, Free: free})
+	return w.free
 }
 
 // open lets a worker take dispatches.

@@ -1,0 +1,51 @@
+package runnerpool
+
+import (
+	"context"
+	"net"
+	"testing"
+
+	"yardmaster/job"
+	"yardmaster/runnerpool/rrq"
+)
+
+// An external runner is used while it is there, and neither started nor
+// stopped.
+func TestExternalRunner(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := ln.Addr().(*net.TCPAddr)
+	serve := func(ln net.Listener) (stop func()) {
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error, 1)
+		go func() { done <- rrq.Serve(ctx, ln, handle) }()
+		return func() {
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	stop := serve(ln)
+	cfg := testConfig("", func(c *RunnerConfig) { c.Cmd, c.TCPHost, c.TCPPort, c.PoolSize = nil, "localhost", addr.Port, 7 })
+	cfg.Management = External
+	y := startYard(t, cfg)
+	y.expect(y.do("echo", nil), job.Success, true, "")
+	y.expect(y.do("wait", within(1)), job.TimedOut, true, "Job deadline exceeded")
+	if s := y.Status()[0]; s.Size != 1 || s.Up != 1 || s.Managed {
+		t.Errorf("status is %+v", s)
+	}
+	stop()
+	if o := y.do("echo", nil); o.Status != job.Error {
+		t.Errorf("without a runner the outcome is %s", o.Status)
+	}
+	y.awaitReason("does not accept connections")
+	if ln, err = net.Listen("tcp", addr.String()); err != nil {
+		t.Fatal(err)
+	}
+	stop = serve(ln)
+	defer stop()
+	y.expect(y.do("echo", nil), job.Success, true, "")
+}
