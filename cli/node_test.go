@@ -1,0 +1,157 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// freeAddress is an address that nobody listened on a moment ago.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// background runs a verb until the test ends.
+func background(t *testing.T, args ...string) {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	var errs lockedBuffer
+	var loop sync.WaitGroup
+	loop.Go(func() {
+		if code := Run(ctx, args, Streams{In: strings.NewReader(""), Out: &errs, Err: &errs}, "v1.2.3"); code != 0 {
+			t.Errorf("%v ended with %d: %s", args, code, errs.String())
+		}
+	})
+	t.Cleanup(func() { stop(); loop.Wait() })
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// One yard, one worker, and most of what can be typed: the command line and
+// the node understand each other.
+func TestRealNode(t *testing.T) {
+	for _, f := range nodeFlags { // the flags set them; give them back afterwards
+		if f.variable != "" {
+			t.Setenv(f.variable, "")
+		}
+	}
+	t.Setenv("YARD_SERVER_HOST", "127.0.0.1")
+	t.Setenv("YARD_SERVER_PORT", "1")
+	server, edge := freeAddress(t), freeAddress(t)
+	f := &fakeYard{url: "nats://" + server} // not a fake at all here
+	background(t, "node", "--name", "solo", "--data-dir", t.TempDir(), "--nats-listen", server, "--raft-listen", "127.0.0.1:1",
+		"--edge-listen", edge, "--log-level", "error")
+	awaitHealth(t, f)
+
+	must := func(code int, wants []string, args ...string) string {
+		t.Helper()
+		got := f.run(t, args...)
+		if got.code != code {
+			t.Errorf("%v: code %d, %s%s", args, got.code, got.out, got.err)
+		}
+		for _, want := range wants {
+			if !strings.Contains(got.out+got.err, want) {
+				t.Errorf("%v: %q is not in\n%s%s", args, want, got.out, got.err)
+			}
+		}
+		return strings.TrimSpace(got.out)
+	}
+	must(0, []string{"mail", "running", "4"}, "queue", "add", "mail", "--limit", "4")
+	must(1, []string{"queue exists already"}, "queue", "add", "mail")
+	background(t, "worker", "--addr", edge, "--queue", "mail", "--credits", "2")
+
+	must(0, []string{"completed", `{"n":12345678901234567}`}, "enqueue", "mail", "echo", "--params", `{"n":12345678901234567}`, "--id", "k1", "--wait")
+	must(0, []string{"had this job already"}, "enqueue", "mail", "echo", "--params", `{"n":12345678901234567}`, "--id", "k1")
+	must(1, []string{"failed on request"}, "enqueue", "mail", "fail", "--params", `{"final":true}`, "--wait")
+	must(0, []string{"2 of 3"}, "enqueue", "mail", "retry", "--max-attempts", "3", "--retry-interval", "10ms", "--wait")
+	later := must(0, nil, "enqueue", "mail", "echo", "--in", "1h")
+	must(0, []string{"delayed", later}, "job", "list", "mail", "--state", "delayed")
+	must(0, []string{"completed"}, "job", "show", "k1", "--queue", "mail")
+	must(0, []string{"failed"}, "job", "cancel", later)
+	must(0, []string{"waiting"}, "job", "retry", later)
+	must(1, []string{"job does not exist"}, "job", "show", "0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10")
+	must(0, []string{"paused"}, "queue", "pause", "mail")
+	must(1, []string{"queue is paused already"}, "queue", "pause", "mail")
+	must(0, []string{"running"}, "queue", "resume", "mail")
+	must(0, []string{"solo", "leader", "YARD_JOBS_0", "v1.2.3"}, "status")
+	must(0, []string{"authority=owner=solo", "readiness=ready"}, "snapshot")
+	must(0, []string{"DispatchQueued", `"target": "anna"`}, "exec", `{"command":"QueueDispatch","request_id":"r1","target":"anna"}`)
+	must(1, []string{"dispatch error: invalid transition for r1: pending -> delivered"}, "exec", `{"command":"MarkDelivered","request_id":"r1"}`)
+	must(0, []string{"DispatchFailed", "failed on request"}, "events", "--type", "dispatch-failed", "--queue", "mail")
+	testFollow(t, f)
+}
+
+// awaitHealth asks as a script would.
+func awaitHealth(t *testing.T, f *fakeYard) {
+	t.Helper()
+	var last ran
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
+		if last = f.run(t, "health"); last.code == 0 {
+			return
+		}
+	}
+	t.Fatalf("not healthy: %+v", last)
+}
+
+// testFollow sees an event that happens while it looks.
+func testFollow(t *testing.T, f *fakeYard) {
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	out := &firstLine{seen: make(chan struct{})}
+	var code int
+	var follow sync.WaitGroup
+	follow.Go(func() {
+		args := []string{"events", "--follow", "--type", "snapshot-captured", "--json", "--since", "1h", "--server", f.url}
+		code = Run(ctx, args, Streams{Out: out, Err: out}, "")
+	})
+	f.run(t, "exec", `{"command":"CaptureSnapshot"}`)
+	select {
+	case <-out.seen:
+	case <-time.After(10 * time.Second):
+		t.Error("the event was not seen")
+	}
+	stop()
+	follow.Wait()
+	var e eventLine
+	if err := json.Unmarshal([]byte(out.String()), &e); err != nil || e.Event != "SnapshotCaptured" || code != 0 {
+		t.Errorf("followed %q, code %d, %v", out.String(), code, err)
+	}
+}
+
+// firstLine tells when something was written.
+type firstLine struct {
+	lockedBuffer
+	once sync.Once
+	seen chan struct{}
+}
+
+func (f *firstLine) Write(p []byte) (int, error) {
+	defer f.once.Do(func() { close(f.seen) })
+	return f.lockedBuffer.Write(p)
+}
