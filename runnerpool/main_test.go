@@ -52,6 +52,14 @@ func playRunner(mode, socket string) {
 		os.Exit(3)
 	case "never-binds":
 		select {}
+	case "daemon": // leaves the listening to a process out of its group
+		child := exec.Command(os.Args[0], socketArg, socket)
+		child.Env = append(os.Environ(), runnerMode+"=good")
+		child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		if err := child.Start(); err != nil {
+			panic(err)
+		}
+		select {}
 	case "elsewhere":
 		socket = "127.0.0.1:0"
 	case "ignores-term":

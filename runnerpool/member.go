@@ -142,16 +142,18 @@ func (m *member) spawn(ctx context.Context) (*process, int, error) {
 		return nil, 0, err
 	}
 	addr := net.JoinHostPort(m.cfg.TCPHost, strconv.Itoa(port))
-	cmd := command(&m.cfg, addr, m.pools.roster.marker)
+	marker := m.pools.roster.mark()
+	cmd := command(&m.cfg, addr, marker)
 	by := func(cmd *exec.Cmd) error { return m.pools.spawner.start(ctx, cmd) }
 	proc, err := start(cmd, by, m.log.With("port", port))
 	if err != nil {
 		return nil, 0, describeStart(err, &m.cfg)
 	}
+	proc.marker = marker
 	m.pools.mu.Lock()
 	m.pid, m.port = proc.pid, port
 	m.pools.mu.Unlock()
-	if err := m.pools.roster.enter(proc.pid, fmt.Sprintf("%s/%d", m.runner, port)); err != nil {
+	if err := m.pools.roster.enter(proc.pid, marker, fmt.Sprintf("%s/%d", m.runner, port)); err != nil {
 		m.log.Warn("runner not listed: what it forks may survive a killed node", "err", err)
 	}
 	return proc, port, nil
@@ -236,6 +238,9 @@ func (m *member) bury(proc *process) {
 		proc.end(seconds(*m.pools.cfg.TermGrace))
 	}
 	<-proc.dead
+	if n := sweep(proc.marker); n > 0 {
+		m.log.Warn("processes that had left the runner's group ended", "processes", n)
+	}
 	if err := m.pools.roster.leave(proc.pid); err != nil {
 		m.log.Warn("ended runner stays listed", "err", err)
 	}

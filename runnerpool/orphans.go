@@ -9,12 +9,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"syscall"
 )
 
-// markerEnv is set for every process, with a value of this start of the node:
-// what a runner forks carries it too, however far it runs from its group.
+// markerEnv is set for every process, "<start of the node>/<number>": what a
+// runner forks carries it too, however far it runs from its group.
 const markerEnv = "YARD_RUNNER"
 
 // roster is the list of this node's process groups, kept in a file so that the
@@ -22,9 +23,10 @@ const markerEnv = "YARD_RUNNER"
 // the node by themselves; what they forked may not.
 type roster struct {
 	path   string // "": nothing is kept
-	marker string // "YARD_RUNNER=<random>"
+	marker string // "YARD_RUNNER=<random>/", to be followed by a number
 
 	mu     sync.Mutex
+	marked int // markers given away
 	groups map[int]group
 }
 
@@ -38,7 +40,7 @@ type group struct {
 }
 
 func newRoster(dir string) *roster {
-	r := &roster{marker: markerEnv + "=" + rand.Text(), groups: make(map[int]group)}
+	r := &roster{marker: markerEnv + "=" + rand.Text() + "/", groups: make(map[int]group)}
 	if dir != "" {
 		r.path = filepath.Join(dir, "runners.json")
 	}
@@ -67,54 +69,64 @@ func (r *roster) reap() (int, error) {
 			markers[g.Marker] = true
 		}
 	}
-	reaped := kill(leaders, markers)
+	reaped := kill(func(pid int, s procStat) bool {
+		// A pid may have been given to somebody else since it was written
+		// down: a leader is known by its time of start as well.
+		start, listed := leaders[pid]
+		return listed && start == s.start || markers[markerOf(pid)]
+	})
 	if err := os.Remove(r.path); err != nil {
 		return reaped, fmt.Errorf("remove the list of former runners: %w", err)
 	}
 	return reaped, nil
 }
 
-// sweep ends what this life's runners have forked and moved out of their
-// groups.
-func (r *roster) sweep() int { return kill(nil, map[string]bool{r.marker: true}) }
+// mark gives away a marker for one more process.
+func (r *roster) mark() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.marked++
+	return r.marker + strconv.Itoa(r.marked)
+}
 
-// kill ends every process that is one of the leaders or carries one of the
-// markers, and returns how many they were. A pid may have been given to
-// somebody else since it was written down: a leader is known by its time of
-// start as well.
-func kill(leaders map[int]uint64, markers map[string]bool) int {
+// sweep ends whatever carries a marker and returns how many processes that
+// were: what had left its group, after the group has ended.
+func sweep(marker string) int {
+	return kill(func(pid int, _ procStat) bool { return markerOf(pid) == marker })
+}
+
+// kill ends the processes that are chosen, never this one.
+func kill(choose func(pid int, s procStat) bool) int {
 	killed := 0
 	for pid, s := range processes() {
-		start, listed := leaders[pid]
-		if pid == os.Getpid() || s.state == 'Z' || !(listed && start == s.start || marked(pid, markers)) {
-			continue
-		}
-		if syscall.Kill(pid, syscall.SIGKILL) == nil {
+		if pid != os.Getpid() && s.state != 'Z' && choose(pid, s) && syscall.Kill(pid, syscall.SIGKILL) == nil {
 			killed++
 		}
 	}
 	return killed
 }
 
-func marked(pid int, markers map[string]bool) bool {
+// markerOf reads the marker in a process's environment, "" if it has none or
+// is not ours to look into.
+func markerOf(pid int) string {
 	env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 	if err != nil {
-		return false // ended, or not ours
+		return ""
 	}
 	for v := range bytes.SplitSeq(env, []byte{0}) {
-		if bytes.HasPrefix(v, []byte(markerEnv+"=")) && markers[string(v)] {
-			return true
+		if bytes.HasPrefix(v, []byte(markerEnv+"=")) {
+			return string(v)
 		}
 	}
-	return false
+	return ""
 }
 
 // enter lists a process that has just been started.
-func (r *roster) enter(pid int, worker string) error {
+func (r *roster) enter(pid int, marker, worker string) error {
 	s, _ := stat(pid)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.groups[pid] = group{PID: pid, Start: s.start, Marker: r.marker, Worker: worker}
+	r.groups[pid] = group{PID: pid, Start: s.start, Marker: marker, Worker: worker}
 	return r.write()
 }
 

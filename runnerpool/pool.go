@@ -79,8 +79,7 @@ func New(cfg Config, node string, hands Hands, log *slog.Logger) *Pools {
 // the rest, and returns when every process is gone. The only error is
 // [ErrInit]: a runner that cannot be started is told by Status.
 func (p *Pools) Run(ctx context.Context) error {
-	managed := len(p.members) > 0 && p.cfg.Management == Managed
-	if managed && os.Getpid() == 1 {
+	if len(p.members) > 0 && p.cfg.Management == Managed && os.Getpid() == 1 {
 		return ErrInit
 	}
 	if reaped, err := p.roster.reap(); err != nil {
@@ -104,11 +103,6 @@ func (p *Pools) Run(ctx context.Context) error {
 	lives.Wait()
 	stopBirth()
 	births.Wait()
-	if managed {
-		if n := p.roster.sweep(); n > 0 {
-			p.log.Warn("processes forked by runners ended", "processes", n)
-		}
-	}
 	return nil
 }
 

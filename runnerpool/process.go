@@ -22,6 +22,7 @@ const (
 type process struct {
 	cmd    *exec.Cmd
 	pid    int
+	marker string        // in its environment, and of what it forks
 	exited chan struct{} // closed when the leader and its group have ended
 	dead   chan struct{} // closed when nothing of it is left here either
 	how    string        // how it ended; set before exited is closed

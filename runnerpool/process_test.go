@@ -78,6 +78,7 @@ func TestRunnersThatDoNotComeUp(t *testing.T) {
 		{"crash before bind", "crash-before-bind", "ended before it listened: exit status 3", nil},
 		{"never binds", "never-binds", "does not listen in time; does it take its socket from RRQ_RUNNER_TCP_SOCKET or --tcp-socket?", nil},
 		{"binds elsewhere", "elsewhere", "does not listen in time", nil},
+		{"stranger answers", "daemon", "another process listens on the runner's port; give each node and runner its own ports", nil},
 		{"port taken", "", fmt.Sprintf("port %d: port is in use by another process", port), func(c *RunnerConfig) { c.TCPPort = port }},
 		{"binary missing", "", "program /no/such/runner not found; check cmd and PATH", func(c *RunnerConfig) { c.Cmd = []string{"/no/such/runner"} }},
 		{"directory missing", "", "working directory /no/such/dir does not exist; check cwd", func(c *RunnerConfig) { c.Cwd = "/no/such/dir" }},
@@ -150,7 +151,7 @@ func TestKilledNodeLeavesNoOrphan(t *testing.T) {
 	_ = node.Wait() // killed
 	awaitGone(t, runner, 2*time.Second)
 	if _, alive := stat(forked); !alive {
-		t.Skip("the forked process did not survive here; nothing to reap")
+		t.Fatal("the forked process did not survive the node: nothing to reap")
 	}
 	cfg := testConfig("", nil)
 	cfg.Dir = dir

@@ -168,12 +168,13 @@ func (s *slot) stop(d *dispatch, sent bool, as job.Outcome) job.Outcome {
 		as.Started = false
 		return as
 	}
-	pause := seconds(*s.w.m.cfg.CancelGrace)
-	if d.urgent() {
-		pause = min(pause, leasePause)
-	}
 	s.cancel(d)
-	answer, err := s.await(d, pause)
+	answer, err := s.await(d, s.cancelPause(d)/4)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		// A cancel that has overtaken its request is lost on the runner.
+		s.cancel(d)
+		answer, err = s.await(d, s.cancelPause(d)*3/4)
+	}
 	clean := err == nil
 	if errors.Is(err, os.ErrDeadlineExceeded) && !d.urgent() {
 		s.conn.HalfClose()
@@ -195,6 +196,15 @@ func (s *slot) stop(d *dispatch, sent bool, as job.Outcome) job.Outcome {
 		return d.recalled(job.RecallLease)
 	}
 	return as
+}
+
+// cancelPause is how long an answer to a cancel is waited for.
+func (s *slot) cancelPause(d *dispatch) time.Duration {
+	grace := seconds(*s.w.m.cfg.CancelGrace)
+	if d.urgent() {
+		return min(grace, leasePause)
+	}
+	return grace
 }
 
 // await gives the handler a pause to answer; the end of the lease cuts it

@@ -70,7 +70,7 @@ func command(r *RunnerConfig, addr, marker string) *exec.Cmd {
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Dir = r.Cwd
 	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, socketEnv+"=") { // the node's own, if it is somebody's runner
+		if !strings.HasPrefix(v, socketEnv+"=") && !strings.HasPrefix(v, markerEnv+"=") { // the node's own, if it is somebody's runner
 			cmd.Env = append(cmd.Env, v)
 		}
 	}

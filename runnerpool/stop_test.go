@@ -7,9 +7,13 @@ import (
 	"yardmaster/job"
 )
 
-// awaitRunning waits until the runner has got the request: a dispatch that it
+// awaitSent waits until the request is on its way: a dispatch that the runner
 // has not seen ends otherwise.
-func (y *yard) awaitSent(a job.Assignment) {
+func (y *yard) awaitSent(a job.Assignment) { y.t.Helper(); y.awaitWait(a, "") }
+
+// awaitWait waits until a slot waits for an answer, being on the ladder for
+// that reason.
+func (y *yard) awaitWait(a job.Assignment, why job.RecallReason) {
 	y.t.Helper()
 	late, tick := time.After(patience), time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -18,7 +22,7 @@ func (y *yard) awaitSent(a job.Assignment) {
 		d := y.running[key{a.Job, a.N}]
 		y.Pools.mu.Unlock()
 		d.mu.Lock()
-		sent := d.conn != nil
+		sent := d.conn != nil && d.why == why && !d.alarm
 		d.mu.Unlock()
 		if sent {
 			return
@@ -96,6 +100,9 @@ func TestLeaseEndsAtOnce(t *testing.T) {
 		a := y.begin("hang", nil)
 		y.awaitSent(a)
 		y.Stop(a.Job, a.N, first)
+		if first != job.RecallLease {
+			y.awaitWait(a, first)
+		}
 		begin := time.Now()
 		y.Stop(a.Job, a.N, job.RecallLease)
 		o := y.awaitOutcome()
