@@ -96,7 +96,11 @@ func TestLeaseEndsAtOnce(t *testing.T) {
 	cfg := testConfig("ignores-term", func(c *RunnerConfig) { c.CancelGrace = few(3600) })
 	cfg.TermGrace = few(3600)
 	y := startYard(t, cfg)
-	for _, first := range []job.RecallReason{job.RecallLease, job.RecallCancelled} {
+	for first, status := range map[job.RecallReason]job.Status{
+		job.RecallLease:     job.Lost,
+		job.RecallShutdown:  job.Lost,
+		job.RecallCancelled: job.Cancelled, // final, and the handler has stopped
+	} {
 		a := y.begin("hang", nil)
 		y.awaitSent(a)
 		y.Stop(a.Job, a.N, first)
@@ -106,7 +110,7 @@ func TestLeaseEndsAtOnce(t *testing.T) {
 		begin := time.Now()
 		y.Stop(a.Job, a.N, job.RecallLease)
 		o := y.awaitOutcome()
-		if o.Status != job.Lost || time.Since(begin) > 3*time.Second {
+		if o.Status != status || time.Since(begin) > 3*time.Second {
 			t.Errorf("%s: outcome is %s after %s", first, o.Status, time.Since(begin))
 		}
 	}
