@@ -60,7 +60,7 @@ YARD_<TABLE>_<KEY> override the file, and the flags below override both.`,
 		if err != nil {
 			return nodeProblem(err)
 		}
-		return nodeProblem(n.Run(c.Context()))
+		return nodeProblem(profiled(c.Context(), a.getenv(profileVariable), n.Run))
 	}
 	return c
 }

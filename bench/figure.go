@@ -1,0 +1,157 @@
+package bench
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+)
+
+// Figure is one thing measured, as one line of JSON.
+type Figure struct {
+	Name  string  `json:"figure"`
+	Value float64 `json:"value"` // median of Rounds
+	Unit  string  `json:"unit"`
+	// P99 of a latency whose p50 is Value.
+	P99 float64 `json:"p99,omitempty"`
+	// Rounds are the values measured, in order; of a latency, P99s as well.
+	Rounds    []float64 `json:"rounds,omitempty"`
+	P99Rounds []float64 `json:"p99_rounds,omitempty"`
+
+	Jobs    int `json:"jobs,omitempty"`    // accepted in all rounds
+	Settled int `json:"settled,omitempty"` // of them
+	// Repeated calls: no lane had answered them. Their jobs count once.
+	Repeated int     `json:"repeated,omitempty"`
+	Cores    float64 `json:"cores,omitempty"` // processors that nodes or peers kept busy
+	Load     float64 `json:"load_cores,omitempty"`
+
+	Floor string  `json:"floor,omitempty"` // the figure it is compared with
+	Ratio float64 `json:"ratio,omitempty"` // Value by the floor's
+	// Target in words, and whether it is reached; absent where there is none.
+	Target  string `json:"target,omitempty"`
+	Reached *bool  `json:"reached,omitempty"`
+	Note    string `json:"note,omitempty"`
+}
+
+// median of values; 0 of none. It leaves them in their order.
+func median(values []float64) float64 {
+	if len(values) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(values))
+	if middle := len(sorted) / 2; len(sorted)%2 == 1 {
+		return sorted[middle]
+	} else {
+		return (sorted[middle-1] + sorted[middle]) / 2
+	}
+}
+
+// quantile of values, 0 ≤ q ≤ 1: the smallest one that is not below the share
+// q of them. 0 of none. It sorts them.
+func quantile(values []float64, q float64) float64 {
+	if len(values) == 0 {
+		return 0
+	}
+	slices.Sort(values)
+	return values[min(int(q*float64(len(values))), len(values)-1)]
+}
+
+// target is what a figure is to reach, and at what ratio of its floor.
+type target struct {
+	floor           string
+	atLeast         float64 // the value; 0: any
+	atMost, p99     float64 // likewise
+	ratio, maxRatio float64 // of the floor's value: at least, at most
+}
+
+// compare sets a figure against its target and the figures measured before.
+func (f *Figure) compare(t target, known []Figure) {
+	reached, words := true, []string{}
+	check := func(ok bool, format string, v ...any) {
+		reached = reached && ok
+		words = append(words, fmt.Sprintf(format, v...))
+	}
+	if i := slices.IndexFunc(known, func(k Figure) bool { return k.Name == t.floor }); i >= 0 && known[i].Value > 0 {
+		floor := &known[i]
+		f.Floor, f.Ratio = floor.Name, f.Value/floor.Value
+		if t.ratio > 0 {
+			check(f.Ratio >= t.ratio, "≥ %g of %s", t.ratio, t.floor)
+		}
+		if t.maxRatio > 0 {
+			check(f.Ratio <= t.maxRatio && (f.P99 == 0 || f.P99 <= floor.P99*t.maxRatio), "≤ %g of %s", t.maxRatio, t.floor)
+		}
+	}
+	if t.atLeast > 0 {
+		check(f.Value >= t.atLeast, "≥ %g", t.atLeast)
+	}
+	if t.atMost > 0 {
+		check(f.Value <= t.atMost, "≤ %g", t.atMost)
+	}
+	if t.p99 > 0 {
+		check(f.P99 <= t.p99, "p99 ≤ %g", t.p99)
+	}
+	if len(words) > 0 {
+		f.Target, f.Reached = strings.Join(words, ", "), &reached
+	}
+}
+
+// WriteLine writes the figure as a line of JSON.
+func (f *Figure) WriteLine(w io.Writer) error {
+	line, err := json.Marshal(f)
+	if err != nil {
+		return fmt.Errorf("write figure %s: %w", f.Name, err)
+	}
+	_, err = w.Write(append(line, '\n'))
+	return err
+}
+
+// WriteTable writes figures for people.
+func WriteTable(w io.Writer, figures []Figure) error {
+	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(table, "FIGURE\tVALUE\tROUNDS\tOF FLOOR\tTARGET\tREACHED\tCORES")
+	for i := range figures {
+		f := &figures[i]
+		reached := ""
+		if f.Reached != nil {
+			reached = map[bool]string{true: "yes", false: "no"}[*f.Reached]
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
+			f.Name, f.value(), f.spread(), orBlank("%.2f", f.Ratio), f.Target, reached, orBlank("%.2f", f.Cores))
+	}
+	return table.Flush()
+}
+
+func (f *Figure) value() string {
+	if f.P99 > 0 {
+		return fmt.Sprintf("%s / %s %s", digits(f.Value), digits(f.P99), f.Unit)
+	}
+	return digits(f.Value) + " " + f.Unit
+}
+
+// spread shows the lowest and the highest round.
+func (f *Figure) spread() string {
+	if len(f.Rounds) < 2 {
+		return ""
+	}
+	return digits(slices.Min(f.Rounds)) + " to " + digits(slices.Max(f.Rounds))
+}
+
+// digits shows three of them, and all before the point.
+func digits(v float64) string {
+	switch {
+	case v >= 100:
+		return fmt.Sprintf("%.0f", v)
+	case v >= 10:
+		return fmt.Sprintf("%.1f", v)
+	}
+	return fmt.Sprintf("%.2f", v)
+}
+
+func orBlank(format string, v float64) string {
+	if v == 0 {
+		return ""
+	}
+	return fmt.Sprintf(format, v)
+}

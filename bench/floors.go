@@ -1,0 +1,281 @@
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"yardmaster/drill/yard"
+	"yardmaster/internal/backoff"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// PeerVerb is the verb that runs [Peer].
+const PeerVerb = "bench-peer"
+
+// peers are the processes under the floors.
+type peers struct {
+	options []PeerOptions
+	run     []*yard.Process
+	callers []*caller
+	js      jetstream.JetStream
+}
+
+func startPeers(ctx context.Context, binary, dir string) (p *peers, err error) {
+	const n = 3
+	a, err := yard.FreeAddresses(3 * n)
+	if err != nil {
+		return nil, err
+	}
+	p = &peers{}
+	defer func() {
+		if err != nil {
+			p.stop()
+		}
+	}()
+	var urls []string
+	for i := range n {
+		o := PeerOptions{Name: fmt.Sprintf("p%d", i+1), NATS: a[i], Routes: a[n : 2*n], Rafts: a[2*n:], Index: i}
+		if o.Dir = filepath.Join(dir, o.Name); os.MkdirAll(o.Dir, 0o750) != nil {
+			return p, fmt.Errorf("make the directory of peer %s", o.Name)
+		}
+		process, err := yard.StartProcess("peer "+o.Name, filepath.Join(dir, o.Name+".log"), nil, binary, o.args()...)
+		if err != nil {
+			return p, err
+		}
+		p.options, p.run = append(p.options, o), append(p.run, process)
+		urls = append(urls, "nats://"+o.NATS)
+	}
+	err = p.until(ctx, func() (err error) { p.callers, err = dialCallers(urls); return err })
+	if err != nil {
+		return p, err
+	}
+	if p.js, err = jetstream.New(p.callers[0].nc); err != nil {
+		return p, fmt.Errorf("use JetStream: %w", err)
+	}
+	return p, p.until(ctx, func() error {
+		_, err := p.raft(raftTask{Bytes: 1, Flight: 1})
+		return err
+	})
+}
+
+// args are the command line that [ParsePeer] reads.
+func (o PeerOptions) args() []string {
+	text, _ := json.Marshal(o) // strings and a number: cannot fail
+	return []string{PeerVerb, string(text)}
+}
+
+// ParsePeer reads the argument of [PeerVerb].
+func ParsePeer(text string) (o PeerOptions, err error) {
+	if err = json.Unmarshal([]byte(text), &o); err != nil {
+		return o, fmt.Errorf("peer's options: %w", err)
+	}
+	return o, nil
+}
+
+// until repeats a fact until it gives no error.
+func (p *peers) until(ctx context.Context, fact func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		err := fact()
+		if err == nil {
+			return nil
+		}
+		for _, process := range p.run {
+			if ended := process.Ended(); ended != nil {
+				return ended
+			}
+		}
+		if backoff.Sleep(ctx, 50*time.Millisecond) != nil {
+			return fmt.Errorf("the peers do not come up: %w", err)
+		}
+	}
+}
+
+func (p *peers) stop() {
+	closeCallers(p.callers)
+	for _, process := range p.run {
+		process.Stop(5 * time.Second)
+	}
+}
+
+func (p *peers) cpu() (sum time.Duration) {
+	for _, process := range p.run {
+		sum += process.CPU()
+	}
+	return sum
+}
+
+// raft has the leader commit entries, whoever that is.
+func (p *peers) raft(task raftTask) (raftAnswer, error) {
+	question, err := json.Marshal(task)
+	if err != nil {
+		return raftAnswer{}, err
+	}
+	for _, o := range p.options {
+		m, err := p.callers[0].nc.Request("bench.raft."+o.Name, question, task.Duration+patience/10)
+		if err != nil {
+			return raftAnswer{}, err
+		}
+		var a raftAnswer
+		if err := json.Unmarshal(m.Data, &a); err != nil {
+			return a, err
+		}
+		if a.Error == notLeading {
+			continue
+		}
+		if a.Error != "" {
+			return a, errors.New(a.Error)
+		}
+		return a, nil
+	}
+	return raftAnswer{}, errors.New("no peer leads")
+}
+
+// The floors' streams and subjects.
+const (
+	floorStream  = "BENCH"
+	floorSubject = "bench.jobs"
+)
+
+// freshStream makes the stream anew, replicated as often as a yard's lanes.
+func (p *peers) freshStream(ctx context.Context, retention jetstream.RetentionPolicy) (jetstream.Stream, error) {
+	err := p.js.DeleteStream(ctx, floorStream)
+	if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil, fmt.Errorf("delete stream: %w", err)
+	}
+	var s jetstream.Stream
+	err = p.until(ctx, func() (err error) {
+		s, err = p.js.CreateStream(ctx, jetstream.StreamConfig{
+			Name: floorStream, Subjects: []string{floorSubject}, Storage: jetstream.FileStorage, Replicas: 3,
+			Retention: retention, Duplicates: 30 * time.Second,
+		})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("create stream: %w", err)
+	}
+	return s, nil
+}
+
+// newLoad is a round over the peers. Jobs have keys, as a yard's have: what is
+// not deduplicated cannot be repeated.
+func (p *peers) newLoad() *load {
+	l := &load{callers: p.callers, subject: floorSubject, key: nats.NewInbox() + "-"}
+	l.key = strings.TrimPrefix(l.key, "_INBOX.")
+	l.begin()
+	return l
+}
+
+// publish measures a stream that is only published to.
+func (p *peers) publish(ctx context.Context, hand func(context.Context, *load) error) (round, error) {
+	if _, err := p.freshStream(ctx, jetstream.LimitsPolicy); err != nil {
+		return round{}, err
+	}
+	m := startMeter(p.cpu)
+	l := p.newLoad()
+	if err := l.run(ctx, hand); err != nil {
+		return round{}, err
+	}
+	return m.end(round{value: l.acceptRate(), jobs: int(l.accepted.Load()), settled: int(l.accepted.Load())}), nil
+}
+
+// commit measures Raft alone, in entries of 16 KiB.
+func (p *peers) commit(flight int, d time.Duration) (round, error) {
+	m := startMeter(p.cpu)
+	a, err := p.raft(raftTask{Bytes: 16 << 10, Flight: flight, Duration: d})
+	if err != nil {
+		return round{}, err
+	}
+	return m.end(round{value: float64(a.Entries) / a.Took.Seconds()}), nil
+}
+
+// workQueue measures the work queue that somebody would write by hand:
+// publish, pull, acknowledge.
+func (p *peers) workQueue(ctx context.Context, latency bool, hand func(context.Context, *load) error) (round, error) {
+	s, err := p.freshStream(ctx, jetstream.WorkQueuePolicy)
+	if err != nil {
+		return round{}, err
+	}
+	_, err = s.CreateConsumer(ctx, jetstream.ConsumerConfig{
+		Durable: "workers", AckPolicy: jetstream.AckExplicitPolicy, MaxAckPending: 3 * connections * credits,
+	})
+	if err != nil {
+		return round{}, fmt.Errorf("create consumer: %w", err)
+	}
+	l := p.newLoad()
+	stop, err := p.pull(ctx, l)
+	defer stop()
+	if err != nil {
+		return round{}, err
+	}
+	m := startMeter(p.cpu)
+	l.begin()
+	if err := l.run(ctx, hand); err != nil {
+		return round{}, err
+	}
+	if err := l.awaitEnds(ctx); err != nil {
+		return round{}, err
+	}
+	r := m.end(l.round(latency))
+	return r, p.until(ctx, func() error {
+		info, err := s.Info(ctx)
+		if err == nil && info.State.Msgs > 0 {
+			return fmt.Errorf("%d jobs are not acknowledged", info.State.Msgs)
+		}
+		return err
+	})
+}
+
+// pull runs the workers: as many as a yard gets, spread likewise.
+func (p *peers) pull(ctx context.Context, l *load) (stop func(), err error) {
+	var started []jetstream.ConsumeContext
+	var conns []*nats.Conn
+	stop = func() {
+		for _, c := range started {
+			c.Stop()
+			<-c.Closed()
+		}
+		for _, nc := range conns {
+			nc.Close()
+		}
+	}
+	for _, o := range p.options {
+		for range connections {
+			nc, err := nats.Connect("nats://" + o.NATS)
+			if err != nil {
+				return stop, err
+			}
+			conns = append(conns, nc)
+			js, err := jetstream.New(nc)
+			if err != nil {
+				return stop, err
+			}
+			c, err := js.Consumer(ctx, floorStream, "workers")
+			if err != nil {
+				return stop, err
+			}
+			consume, err := c.Consume(func(m jetstream.Msg) {
+				l.started(dueOf(m.Data()))
+				if err := m.Ack(); err != nil {
+					l.fail(err)
+					return
+				}
+				l.ended()
+			}, jetstream.PullMaxMessages(credits))
+			if err != nil {
+				return stop, err
+			}
+			started = append(started, consume)
+		}
+	}
+	return stop, nil
+}

@@ -1,0 +1,282 @@
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"yardmaster/cluster"
+	"yardmaster/drill/yard"
+
+	"github.com/nats-io/nats.go"
+)
+
+// The queues: one without a limit, one with a limit that can bind and leaves
+// the pipeline full, one for runners.
+const (
+	queuePlain   = "bench"
+	queueLimited = "bench-limited"
+	queueRRQ     = "bench-rrq"
+	strictLimit  = 2500
+
+	functionRRQ = "demo#echo"
+	trips       = 200 // jobs of one round that go one after the other
+)
+
+// yards measures a yard of some nodes.
+type yards struct {
+	*yard.Yard
+	callers []*caller
+	runs    int
+}
+
+// startYard starts nodes and makes the queues.
+func startYard(ctx context.Context, o yard.Options) (*yards, error) {
+	o.Config += fmt.Sprintf("[rrq.runners.demo]\ntype = \"socket\"\ncmd = [%q, \"runner\"]\npool_size = 1\nmax_in_flight = 32\n", o.Binary)
+	running, err := yard.Start(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	y := &yards{Yard: running}
+	if err := y.awaitLanes(ctx); err != nil {
+		y.close()
+		return nil, err
+	}
+	var urls []string
+	for _, n := range y.Nodes {
+		urls = append(urls, n.URL())
+	}
+	if y.callers, err = dialCallers(urls); err != nil {
+		y.close()
+		return nil, err
+	}
+	for _, q := range []struct {
+		Name  string `json:"name"`
+		Limit int    `json:"concurrency_limit,omitempty"`
+	}{{Name: queuePlain}, {Name: queueLimited, Limit: strictLimit}, {Name: queueRRQ}} {
+		var made json.RawMessage
+		if err := y.Nodes[0].Ask(ctx, cluster.SubjectAPI+".queue.add", q, &made); err != nil {
+			y.close()
+			return nil, fmt.Errorf("add queue %s: %w", q.Name, err)
+		}
+	}
+	return y, nil
+}
+
+// awaitLanes waits until every lane is led by a node of its own, as the
+// authority wants it, soon after the yard is ready.
+func (y *yards) awaitLanes(ctx context.Context) error {
+	return y.Until(ctx, "each node leads a lane", func() error {
+		s, err := y.Nodes[0].Status(ctx)
+		if err != nil {
+			return err
+		}
+		leaders := map[string]bool{}
+		for _, l := range s.Lanes {
+			leaders[l.Leader] = l.Leader != ""
+		}
+		if len(leaders) < len(y.Nodes) {
+			return fmt.Errorf("only %v do", leaders)
+		}
+		return nil
+	})
+}
+
+func (y *yards) close() {
+	closeCallers(y.callers)
+	y.Stop()
+}
+
+// A way is how jobs get in.
+type way struct {
+	subject string
+	keyed   bool // a plain publish: its key is the producer's
+}
+
+func plain(queue string) way    { return way{cluster.JobsSubject(queue), true} }
+func enqueued(queue string) way { return way{cluster.SubjectEnqueue + "." + queue, false} }
+
+func (y *yards) newLoad(w way) *load {
+	y.runs++
+	l := &load{callers: y.callers, subject: w.subject}
+	if w.keyed {
+		l.key = fmt.Sprintf("%x-%d-", time.Now().UnixNano(), y.runs)
+	}
+	return l
+}
+
+// overhop measures jobs that Overhop workers of a queue run.
+func (y *yards) overhop(ctx context.Context, queue string, w way, latency bool, hand func(context.Context, *load) error) (round, error) {
+	h, err := openHands(ctx, y.Yard, queue)
+	if err != nil {
+		return round{}, err
+	}
+	defer h.close()
+	if err := y.awaitRoom(ctx, len(h.clients)*credits); err != nil {
+		return round{}, err
+	}
+	l := y.newLoad(w)
+	h.load.Store(l)
+	before, err := y.delivered(ctx)
+	if err != nil {
+		return round{}, err
+	}
+	m := startMeter(y.CPU)
+	l.begin()
+	if err := l.run(ctx, hand); err != nil {
+		return round{}, err
+	}
+	if err := l.awaitEnds(ctx); err != nil {
+		return round{}, err
+	}
+	r := m.end(l.round(latency))
+	return r, y.verify(ctx, before, l)
+}
+
+// rrq measures jobs that a runner pool runs. Nobody outside hears of their
+// starts; their ends are counted by the yard.
+func (y *yards) rrq(ctx context.Context, n int) (round, error) {
+	l := y.newLoad(plain(queueRRQ))
+	l.function = functionRRQ
+	before, err := y.delivered(ctx)
+	if err != nil {
+		return round{}, err
+	}
+	m := startMeter(y.CPU)
+	l.begin()
+	if err := l.run(ctx, func(ctx context.Context, l *load) error { return l.async(ctx, n) }); err != nil {
+		return round{}, err
+	}
+	err = y.Until(ctx, "the runners are through", func() error {
+		now, err := y.delivered(ctx)
+		if err == nil && now-before < l.accepted.Load() {
+			return fmt.Errorf("%d of %d jobs", now-before, n)
+		}
+		return err
+	})
+	if err != nil {
+		return round{}, err
+	}
+	l.lastEnd = time.Now()
+	l.settled.Store(l.accepted.Load())
+	r := m.end(l.round(false))
+	return r, y.verify(ctx, before, l)
+}
+
+// trip measures one job at a time, from the enqueue call to the news of its
+// end: what a caller waits who needs the result. By Overhop if queue has
+// workers, else by the function's runner.
+func (y *yards) trip(ctx context.Context, queue, function string) (round, error) {
+	l := y.newLoad(enqueued(queue))
+	l.function = function
+	if function == "" {
+		h, err := openHands(ctx, y.Yard, queue)
+		if err != nil {
+			return round{}, err
+		}
+		defer h.close()
+		h.load.Store(l)
+		if err := y.awaitRoom(ctx, len(h.clients)*credits); err != nil {
+			return round{}, err
+		}
+	}
+	m := startMeter(y.CPU)
+	l.begin()
+	var took []float64
+	for i := range trips {
+		nc := y.callers[i%len(y.callers)].nc
+		began := time.Now()
+		if err := oneTrip(nc, l.message(i, began.Sub(l.began))); err != nil {
+			return round{}, err
+		}
+		took = append(took, float64(time.Since(began))/1e6)
+	}
+	return m.end(round{value: quantile(took, 0.5), p99: quantile(took, 0.99), jobs: trips, settled: trips}), nil
+}
+
+func oneTrip(nc *nats.Conn, m *nats.Msg) error {
+	accepted, err := nc.RequestMsg(m, patience)
+	if err == nil {
+		err = refusal(accepted)
+	}
+	if err != nil {
+		return err
+	}
+	var job struct{ ID, State string }
+	if err := json.Unmarshal(accepted.Data, &job); err != nil {
+		return err
+	}
+	question := fmt.Appendf(nil, `{"id":%q,"timeout_ms":%d}`, job.ID, patience.Milliseconds())
+	ended, err := nc.Request(cluster.SubjectAPI+".job.wait", question, patience)
+	if err == nil {
+		err = refusal(ended)
+	}
+	if err == nil {
+		err = json.Unmarshal(ended.Data, &job)
+	}
+	if err == nil && job.State != "completed" {
+		return fmt.Errorf("job %s is %s: %s", job.ID, job.State, ended.Data)
+	}
+	return err
+}
+
+// awaitRoom waits until the authority has heard of the workers' room.
+func (y *yards) awaitRoom(ctx context.Context, room int) error {
+	return y.Until(ctx, "the workers' room is known", func() error {
+		s, err := y.Nodes[0].Status(ctx)
+		if err != nil {
+			return err
+		}
+		heard := 0
+		for _, n := range s.Nodes {
+			heard += n.Room
+		}
+		if heard < room {
+			return fmt.Errorf("%d of %d", heard, room)
+		}
+		return nil
+	})
+}
+
+// delivered counts the dispatches that ended well, as the authority has it.
+func (y *yards) delivered(ctx context.Context) (int64, error) {
+	s, err := y.Nodes[0].Status(ctx)
+	if err != nil {
+		return 0, err
+	}
+	i := slices.IndexFunc(y.Nodes, func(n *yard.Node) bool { return n.Name == s.Authority.Owner })
+	if i > 0 {
+		s, err = y.Nodes[i].Status(ctx)
+	}
+	return int64(s.Backlog.Delivered), err
+}
+
+// verify asks the yard itself: everything accepted was delivered once, and
+// nothing is left.
+func (y *yards) verify(ctx context.Context, before int64, l *load) error {
+	l.mu.Lock()
+	trouble := l.trouble
+	l.mu.Unlock()
+	if trouble != nil {
+		return trouble
+	}
+	for _, n := range y.Nodes {
+		err := y.Until(ctx, n.Name+" shows every job's end", func() error {
+			s, err := n.Status(ctx)
+			if err != nil {
+				return err
+			}
+			ended := int64(s.Backlog.Delivered) - before
+			if left := s.Backlog.Pending + s.Backlog.Notified; left > 0 || s.Backlog.Failed > 0 || ended != l.accepted.Load() {
+				return fmt.Errorf("accepted %d, delivered %d, left %d, failed %d", l.accepted.Load(), ended, left, s.Backlog.Failed)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
