@@ -67,7 +67,7 @@ func TestRealNode(t *testing.T) {
 	f := &fakeYard{url: "nats://" + server} // not a fake at all here
 	background(t, "node", "--name", "solo", "--data-dir", t.TempDir(), "--nats-listen", server, "--raft-listen", "127.0.0.1:1",
 		"--edge-listen", edge, "--log-level", "error")
-	awaitHealth(t, f)
+	await(t, f, "ready", "health")
 
 	must := func(code int, wants []string, args ...string) string {
 		t.Helper()
@@ -91,6 +91,8 @@ func TestRealNode(t *testing.T) {
 	must(1, []string{"failed on request"}, "enqueue", "mail", "fail", "--params", `{"final":true}`, "--wait")
 	must(0, []string{"2 of 3"}, "enqueue", "mail", "retry", "--max-attempts", "3", "--retry-interval", "10ms", "--wait")
 	later := must(0, nil, "enqueue", "mail", "echo", "--in", "1h")
+	// Accepted is on disk; the ledger knows of it a moment later.
+	await(t, f, later, "job", "list", "mail", "--state", "delayed")
 	must(0, []string{"delayed", later}, "job", "list", "mail", "--state", "delayed")
 	must(0, []string{"completed"}, "job", "show", "k1", "--queue", "mail")
 	must(0, []string{"failed"}, "job", "cancel", later)
@@ -107,16 +109,16 @@ func TestRealNode(t *testing.T) {
 	testFollow(t, f)
 }
 
-// awaitHealth asks as a script would.
-func awaitHealth(t *testing.T, f *fakeYard) {
+// await repeats a command line until it succeeds and shows what is wanted.
+func await(t *testing.T, f *fakeYard, want string, args ...string) {
 	t.Helper()
 	var last ran
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
-		if last = f.run(t, "health"); last.code == 0 {
+		if last = f.run(t, args...); last.code == 0 && strings.Contains(last.out, want) {
 			return
 		}
 	}
-	t.Fatalf("not healthy: %+v", last)
+	t.Fatalf("%v does not come to show %q: %+v", args, want, last)
 }
 
 // testFollow sees an event that happens while it looks.
