@@ -131,22 +131,22 @@ func (c *Cluster) LastTold(ctx context.Context, stream string) (seq, number uint
 		subject = subjectDLQ + ".>"
 	}
 	s, err := c.leaderOne(ctx, stream, getRequest{LastFor: subject})
-	if errors.Is(err, ErrNotStored) {
-		// Everything may have grown old: the sequence goes on all the same.
-		info, err := c.streamInfo(ctx, stream)
-		if err != nil {
-			return 0, 0, err
-		}
-		return info.State.LastSeq, 0, nil
-	}
-	if err != nil {
+	if err != nil && !errors.Is(err, ErrNotStored) {
 		return 0, 0, fmt.Errorf("ask where %s ends: %w", stream, err)
 	}
-	t := tale(&s)
-	if t.First == 0 {
-		return s.seq, 0, nil
+	if t := tale(&s); err == nil && t.First > 0 {
+		number = t.Last()
 	}
-	return s.seq, t.Last(), nil
+	if err == nil && stream != StreamDLQ {
+		return s.seq, number, nil
+	}
+	// Everything may have grown old, or the last dead letter been taken out:
+	// the sequence goes on all the same.
+	info, err := c.streamInfo(ctx, stream)
+	if err != nil {
+		return 0, 0, err
+	}
+	return info.State.LastSeq, number, nil
 }
 
 func tale(s *stored) Tale {

@@ -67,6 +67,7 @@ type teller struct {
 	flying int
 	sentAt time.Time
 	more   bool // the last tale was full: the next need not gather
+	failed bool // the loop was told why nothing is published
 }
 
 type taleAck struct {
@@ -132,11 +133,17 @@ func (t *teller) run(ctx context.Context) error {
 		}
 		if ctx.Err() == nil {
 			t.m.sched.log.Warn("telling was interrupted", "story", t.story.String(), "error", err)
-			t.m.post(func() { t.m.untold[t.story] = err.Error() })
+			t.report(err.Error())
 			pause(ctx, wait)
 		}
 	}
 	return nil
+}
+
+// report tells the loop why nothing is published, "" if all is.
+func (t *teller) report(why string) {
+	t.failed = why != ""
+	t.m.post(func() { t.m.untold[t.story] = why })
 }
 
 func (t *teller) resume(ctx context.Context) error {
@@ -180,6 +187,9 @@ func (t *teller) tell(ctx context.Context) error {
 			}
 			t.send(tale)
 		}
+		if t.failed && t.flying == 0 {
+			t.report("") // all is told
+		}
 		select {
 		case <-ctx.Done():
 			return nil
@@ -190,15 +200,17 @@ func (t *teller) tell(ctx context.Context) error {
 				return a.err
 			}
 			t.m.tell(t.story, a.last, a.first, a.seq)
+			t.failed = false
 		}
 	}
 }
 
 // follows refuses to leave a hole: what lies between is no longer here to be
 // told, so the stream has lost what it once stored. A stream whose messages
-// have all grown old tells no number, only that it was written.
+// have all grown old tells no number, only that it was written, and a dead
+// letter may have been taken out of its stream.
 func (t *teller) follows(first uint64) error {
-	if first == t.number+1 || t.number == 0 && t.seq > 0 {
+	if first == t.number+1 || t.number == 0 && t.seq > 0 || t.story == DeadLetters {
 		return nil
 	}
 	return fmt.Errorf("%s: the stream ends at number %d, and %d to %d were published once: it has lost them",
