@@ -150,19 +150,19 @@ type jobQuestion struct {
 }
 
 // aboutJob reads the question and finds the job it names.
-func (n *Node) aboutJob(r *cluster.Request) (q jobQuestion, id job.ID, err error) {
+func (n *Node) aboutJob(ctx context.Context, r *cluster.Request) (q jobQuestion, id job.ID, err error) {
 	if q, err = ask[jobQuestion](r); err != nil {
 		return q, id, err
 	}
 	if q.ID == "" {
 		return q, id, &job.InvalidError{Reason: `name the job: {"id": "<uuid, queue:uuid or key>"}`}
 	}
-	id, err = n.viewer.find(q.ID, q.Queue)
+	id, err = n.viewer.locate(ctx, q.ID, q.Queue)
 	return q, id, err
 }
 
 func (n *Node) handleJobShow(ctx context.Context, r *cluster.Request) (any, error) {
-	_, id, err := n.aboutJob(r)
+	_, id, err := n.aboutJob(ctx, r)
 	if err != nil {
 		return nil, err
 	}
@@ -190,7 +190,7 @@ func (n *Node) handleJobWait(ctx context.Context, r *cluster.Request) (any, erro
 	}
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	id, err := n.untilFound(ctx, r)
+	_, id, err := n.aboutJob(ctx, r)
 	if err != nil {
 		return nil, err
 	}
@@ -202,23 +202,6 @@ func (n *Node) handleJobWait(ctx context.Context, r *cluster.Request) (any, erro
 		return nil, err
 	}
 	return jobToJSON(&view), nil
-}
-
-// untilFound waits until the local ledger knows the job, which may have been
-// accepted a moment ago.
-func (n *Node) untilFound(ctx context.Context, r *cluster.Request) (id job.ID, err error) {
-	var known bool
-	fact := func() bool {
-		if _, id, err = n.aboutJob(r); err != nil {
-			return false
-		}
-		n.raft.View(func(l *ledger.Ledger) { _, known = l.Known(id) })
-		return known
-	}
-	if waitFor(ctx, n.raft, fact) != nil && err == nil {
-		err = fmt.Errorf("%s: %w", id, job.ErrJobNotFound)
-	}
-	return id, err
 }
 
 // Pages of jobs.
@@ -271,7 +254,7 @@ func (n *Node) handleJobRemove(ctx context.Context, r *cluster.Request) (any, er
 }
 
 func (n *Node) change(ctx context.Context, r *cluster.Request, command func(job.ID, jobQuestion) ledger.Command) (any, error) {
-	q, id, err := n.aboutJob(r)
+	q, id, err := n.aboutJob(ctx, r)
 	if err != nil {
 		return nil, err
 	}

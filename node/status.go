@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"yardmaster/cluster"
@@ -18,7 +19,7 @@ import (
 const verbLook = "look"
 
 // lookTime is how long the authority may take to answer that.
-const lookTime = time.Second
+const lookTime = 700 * time.Millisecond
 
 // Status is the node's and, as far as it can see, the yard's state.
 type Status struct {
@@ -149,23 +150,32 @@ func laneAnswers(lanes []LaneStatus) bool {
 	return false
 }
 
+// laneTime is how long a lane's leader may take to tell how it stands.
+const laneTime = 400 * time.Millisecond
+
+// laneStatus asks all lanes at once: one without a leader holds up none.
 func (n *Node) laneStatus(ctx context.Context) []LaneStatus {
-	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	ctx, cancel := context.WithTimeout(ctx, laneTime)
 	defer cancel()
 	var cursors []ledger.LaneCursor
 	n.raft.View(func(l *ledger.Ledger) { cursors = l.Lanes() })
 	status := make([]LaneStatus, len(cursors))
+	var asking sync.WaitGroup
 	for i, c := range cursors {
-		status[i] = LaneStatus{Lane: i, Stream: cluster.LaneStream(uint8(i)), Cursor: c.Cursor}
-		info, err := n.messages.LaneInfo(ctx, uint8(i))
-		if err != nil {
-			continue // no leader answers: shown as none
-		}
-		status[i].Leader, status[i].First, status[i].Last = info.Leader, info.First, info.Last
-		if info.Last > c.Cursor {
-			status[i].Lag = info.Last - c.Cursor
-		}
+		s := &status[i]
+		*s = LaneStatus{Lane: i, Stream: cluster.LaneStream(uint8(i)), Cursor: c.Cursor}
+		asking.Go(func() {
+			info, err := n.messages.LaneInfo(ctx, uint8(s.Lane))
+			if err != nil {
+				return // no leader answers: shown as none
+			}
+			s.Leader, s.First, s.Last = info.Leader, info.First, info.Last
+			if s.Last > s.Cursor {
+				s.Lag = s.Last - s.Cursor
+			}
+		})
 	}
+	asking.Wait()
 	return status
 }
 

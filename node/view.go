@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"yardmaster/cluster"
@@ -21,6 +22,47 @@ import (
 type viewer struct {
 	raft     *consensus.Node
 	messages *cluster.Cluster
+}
+
+// locate is find for a job that may have been accepted a moment ago: before it
+// says that there is none, all that the lanes hold now is folded.
+func (v *viewer) locate(ctx context.Context, text, queue string) (job.ID, error) {
+	id, err := v.find(text, queue)
+	if err == nil && v.known(id) || err != nil && !errors.Is(err, job.ErrJobNotFound) {
+		return id, err
+	}
+	v.catchUp(ctx)
+	if id, err = v.find(text, queue); err == nil && !v.known(id) {
+		err = fmt.Errorf("%s: %w", id, job.ErrJobNotFound)
+	}
+	return id, err
+}
+
+func (v *viewer) known(id job.ID) (known bool) {
+	v.raft.View(func(l *ledger.Ledger) { _, known = l.Known(id) })
+	return known
+}
+
+// catchUp waits until the local ledger has folded what the lanes hold now. A
+// lane whose leader does not answer is not waited for: what it holds cannot be
+// folded either.
+func (v *viewer) catchUp(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, laneTime)
+	defer cancel()
+	var asking sync.WaitGroup
+	for lane := range v.messages.Lanes() {
+		asking.Go(func() {
+			last, err := v.messages.Last(ctx, uint8(lane))
+			if err != nil {
+				return
+			}
+			_ = waitFor(ctx, v.raft, func() (ok bool) { // the caller looks for itself
+				v.raft.View(func(l *ledger.Ledger) { ok = l.Folded(job.Position{Lane: uint8(lane), Seq: last}) })
+				return ok
+			})
+		})
+	}
+	asking.Wait()
 }
 
 // find gives the id that a text names: a UUID, "<queue>:<UUID>",
