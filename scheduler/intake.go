@@ -200,17 +200,17 @@ func (m *mind) readFailed(lane *laneState, err error) {
 
 // notice takes records that were heard of without reading.
 func (m *mind) notice(records []job.Record) {
-	byLane := map[uint8][]job.Record{}
-	for _, r := range records {
-		byLane[r.Lane] = append(byLane[r.Lane], r)
-	}
-	for number, records := range byLane {
-		if int(number) >= len(m.lanes) {
-			continue
+	for len(records) > 0 { // they come by the lane
+		n := 1
+		for n < len(records) && records[n].Lane == records[0].Lane {
+			n++
 		}
-		lane := m.lanes[number]
-		judged := judge(records, lane.identity)
-		m.post(func() { m.hear(lane, judged) })
+		if number := int(records[0].Lane); number < len(m.lanes) {
+			lane := m.lanes[number]
+			judged := judge(records[:n], lane.identity)
+			m.post(func() { m.hear(lane, judged) })
+		}
+		records = records[n:]
 	}
 }
 

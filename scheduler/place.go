@@ -146,14 +146,6 @@ func (m *mind) linesOfClass(l *ledger.Ledger, class string, yield func(queue str
 
 // merge visits the jobs of several ordered lines as one ordered line.
 func merge(lines []iter.Seq[ledger.Waiting], visit func(*ledger.Waiting) step) {
-	if len(lines) == 1 {
-		for w := range lines[0] {
-			if visit(&w) != goOn {
-				return
-			}
-		}
-		return
-	}
 	h := make(heads, 0, len(lines))
 	for _, line := range lines {
 		if head := (lineHead{line: line}); head.next() {
@@ -161,7 +153,7 @@ func merge(lines []iter.Seq[ledger.Waiting], visit func(*ledger.Waiting) step) {
 		}
 	}
 	heap.Init(&h)
-	for len(h) > 0 {
+	for len(h) > 1 {
 		what := visit(h[0].job())
 		if what == stop {
 			return
@@ -171,6 +163,9 @@ func merge(lines []iter.Seq[ledger.Waiting], visit func(*ledger.Waiting) step) {
 		} else {
 			heap.Pop(&h)
 		}
+	}
+	if len(h) == 1 {
+		h[0].rest(visit)
 	}
 }
 
@@ -209,6 +204,18 @@ func (h *lineHead) next() bool {
 	}
 	h.read += len(h.jobs)
 	return len(h.jobs) > 0
+}
+
+// rest visits the job the head stands at and all behind it.
+func (h *lineHead) rest(visit func(*ledger.Waiting) step) {
+	skip := h.read - len(h.jobs) + h.at
+	for w := range h.line {
+		if skip > 0 {
+			skip--
+		} else if visit(&w) != goOn {
+			return
+		}
+	}
 }
 
 type heads []lineHead

@@ -52,6 +52,7 @@ const (
 	gatherFor  = 10 * time.Millisecond
 	maxLines   = 500
 	maxTale    = 64 << 10 // bytes
+	usualLine  = 160      // bytes, of history
 	taleWindow = 4        // messages on their way, each expecting the one before
 )
 
@@ -256,10 +257,12 @@ func (m *mind) tell(s Story, number, first, seq uint64) {
 func (m *mind) gatherHistory(_ context.Context, after uint64) (Tale, error) {
 	t := Tale{Header: map[string]string{}}
 	m.ledger().View(func(l *ledger.Ledger) {
+		if waiting := l.LastEvent() - min(after, l.LastEvent()); waiting > 0 {
+			t.Body = make([]byte, 0, min(maxTale, usualLine*min(waiting, maxLines)))
+		}
 		l.EventsAfter(after, func(number uint64, at time.Time, e *ledger.Event) bool {
 			if t.Count == 0 {
 				t.First = number
-				t.Body = make([]byte, 0, 4096)
 			}
 			t.Body = e.AppendLine(t.Body, number, at)
 			t.Count++
