@@ -68,16 +68,23 @@ func (id *ID) UnmarshalText(b []byte) error {
 
 // ParseID reads the hyphenated form of a UUID, in either case.
 func ParseID(s string) (ID, error) {
-	var id ID
+	id, ok := parseID(s)
+	if !ok {
+		return ID{}, fmt.Errorf("%q: %w", s, ErrBadID)
+	}
+	return id, nil
+}
+
+func parseID(s string) (id ID, ok bool) {
 	if len(s) != 36 || s[8] != '-' || s[13] != '-' || s[18] != '-' || s[23] != '-' {
-		return id, fmt.Errorf("%q: %w", s, ErrBadID)
+		return id, false
 	}
 	for _, part := range [...]struct{ from, to, at int }{{0, 8, 0}, {9, 13, 4}, {14, 18, 6}, {19, 23, 8}, {24, 36, 10}} {
 		if _, err := hex.Decode(id[part.at:], []byte(s[part.from:part.to])); err != nil {
-			return ID{}, fmt.Errorf("%q: %w", s, ErrBadID)
+			return ID{}, false
 		}
 	}
-	return id, nil
+	return id, true
 }
 
 // KeyID is the id of the job that a producer names by key: the key itself if
@@ -87,7 +94,7 @@ func KeyID(queue, key string) (ID, error) {
 	if len(key) > MaxKeyLen {
 		return ID{}, ErrKeyTooLong
 	}
-	if id, err := ParseID(key); err == nil {
+	if id, ok := parseID(key); ok {
 		return id, nil
 	}
 	h := sha1.New()
