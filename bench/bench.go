@@ -150,8 +150,10 @@ func (b *bench) measure(ctx context.Context, e experiment) error {
 		f.Jobs += r.jobs
 		f.Settled += r.settled
 		f.Repeated += r.repeated
+		f.Accepted += r.accepted / float64(rounds)
 		f.Cores += r.cores / float64(rounds)
 		f.Load += r.load / float64(rounds)
+		f.Machine += r.machine / float64(rounds)
 	}
 	f.Value, f.P99 = median(f.Rounds), median(f.P99Rounds)
 	f.compare(e.target, b.figures)

@@ -23,9 +23,15 @@ type Figure struct {
 	Jobs    int `json:"jobs,omitempty"`    // accepted in all rounds
 	Settled int `json:"settled,omitempty"` // of them
 	// Repeated calls: no lane had answered them. Their jobs count once.
-	Repeated int     `json:"repeated,omitempty"`
+	Repeated int `json:"repeated,omitempty"`
+	// Accepted is how many jobs a second were accepted, where Value is how
+	// many were settled: it may be ahead for as long as a round lasts.
+	Accepted float64 `json:"accepted_per_s,omitempty"`
 	Cores    float64 `json:"cores,omitempty"` // processors that nodes or peers kept busy
 	Load     float64 `json:"load_cores,omitempty"`
+	// Machine is what all programs together kept busy: far above Cores and
+	// Load, something else was at work.
+	Machine float64 `json:"machine_cores,omitempty"`
 
 	Floor string  `json:"floor,omitempty"` // the figure it is compared with
 	Ratio float64 `json:"ratio,omitempty"` // Value by the floor's
@@ -110,15 +116,15 @@ func (f *Figure) WriteLine(w io.Writer) error {
 // WriteTable writes figures for people.
 func WriteTable(w io.Writer, figures []Figure) error {
 	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(table, "FIGURE\tVALUE\tROUNDS\tOF FLOOR\tTARGET\tREACHED\tCORES")
+	fmt.Fprintln(table, "FIGURE\tVALUE\tROUNDS\tOF FLOOR\tTARGET\tREACHED\tCORES\tOF ALL")
 	for i := range figures {
 		f := &figures[i]
 		reached := ""
 		if f.Reached != nil {
 			reached = map[bool]string{true: "yes", false: "no"}[*f.Reached]
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
-			f.Name, f.value(), f.spread(), orBlank("%.2f", f.Ratio), f.Target, reached, orBlank("%.2f", f.Cores))
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
+			f.Name, f.value(), f.spread(), orBlank("%.2f", f.Ratio), f.Target, reached, orBlank("%.2f", f.Cores), orBlank("%.2f", f.Machine))
 	}
 	return table.Flush()
 }

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"yardmaster/drill/yard"
 	"yardmaster/internal/backoff"
 
 	"github.com/nats-io/nats.go"
@@ -52,6 +53,7 @@ type load struct {
 	repeated atomic.Int64
 
 	mu        sync.Mutex
+	allIn     time.Time // when the last call was answered
 	lastEnd   time.Time
 	latencies []float64 // from due to started, in ms
 	trouble   error     // the first
@@ -192,6 +194,7 @@ func (l *load) awaitAnswers(ctx context.Context, n int) error {
 	err := until(ctx, patience, func() bool { return l.accepted.Load()+l.refused.Load() >= int64(n) })
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.allIn = time.Now()
 	if l.trouble != nil {
 		return fmt.Errorf("%d of %d jobs were refused: %w", l.refused.Load(), n, l.trouble)
 	}
@@ -217,9 +220,11 @@ func (l *load) rate() float64 {
 	return float64(l.settled.Load()) / l.lastEnd.Sub(l.began).Seconds()
 }
 
-// acceptRate is answered calls a second until now.
+// acceptRate is accepted jobs a second, from the begin to the last answer.
 func (l *load) acceptRate() float64 {
-	return float64(l.accepted.Load()) / time.Since(l.began).Seconds()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return float64(l.accepted.Load()) / l.allIn.Sub(l.began).Seconds()
 }
 
 // latency is p50 and p99 from due to started, in ms.
@@ -264,9 +269,12 @@ func dueOf(body []byte) int64 {
 // round is what one round came to.
 type round struct {
 	value, p99    float64
+	accepted      float64 // a second; 0 where value says it
 	jobs, settled int
 	repeated      int
-	cores, load   float64 // processors kept busy: by nodes or peers, and by this process
+	// Processors kept busy: by nodes or peers, by this process, and by all
+	// that runs on the machine.
+	cores, load, machine float64
 }
 
 // round sums the load up: as a latency, or as a rate.
@@ -275,7 +283,7 @@ func (l *load) round(latency bool) round {
 	if latency {
 		r.value, r.p99 = l.latency()
 	} else {
-		r.value = l.rate()
+		r.value, r.accepted = l.rate(), l.acceptRate()
 	}
 	return r
 }
@@ -285,15 +293,17 @@ type meter struct {
 	others      func() time.Duration
 	began       time.Time
 	mine, spent time.Duration
+	all         time.Duration
 }
 
 func startMeter(others func() time.Duration) meter {
-	return meter{others: others, began: time.Now(), mine: ownCPU(), spent: others()}
+	return meter{others: others, began: time.Now(), mine: ownCPU(), spent: others(), all: yard.MachineCPU()}
 }
 
 func (m meter) end(r round) round {
 	took := time.Since(m.began).Seconds()
 	r.cores, r.load = (m.others()-m.spent).Seconds()/took, (ownCPU()-m.mine).Seconds()/took
+	r.machine = (yard.MachineCPU() - m.all).Seconds() / took
 	return r
 }
 

@@ -116,3 +116,23 @@ func (p *Process) CPU() time.Duration {
 	system, _ := strconv.ParseInt(string(fields[12]), 10, 64)
 	return time.Duration(user+system) * clockTick
 }
+
+// MachineCPU is the processor time that everything on this machine has used,
+// with the kernel's own; 0 where the kernel does not tell.
+func MachineCPU() (sum time.Duration) {
+	stat, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0
+	}
+	line, _, _ := bytes.Cut(stat, []byte("\n"))
+	for i, field := range bytes.Fields(line) {
+		// cpu user nice system idle iowait irq softirq steal, then guests,
+		// which user has already.
+		if i == 0 || i == 4 || i == 5 || i > 8 {
+			continue
+		}
+		ticks, _ := strconv.ParseInt(string(field), 10, 64)
+		sum += time.Duration(ticks) * clockTick
+	}
+	return sum
+}
