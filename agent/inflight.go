@@ -162,23 +162,23 @@ func (a *Agent) take(o *job.Assignment) job.Answer {
 		return job.NoRoom
 	}
 	d := &dispatch{key: key{o.Job, o.N}, phase: starting, target: target}
+	spec, load, err := atHand(o.Body)
 	a.mu.Lock()
 	if a.table.seen(d.key) {
 		a.mu.Unlock()
 		return job.Taken
 	}
 	a.table.add(d)
-	if o.Body == nil {
+	if load {
 		order := *o // the batch is the caller's
 		d.phase, d.order = loading, &order
 		a.room.reserve(seatOf(o), 1, time.Now())
 	}
 	a.mu.Unlock()
-	if o.Body == nil {
+	if load {
 		a.loads.add(func(ctx context.Context) { a.load(ctx, d) })
 		return job.Taken
 	}
-	spec, err := job.ParseSpec(o.Body)
 	if err != nil {
 		a.Report(d.invalid(err), nil)
 		return job.Taken
@@ -194,6 +194,16 @@ func (a *Agent) take(o *job.Assignment) job.Answer {
 	}
 	a.started(d)
 	return job.Taken
+}
+
+// atHand reads a body that came with its order; load tells that the whole of
+// it lies elsewhere.
+func atHand(body []byte) (spec job.Spec, load bool, err error) {
+	if body == nil {
+		return spec, true, nil
+	}
+	spec, err = job.ParseSpec(body)
+	return spec, err == nil && spec.Blob != nil, err
 }
 
 // started follows up on a recall that came while the target was starting.

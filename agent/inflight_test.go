@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -96,6 +97,22 @@ func TestLoad_BodiesComeAfterwards(t *testing.T) {
 			t.Errorf("lost body: %+v", got)
 		}
 		b.finish(1)
+	})
+}
+
+func TestLoad_BlobBehindTheBodyThatCame(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, b *bench) {
+		at := job.Position{Lane: 1, Seq: 7}
+		b.bus.set(func() { b.bus.bodies[at] = []byte(`{"function":"whole","params":{"much":true}}`) })
+		o := order(1)
+		o.Position = at
+		o.Body = []byte(`{"function":"pointer","blob":{"name":"b","chunks":1,"size":9,"sha256":"` + strings.Repeat("0", 64) + `"}}`)
+		want(t, "answers", b.Assign(batch(1, o)), []job.Answer{job.Taken})
+		synctest.Wait()
+		started, _ := b.target.seen()
+		want(t, "started", started, []string{request(1) + " whole"})
+		b.finish(1)
+		synctest.Wait()
 	})
 }
 
