@@ -283,7 +283,8 @@ func (w *Worker) beat(c *Client) {
 func (w *Worker) take(jobs context.Context, hands *sync.WaitGroup, q Quest) {
 	ctx, cancel := context.WithCancel(jobs)
 	if !q.Deadline.IsZero() {
-		ctx, cancel = context.WithDeadline(jobs, q.Deadline)
+		cancel()
+		ctx, cancel = context.WithDeadlineCause(jobs, q.Deadline, errOverdue)
 	}
 	h := &held{quest: q, cancel: cancel}
 	w.mu.Lock()
@@ -303,9 +304,16 @@ func (w *Worker) take(jobs context.Context, hands *sync.WaitGroup, q Quest) {
 	hands.Go(func() {
 		defer cancel()
 		result, err := w.call(ctx, &h.quest)
+		if err != nil && context.Cause(ctx) == errOverdue {
+			err = &FailError{Message: err.Error(), Type: "timeout", Final: true}
+		}
 		w.finish(h, result, err)
 	})
 }
+
+// errOverdue ends a handler at its job's deadline. The yard lets no attempt
+// follow a timeout, so neither does the worker, whoever of the two is first.
+var errOverdue = errors.New("job is past its deadline")
 
 // call runs the handler and takes its panic for a failure.
 func (w *Worker) call(ctx context.Context, q *Quest) (result Raw, err error) {
