@@ -13,6 +13,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 	"golang.org/x/sync/errgroup"
+
+	"yardmaster/job"
 )
 
 const (
@@ -22,6 +24,7 @@ const (
 	// a burst of enqueue calls, not a backlog.
 	endpointWaiting      = 65536
 	endpointWaitingBytes = 256 << 20
+	maxHeader            = 4 << 10 // of an answer
 )
 
 // Service is what this node answers to anybody, as a NATS micro service that
@@ -66,8 +69,11 @@ func (r *Request) Token() string { return r.subject[strings.LastIndexByte(r.subj
 // Header is a header's value, "" if it is not given.
 func (r *Request) Header(name string) string { return r.header.Get(name) }
 
-// Respond answers.
+// Respond answers. What is too large for a message is refused instead.
 func (r *Request) Respond(data []byte) error {
+	if len(data) > MaxMessage-maxHeader {
+		return r.Refuse(fmt.Errorf("answer of %d bytes, at most %d: %w", len(data), MaxMessage-maxHeader, job.ErrTooLarge))
+	}
 	r.stats.answered(r.began, nil)
 	return r.nc.PublishMsg(&nats.Msg{Subject: r.reply, Data: data})
 }

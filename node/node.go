@@ -17,6 +17,7 @@ import (
 	"yardmaster/consensus"
 	"yardmaster/edge"
 	"yardmaster/job"
+	"yardmaster/ledger"
 	"yardmaster/runnerpool"
 	"yardmaster/scheduler"
 )
@@ -27,7 +28,7 @@ type Node struct {
 	version string
 	log     *slog.Logger
 	began   time.Time
-	ready   func(*Node) // tests: called when everything listens
+	serving chan struct{} // closed when everything listens
 
 	id        *consensus.Identity
 	messages  *cluster.Cluster
@@ -45,13 +46,33 @@ type Node struct {
 	viewer    *viewer
 }
 
-// New makes a node from a config with defaults. It opens nothing yet.
+// New makes a node from a config with defaults. It opens nothing yet, and runs
+// once.
 func New(cfg Config, version string, log *slog.Logger) (*Node, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &Node{cfg: cfg, version: version, log: log.With("node", cfg.Node.Name)}, nil
+	return &Node{cfg: cfg, version: version, log: log.With("node", cfg.Node.Name), serving: make(chan struct{})}, nil
 }
+
+// Serving is closed when the node listens everywhere. Whether it has work to
+// do yet is a question of readiness.
+func (n *Node) Serving() <-chan struct{} { return n.serving }
+
+// Addresses are where a node listens, also where it was to pick a port itself.
+type Addresses struct {
+	NATS    string // URL for NATS clients
+	Overhop string // host:port for Overhop workers
+}
+
+// Addresses tells where the node listens, once it is [Node.Serving].
+func (n *Node) Addresses() Addresses {
+	return Addresses{NATS: n.messages.ClientURL(), Overhop: n.edgeAddr.String()}
+}
+
+// Ledger is a copy of the record as this node has it now, once it is
+// [Node.Serving].
+func (n *Node) Ledger() *ledger.Ledger { return n.raft.Copy() }
 
 // Run starts the node and blocks until ctx ends or a room fails.
 //
@@ -226,9 +247,7 @@ func (n *Node) sendNotices(records []job.Record) {
 // reason, when a floor below has failed.
 func (n *Node) announce(ctx, base, mind context.Context) error {
 	n.log.Info("node serves", "nats", n.messages.ClientURL(), "overhop", n.edgeAddr.String(), "version", n.version)
-	if n.ready != nil {
-		n.ready(n)
-	}
+	close(n.serving)
 	select {
 	case <-ctx.Done():
 		return nil

@@ -211,13 +211,24 @@ func (v *viewer) list(ctx context.Context, queue string, state job.State, page, 
 		return nil, fmt.Errorf("queue %q: %w", queue, job.ErrQueueNotFound)
 	}
 	views := c.List(queue, state, (page-1)*size, size)
+	bytes := 0
 	for i := range views {
 		if err := v.addBody(ctx, &views[i]); err != nil {
 			return nil, err
 		}
+		if spec := views[i].Spec; spec != nil {
+			bytes += len(spec.Params) + len(spec.Payload)
+		}
+		if bytes > maxPageBytes {
+			return nil, fmt.Errorf("page of jobs with bodies of more than %d bytes; ask for fewer jobs a page: %w", maxPageBytes, job.ErrTooLarge)
+		}
 	}
 	return views, nil
 }
+
+// maxPageBytes bounds the bodies of one page, which all are in memory at once:
+// as many as an Overhop frame holds.
+const maxPageBytes = 8 << 20
 
 // jobJSON is a job as people and programs see it.
 type jobJSON struct {
@@ -229,6 +240,7 @@ type jobJSON struct {
 	Params        json.RawMessage   `json:"params,omitempty"`
 	Payload       []byte            `json:"payload_msgpack,omitempty"`
 	PayloadGone   bool              `json:"payload_gone,omitempty"`
+	PayloadBytes  int               `json:"payload_bytes,omitempty"` // of one that is too large to show
 	Created       time.Time         `json:"created_at"`
 	RunAt         time.Time         `json:"run_at"`
 	Started       *time.Time        `json:"started_at,omitempty"`
@@ -246,6 +258,7 @@ type jobJSON struct {
 	Error         *job.Fault        `json:"error,omitempty"`
 	Result        json.RawMessage   `json:"result,omitempty"`
 	ResultMsgpack []byte            `json:"result_msgpack,omitempty"`
+	ResultBytes   int               `json:"result_bytes,omitempty"` // of one that is too large to show
 	Trace         map[string]string `json:"trace_context,omitempty"`
 	Lane          uint8             `json:"lane"`
 	Seq           uint64            `json:"seq"`
@@ -262,15 +275,26 @@ func jobToJSON(v *job.View) jobJSON {
 		Lane: v.Position.Lane, Seq: v.Position.Seq,
 	}
 	if v.Spec != nil {
-		j.Params, j.Payload, j.Trace = v.Spec.Params, v.Spec.Payload, v.Spec.Trace
+		j.Trace = v.Spec.Trace
+		if j.PayloadBytes = len(v.Spec.Params) + len(v.Spec.Payload); j.PayloadBytes <= maxShown {
+			j.Params, j.Payload, j.PayloadBytes = v.Spec.Params, v.Spec.Payload, 0
+		}
 	}
-	if v.Result.Msgpack {
+	switch {
+	case len(v.Result.Data) > maxShown:
+		j.ResultBytes = len(v.Result.Data)
+	case v.Result.Msgpack:
 		j.ResultMsgpack = v.Result.Data
-	} else {
+	default:
 		j.Result = v.Result.Data
 	}
 	return j
 }
+
+// maxShown is the largest body and the largest result that an answer over NATS
+// shows, in bytes: both, one of them in base64, fit a message. Larger ones are
+// shown over Overhop.
+const maxShown = 600 << 10
 
 func given(t time.Time) *time.Time {
 	if t.IsZero() {
