@@ -1,0 +1,260 @@
+package nodetest_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nats.go/micro"
+
+	"yardmaster/cluster"
+	"yardmaster/internal/nodetest"
+	"yardmaster/ledger"
+)
+
+// exec sends one command of the runtime contract and gives the event.
+func exec(m *nodetest.Member, command string) (string, error) {
+	var event json.RawMessage
+	err := m.Ask("yard.exec", command, &event)
+	return string(event), err
+}
+
+func contract(t *testing.T, y *nodetest.Yard) {
+	for i, c := range []struct{ command, want string }{
+		{`{"command":"QueueDispatch","request_id":"req-1","target":"worker-2","metadata":{"a":[1]}}`, `{"event":"DispatchQueued","request_id":"req-1","target":"worker-2","metadata":{"a":[1]}}`},
+		{`{"command":"MarkNotified","request_id":"req-1","channel":"tmux"}`, `{"event":"DispatchNotified","request_id":"req-1","channel":"tmux"}`},
+		{`{"command":"MarkDelivered","request_id":"req-1"}`, `{"event":"DispatchDelivered","request_id":"req-1"}`},
+		{`{"command":"QueueDispatch","request_id":"req-2","target":"worker-2"}`, `{"event":"DispatchQueued","request_id":"req-2","target":"worker-2"}`},
+		{`{"command":"MarkNotified","request_id":"req-2","channel":"tmux"}`, `{"event":"DispatchNotified","request_id":"req-2","channel":"tmux"}`},
+		{`{"command":"MarkFailed","request_id":"req-2","reason":"timeout"}`, `{"event":"DispatchFailed","request_id":"req-2","reason":"timeout"}`},
+		{`{"command":"CaptureSnapshot"}`, `{"event":"SnapshotCaptured"}`},
+		{`{"command":"RequestReplay","cursor":"0@0"}`, `{"event":"ReplayRequested","cursor":"0@0"}`},
+		{`{"command":"RequestReplay","cursor":null}`, `{"event":"ReplayRequested","cursor":null}`},
+	} {
+		if got, err := exec(y.Members[i%3], c.command); err != nil || got != c.want {
+			t.Errorf("%s\n got %s, %v\nwant %s", c.command, got, err, c.want)
+		}
+	}
+	for _, c := range []struct{ command, code, says string }{
+		{`{"command":"MarkDelivered","request_id":"req-1"}`, "409", "req-1"},
+		{`{"command":"MarkNotified","request_id":"nobody","channel":"x"}`, "409", "nobody"},
+		{`{"command":"AcquireAuthority","owner":"outsider","lease_id":"l1","leased_until":"2099-01-01T00:00:00Z"}`, "409", "lease already held by"},
+		{`{"command":"RenewAuthority","owner":"outsider","lease_id":"l1","leased_until":"2099-01-01T00:00:00Z"}`, "409", "owner mismatch"},
+		{`{"command":"Explode"}`, "400", "unknown variant"},
+		{`{`, "400", "JSON"},
+	} {
+		_, err := exec(y.Members[0], c.command)
+		wantCode(t, err, c.code)
+		if err != nil && !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v does not say %q", c.command, err, c.says)
+		}
+	}
+	// A caller's mark on a job's dispatch is refused and says what to use.
+	id := y.Members[0].Enqueue(t, "marked", `{"params":{}}`)
+	y.Members[0].WaitState(t, id.String(), "waiting")
+	_, err := exec(y.Members[1], fmt.Sprintf(`{"command":"MarkFailed","request_id":"%s#1","reason":"x"}`, id))
+	wantCode(t, err, "409")
+	if err != nil && !strings.Contains(err.Error(), "job cancel") {
+		t.Errorf("%v does not name what to use instead", err)
+	}
+
+	was := y.WaitAuthority()
+	for _, m := range y.Members {
+		var s ledger.Snapshot
+		if err := m.Ask("yard.snapshot", "", &s); err != nil {
+			t.Fatal(err)
+		}
+		if s.SchemaVersion != 1 || s.Authority.Owner == nil || *s.Authority.Owner != was.Name || s.Authority.Stale || s.Backlog.Delivered == 0 {
+			t.Errorf("%s: %+v", m.Name, s)
+		}
+	}
+	// A member that asks for the authority gets it handed over.
+	to := y.Members[0]
+	if to == was {
+		to = y.Members[1]
+	}
+	began := time.Now()
+	got, err := exec(y.Members[2], fmt.Sprintf(`{"command":"AcquireAuthority","owner":%q,"lease_id":"x","leased_until":"2099-01-01T00:00:00Z"}`, to.Name))
+	if err != nil || !strings.HasPrefix(got, `{"event":"AuthorityAcquired","owner":"`+to.Name+`"`) {
+		t.Errorf("handing over to %s: %s, %v", to.Name, got, err)
+	}
+	t.Logf("handed over in %s", time.Since(began))
+	if now := y.WaitAuthority(was); now != to {
+		t.Errorf("the authority is %s, want %s", now.Name, to.Name)
+	}
+	y.WaitReady()
+}
+
+// service: every node is an instance of one micro service.
+func service(t *testing.T, y *nodetest.Yard) {
+	nc, _ := connect(t, y.Members[0])
+	inbox := nc.NewRespInbox()
+	sub, err := nc.SubscribeSync(inbox)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.PublishRequest("$SRV.INFO.yard-api", inbox, nil); err != nil {
+		t.Fatal(err)
+	}
+	nodes := map[string]bool{}
+	for len(nodes) < 3 {
+		m, err := sub.NextMsg(10 * time.Second)
+		if err != nil {
+			t.Fatalf("heard %v: %v", nodes, err)
+		}
+		var info micro.Info
+		if err := json.Unmarshal(m.Data, &info); err != nil {
+			t.Fatal(err)
+		}
+		nodes[info.Metadata["node"]] = true
+		named := map[string]bool{}
+		for _, e := range info.Endpoints {
+			named[e.Name] = true
+			if e.Metadata["description"] == "" {
+				t.Errorf("endpoint %s says nothing of itself", e.Name)
+			}
+		}
+		for _, want := range []string{"enqueue", "exec", "snapshot", "status", "job-show", "queue-list"} {
+			if !named[want] {
+				t.Errorf("%s has no endpoint %s", info.Metadata["node"], want)
+			}
+		}
+	}
+	for _, verb := range []string{"PING", "STATS"} {
+		if m, err := nc.Request("$SRV."+verb+".yard-api", nil, 5*time.Second); err != nil || !json.Valid(m.Data) {
+			t.Errorf("%s: %v", verb, err)
+		}
+	}
+}
+
+// permissions: whoever connects may look at all there is and change nothing
+// behind the yard's back.
+func permissions(t *testing.T, y *nodetest.Yard) {
+	nc, js := connect(t, y.Members[1])
+	for _, stream := range []string{"YARD_JOBS_0", "YARD_EVENTS", "YARD_RESULTS", "YARD_DLQ", "YARD_BLOBS"} {
+		s, err := js.Stream(soon(t), stream)
+		if err != nil {
+			t.Errorf("look at %s: %v", stream, err)
+			continue
+		}
+		if c := s.CachedInfo().Config; c.Description == "" || c.Replicas != 3 || c.Storage != jetstream.FileStorage {
+			t.Errorf("%s: %+v", stream, c)
+		}
+		denied, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+		if err := s.Purge(denied); err == nil {
+			t.Errorf("%s could be purged", stream)
+		}
+		if err := js.DeleteStream(denied, stream); err == nil {
+			t.Errorf("%s could be deleted", stream)
+		}
+		cancel()
+	}
+	for _, subject := range []string{"yard.lane.0.n.mail", "yard.history", "yard.results", "yard.dlq.mail", "yard.node.n1.do", "$KV.YARD_QUEUES.x"} {
+		if m, err := nc.Request(subject, []byte(`{}`), 200*time.Millisecond); err == nil {
+			t.Errorf("a client may say %s: %s", subject, m.Data)
+		}
+	}
+	sub, err := nc.SubscribeSync("yard.lane.>")
+	if err == nil {
+		_, err = sub.NextMsg(200 * time.Millisecond)
+	}
+	if err == nil || errors.Is(err, nats.ErrTimeout) && nc.LastError() == nil {
+		t.Errorf("a client may listen to the lanes: %v, last error %v", err, nc.LastError())
+	}
+	// A stream of its own that listens to the world's events is fine.
+	own, err := js.CreateStream(soon(t), jetstream.StreamConfig{Name: "MINE", Subjects: []string{"mine.>"}, Storage: jetstream.MemoryStorage})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := js.DeleteStream(soon(t), own.CachedInfo().Config.Name); err != nil {
+		t.Error(err)
+	}
+}
+
+// line is one event of history.
+type line struct {
+	Event   string
+	Request string `json:"request_id"`
+	Owner   string
+	Seq     uint64
+}
+
+// history: the events that are told are dense and in order, and folding them
+// gives what the ledger says.
+func history(t *testing.T, y *nodetest.Yard) {
+	l := y.WaitAuthority().Node().Ledger()
+	last := l.LastEvent()
+	for _, m := range y.Members {
+		lines := story(t, y, m, last)
+		var counts ledger.Counts
+		owner, states := "", map[string]string{}
+		for i, e := range lines {
+			if e.Seq != uint64(i)+1 {
+				t.Fatalf("%s: event %d has number %d", m.Name, i+1, e.Seq)
+			}
+			from, to := states[e.Request], ""
+			switch e.Event {
+			case "AuthorityAcquired":
+				owner = e.Owner
+				continue
+			case "DispatchQueued":
+				to = "pending"
+				counts.Pending++
+			case "DispatchNotified":
+				to = "notified"
+				counts.Pending--
+				counts.Notified++
+			case "DispatchDelivered":
+				to = "delivered"
+				counts.Notified--
+				counts.Delivered++
+			case "DispatchFailed":
+				to = "failed"
+				counts.Notified--
+				counts.Failed++
+			default:
+				continue
+			}
+			if want := map[string]string{"pending": "", "notified": "pending", "delivered": "notified", "failed": "notified"}[to]; from != want {
+				t.Errorf("%s: %s went from %q to %q", m.Name, e.Request, from, to)
+			}
+			states[e.Request] = to
+		}
+		if counts != l.Counts() || owner != l.Authority().Owner {
+			t.Errorf("%s: history gives %+v under %s, the ledger has %+v under %s", m.Name, counts, owner, l.Counts(), l.Authority().Owner)
+		}
+	}
+}
+
+// story reads history up to an event.
+func story(t *testing.T, y *nodetest.Yard, m *nodetest.Member, last uint64) (lines []line) {
+	t.Helper()
+	y.Eventually(fmt.Sprintf("event %d is told", last), func() error {
+		lines = nil
+		err := m.Client().History(soon(t), time.Time{}, false, func(tale cluster.Tale) error {
+			for _, text := range bytes.Split(bytes.TrimSpace(tale.Body), []byte("\n")) {
+				var e line
+				if err := json.Unmarshal(text, &e); err != nil {
+					return fmt.Errorf("%q: %w", text, err)
+				}
+				lines = append(lines, e)
+			}
+			return nil
+		})
+		if err == nil && uint64(len(lines)) < last {
+			err = fmt.Errorf("%d events are told", len(lines))
+		}
+		if err == nil {
+			lines = lines[:last]
+		}
+		return err
+	})
+	return lines
+}

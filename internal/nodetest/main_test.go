@@ -1,0 +1,85 @@
+package nodetest_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"testing"
+	"time"
+
+	"yardmaster/examples/runner/demo"
+	"yardmaster/internal/nodetest"
+	"yardmaster/node"
+	"yardmaster/runnerpool"
+)
+
+// runnerEnv makes the test's own binary a runner process.
+const runnerEnv = "YARD_TEST_RUNNER"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(runnerEnv) == "" {
+		os.Exit(m.Run())
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	if err := demo.Main(ctx, nil); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// settings are those of every yard here: a pool of demo runners on each node,
+// and retries that do not keep a test waiting.
+func settings(c *node.Config) {
+	self, err := os.Executable()
+	if err != nil {
+		panic(err)
+	}
+	grace := 0.3
+	c.Scheduler.RetryBase, c.Scheduler.RetryMax = 20*time.Millisecond, 100*time.Millisecond
+	c.Scheduler.MaxAttempts = 3
+	c.RRQ = runnerpool.Config{
+		TermGrace: &grace,
+		Routes:    map[string]string{"routed": "demo"},
+		Runners: map[string]runnerpool.RunnerConfig{"demo": {
+			Cmd: []string{self}, Env: map[string]string{runnerEnv: "1"}, SocketVia: runnerpool.SocketEnv,
+			PoolSize: 1, MaxInFlight: 4, CancelGrace: &grace,
+		}},
+	}
+}
+
+// TestYard is one yard of three for many cases, each with queues of its own.
+func TestYard(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts three nodes")
+	}
+	y := nodetest.Start(t, 3, settings)
+	for _, c := range []struct {
+		name string
+		run  func(*testing.T, *nodetest.Yard)
+	}{
+		{"FourWaysIn", fourWaysIn},
+		{"Lookups", lookups},
+		{"ReadYourWrites", readYourWrites},
+		{"Priorities", priorities},
+		{"Delayed", delayed},
+		{"Limit", limit},
+		{"Pause", pause},
+		{"DeadLetter", deadLetter},
+		{"Malformed", malformed},
+		{"Timeout", timeout},
+		{"CutConnection", cutConnection},
+		{"Runner", runner},
+		{"LargeResults", largeResults},
+		{"LargeBody", largeBody},
+		{"Cancel", cancel},
+		{"Contract", contract},
+		{"Service", service},
+		{"Permissions", permissions},
+		{"History", history},
+	} {
+		t.Run(c.name, func(t *testing.T) { c.run(t, y) })
+	}
+}
