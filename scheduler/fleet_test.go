@@ -99,6 +99,7 @@ type fakeNode struct {
 	mute    bool // takes assignments, its answers get lost
 	deaf    bool // assignments get lost on their way
 	deafAck bool // hears no answer to its reports
+	curt    bool // does not tell again the room that a batch did not change
 	refuse  job.Answer
 	work    func(*job.Assignment) (time.Duration, job.Outcome)
 
@@ -194,7 +195,10 @@ func (n *fakeNode) assign(b job.Batch) []job.Answer {
 	n.seen = max(n.seen, b.Number)
 	answers := make([]job.Answer, len(b.Assignments))
 	for i := range b.Assignments {
-		answers[i] = n.start(b.Assignments[i])
+		a := &b.Assignments[i]
+		if answers[i] = n.start(*a); !n.curt {
+			n.changed[seatKey{roomKey{a.Kind, a.Key}, a.Worker}] = true
+		}
 	}
 	if n.mute {
 		return nil

@@ -31,6 +31,29 @@ func TestOrder_PriorityThenAcceptance(t *testing.T) {
 	})
 }
 
+// Also among jobs whose folds are still in flight.
+func TestOrder_PriorityInTheShadow(t *testing.T) {
+	inYard(t, 2, func(y *yard) {
+		y.raft.set(func() { y.raft.delay = 50 * time.Millisecond })
+		for i, priority := range []int{5, 1, 9, 5, 7, 0, 9} {
+			y.enqueueIn(uint8(i%2), "mail", "", fmt.Sprintf(`{"params":{},"priority":%d}`, priority))
+			y.pass(time.Millisecond)
+		}
+		y.pass(10 * time.Millisecond)
+		y.node("n1").offer(job.Overhop, "mail", "w1", 3)
+		y.until("they ran", func() bool { return y.counts().Notified == 3 })
+		if pending := y.counts().Pending; pending != 4 {
+			t.Errorf("%d wait", pending)
+		}
+		for _, o := range y.fleet.orders() {
+			view, _ := y.find(o.Job)
+			if view.Priority < 7 {
+				t.Errorf("a job of priority %d started before all of 9 and 7", view.Priority)
+			}
+		}
+	})
+}
+
 // Jobs of one lane and priority start in their order, also while many folds
 // and placements are in flight and room comes and goes.
 func TestOrder_NothingOvertakesAcrossFoldsInFlight(t *testing.T) {
@@ -135,13 +158,23 @@ func TestDelayed_StartsAtItsTime(t *testing.T) {
 		at := time.Now().Add(90 * time.Second)
 		id := y.enqueue("mail", "", delayedJob(at))
 		y.until("it is known", func() bool { return y.state(id) == job.Delayed })
+		y.raft.set(func() { y.raft.delay = 30 * time.Millisecond })
 		y.pass(89 * time.Second)
 		if got := y.state(id); got != job.Delayed {
 			t.Fatalf("it is %s early", got)
 		}
 		y.until("it runs", func() bool { return y.state(id) == job.Active })
-		if late := time.Since(at); late < 0 || late > 8*time.Millisecond {
+		if late := time.Since(at); late < 0 || late > 95*time.Millisecond { // two entries, and one before them
 			t.Errorf("it ran %v after its time", late)
+		}
+		promoting := 0
+		for _, e := range y.raft.entries() {
+			if o, ok := e.Commands[0].(*ledger.Observe); ok && len(o.Observations) == 0 {
+				promoting++
+			}
+		}
+		if promoting != 1 {
+			t.Errorf("%d entries were there for their time alone", promoting)
 		}
 	})
 }

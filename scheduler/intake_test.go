@@ -241,6 +241,7 @@ func TestIntake_BacklogIsSharedAndBounded(t *testing.T) {
 		for range 20_000 {
 			y.lanes.store(0, "long-"+strings.Repeat("q", 100), "", long)
 		}
+		y.raft.set(func() { y.raft.delay = 20 * time.Millisecond })
 		y.begin()
 		id := y.enqueueIn(1, "mail", "", anyJob)
 		began := time.Now()

@@ -14,14 +14,16 @@ func TestNoRoom_GivesTheAttemptBackAndWaitsForAnOffer(t *testing.T) {
 		n := y.node("n1")
 		n.offer(job.Overhop, "mail", "w1", 3)
 		y.pass(20 * time.Millisecond)
-		n.look(func() { n.refuse = job.NoRoom; n.silent = false })
+		reports := 0
+		n.look(func() { n.refuse = job.NoRoom; n.curt = true; reports = n.reports })
 		id := y.enqueue("mail", "", anyJob)
 		y.pass(30 * time.Second)
 		refused := len(y.fleet.orders())
 		// Asked to tell all its room, the node says again that it has some: it
 		// is taken at its word, but no more often than it speaks.
-		if refused < 1 || refused > 40 {
-			t.Errorf("%d assignments went to the node that refuses them", refused)
+		n.look(func() { reports = n.reports - reports })
+		if refused < 2 || refused > reports+1 || refused > 40 {
+			t.Errorf("%d assignments went to the node that refuses them, after %d reports", refused, reports)
 		}
 		n.look(func() { n.refuse = 0 })
 		y.until("it ran", func() bool { return y.state(id) == job.Completed })
@@ -205,7 +207,7 @@ func TestAssignment_NeverAnsweredIsGivenBack(t *testing.T) {
 func TestBodyLost_EndsTheJob(t *testing.T) {
 	inYard(t, 1, func(y *yard) {
 		n := y.node("n1")
-		n.look(func() { n.refuse = job.BodyLost })
+		n.look(func() { n.refuse = job.BodyLost; n.curt = true })
 		n.offer(job.Overhop, "mail", "w1", 1)
 		lost := y.enqueue("mail", "", anyJob)
 		y.until("it is dead", func() bool { return y.state(lost) == job.Failed })
@@ -319,6 +321,8 @@ func TestTenure_EndsWhenTheLeaseIsNotRenewed(t *testing.T) {
 		n.offer(job.Overhop, "mail", "w1", 1)
 		y.enqueue("mail", "", anyJob)
 		y.until("it is placed", func() bool { return y.counts().Notified == 1 })
+		y.pass(2 * renewEvery)
+		n.look(func() { n.deaf = true })
 		y.raft.set(func() { y.raft.stuck = true })
 		cut := time.Now()
 		err := <-y.ended
@@ -382,6 +386,30 @@ func TestTenure_EndsWhenAnotherLeads(t *testing.T) {
 		}
 		if n := len(y.fleet.orders()); n != 0 {
 			t.Errorf("%d assignments were sent", n)
+		}
+	})
+}
+
+// A loop that was held up beyond its lease gives no more orders.
+func TestTenure_GivesNoOrdersBeyondItsLease(t *testing.T) {
+	inYard(t, 1, func(y *yard) {
+		n := y.node("n1")
+		n.look(func() { n.deaf = true })
+		n.offer(job.Overhop, "mail", "w1", 1)
+		y.enqueue("mail", "", anyJob)
+		y.until("it is placed", func() bool { return y.counts().Notified == 1 })
+		m, before := y.sched.tenure(), 0
+		m.post(func() {
+			time.Sleep(trustTime + time.Second) // as a stopped process
+			before = len(y.fleet.orders())
+			m.nodes["n1"].beatAt = time.Now()
+			m.sweep() // it would send the assignment again
+		})
+		if err := <-y.ended; !errors.Is(err, errTrustLost) {
+			t.Errorf("tenure ended with %v", err)
+		}
+		if more := len(y.fleet.orders()) - before; more != 0 || before == 0 {
+			t.Errorf("%d orders, then %d more", before, more)
 		}
 	})
 }

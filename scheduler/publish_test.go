@@ -170,6 +170,9 @@ func TestPublish_StreamAheadOfTheLedgerTrimsNothing(t *testing.T) {
 				t.Errorf("the result is gone")
 			}
 		})
+		if look, _ := y.sched.Look(y.ctx); !strings.Contains(fmt.Sprint(look.Reasons), "one of them went back") {
+			t.Errorf("reasons %q", look.Reasons)
+		}
 	})
 }
 

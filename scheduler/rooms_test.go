@@ -279,7 +279,7 @@ func TestRooms_MissedOffersAreAskedFor(t *testing.T) {
 func TestRooms_UnseenBatchIsAskedAfter(t *testing.T) {
 	inYard(t, 1, func(y *yard) {
 		n := y.node("n1")
-		n.look(func() { n.refuse = job.BodyLost })
+		n.look(func() { n.refuse = job.BodyLost; n.curt = true })
 		n.offer(job.Overhop, "mail", "w1", 1)
 		for range 3 { // each ends without a change of the worker's room
 			id := y.enqueue("mail", "", anyJob)
