@@ -1,0 +1,86 @@
+package job
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestScan: the usual forms are read without encoding/json, and read right.
+func TestScan(t *testing.T) {
+	for _, body := range []string{
+		`{"function":"echo"}`,
+		` { "function" : "demo#echo" , "params" : { } } `,
+		`{"params":{"to":"ann","n":[1,-2.5e+3,0,true,false,null],"deep":{"er":{}}},"priority":0,"max_attempts":12}`,
+		`{"function":"f","params":{"text":"a \"quoted\" \\ word – ünï"},"timeout_ms":100000000000000000,"retry_interval_ms":1}`,
+	} {
+		var got, want Spec
+		if err := json.Unmarshal([]byte(body), &want); err != nil {
+			t.Fatalf("%s: %v", body, err)
+		}
+		if !got.scan([]byte(body)) {
+			t.Errorf("%s: not read", body)
+			continue
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: -want +got\n%s", body, diff)
+		}
+	}
+}
+
+// TestScan_Unusual: what is left to encoding/json.
+func TestScan_Unusual(t *testing.T) {
+	for _, body := range []string{
+		``, `{`, `[]`, `{}`, `{"function":"f"`, `{"function":"f"}x`, `{"function":"f",}`, `{,"function":"f"}`,
+		`{"function":"a","function":"b"}`, `{"params":{},"params":{}}`, `{"priority":1,"priority":2}`,
+		`{"Function":"f"}`, `{"function":"\u0041"}`, `{"function":"ü"}`, `{"function":null}`, `{"other":1}`,
+		`{"priority":1.0}`, `{"priority":1e1}`, `{"priority":01}`, `{"priority":-1}`, `{"priority":1000000000000000000}`,
+		`{"params":null}`, `{"params":[]}`, `{"params":{"a":01}}`, `{"params":{"a":1.}}`, `{"params":{"a":-}}`, `{"params":{"a":1e}}`,
+		`{"params":{"a":tru}}`, `{"params":{"a" 1}}`, `{"params":{1:1}}`, `{"params":{"a":1]}`, `{"params":{"a":[1}}}`,
+		"{\"params\":{\"a\":\"\n\"}}", `{"params":{"a":"\x"}}`, `{"params":{"a":"`, `{"params":{"a":"\`, `{"params":{"a":1,}}`,
+	} {
+		var s Spec
+		if s.scan([]byte(body)) {
+			t.Errorf("%s was read as %+v", body, s)
+		}
+	}
+}
+
+// FuzzScan: whatever is read without encoding/json is what encoding/json reads.
+func FuzzScan(f *testing.F) {
+	f.Add([]byte(`{"function":"demo#echo","params":{"to":"ann","n":[1,-2.5e+3,0,true,null]},"priority":9,"max_attempts":3}`))
+	f.Add([]byte(`{ "timeout_ms" : 1000, "retry_interval_ms":10,"params":{"a":"\\\"\/\b\f\n\r\t"}}`))
+	f.Add([]byte(`{"params":{"a":[[[[{}]]]]}}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		var got, want Spec
+		if !got.scan(body) {
+			return
+		}
+		if err := json.Unmarshal(body, &want); err != nil {
+			t.Fatalf("read although %v", err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Fatalf("-want +got\n%s", diff)
+		}
+	})
+}
+
+func BenchmarkParseSpec(b *testing.B) {
+	body := []byte(`{"function":"echo","params":{"to":"ann","n":12345,"pad":"` + string(make256()) + `"}}`)
+	b.SetBytes(int64(len(body)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := ParseSpec(body); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func make256() []byte {
+	pad := make([]byte, 180)
+	for i := range pad {
+		pad[i] = 'x'
+	}
+	return pad
+}
