@@ -122,7 +122,7 @@ func (v *viewer) show(ctx context.Context, id job.ID) (job.View, error) {
 		return view, v.addResult(ctx, &view, item.Value, item.Blob)
 	}
 	if seq > 0 {
-		return view, v.readResult(ctx, &view, seq)
+		return view, v.readResult(ctx, &view, number, seq)
 	}
 	return view, nil
 }
@@ -157,24 +157,27 @@ func (v *viewer) addResult(ctx context.Context, view *job.View, value job.Value,
 	return nil
 }
 
-// readResult finds the job's line in a message of results. Results that have
-// grown too old are gone, and that is no error.
-func (v *viewer) readResult(ctx context.Context, view *job.View, seq uint64) error {
-	body, err := v.messages.ReadResult(ctx, seq)
+// readResult finds the job's line in a message of results. After a failover
+// the ledger knows only a message before it: then the stream is searched.
+// Results that have grown too old are gone, and that is no error.
+func (v *viewer) readResult(ctx context.Context, view *job.View, number, seq uint64) error {
+	t, err := v.messages.ReadTale(ctx, cluster.StreamResults, seq)
+	if err == nil && (number < t.First || number > t.Last()) {
+		t, err = v.messages.FindTale(ctx, cluster.StreamResults, number)
+	}
 	if errors.Is(err, cluster.ErrNotStored) {
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("result of job %s: %w", view.ID, err)
 	}
-	lines := bufio.NewScanner(bytes.NewReader(body))
-	lines.Buffer(nil, len(body)+1)
+	lines := bufio.NewScanner(bytes.NewReader(t.Body))
+	lines.Buffer(nil, len(t.Body)+1)
 	for lines.Scan() {
 		var line scheduler.ResultLine
-		if json.Unmarshal(lines.Bytes(), &line) != nil || line.ID != view.ID {
-			continue
+		if json.Unmarshal(lines.Bytes(), &line) == nil && line.Number == number {
+			return v.addResult(ctx, view, line.Value(), line.Blob)
 		}
-		return v.addResult(ctx, view, line.Value(), line.Blob)
 	}
 	return nil
 }
