@@ -177,12 +177,6 @@ func (c *Cluster) ReadTale(ctx context.Context, stream string, seq uint64) (Tale
 	return tale(&s), nil
 }
 
-// ReadResult reads the body of one message of results.
-func (c *Cluster) ReadResult(ctx context.Context, seq uint64) ([]byte, error) {
-	t, err := c.ReadTale(ctx, StreamResults, seq)
-	return t.Body, err
-}
-
 // ReadHistory reads up to limit tales of events from a sequence on. Older ones
 // may have been dropped: the first may come later than asked. None: there are
 // no more yet.

@@ -87,7 +87,7 @@ func TestResults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := c.ReadResult(t.Context(), seq); err != nil || string(got) != "{}" {
+	if got, err := c.ReadTale(t.Context(), StreamResults, seq); err != nil || string(got.Body) != "{}" {
 		t.Fatalf("result: %q, %v", got, err)
 	}
 }

@@ -121,7 +121,7 @@ func (v *viewer) show(ctx context.Context, id job.ID) (job.View, error) {
 	if item != nil {
 		return view, v.addResult(ctx, &view, item.Value, item.Blob)
 	}
-	if seq > 0 {
+	if number > 0 {
 		return view, v.readResult(ctx, &view, number, seq)
 	}
 	return view, nil
@@ -158,10 +158,15 @@ func (v *viewer) addResult(ctx context.Context, view *job.View, value job.Value,
 }
 
 // readResult finds the job's line in a message of results. After a failover
-// the ledger knows only a message before it: then the stream is searched.
+// the ledger may know only a message before it, or none: then the stream is
+// searched.
 // Results that have grown too old are gone, and that is no error.
 func (v *viewer) readResult(ctx context.Context, view *job.View, number, seq uint64) error {
-	t, err := v.messages.ReadTale(ctx, cluster.StreamResults, seq)
+	var t cluster.Tale
+	var err error
+	if seq > 0 {
+		t, err = v.messages.ReadTale(ctx, cluster.StreamResults, seq)
+	}
 	if err == nil && (number < t.First || number > t.Last()) {
 		t, err = v.messages.FindTale(ctx, cluster.StreamResults, number)
 	}
