@@ -88,7 +88,7 @@ func TestResults(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, err := c.ReadTale(t.Context(), StreamResults, seq); err != nil || string(got.Body) != "{}" {
-		t.Fatalf("result: %q, %v", got, err)
+		t.Fatalf("result: %q, %v", got.Body, err)
 	}
 }
 
