@@ -7,11 +7,19 @@ import "bytes"
 // unusual is left to encoding/json, which alone says what is wrong: what is
 // accepted here it accepts too, with the same outcome.
 
+// ScanSpec reads a body of the usual form, without checking the ranges of its
+// fields. False means nothing but that somebody else has to read it.
+func ScanSpec(body []byte) (Spec, bool) {
+	var s Spec
+	ok := s.scan(body)
+	return s, ok
+}
+
 // scanDepth is how deep params may be nested to be read here.
 const scanDepth = 32
 
 // scan reads a body of simple fields. False means nothing but that somebody
-// else has to read it; s must then be thrown away.
+// else has to read it; s is then to be thrown away.
 func (s *Spec) scan(body []byte) bool {
 	i := skipBlanks(body, 0)
 	if i == len(body) || body[i] != '{' {

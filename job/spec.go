@@ -55,11 +55,11 @@ func invalid(format string, args ...any) error {
 // ParseSpec reads and checks a record's body. It never panics, whatever the
 // bytes; every refusal is an [*InvalidError].
 func ParseSpec(body []byte) (Spec, error) {
-	var plain Spec
-	if plain.scan(body) {
-		return plain, plain.Validate()
+	s, plain := ScanSpec(body)
+	if plain {
+		return s, s.Validate()
 	}
-	var s Spec
+	s = Spec{}
 	if err := json.Unmarshal(body, &s); err != nil {
 		return Spec{}, invalid("job is not valid JSON: %v", describe(err))
 	}

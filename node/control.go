@@ -95,7 +95,10 @@ type enqueueReply struct {
 func (n *Node) handleEnqueue(r *cluster.Request) {
 	queue := r.Token()
 	var ask enqueueRequest
-	if err := json.Unmarshal(r.Data, &ask); err != nil {
+	var body []byte // as it came, if it can be the record as it is
+	if spec, ok := job.ScanSpec(r.Data); ok {
+		ask.Spec, body = spec, r.Data
+	} else if err := json.Unmarshal(r.Data, &ask); err != nil {
 		n.refuse(r, &job.InvalidError{Reason: "job is not valid JSON: " + err.Error()})
 		return
 	}
@@ -103,7 +106,7 @@ func (n *Node) handleEnqueue(r *cluster.Request) {
 	if key == "" {
 		key = r.Header(cluster.HeaderMsgID)
 	}
-	n.door.enqueue(queue, ask.Spec, key, false, func(a accepted, err error) {
+	n.door.enqueue(queue, ask.Spec, body, key, false, func(a accepted, err error) {
 		if err != nil {
 			n.refuse(r, err)
 			return

@@ -37,8 +37,11 @@ const blobTime = 30 * time.Second
 
 // enqueue accepts a job and calls then once, when it is durable or refused.
 // mustExist refuses an unknown queue even where jobs create queues.
-func (d *door) enqueue(queue string, spec job.Spec, key string, mustExist bool, then func(accepted, error)) {
-	if key == "" {
+//
+// body is spec's JSON where the caller has it, else nil.
+func (d *door) enqueue(queue string, spec job.Spec, body []byte, key string, mustExist bool, then func(accepted, error)) {
+	minted := key == ""
+	if minted {
 		key = uuid.Must(uuid.NewV7()).String()
 	}
 	id, err := d.check(queue, &spec, key, mustExist)
@@ -46,14 +49,17 @@ func (d *door) enqueue(queue string, spec job.Spec, key string, mustExist bool, 
 		then(accepted{}, err)
 		return
 	}
-	if known, err := d.known(id, queue); known || err != nil {
-		then(accepted{id: id, duplicate: true}, err)
-		return
+	if !minted { // what was minted just now is known to nobody
+		if known, err := d.known(id, queue); known || err != nil {
+			then(accepted{id: id, duplicate: true}, err)
+			return
+		}
 	}
-	body, err := json.Marshal(spec)
-	if err != nil {
-		then(accepted{}, &job.InvalidError{Reason: err.Error()})
-		return
+	if body == nil {
+		if body, err = json.Marshal(spec); err != nil {
+			then(accepted{}, &job.InvalidError{Reason: err.Error()})
+			return
+		}
 	}
 	if len(body) > job.MaxInlineBody {
 		go func() { // a large body takes several quorums; its lifetime is bounded by blobTime
@@ -79,10 +85,14 @@ func (d *door) check(queue string, spec *job.Spec, key string, mustExist bool) (
 	if err := spec.Validate(); err != nil {
 		return job.ID{}, err
 	}
-	exists := false
-	d.view(func(l *ledger.Ledger) { _, exists = l.Queue(queue) })
-	if !exists && (mustExist || !d.createQueues) {
-		return job.ID{}, fmt.Errorf("queue %q: %w", queue, job.ErrQueueNotFound)
+	// The ledger is asked only where its answer matters: while an entry is
+	// being applied, whoever asks waits, and with him all who are behind him.
+	if mustExist || !d.createQueues {
+		exists := false
+		d.view(func(l *ledger.Ledger) { _, exists = l.Queue(queue) })
+		if !exists {
+			return job.ID{}, fmt.Errorf("queue %q: %w", queue, job.ErrQueueNotFound)
+		}
 	}
 	return job.KeyID(queue, key)
 }
