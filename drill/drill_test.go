@@ -1,0 +1,317 @@
+package drill
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestMain makes this program a worker where a drill asks for one.
+func TestMain(m *testing.M) {
+	WorkIfAsked()
+	os.Exit(m.Run())
+}
+
+// binary is the program to break: YARD_BIN, or one that is built for the test.
+var binary = sync.OnceValues(func() (string, error) {
+	if path := os.Getenv("YARD_BIN"); path != "" {
+		return filepath.Abs(path)
+	}
+	dir, err := os.MkdirTemp("", "yardmaster-drill-")
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "yardmaster")
+	build := exec.Command("go", "build", "-o", path, "yardmaster/cmd/node")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if said, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the program: %w: %s", err, said)
+	}
+	return path, nil
+})
+
+// stage is a yard in a test's own directory, ready for work, with the queues
+// free, limited (strictly, to 3 at once) and rrq.
+func stage(t *testing.T, patience time.Duration) (*Yard, context.Context) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("starts three processes")
+	}
+	program, err := binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	y, err := New(t.TempDir(), program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			for _, n := range y.Nodes {
+				t.Logf("%s says:\n%s", n.Name, tail(n.Log(), 40))
+			}
+		}
+		y.Close()
+		cancel()
+	})
+	began := time.Now()
+	if err := y.Open(ctx); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("ready after %s", time.Since(began).Round(time.Millisecond))
+	for queue, limit := range map[string]int{"free": 0, "limited": strict, "rrq": 0} {
+		if err := y.AddQueue(ctx, queue, limit); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return y, ctx
+}
+
+// strict is the limit of the queue "limited".
+const strict = 3
+
+func tail(text string, lines int) string {
+	all := strings.Split(strings.TrimSpace(text), "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}
+
+// work starts worker processes for a queue.
+func work(t *testing.T, y *Yard, queue string, processes int, credits uint32, hold time.Duration) []*Process {
+	t.Helper()
+	var started []*Process
+	for range processes {
+		p, err := y.AddWorker(Task{Nodes: y.Edges(), Queue: queue, Credits: credits, Hold: hold})
+		if err != nil {
+			t.Fatal(err)
+		}
+		started = append(started, p)
+	}
+	return started
+}
+
+// publish runs loads at once.
+func publish(t *testing.T, ctx context.Context, y *Yard, loads ...*Load) {
+	t.Helper()
+	var all sync.WaitGroup
+	for _, l := range loads {
+		all.Go(func() {
+			if err := l.Run(ctx, y.URLs()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// judge waits for all ends and requires that nothing is lost, doubled,
+// missing or beyond a limit.
+func judge(t *testing.T, ctx context.Context, y *Yard, loads ...*Load) Verdict {
+	t.Helper()
+	if err := y.Await(ctx, loads...); err != nil {
+		t.Fatal(err)
+	}
+	v, err := y.Judge(ctx, loads...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Log(v.String())
+	for _, flaw := range v.Flaws() {
+		t.Error(flaw)
+	}
+	if v.MostAtOnce["limited"] > strict {
+		t.Errorf("%d jobs of a queue with limit %d ran at once", v.MostAtOnce["limited"], strict)
+	}
+	return v
+}
+
+// killAuthority ends whoever decides with SIGKILL and gives it.
+func killAuthority(t *testing.T, ctx context.Context, y *Yard) (victim *Node) {
+	t.Helper()
+	err := until(ctx, "there is an authority", func() (err error) { victim, err = y.Authority(ctx); return err })
+	if err != nil {
+		t.Fatal(err)
+	}
+	y.Kill(victim)
+	t.Logf("killed %s", victim.Name)
+	return victim
+}
+
+// restart starts a node again and waits until all see it.
+func restart(t *testing.T, ctx context.Context, y *Yard, nodes ...*Node) {
+	t.Helper()
+	began := time.Now()
+	for _, n := range nodes {
+		if err := n.Start(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := y.WaitReady(ctx); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("ready again after %s", time.Since(began).Round(time.Millisecond))
+}
+
+// at calls fn once when so many jobs of a load are acknowledged.
+func at(l *Load, acked int, fn func()) {
+	var once sync.Once
+	l.After = func(n int) {
+		if n >= acked {
+			once.Do(fn)
+		}
+	}
+}
+
+// TestFailover_KillAuthority is the promise in short: the authority is killed
+// in the middle of the work, and every job ends exactly once.
+func TestFailover_KillAuthority(t *testing.T) {
+	y, ctx := stage(t, 60*time.Second)
+	work(t, y, "free", 3, 8, 0)
+	work(t, y, "limited", 3, 4, 5*time.Millisecond)
+	free := &Load{Queue: "free", Jobs: 1500, Parallel: 8}
+	limited := &Load{Queue: "limited", Jobs: 300, Parallel: 2}
+	rrq := &Load{Queue: "rrq", Function: "demo#echo", Jobs: 300, Parallel: 2}
+	at(free, 700, func() { killAuthority(t, ctx, y) })
+	publish(t, ctx, y, free, limited, rrq)
+	v := judge(t, ctx, y, free, limited, rrq)
+	if v.Completed != 2100 {
+		t.Errorf("%d jobs completed, want 2100", v.Completed)
+	}
+}
+
+// soak skips what takes long unless it is asked for.
+func soak(t *testing.T) {
+	t.Helper()
+	if os.Getenv("YARD_SOAK") == "" {
+		t.Skip("long: set YARD_SOAK=1, or run make drill")
+	}
+}
+
+// TestDrill_KillAuthorityTwice: 20,000 jobs, the authority killed twice.
+func TestDrill_KillAuthorityTwice(t *testing.T) {
+	soak(t)
+	y, ctx := stage(t, 4*time.Minute)
+	work(t, y, "free", 3, 32, 0)
+	work(t, y, "limited", 3, 4, 2*time.Millisecond)
+	free := &Load{Queue: "free", Jobs: 16_000, Parallel: 32}
+	limited := &Load{Queue: "limited", Jobs: 1000, Parallel: 4}
+	rrq := &Load{Queue: "rrq", Function: "demo#echo", Jobs: 3000, Parallel: 4}
+	var first, second sync.Once
+	free.After = func(n int) {
+		if n >= 4000 {
+			first.Do(func() {
+				victim := killAuthority(t, ctx, y)
+				restart(t, ctx, y, victim)
+			})
+		}
+		if n >= 10_000 {
+			second.Do(func() { killAuthority(t, ctx, y) })
+		}
+	}
+	publish(t, ctx, y, free, limited, rrq)
+	judge(t, ctx, y, free, limited, rrq)
+}
+
+// TestDrill_KillAll: all three nodes are killed at once and started again.
+func TestDrill_KillAll(t *testing.T) {
+	soak(t)
+	y, ctx := stage(t, 3*time.Minute)
+	work(t, y, "free", 3, 8, time.Millisecond)
+	work(t, y, "limited", 3, 4, 5*time.Millisecond)
+	free := &Load{Queue: "free", Jobs: 3000, Parallel: 16}
+	limited := &Load{Queue: "limited", Jobs: 400, Parallel: 2}
+	at(free, 1500, func() {
+		y.Kill(y.Nodes...)
+		restart(t, ctx, y, y.Nodes...)
+	})
+	publish(t, ctx, y, free, limited)
+	judge(t, ctx, y, free, limited)
+}
+
+// TestDrill_PauseAuthority: the authority is stopped beyond its lease and goes
+// on as if nothing had been.
+func TestDrill_PauseAuthority(t *testing.T) {
+	soak(t)
+	y, ctx := stage(t, 3*time.Minute)
+	work(t, y, "free", 3, 8, time.Millisecond)
+	work(t, y, "limited", 3, 4, 20*time.Millisecond)
+	free := &Load{Queue: "free", Jobs: 3000, Parallel: 8, Pace: 5 * time.Millisecond}
+	limited := &Load{Queue: "limited", Jobs: 1500, Parallel: 4}
+	var others sync.WaitGroup
+	at(limited, 500, func() {
+		others.Go(func() {
+			victim, err := y.Authority(ctx)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if err := victim.Signal(syscall.SIGSTOP); err != nil {
+				t.Error(err)
+			}
+			pause(ctx, 15*time.Second)
+			if err := victim.Signal(syscall.SIGCONT); err != nil {
+				t.Error(err)
+			}
+			t.Logf("%s was stopped for 15 s", victim.Name)
+		})
+	})
+	publish(t, ctx, y, free, limited)
+	others.Wait()
+	if err := y.WaitReady(ctx); err != nil {
+		t.Error(err)
+	}
+	judge(t, ctx, y, free, limited)
+}
+
+// TestDrill_KillWorkers: worker processes die with jobs in hand.
+func TestDrill_KillWorkers(t *testing.T) {
+	soak(t)
+	y, ctx := stage(t, 2*time.Minute)
+	doomed := work(t, y, "free", 2, 16, 50*time.Millisecond)
+	work(t, y, "free", 2, 16, 2*time.Millisecond)
+	free := &Load{Queue: "free", Jobs: 2000, Parallel: 8}
+	at(free, 800, func() {
+		for _, p := range doomed {
+			p.Kill()
+		}
+	})
+	publish(t, ctx, y, free)
+	v := judge(t, ctx, y, free)
+	if v.Again == 0 {
+		t.Error("no job ran again: the killed workers held none")
+	}
+}
+
+// TestDrill_LostDirectory: an empty directory under a member's name is
+// refused, and says what to do.
+func TestDrill_LostDirectory(t *testing.T) {
+	soak(t)
+	y, ctx := stage(t, 2*time.Minute)
+	work(t, y, "free", 1, 8, 0)
+	lost := y.Nodes[1]
+	y.Kill(lost)
+	if err := os.RemoveAll(lost.DataDir); err != nil {
+		t.Fatal(err)
+	}
+	if err := lost.Start(); err != nil {
+		t.Fatal(err)
+	}
+	soon, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	if err := lost.Wait(soon); err == nil || soon.Err() != nil {
+		t.Errorf("the node ended with %v", err)
+	}
+	if says := tail(lost.Log(), 1); !strings.Contains(says, "replace") {
+		t.Errorf("it does not say what to do: %s", says)
+	}
+	free := &Load{Queue: "free", Jobs: 500, Parallel: 8}
+	publish(t, ctx, y, free)
+	judge(t, ctx, y, free)
+}

@@ -1,0 +1,300 @@
+package drill
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"yardmaster/cluster"
+	"yardmaster/job"
+)
+
+// Verdict is what came out of a drill.
+type Verdict struct {
+	Acknowledged int
+	Completed    int
+	Failed       int
+	Lost         int // acknowledged, and not ended
+	Unexpected   int // ended, and never published
+	Duplicates   int // dispatches with more than one outcome, jobs completed twice
+	HistoryGaps  int // events whose number is not the next
+	Unwitnessed  int // completed, and nobody saw it run
+	Runs         int // as witnessed
+	Again        int // runs beyond a job's first
+	Overlaps     int // runs of a job that began before an earlier one had ended
+	MostAtOnce   map[string]int
+	Stale        uint64        // outcomes that came too late, as the yard counts
+	AckGap       time.Duration // longest time between two acknowledgements
+	EndGap       time.Duration // longest time between two ends
+	Recovery     time.Duration // longest time from killing a node to the next end
+	Retried      int           // publishes that had to be repeated
+}
+
+// String is the verdict in one line.
+func (v *Verdict) String() string {
+	return fmt.Sprintf("acknowledged %d, completed %d, failed %d, lost %d, unexpected %d, duplicate outcomes %d, history gaps %d, "+
+		"unwitnessed %d, runs %d (%d again, %d overlapping), most at once %v, stale outcomes %d, longest gap between acks %s (%d publishes repeated), between ends %s, from a kill to the next end %s",
+		v.Acknowledged, v.Completed, v.Failed, v.Lost, v.Unexpected, v.Duplicates, v.HistoryGaps, v.Unwitnessed,
+		v.Runs, v.Again, v.Overlaps, v.MostAtOnce, v.Stale, v.AckGap.Round(time.Millisecond), v.Retried, v.EndGap.Round(time.Millisecond), v.Recovery.Round(time.Millisecond))
+}
+
+// Flaws lists what must never be.
+func (v *Verdict) Flaws() (flaws []string) {
+	for _, f := range []struct {
+		what string
+		n    int
+	}{
+		{"lost", v.Lost}, {"unexpected", v.Unexpected}, {"with two outcomes", v.Duplicates},
+		{"missing in history", v.HistoryGaps}, {"completed and seen by nobody", v.Unwitnessed},
+	} {
+		if f.n > 0 {
+			flaws = append(flaws, fmt.Sprintf("%d %s", f.n, f.what))
+		}
+	}
+	return flaws
+}
+
+// Await waits until every job of the loads has ended, as the yard says.
+func (y *Yard) Await(ctx context.Context, loads ...*Load) error {
+	return until(ctx, "all jobs have ended", func() error {
+		up := y.Up()
+		if len(up) == 0 {
+			return fmt.Errorf("no node runs")
+		}
+		for _, l := range loads {
+			var q struct{ Counts map[string]int }
+			n := up[time.Now().UnixNano()%int64(len(up))]
+			if err := n.Ask(ctx, cluster.SubjectAPI+".queue.show", map[string]any{"name": l.Queue}, &q); err != nil {
+				return err
+			}
+			if ended := q.Counts["completed"] + q.Counts["failed"]; ended < l.Jobs {
+				return fmt.Errorf("%s: %d of %d: %v", l.Queue, ended, l.Jobs, q.Counts)
+			}
+		}
+		return nil
+	})
+}
+
+// Judge compares what was acknowledged, what the yard says and what witnesses
+// saw. All jobs must have ended.
+func (y *Yard) Judge(ctx context.Context, loads ...*Load) (v Verdict, err error) {
+	v.MostAtOnce = make(map[string]int)
+	completed := make(map[job.ID]bool)
+	n := y.Up()[0]
+	for _, l := range loads {
+		if err := y.judgeStates(ctx, n, l, &v, completed); err != nil {
+			return v, err
+		}
+		v.AckGap, v.Retried = max(v.AckGap, l.gap), v.Retried+l.retried
+	}
+	if err := y.judgeHistory(ctx, n, &v); err != nil {
+		return v, err
+	}
+	s, err := n.Status(ctx)
+	if err != nil {
+		return v, err
+	}
+	v.Stale = s.StaleOutcomes
+	return v, y.judgeWitnesses(&v, completed)
+}
+
+func (y *Yard) judgeStates(ctx context.Context, n *Node, l *Load, v *Verdict, completed map[job.ID]bool) error {
+	open, err := l.ids()
+	if err != nil {
+		return err
+	}
+	v.Acknowledged += len(open)
+	for _, state := range []string{"completed", "failed"} {
+		for page := 1; ; page++ {
+			var answer struct {
+				Jobs []struct {
+					ID job.ID `json:"id"`
+				} `json:"jobs"`
+			}
+			question := map[string]any{"queue": l.Queue, "state": state, "page": page, "page_size": 500}
+			if err := n.Ask(ctx, cluster.SubjectAPI+".job.list", question, &answer); err != nil {
+				return err
+			}
+			for _, j := range answer.Jobs {
+				if !open[j.ID] {
+					v.Unexpected++
+				}
+				delete(open, j.ID)
+				if state == "completed" {
+					completed[j.ID] = true
+					v.Completed++
+				} else {
+					v.Failed++
+				}
+			}
+			if len(answer.Jobs) < 500 {
+				break
+			}
+		}
+	}
+	v.Lost += len(open)
+	return nil
+}
+
+// judgeHistory reads all that the yard has told, up to an event that is there
+// when it is asked.
+func (y *Yard) judgeHistory(ctx context.Context, n *Node, v *Verdict) error {
+	c, err := cluster.Dial(ctx, n.NATS, cluster.DialOptions{Name: "drill"})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	next := uint64(1)
+	ends := make(map[string]int) // of a dispatch
+	done := make(map[string]int) // of a job
+	var last time.Time
+	return c.History(ctx, time.Time{}, false, func(t cluster.Tale) error {
+		for _, text := range bytes.Split(bytes.TrimSpace(t.Body), []byte("\n")) {
+			var e struct {
+				Event   string
+				Request string `json:"request_id"`
+				Seq     uint64
+				At      time.Time
+			}
+			if err := json.Unmarshal(text, &e); err != nil {
+				return fmt.Errorf("history says %q: %w", text, err)
+			}
+			if e.Seq != next {
+				v.HistoryGaps++
+			}
+			next = e.Seq + 1
+			if e.Event != "DispatchDelivered" && e.Event != "DispatchFailed" {
+				continue
+			}
+			if ends[e.Request]++; ends[e.Request] > 1 {
+				v.Duplicates++
+			}
+			id, _, _ := strings.Cut(e.Request, "#")
+			if e.Event == "DispatchDelivered" {
+				if done[id]++; done[id] > 1 {
+					v.Duplicates++
+				}
+			}
+			if !last.IsZero() {
+				v.EndGap = max(v.EndGap, e.At.Sub(last))
+			}
+			for _, kill := range y.kills {
+				if !last.After(kill) && e.At.After(kill) {
+					v.Recovery = max(v.Recovery, e.At.Sub(kill))
+				}
+			}
+			last = e.At
+		}
+		return nil
+	})
+}
+
+// run is one run of a job as its worker saw it; end is 0 if the worker died.
+type run struct {
+	job        job.ID
+	queue      string
+	begin, end int64
+}
+
+func (y *Yard) judgeWitnesses(v *Verdict, completed map[job.ID]bool) error {
+	files, err := filepath.Glob(filepath.Join(y.Dir, "*.witness"))
+	if err != nil {
+		return err
+	}
+	var runs []run
+	for _, f := range files {
+		seen, err := readWitness(f)
+		if err != nil {
+			return err
+		}
+		runs = append(runs, seen...)
+	}
+	slices.SortFunc(runs, func(a, b run) int { return int(min(max(a.begin-b.begin, -1), 1)) })
+	v.Runs = len(runs)
+	until := make(map[job.ID]int64)
+	for _, r := range runs {
+		if end, ran := until[r.job]; ran {
+			v.Again++
+			if end > r.begin {
+				v.Overlaps++
+			}
+		}
+		until[r.job] = max(until[r.job], r.end)
+	}
+	for id := range completed {
+		if _, ran := until[id]; !ran {
+			v.Unwitnessed++
+		}
+	}
+	mostAtOnce(runs, v.MostAtOnce)
+	return nil
+}
+
+// mostAtOnce counts, by queue, how many runs there were at the same time. A
+// run whose end nobody saw is not counted: its worker was killed.
+func mostAtOnce(runs []run, most map[string]int) {
+	type edge struct {
+		at    int64
+		step  int
+		queue string
+	}
+	var edges []edge
+	for _, r := range runs {
+		if r.end > 0 && r.begin > 0 {
+			edges = append(edges, edge{r.begin, 1, r.queue}, edge{r.end, -1, r.queue})
+		}
+	}
+	slices.SortFunc(edges, func(a, b edge) int {
+		if a.at == b.at {
+			return a.step - b.step
+		}
+		return int(min(max(a.at-b.at, -1), 1))
+	})
+	now := make(map[string]int)
+	for _, e := range edges {
+		now[e.queue] += e.step
+		most[e.queue] = max(most[e.queue], now[e.queue])
+	}
+}
+
+// readWitness reads a worker's file or a runner's, which knows no ends.
+func readWitness(path string) (runs []run, err error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read witness: %w", err)
+	}
+	open := make(map[string]int) // by job and fence: index in runs
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	for lines.Scan() {
+		var what, jid string
+		var attempt, fence, at int64
+		if n, _ := fmt.Sscan(lines.Text(), &what, &jid, &attempt, &fence, &at); n == 5 {
+			queue, id, _ := strings.Cut(jid, ":")
+			name := fmt.Sprint(jid, fence)
+			if i, ok := open[name]; ok && what == "end" {
+				runs[i].end = at
+				continue
+			}
+			r := run{queue: queue, begin: at}
+			if r.job, err = job.ParseID(id); err != nil {
+				return nil, fmt.Errorf("witness %s: %w", filepath.Base(path), err)
+			}
+			open[name] = len(runs)
+			runs = append(runs, r)
+			continue
+		}
+		id, _, ok := job.ParseRequestID(strings.Fields(lines.Text() + " ")[0])
+		if !ok {
+			return nil, fmt.Errorf("witness %s says %q", filepath.Base(path), lines.Text())
+		}
+		runs = append(runs, run{job: id})
+	}
+	return runs, lines.Err()
+}

@@ -1,0 +1,178 @@
+package nodetest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"yardmaster/cluster"
+	"yardmaster/edge/overhop"
+	"yardmaster/internal/nodetest"
+	"yardmaster/job"
+)
+
+// tally counts a handler's calls by job.
+type tally struct {
+	mu  sync.Mutex
+	ran map[string]int
+}
+
+func (c *tally) handle(_ context.Context, q *overhop.Quest) (overhop.Raw, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ran == nil {
+		c.ran = make(map[string]int)
+	}
+	c.ran[q.JID]++
+	return nil, nil
+}
+
+func (c *tally) jobs() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.ran)
+}
+
+// everywhere lists the edges of all members.
+func everywhere(y *nodetest.Yard) (nodes []string) {
+	for _, m := range y.Members {
+		nodes = append(nodes, m.Node().Addresses().Overhop)
+	}
+	return nodes
+}
+
+// TestIsolate takes the authority off the network without a word: another
+// member takes over, what is accepted meanwhile runs, the isolated one refuses
+// soon, and afterwards all agree.
+func TestIsolate(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts three nodes")
+	}
+	y := nodetest.Start(t, 3, settings)
+	y.Members[0].AddQueue(t, "work", 0)
+	var done tally
+	for _, m := range y.Members {
+		m.RunWorker(t, &overhop.Worker{Queues: []string{"work"}, Credits: 4, Handler: done.handle, Nodes: everywhere(y)})
+	}
+	for i := range 30 {
+		y.Members[i%3].Enqueue(t, "work", `{"params":{}}`)
+	}
+	y.Eventually("the first jobs have run", func() error { return y.Members[0].Holds("work", "completed", 30) })
+
+	old := y.WaitAuthority()
+	began := time.Now()
+	old.Isolate()
+	now := y.WaitAuthority(old)
+	t.Logf("another authority after %s", time.Since(began))
+	for i := range 30 {
+		key := fmt.Sprintf("meanwhile-%d", i)
+		y.Eventually(key+" is accepted", func() error {
+			return now.Ask("yard.enqueue.work", `{"id":"`+key+`","params":{}}`, nil)
+		})
+	}
+	y.Eventually("jobs run without it", func() error { return now.Holds("work", "completed", 60) })
+
+	// Commands at the isolated node end within their time, as not available.
+	asked := time.Now()
+	err := old.API("queue.pause", map[string]any{"name": "work"}, nil)
+	var refused *cluster.APIError
+	if !errors.As(err, &refused) || refused.Code != "503" || time.Since(asked) > 4*time.Second {
+		t.Errorf("the isolated node answers a command with %v after %s", err, time.Since(asked))
+	}
+	y.Eventually("the isolated node says that it is not ready", func() error {
+		s, err := old.Status()
+		if err == nil && s.Readiness.Ready {
+			err = errors.New("it is ready")
+		}
+		return err
+	})
+	y.Heal()
+	y.WaitReady()
+	for i, m := range y.Members {
+		m.Enqueue(t, "work", fmt.Sprintf(`{"id":"after-%d","params":{}}`, i))
+	}
+	y.Eventually("all have run", func() error { return old.Holds("work", "completed", 63) })
+	if done.jobs() != 63 {
+		t.Errorf("%d jobs ran, want 63", done.jobs())
+	}
+}
+
+// TestRestart stops each member in turn while jobs come in through the others:
+// none is lost, none refused.
+func TestRestart(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts three nodes")
+	}
+	y := nodetest.Start(t, 3, settings)
+	y.Members[0].AddQueue(t, "rolling", 0)
+	var done tally
+	total := 0
+	for turn, m := range y.Members {
+		others := []*nodetest.Member{y.Members[(turn+1)%3], y.Members[(turn+2)%3]}
+		worker, stop := context.WithCancel(context.Background())
+		var work sync.WaitGroup
+		w := overhop.Worker{Queues: []string{"rolling"}, Credits: 8, Handler: done.handle, Grace: time.Second,
+			Nodes: []string{others[0].Node().Addresses().Overhop, others[1].Node().Addresses().Overhop}}
+		work.Go(func() {
+			if err := w.Run(worker); err != nil {
+				t.Error(err)
+			}
+		})
+		stopped := make(chan struct{})
+		work.Go(func() { m.Stop(); close(stopped) })
+		for going, least := true, total+100; going || total < least; {
+			select {
+			case <-stopped:
+				going = false
+			default:
+			}
+			id, err := job.KeyID("rolling", fmt.Sprintf("job-%d", total))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := others[total%2].Enqueue(t, "rolling", fmt.Sprintf(`{"id":"job-%d","params":{}}`, total)); got != id {
+				t.Fatalf("job %d is %s, want %s", total, got, id)
+			}
+			total++
+		}
+		y.Eventually("all have run", func() error { return others[0].Holds("rolling", "completed", total) })
+		stop()
+		work.Wait()
+		m.Restart()
+		y.WaitReady()
+	}
+	if done.jobs() != total {
+		t.Errorf("%d jobs ran, want %d", done.jobs(), total)
+	}
+	t.Logf("%d jobs over three restarts", total)
+}
+
+// TestAlone is a yard of one node, restarted in the middle.
+func TestAlone(t *testing.T) {
+	y := nodetest.Start(t, 1, settings)
+	m := y.Members[0]
+	m.AddQueue(t, "alone", 0)
+	for i := range 20 {
+		m.Enqueue(t, "alone", fmt.Sprintf(`{"id":"job-%d","params":{}}`, i))
+	}
+	if _, err := m.Client().PublishJob(soon(t), "alone", "plain", []byte(`{"params":{}}`)); err != nil {
+		t.Fatal(err)
+	}
+	if j := m.WaitOutcome(t, m.Enqueue(t, "rrq", `{"function":"demo#echo","params":{"n":1}}`).String()); string(j.Result) != `{"n":1}` {
+		t.Errorf("%+v", j)
+	}
+	m.Restart()
+	y.WaitReady()
+	y.Eventually("jobs are still there", func() error { return m.Holds("alone", "waiting", 21) })
+	var again struct{ Duplicate bool }
+	if err := m.Ask("yard.enqueue.alone", `{"id":"job-7","params":{}}`, &again); err != nil || !again.Duplicate {
+		t.Errorf("the same key after a restart: %+v, %v", again, err)
+	}
+	var done tally
+	m.Worker(t, "alone", 4, done.handle)
+	y.Eventually("all have run", func() error { return m.Holds("alone", "completed", 21) })
+	history(t, y)
+}
