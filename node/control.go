@@ -309,18 +309,19 @@ func (n *Node) handleQueueList(context.Context, *cluster.Request) (any, error) {
 	return map[string]any{"queues": queues}, nil
 }
 
-func (n *Node) handleQueueShow(_ context.Context, r *cluster.Request) (any, error) {
+func (n *Node) handleQueueShow(ctx context.Context, r *cluster.Request) (any, error) {
 	q, err := ask[queueQuestion](r)
 	if err != nil {
 		return nil, err
 	}
-	return n.queue(q.Name)
+	return n.queue(ctx, q.Name)
 }
 
-func (n *Node) queue(name string) (any, error) {
-	var view ledger.QueueView
-	ok := false
-	n.raft.View(func(l *ledger.Ledger) { view, ok = l.Queue(name) })
+func (n *Node) queue(ctx context.Context, name string) (any, error) {
+	view, ok, err := n.commander.queue(ctx, name)
+	if err != nil {
+		return nil, err
+	}
 	if !ok {
 		return nil, fmt.Errorf("queue %q: %w", name, job.ErrQueueNotFound)
 	}
@@ -367,7 +368,7 @@ func (n *Node) changeQueue(ctx context.Context, r *cluster.Request, command func
 	if _, err := n.commander.do(ctx, c); err != nil {
 		return nil, err
 	}
-	return n.queue(q.Name)
+	return n.queue(ctx, q.Name)
 }
 
 func (n *Node) handleQueueRemove(ctx context.Context, r *cluster.Request) (any, error) {

@@ -3,12 +3,13 @@ package node
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
 	"time"
 
 	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
 
 	"yardmaster/cluster"
 	"yardmaster/job"
@@ -28,8 +29,35 @@ type accepted struct {
 type door struct {
 	messages     *cluster.Cluster
 	view         func(func(*ledger.Ledger))
+	current      func(context.Context) error // see commander.current
 	createQueues bool
 	notify       func(job.Record)
+
+	ctx    context.Context // of what goes on after enqueue has returned
+	stop   context.CancelFunc
+	doubts errgroup.Group // who ask current
+	large  errgroup.Group // who store a body
+}
+
+// How many jobs may wait at once to hear whether their queue really does not
+// exist, and how many large bodies may be on their way to the disk.
+const (
+	maxDoubts = 256
+	maxLarge  = 16
+)
+
+func newDoor(m *cluster.Cluster, view func(func(*ledger.Ledger)), current func(context.Context) error, createQueues bool, notify func(job.Record)) *door {
+	d := &door{messages: m, view: view, current: current, createQueues: createQueues, notify: notify}
+	d.ctx, d.stop = context.WithCancel(context.Background())
+	d.doubts.SetLimit(maxDoubts)
+	d.large.SetLimit(maxLarge)
+	return d
+}
+
+// close ends what goes on and waits for it; nobody may enqueue any more.
+func (d *door) close() error {
+	d.stop()
+	return errors.Join(d.doubts.Wait(), d.large.Wait())
 }
 
 // blobTime bounds how long a large body may take to be stored.
@@ -45,6 +73,32 @@ func (d *door) enqueue(queue string, spec job.Spec, body []byte, key string, mus
 		key = uuid.Must(uuid.NewV7()).String()
 	}
 	id, err := d.check(queue, &spec, key, mustExist)
+	if errors.Is(err, job.ErrQueueNotFound) {
+		d.makeSure(func(unsure error) {
+			if err = unsure; err == nil {
+				id, err = d.check(queue, &spec, key, mustExist)
+			}
+			d.accept(id, err, queue, spec, body, key, minted, then)
+		})
+		return
+	}
+	d.accept(id, err, queue, spec, body, key, minted, then)
+}
+
+// makeSure calls then when this node's ledger shows all that has happened, or
+// with why that cannot be told.
+func (d *door) makeSure(then func(error)) {
+	asked := d.doubts.TryGo(func() error {
+		then(d.current(d.ctx))
+		return nil
+	})
+	if !asked {
+		then(&job.UnavailableError{Reason: "too many jobs for queues that this node does not know", RetryAfter: time.Second})
+	}
+}
+
+// accept goes on with a job that was checked.
+func (d *door) accept(id job.ID, err error, queue string, spec job.Spec, body []byte, key string, minted bool, then func(accepted, error)) {
 	if err != nil {
 		then(accepted{}, err)
 		return
@@ -62,14 +116,18 @@ func (d *door) enqueue(queue string, spec job.Spec, body []byte, key string, mus
 		}
 	}
 	if len(body) > job.MaxInlineBody {
-		go func() { // a large body takes several quorums; its lifetime is bounded by blobTime
+		storing := d.large.TryGo(func() error { // it takes several quorums
 			body, err := d.outsource(id, &spec, body)
 			if err != nil {
 				then(accepted{}, err)
-				return
+				return nil
 			}
 			d.publish(id, queue, key, body, then)
-		}()
+			return nil
+		})
+		if !storing {
+			then(accepted{}, &job.UnavailableError{Reason: "too many large jobs at once", RetryAfter: time.Second})
+		}
 		return
 	}
 	d.publish(id, queue, key, body, then)
@@ -115,7 +173,7 @@ func (d *door) outsource(id job.ID, spec *job.Spec, body []byte) ([]byte, error)
 	if len(body) > job.MaxBody {
 		return nil, fmt.Errorf("job of %d bytes, at most %d: %w", len(body), job.MaxBody, job.ErrTooLarge)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), blobTime)
+	ctx, cancel := context.WithTimeout(d.ctx, blobTime)
 	defer cancel()
 	blob, err := d.messages.StoreBlob(ctx, id.String(), body)
 	if err != nil {
@@ -147,7 +205,6 @@ type notices struct {
 	waiting []job.Record
 	wake    chan struct{}
 	send    func([]job.Record)
-	log     *slog.Logger
 }
 
 const (

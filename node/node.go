@@ -118,7 +118,7 @@ func (n *Node) Run(ctx context.Context) (err error) {
 	top.Go(func() error { return n.hands.Run(ctx) })
 	top.Go(func() error { return n.messages.Serve(ctx, n.service()) })
 	top.Go(func() error { return n.announce(ctx, base.ctx, mind.ctx) })
-	return errors.Join(top.Wait(), mind.stop(), base.stop())
+	return errors.Join(top.Wait(), mind.stop(), base.stop(), n.door.close())
 }
 
 // floor is a group of loops that stops when it is told to, not when the node's
@@ -153,9 +153,9 @@ func (n *Node) build() {
 	n.watch = newAuthorityWatch()
 	n.mind = scheduler.New(n.schedulerConfig(), agreement{n.raft}, lanes{n.messages}, orders{n.fleet}, tales{n.messages}, n.log)
 	n.notices = newNotices(n.sendNotices)
-	n.door = &door{messages: n.messages, view: n.raft.View, createQueues: *cfg.Scheduler.CreateQueues, notify: n.notices.add}
 	n.commander = &commander{node: cfg.Node.Name, raft: n.raft, mind: n.mind, fleet: n.fleet}
-	n.viewer = &viewer{raft: n.raft, messages: n.messages}
+	n.door = newDoor(n.messages, n.raft.View, n.commander.current, *cfg.Scheduler.CreateQueues, n.notices.add)
+	n.viewer = &viewer{raft: n.raft, messages: n.messages, current: n.commander.current}
 	n.hands = agent.New(agent.Config{
 		Node: cfg.Node.Name, Incarnation: n.id.Incarnation, Runners: cfg.RRQ.Names(), Lanes: n.messages.Led,
 	}, bus{n.fleet, n.messages, n.watch}, n.log)
@@ -223,7 +223,8 @@ func (n *Node) handlers() cluster.Handlers {
 		Report: func(r job.Report, reply func(job.ReportAck)) { _ = n.mind.Report(r, reply) }, // no tenure: no answer
 		Beat:   func(b job.Beat, reply func(job.BeatAck)) { _ = n.mind.Beat(b, reply) },
 		Request: map[string]func(context.Context, []byte) ([]byte, error){
-			verbDo: n.commander.serveDo, verbTransfer: n.commander.serveTransfer, verbLook: n.serveLook,
+			verbDo: n.commander.serveDo, verbTransfer: n.commander.serveTransfer,
+			verbIndex: n.commander.serveIndex, verbLook: n.serveLook,
 		},
 	}
 }

@@ -139,12 +139,8 @@ func (s *session) Queue(ctx context.Context, name string) (q job.Queue, ok bool,
 	if err := s.settle(ctx); err != nil {
 		return q, false, err
 	}
-	s.n.raft.View(func(l *ledger.Ledger) {
-		var v ledger.QueueView
-		v, ok = l.Queue(name)
-		q = v.Queue
-	})
-	return q, ok, nil
+	view, ok, err := s.n.commander.queue(ctx, name)
+	return view.Queue, ok, err
 }
 
 func (s *session) Queues(ctx context.Context) ([]job.Queue, error) {
@@ -192,8 +188,10 @@ func (s *session) usersQueue(ctx context.Context, name string) error {
 	if err := s.settleCommands(ctx); err != nil {
 		return err
 	}
-	exists := false
-	s.n.raft.View(func(l *ledger.Ledger) { _, exists = l.Queue(name) })
+	_, exists, err := s.n.commander.queue(ctx, name)
+	if err != nil {
+		return err
+	}
 	if !exists {
 		return fmt.Errorf("queue %q: %w", name, job.ErrQueueNotFound)
 	}
@@ -208,6 +206,12 @@ func (s *session) Job(ctx context.Context, id job.ID) (job.View, bool, error) {
 		return job.View{}, false, err
 	}
 	v, err := s.n.viewer.show(ctx, id)
+	if errors.Is(err, job.ErrJobNotFound) {
+		if err := s.n.commander.current(ctx); err != nil {
+			return job.View{}, false, err
+		}
+		v, err = s.n.viewer.show(ctx, id)
+	}
 	if errors.Is(err, job.ErrJobNotFound) {
 		return job.View{}, false, nil
 	}
@@ -233,16 +237,17 @@ func (s *session) Stats(ctx context.Context, queue string) (counts [job.Failed +
 	if err := s.settle(ctx); err != nil {
 		return counts, err
 	}
-	err = fmt.Errorf("queue %q: %w", queue, job.ErrQueueNotFound)
-	s.n.raft.View(func(l *ledger.Ledger) {
-		if v, ok := l.Queue(queue); ok {
-			err = nil
-			for state, n := range v.Counts {
-				counts[state] = uint64(n)
-			}
-		}
-	})
-	return counts, err
+	v, ok, err := s.n.commander.queue(ctx, queue)
+	if err != nil {
+		return counts, err
+	}
+	if !ok {
+		return counts, fmt.Errorf("queue %q: %w", queue, job.ErrQueueNotFound)
+	}
+	for state, n := range v.Counts {
+		counts[state] = uint64(n)
+	}
+	return counts, nil
 }
 
 func (s *session) RemoveJob(ctx context.Context, id job.ID) error {

@@ -22,6 +22,7 @@ import (
 type viewer struct {
 	raft     *consensus.Node
 	messages *cluster.Cluster
+	current  func(context.Context) error // see commander.current
 }
 
 // locate is find for a job that may have been accepted a moment ago: before it
@@ -29,6 +30,9 @@ type viewer struct {
 func (v *viewer) locate(ctx context.Context, text, queue string) (job.ID, error) {
 	id, err := v.find(text, queue)
 	if err == nil && v.known(id) || err != nil && !errors.Is(err, job.ErrJobNotFound) {
+		return id, err
+	}
+	if err := v.current(ctx); err != nil {
 		return id, err
 	}
 	v.catchUp(ctx)
@@ -215,6 +219,12 @@ func (v *viewer) await(ctx context.Context, id job.ID) (job.View, error) {
 // copy that holds nobody up.
 func (v *viewer) list(ctx context.Context, queue string, state job.State, page, size int) ([]job.View, error) {
 	c := v.raft.Copy()
+	if _, ok := c.Queue(queue); !ok {
+		if err := v.current(ctx); err != nil {
+			return nil, err
+		}
+		c = v.raft.Copy()
+	}
 	if _, ok := c.Queue(queue); !ok {
 		return nil, fmt.Errorf("queue %q: %w", queue, job.ErrQueueNotFound)
 	}
