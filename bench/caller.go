@@ -105,11 +105,30 @@ func (c *caller) repeat(after time.Duration) (n int) {
 }
 
 func (c *caller) answered(m *nats.Msg) {
-	done := c.take(m.Subject[len(c.prefix):])
-	if done == nil {
+	token := m.Subject[len(c.prefix):]
+	err := refusal(m)
+	if errors.Is(err, nats.ErrNoResponders) && c.later(token) {
 		return
 	}
-	done(m, refusal(m))
+	if done := c.take(token); done != nil {
+		done(m, err)
+	}
+}
+
+// leaderless is when what met a lane without a leader is sent again: the node
+// leads its clients elsewhere meanwhile.
+const leaderless = 250 * time.Millisecond
+
+// later leaves a publish that nobody took, and that has a key, to repeat.
+func (c *caller) later(token string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k := c.waiting[token]
+	if k == nil || k.message.Header == nil {
+		return false
+	}
+	k.sent = time.Now().Add(leaderless - repeatAfter)
+	return true
 }
 
 // refusal reads an answer's error: of a lane, of a node, or of the server.

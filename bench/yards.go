@@ -65,20 +65,18 @@ func startYard(ctx context.Context, o yard.Options) (*yards, error) {
 	return y, nil
 }
 
-// awaitLanes waits until every lane is led by a node of its own, as the
-// authority wants it, soon after the yard is ready.
+// awaitLanes waits until every node leads its own lane, as the authority wants
+// it soon after the yard is ready.
 func (y *yards) awaitLanes(ctx context.Context) error {
-	return y.Until(ctx, "each node leads a lane", func() error {
+	return y.Until(ctx, "each node leads its lane", func() error {
 		s, err := y.Nodes[0].Status(ctx)
 		if err != nil {
 			return err
 		}
-		leaders := map[string]bool{}
-		for _, l := range s.Lanes {
-			leaders[l.Leader] = l.Leader != ""
-		}
-		if len(leaders) < len(y.Nodes) {
-			return fmt.Errorf("only %v do", leaders)
+		for i, l := range s.Lanes {
+			if l.Leader != y.Nodes[i].Name {
+				return fmt.Errorf("lane %d is led by %q", i, l.Leader)
+			}
 		}
 		return nil
 	})
