@@ -13,13 +13,13 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// The queues: one without a limit, one with a limit that can bind and leaves
-// the pipeline full, one for runners.
+// The queues: one without a limit, one whose limit is counted and lies a little
+// below the workers' room, one for runners.
 const (
 	queuePlain   = "bench"
 	queueLimited = "bench-limited"
 	queueRRQ     = "bench-rrq"
-	strictLimit  = 2500
+	strictLimit  = 5000
 
 	functionRRQ = "demo#echo"
 	trips       = 200 // jobs of one round that go one after the other

@@ -1,0 +1,73 @@
+package bench
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestMedian(t *testing.T) {
+	for want, values := range map[float64][]float64{0: nil, 3: {3}, 2: {3, 1, 2}, 2.5: {4, 1, 2, 3}} {
+		if got := median(values); got != want {
+			t.Errorf("median of %v is %v, want %v", values, got, want)
+		}
+	}
+}
+
+func TestQuantile(t *testing.T) {
+	var hundred []float64
+	for i := range 100 {
+		hundred = append(hundred, float64(100-i))
+	}
+	for q, want := range map[float64]float64{0: 1, 0.5: 51, 0.99: 100, 1: 100} {
+		if got := quantile(hundred, q); got != want {
+			t.Errorf("quantile %v is %v, want %v", q, got, want)
+		}
+	}
+	if got := quantile(nil, 0.5); got != 0 {
+		t.Errorf("quantile of nothing is %v", got)
+	}
+}
+
+func TestCompare(t *testing.T) {
+	floors := []Figure{{Name: "queue", Value: 1000}, {Name: "start", Value: 8, P99: 20}}
+	for _, c := range []struct {
+		name    string
+		figure  Figure
+		target  target
+		words   string
+		reached bool
+		ratio   float64
+	}{
+		{"fast", Figure{Value: 900}, target{floor: "queue", atLeast: 500, ratio: 0.8}, "≥ 0.8 of queue, ≥ 500", true, 0.9},
+		{"slow by the floor", Figure{Value: 700}, target{floor: "queue", atLeast: 500, ratio: 0.8}, "≥ 0.8 of queue, ≥ 500", false, 0.7},
+		{"slow", Figure{Value: 900}, target{floor: "queue", atLeast: 950, ratio: 0.8}, "≥ 0.8 of queue, ≥ 950", false, 0.9},
+		{"soon", Figure{Value: 4, P99: 10}, target{floor: "start", atMost: 4, p99: 10, maxRatio: 1}, "≤ 1 of start, ≤ 4, p99 ≤ 10", true, 0.5},
+		{"late tail", Figure{Value: 4, P99: 21}, target{floor: "start", maxRatio: 1}, "≤ 1 of start", false, 0.5},
+		{"no floor measured", Figure{Value: 4}, target{floor: "other", ratio: 1}, "", false, 0},
+	} {
+		f := c.figure
+		f.compare(c.target, floors)
+		if f.Target != c.words || f.Ratio != c.ratio || (f.Reached != nil) != (c.words != "") {
+			t.Errorf("%s: %+v, want %q and ratio %v", c.name, f, c.words, c.ratio)
+		}
+		if f.Reached != nil && *f.Reached != c.reached {
+			t.Errorf("%s: reached is %t", c.name, *f.Reached)
+		}
+	}
+}
+
+func TestWriteTable(t *testing.T) {
+	yes := true
+	var out strings.Builder
+	err := WriteTable(&out, []Figure{
+		{Name: "floor", Value: 18234.5, Unit: "jobs/s", Rounds: []float64{17000, 18234.5, 19000}, Cores: 1.5, Machine: 1.9},
+		{Name: "start", Value: 2.345, P99: 12.34, Unit: "ms", Rounds: []float64{2.345}, Ratio: 0.5, Target: "≤ 4", Reached: &yes},
+	})
+	want := `FIGURE  VALUE           ROUNDS          OF FLOOR  TARGET  REACHED  CORES  OF ALL
+floor   18234 jobs/s    17000 to 19000                             1.50   1.90
+start   2.35 / 12.3 ms                  0.50      ≤ 4     yes             
+`
+	if err != nil || out.String() != want {
+		t.Errorf("error %v, table\n%s\nwant\n%s", err, out.String(), want)
+	}
+}
