@@ -3,7 +3,7 @@ package ledger
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
+	"strconv"
 	"time"
 
 	"yardmaster/job"
@@ -131,7 +131,7 @@ func (e *Event) append(b []byte, number uint64, at time.Time) []byte {
 		}
 	}
 	if number > 0 {
-		b = fmt.Appendf(b, `,"seq":%d`, number)
+		b = strconv.AppendUint(append(b, `,"seq":`...), number, 10)
 		b = append(b, `,"at":"`...)
 		b = append(at.UTC().AppendFormat(b, "2006-01-02T15:04:05.000Z"), '"')
 	}
@@ -147,7 +147,7 @@ func (e *Event) appendRequest(b []byte) []byte {
 	}
 	b = append(b, `,"request_id":"`...)
 	b = e.Job.Append(b)
-	return fmt.Appendf(b, `#%d"`, e.N)
+	return append(strconv.AppendUint(append(b, '#'), uint64(e.N), 10), '"')
 }
 
 func (e *Event) appendFields(b []byte, names []string) []byte {
