@@ -46,7 +46,7 @@ func (l lanes) Ensure(ctx context.Context, identities []string, create bool) err
 
 func (l lanes) Info(ctx context.Context, lane uint8) (scheduler.Lane, error) {
 	info, err := l.LaneInfo(ctx, lane)
-	return scheduler.Lane{Identity: info.Identity, Leader: info.Leader, First: info.First, Last: info.Last}, err
+	return scheduler.Lane{Identity: info.Identity, Leader: info.Leader, First: info.First, Last: info.Last, Bytes: info.Bytes}, err
 }
 
 // Load gives a record's body as it lies in the lane.

@@ -182,7 +182,17 @@ func (l *fakeLanes) Info(_ context.Context, number uint8) (Lane, error) {
 		return Lane{}, errors.New("no such stream")
 	}
 	lane := l.lanes[number]
-	return Lane{Identity: lane.identity, Leader: "n1", First: lane.first, Last: uint64(len(lane.records))}, nil
+	kept := uint64(len(lane.records)) + 1 - lane.first
+	return Lane{
+		Identity: lane.identity, Leader: "n1", First: lane.first, Last: uint64(len(lane.records)), Bytes: kept << 20,
+	}, nil
+}
+
+func (l *fakeLanes) Purge(_ context.Context, number uint8, below uint64) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lanes[number].first = max(l.lanes[number].first, min(below, uint64(len(l.lanes[number].records))))
+	return nil
 }
 
 func (l *fakeLanes) Read(_ context.Context, number uint8, from uint64, most int) ([]job.Record, error) {

@@ -60,6 +60,7 @@ type Lane struct {
 	Identity    string
 	Leader      string // member
 	First, Last uint64
+	Bytes       uint64
 }
 
 // Lanes are the streams that jobs come in by.
@@ -71,6 +72,8 @@ type Lanes interface {
 	Read(ctx context.Context, lane uint8, from uint64, most int) ([]job.Record, error)
 	Tail(ctx context.Context, fn func(job.Record)) error
 	Load(ctx context.Context, at job.Position) ([]byte, error)
+	// Purge frees the records below a sequence, but never the last one.
+	Purge(ctx context.Context, lane uint8, below uint64) error
 }
 
 // Fleet carries orders to nodes.
@@ -126,6 +129,7 @@ func (s *Scheduler) Run(ctx context.Context, term uint64) error {
 	group.Go(func() error { return m.hold(ctx) })
 	group.Go(func() error { return m.intake(ctx) })
 	group.Go(func() error { return m.publish(ctx) })
+	group.Go(func() error { return m.reclaim(ctx) })
 	return group.Wait()
 }
 
