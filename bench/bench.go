@@ -262,6 +262,8 @@ func (b *bench) threeSuite() suite {
 				target: target{floor: "floor.queue.start2000", atMost: 10, p99: 25, maxRatio: 1}},
 			{name: "yard3.rrq", unit: jobsPerSecond, run: func(ctx context.Context) (round, error) { return y.rrq(ctx, b.asyncJobs()/3) },
 				note: "a pool of one process with 32 slots on each node"},
+			{name: "yard3.history", unit: "bytes/job", once: true, target: target{atMost: 150},
+				run: func(ctx context.Context) (round, error) { return y.history(ctx, b.sync) }},
 			{name: "yard3.trip.overhop", unit: milliseconds, note: "one job at a time: enqueue call to news of its end",
 				run: func(ctx context.Context) (round, error) { return y.trip(ctx, queuePlain, "") }},
 			{name: "yard3.trip.rrq", unit: milliseconds, target: target{floor: "yard3.trip.overhop"}, note: "the same by a runner",

@@ -220,6 +220,46 @@ func oneTrip(nc *nats.Conn, m *nats.Msg) error {
 	return err
 }
 
+// history measures what a job leaves in the events' stream, in bytes: written
+// as often as there are replicas, it costs more than the job itself.
+func (y *yards) history(ctx context.Context, hand func(context.Context, *load) error) (round, error) {
+	before, err := y.historyBytes(ctx)
+	if err != nil {
+		return round{}, err
+	}
+	r, err := y.overhop(ctx, queuePlain, plain(queuePlain), false, hand)
+	if err != nil {
+		return round{}, err
+	}
+	after, err := y.historyBytes(ctx)
+	return round{value: float64(after-before) / float64(r.jobs), jobs: r.jobs, settled: r.settled}, err
+}
+
+// historyBytes is the size of the events' stream once all is told.
+func (y *yards) historyBytes(ctx context.Context) (size uint64, err error) {
+	err = y.Until(ctx, "all is told", func() error {
+		s, err := y.Nodes[0].Status(ctx)
+		if err == nil && s.OutboxBytes > 0 {
+			err = fmt.Errorf("%d bytes are not", s.OutboxBytes)
+		}
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	m, err := y.callers[0].nc.Request("$JS.API.STREAM.INFO."+cluster.StreamEvents, nil, patience)
+	if err != nil {
+		return 0, err
+	}
+	var info struct {
+		State struct {
+			Bytes uint64 `json:"bytes"`
+		} `json:"state"`
+	}
+	err = json.Unmarshal(m.Data, &info)
+	return info.State.Bytes, err
+}
+
 // awaitRoom waits until the authority has heard of the workers' room.
 func (y *yards) awaitRoom(ctx context.Context, room int) error {
 	return y.Until(ctx, "the workers' room is known", func() error {
