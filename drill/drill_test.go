@@ -49,7 +49,13 @@ func stage(t *testing.T, patience time.Duration) (*Yard, context.Context) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	y, err := New(t.TempDir(), program)
+	dir := t.TempDir()
+	if keep := os.Getenv("YARD_DRILL_DIR"); keep != "" { // to look at afterwards
+		if dir, err = os.MkdirTemp(keep, strings.ReplaceAll(t.Name(), "/", "-")+"-"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	y, err := New(dir, program)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -314,4 +320,20 @@ func TestDrill_LostDirectory(t *testing.T) {
 	free := &Load{Queue: "free", Jobs: 500, Parallel: 8}
 	publish(t, ctx, y, free)
 	judge(t, ctx, y, free)
+}
+
+// TestDrill_KillEarly kills each member in a yard that has just become ready:
+// what was agreed on in the first second must be enough to go on with.
+func TestDrill_KillEarly(t *testing.T) {
+	soak(t)
+	for i := range 3 {
+		t.Run(fmt.Sprintf("n%d", i+1), func(t *testing.T) {
+			y, ctx := stage(t, 40*time.Second)
+			work(t, y, "free", 1, 8, 0)
+			y.Kill(y.Nodes[i])
+			free := &Load{Queue: "free", Jobs: 500, Parallel: 8}
+			publish(t, ctx, y, free)
+			judge(t, ctx, y, free)
+		})
+	}
 }

@@ -30,19 +30,20 @@ type Verdict struct {
 	Again        int // runs beyond a job's first
 	Overlaps     int // runs of a job that began before an earlier one had ended
 	MostAtOnce   map[string]int
-	Stale        uint64        // outcomes that came too late, as the yard counts
-	AckGap       time.Duration // longest time between two acknowledgements
-	EndGap       time.Duration // longest time between two ends
-	Recovery     time.Duration // longest time from killing a node to the next end
-	Retried      int           // publishes that had to be repeated
+	Stale        uint64         // outcomes that came too late, as the yard counts
+	AckGap       time.Duration  // longest time between two acknowledgements
+	EndGap       time.Duration  // longest time between two ends
+	Recovery     time.Duration  // longest time from killing a node to the next end
+	Retried      int            // publishes that had to be repeated
+	Refusals     map[string]int // why, and how often
 }
 
 // String is the verdict in one line.
 func (v *Verdict) String() string {
 	return fmt.Sprintf("acknowledged %d, completed %d, failed %d, lost %d, unexpected %d, duplicate outcomes %d, history gaps %d, "+
-		"unwitnessed %d, runs %d (%d again, %d overlapping), most at once %v, stale outcomes %d, longest gap between acks %s (%d publishes repeated), between ends %s, from a kill to the next end %s",
+		"unwitnessed %d, runs %d (%d again, %d overlapping), most at once %v, stale outcomes %d, longest gap between acks %s (%d publishes repeated: %v), between ends %s, from a kill to the next end %s",
 		v.Acknowledged, v.Completed, v.Failed, v.Lost, v.Unexpected, v.Duplicates, v.HistoryGaps, v.Unwitnessed,
-		v.Runs, v.Again, v.Overlaps, v.MostAtOnce, v.Stale, v.AckGap.Round(time.Millisecond), v.Retried, v.EndGap.Round(time.Millisecond), v.Recovery.Round(time.Millisecond))
+		v.Runs, v.Again, v.Overlaps, v.MostAtOnce, v.Stale, v.AckGap.Round(time.Millisecond), v.Retried, v.Refusals, v.EndGap.Round(time.Millisecond), v.Recovery.Round(time.Millisecond))
 }
 
 // Flaws lists what must never be.
@@ -85,16 +86,30 @@ func (y *Yard) Await(ctx context.Context, loads ...*Load) error {
 // Judge compares what was acknowledged, what the yard says and what witnesses
 // saw. All jobs must have ended.
 func (y *Yard) Judge(ctx context.Context, loads ...*Load) (v Verdict, err error) {
-	v.MostAtOnce = make(map[string]int)
+	v.MostAtOnce, v.Refusals = make(map[string]int), make(map[string]int)
 	completed := make(map[job.ID]bool)
 	n := y.Up()[0]
 	for _, l := range loads {
 		if err := y.judgeStates(ctx, n, l, &v, completed); err != nil {
 			return v, err
 		}
-		v.AckGap, v.Retried = max(v.AckGap, l.gap), v.Retried+l.retried
+		v.AckGap = max(v.AckGap, l.gap)
+		for why, times := range l.refused {
+			v.Refusals[why] += times
+			v.Retried += times
+		}
 	}
-	if err := y.judgeHistory(ctx, n, &v); err != nil {
+	// JetStream takes some seconds to elect whom to ask after a node's death.
+	err = until(ctx, "history is read", func() error {
+		told := Verdict{}
+		delivered, err := y.judgeHistory(ctx, n, &told)
+		if err == nil && delivered < v.Completed { // history follows the ledger at its own pace
+			err = fmt.Errorf("it tells of %d jobs of %d", delivered, v.Completed)
+		}
+		v.Duplicates, v.HistoryGaps, v.EndGap, v.Recovery = told.Duplicates, told.HistoryGaps, told.EndGap, told.Recovery
+		return err
+	})
+	if err != nil {
 		return v, err
 	}
 	s, err := n.Status(ctx)
@@ -143,19 +158,19 @@ func (y *Yard) judgeStates(ctx context.Context, n *Node, l *Load, v *Verdict, co
 	return nil
 }
 
-// judgeHistory reads all that the yard has told, up to an event that is there
-// when it is asked.
-func (y *Yard) judgeHistory(ctx context.Context, n *Node, v *Verdict) error {
+// judgeHistory reads all that the yard has told so far and counts the jobs that
+// were delivered in it.
+func (y *Yard) judgeHistory(ctx context.Context, n *Node, v *Verdict) (delivered int, err error) {
 	c, err := cluster.Dial(ctx, n.NATS, cluster.DialOptions{Name: "drill"})
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer c.Close()
 	next := uint64(1)
 	ends := make(map[string]int) // of a dispatch
 	done := make(map[string]int) // of a job
 	var last time.Time
-	return c.History(ctx, time.Time{}, false, func(t cluster.Tale) error {
+	err = c.History(ctx, time.Time{}, false, func(t cluster.Tale) error {
 		for _, text := range bytes.Split(bytes.TrimSpace(t.Body), []byte("\n")) {
 			var e struct {
 				Event   string
@@ -194,6 +209,7 @@ func (y *Yard) judgeHistory(ctx context.Context, n *Node, v *Verdict) error {
 		}
 		return nil
 	})
+	return len(done), err
 }
 
 // run is one run of a job as its worker saw it; end is 0 if the worker died.

@@ -26,13 +26,14 @@ type Load struct {
 	acked   atomic.Int64
 	mu      sync.Mutex
 	lastAck time.Time
-	gap     time.Duration // longest time between two acknowledgements
-	retried int
+	gap     time.Duration  // longest time between two acknowledgements
+	refused map[string]int // why, and how often
 }
 
 // Run publishes every job until it is acknowledged or ctx ends.
 func (l *Load) Run(ctx context.Context, urls string) error {
-	nc, err := nats.Connect(urls, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond), nats.Timeout(time.Second))
+	nc, err := nats.Connect(urls, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond),
+		nats.Timeout(time.Second), nats.PingInterval(time.Second), nats.MaxPingsOutstanding(2))
 	if err != nil {
 		return fmt.Errorf("connect to the yard: %w", err)
 	}
@@ -77,7 +78,10 @@ func (l *Load) publish(ctx context.Context, js jetstream.JetStream, n int) error
 			break
 		}
 		l.mu.Lock()
-		l.retried++
+		if l.refused == nil {
+			l.refused = make(map[string]int)
+		}
+		l.refused[err.Error()]++
 		l.mu.Unlock()
 		if pause(ctx, 20*time.Millisecond) != nil {
 			return fmt.Errorf("job %s is not acknowledged: %w", l.Key(n), err)
