@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -29,6 +30,11 @@ const (
 	routePing       = 3 * time.Second // twice unanswered: the route is cut
 	writeDeadline   = 5 * time.Second
 	duplicateWindow = 30 * time.Second
+
+	// The ledger knows duplicates among jobs. JetStream, which does not tell
+	// queues apart, would drop a job whose key another queue's job has, so its
+	// window is as short as it lets it be.
+	laneWindow = 100 * time.Millisecond
 )
 
 // openServer starts the embedded server and returns when it accepts
@@ -63,7 +69,7 @@ func awaitServer(srv *server.Server, words *serverLog) error {
 		ready := srv.ReadyForConnections(50 * time.Millisecond)
 		select {
 		case <-words.failed:
-			return fmt.Errorf("NATS server did not start: %s", words.fatal)
+			return &startError{words.fatal}
 		default:
 		}
 		if ready {
@@ -73,6 +79,16 @@ func awaitServer(srv *server.Server, words *serverLog) error {
 			return errors.New("NATS server did not start: its listeners are not up after " + startPatience.String())
 		}
 	}
+}
+
+// startError is the server's own word on why it did not start, which carries no
+// other error.
+type startError struct{ says string }
+
+func (e *startError) Error() string { return "NATS server did not start: " + e.says }
+
+func (e *startError) Is(target error) bool {
+	return target == syscall.EADDRINUSE && strings.Contains(e.says, syscall.EADDRINUSE.Error())
 }
 
 // serverConfig is the server's configuration in its own language: the one

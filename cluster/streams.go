@@ -144,7 +144,7 @@ func laneConfig(lane uint8, identity string, l Layout) jetstream.StreamConfig {
 		Discard:     jetstream.DiscardNew,
 		MaxBytes:    l.MaxLaneBytes,
 		MaxMsgSize:  320 << 10, // a body of at most 256 KiB and its headers
-		Duplicates:  duplicateWindow,
+		Duplicates:  laneWindow,
 		DenyDelete:  true,
 		AllowDirect: true,
 		// Only what plain clients publish: nodes tell the authority themselves.

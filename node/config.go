@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -158,6 +159,9 @@ func fromEnvironment(c *Config, lookup func(string) (string, bool)) error {
 				table.v.Field(i).SetString(text)
 				continue
 			}
+			if strings.ContainsAny(text, "\r\n") {
+				return fmt.Errorf("environment variable %s=%q: must be one line", name, text)
+			}
 			if _, err := toml.Decode("["+table.name+"]\n"+key+" = "+quoteDuration(table.v.Field(i), text), c); err != nil {
 				return fmt.Errorf("environment variable %s=%q: %w", name, text, err)
 			}
@@ -237,8 +241,13 @@ func (c *Config) members() []string {
 	return names
 }
 
+var memberName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+
 // Validate says which key is wrong, why, and what it may be.
 func (c *Config) Validate() error {
+	if !memberName.MatchString(c.Node.Name) {
+		return fmt.Errorf("node.name is %q; must be 1 to 63 lower-case letters, digits and '-', with no '-' at its ends", c.Node.Name)
+	}
 	if !slices.Contains([]string{"debug", "info", "warn", "error"}, c.Node.LogLevel) {
 		return fmt.Errorf("node.log_level is %q; must be debug, info, warn or error", c.Node.LogLevel)
 	}
@@ -288,6 +297,9 @@ func (c *Config) validateMembers() error {
 	}
 	seen := map[string]bool{}
 	for _, m := range c.Cluster.Members {
+		if !memberName.MatchString(m.Name) {
+			return fmt.Errorf("cluster.members names %q; a name is 1 to 63 lower-case letters, digits and '-', with no '-' at its ends", m.Name)
+		}
 		if seen[m.Name] {
 			return fmt.Errorf("cluster.members names %q twice", m.Name)
 		}

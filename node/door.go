@@ -78,11 +78,11 @@ func (d *door) enqueue(queue string, spec job.Spec, body []byte, key string, mus
 			if err = unsure; err == nil {
 				id, err = d.check(queue, &spec, key, mustExist)
 			}
-			d.accept(id, err, queue, spec, body, key, minted, then)
+			d.accept(id, err, queue, spec, body, minted, then)
 		})
 		return
 	}
-	d.accept(id, err, queue, spec, body, key, minted, then)
+	d.accept(id, err, queue, spec, body, minted, then)
 }
 
 // makeSure calls then when this node's ledger shows all that has happened, or
@@ -98,7 +98,7 @@ func (d *door) makeSure(then func(error)) {
 }
 
 // accept goes on with a job that was checked.
-func (d *door) accept(id job.ID, err error, queue string, spec job.Spec, body []byte, key string, minted bool, then func(accepted, error)) {
+func (d *door) accept(id job.ID, err error, queue string, spec job.Spec, body []byte, minted bool, then func(accepted, error)) {
 	if err != nil {
 		then(accepted{}, err)
 		return
@@ -122,7 +122,7 @@ func (d *door) accept(id job.ID, err error, queue string, spec job.Spec, body []
 				then(accepted{}, err)
 				return nil
 			}
-			d.publish(id, queue, key, body, then)
+			d.publish(id, queue, body, then)
 			return nil
 		})
 		if !storing {
@@ -130,7 +130,7 @@ func (d *door) accept(id job.ID, err error, queue string, spec job.Spec, body []
 		}
 		return
 	}
-	d.publish(id, queue, key, body, then)
+	d.publish(id, queue, body, then)
 }
 
 func (d *door) check(queue string, spec *job.Spec, key string, mustExist bool) (job.ID, error) {
@@ -184,7 +184,10 @@ func (d *door) outsource(id job.ID, spec *job.Spec, body []byte) ([]byte, error)
 	return json.Marshal(record)
 }
 
-func (d *door) publish(id job.ID, queue, key string, body []byte, then func(accepted, error)) {
+// publish names the record by its id. Its key would do for the ledger, but not
+// for JetStream: there, the same key in two queues is one message.
+func (d *door) publish(id job.ID, queue string, body []byte, then func(accepted, error)) {
+	key := id.String()
 	at := time.Now()
 	d.messages.Publish(queue, key, at, body, func(ack cluster.Ack, err error) {
 		if err != nil {

@@ -119,7 +119,7 @@ func (n *Node) status(ctx context.Context) Status {
 		a := l.Authority()
 		s.Authority = AuthorityStatus{a.Owner, a.LeaseID, a.Epoch, a.Until, a.Expired}
 		s.OutboxBytes, s.StaleOutcomes = l.OutboxBytes(), l.Stale()
-		view := l.Snapshot(n.surroundings(look))
+		view := l.Snapshot(n.surroundings(l, look))
 		s.Backlog, s.Readiness.Readiness = view.Backlog, view.Readiness
 	})
 	s.Readiness.Dispatching = look.Error == "" && len(look.Reasons) == 0
@@ -213,13 +213,16 @@ func (n *Node) serveLook(ctx context.Context, _ []byte) ([]byte, error) {
 	return json.Marshal(l)
 }
 
-// surroundings is what the ledger's snapshot needs to know from outside.
-func (n *Node) surroundings(l scheduler.Look) ledger.Surroundings {
+// surroundings is what the snapshot of l needs to know from outside.
+func (n *Node) surroundings(l *ledger.Ledger, look scheduler.Look) ledger.Surroundings {
 	s := ledger.Surroundings{
-		Now: time.Now(), PendingEvents: l.Pending, OldestPending: l.Oldest, Deferred: l.Deferred, Reasons: l.Reasons,
+		Now: time.Now(), PendingEvents: look.Pending, OldestPending: look.Oldest, Deferred: look.Deferred, Reasons: look.Reasons,
 	}
-	if l.Error != "" {
-		s.Reasons = append(s.Reasons, l.Error)
+	if look.Error != "" {
+		s.Reasons = append(s.Reasons, look.Error)
+	}
+	if !l.StreamsMade() {
+		s.Reasons = append(s.Reasons, "the yard's streams are not made yet: that takes all members, once")
 	}
 	for _, p := range n.runners.Status() {
 		if p.Reason != "" {
@@ -231,10 +234,10 @@ func (n *Node) surroundings(l scheduler.Look) ledger.Surroundings {
 
 // snapshot is the contract's view, and the index it shows.
 func (n *Node) snapshot(ctx context.Context) (ledger.Snapshot, uint64) {
-	s := n.surroundings(n.look(ctx))
+	look := n.look(ctx)
 	var view ledger.Snapshot
 	var index uint64
-	n.raft.View(func(l *ledger.Ledger) { view, index = l.Snapshot(s), l.Index() })
+	n.raft.View(func(l *ledger.Ledger) { view, index = l.Snapshot(n.surroundings(l, look)), l.Index() })
 	return view, index
 }
 

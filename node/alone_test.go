@@ -1,0 +1,246 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"yardmaster/cluster"
+	"yardmaster/internal/testlog"
+	"yardmaster/job"
+	"yardmaster/ledger"
+	"yardmaster/scheduler"
+)
+
+// alone runs a node of its own and gives it once it has the authority.
+func alone(t *testing.T, change func(*Config)) *Node {
+	t.Helper()
+	cfg := Config{Node: NodeConfig{DataDir: t.TempDir()}, NATS: NATSConfig{Listen: "127.0.0.1:0", MaxStore: 256 << 20}}
+	cfg.Server.Port = -1
+	if change != nil {
+		change(&cfg)
+	}
+	n, err := New(cfg.WithDefaults(), "v1.2.3", testlog.Discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- n.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("the node ended with: %v", err)
+		}
+	})
+	select {
+	case <-n.Serving():
+	case err := <-ended:
+		ended <- nil
+		t.Fatal(err)
+	}
+	for n.snapshotReady(t) != nil {
+		_, changed := n.raft.Applied()
+		select {
+		case <-changed:
+		case <-time.After(20 * time.Millisecond): // what is not the ledger's has to be asked again
+		}
+	}
+	return n
+}
+
+func (n *Node) snapshotReady(t *testing.T) error {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if view, _ := n.snapshot(ctx); !view.Readiness.Ready {
+		return fmt.Errorf("not ready: %v", view.Readiness.Reasons)
+	}
+	return t.Context().Err()
+}
+
+// enqueue hands a job to the door and waits for its word.
+func enqueue(n *Node, queue, spec, key string, mustExist bool) (accepted, error) {
+	s, err := job.ParseSpec([]byte(spec))
+	if err != nil {
+		return accepted{}, err
+	}
+	type answer struct {
+		a   accepted
+		err error
+	}
+	said := make(chan answer, 1)
+	n.door.enqueue(queue, s, nil, key, mustExist, func(a accepted, err error) { said <- answer{a, err} })
+	got := <-said
+	return got.a, got.err
+}
+
+func TestDoor(t *testing.T) {
+	n := alone(t, nil)
+	first, err := enqueue(n, "mail", `{"params":{}}`, "order-1", false)
+	if err != nil || first.duplicate || first.position.Seq == 0 {
+		t.Fatalf("%+v, %v", first, err)
+	}
+	again, err := enqueue(n, "mail", `{"params":{}}`, "order-1", false)
+	if err != nil || !again.duplicate || again.id != first.id {
+		t.Errorf("the same key: %+v, %v", again, err)
+	}
+	other, err := enqueue(n, "post", `{"params":{}}`, "order-1", false)
+	if err != nil || other.duplicate || other.id == first.id {
+		t.Errorf("the same key in another queue: %+v, %v", other, err)
+	}
+	for name, c := range map[string]struct {
+		queue, spec, key string
+		mustExist        bool
+		want             error
+	}{
+		"no queue":       {"nowhere", `{"params":{}}`, "", true, job.ErrQueueNotFound},
+		"bad queue name": {"no.dots", `{"params":{}}`, "", false, job.ErrBadQueueName},
+		"long key":       {"mail", `{"params":{}}`, strings.Repeat("k", job.MaxKeyLen+1), false, job.ErrKeyTooLong},
+		"too large":      {"mail", `{"params":{"x":"` + strings.Repeat("x", job.MaxBody) + `"}}`, "", false, job.ErrTooLarge},
+	} {
+		if _, err := enqueue(n, c.queue, c.spec, c.key, c.mustExist); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	const own = "0190c3d2-5b1e-7cc0-98c4-dc0c0c07398f"
+	if _, err := enqueue(n, "mail", `{"params":{}}`, own, false); err != nil {
+		t.Fatal(err)
+	}
+	if id, err := n.viewer.locate(t.Context(), own, ""); err != nil || id.String() != own { // folded from here on
+		t.Fatal(id, err)
+	}
+	var refused *cluster.APIError
+	if _, err := enqueue(n, "post", `{"params":{}}`, own, false); !errors.As(err, &refused) || refused.Code != "409" {
+		t.Errorf("an id of another queue: %v", err)
+	}
+}
+
+func TestDoor_CreatesNoQueues(t *testing.T) {
+	n := alone(t, func(c *Config) { no := false; c.Scheduler.CreateQueues = &no })
+	if _, err := enqueue(n, "mail", `{"params":{}}`, "", false); !errors.Is(err, job.ErrQueueNotFound) {
+		t.Errorf("%v", err)
+	}
+	if _, err := n.commander.do(t.Context(), &ledger.AddQueue{ID: job.ID{1}, Name: "mail"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := enqueue(n, "mail", `{"params":{}}`, "", false); err != nil {
+		t.Error(err)
+	}
+	// While nobody can tell whether there is such a queue, nobody says no.
+	n.door.current = func(context.Context) error { return &job.UnavailableError{Reason: "test"} }
+	var unavailable *job.UnavailableError
+	if _, err := enqueue(n, "post", `{"params":{}}`, "", false); !errors.As(err, &unavailable) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestViewer_Find(t *testing.T) {
+	n := alone(t, nil)
+	byKey, err := enqueue(n, "mail", `{"params":{}}`, "a:b", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		text, queue string
+		want        job.ID
+	}{
+		{"a:b", "", byKey.id}, {"a:b", "mail", byKey.id}, {"mail:a:b", "", byKey.id},
+		{byKey.id.String(), "", byKey.id}, {"mail:" + byKey.id.String(), "", byKey.id},
+		{strings.ToUpper(byKey.id.String()), "", byKey.id},
+	} {
+		if id, err := n.viewer.locate(t.Context(), c.text, c.queue); err != nil || id != c.want {
+			t.Errorf("%q of %q: %s, %v", c.text, c.queue, id, err)
+		}
+	}
+	for _, c := range []struct{ text, queue string }{{"a:b", "post"}, {"post:a:b", ""}, {"a", ""}, {"", ""}, {job.ID{9}.String(), ""}} {
+		if id, err := n.viewer.locate(t.Context(), c.text, c.queue); !errors.Is(err, job.ErrJobNotFound) {
+			t.Errorf("%q of %q: %s, %v", c.text, c.queue, id, err)
+		}
+	}
+}
+
+// A command that no authority takes ends as not available, in time; a refusal
+// keeps its identity.
+func TestCommander(t *testing.T) {
+	n := alone(t, nil)
+	add := &ledger.AddQueue{ID: job.ID{1}, Name: "mail"}
+	if d, err := n.commander.do(t.Context(), add); err != nil || d.Index == 0 {
+		t.Fatalf("%+v, %v", d, err)
+	}
+	if _, err := n.commander.do(t.Context(), &ledger.AddQueue{ID: job.ID{2}, Name: "mail"}); !errors.Is(err, job.ErrQueueExists) {
+		t.Errorf("a second time: %v", err)
+	}
+	lost := *n.commander
+	lost.mind = scheduler.New(n.schedulerConfig(), nil, nil, nil, nil, testlog.Discard()) // has no tenure
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	var unavailable *job.UnavailableError
+	if _, err := lost.do(ctx, add); !errors.As(err, &unavailable) || unavailable.RetryAfter == 0 {
+		t.Errorf("without an authority: %v", err)
+	}
+	ctx, cancel = context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if _, ok, err := lost.queue(ctx, "nowhere"); ok || !errors.As(err, &unavailable) {
+		t.Errorf("a queue that nobody can tell of: %t, %v", ok, err)
+	}
+	if _, ok, err := lost.queue(ctx, "mail"); !ok || err != nil {
+		t.Errorf("a queue that is known: %t, %v", ok, err)
+	}
+	if _, ok, err := n.commander.queue(t.Context(), "nowhere"); ok || err != nil {
+		t.Errorf("a queue that does not exist: %t, %v", ok, err)
+	}
+	// Every code stands for one error and back.
+	for code, err := range refusals {
+		if got := refusalCode(fmt.Errorf("wrapped: %w", err)); got != code {
+			t.Errorf("%v has code %s, want %s", err, got, code)
+		}
+	}
+}
+
+// A node that cannot start says which key to change, and leaves nothing open.
+func TestRun_PortInUse(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	for key, change := range map[string]func(*Config){
+		"nats.listen": func(c *Config) { c.NATS.Listen = taken.Addr().String() },
+		"server.port": func(c *Config) { c.Server.Port = taken.Addr().(*net.TCPAddr).Port },
+	} {
+		cfg := Config{Node: NodeConfig{DataDir: t.TempDir()}, NATS: NATSConfig{Listen: "127.0.0.1:0", MaxStore: 256 << 20}}
+		cfg.Server.Port = -1
+		change(&cfg)
+		n, err := New(cfg.WithDefaults(), "", testlog.Discard())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := n.Run(t.Context()); err == nil || !strings.Contains(err.Error(), key) {
+			t.Errorf("%s is taken: %v", key, err)
+		}
+		cfg.NATS.Listen, cfg.Server.Port = "127.0.0.1:0", -1 // the directory is free again
+		if n, err = New(cfg.WithDefaults(), "", testlog.Discard()); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- n.Run(ctx) }()
+		select {
+		case <-n.Serving():
+		case err := <-ended:
+			t.Fatalf("a second start, with another port: %v", err)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+	if err := portInUse(fmt.Errorf("listen: %w", syscall.EADDRINUSE), "x.y"); !strings.Contains(err.Error(), "x.y") {
+		t.Error(err)
+	}
+}
