@@ -104,7 +104,7 @@ func TestPublish_AloneDuplicatesInBatch(t *testing.T) {
 		t.Error("no batch met a known key")
 	}
 	seen := map[string]bool{}
-	for _, r := range readAll(t, c.Cluster, 0, last) {
+	for _, r := range readAll(t, c.Cluster, 0, int(last)) {
 		seen[r.Key] = true
 	}
 	if len(seen) != n {

@@ -121,6 +121,11 @@ func lookups(t *testing.T, y *nodetest.Yard) {
 		wantCode(t, b.API("job.show", map[string]any{"id": name}, nil), "404")
 	}
 	wantCode(t, b.API("job.show", map[string]any{}, nil), "400")
+	// The same key in another queue is another job, at once.
+	other := b.Enqueue(t, "found-too", `{"id":"order 7/é","params":{}}`)
+	if j := a.Job(t, other.String()); other == byKey || j.Queue != "found-too" {
+		t.Errorf("%s in another queue: %+v", other, j)
+	}
 	// An id belongs to one queue.
 	wantCode(t, b.Ask("yard.enqueue.elsewhere", `{"id":"`+own+`","params":{}}`, nil), "409")
 }
