@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"yardmaster/agent"
 	"yardmaster/cluster"
@@ -33,13 +34,28 @@ func (a agreement) Submit(p scheduler.Proposal) (func(context.Context) (schedule
 // lanes are the cluster's job lanes as the scheduler needs them.
 type lanes struct{ *cluster.Cluster }
 
+// spreadTime bounds how long leaders may take to move when a yard is new.
+const spreadTime = 5 * time.Second
+
 func (l lanes) Ensure(ctx context.Context, identities []string, create bool) error {
 	_, err := l.EnsureStreams(ctx, cluster.Layout{Identities: identities, Create: create})
 	if err != nil {
 		return err
 	}
-	if _, err := l.SpreadLeaders(ctx, l.Node()); err != nil {
-		return fmt.Errorf("spread the lanes' leaders: %w", err)
+	ctx, cancel := context.WithTimeout(ctx, spreadTime)
+	defer cancel()
+	for moves := 1; moves > 0; {
+		if moves, err = l.SpreadLeaders(ctx, l.Node()); err != nil {
+			return fmt.Errorf("spread the lanes' leaders: %w", err)
+		}
+		if !create || moves == 0 {
+			return nil
+		}
+		select { // a new yard opens its doors once its leaders stay where they are
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return nil
+		}
 	}
 	return nil
 }

@@ -82,21 +82,36 @@ func (m *mind) tail(ctx context.Context) error {
 	return nil
 }
 
+// ensureEvery is how often the streams are looked at again: whether they are
+// there, and whether each member leads its lane.
+const ensureEvery = 15 * time.Second
+
 // ensure makes the streams of a new yard and records that they exist. One that
-// is missing later is not made again: its lane says so (see verify).
+// is missing later is not made again: it is a reason not to be ready.
 func (m *mind) ensure(ctx context.Context, identities []string) error {
 	made := m.streamsMade()
-	for ctx.Err() == nil {
+	if !made {
+		m.post(func() { m.unmade = "the yard's streams are being made" })
+	}
+	for failures := 0; ctx.Err() == nil; {
 		err := m.sched.lanes.Ensure(ctx, identities, !made)
-		if err == nil {
-			close(m.streams)
-			if !made {
-				m.post(func() { m.queue(&ledger.Found{Made: true}, nil) })
+		if err != nil {
+			if failures++; failures == 1 {
+				m.sched.log.Warn("streams are not as they should be", "error", err)
+			} else {
+				m.post(func() { m.unmade = err.Error() })
 			}
-			return nil
+			pause(ctx, time.Second)
+			continue
 		}
-		m.sched.log.Warn("streams are not ready", "error", err)
-		pause(ctx, time.Second)
+		failures = 0
+		m.post(func() { m.unmade = "" })
+		m.open.Do(func() { close(m.streams) })
+		if !made {
+			made = true
+			m.post(func() { m.queue(&ledger.Found{Made: true}, nil) })
+		}
+		pause(ctx, ensureEvery)
 	}
 	return nil
 }

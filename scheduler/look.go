@@ -62,6 +62,9 @@ func (s *Scheduler) Look(ctx context.Context) (Look, error) {
 
 func (m *mind) look(now time.Time) Look {
 	l := Look{Epoch: m.epoch, Reasons: []string{}}
+	if m.unmade != "" {
+		l.Reasons = append(l.Reasons, m.unmade)
+	}
 	if m.blocked != "" {
 		l.Reasons = append(l.Reasons, m.blocked)
 	}

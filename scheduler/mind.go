@@ -58,6 +58,7 @@ type mind struct {
 	asideWake    chan struct{}
 	gone         chan struct{} // closed when the loop has ended
 	streams      chan struct{} // closed when the yard's streams exist
+	open         sync.Once     // closes streams
 	submitted    chan submission
 	applied      chan struct{} // wakes publish: an entry was applied
 
@@ -67,6 +68,7 @@ type mind struct {
 	timer   *time.Timer
 	dirty   bool      // something may be placed
 	nextDue time.Time // of the next delayed job; zero: none known
+	unmade  string    // what is wrong with the streams; "" if all is well
 	blocked string    // why nothing is folded or placed; "" if all goes on
 	untold  [3]string // by [Story]: why nothing is published; "" if it is
 

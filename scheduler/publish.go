@@ -255,22 +255,35 @@ func (m *mind) tell(s Story, number, first, seq uint64) {
 
 // gatherHistory makes one message of the events after a number.
 func (m *mind) gatherHistory(_ context.Context, after uint64) (Tale, error) {
-	t := Tale{Header: map[string]string{}}
+	type told struct {
+		number uint64
+		at     time.Time
+		event  *ledger.Event // never changed once it is in the outbox
+	}
+	var events []told
+	var lanes []ledger.LaneCursor
 	m.ledger().View(func(l *ledger.Ledger) {
 		if waiting := l.LastEvent() - min(after, l.LastEvent()); waiting > 0 {
-			t.Body = make([]byte, 0, min(maxTale, usualLine*min(waiting, maxLines)))
+			events = make([]told, 0, min(waiting, maxLines))
 		}
 		l.EventsAfter(after, func(number uint64, at time.Time, e *ledger.Event) bool {
-			if t.Count == 0 {
-				t.First = number
-			}
-			t.Body = e.AppendLine(t.Body, number, at)
-			t.Count++
-			t.More = t.Count == maxLines || len(t.Body) >= maxTale-512
-			return !t.More
+			events = append(events, told{number, at, e})
+			return len(events) < maxLines
 		})
-		t.Header["Yard-Lanes"] = positions(l.Lanes())
+		lanes = l.Lanes()
 	})
+	if len(events) == 0 {
+		return Tale{}, nil
+	}
+	t := Tale{First: events[0].number, Header: map[string]string{"Yard-Lanes": positions(lanes)}}
+	t.Body = make([]byte, 0, min(maxTale, usualLine*len(events)))
+	for _, e := range events {
+		t.Body = e.event.AppendLine(t.Body, e.number, e.at)
+		t.Count++
+		if t.More = t.Count == maxLines || len(t.Body) >= maxTale-512; t.More {
+			break
+		}
+	}
 	return t, nil
 }
 
