@@ -122,7 +122,7 @@ func Load(path string) (Config, error) {
 		if err != nil {
 			var parse toml.ParseError
 			if errors.As(err, &parse) {
-				return Config{}, fmt.Errorf("config %s: %s", path, parse.ErrorWithPosition())
+				return Config{}, fmt.Errorf("config %s: %s", path, strings.TrimPrefix(parse.Error(), "toml: "))
 			}
 			return Config{}, fmt.Errorf("config %s: %w", path, err)
 		}

@@ -78,7 +78,7 @@ cmd = ["python3", "runner.py"]
 // Every refusal names the key and what would be right.
 func TestLoad_Refuses(t *testing.T) {
 	for name, c := range map[string]struct{ text, says string }{
-		"no TOML":            {"[node\nname = 1", "line 2, column 6"},
+		"no TOML":            {"[node\nname = 1", "line 2: "},
 		"wrong type":         {"[node]\nname = 7", "line 2"},
 		"unknown key":        {"[node]\nnmae = \"x\"", "unknown key node.nmae"},
 		"unknown table":      {"[nodes]\nname = \"x\"", "unknown key nodes"},

@@ -1,0 +1,130 @@
+package drill
+
+import (
+	"context"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestRefusals: a node that cannot start ends at once, with code 1, and says in
+// one line what is wrong and what to do.
+func TestRefusals(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts processes")
+	}
+	program, err := binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	_, port, _ := net.SplitHostPort(taken.Addr().String())
+	held := t.TempDir()
+	holder := &Process{name: "holder", log: filepath.Join(held, "log"), args: []string{program, "node", "--data-dir", filepath.Join(held, "data"),
+		"--nats-listen", "127.0.0.1:0", "--edge-listen", "127.0.0.1:0"}}
+	if err := holder.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer holder.Kill()
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	defer cancel()
+	err = until(ctx, "a node holds the directory", func() error {
+		_, err := os.Stat(filepath.Join(held, "data", "node.lock"))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct{ config, what, fix string }{
+		"no TOML":           {"[node\n", "line 2", "docs/configuration.md"},
+		"unknown key":       {"[node]\nnmae = \"x\"\n", "nmae", "docs/configuration.md"},
+		"wrong value":       {"[scheduler]\nmax_attempts = 0\nretry_base = \"2h\"\n", "scheduler.retry_base is 2h", "must be"},
+		"NATS port in use":  {"[nats]\nlisten = \"127.0.0.1:" + port + "\"\n", "address already in use", "nats.listen"},
+		"edge port in use":  {"[nats]\nlisten = \"127.0.0.1:0\"\n[server]\nport = " + port + "\n", "address already in use", "server.port"},
+		"runner without":    {"[rrq.runners.a]\ntype = \"socket\"\n", "rrq.runners.a.cmd", "give the program"},
+		"directory in use":  {"[node]\ndata_dir = \"" + filepath.Join(held, "data") + "\"\n[nats]\nlisten = \"127.0.0.1:0\"\n", "in use by another process", "start the node again"},
+		"directory a file":  {"[node]\ndata_dir = \"" + filepath.Join(held, "log") + "\"\n[nats]\nlisten = \"127.0.0.1:0\"\n", "data directory", "start the node again"},
+		"members not three": {"[node]\nname = \"n1\"\n[cluster]\nmembers = [{name=\"n1\",route=\"a:1\",raft=\"a:2\"}]\n", "1 members", "3 or 5"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := filepath.Join(t.TempDir(), "node.toml")
+			if err := os.WriteFile(config, []byte(c.config), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			one, cancel := context.WithTimeout(ctx, 20*time.Second)
+			defer cancel()
+			cmd := exec.CommandContext(one, program, "node", "--config", config)
+			if !strings.Contains(c.config, "data_dir") {
+				cmd.Env = append(os.Environ(), "YARD_NODE_DATA_DIR="+filepath.Join(t.TempDir(), "data"))
+			}
+			said, err := cmd.CombinedOutput()
+			last := tail(string(said), 1)
+			if err == nil || cmd.ProcessState.ExitCode() != 1 {
+				t.Errorf("exit code %d (%v)", cmd.ProcessState.ExitCode(), err)
+			}
+			if !strings.HasPrefix(last, "yardmaster: ") || !strings.Contains(string(said), c.what) || !strings.Contains(string(said), c.fix) {
+				t.Errorf("it says\n%s\nwant %q and %q", said, c.what, c.fix)
+			}
+		})
+	}
+}
+
+// alone is a node of its own with a config file that the test writes.
+func alone(dir, program string, port int) *Node {
+	nats := "127.0.0.1:" + strconv.Itoa(port)
+	return &Node{
+		Name: "alone", NATS: "nats://" + nats, config: filepath.Join(dir, "node.toml"),
+		Process: &Process{name: "alone", log: filepath.Join(dir, "log"), args: []string{program, "node", "--config", filepath.Join(dir, "node.toml"),
+			"--data-dir", filepath.Join(dir, "data"), "--nats-listen", nats, "--edge-listen", "127.0.0.1:0"}},
+	}
+}
+
+// TestMissingRunner: a node whose runner does not start runs on, and says so
+// where one looks.
+func TestMissingRunner(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a process")
+	}
+	program, err := binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	port, err := freePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := alone(dir, program, port)
+	config := "[rrq.runners.a]\ncmd = [\"/no/such/runner\"]\npool_size = 1\n"
+	if err := os.WriteFile(n.config, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer n.Kill()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	err = until(ctx, "the status names the missing program", func() error {
+		s, err := n.Status(ctx)
+		if err != nil {
+			return err
+		}
+		if len(s.Pools) == 1 && strings.Contains(s.Pools[0].Reason, "/no/such/runner") {
+			return nil
+		}
+		return os.ErrNotExist
+	})
+	if err != nil {
+		t.Errorf("%v; the log ends\n%s", err, tail(n.Log(), 5))
+	}
+}
