@@ -102,6 +102,9 @@ func (l *Ledger) apply(at Stamp, c Command) Result {
 	if at.Epoch != l.authority.epoch {
 		return Result{Err: fmt.Errorf("epoch %d, present %d: %w", at.Epoch, l.authority.epoch, ErrStaleEpoch)}
 	}
+	if err := Check(c); err != nil {
+		return Result{Err: err}
+	}
 	switch c := c.(type) {
 	case *Renew:
 		return l.renew(c)

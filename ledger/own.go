@@ -3,18 +3,11 @@ package ledger
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 
 	"github.com/tidwall/btree"
 
 	"yardmaster/job"
-)
-
-// Bounds of an own dispatch, in bytes.
-const (
-	maxOwnText     = 128
-	maxOwnMetadata = 4 << 10
 )
 
 // ErrBacklogFull asks a caller to queue its own dispatch later.
@@ -40,8 +33,6 @@ type JobsDispatchError struct{ RequestID string }
 func (e *JobsDispatchError) Error() string {
 	return "dispatch error: " + e.RequestID + " names a job's dispatch, which is marked by whoever runs it; use `job cancel` or `job retry`"
 }
-
-var errOwnTooLong = errors.New("dispatch error: request_id and target may have 128 bytes, metadata 4096")
 
 // own holds the callers' own dispatches. They are never scheduled: whoever
 // queued one marks it.
@@ -123,9 +114,6 @@ func (l *Ledger) applyContract(at Stamp, c Command) Result {
 }
 
 func (l *Ledger) queueDispatch(c *QueueDispatch) Result {
-	if len(c.RequestID) > maxOwnText || len(c.Target) > maxOwnText || len(c.Metadata) > maxOwnMetadata {
-		return Result{Err: errOwnTooLong}
-	}
 	queued := Event{Kind: DispatchQueued, A: c.Target, Extra: &Extra{Request: c.RequestID, Metadata: c.Metadata}}
 	if r, ok := l.own.byID.Get(c.RequestID); ok {
 		if r.target == c.Target && bytes.Equal(r.metadata, c.Metadata) {

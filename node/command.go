@@ -73,6 +73,9 @@ func refusalCode(err error) string {
 // comes as the error itself; a [*job.UnavailableError] means that no authority
 // took the command within commandTime.
 func (c *commander) do(ctx context.Context, command ledger.Command) (done, error) {
+	if err := ledger.Check(command); err != nil {
+		return done{}, &job.InvalidError{Reason: err.Error()}
+	}
 	ctx, cancel := context.WithTimeout(ctx, commandTime)
 	defer cancel()
 	for {

@@ -302,15 +302,10 @@ func (m *mind) addCommands(d *draft) {
 	m.entry.commands = m.entry.commands[n:]
 }
 
-// sizeOf estimates what a caller's command takes in an entry, in bytes.
+// sizeOf estimates what a caller's command takes in an entry, in bytes. Its
+// texts are bounded by [ledger.Check].
 func sizeOf(c ledger.Command) int {
-	switch c := c.(type) {
-	case *ledger.QueueDispatch:
-		return commandSize + len(c.RequestID) + len(c.Target) + len(c.Metadata)
-	case *ledger.MarkFailed:
-		return commandSize + len(c.Reason)
-	}
-	return commandSize
+	return commandSize + ledger.TextBytes(c)
 }
 
 // leftover counts what stays for the next entry.
@@ -334,6 +329,12 @@ func (m *mind) leftover() {
 
 // queue puts a caller's command into the next entry.
 func (m *mind) queue(c ledger.Command, done func(ledger.Result, uint64)) {
+	if err := ledger.Check(c); err != nil { // no entry for what the ledger would refuse
+		if done != nil {
+			done(ledger.Result{Err: err}, 0)
+		}
+		return
+	}
 	m.entry.commands = append(m.entry.commands, pendingCommand{c, done})
 	m.entry.size += sizeOf(c)
 	m.hurry()
@@ -387,14 +388,16 @@ func (m *mind) committed(s submission, c Commit) {
 		}
 	}
 	m.dirty = true
-	if m.flying == 0 {
-		m.ledger().View(func(l *ledger.Ledger) {
-			var ok bool
-			if m.nextDue, ok = l.NextDue(); !ok {
-				m.nextDue = time.Time{}
-			}
-		})
-	}
+	m.ledger().View(func(l *ledger.Ledger) {
+		m.checkOutbox(l)
+		if m.flying > 0 {
+			return
+		}
+		var ok bool
+		if m.nextDue, ok = l.NextDue(); !ok {
+			m.nextDue = time.Time{}
+		}
+	})
 	if len(m.entry.folds) > 0 {
 		m.hurry() // what a full outbox held back may go on
 	}
@@ -408,17 +411,24 @@ func (m *mind) do(ctx context.Context, c ledger.Command) (ledger.Result, uint64,
 		index  uint64
 	}
 	answered := make(chan answer, 1)
-	m.post(func() {
+	ask := func() {
 		m.queue(c, func(r ledger.Result, index uint64) {
 			m.follow(c, r)
 			answered <- answer{r, index}
 		})
-	})
+	}
+	select {
+	case m.inbox <- ask:
+	case <-m.gone:
+		return ledger.Result{}, 0, ErrNoTenure
+	case <-ctx.Done():
+		return ledger.Result{}, 0, ctx.Err()
+	}
 	select {
 	case a := <-answered:
 		return a.result, a.index, nil
 	case <-m.gone:
-		return ledger.Result{}, 0, ErrNoTenure
+		return ledger.Result{}, 0, ErrUnsettled
 	case <-ctx.Done():
 		return ledger.Result{}, 0, ctx.Err()
 	}

@@ -86,6 +86,10 @@ type Fleet interface {
 // none.
 var ErrNoTenure = errors.New("this node is not the authority")
 
+// ErrUnsettled ends the wait for a command whose tenure ended meanwhile: it may
+// or may not have been committed.
+var ErrUnsettled = errors.New("the authority changed; it is not known whether the command took effect")
+
 // Scheduler lasts as long as the node; its mind lasts for a tenure.
 type Scheduler struct {
 	cfg    Config
