@@ -10,7 +10,7 @@ PKGS       ?= ./...
 JOBS       ?= 2000
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race check fuzz bench demo cover clean FORCE
+.PHONY: help build test race check fuzz bench demo drill cover clean FORCE
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,6 +21,7 @@ build: $(BINARY) ## build bin/yardmaster, one static binary
 $(BINARY): FORCE
 	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/node
 
+test race: export YARD_BIN := $(CURDIR)/$(BINARY)
 test: build ## run all tests; those with real processes use the binary
 	@set -o pipefail; log=$$(mktemp); trap 'rm -f $$log' EXIT; \
 	if CGO_ENABLED=0 $(GO) test $(PKGS) 2>&1 | tee $$log | grep -v 'no test files'; then status=0; else status=$$?; fi; \
@@ -60,6 +61,9 @@ bench: build ## measure it, beside the floors of this machine
 
 demo: build ## three nodes, workers and runners; the authority is killed half-way
 	@$(BINARY) demo --nodes 3 --jobs $(JOBS) --kill
+
+drill: build ## break real yards for some minutes: kill, stop, lose; judge what is left
+	@YARD_SOAK=1 YARD_BIN=$(CURDIR)/$(BINARY) $(GO) test -count=1 -v -timeout 30m -run 'TestFailover|TestDrill' ./drill
 
 cover: ## write coverage.out, and say how much of each package is covered
 	@$(GO) test -coverprofile=coverage.out ./... | grep -v 'no test files'
