@@ -27,8 +27,9 @@ type CorruptBlobError struct{ Name, Reason string }
 
 func (e *CorruptBlobError) Error() string { return "blob " + e.Name + ": " + e.Reason }
 
-// StoreBlob stores bytes that are too large for a record, under an id that is
-// the caller's for this content alone. Nothing points to it until the
+// StoreBlob stores bytes that are too large for a record, under the caller's
+// id and their own checksum: other bytes under the same id overwrite nothing.
+// Nothing points to it until the
 // reference is stored somewhere; what nobody points to goes with its hour.
 func (c *Cluster) StoreBlob(ctx context.Context, id string, data []byte) (job.Blob, error) {
 	if len(data) == 0 || len(data) > job.MaxBody {
@@ -36,7 +37,7 @@ func (c *Cluster) StoreBlob(ctx context.Context, id string, data []byte) (job.Bl
 	}
 	sum := sha256.Sum256(data)
 	blob := job.Blob{
-		Name: blobName(id, time.Now()), Chunks: (len(data) + chunkSize - 1) / chunkSize,
+		Name: blobName(id+"-"+hex.EncodeToString(sum[:6]), time.Now()), Chunks: (len(data) + chunkSize - 1) / chunkSize,
 		Size: int64(len(data)), SHA256: hex.EncodeToString(sum[:]),
 	}
 	ctx, cancel := c.patience(ctx, blobPatience)

@@ -10,16 +10,17 @@ import (
 	"sync/atomic"
 	"time"
 
+	"yardmaster/job"
+
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 	"golang.org/x/sync/errgroup"
-
-	"yardmaster/job"
 )
 
 const (
 	serviceName    = "yard-api"
 	handlersAtOnce = 256
+	waitersAtOnce  = 4096
 	// What may wait for one endpoint before the node says "later" by silence:
 	// a burst of enqueue calls, not a backlog.
 	endpointWaiting      = 65536
@@ -44,7 +45,11 @@ type Endpoint struct {
 	Metadata    map[string]string
 
 	// Do answers a request; it runs beside others, on a goroutine of its own.
+	// Beyond 256 at once, requests are refused with "later".
 	Do func(ctx context.Context, r *Request) ([]byte, error)
+	// Waits tells that Do may take long: such requests have 4096 places of
+	// their own, so that they keep no quick one waiting.
+	Waits bool
 	// Go takes a request and returns at once; it or somebody else answers it
 	// later, once. Requests come in the order in which they arrived.
 	Go func(r *Request)
@@ -129,15 +134,20 @@ func (c *Cluster) Serve(ctx context.Context, s Service) error {
 	if err != nil {
 		return fmt.Errorf("open the service: %w", err)
 	}
-	var work errgroup.Group
+	var work, waits errgroup.Group
 	work.SetLimit(handlersAtOnce)
+	waits.SetLimit(waitersAtOnce)
 	for i := range s.Endpoints {
 		all[s.Endpoints[i].Name] = &endpointStats{codes: map[string]uint64{}}
 	}
 	for i := range s.Endpoints {
 		e := &s.Endpoints[i]
 		if err == nil {
-			err = c.addEndpoint(ctx, svc, e, all[e.Name], &work)
+			places := &work
+			if e.Waits {
+				places = &waits
+			}
+			err = c.addEndpoint(ctx, svc, e, all[e.Name], places)
 		}
 	}
 	if err == nil {
@@ -147,7 +157,7 @@ func (c *Cluster) Serve(ctx context.Context, s Service) error {
 	if errors.Is(stopped, nats.ErrConnectionClosed) {
 		stopped = nil
 	}
-	return errors.Join(err, stopped, work.Wait())
+	return errors.Join(err, stopped, work.Wait(), waits.Wait())
 }
 
 func viewOf(s *endpointStats) any {
@@ -188,7 +198,9 @@ func (c *Cluster) addEndpoint(ctx context.Context, svc micro.Service, e *Endpoin
 			e.Go(r)
 			return
 		}
-		work.Go(func() error { c.do(ctx, e, r); return nil })
+		if !work.TryGo(func() error { c.do(ctx, e, r); return nil }) {
+			c.answered(e, r.Refuse(&job.UnavailableError{Reason: "too many requests at once", RetryAfter: 100 * time.Millisecond}))
+		}
 	}
 	err := svc.AddEndpoint(e.Name, micro.HandlerFunc(handle), micro.WithEndpointSubject(local),
 		micro.WithEndpointMetadata(meta), micro.WithEndpointQueueGroupDisabled(),
@@ -206,6 +218,11 @@ func (c *Cluster) do(ctx context.Context, e *Endpoint, r *Request) {
 	} else {
 		err = r.Respond(data)
 	}
+	c.answered(e, err)
+}
+
+// answered notes an answer that could not be sent: the asker will ask again.
+func (c *Cluster) answered(e *Endpoint, err error) {
 	if err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
 		c.log.Warn("answer is not sent", "endpoint", e.Name, "error", err)
 	}

@@ -22,6 +22,8 @@ func (n *Node) service() cluster.Service {
 			Description: description, Do: answer(do),
 		}
 	}
+	wait := api("job", "wait", "a job, once it has ended", n.handleJobWait)
+	wait.Waits = true
 	return cluster.Service{
 		Version:     semver(n.version),
 		Description: "Yardmaster: jobs, queues and the state of the yard",
@@ -32,7 +34,7 @@ func (n *Node) service() cluster.Service {
 			{Name: "snapshot", Subject: cluster.SubjectSnapshot, Description: "the runtime contract's snapshot", Do: answer(n.handleSnapshot)},
 			{Name: "status", Subject: cluster.SubjectStatus, Description: "members, authority, lanes, backlog, readiness", Do: answer(n.handleStatus)},
 			api("job", "show", "a job by id or key", n.handleJobShow),
-			api("job", "wait", "a job, once it has ended", n.handleJobWait),
+			wait,
 			api("job", "list", "a page of a queue's jobs in a state", n.handleJobList),
 			api("job", "cancel", "cancel a job", n.handleJobCancel),
 			api("job", "retry", "run a failed job again", n.handleJobRetry),

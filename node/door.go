@@ -206,11 +206,13 @@ func (d *door) publish(id job.ID, queue string, body []byte, then func(accepted,
 type notices struct {
 	mu      sync.Mutex
 	waiting []job.Record
+	bytes   int // of their bodies
 	wake    chan struct{}
 	send    func([]job.Record)
 }
 
 const (
+	maxNoticeBytes = 32 << 20
 	maxNotices     = 8192 // waiting; more are left to the authority's own reading
 	noticeAtOnce   = 256  // records in a message
 	noticeMaxBytes = 512 << 10
@@ -222,8 +224,9 @@ func newNotices(send func([]job.Record)) *notices {
 
 func (n *notices) add(r job.Record) {
 	n.mu.Lock()
-	if len(n.waiting) < maxNotices {
+	if len(n.waiting) < maxNotices && n.bytes < maxNoticeBytes {
 		n.waiting = append(n.waiting, r)
+		n.bytes += len(r.Body)
 	}
 	n.mu.Unlock()
 	select {
@@ -241,7 +244,7 @@ func (n *notices) run(ctx context.Context) error {
 		}
 		n.mu.Lock()
 		batch := n.waiting
-		n.waiting = nil
+		n.waiting, n.bytes = nil, 0
 		n.mu.Unlock()
 		for len(batch) > 0 {
 			k, bytes := 0, 0

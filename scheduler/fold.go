@@ -216,7 +216,7 @@ type bodyCache struct {
 func newBodyCache() bodyCache { return bodyCache{bodies: map[job.Position][]byte{}} }
 
 func (c *bodyCache) put(at job.Position, body []byte) {
-	if _, have := c.bodies[at]; have || len(body) > maxBody {
+	if _, have := c.bodies[at]; have || len(body) == 0 || len(body) > maxBody {
 		return
 	}
 	c.bodies[at] = body

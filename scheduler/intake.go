@@ -236,6 +236,9 @@ func judge(records []job.Record, identity string) []pendingRecord {
 	for i := range records {
 		judged[i].record = records[i]
 		judged[i].facts, judged[i].err = records[i].Facts(identity)
+		if len(records[i].Body) > maxBody {
+			judged[i].record.Body = nil // no assignment would carry it
+		}
 	}
 	return judged
 }
