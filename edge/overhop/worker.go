@@ -57,6 +57,10 @@ type Worker struct {
 // has to return and have its end told.
 const lastWord = 2 * time.Second
 
+// laterPause lies between two tries to tell an end to a yard that cannot take
+// it at the moment.
+const laterPause = 250 * time.Millisecond
+
 // held is a job in hand, until its end is known to the yard.
 type held struct {
 	quest  Quest
@@ -360,8 +364,7 @@ func (w *Worker) told(h *held, c *Client, err error) {
 		return
 	}
 	if remote != nil && remote.Code == CodeUnavailable {
-		// Repeating costs the yard nothing and its answer takes its time.
-		h.end(c)
+		time.AfterFunc(laterPause, func() { h.end(c) })
 		return
 	}
 	if remote != nil {
