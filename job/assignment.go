@@ -22,6 +22,9 @@ type Assignment struct {
 	Redelivered bool      // an earlier dispatch of this attempt never started or was lost
 	Position    Position  // where the body lies
 	Body        []byte    // the Spec's JSON if it is at hand; nil: load it from Position
+	// Started is when the dispatch began, if its worker has brought it from
+	// another node: it can be gone on with then, not begun. Zero: it begins now.
+	Started time.Time
 }
 
 // RequestID is the dispatch's name.

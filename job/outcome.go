@@ -46,7 +46,8 @@ const (
 	FaultCancelled  = "cancelled"
 	FaultTimeout    = "timeout"
 	FaultLost       = "lost"
-	FaultInvalid    = "invalid" // the job cannot be run as it is; final
+	FaultInvalid    = "invalid"           // the job cannot be run as it is; final
+	FaultNotStored  = "result_not_stored" // it ran, and its result could not be kept; final
 )
 
 // Outcome is how one dispatch ended.

@@ -142,6 +142,12 @@ type End struct {
 	Result job.Value
 	Blob   *job.Blob
 	Fault  *job.Fault
+
+	// Who has lost the dispatch, if the end says no more than that: it counts
+	// only while the dispatch is there. Node "" speaks for the job itself, and
+	// may come from anywhere.
+	Node        string
+	Incarnation uint64
 }
 
 // Told trims the outbox: everything up to these numbers is published.

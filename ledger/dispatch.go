@@ -10,7 +10,7 @@ import (
 
 // Ended says what became of an outcome, and of its job.
 type Ended struct {
-	Stale bool // not the job's current dispatch: ignored and counted
+	Stale bool // not the job's current dispatch, or lost where it is no more: ignored and counted
 	Dup   bool // this very dispatch ended the same way before
 	State job.State
 	RunAt time.Time // when the job is due again, or was
@@ -57,6 +57,10 @@ func (l *Ledger) end(e *End) Ended {
 	r := l.jobs.byID[e.Job]
 	if r == nil || r.n != e.N || r.state != job.Active {
 		return l.late(r, e)
+	}
+	if e.Node != "" && (e.Node != r.run.node || e.Incarnation != r.run.incarnation) {
+		l.stale++ // its worker goes on elsewhere
+		return Ended{Stale: true, State: r.state, RunAt: time.Unix(0, r.due)}
 	}
 	next := *r
 	if e.Next == job.Done {

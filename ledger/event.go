@@ -143,6 +143,9 @@ func (e *Event) appendRequest(b []byte) []byte {
 		return appendString(append(b, `,"request_id":`...), e.Extra.Request)
 	}
 	if e.N == 0 {
+		if e.Kind >= DispatchQueued && e.Kind <= DispatchFailed { // an own dispatch may have the id ""
+			b = append(b, `,"request_id":""`...)
+		}
 		return b
 	}
 	b = append(b, `,"request_id":"`...)

@@ -252,6 +252,9 @@ func (y *yard) settle(t *rapid.T) Command {
 		case job.Dead:
 			e.Fault = &job.Fault{Message: "no", Details: []byte(`[1]`)}
 		}
+		if rapid.Bool().Draw(t, "by somebody") {
+			e.Node, e.Incarnation = someNodes.Draw(t, "by"), 1
+		}
 		c.Ends = append(c.Ends, e)
 	}
 	return c

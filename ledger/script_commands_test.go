@@ -14,7 +14,7 @@ import (
 //	fold <lane> <from>-<to> [lane=<identity>] [known] <record>…
 //	     record: <job>:<queue>[/<function>][,prio=n,at=t,acc=t,max=n]  or  <job>!<queue>,why=<reason>
 //	place <job>#<n>@<node>/<incarnation>:<channel>…
-//	settle <job>#<n>=<done|again|back|loss|dead>[,at=t,why=reason,value=json]…
+//	settle <job>#<n>=<done|again|back|loss|dead>[,at=t,why=reason,value=json,by=<node>/<incarnation>]…
 //	told events=n results=n dead=n message=<first>:<seq>
 //	add <queue> [limit=n]   drop|pause|resume <queue>
 //	cancel|remove|retry <job>   move <job>#<n>@<node>/<incarnation>:<channel>
@@ -154,6 +154,10 @@ func (s *script) end(word string) End {
 	}
 	if v := value(parts, "value"); v != "" {
 		e.Result = job.Value{Data: []byte(v)}
+	}
+	if by := value(parts, "by"); by != "" {
+		node, incarnation, _ := strings.Cut(by, "/")
+		e.Node, e.Incarnation = node, s.number(incarnation)
 	}
 	return e
 }

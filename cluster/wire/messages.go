@@ -35,7 +35,7 @@ func ParseBatch(b []byte) (job.Batch, error) {
 	return v, r.close()
 }
 
-const assignmentSize = 16 + 17 // the id and one byte for each other field, at least
+const assignmentSize = 16 + 18 // the id and one byte for each other field, at least
 
 func putAssignment(b []byte, v *job.Assignment) []byte {
 	b = append(b, v.Job[:]...)
@@ -54,7 +54,8 @@ func putAssignment(b []byte, v *job.Assignment) []byte {
 	b = putTime(b, v.RunAt)
 	b = putBool(b, v.Redelivered)
 	b = putPosition(b, v.Position)
-	return putMaybe(b, v.Body)
+	b = putMaybe(b, v.Body)
+	return putTime(b, v.Started)
 }
 
 func (r *reader) assignment(v, before *job.Assignment) {
@@ -75,6 +76,7 @@ func (r *reader) assignment(v, before *job.Assignment) {
 	v.Redelivered = r.bool()
 	v.Position = r.position()
 	v.Body = r.maybe()
+	v.Started = r.time()
 }
 
 func (r *reader) id() (id job.ID) {

@@ -65,6 +65,7 @@ var messages = []struct {
 			Job: job.ID{1, 2, 15: 16}, N: 1<<32 - 1, Attempt: 2, MaxAttempts: 5, Queue: "mail", Function: "runner#handler",
 			Kind: job.RRQ, Key: "runner", Worker: "pool/1", Epoch: 9, Fence: 1 << 40, Timeout: time.Hour, Accepted: moment,
 			RunAt: before, Redelivered: true, Position: job.Position{Lane: 15, Seq: 1 << 50}, Body: []byte(`{"function":"x"}`),
+			Started: moment,
 		},
 		{Queue: "mail", Kind: job.Overhop, Key: "mail", Worker: "w", Timeout: -1, Body: []byte{}},
 		{Queue: "other"},
