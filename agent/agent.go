@@ -210,7 +210,7 @@ func (a *Agent) stopAll(why job.RecallReason) {
 	}
 	a.mu.Unlock()
 	for _, d := range running {
-		d.target.Stop(d.id, d.n, why)
+		a.stop(d, why)
 	}
 }
 

@@ -35,6 +35,7 @@ type fakeBus struct {
 	bodies  map[job.Position][]byte
 	loads   int
 	loadErr error
+	onLoad  func() // before a body is given
 	blobs   map[string][]byte
 	blobErr int // so many tries fail
 }
@@ -124,6 +125,9 @@ func (b *fakeBus) Load(ctx context.Context, pos job.Position) ([]byte, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.loads++
+	if b.onLoad != nil {
+		b.onLoad()
+	}
 	if b.loadErr != nil {
 		return nil, b.loadErr
 	}

@@ -91,5 +91,8 @@ func (a *Agent) watchLease(ctx context.Context) {
 	}
 }
 
+// works tells whether this node may begin anything. Callers hold mu.
+func (a *Agent) works() bool { return !a.stopped && !a.expired() }
+
 // expired tells whether this node's working time is over. Callers hold mu.
 func (a *Agent) expired() bool { return !time.Now().Before(a.lease) }

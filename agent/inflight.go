@@ -17,8 +17,9 @@ type Target interface {
 	// Start begins a dispatch and returns at once. false: the offer's worker
 	// is gone or full, and nothing was begun.
 	Start(a job.Assignment, spec job.Spec) bool
-	// Stop recalls a running dispatch, whose outcome still comes. Dispatches
-	// the target does not know are ignored.
+	// Stop recalls a running dispatch, whose outcome still comes; a worker's
+	// that is superseded is let go without one. Dispatches the target does not
+	// know are ignored.
 	Stop(id job.ID, n uint32, why job.RecallReason)
 }
 
@@ -49,9 +50,9 @@ type dispatch struct {
 }
 
 // recall notes that the dispatch is to stop; true if its target has to be
-// told now.
+// told now. The first reason stands, unless the dispatch has left.
 func (d *dispatch) recall(why job.RecallReason) bool {
-	if d.phase == ending || d.recalled != "" {
+	if d.phase == ending || d.recalled == why || d.recalled != "" && why != job.RecallSuperseded {
 		return false
 	}
 	d.recalled = why
@@ -79,9 +80,15 @@ func newTable() table {
 	return table{live: map[key]*dispatch{}, recent: map[key]struct{}{}}
 }
 
-func (t *table) seen(k key) bool {
+// has tells whether an order needs nothing any more. A dispatch that is brought
+// back here is in hand or it is not, whatever became of it before.
+func (t *table) has(o *job.Assignment) bool {
+	k := key{o.Job, o.N}
 	if _, ok := t.live[k]; ok {
 		return true
+	}
+	if !o.Started.IsZero() {
+		return false
 	}
 	if _, ok := t.recent[k]; ok {
 		return true
@@ -107,6 +114,15 @@ func (t *table) drop(d *dispatch) {
 	t.running--
 }
 
+// leave forgets a running dispatch that goes on elsewhere, but not that it was
+// here.
+func (t *table) leave(d *dispatch, now time.Time) {
+	if t.live[d.key] == d && d.phase != ending {
+		t.running--
+		t.settled(d.key, now)
+	}
+}
+
 // settled moves a dispatch from hand to memory.
 func (t *table) settled(k key, now time.Time) {
 	if _, ok := t.live[k]; !ok {
@@ -125,10 +141,7 @@ func (a *Agent) Assign(b job.Batch) []job.Answer {
 	a.assigning.Lock()
 	defer a.assigning.Unlock()
 	answers := make([]job.Answer, len(b.Assignments))
-	if refusal := a.refusal(b.Epoch); refusal != 0 {
-		for i := range answers {
-			answers[i] = refusal
-		}
+	if a.refuse(b, answers) {
 		return answers
 	}
 	for i := range b.Assignments {
@@ -141,19 +154,29 @@ func (a *Agent) Assign(b job.Batch) []job.Answer {
 	return answers
 }
 
-// refusal answers a whole batch, 0 if it may be taken.
-func (a *Agent) refusal(epoch uint64) job.Answer {
+// refuse answers a whole batch if it may not be taken. What is in hand already
+// stays so: another answer would have it begun elsewhere.
+func (a *Agent) refuse(b job.Batch, answers []job.Answer) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	var refusal job.Answer
 	switch {
-	case !a.sees(epoch):
-		return job.StaleEpoch
+	case !a.sees(b.Epoch):
+		refusal = job.StaleEpoch
 	case a.draining:
-		return job.Draining
-	case a.expired():
-		return job.NoRoom // the authority may not count on this node
+		refusal = job.Draining
+	case !a.works():
+		refusal = job.NoRoom // the authority may not count on this node
+	default:
+		return false
 	}
-	return 0
+	for i := range b.Assignments {
+		answers[i] = refusal
+		if refusal != job.StaleEpoch && a.table.has(&b.Assignments[i]) {
+			answers[i] = job.Taken
+		}
+	}
+	return true
 }
 
 func (a *Agent) take(o *job.Assignment) job.Answer {
@@ -164,9 +187,13 @@ func (a *Agent) take(o *job.Assignment) job.Answer {
 	d := &dispatch{key: key{o.Job, o.N}, phase: starting, target: target}
 	spec, load, err := atHand(o.Body)
 	a.mu.Lock()
-	if a.table.seen(d.key) {
+	known := a.table.has(o)
+	if known || !a.works() || !o.Started.IsZero() {
 		a.mu.Unlock()
-		return job.Taken
+		if known {
+			return job.Taken
+		}
+		return job.NoRoom // also for what a worker has yet to bring: see Adopt
 	}
 	a.table.add(d)
 	if load {
@@ -217,8 +244,25 @@ func (a *Agent) started(d *dispatch) {
 	}
 	a.mu.Unlock()
 	if why != "" {
-		d.target.Stop(d.id, d.n, why)
+		a.stop(d, why)
 	}
+}
+
+// Adopt takes a running dispatch into hand that its worker has brought from
+// another node; false if this node may not work now, or is ending it. It may
+// be called with a target's locks held.
+func (a *Agent) Adopt(o job.Assignment) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	k := key{o.Job, o.N}
+	if d := a.table.live[k]; d != nil {
+		return d.phase == running && d.recalled == ""
+	}
+	if !a.works() {
+		return false
+	}
+	a.table.add(&dispatch{key: k, phase: running, target: a.targets[o.Kind]})
+	return true
 }
 
 // load fetches a taken dispatch's body and starts it.
@@ -233,10 +277,13 @@ func (a *Agent) load(ctx context.Context, d *dispatch) {
 	d.order = nil
 	why := d.recalled
 	d.phase = starting
+	works := a.works() // if that ends from here on, the dispatch is recalled
 	a.mu.Unlock()
 
 	var bad *job.InvalidError
 	switch {
+	case !works && why == "":
+		a.Report(d.declined("the node's lease was over when the body had come"), nil)
 	case why != "":
 		a.Report(d.unstarted(why), nil)
 	case errors.As(err, &bad), errors.Is(err, ErrBodyLost):
@@ -311,6 +358,19 @@ func (a *Agent) Recall(r job.Recall) {
 	}
 	a.mu.Unlock()
 	if tell != nil {
-		tell.target.Stop(r.Job, r.N, r.Reason)
+		a.stop(tell, r.Reason)
 	}
+}
+
+// stop tells a dispatch's target. What a worker has taken to another node ends
+// here without an outcome; it is forgotten first, because the worker may bring
+// it back as soon as the target has let it go.
+func (a *Agent) stop(d *dispatch, why job.RecallReason) {
+	if why == job.RecallSuperseded && d.target.Kind() == job.Overhop {
+		a.mu.Lock()
+		a.table.leave(d, time.Now())
+		a.left()
+		a.mu.Unlock()
+	}
+	d.target.Stop(d.id, d.n, why)
 }

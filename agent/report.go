@@ -18,6 +18,12 @@ const (
 	outcomeBytes    = 48 // an outcome without result and fault
 )
 
+// Bounds of storing large results.
+const (
+	storePatience = 30 * time.Second // from the report on
+	maxStoring    = 256 << 20        // bytes that wait to be stored
+)
+
 // ended is an outcome on its way.
 type ended struct {
 	outcome job.Outcome
@@ -37,6 +43,7 @@ func (e *ended) size() int {
 type outbox struct {
 	waiting []*ended
 	flying  int // reports on their way
+	storing int // bytes of results that are being stored before they are reported
 	retryAt time.Time
 	retry   backoff.Backoff
 	failing bool
@@ -74,7 +81,7 @@ func (a *Agent) Report(o job.Outcome, then func(job.Settled)) {
 	}
 	cut(e.outcome.Fault)
 	if o.Blob == nil && len(o.Result.Data) > job.MaxInlineResult {
-		a.stores.add(func(ctx context.Context) { a.store(ctx, e) })
+		a.storeSoon(e)
 		return
 	}
 	a.post(e)
@@ -100,13 +107,39 @@ func cut(f *job.Fault) {
 	}
 }
 
-// store puts a large result where results may be large, however long that
-// takes: an outcome without its result would be a lie.
-func (a *Agent) store(ctx context.Context, e *ended) {
+// storeSoon has a large result stored, unless too much waits for that already:
+// what a full stream holds back must not fill this node's memory.
+func (a *Agent) storeSoon(e *ended) {
+	size := len(e.outcome.Result.Data)
+	a.mu.Lock()
+	full := a.outbox.storing+size > maxStoring
+	if !full {
+		a.outbox.storing += size
+	}
+	a.mu.Unlock()
+	if full {
+		a.unstored(e, "too many results wait to be stored")
+		return
+	}
+	until := time.Now().Add(storePatience)
+	a.stores.add(func(ctx context.Context) {
+		a.store(ctx, e, until)
+		a.mu.Lock()
+		a.outbox.storing -= size
+		a.mu.Unlock()
+	})
+}
+
+// store puts a large result where results may be large. Until it is there the
+// dispatch counts as running, so that nobody hears of a success without its
+// result; one that cannot be stored in time ends as an error instead.
+func (a *Agent) store(ctx context.Context, e *ended, until time.Time) {
 	wait := backoff.Backoff{Base: 50 * time.Millisecond, Max: 2 * time.Second}
 	name := fmt.Sprintf("%s-%d", e.outcome.Job, e.outcome.N)
+	limited, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
 	for try := 1; ; try++ {
-		blob, err := a.bus.StoreBlob(ctx, name, e.outcome.Result.Data)
+		blob, err := a.bus.StoreBlob(limited, name, e.outcome.Result.Data)
 		if err == nil {
 			e.outcome.Blob, e.outcome.Result.Data = &blob, nil
 			a.post(e)
@@ -115,10 +148,24 @@ func (a *Agent) store(ctx context.Context, e *ended) {
 		if try == 3 {
 			a.log.Warn("large result cannot be stored, trying on", "job", e.outcome.Job.String(), "error", err)
 		}
-		if backoff.Sleep(ctx, wait.Next()) != nil {
-			return
+		if backoff.Sleep(limited, wait.Next()) == nil {
+			continue
 		}
+		if ctx.Err() == nil { // the time is up, and the node goes on
+			a.unstored(e, err.Error())
+		}
+		return
 	}
+}
+
+// unstored ends a dispatch whose result cannot be kept. It is not tried again:
+// the work itself was done.
+func (a *Agent) unstored(e *ended, why string) {
+	a.log.Error("large result is given up", "job", e.outcome.Job.String(), "bytes", len(e.outcome.Result.Data), "reason", why)
+	e.outcome.Status, e.outcome.Final, e.outcome.Result = job.Error, true, job.Value{}
+	e.outcome.Fault = &job.Fault{Message: "The result could not be stored: " + why, Type: job.FaultNotStored}
+	cut(e.outcome.Fault)
+	a.post(e)
 }
 
 func (a *Agent) post(e *ended) {

@@ -183,3 +183,34 @@ func TestReport_LostOneKeepsTheOrderAndTellsAllRoom(t *testing.T) {
 		}
 	})
 }
+
+func TestReport_ResultThatCannotBeStored(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, b *bench) {
+		b.bus.set(func() { b.bus.blobErr = 1 << 30 })
+		large := make([]byte, maxStoring/4)
+		heard := make(chan job.Settled, 1)
+		for i := range byte(4) {
+			b.Report(job.Outcome{Job: job.ID{i + 1}, N: 1, Status: job.Success, Result: job.Value{Data: large}}, func(job.Settled) {})
+		}
+		pass(storePatience - time.Second)
+		want(t, "reported while there is hope", len(b.bus.outcomes()), 0)
+		b.Report(job.Outcome{Job: job.ID{5}, N: 1, Status: job.Success, Result: job.Value{Data: large}}, func(s job.Settled) { heard <- s })
+		synctest.Wait()
+		want(t, "beyond what may wait, heard", len(heard), 1)
+		pass(2 * time.Second)
+		got := b.bus.outcomes()
+		want(t, "reported", len(got), 5)
+		for _, o := range got {
+			if o.Status != job.Error || !o.Final || o.Fault == nil || o.Fault.Type != job.FaultNotStored || o.Blob != nil || len(o.Result.Data) > 0 {
+				t.Errorf("a result that was not stored is told as %+v", o)
+			}
+		}
+		// Room and hope are back.
+		b.bus.set(func() { b.bus.blobErr = 0 })
+		b.Report(job.Outcome{Job: job.ID{6}, N: 1, Status: job.Success, Result: job.Value{Data: large}}, nil)
+		pass(time.Second)
+		if last := b.bus.outcomes()[5]; last.Status != job.Success || last.Blob == nil {
+			t.Errorf("once results are stored again: %+v", last.Status)
+		}
+	})
+}
