@@ -43,6 +43,8 @@ type instantHands struct {
 	offers chan job.Offer
 }
 
+func (h *instantHands) Adopt(job.Assignment) bool { return true }
+
 func (h *instantHands) Offer(o job.Offer) { h.offers <- o }
 
 // place starts jobs where there is room, one after another: an offer is

@@ -303,14 +303,18 @@ type Interventions interface {
 	Obliterate(ctx context.Context, queue string, force bool) (removed int, err error)
 }
 
-// Hands takes what the edge has to say about its workers. Both calls return at
+// Hands takes what the edge has to say about its workers. All calls return at
 // once and never call back into the edge before they return.
 type Hands interface {
+	// Adopt takes note of a running dispatch that its worker has brought from
+	// another node: it is stopped and reported from now on as if Start had taken
+	// it. It is false if the node may not run it. The edge's locks are held.
+	Adopt(a job.Assignment) bool
 	// Offer announces the absolute room of one worker for one queue; Free 0
 	// withdraws it.
 	Offer(o job.Offer)
 	// Report hands over how a dispatch ended: once for every dispatch that
-	// Start has taken, and also for one that this node never started, when its
+	// Start or Adopt has taken, and also for one that never was here, when its
 	// worker tells the end here. then, if not nil, is called once from another
 	// goroutine, when the outcome is committed or known to be stale.
 	Report(o job.Outcome, then func(job.Settled))

@@ -88,10 +88,17 @@ func (c *conn) resume(r ref) (*dispatch, error) {
 	if d := s.dispatches[r]; d != nil {
 		return d, nil // another connection was faster
 	}
+	if !s.hands.Adopt(a) {
+		s.mu.Unlock()
+		return nil, &job.UnavailableError{Reason: "the node may not run jobs at present", RetryAfter: time.Second}
+	}
 	d := &dispatch{ref: r, token: s.tokens.of(r), queue: a.Queue, timeout: a.Timeout, state: running, place: -1}
 	d.lease = now.Add(s.cfg.Delivery.Lease)
 	if a.Timeout > 0 {
 		d.deadline = now.Add(a.Timeout)
+		if !a.Started.IsZero() { // by the authority's clock, which may be ahead
+			d.deadline = now.Add(a.Timeout - max(now.Sub(a.Started), 0))
+		}
 	}
 	d.due = earlier(d.lease, d.deadline)
 	s.dispatches[r] = d

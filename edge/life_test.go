@@ -165,6 +165,50 @@ func TestResume_OtherNode(t *testing.T) {
 	})
 }
 
+// A dispatch that comes from another node is the agent's as well, and its time
+// goes on from where it began, each time it comes.
+func TestResume_AdoptedWithItsDeadline(t *testing.T) {
+	bubble(t, Config{}, func(r *rig) {
+		p, _ := r.worker(3)
+		began := time.Now().Add(-5 * time.Second)
+		r.yard.resume = func(id job.ID, n uint32, worker string) (job.Assignment, error) {
+			a := assignment(p, n)
+			a.Timeout, a.Started = 10*time.Second, began
+			return a, nil
+		}
+		tok := r.server.tokens.of(ref{theJob, 7})
+		h := fields{"jid": someJob, "tok": tok[:]}
+		r.hands.rests = true
+		p.refused(overhop.TBeat, h, overhop.CodeUnavailable)
+		if len(r.server.dispatches) != 0 {
+			t.Errorf("%d dispatches are remembered that the node may not run", len(r.server.dispatches))
+		}
+		r.hands.rests = false
+		for range 2 {
+			ok := p.ask(overhop.TBeat, h, overhop.TOK)
+			want := text(overhop.AppendTime(nil, began.Add(10*time.Second)))
+			if got := text(ok.Get("deadline")); got != want {
+				t.Errorf("deadline is %s, want %s", got, want)
+			}
+			if n := len(r.hands.adopted); n != 1 || r.hands.adopted[0].N != 7 {
+				t.Errorf("adopted %+v", r.hands.adopted)
+			}
+			r.hands.adopted = nil
+			r.server.Stop(theJob, 7, job.RecallSuperseded) // and it comes back
+			p.expect(overhop.TRecall, "0")
+		}
+		p.ask(overhop.TBeat, h, overhop.TOK)
+		time.Sleep(5 * time.Second)
+		if got := str(p.expect(overhop.TRecall, "0").Get("reason")); got != "DEADLINE" {
+			t.Errorf("RECALL is %s", got)
+		}
+		time.Sleep(2 * time.Second)
+		if o := r.hands.one(t); o.Status != job.TimedOut || o.N != 7 {
+			t.Errorf("outcome is %+v", o)
+		}
+	})
+}
+
 func TestDeadline(t *testing.T) {
 	for _, answers := range []bool{false, true} {
 		bubble(t, Config{}, func(r *rig) {

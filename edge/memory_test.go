@@ -25,6 +25,8 @@ type memoryHands struct {
 	keep    bool
 	settled job.Settled
 	starts  func(job.Offer) // called outside the lock
+	adopted []job.Assignment
+	rests   bool // adopts nothing
 }
 
 func newMemoryHands() *memoryHands {
@@ -52,6 +54,15 @@ func (h *memoryHands) Report(o job.Outcome, then func(job.Settled)) {
 	if settled := h.settled; then != nil {
 		go then(settled)
 	}
+}
+
+func (h *memoryHands) Adopt(a job.Assignment) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.rests {
+		h.adopted = append(h.adopted, a)
+	}
+	return !h.rests
 }
 
 func (h *memoryHands) room(queue, worker string) int {

@@ -52,7 +52,7 @@ func (y yard) Resume(ctx context.Context, id job.ID, n uint32, worker string) (j
 		Job: id, N: n, Attempt: found.Attempt, MaxAttempts: found.MaxAttempts, Queue: found.Queue,
 		Function: found.Function, Kind: job.Overhop, Key: found.Queue, Worker: worker, Epoch: found.Epoch,
 		Fence: found.Fence, Timeout: found.Timeout, Accepted: found.Accepted, RunAt: found.Due,
-		Redelivered: found.Redelivered, Position: found.Position,
+		Redelivered: found.Redelivered, Position: found.Position, Started: found.Started,
 	}, nil
 }
 
