@@ -138,12 +138,14 @@ func judge(t *testing.T, ctx context.Context, y *Yard, loads ...*Load) Verdict {
 	return v
 }
 
-// killAuthority ends whoever decides with SIGKILL and gives it.
+// killAuthority ends whoever decides with SIGKILL and gives it; nil if nobody
+// did until ctx ended.
 func killAuthority(t *testing.T, ctx context.Context, y *Yard) (victim *Node) {
 	t.Helper()
 	err := until(ctx, "there is an authority", func() (err error) { victim, err = y.Authority(ctx); return err })
 	if err != nil {
-		t.Fatal(err)
+		t.Error(err)
+		return nil
 	}
 	y.Kill(victim)
 	t.Logf("killed %s", victim.Name)
@@ -155,24 +157,18 @@ func restart(t *testing.T, ctx context.Context, y *Yard, nodes ...*Node) {
 	t.Helper()
 	began := time.Now()
 	for _, n := range nodes {
+		if n == nil {
+			return
+		}
 		if err := n.Start(); err != nil {
-			t.Fatal(err)
+			t.Error(err)
+			return
 		}
 	}
 	if err := y.WaitReady(ctx); err != nil {
-		t.Fatal(err)
+		t.Error(err)
 	}
 	t.Logf("ready again after %s", time.Since(began).Round(time.Millisecond))
-}
-
-// at calls fn once when so many jobs of a load are acknowledged.
-func at(l *Load, acked int, fn func()) {
-	var once sync.Once
-	l.After = func(n int) {
-		if n >= acked {
-			once.Do(fn)
-		}
-	}
 }
 
 // TestFailover_KillAuthority is the promise in short: the authority is killed
@@ -181,10 +177,10 @@ func TestFailover_KillAuthority(t *testing.T) {
 	y, ctx := stage(t, 60*time.Second)
 	work(t, y, "free", 3, 8, 0)
 	work(t, y, "limited", 3, 4, 5*time.Millisecond)
-	free := &Load{Queue: "free", Jobs: 1500, Parallel: 8}
+	free := &Load{Queue: "free", Jobs: 1500, Parallel: 8, Pace: 3 * time.Millisecond}
 	limited := &Load{Queue: "limited", Jobs: 300, Parallel: 2}
 	rrq := &Load{Queue: "rrq", Function: "demo#echo", Jobs: 300, Parallel: 2}
-	at(free, 700, func() { killAuthority(t, ctx, y) })
+	free.At, free.Then = 700, func() { killAuthority(t, ctx, y) }
 	publish(t, ctx, y, free, limited, rrq)
 	v := judge(t, ctx, y, free, limited, rrq)
 	if v.Completed != 2100 {
@@ -206,20 +202,21 @@ func TestDrill_KillAuthorityTwice(t *testing.T) {
 	y, ctx := stage(t, 4*time.Minute)
 	work(t, y, "free", 3, 32, 0)
 	work(t, y, "limited", 3, 4, 2*time.Millisecond)
-	free := &Load{Queue: "free", Jobs: 16_000, Parallel: 32}
+	free := &Load{Queue: "free", Jobs: 16_000, Parallel: 32, Pace: 20 * time.Millisecond}
 	limited := &Load{Queue: "limited", Jobs: 1000, Parallel: 4}
 	rrq := &Load{Queue: "rrq", Function: "demo#echo", Jobs: 3000, Parallel: 4}
-	var first, second sync.Once
-	free.After = func(n int) {
-		if n >= 4000 {
-			first.Do(func() {
-				victim := killAuthority(t, ctx, y)
-				restart(t, ctx, y, victim)
-			})
+	free.At, free.Then = 3000, func() {
+		restart(t, ctx, y, killAuthority(t, ctx, y))
+		err := until(ctx, "12,000 jobs are acknowledged", func() error {
+			if free.Acked() < 12_000 {
+				return fmt.Errorf("%d are", free.Acked())
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
 		}
-		if n >= 10_000 {
-			second.Do(func() { killAuthority(t, ctx, y) })
-		}
+		killAuthority(t, ctx, y)
 	}
 	publish(t, ctx, y, free, limited, rrq)
 	judge(t, ctx, y, free, limited, rrq)
@@ -233,10 +230,10 @@ func TestDrill_KillAll(t *testing.T) {
 	work(t, y, "limited", 3, 4, 5*time.Millisecond)
 	free := &Load{Queue: "free", Jobs: 3000, Parallel: 16}
 	limited := &Load{Queue: "limited", Jobs: 400, Parallel: 2}
-	at(free, 1500, func() {
+	free.At, free.Then = 1500, func() {
 		y.Kill(y.Nodes...)
 		restart(t, ctx, y, y.Nodes...)
-	})
+	}
 	publish(t, ctx, y, free, limited)
 	judge(t, ctx, y, free, limited)
 }
@@ -250,26 +247,22 @@ func TestDrill_PauseAuthority(t *testing.T) {
 	work(t, y, "limited", 3, 4, 20*time.Millisecond)
 	free := &Load{Queue: "free", Jobs: 3000, Parallel: 8, Pace: 5 * time.Millisecond}
 	limited := &Load{Queue: "limited", Jobs: 1500, Parallel: 4}
-	var others sync.WaitGroup
-	at(limited, 500, func() {
-		others.Go(func() {
-			victim, err := y.Authority(ctx)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			if err := victim.Signal(syscall.SIGSTOP); err != nil {
-				t.Error(err)
-			}
-			pause(ctx, 15*time.Second)
-			if err := victim.Signal(syscall.SIGCONT); err != nil {
-				t.Error(err)
-			}
-			t.Logf("%s was stopped for 15 s", victim.Name)
-		})
-	})
+	limited.At, limited.Then = 500, func() {
+		victim, err := y.Authority(ctx)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		if err := victim.Signal(syscall.SIGSTOP); err != nil {
+			t.Error(err)
+		}
+		pause(ctx, 15*time.Second)
+		if err := victim.Signal(syscall.SIGCONT); err != nil {
+			t.Error(err)
+		}
+		t.Logf("%s was stopped for 15 s", victim.Name)
+	}
 	publish(t, ctx, y, free, limited)
-	others.Wait()
 	if err := y.WaitReady(ctx); err != nil {
 		t.Error(err)
 	}
@@ -283,11 +276,11 @@ func TestDrill_KillWorkers(t *testing.T) {
 	doomed := work(t, y, "free", 2, 16, 50*time.Millisecond)
 	work(t, y, "free", 2, 16, 2*time.Millisecond)
 	free := &Load{Queue: "free", Jobs: 2000, Parallel: 8}
-	at(free, 800, func() {
+	free.At, free.Then = 800, func() {
 		for _, p := range doomed {
 			p.Kill()
 		}
-	})
+	}
 	publish(t, ctx, y, free)
 	v := judge(t, ctx, y, free)
 	if v.Again == 0 {

@@ -32,7 +32,7 @@ type Verdict struct {
 	MostAtOnce   map[string]int
 	Stale        uint64         // outcomes that came too late, as the yard counts
 	AckGap       time.Duration  // longest time between two acknowledgements
-	EndGap       time.Duration  // longest time between two ends
+	EndGap       time.Duration  // longest time between two ends while jobs were still published
 	Recovery     time.Duration  // longest time from killing a node to the next end
 	Retried      int            // publishes that had to be repeated
 	Refusals     map[string]int // why, and how often
@@ -88,12 +88,16 @@ func (y *Yard) Await(ctx context.Context, loads ...*Load) error {
 func (y *Yard) Judge(ctx context.Context, loads ...*Load) (v Verdict, err error) {
 	v.MostAtOnce, v.Refusals = make(map[string]int), make(map[string]int)
 	completed := make(map[job.ID]bool)
+	var lastAck time.Time
 	n := y.Up()[0]
 	for _, l := range loads {
 		if err := y.judgeStates(ctx, n, l, &v, completed); err != nil {
 			return v, err
 		}
 		v.AckGap = max(v.AckGap, l.gap)
+		if l.lastAck.After(lastAck) {
+			lastAck = l.lastAck
+		}
 		for why, times := range l.refused {
 			v.Refusals[why] += times
 			v.Retried += times
@@ -102,7 +106,7 @@ func (y *Yard) Judge(ctx context.Context, loads ...*Load) (v Verdict, err error)
 	// JetStream takes some seconds to elect whom to ask after a node's death.
 	err = until(ctx, "history is read", func() error {
 		told := Verdict{}
-		delivered, err := y.judgeHistory(ctx, n, &told)
+		delivered, err := y.judgeHistory(ctx, n, &told, lastAck)
 		if err == nil && delivered < v.Completed { // history follows the ledger at its own pace
 			err = fmt.Errorf("it tells of %d jobs of %d", delivered, v.Completed)
 		}
@@ -160,7 +164,7 @@ func (y *Yard) judgeStates(ctx context.Context, n *Node, l *Load, v *Verdict, co
 
 // judgeHistory reads all that the yard has told so far and counts the jobs that
 // were delivered in it.
-func (y *Yard) judgeHistory(ctx context.Context, n *Node, v *Verdict) (delivered int, err error) {
+func (y *Yard) judgeHistory(ctx context.Context, n *Node, v *Verdict, lastAck time.Time) (delivered int, err error) {
 	c, err := cluster.Dial(ctx, n.NATS, cluster.DialOptions{Name: "drill"})
 	if err != nil {
 		return 0, err
@@ -197,7 +201,7 @@ func (y *Yard) judgeHistory(ctx context.Context, n *Node, v *Verdict) (delivered
 					v.Duplicates++
 				}
 			}
-			if !last.IsZero() {
+			if !last.IsZero() && e.At.Before(lastAck) {
 				v.EndGap = max(v.EndGap, e.At.Sub(last))
 			}
 			for _, kill := range y.kills {

@@ -21,16 +21,20 @@ type Load struct {
 	Jobs     int
 	Parallel int           // publishers at once, each waiting for its acknowledgement
 	Pace     time.Duration // between two jobs of a publisher
-	After    func(acked int)
+	// At acknowledged jobs, Then is called once, while publishing goes on.
+	At   int
+	Then func()
 
 	acked   atomic.Int64
+	then    sync.WaitGroup
 	mu      sync.Mutex
 	lastAck time.Time
 	gap     time.Duration  // longest time between two acknowledgements
 	refused map[string]int // why, and how often
 }
 
-// Run publishes every job until it is acknowledged or ctx ends.
+// Run publishes every job until it is acknowledged or ctx ends, and returns
+// when Then has.
 func (l *Load) Run(ctx context.Context, urls string) error {
 	nc, err := nats.Connect(urls, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond),
 		nats.Timeout(time.Second), nats.PingInterval(time.Second), nats.MaxPingsOutstanding(2))
@@ -57,8 +61,12 @@ func (l *Load) Run(ctx context.Context, urls string) error {
 		})
 	}
 	work.Wait()
+	l.then.Wait()
 	return errors.Join(errs...)
 }
+
+// Acked is how many jobs are acknowledged so far.
+func (l *Load) Acked() int { return int(l.acked.Load()) }
 
 // Key names job n.
 func (l *Load) Key(n int) string { return fmt.Sprintf("%s-%d", l.Queue, n) }
@@ -88,8 +96,8 @@ func (l *Load) publish(ctx context.Context, js jetstream.JetStream, n int) error
 		}
 	}
 	l.noteAck()
-	if acked := int(l.acked.Add(1)); l.After != nil {
-		l.After(acked)
+	if acked := int(l.acked.Add(1)); acked == l.At && l.Then != nil {
+		l.then.Go(l.Then)
 	}
 	return pause(ctx, l.Pace)
 }

@@ -1,0 +1,54 @@
+package drill
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"yardmaster/job"
+)
+
+// A judge that finds nothing wrong must be able to.
+func TestJudge_Witnesses(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name string, lines ...string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a, b, c, d := job.ID{1}, job.ID{2}, job.ID{3}, job.ID{4}
+	write("w1.witness", // two at once; b is cut off and nobody sees its end
+		"begin limited:"+a.String()+" 1 10 100", "begin limited:"+b.String()+" 1 11 150", "end limited:"+a.String()+" 1 10 300")
+	write("w2.witness", // a runs again while its first run goes on; three at once with c
+		"begin limited:"+a.String()+" 1 20 200", "begin limited:"+c.String()+" 1 21 210",
+		"end limited:"+c.String()+" 1 21 220", "end limited:"+a.String()+" 1 20 230")
+	write("n1.witness", job.RequestID(d, 2)+" "+d.String()+" 1 30")
+	y := &Yard{Dir: dir}
+	v := Verdict{MostAtOnce: map[string]int{}}
+	completed := map[job.ID]bool{a: true, b: true, c: true, d: true, {5}: true}
+	if err := y.judgeWitnesses(&v, completed); err != nil {
+		t.Fatal(err)
+	}
+	if v.Runs != 5 || v.Again != 1 || v.Overlaps != 1 || v.Unwitnessed != 1 || v.MostAtOnce["limited"] != 3 {
+		t.Errorf("%s", v.String())
+	}
+	if flaws := v.Flaws(); len(flaws) != 1 || !strings.Contains(flaws[0], "seen by nobody") {
+		t.Errorf("flaws %q", flaws)
+	}
+	write("w3.witness", "begin limited:nobody 1 10 100")
+	if err := y.judgeWitnesses(&v, completed); err == nil {
+		t.Error("a witness that says nonsense is believed")
+	}
+}
+
+func TestVerdict_Flaws(t *testing.T) {
+	v := Verdict{Lost: 1, Unexpected: 2, Duplicates: 3, HistoryGaps: 4, Unwitnessed: 5}
+	if got := v.Flaws(); len(got) != 5 || got[0] != "1 lost" {
+		t.Errorf("%q", got)
+	}
+	if got := (&Verdict{Acknowledged: 9, Completed: 9, Again: 3, Overlaps: 1}).Flaws(); len(got) != 0 {
+		t.Errorf("%q", got)
+	}
+}
