@@ -143,7 +143,7 @@ func laneConfig(lane uint8, identity string, l Layout) jetstream.StreamConfig {
 		Retention:   jetstream.LimitsPolicy,
 		Discard:     jetstream.DiscardNew,
 		MaxBytes:    l.MaxLaneBytes,
-		MaxMsgSize:  320 << 10, // a body of at most 256 KiB and its headers
+		MaxMsgSize:  260 << 10, // a body of at most 256 KiB and its headers
 		Duplicates:  laneWindow,
 		DenyDelete:  true,
 		AllowDirect: true,

@@ -126,7 +126,7 @@ func (n *Node) bootstrap(conf *raft.Config, logs raft.LogStore, stable raft.Stab
 		return nil
 	case n.id.Bootstrapped():
 		return fmt.Errorf("raft's files in %s are gone although this node has voted before: "+
-			"restore the data directory as a whole, or empty it and give the place to the new one with: yardmaster cluster replace %s", dir, n.id.Node)
+			"restore the data directory as a whole; this version cannot give member %s's place to another one yet", dir, n.id.Node)
 	}
 	// Servers are addressed by their ids, so that the first entry is the same
 	// everywhere and a member may move to another host.

@@ -323,7 +323,7 @@ func TestThree_AnEmptyDirectoryIsRefused(t *testing.T) {
 	y.leader()
 	y.kill("n3")
 	y.dirs["n3"] = t.TempDir()
-	if _, err := y.open("n3"); err == nil || !strings.Contains(err.Error(), "yardmaster cluster replace n3") {
+	if _, err := y.open("n3"); err == nil || !strings.Contains(err.Error(), "cannot give member n3's place") {
 		t.Errorf("got %v, want the command that replaces the member", err)
 	}
 }

@@ -2,6 +2,7 @@ package consensus
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log"
 	"log/slog"
@@ -28,7 +29,7 @@ var levels = map[hclog.Level]slog.Level{
 func (r *raftLog) Log(level hclog.Level, msg string, args ...any) {
 	for i, a := range args {
 		if f, ok := a.(hclog.Format); ok && len(f) > 0 {
-			args[i] = f[0]
+			args[i] = fmt.Sprintf(fmt.Sprint(f[0]), f[1:]...)
 		}
 	}
 	r.log.Log(context.Background(), levels[level], msg, args...)

@@ -159,7 +159,9 @@ func (n *Node) build() {
 	n.hands = agent.New(agent.Config{
 		Node: cfg.Node.Name, Incarnation: n.id.Incarnation, Runners: cfg.RRQ.Names(), Lanes: n.messages.Led,
 	}, bus{n.fleet, n.messages, n.watch}, n.log)
-	n.edge = edge.New(cfg.Config, yard{n}, n.hands, n.log)
+	door := cfg.Config
+	door.Version = n.version
+	n.edge = edge.New(door, yard{n}, n.hands, n.log)
 	n.runners = runnerpool.New(cfg.RRQ, cfg.Node.Name, n.hands, n.log)
 	n.hands.Add(n.edge)
 	n.hands.Add(n.runners)

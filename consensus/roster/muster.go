@@ -281,5 +281,5 @@ func (m *muster) unfit(peer Member, a *answer) string {
 
 func replaceText(node, seated, came string) string {
 	return fmt.Sprintf("member %s belongs to data directory %s, but came with %s: its old directory is lost or another one was mounted. "+
-		"Mount the old one, or give the place to the new one with: yardmaster cluster replace %s", node, seated, came, node)
+		"Mount the old one; this version cannot give member %s's place to another directory yet", node, seated, came, node)
 }

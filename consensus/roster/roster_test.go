@@ -188,7 +188,7 @@ func TestIdentify_EmptyDirectoryUnderAMembersName(t *testing.T) {
 	wait(t, s.start(ctx, "n1"))
 	_, err := Identify(ctx, s.config("n3"), quiet)
 	var refused *RefusedError
-	if !errors.As(err, &refused) || !strings.Contains(err.Error(), "yardmaster cluster replace n3") {
+	if !errors.As(err, &refused) || !strings.Contains(err.Error(), "cannot give member n3's place") {
 		t.Errorf("got %v, want a refusal that names the command", err)
 	}
 }
@@ -317,7 +317,7 @@ func TestDoor_RefusesRaftOfStrangers(t *testing.T) {
 	foreign.YardID = "feedfeedfeedfeed"
 	unknown := wiped
 	unknown.Node = "n9"
-	for want, h := range map[string]hello{"cluster replace n2": wiped, "belongs to yard": foreign, `no member "n9"`: unknown} {
+	for want, h := range map[string]hello{"cannot give member n2's place": wiped, "belongs to yard": foreign, `no member "n9"`: unknown} {
 		ln, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
