@@ -21,6 +21,9 @@ type flight struct {
 	confirmed   bool           // the node said that it has it
 	cancelled   bool           // its node must stop it
 	ended       bool           // its end is on its way
+	former      string         // the node its worker came from; "": none, or it knows
+	formerTold  time.Time      // last
+	movedAt     time.Time      // zero: never
 }
 
 // Limits of a batch, so that it is one message.
@@ -120,7 +123,7 @@ func (m *mind) dispatch(to string, b job.Batch) {
 		m.postAside(func() {
 			for i := range min(len(answers), len(b.Assignments)) {
 				a := &b.Assignments[i]
-				m.answered(dispatchKey{a.Job, a.N}, b.Number, answers[i])
+				m.answered(dispatchKey{a.Job, a.N}, to, b.Number, answers[i])
 			}
 		})
 	})
@@ -128,15 +131,18 @@ func (m *mind) dispatch(to string, b job.Batch) {
 
 // answered hears what a node says of an assignment. Without an answer the
 // assignment is sent again (see sweep).
-func (m *mind) answered(k dispatchKey, batch uint64, answer job.Answer) {
+func (m *mind) answered(k dispatchKey, from string, batch uint64, answer job.Answer) {
 	f := m.flights[k]
-	if f == nil || f.ended {
+	if f == nil || f.ended || f.node != from {
 		return
 	}
 	switch answer {
 	case job.Taken:
 		f.confirmed = true
 	case job.NoRoom, job.Draining:
+		if !f.movedAt.IsZero() {
+			return // its worker may yet bring it (see remind)
+		}
 		if n := m.nodes[f.node]; n != nil && n.incarnation == f.incarnation {
 			m.refused(n, f, batch)
 			m.setState(n, n.silent, n.draining || answer == job.Draining)
@@ -208,14 +214,43 @@ func (m *mind) sendRecall(f *flight, why job.RecallReason, now time.Time) {
 	m.sched.fleet.Recall(f.node, job.Recall{Job: a.Job, N: a.N, Epoch: m.epoch, Reason: why})
 }
 
-// moved follows a dispatch to the node that its worker came back to.
+// moved follows a dispatch to the node that its worker came back to. That node
+// has to say that it has it, and the former one to let go of it.
 func (m *mind) moved(c *ledger.MoveDispatch) {
 	f := m.flights[dispatchKey{c.Job, c.N}]
 	if f == nil {
 		return
 	}
 	a := &f.assignment
-	f.node, f.incarnation, f.confirmed = c.Node, c.Incarnation, true
+	now := time.Now()
+	if f.node != c.Node || f.incarnation != c.Incarnation {
+		f.movedAt, f.former = now, ""
+		if f.node != c.Node {
+			f.former = f.node
+		}
+		f.node, f.incarnation, f.confirmed = c.Node, c.Incarnation, false
+		f.sentAt, f.firstSent, f.recalledAt = now, time.Time{}, time.Time{}
+		m.ledger().View(func(l *ledger.Ledger) {
+			if view, ok := l.Dispatch(c.Job, c.N); ok {
+				a.Started = view.Started
+			}
+		})
+		m.letGo(f, now)
+	}
 	f.kind, a.Key, a.Worker = splitChannel(c.Channel, a.Queue)
 	a.Kind = f.kind
+}
+
+// letGo tells the node that a dispatch has left, for as long as it could
+// take itself for its holder. Nothing answers.
+func (m *mind) letGo(f *flight, now time.Time) {
+	switch {
+	case f.former == "" || now.Sub(f.formerTold) <= resendAfter:
+	case now.Sub(f.movedAt) > giveUpAfter:
+		f.former = ""
+	default:
+		f.formerTold = now
+		a := &f.assignment
+		m.sched.fleet.Recall(f.former, job.Recall{Job: a.Job, N: a.N, Epoch: m.epoch, Reason: job.RecallSuperseded})
+	}
 }

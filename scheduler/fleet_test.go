@@ -212,6 +212,8 @@ func (n *fakeNode) start(a job.Assignment) job.Answer {
 	switch {
 	case n.known[k]:
 		return job.Taken
+	case !a.Started.IsZero():
+		return job.NoRoom // its worker has yet to bring it
 	case n.refuse != 0:
 		return n.refuse
 	case n.free[seat] <= 0:
@@ -243,6 +245,14 @@ func (n *fakeNode) finish(k dispatchKey, r *fakeRun, o job.Outcome) {
 	n.outcomes = append(n.outcomes, o)
 }
 
+// bring has a worker come over with what it runs.
+func (n *fakeNode) bring(a job.Assignment) {
+	n.look(func() {
+		k := dispatchKey{a.Job, a.N}
+		n.known[k], n.running[k] = true, &fakeRun{Assignment: a}
+	})
+}
+
 func (n *fakeNode) recall(r job.Recall) {
 	if n.silent {
 		return
@@ -250,6 +260,10 @@ func (n *fakeNode) recall(r job.Recall) {
 	n.recalled = append(n.recalled, r)
 	k := dispatchKey{r.Job, r.N}
 	if run := n.running[k]; run != nil {
+		if r.Reason == job.RecallSuperseded && run.Kind == job.Overhop {
+			delete(n.running, k) // its worker has taken it away
+			return
+		}
 		n.finish(k, run, job.Outcome{Status: job.Cancelled, Started: true})
 	}
 }

@@ -9,8 +9,10 @@ import (
 
 // pendingEnd is an outcome that waits for its entry, and who wants to know.
 type pendingEnd struct {
-	outcome job.Outcome
-	done    func(job.Settled)
+	outcome     job.Outcome
+	node        string // that says so, or of which the authority does
+	incarnation uint64
+	done        func(job.Settled)
 }
 
 // report hears a node's offers and outcomes.
@@ -27,18 +29,18 @@ func (m *mind) report(r job.Report, reply func(job.ReportAck)) {
 	ack.Settled = make([]job.Settled, len(r.Outcomes))
 	left := len(r.Outcomes)
 	for i, o := range r.Outcomes {
-		m.end(o, func(s job.Settled) {
+		m.end(&pendingEnd{o, r.Node, r.Incarnation, func(s job.Settled) {
 			ack.Settled[i] = s
 			if left--; left == 0 {
 				reply(ack)
 			}
-		})
+		}})
 	}
 }
 
 // size is what the outcome takes in an entry, in bytes.
 func (e *pendingEnd) size() int {
-	n := endSize + len(e.outcome.Result.Data)
+	n := endSize + len(e.node) + len(e.outcome.Result.Data)
 	if f := e.outcome.Fault; f != nil {
 		n += 2*len(f.Message) + len(f.Details) // the message is also the reason
 	}
@@ -46,8 +48,7 @@ func (e *pendingEnd) size() int {
 }
 
 // end queues an outcome for the next entry.
-func (m *mind) end(o job.Outcome, done func(job.Settled)) {
-	e := &pendingEnd{o, done}
+func (m *mind) end(e *pendingEnd) {
 	m.entry.ends = append(m.entry.ends, e)
 	m.entry.size += e.size()
 	m.idle()
@@ -56,10 +57,12 @@ func (m *mind) end(o job.Outcome, done func(job.Settled)) {
 // endFlight ends a dispatch whose node will not.
 func (m *mind) endFlight(k dispatchKey, o job.Outcome) {
 	o.Job, o.N = k.id, k.n
+	e := &pendingEnd{outcome: o}
 	if f := m.flights[k]; f != nil {
 		f.ended = true
+		e.node, e.incarnation = f.node, f.incarnation
 	}
-	m.end(o, nil)
+	m.end(e)
 }
 
 // addEnds decides on pending outcomes and puts them into the entry, as far as
@@ -77,22 +80,33 @@ func (m *mind) addEnds(l *ledger.Ledger, d *draft) {
 	m.entry.ends = m.entry.ends[n:]
 	c := &ledger.Settle{Ends: make([]ledger.End, n)}
 	for i, e := range ends {
-		c.Ends[i] = m.decide(l, &e.outcome, d.at)
+		c.Ends[i] = m.decide(l, e, d.at)
 	}
 	d.add(c, func(r ledger.Result, _ uint64) {
 		for i, e := range ends {
-			delete(m.flights, dispatchKey{e.outcome.Job, e.outcome.N})
+			v := r.Ended[i]
+			m.over(dispatchKey{e.outcome.Job, e.outcome.N}, v)
 			if e.done != nil {
-				v := r.Ended[i]
 				e.done(job.Settled{Stale: v.Stale, Dup: v.Dup, State: v.State, RunAt: v.RunAt})
 			}
 		}
 	})
 }
 
+// over forgets a dispatch that has ended. One that was said to be lost by the
+// node it had left goes on.
+func (m *mind) over(k dispatchKey, v ledger.Ended) {
+	if f := m.flights[k]; f != nil && v.Stale && v.State == job.Active {
+		f.ended = false
+		return
+	}
+	delete(m.flights, k)
+}
+
 // decide asks the policy. What the ledger finds is no longer current, it
 // ignores and counts.
-func (m *mind) decide(l *ledger.Ledger, o *job.Outcome, now time.Time) ledger.End {
+func (m *mind) decide(l *ledger.Ledger, e *pendingEnd, now time.Time) ledger.End {
+	o := &e.outcome
 	a, _ := l.Dispatch(o.Job, o.N)
 	v := m.cfg.Policy.Decide(job.Attempt{
 		Number: max(a.Attempt, 1), Losses: a.Losses, MaxAttempts: a.MaxAttempts, RetryInterval: a.RetryInterval,
@@ -103,6 +117,11 @@ func (m *mind) decide(l *ledger.Ledger, o *job.Outcome, now time.Time) ledger.En
 	}
 	if v.Delay > 0 {
 		end.At = now.Add(v.Delay)
+	}
+	switch o.Status {
+	case job.Lost, job.Declined, job.Interrupted:
+		// Only where the dispatch is can it be lost; it may have moved since.
+		end.Node, end.Incarnation = e.node, e.incarnation
 	}
 	return end
 }

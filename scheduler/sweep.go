@@ -76,6 +76,7 @@ func (m *mind) sweepFlight(k dispatchKey, f *flight, now time.Time, out batches)
 		heard = n.beatAt
 	}
 	lost := job.Outcome{Status: job.Lost, Started: true}
+	m.letGo(f, now)
 	switch {
 	case f.ended:
 	case now.Sub(heard) > reassignAfter:
@@ -106,7 +107,13 @@ func (m *mind) remind(k dispatchKey, f *flight, n *node, now time.Time, out batc
 	}
 	if now.Sub(f.firstSent) > giveUpAfter {
 		m.sendRecall(f, job.RecallSuperseded, now) // lest it has it all the same
-		m.endFlight(k, job.Outcome{Status: job.Declined})
+		o := job.Outcome{Status: job.Declined}
+		if !f.movedAt.IsZero() {
+			o = job.Outcome{Status: job.Lost, Started: true, Fault: &job.Fault{
+				Message: "its worker did not bring it to node " + f.node, Type: job.FaultLost,
+			}}
+		}
+		m.endFlight(k, o)
 		return
 	}
 	m.again(f, n, now, out)
