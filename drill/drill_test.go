@@ -307,7 +307,7 @@ func TestDrill_LostDirectory(t *testing.T) {
 	if err := lost.Wait(soon); err == nil || soon.Err() != nil {
 		t.Errorf("the node ended with %v", err)
 	}
-	if says := tail(lost.Log(), 1); !strings.Contains(says, "replace") {
+	if says := tail(lost.Log(), 1); !strings.Contains(says, "another directory") {
 		t.Errorf("it does not say what to do: %s", says)
 	}
 	free := &Load{Queue: "free", Jobs: 500, Parallel: 8}
