@@ -71,6 +71,7 @@ func TestYard(t *testing.T) {
 		{"Malformed", malformed},
 		{"Timeout", timeout},
 		{"CutConnection", cutConnection},
+		{"Resume", resume},
 		{"Runner", runner},
 		{"LargeResults", largeResults},
 		{"LargeBody", largeBody},
