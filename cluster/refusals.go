@@ -47,7 +47,7 @@ func refusalOf(err error) *APIError {
 	case isAny(err, job.ErrQueueNotFound, job.ErrJobNotFound, ErrNotStored):
 		return &APIError{Code: "404", Text: err.Error()}
 	case isAny(err, job.ErrQueueExists, job.ErrQueueNotEmpty, job.ErrQueuePaused, job.ErrQueueRunning, job.ErrSystemQueue,
-		job.ErrNotRemovable, job.ErrNotActive, job.ErrJobEnded, job.ErrLeaseLost):
+		job.ErrNotRemovable, job.ErrMalformed, job.ErrNotFailed, job.ErrNotActive, job.ErrJobEnded, job.ErrLeaseLost):
 		return &APIError{Code: "409", Text: err.Error()}
 	}
 	return &APIError{Code: "500", Text: err.Error()}

@@ -20,6 +20,7 @@ var (
 	ErrJobNotFound  = errors.New("job does not exist")
 	ErrNotRemovable = errors.New("job cannot be removed in its state")
 	ErrNotActive    = errors.New("job has no dispatch under way")
+	ErrMalformed    = errors.New("the job's record cannot be a job; enqueue it again, corrected")
 	ErrNotFailed    = errors.New("job has not failed, so there is nothing to retry")
 	ErrJobEnded     = errors.New("job has ended already")
 

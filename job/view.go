@@ -25,6 +25,6 @@ type View struct {
 	Node, Worker  string // of the current or last dispatch; Worker is a channel
 	Reason        string // why the last attempt failed
 	Result        Value
-	Fault         *Fault
+	Fault         *Fault // of the last attempt that failed, without code and details; nil: none has
 	Position      Position
 }

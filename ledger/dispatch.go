@@ -38,6 +38,9 @@ func (l *Ledger) placeOne(p *Placement) bool {
 		hand:  l.jobs.internHand(hand{node: p.Node, channel: p.Channel, incarnation: p.Incarnation}),
 		fence: l.index, epoch: l.authority.epoch, started: l.now,
 	}
+	if r.run != nil {
+		next.run.failed = r.run.failed
+	}
 	l.put(r, &next)
 	l.outbox.emit(Event{Kind: DispatchNotified, Job: r.id, N: r.n, A: next.run.channel, B: r.queue.name})
 	l.outbox.emit(Event{Kind: WorkerAssigned, Job: r.id, N: r.n, A: next.run.channel, B: r.queue.name})
@@ -69,7 +72,7 @@ func (l *Ledger) end(e *End) Ended {
 	}
 	last := *r.run
 	next.run = &last
-	last.reason = clip(e.Reason)
+	last.failed = l.jobs.failure(e.Reason, e.Fault)
 	if r.flags&cancelling != 0 {
 		e = &End{Job: e.Job, N: e.N, Next: job.Dead, Reason: job.ReasonCancelled, Fault: e.Fault}
 	}
@@ -136,7 +139,7 @@ func (l *Ledger) die(r, next *record, reason string, fault *job.Fault) {
 	if next.run == nil {
 		next.run = &run{hand: nobody}
 	}
-	next.run.reason = clip(reason)
+	next.run.failed = l.jobs.failure(reason, fault)
 	next.state, next.due, next.flags = job.Failed, l.now, 0
 	l.put(r, next)
 	l.bury(next, reason, fault)
@@ -233,6 +236,8 @@ func (l *Ledger) retry(c *RetryJob) Result {
 		return Result{Err: job.ErrJobNotFound}
 	case r.state != job.Failed:
 		return Result{Err: job.ErrNotFailed, State: r.state}
+	case r.flags&malformed != 0:
+		return Result{Err: job.ErrMalformed, State: r.state}
 	}
 	next := *r
 	next.attempt, next.losses, next.flags, next.due = 0, 0, 0, l.now

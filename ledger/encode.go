@@ -127,7 +127,10 @@ func (e *encoder) record(r *record) {
 		e.uint(r.run.epoch)
 		e.int(r.run.started)
 		e.uint(r.run.result)
-		e.text(r.run.reason)
+		if e.optional(r.run.failed != nil) {
+			e.text(r.run.failed.reason)
+			e.name(r.run.failed.kind)
+		}
 	}
 }
 
@@ -222,7 +225,10 @@ func (d *decoder) record(l *Ledger) *record {
 	if d.bool() {
 		r.run = &run{
 			hand:  l.jobs.internHand(hand{node: d.name(), channel: d.name(), incarnation: d.uint()}),
-			fence: d.uint(), epoch: d.uint(), started: d.int(), result: d.uint(), reason: d.text(),
+			fence: d.uint(), epoch: d.uint(), started: d.int(), result: d.uint(),
+		}
+		if d.bool() {
+			r.run.failed = &failure{reason: d.text(), kind: l.jobs.intern(d.name())}
 		}
 	}
 	return r

@@ -183,13 +183,14 @@ func (l *Ledger) reject(c *Rejection, laneNumber uint8) {
 	}
 	r := &record{
 		id: c.ID, queue: q, accepted: c.Accepted.UnixNano(), due: l.now, state: job.Failed,
-		pos: c.Seq, lane: laneNumber, priority: job.DefaultPriority, n: 1,
-		run: &run{hand: nobody, reason: clip(c.Reason)},
+		pos: c.Seq, lane: laneNumber, priority: job.DefaultPriority, n: 1, flags: malformed,
 	}
+	fault := &job.Fault{Message: c.Reason, Type: "rejected"}
+	r.run = &run{hand: nobody, failed: l.jobs.failure(c.Reason, fault)}
 	l.put(nil, r)
 	l.outbox.emit(Event{Kind: DispatchQueued, Job: r.id, N: 1, A: q.name, B: q.name})
 	l.endUnstarted(r, "rejected: "+c.Reason)
-	letter := l.bury(r, "rejected: "+c.Reason, &job.Fault{Message: c.Reason, Type: "rejected"})
+	letter := l.bury(r, "rejected: "+c.Reason, fault)
 	if job.ValidQueue(c.Queue) == nil {
 		letter.Queue = strings.Clone(c.Queue) // as its producer wrote it
 	}

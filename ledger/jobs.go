@@ -35,6 +35,7 @@ type flags uint8
 const (
 	redelivered flags = 1 << iota // an earlier dispatch of this attempt was given back
 	cancelling                    // a caller cancelled it while it ran
+	malformed                     // its record cannot be a job
 )
 
 // options is what few jobs ask for; nil for the others.
@@ -50,8 +51,21 @@ type run struct {
 	*hand
 	fence, epoch uint64
 	started      int64
-	result       uint64 // number of its result; 0: none
-	reason       string // why its last dispatch failed
+	result       uint64   // number of its result; 0: none
+	failed       *failure // how its last dispatch that failed did; nil: none has
+}
+
+// failure is what a job's record keeps of a fault; the rest is in the dead
+// letter.
+type failure struct{ reason, kind string }
+
+// failure shortens a fault for the record. kind is a fault's type.
+func (j *jobs) failure(reason string, fault *job.Fault) *failure {
+	f := &failure{reason: clip(reason)}
+	if fault != nil {
+		f.kind = j.intern(clip(fault.Type))
+	}
+	return f
 }
 
 // hand is a worker or a runner's process; all that it runs share it.

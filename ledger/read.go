@@ -179,7 +179,10 @@ func (r *record) view() (view job.View, result uint64) {
 		view.Ended = time.Unix(0, r.due).UTC()
 	}
 	if run := r.run; run != nil {
-		view.Node, view.Worker, view.Reason = run.node, run.channel, run.reason
+		view.Node, view.Worker = run.node, run.channel
+		if f := run.failed; f != nil {
+			view.Reason, view.Fault = f.reason, &job.Fault{Message: f.reason, Type: f.kind}
+		}
 		if run.started > 0 {
 			view.Started = time.Unix(0, run.started).UTC()
 		}

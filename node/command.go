@@ -48,7 +48,7 @@ var refusals = map[string]error{
 	"queue_not_empty": job.ErrQueueNotEmpty, "queue_paused": job.ErrQueuePaused,
 	"queue_running": job.ErrQueueRunning, "system_queue": job.ErrSystemQueue,
 	"job_not_found": job.ErrJobNotFound, "not_removable": job.ErrNotRemovable,
-	"not_active": job.ErrNotActive, "job_ended": job.ErrJobEnded, "lease_lost": job.ErrLeaseLost,
+	"malformed": job.ErrMalformed, "not_failed": job.ErrNotFailed, "not_active": job.ErrNotActive, "job_ended": job.ErrJobEnded, "lease_lost": job.ErrLeaseLost,
 }
 
 // refusedError is a refusal that came from another node.

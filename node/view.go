@@ -119,8 +119,8 @@ func (v *viewer) show(ctx context.Context, id job.ID) (job.View, error) {
 	if err := v.addBody(ctx, &view); err != nil {
 		return view, err
 	}
-	if view.State == job.Failed {
-		view.Fault = &job.Fault{Message: view.Reason}
+	if view.State != job.Failed {
+		view.Fault = nil // an error that did not end the job is only its reason
 	}
 	if item != nil {
 		return view, v.addResult(ctx, &view, item.Value, item.Blob)
