@@ -55,7 +55,7 @@ func fullFake(t *testing.T) *fakeYard {
 		"yard.api.v1.queue.add":    queueJSON,
 		"yard.api.v1.queue.pause":  queueJSON,
 		"yard.api.v1.queue.resume": &cluster.APIError{Code: "503", Text: "yard is unavailable: no authority", RetryAfter: time.Second},
-		"yard.api.v1.queue.remove": queueJSON,
+		"yard.api.v1.queue.remove": `{"name":"mail","removed":true}`,
 	})
 }
 
@@ -197,6 +197,9 @@ func TestUsage(t *testing.T) {
 		{"enqueue mail x --at tomorrow", `--at is "tomorrow"`},
 		{"enqueue mail x --id " + strings.Repeat("k", 129), "idempotency key is longer than 128 bytes"},
 		{"enqueue mail x --wat", "unknown flag: --wat"},
+		{"enqueue mail x --for 2s", "--for limits --wait, which is not given"},
+		{"enqueue mail x --wait --for -2s", "--for is -2s: must be more than 0"},
+		{"job wait x --for 0s", "--for is 0s: must be more than 0"},
 		{"job show", "job is missing"},
 		{"job cancel", "job is missing"},
 		{"job list mail --state tired", `--state is "tired": must be one of active, waiting, delayed, failed, completed`},
@@ -291,7 +294,7 @@ func TestWait_Patience(t *testing.T) {
 	if got.code != 0 || len(f.questions()) != 4 || !strings.Contains(got.out, "completed") || !strings.Contains(got.out, "[1]") {
 		t.Errorf("did not wait it out: %+v", got)
 	}
-	if got.err != "yardmaster: the yard had this job already\n" {
+	if got.err != "yardmaster: the yard had this job already\nyardmaster: accepted as j\n" {
 		t.Errorf("duplicate: %q", got.err)
 	}
 }

@@ -2,9 +2,7 @@ package cli
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -32,6 +30,7 @@ type enqueueFlags struct {
 	timeout       time.Duration
 	retryInterval time.Duration
 	wait          bool
+	longest       time.Duration
 }
 
 func (a *app) enqueueVerb() *cobra.Command {
@@ -45,7 +44,10 @@ when this returns.
 The function says what is to be done: "handler" goes to any worker of the queue,
 "runner#handler" to an RRQ runner. Without one, any Overhop worker of the queue
 gets the job. Whoever is not sure whether a job was accepted repeats it with the
-same --id and gets the same job.`,
+same --id and gets the same job.
+
+Numbers with a fraction reach Overhop workers as decimal text, 0.5 as "0.5",
+since Overhop's wire has no floats. RRQ runners get them as they are.`,
 		Example: `  yardmaster enqueue mail send --params '{"to":"ann"}'
   yardmaster enqueue mail send --params @mail.json --in 10m --id order-7
   echo '{"ms":500}' | yardmaster enqueue slow sleep --params - --wait`,
@@ -62,6 +64,7 @@ same --id and gets the same job.`,
 	flags.DurationVar(&f.timeout, "timeout", 0, "hard `time` limit of one attempt (default the yard's); NATS_TIMEOUT is the request's")
 	flags.DurationVar(&f.retryInterval, "retry-interval", 0, "fixed `time` between attempts (default growing)")
 	flags.BoolVar(&f.wait, "wait", false, "wait until the job has ended; exit with 1 if it failed")
+	flags.DurationVar(&f.longest, "for", 0, "longest `time` of --wait; exit with 1 after it (default until the job has ended)")
 	c.RunE = func(c *cobra.Command, args []string) error { return a.enqueue(c, args, &f) }
 	return c
 }
@@ -70,6 +73,12 @@ func (a *app) enqueue(c *cobra.Command, args []string, f *enqueueFlags) error {
 	queue := args[0]
 	if err := job.ValidQueue(queue); err != nil {
 		return usage(c, err.Error())
+	}
+	if c.Flags().Changed("for") && !f.wait {
+		return usage(c, "--for limits --wait, which is not given")
+	}
+	if err := validFor(c, f.longest); err != nil {
+		return err
 	}
 	body, err := a.enqueueBody(c, args[1:], f)
 	if err != nil {
@@ -93,7 +102,9 @@ func (a *app) enqueue(c *cobra.Command, args []string, f *enqueueFlags) error {
 	}
 	switch {
 	case f.wait:
-		return a.await(c.Context(), y, accepted.ID, accepted.Queue)
+		// Whoever is interrupted while waiting has to know what to ask for.
+		fmt.Fprintln(a.Err, "yardmaster: accepted as", accepted.ID)
+		return a.await(c.Context(), y, waitFor{id: accepted.ID, queue: accepted.Queue, accepted: true, longest: f.longest})
 	case a.json:
 		return a.printJSON(answer)
 	}
@@ -227,49 +238,4 @@ func (a *app) readFile(path string) ([]byte, error) {
 		return nil, &problem{what: err.Error(), do: "name a file that can be read, or - for standard input"}
 	}
 	return data, nil
-}
-
-// waitTurn is how long one request waits at a node.
-const waitTurn = 20 * time.Second
-
-// await shows a job once it has ended, however long that takes, and ends with
-// code 1 if it has failed.
-func (a *app) await(ctx context.Context, y *yard, id, queue string) error {
-	for {
-		request := map[string]any{"id": id, "queue": queue, "timeout_ms": waitTurn.Milliseconds()}
-		answer, err := y.askWithin(ctx, waitTurn+y.timeout, cluster.SubjectAPI+".job.wait", request)
-		var refused *cluster.APIError
-		if errors.As(err, &refused) && (refused.Code == "408" || refused.Code == "503") {
-			if err := pause(ctx, refused.RetryAfter); err != nil {
-				return err
-			}
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		var j jobAnswer
-		if err := json.Unmarshal(answer, &j); err != nil {
-			return unreadable(err)
-		}
-		if err := print(a, answer, jobTable); err != nil {
-			return err
-		}
-		if j.State != job.Completed.String() {
-			return &exitError{exitFailed}
-		}
-		return nil
-	}
-}
-
-// pause waits, but never so short that asking again would be a hammer.
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(max(d, 100*time.Millisecond))
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

@@ -58,29 +58,44 @@ func (a *app) jobShow() *cobra.Command {
 }
 
 func (a *app) jobWait() *cobra.Command {
-	var queue string
-	return withQueue(a.takesJSON(&cobra.Command{
-		Use:     "wait <job>",
-		Short:   "Wait until a job has ended; exit with 1 if it failed",
-		Example: `  yardmaster job wait order-7 --queue mail`,
-		Args:    args("job"),
+	var (
+		queue   string
+		longest time.Duration
+	)
+	c := withQueue(a.takesJSON(&cobra.Command{
+		Use:   "wait <job>",
+		Short: "Wait until a job has ended; exit with 1 if it failed",
+		Long: `Waits until a job has ended, and shows it; exits with 1 if it failed. --for
+limits the wait, and so does --timeout where no --for is given: after that time
+the exit code is 1 too, and the job goes on.`,
+		Example: `  yardmaster job wait order-7 --queue mail
+  yardmaster job wait order-7 --queue mail --for 30s`,
+		Args: args("job"),
 		RunE: func(c *cobra.Command, args []string) error {
+			if err := validFor(c, longest); err != nil {
+				return err
+			}
+			if c.Flags().Changed("timeout") && !c.Flags().Changed("for") {
+				longest = a.timeout
+			}
 			y, err := a.dial(c.Context())
 			if err != nil {
 				return err
 			}
 			defer y.Close()
-			return a.await(c.Context(), y, args[0], queue)
+			return a.await(c.Context(), y, waitFor{id: args[0], queue: queue, longest: longest})
 		},
 	}), &queue)
+	c.Flags().DurationVar(&longest, "for", 0, "longest `time` to wait; exit with 1 after it (default --timeout if given, else until the job has ended)")
+	return c
 }
 
 // jobChange makes the verbs that take jobs and change each.
 func (a *app) jobChange(verb, short string) *cobra.Command {
 	var queue string
-	subject := cluster.SubjectAPI + ".job." + map[string]string{"rm": "remove"}[verb]
-	if verb != "rm" {
-		subject = cluster.SubjectAPI + ".job." + verb
+	subject := cluster.SubjectAPI + ".job." + verb
+	if verb == "rm" {
+		subject = removeJob
 	}
 	c := withQueue(a.takesJSON(&cobra.Command{
 		Use:     verb + " <job>...",
@@ -108,11 +123,29 @@ func (a *app) changeJobs(c *cobra.Command, subject string, jobs []string, queue 
 		if err != nil {
 			return err
 		}
+		if subject == removeJob {
+			if answer, err = asRemoved(answer); err != nil {
+				return err
+			}
+		}
 		if err := print(a, answer, func(w io.Writer, s *stateAnswer) { fmt.Fprintf(w, "%s\t%s\n", s.ID, s.State) }); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// removeJob is the one change after which a job has no state: the yard answers
+// with its last.
+const removeJob = cluster.SubjectAPI + ".job.remove"
+
+func asRemoved(answer []byte) ([]byte, error) {
+	var s stateAnswer
+	if err := json.Unmarshal(answer, &s); err != nil {
+		return nil, unreadable(err)
+	}
+	s.State = "removed"
+	return json.Marshal(s)
 }
 
 func (a *app) jobList() *cobra.Command {

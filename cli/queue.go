@@ -49,13 +49,13 @@ func (a *app) queueVerb(verb, short string) *cobra.Command {
 		Example: "  yardmaster queue " + verb + " mail",
 		Args:    args("queue"),
 	})
-	endpoint := verb
+	endpoint, table := verb, queueTable
 	if verb == "rm" {
-		endpoint = "remove"
+		endpoint, table = "remove", removedLine
 		c.Aliases = []string{"remove", "del", "delete"}
 	}
 	c.RunE = func(c *cobra.Command, args []string) error {
-		return show(c.Context(), a, cluster.SubjectAPI+".queue."+endpoint, map[string]any{"name": args[0]}, queueTable)
+		return show(c.Context(), a, cluster.SubjectAPI+".queue."+endpoint, map[string]any{"name": args[0]}, table)
 	}
 	return c
 }
@@ -99,6 +99,9 @@ func queuesTable(w io.Writer, s *queuesAnswer) {
 func queueTable(w io.Writer, q *queueAnswer) {
 	queuesTable(w, &queuesAnswer{Queues: []queueAnswer{*q}})
 }
+
+// removedLine is what is left to say of a queue that was removed.
+func removedLine(w io.Writer, q *queueAnswer) { fmt.Fprintf(w, "%s\tremoved\n", q.Name) }
 
 func limitText(limit uint32) string {
 	if limit == 0 {
