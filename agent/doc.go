@@ -19,6 +19,10 @@
 // dispatch is stopped and nothing is started until the authority answers
 // again, because the authority may give the work to others from then on.
 //
+// A worker may take its dispatch along to another node. It is in hand there
+// from [Agent.Adopt] on, and let go here, without an outcome, when the authority
+// recalls it as superseded.
+//
 // Room is told as absolute numbers, last value wins. What was assigned and is
 // still waiting for its body is taken off, and every report says up to which
 // batch of assignments its numbers hold, so that the authority never counts a

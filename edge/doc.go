@@ -29,11 +29,15 @@
 //
 // The token proves the lease, not the connection: a worker that comes back
 // over another connection, here or at another node, goes on with what it has.
+// The node it comes to has the dispatch moved, and adopted by its agent; the
+// one it left is told that it is superseded, and forgets it.
+//
 // Leases and progress are this node's memory only; the yard hears of a
 // dispatch when it ends.
 //
 // One lock, Server.mu, guards workers, subscriptions and dispatches, because
 // they change together; it is held for some map operations at a time and never
-// while something is encoded, written, or told to the other rooms. A
+// while something is encoded, written, or told to the other rooms, except that
+// they adopt a dispatch, which must not be stopped before it is here. A
 // connection's outbox has its own lock, which may be taken first.
 package edge
