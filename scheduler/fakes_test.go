@@ -59,7 +59,10 @@ func (r *fakeRaft) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case p := <-r.queue:
-			if wait := r.delay - time.Since(p.at); wait > 0 {
+			r.mu.Lock()
+			delay := r.delay
+			r.mu.Unlock()
+			if wait := delay - time.Since(p.at); wait > 0 {
 				pause(ctx, wait)
 			}
 			r.apply(p)
@@ -114,6 +117,12 @@ func (r *fakeRaft) View(fn func(*ledger.Ledger)) {
 	fn(r.ledger)
 }
 
+func (r *fakeRaft) Copy() *ledger.Ledger {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.ledger.Copy()
+}
+
 // set changes the fake's behaviour.
 func (r *fakeRaft) set(fn func()) {
 	r.mu.Lock()
@@ -147,6 +156,8 @@ type fakeLanes struct {
 	made   bool // somebody made the streams
 	down   error
 	reads  int
+	unread bool          // reads fail, all else goes on
+	blobs  time.Time     // what was stored before is purged
 	tailed chan struct{} // closed when Tail is to end at once with an error
 }
 
@@ -195,12 +206,22 @@ func (l *fakeLanes) Purge(_ context.Context, number uint8, below uint64) error {
 	return nil
 }
 
+func (l *fakeLanes) PurgeBlobs(_ context.Context, before time.Time) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.blobs = before
+	return nil
+}
+
 func (l *fakeLanes) Read(_ context.Context, number uint8, from uint64, most int) ([]job.Record, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.reads++
 	if l.down != nil {
 		return nil, l.down
+	}
+	if l.unread {
+		return nil, errors.New("no answer")
 	}
 	lane := l.lanes[number]
 	if from < lane.first {
