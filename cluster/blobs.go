@@ -4,7 +4,9 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"yardmaster/job"
@@ -116,7 +118,29 @@ func (c *Cluster) LoadBlob(ctx context.Context, blob job.Blob) ([]byte, error) {
 	return data, nil
 }
 
-// PurgeBlobs frees all blobs of one hour, as [BlobHour] names it.
-func (c *Cluster) PurgeBlobs(ctx context.Context, hour string) error {
-	return c.purge(ctx, StreamBlobs, jetstream.WithPurgeSubject(subjectBlob+"."+hour+".>"))
+// PurgeBlobs frees the blobs of all hours before the one that a time lies in,
+// by the names they got when they were stored. It goes from the stream's
+// beginning to the first blob that is to stay.
+func (c *Cluster) PurgeBlobs(ctx context.Context, before time.Time) error {
+	stays := BlobHour(before)
+	for last := ""; ; {
+		first, err := c.leaderOne(ctx, StreamBlobs, getRequest{NextFor: subjectBlob + ".>"})
+		if errors.Is(err, ErrNotStored) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("find the oldest blob: %w", err)
+		}
+		hour, _, _ := strings.Cut(strings.TrimPrefix(first.subject, subjectBlob+"."), ".")
+		if hour >= stays {
+			return nil
+		}
+		if hour == last {
+			return fmt.Errorf("blobs of hour %s are still there after their purge", hour)
+		}
+		if err := c.purge(ctx, StreamBlobs, jetstream.WithPurgeSubject(subjectBlob+"."+hour+".>")); err != nil {
+			return err
+		}
+		last = hour
+	}
 }

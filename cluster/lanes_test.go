@@ -323,8 +323,16 @@ func TestBlobs(t *testing.T) {
 	if _, err := c.LoadBlob(t.Context(), bad); !errors.As(err, &corrupt) {
 		t.Fatalf("wrong sum: %v", err)
 	}
-	if err := c.PurgeBlobs(t.Context(), BlobHour(time.Now())); err != nil {
+	if err := c.PurgeBlobs(t.Context(), time.Now()); err != nil {
 		t.Fatal(err)
+	}
+	if _, err = c.LoadBlob(t.Context(), blob); err != nil {
+		t.Fatalf("a blob of the hour that stays: %v", err)
+	}
+	for range 2 { // the second time there is nothing left
+		if err := c.PurgeBlobs(t.Context(), time.Now().Add(time.Hour)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	_, err = c.LoadBlob(t.Context(), blob)
 	wantErr(t, err, ErrNotStored)

@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"testing"
-	"time"
 )
 
 // A job counts as kept from its acceptance until it is forgotten, whatever

@@ -35,6 +35,12 @@ func (r *instantRaft) View(fn func(*ledger.Ledger)) {
 	fn(r.ledger)
 }
 
+func (r *instantRaft) Copy() *ledger.Ledger {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.ledger.Copy()
+}
+
 // instantFleet is nodes that finish everything at once.
 type instantFleet struct {
 	sched *Scheduler

@@ -95,11 +95,12 @@ type fakeNode struct {
 	known       map[dispatchKey]bool
 	runners     []string
 
-	silent  bool // nothing comes in or goes out
-	mute    bool // takes assignments, its answers get lost
-	deaf    bool // assignments get lost on their way
-	deafAck bool // hears no answer to its reports
-	curt    bool // does not tell again the room that a batch did not change
+	ahead   time.Duration // its clock
+	silent  bool          // nothing comes in or goes out
+	mute    bool          // takes assignments, its answers get lost
+	deaf    bool          // assignments get lost on their way
+	deafAck bool          // hears no answer to its reports
+	curt    bool          // does not tell again the room that a batch did not change
 	refuse  job.Answer
 	work    func(*job.Assignment) (time.Duration, job.Outcome)
 
@@ -175,7 +176,7 @@ func (n *fakeNode) beat() {
 		return
 	}
 	sent := time.Now()
-	b := job.Beat{Node: n.name, Incarnation: n.incarnation, At: sent, Rev: n.rev, Running: len(n.running), Runners: n.runners}
+	b := job.Beat{Node: n.name, Incarnation: n.incarnation, At: sent.Add(n.ahead), Rev: n.rev, Running: len(n.running), Runners: n.runners}
 	born := n.incarnation
 	_ = n.fleet.scheduler().Beat(b, func(ack job.BeatAck) {
 		n.tell(func() {

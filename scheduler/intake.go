@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -19,6 +20,8 @@ const (
 	maxHeld     = 4096                  // records held beyond a gap; more are read again
 	readBatch   = 1024
 	maxUnfolded = 8192 // records read and not yet proposed, per lane
+	verifyEvery = 10 * time.Second
+	doubtFor    = time.Second // then a lane is looked at again before it is given up
 )
 
 // laneState is a lane as this tenure folds it.
@@ -122,12 +125,14 @@ func (m *mind) streamsMade() (made bool) {
 }
 
 // readLane checks the lane's identity, then reads it whenever asked, and every
-// pollEvery unasked.
+// pollEvery unasked, until it is found to be another lane.
 func (m *mind) readLane(ctx context.Context, lane *laneState) error {
-	for wait := 20 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+	for wait := 20 * time.Millisecond; ctx.Err() == nil; wait = min(2*wait, time.Second) {
 		err := m.verify(ctx, lane)
 		if err == nil {
-			break
+			m.post(func() { lane.ready, lane.trouble = true, "" })
+			err = m.readOn(ctx, lane)
+			wait = time.Second
 		}
 		if ctx.Err() != nil {
 			return nil
@@ -135,9 +140,17 @@ func (m *mind) readLane(ctx context.Context, lane *laneState) error {
 		m.post(func() { lane.trouble = err.Error() })
 		pause(ctx, wait)
 	}
-	m.post(func() { lane.ready, lane.trouble = true, "" })
+	return nil
+}
+
+// readOn serves a lane that is ready. It returns a reason to stop believing
+// in it: a lane that only does not answer is asked again.
+func (m *mind) readOn(ctx context.Context, lane *laneState) error {
 	poll := time.NewTicker(pollEvery)
 	defer poll.Stop()
+	check := time.NewTimer(verifyEvery)
+	defer check.Stop()
+	var doubt *strangeLaneError
 	for {
 		select {
 		case <-ctx.Done():
@@ -150,25 +163,60 @@ func (m *mind) readLane(ctx context.Context, lane *laneState) error {
 					m.wantRead(lane)
 				}
 			})
+		case <-check.C:
+			again := doubt != nil // a new leader may need a moment to know all
+			doubt = nil
+			if err := m.verify(ctx, lane); !errors.As(err, &doubt) {
+				check.Reset(verifyEvery)
+				continue
+			}
+			if again {
+				m.disbelieve(lane, doubt)
+				return doubt
+			}
+			check.Reset(doubtFor)
 		}
 	}
 }
 
-// verify compares the lane's stream with what the ledger knows of it.
+// disbelieve stops folding a lane: nothing that was read of it goes on.
+func (m *mind) disbelieve(lane *laneState, why error) {
+	m.sched.log.Error("lane is not folded any more", "lane", lane.number, "error", why)
+	m.post(func() {
+		lane.ready, lane.trouble = false, why.Error()
+		m.resync(lane)
+	})
+}
+
+// strangeLaneError: a stream is not the one that the ledger knows, or not all
+// of it.
+type strangeLaneError struct {
+	lane   uint8
+	reason string
+}
+
+func (e *strangeLaneError) Error() string { return fmt.Sprintf("lane %d: %s", e.lane, e.reason) }
+
+// verify compares the lane's stream with what the ledger knows of it, while
+// both may go on. What does not fit is a [*strangeLaneError]; other errors say
+// that it could not be seen.
 func (m *mind) verify(ctx context.Context, lane *laneState) error {
+	folded := m.known(lane).Cursor // the end must reach at least here
 	info, err := m.sched.lanes.Info(ctx, lane.number)
 	if err != nil {
 		return fmt.Errorf("lane %d: %w", lane.number, err)
 	}
-	var known ledger.LaneCursor
-	m.ledger().View(func(l *ledger.Ledger) { known = l.Lanes()[lane.number] })
+	known := m.known(lane) // and what was reclaimed is below here
+	strange := func(format string, args ...any) error {
+		return &strangeLaneError{lane.number, fmt.Sprintf(format, args...)}
+	}
 	switch {
 	case info.Identity != known.Identity:
-		return fmt.Errorf("lane %d: its stream is another one than the ledger's (%s, not %s)", lane.number, info.Identity, known.Identity)
+		return strange("its stream is another one than the ledger's (%s, not %s)", info.Identity, known.Identity)
 	case info.First > known.Cursor+1:
-		return fmt.Errorf("lane %d: its stream begins at %d, the records from %d on were lost before they were folded", lane.number, info.First, known.Cursor+1)
-	case info.Last < known.Cursor:
-		return fmt.Errorf("lane %d: its stream ends at %d, before the folded position %d", lane.number, info.Last, known.Cursor)
+		return strange("its stream begins at %d, the records from %d on were lost before they were folded", info.First, known.Cursor+1)
+	case info.Last < folded:
+		return strange("its stream ends at %d, before the folded position %d", info.Last, folded)
 	case known.Cursor == 0 || known.Cursor < info.First || known.LastID.IsZero():
 		return nil
 	}
@@ -176,15 +224,20 @@ func (m *mind) verify(ctx context.Context, lane *laneState) error {
 	if err != nil {
 		return fmt.Errorf("lane %d: read the folded position: %w", lane.number, err)
 	}
-	if len(records) == 0 {
+	if len(records) == 0 || records[0].Seq != known.Cursor {
 		return fmt.Errorf("lane %d: the record at the folded position %d cannot be read", lane.number, known.Cursor)
 	}
 	facts, _ := records[0].Facts(known.Identity)
 	conflict := job.RecordID(known.Identity, records[0].Seq, records[0].Stored)
 	if facts.ID != known.LastID && conflict != known.LastID {
-		return fmt.Errorf("lane %d: the record at the folded position %d is not the one that was folded", lane.number, known.Cursor)
+		return strange("the record at the folded position %d is not the one that was folded", known.Cursor)
 	}
 	return nil
+}
+
+func (m *mind) known(lane *laneState) (known ledger.LaneCursor) {
+	m.ledger().View(func(l *ledger.Ledger) { known = l.Lanes()[lane.number] })
+	return known
 }
 
 // read reads the lane on from a sequence and posts what it found.

@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"yardmaster/ledger"
@@ -11,12 +12,23 @@ import (
 // stall that goes by the blocks it drops.
 const (
 	reclaimEvery = 30 * time.Second
-	reclaimFrom  = 64 << 20 // bytes that are worth a purge
+	reclaimFrom  = 64 << 20  // bytes that are worth a purge
+	blobSlack    = time.Hour // how much older than its job, by the members' clocks, a blob may be
 )
 
-// reclaim frees the beginnings of lanes that nothing needs any more. A job
-// that waits long at a lane's beginning holds up what lies behind it.
+// reclaimer is what one look leaves for the next.
+type reclaimer struct {
+	m    *mind
+	ends []uint64  // of the lanes; nil: not all were seen
+	at   time.Time // when they were seen
+	done time.Time // blobs before this are gone
+}
+
+// reclaim frees the beginnings of lanes that nothing needs any more, and the
+// blobs of hours that no job points into. A job that waits long at a lane's
+// beginning holds up what lies behind it, and blobs that came after it.
 func (m *mind) reclaim(ctx context.Context) error {
+	r := &reclaimer{m: m}
 	tick := time.NewTicker(reclaimEvery)
 	defer tick.Stop()
 	for {
@@ -25,21 +37,34 @@ func (m *mind) reclaim(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		var copied *ledger.Ledger
-		m.ledger().View(func(l *ledger.Ledger) { copied = l.Copy() })
-		for lane, needed := range copied.Needed() {
-			if err := m.reclaimLane(ctx, uint8(lane), needed); err != nil && ctx.Err() == nil {
-				m.sched.log.Warn("lane is not reclaimed", "lane", lane, "below", needed, "error", err)
-			}
-		}
+		r.look(ctx)
 	}
 }
 
-func (m *mind) reclaimLane(ctx context.Context, lane uint8, needed uint64) error {
-	info, err := m.sched.lanes.Info(ctx, lane)
-	if err != nil {
-		return nil // it has no leader just now; it is looked at again
+func (r *reclaimer) look(ctx context.Context) {
+	at := time.Now()
+	copied := r.m.ledger().Copy()
+	lanes, needed := copied.Lanes(), copied.Needed()
+	ends := make([]uint64, 0, len(lanes))
+	for i, lane := range lanes {
+		info, err := r.m.sched.lanes.Info(ctx, uint8(i))
+		if err != nil || info.Identity != lane.Identity {
+			continue // no leader just now, or another stream: nothing of it is known to be free
+		}
+		ends = append(ends, info.Last)
+		if err := r.lane(ctx, uint8(i), info, needed[i]); err != nil && ctx.Err() == nil {
+			r.m.sched.log.Warn("lane is not reclaimed", "lane", i, "below", needed[i], "error", err)
+		}
 	}
+	if err := r.blobs(ctx, copied); err != nil && ctx.Err() == nil {
+		r.m.sched.log.Warn("blobs are not reclaimed", "error", err)
+	}
+	if r.ends, r.at = ends, at; len(ends) < len(lanes) {
+		r.ends = nil
+	}
+}
+
+func (r *reclaimer) lane(ctx context.Context, number uint8, info Lane, needed uint64) error {
 	if needed <= info.First || info.Last < needed {
 		return nil
 	}
@@ -47,5 +72,34 @@ func (m *mind) reclaimLane(ctx context.Context, lane uint8, needed uint64) error
 	if share*float64(info.Bytes) < reclaimFrom {
 		return nil
 	}
-	return m.sched.lanes.Purge(ctx, lane, needed)
+	return r.m.sched.lanes.Purge(ctx, number, needed)
+}
+
+// blobs frees the hours before the oldest job that the ledger keeps: a blob's
+// name begins with the hour it was stored in, and both a job's body and its
+// results are stored after it was accepted, or moments before. Records that
+// are not folded yet are no jobs yet: all that were there at the last look
+// must be folded, so that none is older than that look.
+func (r *reclaimer) blobs(ctx context.Context, copied *ledger.Ledger) error {
+	if r.ends == nil {
+		return nil
+	}
+	for i, lane := range copied.Lanes() {
+		if lane.Cursor < r.ends[i] {
+			return nil
+		}
+	}
+	before := r.at
+	if oldest := copied.OldestKept(); !oldest.IsZero() && oldest.Before(before) {
+		before = oldest
+	}
+	before = before.Add(-blobSlack).Truncate(time.Hour)
+	if !before.After(r.done) {
+		return nil
+	}
+	if err := r.m.sched.lanes.PurgeBlobs(ctx, before); err != nil {
+		return fmt.Errorf("before %s: %w", before.UTC().Format(time.RFC3339), err)
+	}
+	r.done = before
+	return nil
 }

@@ -113,6 +113,7 @@ type node struct {
 	incarnation uint64
 	born        time.Time // when this incarnation was first heard of
 	beatAt      time.Time // when its last beat was answered
+	clocks      clocks    // what its wall clock shows
 	rev         uint64    // of its last report with offers
 	seen        uint64    // batches its offers take into account
 	batches     uint64    // number of the last one sent to it

@@ -53,6 +53,8 @@ type Commit struct {
 type Ledger interface {
 	Submit(Proposal) (wait func(context.Context) (Commit, error), err error)
 	View(func(*ledger.Ledger))
+	// Copy gives the ledger as it is now, for reads that take longer.
+	Copy() *ledger.Ledger
 }
 
 // Lane is a job lane as its stream's leader reports it.
@@ -74,6 +76,9 @@ type Lanes interface {
 	Load(ctx context.Context, at job.Position) ([]byte, error)
 	// Purge frees the records below a sequence, but never the last one.
 	Purge(ctx context.Context, lane uint8, below uint64) error
+	// PurgeBlobs frees what was stored beside the lanes, large bodies and
+	// results, in the hours before the one that a time lies in.
+	PurgeBlobs(ctx context.Context, before time.Time) error
 }
 
 // Fleet carries orders to nodes.
@@ -199,7 +204,13 @@ func (s *Scheduler) Report(r job.Report, reply func(job.ReportAck)) error {
 
 // Beat hears a node's sign of life.
 func (s *Scheduler) Beat(b job.Beat, reply func(job.BeatAck)) error {
-	return s.tell(func(m *mind) { m.post(func() { m.beat(b, reply) }) })
+	arrived := time.Now()
+	return s.tell(func(m *mind) {
+		m.post(func() {
+			m.hearClock(b, arrived)
+			m.beat(b, reply)
+		})
+	})
 }
 
 // Do commits a caller's command and returns its result and the index of its

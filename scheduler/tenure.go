@@ -12,28 +12,12 @@ import (
 	"yardmaster/ledger"
 )
 
-// stampClock gives the times of entries: it starts where the ledger's time or
-// the wall clock stands, whichever is later, and advances by the monotonic
-// clock, so that a step of the wall clock moves nothing.
-type stampClock struct{ base, since time.Time }
-
-func newStampClock(ledgerNow time.Time) stampClock {
-	now := time.Now()
-	base := now
-	if ledgerNow.After(base) {
-		base = ledgerNow
-	}
-	return stampClock{base: base.Round(0), since: now}
-}
-
-func (c stampClock) now() time.Time { return c.base.Add(time.Since(c.since)) }
-
 // acquire commits the acquisition, and lays the yard's foundations if this is
 // its first tenure.
 func (s *Scheduler) acquire(ctx context.Context) (*mind, error) {
 	var ledgerNow time.Time
 	s.ledger.View(func(l *ledger.Ledger) { ledgerNow = l.Now() })
-	clock := newStampClock(ledgerNow)
+	clock := newStampClock(ledgerNow, len(s.cfg.Members) <= 1)
 	asked := time.Now()
 	at := clock.now()
 	c, err := s.commit(ctx, Proposal{At: at, Commands: []ledger.Command{
