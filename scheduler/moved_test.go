@@ -150,3 +150,19 @@ func TestMoved_WhileItsNodeIsGivenUp(t *testing.T) {
 		y.until("it ran again", func() bool { return y.state(a.Job) == job.Completed })
 	})
 }
+
+// What the former node says of its order, late, is not said of the new one's.
+func TestMoved_FormerNodesAnswerIsNotHeard(t *testing.T) {
+	for _, answer := range []job.Answer{job.Taken, job.BodyLost} {
+		inMove(t, func(y *yard, n1, n2 *fakeNode, a job.Assignment) {
+			y.move(a)
+			sent := len(y.fleet.orders())
+			m := y.sched.tenure()
+			m.postAside(func() { m.answered(dispatchKey{a.Job, a.N}, "n1", 1, answer) })
+			y.pass(2 * time.Second)
+			if y.state(a.Job) != job.Active || len(y.fleet.orders()) == sent {
+				t.Errorf("after answer %d the job is %s, %d orders", answer, y.state(a.Job), len(y.fleet.orders())-sent)
+			}
+		})
+	}
+}
