@@ -31,8 +31,8 @@ func (e *CorruptBlobError) Error() string { return "blob " + e.Name + ": " + e.R
 
 // StoreBlob stores bytes that are too large for a record, under the caller's
 // id and their own checksum: other bytes under the same id overwrite nothing.
-// Nothing points to it until the
-// reference is stored somewhere; what nobody points to goes with its hour.
+// Nothing points to it until the reference is stored somewhere; what nobody
+// points to goes with its hour, see [Cluster.PurgeBlobs].
 func (c *Cluster) StoreBlob(ctx context.Context, id string, data []byte) (job.Blob, error) {
 	if len(data) == 0 || len(data) > job.MaxBody {
 		return job.Blob{}, fmt.Errorf("blob of %d bytes; must have 1 to %d: %w", len(data), job.MaxBody, job.ErrTooLarge)
