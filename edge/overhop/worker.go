@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -68,9 +69,15 @@ type held struct {
 	end    func(*Client) // tells the end; nil while the handler runs
 }
 
+// permanent are the refusals that no other node and no later time would take
+// back: the worker is set up wrongly.
+var permanent = []Code{
+	CodeProtocolViolation, CodeQueueNotFound, CodeInvalidQueueName, CodeSystemQueue, CodeDuplicateSub, CodeNotImplemented,
+}
+
 // Run works until ctx ends, then finishes what it has in hand and returns nil.
 // An error means that the worker cannot work as it is set up: a queue does not
-// exist, or a node refuses it.
+// exist, has an impossible name or is named twice, or a node refuses it.
 func (w *Worker) Run(ctx context.Context) error {
 	w.setUp()
 	jobs, stopJobs := context.WithCancel(context.WithoutCancel(ctx))
@@ -85,7 +92,7 @@ func (w *Worker) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		if code := ErrorCode(err); code == CodeQueueNotFound || code == CodeProtocolViolation {
+		if slices.Contains(permanent, ErrorCode(err)) {
 			return err
 		}
 		if time.Since(begin) > wait.Max {
