@@ -143,3 +143,42 @@ func TestFromEnvironment(t *testing.T) {
 		}
 	}
 }
+
+// A variable that looks like a key and is none is refused with the key that was
+// meant; what belongs to others, or to those who work on the yard, is let be.
+func TestCheckEnvironment(t *testing.T) {
+	for entry, says := range map[string]string{
+		"YARD_NODE_NAM=n1":             "did you mean YARD_NODE_NAME?",
+		"YARD_NODE_DATADIR=/data":      "did you mean YARD_NODE_DATA_DIR?",
+		"YARD_NATS_LISTN=":             "did you mean YARD_NATS_LISTEN?",
+		"YARD_SCHEDULER_ATTEMPTS=3":    "did you mean YARD_SCHEDULER_MAX_ATTEMPTS?",
+		"YARD_CLUSTER_MEMBERS=[n1,n2]": "list the members in the configuration file",
+	} {
+		name, _, _ := strings.Cut(entry, "=")
+		if err := checkEnvironment([]string{"HOME=/root", entry}); err == nil || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", entry, err)
+		}
+	}
+	fine := []string{
+		"HOME=/root", "YARDSTICK=1", "YARD_NODE_NAME=n1", "YARD_SERVER_PORT=1", "YARD_SCHEDULER_CREATE_QUEUES=false",
+		"YARD_PPROF=127.0.0.1:6060", "YARD_WITNESS=/w", "YARD_RUNNER=x/1", "YARD_BIN=b", "YARD_TEST_RUNNER=1", "",
+	}
+	if err := checkEnvironment(fine); err != nil {
+		t.Error(err)
+	}
+	t.Setenv("YARD_NODE_NAM", "n1")
+	if _, err := Load(""); err == nil || !strings.Contains(err.Error(), "YARD_NODE_NAM ") {
+		t.Errorf("loaded with a misspelt variable: %v", err)
+	}
+}
+
+func TestDistance(t *testing.T) {
+	for _, tt := range []struct {
+		a, b string
+		want int
+	}{{"", "", 0}, {"abc", "abc", 0}, {"", "ab", 2}, {"abc", "", 3}, {"abc", "axc", 1}, {"abc", "bc", 1}, {"kitten", "sitting", 3}} {
+		if got := distance(tt.a, tt.b); got != tt.want {
+			t.Errorf("%q to %q: %d, want %d", tt.a, tt.b, got, tt.want)
+		}
+	}
+}
