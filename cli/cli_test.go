@@ -160,7 +160,7 @@ func TestRefusals(t *testing.T) {
 		code int
 		want string
 	}{
-		{"job retry x", 1, "job has not failed, so there is nothing to retry; look at how it stands with 'yardmaster job show' or 'yardmaster queue show'"},
+		{"job retry x", 1, "job has not failed, so there is nothing to retry; 'yardmaster job show' shows its state; to do the same once more, enqueue it anew"},
 		{"job rm x", 1, "job does not exist; 'yardmaster queue list' and 'yardmaster job list' show what there is"},
 		{"queue resume mail", 1, "yard is unavailable: no authority; 'yardmaster status' tells why; try again in 1s"},
 		{"health", 1, "node n2 is not ready: runner demo: exit status 3, node n3 is silent; 'yardmaster status' shows more"},
@@ -212,6 +212,7 @@ func TestUsage(t *testing.T) {
 		{"health --for tea", `--for is "tea"`},
 		{"worker", "--queue is not given"},
 		{"worker --queue mail --credits 0", "--credits is 0"},
+		{"worker --queue mail --queue _b", `--queue: queue name "_b"`},
 		{"node --edge-listen 9876", `--edge-listen is "9876": must be host:port`},
 	} {
 		got := runLine(t, "", strings.Fields(tt.line)...)

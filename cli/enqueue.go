@@ -47,7 +47,8 @@ gets the job. Whoever is not sure whether a job was accepted repeats it with the
 same --id and gets the same job.
 
 Numbers with a fraction reach Overhop workers as decimal text, 0.5 as "0.5",
-since Overhop's wire has no floats. RRQ runners get them as they are.`,
+because Overhop's wire has no floats; so do integers beyond 64 bits. RRQ runners
+get them as they are.`,
 		Example: `  yardmaster enqueue mail send --params '{"to":"ann"}'
   yardmaster enqueue mail send --params @mail.json --in 10m --id order-7
   echo '{"ms":500}' | yardmaster enqueue slow sleep --params - --wait`,

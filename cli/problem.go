@@ -13,13 +13,19 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// problem is an error as a person reads it: what was wrong, and what to do.
+// problem is an error as a person reads it: what was wrong, and what to do,
+// unless what was wrong says that itself.
 type problem struct {
 	what, do string
 	usage    bool // the command line itself was wrong
 }
 
-func (p *problem) Error() string { return p.what + "; " + p.do }
+func (p *problem) Error() string {
+	if p.do == "" {
+		return p.what
+	}
+	return p.what + "; " + p.do
+}
 
 // exitError ends the program with a code and without a word: what there was to
 // say is said.
@@ -103,11 +109,27 @@ var remedies = map[string]string{
 	"504": "it may have been done: look, or repeat it with the same --id",
 }
 
+// remediesByText are for refusals whose code says too little.
+var remediesByText = []struct{ text, do string }{
+	{job.ErrNotFailed.Error(), "'yardmaster job show' shows its state; to do the same once more, enqueue it anew"},
+	{"authority error", "'yardmaster snapshot' shows who holds the lease and until when"},
+	{"dispatch error: dispatch record not found", "'yardmaster exec' queues one with the command QueueDispatch; those that ended are forgotten in time"},
+	{"dispatch error: invalid transition", "a dispatch goes from pending to notified to delivered, and from either of the first two to failed"},
+	{"dispatch error: duplicate request id", "choose another request_id, or repeat the command as it was"},
+	{"dispatch error", "'yardmaster snapshot' shows the backlog"},
+}
+
 func explainRefusal(e *cluster.APIError) error {
 	if strings.Contains(e.Text, "; ") {
 		return &problem{what: e.Text[:strings.LastIndex(e.Text, "; ")], do: e.Text[strings.LastIndex(e.Text, "; ")+2:]}
 	}
 	p := &problem{what: e.Text, do: remedies[e.Code]}
+	for _, known := range remediesByText {
+		if strings.Contains(e.Text, known.text) {
+			p.do = known.do
+			return p
+		}
+	}
 	if p.do == "" {
 		p.do = "the refusal's code is " + e.Code
 	}

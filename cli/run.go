@@ -10,9 +10,11 @@ import (
 	"os"
 	"runtime/debug"
 	"strings"
+	"syscall"
 
 	"yardmaster/examples/runner/demo"
 	"yardmaster/examples/worker/worker"
+	"yardmaster/job"
 	"yardmaster/node"
 
 	"github.com/spf13/cobra"
@@ -60,7 +62,7 @@ YARD_<TABLE>_<KEY> override the file, and the flags below override both.`,
 		}
 		cfg, err := node.Load(config)
 		if err != nil {
-			return &problem{what: err.Error(), do: "correct the configuration; docs/configuration.md lists the keys"}
+			return configProblem(err)
 		}
 		if os.Getenv("GOGC") == "" {
 			debug.SetGCPercent(nodeGC)
@@ -100,11 +102,32 @@ func overrideNode(c *cobra.Command) error {
 	return nil
 }
 
-func nodeProblem(err error) error {
-	if err == nil || strings.Contains(err.Error(), "; ") {
-		return err
+// configProblem says where the keys are listed, unless the error says what
+// would be right.
+func configProblem(err error) error {
+	if strings.Contains(err.Error(), "; ") {
+		return &problem{what: err.Error()}
 	}
-	return &problem{what: err.Error(), do: "correct that and start the node again; what it has accepted is kept"}
+	return &problem{what: err.Error(), do: "correct the configuration; docs/configuration.md lists the keys"}
+}
+
+// nodeProblem says what to do about why a node ended. Its own errors often
+// know better, behind a semicolon.
+func nodeProblem(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case strings.Contains(err.Error(), "; "):
+		return &problem{what: err.Error()}
+	case portInUse(err):
+		return &problem{what: err.Error(), do: "another program listens there: stop it or choose another address"}
+	}
+	return &problem{what: err.Error(), do: "correct that and start the node again"}
+}
+
+// portInUse also knows the errors of the NATS server, which are but texts.
+func portInUse(err error) bool {
+	return errors.Is(err, syscall.EADDRINUSE) || strings.Contains(err.Error(), syscall.EADDRINUSE.Error())
 }
 
 // logger is a node's log; both words have been checked.
@@ -139,6 +162,11 @@ where to begin with a worker of your own.`,
   yardmaster worker --queue mail --addr 10.0.0.1:9876 --addr 10.0.0.2:9876`,
 		Args: args(),
 		RunE: func(c *cobra.Command, _ []string) error {
+			for _, queue := range o.Queues { // no node would ever take it
+				if err := job.ValidQueue(queue); err != nil {
+					return usage(c, "--queue: "+err.Error())
+				}
+			}
 			err := worker.Run(c.Context(), o, logger(a.Err, "info", "text"))
 			var wrong *worker.OptionError
 			if errors.As(err, &wrong) {
@@ -179,9 +207,21 @@ runner of your own.`,
 			if c.Flags().Changed("tcp-socket") {
 				given = []string{"--tcp-socket", socket}
 			}
-			return demo.Main(c.Context(), given)
+			return runnerProblem(demo.Main(c.Context(), given))
 		},
 	}
 	c.Flags().StringVar(&socket, "tcp-socket", "", "loopback `host:port` to listen on (default $"+demo.SocketEnv+")")
 	return c
+}
+
+func runnerProblem(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case strings.Contains(err.Error(), "; "):
+		return &problem{what: err.Error()}
+	case portInUse(err):
+		return &problem{what: err.Error(), do: "another program listens there: stop it or choose another port by --tcp-socket"}
+	}
+	return &problem{what: err.Error(), do: "'yardmaster runner --help' shows how it is used"}
 }

@@ -1,0 +1,105 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"yardmaster/cluster"
+	"yardmaster/job"
+	"yardmaster/ledger"
+)
+
+// The hint belongs to what was refused, not to the refusal's code alone.
+func TestExplainRefusal(t *testing.T) {
+	const jobHint = "yardmaster job show"
+	for _, tt := range []struct {
+		code, text, hint string
+	}{
+		{"409", (&ledger.LeaseHeldError{Owner: "n1"}).Error(), "who holds the lease"},
+		{"409", (&ledger.OwnerMismatchError{Owner: "n1"}).Error(), "who holds the lease"},
+		{"409", ledger.ErrNoLease.Error(), "who holds the lease"},
+		{"409", (&ledger.NotFoundError{RequestID: "r1"}).Error(), "QueueDispatch"},
+		{"409", (&ledger.TransitionError{RequestID: "r1", From: "pending", To: "delivered"}).Error(), "from pending to notified"},
+		{"409", (&ledger.JobsDispatchError{RequestID: "r1"}).Error(), "job cancel"},
+		{"409", ledger.ErrBacklogFull.Error(), "try again later"},
+		{"500", job.ErrNotFailed.Error(), "enqueue it anew"},
+		{"409", job.ErrNotActive.Error(), jobHint},
+		{"500", "disk is full", "the node's log"},
+	} {
+		got := explainRefusal(&cluster.APIError{Code: tt.code, Text: tt.text}).Error()
+		if !strings.HasPrefix(got, tt.text) || !strings.Contains(got, tt.hint) || strings.Count(got, "node's log") > 0 != (tt.hint == "the node's log") {
+			t.Errorf("%s: %q", tt.text, got)
+		}
+		if strings.Contains(tt.text, "error: ") && strings.Contains(got, jobHint) {
+			t.Errorf("%s is no job, but: %q", tt.text, got)
+		}
+	}
+}
+
+// A node's errors end in one way out: their own, or one that fits.
+func TestNodeProblem(t *testing.T) {
+	for _, tt := range []struct {
+		err  error
+		want string
+	}{
+		{nil, ""},
+		{errors.New("port is taken; choose another"), "port is taken; choose another"},
+		{fmt.Errorf("listen: %w", syscall.EADDRINUSE), "listen: address already in use; another program listens there: stop it or choose another address"},
+		{errors.New("disk is full"), "disk is full; correct that and start the node again"},
+	} {
+		got := ""
+		if err := nodeProblem(tt.err); err != nil {
+			got = (&app{}).explain(err).Error()
+		}
+		if got != tt.want {
+			t.Errorf("%v: %q, want %q", tt.err, got, tt.want)
+		}
+	}
+}
+
+// Real causes: each says once what to do.
+func TestProblems_Once(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	port := taken.Addr().String()
+	config := filepath.Join(t.TempDir(), "node.toml")
+	if err := os.WriteFile(config, []byte("[node]\nnom = \"x\"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range nodeFlags { // the flags set them; give them back afterwards
+		if f.variable != "" {
+			t.Setenv(f.variable, "")
+			os.Unsetenv(f.variable)
+		}
+	}
+	for line, want := range map[string]string{
+		"node --config " + config:     "unknown key node.nom; see docs/configuration.md for the keys there are\n",
+		"runner --tcp-socket " + port: "address already in use; another program listens there: stop it or choose another port by --tcp-socket\n",
+		"runner --tcp-socket nowhere": "; 'yardmaster runner --help' shows how it is used\n",
+		"node --raft-listen 127.0.0.1:0 --edge-listen 127.0.0.1:0 --log-level error --data-dir " + t.TempDir() + " --nats-listen " + port: "address already in use\"; another program listens there: stop it or choose another address by nats.listen\n",
+	} {
+		got := runLine(t, "", strings.Fields(line)...)
+		if got.code != 1 || !strings.HasSuffix(got.err, want) || strings.Count(got.err, "docs/configuration.md") > 1 || strings.Contains(got.err, "is kept") {
+			t.Errorf("%s: %d, %q", line, got.code, got.err)
+		}
+	}
+}
+
+// A misspelt variable is no silent default.
+func TestNode_Environment(t *testing.T) {
+	t.Setenv("YARD_NODE_NAM", "n1")
+	t.Setenv("YARD_NODE_DATA_DIR", t.TempDir())
+	got := runLine(t, "", "node")
+	if got.code != 1 || !strings.Contains(got.err, "YARD_NODE_NAM is no key of the configuration; did you mean YARD_NODE_NAME?") {
+		t.Errorf("%+v", got)
+	}
+}
