@@ -8,55 +8,10 @@ import (
 	"time"
 
 	"yardmaster/cluster"
+	"yardmaster/node"
 )
 
-// status is what the show needs of a node's answer.
-type status struct {
-	Members []struct {
-		Name  string `json:"name"`
-		State string `json:"state"`
-	} `json:"members"`
-	Authority struct {
-		Owner   string `json:"owner"`
-		Epoch   uint64 `json:"epoch"`
-		Expired bool   `json:"expired"`
-	} `json:"authority"`
-	Pools []struct {
-		Size int `json:"size"`
-		Up   int `json:"up"`
-	} `json:"pools"`
-	Workers struct {
-		Subscriptions int `json:"subscriptions"`
-	} `json:"workers"`
-	Readiness struct {
-		Ready   bool     `json:"ready"`
-		Reasons []string `json:"reasons"`
-	} `json:"readiness"`
-}
-
-// whole says what is missing, nil if nothing is.
-func (s *status) whole(members int) error {
-	up := 0
-	for _, m := range s.Members {
-		if m.State == "up" {
-			up++
-		}
-	}
-	if up < members {
-		return fmt.Errorf("%d of %d members are up", up, members)
-	}
-	for _, p := range s.Pools {
-		if p.Up < p.Size {
-			return fmt.Errorf("%d of %d runners are up", p.Up, p.Size)
-		}
-	}
-	if !s.Readiness.Ready {
-		return fmt.Errorf("not ready: %v", s.Readiness.Reasons)
-	}
-	return nil
-}
-
-func (y *yard) status(ctx context.Context, m *member) (s status, err error) {
+func (y *yard) status(ctx context.Context, m *member) (s node.Status, err error) {
 	err = ask(ctx, m, cluster.SubjectStatus, struct{}{}, &s)
 	return s, err
 }

@@ -136,7 +136,7 @@ func TestDemo_NodeFalls(t *testing.T) {
 	}
 	dir := t.TempDir()
 	_, err := demo.Run(t.Context(), demo.Options{Nodes: 1, Jobs: 20, Binary: script, Dir: dir})
-	if err == nil || !strings.Contains(err.Error(), "node n1 ended by itself (exit status 3)") || !strings.Contains(err.Error(), "no such luck") {
+	if err == nil || !strings.Contains(err.Error(), "node n1 has ended (exit status 3)") || !strings.Contains(err.Error(), "no such luck") {
 		t.Errorf("error %v", err)
 	}
 }

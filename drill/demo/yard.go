@@ -3,8 +3,6 @@ package demo
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +11,7 @@ import (
 	"time"
 
 	"yardmaster/cluster"
+	procs "yardmaster/drill/yard"
 	"yardmaster/internal/backoff"
 )
 
@@ -62,7 +61,7 @@ func layOut(o Options, dir string) (*yard, error) {
 		info, err := out.Stat()
 		y.terminal = err == nil && info.Mode()&os.ModeCharDevice != 0
 	}
-	addresses, err := freeAddresses(4 * o.Nodes)
+	addresses, err := procs.FreeAddresses(4 * o.Nodes)
 	if err != nil {
 		return nil, err
 	}
@@ -100,24 +99,6 @@ func (y *yard) config(m *member) string {
 	return b.String()
 }
 
-// freeAddresses finds loopback addresses below the ports that the kernel gives
-// to outgoing connections: those could be taken before our nodes listen.
-func freeAddresses(n int) ([]string, error) {
-	var found []string
-	for range 100 * n {
-		address := fmt.Sprintf("127.0.0.1:%d", 20000+rand.IntN(10000))
-		l, err := net.Listen("tcp", address)
-		if err != nil {
-			continue
-		}
-		defer l.Close() // only now: the same address must not be found twice
-		if found = append(found, address); len(found) == n {
-			return found, nil
-		}
-	}
-	return nil, fmt.Errorf("found only %d of %d free ports on 127.0.0.1 between 20000 and 30000", len(found), n)
-}
-
 // startNode starts a member, also one that ran before.
 func (y *yard) startNode(m *member) error {
 	p, err := start("node "+m.name, y.path(m.name+".log"), y.o.Binary, "node", "--config", y.path(m.name+".toml"))
@@ -146,7 +127,7 @@ func (y *yard) awaitReady(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			return s.whole(len(y.members))
+			return procs.Whole(&s, len(y.members))
 		})
 		if err != nil {
 			return err

@@ -196,7 +196,7 @@ func (y *Yard) AwaitReady(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			return whole(&s, len(y.Nodes))
+			return Whole(&s, len(y.Nodes))
 		})
 		if err != nil {
 			return err
@@ -205,8 +205,9 @@ func (y *Yard) AwaitReady(ctx context.Context) error {
 	return nil
 }
 
-// whole says what is missing; nil if nothing is.
-func whole(s *node.Status, members int) error {
+// Whole says what a ready yard of so many members is missing, as one node sees
+// it; nil if nothing is.
+func Whole(s *node.Status, members int) error {
 	up := 0
 	for _, m := range s.Members {
 		if m.State == "up" {
