@@ -122,7 +122,7 @@ func (n *Node) status(ctx context.Context) Status {
 		view := l.Snapshot(n.surroundings(l, look))
 		s.Backlog, s.Readiness.Readiness = view.Backlog, view.Readiness
 	})
-	s.Readiness.Dispatching = look.Error == "" && len(look.Reasons) == 0
+	s.Readiness.Dispatching = look.Error == "" && look.Dispatching
 	s.Readiness.Accepting = n.messages.Health(ctx) == nil && laneAnswers(s.Lanes)
 	up := map[string]string{}
 	for _, heard := range look.Nodes {

@@ -14,9 +14,12 @@ type Look struct {
 	Pending  uint64        `json:"pending"` // records heard of and not folded
 	Oldest   time.Duration `json:"oldest"`  // age of the oldest of them, in nanoseconds
 	Deferred bool          `json:"deferred"`
-	Reasons  []string      `json:"reasons"` // what stops folding or dispatching
-	Nodes    []NodeStatus  `json:"nodes"`
-	Error    string        `json:"error,omitempty"` // why there is no look
+	// Dispatching tells that jobs are started. A lane in trouble stops only
+	// what lies in it.
+	Dispatching bool         `json:"dispatching"`
+	Reasons     []string     `json:"reasons"` // what is not as it should be
+	Nodes       []NodeStatus `json:"nodes"`
+	Error       string       `json:"error,omitempty"` // why there is no look
 }
 
 // NodeStatus is a member as the authority hears it.
@@ -61,7 +64,7 @@ func (s *Scheduler) Look(ctx context.Context) (Look, error) {
 }
 
 func (m *mind) look(now time.Time) Look {
-	l := Look{Epoch: m.epoch, Reasons: []string{}}
+	l := Look{Epoch: m.epoch, Dispatching: m.blocked == "" && m.trusted().After(now), Reasons: []string{}}
 	if m.unmade != "" {
 		l.Reasons = append(l.Reasons, m.unmade)
 	}
