@@ -14,5 +14,7 @@
 //     gives it to somebody else. Make the effect repeatable, or let your
 //     database refuse a lower q.Fence than it has seen for the same job.
 //   - When ctx ends, the job is no longer yours: stop.
+//   - Numbers of the params that have a fraction, or more than 64 bits, arrive
+//     as decimal text ("0.5"): Overhop's wire has no floats.
 //   - An error means "try again later"; [overhop.FailError] says more.
 package worker

@@ -50,6 +50,13 @@ func (o *Options) validate() error {
 	case o.FailRate < 0 || o.FailRate > 1:
 		return &OptionError{"fail-rate", fmt.Sprintf("is %g: must be 0 to 1", o.FailRate)}
 	}
+	seen := map[string]bool{}
+	for _, queue := range o.Queues {
+		if seen[queue] {
+			return &OptionError{"queue", fmt.Sprintf("names %q twice", queue)}
+		}
+		seen[queue] = true
+	}
 	return nil
 }
 

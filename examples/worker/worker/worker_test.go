@@ -119,6 +119,12 @@ func TestRun_Options(t *testing.T) {
 			t.Errorf("%s: %v", flag, err)
 		}
 	}
+	twice := good
+	twice.Queues = []string{"q", "p", "q"}
+	var wrong *OptionError
+	if err := Run(t.Context(), twice, log); !errors.As(err, &wrong) || wrong.Flag != "queue" {
+		t.Errorf("a queue twice: %v", err)
+	}
 	ended, stop := context.WithCancel(t.Context())
 	stop()
 	if err := Run(ended, good, log); err != nil {
