@@ -3,7 +3,6 @@ package demo
 import (
 	"fmt"
 	"sync"
-	"syscall"
 	"time"
 
 	procs "yardmaster/drill/yard"
@@ -33,7 +32,7 @@ func (p *process) kill() {
 // ask asks the process to stop.
 func (p *process) ask() {
 	p.want()
-	_ = p.Signal(syscall.SIGTERM) // stop says it again and waits
+	p.Term()
 }
 
 // stop waits until the process has ended, and kills it when it takes too long.

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -20,6 +21,7 @@ type Process struct {
 	cmd  *exec.Cmd
 	done chan struct{} // closed when it has ended
 	err  error         // how it ended; valid after done
+	once sync.Once     // for Term
 }
 
 // StartProcess starts a program with env added to our environment. It stands
@@ -60,10 +62,16 @@ func (p *Process) Kill() {
 	<-p.done
 }
 
-// Stop asks the process to end, and kills it when that takes longer than
-// within.
+// Term asks the process to end, once only: asked twice, it would end at once
+// and leave its work as it is.
+func (p *Process) Term() {
+	p.once.Do(func() { _ = p.cmd.Process.Signal(syscall.SIGTERM) }) // as above
+}
+
+// Stop asks the process to end, unless it was asked, and kills it when that
+// takes longer than within.
 func (p *Process) Stop(within time.Duration) {
-	_ = p.cmd.Process.Signal(syscall.SIGTERM) // as above
+	p.Term()
 	late := time.NewTimer(within)
 	defer late.Stop()
 	select {

@@ -13,7 +13,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"yardmaster/cluster"
@@ -280,7 +279,7 @@ func (y *Yard) CPU() (sum time.Duration) {
 func (y *Yard) Stop() {
 	for _, n := range y.Nodes {
 		if n.Process != nil {
-			_ = n.Signal(syscall.SIGTERM) // Process.Stop says it again and waits
+			n.Term()
 		}
 	}
 	for _, n := range y.Nodes {
