@@ -44,6 +44,10 @@ func socketOf(args []string, socket string) string {
 	return socket
 }
 
+// hang waits for ever, in a way that a program without cgo does not take for a
+// deadlock of its own.
+func hang() { <-time.NewTimer(24 * time.Hour).C }
+
 // playRunner is a runner with every vice there is.
 func playRunner(mode, socket string) {
 	switch mode {
@@ -51,7 +55,7 @@ func playRunner(mode, socket string) {
 		fmt.Fprintln(os.Stderr, "no configuration")
 		os.Exit(3)
 	case "never-binds":
-		select {}
+		hang()
 	case "daemon": // leaves the listening to a process out of its group
 		child := exec.Command(os.Args[0], socketArg, socket)
 		child.Env = append(os.Environ(), runnerMode+"=good")
@@ -59,7 +63,7 @@ func playRunner(mode, socket string) {
 		if err := child.Start(); err != nil {
 			panic(err)
 		}
-		select {}
+		hang()
 	case "elsewhere":
 		socket = "127.0.0.1:0"
 	case "ignores-term":
@@ -103,7 +107,7 @@ func handle(ctx context.Context, r *rrq.Request) rrq.Outcome {
 		<-ctx.Done()
 		return success
 	case "hang":
-		select {}
+		hang()
 	case "crash":
 		os.Exit(7)
 	case "exit0":
