@@ -111,18 +111,22 @@ func configProblem(err error) error {
 	return &problem{what: err.Error(), do: "correct the configuration; docs/configuration.md lists the keys"}
 }
 
-// nodeProblem says what to do about why a node ended. Its own errors often
-// know better, behind a semicolon.
 func nodeProblem(err error) error {
+	return endProblem(err, "address", "correct that and start the node again")
+}
+
+// endProblem says what to do about why a node or a runner ended. Their own
+// errors often know better, behind a semicolon.
+func endProblem(err error, another, otherwise string) error {
 	switch {
 	case err == nil:
 		return nil
 	case strings.Contains(err.Error(), "; "):
 		return &problem{what: err.Error()}
 	case portInUse(err):
-		return &problem{what: err.Error(), do: "another program listens there: stop it or choose another address"}
+		return &problem{what: err.Error(), do: "another program listens there: stop it or choose another " + another}
 	}
-	return &problem{what: err.Error(), do: "correct that and start the node again"}
+	return &problem{what: err.Error(), do: otherwise}
 }
 
 // portInUse also knows the errors of the NATS server, which are but texts.
@@ -215,13 +219,5 @@ runner of your own.`,
 }
 
 func runnerProblem(err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case strings.Contains(err.Error(), "; "):
-		return &problem{what: err.Error()}
-	case portInUse(err):
-		return &problem{what: err.Error(), do: "another program listens there: stop it or choose another port by --tcp-socket"}
-	}
-	return &problem{what: err.Error(), do: "'yardmaster runner --help' shows how it is used"}
+	return endProblem(err, "port by --tcp-socket", "'yardmaster runner --help' shows how it is used")
 }

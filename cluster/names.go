@@ -62,7 +62,6 @@ const (
 	HeaderFirst      = "Yard-First"       // number of a tale's first entry
 	HeaderCount      = "Yard-Count"       // how many entries a tale holds
 	HeaderLanes      = "Yard-Lanes"       // folded positions of the lanes
-	HeaderEpoch      = "Yard-Epoch"       // of the authority that wrote it
 	HeaderNode       = "Yard-Node"        // which node answers
 	HeaderRetryAfter = "Yard-Retry-After" // milliseconds until another try makes sense
 

@@ -155,12 +155,17 @@ func (c *conn) handleJob(ctx context.Context, p overhop.Raw) (overhop.Raw, error
 	return overhop.AppendValue(nil, c.s.record(&v)), nil
 }
 
-func (c *conn) handleRmJob(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
+// named finds the job that a request names and nothing else.
+func (c *conn) named(ctx context.Context, p overhop.Raw) (job.View, error) {
 	name, err := overhop.ParseJobRef(p)
 	if err != nil {
-		return nil, err
+		return job.View{}, err
 	}
-	v, err := c.must(ctx, name)
+	return c.must(ctx, name)
+}
+
+func (c *conn) handleRmJob(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
+	v, err := c.named(ctx, p)
 	if err != nil {
 		return nil, err
 	}
@@ -218,11 +223,7 @@ func (c *conn) handleCancel(ctx context.Context, p overhop.Raw) (overhop.Raw, er
 }
 
 func (c *conn) handleRetryJob(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
-	name, err := overhop.ParseJobRef(p)
-	if err != nil {
-		return nil, err
-	}
-	v, err := c.must(ctx, name)
+	v, err := c.named(ctx, p)
 	if err != nil {
 		return nil, err
 	}
