@@ -117,7 +117,7 @@ func (l *Ledger) late(r *record, e *End) Ended {
 // again lines the job up for another dispatch. A given-back attempt does not
 // count.
 func (l *Ledger) again(r, next *record, e *End) {
-	next.flags &^= redelivered
+	next.flags &^= redelivered | moved
 	if e.Next == job.Back {
 		next.attempt--
 		next.flags |= redelivered
@@ -173,14 +173,15 @@ func (l *Ledger) move(c *MoveDispatch) Result {
 		return Result{Err: job.ErrLeaseLost}
 	}
 	next := *r
-	moved := *r.run
-	moved.hand = l.jobs.internHand(hand{node: c.Node, channel: c.Channel, incarnation: c.Incarnation})
-	if *moved.hand == *r.run.hand { // the same command again
+	run := *r.run
+	run.hand = l.jobs.internHand(hand{node: c.Node, channel: c.Channel, incarnation: c.Incarnation})
+	if *run.hand == *r.run.hand { // the same command again
 		return Result{State: job.Active}
 	}
-	next.run = &moved
+	next.run = &run
+	next.flags |= moved
 	l.put(r, &next)
-	l.outbox.emit(Event{Kind: WorkerRecovered, A: moved.channel, B: "resumed"})
+	l.outbox.emit(Event{Kind: WorkerRecovered, A: run.channel, B: "resumed"})
 	return Result{State: job.Active}
 }
 

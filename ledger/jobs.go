@@ -36,6 +36,7 @@ const (
 	redelivered flags = 1 << iota // an earlier dispatch of this attempt was given back
 	cancelling                    // a caller cancelled it while it ran
 	malformed                     // its record cannot be a job
+	moved                         // its dispatch's worker brought it to the node where it is
 )
 
 // options is what few jobs ask for; nil for the others.

@@ -111,13 +111,14 @@ type Active struct {
 	Started     time.Time
 	Losses      uint32
 	Cancelling  bool
+	Moved       bool // its worker brought it to Node: it cannot be begun there
 }
 
 func (r *record) activeView() Active {
 	a := Active{
 		Waiting: r.waiting(), Node: r.run.node, Incarnation: r.run.incarnation, Channel: r.run.channel,
 		Fence: r.run.fence, Epoch: r.run.epoch, Started: time.Unix(0, r.run.started),
-		Losses: uint32(r.losses), Cancelling: r.flags&cancelling != 0,
+		Losses: uint32(r.losses), Cancelling: r.flags&cancelling != 0, Moved: r.flags&moved != 0,
 	}
 	a.Attempt = r.attempt
 	return a

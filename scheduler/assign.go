@@ -170,10 +170,16 @@ func (m *mind) refused(n *node, f *flight, batch uint64) {
 // gets the assignment again as soon as it is heard of.
 func (m *mind) adoptFlight(a ledger.Active) *flight {
 	kind, key, worker := splitChannel(a.Channel, a.Queue)
-	return &flight{
+	f := &flight{
 		node: a.Node, incarnation: a.Incarnation, kind: kind, cancelled: a.Cancelling,
 		assignment: m.assignment(&a.Waiting, roomKey{kind, key}, worker, a.Fence),
 	}
+	if a.Moved {
+		// Its worker may still be on the way to the node; an order to begin
+		// would have it run twice.
+		f.assignment.Started, f.movedAt = a.Started, m.began
+	}
+	return f
 }
 
 // splitChannel takes a channel apart: "overhop/<wid>" or

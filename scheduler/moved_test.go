@@ -166,3 +166,48 @@ func TestMoved_FormerNodesAnswerIsNotHeard(t *testing.T) {
 		})
 	}
 }
+
+// A new authority does not know whether the worker has got as far as the node
+// that its dispatch was moved to. It must not have it begun there.
+func TestMoved_IsNotBegunByTheNextAuthority(t *testing.T) {
+	inMove(t, func(y *yard, n1, n2 *fakeNode, a job.Assignment) {
+		n2.offer(job.Overhop, "mail", "w2", 4)
+		y.move(a)
+		y.end()
+		sent := len(y.fleet.orders())
+		y.begin()
+		y.pass(3 * time.Second)
+		orders := y.fleet.orders()[sent:]
+		if len(orders) < 2 {
+			t.Errorf("n2 was asked %d times whether it has the dispatch", len(orders))
+		}
+		for _, o := range orders {
+			if o.node != "n2" || o.N != a.N || o.Started.IsZero() {
+				t.Errorf("sent to %s: %+v", o.node, o.Assignment)
+			}
+		}
+		if begun := n2.startedNow(); len(begun) > 0 {
+			t.Errorf("n2 began %+v", begun)
+		}
+		n2.bring(a)
+		y.pass(15 * time.Second)
+		if y.state(a.Job) != job.Active || y.counts().Failed != 0 {
+			t.Errorf("the job is %s, %+v", y.state(a.Job), y.counts())
+		}
+	})
+}
+
+// A dispatch that is placed anew has not moved, whatever became of the one
+// before.
+func TestMoved_IsOverWithTheDispatch(t *testing.T) {
+	inMove(t, func(y *yard, n1, n2 *fakeNode, a job.Assignment) {
+		y.move(a)
+		n2.look(func() { n2.fleet.count(&a, -1); n2.work = forever })
+		y.until("it runs again", func() bool { view, _ := y.find(a.Job); return view.Dispatches == 2 && view.State == job.Active })
+		y.raft.View(func(l *ledger.Ledger) {
+			if d, ok := l.Dispatch(a.Job, 2); !ok || d.Moved {
+				t.Errorf("the second dispatch: %+v, %t", d, ok)
+			}
+		})
+	})
+}
