@@ -136,6 +136,8 @@ func holds(l *Ledger) error {
 			return fmt.Errorf("job %s waits as dispatch %d, due in %s", id, r.n, time.Duration(r.due-l.now))
 		case r.state == job.Active && (r.run == nil || r.attempt == 0 || r.attempt > r.n):
 			return fmt.Errorf("job %s is active: %+v", id, r)
+		case r.state != job.Active && r.flags&moved != 0:
+			return fmt.Errorf("job %s is %s, and its dispatch has moved", id, r.state)
 		}
 		switch r.state {
 		case job.Waiting:
