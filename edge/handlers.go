@@ -130,6 +130,9 @@ func (c *conn) answerErr(e overhop.Envelope, err error) {
 		err = &job.UnavailableError{Reason: "the yard did not answer in time", RetryAfter: time.Second}
 	}
 	code, message, details := refusal(err)
+	if e.T == overhop.TLsJob && code == overhop.CodeResultTooLarge { // a page's bodies
+		code = overhop.CodeResponseTooLarge
+	}
 	if unforeseen(err) {
 		c.s.log.Warn("edge could not do what a client asked", "t", e.T, "error", err)
 		switch {

@@ -219,6 +219,9 @@ func (c *conn) beatAll(b overhop.Beat) (overhop.Raw, error) {
 	out := overhop.AppendStr(overhop.AppendMap(nil, 1), "jobs")
 	out = overhop.AppendArray(out, b.Jobs.Len())
 	for item := range b.Jobs.Items() {
+		if len(out) > c.s.cfg.Wire.MaxEnvelope { // the answer can be many times the question
+			return nil, &codeError{overhop.CodeResponseTooLarge, "too many jobs for one BEAT"}
+		}
 		h, err := overhop.ParseHeld(item)
 		if err != nil {
 			return nil, err
@@ -317,7 +320,7 @@ func (c *conn) startFail(e overhop.Envelope) error {
 	}
 	fault := &job.Fault{Message: m.Message, Type: m.Type, Code: m.Code}
 	if len(m.Details) > 0 {
-		fault.Details = json.RawMessage(overhop.AppendLossyJSON(nil, m.Details))
+		fault.Details = lossyJSON(m.Details)
 	}
 	c.end(e.RID, m.Held, m.Credits, func(d *dispatch) job.Outcome {
 		o := job.Outcome{Status: job.Error, Started: true, Fault: fault, Final: !m.Retry, RetryAfter: m.RetryAfter}
@@ -329,6 +332,11 @@ func (c *conn) startFail(e overhop.Envelope) error {
 		return o
 	})
 	return nil
+}
+
+func lossyJSON(r overhop.Raw) json.RawMessage {
+	defer takeTurn(r)()
+	return overhop.AppendLossyJSON(nil, r)
 }
 
 // end takes the end of a dispatch and answers when it is committed. A worker
@@ -412,6 +420,7 @@ func value(r overhop.Raw) job.Value {
 	if r.IsNil() {
 		return job.Value{}
 	}
+	defer takeTurn(r)()
 	text, err := overhop.AppendJSON(nil, r)
 	if errors.Is(err, overhop.ErrBinary) {
 		return job.Value{Msgpack: true, Data: append([]byte(nil), r...)}

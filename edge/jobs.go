@@ -3,6 +3,7 @@ package edge
 import (
 	"bytes"
 	"context"
+	"runtime"
 	"slices"
 
 	"yardmaster/edge/overhop"
@@ -140,7 +141,23 @@ func mapParams(payload overhop.Raw) ([]byte, error) {
 	if payload.Kind() != overhop.KindMap {
 		return nil, nil
 	}
+	defer takeTurn(payload)()
 	return overhop.AppendJSON(nil, payload)
+}
+
+// Values from largeValue bytes on become JSON few at a time: a hostile one
+// takes many times its size while that goes on.
+const largeValue = 256 << 10
+
+var largeValues = make(chan struct{}, runtime.GOMAXPROCS(0))
+
+// takeTurn waits until r may become JSON; done lets the next one.
+func takeTurn(r overhop.Raw) (done func()) {
+	if len(r) < largeValue {
+		return func() {}
+	}
+	largeValues <- struct{}{}
+	return func() { <-largeValues }
 }
 
 func (c *conn) handleJob(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {

@@ -162,40 +162,60 @@ func TestAppendQuest_NotSendable(t *testing.T) {
 	}
 }
 
-// Whatever comes in a payload, parsing it ends with a value or a violation.
+// Whatever comes in a payload, parsing it ends with a value or a violation,
+// and costs memory in proportion to its size.
 func FuzzRequests(f *testing.F) {
 	f.Add(AppendValue(nil, Fields{"q": "jobs", "credits": 1, "sid": "7b3c6a52-4f6e-4a51-9c1e-1d1a3a2b4c5d", "jid": "q:1", "tok": []byte{1}}))
 	f.Add(AppendValue(nil, Fields{"lines": []any{"a", Fields{"msg": "b"}}, "jobs": []any{1}, "error": Fields{"message": "m"}, "config": Fields{}}))
+	f.Add(AppendValue(nil, Fields{"q": "q", "trace": map[string]string{"a": "b"}, "statuses": []any{"new"}, "timeout_ms": 1, "ext": []any{Delivery}}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if Check(b) != nil || Raw(b).Kind() != KindMap {
 			return
 		}
-		p := Raw(b)
-		parse := func(err error) {
-			var v *Violation
-			if err != nil && !errors.As(err, &v) {
-				t.Fatalf("%x gave %v, which is no violation", b, err)
-			}
-		}
-		_ = parseHello(p)
-		_ = parseErr(p)
-		parse(second(ParseQueueName(p)))
-		parse(second(ParseSubscribe(p)))
-		parse(second(ParseCredit(p)))
-		parse(second(ParseUnsubscribe(p)))
-		parse(second(ParseAddQueue(p)))
-		parse(second(ParseEnqueue(p, true)))
-		parse(second(ParseListJobs(p)))
-		parse(second(ParseHeld(p)))
-		parse(second(ParseNack(p)))
-		parse(second(ParseBeat(p)))
-		parse(second(ParseProgress(p)))
-		parse(second(ParseLog(p)))
-		parse(second(ParseDone(p)))
-		parse(second(ParseFail(p)))
-		parse(second(ParseGoodbye(p)))
-		parse(second(ParseQuest(p)))
+		parseAll(t, b)
 	})
 }
 
-func second[T any](_ T, err error) error { return err }
+// parseAll reads p as the payload of every message there is.
+func parseAll(t testing.TB, p Raw) {
+	parse := func(err error) {
+		var v *Violation
+		if err != nil && !errors.As(err, &v) {
+			t.Fatalf("%x gave %v, which is no violation", p[:min(len(p), 100)], err)
+		}
+	}
+	_ = parseHello(p)
+	_ = parseErr(p)
+	parse(ParseEmpty(p))
+	parse(second(ParseQueueName(p)))
+	parse(second(ParseSubscribe(p)))
+	parse(second(ParseCredit(p)))
+	parse(second(ParseUnsubscribe(p)))
+	parse(second(ParseAddQueue(p)))
+	parse(second(ParseEnqueue(p, true)))
+	parse(second(ParseEnqueue(p, false)))
+	parse(second(ParseJobRef(p)))
+	parse(second(ParseListJobs(p)))
+	parse(second(ParseHeld(p)))
+	parse(second(ParseNack(p)))
+	b, err := ParseBeat(p)
+	for item := range b.Jobs.Items() {
+		if err == nil {
+			_, err = ParseHeld(item)
+		}
+	}
+	parse(err)
+	parse(second(ParseProgress(p)))
+	parse(second(ParseLog(p)))
+	parse(second(ParseDone(p)))
+	parse(second(ParseFail(p)))
+	parse(third(ParseAwait(p)))
+	parse(second(ParseGoodbye(p)))
+	parse(third(ParseCancel(p)))
+	parse(third(ParseClrQueue(p)))
+	parse(third(ParseObliterate(p)))
+	parse(second(ParseQuest(p)))
+}
+
+func second[T any](_ T, err error) error        { return err }
+func third[T, U any](_ T, _ U, err error) error { return err }

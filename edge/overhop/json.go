@@ -7,7 +7,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"math"
+	"math/bits"
 	"slices"
 	"strconv"
 	"unicode/utf8"
@@ -47,7 +49,9 @@ type jsonWriter struct {
 	pairs []writtenPair
 }
 
-type writtenPair struct{ key, out, end int } // key in src; the pair's bytes in out
+// writtenPair is a pair's key in src and its bytes in out. Neither is ever
+// beyond 4 GiB, and a client may send millions of pairs.
+type writtenPair struct{ key, out, end uint32 }
 
 // value writes the value at at and gives its end. It visits every byte once,
 // however deep it is nested.
@@ -92,15 +96,16 @@ func (w *jsonWriter) array(at int, n uint64) int {
 func (w *jsonWriter) object(at int, n uint64) int {
 	w.out = append(w.out, '{')
 	mine := len(w.pairs)
+	w.pairs = slices.Grow(w.pairs, int(n)) // they are there: src has been checked
 	for i := range n {
 		if i > 0 {
 			w.out = append(w.out, ',')
 		}
-		pair := writtenPair{key: at, out: len(w.out)}
+		pair := writtenPair{key: uint32(at), out: uint32(len(w.out))}
 		at = w.value(at)
 		w.out = append(w.out, ':')
 		at = w.value(at)
-		pair.end = len(w.out)
+		pair.end = uint32(len(w.out))
 		w.pairs = append(w.pairs, pair)
 	}
 	w.dropRepeated(w.pairs[mine:])
@@ -131,24 +136,40 @@ func (w *jsonWriter) dropRepeated(pairs []writtenPair) {
 			w.out[end] = ','
 			end++
 		}
-		end += copy(w.out[end:], w.out[p.out:p.end])
+		end += uint32(copy(w.out[end:], w.out[p.out:p.end]))
 	}
 	w.out = w.out[:end]
 }
 
+// repeats tells whether a key comes twice. Many keys are looked up in a table
+// of a few bytes each, probed onwards from a hash that no client can foresee.
 func (w *jsonWriter) repeats(pairs []writtenPair) bool {
-	if len(pairs) > 16 {
-		seen := make(map[string]struct{}, len(pairs))
-		for _, p := range pairs {
-			seen[string(w.key(p))] = struct{}{}
+	if len(pairs) <= 16 {
+		for i, p := range pairs {
+			for _, q := range pairs[:i] {
+				if bytes.Equal(w.key(p), w.key(q)) {
+					return true
+				}
+			}
 		}
-		return len(seen) < len(pairs)
+		return false
 	}
+	seed := maphash.MakeSeed()
+	table := make([]uint32, 1<<bits.Len(uint(len(pairs)*3/2))) // of indices into pairs, from 1
 	for i, p := range pairs {
-		for _, q := range pairs[:i] {
-			if bytes.Equal(w.key(p), w.key(q)) {
+		key := w.key(p)
+		at := maphash.Bytes(seed, key)
+		for {
+			at %= uint64(len(table))
+			other := table[at]
+			if other == 0 {
+				table[at] = uint32(i + 1)
+				break
+			}
+			if bytes.Equal(w.key(pairs[other-1]), key) {
 				return true
 			}
+			at++
 		}
 	}
 	return false

@@ -350,12 +350,22 @@ func (r *reading) uuid(name string, v Raw) string {
 	return id.String()
 }
 
+// maxTexts is the most entries of a map of texts: each costs many times its
+// size in a frame.
+const maxTexts = 64
+
 func (r *reading) optTexts(name string, v Raw) map[string]string {
 	if len(v) == 0 {
 		return nil
 	}
 	if v.Kind() != KindMap {
 		r.wrong(name, "a map of strings", v)
+	}
+	if v.Len() > maxTexts {
+		if r.err == nil {
+			r.err = &Violation{fmt.Sprintf("%s has %d entries, must have at most %d", name, v.Len(), maxTexts)}
+		}
+		return nil
 	}
 	texts := make(map[string]string)
 	for key, value := range v.Pairs() {
