@@ -49,6 +49,7 @@ const (
 	CodeProtocolViolation Code = "PROTOCOL_VIOLATION"
 	CodeRegisterTimeout   Code = "REGISTER_TIMEOUT"
 	CodeConnectionTimeout Code = "CONNECTION_TIMEOUT"
+	CodeUnauthorized      Code = "UNAUTHORIZED"
 
 	CodeQueueNotFound       Code = "QUEUE_NOT_FOUND"
 	CodeSystemQueue         Code = "SYSTEM_QUEUE_FORBIDDEN"

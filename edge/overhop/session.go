@@ -1,6 +1,8 @@
 package overhop
 
 import (
+	"crypto/sha256"
+	"crypto/subtle"
 	"fmt"
 	"time"
 )
@@ -22,9 +24,14 @@ func (l Lifetimes) Cadence() time.Duration { return min(l.Unhelloed, l.Unregiste
 //	  │ Unhelloed       │ Unregistered: IDENT
 //	  ▼                 ▼ Ident
 //	closed silently   CONNECTION_TIMEOUT
+//
+// Whether HELLO brought the token shows at REGISTER only: that a client may not
+// register is REGISTER's answer.
 type Session struct {
 	life   Lifetimes
+	token  string // asked of HELLO; empty: none
 	state  state
+	barred bool      // its HELLO did not bring the token
 	since  time.Time // the connection's begin, then HELLO's arrival
 	answer time.Time // IDENT's deadline; zero: not asked
 
@@ -42,6 +49,10 @@ const (
 
 // NewSession begins at the connection's accept.
 func NewSession(life Lifetimes, now time.Time) *Session { return &Session{life: life, since: now} }
+
+// RequireToken lets only clients register whose HELLO brings this token; an
+// empty one is asked of nobody. It is to be called before the first Step.
+func (s *Session) RequireToken(token string) { s.token = token }
 
 // Do is what a server has to do next.
 type Do uint8
@@ -92,8 +103,17 @@ func (s *Session) Step(e Envelope, now time.Time) Step {
 		return refuse(CodeProtocolViolation, "first message must be HELLO (t=%d), not t=%d", THello, e.T)
 	}
 	s.Hello = parseHello(e.P)
+	s.barred = s.token != "" && !s.proves(e.P.Get("token"))
 	s.state, s.since = helloed, now
 	return Step{Do: DoHi}
+}
+
+// proves tells the right token. It takes as long for a wrong one, and for one of
+// another length; what is no text is a wrong one.
+func (s *Session) proves(given Raw) bool {
+	text, _ := given.Text()
+	want, got := sha256.Sum256([]byte(s.token)), sha256.Sum256(text)
+	return subtle.ConstantTimeCompare(want[:], got[:]) == 1
 }
 
 func (s *Session) register(e Envelope, now time.Time) Step {
@@ -105,6 +125,9 @@ func (s *Session) register(e Envelope, now time.Time) Step {
 	}
 	if !s.answer.IsZero() && !now.Before(s.answer) {
 		return refuse(CodeRegisterTimeout, "REGISTER came after IDENT's deadline")
+	}
+	if s.barred {
+		return refuse(CodeUnauthorized, "this node asks for a token: HELLO must carry the right one as %q", "token")
 	}
 	s.state = registered
 	return Step{Do: DoRegister}

@@ -1,6 +1,7 @@
 package overhop
 
 import (
+	"strings"
 	"testing"
 	"time"
 )
@@ -50,6 +51,48 @@ func TestSessionOrder(t *testing.T) {
 				t.Errorf("got %+v, want %v %s", step, c.want, c.code)
 			}
 		})
+	}
+}
+
+// A client without the right token is heard and answered until it wants to
+// register.
+func TestSessionToken(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		token string
+		hello Fields
+		code  Code
+	}{
+		{"right", "sesame", Fields{"token": "sesame"}, ""},
+		{"none", "sesame", nil, CodeUnauthorized},
+		{"empty", "sesame", Fields{"token": ""}, CodeUnauthorized},
+		{"beginning", "sesame", Fields{"token": "sesam"}, CodeUnauthorized},
+		{"other", "sesame", Fields{"token": "sesamf"}, CodeUnauthorized},
+		{"bytes", "sesame", Fields{"token": []byte("sesame")}, CodeUnauthorized},
+		{"number", "7", Fields{"token": 7}, CodeUnauthorized},
+		{"list", "sesame", Fields{"token": []any{"sesame"}}, CodeUnauthorized},
+		{"not asked", "", Fields{"token": 7}, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := NewSession(life, epoch)
+			s.RequireToken(c.token)
+			if step := s.Step(message(THello, c.hello), epoch); step.Do != DoHi {
+				t.Errorf("HELLO: %+v, want HI", step)
+			}
+			step := s.Step(message(TRegister, nil), epoch)
+			if step.Code != c.code || s.Registered() != (c.code == "") || (c.code != "") != (step.Do == DoRefuse) {
+				t.Errorf("REGISTER: %+v, registered: %t", step, s.Registered())
+			}
+			if c.token != "" && strings.Contains(step.Message, c.token) {
+				t.Errorf("the token is told: %q", step.Message)
+			}
+		})
+	}
+	s := NewSession(life, epoch)
+	s.RequireToken("sesame")
+	s.Step(message(THello, nil), epoch)
+	if step := s.Step(message(TPing, nil), epoch); step.Code != CodeProtocolViolation {
+		t.Errorf("PING before REGISTER: %+v", step)
 	}
 }
 
