@@ -149,7 +149,7 @@ func mapParams(payload overhop.Raw) ([]byte, error) {
 // takes many times its size while that goes on.
 const largeValue = 256 << 10
 
-var largeValues = make(chan struct{}, runtime.GOMAXPROCS(0))
+var largeValues = make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))
 
 // takeTurn waits until r may become JSON; done lets the next one.
 func takeTurn(r overhop.Raw) (done func()) {

@@ -8,9 +8,9 @@ import (
 
 // Sizes of what may wait for a client to read, in bytes.
 const (
-	readPause  = 1 << 20 // more than this, and its next request is not read
-	questLimit = 4 << 20 // more than this, and it gets no further QUEST
-	pushLimit  = 8 << 20 // more than this, and it is cut off
+	readPause  = 256 << 10 // more than this, and its next request is not read
+	questLimit = 4 << 20   // more than this, and it gets no further QUEST
+	pushLimit  = 8 << 20   // more than this, and it is cut off
 )
 
 // maxSlots is how many answers of one connection may be outstanding before its

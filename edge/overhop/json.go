@@ -28,7 +28,7 @@ func AppendJSON(b []byte, r Raw) ([]byte, error) {
 	if r.HasBinary() {
 		return b, ErrBinary
 	}
-	w := jsonWriter{out: b, src: r}
+	w := jsonWriter{out: slices.Grow(b, len(r)+len(r)/2), src: r}
 	w.value(0)
 	return w.out, nil
 }
