@@ -331,6 +331,8 @@ var refusals = [...]struct {
 	{job.ErrJobNotFound, overhop.CodeJobNotFound},
 	{job.ErrNotRemovable, overhop.CodeJobNotRemovable},
 	{job.ErrNotActive, overhop.CodeJobNotActive},
+	{job.ErrNotFailed, overhop.CodeJobNotActive},
+	{job.ErrMalformed, overhop.CodeInvalidJobPayload},
 	{job.ErrJobEnded, overhop.CodeAlreadyTerminal},
 	{job.ErrLeaseLost, overhop.CodeLeaseLost},
 	{job.ErrTooLarge, overhop.CodeResultTooLarge},
@@ -340,6 +342,11 @@ var refusals = [...]struct {
 // refusal is an error in the wire's words. One that nobody foresaw is the
 // yard's own failure, JOB_PERSISTENCE_ERROR.
 func refusal(err error) (code overhop.Code, message string, details overhop.Fields) {
+	var more *detailedError
+	if errors.As(err, &more) {
+		code, message, _ = refusal(more.error)
+		return code, message, more.details
+	}
 	for _, r := range refusals {
 		if errors.Is(err, r.err) {
 			return r.code, err.Error(), nil
@@ -372,3 +379,11 @@ type codeError struct {
 }
 
 func (e *codeError) Error() string { return e.message }
+
+// detailedError adds to a refusal what a program may want to know.
+type detailedError struct {
+	error
+	details overhop.Fields
+}
+
+func (e *detailedError) Unwrap() error { return e.error }

@@ -219,8 +219,8 @@ func (c *conn) beatAll(b overhop.Beat) (overhop.Raw, error) {
 	out := overhop.AppendStr(overhop.AppendMap(nil, 1), "jobs")
 	out = overhop.AppendArray(out, b.Jobs.Len())
 	for item := range b.Jobs.Items() {
-		if len(out) > c.s.cfg.Wire.MaxEnvelope { // the answer can be many times the question
-			return nil, &codeError{overhop.CodeResponseTooLarge, "too many jobs for one BEAT"}
+		if limit := c.s.cfg.Wire.MaxEnvelope; len(out) > limit { // the answer can be many times the question
+			return nil, &detailedError{&codeError{overhop.CodeResponseTooLarge, "too many jobs for one BEAT"}, overhop.Fields{"limit": limit}}
 		}
 		h, err := overhop.ParseHeld(item)
 		if err != nil {
@@ -250,7 +250,7 @@ func (c *conn) handleProgress(_ context.Context, p overhop.Raw) (overhop.Raw, er
 		return nil, err
 	}
 	if len(g.Data) > maxProgress {
-		return nil, &codeError{overhop.CodeResultTooLarge, "progress data is larger than 4096 bytes"}
+		return nil, &detailedError{&codeError{overhop.CodeResultTooLarge, "progress data is larger than 4096 bytes"}, overhop.Fields{"limit": maxProgress}}
 	}
 	kept := overhop.Fields{}
 	if g.Percent != nil {

@@ -64,3 +64,18 @@ func TestTraceOfManyEntries(t *testing.T) {
 		p.closed()
 	})
 }
+
+// What the yard refuses has a code of its own, and details where a program can
+// use them.
+func TestInterventionsRefused(t *testing.T) {
+	bubble(t, Config{}, func(r *rig) {
+		p := r.register(true)
+		jid := p.ask(overhop.TEnqueue, fields{"q": "jobs"}, overhop.TOK).Get("jid")
+		p.refused(overhop.TRetryJob, fields{"jid": jid}, overhop.CodeJobNotActive)
+		r.yard.finish(r.yard.only(), `1`)
+		got := p.ask(overhop.TCancel, fields{"jid": jid}, overhop.TErr)
+		if str(got.Get("code")) != "JOB_ALREADY_TERMINAL" || str(got.Get("details").Get("status")) != "completed" {
+			t.Errorf("CANCEL of an ended job: %s", text(got))
+		}
+	})
+}

@@ -3,6 +3,7 @@ package edge
 import (
 	"bytes"
 	"context"
+	"errors"
 	"runtime"
 	"slices"
 
@@ -236,6 +237,11 @@ func (c *conn) handleCancel(ctx context.Context, p overhop.Raw) (overhop.Raw, er
 		return nil, err
 	}
 	state, err := c.yard.Cancel(ctx, v.ID, reason)
+	if errors.Is(err, job.ErrJobEnded) {
+		if v, found, _ := c.find(ctx, name); found && v.State.Ended() {
+			err = &detailedError{err, overhop.Fields{"status": v.State.String()}}
+		}
+	}
 	return textField("status", state.String()), err
 }
 

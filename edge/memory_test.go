@@ -298,7 +298,16 @@ func (y *memoryYard) Cancel(_ context.Context, id job.ID, reason string) (job.St
 }
 
 func (y *memoryYard) Retry(_ context.Context, id job.ID) (job.State, error) {
-	return 0, job.ErrNotActive
+	return 0, job.ErrNotFailed
+}
+
+// only is the one job there is.
+func (y *memoryYard) only() (id job.ID) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	for id = range y.jobs {
+	}
+	return id
 }
 func (y *memoryYard) Clear(_ context.Context, queue string, states []job.State) (int, error) {
 	return len(states), nil
