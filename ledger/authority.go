@@ -126,11 +126,11 @@ func (l *Ledger) answer(e Event) Result {
 
 func formatTime(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
 
-// observe emits the contract's dotted events. Others have commands of their
-// own and are left out.
+// observe emits the contract's run events. Others have commands of their own
+// and are left out.
 func (l *Ledger) observe(c *Observe) Result {
 	for _, o := range c.Observations {
-		if o.Event >= RunHeartbeat && o.Event <= WorkerRecovered && o.Event != WorkerAssigned {
+		if o.Event >= RunHeartbeat && o.Event <= RunBlockedOnSystem {
 			l.outbox.emit(Event{Kind: o.Event, A: strings.Clone(o.Subject), B: strings.Clone(o.Detail)})
 		}
 	}

@@ -48,6 +48,13 @@ func texts(c Command) []bounded {
 		if c.Cursor != nil {
 			return []bounded{{"cursor", len(*c.Cursor), MaxReason}}
 		}
+	case *NoteWorkers:
+		all := []bounded{{"node", len(c.Node), MaxText}}
+		for i := range c.Notes {
+			n := &c.Notes[i]
+			all = append(all, bounded{"worker", len(n.Worker), MaxText}, bounded{"detail", len(n.Detail), MaxText})
+		}
+		return all
 	case *CancelJob:
 		return []bounded{{"reason", len(c.Reason), MaxReason}}
 	case *AddQueue:

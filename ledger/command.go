@@ -38,6 +38,9 @@ const (
 	KindCaptureSnapshot
 )
 
+// KindNoteWorkers came later than the contract's, and 16 to 19 are spoken for.
+const KindNoteWorkers Kind = 20
+
 // Command is one atomic change: it takes effect whole or not at all.
 type Command interface{ Kind() Kind }
 
@@ -66,6 +69,7 @@ var commands = map[Kind]func() Command{
 	KindRetryJob:         func() Command { return new(RetryJob) },
 	KindMoveDispatch:     func() Command { return new(MoveDispatch) },
 	KindObserve:          func() Command { return new(Observe) },
+	KindNoteWorkers:      func() Command { return new(NoteWorkers) },
 	KindAcquireAuthority: func() Command { return new(AcquireAuthority) },
 	KindRenewAuthority:   func() Command { return new(RenewAuthority) },
 	KindQueueDispatch:    func() Command { return new(QueueDispatch) },
@@ -203,12 +207,22 @@ type MoveDispatch struct {
 // Observe records observations: events that change no state.
 type Observe struct{ Observations []Observation }
 
-// Observation is one of the dotted events of the contract. Subject is its
-// owner or worker, Detail its second field.
+// Observation is one of the contract's run events. Subject is its owner, Detail
+// its second field.
 type Observation struct {
 	Event   EventKind
 	Subject string
 	Detail  string
+}
+
+// NoteWorkers tells which workers of a node have stalled and recovered. The
+// node numbers its notes from 1 in each of its lives; what was heard before is
+// left out.
+type NoteWorkers struct {
+	Node        string
+	Incarnation uint64
+	First       uint64 // number of Notes[0]
+	Notes       []job.Note
 }
 
 func (*Lead) Kind() Kind         { return KindLead }
@@ -226,3 +240,4 @@ func (*RemoveJob) Kind() Kind    { return KindRemoveJob }
 func (*RetryJob) Kind() Kind     { return KindRetryJob }
 func (*MoveDispatch) Kind() Kind { return KindMoveDispatch }
 func (*Observe) Kind() Kind      { return KindObserve }
+func (*NoteWorkers) Kind() Kind  { return KindNoteWorkers }

@@ -181,7 +181,7 @@ func (l *Ledger) move(c *MoveDispatch) Result {
 	next.run = &run
 	next.flags |= moved
 	l.put(r, &next)
-	l.outbox.emit(Event{Kind: WorkerRecovered, A: run.channel, B: "resumed"})
+	l.outbox.emit(Event{Kind: WorkerRecovered, A: run.channel, B: job.RecoveredResumed})
 	return Result{State: job.Active}
 }
 

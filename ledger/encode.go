@@ -12,7 +12,8 @@ import (
 )
 
 // formatVersion is the first number of an encoded ledger.
-const formatVersion = 1
+// Format 1 had no stalled workers at its end.
+const formatVersion = 2
 
 // Encode writes the whole state. Two ledgers that applied the same entries
 // encode to the same bytes, whatever snapshots they were restored from.
@@ -42,6 +43,7 @@ func (l *Ledger) Encode(w io.Writer) error {
 	e.own(&l.own)
 	e.gone(l.jobs.gone)
 	e.outbox(&l.outbox)
+	e.stalls(&l.stalls)
 	if e.err != nil {
 		return e.err
 	}
@@ -162,10 +164,11 @@ func (e *encoder) gone(g *idRing) {
 // Decode reads what [Ledger.Encode] wrote.
 func Decode(r io.Reader) (*Ledger, error) {
 	d := newDecoder(r)
-	if v := d.uint(); d.err == nil && v != formatVersion {
-		return nil, fmt.Errorf("ledger snapshot has format %d, this build reads %d", v, formatVersion)
+	format := d.uint()
+	if d.err == nil && (format < 1 || format > formatVersion) {
+		return nil, fmt.Errorf("ledger snapshot has format %d, this build reads 1 to %d", format, formatVersion)
 	}
-	l := &Ledger{queues: newQueues(), jobs: newJobs(), own: newOwn()}
+	l := &Ledger{queues: newQueues(), jobs: newJobs(), own: newOwn(), stalls: newStalls()}
 	l.index, l.term, l.now = d.uint(), d.uint(), d.int()
 	l.authority = authority{
 		owner: d.text(), leaseID: d.text(), leasedUntil: d.text(),
@@ -185,6 +188,9 @@ func Decode(r io.Reader) (*Ledger, error) {
 	d.own(l)
 	d.gone(l.jobs.gone)
 	d.outbox(&l.outbox)
+	if format > 1 {
+		d.stalls(&l.stalls)
+	}
 	l.counts.Delivered, l.counts.Failed = delivered, failed
 	if d.err != nil {
 		return nil, fmt.Errorf("decode ledger: %w", d.err)

@@ -19,9 +19,10 @@ type witness struct {
 	counts     Counts // folded from events alone
 	owner      string // likewise
 	epoch      uint64
+	stalled    map[string]bool // workers, whose names are their own in these tests
 }
 
-func newWitness() *witness { return &witness{dispatches: make(map[string]EventKind)} }
+func newWitness() *witness { return &witness{dispatches: make(map[string]EventKind), stalled: make(map[string]bool)} }
 
 // order holds which step a dispatch may take after which; 0: not seen yet.
 var order = map[EventKind][]EventKind{
@@ -82,6 +83,16 @@ func (w *witness) step(e *Event) error {
 	case DispatchFailed:
 		w.counts.Notified--
 		w.counts.Failed++
+	case WorkerStalled:
+		if w.stalled[e.A] {
+			return fmt.Errorf("%s stalls twice", e.A)
+		}
+		w.stalled[e.A] = true
+	case WorkerRecovered:
+		if !w.stalled[e.A] && e.B != job.RecoveredResumed {
+			return fmt.Errorf("%s recovers and was not stalled", e.A)
+		}
+		delete(w.stalled, e.A)
 	}
 	allowed, isStep := order[e.Kind]
 	if !isStep {
@@ -167,7 +178,25 @@ func holds(l *Ledger) error {
 	if want != l.Counts() {
 		return fmt.Errorf("recounted %+v, counted %+v", want, l.Counts())
 	}
+	if err := holdsStalls(l); err != nil {
+		return err
+	}
 	return holdsOutbox(l)
+}
+
+// holdsStalls looks at the stalled workers from both sides.
+func holdsStalls(l *Ledger) (err error) {
+	s := &l.stalls
+	if s.workers.Len() != s.byAge.Len() || s.byAge.Len() > MaxStalled {
+		return fmt.Errorf("%d stalled workers, %d by age", s.workers.Len(), s.byAge.Len())
+	}
+	s.byAge.Scan(func(event uint64, w stall) bool {
+		if known, _ := s.workers.Get(w); known != w || w.event != event || event > l.LastEvent() {
+			err = fmt.Errorf("worker %s of %s stalled by event %d, or by %d", w.worker, w.node, event, known.event)
+		}
+		return err == nil
+	})
+	return err
 }
 
 // holdsQueues recounts each queue, and looks at its limit.

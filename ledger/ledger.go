@@ -63,6 +63,7 @@ type Ledger struct {
 	queues queues
 	jobs   jobs
 	own    own
+	stalls stalls
 	counts Counts
 	outbox outbox
 	stale  uint64 // outcomes of dispatches that were no longer current
@@ -74,7 +75,7 @@ type Counts struct{ Pending, Notified, Delivered, Failed uint64 }
 
 // New is the ledger before the first entry.
 func New() *Ledger {
-	l := &Ledger{queues: newQueues(), jobs: newJobs(), own: newOwn()}
+	l := &Ledger{queues: newQueues(), jobs: newJobs(), own: newOwn(), stalls: newStalls()}
 	l.queues.add(job.SystemQueue, job.RecordID(job.SystemQueue, 0, time.Unix(0, 0)), job.DefaultQueueConfig)
 	return l
 }
@@ -134,6 +135,8 @@ func (l *Ledger) apply(at Stamp, c Command) Result {
 		return l.move(c)
 	case *Observe:
 		return l.observe(c)
+	case *NoteWorkers:
+		return l.noteWorkers(c)
 	}
 	return l.applyContract(at, c)
 }
@@ -167,5 +170,6 @@ func (l *Ledger) Copy() *Ledger {
 	c.queues = l.queues.copy()
 	c.jobs = l.jobs.copy()
 	c.own = l.own.copy()
+	c.stalls = l.stalls.copy()
 	return &c
 }

@@ -173,6 +173,8 @@ func (y *yard) command(t *rapid.T) Command {
 		return y.queueCommand(t)
 	case n < 27:
 		return y.lease(t)
+	case n < 28:
+		return y.notes(t)
 	}
 	return y.contract(t)
 }
@@ -294,6 +296,22 @@ func (y *yard) lease(t *rapid.T) Command {
 		return &Renew{Until: until}
 	}
 	return &Lead{Owner: someNodes.Draw(t, "leader"), Until: until}
+}
+
+// notes are a node's, of workers of its own, now and then said again.
+func (y *yard) notes(t *rapid.T) Command {
+	node := someNodes.Draw(t, "node")
+	c := &NoteWorkers{Node: node, Incarnation: 1}
+	h, _ := y.ledger.stalls.heard.Get(node)
+	c.First = h.last + uint64(rapid.SampledFrom([]int{1, 1, 1, 2, 0}).Draw(t, "first"))
+	for range rapid.IntRange(1, 4).Draw(t, "notes") {
+		n := job.Note{Worker: "overhop/" + rapid.SampledFrom([]string{"w-", "v-"}).Draw(t, "worker") + node, Stalled: rapid.Bool().Draw(t, "stalled")}
+		if !n.Stalled {
+			n.Detail = rapid.SampledFrom([]string{job.RecoveredCredit, job.RecoveredResumed}).Draw(t, "recovery")
+		}
+		c.Notes = append(c.Notes, n)
+	}
+	return c
 }
 
 func (y *yard) contract(t *rapid.T) Command {

@@ -19,6 +19,7 @@ import (
 //	add <queue> [limit=n]   drop|pause|resume <queue>
 //	cancel|remove|retry <job>   move <job>#<n>@<node>/<incarnation>:<channel>
 //	observe <event> <subject> <detail>
+//	notes <node>/<incarnation> <first> <worker>-<reason>|<worker>+<recovery>…
 //	pass                             an entry without a command
 func (s *script) short(words []string) Command {
 	verb, words := words[0], words[1:]
@@ -47,6 +48,8 @@ func (s *script) short(words []string) Command {
 		return c
 	case "told":
 		return s.told(words)
+	case "notes":
+		return s.notes(words)
 	case "observe":
 		for k := range eventForms {
 			if eventForms[k].tag == words[0] {
@@ -177,6 +180,21 @@ func (s *script) told(words []string) Command {
 			first, seq, _ := strings.Cut(v, ":")
 			c.Messages = append(c.Messages, ResultMessage{First: s.number(first), Seq: s.number(seq)})
 		}
+	}
+	return c
+}
+
+func (s *script) notes(words []string) Command {
+	node, incarnation, _ := strings.Cut(words[0], "/")
+	c := &NoteWorkers{Node: node, Incarnation: s.number(incarnation), First: s.number(words[1])}
+	for _, word := range words[2:] {
+		worker, recovery, recovered := strings.Cut(word, "+")
+		if recovered {
+			c.Notes = append(c.Notes, job.Note{Worker: worker, Detail: recovery})
+			continue
+		}
+		worker, reason, _ := strings.Cut(word, "-")
+		c.Notes = append(c.Notes, job.Note{Worker: worker, Stalled: true, Detail: reason})
 	}
 	return c
 }
