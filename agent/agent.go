@@ -93,6 +93,7 @@ type Agent struct {
 	table    table
 	room     room
 	outbox   outbox
+	notes    notes
 	idle     chan struct{} // closed when nothing runs or waits; nil: nobody asked
 }
 
@@ -102,7 +103,7 @@ func New(cfg Config, bus Bus, log *slog.Logger) *Agent {
 	a := &Agent{
 		cfg: cfg, bus: bus, log: log, targets: map[job.Kind]Target{},
 		wake: make(chan struct{}, 1), beatNow: make(chan struct{}, 1),
-		table: newTable(), room: newRoom(),
+		table: newTable(), room: newRoom(), notes: notes{first: 1},
 	}
 	a.loads = errands{max: cfg.Loads, work: &a.work}
 	a.stores = errands{max: cfg.Loads, work: &a.work}

@@ -269,13 +269,14 @@ func (a *Agent) next(epoch uint64, now time.Time) (*job.Report, []*ended, time.T
 	}
 	offers, at := a.room.due(now)
 	outcomes := len(box.waiting) > 0 && (box.flying == 0 || len(box.waiting) >= a.cfg.Gather)
-	if !offers && !outcomes {
+	if !offers && !outcomes && !a.notes.due() {
 		return nil, nil, at
 	}
 	r := &job.Report{Node: a.cfg.Node, Incarnation: a.cfg.Incarnation}
 	if offers || !a.room.flying && len(a.room.dirty) > 0 {
 		a.room.fill(r, epoch)
 	}
+	a.notes.fill(r)
 	batch := box.take()
 	for _, e := range batch {
 		r.Outcomes = append(r.Outcomes, e.outcome)
@@ -312,6 +313,7 @@ func (a *Agent) send(ctx context.Context, node string, r *job.Report, batch []*e
 	if r.Rev > 0 {
 		a.room.landed(r.Rev, err)
 	}
+	a.notes.landed(r, err)
 	var calls []func()
 	if err != nil {
 		a.postpone(ctx, node, batch, err)

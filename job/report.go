@@ -14,8 +14,8 @@ const (
 	BodyLost                     // the body cannot be read or does not match its checksum
 )
 
-// Report is what a node tells the authority: how dispatches ended and how its
-// room changed. Offers are read first.
+// Report is what a node tells the authority: how dispatches ended, how its room
+// changed and how its workers are. Offers are read first.
 type Report struct {
 	Node        string
 	Incarnation uint64 // grows with every start of the node
@@ -24,9 +24,11 @@ type Report struct {
 	Seen        uint64 // highest Batch whose assignments Offers takes into account
 	Offers      []Offer
 	Outcomes    []Outcome
+	FirstNote   uint64 // number of Notes[0]; they are numbered from 1 in each incarnation
+	Notes       []Note // at most MaxNotes
 }
 
-// ReportAck answers a report once its outcomes are committed.
+// ReportAck answers a report once its outcomes and notes are committed.
 type ReportAck struct {
 	Epoch    uint64
 	WantFull bool      // the authority missed offers: send all of them

@@ -22,20 +22,36 @@ func (m *mind) report(r job.Report, reply func(job.ReportAck)) {
 	if r.Incarnation == n.incarnation {
 		ack.WantFull = m.hearOffers(n, &r)
 	}
-	if len(r.Outcomes) == 0 {
-		reply(ack)
-		return
+	left := len(r.Outcomes) + 1
+	committed := func() {
+		if left--; left == 0 {
+			reply(ack)
+		}
 	}
 	ack.Settled = make([]job.Settled, len(r.Outcomes))
-	left := len(r.Outcomes)
 	for i, o := range r.Outcomes {
 		m.end(&pendingEnd{o, r.Node, r.Incarnation, func(s job.Settled) {
 			ack.Settled[i] = s
-			if left--; left == 0 {
-				reply(ack)
-			}
+			committed()
 		}})
 	}
+	m.hearNotes(&r, committed)
+}
+
+// hearNotes commits what a node says of its workers. What the ledger refuses is
+// not kept by the node either: it would be refused again.
+func (m *mind) hearNotes(r *job.Report, committed func()) {
+	if len(r.Notes) == 0 {
+		committed()
+		return
+	}
+	c := &ledger.NoteWorkers{Node: r.Node, Incarnation: r.Incarnation, First: r.FirstNote, Notes: r.Notes}
+	m.queue(c, func(result ledger.Result, _ uint64) {
+		if result.Err != nil {
+			m.sched.log.Warn("a node's notes of its workers are refused", "node", r.Node, "error", result.Err)
+		}
+		committed()
+	})
 }
 
 // size is what the outcome takes in an entry, in bytes.

@@ -124,6 +124,15 @@ func AppendReport(b []byte, v *job.Report) []byte {
 	for i := range v.Outcomes {
 		b = putOutcome(b, &v.Outcomes[i])
 	}
+	b = putUint(b, uint64(len(v.Notes)))
+	if len(v.Notes) > 0 {
+		b = putUint(b, v.FirstNote)
+	}
+	for _, n := range v.Notes {
+		b = putBool(b, n.Stalled)
+		b = putString(b, n.Worker)
+		b = putString(b, n.Detail)
+	}
 	return b
 }
 
@@ -144,6 +153,12 @@ func ParseReport(b []byte) (job.Report, error) {
 	}
 	for i := range v.Outcomes {
 		r.outcome(&v.Outcomes[i])
+	}
+	if n := r.count(3); n > 0 {
+		v.FirstNote, v.Notes = r.uint(), make([]job.Note, n)
+	}
+	for i := range v.Notes {
+		v.Notes[i] = job.Note{Stalled: r.bool(), Worker: r.string(), Detail: r.string()}
 	}
 	return v, r.close()
 }

@@ -84,6 +84,9 @@ var messages = []struct {
 				Blob: &job.Blob{Name: "h.i", Chunks: 3, Size: 1 << 30, SHA256: strings.Repeat("a", 64)}, Fault: &job.Fault{}},
 		},
 	}},
+	{"report", job.Report{Node: "n1", Incarnation: 3, FirstNote: 1 << 40, Notes: []job.Note{
+		{Worker: "overhop/w", Stalled: true, Detail: job.StalledAck}, {Worker: "rrq/p/1", Detail: ""},
+	}}},
 	{"report ack", job.ReportAck{Epoch: 3, WantFull: true, Settled: []job.Settled{
 		{Stale: true}, {Dup: true, State: job.Failed}, {State: job.Delayed, RunAt: moment},
 	}}},
