@@ -23,6 +23,10 @@
 // from [Agent.Adopt] on, and let go here, without an outcome, when the authority
 // recalls it as superseded.
 //
+// What targets notice of their workers, that one has stalled and that it has
+// recovered, is kept and repeated like outcomes, and numbered, because unlike
+// outcomes it has no name of its own.
+//
 // Room is told as absolute numbers, last value wins. What was assigned and is
 // still waiting for its body is taken off, and every report says up to which
 // batch of assignments its numbers hold, so that the authority never counts a

@@ -45,6 +45,9 @@ type instantHands struct {
 
 func (h *instantHands) Adopt(job.Assignment) bool { return true }
 
+func (h *instantHands) Stalled(string, string)   {}
+func (h *instantHands) Recovered(string, string) {}
+
 func (h *instantHands) Offer(o job.Offer) { h.offers <- o }
 
 // place starts jobs where there is room, one after another: an offer is

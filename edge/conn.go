@@ -51,6 +51,10 @@ type conn struct {
 	leaving bool                   // said GOODBYE: no more jobs
 	stuffed bool                   // too much waits for it to read: no more jobs for now
 	gone    bool
+
+	stalls   int  // reasons why it is taken for stalled
+	overdue  bool // one of them: a lease ran out in its hands
+	cameBack bool // said that it goes on with what another connection had
 }
 
 func (s *Server) newConn(ctx context.Context, nc net.Conn) *conn {

@@ -38,6 +38,7 @@
 // One lock, Server.mu, guards workers, subscriptions and dispatches, because
 // they change together; it is held for some map operations at a time and never
 // while something is encoded, written, or told to the other rooms, except that
-// they adopt a dispatch, which must not be stopped before it is here. A
-// connection's outbox has its own lock, which may be taken first.
+// they adopt a dispatch, which must not be stopped before it is here, and that
+// they hear of workers that stall and recover, in that order. A connection's
+// outbox has its own lock, which may be taken first.
 package edge

@@ -304,11 +304,12 @@ type Interventions interface {
 }
 
 // Hands takes what the edge has to say about its workers. All calls return at
-// once and never call back into the edge before they return.
+// once and never call back into the edge before they return. Adopt, Stalled and
+// Recovered are called with the edge's locks held.
 type Hands interface {
 	// Adopt takes note of a running dispatch that its worker has brought from
 	// another node: it is stopped and reported from now on as if Start had taken
-	// it. It is false if the node may not run it. The edge's locks are held.
+	// it. It is false if the node may not run it.
 	Adopt(a job.Assignment) bool
 	// Offer announces the absolute room of one worker for one queue; Free 0
 	// withdraws it.
@@ -318,6 +319,10 @@ type Hands interface {
 	// worker tells the end here. then, if not nil, is called once from another
 	// goroutine, when the outcome is committed or known to be stale.
 	Report(o job.Outcome, then func(job.Settled))
+	// Stalled says that a worker, by its channel, took jobs and does not work;
+	// Recovered that it works again, or has come back over another connection.
+	Stalled(worker, reason string)
+	Recovered(worker, recovery string)
 }
 
 // Status is the node's part of STATUS.

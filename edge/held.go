@@ -27,6 +27,7 @@ func (c *conn) hold(h overhop.Held) (*dispatch, error) {
 	}
 	s := c.s
 	s.mu.Lock()
+	s.alive(c)
 	d := s.dispatches[r]
 	if d == nil {
 		s.mu.Unlock()
@@ -92,7 +93,7 @@ func (c *conn) resume(r ref) (*dispatch, error) {
 		s.mu.Unlock()
 		return nil, &job.UnavailableError{Reason: "the node may not run jobs at present", RetryAfter: time.Second}
 	}
-	d := &dispatch{ref: r, token: s.tokens.of(r), queue: a.Queue, timeout: a.Timeout, state: running, place: -1}
+	d := &dispatch{ref: r, token: s.tokens.of(r), queue: a.Queue, timeout: a.Timeout, wid: c.wid, state: running, place: -1}
 	d.lease = now.Add(s.cfg.Delivery.Lease)
 	if a.Timeout > 0 {
 		d.deadline = now.Add(a.Timeout)
@@ -358,6 +359,7 @@ func (c *conn) end(rid string, h overhop.Held, credits uint32, outcome func(*dis
 		answer(job.Settled{}, err)
 		return
 	}
+	s.alive(c)
 	d := s.dispatches[r]
 	var told []report
 	switch {

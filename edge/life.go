@@ -19,7 +19,8 @@ type dispatch struct {
 	queue   string
 	timeout time.Duration // 0: none
 
-	worker   *conn // nil: its connection is gone
+	worker   *conn  // nil: its connection is gone
+	wid      string // of the last worker that had it in hand; "": none here
 	sub      *subscription
 	state    state
 	why      job.RecallReason // of a recall
@@ -115,7 +116,8 @@ func (s *Server) attachLocked(d *dispatch, c *conn) {
 	if d.worker != nil {
 		delete(d.worker.jobs, d)
 	}
-	d.worker = c
+	s.cameBack(d, c)
+	d.worker, d.wid = c, c.wid
 	if c.jobs == nil {
 		c.jobs = make(map[*dispatch]struct{})
 	}
@@ -251,6 +253,7 @@ func (s *Server) dueLocked(d *dispatch, now time.Time) func() {
 			s.timers.set(d)
 			return nil
 		}
+		s.overdue(d)
 		r := s.recallLocked(d, job.RecallLease, now)
 		return func() { s.follow(r) }
 	case recalling:
@@ -274,8 +277,7 @@ func (s *Server) dueLocked(d *dispatch, now time.Time) func() {
 // subscription with no more until it shows life by a CREDIT.
 func (s *Server) ackLateLocked(d *dispatch, now time.Time) func() {
 	sub, c := d.sub, d.worker
-	sub.credits, sub.stalled = 0, true
-	s.offers.mark(sub)
+	s.stallSub(sub)
 	told := s.endLocked(d, lost(d, "no ACK in time"))
 	d.state, d.due = tooLate, now.Add(rememberLate)
 	return func() {

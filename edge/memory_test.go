@@ -27,6 +27,7 @@ type memoryHands struct {
 	starts  func(job.Offer) // called outside the lock
 	adopted []job.Assignment
 	rests   bool // adopts nothing
+	notes   []string
 }
 
 func newMemoryHands() *memoryHands {
@@ -63,6 +64,25 @@ func (h *memoryHands) Adopt(a job.Assignment) bool {
 		h.adopted = append(h.adopted, a)
 	}
 	return !h.rests
+}
+
+func (h *memoryHands) Stalled(worker, reason string)     { h.note("stalled", worker, reason) }
+func (h *memoryHands) Recovered(worker, recovery string) { h.note("recovered", worker, recovery) }
+
+func (h *memoryHands) note(what, worker, detail string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.notes = append(h.notes, what+" "+worker+" "+detail)
+}
+
+// noted is what was said of workers since the last call.
+func (h *memoryHands) noted() []string {
+	synctest.Wait()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	got := h.notes
+	h.notes = nil
+	return got
 }
 
 func (h *memoryHands) room(queue, worker string) int {

@@ -39,7 +39,8 @@ func (s *Server) room(sub *subscription) int {
 // subscription.
 func (s *Server) give(sub *subscription, credits uint32) {
 	sub.credits += min(credits, math.MaxUint32-sub.credits)
-	sub.stalled = false
+	s.alive(sub.worker)
+	s.reviveSub(sub, job.RecoveredCredit)
 	s.offers.mark(sub)
 }
 
@@ -149,6 +150,7 @@ func (s *Server) unsubscribe(c *conn, sid string) error {
 	}
 	delete(c.subs, sid)
 	delete(c.byQueue, sub.queue)
+	s.reviveSub(sub, job.RecoveredLeft)
 	s.dropSubscription(sub)
 	return nil
 }

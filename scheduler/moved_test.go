@@ -211,3 +211,29 @@ func TestMoved_IsOverWithTheDispatch(t *testing.T) {
 		})
 	})
 }
+
+// Whoever has the token may tell the end, wherever it is. The node that has the
+// dispatch then lets it go.
+func TestMoved_EndsAtTheNodeItLeft(t *testing.T) {
+	inMove(t, func(y *yard, n1, n2 *fakeNode, a job.Assignment) {
+		n2.bring(a)
+		y.move(a)
+		n1.look(func() {
+			n1.outcomes = append(n1.outcomes, job.Outcome{Job: a.Job, N: a.N, Status: job.Success, Started: true})
+		})
+		y.until("it has ended", func() bool { return y.state(a.Job) == job.Completed })
+		y.pass(time.Second)
+		n2.look(func() {
+			if len(n2.running) > 0 {
+				t.Errorf("n2 runs it still: %v", n2.running)
+			}
+		})
+		if n := n2.recalls(job.RecallSuperseded); n != 1 {
+			t.Errorf("n2 was told %d times", n)
+		}
+		n2.fleet.count(&a, -1)
+		if c := y.counts(); c.Delivered != 1 || c.Notified != 0 {
+			t.Errorf("%+v", c)
+		}
+	})
+}

@@ -101,7 +101,7 @@ func (m *mind) addEnds(l *ledger.Ledger, d *draft) {
 	d.add(c, func(r ledger.Result, _ uint64) {
 		for i, e := range ends {
 			v := r.Ended[i]
-			m.over(dispatchKey{e.outcome.Job, e.outcome.N}, v)
+			m.over(e, v)
 			if e.done != nil {
 				e.done(job.Settled{Stale: v.Stale, Dup: v.Dup, State: v.State, RunAt: v.RunAt})
 			}
@@ -110,11 +110,19 @@ func (m *mind) addEnds(l *ledger.Ledger, d *draft) {
 }
 
 // over forgets a dispatch that has ended. One that was said to be lost by the
-// node it had left goes on.
-func (m *mind) over(k dispatchKey, v ledger.Ended) {
-	if f := m.flights[k]; f != nil && v.Stale && v.State == job.Active {
+// node it had left goes on. One that ended at another node than where it is, by
+// a worker that spoke to both, is let go there.
+func (m *mind) over(e *pendingEnd, v ledger.Ended) {
+	k := dispatchKey{e.outcome.Job, e.outcome.N}
+	f := m.flights[k]
+	switch {
+	case f == nil:
+		return
+	case v.Stale && v.State == job.Active:
 		f.ended = false
 		return
+	case e.node != f.node:
+		m.sendRecall(f, job.RecallSuperseded, time.Now())
 	}
 	delete(m.flights, k)
 }

@@ -72,6 +72,8 @@ func TestYard(t *testing.T) {
 		{"Timeout", timeout},
 		{"CutConnection", cutConnection},
 		{"Resume", resume},
+		{"Stalled", stalled},
+		{"TwoHands", twoHands},
 		{"Runner", runner},
 		{"LargeResults", largeResults},
 		{"LargeBody", largeBody},
