@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -60,23 +59,21 @@ func Work(ctx context.Context, t Task) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, witness.Close()) }()
-	w := overhop.Worker{
-		Nodes: t.Nodes, Queues: []string{t.Queue}, Credits: t.Credits, Log: slog.Default(), Name: "drill",
-		Handler: func(ctx context.Context, q *overhop.Quest) (overhop.Raw, error) {
-			if err := note(witness, "begin", q); err != nil {
-				return nil, err
-			}
-			rest := time.NewTimer(t.Hold)
-			defer rest.Stop()
-			var ended error
-			select {
-			case <-rest.C:
-			case <-ctx.Done():
-				ended = context.Cause(ctx)
-			}
-			return nil, errors.Join(ended, note(witness, "end", q))
-		},
-	}
+	w := overhop.Worker{Nodes: t.Nodes, Name: "drill"}
+	w.Handle(t.Queue, t.Credits, func(ctx context.Context, q *overhop.Quest) (overhop.Raw, error) {
+		if err := note(witness, "begin", q); err != nil {
+			return nil, err
+		}
+		rest := time.NewTimer(t.Hold)
+		defer rest.Stop()
+		var ended error
+		select {
+		case <-rest.C:
+		case <-ctx.Done():
+			ended = context.Cause(ctx)
+		}
+		return nil, errors.Join(ended, note(witness, "end", q))
+	})
 	return w.Run(ctx)
 }
 

@@ -88,15 +88,13 @@ func BenchmarkQuestToDone(b *testing.B) {
 	b.ReportAllocs()
 	b.ResetTimer()
 	for range 16 {
-		w := &overhop.Worker{
-			Nodes: []string{addr}, Queues: []string{"jobs"}, Credits: 32, Log: slog.New(slog.DiscardHandler),
-			Handler: func(context.Context, *overhop.Quest) (overhop.Raw, error) {
-				if done.Add(1) == int64(b.N) {
-					close(finished)
-				}
-				return nil, nil
-			},
-		}
+		w := &overhop.Worker{Nodes: []string{addr}, Log: slog.New(slog.DiscardHandler)}
+		w.Handle("jobs", 32, func(context.Context, *overhop.Quest) (overhop.Raw, error) {
+			if done.Add(1) == int64(b.N) {
+				close(finished)
+			}
+			return nil, nil
+		})
 		workers.Go(func() {
 			if err := w.Run(ctx); err != nil {
 				b.Error(err)

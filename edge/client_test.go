@@ -17,25 +17,25 @@ func TestClientWorker(t *testing.T) {
 		conns := make(chan *cuttable, 10)
 		block := make(chan struct{})
 		w := &overhop.Worker{
-			Nodes: []string{"n1"}, Queues: []string{"jobs"}, Credits: 3, Log: r.server.log,
+			Nodes: []string{"n1"}, Log: r.server.log,
 			Dial: func(context.Context, string) (nc netConn, err error) {
 				c := &cuttable{r.ln.dial()}
 				conns <- c
 				return c, nil
 			},
-			Handler: func(ctx context.Context, q *overhop.Quest) (overhop.Raw, error) {
-				switch n, _ := q.Payload.Get("n").Int(); n {
-				case 1:
-					return q.Payload, nil
-				case 2:
-					return nil, &overhop.FailError{Message: "no", Type: "t", Final: true}
-				case 3:
-					panic("oh")
-				}
-				<-block
-				return nil, ctx.Err()
-			},
 		}
+		w.Handle("jobs", 3, func(ctx context.Context, q *overhop.Quest) (overhop.Raw, error) {
+			switch n, _ := q.Payload.Get("n").Int(); n {
+			case 1:
+				return q.Payload, nil
+			case 2:
+				return nil, &overhop.FailError{Message: "no", Type: "t", Final: true}
+			case 3:
+				panic("oh")
+			}
+			<-block
+			return nil, ctx.Err()
+		})
 		ctx, stop := context.WithCancel(r.t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- w.Run(ctx) }()

@@ -2,6 +2,7 @@ package overhop
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -20,11 +21,18 @@ var ErrClosed = errors.New("connection to the node is closed")
 // Options of a [Client]. The zero value is a client that offers the delivery
 // extension and takes no QUESTs.
 type Options struct {
-	Name   string        // of this client, for people
-	Plain  bool          // do not offer the delivery extension
-	Limit  int           // largest frame taken, in bytes; 0: DefaultFrameLimit
-	Stuck  time.Duration // a write that takes longer ends the connection; 0: 10 s
-	Quests func(Quest)   // called by Run for every QUEST; must not block
+	Name  string        // of this client, for people
+	Token string        // what the node asks of its clients; empty: nothing
+	TLS   *tls.Config   // for [Dial]; nil: plain TCP
+	Plain bool          // do not offer the delivery extension
+	Limit int           // largest frame sent or taken, in bytes; 0: DefaultFrameLimit
+	Stuck time.Duration // a write that makes no way for so long ends the connection; 0: 10 s
+
+	// Silence is how long a node may say nothing at all while it owes an
+	// answer before it is taken for dead; 0: 15 s, negative: for ever.
+	Silence time.Duration
+
+	Quests func(Quest) // called by Run for every QUEST; must not block
 
 	// Pushes is called by Run for every other push; p lies in the frame. It
 	// must not block.
@@ -33,7 +41,8 @@ type Options struct {
 
 // Client is one registered connection to a node. Its requests may be used by
 // any number of goroutines at once and are pipelined: many may be under way.
-// [Client.Run] must be running for them to be sent and answered.
+// [Client.Run] must be running for them to be sent and answered. Every request
+// is answered or ends with an error that is [ErrClosed]; none is forgotten.
 type Client struct {
 	nc   net.Conn
 	in   *frame.Reader
@@ -42,20 +51,26 @@ type Client struct {
 	node string
 
 	wake chan struct{} // capacity 1: out has something
+	gone chan struct{} // closed when the connection is no more
 
 	mu      sync.Mutex
-	out     []byte // framed, not yet given to the socket
-	last    uint64 // rid of the newest request
+	out     []byte        // framed, not yet given to the socket
+	room    chan struct{} // closed when out is short again; nil: nobody waits
+	last    uint64        // rid of the newest request
 	pending map[uint64]func(Raw, error)
-	err     error // why the connection is gone
+	since   time.Time // of the last frame, or when the first of pending was asked
+	running bool      // Run delivers what becomes of pending
+	err     error     // why the connection is gone
 }
 
 // Dial connects to a node and registers there.
 func Dial(ctx context.Context, addr string, o Options) (*Client, error) {
-	var d net.Dialer
-	nc, err := d.DialContext(ctx, "tcp", addr)
+	nc, err := dialTCP(ctx, addr)
 	if err != nil {
-		return nil, fmt.Errorf("connect to node: %w", err)
+		return nil, err
+	}
+	if nc, err = secure(ctx, nc, addr, o.TLS); err != nil {
+		return nil, err
 	}
 	c, err := Connect(ctx, nc, o)
 	if err != nil {
@@ -72,9 +87,12 @@ func Connect(ctx context.Context, nc net.Conn, o Options) (*Client, error) {
 	if o.Stuck == 0 {
 		o.Stuck = 10 * time.Second
 	}
+	if o.Silence == 0 {
+		o.Silence = 15 * time.Second
+	}
 	c := &Client{
 		nc: nc, in: frame.NewReader(nc, o.Limit), o: o,
-		wake: make(chan struct{}, 1), pending: make(map[uint64]func(Raw, error)),
+		wake: make(chan struct{}, 1), gone: make(chan struct{}), pending: make(map[uint64]func(Raw, error)),
 	}
 	stop := context.AfterFunc(ctx, func() { nc.SetDeadline(time.Unix(1, 0)) })
 	err := c.handshake()
@@ -92,6 +110,9 @@ func (c *Client) handshake() error {
 	if c.o.Name != "" {
 		hello["name"] = c.o.Name
 	}
+	if c.o.Token != "" {
+		hello["token"] = c.o.Token
+	}
 	if !c.o.Plain {
 		hello["ext"] = []string{Delivery}
 	}
@@ -108,27 +129,32 @@ func (c *Client) handshake() error {
 	return nil
 }
 
-// lockstep sends one request and takes the next frame for its answer.
+// lockstep sends one request and takes the next frame for its answer, but for
+// a node's question who we are: REGISTER answers that.
 func (c *Client) lockstep(t int64, p Raw, want int64) (Raw, error) {
 	c.last++
 	rid := strconv.FormatUint(c.last, 10)
 	if _, err := c.nc.Write(AppendMessage(nil, t, rid, p)); err != nil {
 		return nil, err
 	}
-	payload, err := c.in.Next()
-	if err != nil {
-		return nil, err
+	for {
+		payload, err := c.in.Next()
+		if err != nil {
+			return nil, err
+		}
+		e, err := ParseEnvelope(payload)
+		switch {
+		case err != nil:
+			return nil, err
+		case e.T == TErr:
+			return nil, parseErr(e.P)
+		case e.T == TIdent && e.RID == PushRID:
+			continue
+		case e.T != want || e.RID != rid:
+			return nil, fmt.Errorf("node answered t=%d to t=%d", e.T, t)
+		}
+		return e.P, nil
 	}
-	e, err := ParseEnvelope(payload)
-	switch {
-	case err != nil:
-		return nil, err
-	case e.T == TErr:
-		return nil, parseErr(e.P)
-	case e.T != want || e.RID != rid:
-		return nil, fmt.Errorf("node answered t=%d to t=%d", e.T, t)
-	}
-	return e.P, nil
 }
 
 // WID is the id the node gave this worker.
@@ -137,18 +163,30 @@ func (c *Client) WID() string { return c.wid }
 // Node is the name of the node; empty if it did not say.
 func (c *Client) Node() string { return c.node }
 
+// Gone is closed when the connection is gone: every request ends by then.
+func (c *Client) Gone() <-chan struct{} { return c.gone }
+
 // Run sends, receives and calls back until ctx ends, which gives nil, or the
 // connection does. It closes the connection and ends all requests under way.
+// It is called once.
 func (c *Client) Run(ctx context.Context) error {
+	c.mu.Lock()
+	c.running = true
+	c.mu.Unlock()
 	stop := context.AfterFunc(ctx, func() { c.nc.Close() })
 	defer stop()
-	writing, stopWriting := context.WithCancel(ctx)
-	var writer sync.WaitGroup
-	writer.Go(func() { c.writeLoop(writing) })
+	loops, stopLoops := context.WithCancel(ctx)
+	var others sync.WaitGroup
+	others.Go(func() { c.writeLoop(loops) })
+	silent := false
+	others.Go(func() { silent = c.watch(loops) })
 	err := c.readLoop()
-	stopWriting()
+	stopLoops()
 	c.nc.Close()
-	writer.Wait()
+	others.Wait()
+	if silent {
+		err = fmt.Errorf("node has said nothing for %s", c.o.Silence)
+	}
 	c.abandon(fmt.Errorf("%w: %v", ErrClosed, err))
 	if ctx.Err() != nil {
 		return nil
@@ -156,8 +194,18 @@ func (c *Client) Run(ctx context.Context) error {
 	return err
 }
 
-// Close ends the connection, and with it Run.
-func (c *Client) Close() error { return c.nc.Close() }
+// Close ends the connection, and with it Run. Requests under way end with
+// [ErrClosed].
+func (c *Client) Close() error {
+	err := c.nc.Close()
+	c.mu.Lock()
+	running := c.running
+	c.mu.Unlock()
+	if !running {
+		c.abandon(ErrClosed)
+	}
+	return err
+}
 
 func (c *Client) readLoop() error {
 	for {
@@ -169,38 +217,48 @@ func (c *Client) readLoop() error {
 		if err != nil {
 			return fmt.Errorf("read from node: %w", err)
 		}
-		if string(rid) != PushRID {
-			c.answer(t, rid, p)
-			continue
+		if string(rid) == PushRID {
+			err = c.push(t, p)
+		} else {
+			err = c.answer(t, rid, p)
 		}
-		if err := c.push(t, p); err != nil {
+		if err != nil {
 			return err
 		}
 	}
 }
 
-func (c *Client) answer(t int64, rid []byte, p Raw) {
-	n, ok := parseInt(rid)
-	if !ok {
-		return
-	}
+// answer hands an answer to who waits for it. One that nobody asked for means
+// that the two sides have lost each other.
+func (c *Client) answer(t int64, rid []byte, p Raw) error {
+	n, _ := parseInt(rid)
 	c.mu.Lock()
-	then := c.pending[uint64(n)]
+	then, asked := c.pending[uint64(n)]
 	delete(c.pending, uint64(n))
+	c.since = time.Now()
 	c.mu.Unlock()
 	switch {
+	case !asked || t != TOK && t != TErr && t != TPong:
+		return fmt.Errorf("node sent t=%d to request %q, which is no answer to it", t, rid)
 	case then == nil:
 	case t == TErr:
 		then(nil, parseErr(p))
 	default:
 		then(p, nil)
 	}
+	return nil
 }
 
 func (c *Client) push(t int64, p Raw) error {
+	c.mu.Lock()
+	c.since = time.Now()
+	c.mu.Unlock()
 	switch {
 	case t == TErr:
 		return parseErr(p)
+	case t == TIdent:
+	case t < TQuest || t > TJobEnd || c.o.Plain:
+		return fmt.Errorf("node pushed t=%d, which this client does not know", t)
 	case t == TQuest && c.o.Quests != nil:
 		q, err := ParseQuest(p)
 		if err != nil {
@@ -213,7 +271,11 @@ func (c *Client) push(t int64, p Raw) error {
 	return nil
 }
 
-// writeLoop gives the socket all that waits in one write, and so gathers what
+// chunk is how much is written at once: a write that takes [Options.Stuck] has
+// moved less than that.
+const chunk = 256 << 10
+
+// writeLoop gives the socket all that waits in one go, and so gathers what
 // comes while it writes.
 func (c *Client) writeLoop(ctx context.Context) {
 	var batch []byte
@@ -225,11 +287,14 @@ func (c *Client) writeLoop(ctx context.Context) {
 		}
 		c.mu.Lock()
 		batch, c.out = c.out, batch[:0]
+		c.letIn()
 		c.mu.Unlock()
-		c.nc.SetWriteDeadline(time.Now().Add(c.o.Stuck))
-		if _, err := c.nc.Write(batch); err != nil {
-			c.nc.Close() // readLoop ends with it
-			return
+		for part := range slices.Chunk(batch, chunk) {
+			c.nc.SetWriteDeadline(time.Now().Add(c.o.Stuck))
+			if _, err := c.nc.Write(part); err != nil {
+				c.nc.Close() // readLoop ends with it
+				return
+			}
 		}
 		if cap(batch) > 1<<20 {
 			batch = nil
@@ -237,59 +302,101 @@ func (c *Client) writeLoop(ctx context.Context) {
 	}
 }
 
+// watch closes the connection of a node that owes answers and is silent, and
+// then gives true.
+func (c *Client) watch(ctx context.Context) (silent bool) {
+	if c.o.Silence < 0 {
+		return false
+	}
+	tick := time.NewTicker(max(c.o.Silence/4, time.Millisecond))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-tick.C:
+		}
+		c.mu.Lock()
+		silent = len(c.pending) > 0 && time.Since(c.since) > c.o.Silence
+		c.mu.Unlock()
+		if silent {
+			c.nc.Close()
+			return true
+		}
+	}
+}
+
+// abandon ends all requests, those to come included.
 func (c *Client) abandon(err error) {
 	c.mu.Lock()
-	c.err = err
+	if c.err == nil {
+		c.err = err
+		close(c.gone)
+	}
 	pending := c.pending
 	c.pending = nil
+	c.letIn()
 	c.mu.Unlock()
 	for _, then := range pending {
-		then(nil, err)
+		if then != nil {
+			then(nil, err)
+		}
 	}
 }
 
 // Go sends a request and returns. payload appends the payload map to the bytes
 // it is given. then is called once: by Run with the OK's payload, which lies
-// in the frame, or a [*RemoteError]; or with an error that is [ErrClosed]. It
-// must not block. A nil then means that the answer does not matter.
+// in the frame, or a [*RemoteError]; or with an error that is [ErrClosed]. What
+// the wire cannot carry is not sent and gives an error that is
+// [ErrNotSendable] or a [*frame.TooLargeError], at once. then must not block;
+// nil means that the answer does not matter. Who calls Go faster than the node
+// answers has to bound that; [Client.Call] does.
 func (c *Client) Go(t int64, payload func([]byte) []byte, then func(ok Raw, err error)) {
-	c.mu.Lock()
-	if c.err != nil {
-		err := c.err
-		c.mu.Unlock()
-		if then != nil {
-			then(nil, err)
-		}
-		return
+	if err := c.send(t, payload, then); err != nil && then != nil {
+		then(nil, err)
 	}
-	c.last++
-	var rid [20]byte
+}
+
+func (c *Client) send(t int64, payload func([]byte) []byte, then func(Raw, error)) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
+		return c.err
+	}
+	rid := strconv.AppendUint(make([]byte, 0, 20), c.last+1, 10)
 	out, mark := Begin(c.out)
-	out, size := End(payload(out), mark, t, strconv.AppendUint(rid[:0], c.last, 10))
+	out, size := End(payload(out), mark, t, rid)
+	c.out = out[:mark]
 	if size > c.o.Limit {
-		c.out = out[:mark]
-		c.mu.Unlock()
-		if then != nil {
-			then(nil, &frame.TooLargeError{Size: size, Limit: c.o.Limit})
-		}
-		return
+		return &frame.TooLargeError{Size: size, Limit: c.o.Limit}
+	}
+	// The node would hang up on bytes it does not take, and with them on all
+	// that is under way here.
+	if err := Check(out[mark+frame.HeaderLen:]); err != nil {
+		return fmt.Errorf("%w: %v", ErrNotSendable, err)
 	}
 	c.out = out
-	if then != nil {
-		c.pending[c.last] = then
+	c.last++
+	if len(c.pending) == 0 {
+		c.since = time.Now()
 	}
-	c.mu.Unlock()
+	c.pending[c.last] = then
 	select {
 	case c.wake <- struct{}{}:
 	default:
 	}
+	return nil
 }
 
-// Call sends a request and waits for its answer, which is the caller's.
+// Call sends a request and waits for its answer, which is the caller's. It
+// waits with sending while too much waits for the socket.
 func (c *Client) Call(ctx context.Context, t int64, p Raw) (Raw, error) {
 	type answer struct {
 		ok  Raw
 		err error
+	}
+	if err := c.awaitRoom(ctx); err != nil {
+		return nil, err
 	}
 	got := make(chan answer, 1)
 	c.Go(t, func(b []byte) []byte { return append(b, p...) }, func(ok Raw, err error) {
@@ -300,5 +407,36 @@ func (c *Client) Call(ctx context.Context, t int64, p Raw) (Raw, error) {
 		return a.ok, a.err
 	case <-ctx.Done():
 		return nil, ctx.Err()
+	}
+}
+
+// mostWaiting is how many bytes may wait for the socket before calls wait too.
+const mostWaiting = 1 << 20
+
+func (c *Client) awaitRoom(ctx context.Context) error {
+	for {
+		c.mu.Lock()
+		if len(c.out) < mostWaiting || c.err != nil {
+			c.mu.Unlock()
+			return nil
+		}
+		if c.room == nil {
+			c.room = make(chan struct{})
+		}
+		room := c.room
+		c.mu.Unlock()
+		select {
+		case <-room:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// letIn wakes the calls that wait for room; Client.mu is held.
+func (c *Client) letIn() {
+	if c.room != nil {
+		close(c.room)
+		c.room = nil
 	}
 }

@@ -176,3 +176,13 @@ func parseErr(p Raw) *RemoteError {
 	e.Message, _ = f[1].Str()
 	return e
 }
+
+// RetryAfter is how long the node asks to wait before the same is asked again,
+// within 50 ms and 5 s; without a wish 250 ms.
+func (e *RemoteError) RetryAfter() time.Duration {
+	ms, ok := e.Details.Get("retry_after_ms").Int()
+	if !ok {
+		ms = 250
+	}
+	return min(max(milliseconds(ms), 50*time.Millisecond), 5*time.Second)
+}

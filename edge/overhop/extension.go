@@ -47,6 +47,7 @@ const (
 	CodeResponseTooLarge Code = "RESPONSE_TOO_LARGE"
 	CodeDraining         Code = "DRAINING"
 	CodeRateLimited      Code = "RATE_LIMITED"
+	CodeDuplicateJob     Code = "DUPLICATE_JOB"
 )
 
 // Why the server changed a balance of credits.

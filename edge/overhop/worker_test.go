@@ -59,13 +59,13 @@ func TestWorker_Refused(t *testing.T) {
 			dials := 0
 			dial := refusing(t, CodeUnavailable, CodeDraining, code)
 			w := Worker{
-				Nodes: []string{"n1"}, Queues: []string{"mail"}, Create: true, Log: slog.New(slog.DiscardHandler),
-				Handler: func(context.Context, *Quest) (Raw, error) { return Nil, nil },
+				Nodes: []string{"n1"}, Create: true, Log: slog.New(slog.DiscardHandler),
 				Dial: func(ctx context.Context, addr string) (net.Conn, error) {
 					dials++
 					return dial(ctx, addr)
 				},
 			}
+			w.Handle("mail", 1, func(context.Context, *Quest) (Raw, error) { return Nil, nil })
 			err := w.Run(t.Context())
 			if ErrorCode(err) != code || !strings.Contains(err.Error(), `subscribe to "mail"`) || dials != 3 {
 				t.Errorf("%s: %v after %d connections", code, err, dials)

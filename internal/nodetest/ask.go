@@ -145,7 +145,9 @@ func (m *Member) WaitState(t testing.TB, id, state string) (j Job) {
 // Worker serves a queue at this member until the test ends.
 func (m *Member) Worker(t testing.TB, queue string, credits uint32, h overhop.Handler) {
 	t.Helper()
-	m.RunWorker(t, &overhop.Worker{Queues: []string{queue}, Credits: credits, Handler: h})
+	var w overhop.Worker
+	w.Handle(queue, credits, h)
+	m.RunWorker(t, &w)
 }
 
 // RunWorker runs a worker at this member, or at the nodes it names, until the

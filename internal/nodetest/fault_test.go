@@ -55,7 +55,9 @@ func TestIsolate(t *testing.T) {
 	y.Members[0].AddQueue(t, "work", 0)
 	var done tally
 	for _, m := range y.Members {
-		m.RunWorker(t, &overhop.Worker{Queues: []string{"work"}, Credits: 4, Handler: done.handle, Nodes: everywhere(y)})
+		w := &overhop.Worker{Nodes: everywhere(y)}
+		w.Handle("work", 4, done.handle)
+		m.RunWorker(t, w)
 	}
 	for i := range 30 {
 		y.Members[i%3].Enqueue(t, "work", `{"params":{}}`)
@@ -114,8 +116,9 @@ func TestRestart(t *testing.T) {
 		others := []*nodetest.Member{y.Members[(turn+1)%3], y.Members[(turn+2)%3]}
 		worker, stop := context.WithCancel(context.Background())
 		var work sync.WaitGroup
-		w := overhop.Worker{Queues: []string{"rolling"}, Credits: 8, Handler: done.handle, Grace: time.Second,
+		w := overhop.Worker{Grace: time.Second,
 			Nodes: []string{others[0].Node().Addresses().Overhop, others[1].Node().Addresses().Overhop}}
+		w.Handle("rolling", 8, done.handle)
 		work.Go(func() {
 			if err := w.Run(worker); err != nil {
 				t.Error(err)

@@ -78,8 +78,9 @@ func Run(ctx context.Context, o Options, log *slog.Logger) (err error) {
 		defer func() { err = errors.Join(err, witness.Close()) }()
 		handler = witnessed(witness, handler)
 	}
-	w := overhop.Worker{
-		Nodes: o.Nodes, Queues: o.Queues, Create: true, Credits: uint32(o.Credits), Name: o.Name, Log: log, Handler: handler,
+	w := overhop.Worker{Nodes: o.Nodes, Create: true, Name: o.Name, Log: log}
+	for _, queue := range o.Queues {
+		w.Handle(queue, uint32(o.Credits), handler)
 	}
 	return w.Run(ctx)
 }
