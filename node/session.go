@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"yardmaster/cluster"
 	"yardmaster/consensus"
 	"yardmaster/edge"
 	"yardmaster/job"
@@ -180,8 +181,21 @@ func (s *session) Enqueue(ctx context.Context, queue string, spec job.Spec, key 
 	}
 	s.n.door.enqueue(queue, spec, nil, key, true, func(a accepted, err error) {
 		s.accepted(a.position)
-		then(a.id, err)
+		then(a.id, inWorkersWords(err))
 	})
+}
+
+// inWorkersWords turns what only the messages room knows into what this wire has
+// a code for: a doubt is a reason to ask again, a conflict is not.
+func inWorkersWords(err error) error {
+	var api *cluster.APIError
+	switch {
+	case errors.Is(err, cluster.ErrUnknown):
+		return &job.UnavailableError{Reason: err.Error(), RetryAfter: time.Second}
+	case errors.As(err, &api) && api.Code == "409":
+		return &job.InvalidError{Reason: api.Text}
+	}
+	return err
 }
 
 func (s *session) usersQueue(ctx context.Context, name string) error {
