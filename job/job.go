@@ -59,6 +59,8 @@ type Job struct {
 	MaxAttempts   uint32        // total number of attempts
 	Timeout       time.Duration // of one attempt
 	RetryInterval time.Duration // fixed delay between attempts
+
+	Guards *Guards // nil: it is made whatever other jobs there are
 }
 
 // SplitFunction splits "runner#handler" at its first '#'. "#h" and "h" name no

@@ -74,8 +74,23 @@ func (s *Spec) scanField(name, body []byte, i int) int {
 		return scanCount(&s.TimeoutMS, body, i)
 	case "retry_interval_ms":
 		return scanCount(&s.RetryInterval, body, i)
+	case "unique_key":
+		return scanText(&s.UniqueKey, body, i)
+	case "unique_ttl_ms":
+		return scanCount(&s.UniqueTTLMS, body, i)
 	}
 	return -1
+}
+
+// scanText reads a string that stands for itself.
+func scanText(into **string, body []byte, i int) int {
+	end := skipString(body, i)
+	if end < 0 || *into != nil || !plainText(body[i+1:end-1]) {
+		return -1
+	}
+	text := string(body[i+1 : end-1])
+	*into = &text
+	return end
 }
 
 // scanCount reads a whole number of up to 18 digits.

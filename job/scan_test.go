@@ -52,6 +52,7 @@ func FuzzScan(f *testing.F) {
 	f.Add([]byte(`{"function":"demo#echo","params":{"to":"ann","n":[1,-2.5e+3,0,true,null]},"priority":9,"max_attempts":3}`))
 	f.Add([]byte(`{ "timeout_ms" : 1000, "retry_interval_ms":10,"params":{"a":"\\\"\/\b\f\n\r\t"}}`))
 	f.Add([]byte(`{"params":{"a":[[[[{}]]]]}}`))
+	f.Add([]byte(`{"function":"f","unique_key":"k\"","unique_ttl_ms":5}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		var got, want Spec
 		if !got.scan(body) {

@@ -31,6 +31,14 @@ type Spec struct {
 	RetryInterval *int64            `json:"retry_interval_ms,omitempty"`
 	Trace         map[string]string `json:"trace_context,omitempty"`
 	Blob          *Blob             `json:"blob,omitempty"` // written by nodes only
+
+	// See [Guards]. Times are in milliseconds.
+	UniqueKey    *string `json:"unique_key,omitempty"`
+	UniqueTTLMS  *int64  `json:"unique_ttl_ms,omitempty"`
+	RateLimitKey *string `json:"rate_limit_key,omitempty"`
+	RateLimitMS  *int64  `json:"rate_limit_ms,omitempty"`
+	DebounceKey  *string `json:"debounce_key,omitempty"`
+	DebounceMS   *int64  `json:"debounce_ms,omitempty"`
 }
 
 // Blob points to bytes too large for a record. A blob of a job is the JSON of
@@ -135,7 +143,7 @@ func (s *Spec) validateFacts() error {
 	if s.RunAt != nil && (s.RunAt.Year() < 1970 || s.RunAt.Year() > 2200) {
 		return invalid("run_at %s is out of range; must be in the years 1970 to 2200", s.RunAt.Format(time.RFC3339))
 	}
-	return nil
+	return s.validateGuards()
 }
 
 func isObject(raw json.RawMessage) bool {
@@ -145,7 +153,7 @@ func isObject(raw json.RawMessage) bool {
 
 // Job gives the facts of a record that lies at pos of queue.
 func (s *Spec) Job(id ID, queue string, pos Position, stored time.Time) Job {
-	j := Job{ID: id, Queue: queue, Function: s.Function, Position: pos, Accepted: stored, Priority: DefaultPriority}
+	j := Job{ID: id, Queue: queue, Function: s.Function, Position: pos, Accepted: stored, Priority: DefaultPriority, Guards: s.guards()}
 	if s.RunAt != nil {
 		j.RunAt = *s.RunAt
 	}

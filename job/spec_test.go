@@ -115,6 +115,8 @@ func TestRecord_Facts(t *testing.T) {
 func FuzzParseSpec(f *testing.F) {
 	f.Add([]byte(`{"function":"f","params":{"a":1},"priority":3,"run_at":"2026-03-19T02:00:00Z"}`))
 	f.Add([]byte(`{"payload_msgpack":"wA==","max_attempts":1}`))
+	f.Add([]byte(`{"function":"f","unique_key":"k","unique_ttl_ms":5,"rate_limit_key":"r","rate_limit_ms":1}`))
+	f.Add([]byte(`{"function":"f","debounce_key":"d","debounce_ms":5}`))
 	f.Add([]byte(`{"blob":{"name":"n","chunks":1,"size":1,"sha256":"00"}}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		spec, err := ParseSpec(body)

@@ -42,9 +42,17 @@ func (l *Ledger) placeOne(p *Placement) bool {
 		next.run.failed = r.run.failed
 	}
 	l.put(r, &next)
+	l.started(r)
 	l.outbox.emit(Event{Kind: DispatchNotified, Job: r.id, N: r.n, A: next.run.channel, B: r.queue.name})
 	l.outbox.emit(Event{Kind: WorkerAssigned, Job: r.id, N: r.n, A: next.run.channel, B: r.queue.name})
 	return true
+}
+
+// started frees what a job holds only as long as it has not been started.
+func (l *Ledger) started(r *record) {
+	if r.flags&guarded != 0 {
+		l.guards.release(r.id, true)
+	}
 }
 
 func (l *Ledger) settle(c *Settle) Result {
@@ -90,7 +98,7 @@ func (l *Ledger) end(e *End) Ended {
 func (l *Ledger) complete(r, next *record, e *End) {
 	l.outbox.emit(Event{Kind: DispatchDelivered, Job: r.id, N: r.n, B: r.queue.name})
 	l.counts.Delivered++
-	next.state, next.due, next.flags = job.Completed, l.now, 0
+	next.state, next.due, next.flags = job.Completed, l.now, r.flags&guarded
 	if len(e.Result.Data) > 0 || e.Blob != nil {
 		last := *r.run
 		last.result = l.outbox.addResult(ResultItem{Job: r.id, N: r.n, Queue: r.queue.name, Value: e.Result, Blob: e.Blob})
@@ -140,7 +148,7 @@ func (l *Ledger) die(r, next *record, reason string, fault *job.Fault) {
 		next.run = &run{hand: nobody}
 	}
 	next.run.failed = l.jobs.failure(reason, fault)
-	next.state, next.due, next.flags = job.Failed, l.now, 0
+	next.state, next.due, next.flags = job.Failed, l.now, r.flags&guarded
 	l.put(r, next)
 	l.bury(next, reason, fault)
 }
@@ -212,6 +220,7 @@ func (l *Ledger) cancel(c *CancelJob) Result {
 	if r.run != nil {
 		*next.run = *r.run
 	}
+	l.started(r) // it never will be
 	l.die(r, &next, reason, fault)
 	return Result{State: job.Failed}
 }
@@ -241,7 +250,7 @@ func (l *Ledger) retry(c *RetryJob) Result {
 		return Result{Err: job.ErrMalformed, State: r.state}
 	}
 	next := *r
-	next.attempt, next.losses, next.flags, next.due = 0, 0, 0, l.now
+	next.attempt, next.losses, next.flags, next.due = 0, 0, r.flags&guarded, l.now
 	l.queueUp(r, &next)
 	return Result{State: job.Waiting}
 }

@@ -12,8 +12,8 @@ import (
 )
 
 // formatVersion is the first number of an encoded ledger.
-// Format 1 had no stalled workers at its end.
-const formatVersion = 2
+// Format 1 had no stalled workers at its end, format 2 no guards and rulings.
+const formatVersion = 3
 
 // Encode writes the whole state. Two ledgers that applied the same entries
 // encode to the same bytes, whatever snapshots they were restored from.
@@ -44,6 +44,7 @@ func (l *Ledger) Encode(w io.Writer) error {
 	e.gone(l.jobs.gone)
 	e.outbox(&l.outbox)
 	e.stalls(&l.stalls)
+	e.guards(l)
 	if e.err != nil {
 		return e.err
 	}
@@ -168,7 +169,7 @@ func Decode(r io.Reader) (*Ledger, error) {
 	if d.err == nil && (format < 1 || format > formatVersion) {
 		return nil, fmt.Errorf("ledger snapshot has format %d, this build reads 1 to %d", format, formatVersion)
 	}
-	l := &Ledger{queues: newQueues(), jobs: newJobs(), own: newOwn(), stalls: newStalls()}
+	l := empty()
 	l.index, l.term, l.now = d.uint(), d.uint(), d.int()
 	l.authority = authority{
 		owner: d.text(), leaseID: d.text(), leasedUntil: d.text(),
@@ -190,6 +191,9 @@ func Decode(r io.Reader) (*Ledger, error) {
 	d.outbox(&l.outbox)
 	if format > 1 {
 		d.stalls(&l.stalls)
+	}
+	if format > 2 {
+		d.guards(l)
 	}
 	l.counts.Delivered, l.counts.Failed = delivered, failed
 	if d.err != nil {

@@ -17,6 +17,12 @@ const (
 	FoldedDelayed                    // a new job, due later
 	FoldedKnown                      // the job is known: nothing
 	FoldedRejected                   // a dead letter
+
+	// What only guards bring about.
+	FoldedDuplicate // another job holds its unique key: nothing
+	FoldedLimited   // its rate limit key is held: nothing but a word in history
+	FoldedDebounced // a job that had not started has become what it asks for
+	FoldedLater     // no more keys can be held: a dead letter
 )
 
 // lane is how far a job lane has been folded.
@@ -92,29 +98,40 @@ func (l *Ledger) fold(c *Fold) Result {
 }
 
 func (l *Ledger) foldJob(j *job.Job, identity string, createQueues bool) Folded {
+	if j.Guards != nil {
+		return l.foldGuarded(j, identity, createQueues)
+	}
+	folded, _ := l.makeJob(j, identity, createQueues)
+	return folded
+}
+
+// makeJob makes the job that a record asks for, unless it is known or, for the
+// reason it gives, rejected.
+func (l *Ledger) makeJob(j *job.Job, identity string, createQueues bool) (f Folded, reason string) {
 	if known := l.jobs.byID[j.ID]; known != nil {
 		if known.queue.name != j.Queue {
-			l.rejectJob(j, identity, "id_conflict: the id names a job of queue "+known.queue.name)
-			return FoldedRejected
+			reason := "id_conflict: the id names a job of queue " + known.queue.name
+			l.rejectJob(j, identity, reason)
+			return FoldedRejected, reason
 		}
-		return FoldedKnown
+		return FoldedKnown, ""
 	}
 	if l.jobs.gone.has(j.ID) {
-		return FoldedKnown
+		return FoldedKnown, ""
 	}
 	q, err := l.queueFor(j, createQueues)
 	if err != nil {
 		l.rejectJob(j, identity, err.Error())
-		return FoldedRejected
+		return FoldedRejected, err.Error()
 	}
 	r := l.newRecord(j, q)
 	if r.due > l.now {
 		r.state = job.Delayed
 		l.put(nil, r)
-		return FoldedDelayed
+		return FoldedDelayed, ""
 	}
 	l.queueUp(nil, r)
-	return FoldedWaiting
+	return FoldedWaiting, ""
 }
 
 // queueFor finds the queue a job goes to, or makes it.
@@ -152,6 +169,9 @@ func (l *Ledger) newRecord(j *job.Job, q *queue) *record {
 		if !j.RunAt.IsZero() {
 			r.options.runAt = r.due
 		}
+	}
+	if g := j.Guards; g != nil && (g.Unique.Given() || g.Debounce.Given()) {
+		r.flags = guarded
 	}
 	return r
 }

@@ -22,7 +22,9 @@ type witness struct {
 	stalled    map[string]bool // workers, whose names are their own in these tests
 }
 
-func newWitness() *witness { return &witness{dispatches: make(map[string]EventKind), stalled: make(map[string]bool)} }
+func newWitness() *witness {
+	return &witness{dispatches: make(map[string]EventKind), stalled: make(map[string]bool)}
+}
 
 // order holds which step a dispatch may take after which; 0: not seen yet.
 var order = map[EventKind][]EventKind{
@@ -114,8 +116,10 @@ func (w *witness) step(e *Event) error {
 
 // holds recounts all that the ledger keeps more than once.
 func holds(l *Ledger) error {
-	if err := holdsQueues(l); err != nil {
-		return err
+	for _, err := range []error{holdsQueues(l), holdsGuards(l)} {
+		if err != nil {
+			return err
+		}
 	}
 	want := Counts{Delivered: l.counts.Delivered, Failed: l.counts.Failed}
 	due, ended, active := 0, 0, 0
@@ -320,7 +324,7 @@ func encoded(t interface {
 func TestWitness_Notices(t *testing.T) {
 	fresh := func() *Ledger {
 		s := newScript(t)
-		s.run("> lead n1 until=100s\n> found L0\n> fold 0 0-3 a:mail b:mail/x c:mail,at=9s\n> place a#1@n1/1:overhop/w1\n")
+		s.run("> lead n1 until=100s\n> found L0\n> fold 0 0-3 a:mail b:mail/x c:mail,at=9s,unique=k/9s\n> place a#1@n1/1:overhop/w1\n")
 		return s.ledger
 	}
 	if err := holds(fresh()); err != nil {
@@ -332,6 +336,9 @@ func TestWitness_Notices(t *testing.T) {
 		"limit":    func(l *Ledger) { q := l.queues.get("mail"); q.config.Limit = 1; q.counts[job.Active] = 2 },
 		"outbox":   func(l *Ledger) { l.outbox.bytes++ },
 		"gap":      func(l *Ledger) { l.outbox.entries = l.outbox.entries[:1] },
+		"key":      func(l *Ledger) { h, _ := l.guards.byTime.Min(); l.guards.byTime.Delete(h) },
+		"holder":   func(l *Ledger) { h, _ := l.guards.byTime.Min(); l.guards.byJob.Delete(h) },
+		"ruling":   func(l *Ledger) { l.rulings.list = l.rulings.list[:0] },
 		"due":      func(l *Ledger) { l.jobs.due.PopMin() },
 		"forgot":   func(l *Ledger) { _, r := anyJob(l); l.jobs.gone.add(r.id, 0) },
 		"replaced": func(l *Ledger) { id, r := anyJob(l); other := *r; l.jobs.byID[id] = &other },

@@ -37,6 +37,7 @@ const (
 	cancelling                    // a caller cancelled it while it ran
 	malformed                     // its record cannot be a job
 	moved                         // its dispatch's worker brought it to the node where it is
+	guarded                       // it may hold keys: set for good
 )
 
 // options is what few jobs ask for; nil for the others.
@@ -236,11 +237,14 @@ func (l *Ledger) lift(r *record) {
 // drop forgets a job but for its id.
 func (l *Ledger) drop(r *record) {
 	l.lift(r)
+	if r.flags&guarded != 0 {
+		l.guards.release(r.id, false)
+	}
 	delete(l.jobs.byID, r.id)
 	l.jobs.gone.add(r.id, l.now)
 }
 
-// forget lets finished jobs and old ids go, a bounded number at a time.
+// forget lets finished jobs, old ids and rulings go, a bounded number at a time.
 func (l *Ledger) forget() {
 	for range maxForgotten {
 		oldest, ok := l.jobs.ended.Min()
@@ -251,6 +255,7 @@ func (l *Ledger) forget() {
 	}
 	l.jobs.gone.trim(l.now-int64(DedupeHorizon), DedupeMax)
 	l.own.forget(l.now - int64(FinishedKeep))
+	l.rulings.trim(l.now - int64(DedupeHorizon))
 }
 
 // maxResultScan is how many finished jobs are looked at for the oldest result.

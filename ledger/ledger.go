@@ -66,16 +66,26 @@ type Ledger struct {
 	stalls stalls
 	counts Counts
 	outbox outbox
-	stale  uint64 // outcomes of dispatches that were no longer current
+
+	guards  guards
+	rulings rulings
+	stale   uint64 // outcomes of dispatches that were no longer current
 }
 
 // Counts are the contract's backlog: pending and notified are present,
 // delivered and failed cumulative.
 type Counts struct{ Pending, Notified, Delivered, Failed uint64 }
 
+func empty() *Ledger {
+	return &Ledger{
+		queues: newQueues(), jobs: newJobs(), own: newOwn(), stalls: newStalls(),
+		guards: newGuards(), rulings: newRulings(),
+	}
+}
+
 // New is the ledger before the first entry.
 func New() *Ledger {
-	l := &Ledger{queues: newQueues(), jobs: newJobs(), own: newOwn(), stalls: newStalls()}
+	l := empty()
 	l.queues.add(job.SystemQueue, job.RecordID(job.SystemQueue, 0, time.Unix(0, 0)), job.DefaultQueueConfig)
 	return l
 }
@@ -87,6 +97,7 @@ func (l *Ledger) Apply(at Stamp, cmds []Command) []Result {
 	l.now = max(l.now, at.At.UnixNano())
 	l.outbox.begin(at.Index, l.now, cmds)
 	l.promote()
+	l.guards.expire(l.now)
 	results := make([]Result, len(cmds))
 	for i, c := range cmds {
 		results[i] = l.apply(at, c)
@@ -160,7 +171,7 @@ func (l *Ledger) Stale() uint64 { return l.stale }
 // Copy is the ledger as it is now. It shares all records with the original,
 // costs time by the number of queues only, and may be read while the original
 // goes on. A copy is for encoding, listing, counting and telling: it must not
-// be applied to, and what looks a single job up (Find, Known, Dispatch) or
+// be applied to, and what looks a single job up (Find, Known, Dispatch, Ruling) or
 // what only the authority asks (BusyLines) is answered by the original alone.
 //
 // Making a copy touches the original's trees: guard it as if it were a write.
@@ -171,5 +182,6 @@ func (l *Ledger) Copy() *Ledger {
 	c.jobs = l.jobs.copy()
 	c.own = l.own.copy()
 	c.stalls = l.stalls.copy()
+	c.guards, c.rulings = l.guards.copy(), l.rulings.copy()
 	return &c
 }

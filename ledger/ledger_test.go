@@ -270,6 +270,7 @@ func busyEncoding(t testing.TB) []byte {
 // and what is taken for a ledger can go on.
 func FuzzDecode(f *testing.F) {
 	f.Add(busyEncoding(f))
+	f.Add(guardedEncoding(f))
 	f.Add(encoded(f, New()))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		var before, after runtime.MemStats

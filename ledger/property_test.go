@@ -18,7 +18,7 @@ import (
 func TestLedger_Properties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		y := newYard()
-		restored, seen := New(), newWitness()
+		restored, seen, producer := New(), newWitness(), claims{}
 		var kept *Ledger // a copy, and what it was when it was taken
 		var before []byte
 		for range rapid.IntRange(1, 60).Draw(t, "entries") {
@@ -27,7 +27,7 @@ func TestLedger_Properties(t *testing.T) {
 			if got, want := fmt.Sprint(describe(b)), fmt.Sprint(describe(a)); got != want {
 				t.Fatalf("replicas answer differently:\n%s\n%s", want, got)
 			}
-			for _, err := range []error{holds(y.ledger), holds(restored), seen.see(y.ledger)} {
+			for _, err := range []error{holds(y.ledger), holds(restored), seen.see(y.ledger), producer.hear(y.ledger, cmds, a), producer.see(y.ledger)} {
 				if err != nil {
 					t.Fatalf("after entry %d: %v", y.at.Index, err)
 				}
@@ -87,6 +87,8 @@ type yard struct {
 	ledger *Ledger
 	at     Stamp
 	jobs   int // ids handed out
+
+	guarded *job.Job // the last record with guards
 }
 
 func newYard() *yard {
@@ -212,11 +214,17 @@ func (y *yard) fold(t *rapid.T) Command {
 			j.RunAt = y.at.At.Add(somePauses.Draw(t, "run at"))
 			j.MaxAttempts = 3
 		}
+		if j.Guards = someGuards(t); j.Guards != nil {
+			j = y.perhapsCopy(t, j)
+		}
 		c.Jobs = append(c.Jobs, j)
 	}
 	c.To = seq
 	if rapid.IntRange(0, 9).Draw(t, "wrong lane") == 0 {
 		c.From, c.Identity = c.From+uint64(rapid.IntRange(0, 1).Draw(t, "from")), "L1"
+		for i := range c.Jobs {
+			c.Jobs[i].Guards = nil // its places may be another fold's
+		}
 	}
 	return c
 }

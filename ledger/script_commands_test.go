@@ -12,7 +12,8 @@ import (
 //	lead <owner> until=<time>        renew until=<time>
 //	found <lane identity>…
 //	fold <lane> <from>-<to> [lane=<identity>] [known] <record>…
-//	     record: <job>:<queue>[/<function>][,prio=n,at=t,acc=t,max=n]  or  <job>!<queue>,why=<reason>
+//	     record: <job>:<queue>[/<function>][,prio=n,at=t,acc=t,max=n,unique=k/t,rate=k/t,debounce=k/t]
+//	     or  <job>!<queue>,why=<reason>
 //	place <job>#<n>@<node>/<incarnation>:<channel>…
 //	settle <job>#<n>=<done|again|back|loss|dead>[,at=t,why=reason,value=json,by=<node>/<incarnation>]…
 //	told events=n results=n dead=n message=<first>:<seq>
@@ -135,7 +136,19 @@ func (s *script) record(word string, pos job.Position) job.Job {
 	if n := value(parts, "max"); n != "" {
 		j.MaxAttempts = uint32(s.number(n))
 	}
+	if g := (job.Guards{Unique: s.guard(parts, "unique"), Rate: s.guard(parts, "rate"), Debounce: s.guard(parts, "debounce")}); g != (job.Guards{}) {
+		j.Guards = &g
+	}
 	return j
+}
+
+// guard reads <kind>=<key>/<time>.
+func (s *script) guard(parts []string, kind string) (g job.Guard) {
+	if key, held, ok := strings.Cut(value(parts, kind), "/"); ok {
+		copy(g.Key[:], kind[:1]+key)
+		g.For = s.time(held).Sub(scriptStart)
+	}
+	return g
 }
 
 func (s *script) placement(word string) Placement {

@@ -158,6 +158,9 @@ func (s *script) command(text string) Command {
 	return c
 }
 
+var foldedWords = [...]string{FoldedWaiting: "waiting", FoldedDelayed: "delayed", FoldedKnown: "known", FoldedRejected: "rejected",
+	FoldedDuplicate: "duplicate", FoldedLimited: "limited", FoldedDebounced: "debounced", FoldedLater: "later"}
+
 // result writes what a command was answered. An answer that is among the
 // entry's events is not written twice.
 func (s *script) result(r Result, events string) {
@@ -169,10 +172,9 @@ func (s *script) result(r Result, events string) {
 			fmt.Fprintln(&s.out, "answer:", line)
 		}
 	case r.Folded != nil:
-		words := [...]string{FoldedWaiting: "waiting", FoldedDelayed: "delayed", FoldedKnown: "known", FoldedRejected: "rejected"}
 		fmt.Fprint(&s.out, "folded:")
 		for _, f := range r.Folded {
-			fmt.Fprint(&s.out, " ", words[f])
+			fmt.Fprint(&s.out, " ", foldedWords[f])
 		}
 		fmt.Fprintln(&s.out)
 	case r.Placed != nil:
@@ -255,6 +257,12 @@ func (s *script) askOutside(words []string) {
 			fmt.Fprintf(&s.out, "%d: %s#%d of %s at %d/%d after %d attempts: %s\n",
 				d.Number, d.Job, d.N, d.Queue, d.Position.Lane, d.Position.Seq, d.Attempts, d.Reason)
 		}
+	case "keys":
+		fmt.Fprintln(&s.out, l.HeldKeys(), "held")
+	case "ruling":
+		lane, seq, _ := strings.Cut(words[1], "/")
+		r, ok := l.Ruling(job.Position{Lane: uint8(s.number(lane)), Seq: s.number(seq)})
+		fmt.Fprintf(&s.out, "%t %s %s of %q retry after %s %s\n", ok, foldedWords[r.Folded], r.Job, r.Queue, r.RetryAfter, r.Reason)
 	case "restore":
 		var buf bytes.Buffer
 		if err := l.Encode(&buf); err != nil {

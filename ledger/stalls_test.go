@@ -41,18 +41,23 @@ func TestStalls_AreBounded(t *testing.T) {
 	})
 }
 
-// TestDecode_Format1: a snapshot from before there were stalled workers is
-// read as one without any.
-func TestDecode_Format1(t *testing.T) {
+// TestDecode_EarlierFormats: a snapshot from before there were stalled workers,
+// or guards, is read as one without any.
+func TestDecode_EarlierFormats(t *testing.T) {
 	want := busyEncoding(t)
-	old := bytes.Clone(want[:len(want)-2]) // no stalled workers, no nodes heard
-	old[0] = 1
-	l, err := Decode(bytes.NewReader(old))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var got bytes.Buffer
-	if err := l.Encode(&got); err != nil || !bytes.Equal(got.Bytes(), want) {
-		t.Errorf("it is written as %d bytes, want %d (%v)", got.Len(), len(want), err)
+	for format, missing := range map[byte]int{
+		1: 4, // no stalled workers, no nodes heard
+		2: 2, // no keys, no rulings
+	} {
+		old := bytes.Clone(want[:len(want)-missing])
+		old[0] = format
+		l, err := Decode(bytes.NewReader(old))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got bytes.Buffer
+		if err := l.Encode(&got); err != nil || !bytes.Equal(got.Bytes(), want) {
+			t.Errorf("format %d is written as %d bytes, want %d (%v)", format, got.Len(), len(want), err)
+		}
 	}
 }

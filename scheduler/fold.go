@@ -24,6 +24,9 @@ func (r *pendingRecord) size() int {
 	if r.err != nil {
 		n += maxReason
 	}
+	if r.facts.Guards != nil {
+		n += guardsSize
+	}
 	return n
 }
 
@@ -117,7 +120,7 @@ func (m *mind) addFold(l *ledger.Ledger, d *draft, lane *laneState, from uint64,
 			continue
 		}
 		c.Jobs = append(c.Jobs, r.facts)
-		if r.facts.RunAt.After(d.at) {
+		if g := r.facts.Guards; r.facts.RunAt.After(d.at) || g != nil && l.Hindered(g) {
 			continue
 		}
 		if _, known := l.Known(r.facts.ID); !known {

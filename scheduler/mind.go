@@ -28,6 +28,7 @@ const (
 // maxEntry that an entry's parts may take; placements have maxPicks.
 const (
 	foldSize    = 80
+	guardsSize  = 96
 	endSize     = 40
 	placeSize   = 60
 	commandSize = 160
