@@ -35,6 +35,7 @@ type bench struct {
 	Options
 	dir     string
 	figures []Figure
+	needed  []string // floors of what is wanted
 }
 
 // experiment measures one figure.
@@ -73,6 +74,7 @@ func Run(ctx context.Context, o Options) ([]Figure, error) {
 	}
 	b := &bench{Options: o}
 	suites := b.suites()
+	b.needed = floorsOf(suites, b.Only)
 	if !slices.ContainsFunc(suites, func(s suite) bool { return len(b.wanted(s)) > 0 }) {
 		return nil, fmt.Errorf("%s: %w; there are %s", strings.Join(o.Only, ", "), ErrNothing, strings.Join(Names(), ", "))
 	}
@@ -100,12 +102,29 @@ func Names() []string {
 	return names
 }
 
+// floorsOf names the floors under what is wanted: they are measured with it, or
+// the ratio would be missing.
+func floorsOf(suites []suite, only []string) (floors []string) {
+	for _, s := range suites {
+		for _, e := range s.names {
+			if begins(e.name, only) && strings.HasPrefix(e.target.floor, "floor.") {
+				floors = append(floors, e.target.floor)
+			}
+		}
+	}
+	return floors
+}
+
+func begins(name string, with []string) bool {
+	return slices.ContainsFunc(with, func(w string) bool { return strings.HasPrefix(name, w) })
+}
+
 func (b *bench) wanted(s suite) []experiment {
 	if len(b.Only) == 0 {
 		return s.names
 	}
 	return slices.DeleteFunc(slices.Clone(s.names), func(e experiment) bool {
-		return !slices.ContainsFunc(b.Only, func(name string) bool { return strings.HasPrefix(e.name, name) })
+		return !begins(e.name, b.Only) && !slices.Contains(b.needed, e.name)
 	})
 }
 
@@ -177,14 +196,17 @@ func Machine() string {
 }
 
 func (b *bench) suites() []suite {
-	return []suite{b.floorSuite(), b.threeSuite(), b.singleSuite(), b.ledgerSuite()}
+	return []suite{
+		b.floorSuite(), b.echoSuite(), b.threeSuite(), b.singleSuite(),
+		b.overhopSuite(), b.idleSuite(), b.rejoinSuite(), b.ledgerSuite(),
+	}
 }
 
 // asyncJobs is how many jobs fill about a round.
 func (b *bench) asyncJobs() int { return int(b.Round.Seconds() * 15_000) }
 
 // The three shapes of load.
-func (b *bench) async(ctx context.Context, l *load) error { return l.async(ctx, b.asyncJobs()) }
+func (b *bench) async(ctx context.Context, l *load) error { return l.async(ctx, b.asyncJobs(), window) }
 func (b *bench) sync(ctx context.Context, l *load) error  { return l.sync(ctx, b.Round) }
 func (b *bench) open(rate int) func(context.Context, *load) error {
 	return func(ctx context.Context, l *load) error { return l.open(ctx, rate, b.Round) }
@@ -210,9 +232,10 @@ func (b *bench) floorSuite() suite {
 		},
 		names: []experiment{
 			{name: "floor.stream.async", unit: "messages/s", run: func(ctx context.Context) (round, error) {
-				return p.publish(ctx, func(ctx context.Context, l *load) error { return l.async(ctx, 3*b.asyncJobs()) })
+				return p.publish(ctx, func(ctx context.Context, l *load) error { return l.async(ctx, 3*b.asyncJobs(), window) })
 			}},
 			{name: "floor.stream.sync64", unit: "messages/s", run: func(ctx context.Context) (round, error) { return p.publish(ctx, b.sync) }},
+			{name: "floor.stream.flight2048", unit: "messages/s", run: func(ctx context.Context) (round, error) { return p.publish(ctx, b.piped) }},
 			{name: "floor.raft16k.alone", unit: "entries/s", run: func(context.Context) (round, error) { return p.commit(1, b.Round/2) }},
 			{name: "floor.raft16k.flight16", unit: "entries/s", run: func(context.Context) (round, error) { return p.commit(16, b.Round/2) }},
 			{name: "floor.queue.async", unit: jobsPerSecond, run: queue(false, b.async)},

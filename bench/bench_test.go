@@ -84,14 +84,14 @@ func TestLoad_Loses(t *testing.T) {
 	l := &load{}
 	l.begin()
 	l.accepted.Store(2)
-	l.ended()
+	l.ended(0)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := l.awaitEnds(ctx); err == nil || !strings.Contains(err.Error(), "accepted 2, settled 1") {
 		t.Errorf("error %v", err)
 	}
-	l.ended()
-	l.ended() // one too many
+	l.ended(0)
+	l.ended(0) // one too many
 	if err := l.awaitEnds(t.Context()); err == nil {
 		t.Error("more settled than accepted is no error")
 	}

@@ -62,6 +62,18 @@ func closeCallers(callers []*caller) {
 	}
 }
 
+// throughCallers are the entries of a load.
+func throughCallers(callers []*caller) (entries []entry) {
+	for _, c := range callers {
+		entries = append(entries, c)
+	}
+	return entries
+}
+
+func (c *caller) handIn(l *load, i int, due time.Duration, done func(error)) {
+	c.call(l.message(i, due), func(_ *nats.Msg, err error) { done(err) })
+}
+
 // call sends m; done is called once, from the connection's own goroutine, and
 // must not block.
 func (c *caller) call(m *nats.Msg, done func(*nats.Msg, error)) {

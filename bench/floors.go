@@ -169,7 +169,7 @@ func (p *peers) freshStream(ctx context.Context, retention jetstream.RetentionPo
 // newLoad is a round over the peers. Jobs have keys, as a yard's have: what is
 // not deduplicated cannot be repeated.
 func (p *peers) newLoad() *load {
-	l := &load{callers: p.callers, subject: floorSubject, key: nats.NewInbox() + "-"}
+	l := &load{entries: throughCallers(p.callers), subject: floorSubject, key: nats.NewInbox() + "-"}
 	l.key = strings.TrimPrefix(l.key, "_INBOX.")
 	l.begin()
 	return l
@@ -264,12 +264,13 @@ func (p *peers) pull(ctx context.Context, l *load) (stop func(), err error) {
 				return stop, err
 			}
 			consume, err := c.Consume(func(m jetstream.Msg) {
-				l.started(dueOf(m.Data()))
+				due := dueOf(m.Data())
+				l.started(due)
 				if err := m.Ack(); err != nil {
 					l.fail(err)
 					return
 				}
-				l.ended()
+				l.ended(due)
 			}, jetstream.PullMaxMessages(credits))
 			if err != nil {
 				return stop, err

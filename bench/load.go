@@ -39,10 +39,19 @@ func jobBody(function string, due int64) []byte {
 	return append(b, tail...)
 }
 
+// entry is a connection through which jobs are handed in.
+type entry interface {
+	// handIn makes the call of job i; done is called once and must not block.
+	handIn(l *load, i int, due time.Duration, done func(error))
+	// repeat makes the calls again that have had no answer for a time, if that
+	// is what they need, and counts them.
+	repeat(after time.Duration) int
+}
+
 // load is one round: jobs handed in one way, and what became of them.
 type load struct {
-	callers  []*caller
-	subject  string
+	entries  []entry
+	subject  string // of a message; at a door, the queue
 	function string // of every job; "": none
 	key      string // begins every job's idempotency key; "": none is given
 	began    time.Time
@@ -57,6 +66,9 @@ type load struct {
 	lastEnd   time.Time
 	latencies []float64 // from due to started, in ms
 	trouble   error     // the first
+	// Where a job may run more than once: which have ended, by their due time,
+	// with false for those that have only started. Each counts once.
+	seen map[int64]bool
 }
 
 // begin must be called before the first job is handed in.
@@ -72,8 +84,8 @@ func (l *load) run(ctx context.Context, hand func(context.Context, *load) error)
 	var repeater sync.WaitGroup
 	repeater.Go(func() {
 		for l.key != "" && backoff.Sleep(handing, repeatAfter/4) == nil {
-			for _, c := range l.callers {
-				l.repeated.Add(int64(c.repeat(repeatAfter)))
+			for _, e := range l.entries {
+				l.repeated.Add(int64(e.repeat(repeatAfter)))
 			}
 		}
 	})
@@ -91,9 +103,9 @@ func (l *load) message(i int, due time.Duration) *nats.Msg {
 	return m
 }
 
-// handIn makes the call of job i.
-func (l *load) handIn(i int, due time.Duration, done func()) {
-	l.callers[i%len(l.callers)].call(l.message(i, due), func(_ *nats.Msg, err error) {
+// handIn makes the call of job i through entry at, counted round.
+func (l *load) handIn(at, i int, due time.Duration, done func()) {
+	l.entries[at%len(l.entries)].handIn(l, i, due, func(err error) {
 		if err != nil {
 			l.refused.Add(1)
 			l.fail(err)
@@ -112,33 +124,56 @@ func (l *load) fail(err error) {
 	}
 }
 
+// failure is the first thing that went wrong.
+func (l *load) failure() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.trouble
+}
+
 // started notes that a job runs, by its body's due time.
 func (l *load) started(due int64) {
 	took := time.Since(l.began) - time.Duration(due)
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.seen != nil {
+		if _, again := l.seen[due]; again {
+			return
+		}
+		l.seen[due] = false
+	}
 	l.latencies = append(l.latencies, float64(took)/1e6)
 }
 
-// ended notes that a job is settled.
-func (l *load) ended() {
-	l.settled.Add(1)
+// ended notes that a job is settled, likewise.
+func (l *load) ended(due int64) {
 	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.seen != nil {
+		if l.seen[due] {
+			return
+		}
+		l.seen[due] = true
+	}
+	l.settled.Add(1)
 	l.lastEnd = now
 }
 
-// async hands in n jobs, a window of calls under way.
-func (l *load) async(ctx context.Context, n int) error {
-	slots := make(chan struct{}, window)
+// mayRunAgain tells that nodes die under this load, so that a job may run more
+// than once.
+func (l *load) mayRunAgain() bool { return l.seen != nil }
+
+// async hands in n jobs, so many calls under way.
+func (l *load) async(ctx context.Context, n, flight int) error {
+	slots := make(chan struct{}, flight)
 	for i := range n {
 		select {
 		case slots <- struct{}{}:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		l.handIn(i, time.Since(l.began), func() { <-slots })
+		l.handIn(i, i, time.Since(l.began), func() { <-slots })
 	}
 	return l.awaitAnswers(ctx, n)
 }
@@ -147,13 +182,13 @@ func (l *load) async(ctx context.Context, n int) error {
 func (l *load) sync(ctx context.Context, d time.Duration) error {
 	var next atomic.Int64
 	var callers sync.WaitGroup
-	for range syncCalls {
+	for at := range syncCalls {
 		callers.Go(func() {
 			answered := make(chan struct{}, 1)
 			late := time.NewTimer(patience)
 			defer late.Stop()
 			for time.Since(l.began) < d && ctx.Err() == nil {
-				l.handIn(int(next.Add(1)-1), time.Since(l.began), func() { answered <- struct{}{} })
+				l.handIn(at, int(next.Add(1)-1), time.Since(l.began), func() { answered <- struct{}{} })
 				select {
 				case <-answered:
 				case <-late.C:
@@ -169,12 +204,20 @@ func (l *load) sync(ctx context.Context, d time.Duration) error {
 
 // open hands in so many jobs a second for a time, each when it is due.
 func (l *load) open(ctx context.Context, rate int, d time.Duration) error {
-	n := int(d.Seconds() * float64(rate))
+	return l.openWhile(ctx, rate, func(due time.Duration) bool { return due < d })
+}
+
+// openWhile goes on while more says so of the next job's due time.
+func (l *load) openWhile(ctx context.Context, rate int, more func(due time.Duration) bool) error {
 	step := time.Second / time.Duration(rate)
 	tick := time.NewTimer(0)
 	defer tick.Stop()
-	for i := 0; i < n; {
+	i := 0
+	for {
 		due := time.Duration(i) * step
+		if !more(due) {
+			return l.awaitAnswers(ctx, i)
+		}
 		if early := due - time.Since(l.began); early > 0 {
 			tick.Reset(early)
 			select {
@@ -184,10 +227,9 @@ func (l *load) open(ctx context.Context, rate int, d time.Duration) error {
 			}
 			continue
 		}
-		l.handIn(i, due, func() {})
+		l.handIn(i, i, due, func() {})
 		i++
 	}
-	return l.awaitAnswers(ctx, n)
 }
 
 func (l *load) awaitAnswers(ctx context.Context, n int) error {
@@ -211,6 +253,13 @@ func (l *load) awaitEnds(ctx context.Context) error {
 		return fmt.Errorf("accepted %d, settled %d: they must be equal", accepted, settled)
 	}
 	return nil
+}
+
+// endedAt is when the last job was settled.
+func (l *load) endedAt() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lastEnd
 }
 
 // rate is settled jobs a second, from the begin to the last end.

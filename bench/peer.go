@@ -28,12 +28,16 @@ type PeerOptions struct {
 	Routes []string // host:port of each peer's NATS routes, in order
 	Rafts  []string // host:port of each peer's Raft, in order
 	Index  int      // this peer's place in both
+	Echo   string   // host:port to answer pings at, and to be nothing else
 }
 
 // Peer runs a bare NATS server with JetStream and a bare Raft voter until ctx
 // ends: the two things under a yard, tuned as a yard tunes them, and nothing
-// of a yard. It answers "bench.raft.<name>".
+// of a yard. It answers "bench.raft.<name>". With Echo it only answers pings.
 func Peer(ctx context.Context, o PeerOptions) error {
+	if o.Echo != "" {
+		return echo(ctx, o.Echo)
+	}
 	if o.Index < 0 || o.Index >= len(o.Routes) || len(o.Routes) != len(o.Rafts) {
 		return fmt.Errorf("peer %d of %d routes and %d rafts", o.Index, len(o.Routes), len(o.Rafts))
 	}

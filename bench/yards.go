@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"slices"
 	"time"
 
@@ -14,11 +15,14 @@ import (
 )
 
 // The queues: one without a limit, one whose limit is counted and lies a little
-// below the workers' room, one for runners.
+// below the workers' room, one whose limit is just that room, one for runners,
+// and one without jobs.
 const (
 	queuePlain   = "bench"
 	queueLimited = "bench-limited"
+	queueRoom    = "bench-room"
 	queueRRQ     = "bench-rrq"
+	queueIdle    = "bench-idle"
 	strictLimit  = 5000
 
 	functionRRQ = "demo#echo"
@@ -55,7 +59,7 @@ func startYard(ctx context.Context, o yard.Options) (*yards, error) {
 	for _, q := range []struct {
 		Name  string `json:"name"`
 		Limit int    `json:"concurrency_limit,omitempty"`
-	}{{Name: queuePlain}, {Name: queueLimited, Limit: strictLimit}, {Name: queueRRQ}} {
+	}{{Name: queuePlain}, {Name: queueLimited, Limit: strictLimit}, {Name: queueRoom, Limit: limitOfRoom}, {Name: queueRRQ}, {Name: queueIdle}} {
 		var made json.RawMessage
 		if err := y.Nodes[0].Ask(ctx, cluster.SubjectAPI+".queue.add", q, &made); err != nil {
 			y.close()
@@ -63,6 +67,16 @@ func startYard(ctx context.Context, o yard.Options) (*yards, error) {
 		}
 	}
 	return y, nil
+}
+
+// freshYard starts nodes for one round, in a directory of their own below dir.
+func (b *bench) freshYard(ctx context.Context, dir string, o yard.Options) (*yards, error) {
+	dir, err := os.MkdirTemp(dir, "round-")
+	if err != nil {
+		return nil, fmt.Errorf("make a directory: %w", err)
+	}
+	o.Dir, o.Binary = dir, b.Binary
+	return startYard(ctx, o)
 }
 
 // awaitLanes waits until every node leads its own lane, as the authority wants
@@ -97,26 +111,37 @@ func plain(queue string) way    { return way{cluster.JobsSubject(queue), true} }
 func enqueued(queue string) way { return way{cluster.SubjectEnqueue + "." + queue, false} }
 
 func (y *yards) newLoad(w way) *load {
-	y.runs++
-	l := &load{callers: y.callers, subject: w.subject}
+	l := &load{entries: throughCallers(y.callers), subject: w.subject}
 	if w.keyed {
-		l.key = fmt.Sprintf("%x-%d-", time.Now().UnixNano(), y.runs)
+		l.key = y.newKey()
 	}
 	return l
 }
 
-// overhop measures jobs that Overhop workers of a queue run.
+// newKey begins the keys of a load.
+func (y *yards) newKey() string {
+	y.runs++
+	return fmt.Sprintf("%x-%d-", time.Now().UnixNano(), y.runs)
+}
+
+// few are workers enough for a full pipeline.
+func (y *yards) few() staff { return staff{connections * len(y.Nodes), credits} }
+
+// overhop measures jobs that a few Overhop workers of a queue run.
 func (y *yards) overhop(ctx context.Context, queue string, w way, latency bool, hand func(context.Context, *load) error) (round, error) {
-	h, err := openHands(ctx, y.Yard, queue)
+	return y.runBy(ctx, y.few(), queue, y.newLoad(w), latency, hand)
+}
+
+// runBy measures a load that a queue's workers run while it comes in.
+func (y *yards) runBy(ctx context.Context, s staff, queue string, l *load, latency bool, hand func(context.Context, *load) error) (round, error) {
+	h, err := openHands(ctx, y.Nodes, s, queue, l)
 	if err != nil {
 		return round{}, err
 	}
 	defer h.close()
-	if err := y.awaitRoom(ctx, len(h.clients)*credits); err != nil {
+	if err := y.awaitRoom(ctx, s.room()); err != nil {
 		return round{}, err
 	}
-	l := y.newLoad(w)
-	h.load.Store(l)
 	before, err := y.delivered(ctx)
 	if err != nil {
 		return round{}, err
@@ -144,7 +169,7 @@ func (y *yards) rrq(ctx context.Context, n int) (round, error) {
 	}
 	m := startMeter(y.CPU)
 	l.begin()
-	if err := l.run(ctx, func(ctx context.Context, l *load) error { return l.async(ctx, n) }); err != nil {
+	if err := l.run(ctx, func(ctx context.Context, l *load) error { return l.async(ctx, n, window) }); err != nil {
 		return round{}, err
 	}
 	err = y.Until(ctx, "the runners are through", func() error {
@@ -170,13 +195,12 @@ func (y *yards) trip(ctx context.Context, queue, function string) (round, error)
 	l := y.newLoad(enqueued(queue))
 	l.function = function
 	if function == "" {
-		h, err := openHands(ctx, y.Yard, queue)
+		h, err := openHands(ctx, y.Nodes, y.few(), queue, l)
 		if err != nil {
 			return round{}, err
 		}
 		defer h.close()
-		h.load.Store(l)
-		if err := y.awaitRoom(ctx, len(h.clients)*credits); err != nil {
+		if err := y.awaitRoom(ctx, y.few().room()); err != nil {
 			return round{}, err
 		}
 	}
@@ -294,11 +318,8 @@ func (y *yards) delivered(ctx context.Context) (int64, error) {
 // verify asks the yard itself: everything accepted was delivered once, and
 // nothing is left.
 func (y *yards) verify(ctx context.Context, before int64, l *load) error {
-	l.mu.Lock()
-	trouble := l.trouble
-	l.mu.Unlock()
-	if trouble != nil {
-		return trouble
+	if err := l.failure(); err != nil {
+		return err
 	}
 	for _, n := range y.Nodes {
 		err := y.Until(ctx, n.Name+" shows every job's end", func() error {

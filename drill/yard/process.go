@@ -125,6 +125,32 @@ func (p *Process) CPU() time.Duration {
 	return time.Duration(user+system) * clockTick
 }
 
+// Memory is what the process has in the machine's memory, in bytes (VmRSS); 0
+// where the kernel does not tell.
+func (p *Process) Memory() int64 {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	if err != nil {
+		return 0
+	}
+	_, rest, _ := bytes.Cut(status, []byte("\nVmRSS:"))
+	fields := bytes.Fields(rest)
+	if len(fields) == 0 {
+		return 0
+	}
+	kib, _ := strconv.ParseInt(string(fields[0]), 10, 64)
+	return kib << 10
+}
+
+// Descriptors is how many files and sockets the process has open; 0 where the
+// kernel does not tell.
+func (p *Process) Descriptors() int {
+	open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.cmd.Process.Pid))
+	if err != nil {
+		return 0
+	}
+	return len(open)
+}
+
 // MachineCPU is the processor time that everything on this machine has used,
 // with the kernel's own; 0 where the kernel does not tell.
 func MachineCPU() (sum time.Duration) {
