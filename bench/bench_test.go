@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 func TestFloors(t *testing.T) {
 	var out bytes.Buffer
 	figures, err := Run(t.Context(), Options{
-		Only: []string{"floor.raft16k.alone", "floor.queue"}, Round: 100 * time.Millisecond, Rounds: 1, Out: &out,
+		Only: []string{"floor.raft16k.alone", "floor.queue", "floor.echo"}, Round: 100 * time.Millisecond, Rounds: 1, Out: &out,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +55,8 @@ func TestFloors(t *testing.T) {
 			t.Errorf("%s: accepted %d, settled %d", f.Name, f.Jobs, f.Settled)
 		}
 	}
-	want := []string{"floor.raft16k.alone", "floor.queue.async", "floor.queue.sync64", "floor.queue.start500", "floor.queue.start2000"}
+	want := []string{"floor.raft16k.alone", "floor.queue.async", "floor.queue.sync64", "floor.queue.start500", "floor.queue.start2000",
+		"floor.echo.alone", "floor.echo.sync64"}
 	if !slices.Equal(names, want) {
 		t.Errorf("measured %v, want %v", names, want)
 	}

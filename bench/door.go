@@ -35,12 +35,16 @@ func openDoors(ctx context.Context, nodes []*yard.Node, n int) (doors, error) {
 			all.close()
 			return nil, err
 		}
-		d := &door{wire: w, wake: make(chan struct{}, 1)}
-		d.running.Go(d.read)
-		d.running.Go(d.write)
-		all = append(all, d)
+		all = append(all, newDoor(w))
 	}
 	return all, nil
+}
+
+func newDoor(w *wire) *door {
+	d := &door{wire: w, wake: make(chan struct{}, 1)}
+	d.running.Go(d.read)
+	d.running.Go(d.write)
+	return d
 }
 
 func (all doors) close() {

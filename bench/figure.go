@@ -129,6 +129,17 @@ func WriteTable(w io.Writer, figures []Figure) error {
 	return table.Flush()
 }
 
+// WriteNotes writes what there is to know about reading some of the figures.
+func WriteNotes(w io.Writer, figures []Figure) error {
+	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	for i := range figures {
+		if f := &figures[i]; f.Note != "" {
+			fmt.Fprintf(table, "%s\t%s\n", f.Name, f.Note)
+		}
+	}
+	return table.Flush()
+}
+
 func (f *Figure) value() string {
 	if f.P99 > 0 {
 		return fmt.Sprintf("%s / %s %s", digits(f.Value), digits(f.P99), f.Unit)

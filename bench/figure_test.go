@@ -71,3 +71,11 @@ start   2.35 / 12.3 ms                  0.50      ≤ 4     yes
 		t.Errorf("error %v, table\n%s\nwant\n%s", err, out.String(), want)
 	}
 }
+
+func TestWriteNotes(t *testing.T) {
+	var out strings.Builder
+	err := WriteNotes(&out, []Figure{{Name: "floor"}, {Name: "start", Note: "64 workers"}, {Name: "overhop", Note: "lock-step"}})
+	if want := "start    64 workers\noverhop  lock-step\n"; err != nil || out.String() != want {
+		t.Errorf("error %v, notes\n%s\nwant\n%s", err, out.String(), want)
+	}
+}

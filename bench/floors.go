@@ -148,8 +148,14 @@ const (
 
 // freshStream makes the stream anew, replicated as often as a yard's lanes.
 func (p *peers) freshStream(ctx context.Context, retention jetstream.RetentionPolicy) (jetstream.Stream, error) {
-	err := p.js.DeleteStream(ctx, floorStream)
-	if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+	err := p.until(ctx, func() error {
+		err := p.js.DeleteStream(ctx, floorStream)
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			return nil
+		}
+		return err
+	})
+	if err != nil {
 		return nil, fmt.Errorf("delete stream: %w", err)
 	}
 	var s jetstream.Stream

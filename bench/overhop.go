@@ -99,23 +99,27 @@ func (b *bench) overhopSuite() suite {
 			return func() { y.doors.close(); closer() }, nil
 		},
 		names: []experiment{
-			{name: "overhop.ping.alone", unit: "trips/s", run: trips(1), target: target{floor: "floor.echo.alone"}, note: "lock-step"},
-			{name: "overhop.ping.sync64", unit: "trips/s", run: trips(overhopClients), target: target{floor: "floor.echo.sync64"}, note: "lock-step, 64 connections to one node"},
+			{name: "overhop.ping.alone", unit: "trips/s", run: trips(1), target: target{floor: "floor.echo.alone"},
+				note: "one connection, in lock-step"},
+			{name: "overhop.ping.sync64", unit: "trips/s", run: trips(overhopClients), target: target{floor: "floor.echo.sync64"},
+				note: "64 connections to one node, each in lock-step"},
 			{name: "overhop.enqueue.sync64", unit: jobsPerSecond, target: target{floor: "floor.stream.sync64"},
 				run: func(ctx context.Context) (round, error) {
 					in, err := y.enqueue(ctx, b.sync)
 					return in.accepted, err
-				}, note: "accepted; 64 connections, lock-step"},
+				}, note: "accepted, not run yet; 64 connections, one ENQUEUE under way on each"},
 			{name: "overhop.enqueue.flight32", unit: jobsPerSecond, target: target{floor: "floor.stream.flight2048"},
-				run: backlog(func(in intake) round { return in.accepted }), note: "accepted; 64 connections, 32 under way on each"},
+				run: backlog(func(in intake) round { return in.accepted }), note: "the same with 32 under way on each"},
 			{name: "overhop.drain", unit: jobsPerSecond, target: target{floor: "floor.queue.async"},
-				run: backlog(func(in intake) round { return in.drained }), note: "what was just accepted, to 64 workers that come then"},
+				run: backlog(func(in intake) round { return in.drained }), note: "QUEST to DONE of what was just accepted, by 64 workers that come then; the floor publishes beside"},
 			{name: "overhop.jobs", unit: jobsPerSecond, target: target{floor: "floor.queue.async"},
-				run: pair(func(p limitPair) round { return p.without }), note: "ENQUEUE to DONE, 64 workers"},
+				run: pair(func(p limitPair) round { return p.without }), note: "ENQUEUE to DONE, 64 connections and 64 workers at three nodes"},
 			{name: "overhop.limit", unit: jobsPerSecond, target: target{floor: "overhop.jobs", ratio: 0.95},
-				run: pair(func(p limitPair) round { return p.with }), note: fmt.Sprintf("concurrency_limit %d, all the workers' credits", limitOfRoom)},
-			{name: "overhop.start500", unit: milliseconds, run: start(500), target: target{floor: "floor.queue.start500"}, note: "64 workers"},
-			{name: "overhop.start2000", unit: milliseconds, run: start(2000), target: target{floor: "floor.queue.start2000"}, note: "64 workers"},
+				run: pair(func(p limitPair) round { return p.with }), note: fmt.Sprintf("the same in turn with it, with a concurrency_limit of %d, all the workers' credits", limitOfRoom)},
+			{name: "overhop.start500", unit: milliseconds, run: start(500), target: target{floor: "floor.queue.start500"},
+				note: "ENQUEUE due to QUEST at a worker, open loop, at 500 jobs/s"},
+			{name: "overhop.start2000", unit: milliseconds, run: start(2000), target: target{floor: "floor.queue.start2000"},
+				note: "the same at 2000 jobs/s"},
 		},
 	}
 }
@@ -194,9 +198,9 @@ func (b *bench) idleSuite() suite {
 	return suite{
 		name: "idle", open: func(_ context.Context, d string) (func(), error) { dir = d; return func() {}, nil },
 		names: []experiment{
-			{name: "overhop.idle.resident", unit: "KiB/worker", target: target{atMost: 24}, note: "VmRSS",
+			{name: "overhop.idle.resident", unit: "KiB/worker", target: target{atMost: 24}, note: fmt.Sprintf("growth of VmRSS by %d registered workers with a credit each", idleWorkers),
 				run: cost(func(c idleCost) round { return round{value: c.residentKiB} })},
-			{name: "overhop.idle.inuse", unit: "KiB/worker", target: target{atMost: 24}, note: "Go's heap and stacks after a collection",
+			{name: "overhop.idle.inuse", unit: "KiB/worker", target: target{atMost: 24}, note: "the same of Go's heap and stacks after a collection",
 				run: cost(func(c idleCost) round { return round{value: c.inUseKiB} })},
 			{name: "overhop.idle.files", unit: "descriptors/worker",
 				run: cost(func(c idleCost) round { return round{value: c.files} })},
@@ -206,19 +210,26 @@ func (b *bench) idleSuite() suite {
 
 func (b *bench) rejoinSuite() suite {
 	var dir string
-	die := func(workers int) func(context.Context) (rejoined, error) {
-		return func(ctx context.Context) (rejoined, error) { return b.measureRejoin(ctx, dir, workers) }
+	die := func(d death) part[rejoined] {
+		return shared(func(ctx context.Context) (rejoined, error) { return b.measureRejoin(ctx, dir, d) })
 	}
-	alone, crowd := shared(die(0)), shared(die(idleWorkers))
+	alone, crowd, member := die(death{authority: true}), die(death{true, idleWorkers}), die(death{false, idleWorkers})
 	start := func(r rejoined) round { return r.meanwhile }
 	return suite{
 		name: "rejoin", open: func(_ context.Context, d string) (func(), error) { dir = d; return func() {}, nil },
 		names: []experiment{
-			{name: "overhop.death.start", unit: milliseconds, run: alone(start), note: fmt.Sprintf("%d jobs/s due within %v after the death of a node without workers", rejoinRate, rejoinWindow)},
-			{name: "overhop.rejoin.before", unit: milliseconds, run: crowd(func(r rejoined) round { return r.before }), note: fmt.Sprintf("start at %d jobs/s beside 5,000 idle workers", rejoinRate)},
-			{name: "overhop.rejoin.start", unit: milliseconds, run: crowd(start), target: target{floor: "overhop.death.start"}, note: "the same after their node's death, while they come back to the others"},
-			{name: "overhop.rejoin.95", unit: milliseconds, run: crowd(func(r rejoined) round { return round{value: ms(r.most)} }), note: "until 95 % of 5,000 are subscribed again"},
-			{name: "overhop.rejoin.all", unit: milliseconds, run: crowd(func(r rejoined) round { return round{value: ms(r.all)} }), note: "until all are"},
+			{name: "overhop.death.start", unit: milliseconds, run: alone(start),
+				note: fmt.Sprintf("%d jobs/s, due within %v after the authority's death; no idle workers", rejoinRate, rejoinWindow)},
+			{name: "overhop.rejoin.before", unit: milliseconds, run: crowd(func(r rejoined) round { return r.before }),
+				note: fmt.Sprintf("%d jobs/s beside %d idle workers", rejoinRate, idleWorkers)},
+			{name: "overhop.rejoin.start", unit: milliseconds, run: crowd(start),
+				note: "as overhop.death.start, while the idle workers come back to the other nodes"},
+			{name: "overhop.rejoin.95", unit: milliseconds, run: crowd(func(r rejoined) round { return round{value: ms(r.most)} }),
+				note: "from that death until 95 % of them are subscribed again"},
+			{name: "overhop.rejoin.all", unit: milliseconds, run: crowd(func(r rejoined) round { return round{value: ms(r.all)} }),
+				note: "until all are"},
+			{name: "overhop.rejoin.member", unit: milliseconds, run: member(start),
+				note: "as overhop.rejoin.start, of a node that is not the authority"},
 		},
 	}
 }

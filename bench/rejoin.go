@@ -13,9 +13,9 @@ import (
 	"yardmaster/internal/backoff"
 )
 
-// A node dies that has all the idle workers, and the authority. They come back
-// to the others at once, each after a moment of its own; other workers go on
-// with an open load that never was on the dead node.
+// A node dies that has all the idle workers. They come back to the others at
+// once, each after a moment of its own; other workers go on with an open load
+// that never was on the dead node.
 const (
 	rejoinRate     = 200 // jobs a second
 	rejoinWindow   = 5 * time.Second
@@ -25,29 +25,30 @@ const (
 
 var steady = staff{workers: 16, credits: 16} // who run that load
 
+// death says which node dies: the authority's, which is the worst, or another;
+// and how many idle workers it has.
+type death struct {
+	authority bool
+	workers   int
+}
+
 // rejoined is what one death came to.
 type rejoined struct {
 	before, meanwhile round         // from due to started
 	most, all         time.Duration // from the death until 95 % and 100 % are subscribed
 }
 
-func (b *bench) measureRejoin(ctx context.Context, dir string, workers int) (r rejoined, err error) {
+func (b *bench) measureRejoin(ctx context.Context, dir string, d death) (r rejoined, err error) {
 	y, err := b.freshYard(ctx, dir, yard.Options{Nodes: 3})
 	if err != nil {
 		return r, err
 	}
 	defer y.close()
-	victim, err := y.Authority(ctx)
+	victim, left, err := y.split(ctx, d.authority)
 	if err != nil {
 		return r, err
 	}
-	left := &yards{Yard: &yard.Yard{}}
-	for _, n := range y.Nodes {
-		if n != victim {
-			left.Nodes = append(left.Nodes, n)
-		}
-	}
-	wires, err := openIdle(ctx, victim, workers)
+	wires, err := openIdle(ctx, victim, d.workers)
 	if err != nil {
 		return r, err
 	}
@@ -59,7 +60,7 @@ func (b *bench) measureRejoin(ctx context.Context, dir string, workers int) (r r
 	defer entrance.close()
 	crowd := newCrowd(ctx, wires, left.Nodes)
 	defer crowd.close()
-	if err := y.awaitRoom(ctx, workers); err != nil {
+	if err := y.awaitRoom(ctx, d.workers); err != nil {
 		return r, err
 	}
 	newLoad := func() *load {
@@ -76,14 +77,27 @@ func (b *bench) measureRejoin(ctx context.Context, dir string, workers int) (r r
 			return took < rejoinWindow || !crowd.back() && took < rejoinPatience
 		})
 	})
-	if err != nil {
-		return r, err
+	if err == nil && d.workers > 0 {
+		r.most, r.all, err = crowd.result()
 	}
-	if workers == 0 {
-		return r, nil
-	}
-	r.most, r.all, err = crowd.result()
 	return r, err
+}
+
+// split chooses who dies, and gives the others.
+func (y *yards) split(ctx context.Context, authority bool) (victim *yard.Node, left *yards, err error) {
+	owner, err := y.Authority(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	left = &yards{Yard: &yard.Yard{}}
+	for _, n := range y.Nodes {
+		if victim == nil && (n == owner) == authority {
+			victim = n
+		} else {
+			left.Nodes = append(left.Nodes, n)
+		}
+	}
+	return victim, left, nil
 }
 
 // steadily runs an open load by the steady workers.
@@ -100,7 +114,13 @@ func (y *yards) steadily(ctx context.Context, l *load, hand func(context.Context
 	if err := l.awaitEnds(ctx); err != nil {
 		return round{}, err
 	}
-	return l.round(true), l.failure()
+	return l.round(true), errors.Join(l.failure(), y.Until(ctx, "nothing is left", func() error {
+		s, err := y.Nodes[0].Status(ctx)
+		if left := s.Backlog.Pending + s.Backlog.Notified; err == nil && left > 0 {
+			err = fmt.Errorf("%d dispatches are", left)
+		}
+		return err
+	}))
 }
 
 // crowd are idle workers that come back when their connection ends.

@@ -68,6 +68,9 @@ func (w *wire) ask(t int64, p overhop.Raw, want int64) error {
 }
 
 func (w *wire) flush() error {
+	if len(w.out) == 0 {
+		return nil
+	}
 	_, err := w.nc.Write(w.out)
 	w.out = w.out[:0]
 	return err

@@ -20,17 +20,19 @@ func (a *app) benchVerb() *cobra.Command {
 		Short: "Measure a yard on this machine, beside the floors it stands on",
 		Long: `Starts nodes as separate processes in a temporary directory, loads them, and
 measures beside them what remains without a yard: a bare stream, a bare Raft
-group, and a work queue written by hand on the same server. Everything is on disk
-before it is answered. Writes a line of JSON for each figure, and at last a table.
+group, a work queue written by hand on the same server, and a TCP echo. Everything
+is on disk before it is answered. Writes a line of JSON for each figure, and at
+last a table with notes.
 Exits with 1 if a job was accepted and not settled.
 
 docs/performance.md says what the figures mean.`,
 		Example: `  yardmaster bench
-  yardmaster bench --only floor.queue,yard3 --seconds 5`,
+  yardmaster bench --only overhop --rounds 1
+  yardmaster bench --only yard3.plain,yard3.limit --seconds 5`,
 		Args: args(),
 	})
 	flags := c.Flags()
-	flags.StringSliceVar(&o.Only, "only", nil, "`names` of figures between commas, or what they begin with")
+	flags.StringSliceVar(&o.Only, "only", nil, "`names` of figures between commas, or what they begin with; their floors come along")
 	flags.IntVar(&seconds, "seconds", seconds, "about how many `seconds` a round is to last")
 	flags.IntVar(&o.Rounds, "rounds", 3, "`number` of rounds; a figure is their median")
 	flags.BoolVar(&o.Profile, "profile", false, "say where each node can be profiled while it runs")
@@ -64,7 +66,13 @@ func (a *app) benchTable(figures []bench.Figure) error {
 	if _, err := io.WriteString(a.Out, "\n"+bench.Machine()+"\n\n"); err != nil {
 		return err
 	}
-	return bench.WriteTable(a.Out, figures)
+	if err := bench.WriteTable(a.Out, figures); err != nil {
+		return err
+	}
+	if _, err := io.WriteString(a.Out, "\n"); err != nil {
+		return err
+	}
+	return bench.WriteNotes(a.Out, figures)
 }
 
 // benchPeerVerb is a process under the floors of 'bench', started by it.

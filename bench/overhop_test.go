@@ -1,0 +1,287 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"yardmaster/edge/overhop"
+	"yardmaster/internal/frame"
+)
+
+// peerEnd is the other end of a wire, in the test's own hands.
+type peerEnd struct {
+	t  *testing.T
+	nc net.Conn
+	in *frame.Reader
+}
+
+func pipe(t *testing.T) (*wire, *peerEnd) {
+	a, b := net.Pipe()
+	for _, nc := range []net.Conn{a, b} {
+		nc.SetDeadline(time.Now().Add(10 * time.Second))
+		t.Cleanup(func() { nc.Close() })
+	}
+	return &wire{nc: a, in: frame.NewReader(a, overhop.DefaultFrameLimit)}, &peerEnd{t, b, frame.NewReader(b, overhop.DefaultFrameLimit)}
+}
+
+// expect reads one request and gives a copy of its payload.
+func (s *peerEnd) expect(want int64) overhop.Envelope {
+	s.t.Helper()
+	payload, err := s.in.Next()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	e, err := overhop.ParseEnvelope(slices.Clone(payload))
+	if err != nil || e.T != want {
+		s.t.Fatalf("t=%d, error %v, want t=%d", e.T, err, want)
+	}
+	return e
+}
+
+func (s *peerEnd) say(message []byte) {
+	s.t.Helper()
+	if _, err := s.nc.Write(message); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *peerEnd) ok(e overhop.Envelope) { s.say(overhop.AppendOK(nil, e.RID, overhop.EmptyMap)) }
+
+func (s *peerEnd) refuse(e overhop.Envelope, code overhop.Code) {
+	s.say(overhop.AppendErr(nil, e.RID, code, "", nil))
+}
+
+// quest gives the worker the job that is due at due, of the queue's body.
+func (s *peerEnd) quest(jid string, due int64) {
+	s.t.Helper()
+	framed := appendEnqueue(nil, "q", "", 0, due)
+	e, err := overhop.ParseEnvelope(framed[frame.HeaderLen:])
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	q := &overhop.Quest{JID: jid, Queue: "q", Attempt: 1, Payload: e.P.Get("job_payload"), Token: [16]byte{7}}
+	message, err := overhop.AppendQuest(nil, q, overhop.DefaultFrameLimit)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.say(message)
+}
+
+// working runs one worker of a load over a pipe.
+func working(t *testing.T, l *load) *peerEnd {
+	w, s := pipe(t)
+	ctx, stop := context.WithCancel(t.Context())
+	h := &hands{load: l, stop: stop}
+	w.out, _ = overhop.AppendFields(nil, overhop.TSubscribe, ridSubscribe, overhop.Fields{"q": "q", "credits": 1})
+	h.running.Go(func() { h.work(ctx, &hand{wire: w, load: l, held: make(map[string]order)}) })
+	t.Cleanup(h.close)
+	s.ok(s.expect(overhop.TSubscribe))
+	return s
+}
+
+// acked takes a job's ACK and its DONE, which comes in the same write.
+func (s *peerEnd) acked() (done overhop.Envelope) {
+	s.t.Helper()
+	ack := s.expect(overhop.TAck)
+	done = s.expect(overhop.TDone)
+	s.ok(ack)
+	if d, err := overhop.ParseDone(done.P); err != nil || d.Credits != 1 || !bytes.Equal(d.Token, append([]byte{7}, make([]byte, 15)...)) {
+		s.t.Errorf("DONE %+v, error %v", d, err)
+	}
+	return done
+}
+
+func TestHand_EndsEachJobOnce(t *testing.T) {
+	l := &load{}
+	l.begin()
+	s := working(t, l)
+	for i := range int64(3) {
+		s.quest("q:"+string('a'+rune(i)), i)
+		s.ok(s.acked())
+	}
+	l.accepted.Store(3)
+	if err := l.awaitEnds(t.Context()); err != nil || len(l.latencies) != 3 || l.failure() != nil {
+		t.Errorf("error %v, %d started, failure %v", err, len(l.latencies), l.failure())
+	}
+}
+
+// Where nodes die a job may come twice, and its end may have to be told again;
+// elsewhere either is a mistake of the yard's.
+func TestHand_WhereNodesDie(t *testing.T) {
+	l := &load{seen: make(map[int64]bool)}
+	l.begin()
+	s := working(t, l)
+	s.quest("q:a", 1)
+	s.refuse(s.acked(), overhop.CodeUnavailable)
+	s.ok(s.expect(overhop.TDone))
+	s.quest("q:a", 1)
+	s.ok(s.acked())
+	s.quest("q:b", 2)
+	s.refuse(s.acked(), overhop.CodeLeaseLost)
+	s.quest("q:b", 2)
+	s.ok(s.acked())
+	l.accepted.Store(2)
+	if err := l.awaitEnds(t.Context()); err != nil || len(l.latencies) != 2 || l.failure() != nil {
+		t.Errorf("error %v, %d started, failure %v", err, len(l.latencies), l.failure())
+	}
+}
+
+func TestHand_FailsTheLoad(t *testing.T) {
+	for name, c := range map[string]struct {
+		says func(s *peerEnd)
+		want string
+	}{
+		"an end that is refused": {func(s *peerEnd) { s.quest("q:a", 1); s.refuse(s.acked(), overhop.CodeLeaseLost) }, "LEASE_LOST"},
+		"a job of another load": {func(s *peerEnd) {
+			b, _ := overhop.AppendQuest(nil, &overhop.Quest{JID: "q:x", Attempt: 1}, overhop.DefaultFrameLimit)
+			s.say(b)
+		}, `job "q:x", which is none of this load`},
+		"a broken connection": {func(s *peerEnd) { s.nc.Close() }, "worker: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := &load{}
+			l.begin()
+			c.says(working(t, l))
+			err := until(t.Context(), patience, func() bool { return l.failure() != nil })
+			if err != nil || !strings.Contains(l.failure().Error(), c.want) {
+				t.Errorf("error %v, failure %v", err, l.failure())
+			}
+		})
+	}
+}
+
+func TestDoor(t *testing.T) {
+	w, s := pipe(t)
+	d := newDoor(w)
+	t.Cleanup(doors{d}.close)
+	answers := make(chan error, 3)
+	l := &load{subject: "q", key: "k-"}
+	for i := range 3 {
+		d.handIn(l, i, time.Duration(i), func(err error) { answers <- err })
+	}
+	var asked []overhop.Envelope
+	for i := range int64(3) {
+		e := s.expect(overhop.TEnqueue)
+		m, err := overhop.ParseEnqueue(e.P, true)
+		if due, _ := m.Payload.Get("due").Int(); err != nil || due != i || m.Key != "k-"+string('0'+rune(i)) || m.Queue != "q" || len(m.Payload) != bodySize {
+			t.Fatalf("ENQUEUE %+v with %d bytes, error %v", m, len(m.Payload), err)
+		}
+		asked = append(asked, e)
+	}
+	s.ok(asked[0])
+	if err := <-answers; err != nil {
+		t.Error(err)
+	}
+	s.refuse(asked[1], overhop.CodeUnavailable) // asked again, under its key
+	s.refuse(asked[2], overhop.CodeQueueNotFound)
+	if err := <-answers; overhop.ErrorCode(err) != overhop.CodeQueueNotFound {
+		t.Errorf("error %v", err)
+	}
+	again := s.expect(overhop.TEnqueue)
+	if m, _ := overhop.ParseEnqueue(again.P, true); m.Key != "k-1" || l.repeated.Load() != 1 {
+		t.Errorf("repeated %q, %d times", m.Key, l.repeated.Load())
+	}
+	s.nc.Close()
+	if err := <-answers; err == nil {
+		t.Error("a call whose connection is gone was answered well")
+	}
+}
+
+func TestCrowd_Result(t *testing.T) {
+	c := &crowd{count: 100, fault: errors.New("connection refused")}
+	for i := range 100 {
+		if _, _, err := c.result(); err == nil || !strings.Contains(err.Error(), "of 100 workers") || c.back() {
+			t.Fatalf("%d of 100: error %v, back %t", i, err, c.back())
+		}
+		c.took = append(c.took, time.Duration(100-i))
+	}
+	most, all, err := c.result()
+	if most != 95 || all != 100 || err != nil || !c.back() {
+		t.Errorf("95 %% after %d, all after %d, error %v", most, all, err)
+	}
+}
+
+func TestReadInUse(t *testing.T) {
+	const profile = "heap profile: 1: 2\n# HeapSys = 99\n# HeapInuse = 4096\n# HeapIdle = 7\n# Stack = 2048 / 9999\n"
+	if sum, err := readInUse(strings.NewReader(profile)); sum != 6144 || err != nil {
+		t.Errorf("%d bytes, error %v, want 6144", sum, err)
+	}
+	for _, bad := range []string{"", "# HeapInuse = 4096\n", "# HeapInuse = many\n# Stack = 1 / 1\n"} {
+		if sum, err := readInUse(strings.NewReader(bad)); err == nil {
+			t.Errorf("%q gave %d bytes", bad, sum)
+		}
+	}
+}
+
+func TestPerWorker(t *testing.T) {
+	before := footprint{resident: 1 << 20, inUse: 1 << 19, files: 10}
+	after := footprint{resident: 1<<20 + 500*20480, inUse: 1<<19 + 500*10240, files: 510}
+	if r, u, f := after.perWorker(before, 500); r != 20 || u != 10 || f != 1 {
+		t.Errorf("%v KiB, %v KiB, %v descriptors", r, u, f)
+	}
+}
+
+// TestShared: each figure gets every round once, and each round is measured
+// once.
+func TestShared(t *testing.T) {
+	measured := 0
+	one := shared(func(context.Context) (int, error) {
+		if measured++; measured == 3 {
+			return 0, errors.New("no more")
+		}
+		return measured, nil
+	})
+	a := one(func(v int) round { return round{value: float64(v)} })
+	b := one(func(v int) round { return round{value: float64(10 * v)} })
+	for i, step := range []struct {
+		run  func(context.Context) (round, error)
+		want float64
+	}{{a, 1}, {a, 2}, {b, 10}, {b, 20}} {
+		if r, err := step.run(t.Context()); r.value != step.want || err != nil {
+			t.Errorf("step %d: %v, error %v, want %v", i, r.value, err, step.want)
+		}
+	}
+	if _, err := b(t.Context()); err == nil || measured != 3 {
+		t.Errorf("error %v after %d measurements", err, measured)
+	}
+}
+
+// TestFloorsComeAlong: no ratio without its floor, and nothing else beside.
+func TestFloorsComeAlong(t *testing.T) {
+	b := &bench{Options: Options{Only: []string{"overhop.enqueue", "yard1"}}}
+	suites := b.suites()
+	b.needed = floorsOf(suites, b.Only)
+	var names []string
+	for _, s := range suites {
+		for _, e := range b.wanted(s) {
+			names = append(names, e.name)
+		}
+	}
+	want := []string{
+		"floor.stream.sync64", "floor.stream.flight2048", "yard1.plain", "yard1.enqueue", "yard1.sync64", "yard1.start500", "yard1.start2000",
+		"overhop.enqueue.sync64", "overhop.enqueue.flight32",
+	}
+	if !slices.Equal(names, want) {
+		t.Errorf("measured would be %v, want %v", names, want)
+	}
+}
+
+// TestFloorNames: a floor that is misspelt would never be compared with.
+func TestFloorNames(t *testing.T) {
+	names := Names()
+	for _, s := range (&bench{}).suites() {
+		for _, e := range s.names {
+			if floor := e.target.floor; floor != "" && slices.Index(names, floor) >= slices.Index(names, e.name) {
+				t.Errorf("%s is compared with %s, which is not measured before it", e.name, floor)
+			} else if floor != "" && !slices.Contains(names, floor) {
+				t.Errorf("%s is compared with %s, which there is not", e.name, floor)
+			}
+		}
+	}
+}
