@@ -108,8 +108,16 @@ type jobAnswer struct {
 	Result        json.RawMessage   `json:"result"`
 	ResultMsgpack []byte            `json:"result_msgpack"`
 	Trace         map[string]string `json:"trace_context"`
+	Lease         *time.Time        `json:"lease_until"`
+	Progress      *progressAnswer   `json:"progress"`
 	Lane          int               `json:"lane"`
 	Seq           uint64            `json:"seq"`
+}
+
+type progressAnswer struct {
+	Percent     *int64          `json:"percent"`
+	Data        json.RawMessage `json:"data"`
+	DataMsgpack []byte          `json:"data_msgpack"`
 }
 
 type jobsAnswer struct {

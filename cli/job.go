@@ -295,10 +295,27 @@ func jobTable(out io.Writer, j *jobAnswer) {
 	row("ended", moment(j.Ended))
 	row("node", j.Node)
 	row("worker", j.Worker)
+	row("lease until", moment(j.Lease))
+	row("progress", progress(j.Progress))
 	for _, name := range sortedKeys(j.Trace) {
 		row("trace "+name, j.Trace[name])
 	}
 	row("record", fmt.Sprintf("lane %d, sequence %d", j.Lane, j.Seq))
+}
+
+// progress is what a worker said last of the job it runs.
+func progress(p *progressAnswer) string {
+	if p == nil {
+		return ""
+	}
+	said := value(p.Data, p.DataMsgpack)
+	switch {
+	case p.Percent == nil:
+		return said
+	case said == "":
+		return fmt.Sprintf("%d %%", *p.Percent)
+	}
+	return fmt.Sprintf("%d %%, %s", *p.Percent, said)
 }
 
 func dispatches(j *jobAnswer) string {

@@ -346,18 +346,46 @@ func TestAwaitAndNotify(t *testing.T) {
 	})
 }
 
+// A job in the hands of this node's workers is shown with what they said last,
+// whatever it was; one in another node's as far as that has told.
 func TestProgressIsShown(t *testing.T) {
 	bubble(t, Config{}, func(r *rig) {
 		p, _ := r.worker(3)
 		q := r.quest(p, 2, nil)
-		p.ask(overhop.TAck, held(q), overhop.TOK)
-		p.ask(overhop.TProgress, heldAnd(q, fields{"percent": 40}), overhop.TOK)
-		r.yard.mu.Lock()
-		r.yard.jobs[theJob] = job.View{ID: theJob, Queue: "jobs", State: job.Active, Dispatches: 2, Created: time.Now(), Worker: "overhop/" + p.wid}
-		r.yard.mu.Unlock()
-		got := p.ask(overhop.TJob, fields{"jid": someJob}, overhop.TOK)
-		if num(got.Get("runtime").Get("progress").Get("percent")) != 40 || str(got.Get("worker_id")) != p.wid {
-			t.Errorf("record is %s", text(got))
+		view := job.View{ID: theJob, Queue: "jobs", State: job.Active, Dispatches: 2, Created: time.Now(), Worker: "overhop/" + p.wid}
+		shown := func() overhop.Raw {
+			t.Helper()
+			r.yard.mu.Lock()
+			r.yard.jobs[theJob] = view
+			r.yard.mu.Unlock()
+			return p.ask(overhop.TJob, fields{"jid": someJob}, overhop.TOK).Get("runtime")
 		}
+		want := func(what, want string) {
+			t.Helper()
+			if got := text(shown().Get("progress")); got != want {
+				t.Errorf("%s: progress is %s, want %s", what, got, want)
+			}
+		}
+		if got := shown(); len(got.Get("lease_until")) > 0 {
+			t.Errorf("before ACK: %s", text(got))
+		}
+		p.ask(overhop.TAck, held(q), overhop.TOK)
+		if got := shown(); str(got.Get("lease_until")) == "" || len(got.Get("progress")) > 0 {
+			t.Errorf("after ACK: %s", text(got))
+		}
+		p.ask(overhop.TProgress, heldAnd(q, fields{"percent": 40}), overhop.TOK)
+		want("a number", `{"percent":40}`)
+		p.ask(overhop.TProgress, heldAnd(q, fields{"percent": 50, "data": fields{"n": int64(1) << 62, "ü": []any{nil, "x"}}}), overhop.TOK)
+		want("a map", `{"data":{"n":4611686018427387904,"ü":[null,"x"]},"percent":50}`)
+		p.ask(overhop.TProgress, heldAnd(q, fields{"data": []byte{0, 255}}), overhop.TOK)
+		want("binary", `{"data":"AP8="}`)
+
+		percent := int64(7)
+		view.Dispatches = 3 // which this node does not have
+		if got := shown(); len(got.Get("lease_until")) > 0 || len(got.Get("progress")) > 0 {
+			t.Errorf("of another dispatch: %s", text(got))
+		}
+		view.Running = &job.Running{Lease: time.Now(), Percent: &percent, Data: job.Value{Data: []byte(`[1]`)}}
+		want("from another node", `{"data":[1],"percent":7}`)
 	})
 }

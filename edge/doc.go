@@ -33,7 +33,8 @@
 // one it left is told that it is superseded, and forgets it.
 //
 // Leases and progress are this node's memory only; the yard hears of a
-// dispatch when it ends.
+// dispatch when it ends. Other nodes ask for them when somebody looks at a job
+// ([Server.Running]).
 //
 // One lock, Server.mu, guards workers, subscriptions and dispatches, because
 // they change together; it is held for some map operations at a time and never

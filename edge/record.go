@@ -36,18 +36,57 @@ func (s *Server) record(v *job.View) overhop.Fields {
 	return r
 }
 
-// runtimeOf adds what this node knows of a dispatch in its own workers' hands.
+// Running tells what only this node knows of a dispatch in its workers' hands;
+// ok is false if it is not here or not acknowledged.
+func (s *Server) Running(id job.ID, n uint32) (r job.Running, ok bool) {
+	s.mu.Lock()
+	d := s.dispatches[ref{id, n}]
+	if d == nil || d.state != running && d.state != recalling {
+		s.mu.Unlock()
+		return r, false
+	}
+	lease, progress := d.lease, d.progress // which is replaced, never changed
+	s.mu.Unlock()
+	r.Lease = lease
+	if percent, told := progress.Get("percent").Int(); told {
+		r.Percent = &percent
+	}
+	r.Data = value(progress.Get("data"))
+	return r, true
+}
+
+// runtimeOf adds what is known of a dispatch in a worker's hands: at this node
+// always, at another one if v came with it.
 func (s *Server) runtimeOf(v *job.View) overhop.Fields {
 	r := overhop.Fields{"attempts_so_far": v.Attempts, "last_error": textOrNil(v.Reason)}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if d := s.dispatches[ref{v.ID, v.Dispatches}]; d != nil && (d.state == running || d.state == recalling) {
-		r["lease_until"] = d.lease
-		if len(d.progress) > 0 {
-			r["progress"] = d.progress
-		}
+	if now, here := s.Running(v.ID, v.Dispatches); here {
+		r["lease_until"], r["progress"] = now.Lease, progressOf(&now)
+	} else if v.Running != nil {
+		r["lease_until"], r["progress"] = v.Running.Lease, progressOf(v.Running)
+	}
+	if r["progress"] == nil {
+		delete(r, "progress")
 	}
 	return r
+}
+
+// progressLevels is how deep the data of a progress may be nested, which stands
+// two levels deeper in a record than its payload.
+const progressLevels = recordLevels - 2
+
+// progressOf is a worker's last PROGRESS; nil if it has not sent any.
+func progressOf(r *job.Running) any {
+	p := overhop.Fields{}
+	if r.Percent != nil {
+		p["percent"] = *r.Percent
+	}
+	if data := valueOf(r.Data, progressLevels); data != nil {
+		p["data"] = data
+	}
+	if len(p) == 0 {
+		return nil
+	}
+	return p
 }
 
 // payloadOf is the job's body: params as a map, any other value as it came. A
@@ -57,9 +96,9 @@ func payloadOf(v *job.View) any {
 	case v.Spec == nil:
 		return nil
 	case len(v.Spec.Params) > 0:
-		return fromJSON(v.Spec.Params)
+		return fromJSON(v.Spec.Params, recordLevels)
 	case len(v.Spec.Payload) > 0:
-		return fromMsgpack(v.Spec.Payload)
+		return fromMsgpack(v.Spec.Payload, recordLevels)
 	}
 	return nil
 }
@@ -68,29 +107,31 @@ func payloadOf(v *job.View) any {
 // envelope, the payload, a list and the record itself.
 const recordLevels = overhop.MaxDepth - 5
 
-func fromJSON(text []byte) any {
-	value, err := overhop.AppendFromJSON(nil, text, recordLevels)
+func fromJSON(text []byte, levels int) any {
+	value, err := overhop.AppendFromJSON(nil, text, levels)
 	if err != nil {
 		return text
 	}
 	return overhop.Raw(value)
 }
 
-func fromMsgpack(b []byte) any {
-	if overhop.CheckDepth(b, recordLevels) != nil {
+func fromMsgpack(b []byte, levels int) any {
+	if overhop.CheckDepth(b, levels) != nil {
 		return b
 	}
 	return overhop.Raw(b)
 }
 
-func resultOf(v *job.View) any {
+func resultOf(v *job.View) any { return valueOf(v.Result, recordLevels) }
+
+func valueOf(v job.Value, levels int) any {
 	switch {
-	case len(v.Result.Data) == 0:
+	case len(v.Data) == 0:
 		return nil
-	case v.Result.Msgpack:
-		return fromMsgpack(v.Result.Data)
+	case v.Msgpack:
+		return fromMsgpack(v.Data, levels)
 	}
-	return fromJSON(v.Result.Data)
+	return fromJSON(v.Data, levels)
 }
 
 func faultOf(v *job.View) any {
@@ -105,7 +146,7 @@ func faultOf(v *job.View) any {
 		f["code"] = v.Fault.Code
 	}
 	if len(v.Fault.Details) > 0 && json.Valid(v.Fault.Details) {
-		f["details"] = fromJSON(v.Fault.Details)
+		f["details"] = fromJSON(v.Fault.Details, recordLevels)
 	}
 	return f
 }

@@ -27,4 +27,13 @@ type View struct {
 	Result        Value
 	Fault         *Fault // of the last attempt that failed, without code and details; nil: none has
 	Position      Position
+	Running       *Running // nil: nobody runs it, or its node has not been asked
+}
+
+// Running is what the node of a running dispatch knows of it, and nobody else:
+// the worker's last word.
+type Running struct {
+	Lease   time.Time `json:"lease"`             // until when the worker holds it without a further sign of life
+	Percent *int64    `json:"percent,omitempty"` // done, 0 to 100; nil: it has not said
+	Data    Value     `json:"data,omitzero"`     // what it said beside that
 }

@@ -44,6 +44,7 @@ type Node struct {
 	notices   *notices
 	commander *commander
 	viewer    *viewer
+	running   *runningDesk
 }
 
 // New makes a node from a config with defaults. It opens nothing yet, and runs
@@ -162,6 +163,8 @@ func (n *Node) build() {
 	door := cfg.Config
 	door.Version = n.version
 	n.edge = edge.New(door, yard{n}, n.hands, n.log)
+	n.running = &runningDesk{node: cfg.Node.Name, edge: n.edge, fleet: n.fleet}
+	n.viewer.running = n.running.add
 	n.runners = runnerpool.New(cfg.RRQ, cfg.Node.Name, n.hands, n.log)
 	n.hands.Add(n.edge)
 	n.hands.Add(n.runners)
@@ -226,7 +229,7 @@ func (n *Node) handlers() cluster.Handlers {
 		Beat:   func(b job.Beat, reply func(job.BeatAck)) { _ = n.mind.Beat(b, reply) },
 		Request: map[string]func(context.Context, []byte) ([]byte, error){
 			verbDo: n.commander.serveDo, verbTransfer: n.commander.serveTransfer,
-			verbIndex: n.commander.serveIndex, verbLook: n.serveLook,
+			verbIndex: n.commander.serveIndex, verbLook: n.serveLook, verbRunning: n.running.serve,
 		},
 	}
 }

@@ -23,6 +23,7 @@ type viewer struct {
 	raft     *consensus.Node
 	messages *cluster.Cluster
 	current  func(context.Context) error // see commander.current
+	running  func(context.Context, *job.View)
 }
 
 // locate is find for a job that may have been accepted a moment ago: before it
@@ -119,6 +120,7 @@ func (v *viewer) show(ctx context.Context, id job.ID) (job.View, error) {
 	if err := v.addBody(ctx, &view); err != nil {
 		return view, err
 	}
+	v.running(ctx, &view)
 	if view.State != job.Failed {
 		view.Fault = nil // an error that did not end the job is only its reason
 	}
@@ -278,8 +280,27 @@ type jobJSON struct {
 	ResultMsgpack []byte            `json:"result_msgpack,omitempty"`
 	ResultBytes   int               `json:"result_bytes,omitempty"` // of one that is too large to show
 	Trace         map[string]string `json:"trace_context,omitempty"`
+	Lease         *time.Time        `json:"lease_until,omitempty"` // of an Overhop worker that runs it now
+	Progress      *progressJSON     `json:"progress,omitempty"`    // its last word
 	Lane          uint8             `json:"lane"`
 	Seq           uint64            `json:"seq"`
+}
+
+// progressJSON is what a worker said of a job it runs.
+type progressJSON struct {
+	Percent     *int64          `json:"percent,omitempty"`
+	Data        json.RawMessage `json:"data,omitempty"`
+	DataMsgpack []byte          `json:"data_msgpack,omitempty"`
+}
+
+func progressToJSON(r *job.Running) *progressJSON {
+	switch {
+	case r.Percent == nil && len(r.Data.Data) == 0:
+		return nil
+	case r.Data.Msgpack:
+		return &progressJSON{Percent: r.Percent, DataMsgpack: r.Data.Data}
+	}
+	return &progressJSON{Percent: r.Percent, Data: r.Data.Data}
 }
 
 func jobToJSON(v *job.View) jobJSON {
@@ -305,6 +326,9 @@ func jobToJSON(v *job.View) jobJSON {
 		j.ResultMsgpack = v.Result.Data
 	default:
 		j.Result = v.Result.Data
+	}
+	if r := v.Running; r != nil {
+		j.Lease, j.Progress = given(r.Lease), progressToJSON(r)
 	}
 	return j
 }

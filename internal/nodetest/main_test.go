@@ -74,6 +74,7 @@ func TestYard(t *testing.T) {
 		{"Resume", resume},
 		{"Stalled", stalled},
 		{"TwoHands", twoHands},
+		{"Progress", progress},
 		{"Runner", runner},
 		{"LargeResults", largeResults},
 		{"LargeBody", largeBody},

@@ -196,3 +196,46 @@ func ended(t *testing.T, y *nodetest.Yard, m *nodetest.Member, id, state string,
 		t.Errorf("history tells %v of %s, want %v", told, id, want)
 	}
 }
+
+// progress: what a worker says of its job is shown at every node.
+func progress(t *testing.T, y *nodetest.Yard) {
+	a, b, c := y.Members[0], y.Members[1], y.Members[2]
+	a.AddQueue(t, "progress", 0)
+	quests := make(chan overhop.Quest, 1)
+	w := b.Overhop(t, overhop.Options{Quests: func(q overhop.Quest) { quests <- q }})
+	if _, err := w.Subscribe(soon(t), "progress", 1); err != nil {
+		t.Fatal(err)
+	}
+	id := a.Enqueue(t, "progress", `{"params":{}}`).String()
+	q := <-quests
+	if err := beatAfterAck(w, &q); err != nil {
+		t.Fatal(err)
+	}
+	said := overhop.AppendValue(nil, overhop.Fields{
+		"jid": q.JID, "tok": q.Token[:], "percent": 40, "data": overhop.Fields{"row": int64(1)<<60 + 1},
+	})
+	if _, err := w.Call(soon(t), overhop.TProgress, said); err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range []*nodetest.Member{a, b, c} {
+		record, err := m.Overhop(t, overhop.Options{}).Job(soon(t), q.JID)
+		now := record.Get("runtime")
+		percent, _ := now.Get("progress").Get("percent").Int()
+		row, _ := now.Get("progress").Get("data").Get("row").Int()
+		if lease, ok := now.Get("lease_until").Str(); err != nil || !ok || lease == "" || percent != 40 || row != 1<<60+1 {
+			t.Errorf("%s shows %s, %v", m.Name, overhop.AppendLossyJSON(nil, record), err)
+		}
+		if out, code := command(t, m, "job", "show", id); code != 0 || !strings.Contains(out, `40 %, {"row":1152921504606846977}`) {
+			t.Errorf("at %s the command line shows %s", m.Name, out)
+		}
+	}
+	then, wait := answers(t)
+	w.Done(&q, nil, 0, then)
+	if got := wait().String(); got != "ok" {
+		t.Errorf("DONE: %s", got)
+	}
+	record, err := c.Overhop(t, overhop.Options{}).Job(soon(t), q.JID)
+	if now := record.Get("runtime"); err != nil || len(now.Get("lease_until")) > 0 || len(now.Get("progress")) > 0 {
+		t.Errorf("after its end: %s, %v", overhop.AppendLossyJSON(nil, record), err)
+	}
+}

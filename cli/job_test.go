@@ -1,0 +1,34 @@
+package cli
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+)
+
+// A job that runs is shown with its worker's last word.
+func TestJobTable_Progress(t *testing.T) {
+	for _, c := range []struct{ progress, want string }{
+		{`{"percent":0}`, "0 %"},
+		{`{"data":[1,"a"]}`, `[1,"a"]`},
+		{`{"percent":40,"data":{"row":7}}`, `40 %, {"row":7}`},
+		{`{"percent":100,"data_msgpack":"xAEA"}`, "100 %, MessagePack in Base64: xAEA"},
+		{`null`, ""},
+	} {
+		var j jobAnswer
+		if err := json.Unmarshal([]byte(`{"state":"active","lease_until":"2026-01-02T03:04:05Z","progress":`+c.progress+`}`), &j); err != nil {
+			t.Fatal(err)
+		}
+		var out strings.Builder
+		jobTable(&out, &j)
+		shown := ""
+		for line := range strings.Lines(out.String()) {
+			if text, ok := strings.CutPrefix(line, "progress"); ok {
+				shown = strings.TrimSpace(text)
+			}
+		}
+		if shown != c.want || !strings.Contains(out.String(), "lease until") {
+			t.Errorf("%s is shown as %q, want %q in\n%s", c.progress, shown, c.want, out.String())
+		}
+	}
+}
