@@ -211,6 +211,9 @@ func (c *conn) handleLsJob(ctx context.Context, p overhop.Raw) (overhop.Raw, err
 		size = int(min(m.PageSize, int64(pages.MaxPageSize)))
 	}
 	views, err := c.yard.List(ctx, m.Queue, state, int(m.Page), size)
+	if errors.Is(err, job.ErrTooLarge) {
+		return nil, &detailedError{&codeError{overhop.CodeResponseTooLarge, err.Error()}, overhop.Fields{"limit": c.s.cfg.Wire.MaxEnvelope}}
+	}
 	if err != nil {
 		return nil, err
 	}
