@@ -316,13 +316,29 @@ func (s *session) clearState(ctx context.Context, queue string, state job.State)
 	}
 }
 
+// active are some of a queue's active jobs, all if they are few.
+func (s *session) active(queue string) (active []job.View) {
+	s.n.raft.View(func(l *ledger.Ledger) { active = l.List(queue, job.Active, 0, 1000) })
+	return active
+}
+
 // Obliterate removes a queue with its jobs. Active ones need force: they are
-// cancelled, and the queue goes when they have ended.
+// cancelled, and the queue goes when they have ended. Without force nothing
+// happens to a queue that has some: the pause, which lets no more of them
+// begin, is taken back.
 func (s *session) Obliterate(ctx context.Context, queue string, force bool) (removed int, err error) {
 	if err := s.usersQueue(ctx, queue); err != nil {
 		return 0, err
 	}
-	if err := s.PauseQueue(ctx, queue, true); err != nil && !errors.Is(err, job.ErrQueuePaused) {
+	pause := s.PauseQueue(ctx, queue, true)
+	if pause != nil && !errors.Is(pause, job.ErrQueuePaused) {
+		return 0, pause
+	}
+	if n := len(s.active(queue)); n > 0 && !force {
+		err := fmt.Errorf("queue %q has %d active jobs or more: %w", queue, n, job.ErrQueueNotEmpty)
+		if pause == nil {
+			err = errors.Join(err, s.PauseQueue(ctx, queue, false))
+		}
 		return 0, err
 	}
 	for {
@@ -330,13 +346,9 @@ func (s *session) Obliterate(ctx context.Context, queue string, force bool) (rem
 		if removed += n; err != nil {
 			return removed, err
 		}
-		var active []job.View
-		s.n.raft.View(func(l *ledger.Ledger) { active = l.List(queue, job.Active, 0, 1000) })
+		active := s.active(queue)
 		if len(active) == 0 {
 			return removed, s.RemoveQueue(ctx, queue)
-		}
-		if !force {
-			return removed, fmt.Errorf("queue %q has %d active jobs: %w", queue, len(active), job.ErrQueueNotEmpty)
 		}
 		for _, v := range active {
 			if _, err := s.Cancel(ctx, v.ID, "queue removed"); err != nil && !errors.Is(err, job.ErrJobEnded) && !errors.Is(err, job.ErrJobNotFound) {
