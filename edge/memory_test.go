@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -196,6 +197,7 @@ func (y *memoryYard) RemoveQueue(_ context.Context, name string) error {
 			return job.ErrQueueNotEmpty
 		}
 	}
+	maps.DeleteFunc(y.jobs, func(_ job.ID, v job.View) bool { return v.Queue == name })
 	delete(y.queues, name)
 	return nil
 }

@@ -42,7 +42,8 @@ var floors = map[string]struct {
 	"cli": {[]string{"*"}, "verbs reach whatever they show"}, "cmd": {[]string{"*"}, "main binds it all"},
 	"bench": {[]string{"*"}, "measures every floor"}, "drill": {[]string{"*"}, "breaks every part"},
 	"sim": {[]string{"*"}, "drives every part"}, "internal/nodetest": {[]string{"*"}, "starts whole nodes for tests"},
-	"internal/arch": {nil, "looks at files only"}, "internal/docs": {[]string{"job"}, "computes what the documents publish"}, "internal/deps": {nil, "holds modules until their rooms do"},
+	"internal/dialogue": {[]string{"edge/overhop", "internal"}, "speaks Overhop's wire with whoever is under test"},
+	"internal/arch":     {nil, "looks at files only"}, "internal/docs": {[]string{"job"}, "computes what the documents publish"}, "internal/deps": {nil, "holds modules until their rooms do"},
 }
 
 // Each dependency lives in one room, so that it can be understood, replaced
@@ -65,6 +66,7 @@ var dependencies = map[string]struct {
 	module + "/internal/testlog":     {[]string{"internal/nodetest"}, "tests only"},
 	module + "/internal/netfault":    {[]string{"internal/nodetest"}, "tests only"},
 	module + "/internal/nodetest":    {nil, "tests only"},
+	module + "/internal/dialogue":    {nil, "tests only"},
 }
 
 // The pure packages: replay must never ask a clock, roll dice, or wait. Of the

@@ -75,6 +75,7 @@ func TestYard(t *testing.T) {
 		{"Stalled", stalled},
 		{"TwoHands", twoHands},
 		{"Progress", progress},
+		{"Conversations", conversations},
 		{"Runner", runner},
 		{"LargeResults", largeResults},
 		{"LargeBody", largeBody},
