@@ -98,6 +98,7 @@ var errRefused = errors.New("client broke the protocol")
 // readLoop handles requests in order until the client goes or breaks the
 // rules. Bytes that make no sense end it without an answer.
 func (c *conn) readLoop() error {
+	c.in.SetLimit(overhop.MinFrameLimit) // a stranger may cost no more
 	idle := c.s.cfg.Limits.IdleTimeout
 	for {
 		if !c.in.Ready() {
@@ -139,6 +140,7 @@ func (c *conn) step(e overhop.Envelope) error {
 		wid := uuid.NewString()
 		c.yard = c.s.yard.Session()
 		c.s.enlist(c, wid)
+		c.in.SetLimit(c.s.cfg.Wire.MaxEnvelope)
 		c.out.answer(func(b []byte) []byte { return overhop.AppendOK(b, e.RID, textField("wid", wid)) })
 	default:
 		return c.refuse(e.RID, step.Code, step.Message)

@@ -133,7 +133,11 @@ func expect(stream []byte) (v verdict) {
 	state, delivery := fresh, false
 	for len(stream) >= 4 {
 		size := binary.BigEndian.Uint32(stream)
-		if size == 0 || size > overhop.DefaultFrameLimit {
+		limit := uint32(overhop.DefaultFrameLimit)
+		if state < registered {
+			limit = overhop.MinFrameLimit
+		}
+		if size == 0 || size > limit {
 			v.closed = true
 			return v
 		}

@@ -50,6 +50,9 @@ type Reader struct {
 // NewReader reads frames of 1 to limit bytes of payload from r.
 func NewReader(r io.Reader, limit int) *Reader { return &Reader{r: r, limit: limit} }
 
+// SetLimit changes the limit from the next frame on.
+func (r *Reader) SetLimit(limit int) { r.limit = limit }
+
 // Next returns the next frame's payload, valid until the next call. The error
 // is io.EOF if the stream ended between two frames, io.ErrUnexpectedEOF if it
 // ended within one, [ErrZeroLength], a [*TooLargeError], or the stream's own.
