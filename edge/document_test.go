@@ -14,6 +14,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"yardmaster/edge/overhop"
+	"yardmaster/job"
 )
 
 // page is docs/overhop.md.
@@ -216,4 +219,50 @@ func shown(v reflect.Value) string {
 		v = v.Elem()
 	}
 	return fmt.Sprint(v.Interface())
+}
+
+// Every key that the protocol's messages read or write is on the page.
+func TestPageNamesKeys(t *testing.T) {
+	text := page(t)
+	keys := map[string]bool{}
+	for _, name := range []string{"overhop/messages.go", "overhop/extension.go"} {
+		file, err := parser.ParseFile(gotoken.NewFileSet(), name, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			f, ok := call.Fun.(*ast.SelectorExpr)
+			if !ok || f.Sel.Name != "pick" && f.Sel.Name != "Get" {
+				return true
+			}
+			for _, argument := range call.Args {
+				if literal, ok := argument.(*ast.BasicLit); ok {
+					key, _ := strconv.Unquote(literal.Value)
+					keys[key] = true
+				}
+			}
+			return true
+		})
+	}
+	if len(keys) < 40 {
+		t.Fatalf("found %d keys: is this the protocol?", len(keys))
+	}
+	view := job.View{Function: "f", PayloadGone: true, Fault: &job.Fault{Message: "m", Type: "t", Code: "c"}}
+	for key, value := range new(Server).record(&view) {
+		keys[key] = true
+		if inner, ok := value.(overhop.Fields); ok {
+			for key := range inner {
+				keys[key] = true
+			}
+		}
+	}
+	for key := range keys {
+		if !strings.Contains(text, "`"+key+"`") && !strings.Contains(text, "`"+key+":") && !strings.Contains(text, "`{"+key+"`") {
+			t.Errorf("the page does not name %q", key)
+		}
+	}
 }
