@@ -36,6 +36,7 @@ type Config struct {
 	Incarnation uint64         // of this start, grows
 	Runners     []string       // RRQ runners configured here, told with each beat
 	Lanes       func() []uint8 // lanes whose stream this node leads; may be nil
+	Edge        string         // where clients reach this node's edge; "": nowhere
 
 	BeatEvery     time.Duration // default 1 s; half of it bounds the wait for the answer
 	ReportTimeout time.Duration // for a report's commit, default 5 s
@@ -90,6 +91,7 @@ type Agent struct {
 	lease    time.Time  // working time borrowed from the authority; zero: none yet
 	stopped  bool       // the lease ran out and the work was stopped
 	draining bool
+	edges    []string // of the other nodes, as the authority last told
 	table    table
 	room     room
 	outbox   outbox

@@ -28,6 +28,7 @@ type fakeBus struct {
 	reports []job.Report
 	sentTo  []string
 	beats   []job.Beat
+	edges   []string       // told with each beat's answer
 	slow    time.Duration  // how long a beat's answer takes
 	settled map[string]int // outcomes committed, by request id
 	flying  int
@@ -118,7 +119,7 @@ func (b *fakeBus) Beat(_ context.Context, _ string, beat job.Beat) (job.BeatAck,
 	}
 	full := b.full
 	b.full = false
-	return job.BeatAck{Epoch: b.epoch, Lease: b.lease, WantFull: full}, nil
+	return job.BeatAck{Epoch: b.epoch, Lease: b.lease, WantFull: full, Edges: b.edges}, nil
 }
 
 func (b *fakeBus) Load(ctx context.Context, pos job.Position) ([]byte, error) {
@@ -367,5 +368,24 @@ func TestRun_DrainsInBoundedTime(t *testing.T) {
 			t.Errorf("gave up after %v", took)
 		}
 		b.done <- err
+	})
+}
+
+// Each beat tells where the node's edge is, and brings where the others' are.
+func TestBeat_Edges(t *testing.T) {
+	inBubble(t, Config{Edge: "n2:9876"}, func(t *testing.T, b *bench) {
+		want(t, "edges before any is told", b.Edges(), []string(nil))
+		b.bus.set(func() { b.bus.edges = []string{"n1:9876", "n3:9876"} })
+		pass(time.Second)
+		want(t, "edges", b.Edges(), []string{"n1:9876", "n3:9876"})
+		b.bus.set(func() { b.bus.down = true; b.bus.edges = nil })
+		pass(time.Second)
+		want(t, "edges while nobody answers", b.Edges(), []string{"n1:9876", "n3:9876"})
+		b.bus.set(func() {
+			for _, beat := range b.bus.beats {
+				want(t, "told", beat.Edge, "n2:9876")
+			}
+			b.bus.down = false
+		})
 	})
 }

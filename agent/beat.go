@@ -34,7 +34,7 @@ func (a *Agent) beatOnce(ctx context.Context, node string, epoch uint64) {
 	a.sees(epoch)
 	b := job.Beat{
 		Node: a.cfg.Node, Incarnation: a.cfg.Incarnation, Rev: a.room.told,
-		Running: a.table.running, Draining: a.draining, Runners: a.cfg.Runners,
+		Running: a.table.running, Draining: a.draining, Runners: a.cfg.Runners, Edge: a.cfg.Edge,
 	}
 	a.mu.Unlock()
 	b.Lanes = a.cfg.Lanes()
@@ -52,6 +52,7 @@ func (a *Agent) beatOnce(ctx context.Context, node string, epoch uint64) {
 	if !a.sees(ack.Epoch) {
 		return // of an authority that has been replaced
 	}
+	a.edges = ack.Edges
 	if until := sent.Add(ack.Lease); until.After(a.lease) {
 		a.lease = until
 	}
@@ -64,6 +65,14 @@ func (a *Agent) beatOnce(ctx context.Context, node string, epoch uint64) {
 		a.room.forgotten()
 	}
 	notice(a.wake)
+}
+
+// Edges are where clients may go instead of here: the addresses of the other
+// nodes that take work, as of the last beat.
+func (a *Agent) Edges() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.edges
 }
 
 // watchLease stops all work when the lease runs out.

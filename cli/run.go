@@ -92,9 +92,6 @@ func overrideNode(c *cobra.Command) error {
 		if err != nil {
 			return usage(c, fmt.Sprintf("--%s is %q: must be host:port", f.flag, value))
 		}
-		if port == "0" { // any free one, as in the other flags
-			port = "-1"
-		}
 		if err := errors.Join(os.Setenv("YARD_SERVER_HOST", host), os.Setenv("YARD_SERVER_PORT", port)); err != nil {
 			return usage(c, fmt.Sprintf("--%s: %v", f.flag, err))
 		}

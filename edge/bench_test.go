@@ -18,7 +18,10 @@ import (
 // once, until left runs out.
 func benchServer(b *testing.B, left *atomic.Int64) (addr string, stop func()) {
 	h := &instantHands{left: left, offers: make(chan job.Offer, 1<<16)}
-	s := New(Config{Server: ServerConfig{Port: -1}}, newMemoryYard(), h, slog.New(slog.DiscardHandler))
+	s, err := New(Config{Server: ServerConfig{Port: -1}}, newMemoryYard(), h, slog.New(slog.DiscardHandler))
+	if err != nil {
+		b.Fatal(err)
+	}
 	h.server = s
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -1,10 +1,15 @@
 package edge
 
 import (
+	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"strconv"
+	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"yardmaster/edge/overhop"
 )
@@ -24,18 +29,77 @@ type Config struct {
 	Limits     LimitsConfig     `toml:"limits"`
 }
 
-// ServerConfig says where the edge listens.
+// DefaultPort is Overhop's.
+const DefaultPort = 9876
+
+// ServerConfig says where the edge listens, and whom it lets in.
 type ServerConfig struct {
 	// Host to listen on, a name or an address. Default "127.0.0.1".
 	Host string `toml:"host"`
 	// Port to listen on, 1 to 65535, or -1 for any free one. Default 9876.
 	Port int `toml:"port"`
+	// Advertise is the host:port at which clients of other nodes reach this
+	// edge. Default: Host and the port that is listened on; if Host stands for
+	// all addresses, the roof knows a better one.
+	Advertise string `toml:"advertise"`
+	// Token is what a client's HELLO has to bring before it may register, 1 to
+	// 256 bytes of text without control characters. Default "": nothing is asked.
+	Token Secret `toml:"token"`
+	// TLSEnabled serves TLS and nothing else. Default: whether TLS names a
+	// certificate.
+	TLSEnabled *bool `toml:"tls_enabled"`
+	// TLS names the files for that.
+	TLS TLSConfig `toml:"tls"`
 }
+
+// Secret is a text that is never shown.
+type Secret string
+
+// String hides the text from logs and messages.
+func (s Secret) String() string {
+	if s == "" {
+		return ""
+	}
+	return "(hidden)"
+}
+
+// GoString hides it from %#v.
+func (s Secret) GoString() string { return s.String() }
+
+// MarshalText hides it from encoders.
+func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // Address is what to listen on.
 func (c ServerConfig) Address() string {
 	return net.JoinHostPort(c.Host, strconv.Itoa(max(c.Port, 0)))
 }
+
+// Everywhere tells that Host stands for all addresses of the machine, and so is
+// none that a client could connect to.
+func (c ServerConfig) Everywhere() bool {
+	addr, err := netip.ParseAddr(c.Host)
+	return err == nil && addr.IsUnspecified()
+}
+
+// validate says what is wrong with a config with defaults.
+func (c ServerConfig) validate() error {
+	if c.Advertise != "" {
+		host, port, err := net.SplitHostPort(c.Advertise)
+		if n, bad := strconv.ParseUint(port, 10, 16); err != nil || host == "" || bad != nil || n == 0 {
+			return fmt.Errorf("server.advertise is %q; must be host:port as clients reach this node, such as 10.0.0.1:9876", c.Advertise)
+		}
+	}
+	if len(c.Token) > maxToken {
+		return fmt.Errorf("server.token has %d bytes; must be 1 to %d, or empty to ask for none", len(c.Token), maxToken)
+	}
+	if !utf8.ValidString(string(c.Token)) || strings.ContainsFunc(string(c.Token), unicode.IsControl) {
+		return errors.New("server.token is no text, or holds a control character such as a line's end; clients could not send it")
+	}
+	return c.validateTLS()
+}
+
+// maxToken is the longest token that may be asked for, in bytes.
+const maxToken = 256
 
 // WireConfig bounds what travels.
 type WireConfig struct {
@@ -65,13 +129,16 @@ func (c SessionConfig) lifetimes() overhop.Lifetimes {
 	}
 }
 
+// mostOnPage is the most jobs that any page may have.
+const mostOnPage = 10_000
+
 // PaginationConfig bounds LSJOB.
 type PaginationConfig struct {
-	// DefaultPageSize is the jobs on a page if the request names none, 1 to
+	// PageSize is the jobs on a page if the request names none, 1 to
 	// MaxPageSize. Default 15.
-	DefaultPageSize int `toml:"default_page_size"`
+	PageSize int `toml:"page_size"`
 	// MaxPageSize is the most jobs on a page; a request for more gets as many.
-	// 1 to 10000. Default 1000.
+	// 1 to 10000. Default 1000, or PageSize if that is more.
 	MaxPageSize int `toml:"max_page_size"`
 }
 
@@ -127,13 +194,13 @@ type LimitsConfig struct {
 // WithDefaults fills in what is not set.
 func (c Config) WithDefaults() Config {
 	byDefault(&c.Server.Host, "127.0.0.1")
-	byDefault(&c.Server.Port, 9876)
+	byDefault(&c.Server.Port, DefaultPort)
 	byDefault(&c.Wire.MaxEnvelope, overhop.DefaultFrameLimit)
 	byDefault(&c.Wire.Session.Unhelloed, 10)
 	byDefault(&c.Wire.Session.Unregistered, 10)
 	byDefault(&c.Wire.Session.Ident, 2)
-	byDefault(&c.Pagination.DefaultPageSize, 15)
-	byDefault(&c.Pagination.MaxPageSize, 1000)
+	byDefault(&c.Pagination.PageSize, 15)
+	byDefault(&c.Pagination.MaxPageSize, max(1000, min(c.Pagination.PageSize, mostOnPage)))
 	if c.Delivery.RequireHelloExt == nil {
 		required := true
 		c.Delivery.RequireHelloExt = &required
@@ -173,8 +240,8 @@ func (c Config) Validate() error {
 		{"wire.session.unhelloed_max_lifetime_seconds", session.Unhelloed, 1, 3600},
 		{"wire.session.helloed_unregistered_max_lifetime_seconds", session.Unregistered, 1, 3600},
 		{"wire.session.ident_register_timeout_seconds", session.Ident, 1, 3600},
-		{"pagination.max_page_size", c.Pagination.MaxPageSize, 1, 10_000},
-		{"pagination.default_page_size", c.Pagination.DefaultPageSize, 1, c.Pagination.MaxPageSize},
+		{"pagination.max_page_size", c.Pagination.MaxPageSize, 1, mostOnPage},
+		{"pagination.page_size", c.Pagination.PageSize, 1, c.Pagination.MaxPageSize},
 		{"limits.max_connections", c.Limits.Connections, 1, 1_000_000},
 		{"limits.max_connections_per_address", c.Limits.PerAddress, 1, 1_000_000},
 		{"limits.max_subscriptions_per_worker", c.Limits.Subscriptions, 1, 100_000},
@@ -184,7 +251,10 @@ func (c Config) Validate() error {
 			return fmt.Errorf("%s is %d; must be %d to %d", f.key, f.value, f.min, f.max)
 		}
 	}
-	return c.validateDurations()
+	if err := c.validateDurations(); err != nil {
+		return err
+	}
+	return c.Server.validate()
 }
 
 func (c Config) validateDurations() error {

@@ -3,8 +3,8 @@ package edge
 import (
 	"context"
 	"errors"
-	"io"
 	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,18 +15,11 @@ import (
 	"yardmaster/internal/frame"
 )
 
-// lingering bounds what is still read from a client that is being refused, so
-// that the refusal reaches it before the connection is reset.
-const (
-	lingerTime  = 500 * time.Millisecond
-	lingerBytes = 1 << 20
-)
-
 // conn is one connection.
 type conn struct {
 	s      *Server
-	nc     net.Conn
-	host   string // the client's address without its port
+	nc     net.Conn // may be a *tls.Conn
+	host   string   // the client's address without its port
 	ctx    context.Context
 	cancel context.CancelFunc
 	out    *outbox
@@ -58,30 +51,39 @@ type conn struct {
 }
 
 func (s *Server) newConn(ctx context.Context, nc net.Conn) *conn {
-	host, _, err := net.SplitHostPort(nc.RemoteAddr().String())
-	if err != nil {
-		host = nc.RemoteAddr().String()
-	}
 	c := &conn{
-		s: s, nc: nc, host: host,
+		s: s, nc: nc, host: hostOf(nc.RemoteAddr()),
 		in:      frame.NewReader(nc, s.cfg.Wire.MaxEnvelope),
 		session: overhop.NewSession(s.cfg.Wire.Session.lifetimes(), time.Now()),
 	}
+	c.session.RequireToken(string(s.cfg.Server.Token))
 	c.out = newOutbox(func() { s.setStuffed(c, false) })
 	c.ctx, c.cancel = context.WithCancel(ctx)
 	return c
+}
+
+// hostOf is an address without its port. A host counts as one whether it comes
+// over IPv4 or over IPv4 within IPv6.
+func hostOf(a net.Addr) string {
+	if at, err := netip.ParseAddrPort(a.String()); err == nil {
+		return at.Addr().Unmap().String()
+	}
+	return a.String()
 }
 
 // run is the connection's life.
 func (c *conn) run() {
 	var writer sync.WaitGroup
 	writer.Go(func() {
-		c.out.run(c.nc, c.s.cfg.Limits.WriteTimeout)
-		if !c.read.Load() {
-			c.nc.Close() // nothing can be answered any more
+		written := c.out.run(c.nc, c.s.cfg.Limits.WriteTimeout)
+		if !written || !c.read.Load() {
+			c.cut() // nothing can be answered any more
 		}
 	})
-	err := c.readLoop()
+	err := c.secure()
+	if err == nil {
+		err = c.readLoop()
+	}
 	c.read.Store(true)
 	c.out.finish()
 	c.cancel()
@@ -109,6 +111,7 @@ func (c *conn) readLoop() error {
 		}
 		payload, err := c.in.Next()
 		if err != nil {
+			c.foreign(err)
 			return err
 		}
 		e, err := overhop.ParseEnvelope(payload)
@@ -151,7 +154,9 @@ func (c *conn) step(e overhop.Envelope) error {
 // refuse answers an ERR after which the connection ends.
 func (c *conn) refuse(rid string, code overhop.Code, message string) error {
 	c.out.answer(func(b []byte) []byte { return overhop.AppendErr(b, rid, code, message, nil) })
-	c.s.log.Info("edge refuses a client", "from", c.host, "code", string(code), "reason", message)
+	if n, say := c.s.refusals.again(time.Now()); say {
+		c.s.log.Info("edge refuses a client", "from", c.host, "code", string(code), "reason", message, "times", n)
+	}
 	return errRefused
 }
 
@@ -191,7 +196,7 @@ func (c *conn) pushFields(t int64, p overhop.Fields) {
 		return b, nil
 	})
 	if got == sentFull {
-		c.nc.Close() // the client does not read
+		c.cut() // the client does not read
 	}
 }
 
@@ -204,17 +209,6 @@ func (c *conn) bye(code, message string) {
 		c.pushFields(overhop.TBye, overhop.Fields{"code": code, "msg": message})
 	}
 	c.out.finish()
-}
-
-// linger lets a refused client read why: closing a socket with unread bytes
-// would reset it, and the refusal with it.
-func (c *conn) linger(err error) {
-	half, ok := c.nc.(interface{ CloseWrite() error })
-	if !ok || !errors.Is(err, errRefused) || half.CloseWrite() != nil {
-		return
-	}
-	c.nc.SetReadDeadline(time.Now().Add(lingerTime))
-	io.Copy(io.Discard, io.LimitReader(c.nc, lingerBytes))
 }
 
 func textField(key, value string) overhop.Raw {

@@ -75,7 +75,10 @@ func play(t *testing.T, s *dialogue.Script) ([]dialogue.Exchange, error) {
 	cfg.Node = "n1"
 	y := newWorkingYard()
 	r := &rig{t: t, yard: y.memoryYard, ln: newPipeListener(), served: make(chan error, 1)}
-	r.server = New(cfg, y, y, slog.New(slog.DiscardHandler))
+	var err error
+	if r.server, err = New(cfg, y, y, slog.New(slog.DiscardHandler)); err != nil {
+		return nil, err
+	}
 	y.server = r.server
 	ctx := t.Context()
 	ctx, r.stop = context.WithCancel(ctx)

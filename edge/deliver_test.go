@@ -240,13 +240,36 @@ func TestUnsendable(t *testing.T) {
 	})
 }
 
+// DRAIN names the other nodes, and not the same one first to everybody.
+func TestDrain_Reconnect(t *testing.T) {
+	bubble(t, Config{}, func(r *rig) {
+		r.yard.edges = []string{"n2:9876", "n3:9876"}
+		a, _ := r.worker(1)
+		b, _ := r.worker(1)
+		r.server.Drain()
+		told := []string{
+			text(a.expect(overhop.TDrain, "0").Get("reconnect")),
+			text(b.expect(overhop.TDrain, "0").Get("reconnect")),
+		}
+		slices.Sort(told)
+		if want := []string{`["n2:9876","n3:9876"]`, `["n3:9876","n2:9876"]`}; !slices.Equal(told, want) {
+			t.Errorf("workers are sent to %v, want %v", told, want)
+		}
+		if got := r.yard.edges[0]; got != "n2:9876" {
+			t.Errorf("the yard's list now begins with %s", got)
+		}
+	})
+}
+
 func TestDrain(t *testing.T) {
 	bubble(t, Config{}, func(r *rig) {
 		p, sid := r.worker(3)
 		q := r.quest(p, 1, nil)
 		p.ask(overhop.TAck, held(q), overhop.TOK)
 		r.server.Drain()
-		p.expect(overhop.TDrain, "0")
+		if got := p.expect(overhop.TDrain, "0"); got.Len() != 2 || !strings.HasPrefix(str(got.Get("close_at")), "2000-01-01T00:00:10") {
+			t.Errorf("DRAIN is %s", text(got))
+		}
 		if got := r.hands.room("jobs", p.wid); got != 0 {
 			t.Errorf("room is %d", got)
 		}

@@ -2,12 +2,13 @@ package edge
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"yardmaster/edge/overhop"
@@ -25,6 +26,7 @@ type Server struct {
 	tokens  tokens
 	offers  offerDesk
 	timers  timers
+	tls     *tls.Config // nil: none is spoken
 
 	mu         sync.Mutex
 	conns      map[*conn]struct{}
@@ -36,14 +38,17 @@ type Server struct {
 	closing    bool               // no more connections
 	drainedBy  time.Time          // as DRAIN announced it
 	loops      sync.WaitGroup     // one per connection
-	counts     struct{ refused atomic.Uint64 }
+
+	// What a flood would fill the log with.
+	surplus, refusals, foreigners, shortages seldom
 }
 
-// New makes a server. cfg is used with its defaults and must be valid.
-func New(cfg Config, yard Yard, hands Hands, log *slog.Logger) *Server {
+// New makes a server. The error says which key of cfg, whose defaults are filled
+// in, is out of range, or which of its files is no good.
+func New(cfg Config, yard Yard, hands Hands, log *slog.Logger) (*Server, error) {
 	cfg = cfg.WithDefaults()
 	if err := cfg.Validate(); err != nil {
-		panic("edge: " + err.Error())
+		return nil, err
 	}
 	s := &Server{
 		cfg: cfg, yard: yard, hands: hands, log: log, started: time.Now(),
@@ -52,7 +57,14 @@ func New(cfg Config, yard Yard, hands Hands, log *slog.Logger) *Server {
 	}
 	s.tokens.secret = yard.Secret
 	s.timers.wake = make(chan struct{}, 1)
-	return s
+	if cfg.Server.secured() {
+		certs, err := loadCertificates(cfg.Server.TLS, log)
+		if err != nil {
+			return nil, err
+		}
+		s.tls = certs.config()
+	}
+	return s, nil
 }
 
 // Kind tells the agent what the edge's offers are for.
@@ -69,7 +81,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	var clocks sync.WaitGroup
 	clocks.Go(func() { s.runTimers(inside) })
 	clocks.Go(func() { s.runPurge(inside) })
-	s.log.Info("edge is listening", "address", ln.Addr().String())
+	s.log.Info("edge is listening", "address", ln.Addr().String(), "tls", s.tls != nil, "token", s.cfg.Server.Token != "")
 	err := s.accept(ctx, inside, ln)
 	ln.Close()
 	s.farewell()
@@ -96,7 +108,9 @@ func (s *Server) accept(ctx, inside context.Context, ln net.Listener) error {
 			return fmt.Errorf("accept connections: %w", err)
 		default:
 			pause := wait.Next()
-			s.log.Warn("edge cannot accept connections for now", "error", err, "pause", pause)
+			if n, say := s.shortages.again(time.Now()); say {
+				s.log.Warn("edge cannot accept connections for now", "error", err, "pause", pause, "times", n)
+			}
 			if backoff.Sleep(ctx, pause) != nil {
 				return nil
 			}
@@ -106,6 +120,9 @@ func (s *Server) accept(ctx, inside context.Context, ln net.Listener) error {
 
 // admit begins a connection, or refuses it within the limits.
 func (s *Server) admit(ctx context.Context, nc net.Conn) {
+	if s.tls != nil {
+		nc = tls.Server(nc, s.tls) // the handshake is the connection's own business
+	}
 	c := s.newConn(ctx, nc)
 	s.mu.Lock()
 	full := s.closing || len(s.conns) >= s.cfg.Limits.Connections || s.addresses[c.host] >= s.cfg.Limits.PerAddress
@@ -117,10 +134,10 @@ func (s *Server) admit(ctx context.Context, nc net.Conn) {
 	}
 	s.mu.Unlock()
 	if full {
-		if n := s.counts.refused.Add(1); n&(n-1) == 0 { // 1, 2, 4, 8 …: a flood must not fill the log
-			s.log.Warn("edge refuses a connection over its limits", "from", c.host, "refused", n)
+		if n, say := s.surplus.again(time.Now()); say {
+			s.log.Warn("edge refuses a connection over its limits", "from", c.host, "times", n)
 		}
-		nc.Close()
+		c.cut()
 		return
 	}
 	go func() {
@@ -207,8 +224,14 @@ func (s *Server) Drain() {
 	}
 	s.mu.Unlock()
 	s.flushOffers()
+	edges := slices.Clone(s.yard.Edges())
 	for _, c := range workers {
-		c.pushFields(overhop.TDrain, overhop.Fields{"reason": "node stops", "close_at": s.drainedBy})
+		drain := overhop.Fields{"reason": "node stops", "close_at": s.drainedBy}
+		if len(edges) > 0 {
+			edges = append(edges[1:], edges[0]) // whoever takes the first is not alone there
+			drain["reconnect"] = edges
+		}
+		c.pushFields(overhop.TDrain, drain)
 	}
 }
 
@@ -252,6 +275,9 @@ type Yard interface {
 	// Resume moves the job's dispatch n to a worker of this node. It gives
 	// [job.ErrLeaseLost] if n is not the job's current dispatch.
 	Resume(ctx context.Context, id job.ID, n uint32, worker string) (job.Assignment, error)
+	// Edges are the addresses, host:port, at which clients of this node may go on
+	// when it stops. It answers from memory.
+	Edges() []string
 	// Status is what STATUS tells beside the edge's own numbers.
 	Status(ctx context.Context) (Status, error)
 }

@@ -206,7 +206,7 @@ func (c *conn) handleLsJob(ctx context.Context, p overhop.Raw) (overhop.Raw, err
 		return nil, badStatus(m.Status)
 	}
 	pages := c.s.cfg.Pagination
-	size := pages.DefaultPageSize
+	size := pages.PageSize
 	if m.PageSize > 0 {
 		size = int(min(m.PageSize, int64(pages.MaxPageSize)))
 	}

@@ -125,6 +125,7 @@ func (h *memoryHands) settle(i int, settled job.Settled) {
 type memoryYard struct {
 	mu      sync.Mutex
 	secret  []byte
+	edges   []string
 	queues  map[string]job.Queue
 	jobs    map[job.ID]job.View
 	specs   []job.Spec
@@ -158,6 +159,7 @@ func (y *memoryYard) Secret() []byte {
 func (y *memoryYard) Resume(_ context.Context, id job.ID, n uint32, worker string) (job.Assignment, error) {
 	return y.resume(id, n, worker)
 }
+func (y *memoryYard) Edges() []string { return y.edges }
 func (y *memoryYard) Status(context.Context) (Status, error) {
 	return Status{DataPath: "data", PathExists: true, Queues: 2, Cluster: map[string]string{"authority": "n1"}}, y.fails
 }

@@ -193,15 +193,16 @@ func (o *outbox) finish() {
 	o.kick()
 }
 
-// run writes until finish is called or the client does not read for stuck. All
-// that waits goes in one write, which gathers what comes meanwhile.
-func (o *outbox) run(nc net.Conn, stuck time.Duration) {
+// run writes until finish is called or the client does not read for stuck; then
+// it is false. All that waits goes in one write, which gathers what comes
+// meanwhile.
+func (o *outbox) run(nc net.Conn, stuck time.Duration) bool {
 	defer o.die()
 	for range o.wake {
 		for {
 			batch, stuffed, last := o.take()
 			if len(batch) == 0 && last {
-				return
+				return true
 			}
 			if len(batch) == 0 {
 				break
@@ -213,13 +214,14 @@ func (o *outbox) run(nc net.Conn, stuck time.Duration) {
 				buffers.Put(&batch)
 			}
 			if err != nil {
-				return
+				return false
 			}
 			if stuffed {
 				o.drained()
 			}
 		}
 	}
+	return true // never: nobody closes wake
 }
 
 func (o *outbox) take() (batch []byte, stuffed, last bool) {

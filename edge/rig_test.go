@@ -14,6 +14,7 @@ import (
 
 	"yardmaster/edge/overhop"
 	"yardmaster/internal/frame"
+	"yardmaster/internal/testlog"
 	"yardmaster/job"
 )
 
@@ -24,6 +25,7 @@ type rig struct {
 	server *Server
 	yard   *memoryYard
 	hands  *memoryHands
+	log    *testlog.Recorder
 	ln     *pipeListener
 	stop   context.CancelFunc
 	served chan error
@@ -50,7 +52,12 @@ func newRig(t *testing.T, cfg Config) *rig { return newRigWith(t, cfg, newMemory
 func newRigWith(t *testing.T, cfg Config, y *memoryYard) *rig {
 	cfg.Node = "n1"
 	r := &rig{t: t, yard: y, hands: newMemoryHands(), ln: newPipeListener(), served: make(chan error, 1)}
-	r.server = New(cfg, r.yard, r.hands, slog.New(slog.DiscardHandler))
+	var err error
+	var log *slog.Logger
+	log, r.log = testlog.NewRecorder(t)
+	if r.server, err = New(cfg, r.yard, r.hands, log); err != nil {
+		t.Fatal(err)
+	}
 	var ctx context.Context
 	ctx, r.stop = context.WithCancel(t.Context())
 	go func() { r.served <- r.server.Serve(ctx, r.ln) }()
@@ -94,8 +101,10 @@ type peer struct {
 	wid    string
 }
 
-func (r *rig) connect() *peer {
-	p := &peer{t: r.t, nc: r.ln.dial(), frames: make(chan overhop.Envelope, 10_000)}
+func (r *rig) connect() *peer { return r.connectOver(r.ln.dial()) }
+
+func (r *rig) connectOver(nc net.Conn) *peer {
+	p := &peer{t: r.t, nc: nc, frames: make(chan overhop.Envelope, 10_000)}
 	go func() {
 		defer close(p.frames)
 		in := frame.NewReader(p.nc, overhop.MaxFrameLimit)
@@ -118,11 +127,16 @@ func (r *rig) connect() *peer {
 // register connects and registers; with delivery it offers the extension.
 func (r *rig) register(delivery bool) *peer {
 	r.t.Helper()
-	p := r.connect()
 	hello := overhop.Fields{}
 	if delivery {
 		hello["ext"] = []string{overhop.Delivery}
 	}
+	return r.registerOver(r.ln.dial(), hello)
+}
+
+func (r *rig) registerOver(nc net.Conn, hello overhop.Fields) *peer {
+	r.t.Helper()
+	p := r.connectOver(nc)
 	p.ask(overhop.THello, hello, overhop.THi)
 	ok := p.ask(overhop.TRegister, nil, overhop.TOK)
 	p.wid = str(ok.Get("wid"))

@@ -156,15 +156,4 @@ func TestSlowReader(t *testing.T) {
 	})
 }
 
-func TestConnectionLimits(t *testing.T) {
-	bubble(t, Config{Limits: LimitsConfig{PerAddress: 2}}, func(r *rig) {
-		first := r.register(false)
-		r.register(false)
-		r.connect().closed()
-		first.nc.Close()
-		synctest.Wait()
-		r.register(false)
-	})
-}
-
 var _ net.Listener = (*pipeListener)(nil)

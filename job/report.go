@@ -60,6 +60,7 @@ type Beat struct {
 	Draining    bool
 	Runners     []string // names of the RRQ runners this node is configured for
 	Lanes       []uint8  // lanes whose stream this node leads
+	Edge        string   // host:port where clients reach the node's edge; "": not told
 }
 
 // BeatAck extends a node's lease, counted from when it sent the beat.
@@ -67,6 +68,7 @@ type BeatAck struct {
 	Epoch    uint64
 	Lease    time.Duration
 	WantFull bool
+	Edges    []string // of the other nodes that take work
 }
 
 // Recall tells a node to stop a dispatch.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -109,14 +108,11 @@ type SchedulerConfig struct {
 	RetryMax time.Duration `toml:"retry_max"`
 }
 
-// envPrefix begins the environment variables that override the file:
-// YARD_NODE_NAME for [node] name.
-const envPrefix = "YARD_"
-
 // Load reads a config file, "" for none, lets the environment override it, and
 // checks it.
 func Load(path string) (Config, error) {
 	var c Config
+	c.Server.Port = edge.DefaultPort // so that a 0 is one that somebody wrote
 	if path != "" {
 		meta, err := toml.DecodeFile(path, &c)
 		if err != nil {
@@ -126,8 +122,8 @@ func Load(path string) (Config, error) {
 			}
 			return Config{}, fmt.Errorf("config %s: %w", path, err)
 		}
-		if unknown := meta.Undecoded(); len(unknown) > 0 {
-			return Config{}, fmt.Errorf("config %s: unknown key %s; see docs/configuration.md for the keys there are", path, unknown[0])
+		if strange := strangeKeys(meta.Undecoded()); strange != "" {
+			return Config{}, fmt.Errorf("config %s: %s; see docs/configuration.md for the keys there are", path, strange)
 		}
 	}
 	if err := checkEnvironment(os.Environ()); err != nil {
@@ -136,113 +132,11 @@ func Load(path string) (Config, error) {
 	if err := fromEnvironment(&c, os.LookupEnv); err != nil {
 		return Config{}, err
 	}
+	if c.Server.Port == 0 {
+		c.Server.Port = -1 // any free one, as everywhere else
+	}
 	c = c.WithDefaults()
 	return c, c.Validate()
-}
-
-// fromEnvironment overrides the simple keys of the node's own tables:
-// YARD_<TABLE>_<KEY>.
-func fromEnvironment(c *Config, lookup func(string) (string, bool)) error {
-	for _, table := range c.tables() {
-		for i := range table.v.NumField() {
-			key := table.v.Type().Field(i).Tag.Get("toml")
-			name := variable(table.name, key)
-			text, ok := lookup(name)
-			if !ok || key == "members" {
-				continue
-			}
-			if table.v.Field(i).Kind() == reflect.String {
-				table.v.Field(i).SetString(text)
-				continue
-			}
-			if strings.ContainsAny(text, "\r\n") {
-				return fmt.Errorf("environment variable %s=%q: must be one line", name, text)
-			}
-			if _, err := toml.Decode("["+table.name+"]\n"+key+" = "+quoteDuration(table.v.Field(i), text), c); err != nil {
-				return fmt.Errorf("environment variable %s=%q: %w", name, text, err)
-			}
-		}
-	}
-	return nil
-}
-
-// table is one of the tables that the environment may override.
-type table struct {
-	name string
-	v    reflect.Value
-}
-
-func (c *Config) tables() []table {
-	return []table{
-		{"node", reflect.ValueOf(&c.Node).Elem()}, {"nats", reflect.ValueOf(&c.NATS).Elem()},
-		{"raft", reflect.ValueOf(&c.Raft).Elem()}, {"cluster", reflect.ValueOf(&c.Cluster).Elem()},
-		{"scheduler", reflect.ValueOf(&c.Scheduler).Elem()}, {"server", reflect.ValueOf(&c.Server).Elem()},
-	}
-}
-
-func variable(table, key string) string { return envPrefix + strings.ToUpper(table+"_"+key) }
-
-// otherVariables begin with the prefix and are no keys: they are for those who
-// work on the yard, and for runners.
-var otherVariables = []string{
-	"YARD_PPROF", "YARD_WITNESS", "YARD_RUNNER", "YARD_BIN", "YARD_SOAK", "YARD_DRILL_DIR", "YARD_DRILL_WORK",
-}
-
-// testVariables begins the variables by which tests run themselves anew.
-const testVariables = envPrefix + "TEST_"
-
-// checkEnvironment refuses variables that look like keys and are none: whoever
-// set one believes that it has an effect.
-func checkEnvironment(environment []string) error {
-	var keys []string // all but the members, which no one line could hold
-	for _, t := range new(Config).tables() {
-		for i := range t.v.NumField() {
-			if key := t.v.Type().Field(i).Tag.Get("toml"); key != "members" {
-				keys = append(keys, variable(t.name, key))
-			}
-		}
-	}
-	for _, entry := range environment {
-		name, _, _ := strings.Cut(entry, "=")
-		switch {
-		case !strings.HasPrefix(name, envPrefix), slices.Contains(otherVariables, name), strings.HasPrefix(name, testVariables):
-		case name == variable("cluster", "members"):
-			return fmt.Errorf("environment variable %s has no effect; list the members in the configuration file", name)
-		case !slices.Contains(keys, name):
-			near := slices.MinFunc(keys, func(a, b string) int { return distance(name, a) - distance(name, b) })
-			return fmt.Errorf("environment variable %s is no key of the configuration; did you mean %s? docs/configuration.md lists the keys", name, near)
-		}
-	}
-	return nil
-}
-
-// distance is how many letters have to be put in, taken out or changed to make
-// b of a.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := diagonal
-			if a[i] != b[j] {
-				change++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(change, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
-}
-
-func quoteDuration(field reflect.Value, text string) string {
-	if field.Type() == reflect.TypeFor[time.Duration]() {
-		return fmt.Sprintf("%q", text)
-	}
-	return text
 }
 
 // WithDefaults fills in what is not set.

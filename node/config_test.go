@@ -1,12 +1,22 @@
 package node
 
 import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
 	"maps"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/BurntSushi/toml"
+
+	"yardmaster/edge"
 )
 
 func load(t *testing.T, text string) (Config, error) {
@@ -75,6 +85,60 @@ cmd = ["python3", "runner.py"]
 	}
 }
 
+// What Overhop's own server reads means the same here.
+func TestLoad_OverhopFile(t *testing.T) {
+	c, err := load(t, `
+[server]
+host = "0.0.0.0"
+port = 0
+tls_enabled = false
+[server.tls]
+cert_file = "for-later.pem"
+[wire]
+max_envelope_size_bytes = 1048576
+[wire.session]
+unhelloed_max_lifetime_seconds = 3
+helloed_unregistered_max_lifetime_seconds = 4
+ident_register_timeout_seconds = 5
+[pagination]
+page_size = 5000
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Server.Address() != "0.0.0.0:0" || *c.Server.TLSEnabled || c.Wire.MaxEnvelope != 1<<20 ||
+		c.Wire.Session != (edge.SessionConfig{Unhelloed: 3, Unregistered: 4, Ident: 5}) ||
+		c.Pagination != (edge.PaginationConfig{PageSize: 5000, MaxPageSize: 5000}) {
+		t.Errorf("%+v", c.Config)
+	}
+	t.Setenv("YARD_SERVER_PORT", "0")
+	if c, err := Load(""); err != nil || c.Server.Address() != "127.0.0.1:0" {
+		t.Errorf("port 0 of the environment: %s, %v", c.Server.Address(), err)
+	}
+}
+
+// However a configuration is printed, the token does not show.
+func TestToken_Hidden(t *testing.T) {
+	c, err := load(t, "[server]\ntoken = \"sesame\"\n")
+	if err != nil || c.Server.Token != "sesame" {
+		t.Fatalf("%q, %v", string(c.Server.Token), err)
+	}
+	var log, file bytes.Buffer
+	slog.New(slog.NewTextHandler(&log, nil)).Info("started", "server", c.Server, "token", c.Server.Token)
+	text, err := json.Marshal(c.Server)
+	if err := errors.Join(err, toml.NewEncoder(&file).Encode(c.Server)); err != nil {
+		t.Fatal(err)
+	}
+	for _, shown := range []string{
+		fmt.Sprint(c), fmt.Sprintf("%v %+v %#v", c.Server, c.Server, c.Server), fmt.Sprintf("%s %q", c.Server.Token, c.Server.Token),
+		log.String(), string(text), file.String(),
+	} {
+		if strings.Contains(shown, "sesame") || !strings.Contains(shown, "hidden") {
+			t.Errorf("shown: %s", shown)
+		}
+	}
+}
+
 // Every refusal names the key and what would be right.
 func TestLoad_Refuses(t *testing.T) {
 	for name, c := range map[string]struct{ text, says string }{
@@ -93,6 +157,19 @@ func TestLoad_Refuses(t *testing.T) {
 		"retry":              {"[scheduler]\nretry_base = \"10s\"\nretry_max = \"5s\"", "scheduler.retry_max is 5s; must be 10s to"},
 		"attempts":           {"[scheduler]\nmax_attempts = 1001", "1 to 1000"},
 		"port":               {"[server]\nport = 70000", "server.port"},
+		"advertise":          {"[server]\nadvertise = \"n1\"", "server.advertise is \"n1\"; must be host:port"},
+		"advertise port":     {"[server]\nadvertise = \"n1:0\"", "server.advertise"},
+		"long token":         {"[server]\ntoken = \"" + strings.Repeat("s", 257) + "\"", "server.token has 257 bytes; must be 1 to 256"},
+		"token with newline": {"[server]\ntoken = \"sesame\\n\"", "server.token is no text, or holds a control character"},
+		"TLS without files":  {"[server]\ntls_enabled = true", "set cert_file and key_file in [server.tls]"},
+		"TLS without key":    {"[server.tls]\ncert_file = \"a\"", "server.tls.key_file is missing"},
+		"TLS without cert":   {"[server.tls]\nclient_ca_file = \"a\"", "set cert_file and key_file in [server.tls]"},
+		"page":               {"[pagination]\npage_size = 10001", "pagination.page_size is 10001; must be 1 to 10000"},
+		"page beyond":        {"[pagination]\npage_size = 20\nmax_page_size = 10", "pagination.page_size is 20; must be 1 to 10"},
+		"old page":           {"[pagination]\ndefault_page_size = 20", "unknown key pagination.default_page_size (here pagination.page_size does that)"},
+		"other's log":        {"[logging]\nlevel = \"info\"", "unknown key logging.level (here node.log_level does that)"},
+		"other's store":      {"[storage]\nengine = \"sled\"\npath = \"x\"\n[storage.sled]\nmode = \"low_space\"", "unknown key storage.path (here node.data_dir does that), unknown key storage.sled.mode (here there is no sled"},
+		"other's heartbeat":  {"[heartbeat]\ninterval_ms = 1000", "heartbeat.interval_ms (here there is nothing to set"},
 		"lease":              {"[delivery]\nlease = \"10s\"", "delivery.lease"},
 		"runner without cmd": {"[rrq.runners.a]\ntype = \"socket\"", "runners.a.cmd"},
 		"default runner":     {"[rrq]\ndefault_runner_name = \"b\"\n[rrq.runners.a]\ncmd = [\"x\"]", "default_runner_name"},
@@ -117,6 +194,8 @@ func TestFromEnvironment(t *testing.T) {
 		"YARD_NODE_NAME": "n7", "YARD_NODE_DATA_DIR": "/data", "YARD_NATS_MAX_STORE_BYTES": "1073741824",
 		"YARD_NATS_PRIMARY_LANE": "true", "YARD_SCHEDULER_RETRY_BASE": "3s", "YARD_SCHEDULER_MAX_ATTEMPTS": "9",
 		"YARD_SCHEDULER_CREATE_QUEUES": "false", "YARD_SERVER_PORT": "1234", "YARD_CLUSTER_SECRET": "sesame",
+		"YARD_SERVER_TOKEN": "mellon", "YARD_SERVER_TLS_ENABLED": "false", "YARD_SERVER_TLS_CERT_FILE": "c.pem",
+		"YARD_SERVER_ADVERTISE": "n7:9876",
 	}
 	lookup := func(over map[string]string) func(string) (string, bool) {
 		all := maps.Clone(set)
@@ -131,6 +210,9 @@ func TestFromEnvironment(t *testing.T) {
 	if c.Node != (NodeConfig{Name: "n7", DataDir: "/data", LogLevel: "warn"}) || c.NATS.MaxStore != 1<<30 || !c.NATS.PrimaryLane ||
 		c.Scheduler.RetryBase != 3*time.Second || c.Scheduler.MaxAttempts != 9 || *c.Scheduler.CreateQueues || c.Server.Port != 1234 || c.Cluster.Secret != "sesame" {
 		t.Errorf("%+v", c)
+	}
+	if s := c.Server; s.Token != "mellon" || *s.TLSEnabled || s.TLS.CertFile != "c.pem" || s.Advertise != "n7:9876" {
+		t.Errorf("%+v", s)
 	}
 	for name, value := range map[string]string{
 		"YARD_SERVER_PORT": "many", "YARD_SCHEDULER_RETRY_BASE": "3", "YARD_NATS_PRIMARY_LANE": "yes",
@@ -150,6 +232,8 @@ func TestCheckEnvironment(t *testing.T) {
 	for entry, says := range map[string]string{
 		"YARD_NODE_NAM=n1":             "did you mean YARD_NODE_NAME?",
 		"YARD_NODE_DATADIR=/data":      "did you mean YARD_NODE_DATA_DIR?",
+		"YARD_SERVER_TLS_CERT=a.pem":   "did you mean YARD_SERVER_TLS_CERT_FILE?",
+		"YARD_SERVER_TLS=true":         "did you mean YARD_SERVER_",
 		"YARD_NATS_LISTN=":             "did you mean YARD_NATS_LISTEN?",
 		"YARD_SCHEDULER_ATTEMPTS=3":    "did you mean YARD_SCHEDULER_MAX_ATTEMPTS?",
 		"YARD_CLUSTER_MEMBERS=[n1,n2]": "list the members in the configuration file",
@@ -179,6 +263,40 @@ func TestDistance(t *testing.T) {
 	}{{"", "", 0}, {"abc", "abc", 0}, {"", "ab", 2}, {"abc", "", 3}, {"abc", "axc", 1}, {"abc", "bc", 1}, {"kitten", "sitting", 3}} {
 		if got := distance(tt.a, tt.b); got != tt.want {
 			t.Errorf("%q to %q: %d, want %d", tt.a, tt.b, got, tt.want)
+		}
+	}
+}
+
+// A node tells an address that others can reach.
+func TestAdvertised(t *testing.T) {
+	alone := func(host, advertise string) Config {
+		var c Config
+		c.Server.Host, c.Server.Advertise = host, advertise
+		return c
+	}
+	member := func(host, advertise string) Config {
+		c := alone(host, advertise)
+		c.Node.Name = "n2"
+		c.Cluster.Members = []MemberConfig{{Name: "n1", Route: "one:6222"}, {Name: "n2", Route: "two:6222"}}
+		return c
+	}
+	for _, c := range []struct {
+		cfg  Config
+		want string
+	}{
+		{alone("", ""), "127.0.0.1:4000"},
+		{alone("localhost", ""), "localhost:4000"},
+		{alone("10.0.0.1", "edge.example.org:443"), "edge.example.org:443"},
+		{alone("0.0.0.0", ""), ""},
+		{member("10.0.0.2", ""), "10.0.0.2:4000"},
+		{member("0.0.0.0", ""), "two:4000"},
+		{member("::", ""), "two:4000"},
+		{member("::", "edge:1"), "edge:1"},
+		{member("::1", ""), "[::1]:4000"},
+	} {
+		n := &Node{cfg: c.cfg.WithDefaults(), edgeAddr: &net.TCPAddr{IP: net.IPv4zero, Port: 4000}}
+		if got := n.advertised(); got != c.want {
+			t.Errorf("host %q, advertise %q: %q, want %q", c.cfg.Server.Host, c.cfg.Server.Advertise, got, c.want)
 		}
 	}
 }

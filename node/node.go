@@ -101,8 +101,11 @@ func (n *Node) Run(ctx context.Context) (err error) {
 	if err != nil {
 		return portInUse(fmt.Errorf("open the Overhop edge: %w", err), "server.port")
 	}
+	defer listener.Close()
 	n.edgeAddr = listener.Addr()
-	n.build()
+	if err := n.build(); err != nil {
+		return err
+	}
 
 	// What stops first stands on top: the agent gives its work back while the
 	// mind still settles, and the mind hands over while everything else runs.
@@ -148,7 +151,7 @@ func (f *floor) stop() error {
 }
 
 // build makes the rooms that need no start of their own and binds them.
-func (n *Node) build() {
+func (n *Node) build() (err error) {
 	cfg := &n.cfg
 	n.fleet = n.messages.Fleet()
 	n.watch = newAuthorityWatch()
@@ -158,16 +161,39 @@ func (n *Node) build() {
 	n.door = newDoor(n.messages, n.raft.View, n.commander.current, *cfg.Scheduler.CreateQueues, n.notices.add)
 	n.viewer = &viewer{raft: n.raft, messages: n.messages, current: n.commander.current}
 	n.hands = agent.New(agent.Config{
-		Node: cfg.Node.Name, Incarnation: n.id.Incarnation, Runners: cfg.RRQ.Names(), Lanes: n.messages.Led,
+		Node: cfg.Node.Name, Incarnation: n.id.Incarnation, Runners: cfg.RRQ.Names(), Lanes: n.messages.Led, Edge: n.advertised(),
 	}, bus{n.fleet, n.messages, n.watch}, n.log)
 	door := cfg.Config
 	door.Version = n.version
-	n.edge = edge.New(door, yard{n}, n.hands, n.log)
+	if n.edge, err = edge.New(door, yard{n}, n.hands, n.log); err != nil {
+		return fmt.Errorf("open the Overhop edge: %w", err)
+	}
 	n.running = &runningDesk{node: cfg.Node.Name, edge: n.edge, fleet: n.fleet}
 	n.viewer.running = n.running.add
 	n.runners = runnerpool.New(cfg.RRQ, cfg.Node.Name, n.hands, n.log)
 	n.hands.Add(n.edge)
 	n.hands.Add(n.runners)
+	return nil
+}
+
+// advertised is where clients of other nodes reach this one's edge, "" if nobody
+// can tell: an edge that listens everywhere is best reached as the other members
+// reach this one.
+func (n *Node) advertised() string {
+	server, me := n.cfg.Server, n.cfg.me()
+	_, port, err := net.SplitHostPort(n.edgeAddr.String())
+	switch {
+	case server.Advertise != "":
+		return server.Advertise
+	case err != nil:
+		return ""
+	case !server.Everywhere():
+		return net.JoinHostPort(server.Host, port)
+	case me != nil:
+		host, _, _ := net.SplitHostPort(me.Route)
+		return net.JoinHostPort(host, port)
+	}
+	return ""
 }
 
 func (n *Node) identityConfig() consensus.IdentityConfig {

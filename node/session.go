@@ -34,6 +34,9 @@ func (y yard) Secret() (secret []byte) {
 	return secret
 }
 
+// Edges are where a worker of this node may go.
+func (y yard) Edges() []string { return y.n.hands.Edges() }
+
 // Resume moves a dispatch to a worker of this node.
 func (y yard) Resume(ctx context.Context, id job.ID, n uint32, worker string) (job.Assignment, error) {
 	channel := job.Channel(job.Overhop, worker)

@@ -94,6 +94,9 @@ type fakeNode struct {
 	running     map[dispatchKey]*fakeRun
 	known       map[dispatchKey]bool
 	runners     []string
+	edge        string
+	draining    bool
+	edges       []string // as it was told last
 
 	ahead   time.Duration // its clock
 	silent  bool          // nothing comes in or goes out
@@ -176,7 +179,7 @@ func (n *fakeNode) beat() {
 		return
 	}
 	sent := time.Now()
-	b := job.Beat{Node: n.name, Incarnation: n.incarnation, At: sent.Add(n.ahead), Rev: n.rev, Running: len(n.running), Runners: n.runners}
+	b := job.Beat{Node: n.name, Incarnation: n.incarnation, At: sent.Add(n.ahead), Rev: n.rev, Running: len(n.running), Runners: n.runners, Edge: n.edge, Draining: n.draining}
 	born := n.incarnation
 	_ = n.fleet.scheduler().Beat(b, func(ack job.BeatAck) {
 		n.tell(func() {
@@ -185,6 +188,7 @@ func (n *fakeNode) beat() {
 			}
 			n.leaseEnds = sent.Add(ack.Lease)
 			n.full = n.full || ack.WantFull
+			n.edges = ack.Edges
 		})
 	})
 }

@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -429,5 +430,34 @@ func TestTenure_EndsUnderAFloodOfPosts(t *testing.T) {
 		if err := <-y.ended; err != nil {
 			t.Errorf("tenure ended with %v", err)
 		}
+	})
+}
+
+// A node hears with every beat where the others' clients connect, as long as
+// these take work.
+func TestBeat_TellsEdges(t *testing.T) {
+	inYard(t, 3, func(y *yard) {
+		n1, n2, n3 := y.node("n1"), y.node("n2"), y.node("n3")
+		told := func(want ...string) {
+			t.Helper()
+			y.pass(silentAfter + 2*time.Second)
+			n1.look(func() {
+				if !slices.Equal(n1.edges, want) {
+					t.Errorf("n1 hears of %q, want %q", n1.edges, want)
+				}
+			})
+		}
+		told()
+		n1.look(func() { n1.edge = "n1:1" })
+		n2.look(func() { n2.edge = "n2:1" })
+		n3.look(func() { n3.edge = "n3:1" })
+		told("n2:1", "n3:1")
+		n2.look(func() { n2.draining = true })
+		told("n3:1")
+		n2.look(func() { n2.draining = false; n2.edge = "n2:2" })
+		n3.look(func() { n3.silent = true })
+		told("n2:2")
+		n3.look(func() { n3.silent = false })
+		told("n2:2", "n3:1")
 	})
 }

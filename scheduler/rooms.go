@@ -123,7 +123,8 @@ type node struct {
 	runners     map[string]bool // nil: not told yet
 	silent      bool            // its beats stopped; nothing is placed there
 	draining    bool
-	doubted     bool // its room is not what it told: it must tell all of it
+	edge        string // where clients reach it; "": not told
+	doubted     bool   // its room is not what it told: it must tell all of it
 }
 
 type seatKey struct {

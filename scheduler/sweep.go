@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"slices"
 	"time"
 
 	"yardmaster/job"
@@ -33,11 +34,25 @@ func (m *mind) beat(b job.Beat, reply func(job.BeatAck)) {
 	}
 	n.beatAt = time.Now()
 	m.setState(n, false, b.Draining)
+	n.edge = b.Edge
 	n.runners = make(map[string]bool, len(b.Runners))
 	for _, r := range b.Runners {
 		n.runners[r] = true
 	}
-	reply(job.BeatAck{Epoch: m.epoch, Lease: lease, WantFull: b.Rev > n.rev || n.wantsFull(n.beatAt)})
+	reply(job.BeatAck{
+		Epoch: m.epoch, Lease: lease, WantFull: b.Rev > n.rev || n.wantsFull(n.beatAt), Edges: m.edgesBeside(n),
+	})
+}
+
+// edgesBeside are where a node may send its clients when it stops.
+func (m *mind) edgesBeside(n *node) (edges []string) {
+	for _, other := range m.nodes {
+		if other != n && other.edge != "" && !other.silent && !other.draining {
+			edges = append(edges, other.edge)
+		}
+	}
+	slices.Sort(edges)
+	return edges
 }
 
 // sweep ends what nobody will end: dispatches of nodes that are gone, and

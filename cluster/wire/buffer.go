@@ -38,6 +38,14 @@ func putMaybe(b, v []byte) []byte {
 	return append(putUint(b, uint64(len(v))+1), v...)
 }
 
+func putStrings(b []byte, v []string) []byte {
+	b = putUint(b, uint64(len(v)))
+	for _, s := range v {
+		b = putString(b, s)
+	}
+	return b
+}
+
 func putBool(b []byte, v bool) []byte {
 	if v {
 		return append(b, 1)
@@ -160,6 +168,18 @@ func (r *reader) maybe() []byte {
 }
 
 func (r *reader) string() string { return string(r.bytes()) }
+
+// strings reads a list; an empty one is nil.
+func (r *reader) strings() []string {
+	var v []string
+	if n := r.count(1); n > 0 {
+		v = make([]string, n)
+	}
+	for i := range v {
+		v[i] = r.string()
+	}
+	return v
+}
 
 // same reads a text that is mostly the one before: repeating a queue's name
 // for each of a thousand assignments costs nothing.

@@ -277,24 +277,15 @@ func AppendBeat(b []byte, v *job.Beat) []byte {
 	b = putUint(b, v.Rev)
 	b = putInt(b, int64(v.Running))
 	b = putBool(b, v.Draining)
-	b = putUint(b, uint64(len(v.Runners)))
-	for _, name := range v.Runners {
-		b = putString(b, name)
-	}
-	return putMaybe(b, v.Lanes)
+	b = putStrings(b, v.Runners)
+	return putString(putMaybe(b, v.Lanes), v.Edge)
 }
 
 // ParseBeat reads what [AppendBeat] wrote.
 func ParseBeat(b []byte) (job.Beat, error) {
 	r := open(b)
 	v := job.Beat{Node: r.string(), Incarnation: r.uint(), At: r.time(), Rev: r.uint(), Running: int(r.int()), Draining: r.bool()}
-	if n := r.count(1); n > 0 {
-		v.Runners = make([]string, n)
-	}
-	for i := range v.Runners {
-		v.Runners[i] = r.string()
-	}
-	v.Lanes = r.maybe()
+	v.Runners, v.Lanes, v.Edge = r.strings(), r.maybe(), r.string()
 	return v, r.close()
 }
 
@@ -302,13 +293,13 @@ func ParseBeat(b []byte) (job.Beat, error) {
 func AppendBeatAck(b []byte, v *job.BeatAck) []byte {
 	b = putUint(append(b, version), v.Epoch)
 	b = putInt(b, int64(v.Lease))
-	return putBool(b, v.WantFull)
+	return putStrings(putBool(b, v.WantFull), v.Edges)
 }
 
 // ParseBeatAck reads what [AppendBeatAck] wrote.
 func ParseBeatAck(b []byte) (job.BeatAck, error) {
 	r := open(b)
-	v := job.BeatAck{Epoch: r.uint(), Lease: time.Duration(r.int()), WantFull: r.bool()}
+	v := job.BeatAck{Epoch: r.uint(), Lease: time.Duration(r.int()), WantFull: r.bool(), Edges: r.strings()}
 	return v, r.close()
 }
 

@@ -90,9 +90,9 @@ var messages = []struct {
 	{"report ack", job.ReportAck{Epoch: 3, WantFull: true, Settled: []job.Settled{
 		{Stale: true}, {Dup: true, State: job.Failed}, {State: job.Delayed, RunAt: moment},
 	}}},
-	{"beat", job.Beat{Node: "n1", Incarnation: 1, At: moment, Rev: 2, Running: 3, Draining: true, Runners: []string{"a", ""}, Lanes: []uint8{0, 2}}},
+	{"beat", job.Beat{Node: "n1", Incarnation: 1, At: moment, Rev: 2, Running: 3, Draining: true, Runners: []string{"a", ""}, Lanes: []uint8{0, 2}, Edge: "n1:9876"}},
 	{"beat", job.Beat{}},
-	{"beat ack", job.BeatAck{Epoch: 4, Lease: 6 * time.Second, WantFull: true}},
+	{"beat ack", job.BeatAck{Epoch: 4, Lease: 6 * time.Second, WantFull: true, Edges: []string{"n2:9876", ""}}},
 	{"recall", job.Recall{Job: job.ID{1}, N: 4, Epoch: 5, Reason: job.RecallCancelled}},
 	{"records", []job.Record{
 		{Position: job.Position{Lane: 1, Seq: 2}, Queue: "mail", Key: "k", Stored: moment, Body: []byte("{}")},

@@ -84,6 +84,7 @@ func TestYard(t *testing.T) {
 		{"Service", service},
 		{"Permissions", permissions},
 		{"History", history},
+		{"Drain", drain}, // last: it stops a node, and starts it again
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(t, y) })
 	}

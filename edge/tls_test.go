@@ -1,0 +1,472 @@
+package edge
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"io"
+	"log/slog"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"yardmaster/edge/overhop"
+	"yardmaster/internal/frame"
+	"yardmaster/internal/testlog"
+)
+
+// issuer signs certificates for a test. They are valid from before the time of
+// synctest's bubbles on.
+type issuer struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	pem  string
+}
+
+func newIssuer(t *testing.T) *issuer {
+	t.Helper()
+	i := new(issuer)
+	i.key = newKey(t)
+	plan := plan("the test's authority")
+	plan.IsCA, plan.BasicConstraintsValid, plan.KeyUsage = true, true, x509.KeyUsageCertSign
+	i.cert, i.pem = i.sign(t, plan, plan, i.key)
+	return i
+}
+
+func plan(name string) *x509.Certificate {
+	return &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
+		NotBefore: time.Date(1990, 1, 1, 0, 0, 0, 0, time.UTC), NotAfter: time.Date(2190, 1, 1, 0, 0, 0, 0, time.UTC),
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+}
+
+func newKey(t *testing.T) *ecdsa.PrivateKey {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+func (i *issuer) sign(t *testing.T, plan, parent *x509.Certificate, key *ecdsa.PrivateKey) (*x509.Certificate, string) {
+	t.Helper()
+	der, err := x509.CreateCertificate(rand.Reader, plan, parent, &key.PublicKey, i.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cert, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+}
+
+// issue gives a certificate and its key, both PEM.
+func (i *issuer) issue(t *testing.T, plan *x509.Certificate) (cert, key string) {
+	t.Helper()
+	own := newKey(t)
+	der, err := x509.MarshalPKCS8PrivateKey(own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, cert = i.sign(t, plan, i.cert, own)
+	return cert, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
+}
+
+// pair is a certificate for a client.
+func (i *issuer) pair(t *testing.T, name string) tls.Certificate {
+	t.Helper()
+	cert, key := i.issue(t, plan(name))
+	pair, err := tls.X509KeyPair([]byte(cert), []byte(key))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pair
+}
+
+// client trusts the issuer's servers named name.
+func (i *issuer) client(name string, shows ...tls.Certificate) *tls.Config {
+	trusted := x509.NewCertPool()
+	trusted.AddCert(i.cert)
+	return &tls.Config{RootCAs: trusted, ServerName: name, Certificates: shows}
+}
+
+// files are where a test's certificates lie.
+func newFiles(t *testing.T) TLSConfig {
+	dir := t.TempDir()
+	return TLSConfig{CertFile: filepath.Join(dir, "cert.pem"), KeyFile: filepath.Join(dir, "key.pem")}
+}
+
+func write(t *testing.T, name, text string) {
+	t.Helper()
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (t TLSConfig) write(test *testing.T, cert, key string) {
+	test.Helper()
+	write(test, t.CertFile, cert)
+	write(test, t.KeyFile, key)
+}
+
+// overTLS gives the config of a server "edge" whose certificate i has signed.
+func (i *issuer) overTLS(t *testing.T) Config {
+	files := newFiles(t)
+	cert, key := i.issue(t, plan("edge"))
+	files.write(t, cert, key)
+	return Config{Server: ServerConfig{TLS: files}}
+}
+
+// A worker's whole life goes over TLS as it does without.
+func TestTLS(t *testing.T) {
+	ca := newIssuer(t)
+	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
+		bubble(t, ca.overTLS(t), func(r *rig) {
+			cfg := ca.client("edge")
+			cfg.MinVersion, cfg.MaxVersion = version, version
+			p := r.registerOver(tls.Client(r.ln.dial(), cfg), fields{"ext": []string{overhop.Delivery}})
+			p.ask(overhop.TSubscribe, fields{"q": "jobs", "credits": 1}, overhop.TOK)
+			q := r.quest(p, 1, nil)
+			p.ask(overhop.TAck, held(q), overhop.TOK)
+			p.ask(overhop.TDone, heldAnd(q, fields{"result": strings.Repeat("x", 1<<20)}), overhop.TOK)
+			if o := r.hands.one(t); len(o.Result.Data) < 1<<20 {
+				t.Errorf("outcome is %+v", o)
+			}
+			r.stop()
+			if got := str(p.expect(overhop.TDrain, "0").Get("reason")); got == "" {
+				t.Error("no DRAIN")
+			}
+			p.expect(overhop.TBye, "0")
+			p.closed()
+		})
+	}
+}
+
+// handshake is what a client sees of a connection that says nothing but HELLO.
+func handshake(nc net.Conn, cfg *tls.Config) error {
+	over := tls.Client(nc, cfg)
+	defer over.Close()
+	hello, _ := overhop.AppendFields(nil, overhop.THello, "1", nil)
+	if _, err := over.Write(hello); err != nil {
+		return err
+	}
+	_, err := over.Read(make([]byte, 1))
+	return err
+}
+
+// journal keeps a log's lines as they are written.
+type journal struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (j *journal) Write(line []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.lines = append(j.lines, string(line))
+	return len(line), nil
+}
+
+func (j *journal) warnings() (lines []string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, line := range j.lines {
+		if strings.Contains(line, "level=WARN") {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// served runs a server on a real socket until the test ends.
+func served(t *testing.T, cfg Config) (s *Server, dial func() net.Conn, log *journal) {
+	t.Helper()
+	log = new(journal)
+	s, err := New(cfg, newMemoryYard(), newMemoryHands(), slog.New(slog.NewTextHandler(log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(ctx, ln) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return s, func() net.Conn {
+		t.Helper()
+		nc, err := net.Dial("tcp", ln.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { nc.Close() })
+		nc.SetDeadline(time.Now().Add(20 * time.Second))
+		return nc
+	}, log
+}
+
+// Both sides learn why a handshake has failed.
+func TestTLS_Refuses(t *testing.T) {
+	ca, other := newIssuer(t), newIssuer(t)
+	mine := ca.pair(t, "worker")
+	old := ca.client("edge", mine)
+	old.MinVersion, old.MaxVersion = tls.VersionTLS10, tls.VersionTLS11
+	for name, c := range map[string]struct {
+		client     *tls.Config
+		says, logs string
+	}{
+		"ours":           {ca.client("edge", mine), "", ""},
+		"no certificate": {ca.client("edge"), "certificate required", "didn't provide a certificate"},
+		"a stranger's":   {ca.client("edge", other.pair(t, "worker")), "unknown certificate authority", "unknown authority"},
+		"TLS 1.1":        {old, "protocol version", "unsupported versions"},
+		"it trusts not":  {other.client("edge", mine), "unknown authority", "bad certificate"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := ca.overTLS(t)
+			cfg.Server.TLS.ClientCAFile = filepath.Join(t.TempDir(), "clients.pem")
+			write(t, cfg.Server.TLS.ClientCAFile, ca.pem)
+			s, dial, log := served(t, cfg)
+			if err := handshake(dial(), c.client); (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
+				t.Errorf("the client hears %v, want %q", err, c.says)
+			}
+			for s.Counts().Connections > 0 {
+				runtime.Gosched() // until the server has dealt with it
+			}
+			lines := log.warnings()
+			if c.logs == "" && len(lines) > 0 || c.logs != "" && (len(lines) != 1 || !strings.Contains(lines[0], c.logs)) {
+				t.Errorf("logged %q, want %q", lines, c.logs)
+			}
+		})
+	}
+}
+
+// Who speaks the wrong one of TCP and TLS is sent away, and the log says why,
+// however many come.
+func TestTLS_Misfits(t *testing.T) {
+	ca := newIssuer(t)
+	bubble(t, ca.overTLS(t), func(r *rig) {
+		hello, _ := overhop.AppendFields(nil, overhop.THello, "1", nil)
+		for range 50 {
+			for _, says := range []string{string(hello), "GET / HTTP/1.1\r\n\r\n"} {
+				p := r.connect()
+				p.write([]byte(says)[:5])
+				p.closed()
+			}
+		}
+		if lines := r.log.Messages(slog.LevelWarn); len(lines) != 1 {
+			t.Errorf("logged %q", lines)
+		}
+		r.registerOver(tls.Client(r.ln.dial(), ca.client("edge")), nil)
+	})
+	bubble(t, Config{}, func(r *rig) {
+		for range 50 {
+			if err := handshake(r.ln.dial(), ca.client("edge")); err == nil {
+				t.Error("a handshake with a server that speaks no TLS")
+			}
+		}
+		if lines := r.log.Messages(slog.LevelWarn); len(lines) != 1 {
+			t.Errorf("logged %q", lines)
+		}
+		r.register(true)
+	})
+}
+
+// A handshake has the time of a HELLO and holds up nobody.
+func TestTLS_SlowHandshake(t *testing.T) {
+	ca := newIssuer(t)
+	bubble(t, ca.overTLS(t), func(r *rig) {
+		mute, slow := r.connect(), r.connect()
+		r.registerOver(tls.Client(r.ln.dial(), ca.client("edge")), nil)
+		slow.write([]byte{22, 3, 1, 1, 0}) // a record of 256 bytes
+		for range 9 {
+			time.Sleep(time.Second)
+			slow.write([]byte{1})
+		}
+		mute.quiet()
+		slow.quiet()
+		time.Sleep(3 * time.Second)
+		mute.closed()
+		slow.closed()
+		p := r.registerOver(tls.Client(r.ln.dial(), ca.client("edge")), nil)
+		p.ask(overhop.TPing, nil, overhop.TPong)
+	})
+}
+
+// A client that does not read is cut off over TLS as well, and its end of TLS
+// is not waited for.
+func TestTLS_SlowReader(t *testing.T) {
+	ca := newIssuer(t)
+	cfg := ca.overTLS(t)
+	cfg.Limits.WriteTimeout = time.Second
+	bubble(t, cfg, func(r *rig) {
+		nc := tls.Client(r.ln.dial(), ca.client("edge"))
+		b, _ := overhop.AppendFields(nil, overhop.THello, "1", nil)
+		b, _ = overhop.AppendFields(b, overhop.TRegister, "2", nil)
+		if _, err := nc.Write(b); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second + time.Millisecond)
+		synctest.Wait()
+		r.server.mu.Lock()
+		defer r.server.mu.Unlock()
+		if len(r.server.conns) != 0 {
+			t.Error("the deaf client is still connected")
+		}
+	})
+}
+
+// A refusal reaches a client over TLS, whatever else it has sent, and then the
+// stream ends as it should.
+func TestTLS_RefusalArrives(t *testing.T) {
+	ca := newIssuer(t)
+	cfg := ca.overTLS(t)
+	cfg.Server.Token = "sesame"
+	_, dial, _ := served(t, cfg)
+	flood, _ := overhop.AppendFields(nil, overhop.THello, "1", fields{"token": "open"})
+	flood, _ = overhop.AppendFields(flood, overhop.TRegister, "2", nil)
+	for range 1000 {
+		flood, _ = overhop.AppendFields(flood, overhop.TPing, "p", nil)
+	}
+	for range 10 {
+		nc := tls.Client(dial(), ca.client("edge"))
+		if _, err := nc.Write(flood); err != nil {
+			t.Fatal(err)
+		}
+		in := frame.NewReader(nc, overhop.MaxFrameLimit)
+		for _, want := range []string{`{}`, `"UNAUTHORIZED"`} {
+			b, err := in.Next()
+			if err != nil {
+				t.Fatalf("want %s: %v", want, err)
+			}
+			if e, err := overhop.ParseEnvelope(b); err != nil || !strings.Contains(text(e.P), want) {
+				t.Errorf("got %s %v, want %s", text(e.P), err, want)
+			}
+		}
+		if _, err := in.Next(); err != io.EOF {
+			t.Errorf("the stream ends with %v", err)
+		}
+	}
+}
+
+// Replaced files count a second later, and broken ones do not count at all.
+func TestTLS_Rotation(t *testing.T) {
+	ca := newIssuer(t)
+	cfg := ca.overTLS(t)
+	files := cfg.Server.TLS
+	bubble(t, cfg, func(r *rig) {
+		names := []string{"first", "second", "third"}
+		certs, keys := map[string]string{}, map[string]string{}
+		for _, name := range names {
+			certs[name], keys[name] = ca.issue(t, plan(name))
+		}
+		serves := func(name string, lines ...string) {
+			t.Helper()
+			if err := handshake(r.ln.dial(), ca.client(name)); err != nil {
+				t.Errorf("want the certificate of %s: %v", name, err)
+			}
+			var said []string
+			for _, line := range r.log.Messages(slog.LevelInfo) {
+				if strings.Contains(line, "certificates") {
+					said = append(said, line)
+				}
+			}
+			if !slices.Equal(said, lines) {
+				t.Errorf("at %s the log says %q, want %q", name, said, lines)
+			}
+			time.Sleep(lookEvery)
+		}
+		const renewed, broken = "edge has new certificates", "edge goes on with the certificates it has: the new ones are no good"
+		stand := r.registerOver(tls.Client(r.ln.dial(), ca.client("edge")), nil)
+		files.write(t, certs["first"], keys["first"])
+		if err := handshake(r.ln.dial(), ca.client("edge")); err != nil {
+			t.Errorf("within the same second: %v", err)
+		}
+		time.Sleep(lookEvery)
+		serves("first", renewed)
+		serves("first", renewed)
+		write(t, files.CertFile, certs["second"]) // its key is still to come
+		serves("first", renewed, broken)
+		serves("first", renewed, broken)
+		write(t, files.KeyFile, keys["second"])
+		serves("second", renewed, broken, renewed)
+		if err := os.Remove(files.KeyFile); err != nil {
+			t.Fatal(err)
+		}
+		serves("second", renewed, broken, renewed, broken)
+		serves("second", renewed, broken, renewed, broken)
+		files.write(t, certs["third"], keys["third"])
+		serves("third", renewed, broken, renewed, broken, renewed)
+		stand.ask(overhop.TPing, nil, overhop.TPong)
+	})
+}
+
+// A server with files that are no good is not made, and the error says which.
+func TestTLS_Files(t *testing.T) {
+	ca := newIssuer(t)
+	cert, key := ca.issue(t, plan("edge"))
+	past := plan("edge")
+	past.NotAfter = time.Now().Add(-time.Hour)
+	expired, expiredKey := ca.issue(t, past)
+	_, stranger := ca.issue(t, plan("edge"))
+	for name, c := range map[string]struct {
+		cert, key, clients string // "-": no such file
+		says               []string
+	}{
+		"no certificate":    {"-", key, "", []string{"server.tls.cert_file", "cert.pem", "no such file"}},
+		"no key":            {cert, "-", "", []string{"server.tls.key_file", "key.pem", "no such file"}},
+		"no authorities":    {cert, key, "-", []string{"server.tls.client_ca_file", "ca.pem", "no such file"}},
+		"another's key":     {cert, stranger, "", []string{"cert.pem", "key.pem", "no pair"}},
+		"switched":          {key, cert, "", []string{"cert.pem", "key.pem", "no pair"}},
+		"empty":             {"", "", "", []string{"cert.pem", "no pair"}},
+		"authority is text": {cert, key, "trust me", []string{"server.tls.client_ca_file", "ca.pem", "no certificate"}},
+		"authority is key":  {cert, key, key, []string{"server.tls.client_ca_file", "no certificate"}},
+		"expired":           {expired, expiredKey, ca.pem, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			files := newFiles(t)
+			if c.clients != "" {
+				files.ClientCAFile = filepath.Join(t.TempDir(), "ca.pem")
+			}
+			for file, text := range map[string]string{files.CertFile: c.cert, files.KeyFile: c.key, files.ClientCAFile: c.clients} {
+				if file != "" && text != "-" {
+					write(t, file, text)
+				}
+			}
+			log, lines := testlog.NewRecorder(t)
+			_, err := New(Config{Server: ServerConfig{TLS: files}}, newMemoryYard(), newMemoryHands(), log)
+			if (err == nil) != (len(c.says) == 0) {
+				t.Errorf("error is %v", err)
+			}
+			for _, says := range c.says {
+				if err != nil && !strings.Contains(err.Error(), says) {
+					t.Errorf("%v does not say %q", err, says)
+				}
+			}
+			if warned := len(lines.Messages(slog.LevelWarn)) > 0; warned != (name == "expired") {
+				t.Errorf("warned: %t", warned)
+			}
+		})
+	}
+}
