@@ -147,6 +147,7 @@ type enqueueAnswer struct {
 	ID        string `json:"id"`
 	Queue     string `json:"queue"`
 	Duplicate bool   `json:"duplicate"`
+	Debounced bool   `json:"debounced"`
 }
 
 // stateAnswer is what a change of a job leaves behind.

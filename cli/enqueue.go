@@ -29,6 +29,7 @@ type enqueueFlags struct {
 	maxAttempts   int64
 	timeout       time.Duration
 	retryInterval time.Duration
+	guards        guardFlags
 	wait          bool
 	longest       time.Duration
 }
@@ -46,11 +47,18 @@ The function says what is to be done: "handler" goes to any worker of the queue,
 gets the job. Whoever is not sure whether a job was accepted repeats it with the
 same --id and gets the same job.
 
+A job with --unique-key, --rate-limit-key or --debounce-key is made only if no
+other with that key is in its way; the answer comes when that is decided. With a
+unique key the id may be the other job's; with a rate limit key the job may be
+refused; a job that is debounced takes the place of one that has not started.
+
 Numbers with a fraction reach Overhop workers as decimal text, 0.5 as "0.5",
 because Overhop's wire has no floats; so do integers beyond 64 bits. RRQ runners
 get them as they are.`,
 		Example: `  yardmaster enqueue mail send --params '{"to":"ann"}'
   yardmaster enqueue mail send --params @mail.json --in 10m --id order-7
+  yardmaster enqueue mail digest --unique-key digest-ann --unique-ttl 1h
+  yardmaster enqueue index rebuild --debounce-key index --debounce 5s
   echo '{"ms":500}' | yardmaster enqueue slow sleep --params - --wait`,
 		Args: args("queue", "[function]"),
 	})
@@ -64,6 +72,7 @@ get them as they are.`,
 	flags.Int64Var(&f.maxAttempts, "max-attempts", 0, "total `number` of attempts (default the yard's)")
 	flags.DurationVar(&f.timeout, "timeout", 0, "hard `time` limit of one attempt (default the yard's); NATS_TIMEOUT is the request's")
 	flags.DurationVar(&f.retryInterval, "retry-interval", 0, "fixed `time` between attempts (default growing)")
+	f.guards.add(c)
 	flags.BoolVar(&f.wait, "wait", false, "wait until the job has ended; exit with 1 if it failed")
 	flags.DurationVar(&f.longest, "for", 0, "longest `time` of --wait; exit with 1 after it (default until the job has ended)")
 	c.RunE = func(c *cobra.Command, args []string) error { return a.enqueue(c, args, &f) }
@@ -79,6 +88,9 @@ func (a *app) enqueue(c *cobra.Command, args []string, f *enqueueFlags) error {
 		return usage(c, "--for limits --wait, which is not given")
 	}
 	if err := validFor(c, f.longest); err != nil {
+		return err
+	}
+	if err := f.guards.check(c); err != nil {
 		return err
 	}
 	body, err := a.enqueueBody(c, args[1:], f)
@@ -98,9 +110,7 @@ func (a *app) enqueue(c *cobra.Command, args []string, f *enqueueFlags) error {
 	if err := json.Unmarshal(answer, &accepted); err != nil {
 		return unreadable(err)
 	}
-	if accepted.Duplicate {
-		fmt.Fprintln(a.Err, "yardmaster: the yard had this job already")
-	}
+	a.tellExisting(accepted, &f.guards)
 	switch {
 	case f.wait:
 		// Whoever is interrupted while waiting has to know what to ask for.
@@ -166,6 +176,7 @@ func (a *app) spec(c *cobra.Command, f *enqueueFlags) (*job.Spec, error) {
 	if spec.RunAt, err = runAt(c, f); err != nil {
 		return nil, err
 	}
+	f.guards.into(&spec, c)
 	for _, number := range []struct {
 		flag  string
 		value int64

@@ -104,6 +104,7 @@ var remedies = map[string]string{
 	"408": "wait longer, or look with 'yardmaster job show'",
 	"409": "look at how it stands with 'yardmaster job show' or 'yardmaster queue show'",
 	"413": "make it smaller, or store it elsewhere and enqueue where it is",
+	"429": "no job was made; try again later",
 	"500": "the node's log tells more",
 	"503": "'yardmaster status' tells why; try again soon",
 	"504": "it may have been done: look, or repeat it with the same --id",

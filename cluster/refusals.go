@@ -16,6 +16,7 @@ import (
 //
 //	400 what was asked is malformed      409 it contradicts what is there
 //	404 what was named does not exist    413 it is too large
+//	429 its rate limit key is held; RetryAfter says how long
 //	500 this node failed                 503 later; RetryAfter says when
 //	504 unknown whether it was done: repeat it under the same key
 type APIError struct {
@@ -32,6 +33,7 @@ func refusalOf(err error) *APIError {
 		given       *APIError
 		invalid     *job.InvalidError
 		unavailable *job.UnavailableError
+		limited     *job.LimitedError
 	)
 	switch {
 	case errors.As(err, &given):
@@ -40,6 +42,8 @@ func refusalOf(err error) *APIError {
 		return &APIError{Code: "504", Text: err.Error(), RetryAfter: time.Second}
 	case errors.As(err, &unavailable):
 		return &APIError{Code: "503", Text: err.Error(), RetryAfter: unavailable.RetryAfter}
+	case errors.As(err, &limited):
+		return &APIError{Code: "429", Text: err.Error(), RetryAfter: limited.RetryAfter}
 	case errors.Is(err, job.ErrTooLarge):
 		return &APIError{Code: "413", Text: err.Error()}
 	case errors.As(err, &invalid), isAny(err, job.ErrBadQueueName, job.ErrBadID, job.ErrKeyTooLong):

@@ -355,11 +355,17 @@ func refusal(err error) (code overhop.Code, message string, details overhop.Fiel
 	var coded *codeError
 	var away *job.UnavailableError
 	var invalid *job.InvalidError
+	var other *job.DuplicateError
+	var limited *job.LimitedError
 	switch {
 	case errors.As(err, &coded):
 		return coded.code, coded.message, nil
 	case errors.As(err, &away):
 		return overhop.CodeUnavailable, err.Error(), overhop.Fields{"retry_after_ms": max(away.RetryAfter.Milliseconds(), 100)}
+	case errors.As(err, &other):
+		return overhop.CodeDuplicateJob, err.Error(), overhop.Fields{"jid": jid(other.Queue, other.ID)}
+	case errors.As(err, &limited):
+		return overhop.CodeRateLimited, err.Error(), overhop.Fields{"retry_after_ms": max(limited.RetryAfter.Milliseconds(), 1)}
 	case errors.As(err, &invalid):
 		return overhop.CodeInvalidJobPayload, err.Error(), nil
 	}

@@ -101,13 +101,14 @@ func (c *conn) startEnqueue(e overhop.Envelope) error {
 // specOf turns an ENQUEUE into what the yard keeps. A payload that is a map
 // without binary becomes params; any other stays MessagePack.
 func specOf(m *overhop.Enqueue) (job.Spec, error) {
-	if m.Unique {
-		return job.Spec{}, &codeError{overhop.CodeNotImplemented, "unique_key is not supported; give key for idempotency"}
-	}
 	if m.Key != "" && len(m.Key) > job.MaxKeyLen {
 		return job.Spec{}, job.ErrKeyTooLong
 	}
-	spec := job.Spec{Function: m.Function, Priority: m.Priority, Trace: m.Trace}
+	spec := job.Spec{
+		Function: m.Function, Priority: m.Priority, Trace: m.Trace,
+		UniqueKey: m.UniqueKey, UniqueTTLMS: m.UniqueTTL, RateLimitKey: m.RateLimitKey, RateLimitMS: m.RateLimit,
+		DebounceKey: m.DebounceKey, DebounceMS: m.Debounce,
+	}
 	switch params, err := mapParams(m.Payload); {
 	case err == nil && params != nil:
 		spec.Params = params

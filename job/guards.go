@@ -123,5 +123,5 @@ type LimitedError struct {
 }
 
 func (e *LimitedError) Error() string {
-	return fmt.Sprintf("the rate limit key is held; it is free in %s", max(e.RetryAfter, time.Millisecond).Round(time.Millisecond))
+	return fmt.Sprintf("the rate limit key is held, so no job was made; it is free in %s", max(e.RetryAfter, time.Millisecond).Round(time.Millisecond))
 }

@@ -73,7 +73,7 @@ func TestGuardKey(t *testing.T) {
 	}
 	for text, err := range map[string]error{
 		"job 00000000-0000-0000-0000-000000000001 of queue mail holds the same unique key": &DuplicateError{Queue: "mail", ID: ID{15: 1}},
-		"the rate limit key is held; it is free in 1.5s":                                   &LimitedError{RetryAfter: 1500 * time.Millisecond},
+		"the rate limit key is held, so no job was made; it is free in 1.5s":               &LimitedError{RetryAfter: 1500 * time.Millisecond},
 	} {
 		if err.Error() != text {
 			t.Errorf("says %q, want %q", err, text)

@@ -90,7 +90,8 @@ type enqueueRequest struct {
 type enqueueReply struct {
 	ID        job.ID `json:"id"`
 	Queue     string `json:"queue"`
-	Duplicate bool   `json:"duplicate"`
+	Duplicate bool   `json:"duplicate"`           // nothing new: the job was there before
+	Debounced bool   `json:"debounced,omitempty"` // the job was there before, and is now what was asked for
 }
 
 // handleEnqueue accepts a job. The key is "id", or the header Nats-Msg-Id.
@@ -109,13 +110,18 @@ func (n *Node) handleEnqueue(r *cluster.Request) {
 		key = r.Header(cluster.HeaderMsgID)
 	}
 	n.door.enqueue(queue, ask.Spec, body, key, false, func(a accepted, err error) {
+		reply := enqueueReply{a.id, queue, a.duplicate, a.debounced}
+		var other *job.DuplicateError
+		if errors.As(err, &other) {
+			reply, err = enqueueReply{ID: other.ID, Queue: other.Queue, Duplicate: true}, nil
+		}
 		if err != nil {
 			n.refuse(r, err)
 			return
 		}
-		reply, err := json.Marshal(enqueueReply{a.id, queue, a.duplicate})
+		text, err := json.Marshal(reply)
 		if err == nil {
-			err = r.Respond(reply)
+			err = r.Respond(text)
 		}
 		n.unanswered(err)
 	})

@@ -21,6 +21,7 @@ type accepted struct {
 	id        job.ID
 	position  job.Position // zero if the ledger knew the job already
 	duplicate bool
+	debounced bool // id is a job that was there before, and is now what was asked for
 }
 
 // door is where jobs come in, whichever way they took: a request, the command
@@ -32,6 +33,7 @@ type door struct {
 	current      func(context.Context) error // see commander.current
 	createQueues bool
 	notify       func(job.Record)
+	rulings      *rulings
 
 	ctx    context.Context // of what goes on after enqueue has returned
 	stop   context.CancelFunc
@@ -46,8 +48,8 @@ const (
 	maxLarge  = 16
 )
 
-func newDoor(m *cluster.Cluster, view func(func(*ledger.Ledger)), current func(context.Context) error, createQueues bool, notify func(job.Record)) *door {
-	d := &door{messages: m, view: view, current: current, createQueues: createQueues, notify: notify}
+func newDoor(m *cluster.Cluster, view func(func(*ledger.Ledger)), current func(context.Context) error, createQueues bool, notify func(job.Record), r *rulings) *door {
+	d := &door{messages: m, view: view, current: current, createQueues: createQueues, notify: notify, rulings: r}
 	d.ctx, d.stop = context.WithCancel(context.Background())
 	d.doubts.SetLimit(maxDoubts)
 	d.large.SetLimit(maxLarge)
@@ -63,7 +65,9 @@ func (d *door) close() error {
 // blobTime bounds how long a large body may take to be stored.
 const blobTime = 30 * time.Second
 
-// enqueue accepts a job and calls then once, when it is durable or refused.
+// enqueue accepts a job and calls then once, when it is durable or refused; a
+// job with guards, when it is decided on. Then the error may be a
+// [*job.DuplicateError] or a [*job.LimitedError].
 // mustExist refuses an unknown queue even where jobs create queues.
 //
 // body is spec's JSON where the caller has it, else nil.
@@ -109,6 +113,16 @@ func (d *door) accept(id job.ID, err error, queue string, spec job.Spec, body []
 			return
 		}
 	}
+	publish := d.publish
+	if spec.Guarded() {
+		if err := d.rulings.admit(); err != nil {
+			then(accepted{}, err)
+			return
+		}
+		publish = func(id job.ID, queue string, body []byte, then func(accepted, error)) {
+			d.publish(id, queue, body, d.onceDecided(id, !minted, then))
+		}
+	}
 	if body == nil {
 		if body, err = json.Marshal(spec); err != nil {
 			then(accepted{}, &job.InvalidError{Reason: err.Error()})
@@ -122,7 +136,7 @@ func (d *door) accept(id job.ID, err error, queue string, spec job.Spec, body []
 				then(accepted{}, err)
 				return nil
 			}
-			d.publish(id, queue, body, then)
+			publish(id, queue, body, then)
 			return nil
 		})
 		if !storing {
@@ -130,7 +144,23 @@ func (d *door) accept(id job.ID, err error, queue string, spec job.Spec, body []
 		}
 		return
 	}
-	d.publish(id, queue, body, then)
+	publish(id, queue, body, then)
+}
+
+// onceDecided calls then when the ledger has decided about an accepted job.
+func (d *door) onceDecided(id job.ID, again bool, then func(accepted, error)) func(accepted, error) {
+	return func(a accepted, err error) {
+		if err != nil {
+			then(a, err)
+			return
+		}
+		d.rulings.await(a.position, func(r ledger.Ruling, err error) {
+			if err == nil {
+				a, err = answerOf(r, id, a.position, again)
+			}
+			then(a, err)
+		})
+	}
 }
 
 func (d *door) check(queue string, spec *job.Spec, key string, mustExist bool) (job.ID, error) {

@@ -42,6 +42,7 @@ type Node struct {
 	mind      *scheduler.Scheduler
 	door      *door
 	notices   *notices
+	rulings   *rulings
 	commander *commander
 	viewer    *viewer
 	running   *runningDesk
@@ -113,6 +114,7 @@ func (n *Node) Run(ctx context.Context) (err error) {
 	base.Go(n.messages.Run)
 	base.Go(func(ctx context.Context) error { return n.watch.run(ctx, n.raft) })
 	base.Go(n.notices.run)
+	base.Go(n.rulings.run)
 	base.Go(func(ctx context.Context) error { return n.fleet.Serve(ctx, n.handlers()) })
 	base.Go(func(ctx context.Context) error { return n.edge.Serve(ctx, listener) })
 	base.Go(n.runners.Run)
@@ -158,7 +160,8 @@ func (n *Node) build() (err error) {
 	n.mind = scheduler.New(n.schedulerConfig(), agreement{n.raft}, lanes{n.messages}, orders{n.fleet}, tales{n.messages}, n.log)
 	n.notices = newNotices(n.sendNotices)
 	n.commander = &commander{node: cfg.Node.Name, raft: n.raft, mind: n.mind, fleet: n.fleet}
-	n.door = newDoor(n.messages, n.raft.View, n.commander.current, *cfg.Scheduler.CreateQueues, n.notices.add)
+	n.rulings = newRulings(n.raft, cfg.Limits.RequestTimeout)
+	n.door = newDoor(n.messages, n.raft.View, n.commander.current, *cfg.Scheduler.CreateQueues, n.notices.add, n.rulings)
 	n.viewer = &viewer{raft: n.raft, messages: n.messages, current: n.commander.current}
 	n.hands = agent.New(agent.Config{
 		Node: cfg.Node.Name, Incarnation: n.id.Incarnation, Runners: cfg.RRQ.Names(), Lanes: n.messages.Led, Edge: n.advertised(),

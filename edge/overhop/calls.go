@@ -91,15 +91,26 @@ func (e *Enqueue) append(b []byte) []byte {
 	set("timeout_ms", e.Timeout > 0, e.Timeout)
 	set("trace", len(e.Trace) > 0, e.Trace)
 	set("notify", e.Notify, true)
-	if e.Priority != nil {
-		p["priority"] = *e.Priority
-	}
+	setGiven(p, "priority", e.Priority)
+	setGiven(p, "unique_key", e.UniqueKey)
+	setGiven(p, "unique_ttl_ms", e.UniqueTTL)
+	setGiven(p, "rate_limit_key", e.RateLimitKey)
+	setGiven(p, "rate_limit_ms", e.RateLimit)
+	setGiven(p, "debounce_key", e.DebounceKey)
+	setGiven(p, "debounce_ms", e.Debounce)
 	return AppendValue(b, p)
+}
+
+func setGiven[T any](p Fields, key string, value *T) {
+	if value != nil {
+		p[key] = *value
+	}
 }
 
 func (e *Enqueue) plain() bool {
 	return e.At.IsZero() && e.MaxAttempts == 0 && e.RetryInterval == 0 && e.Function == "" && e.Key == "" &&
-		e.Timeout == 0 && e.Priority == nil && len(e.Trace) == 0 && !e.Notify
+		e.Timeout == 0 && e.Priority == nil && len(e.Trace) == 0 && !e.Notify &&
+		e.UniqueKey == nil && e.UniqueTTL == nil && e.RateLimitKey == nil && e.RateLimit == nil && e.DebounceKey == nil && e.Debounce == nil
 }
 
 func (e *Enqueue) payload() Raw {

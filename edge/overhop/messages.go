@@ -184,14 +184,23 @@ type Enqueue struct {
 	Priority *int64 // 0 to 9
 	Trace    map[string]string
 	Notify   bool // push JOBEND when the job has ended
-	Unique   bool // unique_key or unique_ttl_ms was given
+
+	// Keys by which the job is made only if no other is in its way, nil if not
+	// given; times in milliseconds.
+	UniqueKey    *string
+	UniqueTTL    *int64
+	RateLimitKey *string
+	RateLimit    *int64
+	DebounceKey  *string
+	Debounce     *int64
 }
 
 // ParseEnqueue reads it; the error is a [*Violation].
 func ParseEnqueue(p Raw, delivery bool) (Enqueue, error) {
-	var f [13]Raw
+	var f [17]Raw
 	p.pick(f[:], "q", "job_payload", "scheduled_at", "max_attempts", "retry_interval_ms",
-		"fn", "key", "timeout_ms", "priority", "trace", "notify", "unique_key", "unique_ttl_ms")
+		"fn", "key", "timeout_ms", "priority", "trace", "notify", "unique_key", "unique_ttl_ms",
+		"rate_limit_key", "rate_limit_ms", "debounce_key", "debounce_ms")
 	var r reading
 	e := Enqueue{
 		Queue:         r.str("q", f[0]),
@@ -210,7 +219,9 @@ func ParseEnqueue(p Raw, delivery bool) (Enqueue, error) {
 		}
 		e.Trace = r.optTexts("trace", orAbsent(f[9]))
 		e.Notify = r.optBool("notify", orAbsent(f[10]), false)
-		e.Unique = !f[11].IsNil() || !f[12].IsNil()
+		e.UniqueKey, e.UniqueTTL = r.optKey("unique_key", f[11]), r.optCount("unique_ttl_ms", f[12])
+		e.RateLimitKey, e.RateLimit = r.optKey("rate_limit_key", f[13]), r.optCount("rate_limit_ms", f[14])
+		e.DebounceKey, e.Debounce = r.optKey("debounce_key", f[15]), r.optCount("debounce_ms", f[16])
 	}
 	return e, r.result()
 }
@@ -354,6 +365,24 @@ func (r *reading) uuid(name string, v Raw) string {
 // maxTexts is the most entries of a map of texts: each costs many times its
 // size in a frame.
 const maxTexts = 64
+
+// optKey tells a text that is not there from an empty one.
+func (r *reading) optKey(name string, v Raw) *string {
+	if v.IsNil() {
+		return nil
+	}
+	key := r.str(name, v)
+	return &key
+}
+
+// optCount tells a number that is not there from a zero.
+func (r *reading) optCount(name string, v Raw) *int64 {
+	if v.IsNil() {
+		return nil
+	}
+	n := r.int(name, v, math.MinInt64, maxInt)
+	return &n
+}
 
 func (r *reading) optTexts(name string, v Raw) map[string]string {
 	if len(v) == 0 {

@@ -1,0 +1,204 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"yardmaster/cluster"
+	"yardmaster/job"
+	"yardmaster/ledger"
+)
+
+// Whoever comes with a unique key that is held gets the holder's id, however
+// many come at once, and nobody else has made a job.
+func TestDoor_Unique(t *testing.T) {
+	n := alone(t, nil)
+	const callers = 20
+	answers := make([]accepted, callers)
+	errs := make([]error, callers)
+	var all sync.WaitGroup
+	for i := range callers {
+		all.Go(func() {
+			answers[i], errs[i] = enqueue(n, "mail", fmt.Sprintf(`{"params":{"i":%d},"unique_key":"k"}`, i), "", false)
+		})
+	}
+	all.Wait()
+	var made job.ID
+	for i, err := range errs {
+		if err == nil && made.IsZero() && !answers[i].duplicate {
+			made = answers[i].id
+		} else if err == nil {
+			t.Errorf("caller %d made a second job: %+v", i, answers[i])
+		}
+	}
+	duplicateOf := func(name string, err error) {
+		var other *job.DuplicateError
+		if !errors.As(err, &other) || other.ID != made || other.Queue != "mail" {
+			t.Errorf("%s: %v, want a duplicate of %s", name, err, made)
+		}
+	}
+	for i, err := range errs {
+		if err != nil {
+			duplicateOf(fmt.Sprint("caller ", i), err)
+		}
+	}
+	_, err := enqueue(n, "post", `{"params":{"x":"`+strings.Repeat("x", 2*job.MaxInlineBody)+`"},"unique_key":"k"}`, "", false)
+	duplicateOf("a large body", err)
+	if q, _ := n.Ledger().Queue("post"); q.Name != "" {
+		t.Error("a job that was not made has made its queue")
+	}
+	// The holder's own second try is no duplicate of another.
+	named, err := enqueue(n, "mail", `{"params":{},"unique_key":"named"}`, "order-1", false)
+	if err != nil || named.duplicate {
+		t.Fatalf("%+v, %v", named, err)
+	}
+	if again, err := enqueue(n, "mail", `{"params":{},"unique_key":"named"}`, "order-1", false); err != nil || again.id != named.id || !again.duplicate {
+		t.Errorf("its own second try: %+v, %v", again, err)
+	}
+	if _, err := n.commander.do(t.Context(), &ledger.RemoveJob{Job: made}); err != nil {
+		t.Fatal(err)
+	}
+	if a, err := enqueue(n, "mail", `{"params":{},"unique_key":"k"}`, "", false); err != nil || a.duplicate {
+		t.Errorf("after the holder is removed: %+v, %v", a, err)
+	}
+}
+
+func TestDoor_RateLimitAndDebounce(t *testing.T) {
+	n := alone(t, nil)
+	const limited = `{"params":{},"rate_limit_key":"r","rate_limit_ms":3600000}`
+	if _, err := enqueue(n, "mail", limited, "", false); err != nil {
+		t.Fatal(err)
+	}
+	_, err := enqueue(n, "post", limited, "named", false)
+	var held *job.LimitedError
+	if !errors.As(err, &held) || held.RetryAfter <= 0 || held.RetryAfter > time.Hour {
+		t.Errorf("a second job within the limit: %v", err)
+	}
+	id, _ := job.KeyID("post", "named")
+	n.raft.View(func(l *ledger.Ledger) {
+		if _, known := l.Known(id); known {
+			t.Error("the job that was refused exists")
+		}
+	})
+
+	debounced := func(i int) string {
+		return fmt.Sprintf(`{"params":{"i":%d},"debounce_key":"d","debounce_ms":3600000}`, i)
+	}
+	first, err := enqueue(n, "mail", debounced(1), "", false)
+	if err != nil || first.debounced {
+		t.Fatalf("%+v, %v", first, err)
+	}
+	second, err := enqueue(n, "mail", debounced(2), "", false)
+	if err != nil || !second.debounced || second.id != first.id {
+		t.Fatalf("%+v, %v", second, err)
+	}
+	view, err := n.viewer.show(t.Context(), first.id)
+	if err != nil || view.Spec == nil || string(view.Spec.Params) != `{"i":2}` || view.State != job.Delayed {
+		t.Errorf("the debounced job is %+v, %v", view, err)
+	}
+	var refused *cluster.APIError
+	if _, err := enqueue(n, "post", debounced(3), "", false); !errors.As(err, &refused) || refused.Code != "409" {
+		t.Errorf("debounced from another queue: %v", err)
+	}
+}
+
+// folded is a ledger in which lane 0 is folded up to a sequence.
+type folded struct {
+	mu      sync.Mutex
+	ledger  *ledger.Ledger
+	changed chan struct{}
+	stamp   ledger.Stamp
+}
+
+func newFolded() *folded {
+	f := &folded{ledger: ledger.New(), changed: make(chan struct{}), stamp: ledger.Stamp{Index: 1, Term: 1, At: time.Now()}}
+	f.ledger.Apply(f.stamp, []ledger.Command{&ledger.Lead{Owner: "n1", Until: time.Now().Add(time.Hour)}})
+	f.stamp.Epoch = f.ledger.Authority().Epoch
+	f.apply(&ledger.Found{Lanes: []string{"L0"}})
+	return f
+}
+
+func (f *folded) apply(c ledger.Command) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.stamp.Index++
+	f.ledger.Apply(f.stamp, []ledger.Command{c})
+	close(f.changed)
+	f.changed = make(chan struct{})
+}
+
+func (f *folded) View(fn func(*ledger.Ledger)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	fn(f.ledger)
+}
+
+func (f *folded) Applied() (uint64, <-chan struct{}) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.stamp.Index, f.changed
+}
+
+// Nobody waits for ever: not for a fold that does not come, not for a ruling
+// that is not known any more, not when the node stops.
+func TestRulings_Undecided(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFolded()
+		r := newRulings(f, 5*time.Second)
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- r.run(ctx) }()
+		ask := func(seq uint64) <-chan error {
+			said := make(chan error, 1)
+			r.await(job.Position{Seq: seq}, func(r ledger.Ruling, err error) {
+				if err == nil && r.Folded != ledger.FoldedWaiting {
+					err = fmt.Errorf("ruling %+v", r)
+				}
+				said <- err
+			})
+			return said
+		}
+		undecided := func(name string, err error) {
+			t.Helper()
+			var away *job.UnavailableError
+			if !errors.As(err, &away) || away.RetryAfter <= 0 || !strings.Contains(err.Error(), "ask again under the same keys") {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		began := time.Now()
+		undecided("no fold comes", <-ask(1))
+		if waited := time.Since(began); waited != 5*time.Second {
+			t.Errorf("waited %s", waited)
+		}
+		guards := &job.Guards{Unique: job.Guard{Key: job.GuardKey{1}, For: time.Hour}}
+		decided, later := ask(2), ask(3)
+		synctest.Wait()
+		f.apply(&ledger.Fold{Identity: "L0", From: 0, To: 2, CreateQueues: true, Jobs: []job.Job{
+			{ID: job.ID{1}, Queue: "mail", Position: job.Position{Seq: 1}},
+			{ID: job.ID{2}, Queue: "mail", Position: job.Position{Seq: 2}, Guards: guards},
+		}})
+		if err := <-decided; err != nil {
+			t.Errorf("the ruling that was made: %v", err)
+		}
+		if err := <-ask(2); err != nil {
+			t.Errorf("asked again: %v", err)
+		}
+		began = time.Now()
+		undecided("no ruling is known", <-ask(1))
+		if time.Since(began) != 0 {
+			t.Errorf("it took %s to say that no ruling is known", time.Since(began))
+		}
+		stop()
+		undecided("the node stops", <-later)
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		undecided("after the stop", <-ask(2))
+	})
+}
