@@ -129,6 +129,7 @@ type memoryYard struct {
 	queues  map[string]job.Queue
 	jobs    map[job.ID]job.View
 	specs   []job.Spec
+	hinders error    // what is told of jobs with guards; nil: they are made
 	hold    []func() // answers to ENQUEUEs, while holding
 	holding bool
 	fails   error // given by every read
@@ -230,6 +231,8 @@ func (y *memoryYard) Enqueue(_ context.Context, queue string, spec job.Spec, key
 		err = job.ErrQueueNotFound
 	} else if queue == job.SystemQueue {
 		err = job.ErrSystemQueue
+	} else if spec.Guarded() && y.hinders != nil {
+		err = y.hinders
 	} else {
 		facts := spec.Job(id, queue, job.Position{}, time.Now())
 		y.jobs[id] = job.View{

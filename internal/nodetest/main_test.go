@@ -65,6 +65,8 @@ func TestYard(t *testing.T) {
 		{"ReadYourWrites", readYourWrites},
 		{"Priorities", priorities},
 		{"Delayed", delayed},
+		{"Guards", guards},
+		{"UniqueOnce", uniqueOnce},
 		{"Limit", limit},
 		{"Pause", pause},
 		{"DeadLetter", deadLetter},
