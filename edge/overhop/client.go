@@ -234,12 +234,14 @@ func (c *Client) answer(t int64, rid []byte, p Raw) error {
 	n, _ := parseInt(rid)
 	c.mu.Lock()
 	then, asked := c.pending[uint64(n)]
+	if !asked || t != TOK && t != TErr && t != TPong {
+		c.mu.Unlock()
+		return fmt.Errorf("node sent t=%d to request %q, which is no answer to it", t, rid)
+	}
 	delete(c.pending, uint64(n))
 	c.since = time.Now()
 	c.mu.Unlock()
 	switch {
-	case !asked || t != TOK && t != TErr && t != TPong:
-		return fmt.Errorf("node sent t=%d to request %q, which is no answer to it", t, rid)
 	case then == nil:
 	case t == TErr:
 		then(nil, parseErr(p))

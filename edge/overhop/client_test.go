@@ -1,0 +1,240 @@
+package overhop
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"math/big"
+	"net"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"yardmaster/internal/frame"
+)
+
+// connect registers a client at a fake node, and runs it, in a bubble.
+func connect(t *testing.T, y *fakeYard, o Options) (c *Client, ended chan error) {
+	nc, _ := y.dial(t.Context(), "n1")
+	c, err := Connect(t.Context(), nc, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended = make(chan error, 1)
+	go func() { ended <- c.Run(t.Context()) }()
+	return c, ended
+}
+
+// A node that says what cannot be ends the connection, and every request on it.
+func TestClient_BadNode(t *testing.T) {
+	push, _ := AppendFields(nil, 146, PushRID, Fields{})
+	request, _ := AppendFields(nil, TPing, PushRID, Fields{})
+	for name, said := range map[string][]byte{
+		"garbage":             []byte("HTTP/1.1 400 Bad Request\r\n"),
+		"empty frame":         {0, 0, 0, 0},
+		"too large":           {0x7f, 0, 0, 0},
+		"no envelope":         frame.Append(nil, []byte{0x80}),
+		"float":               frame.Append(nil, []byte{0xca, 0, 0, 0, 0}),
+		"unknown push":        push,
+		"request":             request,
+		"answer to nobody":    AppendOK(nil, "999", EmptyMap),
+		"answer without rid":  AppendOK(nil, "x", EmptyMap),
+		"answer of no kind":   AppendMessage(nil, THi, "3", EmptyMap),
+		"bad QUEST":           AppendMessage(nil, TQuest, PushRID, EmptyMap),
+		"ERR to nothing said": AppendErr(nil, PushRID, CodeProtocolViolation, "no", nil),
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			y := newFakeYard(t)
+			y.answers(func(n *fakeNode, e Envelope) (func(), bool) { return nil, e.T == TPing || e.T == TStatus })
+			c, ended := connect(t, y, Options{Quests: func(Quest) {}})
+			asked := make(chan error, 2)
+			for _, kind := range []int64{TPing, TStatus} {
+				c.Go(kind, func(b []byte) []byte { return append(b, EmptyMap...) }, func(_ Raw, err error) { asked <- err })
+			}
+			y.node(0).send(said)
+			if err := <-ended; err == nil || strings.Contains(err.Error(), "closed") {
+				t.Errorf("%s: run ended with %v", name, err)
+			}
+			for range 2 {
+				if err := <-asked; !errors.Is(err, ErrClosed) {
+					t.Errorf("%s: a request ended with %v", name, err)
+				}
+			}
+			if _, err := c.Ping(t.Context()); !errors.Is(err, ErrClosed) {
+				t.Errorf("%s: a later request ended with %v", name, err)
+			}
+			<-c.Gone()
+		})
+	}
+}
+
+// What the wire cannot carry is refused here, and hurts no other request.
+func TestClient_Unsendable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := newFakeYard(t)
+		c, _ := connect(t, y, Options{Limit: 1000})
+		var large *frame.TooLargeError
+		if _, err := c.Enqueue(t.Context(), Enqueue{Queue: "q", Payload: AppendBin(nil, make([]byte, 1000))}); !errors.As(err, &large) {
+			t.Errorf("too large: %v", err)
+		}
+		for _, e := range []Enqueue{{Queue: "\xff"}, {Queue: "q", Payload: Raw{0xcb}}, {Queue: "q", Payload: Raw{0xc0, 0xc0}}} {
+			if _, err := c.Enqueue(t.Context(), e); !errors.Is(err, ErrNotSendable) {
+				t.Errorf("%+v: %v", e, err)
+			}
+		}
+		if _, err := c.Ping(t.Context()); err != nil {
+			t.Error(err)
+		}
+		c.Close()
+	})
+}
+
+// Calls wait while a slow node has not read what came before, and no longer.
+func TestClient_Room(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := net.Pipe()
+		y := newFakeYard(t)
+		n := &fakeNode{yard: y, nc: ours, balance: map[string]int{}}
+		released := make(chan struct{})
+		y.answers(func(n *fakeNode, e Envelope) (func(), bool) {
+			if e.T == TEnqueue {
+				<-released
+			}
+			return nil, false
+		})
+		go n.run()
+		c, err := Connect(t.Context(), theirs, Options{Stuck: time.Hour, Silence: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		go c.Run(t.Context())
+		payload := AppendBin(nil, make([]byte, 300<<10))
+		for range 20 {
+			go c.Enqueue(t.Context(), Enqueue{Queue: "q", Payload: payload})
+		}
+		synctest.Wait()
+		c.mu.Lock()
+		if got := len(c.out); got > 2*mostWaiting {
+			t.Errorf("%d bytes wait", got)
+		}
+		c.mu.Unlock()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := c.Ping(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a call without room: %v", err)
+		}
+		close(released)
+		if got := len(n.heard(TEnqueue)); got != 20 {
+			t.Errorf("%d of 20 requests came", got)
+		}
+		c.Close()
+	})
+}
+
+// A silent node is given up while it owes an answer, and only then.
+func TestClient_Silence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := newFakeYard(t)
+		c, ended := connect(t, y, Options{})
+		time.Sleep(time.Hour)
+		if _, err := c.Ping(t.Context()); err != nil {
+			t.Fatalf("after an hour of peace: %v", err)
+		}
+		y.answers(func(n *fakeNode, e Envelope) (func(), bool) { return nil, true })
+		begin := time.Now()
+		if _, err := c.Ping(t.Context()); !errors.Is(err, ErrClosed) || !strings.Contains(err.Error(), "said nothing") {
+			t.Errorf("%v", err)
+		}
+		if took := time.Since(begin); took < 15*time.Second || took > 20*time.Second {
+			t.Errorf("given up after %s", took)
+		}
+		if err := <-ended; err == nil {
+			t.Error("run ended well")
+		}
+	})
+}
+
+// A node may ask who is there before the answer to HELLO has led to REGISTER;
+// a client closed before it ran ends its requests.
+func TestClient_IdentThenClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := newFakeYard(t)
+		y.answers(func(n *fakeNode, e Envelope) (func(), bool) {
+			if e.T == TRegister {
+				n.send(AppendIdent(nil, time.Second, time.Now()))
+			}
+			return nil, false
+		})
+		nc, _ := y.dial(t.Context(), "n1")
+		c, err := Connect(t.Context(), nc, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := make(chan error, 1)
+		c.Go(TPing, func(b []byte) []byte { return append(b, EmptyMap...) }, func(_ Raw, err error) { got <- err })
+		c.Close()
+		if err := <-got; !errors.Is(err, ErrClosed) {
+			t.Error(err)
+		}
+	})
+}
+
+// Over TLS the node proves its name, and what stands at the door is told.
+func TestDial_TLS(t *testing.T) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), DNSNames: []string{"node.test"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, _ := x509.ParseCertificate(der)
+	roots := x509.NewCertPool()
+	roots.AddCert(leaf)
+	ln, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	y := newFakeYard(t)
+	go func() {
+		for {
+			nc, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go (&fakeNode{yard: y, addr: "n1", nc: nc, balance: map[string]int{}}).run()
+		}
+	}()
+	for _, c := range []struct {
+		name string
+		cfg  *tls.Config
+		want string
+	}{
+		{"right", &tls.Config{RootCAs: roots}, ""},
+		{"named", &tls.Config{RootCAs: roots, ServerName: "node.test"}, ""},
+		{"other name", &tls.Config{RootCAs: roots, ServerName: "else.test"}, "TLS with node"},
+		{"unknown authority", &tls.Config{}, "TLS with node"},
+	} {
+		client, err := Dial(t.Context(), ln.Addr().String(), Options{TLS: c.cfg})
+		switch {
+		case c.want == "" && err != nil:
+			t.Errorf("%s: %v", c.name, err)
+		case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
+			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+		}
+		if client != nil {
+			client.Close()
+		}
+	}
+}

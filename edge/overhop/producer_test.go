@@ -1,0 +1,190 @@
+package overhop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// produce uses a producer in a bubble.
+func produce(t *testing.T, test func(ctx context.Context, y *fakeYard, p *Producer)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		y := newFakeYard(t)
+		p := &Producer{Nodes: []string{"n1", "n2"}, Dial: y.dial, Log: quiet}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		test(ctx, y, p)
+		p.Close()
+	})
+}
+
+// accepts makes nodes accept jobs under their keys.
+func accepts(n *fakeNode, e Envelope) (func(), bool) {
+	return func() { n.ok(e, Fields{"jid": "mail:" + textOf(e.P.Get("key"))}) }, e.T == TEnqueue
+}
+
+// A job whose answer was lost is handed over again at another node, under the
+// same key.
+func TestProducer_LostAnswer(t *testing.T) {
+	produce(t, func(ctx context.Context, y *fakeYard, p *Producer) {
+		drop := dropped(TEnqueue, 1)
+		y.answers(func(n *fakeNode, e Envelope) (func(), bool) {
+			if then, ok := drop(n, e); ok {
+				return then, ok
+			}
+			return accepts(n, e)
+		})
+		jid, err := p.Enqueue(ctx, Enqueue{Queue: "mail", Payload: Fields{"to": "ann"}.Raw()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, second := y.node(0).one(TEnqueue), y.node(1).one(TEnqueue)
+		key := textOf(first.Get("key"))
+		if key == "" || jid != "mail:"+key || textOf(second.Get("key")) != key || y.node(0).addr == y.node(1).addr {
+			t.Errorf("job %s was handed over as %x and %x", jid, first, second)
+		}
+		other, err := p.Enqueue(ctx, Enqueue{Queue: "mail"})
+		if err != nil || other == jid {
+			t.Errorf("the next job is %s, %v", other, err)
+		}
+	})
+}
+
+// What is not available is asked for again, in the end at another node, until
+// the caller's time is over.
+func TestProducer_Unavailable(t *testing.T) {
+	produce(t, func(ctx context.Context, y *fakeYard, p *Producer) {
+		y.answers(func(n *fakeNode, e Envelope) (func(), bool) {
+			if e.T == TEnqueue && n == y.nodes[0] {
+				return func() { n.err(e, CodeUnavailable) }, true
+			}
+			return accepts(n, e)
+		})
+		if _, err := p.Enqueue(ctx, Enqueue{Queue: "mail"}); err != nil {
+			t.Error(err)
+		}
+		if got := len(y.node(0).heard(TEnqueue)); got != mostTries || y.count() != 2 {
+			t.Errorf("%d tries at the first of %d nodes", got, y.count())
+		}
+		y.answers(refused(TEnqueue, CodeUnavailable, 1000))
+		_, err := p.Enqueue(ctx, Enqueue{Queue: "mail"})
+		if !errors.Is(err, context.DeadlineExceeded) || ErrorCode(err) != CodeUnavailable {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+func TestProducer_Refused(t *testing.T) {
+	produce(t, func(ctx context.Context, y *fakeYard, p *Producer) {
+		y.answers(refused(TEnqueue, CodeDuplicateJob, 1))
+		_, err := p.Enqueue(ctx, Enqueue{Queue: "mail"})
+		var dup *DuplicateJobError
+		if !errors.As(err, &dup) || dup.JID != "mail:other" || ErrorCode(err) != CodeDuplicateJob {
+			t.Errorf("%v", err)
+		}
+		y.answers(refused(TEnqueue, CodeRateLimited, 1))
+		_, err = p.Enqueue(ctx, Enqueue{Queue: "mail"})
+		var limited *RateLimitedError
+		if !errors.As(err, &limited) || limited.RetryAfter != 100*time.Millisecond {
+			t.Errorf("%v", err)
+		}
+		if _, err := p.Enqueue(ctx, Enqueue{Queue: "mail", Payload: Raw{0xca, 0, 0, 0, 0}}); !errors.Is(err, ErrNotSendable) {
+			t.Errorf("a float: %v", err)
+		}
+		if y.count() != 1 {
+			t.Errorf("%d connections", y.count())
+		}
+	})
+}
+
+// A job's end is heard over reconnects: from a push, or from its record.
+func TestProducer_Wait(t *testing.T) {
+	produce(t, func(ctx context.Context, y *fakeYard, p *Producer) {
+		y.answers(func(n *fakeNode, e Envelope) (func(), bool) {
+			return func() {
+				if jid := textOf(e.P.Get("jid")); jid == "mail:ended" {
+					n.ok(e, Fields{"jid": jid, "status": "failed", "error": Fields{"message": "m", "type": "t"}, "runtime": Fields{"attempts_so_far": 3}})
+				} else if jid == "mail:unknown" {
+					n.err(e, CodeJobNotFound)
+				} else {
+					n.ok(e, Fields{"pending": true})
+				}
+			}, e.T == TAwait
+		})
+		end, err := p.Wait(ctx, "mail:ended")
+		var fault *Fault
+		if err != nil || !errors.As(end.Decode(nil), &fault) || fault.Type != "t" || end.Attempts != 3 {
+			t.Errorf("%+v, %v", end, err)
+		}
+		begin := time.Now()
+		if _, err := p.Wait(ctx, "mail:unknown"); ErrorCode(err) != CodeJobNotFound || time.Since(begin) < strange {
+			t.Errorf("%v after %s", err, time.Since(begin))
+		}
+		var waiting sync.WaitGroup
+		for range 2 {
+			waiting.Go(func() {
+				end, err := p.Wait(ctx, "mail:later")
+				var n int
+				if err != nil || end.Decode(&n) != nil || n != 7 || end.Attempts != 1 {
+					t.Errorf("%+v, %v", end, err)
+				}
+			})
+		}
+		synctest.Wait()
+		y.node(0).nc.Close()
+		time.Sleep(5 * time.Second)
+		y.node(1).push(TJobEnd, Fields{"jid": "mail:later", "status": "completed", "result": 7, "error": nil, "attempts": 1})
+		waiting.Wait()
+		if len(p.ends) > 0 {
+			t.Errorf("still waiting for %v", p.ends)
+		}
+	})
+}
+
+// Many calls share one connection, none waits for another, and Close ends them.
+func TestProducer_Close(t *testing.T) {
+	produce(t, func(ctx context.Context, y *fakeYard, p *Producer) {
+		y.answers(func(n *fakeNode, e Envelope) (func(), bool) { return nil, e.T == TEnqueue })
+		var calls sync.WaitGroup
+		for range 100 {
+			calls.Go(func() {
+				if _, err := p.Enqueue(ctx, Enqueue{Queue: "mail"}); !errors.Is(err, ErrClosed) {
+					t.Errorf("%v", err)
+				}
+			})
+		}
+		if got := len(y.node(0).heard(TEnqueue)); got != 100 || y.count() != 1 {
+			t.Errorf("%d under way over %d connections", got, y.count())
+		}
+		p.Close()
+		calls.Wait()
+		if _, err := p.Enqueue(ctx, Enqueue{Queue: "mail"}); !errors.Is(err, ErrClosed) {
+			t.Errorf("after Close: %v", err)
+		}
+	})
+}
+
+// What no node answers says why, and what no node will ever take ends at once.
+func TestProducer_NoNode(t *testing.T) {
+	produce(t, func(ctx context.Context, y *fakeYard, p *Producer) {
+		y.refuse = func(addr string) error { return fmt.Errorf("nobody at %s", addr) }
+		if _, err := p.Enqueue(ctx, Enqueue{Queue: "mail"}); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "nobody at n") {
+			t.Errorf("%v", err)
+		}
+	})
+	produce(t, func(ctx context.Context, y *fakeYard, p *Producer) {
+		y.answers(refused(TRegister, CodeUnauthorized, 1))
+		if _, err := p.Enqueue(ctx, Enqueue{Queue: "mail"}); ErrorCode(err) != CodeUnauthorized || y.count() != 1 {
+			t.Errorf("%v", err)
+		}
+	})
+	if _, err := new(Producer).Enqueue(t.Context(), Enqueue{}); err == nil || !strings.Contains(err.Error(), "no Nodes") {
+		t.Errorf("%v", err)
+	}
+}
