@@ -29,6 +29,7 @@ type fakeYard struct {
 type fakeNode struct {
 	yard *fakeYard
 	addr string
+	turn int // how many connections there were before
 	nc   net.Conn
 
 	mu      sync.Mutex
@@ -48,7 +49,7 @@ func (y *fakeYard) dial(_ context.Context, addr string) (net.Conn, error) {
 		}
 	}
 	ours, theirs := net.Pipe()
-	n := &fakeNode{yard: y, addr: addr, nc: ours, balance: map[string]int{}}
+	n := &fakeNode{yard: y, addr: addr, turn: len(y.nodes), nc: ours, balance: map[string]int{}}
 	y.nodes = append(y.nodes, n)
 	go n.run()
 	return theirs, nil

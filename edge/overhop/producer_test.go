@@ -61,7 +61,7 @@ func TestProducer_LostAnswer(t *testing.T) {
 func TestProducer_Unavailable(t *testing.T) {
 	produce(t, func(ctx context.Context, y *fakeYard, p *Producer) {
 		y.answers(func(n *fakeNode, e Envelope) (func(), bool) {
-			if e.T == TEnqueue && n == y.nodes[0] {
+			if e.T == TEnqueue && n.turn == 0 {
 				return func() { n.err(e, CodeUnavailable) }, true
 			}
 			return accepts(n, e)
