@@ -36,14 +36,6 @@ func (c *tally) jobs() int {
 	return len(c.ran)
 }
 
-// everywhere lists the edges of all members.
-func everywhere(y *nodetest.Yard) (nodes []string) {
-	for _, m := range y.Members {
-		nodes = append(nodes, m.Node().Addresses().Overhop)
-	}
-	return nodes
-}
-
 // TestIsolate takes the authority off the network without a word: another
 // member takes over, what is accepted meanwhile runs, the isolated one refuses
 // soon, and afterwards all agree.
@@ -55,7 +47,7 @@ func TestIsolate(t *testing.T) {
 	y.Members[0].AddQueue(t, "work", 0)
 	var done tally
 	for _, m := range y.Members {
-		w := &overhop.Worker{Nodes: everywhere(y)}
+		w := &overhop.Worker{} // each at its own node: not all of them at the one that goes
 		w.Handle("work", 4, done.handle)
 		m.RunWorker(t, w)
 	}
@@ -65,10 +57,16 @@ func TestIsolate(t *testing.T) {
 	y.Eventually("the first jobs have run", func() error { return y.Members[0].Holds("work", "completed", 30) })
 
 	old := y.WaitAuthority()
+	held, quest := heldAt(t, old)
 	began := time.Now()
 	old.Isolate()
 	now := y.WaitAuthority(old)
+	looked := time.Now()
+	if j := now.Job(t, held); j.State != "active" || j.Node != old.Name || time.Since(looked) > 2*time.Second {
+		t.Errorf("a job that the isolated node runs, after %s: %+v", time.Since(looked), j)
+	}
 	t.Logf("another authority after %s", time.Since(began))
+	release := carryTo(t, y, now, &quest)
 	for i := range 30 {
 		key := fmt.Sprintf("meanwhile-%d", i)
 		y.Eventually(key+" is accepted", func() error {
@@ -99,6 +97,69 @@ func TestIsolate(t *testing.T) {
 	y.Eventually("all have run", func() error { return old.Holds("work", "completed", 63) })
 	if done.jobs() != 63 {
 		t.Errorf("%d jobs ran, want 63", done.jobs())
+	}
+	release()
+	if j := old.WaitOutcome(t, held); j.State != "completed" || j.Dispatches != 1 || j.Node != now.Name {
+		t.Errorf("the job that was carried over: %+v", j)
+	}
+}
+
+// heldAt has a worker of the member hold a job.
+func heldAt(t *testing.T, m *nodetest.Member) (id string, q overhop.Quest) {
+	t.Helper()
+	m.AddQueue(t, "held", 0)
+	quests := make(chan overhop.Quest, 1)
+	w := m.Overhop(t, overhop.Options{Quests: func(q overhop.Quest) { quests <- q }})
+	if _, err := w.Subscribe(soon(t), "held", 1); err != nil {
+		t.Fatal(err)
+	}
+	id = m.Enqueue(t, "held", `{"params":{}}`).String()
+	q = <-quests
+	if err := beatAfterAck(w, &q); err != nil {
+		t.Fatal(err)
+	}
+	return id, q
+}
+
+// carryTo has a worker come to the member with the job in its hands and keep it
+// alive there; release ends it. It must not be given the job again.
+func carryTo(t *testing.T, y *nodetest.Yard, m *nodetest.Member, q *overhop.Quest) (release func()) {
+	t.Helper()
+	w := m.Overhop(t, overhop.Options{Quests: func(again overhop.Quest) {
+		t.Errorf("%s was given out to the worker that had it: attempt %d", again.JID, again.Attempt)
+	}})
+	if _, err := w.Subscribe(soon(t), "held", 4); err != nil {
+		t.Fatal(err)
+	}
+	y.Eventually("the worker's job is carried over", func() error { return beat(w, q) })
+	stop, stopped := make(chan struct{}), make(chan error, 1)
+	go func() {
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		for {
+			select {
+			case <-stop:
+				stopped <- nil
+				return
+			case <-tick.C:
+			}
+			if err := beat(w, q); err != nil {
+				stopped <- err
+				return
+			}
+		}
+	}()
+	return func() {
+		t.Helper()
+		close(stop)
+		if err := <-stopped; err != nil {
+			t.Errorf("the worker's beat: %v", err)
+		}
+		then, wait := answers(t)
+		w.Done(q, nil, 0, then)
+		if got := wait().String(); got != "ok" {
+			t.Errorf("the worker's DONE: %s", got)
+		}
 	}
 }
 
