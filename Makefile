@@ -10,7 +10,7 @@ PKGS       ?= ./...
 JOBS       ?= 2000
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race check fuzz bench demo drill cover clean FORCE
+.PHONY: help build test python race check fuzz bench demo drill cover clean FORCE
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,11 +22,18 @@ $(BINARY): FORCE
 	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/node
 
 test race: export YARD_BIN := $(CURDIR)/$(BINARY)
-test: build ## run all tests; those with real processes use the binary
+test: build python ## run all tests; those with real processes use the binary
 	@set -o pipefail; log=$$(mktemp); trap 'rm -f $$log' EXIT; \
 	if CGO_ENABLED=0 $(GO) test $(PKGS) 2>&1 | tee $$log | grep -v 'no test files'; then status=0; else status=$$?; fi; \
 	printf '\n%s packages ok, %s failed\n' "$$(grep -c '^ok' $$log)" "$$(grep -c '^FAIL.*yardmaster' $$log)"; \
 	exit $$status
+
+# The tests of the Python client skip themselves where it cannot run.
+PYTHON_WORKS := python3 -c 'import ssl, sys, threading, unittest; assert sys.version_info >= (3, 9)' >/dev/null 2>&1
+python:
+	@$(PYTHON_WORKS) || { echo 'the Python client needs Python 3.9 or later; trying to install it'; \
+	  { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq python3; } >/dev/null 2>&1; $(PYTHON_WORKS); } || \
+	  echo 'could not: its tests are skipped; to run them install python3 (Debian: apt-get install python3)'
 
 race: build ## run all tests under the race detector (needs a C compiler)
 	@command -v gcc >/dev/null || command -v cc >/dev/null || { \
