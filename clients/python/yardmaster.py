@@ -1278,7 +1278,7 @@ def _clean(text: str) -> str:
 
 _Ends = "queue.SimpleQueue[Optional[Dict[str, Any]]]"
 _AWAIT_TIME = 60.0  # seconds, the longest single AWAIT
-_UNKNOWN = 3.0      # seconds in which a node may learn of a job that another has accepted
+_UNKNOWN = 15.0     # seconds until every node knows an accepted job, if the stream it lies in lost its leader
 
 class Client:
     """Enqueues jobs, waits for their ends, and looks after queues.
@@ -1356,7 +1356,8 @@ class Client:
         """Waits until a job has ended and returns its result.
 
         Raises JobFailed if it failed, and TimeoutError if it has not ended
-        within ``timeout`` seconds; None waits for ever.
+        within ``timeout`` seconds; None waits for ever. A job that no node
+        knows is waited for some seconds: it may have been accepted just now.
         """
         end = self._await(jid, math.inf if timeout is None else timeout)
         if end.get("status") == "completed":
@@ -1365,7 +1366,7 @@ class Client:
         raise JobFailed(jid, end.get("error"), attempts)
 
     def job(self, jid: str) -> Optional[Dict[str, Any]]:
-        """A job's record; None if the yard does not know it."""
+        """A job's record; None if the yard does not know it, or this node not yet."""
         return self._call(JOB, {"jid": jid}) or None
 
     def cancel(self, jid: str, reason: Optional[str] = None) -> str:
