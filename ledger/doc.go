@@ -19,6 +19,9 @@
 //	              ├──▶ failed (dead letter)                  failed
 //	              └──▶ waiting | delayed (again, given back) failed (, queued)
 //
+// A record with guards (guards.go) may become no job, or take the place of one
+// that has not started; its ruling is kept for whoever waits to hear of it.
+//
 // Commands that only the yard itself sends (command.go) are idempotent: said
 // twice, they change nothing the second time. The eight commands of the
 // runtime contract (contract.go) answer as the contract does.
