@@ -83,34 +83,6 @@ func TestLsJobPages(t *testing.T) {
 	})
 }
 
-// Bytes that make no sense end a connection without a word.
-func TestHostileBytes(t *testing.T) {
-	for name, text := range map[string]string{
-		"zero length":      "00000000",
-		"too large":        "00800001",
-		"not a map":        "0000000190",
-		"float":            "0000001784a17081a178ca00000000a3726964a131a17401a17602",
-		"no rid":           "0000000a83a17080a17401a17602",
-		"trailing":         "0000001184a17080a3726964a131a17401a1760200",
-		"version 1":        "0000001084a17080a3726964a131a17401a17601",
-		"http":             hex.EncodeToString([]byte("GET / HTTP/1.1\r\n\r\n")),
-		"uint64 too large": "0000001b84a17081a178cfffffffffffffffffa3726964a131a17401a17602",
-	} {
-		b, err := hex.DecodeString(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Run(name, func(t *testing.T) {
-			bubble(t, Config{}, func(r *rig) {
-				for _, p := range []*peer{r.connect(), r.register(true)} {
-					go p.nc.Write(b)
-					p.closed()
-				}
-			})
-		})
-	}
-}
-
 // Answers keep the order of their requests, whenever they are ready, and what
 // reads the yard waits for what was asked before.
 func TestAnswersInOrder(t *testing.T) {
