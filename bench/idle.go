@@ -155,8 +155,5 @@ func (b *bench) measureIdle(ctx context.Context, dir string) (idleCost, error) {
 	}
 	var c idleCost
 	c.residentKiB, c.inUseKiB, c.files = after.perWorker(before, idleWorkers)
-	if c.files < 1 {
-		return c, fmt.Errorf("%d workers are connected and the node has only %d descriptors more", idleWorkers, after.files-before.files)
-	}
 	return c, nil
 }

@@ -140,6 +140,9 @@ type intake struct{ accepted, drained round }
 // enqueue measures acceptance alone, while the queue has no workers, and then
 // lets them run what was accepted.
 func (y *overhopYard) enqueue(ctx context.Context, hand func(context.Context, *load) error) (in intake, err error) {
+	if err := y.awaitRoom(ctx, 0); err != nil { // the last round's workers are gone
+		return in, err
+	}
 	before, err := y.delivered(ctx)
 	if err != nil {
 		return in, err

@@ -60,16 +60,13 @@ func (b *bench) measureRejoin(ctx context.Context, dir string, d death) (r rejoi
 	defer entrance.close()
 	crowd := newCrowd(ctx, wires, left.Nodes)
 	defer crowd.close()
-	if err := y.awaitRoom(ctx, d.workers); err != nil {
-		return r, err
-	}
 	newLoad := func() *load {
 		return &load{entries: entrance.entries(), subject: queuePlain, key: y.newKey(), seen: make(map[int64]bool)}
 	}
-	if r.before, err = left.steadily(ctx, newLoad(), b.open(rejoinRate)); err != nil {
+	if r.before, err = y.steadily(ctx, left, d.workers, newLoad(), b.open(rejoinRate)); err != nil {
 		return r, err
 	}
-	r.meanwhile, err = left.steadily(ctx, newLoad(), func(ctx context.Context, l *load) error {
+	r.meanwhile, err = y.steadily(ctx, left, d.workers, newLoad(), func(ctx context.Context, l *load) error {
 		began := crowd.watch()
 		victim.Kill()
 		return l.openWhile(ctx, rejoinRate, func(time.Duration) bool {
@@ -100,13 +97,17 @@ func (y *yards) split(ctx context.Context, authority bool) (victim *yard.Node, l
 	return victim, left, nil
 }
 
-// steadily runs an open load by the steady workers.
-func (y *yards) steadily(ctx context.Context, l *load, hand func(context.Context, *load) error) (round, error) {
-	h, err := openHands(ctx, y.Nodes, steady, queuePlain, l)
+// steadily runs an open load by the steady workers, at the nodes that are left
+// in the end; all live when it begins, with so many idle workers.
+func (y *yards) steadily(ctx context.Context, left *yards, idle int, l *load, hand func(context.Context, *load) error) (round, error) {
+	h, err := openHands(ctx, left.Nodes, steady, queuePlain, l)
 	if err != nil {
 		return round{}, err
 	}
 	defer h.close()
+	if err := y.awaitRoom(ctx, idle+steady.room()); err != nil {
+		return round{}, err
+	}
 	l.begin()
 	if err := l.run(ctx, hand); err != nil {
 		return round{}, err
@@ -114,10 +115,10 @@ func (y *yards) steadily(ctx context.Context, l *load, hand func(context.Context
 	if err := l.awaitEnds(ctx); err != nil {
 		return round{}, err
 	}
-	return l.round(true), errors.Join(l.failure(), y.Until(ctx, "nothing is left", func() error {
-		s, err := y.Nodes[0].Status(ctx)
-		if left := s.Backlog.Pending + s.Backlog.Notified; err == nil && left > 0 {
-			err = fmt.Errorf("%d dispatches are", left)
+	return l.round(true), errors.Join(l.failure(), left.await(ctx, "nothing is left", func() error {
+		s, err := left.Nodes[0].Status(ctx)
+		if out := s.Backlog.Pending + s.Backlog.Notified; err == nil && out > 0 {
+			err = fmt.Errorf("%d dispatches are", out)
 		}
 		return err
 	}))

@@ -26,6 +26,7 @@ const (
 	strictLimit  = 5000
 
 	functionRRQ = "demo#echo"
+	runnerSlots = 32  // of each node
 	trips       = 200 // jobs of one round that go one after the other
 )
 
@@ -38,7 +39,8 @@ type yards struct {
 
 // startYard starts nodes and makes the queues.
 func startYard(ctx context.Context, o yard.Options) (*yards, error) {
-	o.Config += fmt.Sprintf("[rrq.runners.demo]\ntype = \"socket\"\ncmd = [%q, \"runner\"]\npool_size = 1\nmax_in_flight = 32\n", o.Binary)
+	o.Config += fmt.Sprintf("[rrq.runners.demo]\ntype = \"socket\"\ncmd = [%q, \"runner\"]\npool_size = 1\nmax_in_flight = %d\n",
+		o.Binary, runnerSlots)
 	running, err := yard.Start(ctx, o)
 	if err != nil {
 		return nil, err
@@ -82,7 +84,7 @@ func (b *bench) freshYard(ctx context.Context, dir string, o yard.Options) (*yar
 // awaitLanes waits until every node leads its own lane, as the authority wants
 // it soon after the yard is ready.
 func (y *yards) awaitLanes(ctx context.Context) error {
-	return y.Until(ctx, "each node leads its lane", func() error {
+	return y.await(ctx, "each node leads its lane", func() error {
 		s, err := y.Nodes[0].Status(ctx)
 		if err != nil {
 			return err
@@ -94,6 +96,13 @@ func (y *yards) awaitLanes(ctx context.Context) error {
 		}
 		return nil
 	})
+}
+
+// await is Until with an end: what has not happened by then will not.
+func (y *yards) await(ctx context.Context, what string, fact func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return y.Until(ctx, what, fact)
 }
 
 func (y *yards) close() {
@@ -172,7 +181,7 @@ func (y *yards) rrq(ctx context.Context, n int) (round, error) {
 	if err := l.run(ctx, func(ctx context.Context, l *load) error { return l.async(ctx, n, window) }); err != nil {
 		return round{}, err
 	}
-	err = y.Until(ctx, "the runners are through", func() error {
+	err = y.await(ctx, "the runners are through", func() error {
 		now, err := y.delivered(ctx)
 		if err == nil && now-before < l.accepted.Load() {
 			return fmt.Errorf("%d of %d jobs", now-before, n)
@@ -261,7 +270,7 @@ func (y *yards) history(ctx context.Context, hand func(context.Context, *load) e
 
 // historyBytes is the size of the events' stream once all is told.
 func (y *yards) historyBytes(ctx context.Context) (size uint64, err error) {
-	err = y.Until(ctx, "all is told", func() error {
+	err = y.await(ctx, "all is told", func() error {
 		s, err := y.Nodes[0].Status(ctx)
 		if err == nil && s.OutboxBytes > 0 {
 			err = fmt.Errorf("%d bytes are not", s.OutboxBytes)
@@ -284,9 +293,11 @@ func (y *yards) historyBytes(ctx context.Context) (size uint64, err error) {
 	return info.State.Bytes, err
 }
 
-// awaitRoom waits until the authority has heard of the workers' room.
+// awaitRoom waits until the authority has heard of the workers' room, and of no
+// worker that is gone: what is placed with one of those comes back declined.
 func (y *yards) awaitRoom(ctx context.Context, room int) error {
-	return y.Until(ctx, "the workers' room is known", func() error {
+	room += runnerSlots * len(y.Nodes)
+	return y.await(ctx, "the workers' room is known", func() error {
 		s, err := y.Nodes[0].Status(ctx)
 		if err != nil {
 			return err
@@ -295,8 +306,8 @@ func (y *yards) awaitRoom(ctx context.Context, room int) error {
 		for _, n := range s.Nodes {
 			heard += n.Room
 		}
-		if heard < room {
-			return fmt.Errorf("%d of %d", heard, room)
+		if heard != room {
+			return fmt.Errorf("%d, not %d", heard, room)
 		}
 		return nil
 	})
@@ -322,7 +333,7 @@ func (y *yards) verify(ctx context.Context, before int64, l *load) error {
 		return err
 	}
 	for _, n := range y.Nodes {
-		err := y.Until(ctx, n.Name+" shows every job's end", func() error {
+		err := y.await(ctx, n.Name+" shows every job's end", func() error {
 			s, err := n.Status(ctx)
 			if err != nil {
 				return err
