@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -62,13 +61,14 @@ func (s *Server) newConn(ctx context.Context, nc net.Conn) *conn {
 	return c
 }
 
-// hostOf is an address without its port. A host counts as one whether it comes
-// over IPv4 or over IPv4 within IPv6.
+// hostOf is an address without its port. IPv4 within IPv6 reads like IPv4, so
+// that a host counts as one whichever way it comes.
 func hostOf(a net.Addr) string {
-	if at, err := netip.ParseAddrPort(a.String()); err == nil {
-		return at.Addr().Unmap().String()
+	host, _, err := net.SplitHostPort(a.String())
+	if err != nil {
+		return a.String()
 	}
-	return a.String()
+	return host
 }
 
 // run is the connection's life.

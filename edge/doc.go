@@ -17,6 +17,11 @@
 //	                                      Stop │  ▼Report
 //	                                         (Hands)
 //
+// The door itself may ask for more: TLS, whose handshake is the reading
+// goroutine's first work and has the time of a HELLO; a client certificate; a
+// token in HELLO, without which REGISTER is refused. Certificates are read again
+// when their files change. Who comes over a limit is closed unheard.
+//
 // A dispatch lives here from Start to its outcome:
 //
 //	reserved ──ACK──▶ running ──DONE, FAIL──▶ ended ──committed──▶ forgotten

@@ -2,16 +2,10 @@ package edge
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
+	"encoding/binary"
 	"io"
 	"log/slog"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
@@ -27,111 +21,6 @@ import (
 	"yardmaster/internal/frame"
 	"yardmaster/internal/testlog"
 )
-
-// issuer signs certificates for a test. They are valid from before the time of
-// synctest's bubbles on.
-type issuer struct {
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-	pem  string
-}
-
-func newIssuer(t *testing.T) *issuer {
-	t.Helper()
-	i := new(issuer)
-	i.key = newKey(t)
-	plan := plan("the test's authority")
-	plan.IsCA, plan.BasicConstraintsValid, plan.KeyUsage = true, true, x509.KeyUsageCertSign
-	i.cert, i.pem = i.sign(t, plan, plan, i.key)
-	return i
-}
-
-func plan(name string) *x509.Certificate {
-	return &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
-		NotBefore: time.Date(1990, 1, 1, 0, 0, 0, 0, time.UTC), NotAfter: time.Date(2190, 1, 1, 0, 0, 0, 0, time.UTC),
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
-}
-
-func newKey(t *testing.T) *ecdsa.PrivateKey {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return key
-}
-
-func (i *issuer) sign(t *testing.T, plan, parent *x509.Certificate, key *ecdsa.PrivateKey) (*x509.Certificate, string) {
-	t.Helper()
-	der, err := x509.CreateCertificate(rand.Reader, plan, parent, &key.PublicKey, i.key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return cert, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
-}
-
-// issue gives a certificate and its key, both PEM.
-func (i *issuer) issue(t *testing.T, plan *x509.Certificate) (cert, key string) {
-	t.Helper()
-	own := newKey(t)
-	der, err := x509.MarshalPKCS8PrivateKey(own)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, cert = i.sign(t, plan, i.cert, own)
-	return cert, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
-}
-
-// pair is a certificate for a client.
-func (i *issuer) pair(t *testing.T, name string) tls.Certificate {
-	t.Helper()
-	cert, key := i.issue(t, plan(name))
-	pair, err := tls.X509KeyPair([]byte(cert), []byte(key))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pair
-}
-
-// client trusts the issuer's servers named name.
-func (i *issuer) client(name string, shows ...tls.Certificate) *tls.Config {
-	trusted := x509.NewCertPool()
-	trusted.AddCert(i.cert)
-	return &tls.Config{RootCAs: trusted, ServerName: name, Certificates: shows}
-}
-
-// files are where a test's certificates lie.
-func newFiles(t *testing.T) TLSConfig {
-	dir := t.TempDir()
-	return TLSConfig{CertFile: filepath.Join(dir, "cert.pem"), KeyFile: filepath.Join(dir, "key.pem")}
-}
-
-func write(t *testing.T, name, text string) {
-	t.Helper()
-	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func (t TLSConfig) write(test *testing.T, cert, key string) {
-	test.Helper()
-	write(test, t.CertFile, cert)
-	write(test, t.KeyFile, key)
-}
-
-// overTLS gives the config of a server "edge" whose certificate i has signed.
-func (i *issuer) overTLS(t *testing.T) Config {
-	files := newFiles(t)
-	cert, key := i.issue(t, plan("edge"))
-	files.write(t, cert, key)
-	return Config{Server: ServerConfig{TLS: files}}
-}
 
 // A worker's whole life goes over TLS as it does without.
 func TestTLS(t *testing.T) {
@@ -337,6 +226,27 @@ func TestTLS_SlowReader(t *testing.T) {
 	})
 }
 
+// taped keeps all that is read.
+type taped struct {
+	net.Conn
+	read []byte
+}
+
+func (c *taped) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.read = append(c.read, b[:n]...)
+	return n, err
+}
+
+// lastRecord is the kind of the last TLS record.
+func (c *taped) lastRecord() (kind byte) {
+	for rest := c.read; len(rest) >= 5; {
+		kind = rest[0]
+		rest = rest[min(len(rest), 5+int(binary.BigEndian.Uint16(rest[3:]))):]
+	}
+	return kind
+}
+
 // A refusal reaches a client over TLS, whatever else it has sent, and then the
 // stream ends as it should.
 func TestTLS_RefusalArrives(t *testing.T) {
@@ -350,7 +260,9 @@ func TestTLS_RefusalArrives(t *testing.T) {
 		flood, _ = overhop.AppendFields(flood, overhop.TPing, "p", nil)
 	}
 	for range 10 {
-		nc := tls.Client(dial(), ca.client("edge"))
+		trust, tape := ca.client("edge"), &taped{Conn: dial()}
+		trust.MaxVersion = tls.VersionTLS12 // of which a record's kind can be seen
+		nc := tls.Client(tape, trust)
 		if _, err := nc.Write(flood); err != nil {
 			t.Fatal(err)
 		}
@@ -366,6 +278,9 @@ func TestTLS_RefusalArrives(t *testing.T) {
 		}
 		if _, err := in.Next(); err != io.EOF {
 			t.Errorf("the stream ends with %v", err)
+		}
+		if got := tape.lastRecord(); got != 21 {
+			t.Errorf("the last record is of kind %d, want an alert, 21: the stream's proper end", got)
 		}
 	}
 }
