@@ -169,7 +169,7 @@ class Lines(ClientCase):
         dead = FakeNode()
         dead.close()
         with self.assertRaises(ConnectionLost):
-            Client(dead.address, timeout=0.3).ping()
+            Client(dead.address, timeout=1).ping()
         both = Client([dead.address, self.node.address], timeout=PATIENCE)
         self.addCleanup(both.close)
         asked = self.ask(both.queues)

@@ -581,7 +581,7 @@ class _Connection:
                 if self._closing and not wants:
                     return
                 ready.modify(sock, selectors.EVENT_READ | (selectors.EVENT_WRITE if wants else 0))
-                events = {key.fileobj: mask for key, mask in ready.select(1.0)}
+                events = {key.fileobj: mask for key, mask in ready.select(_QUIET / 5)}
                 if self._ear in events:
                     self._drain_bell()
                 mask = events.get(sock, 0)
@@ -1476,6 +1476,10 @@ class Client:
                     raise
                 if losses >= 5 and len(p.get("job_payload", b"")) > 1 << 16:
                     raise ConnectionLost(f"{e}; no node takes this message, it may be too large for them") from e
+            except TimeoutError as e:
+                if tries:
+                    raise last from e  # why it was asked again says more
+                raise
             tries += 1
             time.sleep(min(pause, max(0.0, until - time.monotonic())))
 
