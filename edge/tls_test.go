@@ -385,3 +385,32 @@ func TestTLS_Files(t *testing.T) {
 		})
 	}
 }
+
+// Our own client brings what a node may ask of it, and hears what it lacks.
+func TestTLS_OurClient(t *testing.T) {
+	ca := newIssuer(t)
+	cfg := ca.overTLS(t)
+	cfg.Server.Token = "sesame"
+	cfg.Server.TLS.ClientCAFile = filepath.Join(t.TempDir(), "clients.pem")
+	write(t, cfg.Server.TLS.ClientCAFile, ca.pem)
+	_, dial, _ := served(t, cfg)
+	addr, shows := dial().RemoteAddr().String(), ca.client("edge", ca.pair(t, "worker"))
+	for name, c := range map[string]struct {
+		options overhop.Options
+		code    overhop.Code
+		fails   bool
+	}{
+		"all":         {overhop.Options{TLS: shows, Token: "sesame"}, "", false},
+		"wrong token": {overhop.Options{TLS: shows, Token: "open"}, overhop.CodeUnauthorized, true},
+		"no token":    {overhop.Options{TLS: shows}, overhop.CodeUnauthorized, true},
+		"no TLS":      {overhop.Options{Token: "sesame"}, "", true},
+	} {
+		client, err := overhop.Dial(t.Context(), addr, c.options)
+		if (err != nil) != c.fails || overhop.ErrorCode(err) != c.code {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err == nil {
+			client.Close()
+		}
+	}
+}
