@@ -37,7 +37,7 @@ func TestHostile_Clients(t *testing.T) { hostile(t, 1, 3*time.Second) }
 // TestDrill_HostileClients is the same with thousands of clients, for a while.
 func TestDrill_HostileClients(t *testing.T) {
 	soak(t)
-	hostile(t, 3, time.Minute)
+	hostile(t, 3, 30*time.Second)
 }
 
 func hostile(t *testing.T, times int, span time.Duration) {

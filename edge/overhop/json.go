@@ -2,7 +2,6 @@ package overhop
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -121,18 +120,16 @@ func (w *jsonWriter) key(p writtenPair) []byte {
 
 // dropRepeated takes back all but the last pair of every key.
 func (w *jsonWriter) dropRepeated(pairs []writtenPair) {
-	if !w.repeats(pairs) {
+	if !w.markRepeated(pairs) {
 		return
 	}
-	byKey := slices.Clone(pairs)
-	slices.SortFunc(byKey, func(a, b writtenPair) int {
-		return cmp.Or(bytes.Compare(w.key(a), w.key(b)), cmp.Compare(b.key, a.key))
-	})
-	byKey = slices.CompactFunc(byKey, func(a, b writtenPair) bool { return bytes.Equal(w.key(a), w.key(b)) })
-	slices.SortFunc(byKey, func(a, b writtenPair) int { return cmp.Compare(a.out, b.out) })
-	end := pairs[0].out
-	for i, p := range byKey {
-		if i > 0 {
+	begin := pairs[0].out
+	end := begin
+	for _, p := range pairs {
+		if p.end == 0 {
+			continue
+		}
+		if end > begin {
 			w.out[end] = ','
 			end++
 		}
@@ -141,38 +138,36 @@ func (w *jsonWriter) dropRepeated(pairs []writtenPair) {
 	w.out = w.out[:end]
 }
 
-// repeats tells whether a key comes twice. Many keys are looked up in a table
-// of a few bytes each, probed onwards from a hash that no client can foresee.
-func (w *jsonWriter) repeats(pairs []writtenPair) bool {
+// markRepeated sets the end of all pairs to 0 whose key comes again, and tells
+// whether there are any. Many keys are looked up in a table of a few bytes each,
+// probed onwards from a hash that no client can foresee.
+func (w *jsonWriter) markRepeated(pairs []writtenPair) (found bool) {
 	if len(pairs) <= 16 {
-		for i, p := range pairs {
-			for _, q := range pairs[:i] {
-				if bytes.Equal(w.key(p), w.key(q)) {
-					return true
+		for i := range pairs {
+			for _, later := range pairs[i+1:] {
+				if bytes.Equal(w.key(pairs[i]), w.key(later)) {
+					pairs[i].end, found = 0, true
+					break
 				}
 			}
 		}
-		return false
+		return found
 	}
 	seed := maphash.MakeSeed()
 	table := make([]uint32, 1<<bits.Len(uint(len(pairs)*3/2))) // of indices into pairs, from 1
-	for i, p := range pairs {
-		key := w.key(p)
-		at := maphash.Bytes(seed, key)
-		for {
-			at %= uint64(len(table))
-			other := table[at]
-			if other == 0 {
-				table[at] = uint32(i + 1)
-				break
-			}
-			if bytes.Equal(w.key(pairs[other-1]), key) {
-				return true
-			}
-			at++
+	for i := len(pairs) - 1; i >= 0; i-- {
+		key := w.key(pairs[i])
+		at := maphash.Bytes(seed, key) % uint64(len(table))
+		for table[at] != 0 && !bytes.Equal(w.key(pairs[table[at]-1]), key) {
+			at = (at + 1) % uint64(len(table))
 		}
+		if table[at] != 0 {
+			pairs[i].end, found = 0, true
+			continue
+		}
+		table[at] = uint32(i + 1)
 	}
-	return false
+	return found
 }
 
 const hexDigits = "0123456789abcdef"
