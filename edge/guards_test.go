@@ -8,8 +8,7 @@ import (
 	"yardmaster/job"
 )
 
-// An ENQUEUE's keys reach the yard as they were given, and what the yard makes
-// of them reaches the client with what its program needs to know.
+// An ENQUEUE's keys reach the yard as they were given; wrong ones do not.
 func TestEnqueue_Guards(t *testing.T) {
 	bubble(t, Config{}, func(r *rig) {
 		p := r.register(true)
@@ -25,27 +24,6 @@ func TestEnqueue_Guards(t *testing.T) {
 		if spec = r.yard.specs[len(r.yard.specs)-1]; *spec.DebounceKey != "d" || *spec.DebounceMS != 3000 || spec.UniqueKey != nil {
 			t.Errorf("spec is %+v", spec)
 		}
-		for _, c := range []struct {
-			hinders error
-			want    string
-		}{
-			{
-				&job.DuplicateError{Queue: "post", ID: job.ID{15: 1}},
-				`{"code":"DUPLICATE_JOB","details":{"jid":"post:00000000-0000-0000-0000-000000000001"},"msg":"job 00000000-0000-0000-0000-000000000001 of queue post holds the same unique key"}`,
-			},
-			{
-				&job.LimitedError{RetryAfter: 1500 * time.Millisecond},
-				`{"code":"RATE_LIMITED","details":{"retry_after_ms":1500},"msg":"the rate limit key is held, so no job was made; it is free in 1.5s"}`,
-			},
-		} {
-			r.yard.hinders = c.hinders
-			// One that was to be told of its end is not waited for.
-			refused := p.ask(overhop.TEnqueue, fields{"q": "jobs", "unique_key": "u", "notify": true}, overhop.TErr)
-			if got := text(refused); got != c.want {
-				t.Errorf("refused with %s, want %s", got, c.want)
-			}
-		}
-		r.yard.hinders = nil
 		for _, f := range []fields{
 			{"unique_key": ""}, {"unique_key": "k", "unique_ttl_ms": 0}, {"unique_ttl_ms": 5}, {"rate_limit_key": "k"}, {"rate_limit_ms": 5},
 			{"debounce_key": "k"}, {"debounce_key": "k", "debounce_ms": 5, "scheduled_at": "2030-01-01T00:00:00Z"},
@@ -63,4 +41,55 @@ func TestEnqueue_Guards(t *testing.T) {
 			p.closed()
 		}
 	})
+}
+
+// A refusal names the job that holds a key, or the time until the key is free.
+func TestRefusal_Guards(t *testing.T) {
+	for _, c := range []struct {
+		err           error
+		code          overhop.Code
+		says, details string
+	}{
+		{
+			&job.DuplicateError{Queue: "post", ID: job.ID{15: 1}}, overhop.CodeDuplicateJob,
+			"job 00000000-0000-0000-0000-000000000001 of queue post holds the same unique key", `{"jid":"post:00000000-0000-0000-0000-000000000001"}`,
+		},
+		{
+			&job.LimitedError{RetryAfter: 1500 * time.Millisecond}, overhop.CodeRateLimited,
+			"the rate limit key is held, so no job was made; it is free in 1.5s", `{"retry_after_ms":1500}`,
+		},
+		{
+			&job.LimitedError{RetryAfter: time.Microsecond}, overhop.CodeRateLimited,
+			"the rate limit key is held, so no job was made; it is free in 1ms", `{"retry_after_ms":1}`,
+		},
+	} {
+		code, message, details := refusal(c.err)
+		if got := text(overhop.AppendValue(nil, details)); code != c.code || message != c.says || got != c.details {
+			t.Errorf("%v: %s %q %s, want %s %q %s", c.err, code, message, got, c.code, c.says, c.details)
+		}
+	}
+}
+
+// guard is what the keys of a job make of it: the id it is made under, or why
+// it is not. This yard's keys are held for ever, or until their job is gone.
+func (y *memoryYard) guard(id job.ID, spec *job.Spec) (job.ID, error) {
+	if key := spec.UniqueKey; key != nil {
+		if holder, held := y.jobs[y.guards["unique "+*key]]; held {
+			return id, &job.DuplicateError{Queue: holder.Queue, ID: holder.ID}
+		}
+		y.guards["unique "+*key] = id
+	}
+	if key := spec.RateLimitKey; key != nil {
+		if _, held := y.guards["rate "+*key]; held {
+			return id, &job.LimitedError{RetryAfter: time.Duration(*spec.RateLimitMS) * time.Millisecond}
+		}
+		y.guards["rate "+*key] = id
+	}
+	if key := spec.DebounceKey; key != nil {
+		if holder, held := y.jobs[y.guards["debounce "+*key]]; held && holder.Started.IsZero() {
+			return holder.ID, nil
+		}
+		y.guards["debounce "+*key] = id
+	}
+	return id, nil
 }

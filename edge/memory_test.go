@@ -129,8 +129,8 @@ type memoryYard struct {
 	queues  map[string]job.Queue
 	jobs    map[job.ID]job.View
 	specs   []job.Spec
-	hinders error    // what is told of jobs with guards; nil: they are made
-	hold    []func() // answers to ENQUEUEs, while holding
+	guards  map[string]job.ID // keys of guards, and the last job that was made with each
+	hold    []func()          // answers to ENQUEUEs, while holding
 	holding bool
 	fails   error // given by every read
 	ended   map[job.ID]chan struct{}
@@ -140,7 +140,7 @@ type memoryYard struct {
 func newMemoryYard() *memoryYard {
 	y := &memoryYard{
 		secret: []byte("secret"), queues: make(map[string]job.Queue), jobs: make(map[job.ID]job.View),
-		ended: make(map[job.ID]chan struct{}),
+		ended: make(map[job.ID]chan struct{}), guards: make(map[string]job.ID),
 		resume: func(job.ID, uint32, string) (job.Assignment, error) {
 			return job.Assignment{}, fmt.Errorf("resume: %w", job.ErrLeaseLost)
 		},
@@ -231,9 +231,7 @@ func (y *memoryYard) Enqueue(_ context.Context, queue string, spec job.Spec, key
 		err = job.ErrQueueNotFound
 	} else if queue == job.SystemQueue {
 		err = job.ErrSystemQueue
-	} else if spec.Guarded() && y.hinders != nil {
-		err = y.hinders
-	} else {
+	} else if id, err = y.guard(id, &spec); err == nil {
 		facts := spec.Job(id, queue, job.Position{}, time.Now())
 		y.jobs[id] = job.View{
 			ID: id, Queue: queue, Spec: &spec, State: job.Waiting, Created: time.Now(), RunAt: facts.RunAt,
