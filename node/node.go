@@ -122,6 +122,11 @@ func (n *Node) Run(ctx context.Context) (err error) {
 
 	top, ctx := errgroup.WithContext(ctx)
 	top.Go(func() error { return n.hands.Run(ctx) })
+	top.Go(func() error { // workers look for another node while this one still waits for their jobs
+		<-ctx.Done()
+		n.edge.Drain()
+		return nil
+	})
 	top.Go(func() error { return n.messages.Serve(ctx, n.service()) })
 	top.Go(func() error { return n.announce(ctx, base.ctx, mind.ctx) })
 	return errors.Join(top.Wait(), mind.stop(), base.stop(), n.door.close())

@@ -33,4 +33,12 @@
 // see a t above 105. The token of a QUEST, not the connection, owns the job's
 // lease: a worker that lost its connection goes on with it on another, at any
 // node.
+//
+// # For users
+//
+// [Worker] runs jobs and [Producer] hands them over. Both keep a connection to
+// one of several nodes, and change over when it is gone, without losing or
+// doubling what was under way. Below them are [Client], one connection with all
+// that can be asked, and [Marshal] and [Unmarshal] for Go values. Numbers with a
+// fraction are not on this wire.
 package overhop

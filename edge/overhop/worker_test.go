@@ -134,12 +134,14 @@ func TestWorker_Beats(t *testing.T) {
 			return nil, ctx.Err()
 		}
 		workHere(t, handler, func(y *fakeYard) {
-			code := CodeUnavailable
-			y.answers(func(n *fakeNode, e Envelope) (func(), bool) {
-				return func() {
-					n.ok(e, Fields{"jobs": []any{Fields{"jid": "mail:1", "ok": false, "code": string(code)}}})
-				}, e.T == TBeat
-			})
+			say := func(code Code) {
+				y.answers(func(n *fakeNode, e Envelope) (func(), bool) {
+					return func() {
+						n.ok(e, Fields{"jobs": []any{Fields{"jid": "mail:1", "ok": false, "code": string(code)}}})
+					}, e.T == TBeat
+				})
+			}
+			say(CodeUnavailable)
 			n := y.node(0)
 			n.quest(1, func(q *Quest) { q.Beat = 300 * time.Millisecond })
 			time.Sleep(3100 * time.Millisecond)
@@ -149,7 +151,7 @@ func TestWorker_Beats(t *testing.T) {
 			if len(causes) > 0 {
 				t.Fatalf("stopped because of %v", <-causes)
 			}
-			code = CodeLeaseLost
+			say(CodeLeaseLost)
 			var stopped *Stopped
 			if err := <-causes; !errors.As(err, &stopped) || stopped.Reason != StoppedLeaseLost {
 				t.Errorf("stopped because of %v", err)
@@ -470,7 +472,7 @@ func TestWorker_Refused(t *testing.T) {
 			y := newFakeYard(t)
 			codes := []Code{CodeUnavailable, CodeDraining, code}
 			y.answers(func(n *fakeNode, e Envelope) (func(), bool) {
-				return func() { n.err(e, codes[min(len(y.nodes)-1, 2)]) }, e.T != THello && e.T != TRegister
+				return func() { n.err(e, codes[min(n.turn, 2)]) }, e.T != THello && e.T != TRegister
 			})
 			w := Worker{Nodes: []string{"n1"}, Create: true, Log: quiet, Dial: y.dial}
 			w.Handle("mail", 1, echoHandler)

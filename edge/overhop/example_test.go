@@ -1,0 +1,61 @@
+package overhop_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"net"
+	"time"
+
+	"yardmaster/edge/overhop"
+)
+
+// A worker says which queues it serves, how many jobs it takes at once, and
+// what is to be done. Run connects, and stays connected, until ctx ends.
+func ExampleWorker() {
+	ctx, stop := context.WithTimeout(context.Background(), 200*time.Millisecond) // your signal.NotifyContext
+	defer stop()
+	w := overhop.Worker{Nodes: []string{"127.0.0.1:9876", "127.0.0.1:9877"}, Create: true}
+	w.Dial = exampleNode // not in your program
+	w.Handle("mail", 4, func(ctx context.Context, q *overhop.Quest) (overhop.Raw, error) {
+		var mail struct{ To string }
+		if err := q.Decode(&mail); err != nil {
+			return nil, err
+		}
+		fmt.Println("to", mail.To)
+		return overhop.Marshal(map[string]any{"sent": true})
+	})
+	if err := w.Run(ctx); err != nil {
+		log.Fatal(err)
+	}
+	// Output: to ann
+}
+
+// A producer hands over jobs, and may wait for their ends.
+func ExampleProducer() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	p := overhop.Producer{Nodes: []string{"127.0.0.1:9876", "127.0.0.1:9877"}}
+	p.Dial = exampleNode // not in your program
+	defer p.Close()
+	jid, err := p.Enqueue(ctx, overhop.Enqueue{Queue: "mail", Payload: overhop.Fields{"To": "ann"}.Raw()})
+	if err != nil {
+		log.Fatal(err)
+	}
+	end, err := p.Wait(ctx, jid)
+	var receipt struct {
+		Sent bool `json:"sent"`
+	}
+	if err == nil {
+		err = end.Decode(&receipt)
+	}
+	fmt.Println(receipt.Sent, err)
+	// Output: true <nil>
+}
+
+// exampleNode is a node with one job, for whoever subscribes.
+func exampleNode(context.Context, string) (net.Conn, error) {
+	ours, theirs := net.Pipe()
+	go serveExample(ours)
+	return theirs, nil
+}

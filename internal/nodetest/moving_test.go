@@ -1,0 +1,83 @@
+package nodetest_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"testing"
+
+	"yardmaster/edge/overhop"
+	"yardmaster/internal/nodetest"
+)
+
+// moving is a job in the hands of a library's worker at a member that is about
+// to stop.
+type moving struct {
+	producer *overhop.Producer
+	jid      string
+	release  chan struct{}
+	runs     chan uint32 // attempts
+	stop     context.CancelFunc
+	ended    chan error
+}
+
+// moveFrom begins one. The worker's first connection goes to m, any other to
+// the rest.
+func moveFrom(t *testing.T, y *nodetest.Yard, m *nodetest.Member) *moving {
+	t.Helper()
+	m.AddQueue(t, "moving", 0)
+	v := &moving{release: make(chan struct{}), runs: make(chan uint32, 10), ended: make(chan error, 1)}
+	first := make(chan string, 1)
+	first <- m.Node().Addresses().Overhop
+	var rest []string
+	for _, other := range y.Members {
+		if other != m {
+			rest = append(rest, other.Node().Addresses().Overhop)
+		}
+	}
+	w := overhop.Worker{Nodes: rest, Dial: func(ctx context.Context, addr string) (net.Conn, error) {
+		select {
+		case addr = <-first:
+		default:
+		}
+		var d net.Dialer
+		return d.DialContext(ctx, "tcp", addr)
+	}}
+	w.Handle("moving", 2, func(ctx context.Context, q *overhop.Quest) (overhop.Raw, error) {
+		v.runs <- q.Attempt
+		select {
+		case <-v.release:
+			return overhop.Marshal(q.Fence)
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	})
+	var ctx context.Context
+	ctx, v.stop = context.WithCancel(context.Background())
+	go func() { v.ended <- w.Run(ctx) }()
+	v.producer = &overhop.Producer{Nodes: []string{m.Node().Addresses().Overhop, rest[0], rest[1]}}
+	var err error
+	if v.jid, err = v.producer.Enqueue(soon(t), overhop.Enqueue{Queue: "moving"}); err != nil {
+		t.Fatal(err)
+	}
+	if attempt := <-v.runs; attempt != 1 {
+		t.Errorf("attempt %d", attempt)
+	}
+	return v
+}
+
+// finish lets the job end, after its first node has stopped: it has ended once,
+// in its first attempt, and nobody has begun it again.
+func (v *moving) finish(t *testing.T) {
+	t.Helper()
+	close(v.release)
+	end, err := v.producer.Wait(soon(t), v.jid)
+	var fence int64
+	if err = errors.Join(err, end.Decode(&fence)); err != nil || end.Attempts != 1 || fence == 0 || len(v.runs) > 0 {
+		t.Errorf("it ended as %+v, %v, and was begun %d times more", end, err, len(v.runs))
+	}
+	v.stop()
+	if err := errors.Join(<-v.ended, v.producer.Close()); err != nil {
+		t.Error(err)
+	}
+}
