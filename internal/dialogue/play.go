@@ -50,7 +50,7 @@ func (s *Script) Play(w World) (exchanged []Exchange, err error) {
 	}
 	for _, sp := range p.all {
 		if err := p.nothing(sp); err != nil {
-			return nil, fmt.Errorf("%s: at the end %s %w", s.file, sp.name, err)
+			return nil, fmt.Errorf("%s: at the end %w", s.file, err)
 		}
 	}
 	return p.exchanged, nil

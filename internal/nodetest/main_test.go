@@ -78,6 +78,7 @@ func TestYard(t *testing.T) {
 		{"TwoHands", twoHands},
 		{"Progress", progress},
 		{"Conversations", conversations},
+		{"Bodies", bodies},
 		{"Runner", runner},
 		{"LargeResults", largeResults},
 		{"LargeBody", largeBody},
