@@ -224,7 +224,7 @@ func (s *session) Job(ctx context.Context, id job.ID) (job.View, bool, error) {
 	}
 	v, err := s.n.viewer.show(ctx, id)
 	if errors.Is(err, job.ErrJobNotFound) {
-		if err := s.n.commander.current(ctx); err != nil {
+		if err := s.n.viewer.catchUp(ctx); err != nil {
 			return job.View{}, false, err
 		}
 		v, err = s.n.viewer.show(ctx, id)

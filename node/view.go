@@ -26,17 +26,15 @@ type viewer struct {
 	running  func(context.Context, *job.View)
 }
 
-// locate is find for a job that may have been accepted a moment ago: before it
-// says that there is none, all that the lanes hold now is folded.
+// locate is find for a job that may have been accepted a moment ago.
 func (v *viewer) locate(ctx context.Context, text, queue string) (job.ID, error) {
 	id, err := v.find(text, queue)
 	if err == nil && v.known(id) || err != nil && !errors.Is(err, job.ErrJobNotFound) {
 		return id, err
 	}
-	if err := v.current(ctx); err != nil {
+	if err := v.catchUp(ctx); err != nil {
 		return id, err
 	}
-	v.catchUp(ctx)
 	if id, err = v.find(text, queue); err == nil && !v.known(id) {
 		err = fmt.Errorf("%s: %w", id, job.ErrJobNotFound)
 	}
@@ -48,26 +46,42 @@ func (v *viewer) known(id job.ID) (known bool) {
 	return known
 }
 
-// catchUp waits until the local ledger has folded what the lanes hold now. A
-// lane whose leader does not answer is not waited for: what it holds cannot be
-// folded either.
-func (v *viewer) catchUp(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, laneTime)
-	defer cancel()
+// catchUp waits until the local ledger knows every job that had been accepted
+// when it was called; whoever does not find a job asks it before he says that
+// there is none. A [*job.UnavailableError] means that nobody can tell yet: a
+// lane whose leader does not answer may hold a job that is not folded.
+func (v *viewer) catchUp(ctx context.Context) error {
+	if err := v.current(ctx); err != nil {
+		return err
+	}
+	lanes := v.messages.Lanes()
+	failed := make([]error, lanes)
 	var asking sync.WaitGroup
-	for lane := range v.messages.Lanes() {
-		asking.Go(func() {
-			last, err := v.messages.Last(ctx, uint8(lane))
-			if err != nil {
-				return
-			}
-			_ = waitFor(ctx, v.raft, func() (ok bool) { // the caller looks for itself
-				v.raft.View(func(l *ledger.Ledger) { ok = l.Folded(job.Position{Lane: uint8(lane), Seq: last}) })
-				return ok
-			})
-		})
+	for lane := range lanes {
+		asking.Go(func() { failed[lane] = v.catchUpWith(ctx, uint8(lane)) })
 	}
 	asking.Wait()
+	for lane, err := range failed {
+		if err != nil {
+			return &job.UnavailableError{
+				Reason: fmt.Sprintf("lane %d may hold jobs that are not folded yet: %v", lane, err), RetryAfter: time.Second,
+			}
+		}
+	}
+	return nil
+}
+
+func (v *viewer) catchUpWith(ctx context.Context, lane uint8) error {
+	asking, cancel := context.WithTimeout(ctx, readTime)
+	defer cancel()
+	last, err := v.messages.Last(asking, lane)
+	if err != nil {
+		return err
+	}
+	return waitFor(ctx, v.raft, func() (ok bool) {
+		v.raft.View(func(l *ledger.Ledger) { ok = l.Folded(job.Position{Lane: lane, Seq: last}) })
+		return ok
+	})
 }
 
 // find gives the id that a text names: a UUID, "<queue>:<UUID>",
