@@ -354,14 +354,16 @@ func (c *Client) abandon(err error) {
 // nil means that the answer does not matter. Who calls Go faster than the node
 // answers has to bound that; [Client.Call] does.
 func (c *Client) Go(t int64, payload func([]byte) []byte, then func(ok Raw, err error)) {
-	if err := c.send(t, payload, then); err != nil && then != nil {
+	c.mu.Lock()
+	err := c.send(t, payload, then)
+	c.mu.Unlock()
+	if err != nil && then != nil {
 		then(nil, err)
 	}
 }
 
+// send puts a request to those that wait for the socket; Client.mu is held.
 func (c *Client) send(t int64, payload func([]byte) []byte, then func(Raw, error)) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	if c.err != nil {
 		return c.err
 	}
@@ -397,13 +399,17 @@ func (c *Client) Call(ctx context.Context, t int64, p Raw) (Raw, error) {
 		ok  Raw
 		err error
 	}
-	if err := c.awaitRoom(ctx); err != nil {
+	if err := c.lockWithRoom(ctx); err != nil {
 		return nil, err
 	}
 	got := make(chan answer, 1)
-	c.Go(t, func(b []byte) []byte { return append(b, p...) }, func(ok Raw, err error) {
+	err := c.send(t, func(b []byte) []byte { return append(b, p...) }, func(ok Raw, err error) {
 		got <- answer{slices.Clone(ok), err}
 	})
+	c.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
 	select {
 	case a := <-got:
 		return a.ok, a.err
@@ -415,11 +421,11 @@ func (c *Client) Call(ctx context.Context, t int64, p Raw) (Raw, error) {
 // mostWaiting is how many bytes may wait for the socket before calls wait too.
 const mostWaiting = 1 << 20
 
-func (c *Client) awaitRoom(ctx context.Context) error {
+// lockWithRoom locks Client.mu once a call may be sent; on error it is free.
+func (c *Client) lockWithRoom(ctx context.Context) error {
 	for {
 		c.mu.Lock()
 		if len(c.out) < mostWaiting || c.err != nil {
-			c.mu.Unlock()
 			return nil
 		}
 		if c.room == nil {
