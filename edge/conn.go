@@ -137,7 +137,7 @@ func (c *conn) step(e overhop.Envelope) error {
 		return c.handle(e)
 	case overhop.DoHi:
 		c.out.answer(func(b []byte) []byte {
-			return overhop.AppendHi(b, e.RID, c.session.Hello.Delivery, c.s.cfg.Node)
+			return overhop.AppendHi(b, e.RID, c.session.Hello.Delivery, c.s.cfg.Node, c.s.cfg.Wire.MaxEnvelope)
 		})
 	case overhop.DoRegister:
 		wid := uuid.NewString()

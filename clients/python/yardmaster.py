@@ -64,7 +64,7 @@ QUEST, RECALL, CREDITS, DRAIN, BYE, JOBEND = range(140, 146)
 DELIVERY = "delivery/1"  # the extension's name, in HELLO and HI
 PUSH_RID = "0"           # the request id of what nobody asked for
 MAX_DEPTH = 128          # of nested lists and dicts, the frame's own counted
-MAX_FRAME = 8 << 20      # bytes, what a node takes unless configured otherwise
+MAX_FRAME = 8 << 20      # bytes, what a node takes that does not say
 DEFAULT_NODES = "127.0.0.1:9876"
 NODES_VARIABLE = "OVERHOP_NODES"
 DEFAULT_PORT = 9876
@@ -411,8 +411,8 @@ _CHUNK = 64 << 10    # bytes given to the socket at once
 class _Settings:
     """What every connection of a Worker or a Client has in common."""
 
-    def __init__(self, name: str, tls: Optional[ssl.SSLContext], token: Optional[str], max_frame: int) -> None:
-        self.tls, self.max_frame = tls, max_frame
+    def __init__(self, name: str, tls: Optional[ssl.SSLContext], token: Optional[str]) -> None:
+        self.tls = tls
         self.hello: Dict[str, Any] = {"client": "yardmaster-python", "ext": [DELIVERY], "name": name}
         if token is not None:
             self.hello["token"] = token
@@ -430,7 +430,7 @@ class _Connection:
     def __init__(self, node: str, settings: _Settings, up: Callable[["_Connection"], None],
                  push: Callable[["_Connection", int, Dict[str, Any]], None],
                  down: Callable[["_Connection", Exception], None]) -> None:
-        self.node, self.name, self._settings = node, "", settings
+        self.node, self.name, self._max_frame, self._settings = node, "", MAX_FRAME, settings
         self._up, self._push, self._down = up, push, down
         self._lock = threading.Lock()  # guards the four below
         self._out: collections.deque[bytes] = collections.deque()
@@ -453,8 +453,8 @@ class _Connection:
         """
         rid = str(next(self._rids))
         whole = frame(t, rid, p)
-        if len(whole) - 4 > self._settings.max_frame:
-            raise CodecError(f"message of {len(whole) - 4} bytes, a node takes {self._settings.max_frame}")
+        if len(whole) - 4 > self._max_frame:
+            raise CodecError(f"message of {len(whole) - 4} bytes, {self.node} takes {self._max_frame}")
         with self._lock:
             error = self._error
             if error is None:
@@ -532,6 +532,7 @@ class _Connection:
             if DELIVERY not in (hi.get("ext") or ()):
                 raise OverhopError("NOT_IMPLEMENTED", f"{self.node} does not speak {DELIVERY}")
             self.name = str(hi.get("node") or "")
+            self._max_frame = int(hi.get("max_envelope_size_bytes") or MAX_FRAME)
             self._lockstep(sock, REGISTER, {}, OK)
             sock.setblocking(False)
         except BaseException:
@@ -768,9 +769,9 @@ class Worker:
 
     def __init__(self, nodes: Union[str, Sequence[str], None] = None, *, name: Optional[str] = None,
                  tls: Optional[ssl.SSLContext] = None, token: Optional[str] = None, concurrency: int = 1,
-                 create_queues: bool = False, grace: float = 10.0, max_frame: int = MAX_FRAME) -> None:
+                 create_queues: bool = False, grace: float = 10.0) -> None:
         self._nodes = _nodes(nodes)
-        self._settings = _Settings(name or f"{socket.gethostname()}-{os.getpid()}", tls, token, max_frame)
+        self._settings = _Settings(name or f"{socket.gethostname()}-{os.getpid()}", tls, token)
         self._concurrency, self._create, self._grace = concurrency, create_queues, grace
         self._queues: Dict[str, _Queue] = {}
         self._events: queue.SimpleQueue[Tuple[Callable[..., None], Tuple[Any, ...]]] = queue.SimpleQueue()
@@ -1291,10 +1292,9 @@ class Client:
     """
 
     def __init__(self, nodes: Union[str, Sequence[str], None] = None, *, name: Optional[str] = None,
-                 tls: Optional[ssl.SSLContext] = None, token: Optional[str] = None, timeout: float = 30.0,
-                 max_frame: int = MAX_FRAME) -> None:
+                 tls: Optional[ssl.SSLContext] = None, token: Optional[str] = None, timeout: float = 30.0) -> None:
         self._turns = random.sample(_nodes(nodes), len(_nodes(nodes)))
-        self._settings = _Settings(name or f"{socket.gethostname()}-{os.getpid()}", tls, token, max_frame)
+        self._settings = _Settings(name or f"{socket.gethostname()}-{os.getpid()}", tls, token)
         self._timeout = timeout
         self._lock = threading.Lock()  # guards the four below
         self._line: Optional[_Connection] = None

@@ -25,7 +25,7 @@ type Options struct {
 	Token string        // what the node asks of its clients; empty: nothing
 	TLS   *tls.Config   // for [Dial]; nil: plain TCP
 	Plain bool          // do not offer the delivery extension
-	Limit int           // largest frame sent or taken, in bytes; 0: DefaultFrameLimit
+	Limit int           // largest frame sent or taken, in bytes; 0: the node's own, or DefaultFrameLimit if it does not say
 	Stuck time.Duration // a write that makes no way for so long ends the connection; 0: 10 s
 
 	// Silence is how long a node may say nothing at all while it owes an
@@ -81,9 +81,6 @@ func Dial(ctx context.Context, addr string, o Options) (*Client, error) {
 
 // Connect registers over a connection at hand. It is left open on error.
 func Connect(ctx context.Context, nc net.Conn, o Options) (*Client, error) {
-	if o.Limit == 0 {
-		o.Limit = DefaultFrameLimit
-	}
 	if o.Stuck == 0 {
 		o.Stuck = 10 * time.Second
 	}
@@ -91,7 +88,7 @@ func Connect(ctx context.Context, nc net.Conn, o Options) (*Client, error) {
 		o.Silence = 15 * time.Second
 	}
 	c := &Client{
-		nc: nc, in: frame.NewReader(nc, o.Limit), o: o,
+		nc: nc, in: frame.NewReader(nc, MaxFrameLimit), o: o,
 		wake: make(chan struct{}, 1), gone: make(chan struct{}), pending: make(map[uint64]func(Raw, error)),
 	}
 	stop := context.AfterFunc(ctx, func() { nc.SetDeadline(time.Unix(1, 0)) })
@@ -121,6 +118,13 @@ func (c *Client) handshake() error {
 		return err
 	}
 	c.node, _ = hi.Get("node").Str()
+	if c.o.Limit == 0 {
+		c.o.Limit = DefaultFrameLimit
+		if limit, ok := hi.Get("max_envelope_size_bytes").Int(); ok && limit >= MinFrameLimit && limit <= MaxFrameLimit {
+			c.o.Limit = int(limit)
+		}
+	}
+	c.in.SetLimit(c.o.Limit)
 	ok, err := c.lockstep(TRegister, EmptyMap, TOK)
 	if err != nil {
 		return err

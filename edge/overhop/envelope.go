@@ -122,12 +122,13 @@ func AppendFields(b []byte, t int64, rid string, p Fields) (whole []byte, size i
 }
 
 // AppendHi appends the answer to a HELLO: empty by the draft, unless the
-// client offered the delivery extension.
-func AppendHi(b []byte, rid string, delivery bool, node string) []byte {
+// client offered the delivery extension. limit is the largest frame payload that
+// the node takes, in bytes.
+func AppendHi(b []byte, rid string, delivery bool, node string, limit int) []byte {
 	if !delivery {
 		return AppendMessage(b, THi, rid, EmptyMap)
 	}
-	b, _ = AppendFields(b, THi, rid, Fields{"ext": []string{Delivery}, "node": node})
+	b, _ = AppendFields(b, THi, rid, Fields{"ext": []string{Delivery}, "max_envelope_size_bytes": limit, "node": node})
 	return b
 }
 

@@ -118,7 +118,7 @@ func (n *fakeNode) usual(e Envelope) {
 	n.account(e)
 	switch e.T {
 	case THello:
-		n.send(AppendHi(nil, e.RID, true, n.addr))
+		n.send(AppendHi(nil, e.RID, true, n.addr, DefaultFrameLimit))
 	case TRegister:
 		n.ok(e, Fields{"wid": "w"})
 	case TPing:

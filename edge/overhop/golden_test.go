@@ -235,8 +235,8 @@ func TestGoldenFrames_AreOurs(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, got := range map[string][]byte{
-		"hi":              AppendHi(nil, "1", false, ""),
-		"hi-delivery":     AppendHi(nil, "1", true, "n1"),
+		"hi":              AppendHi(nil, "1", false, "", 0),
+		"hi-delivery":     AppendHi(nil, "1", true, "n1", DefaultFrameLimit),
 		"ident":           AppendIdent(nil, 2*time.Second, now),
 		"pong":            AppendPong(nil, "p", now),
 		"ok":              AppendOK(nil, "r", EmptyMap),

@@ -204,7 +204,7 @@ func (p *play) enter(sp *speaker, how string, offer bool) error {
 	says, hears := []string{"HELLO {}"}, []string{"HI {}"}
 	if offer {
 		says[0] = fmt.Sprintf("HELLO {ext: [%q]}", overhop.Delivery)
-		hears[0] = fmt.Sprintf("HI {ext: [%q], node: str}", overhop.Delivery)
+		hears[0] = fmt.Sprintf("HI {ext: [%q], node: str, max_envelope_size_bytes: int}", overhop.Delivery)
 	}
 	if how == "registers" {
 		says, hears = append(says, "REGISTER {}"), append(hears, "OK {wid: $"+sp.name+"_wid}")
@@ -318,7 +318,7 @@ func (p *play) hearOne(sp *speaker, t int64, want string, v value) (*message, er
 		return request, fmt.Errorf("%s got %s (t=%d) rid %q %s; want rid %q, %s", sp.name, names[e.T], e.T, e.RID, show(e.P), rid, want)
 	}
 	if err := p.scene.match(v, e.P); err != nil {
-		return request, fmt.Errorf("%s got %s %s\n\tpayload%w; want %s", sp.name, names[e.T], show(e.P), err, want)
+		return request, fmt.Errorf("%s got %s %s\n\tpayload: %w; want %s", sp.name, names[e.T], show(e.P), err, want)
 	}
 	sp.learn(x)
 	p.exchanged = append(p.exchanged, x)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"yardmaster/edge/overhop"
+	"yardmaster/internal/backoff"
 )
 
 // pythonClient is where the Python client lies.
@@ -74,39 +75,76 @@ func TestPython_Units(t *testing.T) {
 	}
 }
 
-// TestPython runs the Python client beside a real yard.
-func TestPython(t *testing.T) {
-	python(t)
+// TestClients runs the client libraries beside a real yard.
+func TestClients(t *testing.T) {
 	y, ctx := stage(t, 90*time.Second)
-	t.Run("examples", func(t *testing.T) { pythonExamples(t, ctx, y) })
-	t.Run("failover", func(t *testing.T) { pythonFailover(t, ctx, y) })
+	t.Run("go examples", func(t *testing.T) { goExamples(t, ctx, y) })
+	t.Run("python examples", func(t *testing.T) { pythonExamples(t, ctx, y) })
+	t.Run("python failover", func(t *testing.T) { pythonFailover(t, ctx, y) })
 }
 
-var pythonBlock = regexp.MustCompile("(?s)```python\n(.*?)```")
-
-// pythonExamples runs what the client's README shows, as it stands there.
-func pythonExamples(t *testing.T, ctx context.Context, y *Yard) {
-	text, err := os.ReadFile(filepath.Join(pythonClient, "README.md"))
+// examples writes what a page shows in fences of a language, a worker and a
+// producer, to files as it stands there.
+func examples(t *testing.T, y *Yard, page, language string, most int) (worker, producer string) {
+	t.Helper()
+	text, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
 	}
-	blocks := pythonBlock.FindAllStringSubmatch(string(text), -1)
+	blocks := regexp.MustCompile("(?s)```"+language+"\n(.*?)```").FindAllStringSubmatch(string(text), -1)
 	if len(blocks) != 2 {
-		t.Fatalf("the README has %d examples, want a worker and a producer", len(blocks))
+		t.Fatalf("%s has %d examples, want a worker and a producer", page, len(blocks))
 	}
-	var scripts []string
+	var files [2]string
 	for i, block := range blocks {
-		if lines := strings.Count(block[1], "\n"); lines > 11 { // blank ones too
-			t.Errorf("example %d has %d lines, should have ten", i+1, lines)
+		if lines := strings.Count(block[1], "\n"); lines > most {
+			t.Errorf("example %d of %s has %d lines, should have at most %d", i+1, page, lines, most)
 		}
-		script := filepath.Join(y.Dir, fmt.Sprintf("example%d.py", i+1))
-		if err := os.WriteFile(script, []byte(block[1]), 0o600); err != nil {
+		files[i] = filepath.Join(y.Dir, fmt.Sprintf("example%d.%s", i+1, language))
+		if err := os.WriteFile(files[i], []byte(block[1]), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		scripts = append(scripts, script)
 	}
-	worker := pythonProcess(t, y, "example-worker", scripts[0])
-	producer := pythonProcess(t, y, "example-producer", scripts[1])
+	return files[0], files[1]
+}
+
+// goExamples builds and runs what the protocol's page shows.
+func goExamples(t *testing.T, ctx context.Context, y *Yard) {
+	start := func(source, name string) *Process {
+		program := filepath.Join(y.Dir, name)
+		if said, err := exec.CommandContext(ctx, "go", "build", "-o", program, source).CombinedOutput(); err != nil {
+			t.Fatalf("build %s: %v\n%s", source, err, said)
+		}
+		p := &Process{name: name, log: program + ".log", args: append([]string{program}, y.Edges()...)}
+		if err := p.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(p.Kill)
+		return p
+	}
+	source, asker := examples(t, y, filepath.Join("..", "docs", "overhop.md"), "go", 30) // ten beside imports and braces
+	worker := start(source, "go-worker")
+	for !strings.Contains(worker.Log(), "worker is subscribed") {
+		if err := backoff.Sleep(ctx, 20*time.Millisecond); err != nil {
+			t.Fatalf("the worker is not subscribed: %s", worker.Log())
+		}
+	}
+	producer := start(asker, "go-producer")
+	endWell(t, ctx, producer)
+	if said := producer.Log(); !strings.Contains(said, "sent to ann <nil>") {
+		t.Errorf("the producer says %q", said)
+	}
+	if err := worker.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	endWell(t, ctx, worker)
+}
+
+// pythonExamples runs what the client's README shows, as it stands there.
+func pythonExamples(t *testing.T, ctx context.Context, y *Yard) {
+	first, second := examples(t, y, filepath.Join(pythonClient, "README.md"), "python", 11) // blank ones too
+	worker := pythonProcess(t, y, "example-worker", first)
+	producer := pythonProcess(t, y, "example-producer", second)
 	endWell(t, ctx, producer)
 	for _, want := range []string{"accepted mail:", "result {'attempt': 1, 'sent': 'ann'}", "again {'attempt': 1, 'sent': 'bob'}", "'completed': 2"} {
 		if said := producer.Log(); !strings.Contains(said, want) {
