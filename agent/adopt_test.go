@@ -103,6 +103,37 @@ func TestRecall_SupersededLeavesWithoutAnOutcome(t *testing.T) {
 	})
 }
 
+// What an earlier move says of a dispatch that has come back since is late; a
+// later one is heard, and so is whatever speaks for the dispatch itself.
+func TestRecall_OfAnEarlierStay(t *testing.T) {
+	for _, c := range []struct {
+		held, moved uint64 // of the adoption; of the recall
+		stays       bool
+	}{
+		{held: 20, moved: 10, stays: true}, {held: 20, moved: 20, stays: true},
+		{held: 20, moved: 30}, {held: 20, moved: 0}, {held: 0, moved: 10},
+	} {
+		for _, held := range []bool{false, true} { // when it came back
+			inBubble(t, Config{}, func(t *testing.T, b *bench) {
+				if held {
+					b.Assign(batch(1, order(1)))
+				}
+				if back := brought(1); c.held > 0 || !held {
+					back.Moved = c.held
+					want(t, "it comes back", b.Adopt(back), true)
+				}
+				b.Recall(job.Recall{Job: job.ID{1}, N: 1, Epoch: 5, Reason: job.RecallSuperseded, Moved: c.moved})
+				if stays := b.Running() == 1; stays != c.stays {
+					t.Errorf("adopted by entry %d, held before: %t; recalled by entry %d: it stays %t", c.held, held, c.moved, stays)
+				}
+				if c.stays {
+					b.finish(1)
+				}
+			})
+		}
+	}
+}
+
 // A batch is not carried out further than the lease goes.
 func TestLease_EndsWithinABatch(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, b *bench) {

@@ -47,6 +47,7 @@ type dispatch struct {
 	recalled job.RecallReason // "": not
 	order    *job.Assignment  // while loading
 	end      *ended           // while ending
+	moved    uint64           // index of the entry that moved it here; 0: it began here
 }
 
 // recall notes that the dispatch is to stop; true if its target has to be

@@ -7,12 +7,14 @@ import (
 )
 
 // Recall stops a dispatch at the authority's word. One that is not in hand, or
-// has ended, is ignored, and so is the word of an earlier authority.
+// has ended, is ignored, and so are the word of an earlier authority and what was
+// said of an earlier stay here: by now the worker has brought it back.
 func (a *Agent) Recall(r job.Recall) {
 	a.mu.Lock()
 	var tell *dispatch
 	if a.sees(r.Epoch) {
-		if d := a.table.live[key{r.Job, r.N}]; d != nil && d.recall(r.Reason) {
+		d := a.table.live[key{r.Job, r.N}]
+		if d != nil && (r.Moved == 0 || r.Moved > d.moved) && d.recall(r.Reason) {
 			tell = d
 		}
 	}
@@ -43,11 +45,12 @@ func (a *Agent) Adopt(o job.Assignment) bool {
 	defer a.mu.Unlock()
 	k := key{o.Job, o.N}
 	if d := a.table.live[k]; d != nil {
+		d.moved = max(d.moved, o.Moved)
 		return d.phase == running && d.recalled == ""
 	}
 	if !a.works() {
 		return false
 	}
-	a.table.add(&dispatch{key: k, phase: running, target: a.targets[o.Kind]})
+	a.table.add(&dispatch{key: k, phase: running, target: a.targets[o.Kind], moved: o.Moved})
 	return true
 }

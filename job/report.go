@@ -77,6 +77,9 @@ type Recall struct {
 	N      uint32
 	Epoch  uint64
 	Reason RecallReason
+	// Moved is the index of the entry that moved the dispatch away, if that is
+	// the reason: whoever brought it back later goes on with it.
+	Moved uint64
 }
 
 // RecallReason says why a dispatch is to stop, in the words of the wire.

@@ -40,7 +40,7 @@ func (y yard) Edges() []string { return y.n.hands.Edges() }
 // Resume moves a dispatch to a worker of this node.
 func (y yard) Resume(ctx context.Context, id job.ID, n uint32, worker string) (job.Assignment, error) {
 	channel := job.Channel(job.Overhop, worker)
-	_, err := y.n.commander.do(ctx, &ledger.MoveDispatch{
+	moved, err := y.n.commander.do(ctx, &ledger.MoveDispatch{
 		Job: id, N: n, Node: y.n.cfg.Node.Name, Incarnation: y.n.id.Incarnation, Channel: channel,
 	})
 	if err != nil {
@@ -56,7 +56,7 @@ func (y yard) Resume(ctx context.Context, id job.ID, n uint32, worker string) (j
 		Job: id, N: n, Attempt: found.Attempt, MaxAttempts: found.MaxAttempts, Queue: found.Queue,
 		Function: found.Function, Kind: job.Overhop, Key: found.Queue, Worker: worker, Epoch: found.Epoch,
 		Fence: found.Fence, Timeout: found.Timeout, Accepted: found.Accepted, RunAt: found.Due,
-		Redelivered: found.Redelivered, Position: found.Position, Started: found.Started,
+		Redelivered: found.Redelivered, Position: found.Position, Started: found.Started, Moved: moved.Index,
 	}, nil
 }
 

@@ -222,7 +222,7 @@ func (m *mind) sendRecall(f *flight, why job.RecallReason, now time.Time) {
 
 // moved follows a dispatch to the node that its worker came back to. That node
 // has to say that it has it, and the former one to let go of it.
-func (m *mind) moved(c *ledger.MoveDispatch) {
+func (m *mind) moved(c *ledger.MoveDispatch, index uint64) {
 	f := m.flights[dispatchKey{c.Job, c.N}]
 	if f == nil {
 		return
@@ -230,12 +230,13 @@ func (m *mind) moved(c *ledger.MoveDispatch) {
 	a := &f.assignment
 	now := time.Now()
 	if f.node != c.Node || f.incarnation != c.Incarnation {
-		f.movedAt, f.former = now, ""
+		f.movedAt, f.former, f.formerTold = now, "", time.Time{}
 		if f.node != c.Node {
 			f.former = f.node
 		}
 		f.node, f.incarnation, f.confirmed = c.Node, c.Incarnation, false
 		f.sentAt, f.firstSent, f.recalledAt = now, time.Time{}, time.Time{}
+		a.Moved = index
 		m.ledger().View(func(l *ledger.Ledger) {
 			if view, ok := l.Dispatch(c.Job, c.N); ok {
 				a.Started = view.Started
@@ -257,6 +258,8 @@ func (m *mind) letGo(f *flight, now time.Time) {
 	default:
 		f.formerTold = now
 		a := &f.assignment
-		m.sched.fleet.Recall(f.former, job.Recall{Job: a.Job, N: a.N, Epoch: m.epoch, Reason: job.RecallSuperseded})
+		m.sched.fleet.Recall(f.former, job.Recall{
+			Job: a.Job, N: a.N, Epoch: m.epoch, Reason: job.RecallSuperseded, Moved: a.Moved,
+		})
 	}
 }

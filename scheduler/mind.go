@@ -414,7 +414,7 @@ func (m *mind) do(ctx context.Context, c ledger.Command) (ledger.Result, uint64,
 	answered := make(chan answer, 1)
 	ask := func() {
 		m.queue(c, func(r ledger.Result, index uint64) {
-			m.follow(c, r)
+			m.follow(c, r, index)
 			answered <- answer{r, index}
 		})
 	}
@@ -436,7 +436,7 @@ func (m *mind) do(ctx context.Context, c ledger.Command) (ledger.Result, uint64,
 }
 
 // follow does what a caller's command means for running dispatches.
-func (m *mind) follow(c ledger.Command, r ledger.Result) {
+func (m *mind) follow(c ledger.Command, r ledger.Result, index uint64) {
 	if r.Err != nil || r.State != job.Active {
 		return
 	}
@@ -444,6 +444,6 @@ func (m *mind) follow(c ledger.Command, r ledger.Result) {
 	case *ledger.CancelJob:
 		m.recall(c.Job)
 	case *ledger.MoveDispatch:
-		m.moved(c)
+		m.moved(c, index)
 	}
 }

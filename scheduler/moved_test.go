@@ -151,6 +151,41 @@ func TestMoved_WhileItsNodeIsGivenUp(t *testing.T) {
 	})
 }
 
+// A node is told which of the moves took the dispatch from it, so that it can
+// tell an order that was late from one that holds.
+func TestMoved_SaysByWhichEntry(t *testing.T) {
+	inMove(t, func(y *yard, n1, n2 *fakeNode, a job.Assignment) {
+		moved := func(n *fakeNode) (last uint64) {
+			n.look(func() {
+				for _, r := range n.recalled {
+					if r.Reason == job.RecallSuperseded {
+						last = r.Moved
+					}
+				}
+			})
+			return last
+		}
+		back := a
+		n2.bring(a)
+		y.move(a)
+		first := moved(n1)
+		n2.look(func() { clear(n2.running) })
+		n1.bring(back)
+		if r := y.do(&ledger.MoveDispatch{Job: a.Job, N: a.N, Node: "n1", Incarnation: 1, Channel: "overhop/w1"}); r.Err != nil {
+			t.Fatal(r.Err)
+		}
+		second := moved(n2)
+		y.move(a)
+		y.pass(2 * time.Second)
+		if third := moved(n1); first == 0 || second <= first || third <= second {
+			t.Errorf("moved by entries %d, %d, %d", first, second, third)
+		} else if orders := y.fleet.orders(); orders[len(orders)-1].Moved != third {
+			t.Errorf("the last order speaks of entry %d, not %d", orders[len(orders)-1].Moved, third)
+		}
+		n2.bring(a)
+	})
+}
+
 // What the former node says of its order, late, is not said of the new one's.
 func TestMoved_FormerNodesAnswerIsNotHeard(t *testing.T) {
 	for _, answer := range []job.Answer{job.Taken, job.BodyLost} {

@@ -35,7 +35,7 @@ func ParseBatch(b []byte) (job.Batch, error) {
 	return v, r.close()
 }
 
-const assignmentSize = 16 + 18 // the id and one byte for each other field, at least
+const assignmentSize = 16 + 19 // the id and one byte for each other field, at least
 
 func putAssignment(b []byte, v *job.Assignment) []byte {
 	b = append(b, v.Job[:]...)
@@ -55,7 +55,8 @@ func putAssignment(b []byte, v *job.Assignment) []byte {
 	b = putBool(b, v.Redelivered)
 	b = putPosition(b, v.Position)
 	b = putMaybe(b, v.Body)
-	return putTime(b, v.Started)
+	b = putTime(b, v.Started)
+	return putUint(b, v.Moved)
 }
 
 func (r *reader) assignment(v, before *job.Assignment) {
@@ -77,6 +78,7 @@ func (r *reader) assignment(v, before *job.Assignment) {
 	v.Position = r.position()
 	v.Body = r.maybe()
 	v.Started = r.time()
+	v.Moved = r.uint()
 }
 
 func (r *reader) id() (id job.ID) {
@@ -308,13 +310,14 @@ func AppendRecall(b []byte, v *job.Recall) []byte {
 	b = append(append(b, version), v.Job[:]...)
 	b = putUint(b, uint64(v.N))
 	b = putUint(b, v.Epoch)
-	return putString(b, string(v.Reason))
+	b = putString(b, string(v.Reason))
+	return putUint(b, v.Moved)
 }
 
 // ParseRecall reads what [AppendRecall] wrote.
 func ParseRecall(b []byte) (job.Recall, error) {
 	r := open(b)
-	v := job.Recall{Job: r.id(), N: r.uint32(), Epoch: r.uint(), Reason: job.RecallReason(r.string())}
+	v := job.Recall{Job: r.id(), N: r.uint32(), Epoch: r.uint(), Reason: job.RecallReason(r.string()), Moved: r.uint()}
 	return v, r.close()
 }
 

@@ -65,7 +65,7 @@ var messages = []struct {
 			Job: job.ID{1, 2, 15: 16}, N: 1<<32 - 1, Attempt: 2, MaxAttempts: 5, Queue: "mail", Function: "runner#handler",
 			Kind: job.RRQ, Key: "runner", Worker: "pool/1", Epoch: 9, Fence: 1 << 40, Timeout: time.Hour, Accepted: moment,
 			RunAt: before, Redelivered: true, Position: job.Position{Lane: 15, Seq: 1 << 50}, Body: []byte(`{"function":"x"}`),
-			Started: moment,
+			Started: moment, Moved: 1 << 41,
 		},
 		{Queue: "mail", Kind: job.Overhop, Key: "mail", Worker: "w", Timeout: -1, Body: []byte{}},
 		{Queue: "other"},
@@ -94,6 +94,7 @@ var messages = []struct {
 	{"beat", job.Beat{}},
 	{"beat ack", job.BeatAck{Epoch: 4, Lease: 6 * time.Second, WantFull: true, Edges: []string{"n2:9876", ""}}},
 	{"recall", job.Recall{Job: job.ID{1}, N: 4, Epoch: 5, Reason: job.RecallCancelled}},
+	{"recall", job.Recall{Job: job.ID{1}, N: 4, Epoch: 5, Reason: job.RecallSuperseded, Moved: 1 << 41}},
 	{"records", []job.Record{
 		{Position: job.Position{Lane: 1, Seq: 2}, Queue: "mail", Key: "k", Stored: moment, Body: []byte("{}")},
 		{Position: job.Position{Lane: 1, Seq: 3}, Queue: "mail"},
