@@ -247,17 +247,21 @@ func (y *workingYard) Obliterate(ctx context.Context, queue string, force bool) 
 	if len(active) > 0 && !force {
 		return 0, job.ErrQueueNotEmpty
 	}
+	clear := func() {
+		for id, v := range y.jobs {
+			if v.Queue == queue && v.State != job.Active {
+				delete(y.jobs, id)
+				removed++
+			}
+		}
+	}
+	y.set(clear) // lest it begins on a credit that is given back
 	for id, ended := range active {
 		y.recall(id, job.RecallQueueGone)
 		<-ended
 	}
 	y.set(func() {
-		for id, v := range y.jobs {
-			if v.Queue == queue {
-				delete(y.jobs, id)
-				removed++
-			}
-		}
+		clear()
 		delete(y.queues, queue)
 	})
 	return removed, nil

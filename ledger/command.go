@@ -175,18 +175,22 @@ type AddQueue struct {
 // RemoveQueue removes a queue without unfinished jobs, and its finished ones.
 type RemoveQueue struct{ Name string }
 
-// PauseQueue pauses a queue or resumes it.
+// PauseQueue pauses a queue or resumes it; Idle: only if none of its jobs is
+// active.
 type PauseQueue struct {
 	Name   string
 	Paused bool
+	Idle   bool
 }
 
 // CancelJob ends a waiting or delayed job, and marks an active one to be
 // recalled. Type is the fault's; "" stands for a caller's cancellation.
+// QueueGone: the job goes because its queue does, which its worker is told.
 type CancelJob struct {
-	Job    job.ID
-	Reason string
-	Type   string
+	Job       job.ID
+	Reason    string
+	Type      string
+	QueueGone bool
 }
 
 // RemoveJob forgets a job that nobody runs.

@@ -205,6 +205,9 @@ func (l *Ledger) cancel(c *CancelJob) Result {
 	next := *r
 	if r.state == job.Active {
 		next.flags |= cancelling
+		if c.QueueGone {
+			next.flags |= queueGone
+		}
 		l.put(r, &next)
 		return Result{State: job.Active}
 	}

@@ -38,6 +38,7 @@ const (
 	malformed                     // its record cannot be a job
 	moved                         // its dispatch's worker brought it to the node where it is
 	guarded                       // it may hold keys: set for good
+	queueGone                     // with cancelling: its queue is being removed
 )
 
 // options is what few jobs ask for; nil for the others.

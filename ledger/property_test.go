@@ -273,7 +273,7 @@ func (y *yard) settle(t *rapid.T) Command {
 func (y *yard) jobCommand(t *rapid.T) Command {
 	switch id := y.id(t); rapid.IntRange(0, 3).Draw(t, "about a job") {
 	case 0:
-		return &CancelJob{Job: id, Reason: "asked"}
+		return &CancelJob{Job: id, Reason: "asked", QueueGone: rapid.Bool().Draw(t, "queue gone")}
 	case 1:
 		return &RemoveJob{Job: id}
 	case 2:
@@ -289,7 +289,7 @@ func (y *yard) queueCommand(t *rapid.T) Command {
 	case 0:
 		return &RemoveQueue{Name: name}
 	case 1:
-		return &PauseQueue{Name: name, Paused: rapid.Bool().Draw(t, "paused")}
+		return &PauseQueue{Name: name, Paused: rapid.Bool().Draw(t, "paused"), Idle: rapid.Bool().Draw(t, "idle")}
 	default:
 		return &AddQueue{ID: job.ID{1}, Name: name, Config: job.QueueConfig{Limit: uint32(rapid.IntRange(0, 2).Draw(t, "limit"))}}
 	}

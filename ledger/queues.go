@@ -141,6 +141,8 @@ func (l *Ledger) pauseQueue(c *PauseQueue) Result {
 	switch {
 	case err != nil:
 		return Result{Err: err}
+	case c.Idle && q.counts[job.Active] > 0:
+		return Result{Err: fmt.Errorf("%d of its jobs are active: %w", q.counts[job.Active], job.ErrQueueNotEmpty)}
 	case q.paused && c.Paused:
 		return Result{Err: job.ErrQueuePaused}
 	case !q.paused && !c.Paused:

@@ -110,18 +110,29 @@ type Active struct {
 	Epoch       uint64 // of the authority that notified it
 	Started     time.Time
 	Losses      uint32
-	Cancelling  bool
-	Moved       bool // its worker brought it to Node: it cannot be begun there
+	Recalled    job.RecallReason // "": not
+	Moved       bool             // its worker brought it to Node: it cannot be begun there
 }
 
 func (r *record) activeView() Active {
 	a := Active{
 		Waiting: r.waiting(), Node: r.run.node, Incarnation: r.run.incarnation, Channel: r.run.channel,
 		Fence: r.run.fence, Epoch: r.run.epoch, Started: time.Unix(0, r.run.started),
-		Losses: uint32(r.losses), Cancelling: r.flags&cancelling != 0, Moved: r.flags&moved != 0,
+		Losses: uint32(r.losses), Recalled: r.recalled(), Moved: r.flags&moved != 0,
 	}
 	a.Attempt = r.attempt
 	return a
+}
+
+// recalled is why an active job is to stop; "" if it is not.
+func (r *record) recalled() job.RecallReason {
+	switch {
+	case r.flags&cancelling == 0:
+		return ""
+	case r.flags&queueGone != 0:
+		return job.RecallQueueGone
+	}
+	return job.RecallCancelled
 }
 
 // Active yields the notified dispatches, oldest first, until yield returns

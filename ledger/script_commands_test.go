@@ -17,8 +17,8 @@ import (
 //	place <job>#<n>@<node>/<incarnation>:<channel>…
 //	settle <job>#<n>=<done|again|back|loss|dead>[,at=t,why=reason,value=json,by=<node>/<incarnation>]…
 //	told events=n results=n dead=n message=<first>:<seq>
-//	add <queue> [limit=n]   drop|pause|resume <queue>
-//	cancel|remove|retry <job>   move <job>#<n>@<node>/<incarnation>:<channel>
+//	add <queue> [limit=n]   drop|pause|resume|pause-idle <queue>
+//	cancel|cancel-with-queue|remove|retry <job>   move <job>#<n>@<node>/<incarnation>:<channel>
 //	observe <event> <subject> <detail>
 //	notes <node>/<incarnation> <first> <worker>-<reason>|<worker>+<recovery>…
 //	pass                             an entry without a command
@@ -72,10 +72,10 @@ func (s *script) shortByName(verb string, words []string) Command {
 		return &AddQueue{ID: s.id("queue " + words[0]), Name: words[0], Config: config}
 	case "drop":
 		return &RemoveQueue{Name: words[0]}
-	case "pause", "resume":
-		return &PauseQueue{Name: words[0], Paused: verb == "pause"}
-	case "cancel":
-		return &CancelJob{Job: s.id(words[0]), Reason: "asked"}
+	case "pause", "resume", "pause-idle":
+		return &PauseQueue{Name: words[0], Paused: verb != "resume", Idle: verb == "pause-idle"}
+	case "cancel", "cancel-with-queue":
+		return &CancelJob{Job: s.id(words[0]), Reason: "asked", QueueGone: verb == "cancel-with-queue"}
 	case "remove":
 		return &RemoveJob{Job: s.id(words[0])}
 	case "retry":

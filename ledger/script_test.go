@@ -218,8 +218,8 @@ func (s *script) ask(words []string) {
 		}
 	case "active":
 		l.Active(func(a Active) bool {
-			fmt.Fprintf(&s.out, "%s#%d attempt %d on %s/%d by %s fence %d cancelling %t\n",
-				a.ID, a.N, a.Attempt, a.Node, a.Incarnation, a.Channel, a.Fence, a.Cancelling)
+			fmt.Fprintf(&s.out, "%s#%d attempt %d on %s/%d by %s fence %d recalled %q\n",
+				a.ID, a.N, a.Attempt, a.Node, a.Incarnation, a.Channel, a.Fence, a.Recalled)
 			return true
 		})
 	case "queues":

@@ -319,50 +319,54 @@ func (s *session) clearState(ctx context.Context, queue string, state job.State)
 	}
 }
 
-// active are some of a queue's active jobs, all if they are few.
-func (s *session) active(queue string) (active []job.View) {
-	s.n.raft.View(func(l *ledger.Ledger) { active = l.List(queue, job.Active, 0, 1000) })
-	return active
-}
-
-// Obliterate removes a queue with its jobs. Active ones need force: they are
-// cancelled, and the queue goes when they have ended. Without force nothing
-// happens to a queue that has some: the pause, which lets no more of them
-// begin, is taken back.
+// Obliterate removes a queue with its jobs. It is paused first, so that no more
+// of them begin; without force that is refused, and nothing has happened, if
+// some are active. By force those are recalled, and the queue goes when they
+// have ended.
 func (s *session) Obliterate(ctx context.Context, queue string, force bool) (removed int, err error) {
 	if err := s.usersQueue(ctx, queue); err != nil {
 		return 0, err
 	}
-	pause := s.PauseQueue(ctx, queue, true)
-	if pause != nil && !errors.Is(pause, job.ErrQueuePaused) {
-		return 0, pause
-	}
-	if n := len(s.active(queue)); n > 0 && !force {
-		err := fmt.Errorf("queue %q has %d active jobs or more: %w", queue, n, job.ErrQueueNotEmpty)
-		if pause == nil {
-			err = errors.Join(err, s.PauseQueue(ctx, queue, false))
-		}
+	_, err = s.do(ctx, &ledger.PauseQueue{Name: queue, Paused: true, Idle: !force})
+	if err != nil && !errors.Is(err, job.ErrQueuePaused) {
 		return 0, err
 	}
+	recalled := make(map[job.ID]bool)
 	for {
+		_, changed := s.n.raft.Applied()
 		n, err := s.Clear(ctx, queue, []job.State{job.Waiting, job.Delayed, job.Completed, job.Failed})
 		if removed += n; err != nil {
 			return removed, err
 		}
-		active := s.active(queue)
-		if len(active) == 0 {
+		left, err := s.recallActive(ctx, queue, recalled)
+		if err != nil {
+			return removed, err
+		}
+		if left == 0 {
 			return removed, s.RemoveQueue(ctx, queue)
 		}
-		for _, v := range active {
-			if _, err := s.Cancel(ctx, v.ID, "queue removed"); err != nil && !errors.Is(err, job.ErrJobEnded) && !errors.Is(err, job.ErrJobNotFound) {
-				return removed, err
-			}
-		}
-		_, changed := s.n.raft.Applied()
 		select {
 		case <-changed:
 		case <-ctx.Done():
 			return removed, ctx.Err()
 		}
 	}
+}
+
+// recallActive has a queue's active jobs stopped, each once, and tells whether
+// there are any.
+func (s *session) recallActive(ctx context.Context, queue string, recalled map[job.ID]bool) (left int, err error) {
+	var active []job.View
+	s.n.raft.View(func(l *ledger.Ledger) { active = l.List(queue, job.Active, 0, 1000) })
+	for _, v := range active {
+		if recalled[v.ID] {
+			continue
+		}
+		recalled[v.ID] = true
+		_, err := s.do(ctx, &ledger.CancelJob{Job: v.ID, Reason: "queue removed", QueueGone: true})
+		if err != nil && !errors.Is(err, job.ErrJobEnded) && !errors.Is(err, job.ErrJobNotFound) {
+			return 0, err
+		}
+	}
+	return len(active), nil
 }

@@ -13,17 +13,17 @@ type flight struct {
 	node        string
 	incarnation uint64
 	kind        job.Kind
-	assignment  job.Assignment // without its body
-	batch       uint64         // it went with last
-	sentAt      time.Time      // last; zero: not by this tenure
-	firstSent   time.Time      // again
-	recalledAt  time.Time      // last; zero: never
-	confirmed   bool           // the node said that it has it
-	cancelled   bool           // its node must stop it
-	ended       bool           // its end is on its way
-	former      string         // the node its worker came from; "": none, or it knows
-	formerTold  time.Time      // last
-	movedAt     time.Time      // zero: never
+	assignment  job.Assignment   // without its body
+	batch       uint64           // it went with last
+	sentAt      time.Time        // last; zero: not by this tenure
+	firstSent   time.Time        // again
+	recalledAt  time.Time        // last; zero: never
+	confirmed   bool             // the node said that it has it
+	recalled    job.RecallReason // why its node must stop it; "": it need not
+	ended       bool             // its end is on its way
+	former      string           // the node its worker came from; "": none, or it knows
+	formerTold  time.Time        // last
+	movedAt     time.Time        // zero: never
 }
 
 // Limits of a batch, so that it is one message.
@@ -171,7 +171,7 @@ func (m *mind) refused(n *node, f *flight, batch uint64) {
 func (m *mind) adoptFlight(a ledger.Active) *flight {
 	kind, key, worker := splitChannel(a.Channel, a.Queue)
 	f := &flight{
-		node: a.Node, incarnation: a.Incarnation, kind: kind, cancelled: a.Cancelling,
+		node: a.Node, incarnation: a.Incarnation, kind: kind, recalled: a.Recalled,
 		assignment: m.assignment(&a.Waiting, roomKey{kind, key}, worker, a.Fence),
 	}
 	if a.Moved {
@@ -203,12 +203,12 @@ func (m *mind) again(f *flight, n *node, now time.Time, out batches) {
 
 // recall asks the node that runs a job to stop it, until the dispatch ends
 // (see sweep).
-func (m *mind) recall(id job.ID) {
+func (m *mind) recall(id job.ID, why job.RecallReason) {
 	m.ledger().View(func(l *ledger.Ledger) {
 		if view, _, ok := l.Find(id); ok {
 			if f := m.flights[dispatchKey{id, view.Dispatches}]; f != nil {
-				f.cancelled = true
-				m.sendRecall(f, job.RecallCancelled, time.Now())
+				f.recalled = why
+				m.sendRecall(f, why, time.Now())
 			}
 		}
 	})

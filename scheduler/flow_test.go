@@ -340,12 +340,15 @@ func TestCancel_SurvivesTheTenure(t *testing.T) {
 		id := y.enqueue("mail", "", anyJob)
 		y.until("it runs", func() bool { return y.state(id) == job.Active })
 		n.look(func() { n.silent = true })
-		y.do(&ledger.CancelJob{Job: id, Reason: "no more"})
+		y.do(&ledger.CancelJob{Job: id, Reason: "no more", QueueGone: true})
 		if err := y.end(); err != nil {
 			t.Fatal(err)
 		}
-		n.look(func() { n.silent = false })
+		n.look(func() { n.silent, n.recalled = false, nil })
 		y.begin()
 		y.until("it has ended", func() bool { return y.state(id) == job.Failed })
+		if n.recalls(job.RecallQueueGone) == 0 || n.recalls(job.RecallCancelled) > 0 {
+			t.Errorf("recalls %+v", n.recalled)
+		}
 	})
 }

@@ -442,7 +442,11 @@ func (m *mind) follow(c ledger.Command, r ledger.Result, index uint64) {
 	}
 	switch c := c.(type) {
 	case *ledger.CancelJob:
-		m.recall(c.Job)
+		why := job.RecallCancelled
+		if c.QueueGone {
+			why = job.RecallQueueGone
+		}
+		m.recall(c.Job, why)
 	case *ledger.MoveDispatch:
 		m.moved(c, index)
 	}

@@ -111,8 +111,8 @@ func (m *mind) sweepFlight(k dispatchKey, f *flight, now time.Time, out batches)
 // remind tells a node again what it has not answered: an assignment, or that a
 // dispatch must stop, which only its outcome answers.
 func (m *mind) remind(k dispatchKey, f *flight, n *node, now time.Time, out batches) {
-	if f.cancelled && now.Sub(f.recalledAt) > resendAfter {
-		m.sendRecall(f, job.RecallCancelled, now)
+	if f.recalled != "" && now.Sub(f.recalledAt) > resendAfter {
+		m.sendRecall(f, f.recalled, now)
 	}
 	if f.confirmed || now.Sub(f.sentAt) <= resendAfter {
 		return
