@@ -11,8 +11,8 @@ import (
 	"yardmaster/job"
 )
 
-// formatVersion is the first number of an encoded ledger.
-// Format 1 had no stalled workers at its end, format 2 no guards and rulings.
+// formatVersion is the first number of an encoded ledger. It changes with
+// whatever another release could not read.
 const formatVersion = 3
 
 // Encode writes the whole state. Two ledgers that applied the same entries
@@ -166,8 +166,8 @@ func (e *encoder) gone(g *idRing) {
 func Decode(r io.Reader) (*Ledger, error) {
 	d := newDecoder(r)
 	format := d.uint()
-	if d.err == nil && (format < 1 || format > formatVersion) {
-		return nil, fmt.Errorf("ledger snapshot has format %d, this build reads 1 to %d", format, formatVersion)
+	if d.err == nil && format != formatVersion {
+		return nil, fmt.Errorf("ledger snapshot has format %d, this build reads %d: run the build that wrote it", format, formatVersion)
 	}
 	l := empty()
 	l.index, l.term, l.now = d.uint(), d.uint(), d.int()
@@ -189,12 +189,8 @@ func Decode(r io.Reader) (*Ledger, error) {
 	d.own(l)
 	d.gone(l.jobs.gone)
 	d.outbox(&l.outbox)
-	if format > 1 {
-		d.stalls(&l.stalls)
-	}
-	if format > 2 {
-		d.guards(l)
-	}
+	d.stalls(&l.stalls)
+	d.guards(l)
 	l.counts.Delivered, l.counts.Failed = delivered, failed
 	if d.err != nil {
 		return nil, fmt.Errorf("decode ledger: %w", d.err)

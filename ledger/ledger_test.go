@@ -222,9 +222,11 @@ func TestDecode_Refuses(t *testing.T) {
 			t.Fatalf("%d of %d bytes are taken for a ledger", n, len(whole))
 		}
 	}
-	whole[0] = 99
-	if _, err := Decode(bytes.NewReader(whole)); err == nil || !strings.Contains(err.Error(), "format 99") {
-		t.Errorf("another format: %v", err)
+	for _, format := range []byte{0, formatVersion - 1, formatVersion + 1} {
+		whole[0] = format
+		if _, err := Decode(bytes.NewReader(whole)); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("format %d,", format)) {
+			t.Errorf("another format: %v", err)
+		}
 	}
 }
 

@@ -1,7 +1,6 @@
 package ledger
 
 import (
-	"bytes"
 	"fmt"
 	"testing"
 	"time"
@@ -39,25 +38,4 @@ func TestStalls_AreBounded(t *testing.T) {
 		}
 		return true
 	})
-}
-
-// TestDecode_EarlierFormats: a snapshot from before there were stalled workers,
-// or guards, is read as one without any.
-func TestDecode_EarlierFormats(t *testing.T) {
-	want := busyEncoding(t)
-	for format, missing := range map[byte]int{
-		1: 4, // no stalled workers, no nodes heard
-		2: 2, // no keys, no rulings
-	} {
-		old := bytes.Clone(want[:len(want)-missing])
-		old[0] = format
-		l, err := Decode(bytes.NewReader(old))
-		if err != nil {
-			t.Fatal(err)
-		}
-		var got bytes.Buffer
-		if err := l.Encode(&got); err != nil || !bytes.Equal(got.Bytes(), want) {
-			t.Errorf("format %d is written as %d bytes, want %d (%v)", format, got.Len(), len(want), err)
-		}
-	}
 }
