@@ -43,6 +43,7 @@ func statusTable(w io.Writer, s *statusAnswer) {
 		or(s.Raft.State), or(s.Raft.Leader), s.Raft.Term, s.Raft.Applied, s.Raft.Last)
 	fmt.Fprintf(w, "backlog\t%d pending, %d notified, %d delivered, %d failed\n",
 		s.Backlog.Pending, s.Backlog.Notified, s.Backlog.Delivered, s.Backlog.Failed)
+	fmt.Fprintf(w, "guards\t%d keys held\n", s.HeldKeys)
 	fmt.Fprintf(w, "outbox\t%d bytes to tell; %d stale outcomes\n", s.OutboxBytes, s.StaleOutcomes)
 	fmt.Fprintf(w, "workers\t%d connections here, %d registered, %d subscriptions\n",
 		s.Workers.Connections, s.Workers.Registered, s.Workers.Subscriptions)

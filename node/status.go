@@ -32,6 +32,7 @@ type Status struct {
 	Authority     AuthorityStatus         `json:"authority"`
 	Lanes         []LaneStatus            `json:"lanes"`
 	Backlog       ledger.SnapshotBacklog  `json:"backlog"`
+	HeldKeys      int                     `json:"held_keys"` // of guards, at most ledger.MaxHeldKeys
 	OutboxBytes   int                     `json:"outbox_bytes"`
 	StaleOutcomes uint64                  `json:"stale_outcomes"`
 	Nodes         []scheduler.NodeStatus  `json:"nodes"` // as the authority hears them
@@ -118,7 +119,7 @@ func (n *Node) status(ctx context.Context) Status {
 	n.raft.View(func(l *ledger.Ledger) {
 		a := l.Authority()
 		s.Authority = AuthorityStatus{a.Owner, a.LeaseID, a.Epoch, a.Until, a.Expired}
-		s.OutboxBytes, s.StaleOutcomes = l.OutboxBytes(), l.Stale()
+		s.HeldKeys, s.OutboxBytes, s.StaleOutcomes = l.HeldKeys(), l.OutboxBytes(), l.Stale()
 		view := l.Snapshot(n.surroundings(l, look))
 		s.Backlog, s.Readiness.Readiness = view.Backlog, view.Readiness
 	})

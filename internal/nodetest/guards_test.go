@@ -98,10 +98,24 @@ func overhopUnique(t *testing.T, c *overhop.Client, key string) (a taken) {
 	}
 }
 
+// heldKeys is how many keys of guards the status shows.
+func heldKeys(t *testing.T, m *nodetest.Member) int {
+	t.Helper()
+	var status struct {
+		Held int `json:"held_keys"`
+	}
+	out, code := command(t, m, "status", "--json")
+	if err := json.Unmarshal([]byte(out), &status); code != 0 || err != nil {
+		t.Fatalf("status answers %s (exit code %d): %v", out, code, err)
+	}
+	return status.Held
+}
+
 // guards: the keys by every way in, to what becomes of the jobs.
 func guards(t *testing.T, y *nodetest.Yard) {
 	a, b, c := y.Members[0], y.Members[1], y.Members[2]
 	a.AddQueue(t, "guarded", 0)
+	before := heldKeys(t, a)
 	var first, second taken
 	const debounced = `{"params":{"i":%d},"debounce_key":"guarded","debounce_ms":%d}`
 	if err := a.Ask("yard.enqueue.guarded", fmt.Sprintf(debounced, 1, 3_600_000), &first); err != nil || first.Debounced {
@@ -142,4 +156,7 @@ func guards(t *testing.T, y *nodetest.Yard) {
 		t.Errorf("the command line answers %s (exit code %d), want %+v", out, code, last)
 	}
 	y.Eventually("all have run", func() error { return a.Holds("guarded", "completed", 3) })
+	if held := heldKeys(t, a) - before; held != 2 { // a rate limit's and a unique key
+		t.Errorf("%d more keys are held", held)
+	}
 }
