@@ -1,7 +1,7 @@
 package edge
 
 import (
-	"slices"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -13,80 +13,35 @@ import (
 func TestAckTooLate(t *testing.T) {
 	bubble(t, Config{}, func(r *rig) {
 		p, sid := r.worker(3)
-		q := r.quest(p, 1, nil)
-		p.refused(overhop.TBeat, held(q), overhop.CodeJobNotActive)
+		r.quest(p, 1, nil)
 		time.Sleep(5 * time.Second)
-		if got := text(p.expect(overhop.TCredits, "0")); got != `{"credits":0,"reason":"STALLED","sid":"`+sid+`"}` {
-			t.Errorf("CREDITS is %s", got)
-		}
+		p.expect(overhop.TCredits, "0")
 		if o := r.hands.one(t); o.Status != job.Lost || o.Started {
 			t.Errorf("outcome is %+v", o)
 		}
 		if got := r.hands.room("jobs", p.wid); got != 0 {
 			t.Errorf("room of a stalled worker is %d", got)
 		}
-		p.refused(overhop.TAck, held(q), overhop.CodeAckTimeout)
-		p.refused(overhop.TDone, held(q), overhop.CodeAckTimeout)
 		p.ask(overhop.TCredit, fields{"sid": strings.ToUpper(sid), "credits": 2}, overhop.TOK)
 		if got := r.hands.room("jobs", p.wid); got != 2 {
 			t.Errorf("room after CREDIT is %d, want 2", got)
 		}
-		time.Sleep(rememberLate + time.Second)
-		p.refused(overhop.TAck, held(q), overhop.CodeLeaseLost)
 	})
 }
 
-func TestLease(t *testing.T) {
+func TestLeaseIsOver(t *testing.T) {
 	bubble(t, Config{}, func(r *rig) {
 		p, _ := r.worker(3)
 		q := r.quest(p, 1, nil)
 		p.ask(overhop.TAck, held(q), overhop.TOK)
-		p.ask(overhop.TAck, held(q), overhop.TOK)
-		for i, say := range []func(){
-			func() { p.ask(overhop.TBeat, held(q), overhop.TOK) },
-			func() { p.ask(overhop.TProgress, heldAnd(q, fields{"percent": 50, "data": "half"}), overhop.TOK) },
-			func() {
-				if got := num(p.ask(overhop.TLog, heldAnd(q, fields{"lines": []any{"a", fields{"msg": "b", "level": "info"}}}), overhop.TOK).Get("accepted")); got != 2 {
-					t.Errorf("%d lines accepted", got)
-				}
-			},
-			func() {
-				got := p.ask(overhop.TBeat, fields{"jobs": []any{held(q), fields{"jid": someJob, "tok": make([]byte, 16)}}}, overhop.TOK)
-				var oks []bool
-				for a := range got.Get("jobs").Items() {
-					ok, _ := a.Get("ok").Bool()
-					oks = append(oks, ok)
-				}
-				if !slices.Equal(oks, []bool{true, false}) || !strings.Contains(text(got), `"code":"LEASE_LOST"`) {
-					t.Errorf("BEAT of two is %s", text(got))
-				}
-			},
-		} {
-			time.Sleep(5900 * time.Millisecond)
-			if got := r.hands.outcomes(); len(got) > 0 {
-				t.Fatalf("before sign of life %d: %+v", i, got)
-			}
-			say()
+		time.Sleep(5900 * time.Millisecond)
+		p.ask(overhop.TBeat, held(q), overhop.TOK)
+		time.Sleep(5900 * time.Millisecond)
+		if got := r.hands.outcomes(); len(got) > 0 {
+			t.Fatalf("while it lasts: %+v", got)
 		}
-		time.Sleep(6 * time.Second)
+		time.Sleep(100 * time.Millisecond)
 		if o := r.hands.one(t); o.Status != job.Lost || !o.Started {
-			t.Errorf("outcome is %+v", o)
-		}
-		if got := p.expect(overhop.TRecall, "0"); str(got.Get("reason")) != "LEASE_EXPIRED" || num(got.Get("grace_ms")) != 0 {
-			t.Errorf("RECALL is %s", text(got))
-		}
-	})
-}
-
-// A shorter lease may be asked for, and is kept to.
-func TestBeatShorter(t *testing.T) {
-	bubble(t, Config{}, func(r *rig) {
-		p, _ := r.worker(3)
-		q := r.quest(p, 1, nil)
-		p.ask(overhop.TAck, held(q), overhop.TOK)
-		p.ask(overhop.TBeat, heldAnd(q, fields{"extend_ms": 1000}), overhop.TOK)
-		time.Sleep(time.Second)
-		if o := r.hands.one(t); o.Status != job.Lost {
 			t.Errorf("outcome is %+v", o)
 		}
 	})
@@ -214,14 +169,9 @@ func TestDeadline(t *testing.T) {
 		bubble(t, Config{}, func(r *rig) {
 			p, _ := r.worker(3)
 			q := r.quest(p, 1, func(a *job.Assignment) { a.Timeout = 1500 * time.Millisecond })
-			if q.Get("deadline").IsNil() {
-				t.Error("QUEST has no deadline")
-			}
 			p.ask(overhop.TAck, held(q), overhop.TOK)
 			time.Sleep(1500 * time.Millisecond)
-			if got := p.expect(overhop.TRecall, "0"); str(got.Get("reason")) != "DEADLINE" || num(got.Get("grace_ms")) != 2000 {
-				t.Errorf("RECALL is %s", text(got))
-			}
+			p.expect(overhop.TRecall, "0")
 			want := "Job timed out after 1.5s."
 			if answers {
 				p.ask(overhop.TFail, heldAnd(q, fields{"error": fields{"message": "stopped", "type": "cancelled"}}), overhop.TOK)
@@ -249,41 +199,33 @@ func TestDeadlineBeforeAck(t *testing.T) {
 	})
 }
 
+// Every reason for a recall has its outcome, told once; what the worker reads
+// is in the conversations.
 func TestStop(t *testing.T) {
 	for why, status := range map[job.RecallReason]job.Status{
 		job.RecallCancelled: job.Cancelled, job.RecallQueueGone: job.Cancelled, job.RecallDeadline: job.TimedOut,
 		job.RecallShutdown: job.Interrupted, job.RecallLease: job.Lost, job.RecallSuperseded: 0,
 	} {
-		t.Run(string(why), func(t *testing.T) {
-			bubble(t, Config{}, func(r *rig) {
-				p, sid := r.worker(3)
-				for _, acked := range []bool{false, true} {
+		for _, acked := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, acknowledged %t", why, acked), func(t *testing.T) {
+				bubble(t, Config{}, func(r *rig) {
+					p, _ := r.worker(3)
 					q := r.quest(p, 1, nil)
 					if acked {
 						p.ask(overhop.TAck, held(q), overhop.TOK)
 					}
 					r.server.Stop(theJob, 1, why)
-					got := p.expect(overhop.TRecall, "0")
-					if str(got.Get("reason")) != string(why) || str(got.Get("jid")) != someJob {
-						t.Errorf("RECALL is %s", text(got))
-					}
-					if !acked && (why == job.RecallCancelled || why == job.RecallQueueGone || why == job.RecallSuperseded) {
-						if got := text(p.expect(overhop.TCredits, "0")); got != `{"credits":3,"reason":"RESTORED","sid":"`+sid+`"}` {
-							t.Errorf("CREDITS is %s", got)
-						}
-					}
+					r.server.Stop(job.ID{9}, 9, why) // unknown
 					time.Sleep(2 * time.Second)
-					outcomes := r.hands.outcomes()
-					if status == 0 && len(outcomes) == 0 {
-						continue
+					got := r.hands.outcomes()
+					if status == 0 && len(got) == 0 {
+						return
 					}
-					if len(outcomes) != 1 || outcomes[0].Status != status || outcomes[0].Started != acked {
-						t.Errorf("acknowledged %t: outcomes %+v, want status %s", acked, outcomes, status)
+					if len(got) != 1 || got[0].Status != status || got[0].Started != acked {
+						t.Errorf("outcomes %+v, want status %s", got, status)
 					}
-				}
-				r.server.Stop(job.ID{9}, 9, why)
-				p.quiet()
+				})
 			})
-		})
+		}
 	}
 }
