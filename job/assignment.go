@@ -25,8 +25,8 @@ type Assignment struct {
 	// Started is when the dispatch began, if its worker has brought it from
 	// another node: it can be gone on with then, not begun. Zero: it begins now.
 	Started time.Time
-	// Moved is the index of the entry that moved it where it is. 0: it is where
-	// it began, or an authority before this one moved it.
+	// Moved is the index of the entry that moved it where it is, or of one since;
+	// 0: it is where it began.
 	Moved uint64
 }
 

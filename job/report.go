@@ -77,8 +77,8 @@ type Recall struct {
 	N      uint32
 	Epoch  uint64
 	Reason RecallReason
-	// Moved is the index of the entry that moved the dispatch away, if that is
-	// the reason: whoever brought it back later goes on with it.
+	// Moved is the index of the entry that moved the dispatch away, or of one
+	// since, if that is the reason: whoever brought it back later goes on with it.
 	Moved uint64
 }
 

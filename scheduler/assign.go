@@ -21,7 +21,7 @@ type flight struct {
 	confirmed   bool             // the node said that it has it
 	recalled    job.RecallReason // why its node must stop it; "": it need not
 	ended       bool             // its end is on its way
-	former      string           // the node its worker came from; "": none, or it knows
+	former      []string         // nodes its worker may have come from, until they know
 	formerTold  time.Time        // last
 	movedAt     time.Time        // zero: never
 }
@@ -167,8 +167,8 @@ func (m *mind) refused(n *node, f *flight, batch uint64) {
 }
 
 // adoptFlight follows a dispatch that an earlier tenure notified. Its node
-// gets the assignment again as soon as it is heard of.
-func (m *mind) adoptFlight(a ledger.Active) *flight {
+// gets the assignment again as soon as it is heard of. index is the ledger's.
+func (m *mind) adoptFlight(a ledger.Active, index uint64) *flight {
 	kind, key, worker := splitChannel(a.Channel, a.Queue)
 	f := &flight{
 		node: a.Node, incarnation: a.Incarnation, kind: kind, recalled: a.Recalled,
@@ -178,6 +178,13 @@ func (m *mind) adoptFlight(a ledger.Active) *flight {
 		// Its worker may still be on the way to the node; an order to begin
 		// would have it run twice.
 		f.assignment.Started, f.movedAt = a.Started, m.began
+		// Nor is it known where from, and whether that node was told to let go.
+		f.assignment.Moved = index
+		for _, name := range m.cfg.Members {
+			if name != a.Node {
+				f.former = append(f.former, name)
+			}
+		}
 	}
 	return f
 }
@@ -230,9 +237,9 @@ func (m *mind) moved(c *ledger.MoveDispatch, index uint64) {
 	a := &f.assignment
 	now := time.Now()
 	if f.node != c.Node || f.incarnation != c.Incarnation {
-		f.movedAt, f.former, f.formerTold = now, "", time.Time{}
+		f.movedAt, f.former, f.formerTold = now, nil, time.Time{}
 		if f.node != c.Node {
-			f.former = f.node
+			f.former = []string{f.node}
 		}
 		f.node, f.incarnation, f.confirmed = c.Node, c.Incarnation, false
 		f.sentAt, f.firstSent, f.recalledAt = now, time.Time{}, time.Time{}
@@ -248,18 +255,19 @@ func (m *mind) moved(c *ledger.MoveDispatch, index uint64) {
 	a.Kind = f.kind
 }
 
-// letGo tells the node that a dispatch has left, for as long as it could
+// letGo tells the nodes that a dispatch may have left, for as long as one could
 // take itself for its holder. Nothing answers.
 func (m *mind) letGo(f *flight, now time.Time) {
 	switch {
-	case f.former == "" || now.Sub(f.formerTold) <= resendAfter:
+	case len(f.former) == 0 || now.Sub(f.formerTold) <= resendAfter:
 	case now.Sub(f.movedAt) > giveUpAfter:
-		f.former = ""
+		f.former = nil
 	default:
 		f.formerTold = now
 		a := &f.assignment
-		m.sched.fleet.Recall(f.former, job.Recall{
-			Job: a.Job, N: a.N, Epoch: m.epoch, Reason: job.RecallSuperseded, Moved: a.Moved,
-		})
+		r := job.Recall{Job: a.Job, N: a.N, Epoch: m.epoch, Reason: job.RecallSuperseded, Moved: a.Moved}
+		for _, name := range f.former {
+			m.sched.fleet.Recall(name, r)
+		}
 	}
 }

@@ -48,7 +48,7 @@ func (m *mind) adopt(l *ledger.Ledger) {
 		})
 	}
 	l.Active(func(a ledger.Active) bool {
-		m.flights[dispatchKey{a.ID, a.N}] = m.adoptFlight(a)
+		m.flights[dispatchKey{a.ID, a.N}] = m.adoptFlight(a, l.Index())
 		return true
 	})
 	m.dirty = true

@@ -207,11 +207,16 @@ func TestMoved_FormerNodesAnswerIsNotHeard(t *testing.T) {
 func TestMoved_IsNotBegunByTheNextAuthority(t *testing.T) {
 	inMove(t, func(y *yard, n1, n2 *fakeNode, a job.Assignment) {
 		n2.offer(job.Overhop, "mail", "w2", 4)
+		n1.look(func() { n1.silent = true }) // so that it hears nothing of the move
 		y.move(a)
 		y.end()
+		n1.look(func() { n1.silent, n1.recalled = false, nil })
 		sent := len(y.fleet.orders())
 		y.begin()
 		y.pass(3 * time.Second)
+		if n1.recalls(job.RecallSuperseded) == 0 || n1.recalled[0].Moved == 0 || n2.recalls(job.RecallSuperseded) != 0 {
+			t.Errorf("told to let go: n1 %+v, n2 %+v", n1.recalled, n2.recalled)
+		}
 		orders := y.fleet.orders()[sent:]
 		if len(orders) < 2 {
 			t.Errorf("n2 was asked %d times whether it has the dispatch", len(orders))
