@@ -21,7 +21,7 @@
 //
 // A worker may take its dispatch along to another node. It is in hand there
 // from [Agent.Adopt] on, and let go here, without an outcome, when the authority
-// recalls it as superseded.
+// recalls it as superseded by a later move than the one that brought it here.
 //
 // What targets notice of their workers, that one has stalled and that it has
 // recovered, is kept and repeated like outcomes, and numbered, because unlike
