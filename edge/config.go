@@ -3,6 +3,7 @@ package edge
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
 	"strconv"
@@ -180,6 +181,14 @@ type LimitsConfig struct {
 	// Awaits is the most ends of jobs one connection may wait for at once, 1
 	// to 10000. Default 64.
 	Awaits int `toml:"max_awaits_per_connection"`
+	// FrameMemory is how much all frames of more than 64 KiB that have come and
+	// are not answered may take together, in bytes, Wire.MaxEnvelope to
+	// 2147483647. Who needs more waits. Default 268435456.
+	FrameMemory int `toml:"max_frame_memory_bytes"`
+	// ReadTimeout is how long a client may take to finish a frame that it has
+	// begun, 1s to 5m, beside a second for each 256 KiB of it; then it is cut
+	// off. Default 30s.
+	ReadTimeout time.Duration `toml:"read_timeout"`
 	// WriteTimeout is how long a client may take to read what was written for
 	// it before it is cut off, 100ms to 5m. Default 10s.
 	WriteTimeout time.Duration `toml:"write_timeout"`
@@ -215,6 +224,8 @@ func (c Config) WithDefaults() Config {
 	byDefault(&c.Limits.PerAddress, 10_000)
 	byDefault(&c.Limits.Subscriptions, 1024)
 	byDefault(&c.Limits.Awaits, 64)
+	byDefault(&c.Limits.FrameMemory, 256<<20)
+	byDefault(&c.Limits.ReadTimeout, 30*time.Second)
 	byDefault(&c.Limits.WriteTimeout, 10*time.Second)
 	byDefault(&c.Limits.RequestTimeout, 5*time.Second)
 	return c
@@ -246,6 +257,7 @@ func (c Config) Validate() error {
 		{"limits.max_connections_per_address", c.Limits.PerAddress, 1, 1_000_000},
 		{"limits.max_subscriptions_per_worker", c.Limits.Subscriptions, 1, 100_000},
 		{"limits.max_awaits_per_connection", c.Limits.Awaits, 1, 10_000},
+		{"limits.max_frame_memory_bytes", c.Limits.FrameMemory, c.Wire.MaxEnvelope, math.MaxInt32},
 	} {
 		if f.value < f.min || f.value > f.max {
 			return fmt.Errorf("%s is %d; must be %d to %d", f.key, f.value, f.min, f.max)
@@ -268,6 +280,7 @@ func (c Config) validateDurations() error {
 		{"delivery.recall_grace", c.Delivery.RecallGrace, -1, time.Minute},
 		{"delivery.settle_wait", c.Delivery.SettleWait, time.Second, time.Minute},
 		{"delivery.drain_grace", c.Delivery.DrainGrace, time.Second, time.Hour},
+		{"limits.read_timeout", c.Limits.ReadTimeout, time.Second, 5 * time.Minute},
 		{"limits.write_timeout", c.Limits.WriteTimeout, 100 * time.Millisecond, 5 * time.Minute},
 		{"limits.request_timeout", c.Limits.RequestTimeout, time.Second, time.Minute},
 	} {

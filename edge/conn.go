@@ -23,13 +23,16 @@ type conn struct {
 	cancel context.CancelFunc
 	out    *outbox
 	awaits sync.WaitGroup
-	read   atomic.Bool // the read loop has ended
+	mute   chan struct{} // closed once nothing is written any more
+	read   atomic.Bool   // the read loop has ended
 
 	// The read loop's own.
 	in      *frame.Reader
 	yard    Session
 	scratch []byte // an answer's payload while it is built
 	parting bool   // said GOODBYE and waits for nothing
+	large   int    // what the frame in hand takes of Server.frames, in bytes
+	hurried bool   // a frame has begun, and its time runs
 
 	order   sync.Mutex // guards session
 	session *overhop.Session
@@ -53,8 +56,10 @@ func (s *Server) newConn(ctx context.Context, nc net.Conn) *conn {
 	c := &conn{
 		s: s, nc: nc, host: hostOf(nc.RemoteAddr()),
 		in:      frame.NewReader(nc, s.cfg.Wire.MaxEnvelope),
+		mute:    make(chan struct{}),
 		session: overhop.NewSession(s.cfg.Wire.Session.lifetimes(), time.Now()),
 	}
+	c.in.SetGate(c)
 	c.session.RequireToken(string(s.cfg.Server.Token))
 	c.out = newOutbox(func() { s.setStuffed(c, false) })
 	c.ctx, c.cancel = context.WithCancel(ctx)
@@ -75,6 +80,7 @@ func hostOf(a net.Addr) string {
 func (c *conn) run() {
 	var writer sync.WaitGroup
 	writer.Go(func() {
+		defer close(c.mute)
 		written := c.out.run(c.nc, c.s.cfg.Limits.WriteTimeout)
 		if !written || !c.read.Load() {
 			c.cut() // nothing can be answered any more
@@ -84,6 +90,7 @@ func (c *conn) run() {
 	if err == nil {
 		err = c.readLoop()
 	}
+	c.dropFrame()
 	c.read.Store(true)
 	c.out.finish()
 	c.cancel()
@@ -101,17 +108,15 @@ var errRefused = errors.New("client broke the protocol")
 // rules. Bytes that make no sense end it without an answer.
 func (c *conn) readLoop() error {
 	c.in.SetLimit(overhop.MinFrameLimit) // a stranger may cost no more
-	idle := c.s.cfg.Limits.IdleTimeout
 	for {
 		if !c.in.Ready() {
 			c.out.kick() // nothing more to add to what is written at once
-			if idle > 0 && c.wid != "" {
-				c.nc.SetReadDeadline(time.Now().Add(idle))
-			}
+			c.rest()
 		}
 		payload, err := c.in.Next()
 		if err != nil {
 			c.foreign(err)
+			c.dawdled(err)
 			return err
 		}
 		e, err := overhop.ParseEnvelope(payload)
@@ -124,6 +129,7 @@ func (c *conn) readLoop() error {
 		if err := c.step(e); err != nil {
 			return err
 		}
+		c.dropFrame()
 	}
 }
 

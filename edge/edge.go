@@ -26,6 +26,7 @@ type Server struct {
 	tokens  tokens
 	offers  offerDesk
 	timers  timers
+	frames  budget
 	tls     *tls.Config // nil: none is spoken
 
 	mu         sync.Mutex
@@ -40,7 +41,7 @@ type Server struct {
 	loops      sync.WaitGroup     // one per connection
 
 	// What a flood would fill the log with.
-	surplus, refusals, foreigners, shortages seldom
+	surplus, refusals, foreigners, shortages, dawdlers seldom
 }
 
 // New makes a server. The error says which key of cfg, whose defaults are filled
@@ -55,6 +56,7 @@ func New(cfg Config, yard Yard, hands Hands, log *slog.Logger) (*Server, error) 
 		conns: make(map[*conn]struct{}), addresses: make(map[string]int), anonymous: make(map[*conn]struct{}),
 		workers: make(map[string]*conn), dispatches: make(map[ref]*dispatch),
 	}
+	s.frames.free = cfg.Limits.FrameMemory
 	s.tokens.secret = yard.Secret
 	s.timers.wake = make(chan struct{}, 1)
 	if cfg.Server.secured() {

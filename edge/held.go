@@ -345,8 +345,9 @@ func lossyJSON(r overhop.Raw) json.RawMessage {
 // knows whether it is the first.
 func (c *conn) end(rid string, h overhop.Held, credits uint32, outcome func(*dispatch) job.Outcome) {
 	s := c.s
-	slot := c.out.reserve()
+	slot, drop := c.out.reserve(), c.carry()
 	answer := func(settled job.Settled, err error) {
+		drop()
 		c.out.fill(slot, func(b []byte) []byte { return appendSettled(b, rid, settled, err) })
 	}
 	r, err := c.claim(h)

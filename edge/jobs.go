@@ -66,8 +66,9 @@ func (c *conn) startEnqueue(e overhop.Envelope) error {
 	if err != nil {
 		return err
 	}
-	slot := c.out.reserve()
+	slot, drop := c.out.reserve(), c.carry()
 	answer := func(id job.ID, err error) {
+		drop()
 		c.out.fill(slot, func(b []byte) []byte {
 			if err != nil {
 				code, message, details := refusal(err)

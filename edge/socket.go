@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"syscall"
 	"time"
 
@@ -59,6 +60,16 @@ func (c *conn) foreign(err error) {
 	var size *frame.TooLargeError
 	if errors.As(err, &size) && size.Size>>16 == handshake<<8|version {
 		c.misfit("it speaks TLS, and this port does not; see [server.tls]")
+	}
+}
+
+// dawdled tells in the log of a client that did not finish what it had begun.
+func (c *conn) dawdled(err error) {
+	if !c.hurried || !errors.Is(err, os.ErrDeadlineExceeded) {
+		return
+	}
+	if n, say := c.s.dawdlers.again(time.Now()); say {
+		c.s.log.Info("edge ends a client that does not finish a frame", "from", c.host, "times", n)
 	}
 }
 

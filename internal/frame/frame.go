@@ -36,11 +36,26 @@ func (e *TooLargeError) Error() string {
 	return fmt.Sprintf("frame of %d bytes is larger than the limit of %d", e.Size, e.Limit)
 }
 
+// FreeBytes is the most payload that a [Gate] is not asked for.
+const FreeBytes = 64 << 10
+
+// Gate hears of frames while they come, and has the say about large ones.
+type Gate interface {
+	// Begun says that the length of a frame is here, size, and its payload is not
+	// yet.
+	Begun(size int)
+	// Hold is asked for leave to hold a frame of size bytes of payload, more than
+	// FreeBytes, once FreeBytes of it have come. It may wait; its error ends the
+	// stream.
+	Hold(size int) error
+}
+
 // Reader cuts frames off a stream. It is used by one goroutine at a time and
 // cannot go on after an error.
 type Reader struct {
 	r     io.Reader
 	limit int
+	gate  Gate // nil: none
 	buf   []byte
 	// The bytes received and not yet handed out are buf[at:end].
 	at, end int
@@ -52,6 +67,9 @@ func NewReader(r io.Reader, limit int) *Reader { return &Reader{r: r, limit: lim
 
 // SetLimit changes the limit from the next frame on.
 func (r *Reader) SetLimit(limit int) { r.limit = limit }
+
+// SetGate has g hear of the frames that come from now on.
+func (r *Reader) SetGate(g Gate) { r.gate = g }
 
 // Next returns the next frame's payload, valid until the next call. The error
 // is io.EOF if the stream ended between two frames, io.ErrUnexpectedEOF if it
@@ -68,12 +86,30 @@ func (r *Reader) Next() ([]byte, error) {
 		return nil, &TooLargeError{Size: int(size), Limit: r.limit}
 	}
 	whole := HeaderLen + int(size)
+	if err := r.pass(int(size)); err != nil {
+		return nil, err
+	}
 	if err := r.need(whole); err != nil {
 		return nil, err
 	}
 	payload := r.buf[r.at+HeaderLen : r.at+whole : r.at+whole]
 	r.at += whole
 	return payload, nil
+}
+
+// pass takes a frame whose length is here past the gate.
+func (r *Reader) pass(size int) error {
+	if r.gate == nil || size <= FreeBytes && r.end-r.at >= HeaderLen+size {
+		return nil
+	}
+	r.gate.Begun(size)
+	if size <= FreeBytes {
+		return nil
+	}
+	if err := r.need(HeaderLen + FreeBytes); err != nil {
+		return err
+	}
+	return r.gate.Hold(size)
 }
 
 // Ready tells that a whole frame, or the reason to refuse it, is here already:
