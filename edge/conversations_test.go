@@ -128,6 +128,8 @@ func (r *rig) do(y *workingYard, words []string) error {
 		y.set(func() { y.fails = errBroken })
 	case "unavailable":
 		y.set(func() { y.fails = &job.UnavailableError{Reason: "no authority", RetryAfter: 2 * time.Second} })
+	case "takes-no-more-queues":
+		y.set(func() { y.most = len(y.queues) })
 	case "works":
 		y.set(func() { y.fails = nil })
 	case "forgets-its-key":

@@ -323,6 +323,7 @@ var refusals = [...]struct {
 }{
 	{job.ErrQueueNotFound, overhop.CodeQueueNotFound},
 	{job.ErrQueueExists, overhop.CodeDuplicateQueue},
+	{job.ErrTooManyQueues, overhop.CodeQueuePool},
 	{job.ErrQueueNotEmpty, overhop.CodeQueueNotEmpty},
 	{job.ErrQueuePaused, overhop.CodeQueuePaused},
 	{job.ErrQueueRunning, overhop.CodeQueueRunning},

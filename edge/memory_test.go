@@ -133,6 +133,7 @@ type memoryYard struct {
 	hold    []func()          // answers to ENQUEUEs, while holding
 	holding bool
 	fails   error // given by every read
+	most    int   // queues there may be; 0: any number
 	ended   map[job.ID]chan struct{}
 	resume  func(id job.ID, n uint32, worker string) (job.Assignment, error)
 }
@@ -186,6 +187,9 @@ func (y *memoryYard) AddQueue(_ context.Context, name string, cfg job.QueueConfi
 	defer y.mu.Unlock()
 	if _, ok := y.queues[name]; ok {
 		return job.ID{}, job.ErrQueueExists
+	}
+	if y.most > 0 && len(y.queues) >= y.most {
+		return job.ID{}, job.ErrTooManyQueues
 	}
 	id := job.ID(uuid.New())
 	y.queues[name] = job.Queue{ID: id, Name: name, Config: cfg}

@@ -12,6 +12,7 @@ import (
 var (
 	ErrQueueNotFound = errors.New("queue does not exist")
 	ErrQueueExists   = errors.New("queue exists already")
+	ErrTooManyQueues = errors.New("the yard has as many queues as it may; remove one first")
 	ErrQueueNotEmpty = errors.New("queue still holds jobs that have not ended")
 	ErrQueuePaused   = errors.New("queue is paused already")
 	ErrQueueRunning  = errors.New("queue is not paused")

@@ -145,7 +145,7 @@ func (l *Ledger) queueFor(j *job.Job, create bool) (*queue, error) {
 	case !create:
 		return nil, ErrQueueUnknown
 	case l.queues.byName.Len() >= MaxQueues:
-		return nil, ErrTooManyQueues
+		return nil, errQueuesFull
 	}
 	if err := job.ValidQueue(j.Queue); err != nil {
 		return nil, err

@@ -22,10 +22,8 @@ type queue struct {
 	lists  [6]*btree.BTreeG[timeItem] // delayed, completed, failed jobs by acceptance
 }
 
-// Errors about queues.
-var (
-	ErrTooManyQueues = fmt.Errorf("the yard has %d queues, its most; remove one first", MaxQueues)
-)
+// errQueuesFull refuses one queue more than MaxQueues.
+var errQueuesFull = fmt.Errorf("%d queues: %w", MaxQueues, job.ErrTooManyQueues)
 
 type queues struct {
 	byName btree.Map[string, *queue]
@@ -109,7 +107,7 @@ func (l *Ledger) addQueue(c *AddQueue) Result {
 		return Result{Err: job.ErrQueueExists}
 	}
 	if l.queues.byName.Len() >= MaxQueues {
-		return Result{Err: ErrTooManyQueues}
+		return Result{Err: errQueuesFull}
 	}
 	l.queues.add(c.Name, c.ID, c.Config)
 	return Result{}

@@ -45,8 +45,8 @@ type done struct {
 // refusals are the errors that keep their identity between nodes.
 var refusals = map[string]error{
 	"queue_not_found": job.ErrQueueNotFound, "queue_exists": job.ErrQueueExists,
-	"queue_not_empty": job.ErrQueueNotEmpty, "queue_paused": job.ErrQueuePaused,
-	"queue_running": job.ErrQueueRunning, "system_queue": job.ErrSystemQueue,
+	"too_many_queues": job.ErrTooManyQueues, "queue_not_empty": job.ErrQueueNotEmpty,
+	"queue_paused": job.ErrQueuePaused, "queue_running": job.ErrQueueRunning, "system_queue": job.ErrSystemQueue,
 	"job_not_found": job.ErrJobNotFound, "not_removable": job.ErrNotRemovable,
 	"malformed": job.ErrMalformed, "not_failed": job.ErrNotFailed, "not_active": job.ErrNotActive, "job_ended": job.ErrJobEnded, "lease_lost": job.ErrLeaseLost,
 }

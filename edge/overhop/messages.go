@@ -55,6 +55,7 @@ const (
 	CodeQueueRunning        Code = "QUEUE_ALREADY_RUNNING"
 	CodeDuplicateQueue      Code = "DUPLICATE_QUEUE"
 	CodeInvalidQueueName    Code = "INVALID_QUEUE_NAME"
+	CodeQueuePool           Code = "QUEUE_POOL_ERROR"
 	CodeQueuePersistence    Code = "QUEUE_PERSISTENCE_ERROR"
 	CodeDuplicateSub        Code = "DUPLICATE_SUBSCRIPTION"
 	CodeSubNotFound         Code = "SUBSCRIPTION_NOT_FOUND"
