@@ -311,8 +311,12 @@ type Jobs interface {
 	// refuses a queue that does not exist and then one of the yard's own. An
 	// empty key means that the yard mints one.
 	Enqueue(ctx context.Context, queue string, spec job.Spec, key string, then func(job.ID, error))
+	// Job shows a job with its body and its result, which may have to be read
+	// from disks; Look without them, from memory.
 	Job(ctx context.Context, id job.ID) (job.View, bool, error)
-	// Await waits until the job has ended, or ctx has.
+	Look(ctx context.Context, id job.ID) (job.View, bool, error)
+	// Await waits until the job has ended, or ctx has. What it shows has a
+	// result and no body.
 	Await(ctx context.Context, id job.ID) (job.View, error)
 	// List gives page (from 1) of a queue's jobs in a state, oldest first.
 	List(ctx context.Context, queue string, state job.State, page, size int) ([]job.View, error)

@@ -104,3 +104,40 @@ func TestInterventionsRefused(t *testing.T) {
 		}
 	})
 }
+
+// What does not show a job's body does not have it read.
+func TestLooksReadNoBodies(t *testing.T) {
+	bubble(t, Config{}, func(r *rig) {
+		p := r.register(true)
+		enqueue := func() fields {
+			return fields{"jid": p.ask(overhop.TEnqueue, fields{"q": "jobs"}, overhop.TOK).Get("jid")}
+		}
+		read := func(of string, want int) {
+			r.yard.mu.Lock()
+			defer r.yard.mu.Unlock()
+			if r.yard.bodies != want {
+				t.Errorf("%s: %d bodies were read, want %d", of, r.yard.bodies, want)
+			}
+			r.yard.bodies = 0
+		}
+		jid := enqueue()
+		p.ask(overhop.TJob, jid, overhop.TOK)
+		read("JOB", 1)
+		p.refused(overhop.TRetryJob, jid, overhop.CodeJobNotActive)
+		p.ask(overhop.TCancel, jid, overhop.TOK)
+		p.ask(overhop.TAwait, fields{"jid": jid["jid"], "timeout_ms": 60_000}, overhop.TOK)
+		read("RETRYJOB, CANCEL, AWAIT", 0)
+		r.yard.finish(r.yard.only(), `1`)
+		if got := p.expect(overhop.TJobEnd, overhop.PushRID); num(got.Get("result")) != 1 {
+			t.Errorf("the end has no result: %s", text(got))
+		}
+		p.refused(overhop.TCancel, jid, "JOB_ALREADY_TERMINAL")
+		read("JOBEND, CANCEL of an ended job", 0)
+		if got := p.ask(overhop.TAwait, fields{"jid": jid["jid"], "timeout_ms": 0}, overhop.TOK); num(got.Get("result")) != 1 {
+			t.Errorf("AWAIT of an ended job shows no result: %s", text(got))
+		}
+		read("AWAIT of an ended job", 1)
+		p.ask(overhop.TRmJob, jid, overhop.TOK)
+		read("RMJOB", 0)
+	})
+}

@@ -39,13 +39,16 @@ func parseJID(text []byte) (queue []byte, id job.ID, err error) {
 	return queue, id, nil
 }
 
-// find reads the job that p's jid names; not found is not an error.
-func (c *conn) find(ctx context.Context, name string) (v job.View, found bool, err error) {
+// showing is [Jobs].Job or [Jobs].Look.
+type showing func(ctx context.Context, id job.ID) (job.View, bool, error)
+
+// find shows the job that a jid names; not found is not an error.
+func (c *conn) find(ctx context.Context, name string, show showing) (v job.View, found bool, err error) {
 	queue, id, err := parseJID([]byte(name))
 	if err != nil {
 		return v, false, err
 	}
-	v, found, err = c.yard.Job(ctx, id)
+	v, found, err = show(ctx, id)
 	if err != nil || !found || v.Queue != string(queue) || jid(v.Queue, v.ID) != name {
 		return v, false, err
 	}
@@ -53,8 +56,8 @@ func (c *conn) find(ctx context.Context, name string) (v job.View, found bool, e
 }
 
 // must is find for requests that need the job.
-func (c *conn) must(ctx context.Context, name string) (job.View, error) {
-	v, found, err := c.find(ctx, name)
+func (c *conn) must(ctx context.Context, name string, show showing) (job.View, error) {
+	v, found, err := c.find(ctx, name, show)
 	if err == nil && !found {
 		err = job.ErrJobNotFound
 	}
@@ -168,20 +171,20 @@ func (c *conn) handleJob(ctx context.Context, p overhop.Raw) (overhop.Raw, error
 	if err != nil {
 		return nil, err
 	}
-	v, found, err := c.find(ctx, name)
+	v, found, err := c.find(ctx, name, c.yard.Job)
 	if err != nil || !found {
 		return nil, err
 	}
 	return overhop.AppendValue(nil, c.s.record(&v)), nil
 }
 
-// named finds the job that a request names and nothing else.
+// named looks at the job that a request names and nothing else.
 func (c *conn) named(ctx context.Context, p overhop.Raw) (job.View, error) {
 	name, err := overhop.ParseJobRef(p)
 	if err != nil {
 		return job.View{}, err
 	}
-	return c.must(ctx, name)
+	return c.must(ctx, name, c.yard.Look)
 }
 
 func (c *conn) handleRmJob(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
@@ -237,13 +240,13 @@ func (c *conn) handleCancel(ctx context.Context, p overhop.Raw) (overhop.Raw, er
 	if err != nil {
 		return nil, err
 	}
-	v, err := c.must(ctx, name)
+	v, err := c.must(ctx, name, c.yard.Look)
 	if err != nil {
 		return nil, err
 	}
 	state, err := c.yard.Cancel(ctx, v.ID, reason)
 	if errors.Is(err, job.ErrJobEnded) {
-		if v, found, _ := c.find(ctx, name); found && v.State.Ended() {
+		if v, found, _ := c.find(ctx, name, c.yard.Look); found && v.State.Ended() {
 			err = &detailedError{err, overhop.Fields{"status": v.State.String()}}
 		}
 	}
@@ -336,11 +339,14 @@ func (c *conn) handleAwait(ctx context.Context, p overhop.Raw) (overhop.Raw, err
 	if err != nil {
 		return nil, err
 	}
-	v, err := c.must(ctx, name)
+	v, err := c.must(ctx, name, c.yard.Look)
 	if err != nil {
 		return nil, err
 	}
 	if v.State.Ended() {
+		if v, err = c.must(ctx, name, c.yard.Job); err != nil {
+			return nil, err
+		}
 		return overhop.AppendValue(nil, c.s.record(&v)), nil
 	}
 	if wait > 0 {

@@ -134,6 +134,7 @@ type memoryYard struct {
 	holding bool
 	fails   error // given by every read
 	most    int   // queues there may be; 0: any number
+	bodies  int   // jobs shown with their bodies
 	ended   map[job.ID]chan struct{}
 	resume  func(id job.ID, n uint32, worker string) (job.Assignment, error)
 }
@@ -256,7 +257,16 @@ func (y *memoryYard) Enqueue(_ context.Context, queue string, spec job.Spec, key
 func (y *memoryYard) Job(_ context.Context, id job.ID) (job.View, bool, error) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
+	y.bodies++
 	v, ok := y.jobs[id]
+	return v, ok, y.fails
+}
+
+func (y *memoryYard) Look(_ context.Context, id job.ID) (job.View, bool, error) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	v, ok := y.jobs[id]
+	v.Spec, v.Result = nil, job.Value{}
 	return v, ok, y.fails
 }
 
@@ -266,8 +276,11 @@ func (y *memoryYard) Await(ctx context.Context, id job.ID) (job.View, error) {
 	y.mu.Unlock()
 	select {
 	case <-ended:
-		v, _, err := y.Job(ctx, id)
-		return v, err
+		y.mu.Lock()
+		defer y.mu.Unlock()
+		v := y.jobs[id]
+		v.Spec = nil
+		return v, y.fails
 	case <-ctx.Done():
 		return job.View{}, ctx.Err()
 	}

@@ -205,10 +205,14 @@ func (n *Node) handleJobWait(ctx context.Context, r *cluster.Request) (any, erro
 	if err != nil {
 		return nil, err
 	}
-	view, err := n.viewer.await(ctx, id)
+	err = n.viewer.await(ctx, id)
 	if errors.Is(err, context.DeadlineExceeded) {
 		return nil, &cluster.APIError{Code: "408", Text: fmt.Sprintf("job %s has not ended within %s", id, wait)}
 	}
+	if err != nil {
+		return nil, err
+	}
+	view, err := n.viewer.show(ctx, id)
 	if err != nil {
 		return nil, err
 	}

@@ -167,7 +167,7 @@ func (n *Node) build() (err error) {
 	n.commander = &commander{node: cfg.Node.Name, raft: n.raft, mind: n.mind, fleet: n.fleet}
 	n.rulings = newRulings(n.raft, cfg.Limits.RequestTimeout)
 	n.door = newDoor(n.messages, n.raft.View, n.commander.current, *cfg.Scheduler.CreateQueues, n.notices.add, n.rulings)
-	n.viewer = &viewer{raft: n.raft, messages: n.messages, current: n.commander.current}
+	n.viewer = &viewer{raft: n.raft, messages: n.messages, load: n.messages.Load, current: n.commander.current}
 	n.hands = agent.New(agent.Config{
 		Node: cfg.Node.Name, Incarnation: n.id.Incarnation, Runners: cfg.RRQ.Names(), Lanes: n.messages.Led, Edge: n.advertised(),
 	}, bus{n.fleet, n.messages, n.watch}, n.log)

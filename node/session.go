@@ -218,16 +218,26 @@ func (s *session) usersQueue(ctx context.Context, name string) error {
 	return nil
 }
 
+// Job shows a job with its body and its result.
 func (s *session) Job(ctx context.Context, id job.ID) (job.View, bool, error) {
+	return s.find(ctx, id, s.n.viewer.show)
+}
+
+// Look costs nothing but memory.
+func (s *session) Look(ctx context.Context, id job.ID) (job.View, bool, error) {
+	return s.find(ctx, id, s.n.viewer.look)
+}
+
+func (s *session) find(ctx context.Context, id job.ID, show func(context.Context, job.ID) (job.View, error)) (job.View, bool, error) {
 	if err := s.settle(ctx); err != nil {
 		return job.View{}, false, err
 	}
-	v, err := s.n.viewer.show(ctx, id)
+	v, err := show(ctx, id)
 	if errors.Is(err, job.ErrJobNotFound) {
 		if err := s.n.viewer.catchUp(ctx); err != nil {
 			return job.View{}, false, err
 		}
-		v, err = s.n.viewer.show(ctx, id)
+		v, err = show(ctx, id)
 	}
 	if errors.Is(err, job.ErrJobNotFound) {
 		return job.View{}, false, nil
@@ -235,12 +245,15 @@ func (s *session) Job(ctx context.Context, id job.ID) (job.View, bool, error) {
 	return v, err == nil, err
 }
 
-// Await waits until a job has ended.
+// Await waits until a job has ended, and tells how.
 func (s *session) Await(ctx context.Context, id job.ID) (job.View, error) {
 	if err := s.settle(ctx); err != nil {
 		return job.View{}, err
 	}
-	return s.n.viewer.await(ctx, id)
+	if err := s.n.viewer.await(ctx, id); err != nil {
+		return job.View{}, err
+	}
+	return s.n.viewer.end(ctx, id)
 }
 
 func (s *session) List(ctx context.Context, queue string, state job.State, page, size int) ([]job.View, error) {

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -23,5 +24,46 @@ func TestInWorkersWords(t *testing.T) {
 	other := errors.New("disk")
 	if err := inWorkersWords(other); err != other || inWorkersWords(nil) != nil {
 		t.Errorf("another error is %v", err)
+	}
+}
+
+// Only who shows a job's body reads it from its lane.
+func TestSession_LooksReadNoBodies(t *testing.T) {
+	n := alone(t, nil)
+	loads := 0
+	load := n.viewer.load
+	n.viewer.load = func(ctx context.Context, at job.Position) ([]byte, error) {
+		loads++
+		return load(ctx, at)
+	}
+	ctx, s := t.Context(), yard{n}.Session()
+	if _, err := s.AddQueue(ctx, "looks", job.QueueConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	made := make(chan job.ID, 1)
+	s.Enqueue(ctx, "looks", job.Spec{Params: []byte(`{"n":1}`)}, "", func(id job.ID, err error) {
+		if err != nil {
+			t.Error(err)
+		}
+		made <- id
+	})
+	id := <-made
+	if v, found, err := s.Look(ctx, id); err != nil || !found || v.Queue != "looks" || v.Spec != nil {
+		t.Fatalf("Look: %+v, %t, %v", v, found, err)
+	}
+	if _, found, err := s.Look(ctx, job.ID{1}); found || err != nil {
+		t.Errorf("Look at no job: %t, %v", found, err)
+	}
+	if _, err := s.Cancel(ctx, id, "done with"); err != nil {
+		t.Fatal(err)
+	}
+	if v, err := s.Await(ctx, id); err != nil || v.State != job.Failed || v.Fault == nil {
+		t.Errorf("Await: %+v, %v", v, err)
+	}
+	if loads != 0 {
+		t.Errorf("%d bodies were read by who shows none", loads)
+	}
+	if v, _, err := s.Job(ctx, id); err != nil || v.Spec == nil || loads != 1 {
+		t.Errorf("Job: %+v, %v, %d bodies read", v, err, loads)
 	}
 }

@@ -22,7 +22,8 @@ import (
 type viewer struct {
 	raft     *consensus.Node
 	messages *cluster.Cluster
-	current  func(context.Context) error // see commander.current
+	load     func(context.Context, job.Position) ([]byte, error) // a body
+	current  func(context.Context) error                         // see commander.current
 	running  func(context.Context, *job.View)
 }
 
@@ -117,40 +118,60 @@ func (v *viewer) find(text, queue string) (job.ID, error) {
 	return found, err
 }
 
-// show gives all there is of a job.
-func (v *viewer) show(ctx context.Context, id job.ID) (job.View, error) {
-	var view job.View
-	var number, seq uint64
-	var item *ledger.ResultItem
+// resultAt is where a job's result lies.
+type resultAt struct {
+	number, seq uint64 // 0: there is none; of its message, if that is known
+	item        *ledger.ResultItem
+}
+
+// look gives what the ledger knows of a job: neither its body nor its result.
+func (v *viewer) look(_ context.Context, id job.ID) (job.View, error) {
+	view, _, err := v.facts(id)
+	return view, err
+}
+
+func (v *viewer) facts(id job.ID) (view job.View, at resultAt, err error) {
 	ok := false
 	v.raft.View(func(l *ledger.Ledger) {
-		if view, number, ok = l.Find(id); ok && number > 0 {
-			item, seq = l.FindResult(number)
+		if view, at.number, ok = l.Find(id); ok && at.number > 0 {
+			at.item, at.seq = l.FindResult(at.number)
 		}
 	})
 	if !ok {
-		return view, fmt.Errorf("%s: %w", id, job.ErrJobNotFound)
+		return view, at, fmt.Errorf("%s: %w", id, job.ErrJobNotFound)
+	}
+	if view.State != job.Failed {
+		view.Fault = nil // an error that did not end the job is only its reason
+	}
+	return view, at, nil
+}
+
+// show gives all there is of a job.
+func (v *viewer) show(ctx context.Context, id job.ID) (job.View, error) {
+	view, at, err := v.facts(id)
+	if err != nil {
+		return view, err
 	}
 	if err := v.addBody(ctx, &view); err != nil {
 		return view, err
 	}
 	v.running(ctx, &view)
-	if view.State != job.Failed {
-		view.Fault = nil // an error that did not end the job is only its reason
+	return view, v.addResult(ctx, &view, at)
+}
+
+// end gives how a job has ended, without its body.
+func (v *viewer) end(ctx context.Context, id job.ID) (job.View, error) {
+	view, at, err := v.facts(id)
+	if err != nil {
+		return view, err
 	}
-	if item != nil {
-		return view, v.addResult(ctx, &view, item.Value, item.Blob)
-	}
-	if number > 0 {
-		return view, v.readResult(ctx, &view, number, seq)
-	}
-	return view, nil
+	return view, v.addResult(ctx, &view, at)
 }
 
 // addBody reads the job's body. One that has been reclaimed is no error; one
 // that is not a job, of a rejected record, is shown as none.
 func (v *viewer) addBody(ctx context.Context, view *job.View) error {
-	body, err := v.messages.Load(ctx, view.Position)
+	body, err := v.load(ctx, view.Position)
 	switch {
 	case errors.Is(err, cluster.ErrNotStored):
 		view.PayloadGone = true
@@ -164,7 +185,17 @@ func (v *viewer) addBody(ctx context.Context, view *job.View) error {
 	return nil
 }
 
-func (v *viewer) addResult(ctx context.Context, view *job.View, value job.Value, blob *job.Blob) error {
+func (v *viewer) addResult(ctx context.Context, view *job.View, at resultAt) error {
+	switch {
+	case at.item != nil:
+		return v.addValue(ctx, view, at.item.Value, at.item.Blob)
+	case at.number > 0:
+		return v.readResult(ctx, view, at.number, at.seq)
+	}
+	return nil
+}
+
+func (v *viewer) addValue(ctx context.Context, view *job.View, value job.Value, blob *job.Blob) error {
 	view.Result = value
 	if blob == nil {
 		return nil
@@ -201,32 +232,23 @@ func (v *viewer) readResult(ctx context.Context, view *job.View, number, seq uin
 	for lines.Scan() {
 		var line scheduler.ResultLine
 		if json.Unmarshal(lines.Bytes(), &line) == nil && line.Number == number {
-			return v.addResult(ctx, view, line.Value(), line.Blob)
+			return v.addValue(ctx, view, line.Value(), line.Blob)
 		}
 	}
 	return nil
 }
 
-// await waits until a job has ended and shows it.
-func (v *viewer) await(ctx context.Context, id job.ID) (job.View, error) {
+// await waits until a job has ended.
+func (v *viewer) await(ctx context.Context, id job.ID) error {
 	for {
 		_, changed := v.raft.Applied()
-		state, ok := job.New, false
-		v.raft.View(func(l *ledger.Ledger) {
-			var view job.View
-			view, _, ok = l.Find(id)
-			state = view.State
-		})
-		switch {
-		case !ok:
-			return job.View{}, fmt.Errorf("%s: %w", id, job.ErrJobNotFound)
-		case state.Ended():
-			return v.show(ctx, id)
+		if view, err := v.look(ctx, id); err != nil || view.State.Ended() {
+			return err
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return job.View{}, ctx.Err()
+			return ctx.Err()
 		}
 	}
 }
