@@ -46,6 +46,7 @@ type Node struct {
 	commander *commander
 	viewer    *viewer
 	running   *runningDesk
+	footprint footprint
 }
 
 // New makes a node from a config with defaults. It opens nothing yet, and runs

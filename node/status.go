@@ -247,14 +247,7 @@ func (n *Node) edgeStatus() edge.Status {
 	s := edge.Status{DataPath: n.cfg.Node.DataDir, Cluster: map[string]string{
 		"node": n.cfg.Node.Name, "yard": n.cfg.Cluster.Name, "leader": n.raft.Status().Leader,
 	}}
-	_ = filepath.WalkDir(s.DataPath, func(_ string, d os.DirEntry, err error) error {
-		if err == nil && !d.IsDir() { // files come and go while we count
-			if info, err := d.Info(); err == nil {
-				s.DataSize += info.Size()
-			}
-		}
-		return nil
-	})
+	s.DataSize = n.footprint.size(s.DataPath)
 	_, err := os.Stat(s.DataPath)
 	s.PathExists = err == nil
 	n.raft.View(func(l *ledger.Ledger) {
@@ -268,4 +261,35 @@ func (n *Node) edgeStatus() edge.Status {
 		}
 	})
 	return s
+}
+
+// footprintAge is how old a directory's size may be: to count it takes a look
+// at every file, and whoever asks may ask often.
+const footprintAge = 5 * time.Second
+
+// footprint remembers how much a directory holds.
+type footprint struct {
+	mu    sync.Mutex
+	until time.Time
+	bytes int64
+}
+
+// size is what the files below dir take, in bytes, at most footprintAge ago.
+func (f *footprint) size(dir string) int64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if time.Now().Before(f.until) {
+		return f.bytes
+	}
+	f.bytes = 0
+	_ = filepath.WalkDir(dir, func(_ string, d os.DirEntry, err error) error {
+		if err == nil && !d.IsDir() { // files come and go while we count
+			if info, err := d.Info(); err == nil {
+				f.bytes += info.Size()
+			}
+		}
+		return nil
+	})
+	f.until = time.Now().Add(footprintAge)
+	return f.bytes
 }
