@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"runtime/debug"
 	"strings"
 	"syscall"
 
@@ -33,11 +32,6 @@ var nodeFlags = []struct{ flag, variable, help string }{
 	{"edge-listen", "", "`host:port` for Overhop workers"},
 	{"log-level", "YARD_NODE_LOG_LEVEL", "`level`: debug, info, warn or error"},
 }
-
-// nodeGC trades memory for time: a node allocates much and keeps little, and
-// at the default of 100 marking took a sixth of its time under load. GOGC in
-// the environment wins.
-const nodeGC = 400
 
 func (a *app) nodeVerb() *cobra.Command {
 	var config string
@@ -64,9 +58,7 @@ YARD_<TABLE>_<KEY> override the file, and the flags below override both.`,
 		if err != nil {
 			return configProblem(err)
 		}
-		if os.Getenv("GOGC") == "" {
-			debug.SetGCPercent(nodeGC)
-		}
+		tuneMemory()
 		n, err := node.New(cfg, a.version, logger(a.Err, cfg.Node.LogLevel, cfg.Node.LogFormat))
 		if err != nil {
 			return nodeProblem(err)
