@@ -22,6 +22,11 @@
 // token in HELLO, without which REGISTER is refused. Certificates are read again
 // when their files change. Who comes over a limit is closed unheard.
 //
+// What clients send is bounded for all of them together: frames of more than 64
+// KiB share one budget, and a connection whose frame finds no room in it is not
+// read from until there is. A frame that has begun must end in time, so that
+// nobody keeps the others waiting for long.
+//
 // A dispatch lives here from Start to its outcome:
 //
 //	reserved ──ACK──▶ running ──DONE, FAIL──▶ ended ──committed──▶ forgotten
