@@ -347,7 +347,7 @@ func (c *conn) handleAwait(ctx context.Context, p overhop.Raw) (overhop.Raw, err
 		if v, err = c.must(ctx, name, c.yard.Job); err != nil {
 			return nil, err
 		}
-		return overhop.AppendValue(nil, c.s.record(&v)), nil
+		return overhop.AppendValue(nil, c.s.fitting(c.s.record(&v), "payload", "result", "error")), nil
 	}
 	if wait > 0 {
 		if err := c.mayAwait(); err != nil {
@@ -370,8 +370,35 @@ func (c *conn) pushEnd(ctx context.Context, stop context.CancelFunc, id job.ID) 
 		}
 		return
 	}
-	c.pushFields(overhop.TJobEnd, overhop.Fields{
+	c.pushFields(overhop.TJobEnd, c.s.fitting(overhop.Fields{
 		"jid": jid(v.Queue, v.ID), "status": v.State.String(), "attempts": v.Attempts,
 		"result": resultOf(&v), "error": faultOf(&v),
-	})
+	}, "result", "error"))
+}
+
+// envelopeRoom is what an envelope may take around a payload, in bytes, its rid
+// included.
+const envelopeRoom = 64
+
+// fitting leaves out of p, one after another, what keeps it from fitting into a
+// frame, and names that under "omitted": that a job has ended must be told,
+// whatever its size.
+func (s *Server) fitting(p overhop.Fields, most ...string) overhop.Fields {
+	var omitted []string
+	for _, key := range most {
+		if len(overhop.AppendValue(nil, p)) <= s.cfg.Wire.MaxEnvelope-envelopeRoom {
+			break
+		}
+		if fault, ok := p[key].(overhop.Fields); ok && key == "error" {
+			delete(fault, "details") // the message is short
+			key = "error.details"
+		} else if p[key] != nil {
+			p[key] = nil
+		} else {
+			continue
+		}
+		omitted = append(omitted, key)
+		p["omitted"] = omitted
+	}
+	return p
 }

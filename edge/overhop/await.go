@@ -15,6 +15,7 @@ type JobEnd struct {
 	Result   Raw    // what its handler returned; empty: nothing
 	Fault    *Fault // why it failed; nil: it completed
 	Attempts int64
+	Omitted  bool // the result is too large for a frame
 }
 
 // Fault is why a job failed. It is an error.
@@ -31,23 +32,31 @@ func (f *Fault) Error() string {
 }
 
 // Decode reads the result into what v points to, as [Unmarshal] does. The error
-// of a job that failed is its [*Fault].
+// of a job that failed is its [*Fault]; of a result that fits no frame, a
+// [*RemoteError] with [CodeResponseTooLarge].
 func (e *JobEnd) Decode(v any) error {
 	if e.Fault != nil {
 		return e.Fault
+	}
+	if e.Omitted {
+		return &RemoteError{Code: CodeResponseTooLarge, Message: "the job completed, its result is too large for a frame"}
 	}
 	return Unmarshal(e.Result, v)
 }
 
 // parseJobEnd reads a JOBEND, or the record of a job that has ended.
 func parseJobEnd(p Raw) JobEnd {
-	var f [6]Raw
-	p.pick(f[:], "jid", "status", "result", "error", "attempts", "runtime")
+	var f [7]Raw
+	p.pick(f[:], "jid", "status", "result", "error", "attempts", "runtime", "omitted")
 	e := JobEnd{Result: slices.Clone(orAbsent(f[2]))}
 	e.JID, _ = f[0].Str()
 	e.Attempts, _ = f[4].Int()
 	if len(f[4]) == 0 {
 		e.Attempts, _ = f[5].Get("attempts_so_far").Int()
+	}
+	for key := range f[6].Items() {
+		name, _ := key.Text()
+		e.Omitted = e.Omitted || string(name) == "result"
 	}
 	if status, _ := f[1].Text(); string(status) != "completed" {
 		e.Fault = new(Fault)
