@@ -107,6 +107,19 @@ func KeyID(queue, key string) (ID, error) {
 	return id.withVersion(5), nil
 }
 
+// TickID is the id of the job that a cron entry makes at a tick: a UUIDv5 of
+// the entry's name and the tick, so that a tick is one job however often it is
+// said.
+func TickID(entry string, at time.Time) ID {
+	h := sha1.New()
+	h.Write(namespace[:])
+	h.Write([]byte("\x00cron\x00" + entry + "\x00")) // no key's: those begin with the name of a queue
+	h.Write(binary.BigEndian.AppendUint64(nil, uint64(at.UnixNano())))
+	var id ID
+	copy(id[:], h.Sum(nil))
+	return id.withVersion(5)
+}
+
 // RecordID is the id of a record that carries no key: a UUIDv8 of where the
 // record lies and when it was stored, so that reading it again names the same
 // job. lane is the identity of the lane's stream.

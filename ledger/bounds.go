@@ -57,6 +57,21 @@ func texts(c Command) []bounded {
 		return all
 	case *CancelJob:
 		return []bounded{{"reason", len(c.Reason), MaxReason}}
+	case *SetCron:
+		return []bounded{
+			{"name", len(c.Cron.Name), MaxText}, {"schedule", len(c.Cron.Times), MaxText}, {"time_zone", len(c.Cron.Zone), MaxText},
+			{"queue", len(c.Cron.Queue), MaxText}, {"job", len(c.Cron.Body), MaxCronBody},
+		}
+	case *RemoveCron:
+		return []bounded{{"name", len(c.Name), MaxText}}
+	case *PauseCron:
+		return []bounded{{"name", len(c.Name), MaxText}}
+	case *TickCrons:
+		all := make([]bounded, len(c.Ticks))
+		for i := range c.Ticks {
+			all[i] = bounded{"name", len(c.Ticks[i].Name), MaxText}
+		}
+		return all
 	case *AddQueue:
 		return []bounded{{"name", len(c.Name), MaxText}}
 	case *RemoveQueue:

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"time"
 
 	"yardmaster/job"
 )
@@ -30,6 +31,15 @@ func (e *encoder) raw(b []byte) {
 func (e *encoder) uint(v uint64) { e.raw(e.buf[:binary.PutUvarint(e.buf[:], v)]) }
 
 func (e *encoder) int(v int64) { e.raw(e.buf[:binary.PutVarint(e.buf[:], v)]) }
+
+// time writes a moment; the zero time is 0.
+func (e *encoder) time(t time.Time) {
+	if t.IsZero() {
+		e.int(0)
+	} else {
+		e.int(t.UnixNano())
+	}
+}
 
 func (e *encoder) bool(v bool) {
 	if v {
@@ -112,6 +122,13 @@ func (d *decoder) int() int64 {
 		return 0
 	}
 	return v
+}
+
+func (d *decoder) time() time.Time {
+	if at := d.int(); at != 0 {
+		return time.Unix(0, at).UTC()
+	}
+	return time.Time{}
 }
 
 func (d *decoder) bool() bool { return d.uint() == 1 }

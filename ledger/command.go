@@ -41,6 +41,14 @@ const (
 // KindNoteWorkers came later than the contract's, and 16 to 19 are spoken for.
 const KindNoteWorkers Kind = 20
 
+// What is said of cron entries.
+const (
+	KindSetCron Kind = iota + 24
+	KindRemoveCron
+	KindPauseCron
+	KindTickCrons
+)
+
 // Command is one atomic change: it takes effect whole or not at all.
 type Command interface{ Kind() Kind }
 
@@ -70,6 +78,10 @@ var commands = map[Kind]func() Command{
 	KindMoveDispatch:     func() Command { return new(MoveDispatch) },
 	KindObserve:          func() Command { return new(Observe) },
 	KindNoteWorkers:      func() Command { return new(NoteWorkers) },
+	KindSetCron:          func() Command { return new(SetCron) },
+	KindRemoveCron:       func() Command { return new(RemoveCron) },
+	KindPauseCron:        func() Command { return new(PauseCron) },
+	KindTickCrons:        func() Command { return new(TickCrons) },
 	KindAcquireAuthority: func() Command { return new(AcquireAuthority) },
 	KindRenewAuthority:   func() Command { return new(RenewAuthority) },
 	KindQueueDispatch:    func() Command { return new(QueueDispatch) },
@@ -229,6 +241,41 @@ type NoteWorkers struct {
 	Notes       []job.Note
 }
 
+// SetCron makes a cron entry, or with Replace gives one a new meaning. Next is
+// its next tick; the authority fills it in.
+type SetCron struct {
+	Cron    Cron
+	Replace bool
+	Next    time.Time
+}
+
+// RemoveCron removes a cron entry; one of the configuration's only if Declared
+// says that the configuration asks for it.
+type RemoveCron struct {
+	Name     string
+	Declared bool
+}
+
+// PauseCron pauses a cron entry or resumes it, with Next as its next tick,
+// which the authority fills in.
+type PauseCron struct {
+	Name   string
+	Paused bool
+	Next   time.Time
+}
+
+// TickCrons says that cron entries' ticks have come.
+type TickCrons struct{ Ticks []CronTick }
+
+// CronTick is the tick At of an entry as it was at Rev, and the one after it.
+type CronTick struct {
+	Name     string
+	Rev      uint64
+	At, Next time.Time // Next is zero if there is none
+	Missed   uint32    // ticks from At on, before Next, that make no job
+	Fire     bool      // At makes a job
+}
+
 func (*Lead) Kind() Kind         { return KindLead }
 func (*Renew) Kind() Kind        { return KindRenew }
 func (*Found) Kind() Kind        { return KindFound }
@@ -245,3 +292,7 @@ func (*RetryJob) Kind() Kind     { return KindRetryJob }
 func (*MoveDispatch) Kind() Kind { return KindMoveDispatch }
 func (*Observe) Kind() Kind      { return KindObserve }
 func (*NoteWorkers) Kind() Kind  { return KindNoteWorkers }
+func (*SetCron) Kind() Kind      { return KindSetCron }
+func (*RemoveCron) Kind() Kind   { return KindRemoveCron }
+func (*PauseCron) Kind() Kind    { return KindPauseCron }
+func (*TickCrons) Kind() Kind    { return KindTickCrons }

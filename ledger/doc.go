@@ -22,6 +22,9 @@
 // A record with guards (guards.go) may become no job, or take the place of one
 // that has not started; its ruling is kept for whoever waits to hear of it.
 //
+// A cron entry (cron.go) waits for one tick at a time. The ledger computes no
+// times: the authority names the tick that has come and the one after it.
+//
 // Commands that only the yard itself sends (command.go) are idempotent: said
 // twice, they change nothing the second time. The eight commands of the
 // runtime contract (contract.go) answer as the contract does.

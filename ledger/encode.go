@@ -13,7 +13,7 @@ import (
 
 // formatVersion is the first number of an encoded ledger. It changes with
 // whatever another release could not read.
-const formatVersion = 3
+const formatVersion = 4
 
 // Encode writes the whole state. Two ledgers that applied the same entries
 // encode to the same bytes, whatever snapshots they were restored from.
@@ -45,6 +45,7 @@ func (l *Ledger) Encode(w io.Writer) error {
 	e.outbox(&l.outbox)
 	e.stalls(&l.stalls)
 	e.guards(l)
+	e.crons(&l.crons)
 	if e.err != nil {
 		return e.err
 	}
@@ -191,6 +192,7 @@ func Decode(r io.Reader) (*Ledger, error) {
 	d.outbox(&l.outbox)
 	d.stalls(&l.stalls)
 	d.guards(l)
+	d.crons(&l.crons)
 	l.counts.Delivered, l.counts.Failed = delivered, failed
 	if d.err != nil {
 		return nil, fmt.Errorf("decode ledger: %w", d.err)

@@ -82,12 +82,14 @@ func (l *Ledger) fold(c *Fold) Result {
 	folded := make([]Folded, len(c.Jobs))
 	for i := range c.Jobs {
 		folded[i] = l.foldJob(&c.Jobs[i], ln.identity, c.CreateQueues)
+		l.landed(c.Jobs[i].ID)
 		if c.Jobs[i].Position.Seq == c.To {
 			ln.lastID = c.Jobs[i].ID
 		}
 	}
 	for i := range c.Rejected {
 		l.reject(&c.Rejected[i], c.Lane)
+		l.landed(c.Rejected[i].ID)
 		if c.Rejected[i].Seq == c.To {
 			ln.lastID = c.Rejected[i].ID
 		}

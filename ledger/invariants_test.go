@@ -116,7 +116,7 @@ func (w *witness) step(e *Event) error {
 
 // holds recounts all that the ledger keeps more than once.
 func holds(l *Ledger) error {
-	for _, err := range []error{holdsQueues(l), holdsGuards(l)} {
+	for _, err := range []error{holdsQueues(l), holdsCrons(l), holdsGuards(l)} {
 		if err != nil {
 			return err
 		}
@@ -324,7 +324,7 @@ func encoded(t interface {
 func TestWitness_Notices(t *testing.T) {
 	fresh := func() *Ledger {
 		s := newScript(t)
-		s.run("> lead n1 until=100s\n> found L0\n> fold 0 0-3 a:mail b:mail/x c:mail,at=9s,unique=k/9s\n> place a#1@n1/1:overhop/w1\n")
+		s.run("> lead n1 until=100s\n> found L0\n> fold 0 0-3 a:mail b:mail/x c:mail,at=9s,unique=k/9s\n> cron c1 x next=1s\n> cron c2 x next=1s\n> tick c1@1s rev=4 next=2s\n> place a#1@n1/1:overhop/w1\n")
 		return s.ledger
 	}
 	if err := holds(fresh()); err != nil {
@@ -341,6 +341,8 @@ func TestWitness_Notices(t *testing.T) {
 		"ruling":   func(l *Ledger) { l.rulings.list = l.rulings.list[:0] },
 		"due":      func(l *Ledger) { l.jobs.due.PopMin() },
 		"forgot":   func(l *Ledger) { _, r := anyJob(l); l.jobs.gone.add(r.id, 0) },
+		"tick":     func(l *Ledger) { l.crons.byTime.PopMin() },
+		"sent":     func(l *Ledger) { clear(l.crons.ticks) },
 		"replaced": func(l *Ledger) { id, r := anyJob(l); other := *r; l.jobs.byID[id] = &other },
 	} {
 		l := fresh()

@@ -64,6 +64,7 @@ type Ledger struct {
 	jobs   jobs
 	own    own
 	stalls stalls
+	crons  crons
 	counts Counts
 	outbox outbox
 
@@ -79,7 +80,7 @@ type Counts struct{ Pending, Notified, Delivered, Failed uint64 }
 func empty() *Ledger {
 	return &Ledger{
 		queues: newQueues(), jobs: newJobs(), own: newOwn(), stalls: newStalls(),
-		guards: newGuards(), rulings: newRulings(),
+		guards: newGuards(), rulings: newRulings(), crons: newCrons(),
 	}
 }
 
@@ -148,6 +149,14 @@ func (l *Ledger) apply(at Stamp, c Command) Result {
 		return l.observe(c)
 	case *NoteWorkers:
 		return l.noteWorkers(c)
+	case *SetCron:
+		return l.setCron(c)
+	case *RemoveCron:
+		return l.removeCron(c)
+	case *PauseCron:
+		return l.pauseCron(c)
+	case *TickCrons:
+		return l.tickCrons(c)
 	}
 	return l.applyContract(at, c)
 }
@@ -172,7 +181,7 @@ func (l *Ledger) Stale() uint64 { return l.stale }
 // costs time by the number of queues only, and may be read while the original
 // goes on. A copy is for encoding, listing, counting and telling: it must not
 // be applied to, and what looks a single job up (Find, Known, Dispatch, Ruling) or
-// what only the authority asks (BusyLines) is answered by the original alone.
+// what only the authority asks (BusyLines, Ticks) is answered by the original alone.
 //
 // Making a copy touches the original's trees: guard it as if it were a write.
 func (l *Ledger) Copy() *Ledger {
@@ -182,6 +191,7 @@ func (l *Ledger) Copy() *Ledger {
 	c.jobs = l.jobs.copy()
 	c.own = l.own.copy()
 	c.stalls = l.stalls.copy()
+	c.crons = l.crons.copy()
 	c.guards, c.rulings = l.guards.copy(), l.rulings.copy()
 	return &c
 }

@@ -150,7 +150,7 @@ func (y *yard) wholeWay(t *rapid.T) []Command {
 }
 
 func (y *yard) command(t *rapid.T) Command {
-	switch n := rapid.IntRange(0, 29).Draw(t, "command"); {
+	switch n := rapid.IntRange(0, 31).Draw(t, "command"); {
 	case n < 6:
 		return y.fold(t)
 	case n < 12:
@@ -177,6 +177,8 @@ func (y *yard) command(t *rapid.T) Command {
 		return y.lease(t)
 	case n < 28:
 		return y.notes(t)
+	case n < 30:
+		return y.cron(t)
 	}
 	return y.contract(t)
 }

@@ -21,6 +21,9 @@ import (
 //	cancel|cancel-with-queue|remove|retry <job>   move <job>#<n>@<node>/<incarnation>:<channel>
 //	observe <event> <subject> <detail>
 //	notes <node>/<incarnation> <first> <worker>-<reason>|<worker>+<recovery>…
+//	cron <entry> <expression> next=t [queue=q alone=y catchup=y declared=y replace=y]
+//	uncron <entry> [declared=y]   halt <entry>   go <entry> next=t
+//	tick <entry>@<time> rev=n [next=t missed=n mute=y]
 //	pass                             an entry without a command
 func (s *script) short(words []string) Command {
 	verb, words := words[0], words[1:]
@@ -51,6 +54,8 @@ func (s *script) short(words []string) Command {
 		return s.told(words)
 	case "notes":
 		return s.notes(words)
+	case "cron", "uncron", "halt", "go", "tick":
+		return s.cron(verb, words)
 	case "observe":
 		for k := range eventForms {
 			if eventForms[k].tag == words[0] {

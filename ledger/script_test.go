@@ -226,6 +226,8 @@ func (s *script) ask(words []string) {
 		for _, q := range l.Queues() {
 			fmt.Fprintf(&s.out, "%s limit %d paused %t room %d counts %v\n", q.Name, q.Config.Limit, q.Paused, l.Room(q.Name), q.Counts)
 		}
+	case "crons":
+		s.crons()
 	default:
 		s.askOutside(words)
 	}
@@ -333,8 +335,14 @@ func (s *script) number(text string) uint64 {
 	return n
 }
 
-// id names a job. The same name is the same job in every script.
+// id names a job. The same name is the same job in every script; <entry>@<time>
+// is the job of a tick.
 func (s *script) id(name string) job.ID {
+	if entry, at, ok := strings.Cut(name, "@"); ok {
+		id := job.TickID(entry, s.time(at))
+		s.names[id] = name
+		return id
+	}
 	id, err := job.KeyID("script", name)
 	if err != nil {
 		s.t.Fatal(err)
