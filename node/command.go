@@ -48,7 +48,9 @@ var refusals = map[string]error{
 	"too_many_queues": job.ErrTooManyQueues, "queue_not_empty": job.ErrQueueNotEmpty,
 	"queue_paused": job.ErrQueuePaused, "queue_running": job.ErrQueueRunning, "system_queue": job.ErrSystemQueue,
 	"job_not_found": job.ErrJobNotFound, "not_removable": job.ErrNotRemovable,
-	"malformed": job.ErrMalformed, "not_failed": job.ErrNotFailed, "not_active": job.ErrNotActive, "job_ended": job.ErrJobEnded, "lease_lost": job.ErrLeaseLost,
+	"cron_not_found": ledger.ErrCronNotFound, "cron_exists": ledger.ErrCronExists, "cron_declared": ledger.ErrCronDeclared,
+	"too_many_crons": ledger.ErrTooManyCrons,
+	"malformed":      job.ErrMalformed, "not_failed": job.ErrNotFailed, "not_active": job.ErrNotActive, "job_ended": job.ErrJobEnded, "lease_lost": job.ErrLeaseLost,
 }
 
 // refusedError is a refusal that came from another node.

@@ -244,6 +244,9 @@ func (c *Config) Validate() error {
 	if err := c.RRQ.Validate(); err != nil {
 		return fmt.Errorf("rrq: %w", err)
 	}
+	if _, err := declaredCrons(c.RRQ.CronJobs); err != nil {
+		return err
+	}
 	return c.validateMembers()
 }
 

@@ -246,11 +246,12 @@ func (n *Node) raftConfig() consensus.Config {
 
 func (n *Node) schedulerConfig() scheduler.Config {
 	s := n.cfg.Scheduler
+	crons, _ := declaredCrons(n.cfg.RRQ.CronJobs) // checked by Validate
 	return scheduler.Config{
 		Node: n.cfg.Node.Name, Members: n.cfg.members(),
 		Policy:         job.Policy{MaxAttempts: s.MaxAttempts, Base: s.RetryBase, Max: s.RetryMax},
 		DefaultTimeout: s.DefaultTimeout, Routes: n.cfg.RRQ.Routes, DefaultRunner: n.cfg.RRQ.Default(),
-		CreateQueues: *s.CreateQueues,
+		CreateQueues: *s.CreateQueues, Crons: crons,
 	}
 }
 

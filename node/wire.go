@@ -65,6 +65,11 @@ func (l lanes) Info(ctx context.Context, lane uint8) (scheduler.Lane, error) {
 	return scheduler.Lane{Identity: info.Identity, Leader: info.Leader, First: info.First, Last: info.Last, Bytes: info.Bytes}, err
 }
 
+// Publish stores the record of a job that the authority itself makes.
+func (l lanes) Publish(queue, key string, at time.Time, body []byte, done func(job.Position, bool, error)) {
+	l.Cluster.Publish(queue, key, at, body, func(a cluster.Ack, err error) { done(a.Position, !a.Duplicate, err) })
+}
+
 // Load gives a record's body as it lies in the lane.
 func (l lanes) Load(ctx context.Context, at job.Position) ([]byte, error) {
 	r, err := l.LoadRecord(ctx, at)

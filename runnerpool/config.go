@@ -70,6 +70,8 @@ type Config struct {
 	ShutdownGrace *float64 `toml:"worker_shutdown_grace_period_seconds"`
 	// Runners are the pools by name.
 	Runners map[string]RunnerConfig `toml:"runners"`
+	// CronJobs are made again and again, by the authority.
+	CronJobs []CronJob `toml:"cron_jobs"`
 
 	// Dir is where the list of running process groups is kept, the node's
 	// data directory; "": no list, and nothing is reaped at start.
@@ -114,6 +116,30 @@ type RunnerConfig struct {
 	// Connections is "reuse" or "per_request", for a runner that closes the
 	// connection after its answer; default reuse.
 	Connections string `toml:"connections"`
+}
+
+// CronJob is a table [[rrq.cron_jobs]].
+type CronJob struct {
+	// Name of the entry, as a queue's; default what can stand in one of
+	// Function, with "-2" and so on behind it if an entry before has that name.
+	Name string `toml:"name"`
+	// Function is the handler, "runner#handler" or bare.
+	Function string `toml:"function_name"`
+	// Schedule is a cron expression with seconds; a day of the week is a name
+	// or, as RRQ counts, 1 for Sunday to 7 for Saturday.
+	Schedule string `toml:"schedule"`
+	// Params are given to the handler; default none.
+	Params map[string]any `toml:"params"`
+	// Queue is where the jobs go; default "default". "rrq:queue:" before a name
+	// may be left out.
+	Queue string `toml:"queue_name"`
+	// Unique lets no job be made while the entry's last one has not ended.
+	Unique bool `toml:"unique"`
+	// TimeZone is an IANA name; default UTC.
+	TimeZone string `toml:"time_zone"`
+	// Missed is what happens to ticks while nobody held the authority: "skip"
+	// or "once", one job for all of them; default skip.
+	Missed string `toml:"missed"`
 }
 
 // ConfigError says which key is wrong, why, and what would be right.

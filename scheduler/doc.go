@@ -24,6 +24,10 @@
 // JetStream quorum and one Raft quorum. Jobs whose fold is still in flight are
 // kept in a shadow line, so that none overtakes another of its priority.
 //
+// Cron entries tick here. That a tick has come, and which one is next, is
+// committed first; then its job is published under an id of the tick's own, by
+// this tenure or the next, until a fold shows that it has arrived.
+//
 // Failure. Nothing here outlives the tenure. A new authority finds the running
 // dispatches in the ledger and adopts them: it sends their assignments again,
 // under the same ids, which nodes know. What a node does not confirm within

@@ -234,6 +234,18 @@ func (l *fakeLanes) Read(_ context.Context, number uint8, from uint64, most int)
 	return slices.Clone(records[:min(most, len(records))]), nil
 }
 
+// Publish is acknowledged a millisecond later, unless the lanes are down.
+func (l *fakeLanes) Publish(queue, key string, _ time.Time, body []byte, done func(job.Position, bool, error)) {
+	l.mu.Lock()
+	err := l.down
+	l.mu.Unlock()
+	var r job.Record
+	if err == nil {
+		r = l.store(0, queue, key, string(body))
+	}
+	time.AfterFunc(time.Millisecond, func() { done(r.Position, err == nil, err) })
+}
+
 func (l *fakeLanes) Tail(ctx context.Context, _ func(job.Record)) error {
 	select {
 	case <-ctx.Done():

@@ -83,6 +83,7 @@ type mind struct {
 	nodes     map[string]*node
 	flights   map[dispatchKey]*flight
 	orphansAt time.Time // when sweepOrphans last looked
+	crons     cronDesk
 }
 
 // entry gathers the commands of the next Raft entry.
@@ -118,6 +119,7 @@ func newMind(s *Scheduler, clock stampClock, trusted time.Time) *mind {
 		timer: time.NewTimer(time.Hour), bodies: newBodyCache(),
 		shadow: map[lineKey][]*shadowJob{}, placing: map[dispatchKey]*pick{}, taking: map[string]int{},
 		rooms: map[roomKey]*room{}, nodes: map[string]*node{}, flights: map[dispatchKey]*flight{},
+		crons: newCronDesk(),
 	}
 	m.trustedUntil.Store(&trusted)
 	return m
@@ -227,7 +229,8 @@ func (m *mind) waitFor(now time.Time) time.Duration {
 			m.hurry()
 		}
 	}
-	return max(0, min(untilDue, m.closeGaps(now), m.waitForEntry(now)))
+	untilCron := m.lookCrons()
+	return max(0, min(untilDue, untilCron, m.closeGaps(now), m.waitForEntry(now)))
 }
 
 func (m *mind) waitForEntry(now time.Time) time.Duration {
@@ -389,6 +392,7 @@ func (m *mind) committed(s submission, c Commit) {
 		}
 	}
 	m.dirty = true
+	m.crons.look = m.crons.look || len(m.crons.sent) > 0 // a fold may have brought a tick's job home
 	m.ledger().View(func(l *ledger.Ledger) {
 		m.checkOutbox(l)
 		if m.flying > 0 {
@@ -413,6 +417,10 @@ func (m *mind) do(ctx context.Context, c ledger.Command) (ledger.Result, uint64,
 	}
 	answered := make(chan answer, 1)
 	ask := func() {
+		if err := m.planCron(c); err != nil {
+			answered <- answer{ledger.Result{Err: err}, 0}
+			return
+		}
 		m.queue(c, func(r ledger.Result, index uint64) {
 			m.follow(c, r, index)
 			answered <- answer{r, index}
@@ -435,8 +443,10 @@ func (m *mind) do(ctx context.Context, c ledger.Command) (ledger.Result, uint64,
 	}
 }
 
-// follow does what a caller's command means for running dispatches.
+// follow does what a caller's command means for running dispatches and cron
+// entries.
 func (m *mind) follow(c ledger.Command, r ledger.Result, index uint64) {
+	m.crons.follow(c)
 	if r.Err != nil || r.State != job.Active {
 		return
 	}

@@ -23,6 +23,7 @@ type Config struct {
 	Routes         map[string]string // queue to RRQ runner
 	DefaultRunner  string            // RRQ runner of bare functions; "" for none
 	CreateQueues   bool              // a job of an unknown queue creates it
+	Crons          []ledger.Cron     // the entries that the configuration declares
 }
 
 // Times of a tenure (design: leases form a chain, none longer than its
@@ -74,6 +75,9 @@ type Lanes interface {
 	Read(ctx context.Context, lane uint8, from uint64, most int) ([]job.Record, error)
 	Tail(ctx context.Context, fn func(job.Record)) error
 	Load(ctx context.Context, at job.Position) ([]byte, error)
+	// Publish appends a record under a key and calls done once; done must not
+	// wait. fresh is false if the lane had the record already.
+	Publish(queue, key string, at time.Time, body []byte, done func(p job.Position, fresh bool, err error))
 	// Purge frees the records below a sequence, but never the last one.
 	Purge(ctx context.Context, lane uint8, below uint64) error
 	// PurgeBlobs frees what was stored beside the lanes, large bodies and

@@ -69,6 +69,7 @@ func (m *mind) sweep() {
 	}
 	out.send()
 	m.sweepOrphans(now)
+	m.crons.look = true // the stamps may have been steered, and a lane may answer again
 }
 
 func (m *mind) sweepSeats(n *node, now time.Time) {

@@ -59,6 +59,7 @@ var dependencies = map[string]struct {
 	"github.com/vmihailenco/msgpack": {[]string{"edge/overhop", "consensus"}, "it is Overhop's wire and the log's bytes; all else is JSON for people to read"},
 	"github.com/spf13/cobra":         {[]string{"cli", "cmd"}, "flags end where the command line ends"},
 	"github.com/tidwall/btree":       {[]string{"ledger"}, "copy-on-write trees are the ledger's"},
+	"github.com/robfig/cron":         {[]string{"scheduler"}, "what an expression comes to is the authority's to say"},
 	"github.com/BurntSushi/toml":     {[]string{"node", "cli", "cmd"}, "rooms get structs, not files"},
 	"github.com/google/go-cmp":       {nil, "tests only"},
 	"pgregory.net/rapid":             {nil, "tests only"},

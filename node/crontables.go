@@ -1,0 +1,134 @@
+package node
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"yardmaster/job"
+	"yardmaster/ledger"
+	"yardmaster/runnerpool"
+	"yardmaster/scheduler"
+)
+
+// defaultCronQueue takes the jobs of entries that name no queue, as RRQ's does.
+const defaultCronQueue = "default"
+
+// What may become of missed ticks, and of ticks while the last one's job runs.
+const (
+	cronSkip  = "skip"
+	cronOnce  = "once"
+	cronAllow = "allow"
+)
+
+// declaredCrons reads the tables [[rrq.cron_jobs]]. An error names the table
+// and the key.
+func declaredCrons(tables []runnerpool.CronJob) ([]ledger.Cron, error) {
+	if len(tables) > ledger.MaxCrons {
+		return nil, fmt.Errorf("rrq.cron_jobs has %d tables; at most %d", len(tables), ledger.MaxCrons)
+	}
+	taken := map[string]bool{}
+	for i := range tables {
+		if name := tables[i].Name; name != "" {
+			if taken[name] {
+				return nil, fmt.Errorf("rrq.cron_jobs: two tables have the name %q; give each its own", name)
+			}
+			taken[name] = true
+		}
+	}
+	crons := make([]ledger.Cron, len(tables))
+	for i := range tables {
+		c, err := declaredCron(&tables[i], taken)
+		if err != nil {
+			return nil, fmt.Errorf("rrq.cron_jobs, table %d: %w", i+1, err)
+		}
+		crons[i] = c
+	}
+	return crons, nil
+}
+
+func declaredCron(t *runnerpool.CronJob, taken map[string]bool) (ledger.Cron, error) {
+	c := ledger.Cron{
+		Name: t.Name, Zone: t.TimeZone, Alone: t.Unique, CatchUp: t.Missed == cronOnce, Declared: true,
+		Queue: strings.TrimPrefix(t.Queue, "rrq:queue:"),
+	}
+	fill(&c.Queue, defaultCronQueue)
+	switch {
+	case t.Function == "":
+		return c, fmt.Errorf("function_name is missing; name the handler")
+	case t.Missed != "" && t.Missed != cronSkip && t.Missed != cronOnce:
+		return c, fmt.Errorf("missed is %q; must be skip or once", t.Missed)
+	}
+	if c.Name == "" {
+		c.Name = cronName(t.Function, taken)
+	}
+	var err error
+	if c.Times, err = fromRRQ(t.Schedule); err != nil {
+		return c, err
+	}
+	spec := job.Spec{Function: t.Function}
+	if len(t.Params) > 0 {
+		if spec.Params, err = json.Marshal(t.Params); err != nil {
+			return c, fmt.Errorf("params cannot be JSON: %w", err)
+		}
+	}
+	if c.Body, err = json.Marshal(spec); err != nil {
+		return c, err
+	}
+	return c, scheduler.CheckCron(&c)
+}
+
+// cronName makes a name of a function, another than those taken.
+func cronName(function string, taken map[string]bool) string {
+	clean := strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' {
+			return r
+		}
+		return '-'
+	}, function)
+	clean = strings.TrimLeft(clean, "-_")
+	clean = clean[:min(len(clean), job.MaxQueueLen-len("-10000"))]
+	fill(&clean, "cron")
+	name := clean
+	for n := 2; taken[name]; n++ {
+		name = clean + "-" + strconv.Itoa(n)
+	}
+	taken[name] = true
+	return name
+}
+
+var rrqDays = [...]string{"", "SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"}
+
+// fromRRQ writes an expression as RRQ's users know it in our words: their days
+// of the week begin with Sunday as 1, and a year may stand at the end.
+func fromRRQ(expression string) (string, error) {
+	fields := strings.Fields(expression)
+	if len(fields) == 7 && fields[6] == "*" {
+		fields = fields[:6]
+	}
+	if len(fields) != 6 {
+		return expression, nil // whoever reads it says what is wrong
+	}
+	var days []string
+	for part := range strings.SplitSeq(fields[5], ",") {
+		part, step, stepped := strings.Cut(part, "/")
+		ends := strings.Split(part, "-")
+		for i, end := range ends {
+			n, err := strconv.Atoi(end)
+			if err != nil {
+				continue // a name, or '*'
+			}
+			if n < 1 || n >= len(rrqDays) {
+				return "", fmt.Errorf("schedule %q: day of week %d; must be 1 (Sunday) to 7, or a name such as MON", expression, n)
+			}
+			ends[i] = rrqDays[n]
+		}
+		if part = strings.Join(ends, "-"); stepped {
+			part += "/" + step
+		}
+		days = append(days, part)
+	}
+	fields[5] = strings.Join(days, ",")
+	return strings.Join(fields, " "), nil
+}
