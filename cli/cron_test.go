@@ -1,0 +1,79 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"yardmaster/cluster"
+)
+
+const cronJSON = `{"name":"nightly","schedule":"0 0 3 * * *","time_zone":"Europe/Berlin","queue":"reports",
+"job":{"function":"build","params":{"n":12345678901234567890}},"missed":"skip","overlap":"allow","declared":false,"state":"running",
+"next":"2026-01-03T02:00:00Z","upcoming":["2026-01-03T02:00:00Z","2026-01-04T02:00:00Z","2026-01-05T02:00:00Z"],
+"last":"2026-01-02T02:00:00Z","last_job":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10","fired":41,"skipped":2,"missed_count":1}`
+
+// manyCrons answers page by page.
+func manyCrons(request []byte) ([]byte, error) {
+	var ask struct{ After string }
+	if err := json.Unmarshal(request, &ask); err != nil {
+		return nil, err
+	}
+	paused := `{"name":"poll","schedule":"@hourly","time_zone":"UTC","queue":"feeds","job":{"params":{}},"declared":true,"state":"paused","upcoming":[]}`
+	if ask.After == "" {
+		return fmt.Appendf(nil, `{"entries":[%s],"more":true}`, cronJSON), nil
+	}
+	return fmt.Appendf(nil, `{"entries":[%s],"more":false}`, paused), nil
+}
+
+func TestCron(t *testing.T) {
+	f := startFake(t, answers{
+		"yard.api.v1.cron.list":   manyCrons,
+		"yard.api.v1.cron.add":    cronJSON,
+		"yard.api.v1.cron.pause":  cronJSON,
+		"yard.api.v1.cron.resume": &cluster.APIError{Code: "404", Text: `cron entry "nightly": cron entry does not exist`},
+		"yard.api.v1.cron.remove": `{"name":"nightly","removed":true}`,
+		"yard.api.v1.cron.run":    `{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10","queue":"reports","duplicate":false}`,
+	})
+	got := f.run(t, "cron", "list")
+	golden(t, "cron-list.txt", got.out)
+	if asked := f.questions(); got.code != 0 || len(asked) != 2 || asked[1] != `list {"after":"nightly"}` {
+		t.Errorf("%+v asks %q", got, asked)
+	}
+	var all struct{ Entries []json.RawMessage }
+	got = f.run(t, "cron", "ls", "--json")
+	if err := json.Unmarshal([]byte(got.out), &all); err != nil || len(all.Entries) != 2 {
+		t.Fatalf("%v: %s", err, got.out)
+	}
+	sameJSON(t, string(all.Entries[0]), cronJSON)
+	f.questions()
+
+	got = f.run(t, "cron", "add", "nightly", "0 0 3 * * *", "reports", "build", "--zone", "Europe/Berlin", "--params", `{"n":12345678901234567890}`)
+	golden(t, "cron-add.txt", got.out)
+	if asked := f.questions(); len(asked) != 1 {
+		t.Errorf("asked %q", asked)
+	} else {
+		sameJSON(t, strings.TrimPrefix(asked[0], "add "), `{"name":"nightly","schedule":"0 0 3 * * *","queue":"reports",
+			"job":{"function":"build","params":{"n":12345678901234567890}},"time_zone":"Europe/Berlin","missed":"skip","overlap":"allow","replace":false}`)
+	}
+	for _, tt := range []struct {
+		line string
+		code int
+		says string
+	}{
+		{"cron pause nightly", 0, "nightly"},
+		{"cron resume nightly", 1, "does not exist"},
+		{"cron rm nightly", 0, "removed"},
+		{"cron run nightly", 0, "0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10"},
+		{"cron rm", 2, "entry"},
+		{"cron add nightly @daily", 2, "queue"},
+		{"cron add nightly @daily reports", 2, "names nothing to do"},
+		{"cron add nightly @daily reports x --params 7", 2, "JSON object"},
+		{"cron stop nightly", 2, "stop"},
+	} {
+		if got := f.run(t, strings.Fields(tt.line)...); got.code != tt.code || !strings.Contains(got.out+got.err, tt.says) {
+			t.Errorf("%s: %+v", tt.line, got)
+		}
+	}
+}
