@@ -43,6 +43,7 @@ func settings(c *node.Config) {
 	c.RRQ = runnerpool.Config{
 		TermGrace: &grace,
 		Routes:    map[string]string{"routed": "demo"},
+		CronJobs:  []runnerpool.CronJob{{Function: "process", Schedule: "0 0 4 * * *", TimeZone: "Europe/Berlin"}},
 		Runners: map[string]runnerpool.RunnerConfig{"demo": {
 			Cmd: []string{self}, Env: map[string]string{runnerEnv: "1"}, SocketVia: runnerpool.SocketEnv,
 			PoolSize: 1, MaxInFlight: 4, CancelGrace: &grace,
@@ -67,6 +68,7 @@ func TestYard(t *testing.T) {
 		{"Delayed", delayed},
 		{"Guards", guards},
 		{"UniqueOnce", uniqueOnce},
+		{"CronTicks", cronTicks},
 		{"Limit", limit},
 		{"Pause", pause},
 		{"DeadLetter", deadLetter},
