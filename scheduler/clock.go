@@ -86,6 +86,7 @@ func (m *mind) hearClock(b job.Beat, arrived time.Time) {
 	if len(m.cfg.Members) <= 1 || !ok {
 		return
 	}
+	m.crons.timed = true
 	before := m.clock.now()
 	m.clock = m.clock.steer(time.Now().Add(median))
 	if after := m.clock.now(); after.Sub(before) > clockSlack {

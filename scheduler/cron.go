@@ -23,6 +23,8 @@ const (
 // its job is published under an id that name and tick give. Whoever takes over
 // in between publishes it again, and the fold makes one job of it.
 type cronDesk struct {
+	timed   bool                    // the members have said what time it is
+	begun   bool                    // the declared entries are reconciled
 	look    bool                    // the entries may not be as they were
 	due     time.Time               // of the next tick; zero: none
 	ticking map[string]bool         // entries whose tick is in flight
@@ -116,9 +118,17 @@ func (m *mind) declare(name string, c ledger.Command) {
 }
 
 // lookCrons commits the ticks that have come and publishes their jobs, and
-// gives the time until the next.
+// gives the time until the next. After the whole yard was away the first stamps
+// may be far behind: nothing ticks by them, or what was missed would seem due.
 func (m *mind) lookCrons() time.Duration {
 	d, now := &m.crons, m.clock.now()
+	if !d.begun {
+		if !d.timed && len(m.cfg.Members) > 1 {
+			return never
+		}
+		d.begun = true
+		m.ledger().View(m.reconcileCrons)
+	}
 	if d.look || !d.due.IsZero() && !d.due.After(now) {
 		d.look, d.due = false, time.Time{}
 		var come ledger.TickCrons

@@ -55,7 +55,6 @@ func (m *mind) adopt(l *ledger.Ledger) {
 	if at, ok := l.NextDue(); ok {
 		m.nextDue = at
 	}
-	m.reconcileCrons(l)
 }
 
 // intake makes or checks the lanes, each on its own, and reads those that
