@@ -48,6 +48,7 @@ const (
 	FaultLost       = "lost"
 	FaultInvalid    = "invalid"           // the job cannot be run as it is; final
 	FaultNotStored  = "result_not_stored" // it ran, and its result could not be kept; final
+	FaultRejected   = "rejected"          // its record never became a job
 )
 
 // Outcome is how one dispatch ended.

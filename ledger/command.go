@@ -208,8 +208,14 @@ type CancelJob struct {
 // RemoveJob forgets a job that nobody runs.
 type RemoveJob struct{ Job job.ID }
 
-// RetryJob makes a failed job waiting again with all its attempts.
-type RetryJob struct{ Job job.ID }
+// RetryJob makes a failed job waiting again, with all its attempts unless Keep
+// says that those it has had go on counting. N is the dispatch whose failure
+// the caller speaks of: after a later one it is refused; 0 means the last.
+type RetryJob struct {
+	Job  job.ID
+	N    uint32
+	Keep bool
+}
 
 // MoveDispatch moves a running dispatch to the node its worker came back to.
 type MoveDispatch struct {

@@ -251,9 +251,14 @@ func (l *Ledger) retry(c *RetryJob) Result {
 		return Result{Err: job.ErrNotFailed, State: r.state}
 	case r.flags&malformed != 0:
 		return Result{Err: job.ErrMalformed, State: r.state}
+	case c.N != 0 && c.N != r.n:
+		return Result{Err: job.ErrLeaseLost, State: r.state}
 	}
 	next := *r
-	next.attempt, next.losses, next.flags, next.due = 0, 0, r.flags&guarded, l.now
+	next.losses, next.flags, next.due = 0, r.flags&guarded, l.now
+	if !c.Keep {
+		next.attempt = 0
+	}
 	l.queueUp(r, &next)
 	return Result{State: job.Waiting}
 }

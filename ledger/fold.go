@@ -207,7 +207,7 @@ func (l *Ledger) reject(c *Rejection, laneNumber uint8) {
 		id: c.ID, queue: q, accepted: c.Accepted.UnixNano(), due: l.now, state: job.Failed,
 		pos: c.Seq, lane: laneNumber, priority: job.DefaultPriority, n: 1, flags: malformed,
 	}
-	fault := &job.Fault{Message: c.Reason, Type: "rejected"}
+	fault := &job.Fault{Message: c.Reason, Type: job.FaultRejected}
 	r.run = &run{hand: nobody, failed: l.jobs.failure(c.Reason, fault)}
 	l.put(nil, r)
 	l.outbox.emit(Event{Kind: DispatchQueued, Job: r.id, N: 1, A: q.name, B: q.name})

@@ -18,7 +18,8 @@ import (
 //	settle <job>#<n>=<done|again|back|loss|dead>[,at=t,why=reason,value=json,by=<node>/<incarnation>]…
 //	told events=n results=n dead=n message=<first>:<seq>
 //	add <queue> [limit=n]   drop|pause|resume|pause-idle <queue>
-//	cancel|cancel-with-queue|remove|retry <job>   move <job>#<n>@<node>/<incarnation>:<channel>
+//	cancel|cancel-with-queue|remove <job>   retry <job> [n=n] [keep=1]
+//	move <job>#<n>@<node>/<incarnation>:<channel>
 //	observe <event> <subject> <detail>
 //	notes <node>/<incarnation> <first> <worker>-<reason>|<worker>+<recovery>…
 //	cron <entry> <expression> next=t [queue=q alone=y catchup=y declared=y replace=y]
@@ -84,7 +85,11 @@ func (s *script) shortByName(verb string, words []string) Command {
 	case "remove":
 		return &RemoveJob{Job: s.id(words[0])}
 	case "retry":
-		return &RetryJob{Job: s.id(words[0])}
+		c := &RetryJob{Job: s.id(words[0]), Keep: value(words, "keep") != ""}
+		if n := value(words, "n"); n != "" {
+			c.N = uint32(s.number(n))
+		}
+		return c
 	case "move":
 		p := s.placement(words[0])
 		return &MoveDispatch{Job: p.Job, N: p.N, Node: p.Node, Incarnation: p.Incarnation, Channel: p.Channel}
