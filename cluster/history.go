@@ -184,18 +184,11 @@ func (c *Cluster) ReadHistory(ctx context.Context, from uint64, limit int) ([]Ta
 	return c.readTales(ctx, StreamEvents, getRequest{Seq: max(from, 1), Batch: limit})
 }
 
-// ReadDLQ reads up to limit dead letters from a sequence on, of one queue or,
-// with "", of all.
-func (c *Cluster) ReadDLQ(ctx context.Context, queue string, from uint64, limit int) ([]Tale, error) {
-	subject := subjectDLQ + ".>"
-	if queue != "" {
-		subject = DLQSubject(queue)
-	}
-	return c.readTales(ctx, StreamDLQ, getRequest{Seq: max(from, 1), NextFor: subject, Batch: limit})
-}
-
 func (c *Cluster) readTales(ctx context.Context, stream string, req getRequest) ([]Tale, error) {
-	req.Batch, req.MaxBytes = min(max(req.Batch, 1), maxRead), maxReadBytes
+	req.Batch = min(max(req.Batch, 1), maxRead)
+	if req.MaxBytes == 0 {
+		req.MaxBytes = maxReadBytes
+	}
 	ctx, cancel := c.patience(ctx, loadPatience)
 	defer cancel()
 	for {
@@ -240,18 +233,6 @@ func (c *Cluster) FindTale(ctx context.Context, stream string, number uint64) (T
 		}
 	}
 	return Tale{}, fmt.Errorf("%s holds no entry %d: %w", stream, number, ErrNotStored)
-}
-
-// PurgeDLQ drops one dead letter's stream message.
-func (c *Cluster) PurgeDLQ(ctx context.Context, seq uint64) error {
-	stream, err := c.js.Stream(ctx, StreamDLQ)
-	if err != nil {
-		return fmt.Errorf("find stream %s: %w", StreamDLQ, err)
-	}
-	if err := stream.DeleteMsg(ctx, seq); err != nil {
-		return fmt.Errorf("drop dead letter %d: %w", seq, err)
-	}
-	return nil
 }
 
 // Watched tells that somebody listens to such events now.

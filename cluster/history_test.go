@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -54,30 +53,6 @@ func TestAppend_Fenced(t *testing.T) {
 	wantErr(t, err, ErrNotStored)
 	if more, err := c.ReadHistory(t.Context(), 21, 10); err != nil || len(more) != 0 {
 		t.Fatalf("beyond the end: %v, %v", more, err)
-	}
-}
-
-func TestDeadLetters(t *testing.T) {
-	c := alone(t)
-	for i := range 6 {
-		queue := []string{"mail", "odd queue.name"}[i%2]
-		letter := Tale{Subject: DLQSubject(queue), ID: fmt.Sprintf("job-%d", i), Body: body(i)}
-		for range 2 { // told again by the next authority: one copy stays
-			if _, err := c.Append(t.Context(), StreamDLQ, letter, NoExpectation); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	mail, err := c.ReadDLQ(t.Context(), "mail", 0, 10)
-	if err != nil || len(mail) != 3 || mail[1].ID != "job-2" {
-		t.Fatalf("dead letters of one queue: %+v, %v", mail, err)
-	}
-	if err := c.PurgeDLQ(t.Context(), mail[1].Seq); err != nil {
-		t.Fatal(err)
-	}
-	all, err := c.ReadDLQ(t.Context(), "", 2, 10)
-	if err != nil || len(all) != 4 {
-		t.Fatalf("all dead letters from 2 on: %d, %v", len(all), err)
 	}
 }
 
