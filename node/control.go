@@ -24,7 +24,7 @@ func (n *Node) service() cluster.Service {
 	}
 	wait := api("job", "wait", "a job, once it has ended", n.handleJobWait)
 	wait.Waits = true
-	return cluster.Service{
+	service := cluster.Service{
 		Version:     semver(n.version),
 		Description: "Yardmaster: jobs, queues and the state of the yard",
 		Metadata:    map[string]string{"version": n.version},
@@ -53,6 +53,10 @@ func (n *Node) service() cluster.Service {
 			api("queue", "remove", "remove a queue that is empty", n.handleQueueRemove),
 		},
 	}
+	for _, e := range n.dlq.verbs() {
+		service.Endpoints = append(service.Endpoints, api("dlq", e.verb, e.about, e.do))
+	}
+	return service
 }
 
 // semver is the version as the micro service protocol wants it.

@@ -45,6 +45,7 @@ type Node struct {
 	rulings   *rulings
 	commander *commander
 	viewer    *viewer
+	dlq       *dlq
 	running   *runningDesk
 	footprint footprint
 }
@@ -169,6 +170,7 @@ func (n *Node) build() (err error) {
 	n.rulings = newRulings(n.raft, cfg.Limits.RequestTimeout)
 	n.door = newDoor(n.messages, n.raft.View, n.commander.current, *cfg.Scheduler.CreateQueues, n.notices.add, n.rulings)
 	n.viewer = &viewer{raft: n.raft, messages: n.messages, load: n.messages.Load, current: n.commander.current}
+	n.dlq = newDLQ(n)
 	n.hands = agent.New(agent.Config{
 		Node: cfg.Node.Name, Incarnation: n.id.Incarnation, Runners: cfg.RRQ.Names(), Lanes: n.messages.Led, Edge: n.advertised(),
 	}, bus{n.fleet, n.messages, n.watch}, n.log)
