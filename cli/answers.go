@@ -156,3 +156,44 @@ type stateAnswer struct {
 	ID    string `json:"id"`
 	State string `json:"state"`
 }
+
+// letterAnswer is a dead letter.
+type letterAnswer struct {
+	Letter   uint64          `json:"letter"`
+	ID       string          `json:"id"`
+	Queue    string          `json:"queue"`
+	Function string          `json:"function"`
+	Reason   string          `json:"reason"`
+	Attempts uint32          `json:"attempts"`
+	Accepted *time.Time      `json:"accepted_at"`
+	Failed   *time.Time      `json:"failed_at"`
+	State    string          `json:"state"`
+	Job      json.RawMessage `json:"job"`
+	Record   []byte          `json:"record"`
+	Error    *struct {
+		Message string          `json:"message"`
+		Type    string          `json:"type"`
+		Code    string          `json:"code"`
+		Details json.RawMessage `json:"details"`
+	} `json:"error"`
+}
+
+// itemAnswer is what became of one dead letter.
+type itemAnswer struct {
+	Letter uint64 `json:"letter"`
+	ID     string `json:"id"`
+	Result string `json:"result"`
+	Job    string `json:"job"`
+	Queue  string `json:"queue"`
+	Note   string `json:"note"`
+	Error  string `json:"error"`
+}
+
+type statsAnswer struct {
+	Count     int        `json:"count"`
+	Oldest    *time.Time `json:"oldest,omitempty"`
+	Newest    *time.Time `json:"newest,omitempty"`
+	Queues    tally      `json:"queues"`
+	Functions tally      `json:"functions"`
+	Errors    tally      `json:"errors"`
+}

@@ -73,6 +73,8 @@ func TestYard(t *testing.T) {
 		{"Pause", pause},
 		{"DeadLetter", deadLetter},
 		{"Malformed", malformed},
+		{"DeadLetters", deadLetters},
+		{"AskLetters", askLetters},
 		{"Timeout", timeout},
 		{"CutConnection", cutConnection},
 		{"Resume", resume},
