@@ -126,9 +126,9 @@ func (c *Client) Job(ctx context.Context, jid string) (Raw, error) {
 }
 
 // Await gives a job's record once it has ended; ended is false if it has not
-// within wait.
+// within wait, which is taken for 0 to [MaxAwait].
 func (c *Client) Await(ctx context.Context, jid string, wait time.Duration) (record Raw, ended bool, err error) {
-	record, err = c.Call(ctx, TAwait, AppendValue(nil, Fields{"jid": jid, "timeout_ms": wait.Milliseconds()}))
+	record, err = c.Call(ctx, TAwait, AppendValue(nil, Fields{"jid": jid, "timeout_ms": min(wireDelay(wait), MaxAwait.Milliseconds())}))
 	pending, _ := record.Get("pending").Bool()
 	return record, err == nil && !pending, err
 }
@@ -180,7 +180,7 @@ func (c *Client) Fail(q *Quest, f Fail, then func(Raw, error)) {
 	}
 	p := Fields{"jid": q.JID, "tok": q.Token[:], "error": reason, "retry": f.Retry}
 	if f.RetryAfter != nil {
-		p["retry_after_ms"] = f.RetryAfter.Milliseconds()
+		p["retry_after_ms"] = wireDelay(*f.RetryAfter)
 	}
 	if f.Credits > 0 {
 		p["credits"] = f.Credits
@@ -188,9 +188,13 @@ func (c *Client) Fail(q *Quest, f Fail, then func(Raw, error)) {
 	c.Go(TFail, func(b []byte) []byte { return AppendValue(b, p) }, then)
 }
 
+// wireDelay is a delay in milliseconds, as the wire takes it: one that is over
+// already is none. The node would hang up on a negative one.
+func wireDelay(d time.Duration) int64 { return max(d.Milliseconds(), 0) }
+
 // Nack declines a QUEST before its ACK.
 func (c *Client) Nack(q *Quest, n Nack, then func(Raw, error)) {
-	p := Fields{"jid": q.JID, "tok": q.Token[:], "reason": n.Reason, "delay_ms": n.Delay.Milliseconds()}
+	p := Fields{"jid": q.JID, "tok": q.Token[:], "reason": n.Reason, "delay_ms": wireDelay(n.Delay)}
 	if n.Credits > 0 {
 		p["credits"] = n.Credits
 	}

@@ -1,7 +1,9 @@
 package overhop
 
 import (
+	"math"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -27,5 +29,35 @@ func TestEnqueue_ComesBack(t *testing.T) {
 		} else if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("-want +got\n%s", diff)
 		}
+	}
+}
+
+// Delays that no node would take are brought within the wire's range: it would
+// hang up on them.
+func TestClient_Delays(t *testing.T) {
+	for _, c := range []struct{ given, want, wait time.Duration }{
+		{-time.Second, 0, 0},
+		{math.MinInt64, 0, 0},
+		{time.Second, time.Second, time.Second},
+		{math.MaxInt64, math.MaxInt64 / time.Millisecond * time.Millisecond, MaxAwait},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			y := newFakeYard(t)
+			client, _ := connect(t, y, Options{})
+			client.Fail(new(Quest), Fail{RetryAfter: &c.given}, nil)
+			client.Nack(new(Quest), Nack{Delay: c.given}, nil)
+			client.Await(t.Context(), "mail:1", c.given)
+			n := y.node(0)
+			if f, err := ParseFail(n.one(TFail)); err != nil || f.RetryAfter == nil || *f.RetryAfter != c.want {
+				t.Errorf("FAIL after %s: %+v, %v", c.given, f, err)
+			}
+			if got, err := ParseNack(n.one(TNack)); err != nil || got.Delay != c.want {
+				t.Errorf("NACK after %s: %s, %v", c.given, got.Delay, err)
+			}
+			if _, wait, err := ParseAwait(n.one(TAwait)); err != nil || wait != c.wait {
+				t.Errorf("AWAIT of %s: %s, %v", c.given, wait, err)
+			}
+			client.Close()
+		})
 	}
 }
