@@ -29,8 +29,14 @@ type Options struct {
 	Stuck time.Duration // a write that makes no way for so long ends the connection; 0: 10 s
 
 	// Silence is how long a node may say nothing at all while it owes an
-	// answer before it is taken for dead; 0: 15 s, negative: for ever.
+	// answer before it is given up; 0: 65 s, which is more than any node may
+	// be set to wait for its yard; negative: for ever.
 	Silence time.Duration
+
+	// alive asks the node for a sign of life beside this connection; nil: it
+	// cannot be asked. The answers of one connection come in order, so over
+	// this one a slow answer and a dead node look the same.
+	alive func(context.Context) bool
 
 	Quests func(Quest) // called by Run for every QUEST; must not block
 
@@ -85,7 +91,7 @@ func Connect(ctx context.Context, nc net.Conn, o Options) (*Client, error) {
 		o.Stuck = 10 * time.Second
 	}
 	if o.Silence == 0 {
-		o.Silence = 15 * time.Second
+		o.Silence = patience
 	}
 	c := &Client{
 		nc: nc, in: frame.NewReader(nc, MaxFrameLimit), o: o,
@@ -182,14 +188,14 @@ func (c *Client) Run(ctx context.Context) error {
 	loops, stopLoops := context.WithCancel(ctx)
 	var others sync.WaitGroup
 	others.Go(func() { c.writeLoop(loops) })
-	silent := false
+	var silent error
 	others.Go(func() { silent = c.watch(loops) })
 	err := c.readLoop()
 	stopLoops()
 	c.nc.Close()
 	others.Wait()
-	if silent {
-		err = fmt.Errorf("node has said nothing for %s", c.o.Silence)
+	if silent != nil {
+		err = silent
 	}
 	c.abandon(fmt.Errorf("%w: %v", ErrClosed, err))
 	if ctx.Err() != nil {
@@ -304,30 +310,6 @@ func (c *Client) writeLoop(ctx context.Context) {
 		}
 		if cap(batch) > 1<<20 {
 			batch = nil
-		}
-	}
-}
-
-// watch closes the connection of a node that owes answers and is silent, and
-// then gives true.
-func (c *Client) watch(ctx context.Context) (silent bool) {
-	if c.o.Silence < 0 {
-		return false
-	}
-	tick := time.NewTicker(max(c.o.Silence/4, time.Millisecond))
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return false
-		case <-tick.C:
-		}
-		c.mu.Lock()
-		silent = len(c.pending) > 0 && time.Since(c.since) > c.o.Silence
-		c.mu.Unlock()
-		if silent {
-			c.nc.Close()
-			return true
 		}
 	}
 }

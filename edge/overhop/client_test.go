@@ -136,29 +136,6 @@ func TestClient_Room(t *testing.T) {
 	})
 }
 
-// A silent node is given up while it owes an answer, and only then.
-func TestClient_Silence(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		y := newFakeYard(t)
-		c, ended := connect(t, y, Options{})
-		time.Sleep(time.Hour)
-		if _, err := c.Ping(t.Context()); err != nil {
-			t.Fatalf("after an hour of peace: %v", err)
-		}
-		y.answers(func(n *fakeNode, e Envelope) (func(), bool) { return nil, true })
-		begin := time.Now()
-		if _, err := c.Ping(t.Context()); !errors.Is(err, ErrClosed) || !strings.Contains(err.Error(), "said nothing") {
-			t.Errorf("%v", err)
-		}
-		if took := time.Since(begin); took < 15*time.Second || took > 20*time.Second {
-			t.Errorf("given up after %s", took)
-		}
-		if err := <-ended; err == nil {
-			t.Error("run ended well")
-		}
-	})
-}
-
 // A node may ask who is there before the answer to HELLO has led to REGISTER;
 // a client closed before it ran ends its requests.
 func TestClient_IdentThenClose(t *testing.T) {

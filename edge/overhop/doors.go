@@ -11,8 +11,13 @@ import (
 	"yardmaster/internal/backoff"
 )
 
-// helloTime bounds the way from dialling a node to being registered there.
-const helloTime = 5 * time.Second
+const (
+	// helloTime bounds the way from dialling a node to being registered there.
+	helloTime = 5 * time.Second
+
+	// signTime is how long a node may take for a sign of life.
+	signTime = 3 * time.Second
+)
 
 // doors are the nodes that a worker or a producer may connect to, one after
 // the other. It is used by one goroutine at a time.
@@ -68,6 +73,7 @@ func (d *doors) open(ctx context.Context, addr string, o Options) (*Client, erro
 	if nc, err = secure(ctx, nc, addr, d.tls); err != nil {
 		return nil, err
 	}
+	o.alive = func(ctx context.Context) bool { return d.alive(ctx, addr) }
 	c, err := Connect(ctx, nc, o)
 	if err != nil {
 		nc.Close()
@@ -75,9 +81,35 @@ func (d *doors) open(ctx context.Context, addr string, o Options) (*Client, erro
 	return c, err
 }
 
-// pause is how long to wait before the next try. A connection that lasted
-// begins the count anew.
+// alive tells a node that answers at its door, over a connection of its own.
+// Whatever is heard in time will do, be it that it has no room: a process that
+// stands still lets strangers in and says nothing. It may be called while the
+// doors are used.
+func (d *doors) alive(ctx context.Context, addr string) bool {
+	ctx, cancel := context.WithTimeout(ctx, signTime)
+	defer cancel()
+	nc, err := d.dial(ctx, addr)
+	if err != nil {
+		return false
+	}
+	if nc, err = secure(ctx, nc, addr, d.tls); err != nil {
+		return ctx.Err() == nil
+	}
+	defer nc.Close()
+	stop := context.AfterFunc(ctx, func() { nc.Close() })
+	defer stop()
+	if _, err = nc.Write(AppendMessage(nil, THello, "1", EmptyMap)); err == nil {
+		_, err = nc.Read(make([]byte, 1))
+	}
+	return ctx.Err() == nil
+}
+
+// pause is how long to wait before the next try; the first need not wait. A
+// connection that lasted begins the count anew.
 func (d *doors) pause() time.Duration {
+	if d.begun.IsZero() {
+		return 0
+	}
 	if time.Since(d.begun) > d.wait.Max {
 		d.wait.Reset()
 	}

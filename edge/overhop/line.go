@@ -27,10 +27,6 @@ type line struct {
 const (
 	idlePace = 5 * time.Second // between two PINGs of a worker with nothing in hand
 	minPace  = 10 * time.Millisecond
-
-	// silence is how long a node may owe an answer and say nothing at all: a
-	// little more than it may have to wait for the yard itself.
-	silence = 6 * time.Second
 )
 
 // drainError ends a line's service: its node takes no more part.
@@ -45,7 +41,7 @@ func (w *Worker) connect(ctx context.Context, addr string) (*line, error) {
 		sids: make(map[string]string), surplus: make(map[string]int),
 	}
 	c, err := w.doors.open(ctx, addr, Options{
-		Name: w.Name, Token: w.Token, Silence: silence, Quests: l.take, Pushes: l.pushed,
+		Name: w.Name, Token: w.Token, Quests: l.take, Pushes: l.pushed,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("node %s: %w", addr, err)

@@ -74,7 +74,7 @@ var dependencies = map[string]struct {
 // protocols, the files that hold a connection are exempt.
 var pure = map[string][]string{
 	"job": nil, "ledger": nil, "cluster/wire": nil,
-	"edge/overhop":   {"client.go", "calls.go", "await.go", "doors.go", "inhand.go", "line.go", "producer.go", "worker.go"},
+	"edge/overhop":   {"client.go", "calls.go", "await.go", "doors.go", "inhand.go", "line.go", "producer.go", "watch.go", "worker.go"},
 	"runnerpool/rrq": {"conn.go", "serve.go"},
 }
 

@@ -1,0 +1,107 @@
+package overhop
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A silent node is given up while it owes an answer, and only then.
+func TestClient_Silence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := newFakeYard(t)
+		c, ended := connect(t, y, Options{})
+		time.Sleep(time.Hour)
+		if _, err := c.Ping(t.Context()); err != nil {
+			t.Fatalf("after an hour of peace: %v", err)
+		}
+		y.answers(func(n *fakeNode, e Envelope) (func(), bool) { return nil, true })
+		begin := time.Now()
+		if _, err := c.Ping(t.Context()); !errors.Is(err, ErrClosed) || !strings.Contains(err.Error(), "said nothing") {
+			t.Errorf("%v", err)
+		}
+		if took := time.Since(begin); took < patience || took > patience+time.Second {
+			t.Errorf("given up after %s", took)
+		}
+		if err := <-ended; err == nil {
+			t.Error("run ended well")
+		}
+	})
+}
+
+// A node that stands still is left, long before the network would notice: it
+// takes connections, and says nothing on any of them.
+func TestWorker_SilentNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := newFakeYard(t)
+		w := Worker{Nodes: []string{"n1", "n2"}, Dial: y.dial, Log: quiet, Grace: time.Millisecond}
+		w.Handle("mail", 2, until(nil))
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- w.Run(ctx) }()
+		dead := y.node(0)
+		dead.quest(1, nil)
+		y.answers(func(n *fakeNode, e Envelope) (func(), bool) { return nil, n.addr == dead.addr })
+		time.Sleep(12 * time.Second)
+		n := y.node(y.count() - 1)
+		if n.addr == dead.addr {
+			t.Error("the worker looked at no other node")
+		}
+		n.one(TSubscribe)
+		if got := n.heard(TBeat); len(got) == 0 {
+			t.Error("the job in hand was not taken along")
+		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A node that lives and owes answers, because the yard has to settle something
+// first, is not left for that.
+func TestWorker_SlowNode(t *testing.T) {
+	handler := func(ctx context.Context, q *Quest) (Raw, error) {
+		if q.JID == "mail:2" {
+			<-ctx.Done() // its BEATs wait behind the end of the first
+		}
+		return nil, nil
+	}
+	work(t, handler, func(y *fakeYard) {
+		var owed []Envelope
+		slow := true
+		y.answers(func(n *fakeNode, e Envelope) (func(), bool) {
+			held := n.turn == 0 && slow && (e.T == TDone || len(owed) > 0) // answers come in order
+			if held {
+				owed = append(owed, e)
+			}
+			return nil, held
+		})
+		n := y.node(0)
+		n.quest(1, nil)
+		q := n.quest(2, nil)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		slow = false
+		if len(owed) < 2 {
+			t.Fatalf("the node owes %d answers, want a DONE's and a BEAT's at least", len(owed))
+		}
+		for _, e := range owed {
+			n.usual(e)
+		}
+		n.room(1)
+		n.push(TRecall, Fields{"jid": q.JID, "tok": q.Token[:], "reason": "CANCELLED", "grace_ms": 0})
+		n.room(2)
+		if got := n.heard(TDone); len(got) != 2 {
+			t.Errorf("the node heard of %d ends, want 2: the worker has left it", len(got))
+		}
+		for i := 1; i < y.count(); i++ {
+			if got := y.node(i).heard(TRegister); len(got) > 0 {
+				t.Error("the worker registered a second time")
+			}
+		}
+	})
+}
