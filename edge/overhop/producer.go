@@ -204,10 +204,11 @@ func (p *Producer) connected() (*Client, *dialing, error) {
 	return nil, p.dialing, nil
 }
 
-// connect tries one node. After a failure it lets some time pass before those
-// who wait may try the next.
+// connect tries one node. Before it tries another it lets some time pass: the
+// one before could not be reached, or has left us.
 func (p *Producer) connect(d *dialing) {
 	var c *Client
+	backoff.Sleep(p.life, p.doors.pause()) // ends early only with the producer
 	addr := p.doors.next()
 	c, d.err = p.doors.open(p.life, addr, Options{
 		Name: p.Name, Token: p.Token,
@@ -215,9 +216,6 @@ func (p *Producer) connect(d *dialing) {
 	})
 	if d.err != nil {
 		d.err = fmt.Errorf("node %s: %w", addr, d.err)
-		if !slices.Contains(hardPlaces, ErrorCode(d.err)) {
-			backoff.Sleep(p.life, p.doors.pause()) // ends early only with the producer
-		}
 	}
 	p.mu.Lock()
 	p.dialing = nil

@@ -80,6 +80,30 @@ func TestProducer_Unavailable(t *testing.T) {
 	})
 }
 
+// Nodes that take a producer in and hang up on its requests are not asked in
+// one go.
+func TestProducer_BriefConnections(t *testing.T) {
+	produce(t, func(ctx context.Context, y *fakeYard, p *Producer) {
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		const most = 10 // pauses of 25 ms and more that double
+		y.answers(func(n *fakeNode, e Envelope) (func(), bool) {
+			return func() {
+				if n.turn >= most {
+					cancel() // else the second would never pass
+				}
+				n.nc.Close()
+			}, e.T == TEnqueue
+		})
+		if _, err := p.Enqueue(ctx, Enqueue{Queue: "mail"}); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%v", err)
+		}
+		if got := y.count(); got < 3 || got > most {
+			t.Errorf("%d connections within a second", got)
+		}
+	})
+}
+
 func TestProducer_Refused(t *testing.T) {
 	produce(t, func(ctx context.Context, y *fakeYard, p *Producer) {
 		y.answers(refused(TEnqueue, CodeDuplicateJob, 1))
