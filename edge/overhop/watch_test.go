@@ -105,3 +105,29 @@ func TestWorker_SlowNode(t *testing.T) {
 		}
 	})
 }
+
+// Whatever a node says or does at its door in time is a sign of life.
+func TestDoors_Alive(t *testing.T) {
+	quits := func(n *fakeNode, _ Envelope) (func(), bool) { return func() { n.nc.Close() }, true }
+	for name, c := range map[string]struct {
+		refuse error
+		answer func(*fakeNode, Envelope) (func(), bool)
+		want   bool
+		took   time.Duration
+	}{
+		"answers":      {nil, nil, true, 0},
+		"hangs up":     {nil, quits, true, 0},
+		"says nothing": {nil, func(*fakeNode, Envelope) (func(), bool) { return nil, true }, false, signTime},
+		"is not there": {errors.New("connection refused"), nil, false, 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			y := newFakeYard(t)
+			y.refuse = func(string) error { return c.refuse }
+			y.answers(c.answer)
+			begin := time.Now()
+			if got := newDoors([]string{"n1"}, y.dial, nil).alive(t.Context(), "n1"); got != c.want || time.Since(begin) != c.took {
+				t.Errorf("a node that %s: %t after %s", name, got, time.Since(begin))
+			}
+		})
+	}
+}
