@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -69,31 +70,45 @@ type session struct {
 	n *Node
 
 	mu    sync.Mutex
-	last  job.Position // of the newest accepted job
-	wrote bool         // last is set
-	index uint64       // of the newest command's entry
+	wrote map[uint8]uint64 // by lane: the highest sequence of its accepted jobs
+	index uint64           // of the newest command's entry
 }
 
 func (s *session) accepted(p job.Position) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p.Seq > 0 {
-		s.last, s.wrote = p, true
+	if p.Seq == 0 {
+		return
 	}
+	if s.wrote == nil {
+		s.wrote = make(map[uint8]uint64)
+	}
+	// Jobs with guards are answered later than those that came after them.
+	s.wrote[p.Lane] = max(s.wrote[p.Lane], p.Seq)
 }
 
 // settle waits until the local ledger covers what this session wrote.
 func (s *session) settle(ctx context.Context) error {
 	s.mu.Lock()
-	last, wrote := s.last, s.wrote
+	wrote := maps.Clone(s.wrote)
 	s.mu.Unlock()
-	if err := s.settleCommands(ctx); err != nil || !wrote {
+	if err := s.settleCommands(ctx); err != nil || len(wrote) == 0 {
 		return err
 	}
 	return waitFor(ctx, s.n.raft, func() (ok bool) {
-		s.n.raft.View(func(l *ledger.Ledger) { ok = l.Folded(last) })
+		s.n.raft.View(func(l *ledger.Ledger) { ok = foldedAll(l, wrote) })
 		return ok
 	})
+}
+
+// foldedAll tells that every lane is folded up to a sequence.
+func foldedAll(l *ledger.Ledger, wrote map[uint8]uint64) bool {
+	for lane, seq := range wrote {
+		if !l.Folded(job.Position{Lane: lane, Seq: seq}) {
+			return false
+		}
+	}
+	return true
 }
 
 // settleCommands covers this session's commands only. Taking jobs in needs no

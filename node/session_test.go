@@ -8,6 +8,7 @@ import (
 
 	"yardmaster/cluster"
 	"yardmaster/job"
+	"yardmaster/ledger"
 )
 
 // A publish that nobody can tell the end of is to be repeated, and a key that
@@ -25,6 +26,36 @@ func TestInWorkersWords(t *testing.T) {
 	if err := inWorkersWords(other); err != other || inWorkersWords(nil) != nil {
 		t.Errorf("another error is %v", err)
 	}
+}
+
+// A job with guards is answered when it is decided on, after plain ones that
+// came behind it. What a session waits for never goes back, in any lane.
+func TestSession_AcceptedNeverGoesBack(t *testing.T) {
+	s := new(session)
+	for _, p := range []job.Position{{Lane: 0, Seq: 2}, {Lane: 1, Seq: 11}, {Lane: 1, Seq: 10}, {Lane: 2}} {
+		s.accepted(p)
+	}
+	if len(s.wrote) != 2 || s.wrote[0] != 2 || s.wrote[1] != 11 {
+		t.Fatalf("the session waits for %v", s.wrote)
+	}
+	f := newFolded()
+	shows := func() (ok bool) {
+		f.View(func(l *ledger.Ledger) { ok = foldedAll(l, map[uint8]uint64{0: 2}) })
+		return ok
+	}
+	f.apply(&ledger.Fold{Identity: "L0", From: 0, To: 1})
+	if shows() {
+		t.Error("it reads before its own write is folded")
+	}
+	f.apply(&ledger.Fold{Identity: "L0", From: 1, To: 2})
+	if !shows() {
+		t.Error("it waits for what is folded")
+	}
+	f.View(func(l *ledger.Ledger) {
+		if foldedAll(l, map[uint8]uint64{0: 2, 1: 1}) {
+			t.Error("a lane that is not folded is forgotten")
+		}
+	})
 }
 
 // Only who shows a job's body reads it from its lane.
