@@ -155,13 +155,27 @@ func (d *door) onceDecided(id job.ID, again bool, then func(accepted, error)) fu
 			return
 		}
 		d.rulings.await(a.position, func(r ledger.Ruling, err error) {
+			stored := a
 			if err == nil {
 				a, err = answerOf(r, id, a.position, again)
+				if err != nil && stored.duplicate {
+					err = staleRuling()
+				}
 			}
 			then(a, err)
 		})
 	}
 }
+
+// staleRuling answers a second try under one key that came so soon that its
+// lane took it for the first: the first one was refused, perhaps by what is no
+// longer in the way, and the second was not judged at all.
+func staleRuling() error {
+	return &job.UnavailableError{Reason: "a job under this key was refused a moment ago: ask again", RetryAfter: staleDelay}
+}
+
+// staleDelay is well above the time for which a lane knows a key.
+const staleDelay = 500 * time.Millisecond
 
 func (d *door) check(queue string, spec *job.Spec, key string, mustExist bool) (job.ID, error) {
 	if err := job.ValidQueue(queue); err != nil {

@@ -202,3 +202,30 @@ func TestRulings_Undecided(t *testing.T) {
 		undecided("after the stop", <-ask(2))
 	})
 }
+
+// A second try under the same key that its lane takes for the first is not
+// answered with the first one's refusal, which may hold no longer.
+func TestDoor_RefusedAndAskedAgain(t *testing.T) {
+	n := alone(t, nil)
+	const unique = `{"params":{},"unique_key":"u"}`
+	holder, err := enqueue(n, "mail", unique, "", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored, known := make(chan accepted, 1), job.Position{}
+	var other *job.DuplicateError
+	if _, err := enqueue(n, "mail", unique, "named", false); !errors.As(err, &other) || other.ID != holder.id {
+		t.Fatalf("beside the holder: %v", err)
+	}
+	id, _ := job.KeyID("mail", "named")
+	n.raft.View(func(l *ledger.Ledger) { known.Seq = l.Lanes()[0].Cursor })
+	decided := n.door.onceDecided(id, true, func(a accepted, err error) {
+		var away *job.UnavailableError
+		if !errors.As(err, &away) || away.RetryAfter != staleDelay {
+			t.Errorf("asked again at once: %+v, %v", a, err)
+		}
+		stored <- a
+	})
+	decided(accepted{id: id, position: known, duplicate: true}, nil) // as the lane answers within its window
+	<-stored
+}
