@@ -104,3 +104,25 @@ func TestNotes_Bounded(t *testing.T) {
 		t.Error("the last note is gone")
 	}
 }
+
+// An answer about notes of which the oldest were given up meanwhile, or all of
+// them, takes away no note that has not been sent.
+func TestNotes_GivenUpOnTheirWay(t *testing.T) {
+	for _, late := range []int{1, job.MaxNotes - 1, job.MaxNotes, job.MaxNotes + 7} {
+		n := notes{first: 1}
+		for i := range mostNotes {
+			n.add(job.Note{Worker: fmt.Sprint(i + 1)})
+		}
+		var r job.Report
+		n.fill(&r)
+		for i := range late {
+			n.add(job.Note{Worker: fmt.Sprint(mostNotes + i + 1)})
+		}
+		n.landed(&r, nil)
+		first := uint64(max(job.MaxNotes, late) + 1)
+		want(t, "first number", n.first, first)
+		want(t, "first note", n.waiting[0].Worker, fmt.Sprint(first))
+		want(t, "notes kept", len(n.waiting), mostNotes+late-int(first)+1)
+		want(t, "may be sent", n.due(), true)
+	}
+}

@@ -293,3 +293,25 @@ func BenchmarkUniqueKeys(b *testing.B) {
 	b.ReportMetric(plain, "bytes/job")
 	b.ReportMetric(keyed-plain, "bytes/key")
 }
+
+// A key whose time is over is free in the very entry that comes after, even if
+// so many have run out that it is not swept yet.
+func TestGuards_RunOutButNotSwept(t *testing.T) {
+	l := New()
+	key := func(i int) job.GuardKey { return job.GuardKey{byte(i), byte(i >> 8)} }
+	for i := range maxForgotten + 1 {
+		l.guards.hold(&heldKey{key: key(i), until: int64(1 + i), rate: true})
+	}
+	last := job.Guard{Key: key(maxForgotten), For: 1}
+	end := int64(1 + maxForgotten)
+	if l.guards.live(last, end-1) == nil {
+		t.Error("a key is free before its time is over")
+	}
+	l.guards.expire(end)
+	if l.HeldKeys() != 1 || l.guards.byKey[last.Key] == nil {
+		t.Fatalf("%d keys are left to sweep", l.HeldKeys())
+	}
+	if h := l.guards.live(last, end); h != nil {
+		t.Errorf("a key that has run out is held until %d", h.until)
+	}
+}
