@@ -80,7 +80,10 @@ func (c *conn) Begun(size int) {
 // Hold waits for the budget of a large frame. The client's time stands still
 // meanwhile: it is not its fault.
 func (c *conn) Hold(size int) error {
-	if !c.s.frames.take(size, c.mute) {
+	c.busy.start()
+	taken := c.s.frames.take(size, c.mute)
+	c.busy.stop()
+	if !taken {
 		return net.ErrClosed
 	}
 	c.large = size

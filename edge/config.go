@@ -162,7 +162,9 @@ type DeliveryConfig struct {
 	// -1ns for none. Default 2s.
 	RecallGrace time.Duration `toml:"recall_grace"`
 	// SettleWait is how long a DONE or FAIL waits for its commit before it is
-	// answered UNAVAILABLE, 1s to 60s. Default 10s.
+	// answered UNAVAILABLE, 100ms or more and less than Lease minus Beat: what
+	// comes behind it, such as a BEAT, may have to wait as long. Default three
+	// quarters of that, 3s at most.
 	SettleWait time.Duration `toml:"settle_wait"`
 	// DrainGrace is what DRAIN announces as the time until the node closes its
 	// connections, 1s to 1h. Default 10s.
@@ -218,7 +220,7 @@ func (c Config) WithDefaults() Config {
 	byDefault(&c.Delivery.Lease, 6*time.Second)
 	byDefault(&c.Delivery.Beat, 2*time.Second)
 	byDefault(&c.Delivery.RecallGrace, 2*time.Second)
-	byDefault(&c.Delivery.SettleWait, 10*time.Second)
+	byDefault(&c.Delivery.SettleWait, min(3*time.Second, (c.Delivery.Lease-c.Delivery.Beat)*3/4))
 	byDefault(&c.Delivery.DrainGrace, 10*time.Second)
 	byDefault(&c.Limits.Connections, 20_000)
 	byDefault(&c.Limits.PerAddress, 10_000)
@@ -278,7 +280,6 @@ func (c Config) validateDurations() error {
 		{"delivery.lease", c.Delivery.Lease, 2 * time.Second, 6 * time.Second},
 		{"delivery.beat", c.Delivery.Beat, 100 * time.Millisecond, c.Delivery.Lease / 2},
 		{"delivery.recall_grace", c.Delivery.RecallGrace, -1, time.Minute},
-		{"delivery.settle_wait", c.Delivery.SettleWait, time.Second, time.Minute},
 		{"delivery.drain_grace", c.Delivery.DrainGrace, time.Second, time.Hour},
 		{"limits.read_timeout", c.Limits.ReadTimeout, time.Second, 5 * time.Minute},
 		{"limits.write_timeout", c.Limits.WriteTimeout, 100 * time.Millisecond, 5 * time.Minute},
@@ -287,6 +288,10 @@ func (c Config) validateDurations() error {
 		if f.value < f.min || f.value > f.max {
 			return fmt.Errorf("%s is %s; must be %s to %s", f.key, f.value, f.min, f.max)
 		}
+	}
+	d := c.Delivery
+	if d.SettleWait < 100*time.Millisecond || d.SettleWait >= d.Lease-d.Beat {
+		return fmt.Errorf("delivery.settle_wait is %s; must be at least 100ms, and less than delivery.lease minus delivery.beat, which is %s", d.SettleWait, d.Lease-d.Beat)
 	}
 	if idle := c.Limits.IdleTimeout; idle != 0 && idle < 10*time.Second {
 		return fmt.Errorf("limits.idle_timeout is %s; must be 0 or at least 10s", idle)

@@ -23,6 +23,7 @@ type conn struct {
 	cancel context.CancelFunc
 	out    *outbox
 	awaits sync.WaitGroup
+	busy   stopwatch     // runs while nothing is read, by our own doing
 	mute   chan struct{} // closed once nothing is written any more
 	read   atomic.Bool   // the read loop has ended
 
@@ -44,7 +45,6 @@ type conn struct {
 	jobs    map[*dispatch]struct{} // in this worker's hands, until settled
 	waiting int                    // AWAITs under way
 	leaving bool                   // said GOODBYE: no more jobs
-	stuffed bool                   // too much waits for it to read: no more jobs for now
 	gone    bool
 
 	stalls   int  // reasons why it is taken for stalled
@@ -61,7 +61,7 @@ func (s *Server) newConn(ctx context.Context, nc net.Conn) *conn {
 	}
 	c.in.SetGate(c)
 	c.session.RequireToken(string(s.cfg.Server.Token))
-	c.out = newOutbox(func() { s.setStuffed(c, false) })
+	c.out = newOutbox(func() { s.noteStuffed(c) })
 	c.ctx, c.cancel = context.WithCancel(ctx)
 	return c
 }
@@ -84,6 +84,7 @@ func (c *conn) run() {
 		written := c.out.run(c.nc, c.s.cfg.Limits.WriteTimeout)
 		if !written || !c.read.Load() {
 			c.cut() // nothing can be answered any more
+			c.cancel()
 		}
 	})
 	err := c.secure()
@@ -112,8 +113,10 @@ func (c *conn) readLoop() error {
 		if !c.in.Ready() {
 			c.out.kick() // nothing more to add to what is written at once
 			c.rest()
+			c.busy.stop()
 		}
 		payload, err := c.in.Next()
+		c.busy.start()
 		if err != nil {
 			c.foreign(err)
 			c.dawdled(err)

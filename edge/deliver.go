@@ -36,7 +36,7 @@ func (s *Server) Start(a job.Assignment, spec job.Spec) bool {
 		return overhop.AppendQuest(b, &q, s.cfg.Wire.MaxEnvelope)
 	})
 	if got == sentFull {
-		s.setStuffed(c, true)
+		s.noteStuffed(c)
 	}
 	if err != nil {
 		s.unsendable(d, err)
@@ -64,7 +64,8 @@ func (s *Server) reserve(c *conn, a job.Assignment, q *overhop.Quest) (d *dispat
 	sub.credits--
 	s.offers.mark(sub)
 	d = &dispatch{ref: r, token: tok, queue: a.Queue, timeout: a.Timeout, worker: c, wid: c.wid, sub: sub, state: reserved, place: -1}
-	d.due = now.Add(s.cfg.Delivery.Ack)
+	d.grantLocked(now.Add(s.cfg.Delivery.Ack))
+	d.due = d.lease
 	if a.Timeout > 0 {
 		d.deadline = now.Add(a.Timeout)
 		d.due = earlier(d.due, d.deadline)

@@ -37,6 +37,9 @@
 //	   ▼                 ▼
 //	 never started     ended
 //
+// A worker is not heard while its connection is not read, because a request of
+// it holds those behind it up. Its leases stand still then ([stopwatch]).
+//
 // The token proves the lease, not the connection: a worker that comes back
 // over another connection, here or at another node, goes on with what it has.
 // The node it comes to has the dispatch moved, and adopted by its agent; the

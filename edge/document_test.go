@@ -183,6 +183,7 @@ func withKey(t *testing.T, key, value string, step int64) Config {
 	}
 	if key == "delivery.lease" {
 		c.Delivery.Beat = 100 * time.Millisecond
+		c.Delivery.SettleWait = 100 * time.Millisecond
 	}
 	f, _ := keyed(reflect.ValueOf(&c).Elem(), key)
 	n, err := strconv.ParseInt(value, 10, 64)

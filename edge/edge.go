@@ -176,7 +176,7 @@ func (s *Server) remove(c *conn) {
 		if d.state == reserved {
 			told = append(told, s.endLocked(d, lost(d, "connection lost before ACK")))
 		}
-		d.worker = nil
+		d.moveLocked(nil)
 	}
 	c.jobs = nil
 	s.mu.Unlock()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/hmac"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"strings"
@@ -14,13 +13,13 @@ import (
 	"yardmaster/job"
 )
 
-// This file handles what workers say about the jobs in their hands: ACK, NACK,
-// BEAT, PROGRESS, LOG, DONE, FAIL and GOODBYE.
+// This file handles what extends the lease of a job in a worker's hands: ACK,
+// BEAT, PROGRESS and LOG.
 
 // hold finds the dispatch that h proves a lease of, and makes c its worker. A
 // dispatch of another node moves here. The caller gets it with Server.mu
 // locked, unless there is an error.
-func (c *conn) hold(h overhop.Held) (*dispatch, error) {
+func (c *conn) hold(ctx context.Context, h overhop.Held) (*dispatch, error) {
 	r, err := c.claim(h)
 	if err != nil {
 		return nil, err
@@ -31,7 +30,7 @@ func (c *conn) hold(h overhop.Held) (*dispatch, error) {
 	d := s.dispatches[r]
 	if d == nil {
 		s.mu.Unlock()
-		if d, err = c.resume(r); err != nil {
+		if d, err = c.resume(ctx, r); err != nil {
 			return nil, err
 		}
 	}
@@ -74,15 +73,27 @@ func (c *conn) claim(h overhop.Held) (ref, error) {
 	return r, nil
 }
 
-// resume takes a running dispatch over from another node. On success
-// Server.mu is locked.
-func (c *conn) resume(r ref) (*dispatch, error) {
+// errNotAsked refuses to ask the yard for a dispatch of another node.
+var errNotAsked = &job.UnavailableError{Reason: "the yard does not answer for now", RetryAfter: time.Second}
+
+// resume takes a running dispatch over from another node, within the time of ctx
+// and of a request, and unless the worker has hung up. On success Server.mu is
+// locked.
+func (c *conn) resume(ctx context.Context, r ref) (*dispatch, error) {
 	s := c.s
-	ctx, cancel := context.WithTimeout(c.ctx, s.cfg.Limits.RequestTimeout)
+	if ctx.Err() != nil || hungUpSocket(c.socket()) {
+		return nil, errNotAsked
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Limits.RequestTimeout)
 	defer cancel()
 	a, err := s.yard.Resume(ctx, r.id, r.n, c.wid)
-	if err != nil {
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return nil, errNotAsked
+	case err != nil:
 		return nil, err
+	case c.ctx.Err() != nil || hungUpSocket(c.socket()):
+		return nil, errNotAsked // it is the yard's to find it another hand
 	}
 	now := time.Now()
 	s.mu.Lock()
@@ -118,20 +129,20 @@ func (s *Server) extend(d *dispatch, asked time.Duration) time.Time {
 	if d.state == recalling {
 		return d.due
 	}
-	d.lease = earlier(time.Now().Add(lease), d.deadline)
-	if due := earlier(d.lease, d.deadline); due.Before(d.due) {
+	d.grantLocked(earlier(time.Now().Add(lease), d.deadline))
+	if due := d.lease; due.Before(d.due) {
 		d.due = due
 		s.timers.set(d)
 	}
 	return d.lease
 }
 
-func (c *conn) handleAck(_ context.Context, p overhop.Raw) (overhop.Raw, error) {
+func (c *conn) handleAck(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
 	h, err := overhop.ParseHeld(p)
 	if err != nil {
 		return nil, err
 	}
-	d, err := c.hold(h)
+	d, err := c.hold(ctx, h)
 	if err != nil {
 		return nil, err
 	}
@@ -143,50 +154,15 @@ func (c *conn) handleAck(_ context.Context, p overhop.Raw) (overhop.Raw, error) 
 	return c.timeField("lease_until", until), nil
 }
 
-func (c *conn) handleNack(_ context.Context, p overhop.Raw) (overhop.Raw, error) {
-	n, err := overhop.ParseNack(p)
-	if err != nil {
-		return nil, err
-	}
-	d, err := c.hold(n.Held)
-	if err != nil {
-		return nil, err
-	}
-	s := c.s
-	if d.state != reserved {
-		s.mu.Unlock()
-		return nil, job.ErrNotActive
-	}
-	c.creditQueueLocked(d.queue, n.Credits)
-	o := job.Outcome{Status: job.Declined, RetryAfter: &n.Delay}
-	if n.Reason != "" {
-		o.Fault = &job.Fault{Message: clip(n.Reason, job.MaxInlineFault/2)}
-	}
-	told := s.endLocked(d, o)
-	s.mu.Unlock()
-	s.tell(told)
-	s.flushOffers()
-	return nil, nil
-}
-
-// creditQueueLocked grants the credits that came with the end of a dispatch to
-// the connection's subscription for its queue: the QUEST's own, unless the
-// worker came back over another connection.
-func (c *conn) creditQueueLocked(queue string, credits uint32) {
-	if sub := c.byQueue[queue]; sub != nil && credits > 0 {
-		c.s.give(sub, credits)
-	}
-}
-
-func (c *conn) handleBeat(_ context.Context, p overhop.Raw) (overhop.Raw, error) {
+func (c *conn) handleBeat(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
 	b, err := overhop.ParseBeat(p)
 	if err != nil {
 		return nil, err
 	}
 	if len(b.Jobs) > 0 {
-		return c.beatAll(b)
+		return c.beatAll(ctx, b)
 	}
-	until, deadline, err := c.beat(b.Held, b.Extend)
+	until, deadline, err := c.beat(ctx, b.Held, b.Extend)
 	if err != nil {
 		return nil, err
 	}
@@ -203,8 +179,8 @@ func (c *conn) handleBeat(_ context.Context, p overhop.Raw) (overhop.Raw, error)
 // tokenRef is the dispatch that a token says it is of.
 func tokenRef(id job.ID, token []byte) ref { return ref{id, binary.BigEndian.Uint32(token[4:])} }
 
-func (c *conn) beat(h overhop.Held, asked time.Duration) (until, deadline time.Time, err error) {
-	d, err := c.hold(h)
+func (c *conn) beat(ctx context.Context, h overhop.Held, asked time.Duration) (until, deadline time.Time, err error) {
+	d, err := c.hold(ctx, h)
 	if err != nil {
 		return time.Time{}, time.Time{}, err
 	}
@@ -215,8 +191,12 @@ func (c *conn) beat(h overhop.Held, asked time.Duration) (until, deadline time.T
 	return c.s.extend(d, asked), d.deadline, nil
 }
 
-// beatAll answers for each job apart.
-func (c *conn) beatAll(b overhop.Beat) (overhop.Raw, error) {
+// beatAll answers for each job apart. Those of other nodes have the time of one
+// request together, and after the first that the yard does not answer it is asked
+// for no more: nothing else is read from the worker meanwhile.
+func (c *conn) beatAll(ctx context.Context, b overhop.Beat) (overhop.Raw, error) {
+	ctx, giveUp := context.WithTimeout(ctx, c.s.cfg.Limits.RequestTimeout)
+	defer giveUp()
 	out := overhop.AppendStr(overhop.AppendMap(nil, 1), "jobs")
 	out = overhop.AppendArray(out, b.Jobs.Len())
 	for item := range b.Jobs.Items() {
@@ -227,9 +207,12 @@ func (c *conn) beatAll(b overhop.Beat) (overhop.Raw, error) {
 		if err != nil {
 			return nil, err
 		}
-		until, _, err := c.beat(h, b.Extend)
+		until, _, err := c.beat(ctx, h, b.Extend)
 		if err != nil {
 			code, _, _ := refusal(err)
+			if code == overhop.CodeUnavailable {
+				giveUp()
+			}
 			out = overhop.AppendStr(overhop.AppendStr(overhop.AppendMap(out, 3), "code"), code)
 			out = overhop.AppendStr(overhop.AppendStr(out, "jid"), h.JID)
 			out = overhop.AppendBool(overhop.AppendStr(out, "ok"), false)
@@ -245,7 +228,7 @@ func (c *conn) beatAll(b overhop.Beat) (overhop.Raw, error) {
 // maxProgress is the most data of a PROGRESS that is kept, in bytes.
 const maxProgress = 4 << 10
 
-func (c *conn) handleProgress(_ context.Context, p overhop.Raw) (overhop.Raw, error) {
+func (c *conn) handleProgress(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
 	g, err := overhop.ParseProgress(p)
 	if err != nil {
 		return nil, err
@@ -260,7 +243,7 @@ func (c *conn) handleProgress(_ context.Context, p overhop.Raw) (overhop.Raw, er
 	if !g.Data.IsNil() {
 		kept["data"] = g.Data
 	}
-	d, err := c.hold(g.Held)
+	d, err := c.hold(ctx, g.Held)
 	if err != nil {
 		return nil, err
 	}
@@ -280,12 +263,12 @@ const (
 	maxLine  = 2 << 10
 )
 
-func (c *conn) handleLog(_ context.Context, p overhop.Raw) (overhop.Raw, error) {
+func (c *conn) handleLog(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
 	l, err := overhop.ParseLog(p)
 	if err != nil {
 		return nil, err
 	}
-	d, err := c.hold(l.Held)
+	d, err := c.hold(ctx, l.Held)
 	if err != nil {
 		return nil, err
 	}
@@ -302,171 +285,6 @@ func (c *conn) handleLog(_ context.Context, p overhop.Raw) (overhop.Raw, error) 
 			slog.Group("line", "at", line.At, "level", line.Level, "text", clip(line.Text, maxLine)))
 	}
 	return overhop.AppendInt(overhop.AppendStr(overhop.AppendMap(nil, 1), "accepted"), int64(accepted)), nil
-}
-
-func (c *conn) startDone(e overhop.Envelope) error {
-	m, err := overhop.ParseDone(e.P)
-	if err != nil {
-		return err
-	}
-	o := job.Outcome{Status: job.Success, Started: true, Result: value(m.Result)}
-	c.end(e.RID, m.Held, m.Credits, func(*dispatch) job.Outcome { return o })
-	return nil
-}
-
-func (c *conn) startFail(e overhop.Envelope) error {
-	m, err := overhop.ParseFail(e.P)
-	if err != nil {
-		return err
-	}
-	fault := &job.Fault{Message: m.Message, Type: m.Type, Code: m.Code}
-	if len(m.Details) > 0 {
-		fault.Details = lossyJSON(m.Details)
-	}
-	c.end(e.RID, m.Held, m.Credits, func(d *dispatch) job.Outcome {
-		o := job.Outcome{Status: job.Error, Started: true, Fault: fault, Final: !m.Retry, RetryAfter: m.RetryAfter}
-		if d != nil && d.state == recalling && (d.why != job.RecallShutdown || m.Type == job.FaultCancelled) {
-			// The worker stopped because we asked it to.
-			o = recalled(d, d.why)
-			o.Fault = fault
-		}
-		return o
-	})
-	return nil
-}
-
-func lossyJSON(r overhop.Raw) json.RawMessage {
-	defer takeTurn(r)()
-	return overhop.AppendLossyJSON(nil, r)
-}
-
-// end takes the end of a dispatch and answers when it is committed. A worker
-// may tell an end twice, or to a node that never had the dispatch: the yard
-// knows whether it is the first.
-func (c *conn) end(rid string, h overhop.Held, credits uint32, outcome func(*dispatch) job.Outcome) {
-	s := c.s
-	slot, drop := c.out.reserve(), c.carry()
-	answer := func(settled job.Settled, err error) {
-		drop()
-		c.out.fill(slot, func(b []byte) []byte { return appendSettled(b, rid, settled, err) })
-	}
-	r, err := c.claim(h)
-	queue, _, _ := parseJID(h.JID)
-	s.mu.Lock()
-	c.creditQueueLocked(string(queue), credits)
-	if err != nil {
-		s.mu.Unlock()
-		s.flushOffers()
-		answer(job.Settled{}, err)
-		return
-	}
-	s.alive(c)
-	d := s.dispatches[r]
-	var told []report
-	switch {
-	case d == nil:
-		d = &dispatch{ref: r, queue: string(queue), place: -1, waiters: []waiter{answer}}
-		d.token = s.tokens.of(r)
-		s.dispatches[r] = d
-		told = append(told, s.endLocked(d, outcome(nil)))
-	case d.state == ended:
-		d.waiters = append(d.waiters, answer)
-		d.due = time.Now().Add(s.cfg.Delivery.SettleWait)
-		s.timers.set(d)
-	case d.state == tooLate:
-		s.mu.Unlock()
-		s.flushOffers()
-		answer(job.Settled{}, &codeError{overhop.CodeAckTimeout, "the QUEST was not acknowledged in time; the job went elsewhere"})
-		return
-	default:
-		s.attachLocked(d, c)
-		d.waiters = append(d.waiters, answer)
-		told = append(told, s.endLocked(d, outcome(d)))
-	}
-	s.mu.Unlock()
-	s.tell(told...)
-	s.flushOffers()
-}
-
-// appendSettled answers a DONE or a FAIL.
-func appendSettled(b []byte, rid string, settled job.Settled, err error) []byte {
-	if err == nil && settled.Stale {
-		err = job.ErrLeaseLost
-	}
-	if err != nil {
-		code, message, details := refusal(err)
-		return overhop.AppendErr(b, rid, code, message, details)
-	}
-	b, mark := overhop.Begin(b)
-	again := settled.State == job.Delayed && !settled.RunAt.IsZero()
-	b = overhop.AppendMap(b, 1+count(settled.Dup)+count(again))
-	if settled.Dup {
-		b = overhop.AppendBool(overhop.AppendStr(b, "dup"), true)
-	}
-	if again {
-		b = overhop.AppendTime(overhop.AppendStr(b, "next_run_at"), settled.RunAt)
-	}
-	b = overhop.AppendStr(overhop.AppendStr(b, "status"), settled.State.String())
-	b, _ = overhop.End(b, mark, overhop.TOK, rid)
-	return b
-}
-
-func count(fact bool) int {
-	if fact {
-		return 1
-	}
-	return 0
-}
-
-// value keeps a result as JSON if JSON carries it exactly.
-func value(r overhop.Raw) job.Value {
-	if r.IsNil() {
-		return job.Value{}
-	}
-	defer takeTurn(r)()
-	text, err := overhop.AppendJSON(nil, r)
-	if errors.Is(err, overhop.ErrBinary) {
-		return job.Value{Msgpack: true, Data: append([]byte(nil), r...)}
-	}
-	return job.Value{Data: text}
-}
-
-func (c *conn) handleGoodbye(_ context.Context, p overhop.Raw) (overhop.Raw, error) {
-	g, err := overhop.ParseGoodbye(p)
-	if err != nil {
-		return nil, err
-	}
-	s := c.s
-	s.mu.Lock()
-	c.leaving = true
-	c.parting = !g.Drain
-	for _, sub := range c.subs {
-		s.offers.mark(sub)
-	}
-	inflight := len(c.jobs)
-	var told []report
-	if !g.Drain {
-		for d := range c.jobs {
-			if d.state != ended && d.state != tooLate {
-				told = append(told, s.endLocked(d, lost(d, "worker said goodbye")))
-			}
-		}
-	}
-	s.mu.Unlock()
-	s.flushOffers()
-	s.tell(told...)
-	return overhop.AppendInt(overhop.AppendStr(overhop.AppendMap(nil, 1), "inflight"), int64(inflight)), nil
-}
-
-// partIfDone closes the connection of a worker that is leaving and has nothing
-// in hand any more.
-func (s *Server) partIfDone(c *conn) {
-	s.mu.Lock()
-	part := c.leaving && !c.gone && len(c.jobs) == 0
-	s.mu.Unlock()
-	if part {
-		c.bye("GOODBYE", "nothing left in hand")
-	}
 }
 
 func (c *conn) timeField(key string, t time.Time) overhop.Raw {

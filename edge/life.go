@@ -24,10 +24,11 @@ type dispatch struct {
 	sub      *subscription
 	state    state
 	why      job.RecallReason // of a recall
-	lease    time.Time
-	deadline time.Time // zero: none
-	due      time.Time // when its timer is to look at it
-	place    int       // in the timers' heap; -1: not there
+	lease    time.Time        // until when its worker may be silent, or leave it without ACK
+	unheard  time.Duration    // what worker.busy showed when that was set
+	deadline time.Time        // zero: none
+	due      time.Time        // when its timer is to look at it
+	place    int              // in the timers' heap; -1: not there
 
 	progress overhop.Raw // the last PROGRESS
 	lines    int         // of its log so far
@@ -107,17 +108,19 @@ func (s *Server) forgetLocked(d *dispatch) {
 	}
 }
 
-// attach makes c the worker that holds d: the token decides, not the
-// connection.
+// attachLocked makes c the worker that holds d: the token decides, not the
+// connection. What a worker said before it hung up moves nothing: it may be back
+// over another connection already.
 func (s *Server) attachLocked(d *dispatch, c *conn) {
-	if d.worker == c || c.gone {
+	if d.worker == c || c.gone || c.ctx.Err() != nil || hungUpSocket(c.socket()) {
 		return
 	}
 	if d.worker != nil {
 		delete(d.worker.jobs, d)
 	}
 	s.cameBack(d, c)
-	d.worker, d.wid = c, c.wid
+	d.moveLocked(c)
+	d.wid = c.wid
 	if c.jobs == nil {
 		c.jobs = make(map[*dispatch]struct{})
 	}
@@ -241,17 +244,19 @@ func (s *Server) expire(now time.Time) time.Duration {
 // done once Server.mu is free.
 func (s *Server) dueLocked(d *dispatch, now time.Time) func() {
 	switch d.state {
-	case reserved:
-		return s.ackLateLocked(d, now)
-	case running:
-		if !d.deadline.IsZero() && !d.deadline.After(now) {
-			r := s.recallLocked(d, job.RecallDeadline, now)
-			return func() { s.follow(r) }
-		}
-		if d.lease.After(now) {
-			d.due = earlier(d.lease, d.deadline)
+	case reserved, running:
+		past := !d.deadline.IsZero() && !d.deadline.After(now)
+		if until := d.silentUntil(); until.After(now) && !past {
+			d.due = earlier(until, d.deadline)
 			s.timers.set(d)
 			return nil
+		}
+		if d.state == reserved {
+			return s.ackLateLocked(d, now)
+		}
+		if past {
+			r := s.recallLocked(d, job.RecallDeadline, now)
+			return func() { s.follow(r) }
 		}
 		s.overdue(d)
 		r := s.recallLocked(d, job.RecallLease, now)

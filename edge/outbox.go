@@ -3,6 +3,7 @@ package edge
 import (
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -22,7 +23,8 @@ const maxSlots = 1024
 // their place with a slot. One goroutine runs [outbox.run]; any may append.
 type outbox struct {
 	wake    chan struct{} // capacity 1: there is something to do for run
-	drained func()        // called by run once room is back after sentFull
+	drained func()        // called by run once stuffed is false again
+	stuffed atomic.Bool   // a push found no room, and what was in its way is not written yet; set under mu
 
 	mu      sync.Mutex
 	changed sync.Cond // slots or ready shrank, or dead was set
@@ -30,7 +32,6 @@ type outbox struct {
 	slots   []*slot   // answers not yet ready, oldest first
 	holding bool      // a PING has come and its PONG is not ready
 	held    []byte    // pushes since then
-	stuffed bool      // a push found no room
 	last    bool      // close when ready is written
 	dead    bool      // nothing is written any more
 }
@@ -133,7 +134,7 @@ func (o *outbox) push(limit int, write func([]byte) ([]byte, error)) (sent, erro
 		return sentLate, nil
 	}
 	if len(o.ready)+len(o.held) > limit {
-		o.stuffed = true
+		o.stuffed.Store(true)
 		return sentFull, nil
 	}
 	to := &o.ready
@@ -200,7 +201,7 @@ func (o *outbox) run(nc net.Conn, stuck time.Duration) bool {
 	defer o.die()
 	for range o.wake {
 		for {
-			batch, stuffed, last := o.take()
+			batch, last := o.take()
 			if len(batch) == 0 && last {
 				return true
 			}
@@ -216,7 +217,7 @@ func (o *outbox) run(nc net.Conn, stuck time.Duration) bool {
 			if err != nil {
 				return false
 			}
-			if stuffed {
+			if o.relieved() {
 				o.drained()
 			}
 		}
@@ -224,15 +225,28 @@ func (o *outbox) run(nc net.Conn, stuck time.Duration) bool {
 	return true // never: nobody closes wake
 }
 
-func (o *outbox) take() (batch []byte, stuffed, last bool) {
+func (o *outbox) take() (batch []byte, last bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	batch, o.ready = o.ready, nil
 	if len(batch) > readPause {
 		o.changed.Broadcast()
 	}
-	stuffed, o.stuffed = o.stuffed, false
-	return batch, stuffed, o.last
+	return batch, o.last
+}
+
+// relieved tells, after a write, that QUESTs have room again.
+func (o *outbox) relieved() bool {
+	if !o.stuffed.Load() {
+		return false
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.ready)+len(o.held) > questLimit {
+		return false // another write follows
+	}
+	o.stuffed.Store(false)
+	return true
 }
 
 func (o *outbox) die() {

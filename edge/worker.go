@@ -29,7 +29,7 @@ type subscription struct {
 // room is what is to be offered of s now.
 func (s *Server) room(sub *subscription) int {
 	c := sub.worker
-	if sub.ended || sub.stalled || s.draining || c.leaving || c.gone || c.stuffed || !c.takesJobs() || !s.tokens.known() {
+	if sub.ended || sub.stalled || s.draining || c.leaving || c.gone || c.out.stuffed.Load() || !c.takesJobs() || !s.tokens.known() {
 		return 0
 	}
 	return int(min(sub.credits, mostOffered))
@@ -44,10 +44,10 @@ func (s *Server) give(sub *subscription, credits uint32) {
 	s.offers.mark(sub)
 }
 
-// setStuffed withdraws a worker's room while too much waits for it to read.
-func (s *Server) setStuffed(c *conn, stuffed bool) {
+// noteStuffed tells of a worker's room when too much waits for it to read, or no
+// longer does. Which of the two the outbox knows: who says so may come late.
+func (s *Server) noteStuffed(c *conn) {
 	s.mu.Lock()
-	c.stuffed = stuffed
 	for _, sub := range c.subs {
 		s.offers.mark(sub)
 	}
