@@ -76,8 +76,11 @@ func TestBusy_DeadlinesDoNotStandStill(t *testing.T) {
 		}
 		time.Sleep(2900 * time.Millisecond)
 		synctest.Wait()
-		if got := r.server.dispatches[ref{theJob, 2}]; got.state != recalling {
-			t.Errorf("state is %d, want a recall", got.state)
+		r.server.mu.Lock()
+		got := r.server.dispatches[ref{theJob, 2}].state
+		r.server.mu.Unlock()
+		if got != recalling {
+			t.Errorf("state is %d, want a recall", got)
 		}
 		time.Sleep(100 * time.Millisecond)
 		if o := r.hands.one(t); o.N != 2 || o.Status != job.TimedOut {
