@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"yardmaster/cluster"
 	"yardmaster/job"
@@ -96,5 +97,79 @@ func TestSession_LooksReadNoBodies(t *testing.T) {
 	}
 	if v, _, err := s.Job(ctx, id); err != nil || v.Spec == nil || loads != 1 {
 		t.Errorf("Job: %+v, %v, %d bodies read", v, err, loads)
+	}
+}
+
+// Many jobs are removed in few entries of the log.
+func TestSession_ClearsManyPerEntry(t *testing.T) {
+	n := alone(t, nil)
+	ctx, s := t.Context(), yard{n}.Session()
+	if _, err := s.AddQueue(ctx, "full", job.QueueConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	const jobs = 8*clearAtOnce + 8
+	taken := make(chan error, jobs)
+	for range jobs {
+		s.Enqueue(ctx, "full", job.Spec{Params: []byte(`{}`)}, "", func(_ job.ID, err error) { taken <- err })
+	}
+	for range jobs {
+		if err := <-taken; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.Stats(ctx, "full"); err != nil { // they are folded
+		t.Fatal(err)
+	}
+	before, _ := n.raft.Applied()
+	removed, err := s.Clear(ctx, "full", []job.State{job.Waiting})
+	if err != nil || removed != jobs {
+		t.Fatalf("%d removed, %v; want %d", removed, err, jobs)
+	}
+	after, _ := n.raft.Applied()
+	if entries := after - before; entries > jobs/4 {
+		t.Errorf("%d jobs took %d entries", jobs, entries)
+	}
+}
+
+// An obliterate by force that runs out of time says how far it came, and can be
+// asked again.
+func TestSession_ObliterateRunsOutOfTime(t *testing.T) {
+	n := alone(t, nil)
+	ctx, s := t.Context(), yard{n}.Session()
+	if _, err := s.AddQueue(ctx, "doomed", job.QueueConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	taken := make(chan job.ID, 1)
+	s.Enqueue(ctx, "doomed", job.Spec{Params: []byte(`{}`)}, "", func(id job.ID, err error) {
+		if err != nil {
+			t.Error(err)
+		}
+		taken <- id
+	})
+	id := <-taken
+	if _, err := s.Stats(ctx, "doomed"); err != nil { // it is folded
+		t.Fatal(err)
+	}
+	place := &ledger.Place{Placements: []ledger.Placement{{Job: id, N: 1, Node: "away", Incarnation: 1, Channel: "overhop/w"}}}
+	if _, err := n.commander.do(ctx, place); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Obliterate(ctx, "doomed", false); !errors.Is(err, job.ErrQueueNotEmpty) {
+		t.Errorf("without force: %v", err)
+	}
+	if q, _, err := s.Queue(ctx, "doomed"); err != nil || q.Paused {
+		t.Errorf("after a refusal the queue is %+v, %v", q, err)
+	}
+	if _, err := s.(*session).recallActive(ctx, "doomed", false, nil); !errors.Is(err, job.ErrQueueNotEmpty) {
+		t.Errorf("resumed meanwhile: %v", err)
+	}
+	short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+	defer cancel()
+	var away *job.UnavailableError
+	if _, err := s.Obliterate(short, "doomed", true); !errors.As(err, &away) {
+		t.Errorf("out of time: %v", err)
+	}
+	if q, found, err := s.Queue(ctx, "doomed"); err != nil || !found || !q.Paused {
+		t.Errorf("out of time the queue is %+v, %v", q, err)
 	}
 }
