@@ -96,6 +96,12 @@ class Jobs(ClientCase):
             asked.result(PATIENCE)
         self.assertEqual((failed.exception.attempts, failed.exception.error["code"]), (2, "X"))
 
+    def test_result_too_large_for_a_frame(self):
+        asked = self.ask(self.client.result, JID)
+        self.node.line().take(AWAIT, {"status": "completed", "attempts": 1, "result": None, "omitted": ["payload", "result"]})
+        with self.assertRaisesRegex(OverhopError, "RESPONSE_TOO_LARGE"):
+            asked.result(PATIENCE)
+
     def test_result_not_in_time(self):
         asked = self.ask(self.client.result, JID, timeout=0.1)
         self.assertLessEqual(self.node.line().take(AWAIT, {"pending": True})["timeout_ms"], 100)

@@ -1,8 +1,10 @@
 """Workers beside a node that drops lines, forgets, drains and refuses."""
 
 import logging
+import math
 import threading
 import unittest
+import unittest.mock
 import uuid
 
 from fakenode import PATIENCE, FakeNode
@@ -89,6 +91,39 @@ class Ends(WorkerCase):
                     got = {k: p[key].get(k) for k in value} if key == "error" else p[key]
                     self.assertEqual(got, value)
 
+    def test_what_cannot_be_read_fails(self):
+        class Bad(Exception):
+            def __str__(self):
+                raise KeyboardInterrupt
+
+        class Moving(dict):
+            def __getitem__(self, key):
+                raise KeyError(key)
+
+        def handler(job):
+            if job.payload <= 4:
+                raise Retry("later", after=(math.inf, math.nan, 1e17, -1)[job.payload - 1])
+            if job.payload == 5:
+                raise Bad
+            if job.payload == 6:
+                return Moving(a=1)
+            raise Fail("much", details="x" * (9 << 20))
+        self.start(handler)
+        line = self.subscribed()
+        for n, want in enumerate(["ValueError"] * 4 + ["bad_end"] * 2 + ["fail"], 1):
+            with self.subTest(n):
+                line.quest(SID, n, beat_ms=60_000)
+                line.take(ACK)
+                self.assertEqual(line.take(FAIL)["error"]["type"], want)
+
+    def test_progress_too_large_is_left_out(self):
+        self.start(lambda job: job.progress(1, "x" * (9 << 20)) or job.log("y" * (9 << 20)))
+        line = self.subscribed()
+        line.quest(SID, beat_ms=60_000)
+        line.take(ACK)
+        self.assertEqual(len(line.take(LOG)["lines"][0]["msg"]), 2048)
+        line.take(DONE)
+
     def test_no_handler_for_function(self):
         worker = self.start(lambda job: "any")
         with self.assertRaisesRegex(ValueError, "already"):
@@ -139,6 +174,38 @@ class Leases(WorkerCase):
         p = line.take(DONE, {"status": "completed", "dup": True})
         self.assertEqual((p["tok"], p["result"], len(ran)), (token, "once", 1))
         self.assertNotIn("credits", p)
+
+    def test_beats_do_not_wait_for_each_other(self):
+        finish = threading.Event()
+        self.addCleanup(finish.set)
+        self.start(lambda job: job.payload == 1 or finish.wait(PATIENCE), concurrency=2)
+        line = self.subscribed(credits=2)
+        token = line.quest(SID, 2)
+        line.take(ACK)
+        line.quest(SID, 1)
+        seen = []
+        while seen.count(BEAT) < 3:  # a DONE is slow to commit: nothing behind it is answered
+            t, rid, p = line.read()
+            if t == ACK:
+                line.ok(rid, {})
+            elif DONE in seen and t == BEAT:
+                self.assertIn(token, [j["tok"] for j in p["jobs"]])
+                seen.append(t)
+            elif t == DONE:
+                seen.append(t)
+
+    def test_beats_of_many_jobs_are_cut(self):
+        finish = threading.Event()
+        self.addCleanup(finish.set)
+        self.start(lambda job: finish.wait(PATIENCE), concurrency=3)
+        with unittest.mock.patch("yardmaster._MOST_BEATS", 2):
+            line = self.subscribed(credits=3)
+            for n in range(3):
+                line.quest(SID, n + 1, beat_ms=60_000)
+            for _ in range(3):
+                line.take(ACK)
+            sizes = [len(line.take(BEAT, {"jobs": [{"ok": True}] * 2})["jobs"]) for _ in range(2)]
+        self.assertEqual(sizes, [2, 1])
 
     def test_resumed_on_another_node(self):
         other = FakeNode()

@@ -68,6 +68,7 @@ MAX_FRAME = 8 << 20      # bytes, what a node takes that does not say
 DEFAULT_NODES = "127.0.0.1:9876"
 NODES_VARIABLE = "OVERHOP_NODES"
 DEFAULT_PORT = 9876
+_MOST_AFTER = 366 * 86400  # seconds, the longest wait before a next attempt
 
 
 # ---------------------------------------------------------------- errors
@@ -108,6 +109,8 @@ class Retry(Exception):
     def __init__(self, message: str = "handler asks for a retry", *, after: Optional[float] = None,
                  code: Optional[str] = None, details: Any = None) -> None:
         super().__init__(message)
+        if after is not None and not 0 <= _seconds(after) <= _MOST_AFTER:  # not a number is neither
+            raise ValueError(f"after is {after!r}, must be 0 to {_MOST_AFTER} seconds")
         self.after, self.code, self.details = after, code, details
 
 
@@ -159,8 +162,9 @@ def _pack(out: bytearray, v: Any, levels: int) -> None:
         if isinstance(v, dict):
             _pack_dict(out, v, levels - 1)
             return
-        _pack_head(out, len(v), 0x90, 16, None, 0xDC, 0xDD)
-        for item in v:
+        items = tuple(v)  # another thread may change the list meanwhile
+        _pack_head(out, len(items), 0x90, 16, None, 0xDC, 0xDD)
+        for item in items:
             _pack(out, item, levels - 1)
     elif isinstance(v, float):
         raise CodecError(f"this wire has no floats: send {v!r} as text or as a scaled int")
@@ -169,11 +173,12 @@ def _pack(out: bytearray, v: Any, levels: int) -> None:
 
 
 def _pack_dict(out: bytearray, v: Dict[str, Any], levels: int) -> None:
-    for key in v:
+    keys = list(v)  # another thread may change the dict meanwhile
+    for key in keys:
         if not isinstance(key, str):
             raise CodecError(f"keys of a dict must be str, not {type(key).__name__}")
-    _pack_head(out, len(v), 0x80, 16, None, 0xDE, 0xDF)
-    for key in sorted(v):
+    _pack_head(out, len(keys), 0x80, 16, None, 0xDE, 0xDF)
+    for key in sorted(keys):
         _pack_str(out, key)
         _pack(out, v[key], levels)
 
@@ -404,7 +409,9 @@ Then = Callable[[Dict[str, Any], Optional[Exception]], None]
 _MOST_IN = 32 << 20  # bytes, the largest frame that any node may be set to
 _CONNECT_TIME = 5.0  # seconds for connecting and registering
 _QUIET = 5.0         # seconds of silence before a PING asks whether the node is there
-_SILENT = 15.0       # seconds of silence after which it is not: longer than a node takes to commit an end
+_SILENT = 65.0       # seconds without a byte after which it is not: answers come in order, and the one
+                     # before the PING's may take a node's settle_wait or request_timeout, 60 s at most
+_DEAF = 15.0         # the same while nothing but the PING is to be answered, which takes no time
 _CHUNK = 64 << 10    # bytes given to the socket at once
 
 
@@ -430,7 +437,7 @@ class _Connection:
     def __init__(self, node: str, settings: _Settings, up: Callable[["_Connection"], None],
                  push: Callable[["_Connection", int, Dict[str, Any]], None],
                  down: Callable[["_Connection", Exception], None]) -> None:
-        self.node, self.name, self._max_frame, self._settings = node, "", MAX_FRAME, settings
+        self.node, self.name, self.room, self._settings = node, "", MAX_FRAME, settings
         self._up, self._push, self._down = up, push, down
         self._lock = threading.Lock()  # guards the four below
         self._out: collections.deque[bytes] = collections.deque()
@@ -453,8 +460,8 @@ class _Connection:
         """
         rid = str(next(self._rids))
         whole = frame(t, rid, p)
-        if len(whole) - 4 > self._max_frame:
-            raise CodecError(f"message of {len(whole) - 4} bytes, {self.node} takes {self._max_frame}")
+        if len(whole) - 4 > self.room:
+            raise CodecError(f"message of {len(whole) - 4} bytes, {self.node} takes {self.room}")
         with self._lock:
             error = self._error
             if error is None:
@@ -532,7 +539,7 @@ class _Connection:
             if DELIVERY not in (hi.get("ext") or ()):
                 raise OverhopError("NOT_IMPLEMENTED", f"{self.node} does not speak {DELIVERY}")
             self.name = str(hi.get("node") or "")
-            self._max_frame = int(hi.get("max_envelope_size_bytes") or MAX_FRAME)
+            self.room = int(hi.get("max_envelope_size_bytes") or MAX_FRAME)
             self._lockstep(sock, REGISTER, {}, OK)
             sock.setblocking(False)
         except BaseException:
@@ -571,7 +578,7 @@ class _Connection:
             yield parse_envelope(body)
 
     def _loop(self, sock: socket.socket) -> None:
-        heard, asked = time.monotonic(), False
+        heard, asked, limit = time.monotonic(), False, _SILENT
         with selectors.DefaultSelector() as ready:
             ready.register(sock, selectors.EVENT_READ)
             ready.register(self._ear, selectors.EVENT_READ)
@@ -589,10 +596,12 @@ class _Connection:
                 if mask and (self._read(sock) or mask & selectors.EVENT_WRITE):
                     heard, asked = time.monotonic(), False
                 quiet = time.monotonic() - heard
-                if quiet > _SILENT:
+                if asked and quiet > limit:
                     raise ConnectionLost(f"{self.node} has been silent for {quiet:.0f} s")
                 if quiet > _QUIET and not asked:
                     asked = True
+                    with self._lock:
+                        limit = _SILENT if self._pending else _DEAF
                     self.send(PING, {})
 
     def _drain_bell(self) -> None:
@@ -688,6 +697,7 @@ class Job:
         self._beat: float = quest.get("beat_ms", 2000) / 1000
         self._line: Optional[_Connection] = None  # that heard of it last
         self._acked = self._sure = False  # by any node; by the node of _line
+        self._moving: Optional[_Connection] = None  # over which a node is being asked to take it on
         self._end: Optional[Tuple[int, Dict[str, Any]]] = None  # how it ended, until a node knows
         self._losses = 0                          # connections lost while telling it
         self._progress: Optional[_Packed] = None  # the newest, not told yet
@@ -706,7 +716,7 @@ class Job:
         self.check()
         self._lines += 1
         if self._lines <= 1000:
-            line = {"at": _format_time(datetime.now(timezone.utc)), "level": level, "msg": str(message)}
+            line = {"at": _format_time(datetime.now(timezone.utc)), "level": _clean(str(level))[:64], "msg": _clean(str(message))[:2048]}
             self._worker._post(self._worker._say, self, LOG, self._said(lines=[line]))
 
     def check(self) -> None:
@@ -751,6 +761,8 @@ _PERMANENT = {
     "SYSTEM_QUEUE_FORBIDDEN", "DUPLICATE_SUBSCRIPTION",
 }
 _LAST_WORD = 2.0  # seconds for handlers that are cut short at the end of the grace, at most
+_MOST_DETAILS = 32 << 10  # bytes of a failure's details: it must fit into the smallest frame there is
+_MOST_BEATS = 256  # jobs in one BEAT
 _AGAIN = 0.3      # seconds before a node is asked again for what it cannot do yet
 
 
@@ -782,7 +794,7 @@ class Worker:
         self._line: Optional[_Connection] = None     # jobs come and go over this one
         self._former: Set[_Connection] = set()       # to draining nodes, until all jobs have moved
         self._dialing: Optional[_Connection] = None
-        self._beating: Optional[_Connection] = None  # has a BEAT unanswered
+        self._again = False  # a BEAT is to follow for those of which a node was not sure
         self._turns = random.sample(self._nodes, len(self._nodes))
         self._preferred: List[str] = []    # named by a node that drains
         self._avoid: Optional[str] = None  # the node that drains
@@ -912,7 +924,7 @@ class Worker:
             return
         if self._line is not None:
             self._former.add(self._line)
-        self._line, self._dialing, self._beating = c, None, None
+        self._line, self._dialing = c, None
         self._up_at = time.monotonic()
         for q in self._queues.values():
             q.sid = None
@@ -939,7 +951,7 @@ class Worker:
             self._dialing = None
             self._redial()
         elif c is self._line:
-            self._line = self._beating = None
+            self._line = None
             if self._leaving and not self._jobs:
                 self._over = True
                 return
@@ -1079,7 +1091,11 @@ class Worker:
             j._acked = j._sure = True
             self._settle_former()
         elif isinstance(error, OverhopError) and error.code == "UNAVAILABLE":
-            self._later(_AGAIN, self._hold, c, j)
+            if j._acked:
+                j._sure = False
+                self._beat_again()
+            else:
+                self._later(_AGAIN, self._hold, c, j)
         else:
             log.warning("job %s is not ours any more: %s", j.id, error)
             j._stop(error.code if isinstance(error, OverhopError) else str(error))
@@ -1101,19 +1117,47 @@ class Worker:
         self._later(min([j._beat for j in self._jobs.values()] or [1.0]), self._keep)
 
     def _beat(self) -> None:
-        """Extends the leases of the jobs in hand; on a new line it is what moves them there."""
-        c, jobs = self._line, [j for j in self._in_hand() if j._acked]
-        if c is None or self._beating is c or not jobs:
+        """Extends the leases of the jobs in hand; on a new line it is what moves them there.
+
+        It does not wait for the answer to the last: that may stand behind the
+        answer to a DONE which is slow to commit. Only what a node is being
+        asked to take on is not asked for twice.
+        """
+        c = self._line
+        if c is None:
             return
-        self._beating = c
-        for j in jobs:
-            j._line = c
-        c.send(BEAT, {"jobs": [{"jid": j.id, "tok": j._token} for j in jobs]},
-               lambda ok, e: self._post(self._beaten, c, jobs, ok, e))
+        entries, size = [], 0
+        for j in self._in_hand():
+            if not j._acked or j._moving is c:
+                continue
+            j._sure = j._sure and j._line is c
+            j._line, j._moving = c, None if j._sure else c
+            entry = _Packed(encode({"jid": j.id, "tok": j._token}))
+            if entries and (len(entries) == _MOST_BEATS or size + len(entry) + 64 > c.room // 2):
+                self._send_beat(c, entries)
+                entries, size = [], 0
+            entries.append((j, entry))
+            size += len(entry) + 64  # its answer is so much longer
+        if entries:
+            self._send_beat(c, entries)
+
+    def _send_beat(self, c: _Connection, entries: List[Tuple[Job, _Packed]]) -> None:
+        jobs = [j for j, _ in entries]
+        c.send(BEAT, {"jobs": [entry for _, entry in entries]}, lambda ok, e: self._post(self._beaten, c, jobs, ok, e))
+
+    def _beat_again(self) -> None:
+        if not self._again:
+            self._again = True
+            self._later(_AGAIN, self._beat_now)
+
+    def _beat_now(self) -> None:
+        self._again = False
+        self._beat()
 
     def _beaten(self, c: _Connection, jobs: List[Job], ok: Dict[str, Any], error: Optional[Exception]) -> None:
-        if self._beating is c:
-            self._beating = None
+        for j in jobs:
+            if j._moving is c:
+                j._moving = None
         if isinstance(error, OverhopError):
             log.warning("node %s does not take a BEAT: %s", c.node, error)
         for j, answer in zip(jobs, ok.get("jobs", [])):
@@ -1130,7 +1174,14 @@ class Worker:
             self._post(self._finished, j, self._perform(j))
 
     def _perform(self, j: Job) -> Tuple[int, Dict[str, Any]]:
-        """Runs the handler; how that ended is a DONE or a FAIL."""
+        """Runs the handler; how that ended is a DONE or a FAIL, whatever its values do when they are looked at."""
+        try:
+            return self._attempt(j)
+        except BaseException:
+            log.warning("the end of attempt %d of job %s cannot be told as it is", j.attempt, j.id, exc_info=True)
+            return _failure("what the handler returned or raised cannot be read", "bad_end")
+
+    def _attempt(self, j: Job) -> Tuple[int, Dict[str, Any]]:
         handlers = self._queues[j.queue].handlers
         handler = handlers.get(j.fn) or handlers.get(None)
         if handler is None:
@@ -1201,7 +1252,11 @@ class Worker:
         c, p = self._line, j._progress
         if c is not None and p is not None and j._end is None:
             j._progress, j._telling = None, True
-            c.send(PROGRESS, p, lambda _, e: self._post(self._progressed, j, p, e))
+            try:
+                c.send(PROGRESS, p, lambda _, e: self._post(self._progressed, j, p, e))
+            except CodecError as e:
+                j._telling = False
+                log.warning("progress of job %s is not kept: %s", j.id, e)
 
     def _progressed(self, j: Job, p: _Packed, error: Optional[Exception]) -> None:
         j._telling = False
@@ -1257,15 +1312,18 @@ class Worker:
 def _failure(message: str, type_: str, code: Optional[str] = None, details: Any = None, *, final: bool = False,
              after: Union[float, timedelta, None] = None) -> Tuple[int, Dict[str, Any]]:
     """A FAIL's payload that can surely be sent."""
-    error: Dict[str, Any] = {"message": _clean(message or type_)[:1000], "type": _clean(type_)}
+    error: Dict[str, Any] = {"message": _clean(message or type_)[:1000], "type": _clean(type_)[:200]}
     if code is not None:
-        error["code"] = _clean(str(code))
+        error["code"] = _clean(str(code))[:200]
     if details is not None:
         try:
             error["details"] = _Packed(encode(details, MAX_DEPTH - 3))
         except (CodecError, RecursionError):
             error["details"] = _clean(repr(details))[:1500]
-    p: Dict[str, Any] = {"error": error, "retry": not final}
+        if len(error["details"]) > _MOST_DETAILS:
+            error["details"] = f"left out: {len(error['details'])} bytes, {_MOST_DETAILS} are the most"
+    # Encoded here, in the handler's thread: the worker's own never looks at its values.
+    p: Dict[str, Any] = {"error": _Packed(encode(error, MAX_DEPTH - 2)), "retry": not final}
     if after is not None:
         p["retry_after_ms"] = _milliseconds(after)
     return FAIL, p
@@ -1355,15 +1413,20 @@ class Client:
     def result(self, jid: str, timeout: Optional[float] = None) -> Any:
         """Waits until a job has ended and returns its result.
 
-        Raises JobFailed if it failed, and TimeoutError if it has not ended
+        Raises JobFailed if it failed, OverhopError RESPONSE_TOO_LARGE if its
+        result does not fit into a frame, and TimeoutError if it has not ended
         within ``timeout`` seconds; None waits for ever. A job that no node
         knows is waited for some seconds: it may have been accepted just now.
         """
         end = self._await(jid, math.inf if timeout is None else timeout)
+        omitted = end.get("omitted") or ()  # what did not fit into a frame
         if end.get("status") == "completed":
+            if "result" in omitted:
+                raise OverhopError("RESPONSE_TOO_LARGE", f"job {jid} has completed, its result is too large for the node's frames")
             return end.get("result")
         attempts = end["attempts"] if "attempts" in end else end.get("runtime", {}).get("attempts_so_far", 0)
-        raise JobFailed(jid, end.get("error"), attempts)
+        error = {"message": "its error is too large for the node's frames"} if "error" in omitted else end.get("error")
+        raise JobFailed(jid, error, attempts)
 
     def job(self, jid: str) -> Optional[Dict[str, Any]]:
         """A job's record; None if the yard does not know it, or this node not yet."""
