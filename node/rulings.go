@@ -19,6 +19,7 @@ type rulings struct {
 
 	mu      sync.Mutex
 	waiting []awaited // by until
+	looking int       // how many settle has taken out to look at
 	closed  bool
 	wake    chan struct{}
 }
@@ -47,7 +48,7 @@ func newRulings(raft applier, patience time.Duration) *rulings {
 // admit refuses a job with guards that nobody could decide about soon.
 func (r *rulings) admit() error {
 	r.mu.Lock()
-	full := len(r.waiting) >= maxAwaited
+	full := r.looking+len(r.waiting) >= maxAwaited
 	r.mu.Unlock()
 	if full {
 		return &job.UnavailableError{Reason: "too many jobs with unique, rate limit or debounce keys wait to be decided on", RetryAfter: time.Second}
@@ -112,14 +113,18 @@ func (r *rulings) run(ctx context.Context) error {
 }
 
 // settle answers all that can be answered, and gives the time when the first
-// of the others has waited long enough.
+// of the others has waited long enough. Nobody who comes meanwhile waits for the
+// ledger, which may be busy with an entry.
 func (r *rulings) settle(now time.Time) (first time.Time, some bool) {
 	r.mu.Lock()
+	waiting := r.waiting
+	r.waiting, r.looking = nil, len(waiting)
+	r.mu.Unlock()
 	var answers []func()
-	rest := r.waiting[:0]
-	if len(r.waiting) > 0 {
+	rest := waiting[:0]
+	if len(waiting) > 0 {
 		r.raft.View(func(l *ledger.Ledger) {
-			for _, a := range r.waiting {
+			for _, a := range waiting {
 				ruling, known := l.Ruling(a.place)
 				switch {
 				case known:
@@ -132,9 +137,11 @@ func (r *rulings) settle(now time.Time) (first time.Time, some bool) {
 			}
 		})
 	}
-	clear(r.waiting[len(rest):])
-	if r.waiting = rest; len(rest) > 0 {
-		first, some = rest[0].until, true
+	clear(waiting[len(rest):])
+	r.mu.Lock()
+	r.waiting, r.looking = append(rest, r.waiting...), 0
+	if len(r.waiting) > 0 {
+		first, some = r.waiting[0].until, true
 	}
 	r.mu.Unlock()
 	for _, answer := range answers {

@@ -229,3 +229,39 @@ func TestDoor_RefusedAndAskedAgain(t *testing.T) {
 	decided(accepted{id: id, position: known, duplicate: true}, nil) // as the lane answers within its window
 	<-stored
 }
+
+// slowView is a ledger that somebody asks for another ruling while it is looked at.
+type slowView struct {
+	*folded
+	meanwhile func()
+}
+
+func (s *slowView) View(fn func(*ledger.Ledger)) {
+	s.folded.View(func(l *ledger.Ledger) {
+		fn(l)
+		s.meanwhile()
+	})
+}
+
+// Whoever asks while the ledger is looked at does not wait for it, and is heard.
+func TestRulings_AskedWhileLooking(t *testing.T) {
+	s := &slowView{folded: newFolded()}
+	r := newRulings(s, time.Hour)
+	ignore := func(ledger.Ruling, error) {}
+	s.meanwhile = func() {
+		asked := make(chan struct{})
+		go func() {
+			r.await(job.Position{Seq: 2}, ignore)
+			close(asked)
+		}()
+		select {
+		case <-asked:
+		case <-time.After(5 * time.Second):
+			t.Error("asking waits for the ledger")
+		}
+	}
+	r.await(job.Position{Seq: 1}, ignore)
+	if _, some := r.settle(time.Now()); !some || len(r.waiting) != 2 || r.waiting[1].place.Seq != 2 {
+		t.Errorf("waiting: %d", len(r.waiting))
+	}
+}
