@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 import ssl
 import subprocess
 import tempfile
@@ -80,6 +81,25 @@ class Silence(unittest.TestCase):
             again.ok(rid, {"here": True})
             asking.join(PATIENCE)
             self.assertEqual(answers, [{"here": True}])
+
+    def test_slow_answer_is_waited_for(self):
+        with unittest.mock.patch("yardmaster._QUIET", 0.1), unittest.mock.patch("yardmaster._DEAF", 0.3):
+            node = FakeNode()
+            self.addCleanup(node.close)
+            client = Client(node.address, timeout=PATIENCE)
+            self.addCleanup(client.close)
+            asking = threading.Thread(target=client.status)
+            asking.start()
+            line = node.line()
+            rid, _ = line.want(STATUS)
+            self.assertEqual(line.read()[0], PING)
+            line.sock.settimeout(0.8)
+            with self.assertRaises(socket.timeout):  # the PING stands behind the request: nobody hangs up
+                line.read()
+            line.sock.settimeout(PATIENCE)
+            line.ok(rid, {})
+            asking.join(PATIENCE)
+            line.closed()  # now only a PING is to be answered
 
 
 if __name__ == "__main__":
