@@ -13,9 +13,9 @@ import (
 
 const mib = 1 << 20
 
-// narrow is a door with room for two of its largest frames.
+// narrow is a door with room for two large frames.
 func narrow() Config {
-	return Config{Wire: WireConfig{MaxEnvelope: mib}, Limits: LimitsConfig{FrameMemory: 2 * mib}}
+	return Config{Wire: WireConfig{MaxEnvelope: mib + 2*questRoom}, Limits: LimitsConfig{FrameMemory: 2 * mib}}
 }
 
 // large is an ENQUEUE in a frame of exactly 1 MiB of payload.

@@ -61,6 +61,9 @@ func (s *Server) newConn(ctx context.Context, nc net.Conn) *conn {
 	}
 	c.in.SetGate(c)
 	c.session.RequireToken(string(s.cfg.Server.Token))
+	if !*s.cfg.Delivery.RequireHelloExt {
+		c.session.AllowExtension()
+	}
 	c.out = newOutbox(func() { s.noteStuffed(c) })
 	c.ctx, c.cancel = context.WithCancel(ctx)
 	return c

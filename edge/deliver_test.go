@@ -139,7 +139,8 @@ func TestSeedClientGetsNoJobs(t *testing.T) {
 	bubble(t, Config{Delivery: DeliveryConfig{RequireHelloExt: &anyone}}, func(r *rig) {
 		p := r.register(false)
 		p.ask(overhop.TSubscribe, fields{"q": "jobs", "credits": 7}, overhop.TOK)
-		r.quest(p, 1, nil)
+		q := r.quest(p, 1, nil)
+		p.ask(overhop.TAck, held(q), overhop.TOK) // what it is given it may also do
 	})
 }
 

@@ -84,6 +84,9 @@ func (c *conn) startEnqueue(e overhop.Envelope) error {
 		})
 	}
 	spec, err := specOf(&m)
+	if room := c.s.cfg.Wire.MaxEnvelope - questRoom; err == nil && len(e.P) > room {
+		err = &detailedError{&codeError{overhop.CodeResultTooLarge, "the job would not fit into a QUEST"}, overhop.Fields{"limit": room}}
+	}
 	if err == nil && m.Notify {
 		err = c.mayAwait()
 	}
@@ -95,12 +98,16 @@ func (c *conn) startEnqueue(e overhop.Envelope) error {
 	if m.Notify {
 		then = func(id job.ID, err error) {
 			answer(id, err)
-			c.awaitEnqueued(id, err)
+			c.awaitEnqueued(m.Queue, id, err)
 		}
 	}
 	c.yard.Enqueue(c.ctx, m.Queue, spec, m.Key, then)
 	return nil
 }
+
+// questRoom is more than a QUEST, or a record of a job that has not run, takes
+// around what an ENQUEUE brought, in bytes.
+const questRoom = 1 << 10
 
 // specOf turns an ENQUEUE into what the yard keeps. A payload that is a map
 // without binary becomes params; any other stays MessagePack.
@@ -114,7 +121,7 @@ func specOf(m *overhop.Enqueue) (job.Spec, error) {
 		DebounceKey: m.DebounceKey, DebounceMS: m.Debounce,
 	}
 	switch params, err := mapParams(m.Payload); {
-	case err == nil && params != nil:
+	case err == nil && params != nil && len(params) <= job.MaxBody/2: // else JSON inflates it
 		spec.Params = params
 	case !m.Payload.IsNil():
 		spec.Payload = slices.Clone(m.Payload)
@@ -262,8 +269,8 @@ func (c *conn) handleRetryJob(ctx context.Context, p overhop.Raw) (overhop.Raw, 
 	return textField("status", state.String()), err
 }
 
-// clearable are the states CLRQUEUE removes if it names none: active jobs are
-// never cleared.
+// clearable are the states CLRQUEUE removes if it has no list of them: active
+// jobs are never cleared.
 var clearable = []job.State{job.New, job.Waiting, job.Delayed, job.Completed, job.Failed}
 
 func (c *conn) handleClrQueue(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
@@ -275,7 +282,7 @@ func (c *conn) handleClrQueue(ctx context.Context, p overhop.Raw) (overhop.Raw, 
 		return nil, err
 	}
 	states := clearable
-	if len(statuses) > 0 {
+	if statuses != nil {
 		states = nil
 	}
 	for _, name := range statuses {
@@ -326,12 +333,12 @@ func (c *conn) doneAwaiting() {
 }
 
 // awaitEnqueued pushes the end of a job that was enqueued with notify.
-func (c *conn) awaitEnqueued(id job.ID, err error) {
+func (c *conn) awaitEnqueued(queue string, id job.ID, err error) {
 	if err != nil {
 		c.doneAwaiting()
 		return
 	}
-	go c.pushEnd(c.ctx, func() {}, id)
+	go c.pushEnd(c.ctx, func() {}, queue, id)
 }
 
 func (c *conn) handleAwait(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
@@ -354,16 +361,23 @@ func (c *conn) handleAwait(ctx context.Context, p overhop.Raw) (overhop.Raw, err
 			return nil, err
 		}
 		waiting, stop := context.WithTimeout(c.ctx, wait)
-		go c.pushEnd(waiting, stop, v.ID)
+		go c.pushEnd(waiting, stop, v.Queue, v.ID)
 	}
 	return overhop.AppendValue(nil, overhop.Fields{"pending": true}), nil
 }
 
 // pushEnd waits for a job's end and pushes it; conn.awaits waits for it.
-func (c *conn) pushEnd(ctx context.Context, stop context.CancelFunc, id job.ID) {
+func (c *conn) pushEnd(ctx context.Context, stop context.CancelFunc, queue string, id job.ID) {
 	defer c.doneAwaiting()
 	defer stop()
 	v, err := c.yard.Await(ctx, id)
+	if errors.Is(err, job.ErrJobNotFound) {
+		c.pushFields(overhop.TJobEnd, overhop.Fields{
+			"jid": jid(queue, id), "status": job.Failed.String(), "attempts": 0, "result": nil,
+			"error": overhop.Fields{"type": "removed", "message": "the job was removed"},
+		})
+		return
+	}
 	if err != nil || !v.State.Ended() {
 		if ctx.Err() == nil {
 			c.s.log.Warn("edge could not wait for a job's end", "job", id, "error", err)

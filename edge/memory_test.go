@@ -240,6 +240,7 @@ func (y *memoryYard) Enqueue(_ context.Context, queue string, spec job.Spec, key
 		facts := spec.Job(id, queue, job.Position{}, time.Now())
 		y.jobs[id] = job.View{
 			ID: id, Queue: queue, Spec: &spec, State: job.Waiting, Created: time.Now(), RunAt: facts.RunAt,
+			Position: job.Position{Seq: uint64(len(y.specs) + 1)},
 			Function: spec.Function, Priority: facts.Priority, MaxAttempts: facts.MaxAttempts, RetryInterval: facts.RetryInterval,
 		}
 		y.ended[id] = make(chan struct{})
@@ -278,7 +279,10 @@ func (y *memoryYard) Await(ctx context.Context, id job.ID) (job.View, error) {
 	case <-ended:
 		y.mu.Lock()
 		defer y.mu.Unlock()
-		v := y.jobs[id]
+		v, ok := y.jobs[id]
+		if !ok {
+			return v, job.ErrJobNotFound
+		}
 		v.Spec = nil
 		return v, y.fails
 	case <-ctx.Done():
@@ -325,6 +329,9 @@ func (y *memoryYard) RemoveJob(_ context.Context, id job.ID) error {
 	defer y.mu.Unlock()
 	if y.jobs[id].State == job.Active {
 		return job.ErrNotRemovable
+	}
+	if v, ok := y.jobs[id]; ok && !v.State.Ended() {
+		close(y.ended[id])
 	}
 	delete(y.jobs, id)
 	return nil

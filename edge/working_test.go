@@ -70,7 +70,7 @@ func (y *workingYard) next() (a job.Assignment, spec job.Spec, ok bool) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	views := slices.SortedFunc(maps.Values(y.jobs), func(a, b job.View) int {
-		return cmp.Or(cmp.Compare(b.Priority, a.Priority), a.Created.Compare(b.Created))
+		return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Position.Seq, b.Position.Seq))
 	})
 	active := map[string]int{}
 	for _, v := range views {

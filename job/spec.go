@@ -14,7 +14,7 @@ import (
 const (
 	MaxFunctionLen = 256      // bytes
 	MaxInlineBody  = 64 << 10 // bytes; a larger body goes to the blobs first
-	MaxBody        = 32 << 20 // bytes, of any body
+	MaxBody        = 48 << 20 // bytes, of any body: the largest frame's, in base64, and more
 	MaxDuration    = 10 * 365 * 24 * time.Hour
 )
 

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -58,7 +59,7 @@ func (y yard) Resume(ctx context.Context, id job.ID, n uint32, worker string) (j
 	return job.Assignment{
 		Job: id, N: n, Attempt: found.Attempt, MaxAttempts: found.MaxAttempts, Queue: found.Queue,
 		Function: found.Function, Kind: job.Overhop, Key: found.Queue, Worker: worker, Epoch: found.Epoch,
-		Fence: found.Fence, Timeout: found.Timeout, Accepted: found.Accepted, RunAt: found.Due,
+		Fence: found.Fence, Timeout: cmp.Or(found.Timeout, y.n.cfg.Scheduler.DefaultTimeout), Accepted: found.Accepted, RunAt: found.Due,
 		Redelivered: found.Redelivered, Position: found.Position, Started: found.Started, Moved: moved.Index,
 	}, nil
 }

@@ -267,15 +267,19 @@ func ParseCancel(p Raw) (jid, reason string, err error) {
 	return jid, reason, r.result()
 }
 
-// ParseClrQueue reads a CLRQUEUE: a queue and, if not empty, the statuses of
-// the jobs to remove; the error is a [*Violation].
+// ParseClrQueue reads a CLRQUEUE: a queue and the statuses of the jobs to
+// remove, nil if the request names none, which is not the same as an empty list
+// of them; the error is a [*Violation].
 func ParseClrQueue(p Raw) (queue string, statuses []string, err error) {
 	var f [2]Raw
 	p.pick(f[:], "q", "statuses")
 	var r reading
 	queue = r.str("q", f[0])
-	if list := orAbsent(f[1]); len(list) > 0 && list.Kind() != KindArray {
-		r.wrong("statuses", "an array", list)
+	if list := orAbsent(f[1]); len(list) > 0 {
+		statuses = []string{}
+		if list.Kind() != KindArray {
+			r.wrong("statuses", "an array", list)
+		}
 	}
 	for item := range f[1].Items() {
 		if statuses = append(statuses, r.str("statuses", item)); r.err != nil || len(statuses) > 6 {

@@ -30,6 +30,7 @@ func (l Lifetimes) Cadence() time.Duration { return min(l.Unhelloed, l.Unregiste
 type Session struct {
 	life   Lifetimes
 	token  string // asked of HELLO; empty: none
+	all    bool   // the extension is for whoever uses it
 	state  state
 	barred bool      // its HELLO did not bring the token
 	since  time.Time // the connection's begin, then HELLO's arrival
@@ -53,6 +54,10 @@ func NewSession(life Lifetimes, now time.Time) *Session { return &Session{life: 
 // RequireToken lets only clients register whose HELLO brings this token; an
 // empty one is asked of nobody. It is to be called before the first Step.
 func (s *Session) RequireToken(token string) { s.token = token }
+
+// AllowExtension lets requests of the extension through also if HELLO did not
+// offer it. It is to be called before the first Step.
+func (s *Session) AllowExtension() { s.all = true }
 
 // Do is what a server has to do next.
 type Do uint8
@@ -139,7 +144,7 @@ func (s *Session) request(e Envelope) Step {
 		return refuse(CodeProtocolViolation, "t=%d is not allowed after REGISTER", e.T)
 	case e.T >= TPing && e.T <= TQStats:
 		return Step{Do: DoHandle}
-	case e.T >= TAck && e.T <= TObliterate && s.Hello.Delivery:
+	case e.T >= TAck && e.T <= TObliterate && (s.all || s.Hello.Delivery):
 		return Step{Do: DoHandle}
 	case e.T >= TAck && e.T <= TObliterate:
 		return refuse(CodeProtocolViolation, "t=%d needs ext [%q] in HELLO", e.T, Delivery)
