@@ -1,11 +1,13 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -117,6 +119,24 @@ func TestDoor(t *testing.T) {
 	var refused *cluster.APIError
 	if _, err := enqueue(n, "post", `{"params":{}}`, own, false); !errors.As(err, &refused) || refused.Code != "409" {
 		t.Errorf("an id of another queue: %v", err)
+	}
+}
+
+// One id is one queue's job, also if both ask at once: the other one hears it.
+func TestDoor_OneIDTwoQueues(t *testing.T) {
+	n := alone(t, nil)
+	for round := range 20 {
+		id := fmt.Sprintf("0190c3d2-5b1e-7cc0-98c4-%012d", round)
+		var asking sync.WaitGroup
+		var failed [2]error
+		for i, queue := range []string{"mail", "post"} {
+			asking.Go(func() { _, failed[i] = enqueue(n, queue, `{"params":{}}`, id, false) })
+		}
+		asking.Wait()
+		var conflict *cluster.APIError
+		if (failed[0] == nil) == (failed[1] == nil) || !errors.As(cmp.Or(failed[0], failed[1]), &conflict) || conflict.Code != "409" {
+			t.Fatalf("round %d: %v and %v", round, failed[0], failed[1])
+		}
 	}
 }
 

@@ -72,8 +72,8 @@ const blobTime = 30 * time.Second
 //
 // body is spec's JSON where the caller has it, else nil.
 func (d *door) enqueue(queue string, spec job.Spec, body []byte, key string, mustExist bool, then func(accepted, error)) {
-	minted := key == ""
-	if minted {
+	given := key
+	if key == "" {
 		key = uuid.Must(uuid.NewV7()).String()
 	}
 	id, err := d.check(queue, &spec, key, mustExist)
@@ -82,11 +82,11 @@ func (d *door) enqueue(queue string, spec job.Spec, body []byte, key string, mus
 			if err = unsure; err == nil {
 				id, err = d.check(queue, &spec, key, mustExist)
 			}
-			d.accept(id, err, queue, spec, body, minted, then)
+			d.accept(id, err, queue, spec, body, given, then)
 		})
 		return
 	}
-	d.accept(id, err, queue, spec, body, minted, then)
+	d.accept(id, err, queue, spec, body, given, then)
 }
 
 // makeSure calls then when this node's ledger shows all that has happened, or
@@ -101,26 +101,33 @@ func (d *door) makeSure(then func(error)) {
 	}
 }
 
-// accept goes on with a job that was checked.
-func (d *door) accept(id job.ID, err error, queue string, spec job.Spec, body []byte, minted bool, then func(accepted, error)) {
+// accept goes on with a job that was checked. key is the caller's own, if it
+// gave one.
+func (d *door) accept(id job.ID, err error, queue string, spec job.Spec, body []byte, key string, then func(accepted, error)) {
 	if err != nil {
 		then(accepted{}, err)
 		return
 	}
-	if !minted { // what was minted just now is known to nobody
+	if key != "" { // what was minted just now is known to nobody
 		if known, err := d.known(id, queue); known || err != nil {
 			then(accepted{id: id, duplicate: true}, err)
 			return
 		}
 	}
 	publish := d.publish
-	if spec.Guarded() {
-		if err := d.rulings.admit(); err != nil {
+	_, notID := job.ParseID(key)
+	if guarded := spec.Guarded(); guarded || notID == nil {
+		if err := d.rulings.admit(guarded); err != nil {
 			then(accepted{}, err)
 			return
 		}
 		publish = func(id job.ID, queue string, body []byte, then func(accepted, error)) {
-			d.publish(id, queue, body, d.onceDecided(id, !minted, then))
+			if guarded {
+				then = d.onceDecided(id, key != "", then)
+			} else {
+				then = d.onceOwned(id, queue, then)
+			}
+			d.publish(id, queue, body, then)
 		}
 	}
 	if body == nil {
@@ -167,6 +174,18 @@ func (d *door) onceDecided(id job.ID, again bool, then func(accepted, error)) fu
 	}
 }
 
+// onceOwned calls then when the ledger shows that an accepted job, which came
+// with its id, is no other queue's.
+func (d *door) onceOwned(id job.ID, queue string, then func(accepted, error)) func(accepted, error) {
+	return func(a accepted, err error) {
+		if err != nil {
+			then(a, err)
+			return
+		}
+		d.rulings.awaitOwner(a.position, id, queue, func(err error) { then(a, err) })
+	}
+}
+
 // staleRuling answers a second try under one key that came so soon that its
 // lane took it for the first: the first one was refused, perhaps by what is no
 // longer in the way, and the second was not judged at all.
@@ -202,12 +221,17 @@ func (d *door) check(queue string, spec *job.Spec, key string, mustExist bool) (
 // known asks the local ledger, so that a producer's late retry costs no
 // publish.
 func (d *door) known(id job.ID, queue string) (known bool, err error) {
-	d.view(func(l *ledger.Ledger) {
-		var in string
-		if in, known = l.Known(id); known && in != "" && in != queue {
-			err = &cluster.APIError{Code: "409", Text: fmt.Sprintf("id_conflict: %s is a job of queue %s", id, in)}
-		}
-	})
+	d.view(func(l *ledger.Ledger) { known, err = ownedBy(l, id, queue) })
+	return known, err
+}
+
+// ownedBy tells whether a job is known; the error says that another queue has
+// it.
+func ownedBy(l *ledger.Ledger, id job.ID, queue string) (known bool, err error) {
+	in, known := l.Known(id)
+	if known && in != "" && in != queue {
+		err = &cluster.APIError{Code: "409", Text: fmt.Sprintf("id_conflict: %s is a job of queue %s", id, in)}
+	}
 	return known, err
 }
 

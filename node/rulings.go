@@ -10,8 +10,9 @@ import (
 	"yardmaster/ledger"
 )
 
-// rulings hears what the ledger made of jobs with guards that this node had
-// acknowledged. The word is the local ledger's, so it is the same whoever held
+// rulings hears what the ledger made of jobs that this node had acknowledged,
+// where that is not certain: of jobs with guards, and of jobs that bring their
+// id along, which may be another queue's. The word is the local ledger's, so it is the same whoever held
 // the authority when it fell, and on whatever node it is asked for.
 type rulings struct {
 	raft     applier
@@ -30,11 +31,12 @@ type applier interface {
 	Applied() (uint64, <-chan struct{})
 }
 
-// awaited is a caller whose record lies at a place.
+// awaited is a caller. look gives its answer once the ledger has one; late is
+// the answer when that takes too long.
 type awaited struct {
-	place job.Position
 	until time.Time
-	then  func(ledger.Ruling, error)
+	look  func(*ledger.Ledger) (answer func())
+	late  func()
 }
 
 // maxAwaited is how many callers may wait; jobs of more are refused before
@@ -45,13 +47,16 @@ func newRulings(raft applier, patience time.Duration) *rulings {
 	return &rulings{raft: raft, patience: patience, wake: make(chan struct{}, 1)}
 }
 
-// admit refuses a job with guards that nobody could decide about soon.
-func (r *rulings) admit() error {
+// admit refuses a job that nobody could decide about soon.
+func (r *rulings) admit(guarded bool) error {
 	r.mu.Lock()
 	full := r.looking+len(r.waiting) >= maxAwaited
 	r.mu.Unlock()
 	if full {
-		return &job.UnavailableError{Reason: "too many jobs with unique, rate limit or debounce keys wait to be decided on", RetryAfter: time.Second}
+		return &job.UnavailableError{Reason: "too many jobs with keys wait to be decided on", RetryAfter: time.Second}
+	}
+	if !guarded {
+		return nil
 	}
 	r.raft.View(func(l *ledger.Ledger) { full = l.HeldKeys() >= ledger.MaxHeldKeys })
 	if full {
@@ -66,14 +71,42 @@ const keysFullDelay = 10 * time.Second
 // await calls then once with the ruling about the record at a place, or with a
 // [*job.UnavailableError]. then must not block.
 func (r *rulings) await(place job.Position, then func(ledger.Ruling, error)) {
+	late := func() { then(ledger.Ruling{}, undecided()) }
+	r.enter(late, func(l *ledger.Ledger) func() {
+		ruling, known := l.Ruling(place)
+		switch {
+		case known:
+			return func() { then(ruling, nil) }
+		case l.Folded(place): // too long ago
+			return late
+		}
+		return nil
+	})
+}
+
+// awaitOwner calls then once with whether the job at a place became a job of
+// queue; the error is a conflict, or a [*job.UnavailableError]. then must not
+// block.
+func (r *rulings) awaitOwner(place job.Position, id job.ID, queue string, then func(error)) {
+	r.enter(func() { then(undecided()) }, func(l *ledger.Ledger) func() {
+		if !l.Folded(place) {
+			return nil
+		}
+		_, err := ownedBy(l, id, queue)
+		return func() { then(err) }
+	})
+}
+
+// enter adds a caller, whose answers must not block.
+func (r *rulings) enter(late func(), look func(*ledger.Ledger) func()) {
 	r.mu.Lock()
 	closed := r.closed
 	if !closed {
-		r.waiting = append(r.waiting, awaited{place, time.Now().Add(r.patience), then})
+		r.waiting = append(r.waiting, awaited{time.Now().Add(r.patience), look, late})
 	}
 	r.mu.Unlock()
 	if closed {
-		then(ledger.Ruling{}, undecided())
+		late()
 		return
 	}
 	select {
@@ -125,12 +158,12 @@ func (r *rulings) settle(now time.Time) (first time.Time, some bool) {
 	if len(waiting) > 0 {
 		r.raft.View(func(l *ledger.Ledger) {
 			for _, a := range waiting {
-				ruling, known := l.Ruling(a.place)
+				answer := a.look(l)
 				switch {
-				case known:
-					answers = append(answers, func() { a.then(ruling, nil) })
-				case l.Folded(a.place) || !now.Before(a.until): // too long ago, or too long to wait
-					answers = append(answers, func() { a.then(ledger.Ruling{}, undecided()) })
+				case answer != nil:
+					answers = append(answers, answer)
+				case !now.Before(a.until):
+					answers = append(answers, a.late)
 				default:
 					rest = append(rest, a)
 				}
@@ -157,7 +190,7 @@ func (r *rulings) close() {
 	r.waiting, r.closed = nil, true
 	r.mu.Unlock()
 	for _, a := range left {
-		a.then(ledger.Ruling{}, undecided())
+		a.late()
 	}
 }
 
