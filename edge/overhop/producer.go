@@ -2,6 +2,7 @@ package overhop
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -10,8 +11,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/google/uuid"
 
 	"yardmaster/internal/backoff"
 )
@@ -81,11 +80,7 @@ func (e *RateLimitedError) Unwrap() error { return e.cause }
 // same Key is safe.
 func (p *Producer) Enqueue(ctx context.Context, e Enqueue) (jid string, err error) {
 	if e.Key == "" {
-		id, err := uuid.NewV7()
-		if err != nil {
-			return "", fmt.Errorf("make a key: %w", err)
-		}
-		e.Key = id.String()
+		e.Key = "auto-" + rand.Text() // no UUID: that would be the job's id itself, which a node has to look up first
 	}
 	ok, err := p.ask(ctx, TEnqueue, e.append(nil))
 	if err != nil {

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/google/uuid"
 )
 
 // produce uses a producer in a bubble.
@@ -46,6 +48,9 @@ func TestProducer_LostAnswer(t *testing.T) {
 		}
 		first, second := y.node(0).one(TEnqueue), y.node(1).one(TEnqueue)
 		key := textOf(first.Get("key"))
+		if uuid.Validate(key) == nil {
+			t.Errorf("the key %s is a UUID, which a node takes for the job's id", key)
+		}
 		if key == "" || jid != "mail:"+key || textOf(second.Get("key")) != key || y.node(0).addr == y.node(1).addr {
 			t.Errorf("job %s was handed over as %x and %x", jid, first, second)
 		}
