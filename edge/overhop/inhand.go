@@ -21,6 +21,7 @@ type held struct {
 	end  func(c *Client, credits uint32, then func(Raw, error)) // tells the end; nil while the handler runs
 	paid *line                                                  // which node has its credit back
 	void bool                                                   // the lease is lost: no more BEATs
+	cut  bool                                                   // stopped with the worker: nothing to tell, it is given back
 }
 
 // alive tells a job whose lease is to be renewed; Worker.mu is held.
@@ -121,6 +122,10 @@ func (h *held) work(ctx context.Context, handler Handler) {
 			h.w.Log.Error("handler panicked", "job", h.quest.JID, "panic", p, "stack", string(debug.Stack()))
 			err = &FailError{Message: fmt.Sprint("handler panicked: ", p), Type: "panic"}
 		}
+		if cutShort(ctx, err) {
+			h.w.keepToGiveBack(h)
+			return
+		}
 		h.finish(result, because(ctx, err))
 	}()
 	q := h.quest // the handler's own
@@ -155,11 +160,34 @@ func because(ctx context.Context, err error) error {
 	return &FailError{Message: err.Error(), Type: "cancelled"}
 }
 
+// cutShort tells that a handler ended for no other reason than that the worker
+// stops: it has heeded its context and says so.
+func cutShort(ctx context.Context, err error) bool {
+	var why, own *Stopped
+	if !errors.As(context.Cause(ctx), &why) || why.Reason != StoppedWorker {
+		return false
+	}
+	return errors.Is(err, context.Canceled) || errors.As(err, &own) && own == why
+}
+
+// keepToGiveBack leaves a job in hand whose handler has returned, so that its
+// lease lives until the worker gives it back.
+func (w *Worker) keepToGiveBack(h *held) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	h.cut = true
+	w.closeIdleLocked()
+}
+
 // finish tells a job's end until the yard has answered, over as many
 // connections as that takes.
 func (h *held) finish(result Raw, err error) {
 	w := h.w
 	w.mu.Lock()
+	if w.parted {
+		w.mu.Unlock()
+		return // the job has been given back
+	}
 	h.end = func(c *Client, credits uint32, then func(Raw, error)) { c.Done(&h.quest, result, credits, then) }
 	if err != nil {
 		fail := failure(err)

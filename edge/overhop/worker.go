@@ -17,7 +17,9 @@ import (
 // Handler does one job. Its context ends when the job is recalled, its lease
 // is lost, its deadline has passed or the worker stops; [context.Cause] is then
 // a [*Stopped]. It should return soon. An error fails the attempt, as a
-// [*FailError] says or with another attempt to follow.
+// [*FailError] says or with another attempt to follow; but when the worker
+// stops, the context's own error or its cause, wrapped or not, gives the job
+// back instead.
 type Handler func(ctx context.Context, q *Quest) (result Raw, err error)
 
 // FailError fails an attempt with more than a message.
@@ -72,7 +74,8 @@ type Worker struct {
 	line    *line                    // nil while not connected
 	running map[[TokenLen]byte]*held // by token: a job may be in hand twice, of which one is void
 	leaving bool
-	idle    chan struct{} // closed when the worker leaves and nothing is in hand
+	parted  bool          // no end is told any more
+	idle    chan struct{} // closed when the worker leaves and has no more ends to tell
 }
 
 // served is a queue that a worker runs the jobs of.
@@ -83,7 +86,8 @@ type served struct {
 }
 
 // lastWord is how long a handler that was cancelled at the end of the grace
-// has to return and have its end told.
+// has to return and have its end told; and then how long the node has to take
+// back the rest.
 const lastWord = 2 * time.Second
 
 // Handle gives a queue's jobs to h, at most credits (≥ 1) of them at once. It
@@ -102,9 +106,17 @@ func (w *Worker) queue(name string) *served {
 }
 
 // Run works until ctx ends, then finishes what it has in hand and returns nil.
-// It also waits for handlers that do not heed their context. An error means
-// that the worker cannot work as it is set up: a queue does not exist or has
-// an impossible name, or a node refuses the worker for good.
+//
+// After Grace it ends the contexts of the handlers that are not done. They have
+// 2 s for a last word: a result, or an error of their own, is told as ever. A
+// job whose handler returns the context's error, or does not return, goes back
+// to the yard: another worker gets it at once, and the attempt is not counted.
+// Without a connection that happens when the job's lease is over. Run still
+// waits for handlers that do not heed their context; what they return is told
+// to nobody.
+//
+// An error means that the worker cannot work as it is set up: a queue does not
+// exist or has an impossible name, or a node refuses the worker for good.
 func (w *Worker) Run(ctx context.Context) error {
 	if err := w.setUp(); err != nil {
 		return err
@@ -155,7 +167,7 @@ func (w *Worker) setUp() error {
 	}
 	w.doors = newDoors(w.Nodes, w.Dial, w.TLS)
 	w.running = make(map[[TokenLen]byte]*held)
-	w.idle, w.leaving = make(chan struct{}), false
+	w.idle, w.leaving, w.parted = make(chan struct{}), false, false
 	return nil
 }
 
@@ -174,7 +186,7 @@ func (w *Worker) stayConnected(ctx context.Context) error {
 		}
 		var drain *drainError
 		switch {
-		case ctx.Err() != nil:
+		case ctx.Err() != nil || w.isOver():
 			return nil
 		case slices.Contains(hardPlaces, ErrorCode(err)):
 			return err
@@ -264,7 +276,8 @@ func (w *Worker) roomLocked(q *served) uint32 {
 	return room
 }
 
-// leave takes nothing new and gives what is in hand its grace.
+// leave takes nothing new, gives what is in hand its grace, and gives back what
+// has not ended then.
 func (w *Worker) leave(stopJobs context.CancelCauseFunc) {
 	w.mu.Lock()
 	w.leaving = true
@@ -278,23 +291,71 @@ func (w *Worker) leave(stopJobs context.CancelCauseFunc) {
 	}
 	grace := time.NewTimer(w.Grace)
 	defer grace.Stop()
-	for range 2 {
+	select {
+	case <-w.idle:
+	case <-grace.C:
+		stopJobs(&Stopped{StoppedWorker})
+		grace.Reset(lastWord)
 		select {
 		case <-w.idle:
-			return
 		case <-grace.C:
-			stopJobs(&Stopped{StoppedWorker})
-			grace.Reset(lastWord)
 		}
+	}
+	w.giveBack()
+}
+
+// giveBack parts from what has not ended: its node hands it to another worker
+// at once. If that cannot be said, the leases run out.
+func (w *Worker) giveBack() {
+	w.mu.Lock()
+	w.parted = true
+	l, left := w.line, 0
+	for _, h := range w.running {
+		if h.alive() {
+			left++
+		}
+	}
+	w.mu.Unlock()
+	if left == 0 {
+		return
+	}
+	err := ErrClosed
+	if l != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(l.ctx), lastWord) // the node hangs up right after its answer
+		defer cancel()
+		err = l.c.Goodbye(ctx, "worker stops", false)
+	}
+	if err != nil {
+		w.Log.Warn("worker leaves jobs until their leases end", "jobs", left, "error", err)
+		return
+	}
+	w.Log.Info("worker gave jobs back", "jobs", left)
+}
+
+// isOver tells that the worker needs no node any more.
+func (w *Worker) isOver() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.parted || w.idleLocked()
+}
+
+func (w *Worker) idleLocked() bool {
+	select {
+	case <-w.idle:
+		return true
+	default:
+		return false
 	}
 }
 
+// closeIdleLocked says that the worker leaves and waits for no more ends.
 func (w *Worker) closeIdleLocked() {
-	if w.leaving && len(w.running) == 0 {
-		select {
-		case <-w.idle:
-		default:
-			close(w.idle)
+	for _, h := range w.running {
+		if !h.cut {
+			return
 		}
+	}
+	if w.leaving && !w.idleLocked() {
+		close(w.idle)
 	}
 }

@@ -77,6 +77,7 @@ func TestYard(t *testing.T) {
 		{"AskLetters", askLetters},
 		{"Timeout", timeout},
 		{"CutConnection", cutConnection},
+		{"GivenBack", givenBack},
 		{"Resume", resume},
 		{"Stalled", stalled},
 		{"TwoHands", twoHands},

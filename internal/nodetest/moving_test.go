@@ -3,8 +3,10 @@ package nodetest_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"testing"
+	"time"
 
 	"yardmaster/edge/overhop"
 	"yardmaster/internal/nodetest"
@@ -79,5 +81,45 @@ func (v *moving) finish(t *testing.T) {
 	v.stop()
 	if err := errors.Join(<-v.ended, v.producer.Close()); err != nil {
 		t.Error(err)
+	}
+}
+
+// givenBack: a worker that stops before its job is done gives it to another at
+// once, and neither fails it nor takes its only attempt.
+func givenBack(t *testing.T, y *nodetest.Yard) {
+	a, b := y.Members[0], y.Members[1]
+	a.AddQueue(t, "given-back", 0)
+	runs := make(chan *overhop.Quest, 4)
+	leaving := overhop.Worker{Nodes: []string{a.Node().Addresses().Overhop}, Grace: time.Nanosecond}
+	leaving.Handle("given-back", 1, func(ctx context.Context, q *overhop.Quest) (overhop.Raw, error) {
+		runs <- q
+		<-ctx.Done()
+		return nil, ctx.Err()
+	})
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- leaving.Run(ctx) }()
+	id := a.Enqueue(t, "given-back", `{"params":{},"max_attempts":1}`).String()
+	first := <-runs
+	// Acknowledged and so begun, for whoever counts attempts.
+	b.WaitState(t, id, "active")
+	y.Eventually("it has begun", func() error {
+		if j := a.Job(t, id); j.Started.IsZero() {
+			return fmt.Errorf("it is %+v", j)
+		}
+		return nil
+	})
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	b.Worker(t, "given-back", 1, func(_ context.Context, q *overhop.Quest) (overhop.Raw, error) { runs <- q; return nil, nil })
+	j := a.WaitOutcome(t, id)
+	if j.State != "completed" || j.Attempts != 1 || len(runs) == 0 {
+		t.Fatalf("it ended as %+v, begun %d times more", j, len(runs))
+	}
+	if second := <-runs; second.Attempt != first.Attempt || !second.Redelivered || second.Fence <= first.Fence {
+		t.Errorf("first as %+v, then as %+v", first, second)
 	}
 }
