@@ -1,11 +1,12 @@
 """Producers beside a node that drops lines, cannot yet, drains and refuses."""
 
+import os
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 
 from fakenode import PATIENCE, FakeNode
-from yardmaster import (AWAIT, CANCEL, DRAIN, ENQUEUE, JOB, JOBEND, LSJOB, LSQUEUE, PAUSE, QSTATS, RMQUEUE, STATUS, Client,
+from yardmaster import (AWAIT, CANCEL, CLRQUEUE, DRAIN, ENQUEUE, JOB, JOBEND, LSJOB, LSQUEUE, PAUSE, QSTATS, RMQUEUE, STATUS, Client,
                         CodecError, ConnectionLost, JobFailed, OverhopError)
 
 JID = "q:0190a5b2-0000-7000-8000-000000000001"
@@ -41,14 +42,33 @@ class Jobs(ClientCase):
 
     def test_options(self):
         asked = self.ask(self.client.enqueue, "q", None, "resize", at=datetime(2030, 1, 1, tzinfo=timezone.utc), max_attempts=3,
-                         retry_interval=1.5, timeout=60, priority=9, key="order-1", unique_key="u", unique_ttl=10, trace={"a": "b"})
+                         retry_interval=1.5, timeout=60, priority=9, key="order-1", unique_key="u", unique_ttl=10,
+                         rate_limit_key="r", rate_limit=0.5, trace={"a": "b"})
         p = self.node.line().take(ENQUEUE, {"jid": JID})
         self.assertEqual(p, {
             "q": "q", "job_payload": None, "fn": "resize", "scheduled_at": "2030-01-01T00:00:00.000000+00:00", "max_attempts": 3,
             "retry_interval_ms": 1500, "timeout_ms": 60_000, "priority": 9, "key": "order-1", "unique_key": "u",
-            "unique_ttl_ms": 10_000, "trace": {"a": "b"},
+            "unique_ttl_ms": 10_000, "rate_limit_key": "r", "rate_limit_ms": 500, "trace": {"a": "b"},
         })
         asked.result(PATIENCE)
+
+    def test_debounced_under_a_minted_key(self):
+        asked = self.ask(self.client.enqueue, "q", debounce_key="d", debounce=2)
+        p = self.node.line().take(ENQUEUE, {"jid": JID})
+        self.assertRegex(p.pop("key"), "^auto-[0-9a-f]{32}$")  # a UUID would be taken for the job's own
+        self.assertEqual(p, {"q": "q", "job_payload": None, "debounce_key": "d", "debounce_ms": 2000})
+        asked.result(PATIENCE)
+
+    def test_options_that_do_not_go_together(self):
+        for wrong, options in (
+            ("key is empty", {"key": ""}),
+            ("go together", {"rate_limit_key": "r"}), ("go together", {"debounce": 1}),
+            ("more than 0", {"debounce_key": "d", "debounce": 0}),
+            ("does not go with", {"debounce_key": "d", "debounce": 1, "delay": 1}),
+            ("does not go with", {"debounce_key": "d", "debounce": 1, "rate_limit_key": "r", "rate_limit": 1}),
+        ):
+            with self.subTest(options), self.assertRaisesRegex(ValueError, wrong):
+                self.client.enqueue("q", **options)
 
     def test_refused(self):
         asked = self.ask(self.client.enqueue, "nope")
@@ -101,6 +121,23 @@ class Jobs(ClientCase):
         self.node.line().take(AWAIT, {"status": "completed", "attempts": 1, "result": None, "omitted": ["payload", "result"]})
         with self.assertRaisesRegex(OverhopError, "RESPONSE_TOO_LARGE"):
             asked.result(PATIENCE)
+
+    def test_removed_while_awaited(self):
+        asked = self.ask(self.client.result, JID)
+        line = self.node.line()
+        line.take(AWAIT, {"pending": True})
+        line.push(JOBEND, {"jid": JID, "status": "failed", "attempts": 0, "result": None,
+                           "error": {"type": "removed", "message": "gone"}})
+        with self.assertRaisesRegex(JobFailed, "was removed before it ended") as failed:
+            asked.result(PATIENCE)
+        self.assertEqual(failed.exception.error["type"], "removed")
+
+    def test_clear_of_no_status_clears_nothing(self):
+        nobody = Client("127.0.0.1:1", timeout=0.1)
+        self.assertEqual(nobody.clear_queue("q", []), 0)
+        asked = self.ask(self.client.clear_queue, "q", ["failed"])
+        self.assertEqual(self.node.line().take(CLRQUEUE, {"removed": 3}), {"q": "q", "statuses": ["failed"]})
+        self.assertEqual(asked.result(PATIENCE), 3)
 
     def test_result_not_in_time(self):
         asked = self.ask(self.client.result, JID, timeout=0.1)
@@ -188,6 +225,31 @@ class Lines(ClientCase):
         with self.assertRaises(OverhopError) as refused:
             Client(node.address, token="wrong").ping()
         self.assertEqual(refused.exception.code, "UNAUTHORIZED")
+
+    @unittest.skipUnless(hasattr(os, "fork"), "this system does not fork")
+    def test_forked_child_connects_anew(self):
+        asked = self.ask(self.client.stats, "q")
+        line = self.node.line()
+        line.take(QSTATS, {"stats": {"new": 1}})
+        asked.result(PATIENCE)
+        heard, bell = os.pipe()
+        child = os.fork()
+        if not child:
+            try:
+                os.close(bell)
+                good = self.client.stats("q") == {"new": 2}
+                os.read(heard, 1)
+                os._exit(0 if good else 1)
+            finally:
+                os._exit(2)
+        os.close(heard)
+        try:
+            self.node.line().take(QSTATS, {"stats": {"new": 2}})
+            self.client.close()
+            line.closed()  # the child does not keep it open
+        finally:
+            os.close(bell)
+            self.assertEqual(os.waitpid(child, 0)[1], 0)
 
     def test_close_ends_calls(self):
         asked = self.ask(self.client.stats, "q")

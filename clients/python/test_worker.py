@@ -2,7 +2,10 @@
 
 import logging
 import math
+import os
+import signal
 import threading
+import time
 import unittest
 import unittest.mock
 import uuid
@@ -22,7 +25,7 @@ class WorkerCase(unittest.TestCase):
 
     def start(self, handler, nodes=None, concurrency=1, **options):
         """A worker of the queue q, running."""
-        worker = Worker(nodes or [self.node.address], grace=1, **options)
+        worker = Worker(nodes or [self.node.address], **{"grace": 1, **options})
         worker.job("q", concurrency=concurrency)(handler)
         self.error = None
 
@@ -134,9 +137,11 @@ class Ends(WorkerCase):
         line.quest(SID, 1, fn="resize")
         line.take(ACK)
         self.assertEqual(line.take(DONE)["result"], "resized")
-        line.quest(SID, 2, fn="other")
-        line.take(ACK)
-        p = line.take(FAIL)
+        with self.assertLogs("yardmaster", "WARNING") as logged:
+            line.quest(SID, 2, fn="other")
+            line.take(ACK)
+            p = line.take(FAIL)
+        self.assertRegex(logged.output[0], "names the function 'other', for which this worker has no handler")
         self.assertEqual((p["error"]["type"], p["retry"]), ("handler_not_found", False))
 
     def test_progress_and_log(self):
@@ -414,6 +419,105 @@ class Leaving(WorkerCase):
             if t == DONE:
                 break
         self.assertEqual(p["tok"], token)
+
+    def until(self, line, t):
+        """Answers what the worker says, up to its next t; gives all of it."""
+        said = []
+        while not said or said[-1][0] != t:
+            got, rid, p = line.read()
+            line.ok(rid, {"jobs": [{"ok": True} for _ in p.get("jobs", ())]})
+            said.append((got, p))
+        return said
+
+    def test_what_has_not_ended_is_given_back(self):
+        finish, stopped = threading.Event(), threading.Semaphore(0)
+        self.addCleanup(finish.set)
+
+        def handler(job):
+            job.cancelled.wait(PATIENCE)
+            stopped.release()
+            if job.payload == 1:
+                job.check()
+            if job.payload == 2:
+                return "just done"
+            if job.payload == 3:
+                raise ValueError("cannot stop")
+            finish.wait(PATIENCE)
+        with unittest.mock.patch("yardmaster._LAST_WORD", 1.0):
+            worker = self.start(handler, concurrency=4, grace=0)
+            line = self.subscribed(credits=4)
+            tokens = [line.quest(SID, n, beat_ms=100) for n in (1, 2, 3, 4)]
+            for _ in tokens:
+                line.take(ACK)
+            worker.stop()
+            self.assertTrue(self.until(line, GOODBYE)[-1][1]["drain"])
+            said = self.until(line, GOODBYE)
+        self.assertFalse(said[-1][1]["drain"])
+        ends = {p["tok"]: t for t, p in said if t in (DONE, FAIL)}
+        self.assertEqual(ends, {tokens[1]: DONE, tokens[2]: FAIL})
+        self.assertEqual(self.beaten(said), {tokens[0], tokens[3]})  # kept until they are given back
+        finish.set()
+        line.drop()
+        self.thread.join(PATIENCE)
+        self.assertIsNone(self.error)
+
+    def beaten(self, said):
+        """The jobs in the last BEAT."""
+        return {j["tok"] for j in [p for t, p in said if t == BEAT][-1]["jobs"]}
+
+    def test_nothing_is_left_to_wait_for(self):
+        def handler(job):
+            job.cancelled.wait(PATIENCE)
+            job.check()
+        with unittest.mock.patch("yardmaster._LAST_WORD", 10 * PATIENCE):
+            worker = self.start(handler, grace=0)
+            line = self.subscribed()
+            line.quest(SID)
+            line.take(ACK)
+            worker.stop()
+            self.until(line, GOODBYE)
+            said = self.until(line, GOODBYE)
+        self.assertNotIn(FAIL, [t for t, _ in said])
+        line.drop()
+        self.thread.join(PATIENCE)
+        self.assertIsNone(self.error)
+
+
+@unittest.skipUnless(hasattr(os, "fork"), "this system does not fork")
+class Forks(WorkerCase):
+    def test_child_of_a_handler_is_told_so(self):
+        def handler(job):
+            child = os.fork()
+            if not child:
+                try:
+                    job.progress(1)
+                except RuntimeError:
+                    os._exit(7)
+                finally:
+                    os._exit(1)
+            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        self.start(handler)
+        line = self.subscribed()
+        line.quest(SID, beat_ms=60_000)
+        line.take(ACK)
+        self.assertEqual(line.take(DONE)["result"], 7)
+
+    def test_child_of_a_handler_hears_signals(self):
+        worker = Worker("127.0.0.1:1")
+        self.addCleanup(worker._catch_signals())
+        heard, bell = os.pipe()
+        child = os.fork()
+        if not child:
+            os.write(bell, b"!")  # Python forgets signals that come before
+            until = time.monotonic() + PATIENCE
+            while time.monotonic() < until:
+                time.sleep(0.01)
+            os._exit(1)
+        os.read(heard, 1)
+        os.close(heard)
+        os.close(bell)
+        os.kill(child, signal.SIGTERM)
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), -signal.SIGTERM)
 
 
 if __name__ == "__main__":

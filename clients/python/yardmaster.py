@@ -43,6 +43,7 @@ import threading
 import time
 import traceback
 import uuid
+import weakref
 from datetime import datetime, timedelta, timezone
 from types import TracebackType
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple, Type, Union
@@ -95,7 +96,10 @@ class JobFailed(Exception):
 
     def __init__(self, jid: str, error: Optional[Dict[str, Any]], attempts: int) -> None:
         error = error or {}
-        super().__init__(f"job {jid} failed after {attempts} attempts: {error.get('message', 'no reason given')}")
+        if error.get("type") == "removed":
+            super().__init__(f"job {jid} was removed before it ended")
+        else:
+            super().__init__(f"job {jid} failed after {attempts} attempts: {error.get('message', 'no reason given')}")
         self.jid, self.error, self.attempts = jid, error, attempts
 
 
@@ -374,6 +378,17 @@ def _milliseconds(d: Union[float, timedelta]) -> int:
     return max(0, round(_seconds(d) * 1000))
 
 
+def _window(name: str, key: Optional[str], window: Union[float, timedelta, None]) -> Optional[int]:
+    """The milliseconds for which one job holds a key; both are given, or neither."""
+    if (key is None) != (window is None):
+        raise ValueError(f"{name}_key and {name} (seconds) go together: give both or neither")
+    if window is None:
+        return None
+    if _milliseconds(window) < 1:
+        raise ValueError(f"{name} is {window!r}, must be more than 0 seconds")
+    return _milliseconds(window)
+
+
 def _nodes(nodes: Union[str, Sequence[str], None]) -> List[str]:
     """Addresses as a list; None means the environment's, or this machine."""
     if nodes is None:
@@ -425,6 +440,18 @@ class _Settings:
             self.hello["token"] = token
 
 
+_shared: "weakref.WeakSet[Any]" = weakref.WeakSet()  # what a forked child has to put right for itself
+
+
+def _in_child() -> None:
+    for each in list(_shared):
+        each._in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
+
+
 class _Connection:
     """One registered connection: requests are pipelined, answers come by callback.
 
@@ -451,6 +478,8 @@ class _Connection:
         self.ready = threading.Event()  # set once it is up, or down
         self._in = bytearray()
         self._chunk = memoryview(b"")  # is being written
+        self._sock: Optional[socket.socket] = None
+        _shared.add(self)
         threading.Thread(target=self._run, name=f"yardmaster {node}", daemon=True).start()
 
     def send(self, t: int, p: Dict[str, Any], then: Optional[Then] = None) -> None:
@@ -497,6 +526,11 @@ class _Connection:
         self._closing = True
         self._ring()
 
+    def _in_child(self) -> None:
+        """Lets go of the parent's connection, which would otherwise outlive the parent."""
+        if self._sock is not None:
+            self._sock.close()
+
     def _ring(self) -> None:
         try:
             self._bell.send(b"!")
@@ -506,7 +540,7 @@ class _Connection:
     def _run(self) -> None:
         sock: Optional[socket.socket] = None
         try:
-            sock = self._connect()
+            sock = self._sock = self._connect()
             self.ready.set()
             self._up(self)
             self._loop(sock)
@@ -699,6 +733,9 @@ class Job:
         self._acked = self._sure = False  # by any node; by the node of _line
         self._moving: Optional[_Connection] = None  # over which a node is being asked to take it on
         self._end: Optional[Tuple[int, Dict[str, Any]]] = None  # how it ended, until a node knows
+        self._cut = False       # its time is up, because the worker stops
+        self._let_go = False    # its handler has let CancelledError pass
+        self._returned = False  # both: to be given back to the yard
         self._losses = 0                          # connections lost while telling it
         self._progress: Optional[_Packed] = None  # the newest, not told yet
         self._telling = False                     # an older one waits for its answer
@@ -761,6 +798,7 @@ _PERMANENT = {
     "SYSTEM_QUEUE_FORBIDDEN", "DUPLICATE_SUBSCRIPTION",
 }
 _LAST_WORD = 2.0  # seconds for handlers that are cut short at the end of the grace, at most
+_FAREWELL = 3.0   # seconds for a node to answer the last GOODBYE, behind what is still being committed
 _MOST_DETAILS = 32 << 10  # bytes of a failure's details: it must fit into the smallest frame there is
 _MOST_BEATS = 256  # jobs in one BEAT
 _AGAIN = 0.3      # seconds before a node is asked again for what it cannot do yet
@@ -774,7 +812,8 @@ class Worker:
     127.0.0.1:9876. ``concurrency`` is how many jobs of each queue run at once,
     each in a thread of its own. With ``create_queues`` a queue that does not
     exist is made; without, run() raises OverhopError. ``grace`` is how many
-    seconds the jobs in hand have once the worker is asked to stop.
+    seconds the jobs in hand have once the worker is asked to stop; then they
+    are cancelled, and what has not ended two seconds later is given back.
 
     All its state belongs to the thread that is in run(); the others post to it.
     """
@@ -788,8 +827,10 @@ class Worker:
         self._queues: Dict[str, _Queue] = {}
         self._events: queue.SimpleQueue[Tuple[Callable[..., None], Tuple[Any, ...]]] = queue.SimpleQueue()
 
+        self._pid: Optional[int] = None  # of the process that is in run()
+
         # From here on run()'s own.
-        self._begun = self._leaving = self._over = False
+        self._begun = self._leaving = self._parting = self._over = False
         self._jobs: Dict[bytes, Job] = {}  # in hand, by token, until a node knows their end
         self._line: Optional[_Connection] = None     # jobs come and go over this one
         self._former: Set[_Connection] = set()       # to draining nodes, until all jobs have moved
@@ -806,6 +847,9 @@ class Worker:
 
     def job(self, queue: str, *, fn: Optional[str] = None, concurrency: Optional[int] = None) -> Callable[[Handler], Handler]:
         """Decorates the handler of a queue's jobs, or of those that name the function ``fn``.
+
+        That is no filter: a worker gets any job of its queues, and one that
+        names a function it has no handler for fails for good.
 
         What it returns is the job's result. An exception fails the attempt,
         and the yard's policy decides what follows; Retry and Fail decide it.
@@ -836,14 +880,16 @@ class Worker:
     def run(self) -> None:
         """Works until stop(), SIGTERM or SIGINT, then finishes what is in hand.
 
-        A second signal ends the program at once. Raises OverhopError if the
+        What has not ended when the grace is over is given back to the yard, no
+        attempt counted; its handler may still run when this returns, so end
+        the program then. A second signal ends the program at once. Raises OverhopError if the
         worker cannot work as it is set up.
         """
         if not self._queues:
             raise ValueError("the worker has no handler: decorate one with @worker.job(queue)")
         if self._begun:
             raise RuntimeError("a worker runs once: make another")
-        self._begun = True
+        self._begun, self._pid = True, os.getpid()
         restore = self._catch_signals()
         try:
             self._dial()
@@ -857,6 +903,8 @@ class Worker:
     # -- the loop
 
     def _post(self, call: Callable[..., None], *args: Any) -> None:
+        if self._pid not in (None, os.getpid()):
+            raise RuntimeError(f"the worker runs in process {self._pid}, not in this fork of it: tell it from there")
         self._events.put((call, args))
 
     def _later(self, seconds: float, call: Callable[..., None], *args: Any) -> None:
@@ -878,6 +926,7 @@ class Worker:
         if threading.current_thread() is not threading.main_thread():
             return lambda: None
         before = {s: signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT)}
+        pid = os.getpid()
 
         def restore() -> None:
             for s, handler in before.items():
@@ -886,6 +935,9 @@ class Worker:
         def asked(number: int, _: Any) -> None:
             for s in before:  # the next one is for the system
                 signal.signal(s, signal.SIG_DFL)
+            if os.getpid() != pid:  # in a child that a handler has forked
+                os.kill(os.getpid(), number)
+                return
             self._post(self._leave, signal.Signals(number).name)
         for s in before:
             signal.signal(s, asked)
@@ -939,6 +991,7 @@ class Worker:
             self._tell_progress(j)
         self._beat()
         self._settle_former()
+        self._part_if_done()
 
     def _on_down(self, c: _Connection, error: Exception) -> None:
         self._former.discard(c)
@@ -1005,7 +1058,7 @@ class Worker:
 
     def _in_hand(self) -> List[Job]:
         """The jobs whose leases are ours to keep."""
-        return [j for j in self._jobs.values() if j._end is None and not j.cancelled.is_set()]
+        return [j for j in self._jobs.values() if j._end is None and (j._cut or not j.cancelled.is_set())]
 
     # -- what a node says
 
@@ -1185,11 +1238,14 @@ class Worker:
         handlers = self._queues[j.queue].handlers
         handler = handlers.get(j.fn) or handlers.get(None)
         if handler is None:
+            log.warning("job %s fails for good: it names the function %r, for which this worker has no handler; every worker of "
+                        "queue %r must have one, or the function a queue of its own", j.id, j.fn, j.queue)
             return _failure(f"no handler for function {j.fn!r} of queue {j.queue!r}", "handler_not_found", final=True)
         try:
             j.check()
             result = handler(j)
         except CancelledError as e:
+            j._let_go = True
             return _failure(str(e), "cancelled")
         except Retry as e:
             return _failure(str(e), "retry", e.code, e.details, after=e.after)
@@ -1206,6 +1262,12 @@ class Worker:
 
     def _finished(self, j: Job, end: Tuple[int, Dict[str, Any]]) -> None:
         self._queues[j.queue].running -= 1
+        if self._jobs.get(j._token) is not j:
+            return  # it was given back meanwhile
+        if j._cut and j._let_go:
+            j._returned = True
+            self._part_if_done()
+            return
         j._end = end
         self._tell(j)
 
@@ -1240,8 +1302,7 @@ class Worker:
             log.warning("the end of job %s was refused: %s", j.id, error)
         self._jobs.pop(j._token, None)
         self._settle_former()
-        if self._leaving and not self._jobs:
-            self._part()
+        self._part_if_done()
 
     def _progress(self, j: Job, p: _Packed) -> None:
         j._progress = p
@@ -1285,18 +1346,29 @@ class Worker:
         self._later(self._grace, self._cut_short)
 
     def _cut_short(self) -> None:
+        """The grace is over: what still runs is cancelled, and has a last word."""
         for j in self._in_hand():
+            j._cut = True
             j._stop("SHUTDOWN")
         self._later(_LAST_WORD, self._part)
 
+    def _part_if_done(self) -> None:
+        """Parts as soon as every job has ended, or is there only to be given back, for which a node must be there."""
+        if self._leaving and all(j._returned for j in self._jobs.values()) and (self._line is not None or not self._jobs):
+            self._part()
+
     def _part(self) -> None:
-        """Says goodbye for good: the yard takes back at once what is still in hand."""
-        if self._line is None:
-            self._over = True
+        """Says goodbye for good: the yard takes back at once what is still in hand, and counts no attempt."""
+        if self._parting:
             return
-        self._line.send(GOODBYE, {"reason": "worker stops", "drain": False})
+        self._parting = True
+        for j in self._jobs.values():
+            log.warning("job %s has not ended in time, it is given back", j.id)
         self._jobs.clear()
-        self._later(1.0, self._end)  # or earlier, when the node hangs up
+        lines = {self._line, *self._former} - {None}
+        for c in lines:
+            c.send(GOODBYE, {"reason": "worker stops", "drain": False})
+        self._later(_FAREWELL if lines else 0, self._end)  # or earlier, when the node hangs up
 
     def _end(self) -> None:
         self._over = True
@@ -1346,19 +1418,23 @@ class Client:
     when a connection is lost, to whichever node answers; what was under way is
     asked again there. Each call may take ``timeout`` seconds in all, and then
     raises what was wrong last: ConnectionLost, TimeoutError, or OverhopError
-    UNAVAILABLE. Any number of threads may use it; after a fork, make another.
+    UNAVAILABLE. Any number of threads may use it; a forked child connects anew.
     """
 
     def __init__(self, nodes: Union[str, Sequence[str], None] = None, *, name: Optional[str] = None,
                  tls: Optional[ssl.SSLContext] = None, token: Optional[str] = None, timeout: float = 30.0) -> None:
         self._turns = random.sample(_nodes(nodes), len(_nodes(nodes)))
         self._settings = _Settings(name or f"{socket.gethostname()}-{os.getpid()}", tls, token)
-        self._timeout = timeout
-        self._lock = threading.Lock()  # guards the four below
+        self._timeout, self._closed = timeout, False
+        self._in_child()
+        _shared.add(self)
+
+    def _in_child(self) -> None:
+        """Begins without a connection: a forked child has not inherited its thread."""
+        self._lock = threading.Lock()  # guards _closed and the three below
         self._line: Optional[_Connection] = None
         self._preferred: List[str] = []  # named by a node that drains
         self._waiting: Dict[str, List[_Ends]] = {}
-        self._closed = False
 
     def __enter__(self) -> "Client":
         return self
@@ -1381,7 +1457,9 @@ class Client:
                 max_attempts: Optional[int] = None, retry_interval: Union[float, timedelta, None] = None,
                 timeout: Union[float, timedelta, None] = None, priority: Optional[int] = None,
                 key: Optional[str] = None, unique_key: Optional[str] = None,
-                unique_ttl: Union[float, timedelta, None] = None, trace: Optional[Dict[str, str]] = None,
+                unique_ttl: Union[float, timedelta, None] = None, rate_limit_key: Optional[str] = None,
+                rate_limit: Union[float, timedelta, None] = None, debounce_key: Optional[str] = None,
+                debounce: Union[float, timedelta, None] = None, trace: Optional[Dict[str, str]] = None,
                 wait: Union[bool, float] = False) -> Any:
         """Hands over a job and returns its id once it is accepted.
 
@@ -1390,11 +1468,22 @@ class Client:
         ``timeout`` seconds, and the next follows after ``retry_interval``.
         ``priority`` is 0 to 9, 9 first. The same ``key`` in the same queue is
         the same job; without one a fresh one is used, so that a lost answer
-        never makes two jobs. With ``wait`` (True, or for how many seconds) it
+        never makes two jobs.
+
+        Three more keys hold for the whole yard. While a ``unique_key`` lives,
+        for ``unique_ttl`` seconds, another job with it is refused
+        (DUPLICATE_JOB); so is one with a ``rate_limit_key`` for ``rate_limit``
+        seconds after the last (RATE_LIMITED). A job with the ``debounce_key``
+        of one that has not started replaces it, and starts ``debounce``
+        seconds from now. With ``wait`` (True, or for how many seconds) it
         returns the job's result instead, as result() does.
         """
         if at is not None and delay is not None:
             raise ValueError("give at or delay, not both")
+        if key == "":
+            raise ValueError("key is empty: leave it out to have one minted")
+        if debounce_key is not None and (at is not None or delay is not None or rate_limit_key is not None):
+            raise ValueError("a debounced job starts when its window ends: debounce_key does not go with at, delay or rate_limit_key")
         if delay is not None:
             at = datetime.now(timezone.utc) + timedelta(seconds=_seconds(delay))
         p: Dict[str, Any] = {
@@ -1402,8 +1491,10 @@ class Client:
             "scheduled_at": None if at is None else _format_time(at), "max_attempts": max_attempts,
             "retry_interval_ms": None if retry_interval is None else _milliseconds(retry_interval),
             "timeout_ms": None if timeout is None else _milliseconds(timeout), "priority": priority,
-            "key": key if key is not None else str(uuid.uuid4()), "unique_key": unique_key,
-            "unique_ttl_ms": None if unique_ttl is None else _milliseconds(unique_ttl), "trace": trace,
+            "key": key if key is not None else f"auto-{uuid.uuid4().hex}", "unique_key": unique_key,
+            "unique_ttl_ms": None if unique_ttl is None else _milliseconds(unique_ttl),
+            "rate_limit_key": rate_limit_key, "rate_limit_ms": _window("rate_limit", rate_limit_key, rate_limit),
+            "debounce_key": debounce_key, "debounce_ms": _window("debounce", debounce_key, debounce), "trace": trace,
         }
         jid = self._call(ENQUEUE, {name: value for name, value in p.items() if value is not None})["jid"]
         if wait is False:
@@ -1477,7 +1568,12 @@ class Client:
         self._call(RMQUEUE, {"q": name}, already=("QUEUE_NOT_FOUND",))
 
     def clear_queue(self, name: str, statuses: Optional[Sequence[str]] = None) -> int:
-        """Removes a queue's jobs, but for active ones, and returns how many."""
+        """Removes a queue's jobs, but for active ones, and returns how many.
+
+        ``statuses`` are those to remove; None means all, an empty list none.
+        """
+        if statuses is not None and not statuses:
+            return 0
         return int(self._call(CLRQUEUE, {"q": name} if statuses is None else {"q": name, "statuses": list(statuses)})["removed"])
 
     def obliterate_queue(self, name: str, *, force: bool = False) -> int:
