@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 
+	"yardmaster/edge/overhop"
 	"yardmaster/examples/runner/demo"
 	"yardmaster/examples/worker/worker"
 	"yardmaster/job"
@@ -152,7 +153,8 @@ SIGTERM, and then finishes what it has in hand. It knows the functions
 and ends any other job well without a result. Its source, examples/worker, is
 where to begin with a worker of your own.`,
 		Example: `  yardmaster worker --queue mail --credits 8
-  yardmaster worker --queue mail --addr 10.0.0.1:9876 --addr 10.0.0.2:9876`,
+  yardmaster worker --queue mail --addr 10.0.0.1:9876 --addr 10.0.0.2:9876
+  yardmaster worker --queue mail --addr yard.example.org:9876 --tls-ca ca.pem --token "$TOKEN"`,
 		Args: args(),
 		RunE: func(c *cobra.Command, _ []string) error {
 			for _, queue := range o.Queues { // no node would ever take it
@@ -164,6 +166,9 @@ where to begin with a worker of your own.`,
 			var wrong *worker.OptionError
 			if errors.As(err, &wrong) {
 				return usage(c, wrong.Error())
+			}
+			if overhop.ErrorCode(err) == overhop.CodeUnauthorized {
+				return &problem{what: err.Error(), do: "give the token of the nodes' configuration, server.token, by --token"}
 			}
 			if err != nil {
 				return &problem{what: err.Error(), do: "look at its queues with 'yardmaster queue list' and name edges with --addr"}

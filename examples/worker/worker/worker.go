@@ -21,6 +21,12 @@ type Options struct {
 	FailRate float64       // share of attempts that fail by dice, 0 to 1
 	Witness  string        // file that gets a line for every attempt; "": none
 	Name     string        // shown to the yard's people
+
+	Token   string // what the edges ask of their clients; "": nothing
+	TLS     bool   // speak TLS; any of the files below says so too
+	TLSCA   string // PEM file of the authorities whose edges are trusted; "": the system's
+	TLSCert string // PEM file to show to edges that want a client certificate
+	TLSKey  string // its private key
 }
 
 // Flags declares o's fields as flags.
@@ -31,6 +37,11 @@ func (o *Options) Flags(f *flag.FlagSet) {
 	f.DurationVar(&o.Delay, "handler-delay", 0, "`time` to spend in every handler before it begins")
 	f.Float64Var(&o.FailRate, "fail-rate", 0, "`share` of attempts that fail by dice, 0 to 1")
 	f.StringVar(&o.Witness, "witness", "", "`file` to append \"<jid> <attempt> <fence>\" to, on disk before the job's end is told")
+	f.StringVar(&o.Token, "token", "", "`token` that the edges ask of their clients: server.token of their configuration")
+	f.BoolVar(&o.TLS, "tls", false, "speak TLS, and trust the authorities that this machine trusts")
+	f.StringVar(&o.TLSCA, "tls-ca", "", "speak TLS, and trust the authorities in this PEM `file`")
+	f.StringVar(&o.TLSCert, "tls-cert", "", "speak TLS, and show the certificate in this PEM `file`")
+	f.StringVar(&o.TLSKey, "tls-key", "", "PEM `file` of the private key of --tls-cert")
 	f.StringVar(&o.Name, "name", "", "`name` of this worker, for people")
 }
 
@@ -69,6 +80,10 @@ func Run(ctx context.Context, o Options, log *slog.Logger) (err error) {
 	if err := o.validate(); err != nil {
 		return err
 	}
+	secret, err := o.tlsConfig()
+	if err != nil {
+		return err
+	}
 	handler := o.handler()
 	if o.Witness != "" {
 		witness, openErr := OpenWitness(o.Witness)
@@ -78,7 +93,7 @@ func Run(ctx context.Context, o Options, log *slog.Logger) (err error) {
 		defer func() { err = errors.Join(err, witness.Close()) }()
 		handler = witnessed(witness, handler)
 	}
-	w := overhop.Worker{Nodes: o.Nodes, Create: true, Name: o.Name, Log: log}
+	w := overhop.Worker{Nodes: o.Nodes, Create: true, Name: o.Name, Token: o.Token, TLS: secret, Log: log}
 	for _, queue := range o.Queues {
 		w.Handle(queue, uint32(o.Credits), handler)
 	}

@@ -111,6 +111,9 @@ func TestRun_Options(t *testing.T) {
 		"credits":       func(o *Options) { o.Credits = 0 },
 		"handler-delay": func(o *Options) { o.Delay = -1 },
 		"fail-rate":     func(o *Options) { o.FailRate = 1.5 },
+		"tls-ca":        func(o *Options) { o.TLSCA = "worker_test.go" }, // no PEM
+		"tls-cert":      func(o *Options) { o.TLSKey = "key.pem" },
+		"tls-key":       func(o *Options) { o.TLSCert = "cert.pem" },
 	} {
 		o := good
 		spoil(&o)
