@@ -291,6 +291,10 @@ type Session interface {
 	Queues
 	Jobs
 	Interventions
+
+	// Saw lets what is read from now on cover the log up to index. It returns
+	// at once and may be called at any time.
+	Saw(index uint64)
 }
 
 // Queues reads and changes queues.

@@ -12,21 +12,39 @@ import (
 
 // This file handles what ends a dispatch: NACK, DONE, FAIL and GOODBYE.
 
-func (c *conn) handleNack(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
-	n, err := overhop.ParseNack(p)
+func (c *conn) startNack(e overhop.Envelope) error {
+	n, err := overhop.ParseNack(e.P)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	d, err := c.hold(ctx, n.Held)
-	if err != nil {
-		return nil, err
-	}
+	d, err := c.hold(c.ctx, n.Held)
 	s := c.s
-	if d.state != reserved {
+	if err == nil && d.state != reserved {
 		s.mu.Unlock()
-		return nil, job.ErrNotActive
+		err = job.ErrNotActive
 	}
-	c.creditQueueLocked(d.queue, n.Credits)
+	if err != nil {
+		c.answerErr(e, err)
+		return nil
+	}
+	slot := c.out.reserve()
+	d.waiters = append(d.waiters, func(settled job.Settled, err error) {
+		if err == nil && settled.Stale {
+			err = job.ErrLeaseLost
+		}
+		c.yard.Saw(settled.Index)
+		c.out.fill(slot, func(b []byte) []byte {
+			if err != nil {
+				code, message, details := refusal(err)
+				return overhop.AppendErr(b, e.RID, code, message, details)
+			}
+			return overhop.AppendOK(b, e.RID, overhop.EmptyMap)
+		})
+		s.mu.Lock() // only now, so that the job does not come again before the answer
+		c.creditQueueLocked(d.queue, n.Credits)
+		s.mu.Unlock()
+		s.flushOffers()
+	})
 	o := job.Outcome{Status: job.Declined, RetryAfter: &n.Delay}
 	if n.Reason != "" {
 		o.Fault = &job.Fault{Message: clip(n.Reason, job.MaxInlineFault/2)}
@@ -35,7 +53,7 @@ func (c *conn) handleNack(ctx context.Context, p overhop.Raw) (overhop.Raw, erro
 	s.mu.Unlock()
 	s.tell(told)
 	s.flushOffers()
-	return nil, nil
+	return nil
 }
 
 // creditQueueLocked grants the credits that came with the end of a dispatch to
@@ -91,6 +109,7 @@ func (c *conn) end(rid string, h overhop.Held, credits uint32, outcome func(*dis
 	slot, drop := c.out.reserve(), c.carry()
 	answer := func(settled job.Settled, err error) {
 		drop()
+		c.yard.Saw(settled.Index)
 		c.out.fill(slot, func(b []byte) []byte { return appendSettled(b, rid, settled, err) })
 	}
 	r, err := c.claim(h)

@@ -51,7 +51,7 @@ var handlers = [overhop.TObliterate + 1]handler{
 	overhop.TLsJob:       {answer: (*conn).handleLsJob, yard: true},
 	overhop.TQStats:      {answer: (*conn).handleQStats, yard: true},
 	overhop.TAck:         {answer: (*conn).handleAck},
-	overhop.TNack:        {answer: (*conn).handleNack},
+	overhop.TNack:        {start: (*conn).startNack},
 	overhop.TBeat:        {answer: (*conn).handleBeat},
 	overhop.TProgress:    {answer: (*conn).handleProgress},
 	overhop.TLog:         {answer: (*conn).handleLog},

@@ -41,6 +41,7 @@ type Settled struct {
 	Dup   bool  // the job's end was already known through the same dispatch
 	State State // the job's state now
 	RunAt time.Time
+	Index uint64 // of the log entry that says so
 }
 
 // Batch is a set of assignments for one node.

@@ -75,6 +75,14 @@ type session struct {
 	mu    sync.Mutex
 	wrote map[uint8]uint64 // by lane: the highest sequence of its accepted jobs
 	index uint64           // of the newest command's entry
+	saw   uint64           // of the newest entry that ended one of its dispatches
+}
+
+// Saw lets reads cover an entry that this session has heard of.
+func (s *session) Saw(index uint64) {
+	s.mu.Lock()
+	s.saw = max(s.saw, index)
+	s.mu.Unlock()
 }
 
 func (s *session) accepted(p job.Position) {
@@ -93,9 +101,9 @@ func (s *session) accepted(p job.Position) {
 // settle waits until the local ledger covers what this session wrote.
 func (s *session) settle(ctx context.Context) error {
 	s.mu.Lock()
-	wrote := maps.Clone(s.wrote)
+	wrote, index := maps.Clone(s.wrote), max(s.index, s.saw)
 	s.mu.Unlock()
-	if err := s.settleCommands(ctx); err != nil || len(wrote) == 0 {
+	if err := s.covers(ctx, index); err != nil || len(wrote) == 0 {
 		return err
 	}
 	return waitFor(ctx, s.n.raft, func() (ok bool) {
@@ -120,6 +128,10 @@ func (s *session) settleCommands(ctx context.Context) error {
 	s.mu.Lock()
 	index := s.index
 	s.mu.Unlock()
+	return s.covers(ctx, index)
+}
+
+func (s *session) covers(ctx context.Context, index uint64) error {
 	return waitFor(ctx, s.n.raft, func() bool {
 		applied, _ := s.n.raft.Applied()
 		return applied >= index

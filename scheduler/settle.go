@@ -98,12 +98,12 @@ func (m *mind) addEnds(l *ledger.Ledger, d *draft) {
 	for i, e := range ends {
 		c.Ends[i] = m.decide(l, e, d.at)
 	}
-	d.add(c, func(r ledger.Result, _ uint64) {
+	d.add(c, func(r ledger.Result, index uint64) {
 		for i, e := range ends {
 			v := r.Ended[i]
 			m.over(e, v)
 			if e.done != nil {
-				e.done(job.Settled{Stale: v.Stale, Dup: v.Dup, State: v.State, RunAt: v.RunAt})
+				e.done(job.Settled{Stale: v.Stale, Dup: v.Dup, State: v.State, RunAt: v.RunAt, Index: index})
 			}
 		}
 	})

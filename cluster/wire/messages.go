@@ -249,7 +249,7 @@ func AppendReportAck(b []byte, v *job.ReportAck) []byte {
 	b = putUint(b, uint64(len(v.Settled)))
 	for _, s := range v.Settled {
 		b = append(b, flag(s.Stale, 1)|flag(s.Dup, 2), byte(s.State))
-		b = putTime(b, s.RunAt)
+		b = putUint(putTime(b, s.RunAt), s.Index)
 	}
 	return b
 }
@@ -258,7 +258,7 @@ func AppendReportAck(b []byte, v *job.ReportAck) []byte {
 func ParseReportAck(b []byte) (job.ReportAck, error) {
 	r := open(b)
 	v := job.ReportAck{Epoch: r.uint(), WantFull: r.bool()}
-	if n := r.count(3); n > 0 {
+	if n := r.count(4); n > 0 {
 		v.Settled = make([]job.Settled, n)
 	}
 	for i := range v.Settled {
@@ -266,7 +266,7 @@ func ParseReportAck(b []byte) (job.ReportAck, error) {
 		if flags > 3 || state > job.Failed {
 			r.fail()
 		}
-		v.Settled[i] = job.Settled{Stale: flags&1 != 0, Dup: flags&2 != 0, State: state, RunAt: r.time()}
+		v.Settled[i] = job.Settled{Stale: flags&1 != 0, Dup: flags&2 != 0, State: state, RunAt: r.time(), Index: r.uint()}
 	}
 	return v, r.close()
 }

@@ -88,7 +88,7 @@ var messages = []struct {
 		{Worker: "overhop/w", Stalled: true, Detail: job.StalledAck}, {Worker: "rrq/p/1", Detail: ""},
 	}}},
 	{"report ack", job.ReportAck{Epoch: 3, WantFull: true, Settled: []job.Settled{
-		{Stale: true}, {Dup: true, State: job.Failed}, {State: job.Delayed, RunAt: moment},
+		{Stale: true}, {Dup: true, State: job.Failed}, {State: job.Delayed, RunAt: moment, Index: 1 << 41},
 	}}},
 	{"beat", job.Beat{Node: "n1", Incarnation: 1, At: moment, Rev: 2, Running: 3, Draining: true, Runners: []string{"a", ""}, Lanes: []uint8{0, 2}, Edge: "n1:9876"}},
 	{"beat", job.Beat{}},
