@@ -143,7 +143,8 @@ func (a *app) workerVerb() *cobra.Command {
 		Use:   "worker",
 		Short: "Run the built-in Overhop worker",
 		Long: `Runs a worker that serves queues over Overhop's TCP protocol until SIGINT or
-SIGTERM, and then finishes what it has in hand. It knows the functions
+SIGTERM. What it has in hand then it finishes within 10 s or gives back to the
+yard, which counts no attempt. It knows the functions
 
   echo                    end well with the payload as the result
   sleep {"ms": n}         end well after n milliseconds
