@@ -20,6 +20,9 @@ SID = "7b3c6a52-4f6e-4a51-9c1e-1d1a3a2b4c5d"
 class WorkerCase(unittest.TestCase):
     def setUp(self):
         logging.getLogger("yardmaster").setLevel(logging.CRITICAL)
+        farewell = unittest.mock.patch("yardmaster._FAREWELL", 0.2)  # the node of a test may have gone
+        farewell.start()
+        self.addCleanup(farewell.stop)
         self.node = FakeNode()
         self.addCleanup(self.node.close)
 
