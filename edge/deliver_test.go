@@ -272,7 +272,7 @@ func TestGoodbye(t *testing.T) {
 		p.expect(overhop.TBye, "0")
 		got := r.hands.outcomes()
 		slices.SortFunc(got, func(a, b job.Outcome) int { return int(a.N) - int(b.N) })
-		if len(got) != 2 || got[0].Started || !got[1].Started || got[0].Status != job.Lost || got[1].Status != job.Lost {
+		if len(got) != 2 || got[0].Started || !got[1].Started || got[0].Status != job.Interrupted || got[1].Status != job.Interrupted {
 			t.Errorf("outcomes are %+v", got)
 		}
 	})

@@ -210,7 +210,9 @@ func (c *conn) handleGoodbye(_ context.Context, p overhop.Raw) (overhop.Raw, err
 	if !g.Drain {
 		for d := range c.jobs {
 			if d.state != ended && d.state != tooLate {
-				told = append(told, s.endLocked(d, lost(d, "worker said goodbye")))
+				told = append(told, s.endLocked(d, job.Outcome{
+					Status: job.Interrupted, Started: d.state != reserved, Fault: &job.Fault{Message: "worker said goodbye"},
+				}))
 			}
 		}
 	}

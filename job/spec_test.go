@@ -49,7 +49,7 @@ func TestParseSpec(t *testing.T) {
 		{`{"function":"f","run_at":"tomorrow"}`, "not valid JSON"},
 		{`{"blob":{"name":"","chunks":1,"size":1,"sha256":"` + sha + `"}}`, "blob reference is incomplete"},
 		{`{"blob":{"name":"n","chunks":0,"size":1,"sha256":"` + sha + `"}}`, "blob reference is incomplete"},
-		{`{"blob":{"name":"n","chunks":1,"size":33554433,"sha256":"` + sha + `"}}`, "blob reference is incomplete"},
+		{`{"blob":{"name":"n","chunks":1,"size":50331649,"sha256":"` + sha + `"}}`, "blob reference is incomplete"},
 		{`{"blob":{"name":"n","chunks":1,"size":1,"sha256":"00"}}`, "blob reference is incomplete"},
 		{`{"blob":{"name":"n","chunks":1,"size":1,"sha256":"` + sha + `"},"priority":99}`, "priority is 99"},
 	} {

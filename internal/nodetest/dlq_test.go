@@ -149,8 +149,8 @@ func deadLetters(t *testing.T, y *nodetest.Yard) {
 	if err := b.API("job.retry", map[string]any{"id": ids[2]}, nil); err != nil {
 		t.Fatal(err)
 	}
-	a.WaitOutcome(t, ids[2])
-	items, _ = dlqDoes(t, c, "requeue", ids[2])
+	b.WaitOutcome(t, ids[2]) // the others may still show its former end
+	items, _ = dlqDoes(t, b, "requeue", ids[2])
 	wantResults(t, items, 1, "stale")
 
 	// All that is left: one can run, one never could.
@@ -158,7 +158,7 @@ func deadLetters(t *testing.T, y *nodetest.Yard) {
 	if len(items) != 2 || items[0].Result == items[1].Result || code != 1 {
 		t.Errorf("exit code %d, %+v", code, items)
 	}
-	if j := b.WaitOutcome(t, ids[3]); j.State != "completed" || j.Attempts != 1 {
+	if j := c.WaitOutcome(t, ids[3]); j.State != "completed" || j.Attempts != 1 {
 		t.Errorf("%+v", j)
 	}
 	lettersAt(t, y, a, 1, "--queue", "sick")
