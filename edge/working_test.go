@@ -92,7 +92,7 @@ func (y *workingYard) next() (a job.Assignment, spec job.Spec, ok bool) {
 			a := job.Assignment{
 				Job: v.ID, N: v.Dispatches, Attempt: v.Attempts + 1, MaxAttempts: v.MaxAttempts, Queue: v.Queue, Function: v.Function,
 				Kind: job.Overhop, Key: v.Queue, Worker: o.Worker, Fence: uint64(v.Dispatches), Timeout: v.Timeout,
-				Accepted: v.Created, RunAt: v.RunAt, Redelivered: v.Losses > 0,
+				Accepted: v.Created, RunAt: v.RunAt, Redelivered: v.Dispatches > v.Attempts+1,
 			}
 			y.jobs[v.ID], y.at[v.ID] = v, a
 			return a, *v.Spec, true
@@ -326,7 +326,7 @@ func (y *workingYard) settle(o job.Outcome) (settled job.Settled) {
 			again = v.RetryInterval
 		}
 		v.Fault = o.Fault
-		if o.Started || o.Status == job.Success {
+		if (o.Started || o.Status == job.Success) && o.Status != job.Lost && o.Status != job.Interrupted {
 			v.Attempts++
 		}
 		noHandler := o.Fault != nil && o.Fault.Type == job.HandlerNotFound
