@@ -433,12 +433,12 @@ class Leaving(WorkerCase):
         return said
 
     def test_what_has_not_ended_is_given_back(self):
-        finish, stopped = threading.Event(), threading.Semaphore(0)
+        finish, begun = threading.Event(), threading.Semaphore(0)
         self.addCleanup(finish.set)
 
         def handler(job):
+            begun.release()
             job.cancelled.wait(PATIENCE)
-            stopped.release()
             if job.payload == 1:
                 job.check()
             if job.payload == 2:
@@ -452,6 +452,8 @@ class Leaving(WorkerCase):
             tokens = [line.quest(SID, n, beat_ms=100) for n in (1, 2, 3, 4)]
             for _ in tokens:
                 line.take(ACK)
+            for _ in tokens:  # what has not begun is given back at once
+                self.assertTrue(begun.acquire(timeout=PATIENCE))
             worker.stop()
             self.assertTrue(self.until(line, GOODBYE)[-1][1]["drain"])
             said = self.until(line, GOODBYE)
