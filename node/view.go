@@ -177,12 +177,22 @@ func (v *viewer) addBody(ctx context.Context, view *job.View) error {
 		view.PayloadGone = true
 		return nil
 	case err != nil:
-		return fmt.Errorf("body of job %s: %w", view.ID, err)
+		return unread("body", view.ID, err)
 	}
 	if spec, err := job.ParseSpec(body); err == nil {
 		view.Spec = &spec
 	}
 	return nil
+}
+
+// unread tells why a part of a job cannot be shown. A stream without a leader
+// gets one within seconds, so that is a reason to ask again.
+func unread(what string, id job.ID, err error) error {
+	err = fmt.Errorf("%s of job %s: %w", what, id, err)
+	if errors.Is(err, cluster.ErrNoLeader) {
+		return &job.UnavailableError{Reason: err.Error(), RetryAfter: time.Second}
+	}
+	return err
 }
 
 func (v *viewer) addResult(ctx context.Context, view *job.View, at resultAt) error {
@@ -202,7 +212,7 @@ func (v *viewer) addValue(ctx context.Context, view *job.View, value job.Value, 
 	}
 	raw, err := v.messages.LoadBlob(ctx, *blob)
 	if err != nil {
-		return fmt.Errorf("result of job %s: %w", view.ID, err)
+		return unread("result", view.ID, err)
 	}
 	view.Result.Data = raw
 	return nil
@@ -225,7 +235,7 @@ func (v *viewer) readResult(ctx context.Context, view *job.View, number, seq uin
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("result of job %s: %w", view.ID, err)
+		return unread("result", view.ID, err)
 	}
 	lines := bufio.NewScanner(bytes.NewReader(t.Body))
 	lines.Buffer(nil, len(t.Body)+1)

@@ -99,6 +99,9 @@ func deadLetters(t *testing.T, y *nodetest.Yard) {
 		t.Fatal(err)
 	}
 	letters := lettersAt(t, y, b, 6, "--queue", "sick")
+	for _, id := range ids {
+		b.WaitOutcome(t, id) // a letter may be there before this node's ledger tells of the end
+	}
 	for _, l := range lettersAt(t, y, b, 5, "--queue", "sick", "--error", "LUCK") {
 		if l.State != "failed" || l.Attempts != 1 || l.Queue != "sick" {
 			t.Errorf("%+v", l)
@@ -146,11 +149,11 @@ func deadLetters(t *testing.T, y *nodetest.Yard) {
 		t.Errorf("%+v with %s", j, j.Params)
 	}
 	// Whoever was retried by other means has gone on.
-	if err := b.API("job.retry", map[string]any{"id": ids[2]}, nil); err != nil {
+	if err := c.API("job.retry", map[string]any{"id": ids[2]}, nil); err != nil {
 		t.Fatal(err)
 	}
-	b.WaitOutcome(t, ids[2]) // the others may still show its former end
-	items, _ = dlqDoes(t, b, "requeue", ids[2])
+	c.WaitOutcome(t, ids[2]) // the other nodes may still show its former end, and its letter
+	items, _ = dlqDoes(t, c, "requeue", ids[2])
 	wantResults(t, items, 1, "stale")
 
 	// All that is left: one can run, one never could.
