@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"yardmaster/cluster"
+	"yardmaster/internal/backoff"
 	"yardmaster/job"
 	"yardmaster/ledger"
 )
@@ -212,6 +213,13 @@ func (n *Node) handleJobWait(ctx context.Context, r *cluster.Request) (any, erro
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	_, id, err := n.aboutJob(ctx, r)
+	for away := (*job.UnavailableError)(nil); errors.As(err, &away) && ctx.Err() == nil; {
+		// Nobody can tell yet whether there is such a job: who waits anyway
+		// waits for that, too.
+		if backoff.Sleep(ctx, 100*time.Millisecond) == nil {
+			_, id, err = n.aboutJob(ctx, r)
+		}
+	}
 	if err != nil {
 		return nil, err
 	}

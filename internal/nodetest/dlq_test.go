@@ -197,7 +197,11 @@ func askLetters(t *testing.T, y *nodetest.Yard) {
 		Count  int
 		Queues map[string]int
 	}
-	if err := a.API("dlq.stats", "", &stats); err != nil || stats.Count < 2 || stats.Queues["garbage"] == 0 || stats.Queues["sick"] != 0 {
-		t.Errorf("%+v, %v", stats, err)
-	}
+	y.Eventually("the letters that were removed are not counted", func() error {
+		stats.Queues = nil
+		if err := a.API("dlq.stats", "", &stats); err != nil || stats.Count < 2 || stats.Queues["garbage"] == 0 || stats.Queues["sick"] != 0 {
+			return fmt.Errorf("%+v, %w", stats, err)
+		}
+		return nil
+	})
 }
