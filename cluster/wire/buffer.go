@@ -28,7 +28,6 @@ func putUint(b []byte, v uint64) []byte { return binary.AppendUvarint(b, v) }
 func putInt(b []byte, v int64) []byte   { return binary.AppendVarint(b, v) }
 
 func putString(b []byte, s string) []byte { return append(putUint(b, uint64(len(s))), s...) }
-func putBytes(b, v []byte) []byte         { return append(putUint(b, uint64(len(v))), v...) }
 
 // putMaybe keeps nil and empty apart.
 func putMaybe(b, v []byte) []byte {

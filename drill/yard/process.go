@@ -2,7 +2,6 @@ package yard
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -46,14 +45,6 @@ func StartProcess(name, logFile string, env []string, program string, args ...st
 		close(p.done)
 	}()
 	return p, nil
-}
-
-// Signal sends a signal. One that comes too late is no error.
-func (p *Process) Signal(s syscall.Signal) error {
-	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("signal %s: %w", p.Name, err)
-	}
-	return nil
 }
 
 // Kill is SIGKILL, and returns when the process is gone.
