@@ -122,7 +122,8 @@ func Load(path string) (Config, error) {
 			}
 			return Config{}, fmt.Errorf("config %s: %w", path, err)
 		}
-		if strange := strangeKeys(meta.Undecoded()); strange != "" {
+		strange, idle := strangeKeys(meta.Undecoded())
+		if c.RRQ.Idle = idle; strange != "" {
 			return Config{}, fmt.Errorf("config %s: %s; see docs/configuration.md for the keys there are", path, strange)
 		}
 	}
@@ -244,7 +245,7 @@ func (c *Config) Validate() error {
 	if err := c.RRQ.Validate(); err != nil {
 		return fmt.Errorf("rrq: %w", err)
 	}
-	if _, err := declaredCrons(c.RRQ.CronJobs); err != nil {
+	if _, err := declaredCrons(c.RRQ.CronJobs, c.RRQ.Queue()); err != nil {
 		return err
 	}
 	return c.validateMembers()

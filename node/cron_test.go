@@ -20,7 +20,7 @@ func loadCrons(t *testing.T, text string) ([]ledger.Cron, error) {
 	if err != nil {
 		return nil, err
 	}
-	return declaredCrons(c.RRQ.CronJobs)
+	return declaredCrons(c.RRQ.CronJobs, c.RRQ.Queue())
 }
 
 func TestCronJobs(t *testing.T) {

@@ -12,9 +12,6 @@ import (
 	"yardmaster/scheduler"
 )
 
-// defaultCronQueue takes the jobs of entries that name no queue, as RRQ's does.
-const defaultCronQueue = "default"
-
 // What may become of missed ticks, and of ticks while the last one's job runs.
 const (
 	cronSkip  = "skip"
@@ -22,9 +19,9 @@ const (
 	cronAllow = "allow"
 )
 
-// declaredCrons reads the tables [[rrq.cron_jobs]]. An error names the table
-// and the key.
-func declaredCrons(tables []runnerpool.CronJob) ([]ledger.Cron, error) {
+// declaredCrons reads the tables [[rrq.cron_jobs]]; queue takes the jobs of
+// those that name none. An error names the table and the key.
+func declaredCrons(tables []runnerpool.CronJob, queue string) ([]ledger.Cron, error) {
 	if len(tables) > ledger.MaxCrons {
 		return nil, fmt.Errorf("rrq.cron_jobs has %d tables; at most %d", len(tables), ledger.MaxCrons)
 	}
@@ -39,7 +36,7 @@ func declaredCrons(tables []runnerpool.CronJob) ([]ledger.Cron, error) {
 	}
 	crons := make([]ledger.Cron, len(tables))
 	for i := range tables {
-		c, err := declaredCron(&tables[i], taken)
+		c, err := declaredCron(&tables[i], queue, taken)
 		if err != nil {
 			return nil, fmt.Errorf("rrq.cron_jobs, table %d: %w", i+1, err)
 		}
@@ -48,12 +45,12 @@ func declaredCrons(tables []runnerpool.CronJob) ([]ledger.Cron, error) {
 	return crons, nil
 }
 
-func declaredCron(t *runnerpool.CronJob, taken map[string]bool) (ledger.Cron, error) {
+func declaredCron(t *runnerpool.CronJob, queue string, taken map[string]bool) (ledger.Cron, error) {
 	c := ledger.Cron{
 		Name: t.Name, Zone: t.TimeZone, Alone: t.Unique, CatchUp: t.Missed == cronOnce, Declared: true,
-		Queue: strings.TrimPrefix(t.Queue, "rrq:queue:"),
+		Queue: runnerpool.QueueName(t.Queue),
 	}
-	fill(&c.Queue, defaultCronQueue)
+	fill(&c.Queue, queue)
 	switch {
 	case t.Function == "":
 		return c, fmt.Errorf("function_name is missing; name the handler")

@@ -4,7 +4,6 @@ import (
 	"os"
 	"reflect"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 )
@@ -47,30 +46,4 @@ func TestConfigurationDocument(t *testing.T) {
 	for key := range documented {
 		t.Errorf("%s is documented and is no key", key)
 	}
-}
-
-// configKeys lists the keys of a table and the tables in it. A table of named
-// tables stands under "<name>".
-func configKeys(table reflect.Type, name string) (keys []string) {
-	for i := range table.NumField() {
-		f := table.Field(i)
-		key := f.Tag.Get("toml")
-		full := strings.TrimPrefix(name+"."+key, ".")
-		kind := f.Type
-		switch {
-		case key == "-":
-		case f.Anonymous:
-			keys = append(keys, configKeys(kind, name)...)
-		case kind.Kind() == reflect.Struct && kind.NumField() > 0 && kind.Field(0).Tag.Get("toml") != "":
-			keys = append(keys, configKeys(kind, full)...)
-		case kind.Kind() == reflect.Slice && kind.Elem().Kind() == reflect.Struct:
-			keys = append(keys, configKeys(kind.Elem(), full)...)
-		case kind.Kind() == reflect.Map && kind.Elem().Kind() == reflect.Struct:
-			keys = append(keys, configKeys(kind.Elem(), full+".<name>")...)
-		default:
-			keys = append(keys, full)
-		}
-	}
-	slices.Sort(keys)
-	return keys
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -248,11 +249,11 @@ func (n *Node) raftConfig() consensus.Config {
 
 func (n *Node) schedulerConfig() scheduler.Config {
 	s := n.cfg.Scheduler
-	crons, _ := declaredCrons(n.cfg.RRQ.CronJobs) // checked by Validate
+	crons, _ := declaredCrons(n.cfg.RRQ.CronJobs, n.cfg.RRQ.Queue()) // checked by Validate
 	return scheduler.Config{
 		Node: n.cfg.Node.Name, Members: n.cfg.members(),
 		Policy:         job.Policy{MaxAttempts: s.MaxAttempts, Base: s.RetryBase, Max: s.RetryMax},
-		DefaultTimeout: s.DefaultTimeout, Routes: n.cfg.RRQ.Routes, DefaultRunner: n.cfg.RRQ.Default(),
+		DefaultTimeout: s.DefaultTimeout, Routes: n.cfg.RRQ.Routed(), DefaultRunner: n.cfg.RRQ.Default(),
 		CreateQueues: *s.CreateQueues, Crons: crons,
 	}
 }
@@ -290,6 +291,9 @@ func (n *Node) sendNotices(records []job.Record) {
 // announce says that the node serves, and ends when ctx does or, with the
 // reason, when a floor below has failed.
 func (n *Node) announce(ctx, base, mind context.Context) error {
+	if idle := n.cfg.RRQ.Idle; len(idle) > 0 {
+		n.log.Warn("keys of the configuration have no effect here", "keys", strings.Join(idle, "; "))
+	}
 	n.log.Info("node serves", "nats", n.messages.ClientURL(), "overhop", n.edgeAddr.String(), "version", n.version)
 	close(n.serving)
 	select {

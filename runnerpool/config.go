@@ -1,16 +1,13 @@
 package runnerpool
 
 import (
-	"fmt"
 	"maps"
-	"net/netip"
 	"runtime"
 	"slices"
 	"strings"
 	"time"
 
 	"yardmaster/job"
-	"yardmaster/runnerpool/rrq"
 )
 
 // Management modes.
@@ -45,16 +42,21 @@ type Config struct {
 	// without route; default "python" if there is such a runner. Without one,
 	// such jobs are left to Overhop workers.
 	DefaultRunner string `toml:"default_runner_name"`
-	// Routes sends whole queues to a runner.
+	// DefaultQueue is where cron entries without a queue go; default "default".
+	// "rrq:queue:" before a name may be left out, here as elsewhere.
+	DefaultQueue string `toml:"default_queue_name"`
+	// Routes sends whole queues to a runner; see [Config.Routed].
 	Routes map[string]string `toml:"runner_routes"`
+	// Routing is the former name of Routes.
+	Routing map[string]string `toml:"routing"`
 	// Management is "managed" or "external"; default managed.
 	Management string `toml:"runner_management_mode"`
 	// DefaultTimeout is the hard timeout of a job that has none, in seconds;
 	// default 300.
 	DefaultTimeout float64 `toml:"default_job_timeout_seconds"`
 	// DefaultMaxRetries is the total number of attempts of a job that names
-	// none; 0: the yard's default.
-	DefaultMaxRetries uint32 `toml:"default_max_retries"`
+	// none, as RRQ counts: 0 is one attempt, like 1. Default: the yard's.
+	DefaultMaxRetries *uint32 `toml:"default_max_retries"`
 	// BaseRetryDelay and MaxRetryDelay bound the backoff between attempts, in
 	// seconds; 0: the yard's defaults.
 	BaseRetryDelay float64 `toml:"base_retry_delay_seconds"`
@@ -68,6 +70,13 @@ type Config struct {
 	// ShutdownGrace is how long running jobs may finish when the node stops,
 	// in seconds; default 10.
 	ShutdownGrace *float64 `toml:"worker_shutdown_grace_period_seconds"`
+	// CancelHints has a handler that is to stop told so by a cancel frame;
+	// without, one that has its process to itself only learns of it by the end
+	// of its connection. Default true.
+	CancelHints *bool `toml:"runner_enable_inflight_cancel_hints"`
+	// Correlation names what of a job's params goes into its
+	// correlation_context: the key there, and a path of names with dots.
+	Correlation map[string]string `toml:"correlation_mappings"`
 	// Runners are the pools by name.
 	Runners map[string]RunnerConfig `toml:"runners"`
 	// CronJobs are made again and again, by the authority.
@@ -76,6 +85,9 @@ type Config struct {
 	// Dir is where the list of running process groups is kept, the node's
 	// data directory; "": no list, and nothing is reaped at start.
 	Dir string `toml:"-"`
+	// Idle are the keys of the file that RRQ knows and that do nothing here,
+	// with the reason why, to be said once.
+	Idle []string `toml:"-"`
 }
 
 // RunnerConfig is a table [rrq.runners.<name>].
@@ -130,8 +142,7 @@ type CronJob struct {
 	Schedule string `toml:"schedule"`
 	// Params are given to the handler; default none.
 	Params map[string]any `toml:"params"`
-	// Queue is where the jobs go; default "default". "rrq:queue:" before a name
-	// may be left out.
+	// Queue is where the jobs go; default [Config.DefaultQueue].
 	Queue string `toml:"queue_name"`
 	// Unique lets no job be made while the entry's last one has not ended.
 	Unique bool `toml:"unique"`
@@ -152,8 +163,8 @@ func (c *Config) Names() []string { return slices.Sorted(maps.Keys(c.Runners)) }
 
 // Policy is p with the retry numbers that the table gives.
 func (c *Config) Policy(p job.Policy) job.Policy {
-	if c.DefaultMaxRetries > 0 {
-		p.MaxAttempts = c.DefaultMaxRetries
+	if c.DefaultMaxRetries != nil {
+		p.MaxAttempts = max(*c.DefaultMaxRetries, 1)
 	}
 	if c.BaseRetryDelay > 0 {
 		p.Base = seconds(c.BaseRetryDelay)
@@ -172,6 +183,26 @@ func (c *Config) Default() string {
 	return c.DefaultRunner
 }
 
+// queuePrefix begins a queue's name as RRQ stores it.
+const queuePrefix = "rrq:queue:"
+
+// QueueName is a queue's name in the yard, however RRQ's users write it.
+func QueueName(name string) string { return strings.TrimPrefix(name, queuePrefix) }
+
+// Routed is which queues go to which runner, by the queue's name in the yard.
+func (c *Config) Routed() map[string]string {
+	routes := make(map[string]string, len(c.Routes)+len(c.Routing))
+	for _, written := range [...]map[string]string{c.Routing, c.Routes} {
+		for queue, runner := range written {
+			routes[QueueName(queue)] = runner
+		}
+	}
+	return routes
+}
+
+// Queue is where cron entries go that name no queue.
+func (c *Config) Queue() string { return or(QueueName(c.DefaultQueue), "default") }
+
 func (c Config) withDefaults() Config {
 	c.DefaultRunner = c.Default()
 	c.Management = or(c.Management, Managed)
@@ -181,6 +212,7 @@ func (c Config) withDefaults() Config {
 	}
 	c.TermGrace = orDefault(c.TermGrace, 5)
 	c.ShutdownGrace = orDefault(c.ShutdownGrace, 10)
+	c.CancelHints = orDefault(c.CancelHints, true)
 	runners := make(map[string]RunnerConfig, len(c.Runners))
 	for name, r := range c.Runners {
 		runners[name] = r.withDefaults(c.Management)
@@ -193,7 +225,7 @@ func (r RunnerConfig) withDefaults(management string) RunnerConfig {
 	r.Type = or(r.Type, "socket")
 	r.PoolSize = or(r.PoolSize, runtime.NumCPU())
 	r.MaxInFlight = or(r.MaxInFlight, 1)
-	r.TCPHost = strings.Trim(or(r.TCPHost, "127.0.0.1"), "[]")
+	r.TCPHost = or(strings.Trim(strings.TrimSpace(r.TCPHost), "[]"), "127.0.0.1")
 	if management == Managed {
 		r.TCPHost = "127.0.0.1"
 	} else {
@@ -214,134 +246,11 @@ func or[T comparable](v, def T) T {
 	return v
 }
 
-func orDefault(v *float64, def float64) *float64 {
+func orDefault[T any](v *T, def T) *T {
 	if v == nil {
 		return &def
 	}
 	return v
 }
-
-// Validate checks the table as it was written; zero values stand for the
-// defaults. Every error is a [*ConfigError].
-func (c Config) Validate() error {
-	if c.Management != "" && c.Management != Managed && c.Management != External {
-		return wrong("runner_management_mode", c.Management, `use "managed" or "external"`)
-	}
-	c = c.withDefaults()
-	for _, v := range [...]struct {
-		key   string
-		value float64
-	}{
-		{"default_job_timeout_seconds", c.DefaultTimeout},
-		{"base_retry_delay_seconds", c.BaseRetryDelay},
-		{"max_retry_delay_seconds", c.MaxRetryDelay},
-		{"runner_shutdown_term_grace_seconds", *c.TermGrace},
-		{"worker_shutdown_grace_period_seconds", *c.ShutdownGrace},
-	} {
-		if !sane(v.value) {
-			return wrong(v.key, v.value, "give seconds, 0 or more")
-		}
-	}
-	ports := make(map[int]string)
-	for _, name := range c.Names() {
-		if err := c.validateRunner(name, c.Runners[name], ports); err != nil {
-			return err
-		}
-	}
-	return c.validateRouting()
-}
-
-func (c *Config) validateRouting() error {
-	if len(c.Runners) > 0 && c.DefaultRunner != "" {
-		if _, ok := c.Runners[c.DefaultRunner]; !ok {
-			return wrong("default_runner_name", c.DefaultRunner, "define [rrq.runners."+c.DefaultRunner+"] or name one that is: "+strings.Join(c.Names(), ", "))
-		}
-	}
-	for _, queue := range slices.Sorted(maps.Keys(c.Routes)) {
-		if c.Routes[queue] == "" {
-			return wrong("runner_routes."+queue, "", "name a runner")
-		}
-	}
-	return nil
-}
-
-func (c *Config) validateRunner(name string, r RunnerConfig, ports map[int]string) error {
-	key := "runners." + name + "."
-	if job.ValidQueue(name) != nil {
-		return wrong("runners", name, "begin the name with a letter or digit and use only letters, digits, '_' and '-'")
-	}
-	switch {
-	case r.Type != "socket":
-		return wrong(key+"type", r.Type, `use "socket"`)
-	case r.PoolSize < 1 || r.PoolSize > 1024:
-		return wrong(key+"pool_size", r.PoolSize, "use 1 to 1024")
-	case r.MaxInFlight < 1 || r.MaxInFlight > rrq.MaxInFlight:
-		return wrong(key+"max_in_flight", r.MaxInFlight, fmt.Sprintf("use 1 to %d", rrq.MaxInFlight))
-	case r.TCPPort < 0 || r.TCPPort > 65535 || r.TCPPort > 0 && r.TCPPort+r.PoolSize-1 > 65535:
-		return wrong(key+"tcp_port", r.TCPPort, fmt.Sprintf("%d processes need that many ports up to 65535", r.PoolSize))
-	case !sane(r.ResponseTimeout):
-		return wrong(key+"response_timeout_seconds", r.ResponseTimeout, "give seconds, 0 or more")
-	case !sane(*r.CancelGrace):
-		return wrong(key+"cancel_grace_seconds", *r.CancelGrace, "give seconds, 0 or more")
-	case r.SocketVia != SocketBoth && r.SocketVia != SocketEnv && r.SocketVia != SocketArg:
-		return wrong(key+"socket_via", r.SocketVia, `use "both", "env" or "arg"`)
-	case r.Connections != ConnReuse && r.Connections != ConnPerRequest:
-		return wrong(key+"connections", r.Connections, `use "reuse" or "per_request"`)
-	}
-	if c.Management == External {
-		return validateExternal(key, r)
-	}
-	if err := validateCmd(key, r.Cmd); err != nil {
-		return err
-	}
-	for port := r.TCPPort; r.TCPPort > 0 && port < r.TCPPort+r.PoolSize; port++ {
-		if other, taken := ports[port]; taken {
-			return wrong(key+"tcp_port", r.TCPPort, fmt.Sprintf("port %d already belongs to runner %s: leave pool_size ports to each runner", port, other))
-		}
-		ports[port] = name
-	}
-	return nil
-}
-
-// validateCmd refuses a socket given by hand: a pool gives each process its
-// own, and the runtimes do not agree on which of two they take.
-func validateCmd(key string, cmd []string) error {
-	if len(cmd) == 0 || cmd[0] == "" {
-		return wrong(key+"cmd", strings.Join(cmd, " "), "give the program and its arguments as a list of strings")
-	}
-	for i, arg := range cmd {
-		given := strings.HasPrefix(arg, socketArg+"=") && !strings.Contains(arg, socketPlaceholder) ||
-			arg == socketArg && (i+1 == len(cmd) || !strings.Contains(cmd[i+1], socketPlaceholder))
-		if given {
-			return wrong(key+"cmd", arg, "leave "+socketArg+" away, each process is given its own, or write "+socketPlaceholder+" for it")
-		}
-	}
-	return nil
-}
-
-func validateExternal(key string, r RunnerConfig) error {
-	if r.TCPPort == 0 {
-		return wrong(key+"tcp_port", r.TCPPort, "name the port that the external runner listens on")
-	}
-	if strings.EqualFold(r.TCPHost, "localhost") {
-		return nil
-	}
-	if ip, err := netip.ParseAddr(r.TCPHost); err == nil && ip.IsLoopback() {
-		return nil
-	}
-	for _, host := range r.AllowedHosts {
-		if strings.EqualFold(host, r.TCPHost) {
-			return nil
-		}
-	}
-	return wrong(key+"tcp_host", r.TCPHost, "use the loopback, or list the host in "+key+"allowed_hosts")
-}
-
-func wrong(key string, value any, fix string) error {
-	return &ConfigError{Key: "rrq." + key, Cause: fmt.Sprintf("is %#v", value), Fix: fix}
-}
-
-// sane tells a number of seconds that fits a duration.
-func sane(s float64) bool { return s >= 0 && s <= job.MaxDuration.Seconds() }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

@@ -103,6 +103,7 @@ func (d *dispatch) request(workerID string) (rrq.Request, *job.Fault) {
 			QueueName:   d.Queue,
 			Deadline:    d.deadline,
 			Trace:       d.spec.Trace,
+			Correlation: correlate(d.w.m.pools.known, d.spec.Params, d.spec.Trace),
 			WorkerID:    workerID,
 			Fence:       d.Fence,
 		},

@@ -33,6 +33,7 @@ type Pools struct {
 	spawner *spawner
 	roster  *roster
 	members []*member
+	known   []correlation // what jobs are to be known by
 
 	mu       sync.Mutex
 	workers  map[string]*worker // by name; only those that take dispatches
@@ -57,6 +58,7 @@ func New(cfg Config, node string, hands Hands, log *slog.Logger) *Pools {
 		log:     log,
 		spawner: newSpawner(),
 		roster:  newRoster(cfg.Dir),
+		known:   cfg.correlations(),
 		workers: make(map[string]*worker),
 		running: make(map[key]*dispatch),
 		idle:    make(chan struct{}, 1),

@@ -168,13 +168,7 @@ func (s *slot) stop(d *dispatch, sent bool, as job.Outcome) job.Outcome {
 		as.Started = false
 		return as
 	}
-	s.cancel(d)
-	answer, err := s.await(d, s.cancelPause(d)/4)
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		// A cancel that has overtaken its request is lost on the runner.
-		s.cancel(d)
-		answer, err = s.await(d, s.cancelPause(d)*3/4)
-	}
+	answer, err := s.ask(d)
 	clean := err == nil
 	if errors.Is(err, os.ErrDeadlineExceeded) && !d.urgent() {
 		s.conn.HalfClose()
@@ -196,6 +190,20 @@ func (s *slot) stop(d *dispatch, sent bool, as job.Outcome) job.Outcome {
 		return d.recalled(job.RecallLease)
 	}
 	return as
+}
+
+// ask has the handler told to stop, and gives it a pause to answer.
+func (s *slot) ask(d *dispatch) (rrq.Outcome, error) {
+	if !s.cancel(d) {
+		return rrq.Outcome{}, os.ErrDeadlineExceeded
+	}
+	answer, err := s.await(d, s.cancelPause(d)/4)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		// A cancel that has overtaken its request is lost on the runner.
+		s.cancel(d)
+		answer, err = s.await(d, s.cancelPause(d)*3/4)
+	}
+	return answer, err
 }
 
 // cancelPause is how long an answer to a cancel is waited for.
@@ -221,12 +229,17 @@ func (d *dispatch) urgent() bool {
 	return d.why == job.RecallLease
 }
 
-// cancel sends a cancel frame, which a runner may or may not heed.
-func (s *slot) cancel(d *dispatch) {
+// cancel sends a cancel frame, which a runner may or may not heed. Without
+// [Config.CancelHints] it is kept for requests that share their process: false.
+func (s *slot) cancel(d *dispatch) bool {
+	if !*s.w.m.pools.cfg.CancelHints && s.w.alone() {
+		return false
+	}
 	ctx, done := context.WithTimeout(context.Background(), cancelTimeout)
 	defer done()
 	err := rrq.SendCancel(ctx, s.w.addr, &rrq.Cancel{JobID: d.Job.String(), RequestID: d.RequestID()})
 	if err != nil && !s.w.hasExited() {
 		s.w.m.log.Warn("cancel not delivered", "request", d.RequestID(), "err", err)
 	}
+	return true
 }

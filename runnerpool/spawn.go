@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -54,34 +55,54 @@ func (s *spawner) start(ctx context.Context, cmd *exec.Cmd) error {
 	}
 }
 
+// withheld are variables of the node that no runner gets by itself: the socket
+// and marker of a runner that the node may be, and the yard's secrets.
+var withheld = []string{socketEnv, markerEnv, "YARD_CLUSTER_SECRET", "YARD_SERVER_TOKEN"}
+
 // command builds a member's process: its arguments and environment hold the
 // socket once each, however the configuration wants it told. marker is found
 // again in the environment of whatever the process forks.
 func command(r *RunnerConfig, addr, marker string) *exec.Cmd {
-	args := make([]string, 0, len(r.Cmd)+2)
-	given := false
-	for _, arg := range r.Cmd {
-		given = given || strings.Contains(arg, socketPlaceholder)
-		args = append(args, strings.ReplaceAll(arg, socketPlaceholder, addr))
-	}
+	args, given := withSocket(r.Cmd, addr)
 	if !given && r.SocketVia != SocketEnv {
 		args = append(args, socketArg, addr)
 	}
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Dir = r.Cwd
 	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, socketEnv+"=") && !strings.HasPrefix(v, markerEnv+"=") { // the node's own, if it is somebody's runner
+		if name, _, _ := strings.Cut(v, "="); !slices.Contains(withheld, name) {
 			cmd.Env = append(cmd.Env, v)
 		}
 	}
 	for k, v := range r.Env {
-		cmd.Env = append(cmd.Env, k+"="+v)
+		if k != socketEnv && k != markerEnv {
+			cmd.Env = append(cmd.Env, k+"="+v)
+		}
 	}
 	if r.SocketVia != SocketArg {
 		cmd.Env = append(cmd.Env, socketEnv+"="+addr)
 	}
 	cmd.Env = append(cmd.Env, marker)
 	return cmd
+}
+
+// withSocket puts a process's own socket where the command has a place for it,
+// and tells whether there was one. A socket written out by hand, as RRQ's users
+// know it, is such a place: the runtimes do not agree on which of two they
+// take.
+func withSocket(cmd []string, addr string) (args []string, given bool) {
+	for i, arg := range cmd {
+		switch {
+		case i > 0 && cmd[i-1] == socketArg:
+			arg, given = addr, true
+		case strings.HasPrefix(arg, socketArg+"="):
+			arg, given = socketArg+"="+addr, true
+		case strings.Contains(arg, socketPlaceholder):
+			arg, given = strings.ReplaceAll(arg, socketPlaceholder, addr), true
+		}
+		args = append(args, arg)
+	}
+	return args, given
 }
 
 // describeStart tells what to do about a process that could not be started.

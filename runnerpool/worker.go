@@ -106,6 +106,13 @@ func (w *worker) isCalm() bool {
 	return w.busy == w.stuck
 }
 
+// alone tells that one request has the process to itself.
+func (w *worker) alone() bool {
+	w.m.pools.mu.Lock()
+	defer w.m.pools.mu.Unlock()
+	return w.busy == 1
+}
+
 // tellCalm wakes awaitCalm. The pools' lock is held.
 func (w *worker) tellCalm() {
 	if w.busy != w.stuck {
