@@ -71,8 +71,8 @@ type Config struct {
 	// in seconds; default 10.
 	ShutdownGrace *float64 `toml:"worker_shutdown_grace_period_seconds"`
 	// CancelHints has a handler that is to stop told so by a cancel frame;
-	// without, one that has its process to itself only learns of it by the end
-	// of its connection. Default true.
+	// without, one that has its process to itself is ended with it. Default
+	// true.
 	CancelHints *bool `toml:"runner_enable_inflight_cancel_hints"`
 	// Correlation names what of a job's params goes into its
 	// correlation_context: the key there, and a path of names with dots.

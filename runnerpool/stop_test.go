@@ -1,6 +1,7 @@
 package runnerpool
 
 import (
+	"strconv"
 	"testing"
 	"time"
 
@@ -60,6 +61,35 @@ func TestStopGently(t *testing.T) {
 	y.Stop(job.ID{1}, 1, job.RecallCancelled) // unknown: ignored
 	if y.pid() != before {
 		t.Error("a runner that heeds cancels was replaced")
+	}
+}
+
+// Without cancel hints a handler alone in its process is ended with it, and one
+// that is not is told, for the sake of its neighbours.
+func TestStopWithoutHints(t *testing.T) {
+	cfg := testConfig("", func(c *RunnerConfig) { c.CancelGrace, c.MaxInFlight = few(5), 2 })
+	off := false
+	cfg.CancelHints = &off
+	y := startYard(t, cfg)
+	w := y.awaitOffer(2)
+	first, second := assignment(1, "wait", w), assignment(2, "wait", w)
+	for _, a := range []job.Assignment{first, second} {
+		if !y.Start(a, specOf(`{}`)) {
+			t.Fatal("not started")
+		}
+		y.awaitSent(a)
+	}
+	before := y.Status()[0].Members[0].PID
+	y.Stop(first.Job, first.N, job.RecallCancelled)
+	y.expect(y.awaitOutcome(), job.Cancelled, true, "Job cancelled")
+	if s := y.Status()[0].Members[0]; s.PID != before || s.InFlight != 1 {
+		t.Errorf("the neighbour was not spared: %+v", s)
+	}
+	y.Stop(second.Job, second.N, job.RecallCancelled)
+	y.expect(y.awaitOutcome(), job.Cancelled, true, "Job cancelled")
+	y.n = 2
+	if y.pid() == strconv.Itoa(before) {
+		t.Error("a process with a stopped handler lives on without having been asked")
 	}
 }
 
