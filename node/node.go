@@ -21,6 +21,7 @@ import (
 	"yardmaster/ledger"
 	"yardmaster/runnerpool"
 	"yardmaster/scheduler"
+	"yardmaster/tracing"
 )
 
 // Node is one member of a yard, or a yard of its own.
@@ -49,6 +50,7 @@ type Node struct {
 	dlq       *dlq
 	running   *runningDesk
 	footprint footprint
+	tracer    *tracing.Tracer // nil: runs are not traced
 }
 
 // New makes a node from a config with defaults. It opens nothing yet, and runs
@@ -107,6 +109,12 @@ func (n *Node) Run(ctx context.Context) (err error) {
 	}
 	defer listener.Close()
 	n.edgeAddr = listener.Addr()
+	if n.tracer, err = tracing.Open(ctx, n.cfg.Node.Name, n.version, n.log); err != nil {
+		return fmt.Errorf("trace runs: %w", err)
+	}
+	if n.tracer != nil {
+		defer n.tracer.Close()
+	}
 	if err := n.build(); err != nil {
 		return err
 	}
@@ -177,14 +185,15 @@ func (n *Node) build() (err error) {
 	}, bus{n.fleet, n.messages, n.watch}, n.log)
 	door := cfg.Config
 	door.Version = n.version
-	if n.edge, err = edge.New(door, yard{n}, n.hands, n.log); err != nil {
+	hands := tracedHands{n.hands, n.tracer}
+	if n.edge, err = edge.New(door, yard{n}, hands, n.log); err != nil {
 		return fmt.Errorf("open the Overhop edge: %w", err)
 	}
 	n.running = &runningDesk{node: cfg.Node.Name, edge: n.edge, fleet: n.fleet}
 	n.viewer.running = n.running.add
-	n.runners = runnerpool.New(cfg.RRQ, cfg.Node.Name, n.hands, n.log)
-	n.hands.Add(n.edge)
-	n.hands.Add(n.runners)
+	n.runners = runnerpool.New(cfg.RRQ, cfg.Node.Name, hands, n.log)
+	n.hands.Add(n.traced(n.edge))
+	n.hands.Add(n.traced(n.runners))
 	return nil
 }
 

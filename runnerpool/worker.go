@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -34,11 +35,11 @@ type worker struct {
 var errReplaced = errors.New("replaced: a request would not stop")
 
 func newWorker(m *member, proc *process, addr string, port int) *worker {
-	n := m.cfg.MaxInFlight
+	n, name := m.cfg.MaxInFlight, fmt.Sprintf("%s/%d", m.runner, port)
 	return &worker{
 		m:         m,
-		name:      fmt.Sprintf("%s/%d", m.runner, port),
-		id:        fmt.Sprintf("yard_%s_%d", m.pools.node, port),
+		name:      name,
+		id:        WorkerID(m.pools.node, name),
 		addr:      addr,
 		proc:      proc,
 		work:      make(chan *dispatch, n),
@@ -47,6 +48,12 @@ func newWorker(m *member, proc *process, addr string, port int) *worker {
 		calm:      make(chan struct{}, 1),
 		free:      n,
 	}
+}
+
+// WorkerID is the name by which a runner at a node hears of itself; worker is
+// the one that its offers have, "<runner>/<port>".
+func WorkerID(node, worker string) string {
+	return "yard_" + node + "_" + worker[strings.LastIndexByte(worker, '/')+1:]
 }
 
 // serve offers the worker's slots until its process ends, is condemned, or ctx

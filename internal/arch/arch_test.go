@@ -33,10 +33,11 @@ var floors = map[string]struct {
 	"edge/overhop":   {[]string{"internal"}, "a protocol speaks of its wire, not of our jobs"},
 	"runnerpool":     {[]string{"job", "internal"}, "a room knows no other room, and a pool does not read the ledger"},
 	"runnerpool/rrq": {[]string{"internal"}, "a protocol speaks of its wire, not of our jobs"},
+	"tracing":        {[]string{"job", "internal"}, "a room knows no other room: it hears of dispatches from the roof"},
 	"client":         {[]string{"job", "edge/overhop", "runnerpool/rrq", "internal"}, "users' programs must not carry a node along"},
 	"examples":       {[]string{"client", "edge/overhop", "runnerpool/rrq"}, "an example shows what a user has, the wire and the client"},
 	"web":            {[]string{"job", "ledger", "internal"}, "HTTP is a door: the roof binds what it shows"},
-	"node":           {[]string{"job", "ledger", "consensus", "cluster", "scheduler", "agent", "edge", "runnerpool", "web", "internal"}, "the roof knows every room; nothing above it is its business"},
+	"node":           {[]string{"job", "ledger", "consensus", "cluster", "scheduler", "agent", "edge", "runnerpool", "tracing", "web", "internal"}, "the roof knows every room; nothing above it is its business"},
 	"internal":       {nil, "the ground carries all and knows nobody"},
 
 	"cli": {[]string{"*"}, "verbs reach whatever they show"}, "cmd": {[]string{"*"}, "main binds it all"},
@@ -60,6 +61,7 @@ var dependencies = map[string]struct {
 	"github.com/spf13/cobra":         {[]string{"cli", "cmd"}, "flags end where the command line ends"},
 	"github.com/tidwall/btree":       {[]string{"ledger"}, "copy-on-write trees are the ledger's"},
 	"github.com/robfig/cron":         {[]string{"scheduler"}, "what an expression comes to is the authority's to say"},
+	"go.opentelemetry.io/":           {[]string{"tracing"}, "spans are made in one place, and rooms run without them"},
 	"github.com/BurntSushi/toml":     {[]string{"node", "cli", "cmd"}, "rooms get structs, not files"},
 	"github.com/google/go-cmp":       {nil, "tests only"},
 	"pgregory.net/rapid":             {nil, "tests only"},
@@ -184,8 +186,8 @@ func TestFloorOf(t *testing.T) {
 			t.Errorf("%s stands on %q, want %q", pkg, got, want)
 		}
 	}
-	for _, room := range []string{"consensus", "cluster", "scheduler", "agent", "edge", "runnerpool"} {
-		for _, other := range []string{"consensus", "cluster", "scheduler", "agent", "edge", "runnerpool", "node", "cli"} {
+	for _, room := range []string{"consensus", "cluster", "scheduler", "agent", "edge", "runnerpool", "tracing"} {
+		for _, other := range []string{"consensus", "cluster", "scheduler", "agent", "edge", "runnerpool", "tracing", "node", "cli"} {
 			if room != other && within(other, floors[room].may) {
 				t.Errorf("the plan lets %s import %s", room, other)
 			}

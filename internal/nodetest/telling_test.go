@@ -1,0 +1,58 @@
+package nodetest_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"os"
+
+	"yardmaster/node"
+	"yardmaster/runnerpool/rrq"
+)
+
+// tellingRunner is a runner that tells what it was told.
+const tellingRunner = "tells"
+
+// telling makes the pool one of such runners, with so many requests at once.
+func telling(atOnce int) func(*node.Config) {
+	return func(c *node.Config) {
+		settings(c)
+		r := c.RRQ.Runners["demo"]
+		r.Env, r.MaxInFlight = map[string]string{runnerEnv: tellingRunner}, atOnce
+		c.RRQ.Runners["demo"] = r
+	}
+}
+
+func tell(ctx context.Context) error {
+	ln, err := net.Listen("tcp", os.Getenv("RRQ_RUNNER_TCP_SOCKET"))
+	if err != nil {
+		return err
+	}
+	return rrq.Serve(ctx, ln, func(_ context.Context, r *rrq.Request) rrq.Outcome {
+		told, err := json.Marshal(map[string]any{"trace": r.Context.Trace, "worker": r.Context.WorkerID})
+		switch {
+		case err != nil:
+			return rrq.Outcome{Status: rrq.Error, Fault: &rrq.Fault{Message: err.Error()}}
+		case r.Function == "again" && r.Context.Attempt < 3:
+			after := 0.01
+			return rrq.Outcome{Status: rrq.Retry, RetryAfter: &after, Fault: &rrq.Fault{Message: "not yet"}}
+		case r.Function == "never":
+			return rrq.Outcome{Status: rrq.Error, Fault: &rrq.Fault{Message: "no luck", Type: "luck"}}
+		}
+		return rrq.Outcome{Status: rrq.Success, Result: told}
+	})
+}
+
+// told is what a runner of tell answers.
+type told struct {
+	Trace  map[string]string
+	Worker string
+}
+
+func readTold(result json.RawMessage) (t told, err error) {
+	if len(result) == 0 {
+		return t, errors.New("no result")
+	}
+	return t, json.Unmarshal(result, &t)
+}
