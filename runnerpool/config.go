@@ -193,8 +193,8 @@ func QueueName(name string) string { return strings.TrimPrefix(name, queuePrefix
 func (c *Config) Routed() map[string]string {
 	routes := make(map[string]string, len(c.Routes)+len(c.Routing))
 	for _, written := range [...]map[string]string{c.Routing, c.Routes} {
-		for queue, runner := range written {
-			routes[QueueName(queue)] = runner
+		for _, queue := range slices.Sorted(maps.Keys(written)) { // in order: of two names of one queue, always the same counts
+			routes[QueueName(queue)] = written[queue]
 		}
 	}
 	return routes

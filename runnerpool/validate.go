@@ -70,7 +70,7 @@ func (c *Config) validateRouting() error {
 		case job.ValidQueue(QueueName(queue)) != nil:
 			return wrong(table+queue, routes[queue], validQueue)
 		case c.Routed()[QueueName(queue)] != routes[queue]:
-			return wrong(table+queue, routes[queue], "the same queue goes to another runner under its short name: leave one of the two away")
+			return wrong(table+queue, routes[queue], "the same queue, written with or without \"rrq:queue:\", goes to another runner too: leave one of the two away")
 		}
 	}
 	return c.validateCorrelation()
