@@ -3,19 +3,47 @@ package demo
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"yardmaster/runnerpool/rrq"
 )
 
-// startRunner runs Main on a free port and returns a connection to it.
-func startRunner(t *testing.T) *rrq.Conn {
+// example is the same runner in Python.
+var example = filepath.Join("..", "..", "runner-python", "runner.py")
+
+// runners serve the same handlers at an address, each in its language.
+var runners = map[string]func(ctx context.Context, t *testing.T, addr string) error{
+	"go": func(ctx context.Context, _ *testing.T, addr string) error {
+		return Main(ctx, []string{"--tcp-socket", addr})
+	},
+	"python": func(ctx context.Context, t *testing.T, addr string) error {
+		cmd := exec.CommandContext(ctx, "python3", example, "--tcp-socket", addr)
+		cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+		cmd.WaitDelay = 20 * time.Second
+		cmd.Stderr = t.Output()
+		if err := cmd.Run(); ctx.Err() == nil {
+			return fmt.Errorf("%s: %w", example, err)
+		}
+		return nil
+	},
+}
+
+// startRunner runs a runner on a free port and returns a connection to it.
+func startRunner(t *testing.T, language string) *rrq.Conn {
 	t.Helper()
+	if _, err := exec.LookPath("python3"); language == "python" && err != nil {
+		t.Skip("no python3 on this machine")
+	}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -26,26 +54,27 @@ func startRunner(t *testing.T) *rrq.Conn {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- Main(ctx, []string{"--tcp-socket", addr}) }()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	var conn *rrq.Conn
-	for conn == nil {
-		select {
-		case err := <-done:
-			t.Fatalf("runner ended: %v", err)
-		case <-tick.C:
-			conn, _ = rrq.Dial(t.Context(), addr)
-		}
-	}
+	go func() { done <- runners[language](ctx, t, addr) }()
 	t.Cleanup(func() {
-		_ = conn.Close()
 		cancel()
 		if err := <-done; err != nil {
-			t.Errorf("main: %v", err)
+			t.Errorf("runner: %v", err)
 		}
 	})
-	return conn
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case err := <-done:
+			done <- nil
+			t.Fatalf("runner ended: %v", err)
+		case <-tick.C:
+			if conn, err := rrq.Dial(t.Context(), addr); err == nil {
+				t.Cleanup(func() { _ = conn.Close() })
+				return conn
+			}
+		}
+	}
 }
 
 func do(t *testing.T, c *rrq.Conn, function, params string, attempt uint32) rrq.Outcome {
@@ -60,9 +89,15 @@ func do(t *testing.T, c *rrq.Conn, function, params string, attempt uint32) rrq.
 }
 
 func TestHandlers(t *testing.T) {
+	for language := range runners {
+		t.Run(language, func(t *testing.T) { testHandlers(t, language) })
+	}
+}
+
+func testHandlers(t *testing.T, language string) {
 	witnessed := filepath.Join(t.TempDir(), "witness")
 	t.Setenv(WitnessEnv, witnessed)
-	c := startRunner(t)
+	c := startRunner(t, language)
 	for _, test := range []struct {
 		function, params string
 		attempt          uint32
@@ -93,6 +128,22 @@ func TestHandlers(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
 	if len(lines) != 8 || lines[0] != "j#1 j 1 77" || lines[1] != "j#2 j 2 77" {
 		t.Errorf("witness has %d lines: %q", len(lines), lines)
+	}
+}
+
+// What one language can be asked for, so can the other.
+func TestSameHandlers(t *testing.T) {
+	text, err := os.ReadFile(example)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, found := range regexp.MustCompile(`(?m)^@handler\("(.+)"\)$`).FindAllStringSubmatch(string(text), -1) {
+		names = append(names, found[1])
+	}
+	slices.Sort(names)
+	if want := slices.Sorted(maps.Keys(handlers)); !slices.Equal(names, want) {
+		t.Errorf("%s has the handlers %q, here are %q", example, names, want)
 	}
 }
 
