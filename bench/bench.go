@@ -30,6 +30,8 @@ type Options struct {
 // ErrNothing: no figure has such a name.
 var ErrNothing = errors.New("no figure has that name")
 
+const defaultRound = 3 * time.Second
+
 // bench is one run.
 type bench struct {
 	Options
@@ -60,7 +62,7 @@ type suite struct {
 // accepted and not settled.
 func Run(ctx context.Context, o Options) ([]Figure, error) {
 	if o.Round == 0 {
-		o.Round = 3 * time.Second
+		o.Round = defaultRound
 	}
 	if o.Rounds == 0 {
 		o.Rounds = 3
@@ -159,6 +161,10 @@ func (b *bench) measure(ctx context.Context, e experiment) error {
 	}
 	for range rounds {
 		r, err := e.run(ctx)
+		if skipped := (*skippedError)(nil); errors.As(err, &skipped) {
+			f.Skipped = skipped.why
+			break
+		}
 		if err != nil {
 			return err
 		}
@@ -197,8 +203,9 @@ func Machine() string {
 
 func (b *bench) suites() []suite {
 	return []suite{
-		b.floorSuite(), b.echoSuite(), b.threeSuite(), b.singleSuite(),
-		b.overhopSuite(), b.idleSuite(), b.rejoinSuite(), b.ledgerSuite(),
+		b.floorSuite(), b.echoSuite(), b.rrqFloorSuite(), b.threeSuite(), b.singleSuite(),
+		b.overhopSuite(), b.idleSuite(), b.rejoinSuite(),
+		b.rrqSuite(1), b.rrqSuite(3), b.rrqLifeSuite(), b.ledgerSuite(),
 	}
 }
 
@@ -240,16 +247,19 @@ func (b *bench) floorSuite() suite {
 			{name: "floor.raft16k.flight16", unit: "entries/s", run: func(context.Context) (round, error) { return p.commit(16, b.Round/2) }},
 			{name: "floor.queue.async", unit: jobsPerSecond, run: queue(false, b.async)},
 			{name: "floor.queue.sync64", unit: jobsPerSecond, run: queue(false, b.sync)},
+			{name: "floor.queue.start200", unit: milliseconds, run: queue(true, b.open(200))},
 			{name: "floor.queue.start500", unit: milliseconds, run: queue(true, b.open(500))},
+			{name: "floor.queue.start1000", unit: milliseconds, run: queue(true, b.open(1000))},
 			{name: "floor.queue.start2000", unit: milliseconds, run: queue(true, b.open(2000))},
 		},
 	}
 }
 
 // openYard starts nodes for a suite.
-func (b *bench) openYard(nodes int, y **yards) func(context.Context, string) (func(), error) {
+func (b *bench) openYard(o yard.Options, y **yards) func(context.Context, string) (func(), error) {
 	return func(ctx context.Context, dir string) (closer func(), err error) {
-		started, err := startYard(ctx, yard.Options{Nodes: nodes, Dir: dir, Binary: b.Binary, Profile: b.Profile})
+		o.Dir, o.Binary, o.Profile = dir, b.Binary, b.Profile
+		started, err := startYard(ctx, o)
 		if err != nil {
 			return nil, err
 		}
@@ -269,7 +279,7 @@ func (b *bench) threeSuite() suite {
 		return func(ctx context.Context) (round, error) { return y.overhop(ctx, queue, w, latency, hand) }
 	}
 	return suite{
-		name: "yard3", open: b.openYard(3, &y),
+		name: "yard3", open: b.openYard(yard.Options{Nodes: 3}, &y),
 		names: []experiment{
 			{name: "yard3.plain", unit: jobsPerSecond, run: jobs(queuePlain, plain(queuePlain), false, b.async),
 				target: target{floor: "floor.queue.async", atLeast: 15_000, ratio: 0.8}},
@@ -283,7 +293,7 @@ func (b *bench) threeSuite() suite {
 				target: target{floor: "floor.queue.start500", atMost: 4, p99: 10}},
 			{name: "yard3.start2000", unit: milliseconds, run: jobs(queuePlain, enqueued(queuePlain), true, b.open(2000)),
 				target: target{floor: "floor.queue.start2000", atMost: 10, p99: 25, maxRatio: 1}},
-			{name: "yard3.rrq", unit: jobsPerSecond, run: func(ctx context.Context) (round, error) { return y.rrq(ctx, b.asyncJobs()/3) },
+			{name: "yard3.rrq", unit: jobsPerSecond, run: func(ctx context.Context) (round, error) { return y.rrq(ctx, functionRRQ, b.asyncJobs()/3) },
 				note: "a pool of one process with 32 slots on each node"},
 			{name: "yard3.history", unit: "bytes/job", once: true, target: target{atMost: 150},
 				run: func(ctx context.Context) (round, error) { return y.history(ctx, b.sync) }},
@@ -301,7 +311,7 @@ func (b *bench) singleSuite() suite {
 		return func(ctx context.Context) (round, error) { return y.overhop(ctx, queuePlain, w, latency, hand) }
 	}
 	return suite{
-		name: "yard1", open: b.openYard(1, &y),
+		name: "yard1", open: b.openYard(yard.Options{Nodes: 1}, &y),
 		names: []experiment{
 			{name: "yard1.plain", unit: jobsPerSecond, run: jobs(plain(queuePlain), false, b.async), target: target{floor: "yard3.plain"}},
 			{name: "yard1.enqueue", unit: jobsPerSecond, run: jobs(enqueued(queuePlain), false, b.async), target: target{floor: "yard3.enqueue"}},

@@ -39,6 +39,8 @@ type Figure struct {
 	Target  string `json:"target,omitempty"`
 	Reached *bool  `json:"reached,omitempty"`
 	Note    string `json:"note,omitempty"`
+	// Skipped says why the figure could not be measured on this machine.
+	Skipped string `json:"skipped,omitempty"`
 }
 
 // median of values; 0 of none. It leaves them in their order.
@@ -133,14 +135,21 @@ func WriteTable(w io.Writer, figures []Figure) error {
 func WriteNotes(w io.Writer, figures []Figure) error {
 	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	for i := range figures {
-		if f := &figures[i]; f.Note != "" {
+		f := &figures[i]
+		if f.Note != "" {
 			fmt.Fprintf(table, "%s\t%s\n", f.Name, f.Note)
+		}
+		if f.Skipped != "" {
+			fmt.Fprintf(table, "%s\tskipped: %s\n", f.Name, f.Skipped)
 		}
 	}
 	return table.Flush()
 }
 
 func (f *Figure) value() string {
+	if f.Skipped != "" {
+		return "skipped"
+	}
 	if f.P99 > 0 {
 		return fmt.Sprintf("%s / %s %s", digits(f.Value), digits(f.P99), f.Unit)
 	}

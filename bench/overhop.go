@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"yardmaster/drill/yard"
 )
 
 // Clients of the Overhop figures. A limit as high as the workers' room is
@@ -71,7 +73,7 @@ type overhopYard struct {
 
 func (b *bench) overhopSuite() suite {
 	y := &overhopYard{}
-	open := b.openYard(3, &y.yards)
+	open := b.openYard(yard.Options{Nodes: 3}, &y.yards)
 	trips := func(n int) func(context.Context) (round, error) {
 		return func(ctx context.Context) (round, error) {
 			dial := func(ctx context.Context) (*wire, error) { return dialWorker(ctx, y.Nodes[0].Edge) }

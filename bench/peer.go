@@ -29,14 +29,24 @@ type PeerOptions struct {
 	Rafts  []string // host:port of each peer's Raft, in order
 	Index  int      // this peer's place in both
 	Echo   string   // host:port to answer pings at, and to be nothing else
+	Stamps bool     // be an RRQ runner that tells when its handler began, and nothing else
+	Starts string   // with Stamps: a file for that; "": only the results
+	Spawns int      // start and end so many RRQ runners, say how that went, and be nothing else
+	Runner []string // with Spawns: what each of them is
 }
 
 // Peer runs a bare NATS server with JetStream and a bare Raft voter until ctx
 // ends: the two things under a yard, tuned as a yard tunes them, and nothing
-// of a yard. It answers "bench.raft.<name>". With Echo it only answers pings.
+// of a yard. It answers "bench.raft.<name>". With Echo, Stamps or Spawns it is
+// what those say instead.
 func Peer(ctx context.Context, o PeerOptions) error {
-	if o.Echo != "" {
+	switch {
+	case o.Echo != "":
 		return echo(ctx, o.Echo)
+	case o.Stamps:
+		return stampRunner(ctx, o.Starts)
+	case o.Spawns > 0:
+		return spawnRunners(ctx, o.Spawns, o.Runner)
 	}
 	if o.Index < 0 || o.Index >= len(o.Routes) || len(o.Routes) != len(o.Rafts) {
 		return fmt.Errorf("peer %d of %d routes and %d rafts", o.Index, len(o.Routes), len(o.Rafts))

@@ -167,36 +167,6 @@ func (y *yards) runBy(ctx context.Context, s staff, queue string, l *load, laten
 	return r, y.verify(ctx, before, l)
 }
 
-// rrq measures jobs that a runner pool runs. Nobody outside hears of their
-// starts; their ends are counted by the yard.
-func (y *yards) rrq(ctx context.Context, n int) (round, error) {
-	l := y.newLoad(plain(queueRRQ))
-	l.function = functionRRQ
-	before, err := y.delivered(ctx)
-	if err != nil {
-		return round{}, err
-	}
-	m := startMeter(y.CPU)
-	l.begin()
-	if err := l.run(ctx, func(ctx context.Context, l *load) error { return l.async(ctx, n, window) }); err != nil {
-		return round{}, err
-	}
-	err = y.await(ctx, "the runners are through", func() error {
-		now, err := y.delivered(ctx)
-		if err == nil && now-before < l.accepted.Load() {
-			return fmt.Errorf("%d of %d jobs", now-before, n)
-		}
-		return err
-	})
-	if err != nil {
-		return round{}, err
-	}
-	l.lastEnd = time.Now()
-	l.settled.Store(l.accepted.Load())
-	r := m.end(l.round(false))
-	return r, y.verify(ctx, before, l)
-}
-
 // trip measures one job at a time, from the enqueue call to the news of its
 // end: what a caller waits who needs the result. By Overhop if queue has
 // workers, else by the function's runner.

@@ -20,14 +20,15 @@ func (a *app) benchVerb() *cobra.Command {
 		Short: "Measure a yard on this machine, beside the floors it stands on",
 		Long: `Starts nodes as separate processes in a temporary directory, loads them, and
 measures beside them what remains without a yard: a bare stream, a bare Raft
-group, a work queue written by hand on the same server, and a TCP echo. Everything
-is on disk before it is answered. Writes a line of JSON for each figure, and at
+group, a work queue written by hand on the same server, a TCP echo, and bare
+runners. Everything is on disk before it is answered. Writes a line of JSON for each figure, and at
 last a table with notes.
 Exits with 1 if a job was accepted and not settled.
 
 docs/performance.md says what the figures mean.`,
 		Example: `  yardmaster bench
   yardmaster bench --only overhop --rounds 1
+  yardmaster bench --only rrq
   yardmaster bench --only yard3.plain,yard3.limit --seconds 5`,
 		Args: args(),
 	})

@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -96,68 +95,10 @@ func (p *Process) LastWords() string {
 	return filepath.Base(p.Log) + " ends with: " + string(text)
 }
 
-// clockTick is the kernel's unit in /proc/<pid>/stat, the same on every Linux.
-const clockTick = 10 * time.Millisecond
+// PID is the process as the kernel knows it.
+func (p *Process) PID() PID { return PID(p.cmd.Process.Pid) }
 
-// CPU is the processor time the process has used; 0 where the kernel does not
-// tell.
-func (p *Process) CPU() time.Duration {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
-	if err != nil {
-		return 0
-	}
-	// The name may hold spaces; what follows it begins with field 3.
-	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
-	if len(fields) < 13 {
-		return 0
-	}
-	user, _ := strconv.ParseInt(string(fields[11]), 10, 64)
-	system, _ := strconv.ParseInt(string(fields[12]), 10, 64)
-	return time.Duration(user+system) * clockTick
-}
-
-// Memory is what the process has in the machine's memory, in bytes (VmRSS); 0
-// where the kernel does not tell.
-func (p *Process) Memory() int64 {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
-	if err != nil {
-		return 0
-	}
-	_, rest, _ := bytes.Cut(status, []byte("\nVmRSS:"))
-	fields := bytes.Fields(rest)
-	if len(fields) == 0 {
-		return 0
-	}
-	kib, _ := strconv.ParseInt(string(fields[0]), 10, 64)
-	return kib << 10
-}
-
-// Descriptors is how many files and sockets the process has open; 0 where the
-// kernel does not tell.
-func (p *Process) Descriptors() int {
-	open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.cmd.Process.Pid))
-	if err != nil {
-		return 0
-	}
-	return len(open)
-}
-
-// MachineCPU is the processor time that everything on this machine has used,
-// with the kernel's own; 0 where the kernel does not tell.
-func MachineCPU() (sum time.Duration) {
-	stat, err := os.ReadFile("/proc/stat")
-	if err != nil {
-		return 0
-	}
-	line, _, _ := bytes.Cut(stat, []byte("\n"))
-	for i, field := range bytes.Fields(line) {
-		// cpu user nice system idle iowait irq softirq steal, then guests,
-		// which user has already.
-		if i == 0 || i == 4 || i == 5 || i > 8 {
-			continue
-		}
-		ticks, _ := strconv.ParseInt(string(field), 10, 64)
-		sum += time.Duration(ticks) * clockTick
-	}
-	return sum
-}
+// CPU, Memory and Descriptors are those of its PID.
+func (p *Process) CPU() time.Duration { return p.PID().CPU() }
+func (p *Process) Memory() int64      { return p.PID().Memory() }
+func (p *Process) Descriptors() int   { return p.PID().Descriptors() }
