@@ -157,6 +157,11 @@ type stateAnswer struct {
 	State string `json:"state"`
 }
 
+// goneAnswer is what is left of a job that was removed.
+type goneAnswer struct {
+	ID string `json:"id"`
+}
+
 // letterAnswer is a dead letter.
 type letterAnswer struct {
 	Letter   uint64          `json:"letter"`

@@ -211,7 +211,7 @@ func TestUsage(t *testing.T) {
 		{"enqueue mail x --wait --for -2s", "--for is -2s: must be more than 0"},
 		{"job wait x --for 0s", "--for is 0s: must be more than 0"},
 		{"job show", "job is missing"},
-		{"job cancel", "job is missing"},
+		{"job cancel", "no jobs are named"},
 		{"job list mail --state tired", `--state is "tired": must be one of active, waiting, delayed, failed, completed`},
 		{"job list mail --page 2", "--page needs a --state"},
 		{"queue add a.b", `queue name "a.b"`},

@@ -113,9 +113,7 @@ func (a *app) enqueue(c *cobra.Command, args []string, f *enqueueFlags) error {
 	a.tellExisting(accepted, &f.guards)
 	switch {
 	case f.wait:
-		// Whoever is interrupted while waiting has to know what to ask for.
-		fmt.Fprintln(a.Err, "yardmaster: accepted as", accepted.ID)
-		return a.await(c.Context(), y, waitFor{id: accepted.ID, queue: accepted.Queue, accepted: true, longest: f.longest})
+		return a.awaitAccepted(c.Context(), y, accepted, f.longest)
 	case a.json:
 		return a.printJSON(answer)
 	}

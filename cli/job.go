@@ -18,16 +18,14 @@ import (
 func (a *app) jobVerbs() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "job <verb>",
-		Short: "Show, list, await, cancel, retry and remove jobs",
+		Short: "Show, list, await, cancel, retry, replay and remove jobs",
 		Long: `Looks at jobs and changes them. A job is named by its id, by "<queue>:<id>", or,
 with --queue, by the key it was enqueued with.`,
 		Example: `  yardmaster job list mail --state failed
   yardmaster job show order-7 --queue mail
-  yardmaster job retry 0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10`,
-	}, a.jobShow(), a.jobList(), a.jobWait(),
-		a.jobChange("cancel", "Stop a job that has not ended; it ends as failed"),
-		a.jobChange("retry", "Give a failed job its attempts anew"),
-		a.jobChange("rm", "Remove a job that is not running"))
+  yardmaster job retry 0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10
+  yardmaster job replay order-7 --queue mail --wait`,
+	}, a.jobShow(), a.jobList(), a.jobWait(), a.jobCancel(), a.jobRetry(), a.jobReplay(), a.jobRemove())
 }
 
 // named is the request that names a job.
@@ -88,64 +86,6 @@ the exit code is 1 too, and the job goes on.`,
 	}), &queue)
 	c.Flags().DurationVar(&longest, "for", 0, "longest `time` to wait; exit with 1 after it (default --timeout if given, else until the job has ended)")
 	return c
-}
-
-// jobChange makes the verbs that take jobs and change each.
-func (a *app) jobChange(verb, short string) *cobra.Command {
-	var queue string
-	subject := cluster.SubjectAPI + ".job." + verb
-	if verb == "rm" {
-		subject = removeJob
-	}
-	c := withQueue(a.takesJSON(&cobra.Command{
-		Use:     verb + " <job>...",
-		Short:   short,
-		Example: "  yardmaster job " + verb + " order-7 --queue mail",
-		Args: func(c *cobra.Command, given []string) error {
-			return args("job")(c, given[:min(len(given), 1)])
-		},
-		RunE: func(c *cobra.Command, jobs []string) error { return a.changeJobs(c, subject, jobs, queue) },
-	}), &queue)
-	if verb == "rm" {
-		c.Aliases = []string{"remove", "del", "delete"}
-	}
-	return c
-}
-
-func (a *app) changeJobs(c *cobra.Command, subject string, jobs []string, queue string) error {
-	y, err := a.dial(c.Context())
-	if err != nil {
-		return err
-	}
-	defer y.Close()
-	for _, id := range jobs {
-		answer, err := y.ask(c.Context(), subject, named(id, queue))
-		if err != nil {
-			return err
-		}
-		if subject == removeJob {
-			if answer, err = asRemoved(answer); err != nil {
-				return err
-			}
-		}
-		if err := print(a, answer, func(w io.Writer, s *stateAnswer) { fmt.Fprintf(w, "%s\t%s\n", s.ID, s.State) }); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// removeJob is the one change after which a job has no state: the yard answers
-// with its last.
-const removeJob = cluster.SubjectAPI + ".job.remove"
-
-func asRemoved(answer []byte) ([]byte, error) {
-	var s stateAnswer
-	if err := json.Unmarshal(answer, &s); err != nil {
-		return nil, unreadable(err)
-	}
-	s.State = "removed"
-	return json.Marshal(s)
 }
 
 func (a *app) jobList() *cobra.Command {

@@ -103,6 +103,7 @@ var remedies = map[string]string{
 	"404": "'yardmaster queue list' and 'yardmaster job list' show what there is",
 	"408": "wait longer, or look with 'yardmaster job show'",
 	"409": "look at how it stands with 'yardmaster job show' or 'yardmaster queue show'",
+	"410": "enqueue it anew",
 	"413": "make it smaller, or store it elsewhere and enqueue where it is",
 	"429": "no job was made; try again later",
 	"500": "the node's log tells more",

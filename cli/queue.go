@@ -26,7 +26,7 @@ first job; add it beforehand to give it a concurrency limit.`,
 		a.queueAdd(),
 		a.queueVerb("pause", "Start no more jobs of a queue; running ones go on"),
 		a.queueVerb("resume", "Start a paused queue's jobs again"),
-		a.queueVerb("rm", "Remove a queue that holds no jobs that have not ended"))
+		a.queueVerb("rm", "Remove a queue all of whose jobs have ended, and the records of those"))
 }
 
 func (a *app) queueList() *cobra.Command {
@@ -53,6 +53,9 @@ func (a *app) queueVerb(verb, short string) *cobra.Command {
 	if verb == "rm" {
 		endpoint, table = "remove", removedLine
 		c.Aliases = []string{"remove", "del", "delete"}
+		c.Long = `Removes a queue. While it has jobs that wait, are delayed or run, that is refused.
+The yard's records of its jobs that have completed or failed go with it, and so
+do their results; dead letters and history stay.`
 	}
 	c.RunE = func(c *cobra.Command, args []string) error {
 		return show(c.Context(), a, cluster.SubjectAPI+".queue."+endpoint, map[string]any{"name": args[0]}, table)
@@ -101,7 +104,9 @@ func queueTable(w io.Writer, q *queueAnswer) {
 }
 
 // removedLine is what is left to say of a queue that was removed.
-func removedLine(w io.Writer, q *queueAnswer) { fmt.Fprintf(w, "%s\tremoved\n", q.Name) }
+func removedLine(w io.Writer, q *queueAnswer) {
+	fmt.Fprintf(w, "%s\tremoved, with the records of its jobs that had ended\n", q.Name)
+}
 
 func limitText(limit uint32) string {
 	if limit == 0 {

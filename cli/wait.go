@@ -54,6 +54,13 @@ func (a *app) await(ctx context.Context, y *yard, w waitFor) error {
 	return nil
 }
 
+// awaitAccepted is await for a job that this very command has made. Whoever is
+// interrupted while waiting has to know what to ask for.
+func (a *app) awaitAccepted(ctx context.Context, y *yard, made enqueueAnswer, longest time.Duration) error {
+	fmt.Fprintln(a.Err, "yardmaster: accepted as", made.ID)
+	return a.await(ctx, y, waitFor{id: made.ID, queue: made.Queue, accepted: true, longest: longest})
+}
+
 // awaitAnswer asks again for as long as the answer is "not yet".
 func (a *app) awaitAnswer(ctx context.Context, y *yard, w waitFor) ([]byte, error) {
 	for {

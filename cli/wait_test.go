@@ -91,14 +91,14 @@ func TestWait_Interrupted(t *testing.T) {
 // What is removed has no state any more.
 func TestRemoved(t *testing.T) {
 	f := startFake(t, answers{
-		"yard.api.v1.job.remove":   `{"id":"j","state":"completed"}`,
+		"yard.api.v1.job.remove":   `{"id":"j","removed":true}`,
 		"yard.api.v1.queue.remove": `{"name":"mail","removed":true}`,
 	})
-	for line, want := range map[string]string{"job rm j": "j  removed\n", "queue rm mail": "mail  removed\n"} {
+	for line, want := range map[string]string{"job rm j": "j  removed\n", "queue rm mail": "mail  removed, with the records of its jobs that had ended\n"} {
 		if got := f.run(t, strings.Fields(line)...); got != (ran{out: want}) {
 			t.Errorf("%s: %+v", line, got)
 		}
 	}
-	sameJSON(t, f.run(t, "job", "rm", "j", "--json").out, `{"id":"j","state":"removed"}`)
+	sameJSON(t, f.run(t, "job", "rm", "j", "--json").out, `{"id":"j","removed":true}`)
 	sameJSON(t, f.run(t, "queue", "rm", "mail", "--json").out, `{"name":"mail","removed":true}`)
 }

@@ -368,10 +368,14 @@ func refusal(err error) (code overhop.Code, message string, details overhop.Fiel
 	case errors.As(err, &limited):
 		return overhop.CodeRateLimited, err.Error(), overhop.Fields{"retry_after_ms": max(limited.RetryAfter.Milliseconds(), 1)}
 	case errors.As(err, &invalid):
-		return overhop.CodeInvalidJobPayload, err.Error(), nil
+		return overhop.CodeInvalidJobPayload, inWireWords(err.Error()), nil
 	}
 	return overhop.CodeJobPersistence, err.Error(), nil
 }
+
+// inWireWords names the one field of a job that this wire calls otherwise than
+// the yard's JSON.
+func inWireWords(text string) string { return strings.ReplaceAll(text, "run_at", "scheduled_at") }
 
 // unforeseen tells an error that is the yard's own failure, not the client's.
 func unforeseen(err error) bool {

@@ -39,6 +39,7 @@ func (n *Node) service() cluster.Service {
 			api("job", "list", "a page of a queue's jobs in a state", n.handleJobList),
 			api("job", "cancel", "cancel a job", n.handleJobCancel),
 			api("job", "retry", "run a failed job again", n.handleJobRetry),
+			api("job", "replay", "a new job that does what one that has ended did", n.handleJobReplay),
 			api("job", "remove", "forget a job that is not active", n.handleJobRemove),
 			api("cron", "list", "a page of the cron entries", n.handleCronList),
 			api("cron", "add", "make a cron entry", n.handleCronAdd),
@@ -169,6 +170,7 @@ type jobQuestion struct {
 	PageSize  int    `json:"page_size"`
 	TimeoutMS int64  `json:"timeout_ms"`
 	Reason    string `json:"reason"`
+	Brief     bool   `json:"brief"` // of a page: without what the jobs carry
 }
 
 // aboutJob reads the question and finds the job it names.
@@ -261,7 +263,11 @@ func (n *Node) handleJobList(ctx context.Context, r *cluster.Request) (any, erro
 	if q.Page < 1 || q.PageSize < 1 || q.PageSize > maxPage {
 		return nil, &job.InvalidError{Reason: fmt.Sprintf("page counts from 1, page_size is 1 to %d", maxPage)}
 	}
-	views, err := n.viewer.list(ctx, q.Queue, state, q.Page, q.PageSize)
+	list := n.viewer.list
+	if q.Brief {
+		list = n.viewer.page
+	}
+	views, err := list(ctx, q.Queue, state, q.Page, q.PageSize)
 	if err != nil {
 		return nil, err
 	}
@@ -283,7 +289,14 @@ func (n *Node) handleJobRetry(ctx context.Context, r *cluster.Request) (any, err
 }
 
 func (n *Node) handleJobRemove(ctx context.Context, r *cluster.Request) (any, error) {
-	return n.change(ctx, r, func(id job.ID, _ jobQuestion) ledger.Command { return &ledger.RemoveJob{Job: id} })
+	_, id, err := n.aboutJob(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := n.commander.do(ctx, &ledger.RemoveJob{Job: id}); err != nil {
+		return nil, err
+	}
+	return map[string]any{"id": id, "removed": true}, nil
 }
 
 func (n *Node) change(ctx context.Context, r *cluster.Request, command func(job.ID, jobQuestion) ledger.Command) (any, error) {

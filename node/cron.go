@@ -30,6 +30,7 @@ type cronQuestion struct {
 	Overlap  string          `json:"overlap"`
 	Replace  bool            `json:"replace"`
 	Job      json.RawMessage `json:"job"`
+	NewID    string          `json:"new_id"` // key of the job that is made now; "": the yard makes one up
 
 	After string `json:"after"` // of a page: the last name of the one before
 	Limit int    `json:"limit"`
@@ -171,7 +172,8 @@ func (n *Node) handleCronRemove(ctx context.Context, r *cluster.Request) (any, e
 	return map[string]any{"name": q.Name, "removed": true}, nil
 }
 
-// handleCronRun makes a job beside those of the entry's ticks.
+// handleCronRun makes a job beside those of the entry's ticks; under a caller's
+// own id, one job however often it is asked for.
 func (n *Node) handleCronRun(ctx context.Context, r *cluster.Request) (any, error) {
 	q, err := ask[cronQuestion](r)
 	if err != nil {
@@ -185,18 +187,8 @@ func (n *Node) handleCronRun(ctx context.Context, r *cluster.Request) (any, erro
 	if err != nil {
 		return nil, err
 	}
-	type answer struct {
-		accepted
-		err error
-	}
-	answered := make(chan answer, 1)
-	n.door.enqueue(c.Queue, spec, c.Body, "", false, func(a accepted, err error) { answered <- answer{a, err} })
-	select {
-	case a := <-answered:
-		return enqueueReply{ID: a.id, Queue: c.Queue}, a.err
-	case <-ctx.Done():
-		return nil, fmt.Errorf("run cron entry %q: %w", q.Name, cluster.ErrUnknown)
-	}
+	a, err := n.door.take(ctx, c.Queue, spec, q.NewID, false)
+	return enqueueReply{ID: a.id, Queue: c.Queue, Duplicate: a.duplicate}, err
 }
 
 // changeCron carries out a command about an entry and shows what it has become.

@@ -48,13 +48,12 @@ func (d *dlq) verbs() []dlqVerb {
 			if err != nil {
 				return nil, err
 			}
-			select {
-			case d.places <- struct{}{}:
-				defer func() { <-d.places }()
-				return do(ctx, q)
-			default:
-				return nil, &job.UnavailableError{Reason: "too many questions about dead letters at once", RetryAfter: time.Second}
+			leave, err := d.enter()
+			if err != nil {
+				return nil, err
 			}
+			defer leave()
+			return do(ctx, q)
 		}
 	}
 	return []dlqVerb{
@@ -63,6 +62,16 @@ func (d *dlq) verbs() []dlqVerb {
 		{"stats", "dead letters by queue, function and error", place(d.stats)},
 		{"requeue", "give the jobs of dead letters a new life", place(d.requeue)},
 		{"remove", "remove dead letters", place(d.remove)},
+	}
+}
+
+// enter takes a place among those who may read bodies and letters.
+func (d *dlq) enter() (leave func(), err error) {
+	select {
+	case d.places <- struct{}{}:
+		return func() { <-d.places }, nil
+	default:
+		return nil, &job.UnavailableError{Reason: "too many questions about dead letters at once", RetryAfter: time.Second}
 	}
 }
 
@@ -190,12 +199,8 @@ func has(text, part string) bool {
 // misspelt filter would mean more letters than was intended.
 func aboutLetters(text []byte) (*letterQuestion, error) {
 	q := &letterQuestion{over: time.Now().Add(walkTime)}
-	if len(text) > 0 {
-		d := json.NewDecoder(bytes.NewReader(text))
-		d.DisallowUnknownFields()
-		if err := d.Decode(q); err != nil {
-			return nil, &job.InvalidError{Reason: "question about dead letters: " + err.Error()}
-		}
+	if err := exactly(text, q); err != nil {
+		return nil, &job.InvalidError{Reason: "question about dead letters: " + err.Error()}
 	}
 	if q.Limit == 0 {
 		q.Limit = defaultLetters
@@ -209,6 +214,16 @@ func aboutLetters(text []byte) (*letterQuestion, error) {
 	slices.Sort(q.Letters)
 	q.Letters = slices.Compact(q.Letters)
 	return q, nil
+}
+
+// exactly reads a question's fields and refuses those it has not.
+func exactly(text []byte, question any) error {
+	if len(text) == 0 {
+		return nil
+	}
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	return d.Decode(question)
 }
 
 // meansSome refuses a change of letters that nothing names.
@@ -318,18 +333,26 @@ func (d *dlq) show(ctx context.Context, q *letterQuestion) (any, error) {
 	if len(q.Letters)+len(q.Jobs) != 1 {
 		return nil, &job.InvalidError{Reason: `name one dead letter: {"letters": [<number>]} or {"jobs": ["<uuid>"]}`}
 	}
-	var last *letter
+	l, err := d.last(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	if l == nil {
+		return nil, &cluster.APIError{Code: "404", Text: "dead letter does not exist; 'yardmaster dlq list' shows what there is"}
+	}
+	return d.letterToJSON(l), nil
+}
+
+// last is the newest letter that a question means, however long it takes to
+// find; nil if there is none.
+func (d *dlq) last(ctx context.Context, q *letterQuestion) (last *letter, err error) {
 	for w := (walked{Next: 1}); w.Next > 0; {
-		var err error
 		if w, err = d.walk(ctx, q, func(l letter) bool { last = &l; return true }); err != nil {
 			return nil, err
 		}
 		q.From, q.Until, q.over = w.Next, w.Until, time.Now().Add(walkTime)
 	}
-	if last == nil {
-		return nil, &cluster.APIError{Code: "404", Text: "dead letter does not exist; 'yardmaster dlq list' shows what there is"}
-	}
-	return d.letterToJSON(last), nil
+	return last, nil
 }
 
 // maxKinds is how many different names of one sort a part of the statistics

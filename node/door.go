@@ -89,6 +89,23 @@ func (d *door) enqueue(queue string, spec job.Spec, body []byte, key string, mus
 	d.accept(id, err, queue, spec, body, given, then)
 }
 
+// take is enqueue for who waits. If ctx ends first the error is
+// [cluster.ErrUnknown]: the job may have been accepted.
+func (d *door) take(ctx context.Context, queue string, spec job.Spec, key string, mustExist bool) (accepted, error) {
+	type answer struct {
+		accepted
+		err error
+	}
+	answered := make(chan answer, 1)
+	d.enqueue(queue, spec, nil, key, mustExist, func(a accepted, err error) { answered <- answer{a, err} })
+	select {
+	case a := <-answered:
+		return a.accepted, a.err
+	case <-ctx.Done():
+		return accepted{}, fmt.Errorf("job for queue %s: %w: %w", queue, cluster.ErrUnknown, ctx.Err())
+	}
+}
+
 // makeSure calls then when this node's ledger shows all that has happened, or
 // with why that cannot be told.
 func (d *door) makeSure(then func(error)) {

@@ -215,25 +215,22 @@ func (m *requeuing) enqueue(ctx context.Context, l *letter, id job.ID, to string
 		_, err := m.door.check(to, &spec, id.String(), m.q.To != "")
 		return item, err
 	}
-	type end struct {
-		a   accepted
-		err error
+	a, err := m.door.take(ctx, to, spec, id.String(), m.q.To != "")
+	if a.duplicate {
+		item.Result, item.Note = letterStale, "requeued before"
 	}
-	ended := make(chan end, 1)
-	m.door.enqueue(to, spec, nil, id.String(), m.q.To != "", func(a accepted, err error) { ended <- end{a, err} })
-	select {
-	case e := <-ended:
-		if e.a.duplicate {
-			item.Result, item.Note = letterStale, "requeued before"
-		}
-		return item, e.err
-	case <-ctx.Done():
-		return item, fmt.Errorf("%w: %w", cluster.ErrUnknown, ctx.Err())
-	}
+	return item, err
 }
 
-// spec is what the new job is to do: what the old one was, now, and whoever
-// holds its guards. release ends the use of a large one.
+// anew is a job that is asked for once more: due at once, and whoever holds its
+// guards, which hold back producers. All else is as it was.
+func anew(spec job.Spec) job.Spec {
+	spec.RunAt = nil
+	spec.UniqueKey, spec.UniqueTTLMS, spec.RateLimitKey, spec.RateLimitMS, spec.DebounceKey, spec.DebounceMS = nil, nil, nil, nil, nil, nil
+	return spec
+}
+
+// spec is what the new job is to do. release ends the use of a large one.
 func (m *requeuing) spec(ctx context.Context, l *letter) (spec job.Spec, release func(), err error) {
 	release = func() {}
 	if l.record == nil {
@@ -252,8 +249,7 @@ func (m *requeuing) spec(ctx context.Context, l *letter) (spec job.Spec, release
 		release()
 		return spec, func() {}, err
 	}
-	spec.RunAt = nil
-	spec.UniqueKey, spec.UniqueTTLMS, spec.RateLimitKey, spec.RateLimitMS, spec.DebounceKey, spec.DebounceMS = nil, nil, nil, nil, nil, nil
+	spec = anew(spec)
 	if m.q.KeepAttempts {
 		spec.MaxAttempts = m.left(spec.MaxAttempts, l.Attempts)
 	}

@@ -263,9 +263,9 @@ func (v *viewer) await(ctx context.Context, id job.ID) error {
 	}
 }
 
-// list shows a page, from 1, of a queue's jobs in a state, oldest first, on a
-// copy that holds nobody up.
-func (v *viewer) list(ctx context.Context, queue string, state job.State, page, size int) ([]job.View, error) {
+// page gives a page, from 1, of a queue's jobs in a state, oldest first and
+// without their bodies, from a copy that holds nobody up.
+func (v *viewer) page(ctx context.Context, queue string, state job.State, page, size int) ([]job.View, error) {
 	c := v.raft.Copy()
 	if _, ok := c.Queue(queue); !ok {
 		if err := v.current(ctx); err != nil {
@@ -276,7 +276,15 @@ func (v *viewer) list(ctx context.Context, queue string, state job.State, page, 
 	if _, ok := c.Queue(queue); !ok {
 		return nil, fmt.Errorf("queue %q: %w", queue, job.ErrQueueNotFound)
 	}
-	views := c.List(queue, state, (page-1)*size, size)
+	return c.List(queue, state, (page-1)*size, size), nil
+}
+
+// list is page with the bodies.
+func (v *viewer) list(ctx context.Context, queue string, state job.State, page, size int) ([]job.View, error) {
+	views, err := v.page(ctx, queue, state, page, size)
+	if err != nil {
+		return nil, err
+	}
 	bytes := 0
 	for i := range views {
 		if err := v.addBody(ctx, &views[i]); err != nil {

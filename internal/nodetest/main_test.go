@@ -79,6 +79,7 @@ func TestYard(t *testing.T) {
 		{"Malformed", malformed},
 		{"DeadLetters", deadLetters},
 		{"AskLetters", askLetters},
+		{"Replays", replays},
 		{"Timeout", timeout},
 		{"CutConnection", cutConnection},
 		{"GivenBack", givenBack},
