@@ -82,7 +82,7 @@ func TestProblems_Once(t *testing.T) {
 		}
 	}
 	for line, want := range map[string]string{
-		"node --config " + config:     "unknown key node.nom; see docs/configuration.md for the keys there are\n",
+		"node --config " + config:     "unknown key node.nom (did you mean node.name?); see docs/configuration.md for the keys there are\n",
 		"runner --tcp-socket " + port: "address already in use; another program listens there: stop it or choose another port by --tcp-socket\n",
 		"runner --tcp-socket nowhere": "; 'yardmaster runner --help' shows how it is used\n",
 		"node --raft-listen 127.0.0.1:0 --edge-listen 127.0.0.1:0 --log-level error --data-dir " + t.TempDir() + " --nats-listen " + port: "address already in use\"; another program listens there: stop it or choose another address by nats.listen\n",
