@@ -68,6 +68,7 @@ func oneLine(field reflect.Value) bool {
 // work on the yard, and for runners.
 var otherVariables = []string{
 	"YARD_PPROF", "YARD_WITNESS", "YARD_RUNNER", "YARD_BIN", "YARD_SOAK", "YARD_DRILL_DIR", "YARD_DRILL_WORK",
+	"YARD_RRQ_PYTHON", "YARD_RRQ_TS", "YARD_RRQ_RUST",
 }
 
 // testVariables begins the variables by which tests run themselves anew.
