@@ -108,6 +108,8 @@ type jobAnswer struct {
 	Error         json.RawMessage   `json:"error"`
 	Result        json.RawMessage   `json:"result"`
 	ResultMsgpack []byte            `json:"result_msgpack"`
+	ResultGone    bool              `json:"result_gone"`
+	ResultTTLMS   int64             `json:"result_ttl_ms"`
 	Trace         map[string]string `json:"trace_context"`
 	Lease         *time.Time        `json:"lease_until"`
 	Progress      *progressAnswer   `json:"progress"`

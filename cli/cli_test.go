@@ -127,6 +127,8 @@ func TestRequests(t *testing.T) {
 		{"enqueue mail send --unique-key u --unique-ttl 1h --rate-limit-key r --rate-limit 5s", "",
 			`mail {"function":"send","unique_key":"u","unique_ttl_ms":3600000,"rate_limit_key":"r","rate_limit_ms":5000}`},
 		{"enqueue mail send --debounce-key d --debounce 1500ms", "", `mail {"function":"send","debounce_key":"d","debounce_ms":1500}`},
+		{"enqueue mail send --in 90s --result-ttl 1h --trace a=b=c --trace tracestate=x=1,y=2", "",
+			`mail {"function":"send","delay_ms":90000,"result_ttl_ms":3600000,"trace_context":{"a":"b=c","tracestate":"x=1,y=2"}}`},
 		{"enqueue mail --params @" + file, "", `mail {"params":{"n":9007199254740993}}`},
 		{"enqueue mail demo#echo --params -", `{"a":[]}`, `mail {"function":"demo#echo","params":{"a":[]}}`},
 		{"enqueue mail --payload-file -", "\xc0", `mail {"payload_msgpack":"wA=="}`},
@@ -143,11 +145,6 @@ func TestRequests(t *testing.T) {
 		if diff := cmp.Diff([]string{tt.want}, f.questions()); diff != "" {
 			t.Errorf("%s (-want +asked):\n%s", tt.line, diff)
 		}
-	}
-	got := f.run(t, "enqueue", "mail", "send", "--in", "1h")
-	asked := f.questions()
-	if got.code != 0 || len(asked) != 1 || !strings.Contains(asked[0], `"run_at":"2`) {
-		t.Errorf("enqueue --in: %+v, asked %v", got, asked)
 	}
 	// A list without state asks for each.
 	if got := f.run(t, "job", "list", "mail", "--json"); strings.Count(got.out, `"lane"`) != 5 {
@@ -195,6 +192,10 @@ func TestUsage(t *testing.T) {
 		{"enqueue mail x --params {", "--params is not JSON"},
 		{"enqueue mail x --params [1]", "--params must be a JSON object"},
 		{"enqueue mail x --params {} --payload-file f", "--params and --payload-file exclude each other"},
+		{"enqueue mail x --in -1s", "--in is -1s: must be 0 to 87600h"},
+		{"enqueue mail x --in 1s --at 2026-01-02T03:04:05Z", "--in and --at exclude each other"},
+		{"enqueue mail x --trace a", `--trace is "a": must be name=value`},
+		{"enqueue mail x --result-ttl -1s", "result_ttl_ms is -1000; must be 0 to 315360000000"},
 		{"enqueue mail x --priority 10", "priority is 10; must be 0 to 9"},
 		{"enqueue mail x --in 1s --at 2026-01-02T03:04:05Z", "--in and --at exclude each other"},
 		{"enqueue mail x --at tomorrow", `--at is "tomorrow"`},

@@ -29,6 +29,8 @@ type enqueueFlags struct {
 	maxAttempts   int64
 	timeout       time.Duration
 	retryInterval time.Duration
+	resultTTL     time.Duration
+	trace         []string // name=value
 	guards        guardFlags
 	wait          bool
 	longest       time.Duration
@@ -66,12 +68,14 @@ get them as they are.`,
 	flags.StringVar(&f.id, "id", "", "idempotency `key`: a UUID or any text up to 128 bytes")
 	flags.StringVar(&f.params, "params", "", "JSON object given to the handler: `json`, @file, or - for standard input")
 	flags.StringVar(&f.payload, "payload-file", "", "`file` with one MessagePack value instead of params; - for standard input")
-	flags.DurationVar(&f.in, "in", 0, "start no earlier than this `time` from now")
+	flags.DurationVar(&f.in, "in", 0, "start no earlier than this `time` from when the yard stores it")
 	flags.StringVar(&f.at, "at", "", "start no earlier than this `moment`, RFC 3339")
 	flags.Int64Var(&f.priority, "priority", job.DefaultPriority, "0 to 9, 9 starts first")
 	flags.Int64Var(&f.maxAttempts, "max-attempts", 0, "total `number` of attempts (default the yard's)")
 	flags.DurationVar(&f.timeout, "timeout", 0, "hard `time` limit of one attempt (default the yard's); NATS_TIMEOUT is the request's")
 	flags.DurationVar(&f.retryInterval, "retry-interval", 0, "fixed `time` between attempts (default growing)")
+	flags.DurationVar(&f.resultTTL, "result-ttl", 0, "`time` that the result is shown after the job's end (default while the yard keeps it)")
+	flags.StringArrayVar(&f.trace, "trace", nil, "`name=value` of the job's trace, handed to whoever runs it; repeat for more")
 	f.guards.add(c)
 	flags.BoolVar(&f.wait, "wait", false, "wait until the job has ended; exit with 1 if it failed")
 	flags.DurationVar(&f.longest, "for", 0, "longest `time` of --wait; exit with 1 after it (default until the job has ended)")
@@ -171,7 +175,10 @@ func (a *app) spec(c *cobra.Command, f *enqueueFlags) (*job.Spec, error) {
 			return nil, err
 		}
 	}
-	if spec.RunAt, err = runAt(c, f); err != nil {
+	if err := f.deferral(&spec, c); err != nil {
+		return nil, err
+	}
+	if spec.Trace, err = f.traceEntries(c); err != nil {
 		return nil, err
 	}
 	f.guards.into(&spec, c)
@@ -184,6 +191,7 @@ func (a *app) spec(c *cobra.Command, f *enqueueFlags) (*job.Spec, error) {
 		{"max-attempts", f.maxAttempts, &spec.MaxAttempts},
 		{"timeout", f.timeout.Milliseconds(), &spec.TimeoutMS},
 		{"retry-interval", f.retryInterval.Milliseconds(), &spec.RetryInterval},
+		{"result-ttl", f.resultTTL.Milliseconds(), &spec.ResultTTLMS},
 	} {
 		if given(number.flag) {
 			*number.field = &number.value
@@ -192,25 +200,41 @@ func (a *app) spec(c *cobra.Command, f *enqueueFlags) (*job.Spec, error) {
 	return &spec, nil
 }
 
-// runAt is when the job may start; nil is at once.
-func runAt(c *cobra.Command, f *enqueueFlags) (*time.Time, error) {
+// deferral says when the job may start. "In" counts by the yard's clock, from
+// when the job is stored.
+func (f *enqueueFlags) deferral(spec *job.Spec, c *cobra.Command) error {
 	in, at := c.Flags().Changed("in"), c.Flags().Changed("at")
 	switch {
 	case in && at:
-		return nil, usage(c, "--in and --at exclude each other")
-	case in && f.in < 0:
-		return nil, usage(c, fmt.Sprintf("--in is %s: must not be negative", f.in))
+		return usage(c, "--in and --at exclude each other")
+	case in && (f.in < 0 || f.in > job.MaxDuration):
+		return usage(c, fmt.Sprintf("--in is %s: must be 0 to %dh", f.in, int(job.MaxDuration.Hours())))
 	case in:
-		t := time.Now().Add(f.in).UTC()
-		return &t, nil
+		ms := f.in.Milliseconds()
+		spec.DelayMS = &ms
 	case at:
 		t, err := time.Parse(time.RFC3339, f.at)
 		if err != nil {
-			return nil, usage(c, fmt.Sprintf("--at is %q: must be a moment like %s", f.at, time.Now().UTC().Format(time.RFC3339)))
+			return usage(c, fmt.Sprintf("--at is %q: must be a moment like %s", f.at, time.Now().UTC().Format(time.RFC3339)))
 		}
-		return &t, nil
+		spec.RunAt = &t
 	}
-	return nil, nil
+	return nil
+}
+
+func (f *enqueueFlags) traceEntries(c *cobra.Command) (map[string]string, error) {
+	if len(f.trace) == 0 {
+		return nil, nil
+	}
+	entries := make(map[string]string, len(f.trace))
+	for _, text := range f.trace {
+		name, value, ok := strings.Cut(text, "=")
+		if !ok || name == "" {
+			return nil, usage(c, fmt.Sprintf("--trace is %q: must be name=value", text))
+		}
+		entries[name] = value
+	}
+	return entries, nil
 }
 
 // params reads a JSON object as it stands: its numbers keep all their digits.

@@ -218,6 +218,9 @@ func jobTable(out io.Writer, j *jobAnswer) {
 	row("reason", j.Reason)
 	row("error", string(j.Error))
 	row("result", value(j.Result, j.ResultMsgpack))
+	if j.ResultGone {
+		row("result", "gone: it was kept no longer")
+	}
 	row("params", value(j.Params, j.Payload))
 	if j.PayloadGone {
 		row("params", "gone: their record has been reclaimed")
@@ -229,6 +232,7 @@ func jobTable(out io.Writer, j *jobAnswer) {
 	}
 	row("timeout", milliseconds(j.TimeoutMS))
 	row("retry interval", milliseconds(j.RetryInterval))
+	row("result kept", milliseconds(j.ResultTTLMS))
 	row("created", moment(j.Created))
 	row("due", moment(j.RunAt))
 	row("started", moment(j.Started))

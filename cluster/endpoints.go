@@ -74,6 +74,9 @@ func (r *Request) Token() string { return r.subject[strings.LastIndexByte(r.subj
 // Header is a header's value, "" if it is not given.
 func (r *Request) Header(name string) string { return r.header.Get(name) }
 
+// Producer is what the headers say of a job.
+func (r *Request) Producer() job.Headers { return producerHeaders(r.header) }
+
 // Respond answers. What is too large for a message is refused instead.
 func (r *Request) Respond(data []byte) error {
 	if len(data) > MaxMessage-maxHeader {

@@ -59,6 +59,8 @@ const (
 const (
 	HeaderMsgID      = "Nats-Msg-Id"      // the producer's idempotency key
 	HeaderAt         = "Yard-At"          // when a node took the job, in Unix nanoseconds
+	HeaderDelay      = "Yard-Delay"       // a producer's: not before so long from now, "30s"
+	HeaderWait       = "Yard-Wait"        // a caller's: how long to wait for the outcome, "30s"
 	HeaderFirst      = "Yard-First"       // number of a tale's first entry
 	HeaderCount      = "Yard-Count"       // how many entries a tale holds
 	HeaderLanes      = "Yard-Lanes"       // folded positions of the lanes

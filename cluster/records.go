@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -100,12 +101,25 @@ func record(lane uint8, s *stored) job.Record {
 		Position: job.Position{Lane: lane, Seq: s.seq},
 		Queue:    queue, Key: s.header.Get(HeaderMsgID), Stored: s.time, Body: s.data,
 	}
+	if kind == plainPublish {
+		r.Body, r.Bad = job.WithHeaders(r.Body, producerHeaders(s.header))
+	}
 	if kind == nodePublish {
 		if at, err := strconv.ParseInt(s.header.Get(HeaderAt), 10, 64); err == nil {
 			r.Stored = time.Unix(0, at)
 		}
 	}
 	return r
+}
+
+// producerHeaders is what a message says beside its body. Propagators that
+// write HTTP's headers spell those of a trace with a capital.
+func producerHeaders(h nats.Header) job.Headers {
+	return job.Headers{
+		Delay:       h.Get(HeaderDelay),
+		Traceparent: cmp.Or(h.Get("traceparent"), h.Get("Traceparent")),
+		Tracestate:  cmp.Or(h.Get("tracestate"), h.Get("Tracestate")),
+	}
 }
 
 // LoadRecord reads one record, with patience. [ErrNotStored] is the leader's

@@ -100,8 +100,12 @@ func (s *Spec) validateGuards() error {
 	if s.RateLimitKey != nil && s.DebounceKey != nil {
 		return invalid("rate_limit_key and debounce_key exclude each other: the one refuses the later job, the other takes it for the earlier")
 	}
-	if s.DebounceKey != nil && s.RunAt != nil {
-		return invalid("debounce_key and run_at exclude each other: a debounced job starts debounce_ms after the last was asked for")
+	if s.DebounceKey != nil && s.Deferred() {
+		field := "run_at"
+		if s.DelayMS != nil {
+			field = "delay_ms"
+		}
+		return invalid("debounce_key and %s exclude each other: a debounced job starts debounce_ms after the last was asked for", field)
 	}
 	return nil
 }

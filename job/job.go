@@ -61,6 +61,8 @@ type Job struct {
 	RetryInterval time.Duration // fixed delay between attempts
 
 	Guards *Guards // nil: it is made whatever other jobs there are
+
+	ResultTTL time.Duration // how long its result is shown after its end
 }
 
 // SplitFunction splits "runner#handler" at its first '#'. "#h" and "h" name no

@@ -8,7 +8,8 @@ type Record struct {
 	Queue  string
 	Key    string    // the producer's idempotency key (Nats-Msg-Id); "" if it gave none
 	Stored time.Time // the node's time for what a node published, else the stream's
-	Body   []byte    // the Spec's JSON
+	Body   []byte    // the Spec's JSON, with what its producer said in headers
+	Bad    error     // why what it said in headers cannot be; nil: it can
 }
 
 // Facts reads a record: the job it asks for, or why it cannot be one. lane is
@@ -21,6 +22,9 @@ func (r *Record) Facts(lane string) (Job, error) {
 	}
 	if err != nil {
 		return Job{ID: id, Queue: r.Queue, Position: r.Position, Accepted: r.Stored}, &InvalidError{Reason: err.Error()}
+	}
+	if r.Bad != nil {
+		return Job{ID: id, Queue: r.Queue, Position: r.Position, Accepted: r.Stored}, r.Bad
 	}
 	spec, err := ParseSpec(r.Body)
 	if err == nil {

@@ -74,6 +74,10 @@ func (s *Spec) scanField(name, body []byte, i int) int {
 		return scanCount(&s.TimeoutMS, body, i)
 	case "retry_interval_ms":
 		return scanCount(&s.RetryInterval, body, i)
+	case "delay_ms":
+		return scanCount(&s.DelayMS, body, i)
+	case "result_ttl_ms":
+		return scanCount(&s.ResultTTLMS, body, i)
 	case "unique_key":
 		return scanText(&s.UniqueKey, body, i)
 	case "unique_ttl_ms":

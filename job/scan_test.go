@@ -13,6 +13,7 @@ func TestScan(t *testing.T) {
 		`{"function":"echo"}`,
 		` { "function" : "demo#echo" , "params" : { } } `,
 		`{"params":{"to":"ann","n":[1,-2.5e+3,0,true,false,null],"deep":{"er":{}}},"priority":0,"max_attempts":12}`,
+		`{"function":"f","delay_ms":30000,"result_ttl_ms":0}`,
 		`{"function":"f","params":{"text":"a \"quoted\" \\ word – ünï"},"timeout_ms":100000000000000000,"retry_interval_ms":1}`,
 	} {
 		var got, want Spec
@@ -53,6 +54,7 @@ func FuzzScan(f *testing.F) {
 	f.Add([]byte(`{ "timeout_ms" : 1000, "retry_interval_ms":10,"params":{"a":"\\\"\/\b\f\n\r\t"}}`))
 	f.Add([]byte(`{"params":{"a":[[[[{}]]]]}}`))
 	f.Add([]byte(`{"function":"f","unique_key":"k\"","unique_ttl_ms":5}`))
+	f.Add([]byte(`{"function":"f","delay_ms":5,"result_ttl_ms":1}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		var got, want Spec
 		if !got.scan(body) {

@@ -24,13 +24,15 @@ type Spec struct {
 	Function      string            `json:"function,omitempty"`
 	Params        json.RawMessage   `json:"params,omitempty"`          // a JSON object
 	Payload       []byte            `json:"payload_msgpack,omitempty"` // one MessagePack value
-	RunAt         *time.Time        `json:"run_at,omitempty"`
+	RunAt         *time.Time        `json:"run_at,omitempty"`          // not before; excludes DelayMS
+	DelayMS       *int64            `json:"delay_ms,omitempty"`        // not before so long after the record was stored
 	Priority      *int64            `json:"priority,omitempty"`
 	MaxAttempts   *int64            `json:"max_attempts,omitempty"`
 	TimeoutMS     *int64            `json:"timeout_ms,omitempty"`
 	RetryInterval *int64            `json:"retry_interval_ms,omitempty"`
-	Trace         map[string]string `json:"trace_context,omitempty"`
-	Blob          *Blob             `json:"blob,omitempty"` // written by nodes only
+	ResultTTLMS   *int64            `json:"result_ttl_ms,omitempty"` // how long the result is shown after the end; 0: while the yard keeps it
+	Trace         map[string]string `json:"trace_context,omitempty"` // handed to whoever runs it, as it is
+	Blob          *Blob             `json:"blob,omitempty"`          // written by nodes only
 
 	// See [Guards]. Times are in milliseconds.
 	UniqueKey    *string `json:"unique_key,omitempty"`
@@ -135,6 +137,8 @@ func (s *Spec) validateFacts() error {
 		{"max_attempts", s.MaxAttempts, 1, 1<<32 - 1},
 		{"timeout_ms", s.TimeoutMS, 1, MaxDuration.Milliseconds()},
 		{"retry_interval_ms", s.RetryInterval, 1, MaxDuration.Milliseconds()},
+		{"delay_ms", s.DelayMS, 0, MaxDuration.Milliseconds()},
+		{"result_ttl_ms", s.ResultTTLMS, 0, MaxDuration.Milliseconds()},
 	} {
 		if field.value != nil && (*field.value < field.min || *field.value > field.max) {
 			return invalid("%s is %d; must be %d to %d", field.name, *field.value, field.min, field.max)
@@ -142,6 +146,12 @@ func (s *Spec) validateFacts() error {
 	}
 	if s.RunAt != nil && (s.RunAt.Year() < 1970 || s.RunAt.Year() > 2200) {
 		return invalid("run_at %s is out of range; must be in the years 1970 to 2200", s.RunAt.Format(time.RFC3339))
+	}
+	if s.RunAt != nil && s.DelayMS != nil {
+		return invalid("run_at and delay_ms exclude each other: the one is a moment, the other a time from when the job is stored")
+	}
+	if err := validTrace(s.Trace); err != nil {
+		return err
 	}
 	return s.validateGuards()
 }
@@ -151,11 +161,20 @@ func isObject(raw json.RawMessage) bool {
 	return len(t) > 0 && t[0] == '{'
 }
 
+// Deferred tells a job that says itself when it may start.
+func (s *Spec) Deferred() bool { return s.RunAt != nil || s.DelayMS != nil }
+
+// Undefer lets the job start at once.
+func (s *Spec) Undefer() { s.RunAt, s.DelayMS = nil, nil }
+
 // Job gives the facts of a record that lies at pos of queue.
 func (s *Spec) Job(id ID, queue string, pos Position, stored time.Time) Job {
 	j := Job{ID: id, Queue: queue, Function: s.Function, Position: pos, Accepted: stored, Priority: DefaultPriority, Guards: s.guards()}
 	if s.RunAt != nil {
 		j.RunAt = *s.RunAt
+	}
+	if s.DelayMS != nil && *s.DelayMS > 0 {
+		j.RunAt = stored.Add(time.Duration(*s.DelayMS) * time.Millisecond)
 	}
 	if s.Priority != nil {
 		j.Priority = uint8(*s.Priority)
@@ -168,6 +187,9 @@ func (s *Spec) Job(id ID, queue string, pos Position, stored time.Time) Job {
 	}
 	if s.RetryInterval != nil {
 		j.RetryInterval = time.Duration(*s.RetryInterval) * time.Millisecond
+	}
+	if s.ResultTTLMS != nil {
+		j.ResultTTL = time.Duration(*s.ResultTTLMS) * time.Millisecond
 	}
 	return j
 }

@@ -46,6 +46,18 @@ func TestParseSpec(t *testing.T) {
 		{`{"function":"f","timeout_ms":9999999999999}`, "timeout_ms is 9999999999999"},
 		{`{"function":"f","retry_interval_ms":0}`, "retry_interval_ms is 0"},
 		{`{"function":"f","run_at":"1969-12-31T00:00:00Z"}`, "run_at 1969-12-31T00:00:00Z is out of range"},
+		{`{"function":"f","delay_ms":0,"result_ttl_ms":0}`, ""},
+		{`{"function":"f","delay_ms":315360000000,"result_ttl_ms":315360000000}`, ""},
+		{`{"function":"f","delay_ms":-1}`, "delay_ms is -1; must be 0 to 315360000000"},
+		{`{"function":"f","delay_ms":315360000001}`, "delay_ms is 315360000001"},
+		{`{"function":"f","result_ttl_ms":-1}`, "result_ttl_ms is -1; must be 0 to 315360000000"},
+		{`{"function":"f","result_ttl_ms":1.5}`, "result_ttl_ms must be a whole number, not number 1.5"},
+		{`{"function":"f","delay_ms":5,"run_at":"2026-03-19T02:00:00Z"}`, "run_at and delay_ms exclude each other"},
+		{`{"function":"f","delay_ms":5,"debounce_key":"k","debounce_ms":1}`, "debounce_key and delay_ms exclude each other"},
+		{`{"function":"f","trace_context":{"":"a"}}`, "trace_context has a name of 0 bytes; must have 1 to 128"},
+		{`{"function":"f","trace_context":{"a":"` + strings.Repeat("v", MaxTraceBytes) + `"}}`, "trace_context has 16385 bytes; at most 16384"},
+		{`{"function":"f","trace_context":` + manyEntries(MaxTrace) + `}`, ""},
+		{`{"function":"f","trace_context":` + manyEntries(MaxTrace+1) + `}`, "trace_context has 65 entries; at most 64"},
 		{`{"function":"f","run_at":"tomorrow"}`, "not valid JSON"},
 		{`{"blob":{"name":"","chunks":1,"size":1,"sha256":"` + sha + `"}}`, "blob reference is incomplete"},
 		{`{"blob":{"name":"n","chunks":0,"size":1,"sha256":"` + sha + `"}}`, "blob reference is incomplete"},
@@ -62,6 +74,15 @@ func TestParseSpec(t *testing.T) {
 			t.Errorf("%s: refused with %v, want %q", c.body, err, c.want)
 		}
 	}
+}
+
+func manyEntries(n int) string {
+	entries := make(map[string]string)
+	for i := range n {
+		entries[fmt.Sprint("name-", i)] = "value"
+	}
+	text, _ := json.Marshal(entries)
+	return string(text)
 }
 
 func TestSpec_Job(t *testing.T) {
@@ -85,6 +106,25 @@ func TestSpec_Job(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, full.Job(ID{1}, "mail", pos, stored)); diff != "" {
 		t.Errorf("full (-want +got):\n%s", diff)
+	}
+	later, err := ParseSpec([]byte(`{"function":"f","delay_ms":1500,"result_ttl_ms":2500}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want = Job{
+		ID: ID{1}, Queue: "mail", Function: "f", Position: pos, Accepted: stored, Priority: DefaultPriority,
+		RunAt: stored.Add(1500 * time.Millisecond), ResultTTL: 2500 * time.Millisecond,
+	}
+	if diff := cmp.Diff(want, later.Job(ID{1}, "mail", pos, stored)); diff != "" {
+		t.Errorf("later (-want +got):\n%s", diff)
+	}
+	now, err := ParseSpec([]byte(`{"function":"f","delay_ms":0,"result_ttl_ms":0}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want.RunAt, want.ResultTTL = time.Time{}, 0
+	if diff := cmp.Diff(want, now.Job(ID{1}, "mail", pos, stored)); diff != "" {
+		t.Errorf("now (-want +got):\n%s", diff)
 	}
 }
 

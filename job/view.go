@@ -25,7 +25,9 @@ type View struct {
 	Node, Worker  string // of the current or last dispatch; Worker is a channel
 	Reason        string // why the last attempt failed
 	Result        Value
-	Fault         *Fault // of the last attempt that failed, without code and details; nil: none has
+	ResultTTL     time.Duration // 0: it is shown while the yard keeps it
+	ResultGone    bool          // there was a result that is no longer shown
+	Fault         *Fault        // of the last attempt that failed, without code and details; nil: none has
 	Position      Position
 	Running       *Running // nil: nobody runs it, or its node has not been asked
 }

@@ -13,7 +13,7 @@ import (
 
 // formatVersion is the first number of an encoded ledger. It changes with
 // whatever another release could not read.
-const formatVersion = 4
+const formatVersion = 5
 
 // Encode writes the whole state. Two ledgers that applied the same entries
 // encode to the same bytes, whatever snapshots they were restored from.
@@ -122,6 +122,7 @@ func (e *encoder) record(r *record) {
 		e.uint(uint64(r.options.maxAttempts))
 		e.int(int64(r.options.timeout))
 		e.int(int64(r.options.retryInterval))
+		e.int(int64(r.options.resultTTL))
 	}
 	if e.optional(r.run != nil) {
 		e.name(r.run.node)
@@ -227,7 +228,7 @@ func (d *decoder) record(l *Ledger) *record {
 	if d.bool() {
 		r.options = &options{
 			runAt: d.int(), maxAttempts: uint32(d.uint()),
-			timeout: time.Duration(d.int()), retryInterval: time.Duration(d.int()),
+			timeout: time.Duration(d.int()), retryInterval: time.Duration(d.int()), resultTTL: time.Duration(d.int()),
 		}
 	}
 	if d.bool() {

@@ -166,8 +166,8 @@ func (l *Ledger) newRecord(j *job.Job, q *queue) *record {
 	if !j.RunAt.IsZero() {
 		r.due = j.RunAt.UnixNano()
 	}
-	if !j.RunAt.IsZero() || j.MaxAttempts > 0 || j.Timeout > 0 || j.RetryInterval > 0 {
-		r.options = &options{maxAttempts: j.MaxAttempts, timeout: j.Timeout, retryInterval: j.RetryInterval}
+	if !j.RunAt.IsZero() || j.MaxAttempts > 0 || j.Timeout > 0 || j.RetryInterval > 0 || j.ResultTTL > 0 {
+		r.options = &options{maxAttempts: j.MaxAttempts, timeout: j.Timeout, retryInterval: j.RetryInterval, resultTTL: j.ResultTTL}
 		if !j.RunAt.IsZero() {
 			r.options.runAt = r.due
 		}

@@ -47,6 +47,7 @@ type options struct {
 	maxAttempts   uint32
 	timeout       time.Duration
 	retryInterval time.Duration
+	resultTTL     time.Duration
 }
 
 // run is who runs a job or ran it last, and how that ended.

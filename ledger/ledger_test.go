@@ -117,6 +117,28 @@ func TestLedger_FindsResults(t *testing.T) {
 	}
 }
 
+// TestLedger_KeepsResultTTL: how long a result is shown is known after a
+// restore too.
+func TestLedger_KeepsResultTTL(t *testing.T) {
+	l, stamp := led(t)
+	f, p, s := batch(0, 2, "1")
+	f.Jobs[0].ResultTTL = 1500 * time.Millisecond
+	l.Apply(stamp, []Command{f, p, s})
+	var buf bytes.Buffer
+	if err := l.Encode(&buf); err != nil {
+		t.Fatal(err)
+	}
+	restored, err := Decode(&buf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []time.Duration{1500 * time.Millisecond, 0} {
+		if view, _, ok := restored.Find(jobID(i)); !ok || view.ResultTTL != want || view.State != job.Completed {
+			t.Errorf("job %d: %+v, want a result for %s", i, view, want)
+		}
+	}
+}
+
 func TestLedger_PromotesInSteps(t *testing.T) {
 	l, stamp := led(t)
 	f, _, _ := batch(0, maxPromotions+500, "")

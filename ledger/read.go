@@ -179,7 +179,7 @@ func (r *record) view() (view job.View, result uint64) {
 	}
 	view.RunAt = view.Created
 	if o := r.options; o != nil {
-		view.MaxAttempts, view.Timeout, view.RetryInterval = o.maxAttempts, o.timeout, o.retryInterval
+		view.MaxAttempts, view.Timeout, view.RetryInterval, view.ResultTTL = o.maxAttempts, o.timeout, o.retryInterval, o.resultTTL
 		if o.runAt != 0 {
 			view.RunAt = time.Unix(0, o.runAt).UTC()
 		}

@@ -117,6 +117,14 @@ func (n *Node) handleEnqueue(r *cluster.Request) {
 		n.refuse(r, &job.InvalidError{Reason: "job is not valid JSON: " + err.Error()})
 		return
 	}
+	added, err := ask.Take(r.Producer())
+	if err != nil {
+		n.refuse(r, err)
+		return
+	}
+	if added {
+		body = nil
+	}
 	key := ask.ID
 	if key == "" {
 		key = r.Header(cluster.HeaderMsgID)

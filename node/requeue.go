@@ -225,7 +225,7 @@ func (m *requeuing) enqueue(ctx context.Context, l *letter, id job.ID, to string
 // anew is a job that is asked for once more: due at once, and whoever holds its
 // guards, which hold back producers. All else is as it was.
 func anew(spec job.Spec) job.Spec {
-	spec.RunAt = nil
+	spec.Undefer()
 	spec.UniqueKey, spec.UniqueTTLMS, spec.RateLimitKey, spec.RateLimitMS, spec.DebounceKey, spec.DebounceMS = nil, nil, nil, nil, nil, nil
 	return spec
 }

@@ -195,7 +195,14 @@ func unread(what string, id job.ID, err error) error {
 	return err
 }
 
+// addResult adds what the job gave, unless its producer wants it shown no more.
+// It stays in its stream until the stream lets it go: a message there holds the
+// results of many jobs.
 func (v *viewer) addResult(ctx context.Context, view *job.View, at resultAt) error {
+	if ttl := view.ResultTTL; ttl > 0 && at.number > 0 && !time.Now().Before(view.Ended.Add(ttl)) {
+		view.ResultGone = true
+		return nil
+	}
 	switch {
 	case at.item != nil:
 		return v.addValue(ctx, view, at.item.Value, at.item.Blob)
@@ -221,7 +228,7 @@ func (v *viewer) addValue(ctx context.Context, view *job.View, value job.Value, 
 // readResult finds the job's line in a message of results. After a failover
 // the ledger may know only a message before it, or none: then the stream is
 // searched.
-// Results that have grown too old are gone, and that is no error.
+// That a result has grown too old is no error.
 func (v *viewer) readResult(ctx context.Context, view *job.View, number, seq uint64) error {
 	var t cluster.Tale
 	var err error
@@ -232,6 +239,7 @@ func (v *viewer) readResult(ctx context.Context, view *job.View, number, seq uin
 		t, err = v.messages.FindTale(ctx, cluster.StreamResults, number)
 	}
 	if errors.Is(err, cluster.ErrNotStored) {
+		view.ResultGone = true
 		return nil
 	}
 	if err != nil {
@@ -333,6 +341,8 @@ type jobJSON struct {
 	Result        json.RawMessage   `json:"result,omitempty"`
 	ResultMsgpack []byte            `json:"result_msgpack,omitempty"`
 	ResultBytes   int               `json:"result_bytes,omitempty"` // of one that is too large to show
+	ResultGone    bool              `json:"result_gone,omitempty"`
+	ResultTTL     int64             `json:"result_ttl_ms,omitempty"`
 	Trace         map[string]string `json:"trace_context,omitempty"`
 	Lease         *time.Time        `json:"lease_until,omitempty"` // of an Overhop worker that runs it now
 	Progress      *progressJSON     `json:"progress,omitempty"`    // its last word
@@ -365,6 +375,7 @@ func jobToJSON(v *job.View) jobJSON {
 		MaxAttempts: v.MaxAttempts, Dispatches: v.Dispatches, Losses: v.Losses,
 		TimeoutMS: v.Timeout.Milliseconds(), RetryInterval: v.RetryInterval.Milliseconds(),
 		Node: v.Node, Worker: v.Worker, Reason: v.Reason, Error: v.Fault,
+		ResultGone: v.ResultGone, ResultTTL: v.ResultTTL.Milliseconds(),
 		Lane: v.Position.Lane, Seq: v.Position.Seq,
 	}
 	if v.Spec != nil {

@@ -257,8 +257,8 @@ func CheckCron(c *ledger.Cron) error {
 	switch {
 	case err != nil:
 		return err
-	case spec.RunAt != nil:
-		return &job.InvalidError{Reason: "run_at: a cron entry's schedule says when its jobs run"}
+	case spec.Deferred():
+		return &job.InvalidError{Reason: "run_at, delay_ms: a cron entry's schedule says when its jobs run"}
 	case spec.Blob != nil:
 		return &job.InvalidError{Reason: "blob is written by nodes; send the body itself"}
 	case spec.Guarded():

@@ -38,6 +38,9 @@ type Job struct {
 	Reason     string          `json:"reason"`
 	Result     json.RawMessage `json:"result"`
 	ResultPack []byte          `json:"result_msgpack"`
+	ResultGone bool            `json:"result_gone"`
+
+	Trace map[string]string `json:"trace_context"`
 }
 
 // Queue is a queue as a node shows it.

@@ -70,6 +70,7 @@ func TestYard(t *testing.T) {
 		{"ReadYourWrites", readYourWrites},
 		{"Priorities", priorities},
 		{"Delayed", delayed},
+		{"Producers", producers},
 		{"Guards", guards},
 		{"UniqueOnce", uniqueOnce},
 		{"CronTicks", cronTicks},
