@@ -67,7 +67,7 @@ func producers(t *testing.T, y *nodetest.Yard) {
 	// A trace reaches the worker, from the body and from headers.
 	quests := make(chan overhop.Quest, 4)
 	w := b.Overhop(t, overhop.Options{Quests: func(q overhop.Quest) { quests <- q }})
-	if _, err := w.Subscribe(soon(t), "producers", 4); err != nil {
+	if _, err := w.Subscribe(soon(t), "producers", 8); err != nil {
 		t.Fatal(err)
 	}
 	traced := nats.NewMsg("yard.jobs.producers")
@@ -77,7 +77,7 @@ func producers(t *testing.T, y *nodetest.Yard) {
 		if _, err := js.PublishMsg(soon(t), traced); err != nil {
 			t.Fatal(err)
 		}
-		q := <-quests
+		q := nextQuest(t, quests)
 		want := map[string]string{"traceparent": parent}
 		if strings.Contains(body, "mine") {
 			want = map[string]string{"mine": "yes"}
@@ -91,7 +91,7 @@ func producers(t *testing.T, y *nodetest.Yard) {
 	// A result is shown as long as its producer wants.
 	for _, ttl := range []int64{0, 1, 3_600_000} {
 		id := a.Enqueue(t, "producers", fmt.Sprintf(`{"params":{},"result_ttl_ms":%d}`, ttl)).String()
-		q := <-quests
+		q := nextQuest(t, quests)
 		w.Done(&q, overhop.AppendValue(nil, int64(7)), 0, func(overhop.Raw, error) {})
 		j := a.WaitOutcome(t, id)
 		if ttl != 1 {
@@ -109,5 +109,16 @@ func producers(t *testing.T, y *nodetest.Yard) {
 				return nil
 			})
 		}
+	}
+}
+
+func nextQuest(t *testing.T, quests chan overhop.Quest) overhop.Quest {
+	t.Helper()
+	select {
+	case q := <-quests:
+		return q
+	case <-soon(t).Done():
+		t.Fatal("no job comes")
+		return overhop.Quest{}
 	}
 }
