@@ -78,6 +78,8 @@ type turnstile struct {
 }
 
 func (t *turnstile) Report(job.Outcome, func(job.Settled)) {}
+func (t *turnstile) Stalled(_, _ string)                   {}
+func (t *turnstile) Recovered(_, _ string)                 {}
 
 func (t *turnstile) Offer(o job.Offer) {
 	t.mu.Lock()

@@ -61,7 +61,7 @@ func (p Policy) Decide(a Attempt, o Outcome) Verdict {
 		}
 		return Verdict{Next: Back, Reason: o.reason(o.Status.String()), Loss: true}
 	}
-	if o.Final || o.Fault != nil && (o.Fault.Type == HandlerNotFound || o.Fault.Type == FaultInvalid) {
+	if o.Final || o.hopeless() {
 		return Verdict{Next: Dead, Reason: o.reason("error")}
 	}
 	if a.Number >= p.limit(a.MaxAttempts) {
@@ -106,6 +106,16 @@ func (p Policy) asked(o Outcome, otherwise time.Duration) time.Duration {
 		return otherwise
 	}
 	return min(max(*o.RetryAfter, 0), p.Max)
+}
+
+// hopeless tells a fault that no attempt would mend. What a handler itself calls
+// invalid is no such fault, nor is a missing handler of one that asks to be run
+// again.
+func (o *Outcome) hopeless() bool {
+	if o.Fault == nil {
+		return false
+	}
+	return o.Status == Error && o.Fault.Type == HandlerNotFound || !o.Started && o.Fault.Type == FaultInvalid
 }
 
 // reason is the fault's text, or what stands for it.

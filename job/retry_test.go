@@ -42,6 +42,8 @@ func TestPolicy_Decide(t *testing.T) {
 		{"no handler", Attempt{Number: 1}, Outcome{Status: Error, Fault: fault("none", HandlerNotFound)}, Verdict{Next: Dead, Reason: "none"}},
 		{"no handler, but a retry", Attempt{Number: 1}, Outcome{Status: Error, Fault: fault("none", "other")}, Verdict{Again, 5 * s, "none", false}},
 		{"invalid", Attempt{Number: 1}, Outcome{Status: Error, Fault: fault("bad", FaultInvalid)}, Verdict{Next: Dead, Reason: "bad"}},
+		{"invalid to its handler", Attempt{Number: 1}, Outcome{Status: Error, Started: true, Fault: fault("bad", FaultInvalid)}, Verdict{Next: Again, Delay: 5 * time.Second, Reason: "bad"}},
+		{"retry for want of a handler", Attempt{Number: 1}, Outcome{Status: Retry, Started: true, Fault: fault("later", HandlerNotFound)}, Verdict{Next: Again, Delay: 5 * time.Second, Reason: "later"}},
 		{"final", Attempt{Number: 1}, Outcome{Status: Error, Final: true}, Verdict{Next: Dead, Reason: "error"}},
 		// What never ran, or was stopped by us, gives the attempt back.
 		{"declined", Attempt{Number: 5}, Outcome{Status: Declined}, Verdict{Next: Back, Reason: "declined"}},

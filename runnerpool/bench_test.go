@@ -15,7 +15,9 @@ type counter struct {
 	done chan struct{}
 }
 
-func (c *counter) Offer(job.Offer) {}
+func (c *counter) Offer(job.Offer)       {}
+func (c *counter) Stalled(_, _ string)   {}
+func (c *counter) Recovered(_, _ string) {}
 
 func (c *counter) Report(o job.Outcome, _ func(job.Settled)) {
 	if o.Status != job.Success {

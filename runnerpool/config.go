@@ -237,6 +237,14 @@ func (r RunnerConfig) withDefaults(management string) RunnerConfig {
 	return r
 }
 
+// port is that of a pool's i-th process; 0: any free one.
+func (r *RunnerConfig) port(i int) int {
+	if r.TCPPort == 0 {
+		return 0
+	}
+	return r.TCPPort + i
+}
+
 // or is v, or def for the zero value.
 func or[T comparable](v, def T) T {
 	var zero T

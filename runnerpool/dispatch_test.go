@@ -96,7 +96,10 @@ func TestRunnerBreaksTheWire(t *testing.T) {
 		{"plain", ""},
 		{"twice", ""},
 		{"plain", ""},
+		{"twice-nameless", ""}, // the second must not be the end of the next job
+		{"plain", ""},
 		{"stranger-first", ""},
+		{"nameless", prefix + "runner outcome mismatch: no request_id"},
 		{"foreign-job", prefix + `runner outcome mismatch: job_id is "other"`},
 		{"garbage", prefix + "malformed message: envelope"},
 		{"huge", prefix + "read response: frame of 17825792 bytes is larger than the limit of 16777216"},

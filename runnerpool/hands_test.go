@@ -22,10 +22,11 @@ type hands struct {
 	offers   map[string]int
 	changed  chan struct{}
 	outcomes chan job.Outcome
+	notes    chan job.Note
 }
 
 func newHands() *hands {
-	return &hands{offers: make(map[string]int), changed: make(chan struct{}), outcomes: make(chan job.Outcome, 1024)}
+	return &hands{offers: make(map[string]int), changed: make(chan struct{}), outcomes: make(chan job.Outcome, 1024), notes: make(chan job.Note, 1024)}
 }
 
 func (h *hands) Offer(o job.Offer) {
@@ -37,6 +38,23 @@ func (h *hands) Offer(o job.Offer) {
 }
 
 func (h *hands) Report(o job.Outcome, then func(job.Settled)) { h.outcomes <- o }
+
+func (h *hands) Stalled(worker, reason string) {
+	h.notes <- job.Note{Worker: worker, Stalled: true, Detail: reason}
+}
+
+func (h *hands) Recovered(worker, recovery string) {
+	h.notes <- job.Note{Worker: worker, Detail: recovery}
+}
+
+func (h *hands) awaitNote() job.Note {
+	select {
+	case n := <-h.notes:
+		return n
+	case <-time.After(patience):
+		panic("no note")
+	}
+}
 
 // patience is how long a test waits for a fact before it gives up.
 const patience = 20 * time.Second

@@ -169,6 +169,10 @@ func raw(nc net.Conn, function, id, request string) []byte {
 	switch function {
 	case "twice":
 		return append(answer(id, request), answer(id, request)...)
+	case "twice-nameless":
+		return append(answer(id, request), answer(id, "")...)
+	case "nameless":
+		return answer(id, "")
 	case "stranger-first":
 		return append(answer(id, "other"), answer(id, request)...)
 	case "foreign-job":

@@ -34,11 +34,12 @@ type member struct {
 	index  int
 	log    *slog.Logger
 	proved atomic.Bool // a request has been answered since the last look
+	stall  stall
 
 	// Under the pools' lock, for status.
 	worker   *worker // nil: down
-	port     int
-	pid      int // 0: no process
+	port     int     // the one it has, or had last; 0: none yet
+	pid      int     // 0: no process
 	restarts int
 	reason   string // why it is down or on probation
 	looping  bool
@@ -84,16 +85,9 @@ func (m *member) judge(r *record, err error, now time.Time) time.Duration {
 		r.ends = r.ends[1:]
 	}
 	r.ends = append(r.ends, now)
-	looping := len(r.ends) >= loopEnds
-	m.pools.mu.Lock()
-	defer m.pools.mu.Unlock()
-	if looping {
-		m.reason = fmt.Sprintf("crash loop, %d ends within %s; last: %v", len(r.ends), loopWindow, err)
+	if len(r.ends) >= loopEnds || m.isLooping() { // pauses grow until few ends fit into the window
+		m.stalled(err)
 	}
-	if looping && !m.looping {
-		m.log.Error("runner is in a crash loop and not offered", "err", err)
-	}
-	m.looping = looping
 	return r.pause.Next()
 }
 
@@ -111,15 +105,13 @@ func (m *member) live(ctx context.Context) error {
 	if err := m.awaitListener(ctx, proc, addr, port); err != nil {
 		return err
 	}
-	m.pools.mu.Lock()
-	looping := m.looping
-	m.pools.mu.Unlock()
-	if looping {
+	if m.isLooping() {
 		if err := m.prove(ctx, proc); err != nil {
 			return err
 		}
 	}
 	m.log.Info("runner is up", "addr", addr, "pid", proc.pid)
+	defer m.onTrial()()
 	return newWorker(m, proc, addr, port).serve(ctx)
 }
 
@@ -132,6 +124,8 @@ func (m *member) visit(ctx context.Context) error {
 		return fmt.Errorf("external runner at %s: %w", addr, err)
 	}
 	m.log.Info("external runner is up", "addr", addr)
+	m.trust()
+	defer m.onTrial()()
 	return newWorker(m, nil, addr, m.cfg.TCPPort).serve(ctx)
 }
 
@@ -141,6 +135,9 @@ func (m *member) spawn(ctx context.Context) (*process, int, error) {
 	if err != nil {
 		return nil, 0, err
 	}
+	m.pools.mu.Lock()
+	m.port = port
+	m.pools.mu.Unlock()
 	addr := net.JoinHostPort(m.cfg.TCPHost, strconv.Itoa(port))
 	marker := m.pools.roster.mark()
 	cmd := command(&m.cfg, addr, marker)
@@ -151,9 +148,9 @@ func (m *member) spawn(ctx context.Context) (*process, int, error) {
 	}
 	proc.marker = marker
 	m.pools.mu.Lock()
-	m.pid, m.port = proc.pid, port
+	m.pid = proc.pid
 	m.pools.mu.Unlock()
-	if err := m.pools.roster.enter(proc.pid, marker, fmt.Sprintf("%s/%d", m.runner, port)); err != nil {
+	if err := m.pools.roster.enter(proc.pid, marker, workerName(m.runner, port)); err != nil {
 		m.log.Warn("runner not listed: what it forks may survive a killed node", "err", err)
 	}
 	return proc, port, nil
@@ -162,12 +159,8 @@ func (m *member) spawn(ctx context.Context) (*process, int, error) {
 // claim takes the member's own port. It never wanders off to another one: that
 // may be a neighbour node's.
 func (m *member) claim(ctx context.Context) (port int, err error) {
-	want := m.cfg.TCPPort
-	if want > 0 {
-		want += m.index
-	}
 	for range claimTries {
-		if port, err = claim(m.cfg.TCPHost, want); !errors.Is(err, errPortTaken) {
+		if port, err = claim(m.cfg.TCPHost, m.cfg.port(m.index)); !errors.Is(err, errPortTaken) {
 			return port, err
 		}
 		if err := backoff.Sleep(ctx, claimPause); err != nil {
@@ -221,15 +214,26 @@ func (m *member) prove(ctx context.Context, proc *process) error {
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-		m.pools.mu.Lock()
-		m.looping = false
-		m.pools.mu.Unlock()
+		m.trust()
 		return nil
 	case <-proc.exited:
 		return errors.New(proc.how)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+func (m *member) isLooping() bool {
+	m.pools.mu.Lock()
+	defer m.pools.mu.Unlock()
+	return m.looping
+}
+
+// trust ends a crash loop, as far as offers go.
+func (m *member) trust() {
+	m.pools.mu.Lock()
+	defer m.pools.mu.Unlock()
+	m.looping = false
 }
 
 // bury makes sure that nothing is left of a process.

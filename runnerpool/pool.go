@@ -11,14 +11,18 @@ import (
 	"yardmaster/job"
 )
 
-// Hands is what the pools need of the agent that feeds them. Neither method
-// may call back into the pools.
+// Hands is what the pools need of the agent that feeds them. No method may
+// call back into the pools.
 type Hands interface {
 	// Offer announces the absolute room of one worker; Free 0 withdraws it.
 	Offer(o job.Offer)
 	// Report hands over a dispatch's outcome, exactly once for each started
 	// one. then may be nil.
 	Report(o job.Outcome, then func(job.Settled))
+	// Stalled and Recovered tell of a runner, by its channel, that has stopped
+	// working, and that works again; see [job.Note].
+	Stalled(worker, reason string)
+	Recovered(worker, recovery string)
 }
 
 // ErrInit refuses to run as process 1.
@@ -69,7 +73,7 @@ func New(cfg Config, node string, hands Hands, log *slog.Logger) *Pools {
 			p.members = append(p.members, &member{
 				pools: p, runner: name, cfg: rc, index: i,
 				log:    log.With("runner", name, "member", i),
-				reason: "not started yet",
+				reason: "not started yet", port: rc.port(i),
 			})
 		}
 	}

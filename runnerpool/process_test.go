@@ -64,55 +64,6 @@ func (y *yard) awaitReason(part string) PoolStatus {
 	}
 }
 
-func TestRunnersThatDoNotComeUp(t *testing.T) {
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = taken.Close() }) // after the parallel tests below
-	port := taken.Addr().(*net.TCPAddr).Port
-	for _, test := range []struct {
-		name, mode, reason string
-		change             func(*RunnerConfig)
-	}{
-		{"crash before bind", "crash-before-bind", "ended before it listened: exit status 3", nil},
-		{"never binds", "never-binds", "does not listen in time; does it take its socket from RRQ_RUNNER_TCP_SOCKET or --tcp-socket?", nil},
-		{"binds elsewhere", "elsewhere", "does not listen in time", nil},
-		{"stranger answers", "daemon", "another process listens on the runner's port; give each node and runner its own ports", nil},
-		{"port taken", "", fmt.Sprintf("port %d: port is in use by another process", port), func(c *RunnerConfig) { c.TCPPort = port }},
-		{"binary missing", "", "program /no/such/runner not found; check cmd and PATH", func(c *RunnerConfig) { c.Cmd = []string{"/no/such/runner"} }},
-		{"directory missing", "", "working directory /no/such/dir does not exist; check cwd", func(c *RunnerConfig) { c.Cwd = "/no/such/dir" }},
-		{"crash loop", "crash-before-bind", "crash loop, 5 ends within 1m0s; last: ended before it listened: exit status 3", nil},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			cfg := testConfig(test.mode, test.change)
-			cfg.ConnectTimeoutMS = 300
-			if test.mode == "crash-before-bind" {
-				cfg.ConnectTimeoutMS = 0
-			}
-			y := startYard(t, cfg)
-			y.awaitReason(test.reason)
-			if len(y.offers) != 0 {
-				t.Errorf("offers are %v, want none", y.offers)
-			}
-		})
-	}
-}
-
-// A runner that ends on every job is not offered for ever.
-func TestCrashLoopByJobs(t *testing.T) {
-	y := startYard(t, testConfig("", nil))
-	for range loopEnds {
-		if o := y.do("crash", nil); o.Status != job.Lost {
-			t.Fatalf("outcome is %s", o.Status)
-		}
-	}
-	if s := y.awaitReason("crash loop"); s.Looping != 1 {
-		t.Errorf("status is %+v", s)
-	}
-}
-
 // Somebody else who answers on the port is not taken for the runner.
 func TestStrangerOnThePort(t *testing.T) {
 	own, err := net.Listen("tcp", "127.0.0.1:0")

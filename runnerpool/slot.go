@@ -70,7 +70,7 @@ func (s *slot) carry(d *dispatch) job.Outcome {
 	}
 	switch {
 	case err == nil:
-		s.w.m.proved.Store(true)
+		s.w.m.answered()
 		s.settle()
 		return d.answered(answer)
 	case s.w.hasExited():
@@ -178,7 +178,7 @@ func (s *slot) stop(d *dispatch, sent bool, as job.Outcome) job.Outcome {
 		s.drop()
 	}
 	if err == nil {
-		s.w.m.proved.Store(true)
+		s.w.m.answered()
 		s.settle()
 		if answer.Status == rrq.Success && as.Status != job.TimedOut {
 			return d.answered(answer)

@@ -105,20 +105,23 @@ func withSocket(cmd []string, addr string) (args []string, given bool) {
 	return args, given
 }
 
-// describeStart tells what to do about a process that could not be started.
+// errNoStart tells of a process that could not be started at all.
+var errNoStart = errors.New("start runner")
+
+// describeStart tells what to do about that.
 func describeStart(err error, r *RunnerConfig) error {
 	switch {
 	case errors.Is(err, exec.ErrNotFound), errors.Is(err, os.ErrNotExist):
 		if r.Cwd != "" {
 			if _, statErr := os.Stat(r.Cwd); statErr != nil {
-				return fmt.Errorf("start runner: working directory %s does not exist; check cwd: %w", r.Cwd, err)
+				return fmt.Errorf("%w: working directory %s does not exist; check cwd: %w", errNoStart, r.Cwd, err)
 			}
 		}
-		return fmt.Errorf("start runner: program %s not found; check cmd and PATH: %w", r.Cmd[0], err)
+		return fmt.Errorf("%w: program %s not found; check cmd and PATH: %w", errNoStart, r.Cmd[0], err)
 	case errors.Is(err, os.ErrPermission):
-		return fmt.Errorf("start runner: %s may not be executed; check its mode: %w", r.Cmd[0], err)
+		return fmt.Errorf("%w: %s may not be executed; check its mode: %w", errNoStart, r.Cmd[0], err)
 	}
-	return fmt.Errorf("start runner: %w", err)
+	return fmt.Errorf("%w: %w", errNoStart, err)
 }
 
 // errPortTaken tells of a port that somebody else has.

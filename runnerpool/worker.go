@@ -35,7 +35,7 @@ type worker struct {
 var errReplaced = errors.New("replaced: a request would not stop")
 
 func newWorker(m *member, proc *process, addr string, port int) *worker {
-	n, name := m.cfg.MaxInFlight, fmt.Sprintf("%s/%d", m.runner, port)
+	n, name := m.cfg.MaxInFlight, workerName(m.runner, port)
 	return &worker{
 		m:         m,
 		name:      name,
@@ -55,6 +55,8 @@ func newWorker(m *member, proc *process, addr string, port int) *worker {
 func WorkerID(node, worker string) string {
 	return "yard_" + node + "_" + worker[strings.LastIndexByte(worker, '/')+1:]
 }
+
+func workerName(runner string, port int) string { return fmt.Sprintf("%s/%d", runner, port) }
 
 // serve offers the worker's slots until its process ends, is condemned, or ctx
 // ends, and sees to it that every dispatch has its outcome then and the

@@ -123,6 +123,9 @@ func (r *Reader) Ready() bool {
 	return size == 0 || size > uint64(r.limit) || uint64(have) >= HeaderLen+size
 }
 
+// Buffered is how many bytes of the stream are here and not returned yet.
+func (r *Reader) Buffered() int { return r.end - r.at }
+
 // need reads until n unread bytes are here.
 func (r *Reader) need(n int) error {
 	if r.at == r.end {

@@ -137,9 +137,13 @@ func (c *Conn) Interrupt(t time.Time) {
 	_ = c.nc.SetDeadline(t) // fails on a closed connection only, whose wait has ended
 }
 
-// Idle tells that the connection, on which no answer is due, is still open at
-// the other end: a runner may close it between two requests.
+// Idle tells that the connection, on which no answer is due, can take the next
+// request: a runner may close it between two requests, or have said something
+// that nobody asked for, which must not be taken for the next answer.
 func (c *Conn) Idle() bool {
+	if c.frames.Buffered() > 0 {
+		return false
+	}
 	tcp, ok := c.nc.(*net.TCPConn)
 	if !ok {
 		return true
@@ -148,13 +152,13 @@ func (c *Conn) Idle() bool {
 	if err != nil {
 		return false
 	}
-	open := false
+	idle := false
 	err = raw.Control(func(fd uintptr) {
 		var b [1]byte
-		n, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
-		open = n > 0 || errors.Is(err, syscall.EAGAIN)
+		_, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+		idle = errors.Is(err, syscall.EAGAIN)
 	})
-	return err == nil && open
+	return err == nil && idle
 }
 
 // HalfClose ends our side of the connection. A runner takes that as the end of

@@ -195,3 +195,15 @@ func TestIdleNoticesClose(t *testing.T) {
 		t.Fatal("closed connection is idle")
 	}
 }
+
+// What a runner says unasked does not become the answer to the next request.
+func TestIdleNoticesWhatNobodyAskedFor(t *testing.T) {
+	twice := append(response(good), response(`"job_id":"j","status":"success"`)...)
+	c := runnerSide(t, twice)
+	if _, err := c.Do(t.Context(), &testRequest); err != nil {
+		t.Fatal(err)
+	}
+	if c.Idle() {
+		t.Fatal("a connection with a frame that nobody asked for is idle")
+	}
+}

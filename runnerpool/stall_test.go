@@ -1,0 +1,145 @@
+package runnerpool
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"yardmaster/internal/backoff"
+	"yardmaster/job"
+)
+
+func TestRunnersThatDoNotComeUp(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = taken.Close() }) // after the parallel tests below
+	port := taken.Addr().(*net.TCPAddr).Port
+	text := filepath.Join(t.TempDir(), "text")
+	if err := os.WriteFile(text, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		name, mode, reason, note string
+		change                   func(*RunnerConfig)
+	}{
+		{"crash before bind", "crash-before-bind", "ended before it listened: exit status 3", job.StalledCrashes, nil},
+		{"never binds", "never-binds", "does not listen in time; does it take its socket from RRQ_RUNNER_TCP_SOCKET or --tcp-socket?", job.StalledCrashes, nil},
+		{"binds elsewhere", "elsewhere", "does not listen in time", job.StalledCrashes, nil},
+		{"stranger answers", "daemon", "another process listens on the runner's port; give each node and runner its own ports", job.StalledCrashes, nil},
+		{"port taken", "", fmt.Sprintf("port %d: port is in use by another process; free it or change tcp_port", port), job.StalledPort, func(c *RunnerConfig) { c.TCPPort = port }},
+		{"binary missing", "", "program /no/such/runner not found; check cmd and PATH", job.StalledNoStart, func(c *RunnerConfig) { c.Cmd = []string{"/no/such/runner"} }},
+		{"binary no program", "", text + " may not be executed; check its mode", job.StalledNoStart, func(c *RunnerConfig) { c.Cmd = []string{text} }},
+		{"directory missing", "", "working directory /no/such/dir does not exist; check cwd", job.StalledNoStart, func(c *RunnerConfig) { c.Cwd = "/no/such/dir" }},
+		{"crash loop", "crash-before-bind", "crash loop, 5 ends within 1m0s; last: ended before it listened: exit status 3; the node's log has what it printed", job.StalledCrashes, nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			cfg := testConfig(test.mode, test.change)
+			cfg.ConnectTimeoutMS = 300
+			if test.mode == "crash-before-bind" {
+				cfg.ConnectTimeoutMS = 0
+			}
+			y := startYard(t, cfg)
+			y.awaitReason(test.reason)
+			n := y.awaitNote()
+			if !strings.HasPrefix(n.Worker, "rrq/r/") || n.Worker == "rrq/r/0" || !n.Stalled || n.Detail != test.note {
+				t.Errorf("note is %+v", n)
+			}
+			if s := y.awaitReason(test.reason); s.Looping != 1 {
+				t.Errorf("status is %+v", s)
+			}
+			if len(y.offers) != 0 || len(y.notes) != 0 {
+				t.Errorf("offers are %v, %d more notes; want none", y.offers, len(y.notes))
+			}
+		})
+	}
+}
+
+// Whatever kept a runner from coming up, it is tried again, and told of once it
+// has answered.
+func TestRunnersThatComeUpLater(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = taken.Close() }) // if the test ends early
+	program := filepath.Join(t.TempDir(), "runner")
+	for name, test := range map[string]struct {
+		change func(*RunnerConfig)
+		mend   func() error
+	}{
+		"port":    {func(c *RunnerConfig) { c.TCPPort = taken.Addr().(*net.TCPAddr).Port }, taken.Close},
+		"program": {func(c *RunnerConfig) { c.Cmd = []string{program} }, func() error { return os.Symlink(os.Args[0], program) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			y := startYard(t, testConfig("", test.change))
+			stalled := y.awaitNote()
+			if err := test.mend(); err != nil {
+				t.Fatal(err)
+			}
+			y.expect(y.do("echo", nil), job.Success, true, "")
+			n := y.awaitNote()
+			if n.Stalled || n.Detail != job.RecoveredProven || n.Worker != stalled.Worker {
+				t.Errorf("after %+v the note is %+v", stalled, n)
+			}
+			if s := y.Status()[0]; s.Looping != 0 || s.Reason != "" || s.Up != 1 {
+				t.Errorf("status is %+v", s)
+			}
+		})
+	}
+}
+
+// A runner that ends on every job is not offered for ever; it is told of once,
+// and has recovered when it has answered a job.
+func TestCrashLoopByJobs(t *testing.T) {
+	t.Parallel()
+	y := startYard(t, testConfig("", nil))
+	for range loopEnds {
+		if o := y.do("crash", nil); o.Status != job.Lost {
+			t.Fatalf("outcome is %s", o.Status)
+		}
+	}
+	if s := y.awaitReason("crash loop"); s.Looping != 1 {
+		t.Errorf("status is %+v", s)
+	}
+	if n := y.awaitNote(); !n.Stalled || n.Detail != job.StalledCrashes {
+		t.Errorf("note is %+v", n)
+	}
+	y.do("crash", nil) // it had lived long enough to be offered again
+	y.awaitReason("crash loop")
+	y.do("echo", nil)
+	if n := y.awaitNote(); n.Stalled || n.Detail != job.RecoveredProven {
+		t.Errorf("note is %+v", n)
+	}
+	if len(y.notes) != 0 {
+		t.Errorf("one more note: %+v", <-y.notes)
+	}
+}
+
+// Once in a crash loop, a member stays there however few ends its growing
+// pauses leave within the window.
+func TestJudge_KeepsTheLoop(t *testing.T) {
+	m := New(testConfig("", nil), "n", newHands(), slog.New(slog.DiscardHandler)).members[0]
+	r := record{pause: backoff.Backoff{Base: firstPause, Max: lastPause}}
+	now := time.Now()
+	for range 10 * loopEnds {
+		now = now.Add(m.judge(&r, errors.New("boom"), now))
+	}
+	if !m.isLooping() || len(r.ends) >= loopEnds {
+		t.Errorf("looping %t after ends at %v", m.isLooping(), r.ends)
+	}
+	m.trust()
+	m.answered()
+	if m.judge(&r, errors.New("boom"), now); m.isLooping() {
+		t.Error("looping after one end since the last answer")
+	}
+}
