@@ -55,42 +55,54 @@ type Endpoint struct {
 	Go func(r *Request)
 }
 
-// Request is one question of a client.
+// Request is one question of a client, by whichever door it came.
 type Request struct {
 	Data []byte // JSON, or empty
 
-	node    string
-	subject string
-	reply   string
-	header  nats.Header
-	nc      *nats.Conn
-	stats   *endpointStats
-	began   time.Time
+	token  string
+	header func(name string) string
+	reply  func(data []byte, refusal *APIError) error
+}
+
+// NewRequest is a question that came by another door than NATS. token is what
+// would be its subject's last one; header gives "" for what is not given; reply
+// takes the answer, or else why there is none.
+func NewRequest(data []byte, token string, header func(name string) string, reply func(data []byte, refusal *APIError) error) *Request {
+	return &Request{Data: data, token: token, header: header, reply: reply}
 }
 
 // Token is the last token of the subject: the queue of yard.enqueue.<queue>.
-func (r *Request) Token() string { return r.subject[strings.LastIndexByte(r.subject, '.')+1:] }
+func (r *Request) Token() string { return r.token }
 
 // Header is a header's value, "" if it is not given.
-func (r *Request) Header(name string) string { return r.header.Get(name) }
+func (r *Request) Header(name string) string { return r.header(name) }
 
 // Producer is what the headers say of a job.
 func (r *Request) Producer() job.Headers { return producerHeaders(r.header) }
 
-// Respond answers. What is too large for a message is refused instead.
-func (r *Request) Respond(data []byte) error {
-	if len(data) > MaxMessage-maxHeader {
-		return r.Refuse(fmt.Errorf("answer of %d bytes, at most %d: %w", len(data), MaxMessage-maxHeader, job.ErrTooLarge))
-	}
-	r.stats.answered(r.began, nil)
-	return r.nc.PublishMsg(&nats.Msg{Subject: r.reply, Data: data})
-}
+// Respond answers. What is too large for the asker's door is refused instead.
+func (r *Request) Respond(data []byte) error { return r.reply(data, nil) }
 
 // Refuse answers with an error, by the table of codes in [APIError].
-func (r *Request) Refuse(err error) error {
-	refusal := refusalOf(err)
-	r.stats.answered(r.began, refusal)
-	return r.nc.PublishMsg(errorReply(r.reply, r.node, refusal))
+func (r *Request) Refuse(err error) error { return r.reply(nil, RefusalOf(err)) }
+
+// desk answers the questions that came over NATS.
+type desk struct {
+	node, reply string
+	nc          *nats.Conn
+	stats       *endpointStats
+	began       time.Time
+}
+
+func (d *desk) answer(data []byte, refusal *APIError) error {
+	if len(data) > MaxMessage-maxHeader {
+		refusal = RefusalOf(fmt.Errorf("answer of %d bytes, at most %d: %w", len(data), MaxMessage-maxHeader, job.ErrTooLarge))
+	}
+	d.stats.answered(d.began, refusal)
+	if refusal != nil {
+		return d.nc.PublishMsg(errorReply(d.reply, d.node, refusal))
+	}
+	return d.nc.PublishMsg(&nats.Msg{Subject: d.reply, Data: data})
 }
 
 // endpointStats is what the service tells beside its own counts: the answers
@@ -190,13 +202,12 @@ func (c *Cluster) addEndpoint(ctx context.Context, svc micro.Service, e *Endpoin
 	}
 	meta["subject"], meta["description"] = e.Subject, e.Description
 	handle := func(m micro.Request) {
-		r := &Request{
-			Data: m.Data(), node: c.cfg.Node, subject: m.Subject(), reply: m.Reply(),
-			header: nats.Header(m.Headers()), nc: c.api.nc, stats: stats, began: time.Now(),
-		}
-		if r.reply == "" {
+		if m.Reply() == "" {
 			return // nobody waits: nothing to say, and nothing to do unseen
 		}
+		d := &desk{node: c.cfg.Node, reply: m.Reply(), nc: c.api.nc, stats: stats, began: time.Now()}
+		subject := m.Subject()
+		r := NewRequest(m.Data(), subject[strings.LastIndexByte(subject, '.')+1:], nats.Header(m.Headers()).Get, d.answer)
 		if e.Go != nil {
 			e.Go(r)
 			return

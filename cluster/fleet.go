@@ -244,7 +244,7 @@ func heed[T any](f *Fleet, parse func([]byte) (T, error), handle func(T, *nats.M
 func (f *Fleet) respond(ctx context.Context, m *nats.Msg, handle func(context.Context, []byte) ([]byte, error)) {
 	data, err := handle(ctx, m.Data)
 	if err != nil {
-		f.send(errorReply(m.Reply, f.c.cfg.Node, refusalOf(err)))
+		f.send(errorReply(m.Reply, f.c.cfg.Node, RefusalOf(err)))
 		return
 	}
 	f.answer(m, data)

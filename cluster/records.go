@@ -102,7 +102,7 @@ func record(lane uint8, s *stored) job.Record {
 		Queue:    queue, Key: s.header.Get(HeaderMsgID), Stored: s.time, Body: s.data,
 	}
 	if kind == plainPublish {
-		r.Body, r.Bad = job.WithHeaders(r.Body, producerHeaders(s.header))
+		r.Body, r.Bad = job.WithHeaders(r.Body, producerHeaders(s.header.Get))
 	}
 	if kind == nodePublish {
 		if at, err := strconv.ParseInt(s.header.Get(HeaderAt), 10, 64); err == nil {
@@ -114,11 +114,11 @@ func record(lane uint8, s *stored) job.Record {
 
 // producerHeaders is what a message says beside its body. Propagators that
 // write HTTP's headers spell those of a trace with a capital.
-func producerHeaders(h nats.Header) job.Headers {
+func producerHeaders(get func(string) string) job.Headers {
 	return job.Headers{
-		Delay:       h.Get(HeaderDelay),
-		Traceparent: cmp.Or(h.Get("traceparent"), h.Get("Traceparent")),
-		Tracestate:  cmp.Or(h.Get("tracestate"), h.Get("Tracestate")),
+		Delay:       get(HeaderDelay),
+		Traceparent: cmp.Or(get("traceparent"), get("Traceparent")),
+		Tracestate:  cmp.Or(get("tracestate"), get("Tracestate")),
 	}
 }
 

@@ -27,8 +27,8 @@ type APIError struct {
 
 func (e *APIError) Error() string { return fmt.Sprintf("%s (%s)", e.Text, e.Code) }
 
-// refusalOf finds the code of an error.
-func refusalOf(err error) *APIError {
+// RefusalOf finds the code of an error.
+func RefusalOf(err error) *APIError {
 	var (
 		given       *APIError
 		invalid     *job.InvalidError
