@@ -14,6 +14,7 @@ type statusAnswer struct {
 	Version string `json:"version"`
 	Mode    string `json:"mode"`
 	Uptime  int64  `json:"uptime_seconds"`
+	HTTP    string `json:"http"`
 	Members []struct {
 		Name    string `json:"name"`
 		Address string `json:"address"`

@@ -66,7 +66,7 @@ func TestRealNode(t *testing.T) {
 	server, edge := freeAddress(t), freeAddress(t)
 	f := &fakeYard{url: "nats://" + server} // not a fake at all here
 	background(t, "node", "--name", "solo", "--data-dir", t.TempDir(), "--nats-listen", server, "--raft-listen", "127.0.0.1:1",
-		"--edge-listen", edge, "--log-level", "error")
+		"--edge-listen", edge, "--http-listen", "127.0.0.1:0", "--log-level", "error")
 	await(t, f, "ready", "health")
 
 	must := func(code int, wants []string, args ...string) string {

@@ -29,6 +29,7 @@ var nodeFlags = []struct{ flag, variable, help string }{
 	{"name", "YARD_NODE_NAME", "`name` of this member"},
 	{"data-dir", "YARD_NODE_DATA_DIR", "`directory` of everything the node keeps"},
 	{"nats-listen", "YARD_NATS_LISTEN", "`host:port` for NATS clients"},
+	{"http-listen", "YARD_HTTP_LISTEN", "`host:port` for HTTP clients, or off"},
 	{"raft-listen", "YARD_RAFT_LISTEN", "`host:port` for the other members' Raft"},
 	{"edge-listen", "", "`host:port` for Overhop workers"},
 	{"log-level", "YARD_NODE_LOG_LEVEL", "`level`: debug, info, warn or error"},

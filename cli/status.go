@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"io"
 	"runtime"
-	"slices"
-	"strings"
 	"time"
 
 	"yardmaster/cluster"
@@ -38,6 +36,7 @@ func statusTable(w io.Writer, s *statusAnswer) {
 	for _, reason := range s.Readiness.Reasons {
 		fmt.Fprintf(w, "\t- %s\n", reason)
 	}
+	fmt.Fprintf(w, "http\t%s\n", or(s.HTTP))
 	fmt.Fprintf(w, "authority\t%s\n", authority(s))
 	fmt.Fprintf(w, "raft\t%s, leader %s, term %d, applied %d of %d\n",
 		or(s.Raft.State), or(s.Raft.Leader), s.Raft.Term, s.Raft.Applied, s.Raft.Last)
@@ -128,64 +127,6 @@ func yes(b bool) string {
 		return "yes"
 	}
 	return "no"
-}
-
-func (a *app) healthVerb() *cobra.Command {
-	var aspect string
-	aspects := []string{"ready", "accepting", "dispatching"}
-	c := a.takesJSON(&cobra.Command{
-		Use:   "health",
-		Short: "Exit with 0 if the yard is ready, for scripts and health checks",
-		Long: `Exits with 0 if the node that answers is ready, and with 1 if it is not, or if
-there is none. A yard that cannot dispatch may still accept jobs: --for says
-which of the two counts.`,
-		Example: `  yardmaster health --for accepting && yardmaster enqueue mail --params '{}'`,
-		Args:    args(),
-		RunE: func(c *cobra.Command, _ []string) error {
-			if !slices.Contains(aspects, aspect) {
-				return usage(c, fmt.Sprintf("--for is %q: must be one of %s", aspect, strings.Join(aspects, ", ")))
-			}
-			return a.health(c, aspect)
-		},
-	})
-	c.Flags().StringVar(&aspect, "for", "ready", "`aspect` that counts: ready, accepting or dispatching")
-	return c
-}
-
-func (a *app) health(c *cobra.Command, aspect string) error {
-	y, err := a.dial(c.Context())
-	if err != nil {
-		return err
-	}
-	defer y.Close()
-	answer, err := y.ask(c.Context(), cluster.SubjectStatus, struct{}{})
-	if err != nil {
-		return err
-	}
-	var s struct {
-		Readiness json.RawMessage `json:"readiness"`
-	}
-	var full statusAnswer
-	if err := cmp.Or(json.Unmarshal(answer, &s), json.Unmarshal(answer, &full)); err != nil {
-		return unreadable(err)
-	}
-	good := map[string]bool{
-		"ready": full.Readiness.Ready, "accepting": full.Readiness.Accepting, "dispatching": full.Readiness.Dispatching,
-	}[aspect]
-	if a.json {
-		if err := a.printJSON(s.Readiness); err != nil || good {
-			return err
-		}
-		return &exitError{exitFailed}
-	}
-	if good {
-		_, err := fmt.Fprintln(a.Out, aspect)
-		return err
-	}
-	return &problem{
-		what: fmt.Sprintf("node %s is not %s: %s", full.Node, aspect, or(strings.Join(full.Readiness.Reasons, ", "))),
-		do:   "'yardmaster status' shows more",
-	}
 }
 
 func (a *app) versionVerb() *cobra.Command {

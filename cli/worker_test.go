@@ -68,7 +68,7 @@ func TestWorker_Secured(t *testing.T) {
 	writeText(t, config, fmt.Sprintf("[server]\ntoken = \"sesame\"\n[server.tls]\ncert_file = %q\nkey_file = %[2]q\nclient_ca_file = %[1]q\n", cert, key))
 	f := &fakeYard{url: "nats://" + server} // not a fake at all here
 	background(t, "node", "--config", config, "--name", "solo", "--data-dir", filepath.Join(dir, "data"), "--nats-listen", server,
-		"--raft-listen", "127.0.0.1:1", "--log-level", "error")
+		"--raft-listen", "127.0.0.1:1", "--http-listen", "127.0.0.1:0", "--log-level", "error")
 	await(t, f, "ready", "health")
 
 	flags := []string{"worker", "--addr", edge, "--queue", "mail", "--tls-ca", cert, "--tls-cert", cert, "--tls-key", key, "--token"}

@@ -30,7 +30,7 @@ func TestRefusals(t *testing.T) {
 	_, port, _ := net.SplitHostPort(taken.Addr().String())
 	held := t.TempDir()
 	holder := &Process{name: "holder", log: filepath.Join(held, "log"), args: []string{program, "node", "--data-dir", filepath.Join(held, "data"),
-		"--nats-listen", "127.0.0.1:0", "--edge-listen", "127.0.0.1:0"}}
+		"--nats-listen", "127.0.0.1:0", "--edge-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"}}
 	if err := holder.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -63,8 +63,9 @@ func TestRefusals(t *testing.T) {
 			one, cancel := context.WithTimeout(ctx, 20*time.Second)
 			defer cancel()
 			cmd := exec.CommandContext(one, program, "node", "--config", config)
+			cmd.Env = append(os.Environ(), "YARD_HTTP_LISTEN=127.0.0.1:0")
 			if !strings.Contains(c.config, "data_dir") {
-				cmd.Env = append(os.Environ(), "YARD_NODE_DATA_DIR="+filepath.Join(t.TempDir(), "data"))
+				cmd.Env = append(cmd.Env, "YARD_NODE_DATA_DIR="+filepath.Join(t.TempDir(), "data"))
 			}
 			said, err := cmd.CombinedOutput()
 			last := tail(string(said), 1)
@@ -84,7 +85,7 @@ func alone(dir, program string, port int) *Node {
 	return &Node{
 		Name: "alone", NATS: "nats://" + nats, config: filepath.Join(dir, "node.toml"),
 		Process: &Process{name: "alone", log: filepath.Join(dir, "log"), args: []string{program, "node", "--config", filepath.Join(dir, "node.toml"),
-			"--data-dir", filepath.Join(dir, "data"), "--nats-listen", nats, "--edge-listen", "127.0.0.1:0"}},
+			"--data-dir", filepath.Join(dir, "data"), "--nats-listen", nats, "--edge-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"}},
 	}
 }
 

@@ -80,6 +80,9 @@ data_dir = %q
 listen = "127.0.0.1:%d"
 max_store_bytes = 2147483648
 
+[http]
+listen = "127.0.0.1:0"
+
 [server]
 port = %d
 

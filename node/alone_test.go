@@ -22,7 +22,7 @@ import (
 // alone runs a node of its own and gives it once it has the authority.
 func alone(t *testing.T, change func(*Config)) *Node {
 	t.Helper()
-	cfg := Config{Node: NodeConfig{DataDir: t.TempDir()}, NATS: NATSConfig{Listen: "127.0.0.1:0", MaxStore: 256 << 20}}
+	cfg := Config{Node: NodeConfig{DataDir: t.TempDir()}, NATS: NATSConfig{Listen: "127.0.0.1:0", MaxStore: 256 << 20}, HTTP: HTTPConfig{Listen: "127.0.0.1:0"}}
 	cfg.Server.Port = -1
 	if change != nil {
 		change(&cfg)
@@ -231,9 +231,10 @@ func TestRun_PortInUse(t *testing.T) {
 	defer taken.Close()
 	for key, change := range map[string]func(*Config){
 		"nats.listen": func(c *Config) { c.NATS.Listen = taken.Addr().String() },
+		"http.listen": func(c *Config) { c.HTTP.Listen = taken.Addr().String() },
 		"server.port": func(c *Config) { c.Server.Port = taken.Addr().(*net.TCPAddr).Port },
 	} {
-		cfg := Config{Node: NodeConfig{DataDir: t.TempDir()}, NATS: NATSConfig{Listen: "127.0.0.1:0", MaxStore: 256 << 20}}
+		cfg := Config{Node: NodeConfig{DataDir: t.TempDir()}, NATS: NATSConfig{Listen: "127.0.0.1:0", MaxStore: 256 << 20}, HTTP: HTTPConfig{Listen: "127.0.0.1:0"}}
 		cfg.Server.Port = -1
 		change(&cfg)
 		n, err := New(cfg.WithDefaults(), "", testlog.Discard())
@@ -243,7 +244,7 @@ func TestRun_PortInUse(t *testing.T) {
 		if err := n.Run(t.Context()); err == nil || !strings.Contains(err.Error(), key) {
 			t.Errorf("%s is taken: %v", key, err)
 		}
-		cfg.NATS.Listen, cfg.Server.Port = "127.0.0.1:0", -1 // the directory is free again
+		cfg.NATS.Listen, cfg.HTTP.Listen, cfg.Server.Port = "127.0.0.1:0", "127.0.0.1:0", -1 // the directory is free again
 		if n, err = New(cfg.WithDefaults(), "", testlog.Discard()); err != nil {
 			t.Fatal(err)
 		}

@@ -22,6 +22,7 @@ import (
 type Config struct {
 	Node      NodeConfig      `toml:"node"`
 	NATS      NATSConfig      `toml:"nats"`
+	HTTP      HTTPConfig      `toml:"http"`
 	Raft      RaftConfig      `toml:"raft"`
 	Cluster   ClusterConfig   `toml:"cluster"`
 	Scheduler SchedulerConfig `toml:"scheduler"`
@@ -59,6 +60,30 @@ type NATSConfig struct {
 	// PrimaryLane lets all nodes use one lane while they have little to do:
 	// fewer and larger writes, one hop more. Default false.
 	PrimaryLane bool `toml:"primary_lane"`
+}
+
+// HTTPConfig is the HTTP door.
+type HTTPConfig struct {
+	// Listen is host:port for HTTP clients; port 0 picks one, "off" opens none.
+	// Default "127.0.0.1:4280".
+	Listen string `toml:"listen"`
+	// Token is asked of whoever wants more than to know how the node is, as a
+	// bearer token of 1 to 256 bytes. Default "": nothing is asked.
+	Token edge.Secret `toml:"token"`
+}
+
+// Off tells that there is to be no HTTP door.
+func (c HTTPConfig) Off() bool { return c.Listen == "off" }
+
+// validate says what is wrong with a config with defaults.
+func (c HTTPConfig) validate() error {
+	if len(c.Token) > 256 || strings.ContainsFunc(string(c.Token), func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return errors.New("http.token must be 1 to 256 visible ASCII characters without spaces, or empty to ask for none; clients could not send it")
+	}
+	if _, _, err := net.SplitHostPort(c.Listen); err != nil && !c.Off() {
+		return fmt.Errorf("http.listen is %q; must be host:port, such as 127.0.0.1:4280, or off", c.Listen)
+	}
+	return nil
 }
 
 // RaftConfig is the Raft port.
@@ -147,6 +172,7 @@ func (c Config) WithDefaults() Config {
 	fill(&c.Node.LogLevel, "info")
 	fill(&c.Node.LogFormat, "text")
 	fill(&c.NATS.Listen, "127.0.0.1:4222")
+	fill(&c.HTTP.Listen, "127.0.0.1:4280")
 	fill(&c.Cluster.Name, "yard")
 	if me := c.me(); me != nil {
 		fill(&c.NATS.RouteListen, me.Route)
@@ -218,6 +244,9 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("node.log_format is %q; must be text or json", c.Node.LogFormat)
 	}
 	if err := hostPort("nats.listen", c.NATS.Listen); err != nil {
+		return err
+	}
+	if err := c.HTTP.validate(); err != nil {
 		return err
 	}
 	if c.NATS.MaxStore != 0 && c.NATS.MaxStore < 256<<20 {

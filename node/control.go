@@ -283,7 +283,16 @@ func (n *Node) handleJobList(ctx context.Context, r *cluster.Request) (any, erro
 	for i := range views {
 		jobs[i] = jobToJSON(&views[i])
 	}
-	return map[string]any{"queue": q.Queue, "state": q.State, "page": q.Page, "page_size": q.PageSize, "jobs": jobs}, nil
+	return jobPage{q.Queue, q.State, q.Page, q.PageSize, jobs}, nil
+}
+
+// jobPage is a page of jobs as people and programs see it.
+type jobPage struct {
+	Queue    string    `json:"queue"`
+	State    string    `json:"state"`
+	Page     int       `json:"page"`
+	PageSize int       `json:"page_size"`
+	Jobs     []jobJSON `json:"jobs"`
 }
 
 func (n *Node) handleJobCancel(ctx context.Context, r *cluster.Request) (any, error) {
@@ -304,7 +313,13 @@ func (n *Node) handleJobRemove(ctx context.Context, r *cluster.Request) (any, er
 	if _, err := n.commander.do(ctx, &ledger.RemoveJob{Job: id}); err != nil {
 		return nil, err
 	}
-	return map[string]any{"id": id, "removed": true}, nil
+	return jobRemoved{id, true}, nil
+}
+
+// jobRemoved says that a job is forgotten.
+type jobRemoved struct {
+	ID      job.ID `json:"id"`
+	Removed bool   `json:"removed"`
 }
 
 func (n *Node) change(ctx context.Context, r *cluster.Request, command func(job.ID, jobQuestion) ledger.Command) (any, error) {
@@ -316,7 +331,13 @@ func (n *Node) change(ctx context.Context, r *cluster.Request, command func(job.
 	if err != nil {
 		return nil, err
 	}
-	return map[string]any{"id": id, "state": d.State.String()}, nil
+	return jobChanged{id, d.State.String()}, nil
+}
+
+// jobChanged says what a job has become.
+type jobChanged struct {
+	ID    job.ID `json:"id"`
+	State string `json:"state"`
 }
 
 // queueQuestion names a queue, or says what a new one is to be.
@@ -357,7 +378,18 @@ func (n *Node) handleQueueList(context.Context, *cluster.Request) (any, error) {
 	for i := range views {
 		queues[i] = queueToJSON(&views[i])
 	}
-	return map[string]any{"queues": queues}, nil
+	return queueList{queues}, nil
+}
+
+// queueList is all queues.
+type queueList struct {
+	Queues []queueJSON `json:"queues"`
+}
+
+// removed says that what had a name is no more.
+type removed struct {
+	Name    string `json:"name"`
+	Removed bool   `json:"removed"`
 }
 
 func (n *Node) handleQueueShow(ctx context.Context, r *cluster.Request) (any, error) {
@@ -430,5 +462,5 @@ func (n *Node) handleQueueRemove(ctx context.Context, r *cluster.Request) (any, 
 	if _, err := n.commander.do(ctx, &ledger.RemoveQueue{Name: q.Name}); err != nil {
 		return nil, err
 	}
-	return map[string]any{"name": q.Name, "removed": true}, nil
+	return removed{q.Name, true}, nil
 }

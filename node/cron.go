@@ -114,7 +114,13 @@ func (n *Node) handleCronList(_ context.Context, r *cluster.Request) (any, error
 	for i := range views {
 		entries[i] = cronToJSON(&views[i])
 	}
-	return map[string]any{"entries": entries, "more": more}, nil
+	return cronPage{entries, more}, nil
+}
+
+// cronPage is a page of cron entries.
+type cronPage struct {
+	Entries []cronJSON `json:"entries"`
+	More    bool       `json:"more"` // there are some after these
 }
 
 func (n *Node) handleCronAdd(ctx context.Context, r *cluster.Request) (any, error) {
@@ -169,7 +175,7 @@ func (n *Node) handleCronRemove(ctx context.Context, r *cluster.Request) (any, e
 	if _, err := n.commander.do(ctx, &ledger.RemoveCron{Name: q.Name}); err != nil {
 		return nil, cronRefusal(q.Name, err)
 	}
-	return map[string]any{"name": q.Name, "removed": true}, nil
+	return removed{q.Name, true}, nil
 }
 
 // handleCronRun makes a job beside those of the entry's ticks; under a caller's

@@ -311,11 +311,14 @@ func (d *dlq) find(l *letter) (found job.View, ok bool) {
 	return found, ok && found.Position == job.Position{Lane: l.Lane, Seq: l.Seq}
 }
 
+// letterPage is some letters, and where to go on.
+type letterPage struct {
+	Letters []letterJSON `json:"letters"`
+	walked
+}
+
 func (d *dlq) list(ctx context.Context, q *letterQuestion) (any, error) {
-	answer := struct {
-		Letters []letterJSON `json:"letters"`
-		walked
-	}{Letters: []letterJSON{}}
+	answer := letterPage{Letters: []letterJSON{}}
 	size := 0
 	var err error
 	answer.walked, err = d.walk(ctx, q, func(l letter) bool {

@@ -49,6 +49,7 @@ type table struct {
 func (c *Config) tables() []table {
 	return []table{
 		{"node", reflect.ValueOf(&c.Node).Elem()}, {"nats", reflect.ValueOf(&c.NATS).Elem()},
+		{"http", reflect.ValueOf(&c.HTTP).Elem()},
 		{"raft", reflect.ValueOf(&c.Raft).Elem()}, {"cluster", reflect.ValueOf(&c.Cluster).Elem()},
 		{"scheduler", reflect.ValueOf(&c.Scheduler).Elem()}, {"server", reflect.ValueOf(&c.Server).Elem()},
 		{"server.tls", reflect.ValueOf(&c.Server.TLS).Elem()},

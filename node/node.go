@@ -22,6 +22,7 @@ import (
 	"yardmaster/runnerpool"
 	"yardmaster/scheduler"
 	"yardmaster/tracing"
+	"yardmaster/web"
 )
 
 // Node is one member of a yard, or a yard of its own.
@@ -39,6 +40,8 @@ type Node struct {
 	watch     *authorityWatch
 	edge      *edge.Server
 	edgeAddr  net.Addr
+	web       *web.Server
+	httpAddr  string // "" if there is no such door
 	runners   *runnerpool.Pools
 	hands     *agent.Agent
 	mind      *scheduler.Scheduler
@@ -70,11 +73,12 @@ func (n *Node) Serving() <-chan struct{} { return n.serving }
 type Addresses struct {
 	NATS    string // URL for NATS clients
 	Overhop string // host:port for Overhop workers
+	HTTP    string // host:port for HTTP clients; "" if there is no such door
 }
 
 // Addresses tells where the node listens, once it is [Node.Serving].
 func (n *Node) Addresses() Addresses {
-	return Addresses{NATS: n.messages.ClientURL(), Overhop: n.edgeAddr.String()}
+	return Addresses{NATS: n.messages.ClientURL(), Overhop: n.edgeAddr.String(), HTTP: n.httpAddr}
 }
 
 // Ledger is a copy of the record as this node has it now, once it is
@@ -88,6 +92,11 @@ func (n *Node) Ledger() *ledger.Ledger { return n.raft.Copy() }
 // outlives the mind, so that handing over is not a loss of work.
 func (n *Node) Run(ctx context.Context) (err error) {
 	n.began = time.Now()
+	closeWeb, err := n.openWeb(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeWeb()) }()
 	if n.id, err = consensus.Identify(ctx, n.identityConfig(), n.log); err != nil {
 		return portInUse(err, "raft.listen")
 	}
@@ -138,7 +147,9 @@ func (n *Node) Run(ctx context.Context) (err error) {
 		n.edge.Drain()
 		return nil
 	})
-	top.Go(func() error { return n.messages.Serve(ctx, n.service()) })
+	service := n.service()
+	top.Go(func() error { return n.messages.Serve(ctx, service) })
+	top.Go(func() error { return n.web.ServeAPI(ctx, n.webRoutes(service.Endpoints)) })
 	top.Go(func() error { return n.announce(ctx, base.ctx, mind.ctx) })
 	return errors.Join(top.Wait(), mind.stop(), base.stop(), n.door.close())
 }
@@ -304,6 +315,7 @@ func (n *Node) announce(ctx, base, mind context.Context) error {
 		n.log.Warn("keys of the configuration have no effect here", "keys", strings.Join(idle, "; "))
 	}
 	n.log.Info("node serves", "nats", n.messages.ClientURL(), "overhop", n.edgeAddr.String(), "version", n.version)
+	n.log.Info("node serves", "nats", n.messages.ClientURL(), "overhop", n.edgeAddr.String(), "http", n.httpAddr, "version", n.version)
 	close(n.serving)
 	select {
 	case <-ctx.Done():

@@ -27,6 +27,7 @@ type Status struct {
 	Version       string                  `json:"version"`
 	Mode          string                  `json:"mode"` // single or cluster
 	Uptime        int64                   `json:"uptime_seconds"`
+	HTTP          string                  `json:"http"` // host:port; "" if there is no such door
 	Members       []MemberStatus          `json:"members"`
 	Raft          RaftStatus              `json:"raft"`
 	Authority     AuthorityStatus         `json:"authority"`
@@ -103,7 +104,7 @@ func (n *Node) status(ctx context.Context) Status {
 			State: raft.State, Leader: raft.Leader, Term: raft.Term, Applied: raft.Applied, Last: raft.Last,
 			ContactMS: raft.Contact.Milliseconds(),
 		},
-		Pools: n.runners.Status(),
+		Pools: n.runners.Status(), HTTP: n.httpAddr,
 	}
 	if raft.Contact < 0 {
 		s.Raft.ContactMS = -1
@@ -116,15 +117,13 @@ func (n *Node) status(ctx context.Context) Status {
 	look := n.look(ctx)
 	s.Nodes = look.Nodes
 	s.Lanes = n.laneStatus(ctx)
+	s.Readiness = n.readiness(ctx, look, s.Lanes)
 	n.raft.View(func(l *ledger.Ledger) {
 		a := l.Authority()
 		s.Authority = AuthorityStatus{a.Owner, a.LeaseID, a.Epoch, a.Until, a.Expired}
 		s.HeldKeys, s.OutboxBytes, s.StaleOutcomes = l.HeldKeys(), l.OutboxBytes(), l.Stale()
-		view := l.Snapshot(n.surroundings(l, look))
-		s.Backlog, s.Readiness.Readiness = view.Backlog, view.Readiness
+		s.Backlog = l.Snapshot(ledger.Surroundings{}).Backlog
 	})
-	s.Readiness.Dispatching = look.Error == "" && look.Dispatching
-	s.Readiness.Accepting = n.messages.Health(ctx) == nil && laneAnswers(s.Lanes)
 	up := map[string]string{}
 	for _, heard := range look.Nodes {
 		up[heard.Name] = heard.State()
@@ -140,6 +139,16 @@ func (n *Node) status(ctx context.Context) Status {
 		s.Members = append(s.Members, MemberStatus{m.Name, m.Addr, m.Voter, m.Name == raft.Leader, state})
 	}
 	return s
+}
+
+// readiness is the snapshot's, told apart.
+func (n *Node) readiness(ctx context.Context, look scheduler.Look, lanes []LaneStatus) ReadinessStatus {
+	r := ReadinessStatus{
+		Dispatching: look.Error == "" && look.Dispatching,
+		Accepting:   n.messages.Health(ctx) == nil && laneAnswers(lanes),
+	}
+	n.raft.View(func(l *ledger.Ledger) { r.Readiness = l.Snapshot(n.surroundings(l, look)).Readiness })
+	return r
 }
 
 func laneAnswers(lanes []LaneStatus) bool {

@@ -85,6 +85,7 @@ func (y *yard) config(m *member) string {
 	host, port, _ := strings.Cut(m.edge, ":")
 	fmt.Fprintf(&b, "[node]\nname = %q\ndata_dir = %q\n\n", m.name, y.path(m.name))
 	fmt.Fprintf(&b, "[nats]\nlisten = %q\nmax_store_bytes = %d\n\n", m.nats, 2<<30)
+	fmt.Fprint(&b, "[http]\nlisten = \"127.0.0.1:0\"\n\n")
 	fmt.Fprintf(&b, "[server]\nhost = %q\nport = %s\n\n", host, port)
 	fmt.Fprintf(&b, "[scheduler]\nretry_base = \"200ms\"\nretry_max = \"2s\"\n\n")
 	fmt.Fprintf(&b, "[rrq.runners.demo]\ntype = \"socket\"\ncmd = [%q, \"runner\"]\npool_size = 1\nmax_in_flight = %d\n", y.o.Binary, slots)

@@ -112,6 +112,7 @@ func (n *Node) config() string {
 	host, port, _ := net.SplitHostPort(n.Edge)
 	fmt.Fprintf(&b, "[node]\nname = %q\ndata_dir = %q\n\n", n.Name, n.path("data"))
 	fmt.Fprintf(&b, "[nats]\nlisten = %q\n\n", n.NATS)
+	fmt.Fprint(&b, "[http]\nlisten = \"127.0.0.1:0\"\n\n")
 	fmt.Fprintf(&b, "[server]\nhost = %q\nport = %s\n", host, port)
 	if len(n.yard.Nodes) > 1 {
 		fmt.Fprintf(&b, "\n[cluster]\nmembers = [\n")

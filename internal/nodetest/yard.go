@@ -86,6 +86,7 @@ func (y *Yard) configure(options []Option) {
 		c := node.Config{
 			Node: node.NodeConfig{Name: m.Name, DataDir: filepath.Join(dir, m.Name)},
 			NATS: node.NATSConfig{Listen: "127.0.0.1:0", MaxStore: 1 << 30},
+			HTTP: node.HTTPConfig{Listen: "127.0.0.1:0"},
 		}
 		c.Server.Port = -1
 		if len(y.Members) > 1 {

@@ -1,0 +1,69 @@
+package node
+
+import (
+	"net/http"
+
+	"yardmaster/ledger"
+	"yardmaster/web"
+)
+
+// routes gives every endpoint of [Node.service] its method, its path, and the
+// JSON that comes and goes there. A wildcard sets the question's field of its
+// name. An endpoint without a line here fails a test.
+var routes = map[string]web.Route{
+	"enqueue": {
+		Pattern: "POST /v1/queues/{queue}/jobs", Token: "queue", Query: "wait", Large: true,
+		Question: enqueueRequest{}, Takes: "* -blob", Answer: enqueueReply{}, Status: http.StatusAccepted,
+	},
+	"exec":     {Pattern: "POST /v1/exec", Question: command{}, Takes: "*", Required: "command"},
+	"snapshot": {Pattern: "GET /v1/snapshot", Answer: ledger.Snapshot{}},
+	"status":   {Pattern: "GET /v1/status", Answer: Status{}},
+
+	"job-list": {
+		Pattern: "GET /v1/queues/{queue}/jobs", Question: jobQuestion{}, Takes: "state page page_size brief", Required: "state",
+		Answer: jobPage{},
+	},
+	"job-show":   {Pattern: "GET /v1/jobs/{id}", Question: jobQuestion{}, Takes: "queue", Answer: jobJSON{}},
+	"job-wait":   {Pattern: "GET /v1/jobs/{id}/wait", Question: jobQuestion{}, Takes: "queue timeout_ms", Answer: jobJSON{}},
+	"job-cancel": {Pattern: "POST /v1/jobs/{id}/cancel", Question: jobQuestion{}, Takes: "queue reason", Answer: jobChanged{}},
+	"job-retry":  {Pattern: "POST /v1/jobs/{id}/retry", Question: jobQuestion{}, Takes: "queue", Answer: jobChanged{}},
+	"job-replay": {Pattern: "POST /v1/jobs/{id}/replay", Question: replayQuestion{}, Takes: "*", Answer: replayReply{}, Large: true},
+	"job-remove": {Pattern: "DELETE /v1/jobs/{id}", Question: jobQuestion{}, Takes: "queue", Answer: jobRemoved{}},
+
+	"queue-list": {Pattern: "GET /v1/queues", Answer: queueList{}},
+	"queue-show": {Pattern: "GET /v1/queues/{name}", Question: queueQuestion{}, Answer: queueJSON{}},
+	"queue-add": {
+		Pattern: "PUT /v1/queues/{name}", Question: queueQuestion{}, Takes: "concurrency_limit allow_job_overrides", Answer: queueJSON{},
+	},
+	"queue-pause":  {Pattern: "POST /v1/queues/{name}/pause", Question: queueQuestion{}, Answer: queueJSON{}},
+	"queue-resume": {Pattern: "POST /v1/queues/{name}/resume", Question: queueQuestion{}, Answer: queueJSON{}},
+	"queue-remove": {Pattern: "DELETE /v1/queues/{name}", Question: queueQuestion{}, Answer: removed{}},
+
+	"cron-list": {Pattern: "GET /v1/cron", Question: cronQuestion{}, Takes: "after limit", Answer: cronPage{}},
+	"cron-add": {
+		Pattern: "PUT /v1/cron/{name}", Question: cronQuestion{}, Takes: "schedule time_zone queue missed overlap replace job",
+		Required: "schedule queue job", Answer: cronJSON{},
+	},
+	"cron-remove": {Pattern: "DELETE /v1/cron/{name}", Question: cronQuestion{}, Answer: removed{}},
+	"cron-pause":  {Pattern: "POST /v1/cron/{name}/pause", Question: cronQuestion{}, Answer: cronJSON{}},
+	"cron-resume": {Pattern: "POST /v1/cron/{name}/resume", Question: cronQuestion{}, Answer: cronJSON{}},
+	"cron-run":    {Pattern: "POST /v1/cron/{name}/run", Question: cronQuestion{}, Answer: enqueueReply{}},
+
+	"dlq-list": {
+		Pattern: "GET /v1/dlq", Question: letterQuestion{},
+		Takes: "letters jobs queue function error failed_before failed_after from until limit", Answer: letterPage{},
+	},
+	"dlq-show": {Pattern: "GET /v1/dlq/{letters}", Question: letterQuestion{}, Answer: letterJSON{}},
+	"dlq-stats": {
+		Pattern: "GET /v1/dlq/stats", Question: letterQuestion{},
+		Takes: "letters jobs queue function error failed_before failed_after from until", Answer: letterStats{},
+	},
+	"dlq-requeue": {Pattern: "POST /v1/dlq/requeue", Question: letterQuestion{}, Takes: "*", Answer: lettersChanged{}},
+	"dlq-remove":  {Pattern: "POST /v1/dlq/remove", Question: letterQuestion{}, Takes: "* -to -keep_attempts", Answer: lettersChanged{}},
+}
+
+// command is one of the runtime contract's; 'yardmaster schema' shows what goes
+// beside its name.
+type command struct {
+	Command string `json:"command"`
+}

@@ -1,0 +1,353 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"yardmaster/job"
+)
+
+// reply is what the HTTP door said.
+type reply struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
+func (r reply) String() string { return fmt.Sprintf("%d %s", r.status, r.body) }
+
+// send asks a node over HTTP. head is "Name: value" lines.
+func send(t *testing.T, n *Node, method, path, body string, head ...string) reply {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, "http://"+n.Addresses().HTTP+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range head {
+		name, value, _ := strings.Cut(line, ": ")
+		r.Header.Set(name, value)
+	}
+	w, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Body.Close()
+	text, err := io.ReadAll(w.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return reply{w.StatusCode, w.Header, text}
+}
+
+// into reads an answer that must have a status.
+func (r reply) into(t *testing.T, status int, v any) {
+	t.Helper()
+	if r.status != status {
+		t.Fatalf("status %s, want %d", r, status)
+	}
+	if v == nil {
+		return
+	}
+	if err := json.Unmarshal(r.body, v); err != nil {
+		t.Fatalf("%s: %v", r, err)
+	}
+}
+
+// A job goes in, is shown, waited for, cancelled and removed over HTTP.
+func TestWeb_Job(t *testing.T) {
+	n := alone(t, nil)
+	t.Cleanup(http.DefaultClient.CloseIdleConnections)
+	var first, again enqueueReply
+	send(t, n, "POST", "/v1/queues/mail/jobs", `{"function":"send"}`, "Idempotency-Key: order-1").into(t, http.StatusAccepted, &first)
+	send(t, n, "POST", "/v1/queues/mail/jobs", `{"function":"send"}`, "Idempotency-Key: order-1").into(t, http.StatusAccepted, &again)
+	if id, _ := job.KeyID("mail", "order-1"); first.ID != id || again.ID != id || first.Duplicate || !again.Duplicate {
+		t.Errorf("the same key twice: %+v, then %+v", first, again)
+	}
+	parent := "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	var traced enqueueReply
+	send(t, n, "POST", "/v1/queues/mail/jobs", `{"function":"send"}`, "traceparent: "+parent, "tracestate: a=b").into(t, http.StatusAccepted, &traced)
+	var shown jobJSON
+	send(t, n, "GET", "/v1/jobs/"+traced.ID.String(), "").into(t, http.StatusOK, &shown)
+	if shown.Trace["traceparent"] != parent || shown.Trace["tracestate"] != "a=b" {
+		t.Errorf("the trace is %v", shown.Trace)
+	}
+	shown = jobJSON{}
+	send(t, n, "GET", "/v1/jobs/mail:order-1", "").into(t, http.StatusOK, &shown)
+	if shown.ID != first.ID || shown.Function != "send" {
+		t.Errorf("shown: %+v", shown)
+	}
+	send(t, n, "GET", "/v1/jobs/"+first.ID.String()+"/wait?timeout=20ms", "").into(t, http.StatusRequestTimeout, nil)
+	send(t, n, "POST", "/v1/queues/mail/jobs?wait=20ms", `{"function":"send"}`).into(t, http.StatusRequestTimeout, nil)
+	waited := make(chan reply, 1)
+	go func() { waited <- send(t, n, "GET", "/v1/jobs/"+first.ID.String()+"/wait?timeout=1m", "") }()
+	send(t, n, "POST", "/v1/jobs/"+first.ID.String()+"/cancel", `{"reason":"cancelled"}`).into(t, http.StatusOK, nil)
+	var ended jobJSON
+	(<-waited).into(t, http.StatusOK, &ended)
+	if ended.State != "failed" || ended.Reason != "cancelled" || ended.Error == nil {
+		t.Errorf("after a cancel: %+v, %+v", ended, ended.Error)
+	}
+	send(t, n, "DELETE", "/v1/jobs/"+first.ID.String(), "").into(t, http.StatusOK, nil)
+	send(t, n, "GET", "/v1/jobs/"+first.ID.String(), "").into(t, http.StatusNotFound, nil)
+}
+
+// A body of many megabytes is taken, one that is too large is refused.
+func TestWeb_LargeJob(t *testing.T) {
+	n := alone(t, nil)
+	t.Cleanup(http.DefaultClient.CloseIdleConnections)
+	large := `{"function":"send","params":{"text":"` + strings.Repeat("x", 20<<20) + `"}}`
+	var accepted enqueueReply
+	send(t, n, "POST", "/v1/queues/mail/jobs", large).into(t, http.StatusAccepted, &accepted)
+	var shown jobJSON
+	send(t, n, "GET", "/v1/jobs/"+accepted.ID.String(), "").into(t, http.StatusOK, &shown)
+	if shown.PayloadBytes < 20<<20 {
+		t.Errorf("the job holds %d bytes", shown.PayloadBytes)
+	}
+	tooLarge := strings.Repeat("x", 33<<20)
+	send(t, n, "POST", "/v1/queues/mail/jobs", tooLarge).into(t, http.StatusRequestEntityTooLarge, nil)
+	send(t, n, "POST", "/v1/exec", tooLarge[:2<<20]).into(t, http.StatusRequestEntityTooLarge, nil)
+}
+
+// What is refused over NATS is refused with the same code.
+func TestWeb_Refusals(t *testing.T) {
+	n := alone(t, nil)
+	t.Cleanup(http.DefaultClient.CloseIdleConnections)
+	send(t, n, "PUT", "/v1/queues/mail", `{"concurrency_limit":3}`).into(t, http.StatusOK, nil)
+	for _, c := range []struct {
+		method, path, body string
+		status             int
+		says               string
+	}{
+		{"GET", "/", "", 404, "/v1/openapi.json"},
+		{"GET", "/v1/nothing", "", 404, "/v1/openapi.json"},
+		{"PATCH", "/v1/queues", "", 405, "by GET"},
+		{"POST", "/v1/queues/mail/jobs", "{", 400, "not valid JSON"},
+		{"POST", "/v1/queues/mail/jobs", "{}", 400, "names nothing to do"},
+		{"POST", "/v1/queues/no%20queue/jobs", `{"function":"f"}`, 400, "queue"},
+		{"POST", "/v1/queues/mail/jobs?wait=soon", `{"function":"f"}`, 400, "such as 30s"},
+		{"POST", "/v1/queues/mail/jobs?await=1s", `{"function":"f"}`, 400, "there are: wait"},
+		{"GET", "/v1/queues/mail/jobs", "", 400, "must be new, waiting"},
+		{"GET", "/v1/queues/mail/jobs?state=waiting&page=x", "", 400, "whole number"},
+		{"GET", "/v1/queues/none/jobs?state=waiting", "", 404, "queue"},
+		{"GET", "/v1/queues", "{}", 400, "takes no body"},
+		{"PUT", "/v1/queues/mail", "", 409, "exists"},
+		{"PUT", "/v1/queues/mail", `{"name":"post"}`, 400, "in the body and"},
+		{"PUT", "/v1/queues/mail", `[]`, 400, "JSON object"},
+		{"PUT", "/v1/queues/mail2", `{"concurrency_limit":"x"}`, 400, "concurrency_limit"},
+		{"POST", "/v1/exec", `{"command":"Dance"}`, 400, "unknown variant"},
+		{"GET", "/v1/dlq?failed_before=yesterday", "", 400, "parsing time"},
+		{"GET", "/v1/dlq/first", "", 400, "whole number"},
+		{"POST", "/v1/dlq/remove", "", 400, "no dead letters are named"},
+	} {
+		got := send(t, n, c.method, c.path, c.body)
+		var said struct {
+			Error struct{ Code, Message string }
+		}
+		if err := json.Unmarshal(got.body, &said); err != nil || got.status != c.status ||
+			said.Error.Code != fmt.Sprint(c.status) || !strings.Contains(said.Error.Message, c.says) {
+			t.Errorf("%s %s %s: %s, want %d and %q", c.method, c.path, c.body, got, c.status, c.says)
+		}
+	}
+}
+
+// The document tells of everything that is served, and nothing else: every
+// path in it is asked, and what comes is what it says.
+func TestWeb_Document(t *testing.T) {
+	n := alone(t, nil)
+	t.Cleanup(http.DefaultClient.CloseIdleConnections)
+	send(t, n, "PUT", "/v1/queues/mail", "").into(t, 200, nil)
+	send(t, n, "PUT", "/v1/cron/nightly", `{"schedule":"0 3 * * *","queue":"mail","job":{"function":"f"}}`).into(t, 200, nil)
+	send(t, n, "POST", "/v1/queues/mail/jobs", `{"function":"f","id":"5d1d6bd5-6a3f-4f8e-9a6f-5a4f6a0c1c11"}`).into(t, 202, nil)
+	var document struct {
+		Paths map[string]map[string]struct {
+			OperationID string `json:"operationId"`
+			Parameters  []struct {
+				Name     string
+				In       string
+				Required bool
+			}
+			Responses map[string]struct {
+				Content map[string]struct{ Schema schema }
+			}
+		}
+	}
+	send(t, n, "GET", "/v1/openapi.json", "").into(t, 200, &document)
+	values := map[string]string{"id": "5d1d6bd5-6a3f-4f8e-9a6f-5a4f6a0c1c11", "queue": "mail", "name": "mail", "letters": "1", "state": "waiting"}
+	bodies := map[string]string{
+		"enqueue": `{"function":"g"}`, "queue-add": `{}`, "cron-add": `{"schedule":"0 3 * * *","queue":"mail","job":{"function":"f"}}`,
+		"exec": `{"command":"CaptureSnapshot"}`, "dlq-requeue": `{"letters":[1]}`, "dlq-remove": `{"letters":[1]}`,
+	}
+	asked := map[string]bool{}
+	for path, methods := range document.Paths {
+		for method, operation := range methods {
+			asked[operation.OperationID] = true
+			url, query := path, []string{}
+			for _, p := range operation.Parameters {
+				if p.In == "path" {
+					value := values[p.Name]
+					if strings.HasPrefix(operation.OperationID, "cron-") {
+						value = "nightly"
+					}
+					url = strings.ReplaceAll(url, "{"+p.Name+"}", value)
+				}
+				if p.In == "query" && p.Name == "timeout" {
+					query = append(query, "timeout=10ms")
+				}
+				if p.In == "query" && p.Required {
+					query = append(query, p.Name+"="+values[p.Name])
+				}
+			}
+			got := send(t, n, strings.ToUpper(method), url+"?"+strings.Join(query, "&"), bodies[operation.OperationID])
+			said, ok := operation.Responses[fmt.Sprint(got.status)]
+			if !ok {
+				said = operation.Responses["default"]
+			}
+			if got.status == http.StatusMethodNotAllowed || strings.Contains(string(got.body), "there is no /") {
+				t.Errorf("%s %s is not served: %s", method, path, got)
+			}
+			var value any
+			if err := json.Unmarshal(got.body, &value); err != nil {
+				t.Errorf("%s %s: %s: %v", method, path, got, err)
+			}
+			described := said.Content["application/json"].Schema
+			if err := described.fits("", value); err != nil {
+				t.Errorf("%s %s: %v in %s", method, path, err, got)
+			}
+		}
+	}
+	for name := range routes {
+		if !asked[name] {
+			t.Errorf("the document does not tell of %s", name)
+		}
+	}
+}
+
+// schema is as much of JSON Schema as the document uses.
+type schema struct {
+	Type       any
+	Properties map[string]schema
+	Required   []string
+	Items      *schema
+}
+
+// fits says what of a value is not as described. A key that is not described
+// is wrong: the document would be silent about it.
+func (s *schema) fits(at string, value any) error {
+	kinds, _ := s.Type.([]any)
+	if one, ok := s.Type.(string); ok {
+		kinds = []any{one}
+	}
+	kind := map[bool]string{true: "boolean"}[value == true || value == false]
+	switch v := value.(type) {
+	case nil:
+		kind = "null"
+	case string:
+		kind = "string"
+	case float64:
+		if kind = "number"; v == float64(int64(v)) && slices.Contains(kinds, any("integer")) {
+			kind = "integer"
+		}
+	case []any:
+		kind = "array"
+		for i := range v {
+			if s.Items != nil {
+				if err := s.Items.fits(fmt.Sprintf("%s[%d]", at, i), v[i]); err != nil {
+					return err
+				}
+			}
+		}
+	case map[string]any:
+		kind = "object"
+		for _, name := range s.Required {
+			if _, ok := v[name]; !ok {
+				return fmt.Errorf("%s.%s is missing", at, name)
+			}
+		}
+		for name, inner := range v {
+			described, ok := s.Properties[name]
+			if !ok {
+				if s.Properties != nil {
+					return fmt.Errorf("%s.%s is not described", at, name)
+				}
+				continue
+			}
+			if err := described.fits(at+"."+name, inner); err != nil {
+				return err
+			}
+		}
+	}
+	if len(kinds) > 0 && !slices.Contains(kinds, any(kind)) {
+		return fmt.Errorf("%s is %s, described as %v", at, kind, kinds)
+	}
+	return nil
+}
+
+// The token is asked of all but those who look after the process.
+func TestWeb_Token(t *testing.T) {
+	n := alone(t, func(c *Config) { c.HTTP.Token = "sesame" })
+	t.Cleanup(http.DefaultClient.CloseIdleConnections)
+	for _, path := range []string{"/healthz", "/readyz"} {
+		got := send(t, n, "GET", path, "")
+		if got.status != 200 || got.header.Get("Cache-Control") != "no-store" {
+			t.Errorf("%s: %s %v", path, got, got.header)
+		}
+	}
+	for _, path := range []string{"/v1/status", "/v1/openapi.json", "/metrics", "/v1/nothing"} {
+		for _, head := range []string{"X: ", "Authorization: Bearer sesam", "Authorization: sesame", "Authorization: Bearer "} {
+			if got := send(t, n, "GET", path, "", head); got.status != 401 || got.header.Get("WWW-Authenticate") == "" {
+				t.Errorf("%s with %s: %s", path, head, got)
+			}
+		}
+	}
+	send(t, n, "GET", "/v1/status", "", "Authorization: Bearer sesame").into(t, 200, nil)
+	if got := send(t, n, "POST", "/v1/queues/mail/jobs", "{}", "Authorization: Bearer sesame", "Sec-Fetch-Site: cross-site"); got.status != 403 {
+		t.Errorf("a page of another site: %s", got)
+	}
+}
+
+// Whoever goes away while he waits is waited for by nobody.
+func TestWeb_Abort(t *testing.T) {
+	n := alone(t, nil)
+	t.Cleanup(http.DefaultClient.CloseIdleConnections)
+	var accepted enqueueReply
+	send(t, n, "POST", "/v1/queues/mail/jobs", `{"function":"f"}`).into(t, 202, &accepted)
+	for path, body := range map[string]string{"/v1/jobs/" + accepted.ID.String() + "/wait?timeout=10m": "", "/v1/queues/mail/jobs?wait=10m": `{"function":"f"}`} {
+		ctx, cancel := context.WithCancel(t.Context())
+		method := map[bool]string{true: "GET", false: "POST"}[body == ""]
+		r, err := http.NewRequestWithContext(ctx, method, "http://"+n.Addresses().HTTP+path, bytes.NewReader([]byte(body)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		gone := make(chan error, 1)
+		go func() {
+			w, err := http.DefaultClient.Do(r)
+			if err == nil {
+				w.Body.Close()
+			}
+			gone <- err
+		}()
+		until(t, "somebody waits", func() bool { return n.web.Waiting() == 1 })
+		cancel()
+		if err := <-gone; err == nil {
+			t.Error("the aborted wait was answered")
+		}
+		until(t, "nobody waits", func() bool { return n.web.Waiting() == 0 })
+	}
+}
+
+// until waits for a fact that nobody announces.
+func until(t *testing.T, what string, fact func() bool) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); !fact(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not after 30 s", what)
+		}
+	}
+}
