@@ -57,7 +57,7 @@ func (s *spawner) start(ctx context.Context, cmd *exec.Cmd) error {
 
 // withheld are variables of the node that no runner gets by itself: the socket
 // and marker of a runner that the node may be, and the yard's secrets.
-var withheld = []string{socketEnv, markerEnv, "YARD_CLUSTER_SECRET", "YARD_SERVER_TOKEN"}
+var withheld = []string{socketEnv, markerEnv, "YARD_CLUSTER_SECRET", "YARD_SERVER_TOKEN", "YARD_HTTP_TOKEN"}
 
 // command builds a member's process: its arguments and environment hold the
 // socket once each, however the configuration wants it told. marker is found
