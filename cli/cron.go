@@ -23,10 +23,22 @@ type cronAnswer struct {
 	Declared bool        `json:"declared"`
 	State    string      `json:"state"`
 	Upcoming []time.Time `json:"upcoming"`
+	Missed   string      `json:"missed"`
+	Overlap  string      `json:"overlap"`
 	Last     *time.Time  `json:"last"`
+	LastJob  string      `json:"last_job"`
+	Standing string      `json:"last_job_state"`
+	Left     *leftAnswer `json:"last_left_out"`
 	Fired    uint64      `json:"fired"`
 	Skipped  uint64      `json:"skipped"`
 	Overdue  uint64      `json:"missed_count"`
+}
+
+// leftAnswer is a time that made no job.
+type leftAnswer struct {
+	At  *time.Time `json:"at"`
+	Why string     `json:"why"`
+	Job string     `json:"job"`
 }
 
 type cronsAnswer struct {
@@ -36,14 +48,14 @@ type cronsAnswer struct {
 func (a *app) cronVerbs() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "cron <verb>",
-		Short: "List, add, remove, pause, resume and run cron entries",
+		Short: "List, show, add, remove, pause, resume and run cron entries",
 		Long: `Looks at cron entries and changes them. An entry makes a job at each of its
 times, once for the whole yard, whichever node is in charge. Entries may also be
 declared in the configuration; those are changed there.`,
 		Example: `  yardmaster cron add nightly "0 0 3 * * *" reports build --zone Europe/Berlin
   yardmaster cron list
   yardmaster cron run nightly`,
-	}, a.cronList(), a.cronAdd(),
+	}, a.cronList(), a.cronVerb("show", "Show a cron entry, what it did last, and why a time made no job", cronRows), a.cronAdd(),
 		a.cronVerb("rm", "Remove a cron entry; jobs that it made stay", cronRemovedLine),
 		a.cronVerb("pause", "Let a cron entry make no more jobs", cronTable),
 		a.cronVerb("resume", "Let a paused cron entry make jobs again, from its next time on", cronTable),
@@ -69,18 +81,30 @@ func (a *app) cronVerb(verb, short string, table func(io.Writer, *cronAnswer)) *
 }
 
 func (a *app) cronRun() *cobra.Command {
-	return a.takesJSON(&cobra.Command{
+	var id string
+	c := a.takesJSON(&cobra.Command{
 		Use:   "run <entry>",
 		Short: "Make a cron entry's job now, beside those of its times",
-		Long: `Makes a job as the entry's times do, and shows its id. It does not move the next
-time, asks nothing of the last job, and works on a paused entry too.`,
-		Example: `  yardmaster cron run nightly`,
-		Args:    args("entry"),
-		RunE: func(c *cobra.Command, args []string) error {
-			return show(c.Context(), a, cluster.SubjectAPI+".cron.run", map[string]any{"name": args[0]},
-				func(w io.Writer, e *enqueueAnswer) { fmt.Fprintln(w, e.ID) })
-		},
+		Long: `Makes a job as the entry's times do, and shows its id; with --id, one job however
+often the command is repeated. It works on a paused entry too, does not move the
+next time, and overlaps: it does not ask whether the last time's job has ended,
+and the next time does not ask about it.`,
+		Example: `  yardmaster cron run nightly
+  yardmaster cron run nightly --id nightly-by-hand-1`,
+		Args: args("entry"),
 	})
+	c.Flags().StringVar(&id, "id", "", "idempotency `key` of the job: a UUID or any text up to 128 bytes")
+	c.RunE = func(c *cobra.Command, args []string) error {
+		request := map[string]any{"name": args[0]}
+		if len(id) > job.MaxKeyLen {
+			return usage(c, "--id: "+job.ErrKeyTooLong.Error())
+		}
+		if id != "" {
+			request["new_id"] = id
+		}
+		return show(c.Context(), a, cluster.SubjectAPI+".cron.run", request, a.acceptedLine)
+	}
+	return c
 }
 
 func (a *app) cronList() *cobra.Command {
@@ -206,6 +230,39 @@ func cronTable(w io.Writer, c *cronAnswer) {
 		if i > 0 {
 			fmt.Fprintln(w, "then", at.Format(time.RFC3339))
 		}
+	}
+}
+
+// cronRows show all there is to know of one entry, leaving out what it has not.
+func cronRows(w io.Writer, c *cronAnswer) {
+	row := func(name, value string) {
+		if value != "" && value != "-" {
+			fmt.Fprintf(w, "%s\t%s\n", name, value)
+		}
+	}
+	row("entry", c.Name)
+	row("state", c.State)
+	row("from", map[bool]string{true: "configuration", false: "command"}[c.Declared])
+	row("schedule", c.Schedule+" in "+c.Zone)
+	row("queue", c.Queue)
+	row("function", c.Job.Function)
+	row("params", value(c.Job.Params, c.Job.Payload))
+	for i, at := range c.Upcoming {
+		row(map[bool]string{true: "next", false: "then"}[i == 0], moment(&at))
+	}
+	row("last", moment(c.Last))
+	if c.Last != nil {
+		row("last job", c.LastJob+", "+cmp.Or(c.Standing, "forgotten by the yard"))
+	}
+	row("fired", fmt.Sprint(c.Fired))
+	row("skipped", fmt.Sprintf("%d (overlap: %s)", c.Skipped, c.Overlap))
+	row("missed", fmt.Sprintf("%d (missed: %s)", c.Overdue, c.Missed))
+	if l := c.Left; l != nil {
+		why := "and after it: no node was in charge"
+		if l.Job != "" {
+			why = "job " + l.Job + " had not ended"
+		}
+		row("left out last", moment(l.At)+", "+why)
 	}
 }
 

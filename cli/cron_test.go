@@ -12,7 +12,8 @@ import (
 const cronJSON = `{"name":"nightly","schedule":"0 0 3 * * *","time_zone":"Europe/Berlin","queue":"reports",
 "job":{"function":"build","params":{"n":12345678901234567890}},"missed":"skip","overlap":"allow","declared":false,"state":"running",
 "next":"2026-01-03T02:00:00Z","upcoming":["2026-01-03T02:00:00Z","2026-01-04T02:00:00Z","2026-01-05T02:00:00Z"],
-"last":"2026-01-02T02:00:00Z","last_job":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10","fired":41,"skipped":2,"missed_count":1}`
+"last":"2026-01-02T02:00:00Z","last_job":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10","last_left_out":{"at":"2026-01-01T02:00:00Z","why":"overlap","job":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a11"},
+"fired":41,"skipped":2,"missed_count":1}`
 
 // manyCrons answers page by page.
 func manyCrons(request []byte) ([]byte, error) {
@@ -30,6 +31,7 @@ func manyCrons(request []byte) ([]byte, error) {
 func TestCron(t *testing.T) {
 	f := startFake(t, answers{
 		"yard.api.v1.cron.list":   manyCrons,
+		"yard.api.v1.cron.show":   strings.Replace(cronJSON, `"fired"`, `"last_job_state":"active","fired"`, 1),
 		"yard.api.v1.cron.add":    cronJSON,
 		"yard.api.v1.cron.pause":  cronJSON,
 		"yard.api.v1.cron.resume": &cluster.APIError{Code: "404", Text: `cron entry "nightly": cron entry does not exist`},
@@ -47,6 +49,7 @@ func TestCron(t *testing.T) {
 		t.Fatalf("%v: %s", err, got.out)
 	}
 	sameJSON(t, string(all.Entries[0]), cronJSON)
+	golden(t, "cron-show.txt", f.run(t, "cron", "show", "nightly").out)
 	f.questions()
 
 	got = f.run(t, "cron", "add", "nightly", "0 0 3 * * *", "reports", "build", "--zone", "Europe/Berlin", "--params", `{"n":12345678901234567890}`)

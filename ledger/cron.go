@@ -54,10 +54,12 @@ type CronView struct {
 	Next     time.Time // tick; zero: none
 	Last     time.Time // tick that made a job; zero: none
 	LastJob  job.ID
-	Fired    uint64 // ticks that made a job
-	Skipped  uint64 // ticks that made none, because the last one's job had not ended
-	Overdue  uint64 // ticks that made none, because nobody held the authority
-	Emerging bool   // the last tick's job lies in no lane yet, as far as is known
+	Fired    uint64    // ticks that made a job
+	Skipped  uint64    // ticks that made none, because the last one's job had not ended
+	Overdue  uint64    // ticks that made none, because nobody held the authority
+	Left     time.Time // the last tick that made none; of missed ones, the first; zero: none
+	LeftFor  job.ID    // whose job had not ended; zero: nobody held the authority
+	Emerging bool      // the last tick's job lies in no lane yet, as far as is known
 }
 
 // Tick is a job that a cron entry has committed to make, and that no lane is
@@ -202,8 +204,12 @@ func (l *Ledger) tickCrons(c *TickCrons) Result {
 		next.Overdue += uint64(t.Missed)
 		switch {
 		case !t.Fire:
+			if t.Missed > 0 {
+				next.Left, next.LeftFor = t.At, job.ID{}
+			}
 		case old.Alone && l.unended(old.LastJob):
 			next.Skipped++
+			next.Left, next.LeftFor = t.At, old.LastJob
 		default:
 			next.Fired++
 			next.Last, next.LastJob = t.At, job.TickID(t.Name, t.At)
@@ -279,6 +285,8 @@ func (e *encoder) crons(s *crons) {
 		e.time(c.Next)
 		e.time(c.Last)
 		e.id(c.LastJob)
+		e.time(c.Left)
+		e.id(c.LeftFor)
 		for _, n := range [...]uint64{c.Rev, c.Fired, c.Skipped, c.Overdue} {
 			e.uint(n)
 		}
@@ -301,6 +309,7 @@ func (d *decoder) crons(s *crons) {
 			*is = d.bool()
 		}
 		c.Next, c.Last, c.LastJob = d.time(), d.time(), d.id()
+		c.Left, c.LeftFor = d.time(), d.id()
 		for _, n := range [...]*uint64{&c.Rev, &c.Fired, &c.Skipped, &c.Overdue} {
 			*n = d.uint()
 		}

@@ -58,6 +58,9 @@ func (s *script) crons() {
 		if c.Emerging {
 			fmt.Fprintf(&s.out, " emerging %s", c.LastJob)
 		}
+		if !c.Left.IsZero() {
+			fmt.Fprintf(&s.out, " left out %s for %s", since(c.Left), c.LeftFor)
+		}
 		fmt.Fprintln(&s.out)
 		return true
 	})

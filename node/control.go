@@ -42,6 +42,7 @@ func (n *Node) service() cluster.Service {
 			api("job", "replay", "a new job that does what one that has ended did", n.handleJobReplay),
 			api("job", "remove", "forget a job that is not active", n.handleJobRemove),
 			api("cron", "list", "a page of the cron entries", n.handleCronList),
+			api("cron", "show", "one cron entry, and how its last job stands", n.handleCronShow),
 			api("cron", "add", "make a cron entry", n.handleCronAdd),
 			api("cron", "remove", "remove a cron entry", n.handleCronRemove),
 			api("cron", "pause", "let a cron entry tick no more", n.handleCronPause),

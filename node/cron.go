@@ -51,9 +51,17 @@ type cronJSON struct {
 	Upcoming []time.Time     `json:"upcoming"` // the next ticks, the first of them Next
 	Last     *time.Time      `json:"last"`
 	LastJob  *job.ID         `json:"last_job"`
+	Left     *leftOutJSON    `json:"last_left_out"` // the last tick that made no job
 	Fired    uint64          `json:"fired"`
 	Skipped  uint64          `json:"skipped"`
 	Overdue  uint64          `json:"missed_count"`
+}
+
+// leftOutJSON says why a tick made no job.
+type leftOutJSON struct {
+	At     time.Time `json:"at"`            // of missed ticks, the first
+	Why    string    `json:"why"`           // overlap or missed
+	Beside *job.ID   `json:"job,omitempty"` // which had not ended
 }
 
 func cronToJSON(v *ledger.CronView) cronJSON {
@@ -79,6 +87,12 @@ func cronToJSON(v *ledger.CronView) cronJSON {
 	}
 	if !v.Last.IsZero() {
 		c.Last, c.LastJob = &v.Last, &v.LastJob
+	}
+	if !v.Left.IsZero() {
+		c.Left = &leftOutJSON{At: v.Left, Why: "missed"}
+		if v.LeftFor != (job.ID{}) {
+			c.Left.Why, c.Left.Beside = "overlap", &v.LeftFor
+		}
 	}
 	if times, err := scheduler.ParseCron(v.Times, v.Zone); err == nil {
 		for at := v.Next; !at.IsZero() && len(c.Upcoming) < cronUpcoming; at = times.After(at) {
@@ -121,6 +135,33 @@ func (n *Node) handleCronList(_ context.Context, r *cluster.Request) (any, error
 type cronPage struct {
 	Entries []cronJSON `json:"entries"`
 	More    bool       `json:"more"` // there are some after these
+}
+
+func (n *Node) handleCronShow(ctx context.Context, r *cluster.Request) (any, error) {
+	q, err := ask[cronQuestion](r)
+	if err != nil {
+		return nil, err
+	}
+	view, err := n.cron(ctx, q.Name)
+	if err != nil {
+		return nil, err
+	}
+	c := cronShown{cronJSON: cronToJSON(&view)}
+	switch found, err := n.viewer.look(ctx, view.LastJob); {
+	case view.Last.IsZero():
+	case err == nil:
+		c.LastState = found.State.String()
+	case view.Emerging:
+		c.LastState = job.New.String()
+	}
+	return c, nil
+}
+
+// cronShown is one cron entry with how its last job stands; "" if there is none
+// or the yard has forgotten it.
+type cronShown struct {
+	cronJSON
+	LastState string `json:"last_job_state,omitempty"`
 }
 
 func (n *Node) handleCronAdd(ctx context.Context, r *cluster.Request) (any, error) {

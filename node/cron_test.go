@@ -34,11 +34,11 @@ unique = true
 
 [[rrq.cron_jobs]]
 function_name = "py#app.tasks:clean"
-schedule = "0 0 9 * * 2-6 *"
+schedule = "0 0 9 * january-September 2-6 *"
 
 [[rrq.cron_jobs]]
 function_name = "py#app.tasks:clean"
-schedule = "0 0 9 * * 1,Wed/2"
+schedule = "0 0 9 ? * 1,Wed/2,Thurs-7"
 name = "sundays"
 time_zone = "Europe/Berlin"
 missed = "once"
@@ -52,8 +52,8 @@ schedule = "@hourly"
 	}
 	for i, want := range []ledger.Cron{
 		{Name: "process_message", Times: "0 * * * * *", Queue: "mail", Alone: true, Body: []byte(`{"function":"process_message","params":{"at":"2026-01-02T03:04:05Z","n":9007199254740993,"payload":"cron payload"}}`)},
-		{Name: "py-app-tasks-clean", Times: "0 0 9 * * MON-FRI", Queue: "default", Body: []byte(`{"function":"py#app.tasks:clean"}`)},
-		{Name: "sundays", Times: "0 0 9 * * SUN,Wed/2", Zone: "Europe/Berlin", Queue: "default", CatchUp: true, Body: []byte(`{"function":"py#app.tasks:clean"}`)},
+		{Name: "py-app-tasks-clean", Times: "0 0 9 * JAN-SEP MON-FRI", Queue: "default", Body: []byte(`{"function":"py#app.tasks:clean"}`)},
+		{Name: "sundays", Times: "0 0 9 ? * SUN,Wed/2,THU-SAT", Zone: "Europe/Berlin", Queue: "default", CatchUp: true, Body: []byte(`{"function":"py#app.tasks:clean"}`)},
 		{Name: "py-app-tasks-clean-2", Times: "@hourly", Queue: "default", Body: []byte(`{"function":"py#app.tasks:clean"}`)},
 	} {
 		want.Declared = true
@@ -71,7 +71,9 @@ func TestCronJobs_Refuses(t *testing.T) {
 		good + "[[rrq.cron_jobs]]\nfunction_name = \"b\"\nschedule = \"61 * * * * *\"": "table 2: schedule \"61 * * * * *\": second",
 		"[[rrq.cron_jobs]]\nfunction_name = \"a\"\nschedule = \"0 0 0 * * 0\"\n":       "1 (Sunday)",
 		"[[rrq.cron_jobs]]\nfunction_name = \"a\"\nschedule = \"0 0 0 1 * 2\"\n":       "both given",
-		"[[rrq.cron_jobs]]\nfunction_name = \"a\"\nschedule = \"0 0 0 1 1 * 2027\"":    "7 fields",
+		"[[rrq.cron_jobs]]\nfunction_name = \"a\"\nschedule = \"0 0 0 1 1 * 2027\"":    "year is",
+		"[[rrq.cron_jobs]]\nfunction_name = \"a\"\nschedule = \"0 0 0 L * ?\"":         "day of month is",
+		"[[rrq.cron_jobs]]\nfunction_name = \"a\"\nschedule = \"0 0 0 * * Sonntag\"":   "day of week is",
 		good + "time_zone = \"Mars\"\n":                                                "time_zone",
 		good + "missed = \"all\"\n":                                                    "missed",
 		good + "queue_name = \"no good\"\n":                                            "queue",

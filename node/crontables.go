@@ -97,35 +97,63 @@ func cronName(function string, taken map[string]bool) string {
 
 var rrqDays = [...]string{"", "SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"}
 
+// rrqName shortens what RRQ's users may write out: "Thurs", "september".
+func rrqName(name string) string {
+	for _, long := range [...]string{
+		"SUNDAY", "MONDAY", "TUES", "TUESDAY", "WEDNESDAY", "THURS", "THURSDAY", "FRIDAY", "SATURDAY",
+		"JANUARY", "FEBRUARY", "MARCH", "APRIL", "JUNE", "JULY", "AUGUST", "SEPTEMBER", "OCTOBER", "NOVEMBER", "DECEMBER",
+	} {
+		if strings.EqualFold(name, long) {
+			return long[:3]
+		}
+	}
+	return name
+}
+
 // fromRRQ writes an expression as RRQ's users know it in our words: their days
-// of the week begin with Sunday as 1, and a year may stand at the end.
+// of the week begin with Sunday as 1, names may be written out, and a year may
+// stand at the end.
 func fromRRQ(expression string) (string, error) {
 	fields := strings.Fields(expression)
-	if len(fields) == 7 && fields[6] == "*" {
+	if len(fields) == 7 {
+		if fields[6] != "*" {
+			return "", fmt.Errorf("schedule %q: year is %q; must be left out or *", expression, fields[6])
+		}
 		fields = fields[:6]
 	}
 	if len(fields) != 6 {
 		return expression, nil // whoever reads it says what is wrong
 	}
-	var days []string
-	for part := range strings.SplitSeq(fields[5], ",") {
+	fields[4], _ = eachEnd(fields[4], func(end string) (string, error) { return rrqName(end), nil })
+	days, err := eachEnd(fields[5], func(end string) (string, error) {
+		n, notNumber := strconv.Atoi(end)
+		switch {
+		case notNumber != nil: // a name, or '*'
+			return rrqName(end), nil
+		case n < 1 || n >= len(rrqDays):
+			return "", fmt.Errorf("schedule %q: day of week %d; must be 1 (Sunday) to 7, or a name such as MON", expression, n)
+		}
+		return rrqDays[n], nil
+	})
+	fields[5] = days
+	return strings.Join(fields, " "), err
+}
+
+// eachEnd rewrites what a field's ranges and lists are made of, but no steps.
+func eachEnd(field string, rewrite func(string) (string, error)) (string, error) {
+	parts := strings.Split(field, ",")
+	for i, part := range parts {
 		part, step, stepped := strings.Cut(part, "/")
 		ends := strings.Split(part, "-")
-		for i, end := range ends {
-			n, err := strconv.Atoi(end)
-			if err != nil {
-				continue // a name, or '*'
+		for k, end := range ends {
+			var err error
+			if ends[k], err = rewrite(end); err != nil {
+				return "", err
 			}
-			if n < 1 || n >= len(rrqDays) {
-				return "", fmt.Errorf("schedule %q: day of week %d; must be 1 (Sunday) to 7, or a name such as MON", expression, n)
-			}
-			ends[i] = rrqDays[n]
 		}
-		if part = strings.Join(ends, "-"); stepped {
-			part += "/" + step
+		if parts[i] = strings.Join(ends, "-"); stepped {
+			parts[i] += "/" + step
 		}
-		days = append(days, part)
 	}
-	fields[5] = strings.Join(days, ",")
-	return strings.Join(fields, " "), nil
+	return strings.Join(parts, ","), nil
 }

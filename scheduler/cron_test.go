@@ -165,6 +165,9 @@ func TestCron_Overlap(t *testing.T) {
 		if v.Fired != 1 || v.Skipped < 4 {
 			t.Fatalf("%d ticks, %d skipped beside a job that has not ended", v.Fired, v.Skipped)
 		}
+		if v.LeftFor != v.LastJob || time.Since(v.Left) > 1500*time.Millisecond {
+			t.Errorf("the tick of %s was left out for %s, want the last second's for %s", v.Left, v.LeftFor, v.LastJob)
+		}
 		if r := y.do(&ledger.CancelJob{Job: v.LastJob}); r.Err != nil {
 			t.Fatal(r.Err)
 		}

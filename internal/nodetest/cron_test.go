@@ -115,6 +115,18 @@ func cronVerbs(t *testing.T, y *nodetest.Yard, paused cronEntry) {
 	if j := b.WaitOutcome(t, made.ID); j.State != "completed" || j.Queue != "ticking" || string(j.Params) != `{"a":1}` {
 		t.Errorf("run by hand: %+v %s", j, j.Params)
 	}
+	for i, m := range y.Members { // one job, however often and wherever it is asked for
+		var again struct {
+			ID        string
+			Duplicate bool
+		}
+		err := m.API("cron.run", map[string]any{"name": "tick", "new_id": "by-hand"}, &again)
+		if id, _ := job.KeyID("ticking", "by-hand"); err != nil || again.ID != id.String() || again.Duplicate != (i > 0) {
+			t.Errorf("%s: %+v, %v", m.Name, again, err)
+		}
+		b.WaitOutcome(t, again.ID)
+		y.Eventually("the next member knows it", func() error { return y.Members[(i+1)%3].API("job.show", map[string]any{"id": again.ID}, nil) })
+	}
 	if e, err := cronOf(a, "tick"); err != nil || e.Fired != paused.Fired {
 		t.Errorf("paused at %d ticks: %+v, %v", paused.Fired, e, err)
 	}
@@ -124,6 +136,7 @@ func cronVerbs(t *testing.T, y *nodetest.Yard, paused cronEntry) {
 	}
 	wantCode(t, a.API("cron.remove", map[string]any{"name": "process"}, nil), "409")
 	wantCode(t, a.API("cron.pause", map[string]any{"name": "nobody"}, nil), "404")
+	wantCode(t, a.API("cron.show", map[string]any{"name": "nobody"}, nil), "404")
 	wantCode(t, a.API("cron.run", map[string]any{"name": "nobody"}, nil), "404")
 	wantCode(t, a.API("cron.add", map[string]any{"name": "tick", "schedule": "@daily", "queue": "ticking", "job": map[string]any{"function": "x"}}, nil), "409")
 	for field, value := range map[string]any{
