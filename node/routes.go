@@ -40,6 +40,7 @@ var routes = map[string]web.Route{
 	"queue-remove": {Pattern: "DELETE /v1/queues/{name}", Question: queueQuestion{}, Answer: removed{}},
 
 	"cron-list": {Pattern: "GET /v1/cron", Question: cronQuestion{}, Takes: "after limit", Answer: cronPage{}},
+	"cron-show": {Pattern: "GET /v1/cron/{name}", Question: cronQuestion{}, Answer: cronShown{}},
 	"cron-add": {
 		Pattern: "PUT /v1/cron/{name}", Question: cronQuestion{}, Takes: "schedule time_zone queue missed overlap replace job",
 		Required: "schedule queue job", Answer: cronJSON{},
@@ -47,7 +48,7 @@ var routes = map[string]web.Route{
 	"cron-remove": {Pattern: "DELETE /v1/cron/{name}", Question: cronQuestion{}, Answer: removed{}},
 	"cron-pause":  {Pattern: "POST /v1/cron/{name}/pause", Question: cronQuestion{}, Answer: cronJSON{}},
 	"cron-resume": {Pattern: "POST /v1/cron/{name}/resume", Question: cronQuestion{}, Answer: cronJSON{}},
-	"cron-run":    {Pattern: "POST /v1/cron/{name}/run", Question: cronQuestion{}, Answer: enqueueReply{}},
+	"cron-run":    {Pattern: "POST /v1/cron/{name}/run", Question: cronQuestion{}, Takes: "new_id", Answer: enqueueReply{}},
 
 	"dlq-list": {
 		Pattern: "GET /v1/dlq", Question: letterQuestion{},
