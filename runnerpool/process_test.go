@@ -127,35 +127,6 @@ func TestReapSparesStrangers(t *testing.T) {
 	}
 }
 
-func TestNothingLeaks(t *testing.T) {
-	y := startYard(t, testConfig("", func(c *RunnerConfig) { c.PoolSize = 1 }))
-	y.do("echo", nil)
-	before := descriptors(t)
-	for range 4 {
-		y.do("crash", nil)
-		y.do("echo", nil)
-	}
-	if after := descriptors(t); after > before {
-		t.Errorf("descriptors grow from %d to %d", before, after)
-	}
-	y.close()
-	for pid, s := range processes() {
-		if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err == nil && s.state == 'Z' &&
-			strings.Contains(string(b), fmt.Sprintf(") Z %d ", os.Getpid())) {
-			t.Errorf("zombie: %s", b)
-		}
-	}
-}
-
-func descriptors(t *testing.T) int {
-	t.Helper()
-	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return len(entries)
-}
-
 // buffer is a log that may be read while it is written.
 type buffer struct {
 	mu sync.Mutex
