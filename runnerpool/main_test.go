@@ -173,6 +173,8 @@ func raw(nc net.Conn, function, id, request string) []byte {
 		return append(answer(id, request), answer(id, "")...)
 	case "nameless":
 		return answer(id, "")
+	case "stranger":
+		return answer(id, "other")
 	case "stranger-first":
 		return append(answer(id, "other"), answer(id, request)...)
 	case "foreign-job":
@@ -200,7 +202,8 @@ func playNode(dir string) {
 	cfg.Dir = dir
 	p := New(cfg, "n", h, slog.New(slog.DiscardHandler))
 	go func() {
-		_ = p.Run(context.Background()) // killed before it returns
+		fmt.Fprintln(os.Stderr, p.Run(context.Background())) // killed before it returns, or refused
+		os.Exit(1)
 	}()
 	w := h.awaitOffer(2)
 	for n, function := range []string{"pid", "fork"} {

@@ -17,15 +17,6 @@ import (
 	"yardmaster/job"
 )
 
-func TestProcessEndsUnderAJob(t *testing.T) {
-	y := startYard(t, testConfig("", nil))
-	for function, how := range map[string]string{"crash": "exit status 7", "exit0": "exit status 0"} {
-		a := y.begin(function, nil)
-		y.expect(y.awaitOutcome(), job.Lost, true, "runner "+a.Worker+" ended: "+how)
-	}
-	y.expect(y.do("echo", nil), job.Success, true, "")
-}
-
 // The end is noticed by the process, not by its sockets, which a child may
 // hold; and what it forked goes with it.
 func TestForkedChildren(t *testing.T) {
