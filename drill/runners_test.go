@@ -1,0 +1,158 @@
+package drill
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// orphanTime is how long a runner may outlive its node.
+const orphanTime = 2 * time.Second
+
+// TestKilledNodeLeavesNoRunner: kill -9 of a node takes its runners with it,
+// and its next start ends what they had forked.
+func TestKilledNodeLeavesNoRunner(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts processes")
+	}
+	program, err := binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	port, err := freePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := alone(dir, program, port)
+	config := fmt.Sprintf("[rrq.runners.a]\ncmd = [\"sh\", \"-c\", \"sleep 1000 & exec %s runner\"]\npool_size = 3\n", program)
+	if err := os.WriteFile(n.config, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
+	defer cancel()
+	former := startRunners(t, ctx, n)
+	forked := childrenOf(former)
+	if len(forked) != 3 {
+		t.Fatalf("runners %v have forked %v, not three processes", former, forked)
+	}
+	n.Kill()
+	awaitEnds(t, former, orphanTime)
+	now := startRunners(t, ctx, n)
+	awaitEnds(t, forked, orphanTime)
+	forked = childrenOf(now)
+	if err := n.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Wait(ctx); err != nil {
+		t.Fatal(err)
+	}
+	awaitEnds(t, append(now, forked...), 0)
+}
+
+// startRunners starts a node and returns the pids of its pool's processes.
+func startRunners(t *testing.T, ctx context.Context, n *Node) (pids []int) {
+	t.Helper()
+	if err := n.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(n.Kill)
+	err := until(ctx, "all runners are up", func() error {
+		s, err := n.Status(ctx)
+		if err != nil {
+			return err
+		}
+		if len(s.Pools) != 1 || s.Pools[0].Up != s.Pools[0].Size {
+			return fmt.Errorf("pools are %+v", s.Pools)
+		}
+		pids = nil
+		for _, m := range s.Pools[0].Members {
+			pids = append(pids, m.PID)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatalf("%v; the log ends\n%s", err, tail(n.Log(), 5))
+	}
+	return pids
+}
+
+func childrenOf(pids []int) (children []int) {
+	for _, pid := range pids {
+		list, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+		if err != nil {
+			continue
+		}
+		for _, child := range strings.Fields(string(list)) {
+			if n, err := strconv.Atoi(child); err == nil {
+				children = append(children, n)
+			}
+		}
+	}
+	return children
+}
+
+// awaitEnds waits until no process of pids runs; what nobody has reaped does
+// not run.
+func awaitEnds(t *testing.T, pids []int, within time.Duration) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	err := until(ctx, "they have ended", func() error {
+		for _, pid := range pids {
+			stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+			if err == nil && !strings.Contains(string(stat), ") Z ") {
+				return fmt.Errorf("process %d runs: %.60s", pid, stat)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// TestProcessOne: a node with runners refuses to be process 1 of a container,
+// and says what to do.
+func TestProcessOne(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a process")
+	}
+	program, err := binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	config := filepath.Join(dir, "node.toml")
+	text := fmt.Sprintf("[nats]\nlisten = \"127.0.0.1:0\"\n[server]\nport = 0\n[rrq.runners.a]\ncmd = [%q, \"runner\"]\n", program)
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, "node", "--config", config, "--data-dir", filepath.Join(dir, "data"))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
+	if os.Getuid() != 0 {
+		cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
+	}
+	said := new(strings.Builder)
+	cmd.Stdout, cmd.Stderr = said, said
+	if err := cmd.Start(); err != nil {
+		t.Skipf("no process namespaces here: %v", err)
+	}
+	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 1 {
+		t.Errorf("ended with %v", err)
+	}
+	for _, part := range []string{"must not be process 1", "docker run --init", "init: true"} {
+		if !strings.Contains(said.String(), part) {
+			t.Errorf("%q is not said:\n%s", part, said)
+		}
+	}
+}
