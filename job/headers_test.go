@@ -68,7 +68,7 @@ func TestRecord_BadHeaders(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := Record{Queue: "mail", Key: "k", Stored: time.Unix(1, 0), Body: []byte(`{"function":"f"}`), Bad: &InvalidError{Reason: "no"}}
-	j, err := r.Facts("L")
+	j, err := r.Facts("L", Defaults{})
 	if j.ID != id || err == nil || err.Error() != "no" {
 		t.Errorf("%+v, %v", j, err)
 	}

@@ -12,10 +12,27 @@ type Record struct {
 	Bad    error     // why what it said in headers cannot be; nil: it can
 }
 
+// Defaults are what jobs get that do not say otherwise; the same on every
+// member.
+type Defaults struct {
+	UniqueTTL time.Duration // of a unique key; 0: [DefaultUniqueTTL]
+	ResultTTL time.Duration // how long a result is shown; 0: while the yard keeps it
+}
+
+// fill gives j, made of s, what s left open.
+func (d Defaults) fill(j *Job, s *Spec) {
+	if d.UniqueTTL > 0 && s.UniqueKey != nil && s.UniqueTTLMS == nil {
+		j.Guards.Unique.For = d.UniqueTTL
+	}
+	if s.ResultTTLMS == nil {
+		j.ResultTTL = d.ResultTTL
+	}
+}
+
 // Facts reads a record: the job it asks for, or why it cannot be one. lane is
 // the identity of the record's lane. The id is valid even with an error, so
 // that a refusal can be told under a stable name.
-func (r *Record) Facts(lane string) (Job, error) {
+func (r *Record) Facts(lane string, d Defaults) (Job, error) {
 	id, err := KeyID(r.Queue, r.Key)
 	if r.Key == "" || err != nil {
 		id = RecordID(lane, r.Seq, r.Stored)
@@ -30,5 +47,7 @@ func (r *Record) Facts(lane string) (Job, error) {
 	if err == nil {
 		err = ValidQueue(r.Queue)
 	}
-	return spec.Job(id, r.Queue, r.Position, r.Stored), err
+	j := spec.Job(id, r.Queue, r.Position, r.Stored)
+	d.fill(&j, &spec)
+	return j, err
 }

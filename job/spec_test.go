@@ -145,7 +145,7 @@ func TestRecord_Facts(t *testing.T) {
 		{"bad queue", "_mail", "", `{"function":"f"}`, placed, true},
 	} {
 		r := Record{Position: at, Queue: c.queue, Key: c.key, Stored: stored, Body: []byte(c.body)}
-		j, err := r.Facts("L1")
+		j, err := r.Facts("L1", Defaults{})
 		if (err != nil) != c.refused || j.ID != c.id || j.Position != at || !j.Accepted.Equal(stored) || j.Queue != c.queue {
 			t.Errorf("%s: %+v, %v", c.name, j, err)
 		}
@@ -222,5 +222,32 @@ func TestNames(t *testing.T) {
 	refused.RetryAfter = 2 * time.Second
 	if got := fmt.Sprint(refused); got != "yard is unavailable: no quorum; try again in 2s" {
 		t.Error(got)
+	}
+}
+
+// What a job does not say is filled in, and nothing else.
+func TestRecord_Defaults(t *testing.T) {
+	d := Defaults{UniqueTTL: time.Minute, ResultTTL: time.Hour}
+	for body, want := range map[string]Defaults{
+		`{"function":"f"}`:                                         {ResultTTL: time.Hour},
+		`{"function":"f","result_ttl_ms":0}`:                       {},
+		`{"function":"f","result_ttl_ms":5000}`:                    {ResultTTL: 5 * time.Second},
+		`{"function":"f","unique_key":"k"}`:                        {UniqueTTL: time.Minute, ResultTTL: time.Hour},
+		`{"function":"f","unique_key":"k","unique_ttl_ms":5000}`:   {UniqueTTL: 5 * time.Second, ResultTTL: time.Hour},
+		`{"function":"f","rate_limit_key":"k","rate_limit_ms":10}`: {ResultTTL: time.Hour},
+	} {
+		r := Record{Queue: "q", Key: "k", Stored: time.Unix(1, 0), Body: []byte(body)}
+		j, err := r.Facts("L", d)
+		got := Defaults{ResultTTL: j.ResultTTL}
+		if j.Guards != nil {
+			got.UniqueTTL = j.Guards.Unique.For
+		}
+		if err != nil || got != want {
+			t.Errorf("%s: %+v, %v; want %+v", body, got, err, want)
+		}
+	}
+	r := Record{Queue: "q", Key: "k", Body: []byte(`{"unique_key":`)}
+	if _, err := r.Facts("L", d); err == nil {
+		t.Error("no JSON is taken")
 	}
 }

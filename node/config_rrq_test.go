@@ -89,6 +89,9 @@ func TestLoad_RRQFile(t *testing.T) {
 		if err != nil || crons[0].Queue != "work" || crons[1].Queue != "mail" || !crons[1].Alone {
 			t.Errorf("cron entries are %+v, %v", crons, err)
 		}
+		if d := c.RRQ.Defaults(); d.UniqueTTL != 6*time.Hour || d.ResultTTL != 24*time.Hour {
+			t.Errorf("defaults are %+v", d)
+		}
 		if *c.RRQ.CancelHints || c.Scheduler.MaxAttempts != 1 || c.Scheduler.DefaultTimeout != time.Minute {
 			t.Errorf("%+v, %+v", c.RRQ, c.Scheduler)
 		}

@@ -273,6 +273,7 @@ func (n *Node) schedulerConfig() scheduler.Config {
 	return scheduler.Config{
 		Node: n.cfg.Node.Name, Members: n.cfg.members(),
 		Policy:         job.Policy{MaxAttempts: s.MaxAttempts, Base: s.RetryBase, Max: s.RetryMax},
+		Defaults:       n.cfg.RRQ.Defaults(),
 		DefaultTimeout: s.DefaultTimeout, Routes: n.cfg.RRQ.Routed(), DefaultRunner: n.cfg.RRQ.Default(),
 		CreateQueues: *s.CreateQueues, Crons: crons,
 	}

@@ -57,6 +57,12 @@ type Config struct {
 	// DefaultMaxRetries is the total number of attempts of a job that names
 	// none, as RRQ counts: 0 is one attempt, like 1. Default: the yard's.
 	DefaultMaxRetries *uint32 `toml:"default_max_retries"`
+	// ResultTTL is how long a result is shown of a job that does not say, in
+	// seconds; 0 or less: while the yard keeps it.
+	ResultTTL float64 `toml:"default_result_ttl_seconds"`
+	// UniqueTTL is how long a unique key lives whose job does not say, in
+	// seconds; 0: 6 hours.
+	UniqueTTL float64 `toml:"default_unique_job_lock_ttl_seconds"`
 	// BaseRetryDelay and MaxRetryDelay bound the backoff between attempts, in
 	// seconds; 0: the yard's defaults.
 	BaseRetryDelay float64 `toml:"base_retry_delay_seconds"`
@@ -173,6 +179,11 @@ func (c *Config) Policy(p job.Policy) job.Policy {
 		p.Max = seconds(c.MaxRetryDelay)
 	}
 	return p
+}
+
+// Defaults are what the table gives to jobs.
+func (c *Config) Defaults() job.Defaults {
+	return job.Defaults{UniqueTTL: seconds(c.UniqueTTL), ResultTTL: max(seconds(c.ResultTTL), 0)}
 }
 
 // Default is the runner of jobs that name none, or "".

@@ -78,6 +78,8 @@ func TestConfigErrorsNameTheKey(t *testing.T) {
 		"rrq.runner_shutdown_term_grace_seconds": func(c *Config) { c.TermGrace = few(math.NaN()) },
 		"rrq.default_runner_name":                func(c *Config) { c.DefaultRunner = "other" },
 		"rrq.default_max_retries":                func(c *Config) { n := uint32(1001); c.DefaultMaxRetries = &n },
+		"rrq.default_result_ttl_seconds":          func(c *Config) { c.ResultTTL = math.Inf(1) },
+		"rrq.default_unique_job_lock_ttl_seconds": func(c *Config) { c.UniqueTTL = 366 * 86400 },
 		"rrq.default_queue_name":                 func(c *Config) { c.DefaultQueue = "rrq:queue:a b" },
 		"rrq.runner_routes.q":                    func(c *Config) { c.Routes = map[string]string{"q": ""} },
 		"rrq.runner_routes.rrq:dlq:q":            func(c *Config) { c.Routes = map[string]string{"rrq:dlq:q": "r"} },

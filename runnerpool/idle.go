@@ -7,8 +7,6 @@ var IdleKeys = map[string]string{
 	"default_dlq_name":                       "a yard has one place for dead letters, which know their queues",
 	"default_lock_timeout_extension_seconds": "there are no locks: the ledger decides who runs a job",
 	"default_poll_delay_seconds":             "nothing is polled: jobs are handed to runners as they come",
-	"default_result_ttl_seconds":             "results are kept as long as their stream keeps them",
-	"default_unique_job_lock_ttl_seconds":    "a unique key lives 6 h, or as its job's unique_ttl_ms says",
 	"expected_job_ttl":                       "there are no locks: the ledger decides who runs a job",
 	"worker_health_check_interval_seconds":   "nodes tell of their health by themselves; see 'yardmaster status'",
 	"worker_health_check_ttl_buffer_seconds": "nodes tell of their health by themselves; see 'yardmaster status'",

@@ -30,10 +30,14 @@ func (c Config) Validate() error {
 		{"max_retry_delay_seconds", c.MaxRetryDelay},
 		{"runner_shutdown_term_grace_seconds", *c.TermGrace},
 		{"worker_shutdown_grace_period_seconds", *c.ShutdownGrace},
+		{"default_result_ttl_seconds", max(c.ResultTTL, 0)},
 	} {
 		if !sane(v.value) {
 			return wrong(v.key, v.value, "give seconds, 0 or more")
 		}
+	}
+	if most := job.MaxGuardTime.Seconds(); !(c.UniqueTTL >= 0 && c.UniqueTTL <= most) {
+		return wrong("default_unique_job_lock_ttl_seconds", c.UniqueTTL, fmt.Sprintf("use 0 to %v", most))
 	}
 	if n := c.DefaultMaxRetries; n != nil && *n > maxRetries {
 		return wrong("default_max_retries", *n, fmt.Sprintf("use 0 to %d", maxRetries))

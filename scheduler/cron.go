@@ -232,7 +232,7 @@ func (m *mind) publishTick(t *ledger.Tick) {
 			case fresh && int(p.Lane) < len(m.lanes):
 				lane := m.lanes[p.Lane]
 				record := job.Record{Position: p, Queue: t.Queue, Key: key, Stored: at, Body: t.Body}
-				m.hear(lane, judge([]job.Record{record}, lane.identity))
+				m.hear(lane, judge([]job.Record{record}, lane.identity, m.cfg.Defaults))
 			}
 		})
 	})

@@ -227,7 +227,7 @@ func (m *mind) verify(ctx context.Context, lane *laneState) error {
 	if len(records) == 0 || records[0].Seq != known.Cursor {
 		return fmt.Errorf("lane %d: the record at the folded position %d cannot be read", lane.number, known.Cursor)
 	}
-	facts, _ := records[0].Facts(known.Identity)
+	facts, _ := records[0].Facts(known.Identity, m.cfg.Defaults)
 	conflict := job.RecordID(known.Identity, records[0].Seq, records[0].Stored)
 	if facts.ID != known.LastID && conflict != known.LastID {
 		return strange("the record at the folded position %d is not the one that was folded", known.Cursor)
@@ -243,7 +243,7 @@ func (m *mind) known(lane *laneState) (known ledger.LaneCursor) {
 // read reads the lane on from a sequence and posts what it found.
 func (m *mind) read(ctx context.Context, lane *laneState, from uint64) {
 	records, err := m.sched.lanes.Read(ctx, lane.number, from, readBatch)
-	judged := judge(records, lane.identity)
+	judged := judge(records, lane.identity, m.cfg.Defaults)
 	m.post(func() {
 		lane.reading = false
 		m.readFailed(lane, err)
@@ -275,7 +275,7 @@ func (m *mind) notice(records []job.Record) {
 		}
 		if number := int(records[0].Lane); number < len(m.lanes) {
 			lane := m.lanes[number]
-			judged := judge(records[:n], lane.identity)
+			judged := judge(records[:n], lane.identity, m.cfg.Defaults)
 			m.post(func() { m.hear(lane, judged) })
 		}
 		records = records[n:]
@@ -284,11 +284,11 @@ func (m *mind) notice(records []job.Record) {
 
 // judge reads records' facts, off the loop: parsing JSON is the dearest part
 // of taking a job in.
-func judge(records []job.Record, identity string) []pendingRecord {
+func judge(records []job.Record, identity string, d job.Defaults) []pendingRecord {
 	judged := make([]pendingRecord, len(records))
 	for i := range records {
 		judged[i].record = records[i]
-		judged[i].facts, judged[i].err = records[i].Facts(identity)
+		judged[i].facts, judged[i].err = records[i].Facts(identity, d)
 		if len(records[i].Body) > maxBody {
 			judged[i].record.Body = nil // no assignment would carry it
 		}

@@ -19,6 +19,7 @@ type Config struct {
 	Node           string
 	Members        []string          // all members' names
 	Policy         job.Policy        // retries
+	Defaults       job.Defaults      // of jobs
 	DefaultTimeout time.Duration     // hard limit of an attempt whose job names none
 	Routes         map[string]string // queue to RRQ runner
 	DefaultRunner  string            // RRQ runner of bare functions; "" for none

@@ -124,7 +124,7 @@ func (y *yard) enqueueIn(lane uint8, queue, key, body string) job.ID {
 // id is the job that a record asks for.
 func (y *yard) id(r job.Record) (id job.ID) {
 	y.raft.View(func(l *ledger.Ledger) {
-		facts, _ := r.Facts(l.Lanes()[r.Lane].Identity)
+		facts, _ := r.Facts(l.Lanes()[r.Lane].Identity, job.Defaults{})
 		id = facts.ID
 	})
 	return id
