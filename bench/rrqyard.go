@@ -66,13 +66,13 @@ func (y *rrqYard) saturate(ctx context.Context, d dialect, s shape, length time.
 	}
 	function := d.pool(s) + "#echo"
 	if y.rates[function] == 0 {
-		r, err := y.rrq(ctx, function, 50+4*s.slots()*len(y.Nodes)) // also wakes what is idle
+		r, err := y.rrq(ctx, enqueued(queueRRQ), function, 50+4*s.slots()*len(y.Nodes)) // also wakes what is idle
 		if err != nil {
 			return r, err
 		}
 		y.rates[function] = r.value
 	}
-	r, err := y.rrq(ctx, function, max(100, int(y.rates[function]*length.Seconds())))
+	r, err := y.rrq(ctx, enqueued(queueRRQ), function, max(100, int(y.rates[function]*length.Seconds())))
 	y.rates[function] = max(r.value, 1)
 	return r, err
 }
@@ -104,8 +104,8 @@ func (y *rrqYard) start(ctx context.Context, hand func(context.Context, *load) e
 }
 
 // rrq measures a function's jobs, handed in as fast as they are taken.
-func (y *yards) rrq(ctx context.Context, function string, n int) (round, error) {
-	l := y.newLoad(plain(queueRRQ))
+func (y *yards) rrq(ctx context.Context, w way, function string, n int) (round, error) {
+	l := y.newLoad(w)
 	l.function = function
 	return y.runnersEnd(ctx, l, func(ctx context.Context, l *load) error { return l.async(ctx, n, window) })
 }
