@@ -51,7 +51,7 @@ func runnerSide(t *testing.T, answers ...[]byte) *Conn {
 	return c
 }
 
-func listen(t *testing.T) net.Listener {
+func listen(t testing.TB) net.Listener {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -109,6 +109,13 @@ func decode(payload []byte) (message, error) {
 	if !utf8.Valid(payload) {
 		return message{}, fmt.Errorf("%w: not UTF-8", ErrMalformed)
 	}
+	if inner := responsePayload(payload); inner != nil && !isNull(inner) {
+		o, hasID, err := decodeOutcome(inner)
+		if err == nil {
+			return message{envelope: typeResponse, outcome: o, hasID: hasID}, nil
+		}
+		// What is wrong, or only unusual, is told below.
+	}
 	var env struct {
 		Type    string          `json:"type"`
 		Payload json.RawMessage `json:"payload"`
@@ -149,18 +156,50 @@ func present(raw json.RawMessage) json.RawMessage {
 	return raw
 }
 
-func decodeOutcome(payload []byte) (*Outcome, bool, error) {
-	var w struct {
-		JobID      string          `json:"job_id"`
-		RequestID  *string         `json:"request_id"`
-		Status     string          `json:"status"`
-		Result     json.RawMessage `json:"result"`
-		Error      *wireFault      `json:"error"`
-		RetryAfter *float64        `json:"retry_after_seconds"`
+// wireOutcome is an outcome as it comes.
+type wireOutcome struct {
+	JobID      string          `json:"job_id"`
+	RequestID  *string         `json:"request_id"`
+	Status     string          `json:"status"`
+	Result     json.RawMessage `json:"result"`
+	Error      *wireFault      `json:"error"`
+	RetryAfter *float64        `json:"retry_after_seconds"`
+}
+
+// responseHead is how every runtime begins an answer; a space may follow each
+// of its marks.
+const responseHead = `{"type":"response","payload":`
+
+// responsePayload cuts the payload out of an answer that begins as usual and
+// holds nothing else, nil if it does not: what is in it is checked when it is
+// decoded, and need not be read twice.
+func responsePayload(b []byte) []byte {
+	at := 0
+	for i := range len(responseHead) {
+		if at < len(b) && b[at] == ' ' && i > 0 && (responseHead[i-1] == ':' || responseHead[i-1] == ',') {
+			at++
+		}
+		if at == len(b) || b[at] != responseHead[i] {
+			return nil
+		}
+		at++
 	}
+	if b[len(b)-1] != '}' {
+		return nil
+	}
+	return b[at : len(b)-1]
+}
+
+func decodeOutcome(payload []byte) (*Outcome, bool, error) {
+	var w wireOutcome
 	if err := json.Unmarshal(payload, &w); err != nil {
 		return nil, false, malformed("response", err)
 	}
+	return w.outcome()
+}
+
+// outcome judges what has been read.
+func (w *wireOutcome) outcome() (*Outcome, bool, error) {
 	switch w.Status {
 	case Success, Retry, Timeout, Error:
 	default:

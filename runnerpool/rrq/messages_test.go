@@ -3,6 +3,7 @@ package rrq
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -150,8 +151,18 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"type":"response","payload":{"job_id":"j","request_id":"r","status":"error","error":{"message":"m","details":[1]},"retry_after_seconds":1}}`))
 	f.Add([]byte(`{"type":"request","payload":{"request_id":"r","job_id":"j","function_name":"f","params":{},"context":{"attempt":1,"enqueue_time":"2026-01-01T00:00:00Z"}}}`))
 	f.Add([]byte(`{"type":"cancel","payload":{"job_id":"j"}}`))
+	f.Add([]byte(`{"type": "response", "payload": {"job_id":"j","status":"success","result":[1, 2]}}`))
+	f.Add([]byte(`{"type":"response","payload":{"job_id":"j","status":"success"},"more":{}}`))
+	f.Add([]byte(`{"type":"response","payload":{"job_id":"j","status":"success"},"type":"cancel"}`))
+	f.Add([]byte(`{"type":"response","payload":null}`))
+	f.Add([]byte(`{"type":"response","payload": null }`))
 	f.Fuzz(func(t *testing.T, payload []byte) {
 		m, err := decode(payload)
+		// A space before it keeps an answer off the short way.
+		long, longErr := decode(append([]byte(" "), payload...))
+		if diff := cmp.Diff(m.outcome, long.outcome); diff != "" || fmt.Sprint(err) != fmt.Sprint(longErr) || m.hasID != long.hasID {
+			t.Fatalf("%s: errors %v and %v, the long way: %s", payload, err, longErr, diff)
+		}
 		if err != nil {
 			if !errors.Is(err, ErrMalformed) {
 				t.Fatalf("error %v is not ErrMalformed", err)

@@ -14,7 +14,7 @@ import (
 )
 
 // serve runs a runner for the test and returns its address.
-func serve(t *testing.T, h Handler) string {
+func serve(t testing.TB, h Handler) string {
 	t.Helper()
 	ln := listen(t)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -29,7 +29,7 @@ func serve(t *testing.T, h Handler) string {
 	return ln.Addr().String()
 }
 
-func dial(t *testing.T, addr string) *Conn {
+func dial(t testing.TB, addr string) *Conn {
 	t.Helper()
 	c, err := Dial(t.Context(), addr)
 	if err != nil {
