@@ -293,7 +293,9 @@ func (b *bench) threeSuite() suite {
 				target: target{floor: "floor.queue.start500", atMost: 4, p99: 10}},
 			{name: "yard3.start2000", unit: milliseconds, run: jobs(queuePlain, enqueued(queuePlain), true, b.open(2000)),
 				target: target{floor: "floor.queue.start2000", atMost: 10, p99: 25, maxRatio: 1}},
-			{name: "yard3.rrq", unit: jobsPerSecond, run: func(ctx context.Context) (round, error) { return y.rrq(ctx, plain(queueRRQ), functionRRQ, b.asyncJobs()/3) },
+			{name: "yard3.rrq", unit: jobsPerSecond, run: func(ctx context.Context) (round, error) {
+				return y.rrq(ctx, plain(queueRRQ), functionRRQ, b.asyncJobs()/3)
+			},
 				note: "a pool of one process with 32 slots on each node"},
 			{name: "yard3.history", unit: "bytes/job", once: true, target: target{atMost: 150},
 				run: func(ctx context.Context) (round, error) { return y.history(ctx, b.sync) }},
