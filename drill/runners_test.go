@@ -137,7 +137,7 @@ func TestProcessOne(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, program, "node", "--config", config, "--data-dir", filepath.Join(dir, "data"))
+	cmd := exec.CommandContext(ctx, program, "node", "--config", config, "--data-dir", filepath.Join(dir, "data"), "--http-listen", "127.0.0.1:0")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
 	if os.Getuid() != 0 {
 		cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
