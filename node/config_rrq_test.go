@@ -2,6 +2,7 @@ package node
 
 import (
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -138,6 +139,23 @@ func TestConfigurationDocument_IdleKeys(t *testing.T) {
 	for key, why := range runnerpool.IdleKeys {
 		if row := "| `rrq." + key + "` | " + why + " |\n"; !strings.Contains(string(text), row) {
 			t.Errorf("docs/configuration.md lacks the row %s", row)
+		}
+	}
+}
+
+// What docs/rrq.md shows of a configuration can be used as it stands.
+func TestRRQDocument_Tables(t *testing.T) {
+	text, err := os.ReadFile("../docs/rrq.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := regexp.MustCompile("(?s)```toml\n(.*?)```").FindAllStringSubmatch(string(text), -1)
+	if len(blocks) < 2 {
+		t.Fatalf("%d tables found", len(blocks))
+	}
+	for _, block := range blocks {
+		if c, err := load(t, block[1]); err != nil || len(c.RRQ.Runners) == 0 {
+			t.Errorf("%v:\n%s", err, block[1])
 		}
 	}
 }

@@ -1,0 +1,87 @@
+package cli
+
+import (
+	"os"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+
+	"yardmaster/job"
+)
+
+func rrqPage(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("../docs/rrq.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// The verbs and flags that docs/rrq.md speaks of are there.
+func TestRRQDocument_Verbs(t *testing.T) {
+	root := (&app{getenv: func(string) string { return "" }}).root()
+	found := regexp.MustCompile("(?:`|\n)yardmaster ([a-z][^`\n]*)").FindAllStringSubmatch(rrqPage(t), -1)
+	if len(found) < 20 {
+		t.Fatalf("%d verbs found", len(found))
+	}
+	for _, f := range found {
+		words := strings.Fields(f[1])
+		c, _, err := root.Find(words)
+		if err != nil || !c.Runnable() {
+			t.Errorf("yardmaster %s: there is no such verb: %v", f[1], err)
+			continue
+		}
+		for _, word := range words {
+			if name, ok := strings.CutPrefix(word, "--"); ok && c.Flag(name) == nil {
+				t.Errorf("yardmaster %s: there is no flag %s", f[1], word)
+			}
+		}
+	}
+}
+
+// The page tells of every option of RRQ's producers what it is called here, in
+// JSON and as a flag.
+func TestRRQDocument_Producers(t *testing.T) {
+	root := (&app{getenv: func(string) string { return "" }}).root()
+	enqueue, _, err := root.Find([]string{"enqueue"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := map[string]bool{"id": true, "Nats-Msg-Id": true, "Yard-Delay": true, "traceparent": true, "tracestate": true}
+	spec := reflect.TypeFor[job.Spec]()
+	for i := range spec.NumField() {
+		key, _, _ := strings.Cut(spec.Field(i).Tag.Get("json"), ",")
+		keys[key] = true
+	}
+	_, table, found := strings.Cut(rrqPage(t), "\n| RRQ's producers |")
+	if !found {
+		t.Fatal("the page has no table of producers")
+	}
+	table, _, _ = strings.Cut(table, "\n\n")
+	word := regexp.MustCompile("`([A-Za-z_-]+)[^`]*`")
+	for row := range strings.Lines(table) {
+		cells := strings.Split(row, "|")
+		if len(cells) != 5 || strings.Contains(row, "yard.api") || strings.Contains(row, "`queue_name`") {
+			continue
+		}
+		for _, key := range word.FindAllStringSubmatch(cells[2], -1) {
+			if !keys[key[1]] {
+				t.Errorf("%s is no key of a job: %s", key[1], row)
+			}
+		}
+		for _, flag := range word.FindAllStringSubmatch(cells[3], -1) {
+			if name, ok := strings.CutPrefix(flag[1], "--"); ok && enqueue.Flag(name) == nil {
+				t.Errorf("enqueue has no flag %s: %s", flag[1], row)
+			}
+		}
+	}
+	for _, option := range []string{"queue_name", "job_id", "unique_key", "unique_ttl_seconds", "max_retries", "job_timeout_seconds",
+		"result_ttl_seconds", "trace_context", "defer_by_seconds", "defer_until", "enqueue_time", "rate_limit_key",
+		"rate_limit_seconds", "debounce_key", "debounce_seconds"} {
+		if !regexp.MustCompile("(?m)^\\| [^|]*`" + option + "`").MatchString(table) {
+			t.Errorf("the page does not tell what becomes of %s", option)
+		}
+	}
+}
