@@ -41,12 +41,13 @@ func (e *ended) size() int {
 // outbox holds the outcomes that are not settled. It is guarded by the agent's
 // mu.
 type outbox struct {
-	waiting []*ended
-	flying  int // reports on their way
-	storing int // bytes of results that are being stored before they are reported
-	retryAt time.Time
-	retry   backoff.Backoff
-	failing bool
+	waiting  []*ended
+	flying   int // reports on their way
+	carrying int // of them, those with outcomes
+	storing  int // bytes of results that are being stored before they are reported
+	retryAt  time.Time
+	retry    backoff.Backoff
+	failing  bool
 }
 
 // Report takes over the outcome of a dispatch, and keeps it until the
@@ -268,20 +269,24 @@ func (a *Agent) next(epoch uint64, now time.Time) (*job.Report, []*ended, time.T
 		return nil, nil, box.retryAt
 	}
 	offers, at := a.room.due(now)
-	outcomes := len(box.waiting) > 0 && (box.flying == 0 || len(box.waiting) >= a.cfg.Gather)
+	outcomes := len(box.waiting) > 0 && (box.carrying == 0 || len(box.waiting) >= a.cfg.Gather)
 	if !offers && !outcomes && !a.notes.due() {
 		return nil, nil, at
 	}
 	r := &job.Report{Node: a.cfg.Node, Incarnation: a.cfg.Incarnation}
-	if offers || !a.room.flying && len(a.room.dirty) > 0 {
-		a.room.fill(r, epoch)
-	}
 	a.notes.fill(r)
+	box.flying++
+	if offers { // alone: an outcome's commit would hold back the answer, and with it what comes free next
+		a.room.fill(r, epoch)
+		return r, nil, time.Time{}
+	}
 	batch := box.take()
 	for _, e := range batch {
 		r.Outcomes = append(r.Outcomes, e.outcome)
 	}
-	box.flying++
+	if len(batch) > 0 {
+		box.carrying++
+	}
 	return r, batch, time.Time{}
 }
 
@@ -310,6 +315,9 @@ func (a *Agent) send(ctx context.Context, node string, r *job.Report, batch []*e
 	}
 	a.mu.Lock()
 	a.outbox.flying--
+	if len(batch) > 0 {
+		a.outbox.carrying--
+	}
 	if r.Rev > 0 {
 		a.room.landed(r.Rev, err)
 	}

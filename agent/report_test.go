@@ -91,6 +91,25 @@ func TestReport_GathersBehindTheFirst(t *testing.T) {
 	})
 }
 
+// A place that comes free is told at once, however long the commit of an end
+// takes that was reported before.
+func TestReport_RoomIsToldWhileEndsAreCommitted(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, b *bench) {
+		hold := make(chan struct{})
+		b.bus.set(func() { b.bus.hold, b.bus.quick = hold, true })
+		for i := range 3 {
+			b.Offer(job.Offer{Kind: job.RRQ, Key: "py", Worker: "py/1", Free: i + 1})
+			b.Report(job.Outcome{Job: job.ID{byte(i + 1)}, N: 1, Status: job.Success}, nil)
+			synctest.Wait()
+			want(t, "room that is known", b.bus.lastOffers(), map[string]int{"py/1": i + 1})
+			want(t, "settled", len(b.bus.settled), 0)
+		}
+		close(hold)
+		synctest.Wait()
+		want(t, "settled", len(b.bus.settled), 3)
+	})
+}
+
 func TestReport_BoundedInBytes(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, b *bench) {
 		b.bus.set(func() { b.bus.down = true })
