@@ -41,6 +41,7 @@ type Node struct {
 	edge      *edge.Server
 	edgeAddr  net.Addr
 	web       *web.Server
+	metrics   *web.Metrics
 	httpAddr  string // "" if there is no such door
 	runners   *runnerpool.Pools
 	hands     *agent.Agent
@@ -188,7 +189,7 @@ func (n *Node) build() (err error) {
 	n.notices = newNotices(n.sendNotices)
 	n.commander = &commander{node: cfg.Node.Name, raft: n.raft, mind: n.mind, fleet: n.fleet}
 	n.rulings = newRulings(n.raft, cfg.Limits.RequestTimeout)
-	n.door = newDoor(n.messages, n.raft.View, n.commander.current, *cfg.Scheduler.CreateQueues, n.notices.add, n.rulings)
+	n.door = newDoor(n.messages, n.raft.View, n.commander.current, *cfg.Scheduler.CreateQueues, n.noticeAccepted, n.rulings)
 	n.viewer = &viewer{raft: n.raft, messages: n.messages, load: n.messages.Load, current: n.commander.current}
 	n.dlq = newDLQ(n)
 	n.hands = agent.New(agent.Config{
@@ -196,15 +197,16 @@ func (n *Node) build() (err error) {
 	}, bus{n.fleet, n.messages, n.watch}, n.log)
 	door := cfg.Config
 	door.Version = n.version
-	hands := tracedHands{n.hands, n.tracer}
+	counts := newCounts(n.metrics)
+	hands := countedHands{tracedHands{n.hands, n.tracer}, counts}
 	if n.edge, err = edge.New(door, yard{n}, hands, n.log); err != nil {
 		return fmt.Errorf("open the Overhop edge: %w", err)
 	}
 	n.running = &runningDesk{node: cfg.Node.Name, edge: n.edge, fleet: n.fleet}
 	n.viewer.running = n.running.add
 	n.runners = runnerpool.New(cfg.RRQ, cfg.Node.Name, hands, n.log)
-	n.hands.Add(n.traced(n.edge))
-	n.hands.Add(n.traced(n.runners))
+	n.hands.Add(countedTarget{n.traced(n.edge), counts})
+	n.hands.Add(countedTarget{n.traced(n.runners), counts})
 	return nil
 }
 
@@ -318,6 +320,7 @@ func (n *Node) announce(ctx, base, mind context.Context) error {
 	n.log.Info("node serves", "nats", n.messages.ClientURL(), "overhop", n.edgeAddr.String(), "version", n.version)
 	n.log.Info("node serves", "nats", n.messages.ClientURL(), "overhop", n.edgeAddr.String(), "http", n.httpAddr, "version", n.version)
 	close(n.serving)
+	n.metrics.Ask(n.gather)
 	select {
 	case <-ctx.Done():
 		return nil

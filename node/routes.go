@@ -13,7 +13,7 @@ import (
 var routes = map[string]web.Route{
 	"enqueue": {
 		Pattern: "POST /v1/queues/{queue}/jobs", Token: "queue", Query: "wait", Large: true,
-		Question: enqueueRequest{}, Takes: "* -blob", Answer: enqueueReply{}, Status: http.StatusAccepted,
+		Question: enqueueRequest{}, Takes: "* -blob", Answer: enqueueReply{}, Status: http.StatusAccepted, Waited: jobJSON{},
 	},
 	"exec":     {Pattern: "POST /v1/exec", Question: command{}, Takes: "*", Required: "command"},
 	"snapshot": {Pattern: "GET /v1/snapshot", Answer: ledger.Snapshot{}},

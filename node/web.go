@@ -17,7 +17,8 @@ import (
 // openWeb opens the HTTP door, so that who looks after the process can ask it
 // from the first moment. close ends it, when everything else has ended.
 func (n *Node) openWeb(ctx context.Context) (close func() error, err error) {
-	n.web = web.New(web.Config{Version: n.version, Token: string(n.cfg.HTTP.Token), Ready: n.ready}, n.log)
+	n.metrics = web.NewMetrics()
+	n.web = web.New(web.Config{Version: n.version, Token: string(n.cfg.HTTP.Token), Ready: n.ready, Metrics: n.metrics}, n.log)
 	if n.cfg.HTTP.Off() {
 		return func() error { return nil }, nil
 	}
@@ -135,6 +136,7 @@ func (n *Node) enqueueAndWait(enqueue func(context.Context, *web.Question) ([]by
 		if err != nil {
 			return nil, err
 		}
+		q.Waited = true
 		end := cluster.Endpoint{Do: answer(n.handleJobWait)}
 		return over(&end)(ctx, &web.Question{Data: question, Header: q.Header})
 	}

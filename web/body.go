@@ -25,11 +25,8 @@ func (s *Server) read(w http.ResponseWriter, r *http.Request, most int64) (body 
 	if r.ContentLength == 0 {
 		return nil, release, nil
 	}
-	defer func() {
-		if err != nil {
-			w.Header().Set("Connection", "close") // what is left of the body is not waited for
-		}
-	}()
+	wire := http.NewResponseController(w)
+	_ = wire.SetReadDeadline(time.Now().Add(s.bodyTime)) // a writer that knows none is a test's
 	if encoding := r.Header.Get("Content-Encoding"); encoding != "" && encoding != "identity" {
 		return nil, release, &Refusal{Status: http.StatusUnsupportedMediaType, Text: fmt.Sprintf("Content-Encoding is %q; send JSON as it is", encoding)}
 	}
@@ -37,8 +34,6 @@ func (s *Server) read(w http.ResponseWriter, r *http.Request, most int64) (body 
 	if r.ContentLength > most {
 		return nil, release, tooLarge
 	}
-	wire := http.NewResponseController(w)
-	_ = wire.SetReadDeadline(time.Now().Add(bodyTime)) // a writer that knows none is a test's
 	for {
 		if len(body) == cap(body) {
 			grown := max(2*int64(cap(body)), bodyStep)
@@ -60,7 +55,7 @@ func (s *Server) read(w http.ResponseWriter, r *http.Request, most int64) (body 
 			_ = wire.SetReadDeadline(time.Time{}) // else it would look as if the client had gone
 			return body, release, nil
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			return nil, release, &Refusal{Status: http.StatusRequestTimeout, Text: fmt.Sprintf("the body did not arrive within %s", bodyTime)}
+			return nil, release, &Refusal{Status: http.StatusRequestTimeout, Text: fmt.Sprintf("the body did not arrive within %s", s.bodyTime)}
 		case err != nil:
 			return nil, release, &Refusal{Status: http.StatusBadRequest, Text: "the body did not arrive: " + err.Error()}
 		}

@@ -65,6 +65,11 @@ func (e *entry) operation() schema {
 			},
 		},
 	}
+	if e.Waited != nil {
+		operation["responses"].(schema)["200"] = schema{
+			"description": "the job, to who has waited for its end", "content": content(schemaOf(reflect.TypeOf(e.Waited), true)),
+		}
+	}
 	properties := schema{}
 	for _, k := range e.keys {
 		if e.bodied() {

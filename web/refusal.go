@@ -45,6 +45,15 @@ func refuse(w http.ResponseWriter, err error) {
 	write(w, r.Status, body)
 }
 
+// statusOf is the status of an error's answer.
+func statusOf(err error) int {
+	var r *Refusal
+	if errors.As(err, &r) {
+		return r.Status
+	}
+	return http.StatusInternalServerError
+}
+
 // write sends an answer to somebody who takes it in time.
 func write(w http.ResponseWriter, status int, body []byte) {
 	// Not all writers know deadlines, and who does not take the answer has gone:

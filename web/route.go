@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -26,6 +27,7 @@ type Route struct {
 	Token    string // the wildcard that is the subject's last token over NATS, not a key
 	Query    string // parameters that are given to Do as they are, between spaces
 	Answer   any    // the zero value of the answer; nil: any JSON
+	Waited   any    // likewise, of the answer to who has waited for the job
 	Large    bool   // takes a body of up to 32 MiB; else 1 MiB
 	Waits    bool   // may take long
 	Do       func(ctx context.Context, q *Question) ([]byte, error)
@@ -37,6 +39,7 @@ type Question struct {
 	Token  string
 	Header http.Header
 	Query  url.Values // those parameters that the route names
+	Waited bool       // set by Do: the answer is a [Route.Waited], with 200
 }
 
 // api is the routes while they are served.
@@ -121,7 +124,8 @@ func (v *verdict) WriteHeader(status int)         { v.status = status }
 
 // answer carries out one request of a known route.
 func (a *api) answer(w http.ResponseWriter, r *http.Request, e *entry) {
-	if e.Waits || r.URL.Query().Get("wait") != "" {
+	waits := e.Waits || r.URL.Query().Get("wait") != ""
+	if waits {
 		a.server.waiting.Add(1)
 		defer a.server.waiting.Add(-1)
 	} else {
@@ -129,7 +133,7 @@ func (a *api) answer(w http.ResponseWriter, r *http.Request, e *entry) {
 		case a.server.quick <- struct{}{}:
 			defer func() { <-a.server.quick }()
 		default:
-			refuse(w, &Refusal{Status: http.StatusServiceUnavailable, Text: "too many requests at once", RetryAfter: time.Second})
+			a.refuse(w, e, &Refusal{Status: http.StatusServiceUnavailable, Text: "too many requests at once", RetryAfter: time.Second})
 			return
 		}
 	}
@@ -140,22 +144,40 @@ func (a *api) answer(w http.ResponseWriter, r *http.Request, e *entry) {
 		q, err = e.question(r, body)
 	}
 	if err != nil {
-		refuse(w, err)
+		a.refuse(w, e, err)
 		return
 	}
 	// The request's own context ends when the client goes away.
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(a.ctx, cancel)()
+	began := time.Now()
 	answer, err := e.Do(ctx, q)
+	if !waits {
+		a.server.cfg.Metrics.requestSeconds.Observe(time.Since(began).Seconds())
+	}
 	if err != nil {
-		refuse(w, err)
+		a.refuse(w, e, err)
 		return
 	}
 	if len(answer) == 0 {
 		answer = []byte("null")
 	}
-	write(w, e.Status, answer)
+	status := e.Status
+	if q.Waited {
+		status = http.StatusOK
+	}
+	a.count(e, status)
+	write(w, status, answer)
+}
+
+func (a *api) refuse(w http.ResponseWriter, e *entry, err error) {
+	a.count(e, statusOf(err))
+	refuse(w, err)
+}
+
+func (a *api) count(e *entry, status int) {
+	a.server.cfg.Metrics.requests.WithLabelValues(e.Name, strconv.Itoa(status)).Inc()
 }
 
 // named cuts a list of names.

@@ -33,6 +33,8 @@ type Config struct {
 	Token   string // asked of whoever wants more than to know how the node is; "": nothing is asked
 	// Ready tells whether the node is ready, and more of that as JSON.
 	Ready func(ctx context.Context) (ready bool, more any)
+	// Metrics are shown at /metrics.
+	Metrics *Metrics
 }
 
 // Server is a node's HTTP door.
@@ -45,7 +47,8 @@ type Server struct {
 	quick  chan struct{}
 	checks chan struct{}
 
-	waiting atomic.Int64
+	waiting  atomic.Int64
+	bodyTime time.Duration // bodyTime, but for tests
 }
 
 // Waiting counts those who wait for a job's end.
@@ -55,7 +58,7 @@ func (s *Server) Waiting() int { return int(s.waiting.Load()) }
 func New(cfg Config, log *slog.Logger) *Server {
 	return &Server{
 		cfg: cfg, log: log, cross: http.NewCrossOriginProtection(), memory: newBudget(bodyMemory),
-		quick: make(chan struct{}, quickAtOnce), checks: make(chan struct{}, checksAtOnce),
+		quick: make(chan struct{}, quickAtOnce), checks: make(chan struct{}, checksAtOnce), bodyTime: bodyTime,
 	}
 }
 
@@ -111,6 +114,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if err := s.admit(w, r); err != nil {
 		refuse(w, err)
+		return
+	}
+	if r.URL.Path == "/metrics" {
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTime)) // as in write
+		s.cfg.Metrics.handler.ServeHTTP(w, r)
 		return
 	}
 	a := s.api.Load()
@@ -187,6 +195,14 @@ func (b *bounded) Accept() (net.Conn, error) {
 type counted struct {
 	net.Conn
 	end func()
+}
+
+// CloseWrite lets the server say its last word to who is still talking.
+func (c *counted) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return nil
 }
 
 func (c *counted) Close() error {

@@ -61,6 +61,7 @@ var dependencies = map[string]struct {
 	"github.com/spf13/cobra":         {[]string{"cli", "cmd"}, "flags end where the command line ends"},
 	"github.com/tidwall/btree":       {[]string{"ledger"}, "copy-on-write trees are the ledger's"},
 	"github.com/robfig/cron":         {[]string{"scheduler"}, "what an expression comes to is the authority's to say"},
+	"github.com/prometheus/":         {[]string{"web"}, "metrics are shown by the HTTP door, rooms count in plain numbers"},
 	"go.opentelemetry.io/":           {[]string{"tracing"}, "spans are made in one place, and rooms run without them"},
 	"github.com/BurntSushi/toml":     {[]string{"node", "cli", "cmd"}, "rooms get structs, not files"},
 	"github.com/google/go-cmp":       {nil, "tests only"},

@@ -1,0 +1,226 @@
+package web
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"yardmaster/internal/testlog"
+)
+
+// question is what the tests' route asks.
+type question struct {
+	ID      string   `json:"id"`
+	Letters []uint64 `json:"letters"`
+	Limit   int      `json:"limit"`
+	WaitMS  int64    `json:"wait_ms"`
+}
+
+// open serves routes until the test ends, and gives where.
+func open(t *testing.T, change func(*Server), routes ...Route) (s *Server, addr string) {
+	t.Helper()
+	s = New(Config{Metrics: NewMetrics(), Ready: func(context.Context) (bool, any) { return false, "no" }}, testlog.Discard())
+	if change != nil {
+		change(s)
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	apiCtx, apiCancel := context.WithCancel(ctx)
+	ended := make(chan error, 2)
+	go func() { ended <- s.Serve(ctx, ln) }()
+	if len(routes) > 0 {
+		go func() { ended <- s.ServeAPI(apiCtx, routes) }()
+		for s.api.Load() == nil && len(ended) == 0 {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	t.Cleanup(func() {
+		apiCancel()
+		if len(routes) > 0 {
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return s, ln.Addr().String()
+}
+
+// say sends bytes on a connection of its own and reads the answer.
+func say(t *testing.T, addr, text string) (status int, body string) {
+	t.Helper()
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := io.WriteString(c, text); err != nil {
+		t.Fatal(err)
+	}
+	w, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		t.Fatalf("%.120q: %v", text, err)
+	}
+	defer w.Body.Close()
+	said, err := io.ReadAll(w.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w.StatusCode, string(said)
+}
+
+func echo(_ context.Context, q *Question) ([]byte, error) { return q.Data, nil }
+
+// A path and a query make the question that a body would be.
+func TestQuestion(t *testing.T) {
+	_, addr := open(t, nil,
+		Route{Name: "show", Pattern: "GET /v1/things/{id}", Question: question{}, Takes: "letters limit wait_ms", Do: echo},
+		Route{Name: "change", Pattern: "POST /v1/things/{id}", Question: question{}, Takes: "*", Do: echo})
+	for line, want := range map[string]string{
+		"GET /v1/things/a%2Fb?letters=4&letters=9&limit=2&wait=3s": `{"id":"a/b","letters":[4,9],"limit":2,"wait_ms":3000}`,
+		"GET /v1/things/a?limit=2&limit=3":                         "must be given once",
+		"GET /v1/things/a?limit=two":                               "must be a whole number",
+		"GET /v1/things/a?wait=3":                                  "such as 30s",
+		"GET /v1/things/a?id=b":                                    "there are: letters, limit, wait",
+		"POST /v1/things/a?limit=2":                                "there are: none",
+		"DELETE /v1/things/a":                                      "but by GET, HEAD, POST",
+	} {
+		if _, said := say(t, addr, line+" HTTP/1.1\r\nHost: x\r\n\r\n"); !strings.Contains(said, want) {
+			t.Errorf("%s: %s, want %s", line, said, want)
+		}
+	}
+	for body, want := range map[string]string{
+		`{"limit":3}`: `{"id":"a","limit":3}`, `{"id":"a"}`: `{"id":"a"}`, `{"id":"b"}`: "in the body and", `null`: `{"id":"a"}`, `3`: "JSON object",
+	} {
+		if _, said := say(t, addr, fmt.Sprintf("POST /v1/things/a HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body), body)); !strings.Contains(said, want) {
+			t.Errorf("%s: %s, want %s", body, said, want)
+		}
+	}
+}
+
+// Before and after the node takes questions the door says so, and lives.
+func TestServe_NoAPI(t *testing.T) {
+	_, addr := open(t, nil)
+	for path, want := range map[string]int{"/healthz": 200, "/readyz": 503, "/v1/status": 503, "/metrics": 200} {
+		if status, said := say(t, addr, "GET "+path+" HTTP/1.1\r\nHost: x\r\n\r\n"); status != want {
+			t.Errorf("%s: %d %s, want %d", path, status, said, want)
+		}
+	}
+}
+
+// A body that does not come, or comes with too many others, is not waited for.
+func TestRead_Bounds(t *testing.T) {
+	route := Route{Name: "change", Pattern: "POST /v1/things", Question: question{}, Do: echo}
+	s, addr := open(t, func(s *Server) { s.bodyTime, s.memory = 100*time.Millisecond, newBudget(3*bodyStep) }, route)
+	head := "POST /v1/things HTTP/1.1\r\nHost: x\r\n"
+	full := strings.Repeat("x", 4*bodyStep)
+	for text, want := range map[string]int{
+		head + "Content-Length: 100\r\n\r\nslow":                                               408,
+		head + fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(full), full):                    503,
+		head + fmt.Sprintf("Content-Length: %d\r\n\r\n", maxBody+1):                            413,
+		head + "Transfer-Encoding: chunked\r\n\r\n4\r\n{\"a\"\r\n3\r\n:1}\r\n0\r\n\r\n":        200,
+		head + "Content-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}":                         415,
+		head + "Origin: http://elsewhere.example\r\nContent-Length: 2\r\n\r\n{}":               403,
+		"GET /v1/things HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("x", 40<<10) + "\r\n\r\n": 431,
+	} {
+		if status, said := say(t, addr, text); status != want {
+			t.Errorf("%.120q: %d %s, want %d", text, status, said, want)
+		}
+	}
+	if free := s.memory.free.Load(); free != 3*bodyStep {
+		t.Errorf("%d bytes of the budget are free, want %d", free, 3*bodyStep)
+	}
+}
+
+// One connection more than there may be is closed, and one that ends makes room.
+func TestBounded(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &bounded{Listener: ln, free: newBudget(1)}
+	taken := make(chan net.Conn, 3)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			c, err := b.Accept()
+			if err != nil {
+				return
+			}
+			taken <- c
+		}
+	}()
+	defer func() { ln.Close(); <-ended }()
+	dial := func() net.Conn {
+		c, err := net.Dial("tcp", ln.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	first := dial()
+	defer first.Close()
+	inside := <-taken
+	second := dial()
+	defer second.Close()
+	if _, err := second.Read(make([]byte, 1)); err == nil {
+		t.Error("the second connection is not closed")
+	}
+	inside.Close()
+	inside.Close() // as often as it likes
+	third := dial()
+	defer third.Close()
+	(<-taken).Close()
+	if free := b.free.free.Load(); free != 1 {
+		t.Errorf("room for %d, want 1", free)
+	}
+}
+
+// A route that does not fit its question is refused, not served.
+func TestEntry_Wrong(t *testing.T) {
+	for _, r := range []Route{
+		{Pattern: "GET /v1/things/{nothing}", Question: question{}},
+		{Pattern: "GET /v1/things", Question: question{}, Takes: "nothing"},
+		{Pattern: "GET /v1/things", Question: question{}, Required: "nothing"},
+	} {
+		if _, err := newEntry(&r); err == nil || !strings.Contains(err.Error(), "nothing") {
+			t.Errorf("%+v: %v", r, err)
+		}
+	}
+}
+
+// The document is JSON that says of which version it is.
+func TestDescribe(t *testing.T) {
+	r := Route{Name: "show", Pattern: "GET /v1/things/{letters}", Question: question{}, Takes: "wait_ms", Answer: question{}}
+	e, err := newEntry(&r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := describe("v1.2.3", true, []*entry{e})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var document map[string]any
+	if err := json.Unmarshal(text, &document); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"3.1.0"`, `"v1.2.3"`, `"bearer"`, `"/v1/things/{letters}"`, `"name": "wait"`} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("there is no %s in %s", want, text)
+		}
+	}
+}
