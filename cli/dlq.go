@@ -127,8 +127,11 @@ been retried since; "-" is one that the yard has forgotten.`,
 
 func (a *app) dlqShow() *cobra.Command {
 	return a.takesJSON(&cobra.Command{
-		Use:     "show <letter>",
-		Short:   "Show a dead letter and its record; of a job's letters, the last",
+		Use:   "show <letter>",
+		Short: "Show a dead letter and its record; of a job's letters, the last",
+		Long: `Shows a dead letter: why the job failed, how often it was tried, what it was asked
+to do, and how it stands by now. 'yardmaster events --job <id> --since 0' tells
+its history.`,
 		Example: `  yardmaster dlq show 17`,
 		Args:    args("letter"),
 		RunE: func(c *cobra.Command, names []string) error {
@@ -170,8 +173,8 @@ afterwards, or with --to, a new job is made of the letter, under an id of its
 own that is always the same, due at once and without unique, rate limit and
 debounce keys. So whoever is not sure what was done repeats the command.
 
-A letter whose job has gone on since, because somebody has retried it, is only
-removed: its result is "stale". A letter that cannot be requeued stays, and the
+A letter whose job has gone on since, because 'yardmaster job retry' has run it
+again, is only removed: its result is "stale". A letter that cannot be requeued stays, and the
 exit code is 1.`,
 		Example: `  yardmaster dlq requeue --queue mail --newer-than 1h --dry-run
   yardmaster dlq requeue --function send --to mail-slow

@@ -55,6 +55,10 @@ func TestRefusal_Guards(t *testing.T) {
 			"job 00000000-0000-0000-0000-000000000001 of queue post holds the same unique key", `{"jid":"post:00000000-0000-0000-0000-000000000001"}`,
 		},
 		{
+			&job.InvalidError{Reason: "debounce_key and run_at exclude each other"}, overhop.CodeInvalidJobPayload,
+			"debounce_key and scheduled_at exclude each other", "{}",
+		},
+		{
 			&job.LimitedError{RetryAfter: 1500 * time.Millisecond}, overhop.CodeRateLimited,
 			"the rate limit key is held, so no job was made; it is free in 1.5s", `{"retry_after_ms":1500}`,
 		},

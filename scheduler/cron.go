@@ -251,7 +251,7 @@ func CheckCron(c *ledger.Cron) error {
 		return &job.InvalidError{Reason: "queue: " + err.Error()}
 	}
 	if len(c.Body) > ledger.MaxCronBody {
-		return &job.InvalidError{Reason: fmt.Sprintf("job has %d bytes; a cron entry's at most %d", len(c.Body), ledger.MaxCronBody)}
+		return &job.InvalidError{Reason: fmt.Sprintf("job has %d bytes; a cron entry's at most %d: store what is larger elsewhere and name it in params", len(c.Body), ledger.MaxCronBody)}
 	}
 	spec, err := job.ParseSpec(c.Body)
 	switch {
