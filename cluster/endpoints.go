@@ -78,7 +78,7 @@ func (r *Request) Token() string { return r.token }
 func (r *Request) Header(name string) string { return r.header(name) }
 
 // Producer is what the headers say of a job.
-func (r *Request) Producer() job.Headers { return producerHeaders(r.header) }
+func (r *Request) Producer() job.Headers { return producerHeaders(r.Header) }
 
 // Respond answers. What is too large for the asker's door is refused instead.
 func (r *Request) Respond(data []byte) error { return r.reply(data, nil) }

@@ -16,6 +16,7 @@ import (
 //
 //	400 what was asked is malformed      409 it contradicts what is there
 //	404 what was named does not exist    413 it is too large
+//	408 it takes longer than was waited for
 //	429 its rate limit key is held; RetryAfter says how long
 //	500 this node failed                 503 later; RetryAfter says when
 //	504 unknown whether it was done: repeat it under the same key
@@ -23,6 +24,7 @@ type APIError struct {
 	Code       string
 	Text       string
 	RetryAfter time.Duration // 0: not known
+	Data       []byte        // JSON of what is known all the same; nil: nothing
 }
 
 func (e *APIError) Error() string { return fmt.Sprintf("%s (%s)", e.Text, e.Code) }
@@ -72,7 +74,7 @@ func errorReply(reply, node string, e *APIError) *nats.Msg {
 	if e.RetryAfter > 0 {
 		h[HeaderRetryAfter] = []string{strconv.FormatInt(e.RetryAfter.Milliseconds(), 10)}
 	}
-	return &nats.Msg{Subject: reply, Header: h}
+	return &nats.Msg{Subject: reply, Header: h, Data: e.Data}
 }
 
 // errorOf reads such an error; nil if the message is none.
@@ -82,5 +84,5 @@ func errorOf(m *nats.Msg) *APIError {
 		return nil
 	}
 	ms, _ := strconv.ParseInt(m.Header.Get(HeaderRetryAfter), 10, 64) // absent or odd: not known
-	return &APIError{Code: code, Text: m.Header.Get(headerError), RetryAfter: time.Duration(max(ms, 0)) * time.Millisecond}
+	return &APIError{Code: code, Text: m.Header.Get(headerError), RetryAfter: time.Duration(max(ms, 0)) * time.Millisecond, Data: m.Data}
 }

@@ -159,6 +159,14 @@ func (l *Ledger) Known(id job.ID) (queue string, known bool) {
 	return "", l.jobs.gone.has(id)
 }
 
+// State gives a job's state; ok is false if there is no such job.
+func (l *Ledger) State(id job.ID) (state job.State, ok bool) {
+	if r := l.jobs.byID[id]; r != nil {
+		return r.state, true
+	}
+	return job.New, false
+}
+
 // Find gives what the ledger knows of a job: a view without body and result,
 // and the number of its result (0: none).
 func (l *Ledger) Find(id job.ID) (view job.View, result uint64, ok bool) {

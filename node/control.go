@@ -25,17 +25,21 @@ func (n *Node) service() cluster.Service {
 	}
 	wait := api("job", "wait", "a job, once it has ended", n.handleJobWait)
 	wait.Waits = true
+	bulk := api("job", "bulk", "accept many jobs, each with an answer of its own", nil)
+	bulk.Do, bulk.Go = nil, n.handleBulk
 	service := cluster.Service{
 		Version:     semver(n.version),
 		Description: "Yardmaster: jobs, queues and the state of the yard",
 		Metadata:    map[string]string{"version": n.version},
 		Endpoints: []cluster.Endpoint{
 			{Name: "enqueue", Subject: cluster.SubjectEnqueue + ".*", Description: "accept a job for a queue", Go: n.handleEnqueue},
+			{Name: "call", Subject: cluster.SubjectCall + ".*", Description: "accept a job for a queue, and tell how it ended", Do: answer(n.handleCall), Waits: true},
 			{Name: "exec", Subject: cluster.SubjectExec, Description: "carry out one command of the runtime contract", Do: n.handleExec},
 			{Name: "snapshot", Subject: cluster.SubjectSnapshot, Description: "the runtime contract's snapshot", Do: answer(n.handleSnapshot)},
 			{Name: "status", Subject: cluster.SubjectStatus, Description: "members, authority, lanes, backlog, readiness", Do: answer(n.handleStatus)},
 			api("job", "show", "a job by id or key", n.handleJobShow),
 			wait,
+			bulk,
 			api("job", "list", "a page of a queue's jobs in a state", n.handleJobList),
 			api("job", "cancel", "cancel a job", n.handleJobCancel),
 			api("job", "retry", "run a failed job again", n.handleJobRetry),
@@ -111,31 +115,12 @@ type enqueueReply struct {
 func (n *Node) handleEnqueue(r *cluster.Request) {
 	queue := r.Token()
 	var ask enqueueRequest
-	var body []byte // as it came, if it can be the record as it is
-	if spec, ok := job.ScanSpec(r.Data); ok {
-		ask.Spec, body = spec, r.Data
-	} else if err := json.Unmarshal(r.Data, &ask); err != nil {
-		n.refuse(r, &job.InvalidError{Reason: "job is not valid JSON: " + err.Error()})
-		return
-	}
-	added, err := ask.Take(r.Producer())
+	body, err := readJob(r, &ask, &ask)
 	if err != nil {
 		n.refuse(r, err)
 		return
 	}
-	if added {
-		body = nil
-	}
-	key := ask.ID
-	if key == "" {
-		key = r.Header(cluster.HeaderMsgID)
-	}
-	n.door.enqueue(queue, ask.Spec, body, key, false, func(a accepted, err error) {
-		reply := enqueueReply{a.id, queue, a.duplicate, a.debounced}
-		var other *job.DuplicateError
-		if errors.As(err, &other) {
-			reply, err = enqueueReply{ID: other.ID, Queue: other.Queue, Duplicate: true}, nil
-		}
+	n.enqueue(queue, &ask, body, func(reply enqueueReply, _ job.Position, err error) {
 		if err != nil {
 			n.refuse(r, err)
 			return
@@ -234,12 +219,8 @@ func (n *Node) handleJobWait(ctx context.Context, r *cluster.Request) (any, erro
 	if err != nil {
 		return nil, err
 	}
-	err = n.viewer.await(ctx, id)
-	if errors.Is(err, context.DeadlineExceeded) {
-		return nil, &cluster.APIError{Code: "408", Text: fmt.Sprintf("job %s has not ended within %s", id, wait)}
-	}
-	if err != nil {
-		return nil, err
+	if err := n.viewer.await(ctx, id, job.Position{}); err != nil {
+		return nil, notEnded(err, id, wait)
 	}
 	view, err := n.viewer.show(ctx, id)
 	if err != nil {

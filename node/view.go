@@ -256,12 +256,21 @@ func (v *viewer) readResult(ctx context.Context, view *job.View, number, seq uin
 	return nil
 }
 
-// await waits until a job has ended.
-func (v *viewer) await(ctx context.Context, id job.ID) error {
+// await waits until a job has ended. One that was accepted a moment ago, at a
+// place in a lane, need not be folded yet; the zero place is of one that is.
+func (v *viewer) await(ctx context.Context, id job.ID, at job.Position) error {
 	for {
 		_, changed := v.raft.Applied()
-		if view, err := v.look(ctx, id); err != nil || view.State.Ended() {
-			return err
+		state, known, folded := job.New, false, false
+		v.raft.View(func(l *ledger.Ledger) {
+			state, known = l.State(id)
+			folded = at.Seq == 0 || l.Folded(at)
+		})
+		if known && state.Ended() {
+			return nil
+		}
+		if !known && folded {
+			return fmt.Errorf("%s: %w", id, job.ErrJobNotFound)
 		}
 		select {
 		case <-changed:

@@ -71,6 +71,8 @@ func TestYard(t *testing.T) {
 		{"Priorities", priorities},
 		{"Delayed", delayed},
 		{"Producers", producers},
+		{"Calls", calls},
+		{"Bulk", bulk},
 		{"Guards", guards},
 		{"UniqueOnce", uniqueOnce},
 		{"CronTicks", cronTicks},
