@@ -33,8 +33,11 @@ type bulkReply struct {
 
 // bulkItem is where a job went, or why it went nowhere.
 type bulkItem struct {
-	*enqueueReply
-	Error *bulkError `json:"error,omitempty"`
+	ID        *job.ID    `json:"id,omitempty"`
+	Queue     string     `json:"queue,omitempty"`
+	Duplicate bool       `json:"duplicate,omitempty"`
+	Debounced bool       `json:"debounced,omitempty"`
+	Error     *bulkError `json:"error,omitempty"`
 }
 
 // bulkError is a refusal, by the table of codes in [cluster.APIError].
@@ -65,7 +68,7 @@ func (n *Node) handleBulk(r *cluster.Request) {
 				refusal := cluster.RefusalOf(err)
 				items[i].Error = &bulkError{refusal.Code, refusal.Text, refusal.RetryAfter.Milliseconds()}
 			} else {
-				items[i].enqueueReply = &reply
+				items[i] = bulkItem{ID: &reply.ID, Queue: reply.Queue, Duplicate: reply.Duplicate, Debounced: reply.Debounced}
 			}
 			if open.Add(-1) == 0 {
 				n.answerBulk(r, items)

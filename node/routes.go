@@ -15,6 +15,11 @@ var routes = map[string]web.Route{
 		Pattern: "POST /v1/queues/{queue}/jobs", Token: "queue", Query: "wait", Large: true,
 		Question: enqueueRequest{}, Takes: "* -blob", Answer: enqueueReply{}, Status: http.StatusAccepted, Waited: jobJSON{},
 	},
+	"call": {
+		Pattern: "POST /v1/queues/{queue}/call", Token: "queue", Large: true,
+		Question: callRequest{}, Takes: "* -blob", Answer: callReply{},
+	},
+	"job-bulk": {Pattern: "POST /v1/jobs/bulk", Question: bulkQuestion{}, Takes: "*", Required: "jobs", Answer: bulkReply{}, Large: true},
 	"exec":     {Pattern: "POST /v1/exec", Question: command{}, Takes: "*", Required: "command"},
 	"snapshot": {Pattern: "GET /v1/snapshot", Answer: ledger.Snapshot{}},
 	"status":   {Pattern: "GET /v1/status", Answer: Status{}},
