@@ -165,6 +165,11 @@ func (d *desk) Report(_ context.Context, _ string, r job.Report) (job.ReportAck,
 	return job.ReportAck{Epoch: 1, Settled: make([]job.Settled, len(r.Outcomes))}, nil
 }
 
+// deafAgent is an agent at a node that keeps no logs.
+type deafAgent struct{ *agent.Agent }
+
+func (deafAgent) Log(job.LogLine) {}
+
 // sideLegs measures the same requests through an agent and a pool.
 func sideLegs(ctx context.Context, program string, rate int, d time.Duration) (legs, error) {
 	quiet := slog.New(slog.DiscardHandler)
@@ -172,7 +177,7 @@ func sideLegs(ctx context.Context, program string, rate int, d time.Duration) (l
 	a := agent.New(agent.Config{Node: "bench"}, dk, quiet)
 	pools := runnerpool.New(runnerpool.Config{Runners: map[string]runnerpool.RunnerConfig{"bench": {
 		Cmd: stampCommand(program, ""), SocketVia: runnerpool.SocketEnv, PoolSize: 1, MaxInFlight: sideSlots,
-	}}}, "bench", a, quiet)
+	}}}, "bench", deafAgent{a}, quiet)
 	a.Add(pools)
 	running, stop := context.WithCancel(ctx)
 	var parts sync.WaitGroup

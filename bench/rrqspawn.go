@@ -81,6 +81,8 @@ func (t *turnstile) Report(job.Outcome, func(job.Settled)) {}
 func (t *turnstile) Stalled(_, _ string)                   {}
 func (t *turnstile) Recovered(_, _ string)                 {}
 
+func (t *turnstile) Log(job.LogLine) {}
+
 func (t *turnstile) Offer(o job.Offer) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -12,6 +12,7 @@ const (
 	StreamEvents  = "YARD_EVENTS"
 	StreamResults = "YARD_RESULTS"
 	StreamDLQ     = "YARD_DLQ"
+	StreamLogs    = "YARD_LOGS"
 
 	lanePrefix = "YARD_JOBS_"
 )
@@ -44,6 +45,7 @@ const (
 	subjectLane    = "yard.lane"    // .<n>.p|n.<queue>: plain and node publishes
 	subjectTail    = "yard.tail"    // .<n>.<queue>: plain records as they are stored
 	subjectDLQ     = "yard.dlq"     // .<queue>
+	subjectLogs    = "yard.logs"    // .<job id>
 	subjectBlob    = "yard.blob"    // .<hour>.<id>.<chunk>
 	subjectLocal   = "yard.local"   // .<node>.…: where a node hears its clients
 	subjectNode    = "yard.node"    // .<node>.<verb>: nodes among themselves

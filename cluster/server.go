@@ -168,9 +168,9 @@ func writeAccounts(line func(string, ...any), password string) {
 func deniedPublishes() []string {
 	denied := []string{
 		subjectLane + ".*." + nodePublish + ".>", subjectTail + ".>", subjectNode + ".>", SubjectHistory,
-		SubjectResults, subjectDLQ + ".>", subjectBlob + ".>", SubjectLive + ".>", SubjectAdvisory + ".>",
+		SubjectResults, subjectDLQ + ".>", subjectLogs + ".>", subjectBlob + ".>", SubjectLive + ".>", SubjectAdvisory + ".>",
 	}
-	streams := []string{StreamBlobs, StreamEvents, StreamResults, StreamDLQ}
+	streams := []string{StreamBlobs, StreamEvents, StreamResults, StreamDLQ, StreamLogs}
 	for lane := range MaxLanes {
 		streams = append(streams, LaneStream(uint8(lane)))
 	}

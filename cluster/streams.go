@@ -31,6 +31,7 @@ type Layout struct {
 	HistoryAge   time.Duration // 0: 7 days
 	HistoryBytes int64         // 0: 4 GiB or its share; events, and as much again for results
 	ResultsAge   time.Duration // 0: 24 h
+	LogBytes     int64         // 0: 1 GiB or its share
 }
 
 // Errors about streams.
@@ -49,7 +50,7 @@ func (e *IdentityError) Error() string {
 
 // withDefaults fits the limits into what this node may store, since JetStream
 // reserves them: two fifths for the lanes, a quarter for blobs, a tenth each
-// for events and results, the rest for dead letters.
+// for events and results, a twentieth for logs, the rest for dead letters.
 func (l Layout) withDefaults(c *Config) Layout {
 	if l.Replicas == 0 {
 		l.Replicas = 1
@@ -60,6 +61,7 @@ func (l Layout) withDefaults(c *Config) Layout {
 	setDefault(&l.MaxLaneBytes, min(8<<30, c.MaxStore/5*2/int64(len(l.Identities))))
 	setDefault(&l.MaxBlobBytes, min(16<<30, c.MaxStore/4))
 	setDefault(&l.HistoryBytes, min(4<<30, c.MaxStore/10))
+	setDefault(&l.LogBytes, min(1<<30, c.MaxStore/20))
 	setDefault(&l.HistoryAge, 7*24*time.Hour)
 	setDefault(&l.ResultsAge, 24*time.Hour)
 	return l
@@ -91,6 +93,7 @@ func (c *Cluster) EnsureStreams(ctx context.Context, layout Layout) ([]string, e
 			return nil, err
 		}
 	}
+	c.ensureLogs(ctx, layout)
 	return identities, nil
 }
 
@@ -160,16 +163,8 @@ func laneConfig(lane uint8, identity string, l Layout) jetstream.StreamConfig {
 
 // historyStreams are the streams around the lanes.
 func historyStreams(l Layout) []jetstream.StreamConfig {
-	base := func(name, role, about string, subjects ...string) jetstream.StreamConfig {
-		return jetstream.StreamConfig{
-			Name: name, Description: about, Subjects: subjects, Storage: jetstream.FileStorage, Replicas: l.Replicas,
-			AllowDirect: true, Duplicates: duplicateWindow, MaxMsgSize: MaxMessage - 64<<10,
-			Metadata: map[string]string{
-				metaRole:                      role,
-				"io.nats.monitor.enabled":     "true",
-				"io.nats.monitor.peer-expect": strconv.Itoa(l.Replicas),
-			},
-		}
+	base := func(name, role, about, subject string) jetstream.StreamConfig {
+		return historyStream(l, name, role, about, subject)
 	}
 	blobs := base(StreamBlobs, "blobs", "Bodies and results too large for a record, in chunks, by hour", subjectBlob+".*.*.*")
 	blobs.Discard, blobs.MaxBytes = jetstream.DiscardNew, l.MaxBlobBytes
@@ -180,6 +175,19 @@ func historyStreams(l Layout) []jetstream.StreamConfig {
 	dlq := base(StreamDLQ, "dead letters", "Jobs that failed for good, with reason, attempts and body", subjectDLQ+".*")
 	dlq.Discard = jetstream.DiscardNew
 	return []jetstream.StreamConfig{blobs, events, results, dlq}
+}
+
+// historyStream is what all streams around the lanes have in common.
+func historyStream(l Layout, name, role, about, subject string) jetstream.StreamConfig {
+	return jetstream.StreamConfig{
+		Name: name, Description: about, Subjects: []string{subject}, Storage: jetstream.FileStorage, Replicas: l.Replicas,
+		AllowDirect: true, Duplicates: duplicateWindow, MaxMsgSize: MaxMessage - 64<<10,
+		Metadata: map[string]string{
+			metaRole:                      role,
+			"io.nats.monitor.enabled":     "true",
+			"io.nats.monitor.peer-expect": strconv.Itoa(l.Replicas),
+		},
+	}
 }
 
 // LaneInfo is a lane as its leader sees it.
@@ -289,7 +297,7 @@ func (c *Cluster) Leave(ctx context.Context) error {
 	if !c.cfg.clustered() {
 		return nil
 	}
-	streams := []string{StreamBlobs, StreamEvents, StreamResults, StreamDLQ}
+	streams := []string{StreamBlobs, StreamEvents, StreamResults, StreamDLQ, StreamLogs}
 	for lane := range c.Lanes() {
 		streams = append(streams, LaneStream(uint8(lane)))
 	}

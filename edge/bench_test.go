@@ -50,6 +50,7 @@ func (h *instantHands) Adopt(job.Assignment) bool { return true }
 
 func (h *instantHands) Stalled(string, string)   {}
 func (h *instantHands) Recovered(string, string) {}
+func (h *instantHands) Log(job.LogLine)          {}
 
 func (h *instantHands) Offer(o job.Offer) { h.offers <- o }
 

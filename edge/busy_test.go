@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"net"
+	"reflect"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -211,6 +213,38 @@ func TestLog_Limit(t *testing.T) {
 		p.ask(overhop.TAck, held(other), overhop.TOK)
 		if got := num(p.ask(overhop.TLog, heldAnd(other, fields{"lines": lines}), overhop.TOK).Get("accepted")); got != 250 {
 			t.Errorf("of another dispatch %d were accepted", got)
+		}
+		if got := len(r.hands.lines); got != 1250 {
+			t.Errorf("%d lines were handed over, want 1250", got)
+		}
+	})
+}
+
+// What a worker logs is a line of its job's log: with its own time and level if
+// it gives them, and cut to what is taken.
+func TestLog_Lines(t *testing.T) {
+	bubble(t, Config{}, func(r *rig) {
+		p, _ := r.worker(1)
+		q := r.quest(p, 1, nil)
+		p.ask(overhop.TAck, held(q), overhop.TOK)
+		p.ask(overhop.TLog, heldAnd(q, fields{"lines": []any{
+			"plain", fields{"msg": "dressed", "level": "WARN", "at": "2026-01-02T03:04:05+01:00"},
+			fields{"msg": strings.Repeat("é", maxLine), "at": "yesterday"},
+		}}), overhop.TOK)
+		got := r.hands.lines
+		if len(got) != 3 {
+			t.Fatalf("lines are %+v", got)
+		}
+		now := time.Now().UTC()
+		for i, want := range []job.LogLine{
+			{At: now, Level: "info", Text: "plain"},
+			{At: time.Date(2026, 1, 2, 2, 4, 5, 0, time.UTC), Level: "warn", Text: "dressed"},
+			{At: now, Level: "info", Text: strings.Repeat("é", maxLine/2), Cut: true},
+		} {
+			want.Job, want.N, want.Attempt, want.Stream, want.Worker = got[0].Job, 1, 1, job.LogWire, p.wid
+			if !reflect.DeepEqual(got[i], want) {
+				t.Errorf("line %d is %+v, want %+v", i, got[i], want)
+			}
 		}
 	})
 }

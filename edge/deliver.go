@@ -63,7 +63,7 @@ func (s *Server) reserve(c *conn, a job.Assignment, q *overhop.Quest) (d *dispat
 	}
 	sub.credits--
 	s.offers.mark(sub)
-	d = &dispatch{ref: r, token: tok, queue: a.Queue, timeout: a.Timeout, worker: c, wid: c.wid, sub: sub, state: reserved, place: -1}
+	d = &dispatch{ref: r, token: tok, queue: a.Queue, attempt: a.Attempt, timeout: a.Timeout, worker: c, wid: c.wid, sub: sub, state: reserved, place: -1}
 	d.grantLocked(now.Add(s.cfg.Delivery.Ack))
 	d.due = d.lease
 	if a.Timeout > 0 {

@@ -355,6 +355,8 @@ type Hands interface {
 	// worker tells the end here. then, if not nil, is called once from another
 	// goroutine, when the outcome is committed or known to be stale.
 	Report(o job.Outcome, then func(job.Settled))
+	// Log hands over a line of a dispatch's log. It never waits.
+	Log(l job.LogLine)
 	// Stalled says that a worker, by its channel, took jobs and does not work;
 	// Recovered that it works again, or has come back over another connection.
 	Stalled(worker, reason string)

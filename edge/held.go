@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"encoding/binary"
@@ -104,7 +105,7 @@ func (c *conn) resume(ctx context.Context, r ref) (*dispatch, error) {
 		s.mu.Unlock()
 		return nil, &job.UnavailableError{Reason: "the node may not run jobs at present", RetryAfter: time.Second}
 	}
-	d := &dispatch{ref: r, token: s.tokens.of(r), queue: a.Queue, timeout: a.Timeout, wid: c.wid, state: running, place: -1}
+	d := &dispatch{ref: r, token: s.tokens.of(r), queue: a.Queue, attempt: a.Attempt, timeout: a.Timeout, wid: c.wid, state: running, place: -1}
 	d.lease = now.Add(s.cfg.Delivery.Lease)
 	if a.Timeout > 0 {
 		d.deadline = now.Add(a.Timeout)
@@ -261,6 +262,7 @@ func (c *conn) handleProgress(ctx context.Context, p overhop.Raw) (overhop.Raw, 
 const (
 	maxLines = 1000
 	maxLine  = 2 << 10
+	maxLevel = 32 // bytes
 )
 
 func (c *conn) handleLog(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
@@ -279,10 +281,18 @@ func (c *conn) handleLog(ctx context.Context, p overhop.Raw) (overhop.Raw, error
 	c.s.extend(d, 0)
 	accepted := min(len(l.Lines), maxLines-d.lines)
 	d.lines += accepted
+	said := job.LogLine{Job: d.id, N: d.n, Attempt: d.attempt, Stream: job.LogWire, Worker: d.wid}
 	c.s.mu.Unlock()
 	for _, line := range l.Lines[:accepted] {
+		text := clip(line.Text, maxLine)
 		c.s.log.Info("job says", "job", d.id, "dispatch", d.n,
-			slog.Group("line", "at", line.At, "level", line.Level, "text", clip(line.Text, maxLine)))
+			slog.Group("line", "at", line.At, "level", line.Level, "text", text))
+		said.At, said.Level = time.Now().UTC(), cmp.Or(strings.ToLower(clip(line.Level, maxLevel)), "info")
+		if at, err := time.Parse(time.RFC3339, line.At); err == nil {
+			said.At = at.UTC()
+		}
+		said.Text, said.Cut = strings.ToValidUTF8(text, "\uFFFD"), len(line.Text) > maxLine
+		c.s.hands.Log(said)
 	}
 	return overhop.AppendInt(overhop.AppendStr(overhop.AppendMap(nil, 1), "accepted"), int64(accepted)), nil
 }

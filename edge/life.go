@@ -17,6 +17,7 @@ type dispatch struct {
 	ref
 	token   token
 	queue   string
+	attempt uint32
 	timeout time.Duration // 0: none
 
 	worker   *conn  // nil: its connection is gone

@@ -29,6 +29,7 @@ type memoryHands struct {
 	adopted []job.Assignment
 	rests   bool // adopts nothing
 	notes   []string
+	lines   []job.LogLine
 }
 
 func newMemoryHands() *memoryHands {
@@ -69,6 +70,12 @@ func (h *memoryHands) Adopt(a job.Assignment) bool {
 
 func (h *memoryHands) Stalled(worker, reason string)     { h.note("stalled", worker, reason) }
 func (h *memoryHands) Recovered(worker, recovery string) { h.note("recovered", worker, recovery) }
+
+func (h *memoryHands) Log(l job.LogLine) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.lines = append(h.lines, l)
+}
 
 func (h *memoryHands) note(what, worker, detail string) {
 	h.mu.Lock()

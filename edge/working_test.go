@@ -284,6 +284,7 @@ func (y *workingYard) Resume(_ context.Context, id job.ID, n uint32, worker stri
 func (y *workingYard) Adopt(job.Assignment) bool { return true }
 func (y *workingYard) Stalled(string, string)    {}
 func (y *workingYard) Recovered(string, string)  {}
+func (y *workingYard) Log(job.LogLine)           {}
 
 func (y *workingYard) Offer(o job.Offer) {
 	y.hands.Lock()

@@ -61,7 +61,7 @@ func (p Policy) Decide(a Attempt, o Outcome) Verdict {
 		}
 		return Verdict{Next: Back, Reason: o.reason(o.Status.String()), Loss: true}
 	}
-	if o.Final || o.hopeless() {
+	if o.Final || o.Hopeless() {
 		return Verdict{Next: Dead, Reason: o.reason("error")}
 	}
 	if a.Number >= p.limit(a.MaxAttempts) {
@@ -108,10 +108,10 @@ func (p Policy) asked(o Outcome, otherwise time.Duration) time.Duration {
 	return min(max(*o.RetryAfter, 0), p.Max)
 }
 
-// hopeless tells a fault that no attempt would mend. What a handler itself calls
+// Hopeless tells a fault that no attempt would mend. What a handler itself calls
 // invalid is no such fault, nor is a missing handler of one that asks to be run
 // again.
-func (o *Outcome) hopeless() bool {
+func (o *Outcome) Hopeless() bool {
 	if o.Fault == nil {
 		return false
 	}

@@ -40,6 +40,7 @@ func (n *Node) service() cluster.Service {
 			api("job", "show", "a job by id or key", n.handleJobShow),
 			wait,
 			bulk,
+			api("job", "logs", "the end of what a job has said", n.handleJobLogs),
 			api("job", "list", "a page of a queue's jobs in a state", n.handleJobList),
 			api("job", "cancel", "cancel a job", n.handleJobCancel),
 			api("job", "retry", "run a failed job again", n.handleJobRetry),

@@ -55,6 +55,7 @@ type Node struct {
 	running   *runningDesk
 	footprint footprint
 	tracer    *tracing.Tracer // nil: runs are not traced
+	journal   *journal
 }
 
 // New makes a node from a config with defaults. It opens nothing yet, and runs
@@ -131,7 +132,8 @@ func (n *Node) Run(ctx context.Context) (err error) {
 
 	// What stops first stands on top: the agent gives its work back while the
 	// mind still settles, and the mind hands over while everything else runs.
-	base, mind := newFloor(ctx), newFloor(ctx)
+	cellar, base, mind := newFloor(ctx), newFloor(ctx), newFloor(ctx)
+	cellar.Go(n.journal.run) // until nobody says anything any more
 	base.Go(n.messages.Run)
 	base.Go(func(ctx context.Context) error { return n.watch.run(ctx, n.raft) })
 	base.Go(n.notices.run)
@@ -152,7 +154,7 @@ func (n *Node) Run(ctx context.Context) (err error) {
 	top.Go(func() error { return n.messages.Serve(ctx, service) })
 	top.Go(func() error { return n.web.ServeAPI(ctx, n.webRoutes(service.Endpoints)) })
 	top.Go(func() error { return n.announce(ctx, base.ctx, mind.ctx) })
-	return errors.Join(top.Wait(), mind.stop(), base.stop(), n.door.close())
+	return errors.Join(top.Wait(), mind.stop(), base.stop(), n.door.close(), cellar.stop())
 }
 
 // floor is a group of loops that stops when it is told to, not when the node's
@@ -195,10 +197,11 @@ func (n *Node) build() (err error) {
 	n.hands = agent.New(agent.Config{
 		Node: cfg.Node.Name, Incarnation: n.id.Incarnation, Runners: cfg.RRQ.Names(), Lanes: n.messages.Led, Edge: n.advertised(),
 	}, bus{n.fleet, n.messages, n.watch}, n.log)
+	n.journal = newJournal(cfg.Node.Name, n.id.Incarnation, n.messages.AppendLog, n.log)
 	door := cfg.Config
 	door.Version = n.version
 	counts := newCounts(n.metrics)
-	hands := countedHands{tracedHands{n.hands, n.tracer}, counts}
+	hands := countedHands{tracedHands{n.hands, n.journal, n.tracer}, counts}
 	if n.edge, err = edge.New(door, yard{n}, hands, n.log); err != nil {
 		return fmt.Errorf("open the Overhop edge: %w", err)
 	}

@@ -38,9 +38,11 @@ func (t tracedTarget) Stop(id job.ID, n uint32, why job.RecallReason) {
 	}
 }
 
-// tracedHands hear of every end. Without a tracer they are the agent's.
+// tracedHands are the agent as its targets see it, with the journal of what jobs say.
+// The tracer, if there is one, hears of every end.
 type tracedHands struct {
 	*agent.Agent
+	*journal
 	tracer *tracing.Tracer
 }
 

@@ -19,6 +19,8 @@ func (c *counter) Offer(job.Offer)       {}
 func (c *counter) Stalled(_, _ string)   {}
 func (c *counter) Recovered(_, _ string) {}
 
+func (c *counter) Log(job.LogLine) {}
+
 func (c *counter) Report(o job.Outcome, _ func(job.Settled)) {
 	if o.Status != job.Success {
 		panic(o.Fault.Message)

@@ -28,6 +28,12 @@
 // runs beside it. Other requests of a process that must be killed get the term
 // grace to finish; then they are lost with it and their attempts given back.
 //
+// # What a runner says
+//
+// Every line that a process prints goes to the node's log, and to the log of
+// the job that says it: see voices. Before an outcome is told, all that was
+// printed before it has found its job.
+//
 // # Nothing is left behind
 //
 // Every process leads a group of its own, is born by one thread that lives as

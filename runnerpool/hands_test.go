@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -23,6 +24,7 @@ type hands struct {
 	changed  chan struct{}
 	outcomes chan job.Outcome
 	notes    chan job.Note
+	lines    []job.LogLine
 }
 
 func newHands() *hands {
@@ -54,6 +56,19 @@ func (h *hands) awaitNote() job.Note {
 	case <-time.After(patience):
 		panic("no note")
 	}
+}
+
+func (h *hands) Log(l job.LogLine) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.lines = append(h.lines, l)
+}
+
+// said are the lines of logs so far.
+func (h *hands) said() []job.LogLine {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.lines)
 }
 
 // patience is how long a test waits for a fact before it gives up.

@@ -11,6 +11,6 @@ var IdleKeys = map[string]string{
 	"worker_health_check_interval_seconds":   "nodes tell of their health by themselves; see 'yardmaster status'",
 	"worker_health_check_ttl_buffer_seconds": "nodes tell of their health by themselves; see 'yardmaster status'",
 	"worker_concurrency":                     "pool_size and max_in_flight of the runners say it",
-	"capture_runner_output":                  "what runners print always goes to the node's log",
+	"capture_runner_output":                  "what runners print always goes to the node's log and to the job's",
 	"watch":                                  "runners are not started anew when files change",
 }

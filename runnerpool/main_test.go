@@ -98,6 +98,12 @@ func handle(ctx context.Context, r *rrq.Request) rrq.Outcome {
 			panic(err)
 		}
 		return rrq.Outcome{Status: rrq.Success, Result: b}
+	case "say":
+		say(r)
+		return success
+	case "say-and-crash":
+		fmt.Fprintln(os.Stderr, "panic: out of luck")
+		os.Exit(7)
 	case "pid":
 		return rrq.Outcome{Status: rrq.Success, Result: fmt.Append(nil, os.Getpid())}
 	case "wait": // until cancelled
@@ -129,6 +135,18 @@ func handle(ctx context.Context, r *rrq.Request) rrq.Outcome {
 		return rrq.Outcome{Status: rrq.Error}
 	}
 	return rrq.Outcome{Status: rrq.Error, Fault: &rrq.Fault{Type: rrq.HandlerNotFound}}
+}
+
+// say prints lines of every kind, and is silent when it answers.
+func say(r *rrq.Request) {
+	fmt.Println("plain of " + r.JobID)
+	fmt.Printf("{\"job_id\":%q,\"msg\":\"by job\",\"n\":12345678901234567890}\n", r.JobID)
+	fmt.Fprintf(os.Stderr, "{\"request_id\":%q,\"level\":\"warning\",\"timestamp\":\"then\",\"rrq.source\":\"forged\"}\n", r.RequestID)
+	fmt.Printf("{\"level\":\"INFO\",\"span\":{\"rrq.job_id\":%q}}\n", r.JobID)
+	fmt.Println(`{"job_id":"a stranger's","msg":"of somebody"}`)
+	fmt.Println("{\"job_id\":\xff garbage")
+	fmt.Println(strings.Repeat("x", 3*maxLine))
+	fmt.Fprintln(os.Stderr, "to stderr")
 }
 
 // playRaw answers with bytes no runtime would send, by the function's name.

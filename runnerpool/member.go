@@ -142,7 +142,9 @@ func (m *member) spawn(ctx context.Context) (*process, int, error) {
 	marker := m.pools.roster.mark()
 	cmd := command(&m.cfg, addr, marker)
 	by := func(cmd *exec.Cmd) error { return m.pools.spawner.start(ctx, cmd) }
-	proc, err := start(cmd, by, m.log.With("port", port))
+	proc, err := start(cmd, by, &voices{
+		runner: m.runner, single: m.cfg.MaxInFlight == 1, keep: m.pools.hands.Log, log: m.log.With("port", port),
+	})
 	if err != nil {
 		return nil, 0, describeStart(err, &m.cfg)
 	}

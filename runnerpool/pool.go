@@ -23,6 +23,8 @@ type Hands interface {
 	// working, and that works again; see [job.Note].
 	Stalled(worker, reason string)
 	Recovered(worker, recovery string)
+	// Log hands over a line of a dispatch's log. It never waits.
+	Log(l job.LogLine)
 }
 
 // ErrInit refuses to run as process 1.

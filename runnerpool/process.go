@@ -3,7 +3,6 @@ package runnerpool
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"os/exec"
 	"sync"
@@ -11,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"yardmaster/job"
 )
 
 const (
@@ -28,6 +29,8 @@ type process struct {
 	how    string        // how it ended; set before exited is closed
 	output sync.WaitGroup
 	pipes  [2]*os.File // our ends of stdout and stderr
+	taps   [2]*tap     // at the pipes
+	voices *voices
 
 	mu    sync.Mutex
 	grace time.Time // how long the group may outlive its leader; zero: not at all
@@ -35,9 +38,9 @@ type process struct {
 }
 
 // start gives a command its pipes, has it started and watches it. What it
-// prints goes to log.
-func start(cmd *exec.Cmd, by func(*exec.Cmd) error, log *slog.Logger) (*process, error) {
-	p := &process{cmd: cmd, exited: make(chan struct{}), dead: make(chan struct{})}
+// prints goes to v.
+func start(cmd *exec.Cmd, by func(*exec.Cmd) error, v *voices) (*process, error) {
+	p := &process{cmd: cmd, exited: make(chan struct{}), dead: make(chan struct{}), voices: v}
 	var theirs [2]*os.File
 	for i := range p.pipes {
 		var err error
@@ -45,6 +48,11 @@ func start(cmd *exec.Cmd, by func(*exec.Cmd) error, log *slog.Logger) (*process,
 			closeAll(p.pipes[:i])
 			closeAll(theirs[:i])
 			return nil, fmt.Errorf("make output pipe: %w", err)
+		}
+		if p.taps[i], err = newTap(p.pipes[i]); err != nil {
+			closeAll(p.pipes[:i+1])
+			closeAll(theirs[:i+1])
+			return nil, fmt.Errorf("read output pipe: %w", err)
 		}
 	}
 	cmd.Stdout, cmd.Stderr = theirs[0], theirs[1]
@@ -55,10 +63,21 @@ func start(cmd *exec.Cmd, by func(*exec.Cmd) error, log *slog.Logger) (*process,
 		return nil, err
 	}
 	p.pid = cmd.Process.Pid
-	p.output.Go(func() { follow(p.pipes[0], log.With("stream", "stdout"), slog.LevelInfo) })
-	p.output.Go(func() { follow(p.pipes[1], log.With("stream", "stderr"), slog.LevelWarn) })
+	for i, stream := range [...]string{job.LogStdout, job.LogStderr} {
+		p.output.Go(func() { follow(p.taps[i], func(line []byte, cut bool) { v.hear(stream, line, cut) }) })
+	}
 	go p.watch() // ends with the process; who started it waits for dead
 	return p, nil
+}
+
+// catchUp returns when what the process has printed so far has found its job,
+// or after a moment: somebody may read the log slowly.
+func (p *process) catchUp() {
+	late := time.NewTimer(outputTail)
+	defer late.Stop()
+	for _, t := range p.taps {
+		t.catchUp(late.C)
+	}
 }
 
 func closeAll(files []*os.File) {

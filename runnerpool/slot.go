@@ -32,7 +32,7 @@ func (s *slot) run() {
 	for {
 		select {
 		case d := <-s.w.work:
-			s.w.finish(d, s.carry(d))
+			s.w.finish(d, s.attend(d))
 		case <-s.w.closed:
 			select {
 			case d := <-s.w.work:
@@ -42,6 +42,19 @@ func (s *slot) run() {
 			}
 		}
 	}
+}
+
+// attend takes one dispatch to its outcome, and what it says to its log: all
+// that was said before the outcome is there before the outcome is told.
+func (s *slot) attend(d *dispatch) job.Outcome {
+	if s.w.proc == nil {
+		return s.carry(d)
+	}
+	s.w.proc.voices.begin(d)
+	o := s.carry(d)
+	s.w.proc.catchUp()
+	s.w.proc.voices.end(d)
+	return o
 }
 
 // carry takes one dispatch to its outcome.

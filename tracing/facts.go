@@ -72,7 +72,7 @@ func outcome(o *job.Outcome) string {
 	switch {
 	case o.Status != job.Error:
 		return o.Status.String()
-	case o.Final, o.Fault != nil && (o.Fault.Type == job.HandlerNotFound || o.Fault.Type == job.FaultInvalid):
+	case o.Final, o.Hopeless():
 		return "fatal"
 	case o.Fault != nil && o.Fault.Type == "transport":
 		return "transport_error"

@@ -138,7 +138,7 @@ func service(t *testing.T, y *nodetest.Yard) {
 // behind the yard's back.
 func permissions(t *testing.T, y *nodetest.Yard) {
 	nc, js := connect(t, y.Members[1])
-	for _, stream := range []string{"YARD_JOBS_0", "YARD_EVENTS", "YARD_RESULTS", "YARD_DLQ", "YARD_BLOBS"} {
+	for _, stream := range []string{"YARD_JOBS_0", "YARD_EVENTS", "YARD_RESULTS", "YARD_DLQ", "YARD_BLOBS", "YARD_LOGS"} {
 		s, err := js.Stream(soon(t), stream)
 		if err != nil {
 			t.Errorf("look at %s: %v", stream, err)
@@ -156,7 +156,7 @@ func permissions(t *testing.T, y *nodetest.Yard) {
 		}
 		cancel()
 	}
-	for _, subject := range []string{"yard.lane.0.n.mail", "yard.history", "yard.results", "yard.dlq.mail", "yard.node.n1.do", "$KV.YARD_QUEUES.x"} {
+	for _, subject := range []string{"yard.lane.0.n.mail", "yard.history", "yard.results", "yard.dlq.mail", "yard.logs.x", "yard.node.n1.do", "$KV.YARD_QUEUES.x"} {
 		if m, err := nc.Request(subject, []byte(`{}`), 200*time.Millisecond); err == nil {
 			t.Errorf("a client may say %s: %s", subject, m.Data)
 		}

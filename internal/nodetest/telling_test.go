@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 
@@ -31,10 +32,17 @@ func tell(ctx context.Context) error {
 	}
 	return rrq.Serve(ctx, ln, func(_ context.Context, r *rrq.Request) rrq.Outcome {
 		told, err := json.Marshal(map[string]any{"trace": r.Context.Trace, "worker": r.Context.WorkerID})
+		if r.Function == "say" {
+			var p struct{ Text string }
+			if err = json.Unmarshal(r.Params, &p); err == nil {
+				fmt.Println(p.Text)
+				fmt.Fprintf(os.Stderr, "{\"request_id\":%q,\"attempt\":%d}\n", r.RequestID, r.Context.Attempt)
+			}
+		}
 		switch {
 		case err != nil:
 			return rrq.Outcome{Status: rrq.Error, Fault: &rrq.Fault{Message: err.Error()}}
-		case r.Function == "again" && r.Context.Attempt < 3:
+		case (r.Function == "again" || r.Function == "say") && r.Context.Attempt < 3:
 			after := 0.01
 			return rrq.Outcome{Status: rrq.Retry, RetryAfter: &after, Fault: &rrq.Fault{Message: "not yet"}}
 		case r.Function == "never":
