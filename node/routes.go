@@ -30,6 +30,7 @@ var routes = map[string]web.Route{
 	},
 	"job-show":   {Pattern: "GET /v1/jobs/{id}", Question: jobQuestion{}, Takes: "queue", Answer: jobJSON{}},
 	"job-wait":   {Pattern: "GET /v1/jobs/{id}/wait", Question: jobQuestion{}, Takes: "queue timeout_ms", Answer: jobJSON{}},
+	"job-logs":   {Pattern: "GET /v1/jobs/{id}/logs", Question: logQuestion{}, Takes: "queue lines", Answer: logReply{}},
 	"job-cancel": {Pattern: "POST /v1/jobs/{id}/cancel", Question: jobQuestion{}, Takes: "queue reason", Answer: jobChanged{}},
 	"job-retry":  {Pattern: "POST /v1/jobs/{id}/retry", Question: jobQuestion{}, Takes: "queue", Answer: jobChanged{}},
 	"job-replay": {Pattern: "POST /v1/jobs/{id}/replay", Question: replayQuestion{}, Takes: "*", Answer: replayReply{}, Large: true},
