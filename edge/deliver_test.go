@@ -82,6 +82,11 @@ func TestFail(t *testing.T) {
 		if o := r.hands.one(t); !o.Final || o.RetryAfter != nil {
 			t.Errorf("final outcome is %+v", o)
 		}
+		q = r.quest(p, 3, nil)
+		p.ask(overhop.TFail, heldAnd(q, fields{"error": fields{"message": "no", "type": job.FaultInvalid}}), overhop.TOK)
+		if o := r.hands.one(t); !o.Final {
+			t.Errorf("what can never be done has the outcome %+v", o)
+		}
 	})
 }
 

@@ -85,7 +85,7 @@ func (c *conn) startFail(e overhop.Envelope) error {
 		fault.Details = lossyJSON(m.Details)
 	}
 	c.end(e.RID, m.Held, m.Credits, func(d *dispatch) job.Outcome {
-		o := job.Outcome{Status: job.Error, Started: true, Fault: fault, Final: !m.Retry, RetryAfter: m.RetryAfter}
+		o := job.Outcome{Status: job.Error, Started: true, Fault: fault, Final: !m.Retry || fault.Type == job.FaultInvalid, RetryAfter: m.RetryAfter}
 		if d != nil && d.state == recalling && (d.why != job.RecallShutdown || m.Type == job.FaultCancelled) {
 			// The worker stopped because we asked it to.
 			o = recalled(d, d.why)

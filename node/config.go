@@ -274,6 +274,11 @@ func (c *Config) Validate() error {
 	if err := c.RRQ.Validate(); err != nil {
 		return fmt.Errorf("rrq: %w", err)
 	}
+	if !c.Clustered() {
+		if err := c.RRQ.ValidateAlone(); err != nil {
+			return fmt.Errorf("rrq: %w", err)
+		}
+	}
 	if _, err := declaredCrons(c.RRQ.CronJobs, c.RRQ.Queue()); err != nil {
 		return err
 	}

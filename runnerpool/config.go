@@ -39,8 +39,8 @@ const (
 // Config is the table [rrq], with the keys RRQ's users know.
 type Config struct {
 	// DefaultRunner runs jobs that name no runner and come from a queue
-	// without route; default "python" if there is such a runner. Without one,
-	// such jobs are left to Overhop workers.
+	// without route; default "python". Where no member has it, such jobs are
+	// left to Overhop workers.
 	DefaultRunner string `toml:"default_runner_name"`
 	// DefaultQueue is where cron entries without a queue go; default "default".
 	// "rrq:queue:" before a name may be left out, here as elsewhere.
@@ -186,13 +186,9 @@ func (c *Config) Defaults() job.Defaults {
 	return job.Defaults{UniqueTTL: seconds(c.UniqueTTL), ResultTTL: max(seconds(c.ResultTTL), 0)}
 }
 
-// Default is the runner of jobs that name none, or "".
-func (c *Config) Default() string {
-	if _, ok := c.Runners["python"]; ok && c.DefaultRunner == "" {
-		return "python"
-	}
-	return c.DefaultRunner
-}
+// Default is the runner of jobs that name none. Other members may have it, and
+// this one not.
+func (c *Config) Default() string { return or(c.DefaultRunner, "python") }
 
 // queuePrefix begins a queue's name as RRQ stores it.
 const queuePrefix = "rrq:queue:"
@@ -215,7 +211,6 @@ func (c *Config) Routed() map[string]string {
 func (c *Config) Queue() string { return or(QueueName(c.DefaultQueue), "default") }
 
 func (c Config) withDefaults() Config {
-	c.DefaultRunner = c.Default()
 	c.Management = or(c.Management, Managed)
 	c.DefaultTimeout = or(c.DefaultTimeout, 300)
 	if c.ConnectTimeoutMS <= 0 {

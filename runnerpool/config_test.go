@@ -62,6 +62,9 @@ pool_size = 1
 	if only.Default() != "python" {
 		t.Errorf("default runner is %q", only.Default())
 	}
+	if other := (Config{Runners: map[string]RunnerConfig{"go": {Cmd: []string{"x"}}}}); other.Default() != "python" {
+		t.Errorf("default runner is %q, though another member may have python", other.Default())
+	}
 }
 
 func TestConfigErrorsNameTheKey(t *testing.T) {
@@ -76,7 +79,6 @@ func TestConfigErrorsNameTheKey(t *testing.T) {
 		"rrq.runner_management_mode":              func(c *Config) { c.Management = "none" },
 		"rrq.default_job_timeout_seconds":         func(c *Config) { c.DefaultTimeout = -1 },
 		"rrq.runner_shutdown_term_grace_seconds":  func(c *Config) { c.TermGrace = few(math.NaN()) },
-		"rrq.default_runner_name":                 func(c *Config) { c.DefaultRunner = "other" },
 		"rrq.default_max_retries":                 func(c *Config) { n := uint32(1001); c.DefaultMaxRetries = &n },
 		"rrq.default_result_ttl_seconds":          func(c *Config) { c.ResultTTL = math.Inf(1) },
 		"rrq.default_unique_job_lock_ttl_seconds": func(c *Config) { c.UniqueTTL = 366 * 86400 },

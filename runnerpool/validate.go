@@ -51,12 +51,16 @@ func (c Config) Validate() error {
 	return c.validateRouting()
 }
 
-func (c *Config) validateRouting() error {
-	if len(c.Runners) > 0 && c.DefaultRunner != "" {
-		if _, ok := c.Runners[c.DefaultRunner]; !ok {
-			return wrong("default_runner_name", c.DefaultRunner, "define [rrq.runners."+c.DefaultRunner+"] or name one that is: "+strings.Join(c.Names(), ", "))
-		}
+// ValidateAlone checks what the table must hold if there is no other member
+// that could have a runner: the default one.
+func (c *Config) ValidateAlone() error {
+	if _, ok := c.Runners[c.DefaultRunner]; !ok && len(c.Runners) > 0 && c.DefaultRunner != "" {
+		return wrong("default_runner_name", c.DefaultRunner, "define [rrq.runners."+c.DefaultRunner+"] or name one that is: "+strings.Join(c.Names(), ", "))
 	}
+	return nil
+}
+
+func (c *Config) validateRouting() error {
 	if name := c.Queue(); job.ValidQueue(name) != nil {
 		return wrong("default_queue_name", c.DefaultQueue, validQueue)
 	}

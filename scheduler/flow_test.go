@@ -297,6 +297,7 @@ func TestOrphans_WaitUntilEveryMemberWasHeard(t *testing.T) {
 		if got := y.state(lost); got != job.Waiting {
 			t.Fatalf("it is %s, though a member was not heard", got)
 		}
+		y.says("rust, which no member that was heard has; not heard yet: n3")
 		n3.look(func() { n3.silent = false; n3.runners = []string{"py"}; n3.beat() })
 		y.until("it is dead", func() bool { return y.state(lost) == job.Failed && y.state(routed) == job.Failed })
 		view, _ := y.find(lost)
@@ -308,6 +309,30 @@ func TestOrphans_WaitUntilEveryMemberWasHeard(t *testing.T) {
 			t.Errorf("the others are %s and %s", y.state(kept), y.state(bare))
 		}
 	}, func(c *Config) { c.Routes = map[string]string{"routed": "ruby"} })
+}
+
+// A job whose runner only a member has that is down waits for it, and the
+// authority says so.
+func TestOrphans_WaitForAMemberThatIsDown(t *testing.T) {
+	inYard(t, 2, func(y *yard) {
+		n1, n2 := y.node("n1"), y.node("n2")
+		n1.look(func() { n1.runners = []string{"py"}; n1.beat() })
+		n2.look(func() { n2.runners = []string{"rust"}; n2.beat() })
+		n2.offer(job.RRQ, "rust", "rust/9000", 1)
+		y.pass(time.Second)
+		n2.look(func() { n2.silent = true })
+		y.pass(10 * time.Second)
+		id := y.enqueue("mail", "", `{"function":"rust#f"}`)
+		y.pass(20 * time.Second)
+		if got := y.state(id); got != job.Waiting {
+			t.Fatalf("it is %s, though a member that is down has its runner", got)
+		}
+		y.says("rust, which only members that are down have: n2")
+		n2.look(func() { n2.silent = false; n2.beat() })
+		y.until("it ran", func() bool { return y.state(id) == job.Completed })
+		y.pass(3 * time.Second)
+		y.says("")
+	})
 }
 
 func TestCancel_ActiveJobIsRecalledUntilItEnds(t *testing.T) {

@@ -91,7 +91,7 @@ func (m *mind) look(now time.Time) Look {
 			l.Oldest = max(l.Oldest, now.Sub(lane.heardAt))
 		}
 	}
-	l.Reasons = append(l.Reasons, m.wrongClocks()...)
+	l.Reasons = append(append(l.Reasons, m.away...), m.wrongClocks()...)
 	running := map[string]int{}
 	for _, f := range m.flights {
 		running[f.node]++

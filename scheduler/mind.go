@@ -83,6 +83,7 @@ type mind struct {
 	nodes     map[string]*node
 	flights   map[dispatchKey]*flight
 	orphansAt time.Time // when sweepOrphans last looked
+	away      []string  // for which runners jobs wait that no living member has
 	crons     cronDesk
 }
 

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"yardmaster/job"
-	"yardmaster/ledger"
 )
 
 // How the authority watches nodes.
@@ -17,8 +16,6 @@ const (
 	workerLease  = 6 * time.Second         // an Overhop worker's, which may outlive its node
 	unseenFor    = 2 * time.Second         // how long a node may leave open what room a batch left
 	emptySeatFor = time.Minute             // how long a seat without room is remembered
-	orphansEvery = time.Second             // how often sweepOrphans looks
-	maxOrphans   = 1000                    // ended at once
 )
 
 // beat hears a node's sign of life and extends its lease, for no longer than
@@ -133,54 +130,4 @@ func (m *mind) remind(k dispatchKey, f *flight, n *node, now time.Time, out batc
 		return
 	}
 	m.again(f, n, now, out)
-}
-
-// sweepOrphans ends waiting jobs that ask for a runner no member is configured
-// for. It waits until every member has said what it has.
-func (m *mind) sweepOrphans(now time.Time) {
-	if now.Sub(m.orphansAt) < orphansEvery {
-		return
-	}
-	m.orphansAt = now
-	configured := map[string]bool{}
-	for _, name := range m.cfg.Members {
-		n := m.nodes[name]
-		if n == nil || n.runners == nil {
-			return
-		}
-		for r := range n.runners {
-			configured[r] = true
-		}
-	}
-	left := maxOrphans
-	m.ledger().View(func(l *ledger.Ledger) {
-		end := func(runner, queue, class string) {
-			l.Line(queue, class, func(w ledger.Waiting) bool {
-				if left <= 0 {
-					return false
-				}
-				left--
-				m.queue(&ledger.CancelJob{
-					Job: w.ID, Reason: "No runner configured for '" + runner + "'.", Type: job.HandlerNotFound,
-				}, nil)
-				return true
-			})
-		}
-		l.Classes(func(class string) bool {
-			runner, _ := job.SplitFunction(class)
-			if runner != "" && !configured[runner] {
-				l.BusyLines(class, func(queue string) bool {
-					end(runner, queue, class)
-					return left > 0
-				})
-			}
-			return left > 0
-		})
-		for queue, runner := range m.cfg.Routes {
-			if !configured[runner] {
-				end(runner, queue, ledger.ClassPlain)
-				end(runner, queue, ledger.ClassBare)
-			}
-		}
-	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -189,3 +190,13 @@ func ending(o job.Outcome) func(*job.Assignment) (time.Duration, job.Outcome) {
 }
 
 const anyJob = `{"params":{}}`
+
+// says checks that a look finds this wrong; "": nothing.
+func (y *yard) says(text string) {
+	y.t.Helper()
+	look, err := y.sched.Look(y.ctx)
+	all := strings.Join(look.Reasons, "\n")
+	if err != nil || text == "" && all != "" || !strings.Contains(all, text) {
+		y.t.Errorf("a look finds %q, want %q; %v", all, text, err)
+	}
+}
