@@ -11,11 +11,17 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"yardmaster/internal/scenario/sequential"
 )
 
-// TestMain makes this program a worker where a drill asks for one.
+// TestMain makes this program a worker or a runner where a drill asks for one.
 func TestMain(m *testing.M) {
 	WorkIfAsked()
+	if os.Getenv(sequentialEnv) != "" {
+		fmt.Fprintln(os.Stderr, sequential.Main(os.Args[1:]))
+		os.Exit(1)
+	}
 	os.Exit(m.Run())
 }
 

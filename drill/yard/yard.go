@@ -164,19 +164,30 @@ func (n *Node) Ask(ctx context.Context, subject string, question, answer any) er
 	if err != nil {
 		return fmt.Errorf("write the question %s: %w", subject, err)
 	}
-	c, err := cluster.Dial(ctx, n.URL(), cluster.DialOptions{Timeout: answerTime})
+	raw, err := n.Request(ctx, subject, body)
 	if err != nil {
 		return err
-	}
-	defer c.Close()
-	raw, err := c.Request(ctx, subject, body)
-	if err != nil {
-		return fmt.Errorf("ask %s: %w", n.Name, err)
 	}
 	if err := json.Unmarshal(raw, answer); err != nil {
 		return fmt.Errorf("read the answer of %s to %s: %w", n.Name, subject, err)
 	}
 	return nil
+}
+
+// Request sends a node one request and gives its answer as it is.
+func (n *Node) Request(ctx context.Context, subject string, question []byte) ([]byte, error) {
+	c, err := cluster.Dial(ctx, n.URL(), cluster.DialOptions{Timeout: answerTime})
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	raw, err := c.Request(ctx, subject, question)
+	if err != nil {
+		return nil, fmt.Errorf("ask %s: %w", n.Name, err)
+	}
+	return raw, nil
 }
 
 // Status asks a node how it stands.

@@ -44,7 +44,8 @@ var floors = map[string]struct {
 	"bench": {[]string{"*"}, "measures every floor"}, "drill": {[]string{"*"}, "breaks every part"},
 	"sim": {[]string{"*"}, "drives every part"}, "internal/nodetest": {[]string{"*"}, "starts whole nodes for tests"},
 	"internal/dialogue": {[]string{"edge/overhop", "internal"}, "speaks Overhop's wire with whoever is under test"},
-	"internal/arch":     {nil, "looks at files only"}, "internal/docs": {[]string{"job"}, "computes what the documents publish"}, "internal/deps": {nil, "holds modules until their rooms do"},
+	"internal/scenario": {[]string{"job", "cluster", "internal"}, "asks a yard as a client does"}, "internal/scenario/sequential": {nil, "stands on the contract's text alone"},
+	"internal/arch": {nil, "looks at files only"}, "internal/docs": {[]string{"job"}, "computes what the documents publish"}, "internal/deps": {nil, "holds modules until their rooms do"},
 }
 
 // Each dependency lives in one room, so that it can be understood, replaced
@@ -71,6 +72,7 @@ var dependencies = map[string]struct {
 	module + "/internal/netfault":    {[]string{"internal/nodetest"}, "tests only"},
 	module + "/internal/nodetest":    {nil, "tests only"},
 	module + "/internal/dialogue":    {nil, "tests only"},
+	module + "/internal/scenario":    {nil, "tests only"},
 }
 
 // The pure packages: replay must never ask a clock, roll dice, or wait. Of the

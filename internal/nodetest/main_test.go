@@ -11,16 +11,25 @@ import (
 
 	"yardmaster/examples/runner/demo"
 	"yardmaster/internal/nodetest"
+	"yardmaster/internal/scenario/sequential"
 	"yardmaster/node"
 	"yardmaster/runnerpool"
 )
 
-// runnerEnv makes the test's own binary a runner process.
-const runnerEnv = "YARD_TEST_RUNNER"
+// runnerEnv makes the test's own binary a runner process: the demo's, or the
+// sequential one.
+const (
+	runnerEnv        = "YARD_TEST_RUNNER"
+	sequentialRunner = "sequential"
+)
 
 func TestMain(m *testing.M) {
-	if os.Getenv(runnerEnv) == "" {
+	switch os.Getenv(runnerEnv) {
+	case "":
 		os.Exit(m.Run())
+	case sequentialRunner:
+		fmt.Fprintln(os.Stderr, sequential.Main(os.Args[1:]))
+		os.Exit(1)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()

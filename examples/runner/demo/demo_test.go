@@ -110,6 +110,7 @@ func testHandlers(t *testing.T, language string) {
 		{"retry", `{"times":1}`, 2, rrq.Success, `{"attempt":2}`},
 		{"big", `{"bytes":3}`, 6, rrq.Success, `"xxx"`},
 		{"big", `{"bytes":17000000}`, 7, rrq.Error, ``},
+		{"crash", `{"times":6}`, 7, rrq.Success, `{"times":6}`},
 		{"sleep", `{"ms":"x"}`, 8, rrq.Error, ``},
 		{"nobody", `{}`, 9, rrq.Error, ``},
 	} {
@@ -126,7 +127,7 @@ func testHandlers(t *testing.T, language string) {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
-	if len(lines) != 8 || lines[0] != "j#1 j 1 77" || lines[1] != "j#2 j 2 77" {
+	if len(lines) != 9 || lines[0] != "j#1 j 1 77" || lines[1] != "j#2 j 2 77" {
 		t.Errorf("witness has %d lines: %q", len(lines), lines)
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"strconv"
+	"strings"
 	"time"
 
 	"yardmaster/runnerpool/rrq"
@@ -85,13 +87,19 @@ func retry(_ context.Context, r *rrq.Request) rrq.Outcome {
 	return rrq.Outcome{Status: rrq.Success, Result: fmt.Appendf(nil, `{"attempt":%d}`, r.Context.Attempt)}
 }
 
-// crash ends the whole process with {"code": n}, 1 if not given.
-func crash(_ context.Context, r *rrq.Request) rrq.Outcome {
+// crash ends the whole process with {"code": n}, 1 if not given; with
+// {"times": n} only in the job's first n dispatches, and is an echo then.
+func crash(ctx context.Context, r *rrq.Request) rrq.Outcome {
 	p := struct {
-		Code int `json:"code"`
+		Code  int    `json:"code"`
+		Times uint64 `json:"times"`
 	}{Code: 1}
 	if fault := params(r, &p); fault != nil {
 		return failed(*fault)
+	}
+	_, dispatch, _ := strings.Cut(r.RequestID, "#")
+	if n, err := strconv.ParseUint(dispatch, 10, 32); err == nil && p.Times > 0 && n > p.Times {
+		return echo(ctx, r)
 	}
 	os.Exit(p.Code)
 	return rrq.Outcome{}

@@ -1,0 +1,97 @@
+package sequential
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// handlers do what the example runners' do.
+var handlers = map[string]func(context.Context, *request) outcome{
+	"echo": echo, "sleep": sleep, "fail": fail, "retry": retry, "crash": crash, "hang": hang, "big": big,
+}
+
+type params struct {
+	MS      int64    `json:"ms"`
+	Message string   `json:"message"`
+	Times   int64    `json:"times"`
+	After   *float64 `json:"after"`
+	Code    int      `json:"code"`
+	Bytes   int      `json:"bytes"`
+}
+
+// read gives a request's params; scenarios send what handlers understand.
+func (q *request) read() (p params) {
+	p.Message, p.Code = "failed as asked", 1
+	if err := json.Unmarshal(q.Params, &p); err != nil {
+		panic(err)
+	}
+	return p
+}
+
+func echo(_ context.Context, q *request) outcome {
+	return outcome{Status: "success", Result: q.Params}
+}
+
+func sleep(ctx context.Context, q *request) outcome {
+	select {
+	case <-time.After(time.Duration(q.read().MS) * time.Millisecond):
+		return echo(ctx, q)
+	case <-ctx.Done():
+		return outcome{Status: "error", Error: &fault{Message: "Job cancelled", Type: "cancelled"}}
+	}
+}
+
+func fail(_ context.Context, q *request) outcome {
+	return outcome{Status: "error", Error: &fault{Message: q.read().Message, Type: "demo"}}
+}
+
+func retry(_ context.Context, q *request) outcome {
+	p := q.read()
+	if q.Context.Attempt <= p.Times {
+		return outcome{Status: "retry", RetryAfterSeconds: p.After}
+	}
+	return outcome{Status: "success", Result: fmt.Appendf(nil, `{"attempt":%d}`, q.Context.Attempt)}
+}
+
+// crash ends the process, with "times" only in so many dispatches of the job.
+func crash(ctx context.Context, q *request) outcome {
+	p := q.read()
+	_, text, _ := strings.Cut(q.RequestID, "#")
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil && p.Times > 0 && n > p.Times {
+		return echo(ctx, q)
+	}
+	os.Exit(p.Code)
+	return outcome{}
+}
+
+func hang(context.Context, *request) outcome {
+	select {} // only the end of the process stops it
+}
+
+func big(_ context.Context, q *request) outcome {
+	return outcome{Status: "success", Result: fmt.Appendf(nil, "%q", strings.Repeat("x", q.read().Bytes))}
+}
+
+// hold makes sure that a job runs nowhere else: its lock goes with the process
+// that holds it.
+func (r *runner) hold(q *request) (release func()) {
+	if r.witness == "" {
+		return func() {}
+	}
+	f, err := os.OpenFile(filepath.Join(filepath.Dir(r.witness), q.JobID+".lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	if err == nil {
+		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	}
+	if err != nil {
+		r.complain("job %s runs already, and is to run as %s: %v", q.JobID, q.RequestID, err)
+		return func() {}
+	}
+	return func() { _ = f.Close() }
+}
