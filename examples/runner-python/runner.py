@@ -378,6 +378,9 @@ def retry(job):
 
 @handler("crash")
 def crash(job):
+    times, dispatch = param(job, "times", int, 0), job.request_id.partition("#")[2]
+    if times and dispatch.isdigit() and int(dispatch) > times:
+        return job.params
     os._exit(param(job, "code", int, 1))
 
 
