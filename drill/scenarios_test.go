@@ -2,6 +2,7 @@ package drill
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -140,10 +141,62 @@ func (s *stand) ask(ctx context.Context, subject string, question []byte) ([]byt
 }
 
 // kill ends the authority with SIGKILL, or one of the others that has jobs in
-// hand.
+// hand, and starts it again when the authority knows of no more jobs there: at
+// once after a change of authority, else when its lease has ended. A job for a
+// runner that nobody has waits until every member has said so.
 func (s *stand) kill(ctx context.Context, t *testing.T, authority bool) error {
+	if err := s.killOne(ctx, authority); err != nil {
+		return err
+	}
+	dead := s.dead.Load()
+	t.Logf("killed %s with %d jobs in hand", dead.Name, s.held)
+	err := until(ctx, "the dead node's jobs are given back", func() error {
+		owner, err := s.authority(ctx)
+		if err != nil {
+			return err
+		}
+		status, err := owner.Status(ctx)
+		if err != nil {
+			return err
+		}
+		if len(status.Nodes) == 0 {
+			return fmt.Errorf("%s has not looked yet", owner.Name)
+		}
+		for _, told := range status.Nodes {
+			if told.Name == dead.Name && told.Running > 0 {
+				return fmt.Errorf("%+v", told)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return dead.Start()
+}
+
+// authority is whom the living take for the authority.
+func (s *stand) authority(ctx context.Context) (*yard.Node, error) {
+	for _, n := range s.yard.Nodes {
+		if n == s.dead.Load() {
+			continue
+		}
+		status, err := n.Status(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, owner := range s.yard.Nodes {
+			if owner.Name == status.Authority.Owner && owner != s.dead.Load() {
+				return owner, nil
+			}
+		}
+	}
+	return nil, errors.New("no living node has the authority")
+}
+
+func (s *stand) killOne(ctx context.Context, authority bool) error {
 	return until(ctx, "a node with jobs in hand is found", func() error {
-		owner, err := s.yard.Authority(ctx)
+		owner, err := s.authority(ctx)
 		if err != nil {
 			return err
 		}
@@ -159,7 +212,6 @@ func (s *stand) kill(ctx context.Context, t *testing.T, authority bool) error {
 				s.dead.Store(n)
 				s.held = told.Running
 				n.Kill()
-				t.Logf("killed %s", n.Name)
 				return nil
 			}
 		}
