@@ -34,6 +34,7 @@ type enqueueFlags struct {
 	guards        guardFlags
 	wait          bool
 	longest       time.Duration
+	bulk          string // file
 }
 
 func (a *app) enqueueVerb() *cobra.Command {
@@ -56,12 +57,19 @@ refused; a job that is debounced takes the place of one that has not started.
 
 Numbers with a fraction reach Overhop workers as decimal text, 0.5 as "0.5",
 because Overhop's wire has no floats; so do integers beyond 64 bits. RRQ runners
-get them as they are.`,
+get them as they are.
+
+With --bulk each line of a file is a job as the yard takes it in JSON; it may
+name its queue and id. The answers come in the order of the lines, the jobs are
+stored side by side. A line that is refused holds up no other, but makes the
+exit code 1. What the yard cannot take now is sent again for up to a minute (12
+times NATS_TIMEOUT), and never makes a second job.`,
 		Example: `  yardmaster enqueue mail send --params '{"to":"ann"}'
   yardmaster enqueue mail send --params @mail.json --in 10m --id order-7
   yardmaster enqueue mail digest --unique-key digest-ann --unique-ttl 1h
   yardmaster enqueue index rebuild --debounce-key index --debounce 5s
-  echo '{"ms":500}' | yardmaster enqueue slow sleep --params - --wait`,
+  echo '{"ms":500}' | yardmaster enqueue slow sleep --params - --wait
+  echo '{"function":"send","params":{"to":"ann"},"id":"order-7"}' | yardmaster enqueue mail --bulk -`,
 		Args: args("queue", "[function]"),
 	})
 	flags := c.Flags()
@@ -79,6 +87,7 @@ get them as they are.`,
 	f.guards.add(c)
 	flags.BoolVar(&f.wait, "wait", false, "wait until the job has ended; exit with 1 if it failed")
 	flags.DurationVar(&f.longest, "for", 0, "longest `time` of --wait; exit with 1 after it (default until the job has ended)")
+	flags.StringVar(&f.bulk, "bulk", "", "`file` with a job as JSON on each line; - for standard input")
 	c.RunE = func(c *cobra.Command, args []string) error { return a.enqueue(c, args, &f) }
 	return c
 }
@@ -87,6 +96,12 @@ func (a *app) enqueue(c *cobra.Command, args []string, f *enqueueFlags) error {
 	queue := args[0]
 	if err := job.ValidQueue(queue); err != nil {
 		return usage(c, err.Error())
+	}
+	if c.Flags().Changed("bulk") {
+		if err := bulkAlone(c, args[1:]); err != nil {
+			return err
+		}
+		return a.enqueueBulk(c, queue, f.bulk)
 	}
 	if c.Flags().Changed("for") && !f.wait {
 		return usage(c, "--for limits --wait, which is not given")

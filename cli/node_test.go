@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -90,6 +92,11 @@ func TestRealNode(t *testing.T) {
 	must(0, []string{"had this job already"}, "enqueue", "mail", "echo", "--params", `{"n":12345678901234567}`, "--id", "k1")
 	must(1, []string{"failed on request"}, "enqueue", "mail", "fail", "--params", `{"final":true}`, "--wait")
 	must(0, []string{"2 of 3"}, "enqueue", "mail", "retry", "--max-attempts", "3", "--retry-interval", "10ms", "--wait")
+	lines := filepath.Join(t.TempDir(), "lines")
+	if err := os.WriteFile(lines, []byte("{\"function\":\"echo\",\"id\":\"k1\"}\n{\"function\":\"echo\"}\n{\"params\":{},\"priority\":-1}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	must(1, []string{"\tduplicate\n", "\taccepted\n", "3\t-\trefused: priority is -1", "1 accepted, 1 known already, 1 refused"}, "enqueue", "mail", "--bulk", lines)
 	later := must(0, nil, "enqueue", "mail", "echo", "--in", "1h")
 	// Accepted is on disk; the ledger knows of it a moment later.
 	await(t, f, later, "job", "list", "mail", "--state", "delayed")

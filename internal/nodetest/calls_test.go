@@ -1,6 +1,7 @@
 package nodetest_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"yardmaster/cli"
 	"yardmaster/cluster"
 	"yardmaster/edge/overhop"
 	"yardmaster/internal/nodetest"
@@ -181,6 +183,11 @@ func TestProducersOverFailover(t *testing.T) {
 			}
 		})
 	}
+	const lines = 4000
+	producers.Go(func() {
+		bulkLines(t, others[1], lines)
+		total.Add(lines)
+	})
 	old.Stop()
 	close(stopped)
 	producers.Wait()
@@ -209,6 +216,20 @@ func callThrough(t *testing.T, y *nodetest.Yard, m *nodetest.Member, key string)
 		}
 		return nil
 	})
+}
+
+// bulkLines enqueues lines without ids by the command line, which repeats what
+// has to be repeated.
+func bulkLines(t *testing.T, m *nodetest.Member, n int) {
+	var out, errs bytes.Buffer
+	in := strings.NewReader(strings.Repeat("{\"params\":{}}\n", n))
+	args := []string{"enqueue", "over", "--bulk", "-", "--server", m.Node().Addresses().NATS}
+	if code := cli.Run(t.Context(), args, cli.Streams{In: in, Out: &out, Err: &errs}, "v0.0.0-test"); code != 0 {
+		t.Errorf("exit code %d: %s", code, errs.String())
+	}
+	if accepted := strings.Count(out.String(), "\taccepted\n"); accepted != n {
+		t.Errorf("%d of %d lines are accepted: %s", accepted, n, errs.String())
+	}
 }
 
 // bulkThrough repeats a bulk until none of it is refused.

@@ -1,0 +1,182 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"yardmaster/cluster"
+	"yardmaster/job"
+)
+
+// bulkYard stores what it is given, but refuses every other request as a
+// whole, and of each other one the last job.
+type bulkYard struct {
+	asked  int
+	chunks []int // how many jobs each request brought
+	stored map[string]json.RawMessage
+}
+
+func (y *bulkYard) answer(body []byte) ([]byte, error) {
+	var asked struct {
+		Queue string
+		Jobs  []json.RawMessage
+	}
+	if err := json.Unmarshal(body, &asked); err != nil {
+		return nil, err
+	}
+	y.asked++
+	y.chunks = append(y.chunks, len(asked.Jobs))
+	if y.asked%2 == 1 {
+		return nil, &cluster.APIError{Code: "503", Text: "yard is unavailable: no authority", RetryAfter: time.Millisecond}
+	}
+	items := make([]bulkItem, len(asked.Jobs))
+	for i, text := range asked.Jobs {
+		var one bulkLine
+		if err := json.Unmarshal(text, &one); err != nil {
+			return nil, err
+		}
+		if one.Queue == "" {
+			one.Queue = asked.Queue
+		}
+		id, err := job.KeyID(one.Queue, one.ID)
+		if err != nil {
+			return nil, err
+		}
+		_, known := y.stored[one.ID]
+		y.stored[one.ID] = text
+		items[i] = bulkItem{ID: id.String(), Queue: one.Queue, Duplicate: known}
+		if i == len(asked.Jobs)-1 && i > 0 { // stored, and the answer gets lost
+			items[i] = bulkItem{Error: &bulkError{Code: "504", Text: "unknown", RetryAfterMS: 1}}
+		}
+		if one.ID == "dear" {
+			items[i] = bulkItem{Error: &bulkError{Code: "429", Text: "rate limit key is held", RetryAfterMS: 60000}}
+		}
+	}
+	return json.Marshal(map[string]any{"jobs": items})
+}
+
+// Each line gets its answer, in order, whatever has to be sent again; no job
+// is made twice.
+func TestBulk(t *testing.T) {
+	const lines = 2600
+	var in strings.Builder
+	for line := 1; line <= lines; line++ {
+		switch line {
+		case 7:
+			in.WriteString("{\"function\":\n")
+		case 8:
+			in.WriteString("[1]\n")
+		case 9:
+			in.WriteString("\n")
+		case 10:
+			fmt.Fprintf(&in, `{"params":{"text":"%s"}}`+"\n", strings.Repeat("x", maxRequest))
+		case 11:
+			in.WriteString(`{"function":"f","id":"dear"}` + "\r\n")
+		case 12:
+			in.WriteString(` {"function":"f","id":"mine","queue":"other","params":{"n":12345678901234567890}} ` + "\n")
+		case 13:
+			in.WriteString(`{"function":"f","id":null,"queue":null }` + "\n")
+		case 14:
+			in.WriteString(`{"function":"f","id":5}` + "\n")
+		default:
+			fmt.Fprintf(&in, `{"function":"f","params":{"line":%d}}`+"\n", line)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "jobs")
+	if err := os.WriteFile(file, []byte(strings.TrimSuffix(in.String(), "\n")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	y := &bulkYard{stored: map[string]json.RawMessage{}}
+	f := startFake(t, answers{"yard.api.v1.job.bulk": y.answer})
+	got := f.run(t, "enqueue", "mail", "--bulk", file, "--json")
+	const accepted = lines - 6
+	summary := fmt.Sprintf("yardmaster: %d accepted, 0 known already, 5 refused\nyardmaster: line 7: the line is not a job", accepted)
+	if got.code != 1 || !strings.HasPrefix(got.err, summary) {
+		t.Errorf("code %d, %s", got.code, got.err)
+	}
+	if len(y.stored) != accepted+1 { // and the dear one
+		t.Errorf("%d jobs are stored, want %d", len(y.stored), accepted+1)
+	}
+	if text := string(y.stored["mine"]); !strings.Contains(text, `"n":12345678901234567890`) {
+		t.Errorf("stored %s", text)
+	}
+	for _, n := range y.chunks {
+		if n > chunkJobs {
+			t.Errorf("%d jobs in a request", n)
+		}
+	}
+	want := 1
+	for text := range strings.Lines(got.out) {
+		var item bulkItem
+		if err := json.Unmarshal([]byte(text), &item); err != nil {
+			t.Fatalf("%q: %v", text, err)
+		}
+		if want == 9 {
+			want++ // an empty line is no job
+		}
+		code := map[int]string{7: "400", 8: "400", 10: "413", 11: "429", 14: "400"}[item.Line]
+		switch {
+		case item.Line != want:
+			t.Fatalf("line %d is answered as %d", want, item.Line)
+		case code != "" && (item.Error == nil || item.Error.Code != code):
+			t.Errorf("%s, want %s", text, code)
+		case code == "" && (item.Error != nil || item.ID == "" || item.Duplicate):
+			t.Errorf("%s", text)
+		case item.Line == 12 && item.Queue != "other":
+			t.Errorf("%s", text)
+		}
+		want++
+	}
+	if want != lines+1 {
+		t.Errorf("answers up to line %d", want-1)
+	}
+}
+
+// The way a person sees it.
+func TestBulk_Table(t *testing.T) {
+	f := startFake(t, answers{"yard.api.v1.job.bulk": `{"jobs":[
+		{"id":"a","queue":"mail"},{"id":"b","queue":"mail","duplicate":true},{"id":"c","queue":"mail","debounced":true},
+		{"error":{"code":"400","text":"priority is 99"}}]}`})
+	const in = "{\"id\":\"a\",\"params\":{}}\n{\"id\":\"b\"}\n\n{\"id\":\"c\"}\n{\"id\":\"d\",\"priority\":99}\n"
+	got := f.runIn(t, in, "enqueue", "mail", "--bulk", "-")
+	want := ran{1, "1\ta\taccepted\n2\tb\tduplicate\n4\tc\tdebounced\n5\t-\trefused: priority is 99\n",
+		"yardmaster: 1 accepted, 2 known already, 1 refused\nyardmaster: line 5: priority is 99; correct it and try again\n"}
+	if got != want {
+		t.Errorf("%+v", got)
+	}
+	const sent = ` {"queue":"mail","jobs":[{"id":"a","params":{}},{"id":"b"},{"id":"c"},{"id":"d","priority":99}]}`
+	if asked := f.questions(); len(asked) != 1 || asked[0] != "bulk"+sent {
+		t.Errorf("%q", asked)
+	}
+	if got := f.runIn(t, "", "enqueue", "mail", "--bulk", "-"); got != (ran{err: "yardmaster: 0 accepted, 0 known already, 0 refused\n"}) {
+		t.Errorf("%+v", got)
+	}
+	for _, line := range []string{"enqueue mail send --bulk -", "enqueue mail --bulk - --priority 3", "enqueue mail --bulk - --wait"} {
+		if got := f.run(t, strings.Fields(line)...); got.code != 2 || !strings.Contains(got.err, "each line says all of its own job") {
+			t.Errorf("%s: %+v", line, got)
+		}
+	}
+	if got := f.run(t, "enqueue", "mail", "--bulk", "/no/such"); got.code != 1 || !strings.Contains(got.err, "name a file that can be read") {
+		t.Errorf("%+v", got)
+	}
+}
+
+// A yard that refuses for good is not asked for ever: what was not sent is
+// told.
+func TestBulk_GivesUp(t *testing.T) {
+	t.Setenv("NATS_TIMEOUT", "50ms")
+	f := startFake(t, answers{})
+	in := strings.Repeat("{\"function\":\"f\"}\n", (chunksOpen+3)*chunkJobs)
+	got := f.runIn(t, in, "enqueue", "mail", "--bulk", "-")
+	if got.code != 1 || !strings.Contains(got.err, "0 accepted, 0 known already") || !strings.Contains(got.err, "was sent; send the rest when the yard answers") {
+		t.Errorf("code %d, %s", got.code, got.err)
+	}
+	if !strings.HasPrefix(got.out, "1\t-\trefused: no node answers, so it is not known whether there is a job") {
+		t.Errorf("%.200s", got.out)
+	}
+}
