@@ -58,6 +58,7 @@ type Endpoint struct {
 // Request is one question of a client, by whichever door it came.
 type Request struct {
 	Data []byte // JSON, or empty
+	Free func() // what [Request.Forget] calls; nil: nothing
 
 	token  string
 	header func(name string) string
@@ -79,6 +80,14 @@ func (r *Request) Header(name string) string { return r.header(name) }
 
 // Producer is what the headers say of a job.
 func (r *Request) Producer() job.Headers { return producerHeaders(r.Header) }
+
+// Forget lets go of Data: for those that go on to wait.
+func (r *Request) Forget() {
+	r.Data = nil
+	if r.Free != nil {
+		r.Free()
+	}
+}
 
 // Respond answers. What is too large for the asker's door is refused instead.
 func (r *Request) Respond(data []byte) error { return r.reply(data, nil) }

@@ -43,7 +43,7 @@ var DefaultQueueConfig = QueueConfig{AllowOverrides: true}
 // [A-Za-z0-9], the rest [A-Za-z0-9_-], so that it is one subject token.
 func ValidQueue(name string) error {
 	if name == "" || len(name) > MaxQueueLen {
-		return fmt.Errorf("queue name of %d bytes: must have 1 to %d", len(name), MaxQueueLen)
+		return fmt.Errorf("queue name of %d bytes, must have 1 to %d: %w", len(name), MaxQueueLen, ErrBadQueueName)
 	}
 	for i := range len(name) {
 		c := name[i]

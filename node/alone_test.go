@@ -76,7 +76,7 @@ func enqueue(n *Node, queue, spec, key string, mustExist bool) (accepted, error)
 		err error
 	}
 	said := make(chan answer, 1)
-	n.door.enqueue(queue, s, nil, key, mustExist, func(a accepted, err error) { said <- answer{a, err} })
+	n.door.enqueue(queue, s, nil, key, terms{mustExist: mustExist}, func(a accepted, err error) { said <- answer{a, err} })
 	got := <-said
 	return got.a, got.err
 }

@@ -1,9 +1,12 @@
 package node
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
-	"sync/atomic"
+	"strings"
+	"sync"
+	"time"
 
 	"yardmaster/cluster"
 	"yardmaster/job"
@@ -47,44 +50,61 @@ type bulkError struct {
 	RetryAfterMS int64  `json:"retry_after_ms,omitempty"` // 0: not known
 }
 
+// maxBulkText is how much of a refusal's text one item shows, in bytes: all
+// answers together fit a message, whatever was in the jobs.
+const maxBulkText = 300
+
 // handleBulk accepts many jobs at once: side by side, so that they share the
 // lane's and the ledger's batches. What is wrong with one is no matter of the
 // others.
-func (n *Node) handleBulk(r *cluster.Request) {
+func (n *Node) handleBulk(ctx context.Context, r *cluster.Request) (any, error) {
 	q, err := ask[bulkQuestion](r)
-	if err == nil && (len(q.Jobs) == 0 || len(q.Jobs) > maxBulk) {
-		err = &job.InvalidError{Reason: fmt.Sprintf(`%d jobs: give 1 to %d as {"queue": "mail", "jobs": [{"function": "send"}]}`, len(q.Jobs), maxBulk)}
-	}
 	if err != nil {
-		n.refuse(r, err)
-		return
+		return nil, err
 	}
-	items := make([]bulkItem, len(q.Jobs))
-	var open atomic.Int64
-	open.Store(int64(len(items)))
+	if len(q.Jobs) == 0 || len(q.Jobs) > maxBulk {
+		return nil, &job.InvalidError{Reason: fmt.Sprintf(`%d jobs: give 1 to %d as {"queue": "mail", "jobs": [{"function": "send"}]}`, len(q.Jobs), maxBulk)}
+	}
+	reply := bulkReply{Jobs: make([]bulkItem, len(q.Jobs))}
+	var open sync.WaitGroup
+	open.Add(len(q.Jobs))
 	for i, text := range q.Jobs {
-		done := func(reply enqueueReply, err error) {
-			if err != nil {
-				refusal := cluster.RefusalOf(err)
-				items[i].Error = &bulkError{refusal.Code, refusal.Text, refusal.RetryAfter.Milliseconds()}
-			} else {
-				items[i] = bulkItem{ID: &reply.ID, Queue: reply.Queue, Duplicate: reply.Duplicate, Debounced: reply.Debounced}
-			}
-			if open.Add(-1) == 0 {
-				n.answerBulk(r, items)
-			}
+		done := func(made enqueueReply, err error) {
+			reply.Jobs[i] = bulkItemOf(made, err)
+			open.Done()
 		}
-		queue, one, err := readBulkJob(r, q.Queue, text)
+		queue, one, err := readBulkJob(r, q.Queue, i, text)
+		if ctx.Err() != nil { // the node stops, or nobody waits any more
+			err = &job.UnavailableError{Reason: "the request was cut off before this job", RetryAfter: time.Second}
+		}
 		if err != nil {
 			done(enqueueReply{}, err)
 			continue
 		}
-		n.enqueue(queue, &one, nil, func(reply enqueueReply, _ job.Position, err error) { done(reply, err) })
+		n.enqueue(queue, &one, nil, terms{patient: true}, func(made enqueueReply, _ job.Position, err error) { done(made, err) })
 	}
+	open.Wait() // all are answered whatever happens: publishes have a patience of their own
+	for i := range reply.Jobs {
+		if reply.Jobs[i].Error != nil {
+			reply.Refused++
+		}
+	}
+	return reply, nil
 }
 
-// readBulkJob reads one job; headers of the request are for all of them.
-func readBulkJob(r *cluster.Request, queue string, text []byte) (string, enqueueRequest, error) {
+func bulkItemOf(made enqueueReply, err error) bulkItem {
+	if err == nil {
+		return bulkItem{ID: &made.ID, Queue: made.Queue, Duplicate: made.Duplicate, Debounced: made.Debounced}
+	}
+	refusal := cluster.RefusalOf(err)
+	text := strings.ToValidUTF8(refusal.Text[:min(len(refusal.Text), maxBulkText)], "")
+	return bulkItem{Error: &bulkError{refusal.Code, text, refusal.RetryAfter.Milliseconds()}}
+}
+
+// readBulkJob reads the job at a place of the list; headers of the request are
+// for all of them. Its key names with their places those that bring none, so that a
+// list is repeated like a job.
+func readBulkJob(r *cluster.Request, queue string, place int, text []byte) (string, enqueueRequest, error) {
 	var one bulkJob
 	if err := json.Unmarshal(text, &one); err != nil {
 		return "", enqueueRequest{}, &job.InvalidError{Reason: "job is not valid JSON: " + err.Error()}
@@ -95,20 +115,9 @@ func readBulkJob(r *cluster.Request, queue string, text []byte) (string, enqueue
 	if queue == "" {
 		return "", enqueueRequest{}, &job.InvalidError{Reason: "job names no queue: give queue in the job or beside jobs"}
 	}
+	if key := r.Header(cluster.HeaderMsgID); key != "" && one.ID == "" {
+		one.ID = fmt.Sprintf("%s#%d", key, place)
+	}
 	_, err := one.Take(r.Producer())
 	return queue, one.enqueueRequest, err
-}
-
-func (n *Node) answerBulk(r *cluster.Request, items []bulkItem) {
-	reply := bulkReply{Jobs: items}
-	for i := range items {
-		if items[i].Error != nil {
-			reply.Refused++
-		}
-	}
-	text, err := json.Marshal(reply)
-	if err == nil {
-		err = r.Respond(text)
-	}
-	n.unanswered(err)
 }

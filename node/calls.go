@@ -32,8 +32,8 @@ func readJob(r *cluster.Request, ask *enqueueRequest, whole any) (body []byte, e
 // enqueue hands a job to the door and calls then once. The job that holds its
 // unique key is an answer like any other; the place is zero if the ledger knows
 // the job already.
-func (n *Node) enqueue(queue string, ask *enqueueRequest, body []byte, then func(enqueueReply, job.Position, error)) {
-	n.door.enqueue(queue, ask.Spec, body, ask.ID, false, func(a accepted, err error) {
+func (n *Node) enqueue(queue string, ask *enqueueRequest, body []byte, t terms, then func(enqueueReply, job.Position, error)) {
+	n.door.enqueue(queue, ask.Spec, body, ask.ID, t, func(a accepted, err error) {
 		reply := enqueueReply{a.id, queue, a.duplicate, a.debounced}
 		var other *job.DuplicateError
 		if errors.As(err, &other) {
@@ -74,6 +74,24 @@ func (n *Node) handleCall(ctx context.Context, r *cluster.Request) (any, error) 
 	if err != nil {
 		return nil, err
 	}
+	reply, err := n.enqueueAndAwait(ctx, r, ask.enqueueRequest, body, wait)
+	if err != nil {
+		return nil, err
+	}
+	view, err := n.viewer.end(ctx, reply.ID)
+	if err != nil {
+		return nil, notEnded(err, reply.ID, wait)
+	}
+	full := jobToJSON(&view)
+	return callReply{
+		enqueueReply: reply, State: full.State, Attempts: full.Attempts, Result: full.Result,
+		ResultMsgpack: full.ResultMsgpack, ResultBytes: full.ResultBytes, ResultGone: full.ResultGone, Error: full.Error,
+	}, nil
+}
+
+// enqueueAndAwait accepts a job and waits so long for its end. Once it is
+// accepted every error names it.
+func (n *Node) enqueueAndAwait(ctx context.Context, r *cluster.Request, ask enqueueRequest, body []byte, wait time.Duration) (enqueueReply, error) {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	type taken struct {
@@ -82,25 +100,18 @@ func (n *Node) handleCall(ctx context.Context, r *cluster.Request) (any, error) 
 		err   error
 	}
 	answered := make(chan taken, 1)
-	n.enqueue(r.Token(), &ask.enqueueRequest, body, func(reply enqueueReply, at job.Position, err error) {
+	n.enqueue(r.Token(), &ask, body, terms{}, func(reply enqueueReply, at job.Position, err error) {
 		answered <- taken{reply, at, err}
 	})
 	made := <-answered // which comes whatever happens: publishes have a patience of their own
 	if made.err != nil {
-		return nil, made.err
+		return made.reply, made.err
 	}
+	r.Forget()
 	if err := n.viewer.await(ctx, made.reply.ID, made.at); err != nil {
-		return nil, notEnded(err, made.reply.ID, wait)
+		return made.reply, notEnded(err, made.reply.ID, wait)
 	}
-	view, err := n.viewer.end(context.WithoutCancel(ctx), made.reply.ID)
-	if err != nil {
-		return nil, err
-	}
-	full := jobToJSON(&view)
-	return callReply{
-		enqueueReply: made.reply, State: full.State, Attempts: full.Attempts, Result: full.Result,
-		ResultMsgpack: full.ResultMsgpack, ResultBytes: full.ResultBytes, ResultGone: full.ResultGone, Error: full.Error,
-	}, nil
+	return made.reply, nil
 }
 
 func (c *callRequest) wait(header string) (time.Duration, error) {
@@ -120,8 +131,8 @@ func (c *callRequest) wait(header string) (time.Duration, error) {
 	return d, nil
 }
 
-// notEnded answers who waited for a job that goes on. Its id comes with the
-// answer, so that whoever minted none can ask further.
+// notEnded answers who waited for a job and does not learn its end. Its id comes
+// with the answer, so that whoever minted none can ask further.
 func notEnded(err error, id job.ID, waited time.Duration) error {
 	known, _ := json.Marshal(struct { // which cannot fail
 		ID job.ID `json:"id"`
@@ -133,5 +144,7 @@ func notEnded(err error, id job.ID, waited time.Duration) error {
 		text := fmt.Sprintf("job %s is accepted and has not ended, and this node is stopping: wait for it at another", id)
 		return &cluster.APIError{Code: "503", Text: text, RetryAfter: 100 * time.Millisecond, Data: known}
 	}
-	return err
+	refusal := *cluster.RefusalOf(err)
+	refusal.Data = known
+	return &refusal
 }

@@ -25,8 +25,6 @@ func (n *Node) service() cluster.Service {
 	}
 	wait := api("job", "wait", "a job, once it has ended", n.handleJobWait)
 	wait.Waits = true
-	bulk := api("job", "bulk", "accept many jobs, each with an answer of its own", nil)
-	bulk.Do, bulk.Go = nil, n.handleBulk
 	service := cluster.Service{
 		Version:     semver(n.version),
 		Description: "Yardmaster: jobs, queues and the state of the yard",
@@ -39,7 +37,7 @@ func (n *Node) service() cluster.Service {
 			{Name: "status", Subject: cluster.SubjectStatus, Description: "members, authority, lanes, backlog, readiness", Do: answer(n.handleStatus)},
 			api("job", "show", "a job by id or key", n.handleJobShow),
 			wait,
-			bulk,
+			api("job", "bulk", "accept many jobs, each with an answer of its own", n.handleBulk),
 			api("job", "logs", "the end of what a job has said", n.handleJobLogs),
 			api("job", "list", "a page of a queue's jobs in a state", n.handleJobList),
 			api("job", "cancel", "cancel a job", n.handleJobCancel),
@@ -121,7 +119,7 @@ func (n *Node) handleEnqueue(r *cluster.Request) {
 		n.refuse(r, err)
 		return
 	}
-	n.enqueue(queue, &ask, body, func(reply enqueueReply, _ job.Position, err error) {
+	n.enqueue(queue, &ask, body, terms{}, func(reply enqueueReply, _ job.Position, err error) {
 		if err != nil {
 			n.refuse(r, err)
 			return

@@ -65,28 +65,36 @@ func (d *door) close() error {
 // blobTime bounds how long a large body may take to be stored.
 const blobTime = 30 * time.Second
 
+// terms are what a caller asks beside its job.
+type terms struct {
+	mustExist bool // an unknown queue is refused even where jobs create queues
+	patient   bool // enqueue may block until there is a place, for doubts and large bodies
+}
+
 // enqueue accepts a job and calls then once, when it is durable or refused; a
 // job with guards, when it is decided on. Then the error may be a
 // [*job.DuplicateError] or a [*job.LimitedError].
-// mustExist refuses an unknown queue even where jobs create queues.
 //
 // body is spec's JSON where the caller has it, else nil.
-func (d *door) enqueue(queue string, spec job.Spec, body []byte, key string, mustExist bool, then func(accepted, error)) {
+func (d *door) enqueue(queue string, spec job.Spec, body []byte, key string, t terms, then func(accepted, error)) {
 	given := key
 	if key == "" {
 		key = uuid.Must(uuid.NewV7()).String()
 	}
-	id, err := d.check(queue, &spec, key, mustExist)
+	id, err := d.check(queue, &spec, key, t.mustExist)
 	if errors.Is(err, job.ErrQueueNotFound) {
-		d.makeSure(func(unsure error) {
-			if err = unsure; err == nil {
-				id, err = d.check(queue, &spec, key, mustExist)
+		sure := begin(&d.doubts, t.patient, func() {
+			if err = d.current(d.ctx); err == nil {
+				id, err = d.check(queue, &spec, key, t.mustExist)
 			}
-			d.accept(id, err, queue, spec, body, given, then)
+			d.accept(id, err, queue, spec, body, given, t, then)
 		})
+		if !sure {
+			then(accepted{}, &job.UnavailableError{Reason: "too many jobs for queues that this node does not know", RetryAfter: time.Second})
+		}
 		return
 	}
-	d.accept(id, err, queue, spec, body, given, then)
+	d.accept(id, err, queue, spec, body, given, t, then)
 }
 
 // take is enqueue for who waits. If ctx ends first the error is
@@ -97,7 +105,7 @@ func (d *door) take(ctx context.Context, queue string, spec job.Spec, key string
 		err error
 	}
 	answered := make(chan answer, 1)
-	d.enqueue(queue, spec, nil, key, mustExist, func(a accepted, err error) { answered <- answer{a, err} })
+	d.enqueue(queue, spec, nil, key, terms{mustExist: mustExist}, func(a accepted, err error) { answered <- answer{a, err} })
 	select {
 	case a := <-answered:
 		return a.accepted, a.err
@@ -106,21 +114,20 @@ func (d *door) take(ctx context.Context, queue string, spec job.Spec, key string
 	}
 }
 
-// makeSure calls then when this node's ledger shows all that has happened, or
-// with why that cannot be told.
-func (d *door) makeSure(then func(error)) {
-	asked := d.doubts.TryGo(func() error {
-		then(d.current(d.ctx))
-		return nil
-	})
-	if !asked {
-		then(&job.UnavailableError{Reason: "too many jobs for queues that this node does not know", RetryAfter: time.Second})
+// begin starts work in a group that takes so much at once; false tells that
+// there is no place, for which the patient wait.
+func begin(group *errgroup.Group, patient bool, work func()) bool {
+	run := func() error { work(); return nil }
+	if patient {
+		group.Go(run)
+		return true
 	}
+	return group.TryGo(run)
 }
 
 // accept goes on with a job that was checked. key is the caller's own, if it
 // gave one.
-func (d *door) accept(id job.ID, err error, queue string, spec job.Spec, body []byte, key string, then func(accepted, error)) {
+func (d *door) accept(id job.ID, err error, queue string, spec job.Spec, body []byte, key string, t terms, then func(accepted, error)) {
 	if err != nil {
 		then(accepted{}, err)
 		return
@@ -154,14 +161,13 @@ func (d *door) accept(id job.ID, err error, queue string, spec job.Spec, body []
 		}
 	}
 	if len(body) > job.MaxInlineBody {
-		storing := d.large.TryGo(func() error { // it takes several quorums
+		storing := begin(&d.large, t.patient, func() { // it takes several quorums
 			body, err := d.outsource(id, &spec, body)
 			if err != nil {
 				then(accepted{}, err)
-				return nil
+				return
 			}
 			publish(id, queue, body, then)
-			return nil
 		})
 		if !storing {
 			then(accepted{}, &job.UnavailableError{Reason: "too many large jobs at once", RetryAfter: time.Second})

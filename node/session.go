@@ -210,7 +210,7 @@ func (s *session) Enqueue(ctx context.Context, queue string, spec job.Spec, key 
 		then(job.ID{}, err)
 		return
 	}
-	s.n.door.enqueue(queue, spec, nil, key, true, func(a accepted, err error) {
+	s.n.door.enqueue(queue, spec, nil, key, terms{mustExist: true}, func(a accepted, err error) {
 		s.accepted(a.position)
 		then(a.id, inWorkersWords(err))
 	})

@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
@@ -82,6 +81,7 @@ func over(e *cluster.Endpoint) func(context.Context, *web.Question) ([]byte, err
 			replied <- reply{data, refusal}
 			return nil
 		})
+		r.Free = q.Free
 		if e.Do != nil {
 			data, err := e.Do(ctx, r)
 			return data, webRefusal(err)
@@ -110,7 +110,7 @@ func webRefusal(err error) error {
 	if bad != nil || status < 400 || status > 599 {
 		status = http.StatusInternalServerError
 	}
-	return &web.Refusal{Status: status, Text: known.Text, RetryAfter: known.RetryAfter}
+	return &web.Refusal{Status: status, Text: known.Text, RetryAfter: known.RetryAfter, Data: known.Data}
 }
 
 // enqueueAndWait lets who enqueues by ?wait=30s have the job when it has ended.
@@ -124,20 +124,27 @@ func (n *Node) enqueueAndWait(enqueue func(context.Context, *web.Question) ([]by
 		if err != nil || wait < time.Millisecond {
 			return nil, &web.Refusal{Status: http.StatusBadRequest, Text: fmt.Sprintf("parameter wait is %q; must be a duration, such as 30s", text)}
 		}
-		said, err := enqueue(ctx, q)
-		if err != nil {
-			return nil, err
-		}
-		var accepted enqueueReply
-		if err := json.Unmarshal(said, &accepted); err != nil {
-			return nil, err
-		}
-		question, err := json.Marshal(map[string]any{"id": accepted.ID, "timeout_ms": wait.Milliseconds()})
-		if err != nil {
-			return nil, err
-		}
 		q.Waited = true
-		end := cluster.Endpoint{Do: answer(n.handleJobWait)}
-		return over(&end)(ctx, &web.Question{Data: question, Header: q.Header})
+		end := cluster.Endpoint{Do: answer(func(ctx context.Context, r *cluster.Request) (any, error) {
+			return n.enqueueAndShow(ctx, r, min(wait, maxWait))
+		})}
+		return over(&end)(ctx, q)
 	}
+}
+
+func (n *Node) enqueueAndShow(ctx context.Context, r *cluster.Request, wait time.Duration) (any, error) {
+	var ask enqueueRequest
+	body, err := readJob(r, &ask, &ask)
+	if err != nil {
+		return nil, err
+	}
+	reply, err := n.enqueueAndAwait(ctx, r, ask, body, wait)
+	if err != nil {
+		return nil, err
+	}
+	view, err := n.viewer.show(ctx, reply.ID)
+	if err != nil {
+		return nil, notEnded(err, reply.ID, wait)
+	}
+	return jobToJSON(&view), nil
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"sync"
 	"time"
 )
 
@@ -17,16 +18,23 @@ const (
 	bodyStep     = 32 << 10  // the first piece of memory that a body gets; it doubles
 )
 
+// expect bounds the time in which a request's body must arrive, also one that
+// nobody reads: before the server ends an answer it waits for the rest.
+func (s *Server) expect(w http.ResponseWriter, r *http.Request) {
+	if r.ContentLength != 0 {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.bodyTime)) // a writer that knows none is a test's
+	}
+}
+
 // read takes a request's body in. Memory is taken as bytes arrive, not as they
-// are announced; release gives it back, also after an error.
+// are announced; release gives it back, also after an error, and may be called
+// again.
 func (s *Server) read(w http.ResponseWriter, r *http.Request, most int64) (body []byte, release func(), err error) {
 	var taken int64
-	release = func() { s.memory.give(taken) }
+	release = sync.OnceFunc(func() { s.memory.give(taken) })
 	if r.ContentLength == 0 {
 		return nil, release, nil
 	}
-	wire := http.NewResponseController(w)
-	_ = wire.SetReadDeadline(time.Now().Add(s.bodyTime)) // a writer that knows none is a test's
 	if encoding := r.Header.Get("Content-Encoding"); encoding != "" && encoding != "identity" {
 		return nil, release, &Refusal{Status: http.StatusUnsupportedMediaType, Text: fmt.Sprintf("Content-Encoding is %q; send JSON as it is", encoding)}
 	}
@@ -52,7 +60,7 @@ func (s *Server) read(w http.ResponseWriter, r *http.Request, most int64) (body 
 		case int64(len(body)) > most:
 			return nil, release, tooLarge
 		case errors.Is(err, io.EOF):
-			_ = wire.SetReadDeadline(time.Time{}) // else it would look as if the client had gone
+			_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // else it would look as if the client had gone
 			return body, release, nil
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			return nil, release, &Refusal{Status: http.StatusRequestTimeout, Text: fmt.Sprintf("the body did not arrive within %s", s.bodyTime)}

@@ -14,6 +14,7 @@ type Refusal struct {
 	Status     int
 	Text       string
 	RetryAfter time.Duration // 0: not known
+	Data       []byte        // JSON of what is known all the same; nil: nothing
 }
 
 func (r *Refusal) Error() string { return r.Text }
@@ -24,9 +25,10 @@ type errorAnswer struct {
 }
 
 type errorBody struct {
-	Code       string `json:"code"` // the status, as over NATS
-	Message    string `json:"message"`
-	RetryAfter int64  `json:"retry_after_ms,omitempty"`
+	Code       string          `json:"code"` // the status, as over NATS
+	Message    string          `json:"message"`
+	RetryAfter int64           `json:"retry_after_ms,omitempty"`
+	Data       json.RawMessage `json:"data,omitempty"` // what is known all the same
 }
 
 // refuse answers with an error.
@@ -38,7 +40,7 @@ func refuse(w http.ResponseWriter, err error) {
 	if r.RetryAfter > 0 { // whole seconds, rounded up: who comes too early comes twice
 		w.Header().Set("Retry-After", strconv.FormatInt(int64((r.RetryAfter+time.Second-1)/time.Second), 10))
 	}
-	body, err := json.Marshal(errorAnswer{errorBody{strconv.Itoa(r.Status), r.Text, r.RetryAfter.Milliseconds()}})
+	body, err := json.Marshal(errorAnswer{errorBody{strconv.Itoa(r.Status), r.Text, r.RetryAfter.Milliseconds(), r.Data}})
 	if err != nil {
 		body = []byte(`{}`)
 	}

@@ -40,6 +40,15 @@ type Question struct {
 	Header http.Header
 	Query  url.Values // those parameters that the route names
 	Waited bool       // set by Do: the answer is a [Route.Waited], with 200
+
+	free func()
+}
+
+// Free gives back the memory of Data, which nobody may look at any more: for
+// those that go on to wait.
+func (q *Question) Free() {
+	q.Data = nil
+	q.free()
 }
 
 // api is the routes while they are served.
@@ -141,7 +150,9 @@ func (a *api) answer(w http.ResponseWriter, r *http.Request, e *entry) {
 	defer release()
 	var q *Question
 	if err == nil {
-		q, err = e.question(r, body)
+		if q, err = e.question(r, body); err == nil {
+			q.free = release
+		}
 	}
 	if err != nil {
 		a.refuse(w, e, err)

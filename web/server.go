@@ -5,9 +5,11 @@ import (
 	"crypto/subtle"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -104,12 +106,19 @@ func (s *Server) ServeAPI(ctx context.Context, routes []Route) error {
 // ServeHTTP is [http.Handler].
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
+	s.expect(w, r)
 	switch r.URL.Path {
-	case "/healthz":
+	case "/healthz": // never kept from answering by those who look at readiness
 		s.check(w, r, func(context.Context) (bool, any) { return true, map[string]bool{"serving": true} })
 		return
 	case "/readyz":
-		s.check(w, r, s.cfg.Ready)
+		select {
+		case s.checks <- struct{}{}:
+			defer func() { <-s.checks }()
+			s.check(w, r, s.cfg.Ready)
+		default:
+			refuse(w, &Refusal{Status: http.StatusServiceUnavailable, Text: "too many look after this node at once", RetryAfter: time.Second})
+		}
 		return
 	}
 	if err := s.admit(w, r); err != nil {
@@ -138,13 +147,6 @@ func (s *Server) check(w http.ResponseWriter, r *http.Request, look func(context
 		refuse(w, &Refusal{Status: http.StatusMethodNotAllowed, Text: r.URL.Path + " is asked by GET"})
 		return
 	}
-	select {
-	case s.checks <- struct{}{}:
-		defer func() { <-s.checks }()
-	default:
-		refuse(w, &Refusal{Status: http.StatusServiceUnavailable, Text: "too many look after this node at once", RetryAfter: time.Second})
-		return
-	}
 	good, more := look(r.Context())
 	body, err := json.Marshal(more)
 	if err != nil {
@@ -164,12 +166,30 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request) error {
 	if err := s.cross.Check(r); err != nil {
 		return &Refusal{Status: http.StatusForbidden, Text: "a page of another site asks, which is not allowed: " + err.Error()}
 	}
+	if s.cfg.Token == "" && !ownName(r.Host) {
+		return &Refusal{Status: http.StatusForbidden, Text: fmt.Sprintf(
+			"this node is asked as %q: without a token it answers only to addresses, localhost and names without a dot, because a page of another site may call it by a name of its own; ask it by its address, or set http.token", r.Host)}
+	}
 	scheme, given, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if s.cfg.Token == "" || strings.EqualFold(scheme, "Bearer") && subtle.ConstantTimeCompare([]byte(strings.TrimSpace(given)), []byte(s.cfg.Token)) == 1 {
 		return nil
 	}
 	w.Header().Set("WWW-Authenticate", `Bearer realm="yardmaster"`)
 	return &Refusal{Status: http.StatusUnauthorized, Text: "bring the token of http.token: Authorization: Bearer <token>"}
+}
+
+// ownName tells a Host that no page of another site can have been loaded from: a
+// name with a dot may be anybody's, and may have been made to mean this node
+// after the page was loaded.
+func ownName(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	host = strings.TrimSuffix(strings.Trim(host, "[]"), ".")
+	if _, err := netip.ParseAddr(host); err == nil {
+		return true
+	}
+	return !strings.Contains(strings.TrimSuffix(strings.ToLower(host), ".localhost"), ".")
 }
 
 // bounded is a listener with so many connections at once.

@@ -224,3 +224,95 @@ func TestDescribe(t *testing.T) {
 		}
 	}
 }
+
+// Without a token the door answers to no name that a page of another site can
+// have been loaded from; with one it does, for such a page has no token.
+func TestAdmit_Names(t *testing.T) {
+	route := Route{Name: "show", Pattern: "GET /v1/things", Do: echo}
+	token := ""
+	for range 2 {
+		_, addr := open(t, func(s *Server) { s.cfg.Token = token }, route)
+		for host, own := range map[string]bool{
+			"127.0.0.1:4280": true, "[::1]:4280": true, "192.0.2.7": true, "localhost:4280": true, "LOCALHOST.": true, "yard.localhost": true,
+			"node-1:4280": true, "elsewhere.example:4280": false, "127.0.0.1.elsewhere.example": false, "localhost.elsewhere.example": false,
+		} {
+			want := http.StatusForbidden
+			if own || token != "" {
+				want = http.StatusOK
+			}
+			for _, path := range []string{"/v1/things", "/metrics"} {
+				said, text := say(t, addr, "GET "+path+" HTTP/1.1\r\nHost: "+host+"\r\nAuthorization: Bearer "+token+"\r\n\r\n")
+				if said != want {
+					t.Errorf("%s of %s with token %q: %d %.80s, want %d", path, host, token, said, text, want)
+				}
+			}
+			if said, text := say(t, addr, "GET /healthz HTTP/1.1\r\nHost: "+host+"\r\n\r\n"); said != http.StatusOK {
+				t.Errorf("/healthz of %s: %d %s", host, said, text)
+			}
+		}
+		token = "secret"
+	}
+}
+
+// Who announces a body and sends none is not waited for, whatever was asked and
+// whoever asks.
+func TestServe_NoBody(t *testing.T) {
+	route := Route{Name: "change", Pattern: "POST /v1/things", Question: question{}, Do: echo}
+	_, addr := open(t, func(s *Server) { s.bodyTime, s.cfg.Token = 50*time.Millisecond, "secret" }, route)
+	for _, path := range []string{"/healthz", "/readyz", "/metrics", "/v1/things", "/v1/nothing", "/"} {
+		c, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n", path)
+		if err := c.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if said, err := io.ReadAll(c); err != nil {
+			t.Errorf("%s: after %.60q the connection goes on: %v", path, said, err)
+		}
+	}
+}
+
+// Those who look at readiness, however many and however long it takes, do not
+// let the process seem dead.
+func TestServe_Healthz(t *testing.T) {
+	s, addr := open(t, nil)
+	for range cap(s.checks) {
+		s.checks <- struct{}{}
+	}
+	for path, want := range map[string]int{"/healthz": http.StatusOK, "/readyz": http.StatusServiceUnavailable} {
+		if status, said := say(t, addr, "GET "+path+" HTTP/1.1\r\nHost: x\r\n\r\n"); status != want {
+			t.Errorf("%s: %d %s, want %d", path, status, said, want)
+		}
+	}
+}
+
+// Who waits gives the memory of what it asked back before that.
+func TestQuestion_Free(t *testing.T) {
+	inside, leave := make(chan struct{}), make(chan struct{})
+	wait := func(_ context.Context, q *Question) ([]byte, error) {
+		q.Free()
+		close(inside)
+		<-leave
+		return q.Data, nil
+	}
+	s, addr := open(t, nil, Route{Name: "wait", Pattern: "POST /v1/waits", Question: question{}, Waits: true, Do: wait})
+	answered := make(chan string, 1)
+	go func() {
+		_, said := say(t, addr, "POST /v1/waits HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
+		answered <- said
+	}()
+	<-inside
+	if free := s.memory.free.Load(); free != bodyMemory {
+		t.Errorf("%d bytes of the budget are free while it waits, want %d", free, bodyMemory)
+	}
+	close(leave)
+	if said := <-answered; said != "null" {
+		t.Errorf("the answer is %s", said)
+	}
+	if free := s.memory.free.Load(); free != bodyMemory {
+		t.Errorf("%d bytes of the budget are free after it, want %d", free, bodyMemory)
+	}
+}
