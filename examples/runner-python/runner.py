@@ -148,7 +148,8 @@ class Connection:
     def __init__(self, runner, sock):
         self.runner, self.sock = runner, sock
         self.writing = threading.Lock()
-        self.jobs = {}  # in flight: job to thread; under the runner's lock
+        self.jobs = set()     # in flight; under the runner's lock
+        self.threads = set()  # theirs, until they have answered; under the same
 
     def serve(self):
         try:
@@ -160,11 +161,11 @@ class Connection:
         except Exception as problem:
             log.error("connection closed, what came is no message of the protocol: %r", problem)
         with self.runner.lock:
-            jobs = dict(self.jobs)
+            jobs, threads = set(self.jobs), set(self.threads)
         for job in jobs:
             job.cancel()  # whoever asked does not listen any more
-        for thread in jobs.values():
-            thread.join()
+        for thread in threads:
+            thread.join()  # or does, for the last answers
         with self.runner.lock:
             self.runner.connections.pop(self, None)
         self.sock.close()
@@ -185,18 +186,21 @@ class Connection:
         with self.runner.lock:
             full = len(self.jobs) >= MAX_IN_FLIGHT
             if not full:
-                self.jobs[job] = thread
+                thread.start()  # it cannot end before the lock is free
+                self.jobs.add(job)
+                self.threads.add(thread)
                 if self.runner.stopping:
                     job.cancel()
         if full:
-            return self.answer(job.id, job.request_id, _error("Runner busy: too many in-flight requests"))
-        thread.start()
+            self.answer(job.id, job.request_id, _error("Runner busy: too many in-flight requests"))
 
     def work(self, job):
         outcome = run(job, self.runner.before)
         with self.runner.lock:
-            del self.jobs[job]
+            self.jobs.remove(job)  # whoever has the answer may send the next request
         self.answer(job.id, job.request_id, outcome)
+        with self.runner.lock:
+            self.threads.remove(threading.current_thread())
 
     def answer(self, job_id, request_id, outcome):
         """Write an outcome. One that no frame can carry becomes an error: silence would cost the whole deadline."""

@@ -7,6 +7,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import unittest
 from datetime import datetime, timedelta, timezone
 
@@ -128,6 +129,33 @@ class RunnerCase(unittest.TestCase):
         self.process.send_signal(signal.SIGTERM)
         self.assertEqual(self.answer()["error"]["type"], "cancelled")
         self.assertEqual(self.process.wait(PATIENCE), 0)
+
+
+class ConnectionCase(unittest.TestCase):
+    def test_ends_after_the_last_answer(self):
+        ours, theirs = socket.socketpair()
+        self.addCleanup(ours.close)
+        ours.settimeout(PATIENCE)
+        connection = runner.Connection(runner.Runner(), theirs)
+        answer, begun, go_on = connection.answer, threading.Event(), threading.Event()
+
+        def slow(*outcome):
+            begun.set()
+            go_on.wait(PATIENCE)
+            answer(*outcome)
+
+        connection.answer = slow
+        serving = threading.Thread(target=connection.serve)
+        serving.start()
+        ours.sendall(request("echo"))
+        self.assertTrue(begun.wait(PATIENCE))
+        ours.shutdown(socket.SHUT_WR)
+        serving.join(0.2)  # if it does not wait for the answer, it ends here
+        go_on.set()
+        with ours.makefile("rb") as stream:
+            self.assertEqual(runner.read_frame(stream)[1]["status"], "success")
+            self.assertEqual(stream.read(), b"")
+        serving.join()
 
 
 class HandlerCase(unittest.TestCase):
