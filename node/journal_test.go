@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,11 +21,11 @@ type shelf struct {
 	names  map[string]bool
 	lines  map[job.ID][]job.LogLine
 	pieces int
-	fail   bool
+	fail   atomic.Bool
 }
 
 func (s *shelf) store(_ context.Context, id job.ID, name string, lines []byte) error {
-	if s.fail {
+	if s.fail.Load() {
 		return errors.New("no leader")
 	}
 	if s.names[name] {
@@ -72,6 +73,13 @@ func line(n byte, text string) job.LogLine {
 	return job.LogLine{Job: job.ID{n}, N: 1, Level: "info", Stream: job.LogStdout, Text: text}
 }
 
+// waiting is how many bytes of lines are not stored.
+func waiting(j *journal) int {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.bytes
+}
+
 func TestJournal_Gathers(t *testing.T) {
 	journalTest(t, func(j *journal, s *shelf, _ *testlog.Recorder) {
 		for range 10 {
@@ -100,8 +108,8 @@ func TestJournal_Bounds(t *testing.T) {
 			j.Log(line(1, strings.Repeat("x", 1000)))
 		}
 		j.Log(line(2, "neighbour"))
-		if j.bytes > journalOfJob+1000 {
-			t.Errorf("%d bytes wait", j.bytes)
+		if n := waiting(j); n > journalOfJob+1000 {
+			t.Errorf("%d bytes wait", n)
 		}
 		time.Sleep(journalEvery)
 		synctest.Wait()
@@ -118,8 +126,8 @@ func TestJournal_Bounds(t *testing.T) {
 				j.Log(line(byte(n+3), strings.Repeat("x", 1000)))
 			}
 		}
-		if j.bytes > journalBytes {
-			t.Errorf("%d bytes wait", j.bytes)
+		if n := waiting(j); n > journalBytes {
+			t.Errorf("%d bytes wait", n)
 		}
 	})
 }
@@ -128,24 +136,24 @@ func TestJournal_Bounds(t *testing.T) {
 // are given up, and the journal goes on.
 func TestJournal_NoLeader(t *testing.T) {
 	journalTest(t, func(j *journal, s *shelf, said *testlog.Recorder) {
-		s.fail = true
+		s.fail.Store(true)
 		j.Log(line(1, "one"))
 		time.Sleep(time.Second)
 		synctest.Wait()
 		j.Log(line(1, "two"))
 		time.Sleep(4 * time.Second)
 		synctest.Wait()
-		s.fail = false
+		s.fail.Store(false)
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
 		if got := s.lines[job.ID{1}]; len(got) != 2 || got[0].Text != "one" || got[1].Text != "two" {
 			t.Errorf("stored are %+v", got)
 		}
-		s.fail = true
+		s.fail.Store(true)
 		j.Log(line(1, "lost"))
 		time.Sleep(journalPatience + 5*time.Second)
 		synctest.Wait()
-		s.fail = false
+		s.fail.Store(false)
 		j.Log(line(1, "four"))
 		time.Sleep(time.Second)
 		synctest.Wait()

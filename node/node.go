@@ -320,7 +320,6 @@ func (n *Node) announce(ctx, base, mind context.Context) error {
 	if idle := n.cfg.RRQ.Idle; len(idle) > 0 {
 		n.log.Warn("keys of the configuration have no effect here", "keys", strings.Join(idle, "; "))
 	}
-	n.log.Info("node serves", "nats", n.messages.ClientURL(), "overhop", n.edgeAddr.String(), "version", n.version)
 	n.log.Info("node serves", "nats", n.messages.ClientURL(), "overhop", n.edgeAddr.String(), "http", n.httpAddr, "version", n.version)
 	close(n.serving)
 	n.metrics.Ask(n.gather)

@@ -28,6 +28,7 @@ type dispatch struct {
 	conn  *rrq.Conn        // what its slot waits at, if it does
 	why   job.RecallReason // "": not recalled
 	alarm bool             // a recall its slot has not heeded yet
+	last  time.Time        // the end of all waiting; zero: none is known
 }
 
 func newDispatch(a job.Assignment, spec job.Spec, w *worker, otherwise time.Duration) *dispatch {
@@ -53,11 +54,11 @@ func (d *dispatch) recall(why job.RecallReason) {
 	}
 }
 
-// interrupt ends the slot's present wait at t.
+// interrupt ends the slot's waits, the present one and any other, at t.
 func (d *dispatch) interrupt(t time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.conn != nil {
+	if d.last = t; d.conn != nil {
 		d.conn.Interrupt(t)
 	}
 }
@@ -66,6 +67,9 @@ func (d *dispatch) interrupt(t time.Time) {
 func (d *dispatch) arm(conn *rrq.Conn, t time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if !d.last.IsZero() && d.last.Before(t) {
+		t = d.last
+	}
 	if d.conn = conn; d.alarm {
 		t = time.Now()
 	}

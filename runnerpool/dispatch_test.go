@@ -103,7 +103,6 @@ func TestRunnerBreaksTheWire(t *testing.T) {
 		{"foreign-job", prefix + `runner outcome mismatch: job_id is "other"`},
 		{"garbage", prefix + "malformed message: envelope"},
 		{"huge", prefix + "read response: frame of 17825792 bytes is larger than the limit of 16777216"},
-		{"eof", prefix + "runner closed the connection"},
 		{"plain", ""},
 		{"answer-and-close", ""},
 	} {
@@ -117,6 +116,28 @@ func TestRunnerBreaksTheWire(t *testing.T) {
 	if s := y.Status()[0]; s.Members[0].Restarts != 0 {
 		t.Errorf("runner was restarted: %+v", s)
 	}
+}
+
+// A handler whose connection has ended without an answer may be at work still:
+// its process is gone before the outcome is told, and who does so again and
+// again is in a crash loop.
+func TestRunnerHangsUp(t *testing.T) {
+	t.Parallel()
+	y := startYard(t, testConfig("raw", nil))
+	for range loopEnds {
+		a := y.begin("eof", nil)
+		y.Pools.mu.Lock()
+		pid := y.members[0].pid
+		y.Pools.mu.Unlock()
+		o := y.awaitOutcome()
+		if o.Job != a.Job || o.Status != job.Error || !o.Started || o.Fault.Message != "Runner transport error: runner closed the connection" {
+			t.Errorf("outcome is %+v, %+v", o, o.Fault)
+		}
+		if s, ok := stat(pid); ok && s.state != 'Z' {
+			t.Error("the handler's process lives when the outcome is told")
+		}
+	}
+	y.awaitReason("crash loop")
 }
 
 func TestConnectionPerRequest(t *testing.T) {

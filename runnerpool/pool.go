@@ -236,14 +236,16 @@ func (p *Pools) open(w *worker) {
 	p.offer(w)
 }
 
-// retire takes a worker's offer back for good.
-func (p *Pools) retire(w *worker) {
+// retire takes a worker's offer back for good, and gives its sentence, if there
+// is one: who was condemned has not just ended, even if that is quick.
+func (p *Pools) retire(w *worker) (sentence error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	w.retired = true
 	delete(p.workers, w.name)
 	w.m.worker = nil
 	p.offer(w)
+	return w.sentence
 }
 
 // interrupt ends the waits of all dispatches at a worker at t.

@@ -1,6 +1,7 @@
 package runnerpool
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -73,10 +74,10 @@ func start(cmd *exec.Cmd, by func(*exec.Cmd) error, v *voices) (*process, error)
 // catchUp returns when what the process has printed so far has found its job,
 // or after a moment: somebody may read the log slowly.
 func (p *process) catchUp() {
-	late := time.NewTimer(outputTail)
-	defer late.Stop()
+	late, cancel := context.WithTimeout(context.Background(), outputTail)
+	defer cancel()
 	for _, t := range p.taps {
-		t.catchUp(late.C)
+		t.catchUp(late)
 	}
 }
 

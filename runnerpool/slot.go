@@ -92,7 +92,7 @@ func (s *slot) carry(d *dispatch) job.Outcome {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return s.stop(d, sent, s.ending(d, why, late))
 	}
-	return s.broken(d, err)
+	return s.broken(d, sent, err)
 }
 
 // errResponseTimeout ends a request that took longer than its runner may.
@@ -157,14 +157,26 @@ func (s *slot) unreachable(d *dispatch, err error) job.Outcome {
 }
 
 // broken is what happens to a dispatch whose connection failed. The sockets of
-// a process that ends close a moment before its end is known.
-func (s *slot) broken(d *dispatch, err error) job.Outcome {
-	defer s.drop()
+// a process that ends close a moment before its end is known. What has brought
+// a bad answer has come to its end; where there was none, the handler is known
+// to have stopped when its process has.
+func (s *slot) broken(d *dispatch, sent bool, err error) job.Outcome {
 	if s.w.exitsWithin(exitNotice) {
+		s.drop()
 		return d.lost()
 	}
-	s.cancel(d) // the handler may still be running
+	s.cancel(d)
+	s.drop()
+	if sent && !answeredBadly(err) {
+		s.w.endWith(d, fmt.Errorf("no answer to a request: %w", err))
+	}
 	return d.transport(err)
+}
+
+// answeredBadly tells a connection that was given up for what came over it.
+func answeredBadly(err error) bool {
+	var large *rrq.TooLargeError
+	return errors.Is(err, rrq.ErrMalformed) || errors.Is(err, rrq.ErrMismatch) || errors.As(err, &large)
 }
 
 // stop is the ladder: it ends a dispatch that is not to go on, and returns
@@ -198,7 +210,7 @@ func (s *slot) stop(d *dispatch, sent bool, as job.Outcome) job.Outcome {
 		}
 		return as
 	}
-	s.w.endWith(d)
+	s.w.endWith(d, errReplaced)
 	if d.urgent() && as.Status != job.TimedOut && as.Status != job.Cancelled {
 		return d.recalled(job.RecallLease)
 	}

@@ -1,11 +1,11 @@
 package runnerpool
 
 import (
+	"context"
 	"io"
 	"os"
 	"sync"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -58,8 +58,8 @@ func (t *tap) Read(p []byte) (n int, err error) {
 }
 
 // catchUp returns when all that the process has printed so far has been dealt
-// with, or at the end of late.
-func (t *tap) catchUp(late <-chan time.Time) {
+// with, or when ctx ends.
+func (t *tap) catchUp(ctx context.Context) {
 	t.mu.Lock()
 	goal := t.taken
 	_ = t.raw.Control(func(fd uintptr) { // a pipe that is closed holds nothing
@@ -75,7 +75,7 @@ func (t *tap) catchUp(late <-chan time.Time) {
 		t.mu.Unlock()
 		select {
 		case <-changed:
-		case <-late:
+		case <-ctx.Done():
 			return
 		}
 		t.mu.Lock()

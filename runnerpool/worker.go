@@ -68,17 +68,15 @@ func (w *worker) serve(ctx context.Context) error {
 		slots.Go(s.run)
 	}
 	w.m.pools.open(w)
-	var err error
 	select {
 	case <-w.exited():
-		err = errors.New(w.proc.how)
 	case <-w.condemned:
-		w.m.pools.mu.Lock()
-		err = w.sentence
-		w.m.pools.mu.Unlock()
 	case <-ctx.Done():
 	}
-	w.m.pools.retire(w)
+	err := w.m.pools.retire(w)
+	if err == nil && w.hasExited() {
+		err = errors.New(w.proc.how)
+	}
 	if w.proc != nil && !w.hasExited() {
 		w.awaitCalm()
 		w.proc.end(seconds(*w.m.pools.cfg.TermGrace))
@@ -145,8 +143,8 @@ func (w *worker) condemn(why error) {
 
 // endWith ends the process for the sake of a dispatch that would not stop, and
 // returns when it has ended. A process that is not ours is left alone: the end
-// of the connection is all it can be told.
-func (w *worker) endWith(d *dispatch) {
+// of the connection is all it can be told. why is the process's sentence.
+func (w *worker) endWith(d *dispatch, why error) {
 	if w.proc == nil {
 		return
 	}
@@ -155,7 +153,7 @@ func (w *worker) endWith(d *dispatch) {
 	w.stuck++
 	w.tellCalm()
 	w.m.pools.mu.Unlock()
-	w.condemn(errReplaced)
+	w.condemn(why)
 	if d.urgent() { // if it becomes so later, Pools.Stop sees that it is stuck
 		w.proc.kill()
 	}
