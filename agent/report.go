@@ -94,18 +94,25 @@ func cut(f *job.Fault) {
 	if f == nil {
 		return
 	}
+	f.Type, f.Code = shorten(f.Type, job.MaxFaultName), shorten(f.Code, job.MaxFaultName)
 	room := job.MaxInlineFault - len(f.Type) - len(f.Code)
 	if len(f.Details) > room/2 {
 		f.Details = nil
 	}
-	const mark = " (cut)"
-	if room -= len(f.Details); len(f.Message) > room {
-		n := max(room-len(mark), 0)
-		for n > 0 && !utf8.RuneStart(f.Message[n]) {
-			n--
-		}
-		f.Message = f.Message[:n] + mark
+	f.Message = shorten(f.Message, room-len(f.Details))
+}
+
+// shorten cuts a text to n bytes, between two characters, and marks it.
+func shorten(text string, n int) string {
+	if len(text) <= n {
+		return text
 	}
+	const mark = " (cut)"
+	n -= len(mark)
+	for n > 0 && !utf8.RuneStart(text[n]) {
+		n--
+	}
+	return text[:n] + mark
 }
 
 // storeSoon has a large result stored, unless too much waits for that already:

@@ -155,6 +155,29 @@ func TestReport_LargeResultsAndFaults(t *testing.T) {
 	})
 }
 
+// Whatever a worker calls its fault, it fits into a report: one that did not
+// would hold back every outcome behind it.
+func TestReport_LargeNamesOfFaults(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, b *bench) {
+		long := strings.Repeat("ä", 3<<20)
+		b.Report(job.Outcome{Job: job.ID{1}, N: 1, Status: job.Error, Fault: &job.Fault{Message: long, Type: long, Code: long, Details: []byte(long)}}, nil)
+		b.Report(job.Outcome{Job: job.ID{2}, N: 1, Status: job.Error, Fault: &job.Fault{Message: "m", Type: "t", Code: "c", Details: []byte("{}")}}, nil)
+		synctest.Wait()
+		got := b.bus.outcomes()
+		if len(got) != 2 {
+			t.Fatalf("%d outcomes are reported", len(got))
+		}
+		f := got[0].Fault
+		if n := len(f.Message) + len(f.Type) + len(f.Code) + len(f.Details); n > job.MaxInlineFault || n < job.MaxInlineFault-10 {
+			t.Errorf("the fault has %d bytes", n)
+		}
+		if !utf8.ValidString(f.Type+f.Code+f.Message) || !strings.HasPrefix(f.Type, "ää") || !strings.HasSuffix(f.Code, "ä (cut)") {
+			t.Errorf("type is %q, code %q", f.Type, f.Code)
+		}
+		want(t, "a short fault", *got[1].Fault, job.Fault{Message: "m", Type: "t", Code: "c", Details: []byte("{}")})
+	})
+}
+
 func TestReport_SecondOutcomeHearsTheFirsts(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, b *bench) {
 		b.bus.set(func() { b.bus.down = true })

@@ -68,4 +68,5 @@ type Outcome struct {
 const (
 	MaxInlineResult = 1 << 10
 	MaxInlineFault  = 4 << 10
+	MaxFaultName    = 256 // a fault's type, and its code
 )
