@@ -36,7 +36,8 @@ killed. A cancelled job has failed, with the reason "cancelled", and leaves a
 dead letter: 'yardmaster job retry' and 'dlq requeue' run it after all.
 
 Without names, --queue and --state, --function or --all say which jobs are
-meant; those that end meanwhile by themselves are left as they are.`,
+meant; those that end meanwhile by themselves are left as they are, and those
+that come meanwhile are cancelled too.`,
 		Example: `  yardmaster job cancel order-7 --queue mail
   yardmaster job cancel --queue mail --state waiting --function send --dry-run
   yardmaster job cancel --queue mail --all`,
@@ -76,20 +77,28 @@ func cancelledLine(w io.Writer, s *stateAnswer) {
 	stateLine(w, s)
 }
 
-// cancelFiltered looks for the jobs first and then cancels each: while it does,
-// some of them change their state.
+// maxLooks is how often jobs are looked for: while some are listed and cancelled
+// others change their state, and with it their place in the list.
+const maxLooks = 10
+
+// cancelFiltered looks for jobs and cancels them until it finds no more.
 func (a *app) cancelFiltered(ctx context.Context, f *cancelFlags) error {
 	y, err := a.dial(ctx)
 	if err != nil {
 		return err
 	}
 	defer y.Close()
-	jobs, err := f.find(ctx, y)
-	if err != nil {
-		return err
-	}
-	if !f.dry {
-		err = cancelAll(ctx, y, jobs)
+	var jobs []cancelling
+	seen := map[string]bool{}
+	for range maxLooks {
+		var found []cancelling
+		if found, err = f.find(ctx, y, seen); err == nil && !f.dry {
+			err = cancelAll(ctx, y, found)
+		}
+		jobs = append(jobs, found...)
+		if err != nil || f.dry || len(found) == 0 {
+			break
+		}
 	}
 	return errors.Join(a.tellCancelled(f, jobs), err)
 }
@@ -101,8 +110,9 @@ type cancelling struct {
 	Done  string `json:"result"` // cancelled, ended, or "" if it was not begun or is not known
 }
 
-// find lists the jobs that the flags mean, page by page.
-func (f *cancelFlags) find(ctx context.Context, y *yard) (jobs []cancelling, err error) {
+// find lists the jobs that the flags mean and that were not seen yet, page by
+// page.
+func (f *cancelFlags) find(ctx context.Context, y *yard, seen map[string]bool) (jobs []cancelling, err error) {
 	const size = 500
 	for _, state := range cancellable {
 		if f.state != "" && f.state != state {
@@ -120,7 +130,8 @@ func (f *cancelFlags) find(ctx context.Context, y *yard) (jobs []cancelling, err
 				return nil, unreadable(err)
 			}
 			for i := range part.Jobs {
-				if j := &part.Jobs[i]; f.function == "" || j.Function == f.function {
+				if j := &part.Jobs[i]; !seen[j.ID] && (f.function == "" || j.Function == f.function) {
+					seen[j.ID] = true
 					jobs = append(jobs, cancelling{ID: j.ID, State: j.State})
 				}
 			}

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"yardmaster/cluster"
@@ -98,5 +99,30 @@ func TestReplay(t *testing.T) {
 		if got := f.run(t, strings.Fields(line)...); got.code != 2 {
 			t.Errorf("%s: %+v", line, got)
 		}
+	}
+}
+
+// A job that was missed because others left the list before it is found when
+// they are looked for again; one that changed its list is cancelled once.
+func TestCancel_Moving(t *testing.T) {
+	var lists, cancels atomic.Int64
+	f := startFake(t, answers{
+		"yard.api.v1.job.list": func(question []byte) ([]byte, error) {
+			switch look := lists.Add(1); {
+			case look == 2 && strings.Contains(string(question), `"delayed"`), look == 3 && strings.Contains(string(question), `"active"`):
+				return []byte(`{"jobs":[{"id":"moving","state":"active","function":"send"}]}`), nil
+			case look == 4:
+				return []byte(`{"jobs":[{"id":"missed","state":"waiting","function":"send"}]}`), nil
+			}
+			return []byte(`{"jobs":[]}`), nil
+		},
+		"yard.api.v1.job.cancel": func([]byte) ([]byte, error) {
+			cancels.Add(1)
+			return []byte(`{"id":"x","state":"failed"}`), nil
+		},
+	})
+	got := f.run(t, "job", "cancel", "--queue", "mail", "--all")
+	if want := "yardmaster: 2 cancelled\n"; got.err != want || cancels.Load() != 2 || !strings.Contains(got.out, "missed") {
+		t.Errorf("%d questions, %+v", cancels.Load(), got)
 	}
 }

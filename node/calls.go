@@ -108,7 +108,7 @@ func (n *Node) enqueueAndAwait(ctx context.Context, r *cluster.Request, ask enqu
 		return made.reply, made.err
 	}
 	r.Forget()
-	if err := n.viewer.await(ctx, made.reply.ID, made.at); err != nil {
+	if err := n.ends.await(ctx, made.reply.ID, made.at); err != nil {
 		return made.reply, notEnded(err, made.reply.ID, wait)
 	}
 	return made.reply, nil

@@ -218,7 +218,7 @@ func (n *Node) handleJobWait(ctx context.Context, r *cluster.Request) (any, erro
 	if err != nil {
 		return nil, err
 	}
-	if err := n.viewer.await(ctx, id, job.Position{}); err != nil {
+	if err := n.ends.await(ctx, id, job.Position{}); err != nil {
 		return nil, notEnded(err, id, wait)
 	}
 	view, err := n.viewer.show(ctx, id)

@@ -49,6 +49,7 @@ type Node struct {
 	door      *door
 	notices   *notices
 	rulings   *rulings
+	ends      *ends
 	commander *commander
 	viewer    *viewer
 	dlq       *dlq
@@ -138,6 +139,7 @@ func (n *Node) Run(ctx context.Context) (err error) {
 	base.Go(func(ctx context.Context) error { return n.watch.run(ctx, n.raft) })
 	base.Go(n.notices.run)
 	base.Go(n.rulings.run)
+	base.Go(n.ends.run)
 	base.Go(func(ctx context.Context) error { return n.fleet.Serve(ctx, n.handlers()) })
 	base.Go(func(ctx context.Context) error { return n.edge.Serve(ctx, listener) })
 	base.Go(n.runners.Run)
@@ -191,6 +193,7 @@ func (n *Node) build() (err error) {
 	n.notices = newNotices(n.sendNotices)
 	n.commander = &commander{node: cfg.Node.Name, raft: n.raft, mind: n.mind, fleet: n.fleet}
 	n.rulings = newRulings(n.raft, cfg.Limits.RequestTimeout)
+	n.ends = newEnds(n.raft)
 	n.door = newDoor(n.messages, n.raft.View, n.commander.current, *cfg.Scheduler.CreateQueues, n.noticeAccepted, n.rulings)
 	n.viewer = &viewer{raft: n.raft, messages: n.messages, load: n.messages.Load, current: n.commander.current}
 	n.dlq = newDLQ(n)

@@ -278,7 +278,7 @@ func (s *session) Await(ctx context.Context, id job.ID) (job.View, error) {
 	if err := s.settle(ctx); err != nil {
 		return job.View{}, err
 	}
-	if err := s.n.viewer.await(ctx, id, job.Position{}); err != nil {
+	if err := s.n.ends.await(ctx, id, job.Position{}); err != nil {
 		return job.View{}, err
 	}
 	return s.n.viewer.end(ctx, id)

@@ -256,30 +256,6 @@ func (v *viewer) readResult(ctx context.Context, view *job.View, number, seq uin
 	return nil
 }
 
-// await waits until a job has ended. One that was accepted a moment ago, at a
-// place in a lane, need not be folded yet; the zero place is of one that is.
-func (v *viewer) await(ctx context.Context, id job.ID, at job.Position) error {
-	for {
-		_, changed := v.raft.Applied()
-		state, known, folded := job.New, false, false
-		v.raft.View(func(l *ledger.Ledger) {
-			state, known = l.State(id)
-			folded = at.Seq == 0 || l.Folded(at)
-		})
-		if known && state.Ended() {
-			return nil
-		}
-		if !known && folded {
-			return fmt.Errorf("%s: %w", id, job.ErrJobNotFound)
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
 // page gives a page, from 1, of a queue's jobs in a state, oldest first and
 // without their bodies, from a copy that holds nobody up.
 func (v *viewer) page(ctx context.Context, queue string, state job.State, page, size int) ([]job.View, error) {
