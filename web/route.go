@@ -135,8 +135,11 @@ func (v *verdict) WriteHeader(status int)         { v.status = status }
 func (a *api) answer(w http.ResponseWriter, r *http.Request, e *entry) {
 	waits := e.Waits || r.URL.Query().Get("wait") != ""
 	if waits {
-		a.server.waiting.Add(1)
 		defer a.server.waiting.Add(-1)
+		if a.server.waiting.Add(1) > waitsAtOnce {
+			a.refuse(w, e, &Refusal{Status: http.StatusServiceUnavailable, Text: "too many requests wait at once", RetryAfter: time.Second})
+			return
+		}
 	} else {
 		select {
 		case a.server.quick <- struct{}{}:

@@ -25,7 +25,8 @@ const (
 	writeTime      = 30 * time.Second // for an answer to be taken
 	idleTime       = 2 * time.Minute  // of a connection between requests
 	stopTime       = 2 * time.Second  // for the last answers when the node stops
-	quickAtOnce    = 256              // requests that are answered at once; those that wait have a place for every connection
+	quickAtOnce    = 256              // requests that are answered at once
+	waitsAtOnce    = 3072             // those that wait for a job, which leaves connections to all others
 	checksAtOnce   = 16               // looks at readiness, which anybody may ask for
 )
 

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -140,8 +141,17 @@ func TestRead_Bounds(t *testing.T) {
 			t.Errorf("%.120q: %d %s, want %d", text, status, said, want)
 		}
 	}
-	if free := s.memory.free.Load(); free != 3*bodyStep {
-		t.Errorf("%d bytes of the budget are free, want %d", free, 3*bodyStep)
+	left(t, "bytes of the budget", s.memory.free, 3*bodyStep)
+}
+
+// left waits until those who have been answered have left: an answer is heard
+// before its handler has returned.
+func left(t *testing.T, what string, n *atomic.Int64, want int64) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); n.Load() != want; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d %s, want %d", n.Load(), what, want)
+		}
 	}
 }
 
@@ -312,7 +322,24 @@ func TestQuestion_Free(t *testing.T) {
 	if said := <-answered; said != "null" {
 		t.Errorf("the answer is %s", said)
 	}
-	if free := s.memory.free.Load(); free != bodyMemory {
-		t.Errorf("%d bytes of the budget are free after it, want %d", free, bodyMemory)
+	left(t, "bytes of the budget", s.memory.free, bodyMemory)
+}
+
+// Those who wait leave connections to those who do not.
+func TestServe_Waits(t *testing.T) {
+	s, addr := open(t, nil,
+		Route{Name: "wait", Pattern: "GET /v1/wait", Question: question{}, Waits: true, Do: echo},
+		Route{Name: "show", Pattern: "GET /v1/show", Question: question{}, Do: echo})
+	for waiting, want := range map[int64]int{waitsAtOnce - 1: http.StatusOK, waitsAtOnce: http.StatusServiceUnavailable} {
+		s.waiting.Store(waiting)
+		for path, want := range map[string]int{"/v1/wait": want, "/v1/show": http.StatusOK} {
+			if status, said := say(t, addr, "GET "+path+" HTTP/1.1\r\nHost: x\r\n\r\n"); status != want {
+				t.Errorf("%s while %d wait: %d %s, want %d", path, waiting, status, said, want)
+			}
+		}
+		left(t, "places", &s.waiting, waiting)
+	}
+	if waitsAtOnce+quickAtOnce+checksAtOnce >= maxConnections {
+		t.Error("those who wait and those who ask may take all connections")
 	}
 }
