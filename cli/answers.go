@@ -106,6 +106,7 @@ type jobAnswer struct {
 	Node          string            `json:"node"`
 	Worker        string            `json:"worker"`
 	Reason        string            `json:"reason"`
+	Because       string            `json:"waiting_because"`
 	Error         json.RawMessage   `json:"error"`
 	Result        json.RawMessage   `json:"result"`
 	ResultMsgpack []byte            `json:"result_msgpack"`

@@ -216,6 +216,7 @@ func jobTable(out io.Writer, j *jobAnswer) {
 	row("state", j.State)
 	row("function", j.Function)
 	row("reason", j.Reason)
+	row("waiting because", j.Because)
 	row("error", string(j.Error))
 	row("result", value(j.Result, j.ResultMsgpack))
 	if j.ResultGone {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"yardmaster/cluster"
@@ -32,7 +33,12 @@ func (a *app) await(ctx context.Context, y *yard, w waitFor) error {
 		limited, cancel = context.WithTimeout(ctx, w.longest)
 		defer cancel()
 	}
+	telling, stop := context.WithCancel(limited)
+	var teller sync.WaitGroup
+	teller.Go(func() { a.tellWhy(telling, y, w) })
 	answer, err := a.awaitAnswer(limited, y, w)
+	stop()
+	teller.Wait()
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return w.interrupted()
@@ -77,6 +83,33 @@ func (a *app) awaitAnswer(ctx context.Context, y *yard, w waitFor) ([]byte, erro
 		if err := pause(ctx, refused.RetryAfter); err != nil {
 			return nil, err
 		}
+	}
+}
+
+// whyEvery is after how long a job that does not run is asked why, and how
+// often then.
+const whyEvery = 2 * time.Second
+
+// tellWhy says on standard error why a job does not run, and says it again when
+// that changes.
+func (a *app) tellWhy(ctx context.Context, y *yard, w waitFor) {
+	told := ""
+	for pause(ctx, whyEvery) == nil {
+		answer, err := y.ask(ctx, cluster.SubjectAPI+".job.show", named(w.id, w.queue))
+		var (
+			j       jobAnswer
+			refused *cluster.APIError
+		)
+		switch {
+		case errors.As(err, &refused) && refused.Code == "503":
+			j.Because = refused.Text
+		case err != nil || json.Unmarshal(answer, &j) != nil:
+			continue // the wait itself tells what is wrong
+		}
+		if j.Because != told && j.Because != "" {
+			fmt.Fprintf(a.Err, "yardmaster: job %s does not run yet: %s\n", w.id, j.Because)
+		}
+		told = j.Because
 	}
 }
 

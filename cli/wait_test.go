@@ -102,3 +102,36 @@ func TestRemoved(t *testing.T) {
 	sameJSON(t, f.run(t, "job", "rm", "j", "--json").out, `{"id":"j","removed":true}`)
 	sameJSON(t, f.run(t, "queue", "rm", "mail", "--json").out, `{"name":"mail","removed":true}`)
 }
+
+// Why a job does not run is told once, and again when it is something else.
+func TestWait_Because(t *testing.T) {
+	var shown []string
+	for _, why := range []string{"queue mail is paused", "queue mail is paused", "no worker has credit for queue mail", ""} {
+		shown = append(shown, `{"id":"j","state":"waiting","waiting_because":"`+why+`"}`)
+	}
+	over := make(chan struct{})
+	f := startFake(t, answers{
+		"yard.enqueue.*": `{"id":"j","queue":"mail","duplicate":false}`,
+		"yard.api.v1.job.show": func([]byte) ([]byte, error) {
+			text := shown[0]
+			if shown = shown[1:]; len(shown) == 0 {
+				close(over)
+			}
+			return []byte(text), nil
+		},
+		"yard.api.v1.job.wait": func([]byte) ([]byte, error) {
+			select {
+			case <-over:
+				return []byte(`{"id":"j","state":"completed"}`), nil
+			default:
+				return nil, &cluster.APIError{Code: "408", Text: "job has not ended"}
+			}
+		},
+	})
+	got := f.run(t, "enqueue", "mail", "x", "--wait", "--json")
+	const want = "yardmaster: accepted as j\nyardmaster: job j does not run yet: queue mail is paused\n" +
+		"yardmaster: job j does not run yet: no worker has credit for queue mail\n"
+	if got.code != 0 || got.err != want {
+		t.Errorf("%+v", got)
+	}
+}

@@ -185,7 +185,9 @@ func (n *Node) handleJobShow(ctx context.Context, r *cluster.Request) (any, erro
 	if err != nil {
 		return nil, err
 	}
-	return jobToJSON(&view), nil
+	shown := jobToJSON(&view)
+	shown.Because = n.because(ctx, &view)
+	return shown, nil
 }
 
 // Bounds of a wait for a job's end.

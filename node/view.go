@@ -322,6 +322,7 @@ type jobJSON struct {
 	Node          string            `json:"node,omitempty"`
 	Worker        string            `json:"worker,omitempty"`
 	Reason        string            `json:"reason,omitempty"`
+	Because       string            `json:"waiting_because,omitempty"` // of 'job show' alone: why it does not run
 	Error         *job.Fault        `json:"error,omitempty"`
 	Result        json.RawMessage   `json:"result,omitempty"`
 	ResultMsgpack []byte            `json:"result_msgpack,omitempty"`
