@@ -46,11 +46,14 @@ func (n *Node) because(ctx context.Context, v *job.View) string {
 	if w.Runner == "" {
 		return w.Text
 	}
-	runner := n.whyRunner(ctx, w.Runner)
-	if w.Text != "" && runner != "" {
-		return w.Text + ", and " + runner
+	runner, configured := n.whyRunner(ctx, w.Runner)
+	switch {
+	case w.Text == "":
+		return runner
+	case !configured || runner == "":
+		return w.Text
 	}
-	return w.Text + runner
+	return w.Text + ", and " + runner
 }
 
 // why asks the authority.
@@ -90,8 +93,9 @@ func (n *Node) serveWhy(ctx context.Context, request []byte) ([]byte, error) {
 	return json.Marshal(w)
 }
 
-// whyRunner asks all members how their pools of a runner are.
-func (n *Node) whyRunner(ctx context.Context, runner string) string {
+// whyRunner asks all members how their pools of a runner are, and whether they
+// have any; "" if there is room, or will be in a moment.
+func (n *Node) whyRunner(ctx context.Context, runner string) (why string, configured bool) {
 	ctx, cancel := context.WithTimeout(ctx, whyTime)
 	defer cancel()
 	members := n.raft.Status().Members
@@ -111,27 +115,26 @@ func (n *Node) whyRunner(ctx context.Context, runner string) string {
 	}
 	asking.Wait()
 	var troubles []string
-	some := false
 	for i, p := range pools {
 		switch {
 		case p == nil:
 			continue
 		case p.Up > 0 && p.InFlight >= p.Slots:
-			return fmt.Sprintf("all slots of runner %s are taken", runner)
+			return fmt.Sprintf("all slots of runner %s are taken", runner), true
 		case p.Up > 0:
-			return "" // there is room, or there is in a moment
+			return "", true
 		case p.Reason != "":
 			troubles = append(troubles, fmt.Sprintf("%s: %s", members[i].Name, p.Reason))
 		}
-		some = true
+		configured = true
 	}
 	switch {
-	case !some:
-		return fmt.Sprintf("no member that answers has runner %s", runner)
+	case !configured:
+		return fmt.Sprintf("no member that answers has runner %s", runner), false
 	case len(troubles) == 0:
-		return fmt.Sprintf("no process of runner %s is up yet", runner)
+		return fmt.Sprintf("no process of runner %s is up yet", runner), true
 	}
-	return fmt.Sprintf("no process of runner %s is up: %s", runner, strings.Join(troubles, "; "))
+	return fmt.Sprintf("no process of runner %s is up: %s", runner, strings.Join(troubles, "; ")), true
 }
 
 // pool is this node's pool of a runner; nil if it has none.

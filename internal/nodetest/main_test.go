@@ -82,6 +82,7 @@ func TestYard(t *testing.T) {
 		{"Producers", producers},
 		{"Calls", calls},
 		{"Bulk", bulk},
+		{"Because", because},
 		{"Guards", guards},
 		{"UniqueOnce", uniqueOnce},
 		{"CronTicks", cronTicks},
