@@ -146,6 +146,9 @@ func (m *mind) decide(l *ledger.Ledger, e *pendingEnd, now time.Time) ledger.End
 	case job.Lost, job.Declined, job.Interrupted:
 		// Only where the dispatch is can it be lost; it may have moved since.
 		end.Node, end.Incarnation = e.node, e.incarnation
+		if a.Recalled != "" { // it was to stop, and did
+			end.Fault = &job.Fault{Message: v.Reason, Type: job.FaultCancelled}
+		}
 	}
 	return end
 }

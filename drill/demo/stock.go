@@ -132,7 +132,7 @@ func (y *yard) readWitnesses() (map[job.ID][]sighting, error) {
 		for lines.Scan() {
 			fields := strings.Fields(lines.Text())
 			if len(fields) < 3 {
-				continue // cut off by a kill in the middle of a line
+				continue // a runner's end, or cut off by a kill in the middle of a line
 			}
 			who := fields[len(fields)-3]
 			id, err := job.ParseID(who[strings.LastIndexByte(who, ':')+1:])

@@ -17,6 +17,8 @@ it does not stop when it must, the node ends the whole process.
 """
 
 import argparse
+import contextlib
+import hashlib
 import ipaddress
 import json
 import logging
@@ -115,7 +117,7 @@ def handler(name):
     return register
 
 
-def run(job, before=lambda job: None):
+def run(job, around=contextlib.nullcontext):
     """Run a job's handler and return the outcome, but for the ids."""
     function = handlers.get(job.function)
     if function is None:
@@ -123,8 +125,8 @@ def run(job, before=lambda job: None):
     try:
         if job.late:
             return _error("Job deadline exceeded", "timeout", status="timeout")
-        before(job)
-        return {"status": "success", "result": function(job)}
+        with around(job):
+            return {"status": "success", "result": function(job)}
     except Stopped:
         if job.cancelled:
             return _error("Job cancelled", "cancelled")
@@ -195,7 +197,7 @@ class Connection:
             self.answer(job.id, job.request_id, _error("Runner busy: too many in-flight requests"))
 
     def work(self, job):
-        outcome = run(job, self.runner.before)
+        outcome = run(job, self.runner.around)
         with self.runner.lock:
             self.jobs.remove(job)  # whoever has the answer may send the next request
         self.answer(job.id, job.request_id, outcome)
@@ -258,10 +260,10 @@ def _time(text):
 
 
 class Runner:
-    """Accepts connections until stopping is set and the listener closed. before(job) is called ahead of every handler."""
+    """Accepts connections until stopping is set and the listener closed. Every handler runs within around(job)."""
 
-    def __init__(self, before=lambda job: None):
-        self.before = before
+    def __init__(self, around=contextlib.nullcontext):
+        self.around = around
         self.lock = threading.Lock()
         self.connections = {}  # to their threads
         self.stopping = False
@@ -318,7 +320,7 @@ def loopback(text):
     return address, int(port)
 
 
-def main(argv=None, before=lambda job: None):
+def main(argv=None, around=contextlib.nullcontext):
     """Serve the registered handlers until SIGTERM or SIGINT."""
     parser = argparse.ArgumentParser(description="RRQ runner; a runner pool starts it.")
     parser.add_argument("--tcp-socket", default=os.environ.get(SOCKET_ENV, ""), metavar="HOST:PORT",
@@ -333,7 +335,7 @@ def main(argv=None, before=lambda job: None):
         listener = socket.create_server((str(address), port), family=family, backlog=128)
     except (ValueError, OSError) as problem:
         parser.error(str(problem))
-    runner = Runner(before)
+    runner = Runner(around)
 
     def stop(*_):
         runner.stopping = True
@@ -401,16 +403,29 @@ def big(job):
     return "x" * size
 
 
+@handler("hash")
+def hash_text(job):
+    text = param(job, "text", str, "").encode()
+    return {"bytes": len(text), "sha256": hashlib.sha256(text).hexdigest()}
+
+
+@contextlib.contextmanager
 def witness(job):
-    """Append what is run to the file that YARD_WITNESS names, and sync it: for tests that trust no yard."""
-    if os.environ.get("YARD_WITNESS"):
-        file = os.open(os.environ["YARD_WITNESS"], os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o644)
+    """Append what begins and ends to the file that YARD_WITNESS names, and sync it: for tests that trust no yard."""
+    if not os.environ.get("YARD_WITNESS"):
+        yield
+        return
+    file = os.open(os.environ["YARD_WITNESS"], os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o644)
+    try:
+        os.write(file, f"{job.request_id} {job.id} {job.attempt} {job.fence}\n".encode())
+        os.fsync(file)
         try:
-            os.write(file, f"{job.request_id} {job.id} {job.attempt} {job.fence}\n".encode())
-            os.fsync(file)
+            yield
         finally:
-            os.close(file)
+            os.write(file, f"end {job.request_id}\n".encode())
+    finally:
+        os.close(file)
 
 
 if __name__ == "__main__":
-    sys.exit(main(before=witness))
+    sys.exit(main(around=witness))

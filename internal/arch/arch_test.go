@@ -44,7 +44,7 @@ var floors = map[string]struct {
 	"bench": {[]string{"*"}, "measures every floor"}, "drill": {[]string{"*"}, "breaks every part"},
 	"sim": {[]string{"*"}, "drives every part"}, "internal/nodetest": {[]string{"*"}, "starts whole nodes for tests"},
 	"internal/dialogue": {[]string{"edge/overhop", "internal"}, "speaks Overhop's wire with whoever is under test"},
-	"internal/scenario": {[]string{"job", "cluster", "internal"}, "asks a yard as a client does"}, "internal/scenario/sequential": {nil, "stands on the contract's text alone"},
+	"internal/scenario": {[]string{"job", "cluster", "edge/overhop", "internal"}, "asks a yard as a client does"}, "internal/scenario/sequential": {nil, "stands on the contract's text alone"},
 	"internal/arch": {nil, "looks at files only"}, "internal/docs": {[]string{"job"}, "computes what the documents publish"}, "internal/deps": {nil, "holds modules until their rooms do"},
 }
 

@@ -45,7 +45,7 @@ func TestScenarios(t *testing.T) {
 			})
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			w := scenario.World{Witness: witness, Attempts: cfg.Scheduler.MaxAttempts, Ask: anyone(y)}
+			w := scenario.World{Witness: witness, Attempts: cfg.Scheduler.MaxAttempts, Ask: anyone(y), Overhop: func() string { return y.Members[0].Node().Addresses().Overhop }}
 			for _, p := range scenario.Play(ctx, w, scripts) {
 				if *rewrite && runner == "demo" && p.Err == nil {
 					p.Err = os.WriteFile(p.Path, []byte(p.Got), 0o644)

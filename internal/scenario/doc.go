@@ -16,6 +16,9 @@
 //	> cancel <name>
 //	> requeue <name>                   its dead letter
 //	> now                              here something dies, where something does
+//	> queue <name> [<limit>]           makes a queue; pause and resume one
+//	> inturn <names>                   they began in this order
+//	> atonce <number> <names>          no more of them ran at once
 //
 // In a record, "x*500" is a string of 500 x. ? <name> waits for the job's end.
 // What follows is its terminal record, without times, and what its runners

@@ -32,9 +32,11 @@ type player struct {
 
 // entry is a job that the script has enqueued.
 type entry struct {
-	id   job.ID
-	past uint32    // dispatches it had when it was last requeued
-	due  time.Time // zero: at once
+	id     job.ID
+	jid    string    // to Overhop
+	past   uint32    // dispatches it had when it was last requeued
+	due    time.Time // zero: at once
+	losses uint32    // at its end
 }
 
 // play gives the script with what comes out now.
@@ -65,15 +67,25 @@ func (p *player) play() (string, error) {
 
 func (p *player) do(line string) error {
 	verb, rest, _ := strings.Cut(line, " ")
-	if verb == "job" {
+	switch verb {
+	case "job":
 		return p.enqueue(rest)
-	}
-	if verb == "now" {
+	case "queue", "pause", "resume":
+		return p.queue(verb, strings.Fields(rest))
+	case "inturn":
+		return p.inTurn(strings.Fields(rest))
+	case "atonce":
+		return p.atOnce(strings.Fields(rest))
+	case "now":
 		p.calmed()
 		if p.calm.Wait(); p.world.Now == nil {
 			return nil
 		}
-		return p.world.Now(p.ctx)
+		var ids []job.ID
+		for _, e := range p.jobs {
+			ids = append(ids, e.id)
+		}
+		return p.world.Now(p.ctx, ids)
 	}
 	e := p.jobs[rest]
 	if e == nil {
@@ -99,7 +111,31 @@ func (p *player) cancelled() {
 	}
 }
 
-var many = regexp.MustCompile(`"(.)\*([0-9]+)"`)
+// queue makes a queue, <name> [<limit>], pauses one or resumes it. What was done
+// already, when an answer got lost, is done.
+func (p *player) queue(verb string, words []string) error {
+	if len(words) == 0 {
+		return errors.New("which queue?")
+	}
+	question := map[string]any{"name": words[0]}
+	if verb == "queue" {
+		verb = "add"
+		if len(words) == 2 {
+			limit, err := strconv.Atoi(words[1])
+			if err != nil {
+				return err
+			}
+			question["concurrency_limit"] = limit
+		}
+	}
+	err := p.ask(cluster.SubjectAPI+".queue."+verb, question, nil)
+	if refused := (*cluster.APIError)(nil); errors.As(err, &refused) && refused.Code == "409" {
+		return nil
+	}
+	return err
+}
+
+var many = regexp.MustCompile(`"([^"]+)\*([0-9]+)"`)
 
 // enqueue: <name> <queue> [delay=…] <record>.
 func (p *player) enqueue(line string) error {
@@ -136,7 +172,7 @@ func (p *player) enqueue(line string) error {
 	if err := p.ask(cluster.SubjectEnqueue+"."+queue, spec, &accepted); err != nil {
 		return p.told(err)
 	}
-	p.jobs[name] = &entry{id: accepted.ID, due: due}
+	p.jobs[name] = &entry{id: accepted.ID, jid: queue + ":" + accepted.ID.String(), due: due}
 	if accepted.ID == id {
 		return nil
 	}
@@ -157,7 +193,12 @@ func (p *player) ask(subject string, question, answer any) error {
 	}
 	for {
 		var raw []byte
-		if raw, err = p.world.Ask(p.ctx, subject, body); err == nil {
+		if queue, ok := strings.CutPrefix(subject, cluster.SubjectEnqueue+"."); ok && len(body) > longestMessage {
+			raw, err = p.post(queue, body)
+		} else {
+			raw, err = p.world.Ask(p.ctx, subject, body)
+		}
+		if err == nil {
 			if answer == nil {
 				return nil
 			}
@@ -185,11 +226,14 @@ func (p *player) pause() error {
 	}
 }
 
+// times are what differs between two refusals.
+var times = regexp.MustCompile(`\b[0-9]+(h|m|s|ms)[0-9.hms]*\b`)
+
 // told writes a refusal down; it is what the script is about.
 func (p *player) told(err error) error {
 	var refused *cluster.APIError
 	if errors.As(err, &refused) {
-		fmt.Fprintf(&p.out, "refused with %s: %s\n", refused.Code, refused.Text)
+		fmt.Fprintf(&p.out, "refused with %s: %s\n", refused.Code, times.ReplaceAllString(refused.Text, "…"))
 		return nil
 	}
 	return err

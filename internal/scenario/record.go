@@ -1,15 +1,16 @@
 package scenario
 
 import (
-	"bufio"
 	"bytes"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
+	"regexp"
 	"strings"
 	"time"
 
+	"yardmaster/edge/overhop"
 	"yardmaster/job"
 )
 
@@ -22,6 +23,7 @@ type view struct {
 	Attempts    uint32          `json:"attempts"`
 	MaxAttempts uint32          `json:"max_attempts"`
 	Dispatches  uint32          `json:"dispatches"`
+	Losses      uint32          `json:"losses"`
 	Reason      string          `json:"reason"`
 	Error       *job.Fault      `json:"error"`
 	Result      json.RawMessage `json:"result"`
@@ -59,6 +61,17 @@ func (p *player) end(words []string) error {
 	}
 	if letter != (v.State == "failed") {
 		return fmt.Errorf("it is %s, and has a dead letter: %t", v.State, letter)
+	}
+	e.losses = v.Losses
+	if n := v.ResultBytes; n > 0 && n < overhop.DefaultFrameLimit-longestMessage {
+		text, err := p.whole(e)
+		if err != nil {
+			return err
+		}
+		if v.Result, err = json.Marshal(text); err != nil {
+			return err
+		}
+		v.ResultBytes = 0
 	}
 	fmt.Fprintln(&p.out, v.record(p.world.Attempts))
 	from := v.Created
@@ -111,10 +124,15 @@ func (v *view) record(attempts uint32) string {
 	case v.Error.Type == job.FaultTimeout:
 		return text + ", dead letter, timeout"
 	}
-	return fmt.Sprintf("%s, dead letter, %s %q", text, v.Error.Type, v.Error.Message)
+	message := frameSize.ReplaceAllString(v.Error.Message, "frame of … bytes")
+	return fmt.Sprintf("%s, dead letter, %s %q", text, v.Error.Type, message)
 }
 
-// longest is how much of a value is written down.
+// frameSize differs with the length of ids and numbers in the frame.
+var frameSize = regexp.MustCompile(`frame of [0-9]+ bytes`)
+
+// longest is how much of a value is written down, in bytes; of the rest there is
+// a hash.
 const longest = 120
 
 // value writes a value as all runners would: they differ in white space, and in
@@ -140,51 +158,7 @@ func value(raw json.RawMessage, size int) string {
 	}
 	text := strings.TrimSpace(plain.String())
 	if len(text) > longest {
-		return fmt.Sprintf("%s… of %d bytes", text[:longest/6], len(text))
+		return fmt.Sprintf("%s… of %d bytes, SHA-256 %.8x…", text[:longest/6], len(text), sha256.Sum256([]byte(text)))
 	}
 	return text
-}
-
-// ran writes what the runners saw of a job. No dispatch reaches a runner
-// twice, and none after a later one.
-func (p *player) ran(e *entry) error {
-	text, err := os.ReadFile(p.world.Witness)
-	if err != nil {
-		return err
-	}
-	last, fenced := uint32(0), uint64(0)
-	var attempts []string
-	lines := bufio.NewScanner(bytes.NewReader(text))
-	for lines.Scan() {
-		var request, id, attempt string
-		var fence uint64
-		if strings.HasPrefix(lines.Text(), "!") && strings.Contains(lines.Text(), e.id.String()) {
-			return fmt.Errorf("a runner complains: %s", lines.Text())
-		}
-		if n, _ := fmt.Sscanf(lines.Text(), "%s %s %s %d", &request, &id, &attempt, &fence); n < 3 || id != e.id.String() {
-			continue
-		}
-		_, n, ok := job.ParseRequestID(request)
-		if !ok || n <= last || fence > 0 && fence <= fenced {
-			return fmt.Errorf("witness: %q after dispatch %d with fence %d", lines.Text(), last, fenced)
-		}
-		last, fenced = n, max(fence, fenced)
-		attempts = append(attempts, attempt)
-	}
-	if len(attempts) == 0 {
-		attempts = []string{"never"}
-	}
-	fmt.Fprintln(&p.out, "ran: "+strings.Join(attempts, " "))
-	return nil
-}
-
-// Complaints gives what runners have complained of.
-func Complaints(witness string) error {
-	text, err := os.ReadFile(witness)
-	for line := range strings.Lines(string(text)) {
-		if line[0] == '!' {
-			err = errors.Join(err, fmt.Errorf("a runner complains: %s", strings.TrimSpace(line)))
-		}
-	}
-	return err
 }

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"yardmaster/job"
 )
 
 // Script is one file.
@@ -41,10 +43,13 @@ type World struct {
 	Ask func(ctx context.Context, subject string, question []byte) ([]byte, error)
 	// Witness is the file that all runners write to.
 	Witness string
+	// Overhop is the address of a node that lives.
+	Overhop func() string
 	// Attempts is what a job has that names none.
 	Attempts uint32
-	// Now is what happens where a script says so; nil: nothing.
-	Now func(context.Context) error
+	// Now is what happens where a script says so, knowing the ids of its jobs;
+	// nil: nothing.
+	Now func(ctx context.Context, jobs []job.ID) error
 }
 
 // Played is what a script yielded.
@@ -52,6 +57,9 @@ type Played struct {
 	Script
 	Got string // the script with what came out
 	Err error  // why it could not be played to its end, or what must never be
+
+	Jobs   int    // that it enqueued
+	Losses uint32 // how often one of them lost its runner or its node
 }
 
 // Play plays all scripts at once.
@@ -67,6 +75,10 @@ func Play(ctx context.Context, w World, scripts []Script) []Played {
 			defer p.calmed()
 			played[i].Script = s
 			played[i].Got, played[i].Err = p.play()
+			played[i].Jobs = len(p.jobs)
+			for _, e := range p.jobs {
+				played[i].Losses += e.losses
+			}
 		})
 	}
 	all.Wait()

@@ -1,5 +1,5 @@
 // Package demo is a runner with a handler for everything that can happen to a
-// job: echo, sleep, fail, retry, crash, hang and big.
+// job: echo, sleep, fail, retry, crash, hang, big and hash.
 //
 // It is the reference for runners in Go, the built-in runner of the binary,
 // and what the demo and the drills run. If the environment names a file in
@@ -7,7 +7,8 @@
 //
 //	<request id> <job id> <attempt> <fence>
 //
-// and to sync it to disk: a witness, independent of the yard, of what was run.
+// and to sync it to disk, and its last one to append "end <request id>": a
+// witness, independent of the yard, of what was run.
 package demo
 
 import (

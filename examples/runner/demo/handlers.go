@@ -3,6 +3,7 @@ package demo
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -23,6 +24,7 @@ var handlers = map[string]rrq.Handler{
 	"crash": crash,
 	"hang":  hang,
 	"big":   big,
+	"hash":  hash,
 }
 
 // handle witnesses a request and runs its handler.
@@ -34,6 +36,7 @@ func (w *witness) handle(ctx context.Context, r *rrq.Request) rrq.Outcome {
 	if err := w.write(r); err != nil {
 		return failed(rrq.Fault{Message: err.Error(), Type: "witness"})
 	}
+	defer w.end(r)
 	return h(ctx, r)
 }
 
@@ -127,6 +130,18 @@ func big(_ context.Context, r *rrq.Request) rrq.Outcome {
 	result = append(result, '"')
 	result = append(result, bytes.Repeat([]byte{'x'}, p.Bytes)...)
 	return rrq.Outcome{Status: rrq.Success, Result: append(result, '"')}
+}
+
+// hash tells what it was given without giving it back: the SHA-256 of {"text":
+// text}, and how many bytes it has.
+func hash(_ context.Context, r *rrq.Request) rrq.Outcome {
+	var p struct {
+		Text string `json:"text"`
+	}
+	if fault := params(r, &p); fault != nil {
+		return failed(*fault)
+	}
+	return rrq.Outcome{Status: rrq.Success, Result: fmt.Appendf(nil, `{"bytes":%d,"sha256":"%x"}`, len(p.Text), sha256.Sum256([]byte(p.Text)))}
 }
 
 func params(r *rrq.Request, p any) *rrq.Fault {

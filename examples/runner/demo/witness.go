@@ -43,6 +43,17 @@ func (w *witness) write(r *rrq.Request) error {
 	return nil
 }
 
+// end appends that a handler has ended. It need not be on disk: a host that
+// dies has no runner that goes on.
+func (w *witness) end(r *rrq.Request) {
+	if w.file == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_, _ = fmt.Fprintf(w.file, "end %s\n", r.RequestID)
+}
+
 func (w *witness) close() error {
 	if w.file == nil {
 		return nil

@@ -2,6 +2,7 @@ package sequential
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -14,7 +15,7 @@ import (
 
 // handlers do what the example runners' do.
 var handlers = map[string]func(context.Context, *request) outcome{
-	"echo": echo, "sleep": sleep, "fail": fail, "retry": retry, "crash": crash, "hang": hang, "big": big,
+	"echo": echo, "sleep": sleep, "fail": fail, "retry": retry, "crash": crash, "hang": hang, "big": big, "hash": hash,
 }
 
 type params struct {
@@ -24,6 +25,7 @@ type params struct {
 	After   *float64 `json:"after"`
 	Code    int      `json:"code"`
 	Bytes   int      `json:"bytes"`
+	Text    string   `json:"text"`
 }
 
 // read gives a request's params; scenarios send what handlers understand.
@@ -77,6 +79,11 @@ func hang(context.Context, *request) outcome {
 
 func big(_ context.Context, q *request) outcome {
 	return outcome{Status: "success", Result: fmt.Appendf(nil, "%q", strings.Repeat("x", q.read().Bytes))}
+}
+
+func hash(_ context.Context, q *request) outcome {
+	text := q.read().Text
+	return outcome{Status: "success", Result: fmt.Appendf(nil, `{"bytes":%d,"sha256":"%x"}`, len(text), sha256.Sum256([]byte(text)))}
 }
 
 // hold makes sure that a job runs nowhere else: its lock goes with the process

@@ -5,8 +5,9 @@
 // whatever the text does not allow. What works with it works with any runner.
 //
 // If the environment names a file in YARD_WITNESS, it gets a line for each
-// handler that begins, "<request id> <job id> <attempt>", and one that begins
-// with "!" for each complaint: also of a job that runs already somewhere else.
+// handler that begins, "<request id> <job id> <attempt>", and for each that ends,
+// "end <request id>", and one that begins with "!" for each complaint: also of a
+// job that runs already somewhere else.
 package sequential
 
 import (
@@ -108,6 +109,7 @@ func (r *runner) run(q *request) []byte {
 		release := r.hold(q)
 		r.note("%s %s %d", q.RequestID, q.JobID, q.Context.Attempt)
 		o = h(ctx, q)
+		r.note("end %s", q.RequestID)
 		release()
 	}
 	r.mu.Lock()
