@@ -357,6 +357,22 @@ func TestCancel_ActiveJobIsRecalledUntilItEnds(t *testing.T) {
 	})
 }
 
+func TestCancel_OfAJobWhoseNodeDies(t *testing.T) {
+	inYard(t, 1, func(y *yard) {
+		n := y.node("n1")
+		n.look(func() { n.work = forever })
+		n.offer(job.RRQ, "demo", "w1", 1)
+		id := y.enqueue("mail", "", `{"function":"demo#hang"}`)
+		y.until("it runs", func() bool { return y.state(id) == job.Active })
+		n.look(func() { n.silent = true })
+		y.do(&ledger.CancelJob{Job: id, Reason: "no more"})
+		y.until("it has ended", func() bool { return y.state(id) == job.Failed })
+		if v, _ := y.find(id); v.Reason != job.ReasonCancelled || v.Fault == nil || v.Fault.Type != job.FaultCancelled {
+			t.Errorf("it ended with %q, %+v", v.Reason, v.Fault)
+		}
+	})
+}
+
 func TestCancel_SurvivesTheTenure(t *testing.T) {
 	inYard(t, 1, func(y *yard) {
 		n := y.node("n1")

@@ -20,7 +20,7 @@
 //	> inturn <names>                   they began in this order
 //	> atonce <number> <names>          no more of them ran at once
 //
-// In a record, "x*500" is a string of 500 x. ? <name> waits for the job's end.
+// In a record, "xy*500" is a string of 500 xy. ? <name> waits for the job's end.
 // What follows is its terminal record, without times, and what its runners
 // witnessed: the attempt of each dispatch that reached one. ? <name>
 // after=300ms also checks that no less time lay between acceptance and the
