@@ -110,6 +110,7 @@ func testHandlers(t *testing.T, language string) {
 		{"retry", `{"times":1}`, 2, rrq.Success, `{"attempt":2}`},
 		{"big", `{"bytes":3}`, 6, rrq.Success, `"xxx"`},
 		{"big", `{"bytes":17000000}`, 7, rrq.Error, ``},
+		{"hash", `{"text":"ü"}`, 6, rrq.Success, `{"bytes":2,"sha256":"607474ca475a9724d7360aba71a56d5df77e61350e3f724cfa1f46e857e2d85f"}`},
 		{"crash", `{"times":6}`, 7, rrq.Success, `{"times":6}`},
 		{"sleep", `{"ms":"x"}`, 8, rrq.Error, ``},
 		{"nobody", `{}`, 9, rrq.Error, ``},
@@ -127,7 +128,7 @@ func testHandlers(t *testing.T, language string) {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
-	if len(lines) != 9 || lines[0] != "j#1 j 1 77" || lines[1] != "j#2 j 2 77" {
+	if len(lines) != 20 || lines[0] != "j#1 j 1 77" || lines[1] != "end j#1" || lines[2] != "j#2 j 2 77" {
 		t.Errorf("witness has %d lines: %q", len(lines), lines)
 	}
 }
