@@ -317,6 +317,23 @@ func TestLease_EndStopsTheWork(t *testing.T) {
 	})
 }
 
+// What is being stopped gently has no time left when the lease ends; nothing
+// else is said twice.
+func TestLease_EndHurriesWhatIsStopping(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, b *bench) {
+		b.Assign(batch(1, order(1)))
+		for _, why := range []job.RecallReason{job.RecallCancelled, job.RecallQueueGone, job.RecallCancelled} {
+			b.Recall(job.Recall{Epoch: 5, Job: order(1).Job, N: order(1).N, Reason: why})
+		}
+		b.bus.set(func() { b.bus.down = true })
+		pass(time.Until(b.Lease()))
+		b.Recall(job.Recall{Epoch: 5, Job: order(1).Job, N: order(1).N, Reason: job.RecallShutdown})
+		_, stopped := b.target.seen()
+		want(t, "stopped", stopped, []string{request(1) + " CANCELLED", request(1) + " LEASE_EXPIRED"})
+		b.finish(1)
+	})
+}
+
 func TestLease_NotLentByAnEarlierAuthority(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, b *bench) {
 		next := batch(1, order(1))

@@ -51,13 +51,26 @@ type dispatch struct {
 }
 
 // recall notes that the dispatch is to stop; true if its target has to be
-// told now. The first reason stands, unless the dispatch has left.
+// told now. The first reason stands, unless a graver one comes: the end of the
+// lease leaves no time for any grace, and what has left is not stopped at all.
 func (d *dispatch) recall(why job.RecallReason) bool {
-	if d.phase == ending || d.recalled == why || d.recalled != "" && why != job.RecallSuperseded {
+	if d.phase == ending || gravity(why) <= gravity(d.recalled) {
 		return false
 	}
 	d.recalled = why
 	return d.phase == running
+}
+
+func gravity(why job.RecallReason) int {
+	switch why {
+	case "":
+		return 0
+	case job.RecallLease:
+		return 2
+	case job.RecallSuperseded:
+		return 3
+	}
+	return 1
 }
 
 // What was settled is remembered between one and two of these, or less if more
