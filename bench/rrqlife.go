@@ -167,6 +167,9 @@ func (b *bench) measureRecovery(ctx context.Context, dir string) (r recovery, er
 			return r, err
 		}
 		if i%2 == 1 {
+			if p.Members[0].PID == 0 { // which would be this process's own group
+				return r, fmt.Errorf("pool %s has no process: %s", wide, p.Reason)
+			}
 			if err := syscall.Kill(p.Members[0].PID, syscall.SIGKILL); err != nil {
 				return r, fmt.Errorf("kill the runner: %w", err)
 			}

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -199,7 +200,7 @@ func (j *journal) keep(ctx context.Context, p *page, name string, lines []byte) 
 		}
 		if time.Now().After(until) || backoff.Sleep(ctx, wait.Next()) != nil {
 			j.mu.Lock()
-			j.dropped += len(p.lines)
+			j.dropped += bytes.Count(lines, []byte("\n"))
 			j.mu.Unlock()
 			j.log.Debug("log lines are not stored", "job", p.last.Job, "error", err)
 			return

@@ -166,6 +166,23 @@ func TestJournal_NoLeader(t *testing.T) {
 	})
 }
 
+// What is lost is counted once, in however many messages it would have been
+// stored.
+func TestJournal_CountsWhatIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, _ := testlog.NewRecorder(t)
+		j := newJournal("n1", 3, func(context.Context, job.ID, string, []byte) error { return errors.New("no leader") }, log)
+		for range 4 {
+			j.Log(line(1, strings.Repeat("x", journalMessage/2)))
+		}
+		j.toldAt = time.Now().Add(time.Hour) // till then the count stands
+		j.flush(t.Context())
+		if j.dropped != 4 {
+			t.Errorf("%d lines are counted as lost", j.dropped)
+		}
+	})
+}
+
 // What is said just before the node stops is stored.
 func TestJournal_LastWords(t *testing.T) {
 	var kept *shelf

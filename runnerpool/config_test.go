@@ -79,6 +79,7 @@ func TestConfigErrorsNameTheKey(t *testing.T) {
 		"rrq.runner_management_mode":              func(c *Config) { c.Management = "none" },
 		"rrq.default_job_timeout_seconds":         func(c *Config) { c.DefaultTimeout = -1 },
 		"rrq.runner_shutdown_term_grace_seconds":  func(c *Config) { c.TermGrace = few(math.NaN()) },
+		"rrq.runner_connect_timeout_ms":           func(c *Config) { c.ConnectTimeoutMS = math.MaxInt64 },
 		"rrq.default_max_retries":                 func(c *Config) { n := uint32(1001); c.DefaultMaxRetries = &n },
 		"rrq.default_result_ttl_seconds":          func(c *Config) { c.ResultTTL = math.Inf(1) },
 		"rrq.default_unique_job_lock_ttl_seconds": func(c *Config) { c.UniqueTTL = 366 * 86400 },

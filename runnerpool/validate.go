@@ -36,6 +36,9 @@ func (c Config) Validate() error {
 			return wrong(v.key, v.value, "give seconds, 0 or more")
 		}
 	}
+	if most := job.MaxDuration.Milliseconds(); c.ConnectTimeoutMS > most {
+		return wrong("runner_connect_timeout_ms", c.ConnectTimeoutMS, fmt.Sprintf("use 1 to %d, or 0 for the default", most))
+	}
 	if most := job.MaxGuardTime.Seconds(); !(c.UniqueTTL >= 0 && c.UniqueTTL <= most) {
 		return wrong("default_unique_job_lock_ttl_seconds", c.UniqueTTL, fmt.Sprintf("use 0 to %v", most))
 	}
