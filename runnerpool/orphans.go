@@ -37,6 +37,16 @@ type group struct {
 	Start  uint64 `json:"start"` // ticks since boot
 	Marker string `json:"marker"`
 	Worker string `json:"worker"`
+	// The node that listed it, likewise. Its directory may have been copied
+	// while it ran: what it still keeps is no orphan.
+	Node      int    `json:"node"`
+	NodeStart uint64 `json:"node_start"`
+}
+
+// kept tells of a group whose node is another process, and alive.
+func (g *group) kept() bool {
+	s, ok := stat(g.Node)
+	return ok && g.Node != os.Getpid() && s.state != 'Z' && s.start == g.NodeStart
 }
 
 func newRoster(dir string) *roster {
@@ -64,7 +74,7 @@ func (r *roster) reap() (int, error) {
 	for line := range bytes.Lines(b) {
 		var g group
 		// A line cut short by a power loss names nobody who has survived it.
-		if json.Unmarshal(line, &g) == nil && g.PID > 1 && g.Marker != "" {
+		if json.Unmarshal(line, &g) == nil && g.PID > 1 && g.Marker != "" && !g.kept() {
 			leaders[g.PID] = g.Start
 			markers[g.Marker] = true
 		}
@@ -124,9 +134,10 @@ func markerOf(pid int) string {
 // enter lists a process that has just been started.
 func (r *roster) enter(pid int, marker, worker string) error {
 	s, _ := stat(pid)
+	node, _ := stat(os.Getpid())
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.groups[pid] = group{PID: pid, Start: s.start, Marker: marker, Worker: worker}
+	r.groups[pid] = group{PID: pid, Start: s.start, Marker: marker, Worker: worker, Node: os.Getpid(), NodeStart: node.start}
 	return r.write()
 }
 

@@ -106,6 +106,37 @@ func TestKilledNodeLeavesNoOrphan(t *testing.T) {
 	}
 }
 
+// A copy of the directory of a node that runs names runners which have a node.
+func TestReapSparesALivingNodesRunners(t *testing.T) {
+	dir, copied := t.TempDir(), t.TempDir()
+	node, runner, forked, err := startNode(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = node.Process.Kill()
+		_ = node.Wait() // killed
+		if _, err := newRoster(dir).reap(); err != nil {
+			t.Error(err)
+		}
+	}()
+	list, err := os.ReadFile(filepath.Join(dir, "runners.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(copied, "runners.json"), list, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := newRoster(copied).reap(); n != 0 || err != nil {
+		t.Errorf("reaped %d, %v", n, err)
+	}
+	for _, pid := range []int{runner, forked} {
+		if s, alive := stat(pid); !alive || s.state == 'Z' {
+			t.Errorf("process %d of a living node was ended", pid)
+		}
+	}
+}
+
 // A pid that was given to somebody else since is left alone.
 func TestReapSparesStrangers(t *testing.T) {
 	dir := t.TempDir()
