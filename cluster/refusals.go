@@ -15,7 +15,8 @@ import (
 // that people read. Codes are HTTP's:
 //
 //	400 what was asked is malformed      409 it contradicts what is there
-//	404 what was named does not exist    413 it is too large
+//	404 what was named does not exist    410 it is forgotten
+//	413 it is too large
 //	408 it takes longer than was waited for
 //	429 its rate limit key is held; RetryAfter says how long
 //	500 this node failed                 503 later; RetryAfter says when

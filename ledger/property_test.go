@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
 
 	"yardmaster/job"
@@ -78,6 +80,19 @@ func roundTrip(t *rapid.T, l *Ledger) *Ledger {
 	back, err := Decode(bytes.NewReader(encoded(t, l)))
 	if err != nil {
 		t.Fatal(err)
+	}
+	for id := range l.jobs.byID { // what no encoding holds is in none of them
+		want, _, _ := l.Find(id)
+		got, _, ok := back.Find(id)
+		if diff := cmp.Diff(want, got); !ok || diff != "" {
+			t.Fatalf("restored otherwise: %s", diff)
+		}
+	}
+	was, is := []CronView{}, []CronView{}
+	l.Crons("", func(c CronView) bool { was = append(was, c); return true })
+	back.Crons("", func(c CronView) bool { is = append(is, c); return true })
+	if diff := cmp.Diff(was, is, cmpopts.EquateEmpty()); diff != "" { // no body is an empty one
+		t.Fatalf("restored otherwise: %s", diff)
 	}
 	return back
 }
@@ -215,6 +230,10 @@ func (y *yard) fold(t *rapid.T) Command {
 		if rapid.IntRange(0, 3).Draw(t, "later") == 0 {
 			j.RunAt = y.at.At.Add(somePauses.Draw(t, "run at"))
 			j.MaxAttempts = 3
+		}
+		if rapid.IntRange(0, 3).Draw(t, "says more") == 0 {
+			j.Timeout, j.RetryInterval = max(somePauses.Draw(t, "timeout"), 0), max(somePauses.Draw(t, "interval"), 0)
+			j.ResultTTL = max(somePauses.Draw(t, "result"), 0)
 		}
 		if j.Guards = someGuards(t); j.Guards != nil {
 			j = y.perhapsCopy(t, j)

@@ -108,7 +108,11 @@ func (n *Node) enqueueAndAwait(ctx context.Context, r *cluster.Request, ask enqu
 		return made.reply, made.err
 	}
 	r.Forget()
-	if err := n.ends.await(ctx, made.reply.ID, made.at); err != nil {
+	err := n.ends.await(ctx, made.reply.ID, made.at)
+	if errors.Is(err, job.ErrJobNotFound) && made.reply.Duplicate {
+		err = &cluster.APIError{Code: "410", Text: fmt.Sprintf("job %s was accepted before and has ended; the yard has forgotten how", made.reply.ID)}
+	}
+	if err != nil {
 		return made.reply, notEnded(err, made.reply.ID, wait)
 	}
 	return made.reply, nil

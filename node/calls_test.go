@@ -138,3 +138,19 @@ func TestCall_Forgets(t *testing.T) {
 		}
 	}
 }
+
+// A call that is repeated when the yard has forgotten its job makes no second
+// one, and is not told that there was none.
+func TestCall_Forgotten(t *testing.T) {
+	n := alone(t, nil)
+	t.Cleanup(http.DefaultClient.CloseIdleConnections)
+	var first enqueueReply
+	send(t, n, "POST", "/v1/queues/mail/jobs", `{"function":"send","id":"old"}`).into(t, http.StatusAccepted, &first)
+	path := "/v1/jobs/" + first.ID.String()
+	send(t, n, "GET", path, "").into(t, http.StatusOK, nil)
+	send(t, n, "POST", path+"/cancel", "").into(t, http.StatusOK, nil)
+	send(t, n, "DELETE", path, "").into(t, http.StatusOK, nil)
+	if said := send(t, n, "POST", "/v1/queues/mail/call", `{"function":"send","id":"old"}`); said.status != http.StatusGone || !strings.Contains(string(said.body), first.ID.String()) {
+		t.Errorf("%s, want 410", said)
+	}
+}
