@@ -41,6 +41,33 @@ func TestRRQDocument_Verbs(t *testing.T) {
 	}
 }
 
+// Each field of a job stands in docs/producers.md, each flag there is one of
+// enqueue's, and each flag of enqueue is there.
+func TestProducersDocument(t *testing.T) {
+	text, err := os.ReadFile("../docs/producers.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := string(text)
+	for field := range reflect.TypeFor[job.Spec]().Fields() {
+		key, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		if key != "blob" && !strings.Contains(page, "`"+key+"`") {
+			t.Errorf("the page does not tell of %s", key)
+		}
+	}
+	enqueue := (&app{getenv: func(string) string { return "" }}).enqueueVerb()
+	for _, flag := range regexp.MustCompile("[` ]--([a-z-]+)`").FindAllStringSubmatch(page, -1) {
+		if enqueue.Flag(flag[1]) == nil {
+			t.Errorf("enqueue has no flag %s", flag[1])
+		}
+	}
+	for _, name := range strings.Fields(regexp.MustCompile("--[a-z-]+").ReplaceAllStringFunc(enqueue.LocalFlags().FlagUsages(), func(s string) string { return " " + s + " " })) {
+		if strings.HasPrefix(name, "--") && name != "--json" && !strings.Contains(page, name+"`") {
+			t.Errorf("the page does not tell of %s", name)
+		}
+	}
+}
+
 // The page tells of every option of RRQ's producers what it is called here, in
 // JSON and as a flag.
 func TestRRQDocument_Producers(t *testing.T) {

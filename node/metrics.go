@@ -149,6 +149,11 @@ func (n *Node) gather(ctx context.Context, emit web.Emit) {
 		emit("yard_runner_slots", float64(p.Slots), p.Runner)
 		emit("yard_runner_in_flight", float64(p.InFlight), p.Runner)
 		emit("yard_runner_crash_looping", float64(p.Looping), p.Runner)
+		restarts := 0
+		for i := range p.Members {
+			restarts += p.Members[i].Restarts
+		}
+		emit("yard_runner_restarts_total", float64(restarts), p.Runner)
 	}
 	n.gatherQueues(emit)
 }

@@ -54,6 +54,7 @@ var families = []family{
 	{"yard_runner_slots", "Slots of the processes that are up.", false, []string{"runner"}},
 	{"yard_runner_in_flight", "Dispatches that run.", false, []string{"runner"}},
 	{"yard_runner_crash_looping", "Processes in a crash loop.", false, []string{"runner"}},
+	{"yard_runner_restarts_total", "Processes that were started in place of one that had ended.", true, []string{"runner"}},
 }
 
 // Metrics are what a node counts, and what it is asked for when somebody looks.
