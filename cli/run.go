@@ -16,6 +16,7 @@ import (
 	"yardmaster/examples/worker/worker"
 	"yardmaster/job"
 	"yardmaster/node"
+	"yardmaster/runnerpool"
 
 	"github.com/spf13/cobra"
 )
@@ -61,6 +62,7 @@ YARD_<TABLE>_<KEY> override the file, and the flags below override both.`,
 			return configProblem(err)
 		}
 		tuneMemory()
+		cfg.RRQ.Warden = wardenCommand()
 		n, err := node.New(cfg, a.version, logger(a.Err, cfg.Node.LogLevel, cfg.Node.LogFormat))
 		if err != nil {
 			return nodeProblem(err)
@@ -212,6 +214,36 @@ runner of your own.`,
 	}
 	c.Flags().StringVar(&socket, "tcp-socket", "", "loopback `host:port` to listen on (default $"+demo.SocketEnv+")")
 	return c
+}
+
+// wardenVerb is a process beside a node, started by it, that ends what its
+// runners have forked if the node is killed.
+func (a *app) wardenVerb() *cobra.Command {
+	return &cobra.Command{
+		Use: wardenName + " <life>", Hidden: true, Args: args("life"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			ended, err := runnerpool.Warden(a.In, args[0])
+			if err != nil {
+				return endProblem(err, "", "a node starts this verb by itself")
+			}
+			if ended > 0 {
+				logger(a.Err, "info", "text").Warn("node is gone, what its runners had forked ended", "processes", ended)
+			}
+			return nil
+		},
+	}
+}
+
+const wardenName = "warden"
+
+// wardenCommand is nil where a program does not know its own file: then what
+// runners forked outlives a killed node until its next start.
+func wardenCommand() []string {
+	self, err := os.Executable()
+	if err != nil {
+		return nil
+	}
+	return []string{self, wardenName}
 }
 
 func runnerProblem(err error) error {

@@ -91,6 +91,10 @@ type Config struct {
 	// Dir is where the list of running process groups is kept, the node's
 	// data directory; "": no list, and nothing is reaped at start.
 	Dir string `toml:"-"`
+	// Warden is the command, to be followed by one more argument, of a process
+	// that calls [Warden] with its standard input and that argument; none:
+	// what runners forked outlives a node that is killed, until its next start.
+	Warden []string `toml:"-"`
 	// Idle are the keys of the file that RRQ knows and that do nothing here,
 	// with the reason why, to be said once.
 	Idle []string `toml:"-"`

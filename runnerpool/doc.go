@@ -38,7 +38,8 @@
 //
 // Every process leads a group of its own, is born by one thread that lives as
 // long as the pools, and dies with it (PDEATHSIG), so that not even kill -9 of
-// the node leaves a runner. What a runner forked could survive that; the node
-// keeps a list of its groups in a file and ends their survivors at its next
-// start. The node itself must not be process 1 of a container.
+// the node leaves a runner. What a runner forked could survive that: a warden,
+// a process that hears of the node's end by the end of a pipe, ends it at once,
+// and should the warden be gone too, the node does so at its next start, by the
+// list of its groups that it keeps in a file. The node itself must not be process 1 of a container.
 package runnerpool

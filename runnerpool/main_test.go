@@ -23,6 +23,7 @@ import (
 const (
 	runnerMode = "YARD_TEST_RUNNER"
 	nodeMode   = "YARD_TEST_NODE"
+	wardenArg  = "warden-of-runners"
 )
 
 func TestMain(m *testing.M) {
@@ -31,6 +32,13 @@ func TestMain(m *testing.M) {
 	}
 	if dir := os.Getenv(nodeMode); dir != "" {
 		playNode(dir)
+	}
+	if len(os.Args) == 3 && os.Args[1] == wardenArg {
+		if _, err := Warden(os.Stdin, os.Args[2]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
 	}
 	os.Exit(m.Run())
 }
@@ -218,6 +226,9 @@ func playNode(dir string) {
 	h := newHands()
 	cfg := testConfig("", func(c *RunnerConfig) { c.MaxInFlight = 2 })
 	cfg.Dir = dir
+	if len(os.Args) == 2 && os.Args[1] == wardenArg {
+		cfg.Warden = []string{os.Args[0], wardenArg}
+	}
 	p := New(cfg, "n", h, slog.New(slog.DiscardHandler))
 	go func() {
 		fmt.Fprintln(os.Stderr, p.Run(context.Background())) // killed before it returns, or refused
@@ -231,8 +242,8 @@ func playNode(dir string) {
 	time.Sleep(time.Hour)
 }
 
-func startNode(dir string) (cmd *exec.Cmd, runner, forked int, err error) {
-	cmd = exec.Command(os.Args[0])
+func startNode(dir string, args ...string) (cmd *exec.Cmd, runner, forked int, err error) {
+	cmd = exec.Command(os.Args[0], args...)
 	cmd.Env = append(os.Environ(), nodeMode+"="+dir)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()

@@ -87,7 +87,7 @@ func New(cfg Config, node string, hands Hands, log *slog.Logger) *Pools {
 // the rest, and returns when every process is gone. The only error is
 // [ErrInit]: a runner that cannot be started is told by Status.
 func (p *Pools) Run(ctx context.Context) error {
-	if len(p.members) > 0 && p.cfg.Management == Managed && os.Getpid() == 1 {
+	if p.managed() && os.Getpid() == 1 {
 		return ErrInit
 	}
 	if reaped, err := p.roster.reap(); err != nil {
@@ -102,6 +102,9 @@ func (p *Pools) Run(ctx context.Context) error {
 	defer stopLife()
 	var births, lives sync.WaitGroup
 	births.Go(func() { p.spawner.run(birth) })
+	if p.managed() && len(p.cfg.Warden) > 0 {
+		births.Go(func() { p.keepWarden(birth) })
+	}
 	for _, m := range p.members {
 		lives.Go(func() { m.run(life) })
 	}
@@ -113,6 +116,9 @@ func (p *Pools) Run(ctx context.Context) error {
 	births.Wait()
 	return nil
 }
+
+// managed tells whether there are processes of our own.
+func (p *Pools) managed() bool { return len(p.members) > 0 && p.cfg.Management == Managed }
 
 // drain returns when nothing runs any more.
 func (p *Pools) drain() {

@@ -137,6 +137,77 @@ func TestReapSparesALivingNodesRunners(t *testing.T) {
 	}
 }
 
+// With a warden, what the runner forked ends with the node as well.
+func TestWardenEndsWhatRunnersForked(t *testing.T) {
+	node, runner, forked, err := startNode(t.TempDir(), wardenArg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, alive := stat(forked); !alive {
+		t.Fatal("the warden ended a process of a living node")
+	}
+	if err := node.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = node.Wait() // killed
+	awaitGone(t, runner, 2*time.Second)
+	awaitGone(t, forked, 2*time.Second)
+}
+
+// A warden ends with the pools it belongs to, is replaced if it ends before, and
+// knows no life by a word that could mean any.
+func TestWardenEndsWithThePools(t *testing.T) {
+	cfg := testConfig("", nil)
+	cfg.Warden = []string{os.Args[0], wardenArg}
+	y := startYard(t, cfg)
+	first := awaitWarden(t, y.roster.marker, 0)
+	if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	second := awaitWarden(t, y.roster.marker, first)
+	if err := syscall.Kill(second, syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	y.expect(y.do("echo", nil), job.Success, true, "")
+	if _, alive := stat(second); !alive {
+		t.Error("the warden heeded a SIGTERM")
+	}
+	y.close()
+	awaitGone(t, second, 2*time.Second)
+	for _, life := range []string{"", "YARD_RUNNER=", "YARD_RUNNER=/x", "PATH=/"} {
+		if n, err := Warden(strings.NewReader(""), life); n != 0 || err == nil {
+			t.Errorf("Warden(%q) = %d, %v", life, n, err)
+		}
+	}
+}
+
+// awaitWarden waits for the warden of a life that is not the former one, until it
+// ignores what it ignores.
+func awaitWarden(t *testing.T, life string, former int) int {
+	t.Helper()
+	late, tick := time.After(10*time.Second), time.NewTicker(5*time.Millisecond)
+	defer tick.Stop()
+	for {
+		for pid, s := range processes() {
+			line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+			if err != nil || s.state == 'Z' || pid == former || !bytes.HasSuffix(line, []byte(wardenArg+"\x00"+life+"\x00")) {
+				continue
+			}
+			status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+			_, mask, _ := strings.Cut(string(status), "SigIgn:\t")
+			ignored, _ := strconv.ParseUint(strings.TrimSpace(mask[:min(len(mask), 16)]), 16, 64)
+			if err == nil && ignored>>(syscall.SIGTERM-1)&1 == 1 {
+				return pid
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-late:
+			t.Fatal("no warden in 10 s")
+		}
+	}
+}
+
 // A pid that was given to somebody else since is left alone.
 func TestReapSparesStrangers(t *testing.T) {
 	dir := t.TempDir()
