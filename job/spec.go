@@ -2,11 +2,8 @@ package job
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"reflect"
 	"time"
 )
 
@@ -77,27 +74,6 @@ func ParseSpec(body []byte) (Spec, error) {
 		s.Params = nil
 	}
 	return s, s.Validate()
-}
-
-func describe(err error) error {
-	var typed *json.UnmarshalTypeError
-	if errors.As(err, &typed) {
-		return fmt.Errorf("%s must be %s, not %s", cmp.Or(typed.Field, "it"), wanted(typed.Type), typed.Value)
-	}
-	return err
-}
-
-// wanted names a field's type in JSON's words.
-func wanted(t reflect.Type) string {
-	switch t.Kind() {
-	case reflect.Int, reflect.Int64:
-		return "a whole number"
-	case reflect.String:
-		return "a string"
-	case reflect.Slice:
-		return "a base64 string"
-	}
-	return "an object"
 }
 
 // Validate checks every field's range.

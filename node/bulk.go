@@ -106,8 +106,8 @@ func bulkItemOf(made enqueueReply, err error) bulkItem {
 // list is repeated like a job.
 func readBulkJob(r *cluster.Request, queue string, place int, text []byte) (string, enqueueRequest, error) {
 	var one bulkJob
-	if err := json.Unmarshal(text, &one); err != nil {
-		return "", enqueueRequest{}, &job.InvalidError{Reason: "job is not valid JSON: " + err.Error()}
+	if err := readSpec(text, &one.enqueueRequest, &one); err != nil {
+		return "", enqueueRequest{}, err
 	}
 	if one.Queue != "" {
 		queue = one.Queue

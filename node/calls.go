@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"time"
+	"unicode/utf8"
 
 	"yardmaster/cluster"
 	"yardmaster/job"
@@ -16,10 +17,10 @@ import (
 // of which ask is a part. body is the request as it came if it can be the
 // record as it is, else nil.
 func readJob(r *cluster.Request, ask *enqueueRequest, whole any) (body []byte, err error) {
-	if spec, ok := job.ScanSpec(r.Data); ok {
+	if spec, ok := job.ScanSpec(r.Data); ok && utf8.Valid(r.Data) {
 		ask.Spec, body = spec, r.Data
-	} else if err := json.Unmarshal(r.Data, whole); err != nil {
-		return nil, &job.InvalidError{Reason: "job is not valid JSON: " + err.Error()}
+	} else if err := readSpec(r.Data, ask, whole); err != nil {
+		return nil, err
 	}
 	added, err := ask.Take(r.Producer())
 	if added {
@@ -27,6 +28,17 @@ func readJob(r *cluster.Request, ask *enqueueRequest, whole any) (body []byte, e
 	}
 	ask.ID = cmp.Or(ask.ID, r.Header(cluster.HeaderMsgID))
 	return body, err
+}
+
+// readSpec reads text into whole, of which ask is the job.
+func readSpec(text []byte, ask *enqueueRequest, whole any) error {
+	if err := job.ReadAsked("job", text, whole); err != nil {
+		return err
+	}
+	if string(ask.Params) == "null" { // absent, as in every other key
+		ask.Params = nil
+	}
+	return nil
 }
 
 // enqueue hands a job to the door and calls then once. The job that holds its

@@ -83,15 +83,12 @@ func answer(do func(context.Context, *cluster.Request) (any, error)) func(contex
 	}
 }
 
-// ask reads a request's body; an empty one asks with no fields.
+// ask reads a request's body; an empty one asks with no keys.
 func ask[T any](r *cluster.Request) (v T, err error) {
 	if len(r.Data) == 0 {
 		return v, nil
 	}
-	if err := json.Unmarshal(r.Data, &v); err != nil {
-		return v, &job.InvalidError{Reason: "request is not valid JSON: " + err.Error()}
-	}
-	return v, nil
+	return v, job.ReadAsked("request", r.Data, &v)
 }
 
 // enqueueRequest is a job and, beside it, its producer's key.

@@ -181,6 +181,9 @@ func (n *Node) handleCronAdd(ctx context.Context, r *cluster.Request) (any, erro
 	case len(q.Job) == 0:
 		return nil, &job.InvalidError{Reason: `job is missing; give what an enqueue takes, {"job": {"function": "send"}}`}
 	}
+	if err := job.ReadAsked("job", q.Job, new(job.Spec)); err != nil {
+		return nil, err
+	}
 	if err := scheduler.CheckCron(&c); err != nil {
 		return nil, err
 	}

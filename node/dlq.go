@@ -1,7 +1,6 @@
 package node
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -199,8 +198,10 @@ func has(text, part string) bool {
 // misspelt filter would mean more letters than was intended.
 func aboutLetters(text []byte) (*letterQuestion, error) {
 	q := &letterQuestion{over: time.Now().Add(walkTime)}
-	if err := exactly(text, q); err != nil {
-		return nil, &job.InvalidError{Reason: "question about dead letters: " + err.Error()}
+	if len(text) > 0 {
+		if err := job.ReadAsked("question about dead letters", text, q); err != nil {
+			return nil, err
+		}
 	}
 	if q.Limit == 0 {
 		q.Limit = defaultLetters
@@ -214,16 +215,6 @@ func aboutLetters(text []byte) (*letterQuestion, error) {
 	slices.Sort(q.Letters)
 	q.Letters = slices.Compact(q.Letters)
 	return q, nil
-}
-
-// exactly reads a question's fields and refuses those it has not.
-func exactly(text []byte, question any) error {
-	if len(text) == 0 {
-		return nil
-	}
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	return d.Decode(question)
 }
 
 // meansSome refuses a change of letters that nothing names.

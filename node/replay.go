@@ -29,9 +29,9 @@ type replayReply struct {
 // handleJobReplay makes a new job of one that has ended, well or badly. The old
 // one stays as it is, and so does its dead letter.
 func (n *Node) handleJobReplay(ctx context.Context, r *cluster.Request) (any, error) {
-	var q replayQuestion
-	if err := exactly(r.Data, &q); err != nil {
-		return nil, &job.InvalidError{Reason: "question about a replay: " + err.Error()}
+	q, err := ask[replayQuestion](r)
+	if err != nil {
+		return nil, err
 	}
 	if q.ID == "" {
 		return nil, &job.InvalidError{Reason: `name the job: {"id": "<uuid, queue:uuid or key>"}`}

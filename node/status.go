@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"sync"
@@ -119,10 +120,10 @@ func (n *Node) status(ctx context.Context) Status {
 	s.Lanes = n.laneStatus(ctx)
 	s.Readiness = n.readiness(ctx, look, s.Lanes)
 	n.raft.View(func(l *ledger.Ledger) {
-		a := l.Authority()
-		s.Authority = AuthorityStatus{a.Owner, a.LeaseID, a.Epoch, a.Until, a.Expired}
+		a, view := l.Authority(), l.Snapshot(ledger.Surroundings{Now: time.Now()}) // the ledger's own time stands still without a quorum
+		s.Authority = AuthorityStatus{a.Owner, a.LeaseID, a.Epoch, a.Until, view.Authority.Stale}
 		s.HeldKeys, s.OutboxBytes, s.StaleOutcomes = l.HeldKeys(), l.OutboxBytes(), l.Stale()
-		s.Backlog = l.Snapshot(ledger.Surroundings{}).Backlog
+		s.Backlog = view.Backlog
 	})
 	up := map[string]string{}
 	for _, heard := range look.Nodes {
@@ -191,6 +192,10 @@ func (n *Node) laneStatus(ctx context.Context) []LaneStatus {
 
 // look asks the authority how it stands; without one, that is the answer.
 func (n *Node) look(ctx context.Context) scheduler.Look {
+	if raft := n.raft.Status(); raft.Leader == "" {
+		return scheduler.Look{Error: fmt.Sprintf("no quorum: this node hears no Raft leader, for which %d of %d members have to reach each other",
+			len(raft.Members)/2+1, len(raft.Members))}
+	}
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
 	owner, _, ok := n.watch.authority()
@@ -231,7 +236,7 @@ func (n *Node) surroundings(l *ledger.Ledger, look scheduler.Look) ledger.Surrou
 	if look.Error != "" {
 		s.Reasons = append(s.Reasons, look.Error)
 	}
-	if !l.StreamsMade() {
+	if l.Index() > 0 && !l.StreamsMade() { // a ledger that has read nothing yet does not know
 		s.Reasons = append(s.Reasons, "the yard's streams are not made yet: that takes all members, once")
 	}
 	for _, p := range n.runners.Status() {

@@ -84,8 +84,22 @@ func TestWeb_Job(t *testing.T) {
 	if shown.ID != first.ID || shown.Function != "send" {
 		t.Errorf("shown: %+v", shown)
 	}
-	send(t, n, "GET", "/v1/jobs/"+first.ID.String()+"/wait?timeout=20ms", "").into(t, http.StatusRequestTimeout, nil)
-	send(t, n, "POST", "/v1/queues/mail/jobs?wait=20ms", `{"function":"send"}`).into(t, http.StatusRequestTimeout, nil)
+	// Who has waited long enough learns what to ask for.
+	for path, body := range map[string]string{
+		"/v1/jobs/" + first.ID.String() + "/wait?timeout=20ms": "",
+		"/v1/queues/mail/jobs?wait=20ms":                       `{"function":"send","id":"order-1"}`,
+		"/v1/queues/mail/call":                                 `{"function":"send","id":"order-1","wait_ms":20}`,
+	} {
+		method := "POST"
+		if body == "" {
+			method = "GET"
+		}
+		var late struct{ Error struct{ Data struct{ ID job.ID } } }
+		send(t, n, method, path, body).into(t, http.StatusRequestTimeout, &late)
+		if late.Error.Data.ID != first.ID {
+			t.Errorf("%s %s: the answer names job %s, want %s", method, path, late.Error.Data.ID, first.ID)
+		}
+	}
 	waited := make(chan reply, 1)
 	go func() { waited <- send(t, n, "GET", "/v1/jobs/"+first.ID.String()+"/wait?timeout=1m", "") }()
 	send(t, n, "POST", "/v1/jobs/"+first.ID.String()+"/cancel", `{"reason":"cancelled"}`).into(t, http.StatusOK, nil)
@@ -140,9 +154,17 @@ func TestWeb_Refusals(t *testing.T) {
 		{"PUT", "/v1/queues/mail", "", 409, "exists"},
 		{"PUT", "/v1/queues/mail", `{"name":"post"}`, 400, "in the body and"},
 		{"PUT", "/v1/queues/mail", `[]`, 400, "JSON object"},
-		{"PUT", "/v1/queues/mail2", `{"concurrency_limit":"x"}`, 400, "concurrency_limit"},
+		{"PUT", "/v1/queues/mail2", `{"concurrency_limit":"x"}`, 400, "concurrency_limit must be a whole number"},
+		{"PUT", "/v1/queues/mail2", `{"concurency_limit":1}`, 400, `no key "concurency_limit"; there are allow_job_overrides, concurrency_limit, name`},
+		{"GET", "/v1/queues/mail2", "", 404, "queue"},
+		{"PUT", "/v1/queues/" + strings.Repeat("q", 300), "", 400, "300 bytes"},
+		{"POST", "/v1/queues/" + strings.Repeat("q", 300) + "/jobs", `{"function":"f"}`, 400, "300 bytes"},
+		{"POST", "/v1/queues/mail/jobs", `{"function":"f","max_retries":1}`, 400, "here it is max_attempts"},
+		{"POST", "/v1/queues/mail/call", `{"function":"f","wait":1}`, 400, "wait_ms"},
+		{"PUT", "/v1/cron/nightly", `{"schedule":"0 3 * * *","queue":"mail","job":{"function":"f","prio":1}}`, 400, "job.priority"},
+		{"POST", "/metrics", "", 405, "by GET"},
 		{"POST", "/v1/exec", `{"command":"Dance"}`, 400, "unknown variant"},
-		{"GET", "/v1/dlq?failed_before=yesterday", "", 400, "parsing time"},
+		{"GET", "/v1/dlq?failed_before=yesterday", "", 400, "is no moment like"},
 		{"GET", "/v1/dlq/first", "", 400, "whole number"},
 		{"POST", "/v1/dlq/remove", "", 400, "no dead letters are named"},
 	} {

@@ -127,6 +127,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if r.URL.Path == "/metrics" {
+		if !onlyAsked(w, r) {
+			return
+		}
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTime)) // as in write
 		s.cfg.Metrics.handler.ServeHTTP(w, r)
 		return
@@ -140,12 +143,20 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.serve(w, r)
 }
 
+// onlyAsked refuses all methods but those that ask.
+func onlyAsked(w http.ResponseWriter, r *http.Request) bool {
+	if r.Method == http.MethodGet || r.Method == http.MethodHead {
+		return true
+	}
+	w.Header().Set("Allow", "GET, HEAD")
+	refuse(w, &Refusal{Status: http.StatusMethodNotAllowed, Text: r.URL.Path + " is asked by GET"})
+	return false
+}
+
 // check answers whoever looks after the process.
 func (s *Server) check(w http.ResponseWriter, r *http.Request, look func(context.Context) (bool, any)) {
 	w.Header().Set("Cache-Control", "no-store")
-	if r.Method != http.MethodGet && r.Method != http.MethodHead {
-		w.Header().Set("Allow", "GET, HEAD")
-		refuse(w, &Refusal{Status: http.StatusMethodNotAllowed, Text: r.URL.Path + " is asked by GET"})
+	if !onlyAsked(w, r) {
 		return
 	}
 	good, more := look(r.Context())

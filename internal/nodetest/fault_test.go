@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -82,12 +83,15 @@ func TestIsolate(t *testing.T) {
 	if !errors.As(err, &refused) || refused.Code != "503" || time.Since(asked) > 4*time.Second {
 		t.Errorf("the isolated node answers a command with %v after %s", err, time.Since(asked))
 	}
-	y.Eventually("the isolated node says that it is not ready", func() error {
+	y.Eventually("the isolated node says that it is not ready, and why", func() error {
 		s, err := old.Status()
-		if err == nil && s.Readiness.Ready {
-			err = errors.New("it is ready")
+		if err != nil {
+			return err
 		}
-		return err
+		if s.Readiness.Ready || !strings.Contains(strings.Join(s.Readiness.Reasons, ", "), "no quorum: ") || s.Authority.Owner == old.Name && !s.Authority.Expired {
+			return fmt.Errorf("it is ready: %t, because %q; authority %+v", s.Readiness.Ready, s.Readiness.Reasons, s.Authority)
+		}
+		return nil
 	})
 	y.Heal()
 	y.WaitReady()
