@@ -94,7 +94,9 @@ func TestWeb_Job(t *testing.T) {
 		if body == "" {
 			method = "GET"
 		}
-		var late struct{ Error struct{ Data struct{ ID job.ID } } }
+		var late struct {
+			Error struct{ Data struct{ ID job.ID } }
+		}
 		send(t, n, method, path, body).into(t, http.StatusRequestTimeout, &late)
 		if late.Error.Data.ID != first.ID {
 			t.Errorf("%s %s: the answer names job %s, want %s", method, path, late.Error.Data.ID, first.ID)
@@ -161,7 +163,7 @@ func TestWeb_Refusals(t *testing.T) {
 		{"POST", "/v1/queues/" + strings.Repeat("q", 300) + "/jobs", `{"function":"f"}`, 400, "300 bytes"},
 		{"POST", "/v1/queues/mail/jobs", `{"function":"f","max_retries":1}`, 400, "here it is max_attempts"},
 		{"POST", "/v1/queues/mail/call", `{"function":"f","wait":1}`, 400, "wait_ms"},
-		{"PUT", "/v1/cron/nightly", `{"schedule":"0 3 * * *","queue":"mail","job":{"function":"f","prio":1}}`, 400, "job.priority"},
+		{"PUT", "/v1/cron/nightly", `{"schedule":"0 3 * * *","queue":"mail","job":{"function":"f","prio":1}}`, 400, "max_attempts, params, payload_msgpack, priority"},
 		{"POST", "/metrics", "", 405, "by GET"},
 		{"POST", "/v1/exec", `{"command":"Dance"}`, 400, "unknown variant"},
 		{"GET", "/v1/dlq?failed_before=yesterday", "", 400, "is no moment like"},
