@@ -157,6 +157,7 @@ func deadLetters(t *testing.T, y *nodetest.Yard) {
 	wantResults(t, items, 1, "stale")
 
 	// All that is left: one can run, one never could.
+	lettersAt(t, y, c, 2, "--queue", "sick")
 	items, code = dlqDoes(t, c, "requeue", "--queue", "sick")
 	if len(items) != 2 || items[0].Result == items[1].Result || code != 1 {
 		t.Errorf("exit code %d, %+v", code, items)
