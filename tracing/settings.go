@@ -14,7 +14,7 @@ import (
 // settings are what of OpenTelemetry's environment has to be known before its
 // SDK is started; the SDK reads the rest itself.
 type settings struct {
-	endpoint string // "": no traces
+	endpoint string // "": no traces; without its password, for it is logged
 	grpc     bool
 }
 
@@ -54,7 +54,7 @@ func read(lookup func(string) (string, bool)) (s settings, err error) {
 	default:
 		return s, fmt.Errorf(`%s is %q; use "http/protobuf" or "grpc"`, name, protocol)
 	}
-	s.endpoint = endpoint
+	s.endpoint = u.Redacted()
 	return s, nil
 }
 

@@ -18,6 +18,7 @@ func TestSettings(t *testing.T) {
 	for _, test := range []struct{ environment, endpoint, protocol, wrong string }{
 		{environment: ""},
 		{environment: "OTEL_EXPORTER_OTLP_ENDPOINT=http://c:4318", endpoint: "http://c:4318"},
+		{environment: "OTEL_EXPORTER_OTLP_ENDPOINT=https://me:secret@c", endpoint: "https://me:xxxxx@c"},
 		{environment: "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=https://c/x OTEL_EXPORTER_OTLP_ENDPOINT=http://d", endpoint: "https://c/x"},
 		{environment: "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT= OTEL_EXPORTER_OTLP_ENDPOINT=http://d"},
 		{environment: "OTEL_EXPORTER_OTLP_ENDPOINT=http://c OTEL_SDK_DISABLED=TRUE"},
