@@ -57,7 +57,7 @@ func (p Policy) Decide(a Attempt, o Outcome) Verdict {
 		return Verdict{Next: Back, Delay: p.asked(o, 0), Reason: o.reason(o.Status.String())}
 	case Lost:
 		if a.Losses+1 >= MaxLosses {
-			return Verdict{Next: Dead, Reason: ReasonLostTooOften}
+			return Verdict{Next: Dead, Reason: o.lostTooOften()}
 		}
 		return Verdict{Next: Back, Reason: o.reason(o.Status.String()), Loss: true}
 	}
@@ -116,6 +116,15 @@ func (o *Outcome) Hopeless() bool {
 		return false
 	}
 	return o.Status == Error && o.Fault.Type == HandlerNotFound || !o.Started && o.Fault.Type == FaultInvalid
+}
+
+// lostTooOften is the reason with the last loss behind it, if that is told: how
+// a runner ended is what its owner needs to know.
+func (o *Outcome) lostTooOften() string {
+	if last := o.reason(""); last != "" {
+		return ReasonLostTooOften + ": " + last
+	}
+	return ReasonLostTooOften
 }
 
 // reason is the fault's text, or what stands for it.

@@ -51,6 +51,7 @@ func TestPolicy_Decide(t *testing.T) {
 		{"interrupted", Attempt{Number: 5, Losses: 9}, Outcome{Status: Interrupted}, Verdict{Next: Back, Reason: "interrupted"}},
 		{"lost", Attempt{Number: 5, Losses: 8}, Outcome{Status: Lost}, Verdict{Next: Back, Reason: "lost", Loss: true}},
 		{"lost too often", Attempt{Number: 1, Losses: 9}, Outcome{Status: Lost}, Verdict{Next: Dead, Reason: "lost_too_often"}},
+		{"lost too often, and how", Attempt{Number: 1, Losses: 9}, Outcome{Status: Lost, Fault: fault("runner go/1 ended: exit status 3", FaultLost)}, Verdict{Next: Dead, Reason: "lost_too_often: runner go/1 ended: exit status 3"}},
 	} {
 		if diff := cmp.Diff(c.want, DefaultPolicy.Decide(c.attempt, c.outcome)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", c.name, diff)
