@@ -151,6 +151,9 @@ func Load(path string) (Config, error) {
 		if c.RRQ.Idle = idle; strange != "" {
 			return Config{}, fmt.Errorf("config %s: %s; see docs/configuration.md for the keys there are", path, strange)
 		}
+		if err := c.RRQ.ValidateWritten(func(runner, key string) bool { return meta.IsDefined("rrq", "runners", runner, key) }); err != nil {
+			return Config{}, fmt.Errorf("config %s: %w", path, err)
+		}
 	}
 	if err := checkEnvironment(os.Environ()); err != nil {
 		return Config{}, err

@@ -50,7 +50,7 @@ response_timeout_seconds = 30
 
 [rrq.ROUTES]
 mail = "py"
-"rrq:queue:bulk" = "rust"
+"rrq:queue:bulk" = "py"
 
 [rrq.correlation_mappings]
 tenant_id = "params.tenant.id"
@@ -83,7 +83,7 @@ func TestLoad_RRQFile(t *testing.T) {
 			t.Fatal(err)
 		}
 		routed := c.RRQ.Routed()
-		if len(routed) != 2 || routed["mail"] != "py" || routed["bulk"] != "rust" {
+		if len(routed) != 2 || routed["mail"] != "py" || routed["bulk"] != "py" {
 			t.Errorf("routes are %v", routed)
 		}
 		crons, err := declaredCrons(c.RRQ.CronJobs, c.RRQ.Queue())

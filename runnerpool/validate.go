@@ -54,11 +54,34 @@ func (c Config) Validate() error {
 	return c.validateRouting()
 }
 
+// ValidateWritten refuses a 0 that somebody wrote where only a missing key may
+// stand for a default; written tells which keys of a runner the file has. Every
+// error is a [*ConfigError].
+func (c *Config) ValidateWritten(written func(runner, key string) bool) error {
+	for _, name := range c.Names() {
+		r := c.Runners[name]
+		if r.PoolSize == 0 && written(name, "pool_size") {
+			return wrong("runners."+name+".pool_size", 0, "use 1 to 1024, or leave it out for one process for each CPU")
+		}
+		if r.MaxInFlight == 0 && written(name, "max_in_flight") {
+			return wrong("runners."+name+".max_in_flight", 0, fmt.Sprintf("use 1 to %d, or leave it out for 1", rrq.MaxInFlight))
+		}
+	}
+	return nil
+}
+
 // ValidateAlone checks what the table must hold if there is no other member
-// that could have a runner: the default one.
+// that could have a runner: the default one, and those of the routes, whose
+// queues' jobs would all be dead letters. Every error is a [*ConfigError].
 func (c *Config) ValidateAlone() error {
 	if _, ok := c.Runners[c.DefaultRunner]; !ok && len(c.Runners) > 0 && c.DefaultRunner != "" {
 		return wrong("default_runner_name", c.DefaultRunner, "define [rrq.runners."+c.DefaultRunner+"] or name one that is: "+strings.Join(c.Names(), ", "))
+	}
+	table, routes := c.writtenRoutes()
+	for _, queue := range slices.Sorted(maps.Keys(routes)) {
+		if _, ok := c.Runners[routes[queue]]; !ok {
+			return wrong(table+queue, routes[queue], "define [rrq.runners."+routes[queue]+"] or leave the route away: no node has such a runner")
+		}
 	}
 	return nil
 }
@@ -70,10 +93,7 @@ func (c *Config) validateRouting() error {
 	if len(c.Routing) > 0 && len(c.Routes) > 0 {
 		return wrong("routing", fmt.Sprintf("%d routes", len(c.Routing)), "it is the former name of runner_routes, which is here too: move its entries there")
 	}
-	table, routes := "runner_routes.", c.Routes
-	if len(c.Routing) > 0 {
-		table, routes = "routing.", c.Routing
-	}
+	table, routes := c.writtenRoutes()
 	for _, queue := range slices.Sorted(maps.Keys(routes)) {
 		switch {
 		case routes[queue] == "":
@@ -85,6 +105,15 @@ func (c *Config) validateRouting() error {
 		}
 	}
 	return c.validateCorrelation()
+}
+
+// writtenRoutes are the routes as they were written, and what stands before
+// their keys.
+func (c *Config) writtenRoutes() (table string, routes map[string]string) {
+	if len(c.Routing) > 0 {
+		return "routing.", c.Routing
+	}
+	return "runner_routes.", c.Routes
 }
 
 // validQueue tells what a queue's name may be.
