@@ -141,15 +141,14 @@ func Load(path string) (Config, error) {
 	if path != "" {
 		meta, err := toml.DecodeFile(path, &c)
 		if err != nil {
-			var parse toml.ParseError
-			if errors.As(err, &parse) {
-				return Config{}, fmt.Errorf("config %s: %s", path, strings.TrimPrefix(parse.Error(), "toml: "))
-			}
-			return Config{}, fmt.Errorf("config %s: %w", path, err)
+			return Config{}, fmt.Errorf("config %s: %w", path, decodeError(err, &meta))
 		}
 		strange, idle := strangeKeys(meta.Undecoded())
 		if c.RRQ.Idle = idle; strange != "" {
 			return Config{}, fmt.Errorf("config %s: %s; see docs/configuration.md for the keys there are", path, strange)
+		}
+		if err := notTables(&meta); err != nil {
+			return Config{}, fmt.Errorf("config %s: %w", path, err)
 		}
 		if err := c.RRQ.ValidateWritten(func(runner, key string) bool { return meta.IsDefined("rrq", "runners", runner, key) }); err != nil {
 			return Config{}, fmt.Errorf("config %s: %w", path, err)
