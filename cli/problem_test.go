@@ -30,6 +30,8 @@ func TestExplainRefusal(t *testing.T) {
 		{"409", ledger.ErrBacklogFull.Error(), "try again later"},
 		{"500", job.ErrNotFailed.Error(), "enqueue it anew"},
 		{"409", job.ErrNotActive.Error(), jobHint},
+		{"404", fmt.Sprintf("cron entry %q: %v", "nosuch", ledger.ErrCronNotFound), "yardmaster cron list"},
+		{"404", job.ErrJobNotFound.Error(), "yardmaster job list"},
 		{"500", "disk is full", "the node's log"},
 	} {
 		got := explainRefusal(&cluster.APIError{Code: tt.code, Text: tt.text}).Error()
