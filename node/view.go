@@ -321,7 +321,7 @@ type jobJSON struct {
 	RetryInterval int64             `json:"retry_interval_ms,omitempty"`
 	Node          string            `json:"node,omitempty"`
 	Worker        string            `json:"worker,omitempty"`
-	Reason        string            `json:"reason,omitempty"`
+	Reason        string            `json:"reason,omitempty"`          // why it failed, or its last attempt did
 	Because       string            `json:"waiting_because,omitempty"` // of 'job show' alone: why it does not run
 	Error         *job.Fault        `json:"error,omitempty"`
 	Result        json.RawMessage   `json:"result,omitempty"`
@@ -360,9 +360,12 @@ func jobToJSON(v *job.View) jobJSON {
 		Started: given(v.Started), Ended: given(v.Ended), Priority: v.Priority, Attempts: v.Attempts,
 		MaxAttempts: v.MaxAttempts, Dispatches: v.Dispatches, Losses: v.Losses,
 		TimeoutMS: v.Timeout.Milliseconds(), RetryInterval: v.RetryInterval.Milliseconds(),
-		Node: v.Node, Worker: v.Worker, Reason: v.Reason, Error: v.Fault,
+		Node: v.Node, Worker: v.Worker,
 		ResultGone: v.ResultGone, ResultTTL: v.ResultTTL.Milliseconds(),
 		Lane: v.Position.Lane, Seq: v.Position.Seq,
+	}
+	if v.State != job.Active && v.State != job.Completed { // what failed before explains neither
+		j.Reason, j.Error = v.Reason, v.Fault
 	}
 	if v.Spec != nil {
 		j.Trace = v.Spec.Trace

@@ -25,3 +25,16 @@ func TestUnread(t *testing.T) {
 		}
 	}
 }
+
+// An earlier attempt's failure is told of a job that waits for another or has
+// failed, and not of one that runs or has ended well.
+func TestJobToJSON_Reason(t *testing.T) {
+	for state, told := range map[job.State]bool{
+		job.Waiting: true, job.Delayed: true, job.Failed: true, job.Active: false, job.Completed: false,
+	} {
+		j := jobToJSON(&job.View{State: state, Reason: "no route", Fault: &job.Fault{Message: "no route"}})
+		if (j.Reason != "") != told || (j.Error != nil) != told {
+			t.Errorf("%s: reason %q, error %v", state, j.Reason, j.Error)
+		}
+	}
+}
