@@ -29,10 +29,19 @@ type Streams struct {
 	Out, Err io.Writer
 }
 
+// Program says whose command line it is.
+type Program struct {
+	Version string
+	// File is the program's own, and carries out whatever [Run] does: a node
+	// starts it once more, as the warden of its runners. "": it has no warden,
+	// and what runners forked outlives a killed node until its next start.
+	File string
+}
+
 // Run carries out one command line, without the program's name, and gives the
 // exit code. Verbs that run until they are stopped stop when ctx ends.
-func Run(ctx context.Context, args []string, s Streams, version string) int {
-	a := &app{Streams: s, version: version, getenv: os.Getenv}
+func Run(ctx context.Context, args []string, s Streams, p Program) int {
+	a := &app{Streams: s, program: p, getenv: os.Getenv}
 	root := a.root()
 	root.SetArgs(append([]string{}, args...)) // never nil: cobra would take the program's own
 	err := root.ExecuteContext(ctx)
@@ -53,7 +62,7 @@ func Run(ctx context.Context, args []string, s Streams, version string) int {
 // app is one run of the program.
 type app struct {
 	Streams
-	version string
+	program Program
 	getenv  func(string) string
 
 	server  string        // of the yard

@@ -135,7 +135,7 @@ func runLine(t *testing.T, in string, args ...string) ran {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	var out, errs bytes.Buffer
-	code := Run(ctx, args, Streams{In: strings.NewReader(in), Out: &out, Err: &errs}, "1.2.3")
+	code := Run(ctx, args, Streams{In: strings.NewReader(in), Out: &out, Err: &errs}, Program{Version: "1.2.3"})
 	return ran{code, out.String(), errs.String()}
 }
 

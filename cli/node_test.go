@@ -31,7 +31,7 @@ func background(t *testing.T, args ...string) {
 	var errs lockedBuffer
 	var loop sync.WaitGroup
 	loop.Go(func() {
-		if code := Run(ctx, args, Streams{In: strings.NewReader(""), Out: &errs, Err: &errs}, "v1.2.3"); code != 0 {
+		if code := Run(ctx, args, Streams{In: strings.NewReader(""), Out: &errs, Err: &errs}, Program{Version: "v1.2.3"}); code != 0 {
 			t.Errorf("%v ended with %d: %s", args, code, errs.String())
 		}
 	})
@@ -137,7 +137,7 @@ func testFollow(t *testing.T, f *fakeYard) {
 	var follow sync.WaitGroup
 	follow.Go(func() {
 		args := []string{"events", "--follow", "--type", "snapshot-captured", "--json", "--since", "1h", "--server", f.url}
-		code = Run(ctx, args, Streams{Out: out, Err: out}, "")
+		code = Run(ctx, args, Streams{Out: out, Err: out}, Program{})
 	})
 	f.run(t, "exec", `{"command":"CaptureSnapshot"}`)
 	select {

@@ -62,8 +62,10 @@ YARD_<TABLE>_<KEY> override the file, and the flags below override both.`,
 			return configProblem(err)
 		}
 		tuneMemory()
-		cfg.RRQ.Warden = wardenCommand()
-		n, err := node.New(cfg, a.version, logger(a.Err, cfg.Node.LogLevel, cfg.Node.LogFormat))
+		if file := a.program.File; file != "" {
+			cfg.RRQ.Warden = []string{file, wardenName}
+		}
+		n, err := node.New(cfg, a.program.Version, logger(a.Err, cfg.Node.LogLevel, cfg.Node.LogFormat))
 		if err != nil {
 			return nodeProblem(err)
 		}
@@ -235,16 +237,6 @@ func (a *app) wardenVerb() *cobra.Command {
 }
 
 const wardenName = "warden"
-
-// wardenCommand is nil where a program does not know its own file: then what
-// runners forked outlives a killed node until its next start.
-func wardenCommand() []string {
-	self, err := os.Executable()
-	if err != nil {
-		return nil
-	}
-	return []string{self, wardenName}
-}
 
 func runnerProblem(err error) error {
 	return endProblem(err, "port by --tcp-socket", "'yardmaster runner --help' shows how it is used")

@@ -140,7 +140,7 @@ func (a *app) versionVerb() *cobra.Command {
 				Version  string `json:"version"`
 				Go       string `json:"go"`
 				Platform string `json:"platform"`
-			}{a.version, runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
+			}{a.program.Version, runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
 			if a.json {
 				var out bytes.Buffer
 				if err := json.NewEncoder(&out).Encode(v); err != nil {

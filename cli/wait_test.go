@@ -81,7 +81,7 @@ func TestWait_Interrupted(t *testing.T) {
 			},
 		})
 		var out, errs bytes.Buffer
-		code := Run(ctx, append(strings.Fields(line), "--server", f.url), Streams{Out: &out, Err: &errs}, "")
+		code := Run(ctx, append(strings.Fields(line), "--server", f.url), Streams{Out: &out, Err: &errs}, Program{})
 		if code != 1 || out.Len() != 0 || errs.String() != want {
 			t.Errorf("%s: code %d, %q, %q", line, code, out.String(), errs.String())
 		}

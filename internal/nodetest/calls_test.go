@@ -224,7 +224,7 @@ func bulkLines(t *testing.T, m *nodetest.Member, n int) {
 	var out, errs bytes.Buffer
 	in := strings.NewReader(strings.Repeat("{\"params\":{}}\n", n))
 	args := []string{"enqueue", "over", "--bulk", "-", "--server", m.Node().Addresses().NATS}
-	if code := cli.Run(t.Context(), args, cli.Streams{In: in, Out: &out, Err: &errs}, "v0.0.0-test"); code != 0 {
+	if code := cli.Run(t.Context(), args, cli.Streams{In: in, Out: &out, Err: &errs}, cli.Program{Version: "v0.0.0-test"}); code != 0 {
 		t.Errorf("exit code %d: %s", code, errs.String())
 	}
 	if accepted := strings.Count(out.String(), "\taccepted\n"); accepted != n {

@@ -32,7 +32,7 @@ func command(t *testing.T, m *nodetest.Member, args ...string) (stdout string, c
 	t.Helper()
 	var out, errs bytes.Buffer
 	args = append(args, "--server", m.Node().Addresses().NATS)
-	code = cli.Run(soon(t), args, cli.Streams{In: strings.NewReader(""), Out: &out, Err: &errs}, "v0.0.0-test")
+	code = cli.Run(soon(t), args, cli.Streams{In: strings.NewReader(""), Out: &out, Err: &errs}, cli.Program{Version: "v0.0.0-test"})
 	if code != 0 {
 		t.Logf("%v: exit code %d: %s", args, code, errs.String())
 	}

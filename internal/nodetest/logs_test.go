@@ -152,7 +152,7 @@ func logCommand(t *testing.T, y *nodetest.Yard, id string) {
 	shown, ended := make(lines, 100), make(chan int, 1)
 	go func() {
 		ended <- cli.Run(ctx, []string{"job", "logs", slow, "--follow", "--server", a.Node().Addresses().NATS},
-			cli.Streams{In: strings.NewReader(""), Out: shown, Err: shown}, "v0.0.0-test")
+			cli.Streams{In: strings.NewReader(""), Out: shown, Err: shown}, cli.Program{Version: "v0.0.0-test"})
 	}()
 	for _, want := range []string{"first", "second", "third"} {
 		select {
