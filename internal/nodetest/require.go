@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"yardmaster/internal/testlog"
+
+	"yardmaster/node"
 )
 
 // Eventually waits until a fact holds. It looks again and again, and fails
@@ -36,13 +38,24 @@ func (y *Yard) Eventually(what string, fact func() error) {
 // WaitReady waits until every running member says that it is ready.
 func (y *Yard) WaitReady() {
 	y.t.Helper()
-	y.Eventually("the yard is ready", func() error {
+	y.await("ready", func(s node.ReadinessStatus) bool { return s.Ready && s.Accepting && s.Dispatching })
+}
+
+// waitServing is [Yard.WaitReady], whatever else a member may lack.
+func (y *Yard) waitServing() {
+	y.t.Helper()
+	y.await("serving", func(s node.ReadinessStatus) bool { return s.Accepting && s.Dispatching })
+}
+
+func (y *Yard) await(what string, is func(node.ReadinessStatus) bool) {
+	y.t.Helper()
+	y.Eventually("the yard is "+what, func() error {
 		for _, m := range y.Running() {
 			s, err := m.Status()
 			if err != nil {
 				return err
 			}
-			if !s.Readiness.Ready || !s.Readiness.Accepting || !s.Readiness.Dispatching {
+			if !is(s.Readiness) {
 				return fmt.Errorf("%s: %+v", m.Name, s.Readiness)
 			}
 			for _, o := range s.Members {

@@ -199,7 +199,7 @@ func (y *Yard) finish(before map[string]bool) {
 				m.Restart()
 			}
 		}
-		y.WaitReady() // a server that stops while it still opens its streams leaves goroutines behind
+		y.waitServing() // a server that stops while it still opens its streams leaves goroutines behind
 		y.RequireOneAuthority()
 		y.RequireSameLedger()
 	}
