@@ -86,8 +86,11 @@ func playScenarios(t *testing.T, runner string, m mishap) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	settings := filepath.Join(scenarios, "yard.toml")
-	text, err := os.ReadFile(settings)
+	text, err := os.ReadFile(filepath.Join(scenarios, "yard.toml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	settings, err := scenario.Settings(scenarios, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,7 +29,11 @@ func TestScenarios(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := node.Load(filepath.Join(scenarios, "yard.toml"))
+	settings, err := scenario.Settings(scenarios, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := node.Load(settings)
 	if err != nil {
 		t.Fatal(err)
 	}
