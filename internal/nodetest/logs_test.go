@@ -136,14 +136,21 @@ func logCommand(t *testing.T, y *nodetest.Yard, id string) {
 		t.Errorf("exit code %d: %s", code, out)
 	}
 	a.AddQueue(t, "slow-talk", 0)
-	say := make(chan string)
+	say := make(chan string, 3) // what is to be said, until it is closed
 	a.Worker(t, "slow-talk", 1, func(ctx context.Context, q *overhop.Quest) (overhop.Raw, error) {
-		for text := range say {
-			if err := q.Log(ctx, text); err != nil {
-				return nil, err
+		for {
+			select {
+			case text, more := <-say:
+				if !more {
+					return nil, nil
+				}
+				if err := q.Log(ctx, text); err != nil {
+					return nil, err
+				}
+			case <-ctx.Done():
+				return nil, ctx.Err()
 			}
 		}
-		return nil, nil
 	})
 	slow := a.Enqueue(t, "slow-talk", `{"params":{}}`).String()
 	say <- "first"
