@@ -79,12 +79,25 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// alone is a node of its own with a config file that the test writes.
-func alone(dir, program string, port int) *Node {
-	nats := "127.0.0.1:" + strconv.Itoa(port)
+// alone is a node of its own, with the config that is made for the program.
+func alone(t *testing.T, config func(program string) string) *Node {
+	t.Helper()
+	program, err := binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	port, err := freePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	file, nats := filepath.Join(dir, "node.toml"), "127.0.0.1:"+strconv.Itoa(port)
+	if err := os.WriteFile(file, []byte(config(program)), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	return &Node{
-		Name: "alone", NATS: "nats://" + nats, config: filepath.Join(dir, "node.toml"),
-		Process: &Process{name: "alone", log: filepath.Join(dir, "log"), args: []string{program, "node", "--config", filepath.Join(dir, "node.toml"),
+		Name: "alone", NATS: "nats://" + nats, config: file,
+		Process: &Process{name: "alone", log: filepath.Join(dir, "log"), args: []string{program, "node", "--config", file,
 			"--data-dir", filepath.Join(dir, "data"), "--nats-listen", nats, "--edge-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"}},
 	}
 }
@@ -95,27 +108,14 @@ func TestMissingRunner(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a process")
 	}
-	program, err := binary()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	port, err := freePort()
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := alone(dir, program, port)
-	config := "[rrq.runners.a]\ncmd = [\"/no/such/runner\"]\npool_size = 1\n"
-	if err := os.WriteFile(n.config, []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	n := alone(t, func(string) string { return "[rrq.runners.a]\ncmd = [\"/no/such/runner\"]\npool_size = 1\n" })
 	if err := n.Start(); err != nil {
 		t.Fatal(err)
 	}
 	defer n.Kill()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	err = until(ctx, "the status names the missing program", func() error {
+	err := until(ctx, "the status names the missing program", func() error {
 		s, err := n.Status(ctx)
 		if err != nil {
 			return err

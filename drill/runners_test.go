@@ -22,20 +22,9 @@ func TestKilledNodeLeavesNoRunner(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes")
 	}
-	program, err := binary()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	port, err := freePort()
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := alone(dir, program, port)
-	config := fmt.Sprintf("[rrq.runners.a]\ncmd = [\"sh\", \"-c\", \"sleep 1000 & exec %s runner\"]\npool_size = 3\n", program)
-	if err := os.WriteFile(n.config, []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	n := alone(t, func(program string) string {
+		return fmt.Sprintf("[rrq.runners.a]\ncmd = [\"sh\", \"-c\", \"sleep 1000 & exec %s runner\"]\npool_size = 3\n", program)
+	})
 	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
 	defer cancel()
 	former := startRunners(t, ctx, n)
