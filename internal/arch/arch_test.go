@@ -45,7 +45,8 @@ var floors = map[string]struct {
 	"sim": {[]string{"*"}, "drives every part"}, "internal/nodetest": {[]string{"*"}, "starts whole nodes for tests"},
 	"internal/dialogue": {[]string{"edge/overhop", "internal"}, "speaks Overhop's wire with whoever is under test"},
 	"internal/scenario": {[]string{"job", "cluster", "edge/overhop", "internal"}, "asks a yard as a client does"}, "internal/scenario/sequential": {nil, "stands on the contract's text alone"},
-	"internal/arch": {nil, "looks at files only"}, "internal/docs": {[]string{"job"}, "computes what the documents publish"}, "internal/deps": {nil, "holds modules until their rooms do"},
+	"internal/recount": {nil, "stands on the contract's text alone, to be held against ours"},
+	"internal/arch":    {nil, "looks at files only"}, "internal/docs": {[]string{"job"}, "computes what the documents publish"}, "internal/deps": {nil, "holds modules until their rooms do"},
 }
 
 // Each dependency lives in one room, so that it can be understood, replaced
@@ -71,6 +72,7 @@ var dependencies = map[string]struct {
 	module + "/internal/testlog":     {[]string{"internal/nodetest"}, "tests only"},
 	module + "/internal/netfault":    {[]string{"internal/nodetest"}, "tests only"},
 	module + "/internal/nodetest":    {nil, "tests only"},
+	module + "/internal/recount":     {[]string{"drill", "sim"}, "tests and drills hold the ledger against it"},
 	module + "/internal/dialogue":    {nil, "tests only"},
 	module + "/internal/scenario":    {nil, "tests only"},
 }
