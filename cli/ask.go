@@ -18,13 +18,14 @@ type yard struct {
 	timeout time.Duration
 }
 
-// dial connects to the node that the flags and the environment name.
+// dial connects to the node that flags, environment and contexts name.
 func (a *app) dial(ctx context.Context) (*yard, error) {
-	c, err := cluster.Dial(ctx, a.server, cluster.DialOptions{
-		Name: "yardmaster cli", Timeout: a.timeout,
-		User: a.getenv("NATS_USER"), Password: a.getenv("NATS_PASSWORD"),
-		Token: a.getenv("NATS_TOKEN"), Creds: a.getenv("NATS_CREDS"),
-	})
+	d, err := a.destination()
+	if err != nil {
+		return nil, err
+	}
+	a.dialled = d
+	c, err := cluster.Dial(ctx, d.url, d.opts)
 	if err != nil {
 		return nil, a.unreachable(err)
 	}

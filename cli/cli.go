@@ -44,7 +44,12 @@ func Run(ctx context.Context, args []string, s Streams, p Program) int {
 	a := &app{Streams: s, program: p, getenv: os.Getenv}
 	root := a.root()
 	root.SetArgs(append([]string{}, args...)) // never nil: cobra would take the program's own
-	err := root.ExecuteContext(ctx)
+	var err error
+	if len(args) == 1 && args[0] == introspect {
+		err = a.describe(root)
+	} else {
+		err = root.ExecuteContext(ctx)
+	}
 	if err == nil {
 		return exitDone
 	}
@@ -65,9 +70,11 @@ type app struct {
 	program Program
 	getenv  func(string) string
 
-	server  string        // of the yard
+	server  string        // of the yard, if the flag names it
+	context string        // of NATS' own tools, if the flag names one
 	timeout time.Duration // of a request
 	json    bool          // the verb's --json
+	dialled *destination  // once there is a yard to be asked
 }
 
 // Groups of verbs in the help.
@@ -104,7 +111,8 @@ loses none of them: not when a worker dies, and not when the node in charge does
 	root.SetUsageTemplate(usageTemplate)
 	flags := root.PersistentFlags()
 	flags.BoolP("help", "h", false, "show this help")
-	flags.StringVarP(&a.server, "server", "s", a.env("NATS_URL", defaultServer), "`url` of a node, or of several between commas (NATS_URL)")
+	flags.StringVarP(&a.server, "server", "s", "", "`url` of a node, or of several between commas (NATS_URL; else "+defaultServer+")")
+	flags.StringVar(&a.context, "context", "", "`name` of a context of the nats command line, or its file (NATS_CONTEXT; else the selected one)")
 	flags.DurationVar(&a.timeout, "timeout", a.envTimeout(), "longest `time` to wait for an answer (NATS_TIMEOUT)")
 	a.add(root, groupRun, a.demoVerb(), a.benchVerb(), a.nodeVerb(), a.workerVerb(), a.runnerVerb())
 	root.AddCommand(a.benchPeerVerb(), a.wardenVerb())
@@ -118,13 +126,6 @@ func (a *app) add(root *cobra.Command, group string, verbs ...*cobra.Command) {
 		verb.GroupID = group
 		root.AddCommand(verb)
 	}
-}
-
-func (a *app) env(name, otherwise string) string {
-	if v := a.getenv(name); v != "" {
-		return v
-	}
-	return otherwise
 }
 
 // envTimeout takes NATS_TIMEOUT if it can be read: a wrong value must not make

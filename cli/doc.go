@@ -15,7 +15,6 @@
 //   - The exit code is 0 when it was done, 1 when it was not, 2 when the
 //     command line could not be understood.
 //   - Times are shown in UTC, because a yard's nodes may not share a zone.
-//   - The server and its credentials come from the environment that NATS's
-//     own tools read: NATS_URL, NATS_USER, NATS_PASSWORD, NATS_TOKEN,
-//     NATS_CREDS, NATS_TIMEOUT.
+//   - The server and its credentials come from what NATS' own tools read: the
+//     variables NATS_… and contexts; docs/connecting.md says in which order.
 package cli

@@ -80,12 +80,12 @@ func (a *app) explain(err error) error {
 		return &problem{what: err.Error(), do: "'yardmaster status' tells why"}
 	case errors.Is(err, cluster.ErrNobodyAnswers):
 		return &problem{
-			what: fmt.Sprintf("a NATS server listens at %s, but no node of a yard answers behind it", a.server),
+			what: fmt.Sprintf("a NATS server listens at %s, but no node of a yard answers behind it", a.dialled),
 			do:   "wait if the node is still starting, or name a node with --server",
 		}
 	case errors.Is(err, context.DeadlineExceeded):
 		return &problem{
-			what: fmt.Sprintf("no answer from %s within %s", a.server, a.timeout),
+			what: fmt.Sprintf("no answer from %s within %s", a.whom(), a.timeout),
 			do:   "name another node with --server, or wait longer with --timeout",
 		}
 	case errors.Is(err, context.Canceled):
@@ -143,14 +143,37 @@ func explainRefusal(e *cluster.APIError) error {
 	return p
 }
 
-// unreachable says that nothing listens where the yard should be.
+// whom is who was asked, or would have been.
+func (a *app) whom() string {
+	if a.dialled == nil {
+		return "the yard"
+	}
+	return a.dialled.String()
+}
+
+// unreachable says that nothing listens where the yard should be, or does not
+// let this program in.
 func (a *app) unreachable(err error) error {
 	cause := err
 	for next := errors.Unwrap(cause); next != nil; next = errors.Unwrap(cause) {
 		cause = next
 	}
+	text := strings.TrimPrefix(cause.Error(), "nats: ")
+	switch {
+	case !strings.Contains(strings.ToLower(text), "authorization") && !strings.Contains(text, "nkeys not supported"):
+	case a.dialled.loginFrom == "":
+		return &problem{
+			what: fmt.Sprintf("the server at %s asks for credentials, and none are given", a.dialled),
+			do:   "name a context with --context, or set NATS_USER and NATS_PASSWORD, NATS_TOKEN, NATS_CREDS or NATS_NKEY",
+		}
+	default:
+		return &problem{
+			what: fmt.Sprintf("the server at %s refuses the credentials of %s: %s", a.dialled, a.dialled.loginFrom, text),
+			do:   "correct them, or name a server that takes them with --server",
+		}
+	}
 	return &problem{
-		what: fmt.Sprintf("no yard can be reached at %s: %v", a.server, strings.TrimPrefix(cause.Error(), "nats: ")),
+		what: fmt.Sprintf("no yard can be reached at %s: %s", a.dialled, text),
 		do:   "start one with 'yardmaster node', or name another with --server",
 	}
 }

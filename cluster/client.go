@@ -21,6 +21,14 @@ type DialOptions struct {
 	Password string
 	Token    string
 	Creds    string // path of a credentials file
+	NKey     string // path of an nkey's seed
+	JWT      string // of a user, itself; with its Seed, or without if the server does not ask for it
+	Seed     string
+	// Cert and Key are paths of what this program shows for itself, CA of whom
+	// it believes instead of the system's authorities.
+	Cert, Key, CA string
+	TLSFirst      bool   // the handshake comes before the server's first word
+	InboxPrefix   string // of subjects that answers go to; "" is _INBOX
 	// Timeout is for the connection and for requests whose context has no
 	// deadline; 0: 5 s.
 	Timeout time.Duration
@@ -46,15 +54,11 @@ func Dial(ctx context.Context, url string, o DialOptions) (*Client, error) {
 		wait = min(wait, time.Until(due))
 	}
 	opts := []nats.Option{nats.Name(o.Name), nats.Timeout(wait), nats.MaxReconnects(-1), nats.ReconnectWait(250 * time.Millisecond)}
-	if o.User != "" {
-		opts = append(opts, nats.UserInfo(o.User, o.Password))
+	credentials, err := o.credentials()
+	if err != nil {
+		return nil, err
 	}
-	if o.Token != "" {
-		opts = append(opts, nats.Token(o.Token))
-	}
-	if o.Creds != "" {
-		opts = append(opts, nats.UserCredentials(o.Creds))
-	}
+	opts = append(opts, credentials...)
 	nc, err := nats.Connect(url, opts...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", url, err)

@@ -1,0 +1,302 @@
+package cli
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/jwt/v2"
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nkeys"
+)
+
+// Whoever runs the tests may have contexts and variables of their own.
+func TestMain(m *testing.M) {
+	home, err := os.MkdirTemp("", "yard-cli")
+	if err != nil {
+		panic(err)
+	}
+	for _, set := range os.Environ() {
+		if name, _, _ := strings.Cut(set, "="); strings.HasPrefix(name, "NATS_") {
+			os.Unsetenv(name)
+		}
+	}
+	os.Setenv("XDG_CONFIG_HOME", home)
+	code := m.Run()
+	os.RemoveAll(home)
+	os.Exit(code)
+}
+
+// guarded is a NATS server that asks for credentials, with a node behind it that
+// answers for its health.
+func guarded(t *testing.T, o *server.Options, own ...nats.Option) string {
+	t.Helper()
+	o.Host, o.Port, o.NoSigs, o.NoLog = "127.0.0.1", -1, true, true
+	s, err := server.NewServer(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
+	if !s.ReadyForConnections(10 * time.Second) {
+		t.Fatal("the server does not start")
+	}
+	nc, err := nats.Connect(s.ClientURL(), own...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	_, err = nc.Subscribe("yard.status", func(m *nats.Msg) { _ = m.Respond([]byte(`{"node":"n1","readiness":{"ready":true}}`)) })
+	if err == nil {
+		err = nc.Flush()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.ClientURL()
+}
+
+// inContext writes a context of the nats command line and gives its home.
+func inContext(t *testing.T, name string, says map[string]any) string {
+	t.Helper()
+	home := t.TempDir()
+	text, err := json.Marshal(says)
+	if err == nil {
+		err = os.MkdirAll(filepath.Join(home, "nats", "context"), 0o700)
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(home, "nats", "context", name+".json"), text, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("XDG_CONFIG_HOME", home)
+	return home
+}
+
+func write(t *testing.T, name string, text []byte) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// Every way to log in is taken from variables and from a context, and without it
+// the refusal says what is missing.
+func TestLogin(t *testing.T) {
+	seedFile, public := nkeySeed(t)
+	creds, operated := operatorMode(t)
+	ca := newIssuer(t)
+	cert, key := ca.issue(t, "client")
+	secured := ca.serverTLS(t)
+	for _, tt := range []struct {
+		name      string
+		opts      *server.Options
+		own       []nats.Option
+		variables map[string]string
+		context   map[string]any
+	}{
+		{"user", &server.Options{Username: "ann", Password: "sesame"}, []nats.Option{nats.UserInfo("ann", "sesame")},
+			map[string]string{"NATS_USER": "ann", "NATS_PASSWORD": "sesame"}, map[string]any{"user": "ann", "password": "sesame"}},
+		{"token", &server.Options{Authorization: "sesame"}, []nats.Option{nats.Token("sesame")},
+			map[string]string{"NATS_TOKEN": "sesame"}, map[string]any{"token": "sesame"}},
+		{"token as user", &server.Options{Authorization: "sesame"}, []nats.Option{nats.Token("sesame")},
+			map[string]string{"NATS_USER": "sesame"}, map[string]any{"token": "sesame"}},
+		{"nkey", &server.Options{Nkeys: []*server.NkeyUser{{Nkey: public}}}, []nats.Option{mustOption(nats.NkeyOptionFromSeed(seedFile))},
+			map[string]string{"NATS_NKEY": seedFile}, map[string]any{"nkey": seedFile}},
+		{"creds", operated, []nats.Option{nats.UserCredentials(creds)},
+			map[string]string{"NATS_CREDS": creds}, map[string]any{"creds": "file://" + creds}},
+		{"certificate", &server.Options{TLS: true, TLSVerify: true, TLSConfig: secured, TLSTimeout: 5}, []nats.Option{nats.ClientCert(cert, key), nats.RootCAs(ca.file)},
+			map[string]string{"NATS_CERT": cert, "NATS_KEY": key, "NATS_CA": ca.file}, map[string]any{"cert": cert, "key": key, "ca": ca.file}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			url := guarded(t, tt.opts, tt.own...)
+			t.Run("nothing", func(t *testing.T) {
+				got := runLine(t, "", "health", "--server", url)
+				if got.code != 1 || tt.name != "certificate" && !strings.Contains(got.err, "asks for credentials, and none are given") {
+					t.Errorf("without credentials: %+v", got)
+				}
+			})
+			t.Run("variables", func(t *testing.T) {
+				t.Setenv("NATS_URL", url)
+				for name, value := range tt.variables {
+					t.Setenv(name, value)
+				}
+				wantReady(t, runLine(t, "", "health"))
+			})
+			t.Run("context", func(t *testing.T) {
+				tt.context["url"] = url
+				inContext(t, "prod", tt.context)
+				wantReady(t, runLine(t, "", "health", "--context", "prod"))
+			})
+		})
+	}
+}
+
+func wantReady(t *testing.T, got ran) {
+	t.Helper()
+	if got.code != 0 || got.out != "ready\n" {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func mustOption(o nats.Option, err error) nats.Option {
+	if err != nil {
+		panic(err)
+	}
+	return o
+}
+
+// A context may ask for the handshake before the server's first word, and for
+// answers under a prefix of its own.
+func TestLogin_HandshakeFirst(t *testing.T) {
+	ca := newIssuer(t)
+	cert, key := ca.issue(t, "client")
+	own := []nats.Option{nats.ClientCert(cert, key), nats.RootCAs(ca.file), nats.TLSHandshakeFirst()}
+	url := guarded(t, &server.Options{TLS: true, TLSVerify: true, TLSConfig: ca.serverTLS(t), TLSTimeout: 5, TLSHandshakeFirst: true}, own...)
+	inContext(t, "prod", map[string]any{"url": url, "cert": cert, "key": key, "ca": ca.file, "tls_first": true, "inbox_prefix": "_INBOX_ann"})
+	wantReady(t, runLine(t, "", "health", "--context", "prod"))
+}
+
+// Who has the say: the flag, the named context, the variables, the selected
+// context, and last this host.
+func TestDestination(t *testing.T) {
+	says := map[string]any{"url": "nats://prod:4222", "user": "ann", "password": "p", "color_scheme": "red", "description": "d"}
+	for _, tt := range []struct {
+		name          string
+		server, named string
+		selected      bool
+		env           map[string]string
+		url, user     string
+		shown         string // after the file's directory is cut out
+	}{
+		{name: "nothing", url: defaultServer, shown: defaultServer},
+		{name: "variable", env: map[string]string{"NATS_URL": "nats://env:1"}, url: "nats://env:1", shown: "nats://env:1 (from NATS_URL)"},
+		{name: "selected", selected: true, url: "nats://prod:4222", user: "ann", shown: "nats://prod:4222 (from context prod, file prod.json)"},
+		{name: "selected, flag", selected: true, server: "nats://a:1", url: "nats://a:1", shown: "nats://a:1"},
+		{name: "selected, variable", selected: true, env: map[string]string{"NATS_URL": "nats://env:1"}, url: "nats://env:1", shown: "nats://env:1 (from NATS_URL)"},
+		{name: "selected, user", selected: true, env: map[string]string{"NATS_USER": "bob", "NATS_PASSWORD": "b"}, url: "nats://prod:4222", user: "bob", shown: "nats://prod:4222 (from context prod, file prod.json)"},
+		{name: "named, flag", named: "prod", server: "nats://a:1", url: "nats://a:1", user: "ann", shown: "nats://a:1"},
+		{name: "named, variables", named: "prod", env: map[string]string{"NATS_URL": "nats://env:1", "NATS_USER": "bob", "NATS_PASSWORD": "b"},
+			url: "nats://prod:4222", user: "ann", shown: "nats://prod:4222 (from context prod, file prod.json)"},
+		{name: "named by variable", env: map[string]string{"NATS_CONTEXT": "prod"}, url: "nats://prod:4222", user: "ann", shown: "nats://prod:4222 (from context prod, file prod.json)"},
+		{name: "named by variable, variable", env: map[string]string{"NATS_CONTEXT": "prod", "NATS_URL": "nats://env:1"}, url: "nats://env:1", user: "ann", shown: "nats://env:1 (from NATS_URL)"},
+		{name: "secret", server: "nats://ann:sesame@a:1,nats://b:2", url: "nats://ann:sesame@a:1,nats://b:2", shown: "nats://…@a:1,nats://b:2"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			home := inContext(t, "prod", says)
+			if tt.selected {
+				if err := os.WriteFile(filepath.Join(home, "nats", "context.txt"), []byte("prod\n"), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			a := &app{server: tt.server, context: tt.named, getenv: func(name string) string {
+				if name == "XDG_CONFIG_HOME" {
+					return home
+				}
+				return tt.env[name]
+			}}
+			d, err := a.destination()
+			if err != nil {
+				t.Fatal(err)
+			}
+			shown := strings.ReplaceAll(d.String(), filepath.Join(home, "nats", "context")+"/", "")
+			if d.url != tt.url || d.opts.User != tt.user || shown != tt.shown {
+				t.Errorf("got %s, user %q, shown as %s", d.url, d.opts.User, shown)
+			}
+		})
+	}
+}
+
+// What cannot be used is refused in words that say where it stands.
+func TestContext_Refused(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		says map[string]any
+		want string
+	}{
+		{"nsc", map[string]any{"nsc": "nsc://a/b/c"}, "its nsc asks the program nsc"},
+		{"proxy", map[string]any{"socks_proxy": "socks5://a:1"}, "leads through a proxy"},
+		{"windows", map[string]any{"windows_cert_store": "user"}, "only Windows finds them"},
+		{"domain", map[string]any{"jetstream_domain": "hub"}, "another JetStream domain"},
+		{"vault", map[string]any{"creds": "op://vault/item"}, "its creds is kept at op://"},
+		{"secret", map[string]any{"user": "ann", "password": "env://SECRET"}, "its password is kept at env://"},
+		{"half", map[string]any{"cert": "/c.pem"}, "cert and key go together"},
+		{"mistyped", map[string]any{"url": 7}, "cannot be read"},
+		{"gone", map[string]any{"creds": "~/nowhere.creds"}, "creds cannot be read, which context prod, file "},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			inContext(t, "prod", tt.says)
+			got := runLine(t, "", "health", "--context", "prod")
+			if got.code == 0 || !strings.Contains(got.err, tt.want) || !strings.Contains(got.err, "context prod, file ") || !strings.Contains(got.err, "; ") {
+				t.Errorf("got %+v", got)
+			}
+		})
+	}
+	inContext(t, "prod", map[string]any{})
+	for name, want := range map[string]string{
+		"staging": "there is no context staging", "../prod": `"../prod" is no name of a context`,
+	} {
+		if got := runLine(t, "", "health", "--context", name); got.code == 0 || !strings.Contains(got.err, want) {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+	url := guarded(t, &server.Options{Authorization: "sesame"}, nats.Token("sesame"))
+	inContext(t, "prod", map[string]any{"url": url, "token": "guess"})
+	if got := runLine(t, "", "health", "--context", "prod"); got.code == 0 || !strings.Contains(got.err, "refuses the credentials of context prod, file ") || strings.Contains(got.err, "guess") {
+		t.Errorf("a wrong token: %+v", got)
+	}
+}
+
+func nkeySeed(t *testing.T) (file, public string) {
+	t.Helper()
+	pair, err := nkeys.CreateUser()
+	if err != nil {
+		t.Fatal(err)
+	}
+	seed, _ := pair.Seed()
+	public, _ = pair.PublicKey()
+	return write(t, "user.nk", seed), public
+}
+
+// operatorMode makes credentials, and a server that takes them by their JWT.
+func operatorMode(t *testing.T) (creds string, o *server.Options) {
+	t.Helper()
+	pairs, keys := make([]nkeys.KeyPair, 3), make([]string, 3)
+	for i, make := range []func() (nkeys.KeyPair, error){nkeys.CreateOperator, nkeys.CreateAccount, nkeys.CreateUser} {
+		var err error
+		if pairs[i], err = make(); err != nil {
+			t.Fatal(err)
+		}
+		keys[i], _ = pairs[i].PublicKey()
+	}
+	operator, account := pairs[0], pairs[1]
+	claims := jwt.NewOperatorClaims(keys[0])
+	if _, err := claims.Encode(operator); err != nil {
+		t.Fatal(err)
+	}
+	accountJWT, err := jwt.NewAccountClaims(keys[1]).Encode(operator)
+	if err != nil {
+		t.Fatal(err)
+	}
+	userJWT, err := jwt.NewUserClaims(keys[2]).Encode(account)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seed, _ := pairs[2].Seed()
+	text, err := jwt.FormatUserConfig(userJWT, seed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resolver := &server.MemAccResolver{}
+	if err := resolver.Store(keys[1], accountJWT); err != nil {
+		t.Fatal(err)
+	}
+	return write(t, "user.creds", text), &server.Options{TrustedOperators: []*jwt.OperatorClaims{claims}, AccountResolver: resolver}
+}

@@ -1,0 +1,89 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// introspect is what the nats command line asks of a program that it is to take
+// in as a verb of its own: 'nats plugins register yard /path/to/yardmaster'.
+const introspect = "--fisk-introspect"
+
+// pluginVerb is a verb in the words of that command line.
+type pluginVerb struct {
+	Name     string       `json:"name"`
+	Aliases  []string     `json:"aliases,omitempty"`
+	Help     string       `json:"help"`
+	HelpLong string       `json:"help_long,omitempty"`
+	Version  string       `json:"version,omitempty"` // of the program, at the root
+	Flags    []pluginFlag `json:"flags,omitempty"`
+	Args     []pluginArg  `json:"args,omitempty"`
+	Commands []pluginVerb `json:"commands,omitempty"`
+}
+
+type pluginFlag struct {
+	Name        string   `json:"name"`
+	Help        string   `json:"help"`
+	Short       rune     `json:"short,omitempty"`
+	Default     []string `json:"default,omitempty"`
+	PlaceHolder string   `json:"place_holder,omitempty"`
+	Hidden      bool     `json:"hidden,omitempty"`
+	Boolean     bool     `json:"boolean"`
+	Cumulative  bool     `json:"cumulative"`
+}
+
+type pluginArg struct {
+	Name       string `json:"name"`
+	Help       string `json:"help"`
+	Cumulative bool   `json:"cumulative"`
+}
+
+// describe writes the whole command line as such a verb.
+func (a *app) describe(root *cobra.Command) error {
+	v := pluginOf(root)
+	v.Version = a.program.Version
+	text, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("describe the command line: %w", err)
+	}
+	_, err = fmt.Fprintln(a.Out, string(text))
+	return err
+}
+
+func pluginOf(c *cobra.Command) pluginVerb {
+	v := pluginVerb{Name: c.Name(), Aliases: c.Aliases, Help: c.Short, HelpLong: c.Long}
+	c.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
+		if f.Name != "help" { // it has that itself
+			v.Flags = append(v.Flags, pluginFlagOf(f))
+		}
+	})
+	for _, below := range c.Commands() {
+		if !below.Hidden && below.Name() != "help" {
+			v.Commands = append(v.Commands, pluginOf(below))
+		}
+	}
+	// All arguments are one that may be repeated: several would come back in any
+	// order.
+	if _, names, ok := strings.Cut(c.Use, " "); ok && len(v.Commands) == 0 {
+		v.Args = []pluginArg{{Name: "args", Help: names, Cumulative: true}}
+	}
+	return v
+}
+
+func pluginFlagOf(f *pflag.Flag) pluginFlag {
+	placeholder, help := pflag.UnquoteUsage(f)
+	p := pluginFlag{Name: f.Name, Help: help, PlaceHolder: placeholder, Hidden: f.Hidden, Boolean: f.Value.Type() == "bool"}
+	if f.Shorthand != "" {
+		p.Short = rune(f.Shorthand[0])
+	}
+	p.Cumulative = slices.Contains([]string{"stringArray", "stringSlice", "uintSlice", "intSlice"}, f.Value.Type())
+	if !slices.Contains([]string{"", "false", "0", "0s", "[]"}, f.DefValue) {
+		p.Default = []string{f.DefValue}
+	}
+	return p
+}
