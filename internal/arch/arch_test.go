@@ -60,7 +60,7 @@ var dependencies = map[string]struct {
 	"github.com/hashicorp/go-":       {[]string{"consensus", "bench"}, "what comes along with raft stays with it"},
 	"go.etcd.io/bbolt":               {[]string{"consensus", "bench"}, "the log store is consensus'; benchmarks measure it bare"},
 	"github.com/vmihailenco/msgpack": {[]string{"edge/overhop", "consensus"}, "it is Overhop's wire and the log's bytes; all else is JSON for people to read"},
-	"github.com/spf13/cobra":         {[]string{"cli", "cmd"}, "flags end where the command line ends"},
+	"github.com/spf13/":              {[]string{"cli", "cmd"}, "flags end where the command line ends"},
 	"github.com/tidwall/btree":       {[]string{"ledger"}, "copy-on-write trees are the ledger's"},
 	"github.com/robfig/cron":         {[]string{"scheduler"}, "what an expression comes to is the authority's to say"},
 	"github.com/prometheus/":         {[]string{"web"}, "metrics are shown by the HTTP door, rooms count in plain numbers"},
