@@ -41,12 +41,14 @@ const (
 // KindNoteWorkers came later than the contract's, and 16 to 19 are spoken for.
 const KindNoteWorkers Kind = 20
 
-// What is said of cron entries.
+// What is said of cron entries, and of a replay.
 const (
 	KindSetCron Kind = iota + 24
 	KindRemoveCron
 	KindPauseCron
 	KindTickCrons
+
+	KindReread // how far a replay has come
 )
 
 // Command is one atomic change: it takes effect whole or not at all.
@@ -82,6 +84,7 @@ var commands = map[Kind]func() Command{
 	KindRemoveCron:       func() Command { return new(RemoveCron) },
 	KindPauseCron:        func() Command { return new(PauseCron) },
 	KindTickCrons:        func() Command { return new(TickCrons) },
+	KindReread:           func() Command { return new(Reread) },
 	KindAcquireAuthority: func() Command { return new(AcquireAuthority) },
 	KindRenewAuthority:   func() Command { return new(RenewAuthority) },
 	KindQueueDispatch:    func() Command { return new(QueueDispatch) },

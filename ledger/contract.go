@@ -43,7 +43,8 @@ type (
 		Reason    string `json:"reason"`
 	}
 	// RequestReplay asks for the accepted records from a cursor on to be read
-	// again; no cursor clears the last request.
+	// again; no cursor ends a replay and forgets what it found. Any text is
+	// taken: one that is no cursor of this yard stands for the beginning.
 	RequestReplay struct {
 		Cursor *string `json:"cursor"`
 	}

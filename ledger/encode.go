@@ -13,7 +13,7 @@ import (
 
 // formatVersion is the first number of an encoded ledger. It changes with
 // whatever another release could not read.
-const formatVersion = 5
+const formatVersion = 6
 
 // Encode writes the whole state. Two ledgers that applied the same entries
 // encode to the same bytes, whatever snapshots they were restored from.
@@ -32,9 +32,7 @@ func (l *Ledger) Encode(w io.Writer) error {
 		e.id(ln.lastID)
 	}
 	e.bool(l.made)
-	if e.optional(l.replay != nil) {
-		e.text(*l.replay)
-	}
+	e.replay(&l.replay)
 	e.id(l.lastFolded)
 	e.uint(l.counts.Delivered)
 	e.uint(l.counts.Failed)
@@ -180,10 +178,7 @@ func Decode(r io.Reader) (*Ledger, error) {
 	l.secret = d.bytes()
 	d.times(func() { l.lanes = append(l.lanes, lane{identity: d.text(), cursor: d.uint(), lastID: d.id()}) })
 	l.made = d.bool()
-	if d.bool() {
-		cursor := d.text()
-		l.replay = &cursor
-	}
+	d.replay(&l.replay)
 	l.lastFolded = d.id()
 	delivered, failed := d.uint(), d.uint()
 	l.stale = d.uint()

@@ -116,7 +116,7 @@ func (w *witness) step(e *Event) error {
 
 // holds recounts all that the ledger keeps more than once.
 func holds(l *Ledger) error {
-	for _, err := range []error{holdsQueues(l), holdsCrons(l), holdsGuards(l)} {
+	for _, err := range []error{holdsQueues(l), holdsCrons(l), holdsGuards(l), holdsReplay(l)} {
 		if err != nil {
 			return err
 		}
@@ -369,4 +369,22 @@ func anyJob(l *Ledger) (job.ID, *record) {
 		return id, r
 	}
 	panic("no job")
+}
+
+// holdsReplay: a replay under way has something left to read, and nothing that
+// was not folded.
+func holdsReplay(l *Ledger) error {
+	r := &l.replay
+	if len(r.lanes) == 0 && r.last.IsZero() && len(r.damage) <= maxDamage {
+		return nil
+	}
+	if len(r.lanes) != len(l.lanes) || r.left() == 0 || len(r.damage) > maxDamage {
+		return fmt.Errorf("%d lanes, replay %+v", len(l.lanes), r)
+	}
+	for i, part := range r.lanes {
+		if part.at > part.end || part.end > l.lanes[i].cursor {
+			return fmt.Errorf("lane %d is folded to %d and read again from %d to %d", i, l.lanes[i].cursor, part.at, part.end)
+		}
+	}
+	return nil
 }

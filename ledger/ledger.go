@@ -56,9 +56,9 @@ type Ledger struct {
 	authority  authority
 	secret     []byte
 	lanes      []lane
-	made       bool    // the yard's streams have existed
-	replay     *string // the last request's cursor
-	lastFolded job.ID  // id of the last folded record
+	made       bool   // the yard's streams have existed
+	lastFolded job.ID // id of the last folded record
+	replay     replay
 
 	queues queues
 	jobs   jobs
@@ -157,6 +157,8 @@ func (l *Ledger) apply(at Stamp, c Command) Result {
 		return l.pauseCron(c)
 	case *TickCrons:
 		return l.tickCrons(c)
+	case *Reread:
+		return l.reread(c)
 	}
 	return l.applyContract(at, c)
 }
@@ -187,6 +189,7 @@ func (l *Ledger) Stale() uint64 { return l.stale }
 func (l *Ledger) Copy() *Ledger {
 	c := *l
 	c.lanes = append([]lane(nil), l.lanes...)
+	c.replay = l.replay.copy()
 	c.queues = l.queues.copy()
 	c.jobs = l.jobs.copy()
 	c.own = l.own.copy()

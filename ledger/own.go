@@ -105,8 +105,7 @@ func (l *Ledger) applyContract(at Stamp, c Command) Result {
 	case *MarkFailed:
 		return l.mark(c.RequestID, ownFailed, c.Reason)
 	case *RequestReplay:
-		l.replay = c.Cursor
-		return l.answer(Event{Kind: ReplayRequested, Extra: &Extra{Cursor: c.Cursor}})
+		return l.requestReplay(c)
 	case *CaptureSnapshot:
 		return l.answer(Event{Kind: SnapshotCaptured})
 	}

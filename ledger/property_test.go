@@ -359,9 +359,28 @@ func (y *yard) contract(t *rapid.T) Command {
 	case 5:
 		return &MarkFailed{RequestID: request, Reason: "f"}
 	case 6:
-		return &RequestReplay{Cursor: &request}
+		return y.replay(t, request)
 	}
 	return &Observe{Observations: []Observation{{RunHeartbeat, "n1", "execute"}}}
+}
+
+// replay asks for one, or tells how far some replay has come.
+func (y *yard) replay(t *rapid.T, text string) Command {
+	lane, seq := rapid.IntRange(0, 2).Draw(t, "lane"), uint64(rapid.IntRange(0, 12).Draw(t, "seq"))
+	switch rapid.IntRange(0, 4).Draw(t, "replay") {
+	case 0:
+		return &RequestReplay{Cursor: &text}
+	case 1:
+		return &RequestReplay{}
+	case 2:
+		cursor := fmt.Sprintf("%d@%d", lane, seq)
+		return &RequestReplay{Cursor: &cursor}
+	}
+	number := y.ledger.Replay().Number - uint64(rapid.SampledFrom([]int{0, 0, 0, 1}).Draw(t, "number"))
+	return &Reread{
+		Number: number, Lanes: []RereadLane{{uint8(lane), seq}}, Last: y.id(t),
+		Damage: []ReplayDamage{{uint8(lane), seq, seq + 1, DamageMissing}},
+	}
 }
 
 // refuseStale applies an entry of every kind of command under epochs that are

@@ -25,6 +25,7 @@ import (
 //	cron <entry> <expression> next=t [queue=q alone=y catchup=y declared=y replace=y]
 //	uncron <entry> [declared=y]   halt <entry>   go <entry> next=t
 //	tick <entry>@<time> rev=n [next=t missed=n mute=y]
+//	reread <number> <lane>@<to>… [last=job missing=<lane>@<from>-<to> strange=<lane>@<from>-<to>]
 //	pass                             an entry without a command
 func (s *script) short(words []string) Command {
 	verb, words := words[0], words[1:]
@@ -53,6 +54,8 @@ func (s *script) short(words []string) Command {
 		return c
 	case "told":
 		return s.told(words)
+	case "reread":
+		return s.reread(words)
 	case "notes":
 		return s.notes(words)
 	case "cron", "uncron", "halt", "go", "tick":
@@ -202,6 +205,27 @@ func (s *script) told(words []string) Command {
 		case "message":
 			first, seq, _ := strings.Cut(v, ":")
 			c.Messages = append(c.Messages, ResultMessage{First: s.number(first), Seq: s.number(seq)})
+		}
+	}
+	return c
+}
+
+func (s *script) reread(words []string) Command {
+	c := &Reread{Number: s.number(words[0])}
+	for _, word := range words[1:] {
+		key, rest, _ := strings.Cut(word, "=")
+		lane, seqs, _ := strings.Cut(rest, "@")
+		from, to, _ := strings.Cut(seqs, "-")
+		switch key {
+		case "last":
+			c.Last = s.id(rest)
+		case "missing":
+			c.Damage = append(c.Damage, ReplayDamage{uint8(s.number(lane)), s.number(from), s.number(to), DamageMissing})
+		case "strange":
+			c.Damage = append(c.Damage, ReplayDamage{uint8(s.number(lane)), s.number(from), s.number(to), DamageStrange})
+		default:
+			lane, to, _ := strings.Cut(word, "@")
+			c.Lanes = append(c.Lanes, RereadLane{uint8(s.number(lane)), s.number(to)})
 		}
 	}
 	return c

@@ -259,6 +259,14 @@ func (s *script) askOutside(words []string) {
 			fmt.Fprintf(&s.out, "%d: %s#%d of %s at %d/%d after %d attempts: %s\n",
 				d.Number, d.Job, d.N, d.Queue, d.Position.Lane, d.Position.Seq, d.Attempts, d.Reason)
 		}
+	case "replay":
+		v := l.Snapshot(s.surroundings(words[1:]))
+		last := "none"
+		if v.Replay.LastReplayedEventID != nil {
+			last = *v.Replay.LastReplayedEventID
+		}
+		fmt.Fprintf(&s.out, "request %d at %s, %d pending, last %s, ready %t %q\n",
+			l.Replay().Number, *v.Replay.Cursor, v.Replay.PendingEvents, last, v.Readiness.Ready, v.Readiness.Reasons)
 	case "keys":
 		fmt.Fprintln(&s.out, l.HeldKeys(), "held")
 	case "ruling":

@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"fmt"
-	"strings"
 	"time"
 )
 
@@ -32,7 +31,8 @@ type SnapshotBacklog struct {
 	Failed    uint64 `json:"failed"`
 }
 
-// SnapshotReplay tells how far accepted records have been folded.
+// SnapshotReplay tells how far accepted records have been folded or, while a
+// replay is under way, read again.
 type SnapshotReplay struct {
 	Cursor                     *string `json:"cursor"`
 	PendingEvents              uint64  `json:"pending_events"`
@@ -75,7 +75,7 @@ func (l *Ledger) Snapshot(s Surroundings) Snapshot {
 		}
 	}
 	view.Replay = SnapshotReplay{
-		Cursor: l.replayCursor(), PendingEvents: s.PendingEvents,
+		Cursor: l.replayCursor(), PendingEvents: s.PendingEvents + l.replay.left(),
 		LastReplayedEventID: l.lastReplayed(), DeferredLeaderNotification: s.Deferred,
 	}
 	view.Readiness.Reasons = append(l.reasons(&view, s), s.Reasons...)
@@ -94,27 +94,5 @@ func (l *Ledger) reasons(view *Snapshot, s Surroundings) []string {
 	if s.PendingEvents > 0 && (s.Deferred || s.OldestPending > pendingTooLong) {
 		reasons = append(reasons, fmt.Sprintf("replay has %d pending events", s.PendingEvents))
 	}
-	return reasons
-}
-
-// replayCursor is the lanes' folded positions, "<lane>@<seq>" joined by
-// commas; without lanes, what the last RequestReplay named.
-func (l *Ledger) replayCursor() *string {
-	if len(l.lanes) == 0 {
-		return l.replay
-	}
-	parts := make([]string, len(l.lanes))
-	for i, ln := range l.lanes {
-		parts[i] = fmt.Sprintf("%d@%d", i, ln.cursor)
-	}
-	cursor := strings.Join(parts, ",")
-	return &cursor
-}
-
-func (l *Ledger) lastReplayed() *string {
-	if l.lastFolded.IsZero() {
-		return nil
-	}
-	id := l.lastFolded.String()
-	return &id
+	return append(reasons, l.replay.reasons()...)
 }

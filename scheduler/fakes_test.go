@@ -165,6 +165,7 @@ type fakeLane struct {
 	identity string
 	first    uint64 // of what is still there
 	records  []job.Record
+	lost     map[uint64]bool // sequences that are damaged away
 }
 
 func (l *fakeLanes) Ensure(_ context.Context, identities []string, create bool) error {
@@ -230,8 +231,17 @@ func (l *fakeLanes) Read(_ context.Context, number uint8, from uint64, most int)
 	if from > uint64(len(lane.records)) {
 		return nil, nil
 	}
+	if lane.lost[from] {
+		return nil, fmt.Errorf("lane %d has no record %d", number, from)
+	}
 	records := lane.records[from-1:]
-	return slices.Clone(records[:min(most, len(records))]), nil
+	for i := range records {
+		if i == most || lane.lost[records[i].Seq] {
+			records = records[:i]
+			break
+		}
+	}
+	return slices.Clone(records), nil
 }
 
 // Publish is acknowledged a millisecond later, unless the lanes are down.
@@ -259,7 +269,7 @@ func (l *fakeLanes) Load(_ context.Context, at job.Position) ([]byte, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	lane := l.lanes[at.Lane]
-	if at.Seq < lane.first || at.Seq > uint64(len(lane.records)) {
+	if at.Seq < lane.first || at.Seq > uint64(len(lane.records)) || lane.lost[at.Seq] {
 		return nil, ErrRecordGone
 	}
 	return lane.records[at.Seq-1].Body, nil

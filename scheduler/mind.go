@@ -62,6 +62,7 @@ type mind struct {
 	open         sync.Once     // closes streams
 	submitted    chan submission
 	applied      chan struct{} // wakes publish: an entry was applied
+	replays      chan struct{} // wakes replay: one was asked for
 
 	entry   entry // what the next entry will carry
 	flying  int   // entries in flight
@@ -116,7 +117,7 @@ func newMind(s *Scheduler, clock stampClock, trusted time.Time) *mind {
 	m := &mind{
 		sched: s, cfg: s.cfg, clock: clock, began: time.Now(),
 		inbox: make(chan func(), inboxSize), asideWake: make(chan struct{}, 1), gone: make(chan struct{}), streams: make(chan struct{}),
-		submitted: make(chan submission, maxInFlight), applied: make(chan struct{}, 1),
+		submitted: make(chan submission, maxInFlight), applied: make(chan struct{}, 1), replays: make(chan struct{}, 1),
 		timer: time.NewTimer(time.Hour), bodies: newBodyCache(),
 		shadow: map[lineKey][]*shadowJob{}, placing: map[dispatchKey]*pick{}, taking: map[string]int{},
 		rooms: map[roomKey]*room{}, nodes: map[string]*node{}, flights: map[dispatchKey]*flight{},
@@ -334,15 +335,24 @@ func (m *mind) leftover() {
 
 // queue puts a caller's command into the next entry.
 func (m *mind) queue(c ledger.Command, done func(ledger.Result, uint64)) {
+	if m.ride(c, done) {
+		m.hurry()
+	}
+}
+
+// ride puts a command into the next entry, which may wait for others. False:
+// the ledger would refuse it, and it has been answered.
+func (m *mind) ride(c ledger.Command, done func(ledger.Result, uint64)) bool {
 	if err := ledger.Check(c); err != nil { // no entry for what the ledger would refuse
 		if done != nil {
 			done(ledger.Result{Err: err}, 0)
 		}
-		return
+		return false
 	}
 	m.entry.commands = append(m.entry.commands, pendingCommand{c, done})
 	m.entry.size += sizeOf(c)
-	m.hurry()
+	m.idle()
+	return true
 }
 
 // hurry marks that something waits which should go at once.
@@ -444,10 +454,13 @@ func (m *mind) do(ctx context.Context, c ledger.Command) (ledger.Result, uint64,
 	}
 }
 
-// follow does what a caller's command means for running dispatches and cron
-// entries.
+// follow does what a caller's command means for running dispatches, cron
+// entries and replays.
 func (m *mind) follow(c ledger.Command, r ledger.Result, index uint64) {
 	m.crons.follow(c)
+	if _, ok := c.(*ledger.RequestReplay); ok {
+		wake(m.replays)
+	}
 	if r.Err != nil || r.State != job.Active {
 		return
 	}

@@ -144,6 +144,7 @@ func (s *Scheduler) Run(ctx context.Context, term uint64) error {
 	group.Go(func() error { return m.intake(ctx) })
 	group.Go(func() error { return m.publish(ctx) })
 	group.Go(func() error { return m.reclaim(ctx) })
+	group.Go(func() error { return m.replay(ctx) })
 	return group.Wait()
 }
 
