@@ -22,23 +22,43 @@ func (l *Ledger) Needed() []uint64 {
 		}
 		return true
 	}
-	l.queues.byName.Scan(func(_ string, q *queue) bool {
-		q.lines.Scan(func(_ string, ln *line) bool {
-			ln.jobs.Scan(func(item orderItem) bool { return need(item.r.lane, item.r.pos) })
-			return true
-		})
-		for _, s := range [...]job.State{job.Delayed, job.Failed} {
-			if list := q.lists[s]; list != nil {
-				list.Scan(func(item timeItem) bool { return need(item.r.lane, item.r.pos) })
-			}
-		}
-		return true
-	})
-	l.jobs.active.Scan(func(item orderItem) bool { return need(item.r.lane, item.r.pos) })
+	l.notCompleted(func(r *record) bool { return need(r.lane, r.pos) })
 	for i := range l.outbox.dead {
 		need(l.outbox.dead[i].Position.Lane, l.outbox.dead[i].Position.Seq)
 	}
 	return needed
+}
+
+// Bodies gives the jobs that have not completed by where their records lie,
+// until yield returns false; not those with a unique or debounce key, whose
+// record may be another job's. It is for a [Ledger.Copy].
+func (l *Ledger) Bodies(yield func(at job.Position, id job.ID) bool) {
+	l.notCompleted(func(r *record) bool {
+		return r.flags&guarded != 0 || yield(job.Position{Lane: r.lane, Seq: r.pos}, r.id)
+	})
+}
+
+// notCompleted gives all jobs that have not completed, until yield returns
+// false.
+func (l *Ledger) notCompleted(yield func(*record) bool) {
+	more := true
+	ordered := func(item orderItem) bool { more = yield(item.r); return more }
+	timed := func(item timeItem) bool { more = yield(item.r); return more }
+	l.queues.byName.Scan(func(_ string, q *queue) bool {
+		q.lines.Scan(func(_ string, ln *line) bool {
+			ln.jobs.Scan(ordered)
+			return more
+		})
+		for _, s := range [...]job.State{job.Delayed, job.Failed} {
+			if list := q.lists[s]; list != nil && more {
+				list.Scan(timed)
+			}
+		}
+		return more
+	})
+	if more {
+		l.jobs.active.Scan(ordered)
+	}
 }
 
 // OldestKept gives when the oldest job was accepted that the ledger keeps, in

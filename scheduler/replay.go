@@ -1,8 +1,10 @@
 package scheduler
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"yardmaster/job"
@@ -17,6 +19,7 @@ const (
 	rereadShare  = 3                      // times what a batch took is its rest
 	rereadTell   = 250 * time.Millisecond // between two commits of how far it has come
 	rereadAnswer = 2 * time.Second        // how long a lane may take to tell of one record
+	rereadKnown  = 1 << 20                // jobs whose records are known by their place, 24 bytes each
 	rereadAgain  = time.Second            // then a lane that did not answer is asked again, and the longest rest
 )
 
@@ -37,8 +40,15 @@ type replayer struct {
 // rereading is a lane of a replay.
 type rereading struct {
 	ledger.RereadView
+	owners  []owner   // of its records, by sequence
 	checked bool      // its stream is the one that was folded
 	after   time.Time // it did not answer: not before
+}
+
+// owner is the job that a record belongs to.
+type owner struct {
+	seq uint64
+	id  job.ID
 }
 
 // replay serves requests one after the other, the first of them being one that
@@ -72,8 +82,25 @@ func (r *replayer) follow() bool {
 		for i, part := range asked.Lanes {
 			r.lanes[i].RereadView = part
 		}
+		r.learn()
 	}
 	return true
+}
+
+// learn notes which records jobs need that have not completed: the place of a
+// record says what its own bytes may not say any more.
+func (r *replayer) learn() {
+	n := 0
+	r.m.ledger().Copy().Bodies(func(at job.Position, id job.ID) bool {
+		if lane := &r.lanes[at.Lane]; at.Seq > lane.At && at.Seq <= lane.End {
+			lane.owners = append(lane.owners, owner{at.Seq, id})
+			n++
+		}
+		return n < rereadKnown
+	})
+	for i := range r.lanes {
+		slices.SortFunc(r.lanes[i].owners, func(a, b owner) int { return cmp.Compare(a.seq, b.seq) })
+	}
 }
 
 // step reads one batch, tells of it if it is time, and rests.
@@ -119,10 +146,11 @@ func (r *replayer) read(ctx context.Context, number uint8) {
 		r.absent(ctx, number)
 		return
 	}
-	judged := judge(records[:min(most, len(records))], r.m.lanes[number].identity, r.m.cfg.Defaults)
+	identity := r.m.lanes[number].identity
+	judged := judge(records[:min(most, len(records))], identity, r.m.cfg.Defaults)
 	r.m.ledger().View(func(l *ledger.Ledger) {
 		for i := range judged {
-			if !asFolded(l, &judged[i]) {
+			if !lane.asFolded(l, &judged[i], identity) {
 				r.found(number, judged[i].record.Seq, ledger.DamageStrange)
 			}
 		}
@@ -171,9 +199,19 @@ func (r *replayer) absent(ctx context.Context, number uint8) {
 	}
 }
 
-// asFolded tells whether a record can still be what it was folded as. Only of
-// the record that a job the ledger holds was made of can that be told.
-func asFolded(l *ledger.Ledger, r *pendingRecord) bool {
+// asFolded tells whether a record can still be what it was folded as. Of one
+// whose job the ledger has forgotten nothing can be told.
+func (lane *rereading) asFolded(l *ledger.Ledger, r *pendingRecord, identity string) bool {
+	for len(lane.owners) > 0 && lane.owners[0].seq < r.record.Seq {
+		lane.owners = lane.owners[1:]
+	}
+	if len(lane.owners) > 0 && lane.owners[0].seq == r.record.Seq {
+		id := lane.owners[0].id
+		if id != r.facts.ID && id != job.RecordID(identity, r.record.Seq, r.record.Stored) {
+			view, _, known := l.Find(id)
+			return !known || view.Position != r.record.Position // it is forgotten, or lies elsewhere
+		}
+	}
 	view, _, known := l.Find(r.facts.ID)
 	if !known || view.Position != r.record.Position {
 		return true

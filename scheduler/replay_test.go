@@ -202,7 +202,6 @@ func TestReplay_Damage(t *testing.T) {
 			lane.lost = map[uint64]bool{17: true, 18: true, 19: true, 600: true, 1000: true}
 			lane.records[99].Body = []byte(`{"params":{},"function":"other"}`)
 			lane.records[199].Body = []byte(`{"par`)
-			lane.records[299].Key = "nobody knows"
 		})
 		y.replay("0@0")
 		y.replayed()
@@ -224,6 +223,31 @@ func TestReplay_Damage(t *testing.T) {
 		y.replayed()
 		if s := y.shown(); !s.Readiness.Ready {
 			t.Errorf("after it was mended: %q", s.Readiness.Reasons)
+		}
+	})
+}
+
+// A record that its own bytes make another job's is found out by the job that
+// still needs it.
+func TestReplay_AnotherJobsRecord(t *testing.T) {
+	inYard(t, 1, func(y *yard) {
+		for i := range 10 {
+			y.enqueue("mail", fmt.Sprint("waits", i), anyJob)
+		}
+		for i := range 10 { // the holder's record is the one that came last
+			y.enqueue("mail", fmt.Sprint("one", i), `{"params":{},"debounce_key":"k","debounce_ms":60000}`)
+		}
+		y.until("all are folded", func() bool { return *y.shown().Replay.Cursor == "0@20" })
+		y.replay("0@0")
+		y.replayed()
+		if s := y.shown(); !s.Readiness.Ready {
+			t.Errorf("%q", s.Readiness.Reasons)
+		}
+		y.lanes.set(func() { y.lanes.lanes[0].records[6].Key = "nobody knows" })
+		y.replay("0@0")
+		y.replayed()
+		if s := y.shown(); len(s.Readiness.Reasons) != 1 || !strings.HasPrefix(s.Readiness.Reasons[0], "lane 0: record 7 is not what was folded") {
+			t.Errorf("%q", s.Readiness.Reasons)
 		}
 	})
 }
