@@ -178,17 +178,19 @@ func restart(t *testing.T, ctx context.Context, y *Yard, nodes ...*Node) {
 }
 
 // TestFailover_KillAuthority is the promise in short: the authority is killed
-// in the middle of the work, and every job ends exactly once.
+// in the middle of the work, every job ends exactly once, and history tells no
+// other story.
 func TestFailover_KillAuthority(t *testing.T) {
 	y, ctx := stage(t, 60*time.Second)
 	work(t, y, "free", 3, 8, 0)
 	work(t, y, "limited", 3, 4, 5*time.Millisecond)
 	free := &Load{Queue: "free", Jobs: 1500, Parallel: 8, Pace: 3 * time.Millisecond}
 	limited := &Load{Queue: "limited", Jobs: 300, Parallel: 2}
-	rrq := &Load{Queue: "rrq", Function: "demo#echo", Jobs: 300, Parallel: 2}
+	rrq := &Load{Queue: "rrq", Function: "demo#retry", Params: `{"times":1}`, Jobs: 300, Parallel: 2}
 	free.At, free.Then = 700, func() { killAuthority(t, ctx, y) }
 	publish(t, ctx, y, free, limited, rrq)
 	v := judge(t, ctx, y, free, limited, rrq)
+	account(t, ctx, y, free, limited, rrq)
 	if v.Completed != 2100 {
 		t.Errorf("%d jobs completed, want 2100", v.Completed)
 	}
@@ -226,6 +228,7 @@ func TestDrill_KillAuthorityTwice(t *testing.T) {
 	}
 	publish(t, ctx, y, free, limited, rrq)
 	judge(t, ctx, y, free, limited, rrq)
+	account(t, ctx, y, free, limited, rrq)
 }
 
 // TestDrill_KillAll: all three nodes are killed at once and started again.
@@ -242,6 +245,7 @@ func TestDrill_KillAll(t *testing.T) {
 	}
 	publish(t, ctx, y, free, limited)
 	judge(t, ctx, y, free, limited)
+	account(t, ctx, y, free, limited)
 }
 
 // TestDrill_PauseAuthority: the authority is stopped beyond its lease and goes
@@ -273,6 +277,7 @@ func TestDrill_PauseAuthority(t *testing.T) {
 		t.Error(err)
 	}
 	judge(t, ctx, y, free, limited)
+	account(t, ctx, y, free, limited)
 }
 
 // TestDrill_KillWorkers: worker processes die with jobs in hand.

@@ -18,6 +18,7 @@ import (
 type Load struct {
 	Queue    string
 	Function string // "": none
+	Params   string // JSON of every job; "": its number
 	Jobs     int
 	Parallel int           // publishers at once, each waiting for its acknowledgement
 	Pace     time.Duration // between two jobs of a publisher
@@ -74,9 +75,13 @@ func (l *Load) Key(n int) string { return fmt.Sprintf("%s-%d", l.Queue, n) }
 // publish repeats one job under its key until it is acknowledged.
 func (l *Load) publish(ctx context.Context, js jetstream.JetStream, n int) error {
 	m := &nats.Msg{Subject: "yard.jobs." + l.Queue, Header: nats.Header{"Nats-Msg-Id": []string{l.Key(n)}}}
-	m.Data = fmt.Appendf(nil, `{"params":{"n":%d}}`, n)
+	params := l.Params
+	if params == "" {
+		params = fmt.Sprintf(`{"n":%d}`, n)
+	}
+	m.Data = fmt.Appendf(nil, `{"params":%s}`, params)
 	if l.Function != "" {
-		m.Data = fmt.Appendf(nil, `{"function":%q,"params":{"n":%d}}`, l.Function, n)
+		m.Data = fmt.Appendf(nil, `{"function":%q,"params":%s}`, l.Function, params)
 	}
 	for try := 0; ; try++ {
 		one, cancel := context.WithTimeout(ctx, time.Second)

@@ -49,6 +49,7 @@ func (n *Node) service() cluster.Service {
 			api("cron", "pause", "let a cron entry tick no more", n.handleCronPause),
 			api("cron", "resume", "let a cron entry tick again", n.handleCronResume),
 			api("cron", "run", "make a cron entry's job now", n.handleCronRun),
+			api("ledger", "hash", "the hash of this node's ledger, which is every node's at that index", n.handleLedgerHash),
 			api("queue", "list", "all queues", n.handleQueueList),
 			api("queue", "show", "one queue", n.handleQueueShow),
 			api("queue", "add", "make a queue", n.handleQueueAdd),

@@ -55,6 +55,7 @@ type Node struct {
 	dlq       *dlq
 	running   *runningDesk
 	footprint footprint
+	proof     proof
 	tracer    *tracing.Tracer // nil: runs are not traced
 	journal   *journal
 }
@@ -196,6 +197,7 @@ func (n *Node) build() (err error) {
 	n.ends = newEnds(n.raft)
 	n.door = newDoor(n.messages, n.raft.View, n.commander.current, *cfg.Scheduler.CreateQueues, n.noticeAccepted, n.rulings)
 	n.viewer = &viewer{raft: n.raft, messages: n.messages, load: n.messages.Load, current: n.commander.current}
+	n.proof.copy = n.raft.Copy
 	n.dlq = newDLQ(n)
 	n.hands = agent.New(agent.Config{
 		Node: cfg.Node.Name, Incarnation: n.id.Incarnation, Runners: cfg.RRQ.Names(), Lanes: n.messages.Led, Edge: n.advertised(),

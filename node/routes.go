@@ -24,6 +24,8 @@ var routes = map[string]web.Route{
 	"snapshot": {Pattern: "GET /v1/snapshot", Answer: ledger.Snapshot{}},
 	"status":   {Pattern: "GET /v1/status", Answer: Status{}},
 
+	"ledger-hash": {Pattern: "GET /v1/ledger/hash", Answer: proofJSON{}},
+
 	"job-list": {
 		Pattern: "GET /v1/queues/{queue}/jobs", Question: jobQuestion{}, Takes: "state page page_size brief", Required: "state",
 		Answer: jobPage{},
