@@ -285,15 +285,6 @@ func (c *Cluster) Health(ctx context.Context) error {
 	return nil
 }
 
-// Stored tells how much this node's streams hold.
-func (c *Cluster) Stored() (messages, bytes uint64, err error) {
-	info, err := c.srv.Jsz(nil)
-	if err != nil {
-		return 0, 0, fmt.Errorf("look at JetStream: %w", err)
-	}
-	return info.Messages, info.Bytes, nil
-}
-
 // Reachable lists the members this node has a route to, and itself.
 func (c *Cluster) Reachable() []string {
 	nodes := []string{c.cfg.Node}

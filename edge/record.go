@@ -211,8 +211,9 @@ func (c *conn) handleStatus(ctx context.Context, p overhop.Raw) (overhop.Raw, er
 	}), nil
 }
 
-// Counts are this edge's connections.
-type Counts struct{ Connections, Registered, Subscriptions int }
+// Counts are this edge's connections, and the credits of their subscriptions:
+// how many jobs their workers would take now.
+type Counts struct{ Connections, Registered, Subscriptions, Credits int }
 
 // Counts gives the connections as they are now.
 func (s *Server) Counts() Counts {
@@ -221,6 +222,9 @@ func (s *Server) Counts() Counts {
 	n := Counts{Connections: len(s.anonymous) + len(s.workers), Registered: len(s.workers)}
 	for _, c := range s.workers {
 		n.Subscriptions += len(c.subs)
+		for _, sub := range c.subs {
+			n.Credits += int(sub.credits)
+		}
 	}
 	return n
 }

@@ -244,6 +244,20 @@ func (l *Ledger) Queues() []QueueView {
 	return views
 }
 
+// OldestWaiting tells since when the waiting job of a queue is due that was
+// accepted first. Its cost does not grow with the number of jobs.
+func (l *Ledger) OldestWaiting(queue string) (due time.Time, ok bool) {
+	q := l.queues.get(queue)
+	if q == nil || q.counts[job.Waiting] == 0 {
+		return time.Time{}, false
+	}
+	q.byAcceptance(func(r *record) bool {
+		due, ok = time.Unix(0, r.due), true
+		return false
+	})
+	return due, ok
+}
+
 // List gives a queue's jobs in a state, oldest first: at most most of them
 // after the first skip.
 func (l *Ledger) List(queue string, state job.State, skip, most int) []job.View {

@@ -34,6 +34,7 @@ type door struct {
 	createQueues bool
 	notify       func(job.Record)
 	rulings      *rulings
+	refused      func(error) // hears why jobs were not accepted; nil: nobody asks
 
 	ctx    context.Context // of what goes on after enqueue has returned
 	stop   context.CancelFunc
@@ -77,6 +78,7 @@ type terms struct {
 //
 // body is spec's JSON where the caller has it, else nil.
 func (d *door) enqueue(queue string, spec job.Spec, body []byte, key string, t terms, then func(accepted, error)) {
+	then = d.countRefused(then)
 	given := key
 	if key == "" {
 		key = uuid.Must(uuid.NewV7()).String()
@@ -95,6 +97,18 @@ func (d *door) enqueue(queue string, spec job.Spec, body []byte, key string, t t
 		return
 	}
 	d.accept(id, err, queue, spec, body, given, t, then)
+}
+
+// countRefused tells of jobs that were not accepted. That another one has its
+// unique key is an answer, not a refusal.
+func (d *door) countRefused(then func(accepted, error)) func(accepted, error) {
+	return func(a accepted, err error) {
+		var duplicate *job.DuplicateError
+		if err != nil && d.refused != nil && !errors.As(err, &duplicate) {
+			d.refused(err)
+		}
+		then(a, err)
+	}
 }
 
 // take is enqueue for who waits. If ctx ends first the error is

@@ -196,6 +196,7 @@ func (n *Node) build() (err error) {
 	n.rulings = newRulings(n.raft, cfg.Limits.RequestTimeout)
 	n.ends = newEnds(n.raft)
 	n.door = newDoor(n.messages, n.raft.View, n.commander.current, *cfg.Scheduler.CreateQueues, n.noticeAccepted, n.rulings)
+	n.door.refused = func(err error) { n.metrics.Refused(cluster.RefusalOf(err).Code) }
 	n.viewer = &viewer{raft: n.raft, messages: n.messages, load: n.messages.Load, current: n.commander.current}
 	n.proof.copy = n.raft.Copy
 	n.dlq = newDLQ(n)

@@ -87,6 +87,7 @@ type WorkerStatus struct {
 	Connections   int `json:"connections"`
 	Registered    int `json:"registered"`
 	Subscriptions int `json:"subscriptions"`
+	Credits       int `json:"credits"` // jobs they would take now
 }
 
 // ReadinessStatus tells accepting and dispatching apart.
@@ -114,7 +115,7 @@ func (n *Node) status(ctx context.Context) Status {
 		s.Mode = "cluster"
 	}
 	counts := n.edge.Counts()
-	s.Workers = WorkerStatus{counts.Connections, counts.Registered, counts.Subscriptions}
+	s.Workers = WorkerStatus{counts.Connections, counts.Registered, counts.Subscriptions, counts.Credits}
 	look := n.look(ctx)
 	s.Nodes = look.Nodes
 	s.Lanes = n.laneStatus(ctx)

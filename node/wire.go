@@ -145,6 +145,8 @@ type authorityWatch struct {
 	owner string
 	epoch uint64
 	next  chan struct{}
+
+	changes int // since this node knew an epoch
 }
 
 func newAuthorityWatch() *authorityWatch { return &authorityWatch{next: make(chan struct{})} }
@@ -153,6 +155,13 @@ func (w *authorityWatch) authority() (string, uint64, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.owner, w.epoch, w.owner != ""
+}
+
+// seen tells how often another epoch has come.
+func (w *authorityWatch) seen() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.changes
 }
 
 func (w *authorityWatch) changed() <-chan struct{} {
@@ -169,6 +178,9 @@ func (w *authorityWatch) run(ctx context.Context, raft *consensus.Node) error {
 		raft.View(func(l *ledger.Ledger) { a = l.Authority() })
 		w.mu.Lock()
 		if a.Epoch != w.epoch {
+			if w.epoch != 0 {
+				w.changes++
+			}
 			w.owner, w.epoch = a.Owner, a.Epoch
 			close(w.next)
 			w.next = make(chan struct{})

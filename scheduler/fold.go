@@ -135,6 +135,7 @@ func (m *mind) addFold(l *ledger.Ledger, d *draft, lane *laneState, from uint64,
 			m.resync(lane)
 			return
 		}
+		m.sched.tallies.folded(result.Folded, len(c.Rejected))
 		for i, folded := range result.Folded {
 			if folded != ledger.FoldedWaiting {
 				m.bodies.take(c.Jobs[i].Position)

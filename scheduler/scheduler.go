@@ -109,6 +109,8 @@ type Scheduler struct {
 	tales  Tales
 	log    *slog.Logger
 
+	tallies tallies
+
 	mu    sync.Mutex
 	mind  *mind         // nil outside a tenure
 	early []func(*mind) // said while the lease is being acquired; nil outside

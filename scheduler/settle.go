@@ -101,6 +101,7 @@ func (m *mind) addEnds(l *ledger.Ledger, d *draft) {
 	d.add(c, func(r ledger.Result, index uint64) {
 		for i, e := range ends {
 			v := r.Ended[i]
+			m.sched.tallies.settled(c.Ends[i].Next, v)
 			m.over(e, v)
 			if e.done != nil {
 				e.done(job.Settled{Stale: v.Stale, Dup: v.Dup, State: v.State, RunAt: v.RunAt, Index: index})

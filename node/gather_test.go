@@ -1,0 +1,96 @@
+package node
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"yardmaster/job"
+	"yardmaster/ledger"
+)
+
+// filled is a ledger with queues that hold so many waiting jobs each, one more
+// in every queue than in the one before if uneven.
+func filled(t testing.TB, queues, each int, uneven bool) *ledger.Ledger {
+	t.Helper()
+	began := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	l, stamp := ledger.New(), ledger.Stamp{Index: 1, Term: 1, At: began}
+	apply := func(c ledger.Command) {
+		t.Helper()
+		for _, r := range l.Apply(stamp, []ledger.Command{c}) {
+			if r.Err != nil {
+				t.Fatal(r.Err)
+			}
+		}
+		stamp.Index++
+	}
+	apply(&ledger.Lead{Owner: "n1", Until: began.Add(time.Hour)})
+	stamp.Epoch = l.Authority().Epoch
+	apply(&ledger.Found{Lanes: []string{"L0"}})
+	seq := uint64(0)
+	for q := range queues {
+		c := &ledger.Fold{Identity: "L0", From: seq, CreateQueues: true}
+		n := each
+		if uneven {
+			n += q
+		}
+		for i := range n {
+			seq++
+			c.Jobs = append(c.Jobs, job.Job{
+				ID: job.ID(uuid.New()), Queue: fmt.Sprintf("q%05d", q), Position: job.Position{Seq: seq}, Accepted: began.Add(time.Duration(-i) * time.Second),
+			})
+		}
+		c.To = seq
+		apply(c)
+		apply(&ledger.Told{Events: l.LastEvent()}) // or the outbox would hold it all
+	}
+	return l
+}
+
+// The queues with the most jobs have metrics of their own, all others are one.
+func TestGather_Others(t *testing.T) {
+	const more = 30
+	l := filled(t, maxLabelled+more, 1, true)
+	shown := map[string]float64{}
+	gatherQueues(func(look func(*ledger.Ledger)) { look(l) }, func(name string, value float64, labels ...string) {
+		key := name + " " + strings.Join(labels, " ")
+		if _, twice := shown[key]; twice {
+			t.Errorf("%s is told of twice", key)
+		}
+		shown[key] = value
+	})
+	for key, want := range map[string]float64{
+		"yard_queues ":                     maxLabelled + more + 1, // the yard has one of its own
+		"yard_queue_jobs q00129 waiting":   maxLabelled + more,
+		"yard_queue_jobs q00030 waiting":   more + 1,
+		"yard_queue_jobs (others) waiting": more * (more + 1) / 2,
+		"yard_queue_jobs (others) failed":  0,
+		"yard_queue_paused q00129":         0,
+	} {
+		if got, ok := shown[key]; !ok || got != want {
+			t.Errorf("%s is %v, there %t; want %v", key, got, ok, want)
+		}
+	}
+	if len(shown) != 1+maxLabelled*7+5 {
+		t.Errorf("%d series", len(shown))
+	}
+	for _, name := range []string{"q00029", "(others)"} {
+		if _, ok := shown["yard_queue_paused "+name]; ok {
+			t.Errorf("%s has a pause of its own", name)
+		}
+	}
+	if age := shown["yard_queue_oldest_waiting_seconds q00129"]; age <= 0 {
+		t.Errorf("its oldest job is due since %v s", age)
+	}
+}
+
+// BenchmarkGather is what a look costs at 10,000 queues with a million jobs.
+func BenchmarkGather(b *testing.B) {
+	l := filled(b, 10_000, 100, false)
+	for b.Loop() {
+		gatherQueues(func(look func(*ledger.Ledger)) { look(l) }, func(string, float64, ...string) {})
+	}
+}
