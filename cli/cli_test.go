@@ -84,7 +84,7 @@ func TestTables(t *testing.T) {
 		{"enqueue.txt", "enqueue mail send", 0},
 	} {
 		got := f.run(t, strings.Fields(tt.line)...)
-		if got.code != tt.code || got.err != "" {
+		if got.code != tt.code || got.err != indexTold(tt.line) {
 			t.Errorf("%s: code %d, %q", tt.line, got.code, got.err)
 		}
 		golden(t, tt.golden, got.out)
@@ -103,7 +103,7 @@ func TestJSON(t *testing.T) {
 		"exec {\"command\":\"CaptureSnapshot\"}": `{"event":"DispatchQueued","request_id":"r1","target":"anna","metadata":null}`,
 	} {
 		got := f.run(t, strings.Fields(line)...)
-		if got.code != 0 || got.err != "" {
+		if got.code != 0 || got.err != indexTold(line) {
 			t.Errorf("%s: code %d, %q", line, got.code, got.err)
 			continue
 		}
@@ -111,6 +111,33 @@ func TestJSON(t *testing.T) {
 	}
 	if got := f.run(t, "job", "show", "x", "--json"); !strings.Contains(got.out, "12345678901234567890") {
 		t.Errorf("digits are lost: %s", got.out)
+	}
+}
+
+// indexTold is what a line says on standard error: a snapshot, which entry it
+// shows.
+func indexTold(line string) string {
+	if strings.HasPrefix(line, "snapshot") {
+		return "index=17\n"
+	}
+	return ""
+}
+
+// The contract's refusals come as they are: programs compare them.
+func TestExec_Refusals(t *testing.T) {
+	f := startFake(t, answers{
+		"yard.exec": &cluster.APIError{Code: "409", Text: "dispatch error: invalid transition for a; b: pending -> delivered"},
+	})
+	for _, tt := range []struct{ line, want string }{
+		{"exec", "exec requires a JSON command argument"},
+		{"exec {", "invalid JSON: unexpected end of JSON input"},
+		{"exec {}", "invalid JSON: missing field `command`"},
+		{`exec {"command":"MarkDelivered","request_id":"r1"}`, "dispatch error: invalid transition for a; b: pending -> delivered"},
+	} {
+		got := f.run(t, strings.Fields(tt.line)...)
+		if want := (ran{1, "", "yardmaster: " + tt.want + "\n"}); got != want {
+			t.Errorf("%s: %+v, want %+v", tt.line, got, want)
+		}
 	}
 }
 
@@ -217,7 +244,6 @@ func TestUsage(t *testing.T) {
 		{"job list mail --page 2", "--page needs a --state"},
 		{"queue add a.b", `queue name "a.b"`},
 		{"queue add mail --limit 0", "--limit is 0: must be 1 to 4294967295"},
-		{"exec {}", "missing field `command`"},
 		{"events --type bang", `--type "bang" is no event; they are authority-acquired`},
 		{"events --job order-7", `--job is "order-7"`},
 		{"health --for tea", `--for is "tea"`},

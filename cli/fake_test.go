@@ -74,6 +74,7 @@ func (f *fakeYard) endpoints(canned answers) []cluster.Endpoint {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			f.asked = append(f.asked, r.Token()+" "+string(r.Data))
+			r.Shows(17)
 			switch answer := answer.(type) {
 			case error:
 				return nil, answer

@@ -115,12 +115,6 @@ var remedies = map[string]string{
 var remediesByText = []struct{ text, do string }{
 	{job.ErrNotFailed.Error(), "'yardmaster job show' shows its state; to do the same once more, enqueue it anew"},
 	{"cron entry does not exist", "'yardmaster cron list' shows what there is"},
-	{"cron entry does not exist", "'yardmaster cron list' shows what there is"},
-	{"authority error", "'yardmaster snapshot' shows who holds the lease and until when"},
-	{"dispatch error: dispatch record not found", "'yardmaster exec' queues one with the command QueueDispatch; those that ended are forgotten in time"},
-	{"dispatch error: invalid transition", "a dispatch goes from pending to notified to delivered, and from either of the first two to failed"},
-	{"dispatch error: duplicate request id", "choose another request_id, or repeat the command as it was"},
-	{"dispatch error", "'yardmaster snapshot' shows the backlog"},
 }
 
 func explainRefusal(e *cluster.APIError) error {

@@ -2,7 +2,9 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -23,14 +25,34 @@ func (a *app) snapshotVerb() *cobra.Command {
 		Use:   "snapshot",
 		Short: "Show the runtime's snapshot: authority, backlog, replay, readiness",
 		Long: `Shows the runtime's snapshot, as one line or with --json as the object of the
-runtime contract.`,
+runtime contract. Standard error tells, as index=<n>, up to which entry of the
+ledger it goes.`,
 		Example: `  yardmaster snapshot
   yardmaster snapshot --json`,
 		Args: args(),
-		RunE: func(c *cobra.Command, _ []string) error {
-			return show(c.Context(), a, cluster.SubjectSnapshot, struct{}{}, snapshotLine)
-		},
+		RunE: func(c *cobra.Command, _ []string) error { return a.snapshot(c.Context()) },
 	})
+}
+
+func (a *app) snapshot(ctx context.Context) error {
+	y, err := a.dial(ctx)
+	if err != nil {
+		return err
+	}
+	defer y.Close()
+	ctx, cancel := context.WithTimeout(ctx, y.timeout)
+	defer cancel()
+	answer, index, err := y.RequestShown(ctx, cluster.SubjectSnapshot, nil)
+	if err != nil {
+		return err
+	}
+	if err := print(a, answer, snapshotLine); err != nil {
+		return err
+	}
+	if index > 0 {
+		fmt.Fprintf(a.Err, "index=%d\n", index)
+	}
+	return nil
 }
 
 func snapshotLine(w io.Writer, s *ledger.Snapshot) {
@@ -65,23 +87,38 @@ jobs, but nobody runs them: whoever queued them marks them.`,
 		Example: `  yardmaster exec '{"command":"QueueDispatch","request_id":"r1","target":"anna"}'
   yardmaster exec '{"command":"MarkNotified","request_id":"r1","channel":"phone"}'
   yardmaster exec '{"command":"CaptureSnapshot"}'`,
-		Args: args("command json"),
-		RunE: func(c *cobra.Command, args []string) error {
-			if _, err := ledger.ParseCommand([]byte(args[0])); err != nil {
-				return usage(c, err.Error())
+		Args: func(c *cobra.Command, given []string) error {
+			if len(given) == 0 {
+				return &problem{what: "exec requires a JSON command argument"}
 			}
-			y, err := a.dial(c.Context())
-			if err != nil {
-				return err
-			}
-			defer y.Close()
-			event, err := y.ask(c.Context(), cluster.SubjectExec, json.RawMessage(args[0]))
-			if err != nil {
-				return err
-			}
-			return a.printJSON(event)
+			return args("command json")(c, given)
 		},
+		RunE: func(c *cobra.Command, args []string) error { return a.exec(c.Context(), args[0]) },
 	}
+}
+
+// exec shows the event, or else the contract's own words of refusal and nothing
+// beside them: programs compare them.
+func (a *app) exec(ctx context.Context, command string) error {
+	if _, err := ledger.ParseCommand([]byte(command)); err != nil {
+		return &problem{what: err.Error()}
+	}
+	y, err := a.dial(ctx)
+	if err != nil {
+		return err
+	}
+	defer y.Close()
+	ctx, cancel := context.WithTimeout(ctx, y.timeout)
+	defer cancel()
+	event, err := y.Request(ctx, cluster.SubjectExec, []byte(command))
+	var refused *cluster.APIError
+	if errors.As(err, &refused) {
+		return &problem{what: refused.Text}
+	}
+	if err != nil {
+		return err
+	}
+	return a.printJSON(event)
 }
 
 func (a *app) schemaVerb() *cobra.Command {

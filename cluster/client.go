@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"yardmaster/job"
@@ -71,14 +72,22 @@ func (c *Client) Close() { c.nc.Close() }
 
 // Request asks a node. A refusal is an [*APIError].
 func (c *Client) Request(ctx context.Context, subject string, body []byte) ([]byte, error) {
+	data, _, err := c.RequestShown(ctx, subject, body)
+	return data, err
+}
+
+// RequestShown is [Client.Request], with the index of the ledger that the
+// answer shows; 0 if it names none.
+func (c *Client) RequestShown(ctx context.Context, subject string, body []byte) (data []byte, index uint64, err error) {
 	m, err := c.request(ctx, &nats.Msg{Subject: subject, Data: body})
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	if refusal := errorOf(m); refusal != nil {
-		return nil, refusal
+		return nil, 0, refusal
 	}
-	return m.Data, nil
+	index, _ = strconv.ParseUint(m.Header.Get(HeaderIndex), 10, 64) // absent: none
+	return m.Data, index, nil
 }
 
 func (c *Client) request(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -63,6 +64,7 @@ type Request struct {
 	token  string
 	header func(name string) string
 	reply  func(data []byte, refusal *APIError) error
+	index  uint64
 }
 
 // NewRequest is a question that came by another door than NATS. token is what
@@ -77,6 +79,13 @@ func (r *Request) Token() string { return r.token }
 
 // Header is a header's value, "" if it is not given.
 func (r *Request) Header(name string) string { return r.header(name) }
+
+// Shows notes which state of the ledger the answer shows, by the index of its
+// last entry. The answer carries it in the header [HeaderIndex]; 0 is no index.
+func (r *Request) Shows(index uint64) { r.index = index }
+
+// Index is what [Request.Shows] noted.
+func (r *Request) Index() uint64 { return r.index }
 
 // Producer is what the headers say of a job.
 func (r *Request) Producer() job.Headers { return producerHeaders(r.Header) }
@@ -97,6 +106,7 @@ func (r *Request) Refuse(err error) error { return r.reply(nil, RefusalOf(err)) 
 
 // desk answers the questions that came over NATS.
 type desk struct {
+	request     *Request
 	node, reply string
 	nc          *nats.Conn
 	stats       *endpointStats
@@ -111,7 +121,11 @@ func (d *desk) answer(data []byte, refusal *APIError) error {
 	if refusal != nil {
 		return d.nc.PublishMsg(errorReply(d.reply, d.node, refusal))
 	}
-	return d.nc.PublishMsg(&nats.Msg{Subject: d.reply, Data: data})
+	m := &nats.Msg{Subject: d.reply, Data: data}
+	if index := d.request.Index(); index > 0 {
+		m.Header = nats.Header{HeaderIndex: []string{strconv.FormatUint(index, 10)}}
+	}
+	return d.nc.PublishMsg(m)
 }
 
 // endpointStats is what the service tells beside its own counts: the answers
@@ -217,6 +231,7 @@ func (c *Cluster) addEndpoint(ctx context.Context, svc micro.Service, e *Endpoin
 		d := &desk{node: c.cfg.Node, reply: m.Reply(), nc: c.api.nc, stats: stats, began: time.Now()}
 		subject := m.Subject()
 		r := NewRequest(m.Data(), subject[strings.LastIndexByte(subject, '.')+1:], nats.Header(m.Headers()).Get, d.answer)
+		d.request = r
 		if e.Go != nil {
 			e.Go(r)
 			return

@@ -67,6 +67,7 @@ const (
 	HeaderCount      = "Yard-Count"       // how many entries a tale holds
 	HeaderLanes      = "Yard-Lanes"       // folded positions of the lanes
 	HeaderNode       = "Yard-Node"        // which node answers
+	HeaderIndex      = "Yard-Index"       // which state of the ledger an answer shows
 	HeaderRetryAfter = "Yard-Retry-After" // milliseconds until another try makes sense
 
 	headerSubject    = "Nats-Subject"

@@ -112,8 +112,8 @@ func (n *Node) during(ctx context.Context, term uint64, changes <-chan raft.Obse
 }
 
 // Transfer hands the leadership to the named member, or with "" to the one
-// that is furthest. It tries three times and takes at most three election
-// timeouts. A node that does not lead gives [*NotLeaderError].
+// that is furthest. It tries three times, each for at most an election timeout,
+// and does not begin a try that would outlast ctx. A node that does not lead gives [*NotLeaderError].
 func (n *Node) Transfer(ctx context.Context, to string) error {
 	var err error
 	for range transferTries {
@@ -123,8 +123,8 @@ func (n *Node) Transfer(ctx context.Context, to string) error {
 		if err = n.transfer(to); err == nil || errors.Is(err, ErrNoMember) {
 			return err
 		}
-		if ctx.Err() != nil {
-			return errors.Join(err, ctx.Err())
+		if due, limited := ctx.Deadline(); ctx.Err() != nil || limited && time.Until(due) < n.cfg.ElectionTimeout {
+			return err
 		}
 	}
 	return err

@@ -65,7 +65,7 @@ func (l *Ledger) lead(at Stamp, c *Lead) Result {
 	epoch := max(at.Index, a.epoch+1)
 	*a = authority{
 		owner: c.Owner, leaseID: strconv.FormatUint(epoch, 10) + "-" + c.Owner,
-		leasedUntil: formatTime(c.Until), until: c.Until.UnixNano(),
+		leasedUntil: FormatTime(c.Until), until: c.Until.UnixNano(),
 		epoch: epoch, term: at.Term, member: true,
 	}
 	return l.authorityEvent(AuthorityAcquired)
@@ -73,14 +73,19 @@ func (l *Ledger) lead(at Stamp, c *Lead) Result {
 
 func (l *Ledger) renew(c *Renew) Result {
 	a := &l.authority
-	a.until, a.leasedUntil = c.Until.UnixNano(), formatTime(c.Until)
+	a.until, a.leasedUntil = c.Until.UnixNano(), FormatTime(c.Until)
 	return l.authorityEvent(AuthorityRenewed)
 }
 
-// acquire is the contract's command. It is refused while a member of the yard
-// holds the lease, whoever asks: handing over is the node's business.
+// acquire is the contract's command. While a member of the yard holds the lease
+// nothing changes: who names that member hears of the lease as it stands, and
+// anybody else is refused. Handing over is the node's business.
 func (l *Ledger) acquire(at Stamp, c *AcquireAuthority) Result {
 	a := &l.authority
+	if a.member && a.owner == c.Owner && !a.expired(l.now) {
+		held := l.lease(AuthorityAcquired)
+		return Result{Event: &held}
+	}
 	if a.owner != "" && (a.member || a.owner != c.Owner && !a.expired(l.now)) {
 		return Result{Err: &LeaseHeldError{Owner: a.owner}}
 	}
@@ -113,9 +118,12 @@ func (l *Ledger) expiry(until string) int64 {
 	return t.UnixNano()
 }
 
-func (l *Ledger) authorityEvent(k EventKind) Result {
+func (l *Ledger) authorityEvent(k EventKind) Result { return l.answer(l.lease(k)) }
+
+// lease is an event about the lease as it stands.
+func (l *Ledger) lease(k EventKind) Event {
 	a := &l.authority
-	return l.answer(Event{Kind: k, A: a.owner, B: a.leaseID, Extra: &Extra{C: a.leasedUntil}})
+	return Event{Kind: k, A: a.owner, B: a.leaseID, Extra: &Extra{C: a.leasedUntil}}
 }
 
 // answer emits an event that answers a contract command.
@@ -124,7 +132,8 @@ func (l *Ledger) answer(e Event) Result {
 	return Result{Event: &e}
 }
 
-func formatTime(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
+// FormatTime writes a time as the yard's own events do.
+func FormatTime(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
 
 // observe emits the contract's run events. Others have commands of their own
 // and are left out.

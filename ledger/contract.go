@@ -67,32 +67,33 @@ var CommandNames = []string{
 	"mark-delivered", "mark-failed", "request-replay", "capture-snapshot",
 }
 
-// contractCommands: the "command" tag, the kind, and the fields that must be
-// there.
+// contractCommands: the "command" tag, the kind, the fields that must be there,
+// and those that may.
 var contractCommands = []struct {
 	tag      string
 	kind     Kind
 	required []string
+	optional []string
 }{
-	{"AcquireAuthority", KindAcquireAuthority, []string{"owner", "lease_id", "leased_until"}},
-	{"RenewAuthority", KindRenewAuthority, []string{"owner", "lease_id", "leased_until"}},
-	{"QueueDispatch", KindQueueDispatch, []string{"request_id", "target"}},
-	{"MarkNotified", KindMarkNotified, []string{"request_id", "channel"}},
-	{"MarkDelivered", KindMarkDelivered, []string{"request_id"}},
-	{"MarkFailed", KindMarkFailed, []string{"request_id", "reason"}},
-	{"RequestReplay", KindRequestReplay, nil},
-	{"CaptureSnapshot", KindCaptureSnapshot, nil},
+	{"AcquireAuthority", KindAcquireAuthority, []string{"owner", "lease_id", "leased_until"}, nil},
+	{"RenewAuthority", KindRenewAuthority, []string{"owner", "lease_id", "leased_until"}, nil},
+	{"QueueDispatch", KindQueueDispatch, []string{"request_id", "target"}, []string{"metadata"}},
+	{"MarkNotified", KindMarkNotified, []string{"request_id", "channel"}, nil},
+	{"MarkDelivered", KindMarkDelivered, []string{"request_id"}, nil},
+	{"MarkFailed", KindMarkFailed, []string{"request_id", "reason"}, nil},
+	{"RequestReplay", KindRequestReplay, nil, []string{"cursor"}},
+	{"CaptureSnapshot", KindCaptureSnapshot, nil, nil},
 }
 
 // ErrInvalidJSON marks a command that could not be read.
 var ErrInvalidJSON = errors.New("invalid JSON")
 
 // ParseCommand reads one of the contract's commands. Unknown fields are
-// ignored; an unknown command, a missing field and a field of another type are
-// refused with [ErrInvalidJSON].
+// ignored; an unknown command, a missing field, a field of another type and one
+// that comes twice are refused with [ErrInvalidJSON].
 func ParseCommand(line []byte) (Command, error) {
-	var fields map[string]json.RawMessage
-	if err := json.Unmarshal(line, &fields); err != nil {
+	fields, twice, err := readFields(line)
+	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalidJSON, err)
 	}
 	var tag string
@@ -101,12 +102,48 @@ func ParseCommand(line []byte) (Command, error) {
 	} else if err := json.Unmarshal(raw, &tag); err != nil {
 		return nil, fmt.Errorf("%w: command must be a string", ErrInvalidJSON)
 	}
+	if twice["command"] {
+		return nil, fmt.Errorf("%w: duplicate field `command`", ErrInvalidJSON)
+	}
 	for _, known := range contractCommands {
-		if known.tag == tag {
-			return readCommand(fields, known.kind, known.required)
+		if known.tag != tag {
+			continue
 		}
+		for _, name := range append(known.optional, known.required...) {
+			if twice[name] {
+				return nil, fmt.Errorf("%w: duplicate field `%s`", ErrInvalidJSON, name)
+			}
+		}
+		return readCommand(fields, known.kind, known.required)
 	}
 	return nil, fmt.Errorf("%w: unknown variant `%s`, expected one of AcquireAuthority, RenewAuthority, QueueDispatch, MarkNotified, MarkDelivered, MarkFailed, RequestReplay, CaptureSnapshot", ErrInvalidJSON, tag)
+}
+
+// readFields takes an object apart, and tells which of its fields come twice: of
+// those nobody could say which one was meant.
+func readFields(line []byte) (fields map[string]json.RawMessage, twice map[string]bool, err error) {
+	if err := json.Unmarshal(line, &fields); err != nil || len(fields) == 0 {
+		return nil, nil, err
+	}
+	twice = make(map[string]bool)
+	seen := make(map[string]bool, len(fields))
+	dec := json.NewDecoder(bytes.NewReader(line))
+	for first := true; ; first = false {
+		token, err := dec.Token()
+		if err != nil || token == json.Delim('}') {
+			return fields, twice, err
+		}
+		if first {
+			continue // the opening brace
+		}
+		name, _ := token.(string)
+		twice[name] = seen[name]
+		seen[name] = true
+		var value json.RawMessage
+		if err := dec.Decode(&value); err != nil {
+			return nil, nil, err
+		}
+	}
 }
 
 // readCommand takes each field by its exact name, which decoding into the
@@ -138,8 +175,8 @@ func readCommand(fields map[string]json.RawMessage, kind Kind, required []string
 	case *MarkFailed:
 		c.RequestID, c.Reason = text(fields, "request_id"), text(fields, "reason")
 	case *RequestReplay:
-		if raw, ok := fields["cursor"]; ok {
-			optional = json.Unmarshal(raw, &c.Cursor)
+		if raw, ok := fields["cursor"]; ok && json.Unmarshal(raw, &c.Cursor) != nil {
+			optional = errors.New("cursor must be a string or null")
 		}
 	}
 	if optional != nil {

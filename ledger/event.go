@@ -103,8 +103,12 @@ func (e *Event) RequestID() string {
 	return job.RequestID(e.Job, e.N)
 }
 
-// MarshalJSON writes the contract's form.
-func (e *Event) MarshalJSON() ([]byte, error) { return e.append(nil, 0, time.Time{}), nil }
+// JSON is the contract's form.
+func (e *Event) JSON() []byte { return e.append(nil, 0, time.Time{}) }
+
+// MarshalJSON gives the same as a part of something larger; package json escapes
+// HTML's characters there.
+func (e *Event) MarshalJSON() ([]byte, error) { return e.JSON(), nil }
 
 // AppendLine adds the event as one line of history: the contract's form with
 // its number and time behind it.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"reflect"
 
 	"github.com/tidwall/btree"
 
@@ -115,7 +116,8 @@ func (l *Ledger) applyContract(at Stamp, c Command) Result {
 func (l *Ledger) queueDispatch(c *QueueDispatch) Result {
 	queued := Event{Kind: DispatchQueued, A: c.Target, Extra: &Extra{Request: c.RequestID, Metadata: c.Metadata}}
 	if r, ok := l.own.byID.Get(c.RequestID); ok {
-		if r.target == c.Target && bytes.Equal(r.metadata, c.Metadata) {
+		if r.target == c.Target && sameValue(r.metadata, c.Metadata) {
+			queued.Extra.Metadata = r.metadata
 			return Result{Event: &queued} // said before: the same answer, nothing new
 		}
 		return Result{Err: fmt.Errorf("dispatch error: duplicate request id with other content: %s", c.RequestID)}
@@ -130,6 +132,25 @@ func (l *Ledger) queueDispatch(c *QueueDispatch) Result {
 	l.own.unfinished++
 	l.counts.Pending++
 	return l.answer(queued)
+}
+
+// sameValue tells that two JSON texts mean the same: keys may stand in another
+// order. Numbers are compared as they are written.
+func sameValue(a, b json.RawMessage) bool {
+	if bytes.Equal(a, b) || len(a) == 0 || len(b) == 0 {
+		return len(a) == len(b)
+	}
+	value := func(text json.RawMessage) (v any, err error) {
+		dec := json.NewDecoder(bytes.NewReader(text))
+		dec.UseNumber()
+		return v, dec.Decode(&v)
+	}
+	x, err := value(a)
+	if err != nil {
+		return false
+	}
+	y, err := value(b)
+	return err == nil && reflect.DeepEqual(x, y)
 }
 
 // isJobs tells that a request id names a dispatch of a job that is known.

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,12 +14,8 @@ import (
 	"yardmaster/scheduler"
 )
 
-// verbDo carries a command to the authority; verbTransfer asks the Raft leader
-// to hand over.
-const (
-	verbDo       = "do"
-	verbTransfer = "transfer"
-)
+// verbDo carries a command to the authority.
+const verbDo = "do"
 
 // commandTime is how long a caller waits for a command before it hears that
 // the yard is unavailable.
@@ -49,8 +46,8 @@ var refusals = map[string]error{
 	"queue_paused": job.ErrQueuePaused, "queue_running": job.ErrQueueRunning, "system_queue": job.ErrSystemQueue,
 	"job_not_found": job.ErrJobNotFound, "not_removable": job.ErrNotRemovable,
 	"cron_not_found": ledger.ErrCronNotFound, "cron_exists": ledger.ErrCronExists, "cron_declared": ledger.ErrCronDeclared,
-	"too_many_crons": ledger.ErrTooManyCrons,
-	"malformed":      job.ErrMalformed, "not_failed": job.ErrNotFailed, "not_active": job.ErrNotActive, "job_ended": job.ErrJobEnded, "lease_lost": job.ErrLeaseLost,
+	"too_many_crons": ledger.ErrTooManyCrons, "backlog_full": ledger.ErrBacklogFull,
+	"malformed": job.ErrMalformed, "not_failed": job.ErrNotFailed, "not_active": job.ErrNotActive, "job_ended": job.ErrJobEnded, "lease_lost": job.ErrLeaseLost,
 }
 
 // refusedError is a refusal that came from another node.
@@ -146,9 +143,9 @@ func (c *commander) here(ctx context.Context, command ledger.Command) (done, err
 		d.Error, d.Code = r.Err.Error(), refusalCode(r.Err)
 	}
 	if r.Event != nil {
-		d.Event, err = json.Marshal(r.Event)
+		d.Event = r.Event.JSON()
 	}
-	return d, err
+	return d, nil
 }
 
 // serveDo answers another node's command.
@@ -164,84 +161,15 @@ func (c *commander) serveDo(ctx context.Context, payload []byte) ([]byte, error)
 	if err != nil {
 		return nil, err
 	}
-	return json.Marshal(d)
+	return d.encode()
 }
 
-// exec carries out one command of the runtime contract and gives the event
-// that answers it.
-func (c *commander) exec(ctx context.Context, text []byte) ([]byte, error) {
-	command, err := ledger.ParseCommand(text)
-	if err != nil {
-		return nil, &job.InvalidError{Reason: err.Error()}
-	}
-	if a, ok := command.(*ledger.AcquireAuthority); ok && c.isMember(a.Owner) {
-		return c.handOver(ctx, a.Owner)
-	}
-	d, err := c.do(ctx, command)
-	if err != nil {
-		var refused *refusedError
-		if errors.As(err, &refused) {
-			return nil, &cluster.APIError{Code: "409", Text: refused.text}
-		}
-		return nil, err
-	}
-	return d.Event, nil
-}
-
-func (c *commander) isMember(name string) bool {
-	for _, m := range c.raft.Status().Members {
-		if m.Name == name {
-			return true
-		}
-	}
-	return false
-}
-
-// handOver moves the authority to a member and answers with the acquisition
-// that the ledger then shows.
-func (c *commander) handOver(ctx context.Context, to string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, commandTime)
-	defer cancel()
-	var a ledger.Authority
-	look := func() bool {
-		c.raft.View(func(l *ledger.Ledger) { a = l.Authority() })
-		return a.Owner == to && !a.Expired
-	}
-	if !look() {
-		if err := c.askTransfer(ctx, to); err != nil {
-			return nil, err
-		}
-	}
-	for !look() {
-		_, changed := c.raft.Applied()
-		if look() {
-			break
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return nil, &job.UnavailableError{Reason: "the authority was not handed to " + to + " in time", RetryAfter: time.Second}
-		}
-	}
-	return json.Marshal(&ledger.Event{
-		Kind: ledger.AuthorityAcquired, A: a.Owner, B: a.LeaseID,
-		Extra: &ledger.Extra{C: a.Until.Format("2006-01-02T15:04:05.000Z")},
-	})
-}
-
-func (c *commander) askTransfer(ctx context.Context, to string) error {
-	leader := c.raft.Status().Leader
-	if leader == c.node {
-		return c.raft.Transfer(ctx, to)
-	}
-	if leader == "" {
-		return &job.UnavailableError{Reason: "no leader is known", RetryAfter: time.Second}
-	}
-	_, err := c.fleet.Request(ctx, leader, verbTransfer, []byte(to))
-	return err
-}
-
-// serveTransfer hands leadership over at another node's request.
-func (c *commander) serveTransfer(ctx context.Context, payload []byte) ([]byte, error) {
-	return nil, c.raft.Transfer(ctx, string(payload))
+// encode keeps the event's bytes as they are: its texts may hold what JSON
+// would escape for HTML.
+func (d *done) encode() ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(d)
+	return b.Bytes(), err
 }

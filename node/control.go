@@ -137,12 +137,9 @@ func (n *Node) unanswered(err error) {
 	}
 }
 
-func (n *Node) handleExec(ctx context.Context, r *cluster.Request) ([]byte, error) {
-	return n.commander.exec(ctx, r.Data)
-}
-
-func (n *Node) handleSnapshot(ctx context.Context, _ *cluster.Request) (any, error) {
-	view, _ := n.snapshot(ctx)
+func (n *Node) handleSnapshot(ctx context.Context, r *cluster.Request) (any, error) {
+	view, index := n.snapshot(ctx)
+	r.Shows(index)
 	return view, nil
 }
 

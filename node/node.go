@@ -299,7 +299,7 @@ func (n *Node) handlers() cluster.Handlers {
 		Report: func(r job.Report, reply func(job.ReportAck)) { _ = n.mind.Report(r, reply) }, // no tenure: no answer
 		Beat:   func(b job.Beat, reply func(job.BeatAck)) { _ = n.mind.Beat(b, reply) },
 		Request: map[string]func(context.Context, []byte) ([]byte, error){
-			verbDo: n.commander.serveDo, verbTransfer: n.commander.serveTransfer,
+			verbDo: n.commander.serveDo, verbTransfer: n.commander.serveTransfer, verbFollow: n.commander.serveFollow,
 			verbIndex: n.commander.serveIndex, verbLook: n.serveLook, verbRunning: n.running.serve,
 			verbWhy: n.serveWhy, verbPool: n.servePool,
 		},

@@ -42,9 +42,12 @@ func queueToJSON(v *ledger.QueueView) queueJSON {
 	return q
 }
 
-func (n *Node) handleQueueList(context.Context, *cluster.Request) (any, error) {
+func (n *Node) handleQueueList(_ context.Context, r *cluster.Request) (any, error) {
 	var views []ledger.QueueView
-	n.raft.View(func(l *ledger.Ledger) { views = l.Queues() })
+	n.raft.View(func(l *ledger.Ledger) {
+		views = l.Queues()
+		r.Shows(l.Index())
+	})
 	queues := make([]queueJSON, len(views))
 	for i := range views {
 		queues[i] = queueToJSON(&views[i])

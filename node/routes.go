@@ -20,8 +20,8 @@ var routes = map[string]web.Route{
 		Question: callRequest{}, Takes: "* -blob", Answer: callReply{},
 	},
 	"job-bulk": {Pattern: "POST /v1/jobs/bulk", Question: bulkQuestion{}, Takes: "*", Required: "jobs", Answer: bulkReply{}, Large: true},
-	"exec":     {Pattern: "POST /v1/exec", Question: command{}, Takes: "*", Required: "command"},
-	"snapshot": {Pattern: "GET /v1/snapshot", Answer: ledger.Snapshot{}},
+	"exec":     {Pattern: "POST /v1/exec", Question: command{}, Takes: "*", Required: "command", Indexed: true},
+	"snapshot": {Pattern: "GET /v1/snapshot", Answer: ledger.Snapshot{}, Indexed: true},
 	"status":   {Pattern: "GET /v1/status", Answer: Status{}},
 
 	"ledger-hash": {Pattern: "GET /v1/ledger/hash", Answer: proofJSON{}},
@@ -38,7 +38,7 @@ var routes = map[string]web.Route{
 	"job-replay": {Pattern: "POST /v1/jobs/{id}/replay", Question: replayQuestion{}, Takes: "*", Answer: replayReply{}, Large: true},
 	"job-remove": {Pattern: "DELETE /v1/jobs/{id}", Question: jobQuestion{}, Takes: "queue", Answer: jobRemoved{}},
 
-	"queue-list": {Pattern: "GET /v1/queues", Answer: queueList{}},
+	"queue-list": {Pattern: "GET /v1/queues", Answer: queueList{}, Indexed: true},
 	"queue-show": {Pattern: "GET /v1/queues/{name}", Question: queueQuestion{}, Answer: queueJSON{}},
 	"queue-add": {
 		Pattern: "PUT /v1/queues/{name}", Question: queueQuestion{}, Takes: "concurrency_limit allow_job_overrides", Answer: queueJSON{},

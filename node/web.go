@@ -84,6 +84,7 @@ func over(e *cluster.Endpoint) func(context.Context, *web.Question) ([]byte, err
 		r.Free = q.Free
 		if e.Do != nil {
 			data, err := e.Do(ctx, r)
+			q.Index = r.Index()
 			return data, webRefusal(err)
 		}
 		e.Go(r)

@@ -65,6 +65,12 @@ func (e *entry) operation() schema {
 			},
 		},
 	}
+	if e.Indexed {
+		good := operation["responses"].(schema)[strconv.Itoa(e.Status)].(schema)
+		good["headers"] = schema{headerIndex: schema{
+			"description": "the index of the ledger's last entry that this shows", "schema": schema{"type": "integer"},
+		}}
+	}
 	if e.Waited != nil {
 		operation["responses"].(schema)["200"] = schema{
 			"description": "the job, to who has waited for its end", "content": content(schemaOf(reflect.TypeOf(e.Waited), true)),

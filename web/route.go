@@ -30,8 +30,13 @@ type Route struct {
 	Waited   any    // likewise, of the answer to who has waited for the job
 	Large    bool   // takes a body of up to 32 MiB; else 1 MiB
 	Waits    bool   // may take long
+	Indexed  bool   // the answer tells in [headerIndex] which state of the ledger it shows
 	Do       func(ctx context.Context, q *Question) ([]byte, error)
 }
+
+// headerIndex is the header of an answer that shows the ledger: the index of the
+// last entry that it shows. It is the same over NATS.
+const headerIndex = "Yard-Index"
 
 // Question is what a route's handler is asked.
 type Question struct {
@@ -40,6 +45,7 @@ type Question struct {
 	Header http.Header
 	Query  url.Values // those parameters that the route names
 	Waited bool       // set by Do: the answer is a [Route.Waited], with 200
+	Index  uint64     // set by Do: of the ledger, as the answer shows it; 0: none
 
 	free func()
 }
@@ -180,6 +186,9 @@ func (a *api) answer(w http.ResponseWriter, r *http.Request, e *entry) {
 	status := e.Status
 	if q.Waited {
 		status = http.StatusOK
+	}
+	if q.Index > 0 {
+		w.Header().Set(headerIndex, strconv.FormatUint(q.Index, 10))
 	}
 	a.count(e, status)
 	write(w, status, answer)

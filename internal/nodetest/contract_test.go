@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -18,79 +17,6 @@ import (
 	"yardmaster/internal/nodetest"
 	"yardmaster/ledger"
 )
-
-// exec sends one command of the runtime contract and gives the event.
-func exec(m *nodetest.Member, command string) (string, error) {
-	var event json.RawMessage
-	err := m.Ask("yard.exec", command, &event)
-	return string(event), err
-}
-
-func contract(t *testing.T, y *nodetest.Yard) {
-	for i, c := range []struct{ command, want string }{
-		{`{"command":"QueueDispatch","request_id":"req-1","target":"worker-2","metadata":{"a":[1]}}`, `{"event":"DispatchQueued","request_id":"req-1","target":"worker-2","metadata":{"a":[1]}}`},
-		{`{"command":"MarkNotified","request_id":"req-1","channel":"tmux"}`, `{"event":"DispatchNotified","request_id":"req-1","channel":"tmux"}`},
-		{`{"command":"MarkDelivered","request_id":"req-1"}`, `{"event":"DispatchDelivered","request_id":"req-1"}`},
-		{`{"command":"QueueDispatch","request_id":"req-2","target":"worker-2"}`, `{"event":"DispatchQueued","request_id":"req-2","target":"worker-2"}`},
-		{`{"command":"MarkNotified","request_id":"req-2","channel":"tmux"}`, `{"event":"DispatchNotified","request_id":"req-2","channel":"tmux"}`},
-		{`{"command":"MarkFailed","request_id":"req-2","reason":"timeout"}`, `{"event":"DispatchFailed","request_id":"req-2","reason":"timeout"}`},
-		{`{"command":"CaptureSnapshot"}`, `{"event":"SnapshotCaptured"}`},
-		{`{"command":"RequestReplay","cursor":"0@0"}`, `{"event":"ReplayRequested","cursor":"0@0"}`},
-		{`{"command":"RequestReplay","cursor":null}`, `{"event":"ReplayRequested","cursor":null}`},
-	} {
-		if got, err := exec(y.Members[i%3], c.command); err != nil || got != c.want {
-			t.Errorf("%s\n got %s, %v\nwant %s", c.command, got, err, c.want)
-		}
-	}
-	for _, c := range []struct{ command, code, says string }{
-		{`{"command":"MarkDelivered","request_id":"req-1"}`, "409", "req-1"},
-		{`{"command":"MarkNotified","request_id":"nobody","channel":"x"}`, "409", "nobody"},
-		{`{"command":"AcquireAuthority","owner":"outsider","lease_id":"l1","leased_until":"2099-01-01T00:00:00Z"}`, "409", "lease already held by"},
-		{`{"command":"RenewAuthority","owner":"outsider","lease_id":"l1","leased_until":"2099-01-01T00:00:00Z"}`, "409", "owner mismatch"},
-		{`{"command":"Explode"}`, "400", "unknown variant"},
-		{`{`, "400", "JSON"},
-	} {
-		_, err := exec(y.Members[0], c.command)
-		wantCode(t, err, c.code)
-		if err != nil && !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: %v does not say %q", c.command, err, c.says)
-		}
-	}
-	// A caller's mark on a job's dispatch is refused and says what to use.
-	id := y.Members[0].Enqueue(t, "marked", `{"params":{}}`)
-	y.Members[0].WaitState(t, id.String(), "waiting")
-	_, err := exec(y.Members[1], fmt.Sprintf(`{"command":"MarkFailed","request_id":"%s#1","reason":"x"}`, id))
-	wantCode(t, err, "409")
-	if err != nil && !strings.Contains(err.Error(), "job cancel") {
-		t.Errorf("%v does not name what to use instead", err)
-	}
-
-	was := y.WaitAuthority()
-	for _, m := range y.Members {
-		var s ledger.Snapshot
-		if err := m.Ask("yard.snapshot", "", &s); err != nil {
-			t.Fatal(err)
-		}
-		if s.SchemaVersion != 1 || s.Authority.Owner == nil || *s.Authority.Owner != was.Name || s.Authority.Stale || s.Backlog.Delivered == 0 {
-			t.Errorf("%s: %+v", m.Name, s)
-		}
-	}
-	// A member that asks for the authority gets it handed over.
-	to := y.Members[0]
-	if to == was {
-		to = y.Members[1]
-	}
-	began := time.Now()
-	got, err := exec(y.Members[2], fmt.Sprintf(`{"command":"AcquireAuthority","owner":%q,"lease_id":"x","leased_until":"2099-01-01T00:00:00Z"}`, to.Name))
-	if err != nil || !strings.HasPrefix(got, `{"event":"AuthorityAcquired","owner":"`+to.Name+`"`) {
-		t.Errorf("handing over to %s: %s, %v", to.Name, got, err)
-	}
-	t.Logf("handed over in %s", time.Since(began))
-	if now := y.WaitAuthority(was); now != to {
-		t.Errorf("the authority is %s, want %s", now.Name, to.Name)
-	}
-	y.WaitReady()
-}
 
 // service: every node is an instance of one micro service.
 func service(t *testing.T, y *nodetest.Yard) {

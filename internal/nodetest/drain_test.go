@@ -46,6 +46,7 @@ func drain(t *testing.T, y *nodetest.Yard) {
 	case <-soon(t).Done():
 		t.Error("the worker was not sent anywhere")
 	}
+	staysWith(t, y, leaving)
 	leaving.Restart()
 	y.WaitReady()
 }

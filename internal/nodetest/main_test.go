@@ -107,6 +107,7 @@ func TestYard(t *testing.T) {
 		{"LargeBody", largeBody},
 		{"Cancel", cancel},
 		{"Contract", contract},
+		{"HandOver", handOver},
 		{"Service", service},
 		{"Permissions", permissions},
 		{"History", history},

@@ -1,0 +1,246 @@
+package nodetest_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"yardmaster/cli"
+	"yardmaster/cluster"
+	"yardmaster/internal/nodetest"
+	"yardmaster/ledger"
+)
+
+// exec sends one command of the runtime contract over NATS and gives the event.
+func exec(m *nodetest.Member, command string) (string, error) {
+	event, index, err := m.Client().RequestShown(context.Background(), "yard.exec", []byte(command))
+	if err == nil && index == 0 {
+		err = errors.New("the answer tells no index")
+	}
+	return string(event), err
+}
+
+// execHTTP is exec by the other door.
+func execHTTP(m *nodetest.Member, command string) (string, error) {
+	url := "http://" + m.Node().Addresses().HTTP + "/v1/exec"
+	r, err := http.Post(url, "application/json", strings.NewReader(command))
+	if err != nil {
+		return "", err
+	}
+	defer r.Body.Close()
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return "", err
+	}
+	if r.StatusCode == http.StatusOK {
+		if index, err := strconv.ParseUint(r.Header.Get("Yard-Index"), 10, 64); err != nil || index == 0 {
+			return "", fmt.Errorf("the answer's index is %q", r.Header.Get("Yard-Index"))
+		}
+		return string(body), nil
+	}
+	var refused struct {
+		Error struct{ Code, Message string }
+	}
+	if err := json.Unmarshal(body, &refused); err != nil || refused.Error.Code != strconv.Itoa(r.StatusCode) {
+		return "", fmt.Errorf("status %d with %s: %w", r.StatusCode, body, err)
+	}
+	return "", &cluster.APIError{Code: refused.Error.Code, Text: refused.Error.Message}
+}
+
+// execLine is exec by the command line, which has no codes.
+func execLine(m *nodetest.Member, command string) (string, error) {
+	var out, errs bytes.Buffer
+	args := []string{"exec", command, "--server", m.Node().Addresses().NATS}
+	code := cli.Run(context.Background(), args, cli.Streams{In: strings.NewReader(""), Out: &out, Err: &errs}, cli.Program{Version: "v0"})
+	said, isRefusal := strings.CutPrefix(errs.String(), "yardmaster: ")
+	switch {
+	case code == 0 && errs.Len() == 0:
+		var line, again bytes.Buffer
+		if err := json.Compact(&line, out.Bytes()); err != nil {
+			return "", err
+		}
+		if err := json.Indent(&again, line.Bytes(), "", "  "); err != nil || again.String()+"\n" != out.String() {
+			return "", fmt.Errorf("the event is not written with two spaces: %q", out.String())
+		}
+		return line.String(), nil
+	case code == 1 && out.Len() == 0 && isRefusal && strings.Count(said, "\n") == 1:
+		return "", &cluster.APIError{Text: strings.TrimSuffix(said, "\n")}
+	}
+	return "", fmt.Errorf("exit code %d, %q and %q", code, out.String(), errs.String())
+}
+
+// conversation is the contract's commands in an order that makes sense; ID is
+// the door's own, so that every door has the same one. What does not begin with
+// a brace is a refusal, behind its code.
+var conversation = []struct{ command, want string }{
+	{`{"command":"QueueDispatch","request_id":"ID-1","target":"crane 7","metadata":{"b":[1,{"y":2.50}],"a":"<&> ü"}}`,
+		`{"event":"DispatchQueued","request_id":"ID-1","target":"crane 7","metadata":{"b":[1,{"y":2.50}],"a":"<&> ü"}}`},
+	{`{"a":0,"metadata":{ "a":"<&> \u00fc", "b":[1,{"y":2.50}]},"target":"crane 7","request_id":"ID-1","command":"QueueDispatch"}`,
+		`{"event":"DispatchQueued","request_id":"ID-1","target":"crane 7","metadata":{"b":[1,{"y":2.50}],"a":"<&> ü"}}`},
+	{`{"command":"QueueDispatch","request_id":"ID-1","target":"crane 8"}`, `409 dispatch error: duplicate request id with other content: ID-1`},
+	{`{"command":"MarkDelivered","request_id":"ID-1"}`, `409 dispatch error: invalid transition for ID-1: pending -> delivered`},
+	{`{"command":"MarkNotified","request_id":"ID-1","channel":"radio"}`, `{"event":"DispatchNotified","request_id":"ID-1","channel":"radio"}`},
+	{`{"command":"MarkNotified","request_id":"ID-1","channel":"radio"}`, `409 dispatch error: invalid transition for ID-1: notified -> notified`},
+	{`{"command":"MarkDelivered","request_id":"ID-1"}`, `{"event":"DispatchDelivered","request_id":"ID-1"}`},
+	{`{"command":"MarkFailed","request_id":"ID-1","reason":"late"}`, `409 dispatch error: invalid transition for ID-1: delivered -> failed`},
+
+	{`{"command":"QueueDispatch","request_id":"ID-2","target":"","metadata":null}`, `{"event":"DispatchQueued","request_id":"ID-2","target":""}`},
+	{`{"command":"MarkNotified","request_id":"ID-2","channel":""}`, `{"event":"DispatchNotified","request_id":"ID-2","channel":""}`},
+	{`{"command":"MarkFailed","request_id":"ID-2","reason":"said \"no\"\n"}`, `{"event":"DispatchFailed","request_id":"ID-2","reason":"said \"no\"\n"}`},
+
+	{`{"command":"QueueDispatch","request_id":"ID-3","target":"crane 7"}`, `{"event":"DispatchQueued","request_id":"ID-3","target":"crane 7"}`},
+	{`{"command":"MarkFailed","request_id":"ID-3","reason":"nobody came"}`, `{"event":"DispatchFailed","request_id":"ID-3","reason":"nobody came"}`},
+	{`{"command":"MarkNotified","request_id":"ID-9","channel":"radio"}`, `409 dispatch error: dispatch record not found: ID-9`},
+
+	{`{"command":"CaptureSnapshot"}`, `{"event":"SnapshotCaptured"}`},
+	{`{"command":"RequestReplay","cursor":"not a place"}`, `{"event":"ReplayRequested","cursor":"not a place"}`},
+	{`{"command":"RequestReplay"}`, `{"event":"ReplayRequested","cursor":null}`},
+	{`{"command":"RequestReplay","cursor":null}`, `{"event":"ReplayRequested","cursor":null}`},
+
+	{`{"command":"AcquireAuthority","owner":"somebody","lease_id":"x","leased_until":"2099-01-01T00:00:00Z"}`, `409 authority error: lease already held by OWNER`},
+	{`{"command":"RenewAuthority","owner":"somebody","lease_id":"x","leased_until":"2099-01-01T00:00:00Z"}`, `409 authority error: owner mismatch: lease held by OWNER`},
+	{`{"command":"RenewAuthority","owner":"OWNER","lease_id":"x","leased_until":"2099-01-01T00:00:00Z"}`, `409 authority error: owner mismatch: lease held by OWNER`},
+
+	{`{"command":"Explode"}`, "400 invalid JSON: unknown variant `Explode`, expected one of AcquireAuthority, RenewAuthority, QueueDispatch, MarkNotified, MarkDelivered, MarkFailed, RequestReplay, CaptureSnapshot"},
+	{`{"command":"MarkNotified","request_id":"ID-1"}`, "400 invalid JSON: missing field `channel`"},
+	{`{"command":"MarkNotified","request_id":7,"channel":"x"}`, "400 invalid JSON: request_id must be a string"},
+	{`{"command":"MarkDelivered","request_id":"ID-1","request_id":"ID-2"}`, "400 invalid JSON: duplicate field `request_id`"},
+	{`{"command":`, "400 invalid JSON: unexpected end of JSON input"},
+	{`{"command":"MarkNotified","request_id":"ID-1","channel":"LONG"}`, `400 dispatch error: channel has 129 bytes; at most 128`},
+	{`{"command":"QueueDispatch","request_id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10#1","target":"x"}`,
+		"409 dispatch error: 0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10#1 names a job's dispatch, which is marked by whoever runs it; use `job cancel` or `job retry`"},
+}
+
+// contract: every door of every node says the same, byte for byte.
+func contract(t *testing.T, y *nodetest.Yard) {
+	owner := y.WaitAuthority().Name
+	before := y.Members[0].Node().Ledger().Counts()
+	for i, door := range []struct {
+		name string
+		exec func(*nodetest.Member, string) (string, error)
+	}{{"NATS", exec}, {"HTTP", execHTTP}, {"command line", execLine}} {
+		fill := strings.NewReplacer("ID", fmt.Sprintf("door %d", i), "OWNER", owner, "LONG", strings.Repeat("x", 129))
+		for n, c := range conversation {
+			want := fill.Replace(c.want)
+			got, err := door.exec(y.Members[(i+n)%3], fill.Replace(c.command))
+			var refused *cluster.APIError
+			if errors.As(err, &refused) {
+				if got = refused.Code + " " + refused.Text; refused.Code == "" {
+					_, want, _ = strings.Cut(want, " ")
+					got = refused.Text
+				}
+				err = nil
+			}
+			if err != nil || got != want {
+				t.Errorf("%s: %s\n got %s, %v\nwant %s", door.name, fill.Replace(c.command), got, err, want)
+			}
+		}
+	}
+	y.Eventually("the backlog is counted everywhere", func() error {
+		for _, m := range y.Members {
+			now := m.Node().Ledger().Counts()
+			if now.Delivered-before.Delivered != 3 || now.Failed-before.Failed != 6 || now.Pending != before.Pending || now.Notified != before.Notified {
+				return fmt.Errorf("%s went from %+v to %+v", m.Name, before, now)
+			}
+		}
+		return nil
+	})
+	// A caller's mark on a job's dispatch is refused and says what to use.
+	id := y.Members[0].Enqueue(t, "marked", `{"params":{}}`)
+	y.Members[0].WaitState(t, id.String(), "waiting")
+	_, err := exec(y.Members[1], fmt.Sprintf(`{"command":"MarkFailed","request_id":"%s#1","reason":"x"}`, id))
+	wantCode(t, err, "409")
+	if err != nil && !strings.Contains(err.Error(), "job cancel") {
+		t.Errorf("%v does not name what to use instead", err)
+	}
+	if err := y.Members[0].API("job.remove", map[string]any{"id": id}, nil); err != nil {
+		t.Error(err)
+	}
+	for _, m := range y.Members {
+		data, index, err := m.Client().RequestShown(soon(t), "yard.snapshot", nil)
+		var s ledger.Snapshot
+		if err == nil {
+			err = json.Unmarshal(data, &s)
+		}
+		if err != nil || index == 0 {
+			t.Errorf("%s shows the ledger at %d: %v", m.Name, index, err)
+		}
+		if s.SchemaVersion != 1 || s.Authority.Owner == nil || *s.Authority.Owner != owner || s.Authority.Stale || s.Backlog.Delivered < 3 {
+			t.Errorf("%s: %+v", m.Name, s)
+		}
+	}
+}
+
+// acquire is the command that asks for the authority.
+func acquire(owner string) string {
+	return fmt.Sprintf(`{"command":"AcquireAuthority","owner":%q,"lease_id":"mine","leased_until":"2099-01-01T00:00:00Z"}`, owner)
+}
+
+// handOver: a member that asks for the authority gets it, and one that has it
+// hears so; what is answered is what history tells.
+func handOver(t *testing.T, y *nodetest.Yard) {
+	was := y.WaitAuthority()
+	lease := was.Node().Ledger().Authority()
+	for _, m := range y.Members {
+		got, err := exec(m, acquire(was.Name))
+		if want := fmt.Sprintf(`{"event":"AuthorityAcquired","owner":%q,"lease_id":%q,"leased_until":"`, was.Name, lease.LeaseID); err != nil || !strings.HasPrefix(got, want) {
+			t.Errorf("%s asks for the one that has it: %s, %v", m.Name, got, err)
+		}
+	}
+	if now := was.Node().Ledger().Authority(); now.Epoch != lease.Epoch {
+		t.Errorf("asking for what it has changed the lease: %+v, then %+v", lease, now)
+	}
+	to := y.Members[0]
+	if to == was {
+		to = y.Members[1]
+	}
+	began := time.Now()
+	got, err := execHTTP(y.Members[2], acquire(to.Name))
+	took := time.Since(began)
+	if err != nil || !strings.HasPrefix(got, `{"event":"AuthorityAcquired","owner":"`+to.Name+`"`) || took > 2*time.Second {
+		t.Errorf("handing over to %s: %s, %v, after %s", to.Name, got, err, took)
+	}
+	t.Logf("handed over in %s", took)
+	if now := y.WaitAuthority(was); now != to {
+		t.Errorf("the authority is %s, want %s", now.Name, to.Name)
+	}
+	y.Eventually("history tells of it in the same words", func() error {
+		told := 0
+		err := y.Members[2].Client().History(soon(t), time.Time{}, false, func(tale cluster.Tale) error {
+			told += bytes.Count(tale.Body, []byte(strings.TrimSuffix(got, "}")+`,"seq":`))
+			return nil
+		})
+		if err == nil && told != 1 {
+			err = fmt.Errorf("it is there %d times", told)
+		}
+		return err
+	})
+	y.WaitReady()
+}
+
+// staysWith: a member that is down does not get the authority, and whoever has
+// it keeps it.
+func staysWith(t *testing.T, y *nodetest.Yard, down *nodetest.Member) {
+	was := y.WaitAuthority(down)
+	epoch := was.Node().Ledger().Authority().Epoch
+	for _, m := range y.Running() {
+		began := time.Now()
+		_, err := exec(m, acquire(down.Name))
+		wantCode(t, err, "503")
+		want := "authority error: lease already held by " + was.Name + "; member " + down.Name + " cannot take it over: it "
+		if took := time.Since(began); took > 2*time.Second || err != nil && !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%s answers %v after %s", m.Name, err, took)
+		}
+	}
+	if now := was.Node().Ledger().Authority(); now.Epoch != epoch || now.Owner != was.Name {
+		t.Errorf("the authority has moved: %+v", now)
+	}
+}
