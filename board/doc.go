@@ -27,10 +27,13 @@
 // from an earlier tenure or from before a restart: rows that are still true
 // stay as they are, others are written anew, and those of things that are no
 // more are removed. Later it hears every write; one that is not its own is
-// logged and overwritten.
+// logged and overwritten. A board of few rows is written at the beginning
+// without listening first, because a watch takes JetStream's meta leader, and
+// who follows a failover wants to see it.
 //
 // # Failure
 //
 // A store that fails costs the boards' being up to date, a line in the log,
-// and nothing more: the keeper begins again from the start.
+// and nothing more. What failed is tried again a second later; a keeper whose
+// picture of a board turns out to be wrong looks at all of it again.
 package board

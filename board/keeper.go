@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -17,9 +18,10 @@ const (
 	mostWrites  = 200                    // of all boards together in a pass
 	factsAtOnce = 200                    // rows whose facts are asked for together
 	forgetAfter = time.Minute            // rows that were removed: by then the store has told
-	ensureEvery = 15 * time.Second
-	retryAfter  = 2 * time.Second
-	mostLost    = 3 // passes in a row whose writes were all refused because the rows are others than believed
+	ensureEvery = 5 * time.Second
+	retryAfter  = time.Second
+	failsFor    = 10 * time.Second // before it is said that they do
+	mostLost    = 3                // passes in a row whose writes were all refused because the rows are others than believed
 )
 
 // Row is a row's key and what it is to show, hashed.
@@ -71,10 +73,13 @@ type Store interface {
 	Remove(board, key string, last uint64, done func(rev uint64, err error))
 }
 
-// Board names a board and how often the fluid part of its rows is shown.
+// Board names a board and says how it is kept.
 type Board struct {
 	Name string
-	Pace time.Duration // 0: with every pass
+	Pace time.Duration // how often the fluid part of its rows is shown; 0: with every pass
+	// Blind: its rows are few and are written at the beginning whatever stands
+	// there, so that they wait for no watch.
+	Blind bool
 }
 
 // Keeper keeps boards up to date.
@@ -83,7 +88,10 @@ type Keeper struct {
 	source Source
 	store  Store
 	log    *slog.Logger
-	failed bool // the last thing that was said is that the boards fail
+
+	mu      sync.Mutex
+	failing time.Time // since when; zero: all goes well
+	said    bool      // that they fail
 }
 
 // New makes a keeper of boards; the first in line are written first.
@@ -94,57 +102,70 @@ func New(boards []Board, source Source, store Store, log *slog.Logger) *Keeper {
 // Run keeps the boards until ctx ends, however often it has to begin again.
 func (k *Keeper) Run(ctx context.Context) {
 	for ctx.Err() == nil {
-		err := k.store.Ensure(ctx)
-		if err == nil {
-			err = k.keep(ctx)
+		if err := k.keep(ctx); err != nil && ctx.Err() == nil {
+			k.fails(err)
+			pause(ctx, retryAfter)
 		}
-		if ctx.Err() != nil {
-			return
-		}
-		k.fails(err)
-		pause(ctx, retryAfter)
 	}
 }
 
-// fails says once that the boards fail.
+// fails says once that the boards fail, if they do for a while: while a stream
+// elects, that is no news.
 func (k *Keeper) fails(err error) {
-	if !k.failed {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case k.failing.IsZero():
+		k.failing = time.Now()
+	case !k.said && time.Since(k.failing) > failsFor:
+		k.said = true
 		k.log.Warn("boards are not up to date for now", "error", err)
 	}
-	k.failed = true
 }
 
 func (k *Keeper) works() {
-	if k.failed {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.said {
 		k.log.Info("boards are up to date again")
 	}
-	k.failed = false
+	k.failing, k.said = time.Time{}, false
 }
 
-// keep watches and writes until something fails.
+// keep watches and writes until what it believes turns out to be wrong.
 func (k *Keeper) keep(ctx context.Context) error {
 	wake := make(chan struct{}, 1)
+	wake <- struct{}{}
 	panels := make([]*panel, len(k.boards))
 	group, ctx := errgroup.WithContext(ctx)
 	for i, b := range k.boards {
 		p := newPanel(b, k.log, wake)
 		panels[i] = p
-		group.Go(func() error { return k.store.Watch(ctx, b.Name, p.hear) })
+		group.Go(func() error { k.watch(ctx, p); return nil })
 	}
-	group.Go(func() error { return k.ensure(ctx) })
+	group.Go(func() error { k.ensure(ctx); return nil })
 	group.Go(func() error { return k.write(ctx, panels, wake) })
 	return group.Wait()
 }
 
-func (k *Keeper) ensure(ctx context.Context) error {
-	for {
-		pause(ctx, ensureEvery)
-		if ctx.Err() != nil {
-			return nil
+// watch hears a board, and all of it again whenever a watch has broken off.
+func (k *Keeper) watch(ctx context.Context, p *panel) {
+	for ctx.Err() == nil {
+		if err := k.store.Watch(ctx, p.board.Name, p.hear); err != nil && ctx.Err() == nil {
+			k.fails(err)
+			pause(ctx, retryAfter)
 		}
-		if err := k.store.Ensure(ctx); err != nil {
-			return err
+	}
+}
+
+func (k *Keeper) ensure(ctx context.Context) {
+	for ctx.Err() == nil {
+		wait := ensureEvery
+		if err := k.store.Ensure(ctx); err != nil && ctx.Err() == nil {
+			k.fails(err)
+			wait = retryAfter
 		}
+		pause(ctx, wait)
 	}
 }
 
@@ -152,15 +173,16 @@ func (k *Keeper) ensure(ctx context.Context) error {
 func (k *Keeper) write(ctx context.Context, panels []*panel, wake <-chan struct{}) error {
 	tick := time.NewTicker(passEvery)
 	defer tick.Stop()
-	lost := 0
+	lost, last := 0, time.Time{}
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
 		case <-wake:
-			pause(ctx, passAtMost)
 		}
+		pause(ctx, time.Until(last.Add(passAtMost)))
+		last = time.Now()
 		err := k.pass(ctx, panels)
 		switch {
 		case ctx.Err() != nil:

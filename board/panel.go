@@ -98,7 +98,7 @@ type wish struct {
 func (p *panel) wishes(rows []Row, now time.Time) []wish {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.known {
+	if !p.known && !p.board.Blind {
 		return nil
 	}
 	var wanted []wish
@@ -127,7 +127,7 @@ func (p *panel) wishes(rows []Row, now time.Time) []wish {
 	}
 	for key, s := range p.rows {
 		switch {
-		case present[key] || s.flying || now.Sub(s.wroteAt) < rowEvery:
+		case !p.known || present[key] || s.flying || now.Sub(s.wroteAt) < rowEvery:
 		case !s.gone:
 			wanted = append(wanted, wish{Row: Row{Key: key}, remove: true})
 		case now.Sub(s.wroteAt) > forgetAfter:
