@@ -12,7 +12,7 @@
 //
 // About once a second the [Keeper] asks its [Source] for the rows of each
 // board, as hashes, and compares them with what stands there. Of those that
-// differ it writes the most urgent, at most mostWrites of them all together,
+// differ it writes the most urgent, at most mostWrites a second of all boards,
 // each on condition that the row still is what the keeper believes. What does
 // not fit waits for the next pass, the longest unwritten first.
 //

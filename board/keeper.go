@@ -15,7 +15,7 @@ const (
 	passEvery   = time.Second
 	passAtMost  = 250 * time.Millisecond // between two passes, when something wakes the keeper
 	rowEvery    = 900 * time.Millisecond // between two writes of one row
-	mostWrites  = 200                    // of all boards together in a pass
+	mostWrites  = 200                    // of all boards together, in a second
 	factsAtOnce = 200                    // rows whose facts are asked for together
 	forgetAfter = time.Minute            // rows that were removed: by then the store has told
 	ensureEvery = 5 * time.Second
@@ -173,7 +173,7 @@ func (k *Keeper) ensure(ctx context.Context) {
 func (k *Keeper) write(ctx context.Context, panels []*panel, wake <-chan struct{}) error {
 	tick := time.NewTicker(passEvery)
 	defer tick.Stop()
-	lost, last := 0, time.Time{}
+	lost, last, room := 0, time.Time{}, 0.0
 	for {
 		select {
 		case <-ctx.Done():
@@ -182,8 +182,10 @@ func (k *Keeper) write(ctx context.Context, panels []*panel, wake <-chan struct{
 		case <-wake:
 		}
 		pause(ctx, time.Until(last.Add(passAtMost)))
+		room = min(mostWrites, room+time.Since(last).Seconds()*mostWrites)
 		last = time.Now()
-		err := k.pass(ctx, panels)
+		wrote, err := k.pass(ctx, panels, int(room))
+		room -= float64(wrote)
 		switch {
 		case ctx.Err() != nil:
 			return nil

@@ -116,7 +116,7 @@ func (p *panel) wishes(rows []Row, now time.Time) []wish {
 			continue
 		case s.strange:
 		case s.found != nil:
-			w.compare, w.urgency = true, 1
+			w.compare, w.urgency = !p.board.Blind, 1
 		case s.solid != r.Solid:
 		case s.fluid != r.Fluid && now.Sub(s.wroteAt) >= p.board.Pace:
 			w.urgency = 2

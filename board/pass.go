@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// pass writes what is most urgent and waits for what becomes of it. Its error
-// is [ErrOther] if that was all that went wrong.
-func (k *Keeper) pass(ctx context.Context, panels []*panel) error {
-	out := &flight{ends: make(chan landed, mostWrites)}
+// pass writes what is most urgent, at most so many rows, and waits for what
+// becomes of it. Its error is [ErrOther] if that was all that went wrong.
+func (k *Keeper) pass(ctx context.Context, panels []*panel, most int) (wrote int, err error) {
+	out := &flight{most: most, ends: make(chan landed, most)}
 	var broken error
 	for _, p := range panels {
 		rows, ok := k.source.Rows(ctx, p.board.Name)
@@ -23,15 +23,15 @@ func (k *Keeper) pass(ctx context.Context, panels []*panel) error {
 			broken = err
 		}
 	}
-	if err := out.await(ctx); broken == nil {
-		return err
+	if err = out.await(ctx); broken != nil {
+		err = broken
 	}
-	return broken
+	return out.count, err
 }
 
 // show sends the first of the wishes, as many as the pass has room for.
 func (k *Keeper) show(p *panel, wanted []wish, out *flight) error {
-	for len(wanted) > 0 && out.count < mostWrites {
+	for len(wanted) > 0 && out.count < out.most {
 		some := wanted[:min(len(wanted), factsAtOnce)]
 		wanted = wanted[len(some):]
 		keys := make([]string, len(some))
@@ -40,7 +40,7 @@ func (k *Keeper) show(p *panel, wanted []wish, out *flight) error {
 		}
 		facts, of := k.source.Facts(p.board.Name, keys)
 		for i := range some {
-			if out.count == mostWrites {
+			if out.count == out.most {
 				return nil
 			}
 			if err := k.showRow(p, &some[i], facts[i], of, out); err != nil {
@@ -91,7 +91,8 @@ func factsOf(value []byte) []byte {
 
 // flight is the writes of a pass that are on their way.
 type flight struct {
-	ends  chan landed // has room for all
+	most  int         // that there may be
+	ends  chan landed // has room for them
 	count int
 }
 

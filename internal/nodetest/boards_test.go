@@ -1,11 +1,13 @@
 package nodetest_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -43,7 +45,9 @@ func board(t *testing.T, y *nodetest.Yard, m *nodetest.Member, bucket string) (k
 func rowShows(t *testing.T, y *nodetest.Yard, kv jetstream.KeyValue, key string, fits func(boardRow) bool) (row boardRow) {
 	t.Helper()
 	y.Eventually(kv.Bucket()+" shows "+key, func() error {
-		e, err := kv.Get(soon(t), key)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second) // any replica may be asked, also one that is gone
+		defer cancel()
+		e, err := kv.Get(ctx, key)
 		if err != nil {
 			return err
 		}
@@ -96,6 +100,16 @@ func boards(t *testing.T, y *nodetest.Yard) {
 	if keys, err := authority.Keys(soon(t)); err != nil || len(keys) != 3 {
 		t.Errorf("keys %v, %v", keys, err)
 	}
+	handed := y.Members[0]
+	if handed == owner {
+		handed = y.Members[1]
+	}
+	if err := a.Ask("yard.exec", fmt.Sprintf(`{"command":"AcquireAuthority","owner":%q,"lease_id":"x","leased_until":"x"}`, handed.Name), nil); err != nil {
+		t.Fatal(err)
+	}
+	lease = rowShows(t, y, authority, "lease", func(r boardRow) bool { return r.Owner == handed.Name && r.Epoch > lease.Epoch })
+	rowShows(t, y, nodes, handed.Name, func(r boardRow) bool { return r.Authority && r.Epoch == lease.Epoch })
+	rowShows(t, y, nodes, owner.Name, func(r boardRow) bool { return !r.Authority })
 	entry := map[string]any{"name": "shown-cron", "schedule": "0 0 3 1 1 *", "queue": "shown", "job": json.RawMessage(`{"params":{}}`)}
 	if err := a.API("cron.add", entry, nil); err != nil {
 		t.Fatal(err)
