@@ -312,20 +312,6 @@ func (j *jobs) activeOf(queue string) []*record {
 	return found
 }
 
-// OldestWaiting is when the queue's oldest waiting job was accepted; ok is
-// false if none waits.
-func (l *Ledger) OldestWaiting(queue string) (at time.Time, ok bool) {
-	q := l.queues.get(queue)
-	if q == nil || q.counts[job.Waiting] == 0 {
-		return time.Time{}, false
-	}
-	q.byAcceptance(func(r *record) bool {
-		at, ok = time.Unix(0, r.accepted).UTC(), true
-		return false
-	})
-	return at, ok
-}
-
 // byAcceptance yields the queue's waiting jobs oldest first, merging its
 // lines, each of which is ordered so within a priority.
 func (q *queue) byAcceptance(yield func(*record) bool) {

@@ -251,16 +251,17 @@ func (s *boardSource) nodeRows() []board.Row {
 	return rows
 }
 
-// queueRow is a queue, and since when its oldest waiting job has been there.
+// queueRow is a queue, and since when its oldest waiting job has been due.
 type queueRow struct {
 	queueJSON
-	Oldest *time.Time `json:"oldest_waiting_at"`
+	Oldest *time.Time `json:"oldest_waiting_since"`
 }
 
 func queueRowOf(l *ledger.Ledger, v *ledger.QueueView) queueRow {
 	row := queueRow{queueJSON: queueToJSON(v)}
-	if at, ok := l.OldestWaiting(v.Name); ok {
-		row.Oldest = &at
+	if since, ok := l.OldestWaiting(v.Name); ok {
+		since = since.UTC()
+		row.Oldest = &since
 	}
 	return row
 }

@@ -24,7 +24,7 @@ type boardRow struct {
 	Ready     bool           `json:"ready"`
 	Limit     uint32         `json:"concurrency_limit"`
 	Counts    map[string]int `json:"counts"`
-	Oldest    string         `json:"oldest_waiting_at"`
+	Oldest    string         `json:"oldest_waiting_since"`
 	Cursor    string         `json:"cursor"`
 	Schedule  string         `json:"schedule"`
 	Next      string         `json:"next"`
