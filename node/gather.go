@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"yardmaster/job"
 	"yardmaster/ledger"
 	"yardmaster/runnerpool"
@@ -54,6 +56,11 @@ func (n *Node) gather(ctx context.Context, emit web.Emit) {
 	}
 	n.gatherRaft(emit)
 	n.gatherJetStream(emit)
+	var disk unix.Statfs_t
+	if err := unix.Statfs(n.cfg.Node.DataDir, &disk); err == nil { // without an answer there is no value
+		emit("yard_disk_free_bytes", float64(disk.Bavail)*float64(disk.Bsize))
+		emit("yard_disk_size_bytes", float64(disk.Blocks)*float64(disk.Bsize))
+	}
 	n.gatherDecisions(emit)
 	n.gatherLedger(emit)
 	gatherQueues(n.raft.View, emit)

@@ -56,6 +56,8 @@ func TestMetrics(t *testing.T) {
 			t.Errorf("%s: %s", p.Metric, p.Text)
 		}
 	}
+	t.Run("alerts", func(t *testing.T) { checkAlerts(t, servedBy(said)) })
+	t.Run("dashboard", func(t *testing.T) { checkDashboard(t, servedBy(said)) })
 	text, err := os.ReadFile("../docs/metrics.md")
 	if err != nil {
 		t.Fatal(err)

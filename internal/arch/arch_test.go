@@ -69,6 +69,8 @@ var dependencies = map[string]struct {
 	"github.com/BurntSushi/toml":     {[]string{"node", "cli", "cmd"}, "rooms get structs, not files"},
 	"github.com/google/go-cmp":       {nil, "tests only"},
 	"pgregory.net/rapid":             {nil, "tests only"},
+	"github.com/VictoriaMetrics/":    {nil, "tests only: reads the expressions of alerts and dashboards"},
+	"go.yaml.in/yaml":                {nil, "tests only: reads the alerts"},
 	"testing":                        {[]string{"internal/testlog", "internal/netfault", "internal/nodetest"}, "tests only"},
 	module + "/internal/testlog":     {[]string{"internal/nodetest"}, "tests only"},
 	module + "/internal/netfault":    {[]string{"internal/nodetest"}, "tests only"},
