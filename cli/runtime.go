@@ -17,21 +17,32 @@ import (
 
 // The verbs of the runtime contract.
 
-// transport is how the contract's commands and events travel.
-const transport = "nats"
+// transport is a label of the schema document. Callers may compare it, so it
+// is the contract's own word, whatever commands and events travel by here.
+const transport = "tmux"
 
 func (a *app) snapshotVerb() *cobra.Command {
-	return a.takesJSON(&cobra.Command{
+	var dir stateDir
+	c := a.takesJSON(&cobra.Command{
 		Use:   "snapshot",
 		Short: "Show the runtime's snapshot: authority, backlog, replay, readiness",
 		Long: `Shows the runtime's snapshot, as one line or with --json as the object of the
 runtime contract. Standard error tells, as index=<n>, up to which entry of the
-ledger it goes.`,
+ledger it goes. With --state-dir it is that of a directory, and goes up to its
+last command.`,
 		Example: `  yardmaster snapshot
-  yardmaster snapshot --json`,
+  yardmaster snapshot --json
+  yardmaster snapshot --json --state-dir=state`,
 		Args: args(),
-		RunE: func(c *cobra.Command, _ []string) error { return a.snapshot(c.Context()) },
+		RunE: func(c *cobra.Command, _ []string) error {
+			if dir.named() {
+				return a.snapshotDir(c, dir.name)
+			}
+			return a.snapshot(c.Context())
+		},
 	})
+	dir.flag(c)
+	return c
 }
 
 func (a *app) snapshot(ctx context.Context) error {
@@ -78,23 +89,39 @@ func orNone(s *string) string {
 }
 
 func (a *app) execVerb() *cobra.Command {
-	return &cobra.Command{
+	var dir stateDir
+	compact := false
+	c := &cobra.Command{
 		Use:   "exec <command json>",
 		Short: "Carry out one command of the runtime contract and show its event",
 		Long: `Carries out one command of the runtime contract and shows the event that follows
 from it. Own dispatches made this way stand in the yard's backlog beside those of
-jobs, but nobody runs them: whoever queued them marks them.`,
+jobs, but nobody runs them: whoever queued them marks them.
+
+With --state-dir there is no yard: the state is files in a directory, which
+'yardmaster init' makes.`,
 		Example: `  yardmaster exec '{"command":"QueueDispatch","request_id":"r1","target":"anna"}'
   yardmaster exec '{"command":"MarkNotified","request_id":"r1","channel":"phone"}'
-  yardmaster exec '{"command":"CaptureSnapshot"}'`,
+  yardmaster exec '{"command":"CaptureSnapshot"}' --state-dir=state --compact`,
 		Args: func(c *cobra.Command, given []string) error {
 			if len(given) == 0 {
 				return &problem{what: "exec requires a JSON command argument"}
 			}
 			return args("command json")(c, given)
 		},
-		RunE: func(c *cobra.Command, args []string) error { return a.exec(c.Context(), args[0]) },
+		RunE: func(c *cobra.Command, args []string) error {
+			if dir.named() {
+				return a.execDir(c, dir.name, args[0], compact)
+			}
+			if compact {
+				return usage(c, "--compact means nothing without --state-dir")
+			}
+			return a.exec(c.Context(), args[0])
+		},
 	}
+	dir.flag(c)
+	c.Flags().BoolVar(&compact, "compact", false, "then drop the events of dispatches that have ended; with --state-dir")
+	return c
 }
 
 // exec shows the event, or else the contract's own words of refusal and nothing
