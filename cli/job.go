@@ -18,14 +18,14 @@ import (
 func (a *app) jobVerbs() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "job <verb>",
-		Short: "Show, list, await, cancel, retry, replay and remove jobs, and read their logs",
+		Short: "Show, explain, list, await, cancel, retry, replay and remove jobs, and read their logs",
 		Long: `Looks at jobs and changes them. A job is named by its id, by "<queue>:<id>", or,
 with --queue, by the key it was enqueued with.`,
 		Example: `  yardmaster job list mail --state failed
   yardmaster job show order-7 --queue mail
   yardmaster job retry 0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10
   yardmaster job replay order-7 --queue mail --wait`,
-	}, a.jobShow(), a.jobList(), a.jobWait(), a.jobLogs(), a.jobCancel(), a.jobRetry(), a.jobReplay(), a.jobRemove())
+	}, a.jobShow(), a.jobExplain(), a.jobList(), a.jobWait(), a.jobLogs(), a.jobCancel(), a.jobRetry(), a.jobReplay(), a.jobRemove())
 }
 
 // named is the request that names a job.

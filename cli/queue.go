@@ -15,7 +15,7 @@ import (
 func (a *app) queueVerbs() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "queue <verb>",
-		Short: "List, show, add, pause, resume and remove queues",
+		Short: "List, show, explain, add, pause, resume and remove queues",
 		Long: `Looks at queues and changes them. A queue that does not exist is made by its
 first job; add it beforehand to give it a concurrency limit.`,
 		Example: `  yardmaster queue list
@@ -23,6 +23,7 @@ first job; add it beforehand to give it a concurrency limit.`,
   yardmaster queue pause mail`,
 	}, a.queueList(),
 		a.queueVerb("show", "Show a queue and how its jobs stand"),
+		a.queueExplain(),
 		a.queueAdd(),
 		a.queueVerb("pause", "Start no more jobs of a queue; running ones go on"),
 		a.queueVerb("resume", "Start a paused queue's jobs again"),

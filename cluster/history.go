@@ -184,6 +184,12 @@ func (c *Cluster) ReadHistory(ctx context.Context, from uint64, limit int) ([]Ta
 	return c.readTales(ctx, StreamEvents, getRequest{Seq: max(from, 1), Batch: limit})
 }
 
+// ReadHistorySince is [Cluster.ReadHistory] from what was stored at a time or
+// later.
+func (c *Cluster) ReadHistorySince(ctx context.Context, since time.Time, limit int) ([]Tale, error) {
+	return c.readTales(ctx, StreamEvents, getRequest{Since: &since, Batch: limit})
+}
+
 func (c *Cluster) readTales(ctx context.Context, stream string, req getRequest) ([]Tale, error) {
 	req.Batch = min(max(req.Batch, 1), maxRead)
 	if req.MaxBytes == 0 {

@@ -40,6 +40,8 @@ type getRequest struct {
 	NextFor  string `json:"next_by_subj,omitempty"`
 	Batch    int    `json:"batch,omitempty"`
 	MaxBytes int    `json:"max_bytes,omitempty"`
+
+	Since *time.Time `json:"start_time,omitempty"`
 }
 
 // errUnknownHere: the replica that was asked has no such message, which says

@@ -34,6 +34,7 @@ func (n *Node) service() cluster.Service {
 			{Name: "snapshot", Subject: cluster.SubjectSnapshot, Description: "the runtime contract's snapshot", Do: answer(n.handleSnapshot)},
 			{Name: "status", Subject: cluster.SubjectStatus, Description: "members, authority, lanes, backlog, readiness", Do: answer(n.handleStatus)},
 			api("job", "show", "a job by id or key", n.handleJobShow),
+			api("job", "explain", "why a job is where it is, when that will change, and what has happened to it", n.handleJobExplain),
 			wait,
 			api("job", "bulk", "accept many jobs, each with an answer of its own", n.handleBulk),
 			api("job", "logs", "the end of what a job has said", n.handleJobLogs),
@@ -52,6 +53,7 @@ func (n *Node) service() cluster.Service {
 			api("ledger", "hash", "the hash of this node's ledger, which is every node's at that index", n.handleLedgerHash),
 			api("queue", "list", "all queues", n.handleQueueList),
 			api("queue", "show", "one queue", n.handleQueueShow),
+			api("queue", "explain", "why a queue's jobs run or do not", n.handleQueueExplain),
 			api("queue", "add", "make a queue", n.handleQueueAdd),
 			api("queue", "pause", "start no more jobs of a queue", n.handleQueuePause),
 			api("queue", "resume", "start jobs of a queue again", n.handleQueueResume),
@@ -181,7 +183,11 @@ func (n *Node) handleJobShow(ctx context.Context, r *cluster.Request) (any, erro
 		return nil, err
 	}
 	shown := jobToJSON(&view)
-	shown.Because = n.because(ctx, &view)
+	if view.State == job.Waiting || view.State == job.Delayed {
+		if why, ok := n.inquire(ctx, id); ok {
+			shown.Because = why.because()
+		}
+	}
 	return shown, nil
 }
 

@@ -301,7 +301,7 @@ func (n *Node) handlers() cluster.Handlers {
 		Request: map[string]func(context.Context, []byte) ([]byte, error){
 			verbDo: n.commander.serveDo, verbTransfer: n.commander.serveTransfer, verbFollow: n.commander.serveFollow,
 			verbIndex: n.commander.serveIndex, verbLook: n.serveLook, verbRunning: n.running.serve,
-			verbWhy: n.serveWhy, verbPool: n.servePool,
+			verbWhy: n.serveWhy, verbHands: n.serveHands,
 		},
 	}
 }

@@ -193,9 +193,8 @@ func (n *Node) laneStatus(ctx context.Context) []LaneStatus {
 
 // look asks the authority how it stands; without one, that is the answer.
 func (n *Node) look(ctx context.Context) scheduler.Look {
-	if raft := n.raft.Status(); raft.Leader == "" {
-		return scheduler.Look{Error: fmt.Sprintf("no quorum: this node hears no Raft leader, for which %d of %d members have to reach each other",
-			len(raft.Members)/2+1, len(raft.Members))}
+	if text := n.noQuorum(); text != "" {
+		return scheduler.Look{Error: text}
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
@@ -219,6 +218,17 @@ func (n *Node) look(ctx context.Context) scheduler.Look {
 		l.Error = "the authority, " + owner + ", does not answer: " + err.Error()
 	}
 	return l
+}
+
+// noQuorum tells why nothing can be agreed on; "" if, as far as this node knows,
+// it can.
+func (n *Node) noQuorum() string {
+	raft := n.raft.Status()
+	if raft.Leader != "" {
+		return ""
+	}
+	return fmt.Sprintf("no quorum: this node hears no Raft leader, for which %d of %d members have to reach each other",
+		len(raft.Members)/2+1, len(raft.Members))
 }
 
 func (n *Node) serveLook(ctx context.Context, _ []byte) ([]byte, error) {

@@ -6,23 +6,45 @@ import (
 	"time"
 
 	"yardmaster/job"
-	"yardmaster/ledger"
 )
 
-// Why tells why a waiting job is not started, as this tenure sees it.
-type Why struct {
-	Text   string `json:"text,omitempty"`   // "": nothing, or only other jobs
-	Runner string `json:"runner,omitempty"` // the RRQ runner without room for it; its nodes know why
+// WhyQuestion asks what keeps a job, or any of its kind, from being started.
+type WhyQuestion struct {
+	Queue    string `json:"queue"`
+	Function string `json:"function,omitempty"`
+	Job      job.ID `json:"job,omitzero"`      // zero: any job
+	Dispatch uint32 `json:"dispatch,omitzero"` // of Job
 }
 
-// Why asks the present tenure about a waiting job of a queue.
-func (s *Scheduler) Why(ctx context.Context, queue, function string) (Why, error) {
+// Why is what only the authority knows of that. Of pauses, limits and turns
+// every node's ledger knows.
+type Why struct {
+	Blocked string   `json:"blocked,omitempty"` // why nothing is started; "": jobs are
+	Unsure  bool     `json:"unsure,omitempty"`  // the lease may be over: nothing is started meanwhile
+	Workers string   `json:"workers,omitempty"` // the queue whose Overhop workers may run it; "": none may
+	Runner  string   `json:"runner,omitempty"`  // the RRQ runner that may run it; "": none may
+	Room    int      `json:"room,omitempty"`    // jobs that those would take now
+	Placing bool     `json:"placing,omitempty"` // a worker is chosen, and the commit on its way
+	Sent    *Sent    `json:"sent,omitempty"`    // of a dispatch that is out; nil: it is not followed
+	Lanes   []string `json:"lanes,omitempty"`   // what is wrong with lanes, by number; "": nothing
+	Epoch   uint64   `json:"epoch"`
+}
+
+// Sent is how the authority follows a dispatch.
+type Sent struct {
+	Taken  bool  `json:"taken"`   // its node has said that it has it
+	Silent bool  `json:"silent"`  // its node is not heard
+	SentMS int64 `json:"sent_ms"` // since it was sent last; 0 if it was not by this tenure
+}
+
+// Why asks the present tenure.
+func (s *Scheduler) Why(ctx context.Context, q WhyQuestion) (Why, error) {
 	m := s.tenure()
 	if m == nil {
 		return Why{}, ErrNoTenure
 	}
 	answer := make(chan Why, 1)
-	m.post(func() { answer <- m.why(queue, function, time.Now()) })
+	m.post(func() { answer <- m.why(&q, time.Now()) })
 	select {
 	case w := <-answer:
 		return w, nil
@@ -33,57 +55,53 @@ func (s *Scheduler) Why(ctx context.Context, queue, function string) (Why, error
 	}
 }
 
-// why goes by what choose goes by, in its order.
-func (m *mind) why(queue, function string, now time.Time) (w Why) {
-	if m.blocked != "" {
-		return Why{Text: m.blocked}
-	}
-	if !m.trusted().After(now) {
-		return Why{Text: "the authority's lease is not certain: nothing is started meanwhile"}
-	}
-	m.ledger().View(func(l *ledger.Ledger) {
-		q, known := l.Queue(queue)
-		switch {
-		case l.OutboxBytes() >= ledger.MaxOutbox/4*3:
-			w.Text = "history cannot be written: nothing is started until it can"
-		case known && q.Paused:
-			w.Text = fmt.Sprintf("queue %s is paused", queue)
-		case l.Room(queue) == 0:
-			w.Text = fmt.Sprintf("queue %s runs as many jobs at once as its limit allows: %d", queue, q.Config.Limit)
-		}
-	})
-	if w.Text != "" {
-		return w
-	}
-	return m.whyNoRoom(queue, function)
-}
-
-// whyNoRoom tells what the hands that may run a job are short of.
-func (m *mind) whyNoRoom(queue, function string) Why {
-	workers, runner := m.hands(queue, function)
-	for _, k := range []roomKey{{job.Overhop, workers}, {job.RRQ, runner}} {
-		if r := m.rooms[k]; k.key != "" && r != nil && r.free() {
-			return Why{}
+func (m *mind) why(q *WhyQuestion, now time.Time) Why {
+	k := dispatchKey{q.Job, q.Dispatch}
+	w := Why{Blocked: m.blocked, Unsure: !m.trusted().After(now), Epoch: m.epoch}
+	w.Workers, w.Runner = m.cfg.Hands(q.Queue, q.Function)
+	for _, r := range []roomKey{{job.Overhop, w.Workers}, {job.RRQ, w.Runner}} {
+		if room := m.rooms[r]; r.key != "" && room != nil {
+			w.Room += room.room()
 		}
 	}
-	w := Why{Runner: runner}
-	if workers != "" {
-		w.Text = "no worker has credit for queue " + workers
+	_, w.Placing = m.placing[k]
+	if f := m.flights[k]; f != nil {
+		n := m.nodes[f.node]
+		w.Sent = &Sent{Taken: f.confirmed, Silent: n == nil || n.silent}
+		if !f.sentAt.IsZero() {
+			w.Sent.SentMS = now.Sub(f.sentAt).Milliseconds()
+		}
+	}
+	for i, lane := range m.lanes {
+		if lane.trouble != "" {
+			for len(w.Lanes) < i {
+				w.Lanes = append(w.Lanes, "")
+			}
+			w.Lanes = append(w.Lanes, fmt.Sprintf("lane %d is not read: %s", i, lane.trouble))
+		}
 	}
 	return w
 }
 
-// hands names who may run a job: the queue whose Overhop workers may, and the
-// runner; "" for none.
-func (m *mind) hands(queue, function string) (workers, runner string) {
+// room is how many more jobs the seats in line take.
+func (r *room) room() (free int) {
+	for _, s := range r.ready {
+		free += s.free()
+	}
+	return free
+}
+
+// Hands names who may run a job: the queue whose Overhop workers may, and the
+// RRQ runner; "" for none.
+func (c *Config) Hands(queue, function string) (workers, runner string) {
 	if runner, _ := job.SplitFunction(function); runner != "" {
 		return "", runner
 	}
-	if runner := m.cfg.Routes[queue]; runner != "" {
+	if runner := c.Routes[queue]; runner != "" {
 		return "", runner
 	}
 	if function != "" {
-		runner = m.cfg.DefaultRunner
+		runner = c.DefaultRunner
 	}
 	return queue, runner
 }

@@ -8,36 +8,44 @@ import (
 	"yardmaster/ledger"
 )
 
-// A waiting job's reason goes by the state of the yard, and by whose turn it is.
+// What the authority knows of why a job waits: who may run it, whether they
+// have room, and how it stands with what was sent.
 func TestWhy(t *testing.T) {
 	inYard(t, 1, func(y *yard) {
-		says := func(queue, function, text, runner string) {
+		ask := func(q WhyQuestion) Why {
 			t.Helper()
-			w, err := y.sched.Why(y.ctx, queue, function)
-			if err != nil || w != (Why{text, runner}) {
-				t.Errorf("%s, %q: %+v, %v", queue, function, w, err)
+			w, err := y.sched.Why(y.ctx, q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return w
+		}
+		says := func(queue, function, workers, runner string, room int) {
+			t.Helper()
+			w := ask(WhyQuestion{Queue: queue, Function: function})
+			if w.Workers != workers || w.Runner != runner || w.Room != room || w.Blocked != "" || w.Unsure || w.Epoch == 0 {
+				t.Errorf("%s, %q: %+v", queue, function, w)
 			}
 		}
 		y.do(&ledger.AddQueue{ID: job.ID{1}, Name: "mail", Config: job.QueueConfig{Limit: 1}})
-		y.enqueue("mail", "", anyJob)
+		id := y.enqueue("mail", "", anyJob)
 		y.pass(time.Second)
-		says("mail", "", "no worker has credit for queue mail", "")
-		says("mail", "py#f", "", "py")
-		says("mail", "f", "no worker has credit for queue mail", "def")
-		says("routed", "f", "", "go")
+		says("mail", "", "mail", "", 0)
+		says("mail", "py#f", "", "py", 0)
+		says("mail", "f", "mail", "def", 0)
+		says("routed", "f", "", "go", 0)
 		n := y.node("n1")
 		n.look(func() { n.work = forever })
 		n.offer(job.RRQ, "def", "def/9000", 1)
 		y.pass(time.Second)
-		says("mail", "f", "", "")
-		says("mail", "", "no worker has credit for queue mail", "")
-		n.offer(job.Overhop, "mail", "w1", 2)
+		says("mail", "f", "mail", "def", 1)
+		if w := ask(WhyQuestion{Queue: "mail", Job: id, Dispatch: 1}); w.Sent != nil || w.Placing {
+			t.Errorf("a job nobody runs: %+v", w)
+		}
+		n.offer(job.Overhop, "mail", "w1", 3)
 		y.pass(time.Second)
-		says("mail", "", "queue mail runs as many jobs at once as its limit allows: 1", "")
-		y.do(&ledger.PauseQueue{Name: "mail", Paused: true})
-		says("mail", "py#f", "queue mail is paused", "")
-		n.offer(job.Overhop, "other", "w1", 1)
-		y.pass(time.Second)
-		says("other", "", "", "")
+		if w := ask(WhyQuestion{Queue: "mail", Job: id, Dispatch: 1}); w.Sent == nil || !w.Sent.Taken || w.Sent.Silent || w.Sent.SentMS == 0 {
+			t.Errorf("a job in a worker's hands: %+v, %+v", w, w.Sent)
+		}
 	}, func(c *Config) { c.Routes = map[string]string{"routed": "go"}; c.DefaultRunner = "def" })
 }
