@@ -47,8 +47,19 @@ func (n *Node) observe() observed {
 	return o
 }
 
-// findTime is how long a job is looked for that the local ledger does not have.
-const findTime = 900 * time.Millisecond
+// findTime is how long a job is looked for that the local ledger does not have;
+// without a quorum, which could tell of it, only as long as it takes to look.
+const (
+	findTime      = 900 * time.Millisecond
+	findAloneTime = 50 * time.Millisecond
+)
+
+func (n *Node) finding(ctx context.Context) (context.Context, context.CancelFunc) {
+	if n.noQuorum() != "" {
+		return context.WithTimeout(ctx, findAloneTime)
+	}
+	return context.WithTimeout(ctx, findTime)
+}
 
 func (n *Node) handleJobExplain(ctx context.Context, r *cluster.Request) (any, error) {
 	q, err := ask[jobQuestion](r)
@@ -58,7 +69,7 @@ func (n *Node) handleJobExplain(ctx context.Context, r *cluster.Request) (any, e
 	if q.ID == "" {
 		return nil, &job.InvalidError{Reason: `name the job: {"id": "<uuid, queue:uuid or key>"}`}
 	}
-	finding, cancel := context.WithTimeout(ctx, findTime)
+	finding, cancel := n.finding(ctx)
 	id, err := n.viewer.locate(finding, q.ID, q.Queue)
 	cancel()
 	if err == nil {

@@ -123,18 +123,23 @@ func (n *Node) explainNew(ctx context.Context, e *explanation, r *job.Record, cu
 	q.plight.View.Queue = r.Queue
 	n.raft.View(func(l *ledger.Ledger) { q.full = l.OutboxBytes() >= ledger.MaxOutbox/4*3 })
 	n.follow(ctx, q)
-	data := &reasonData{Since: &r.Stored, Lane: &r.Lane, Seq: r.Seq, Cursor: cursor, Lag: r.Seq - cursor - 1}
-	e.State = job.New.String()
-	e.Reasons = []reason{{Code: codeNotFolded, Data: data, blocks: true, Text: fmt.Sprintf(
-		"it is accepted since %s, and not taken into the ledger yet: lane %d, sequence %d, %s before it", clock(r.Stored), r.Lane, r.Seq, count(int(data.Lag), "record"))}}
-	if w := q.why; w != nil && int(r.Lane) < len(w.Lanes) && w.Lanes[r.Lane] != "" {
-		e.Reasons = append(e.Reasons, reason{Code: codeLane, Text: w.Lanes[r.Lane], Data: &reasonData{Lane: &r.Lane}, blocks: true})
-	}
-	e.Reasons = append(e.Reasons, q.inTheWay()...)
+	e.State, e.Reasons = job.New.String(), q.notFolded(r, cursor)
 	var texts []string
 	for _, one := range e.Reasons {
 		texts = append(texts, one.Text)
 	}
-	e.Verdict = sentence(strings.Join(texts, "; and "))
+	e.Verdict = e.Observed.caveat(sentence(strings.Join(texts, "; and ")))
 	e.History.Complete, e.History.Note = true, "nothing has happened to it since it was accepted"
+}
+
+// notFolded tells where a record lies, and what keeps it there.
+func (q *inquiry) notFolded(r *job.Record, cursor uint64) (all []reason) {
+	data := &reasonData{Since: &r.Stored, Lane: &r.Lane, Seq: r.Seq, Cursor: cursor, Lag: r.Seq - cursor - 1}
+	all = append(all, reason{Code: codeNotFolded, Data: data, blocks: true, Text: fmt.Sprintf(
+		"it is accepted since %s, and not taken into the ledger yet: lane %d, sequence %d, %s before it",
+		clock(r.Stored), r.Lane, r.Seq, count(int(data.Lag), "record"))})
+	if w := q.why; w != nil && int(r.Lane) < len(w.Lanes) && w.Lanes[r.Lane] != "" {
+		all = append(all, reason{Code: codeLane, Text: w.Lanes[r.Lane], Data: &reasonData{Lane: &r.Lane}, blocks: true})
+	}
+	return append(all, q.inTheWay()...)
 }

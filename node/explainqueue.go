@@ -59,7 +59,7 @@ func (n *Node) handleQueueExplain(ctx context.Context, r *cluster.Request) (any,
 	if err != nil {
 		return nil, err
 	}
-	finding, cancel := context.WithTimeout(ctx, findTime)
+	finding, cancel := n.finding(ctx)
 	view, ok, err := n.commander.queue(finding, q.Name)
 	cancel()
 	switch {

@@ -104,6 +104,7 @@ func timesOf(p *ledger.Plight) (times []time.Time) {
 func (r *reader) read(ctx context.Context, times []time.Time) {
 	for _, at := range times {
 		tales, err := r.since(ctx, at.Add(-pastEarly), pastTales)
+		r.gap = r.gap || r.next > 0 && len(tales) > 0 && tales[0].Seq > r.next
 		for left := pastBytes; ; {
 			if r.failure = err; err != nil || r.end {
 				return
@@ -125,9 +126,6 @@ func (r *reader) read(ctx context.Context, times []time.Time) {
 
 // fresh leaves out what has been read.
 func (r *reader) fresh(tales []cluster.Tale) []cluster.Tale {
-	if len(tales) > 0 && r.next > 0 && tales[0].Seq > r.next {
-		r.gap = true
-	}
 	for len(tales) > 0 && tales[0].Seq < r.next {
 		tales = tales[1:]
 	}

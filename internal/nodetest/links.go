@@ -61,6 +61,14 @@ func (m *Member) Cut() {
 	}
 }
 
+// CutAgreement closes all connections by which members agree, and lets there be
+// no new: messages go on, and nothing can be decided.
+func (y *Yard) CutAgreement() {
+	for _, l := range y.links {
+		l.raft.Cut()
+	}
+}
+
 // Heal joins all members again.
 func (y *Yard) Heal() {
 	for _, l := range y.links {

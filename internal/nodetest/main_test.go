@@ -83,6 +83,8 @@ func TestYard(t *testing.T) {
 		{"Calls", calls},
 		{"Bulk", bulk},
 		{"Because", because},
+		{"Explain", explain},
+		{"ExplainUndecided", explainUndecided},
 		{"Guards", guards},
 		{"UniqueOnce", uniqueOnce},
 		{"CronTicks", cronTicks},
