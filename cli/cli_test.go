@@ -38,24 +38,53 @@ const jobJSON = `{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10","jid":"mail:0198c3
 const queueJSON = `{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a11","name":"mail","state":"paused","concurrency_limit":10,
 "allow_job_overrides":true,"counts":{"waiting":12,"delayed":3,"active":1,"completed":400,"failed":2}}`
 
+const handsJSON = `[{"node":"n1","workers":{"count":2,"stalled":1,"credits":0},"pool":{"runner":"demo","size":1,"up":0,"slots":0,"in_flight":0,
+"crash_looping":1,"reason":"exit status 1"}},{"node":"n2","error":"silence"},{"node":"n3"}]`
+
+const holdersJSON = `[{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a12","node":"n1","channel":"overhop/w1","since":"2026-01-02T03:04:05.5Z",
+"attempt":2,"deadline":"2026-01-02T03:09:05.5Z","stopping":true}]`
+
+const explainJSON = `{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10","queue":"mail","state":"waiting",
+"verdict":"It waits: queue mail runs as many jobs at once as its limit allows: 3.","next_at":null,
+"reasons":[{"code":"queue_limit","text":"queue mail runs as many jobs at once as its limit allows: 3",
+"data":{"queue":"mail","limit":3,"active":3,"holders":` + holdersJSON + `,"more_holders":2}},
+{"code":"workers_busy","text":"no worker has credit for queue mail","data":{"nodes":` + handsJSON + `}},
+{"code":"ahead_in_line","text":"jobs of its queue for the same hands that start before it: 7","data":{"ahead":7}}],
+"job":` + jobJSON + `,
+"history":{"events":[{"event":"DispatchQueued","request_id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10#1","target":"mail","seq":7,"at":"2026-01-02T03:04:05.250Z"},
+{"event":"worker.assigned","worker":"overhop/w1","task_id":"mail:0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10","seq":8,"at":"2026-01-02T03:04:05.300Z"},
+{"event":"DispatchFailed","request_id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10#1","reason":"no\nroute","seq":9,"at":"2026-01-02T03:04:06.000Z"}],
+"complete":false,"note":"the last events are not published yet, or no longer kept"},
+"observed":{"node":"n2","at":"2026-01-02T03:04:07Z","index":17,"ledger_at":"2026-01-02T03:04:06.5Z","authority":"n1","certain":false}}`
+
+const queueExplainJSON = `{"queue":` + queueJSON + `,"verdict":"Queue mail has 12 jobs waiting: queue mail is paused.",
+"reasons":[{"code":"queue_paused","text":"queue mail is paused","data":{"queue":"mail"}}],
+"oldest":{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10","accepted_at":"2026-01-02T03:04:05Z","age_ms":61500},
+"next_due":{"id":null,"at":"2026-01-02T04:00:00Z"},
+"heads":[{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10","function":"send","count":12,"reasons":[{"code":"next_in_line","text":"no job starts before it"}]}],
+"active":` + holdersJSON + `,"more_active":0,"workers":"mail","runner":"demo","nodes":` + handsJSON + `,
+"observed":{"node":"n2","at":"2026-01-02T03:04:07Z","index":17,"ledger_at":"2026-01-02T03:04:06.5Z","authority":"n1","certain":true}}`
+
 func fullFake(t *testing.T) *fakeYard {
 	return startFake(t, answers{
-		"yard.status":              statusJSON,
-		"yard.snapshot":            snapshotJSON,
-		"yard.exec":                `{"event":"DispatchQueued","request_id":"r1","target":"anna","metadata":null}`,
-		"yard.enqueue.*":           `{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10","queue":"mail","duplicate":false}`,
-		"yard.api.v1.job.show":     jobJSON,
-		"yard.api.v1.job.list":     `{"queue":"mail","state":"failed","page":1,"page_size":20,"jobs":[` + jobJSON + `]}`,
-		"yard.api.v1.job.wait":     jobJSON,
-		"yard.api.v1.job.cancel":   `{"id":"x","state":"failed"}`,
-		"yard.api.v1.job.retry":    &cluster.APIError{Code: "409", Text: "job has not failed, so there is nothing to retry"},
-		"yard.api.v1.job.remove":   &cluster.APIError{Code: "404", Text: "job does not exist"},
-		"yard.api.v1.queue.list":   `{"queues":[` + queueJSON + `]}`,
-		"yard.api.v1.queue.show":   queueJSON,
-		"yard.api.v1.queue.add":    queueJSON,
-		"yard.api.v1.queue.pause":  queueJSON,
-		"yard.api.v1.queue.resume": &cluster.APIError{Code: "503", Text: "yard is unavailable: no authority", RetryAfter: time.Second},
-		"yard.api.v1.queue.remove": `{"name":"mail","removed":true}`,
+		"yard.status":               statusJSON,
+		"yard.snapshot":             snapshotJSON,
+		"yard.exec":                 `{"event":"DispatchQueued","request_id":"r1","target":"anna","metadata":null}`,
+		"yard.enqueue.*":            `{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10","queue":"mail","duplicate":false}`,
+		"yard.api.v1.job.show":      jobJSON,
+		"yard.api.v1.job.explain":   explainJSON,
+		"yard.api.v1.queue.explain": queueExplainJSON,
+		"yard.api.v1.job.list":      `{"queue":"mail","state":"failed","page":1,"page_size":20,"jobs":[` + jobJSON + `]}`,
+		"yard.api.v1.job.wait":      jobJSON,
+		"yard.api.v1.job.cancel":    `{"id":"x","state":"failed"}`,
+		"yard.api.v1.job.retry":     &cluster.APIError{Code: "409", Text: "job has not failed, so there is nothing to retry"},
+		"yard.api.v1.job.remove":    &cluster.APIError{Code: "404", Text: "job does not exist"},
+		"yard.api.v1.queue.list":    `{"queues":[` + queueJSON + `]}`,
+		"yard.api.v1.queue.show":    queueJSON,
+		"yard.api.v1.queue.add":     queueJSON,
+		"yard.api.v1.queue.pause":   queueJSON,
+		"yard.api.v1.queue.resume":  &cluster.APIError{Code: "503", Text: "yard is unavailable: no authority", RetryAfter: time.Second},
+		"yard.api.v1.queue.remove":  `{"name":"mail","removed":true}`,
 	})
 }
 
@@ -77,6 +106,8 @@ func TestTables(t *testing.T) {
 		{"job-list.txt", "job ls mail --state failed", 0},
 		{"job-wait.txt", "job wait order-7 -q mail", 1},
 		{"job-cancel.txt", "job cancel order-7 -q mail", 0},
+		{"job-explain.txt", "job explain order-7 -q mail", 0},
+		{"queue-explain.txt", "queue explain mail", 0},
 		{"queue-list.txt", "queue ls", 0},
 		{"snapshot.txt", "snapshot", 0},
 		{"schema.txt", "schema", 0},
