@@ -130,7 +130,7 @@ type Cluster struct {
 
 	// One connection per kind of traffic, so that a slow listener of one kind
 	// stalls no other.
-	ingest, reads, history, fleet, api *inbox
+	ingest, reads, history, fleet, api, boards *inbox
 
 	publisher *publisher
 	router    *router
@@ -177,6 +177,7 @@ func (c *Cluster) connect(password string) error {
 		box  **inbox
 	}{
 		{"ingest", &c.ingest}, {"reads", &c.reads}, {"history", &c.history}, {"fleet", &c.fleet}, {"api", &c.api},
+		{"boards", &c.boards},
 	} {
 		nc, err := nats.Connect("", nats.InProcessServer(c.srv), nats.UserInfo(userInternal, password),
 			nats.Name("yard-"+kind.name), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond),
@@ -219,7 +220,7 @@ func (c *Cluster) Run(ctx context.Context) error {
 		case now := <-tick.C:
 			c.router.turn(now)
 			c.publisher.turn(now)
-			for _, box := range []*inbox{c.ingest, c.reads, c.history, c.fleet, c.api} {
+			for _, box := range []*inbox{c.ingest, c.reads, c.history, c.fleet, c.api, c.boards} {
 				box.expire(now)
 			}
 		}
@@ -234,7 +235,7 @@ func (c *Cluster) Stop() {
 	for _, nc := range c.conns {
 		nc.Close()
 	}
-	for _, box := range []*inbox{c.ingest, c.reads, c.history, c.fleet, c.api} {
+	for _, box := range []*inbox{c.ingest, c.reads, c.history, c.fleet, c.api, c.boards} {
 		if box != nil {
 			box.close()
 		}

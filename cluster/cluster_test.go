@@ -116,6 +116,7 @@ func TestYard(t *testing.T) {
 	t.Run("tail and reads", func(t *testing.T) { testYardTail(t, nodes) })
 	t.Run("fleet", func(t *testing.T) { testYardFleet(t, nodes) })
 	t.Run("local endpoints", func(t *testing.T) { testYardLocal(t, nodes) })
+	t.Run("boards", func(t *testing.T) { testYardBoards(t, nodes) })
 	t.Run("leave", func(t *testing.T) { testYardLeave(t, nodes) })
 	t.Run("kill", func(t *testing.T) { testYardKill(t, nodes) })
 }

@@ -174,9 +174,9 @@ func deniedPublishes() []string {
 	for lane := range MaxLanes {
 		streams = append(streams, LaneStream(uint8(lane)))
 	}
-	for _, bucket := range []string{BucketQueues, BucketNodes, BucketAuthority, BucketCron} {
-		streams = append(streams, "KV_"+bucket)
-		denied = append(denied, "$KV."+bucket+".>")
+	for _, bucket := range Boards {
+		streams = append(streams, boardStream(bucket))
+		denied = append(denied, boardSubject(bucket, ">"))
 	}
 	for _, stream := range streams {
 		for _, verb := range []string{"CREATE", "UPDATE", "DELETE", "PURGE", "RESTORE", "MSG.DELETE", "PEER.REMOVE"} {

@@ -298,6 +298,9 @@ func (c *Cluster) Leave(ctx context.Context) error {
 		return nil
 	}
 	streams := []string{StreamBlobs, StreamEvents, StreamResults, StreamDLQ, StreamLogs}
+	for _, bucket := range Boards {
+		streams = append(streams, boardStream(bucket))
+	}
 	for lane := range c.Lanes() {
 		streams = append(streams, LaneStream(uint8(lane)))
 	}

@@ -64,10 +64,20 @@ type leftOutJSON struct {
 	Beside *job.ID   `json:"job,omitempty"` // which had not ended
 }
 
+func cronState(v *ledger.CronView) string {
+	switch {
+	case v.Paused:
+		return "paused"
+	case v.Next.IsZero():
+		return "ended"
+	}
+	return "running"
+}
+
 func cronToJSON(v *ledger.CronView) cronJSON {
 	c := cronJSON{
 		Name: v.Name, Schedule: v.Times, Zone: v.Zone, Queue: v.Queue, Job: v.Body, Declared: v.Declared,
-		Missed: cronSkip, Overlap: cronAllow, State: "running", Upcoming: []time.Time{},
+		Missed: cronSkip, Overlap: cronAllow, State: cronState(v), Upcoming: []time.Time{},
 		Fired: v.Fired, Skipped: v.Skipped, Overdue: v.Overdue,
 	}
 	fill(&c.Zone, "UTC")
@@ -77,12 +87,7 @@ func cronToJSON(v *ledger.CronView) cronJSON {
 	if v.Alone {
 		c.Overlap = cronSkip
 	}
-	switch {
-	case v.Paused:
-		c.State = "paused"
-	case v.Next.IsZero():
-		c.State = "ended"
-	default:
+	if c.State == "running" {
 		c.Next = &v.Next
 	}
 	if !v.Last.IsZero() {

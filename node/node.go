@@ -144,7 +144,7 @@ func (n *Node) Run(ctx context.Context) (err error) {
 	base.Go(func(ctx context.Context) error { return n.fleet.Serve(ctx, n.handlers()) })
 	base.Go(func(ctx context.Context) error { return n.edge.Serve(ctx, listener) })
 	base.Go(n.runners.Run)
-	mind.Go(func(ctx context.Context) error { return n.raft.Lead(ctx, n.mind.Run) })
+	mind.Go(func(ctx context.Context) error { return n.raft.Lead(ctx, n.tenure) })
 
 	top, ctx := errgroup.WithContext(ctx)
 	top.Go(func() error { return n.hands.Run(ctx) })

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"yardmaster/job"
 )
 
 // Look is how a tenure stands: what the ledger cannot show of itself.
@@ -32,6 +34,40 @@ type NodeStatus struct {
 	Offers      int    `json:"offers"`
 	Room        int    `json:"room"` // jobs it would take now
 	Running     int    `json:"running"`
+
+	Edge    string     `json:"edge"`    // where Overhop clients reach it; "": not told
+	Credits int        `json:"credits"` // of Room, at Overhop subscriptions
+	Slots   int        `json:"slots"`   // of Room, at RRQ processes
+	Pools   []PoolRoom `json:"pools"`   // by runner
+}
+
+// PoolRoom is the room in a node's pool of an RRQ runner.
+type PoolRoom struct {
+	Runner string `json:"runner"`
+	Slots  int    `json:"slots"` // free
+}
+
+// hands tells what kind of room a node has.
+func (s *NodeStatus) hands(n *node) {
+	free := map[string]int{}
+	for runner := range n.runners {
+		free[runner] = 0
+	}
+	for k, seat := range n.seats {
+		room := seat.free()
+		s.Room += room
+		if k.kind == job.RRQ {
+			s.Slots += room
+			free[k.key] += room
+		} else {
+			s.Credits += room
+		}
+	}
+	s.Pools = make([]PoolRoom, 0, len(free))
+	for runner, slots := range free {
+		s.Pools = append(s.Pools, PoolRoom{runner, slots})
+	}
+	slices.SortFunc(s.Pools, func(a, b PoolRoom) int { return strings.Compare(a.Runner, b.Runner) })
 }
 
 // State is the node's state in one word.
@@ -99,11 +135,9 @@ func (m *mind) look(now time.Time) Look {
 	for _, n := range m.nodes {
 		s := NodeStatus{
 			Name: n.name, Incarnation: n.incarnation, Silent: n.silent, Draining: n.draining,
-			BeatAgoMS: now.Sub(n.beatAt).Milliseconds(), Offers: len(n.seats), Running: running[n.name],
+			BeatAgoMS: now.Sub(n.beatAt).Milliseconds(), Offers: len(n.seats), Running: running[n.name], Edge: n.edge,
 		}
-		for _, seat := range n.seats {
-			s.Room += seat.free()
-		}
+		s.hands(n)
 		l.Nodes = append(l.Nodes, s)
 	}
 	slices.SortFunc(l.Nodes, func(a, b NodeStatus) int { return strings.Compare(a.Name, b.Name) })

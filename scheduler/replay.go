@@ -16,7 +16,7 @@ import (
 const (
 	rereadBatch  = 256
 	rereadRest   = 20 * time.Millisecond  // at least, between two batches
-	rereadShare  = 3                      // times what a batch took is its rest
+	rereadShare  = 9                      // times what a batch took is its rest
 	rereadTell   = 250 * time.Millisecond // between two commits of how far it has come
 	rereadAnswer = 2 * time.Second        // how long a lane may take to tell of one record
 	rereadKnown  = 1 << 20                // jobs whose records are known by their place, 24 bytes each
@@ -177,25 +177,33 @@ func (r *replayer) check(ctx context.Context, number uint8) bool {
 }
 
 // absent finds out why a record that was folded is not read: the lane does not
-// answer, the record was reclaimed meanwhile, or it is lost.
+// answer, the record was reclaimed meanwhile, or it is lost; and how many
+// behind it are lost, too.
 func (r *replayer) absent(ctx context.Context, number uint8) {
 	lane := &r.lanes[number]
 	lane.checked = false
-	asking, cancel := context.WithTimeout(ctx, rereadAnswer)
+	ctx, cancel := context.WithTimeout(ctx, rereadAnswer)
 	defer cancel()
-	at := job.Position{Lane: number, Seq: lane.At + 1}
-	switch _, err := r.m.sched.lanes.Load(asking, at); {
-	case err == nil: // a replica that is behind was asked
-		lane.after = time.Now().Add(rereadRest)
-		return
-	case !errors.Is(err, ErrRecordGone):
-		lane.after = time.Now().Add(rereadAgain)
-		return
-	}
-	was := lane.At
-	if r.check(asking, number) && lane.At == was {
-		r.found(number, at.Seq, ledger.DamageMissing)
-		lane.At, r.news = at.Seq, true
+	for range rereadBatch {
+		was := lane.At
+		switch _, err := r.m.sched.lanes.Load(ctx, job.Position{Lane: number, Seq: was + 1}); {
+		case err == nil: // behind the hole; or a replica was asked that is behind
+			lane.after = time.Now().Add(rereadRest)
+			return
+		case !errors.Is(err, ErrRecordGone):
+			lane.after = time.Now().Add(rereadAgain)
+			return
+		}
+		if !r.check(ctx, number) {
+			return
+		}
+		if lane.At == was {
+			r.found(number, was+1, ledger.DamageMissing)
+			lane.At, r.news = was+1, true
+		}
+		if lane.At == lane.End {
+			return
+		}
 	}
 }
 
@@ -224,7 +232,6 @@ func (lane *rereading) asFolded(l *ledger.Ledger, r *pendingRecord, identity str
 
 // found notes damage; what follows on is one place.
 func (r *replayer) found(lane uint8, seq uint64, kind ledger.DamageKind) {
-	r.m.sched.log.Error("replay finds a record damaged", "lane", lane, "seq", seq, "missing", kind == ledger.DamageMissing)
 	if n := len(r.damage); n > 0 {
 		if d := &r.damage[n-1]; d.Lane == lane && d.Kind == kind && d.To+1 == seq {
 			d.To = seq
@@ -240,6 +247,9 @@ func (r *replayer) tell(ctx context.Context) {
 	c := &ledger.Reread{Number: r.number, Last: r.last, Damage: r.damage}
 	for i, lane := range r.lanes {
 		c.Lanes = append(c.Lanes, ledger.RereadLane{Lane: uint8(i), To: lane.At})
+	}
+	for _, d := range r.damage {
+		r.m.sched.log.Error("replay finds records damaged", "lane", d.Lane, "from", d.From, "to", d.To, "missing", d.Kind == ledger.DamageMissing)
 	}
 	committed := make(chan struct{})
 	r.m.post(func() {

@@ -36,8 +36,9 @@ var floors = map[string]struct {
 	"tracing":        {[]string{"job", "internal"}, "a room knows no other room: it hears of dispatches from the roof"},
 	"client":         {[]string{"job", "edge/overhop", "runnerpool/rrq", "internal"}, "users' programs must not carry a node along"},
 	"examples":       {[]string{"client", "edge/overhop", "runnerpool/rrq"}, "an example shows what a user has, the wire and the client"},
+	"board":          {[]string{"internal"}, "what a board shows and where it lies is the roof's to bind"},
 	"web":            {[]string{"job", "ledger", "internal"}, "HTTP is a door: the roof binds what it shows"},
-	"node":           {[]string{"job", "ledger", "consensus", "cluster", "scheduler", "agent", "edge", "runnerpool", "tracing", "web", "internal"}, "the roof knows every room; nothing above it is its business"},
+	"node":           {[]string{"job", "ledger", "consensus", "cluster", "scheduler", "agent", "edge", "runnerpool", "tracing", "board", "web", "internal"}, "the roof knows every room; nothing above it is its business"},
 	"internal":       {nil, "the ground carries all and knows nobody"},
 
 	"cli/statedir": {[]string{"ledger"}, "a directory holds what the contract's commands make, and has no yard"},
@@ -194,7 +195,7 @@ func TestFloorOf(t *testing.T) {
 			t.Errorf("%s stands on %q, want %q", pkg, got, want)
 		}
 	}
-	for _, room := range []string{"consensus", "cluster", "scheduler", "agent", "edge", "runnerpool", "tracing"} {
+	for _, room := range []string{"consensus", "cluster", "scheduler", "agent", "edge", "runnerpool", "tracing", "board"} {
 		for _, other := range []string{"consensus", "cluster", "scheduler", "agent", "edge", "runnerpool", "tracing", "node", "cli"} {
 			if room != other && within(other, floors[room].may) {
 				t.Errorf("the plan lets %s import %s", room, other)

@@ -111,6 +111,7 @@ func TestYard(t *testing.T) {
 		{"Contract", contract},
 		{"HandOver", handOver},
 		{"Service", service},
+		{"Boards", boards},
 		{"Permissions", permissions},
 		{"History", history},
 		{"Drain", drain}, // last: it stops a node, and starts it again

@@ -28,7 +28,7 @@ func TestRereading(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts three nodes")
 	}
-	const jobs = 10_000
+	const jobs = 6_000
 	y := nodetest.Start(t, 3, settings)
 	a := y.Members[0]
 	a.AddQueue(t, "over", 0)
