@@ -3,6 +3,7 @@ package node
 import (
 	"net/http"
 
+	"yardmaster/job"
 	"yardmaster/ledger"
 	"yardmaster/web"
 )
@@ -19,7 +20,7 @@ var routes = map[string]web.Route{
 		Pattern: "POST /v1/queues/{queue}/call", Token: "queue", Large: true,
 		Question: callRequest{}, Takes: "* -blob", Answer: callReply{},
 	},
-	"job-bulk": {Pattern: "POST /v1/jobs/bulk", Question: bulkQuestion{}, Takes: "*", Required: "jobs", Answer: bulkReply{}, Large: true},
+	"job-bulk": {Pattern: "POST /v1/jobs/bulk", Question: bulkQuestion{}, Takes: "*", Required: "jobs", Shapes: map[string]web.Shape{"jobs": {Of: bulkJob{}, List: true, Without: "blob"}}, Answer: bulkReply{}, Large: true},
 	"exec":     {Pattern: "POST /v1/exec", Question: command{}, Takes: "*", Required: "command", Indexed: true},
 	"snapshot": {Pattern: "GET /v1/snapshot", Answer: ledger.Snapshot{}, Indexed: true},
 	"status":   {Pattern: "GET /v1/status", Answer: Status{}},
@@ -53,7 +54,7 @@ var routes = map[string]web.Route{
 	"cron-show": {Pattern: "GET /v1/cron/{name}", Question: cronQuestion{}, Answer: cronShown{}},
 	"cron-add": {
 		Pattern: "PUT /v1/cron/{name}", Question: cronQuestion{}, Takes: "schedule time_zone queue missed overlap replace job",
-		Required: "schedule queue job", Answer: cronJSON{},
+		Required: "schedule queue job", Shapes: map[string]web.Shape{"job": {Of: job.Spec{}, Without: "blob"}}, Answer: cronJSON{},
 	},
 	"cron-remove": {Pattern: "DELETE /v1/cron/{name}", Question: cronQuestion{}, Answer: removed{}},
 	"cron-pause":  {Pattern: "POST /v1/cron/{name}/pause", Question: cronQuestion{}, Answer: cronJSON{}},

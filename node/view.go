@@ -186,10 +186,11 @@ func (v *viewer) addBody(ctx context.Context, view *job.View) error {
 }
 
 // unread tells why a part of a job cannot be shown. A stream without a leader
-// gets one within seconds, so that is a reason to ask again.
+// gets one within seconds, and one that was too slow to read may be faster next
+// time: those are reasons to ask again.
 func unread(what string, id job.ID, err error) error {
 	err = fmt.Errorf("%s of job %s: %w", what, id, err)
-	if errors.Is(err, cluster.ErrNoLeader) {
+	if errors.Is(err, cluster.ErrNoLeader) || errors.Is(err, context.DeadlineExceeded) {
 		return &job.UnavailableError{Reason: err.Error(), RetryAfter: time.Second}
 	}
 	return err

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -9,13 +10,14 @@ import (
 	"yardmaster/job"
 )
 
-// What cannot be read for want of a leader is to be asked for again.
+// What cannot be read for want of a leader, or in time, is to be asked for again.
 func TestUnread(t *testing.T) {
 	for _, c := range []struct {
 		cause error
 		again bool
 	}{
 		{fmt.Errorf("YARD_RESULTS: %w", cluster.ErrNoLeader), true},
+		{fmt.Errorf("read from YARD_BLOBS: %w", context.DeadlineExceeded), true},
 		{errors.New("bytes that make no sense"), false},
 	} {
 		err := unread("result", job.ID{1}, c.cause)

@@ -21,6 +21,10 @@ func describe(version string, guarded bool, entries []*entry) ([]byte, error) {
 	}
 	paths["/healthz"] = schema{"get": look("healthz", "whether the process serves", false)}
 	paths["/readyz"] = schema{"get": look("readyz", "whether the node is ready, and why not", true)}
+	paths["/metrics"] = schema{"get": schema{
+		"operationId": "metrics", "summary": "what this node measures, for Prometheus",
+		"responses": schema{"200": schema{"description": "done", "content": schema{"text/plain": schema{"schema": schema{"type": "string"}}}}},
+	}}
 	document := schema{
 		"openapi": "3.1.0",
 		"info": schema{
@@ -80,6 +84,9 @@ func (e *entry) operation() schema {
 	for _, k := range e.keys {
 		if e.bodied() {
 			properties[k.name] = schemaOf(k.kind, false)
+			if shape, ok := e.Shapes[k.name]; ok { // what its type does not tell
+				properties[k.name] = shape.schema()
+			}
 			continue
 		}
 		p := schema{"name": k.name, "in": "query", "schema": schemaOf(k.kind, false)}
@@ -102,6 +109,17 @@ func (e *entry) operation() schema {
 		operation["parameters"] = parameters
 	}
 	return operation
+}
+
+func (s *Shape) schema() schema {
+	of := schemaOf(reflect.TypeOf(s.Of), false)
+	if fields, ok := of["properties"].(schema); ok {
+		delete(fields, s.Without)
+	}
+	if s.List {
+		return schema{"type": "array", "items": of}
+	}
+	return of
 }
 
 func content(s schema) schema { return schema{"application/json": schema{"schema": s}} }

@@ -22,21 +22,29 @@ type Route struct {
 	// their JSON keys. A wildcard of the path that is such a key sets it. So do
 	// parameters of the query where the method takes no body.
 	Question any
-	Takes    string // the keys that are taken beside those of the path, between spaces; "*": all, "-name": not this
-	Required string // those of them that must be given
-	Token    string // the wildcard that is the subject's last token over NATS, not a key
-	Query    string // parameters that are given to Do as they are, between spaces
-	Answer   any    // the zero value of the answer; nil: any JSON
-	Waited   any    // likewise, of the answer to who has waited for the job
-	Large    bool   // takes a body of up to 32 MiB; else 1 MiB
-	Waits    bool   // may take long
-	Indexed  bool   // the answer tells in [headerIndex] which state of the ledger it shows
+	Takes    string           // the keys that are taken beside those of the path, between spaces; "*": all, "-name": not this
+	Required string           // those of them that must be given
+	Token    string           // the wildcard that is the subject's last token over NATS, not a key
+	Query    string           // parameters that are given to Do as they are, between spaces
+	Shapes   map[string]Shape // for the document: of keys that the question takes as any JSON
+	Answer   any              // the zero value of the answer; nil: any JSON
+	Waited   any              // likewise, of the answer to who has waited for the job
+	Large    bool             // takes a body of up to 32 MiB; else 1 MiB
+	Waits    bool             // may take long
+	Indexed  bool             // the answer tells in [headerIndex] which state of the ledger it shows
 	Do       func(ctx context.Context, q *Question) ([]byte, error)
 }
 
 // headerIndex is the header of an answer that shows the ledger: the index of the
 // last entry that it shows. It is the same over NATS.
 const headerIndex = "Yard-Index"
+
+// Shape is what a key holds, or a list in it.
+type Shape struct {
+	Of      any // the zero value of it, or of an item of the list
+	List    bool
+	Without string // a field that is not taken, "" for none
+}
 
 // Question is what a route's handler is asked.
 type Question struct {
