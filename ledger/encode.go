@@ -79,6 +79,7 @@ func (e *encoder) queues(qs *queues, j *jobs) {
 		e.id(q.id)
 		e.text(q.name)
 		e.bool(q.paused)
+		e.int(q.pausedAt)
 		e.uint(uint64(q.config.Limit))
 		e.bool(q.config.AllowOverrides)
 		n := 0
@@ -198,7 +199,7 @@ func Decode(r io.Reader) (*Ledger, error) {
 
 func (d *decoder) queues(l *Ledger) {
 	d.times(func() {
-		q := &queue{id: d.id(), name: d.text(), paused: d.bool()}
+		q := &queue{id: d.id(), name: d.text(), paused: d.bool(), pausedAt: d.int()}
 		q.config = job.QueueConfig{Limit: uint32(d.uint()), AllowOverrides: d.bool()}
 		l.queues.byName.Set(q.name, q)
 		d.times(func() {

@@ -12,6 +12,7 @@ import (
 type Plight struct {
 	job.View
 	Line        QueueView        // the job's queue
+	Paused      time.Time        // since when the queue is paused; zero: it is not
 	Full        bool             // the queue's limit leaves no room for one more
 	Asked       time.Time        // when its producer wants it run; zero: at once
 	Due         time.Time        // delayed: when it becomes waiting; waiting: since when it is due
@@ -35,6 +36,7 @@ func (l *Ledger) Plight(id job.ID) (p Plight, ok bool) {
 		Redelivered: r.flags&redelivered != 0, Debounced: l.guards.tillStart(r),
 	}
 	p.View, p.Result = r.view()
+	p.Paused, _ = l.PausedSince(r.queue.name)
 	if o := r.options; o != nil && o.runAt != 0 {
 		p.Asked = time.Unix(0, o.runAt).UTC()
 	}
@@ -47,6 +49,14 @@ func (l *Ledger) Plight(id job.ID) (p Plight, ok bool) {
 		p.Recalled, p.Fence = r.recalled(), r.run.fence
 	}
 	return p, true
+}
+
+// PausedSince tells since when a queue is paused; ok is false if it is not.
+func (l *Ledger) PausedSince(queue string) (at time.Time, ok bool) {
+	if q := l.queues.get(queue); q != nil && q.paused {
+		return time.Unix(0, q.pausedAt).UTC(), true
+	}
+	return time.Time{}, false
 }
 
 // tillStart tells that a job that has not started holds a debounce key.

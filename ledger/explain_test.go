@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 	"testing"
@@ -80,6 +81,20 @@ func TestPlight(t *testing.T) {
 
 func TestQueueFacts(t *testing.T) {
 	l, stamp := explained(t)
+	if _, paused := l.PausedSince("mail"); paused {
+		t.Error("a queue that runs is paused")
+	}
+	l.Apply(stamp, []Command{&PauseQueue{Name: "mail", Paused: true}})
+	stamp.Index++
+	kept, err := Decode(bytes.NewReader(encoded(t, l)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range []*Ledger{l, kept} {
+		if at, paused := l.PausedSince("mail"); !paused || !at.Equal(stamp.At) {
+			t.Errorf("paused since %s, %t", at, paused)
+		}
+	}
 	if h := l.Holders("mail", 20); len(h) != 2 || h[0].ID == h[1].ID || h[0].Channel != "overhop/w1" {
 		t.Errorf("holders: %+v", h)
 	}

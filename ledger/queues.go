@@ -17,6 +17,8 @@ type queue struct {
 	paused bool
 	config job.QueueConfig
 
+	pausedAt int64 // since when it is paused, in unix nanoseconds; 0: it is not
+
 	counts [6]int                     // by state
 	lines  btree.Map[string, *line]   // waiting jobs by class
 	lists  [6]*btree.BTreeG[timeItem] // delayed, completed, failed jobs by acceptance
@@ -146,7 +148,10 @@ func (l *Ledger) pauseQueue(c *PauseQueue) Result {
 	case !q.paused && !c.Paused:
 		return Result{Err: job.ErrQueueRunning}
 	}
-	q.paused = c.Paused
+	q.paused, q.pausedAt = c.Paused, 0
+	if c.Paused {
+		q.pausedAt = l.now
+	}
 	return Result{}
 }
 

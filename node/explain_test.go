@@ -64,8 +64,8 @@ var explainCases = []struct {
 	{asked(job.Delayed, func(q *inquiry) { q.plight.Again, q.plight.Reason = true, "boom" }), "retry_backoff!", "It is due at 2026-03-19T02:00:00.000Z: attempt 1 of 5 failed (boom)"},
 	{asked(job.Delayed, func(q *inquiry) { q.plight.Again, q.plight.Redelivered = true, true }), "given_back!", "It is due at"},
 	{asked(job.Delayed, func(q *inquiry) { q.plight.Debounced = true }), "debounced!", "It is due at"},
-	{asked(job.Delayed, func(q *inquiry) { q.plight.Line.Paused = true }), "delayed! queue_paused!", "It is due at 2026-03-19T02:00:00.000Z; and queue mail is paused."},
-	{asked(job.Waiting, func(q *inquiry) { q.plight.Line.Paused = true }), "queue_paused! next_in_line", "It waits: queue mail is paused."},
+	{asked(job.Delayed, func(q *inquiry) { q.plight.Line.Paused, q.plight.Paused = true, testNow }), "delayed! queue_paused!", "It is due at 2026-03-19T02:00:00.000Z; and queue mail is paused since 2026-03-19T01:00:00.000Z."},
+	{asked(job.Waiting, func(q *inquiry) { q.plight.Line.Paused, q.plight.Paused = true, testNow }), "queue_paused! next_in_line", "It waits: queue mail is paused since 2026-03-19T01:00:00.000Z."},
 	{asked(job.Waiting, func(q *inquiry) {
 		q.plight.Full, q.plight.Line.Config.Limit, q.plight.Line.Counts[job.Active] = true, 3, 3
 		q.holders = []ledger.Active{{Waiting: ledger.Waiting{Job: job.Job{ID: job.ID{2}}}, Node: "n2", Started: testNow}}

@@ -114,6 +114,7 @@ func (n *Node) lookAtQueue(l *ledger.Ledger, e *queueExplanation, own *inquiry) 
 	own.holders = l.Holders(name, maxHolders)
 	e.Active = own.holding()
 	active := own.plight.Line.Counts[job.Active]
+	own.plight.Paused, _ = l.PausedSince(name)
 	e.MoreActive = max(0, active-len(e.Active))
 	limit := own.plight.Line.Config.Limit
 	own.plight.Full = limit > 0 && active >= int(limit)

@@ -157,7 +157,7 @@ func (q *inquiry) inTheWay() (all []reason) {
 	}
 	p := &q.plight
 	if p.Line.Paused {
-		add(codePaused, &reasonData{Queue: p.View.Queue}, "queue %s is paused", p.View.Queue)
+		add(codePaused, &reasonData{Queue: p.View.Queue, Since: given(p.Paused)}, "queue %s is paused since %s", p.View.Queue, clock(p.Paused))
 	}
 	if p.Full {
 		active := p.Line.Counts[job.Active]
