@@ -58,8 +58,8 @@ type pastEvent struct {
 
 // pastOf reads a job's history; untold are lines that are not published yet.
 func (n *Node) pastOf(ctx context.Context, p *ledger.Plight, untold [][]byte, untoldAll bool) past {
-	if p.Dispatches == 0 && p.State != job.Failed {
-		return past{Events: []json.RawMessage{}, Complete: true, Note: "nothing has happened to it since it was accepted"}
+	if p.Dispatches == 0 {
+		return past{Events: []json.RawMessage{}, Complete: true, Note: "no dispatch of it was ever made"}
 	}
 	ctx, cancel := context.WithTimeout(ctx, pastTime)
 	defer cancel()
@@ -71,7 +71,7 @@ func (n *Node) pastOf(ctx context.Context, p *ledger.Plight, untold [][]byte, un
 	r.end = false
 	r.read(ctx, timesOf(p))
 	r.end = r.end || ended
-	return r.past(p.Dispatches, untoldAll)
+	return r.past(untoldAll)
 }
 
 // lastOf is the last event that a job in its state can have.
@@ -163,34 +163,51 @@ func (r *reader) take(line []byte) {
 }
 
 // past sorts what was found, and says what is missing.
-func (r *reader) past(dispatches uint32, untoldAll bool) past {
+func (r *reader) past(untoldAll bool) past {
 	slices.SortStableFunc(r.found, func(a, b pastEvent) int { return int(int64(a.Number - b.Number)) })
 	r.found = slices.CompactFunc(r.found, func(a, b pastEvent) bool { return a.Number == b.Number })
-	p := past{Events: []json.RawMessage{}, Complete: r.end && !r.gap && r.failure == nil && untoldAll}
-	var notes []string
+	p := past{Events: []json.RawMessage{}, Complete: r.whole()}
+	switch {
+	case p.Complete:
+	case r.failure != nil:
+		p.Note = "history could not be read to the end: " + r.failure.Error()
+	case r.gap:
+		p.Note = "there is too much history of other jobs between to look through: events are missing; 'yardmaster events --job' looks at all"
+	case !r.end || !untoldAll:
+		p.Note = "the last events are not published yet, or no longer kept"
+	default:
+		p.Note = "the first events are no longer kept"
+	}
 	if cut := len(r.found) - maxPast; cut > 0 {
 		r.found, p.Complete = r.found[cut:], false
-		notes = append(notes, fmt.Sprintf("%d older events are left out", cut))
+		p.Note = strings.TrimPrefix(fmt.Sprintf("%s; %d older events are left out", p.Note, cut), "; ")
 	}
-	first := uint32(0)
 	for _, e := range r.found {
-		if e.Event == ledger.DispatchQueued.String() && (first == 0 || e.Dispatch < first) {
-			first = e.Dispatch
-		}
 		p.Events = append(p.Events, e.line)
 	}
-	switch {
-	case r.failure != nil:
-		notes = append(notes, "history could not be read to the end: "+r.failure.Error())
-	case r.gap:
-		notes = append(notes, "there is too much history of other jobs between to look through: events may be missing; 'yardmaster events --job' looks at all")
-	case !r.end:
-		notes = append(notes, "the last events are not published yet, or no longer kept")
-	}
-	if first != 1 && dispatches > 0 && r.failure == nil && !r.gap && len(notes) == 0 {
-		p.Complete = false
-		notes = append(notes, "events before these are no longer kept")
-	}
-	p.Note = strings.Join(notes, "; ")
 	return p
+}
+
+// whole tells that no event is missing: each dispatch is queued, then notified,
+// then delivered or failed, once each, up to where the last one stands.
+func (r *reader) whole() bool {
+	queued, notified, ended := uint32(0), uint32(0), uint32(0)
+	for _, e := range r.found {
+		switch e.Event {
+		case ledger.DispatchQueued.String():
+			queued++
+		case ledger.DispatchNotified.String():
+			notified++
+		case ledger.DispatchDelivered.String(), ledger.DispatchFailed.String():
+			ended++
+		}
+	}
+	n := r.last.Dispatch
+	switch r.last.Event {
+	case ledger.DispatchQueued.String():
+		return queued == n && notified == n-1 && ended == n-1
+	case ledger.WorkerAssigned.String():
+		return queued == n && notified == n && ended == n-1
+	}
+	return queued == n && notified == n && ended == n
 }

@@ -65,8 +65,10 @@ func TestReader(t *testing.T) {
 	}{
 		{"all", []cluster.Tale{first, told(2, id, "Other"), last}, nil, pastEvent{Event: "DispatchDelivered", Dispatch: 2}, nil, 8, true, ""},
 		{"up to where it runs", []cluster.Tale{first}, nil, pastEvent{Event: "worker.assigned", Dispatch: 1}, nil, 3, true, ""},
-		{"much between", []cluster.Tale{first, big, told(3, id, "Other"), last}, nil, pastEvent{Event: "DispatchDelivered", Dispatch: 2}, nil, 8, false, "too much history"},
-		{"the begin is gone", []cluster.Tale{told(9, id, "DispatchQueued#2", "DispatchDelivered#2")}, nil, pastEvent{Event: "DispatchDelivered", Dispatch: 2}, nil, 2, false, "no longer kept"},
+		{"much between", []cluster.Tale{first, big, told(3, id, "Other"), last}, nil, pastEvent{Event: "DispatchDelivered", Dispatch: 2}, nil, 8, true, ""},
+		{"missing between", []cluster.Tale{first, big, told(3, id, "DispatchFailed#1"), told(9, id, "DispatchQueued#2", "DispatchNotified#2", "DispatchDelivered#2")}, nil,
+			pastEvent{Event: "DispatchDelivered", Dispatch: 2}, nil, 6, false, "too much history"},
+		{"the beginning is gone", []cluster.Tale{told(9, id, "DispatchQueued#2", "DispatchDelivered#2")}, nil, pastEvent{Event: "DispatchDelivered", Dispatch: 2}, nil, 2, false, "no longer kept"},
 		{"the end is not told", []cluster.Tale{first}, nil, pastEvent{Event: "DispatchDelivered", Dispatch: 1}, nil, 3, false, "not published yet"},
 		{"the end is in the outbox", []cluster.Tale{first}, nil, pastEvent{Event: "DispatchDelivered", Dispatch: 1},
 			[]string{"worker.assigned#", "DispatchDelivered#1"}, 5, true, ""},
@@ -84,7 +86,7 @@ func TestReader(t *testing.T) {
 		r.end = false
 		r.read(t.Context(), []time.Time{testNow, testNow.Add(9 * time.Second)})
 		r.end = r.end || ended
-		p := r.past(c.last.Dispatch, true)
+		p := r.past(true)
 		if len(p.Events) != c.want || p.Complete != c.complete || !strings.Contains(p.Note, c.note) || (p.Note == "") != (c.note == "") {
 			t.Errorf("%s: %d events, complete %t, %q: %s", c.name, len(p.Events), p.Complete, p.Note, p.Events)
 		}
