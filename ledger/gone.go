@@ -48,6 +48,16 @@ func (g *idRing) trim(before int64, most int) {
 	}
 }
 
+// short tells how old the oldest id is that is still known, if that is less
+// than a time because there were too many.
+func (g *idRing) short(now, least int64, most int) (age int64, ok bool) {
+	if g.size <= most-slabSize {
+		return 0, false
+	}
+	age = now - g.slabs[0].at
+	return age, age < least
+}
+
 func (g *idRing) copy() *idRing {
 	return &idRing{slabs: append([]idSlab(nil), g.slabs...), size: g.size}
 }

@@ -94,5 +94,9 @@ func (l *Ledger) reasons(view *Snapshot, s Surroundings) []string {
 	if s.PendingEvents > 0 && (s.Deferred || s.OldestPending > pendingTooLong) {
 		reasons = append(reasons, fmt.Sprintf("replay has %d pending events", s.PendingEvents))
 	}
+	if age, short := l.jobs.gone.short(l.now, int64(DedupeHorizon), DedupeMax); short {
+		reasons = append(reasons, fmt.Sprintf("keys of forgotten jobs are known for %s, not for %s: there are more than %d; publish no job again that is older",
+			time.Duration(age).Round(time.Second), DedupeHorizon, DedupeMax-slabSize))
+	}
 	return append(reasons, l.replay.reasons()...)
 }

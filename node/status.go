@@ -145,11 +145,18 @@ func (n *Node) status(ctx context.Context) Status {
 
 // readiness is the snapshot's, told apart.
 func (n *Node) readiness(ctx context.Context, look scheduler.Look, lanes []LaneStatus) ReadinessStatus {
-	r := ReadinessStatus{
-		Dispatching: look.Error == "" && look.Dispatching,
-		Accepting:   n.messages.Health(ctx) == nil && laneAnswers(lanes),
-	}
-	n.raft.View(func(l *ledger.Ledger) { r.Readiness = l.Snapshot(n.surroundings(l, look)).Readiness })
+	sound := n.messages.Health(ctx)
+	r := ReadinessStatus{Dispatching: look.Error == "" && look.Dispatching, Accepting: sound == nil && laneAnswers(lanes)}
+	n.raft.View(func(l *ledger.Ledger) {
+		s := n.surroundings(l, look)
+		switch {
+		case sound != nil:
+			s.Reasons = append(s.Reasons, fmt.Sprintf("%v: this node accepts no jobs until it is; others may", sound))
+		case len(lanes) > 0 && !r.Accepting:
+			s.Reasons = append(s.Reasons, "no lane has a leader that this node hears: it accepts no jobs until one has")
+		}
+		r.Readiness = l.Snapshot(s).Readiness
+	})
 	return r
 }
 
@@ -200,12 +207,12 @@ func (n *Node) look(ctx context.Context) scheduler.Look {
 	defer cancel()
 	owner, _, ok := n.watch.authority()
 	if !ok {
-		return scheduler.Look{Error: "no authority is known"}
+		return scheduler.Look{Error: "no authority is known to this node: the Raft leader takes it within seconds"}
 	}
 	if owner == n.cfg.Node.Name {
 		l, err := n.mind.Look(ctx)
 		if err != nil {
-			l.Error = err.Error()
+			l.Error = "this node holds the lease and does not decide yet, or no more: that passes within seconds"
 		}
 		return l
 	}

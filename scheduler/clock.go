@@ -123,7 +123,7 @@ func (m *mind) wrongClocks() (reasons []string) {
 			continue
 		}
 		if off := n.clocks.off() - median; off.Abs() > clockOff {
-			reasons = append(reasons, fmt.Sprintf("member %s's clock is off by %s", n.name, off.Round(100*time.Millisecond)))
+			reasons = append(reasons, fmt.Sprintf("member %s's clock is off by %s: set it, and let a time service keep it", n.name, off.Round(100*time.Millisecond)))
 		}
 	}
 	slices.Sort(reasons)

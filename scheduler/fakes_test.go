@@ -151,12 +151,14 @@ func commandsOf[C ledger.Command](entries []logged) (found []C) {
 
 // fakeLanes are lanes in memory.
 type fakeLanes struct {
-	mu     sync.Mutex
-	lanes  []*fakeLane
-	made   bool // somebody made the streams
-	down   error
-	reads  int
-	unread bool          // reads fail, all else goes on
+	mu      sync.Mutex
+	lanes   []*fakeLane
+	made    bool // somebody made the streams
+	down    error
+	reads   int
+	unread  bool  // reads fail, all else goes on
+	ensures error // what is wrong with the streams
+
 	blobs  time.Time     // what was stored before is purged
 	tailed chan struct{} // closed when Tail is to end at once with an error
 }
@@ -171,8 +173,8 @@ type fakeLane struct {
 func (l *fakeLanes) Ensure(_ context.Context, identities []string, create bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !create {
-		return nil
+	if l.ensures != nil || !create {
+		return l.ensures
 	}
 	l.made = true
 	for i, identity := range identities {

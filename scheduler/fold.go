@@ -148,7 +148,7 @@ func (m *mind) addFold(l *ledger.Ledger, d *draft, lane *laneState, from uint64,
 func (m *mind) checkOutbox(l *ledger.Ledger) {
 	m.blocked = ""
 	if l.OutboxBytes() >= ledger.MaxOutbox/2 {
-		m.blocked = "the outbox is half full: history, results or dead letters cannot be published"
+		m.blocked = "the outbox is half full: history, results or dead letters cannot be published, and no more jobs are taken from the lanes until they are"
 	}
 }
 

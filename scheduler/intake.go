@@ -94,7 +94,7 @@ const ensureEvery = 15 * time.Second
 func (m *mind) ensure(ctx context.Context, identities []string) error {
 	made := m.streamsMade()
 	if !made {
-		m.post(func() { m.unmade = "the yard's streams are being made" })
+		m.post(func() { m.unmade = beingMade })
 	}
 	for failures := 0; ctx.Err() == nil; {
 		err := m.sched.lanes.Ensure(ctx, identities, !made)
@@ -212,11 +212,11 @@ func (m *mind) verify(ctx context.Context, lane *laneState) error {
 	}
 	switch {
 	case info.Identity != known.Identity:
-		return strange("its stream is another one than the ledger's (%s, not %s)", info.Identity, known.Identity)
+		return strange("its stream is another one than the ledger's (%s, not %s): it was made anew; bring back the members' data directories that hold the right one", info.Identity, known.Identity)
 	case info.First > known.Cursor+1:
-		return strange("its stream begins at %d, the records from %d on were lost before they were folded", info.First, known.Cursor+1)
+		return strange("its stream begins at %d, the records from %d on were lost before they were folded: bring back the data directory of a member that has them", info.First, known.Cursor+1)
 	case info.Last < folded:
-		return strange("its stream ends at %d, before the folded position %d", info.Last, folded)
+		return strange("its stream ends at %d, before the folded position %d: it went back; start a member whose data directory has the rest", info.Last, folded)
 	case known.Cursor == 0 || known.Cursor < info.First || known.LastID.IsZero():
 		return nil
 	}
@@ -230,7 +230,7 @@ func (m *mind) verify(ctx context.Context, lane *laneState) error {
 	facts, _ := records[0].Facts(known.Identity, m.cfg.Defaults)
 	conflict := job.RecordID(known.Identity, records[0].Seq, records[0].Stored)
 	if facts.ID != known.LastID && conflict != known.LastID {
-		return strange("the record at the folded position %d is not the one that was folded", known.Cursor)
+		return strange("the record at the folded position %d is not the one that was folded: the stream went back and on another way; bring back the data directory of a member that has the right one", known.Cursor)
 	}
 	return nil
 }

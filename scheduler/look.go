@@ -2,7 +2,6 @@ package scheduler
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -100,23 +99,9 @@ func (s *Scheduler) Look(ctx context.Context) (Look, error) {
 }
 
 func (m *mind) look(now time.Time) Look {
-	l := Look{Epoch: m.epoch, Dispatching: m.blocked == "" && m.trusted().After(now), Reasons: []string{}}
-	if m.unmade != "" {
-		l.Reasons = append(l.Reasons, m.unmade)
-	}
-	if m.blocked != "" {
-		l.Reasons = append(l.Reasons, m.blocked)
-	}
-	for _, why := range m.untold {
-		if why != "" {
-			l.Reasons = append(l.Reasons, why)
-		}
-	}
+	l := Look{Epoch: m.epoch, Dispatching: m.blocked == "" && m.trusted().After(now), Reasons: m.reasons(now)}
 	for _, lane := range m.lanes {
-		switch {
-		case lane.trouble != "":
-			l.Reasons = append(l.Reasons, lane.trouble)
-		case !lane.ready:
+		if lane.trouble == "" && !lane.ready {
 			l.Deferred = true
 		}
 		if lane.last >= lane.next {
@@ -127,7 +112,6 @@ func (m *mind) look(now time.Time) Look {
 			l.Oldest = max(l.Oldest, now.Sub(lane.heardAt))
 		}
 	}
-	l.Reasons = append(append(l.Reasons, m.away...), m.wrongClocks()...)
 	running := map[string]int{}
 	for _, f := range m.flights {
 		running[f.node]++
@@ -141,21 +125,5 @@ func (m *mind) look(now time.Time) Look {
 		l.Nodes = append(l.Nodes, s)
 	}
 	slices.SortFunc(l.Nodes, func(a, b NodeStatus) int { return strings.Compare(a.Name, b.Name) })
-	for _, name := range m.cfg.Members {
-		if n := m.nodes[name]; (n == nil || n.silent) && now.Sub(m.began) > reassignAfter && m.lacksQuorum() {
-			l.Reasons = append(l.Reasons, fmt.Sprintf("member %s is not heard", name))
-		}
-	}
 	return l
-}
-
-// lacksQuorum tells that fewer than a majority of the members are heard.
-func (m *mind) lacksQuorum() bool {
-	heard := 0
-	for _, n := range m.nodes {
-		if !n.silent {
-			heard++
-		}
-	}
-	return heard <= len(m.cfg.Members)/2
 }

@@ -155,7 +155,7 @@ func (t *teller) resume(ctx context.Context) error {
 	var last [3]uint64
 	t.m.ledger().View(func(l *ledger.Ledger) { last = [3]uint64{l.LastEvent(), l.LastResult(), l.LastDead()} })
 	if number > last[t.story] {
-		return fmt.Errorf("%s: the stream ends at number %d, the ledger at %d: they are not of one yard, or one of them went back",
+		return fmt.Errorf("%s: the stream ends at number %d, the ledger at %d: they are not of one yard, or one of them went back; bring back the data directories that belong together",
 			t.story, number, last[t.story])
 	}
 	t.seq, t.number = seq, number
@@ -214,7 +214,7 @@ func (t *teller) follows(first uint64) error {
 	if first == t.number+1 || t.number == 0 && t.seq > 0 || t.story == DeadLetters {
 		return nil
 	}
-	return fmt.Errorf("%s: the stream ends at number %d, and %d to %d were published once: it has lost them",
+	return fmt.Errorf("%s: the stream ends at number %d, and %d to %d were published once: it has lost them; bring back the data directory of a member that has them",
 		t.story, t.number, t.number+1, first-1)
 }
 

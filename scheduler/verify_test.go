@@ -50,7 +50,7 @@ func TestVerify_LaneChangesWithinATenure(t *testing.T) {
 				if y.laneReady() {
 					t.Error("the lane is folded still")
 				}
-				if got := y.reasons(); len(got) != 1 || !strings.HasPrefix(got[0], "lane 0: ") {
+				if got := y.reasons(); len(got) != 1 || !strings.HasPrefix(got[0], "lane 0 is not folded: ") {
 					t.Errorf("reasons %q", got)
 				}
 				y.lanes.set(undo)
