@@ -3,6 +3,7 @@ package cluster
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -66,6 +67,14 @@ func (e *apiError) kind() refusal {
 		return refusalLater
 	}
 	return refusalFinal
+}
+
+// ErrFull says that a stream, an account or a disk has no room.
+var ErrFull = errors.New("no room is left")
+
+func (e *apiError) full() bool {
+	return e.ErrCode == codeResourceLimits || e.ErrCode == codeNoResources ||
+		e.ErrCode == codeStoreFailed && (strings.Contains(e.Description, "exceeded") || strings.Contains(e.Description, "no space"))
 }
 
 // delay is how long a "later" should be: a full lane is emptied by the minute,

@@ -44,8 +44,8 @@ func (e *WrongLastError) Error() string {
 // AppendAsync stores a tale if the stream still ends at expectLast, 0 for one
 // that was never written. Several may be on their way, each expecting the one
 // before. done is called once and must not block; its error is a
-// [*WrongLastError], a [*job.UnavailableError] if the tale is not stored, or
-// [ErrUnknown]: then [Cluster.LastTold] says what the stream holds.
+// [*WrongLastError], a [*job.UnavailableError] if the tale is not stored, which
+// is [ErrFull] if there is no room for it, or [ErrUnknown]: then [Cluster.LastTold] says what the stream holds.
 func (c *Cluster) AppendAsync(stream string, t Tale, expectLast uint64, done func(seq uint64, err error)) {
 	m := &nats.Msg{Subject: t.Subject, Data: t.Body, Header: nats.Header{headerExpectName: []string{stream}}}
 	for k, v := range t.Header {
@@ -101,7 +101,11 @@ func (a *appending) read(m *nats.Msg) (uint64, error) {
 	case refusal.kind() == refusalFinal:
 		return 0, fmt.Errorf("append to %s: %w", a.stream, refusal)
 	}
-	return 0, &job.UnavailableError{Reason: refusal.Description, RetryAfter: refusal.delay()}
+	later := &job.UnavailableError{Reason: refusal.Description, RetryAfter: refusal.delay()}
+	if refusal.full() {
+		return 0, fmt.Errorf("append to %s: %w: %w", a.stream, ErrFull, later)
+	}
+	return 0, later
 }
 
 // Append is [Cluster.AppendAsync] for one who waits.

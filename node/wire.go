@@ -40,7 +40,7 @@ const spreadTime = 5 * time.Second
 func (l lanes) Ensure(ctx context.Context, identities []string, create bool) error {
 	_, err := l.EnsureStreams(ctx, cluster.Layout{Identities: identities, Create: create})
 	if err != nil {
-		return err
+		return decidable(err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, spreadTime)
 	defer cancel()
@@ -62,7 +62,17 @@ func (l lanes) Ensure(ctx context.Context, identities []string, create bool) err
 
 func (l lanes) Info(ctx context.Context, lane uint8) (scheduler.Lane, error) {
 	info, err := l.LaneInfo(ctx, lane)
-	return scheduler.Lane{Identity: info.Identity, Leader: info.Leader, First: info.First, Last: info.Last, Bytes: info.Bytes}, err
+	return scheduler.Lane{Identity: info.Identity, Leader: info.Leader, First: info.First, Last: info.Last, Bytes: info.Bytes, MaxBytes: uint64(max(info.MaxBytes, 0))}, decidable(err)
+}
+
+// decidable marks the errors that time does not mend: a stream that was made is
+// gone or is another one, or no disk has room.
+func decidable(err error) error {
+	var identity *cluster.IdentityError
+	if errors.Is(err, cluster.ErrStreamMissing) || errors.Is(err, cluster.ErrFull) || errors.As(err, &identity) {
+		return &scheduler.DecideError{Err: err}
+	}
+	return err
 }
 
 // Publish stores the record of a job that the authority itself makes.
@@ -106,7 +116,7 @@ func (t tales) Append(s scheduler.Story, tale scheduler.Tale, expect uint64, don
 	subject := [...]string{cluster.SubjectHistory, cluster.SubjectResults, cluster.DLQSubject(tale.Queue)}[s]
 	t.AppendAsync(storyStreams[s], cluster.Tale{
 		Subject: subject, ID: tale.ID, First: tale.First, Count: tale.Count, Header: tale.Header, Body: tale.Body,
-	}, expect, done)
+	}, expect, func(seq uint64, err error) { done(seq, decidable(err)) })
 }
 
 // bus carries what the agent says to the authority, which may be this node.

@@ -156,8 +156,9 @@ type fakeLanes struct {
 	made    bool // somebody made the streams
 	down    error
 	reads   int
-	unread  bool  // reads fail, all else goes on
-	ensures error // what is wrong with the streams
+	unread  bool   // reads fail, all else goes on
+	max     uint64 // bytes of a lane; 0: no limit
+	ensures error  // what is wrong with the streams
 
 	blobs  time.Time     // what was stored before is purged
 	tailed chan struct{} // closed when Tail is to end at once with an error
@@ -198,7 +199,7 @@ func (l *fakeLanes) Info(_ context.Context, number uint8) (Lane, error) {
 	lane := l.lanes[number]
 	kept := uint64(len(lane.records)) + 1 - lane.first
 	return Lane{
-		Identity: lane.identity, Leader: "n1", First: lane.first, Last: uint64(len(lane.records)), Bytes: kept << 20,
+		Identity: lane.identity, Leader: "n1", First: lane.first, Last: uint64(len(lane.records)), Bytes: kept << 20, MaxBytes: l.max,
 	}, nil
 }
 

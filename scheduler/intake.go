@@ -15,13 +15,14 @@ import (
 
 // How lanes are read.
 const (
-	pollEvery   = 50 * time.Millisecond // backstop, when no notice comes
-	gapPatience = 2 * time.Millisecond  // how long a gap may wait for its notice
-	maxHeld     = 4096                  // records held beyond a gap; more are read again
-	readBatch   = 1024
-	maxUnfolded = 8192 // records read and not yet proposed, per lane
-	verifyEvery = 10 * time.Second
-	doubtFor    = time.Second // then a lane is looked at again before it is given up
+	pollEvery     = 50 * time.Millisecond // backstop, when no notice comes
+	gapPatience   = 2 * time.Millisecond  // how long a gap may wait for its notice
+	maxHeld       = 4096                  // records held beyond a gap; more are read again
+	readBatch     = 1024
+	maxUnfolded   = 8192 // records read and not yet proposed, per lane
+	verifyEvery   = 10 * time.Second
+	largestRecord = 256 << 10   // bytes: a lane with less room is full
+	doubtFor      = time.Second // then a lane is looked at again before it is given up
 )
 
 // laneState is a lane as this tenure folds it.
@@ -30,6 +31,7 @@ type laneState struct {
 	identity string
 	ready    bool   // its stream is the one the ledger knows
 	trouble  string // why it is not; "" while it is only not yet known
+	full     bool   // it takes no more jobs
 	next     uint64 // sequence after the last one proposed or pending
 	last     uint64 // highest sequence heard of
 	held     map[uint64]pendingRecord
@@ -102,7 +104,10 @@ func (m *mind) ensure(ctx context.Context, identities []string) error {
 			if failures++; failures == 1 {
 				m.sched.log.Warn("streams are not as they should be", "error", err)
 			} else {
-				m.post(func() { m.unmade = err.Error() })
+				m.post(func() {
+					m.unmade = err.Error()
+					m.decidable(aboutStreams, err)
+				})
 			}
 			pause(ctx, time.Second)
 			continue
@@ -137,7 +142,7 @@ func (m *mind) readLane(ctx context.Context, lane *laneState) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		m.post(func() { lane.trouble = err.Error() })
+		m.post(func() { m.mistrust(lane, err) })
 		pause(ctx, wait)
 	}
 	return nil
@@ -179,11 +184,20 @@ func (m *mind) readOn(ctx context.Context, lane *laneState) error {
 	}
 }
 
+// mistrust notes what is wrong with a lane.
+func (m *mind) mistrust(lane *laneState, why error) {
+	lane.trouble = why.Error()
+	m.decidable(lane.name(), why)
+}
+
+func (l *laneState) name() string { return fmt.Sprintf("lane %d", l.number) }
+
 // disbelieve stops folding a lane: nothing that was read of it goes on.
 func (m *mind) disbelieve(lane *laneState, why error) {
 	m.sched.log.Error("lane is not folded any more", "lane", lane.number, "error", why)
 	m.post(func() {
-		lane.ready, lane.trouble = false, why.Error()
+		lane.ready = false
+		m.mistrust(lane, why)
 		m.resync(lane)
 	})
 }
@@ -206,6 +220,7 @@ func (m *mind) verify(ctx context.Context, lane *laneState) error {
 	if err != nil {
 		return fmt.Errorf("lane %d: %w", lane.number, err)
 	}
+	m.post(func() { lane.full = info.MaxBytes > 0 && info.Bytes+largestRecord > info.MaxBytes })
 	known := m.known(lane) // and what was reclaimed is below here
 	strange := func(format string, args ...any) error {
 		return &strangeLaneError{lane.number, fmt.Sprintf(format, args...)}
@@ -263,7 +278,7 @@ func (m *mind) readFailed(lane *laneState, err error) {
 	if lane.trouble == "" {
 		m.sched.log.Warn("lane cannot be read", "lane", lane.number, "from", lane.next, "error", err)
 	}
-	lane.trouble = err.Error()
+	m.mistrust(lane, err)
 }
 
 // notice takes records that were heard of without reading.

@@ -74,6 +74,9 @@ type mind struct {
 	blocked string    // why nothing is folded or placed; "" if all goes on
 	untold  [3]string // by [Story]: why nothing is published; "" if it is
 
+	stuck    map[string]bool     // what of that time does not mend; see decidable
+	blockers map[string]*blocker // what history is told of, by what it is about
+
 	lanes     []*laneState
 	bodies    bodyCache
 	folds     uint64                   // entered so far
@@ -121,7 +124,7 @@ func newMind(s *Scheduler, clock stampClock, trusted time.Time) *mind {
 		timer: time.NewTimer(time.Hour), bodies: newBodyCache(),
 		shadow: map[lineKey][]*shadowJob{}, placing: map[dispatchKey]*pick{}, taking: map[string]int{},
 		rooms: map[roomKey]*room{}, nodes: map[string]*node{}, flights: map[dispatchKey]*flight{},
-		crons: newCronDesk(),
+		crons: newCronDesk(), stuck: map[string]bool{}, blockers: map[string]*blocker{},
 	}
 	m.trustedUntil.Store(&trusted)
 	return m

@@ -134,17 +134,23 @@ func (t *teller) run(ctx context.Context) error {
 		}
 		if ctx.Err() == nil {
 			t.m.sched.log.Warn("telling was interrupted", "story", t.story.String(), "error", err)
-			t.report(err.Error())
+			t.report(err)
 			pause(ctx, wait)
 		}
 	}
 	return nil
 }
 
-// report tells the loop why nothing is published, "" if all is.
-func (t *teller) report(why string) {
-	t.failed = why != ""
-	t.m.post(func() { t.m.untold[t.story] = why })
+// report tells the loop why nothing is published; nil if all is.
+func (t *teller) report(err error) {
+	t.failed = err != nil
+	t.m.post(func() {
+		t.m.untold[t.story] = ""
+		if err != nil {
+			t.m.untold[t.story] = err.Error()
+		}
+		t.m.decidable(t.story.String(), err)
+	})
 }
 
 func (t *teller) resume(ctx context.Context) error {
@@ -155,8 +161,8 @@ func (t *teller) resume(ctx context.Context) error {
 	var last [3]uint64
 	t.m.ledger().View(func(l *ledger.Ledger) { last = [3]uint64{l.LastEvent(), l.LastResult(), l.LastDead()} })
 	if number > last[t.story] {
-		return fmt.Errorf("%s: the stream ends at number %d, the ledger at %d: they are not of one yard, or one of them went back; bring back the data directories that belong together",
-			t.story, number, last[t.story])
+		return &DecideError{fmt.Errorf("%s: the stream ends at number %d, the ledger at %d: they are not of one yard, or one of them went back; bring back the data directories that belong together",
+			t.story, number, last[t.story])}
 	}
 	t.seq, t.number = seq, number
 	t.acks, t.flying = make(chan taleAck, taleWindow), 0
@@ -189,7 +195,7 @@ func (t *teller) tell(ctx context.Context) error {
 			t.send(tale)
 		}
 		if t.failed && t.flying == 0 {
-			t.report("") // all is told
+			t.report(nil) // all is told
 		}
 		select {
 		case <-ctx.Done():
@@ -214,8 +220,8 @@ func (t *teller) follows(first uint64) error {
 	if first == t.number+1 || t.number == 0 && t.seq > 0 || t.story == DeadLetters {
 		return nil
 	}
-	return fmt.Errorf("%s: the stream ends at number %d, and %d to %d were published once: it has lost them; bring back the data directory of a member that has them",
-		t.story, t.number, t.number+1, first-1)
+	return &DecideError{fmt.Errorf("%s: the stream ends at number %d, and %d to %d were published once: it has lost them; bring back the data directory of a member that has them",
+		t.story, t.number, t.number+1, first-1)}
 }
 
 func (t *teller) send(tale Tale) {

@@ -228,6 +228,9 @@ func TestOutbox_FullStopsFoldingThenPlacing(t *testing.T) {
 		if !strings.Contains(fmt.Sprint(look.Reasons), "half full") || !strings.Contains(fmt.Sprint(look.Reasons), "no leader") {
 			t.Errorf("reasons %q", look.Reasons)
 		}
+		if told := strings.Join(y.blocked(), "\n"); strings.Count(told, "system: the outbox is half full") != 1 || strings.Count(told, "system: ") != 3 {
+			t.Errorf("history is told of\n%s", told)
+		}
 		entries := len(y.raft.entries())
 		y.pass(time.Minute)
 		if more := len(y.raft.entries()) - entries; more > 25 {

@@ -65,6 +65,7 @@ type Lane struct {
 	Leader      string // member
 	First, Last uint64
 	Bytes       uint64
+	MaxBytes    uint64 // 0: no limit
 }
 
 // Lanes are the streams that jobs come in by.

@@ -66,6 +66,7 @@ func (m *mind) sweep() {
 	}
 	out.send()
 	m.sweepOrphans(now)
+	m.tellBlocked(now)
 	m.crons.look = true // the stamps may have been steered, and a lane may answer again
 }
 
