@@ -14,6 +14,7 @@ import (
 	"yardmaster/job"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 func TestPublish_Alone(t *testing.T) {
@@ -378,5 +379,31 @@ func TestParsePubAck(t *testing.T) {
 		case tt.code != 0 && err == nil:
 			t.Errorf("%s: no error", tt.in)
 		}
+	}
+}
+
+// A hole in the middle of a lane is told from what was reclaimed, and the
+// leader's word is that the record is gone; what lies behind it is read.
+func TestRead_Hole(t *testing.T) {
+	c := alone(t)
+	for _, queue := range []string{"mail", "mail", "lost", "lost", "mail"} {
+		if _, err := c.PublishWait(within(t, 5*time.Second), queue, "", time.Time{}, body(0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.purge(t.Context(), LaneStream(0), jetstream.WithPurgeSubject(laneSubject(0, nodePublish, "lost"))); err != nil {
+		t.Fatal(err)
+	}
+	if records, err := c.Read(t.Context(), 0, 1, 10); err != nil || len(records) != 2 {
+		t.Errorf("%d records before the hole, %v", len(records), err)
+	}
+	var gap *GapError
+	if _, err := c.Read(t.Context(), 0, 3, 10); !errors.As(err, &gap) || gap.Reclaimed() || gap.First != 1 || gap.Last != 5 {
+		t.Errorf("read in the hole: %v", err)
+	}
+	_, err := c.LoadRecord(t.Context(), job.Position{Seq: 4})
+	wantErr(t, err, ErrNotStored)
+	if records, err := c.Read(t.Context(), 0, 5, 10); err != nil || len(records) != 1 {
+		t.Errorf("%d records behind the hole, %v", len(records), err)
 	}
 }
