@@ -142,7 +142,7 @@ func (l *Ledger) reread(c *Reread) Result {
 	}
 	for _, d := range c.Damage {
 		if int(d.Lane) < len(r.lanes) && d.From > r.lanes[d.Lane].at && d.To >= d.From {
-			r.harmed(d)
+			l.harmed(d)
 		}
 	}
 	for _, lane := range c.Lanes {
@@ -158,8 +158,10 @@ func (l *Ledger) reread(c *Reread) Result {
 	return Result{}
 }
 
-// harmed keeps a place of damage, joined with the one before it.
-func (r *replay) harmed(d ReplayDamage) {
+// harmed keeps a place of damage, joined with the one before it, and tells
+// history that somebody has to decide about it.
+func (l *Ledger) harmed(d ReplayDamage) {
+	r := &l.replay
 	for i := range r.damage {
 		if known := &r.damage[i]; known.Lane == d.Lane && known.Kind == d.Kind && known.To+1 == d.From {
 			known.To = d.To
@@ -171,6 +173,7 @@ func (r *replay) harmed(d ReplayDamage) {
 		return
 	}
 	r.damage = append(r.damage, d)
+	l.outbox.emit(Event{Kind: RunBlockedOnUser, A: l.authority.owner, B: d.String()})
 }
 
 // finishReplay ends a replay with nothing left to read. What it found stays
