@@ -4,22 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
+	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"yardmaster/job"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/micro"
 	"golang.org/x/sync/errgroup"
 )
 
 const (
-	serviceName    = "yard-api"
 	handlersAtOnce = 256
 	waitersAtOnce  = 4096
 	// What may wait for one endpoint before the node says "later" by silence:
@@ -32,9 +28,10 @@ const (
 // Service is what this node answers to anybody, as a NATS micro service that
 // `nats micro ls`, `info`, `stats` and `ping` show.
 type Service struct {
+	Name        string // [A-Za-z0-9_-]+
 	Version     string // semantic version
 	Description string
-	Metadata    map[string]string
+	Metadata    func() map[string]string // asked whenever somebody asks for it; nil: none
 	Endpoints   []Endpoint
 }
 
@@ -109,7 +106,7 @@ type desk struct {
 	request     *Request
 	node, reply string
 	nc          *nats.Conn
-	stats       *endpointStats
+	stats       *served
 	began       time.Time
 }
 
@@ -128,125 +125,87 @@ func (d *desk) answer(data []byte, refusal *APIError) error {
 	return d.nc.PublishMsg(m)
 }
 
-// endpointStats is what the service tells beside its own counts: the answers
-// that were given after the handler returned.
-type endpointStats struct {
-	answers atomic.Uint64
-	refused atomic.Uint64
-	took    atomic.Int64 // nanoseconds, all answers together
-	mu      sync.Mutex
-	codes   map[string]uint64
-}
-
-func (s *endpointStats) answered(began time.Time, refusal *APIError) {
-	s.answers.Add(1)
-	s.took.Add(int64(time.Since(began)))
-	if refusal == nil {
-		return
-	}
-	s.refused.Add(1)
-	s.mu.Lock()
-	s.codes[refusal.Code]++
-	s.mu.Unlock()
-}
-
-func (s *endpointStats) view() any {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	answers := s.answers.Load()
-	return map[string]any{
-		"answers": answers, "refused": s.refused.Load(), "refused_by_code": maps.Clone(s.codes),
-		"average_answer_us": s.took.Load() / int64(max(answers, 1)) / 1000,
-	}
-}
-
 // Serve answers until ctx ends and the last handler has returned. Requests of
 // this node's own clients come here, and only those: see [Cluster.Run].
 func (c *Cluster) Serve(ctx context.Context, s Service) error {
-	all := map[string]*endpointStats{}
-	svc, err := micro.AddService(c.api.nc, micro.Config{
-		Name: serviceName, Version: s.Version, Description: s.Description, QueueGroupDisabled: true,
-		Metadata:     withNode(s.Metadata, c.cfg.Node),
-		StatsHandler: func(e *micro.Endpoint) any { return viewOf(all[e.Name]) },
-	})
-	if err != nil {
-		return fmt.Errorf("open the service: %w", err)
-	}
 	var work, waits errgroup.Group
 	work.SetLimit(handlersAtOnce)
 	waits.SetLimit(waitersAtOnce)
+	var open []*served
+	var subs []*nats.Subscription
+	var err error
 	for i := range s.Endpoints {
-		all[s.Endpoints[i].Name] = &endpointStats{codes: map[string]uint64{}}
-	}
-	for i := range s.Endpoints {
-		e := &s.Endpoints[i]
-		if err == nil {
-			places := &work
-			if e.Waits {
-				places = &waits
-			}
-			err = c.addEndpoint(ctx, svc, e, all[e.Name], places)
+		e := &served{Endpoint: &s.Endpoints[i], codes: map[string]uint64{}}
+		places := &work
+		if e.Waits {
+			places = &waits
 		}
+		if err == nil {
+			open = append(open, e)
+			var sub *nats.Subscription
+			if sub, err = c.openEndpoint(ctx, e, places); err == nil {
+				subs = append(subs, sub)
+			}
+		}
+	}
+	if err == nil {
+		var verbs []*nats.Subscription
+		verbs, err = c.present(&presence{Service: &s, node: c.cfg.Node, began: time.Now().UTC(), open: open})
+		subs = append(subs, verbs...)
 	}
 	if err == nil {
 		<-ctx.Done()
 	}
-	stopped := svc.Stop()
-	if errors.Is(stopped, nats.ErrConnectionClosed) {
-		stopped = nil
-	}
-	return errors.Join(err, stopped, work.Wait(), waits.Wait())
+	return errors.Join(err, drain(subs), work.Wait(), waits.Wait())
 }
 
-func viewOf(s *endpointStats) any {
-	if s == nil {
-		return nil
+// drain lets subscriptions end when what has come already is handled.
+func drain(subs []*nats.Subscription) error {
+	for _, sub := range subs {
+		ended := make(chan struct{})
+		sub.SetClosedHandler(func(string) { close(ended) })
+		if err := sub.Drain(); err != nil {
+			if errors.Is(err, nats.ErrConnectionClosed) || errors.Is(err, nats.ErrBadSubscription) {
+				continue // it has ended with its connection
+			}
+			return err
+		}
+		<-ended
 	}
-	return s.view()
+	return nil
 }
 
-func withNode(m map[string]string, node string) map[string]string {
-	m = maps.Clone(m)
-	if m == nil {
-		m = map[string]string{}
-	}
-	m["node"] = node
-	return m
-}
-
-func (c *Cluster) addEndpoint(ctx context.Context, svc micro.Service, e *Endpoint, stats *endpointStats, work *errgroup.Group) error {
+func (c *Cluster) openEndpoint(ctx context.Context, e *served, work *errgroup.Group) (*nats.Subscription, error) {
 	if (e.Do == nil) == (e.Go == nil) {
-		return fmt.Errorf("endpoint %s must have either Do or Go", e.Name)
+		return nil, fmt.Errorf("endpoint %s must have either Do or Go", e.Name)
 	}
-	local := localSubject(c.cfg.Node, e.Subject)
-	meta := maps.Clone(e.Metadata)
-	if meta == nil {
-		meta = map[string]string{}
+	if verb, ofNode := strings.CutPrefix(e.Subject, nodeSubject(c.cfg.Node, "")); ofNode && !slices.Contains(nodeVerbs, verb) {
+		return nil, fmt.Errorf("endpoint %s is none of the verbs %v that clients may say to a node", e.Name, nodeVerbs)
 	}
-	meta["subject"], meta["description"] = e.Subject, e.Description
-	handle := func(m micro.Request) {
-		if m.Reply() == "" {
+	handle := func(m *nats.Msg) {
+		if m.Reply == "" {
 			return // nobody waits: nothing to say, and nothing to do unseen
 		}
-		d := &desk{node: c.cfg.Node, reply: m.Reply(), nc: c.api.nc, stats: stats, began: time.Now()}
-		subject := m.Subject()
-		r := NewRequest(m.Data(), subject[strings.LastIndexByte(subject, '.')+1:], nats.Header(m.Headers()).Get, d.answer)
+		e.asked.Add(1)
+		d := &desk{node: c.cfg.Node, reply: m.Reply, nc: c.api.nc, stats: e, began: time.Now()}
+		r := NewRequest(m.Data, m.Subject[strings.LastIndexByte(m.Subject, '.')+1:], m.Header.Get, d.answer)
 		d.request = r
 		if e.Go != nil {
 			e.Go(r)
 			return
 		}
-		if !work.TryGo(func() error { c.do(ctx, e, r); return nil }) {
-			c.answered(e, r.Refuse(&job.UnavailableError{Reason: "too many requests at once", RetryAfter: 100 * time.Millisecond}))
+		if !work.TryGo(func() error { c.do(ctx, e.Endpoint, r); return nil }) {
+			c.answered(e.Endpoint, r.Refuse(&job.UnavailableError{Reason: "too many requests at once", RetryAfter: 100 * time.Millisecond}))
 		}
 	}
-	err := svc.AddEndpoint(e.Name, micro.HandlerFunc(handle), micro.WithEndpointSubject(local),
-		micro.WithEndpointMetadata(meta), micro.WithEndpointQueueGroupDisabled(),
-		micro.WithEndpointPendingLimits(endpointWaiting, endpointWaitingBytes))
-	if err != nil {
-		return fmt.Errorf("open endpoint %s: %w", e.Name, err)
+	sub, err := c.api.nc.Subscribe(localSubject(c.cfg.Node, e.Subject), handle)
+	if err == nil {
+		err = sub.SetPendingLimits(endpointWaiting, endpointWaitingBytes)
 	}
-	return nil
+	if err != nil {
+		return nil, fmt.Errorf("open endpoint %s: %w", e.Name, err)
+	}
+	return sub, nil
 }
 
 func (c *Cluster) do(ctx context.Context, e *Endpoint, r *Request) {

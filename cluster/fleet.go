@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"yardmaster/cluster/wire"
@@ -178,6 +179,9 @@ func (f *Fleet) Serve(ctx context.Context, h Handlers) error {
 	var work errgroup.Group
 	work.SetLimit(requestsAtOnce)
 	listen := func(verb string, handle nats.MsgHandler) error {
+		if slices.Contains(nodeVerbs, verb) {
+			return fmt.Errorf("verb %s is one that clients say to a node: nodes among themselves need another", verb)
+		}
 		sub, err := f.c.fleet.nc.Subscribe(nodeSubject(f.c.cfg.Node, verb), handle)
 		if err != nil {
 			return fmt.Errorf("listen to %s from other nodes: %w", verb, err)

@@ -13,6 +13,7 @@ import (
 	"yardmaster/job"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
 )
 
 // serve runs a blocking listener for the test's length and waits until it
@@ -123,7 +124,7 @@ func TestServe_MicroService(t *testing.T) {
 	wantErr(t, err, ErrNobodyAnswers)
 
 	serve(t, "service", func(ctx context.Context) error {
-		return c.Serve(ctx, Service{Version: "1.2.3", Description: "the yard", Endpoints: []Endpoint{
+		return c.Serve(ctx, Service{Name: "yard-api", Version: "1.2.3", Description: "the yard", Endpoints: []Endpoint{
 			{Name: "status", Subject: SubjectStatus, Do: func(context.Context, *Request) ([]byte, error) { return []byte(`{}`), nil }},
 			{Name: "job-show", Subject: SubjectAPI + ".job.show", Do: func(context.Context, *Request) ([]byte, error) {
 				return nil, fmt.Errorf("job %s: %w", "x", job.ErrJobNotFound)
@@ -163,20 +164,20 @@ func TestServe_MicroService(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var stats struct {
-		Metadata  map[string]string
-		Endpoints []struct {
-			Name string
-			Data struct {
-				Answers uint64
-				Codes   map[string]uint64 `json:"refused_by_code"`
-			}
-		}
-	}
+	var stats micro.Stats
 	if err := json.Unmarshal(m.Data, &stats); err != nil {
 		t.Fatal(err)
 	}
-	if stats.Metadata["node"] != "solo" || len(stats.Endpoints) != 3 || stats.Endpoints[2].Data.Answers != 2 || stats.Endpoints[1].Data.Codes["404"] != 1 {
+	if stats.Metadata["node"] != "solo" || stats.ID != "solo" || stats.Started.IsZero() || len(stats.Endpoints) != 3 {
 		t.Fatalf("stats: %s", m.Data)
+	}
+	show, enqueue := stats.Endpoints[1], stats.Endpoints[2]
+	if show.NumRequests != 1 || show.NumErrors != 1 || show.LastError != "404:job x: job does not exist" {
+		t.Errorf("of a refusal: %+v", show)
+	}
+	// The answers came when the handler had long returned.
+	if enqueue.Subject != "yard.enqueue.*" || enqueue.NumRequests != 2 || enqueue.NumErrors != 1 || enqueue.ProcessingTime < 10*time.Microsecond ||
+		enqueue.AverageProcessingTime != enqueue.ProcessingTime/2 {
+		t.Errorf("of an answer: %+v", enqueue)
 	}
 }

@@ -48,8 +48,15 @@ const (
 	subjectLogs    = "yard.logs"    // .<job id>
 	subjectBlob    = "yard.blob"    // .<hour>.<id>.<chunk>
 	subjectLocal   = "yard.local"   // .<node>.…: where a node hears its clients
-	subjectNode    = "yard.node"    // .<node>.<verb>: nodes among themselves
+	subjectNode    = "yard.node"    // .<node>.<verb>: nodes among themselves, but for nodeVerbs
 )
+
+// nodeVerbs are what clients may say to one node, as yard.node.<node>.<verb>.
+// All other verbs are the nodes' own.
+var nodeVerbs = []string{"health", "readiness", "snapshot", "status", "stepdown"}
+
+// NodeSubject is where clients say one of the public verbs to a node.
+func NodeSubject(node, verb string) string { return nodeSubject(node, verb) }
 
 // The publish kinds of a lane's subjects.
 const (
@@ -121,10 +128,15 @@ func laneSubject(lane uint8, kind, queue string) string {
 func nodeSubject(node, verb string) string { return subjectNode + "." + node + "." + verb }
 
 // localSubject is where node hears what its own clients send to subject, one
-// that begins with "yard.".
+// that begins with "yard.". What names the node already loses its name.
 func localSubject(node, subject string) string {
+	if verb, own := strings.CutPrefix(subject, nodeSubject(node, "")); own {
+		return nodeVerbSubject(node, verb)
+	}
 	return subjectLocal + "." + node + strings.TrimPrefix(subject, "yard")
 }
+
+func nodeVerbSubject(node, verb string) string { return subjectLocal + "." + node + ".node." + verb }
 
 func blobName(id string, at time.Time) string { return BlobHour(at) + "." + token(id) }
 

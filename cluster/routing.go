@@ -153,14 +153,18 @@ func (r *router) mapLocal() error {
 		return err
 	}
 	node := r.c.cfg.Node
-	for src, dest := range map[string]string{
+	mapped := map[string]string{
 		SubjectEnqueue + ".*": localSubject(node, SubjectEnqueue) + ".$1",
 		SubjectCall + ".*":    localSubject(node, SubjectCall) + ".$1",
 		SubjectExec:           localSubject(node, SubjectExec),
 		SubjectSnapshot:       localSubject(node, SubjectSnapshot),
 		SubjectStatus:         localSubject(node, SubjectStatus),
 		SubjectAPI + ".>":     localSubject(node, SubjectAPI) + ".>",
-	} {
+	}
+	for _, verb := range nodeVerbs { // to the node that is named, not to this one
+		mapped[nodeSubject("*", verb)] = nodeVerbSubject("$1", verb)
+	}
+	for src, dest := range mapped {
 		if err := acc.AddMapping(src, dest); err != nil {
 			return err
 		}

@@ -153,12 +153,31 @@ func laneConfig(lane uint8, identity string, l Layout) jetstream.StreamConfig {
 		// Only what plain clients publish: nodes tell the authority themselves.
 		RePublish:          &jetstream.RePublish{Source: plain, Destination: subjectTail + "." + n + ".{{wildcard(1)}}"},
 		AllowAtomicPublish: true,
-		Metadata: map[string]string{
-			MetaIdentity: identity, metaRole: "lane",
-			"io.nats.monitor.peer-expect": strconv.Itoa(l.Replicas),
-			"io.nats.monitor.enabled":     "true",
-		},
+		Metadata:           watched(map[string]string{MetaIdentity: identity, metaRole: "lane"}, l.Replicas),
 	}
+}
+
+// What `nats server check stream` reads from a stream's metadata. It holds the
+// thresholds of lag and silence for sources and mirrors unless they are named
+// those of peers, and takes any number of peers to mean a cluster.
+const (
+	monitorEnabled  = "io.nats.monitor.enabled"
+	monitorPeers    = "io.nats.monitor.peer-expect"
+	monitorPeerLag  = "io.nats.monitor.peer-lag-critical"
+	monitorPeerSeen = "io.nats.monitor.peer-seen-critical"
+
+	peerLagCritical  = "10000" // operations; a replica that is well follows within some hundred
+	peerSeenCritical = "15s"   // they hear each other every second
+)
+
+// watched adds to a stream's metadata what it is to be like when all is well.
+func watched(meta map[string]string, replicas int) map[string]string {
+	meta[monitorEnabled] = "true"
+	if replicas > 1 {
+		meta[monitorPeers] = strconv.Itoa(replicas)
+		meta[monitorPeerLag], meta[monitorPeerSeen] = peerLagCritical, peerSeenCritical
+	}
+	return meta
 }
 
 // historyStreams are the streams around the lanes.
@@ -182,11 +201,7 @@ func historyStream(l Layout, name, role, about, subject string) jetstream.Stream
 	return jetstream.StreamConfig{
 		Name: name, Description: about, Subjects: []string{subject}, Storage: jetstream.FileStorage, Replicas: l.Replicas,
 		AllowDirect: true, Duplicates: duplicateWindow, MaxMsgSize: MaxMessage - 64<<10,
-		Metadata: map[string]string{
-			metaRole:                      role,
-			"io.nats.monitor.enabled":     "true",
-			"io.nats.monitor.peer-expect": strconv.Itoa(l.Replicas),
-		},
+		Metadata: watched(map[string]string{metaRole: role}, l.Replicas),
 	}
 }
 

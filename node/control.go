@@ -24,9 +24,10 @@ func (n *Node) service() cluster.Service {
 	wait := api("job", "wait", "a job, once it has ended", n.handleJobWait)
 	wait.Waits = true
 	service := cluster.Service{
+		Name:        "yard-api",
 		Version:     semver(n.version),
 		Description: "Yardmaster: jobs, queues and the state of the yard",
-		Metadata:    map[string]string{"version": n.version},
+		Metadata:    n.facts,
 		Endpoints: []cluster.Endpoint{
 			{Name: "enqueue", Subject: cluster.SubjectEnqueue + ".*", Description: "accept a job for a queue", Go: n.handleEnqueue},
 			{Name: "call", Subject: cluster.SubjectCall + ".*", Description: "accept a job for a queue, and tell how it ended", Do: answer(n.handleCall), Waits: true},

@@ -153,8 +153,10 @@ func (n *Node) Run(ctx context.Context) (err error) {
 		n.edge.Drain()
 		return nil
 	})
-	service := n.service()
-	top.Go(func() error { return n.messages.Serve(ctx, service) })
+	service, verbs := n.service(), n.ownService()
+	described := n.described(service)
+	top.Go(func() error { return n.messages.Serve(ctx, described) })
+	top.Go(func() error { return n.messages.Serve(ctx, verbs) })
 	top.Go(func() error { return n.web.ServeAPI(ctx, n.webRoutes(service.Endpoints)) })
 	top.Go(func() error { return n.announce(ctx, base.ctx, mind.ctx) })
 	return errors.Join(top.Wait(), mind.stop(), base.stop(), n.door.close(), cellar.stop())

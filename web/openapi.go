@@ -2,11 +2,25 @@ package web
 
 import (
 	"encoding/json"
+	"fmt"
 	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 )
+
+// Document is the OpenAPI 3.1 document of routes, as it is served beside them.
+func Document(version string, guarded bool, routes []Route) ([]byte, error) {
+	entries := make([]*entry, len(routes))
+	for i := range routes {
+		e, err := newEntry(&routes[i])
+		if err != nil {
+			return nil, fmt.Errorf("route %s: %w", routes[i].Name, err)
+		}
+		entries[i] = e
+	}
+	return describe(version, guarded, entries)
+}
 
 // describe writes the OpenAPI 3.1 document of the routes.
 func describe(version string, guarded bool, entries []*entry) ([]byte, error) {

@@ -111,7 +111,11 @@ func TestYard(t *testing.T) {
 		{"Contract", contract},
 		{"HandOver", handOver},
 		{"Service", service},
+		{"Instances", instances},
+		{"Tallied", tallied},
+		{"OneNode", oneNode},
 		{"Boards", boards},
+		{"Checked", checked},
 		{"Permissions", permissions},
 		{"History", history},
 		{"Drain", drain}, // last: it stops a node, and starts it again
