@@ -64,7 +64,7 @@ func BenchmarkEnqueue_Alone(b *testing.B) {
 	ctx, cancel := context.WithCancel(b.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- c.Serve(ctx, Service{Version: "1.0.0", Endpoints: []Endpoint{{
+		ended <- c.Serve(ctx, Service{Name: "yard-api", Version: "1.0.0", Endpoints: []Endpoint{{
 			Name: "enqueue", Subject: SubjectEnqueue + ".*", Go: func(r *Request) {
 				c.Publish(r.Token(), r.Header(HeaderMsgID), time.Now(), r.Data, func(Ack, error) { _ = r.Respond([]byte(`{}`)) })
 			},

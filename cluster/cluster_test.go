@@ -207,7 +207,7 @@ func testYardLocal(t *testing.T, nodes []*running) {
 	for _, n := range nodes {
 		nc := visitor(t, n.Cluster)
 		serve(t, "service of "+n.Node(), func(ctx context.Context) error {
-			return n.Serve(ctx, Service{Version: "1.0.0", Endpoints: []Endpoint{{
+			return n.Serve(ctx, Service{Name: "yard-api", Version: "1.0.0", Endpoints: []Endpoint{{
 				Name: "status", Subject: SubjectStatus,
 				Do: func(context.Context, *Request) ([]byte, error) { return []byte(n.Node()), nil },
 			}}})
