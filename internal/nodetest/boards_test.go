@@ -34,7 +34,9 @@ func board(t *testing.T, y *nodetest.Yard, m *nodetest.Member, bucket string) (k
 	t.Helper()
 	_, js := connect(t, m)
 	y.Eventually(bucket+" is there", func() (err error) {
-		kv, err = js.KeyValue(soon(t), bucket)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second) // nobody answers for a stream that elects
+		defer cancel()
+		kv, err = js.KeyValue(ctx, bucket)
 		return err
 	})
 	return kv
