@@ -90,46 +90,57 @@ type Keeper struct {
 	log    *slog.Logger
 
 	mu      sync.Mutex
-	failing time.Time // since when; zero: all goes well
-	said    bool      // that they fail
+	failing map[string]*failing // by what fails: writing, making them, watching one of them
+}
+
+// failing is since when something fails, and whether that was said.
+type failing struct {
+	since time.Time
+	said  bool
 }
 
 // New makes a keeper of boards; the first in line are written first.
 func New(boards []Board, source Source, store Store, log *slog.Logger) *Keeper {
-	return &Keeper{boards: boards, source: source, store: store, log: log}
+	return &Keeper{boards: boards, source: source, store: store, log: log, failing: map[string]*failing{}}
 }
 
 // Run keeps the boards until ctx ends, however often it has to begin again.
 func (k *Keeper) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := k.keep(ctx); err != nil && ctx.Err() == nil {
-			k.fails(err)
+			k.fails(writing, err)
 			pause(ctx, retryAfter)
 		}
 	}
 }
 
-// fails says once that the boards fail, if they do for a while: while a stream
+// What may fail besides watching a board, which is called by the board's name.
+const (
+	writing = "writing"
+	making  = "making"
+)
+
+// fails says once that something fails, if it does for a while: while a stream
 // elects, that is no news.
-func (k *Keeper) fails(err error) {
+func (k *Keeper) fails(what string, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	switch {
-	case k.failing.IsZero():
-		k.failing = time.Now()
-	case !k.said && time.Since(k.failing) > failsFor:
-		k.said = true
-		k.log.Warn("boards are not up to date for now", "error", err)
+	switch f := k.failing[what]; {
+	case f == nil:
+		k.failing[what] = &failing{since: time.Now()}
+	case !f.said && time.Since(f.since) > failsFor:
+		f.said = true
+		k.log.Warn("boards are not up to date for now", "failing", what, "error", err)
 	}
 }
 
-func (k *Keeper) works() {
+func (k *Keeper) works(what string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.said {
-		k.log.Info("boards are up to date again")
+	if f := k.failing[what]; f != nil && f.said {
+		k.log.Info("boards are up to date again", "failed", what)
 	}
-	k.failing, k.said = time.Time{}, false
+	delete(k.failing, what)
 }
 
 // keep watches and writes until what it believes turns out to be wrong.
@@ -151,8 +162,13 @@ func (k *Keeper) keep(ctx context.Context) error {
 // watch hears a board, and all of it again whenever a watch has broken off.
 func (k *Keeper) watch(ctx context.Context, p *panel) {
 	for ctx.Err() == nil {
-		if err := k.store.Watch(ctx, p.board.Name, p.hear); err != nil && ctx.Err() == nil {
-			k.fails(err)
+		heard := func(e Entry) {
+			if p.hear(e); e.Key == "" {
+				k.works(p.board.Name)
+			}
+		}
+		if err := k.store.Watch(ctx, p.board.Name, heard); err != nil && ctx.Err() == nil {
+			k.fails(p.board.Name, err)
 			pause(ctx, retryAfter)
 		}
 	}
@@ -161,8 +177,10 @@ func (k *Keeper) watch(ctx context.Context, p *panel) {
 func (k *Keeper) ensure(ctx context.Context) {
 	for ctx.Err() == nil {
 		wait := ensureEvery
-		if err := k.store.Ensure(ctx); err != nil && ctx.Err() == nil {
-			k.fails(err)
+		if err := k.store.Ensure(ctx); err == nil {
+			k.works(making)
+		} else if ctx.Err() == nil {
+			k.fails(making, err)
 			wait = retryAfter
 		}
 		pause(ctx, wait)
@@ -191,9 +209,9 @@ func (k *Keeper) write(ctx context.Context, panels []*panel, wake <-chan struct{
 			return nil
 		case err == nil:
 			lost = 0
-			k.works()
+			k.works(writing)
 		case !errors.Is(err, ErrOther):
-			k.fails(err) // the rows are written again with the next pass
+			k.fails(writing, err) // the rows are written again with the next pass
 		default:
 			if lost++; lost == mostLost {
 				return err // what is believed is wrong: look again

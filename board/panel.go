@@ -111,10 +111,10 @@ func (p *panel) wishes(rows []Row, now time.Time) []wish {
 			w.wroteAt = s.wroteAt
 		}
 		switch {
-		case s == nil || s.gone:
+		case s == nil:
 		case s.flying || now.Sub(s.wroteAt) < rowEvery:
 			continue
-		case s.strange:
+		case s.gone, s.strange:
 		case s.found != nil:
 			w.compare, w.urgency = !p.board.Blind, 1
 		case s.solid != r.Solid:
