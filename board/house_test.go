@@ -21,7 +21,7 @@ type fakeStore struct {
 	watches  int
 	lost     int    // so many acknowledgements do not arrive
 	down     error  // nothing is stored
-	unmade   error  // of Ensure
+	unmade   bool   // Ensure has something to make
 	perBoard string // the board that is down; "": all
 }
 
@@ -29,10 +29,11 @@ func newFakeStore() *fakeStore {
 	return &fakeStore{rows: map[string]Entry{}, heard: map[string]func(Entry){}}
 }
 
-func (s *fakeStore) Ensure(context.Context) error {
+func (s *fakeStore) Ensure(context.Context) (made bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.unmade
+	made, s.unmade = s.unmade, false
+	return made, nil
 }
 
 func (s *fakeStore) Watch(ctx context.Context, board string, heard func(Entry)) error {
@@ -224,7 +225,11 @@ func (h *house) says(word string, times int) {
 }
 
 // began is false in the call of a test that only lays out what is there before.
-func (h *house) began() bool { return h.store.watches > 0 }
+func (h *house) began() bool {
+	h.store.mu.Lock()
+	defer h.store.mu.Unlock()
+	return h.store.watches > 0
+}
 
 // deafStore cannot be watched.
 type deafStore struct{ *fakeStore }

@@ -59,10 +59,13 @@ type Entry struct {
 // ErrOther refuses a write because the row is another one than believed.
 var ErrOther = errors.New("the row was written by another hand")
 
+// errMade begins anew.
+var errMade = errors.New("boards were missing and are made")
+
 // Store holds the boards.
 type Store interface {
-	// Ensure makes boards that are missing.
-	Ensure(ctx context.Context) error
+	// Ensure makes boards that are missing, and tells whether any were.
+	Ensure(ctx context.Context) (made bool, err error)
 	// Watch tells the rows of a board, then an empty entry, then every write,
 	// until ctx ends or it cannot.
 	Watch(ctx context.Context, board string, heard func(Entry)) error
@@ -143,7 +146,8 @@ func (k *Keeper) works(what string) {
 	delete(k.failing, what)
 }
 
-// keep watches and writes until what it believes turns out to be wrong.
+// keep watches and writes until what it believes turns out to be wrong, or is
+// of a board that is no more.
 func (k *Keeper) keep(ctx context.Context) error {
 	wake := make(chan struct{}, 1)
 	wake <- struct{}{}
@@ -154,7 +158,7 @@ func (k *Keeper) keep(ctx context.Context) error {
 		panels[i] = p
 		group.Go(func() error { k.watch(ctx, p); return nil })
 	}
-	group.Go(func() error { k.ensure(ctx); return nil })
+	group.Go(func() error { return k.ensure(ctx) })
 	group.Go(func() error { return k.write(ctx, panels, wake) })
 	return group.Wait()
 }
@@ -174,17 +178,26 @@ func (k *Keeper) watch(ctx context.Context, p *panel) {
 	}
 }
 
-func (k *Keeper) ensure(ctx context.Context) {
+// ensure makes boards that are missing. Nothing stands on a new one, whatever
+// was believed, and the watch of the old one need not have heard of it.
+func (k *Keeper) ensure(ctx context.Context) error {
 	for ctx.Err() == nil {
 		wait := ensureEvery
-		if err := k.store.Ensure(ctx); err == nil {
-			k.works(making)
-		} else if ctx.Err() == nil {
+		made, err := k.store.Ensure(ctx)
+		switch {
+		case ctx.Err() != nil:
+		case err != nil:
 			k.fails(making, err)
 			wait = retryAfter
+		default:
+			k.works(making)
+		}
+		if made {
+			return errMade
 		}
 		pause(ctx, wait)
 	}
+	return nil
 }
 
 // write makes a pass a second, and one soon after something woke it.

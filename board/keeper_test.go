@@ -209,6 +209,27 @@ func TestKeeper_DoubtAndFailure(t *testing.T) {
 	})
 }
 
+// Nobody tells a watch that its board is gone, and in a quiet yard no write
+// would find out.
+func TestKeeper_FillsABoardThatWasMadeAnew(t *testing.T) {
+	inHouse(t, []Board{{Name: "a"}}, func(h *house) {
+		if !h.began() {
+			h.store.unmade = true // as on the first start
+			h.source.set("a", "x", 1, 1)
+			return
+		}
+		h.pass(5)
+		h.shows("a/x", `{"fluid":1,"solid":1}`)
+		h.store.mu.Lock()
+		clear(h.store.rows)
+		h.store.unmade = true
+		h.store.mu.Unlock()
+		h.pass(10)
+		h.shows("a/x", `{"fluid":1,"solid":1}`)
+		h.says("level=WARN", 0)
+	})
+}
+
 func TestKeeper_BlindBoardWaitsForNoWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &deafStore{newFakeStore()}

@@ -59,15 +59,20 @@ func boardConfig(bucket string, l Layout, quota int64) jetstream.StreamConfig {
 	return c
 }
 
-// EnsureBoards makes the boards that are missing, and leads them away from
-// this node: if the authority's node goes, what becomes of it should be seen
-// at once. Only the authority may call it.
-func (c *Cluster) EnsureBoards(ctx context.Context) error {
+// EnsureBoards makes the boards that are missing, tells whether any were, and
+// leads them away from this node: if the authority's node goes, what becomes of
+// it should be seen at once. Only the authority may call it.
+func (c *Cluster) EnsureBoards(ctx context.Context) (made bool, err error) {
 	layout := Layout{Identities: make([]string, c.Lanes())}.withDefaults(&c.cfg)
 	var errs []error
 	for _, bucket := range Boards {
 		asking, cancel := context.WithTimeout(ctx, boardAnswer)
-		_, err := c.ensureStream(asking, boardConfig(bucket, layout, c.cfg.MaxStore), true)
+		config := boardConfig(bucket, layout, c.cfg.MaxStore)
+		_, err := c.ensureStream(asking, config, false)
+		if errors.Is(err, ErrStreamMissing) {
+			_, err = c.ensureStream(asking, config, true)
+			made = made || err == nil
+		}
 		if err == nil && c.cfg.clustered() {
 			// One that stays here for now is a board all the same.
 			if _, moved := c.moveLeader(asking, boardStream(bucket), func(node string) bool { return node != c.cfg.Node }); moved != nil {
@@ -77,7 +82,7 @@ func (c *Cluster) EnsureBoards(ctx context.Context) error {
 		cancel()
 		errs = append(errs, err)
 	}
-	return errors.Join(errs...)
+	return made, errors.Join(errs...)
 }
 
 // BoardEntry is a row of a board.

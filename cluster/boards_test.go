@@ -50,8 +50,8 @@ func TestBoards_Alone(t *testing.T) { checkBoards(t, alone(t).Cluster, 1) }
 func testYardBoards(t *testing.T, nodes []*running) {
 	checkBoards(t, nodes[0].Cluster, 3)
 	eventually(t, "the boards' leaders to move", func() error {
-		if err := nodes[0].EnsureBoards(t.Context()); err != nil {
-			return err
+		if made, err := nodes[0].EnsureBoards(t.Context()); made || err != nil {
+			return fmt.Errorf("made anew: %t, %w", made, err)
 		}
 		for _, bucket := range Boards {
 			if info, err := nodes[0].streamInfo(t.Context(), boardStream(bucket)); err != nil || NodeOf(info.Cluster.Leader) == "n1" {
@@ -65,7 +65,15 @@ func testYardBoards(t *testing.T, nodes []*running) {
 // checkBoards checks a yard's boards as a client of key-value buckets sees them.
 func checkBoards(t *testing.T, c *Cluster, replicas int) {
 	ctx := t.Context()
-	eventually(t, "the boards to be made", func() error { return c.EnsureBoards(ctx) })
+	some := false
+	eventually(t, "the boards to be made", func() error {
+		made, err := c.EnsureBoards(ctx)
+		some = some || made
+		return err
+	})
+	if made, err := c.EnsureBoards(ctx); !some || made || err != nil {
+		t.Errorf("boards were made at first: %t, and again: %t, %v", some, made, err)
+	}
 	js, err := jetstream.New(visitor(t, c))
 	if err != nil {
 		t.Fatal(err)
@@ -101,20 +109,26 @@ func checkBoards(t *testing.T, c *Cluster, replicas int) {
 	if _, err := putRow(t, c, BucketQueues, "mail", `{}`, rev-1); !errors.As(err, &changed) {
 		t.Errorf("a write that expects what is no more: %v", err)
 	}
-	e, err := kv.Get(ctx, "mail")
-	history, also := kv.History(ctx, "mail")
-	if err := errors.Join(err, also); err != nil || string(e.Value()) != `{"i":12}` || len(history) != boardHistory {
-		t.Fatalf("%v, %d revisions, %v", e, len(history), err)
-	}
+	eventually(t, "the replica that is asked to have the last revision", func() error {
+		e, err := kv.Get(ctx, "mail")
+		history, also := kv.History(ctx, "mail")
+		if err := errors.Join(err, also); err != nil || string(e.Value()) != `{"i":12}` || len(history) != boardHistory {
+			return fmt.Errorf("%v, %d revisions, %w", e, len(history), err)
+		}
+		return nil
+	})
 	if _, err := putRow(t, c, BucketQueues, "mail", "", rev); err != nil {
 		t.Fatal(err)
 	}
 	if e := <-heard; e.Key != "mail" || !e.Gone {
 		t.Errorf("heard %+v of a removal", e)
 	}
-	if _, err := kv.Get(ctx, "mail"); !errors.Is(err, jetstream.ErrKeyNotFound) {
-		t.Errorf("removed, and found: %v", err)
-	}
+	eventually(t, "the replica that is asked to know of the removal", func() error {
+		if e, err := kv.Get(ctx, "mail"); !errors.Is(err, jetstream.ErrKeyNotFound) {
+			return fmt.Errorf("found: %v, %w", e, err)
+		}
+		return nil
+	})
 	if _, err := putRow(t, c, BucketQueues, "mail", `{"again":true}`, 0); err != nil {
 		t.Fatal(err)
 	}

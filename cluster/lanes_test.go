@@ -41,6 +41,7 @@ func TestPublish_Alone(t *testing.T) {
 // the position at which it really lies.
 func TestPublish_AloneGathers(t *testing.T) {
 	c := alone(t)
+	rememberKeys(t, c.Cluster, 30*time.Second) // a batch that is answered late is sent again
 	const n = 5000
 	acks := make([]Ack, n)
 	var wg sync.WaitGroup

@@ -63,7 +63,9 @@ func (n *Node) awaitStreams(ctx context.Context) bool {
 // boards are the cluster's buckets as their keeper needs them.
 type boards struct{ messages *cluster.Cluster }
 
-func (b boards) Ensure(ctx context.Context) error { return b.messages.EnsureBoards(ctx) }
+func (b boards) Ensure(ctx context.Context) (made bool, err error) {
+	return b.messages.EnsureBoards(ctx)
+}
 
 func (b boards) Watch(ctx context.Context, name string, heard func(board.Entry)) error {
 	return b.messages.WatchBoard(ctx, name, func(e cluster.BoardEntry) { heard(board.Entry(e)) })
