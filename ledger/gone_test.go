@@ -40,3 +40,11 @@ func TestGone_Short(t *testing.T) {
 		t.Errorf("the oldest id is old enough: %s", got)
 	}
 }
+
+// TestReplay_MoreDamage: what is not named is counted.
+func TestReplay_MoreDamage(t *testing.T) {
+	r := replay{more: 3}
+	if got := strings.Join(r.reasons(), ""); got != "the replay found damage in 3 more places; the authority's log names them" {
+		t.Errorf("%q", got)
+	}
+}

@@ -146,18 +146,27 @@ func (n *Node) status(ctx context.Context) Status {
 // readiness is the snapshot's, told apart.
 func (n *Node) readiness(ctx context.Context, look scheduler.Look, lanes []LaneStatus) ReadinessStatus {
 	sound := n.messages.Health(ctx)
-	r := ReadinessStatus{Dispatching: look.Error == "" && look.Dispatching, Accepting: sound == nil && laneAnswers(lanes)}
+	r := ReadinessStatus{Dispatching: look.Error == "" && look.Dispatching}
+	accepting, why := acceptance(sound, lanes)
+	r.Accepting = accepting
 	n.raft.View(func(l *ledger.Ledger) {
 		s := n.surroundings(l, look)
-		switch {
-		case sound != nil:
-			s.Reasons = append(s.Reasons, fmt.Sprintf("%v: this node accepts no jobs until it is; others may", sound))
-		case len(lanes) > 0 && !r.Accepting:
-			s.Reasons = append(s.Reasons, "no lane has a leader that this node hears: it accepts no jobs until one has")
-		}
+		s.Reasons = append(s.Reasons, why...)
 		r.Readiness = l.Snapshot(s).Readiness
 	})
 	return r
+}
+
+// acceptance tells whether this node takes jobs in, and if not, why. Before
+// there are lanes something else says so.
+func acceptance(sound error, lanes []LaneStatus) (accepting bool, why []string) {
+	if sound != nil {
+		why = append(why, fmt.Sprintf("%v: this node accepts no jobs until it is; others may", sound))
+	}
+	if len(lanes) > 0 && !laneAnswers(lanes) {
+		why = append(why, "no lane has a leader that this node hears: it accepts no jobs until one has")
+	}
+	return sound == nil && laneAnswers(lanes), why
 }
 
 func laneAnswers(lanes []LaneStatus) bool {
@@ -205,16 +214,12 @@ func (n *Node) look(ctx context.Context) scheduler.Look {
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
-	owner, _, ok := n.watch.authority()
-	if !ok {
-		return scheduler.Look{Error: "no authority is known to this node: the Raft leader takes it within seconds"}
+	owner, _, known := n.watch.authority()
+	if why := unknownOwner(known); why != "" {
+		return scheduler.Look{Error: why}
 	}
 	if owner == n.cfg.Node.Name {
-		l, err := n.mind.Look(ctx)
-		if err != nil {
-			l.Error = "this node holds the lease and does not decide yet, or no more: that passes within seconds"
-		}
-		return l
+		return n.lookHere(ctx)
 	}
 	var l scheduler.Look
 	raw, err := n.fleet.Request(ctx, owner, verbLook, nil)
@@ -238,6 +243,22 @@ func (n *Node) noQuorum() string {
 		len(raft.Members)/2+1, len(raft.Members))
 }
 
+func unknownOwner(known bool) string {
+	if known {
+		return ""
+	}
+	return "no authority is known to this node: the Raft leader takes it within seconds"
+}
+
+// lookHere asks this node, which the ledger says is the authority.
+func (n *Node) lookHere(ctx context.Context) scheduler.Look {
+	l, err := n.mind.Look(ctx)
+	if err != nil {
+		l.Error = "this node holds the lease and does not decide yet, or no more: that passes within seconds"
+	}
+	return l
+}
+
 func (n *Node) serveLook(ctx context.Context, _ []byte) ([]byte, error) {
 	l, err := n.mind.Look(ctx)
 	if err != nil {
@@ -245,6 +266,10 @@ func (n *Node) serveLook(ctx context.Context, _ []byte) ([]byte, error) {
 	}
 	return json.Marshal(l)
 }
+
+// unmade tells that the yard has never had its streams. A ledger that has read
+// nothing yet does not know.
+func unmade(l *ledger.Ledger) bool { return l.Index() > 0 && !l.StreamsMade() }
 
 // surroundings is what the snapshot of l needs to know from outside.
 func (n *Node) surroundings(l *ledger.Ledger, look scheduler.Look) ledger.Surroundings {
@@ -254,7 +279,7 @@ func (n *Node) surroundings(l *ledger.Ledger, look scheduler.Look) ledger.Surrou
 	if look.Error != "" {
 		s.Reasons = append(s.Reasons, look.Error)
 	}
-	if l.Index() > 0 && !l.StreamsMade() { // a ledger that has read nothing yet does not know
+	if unmade(l) {
 		s.Reasons = append(s.Reasons, "the yard's streams are not made yet: that takes all members, once")
 	}
 	for _, p := range n.runners.Status() {

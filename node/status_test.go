@@ -1,12 +1,78 @@
 package node
 
 import (
+	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"yardmaster/ledger"
+	"yardmaster/scheduler"
 )
+
+// Whoever cannot ask the authority says why.
+func TestNoLook(t *testing.T) {
+	n := &Node{serving: make(chan struct{})}
+	if ready, shows := n.ready(t.Context()); ready || shows.(ReadinessStatus).Reasons[0] != "the node is starting" {
+		t.Errorf("a node that has only begun to start: %v", shows)
+	}
+	n.mind = scheduler.New(scheduler.Config{Node: "n1", Members: []string{"n1"}}, nil, nil, nil, nil, slog.New(slog.DiscardHandler))
+	if l := n.lookHere(t.Context()); !strings.HasPrefix(l.Error, "this node holds the lease and does not decide yet") {
+		t.Errorf("a node without a tenure: %+v", l)
+	}
+	if why := unknownOwner(false); !strings.HasPrefix(why, "no authority is known") || unknownOwner(true) != "" {
+		t.Error(why)
+	}
+}
+
+// A node that takes no jobs in says why, and one that does says nothing.
+func TestAcceptance(t *testing.T) {
+	led := []LaneStatus{{}, {Leader: "n2"}}
+	for _, c := range []struct {
+		sound     error
+		lanes     []LaneStatus
+		accepting bool
+		why       string
+	}{
+		{nil, led, true, ""},
+		{nil, led[:1], false, "no lane has a leader that this node hears: it accepts no jobs until one has"},
+		{errors.New("JetStream is not healthy: x"), led, false, "JetStream is not healthy: x: this node accepts no jobs until it is; others may"},
+		{nil, nil, false, ""},
+	} {
+		if accepting, why := acceptance(c.sound, c.lanes); accepting != c.accepting || strings.Join(why, "\n") != c.why {
+			t.Errorf("%v, %v: %t because %q", c.sound, c.lanes, accepting, why)
+		}
+	}
+}
+
+// TestStreamsNotMade: from the first entry until the authority has made them.
+func TestStreamsNotMade(t *testing.T) {
+	l := ledger.New()
+	at := ledger.Stamp{Index: 1, Term: 1, At: time.Unix(1, 0)}
+	for i, step := range []struct {
+		command ledger.Command
+		unmade  bool
+	}{
+		{nil, false},
+		{&ledger.Lead{Owner: "n1", Until: time.Unix(11, 0)}, true},
+		{&ledger.Found{Secret: []byte{1}, Lanes: []string{"L0"}}, true},
+		{&ledger.Found{Made: true}, false},
+	} {
+		if step.command != nil {
+			if r := l.Apply(at, []ledger.Command{step.command}); r[0].Err != nil {
+				t.Fatal(r[0].Err)
+			}
+			at.Index, at.Epoch = at.Index+1, l.Authority().Epoch
+		}
+		if got := unmade(l); got != step.unmade {
+			t.Errorf("after step %d: %t", i, got)
+		}
+	}
+}
 
 // The data directory is counted now and then, not for every STATUS.
 func TestFootprint(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 const beingMade = "the yard's streams are being made"
 
 // unpublished begins a story's reason.
-var unpublished = [...]string{History: "history is", Results: "results are", DeadLetters: "dead letters are"}
+var unpublished = [...]string{History: "history is not published", Results: "results are not published", DeadLetters: "dead letters are not published"}
 
 // trouble is something that is not as it should be: a reason not to be ready
 // and, by its kind, something that history tells of.
@@ -54,7 +54,7 @@ func (m *mind) troubles(now time.Time) (all []trouble) {
 	}
 	for story, why := range m.untold {
 		if about = Story(story).String(); why != "" {
-			say("%s not published: %s", unpublished[story], strings.TrimPrefix(why, about+": "))
+			say("%s: %s", unpublished[story], strings.TrimPrefix(why, about+": "))
 		}
 	}
 	for _, lane := range m.lanes {

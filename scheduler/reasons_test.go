@@ -72,3 +72,15 @@ func TestReasons_NothingIsPublished(t *testing.T) {
 		y.until("all goes on", func() bool { return len(y.reasons()) == 0 })
 	})
 }
+
+// A new yard says so while its streams cannot be made yet.
+func TestReasons_StreamsAreBeingMade(t *testing.T) {
+	inYard(t, 1, func(y *yard) {
+		y.pass(time.Second)
+		m := y.sched.tenure()
+		m.post(func() { m.unmade = beingMade })
+		y.wrong("the yard's streams are being made")
+		m.post(func() { m.unmade = "" })
+		y.until("they are made", func() bool { return len(y.reasons()) == 0 })
+	})
+}

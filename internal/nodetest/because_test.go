@@ -81,6 +81,7 @@ func TestBecause_Runner(t *testing.T) {
 	if err := syscall.Kill(s.Pools[1].Members[0].PID, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
+	notReady(y, y.Members[0], "runner frail: start runner: program "+program+" not found")
 	y.Members[0].Enqueue(t, "runs", `{"id":"frail-1","function":"frail#f"}`)
 	for _, m := range y.Members {
 		waitsBecause(y, m, "frail-1", "no process of runner frail is up: "+y.Members[0].Name+": start runner: program "+program+" not found")

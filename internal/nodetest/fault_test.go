@@ -61,6 +61,16 @@ func TestIsolate(t *testing.T) {
 	held, quest := heldAt(t, old)
 	began := time.Now()
 	old.Isolate()
+	follower := y.Members[0]
+	if follower == old {
+		follower = y.Members[1]
+	}
+	// As long as it hears a leader at all, which it does for about a second.
+	if s, err := follower.Status(); err != nil || s.Readiness.Ready {
+		t.Errorf("a follower asks the authority that has gone, and says %q, %v", s.Readiness.Reasons, err)
+	} else {
+		t.Logf("a follower says %q", s.Readiness.Reasons)
+	}
 	now := y.WaitAuthority(old)
 	looked := time.Now()
 	if j := now.Job(t, held); j.State != "active" || j.Node != old.Name || time.Since(looked) > 2*time.Second {
@@ -93,6 +103,7 @@ func TestIsolate(t *testing.T) {
 		}
 		return nil
 	})
+	notReady(y, old, "JetStream is not healthy: ")
 	y.Heal()
 	y.WaitReady()
 	for i, m := range y.Members {
@@ -106,6 +117,17 @@ func TestIsolate(t *testing.T) {
 	if j := old.WaitOutcome(t, held); j.State != "completed" || j.Dispatches != 1 || j.Node != now.Name {
 		t.Errorf("the job that was carried over: %+v", j)
 	}
+}
+
+// notReady waits until a member names such a reason for not being ready.
+func notReady(y *nodetest.Yard, m *nodetest.Member, why string) {
+	y.Eventually(m.Name+" is not ready because "+why, func() error {
+		s, err := m.Status()
+		if err == nil && !strings.Contains(strings.Join(s.Readiness.Reasons, "\n"), why) {
+			err = fmt.Errorf("it says %q", s.Readiness.Reasons)
+		}
+		return err
+	})
 }
 
 // heldAt has a worker of the member hold a job.
