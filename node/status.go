@@ -146,6 +146,9 @@ func (n *Node) status(ctx context.Context) Status {
 // readiness is the snapshot's, told apart.
 func (n *Node) readiness(ctx context.Context, look scheduler.Look, lanes []LaneStatus) ReadinessStatus {
 	sound := n.messages.Health(ctx)
+	if !n.cfg.Clustered() && laneAnswers(lanes) {
+		sound = nil // a stream that is just being made looks to a lone server like one that was lost
+	}
 	r := ReadinessStatus{Dispatching: look.Error == "" && look.Dispatching}
 	accepting, why := acceptance(sound, lanes)
 	r.Accepting = accepting
