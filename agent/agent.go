@@ -45,6 +45,8 @@ type Config struct {
 	Loads         int           // bodies loaded at once, default 16
 	DrainGrace    time.Duration // running work may finish by itself, default 10 s
 	StopGrace     time.Duration // stopped work may report, and reports be answered, default 5 s each
+
+	Dice func(below int64) int64 // jitter of repeated tries; nil: the runtime's
 }
 
 func (c Config) withDefaults() Config {

@@ -25,6 +25,8 @@ type Backoff struct {
 	Max    time.Duration // no pause is longer; 0: 10 s
 	Factor float64       // growth from one pause to the next, ≥ 1; 0: 2
 
+	Dice func(below int64) int64 // throws for a number from 0 on; nil: math/rand's
+
 	pause time.Duration // of the next turn before jitter; 0: Base
 }
 
@@ -42,8 +44,11 @@ func (b *Backoff) Next() time.Duration {
 	} else {
 		b.pause = ceiling
 	}
-	half := d / 2
-	return half + rand.N(d-half+1)
+	half, dice := d/2, b.Dice
+	if dice == nil {
+		dice = rand.Int64N
+	}
+	return half + time.Duration(dice(int64(d-half)+1))
 }
 
 // Reset begins again at Base: call it after a success.
