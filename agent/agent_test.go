@@ -305,7 +305,7 @@ func TestLease_EndStopsTheWork(t *testing.T) {
 		reports := len(b.bus.reports)
 		b.bus.set(func() { b.bus.down = false })
 		pass(2 * time.Second)
-		want(t, "assigned under the next lease", b.Assign(batch(3, order(3))), []job.Answer{job.Taken})
+		want(t, "assigned under the next lease", b.Assign(batch(3, order(3), order(4))), []job.Answer{job.NoRoom, job.Taken})
 		full := false
 		for _, r := range b.bus.reports[reports:] {
 			full = full || r.Full

@@ -73,8 +73,8 @@ func gravity(why job.RecallReason) int {
 	return 1
 }
 
-// What was settled is remembered between one and two of these, or less if more
-// than that many dispatches were settled.
+// What was settled or refused is remembered between one and two of these, or
+// less if more than that many dispatches were.
 const (
 	rememberFor = 15 * time.Second
 	rememberMax = 200_000
@@ -86,12 +86,29 @@ type table struct {
 	live    map[key]*dispatch
 	running int // of live, those that are not ending
 
+	past    memory // was in hand
+	refused memory // was not taken: the authority has it run elsewhere, and a late copy of its order must not begin it here
+}
+
+func newTable() table { return table{live: map[key]*dispatch{}} }
+
+// memory knows keys for a while.
+type memory struct {
 	recent, older map[key]struct{}
 	turned        time.Time // when recent was begun
 }
 
-func newTable() table {
-	return table{live: map[key]*dispatch{}, recent: map[key]struct{}{}}
+func (m *memory) add(k key, now time.Time) {
+	if m.recent == nil || len(m.recent) >= rememberMax || now.Sub(m.turned) >= rememberFor {
+		m.older, m.recent, m.turned = m.recent, make(map[key]struct{}, len(m.recent)), now
+	}
+	m.recent[k] = struct{}{}
+}
+
+func (m *memory) has(k key) bool {
+	_, recently := m.recent[k]
+	_, before := m.older[k]
+	return recently || before
 }
 
 // has tells whether an order needs nothing any more. A dispatch that is brought
@@ -104,11 +121,15 @@ func (t *table) has(o *job.Assignment) bool {
 	if !o.Started.IsZero() {
 		return false
 	}
-	if _, ok := t.recent[k]; ok {
-		return true
+	return t.past.has(k)
+}
+
+// refuse remembers an order that was answered with no; what a worker brings
+// later is no such order.
+func (t *table) refuse(o *job.Assignment, now time.Time) {
+	if o.Started.IsZero() {
+		t.refused.add(key{o.Job, o.N}, now)
 	}
-	_, ok := t.older[k]
-	return ok
 }
 
 func (t *table) add(d *dispatch) {
@@ -143,10 +164,7 @@ func (t *table) settled(k key, now time.Time) {
 		return
 	}
 	delete(t.live, k)
-	if len(t.recent) >= rememberMax || now.Sub(t.turned) >= rememberFor {
-		t.older, t.recent, t.turned = t.recent, make(map[key]struct{}, len(t.recent)), now
-	}
-	t.recent[k] = struct{}{}
+	t.past.add(k, now)
 }
 
 // Assign takes a batch of orders and answers each. Bodies that are not at hand
@@ -175,8 +193,8 @@ func (a *Agent) refuse(b job.Batch, answers []job.Answer) bool {
 	defer a.mu.Unlock()
 	var refusal job.Answer
 	switch {
-	case !a.sees(b.Epoch):
-		refusal = job.StaleEpoch
+	case b.Incarnation != 0 && b.Incarnation != a.cfg.Incarnation, !a.sees(b.Epoch):
+		refusal = job.StaleEpoch // meant for another life of this node, or given by an authority of the past
 	case a.draining:
 		refusal = job.Draining
 	case !a.works():
@@ -186,8 +204,12 @@ func (a *Agent) refuse(b job.Batch, answers []job.Answer) bool {
 	}
 	for i := range b.Assignments {
 		answers[i] = refusal
-		if refusal != job.StaleEpoch && a.table.has(&b.Assignments[i]) {
+		switch o := &b.Assignments[i]; {
+		case refusal == job.StaleEpoch:
+		case a.table.has(o):
 			answers[i] = job.Taken
+		default:
+			a.table.refuse(o, time.Now())
 		}
 	}
 	return true
@@ -202,7 +224,10 @@ func (a *Agent) take(o *job.Assignment) job.Answer {
 	spec, load, err := atHand(o.Body)
 	a.mu.Lock()
 	known := a.table.has(o)
-	if known || !a.works() || !o.Started.IsZero() {
+	if known || !a.works() || a.table.refused.has(d.key) || !o.Started.IsZero() {
+		if !known {
+			a.table.refuse(o, time.Now())
+		}
 		a.mu.Unlock()
 		if known {
 			return job.Taken
@@ -228,6 +253,7 @@ func (a *Agent) take(o *job.Assignment) job.Answer {
 		a.mu.Lock()
 		if d.phase != ending {
 			a.table.drop(d)
+			a.table.refuse(o, time.Now())
 			a.left()
 		}
 		a.mu.Unlock()
@@ -306,7 +332,7 @@ func (a *Agent) load(ctx context.Context, d *dispatch) {
 const loadTries = 4
 
 func (a *Agent) fetch(ctx context.Context, d *dispatch) ([]byte, error) {
-	wait := backoff.Backoff{Base: 50 * time.Millisecond, Max: time.Second}
+	wait := backoff.Backoff{Base: 50 * time.Millisecond, Max: time.Second, Dice: a.cfg.Dice}
 	for try := 1; ; try++ {
 		body, err := a.bus.Load(ctx, d.order.Position)
 		if err == nil || errors.Is(err, ErrBodyLost) {

@@ -43,7 +43,10 @@ func TestAssign_Refusals(t *testing.T) {
 		want(t, "no such target, no room", b.Assign(batch(1, alien, order(1))), []job.Answer{job.NoRoom, job.NoRoom})
 		want(t, "running", b.Running(), 0)
 		b.target.full = false
-		want(t, "refused before, may come again", b.Assign(batch(2, order(1))), []job.Answer{job.Taken})
+		want(t, "refused before, and another copy comes late", b.Assign(batch(2, order(1), order(3))), []job.Answer{job.NoRoom, job.Taken})
+		former := batch(3, order(4))
+		former.Incarnation = 2
+		want(t, "meant for a former life", b.Assign(former), []job.Answer{job.StaleEpoch})
 		b.Drain()
 		want(t, "draining", b.Assign(batch(3, order(2))), []job.Answer{job.Draining})
 		synctest.Wait()
@@ -51,7 +54,7 @@ func TestAssign_Refusals(t *testing.T) {
 		if !last.Draining || last.Running != 1 || last.Incarnation != 3 {
 			t.Errorf("last beat %+v", last)
 		}
-		b.finish(1)
+		b.finish(3)
 	})
 }
 

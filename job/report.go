@@ -48,6 +48,7 @@ type Settled struct {
 type Batch struct {
 	Epoch       uint64
 	Number      uint64 // grows with every batch to that node within an epoch
+	Incarnation uint64 // of the node that the orders are for; 0: whichever hears them
 	Assignments []Assignment
 }
 

@@ -52,7 +52,7 @@ func (b batches) add(n *node, a job.Assignment) uint64 {
 	}
 	if open == nil {
 		n.batches++
-		open = &openBatch{Batch: job.Batch{Epoch: b.m.epoch, Number: n.batches}}
+		open = &openBatch{Batch: job.Batch{Epoch: b.m.epoch, Number: n.batches, Incarnation: n.incarnation}}
 		b.open[n] = open
 	}
 	open.Assignments = append(open.Assignments, a)

@@ -12,6 +12,7 @@ func AppendBatch(b []byte, v *job.Batch) []byte {
 	b = append(b, version)
 	b = putUint(b, v.Epoch)
 	b = putUint(b, v.Number)
+	b = putUint(b, v.Incarnation)
 	b = putUint(b, uint64(len(v.Assignments)))
 	for i := range v.Assignments {
 		b = putAssignment(b, &v.Assignments[i])
@@ -22,7 +23,7 @@ func AppendBatch(b []byte, v *job.Batch) []byte {
 // ParseBatch reads what [AppendBatch] wrote. Bodies share the message.
 func ParseBatch(b []byte) (job.Batch, error) {
 	r := open(b)
-	v := job.Batch{Epoch: r.uint(), Number: r.uint()}
+	v := job.Batch{Epoch: r.uint(), Number: r.uint(), Incarnation: r.uint()}
 	n := r.count(assignmentSize)
 	if n > 0 {
 		v.Assignments = make([]job.Assignment, n)
