@@ -10,15 +10,17 @@ import (
 // beat tells the authority every second, and at once after a change of
 // authority, that this node lives.
 func (a *Agent) beat(ctx context.Context) {
-	tick := time.NewTicker(a.cfg.BeatEvery)
-	defer tick.Stop()
-	for {
+	again := time.NewTimer(a.cfg.BeatEvery)
+	defer again.Stop()
+	for { // one beat serves all who have asked for it before
+		again.Reset(a.cfg.BeatEvery)
+		closed(a.beatNow)
 		changed := a.bus.AuthorityChanged()
 		if node, epoch, ok := a.bus.Authority(); ok {
 			a.beatOnce(ctx, node, epoch)
 		}
 		select {
-		case <-tick.C:
+		case <-again.C:
 		case <-a.beatNow:
 		case <-changed:
 		case <-ctx.Done():

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -28,6 +29,7 @@ const (
 type ended struct {
 	outcome job.Outcome
 	then    []func(job.Settled) // guarded by the agent's mu
+	place   uint64              // in the line of those that wait
 }
 
 func (e *ended) size() int {
@@ -41,10 +43,11 @@ func (e *ended) size() int {
 // outbox holds the outcomes that are not settled. It is guarded by the agent's
 // mu.
 type outbox struct {
-	waiting  []*ended
-	flying   int // reports on their way
-	carrying int // of them, those with outcomes
-	storing  int // bytes of results that are being stored before they are reported
+	waiting  []*ended // by their places
+	places   uint64   // given so far
+	flying   int      // reports on their way
+	carrying int      // of them, those with outcomes
+	storing  int      // bytes of results that are being stored before they are reported
 	retryAt  time.Time
 	retry    backoff.Backoff
 	failing  bool
@@ -142,7 +145,7 @@ func (a *Agent) storeSoon(e *ended) {
 // dispatch counts as running, so that nobody hears of a success without its
 // result; one that cannot be stored in time ends as an error instead.
 func (a *Agent) store(ctx context.Context, e *ended, until time.Time) {
-	wait := backoff.Backoff{Base: 50 * time.Millisecond, Max: 2 * time.Second}
+	wait := backoff.Backoff{Base: 50 * time.Millisecond, Max: 2 * time.Second, Dice: a.cfg.Dice}
 	name := fmt.Sprintf("%s-%d", e.outcome.Job, e.outcome.N)
 	limited, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
@@ -178,6 +181,8 @@ func (a *Agent) unstored(e *ended, why string) {
 
 func (a *Agent) post(e *ended) {
 	a.mu.Lock()
+	a.outbox.places++
+	e.place = a.outbox.places
 	a.outbox.waiting = append(a.outbox.waiting, e)
 	a.mu.Unlock()
 	notice(a.wake)
@@ -342,16 +347,17 @@ func (a *Agent) send(ctx context.Context, node string, r *job.Report, batch []*e
 	}
 }
 
-// postpone keeps what was not answered, ahead of what came later. Callers
-// hold mu.
+// postpone lines up again what was not answered, ahead of what came later.
+// Callers hold mu.
 func (a *Agent) postpone(ctx context.Context, node string, batch []*ended, err error) {
 	box := &a.outbox
 	box.waiting = slices.Concat(batch, box.waiting)
+	slices.SortFunc(box.waiting, func(a, b *ended) int { return cmp.Compare(a.place, b.place) })
 	if ctx.Err() != nil {
 		return // the authority changed: the new one hears it at once
 	}
 	if box.retry.Max == 0 {
-		box.retry = backoff.Backoff{Base: 20 * time.Millisecond, Max: time.Second}
+		box.retry = backoff.Backoff{Base: 20 * time.Millisecond, Max: time.Second, Dice: a.cfg.Dice}
 	}
 	box.retryAt = time.Now().Add(box.retry.Next())
 	if !box.failing {

@@ -1,6 +1,9 @@
 package agent
 
 import (
+	"cmp"
+	"maps"
+	"slices"
 	"time"
 
 	"yardmaster/job"
@@ -14,6 +17,12 @@ const lazily = 10 * time.Millisecond
 type seat struct {
 	kind        job.Kind
 	key, worker string
+}
+
+// compare orders seats, so that the authority hears of the same room in the same
+// order.
+func (s seat) compare(o seat) int {
+	return cmp.Or(cmp.Compare(s.kind, o.kind), cmp.Compare(s.key, o.key), cmp.Compare(s.worker, o.worker))
 }
 
 func seatOf(o *job.Assignment) seat { return seat{o.Kind, o.Key, o.Worker} }
@@ -156,8 +165,8 @@ func (r *room) fill(report *job.Report, epoch uint64) {
 	r.rev++
 	report.Rev, report.Full, report.Seen = r.rev, r.full, r.seenBy(epoch)
 	if r.full {
-		for s, o := range r.offers {
-			if o.open() > 0 {
+		for _, s := range slices.SortedFunc(maps.Keys(r.offers), seat.compare) {
+			if o := r.offers[s]; o.open() > 0 {
 				report.Offers = append(report.Offers, job.Offer{Kind: s.kind, Key: s.key, Worker: s.worker, Free: o.open()})
 			}
 		}
