@@ -22,6 +22,7 @@ const appendAnswer = 3 * time.Second
 type Tale struct {
 	Subject string            // [SubjectHistory], [SubjectResults] or a [DLQSubject]
 	ID      string            // drops a second copy within 30 s; "" drops none
+	After   string            // ID of the tale that must be the stream's last; "": any
 	First   uint64            // number of the first entry; 0: not numbered
 	Count   uint64            // how many entries
 	Header  map[string]string // Yard-* headers beside those two
@@ -53,6 +54,9 @@ func (c *Cluster) AppendAsync(stream string, t Tale, expectLast uint64, done fun
 	}
 	if t.ID != "" {
 		m.Header[HeaderMsgID] = []string{t.ID}
+	}
+	if t.After != "" {
+		m.Header[headerExpectID] = []string{t.After}
 	}
 	if t.First > 0 {
 		m.Header[HeaderFirst] = []string{strconv.FormatUint(t.First, 10)}
@@ -94,7 +98,7 @@ func (a *appending) read(m *nats.Msg) (uint64, error) {
 		return 0, err
 	}
 	switch {
-	case refusal.ErrCode == codeWrongLast, refusal.ErrCode == codeWrongLastUnknown:
+	case refusal.ErrCode == codeWrongLast, refusal.ErrCode == codeWrongLastUnknown, refusal.ErrCode == codeWrongLastID:
 		return 0, &WrongLastError{a.stream}
 	case refusal.kind() == refusalTooLarge:
 		return 0, fmt.Errorf("append to %s: %w", a.stream, job.ErrTooLarge)

@@ -29,7 +29,8 @@ func (s Story) String() string { return [...]string{"history", "results", "dead 
 // Tale is one message: a run of numbered items.
 type Tale struct {
 	Queue  string // of a dead letter
-	ID     string // of a dead letter: drops a second copy
+	ID     string // unlike any other's; a dead letter's drops a second copy
+	After  string // ID of the tale that it follows on; "": whichever
 	First  uint64
 	Count  uint64
 	Header map[string]string
@@ -38,7 +39,7 @@ type Tale struct {
 }
 
 // Tales tell the world. Append stores a tale if the stream still ends at
-// expect, and calls done once without blocking.
+// expect, and with the tale named After, and calls done once without blocking.
 type Tales interface {
 	LastTold(ctx context.Context, s Story) (seq, number uint64, err error)
 	Append(s Story, t Tale, expect uint64, done func(seq uint64, err error))
@@ -64,6 +65,8 @@ type teller struct {
 	gather func(ctx context.Context, after uint64) (Tale, error) // Count 0: nothing new
 	seq    uint64                                                // the stream's last sequence when all on their way have come
 	number uint64                                                // last number on its way
+	after  string                                                // ID of the last one on its way; "": none was since resume
+	sent   uint64                                                // tales, in this tenure
 	acks   chan taleAck
 	flying int
 	sentAt time.Time
@@ -164,7 +167,7 @@ func (t *teller) resume(ctx context.Context) error {
 		return &DecideError{fmt.Errorf("%s: the stream ends at number %d, the ledger at %d: they are not of one yard, or one of them went back; bring back the data directories that belong together",
 			t.story, number, last[t.story])}
 	}
-	t.seq, t.number = seq, number
+	t.seq, t.number, t.after = seq, number, ""
 	t.acks, t.flying = make(chan taleAck, taleWindow), 0
 	if number > 0 {
 		t.m.tell(t.story, number, 0, 0)
@@ -227,6 +230,13 @@ func (t *teller) follows(first uint64) error {
 func (t *teller) send(tale Tale) {
 	first, last := tale.First, tale.First+tale.Count-1
 	acks := t.acks
+	t.sent++
+	if tale.ID == "" {
+		tale.ID = fmt.Sprintf("%d.%d", t.m.epoch, t.sent)
+	}
+	// Sequences alone do not tell who wrote: another authority's tale may stand
+	// where one of these was refused, and the next would leave a hole behind it.
+	tale.After, t.after = t.after, tale.ID
 	t.m.sched.tales.Append(t.story, tale, t.seq, func(seq uint64, err error) {
 		acks <- taleAck{first, last, seq, err}
 	})
