@@ -153,7 +153,7 @@ func (m *mind) readLane(ctx context.Context, lane *laneState) error {
 func (m *mind) readOn(ctx context.Context, lane *laneState) error {
 	poll := time.NewTicker(pollEvery)
 	defer poll.Stop()
-	check := time.NewTimer(verifyEvery)
+	check := time.NewTimer(verifyEvery - pollEvery/2) // between two polls
 	defer check.Stop()
 	var doubt *strangeLaneError
 	for {

@@ -1,6 +1,8 @@
 package scheduler
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -44,6 +46,10 @@ type dispatchKey struct {
 	n  uint32
 }
 
+func (k dispatchKey) compare(o dispatchKey) int {
+	return cmp.Or(bytes.Compare(k.id[:], o.id[:]), cmp.Compare(k.n, o.n))
+}
+
 // mind is one tenure's knowledge. But for the fields above run, only the
 // goroutine of run touches it.
 type mind struct {
@@ -84,9 +90,12 @@ type mind struct {
 	placing   map[dispatchKey]*pick    // placements in flight
 	taking    map[string]int           // placements in flight by queue
 	rooms     map[roomKey]*room
+	turns     []*room // all rooms, which are served first by turns
+	turn      int
 	nodes     map[string]*node
 	flights   map[dispatchKey]*flight
 	orphansAt time.Time // when sweepOrphans last looked
+	renewedAt time.Time // when the lease's renewal was last queued
 	away      []string  // for which runners jobs wait that no living member has
 	crons     cronDesk
 }
@@ -127,6 +136,7 @@ func newMind(s *Scheduler, clock stampClock, trusted time.Time) *mind {
 		crons: newCronDesk(), stuck: map[string]bool{}, blockers: map[string]*blocker{},
 	}
 	m.trustedUntil.Store(&trusted)
+	m.renewedAt = m.began
 	return m
 }
 

@@ -37,10 +37,12 @@ func (m *mind) choose(l *ledger.Ledger) {
 	if l.OutboxBytes() >= ledger.MaxOutbox/4*3 {
 		return
 	}
-	for _, r := range m.rooms {
+	for i := range m.turns {
 		if len(m.entry.picks) >= maxPicks {
+			m.turn += i // whose turn it is in the next entry
 			return
 		}
+		r := m.turns[(m.turn+i)%len(m.turns)]
 		if r.free() {
 			merge(m.linesFor(l, r.key), func(w *ledger.Waiting) step { return m.take(l, w, r) })
 		}

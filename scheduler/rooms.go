@@ -1,6 +1,9 @@
 package scheduler
 
 import (
+	"cmp"
+	"maps"
+	"slices"
 	"time"
 
 	"yardmaster/job"
@@ -132,6 +135,10 @@ type seatKey struct {
 	worker string
 }
 
+func (k seatKey) compare(o seatKey) int {
+	return cmp.Or(cmp.Compare(k.kind, o.kind), cmp.Compare(k.key, o.key), cmp.Compare(k.worker, o.worker))
+}
+
 // expect remembers that the node has still to see what was sent to a seat.
 func (n *node) expect(s *seat, now time.Time) {
 	if len(n.unseen) == 0 {
@@ -198,8 +205,8 @@ func (m *mind) setState(n *node, silent, draining bool) {
 	was := n.silent || n.draining
 	n.silent, n.draining = silent, draining
 	if was && !silent && !draining {
-		for _, s := range n.seats {
-			s.freed()
+		for _, k := range slices.SortedFunc(maps.Keys(n.seats), seatKey.compare) {
+			n.seats[k].freed()
 		}
 		m.dirty = true
 	}
@@ -214,6 +221,7 @@ func (m *mind) removeSeat(n *node, k seatKey) {
 	s.gone = true
 	if s.room.seats--; s.room.seats == 0 {
 		delete(m.rooms, s.room.key)
+		m.turns = slices.DeleteFunc(m.turns, func(r *room) bool { return r == s.room })
 	}
 }
 
@@ -260,6 +268,7 @@ func (m *mind) hearOffer(n *node, o *job.Offer) {
 		if r == nil {
 			r = &room{key: k.roomKey}
 			m.rooms[k.roomKey] = r
+			m.turns = append(m.turns, r)
 		}
 		s = &seat{node: n, room: r, worker: o.Worker, channel: o.Channel()}
 		n.seats[k] = s

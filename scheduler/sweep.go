@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -56,18 +57,36 @@ func (m *mind) edgesBeside(n *node) (edges []string) {
 // assignments that were never taken.
 func (m *mind) sweep() {
 	now := time.Now()
-	for _, n := range m.nodes {
+	if now.Sub(m.renewedAt) >= renewEvery {
+		m.renew()
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.nodes)) {
+		n := m.nodes[name]
 		m.setState(n, now.Sub(n.beatAt) > silentAfter, n.draining)
 		m.sweepSeats(n, now)
 	}
-	out := batches{m, map[*node]*openBatch{}}
+	var overdue []dispatchKey
 	for k, f := range m.flights {
-		m.sweepFlight(k, f, now, out)
+		if !m.well(f) {
+			overdue = append(overdue, k)
+		}
+	}
+	slices.SortFunc(overdue, dispatchKey.compare) // the same facts make the same entry
+	out := batches{m, map[*node]*openBatch{}}
+	for _, k := range overdue {
+		m.sweepFlight(k, m.flights[k], now, out)
 	}
 	out.send()
 	m.sweepOrphans(now)
 	m.tellBlocked(now)
 	m.crons.look = true // the stamps may have been steered, and a lane may answer again
+}
+
+// well tells a dispatch that needs no sweeping, as nearly all do: its node has
+// it, lives, and need not be told anything.
+func (m *mind) well(f *flight) bool {
+	n := m.nodes[f.node]
+	return f.confirmed && f.recalled == "" && len(f.former) == 0 && n != nil && !n.silent && n.incarnation == f.incarnation
 }
 
 func (m *mind) sweepSeats(n *node, now time.Time) {

@@ -79,10 +79,9 @@ func (m *mind) found(ctx context.Context) error {
 
 var errTrustLost = errors.New("the lease could not be renewed in time")
 
-// hold renews the lease and ends the tenure when it can no longer be trusted.
+// hold ends the tenure when the lease, which the sweep renews, can no longer be
+// trusted.
 func (m *mind) hold(ctx context.Context) error {
-	renew := time.NewTicker(renewEvery)
-	defer renew.Stop()
 	for {
 		trust := time.NewTimer(time.Until(m.trusted()))
 		select {
@@ -93,9 +92,6 @@ func (m *mind) hold(ctx context.Context) error {
 			if time.Until(m.trusted()) <= 0 {
 				return errTrustLost
 			}
-		case <-renew.C:
-			trust.Stop()
-			m.post(m.renew)
 		}
 	}
 }
@@ -103,6 +99,7 @@ func (m *mind) hold(ctx context.Context) error {
 // renew queues the renewal, and with it the heartbeat that observers see.
 func (m *mind) renew() {
 	asked := time.Now()
+	m.renewedAt = asked
 	m.queue(&ledger.Observe{Observations: []ledger.Observation{
 		{Event: ledger.RunHeartbeat, Subject: m.cfg.Node, Detail: m.phase()},
 	}}, nil)
