@@ -8,9 +8,11 @@ LDFLAGS    := -s -w -X main.version=$(VERSION)
 FUZZTIME   ?= 30s
 PKGS       ?= ./...
 JOBS       ?= 2000
+SEEDS      ?= 100000
+FIRST      ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help build test python race check fuzz bench demo drill cover clean FORCE
+.PHONY: help build test python race check fuzz sim mutants bench demo drill cover clean FORCE
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,6 +64,12 @@ fuzz: ## run every fuzz target for FUZZTIME (30s), in PKGS (all)
 	    $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x $$pkg | tail -n 3; \
 	    test $${PIPESTATUS[0]} -eq 0; \
 	  done; done
+
+sim: ## play SEEDS (100000) stories of breaking yards from seed FIRST (1) on
+	@$(GO) test -count=1 -timeout 24h -v -run TestSeeds ./sim -seeds=$(SEEDS) -first=$(FIRST)
+
+mutants: ## break the code in known ways; the simulation must find each
+	@$(GO) test -count=1 -timeout 1h -v -run TestMutants ./sim -mutants
 
 bench: build ## measure it, beside the floors of this machine
 	@$(BINARY) bench

@@ -1,0 +1,167 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"yardmaster/job"
+	"yardmaster/ledger"
+)
+
+// load plays producers and callers.
+type load struct {
+	y      *yard
+	number int
+	pauses []string // queues that may be paused
+}
+
+// How much there is to do.
+const (
+	jobsPerYard = 50
+	narrowLimit = 2
+	callEvery   = 500 * time.Millisecond
+	longBody    = 5 << 10 // bytes, more than an assignment carries
+)
+
+func newLoad(y *yard) *load { return &load{y: y, pauses: []string{"mail", "narrow"}} }
+
+// begin plans who enqueues what and when.
+func (p *load) begin() {
+	y := p.y
+	for i := range jobsPerYard {
+		key := fmt.Sprintf("k%d", i)
+		wait := y.between("plan "+key, 50*time.Millisecond, calmFor+stormFor)
+		queue := [...]string{"mail", "narrow", "post"}[y.pick("queue "+key, 3)]
+		y.after(wait, "enqueue "+key, func() { p.enqueue(queue, key, p.body(queue, key)) })
+	}
+	p.until("make narrow", func(l *ledger.Ledger) bool { _, ok := l.Queue("narrow"); return ok },
+		&ledger.AddQueue{ID: job.ID{1}, Name: "narrow", Config: job.QueueConfig{Limit: narrowLimit}})
+	y.after(calmFor, "call", p.call)
+}
+
+// body is what a producer asks for; some ask for nonsense.
+func (p *load) body(queue, key string) []byte {
+	y := p.y
+	var fields []string
+	if queue == "post" {
+		fields = append(fields, `"function":"`+runnerName+`#go"`)
+	}
+	params := ""
+	if y.chance("long "+key, 100) {
+		params = `"x":"` + strings.Repeat("x", longBody) + `"`
+	}
+	fields = append(fields, `"params":{`+params+`}`)
+	switch n := y.pick("more "+key, 100); {
+	case n < 3:
+		fields = append(fields, `"priority":"high"`)
+	case n < 15:
+		fields = append(fields, fmt.Sprintf(`"delay_ms":%d`, y.pick("delay "+key, 4000)))
+	case n < 25:
+		fields = append(fields, fmt.Sprintf(`"priority":%d`, y.pick("priority "+key, 10)))
+	}
+	return []byte("{" + strings.Join(fields, ",") + "}")
+}
+
+// enqueue publishes until it is acknowledged, each time under the same key and
+// perhaps to another lane.
+func (p *load) enqueue(queue, key string, body []byte) {
+	y := p.y
+	if queue == "narrow" && !p.has("narrow") {
+		y.after(100*time.Millisecond, "enqueue "+key, func() { p.enqueue(queue, key, body) })
+		return
+	}
+	at := y.nodes[y.pick("by "+key, members)].life
+	number := uint8(y.pick("lane "+key, members))
+	wait := y.delay("publish "+key, 3*time.Millisecond, 800*time.Millisecond)
+	again := func() {
+		y.after(y.between("again "+key, 50*time.Millisecond, time.Second), "enqueue "+key, func() { p.enqueue(queue, key, body) })
+	}
+	y.after(wait, "publish "+key, func() {
+		if !y.lanes.made || y.lanes.ask(at, number, "publish "+key) != nil {
+			again()
+			return
+		}
+		r, fresh := y.lanes.store(number, queue, key, body)
+		y.tell("%s stored as %d@%d, fresh %t", key, number, r.Seq, fresh)
+		if y.storm && y.chance("unacknowledged "+key, 80) {
+			again()
+			return
+		}
+		y.judge.accepted(key, &r)
+		p.notice(at, r)
+	})
+}
+
+// notice tells the authority of a record, if it is not too long to be told.
+func (p *load) notice(at *life, r job.Record) {
+	to, _, ok := at.watched.authority()
+	if !ok || len(r.Body) > 4<<10 || p.y.chance("unnoticed "+r.Key, 100) {
+		return
+	}
+	p.y.net.post(at, to, "notice "+r.Key, func(l *life) { l.sched.Notice([]job.Record{r}) })
+}
+
+// has tells that any node's ledger has a queue.
+func (p *load) has(queue string) (ok bool) {
+	for _, n := range p.y.nodes {
+		_, has := n.life.ledger.Queue(queue)
+		ok = ok || has
+	}
+	return ok
+}
+
+// until has the authority do something until it is done.
+func (p *load) until(what string, done func(*ledger.Ledger) bool, c ledger.Command) {
+	l := p.y.raft.leader
+	if l != nil && done(l.ledger) {
+		return
+	}
+	if l != nil {
+		p.do(l, c)
+	}
+	p.y.after(150*time.Millisecond, what, func() { p.until(what, done, c) })
+}
+
+func (p *load) do(l *life, c ledger.Command) {
+	p.y.group.Go(func() {
+		ctx, cancel := context.WithTimeout(l.ctx, 2*time.Second)
+		defer cancel()
+		_, _, _ = l.sched.Do(ctx, c) // what came of it the ledger shows
+	})
+}
+
+// call is a caller's command, every now and then while things break.
+func (p *load) call() {
+	y := p.y
+	if !y.storm {
+		return
+	}
+	y.after(y.between("next call", callEvery/2, 2*callEvery), "call", p.call)
+	l := y.nodes[y.pick("called", members)].life
+	if !l.up {
+		return
+	}
+	switch n := y.pick("call", 10); {
+	case n < 5:
+		ids := y.judge.ids()
+		if len(ids) == 0 {
+			return
+		}
+		p.do(l, &ledger.CancelJob{Job: ids[y.pick("cancel", len(ids))], Reason: "asked"})
+	case n < 8:
+		p.do(l, &ledger.PauseQueue{Name: p.pauses[y.pick("pause", len(p.pauses))], Paused: y.chance("paused", 500)})
+	}
+}
+
+// heal resumes what was paused.
+func (p *load) heal() {
+	for _, name := range slices.Clone(p.pauses) {
+		p.until("resume "+name, func(l *ledger.Ledger) bool {
+			q, ok := l.Queue(name)
+			return !ok || !q.Paused
+		}, &ledger.PauseQueue{Name: name})
+	}
+}
