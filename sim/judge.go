@@ -31,6 +31,7 @@ type judge struct {
 	runs     map[runKey]*run
 	fences   map[job.ID]uint64
 	told     map[dispatch]job.Status // what hands said
+	paused   map[string]bool         // queues
 	keys     []string
 	copied   map[job.ID]bool   // jobs with more than one record
 	records  map[string]int    // stored, by key
@@ -68,7 +69,7 @@ func newJudge(y *yard) *judge {
 	return &judge{
 		y: y, hashes: map[int][sha256.Size]byte{}, states: map[dispatch]ledger.EventKind{}, tries: map[job.ID]*tries{},
 		order: map[line]uint64{}, runs: map[runKey]*run{}, fences: map[job.ID]uint64{}, told: map[dispatch]job.Status{}, jobs: map[string]job.ID{},
-		copied: map[job.ID]bool{}, records: map[string]int{},
+		copied: map[job.ID]bool{}, records: map[string]int{}, paused: map[string]bool{},
 	}
 }
 
@@ -174,9 +175,7 @@ func (j *judge) first(l *life, e *logged, results []ledger.Result) {
 		if _, lead := e.commands[i].(*ledger.Lead); !lead && r.Err == nil && e.at.Epoch != j.epoch {
 			y.fail("entry %d: a command of epoch %d took effect in epoch %d", e.at.Index, e.at.Epoch, j.epoch)
 		}
-		if !(r.Err != nil) {
-			j.command(e.commands[i])
-		}
+		j.pauses(l, e.commands[i], r)
 	}
 	ended := map[dispatch]bool{}
 	l.ledger.EventsAfter(j.events, func(number uint64, at time.Time, ev *ledger.Event) bool {
@@ -192,8 +191,21 @@ func (j *judge) first(l *life, e *logged, results []ledger.Result) {
 	j.compare(l, e)
 }
 
-// command remembers what the ledger will not say again.
-func (j *judge) command(ledger.Command) {}
+// pauses looks that nothing starts in a queue that is paused.
+func (j *judge) pauses(l *life, c ledger.Command, r ledger.Result) {
+	switch c := c.(type) {
+	case *ledger.PauseQueue:
+		if r.Err == nil {
+			j.paused[c.Name] = c.Paused
+		}
+	case *ledger.Place:
+		for i, p := range c.Placements {
+			if view, _, _ := l.ledger.Find(p.Job); i < len(r.Placed) && r.Placed[i] && j.paused[view.Queue] {
+				j.y.fail("%s starts in a queue that is paused", job.RequestID(p.Job, p.N))
+			}
+		}
+	}
+}
 
 // describe names an entry's commands.
 func describe(commands []ledger.Command, results []ledger.Result) string {
