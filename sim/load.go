@@ -22,7 +22,7 @@ type load struct {
 const (
 	jobsPerYard = 50
 	narrowLimit = 2
-	callEvery   = 500 * time.Millisecond
+	callEvery   = 150 * time.Millisecond
 	longBody    = 5 << 10 // bytes, more than an assignment carries
 )
 
@@ -141,18 +141,21 @@ func (p *load) call() {
 	}
 	y.after(y.between("next call", callEvery/2, 2*callEvery), "call", p.call)
 	l := y.nodes[y.pick("called", members)].life
+	if leader := y.raft.leader; leader != nil && y.chance("call the leader", 700) {
+		l = leader
+	}
 	if !l.up {
 		return
 	}
-	switch n := y.pick("call", 10); {
-	case n < 5:
+	switch n := y.pick("call", 20); {
+	case n < 3:
 		ids := y.judge.ids()
 		if len(ids) == 0 {
 			return
 		}
 		p.do(l, &ledger.CancelJob{Job: ids[y.pick("cancel", len(ids))], Reason: "asked"})
-	case n < 8:
-		p.do(l, &ledger.PauseQueue{Name: p.pauses[y.pick("pause", len(p.pauses))], Paused: y.chance("paused", 500)})
+	case n < 16:
+		p.do(l, &ledger.PauseQueue{Name: p.pauses[y.pick("pause", len(p.pauses))], Paused: y.chance("paused", 350)})
 	}
 }
 
