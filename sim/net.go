@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -99,7 +100,11 @@ func (o ordersOf) Assign(to string, b job.Batch, done func([]job.Answer, error))
 	key := fmt.Sprintf("assign %d.%d", b.Epoch, b.Number)
 	y.after(0, l.id+">"+to+" "+key, func() {
 		y.net.post(l, to, key, func(at *life) {
+			_, epoch, _ := at.watched.authority()
 			answers := at.agent.Assign(b)
+			if b.Epoch < epoch && at.begun && slices.ContainsFunc(answers, func(a job.Answer) bool { return a != job.StaleEpoch }) {
+				y.fail("%s answers %v to orders of epoch %d, and knows of epoch %d", at.id, answers, b.Epoch, epoch)
+			}
 			y.tell("%s answers %s %v", at.id, key, answers)
 			y.net.post(at, l.name, "answer "+key, func(back *life) {
 				if back == l {

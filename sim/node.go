@@ -29,6 +29,7 @@ type life struct {
 	id          string // "n1/2"
 	incarnation uint64
 	up          bool
+	begun       bool // its agent runs
 	ctx         context.Context
 	kill        context.CancelFunc
 	sched       *scheduler.Scheduler
@@ -90,6 +91,7 @@ func (n *node) start() {
 		if l.up {
 			y.group.Go(func() { _ = l.agent.Run(l.ctx) })
 			l.hands.offerAll()
+			l.begun = true
 		}
 	})
 }
