@@ -52,7 +52,7 @@ func startFake(t *testing.T, canned answers) *fakeYard {
 		}
 	})
 	loops.Go(func() {
-		if err := c.Serve(ctx, cluster.Service{Version: "1.0.0", Endpoints: f.endpoints(canned)}); err != nil {
+		if err := c.Serve(ctx, cluster.Service{Name: "yard-api", Version: "1.0.0", Endpoints: f.endpoints(canned)}); err != nil {
 			t.Errorf("serve: %v", err)
 		}
 	})
