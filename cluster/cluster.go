@@ -125,6 +125,7 @@ type Cluster struct {
 	words *serverLog
 	conns []*nats.Conn
 	js    jetstream.JetStream
+	lost  map[string]bool // streams on disk that could not be recovered at start; of a node alone
 
 	lanes atomic.Int32 // how many lanes there are
 
@@ -156,6 +157,9 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Cluster, error) 
 		return nil, err
 	}
 	c := &Cluster{cfg: full, log: log, srv: srv, words: words}
+	if !full.clustered() {
+		c.lost = unrecovered(srv)
+	}
 	if err := c.connect(password); err != nil {
 		c.Stop()
 		return nil, err
@@ -269,21 +273,6 @@ func (c *Cluster) RouteURL() string {
 		return "nats-route://" + addr.String()
 	}
 	return ""
-}
-
-// Health is nil when JetStream is enabled, knows its meta leader, is current
-// and can write.
-func (c *Cluster) Health(ctx context.Context) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	// A server that runs alone has no meta group: there the full check asks
-	// whether its streams were recovered.
-	status := c.srv.Healthz(&server.HealthzOptions{JSMetaOnly: c.cfg.clustered()})
-	if status.Error != "" {
-		return fmt.Errorf("JetStream is not healthy: %s", status.Error)
-	}
-	return nil
 }
 
 // Reachable lists the members this node has a route to, and itself.

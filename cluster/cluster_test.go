@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -106,6 +108,31 @@ func TestRestart_Alone(t *testing.T) {
 	}
 	if got := readAll(t, again.Cluster, 0, 3); got[2].Key != "k2" {
 		t.Fatalf("read back %+v", got)
+	}
+}
+
+// A stream that is being made lies on disk before it is known: that is health.
+// One that cannot be recovered at start is not.
+func TestHealth_StreamNotRecovered(t *testing.T) {
+	c := alone(t)
+	dirs, err := filepath.Glob(filepath.Join(c.cfg.Dir, "jetstream", "*", "streams", LaneStream(0)))
+	if err != nil || len(dirs) != 1 {
+		t.Fatalf("the lane lies in %v, %v", dirs, err)
+	}
+	made := filepath.Join(filepath.Dir(dirs[0]), "KV_MADE")
+	if err := os.Mkdir(made, 0o750); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Health(t.Context()); err != nil {
+		t.Errorf("while a stream is made: %v", err)
+	}
+	c.kill()
+	if err := os.WriteFile(filepath.Join(made, "meta.inf"), []byte("damaged"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	again := run(t, c.cfg)
+	if err := again.Health(t.Context()); err == nil || !strings.Contains(err.Error(), "KV_MADE") {
+		t.Errorf("with a damaged stream: %v", err)
 	}
 }
 

@@ -1,10 +1,47 @@
 package cluster
 
 import (
+	"context"
 	"fmt"
+	"strings"
 
 	"github.com/nats-io/nats-server/v2/server"
 )
+
+// Health is nil when JetStream is enabled, knows its meta leader, is current
+// and can write.
+func (c *Cluster) Health(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	// A server that runs alone has no meta group: there the full check looks
+	// for the streams that lie on disk. One that is just being made lies there
+	// before it is known, and only what was lost at start is lost.
+	status := c.srv.Healthz(&server.HealthzOptions{JSMetaOnly: c.cfg.clustered(), Details: true})
+	for i := range status.Errors {
+		if e := &status.Errors[i]; !isUnrecovered(e) || c.lost[e.Stream] {
+			return fmt.Errorf("JetStream is not healthy: %s", e.Error)
+		}
+	}
+	return nil
+}
+
+// unrecovered names the streams that a server found on disk and could not
+// recover. Once it takes connections it has tried them all.
+func unrecovered(srv *server.Server) map[string]bool {
+	lost := map[string]bool{}
+	for _, e := range srv.Healthz(&server.HealthzOptions{Details: true}).Errors {
+		if isUnrecovered(&e) {
+			lost[e.Stream] = true
+		}
+	}
+	return lost
+}
+
+// isUnrecovered goes by the server's words: it has no code of its own for this.
+func isUnrecovered(e *server.HealthzError) bool {
+	return e.Type == server.HealthzErrorStream && strings.HasSuffix(e.Error, "could not be recovered")
+}
 
 // Storage is how JetStream on this node does.
 type Storage struct {
