@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -19,35 +20,33 @@ import (
 
 // eventLine is one event of history, with every field any kind has.
 type eventLine struct {
-	Event     string          `json:"event"`
-	Request   string          `json:"request_id"`
-	Owner     string          `json:"owner"`
-	LeaseID   string          `json:"lease_id"`
-	Until     string          `json:"leased_until"`
-	Target    string          `json:"target"`
-	Channel   string          `json:"channel"`
-	Reason    string          `json:"reason"`
-	Phase     string          `json:"phase"`
-	Worker    string          `json:"worker"`
-	Task      string          `json:"task_id"`
-	Recovery  string          `json:"recovery"`
-	Cursor    *string         `json:"cursor"`
-	Metadata  json.RawMessage `json:"metadata"`
-	Number    uint64          `json:"seq"`
-	At        time.Time       `json:"at"`
-	jobID     string
-	queueHint string
+	Event    string          `json:"event"`
+	Request  string          `json:"request_id"`
+	Owner    string          `json:"owner"`
+	LeaseID  string          `json:"lease_id"`
+	Until    string          `json:"leased_until"`
+	Target   string          `json:"target"`
+	Channel  string          `json:"channel"`
+	Reason   string          `json:"reason"`
+	Phase    string          `json:"phase"`
+	Worker   string          `json:"worker"`
+	Task     string          `json:"task_id"`
+	Recovery string          `json:"recovery"`
+	Cursor   *string         `json:"cursor"`
+	Metadata json.RawMessage `json:"metadata"`
+	Number   uint64          `json:"seq"`
+	At       time.Time       `json:"at"`
+	Queue    string          `json:"queue"` // of the job it is about, as far as the line says so
+
+	jobID string
 }
 
 // eventFilter says which events are wanted.
 type eventFilter struct {
-	since  time.Time
-	event  string // a tag, lower case without '-' and '.'; "": all
-	queue  string
-	job    string // id
-	queues map[string]string
-	// queueOf asks the yard for a job's queue, because most events do not name it.
-	queueOf func(ctx context.Context, id string) (string, error)
+	since time.Time
+	event string // a tag, lower case without '-' and '.'; "": all
+	queue string
+	job   string // id; before it was looked up, whatever names the job
 }
 
 func (a *app) eventsVerb() *cobra.Command {
@@ -62,7 +61,8 @@ func (a *app) eventsVerb() *cobra.Command {
 		Long: `Shows the yard's history, oldest event first: the last ten minutes of it, or
 what --since says. With --follow it goes on with what happens, and begins now
 unless --since is given. With --json each event is one line, as in the stream
-YARD_EVENTS.`,
+YARD_EVENTS. A job is named by its id, by "<queue>:<id>" or "<queue>:<key>", or,
+with --queue, by its key; one that the yard has forgotten, by its id alone.`,
 		Example: `  yardmaster events --since 1h --type dispatch-failed
   yardmaster events --follow --queue mail --json`,
 		Args: args(),
@@ -72,7 +72,7 @@ YARD_EVENTS.`,
 	flags.DurationVar(&since, "since", 10*time.Minute, "begin this `time` ago; 0 begins with the oldest event kept")
 	flags.StringVar(&f.event, "type", "", "only events of this `type`, such as dispatch-queued")
 	flags.StringVarP(&f.queue, "queue", "q", "", "only events of this `queue`'s jobs")
-	flags.StringVar(&f.job, "job", "", "only events of this `job`, by id or by \"<queue>:<id>\"")
+	flags.StringVar(&f.job, "job", "", "only events of this `job`")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		switch {
 		case since < 0:
@@ -106,13 +106,6 @@ func (f *eventFilter) check(c *cobra.Command) error {
 	if f.queue != "" && job.ValidQueue(f.queue) != nil {
 		return usage(c, "--queue: "+job.ValidQueue(f.queue).Error())
 	}
-	if f.job != "" {
-		id, err := job.ParseID(f.job[strings.LastIndexByte(f.job, ':')+1:])
-		if err != nil {
-			return usage(c, fmt.Sprintf("--job is %q: must be a job's id ('yardmaster job show' finds it by key)", f.job))
-		}
-		f.job = id.String()
-	}
 	return nil
 }
 
@@ -122,10 +115,11 @@ func (a *app) events(ctx context.Context, f *eventFilter, follow bool) error {
 		return err
 	}
 	defer y.Close()
-	f.queues = make(map[string]string)
-	f.queueOf = y.queueOf
+	if err := f.findJob(ctx, y); err != nil {
+		return err
+	}
 	return y.History(ctx, f.since, follow, func(t cluster.Tale) error {
-		return f.tale(ctx, t.Body, func(line []byte, e *eventLine) error {
+		return f.tale(t.Body, func(line []byte, e *eventLine) error {
 			if a.json {
 				_, err := fmt.Fprintf(a.Out, "%s\n", line)
 				return err
@@ -135,24 +129,51 @@ func (a *app) events(ctx context.Context, f *eventFilter, follow bool) error {
 	})
 }
 
-// queueOf finds a job's queue; "" if the yard has forgotten the job.
-func (y *yard) queueOf(ctx context.Context, id string) (string, error) {
-	answer, err := y.ask(ctx, cluster.SubjectAPI+".job.show", named(id, ""))
-	if refused, ok := err.(*cluster.APIError); ok && refused.Code == "404" {
-		return "", nil
+// findJob learns the id of the job that is looked for. An id needs no yard, so
+// that history can be read of a job that the yard has forgotten.
+func (f *eventFilter) findJob(ctx context.Context, y *yard) error {
+	if f.job == "" {
+		return nil
+	}
+	if id, err := job.ParseID(f.job[strings.LastIndexByte(f.job, ':')+1:]); err == nil {
+		f.job = id.String()
+		return nil
+	}
+	answer, err := y.ask(ctx, cluster.SubjectAPI+".job.show", named(f.job, f.queue))
+	if refused, ok := errors.AsType[*cluster.APIError](err); ok && refused.Code == "404" {
+		return unknownJob(f.job, f.queue)
 	}
 	if err != nil {
-		return "", err
+		return err
 	}
 	var j jobAnswer
 	if err := json.Unmarshal(answer, &j); err != nil {
-		return "", unreadable(err)
+		return unreadable(err)
 	}
-	return j.Queue, nil
+	f.job = j.ID
+	return nil
+}
+
+// unknownJob says how history still is found of a job whose key means nothing
+// to the yard any more.
+func unknownJob(key, queue string) error {
+	p := &problem{
+		what: fmt.Sprintf("the yard knows no job %q", key),
+		do:   `name it by its id, or by "<queue>:<key>"`,
+	}
+	if before, after, ok := strings.Cut(key, ":"); ok && queue == "" && job.ValidQueue(before) == nil {
+		queue, key = before, after
+	}
+	if id, err := job.KeyID(queue, key); err == nil && queue != "" {
+		p.do = fmt.Sprintf("if it was there and is forgotten, its events are found with --job %s", id)
+	}
+	return p
 }
 
 // tale gives the wanted events of one message of history to fn.
-func (f *eventFilter) tale(ctx context.Context, body []byte, fn func([]byte, *eventLine) error) error {
+func (f *eventFilter) tale(body []byte, fn func([]byte, *eventLine) error) error {
+	var events []eventLine
+	var lines [][]byte
 	for line := range bytes.SplitSeq(body, []byte("\n")) {
 		if len(line) == 0 {
 			continue
@@ -162,14 +183,19 @@ func (f *eventFilter) tale(ctx context.Context, body []byte, fn func([]byte, *ev
 			return unreadable(err)
 		}
 		e.findJob()
-		wanted, err := f.wants(ctx, &e)
-		if err != nil {
-			return err
+		events, lines = append(events, e), append(lines, line)
+	}
+	for i := range events {
+		e := &events[i]
+		// What a notice is followed by is about the same job, and names its queue.
+		if e.Queue == "" && i+1 < len(events) && events[i+1].jobID == e.jobID {
+			e.Queue = events[i+1].Queue
 		}
-		if wanted {
-			if err := fn(line, &e); err != nil {
-				return err
-			}
+		if !f.wants(e) {
+			continue
+		}
+		if err := fn(lines[i], e); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -179,52 +205,24 @@ func (f *eventFilter) tale(ctx context.Context, body []byte, fn func([]byte, *ev
 func (e *eventLine) findJob() {
 	if id, _, ok := job.ParseRequestID(e.Request); ok {
 		e.jobID = id.String()
-		if e.Target != "" && !strings.Contains(e.Target, "/") {
-			e.queueHint = e.Target
+		if e.Queue == "" && !strings.Contains(e.Target, "/") {
+			e.Queue = e.Target
 		}
 	}
 	if queue, id, ok := strings.Cut(e.Task, ":"); ok {
-		e.jobID, e.queueHint = id, queue
+		e.jobID, e.Queue = id, queue
 	}
 }
 
-func (f *eventFilter) wants(ctx context.Context, e *eventLine) (bool, error) {
+func (f *eventFilter) wants(e *eventLine) bool {
 	switch {
 	case e.At.Before(f.since.Truncate(time.Millisecond)),
 		f.event != "" && plainName(e.Event) != f.event,
-		f.job != "" && e.jobID != f.job:
-		return false, nil
-	case f.queue == "":
-		return true, nil
-	case e.jobID == "":
-		return false, nil
+		f.job != "" && e.jobID != f.job,
+		f.queue != "" && (e.jobID == "" || e.Queue != f.queue):
+		return false
 	}
-	queue, known := f.queues[e.jobID]
-	if e.queueHint != "" {
-		queue, known = e.queueHint, true
-	}
-	if !known {
-		var err error
-		if queue, err = f.queueOf(ctx, e.jobID); err != nil {
-			return false, err
-		}
-	}
-	if e.Event == ledger.DispatchDelivered.String() {
-		delete(f.queues, e.jobID) // its last word
-	} else {
-		f.remember(e.jobID, queue)
-	}
-	return queue == f.queue, nil
-}
-
-// rememberedQueues bounds what a long watch keeps.
-const rememberedQueues = 100_000
-
-func (f *eventFilter) remember(id, queue string) {
-	if len(f.queues) >= rememberedQueues {
-		clear(f.queues)
-	}
-	f.queues[id] = queue
+	return true
 }
 
 func (e *eventLine) write(w io.Writer) error {

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"context"
 	"strings"
 	"testing"
 	"time"
@@ -19,10 +18,10 @@ const (
 var history = strings.Join([]string{
 	`{"event":"AuthorityAcquired","owner":"n1","lease_id":"n1-1","leased_until":"2026-01-02T03:04:15.000Z","seq":1,"at":"2026-01-02T03:04:05.000Z"}`,
 	`{"event":"DispatchQueued","request_id":"` + jobA + `#1","target":"mail","seq":2,"at":"2026-01-02T03:04:06.000Z"}`,
-	`{"event":"DispatchQueued","request_id":"` + jobB + `#1","target":"rrq/demo","seq":3,"at":"2026-01-02T03:04:07.000Z"}`,
-	`{"event":"worker.assigned","worker":"overhop/w1","task_id":"mail:` + jobA + `","seq":4,"at":"2026-01-02T03:04:07.000Z"}`,
-	`{"event":"DispatchNotified","request_id":"` + jobA + `#1","channel":"overhop/w1","seq":5,"at":"2026-01-02T03:04:08.000Z"}`,
-	`{"event":"DispatchFailed","request_id":"` + jobB + `#1","reason":"no route","seq":6,"at":"2026-01-02T03:04:09.000Z"}`,
+	`{"event":"DispatchQueued","request_id":"` + jobB + `#1","target":"rrq/demo","seq":3,"at":"2026-01-02T03:04:07.000Z","queue":"slow"}`,
+	`{"event":"DispatchNotified","request_id":"` + jobA + `#1","channel":"overhop/w1","seq":4,"at":"2026-01-02T03:04:08.000Z"}`,
+	`{"event":"worker.assigned","worker":"overhop/w1","task_id":"mail:` + jobA + `","seq":5,"at":"2026-01-02T03:04:08.000Z"}`,
+	`{"event":"DispatchFailed","request_id":"` + jobB + `#1","reason":"no route","seq":6,"at":"2026-01-02T03:04:09.000Z","queue":"slow"}`,
 	`{"event":"DispatchQueued","request_id":"own","target":"mail","metadata":{"a":1},"seq":7,"at":"2026-01-02T03:04:09.500Z"}`,
 	`{"event":"ReplayRequested","cursor":"0@1","seq":8,"at":"2026-01-02T03:04:10.000Z"}`,
 	"",
@@ -33,32 +32,22 @@ func TestEventFilter(t *testing.T) {
 		name string
 		f    eventFilter
 		want []uint64
-		asks int
 	}{
-		{"all", eventFilter{}, []uint64{1, 2, 3, 4, 5, 6, 7, 8}, 0},
-		{"since", eventFilter{since: time.Date(2026, 1, 2, 3, 4, 9, 0, time.UTC)}, []uint64{6, 7, 8}, 0},
-		{"type", eventFilter{event: "dispatchqueued"}, []uint64{2, 3, 7}, 0},
-		{"dotted type", eventFilter{event: plainName("worker.assigned")}, []uint64{4}, 0},
-		{"job", eventFilter{job: jobA}, []uint64{2, 4, 5}, 0},
-		{"queue told by its events", eventFilter{queue: "mail"}, []uint64{2, 4, 5}, 1},
-		{"queue asked for", eventFilter{queue: "slow"}, []uint64{3, 6}, 1},
+		{"all", eventFilter{}, []uint64{1, 2, 3, 4, 5, 6, 7, 8}},
+		{"since", eventFilter{since: time.Date(2026, 1, 2, 3, 4, 9, 0, time.UTC)}, []uint64{6, 7, 8}},
+		{"type", eventFilter{event: "dispatchqueued"}, []uint64{2, 3, 7}},
+		{"dotted type", eventFilter{event: plainName("worker.assigned")}, []uint64{5}},
+		{"job", eventFilter{job: jobA}, []uint64{2, 4, 5}},
+		{"queue", eventFilter{queue: "mail"}, []uint64{2, 4, 5}},
+		{"queue behind a runner", eventFilter{queue: "slow"}, []uint64{3, 6}},
 	} {
-		asks := 0
-		tt.f.queues = map[string]string{}
-		tt.f.queueOf = func(_ context.Context, id string) (string, error) {
-			asks++
-			if id != jobB {
-				t.Errorf("%s: asked for %s", tt.name, id)
-			}
-			return "slow", nil
-		}
 		var got []uint64
-		err := tt.f.tale(t.Context(), []byte(history), func(_ []byte, e *eventLine) error {
+		err := tt.f.tale([]byte(history), func(_ []byte, e *eventLine) error {
 			got = append(got, e.Number)
 			return nil
 		})
-		if err != nil || asks != tt.asks {
-			t.Errorf("%s: %v after %d questions", tt.name, err, asks)
+		if err != nil {
+			t.Errorf("%s: %v", tt.name, err)
 		}
 		if diff := cmp.Diff(tt.want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
@@ -67,7 +56,12 @@ func TestEventFilter(t *testing.T) {
 }
 
 func TestEvents(t *testing.T) {
-	f := startFake(t, answers{})
+	f := startFake(t, answers{"yard.api.v1.job.show": func(question []byte) ([]byte, error) {
+		if strings.Contains(string(question), "order-1\"") {
+			return []byte(`{"id":"` + jobA + `","queue":"mail"}`), nil
+		}
+		return nil, &cluster.APIError{Code: "404", Text: "job does not exist"}
+	}})
 	layout := cluster.Layout{Create: true, Identities: []string{""}}
 	if _, err := f.c.EnsureStreams(t.Context(), layout); err != nil {
 		t.Fatal(err)
@@ -85,4 +79,19 @@ func TestEvents(t *testing.T) {
 		t.Errorf("one event as JSON: %+v", got)
 	}
 	sameJSON(t, got.out, strings.Split(history, "\n")[5])
+	for _, named := range [][]string{{"order-1", "--queue", "mail"}, {"mail:order-1"}, {jobA}, {"mail:" + jobA}, {"mail:" + jobA, "--queue", "mail"}} {
+		got := f.run(t, append([]string{"events", "--since", "0", "--job"}, named...)...)
+		if got.code != 0 || strings.Count(got.out, "\n") != 3 {
+			t.Errorf("events of %q: %+v", named, got)
+		}
+	}
+	for _, named := range [][]string{{"order-1001", "--queue", "mail"}, {"mail:order-1001"}} {
+		got := f.run(t, append([]string{"events", "--job"}, named...)...)
+		if got.code != 1 || !strings.Contains(got.err, "--job 56116342-aac2-5599-9a58-8fc4074e78c2") { // as in docs/glossary.md
+			t.Errorf("events of %q, which is unknown: %+v", named, got)
+		}
+	}
+	if got := f.run(t, "events", "--job", "order-7"); got.code != 1 || !strings.Contains(got.err, "<queue>:<key>") {
+		t.Errorf("events of an unknown key: %+v", got)
+	}
 }

@@ -111,7 +111,9 @@ func (e *Event) JSON() []byte { return e.append(nil, 0, time.Time{}) }
 func (e *Event) MarshalJSON() ([]byte, error) { return e.JSON(), nil }
 
 // AppendLine adds the event as one line of history: the contract's form with
-// its number and time behind it.
+// its number and time behind it, and then the queue of a job's dispatch that is
+// queued for a runner or ends. DispatchNotified goes without: the next line is
+// about the same job and names its queue.
 func (e *Event) AppendLine(b []byte, number uint64, at time.Time) []byte {
 	return append(e.append(b, number, at), '\n')
 }
@@ -138,6 +140,9 @@ func (e *Event) append(b []byte, number uint64, at time.Time) []byte {
 		b = strconv.AppendUint(append(b, `,"seq":`...), number, 10)
 		b = append(b, `,"at":"`...)
 		b = append(at.UTC().AppendFormat(b, "2006-01-02T15:04:05.000Z"), '"')
+		if e.N > 0 && (e.Kind == DispatchQueued && e.A != e.B || e.Kind == DispatchDelivered || e.Kind == DispatchFailed) {
+			b = appendString(append(b, `,"queue":`...), e.B)
+		}
 	}
 	return append(b, '}')
 }

@@ -280,11 +280,11 @@ func (m *mind) gatherHistory(_ context.Context, after uint64) (Tale, error) {
 	var lanes []ledger.LaneCursor
 	m.ledger().View(func(l *ledger.Ledger) {
 		if waiting := l.LastEvent() - min(after, l.LastEvent()); waiting > 0 {
-			events = make([]told, 0, min(waiting, maxLines))
+			events = make([]told, 0, min(waiting, maxLines+1))
 		}
 		l.EventsAfter(after, func(number uint64, at time.Time, e *ledger.Event) bool {
 			events = append(events, told{number, at, e})
-			return len(events) < maxLines
+			return len(events) <= maxLines
 		})
 		lanes = l.Lanes()
 	})
@@ -296,7 +296,10 @@ func (m *mind) gatherHistory(_ context.Context, after uint64) (Tale, error) {
 	for _, e := range events {
 		t.Body = e.event.AppendLine(t.Body, e.number, e.at)
 		t.Count++
-		if t.More = t.Count == maxLines || len(t.Body) >= maxTale-512; t.More {
+		if e.event.N > 0 && e.event.Kind == ledger.DispatchNotified {
+			continue // whose queue the next line names: readers have both in one message
+		}
+		if t.More = t.Count >= maxLines || len(t.Body) >= maxTale-512; t.More {
 			break
 		}
 	}
