@@ -310,6 +310,7 @@ type fakeTales struct {
 	faults  string // what befalls the next messages: 'k' kept but not acknowledged, 'r' refused, '.' nothing
 	lines   []string
 	watched bool
+	asked   int // how often Watched was
 }
 
 var errWrongLast = errors.New("the stream ends elsewhere")
@@ -361,7 +362,12 @@ func (f *fakeTales) append(s Story, t Tale, expect uint64) (uint64, error) {
 	return uint64(len(tales)) + 1, nil
 }
 
-func (f *fakeTales) Watched(string, string) bool { return f.watched }
+func (f *fakeTales) Watched(string, string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.asked++
+	return f.watched
+}
 
 func (f *fakeTales) Live(event, _ string, _ []byte) {
 	f.mu.Lock()

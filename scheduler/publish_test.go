@@ -191,6 +191,49 @@ func TestPublish_LiveEventsWhileWatched(t *testing.T) {
 	})
 }
 
+// While nobody listens, no event is written for the live feed.
+func TestPublish_NoLiveEventsUnwatched(t *testing.T) {
+	inYard(t, 1, func(y *yard) {
+		y.node("n1").offer(job.Overhop, "mail", "w1", 1)
+		id := y.enqueue("mail", "", anyJob)
+		y.until("it ran, and history has it", func() bool { return y.state(id) == job.Completed && y.allTold() })
+		y.pass(10 * time.Millisecond)
+		y.tales.mu.Lock()
+		defer y.tales.mu.Unlock()
+		if len(y.tales.lines) > 0 || y.tales.asked == 0 {
+			t.Errorf("asked %d times whether somebody listens, then published %q", y.tales.asked, y.tales.lines)
+		}
+	})
+}
+
+// A notice does not name its queue: the line behind it, which does, is in the
+// same message, wherever that ends.
+func TestPublish_NoticesKeepTheirQueue(t *testing.T) {
+	inYard(t, 1, func(y *yard) {
+		y.tales.set(func() { y.tales.down = true })
+		for range maxLines {
+			y.lanes.store(0, "mail", "", anyJob)
+		}
+		y.node("n1").offer(job.Overhop, "mail", "w1", 100)
+		y.until("all ran", func() bool { return y.counts().Delivered == maxLines })
+		longest := uint64(0)
+		for after := range uint64(3 * maxLines) {
+			tale, err := y.sched.tenure().gatherHistory(y.ctx, after)
+			if err != nil {
+				t.Fatal(err)
+			}
+			lines := strings.Split(strings.TrimSpace(string(tale.Body)), "\n")
+			if last := lines[len(lines)-1]; strings.Contains(last, `"DispatchNotified"`) || !tale.More {
+				t.Fatalf("%d events behind number %d, more: %v; they end with %s", tale.Count, after, tale.More, last)
+			}
+			longest = max(longest, tale.Count)
+		}
+		if longest > maxLines+1 {
+			t.Errorf("%d events in a message", longest)
+		}
+	})
+}
+
 func TestOutbox_FullStopsFoldingThenPlacing(t *testing.T) {
 	inYard(t, 1, func(y *yard) {
 		n := y.node("n1")
