@@ -276,7 +276,6 @@ func TestUsage(t *testing.T) {
 		{"queue add a.b", `queue name "a.b"`},
 		{"queue add mail --limit 0", "--limit is 0: must be 1 to 4294967295"},
 		{"events --type bang", `--type "bang" is no event; they are authority-acquired`},
-		{"events --job order-7", `--job is "order-7"`},
 		{"health --for tea", `--for is "tea"`},
 		{"worker", "--queue is not given"},
 		{"worker --queue mail --credits 0", "--credits is 0"},
