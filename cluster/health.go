@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 )
@@ -61,6 +62,11 @@ type StreamHealth struct {
 	Offline int
 }
 
+// offlineAfter is how long a replica may say nothing to its leader, which it
+// otherwise does every second. JetStream itself calls a replica offline only
+// minutes after its server was killed.
+const offlineAfter = 20 * time.Second
+
 // Storage looks at this node's own server and asks nobody.
 func (c *Cluster) Storage() (Storage, error) {
 	info, err := c.srv.Jsz(&server.JSzOptions{Account: account, Streams: true})
@@ -88,7 +94,7 @@ func (c *Cluster) healthOf(d *server.StreamDetail) StreamHealth {
 	}
 	for _, r := range d.Cluster.Replicas {
 		h.Behind = max(h.Behind, r.Lag)
-		if r.Offline {
+		if r.Offline || r.Active > offlineAfter {
 			h.Offline++
 		}
 	}

@@ -66,10 +66,16 @@ func TestStall_Lease(t *testing.T) {
 		p.ask(overhop.TAck, held(held2), overhop.TOK)
 		time.Sleep(6 * time.Second)
 		r.wantNotes("two leases are over", "stalled overhop/"+p.wid+" lease-expired")
+		if all := r.server.Subscribers("jobs"); all.Count != 1 || all.Stalled != 1 {
+			r.t.Errorf("a worker whose leases are over is told as %+v, want 1 subscribed and 1 stalled", all)
+		}
 		p.expect(overhop.TRecall, "0")
 		p.expect(overhop.TRecall, "0")
 		p.refused(overhop.TBeat, held(held1), overhop.CodeLeaseLost)
 		r.wantNotes("it speaks, too late", "recovered overhop/"+p.wid+" alive")
+		if all := r.server.Subscribers("jobs"); all.Count != 1 || all.Stalled != 0 {
+			r.t.Errorf("a worker that speaks again is told as %+v, want 1 subscribed and none stalled", all)
+		}
 
 		q := r.quest(p, 3, nil)
 		p.ask(overhop.TAck, held(q), overhop.TOK)

@@ -8,7 +8,7 @@ import (
 // Subscribers are this node's workers of a queue.
 type Subscribers struct {
 	Count   int          `json:"count"`   // subscribed
-	Stalled int          `json:"stalled"` // of those, trusted with no jobs until they ask for more
+	Stalled int          `json:"stalled"` // of those, let a time to acknowledge or a lease pass, and were not heard since
 	Credits int          `json:"credits"` // jobs they would take now, together
 	Workers []Subscriber `json:"workers,omitempty"`
 }
@@ -34,7 +34,7 @@ func (s *Server) Subscribers(queue string) (all Subscribers) {
 		if sub == nil {
 			continue
 		}
-		one := Subscriber{Worker: c.wid, Credits: s.room(sub), Running: len(c.jobs), Stalled: sub.stalled}
+		one := Subscriber{Worker: c.wid, Credits: s.room(sub), Running: len(c.jobs), Stalled: sub.stalled || c.overdue}
 		all.Count++
 		all.Credits += one.Credits
 		if one.Stalled {

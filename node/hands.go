@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -155,9 +156,12 @@ func whyWorkers(queue string, all []nodeHands) *reason {
 	case count == 0:
 		r.Code = codeNoWorker
 		r.Text += ": none is subscribed" + answering(all)
+	case stalled == count && count == 1:
+		r.Code = codeWorkersStalled
+		r.Text += ": the only one that is subscribed has stalled" + answering(all)
 	case stalled == count:
 		r.Code = codeWorkersStalled
-		r.Text += fmt.Sprintf(": all %d that are subscribed have stalled", count)
+		r.Text += fmt.Sprintf(": all %d that are subscribed have stalled%s", count, answering(all))
 	default:
 		r.Code = codeWorkersBusy
 		r.Text += ": those that are subscribed take no more for now"
@@ -176,6 +180,7 @@ func answering(all []nodeHands) string {
 // whyRunner tells why no process of a runner takes jobs; nil if one does.
 func whyRunner(runner string, all []nodeHands) *reason {
 	var having, troubles []string
+	where := map[string][]string{} // by what is wrong
 	up, slots, busy, looping := 0, 0, 0, 0
 	for i := range all {
 		p := all[i].Pool
@@ -185,11 +190,17 @@ func whyRunner(runner string, all []nodeHands) *reason {
 		having = append(having, all[i].Node)
 		up, slots, busy, looping = up+p.Up, slots+p.Slots, busy+p.InFlight, looping+p.Looping
 		if p.Reason != "" {
-			troubles = append(troubles, all[i].Node+": "+p.Reason)
+			where[p.Reason] = append(where[p.Reason], all[i].Node)
 		}
 	}
+	for trouble, nodes := range where {
+		troubles = append(troubles, strings.Join(nodes, ", ")+": "+trouble)
+	}
+	slices.Sort(troubles)
 	r := reason{Data: &reasonData{Runner: runner, Nodes: all}, blocks: true}
 	switch {
+	case len(having) == 0 && answering(all) == "":
+		r.Code, r.Text = codeRunnerMissing, fmt.Sprintf("no member has runner %s", runner)
 	case len(having) == 0:
 		r.Code, r.Text = codeRunnerMissing, fmt.Sprintf("no member that answers has runner %s", runner)
 	case up > 0 && busy < slots:

@@ -1,0 +1,30 @@
+package cluster
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+)
+
+// A replica whose server was killed is offline long before JetStream says so,
+// and an idle one that answers heartbeats is not.
+func TestHealthOf_Offline(t *testing.T) {
+	c := &Cluster{cfg: Config{Node: "n1", Route: "127.0.0.1:0"}}
+	for _, tt := range []struct {
+		what     string
+		leader   string
+		replicas []*server.PeerInfo
+		want     int
+	}{
+		{"all answer", "n1", []*server.PeerInfo{{Name: "n2", Active: time.Second}, {Name: "n3", Active: 9 * time.Second}}, 0},
+		{"one was killed", "n1", []*server.PeerInfo{{Name: "n2", Active: time.Second}, {Name: "n3", Active: 21 * time.Second}}, 1},
+		{"one was never heard", "n1", []*server.PeerInfo{{Name: "n2", Active: time.Second}, {Name: "n3", Offline: true}}, 1},
+		{"another leads, and knows", "n2", []*server.PeerInfo{{Name: "n3", Offline: true}}, 0},
+	} {
+		h := c.healthOf(&server.StreamDetail{Name: "S", Cluster: &server.ClusterInfo{Leader: tt.leader, Replicas: tt.replicas}})
+		if h.Offline != tt.want {
+			t.Errorf("%s: %d replicas are offline, want %d", tt.what, h.Offline, tt.want)
+		}
+	}
+}
