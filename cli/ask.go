@@ -24,6 +24,9 @@ func (a *app) dial(ctx context.Context) (*yard, error) {
 	if err != nil {
 		return nil, err
 	}
+	if a.timeout < time.Millisecond {
+		return nil, &problem{what: fmt.Sprintf("--timeout is %v: nothing answers so soon", a.timeout), do: "give it as 5s", usage: true}
+	}
 	a.dialled = d
 	c, err := cluster.Dial(ctx, d.url, d.opts)
 	if err != nil {

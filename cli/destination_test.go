@@ -228,7 +228,8 @@ func TestContext_Refused(t *testing.T) {
 		{"vault", map[string]any{"creds": "op://vault/item"}, "its creds is kept at op://"},
 		{"secret", map[string]any{"user": "ann", "password": "env://SECRET"}, "its password is kept at env://"},
 		{"half", map[string]any{"cert": "/c.pem"}, "cert and key go together"},
-		{"mistyped", map[string]any{"url": 7}, "cannot be read"},
+		{"mistyped", map[string]any{"url": 7}, "cannot be read: its url has to be a text, and is a number; "},
+		{"mistyped choice", map[string]any{"tls_first": "yes"}, "cannot be read: its tls_first has to be true or false, and is a string; "},
 		{"gone", map[string]any{"creds": "~/nowhere.creds"}, "creds cannot be read, which context prod, file "},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -251,6 +252,47 @@ func TestContext_Refused(t *testing.T) {
 	inContext(t, "prod", map[string]any{"url": url, "token": "guess"})
 	if got := runLine(t, "", "health", "--context", "prod"); got.code == 0 || !strings.Contains(got.err, "refuses the credentials of context prod, file ") || strings.Contains(got.err, "guess") {
 		t.Errorf("a wrong token: %+v", got)
+	}
+}
+
+// What can be no login is told as that, by who named it, and not as a yard that
+// cannot be reached.
+func TestLogin_Unusable(t *testing.T) {
+	file := write(t, "other.txt", []byte("no key\n"))
+	for _, tt := range []struct {
+		variables map[string]string
+		want      string
+	}{
+		{map[string]string{"NATS_CREDS": t.TempDir()}, "the variables NATS_*: creds "},
+		{map[string]string{"NATS_CREDS": file}, "the variables NATS_*: creds " + file + " cannot be used: "},
+		{map[string]string{"NATS_NKEY": file}, "the variables NATS_*: nkey " + file + " cannot be used: "},
+		{map[string]string{"NATS_JWT": "abc", "NATS_SEED": "abc"}, "the variables NATS_*: the user's JWT and seed cannot be used: "},
+		{map[string]string{"NATS_CA": file}, "ca " + file + " cannot be used: "},
+		{map[string]string{"NATS_CERT": file, "NATS_KEY": file}, "cert " + file + " with key " + file + " cannot be used: "},
+	} {
+		t.Run("", func(t *testing.T) {
+			t.Setenv("NATS_URL", "nats://127.0.0.1:1")
+			for name, value := range tt.variables {
+				t.Setenv(name, value)
+			}
+			got := runLine(t, "", "health")
+			if got.code != 1 || !strings.Contains(got.err, tt.want) || !strings.Contains(got.err, "no server was asked") {
+				t.Errorf("%v: %+v", tt.variables, got)
+			}
+		})
+	}
+	inContext(t, "prod", map[string]any{"inbox_prefix": "a.*"})
+	if got := runLine(t, "", "health", "--context", "prod"); got.code != 1 || !strings.Contains(got.err, "inbox_prefix a.* cannot be used") {
+		t.Errorf("a bad prefix: %+v", got)
+	}
+}
+
+// A time in which nothing can answer is a slip of the command line.
+func TestTimeout_Refused(t *testing.T) {
+	for _, d := range []string{"0", "-1s", "1ns"} {
+		if got := runLine(t, "", "health", "--timeout", d, "--server", "nats://127.0.0.1:1"); got.code != exitUsage || !strings.Contains(got.err, "--timeout is ") {
+			t.Errorf("%s: %+v", d, got)
+		}
 	}
 }
 

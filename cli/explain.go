@@ -241,6 +241,9 @@ func handsRows(row func(name, value string), nodes []handsAnswer) {
 
 func observedRow(row func(name, value string), o *observedAnswer) {
 	text := "node " + o.Node + ", ledger of " + moment(o.LedgerAt)
+	if o.LedgerAt == nil || o.LedgerAt.Unix() <= 0 {
+		text = "node " + o.Node + ", whose ledger is empty so far"
+	}
 	if !o.Certain {
 		text += ": the yard may know more, this node hears no quorum"
 	}

@@ -85,7 +85,7 @@ func (a *app) health(ctx context.Context, aspect, url, path string) error {
 		return err
 	}
 	return &problem{
-		what: fmt.Sprintf("node %s is not %s: %s", from, aspect, or(strings.Join(h.Reasons, ", "))),
+		what: fmt.Sprintf("node %s is not %s: %s", from, aspect, or(strings.Join(h.Reasons, "; and "))),
 		do:   "'yardmaster status' shows more",
 	}
 }

@@ -1,12 +1,14 @@
 package cli
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 
 	"yardmaster/cluster"
@@ -83,7 +85,12 @@ func (a *app) readContext(name string) (c natsContext, origin string, err error)
 		return c, origin, &problem{what: fmt.Sprintf("there is no context %s: %s does not exist", name, file), do: "'nats context ls' lists those there are, 'nats context unselect' chooses none"}
 	}
 	if err == nil {
-		err = json.Unmarshal(text, &c)
+		err = json.Unmarshal(bytes.TrimPrefix(text, []byte("\xef\xbb\xbf")), &c) // some editors begin a file so
+	}
+	if mistyped := (*json.UnmarshalTypeError)(nil); errors.As(err, &mistyped) && mistyped.Field != "" {
+		err = fmt.Errorf("its %s has to be %s, and is a %s", mistyped.Field, jsonWord(mistyped.Type.Kind()), mistyped.Value)
+	} else if mistyped != nil {
+		err = fmt.Errorf("it has to be an object in braces, and is an %s", mistyped.Value)
 	}
 	if err != nil {
 		return c, origin, &problem{what: fmt.Sprintf("%s cannot be read: %v", origin, err), do: "'nats context edit' mends it, or name the server with --server"}
@@ -95,6 +102,14 @@ func (a *app) readContext(name string) (c natsContext, origin string, err error)
 		*path = a.expand(*path)
 	}
 	return c, origin, nil
+}
+
+// jsonWord is what JSON calls a kind of value that a context has.
+func jsonWord(kind reflect.Kind) string {
+	if kind == reflect.Bool {
+		return "true or false"
+	}
+	return "a text"
 }
 
 func exists(name string) bool {

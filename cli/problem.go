@@ -148,6 +148,13 @@ func (a *app) whom() string {
 // unreachable says that nothing listens where the yard should be, or does not
 // let this program in.
 func (a *app) unreachable(err error) error {
+	if login := (*cluster.LoginError)(nil); errors.As(err, &login) {
+		text := strings.ReplaceAll(login.Error(), "nats: ", "")
+		if !login.TLS && a.dialled.loginFrom != "" {
+			text = a.dialled.loginFrom + ": " + text
+		}
+		return &problem{what: text, do: "no server was asked; correct it, or leave it out"}
+	}
 	cause := err
 	for next := errors.Unwrap(cause); next != nil; next = errors.Unwrap(cause) {
 		cause = next

@@ -6,41 +6,78 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
+// LoginError means that what a caller wants to show for itself is nothing to be
+// shown: a file that holds no key, or a text that is none. No server was asked.
+type LoginError struct {
+	What string // with its path, where it has one
+	TLS  bool   // it is of the certificate, or of the authorities
+	Err  error
+}
+
+func (e *LoginError) Error() string { return fmt.Sprintf("%s cannot be used: %v", e.What, e.Err) }
+func (e *LoginError) Unwrap() error { return e.Err }
+
 // credentials are what a caller shows of itself, and whom it believes. One way
 // to log in is taken, the first that is named, so that what was left over from
-// elsewhere cannot overrule it; a token may come beside it.
-func (o *DialOptions) credentials() ([]nats.Option, error) {
-	var opts []nats.Option
+// elsewhere cannot overrule it; a token may come beside it. A [*LoginError]
+// names what can be no login.
+func (o *DialOptions) credentials() (opts []nats.Option, err error) {
+	tried := nats.GetDefaultOptions()
+	add := func(what string, tls bool, opt nats.Option) {
+		if err == nil {
+			if failed := try(&tried, opt); failed != nil {
+				err = &LoginError{what, tls, failed}
+			}
+		}
+		opts = append(opts, opt)
+	}
 	switch {
 	case o.User != "":
-		opts = append(opts, nats.UserInfo(o.User, o.Password))
+		add("user", false, nats.UserInfo(o.User, o.Password))
 	case o.Creds != "":
-		opts = append(opts, nats.UserCredentials(o.Creds))
+		add("creds "+o.Creds, false, nats.UserCredentials(o.Creds))
 	case o.NKey != "":
 		signed, err := nats.NkeyOptionFromSeed(o.NKey)
 		if err != nil {
-			return nil, fmt.Errorf("read the nkey's seed: %w", err)
+			return nil, &LoginError{"nkey " + o.NKey, false, err}
 		}
-		opts = append(opts, signed)
+		add("nkey "+o.NKey, false, signed)
 	case o.JWT != "" && o.Seed != "":
-		opts = append(opts, nats.UserJWTAndSeed(o.JWT, o.Seed))
+		add("the user's JWT and seed", false, nats.UserJWTAndSeed(o.JWT, o.Seed))
 	case o.JWT != "": // a bearer's: the server asks for no signature
-		opts = append(opts, nats.UserJWT(func() (string, error) { return o.JWT, nil }, func([]byte) ([]byte, error) { return nil, nil }))
+		add("the user's JWT", false, nats.UserJWT(func() (string, error) { return o.JWT, nil }, func([]byte) ([]byte, error) { return nil, nil }))
 	}
 	if o.Token != "" {
-		opts = append(opts, nats.Token(o.Token))
+		add("token", false, nats.Token(o.Token))
 	}
 	if o.Cert != "" {
-		opts = append(opts, nats.ClientCert(o.Cert, o.Key))
+		add("cert "+o.Cert+" with key "+o.Key, true, nats.ClientCert(o.Cert, o.Key))
 	}
 	if o.CA != "" {
-		opts = append(opts, nats.RootCAs(o.CA))
+		add("ca "+o.CA, true, nats.RootCAs(o.CA))
 	}
 	if o.TLSFirst {
-		opts = append(opts, nats.TLSHandshakeFirst())
+		add("tls_first", true, nats.TLSHandshakeFirst())
 	}
 	if o.InboxPrefix != "" {
-		opts = append(opts, nats.CustomInboxPrefix(o.InboxPrefix))
+		add("inbox_prefix "+o.InboxPrefix, true, nats.CustomInboxPrefix(o.InboxPrefix))
 	}
-	return opts, nil
+	return opts, err
+}
+
+// try uses an option as the connection would: that one could only say later
+// that nothing was reached.
+func try(o *nats.Options, opt nats.Option) error {
+	o.UserJWT, o.SignatureCB = nil, nil
+	if err := opt(o); err != nil {
+		return err
+	}
+	if o.UserJWT == nil {
+		return nil
+	}
+	if _, err := o.UserJWT(); err != nil {
+		return err
+	}
+	_, err := o.SignatureCB([]byte("try"))
+	return err
 }

@@ -84,8 +84,11 @@ func (c *Cluster) Storage() (Storage, error) {
 
 func (c *Cluster) healthOf(d *server.StreamDetail) StreamHealth {
 	h := StreamHealth{Name: d.Name, Messages: d.State.Msgs, Bytes: d.State.Bytes}
-	if d.Cluster == nil || !c.cfg.clustered() {
+	switch {
+	case !c.cfg.clustered():
 		h.Leader = c.cfg.Node
+		return h
+	case d.Cluster == nil: // JetStream still recovers it
 		return h
 	}
 	h.Leader = NodeOf(d.Cluster.Leader)

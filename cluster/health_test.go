@@ -7,6 +7,17 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
+// A stream that JetStream still recovers is led by nobody, unless the node is
+// alone.
+func TestHealthOf_Recovering(t *testing.T) {
+	for route, want := range map[string]string{"": "n1", "127.0.0.1:0": ""} {
+		c := &Cluster{cfg: Config{Node: "n1", Route: route}}
+		if h := c.healthOf(&server.StreamDetail{Name: "S"}); h.Leader != want {
+			t.Errorf("route %q: the leader is %q, want %q", route, h.Leader, want)
+		}
+	}
+}
+
 // A replica whose server was killed is offline long before JetStream says so,
 // and an idle one that answers heartbeats is not.
 func TestHealthOf_Offline(t *testing.T) {

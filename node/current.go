@@ -36,9 +36,21 @@ func (c *commander) current(ctx context.Context) error {
 		case <-changed:
 		case <-time.After(50 * time.Millisecond):
 		case <-ctx.Done():
-			return &job.UnavailableError{Reason: "this node cannot tell whether it knows all: " + err.Error(), RetryAfter: time.Second}
+			return &job.UnavailableError{Reason: "this node cannot tell whether it knows all: " + inTheDark(err), RetryAfter: time.Second}
 		}
 	}
+}
+
+// inTheDark says why a node cannot tell, in words that do not speak of the
+// program.
+func inTheDark(err error) string {
+	switch {
+	case errors.Is(err, scheduler.ErrNoTenure):
+		return "it knows of nobody who holds the authority"
+	case errors.Is(err, context.DeadlineExceeded):
+		return "the authority did not answer in time"
+	}
+	return err.Error()
 }
 
 func (c *commander) authorityIndex(ctx context.Context) (uint64, error) {

@@ -170,6 +170,10 @@ func TestQueueExplanation(t *testing.T) {
 		v.Counts[job.Waiting], v.Counts[job.Active] = waiting, active
 		return v
 	}
+	later := func(v *ledger.QueueView, delayed int) *ledger.QueueView {
+		v.Counts[job.Delayed] = delayed
+		return v
+	}
 	paused := []reason{{Code: codePaused, Text: "queue mail is paused", blocks: true}}
 	for _, c := range []struct {
 		view    *ledger.QueueView
@@ -180,10 +184,16 @@ func TestQueueExplanation(t *testing.T) {
 		{view(0, 0), nil, codeIdle, "Nothing waits in queue mail."},
 		{view(0, 2), nil, codeIdle, "Nothing waits in queue mail, and 2 of its jobs run."},
 		{view(0, 0), paused, codePaused, "Nothing waits in queue mail; but queue mail is paused."},
+		{later(view(0, 0), 1), nil, codeIdle, "Nothing waits in queue mail; 1 job is due later, the first at 2026-03-19T01:00:00.000Z."},
+		{later(view(0, 1), 3), nil, codeIdle, "Nothing waits in queue mail, and 1 of its jobs runs; 3 jobs are due later, the first at 2026-03-19T01:00:00.000Z."},
+		{later(view(0, 0), 2), paused, codePaused, "Nothing waits in queue mail; 2 jobs are due later, the first at 2026-03-19T01:00:00.000Z; but queue mail is paused."},
 		{view(3, 2), nil, codeFlows, "The jobs of queue mail are started in their turn: 3 wait, 2 run."},
 		{view(1, 2), paused, codePaused, "Queue mail has 1 job waiting: queue mail is paused."},
 	} {
 		e := &queueExplanation{Reasons: slices.Clone(c.reasons), Observed: observed{Certain: true}}
+		if c.view.Counts[job.Delayed] > 0 {
+			e.NextDue = &dueNext{ID: &job.ID{1}, At: testNow}
+		}
 		e.conclude(c.view)
 		if e.Verdict != c.want || len(e.Reasons) == 0 || e.Reasons[len(e.Reasons)-1].Code != c.last {
 			t.Errorf("%q, %+v; want %q", e.Verdict, e.Reasons, c.want)

@@ -59,6 +59,9 @@ func (n *Node) handleQueueExplain(ctx context.Context, r *cluster.Request) (any,
 	if err != nil {
 		return nil, err
 	}
+	if q.Name == "" {
+		return nil, &job.InvalidError{Reason: `name the queue: {"name": "<queue>"}`}
+	}
 	finding, cancel := n.finding(ctx)
 	view, ok, err := n.commander.queue(finding, q.Name)
 	cancel()
@@ -154,12 +157,13 @@ func (e *queueExplanation) conclude(view *ledger.QueueView) {
 	case waiting == 0 && text == "":
 		what := "nothing waits in queue " + view.Name
 		if active > 0 {
-			what += fmt.Sprintf(", and %d of its jobs run", active)
+			what += fmt.Sprintf(", and %d of its jobs %s", active, run(active))
 		}
+		what += e.later(view.Counts[job.Delayed])
 		e.Reasons = append(e.Reasons, reason{Code: codeIdle, Text: what})
 		text = what
 	case waiting == 0:
-		text = "nothing waits in queue " + view.Name + "; but " + text
+		text = "nothing waits in queue " + view.Name + e.later(view.Counts[job.Delayed]) + "; but " + text
 	case text == "":
 		text = fmt.Sprintf("the jobs of queue %s are started in their turn: %d wait, %d run", view.Name, waiting, active)
 		e.Reasons = append(e.Reasons, reason{Code: codeFlows, Text: text})
@@ -167,4 +171,28 @@ func (e *queueExplanation) conclude(view *ledger.QueueView) {
 		text = fmt.Sprintf("queue %s has %s waiting: %s", view.Name, count(waiting, "job"), text)
 	}
 	e.Verdict = e.Observed.caveat(sentence(text))
+}
+
+// later tells of delayed jobs, as the end of a sentence.
+func (e *queueExplanation) later(delayed int) string {
+	if delayed == 0 {
+		return ""
+	}
+	verb := "are"
+	if delayed == 1 {
+		verb = "is"
+	}
+	text := fmt.Sprintf("; %s %s due later", count(delayed, "job"), verb)
+	if d := e.NextDue; d != nil && d.ID != nil {
+		text += ", the first at " + clock(d.At)
+	}
+	return text
+}
+
+// run is what so many jobs do.
+func run(jobs int) string {
+	if jobs == 1 {
+		return "runs"
+	}
+	return "run"
 }

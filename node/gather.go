@@ -62,7 +62,7 @@ func (n *Node) gather(ctx context.Context, emit web.Emit) {
 		emit("yard_disk_size_bytes", float64(disk.Blocks)*float64(disk.Bsize))
 	}
 	n.gatherDecisions(emit)
-	n.gatherLedger(emit)
+	gatherLedger(n.raft.View, emit)
 	gatherQueues(n.raft.View, emit)
 }
 
@@ -93,7 +93,7 @@ func (n *Node) gatherRaft(emit web.Emit) {
 	emit("yard_raft_last_index", float64(raft.Last))
 	emit("yard_raft_committed_index", float64(raft.Commit))
 	emit("yard_raft_applied_index", float64(raft.Applied))
-	emit("yard_raft_contact_seconds", max(raft.Contact.Seconds(), -1))
+	emit("yard_raft_contact_seconds", contactSeconds(raft.Contact))
 	voters := 0
 	for _, m := range raft.Members {
 		if m.Voter {
@@ -101,6 +101,15 @@ func (n *Node) gatherRaft(emit web.Emit) {
 		}
 	}
 	emit("yard_raft_voters", float64(voters))
+}
+
+// contactSeconds is since when the leader was heard; -1, and not a nanosecond
+// less than none, if it never was.
+func contactSeconds(contact time.Duration) float64 {
+	if contact < 0 {
+		return -1
+	}
+	return contact.Seconds()
 }
 
 func (n *Node) gatherJetStream(emit web.Emit) {
@@ -143,15 +152,17 @@ func (n *Node) gatherDecisions(emit web.Emit) {
 
 // gatherLedger tells what the ledger numbers: the same on every node, and not
 // begun anew with the process.
-func (n *Node) gatherLedger(emit web.Emit) {
-	n.raft.View(func(l *ledger.Ledger) {
+func gatherLedger(view func(func(*ledger.Ledger)), emit web.Emit) {
+	view(func(l *ledger.Ledger) {
 		emit("yard_outbox_bytes", float64(l.OutboxBytes()))
 		emit("yard_outbox_limit_bytes", ledger.MaxOutbox)
 		emit("yard_outbox_items", float64(l.LastEvent()-l.ToldEvents()), "events")
 		emit("yard_outbox_items", float64(len(l.ResultsAfter(0))), "results")
 		emit("yard_outbox_items", float64(len(l.DeadAfter(0))), "dead_letters")
-		emit("yard_history_events_total", float64(l.LastEvent()))
-		emit("yard_dead_letters_total", float64(l.LastDead()))
+		if l.Index() > 0 { // a node that has just started knows nothing: it would look as if they had begun anew
+			emit("yard_history_events_total", float64(l.LastEvent()))
+			emit("yard_dead_letters_total", float64(l.LastDead()))
+		}
 		entries, paused := 0, 0
 		var fired, skipped, overdue uint64
 		l.Crons("", func(c ledger.CronView) bool {

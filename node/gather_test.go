@@ -50,6 +50,29 @@ func filled(t testing.TB, queues, each int, uneven bool) *ledger.Ledger {
 	return l
 }
 
+// A node that has started and heard nobody yet does not say that there have never
+// been dead letters.
+func TestGather_Totals(t *testing.T) {
+	full := filled(t, 1, 1, false)
+	for l, want := range map[*ledger.Ledger]bool{ledger.New(): false, full: true} {
+		shown := map[string]float64{}
+		gatherLedger(func(look func(*ledger.Ledger)) { look(l) }, func(name string, value float64, _ ...string) { shown[name] = value })
+		_, dead := shown["yard_dead_letters_total"]
+		events, any := shown["yard_history_events_total"]
+		if dead != want || any != want || want && events != float64(full.LastEvent()) {
+			t.Errorf("at index %d: %v", l.Index(), shown)
+		}
+	}
+}
+
+func TestGather_Contact(t *testing.T) {
+	for contact, want := range map[time.Duration]float64{-1: -1, 0: 0, 1500 * time.Millisecond: 1.5} {
+		if got := contactSeconds(contact); got != want {
+			t.Errorf("%v: %v, want %v", contact, got, want)
+		}
+	}
+}
+
 // The queues with the most jobs have metrics of their own, all others are one.
 func TestGather_Others(t *testing.T) {
 	const more = 30
