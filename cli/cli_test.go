@@ -221,7 +221,7 @@ func TestRefusals(t *testing.T) {
 		{"job retry x", 1, "job has not failed, so there is nothing to retry; 'yardmaster job show' shows its state; to do the same once more, enqueue it anew"},
 		{"job rm x", 1, "job does not exist; 'yardmaster queue list' and 'yardmaster job list' show what there is"},
 		{"queue resume mail", 1, "yard is unavailable: no authority; 'yardmaster status' tells why; try again in 1s"},
-		{"health", 1, "node n2 is not ready: runner demo: exit status 3, node n3 is silent; 'yardmaster status' shows more"},
+		{"health", 1, "node n2 is not ready: runner demo: exit status 3; and node n3 is silent; 'yardmaster status' shows more"},
 		{"events", 1, "a NATS server listens at " + f.url + ", but no node of a yard answers behind it; wait if the node is still starting, or name a node with --server"},
 	} {
 		got := f.run(t, strings.Fields(tt.line)...)
@@ -318,7 +318,7 @@ func TestFailures(t *testing.T) {
 		}
 	}
 	big := runLine(t, fmt.Sprintf(`{"a":%q}`, strings.Repeat("x", 1<<20)), "enqueue", "mail", "--params", "-")
-	if big.code != 1 || !strings.Contains(big.err, "at most 1048576") {
+	if big.code != 1 || !strings.Contains(big.err, "at most 1048576 fit into a request; over HTTP a job may have 32 MiB") {
 		t.Errorf("big job: %+v", big)
 	}
 }

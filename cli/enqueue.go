@@ -165,7 +165,7 @@ func (a *app) enqueueBody(c *cobra.Command, function []string, f *enqueueFlags) 
 	if len(body) > maxRequest {
 		return nil, &problem{
 			what: fmt.Sprintf("the job has %d bytes; at most %d fit into a request", len(body), maxRequest),
-			do:   remedies["413"],
+			do:   "over HTTP a job may have 32 MiB: POST /v1/queues/<queue>/jobs at a node's http.listen; or store it elsewhere and enqueue where it is",
 		}
 	}
 	return body, nil

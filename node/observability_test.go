@@ -38,7 +38,7 @@ var byPrometheus = []string{"job", "instance"}
 // plainFunctions those whose is not. Others, which only the parser's own dialect
 // may know, have to be looked up first.
 var (
-	overTime       = []string{"rate", "increase"}
+	overTime       = []string{"rate", "increase", "max_over_time"}
 	plainFunctions = []string{"histogram_quantile", "absent"}
 )
 
