@@ -3,7 +3,6 @@ package cli
 import (
 	"cmp"
 	"fmt"
-	"net/url"
 	"os"
 	"strings"
 
@@ -68,13 +67,20 @@ func (a *app) destination() (*destination, error) {
 		}
 	}
 	for _, s := range sources { // these go beside any login
-		if d.opts.Cert == "" {
-			d.opts.Cert, d.opts.Key = s.tls.Cert, s.tls.Key
+		taken := source{name: s.name}
+		if s.name == d.loginFrom {
+			taken.login = s.login
 		}
-		d.opts.CA = cmp.Or(d.opts.CA, s.tls.CA)
+		if d.opts.Cert == "" && d.opts.Key == "" {
+			d.opts.Cert, d.opts.Key = s.tls.Cert, s.tls.Key
+			taken.tls.Cert, taken.tls.Key = s.tls.Cert, s.tls.Key
+		}
+		if d.opts.CA == "" {
+			d.opts.CA, taken.tls.CA = s.tls.CA, s.tls.CA
+		}
 		d.opts.TLSFirst = d.opts.TLSFirst || s.tls.TLSFirst
 		d.opts.InboxPrefix = cmp.Or(d.opts.InboxPrefix, s.tls.InboxPrefix)
-		if err := s.readable(); err != nil {
+		if err := taken.readable(); err != nil {
 			return nil, err
 		}
 	}
@@ -104,7 +110,8 @@ func (a *app) natsVariables() source {
 }
 
 // readable tells a file that cannot be read by who named it: the connection's
-// own error would only say that there is none.
+// own error would only say that there is none. What a source says and nobody
+// takes from it need not be there.
 func (s *source) readable() error {
 	if (s.tls.Cert == "") != (s.tls.Key == "") {
 		return &problem{what: fmt.Sprintf("%s: a certificate and its key go together, and one of them is missing", s.name), do: "name both, or neither"}
@@ -128,9 +135,12 @@ func (s *source) readable() error {
 func (d *destination) String() string {
 	parts := strings.Split(d.url, ",")
 	for i, part := range parts {
-		if u, err := url.Parse(strings.TrimSpace(part)); err == nil && u.User != nil {
-			u.User = url.User("…") // a password, or a token
-			parts[i] = strings.ReplaceAll(u.String(), "%E2%80%A6", "…")
+		if at := strings.LastIndexByte(part, '@'); at >= 0 { // behind a password, or a token
+			scheme := ""
+			if named, _, ok := strings.Cut(part[:at], "://"); ok {
+				scheme = named + "://"
+			}
+			parts[i] = scheme + "…" + part[at:]
 		}
 	}
 	shown := strings.Join(parts, ",")

@@ -188,6 +188,9 @@ func TestDestination(t *testing.T) {
 		{name: "named by variable", env: map[string]string{"NATS_CONTEXT": "prod"}, url: "nats://prod:4222", user: "ann", shown: "nats://prod:4222 (from context prod, file prod.json)"},
 		{name: "named by variable, variable", env: map[string]string{"NATS_CONTEXT": "prod", "NATS_URL": "nats://env:1"}, url: "nats://env:1", user: "ann", shown: "nats://env:1 (from NATS_URL)"},
 		{name: "secret", server: "nats://ann:sesame@a:1,nats://b:2", url: "nats://ann:sesame@a:1,nats://b:2", shown: "nats://…@a:1,nats://b:2"},
+		{name: "secret, short", server: "ann:ses@me@a:1", url: "ann:ses@me@a:1", shown: "…@a:1"},
+		{name: "others' files", named: "prod", env: map[string]string{"NATS_CREDS": "/nowhere.creds"},
+			url: "nats://prod:4222", user: "ann", shown: "nats://prod:4222 (from context prod, file prod.json)"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			home := inContext(t, "prod", says)
