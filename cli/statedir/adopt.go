@@ -44,7 +44,9 @@ func (d *store) adopt(contents map[string][]byte) (*state, error) {
 }
 
 // takeTimes takes the dispatches' times from where the original shows them:
-// its events have none.
+// its events have none. A dispatch that has ended and whose events were
+// compacted away is shown there alone; without it its request id could be
+// queued a second time.
 func (s *state) takeTimes(file []byte) error {
 	if file == nil {
 		return nil
@@ -59,7 +61,13 @@ func (s *state) takeTimes(file []byte) error {
 		if err != nil {
 			return err
 		}
-		if r == nil || r.Status != from.Status || !isTime(&from.CreatedAt) {
+		if !isTime(&from.CreatedAt) {
+			continue
+		}
+		if r == nil && (from.Status == delivered && isTime(from.DeliveredAt) || from.Status == failed && isTime(from.FailedAt)) {
+			r = from
+		}
+		if r == nil || r.Status != from.Status {
 			continue
 		}
 		r.CreatedAt = from.CreatedAt

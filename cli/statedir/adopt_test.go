@@ -1,8 +1,13 @@
 package statedir
 
 import (
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // original is a directory as the program whose contract this is writes it:
@@ -62,6 +67,43 @@ func TestAdopt(t *testing.T) {
 	}
 	if b := snapshotOf(t, dir).Backlog; b.Delivered != 41 {
 		t.Errorf("backlog: %+v", b)
+	}
+}
+
+// Whoever has moved the truth away goes on from what the views say, also of
+// dispatches whose events were compacted away.
+func TestAdopt_Compacted(t *testing.T) {
+	dir := t.TempDir()
+	do(t, dir, acquire, queueR1, notify1, deliver, queueR2)
+	if _, err := Exec(t.Context(), dir, []byte(capture), true); err != nil {
+		t.Fatal(err)
+	}
+	was := dispatchesOf(t, dir)
+	if err := os.Remove(filepath.Join(dir, truthFile)); err != nil {
+		t.Fatal(err)
+	}
+	do(t, dir, queueR1, queueR2)
+	is := dispatchesOf(t, dir)
+	if b := snapshotOf(t, dir).Backlog; b.Pending != 1 || b.Notified != 0 || b.Delivered != 1 || b.Failed != 0 {
+		t.Errorf("backlog: %+v", b)
+	}
+	byID := func(a, b record) int { return strings.Compare(a.RequestID, b.RequestID) }
+	slices.SortFunc(is, byID)
+	slices.SortFunc(was, byID)
+	if diff := cmp.Diff(was, is); diff != "" {
+		t.Errorf("dispatches:\n%s", diff)
+	}
+}
+
+// Init keeps what a directory of the original says, all of it.
+func TestAdopt_Init(t *testing.T) {
+	dir := original(t)
+	before := files(t, dir)
+	if err := Init(t.Context(), dir); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{eventsFile, dispatchFile, snapshotFile, mailboxFile} {
+		want(t, name+" kept", read(t, dir, name+".old"), before[name])
 	}
 }
 

@@ -24,7 +24,7 @@ const lockPause = 2 * time.Millisecond
 func lock(ctx context.Context, dir string, how int) (*os.File, error) {
 	name := filepath.Join(dir, lockFile)
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o644)
-	if errors.Is(err, fs.ErrPermission) && how == unix.LOCK_SH {
+	if (errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS)) && how == unix.LOCK_SH {
 		f, err = os.Open(name) // looking is allowed where changing is not
 	}
 	if err != nil {

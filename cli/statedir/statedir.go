@@ -102,7 +102,11 @@ func (d *store) init() error {
 		return err
 	}
 	if err != nil || s != nil && s.size() > 0 {
-		if err := d.keep(truthFile, eventsFile); err != nil {
+		says := []string{truthFile, eventsFile}
+		if _, err := os.Stat(d.path(truthFile)); isAbsent(err) { // then only these tell of times and counts
+			says = append(says, dispatchFile, snapshotFile)
+		}
+		if err := d.keep(says...); err != nil {
 			return ioError(err)
 		}
 	}
