@@ -12,9 +12,10 @@
 //
 // About once a second the [Keeper] asks its [Source] for the rows of each
 // board, as hashes, and compares them with what stands there. Of those that
-// differ it writes the most urgent, at most mostWrites a second of all boards,
-// each on condition that the row still is what the keeper believes. What does
-// not fit waits for the next pass, the longest unwritten first.
+// differ it writes the most urgent, at most mostWrites a second of all boards
+// and as many more at once after a quiet second, each on condition that the row
+// still is what the keeper believes. What does not fit waits for the next pass,
+// the longest unwritten first.
 //
 // A row has a solid part, such as whether a queue is paused, and a fluid one,
 // such as how many jobs wait. A change of the solid part goes before all

@@ -15,7 +15,7 @@ const (
 	passEvery   = time.Second
 	passAtMost  = 250 * time.Millisecond // between two passes, when something wakes the keeper
 	rowEvery    = 900 * time.Millisecond // between two writes of one row
-	mostWrites  = 200                    // of all boards together, in a second
+	mostWrites  = 200                    // of all boards together, in a second; after a quiet one as many more at once
 	factsAtOnce = 200                    // rows whose facts are asked for together
 	forgetAfter = time.Minute            // rows that were removed: by then the store has told
 	ensureEvery = 5 * time.Second

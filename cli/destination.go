@@ -66,7 +66,17 @@ func (a *app) destination() (*destination, error) {
 			d.opts, d.loginFrom = s.login, s.name
 		}
 	}
-	for _, s := range sources { // these go beside any login
+	if err := d.takeTLS(sources); err != nil {
+		return nil, err
+	}
+	d.opts.Name, d.opts.Timeout = "yardmaster cli", a.timeout
+	return d, nil
+}
+
+// takeTLS takes what goes beside any login. Its error is of a file that cannot
+// be read, the login's among them.
+func (d *destination) takeTLS(sources []source) error {
+	for _, s := range sources {
 		taken := source{name: s.name}
 		if s.name == d.loginFrom {
 			taken.login = s.login
@@ -81,11 +91,10 @@ func (a *app) destination() (*destination, error) {
 		d.opts.TLSFirst = d.opts.TLSFirst || s.tls.TLSFirst
 		d.opts.InboxPrefix = cmp.Or(d.opts.InboxPrefix, s.tls.InboxPrefix)
 		if err := taken.readable(); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	d.opts.Name, d.opts.Timeout = "yardmaster cli", a.timeout
-	return d, nil
+	return nil
 }
 
 // variables is how the environment is called as a source.
