@@ -51,6 +51,9 @@ type Endpoint struct {
 	// Go takes a request and returns at once; it or somebody else answers it
 	// later, once. Requests come in the order in which they arrived.
 	Go func(r *Request)
+	// Unheard carries out what comes without a place for an answer, too. It is
+	// counted like any other, with its refusal.
+	Unheard bool
 }
 
 // Request is one question of a client, by whichever door it came.
@@ -115,6 +118,9 @@ func (d *desk) answer(data []byte, refusal *APIError) error {
 		refusal = RefusalOf(fmt.Errorf("answer of %d bytes, at most %d: %w", len(data), MaxMessage-maxHeader, job.ErrTooLarge))
 	}
 	d.stats.answered(d.began, refusal)
+	if d.reply == "" {
+		return nil
+	}
 	if refusal != nil {
 		return d.nc.PublishMsg(errorReply(d.reply, d.node, refusal))
 	}
@@ -183,7 +189,7 @@ func (c *Cluster) openEndpoint(ctx context.Context, e *served, work *errgroup.Gr
 		return nil, fmt.Errorf("endpoint %s is none of the verbs %v that clients may say to a node", e.Name, nodeVerbs)
 	}
 	handle := func(m *nats.Msg) {
-		if m.Reply == "" {
+		if m.Reply == "" && !e.Unheard {
 			return // nobody waits: nothing to say, and nothing to do unseen
 		}
 		e.asked.Add(1)

@@ -29,7 +29,7 @@ func (n *Node) service() cluster.Service {
 		Description: "Yardmaster: jobs, queues and the state of the yard",
 		Metadata:    n.facts,
 		Endpoints: []cluster.Endpoint{
-			{Name: "enqueue", Subject: cluster.SubjectEnqueue + ".*", Description: "accept a job for a queue", Go: n.handleEnqueue},
+			{Name: "enqueue", Subject: cluster.SubjectEnqueue + ".*", Description: "accept a job for a queue", Go: n.handleEnqueue, Unheard: true},
 			{Name: "call", Subject: cluster.SubjectCall + ".*", Description: "accept a job for a queue, and tell how it ended", Do: answer(n.handleCall), Waits: true},
 			{Name: "exec", Subject: cluster.SubjectExec, Description: "carry out one command of the runtime contract", Do: n.handleExec},
 			{Name: "snapshot", Subject: cluster.SubjectSnapshot, Description: "the runtime contract's snapshot", Do: answer(n.handleSnapshot)},
