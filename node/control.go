@@ -58,7 +58,7 @@ func (n *Node) service() cluster.Service {
 			api("queue", "add", "make a queue", n.handleQueueAdd),
 			api("queue", "pause", "start no more jobs of a queue", n.handleQueuePause),
 			api("queue", "resume", "start jobs of a queue again", n.handleQueueResume),
-			api("queue", "remove", "remove a queue that is empty", n.handleQueueRemove),
+			api("queue", "remove", "remove a queue all of whose jobs have ended", n.handleQueueRemove),
 		},
 	}
 	for _, e := range n.dlq.verbs() {

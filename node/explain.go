@@ -175,12 +175,20 @@ func (n *Node) explainNone(ctx context.Context, q *jobQuestion, id job.ID, err e
 	if err != nil && !unsure && !errors.Is(err, job.ErrJobNotFound) {
 		return nil, err
 	}
+	if err != nil && !unsure { // a key names nothing that is left, but its ids may be known
+		if gone, ok := n.forgotten(q); ok {
+			id, err = gone, nil
+		}
+	}
 	e := &explanation{ID: id, Reasons: []reason{}, Observed: n.observe(), History: past{Events: []json.RawMessage{}}}
 	if n.ruled(e, q) {
 		return e, nil
 	}
 	if unsure && n.unfolded(ctx, e, q) {
 		return e, nil
+	}
+	if errors.Is(err, job.ErrJobNotFound) {
+		return nil, err
 	}
 	switch {
 	case unsure:
@@ -194,8 +202,6 @@ func (n *Node) explainNone(ctx context.Context, q *jobQuestion, id job.ID, err e
 		if _, s := n.askWhy(ctx, scheduler.WhyQuestion{}); s.text != "" {
 			e.Reasons = append(e.Reasons, reason{Code: s.code, Text: s.text, blocks: true})
 		}
-	case err != nil:
-		return nil, err
 	default:
 		e.State = "forgotten"
 		e.Reasons = []reason{{Code: codeForgotten, Text: "there was such a job, and the yard has forgotten all but its id"}}

@@ -76,6 +76,19 @@ func namedBy(l *ledger.Ledger, q *jobQuestion) (ids []job.ID) {
 	return ids
 }
 
+// forgotten finds a job that a name meant and of which only the id is kept.
+func (n *Node) forgotten(q *jobQuestion) (gone job.ID, ok bool) {
+	n.raft.View(func(l *ledger.Ledger) {
+		for _, id := range namedBy(l, q) {
+			if queue, known := l.Known(id); known && queue == "" {
+				gone, ok = id, true
+				return
+			}
+		}
+	})
+	return gone, ok
+}
+
 // maxUnread is how many records of a lane are looked at for one that is not
 // folded yet.
 const maxUnread = 2048

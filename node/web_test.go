@@ -329,7 +329,7 @@ func TestWeb_Token(t *testing.T) {
 	}
 	for _, path := range []string{"/v1/status", "/v1/openapi.json", "/metrics", "/v1/nothing"} {
 		for _, head := range []string{"X: ", "Authorization: Bearer sesam", "Authorization: sesame", "Authorization: Bearer "} {
-			if got := send(t, n, "GET", path, "", head); got.status != 401 || got.header.Get("WWW-Authenticate") == "" {
+			if got := send(t, n, "GET", path, "", head); got.status != 401 || got.header.Get("WWW-Authenticate") == "" || !strings.Contains(string(got.body), "Bearer <token>") {
 				t.Errorf("%s with %s: %s", path, head, got)
 			}
 		}

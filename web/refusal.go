@@ -1,6 +1,7 @@
 package web
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -40,11 +41,14 @@ func refuse(w http.ResponseWriter, err error) {
 	if r.RetryAfter > 0 { // whole seconds, rounded up: who comes too early comes twice
 		w.Header().Set("Retry-After", strconv.FormatInt(int64((r.RetryAfter+time.Second-1)/time.Second), 10))
 	}
-	body, err := json.Marshal(errorAnswer{errorBody{strconv.Itoa(r.Status), r.Text, r.RetryAfter.Milliseconds(), r.Data}})
-	if err != nil {
-		body = []byte(`{}`)
+	var body bytes.Buffer
+	in := json.NewEncoder(&body)
+	in.SetEscapeHTML(false) // it is read by people, and no browser takes it for a page
+	if in.Encode(errorAnswer{errorBody{strconv.Itoa(r.Status), r.Text, r.RetryAfter.Milliseconds(), r.Data}}) != nil {
+		body.Reset()
+		body.WriteString("{}")
 	}
-	write(w, r.Status, body)
+	write(w, r.Status, bytes.TrimSpace(body.Bytes()))
 }
 
 // statusOf is the status of an error's answer.

@@ -120,6 +120,9 @@ func explain(t *testing.T, y *nodetest.Yard) {
 		t.Fatal(err)
 	}
 	explains(y, y.Members[1], first, "", "forgotten")
+	if e := explains(y, y.Members[2], "explain-1", "explain", "forgotten"); e.ID != first {
+		t.Errorf("a forgotten job by its key: %+v", e)
+	}
 	a.Enqueue(t, "explain", `{"id":"explain-u1","params":{},"unique_key":"explain"}`)
 	made := a.Enqueue(t, "explain", `{"id":"explain-u2","params":{},"unique_key":"explain"}`).String()
 	if e := explains(y, y.Members[2], "explain-u2", "explain", "duplicate"); e.State != "none" || e.Reasons[0].Data.Job != made {
