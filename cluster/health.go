@@ -69,7 +69,7 @@ const offlineAfter = 20 * time.Second
 
 // Storage looks at this node's own server and asks nobody.
 func (c *Cluster) Storage() (Storage, error) {
-	info, err := c.srv.Jsz(&server.JSzOptions{Account: account, Streams: true})
+	info, err := c.srv.Jsz(&server.JSzOptions{Account: account, Streams: true, Config: true})
 	if err != nil {
 		return Storage{}, fmt.Errorf("look at JetStream: %w", err)
 	}
@@ -88,8 +88,8 @@ func (c *Cluster) healthOf(d *server.StreamDetail) StreamHealth {
 	case !c.cfg.clustered():
 		h.Leader = c.cfg.Node
 		return h
-	case d.Cluster == nil: // JetStream still recovers it
-		return h
+	case d.Cluster == nil, d.Config != nil && d.Config.Replicas > 1 && len(d.Cluster.Replicas) == 0:
+		return h // JetStream still recovers it, and takes its own server for the leader
 	}
 	h.Leader = NodeOf(d.Cluster.Leader)
 	if h.Leader != c.cfg.Node {
@@ -97,7 +97,7 @@ func (c *Cluster) healthOf(d *server.StreamDetail) StreamHealth {
 	}
 	for _, r := range d.Cluster.Replicas {
 		h.Behind = max(h.Behind, r.Lag)
-		if r.Offline || r.Active > offlineAfter {
+		if r.Offline || r.Active == 0 || r.Active > offlineAfter { // 0: never, by this leader
 			h.Offline++
 		}
 	}

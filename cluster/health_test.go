@@ -10,10 +10,22 @@ import (
 // A stream that JetStream still recovers is led by nobody, unless the node is
 // alone.
 func TestHealthOf_Recovering(t *testing.T) {
-	for route, want := range map[string]string{"": "n1", "127.0.0.1:0": ""} {
-		c := &Cluster{cfg: Config{Node: "n1", Route: route}}
-		if h := c.healthOf(&server.StreamDetail{Name: "S"}); h.Leader != want {
-			t.Errorf("route %q: the leader is %q, want %q", route, h.Leader, want)
+	own := &server.ClusterInfo{Leader: "n1"}
+	for _, tt := range []struct {
+		route    string
+		cluster  *server.ClusterInfo
+		replicas int
+		want     string
+	}{
+		{"", nil, 1, "n1"},
+		{"127.0.0.1:0", nil, 3, ""},
+		{"127.0.0.1:0", own, 3, ""},
+		{"127.0.0.1:0", own, 1, "n1"}, // somebody's own stream
+	} {
+		c := &Cluster{cfg: Config{Node: "n1", Route: tt.route}}
+		d := &server.StreamDetail{Name: "S", Cluster: tt.cluster, Config: &server.StreamConfig{Replicas: tt.replicas}}
+		if h := c.healthOf(d); h.Leader != tt.want {
+			t.Errorf("%+v: the leader is %q", tt, h.Leader)
 		}
 	}
 }
@@ -30,7 +42,8 @@ func TestHealthOf_Offline(t *testing.T) {
 	}{
 		{"all answer", "n1", []*server.PeerInfo{{Name: "n2", Active: time.Second}, {Name: "n3", Active: 9 * time.Second}}, 0},
 		{"one was killed", "n1", []*server.PeerInfo{{Name: "n2", Active: time.Second}, {Name: "n3", Active: 21 * time.Second}}, 1},
-		{"one was never heard", "n1", []*server.PeerInfo{{Name: "n2", Active: time.Second}, {Name: "n3", Offline: true}}, 1},
+		{"one was never heard", "n1", []*server.PeerInfo{{Name: "n2", Active: time.Second}, {Name: "n3"}}, 1},
+		{"one is known to be gone", "n1", []*server.PeerInfo{{Name: "n2", Active: time.Second}, {Name: "n3", Active: time.Second, Offline: true}}, 1},
 		{"another leads, and knows", "n2", []*server.PeerInfo{{Name: "n3", Offline: true}}, 0},
 	} {
 		h := c.healthOf(&server.StreamDetail{Name: "S", Cluster: &server.ClusterInfo{Leader: tt.leader, Replicas: tt.replicas}})

@@ -41,14 +41,21 @@ func (c *commander) current(ctx context.Context) error {
 	}
 }
 
-// inTheDark says why a node cannot tell, in words that do not speak of the
-// program.
+// inTheDark says why a node cannot tell.
 func inTheDark(err error) string {
 	switch {
 	case errors.Is(err, scheduler.ErrNoTenure):
 		return "it knows of nobody who holds the authority"
 	case errors.Is(err, context.DeadlineExceeded):
 		return "the authority did not answer in time"
+	}
+	return err.Error()
+}
+
+// plainly says why somebody was not heard, without the program's own words.
+func plainly(err error) string {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return "nothing came in time"
 	}
 	return err.Error()
 }

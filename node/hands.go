@@ -48,7 +48,7 @@ func (n *Node) askWhy(ctx context.Context, q scheduler.WhyQuestion) (w *schedule
 		err = n.askNode(ctx, owner, verbWhy, q, &answer)
 	}
 	if err != nil {
-		return nil, silence{codeSilent, fmt.Sprintf("the authority, %s, does not answer: %v", owner, err)}
+		return nil, silence{codeSilent, fmt.Sprintf("the authority, %s, does not answer: %s", owner, plainly(err))}
 	}
 	return &answer, silence{}
 }
@@ -98,7 +98,7 @@ func (n *Node) askHands(ctx context.Context, q handsQuestion) []nodeHands {
 		}
 		asking.Go(func() {
 			if err := n.askNode(ctx, members[i].Name, verbHands, q, &all[i]); err != nil {
-				all[i] = nodeHands{Error: err.Error()}
+				all[i] = nodeHands{Error: plainly(err)}
 			}
 			all[i].Node = members[i].Name
 		})

@@ -230,7 +230,7 @@ func (n *Node) look(ctx context.Context) scheduler.Look {
 		err = json.Unmarshal(raw, &l)
 	}
 	if err != nil {
-		l.Error = "the authority, " + owner + ", does not answer: " + err.Error()
+		l.Error = "the authority, " + owner + ", does not answer: " + plainly(err)
 	}
 	return l
 }

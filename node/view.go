@@ -65,7 +65,7 @@ func (v *viewer) catchUp(ctx context.Context) error {
 	for lane, err := range failed {
 		if err != nil {
 			return &job.UnavailableError{
-				Reason: fmt.Sprintf("lane %d may hold jobs that are not folded yet: %v", lane, err), RetryAfter: time.Second,
+				Reason: fmt.Sprintf("lane %d may hold jobs that are not folded yet: %s", lane, plainly(err)), RetryAfter: time.Second,
 			}
 		}
 	}
