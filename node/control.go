@@ -64,7 +64,37 @@ func (n *Node) service() cluster.Service {
 	for _, e := range n.dlq.verbs() {
 		service.Endpoints = append(service.Endpoints, api("dlq", e.verb, e.about, e.do))
 	}
+	n.index(service.Endpoints)
 	return service
+}
+
+// index lets the answers of which the table of routes says so tell which state
+// of the ledger they show: the one that stood when they were asked for, unless
+// their handler knows better. What they show may be newer than that, not older.
+func (n *Node) index(endpoints []cluster.Endpoint) {
+	for i := range endpoints {
+		e := &endpoints[i]
+		if do := e.Do; do != nil && routes[e.Name].Indexed {
+			e.Do = func(ctx context.Context, r *cluster.Request) ([]byte, error) {
+				n.shows(r)
+				return do(ctx, r)
+			}
+		}
+	}
+}
+
+// shows notes that an answer shows the ledger as it is now, or as it will be.
+func (n *Node) shows(r *cluster.Request) {
+	n.raft.View(func(l *ledger.Ledger) { r.Shows(l.Index()) })
+}
+
+// decide carries out a command; its answer tells which entry decided it.
+func (n *Node) decide(ctx context.Context, r *cluster.Request, c ledger.Command) (done, error) {
+	d, err := n.commander.do(ctx, c)
+	if err == nil {
+		r.Shows(d.Index)
+	}
+	return d, err
 }
 
 // semver is the version as the micro service protocol wants it.
@@ -223,6 +253,7 @@ func (n *Node) handleJobWait(ctx context.Context, r *cluster.Request) (any, erro
 	if err := n.ends.await(ctx, id, job.Position{}); err != nil {
 		return nil, notEnded(err, id, wait)
 	}
+	n.shows(r) // with the job's end
 	view, err := n.viewer.show(ctx, id)
 	if err != nil {
 		return nil, err
@@ -293,7 +324,7 @@ func (n *Node) handleJobRemove(ctx context.Context, r *cluster.Request) (any, er
 	if err != nil {
 		return nil, err
 	}
-	if _, err := n.commander.do(ctx, &ledger.RemoveJob{Job: id}); err != nil {
+	if _, err := n.decide(ctx, r, &ledger.RemoveJob{Job: id}); err != nil {
 		return nil, err
 	}
 	return jobRemoved{id, true}, nil
@@ -310,7 +341,7 @@ func (n *Node) change(ctx context.Context, r *cluster.Request, command func(job.
 	if err != nil {
 		return nil, err
 	}
-	d, err := n.commander.do(ctx, command(id, q))
+	d, err := n.decide(ctx, r, command(id, q))
 	if err != nil {
 		return nil, err
 	}

@@ -197,7 +197,7 @@ func (n *Node) handleCronAdd(ctx context.Context, r *cluster.Request) (any, erro
 			return nil, err
 		}
 	}
-	return n.changeCron(ctx, c.Name, &ledger.SetCron{Cron: c, Replace: q.Replace})
+	return n.changeCron(ctx, r, c.Name, &ledger.SetCron{Cron: c, Replace: q.Replace})
 }
 
 func (n *Node) handleCronPause(ctx context.Context, r *cluster.Request) (any, error) {
@@ -205,7 +205,7 @@ func (n *Node) handleCronPause(ctx context.Context, r *cluster.Request) (any, er
 	if err != nil {
 		return nil, err
 	}
-	return n.changeCron(ctx, q.Name, &ledger.PauseCron{Name: q.Name, Paused: true})
+	return n.changeCron(ctx, r, q.Name, &ledger.PauseCron{Name: q.Name, Paused: true})
 }
 
 func (n *Node) handleCronResume(ctx context.Context, r *cluster.Request) (any, error) {
@@ -213,7 +213,7 @@ func (n *Node) handleCronResume(ctx context.Context, r *cluster.Request) (any, e
 	if err != nil {
 		return nil, err
 	}
-	return n.changeCron(ctx, q.Name, &ledger.PauseCron{Name: q.Name})
+	return n.changeCron(ctx, r, q.Name, &ledger.PauseCron{Name: q.Name})
 }
 
 func (n *Node) handleCronRemove(ctx context.Context, r *cluster.Request) (any, error) {
@@ -221,7 +221,7 @@ func (n *Node) handleCronRemove(ctx context.Context, r *cluster.Request) (any, e
 	if err != nil {
 		return nil, err
 	}
-	if _, err := n.commander.do(ctx, &ledger.RemoveCron{Name: q.Name}); err != nil {
+	if _, err := n.decide(ctx, r, &ledger.RemoveCron{Name: q.Name}); err != nil {
 		return nil, cronRefusal(q.Name, err)
 	}
 	return removed{q.Name, true}, nil
@@ -247,8 +247,8 @@ func (n *Node) handleCronRun(ctx context.Context, r *cluster.Request) (any, erro
 }
 
 // changeCron carries out a command about an entry and shows what it has become.
-func (n *Node) changeCron(ctx context.Context, name string, c ledger.Command) (any, error) {
-	if _, err := n.commander.do(ctx, c); err != nil {
+func (n *Node) changeCron(ctx context.Context, r *cluster.Request, name string, c ledger.Command) (any, error) {
+	if _, err := n.decide(ctx, r, c); err != nil {
 		return nil, cronRefusal(name, err)
 	}
 	view, err := n.cron(ctx, name)

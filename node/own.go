@@ -59,7 +59,7 @@ func (n *Node) ownService() cluster.Service {
 			Name: name, Subject: cluster.NodeSubject(n.cfg.Node.Name, name), Description: description, Do: answer(do),
 		}
 	}
-	return cluster.Service{
+	service := cluster.Service{
 		Name: "yard-node", Version: semver(n.version), Description: "Yardmaster: one node of the yard, by its name",
 		Metadata: n.facts,
 		Endpoints: []cluster.Endpoint{
@@ -70,6 +70,8 @@ func (n *Node) ownService() cluster.Service {
 			verb("stepdown", "hand the authority to another member, if this node holds it", n.handleStepdown),
 		},
 	}
+	n.index(service.Endpoints)
+	return service
 }
 
 // health is whether a node works, of itself: the yard may be ready without it.

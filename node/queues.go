@@ -122,7 +122,7 @@ func (n *Node) changeQueue(ctx context.Context, r *cluster.Request, command func
 	if err != nil {
 		return nil, err
 	}
-	if _, err := n.commander.do(ctx, c); err != nil {
+	if _, err := n.decide(ctx, r, c); err != nil {
 		return nil, err
 	}
 	return n.queue(ctx, q.Name)
@@ -133,7 +133,7 @@ func (n *Node) handleQueueRemove(ctx context.Context, r *cluster.Request) (any, 
 	if err != nil {
 		return nil, err
 	}
-	if _, err := n.commander.do(ctx, &ledger.RemoveQueue{Name: q.Name}); err != nil {
+	if _, err := n.decide(ctx, r, &ledger.RemoveQueue{Name: q.Name}); err != nil {
 		return nil, err
 	}
 	return removed{q.Name, true}, nil
