@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"time"
 
 	"yardmaster/cluster"
@@ -27,7 +28,13 @@ type commander struct {
 	node  string
 	raft  *consensus.Node
 	mind  *scheduler.Scheduler
-	fleet *cluster.Fleet
+	fleet courier
+	watch *authorityWatch
+}
+
+// courier asks another node.
+type courier interface {
+	Request(ctx context.Context, node, verb string, payload []byte) ([]byte, error)
 }
 
 // done is a command's answer as it travels between nodes.
@@ -70,7 +77,9 @@ func refusalCode(err error) string {
 
 // do commits one command and waits until the local ledger shows it. A refusal
 // comes as the error itself; a [*job.UnavailableError] means that no authority
-// took the command within commandTime.
+// took the command within commandTime, or that nobody can tell. A command that
+// was under way to an authority which is gone goes to the next one, if to say it
+// twice is to say it once.
 func (c *commander) do(ctx context.Context, command ledger.Command) (done, error) {
 	if err := ledger.Check(command); err != nil {
 		return done{}, &job.InvalidError{Reason: err.Error()}
@@ -86,8 +95,11 @@ func (c *commander) do(ctx context.Context, command ledger.Command) (done, error
 				return d, &refusedError{text: d.Error, is: refusals[d.Code]}
 			}
 			return d, c.raft.WaitApplied(ctx, d.Index)
-		case !notThere(err):
-			return done{}, &job.UnavailableError{Reason: "the command's outcome is unknown: " + err.Error(), RetryAfter: time.Second}
+		case !notThere(err) && !(errors.Is(err, errSuperseded) && repeatable(command)):
+			return done{}, &job.UnavailableError{
+				Reason:     fmt.Sprintf("the command's outcome is unknown: %v; repeat it: what was carried out is not carried out twice", err),
+				RetryAfter: time.Second,
+			}
 		}
 		if now, _ := c.raft.Applied(); now != index {
 			continue
@@ -111,9 +123,46 @@ func notThere(err error) bool {
 
 const codeNoTenure = "421"
 
+// errSuperseded says that a command was under way to an authority that is none
+// any more. From the next one's epoch on, what it had not committed never will be.
+var errSuperseded = errors.New("the authority changed hands while the command was under way")
+
+// repeatable tells which commands the ledger answers alike when they come again,
+// with no event more.
+func repeatable(c ledger.Command) bool {
+	switch c.(type) {
+	case *ledger.QueueDispatch, *ledger.AcquireAuthority, *ledger.RenewAuthority, *ledger.AddQueue:
+		return true
+	}
+	return false
+}
+
+// lastWord is how long an answer is still waited for when another authority is
+// known: a node that hands it over, and lives, has answered by then.
+const lastWord = 200 * time.Millisecond
+
+// held ends lastWord after the authority has changed hands, or by stop.
+func held(ctx context.Context, changed <-chan struct{}) (_ context.Context, stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case <-time.After(lastWord):
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { cancel(); <-ended }
+}
+
 func (c *commander) try(ctx context.Context, command ledger.Command) (done, error) {
-	owner := ""
-	c.raft.View(func(l *ledger.Ledger) { owner = l.Authority().Owner })
+	owner, changed := c.watch.holder()
 	if owner == "" {
 		return done{}, scheduler.ErrNoTenure
 	}
@@ -124,7 +173,12 @@ func (c *commander) try(ctx context.Context, command ledger.Command) (done, erro
 	if err != nil {
 		return done{}, err
 	}
-	answer, err := c.fleet.Request(ctx, owner, verbDo, raw)
+	asking, stop := held(ctx, changed)
+	defer stop()
+	answer, err := c.fleet.Request(asking, owner, verbDo, raw)
+	if err != nil && ctx.Err() == nil && asking.Err() != nil {
+		err = fmt.Errorf("%s does not answer, and %w", owner, errSuperseded)
+	}
 	if err != nil {
 		return done{}, err
 	}

@@ -194,7 +194,7 @@ func (n *Node) build() (err error) {
 	n.watch = newAuthorityWatch()
 	n.mind = scheduler.New(n.schedulerConfig(), agreement{n.raft}, lanes{n.messages}, orders{n.fleet}, tales{n.messages}, n.log)
 	n.notices = newNotices(n.sendNotices)
-	n.commander = &commander{node: cfg.Node.Name, raft: n.raft, mind: n.mind, fleet: n.fleet}
+	n.commander = &commander{node: cfg.Node.Name, raft: n.raft, mind: n.mind, fleet: n.fleet, watch: n.watch}
 	n.rulings = newRulings(n.raft, cfg.Limits.RequestTimeout)
 	n.ends = newEnds(n.raft)
 	n.door = newDoor(n.messages, n.raft.View, n.commander.current, *cfg.Scheduler.CreateQueues, n.noticeAccepted, n.rulings)

@@ -167,6 +167,13 @@ func (w *authorityWatch) authority() (string, uint64, bool) {
 	return w.owner, w.epoch, w.owner != ""
 }
 
+// holder is who has the authority, and what is closed when that changes.
+func (w *authorityWatch) holder() (owner string, changed <-chan struct{}) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.owner, w.next
+}
+
 // seen tells how often another epoch has come.
 func (w *authorityWatch) seen() int {
 	w.mu.Lock()
@@ -186,22 +193,27 @@ func (w *authorityWatch) run(ctx context.Context, raft *consensus.Node) error {
 		_, changed := raft.Applied()
 		var a ledger.Authority
 		raft.View(func(l *ledger.Ledger) { a = l.Authority() })
-		w.mu.Lock()
-		if a.Epoch != w.epoch {
-			if w.epoch != 0 {
-				w.changes++
-			}
-			w.owner, w.epoch = a.Owner, a.Epoch
-			close(w.next)
-			w.next = make(chan struct{})
-		}
-		w.mu.Unlock()
+		w.set(a.Owner, a.Epoch)
 		select {
 		case <-changed:
 		case <-ctx.Done():
 			return nil
 		}
 	}
+}
+
+func (w *authorityWatch) set(owner string, epoch uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if epoch == w.epoch {
+		return
+	}
+	if w.epoch != 0 {
+		w.changes++
+	}
+	w.owner, w.epoch = owner, epoch
+	close(w.next)
+	w.next = make(chan struct{})
 }
 
 func (t tales) Live(event, queue string, line []byte) {
