@@ -230,6 +230,9 @@ func (d *Door) answer(conn net.Conn) (hello, error) {
 	case theirs.Purpose == forRaft:
 		mine.Refused = mine.objection(theirs)
 	}
+	if err == nil {
+		d.warnOfMoved(&mine, &theirs, conn)
+	}
 	if werr := writeHello(conn, mine); werr != nil {
 		return hello{}, werr
 	}
@@ -240,6 +243,17 @@ func (d *Door) answer(conn net.Conn) (hello, error) {
 		return hello{}, err
 	}
 	return theirs, conn.SetDeadline(time.Time{})
+}
+
+// warnOfMoved says that a member came with a directory that is not its own. It
+// will refuse to start, and is told why; here stand those who keep the yard.
+func (d *Door) warnOfMoved(mine, theirs *hello, conn net.Conn) {
+	seat, seated := mine.seatOf(theirs.Node)
+	if !seated || seat.Dir == theirs.Dir || theirs.Yard != mine.Yard {
+		return
+	}
+	d.log.Warn("a member came without its data directory and is refused: mount that one again",
+		"member", theirs.Node, "directory", seat.Dir, "came_with", theirs.Dir, "from", conn.RemoteAddr().String())
 }
 
 // objection says why theirs may not speak raft here, or "".

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"yardmaster/internal/testlog"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -185,11 +187,19 @@ func TestIdentify_EmptyDirectoryUnderAMembersName(t *testing.T) {
 	s.form(t)
 	s.dirs["n3"] = t.TempDir()
 	ctx := deadline(t)
-	wait(t, s.start(ctx, "n1"))
-	_, err := Identify(ctx, s.config("n3"), quiet)
+	log, said := testlog.NewRecorder(t)
+	n1, err := Identify(ctx, s.config("n1"), log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { n1.Close() })
+	_, err = Identify(ctx, s.config("n3"), quiet)
 	var refused *RefusedError
 	if !errors.As(err, &refused) || !strings.Contains(err.Error(), "cannot give member n3's place") {
 		t.Errorf("got %v, want a refusal that names the command", err)
+	}
+	if got := said.Messages(slog.LevelWarn); len(got) != 1 || !strings.Contains(got[0], "without its data directory") {
+		t.Errorf("the others hear of it as %q", got)
 	}
 }
 
