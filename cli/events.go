@@ -245,6 +245,6 @@ func (e *eventLine) write(w io.Writer) error {
 	if len(e.Metadata) > 0 && string(e.Metadata) != "null" {
 		fmt.Fprintf(&rest, " metadata=%s", e.Metadata)
 	}
-	_, err := fmt.Fprintf(w, "%s  %-8d %-19s %s%s\n", moment(&e.At), e.Number, e.Event, or(about), rest.String())
+	_, err := fmt.Fprintf(w, "%s  %-8d %-19s %s\n", moment(&e.At), e.Number, e.Event, plain(or(about)+rest.String()))
 	return err
 }

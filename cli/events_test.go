@@ -95,3 +95,15 @@ func TestEvents(t *testing.T) {
 		t.Errorf("events of an unknown key: %+v", got)
 	}
 }
+
+// What callers and workers wrote stays on its line and moves no terminal.
+func TestEventLine_Plain(t *testing.T) {
+	var out strings.Builder
+	e := eventLine{Event: "DispatchFailed", Request: "own\x1b[2J", Reason: "boom\nAuthorityAcquired owner=\x07me", Number: 7}
+	if err := e.write(&out); err != nil {
+		t.Fatal(err)
+	}
+	if got := out.String(); !strings.HasSuffix(got, "own [2J reason=boom AuthorityAcquired owner= me\n") || strings.Count(got, "\n") != 1 {
+		t.Errorf("%q", got)
+	}
+}
