@@ -226,6 +226,40 @@ func TestFromEnvironment(t *testing.T) {
 	}
 }
 
+// A secret may come from a file; then its variable must not give it as well.
+func TestFromEnvironment_SecretFiles(t *testing.T) {
+	write := func(name, text string) string {
+		path := filepath.Join(t.TempDir(), name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	file, empty := write("token", " mellon \r\n"), write("empty", "\n")
+	for _, c := range []struct{ name, value, says string }{
+		{"YARD_SERVER_TOKEN_FILE", file, ""},
+		{"YARD_SERVER_TOKEN_FILE", file + ".none", "no such file"},
+		{"YARD_HTTP_TOKEN_FILE", empty, "is empty"},
+		{"YARD_CLUSTER_SECRET_FILE", file, "both give the same key"},
+	} {
+		set := map[string]string{"YARD_CLUSTER_SECRET": "sesame", c.name: c.value}
+		var got Config
+		err := fromEnvironment(&got, func(name string) (string, bool) { v, ok := set[name]; return v, ok })
+		if c.says == "" {
+			if err != nil || got.Server.Token != " mellon " || got.Cluster.Secret != "sesame" {
+				t.Errorf("%s: %v, token %q", c.name, err, string(got.Server.Token))
+			}
+			continue
+		}
+		if err == nil || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), c.name) {
+			t.Errorf("%s=%s: %v does not say %q", c.name, c.value, err, c.says)
+		}
+	}
+	if err := checkEnvironment([]string{"YARD_HTTP_TOKEN_FILE=/run/secrets/t", "YARD_SERVER_TOKEN_FILE=/run/secrets/t"}); err != nil {
+		t.Error(err)
+	}
+}
+
 // A variable that looks like a key and is none is refused with the key that was
 // meant; what belongs to others, or to those who work on the yard, is let be.
 func TestCheckEnvironment(t *testing.T) {

@@ -2,6 +2,7 @@ package node
 
 import (
 	"fmt"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -17,6 +18,10 @@ const envPrefix = "YARD_"
 // fromEnvironment overrides the simple keys of [Config.tables]:
 // YARD_<TABLE>_<KEY>, where a table's dot is a '_' too.
 func fromEnvironment(c *Config, lookup func(string) (string, bool)) error {
+	lookup, err := withSecretFiles(lookup)
+	if err != nil {
+		return err
+	}
 	for _, table := range c.tables() {
 		for i := range table.v.NumField() {
 			key := table.v.Type().Field(i).Tag.Get("toml")
@@ -38,6 +43,42 @@ func fromEnvironment(c *Config, lookup func(string) (string, bool)) error {
 		}
 	}
 	return nil
+}
+
+// secretKeys are keys whose value a file may hold: a variable can be seen by
+// whoever looks at the process or its container, and those are often many.
+var secretKeys = []string{variable("cluster", "secret"), variable("http", "token"), variable("server", "token")}
+
+// fileSuffix ends the variables that name such a file.
+const fileSuffix = "_FILE"
+
+// withSecretFiles answers for a secret with what is in its file. A newline at
+// the file's end is an editor's, and no part of the secret.
+func withSecretFiles(lookup func(string) (string, bool)) (func(string) (string, bool), error) {
+	secrets := map[string]string{}
+	for _, name := range secretKeys {
+		path, ok := lookup(name + fileSuffix)
+		if !ok {
+			continue
+		}
+		if _, both := lookup(name); both {
+			return nil, fmt.Errorf("environment variables %s and %s%s both give the same key; set one of them", name, name, fileSuffix)
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return nil, fmt.Errorf("environment variable %s%s: %w; it must name a file that the node can read", name, fileSuffix, err)
+		}
+		secrets[name] = strings.TrimRight(string(text), "\r\n")
+		if secrets[name] == "" {
+			return nil, fmt.Errorf("environment variable %s%s: %s is empty; a secret that is empty would ask nothing of anybody", name, fileSuffix, path)
+		}
+	}
+	return func(name string) (string, bool) {
+		if secret, ok := secrets[name]; ok {
+			return secret, true
+		}
+		return lookup(name)
+	}, nil
 }
 
 // table is one of the tables that the environment may override.
@@ -68,7 +109,7 @@ func oneLine(field reflect.Value) bool {
 // otherVariables begin with the prefix and are no keys: they are for those who
 // work on the yard, and for runners.
 var otherVariables = []string{
-	"YARD_PPROF", "YARD_WITNESS", "YARD_RUNNER", "YARD_BIN", "YARD_SOAK", "YARD_DRILL_DIR", "YARD_DRILL_WORK",
+	"YARD_PPROF", "YARD_WITNESS", "YARD_RUNNER", "YARD_BIN", "YARD_SOAK", "YARD_DRILL_DIR", "YARD_DRILL_WORK", "YARD_COMPOSE",
 	"YARD_RRQ_PYTHON", "YARD_RRQ_TS", "YARD_RRQ_RUST",
 }
 
@@ -85,6 +126,9 @@ func checkEnvironment(environment []string) error {
 				keys = append(keys, variable(t.name, t.v.Type().Field(i).Tag.Get("toml")))
 			}
 		}
+	}
+	for _, name := range secretKeys {
+		keys = append(keys, name+fileSuffix)
 	}
 	for _, entry := range environment {
 		name, _, _ := strings.Cut(entry, "=")
