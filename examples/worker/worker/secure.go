@@ -5,7 +5,23 @@ import (
 	"crypto/x509"
 	"fmt"
 	"os"
+	"strings"
 )
+
+// token is what the edges are shown; a newline at a file's end is no part of it.
+func (o *Options) token() (string, error) {
+	if o.Secret == "" {
+		return o.Token, nil
+	}
+	if o.Token != "" {
+		return "", &OptionError{"token-file", "and --token are both given: give one of them"}
+	}
+	text, err := os.ReadFile(o.Secret)
+	if err != nil {
+		return "", &OptionError{"token-file", "cannot be read: " + err.Error()}
+	}
+	return strings.TrimRight(string(text), "\r\n"), nil
+}
 
 // tlsConfig is how the edges are spoken to: nil is plain TCP. Whoever names a
 // file wants TLS.

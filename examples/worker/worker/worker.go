@@ -23,6 +23,7 @@ type Options struct {
 	Name     string        // shown to the yard's people
 
 	Token   string // what the edges ask of their clients; "": nothing
+	Secret  string // file that holds Token; "": none
 	TLS     bool   // speak TLS; any of the files below says so too
 	TLSCA   string // PEM file of the authorities whose edges are trusted; "": the system's
 	TLSCert string // PEM file to show to edges that want a client certificate
@@ -38,6 +39,7 @@ func (o *Options) Flags(f *flag.FlagSet) {
 	f.Float64Var(&o.FailRate, "fail-rate", 0, "`share` of attempts that fail by dice, 0 to 1")
 	f.StringVar(&o.Witness, "witness", "", "`file` to append \"<jid> <attempt> <fence>\" to, on disk before the job's end is told")
 	f.StringVar(&o.Token, "token", "", "`token` that the edges ask of their clients: server.token of their configuration")
+	f.StringVar(&o.Secret, "token-file", "", "`file` that holds the token, where others can see what a program is started with")
 	f.BoolVar(&o.TLS, "tls", false, "speak TLS, and trust the authorities that this machine trusts")
 	f.StringVar(&o.TLSCA, "tls-ca", "", "speak TLS, and trust the authorities in this PEM `file`")
 	f.StringVar(&o.TLSCert, "tls-cert", "", "speak TLS, and show the certificate in this PEM `file`")
@@ -84,6 +86,10 @@ func Run(ctx context.Context, o Options, log *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
+	token, err := o.token()
+	if err != nil {
+		return err
+	}
 	handler := o.handler()
 	if o.Witness != "" {
 		witness, openErr := OpenWitness(o.Witness)
@@ -93,7 +99,7 @@ func Run(ctx context.Context, o Options, log *slog.Logger) (err error) {
 		defer func() { err = errors.Join(err, witness.Close()) }()
 		handler = witnessed(witness, handler)
 	}
-	w := overhop.Worker{Nodes: o.Nodes, Create: true, Name: o.Name, Token: o.Token, TLS: secret, Log: log}
+	w := overhop.Worker{Nodes: o.Nodes, Create: true, Name: o.Name, Token: token, TLS: secret, Log: log}
 	for _, queue := range o.Queues {
 		w.Handle(queue, uint32(o.Credits), handler)
 	}

@@ -112,6 +112,7 @@ func TestRun_Options(t *testing.T) {
 		"handler-delay": func(o *Options) { o.Delay = -1 },
 		"fail-rate":     func(o *Options) { o.FailRate = 1.5 },
 		"tls-ca":        func(o *Options) { o.TLSCA = "worker_test.go" }, // no PEM
+		"token-file":    func(o *Options) { o.Secret = "none.txt" },
 		"tls-cert":      func(o *Options) { o.TLSKey = "key.pem" },
 		"tls-key":       func(o *Options) { o.TLSCert = "cert.pem" },
 	} {
@@ -127,6 +128,11 @@ func TestRun_Options(t *testing.T) {
 	var wrong *OptionError
 	if err := Run(t.Context(), twice, log); !errors.As(err, &wrong) || wrong.Flag != "queue" {
 		t.Errorf("a queue twice: %v", err)
+	}
+	both := good
+	both.Token, both.Secret = "mellon", "worker_test.go"
+	if err := Run(t.Context(), both, log); !errors.As(err, &wrong) || wrong.Flag != "token-file" {
+		t.Errorf("a token twice: %v", err)
 	}
 	ended, stop := context.WithCancel(t.Context())
 	stop()
