@@ -14,7 +14,13 @@ import (
 // version is set by the linker.
 var version = "0.0.0-dev"
 
-func main() { os.Exit(run(os.Args[1:])) }
+func main() {
+	args := os.Args[1:]
+	if file, err := os.Executable(); err == nil && os.Getpid() == firstProcess && len(args) > 0 && args[0] == "node" {
+		os.Exit(serveAsInit(file, args))
+	}
+	os.Exit(run(args))
+}
 
 // run carries out the command line and gives the exit code. The first signal
 // asks what runs to stop; a second one ends the process.
