@@ -310,6 +310,15 @@ func readWitness(path string) (runs []run, err error) {
 			runs = append(runs, r)
 			continue
 		}
+		// The example worker writes "<queue>:<job> <attempt> <fence>".
+		if queue, id, ok := strings.Cut(what, ":"); ok && len(strings.Fields(lines.Text())) == 3 {
+			r := run{queue: queue}
+			if r.job, err = job.ParseID(id); err != nil {
+				return nil, fmt.Errorf("witness %s: %w", filepath.Base(path), err)
+			}
+			runs = append(runs, r)
+			continue
+		}
 		if what == "end" {
 			continue // a runner's handler: when, it does not say
 		}

@@ -1,6 +1,7 @@
 package drill
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +21,7 @@ type Load struct {
 	Function string // "": none
 	Params   string // JSON of every job; "": its number
 	Jobs     int
+	Prefix   string        // of every job's key; "": the queue
 	Parallel int           // publishers at once, each waiting for its acknowledgement
 	Pace     time.Duration // between two jobs of a publisher
 	// At acknowledged jobs, Then is called once, while publishing goes on.
@@ -70,7 +72,7 @@ func (l *Load) Run(ctx context.Context, urls string) error {
 func (l *Load) Acked() int { return int(l.acked.Load()) }
 
 // Key names job n.
-func (l *Load) Key(n int) string { return fmt.Sprintf("%s-%d", l.Queue, n) }
+func (l *Load) Key(n int) string { return fmt.Sprintf("%s-%d", cmp.Or(l.Prefix, l.Queue), n) }
 
 // publish repeats one job under its key until it is acknowledged.
 func (l *Load) publish(ctx context.Context, js jetstream.JetStream, n int) error {
