@@ -12,7 +12,8 @@ SEEDS      ?= 100000
 FIRST      ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help build test python race check fuzz sim mutants bench demo drill cover clean FORCE
+.PHONY: help build test python race check fuzz sim mutants bench demo drill image \
+        compose-secrets compose-up compose-down compose-ps compose-logs compose-drill cover clean FORCE
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -79,6 +80,38 @@ demo: build ## three nodes, workers and runners; the authority is killed half-wa
 
 drill: build ## break real yards for some minutes: kill, stop, lose; judge what is left
 	@YARD_SOAK=1 YARD_BIN=$(CURDIR)/$(BINARY) $(GO) test -count=1 -v -timeout 30m -run 'TestFailover|TestDrill' ./drill
+
+# An image needs nothing that a registry has: it holds static programs alone.
+IMAGE   := bin/image
+COMPOSE ?= docker-compose
+YARD    := $(COMPOSE) -f deploy/compose/compose.yml -p yard
+image: build ## build the container image yardmaster:local from this host's binaries
+	@rm -rf $(IMAGE) && mkdir -p $(IMAGE)/data $(IMAGE)/usr/local/bin && cp $(BINARY) $(IMAGE)/usr/local/bin/
+	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $(IMAGE)/usr/local/bin/ ./examples/runner ./examples/worker ./examples/producer
+	@docker build -q -f deploy/compose/Dockerfile.host -t yardmaster:local $(IMAGE)
+	@docker image inspect -f 'yardmaster:local has {{.Size}} bytes' yardmaster:local
+
+# The directory keeps others out; the files have to be read by the container's
+# user, whose number is not ours.
+SECRETS := deploy/compose/secrets
+compose-secrets: ## make the secrets of deploy/compose, unless they are there
+	@mkdir -p -m 0700 $(SECRETS); for s in cluster_secret server_token http_token; do \
+	  [ -s $(SECRETS)/$$s ] || { od -An -N24 -tx1 /dev/urandom | tr -d ' \n' > $(SECRETS)/$$s; chmod 0444 $(SECRETS)/$$s; }; done
+
+compose-up: image compose-secrets ## start three nodes, two workers and a producer as containers
+	@$(YARD) up -d
+
+compose-down: ## stop and remove the containers; the volumes stay
+	@$(YARD) down
+
+compose-ps: ## show the containers and their health
+	@$(YARD) ps
+
+compose-logs: ## follow what the containers say
+	@$(YARD) logs -f --tail 20
+
+compose-drill: image compose-secrets ## kill each node's container in turn under load; judge what is left
+	@YARD_COMPOSE='$(COMPOSE)' YARD_TEST_SEED=$(SEED) $(GO) test -count=1 -v -timeout 20m -run 'TestCompose' ./drill
 
 cover: ## write coverage.out, and say how much of each package is covered
 	@$(GO) test -coverprofile=coverage.out ./... | grep -v 'no test files'
