@@ -76,9 +76,9 @@ class Line:
 
     def want(self, t):
         """The next request, which must be a t; gives its rid and payload. A PING is none,
-        nor is a BEAT before a FAIL: a handler may take its time to say why."""
+        nor is a BEAT before what a handler says: it may take its time."""
         got, rid, p = self.read()
-        if got == yardmaster.BEAT and t == yardmaster.FAIL:
+        if got == yardmaster.BEAT and t in (yardmaster.LOG, yardmaster.PROGRESS, yardmaster.DONE, yardmaster.FAIL):
             self.ok(rid, {"jobs": [{"ok": True}] * len(p["jobs"])})
             return self.want(t)
         if got == yardmaster.PING:
