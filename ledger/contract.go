@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
+	"unicode/utf16"
+	"unicode/utf8"
 )
 
 // The eight commands of the runtime contract. Their JSON carries the name in
@@ -89,10 +92,14 @@ var contractCommands = []struct {
 var ErrInvalidJSON = errors.New("invalid JSON")
 
 // ParseCommand reads one of the contract's commands. Unknown fields are
-// ignored; an unknown command, a missing field, a field of another type and one
-// that comes twice are refused with [ErrInvalidJSON].
+// ignored; an unknown command, a missing field, a field of another type, one
+// that comes twice and text that is no Unicode are refused with
+// [ErrInvalidJSON].
 func ParseCommand(line []byte) (Command, error) {
 	fields, twice, err := readFields(line)
+	if err == nil {
+		err = checkUnicode(line)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalidJSON, err)
 	}
@@ -116,13 +123,67 @@ func ParseCommand(line []byte) (Command, error) {
 		}
 		return readCommand(fields, known.kind, known.required)
 	}
-	return nil, fmt.Errorf("%w: unknown variant `%s`, expected one of AcquireAuthority, RenewAuthority, QueueDispatch, MarkNotified, MarkDelivered, MarkFailed, RequestReplay, CaptureSnapshot", ErrInvalidJSON, tag)
+	return nil, fmt.Errorf("%w: unknown variant `%s`, expected one of AcquireAuthority, RenewAuthority, QueueDispatch, MarkNotified, MarkDelivered, MarkFailed, RequestReplay, CaptureSnapshot", ErrInvalidJSON, shorten(tag))
+}
+
+// maxEcho is how many bytes of a name that nobody knows a refusal repeats: it
+// travels in a header.
+const maxEcho = 64
+
+func shorten(name string) string {
+	if len(name) <= maxEcho {
+		return name
+	}
+	end := maxEcho
+	for !utf8.RuneStart(name[end]) {
+		end--
+	}
+	return name[:end] + "…"
+}
+
+// checkUnicode refuses what Go would read as U+FFFD: bytes that are not UTF-8,
+// and halves of surrogate pairs. Two ids that differ there would become one,
+// and the second dispatch would be answered as if it were queued.
+func checkUnicode(line []byte) error {
+	if !utf8.Valid(line) {
+		return errors.New("it holds bytes that are not UTF-8")
+	}
+	for {
+		at := bytes.IndexByte(line, '\\')
+		if at < 0 {
+			return nil
+		}
+		line = line[at:] // it is valid JSON: an escape is whole
+		first := escaped(line)
+		switch {
+		case !utf16.IsSurrogate(first):
+			line = line[2:]
+		case utf16.DecodeRune(first, escaped(line[6:])) == utf8.RuneError:
+			return fmt.Errorf("%s is half of a surrogate pair", line[:6])
+		default:
+			line = line[12:]
+		}
+	}
+}
+
+// escaped is the number in a \uXXXX that a text begins with; 0 if it begins
+// otherwise.
+func escaped(text []byte) rune {
+	if len(text) < 6 || text[0] != '\\' || text[1] != 'u' {
+		return 0
+	}
+	n, _ := strconv.ParseUint(string(text[2:6]), 16, 16)
+	return rune(n)
 }
 
 // readFields takes an object apart, and tells which of its fields come twice: of
 // those nobody could say which one was meant.
 func readFields(line []byte) (fields map[string]json.RawMessage, twice map[string]bool, err error) {
-	if err := json.Unmarshal(line, &fields); err != nil || len(fields) == 0 {
+	var other *json.UnmarshalTypeError
+	switch err := json.Unmarshal(line, &fields); {
+	case errors.As(err, &other):
+		return nil, nil, fmt.Errorf("it is of type %s, and a command is an object", other.Value)
+	case err != nil || len(fields) == 0:
 		return nil, nil, err
 	}
 	twice = make(map[string]bool)

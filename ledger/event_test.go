@@ -159,6 +159,23 @@ func TestCommand_Kinds(t *testing.T) {
 	}
 }
 
+// What is no command is refused in words that a caller understands, and that
+// fit into a header.
+func TestParseCommand_Refusals(t *testing.T) {
+	for text, want := range map[string]string{
+		`[{"command":"CaptureSnapshot"}]`: "invalid JSON: it is of type array, and a command is an object",
+		`7`:                               "invalid JSON: it is of type number, and a command is an object",
+		`null`:                            "invalid JSON: missing field `command`",
+		"{\"command\":\"MarkDelivered\",\"request_id\":\"\xff\"}": "invalid JSON: it holds bytes that are not UTF-8",
+		`{"command":"` + strings.Repeat("Ü", 500_000) + `"}`: "invalid JSON: unknown variant `" + strings.Repeat("Ü", 32) + "…`, expected one of AcquireAuthority, RenewAuthority, " +
+			"QueueDispatch, MarkNotified, MarkDelivered, MarkFailed, RequestReplay, CaptureSnapshot",
+	} {
+		if _, err := ParseCommand([]byte(text)); err == nil || err.Error() != want {
+			t.Errorf("%.60s is refused with %v", text, err)
+		}
+	}
+}
+
 func FuzzParseCommand(f *testing.F) {
 	for _, seed := range []string{
 		`{"command":"AcquireAuthority","owner":"w1","lease_id":"l1","leased_until":"2026-03-19T02:00:00Z"}`,
