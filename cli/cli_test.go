@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"bytes"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -364,5 +366,26 @@ func TestWait_Patience(t *testing.T) {
 	}
 	if got.err != "yardmaster: the yard had this job already\nyardmaster: accepted as j\n" {
 		t.Errorf("duplicate: %q", got.err)
+	}
+}
+
+// brokenPipe is a standard output that nobody reads.
+type brokenPipe struct{}
+
+func (brokenPipe) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
+
+// A command is not taken for refused because its event has nowhere to go.
+func TestExec_Unshown(t *testing.T) {
+	dir := t.TempDir()
+	var errs bytes.Buffer
+	code := Run(t.Context(), []string{"exec", `{"command":"QueueDispatch","request_id":"r1","target":"anna"}`, "--state-dir", dir},
+		Streams{Out: brokenPipe{}, Err: &errs}, Program{})
+	if want := "yardmaster: the command is done, but its event cannot be shown: io: read/write on closed pipe\n"; code != 1 || errs.String() != want {
+		t.Errorf("code %d with %q", code, errs.String())
+	}
+	var shown bytes.Buffer
+	code = Run(t.Context(), []string{"snapshot", "--state-dir", dir}, Streams{Out: &shown, Err: &errs}, Program{})
+	if code != 0 || !strings.Contains(shown.String(), "backlog=pending=1 ") {
+		t.Errorf("code %d with %q", code, shown.String())
 	}
 }

@@ -65,7 +65,7 @@ func (a *app) execDir(c *cobra.Command, dir, command string, compact bool) error
 	if err != nil {
 		return exactly(err)
 	}
-	return a.printJSON(event)
+	return a.showEvent(event)
 }
 
 func (a *app) snapshotDir(c *cobra.Command, dir string) error {

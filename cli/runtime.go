@@ -145,7 +145,16 @@ func (a *app) exec(ctx context.Context, command string) error {
 	if err != nil {
 		return err
 	}
-	return a.printJSON(event)
+	return a.showEvent(event)
+}
+
+// showEvent shows what a command has led to. Where nobody can read it, the
+// command is done all the same, and to repeat it may be wrong.
+func (a *app) showEvent(event []byte) error {
+	if err := a.printJSON(event); err != nil {
+		return &problem{what: fmt.Sprintf("the command is done, but its event cannot be shown: %v", err)}
+	}
+	return nil
 }
 
 func (a *app) schemaVerb() *cobra.Command {

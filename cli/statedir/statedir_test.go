@@ -352,3 +352,22 @@ func TestInit_Again(t *testing.T) {
 		t.Errorf("after init: %+v", s)
 	}
 }
+
+// A command that cannot write all it should leaves nothing of it behind.
+func TestExec_NoRoom(t *testing.T) {
+	dir := t.TempDir()
+	do(t, dir, queueR1)
+	before := files(t, dir)
+	blocked := filepath.Join(dir, ".backlog.json.new")
+	if err := os.MkdirAll(filepath.Join(blocked, "in the way"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Exec(t.Context(), dir, []byte(queueR2), false); err == nil || !strings.HasPrefix(err.Error(), "io error: ") {
+		t.Errorf("it ends with %v", err)
+	}
+	if err := os.RemoveAll(blocked); err != nil {
+		t.Fatal(err)
+	}
+	want(t, "directory", files(t, dir), before)
+	do(t, dir, queueR2)
+}

@@ -135,6 +135,7 @@ func (d *store) commit(s *state) error {
 		return err
 	}
 	if err := d.writeAside(files); err != nil {
+		d.clear(files)
 		return ioError(err)
 	}
 	if err := d.bring(truthFile); err != nil {
@@ -182,6 +183,16 @@ func (d *store) writeAside(files map[string][]byte) error {
 	}
 	writes.Wait()
 	return errors.Join(errs...)
+}
+
+// clear removes what was written aside in vain: where the disk is full, the next
+// command needs the room.
+func (d *store) clear(files map[string][]byte) {
+	for name := range files {
+		if d.step("clear "+name) == nil {
+			_ = os.Remove(d.aside(name)) // else it stays, and is overwritten some day
+		}
+	}
 }
 
 func writeSynced(name string, content []byte) error {
