@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"yardmaster/cluster"
@@ -30,6 +31,8 @@ type commander struct {
 	mind  *scheduler.Scheduler
 	fleet courier
 	watch *authorityWatch
+
+	leaving *atomic.Bool // the node stops: the authority is not for it
 }
 
 // courier asks another node.

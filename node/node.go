@@ -8,6 +8,7 @@ import (
 	"net"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -150,6 +151,7 @@ func (n *Node) Run(ctx context.Context) (err error) {
 	top.Go(func() error { return n.hands.Run(ctx) })
 	top.Go(func() error { // workers look for another node while this one still waits for their jobs
 		<-ctx.Done()
+		n.commander.leaving.Store(true)
 		n.edge.Drain()
 		return nil
 	})
@@ -194,7 +196,9 @@ func (n *Node) build() (err error) {
 	n.watch = newAuthorityWatch()
 	n.mind = scheduler.New(n.schedulerConfig(), agreement{n.raft}, lanes{n.messages}, orders{n.fleet}, tales{n.messages}, n.log)
 	n.notices = newNotices(n.sendNotices)
-	n.commander = &commander{node: cfg.Node.Name, raft: n.raft, mind: n.mind, fleet: n.fleet, watch: n.watch}
+	n.commander = &commander{
+		node: cfg.Node.Name, raft: n.raft, mind: n.mind, fleet: n.fleet, watch: n.watch, leaving: new(atomic.Bool),
+	}
 	n.rulings = newRulings(n.raft, cfg.Limits.RequestTimeout)
 	n.ends = newEnds(n.raft)
 	n.door = newDoor(n.messages, n.raft.View, n.commander.current, *cfg.Scheduler.CreateQueues, n.noticeAccepted, n.rulings)

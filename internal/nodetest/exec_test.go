@@ -231,6 +231,15 @@ func handOver(t *testing.T, y *nodetest.Yard) {
 		}
 		return err
 	})
+	// A tenure that has heard nobody yet hands it on all the same.
+	for _, m := range y.Members {
+		if m == to {
+			continue
+		}
+		if got, err := exec(y.Members[2], acquire(m.Name)); err != nil || !strings.HasPrefix(got, `{"event":"AuthorityAcquired","owner":"`+m.Name+`"`) {
+			t.Errorf("handing on to %s: %s, %v", m.Name, got, err)
+		}
+	}
 	y.WaitReady()
 }
 
