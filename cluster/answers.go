@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"yardmaster/job"
 )
 
 // apiError is JetStream's refusal.
@@ -85,6 +87,11 @@ func (e *apiError) delay() time.Duration {
 		return 5 * time.Second
 	}
 	return time.Second
+}
+
+// later is the refusal for callers.
+func (e *apiError) later() error {
+	return &job.UnavailableError{Reason: e.Description, RetryAfter: e.delay()}
 }
 
 // pubAck is what a stream answers to a publish.

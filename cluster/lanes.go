@@ -63,6 +63,7 @@ type delivery struct {
 	unsure bool      // a try may have been stored
 	again  time.Time // parked: not before
 	why    string    // parked: what the last lane said
+	full   *apiError // a lane had no room; nil: none has said so
 }
 
 func newPublisher(c *Cluster) *publisher {
@@ -137,11 +138,14 @@ func (d *delivery) end(a Ack, err error) {
 // place sends a job to the lane that is best now, or parks it.
 func (p *publisher) place(d *delivery, now time.Time) {
 	lane, ok := p.state.pick(now, int(p.outstanding.Load()))
-	if !ok {
+	switch {
+	case ok:
+		p.send(d, lane, now, d)
+	case d.full != nil: // no other lane is better
+		d.end(Ack{}, d.full.later())
+	default:
 		p.park(d, now.Add(tickEvery), "no lane has a leader that answers")
-		return
 	}
-	p.send(d, lane, now, d)
 }
 
 // send puts a job on its way; who hears the lane's answer. False: it has ended
@@ -232,7 +236,13 @@ func (p *publisher) refused(d *delivery, err error) {
 		p.state.leaderless(d.lane, now)
 		p.next(d)
 	case refusalLater:
-		d.end(Ack{}, &job.UnavailableError{Reason: refusal.Description, RetryAfter: refusal.delay()})
+		if refusal.full() && p.gather == nil { // another lane may have room
+			d.full = refusal
+			p.state.full(d.lane, now)
+			p.next(d)
+			return
+		}
+		d.end(Ack{}, refusal.later())
 	case refusalTooLarge:
 		d.end(Ack{}, fmt.Errorf("job does not fit one record: %w", job.ErrTooLarge))
 	default:

@@ -69,6 +69,7 @@ func (s *laneStates) pick(now time.Time, outstanding int) (uint8, bool) {
 func (s *laneStates) answered(lane uint8)                  { s.mark(lane, time.Time{}) }
 func (s *laneStates) leaderless(lane uint8, now time.Time) { s.mark(lane, now.Add(retryEvery)) }
 func (s *laneStates) silent(lane uint8, now time.Time)     { s.mark(lane, now.Add(retryEvery)) }
+func (s *laneStates) full(lane uint8, now time.Time)       { s.mark(lane, now.Add(retryEvery)) }
 
 func (s *laneStates) mark(lane uint8, down time.Time) {
 	s.mu.Lock()

@@ -210,6 +210,7 @@ type LaneInfo struct {
 	Lane        uint8
 	Identity    string
 	Leader      string // member name
+	Quorum      bool   // the leader hears a majority, without which it stores nothing
 	First, Last uint64
 	Messages    uint64
 	Bytes       uint64
@@ -236,7 +237,7 @@ func (c *Cluster) LaneInfo(ctx context.Context, lane uint8) (LaneInfo, error) {
 	li := LaneInfo{
 		Lane: lane, Identity: info.Config.Metadata[MetaIdentity], Leader: c.leaderOf(info),
 		First: info.State.FirstSeq, Last: info.State.LastSeq, Messages: info.State.Msgs, Bytes: info.State.Bytes,
-		MaxBytes: info.Config.MaxBytes, Created: info.Created,
+		MaxBytes: info.Config.MaxBytes, Created: info.Created, Quorum: hasQuorum(info.Cluster),
 	}
 	if info.Cluster != nil {
 		for _, r := range info.Cluster.Replicas {
@@ -244,6 +245,30 @@ func (c *Cluster) LaneInfo(ctx context.Context, lane uint8) (LaneInfo, error) {
 		}
 	}
 	return li, nil
+}
+
+// quorumQuiet is how long a leader may hear nothing of a replica that it counts
+// on. Replicas answer each second; a server on its own notices only after 10 to
+// 20 s that it leads nobody.
+const quorumQuiet = 4 * time.Second
+
+// hasQuorum tells whether a stream's leader hears a majority of its replicas;
+// nil is a server that runs alone.
+func hasQuorum(c *jetstream.ClusterInfo) bool {
+	if c == nil {
+		return true
+	}
+	heard := 0
+	if c.Leader != "" {
+		heard++
+	}
+	for _, r := range c.Replicas {
+		// 0 is one that was never heard, or is being heard right now.
+		if r.Active > 0 && r.Active <= quorumQuiet || r.Active == 0 && r.Current {
+			heard++
+		}
+	}
+	return c.Leader != "" && heard > (len(c.Replicas)+1)/2
 }
 
 // Last is the sequence number of a lane's last record, by its leader.

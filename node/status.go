@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -75,11 +76,13 @@ type AuthorityStatus struct {
 type LaneStatus struct {
 	Lane   int    `json:"lane"`
 	Stream string `json:"stream"`
-	Leader string `json:"leader"` // member; "" if it has none that answers
+	Leader string `json:"leader"` // member; "" if it has none that answers and hears a majority
 	First  uint64 `json:"first"`
 	Last   uint64 `json:"last"`
 	Cursor uint64 `json:"cursor"`
 	Lag    uint64 `json:"lag"` // accepted and not folded
+
+	full bool // it has no room for another job
 }
 
 // WorkerStatus counts this node's Overhop connections.
@@ -169,8 +172,12 @@ func acceptance(sound error, lanes []LaneStatus) (accepting bool, why []string) 
 	if len(lanes) > 0 && !laneAnswers(lanes) {
 		why = append(why, "no lane has a leader that this node hears: it accepts no jobs until one has")
 	}
-	return sound == nil && laneAnswers(lanes), why
+	return sound == nil && slices.ContainsFunc(lanes, LaneStatus.accepts), why
 }
+
+// accepts tells whether a job that is published now would be stored. That a lane
+// is full the authority says.
+func (l LaneStatus) accepts() bool { return l.Leader != "" && !l.full }
 
 func laneAnswers(lanes []LaneStatus) bool {
 	for _, l := range lanes {
@@ -197,10 +204,11 @@ func (n *Node) laneStatus(ctx context.Context) []LaneStatus {
 		*s = LaneStatus{Lane: i, Stream: cluster.LaneStream(uint8(i)), Cursor: c.Cursor}
 		asking.Go(func() {
 			info, err := n.messages.LaneInfo(ctx, uint8(s.Lane))
-			if err != nil {
-				return // no leader answers: shown as none
+			if err != nil || !info.Quorum {
+				return // no leader answers, or one that was cut off: shown as none
 			}
 			s.Leader, s.First, s.Last = info.Leader, info.First, info.Last
+			s.full = scheduler.Full(info.Bytes, uint64(max(info.MaxBytes, 0)))
 			if s.Last > s.Cursor {
 				s.Lag = s.Last - s.Cursor
 			}

@@ -40,6 +40,8 @@ func TestAcceptance(t *testing.T) {
 	}{
 		{nil, led, true, ""},
 		{nil, led[:1], false, "no lane has a leader that this node hears: it accepts no jobs until one has"},
+		{nil, []LaneStatus{{}, {Leader: "n2", full: true}}, false, ""}, // the authority says why
+		{nil, []LaneStatus{{Leader: "n1"}, {Leader: "n2", full: true}}, true, ""},
 		{errors.New("JetStream is not healthy: x"), led, false, "JetStream is not healthy: x: this node accepts no jobs until it is; others may"},
 		{nil, nil, false, ""},
 	} {

@@ -190,6 +190,10 @@ func (m *mind) mistrust(lane *laneState, why error) {
 	m.decidable(lane.name(), why)
 }
 
+// Full tells whether a lane of so many bytes, of at most so many, has no room for
+// any job; most 0 is no limit.
+func Full(bytes, most uint64) bool { return most > 0 && bytes+largestRecord > most }
+
 func (l *laneState) name() string { return fmt.Sprintf("lane %d", l.number) }
 
 // disbelieve stops folding a lane: nothing that was read of it goes on.
@@ -220,7 +224,7 @@ func (m *mind) verify(ctx context.Context, lane *laneState) error {
 	if err != nil {
 		return fmt.Errorf("lane %d: %w", lane.number, err)
 	}
-	m.post(func() { lane.full = info.MaxBytes > 0 && info.Bytes+largestRecord > info.MaxBytes })
+	m.post(func() { lane.full = Full(info.Bytes, info.MaxBytes) })
 	known := m.known(lane) // and what was reclaimed is below here
 	strange := func(format string, args ...any) error {
 		return &strangeLaneError{lane.number, fmt.Sprintf(format, args...)}
