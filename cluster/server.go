@@ -123,6 +123,13 @@ func writeRoutes(line func(string, ...any), cfg *Config) {
 	line("  name: %s", quote(cfg.Yard))
 	line("  listen: %s", quote(listenAddress(cfg.Route)))
 	line("  no_advertise: true")
+	// Members tell each other of members: under the address that all of them have
+	// declared, which each knows already, and not one that it was seen under.
+	for _, peer := range cfg.Peers {
+		if peer.Node == cfg.Node {
+			line("  advertise: %s", quote(peer.Route))
+		}
+	}
 	line("  pool_size: 3")
 	line("  accounts: [%s]", account)
 	line("  ping_interval: %q", routePing)

@@ -86,7 +86,26 @@ func TestIsolate(t *testing.T) {
 	}
 	y.Eventually("jobs run without it", func() error { return now.Holds("work", "completed", 60) })
 
-	// Commands at the isolated node end within their time, as not available.
+	knowsItself(t, y, old)
+	y.Heal()
+	y.WaitReady()
+	for i, m := range y.Members {
+		m.Enqueue(t, "work", fmt.Sprintf(`{"id":"after-%d","params":{}}`, i))
+	}
+	y.Eventually("all have run", func() error { return old.Holds("work", "completed", 63) })
+	if done.jobs() != 63 {
+		t.Errorf("%d jobs ran, want 63", done.jobs())
+	}
+	release()
+	if j := old.WaitOutcome(t, held); j.State != "completed" || j.Dispatches != 1 || j.Node != now.Name {
+		t.Errorf("the job that was carried over: %+v", j)
+	}
+}
+
+// knowsItself: a member that is cut off refuses commands in time, and says that
+// it is not ready, why, and that it takes no jobs.
+func knowsItself(t *testing.T, y *nodetest.Yard, old *nodetest.Member) {
+	t.Helper()
 	asked := time.Now()
 	err := old.API("queue.pause", map[string]any{"name": "work"}, nil)
 	var refused *cluster.APIError
@@ -104,18 +123,9 @@ func TestIsolate(t *testing.T) {
 		return nil
 	})
 	notReady(y, old, "JetStream is not healthy: ")
-	y.Heal()
-	y.WaitReady()
-	for i, m := range y.Members {
-		m.Enqueue(t, "work", fmt.Sprintf(`{"id":"after-%d","params":{}}`, i))
-	}
-	y.Eventually("all have run", func() error { return old.Holds("work", "completed", 63) })
-	if done.jobs() != 63 {
-		t.Errorf("%d jobs ran, want 63", done.jobs())
-	}
-	release()
-	if j := old.WaitOutcome(t, held); j.State != "completed" || j.Dispatches != 1 || j.Node != now.Name {
-		t.Errorf("the job that was carried over: %+v", j)
+	notReady(y, old, "no lane has a leader")
+	if s, err := old.Status(); err != nil || s.Readiness.Accepting {
+		t.Errorf("the isolated node claims to accept jobs; lanes %+v, %v", s.Lanes, err)
 	}
 }
 

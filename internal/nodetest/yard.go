@@ -74,6 +74,10 @@ func Start(t testing.TB, n int, options ...Option) *Yard {
 	return y
 }
 
+// nowhere is where a member says that it is reached, so that those who hear of
+// it from others find no way beside the links.
+const nowhere = "127.0.0.1:1"
+
 // configure gives every member a config in which the others are reached
 // through links.
 func (y *Yard) configure(options []Option) {
@@ -93,7 +97,9 @@ func (y *Yard) configure(options []Option) {
 			c.Raft.Listen, c.NATS.RouteListen = raft[m.Name], route[m.Name]
 			for _, other := range y.Members {
 				declared := node.MemberConfig{Name: other.Name, Raft: raft[other.Name], Route: route[other.Name]}
-				if other != m {
+				if other == m {
+					declared.Route = nowhere
+				} else {
 					l := newLink(y.t, m, other, declared)
 					y.links = append(y.links, l)
 					declared = l.declared(declared)
