@@ -97,7 +97,7 @@ func (c *commander) do(ctx context.Context, command ledger.Command) (done, error
 			if d.Error != "" {
 				return d, &refusedError{text: d.Error, is: refusals[d.Code]}
 			}
-			return d, c.raft.WaitApplied(ctx, d.Index)
+			return d, notShown(d.Index, c.raft.WaitApplied(ctx, d.Index))
 		case !notThere(err) && !(errors.Is(err, errSuperseded) && repeatable(command)):
 			return done{}, &job.UnavailableError{
 				Reason:     fmt.Sprintf("the command's outcome is unknown: %v; repeat it: what was carried out is not carried out twice", err),
@@ -113,6 +113,18 @@ func (c *commander) do(ctx context.Context, command ledger.Command) (done, error
 		case <-ctx.Done():
 			return done{}, &job.UnavailableError{Reason: "no authority answers", RetryAfter: time.Second}
 		}
+	}
+}
+
+// notShown tells of a command that is carried out, although this node's ledger
+// has not come to it in time.
+func notShown(index uint64, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &cluster.APIError{
+		Code: "504", Text: fmt.Sprintf("the command is carried out, by entry %d, which this node does not show yet: look again before you repeat it", index),
+		RetryAfter: time.Second,
 	}
 }
 

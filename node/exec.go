@@ -79,9 +79,7 @@ func (c *commander) handOver(ctx context.Context, a *ledger.AcquireAuthority) (e
 	if err := c.raft.WaitApplied(ctx, d.Index); err != nil {
 		return nil, 0, &job.UnavailableError{Reason: err.Error(), RetryAfter: time.Second}
 	}
-	if err := c.askTransfer(ctx, a.Owner); err != nil {
-		return nil, 0, stays(refused, a.Owner, err)
-	}
+	stuck := c.askTransfer(ctx, a.Owner)
 	for {
 		_, changed := c.raft.Applied()
 		var lease ledger.Authority
@@ -90,7 +88,10 @@ func (c *commander) handOver(ctx context.Context, a *ledger.AcquireAuthority) (e
 			acquired := ledger.Event{
 				Kind: ledger.AuthorityAcquired, A: lease.Owner, B: lease.LeaseID, Extra: &ledger.Extra{C: ledger.FormatTime(lease.Until)},
 			}
-			return acquired.JSON(), index, nil
+			return acquired.JSON(), index, nil // perhaps because somebody else had asked
+		}
+		if stuck != nil {
+			return nil, 0, stays(refused, a.Owner, stuck)
 		}
 		select {
 		case <-changed:

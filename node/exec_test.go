@@ -1,7 +1,9 @@
 package node
 
 import (
+	"context"
 	"errors"
+	"strings"
 	"testing"
 
 	"yardmaster/cluster"
@@ -21,5 +23,15 @@ func TestContractRefusal(t *testing.T) {
 		if !errors.As(contractRefusal(refused), &got) || got.Code != code || got.Text != err.Error() || got.RetryAfter > 0 != (code == "503") {
 			t.Errorf("%v is refused as %+v", err, got)
 		}
+	}
+}
+
+// Who is told nothing of a command that was carried out would do it again.
+func TestNotShown(t *testing.T) {
+	if err := notShown(7, nil); err != nil {
+		t.Error(err)
+	}
+	if r := cluster.RefusalOf(notShown(7, context.DeadlineExceeded)); r.Code != "504" || !strings.Contains(r.Text, "entry 7") {
+		t.Errorf("%+v", r)
 	}
 }
