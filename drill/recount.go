@@ -143,11 +143,10 @@ func (y *Yard) RequireSameEnds(ctx context.Context, book *recount.Book, loads ..
 		})
 	}
 	compared := 0
+	var unlisted error
 	for _, l := range loads {
 		jobs, err := l.ids()
-		if err != nil {
-			return compared, err
-		}
+		unlisted = errors.Join(unlisted, err)
 		for id := range jobs {
 			ids <- id
 			compared++
@@ -155,7 +154,7 @@ func (y *Yard) RequireSameEnds(ctx context.Context, book *recount.Book, loads ..
 	}
 	close(ids)
 	all.Wait()
-	return compared, errors.Join(errs...)
+	return compared, errors.Join(append(errs, unlisted)...)
 }
 
 func sameEnd(ctx context.Context, c *cluster.Client, id job.ID, told dispatches) error {
