@@ -113,7 +113,8 @@ func (n *Node) during(ctx context.Context, term uint64, changes <-chan raft.Obse
 
 // Transfer hands the leadership to the named member, or with "" to the one
 // that is furthest. It tries three times, each for at most an election timeout,
-// and does not begin a try that would outlast ctx. A node that does not lead gives [*NotLeaderError].
+// and does not try again where that would outlast ctx. A node that does not lead
+// gives [*NotLeaderError].
 func (n *Node) Transfer(ctx context.Context, to string) error {
 	var err error
 	for range transferTries {

@@ -56,8 +56,9 @@ type owner struct {
 func (m *mind) replay(ctx context.Context) error {
 	r := &replayer{m: m}
 	for ctx.Err() == nil {
+		began := time.Now() // to learn anew takes time, too, and may be asked for again and again
 		if r.follow() {
-			r.step(ctx)
+			r.step(ctx, began)
 			continue
 		}
 		select {
@@ -103,10 +104,10 @@ func (r *replayer) learn() {
 	}
 }
 
-// step reads one batch, tells of it if it is time, and rests.
-func (r *replayer) step(ctx context.Context) {
-	began := time.Now()
-	lane, left := r.pick(began)
+// step reads one batch, tells of it if it is time, and rests from what has been
+// done since a time.
+func (r *replayer) step(ctx context.Context, began time.Time) {
+	lane, left := r.pick(time.Now())
 	if lane >= 0 {
 		r.read(ctx, uint8(lane))
 	}
