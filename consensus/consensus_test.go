@@ -343,16 +343,19 @@ func TestThree_LostRaftFilesAreRefused(t *testing.T) {
 
 func TestThree_LateBootstrap(t *testing.T) {
 	y := newYard(t, "n1", "n2", "n3")
-	// n3 forms with the others, but crashes before it opens raft.
-	crashed := make(chan error, 1)
+	// n3 forms with the others, who have to hear so, but crashes before it opens
+	// raft.
+	formed, crashed := make(chan struct{}), make(chan error, 1)
 	go func() {
 		id, err := Identify(t.Context(), IdentityConfig{Node: "n3", Dir: y.dirs["n3"], Listen: y.members[2].Addr, Members: y.members}, quiet)
 		if err == nil {
+			<-formed
 			err = id.Close()
 		}
 		crashed <- err
 	}()
 	y.start("n1", "n2")
+	close(formed)
 	if err := <-crashed; err != nil {
 		t.Fatal(err)
 	}
