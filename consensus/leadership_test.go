@@ -121,3 +121,29 @@ func TestLead_EndsWithTheNode(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestThree_LateBootstrap(t *testing.T) {
+	y := newYard(t, "n1", "n2", "n3")
+	// n3 forms with the others, who have to hear so, but crashes before it opens
+	// raft.
+	formed, crashed := make(chan struct{}), make(chan error, 1)
+	go func() {
+		id, err := Identify(t.Context(), IdentityConfig{Node: "n3", Dir: y.dirs["n3"], Listen: y.members[2].Addr, Members: y.members}, quiet)
+		if err == nil {
+			<-formed
+			err = id.Close()
+		}
+		crashed <- err
+	}()
+	y.start("n1", "n2")
+	close(formed)
+	if err := <-crashed; err != nil {
+		t.Fatal(err)
+	}
+	leader := y.leader()
+	last := addQueues(t, leader, acquire(t, leader), "early")
+	y.start("n3")
+	if err := y.nodes["n3"].WaitApplied(t.Context(), last.Index); err != nil {
+		t.Fatal(err)
+	}
+}
