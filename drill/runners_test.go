@@ -1,8 +1,10 @@
 package drill
 
 import (
+	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -108,8 +110,8 @@ func awaitEnds(t *testing.T, pids []int, within time.Duration) {
 	}
 }
 
-// TestProcessOne: a node with runners refuses to be process 1 of a container,
-// and says what to do.
+// TestProcessOne: as process 1 of a container that has no init, a node brings
+// its runners up and ends well when it is asked to.
 func TestProcessOne(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a process")
@@ -126,22 +128,34 @@ func TestProcessOne(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, program, "node", "--config", config, "--data-dir", filepath.Join(dir, "data"), "--http-listen", "127.0.0.1:0")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
-	if os.Getuid() != 0 {
-		cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
-	}
-	said := new(strings.Builder)
-	cmd.Stdout, cmd.Stderr = said, said
+	// The shell shows the node the processes of its own namespace, and becomes it.
+	cmd := exec.CommandContext(ctx, "sh", "-c", `mount -t proc proc /proc || { echo cannot mount; exit 99; }; exec "$@"`, "sh",
+		program, "node", "--config", config, "--data-dir", filepath.Join(dir, "data"), "--http-listen", "127.0.0.1:0")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID, Unshareflags: syscall.CLONE_NEWNS}
+	out, in := io.Pipe()
+	cmd.Stdout, cmd.Stderr = in, in
 	if err := cmd.Start(); err != nil {
 		t.Skipf("no process namespaces here: %v", err)
 	}
-	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 1 {
-		t.Errorf("ended with %v", err)
-	}
-	for _, part := range []string{"must not be process 1", "docker run --init", "init: true"} {
-		if !strings.Contains(said.String(), part) {
-			t.Errorf("%q is not said:\n%s", part, said)
+	said := new(strings.Builder)
+	ended := make(chan error, 1)
+	go func() {
+		ended <- cmd.Wait()
+		in.Close()
+	}()
+	for lines, asked := bufio.NewScanner(out), false; lines.Scan(); {
+		fmt.Fprintln(said, lines.Text())
+		if !asked && strings.Contains(lines.Text(), `msg="runner is up"`) {
+			asked = true
+			if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Error(err)
+			}
 		}
+	}
+	if err := <-ended; err != nil {
+		if strings.Contains(said.String(), "cannot mount") {
+			t.Skip("no file systems may be mounted here")
+		}
+		t.Errorf("ended with %v:\n%s", err, said)
 	}
 }
