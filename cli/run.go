@@ -163,6 +163,9 @@ where to begin with a worker of your own.`,
   yardmaster worker --queue mail --addr yard.example.org:9876 --tls-ca ca.pem --token "$TOKEN"`,
 		Args: args(),
 		RunE: func(c *cobra.Command, _ []string) error {
+			if c.Flags().Changed("server") || c.Flags().Changed("context") {
+				return usage(c, "--server and --context are for what asks over NATS: name the edges to work for with --addr")
+			}
 			for _, queue := range o.Queues { // no node would ever take it
 				if err := job.ValidQueue(queue); err != nil {
 					return usage(c, "--queue: "+err.Error())
