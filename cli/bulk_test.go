@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 // bulkYard stores what it is given, but refuses every other request as a
 // whole, and of each other one the last job.
 type bulkYard struct {
+	mu     sync.Mutex // guards what follows: requests are answered beside the test
 	asked  int
 	chunks []int // how many jobs each request brought
 	stored map[string]json.RawMessage
@@ -29,6 +31,8 @@ func (y *bulkYard) answer(body []byte) ([]byte, error) {
 	if err := json.Unmarshal(body, &asked); err != nil {
 		return nil, err
 	}
+	y.mu.Lock()
+	defer y.mu.Unlock()
 	y.asked++
 	y.chunks = append(y.chunks, len(asked.Jobs))
 	if y.asked%2 == 1 {
@@ -94,6 +98,8 @@ func TestBulk(t *testing.T) {
 	y := &bulkYard{stored: map[string]json.RawMessage{}}
 	f := startFake(t, answers{"yard.api.v1.job.bulk": y.answer})
 	got := f.run(t, "enqueue", "mail", "--bulk", file, "--json")
+	y.mu.Lock()
+	defer y.mu.Unlock()
 	const accepted = lines - 6
 	summary := fmt.Sprintf("yardmaster: %d accepted, 0 known already, 5 refused\nyardmaster: line 7: the line is not a job", accepted)
 	if got.code != 1 || !strings.HasPrefix(got.err, summary) {

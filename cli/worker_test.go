@@ -72,7 +72,7 @@ func TestWorker_Secured(t *testing.T) {
 	await(t, f, "ready", "health")
 
 	flags := []string{"worker", "--addr", edge, "--queue", "mail", "--tls-ca", cert, "--tls-cert", cert, "--tls-key", key, "--token"}
-	wrong := f.run(t, append(flags, "open")...)
+	wrong := runLine(t, "", append(flags, "open")...)
 	if wrong.code != 1 || !strings.Contains(wrong.err, "UNAUTHORIZED") || !strings.Contains(wrong.err, "--token") {
 		t.Errorf("with a wrong token: %+v", wrong)
 	}

@@ -28,9 +28,16 @@ func (y *yard) between(key string, from, to time.Duration) time.Duration {
 	return from + time.Duration(y.dice(key)%uint64(to-from))
 }
 
+// storms tells that things may go wrong. It goes by the clock alone, because
+// whoever asks may do so beside the loop.
+func (y *yard) storms() bool {
+	since := time.Since(y.began)
+	return since >= calmFor && since < calmFor+stormFor
+}
+
 // delay is how long something takes: mostly little, at times much.
 func (y *yard) delay(key string, usual, worst time.Duration) time.Duration {
-	if y.storm && y.chance(key+"?", 30) {
+	if y.storms() && y.chance(key+"?", 30) {
 		return y.between(key, usual, worst)
 	}
 	return y.between(key, usual/8, usual)

@@ -9,7 +9,6 @@ import (
 
 // breakThings has something go wrong every now and then, each for a while.
 func (y *yard) breakThings() {
-	y.storm = true
 	y.net.lossy = []int{0, 0, 20, 150}[y.pick("lossy", 4)]
 	y.breakNext()
 }
@@ -19,7 +18,7 @@ func (y *yard) breakNext() {
 		return
 	}
 	y.after(y.between("next fault", 50*time.Millisecond, 2500*time.Millisecond), "fault", func() {
-		if y.storm {
+		if y.storms() {
 			y.fault(y.pick("fault", 100), y.nodes[y.pick("whose", members)])
 			y.breakNext()
 		}

@@ -89,7 +89,7 @@ func (c *crew) Kind() job.Kind { return c.kind }
 func (c *crew) Start(a job.Assignment, _ job.Spec) bool {
 	y := c.y
 	key := fmt.Sprintf("run %s", a.RequestID())
-	if !c.up || c.room[a.Key+" "+a.Worker] == 0 || y.storm && y.chance("gone "+key, 20) {
+	if !c.up || c.room[a.Key+" "+a.Worker] == 0 || y.storms() && y.chance("gone "+key, 20) {
 		return false
 	}
 	c.free(a.Key, a.Worker, -1)
@@ -99,7 +99,7 @@ func (c *crew) Start(a job.Assignment, _ job.Spec) bool {
 	o := job.Outcome{Job: a.Job, N: a.N, Status: job.Success, Started: true, Result: job.Value{Data: []byte(fmt.Sprint(a.N))}}
 	lasts := y.between(key, time.Millisecond, 1500*time.Millisecond)
 	switch n := y.pick("how "+key, 100); {
-	case !y.storm && n > 90, n < 70:
+	case !y.storms() && n > 90, n < 70:
 	case n < 80:
 		o.Status, o.Result, o.Fault = job.Error, job.Value{}, &job.Fault{Message: "it failed"}
 	case n < 85:

@@ -3,7 +3,6 @@ package sim
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -86,7 +85,7 @@ func (p *load) enqueue(queue, key string, body []byte) {
 		}
 		r, fresh := y.lanes.store(number, queue, key, body)
 		y.tell("%s stored as %d@%d, fresh %t", key, number, r.Seq, fresh)
-		if y.storm && y.chance("unacknowledged "+key, 80) {
+		if y.storms() && y.chance("unacknowledged "+key, 80) {
 			again()
 			return
 		}
@@ -136,7 +135,7 @@ func (p *load) do(l *life, c ledger.Command) {
 // call is a caller's command, every now and then while things break.
 func (p *load) call() {
 	y := p.y
-	if !y.storm {
+	if !y.storms() {
 		return
 	}
 	y.after(y.between("next call", callEvery/2, 2*callEvery), "call", p.call)
@@ -159,12 +158,17 @@ func (p *load) call() {
 	}
 }
 
-// heal resumes what was paused.
+// heal resumes what was paused, also by a call that was under way when all was
+// healed, and has it stay so.
 func (p *load) heal() {
-	for _, name := range slices.Clone(p.pauses) {
-		p.until("resume "+name, func(l *ledger.Ledger) bool {
-			q, ok := l.Queue(name)
-			return !ok || !q.Paused
-		}, &ledger.PauseQueue{Name: name})
+	leader := p.y.raft.leader
+	for _, name := range p.pauses {
+		if leader == nil {
+			break
+		}
+		if q, ok := leader.ledger.Queue(name); ok && q.Paused {
+			p.do(leader, &ledger.PauseQueue{Name: name})
+		}
 	}
+	p.y.after(150*time.Millisecond, "resume", p.heal)
 }

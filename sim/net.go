@@ -49,11 +49,11 @@ func (n *net) post(from *life, to, key string, deliver func(*life)) {
 		return
 	}
 	own := from.name == to
-	if !own && (n.cut[[2]string{from.name, to}] || y.storm && y.chance(key+"lost", n.lossy)) {
+	if !own && (n.cut[[2]string{from.name, to}] || y.storms() && y.chance(key+"lost", n.lossy)) {
 		return
 	}
 	times := 1
-	if !own && y.storm && y.chance(key+"twice", 20) {
+	if !own && y.storms() && y.chance(key+"twice", 20) {
 		times = 2
 	}
 	for i := range times {

@@ -161,7 +161,7 @@ func (l *life) catchUp(to int) (results []ledger.Result) {
 		results = l.ledger.Apply(e.at, e.commands)
 		l.applied++
 		l.y.judge.see(l, e, results)
-		if l.y.storm && l.y.chance("snapshot "+l.id, 20) {
+		if l.y.storms() && l.y.chance("snapshot "+l.id, 20) {
 			var b bytes.Buffer
 			if err := l.ledger.Encode(&b); err != nil {
 				l.y.fail("%s: snapshot: %v", l.id, err)

@@ -188,7 +188,7 @@ func (r *raft) depose(old *life) {
 		return
 	}
 	hears := time.Duration(0)
-	if !r.majority(old) || r.y.storm && r.y.chance("unaware", 300) {
+	if !r.majority(old) || r.y.storms() && r.y.chance("unaware", 300) {
 		hears = r.y.between("unaware for", 10*time.Millisecond, 11*time.Second)
 	}
 	term := old.term

@@ -68,7 +68,7 @@ func (s *lanes) store(number uint8, queue, key string, body []byte) (r job.Recor
 	for _, n := range s.y.nodes {
 		if fn := s.tails[n.life]; fn != nil && n.life.up {
 			key := fmt.Sprintf("tail %s %d@%d", n.life.id, number, r.Seq)
-			if !s.y.storm || !s.y.chance(key, 100) {
+			if !s.y.storms() || !s.y.chance(key, 100) {
 				s.y.after(s.y.delay(key, time.Millisecond, 400*time.Millisecond), key, func() {
 					if n.life.up {
 						fn(r)
@@ -118,7 +118,7 @@ func (s *lanes) ask(l *life, number uint8, key string) error {
 		return errNoAnswer
 	case s.isDown(number):
 		return errDown
-	case s.y.storm && s.y.chance("fails "+key, 20):
+	case s.y.storms() && s.y.chance("fails "+key, 20):
 		return errNoAnswer
 	}
 	return nil
@@ -187,7 +187,7 @@ func (s lanesOf) Read(ctx context.Context, number uint8, from uint64, most int) 
 		}
 		lane := &s.y.lanes.lanes[number]
 		last := uint64(len(lane.records))
-		if s.y.storm && s.y.chance("lags "+key, 200) {
+		if s.y.storms() && s.y.chance("lags "+key, 200) {
 			last -= min(last, uint64(s.y.pick("by "+key, 4)))
 		}
 		switch {
@@ -272,7 +272,7 @@ type tales struct {
 func newTales(y *yard) *tales { return &tales{y: y} }
 
 func (s *tales) isDown(story scheduler.Story) bool {
-	return s.y.storm && s.down[story].After(time.Now())
+	return s.y.storms() && s.down[story].After(time.Now())
 }
 
 // end is what a stream ends with.
@@ -334,7 +334,7 @@ func (t talesOf) Append(story scheduler.Story, tale scheduler.Tale, expect uint6
 		s := y.tales
 		seq, number := s.ends(story)
 		switch {
-		case !t.up || y.net.alone(t.life) || s.isDown(story) || y.storm && y.chance("refused "+key, 20):
+		case !t.up || y.net.alone(t.life) || s.isDown(story) || y.storms() && y.chance("refused "+key, 20):
 			done(0, errNoAnswer)
 			return
 		case expect != seq, tale.After != "" && tale.After != s.last(story):
@@ -345,7 +345,7 @@ func (t talesOf) Append(story scheduler.Story, tale scheduler.Tale, expect uint6
 		}
 		s.stories[story] = append(s.stories[story], tale)
 		y.tell("%s tells %s %d to %d", t.id, story, tale.First, tale.First+tale.Count-1)
-		if y.storm && y.chance("unanswered "+key, 20) {
+		if y.storms() && y.chance("unanswered "+key, 20) {
 			done(0, errNoAnswer)
 			return
 		}

@@ -68,7 +68,6 @@ type yard struct {
 	net    *net
 	load   *load
 	judge  *judge
-	storm  bool // things may go wrong
 	report Report
 
 	mu    sync.Mutex // guards what follows, and is held by nobody who calls on
@@ -112,7 +111,6 @@ func nodeName(i int) string { return fmt.Sprintf("n%d", i+1) }
 
 // heal ends all faults, and begins to look whether the yard recovers.
 func (y *yard) heal() {
-	y.storm = false
 	y.net.heal()
 	y.lanes.heal()
 	for _, n := range y.nodes {
