@@ -35,6 +35,8 @@ var mutants = []mutant{
 	{"a limit is looked at by nobody", []edit{
 		{"ledger/dispatch.go", " || r.queue.paused || r.queue.full() {", " || r.queue.paused {"},
 		{"scheduler/place.go", "room != math.MaxInt && room <= m.taking[w.Queue]", "room != math.MaxInt && room <= 0"}}},
+	{"a placement is checked against no pause", []edit{
+		{"ledger/dispatch.go", " || r.queue.paused || r.queue.full() {", " || r.queue.full() {"}}},
 	{"a gap in a lane is passed over", []edit{
 		{"scheduler/intake.go", "case seq == lane.next:", "case seq >= lane.next:\n\t\t\tlane.next = seq"}}},
 	{"a known id makes a second job", []edit{
