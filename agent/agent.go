@@ -92,6 +92,7 @@ type Agent struct {
 	epoch    uint64     // highest seen
 	lease    time.Time  // working time borrowed from the authority; zero: none yet
 	stopped  bool       // the lease ran out and the work was stopped
+	former   former     // the orders of that lease
 	draining bool
 	edges    []string // of the other nodes, as the authority last told
 	table    table

@@ -30,6 +30,7 @@ type fakeBus struct {
 	sentTo  []string
 	beats   []job.Beat
 	edges   []string       // told with each beat's answer
+	batches uint64         // likewise
 	slow    time.Duration  // how long a beat's answer takes
 	settled map[string]int // outcomes committed, by request id
 	flying  int
@@ -123,7 +124,7 @@ func (b *fakeBus) Beat(_ context.Context, _ string, beat job.Beat) (job.BeatAck,
 	}
 	full := b.full
 	b.full = false
-	return job.BeatAck{Epoch: b.epoch, Lease: b.lease, WantFull: full, Edges: b.edges}, nil
+	return job.BeatAck{Epoch: b.epoch, Lease: b.lease, WantFull: full, Batches: b.batches, Edges: b.edges}, nil
 }
 
 func (b *fakeBus) Load(ctx context.Context, pos job.Position) ([]byte, error) {
@@ -303,9 +304,10 @@ func TestLease_EndStopsTheWork(t *testing.T) {
 		want(t, "assigned without a lease", b.Assign(batch(2, order(3))), []job.Answer{job.NoRoom})
 		b.finish(1)
 		reports := len(b.bus.reports)
-		b.bus.set(func() { b.bus.down = false })
+		b.bus.set(func() { b.bus.down, b.bus.batches = false, 3 })
 		pass(2 * time.Second)
-		want(t, "assigned under the next lease", b.Assign(batch(3, order(3), order(4))), []job.Answer{job.NoRoom, job.Taken})
+		want(t, "meant for the former lease", b.Assign(batch(3, order(5))), []job.Answer{job.NoRoom})
+		want(t, "assigned under the next lease", b.Assign(batch(4, order(3), order(4))), []job.Answer{job.NoRoom, job.Taken})
 		full := false
 		for _, r := range b.bus.reports[reports:] {
 			full = full || r.Full

@@ -49,17 +49,21 @@ func (a *Agent) beatOnce(ctx context.Context, node string, epoch uint64) {
 		a.log.Debug("beat not answered", "authority", node, "error", err)
 		return
 	}
+	a.lapse() // a node that was frozen may hear this before it has looked at its lease
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !a.sees(ack.Epoch) {
 		return // of an authority that has been replaced
+	}
+	if a.over() {
+		return // just now: the next beat is for a new lease
 	}
 	a.edges = ack.Edges
 	if until := sent.Add(ack.Lease); until.After(a.lease) {
 		a.lease = until
 	}
 	if a.stopped && time.Now().Before(a.lease) {
-		a.stopped = false
+		a.stopped, a.former = false, former{ack.Epoch, ack.Batches}
 		a.room.forgotten()
 		a.log.Info("working again under a new lease")
 	}
@@ -81,19 +85,12 @@ func (a *Agent) Edges() []string {
 func (a *Agent) watchLease(ctx context.Context) {
 	for {
 		a.mu.Lock()
-		wait, over := a.cfg.BeatEvery, a.expired()
+		wait := a.cfg.BeatEvery
 		if left := time.Until(a.lease); left > 0 {
 			wait = left
 		}
-		first := over && !a.stopped && !a.lease.IsZero()
-		if first {
-			a.stopped = true
-		}
 		a.mu.Unlock()
-		if first {
-			a.log.Warn("no answer from the authority within the lease: stopping all work", "running", a.Running())
-			a.stopAll(job.RecallLease)
-		}
+		a.lapse()
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
@@ -101,6 +98,31 @@ func (a *Agent) watchLease(ctx context.Context) {
 		}
 	}
 }
+
+// lapse stops all work if the lease has run out.
+func (a *Agent) lapse() {
+	a.mu.Lock()
+	over := a.over()
+	if over {
+		a.stopped = true
+	}
+	a.mu.Unlock()
+	if over {
+		a.log.Warn("no answer from the authority within the lease: stopping all work", "running", a.Running())
+		a.stopAll(job.RecallLease)
+	}
+}
+
+// over tells that the lease has run out and the work is not stopped yet.
+// Callers hold mu.
+func (a *Agent) over() bool { return a.expired() && !a.stopped && !a.lease.IsZero() }
+
+// former names the last batch of orders that may have been meant for a lease
+// that has run out. Such orders may be on their way for as long as the node was
+// frozen, and their authority has given them to others since.
+type former struct{ epoch, batch uint64 }
+
+func (f former) meant(b job.Batch) bool { return b.Epoch == f.epoch && b.Number <= f.batch }
 
 // works tells whether this node may begin anything. Callers hold mu.
 func (a *Agent) works() bool { return !a.stopped && !a.expired() }

@@ -197,8 +197,8 @@ func (a *Agent) refuse(b job.Batch, answers []job.Answer) bool {
 		refusal = job.StaleEpoch // meant for another life of this node, or given by an authority of the past
 	case a.draining:
 		refusal = job.Draining
-	case !a.works():
-		refusal = job.NoRoom // the authority may not count on this node
+	case !a.works(), a.former.meant(b):
+		refusal = job.NoRoom // the authority may not count on this node, or did not when it gave them
 	default:
 		return false
 	}

@@ -70,6 +70,7 @@ type BeatAck struct {
 	Epoch    uint64
 	Lease    time.Duration
 	WantFull bool
+	Batches  uint64   // number of the last batch of orders that was sent to the node
 	Edges    []string // of the other nodes that take work
 }
 

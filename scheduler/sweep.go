@@ -38,7 +38,7 @@ func (m *mind) beat(b job.Beat, reply func(job.BeatAck)) {
 		n.runners[r] = true
 	}
 	reply(job.BeatAck{
-		Epoch: m.epoch, Lease: lease, WantFull: b.Rev > n.rev || n.wantsFull(n.beatAt), Edges: m.edgesBeside(n),
+		Epoch: m.epoch, Lease: lease, WantFull: b.Rev > n.rev || n.wantsFull(n.beatAt), Batches: n.batches, Edges: m.edgesBeside(n),
 	})
 }
 

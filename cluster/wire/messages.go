@@ -296,13 +296,14 @@ func ParseBeat(b []byte) (job.Beat, error) {
 func AppendBeatAck(b []byte, v *job.BeatAck) []byte {
 	b = putUint(append(b, version), v.Epoch)
 	b = putInt(b, int64(v.Lease))
-	return putStrings(putBool(b, v.WantFull), v.Edges)
+	b = putUint(putBool(b, v.WantFull), v.Batches)
+	return putStrings(b, v.Edges)
 }
 
 // ParseBeatAck reads what [AppendBeatAck] wrote.
 func ParseBeatAck(b []byte) (job.BeatAck, error) {
 	r := open(b)
-	v := job.BeatAck{Epoch: r.uint(), Lease: time.Duration(r.int()), WantFull: r.bool(), Edges: r.strings()}
+	v := job.BeatAck{Epoch: r.uint(), Lease: time.Duration(r.int()), WantFull: r.bool(), Batches: r.uint(), Edges: r.strings()}
 	return v, r.close()
 }
 

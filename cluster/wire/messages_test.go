@@ -92,7 +92,7 @@ var messages = []struct {
 	}}},
 	{"beat", job.Beat{Node: "n1", Incarnation: 1, At: moment, Rev: 2, Running: 3, Draining: true, Runners: []string{"a", ""}, Lanes: []uint8{0, 2}, Edge: "n1:9876"}},
 	{"beat", job.Beat{}},
-	{"beat ack", job.BeatAck{Epoch: 4, Lease: 6 * time.Second, WantFull: true, Edges: []string{"n2:9876", ""}}},
+	{"beat ack", job.BeatAck{Epoch: 4, Lease: 6 * time.Second, WantFull: true, Batches: 7, Edges: []string{"n2:9876", ""}}},
 	{"recall", job.Recall{Job: job.ID{1}, N: 4, Epoch: 5, Reason: job.RecallCancelled}},
 	{"recall", job.Recall{Job: job.ID{1}, N: 4, Epoch: 5, Reason: job.RecallSuperseded, Moved: 1 << 41}},
 	{"records", []job.Record{
