@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -104,10 +105,16 @@ env = { YARD_WITNESS = %q }
 `, n.Name, n.DataDir, ports[n.Name+"nats"], ports[n.Name+"overhop"], strings.Join(members, ""), binary, n.Witness)
 }
 
+// given holds the ports that were found free: none is given twice.
+var given sync.Map
+
 // freePort finds a port below those the kernel gives to outgoing connections.
 func freePort() (int, error) {
 	for range 200 {
 		port := 12000 + rand.IntN(18000)
+		if _, before := given.LoadOrStore(port, true); before {
+			continue
+		}
 		ln, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 		if err == nil {
 			return port, ln.Close()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"runtime"
@@ -11,8 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"yardmaster/cluster"
 	"yardmaster/internal/testlog"
-
 	"yardmaster/node"
 )
 
@@ -45,6 +46,54 @@ func (y *Yard) WaitReady() {
 func (y *Yard) waitServing() {
 	y.t.Helper()
 	y.await("serving", func(s node.ReadinessStatus) bool { return s.Accepting && s.Dispatching })
+}
+
+// waitStreams waits until every member has opened the streams that a yard makes
+// last, beside its work: the logs and the boards.
+func (y *Yard) waitStreams() {
+	y.t.Helper()
+	streams := []string{cluster.StreamLogs}
+	for _, bucket := range cluster.Boards {
+		streams = append(streams, "KV_"+bucket)
+	}
+	y.Eventually("all streams are open", func() error {
+		for _, name := range streams {
+			if err := y.Running()[0].opened(name); err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+		}
+		return nil
+	})
+}
+
+// opened fails unless all members have a stream.
+func (m *Member) opened(stream string) error {
+	var info struct {
+		Error  json.RawMessage
+		Config struct {
+			Replicas int `json:"num_replicas"`
+		}
+		Cluster struct{ Replicas []struct{ Current bool } }
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second) // nobody answers for a stream that elects
+	defer cancel()
+	answer, err := m.client.Request(ctx, "$JS.API.STREAM.INFO."+stream, nil)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(answer, &info); err != nil {
+		return err
+	}
+	current := 1 // the leader, who answers
+	for _, r := range info.Cluster.Replicas {
+		if r.Current {
+			current++
+		}
+	}
+	if info.Error != nil || current < info.Config.Replicas {
+		return fmt.Errorf("%d of %d copies are open; error %s", current, info.Config.Replicas, info.Error)
+	}
+	return nil
 }
 
 func (y *Yard) await(what string, is func(node.ReadinessStatus) bool) {

@@ -205,7 +205,8 @@ func (y *Yard) finish(before map[string]bool) {
 				m.Restart()
 			}
 		}
-		y.waitServing() // a server that stops while it still opens its streams leaves goroutines behind
+		y.waitServing()
+		y.waitStreams() // a server that stops while it still opens a stream leaves goroutines behind
 		y.RequireOneAuthority()
 		y.RequireSameLedger()
 	}
