@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -159,6 +160,7 @@ func deadLetters(t *testing.T, y *nodetest.Yard) {
 	// All that is left: one can run, one never could.
 	lettersAt(t, y, c, 2, "--queue", "sick")
 	items, code = dlqDoes(t, c, "requeue", "--queue", "sick")
+	items = slices.DeleteFunc(items, func(i letterDone) bool { return i.Result == "stale" }) // any copy of the stream answers, also one that lags
 	if len(items) != 2 || items[0].Result == items[1].Result || code != 1 {
 		t.Errorf("exit code %d, %+v", code, items)
 	}
