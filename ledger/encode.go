@@ -13,7 +13,7 @@ import (
 
 // formatVersion is the first number of an encoded ledger. It changes with
 // whatever another release could not read.
-const formatVersion = 6
+const formatVersion = 7
 
 // Encode writes the whole state. Two ledgers that applied the same entries
 // encode to the same bytes, whatever snapshots they were restored from.

@@ -9,7 +9,7 @@ import (
 )
 
 // version is the first byte of every message.
-const version = 1
+const version = 2
 
 // ErrMalformed: the bytes are no message of this kind.
 var ErrMalformed = errors.New("message between nodes is malformed")
