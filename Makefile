@@ -10,9 +10,10 @@ PKGS       ?= ./...
 JOBS       ?= 2000
 SEEDS      ?= 100000
 FIRST      ?= 1
+REPORT     ?= drills
 
 .DEFAULT_GOAL := help
-.PHONY: help build test python race check fuzz sim mutants bench demo drill image \
+.PHONY: help build test python race check fuzz sim mutants bench demo drill drill-tests image \
         compose-secrets compose-up compose-down compose-ps compose-logs compose-drill cover clean FORCE
 
 help: ## show this list
@@ -78,7 +79,10 @@ bench: build ## measure it, beside the floors of this machine
 demo: build ## three nodes, workers and runners; the authority is killed half-way
 	@$(BINARY) demo --nodes 3 --jobs $(JOBS) --kill
 
-drill: build ## break real yards for some minutes: kill, stop, lose; judge what is left
+drill: build ## break real yards in every known way; judge what is left (REPORT=<dir>)
+	@$(BINARY) drill run --all --report $(REPORT)
+
+drill-tests: build ## the drills that are tests still: some minutes
 	@YARD_SOAK=1 YARD_BIN=$(CURDIR)/$(BINARY) $(GO) test -count=1 -v -timeout 30m -run 'TestFailover|TestDrill' ./drill
 
 # An image needs nothing that a registry has: it holds static programs alone.

@@ -114,7 +114,7 @@ loses none of them: not when a worker dies, and not when the node in charge does
 	flags.StringVarP(&a.server, "server", "s", "", "`url` of a node, or of several between commas (NATS_URL; else "+defaultServer+")")
 	flags.StringVar(&a.context, "context", "", "`name` of a context of the nats command line, or its file (NATS_CONTEXT; else the selected one)")
 	flags.DurationVar(&a.timeout, "timeout", a.envTimeout(), "longest `time` to wait for an answer (NATS_TIMEOUT)")
-	a.add(root, groupRun, a.demoVerb(), a.benchVerb(), a.nodeVerb(), a.workerVerb(), a.runnerVerb())
+	a.add(root, groupRun, a.demoVerb(), a.drillVerbs(), a.benchVerb(), a.nodeVerb(), a.workerVerb(), a.runnerVerb())
 	root.AddCommand(a.benchPeerVerb(), a.wardenVerb())
 	a.add(root, groupWork, a.enqueueVerb(), a.jobVerbs(), a.queueVerbs(), a.dlqVerbs(), a.cronVerbs(), a.execVerb(), a.initVerb())
 	a.add(root, groupLook, a.statusVerb(), a.healthVerb(), a.eventsVerb(), a.snapshotVerb(), a.schemaVerb(), a.versionVerb())

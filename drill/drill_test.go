@@ -15,9 +15,8 @@ import (
 	"yardmaster/internal/scenario/sequential"
 )
 
-// TestMain makes this program a worker or a runner where a drill asks for one.
+// TestMain makes this program a runner where a drill asks for one.
 func TestMain(m *testing.M) {
-	WorkIfAsked()
 	if os.Getenv(sequentialEnv) != "" {
 		fmt.Fprintln(os.Stderr, sequential.Main(os.Args[1:]))
 		os.Exit(1)
@@ -115,7 +114,7 @@ func publish(t *testing.T, ctx context.Context, y *Yard, loads ...*Load) {
 	var all sync.WaitGroup
 	for _, l := range loads {
 		all.Go(func() {
-			if err := l.Run(ctx, y.URLs()); err != nil {
+			if err := l.Run(ctx, y); err != nil {
 				t.Error(err)
 			}
 		})

@@ -6,6 +6,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -35,7 +37,10 @@ type Verdict struct {
 	EndGap       time.Duration  // longest time between two ends while jobs were still published
 	Recovery     time.Duration  // longest time from killing a node to the next end
 	Retried      int            // publishes that had to be repeated
-	Refusals     map[string]int // why, and how often
+	Refusals     map[string]int `json:"-"` // why, and how often
+	Unjustified  int            // overlaps that history gives no reason for
+
+	begins []int64 // of witnessed runs, by the host's clock
 }
 
 // String is the verdict in one line.
@@ -69,14 +74,18 @@ func (y *Yard) Await(ctx context.Context, loads ...*Load) error {
 		if len(up) == 0 {
 			return fmt.Errorf("no node runs")
 		}
+		want := make(map[string]int)
 		for _, l := range loads {
+			want[l.Queue] += l.Jobs
+		}
+		for queue, jobs := range want {
 			var q struct{ Counts map[string]int }
 			n := up[time.Now().UnixNano()%int64(len(up))]
-			if err := n.Ask(ctx, cluster.SubjectAPI+".queue.show", map[string]any{"name": l.Queue}, &q); err != nil {
+			if err := n.Ask(ctx, cluster.SubjectAPI+".queue.show", map[string]any{"name": queue}, &q); err != nil {
 				return err
 			}
-			if ended := q.Counts["completed"] + q.Counts["failed"]; ended < l.Jobs {
-				return fmt.Errorf("%s: %d of %d: %v", l.Queue, ended, l.Jobs, q.Counts)
+			if ended := q.Counts["completed"] + q.Counts["failed"]; ended < jobs {
+				return fmt.Errorf("%s: %d of %d: %v", queue, ended, jobs, q.Counts)
 			}
 		}
 		return nil
@@ -90,13 +99,19 @@ func (y *Yard) Judge(ctx context.Context, loads ...*Load) (v Verdict, err error)
 	completed := make(map[job.ID]bool)
 	var lastAck time.Time
 	n := y.Up()[0]
+	if err := y.judgeStates(ctx, n, loads, &v, completed); err != nil {
+		return v, err
+	}
+	now, err := hostClock()
+	if err != nil {
+		return v, err
+	}
 	for _, l := range loads {
-		if err := y.judgeStates(ctx, n, l, &v, completed); err != nil {
-			return v, err
-		}
-		v.AckGap = max(v.AckGap, l.gap)
-		if l.lastAck.After(lastAck) {
-			lastAck = l.lastAck
+		if acks := slices.Sorted(slices.Values(l.acks)); len(acks) > 0 {
+			v.AckGap = max(v.AckGap, longest(acks, 0, math.MaxInt64))
+			if last := time.Now().Add(time.Duration(acks[len(acks)-1] - now)); last.After(lastAck) {
+				lastAck = last
+			}
 		}
 		for why, times := range l.refused {
 			v.Refusals[why] += times
@@ -124,42 +139,62 @@ func (y *Yard) Judge(ctx context.Context, loads ...*Load) (v Verdict, err error)
 	return v, y.judgeWitnesses(&v, completed)
 }
 
-func (y *Yard) judgeStates(ctx context.Context, n *Node, l *Load, v *Verdict, completed map[job.ID]bool) error {
-	open, err := l.ids()
-	if err != nil {
-		return err
+// judgeStates asks what became of the jobs of every queue that was loaded.
+func (y *Yard) judgeStates(ctx context.Context, n *Node, loads []*Load, v *Verdict, completed map[job.ID]bool) error {
+	open := make(map[string]map[job.ID]bool) // by queue: acknowledged, and not found ended
+	for _, l := range loads {
+		ids, err := l.ids()
+		if err != nil {
+			return err
+		}
+		if open[l.Queue] == nil {
+			open[l.Queue] = make(map[job.ID]bool)
+		}
+		maps.Copy(open[l.Queue], ids)
+		v.Acknowledged += len(ids)
 	}
-	v.Acknowledged += len(open)
-	for _, state := range []string{"completed", "failed"} {
-		for page := 1; ; page++ {
-			var answer struct {
-				Jobs []struct {
-					ID job.ID `json:"id"`
-				} `json:"jobs"`
-			}
-			question := map[string]any{"queue": l.Queue, "state": state, "page": page, "page_size": 500}
-			if err := n.Ask(ctx, cluster.SubjectAPI+".job.list", question, &answer); err != nil {
-				return err
-			}
-			for _, j := range answer.Jobs {
-				if !open[j.ID] {
+	for queue, open := range open {
+		for _, state := range []string{"completed", "failed"} {
+			err := y.eachEnded(ctx, n, queue, state, func(id job.ID) {
+				if !open[id] {
 					v.Unexpected++
 				}
-				delete(open, j.ID)
+				delete(open, id)
 				if state == "completed" {
-					completed[j.ID] = true
+					completed[id] = true
 					v.Completed++
 				} else {
 					v.Failed++
 				}
-			}
-			if len(answer.Jobs) < 500 {
-				break
+			})
+			if err != nil {
+				return err
 			}
 		}
+		v.Lost += len(open)
 	}
-	v.Lost += len(open)
 	return nil
+}
+
+// eachEnded lists the jobs of a queue that ended in a state.
+func (y *Yard) eachEnded(ctx context.Context, n *Node, queue, state string, visit func(job.ID)) error {
+	for page := 1; ; page++ {
+		var answer struct {
+			Jobs []struct {
+				ID job.ID `json:"id"`
+			} `json:"jobs"`
+		}
+		question := map[string]any{"queue": queue, "state": state, "page": page, "page_size": 500}
+		if err := n.Ask(ctx, cluster.SubjectAPI+".job.list", question, &answer); err != nil {
+			return err
+		}
+		for _, j := range answer.Jobs {
+			visit(j.ID)
+		}
+		if len(answer.Jobs) < 500 {
+			return nil
+		}
+	}
 }
 
 // judgeHistory reads all that the yard has told so far and counts the jobs that
@@ -238,6 +273,11 @@ func (y *Yard) judgeWitnesses(v *Verdict, completed map[job.ID]bool) error {
 	}
 	slices.SortFunc(runs, func(a, b run) int { return int(min(max(a.begin-b.begin, -1), 1)) })
 	v.Runs = len(runs)
+	for _, r := range runs {
+		if r.begin > 0 {
+			v.begins = append(v.begins, r.begin)
+		}
+	}
 	until := make(map[job.ID]int64)
 	for _, r := range runs {
 		if end, ran := until[r.job]; ran {

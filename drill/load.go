@@ -5,99 +5,92 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
-
 	"yardmaster/job"
 )
 
-// Load is jobs to be published by a plain NATS program.
+// Load is jobs to be published by programs that know nothing of drills.
 type Load struct {
 	Queue    string
-	Function string // "": none
-	Params   string // JSON of every job; "": its number
-	Jobs     int
-	Prefix   string        // of every job's key; "": the queue
-	Parallel int           // publishers at once, each waiting for its acknowledgement
+	Road     Road          // "": plain JetStream
+	Function string        // "": none
+	Params   string        // JSON of every job; "": its number
+	Jobs     int           // 0: until Stop
+	Prefix   string        // of every job's key; "": the queue and the road
+	Parallel int           // publishers at once, each waiting for its acknowledgement; 0: one
 	Pace     time.Duration // between two jobs of a publisher
 	// At acknowledged jobs, Then is called once, while publishing goes on.
 	At   int
 	Then func()
 
+	stopped atomic.Bool
 	acked   atomic.Int64
 	then    sync.WaitGroup
 	mu      sync.Mutex
-	lastAck time.Time
-	gap     time.Duration  // longest time between two acknowledgements
+	acks    []int64        // when, by the host's clock
 	refused map[string]int // why, and how often
 }
 
 // Run publishes every job until it is acknowledged or ctx ends, and returns
 // when Then has.
-func (l *Load) Run(ctx context.Context, urls string) error {
-	nc, err := nats.Connect(urls, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond),
-		nats.Timeout(time.Second), nats.PingInterval(time.Second), nats.MaxPingsOutstanding(2))
-	if err != nil {
-		return fmt.Errorf("connect to the yard: %w", err)
-	}
-	defer nc.Close()
-	js, err := jetstream.New(nc)
+func (l *Load) Run(ctx context.Context, y *Yard) error {
+	out, err := newCarrier(l, y)
 	if err != nil {
 		return err
 	}
+	defer out.close()
 	var next atomic.Int64
 	var work sync.WaitGroup
-	errs := make([]error, l.Parallel)
-	for i := range l.Parallel {
+	errs := make([]error, max(l.Parallel, 1))
+	for i := range errs {
 		work.Go(func() {
-			for {
+			for errs[i] == nil && !l.stopped.Load() {
 				n := int(next.Add(1)) - 1
-				if n >= l.Jobs || errs[i] != nil {
+				if l.Jobs > 0 && n >= l.Jobs {
 					return
 				}
-				errs[i] = l.publish(ctx, js, n)
+				errs[i] = l.publish(ctx, out, n)
 			}
 		})
 	}
 	work.Wait()
 	l.then.Wait()
+	if l.Jobs == 0 { // whoever took a number saw it acknowledged
+		l.Jobs = int(next.Load())
+	}
 	return errors.Join(errs...)
 }
+
+// Stop ends a load without a number of jobs. What a publisher has begun is
+// still repeated until it is acknowledged.
+func (l *Load) Stop() { l.stopped.Store(true) }
 
 // Acked is how many jobs are acknowledged so far.
 func (l *Load) Acked() int { return int(l.acked.Load()) }
 
 // Key names job n.
-func (l *Load) Key(n int) string { return fmt.Sprintf("%s-%d", cmp.Or(l.Prefix, l.Queue), n) }
+func (l *Load) Key(n int) string {
+	return fmt.Sprintf("%s-%d", cmp.Or(l.Prefix, l.Queue+string(l.Road)), n)
+}
 
 // publish repeats one job under its key until it is acknowledged.
-func (l *Load) publish(ctx context.Context, js jetstream.JetStream, n int) error {
-	m := &nats.Msg{Subject: "yard.jobs." + l.Queue, Header: nats.Header{"Nats-Msg-Id": []string{l.Key(n)}}}
+func (l *Load) publish(ctx context.Context, out carrier, n int) error {
 	params := l.Params
 	if params == "" {
 		params = fmt.Sprintf(`{"n":%d}`, n)
 	}
-	m.Data = fmt.Appendf(nil, `{"params":%s}`, params)
-	if l.Function != "" {
-		m.Data = fmt.Appendf(nil, `{"function":%q,"params":%s}`, l.Function, params)
-	}
-	for try := 0; ; try++ {
-		one, cancel := context.WithTimeout(ctx, time.Second)
-		_, err := js.PublishMsg(one, m, jetstream.WithRetryAttempts(0))
+	for {
+		one, cancel := context.WithTimeout(ctx, publishPatience)
+		err := out.carry(one, l.Key(n), params)
 		cancel()
 		if err == nil {
 			break
 		}
-		l.mu.Lock()
-		if l.refused == nil {
-			l.refused = make(map[string]int)
-		}
-		l.refused[err.Error()]++
-		l.mu.Unlock()
+		l.refuse(err)
 		if pause(ctx, 20*time.Millisecond) != nil {
 			return fmt.Errorf("job %s is not acknowledged: %w", l.Key(n), err)
 		}
@@ -109,14 +102,30 @@ func (l *Load) publish(ctx context.Context, js jetstream.JetStream, n int) error
 	return pause(ctx, l.Pace)
 }
 
-func (l *Load) noteAck() {
+// publishPatience is how long a publisher waits for one acknowledgement.
+const publishPatience = time.Second
+
+func (l *Load) refuse(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := time.Now()
-	if !l.lastAck.IsZero() {
-		l.gap = max(l.gap, now.Sub(l.lastAck))
+	if l.refused == nil {
+		l.refused = make(map[string]int)
 	}
-	l.lastAck = now
+	l.refused[err.Error()]++
+}
+
+// Refused is why publishes had to be repeated, and how often.
+func (l *Load) Refused() map[string]int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.refused)
+}
+
+func (l *Load) noteAck() {
+	at, _ := hostClock() // it cannot fail
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.acks = append(l.acks, at)
 }
 
 func pause(ctx context.Context, d time.Duration) error {

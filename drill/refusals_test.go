@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -86,12 +85,12 @@ func alone(t *testing.T, config func(program string) string) *Node {
 	if err != nil {
 		t.Fatal(err)
 	}
-	port, err := freePort()
+	nats, err := freeAddress()
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	file, nats := filepath.Join(dir, "node.toml"), "127.0.0.1:"+strconv.Itoa(port)
+	file := filepath.Join(dir, "node.toml")
 	if err := os.WriteFile(file, []byte(config(program)), 0o600); err != nil {
 		t.Fatal(err)
 	}

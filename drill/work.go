@@ -5,10 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"os/signal"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -17,8 +14,9 @@ import (
 	"yardmaster/examples/worker/worker"
 )
 
-// workEnv makes a process that calls [WorkIfAsked] a worker.
-const workEnv = "YARD_DRILL_WORK"
+// WorkVerb is the program's verb, below "drill", that makes it a worker. Its
+// argument is a [Task] in JSON.
+const WorkVerb = "work"
 
 // Task is what a worker process does.
 type Task struct {
@@ -27,26 +25,6 @@ type Task struct {
 	Credits uint32
 	Hold    time.Duration // how long it takes over a job
 	Witness string        // file
-}
-
-// WorkIfAsked works and ends the process if it was started as a worker.
-func WorkIfAsked() {
-	text := os.Getenv(workEnv)
-	if text == "" {
-		return
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer stop()
-	var t Task
-	err := json.Unmarshal([]byte(text), &t)
-	if err == nil {
-		err = Work(ctx, t)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "worker:", err)
-		os.Exit(1)
-	}
-	os.Exit(0)
 }
 
 // Work runs jobs until ctx ends. The witness gets a line when a job begins and
@@ -94,19 +72,15 @@ func hostClock() (int64, error) {
 	return t.Nano(), nil
 }
 
-// AddWorker starts a worker process; this program must call [WorkIfAsked].
+// AddWorker starts a worker process.
 func (y *Yard) AddWorker(t Task) (*Process, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, fmt.Errorf("find this program: %w", err)
-	}
 	name := fmt.Sprintf("w%d", len(y.workers)+1)
 	t.Witness = filepath.Join(y.Dir, name+".witness")
 	text, err := json.Marshal(t)
 	if err != nil {
 		return nil, err
 	}
-	p := &Process{name: name, args: []string{self}, env: []string{workEnv + "=" + string(text)}, log: filepath.Join(y.Dir, name+".log")}
+	p := &Process{name: name, args: []string{y.Binary, "drill", WorkVerb, string(text)}, log: filepath.Join(y.Dir, name+".log")}
 	y.workers = append(y.workers, p)
 	return p, p.Start()
 }

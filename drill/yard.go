@@ -5,26 +5,23 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"net"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
-	"sync"
-	"syscall"
 	"time"
 
 	"yardmaster/cluster"
+	"yardmaster/drill/hosts"
 	"yardmaster/node"
 )
 
-// Yard is three nodes as processes.
+// Yard is nodes as processes.
 type Yard struct {
 	Dir    string // holds everything
 	Binary string // the program to start
 	Nodes  []*Node
+	Net    *hosts.Network // nil: all nodes are on this host's loopback
 
+	plan    Plan
+	unmount []func() error
 	workers []*Process
 	kills   []time.Time
 }
@@ -34,93 +31,15 @@ type Node struct {
 	Name    string
 	NATS    string // URL for clients
 	Overhop string // host:port for workers
+	HTTP    string // URL of its door; it asks for [Token]
 	DataDir string
-	Witness string // of its runners
+	Witness string      // of its runners
+	Host    *hosts.Host // nil: this one
+	Env     []string    // of its next start, beside this program's
 
 	*Process
-	config string
-}
-
-// New lays a yard out in dir: a config file and addresses for each node.
-func New(dir, binary string) (*Yard, error) {
-	y := &Yard{Dir: dir, Binary: binary}
-	var members []string
-	ports := make(map[string]int)
-	for _, name := range []string{"n1", "n2", "n3"} {
-		for _, use := range []string{"nats", "overhop", "route", "raft"} {
-			port, err := freePort()
-			if err != nil {
-				return nil, err
-			}
-			ports[name+use] = port
-		}
-		y.Nodes = append(y.Nodes, &Node{
-			Name: name, DataDir: filepath.Join(dir, name), config: filepath.Join(dir, name+".toml"),
-			NATS:    fmt.Sprintf("nats://127.0.0.1:%d", ports[name+"nats"]),
-			Overhop: fmt.Sprintf("127.0.0.1:%d", ports[name+"overhop"]),
-			Witness: filepath.Join(dir, name+"-runners.witness"),
-		})
-		members = append(members, fmt.Sprintf("  { name = %q, route = \"127.0.0.1:%d\", raft = \"127.0.0.1:%d\" },\n",
-			name, ports[name+"route"], ports[name+"raft"]))
-	}
-	for _, n := range y.Nodes {
-		n.Process = &Process{name: n.Name, log: filepath.Join(dir, n.Name+".log"), args: []string{binary, "node", "--config", n.config}}
-		if err := os.WriteFile(n.config, []byte(n.text(binary, ports, members)), 0o600); err != nil {
-			return nil, fmt.Errorf("write config: %w", err)
-		}
-	}
-	return y, nil
-}
-
-func (n *Node) text(binary string, ports map[string]int, members []string) string {
-	return fmt.Sprintf(`[node]
-name = %q
-data_dir = %q
-
-[nats]
-listen = "127.0.0.1:%d"
-max_store_bytes = 2147483648
-
-[http]
-listen = "127.0.0.1:0"
-
-[server]
-port = %d
-
-[scheduler]
-retry_base = "50ms"
-retry_max = "500ms"
-
-[cluster]
-name = "drill"
-members = [
-%s]
-
-[rrq.runners.demo]
-type = "socket"
-cmd = [%q, "runner"]
-pool_size = 1
-max_in_flight = 4
-env = { YARD_WITNESS = %q }
-`, n.Name, n.DataDir, ports[n.Name+"nats"], ports[n.Name+"overhop"], strings.Join(members, ""), binary, n.Witness)
-}
-
-// given holds the ports that were found free: none is given twice.
-var given sync.Map
-
-// freePort finds a port below those the kernel gives to outgoing connections.
-func freePort() (int, error) {
-	for range 200 {
-		port := 12000 + rand.IntN(18000)
-		if _, before := given.LoadOrStore(port, true); before {
-			continue
-		}
-		ln, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-		if err == nil {
-			return port, ln.Close()
-		}
-	}
-	return 0, errors.New("no free port found")
+	config      string // file
+	route, raft string // host:port for the other members
 }
 
 // Open starts all nodes and returns when every one is ready.
@@ -133,14 +52,28 @@ func (y *Yard) Open(ctx context.Context) error {
 	return y.WaitReady(ctx)
 }
 
-// Close ends every process, without asking.
-func (y *Yard) Close() {
+// Close ends every process, without asking, and takes away what was laid out.
+func (y *Yard) Close() error {
 	for _, w := range y.workers {
 		w.Kill()
 	}
 	for _, n := range y.Nodes {
-		n.Kill()
+		n.Process.Kill()
 	}
+	var failed error
+	for _, unmount := range y.unmount {
+		failed = errors.Join(failed, unmount())
+	}
+	if y.Net != nil {
+		failed = errors.Join(failed, y.Net.Close())
+	}
+	return failed
+}
+
+// Start starts a node, for the first time or again.
+func (n *Node) Start() error {
+	n.env = n.Env
+	return n.Process.Start()
 }
 
 // Kill ends nodes with SIGKILL, all at once, and notes when.
@@ -284,77 +217,4 @@ func until(ctx context.Context, what string, fact func() error) error {
 			return fmt.Errorf("%s: %w", what, err)
 		}
 	}
-}
-
-// Process is a child of ours. Its methods are for one goroutine.
-type Process struct {
-	name string
-	args []string
-	env  []string
-	log  string
-
-	cmd   *exec.Cmd
-	ended chan struct{}
-	err   error
-}
-
-// Start starts it, appending what it says to its log.
-func (p *Process) Start() error {
-	log, err := os.OpenFile(p.log, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
-	if err != nil {
-		return fmt.Errorf("open log of %s: %w", p.name, err)
-	}
-	defer log.Close()
-	cmd := exec.Command(p.args[0], p.args[1:]...)
-	cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), p.env...), log, log
-	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("start %s: %w", p.name, err)
-	}
-	ended := make(chan struct{})
-	p.cmd, p.ended = cmd, ended
-	go func() { p.err = cmd.Wait(); close(ended) }() // joined by whoever waits on ended
-	return nil
-}
-
-// Running tells that it was started and has not ended.
-func (p *Process) Running() bool {
-	if p.cmd == nil {
-		return false
-	}
-	select {
-	case <-p.ended:
-		return false
-	default:
-		return true
-	}
-}
-
-// Signal sends a signal to it.
-func (p *Process) Signal(s syscall.Signal) error { return p.cmd.Process.Signal(s) }
-
-// Kill ends it with SIGKILL and waits for its end.
-func (p *Process) Kill() {
-	if p.Running() {
-		p.cmd.Process.Kill()
-		<-p.ended
-	}
-}
-
-// Wait waits for its end and gives its exit error.
-func (p *Process) Wait(ctx context.Context) error {
-	select {
-	case <-p.ended:
-		return p.err
-	case <-ctx.Done():
-		return fmt.Errorf("%s has not ended: %w", p.name, ctx.Err())
-	}
-}
-
-// Log is what it has said so far.
-func (p *Process) Log() string {
-	text, err := os.ReadFile(p.log)
-	if err != nil {
-		return err.Error()
-	}
-	return string(text)
 }

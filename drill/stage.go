@@ -1,0 +1,233 @@
+package drill
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Stage is where a drill is played: a yard, work for it, and a report of what
+// became of both. Its methods are for the goroutine of the drill, but for Say,
+// Promise and Figure, which any may call.
+type Stage struct {
+	*Yard
+	Seed  uint64
+	Dice  *rand.Rand // of the schedule: the same seed, the same schedule
+	Quick bool       // as little as shows the thing
+
+	out    io.Writer
+	began  time.Time
+	loads  []*Load
+	load   sync.WaitGroup
+	ended  int64 // when the loads were ended, by the host's clock
+	faults []fault
+	within map[string]Limits
+
+	mu        sync.Mutex
+	report    *Report
+	loadError error
+}
+
+// fault is a moment at which something was broken.
+type fault struct {
+	what string
+	at   int64 // by the host's clock
+}
+
+// Limits are what a kind of fault may cost; 0: there is no limit.
+type Limits struct {
+	Dispatch time.Duration // in which no job begins, the 99th of 100
+	Ack      time.Duration // in which no job is acknowledged
+}
+
+// Say tells what happens.
+func (s *Stage) Say(format string, v ...any) {
+	line := fmt.Sprintf("%7.2fs  %s", time.Since(s.began).Seconds(), fmt.Sprintf(format, v...))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.report.Timeline = append(s.report.Timeline, line)
+	if s.out != nil {
+		fmt.Fprintln(s.out, line)
+	}
+}
+
+// Promise records a promise as broken unless it was kept.
+func (s *Stage) Promise(kept bool, format string, v ...any) {
+	if kept {
+		return
+	}
+	what := fmt.Sprintf(format, v...)
+	s.Say("BROKEN: %s", what)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.report.Broken = append(s.report.Broken, what)
+}
+
+// Figure records a figure.
+func (s *Stage) Figure(name string, value any) {
+	if d, ok := value.(time.Duration); ok {
+		value = d.Round(time.Millisecond).String()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.report.Figures = append(s.report.Figures, Figure{name, fmt.Sprint(value)})
+}
+
+// Target records a figure that should be at most so long. To miss it on a busy
+// machine breaks no promise, and is told.
+func (s *Stage) Target(name string, got, most time.Duration) {
+	s.Figure(name, got)
+	if got > most {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.report.Missed = append(s.report.Missed, fmt.Sprintf("%s %s, target %s", name, got.Round(time.Millisecond), most))
+	}
+}
+
+// Within sets the targets for a kind of fault; they are held against the gaps
+// around every fault of that name.
+func (s *Stage) Within(what string, l Limits) { s.within[what] = l }
+
+// Fault notes that something is broken now: from now on, or from the fault
+// before on, gaps count as this one's.
+func (s *Stage) Fault(what, detail string) {
+	at, _ := hostClock() // it cannot fail
+	s.faults = append(s.faults, fault{what, at})
+	s.Say("%s: %s", what, detail)
+}
+
+// Times is how often something is repeated: n times, or few if it must be
+// quick.
+func (s *Stage) Times(n int) int {
+	if s.Quick {
+		return min(n, 2)
+	}
+	return n
+}
+
+// Between is a time between two, by the dice.
+func (s *Stage) Between(least, most time.Duration) time.Duration {
+	return least + time.Duration(s.Dice.Int64N(int64(most-least)+1))
+}
+
+// Rest lets time pass.
+func (s *Stage) Rest(ctx context.Context, d time.Duration) error { return pause(ctx, d) }
+
+// Begin publishes loads until they are through, or the drill is.
+func (s *Stage) Begin(ctx context.Context, loads ...*Load) {
+	for _, l := range loads {
+		s.loads = append(s.loads, l)
+		s.load.Go(func() {
+			if err := l.Run(ctx, s.Yard); err != nil {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				s.loadError = errors.Join(s.loadError, err)
+			}
+		})
+	}
+}
+
+// Queues of [Stage.Steady].
+const (
+	FreeQueue    = "free"
+	LimitedQueue = "limited" // strictly, to Strict at once
+	RunnerQueue  = "rrq"
+	Strict       = 3
+)
+
+// Steady makes the queues, starts workers and publishes jobs of every kind over
+// every road, some hundreds in a second, until the drill ends.
+func (s *Stage) Steady(ctx context.Context) error {
+	if err := s.Crew(ctx, 3, 16, 2*time.Millisecond); err != nil {
+		return err
+	}
+	const pace = 20 * time.Millisecond
+	loads := []*Load{
+		{Queue: LimitedQueue, Parallel: 1, Pace: pace},
+		{Queue: RunnerQueue, Function: "demo#echo", Parallel: 1, Pace: pace},
+	}
+	for _, r := range Roads {
+		loads = append(loads, &Load{Queue: FreeQueue, Road: r, Parallel: 2, Pace: pace})
+	}
+	s.Begin(ctx, loads...)
+	return until(ctx, "jobs run", func() error {
+		for _, l := range s.loads {
+			if l.Acked() < 10 {
+				return fmt.Errorf("%d of %s are acknowledged: %v", l.Acked(), l.Key(0), l.Refused())
+			}
+		}
+		return nil
+	})
+}
+
+// Crew makes the queues, and starts so many workers of the free queue and as
+// many of the limited one, each for so many jobs at once.
+func (s *Stage) Crew(ctx context.Context, workers int, credits uint32, hold time.Duration) error {
+	for queue, limit := range map[string]int{FreeQueue: 0, LimitedQueue: Strict, RunnerQueue: 0} {
+		if err := s.AddQueue(ctx, queue, limit); err != nil {
+			return err
+		}
+	}
+	for range workers {
+		for _, t := range []Task{{Queue: FreeQueue, Credits: credits, Hold: hold}, {Queue: LimitedQueue, Credits: 4, Hold: 2 * hold}} {
+			t.Nodes = s.Edges()
+			if _, err := s.AddWorker(t); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Acked is how many jobs are acknowledged so far.
+func (s *Stage) Acked() (n int) {
+	for _, l := range s.loads {
+		n += l.Acked()
+	}
+	return n
+}
+
+// AwaitAuthority waits until somebody decides.
+func (s *Stage) AwaitAuthority(ctx context.Context) (n *Node, err error) {
+	return n, until(ctx, "there is an authority", func() (err error) { n, err = s.Authority(ctx); return err })
+}
+
+// Heal undoes what was broken: links, nodes that stand still, nodes that ended.
+// It returns when every node is ready.
+func (s *Stage) Heal(ctx context.Context) error {
+	if s.Net != nil {
+		if err := s.Net.Heal(); err != nil {
+			return err
+		}
+	}
+	began := time.Now()
+	for _, n := range s.Nodes {
+		if n.Running() {
+			if err := n.Signal(syscall.SIGCONT); err != nil {
+				return fmt.Errorf("let %s go on: %w", n.Name, err)
+			}
+		} else if err := n.Start(); err != nil {
+			return err
+		}
+	}
+	if err := s.WaitReady(ctx); err != nil {
+		return err
+	}
+	s.Say("all nodes are ready after %s", time.Since(began).Round(time.Millisecond))
+	return nil
+}
+
+// end ends the loads.
+func (s *Stage) end() error {
+	s.ended, _ = hostClock() // it cannot fail
+	for _, l := range s.loads {
+		l.Stop()
+	}
+	s.load.Wait()
+	return s.loadError
+}
