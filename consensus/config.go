@@ -13,6 +13,11 @@ import (
 // Names of package roster that callers of this package need.
 type (
 	Member         = roster.Member
+	Peer           = roster.Peer
+	Seat           = roster.Seat
+	Roll           = roster.Roll
+	Newcomer       = roster.Newcomer
+	GoneError      = roster.GoneError
 	Identity       = roster.Identity
 	IdentityConfig = roster.Config
 )
@@ -24,8 +29,7 @@ func Identify(ctx context.Context, cfg IdentityConfig, log *slog.Logger) (*Ident
 
 // Config tunes the raft group. Zero fields get the defaults.
 type Config struct {
-	Dir     string   // the node's data directory; raft's files go to Dir/raft
-	Members []Member // where the members' raft ports are
+	Dir string // the node's data directory; raft's files go to Dir/raft
 
 	// HeartbeatTimeout is how long a follower waits for its leader before it
 	// stands for election, ElectionTimeout how long a candidate waits for

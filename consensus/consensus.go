@@ -126,13 +126,15 @@ func (n *Node) bootstrap(conf *raft.Config, logs raft.LogStore, stable raft.Stab
 		return nil
 	case n.id.Bootstrapped():
 		return fmt.Errorf("raft's files in %s are gone although this node has voted before: "+
-			"restore the data directory as a whole; this version cannot give member %s's place to another one yet", dir, n.id.Node)
+			"restore the data directory as a whole, or empty it and give member %s's place to it by 'yardmaster cluster replace %s'", dir, n.id.Node, n.id.Node)
+	case n.id.Newcomer():
+		return nil // it hears from the others who they are, and may be begun again until its votes count
 	}
 	// Servers are addressed by their ids, so that the first entry is the same
 	// everywhere and a member may move to another host.
 	var first raft.Configuration
 	for _, seat := range n.id.Roster {
-		first.Servers = append(first.Servers, raft.Server{ID: raft.ServerID(seat.ID()), Address: raft.ServerAddress(seat.ID())})
+		first.Servers = append(first.Servers, server(seat.ID()))
 	}
 	if err := raft.BootstrapCluster(conf, logs, stable, snaps, n.trans, first); err != nil {
 		return fmt.Errorf("lay down the first configuration: %w", err)
@@ -166,7 +168,7 @@ func (n *Node) transport(log *raftLog) raft.Transport {
 		return t
 	}
 	return raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
-		ServerAddressProvider: addresses{n},
+		ServerAddressProvider: addresses{},
 		Stream:                stream{n.id.Door()},
 		Logger:                log,
 		MaxPool:               3,
@@ -178,30 +180,37 @@ func (n *Node) transport(log *raftLog) raft.Transport {
 	})
 }
 
+// server is a seat as raft's configuration holds it.
+func server(id string) raft.Server {
+	return raft.Server{ID: raft.ServerID(id), Address: raft.ServerAddress(id)}
+}
+
 // stream is the door as raft's transport wants it.
 type stream struct{ *roster.Door }
 
-func (s stream) Dial(addr raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
-	return s.Door.Dial(string(addr), timeout)
+func (s stream) Dial(id raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
+	return s.Door.Dial(string(id), timeout)
 }
 
-// addresses finds a member's address by its raft id, for raft's transport.
-type addresses struct{ n *Node }
+// addresses names every member by its raft id, this one too: the door knows
+// where a seat is reached, and that another seat answers there.
+type addresses struct{}
 
-func (a addresses) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
-	name := roster.NodeOf(string(id))
-	if addr := a.n.addr(name); addr != "" {
-		return raft.ServerAddress(addr), nil
-	}
-	return "", fmt.Errorf("member %s has no declared address", name)
+func (addresses) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
+	return raft.ServerAddress(id), nil
 }
 
-// addr is where a member's raft port is declared to be, "" if it is not.
-func (n *Node) addr(name string) string {
-	for _, m := range n.cfg.Members {
-		if m.Name == name {
-			return m.Addr
+// addr is where the raft port of a member is, by its name or its seat's id, ""
+// if it is not known.
+func (n *Node) addr(member string) string {
+	for _, p := range n.id.Peers() {
+		if p.Node != member && p.ID() != member {
+			continue
 		}
+		if door := n.id.Door(); door != nil {
+			return door.Address(p.ID())
+		}
+		return p.Raft
 	}
 	return ""
 }
@@ -317,7 +326,7 @@ type Status struct {
 type MemberInfo struct {
 	Name  string `json:"name"`
 	ID    string `json:"id"`
-	Addr  string `json:"addr"` // as declared here; "" if it is not
+	Addr  string `json:"addr"` // as this node reaches it; "" if it does not know
 	Voter bool   `json:"voter"`
 }
 
@@ -343,7 +352,7 @@ func (n *Node) members() []MemberInfo {
 	var members []MemberInfo
 	for _, s := range n.raft.GetConfiguration().Configuration().Servers {
 		name := roster.NodeOf(string(s.ID))
-		members = append(members, MemberInfo{Name: name, ID: string(s.ID), Addr: n.addr(name), Voter: s.Suffrage == raft.Voter})
+		members = append(members, MemberInfo{Name: name, ID: string(s.ID), Addr: n.addr(string(s.ID)), Voter: s.Suffrage == raft.Voter})
 	}
 	return members
 }

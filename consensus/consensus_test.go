@@ -69,7 +69,7 @@ func (y *yard) open(name string) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg := Config{Dir: y.dirs[name], Members: y.members, HeartbeatTimeout: 300 * time.Millisecond}
+	cfg := Config{Dir: y.dirs[name], HeartbeatTimeout: 300 * time.Millisecond}
 	y.tune(&cfg)
 	n, err := Open(cfg, id, quiet)
 	if err != nil {
@@ -315,17 +315,6 @@ func TestThree_FollowersRefuseAndNameTheLeader(t *testing.T) {
 		t.Errorf("%s leads, handed over to %s", now.id.Node, to)
 	}
 	t.Logf("handed over in %v", time.Since(begun))
-}
-
-func TestThree_AnEmptyDirectoryIsRefused(t *testing.T) {
-	y := newYard(t, "n1", "n2", "n3")
-	y.start(y.names()...)
-	y.leader()
-	y.kill("n3")
-	y.dirs["n3"] = t.TempDir()
-	if _, err := y.open("n3"); err == nil || !strings.Contains(err.Error(), "cannot give member n3's place") {
-		t.Errorf("got %v, want the command that replaces the member", err)
-	}
 }
 
 func TestThree_LostRaftFilesAreRefused(t *testing.T) {

@@ -270,8 +270,8 @@ func (n *Node) clusterConfig() cluster.Config {
 	if n.cfg.Clustered() {
 		c.Route = n.cfg.NATS.RouteListen
 		identities := map[string]string{}
-		for _, s := range n.id.Roster {
-			identities[s.Node] = s.ID()
+		for _, p := range n.id.Peers() {
+			identities[p.Node] = p.ID()
 		}
 		for _, m := range n.cfg.Cluster.Members {
 			c.Peers = append(c.Peers, cluster.Peer{Node: m.Name, Identity: identities[m.Name], Route: m.Route})
@@ -281,7 +281,7 @@ func (n *Node) clusterConfig() cluster.Config {
 }
 
 func (n *Node) raftConfig() consensus.Config {
-	return consensus.Config{Dir: n.cfg.Node.DataDir, Members: n.raftMembers()}
+	return consensus.Config{Dir: n.cfg.Node.DataDir}
 }
 
 func (n *Node) schedulerConfig() scheduler.Config {

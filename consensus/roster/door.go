@@ -26,28 +26,28 @@ func (e *RefusedError) Error() string { return fmt.Sprintf("member %s: %s", e.Pe
 // probes itself and gives the connections made for raft to Accept.
 type Door struct {
 	ln    net.Listener
-	names map[string]string // member by address
 	log   *slog.Logger
 	raft  chan net.Conn
 	done  chan struct{}
 	slots chan struct{}
 	work  sync.WaitGroup
 
+	declared []Member // by the configuration
+
 	mu     sync.Mutex
 	self   hello
-	open   map[net.Conn]struct{} // every accepted connection, so that Close ends them
+	places map[string]string // address by the seat's id
+	open   map[net.Conn]Seat // every accepted connection, so that Close ends them; whose it is, if it is raft's
+	warned Seat              // last one that came with a directory that is not its own
 	closed bool
 }
 
 // newDoor starts to answer on ln; Close ends it.
 func newDoor(ln net.Listener, self hello, members []Member, log *slog.Logger) *Door {
 	d := &Door{
-		ln: ln, self: self, log: log, names: map[string]string{},
+		ln: ln, self: self, log: log, declared: members, places: placesOf(members, self.peers()),
 		raft: make(chan net.Conn), done: make(chan struct{}), slots: make(chan struct{}, maxHandshakes),
-		open: map[net.Conn]struct{}{},
-	}
-	for _, m := range members {
-		d.names[m.Addr] = m.Name
+		open: map[net.Conn]Seat{},
 	}
 	d.work.Go(d.serve)
 	return d
@@ -66,9 +66,14 @@ func (d *Door) Accept() (net.Conn, error) {
 	}
 }
 
-// Dial connects to the member at addr for raft. A member of another yard,
-// version or name gives a [*RefusedError].
-func (d *Door) Dial(addr string, timeout time.Duration) (net.Conn, error) {
+// Dial connects for raft to the member whose seat has this id. Who answers from
+// another yard, version, name or directory gives a [*RefusedError]: what is
+// said to one seat must never reach another.
+func (d *Door) Dial(id string, timeout time.Duration) (net.Conn, error) {
+	addr := d.Address(id)
+	if addr == "" {
+		return nil, &RefusedError{Peer: id, Reason: errNoPlace.Error()}
+	}
 	conn, answer, err := d.meet(addr, forRaft, timeout)
 	if err != nil {
 		return nil, err
@@ -79,12 +84,12 @@ func (d *Door) Dial(addr string, timeout time.Duration) (net.Conn, error) {
 	case reason != "":
 	case answer.YardID != self.YardID:
 		reason = "belongs to yard " + answer.YardID + ", this node to " + self.YardID
-	case d.names[addr] != "" && d.names[addr] != answer.Node:
-		reason = fmt.Sprintf("answers as %q at %s", answer.Node, addr)
+	case answer.seat().ID() != id:
+		reason = fmt.Sprintf("answers as %q, of data directory %s, at %s", answer.Node, answer.Dir, addr)
 	}
 	if reason != "" {
 		conn.Close()
-		return nil, &RefusedError{Peer: d.nameOf(addr), Reason: reason}
+		return nil, &RefusedError{Peer: id, Reason: reason}
 	}
 	return conn, nil
 }
@@ -160,8 +165,17 @@ func (d *Door) introduce(conn net.Conn, purpose string, timeout time.Duration) (
 }
 
 func (d *Door) nameOf(addr string) string {
-	if name := d.names[addr]; name != "" {
-		return name
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for id, at := range d.places {
+		if at == addr {
+			return NodeOf(id)
+		}
+	}
+	for _, m := range d.declared {
+		if m.Addr == addr {
+			return m.Name
+		}
 	}
 	return addr
 }
@@ -204,7 +218,7 @@ func (d *Door) receive(conn net.Conn) {
 		conn.Close()
 		return
 	}
-	if theirs.Purpose != forRaft {
+	if theirs.Purpose != forRaft || !d.own(conn, theirs.seat()) {
 		conn.Close()
 		return
 	}
@@ -245,31 +259,39 @@ func (d *Door) answer(conn net.Conn) (hello, error) {
 	return theirs, conn.SetDeadline(time.Time{})
 }
 
-// warnOfMoved says that a member came with a directory that is not its own. It
-// will refuse to start, and is told why; here stand those who keep the yard.
+// warnOfMoved says, once, that a member came with a directory that is not its
+// own. It is kept waiting, and told why; here stand those who keep the yard.
 func (d *Door) warnOfMoved(mine, theirs *hello, conn net.Conn) {
 	seat, seated := mine.seatOf(theirs.Node)
-	if !seated || seat.Dir == theirs.Dir || theirs.Yard != mine.Yard {
+	if !seated || mine.sits(theirs.seat()) || theirs.Yard != mine.Yard {
 		return
 	}
-	d.log.Warn("a member came without its data directory and is refused: mount that one again",
-		"member", theirs.Node, "directory", seat.Dir, "came_with", theirs.Dir, "from", conn.RemoteAddr().String())
+	d.mu.Lock()
+	again := d.warned == theirs.seat()
+	d.warned = theirs.seat()
+	d.mu.Unlock()
+	if again {
+		return
+	}
+	d.log.Warn("a member came without its data directory and is kept waiting: mount that one again, or replace the member if it is lost",
+		"member", theirs.Node, "directory", seat.Dir, "came_with", theirs.Dir, "from", conn.RemoteAddr().String(),
+		"command", "yardmaster cluster replace "+theirs.Node)
 }
 
 // objection says why theirs may not speak raft here, or "".
 func (h *hello) objection(theirs hello) string {
-	seat, seated := h.seatOf(theirs.Node)
-	switch {
+	switch seat, seated := h.seatOf(theirs.Node); {
 	case !h.formed():
 		return "has not formed its yard yet"
 	case theirs.YardID != h.YardID:
 		return fmt.Sprintf("belongs to yard %s, the caller to %s", h.YardID, theirs.YardID)
+	case h.sits(theirs.seat()):
+		return ""
 	case !seated:
 		return fmt.Sprintf("knows no member %q", theirs.Node)
-	case seat.Dir != theirs.Dir:
+	default:
 		return replaceText(theirs.Node, seat.Dir, theirs.Dir)
 	}
-	return ""
 }
 
 // tracked is an accepted connection that Close of the door ends too.
@@ -292,6 +314,16 @@ func (d *Door) track(conn net.Conn) (net.Conn, bool) {
 		conn.Close()
 		return nil, false
 	}
-	d.open[conn] = struct{}{}
+	d.open[conn] = Seat{}
 	return &tracked{Conn: conn, door: d}, true
+}
+
+// own notes whose connection for raft it is; false: that seat has just gone.
+func (d *Door) own(conn net.Conn, seat Seat) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if t, ok := conn.(*tracked); ok {
+		d.open[t.Conn] = seat
+	}
+	return d.self.sits(seat)
 }

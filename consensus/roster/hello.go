@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 )
 
 // What a connection is made for.
@@ -29,9 +30,10 @@ type hello struct {
 	Node    string   `json:"node"`
 	Dir     string   `json:"dir"`
 	YardID  string   `json:"yard_id,omitempty"` // "": this directory has not formed
-	Roster  []Seat   `json:"roster,omitempty"`
-	Members []string `json:"members"`        // declared names, sorted
-	Plan    string   `json:"plan,omitempty"` // the yard it would form from what it sees
+	Roster  []Seat   `json:"roster,omitempty"`  // of the forming
+	Roll    *Roll    `json:"roll,omitempty"`    // who belongs to it now; nil: its founders
+	Members []string `json:"members"`           // declared names, sorted
+	Plan    string   `json:"plan,omitempty"`    // the yard it would form from what it sees
 	Refused string   `json:"refused,omitempty"`
 }
 
@@ -39,14 +41,28 @@ func (h *hello) formed() bool { return h.YardID != "" }
 
 func (h *hello) seat() Seat { return Seat{Node: h.Node, Dir: h.Dir} }
 
+// peers are the members that this side knows of.
+func (h *hello) peers() []Peer {
+	r := record{Roster: h.Roster}
+	if h.Roll != nil {
+		r.Roll = *h.Roll
+	}
+	return r.peers()
+}
+
 // seatOf finds who sits under a member's name.
 func (h *hello) seatOf(node string) (Seat, bool) {
-	for _, s := range h.Roster {
-		if s.Node == node {
-			return s, true
+	for _, p := range h.peers() {
+		if p.Node == node {
+			return p.Seat, true
 		}
 	}
 	return Seat{}, false
+}
+
+// sits tells that this very seat is a member's.
+func (h *hello) sits(seat Seat) bool {
+	return slices.ContainsFunc(h.peers(), func(p Peer) bool { return p.Seat == seat })
 }
 
 // versionError says that the other side speaks another hello.

@@ -49,7 +49,7 @@ type Identity struct {
 	Seat
 	Yard        string // id of the yard this node belongs to
 	Incarnation uint64 // grows with every start
-	Roster      []Seat // of the forming, sorted by name
+	Roster      []Seat // of the forming, sorted by name: who they are now, Peers tells
 
 	path string
 	lock *os.File
@@ -68,9 +68,12 @@ type record struct {
 	Incarnation uint64 `json:"incarnation"`
 	YardID      string `json:"yard_id,omitempty"` // "": not formed yet
 	Roster      []Seat `json:"roster,omitempty"`
-	// Bootstrapped: raft's own files were begun. From then on their absence
-	// is a loss, not a fresh start.
-	Bootstrapped bool `json:"bootstrapped,omitempty"`
+	// Bootstrapped: raft's own files were begun, or for a newcomer, its votes
+	// count. From then on their absence is a loss, not a fresh start.
+	Bootstrapped bool   `json:"bootstrapped,omitempty"`
+	Roll         Roll   `json:"roll,omitzero"`
+	Since        uint64 `json:"since,omitempty"` // of this seat, see [Peer]
+	Gone         bool   `json:"gone,omitempty"`  // it was taken out of the yard
 }
 
 // openIdentity locks dir and reads who lives there, or settles a new node in
@@ -146,13 +149,20 @@ func (r *record) fits(yard, node string) error {
 	return nil
 }
 
-// form binds the directory to its yard, on disk first.
-func (i *Identity) form(roster []Seat) error {
+// form binds the directory to its yard, on disk first. Who comes into a yard
+// that has a roll takes it over.
+func (i *Identity) form(founders []Seat, roll Roll) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.file.Roster, i.file.YardID = roster, yardID(i.file.Yard, roster)
+	before := i.file
+	i.file.Roster, i.file.YardID, i.file.Roll = founders, yardID(i.file.Yard, founders), roll
+	for _, p := range roll.Peers {
+		if p.Seat == i.Seat && p.Since > 0 {
+			i.file.Since, i.file.Incarnation = p.Since, p.Since<<sinceBits+1
+		}
+	}
 	if err := i.save(); err != nil {
-		i.file.Roster, i.file.YardID = nil, ""
+		i.file = before
 		return err
 	}
 	i.mirror()

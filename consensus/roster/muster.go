@@ -34,6 +34,11 @@ type Config struct {
 
 	// Listener is used instead of Listen if it is given.
 	Listener net.Listener
+	// Route is where the others reach this member's NATS server, for the words
+	// that tell how to let it in.
+	Route string
+	// Waiting hears whom, or what, a node waits for, every round; may be nil.
+	Waiting func(reasons []string)
 }
 
 var nodeName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
@@ -76,9 +81,11 @@ func (c Config) Validate() error {
 }
 
 // Identify locks the data directory, opens the raft port and returns once this
-// node belongs to a yard: at once if it did before or is alone, else when all
-// declared members are there. It refuses a directory that does not belong to
-// the node ([*RefusedError]), and stops waiting when ctx ends.
+// node belongs to a yard: soon if it did before or is alone, else when all
+// declared members are there, or when a yard that has formed already lets this
+// directory in, for which an operator has to ask. It refuses a directory that
+// does not belong to the node ([*RefusedError]) or was taken out of its yard
+// ([*GoneError]), and stops waiting when ctx ends.
 //
 // The caller closes the Identity, after whatever uses its door.
 func Identify(ctx context.Context, cfg Config, log *slog.Logger) (*Identity, error) {
@@ -100,11 +107,13 @@ func Identify(ctx context.Context, cfg Config, log *slog.Logger) (*Identity, err
 	if ln != nil {
 		id.door = newDoor(ln, cfg.hello(id), cfg.Members, log)
 	}
-	if id.Yard == "" {
-		if err := form(ctx, cfg, id, log); err != nil {
-			return nil, errors.Join(err, id.Close())
-		}
-		log.Info("yard formed", "yard", id.Yard, "members", len(id.Roster))
+	if id.Yard != "" {
+		err = id.consult(ctx, log)
+	} else if err = form(ctx, cfg, id, log); err == nil {
+		log.Info("yard formed", "yard", id.Yard, "members", len(id.Peers()))
+	}
+	if err != nil {
+		return nil, errors.Join(err, id.Close())
 	}
 	return id, nil
 }
@@ -121,10 +130,14 @@ func listen(cfg Config) (net.Listener, error) {
 }
 
 func (c Config) hello(id *Identity) hello {
-	return hello{
+	h := hello{
 		Yard: c.Yard, Node: id.Node, Dir: id.Dir, YardID: id.Yard, Roster: id.Roster,
 		Members: memberNames(c.Members),
 	}
+	if roll := id.file.Roll; roll.Revision > 0 {
+		h.Roll = &roll
+	}
+	return h
 }
 
 func memberNames(members []Member) []string {
@@ -136,23 +149,34 @@ func memberNames(members []Member) []string {
 	return names
 }
 
-// form finds this node's roster and writes it.
+// form finds this node's yard and writes it.
 func form(ctx context.Context, cfg Config, id *Identity, log *slog.Logger) error {
-	roster := []Seat{id.Seat}
+	found := belonging{founders: []Seat{id.Seat}}
 	if len(cfg.Members) > 1 {
 		m := &muster{cfg: cfg, self: id.Seat, door: id.door}
 		var err error
-		if roster, err = m.wait(ctx, log); err != nil {
+		if found, err = m.wait(ctx, log); err != nil {
 			return err
 		}
 	}
-	if err := id.form(roster); err != nil {
+	if err := id.form(found.founders, found.roll); err != nil {
 		return err
 	}
 	if id.door != nil {
 		id.door.say(func(h *hello) { h.YardID, h.Roster = id.Yard, id.Roster })
+		if found.roll.Revision > 0 {
+			id.door.enroll(found.roll)
+		} else {
+			id.door.found(id.Peers())
+		}
 	}
 	return nil
+}
+
+// belonging is a yard that a node is of.
+type belonging struct {
+	founders []Seat
+	roll     Roll // of a yard that had formed before
 }
 
 // muster gathers the members of a yard that has not formed.
@@ -161,17 +185,26 @@ type muster struct {
 	self Seat
 	door *Door
 	plan string // last one told
+
+	outside bool // a yard that has formed keeps this node waiting
 }
 
-// wait asks all others again and again until the roster is settled.
-func (m *muster) wait(ctx context.Context, log *slog.Logger) ([]Seat, error) {
+// wait asks all others again and again until it is settled who belongs
+// together. A node that waits at a yard which has formed knocks less often.
+func (m *muster) wait(ctx context.Context, log *slog.Logger) (belonging, error) {
 	tick := time.NewTicker(askEvery)
 	defer tick.Stop()
 	told := time.Now()
 	for {
-		roster, missing, err := m.round()
-		if err != nil || roster != nil {
-			return roster, err
+		found, missing, err := m.round()
+		if err != nil || found.founders != nil {
+			return found, err
+		}
+		if m.cfg.Waiting != nil {
+			m.cfg.Waiting(missing)
+		}
+		if m.outside {
+			tick.Reset(knockEvery)
 		}
 		if time.Since(told) >= tellMissing && len(missing) > 0 {
 			told = time.Now()
@@ -180,14 +213,14 @@ func (m *muster) wait(ctx context.Context, log *slog.Logger) ([]Seat, error) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return nil, fmt.Errorf("yard did not form, missing %s: %w", strings.Join(missing, "; "), ctx.Err())
+			return belonging{}, fmt.Errorf("yard did not form, missing %s: %w", strings.Join(missing, "; "), ctx.Err())
 		}
 	}
 }
 
-// round asks every other member once. It returns the roster if that is
-// settled, else who is missing and why.
-func (m *muster) round() ([]Seat, []string, error) {
+// round asks every other member once. It returns the yard if that is settled,
+// else who is missing and why.
+func (m *muster) round() (belonging, []string, error) {
 	answers := m.askAll()
 	seats := []Seat{m.self}
 	var missing []string
@@ -198,8 +231,14 @@ func (m *muster) round() ([]Seat, []string, error) {
 		}
 		a := &answers[i]
 		if a.err == nil && a.formed() {
-			roster, err := m.adopt(&a.hello)
-			return roster, nil, err
+			found, why, err := m.adopt(&a.hello)
+			if err != nil || found.founders != nil {
+				return found, nil, err
+			}
+			if m.outside = true; !slices.Contains(missing, why) {
+				missing = append(missing, why)
+			}
+			continue
 		}
 		if reason := m.unfit(peer, a); reason != "" {
 			missing = append(missing, peer.Name+": "+reason)
@@ -210,15 +249,15 @@ func (m *muster) round() ([]Seat, []string, error) {
 	}
 	if len(missing) > 0 {
 		m.tell("")
-		return nil, missing, nil
+		return belonging{}, missing, nil
 	}
 	sortSeats(seats)
 	plan := yardID(m.cfg.Yard, seats)
 	if agreed && plan == m.plan {
-		return seats, nil, nil
+		return belonging{founders: seats}, nil, nil
 	}
 	m.tell(plan)
-	return nil, nil, nil
+	return belonging{}, nil, nil
 }
 
 type answer struct {
@@ -244,24 +283,45 @@ func (m *muster) tell(plan string) {
 	m.door.say(func(h *hello) { h.Plan = plan })
 }
 
-// adopt takes the roster of a member that has formed, if this node sits in it.
-func (m *muster) adopt(peer *hello) ([]Seat, error) {
-	seat, seated := peer.seatOf(m.self.Node)
+// adopt takes the yard of a member that has formed, if this node sits in it;
+// else why says what an operator can do.
+func (m *muster) adopt(peer *hello) (found belonging, why string, err error) {
 	reason := ""
 	switch {
 	case peer.Yard != m.cfg.Yard:
 		reason = fmt.Sprintf("belongs to yard %q, this node is declared in yard %q", peer.Yard, m.cfg.Yard)
-	case !seated:
-		reason = fmt.Sprintf("has formed its yard without a member %q: check the declared members", m.self.Node)
-	case seat.Dir != m.self.Dir:
-		reason = replaceText(m.self.Node, seat.Dir, m.self.Dir)
 	case yardID(peer.Yard, peer.Roster) != peer.YardID:
 		reason = "shows a roster that does not match its yard id"
 	}
 	if reason != "" {
-		return nil, &RefusedError{Peer: peer.Node, Reason: reason}
+		return belonging{}, "", &RefusedError{Peer: peer.Node, Reason: reason}
 	}
-	return peer.Roster, nil
+	if peer.sits(m.self) {
+		if peer.Roll != nil {
+			found.roll = *peer.Roll
+		}
+		found.founders = peer.Roster
+		return found, "", nil
+	}
+	if seat, seated := peer.seatOf(m.self.Node); seated {
+		return belonging{}, replaceText(m.self.Node, seat.Dir, m.self.Dir), nil
+	}
+	return belonging{}, m.addText(), nil
+}
+
+// addText is what lets this node into a yard that has formed without it.
+func (m *muster) addText() string {
+	raft, route := "HOST:PORT", "HOST:PORT"
+	for _, member := range m.cfg.Members {
+		if member.Name == m.self.Node && member.Addr != "" {
+			raft = member.Addr
+		}
+	}
+	if m.cfg.Route != "" {
+		route = m.cfg.Route
+	}
+	return fmt.Sprintf("the yard has formed without a member %q: let it in by 'yardmaster cluster add %s --route %s --raft %s' at any member",
+		m.self.Node, m.self.Node, route, raft)
 }
 
 // unfit says why a member that has not formed cannot be counted yet, or "".
@@ -281,5 +341,5 @@ func (m *muster) unfit(peer Member, a *answer) string {
 
 func replaceText(node, seated, came string) string {
 	return fmt.Sprintf("member %s belongs to data directory %s, but came with %s: its old directory is lost or another one was mounted. "+
-		"Mount the old one; this version cannot give member %s's place to another directory yet", node, seated, came, node)
+		"Mount the old one, or if it is lost, give its place to this one by 'yardmaster cluster replace %s' at any other member", node, seated, came, node)
 }

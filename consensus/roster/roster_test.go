@@ -193,13 +193,37 @@ func TestIdentify_EmptyDirectoryUnderAMembersName(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { n1.Close() })
-	_, err = Identify(ctx, s.config("n3"), quiet)
-	var refused *RefusedError
-	if !errors.As(err, &refused) || !strings.Contains(err.Error(), "cannot give member n3's place") {
-		t.Errorf("got %v, want a refusal that names the command", err)
+	_, why := s.waits(t, s.config("n3"))
+	if !strings.Contains(why, "'yardmaster cluster replace n3'") {
+		t.Errorf("it waits with %q, want the command that replaces the member", why)
 	}
 	if got := said.Messages(slog.LevelWarn); len(got) != 1 || !strings.Contains(got[0], "without its data directory") {
 		t.Errorf("the others hear of it as %q", got)
+	}
+}
+
+// waits starts a member that has to wait, and gives it with what it says first.
+func (s *site) waits(t *testing.T, cfg Config) (<-chan identified, string) {
+	t.Helper()
+	said := make(chan string, 100)
+	cfg.Waiting = func(reasons []string) {
+		select {
+		case said <- strings.Join(reasons, "; "):
+		default:
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	waiting := start(ctx, cfg)
+	t.Cleanup(cancel)
+	for {
+		select {
+		case got := <-waiting:
+			t.Fatalf("it does not wait: %v", got.err)
+		case why := <-said:
+			if strings.Contains(why, "yardmaster cluster") {
+				return waiting, why
+			}
+		}
 	}
 }
 
@@ -211,14 +235,15 @@ func TestIdentify_AnotherYardOrNoMember(t *testing.T) {
 
 	other := s.config("n3")
 	other.Dir, other.Yard = t.TempDir(), "elsewhere"
-	stranger := Config{Node: "n4", Dir: t.TempDir(), Listen: "127.0.0.1:0",
+	stranger := Config{Node: "n4", Dir: t.TempDir(), Listen: "127.0.0.1:0", Route: "127.0.0.1:2",
 		Members: []Member{{"n4", "127.0.0.1:1"}, {"n1", n1.Door().Addr().String()}}}
-	for name, cfg := range map[string]Config{`yard "elsewhere"`: other, `without a member "n4"`: stranger} {
-		_, err := Identify(ctx, cfg, quiet)
-		var refused *RefusedError
-		if !errors.As(err, &refused) || !strings.Contains(err.Error(), name) {
-			t.Errorf("got %v, want a refusal that says %s", err, name)
-		}
+	_, err := Identify(ctx, other, quiet)
+	var refused *RefusedError
+	if !errors.As(err, &refused) || !strings.Contains(err.Error(), `yard "elsewhere"`) {
+		t.Errorf("got %v, want a refusal that says which yard", err)
+	}
+	if _, why := s.waits(t, stranger); !strings.Contains(why, "'yardmaster cluster add n4 --route 127.0.0.1:2 --raft 127.0.0.1:1'") {
+		t.Errorf("it waits with %q, want the command that lets it in", why)
 	}
 }
 
@@ -290,7 +315,7 @@ func TestDoor_HandsOnRaftOnly(t *testing.T) {
 	s.form(t)
 	ctx := deadline(t)
 	n1, n2 := wait(t, s.start(ctx, "n1")), wait(t, s.start(ctx, "n2"))
-	out, err := n1.Door().Dial(s.members[1].Addr, time.Second)
+	out, err := n1.Door().Dial(n2.ID(), time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -327,13 +352,14 @@ func TestDoor_RefusesRaftOfStrangers(t *testing.T) {
 	foreign.YardID = "feedfeedfeedfeed"
 	unknown := wiped
 	unknown.Node = "n9"
-	for want, h := range map[string]hello{"cannot give member n2's place": wiped, "belongs to yard": foreign, `no member "n9"`: unknown} {
+	for want, h := range map[string]hello{"cluster replace n2": wiped, "belongs to yard": foreign, `no member "n9"`: unknown} {
 		ln, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
 		}
 		caller := newDoor(ln, h, s.members, quiet)
-		_, err = caller.Dial(s.members[0].Addr, time.Second)
+		caller.found([]Peer{{Seat: n1.Seat, Raft: s.members[0].Addr}})
+		_, err = caller.Dial(n1.ID(), time.Second)
 		var refused *RefusedError
 		if !errors.As(err, &refused) || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want a refusal that says %q", err, want)
