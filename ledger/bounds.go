@@ -72,6 +72,20 @@ func texts(c Command) []bounded {
 			all[i] = bounded{"name", len(c.Ticks[i].Name), MaxText}
 		}
 		return all
+	case *SetMembers:
+		var all []bounded
+		for i := range c.Members {
+			all = append(all, seat(&c.Members[i])...)
+		}
+		return all
+	case *ChangeMembers:
+		all := []bounded{{"leave", len(c.Leave), MaxText}}
+		if c.Join != nil {
+			all = append(all, seat(c.Join)...)
+		}
+		return all
+	case *StepMember:
+		return []bounded{{"id", len(c.ID), MaxText}}
 	case *AddQueue:
 		return []bounded{{"name", len(c.Name), MaxText}}
 	case *RemoveQueue:
@@ -84,6 +98,15 @@ func texts(c Command) []bounded {
 
 func lease(owner, id, until string) []bounded {
 	return []bounded{{"owner", len(owner), MaxText}, {"lease_id", len(id), MaxText}, {"leased_until", len(until), MaxText}}
+}
+
+// seat is a member's texts; an address may be as long as a host's name.
+func seat(m *Member) []bounded {
+	const maxAddress = 262
+	return []bounded{
+		{"member", len(m.Node), MaxText}, {"directory", len(m.Dir), MaxText},
+		{"route", len(m.Route), maxAddress}, {"raft", len(m.Raft), maxAddress},
+	}
 }
 
 // Check refuses a command with a text that is too long; see [TooLongError].

@@ -49,6 +49,10 @@ const (
 	KindTickCrons
 
 	KindReread // how far a replay has come
+
+	KindSetMembers // who belongs to the yard
+	KindChangeMembers
+	KindStepMember
 )
 
 // Command is one atomic change: it takes effect whole or not at all.
@@ -85,6 +89,9 @@ var commands = map[Kind]func() Command{
 	KindPauseCron:        func() Command { return new(PauseCron) },
 	KindTickCrons:        func() Command { return new(TickCrons) },
 	KindReread:           func() Command { return new(Reread) },
+	KindSetMembers:       func() Command { return new(SetMembers) },
+	KindChangeMembers:    func() Command { return new(ChangeMembers) },
+	KindStepMember:       func() Command { return new(StepMember) },
 	KindAcquireAuthority: func() Command { return new(AcquireAuthority) },
 	KindRenewAuthority:   func() Command { return new(RenewAuthority) },
 	KindQueueDispatch:    func() Command { return new(QueueDispatch) },

@@ -44,6 +44,7 @@ func (l *Ledger) Encode(w io.Writer) error {
 	e.stalls(&l.stalls)
 	e.guards(l)
 	e.crons(&l.crons)
+	e.roll(&l.roll)
 	if e.err != nil {
 		return e.err
 	}
@@ -190,6 +191,7 @@ func Decode(r io.Reader) (*Ledger, error) {
 	d.stalls(&l.stalls)
 	d.guards(l)
 	d.crons(&l.crons)
+	d.roll(&l.roll)
 	l.counts.Delivered, l.counts.Failed = delivered, failed
 	if d.err != nil {
 		return nil, fmt.Errorf("decode ledger: %w", d.err)

@@ -59,6 +59,7 @@ type Ledger struct {
 	made       bool   // the yard's streams have existed
 	lastFolded job.ID // id of the last folded record
 	replay     replay
+	roll       Roll
 
 	queues queues
 	jobs   jobs
@@ -159,6 +160,12 @@ func (l *Ledger) apply(at Stamp, c Command) Result {
 		return l.tickCrons(c)
 	case *Reread:
 		return l.reread(c)
+	case *SetMembers:
+		return l.setMembers(c)
+	case *ChangeMembers:
+		return l.changeMembers(c)
+	case *StepMember:
+		return l.stepMember(c)
 	}
 	return l.applyContract(at, c)
 }

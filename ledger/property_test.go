@@ -165,7 +165,7 @@ func (y *yard) wholeWay(t *rapid.T) []Command {
 }
 
 func (y *yard) command(t *rapid.T) Command {
-	switch n := rapid.IntRange(0, 31).Draw(t, "command"); {
+	switch n := rapid.IntRange(0, 33).Draw(t, "command"); {
 	case n < 6:
 		return y.fold(t)
 	case n < 12:
@@ -194,6 +194,8 @@ func (y *yard) command(t *rapid.T) Command {
 		return y.notes(t)
 	case n < 30:
 		return y.cron(t)
+	case n < 32:
+		return y.member(t)
 	}
 	return y.contract(t)
 }
