@@ -32,7 +32,8 @@ type Node struct {
 	version string
 	log     *slog.Logger
 	began   time.Time
-	serving chan struct{} // closed when everything listens
+	serving chan struct{}            // closed when everything listens
+	waiting atomic.Pointer[[]string] // for whom, or for what, before the node belongs to a yard
 
 	id        *consensus.Identity
 	messages  *cluster.Cluster
@@ -105,6 +106,7 @@ func (n *Node) Run(ctx context.Context) (err error) {
 	if n.id, err = consensus.Identify(ctx, n.identityConfig(), n.log); err != nil {
 		return portInUse(err, "raft.listen")
 	}
+	n.waiting.Store(nil)
 	defer n.id.Close()
 
 	if n.messages, err = cluster.Start(ctx, n.clusterConfig(), n.log); err != nil {
@@ -248,7 +250,8 @@ func (n *Node) advertised() string {
 func (n *Node) identityConfig() consensus.IdentityConfig {
 	c := consensus.IdentityConfig{Yard: n.cfg.Cluster.Name, Node: n.cfg.Node.Name, Dir: n.cfg.Node.DataDir}
 	if n.cfg.Clustered() {
-		c.Listen, c.Members = n.cfg.Raft.Listen, n.raftMembers()
+		c.Listen, c.Members, c.Route = n.cfg.Raft.Listen, n.raftMembers(), n.cfg.me().Route
+		c.Waiting = func(reasons []string) { n.waiting.Store(&reasons) }
 	}
 	return c
 }

@@ -20,6 +20,10 @@ func TestNoLook(t *testing.T) {
 	if ready, shows := n.ready(t.Context()); ready || shows.(ReadinessStatus).Reasons[0] != "the node is starting" {
 		t.Errorf("a node that has only begun to start: %v", shows)
 	}
+	n.waiting.Store(&[]string{"n2: nobody answers"})
+	if ready, shows := n.ready(t.Context()); ready || shows.(ReadinessStatus).Reasons[0] != "the node waits: n2: nobody answers" {
+		t.Errorf("a node without the others: %v", shows)
+	}
 	n.mind = scheduler.New(scheduler.Config{Node: "n1", Members: []string{"n1"}}, nil, nil, nil, nil, slog.New(slog.DiscardHandler))
 	if l := n.lookHere(t.Context()); !strings.HasPrefix(l.Error, "this node holds the lease and does not decide yet") {
 		t.Errorf("a node without a tenure: %+v", l)

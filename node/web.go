@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"yardmaster/cluster"
@@ -39,7 +40,11 @@ func (n *Node) ready(ctx context.Context) (bool, any) {
 	select {
 	case <-n.serving:
 	default:
-		return false, ReadinessStatus{Readiness: ledger.Readiness{Reasons: []string{"the node is starting"}}}
+		why := "the node is starting"
+		if waiting := n.waiting.Load(); waiting != nil && len(*waiting) > 0 {
+			why = "the node waits: " + strings.Join(*waiting, "; ")
+		}
+		return false, ReadinessStatus{Readiness: ledger.Readiness{Reasons: []string{why}}}
 	}
 	r := n.readiness(ctx, n.look(ctx), n.laneStatus(ctx))
 	return r.Ready, r

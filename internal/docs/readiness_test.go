@@ -21,6 +21,7 @@ var provoked = map[string]string{
 	"member … is not heard":              "scheduler/reasons_test.go: TestReasons_MembersAreNotHeard",
 	"member …'s clock":                   "scheduler/clock_test.go: TestClock_AheadAtTakeOver",
 	"the node is starting":               "node/status_test.go: TestNoLook",
+	"the node waits":                     "node/status_test.go: TestNoLook",
 	"the yard's streams are not":         "node/status_test.go: TestStreamsNotMade",
 	"the yard's streams are being":       "scheduler/reasons_test.go: TestReasons_StreamsAreBeingMade",
 	"streams are not as":                 "scheduler/reasons_test.go: TestReasons_StreamsAreGone",
