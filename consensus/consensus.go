@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
-	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 
 	"yardmaster/consensus/roster"
 	"yardmaster/ledger"
@@ -33,7 +32,7 @@ type Node struct {
 	id    *Identity
 	log   *slog.Logger
 	fsm   *fsm
-	store *raftboltdb.BoltStore
+	store *Store
 	trans raft.Transport
 	raft  *raft.Raft
 	work  sync.WaitGroup
@@ -48,85 +47,58 @@ type Node struct {
 	closeEr error
 }
 
-// Open starts this member of the group. The first time it lays down the
-// group's first configuration, the same on every member. The caller closes the
-// Node, and the Identity after it.
-func Open(cfg Config, id *Identity, log *slog.Logger) (*Node, error) {
+// Open starts this member of the group on what [OpenStore] opened under the
+// same config. The first time it lays down the group's first configuration, the
+// same on every member. The caller closes the Node, which closes the store, and
+// the Identity after it.
+func Open(cfg Config, id *Identity, store *Store, log *slog.Logger) (*Node, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
 	n := &Node{
-		cfg: cfg, id: id, log: log, fsm: newFSM(cfg.SnapshotBytes, log),
+		cfg: cfg, id: id, log: log, store: store, fsm: newFSM(cfg.SnapshotBytes, log),
 		done: make(chan struct{}), pending: make(chan *Pending, 1024), collected: make(chan struct{}),
 	}
-	if err := n.start(filepath.Join(cfg.Dir, "raft")); err != nil {
+	if err := n.start(); err != nil {
 		return nil, err
 	}
 	n.work.Go(n.compact)
+	n.work.Go(n.keepMarks)
 	go n.collect() // joined in Close, by collected
 	return n, nil
 }
 
-func (n *Node) start(dir string) (err error) {
-	if err := n.prepare(dir); err != nil {
-		return err
-	}
-	if n.store, err = openDisk(dir); err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, n.store.Close())
-		}
-	}()
+func (n *Node) start() error {
 	rlog := &raftLog{log: n.log}
-	snaps, err := raft.NewFileSnapshotStoreWithLogger(dir, keepSnapshots, rlog)
-	if err != nil {
-		return fmt.Errorf("open snapshots: %w", err)
-	}
-	disk := newGuard(n.cfg.wrap(n.store), n.cfg.WriteDeadline, n.cfg.Stuck)
+	disk := newGuard(n.cfg.wrap(n.store.bolt), n.store.marks, n.cfg.WriteDeadline, n.cfg.Stuck)
 	logs, err := raft.NewLogCache(logCache, disk)
 	if err != nil {
 		return fmt.Errorf("open log cache: %w", err)
 	}
 	n.trans = n.transport(rlog)
 	conf := n.raftConfig(rlog)
-	if err := n.bootstrap(conf, logs, disk, snaps, dir); err != nil {
+	if err := n.bootstrap(conf, logs, disk); err != nil {
 		return errors.Join(err, closeTransport(n.trans))
 	}
-	if n.raft, err = raft.NewRaft(conf, n.fsm, logs, disk, snaps, n.trans); err != nil {
+	if n.raft, err = raft.NewRaft(conf, n.fsm, logs, disk, n.store.snaps, n.trans); err != nil {
 		return errors.Join(fmt.Errorf("start raft: %w", err), closeTransport(n.trans))
 	}
-	return nil
-}
-
-// prepare makes the directory. What lies there from a first start that did not
-// come to its end was never used by raft and is begun again.
-func (n *Node) prepare(dir string) error {
-	if !n.id.Bootstrapped() {
-		if err := os.RemoveAll(dir); err != nil {
-			return fmt.Errorf("clear unfinished raft directory: %w", err)
-		}
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("make raft directory: %w", err)
+	if n.id.Door() != nil {
+		n.store.tell(n.cfg, n.id, n.raft.LastIndex)
 	}
 	return nil
 }
 
-// bootstrap writes the first configuration once in a directory's life, and
-// refuses a directory whose votes and log are gone.
-func (n *Node) bootstrap(conf *raft.Config, logs raft.LogStore, stable raft.StableStore, snaps raft.SnapshotStore, dir string) error {
+// bootstrap writes the first configuration once in a directory's life.
+func (n *Node) bootstrap(conf *raft.Config, logs raft.LogStore, stable raft.StableStore) error {
+	dir, snaps := n.store.dir, n.store.snaps
 	exists, err := raft.HasExistingState(logs, stable, snaps)
 	switch {
 	case err != nil:
 		return fmt.Errorf("look for raft's state: %w", err)
 	case exists:
 		return nil
-	case n.id.Bootstrapped():
-		return fmt.Errorf("raft's files in %s are gone although this node has voted before: "+
-			"restore the data directory as a whole, or empty it and give member %s's place to it by 'yardmaster cluster replace %s'", dir, n.id.Node, n.id.Node)
 	case n.id.Newcomer():
 		return nil // it hears from the others who they are, and may be begun again until its votes count
 	}
@@ -167,7 +139,7 @@ func (n *Node) transport(log *raftLog) raft.Transport {
 		_, t := raft.NewInmemTransport(raft.ServerAddress(n.id.ID()))
 		return t
 	}
-	return raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
+	return &observed{n.store.marks, raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		ServerAddressProvider: addresses{},
 		Stream:                stream{n.id.Door()},
 		Logger:                log,
@@ -177,7 +149,24 @@ func (n *Node) transport(log *raftLog) raft.Transport {
 		MaxRPCsInFlight:         1,
 		Timeout:                 rpcTimeout,
 		MsgpackUseNewTimeFormat: true,
-	})
+	})}
+}
+
+// observed is raft's transport; it notes how far the members' logs reach that
+// this node leads.
+type observed struct {
+	marks *marks
+	*raft.NetworkTransport
+}
+
+// AppendEntries sends entries. Whoever takes them has them on its disk, and
+// those that are committed by now it must have for ever.
+func (o *observed) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	err := o.NetworkTransport.AppendEntries(id, target, args, resp)
+	if err == nil && resp.Success {
+		o.marks.reached(string(id), min(args.PrevLogEntry+uint64(len(args.Entries)), args.LeaderCommitIndex))
+	}
+	return err
 }
 
 // server is a seat as raft's configuration holds it.
@@ -262,12 +251,52 @@ func (n *Node) close() error {
 	}
 	close(n.done)
 	n.work.Wait()
-	return errors.Join(err, n.store.Close())
+	return errors.Join(err, n.store.marks.save(), n.store.Close())
+}
+
+// How often the marks are looked after, and every how many looks they are
+// written: what is not written is lost with this process only.
+const (
+	markEvery = time.Second
+	markWrite = 5
+)
+
+// keepMarks notes how far the log reaches, here and at the leader.
+func (n *Node) keepMarks() {
+	tick := time.NewTicker(markEvery)
+	defer tick.Stop()
+	for i := 1; ; i++ {
+		select {
+		case <-tick.C:
+		case <-n.done:
+			return
+		}
+		n.mark()
+		if i%markWrite != 0 {
+			continue
+		}
+		n.store.marks.only(n.members())
+		if err := n.store.marks.save(); err != nil {
+			n.log.Warn("marks are not written", "error", err)
+		}
+	}
+}
+
+// mark notes what is committed, which the leader of the same term has on its
+// disk, too.
+func (n *Node) mark() {
+	term := n.raft.CurrentTerm()
+	_, leader := n.raft.LeaderWithID()
+	commit := min(n.raft.CommitIndex(), n.raft.LastIndex())
+	n.store.marks.note(func(p *promises) { p.Index = max(p.Index, commit) })
+	if leader != "" && n.raft.CurrentTerm() == term && string(leader) != n.id.ID() {
+		n.store.marks.reached(string(leader), commit)
+	}
 }
 
 // closeTransport ends the listener and the connections kept for later.
 func closeTransport(t raft.Transport) error {
-	if net, ok := t.(*raft.NetworkTransport); ok {
+	if net, ok := t.(*observed); ok {
 		net.CloseStreams()
 		return net.Close()
 	}

@@ -71,9 +71,13 @@ func (y *yard) open(name string) (*Node, error) {
 	}
 	cfg := Config{Dir: y.dirs[name], HeartbeatTimeout: 300 * time.Millisecond}
 	y.tune(&cfg)
-	n, err := Open(cfg, id, quiet)
+	store, err := OpenStore(cfg, id, quiet)
 	if err != nil {
 		return nil, errors.Join(err, id.Close())
+	}
+	n, err := Open(cfg, id, store, quiet)
+	if err != nil {
+		return nil, errors.Join(err, store.Close(), id.Close())
 	}
 	return n, nil
 }
@@ -205,7 +209,12 @@ func TestSingle_KeepsItsLedgerOverRestarts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		n, err := Open(Config{Dir: dir, HeartbeatTimeout: 50 * time.Millisecond, SnapshotBytes: 2 << 10, TrailingLogs: 1}, id, quiet)
+		cfg := Config{Dir: dir, HeartbeatTimeout: 50 * time.Millisecond, SnapshotBytes: 2 << 10, TrailingLogs: 1}
+		store, err := OpenStore(cfg, id, quiet)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := Open(cfg, id, store, quiet)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -52,7 +52,12 @@ func (y *yard) join(name string, revision uint64) *Node {
 	if id == nil {
 		y.t.FailNow()
 	}
-	n, err := Open(Config{Dir: y.dirs[name], HeartbeatTimeout: 300 * time.Millisecond}, id, quiet)
+	cfg := Config{Dir: y.dirs[name], HeartbeatTimeout: 300 * time.Millisecond}
+	store, err := OpenStore(cfg, id, quiet)
+	if err != nil {
+		y.t.Fatal(err)
+	}
+	n, err := Open(cfg, id, store, quiet)
 	if err != nil {
 		y.t.Fatal(err)
 	}

@@ -1,8 +1,11 @@
 package consensus
 
 import (
+	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"path/filepath"
 	"sync/atomic"
 	"time"
@@ -15,6 +18,9 @@ import (
 // errWriteDeadline is what a write to the log that took too long gives.
 var errWriteDeadline = errors.New("write to the log missed its deadline")
 
+// logFile holds raft's log, term and vote.
+const logFile = "raft.db"
+
 // disk is what the guard stands before: raft-boltdb, or a test's.
 type disk interface {
 	raft.LogStore
@@ -25,7 +31,7 @@ type disk interface {
 // with each commit, it would cost more than the entries.
 func openDisk(dir string) (*raftboltdb.BoltStore, error) {
 	store, err := raftboltdb.New(raftboltdb.Options{
-		Path: filepath.Join(dir, "raft.db"),
+		Path: filepath.Join(dir, logFile),
 		BoltOptions: &bbolt.Options{
 			Timeout:         2 * time.Second, // for another process's lock
 			NoFreelistSync:  true,
@@ -52,13 +58,14 @@ func openDisk(dir string) (*raftboltdb.BoltStore, error) {
 // taken back, calls stuck, which ends the process.
 type guard struct {
 	disk
+	marks    *marks // what was promised, written a second time; nil: nobody does
 	deadline time.Duration
 	stuck    func(error)
 	turn     chan struct{} // holds a token while a write runs, also a late one
 }
 
-func newGuard(d disk, deadline time.Duration, stuck func(error)) *guard {
-	return &guard{disk: d, deadline: deadline, stuck: stuck, turn: make(chan struct{}, 1)}
+func newGuard(d disk, m *marks, deadline time.Duration, stuck func(error)) *guard {
+	return &guard{disk: d, marks: m, deadline: deadline, stuck: stuck, turn: make(chan struct{}, 1)}
 }
 
 // GetLog reads an entry and checks it, so that a damaged one is neither
@@ -72,9 +79,13 @@ func (g *guard) GetLog(index uint64, out *raft.Log) error {
 
 func (g *guard) StoreLog(entry *raft.Log) error { return g.StoreLogs([]*raft.Log{entry}) }
 
-// StoreLogs appends entries, all or none.
+// StoreLogs appends entries, all or none. The leader's are sealed here, a
+// follower's have come with their seals.
 func (g *guard) StoreLogs(entries []*raft.Log) error {
 	for _, e := range entries {
+		if len(e.Extensions) == 0 {
+			e.Extensions = seal(e)
+		}
 		if err := checkLog(e); err != nil {
 			return err
 		}
@@ -92,11 +103,27 @@ func (g *guard) DeleteRange(min, max uint64) error {
 
 // Set and SetUint64 keep raft's term and vote.
 func (g *guard) Set(key, val []byte) error {
-	return g.write("vote", func() error { return g.disk.Set(key, val) }, nil)
+	return g.write("vote", func() error {
+		if err := g.disk.Set(key, val); err != nil || string(key) != keyVote || g.marks == nil {
+			return err
+		}
+		term, err := g.disk.GetUint64([]byte(keyVoteTerm))
+		if err != nil {
+			return err
+		}
+		g.marks.note(func(p *promises) { p.VoteTerm, p.Vote = term, string(val) })
+		return g.marks.save()
+	}, nil)
 }
 
 func (g *guard) SetUint64(key []byte, val uint64) error {
-	return g.write("term", func() error { return g.disk.SetUint64(key, val) }, nil)
+	return g.write("term", func() error {
+		if err := g.disk.SetUint64(key, val); err != nil || string(key) != keyTerm || g.marks == nil {
+			return err
+		}
+		g.marks.note(func(p *promises) { p.Term = val })
+		return g.marks.save()
+	}, nil)
 }
 
 // How a write stands; whoever moves it from running decides.
@@ -147,8 +174,26 @@ func (g *guard) write(what string, do, undo func() error) error {
 	return err
 }
 
-// checkLog checks the entries that are ours; raft's own have no checksum.
+// sealSize is the length of a seal.
+const sealSize = 4
+
+// seal is a checksum (CRC-32C) of all that makes an entry: where it stands and
+// what it says, also of raft's own entries. It travels with the entry.
+func seal(entry *raft.Log) []byte {
+	var head [17]byte
+	binary.BigEndian.PutUint64(head[:], entry.Index)
+	binary.BigEndian.PutUint64(head[8:], entry.Term)
+	head[16] = byte(entry.Type)
+	sum := crc32.Update(crc32.Checksum(head[:], castagnoli), castagnoli, entry.Data)
+	return binary.BigEndian.AppendUint32(make([]byte, 0, sealSize), sum)
+}
+
+// checkLog checks an entry's seal, and those that are ours also by what they
+// say of themselves. Logs of earlier releases have no seals.
 func checkLog(entry *raft.Log) error {
+	if len(entry.Extensions) > 0 && !bytes.Equal(entry.Extensions, seal(entry)) {
+		return fmt.Errorf("entry %d of term %d: %w: it does not match its seal", entry.Index, entry.Term, errEntry)
+	}
 	if entry.Type != raft.LogCommand {
 		return nil
 	}

@@ -46,7 +46,7 @@ func command(t *testing.T, index uint64) *raft.Log {
 func TestGuard_ALateAppendIsTakenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &slowDisk{InmemStore: raft.NewInmemStore()}
-		g := newGuard(d, 5*time.Second, func(err error) { t.Errorf("stuck: %v", err) })
+		g := newGuard(d, nil, 5*time.Second, func(err error) { t.Errorf("stuck: %v", err) })
 		if err := g.StoreLog(command(t, 1)); err != nil {
 			t.Fatal(err)
 		}
@@ -73,7 +73,7 @@ func TestGuard_SecondStrike(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &slowDisk{InmemStore: raft.NewInmemStore(), gate: make(chan struct{})}
 		var strikes []error
-		g := newGuard(d, time.Second, func(err error) { strikes = append(strikes, err) })
+		g := newGuard(d, nil, time.Second, func(err error) { strikes = append(strikes, err) })
 		if err := g.StoreLog(command(t, 1)); err == nil || len(strikes) != 0 {
 			t.Fatalf("first: %v, strikes %v", err, strikes)
 		}
@@ -89,7 +89,7 @@ func TestGuard_ATermCannotBeTakenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &slowDisk{InmemStore: raft.NewInmemStore(), gate: make(chan struct{})}
 		var strikes []error
-		g := newGuard(d, time.Second, func(err error) { strikes = append(strikes, err) })
+		g := newGuard(d, nil, time.Second, func(err error) { strikes = append(strikes, err) })
 		if err := g.SetUint64([]byte("term"), 2); err == nil || len(strikes) != 1 {
 			t.Errorf("got %v, strikes %v", err, strikes)
 		}
@@ -100,7 +100,7 @@ func TestGuard_ATermCannotBeTakenBack(t *testing.T) {
 
 func TestGuard_DamagedEntriesDoNotPass(t *testing.T) {
 	d := &slowDisk{InmemStore: raft.NewInmemStore()}
-	g := newGuard(d, time.Second, func(err error) { t.Error(err) })
+	g := newGuard(d, nil, time.Second, func(err error) { t.Error(err) })
 	bad := command(t, 1)
 	bad.Data[len(bad.Data)-1] ^= 1
 	if err := g.StoreLog(bad); !errors.Is(err, errEntry) {

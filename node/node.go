@@ -109,12 +109,19 @@ func (n *Node) Run(ctx context.Context) (err error) {
 	n.waiting.Store(nil)
 	defer n.id.Close()
 
+	// Before a word of this node is heard: what it has may not be what it had.
+	store, err := consensus.OpenStore(n.raftConfig(), n.id, n.log)
+	if err != nil {
+		return fmt.Errorf("open consensus: %w", err)
+	}
+	defer store.Close()
+
 	if n.messages, err = cluster.Start(ctx, n.clusterConfig(), n.log); err != nil {
 		return portInUse(fmt.Errorf("start NATS: %w", err), "nats.listen")
 	}
 	defer n.messages.Stop()
 
-	if n.raft, err = consensus.Open(n.raftConfig(), n.id, n.log); err != nil {
+	if n.raft, err = consensus.Open(n.raftConfig(), n.id, store, n.log); err != nil {
 		return fmt.Errorf("open consensus: %w", err)
 	}
 	defer n.raft.Close()

@@ -1,6 +1,7 @@
 package roster
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -37,6 +38,8 @@ type Door struct {
 	mu     sync.Mutex
 	self   hello
 	places map[string]string // address by the seat's id
+	logs   Log               // of this node and the others, once it is known
+	met    map[string]string // by the seat's id: the life of its process that was let in
 	open   map[net.Conn]Seat // every accepted connection, so that Close ends them; whose it is, if it is raft's
 	warned Seat              // last one that came with a directory that is not its own
 	closed bool
@@ -47,8 +50,9 @@ func newDoor(ln net.Listener, self hello, members []Member, log *slog.Logger) *D
 	d := &Door{
 		ln: ln, self: self, log: log, declared: members, places: placesOf(members, self.peers()),
 		raft: make(chan net.Conn), done: make(chan struct{}), slots: make(chan struct{}, maxHandshakes),
-		open: map[net.Conn]Seat{},
+		open: map[net.Conn]Seat{}, met: map[string]string{},
 	}
+	d.self.Life = rand.Text()
 	d.work.Go(d.serve)
 	return d
 }
@@ -86,9 +90,14 @@ func (d *Door) Dial(id string, timeout time.Duration) (net.Conn, error) {
 		reason = "belongs to yard " + answer.YardID + ", this node to " + self.YardID
 	case answer.seat().ID() != id:
 		reason = fmt.Sprintf("answers as %q, of data directory %s, at %s", answer.Node, answer.Dir, addr)
+	default:
+		reason = d.behind(&answer)
 	}
 	if reason != "" {
 		conn.Close()
+		if answer.Behind {
+			d.tellBehind(&RefusedError{Peer: id, Reason: reason})
+		}
 		return nil, &RefusedError{Peer: id, Reason: reason}
 	}
 	return conn, nil
@@ -122,7 +131,12 @@ func (d *Door) say(change func(*hello)) {
 func (d *Door) hello() hello {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.self
+	mine := d.self
+	if d.logs.Last != nil {
+		last := d.logs.Last()
+		mine.Log = &last
+	}
+	return mine
 }
 
 // ask learns the hello of the member at addr.
@@ -242,7 +256,10 @@ func (d *Door) answer(conn net.Conn) (hello, error) {
 	case err != nil:
 		return hello{}, err
 	case theirs.Purpose == forRaft:
-		mine.Refused = mine.objection(theirs)
+		if mine.Refused = mine.objection(theirs); mine.Refused == "" {
+			mine.Refused = d.behind(&theirs)
+			mine.Behind = mine.Refused != ""
+		}
 	}
 	if err == nil {
 		d.warnOfMoved(&mine, &theirs, conn)
