@@ -5,7 +5,7 @@ import "time"
 // dice gives a number that goes by the seed, by what is asked and by when: two
 // who ask at the same time get what they would have got in the other order.
 func (y *yard) dice(key string) uint64 {
-	x := y.seed ^ 0x9e3779b97f4a7c15*uint64(time.Since(y.began))
+	x := y.plan.Seed ^ 0x9e3779b97f4a7c15*uint64(time.Since(y.began))
 	for i := range len(key) {
 		x = (x ^ uint64(key[i])) * 0x100000001b3
 	}
@@ -35,9 +35,12 @@ func (y *yard) storms() bool {
 	return since >= calmFor && since < calmFor+stormFor
 }
 
+// mishaps tells that small things may go wrong, too.
+func (y *yard) mishaps() bool { return !y.plan.Quiet && y.storms() }
+
 // delay is how long something takes: mostly little, at times much.
 func (y *yard) delay(key string, usual, worst time.Duration) time.Duration {
-	if y.storms() && y.chance(key+"?", 30) {
+	if y.mishaps() && y.chance(key+"?", 30) {
 		return y.between(key, usual, worst)
 	}
 	return y.between(key, usual/8, usual)

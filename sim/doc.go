@@ -16,6 +16,16 @@
 //
 // A run has two modes. Until the yard is healed it must be safe: no job lost, no
 // outcome twice, no two copies of a job under a lease, no limit exceeded, nothing
-// of an older epoch, history without holes. From then on it must also be live:
-// within a bounded time every accepted job has ended and nothing is complained of.
+// of an older epoch, history without holes, keys and ticks as they were promised.
+// From then on it must also be live: within a bounded time every accepted job has
+// ended and nothing is complained of. In some stories one node stays broken all the
+// while, and the other two have to do; in some a lane has lost its end, which has
+// to be told before it comes back.
+//
+// What a disk has acknowledged it keeps: agreement and streams fsync before they
+// answer, which drills hold real nodes to. What it may lose are entries and
+// snapshots that were under way.
+//
+// A [Plan] is a seed and what is left out of its story. [Shrink] finds, for a
+// story that fails, the least that still does.
 package sim

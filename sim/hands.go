@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,11 +28,16 @@ type crew struct {
 // run is one copy of a job that runs.
 type run struct {
 	job.Assignment
-	life *life
-	over bool
+	life  *life
+	over  bool
+	loose time.Time // until when its worker works without a node; zero: it has one
+	guest bool      // its worker has brought it, and takes no room here
 }
 
 const runnerName = "rr"
+
+// largeResult does not travel with its outcome.
+var largeResult = []byte(`"` + strings.Repeat("r", 2*job.MaxInlineResult) + `"`)
 
 // The room of each node.
 var seats = []job.Offer{
@@ -72,12 +78,21 @@ func (h *hands) die() {
 	if h == nil {
 		return
 	}
+	var mine []*run
 	for _, r := range h.y.judge.runs {
-		if r.life == h.life {
-			r.over = true
-			if r.Kind == job.Overhop {
-				h.crews[r.Kind].lateWord(r)
-			}
+		if r.life == h.life && !r.over && r.loose.IsZero() {
+			mine = append(mine, r)
+		}
+	}
+	slices.SortFunc(mine, func(a, b *run) int { return strings.Compare(a.key(), b.key()) })
+	for _, r := range mine {
+		if r.Kind == job.Overhop && h.y.chance("wanders "+r.key(), 500) {
+			r.wander(h.y)
+			continue
+		}
+		r.over = true
+		if r.Kind == job.Overhop {
+			h.crews[r.Kind].lateWord(r)
 		}
 	}
 }
@@ -89,7 +104,7 @@ func (c *crew) Kind() job.Kind { return c.kind }
 func (c *crew) Start(a job.Assignment, _ job.Spec) bool {
 	y := c.y
 	key := fmt.Sprintf("run %s", a.RequestID())
-	if !c.up || c.room[a.Key+" "+a.Worker] == 0 || y.storms() && y.chance("gone "+key, 20) {
+	if !c.up || c.room[a.Key+" "+a.Worker] == 0 || y.mishaps() && y.chance("gone "+key, 20) {
 		return false
 	}
 	c.free(a.Key, a.Worker, -1)
@@ -99,7 +114,7 @@ func (c *crew) Start(a job.Assignment, _ job.Spec) bool {
 	o := job.Outcome{Job: a.Job, N: a.N, Status: job.Success, Started: true, Result: job.Value{Data: []byte(fmt.Sprint(a.N))}}
 	lasts := y.between(key, time.Millisecond, 1500*time.Millisecond)
 	switch n := y.pick("how "+key, 100); {
-	case !y.storms() && n > 90, n < 70:
+	case !y.mishaps() && n > 90, n < 70:
 	case n < 80:
 		o.Status, o.Result, o.Fault = job.Error, job.Value{}, &job.Fault{Message: "it failed"}
 	case n < 85:
@@ -108,8 +123,18 @@ func (c *crew) Start(a job.Assignment, _ job.Spec) bool {
 		o = job.Outcome{Job: a.Job, N: a.N, Status: job.Declined}
 	case n < 95: // its process or connection ends
 		o.Status, o.Result, o.Fault = job.Lost, job.Value{}, &job.Fault{Message: "it crashed", Type: job.FaultLost}
+	case n < 97 && c.kind == job.Overhop: // its connection breaks, and it goes on
+		y.after(lasts, "loose "+c.id+key, func() {
+			if !r.over && c.up && r.loose.IsZero() {
+				r.wander(y)
+			}
+		})
+		return true
 	default: // it stalls until its time is up
 		lasts = a.Timeout
+	}
+	if o.Status == job.Success && y.chance("large "+key, 60) {
+		o.Result.Data = largeResult
 	}
 	if lasts >= a.Timeout {
 		lasts = a.Timeout
@@ -122,14 +147,16 @@ func (c *crew) Start(a job.Assignment, _ job.Spec) bool {
 // ends is when a job ends by itself or because it was stopped, whichever is
 // first.
 func (c *crew) ends(r *run, o job.Outcome) {
-	if r.over || !c.up {
+	if r.over || !c.up || !r.loose.IsZero() {
 		return
 	}
 	r.over = true
 	c.y.judge.reported(o)
 	c.y.tell("%s ends %s %s", c.id, r.RequestID(), o.Status)
 	c.agent.Report(o, nil)
-	c.free(r.Key, r.Worker, 1)
+	if !r.guest {
+		c.free(r.Key, r.Worker, 1)
+	}
 }
 
 // Stop is agent.Target's. A worker stops soon; when its lease is over it is
@@ -155,7 +182,9 @@ func (c *crew) Stop(id job.ID, n uint32, why job.RecallReason) {
 		case job.RecallSuperseded:
 			if c.kind == job.Overhop { // it is let go, and says nothing here
 				r.over = true
-				c.free(r.Key, r.Worker, 1)
+				if !r.guest {
+					c.free(r.Key, r.Worker, 1)
+				}
 				return
 			}
 		}

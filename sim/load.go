@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"time"
@@ -10,27 +9,20 @@ import (
 	"yardmaster/ledger"
 )
 
-// load plays producers and callers.
-type load struct {
-	y      *yard
-	number int
-	pauses []string // queues that may be paused
-}
+// load plays producers.
+type load struct{ y *yard }
 
 // How much there is to do.
 const (
 	jobsPerYard = 50
 	narrowLimit = 2
-	callEvery   = 150 * time.Millisecond
 	longBody    = 5 << 10 // bytes, more than an assignment carries
 )
-
-func newLoad(y *yard) *load { return &load{y: y, pauses: []string{"mail", "narrow"}} }
 
 // begin plans who enqueues what and when.
 func (p *load) begin() {
 	y := p.y
-	for i := range jobsPerYard {
+	for i := range y.plan.jobs() {
 		key := fmt.Sprintf("k%d", i)
 		wait := y.between("plan "+key, 50*time.Millisecond, calmFor+stormFor)
 		queue := [...]string{"mail", "narrow", "post"}[y.pick("queue "+key, 3)]
@@ -38,7 +30,6 @@ func (p *load) begin() {
 	}
 	p.until("make narrow", func(l *ledger.Ledger) bool { _, ok := l.Queue("narrow"); return ok },
 		&ledger.AddQueue{ID: job.ID{1}, Name: "narrow", Config: job.QueueConfig{Limit: narrowLimit}})
-	y.after(calmFor, "call", p.call)
 }
 
 // body is what a producer asks for; some ask for nonsense.
@@ -60,6 +51,13 @@ func (p *load) body(queue, key string) []byte {
 		fields = append(fields, fmt.Sprintf(`"delay_ms":%d`, y.pick("delay "+key, 4000)))
 	case n < 25:
 		fields = append(fields, fmt.Sprintf(`"priority":%d`, y.pick("priority "+key, 10)))
+	case queue != "mail":
+	case n < 32:
+		fields = append(fields, fmt.Sprintf(`"unique_key":"u%d","unique_ttl_ms":%d`, n%2, 500+y.pick("ttl "+key, 4000)))
+	case n < 38:
+		fields = append(fields, fmt.Sprintf(`"rate_limit_key":"r","rate_limit_ms":%d`, 200+y.pick("rate "+key, 3000)))
+	case n < 44:
+		fields = append(fields, fmt.Sprintf(`"debounce_key":"d%d","debounce_ms":%d`, n%2, 200+y.pick("window "+key, 3000)))
 	}
 	return []byte("{" + strings.Join(fields, ",") + "}")
 }
@@ -79,13 +77,13 @@ func (p *load) enqueue(queue, key string, body []byte) {
 		y.after(y.between("again "+key, 50*time.Millisecond, time.Second), "enqueue "+key, func() { p.enqueue(queue, key, body) })
 	}
 	y.after(wait, "publish "+key, func() {
-		if !y.lanes.made || y.lanes.ask(at, number, "publish "+key) != nil {
+		if !y.lanes.made || y.lanes.lanes[number].cut > 0 || y.lanes.ask(at, number, "publish "+key) != nil {
 			again()
 			return
 		}
 		r, fresh := y.lanes.store(number, queue, key, body)
 		y.tell("%s stored as %d@%d, fresh %t", key, number, r.Seq, fresh)
-		if y.storms() && y.chance("unacknowledged "+key, 80) {
+		if y.mishaps() && y.chance("unacknowledged "+key, 80) {
 			again()
 			return
 		}
@@ -119,56 +117,7 @@ func (p *load) until(what string, done func(*ledger.Ledger) bool, c ledger.Comma
 		return
 	}
 	if l != nil {
-		p.do(l, c)
+		p.y.callers.do(l, c)
 	}
 	p.y.after(150*time.Millisecond, what, func() { p.until(what, done, c) })
-}
-
-func (p *load) do(l *life, c ledger.Command) {
-	p.y.group.Go(func() {
-		ctx, cancel := context.WithTimeout(l.ctx, 2*time.Second)
-		defer cancel()
-		_, _, _ = l.sched.Do(ctx, c) // what came of it the ledger shows
-	})
-}
-
-// call is a caller's command, every now and then while things break.
-func (p *load) call() {
-	y := p.y
-	if !y.storms() {
-		return
-	}
-	y.after(y.between("next call", callEvery/2, 2*callEvery), "call", p.call)
-	l := y.nodes[y.pick("called", members)].life
-	if leader := y.raft.leader; leader != nil && y.chance("call the leader", 700) {
-		l = leader
-	}
-	if !l.up {
-		return
-	}
-	switch n := y.pick("call", 20); {
-	case n < 3:
-		ids := y.judge.ids()
-		if len(ids) == 0 {
-			return
-		}
-		p.do(l, &ledger.CancelJob{Job: ids[y.pick("cancel", len(ids))], Reason: "asked"})
-	case n < 16:
-		p.do(l, &ledger.PauseQueue{Name: p.pauses[y.pick("pause", len(p.pauses))], Paused: y.chance("paused", 350)})
-	}
-}
-
-// heal resumes what was paused, also by a call that was under way when all was
-// healed, and has it stay so.
-func (p *load) heal() {
-	leader := p.y.raft.leader
-	for _, name := range p.pauses {
-		if leader == nil {
-			break
-		}
-		if q, ok := leader.ledger.Queue(name); ok && q.Paused {
-			p.do(leader, &ledger.PauseQueue{Name: name})
-		}
-	}
-	p.y.after(150*time.Millisecond, "resume", p.heal)
 }

@@ -53,6 +53,28 @@ var mutants = []mutant{
 		{"agent/inflight.go", " || a.table.refused.has(d.key)", ""}}},
 	{"a node obeys orders to its former life", []edit{
 		{"agent/inflight.go", "case b.Incarnation != 0 && b.Incarnation != a.cfg.Incarnation, !a.sees(b.Epoch):", "case !a.sees(b.Epoch):"}}},
+	{"a node that thaws beats before it looks at its lease", []edit{
+		{"agent/beat.go", "	a.lapse() // a node that was frozen may hear this before it has looked at its lease\n", ""},
+		{"agent/beat.go", "	if a.over() {\n		return // just now: the next beat is for a new lease\n	}\n", ""}}},
+	{"a node takes orders meant for its former lease", []edit{
+		{"agent/inflight.go", "case !a.works(), a.former.meant(b):", "case !a.works():"}}},
+	{"a unique key is held by nobody", []edit{
+		{"ledger/guards.go", "if g.Unique.Given() {\n		l.guards.hold", "if g.Unique.Given() && l.now == 0 {\n		l.guards.hold"}}},
+	{"a rate limit ends half way", []edit{
+		{"ledger/guards.go", "until: l.now + int64(g.Rate.For), rate: true", "until: l.now + int64(g.Rate.For)/2, rate: true"}}},
+	{"a tick comes again under the next authority", []edit{
+		{"ledger/cron.go", "old.Rev != t.Rev || old.Next.IsZero() || !old.Next.Equal(t.At) || old.tick != nil", "old.Rev != t.Rev || old.tick != nil"}}},
+	{"a tick's job is stored once or never", []edit{
+		{"scheduler/cron.go", "m.crons.sent[t.Job] = time.Now().Add(tickAgainWait)", "m.crons.sent[t.Job] = time.Time{}"},
+		{"scheduler/cron.go", "again, known := d.sent[t.Job]", "again, known := d.sent[t.Job]\n		known = known || len(d.times) == 0"}}},
+	{"a lane that went back is believed", []edit{
+		{"scheduler/intake.go", "case info.Last < folded:", "case false && info.Last < folded:"}}},
+	{"a moved dispatch is lost by the node it left", []edit{
+		{"ledger/dispatch.go", "if e.Node != \"\" && (e.Node != r.run.node || e.Incarnation != r.run.incarnation) {", "if e.Node != \"\" && e.Node == \"nobody\" {"}}},
+	{"a worker brings a job that has ended", []edit{
+		{"ledger/dispatch.go", "if r == nil || r.n != c.N || r.state != job.Active {\n		return Result{Err: job.ErrLeaseLost}", "if r == nil || r.run == nil {\n		return Result{Err: job.ErrLeaseLost}"}}},
+	{"a member's clock is the yard's", []edit{
+		{"scheduler/clock.go", "return offs[(len(offs)-1)/2], true", "return offs[len(offs)-1], true"}}},
 	{"history goes by sequences alone", []edit{
 		{"scheduler/publish.go", "tale.After, t.after = t.after, tale.ID", "t.after = tale.ID"}}},
 }

@@ -20,17 +20,25 @@ type net struct {
 	cut    map[[2]string]bool // from, to
 	lossy  int                // messages lost, of a thousand
 	frozen map[string]time.Time
+	stuck  map[string]time.Time     // nodes whose disk is full or hangs, until when
+	skew   map[string]time.Duration // by which a node's clock is ahead
+	wrong  time.Time                // until when beats may tell of it
 }
 
 func newNet(y *yard) *net {
-	return &net{y: y, cut: map[[2]string]bool{}, frozen: map[string]time.Time{}}
+	return &net{y: y, cut: map[[2]string]bool{}, frozen: map[string]time.Time{}, stuck: map[string]time.Time{}, skew: map[string]time.Duration{}}
 }
 
 func (n *net) heal() {
 	clear(n.cut)
 	clear(n.frozen)
+	clear(n.stuck)
+	clear(n.skew)
 	n.lossy = 0
 }
+
+// writes tells that a node's disk takes what it is given.
+func (n *net) writes(name string) bool { return !n.stuck[name].After(time.Now()) }
 
 // both tells that two nodes reach each other.
 func (n *net) both(a, b *node) bool {
@@ -49,11 +57,11 @@ func (n *net) post(from *life, to, key string, deliver func(*life)) {
 		return
 	}
 	own := from.name == to
-	if !own && (n.cut[[2]string{from.name, to}] || y.storms() && y.chance(key+"lost", n.lossy)) {
+	if !own && (n.cut[[2]string{from.name, to}] || y.mishaps() && y.chance(key+"lost", n.lossy)) {
 		return
 	}
 	times := 1
-	if !own && y.storms() && y.chance(key+"twice", 20) {
+	if !own && y.mishaps() && y.chance(key+"twice", 20) {
 		times = 2
 	}
 	for i := range times {
@@ -143,7 +151,7 @@ func (b busOf) AuthorityChanged() <-chan struct{} { return b.watched.changed() }
 
 // Report is answered when its outcomes are committed.
 func (b busOf) Report(ctx context.Context, to string, r job.Report) (job.ReportAck, error) {
-	key := fmt.Sprintf("report %d", r.Rev)
+	key := fmt.Sprintf("report %d.%d", r.Rev, r.FirstNote)
 	if len(r.Outcomes) > 0 {
 		key += fmt.Sprintf(" %s#%d", r.Outcomes[0].Job, r.Outcomes[0].N)
 	}
@@ -152,7 +160,11 @@ func (b busOf) Report(ctx context.Context, to string, r job.Report) (job.ReportA
 
 // Beat is answered at once.
 func (b busOf) Beat(ctx context.Context, to string, beat job.Beat) (job.BeatAck, error) {
-	return ask(ctx, b.life, to, "beat", func(at *life, reply func(job.BeatAck)) error { return at.sched.Beat(beat, reply) })
+	return ask(ctx, b.life, to, "beat", func(at *life, reply func(job.BeatAck)) error {
+		told := beat
+		told.At = beat.At.Add(b.y.net.skew[b.name])
+		return at.sched.Beat(told, reply)
+	})
 }
 
 // ask is a request and its answer.
@@ -208,7 +220,13 @@ func (b busOf) Load(ctx context.Context, at job.Position) ([]byte, error) {
 	return body, err
 }
 
-// StoreBlob is never asked for: results are small here.
-func (b busOf) StoreBlob(context.Context, string, []byte) (job.Blob, error) {
-	return job.Blob{}, errNoAnswer
+// StoreBlob keeps a large result, or cannot just now.
+func (b busOf) StoreBlob(ctx context.Context, name string, data []byte) (job.Blob, error) {
+	key := fmt.Sprintf("store %s %s", b.id, name)
+	return called(ctx, b.life, key, b.y.delay(key, 2*time.Millisecond, time.Second), func() (job.Blob, error) {
+		if err := b.y.lanes.ask(b.life, 0, key); err != nil {
+			return job.Blob{}, err
+		}
+		return job.Blob{Name: name, Chunks: 1, Size: int64(len(data))}, nil
+	})
 }

@@ -18,8 +18,14 @@ type node struct {
 	y        *yard
 	name     string
 	life     *life // the present one, or the last
-	snapshot []byte
-	at       int // entries that the snapshot holds
+	snapshot saved // the newest
+	synced   saved // the one before, which is left if the power goes
+}
+
+// saved is a snapshot on a disk.
+type saved struct {
+	bytes []byte
+	at    int // entries that it holds
 }
 
 // life is one start of a node. What was under way when it ended stays under
@@ -59,12 +65,12 @@ func newNode(y *yard, i int) *node {
 // start begins a life, with what the disk holds.
 func (n *node) start() {
 	y := n.y
-	l := &life{node: n, incarnation: n.life.incarnation + 1, up: true, ledger: ledger.New(), applied: n.at, tenure: make(chan struct{})}
+	l := &life{node: n, incarnation: n.life.incarnation + 1, up: true, ledger: ledger.New(), applied: n.snapshot.at, tenure: make(chan struct{})}
 	close(l.tenure)
 	l.id = fmt.Sprintf("%s/%d", n.name, l.incarnation)
 	l.watched.next = make(chan struct{})
-	if n.snapshot != nil {
-		restored, err := ledger.Decode(bytes.NewReader(n.snapshot))
+	if n.snapshot.bytes != nil {
+		restored, err := ledger.Decode(bytes.NewReader(n.snapshot.bytes))
 		if err != nil {
 			y.fail("%s: snapshot cannot be read: %v", l.id, err)
 			return
@@ -99,6 +105,9 @@ func (n *node) start() {
 // crash ends a life as a power cut does: what it says from now on nobody hears.
 func (l *life) crash() {
 	l.y.tell("%s crashes", l.id)
+	if l.y.chance("power "+l.id, 300) {
+		l.snapshot = l.synced // what was not synced is gone
+	}
 	l.y.report.Crashes++
 	l.end()
 	l.y.raft.look()
@@ -161,12 +170,12 @@ func (l *life) catchUp(to int) (results []ledger.Result) {
 		results = l.ledger.Apply(e.at, e.commands)
 		l.applied++
 		l.y.judge.see(l, e, results)
-		if l.y.storms() && l.y.chance("snapshot "+l.id, 20) {
+		if l.y.mishaps() && l.y.net.writes(l.name) && l.y.chance("snapshot "+l.id, 20) {
 			var b bytes.Buffer
 			if err := l.ledger.Encode(&b); err != nil {
 				l.y.fail("%s: snapshot: %v", l.id, err)
 			}
-			l.snapshot, l.at = b.Bytes(), l.applied
+			l.synced, l.snapshot = l.snapshot, saved{b.Bytes(), l.applied}
 		}
 		l.view.Unlock()
 	}

@@ -97,7 +97,7 @@ func (r *raft) spread(from *life) {
 	to := len(r.log)
 	for _, n := range r.y.nodes {
 		l := n.life
-		if l == from || !l.up || !r.y.net.both(from.node, n) {
+		if l == from || !l.up || !r.y.net.both(from.node, n) || !r.y.net.writes(n.name) {
 			continue
 		}
 		key := fmt.Sprintf("apply %s %d", l.id, to)
@@ -111,8 +111,11 @@ func (r *raft) spread(from *life) {
 
 func (r *raft) majority(l *life) bool {
 	n := 0
+	if !r.y.net.writes(l.name) {
+		return false
+	}
 	for _, other := range r.y.nodes {
-		if other == l.node || other.life.up && r.y.net.both(l.node, other) {
+		if other == l.node || other.life.up && r.y.net.both(l.node, other) && r.y.net.writes(other.name) {
 			n++
 		}
 	}
@@ -188,7 +191,7 @@ func (r *raft) depose(old *life) {
 		return
 	}
 	hears := time.Duration(0)
-	if !r.majority(old) || r.y.storms() && r.y.chance("unaware", 300) {
+	if !r.majority(old) || r.y.mishaps() && r.y.chance("unaware", 300) {
 		hears = r.y.between("unaware for", 10*time.Millisecond, 11*time.Second)
 	}
 	term := old.term

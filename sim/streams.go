@@ -32,6 +32,15 @@ type lane struct {
 	first    uint64
 	records  []job.Record
 	down     time.Time // until then
+	cut      uint64    // its end is lost, and this is what is left of it; 0: nothing is lost
+}
+
+// end is the last sequence that the lane has.
+func (l *lane) end() uint64 {
+	if l.cut > 0 {
+		return l.cut
+	}
+	return uint64(len(l.records))
 }
 
 func newLanes(y *yard) *lanes {
@@ -60,7 +69,7 @@ func (s *lanes) store(number uint8, queue, key string, body []byte) (r job.Recor
 	}
 	r = job.Record{
 		Position: job.Position{Lane: number, Seq: uint64(len(lane.records)) + 1},
-		Queue:    queue, Key: key, Stored: time.Now(), Body: body,
+		Queue:    queue, Key: key, Stored: s.clock(number), Body: body,
 	}
 	lane.records = append(lane.records, r)
 	s.keys[name] = r.Position
@@ -68,7 +77,7 @@ func (s *lanes) store(number uint8, queue, key string, body []byte) (r job.Recor
 	for _, n := range s.y.nodes {
 		if fn := s.tails[n.life]; fn != nil && n.life.up {
 			key := fmt.Sprintf("tail %s %d@%d", n.life.id, number, r.Seq)
-			if !s.y.storms() || !s.y.chance(key, 100) {
+			if !s.y.mishaps() || !s.y.chance(key, 100) {
 				s.y.after(s.y.delay(key, time.Millisecond, 400*time.Millisecond), key, func() {
 					if n.life.up {
 						fn(r)
@@ -79,6 +88,14 @@ func (s *lanes) store(number uint8, queue, key string, body []byte) (r job.Recor
 	}
 	return r, true
 }
+
+// clock is the time that a lane's records bear: its leader's. A clock that is
+// further ahead would keep delayed jobs for longer than a story lasts, as asked.
+func (s *lanes) clock(number uint8) time.Time {
+	return time.Now().Add(min(s.y.net.skew[nodeName(int(number))], clockAhead))
+}
+
+const clockAhead = 3 * time.Second
 
 // called runs do in its turn after a while, and returns what it gives.
 func called[T any](ctx context.Context, l *life, key string, wait time.Duration, do func() (T, error)) (T, error) {
@@ -118,7 +135,7 @@ func (s *lanes) ask(l *life, number uint8, key string) error {
 		return errNoAnswer
 	case s.isDown(number):
 		return errDown
-	case s.y.storms() && s.y.chance("fails "+key, 20):
+	case s.y.mishaps() && s.y.chance("fails "+key, 20):
 		return errNoAnswer
 	}
 	return nil
@@ -170,7 +187,7 @@ func (s lanesOf) Info(ctx context.Context, number uint8) (scheduler.Lane, error)
 		if lane.identity == "" {
 			return scheduler.Lane{}, errDown
 		}
-		last := uint64(len(lane.records))
+		last := lane.end()
 		return scheduler.Lane{
 			Identity: lane.identity, Leader: nodeName(int(number)), First: lane.first, Last: last, Bytes: (last + 1 - lane.first) * recordBytes,
 		}, nil
@@ -186,8 +203,8 @@ func (s lanesOf) Read(ctx context.Context, number uint8, from uint64, most int) 
 			return nil, err
 		}
 		lane := &s.y.lanes.lanes[number]
-		last := uint64(len(lane.records))
-		if s.y.storms() && s.y.chance("lags "+key, 200) {
+		last := lane.end()
+		if s.y.mishaps() && s.y.chance("lags "+key, 200) {
 			last -= min(last, uint64(s.y.pick("by "+key, 4)))
 		}
 		switch {
@@ -231,7 +248,7 @@ func (s *lanes) load(ctx context.Context, l *life, at job.Position) ([]byte, err
 			return nil, err
 		}
 		lane := &s.lanes[at.Lane]
-		if at.Seq < lane.first || at.Seq > uint64(len(lane.records)) {
+		if at.Seq < lane.first || at.Seq > lane.end() {
 			return nil, errGone
 		}
 		return lane.records[at.Seq-1].Body, nil
@@ -239,8 +256,23 @@ func (s *lanes) load(ctx context.Context, l *life, at job.Position) ([]byte, err
 }
 
 // Publish is scheduler.Lanes'; only cron entries publish.
-func (s lanesOf) Publish(_, _ string, _ time.Time, _ []byte, done func(job.Position, bool, error)) {
-	s.y.after(time.Millisecond, "publish "+s.id, func() { done(job.Position{}, false, errDown) })
+func (s lanesOf) Publish(queue, record string, at time.Time, body []byte, done func(job.Position, bool, error)) {
+	key := fmt.Sprintf("publish %s %s", s.id, record)
+	number := uint8(s.y.pick(key, members))
+	s.y.after(s.wait(key), key, func() {
+		lanes := s.y.lanes
+		if err := lanes.ask(s.life, number, key); err != nil || lanes.lanes[number].cut > 0 {
+			done(job.Position{}, false, errDown)
+			return
+		}
+		r, fresh := lanes.store(number, queue, record, body)
+		s.y.tell("%s stores a tick as %d@%d, fresh %t", s.id, number, r.Seq, fresh)
+		if s.y.mishaps() && s.y.chance("unanswered "+key, 100) {
+			done(job.Position{}, false, errNoAnswer)
+			return
+		}
+		done(r.Position, fresh, nil)
+	})
 }
 
 // Purge is scheduler.Lanes'.
@@ -251,7 +283,7 @@ func (s lanesOf) Purge(ctx context.Context, number uint8, below uint64) error {
 			return false, err
 		}
 		lane := &s.y.lanes.lanes[number]
-		lane.first = max(lane.first, min(below, uint64(len(lane.records))))
+		lane.first = max(lane.first, min(below, lane.end()))
 		s.y.tell("%s purges lane %d below %d", s.id, number, below)
 		return true, nil
 	})
@@ -334,7 +366,7 @@ func (t talesOf) Append(story scheduler.Story, tale scheduler.Tale, expect uint6
 		s := y.tales
 		seq, number := s.ends(story)
 		switch {
-		case !t.up || y.net.alone(t.life) || s.isDown(story) || y.storms() && y.chance("refused "+key, 20):
+		case !t.up || y.net.alone(t.life) || s.isDown(story) || y.mishaps() && y.chance("refused "+key, 20):
 			done(0, errNoAnswer)
 			return
 		case expect != seq, tale.After != "" && tale.After != s.last(story):
@@ -345,7 +377,7 @@ func (t talesOf) Append(story scheduler.Story, tale scheduler.Tale, expect uint6
 		}
 		s.stories[story] = append(s.stories[story], tale)
 		y.tell("%s tells %s %d to %d", t.id, story, tale.First, tale.First+tale.Count-1)
-		if y.storms() && y.chance("unanswered "+key, 20) {
+		if y.mishaps() && y.chance("unanswered "+key, 20) {
 			done(0, errNoAnswer)
 			return
 		}

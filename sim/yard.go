@@ -15,8 +15,8 @@ import (
 
 // Report is what came of one seed.
 type Report struct {
-	Seed     uint64
-	Trace    uint64   // a hash of everything that happened, in order
+	Plan
+	Story    uint64   // a hash of everything that happened, in order
 	Log      []string // what happened, if it was asked for
 	Failures []string // what should not have happened; none: all is well
 	Accepted int      // jobs
@@ -25,6 +25,10 @@ type Report struct {
 	Crashes  int
 	Copies   int           // starts of jobs beyond their first, none beside another under a lease
 	Stale    int           // outcomes that came too late and were ignored
+	Moves    int           // dispatches that were brought to another node
+	Ticks    int           // of cron entries, that made a job
+	Faults   int           // of the plan
+	Losses   int           // lanes that lost their end, and were noticed
 	Lasted   time.Duration // by the yard's clock
 }
 
@@ -35,12 +39,16 @@ func (r *Report) add(o *Report) {
 	r.Crashes += o.Crashes
 	r.Copies += o.Copies
 	r.Stale += o.Stale
+	r.Moves += o.Moves
+	r.Ticks += o.Ticks
+	r.Faults += o.Faults
+	r.Losses += o.Losses
 	r.Lasted += o.Lasted
 }
 
 func (r *Report) figures() string {
-	return fmt.Sprintf("%d jobs, %d entries, %d leaders, %d crashes, %d jobs started again, %d outcomes too late, %s",
-		r.Accepted, r.Entries, r.Tenures, r.Crashes, r.Copies, r.Stale, r.Lasted.Round(time.Second))
+	return fmt.Sprintf("%d jobs, %d entries, %d faults, %d leaders, %d crashes, %d lanes cut short, %d jobs started again, %d moved, %d ticks, %d outcomes too late, %s",
+		r.Accepted, r.Entries, r.Faults, r.Tenures, r.Crashes, r.Losses, r.Copies, r.Moves, r.Ticks, r.Stale, r.Lasted.Round(time.Second))
 }
 
 // The times of a run, by the yard's clock.
@@ -53,33 +61,33 @@ const (
 
 // yard is the played world of one seed.
 type yard struct {
-	seed   uint64
-	began  time.Time
-	log    *slog.Logger
-	talks  bool
-	ctx    context.Context
-	end    context.CancelFunc
-	group  sync.WaitGroup
-	wake   chan struct{} // something earlier than known is to happen
-	nodes  []*node
-	raft   *raft
-	lanes  *lanes
-	tales  *tales
-	net    *net
-	load   *load
-	judge  *judge
-	report Report
+	plan     Plan
+	began    time.Time
+	log      *slog.Logger
+	ctx      context.Context
+	end      context.CancelFunc
+	group    sync.WaitGroup
+	wake     chan struct{} // something earlier than known is to happen
+	nodes    []*node
+	raft     *raft
+	lanes    *lanes
+	tales    *tales
+	net      *net
+	load     *load
+	callers  *callers
+	judge    *judge
+	outsider *node // stays broken when all else is healed; nil: none does
+	report   Report
 
 	mu    sync.Mutex // guards what follows, and is held by nobody who calls on
 	queue queue
 	hash  hash.Hash64
 }
 
-// Run plays one seed. It must be called in a bubble of testing/synctest; talk
-// asks for a log of what happened.
-func Run(seed uint64, talk bool) Report {
-	y := &yard{seed: seed, began: time.Now(), talks: talk, wake: make(chan struct{}, 1), hash: fnv.New64a(), log: slog.New(slog.DiscardHandler)}
-	y.report.Seed = seed
+// Run plays one seed. It must be called in a bubble of testing/synctest.
+func Run(p Plan) Report {
+	y := &yard{plan: p, began: time.Now(), wake: make(chan struct{}, 1), hash: fnv.New64a(), log: slog.New(slog.DiscardHandler)}
+	y.report.Plan = p
 	y.ctx, y.end = context.WithCancel(context.Background())
 	y.judge, y.net = newJudge(y), newNet(y)
 	y.lanes, y.tales, y.raft = newLanes(y), newTales(y), newRaft(y)
@@ -90,8 +98,9 @@ func Run(seed uint64, talk bool) Report {
 		n.start()
 	}
 	y.raft.look()
-	y.load = newLoad(y)
+	y.load, y.callers = &load{y}, &callers{yard: y}
 	y.load.begin()
+	y.callers.begin()
 	y.after(calmFor, "storm", y.breakThings)
 	y.after(calmFor+stormFor, "heal", y.heal)
 	y.play()
@@ -100,7 +109,7 @@ func Run(seed uint64, talk bool) Report {
 		n.life.end()
 	}
 	y.group.Wait()
-	y.report.Trace, y.report.Lasted = y.hash.Sum64(), time.Since(y.began)
+	y.report.Story, y.report.Lasted = y.hash.Sum64(), time.Since(y.began)
 	return y.report
 }
 
@@ -109,17 +118,17 @@ const members = 3
 
 func nodeName(i int) string { return fmt.Sprintf("n%d", i+1) }
 
-// heal ends all faults, and begins to look whether the yard recovers.
+// heal ends all faults, perhaps but for those of one node, and begins to look
+// whether the yard recovers.
 func (y *yard) heal() {
 	y.net.heal()
 	y.lanes.heal()
+	y.expel()
 	for _, n := range y.nodes {
-		if !n.life.up {
-			n.start()
-		}
+		y.restart(n)
 	}
 	y.raft.look()
-	y.load.heal()
+	y.callers.clear()
 	y.after(lookEvery, "look", func() { y.look(time.Now().Add(healedIn)) })
 }
 
@@ -127,6 +136,11 @@ func (y *yard) heal() {
 // for it.
 func (y *yard) look(until time.Time) {
 	why := y.judge.unfinished()
+	if lane := y.lanes.lost(); lane != nil && y.judge.noticed(why) {
+		y.tell("the lane's end is back")
+		lane.cut = 0
+		y.report.Losses++
+	}
 	switch {
 	case len(why) == 0:
 		y.judge.close()
@@ -150,8 +164,14 @@ func (y *yard) fail(format string, args ...any) {
 	y.end()
 }
 
+// traces tells that somebody wants to know what happens.
+func (y *yard) traces() bool { return y.plan.Talk || y.plan.Trace }
+
 // tell adds to the story.
 func (y *yard) tell(format string, args ...any) {
+	if !y.traces() {
+		return
+	}
 	line := fmt.Sprintf("%11.6f ", time.Since(y.began).Seconds()) + fmt.Sprintf(format, args...)
 	y.mu.Lock()
 	defer y.mu.Unlock()
@@ -159,7 +179,7 @@ func (y *yard) tell(format string, args ...any) {
 		return // what ends now ends in any order
 	}
 	y.hash.Write([]byte(line))
-	if y.talks {
+	if y.plan.Talk {
 		y.report.Log = append(y.report.Log, line)
 	}
 }
