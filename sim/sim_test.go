@@ -48,6 +48,9 @@ func TestSeeds(t *testing.T) {
 				t.Parallel()
 				for i := shard; i < *seedsFlag && !t.Failed(); i += shards {
 					r := play(t, Plan{Seed: *firstFlag + uint64(i), Talk: *seedsFlag == 1})
+					for _, line := range r.Log {
+						t.Log(line)
+					}
 					if len(r.Failures) > 0 {
 						complain(t, r)
 					}
@@ -70,9 +73,6 @@ func TestSeeds(t *testing.T) {
 // complain tells of a failure, and of the least that brings it about.
 func complain(t *testing.T, r Report) {
 	t.Helper()
-	for _, line := range r.Log {
-		t.Log(line)
-	}
 	t.Errorf("%s\n%s", r.Line(), strings.Join(r.Failures, "\n"))
 	if !*shrinkFlag {
 		return
