@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"yardmaster/drill/disk"
 	"yardmaster/drill/hosts"
 )
 
@@ -34,11 +35,17 @@ type Means struct {
 // Hosts are several hosts with links that can be cut.
 var Hosts = Means{Name: "network namespaces", Missing: hosts.Missing}
 
+// Disks are disks of the nodes' own, that can be broken.
+var Disks = Means{Name: "disks to mount", Missing: disk.Missing}
+
 // missing says why a drill cannot be played here; "" if it can.
 func (d *Drill) missing() string {
 	needs := d.Needs
 	if d.Plan.Apart {
 		needs = append([]Means{Hosts}, needs...)
+	}
+	if d.Plan.Disk > 0 {
+		needs = append([]Means{Disks}, needs...)
 	}
 	for _, m := range needs {
 		if why := m.Missing(); why != "" {

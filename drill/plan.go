@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 
+	"yardmaster/drill/disk"
 	"yardmaster/drill/hosts"
 )
 
@@ -23,9 +24,7 @@ type Plan struct {
 	Apart  bool // each node is on a host of its own, whose links can be cut
 	Config string
 	Env    []string // of every node: YARD_<TABLE>_<KEY>=… overrides the file
-	// Mount gives a node a place for its data, other than a directory of the
-	// yard's, and what takes it away in the end.
-	Mount func(name string) (dir string, unmount func() error, err error)
+	Disk   int64    // bytes; each node's data lies on a disk of its own, 0: in a directory
 }
 
 // New lays out a yard of three nodes on loopback.
@@ -65,13 +64,13 @@ func Lay(dir, binary string, p Plan) (y *Yard, err error) {
 func (y *Yard) Add(name string) (*Node, error) {
 	n := &Node{Name: name, DataDir: filepath.Join(y.Dir, name), config: filepath.Join(y.Dir, name+".toml"),
 		Witness: filepath.Join(y.Dir, name+"-runners.witness"), Env: slices.Clone(y.plan.Env)}
-	if y.plan.Mount != nil {
-		dir, unmount, err := y.plan.Mount(name)
-		if err != nil {
+	if y.plan.Disk > 0 {
+		var err error
+		if n.Disk, err = disk.New(filepath.Join(y.Dir, name+"-disk"), y.plan.Disk); err != nil {
 			return nil, fmt.Errorf("mount the disk of %s: %w", name, err)
 		}
-		y.unmount = append(y.unmount, unmount)
-		n.DataDir = filepath.Join(dir, "data")
+		y.disks = append(y.disks, n.Disk)
+		n.DataDir = filepath.Join(n.Disk.Dir, "data")
 	}
 	addr := func(port int) (string, error) { return fmt.Sprintf("%s:%d", n.Host.Addr, port), nil }
 	if y.Net == nil {

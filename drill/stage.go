@@ -197,7 +197,8 @@ func (s *Stage) AwaitAuthority(ctx context.Context) (n *Node, err error) {
 	return n, until(ctx, "there is an authority", func() (err error) { n, err = s.Authority(ctx); return err })
 }
 
-// Heal undoes what was broken: links, nodes that stand still, nodes that ended.
+// Heal undoes what was broken: links, disks, nodes that stand still, nodes that
+// ended.
 // It returns when every node is ready.
 func (s *Stage) Heal(ctx context.Context) error {
 	if s.Net != nil {
@@ -207,6 +208,11 @@ func (s *Stage) Heal(ctx context.Context) error {
 	}
 	began := time.Now()
 	for _, n := range s.Nodes {
+		if n.Disk != nil {
+			if err := n.Disk.Mend(); err != nil {
+				return err
+			}
+		}
 		if n.Running() {
 			if err := n.Signal(syscall.SIGCONT); err != nil {
 				return fmt.Errorf("let %s go on: %w", n.Name, err)

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"syscall"
 	"time"
 
 	"yardmaster/cluster"
+	"yardmaster/drill/disk"
 	"yardmaster/drill/hosts"
 	"yardmaster/node"
 )
@@ -21,7 +23,7 @@ type Yard struct {
 	Net    *hosts.Network // nil: all nodes are on this host's loopback
 
 	plan    Plan
-	unmount []func() error
+	disks   []*disk.Disk
 	workers []*Process
 	kills   []time.Time
 }
@@ -35,6 +37,7 @@ type Node struct {
 	DataDir string
 	Witness string      // of its runners
 	Host    *hosts.Host // nil: this one
+	Disk    *disk.Disk  // nil: its data lies in a directory
 	Env     []string    // of its next start, beside this program's
 
 	*Process
@@ -54,15 +57,18 @@ func (y *Yard) Open(ctx context.Context) error {
 
 // Close ends every process, without asking, and takes away what was laid out.
 func (y *Yard) Close() error {
+	var failed error
+	for _, d := range y.disks { // no signal reaches who waits for a frozen disk
+		failed = errors.Join(failed, d.Thaw())
+	}
 	for _, w := range y.workers {
 		w.Kill()
 	}
 	for _, n := range y.Nodes {
 		n.Process.Kill()
 	}
-	var failed error
-	for _, unmount := range y.unmount {
-		failed = errors.Join(failed, unmount())
+	for _, d := range y.disks {
+		failed = errors.Join(failed, d.Close())
 	}
 	if y.Net != nil {
 		failed = errors.Join(failed, y.Net.Close())
@@ -85,6 +91,28 @@ func (y *Yard) Kill(nodes ...*Node) {
 	for _, n := range nodes {
 		n.Process.Kill() // waits for its end
 	}
+}
+
+// CutPower takes the power from nodes and their disks, all at once: what no
+// fsync had settled is gone. [Stage.Heal] brings them back.
+func (y *Yard) CutPower(nodes ...*Node) error {
+	for _, n := range nodes { // nobody is to see its disk go
+		if err := n.Signal(syscall.SIGSTOP); err != nil {
+			return fmt.Errorf("stop %s: %w", n.Name, err)
+		}
+	}
+	for _, n := range nodes {
+		if err := n.Disk.Lose(); err != nil {
+			return err
+		}
+	}
+	y.Kill(nodes...)
+	for _, n := range nodes {
+		if err := n.Disk.Cut(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Up lists the nodes that run.

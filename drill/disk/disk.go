@@ -28,6 +28,7 @@ type Disk struct {
 	Image string // the file that holds it
 
 	mounted bool
+	lost    bool         // it has no power, and is still mounted
 	thaw    func() error // while it is frozen
 }
 
@@ -99,13 +100,18 @@ func (d *Disk) Restore() error {
 // disk is dropped. Who writes there must have been killed, and may still be on
 // its way out. The disk is gone until [Disk.Restore].
 func (d *Disk) Cut() error {
-	if err := d.shutdown(); err != nil {
+	if err := d.Lose(); err != nil {
 		return err
 	}
 	return d.unmount()
 }
 
-func (d *Disk) shutdown() error {
+// Lose is the first half of Cut: from now on nothing is written any more, and
+// who tries gets an error.
+func (d *Disk) Lose() error {
+	if d.lost {
+		return nil
+	}
 	f, err := os.Open(d.Dir)
 	if err != nil {
 		return fmt.Errorf("cut the power of %s: %w", d.Dir, err)
@@ -114,6 +120,7 @@ func (d *Disk) shutdown() error {
 	if err := unix.IoctlSetPointerInt(int(f.Fd()), iocShutdown, noLogFlush); err != nil {
 		return fmt.Errorf("cut the power of %s: %w", d.Dir, err)
 	}
+	d.lost = true
 	return nil
 }
 
@@ -122,7 +129,7 @@ func (d *Disk) unmount() error {
 	for end := time.Now().Add(busyFor); ; time.Sleep(20 * time.Millisecond) {
 		err := unix.Unmount(d.Dir, unix.UMOUNT_NOFOLLOW) // the loop device goes with it
 		if err == nil {
-			d.mounted = false
+			d.mounted, d.lost = false, false
 			return nil
 		}
 		if !errors.Is(err, unix.EBUSY) || time.Now().After(end) {
@@ -150,13 +157,30 @@ func holders(dir string) []string {
 	return found
 }
 
+// Mend undoes whatever was done to the disk, but for what was lost. Nobody may
+// have it open that saw it fail.
+func (d *Disk) Mend() error {
+	if err := d.Thaw(); err != nil {
+		return err
+	}
+	if d.lost {
+		if err := d.unmount(); err != nil {
+			return err
+		}
+	}
+	if err := d.Restore(); err != nil {
+		return err
+	}
+	if err := d.Empty(); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
 // Close thaws and unmounts the disk, whatever state it is in, and removes its
 // image. It is safe to call again.
 func (d *Disk) Close() error {
-	var err error
-	if d.thaw != nil {
-		err = d.thaw()
-	}
+	err := d.Thaw()
 	if d.mounted {
 		err = errors.Join(err, d.unmount())
 	}

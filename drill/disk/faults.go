@@ -54,6 +54,14 @@ func (d *Disk) Freeze(limit time.Duration) (thaw func() error, err error) {
 	return d.thaw, nil
 }
 
+// Thaw lets a frozen disk go on; any other it leaves alone.
+func (d *Disk) Thaw() error {
+	if d.thaw == nil {
+		return nil
+	}
+	return d.thaw()
+}
+
 // watchdog starts a process that thaws dir when limit has passed or when our
 // end of its input is closed, as by our death. It has dir open already: to
 // open something on a frozen disk may hang.
@@ -125,6 +133,7 @@ func (d *Disk) Free() (int64, error) {
 // a file system does that has met an error. [Disk.Cut] and [Disk.Restore] mend
 // it.
 func (d *Disk) ReadOnly() error {
+	d.lost = true // and the way back is the same
 	// The kernel refuses to remount while files are open for writing; this is
 	// its way for emergencies, which it offers for one device as an abort.
 	return run("mount", "-o", "remount,abort", d.Dir)
