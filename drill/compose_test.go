@@ -242,7 +242,7 @@ func (c *composed) kill(nodes ...*Node) {
 	for _, n := range nodes {
 		c.must(n.Wait(c.ctx))
 	}
-	c.kills = append(c.kills, c.stamp("FinishedAt", nodes))
+	c.kills = append(c.kills, Clock()-int64(time.Since(c.stamp("FinishedAt", nodes))))
 }
 
 // start starts a container that has ended.

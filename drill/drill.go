@@ -41,7 +41,7 @@ var Disks = Means{Name: "disks to mount", Missing: disk.Missing}
 // missing says why a drill cannot be played here; "" if it can.
 func (d *Drill) missing() string {
 	needs := d.Needs
-	if d.Plan.Apart {
+	if d.Plan.Apart || d.Plan.Slow {
 		needs = append([]Means{Hosts}, needs...)
 	}
 	if d.Plan.Disk > 0 {

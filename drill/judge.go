@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"math"
@@ -15,6 +14,7 @@ import (
 	"time"
 
 	"yardmaster/cluster"
+	"yardmaster/drill/check"
 	"yardmaster/job"
 )
 
@@ -39,8 +39,13 @@ type Verdict struct {
 	Retried      int            // publishes that had to be repeated
 	Refusals     map[string]int `json:"-"` // why, and how often
 	Unjustified  int            // overlaps that history gives no reason for
+	Twice        int            // dispatches that ran more than once
 
 	begins []int64 // of witnessed runs, by the host's clock
+	runs   []check.Run
+	told   history
+
+	unjustified []string
 }
 
 // String is the verdict in one line.
@@ -59,6 +64,7 @@ func (v *Verdict) Flaws() (flaws []string) {
 	}{
 		{"lost", v.Lost}, {"unexpected", v.Unexpected}, {"with two outcomes", v.Duplicates},
 		{"missing in history", v.HistoryGaps}, {"completed and seen by nobody", v.Unwitnessed},
+		{"twice at once without a reason", v.Unjustified}, {"dispatches that ran more than once", v.Twice},
 	} {
 		if f.n > 0 {
 			flaws = append(flaws, fmt.Sprintf("%d %s", f.n, f.what))
@@ -97,21 +103,15 @@ func (y *Yard) Await(ctx context.Context, loads ...*Load) error {
 func (y *Yard) Judge(ctx context.Context, loads ...*Load) (v Verdict, err error) {
 	v.MostAtOnce, v.Refusals = make(map[string]int), make(map[string]int)
 	completed := make(map[job.ID]bool)
-	var lastAck time.Time
+	lastAck := int64(0)
 	n := y.Up()[0]
 	if err := y.judgeStates(ctx, n, loads, &v, completed); err != nil {
-		return v, err
-	}
-	now, err := hostClock()
-	if err != nil {
 		return v, err
 	}
 	for _, l := range loads {
 		if acks := slices.Sorted(slices.Values(l.acks)); len(acks) > 0 {
 			v.AckGap = max(v.AckGap, longest(acks, 0, math.MaxInt64))
-			if last := time.Now().Add(time.Duration(acks[len(acks)-1] - now)); last.After(lastAck) {
-				lastAck = last
-			}
+			lastAck = max(lastAck, acks[len(acks)-1])
 		}
 		for why, times := range l.refused {
 			v.Refusals[why] += times
@@ -120,14 +120,15 @@ func (y *Yard) Judge(ctx context.Context, loads ...*Load) (v Verdict, err error)
 	}
 	// JetStream takes some seconds to elect whom to ask after a node's death.
 	err = until(ctx, "history is read", func() error {
-		told := Verdict{}
-		delivered, err := y.judgeHistory(ctx, n, &told, lastAck)
-		if err == nil && delivered < v.Completed { // history follows the ledger at its own pace
-			err = fmt.Errorf("it tells of %d jobs of %d", delivered, v.Completed)
+		told, err := readHistory(ctx, n)
+		if err == nil && len(told.delivered) < v.Completed { // history follows the ledger at its own pace
+			err = fmt.Errorf("it tells of %d jobs of %d", len(told.delivered), v.Completed)
 		}
-		v.Duplicates, v.HistoryGaps, v.EndGap, v.Recovery = told.Duplicates, told.HistoryGaps, told.EndGap, told.Recovery
+		v.told = told
 		return err
 	})
+	v.Duplicates, v.HistoryGaps = v.told.twice, v.told.gaps
+	v.EndGap, v.Recovery = y.gapsOfEnds(v.told.ends, lastAck)
 	if err != nil {
 		return v, err
 	}
@@ -197,64 +198,11 @@ func (y *Yard) eachEnded(ctx context.Context, n *Node, queue, state string, visi
 	}
 }
 
-// judgeHistory reads all that the yard has told so far and counts the jobs that
-// were delivered in it.
-func (y *Yard) judgeHistory(ctx context.Context, n *Node, v *Verdict, lastAck time.Time) (delivered int, err error) {
-	c, err := cluster.Dial(ctx, n.NATS, cluster.DialOptions{Name: "drill"})
-	if err != nil {
-		return 0, err
-	}
-	defer c.Close()
-	next := uint64(1)
-	ends := make(map[string]int) // of a dispatch
-	done := make(map[string]int) // of a job
-	var last time.Time
-	err = c.History(ctx, time.Time{}, false, func(t cluster.Tale) error {
-		for _, text := range bytes.Split(bytes.TrimSpace(t.Body), []byte("\n")) {
-			var e struct {
-				Event   string
-				Request string `json:"request_id"`
-				Seq     uint64
-				At      time.Time
-			}
-			if err := json.Unmarshal(text, &e); err != nil {
-				return fmt.Errorf("history says %q: %w", text, err)
-			}
-			if e.Seq != next {
-				v.HistoryGaps++
-			}
-			next = e.Seq + 1
-			if e.Event != "DispatchDelivered" && e.Event != "DispatchFailed" {
-				continue
-			}
-			if ends[e.Request]++; ends[e.Request] > 1 {
-				v.Duplicates++
-			}
-			id, _, _ := strings.Cut(e.Request, "#")
-			if e.Event == "DispatchDelivered" {
-				if done[id]++; done[id] > 1 {
-					v.Duplicates++
-				}
-			}
-			if !last.IsZero() && e.At.Before(lastAck) {
-				v.EndGap = max(v.EndGap, e.At.Sub(last))
-			}
-			for _, kill := range y.kills {
-				if !last.After(kill) && e.At.After(kill) {
-					v.Recovery = max(v.Recovery, e.At.Sub(kill))
-				}
-			}
-			last = e.At
-		}
-		return nil
-	})
-	return len(done), err
-}
-
 // run is one run of a job as its worker saw it; end is 0 if the worker died.
 type run struct {
 	job        job.ID
 	queue      string
+	fence      int64
 	begin, end int64
 }
 
@@ -276,6 +224,7 @@ func (y *Yard) judgeWitnesses(v *Verdict, completed map[job.ID]bool) error {
 	for _, r := range runs {
 		if r.begin > 0 {
 			v.begins = append(v.begins, r.begin)
+			v.runs = append(v.runs, check.Run{Job: r.job.String(), Fence: uint64(r.fence), Begin: r.begin, End: r.end})
 		}
 	}
 	until := make(map[job.ID]int64)
@@ -294,6 +243,13 @@ func (y *Yard) judgeWitnesses(v *Verdict, completed map[job.ID]bool) error {
 		}
 	}
 	mostAtOnce(runs, v.MostAtOnce)
+	v.Twice = len(check.SameDispatch(v.runs))
+	for _, o := range check.Overlaps(v.runs, v.told.ends) {
+		if o.Reason == "" {
+			v.Unjustified++
+			v.unjustified = append(v.unjustified, o.String())
+		}
+	}
 	return nil
 }
 
@@ -342,7 +298,7 @@ func readWitness(path string) (runs []run, err error) {
 				runs[i].end = at
 				continue
 			}
-			r := run{queue: queue, begin: at}
+			r := run{queue: queue, fence: fence, begin: at}
 			if r.job, err = job.ParseID(id); err != nil {
 				return nil, fmt.Errorf("witness %s: %w", filepath.Base(path), err)
 			}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"yardmaster/drill/check"
 	"yardmaster/job"
 )
 
@@ -34,8 +35,13 @@ func TestJudge_Witnesses(t *testing.T) {
 	if v.Runs != 5 || v.Again != 1 || v.Overlaps != 1 || v.Unwitnessed != 1 || v.MostAtOnce["limited"] != 3 {
 		t.Errorf("%s", v.String())
 	}
-	if flaws := v.Flaws(); len(flaws) != 1 || !strings.Contains(flaws[0], "seen by nobody") {
+	if flaws := v.Flaws(); len(flaws) != 2 || !strings.Contains(flaws[0], "seen by nobody") || !strings.Contains(flaws[1], "without a reason") {
 		t.Errorf("flaws %q", flaws)
+	}
+	justified := Verdict{MostAtOnce: map[string]int{}}
+	justified.told.ends = []check.End{{Job: a.String(), Failed: true, Reason: "lease is over", At: 190}}
+	if err := y.judgeWitnesses(&justified, nil); err != nil || justified.Overlaps != 1 || justified.Unjustified != 0 {
+		t.Errorf("history gave the job up: %s, %v", justified.String(), err)
 	}
 	write("w3.witness", "begin limited:nobody 1 10 100")
 	if err := y.judgeWitnesses(&v, completed); err == nil {

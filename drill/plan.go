@@ -22,6 +22,7 @@ const Token = "drill"
 type Plan struct {
 	Nodes  int  // 3 if 0
 	Apart  bool // each node is on a host of its own, whose links can be cut
+	Slow   bool // and whose links can be slowed down
 	Config string
 	Env    []string // of every node: YARD_<TABLE>_<KEY>=… overrides the file
 	Disk   int64    // bytes; each node's data lies on a disk of its own, 0: in a directory
@@ -42,8 +43,12 @@ func Lay(dir, binary string, p Plan) (y *Yard, err error) {
 			err = errors.Join(err, y.Close())
 		}
 	}()
-	if p.Apart {
-		if y.Net, err = hosts.New(); err != nil {
+	if p.Apart || p.Slow {
+		lay := hosts.New
+		if p.Slow {
+			lay = hosts.NewSlow
+		}
+		if y.Net, err = lay(); err != nil {
 			return nil, err
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strconv"
+	"strings"
 	"syscall"
 
 	"yardmaster/drill/hosts"
@@ -63,6 +65,29 @@ func (p *Process) Running() bool {
 
 // PID is its number.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Family is its number and those of all that it has started and what they have.
+func (p *Process) Family() (pids []int, err error) {
+	pids = []int{p.PID()}
+	for i := 0; i < len(pids); i++ {
+		tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pids[i]))
+		if err != nil {
+			if i == 0 {
+				return nil, fmt.Errorf("list the processes of %s: %w", p.name, err)
+			}
+			continue // it has ended
+		}
+		for _, t := range tasks {
+			list, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/children", pids[i], t.Name())) // likewise
+			for _, text := range strings.Fields(string(list)) {
+				if pid, err := strconv.Atoi(text); err == nil {
+					pids = append(pids, pid)
+				}
+			}
+		}
+	}
+	return pids, nil
+}
 
 // Signal sends a signal to it.
 func (p *Process) Signal(s syscall.Signal) error { return p.cmd.Process.Signal(s) }

@@ -71,13 +71,34 @@ func (r *reader) readOn(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read history: %w", err)
 	}
+	if r.read >= info.State.LastSeq {
+		return nil
+	}
+	consumer, err := r.stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{
+		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: r.read + 1})
+	if err != nil {
+		return fmt.Errorf("read history: %w", err)
+	}
+	messages, err := consumer.Messages()
+	if err != nil {
+		return fmt.Errorf("read history: %w", err)
+	}
+	defer messages.Stop()
 	for r.read < info.State.LastSeq && r.wrong == nil {
-		m, err := r.stream.GetMsg(ctx, r.read+1)
+		m, err := messages.Next(jetstream.NextContext(ctx))
 		if err != nil {
 			return fmt.Errorf("read message %d of history: %w", r.read+1, err)
 		}
+		meta, err := m.Metadata()
+		if err != nil {
+			return fmt.Errorf("read message %d of history: %w", r.read+1, err)
+		}
+		if meta.Sequence.Stream != r.read+1 {
+			r.wrong = fmt.Errorf("message %d of history follows message %d", meta.Sequence.Stream, r.read)
+			break
+		}
 		r.read++
-		for line := range bytes.SplitSeq(bytes.TrimSpace(m.Data), []byte("\n")) {
+		for line := range bytes.SplitSeq(bytes.TrimSpace(m.Data()), []byte("\n")) {
 			if r.wrong = r.take(line); r.wrong != nil {
 				break
 			}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"sync/atomic"
@@ -46,7 +47,7 @@ func newCarrier(l *Load, y *Yard) (carrier, error) {
 		}
 		return h, nil
 	case Overhop:
-		return &overhopRoad{load: l, producer: &overhop.Producer{Nodes: y.Edges(), Name: "drill"}}, nil
+		return &overhopRoad{load: l, producer: &overhop.Producer{Nodes: y.Edges(), Name: "drill", Log: slog.New(slog.DiscardHandler)}}, nil
 	}
 	nc, err := nats.Connect(y.URLs(), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond), nats.RetryOnFailedConnect(true),
 		nats.Timeout(time.Second), nats.PingInterval(time.Second), nats.MaxPingsOutstanding(2))

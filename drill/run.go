@@ -40,7 +40,7 @@ func Run(ctx context.Context, o Options, drills ...Drill) (Summary, error) {
 func Play(ctx context.Context, o Options, d Drill) (r Report) {
 	r = Report{Number: d.Number, Drill: d.Name, Breaks: d.Breaks, Promises: d.Promises, Seed: o.Seed, Quick: o.Quick}
 	s := &Stage{Seed: o.Seed, Dice: rand.New(rand.NewPCG(o.Seed, uint64(d.Number))), Quick: o.Quick,
-		out: o.Out, began: time.Now(), report: &r, within: make(map[string]Limits)}
+		out: o.Out, began: time.Now(), report: &r, within: make(map[string]Limits), calm: func() {}}
 	if o.Out != nil {
 		fmt.Fprintf(o.Out, "\n%d %s (seed %d): %s\n", d.Number, d.Name, o.Seed, d.Breaks)
 	}
@@ -87,12 +87,13 @@ func (s *Stage) play(ctx context.Context, o Options, d Drill) (err error) {
 	defer func() { err = errors.Join(err, s.Close()) }()
 	// A drill that ends early must not leave publishers behind.
 	ctx, stop := context.WithCancel(ctx)
-	defer func() { stop(); s.load.Wait() }()
+	defer func() { stop(); _ = s.end() }()
 	if !d.Closed {
 		if err := s.Open(ctx); err != nil {
 			return err
 		}
 		s.Say("%d nodes are ready", len(s.Nodes))
+		s.baseline()
 	}
 	if err := d.Run(ctx, s); err != nil {
 		return err
@@ -106,43 +107,6 @@ func (s *Stage) play(ctx context.Context, o Options, d Drill) (err error) {
 	}
 	return s.check(ctx)
 }
-
-// check drains the yard and holds what it says against what others know.
-func (s *Stage) check(ctx context.Context) error {
-	if err := s.Await(ctx, s.loads...); err != nil {
-		s.Promise(false, "not all jobs end: %v", err) // the judge says which
-	}
-	s.Say("drained")
-	judged := context.WithoutCancel(ctx) // also when the drain took all the time there was
-	judged, cancel := context.WithTimeout(judged, checkPatience)
-	defer cancel()
-	v, err := s.Judge(judged, s.loads...)
-	if err != nil {
-		return fmt.Errorf("judge: %w", err)
-	}
-	s.report.Verdict, s.report.Refusals = &v, v.Refusals
-	for _, flaw := range v.Flaws() {
-		s.Promise(false, "%s", flaw)
-	}
-	if most := v.MostAtOnce[LimitedQueue]; most > Strict {
-		s.Promise(false, "%d jobs of a queue with the limit %d ran at once", most, Strict)
-	}
-	s.gaps(v.begins)
-	book, err := s.Recount(judged)
-	s.Promise(err == nil, "history and the nodes tell different stories: %v", err)
-	if err == nil && v.Lost == 0 {
-		_, err = s.RequireSameEnds(judged, book, s.loads...)
-		s.Promise(err == nil, "a node and history differ about a job: %v", err)
-	}
-	index, err := s.RequireSameLedger(judged)
-	s.Promise(err == nil, "ledgers differ: %v", err)
-	s.Say("%s", v.String())
-	s.Figure("ledgers equal at index", index)
-	return nil
-}
-
-// checkPatience is for all checks of a drill, once its jobs have ended.
-const checkPatience = 2 * time.Minute
 
 // machine says in a line what the drills ran on.
 func machine() string {

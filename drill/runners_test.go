@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// orphanTime is how long a runner may outlive its node.
-const orphanTime = 2 * time.Second
+// orphansGone is how long a runner may outlive its node.
+const orphansGone = 2 * time.Second
 
 // TestKilledNodeLeavesNoRunner: kill -9 of a node takes its runners with it,
 // and its next start ends what they had forked.
@@ -35,9 +35,9 @@ func TestKilledNodeLeavesNoRunner(t *testing.T) {
 		t.Fatalf("runners %v have forked %v, not three processes", former, forked)
 	}
 	n.Kill()
-	awaitEnds(t, former, orphanTime)
+	awaitEnds(t, former, orphansGone)
 	now := startRunners(t, ctx, n)
-	awaitEnds(t, forked, orphanTime)
+	awaitEnds(t, forked, orphansGone)
 	forked = childrenOf(now)
 	if err := n.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)

@@ -27,6 +27,13 @@ type Stage struct {
 	ended  int64 // when the loads were ended, by the host's clock
 	faults []fault
 	within map[string]Limits
+	spans  []span
+
+	watch     watch
+	contest   contest
+	orphans   orphans
+	calm      context.CancelFunc // ends watching and contending
+	baselines map[string]usage
 
 	mu        sync.Mutex
 	report    *Report
@@ -37,6 +44,13 @@ type Stage struct {
 type fault struct {
 	what string
 	at   int64 // by the host's clock
+}
+
+// span is a time in which authority should not wander about.
+type span struct {
+	name      string
+	from, til int64 // by the host's clock
+	most      int   // changes of authority
 }
 
 // Limits are what a kind of fault may cost; 0: there is no limit.
@@ -96,10 +110,19 @@ func (s *Stage) Within(what string, l Limits) { s.within[what] = l }
 // Fault notes that something is broken now: from now on, or from the fault
 // before on, gaps count as this one's.
 func (s *Stage) Fault(what, detail string) {
-	at, _ := hostClock() // it cannot fail
-	s.faults = append(s.faults, fault{what, at})
+	s.faults = append(s.faults, fault{what, Clock()})
 	s.Say("%s: %s", what, detail)
 }
+
+// Whole notes that what was broken is mended, and waits until every node is
+// ready.
+func (s *Stage) Whole(ctx context.Context) error {
+	s.faults = append(s.faults, fault{Mended, Clock()})
+	return s.Heal(ctx)
+}
+
+// Mended is the name under which gaps after the mending are counted.
+const Mended = "mended"
 
 // Times is how often something is repeated: n times, or few if it must be
 // quick.
@@ -113,6 +136,19 @@ func (s *Stage) Times(n int) int {
 // Between is a time between two, by the dice.
 func (s *Stage) Between(least, most time.Duration) time.Duration {
 	return least + time.Duration(s.Dice.Int64N(int64(most-least)+1))
+}
+
+// Settled says that authority should have changed at most so often since a
+// moment of the host's clock.
+func (s *Stage) Settled(name string, since int64, most int) {
+	s.spans = append(s.spans, span{name, since, Clock(), most})
+}
+
+// Clock is the host's clock: the same for all processes, in nanoseconds, and it
+// never steps.
+func Clock() int64 {
+	now, _ := hostClock() // it cannot fail
+	return now
 }
 
 // Rest lets time pass.
@@ -155,6 +191,7 @@ func (s *Stage) Steady(ctx context.Context) error {
 		loads = append(loads, &Load{Queue: FreeQueue, Road: r, Parallel: 2, Pace: pace})
 	}
 	s.Begin(ctx, loads...)
+	s.contend(ctx)
 	return until(ctx, "jobs run", func() error {
 		for _, l := range s.loads {
 			if l.Acked() < 10 {
@@ -163,6 +200,16 @@ func (s *Stage) Steady(ctx context.Context) error {
 		}
 		return nil
 	})
+}
+
+// contend begins the contest and the watch, which end with the loads.
+func (s *Stage) contend(ctx context.Context) {
+	ctx, s.calm = context.WithCancel(ctx)
+	for i, n := range s.Nodes {
+		dice := rand.New(rand.NewPCG(s.Seed, uint64(1000+i)))
+		s.contest.write(ctx, i, n, dice.IntN)
+		s.watch.follow(ctx, n)
+	}
 }
 
 // Crew makes the queues, and starts so many workers of the free queue and as
@@ -228,12 +275,17 @@ func (s *Stage) Heal(ctx context.Context) error {
 	return nil
 }
 
-// end ends the loads.
+// end ends the loads and those who write in contest.
 func (s *Stage) end() error {
-	s.ended, _ = hostClock() // it cannot fail
+	if s.ended == 0 {
+		s.ended = Clock()
+	}
 	for _, l := range s.loads {
 		l.Stop()
 	}
 	s.load.Wait()
+	s.calm()
+	s.watch.done.Wait()
+	s.contest.done.Wait()
 	return s.loadError
 }

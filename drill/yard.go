@@ -25,7 +25,7 @@ type Yard struct {
 	plan    Plan
 	disks   []*disk.Disk
 	workers []*Process
-	kills   []time.Time
+	kills   []int64 // when, by the host's clock
 }
 
 // Node is one member.
@@ -84,7 +84,7 @@ func (n *Node) Start() error {
 
 // Kill ends nodes with SIGKILL, all at once, and notes when.
 func (y *Yard) Kill(nodes ...*Node) {
-	y.kills = append(y.kills, time.Now())
+	y.kills = append(y.kills, Clock())
 	for _, n := range nodes {
 		n.cmd.Process.Kill()
 	}
@@ -229,6 +229,10 @@ func (y *Yard) AddQueue(ctx context.Context, name string, limit int) error {
 		return err
 	})
 }
+
+// Until looks for a fact every 50 ms until there is no error or ctx ends; the
+// error then says what was missing.
+func Until(ctx context.Context, what string, fact func() error) error { return until(ctx, what, fact) }
 
 // until looks for a fact until ctx ends, and then says what was missing.
 func until(ctx context.Context, what string, fact func() error) error {

@@ -13,7 +13,11 @@ import (
 
 // All are the drills, by number.
 func All() []drill.Drill {
-	all := slices.Concat(nodes)
+	all := slices.Concat(
+		nodes,
+		pauses,
+		network,
+	)
 	slices.SortStableFunc(all, func(a, b drill.Drill) int { return cmp.Compare(a.Number, b.Number) })
 	return all
 }

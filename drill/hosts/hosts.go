@@ -13,13 +13,10 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
-
-	"golang.org/x/sys/unix"
 )
 
 // prefix begins the names of all that this package makes; the number of the
@@ -32,6 +29,7 @@ type Network struct {
 	name  string // begins the names of its namespaces
 	net   string // the first three numbers of its addresses, with a dot
 	own   string // this program's device at the switch
+	slow  bool   // cables are relays
 
 	mu sync.Mutex // guards the rules of all hosts
 }
@@ -43,6 +41,7 @@ type Host struct {
 
 	net   *Network
 	space string   // its namespace
+	cable *relay   // nil: the kernel's own
 	rules []string // what it does not hear, in nft's words
 }
 
@@ -67,11 +66,17 @@ var made struct {
 
 // New makes hosts of these names. Close removes them; so does the next New of
 // any process when this one was killed.
-func New(names ...string) (*Network, error) {
+func New(names ...string) (*Network, error) { return build(false, names) }
+
+// NewSlow makes hosts whose cables this program carries, frame by frame, so that
+// they can be delayed: see [Host.Delay].
+func NewSlow(names ...string) (*Network, error) { return build(true, names) }
+
+func build(slow bool, names []string) (*Network, error) {
 	sweep()
 	made.Lock()
 	made.n++
-	n := &Network{name: fmt.Sprintf("%s%d-%d", prefix, os.Getpid(), made.n), own: fmt.Sprintf("%s%dx%d", prefix, os.Getpid(), made.n)}
+	n := &Network{name: fmt.Sprintf("%s%d-%d", prefix, os.Getpid(), made.n), own: fmt.Sprintf("%s%dx%d", prefix, os.Getpid(), made.n), slow: slow}
 	made.Unlock()
 	var err error
 	if n.net, err = freeNet(); err != nil {
@@ -104,10 +109,18 @@ func (n *Network) Add(name string) (*Host, error) {
 	h := &Host{Name: name, net: n, space: n.name + "-" + name, Addr: n.net + strconv.Itoa(len(n.Hosts)+11)}
 	n.Hosts = append(n.Hosts, h)
 	sw, port := n.name+"-sw", "p"+strconv.Itoa(len(n.Hosts))
+	err := run([][]string{{"ip", "netns", "add", h.space}, {"ip", "-n", h.space, "link", "set", "lo", "up"}})
+	switch {
+	case err != nil:
+	case n.slow:
+		h.cable, err = newRelay(h.space, sw, port)
+	default:
+		err = run([][]string{{"ip", "-n", h.space, "link", "add", "eth0", "type", "veth", "peer", "name", port, "netns", sw}})
+	}
+	if err != nil {
+		return nil, err
+	}
 	return h, run([][]string{
-		{"ip", "netns", "add", h.space},
-		{"ip", "-n", h.space, "link", "set", "lo", "up"},
-		{"ip", "-n", h.space, "link", "add", "eth0", "type", "veth", "peer", "name", port, "netns", sw},
 		{"ip", "-n", sw, "link", "set", port, "master", "switch", "up"},
 		{"ip", "-n", h.space, "addr", "add", h.Addr + "/24", "dev", "eth0"},
 		{"ip", "-n", h.space, "link", "set", "eth0", "up"},
@@ -119,6 +132,9 @@ func (n *Network) Add(name string) (*Host, error) {
 func (n *Network) Close() error {
 	var failed error
 	for _, h := range n.Hosts {
+		if h.cable != nil {
+			h.cable.close()
+		}
 		if err := run([][]string{{"ip", "netns", "del", h.space}}); err != nil {
 			failed = err
 		}
@@ -131,35 +147,8 @@ func (n *Network) Close() error {
 	return failed
 }
 
-// Start starts a command on the host. It inherits the namespace of the thread
-// that forks it.
-func (h *Host) Start(cmd *exec.Cmd) error {
-	runtime.LockOSThread()
-	home, err := os.Open(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()))
-	if err != nil {
-		runtime.UnlockOSThread()
-		return fmt.Errorf("find this network: %w", err)
-	}
-	defer home.Close()
-	there, err := os.Open("/var/run/netns/" + h.space)
-	if err != nil {
-		runtime.UnlockOSThread()
-		return fmt.Errorf("find the network of %s: %w", h.Name, err)
-	}
-	defer there.Close()
-	if err := unix.Setns(int(there.Fd()), unix.CLONE_NEWNET); err != nil {
-		runtime.UnlockOSThread()
-		return fmt.Errorf("enter the network of %s: %w", h.Name, err)
-	}
-	err = cmd.Start()
-	if back := unix.Setns(int(home.Fd()), unix.CLONE_NEWNET); back != nil {
-		// The thread stays locked and ends with its goroutine: nobody else
-		// must find himself on that host.
-		return fmt.Errorf("leave the network of %s: %w", h.Name, back)
-	}
-	runtime.UnlockOSThread()
-	return err
-}
+// Start starts a command on the host.
+func (h *Host) Start(cmd *exec.Cmd) error { return inside(h.space, cmd.Start) }
 
 // sweep removes what killed processes have left.
 func sweep() {

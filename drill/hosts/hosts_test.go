@@ -93,6 +93,63 @@ func TestNetwork_Cut(t *testing.T) {
 	}
 }
 
+// A slow cable delays, and goes on when it is healed.
+func TestNetwork_Delay(t *testing.T) {
+	if why := Missing(); why != "" {
+		t.Skip(why)
+	}
+	n, err := NewSlow("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := n.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	a := n.Hosts[0]
+	cmd := exec.Command(os.Args[0], "-test.run=^$")
+	cmd.Env = append(os.Environ(), "YARD_TEST_ECHO="+a.Addr+":7777")
+	if err := a.Start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	call := func() (took time.Duration, err error) {
+		began := time.Now()
+		c, err := net.DialTimeout("tcp", a.Addr+":7777", 5*time.Second)
+		if err == nil {
+			took = time.Since(began)
+			err = c.Close()
+		}
+		return took, err
+	}
+	for late := time.Now().Add(10 * time.Second); ; {
+		if _, err := call(); err == nil {
+			break
+		} else if time.Now().After(late) {
+			t.Fatal(err)
+		}
+	}
+	const least = 40 * time.Millisecond
+	if err := a.Delay(least, 2*least); err != nil {
+		t.Fatal(err)
+	}
+	if took, err := call(); err != nil || took < 2*least {
+		t.Errorf("a call takes %s, %v; want %s there and back", took, err, 2*least)
+	}
+	if err := n.Heal(); err != nil {
+		t.Fatal(err)
+	}
+	soon := false
+	for range 20 {
+		took, err := call()
+		soon = soon || err == nil && took < 2*least
+	}
+	if !soon {
+		t.Error("the cable is still slow")
+	}
+}
+
 func TestNetwork_Others(t *testing.T) {
 	a, b, c := &Host{Name: "a"}, &Host{Name: "b"}, &Host{Name: "c"}
 	n := &Network{Hosts: []*Host{a, b, c}}

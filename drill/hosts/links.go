@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os/exec"
 	"strings"
+	"time"
 )
 
 // What a host does not hear is dropped where it comes in: whoever sent it is
@@ -53,6 +54,16 @@ func (h *Host) Lose(percent int, of ...*Host) error {
 	return h.add(rules...)
 }
 
+// Delay keeps back what goes in or out at h, for a time between these each way,
+// in its order. It needs a network of [NewSlow].
+func (h *Host) Delay(least, most time.Duration) error {
+	if h.cable == nil {
+		return fmt.Errorf("the cable of %s cannot be slowed down: the network was not made for it", h.Name)
+	}
+	h.cable.slow(least, most)
+	return nil
+}
+
 // Drop adds a rule of nft's to what h does not hear: `tcp sport 40123 drop`.
 func (h *Host) Drop(rule string) error { return h.add(rule) }
 
@@ -61,6 +72,9 @@ func (h *Host) Heal() error {
 	h.net.mu.Lock()
 	defer h.net.mu.Unlock()
 	h.rules = nil
+	if h.cable != nil {
+		h.cable.slow(0, 0)
+	}
 	return h.load()
 }
 

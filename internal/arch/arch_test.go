@@ -43,7 +43,7 @@ var floors = map[string]struct {
 
 	"cli/statedir": {[]string{"ledger"}, "a directory holds what the contract's commands make, and has no yard"},
 	"cli":          {[]string{"*"}, "verbs reach whatever they show"}, "cmd": {[]string{"*"}, "main binds it all"},
-	"bench": {[]string{"*"}, "measures every floor"}, "drill": {[]string{"*"}, "breaks every part"},
+	"bench": {[]string{"*"}, "measures every floor"}, "drill": {[]string{"*"}, "breaks every part"}, "drill/check": {nil, "judges by what it is told, and shares no code with the accused"}, "drill/hosts": {nil, "knows hosts and cables, not who uses them"},
 	"sim": {[]string{"*"}, "drives every part"}, "internal/nodetest": {[]string{"*"}, "starts whole nodes for tests"},
 	"internal/dialogue": {[]string{"edge/overhop", "internal"}, "speaks Overhop's wire with whoever is under test"},
 	"internal/scenario": {[]string{"job", "cluster", "edge/overhop", "internal"}, "asks a yard as a client does"}, "internal/scenario/sequential": {nil, "stands on the contract's text alone"},
@@ -68,6 +68,7 @@ var dependencies = map[string]struct {
 	"github.com/prometheus/":         {[]string{"web"}, "metrics are shown by the HTTP door, rooms count in plain numbers"},
 	"go.opentelemetry.io/":           {[]string{"tracing"}, "spans are made in one place, and rooms run without them"},
 	"github.com/BurntSushi/toml":     {[]string{"node", "cli", "cmd"}, "rooms get structs, not files"},
+	"github.com/anishathalye/":       {[]string{"drill/check"}, "whether some order explains all answers is the checkers' to find"},
 	"github.com/google/go-cmp":       {nil, "tests only"},
 	"pgregory.net/rapid":             {nil, "tests only"},
 	"github.com/VictoriaMetrics/":    {nil, "tests only: reads the expressions of alerts and dashboards"},

@@ -1,0 +1,124 @@
+package drill
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"yardmaster/drill/check"
+	"yardmaster/node"
+)
+
+// watch asks every node all the time how it stands, by HTTP, and keeps what it
+// says for the judge.
+type watch struct {
+	done sync.WaitGroup
+
+	mu    sync.Mutex
+	looks []check.Look
+	views []check.View
+}
+
+// lookEvery is the time between two looks at a node.
+const lookEvery = 250 * time.Millisecond
+
+func (w *watch) follow(ctx context.Context, n *Node) {
+	w.done.Go(func() {
+		client := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DialContext: (&net.Dialer{Timeout: time.Second}).DialContext}}
+		defer client.CloseIdleConnections()
+		for pause(ctx, lookEvery) == nil {
+			if s, err := httpStatus(ctx, client, n); err == nil {
+				w.note(n, &s)
+			} // a node that does not answer claims nothing
+		}
+	})
+}
+
+func (w *watch) note(n *Node, s *node.Status) {
+	at := Clock()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.looks = append(w.looks, check.Look{Node: n.Name, At: at, Ready: s.Readiness.Ready && s.Readiness.Dispatching, Reasons: strings.Join(s.Readiness.Reasons, "; ")})
+	w.views = append(w.views, check.View{Node: n.Name, Owner: s.Authority.Owner, Epoch: s.Authority.Epoch, At: at})
+}
+
+func httpStatus(ctx context.Context, client *http.Client, n *Node) (s node.Status, err error) {
+	ask, err := http.NewRequestWithContext(ctx, http.MethodGet, n.HTTP+"/v1/status", nil)
+	if err != nil {
+		return s, err
+	}
+	ask.Header.Set("Authorization", "Bearer "+Token)
+	answer, err := client.Do(ask)
+	if err != nil {
+		return s, err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return s, errors.New(answer.Status)
+	}
+	return s, json.NewDecoder(answer.Body).Decode(&s)
+}
+
+// contest is writers who make and remove the same few queues, each through a
+// node of its own.
+type contest struct {
+	done sync.WaitGroup
+
+	mu      sync.Mutex
+	changes []check.Change
+}
+
+const (
+	contestNames = 4
+	contestPace  = 300 * time.Millisecond
+)
+
+func (c *contest) write(ctx context.Context, writer int, n *Node, dice func(int) int) {
+	c.done.Go(func() {
+		// Every change has a connection of its own: over one that stood, Go
+		// repeats by itself what can be repeated, and a removal would be refused
+		// because it was carried out.
+		client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
+			DisableKeepAlives: true, DialContext: (&net.Dialer{Timeout: time.Second}).DialContext}}
+		for pause(ctx, contestPace) == nil {
+			ch := check.Change{Writer: writer, Name: fmt.Sprintf("contest-%d", dice(contestNames)), Make: dice(2) == 0}
+			ch.From = Clock()
+			ch.Answer = change(ctx, client, n, ch.Name, ch.Make)
+			ch.Til = Clock()
+			c.mu.Lock()
+			c.changes = append(c.changes, ch)
+			c.mu.Unlock()
+		}
+	})
+}
+
+func change(ctx context.Context, client *http.Client, n *Node, name string, create bool) check.Answer {
+	method, body := http.MethodDelete, ""
+	if create {
+		method, body = http.MethodPut, "{}"
+	}
+	ask, err := http.NewRequestWithContext(context.WithoutCancel(ctx), method, n.HTTP+"/v1/queues/"+name, strings.NewReader(body))
+	if err != nil {
+		return check.Unknown
+	}
+	ask.Header.Set("Authorization", "Bearer "+Token)
+	ask.Header.Set("Content-Type", "application/json")
+	answer, err := client.Do(ask)
+	if err != nil {
+		return check.Unknown
+	}
+	answer.Body.Close()
+	switch {
+	case answer.StatusCode/100 == 2:
+		return check.Done
+	case answer.StatusCode == http.StatusConflict, answer.StatusCode == http.StatusNotFound:
+		return check.Refused
+	}
+	return check.Unknown
+}
