@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -176,22 +175,43 @@ func restart(t *testing.T, ctx context.Context, y *Yard, nodes ...*Node) {
 	t.Logf("ready again after %s", time.Since(began).Round(time.Millisecond))
 }
 
-// TestFailover_KillAuthority is the promise in short: the authority is killed
-// in the middle of the work, every job ends exactly once, and history tells no
-// other story.
+// TestFailover_KillAuthority is the promise in short, as a drill on a stage: the
+// authority is killed in the middle of the work, every job ends exactly once,
+// and nobody tells another story.
 func TestFailover_KillAuthority(t *testing.T) {
-	y, ctx := stage(t, 60*time.Second)
-	work(t, y, "free", 3, 8, 0)
-	work(t, y, "limited", 3, 4, 5*time.Millisecond)
-	free := &Load{Queue: "free", Jobs: 1500, Parallel: 8, Pace: 3 * time.Millisecond}
-	limited := &Load{Queue: "limited", Jobs: 300, Parallel: 2}
-	rrq := &Load{Queue: "rrq", Function: "demo#retry", Params: `{"times":1}`, Jobs: 300, Parallel: 2}
-	free.At, free.Then = 700, func() { killAuthority(t, ctx, y) }
-	publish(t, ctx, y, free, limited, rrq)
-	v := judge(t, ctx, y, free, limited, rrq)
-	account(t, ctx, y, free, limited, rrq)
-	if v.Completed != 2100 {
-		t.Errorf("%d jobs completed, want 2100", v.Completed)
+	if testing.Short() {
+		t.Skip("starts three processes")
+	}
+	program, err := binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := Drill{Number: 2, Name: "in-short", Breaks: "kill -9 the authority", Promises: "every job ends once", Patience: 90 * time.Second,
+		Run: func(ctx context.Context, s *Stage) error {
+			if err := s.Steady(ctx); err != nil {
+				return err
+			}
+			s.Begin(ctx, &Load{Queue: RunnerQueue, Prefix: "retry", Function: "demo#retry", Params: `{"times":1}`, Jobs: 50})
+			n, err := s.AwaitAuthority(ctx)
+			if err != nil {
+				return err
+			}
+			s.Fault("kill", n.Name)
+			s.Kill(n)
+			return s.Rest(ctx, 3*time.Second)
+		}}
+	r := Play(t.Context(), Options{Binary: program, Dir: t.TempDir(), Seed: 1}, d)
+	for _, line := range r.Timeline {
+		t.Log(line)
+	}
+	for _, f := range r.Figures {
+		t.Log(f.Name+":", f.Value)
+	}
+	if r.Ended != Kept {
+		t.Fatalf("%s: %s %q", r.Ended, r.Unplayed, r.Broken)
+	}
+	if v := r.Verdict; v.Acknowledged < 200 || v.Completed != v.Acknowledged || len(r.Gaps) != 1 || r.Gaps[0].Dispatch.Max == 0 {
+		t.Errorf("too little to prove anything: %s, gaps %+v", v, r.Gaps)
 	}
 }
 
@@ -201,82 +221,6 @@ func soak(t *testing.T) {
 	if os.Getenv("YARD_SOAK") == "" {
 		t.Skip("long: set YARD_SOAK=1, or run make drill")
 	}
-}
-
-// TestDrill_KillAuthorityTwice: 20,000 jobs, the authority killed twice.
-func TestDrill_KillAuthorityTwice(t *testing.T) {
-	soak(t)
-	y, ctx := stage(t, 4*time.Minute)
-	work(t, y, "free", 3, 32, 0)
-	work(t, y, "limited", 3, 4, 2*time.Millisecond)
-	free := &Load{Queue: "free", Jobs: 16_000, Parallel: 32, Pace: 20 * time.Millisecond}
-	limited := &Load{Queue: "limited", Jobs: 1000, Parallel: 4}
-	rrq := &Load{Queue: "rrq", Function: "demo#echo", Jobs: 3000, Parallel: 4}
-	free.At, free.Then = 3000, func() {
-		restart(t, ctx, y, killAuthority(t, ctx, y))
-		err := until(ctx, "12,000 jobs are acknowledged", func() error {
-			if free.Acked() < 12_000 {
-				return fmt.Errorf("%d are", free.Acked())
-			}
-			return nil
-		})
-		if err != nil {
-			t.Error(err)
-		}
-		killAuthority(t, ctx, y)
-	}
-	publish(t, ctx, y, free, limited, rrq)
-	judge(t, ctx, y, free, limited, rrq)
-	account(t, ctx, y, free, limited, rrq)
-}
-
-// TestDrill_KillAll: all three nodes are killed at once and started again.
-func TestDrill_KillAll(t *testing.T) {
-	soak(t)
-	y, ctx := stage(t, 3*time.Minute)
-	work(t, y, "free", 3, 8, time.Millisecond)
-	work(t, y, "limited", 3, 4, 5*time.Millisecond)
-	free := &Load{Queue: "free", Jobs: 3000, Parallel: 16}
-	limited := &Load{Queue: "limited", Jobs: 400, Parallel: 2}
-	free.At, free.Then = 1500, func() {
-		y.Kill(y.Nodes...)
-		restart(t, ctx, y, y.Nodes...)
-	}
-	publish(t, ctx, y, free, limited)
-	judge(t, ctx, y, free, limited)
-	account(t, ctx, y, free, limited)
-}
-
-// TestDrill_PauseAuthority: the authority is stopped beyond its lease and goes
-// on as if nothing had been.
-func TestDrill_PauseAuthority(t *testing.T) {
-	soak(t)
-	y, ctx := stage(t, 3*time.Minute)
-	work(t, y, "free", 3, 8, time.Millisecond)
-	work(t, y, "limited", 3, 4, 20*time.Millisecond)
-	free := &Load{Queue: "free", Jobs: 3000, Parallel: 8, Pace: 5 * time.Millisecond}
-	limited := &Load{Queue: "limited", Jobs: 1500, Parallel: 4}
-	limited.At, limited.Then = 500, func() {
-		victim, err := y.Authority(ctx)
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		if err := victim.Signal(syscall.SIGSTOP); err != nil {
-			t.Error(err)
-		}
-		pause(ctx, 15*time.Second)
-		if err := victim.Signal(syscall.SIGCONT); err != nil {
-			t.Error(err)
-		}
-		t.Logf("%s was stopped for 15 s", victim.Name)
-	}
-	publish(t, ctx, y, free, limited)
-	if err := y.WaitReady(ctx); err != nil {
-		t.Error(err)
-	}
-	judge(t, ctx, y, free, limited)
-	account(t, ctx, y, free, limited)
 }
 
 // TestDrill_KillWorkers: worker processes die with jobs in hand.
@@ -323,20 +267,4 @@ func TestDrill_LostDirectory(t *testing.T) {
 	free := &Load{Queue: "free", Jobs: 500, Parallel: 8}
 	publish(t, ctx, y, free)
 	judge(t, ctx, y, free)
-}
-
-// TestDrill_KillEarly kills each member in a yard that has just become ready:
-// what was agreed on in the first second must be enough to go on with.
-func TestDrill_KillEarly(t *testing.T) {
-	soak(t)
-	for i := range 3 {
-		t.Run(fmt.Sprintf("n%d", i+1), func(t *testing.T) {
-			y, ctx := stage(t, 40*time.Second)
-			work(t, y, "free", 1, 8, 0)
-			y.Kill(y.Nodes[i])
-			free := &Load{Queue: "free", Jobs: 500, Parallel: 8}
-			publish(t, ctx, y, free)
-			judge(t, ctx, y, free)
-		})
-	}
 }

@@ -2,7 +2,10 @@ package drill
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -40,9 +43,10 @@ func (s *Stage) check(ctx context.Context) error {
 		return err
 	}
 	s.usage(ctx)
-	s.lastOrphans()
+	up := s.Up()
+	s.lastOrphans(up)
 	s.Say("%s", v.String())
-	return nil
+	return s.replicas(ctx, up)
 }
 
 // sameStory holds history, read through every node, against what the nodes
@@ -88,6 +92,10 @@ func (s *Stage) decisions(told *history) {
 		answers[c.Answer]++
 	}
 	s.Promise(answers[check.Done] > 0 && answers[check.Refused] > 0, "of %d changes to queues %d were done and %d refused", len(s.contest.changes), answers[check.Done], answers[check.Refused])
+	if !ok {
+		text, _ := json.MarshalIndent(s.contest.changes, "", " ") // plain numbers and texts
+		_ = os.WriteFile(filepath.Join(s.Dir, "contest.json"), text, 0o600)
+	}
 	s.Promise(ok || undecided, "no order of the changes to the queues explains all answers")
 	s.Figure("changes to the same queues by several writers", fmt.Sprintf("%d, %d of them without an answer, in one order: %s",
 		len(s.contest.changes), answers[check.Unknown], map[bool]string{true: "not found out in time", false: fmt.Sprint(ok)}[undecided]))
@@ -122,8 +130,8 @@ func (s *Stage) honesty(begins []int64) {
 }
 
 // lastOrphans kills all nodes and looks for what they leave.
-func (s *Stage) lastOrphans() {
-	s.Kill(s.Up()...)
+func (s *Stage) lastOrphans(nodes []*Node) {
+	s.Kill(nodes...)
 	s.orphans.done.Wait()
 	s.Figure("orphans 2 s after a kill", len(s.orphans.left))
 	for _, o := range s.orphans.left {

@@ -117,8 +117,8 @@ func change(ctx context.Context, client *http.Client, n *Node, name string, crea
 	switch {
 	case answer.StatusCode/100 == 2:
 		return check.Done
-	case answer.StatusCode == http.StatusConflict, answer.StatusCode == http.StatusNotFound:
+	case create && answer.StatusCode == http.StatusConflict, !create && answer.StatusCode == http.StatusNotFound:
 		return check.Refused
 	}
-	return check.Unknown
+	return check.Unknown // also a queue that was made and is gone again when it is to be shown
 }

@@ -109,7 +109,7 @@ func refusal(ctx context.Context, s *drill.Stage, n *drill.Node) error {
 	for i := 0; time.Since(began) < 8*time.Second; i++ {
 		asked := time.Now()
 		var answer any
-		err := n.Ask(ctx, "yard.enqueue.outcast", map[string]any{"id": fmt.Sprintf("outcast-%d-%d", began.UnixNano(), i), "params": i}, &answer)
+		err := n.Ask(ctx, "yard.enqueue.outcast", map[string]any{"id": fmt.Sprintf("outcast-%d-%d", began.UnixNano(), i), "params": map[string]int{"n": i}}, &answer)
 		worst = max(worst, time.Since(asked))
 		if err != nil && refusedAfter == 0 {
 			refusedAfter = time.Since(began)

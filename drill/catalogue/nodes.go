@@ -28,6 +28,19 @@ var nodes = []drill.Drill{
 		},
 	},
 	{
+		Number: 2, Name: "kill-early", Breaks: "kill -9 a node of a yard that has just become ready",
+		Promises: "what was agreed on in the first second is enough to go on with",
+		Run: func(ctx context.Context, s *drill.Stage) error {
+			victim := s.Nodes[s.Dice.IntN(len(s.Nodes))]
+			s.Kill(victim)
+			s.Say("%s is killed before there is any work", victim.Name)
+			if err := s.Steady(ctx); err != nil {
+				return err
+			}
+			return s.Rest(ctx, 3*time.Second)
+		},
+	},
+	{
 		Number: 3, Name: "kill-lane-leader", Breaks: "kill -9 the leader of each lane in turn, and with one of them JetStream's own leader",
 		Promises: "nothing is lost, jobs come in by the other lanes, the lane has another leader within 10 s",
 		Run:      killLaneLeaders,

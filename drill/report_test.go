@@ -1,0 +1,101 @@
+package drill
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestLongest(t *testing.T) {
+	moments := []int64{10, 20, 70, 80, 200}
+	for _, c := range []struct {
+		from, til int64
+		want      time.Duration
+	}{
+		{15, 100, 120}, // from 80 to 200, which begins within
+		{15, 75, 50},   // from 20 to 70
+		{0, 20, 10},
+		{75, 80, 10},
+		{200, 300, 120}, // ends at 200, when it is asked from
+		{201, 300, 0},
+	} {
+		if got := longest(moments, c.from, c.til); got != c.want {
+			t.Errorf("from %d to %d: %d, want %d", c.from, c.til, got, c.want)
+		}
+	}
+	if got := longest(nil, 0, 100); got != 0 {
+		t.Errorf("of nothing: %d", got)
+	}
+}
+
+func TestSpread(t *testing.T) {
+	var times []time.Duration
+	for i := range 200 {
+		times = append(times, time.Duration(200-i)*time.Millisecond)
+	}
+	if got := spread(times); got != (Spread{100, 198, 200}) {
+		t.Errorf("%+v", got)
+	}
+	if got := spread(times[:3]); got != (Spread{199, 200, 200}) {
+		t.Errorf("of three: %+v", got)
+	}
+}
+
+// A drill that cannot be played says so, and so does one whose means are
+// missing; neither is taken for one that kept its promises.
+func TestPlay_Not(t *testing.T) {
+	o := Options{Dir: t.TempDir(), Binary: "/nowhere", Seed: 7}
+	none := Means{Name: "a unicorn", Missing: func() string { return "none was seen" }}
+	r := Play(t.Context(), o, Drill{Number: 1, Name: "rare", Needs: []Means{none}})
+	if r.Ended != Skipped || r.Skipped != "a unicorn: none was seen" {
+		t.Errorf("%+v", r)
+	}
+	broken := Play(t.Context(), o, Drill{Number: 1, Name: "shut", Closed: true, Run: func(_ context.Context, s *Stage) error {
+		s.Promise(true, "kept")
+		s.Promise(false, "%d promises", 1)
+		return errors.New("no more")
+	}})
+	if broken.Ended != Unplayed || fmt.Sprint(broken.Broken) != "[1 promises]" || !strings.Contains(broken.Unplayed, "no more") {
+		t.Errorf("%+v", broken)
+	}
+	sum := Summary{Drills: []Report{r}}
+	if !sum.Good() {
+		t.Error("a drill that was skipped is a broken promise")
+	}
+	sum.Drills = append(sum.Drills, broken)
+	if sum.Good() {
+		t.Error("a drill that was not played is good")
+	}
+	var text strings.Builder
+	if err := sum.WriteMarkdown(&text); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"| 1 | rare |", "skipped: a unicorn: none was seen", "PROMISE BROKEN: 1 promises", "could not be played: no more"} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("%q is missing from\n%s", want, text.String())
+		}
+	}
+}
+
+// The same seed makes the same schedule.
+func TestStage_Seed(t *testing.T) {
+	schedule := func(seed uint64) (times []time.Duration) {
+		Play(t.Context(), Options{Dir: t.TempDir(), Binary: "/nowhere", Seed: seed}, Drill{Number: 3, Name: "dice", Closed: true,
+			Run: func(_ context.Context, s *Stage) error {
+				for range 20 {
+					times = append(times, s.Between(time.Second, 9*time.Second))
+				}
+				return errors.New("enough")
+			}})
+		return times
+	}
+	if a, b := schedule(5), schedule(5); fmt.Sprint(a) != fmt.Sprint(b) {
+		t.Errorf("%v, %v", a, b)
+	}
+	if a, b := schedule(5), schedule(6); fmt.Sprint(a) == fmt.Sprint(b) {
+		t.Errorf("%v", a)
+	}
+}
