@@ -13,7 +13,7 @@ FIRST      ?= 1
 REPORT     ?= drills
 
 .DEFAULT_GOAL := help
-.PHONY: help build test python race check fuzz sim mutants bench demo drill drill-tests image \
+.PHONY: help build test python race check fuzz sim mutants bench demo drill drill-docs drill-tests image \
         compose-secrets compose-up compose-down compose-ps compose-logs compose-drill cover clean FORCE
 
 help: ## show this list
@@ -81,6 +81,11 @@ demo: build ## three nodes, workers and runners; the authority is killed half-wa
 
 drill: build ## break real yards in every known way; judge what is left (REPORT=<dir>)
 	@$(BINARY) drill run --all --report $(REPORT)
+
+drill-docs: ## put the report of the last run into docs/drills.md
+	@awk -v report=$(REPORT)/report.md '/^<!-- .report -->/ { skip = 0 } !skip { print } \
+	  /^<!-- report -->/ { skip = 1; while ((getline line < report) > 0) print line }' docs/drills.md > docs/drills.md.new
+	@mv docs/drills.md.new docs/drills.md
 
 drill-tests: build ## the drills that are tests still: some minutes
 	@YARD_SOAK=1 YARD_BIN=$(CURDIR)/$(BINARY) $(GO) test -count=1 -v -timeout 30m -run 'TestFailover|TestDrill' ./drill

@@ -85,7 +85,8 @@ func (r *reader) readOn(ctx context.Context) error {
 	}
 	defer messages.Stop()
 	for r.read < info.State.LastSeq && r.wrong == nil {
-		m, err := messages.Next(jetstream.NextContext(ctx))
+		// A consumer whose server has lost its place may be silent for ever.
+		m, err := messages.Next(jetstream.NextMaxWait(nextPatience))
 		if err != nil {
 			return fmt.Errorf("read message %d of history: %w", r.read+1, err)
 		}
@@ -106,6 +107,10 @@ func (r *reader) readOn(ctx context.Context) error {
 	}
 	return nil
 }
+
+// nextPatience is how long the next message may take, until history is asked for
+// again.
+const nextPatience = 5 * time.Second
 
 // take folds one line. Whatever a run's events say, they say it in the name of
 // whoever holds the authority then.

@@ -14,7 +14,7 @@ import (
 )
 
 // checkPatience is for all checks of a drill, once its jobs have ended.
-const checkPatience = 2 * time.Minute
+const checkPatience = 4 * time.Minute
 
 // check drains the yard and holds what it says against what others know.
 func (s *Stage) check(ctx context.Context) error {
@@ -29,6 +29,7 @@ func (s *Stage) check(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("judge: %w", err)
 	}
+	s.Say("judged")
 	s.report.Verdict, s.report.Refusals = &v, v.Refusals
 	for _, flaw := range slices.Concat(v.Flaws(), v.unjustified) {
 		s.Promise(false, "%s", flaw)
@@ -60,6 +61,7 @@ func (s *Stage) sameStory(ctx context.Context, v *Verdict) error {
 		s.Promise(told.gaps == 0 && told.twice == 0 && len(told.ends) >= len(v.told.ends),
 			"read through %s, history has %d gaps, %d ends told twice, %d ends; another node had %d", n.Name, told.gaps, told.twice, len(told.ends), len(v.told.ends))
 	}
+	s.Say("history was read through every node")
 	book, err := s.Recount(ctx)
 	s.Promise(err == nil, "history and the nodes tell different stories: %v", err)
 	if err == nil && v.Lost == 0 {
