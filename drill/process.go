@@ -1,6 +1,7 @@
 package drill
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -61,6 +62,20 @@ func (p *Process) Running() bool {
 	default:
 		return true
 	}
+}
+
+// Ending tells that it has ended, or would have, were the kernel not holding a
+// part of it that waits for a disk.
+func (p *Process) Ending() bool {
+	if !p.Running() {
+		return true
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID()))
+	if err != nil {
+		return true
+	}
+	_, rest, _ := bytes.Cut(stat, []byte(") "))
+	return bytes.HasPrefix(rest, []byte("Z")) || bytes.HasPrefix(rest, []byte("X"))
 }
 
 // PID is its number.

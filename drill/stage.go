@@ -244,6 +244,17 @@ func (s *Stage) AwaitAuthority(ctx context.Context) (n *Node, err error) {
 	return n, until(ctx, "there is an authority", func() (err error) { n, err = s.Authority(ctx); return err })
 }
 
+// AwaitOther waits until another node than one decides, which is not asked.
+func (s *Stage) AwaitOther(ctx context.Context, but *Node) (n *Node, err error) {
+	rest := Yard{}
+	for _, other := range s.Nodes {
+		if other != but {
+			rest.Nodes = append(rest.Nodes, other)
+		}
+	}
+	return n, until(ctx, "another than "+but.Name+" decides", func() (err error) { n, err = rest.Authority(ctx); return err })
+}
+
 // Heal undoes what was broken: links, disks, nodes that stand still, nodes that
 // ended.
 // It returns when every node is ready.

@@ -86,11 +86,21 @@ func (c HTTPConfig) validate() error {
 	return nil
 }
 
-// RaftConfig is the Raft port.
+// RaftConfig is the Raft port and log.
 type RaftConfig struct {
 	// Listen is host:port for the other members; cluster mode only. Default:
 	// this member's raft address.
 	Listen string `toml:"listen"`
+	// SnapshotBytes of committed entries cause a snapshot of the ledger, after
+	// which the log before it is cut off; at least 64 KiB. Default 64 MiB.
+	SnapshotBytes int64 `toml:"snapshot_bytes"`
+}
+
+func (c RaftConfig) validate() error {
+	if c.SnapshotBytes != 0 && c.SnapshotBytes < 64<<10 {
+		return fmt.Errorf("raft.snapshot_bytes is %d; must be at least %d", c.SnapshotBytes, 64<<10)
+	}
+	return nil
 }
 
 // ClusterConfig declares the members. Without members the node is alone.
@@ -249,6 +259,9 @@ func (c *Config) Validate() error {
 		return err
 	}
 	if err := c.HTTP.validate(); err != nil {
+		return err
+	}
+	if err := c.Raft.validate(); err != nil {
 		return err
 	}
 	if c.NATS.MaxStore != 0 && c.NATS.MaxStore < 256<<20 {

@@ -291,7 +291,7 @@ func (n *Node) clusterConfig() cluster.Config {
 }
 
 func (n *Node) raftConfig() consensus.Config {
-	return consensus.Config{Dir: n.cfg.Node.DataDir}
+	return consensus.Config{Dir: n.cfg.Node.DataDir, SnapshotBytes: n.cfg.Raft.SnapshotBytes}
 }
 
 func (n *Node) schedulerConfig() scheduler.Config {

@@ -17,6 +17,7 @@ func All() []drill.Drill {
 		nodes,
 		pauses,
 		network,
+		disks,
 	)
 	slices.SortStableFunc(all, func(a, b drill.Drill) int { return cmp.Compare(a.Number, b.Number) })
 	return all
