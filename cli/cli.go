@@ -60,6 +60,8 @@ func Run(ctx context.Context, args []string, s Streams, p Program) int {
 	fmt.Fprintln(s.Err, "yardmaster:", err)
 	if p, ok := err.(*problem); ok && p.usage {
 		return exitUsage
+	} else if ok && p.code != 0 {
+		return p.code
 	}
 	return exitFailed
 }

@@ -18,6 +18,7 @@ import (
 type problem struct {
 	what, do string
 	usage    bool // the command line itself was wrong
+	code     int  // exit code; 0: 1, or 2 for usage
 }
 
 func (p *problem) Error() string {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -65,18 +66,69 @@ YARD_<TABLE>_<KEY> override the file, and the flags below override both.`,
 		if file := a.program.File; file != "" {
 			cfg.RRQ.Warden = []string{file, wardenName}
 		}
-		n, err := node.New(cfg, a.program.Version, logger(a.Err, cfg.Node.LogLevel, cfg.Node.LogFormat))
+		log := logger(a.Err, cfg.Node.LogLevel, cfg.Node.LogFormat)
+		return nodeProblem(profiled(c.Context(), a.getenv(profileVariable), func(ctx context.Context) error {
+			return runNode(ctx, cfg, a.program.Version, log)
+		}))
+	}
+	c.AddCommand(a.releaseVerb())
+	return c
+}
+
+// runNode runs a node, and another one in its place if it says that only a start
+// mends what it has.
+func runNode(ctx context.Context, cfg node.Config, version string, log *slog.Logger) error {
+	for {
+		n, err := node.New(cfg, version, log)
 		if err != nil {
-			return nodeProblem(err)
+			return err
 		}
-		return nodeProblem(profiled(c.Context(), a.getenv(profileVariable), n.Run))
+		if err = n.Run(ctx); !errors.Is(err, node.ErrAgain) || ctx.Err() != nil {
+			return err
+		}
+		log.Warn("the node starts again in its process", "because", err)
+	}
+}
+
+// releaseVerb needs no node that answers: a full disk may have ended it.
+func (a *app) releaseVerb() *cobra.Command {
+	var config string
+	c := &cobra.Command{
+		Use:   "release-ballast",
+		Short: "Give back the room that a node keeps for when its disk is full",
+		Long: `Removes the file "ballast" from a node's data directory, on the node's own host
+and whether the node runs or not. A node makes one when it starts and there is
+room; docs/self-protection.md says what it is for.`,
+		Example: `  yardmaster node release-ballast --config /etc/yardmaster/n1.toml
+  yardmaster node release-ballast --data-dir /var/lib/yardmaster`,
+		Args: args(),
+	}
+	c.Flags().StringVarP(&config, "config", "c", "", "configuration `file` of the node")
+	c.Flags().String("data-dir", "", "`directory` of everything the node keeps")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if err := overrideNode(c); err != nil {
+			return err
+		}
+		cfg, err := node.Load(config)
+		if err != nil {
+			return configProblem(err)
+		}
+		bytes, err := cfg.ReleaseBallast()
+		if err != nil {
+			return &problem{what: err.Error(), do: "remove the file by hand"}
+		}
+		if bytes == 0 {
+			return &problem{what: "there is no ballast in " + cfg.Node.DataDir, do: "name the node's directory by --data-dir or its configuration by --config; or free space otherwise"}
+		}
+		_, err = fmt.Fprintf(a.Out, "%d bytes are free again in %s\n", bytes, cfg.Node.DataDir)
+		return err
 	}
 	return c
 }
 
 func overrideNode(c *cobra.Command) error {
 	for _, f := range nodeFlags {
-		if !c.Flags().Changed(f.flag) {
+		if c.Flags().Lookup(f.flag) == nil || !c.Flags().Changed(f.flag) {
 			continue
 		}
 		value := c.Flags().Lookup(f.flag).Value.String()
@@ -107,6 +159,10 @@ func configProblem(err error) error {
 }
 
 func nodeProblem(err error) error {
+	var halt *node.HaltError
+	if errors.As(err, &halt) {
+		return &problem{what: err.Error(), code: halt.Code}
+	}
 	return endProblem(err, "address", "correct that and start the node again")
 }
 

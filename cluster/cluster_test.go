@@ -268,7 +268,7 @@ func testYardLeave(t *testing.T, nodes []*running) {
 		t.Fatal(err)
 	}
 	eventually(t, "leaders to be spread again", func() error {
-		if _, err := nodes[0].SpreadLeaders(t.Context(), "n1"); err != nil {
+		if _, err := nodes[0].SpreadLeaders(t.Context(), "n1", nobody); err != nil {
 			return err
 		}
 		if led := nodes[2].Led(); !slices.Equal(led, []uint8{2}) {
@@ -320,7 +320,7 @@ func testYardKill(t *testing.T, nodes []*running) {
 	}
 	nodes[1] = run(t, nodes[1].cfg)
 	eventually(t, "the returned node to lead its lane", func() error {
-		if _, err := nodes[0].SpreadLeaders(t.Context(), "n1"); err != nil {
+		if _, err := nodes[0].SpreadLeaders(t.Context(), "n1", nobody); err != nil {
 			return err
 		}
 		if led := nodes[1].Led(); !slices.Equal(led, []uint8{1}) {

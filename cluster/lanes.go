@@ -42,7 +42,9 @@ type publisher struct {
 	outstanding atomic.Int64
 	held        atomic.Int64
 
-	gather *gatherer // not nil when the node runs alone
+	gather *gatherer              // not nil when the node runs alone
+	shut   atomic.Pointer[string] // why no job is taken in; nil or "": jobs are
+	others atomic.Bool            // while shut: other members take them
 
 	mu     sync.Mutex
 	parked []*delivery // no lane to try just now
@@ -110,6 +112,10 @@ func (p *publisher) publish(d *delivery) {
 	}
 	if len(d.key) > job.MaxKeyLen {
 		d.done(Ack{}, job.ErrKeyTooLong)
+		return
+	}
+	if why := p.whyShut(); why != "" {
+		d.done(Ack{}, shutError(why))
 		return
 	}
 	n, held := p.outstanding.Add(1), p.held.Add(int64(len(d.body)))

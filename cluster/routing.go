@@ -102,6 +102,22 @@ func (s *laneStates) doubtful(lane uint8) bool {
 	return !s.lane[lane].led || !s.lane[lane].down.IsZero()
 }
 
+// shutOff is the route of plain publishes that nobody is to store.
+const shutOff = -2
+
+// routeElsewhere is where plain publishes go while this node is shut: to a lane
+// that another member leads.
+func (s *laneStates) routeElsewhere() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.c.Lanes() {
+		if !s.lane[i].led && s.lane[i].down.IsZero() {
+			return i
+		}
+	}
+	return shutOff
+}
+
 // route is where plain publishes go.
 func (s *laneStates) route() uint8 {
 	n, own := s.c.Lanes(), s.own()
@@ -130,7 +146,7 @@ type router struct {
 	c     *Cluster
 	state *laneStates
 
-	mapped  int // lane yard.jobs.* leads to; -1: none yet
+	mapped  int // lane yard.jobs.* leads to; -1: none yet; or shutOff
 	probing time.Time
 
 	mu  sync.Mutex
@@ -170,7 +186,7 @@ func (r *router) mapLocal() error {
 			return err
 		}
 	}
-	return nil
+	return r.refusePlain()
 }
 
 // turn looks who leads, asks the lanes led elsewhere whether they answer, and
@@ -188,20 +204,29 @@ func (r *router) turn(now time.Time) {
 }
 
 func (r *router) mapJobs() {
-	lane := r.state.route()
-	if int(lane) == r.mapped {
+	lane := int(r.state.route())
+	if r.c.publisher.whyShut() != "" {
+		lane = shutOff
+		if r.c.publisher.others.Load() {
+			lane = r.state.routeElsewhere()
+		}
+	}
+	if lane == r.mapped {
 		return
 	}
 	acc, err := r.c.srv.LookupAccount(account)
 	if err == nil {
-		dest := laneSubject(lane, plainPublish, "$1")
+		dest := r.subjectShut() + ".$1"
+		if lane != shutOff {
+			dest = laneSubject(uint8(lane), plainPublish, "$1")
+		}
 		err = acc.AddWeightedMappings(SubjectJobs+".*", server.NewMapDest(dest, 100))
 	}
 	if err != nil {
 		r.c.log.Error("cannot map the publishers' subject", "lane", lane, "error", err)
 		return
 	}
-	r.mapped = int(lane)
+	r.mapped = lane
 }
 
 // probe sends each doubtful lane a message for a stream of another name. Its

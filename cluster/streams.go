@@ -306,16 +306,20 @@ func (c *Cluster) streamInfo(ctx context.Context, name string) (*jetstream.Strea
 
 // SpreadLeaders moves the lanes' leaders to one per member, lane i to member
 // i, and the history's away from the authority's node, or history would stop
-// with it. It only asks leaders to step down in favour of a replica that is
-// online and current, and returns how many moves it asked for.
-func (c *Cluster) SpreadLeaders(ctx context.Context, authority string) (moves int, err error) {
+// with it. A member that poor tells of, because its disk is low, leads no lane. It
+// only asks leaders to step down in favour of a replica that is online and
+// current, and returns how many moves it asked for.
+func (c *Cluster) SpreadLeaders(ctx context.Context, authority string, poor func(node string) bool) (moves int, err error) {
 	if !c.cfg.clustered() {
 		return 0, nil
 	}
-	members := c.cfg.members()
+	members := slices.DeleteFunc(c.cfg.members(), poor)
+	if len(members) == 0 {
+		members = c.cfg.members() // none is better than another
+	}
 	want := map[string]func(node string) bool{}
 	for lane := range c.Lanes() {
-		owner := members[lane%len(members)]
+		owner := ownerOf(lane, c.cfg.members(), members)
 		want[LaneStream(uint8(lane))] = func(node string) bool { return node == owner }
 	}
 	notHere := func(node string) bool { return node != authority }
@@ -352,6 +356,15 @@ func (c *Cluster) Leave(ctx context.Context) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// ownerOf is who is to lead a lane: the member of its number, or another one in
+// its place if that is not among the able.
+func ownerOf(lane int, members, able []string) string {
+	if owner := members[lane%len(members)]; slices.Contains(able, owner) {
+		return owner
+	}
+	return able[lane%len(able)]
 }
 
 func (c *Cluster) moveLeader(ctx context.Context, stream string, fits func(node string) bool) (moved bool, err error) {

@@ -124,7 +124,7 @@ func yard(t testing.TB) []*running {
 		return err
 	})
 	eventually(t, "leaders to be spread", func() error {
-		if _, err := nodes[0].SpreadLeaders(t.Context(), "n1"); err != nil {
+		if _, err := nodes[0].SpreadLeaders(t.Context(), "n1", nobody); err != nil {
 			return err
 		}
 		for i, n := range nodes {
@@ -179,3 +179,6 @@ func wantErr(t *testing.T, err, want error) {
 		t.Fatalf("error %v, want %v", err, want)
 	}
 }
+
+// nobody is poor.
+func nobody(string) bool { return false }

@@ -59,8 +59,10 @@ type Config struct {
 	WriteDeadline time.Duration
 
 	// Stuck is called when a write missed its deadline while another still
-	// hangs. It must end the process: the disk's lock cannot be given free
-	// from within. Default: panic.
+	// hangs, when a term or a vote cannot be written, and with a [*DamagedError]
+	// when what this member has turns out not to be what it wrote. It must end
+	// the process: the disk's lock cannot be given free from within. Default:
+	// panic.
 	Stuck func(error)
 
 	wrap func(disk) disk // puts a test's faults before the disk

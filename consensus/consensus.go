@@ -33,6 +33,7 @@ type Node struct {
 	log   *slog.Logger
 	fsm   *fsm
 	store *Store
+	guard *guard
 	trans raft.Transport
 	raft  *raft.Raft
 	work  sync.WaitGroup
@@ -57,9 +58,12 @@ func Open(cfg Config, id *Identity, store *Store, log *slog.Logger) (*Node, erro
 	}
 	cfg = cfg.withDefaults()
 	n := &Node{
-		cfg: cfg, id: id, log: log, store: store, fsm: newFSM(cfg.SnapshotBytes, log),
+		cfg: cfg, id: id, log: log, store: store,
 		done: make(chan struct{}), pending: make(chan *Pending, 1024), collected: make(chan struct{}),
 	}
+	n.fsm = newFSM(cfg.SnapshotBytes, func(err error) {
+		cfg.Stuck(&DamagedError{Node: id.Node, Dir: cfg.Dir, What: "the log", Err: err})
+	}, log)
 	if err := n.start(); err != nil {
 		return nil, err
 	}
@@ -72,6 +76,7 @@ func Open(cfg Config, id *Identity, store *Store, log *slog.Logger) (*Node, erro
 func (n *Node) start() error {
 	rlog := &raftLog{log: n.log}
 	disk := newGuard(n.cfg.wrap(n.store.bolt), n.store.marks, n.cfg.WriteDeadline, n.cfg.Stuck)
+	n.guard = disk
 	logs, err := raft.NewLogCache(logCache, disk)
 	if err != nil {
 		return fmt.Errorf("open log cache: %w", err)

@@ -8,6 +8,7 @@ import (
 	"hash/crc32"
 	"io"
 	"log/slog"
+	"slices"
 	"sync"
 
 	"github.com/hashicorp/raft"
@@ -19,8 +20,10 @@ import (
 // ledger, which everybody reads.
 type fsm struct {
 	log   *slog.Logger
-	limit int64         // bytes of entries after which a snapshot is due
-	grown chan struct{} // holds one notice that it is
+	limit int64               // bytes of entries after which a snapshot is due
+	halt  func(error)         // ends the process: an entry cannot be applied
+	grown chan struct{}       // holds one notice that it is
+	prove chan *ledger.Ledger // holds the newest copy that a hash is to be made of
 
 	mu      sync.RWMutex
 	ledger  *ledger.Ledger
@@ -29,8 +32,8 @@ type fsm struct {
 	bytes   int64         // applied since the last snapshot
 }
 
-func newFSM(limit int64, log *slog.Logger) *fsm {
-	return &fsm{ledger: ledger.New(), limit: limit, grown: make(chan struct{}, 1), log: log}
+func newFSM(limit int64, halt func(error), log *slog.Logger) *fsm {
+	return &fsm{ledger: ledger.New(), limit: limit, halt: halt, grown: make(chan struct{}, 1), prove: make(chan *ledger.Ledger, 1), log: log}
 }
 
 // Apply applies one committed entry; its answer is a [*Commit]. An entry that
@@ -40,12 +43,17 @@ func (f *fsm) Apply(entry *raft.Log) any {
 	p, err := decodeEntry(entry.Data)
 	if err != nil {
 		f.log.Error("committed log entry cannot be read: stopping this node", "index", entry.Index, "term", entry.Term, "error", err)
-		panic(fmt.Sprintf("log entry %d of term %d: %v", entry.Index, entry.Term, err))
+		err = fmt.Errorf("committed entry %d of term %d: %w", entry.Index, entry.Term, err)
+		f.halt(err)
+		panic(err) // nothing may be applied behind it
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	results := f.ledger.Apply(ledger.Stamp{Index: entry.Index, Term: entry.Term, At: p.At, Epoch: p.Epoch}, p.Commands)
 	f.advance(entry.Index)
+	if slices.ContainsFunc(p.Commands, func(c ledger.Command) bool { return c.Kind() == ledger.KindProve }) {
+		f.offer(f.ledger.Copy())
+	}
 	if f.bytes += int64(len(entry.Data)); f.bytes >= f.limit {
 		select {
 		case f.grown <- struct{}{}:
@@ -53,6 +61,16 @@ func (f *fsm) Apply(entry *raft.Log) any {
 		}
 	}
 	return &Commit{Index: entry.Index, Term: entry.Term, Results: results}
+}
+
+// offer leaves a copy for whoever makes hashes, in place of one that he has not
+// taken: who replays a log need not prove what is long past.
+func (f *fsm) offer(l *ledger.Ledger) {
+	select {
+	case <-f.prove:
+	default:
+	}
+	f.prove <- l // only this goroutine sends
 }
 
 // Snapshot copies the ledger, which takes no time; writing it out goes on

@@ -61,7 +61,8 @@ type guard struct {
 	marks    *marks // what was promised, written a second time; nil: nobody does
 	deadline time.Duration
 	stuck    func(error)
-	turn     chan struct{} // holds a token while a write runs, also a late one
+	turn     chan struct{}         // holds a token while a write runs, also a late one
+	failed   atomic.Pointer[error] // of the last write; nil: it succeeded
 }
 
 func newGuard(d disk, m *marks, deadline time.Duration, stuck func(error)) *guard {
@@ -103,7 +104,7 @@ func (g *guard) DeleteRange(min, max uint64) error {
 
 // Set and SetUint64 keep raft's term and vote.
 func (g *guard) Set(key, val []byte) error {
-	return g.write("vote", func() error {
+	return g.vital("vote", func() error {
 		if err := g.disk.Set(key, val); err != nil || string(key) != keyVote || g.marks == nil {
 			return err
 		}
@@ -113,17 +114,27 @@ func (g *guard) Set(key, val []byte) error {
 		}
 		g.marks.note(func(p *promises) { p.VoteTerm, p.Vote = term, string(val) })
 		return g.marks.save()
-	}, nil)
+	})
 }
 
 func (g *guard) SetUint64(key []byte, val uint64) error {
-	return g.write("term", func() error {
+	return g.vital("term", func() error {
 		if err := g.disk.SetUint64(key, val); err != nil || string(key) != keyTerm || g.marks == nil {
 			return err
 		}
 		g.marks.note(func(p *promises) { p.Term = val })
 		return g.marks.save()
-	}, nil)
+	})
+}
+
+// vital writes what raft cannot go on without: it would end the process by a
+// panic, so that the reason has to be said before.
+func (g *guard) vital(what string, do func() error) error {
+	err := g.write(what, do, nil)
+	if err != nil && !errors.Is(err, errWriteDeadline) { // of that attempt has told
+		g.stuck(fmt.Errorf("write the %s: %w", what, err))
+	}
+	return err
 }
 
 // How a write stands; whoever moves it from running decides.
@@ -133,9 +144,20 @@ const (
 	late
 )
 
-// write does one write, or gives up on it. undo takes it back if it succeeds
-// after all; nil if that cannot be done.
+// write does one write, or gives up on it, and notes how it went.
 func (g *guard) write(what string, do, undo func() error) error {
+	err := g.attempt(what, do, undo)
+	if err == nil {
+		g.failed.Store(nil)
+	} else {
+		g.failed.Store(&err)
+	}
+	return err
+}
+
+// attempt does one write within the deadline. undo takes it back if it succeeds
+// after all; nil if that cannot be done.
+func (g *guard) attempt(what string, do, undo func() error) error {
 	timer := time.NewTimer(g.deadline)
 	defer timer.Stop()
 	select {

@@ -7,6 +7,7 @@ import (
 	"hash/crc32"
 	"io"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -119,7 +120,7 @@ func TestGuard_DamagedEntriesDoNotPass(t *testing.T) {
 }
 
 func TestFSM_StopsAtAnEntryItCannotRead(t *testing.T) {
-	f := newFSM(1<<20, quiet)
+	f := newFSM(1<<20, func(err error) { panic(err) }, quiet)
 	bad := command(t, 1)
 	bad.Data[4]++ // a version of the future, with a right checksum
 	binary.BigEndian.PutUint32(bad.Data, crc32.Checksum(bad.Data[4:], castagnoli))
@@ -132,7 +133,7 @@ func TestFSM_StopsAtAnEntryItCannotRead(t *testing.T) {
 }
 
 func TestSnapshot_WholeOrNotAtAll(t *testing.T) {
-	f := newFSM(1<<20, quiet)
+	f := newFSM(1<<20, func(err error) { panic(err) }, quiet)
 	for i := range uint64(50) {
 		f.Apply(command(t, i+1))
 	}
@@ -144,7 +145,7 @@ func TestSnapshot_WholeOrNotAtAll(t *testing.T) {
 	if err := writeSnapshot(&whole, snap.(snapshot).ledger); err != nil {
 		t.Fatal(err)
 	}
-	restored := newFSM(1<<20, quiet)
+	restored := newFSM(1<<20, func(err error) { panic(err) }, quiet)
 	_, changed := restored.applied()
 	if err := restored.Restore(io.NopCloser(bytes.NewReader(whole.Bytes()))); err != nil {
 		t.Fatal(err)
@@ -201,5 +202,29 @@ func TestConfig_Validate(t *testing.T) {
 		if bad.Validate() == nil {
 			t.Errorf("%s: taken", name)
 		}
+	}
+}
+
+// fullDisk has no room for a vote.
+type fullDisk struct{ *raft.InmemStore }
+
+func (fullDisk) SetUint64([]byte, uint64) error { return syscall.ENOSPC }
+
+// A term or a vote that cannot be written ends the process: raft would panic, and
+// the reason has to be said before. An entry that cannot be written does not.
+func TestGuard_AFailedVoteIsSaid(t *testing.T) {
+	var said error
+	g := newGuard(fullDisk{raft.NewInmemStore()}, nil, time.Second, func(err error) { said = err })
+	if err := g.StoreLog(command(t, 1)); err != nil || said != nil || g.failed.Load() != nil {
+		t.Fatalf("an entry: %v, said %v", err, said)
+	}
+	if err := g.SetUint64([]byte("k"), 1); !errors.Is(err, syscall.ENOSPC) || !errors.Is(said, syscall.ENOSPC) {
+		t.Errorf("a term: %v, said %v", err, said)
+	}
+	if failed := g.failed.Load(); failed == nil || !errors.Is(*failed, syscall.ENOSPC) {
+		t.Error("the failure is not noted")
+	}
+	if err := g.StoreLog(command(t, 2)); err != nil || g.failed.Load() != nil {
+		t.Errorf("the next write, which succeeds, does not clear it: %v", err)
 	}
 }

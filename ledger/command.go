@@ -92,6 +92,7 @@ var commands = map[Kind]func() Command{
 	KindSetMembers:       func() Command { return new(SetMembers) },
 	KindChangeMembers:    func() Command { return new(ChangeMembers) },
 	KindStepMember:       func() Command { return new(StepMember) },
+	KindProve:            func() Command { return new(Prove) },
 	KindAcquireAuthority: func() Command { return new(AcquireAuthority) },
 	KindRenewAuthority:   func() Command { return new(RenewAuthority) },
 	KindQueueDispatch:    func() Command { return new(QueueDispatch) },

@@ -26,6 +26,7 @@ type Config struct {
 	Raft      RaftConfig      `toml:"raft"`
 	Cluster   ClusterConfig   `toml:"cluster"`
 	Scheduler SchedulerConfig `toml:"scheduler"`
+	Disk      DiskConfig      `toml:"disk"`
 
 	// The Overhop edge, as Overhop's users write it.
 	edge.Config
@@ -141,6 +142,9 @@ type SchedulerConfig struct {
 	// RetryMax is the longest delay, RetryBase to 30 days. Default 1h, or what
 	// [rrq] says.
 	RetryMax time.Duration `toml:"retry_max"`
+	// ProveEvery is how often all members compare the hashes of their ledgers, 1s
+	// to 24h. Default 5m.
+	ProveEvery time.Duration `toml:"prove_every"`
 }
 
 // Load reads a config file, "" for none, lets the environment override it, and
@@ -186,6 +190,7 @@ func (c Config) WithDefaults() Config {
 	fill(&c.NATS.Listen, "127.0.0.1:4222")
 	fill(&c.HTTP.Listen, "127.0.0.1:4280")
 	fill(&c.Cluster.Name, "yard")
+	c.Disk.fill()
 	if me := c.me(); me != nil {
 		fill(&c.NATS.RouteListen, me.Route)
 		fill(&c.Raft.Listen, me.Raft)
@@ -196,6 +201,7 @@ func (c Config) WithDefaults() Config {
 	}
 	policy := c.RRQ.Policy(job.DefaultPolicy)
 	fill(&c.Scheduler.MaxAttempts, policy.MaxAttempts)
+	fill(&c.Scheduler.ProveEvery, 5*time.Minute)
 	fill(&c.Scheduler.RetryBase, policy.Base)
 	fill(&c.Scheduler.RetryMax, policy.Max)
 	timeout := 5 * time.Minute
@@ -274,6 +280,7 @@ func (c *Config) Validate() error {
 	}{
 		{"scheduler.default_timeout", s.DefaultTimeout, time.Second, job.MaxDuration},
 		{"scheduler.retry_base", s.RetryBase, time.Millisecond, time.Hour},
+		{"scheduler.prove_every", s.ProveEvery, time.Second, 24 * time.Hour},
 		{"scheduler.retry_max", s.RetryMax, s.RetryBase, 30 * 24 * time.Hour},
 	} {
 		if d.value < d.min || d.value > d.max {
@@ -282,6 +289,9 @@ func (c *Config) Validate() error {
 	}
 	if s.MaxAttempts < 1 || s.MaxAttempts > 1000 {
 		return fmt.Errorf("scheduler.max_attempts is %d; must be 1 to 1000", s.MaxAttempts)
+	}
+	if err := c.Disk.validate(); err != nil {
+		return err
 	}
 	if err := c.Config.Validate(); err != nil {
 		return err

@@ -92,7 +92,8 @@ func (c *Config) tables() []table {
 		{"node", reflect.ValueOf(&c.Node).Elem()}, {"nats", reflect.ValueOf(&c.NATS).Elem()},
 		{"http", reflect.ValueOf(&c.HTTP).Elem()},
 		{"raft", reflect.ValueOf(&c.Raft).Elem()}, {"cluster", reflect.ValueOf(&c.Cluster).Elem()},
-		{"scheduler", reflect.ValueOf(&c.Scheduler).Elem()}, {"server", reflect.ValueOf(&c.Server).Elem()},
+		{"scheduler", reflect.ValueOf(&c.Scheduler).Elem()}, {"disk", reflect.ValueOf(&c.Disk).Elem()},
+		{"server", reflect.ValueOf(&c.Server).Elem()},
 		{"server.tls", reflect.ValueOf(&c.Server.TLS).Elem()},
 	}
 }

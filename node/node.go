@@ -23,6 +23,7 @@ import (
 	"yardmaster/runnerpool"
 	"yardmaster/scheduler"
 	"yardmaster/tracing"
+	"yardmaster/vigil"
 	"yardmaster/web"
 )
 
@@ -60,6 +61,8 @@ type Node struct {
 	proof     proof
 	tracer    *tracing.Tracer // nil: runs are not traced
 	journal   *journal
+	keeper    *vigil.Keeper
+	proofs    *proofs
 }
 
 // New makes a node from a config with defaults. It opens nothing yet, and runs
@@ -91,6 +94,10 @@ func (n *Node) Addresses() Addresses {
 // [Node.Serving].
 func (n *Node) Ledger() *ledger.Ledger { return n.raft.Copy() }
 
+// Disturb changes this node's ledger behind agreement's back, for tests of what
+// becomes of such a node.
+func (n *Node) Disturb(change func(*ledger.Ledger)) { n.raft.Disturb(change) }
+
 // Run starts the node and blocks until ctx ends or a room fails.
 //
 // Foundations come first and go last. The hands outlive the agent that feeds
@@ -98,6 +105,7 @@ func (n *Node) Ledger() *ledger.Ledger { return n.raft.Copy() }
 // outlives the mind, so that handing over is not a loss of work.
 func (n *Node) Run(ctx context.Context) (err error) {
 	n.began = time.Now()
+	defer func() { err = n.haltOf(err) }()
 	closeWeb, err := n.openWeb(ctx)
 	if err != nil {
 		return err
@@ -108,6 +116,10 @@ func (n *Node) Run(ctx context.Context) (err error) {
 	}
 	n.waiting.Store(nil)
 	defer n.id.Close()
+	if err := n.refuseDiverged(); err != nil {
+		return err
+	}
+	n.layBallast() // before anything else needs the room
 
 	// Before a word of this node is heard: what it has may not be what it had.
 	store, err := consensus.OpenStore(n.raftConfig(), n.id, n.log)
@@ -154,6 +166,9 @@ func (n *Node) Run(ctx context.Context) (err error) {
 	base.Go(func(ctx context.Context) error { return n.fleet.Serve(ctx, n.handlers()) })
 	base.Go(func(ctx context.Context) error { return n.edge.Serve(ctx, listener) })
 	base.Go(n.runners.Run)
+	base.Go(n.keeper.Run)
+	base.Go(n.thaw)
+	base.Go(n.proofs.run)
 	mind.Go(func(ctx context.Context) error { return n.raft.Lead(ctx, n.tenure) })
 
 	top, ctx := errgroup.WithContext(ctx)
@@ -203,17 +218,19 @@ func (n *Node) build() (err error) {
 	cfg := &n.cfg
 	n.fleet = n.messages.Fleet()
 	n.watch = newAuthorityWatch()
-	n.mind = scheduler.New(n.schedulerConfig(), agreement{n.raft}, lanes{n.messages}, orders{n.fleet}, tales{n.messages}, n.log)
+	n.mind = scheduler.New(n.schedulerConfig(), agreement{n.raft}, lanes{n.messages, n.poor}, orders{n.fleet}, tales{n.messages}, n.log)
 	n.notices = newNotices(n.sendNotices)
 	n.commander = &commander{
 		node: cfg.Node.Name, raft: n.raft, mind: n.mind, fleet: n.fleet, watch: n.watch, leaving: new(atomic.Bool),
 	}
+	n.keeper = n.newKeeper()
 	n.rulings = newRulings(n.raft, cfg.Limits.RequestTimeout)
 	n.ends = newEnds(n.raft)
 	n.door = newDoor(n.messages, n.raft.View, n.commander.current, *cfg.Scheduler.CreateQueues, n.noticeAccepted, n.rulings)
 	n.door.refused = func(err error) { n.metrics.Refused(cluster.RefusalOf(err).Code) }
 	n.viewer = &viewer{raft: n.raft, messages: n.messages, load: n.messages.Load, current: n.commander.current}
 	n.proof.copy = n.raft.Copy
+	n.proofs = newProofs(n)
 	n.dlq = newDLQ(n)
 	n.hands = agent.New(agent.Config{
 		Node: cfg.Node.Name, Incarnation: n.id.Incarnation, Runners: cfg.RRQ.Names(), Lanes: n.messages.Led, Edge: n.advertised(),
@@ -291,7 +308,7 @@ func (n *Node) clusterConfig() cluster.Config {
 }
 
 func (n *Node) raftConfig() consensus.Config {
-	return consensus.Config{Dir: n.cfg.Node.DataDir, SnapshotBytes: n.cfg.Raft.SnapshotBytes}
+	return consensus.Config{Dir: n.cfg.Node.DataDir, SnapshotBytes: n.cfg.Raft.SnapshotBytes, Stuck: n.diskHalted}
 }
 
 func (n *Node) schedulerConfig() scheduler.Config {
@@ -303,6 +320,7 @@ func (n *Node) schedulerConfig() scheduler.Config {
 		Defaults:       n.cfg.RRQ.Defaults(),
 		DefaultTimeout: s.DefaultTimeout, Routes: n.cfg.RRQ.Routed(), DefaultRunner: n.cfg.RRQ.Default(),
 		CreateQueues: *s.CreateQueues, Crons: crons,
+		ProveEvery: s.ProveEvery, Held: func() string { return n.keeper.Held() },
 	}
 }
 
@@ -317,7 +335,7 @@ func (n *Node) handlers() cluster.Handlers {
 		Request: map[string]func(context.Context, []byte) ([]byte, error){
 			verbDo: n.commander.serveDo, verbTransfer: n.commander.serveTransfer, verbFollow: n.commander.serveFollow,
 			verbIndex: n.commander.serveIndex, verbLook: n.serveLook, verbRunning: n.running.serve,
-			verbWhy: n.serveWhy, verbHands: n.serveHands,
+			verbWhy: n.serveWhy, verbHands: n.serveHands, verbProof: n.proofs.serve,
 		},
 	}
 }

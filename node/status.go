@@ -154,7 +154,7 @@ func (n *Node) readiness(ctx context.Context, look scheduler.Look, lanes []LaneS
 	}
 	r := ReadinessStatus{Dispatching: look.Error == "" && look.Dispatching}
 	accepting, why := acceptance(sound, lanes)
-	r.Accepting = accepting
+	r.Accepting = accepting && n.keeper.Shut() == ""
 	n.raft.View(func(l *ledger.Ledger) {
 		s := n.surroundings(l, look)
 		s.Reasons = append(s.Reasons, why...)
@@ -293,6 +293,7 @@ func (n *Node) surroundings(l *ledger.Ledger, look scheduler.Look) ledger.Surrou
 	if unmade(l) {
 		s.Reasons = append(s.Reasons, "the yard's streams are not made yet: that takes all members, once")
 	}
+	s.Reasons = append(append(s.Reasons, n.keeper.Reasons()...), n.proofs.reasons()...)
 	for _, p := range n.runners.Status() {
 		if p.Reason != "" {
 			s.Reasons = append(s.Reasons, "runner "+p.Runner+": "+p.Reason)

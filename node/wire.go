@@ -32,7 +32,10 @@ func (a agreement) Submit(p scheduler.Proposal) (func(context.Context) (schedule
 }
 
 // lanes are the cluster's job lanes as the scheduler needs them.
-type lanes struct{ *cluster.Cluster }
+type lanes struct {
+	*cluster.Cluster
+	poor func(node string) bool // whose disk is low
+}
 
 // spreadTime bounds how long leaders may take to move when a yard is new.
 const spreadTime = 5 * time.Second
@@ -45,7 +48,7 @@ func (l lanes) Ensure(ctx context.Context, identities []string, create bool) err
 	ctx, cancel := context.WithTimeout(ctx, spreadTime)
 	defer cancel()
 	for moves := 1; moves > 0; {
-		if moves, err = l.SpreadLeaders(ctx, l.Node()); err != nil {
+		if moves, err = l.SpreadLeaders(ctx, l.Node(), l.poor); err != nil {
 			return fmt.Errorf("spread the lanes' leaders: %w", err)
 		}
 		if !create || moves == 0 {

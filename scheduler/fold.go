@@ -144,9 +144,13 @@ func (m *mind) addFold(l *ledger.Ledger, d *draft, lane *laneState, from uint64,
 	})
 }
 
-// checkOutbox stops folding while the outbox is half full.
+// checkOutbox stops folding while the outbox is half full, or the node has no
+// room.
 func (m *mind) checkOutbox(l *ledger.Ledger) {
 	m.blocked = ""
+	if m.cfg.Held != nil {
+		m.blocked = m.cfg.Held()
+	}
 	if l.OutboxBytes() >= ledger.MaxOutbox/2 {
 		m.blocked = "the outbox is half full: history, results or dead letters cannot be published, and no more jobs are taken from the lanes until they are"
 	}

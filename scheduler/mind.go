@@ -96,6 +96,7 @@ type mind struct {
 	flights   map[dispatchKey]*flight
 	orphansAt time.Time // when sweepOrphans last looked
 	renewedAt time.Time // when the lease's renewal was last queued
+	provedAt  time.Time // when a proof was last asked for; zero: not yet
 	away      []string  // for which runners jobs wait that no living member has
 	crons     cronDesk
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -294,5 +295,37 @@ func TestOutbox_FullStopsFoldingThenPlacing(t *testing.T) {
 				t.Errorf("%d outcomes of %d bytes in one entry", len(s.Ends), size)
 			}
 		}
+	})
+}
+
+// A node without room takes nothing from the lanes, says why, settles what is in
+// hand, and goes on when there is room.
+func TestHeld(t *testing.T) {
+	inYard(t, 1, func(y *yard) {
+		var held atomic.Value
+		held.Store("")
+		y.sched.cfg.Held = func() string { return held.Load().(string) }
+		if err := y.end(); err != nil {
+			t.Fatal(err)
+		}
+		y.begin()
+		n := y.node("n1")
+		n.look(func() { n.work = lasting(2 * time.Second) })
+		n.offer(job.Overhop, "mail", "w1", 10)
+		first := y.enqueue("mail", "", anyJob)
+		y.until("it runs", func() bool { return y.state(first) == job.Active })
+		held.Store("the disk of the authority's node, n1, has next to no room")
+		y.pass(4 * time.Second)
+		second := y.enqueue("mail", "", anyJob)
+		y.pass(4 * time.Second)
+		if state := y.state(first); state != job.Completed {
+			t.Errorf("the job in hand is %s", state)
+		}
+		if _, known := y.find(second); known {
+			t.Error("a job was folded")
+		}
+		y.says("has next to no room")
+		held.Store("")
+		y.until("the other runs, too", func() bool { return y.state(second) == job.Completed })
 	})
 }

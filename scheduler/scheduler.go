@@ -25,6 +25,8 @@ type Config struct {
 	DefaultRunner  string            // RRQ runner of bare functions; "" for none
 	CreateQueues   bool              // a job of an unknown queue creates it
 	Crons          []ledger.Cron     // the entries that the configuration declares
+	ProveEvery     time.Duration     // how often members prove that their ledgers are the same; 0: never
+	Held           func() string     // why nothing new may be begun, asked before each entry; nil or "": it may
 }
 
 // Times of a tenure (design: leases form a chain, none longer than its

@@ -59,6 +59,7 @@ func (m *mind) sweep() {
 	now := time.Now()
 	if now.Sub(m.renewedAt) >= renewEvery {
 		m.renew()
+		m.prove(now)
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.nodes)) {
 		n := m.nodes[name]

@@ -111,6 +111,24 @@ func (m *mind) renew() {
 	})
 }
 
+// firstProof is how soon after its beginning a tenure asks for the first proof.
+const firstProof = 30 * time.Second
+
+// prove has all members prove that their ledgers are the same, when it is time.
+func (m *mind) prove(now time.Time) {
+	every := m.cfg.ProveEvery
+	if every == 0 {
+		return
+	}
+	if m.provedAt.IsZero() {
+		m.provedAt = now.Add(min(firstProof, every) - every)
+	}
+	if now.Sub(m.provedAt) >= every {
+		m.provedAt = now
+		m.queue(&ledger.Prove{}, nil)
+	}
+}
+
 // phase is what the authority is doing, in one word, for its heartbeat.
 func (m *mind) phase() string {
 	switch {

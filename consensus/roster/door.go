@@ -128,6 +128,19 @@ func (d *Door) say(change func(*hello)) {
 	change(&d.self)
 }
 
+// Say has the door tell every member that asks how this node does: JSON of at
+// most a few KiB. It is heard where NATS is not.
+func (d *Door) Say(word []byte) { d.say(func(h *hello) { h.Word = word }) }
+
+// Hear asks the member at addr how it does; nil if it has not said.
+func (d *Door) Hear(addr string) ([]byte, error) {
+	answer, err := d.ask(addr)
+	if err == nil && answer.YardID != d.hello().YardID {
+		err = &RefusedError{Peer: d.nameOf(addr), Reason: "belongs to another yard"}
+	}
+	return answer.Word, err
+}
+
 func (d *Door) hello() hello {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -36,10 +36,11 @@ type hello struct {
 	Plan    string   `json:"plan,omitempty"`    // the yard it would form from what it sees
 	Refused string   `json:"refused,omitempty"`
 
-	Life   string  `json:"life,omitempty"`   // random, of this process
-	Log    *uint64 `json:"log,omitempty"`    // how far its log reaches; nil: not known yet
-	Fresh  bool    `json:"fresh,omitempty"`  // its log may be begun again
-	Behind bool    `json:"behind,omitempty"` // refused because the other's log has lost its end
+	Life   string          `json:"life,omitempty"`   // random, of this process
+	Log    *uint64         `json:"log,omitempty"`    // how far its log reaches; nil: not known yet
+	Fresh  bool            `json:"fresh,omitempty"`  // its log may be begun again
+	Behind bool            `json:"behind,omitempty"` // refused because the other's log has lost its end
+	Word   json.RawMessage `json:"word,omitempty"`   // how the node does, see [Door.Say]
 }
 
 func (h *hello) formed() bool { return h.YardID != "" }

@@ -36,9 +36,10 @@ var floors = map[string]struct {
 	"tracing":        {[]string{"job", "internal"}, "a room knows no other room: it hears of dispatches from the roof"},
 	"client":         {[]string{"job", "edge/overhop", "runnerpool/rrq", "internal"}, "users' programs must not carry a node along"},
 	"examples":       {[]string{"client", "edge/overhop", "runnerpool/rrq"}, "an example shows what a user has, the wire and the client"},
+	"vigil":          {nil, "a node's watch over itself decides by what the roof tells it"},
 	"board":          {[]string{"internal"}, "what a board shows and where it lies is the roof's to bind"},
 	"web":            {[]string{"job", "ledger", "internal"}, "HTTP is a door: the roof binds what it shows"},
-	"node":           {[]string{"job", "ledger", "consensus", "cluster", "scheduler", "agent", "edge", "runnerpool", "tracing", "board", "web", "internal"}, "the roof knows every room; nothing above it is its business"},
+	"node":           {[]string{"job", "ledger", "consensus", "cluster", "scheduler", "agent", "edge", "runnerpool", "tracing", "board", "web", "vigil", "internal"}, "the roof knows every room; nothing above it is its business"},
 	"internal":       {nil, "the ground carries all and knows nobody"},
 
 	"cli/statedir": {[]string{"ledger"}, "a directory holds what the contract's commands make, and has no yard"},

@@ -41,6 +41,16 @@ var provoked = map[string]string{
 	"results are not":                    "scheduler/reasons_test.go: TestReasons_NothingIsPublished",
 	"dead letters are not":               "scheduler/reasons_test.go: TestReasons_NothingIsPublished",
 	"the outbox is half full":            "scheduler/publish_test.go: half full",
+
+	"node …: less than … is free where the data lies: this node takes no jobs in until": "vigil/keeper_test.go: TestDisk_Ailments",
+	"node …: less than … is free where the data lies: this node takes no jobs in and":   "vigil/keeper_test.go: TestDisk_Ailments",
+	"node …: measure the room in":       "vigil/keeper_test.go: TestKeeper_ADiskThatDoesNotAnswer",
+	"node …: the log cannot be written": "consensus/store_test.go: TestGuard_AFailedVoteIsSaid",
+	"node …: it hears the yard agree":   "internal/nodetest/routes_test.go: TestRoutesCut",
+	"node …: partial partition":         "node/keep_test.go: TestCutWatch",
+	"member …'s ledger is not":          "node/proofs_test.go: TestCompare",
+	"the ledgers of … differ":           "node/proofs_test.go: TestCompare",
+	"the disk of the authority's node":  "scheduler/publish_test.go: TestHeld",
 }
 
 var reasonRow = regexp.MustCompile("(?m)^\\| `([^`]+)` \\|")
@@ -78,7 +88,7 @@ func TestReadiness(t *testing.T) {
 func sources(t *testing.T) string {
 	t.Helper()
 	var all strings.Builder
-	for _, room := range []string{"ledger", "scheduler", "node", "cluster"} {
+	for _, room := range []string{"ledger", "scheduler", "node", "cluster", "vigil"} {
 		err := filepath.WalkDir(filepath.Join(root, room), func(name string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
 				return err

@@ -69,6 +69,16 @@ func (y *Yard) CutAgreement() {
 	}
 }
 
+// CutRoutes closes the NATS routes between the member and the others, and lets it
+// have no new: it goes on agreeing with them.
+func (m *Member) CutRoutes() {
+	for _, l := range m.yard.links {
+		if l.from == m || l.to == m {
+			l.route.Cut()
+		}
+	}
+}
+
 // Heal joins all members again.
 func (y *Yard) Heal() {
 	for _, l := range y.links {

@@ -38,6 +38,7 @@ type Member struct {
 	client *cluster.Client
 	stop   context.CancelFunc
 	ended  chan error
+	lost   bool // it cannot be started again
 }
 
 // Option changes the config of every member before the yard starts.
@@ -91,6 +92,7 @@ func (y *Yard) configure(options []Option) {
 			Node: node.NodeConfig{Name: m.Name, DataDir: filepath.Join(dir, m.Name)},
 			NATS: node.NATSConfig{Listen: "127.0.0.1:0", MaxStore: 1 << 30},
 			HTTP: node.HTTPConfig{Listen: "127.0.0.1:0"},
+			Disk: node.DiskConfig{RefuseBytes: 64 << 20, StopBytes: 32 << 20, BallastBytes: -1}, // on whatever disk there is
 		}
 		c.Server.Port = -1
 		if len(y.Members) > 1 {
@@ -177,6 +179,28 @@ func (m *Member) Stop() {
 	m.node, m.client = nil, nil
 }
 
+// Ended waits until the member's node has ended by itself, and gives why.
+func (m *Member) Ended() (err error) {
+	m.yard.t.Helper()
+	select {
+	case err = <-m.ended:
+	case <-time.After(patience):
+		m.yard.t.Fatalf("node %s does not end", m.Name)
+	}
+	m.stop()
+	if m.client != nil {
+		m.client.Close()
+	}
+	m.node, m.client = nil, nil
+	return err
+}
+
+// Begin starts the member's node and waits for nothing.
+func (m *Member) Begin() { m.run() }
+
+// Lose leaves the member out of the yard's examination: it cannot be started.
+func (m *Member) Lose() { m.lost = true }
+
 // Restart starts the member's node again in its data directory.
 func (m *Member) Restart() {
 	m.yard.t.Helper()
@@ -201,7 +225,7 @@ func (y *Yard) finish(before map[string]bool) {
 	if !y.t.Failed() {
 		y.Heal()
 		for _, m := range y.Members {
-			if !m.Running() {
+			if !m.Running() && !m.lost {
 				m.Restart()
 			}
 		}
