@@ -59,6 +59,9 @@ func (n *Node) gather(ctx context.Context, emit web.Emit) {
 	var disk unix.Statfs_t
 	if err := unix.Statfs(n.cfg.Node.DataDir, &disk); err == nil { // without an answer there is no value
 		emit("yard_disk_free_bytes", float64(disk.Bavail)*float64(disk.Bsize))
+		room := n.keeper.Room()
+		emit("yard_disk_refuse_bytes", float64(room.Refuse))
+		emit("yard_disk_stop_bytes", float64(room.Stop))
 		emit("yard_disk_size_bytes", float64(disk.Blocks)*float64(disk.Bsize))
 	}
 	n.gatherDecisions(emit)

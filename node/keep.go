@@ -19,7 +19,7 @@ import (
 func (n *Node) newKeeper() *vigil.Keeper {
 	cut := &cutWatch{}
 	return vigil.New(vigil.Config{
-		Node: n.cfg.Node.Name, Members: n.cfg.members(), Disk: n.cfg.disk(),
+		Node: n.cfg.Node.Name, Members: n.memberNames, Disk: n.cfg.disk(),
 		Check: func(ctx context.Context) vigil.Word { return n.check(ctx, cut, time.Now()) },
 		Ask: func(member string) (w vigil.Word, err error) {
 			raw, err := n.raft.Hear(member)
@@ -54,6 +54,19 @@ func (n *Node) layBallast() {
 	}
 }
 
+// memberNames are those who have a voice now; this node's if nobody has yet.
+func (n *Node) memberNames() (names []string) {
+	for _, m := range n.raft.Status().Members {
+		if m.Voter {
+			names = append(names, m.Name)
+		}
+	}
+	if len(names) == 0 {
+		return n.cfg.members()
+	}
+	return names
+}
+
 // poor tells that a member's disk is low.
 func (n *Node) poor(member string) bool { return slices.Contains(n.keeper.Poor(vigil.Low), member) }
 
@@ -74,7 +87,7 @@ func (n *Node) check(ctx context.Context, cut *cutWatch, now time.Time) vigil.Wo
 	} else if err := n.messages.Health(ctx); err != nil && n.cfg.Clustered() {
 		ails(vigil.JetStream, "%v", err)
 	}
-	members := n.cfg.members()
+	members := n.memberNames()
 	if len(w.Reaches) <= len(members)/2 && raft.Leader != "" {
 		missing := slices.DeleteFunc(slices.Clone(members), func(m string) bool { return slices.Contains(w.Reaches, m) })
 		ails(vigil.Routes, "it hears the yard agree, and has no NATS route to %s: mend the network between their route addresses", strings.Join(missing, ", "))

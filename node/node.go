@@ -116,13 +116,7 @@ func (n *Node) Run(ctx context.Context) (err error) {
 	}
 	n.waiting.Store(nil)
 	defer n.id.Close()
-	if err := n.refuseDiverged(); err != nil {
-		return err
-	}
-	n.layBallast() // before anything else needs the room
-
-	// Before a word of this node is heard: what it has may not be what it had.
-	store, err := consensus.OpenStore(n.raftConfig(), n.id, n.log)
+	store, err := n.openStore()
 	if err != nil {
 		return fmt.Errorf("open consensus: %w", err)
 	}
@@ -166,9 +160,7 @@ func (n *Node) Run(ctx context.Context) (err error) {
 	base.Go(func(ctx context.Context) error { return n.fleet.Serve(ctx, n.handlers()) })
 	base.Go(func(ctx context.Context) error { return n.edge.Serve(ctx, listener) })
 	base.Go(n.runners.Run)
-	base.Go(n.keeper.Run)
-	base.Go(n.thaw)
-	base.Go(n.proofs.run)
+	n.watchItself(base)
 	mind.Go(func(ctx context.Context) error { return n.raft.Lead(ctx, n.tenure) })
 
 	top, ctx := errgroup.WithContext(ctx)
@@ -186,6 +178,23 @@ func (n *Node) Run(ctx context.Context) (err error) {
 	top.Go(func() error { return n.web.ServeAPI(ctx, n.webRoutes(service.Endpoints)) })
 	top.Go(func() error { return n.announce(ctx, base.ctx, mind.ctx) })
 	return errors.Join(top.Wait(), mind.stop(), base.stop(), n.door.close(), cellar.stop())
+}
+
+// openStore opens what agreement keeps on the disk, before a word of this node is
+// heard: what it has may not be what it had.
+func (n *Node) openStore() (*consensus.Store, error) {
+	if err := n.refuseDiverged(); err != nil {
+		return nil, err
+	}
+	n.layBallast() // before anything else needs the room
+	return consensus.OpenStore(n.raftConfig(), n.id, n.log)
+}
+
+// watchItself starts what looks after the node itself.
+func (n *Node) watchItself(base *floor) {
+	base.Go(n.keeper.Run)
+	base.Go(n.thaw)
+	base.Go(n.proofs.run)
 }
 
 // floor is a group of loops that stops when it is told to, not when the node's

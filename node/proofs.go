@@ -32,15 +32,14 @@ const (
 // proofs compares this node's ledger with the others', at the entries where the
 // authority asks for it. It works on copies, beside everything else.
 type proofs struct {
-	node    *Node
-	members []string
+	node *Node
 
 	mu    sync.Mutex
 	made  []proofJSON // newest last
 	wrong []string    // what the last comparison found, in words
 }
 
-func newProofs(n *Node) *proofs { return &proofs{node: n, members: n.cfg.members()} }
+func newProofs(n *Node) *proofs { return &proofs{node: n} }
 
 // run makes hashes and compares them until ctx ends, or until this node's ledger
 // is found to be another one than the majority's.
@@ -67,7 +66,8 @@ func (p *proofs) prove(ctx context.Context, l *ledger.Ledger) error {
 	p.made = append(p.made, mine)
 	p.made = p.made[max(0, len(p.made)-keptProofs):]
 	p.mu.Unlock()
-	v := compare(p.gather(ctx, mine), p.members)
+	members := p.node.memberNames()
+	v := compare(p.gather(ctx, mine, members), members)
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -87,12 +87,12 @@ func (p *proofs) prove(ctx context.Context, l *ledger.Ledger) error {
 
 // gather asks all members for their hash at an index, and again those that have
 // not come to it, for as long as a member that runs may take.
-func (p *proofs) gather(ctx context.Context, mine proofJSON) map[string]string {
+func (p *proofs) gather(ctx context.Context, mine proofJSON, members []string) map[string]string {
 	ctx, cancel := context.WithTimeout(ctx, proofTime)
 	defer cancel()
 	hashes := map[string]string{mine.Node: mine.Hash}
 	for {
-		for _, member := range p.members {
+		for _, member := range members {
 			if hashes[member] != "" {
 				continue
 			}
@@ -103,7 +103,7 @@ func (p *proofs) gather(ctx context.Context, mine proofJSON) map[string]string {
 			}
 			done()
 		}
-		if len(hashes) == len(p.members) {
+		if len(hashes) == len(members) {
 			return hashes
 		}
 		select {

@@ -14,7 +14,7 @@ import (
 // goroutine, but for Ask, and must not wait long.
 type Config struct {
 	Node    string
-	Members []string // all of them, this node included; one if it is alone
+	Members func() []string // all of them, this node included; one if it is alone
 	Disk    Disk
 
 	// Check tells what else is wrong with this node, and how it stands.
@@ -140,7 +140,7 @@ func (d Disk) ailments(l Level, r Room) []Ailment {
 // until it is stale.
 func (k *Keeper) hear() {
 	var asking sync.WaitGroup
-	for _, member := range k.cfg.Members {
+	for _, member := range k.cfg.Members() {
 		if member == k.cfg.Node {
 			continue
 		}
@@ -176,9 +176,9 @@ func (k *Keeper) decide() {
 }
 
 func (k *Keeper) reasonToClose() (why string, others bool) {
-	poor := k.Poor(Low)
+	poor, members := k.Poor(Low), len(k.cfg.Members())
 	switch {
-	case len(poor) > 0 && len(k.cfg.Members)-len(poor) <= len(k.cfg.Members)/2:
+	case len(poor) > 0 && members-len(poor) <= members/2:
 		return "the disk of " + strings.Join(poor, ", ") + " has not enough room: a job needs a majority of disks", false
 	case k.Mine().Level >= Low:
 		return "the disk of this node, " + k.cfg.Node + ", has not enough room", true

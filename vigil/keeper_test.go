@@ -35,7 +35,7 @@ func newTrio(t *testing.T) *trio {
 	}
 	for _, name := range names {
 		y.keepers[name] = New(Config{
-			Node: name, Members: names, Disk: Disk{Dir: t.TempDir(), Marks: Marks{1, 1, 1, 1}},
+			Node: name, Members: func() []string { return names }, Disk: Disk{Dir: t.TempDir(), Marks: Marks{1, 1, 1, 1}},
 			Check: func(context.Context) Word {
 				y.mu.Lock()
 				defer y.mu.Unlock()

@@ -71,6 +71,8 @@ var families = []family{
 	{"yard_jetstream_replica_lag", "Operations that the slowest replica of a stream is behind, at its leader.", false, []string{"stream"}},
 	{"yard_jetstream_replicas_offline", "Replicas of a stream that were not heard lately, at its leader.", false, []string{"stream"}},
 	{"yard_disk_free_bytes", "Bytes that are free for the node where its data lies.", false, nil},
+	{"yard_disk_refuse_bytes", "Free bytes below which this node takes no jobs in.", false, nil},
+	{"yard_disk_stop_bytes", "Free bytes below which this node decides nothing new.", false, nil},
 	{"yard_disk_size_bytes", "Bytes of the file system that its data lies in.", false, nil},
 	{"yard_overhop_connections", "Connections at this node's Overhop edge.", false, nil},
 	{"yard_overhop_workers", "Those of them that are registered.", false, nil},
