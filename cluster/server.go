@@ -25,6 +25,13 @@ const (
 // request of 1 MiB with room around it.
 const MaxMessage = 2 << 20
 
+// What clients may have of one server, and of one stream: each costs memory and
+// descriptors on every member.
+const (
+	maxClients       = 10000 // connections
+	maxSubscriptions = 10000 // of a connection
+)
+
 const (
 	startPatience   = 15 * time.Second
 	routePing       = 3 * time.Second // twice unanswered: the route is cut
@@ -100,6 +107,8 @@ func serverConfig(cfg *Config, password string) string {
 	line("listen: %s", quote(listenAddress(cfg.Client)))
 	line("max_payload: %d", MaxMessage)
 	line("max_pending: 64MB")
+	line("max_connections: %d", maxClients)
+	line("max_subscriptions: %d", maxSubscriptions)
 	line("write_deadline: %q", writeDeadline)
 	line("ping_interval: %q", 20*time.Second)
 	line("jetstream {")

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -80,10 +79,6 @@ func (c *Cluster) Frozen() string {
 	}
 	return ""
 }
-
-// ErrFrozen ends a node whose JetStream writes no more although there is room
-// again: its server has to be started anew.
-var ErrFrozen = errors.New("JetStream has to be started again")
 
 // Answering is how many lanes take jobs, as far as this node has seen.
 func (c *Cluster) Answering() int { return c.publisher.state.answering() }

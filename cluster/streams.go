@@ -132,24 +132,29 @@ func (c *Cluster) ensureStream(ctx context.Context, cfg jetstream.StreamConfig, 
 	return stream.CachedInfo(), nil
 }
 
+// maxConsumers is how many consumers a stream may have: anybody may make one, and
+// each is a Raft group.
+const maxConsumers = 1000
+
 // laneConfig: nothing leaves a lane but by a purge of its beginning. A full
 // lane refuses.
 func laneConfig(lane uint8, identity string, l Layout) jetstream.StreamConfig {
 	n := strconv.Itoa(int(lane))
 	plain := laneSubject(lane, plainPublish, "*")
 	return jetstream.StreamConfig{
-		Name:        LaneStream(lane),
-		Description: "Accepted jobs, lane " + n + ": JSON bodies published to yard.jobs.<queue>",
-		Subjects:    []string{plain, laneSubject(lane, nodePublish, "*")},
-		Storage:     jetstream.FileStorage,
-		Replicas:    l.Replicas,
-		Retention:   jetstream.LimitsPolicy,
-		Discard:     jetstream.DiscardNew,
-		MaxBytes:    l.MaxLaneBytes,
-		MaxMsgSize:  260 << 10, // a body of at most 256 KiB and its headers
-		Duplicates:  laneWindow,
-		DenyDelete:  true,
-		AllowDirect: true,
+		Name:         LaneStream(lane),
+		Description:  "Accepted jobs, lane " + n + ": JSON bodies published to yard.jobs.<queue>",
+		Subjects:     []string{plain, laneSubject(lane, nodePublish, "*")},
+		Storage:      jetstream.FileStorage,
+		Replicas:     l.Replicas,
+		Retention:    jetstream.LimitsPolicy,
+		Discard:      jetstream.DiscardNew,
+		MaxBytes:     l.MaxLaneBytes,
+		MaxConsumers: maxConsumers,
+		MaxMsgSize:   260 << 10, // a body of at most 256 KiB and its headers
+		Duplicates:   laneWindow,
+		DenyDelete:   true,
+		AllowDirect:  true,
 		// Only what plain clients publish: nodes tell the authority themselves.
 		RePublish:          &jetstream.RePublish{Source: plain, Destination: subjectTail + "." + n + ".{{wildcard(1)}}"},
 		AllowAtomicPublish: true,
@@ -200,7 +205,7 @@ func historyStreams(l Layout) []jetstream.StreamConfig {
 func historyStream(l Layout, name, role, about, subject string) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
 		Name: name, Description: about, Subjects: []string{subject}, Storage: jetstream.FileStorage, Replicas: l.Replicas,
-		AllowDirect: true, Duplicates: duplicateWindow, MaxMsgSize: MaxMessage - 64<<10,
+		AllowDirect: true, Duplicates: duplicateWindow, MaxMsgSize: MaxMessage - 64<<10, MaxConsumers: maxConsumers,
 		Metadata: watched(map[string]string{metaRole: role}, l.Replicas),
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"os"
 	"time"
 
-	"yardmaster/cluster"
 	"yardmaster/consensus"
 	"yardmaster/vigil"
 )
@@ -87,7 +86,7 @@ func (n *Node) thaw(ctx context.Context) error {
 		}
 		if frozen++; frozen == 2 { // not while it just stops
 			n.log.Warn("the disk has room again: starting anew, so that JetStream writes again")
-			return errors.Join(ErrAgain, cluster.ErrFrozen)
+			return ErrAgain
 		}
 	}
 }

@@ -60,7 +60,7 @@ type heard struct {
 
 // New makes a keeper that has seen nothing yet; [Keeper.Run] runs it.
 func New(cfg Config, log *slog.Logger) *Keeper {
-	return &Keeper{cfg: cfg, log: log, heard: map[string]heard{}, mine: Word{Node: cfg.Node, Contact: -1}}
+	return &Keeper{cfg: cfg, log: log, others: true, heard: map[string]heard{}, mine: Word{Node: cfg.Node, Contact: -1}}
 }
 
 // Run watches until ctx ends.
@@ -94,7 +94,7 @@ func (k *Keeper) turn(ctx context.Context) {
 	k.log.Warn("this node is unfit to decide: handing the authority over", "to", to, "because", texts(mine.Ailments))
 	transfer, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
-	if err := k.cfg.HandOver(transfer, to); err != nil {
+	if err := k.cfg.HandOver(transfer, to); err != nil && k.cfg.Leads() {
 		k.log.Warn("the authority is not handed over", "to", to, "error", err)
 	}
 }
