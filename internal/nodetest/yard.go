@@ -230,7 +230,9 @@ func (y *Yard) finish(before map[string]bool) {
 			}
 		}
 		y.waitServing()
-		y.waitStreams() // a server that stops while it still opens a stream leaves goroutines behind
+		if len(y.Running()) == len(y.Members) { // else copies lack
+			y.waitStreams() // a server that stops while it still opens a stream leaves goroutines behind
+		}
 		y.RequireOneAuthority()
 		y.RequireSameLedger()
 	}
