@@ -87,6 +87,7 @@ type Agent struct {
 	stores    errands
 	wake      chan struct{} // holds one notice for the reporter
 	beatNow   chan struct{} // holds one notice for the beat
+	leased    chan struct{} // holds one notice of a new lease
 
 	mu       sync.Mutex // guards all below; never held while a target or the bus is called
 	epoch    uint64     // highest seen
@@ -107,7 +108,7 @@ func New(cfg Config, bus Bus, log *slog.Logger) *Agent {
 	cfg = cfg.withDefaults()
 	a := &Agent{
 		cfg: cfg, bus: bus, log: log, targets: map[job.Kind]Target{},
-		wake: make(chan struct{}, 1), beatNow: make(chan struct{}, 1),
+		wake: make(chan struct{}, 1), beatNow: make(chan struct{}, 1), leased: make(chan struct{}, 1),
 		table: newTable(), room: newRoom(), notes: notes{first: 1},
 	}
 	a.loads = errands{max: cfg.Loads, work: &a.work}

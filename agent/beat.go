@@ -61,6 +61,7 @@ func (a *Agent) beatOnce(ctx context.Context, node string, epoch uint64) {
 	a.edges = ack.Edges
 	if until := sent.Add(ack.Lease); until.After(a.lease) {
 		a.lease = until
+		notice(a.leased)
 	}
 	if a.stopped && time.Now().Before(a.lease) {
 		a.stopped, a.former = false, former{ack.Epoch, ack.Batches}
@@ -81,7 +82,9 @@ func (a *Agent) Edges() []string {
 	return a.edges
 }
 
-// watchLease stops all work when the lease runs out.
+// watchLease stops all work when the lease runs out. It looks again at every new
+// one: the first, or the next after one that ran out, may be far shorter than it
+// would sleep, if the authority's own is nearly over.
 func (a *Agent) watchLease(ctx context.Context) {
 	for {
 		a.mu.Lock()
@@ -93,6 +96,7 @@ func (a *Agent) watchLease(ctx context.Context) {
 		a.lapse()
 		select {
 		case <-time.After(wait):
+		case <-a.leased:
 		case <-ctx.Done():
 			return
 		}

@@ -144,11 +144,17 @@ func (c *crew) Start(a job.Assignment, _ job.Spec) bool {
 	return true
 }
 
+// leaseSlack is how long stopping everything may take once a lease is over.
+const leaseSlack = 100 * time.Millisecond
+
 // ends is when a job ends by itself or because it was stopped, whichever is
 // first.
 func (c *crew) ends(r *run, o job.Outcome) {
 	if r.over || !c.up || !r.loose.IsZero() {
 		return
+	}
+	if past := time.Since(c.agent.Lease()); past > leaseSlack {
+		c.y.fail("%s is at work at %s for %s after its node's lease", r.RequestID(), c.id, past)
 	}
 	r.over = true
 	c.y.judge.reported(o)

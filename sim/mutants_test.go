@@ -56,6 +56,8 @@ var mutants = []mutant{
 	{"a node that thaws beats before it looks at its lease", []edit{
 		{"agent/beat.go", "	a.lapse() // a node that was frozen may hear this before it has looked at its lease\n", ""},
 		{"agent/beat.go", "	if a.over() {\n		return // just now: the next beat is for a new lease\n	}\n", ""}}},
+	{"a new lease is not looked at before the old one's end", []edit{
+		{"agent/beat.go", "		case <-a.leased:\n", ""}}},
 	{"a node takes orders meant for its former lease", []edit{
 		{"agent/inflight.go", "case !a.works(), a.former.meant(b):", "case !a.works():"}}},
 	{"a unique key is held by nobody", []edit{
