@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"yardmaster/drill/hostile"
 	"yardmaster/drill/yard"
 	"yardmaster/edge/overhop"
 	"yardmaster/internal/frame"
@@ -32,15 +33,9 @@ const (
 // TestHostile_Clients: hundreds of clients at once do all that the protocol
 // forbids, beside an honest producer and worker whose every job still ends. When
 // they are gone, so is what they cost.
-func TestHostile_Clients(t *testing.T) { hostile(t, 1, 3*time.Second) }
+func TestHostile_Clients(t *testing.T) { besiege(t, 1, 3*time.Second) }
 
-// TestDrill_HostileClients is the same with thousands of clients, for a while.
-func TestDrill_HostileClients(t *testing.T) {
-	soak(t)
-	hostile(t, 3, 30*time.Second)
-}
-
-func hostile(t *testing.T, times int, span time.Duration) {
+func besiege(t *testing.T, times int, span time.Duration) {
 	if testing.Short() {
 		t.Skip("starts a process")
 	}
@@ -70,9 +65,9 @@ func hostile(t *testing.T, times int, span time.Duration) {
 	attackers, stop := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	count := 0
-	for _, a := range attacks(lure) {
-		for range max(1, a.share*times/2) {
-			all.Go(func() { a.run(attackers, n.Edge) })
+	for _, a := range hostile.Attacks(lure) {
+		for range max(1, a.Share*times/2) {
+			all.Go(func() { a.Run(attackers, n.Edge) })
 			count++
 		}
 	}

@@ -19,6 +19,7 @@ type Load struct {
 	Road     Road          // "": plain JetStream
 	Function string        // "": none
 	Params   string        // JSON of every job; "": its number
+	Fields   string        // what else every job says, as JSON without its braces; "": nothing
 	Jobs     int           // 0: until Stop
 	Prefix   string        // of every job's key; "": the queue and the road
 	Parallel int           // publishers at once, each waiting for its acknowledgement; 0: one

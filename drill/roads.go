@@ -90,10 +90,14 @@ func (r *natsRoad) carry(ctx context.Context, key, params string) error {
 
 // body is a job as JSON.
 func (l *Load) body(params string) []byte {
-	if l.Function == "" {
-		return fmt.Appendf(nil, `{"params":%s}`, params)
+	b := fmt.Appendf(nil, `{"params":%s`, params)
+	if l.Function != "" {
+		b = fmt.Appendf(b, `,"function":%q`, l.Function)
 	}
-	return fmt.Appendf(nil, `{"function":%q,"params":%s}`, l.Function, params)
+	if l.Fields != "" {
+		b = append(append(b, ','), l.Fields...)
+	}
+	return append(b, '}')
 }
 
 // httpRoad posts to one node, and to the next one when that does not accept.

@@ -18,6 +18,10 @@ func All() []drill.Drill {
 		pauses,
 		network,
 		disks,
+		runners,
+		workers,
+		publishers,
+		clients,
 	)
 	slices.SortStableFunc(all, func(a, b drill.Drill) int { return cmp.Compare(a.Number, b.Number) })
 	return all

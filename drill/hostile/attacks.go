@@ -1,4 +1,6 @@
-package drill
+// Package hostile is what clients do to a node that the protocol forbids, or that
+// is too much: for a test and for drills.
+package hostile
 
 import (
 	"bytes"
@@ -15,19 +17,19 @@ import (
 	"yardmaster/internal/frame"
 )
 
-// attack is what one hostile connection does until the node closes it or ctx
-// ends, which closes it too. Errors are the expected end.
-type attack struct {
-	name  string
-	share int // connections of every hundred
+// Attack is what one hostile connection does until the node closes it or the
+// context ends, which closes it too. Errors are the expected end.
+type Attack struct {
+	Name  string
+	Share int // connections of every hundred
 	do    func(ctx context.Context, nc net.Conn)
 }
 
-// attacks are all that is done to a node at once. lure is a job with a large
+// Attacks are all that is done to a node at once. lure is a job with a large
 // body in the paused queue "lure".
-func attacks(lure string) []attack {
+func Attacks(lure string) []Attack {
 	million := deepMillion()
-	return []attack{
+	return []Attack{
 		{"zero length", 100, bytesOnly([]byte{0, 0, 0, 0})},
 		{"oversized", 100, bytesOnly([]byte{0xff, 0xff, 0xff, 0xff, 0x84})},
 		{"announced", 100, bytesOnly([]byte{0, 0x80, 0, 0, 0x84})},
@@ -59,8 +61,8 @@ func attacks(lure string) []attack {
 	}
 }
 
-// run keeps one attacker at it: what the node closes comes again.
-func (a attack) run(ctx context.Context, edge string) {
+// Run keeps one attacker at it until ctx ends: what the node closes comes again.
+func (a Attack) Run(ctx context.Context, edge string) {
 	var d net.Dialer
 	for ctx.Err() == nil {
 		if nc, err := d.DialContext(ctx, "tcp", edge); err == nil {
