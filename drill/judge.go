@@ -20,32 +20,32 @@ import (
 
 // Verdict is what came out of a drill.
 type Verdict struct {
-	Acknowledged int
-	Completed    int
-	Failed       int
-	Lost         int // acknowledged, and not ended
-	Unexpected   int // ended, and never published
-	Duplicates   int // dispatches with more than one outcome, jobs completed twice
-	HistoryGaps  int // events whose number is not the next
-	Unwitnessed  int // completed, and nobody saw it run
-	Runs         int // as witnessed
-	Again        int // runs beyond a job's first
-	Overlaps     int // runs of a job that began before an earlier one had ended
-	MostAtOnce   map[string]int
-	Stale        uint64         // outcomes that came too late, as the yard counts
-	AckGap       time.Duration  // longest time between two acknowledgements
-	EndGap       time.Duration  // longest time between two ends while jobs were still published
-	Recovery     time.Duration  // longest time from killing a node to the next end
-	Retried      int            // publishes that had to be repeated
-	Refusals     map[string]int `json:"-"` // why, and how often
-	Unjustified  int            // overlaps that history gives no reason for
-	Twice        int            // dispatches that ran more than once
+	Acknowledged int            `json:"acknowledged"`
+	Completed    int            `json:"completed"`
+	Failed       int            `json:"failed"`
+	Lost         int            `json:"lost"`                 // acknowledged, and not ended
+	Unexpected   int            `json:"unexpected"`           // ended, and never published
+	Duplicates   int            `json:"duplicate_outcomes"`   // dispatches with more than one outcome, jobs completed twice
+	HistoryGaps  int            `json:"history_gaps"`         // events whose number is not the next
+	Unwitnessed  int            `json:"unwitnessed"`          // completed, and nobody saw it run
+	Runs         int            `json:"runs"`                 // as witnessed
+	Again        int            `json:"runs_again"`           // beyond a job's first
+	Overlaps     int            `json:"overlaps"`             // runs of a job that began before an earlier one had ended
+	Unjustified  int            `json:"overlaps_unjustified"` // those that history gives no reason for
+	Twice        int            `json:"dispatches_run_twice"`
+	MostAtOnce   map[string]int `json:"most_at_once"`   // by queue
+	Stale        uint64         `json:"stale_outcomes"` // that came too late, as the yard counts
+	AckGap       time.Duration  `json:"ack_gap_ns"`     // longest time between two acknowledgements of a load
+	EndGap       time.Duration  `json:"end_gap_ns"`     // longest time between two ends while jobs were still published
+	Recovery     time.Duration  `json:"recovery_ns"`    // longest time from killing a node to the next end
+	Retried      int            `json:"publishes_repeated"`
+	Refusals     map[string]int `json:"-"` // why publishes had to be repeated, and how often
 
-	begins []int64 // of witnessed runs, by the host's clock
-	runs   []check.Run
-	told   history
-
+	begins      []int64 // of witnessed runs, by the host's clock
+	runs        []check.Run
+	told        history
 	unjustified []string
+	reasons     map[string]int // of overlaps that history justifies
 }
 
 // String is the verdict in one line.
@@ -243,11 +243,14 @@ func (y *Yard) judgeWitnesses(v *Verdict, completed map[job.ID]bool) error {
 		}
 	}
 	mostAtOnce(runs, v.MostAtOnce)
+	v.reasons = make(map[string]int)
 	v.Twice = len(check.SameDispatch(v.runs))
 	for _, o := range check.Overlaps(v.runs, v.told.ends) {
 		if o.Reason == "" {
 			v.Unjustified++
 			v.unjustified = append(v.unjustified, o.String())
+		} else {
+			v.reasons[o.Reason]++
 		}
 	}
 	return nil

@@ -37,6 +37,11 @@ func (s *Stage) check(ctx context.Context) error {
 	if most := v.MostAtOnce[LimitedQueue]; most > Strict {
 		s.Promise(false, "%d jobs of a queue with the limit %d ran at once", most, Strict)
 	}
+	for reason, n := range v.reasons {
+		s.Figure("overlaps because "+reason, n)
+	}
+	s.Figure("longest time from a kill to the next end", v.Recovery)
+	s.Figure("longest time between two ends under load", v.EndGap)
 	s.gaps(v.begins)
 	s.decisions(&v.told)
 	s.honesty(v.begins)
