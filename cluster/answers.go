@@ -29,7 +29,6 @@ const (
 	codeNoResources      = 10023 // of this server
 	codeNoMessage        = 10037
 	codeTooLarge         = 10054
-	codeWrongLastID      = 10070
 	codeWrongLast        = 10071
 	codeNotEnabled       = 10076
 	codeStoreFailed      = 10077 // also: full

@@ -22,7 +22,6 @@ const appendAnswer = 3 * time.Second
 type Tale struct {
 	Subject string            // [SubjectHistory], [SubjectResults] or a [DLQSubject]
 	ID      string            // drops a second copy within 30 s; "" drops none
-	After   string            // ID of the tale that must be the stream's last; "": any
 	First   uint64            // number of the first entry; 0: not numbered
 	Count   uint64            // how many entries
 	Header  map[string]string // Yard-* headers beside those two
@@ -43,8 +42,8 @@ func (e *WrongLastError) Error() string {
 }
 
 // AppendAsync stores a tale if the stream still ends at expectLast, 0 for one
-// that was never written. Several may be on their way, each expecting the one
-// before. done is called once and must not block; its error is a
+// that was never written. The next may be sent when this one is stored: a
+// sequence does not tell whose message is there. done is called once and must not block; its error is a
 // [*WrongLastError], a [*job.UnavailableError] if the tale is not stored, which
 // is [ErrFull] if there is no room for it, or [ErrUnknown]: then [Cluster.LastTold] says what the stream holds.
 func (c *Cluster) AppendAsync(stream string, t Tale, expectLast uint64, done func(seq uint64, err error)) {
@@ -54,9 +53,6 @@ func (c *Cluster) AppendAsync(stream string, t Tale, expectLast uint64, done fun
 	}
 	if t.ID != "" {
 		m.Header[HeaderMsgID] = []string{t.ID}
-	}
-	if t.After != "" {
-		m.Header[headerExpectID] = []string{t.After}
 	}
 	if t.First > 0 {
 		m.Header[HeaderFirst] = []string{strconv.FormatUint(t.First, 10)}
@@ -98,7 +94,7 @@ func (a *appending) read(m *nats.Msg) (uint64, error) {
 		return 0, err
 	}
 	switch {
-	case refusal.ErrCode == codeWrongLast, refusal.ErrCode == codeWrongLastUnknown, refusal.ErrCode == codeWrongLastID:
+	case refusal.ErrCode == codeWrongLast, refusal.ErrCode == codeWrongLastUnknown:
 		return 0, &WrongLastError{a.stream}
 	case refusal.kind() == refusalTooLarge:
 		return 0, fmt.Errorf("append to %s: %w", a.stream, job.ErrTooLarge)

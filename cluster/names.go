@@ -83,7 +83,6 @@ const (
 	headerStream     = "Nats-Stream"
 	headerStatus     = "Status"
 	headerExpectLast = "Nats-Expected-Last-Sequence"
-	headerExpectID   = "Nats-Expected-Last-Msg-Id"
 	headerExpectName = "Nats-Expected-Stream"
 	headerBatchID    = "Nats-Batch-Id"
 	headerBatchSeq   = "Nats-Batch-Sequence"

@@ -118,7 +118,7 @@ func (t tales) LastTold(ctx context.Context, s scheduler.Story) (seq, number uin
 func (t tales) Append(s scheduler.Story, tale scheduler.Tale, expect uint64, done func(uint64, error)) {
 	subject := [...]string{cluster.SubjectHistory, cluster.SubjectResults, cluster.DLQSubject(tale.Queue)}[s]
 	t.AppendAsync(storyStreams[s], cluster.Tale{
-		Subject: subject, ID: tale.ID, After: tale.After, First: tale.First, Count: tale.Count, Header: tale.Header, Body: tale.Body,
+		Subject: subject, ID: tale.ID, First: tale.First, Count: tale.Count, Header: tale.Header, Body: tale.Body,
 	}, expect, func(seq uint64, err error) { done(seq, decidable(err)) })
 }
 

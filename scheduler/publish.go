@@ -30,7 +30,6 @@ func (s Story) String() string { return [...]string{"history", "results", "dead 
 type Tale struct {
 	Queue  string // of a dead letter
 	ID     string // unlike any other's; a dead letter's drops a second copy
-	After  string // ID of the tale that it follows on; "": whichever
 	First  uint64
 	Count  uint64
 	Header map[string]string
@@ -39,7 +38,7 @@ type Tale struct {
 }
 
 // Tales tell the world. Append stores a tale if the stream still ends at
-// expect, and with the tale named After, and calls done once without blocking.
+// expect, and calls done once without blocking.
 type Tales interface {
 	LastTold(ctx context.Context, s Story) (seq, number uint64, err error)
 	Append(s Story, t Tale, expect uint64, done func(seq uint64, err error))
@@ -48,13 +47,15 @@ type Tales interface {
 }
 
 // How history is gathered: by the batch, because one message per entry was the
-// dearest part of a job's way.
+// dearest part of a job's way. One message is on its way at a time: a sequence
+// does not tell who wrote there, and behind another authority's message the
+// second of two would leave a hole.
 const (
 	gatherFor  = 10 * time.Millisecond
-	maxLines   = 500
-	maxTale    = 64 << 10 // bytes
-	usualLine  = 160      // bytes, of history
-	taleWindow = 4        // messages on their way, each expecting the one before
+	maxLines   = 2000
+	maxTale    = 256 << 10 // bytes
+	usualLine  = 160       // bytes, of history
+	taleWindow = 1
 )
 
 // teller publishes one numbering of the outbox.
@@ -65,7 +66,6 @@ type teller struct {
 	gather func(ctx context.Context, after uint64) (Tale, error) // Count 0: nothing new
 	seq    uint64                                                // the stream's last sequence when all on their way have come
 	number uint64                                                // last number on its way
-	after  string                                                // ID of the last one on its way; "": none was since resume
 	sent   uint64                                                // tales, in this tenure
 	acks   chan taleAck
 	flying int
@@ -167,7 +167,7 @@ func (t *teller) resume(ctx context.Context) error {
 		return &DecideError{fmt.Errorf("%s: the stream ends at number %d, the ledger at %d: they are not of one yard, or one of them went back; bring back the data directories that belong together",
 			t.story, number, last[t.story])}
 	}
-	t.seq, t.number, t.after = seq, number, ""
+	t.seq, t.number = seq, number
 	t.acks, t.flying = make(chan taleAck, taleWindow), 0
 	if number > 0 {
 		t.m.tell(t.story, number, 0, 0)
@@ -234,9 +234,6 @@ func (t *teller) send(tale Tale) {
 	if tale.ID == "" {
 		tale.ID = fmt.Sprintf("%d.%d", t.m.epoch, t.sent)
 	}
-	// Sequences alone do not tell who wrote: another authority's tale may stand
-	// where one of these was refused, and the next would leave a hole behind it.
-	tale.After, t.after = t.after, tale.ID
 	t.m.sched.tales.Append(t.story, tale, t.seq, func(seq uint64, err error) {
 		acks <- taleAck{first, last, seq, err}
 	})

@@ -77,8 +77,8 @@ var mutants = []mutant{
 		{"ledger/dispatch.go", "if r == nil || r.n != c.N || r.state != job.Active {\n		return Result{Err: job.ErrLeaseLost}", "if r == nil || r.run == nil {\n		return Result{Err: job.ErrLeaseLost}"}}},
 	{"a member's clock is the yard's", []edit{
 		{"scheduler/clock.go", "return offs[(len(offs)-1)/2], true", "return offs[len(offs)-1], true"}}},
-	{"history goes by sequences alone", []edit{
-		{"scheduler/publish.go", "tale.After, t.after = t.after, tale.ID", "t.after = tale.ID"}}},
+	{"several messages of history are on their way", []edit{
+		{"scheduler/publish.go", "taleWindow = 1", "taleWindow = 4"}}},
 }
 
 // TestMutants looks that each mistake can still be made, and with -mutants that

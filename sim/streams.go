@@ -316,14 +316,6 @@ func (s *tales) ends(story scheduler.Story) (seq, number uint64) {
 	return 0, 0
 }
 
-// last is the ID of what a stream ends with.
-func (s *tales) last(story scheduler.Story) string {
-	if tales := s.stories[story]; len(tales) > 0 {
-		return tales[len(tales)-1].ID
-	}
-	return ""
-}
-
 // text is all of history, as it was told.
 func (s *tales) text() string {
 	var b strings.Builder
@@ -369,7 +361,7 @@ func (t talesOf) Append(story scheduler.Story, tale scheduler.Tale, expect uint6
 		case !t.up || y.net.alone(t.life) || s.isDown(story) || y.mishaps() && y.chance("refused "+key, 20):
 			done(0, errNoAnswer)
 			return
-		case expect != seq, tale.After != "" && tale.After != s.last(story):
+		case expect != seq:
 			done(0, errElsewhere)
 			return
 		case tale.First != number+1:
