@@ -73,6 +73,7 @@ type app struct {
 	getenv  func(string) string
 
 	server  string        // of the yard, if the flag names it
+	login   login         // as the flags name it
 	context string        // of NATS' own tools, if the flag names one
 	timeout time.Duration // of a request
 	json    bool          // the verb's --json
@@ -114,6 +115,9 @@ loses none of them: not when a worker dies, and not when the node in charge does
 	flags := root.PersistentFlags()
 	flags.BoolP("help", "h", false, "show this help")
 	flags.StringVarP(&a.server, "server", "s", "", "`url` of a node, or of several between commas (NATS_URL; else "+defaultServer+")")
+	flags.StringVar(&a.login.user, "user", "", "`name` of a user of the yard, with --password or NATS_PASSWORD (NATS_USER)")
+	flags.StringVar(&a.login.password, "password", "", "its `password` (NATS_PASSWORD)")
+	flags.StringVar(&a.login.nkey, "nkey", "", "`file` of a user's nkey seed (NATS_NKEY)")
 	flags.StringVar(&a.context, "context", "", "`name` of a context of the nats command line, or its file (NATS_CONTEXT; else the selected one)")
 	flags.DurationVar(&a.timeout, "timeout", a.envTimeout(), "longest `time` to wait for an answer (NATS_TIMEOUT)")
 	a.add(root, groupRun, a.demoVerb(), a.drillVerbs(), a.benchVerb(), a.nodeVerb(), a.workerVerb(), a.runnerVerb())

@@ -71,7 +71,7 @@ func fullFake(t *testing.T) *fakeYard {
 	return startFake(t, answers{
 		"yard.status":               statusJSON,
 		"yard.snapshot":             snapshotJSON,
-		"yard.exec":                 `{"event":"DispatchQueued","request_id":"r1","target":"anna","metadata":null}`,
+		"yard.exec.*":               `{"event":"DispatchQueued","request_id":"r1","target":"anna","metadata":null}`,
 		"yard.enqueue.*":            `{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10","queue":"mail","duplicate":false}`,
 		"yard.api.v1.job.show":      jobJSON,
 		"yard.api.v1.job.explain":   explainJSON,
@@ -159,7 +159,7 @@ func indexTold(line string) string {
 // The contract's refusals come as they are: programs compare them.
 func TestExec_Refusals(t *testing.T) {
 	f := startFake(t, answers{
-		"yard.exec": &cluster.APIError{Code: "409", Text: "dispatch error: invalid transition for a; b: pending -> delivered"},
+		"yard.exec.*": &cluster.APIError{Code: "409", Text: "dispatch error: invalid transition for a; b: pending -> delivered"},
 	})
 	for _, tt := range []struct{ line, want string }{
 		{"exec", "exec requires a JSON command argument"},

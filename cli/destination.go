@@ -33,7 +33,11 @@ type source struct {
 // say if a flag or a variable names the server: its credentials belong to its
 // own server.
 func (a *app) destination() (*destination, error) {
-	sources := []source{{url: a.server}, a.natsVariables()}
+	flags, err := a.loginFlags()
+	if err != nil {
+		return nil, err
+	}
+	sources := []source{{name: "a flag", url: a.server, login: flags}, a.natsVariables()}
 	named, byFlag := a.context, a.context != ""
 	if !byFlag {
 		named = a.getenv("NATS_CONTEXT")
@@ -58,8 +62,11 @@ func (a *app) destination() (*destination, error) {
 	for _, s := range append(sources, source{url: defaultServer}) {
 		if d.url == "" && s.url != "" {
 			d.url, d.urlFrom = s.url, s.name
-			if s.name == variables {
+			switch s.name {
+			case variables:
 				d.urlFrom = "NATS_URL"
+			case "a flag":
+				d.urlFrom = ""
 			}
 		}
 		if d.opts == (cluster.DialOptions{}) && s.login != (cluster.DialOptions{}) {
@@ -71,6 +78,27 @@ func (a *app) destination() (*destination, error) {
 	}
 	d.opts.Name, d.opts.Timeout = "yardmaster cli", a.timeout
 	return d, nil
+}
+
+// login is who the flags say that the caller is.
+type login struct{ user, password, nkey string }
+
+// loginFlags are the flags' login. A password may stay out of sight of who lists
+// processes.
+func (a *app) loginFlags() (o cluster.DialOptions, err error) {
+	l := a.login
+	if l.user != "" {
+		l.password = cmp.Or(l.password, a.getenv("NATS_PASSWORD"))
+	}
+	switch {
+	case l.user != "" && l.nkey != "":
+		err = &problem{what: "--user and --nkey are two ways to log in", do: "give one of them", usage: true}
+	case l.user != "" && l.password == "":
+		err = &problem{what: "user " + l.user + " has no password", do: "set NATS_PASSWORD, or give --password", usage: true}
+	case l.user == "" && l.password != "":
+		err = &problem{what: "--password goes with --user", do: "name the user", usage: true}
+	}
+	return cluster.DialOptions{User: l.user, Password: l.password, NKey: l.nkey}, err
 }
 
 // takeTLS takes what goes beside any login. Its error is of a file that cannot

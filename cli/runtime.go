@@ -127,7 +127,8 @@ With --state-dir there is no yard: the state is files in a directory, which
 // exec shows the event, or else the contract's own words of refusal and nothing
 // beside them: programs compare them.
 func (a *app) exec(ctx context.Context, command string) error {
-	if _, err := ledger.ParseCommand([]byte(command)); err != nil {
+	parsed, err := ledger.ParseCommand([]byte(command))
+	if err != nil {
 		return &problem{what: err.Error()}
 	}
 	y, err := a.dial(ctx)
@@ -137,7 +138,7 @@ func (a *app) exec(ctx context.Context, command string) error {
 	defer y.Close()
 	ctx, cancel := context.WithTimeout(ctx, y.timeout)
 	defer cancel()
-	event, err := y.Request(ctx, cluster.SubjectExec, []byte(command))
+	event, err := y.Request(ctx, cluster.SubjectExec+"."+ledger.CommandTag(parsed), []byte(command))
 	var refused *cluster.APIError
 	if errors.As(err, &refused) {
 		return &problem{what: refused.Text}

@@ -55,7 +55,7 @@ func Dial(ctx context.Context, url string, o DialOptions) (*Client, error) {
 		wait = min(wait, time.Until(due))
 	}
 	opts := []nats.Option{nats.Name(o.Name), nats.Timeout(wait), nats.MaxReconnects(-1), nats.ReconnectWait(250 * time.Millisecond)}
-	credentials, err := o.credentials()
+	credentials, err := o.credentials(url)
 	if err != nil {
 		return nil, err
 	}

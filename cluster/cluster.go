@@ -35,6 +35,13 @@ type Config struct {
 	Internal string // password of this node's own connections; "" draws one
 	MaxStore int64  // bytes the streams may fill; 0: three quarters of the disk's room
 
+	// Users are who may connect to Client, the same on every member. Without
+	// any, whoever connects is the operator.
+	Users []User
+	// Anonymous is the role of who connects without a name while there are
+	// Users; "" lets nobody.
+	Anonymous Role
+
 	// PrimaryLane makes every node use lane 0 while it has few publishes under
 	// way: fewer and larger writes for all, at the price of one hop.
 	PrimaryLane bool
@@ -86,6 +93,9 @@ func (c *Config) validate() error {
 	if c.Dir == "" {
 		return errors.New("data directory is not given")
 	}
+	if err := ValidateUsers(c.Users, c.Anonymous); err != nil {
+		return err
+	}
 	if !c.clustered() {
 		return nil
 	}
@@ -135,6 +145,7 @@ type Cluster struct {
 
 	publisher *publisher
 	router    *router
+	readers   *readers // nil: users have no roles
 }
 
 // Start brings the embedded server up and connects to it. JetStream may still
@@ -172,6 +183,12 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Cluster, error) 
 		return nil, fmt.Errorf("map the node's own subjects: %w", err)
 	}
 	c.router.mapJobs()
+	if len(full.Users) > 0 {
+		if c.readers, err = c.openReaders(); err != nil {
+			c.Stop()
+			return nil, fmt.Errorf("listen for users' consumers: %w", err)
+		}
+	}
 	return c, nil
 }
 
@@ -236,6 +253,9 @@ const tickEvery = 100 * time.Millisecond
 // Stop closes the connections and the server. Whatever waits for an answer
 // gets an error first.
 func (c *Cluster) Stop() {
+	if c.readers != nil {
+		c.readers.close()
+	}
 	for _, nc := range c.conns {
 		nc.Close()
 	}

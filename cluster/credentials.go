@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"fmt"
+	"net/url"
 
 	"github.com/nats-io/nats.go"
 )
@@ -21,7 +22,7 @@ func (e *LoginError) Unwrap() error { return e.Err }
 // to log in is taken, the first that is named, so that what was left over from
 // elsewhere cannot overrule it; a token may come beside it. A [*LoginError]
 // names what can be no login.
-func (o *DialOptions) credentials() (opts []nats.Option, err error) {
+func (o *DialOptions) credentials(address string) (opts []nats.Option, err error) {
 	tried := nats.GetDefaultOptions()
 	add := func(what string, tls bool, opt nats.Option) {
 		if err == nil {
@@ -59,10 +60,30 @@ func (o *DialOptions) credentials() (opts []nats.Option, err error) {
 	if o.TLSFirst {
 		add("tls_first", true, nats.TLSHandshakeFirst())
 	}
-	if o.InboxPrefix != "" {
-		add("inbox_prefix "+o.InboxPrefix, true, nats.CustomInboxPrefix(o.InboxPrefix))
+	if prefix := o.inbox(address, tried.Nkey); prefix != "" {
+		add("inbox_prefix "+prefix, true, nats.CustomInboxPrefix(prefix))
 	}
 	return opts, err
+}
+
+// inbox is where answers are heard: where a yard lets this user hear them,
+// unless the caller says otherwise.
+func (o *DialOptions) inbox(address, nkey string) string {
+	user := o.User
+	if u, err := url.Parse(address); err == nil && user == "" && u.User != nil {
+		if _, password := u.User.Password(); password { // without one it is a token
+			user = u.User.Username()
+		}
+	}
+	switch {
+	case o.InboxPrefix != "":
+		return o.InboxPrefix
+	case userName.MatchString(user):
+		return InboxOf(user)
+	case nkey != "":
+		return InboxOf(nkey)
+	}
+	return ""
 }
 
 // try uses an option as the connection would: that one could only say later

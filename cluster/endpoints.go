@@ -189,7 +189,7 @@ func (c *Cluster) openEndpoint(ctx context.Context, e *served, work *errgroup.Gr
 		return nil, fmt.Errorf("endpoint %s is none of the verbs %v that clients may say to a node", e.Name, nodeVerbs)
 	}
 	handle := func(m *nats.Msg) {
-		if m.Reply == "" && !e.Unheard {
+		if m.Reply == "" && !e.Unheard || ownReply(m.Reply) {
 			return // nobody waits: nothing to say, and nothing to do unseen
 		}
 		e.asked.Add(1)
@@ -212,6 +212,12 @@ func (c *Cluster) openEndpoint(ctx context.Context, e *served, work *errgroup.Gr
 		return nil, fmt.Errorf("open endpoint %s: %w", e.Name, err)
 	}
 	return sub, nil
+}
+
+// ownReply tells what must not be a question's place for an answer: nodes may
+// write where their clients may not.
+func ownReply(reply string) bool {
+	return strings.HasPrefix(reply, "yard.") || strings.HasPrefix(reply, "$")
 }
 
 func (c *Cluster) do(ctx context.Context, e *Endpoint, r *Request) {

@@ -30,7 +30,7 @@ const (
 	SubjectJobs     = "yard.jobs"     // .<queue>: publish a job, answered by JetStream
 	SubjectEnqueue  = "yard.enqueue"  // .<queue>: request, answered by a node
 	SubjectCall     = "yard.call"     // .<queue>: request, answered with the outcome
-	SubjectExec     = "yard.exec"     // one contract command
+	SubjectExec     = "yard.exec"     // one contract command; .<command>: only that one
 	SubjectSnapshot = "yard.snapshot" // the contract's snapshot
 	SubjectStatus   = "yard.status"   // members, authority, lanes, readiness
 	SubjectAPI      = "yard.api.v1"   // .<noun>.<verb>
@@ -105,6 +105,7 @@ const (
 	apiDirectGet = "$JS.API.DIRECT.GET."
 	apiMsgGet    = "$JS.API.STREAM.MSG.GET."
 	apiStepDown  = "$JS.API.STREAM.LEADER.STEPDOWN."
+	apiConsumer  = "$JS.API.CONSUMER."
 )
 
 // LaneStream names the stream of a lane.

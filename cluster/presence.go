@@ -30,6 +30,9 @@ func (c *Cluster) present(p *presence) ([]*nats.Subscription, error) {
 	var subs []*nats.Subscription
 	for verb, say := range map[micro.Verb]func() any{micro.PingVerb: p.ping, micro.InfoVerb: p.info, micro.StatsVerb: p.stats} {
 		handle := func(m *nats.Msg) {
+			if ownReply(m.Reply) {
+				return
+			}
 			text, err := json.Marshal(say())
 			if err == nil {
 				err = m.Respond(text)

@@ -171,12 +171,14 @@ func (r *router) mapLocal() error {
 	}
 	node := r.c.cfg.Node
 	mapped := map[string]string{
-		SubjectEnqueue + ".*": localSubject(node, SubjectEnqueue) + ".$1",
-		SubjectCall + ".*":    localSubject(node, SubjectCall) + ".$1",
-		SubjectExec:           localSubject(node, SubjectExec),
-		SubjectSnapshot:       localSubject(node, SubjectSnapshot),
-		SubjectStatus:         localSubject(node, SubjectStatus),
-		SubjectAPI + ".>":     localSubject(node, SubjectAPI) + ".>",
+		SubjectEnqueue + ".*":   localSubject(node, SubjectEnqueue) + ".$1",
+		SubjectCall + ".*":      localSubject(node, SubjectCall) + ".$1",
+		SubjectExec:             localSubject(node, SubjectExec),
+		SubjectExec + ".*":      localSubject(node, SubjectExec) + ".$1",
+		SubjectSnapshot:         localSubject(node, SubjectSnapshot),
+		SubjectStatus:           localSubject(node, SubjectStatus),
+		SubjectAPI + ".>":       localSubject(node, SubjectAPI) + ".>",
+		SubjectConsumers + ".>": localSubject(node, SubjectConsumers) + ".>",
 	}
 	for _, verb := range nodeVerbs { // to the node that is named, not to this one
 		mapped[nodeSubject("*", verb)] = nodeVerbSubject("$1", verb)

@@ -14,9 +14,11 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// The account of everything that is the yard's, and its two users.
+// The account of everything that is the yard's, its two users, and the account
+// of users who have a role.
 const (
 	account      = "YARD"
+	clients      = "CLIENTS"
 	userInternal = "internal"
 	userOperator = "operator"
 )
@@ -121,7 +123,7 @@ func serverConfig(cfg *Config, password string) string {
 	if cfg.clustered() {
 		writeRoutes(line, cfg)
 	}
-	writeAccounts(line, password)
+	writeAccounts(line, cfg, password)
 	return b.String()
 }
 
@@ -157,26 +159,39 @@ func writeRoutes(line func(string, ...any), cfg *Config) {
 	line("}")
 }
 
-// writeAccounts gives the operator everything but what the yard must do
-// itself. The server checks a publish under its mapped subject, so what is
-// mapped from yard.jobs.* and yard.enqueue.* has to stay open: yard.lane.*.p.*
-// and yard.local.>. Both only lead where the public subject leads.
-func writeAccounts(line func(string, ...any), password string) {
+// writeAccounts names who may connect. The server checks a publish under its
+// mapped subject, so what is mapped from yard.jobs.* and yard.enqueue.* has to
+// stay open to an operator in the yard's own account: yard.lane.*.p.* and
+// yard.local.>. Both only lead where the public subject leads.
+func writeAccounts(line func(string, ...any), cfg *Config, password string) {
 	line("accounts {")
 	line("  \"$SYS\" { }")
 	line("  %s {", account)
 	line("    jetstream: enabled")
 	line("    users: [")
 	line("      { user: %s, password: %s, allowed_connection_types: [\"IN_PROCESS\"] }", userInternal, quote(password))
-	line("      { user: %s, password: \"\", permissions {", userOperator)
-	line("        publish { deny: [%s] }", quoteAll(deniedPublishes()))
-	line("        subscribe { deny: [%s] }", quoteAll(deniedSubscriptions()))
-	line("      } }")
+	if len(cfg.Users) == 0 { // whoever reaches the port: everything but what the yard must do itself
+		line("      { user: %s, password: \"\", permissions {", userOperator)
+		line("        publish { deny: [%s] }", quoteAll(deniedPublishes()))
+		line("        subscribe { deny: [%s] }", quoteAll(deniedSubscriptions()))
+		line("      } }")
+	}
 	line("    ]")
+	if len(cfg.Users) > 0 {
+		writeExports(line, cfg)
+	}
 	line("  }")
+	if len(cfg.Users) > 0 {
+		writeClients(line, cfg)
+	}
 	line("}")
 	line("system_account: \"$SYS\"")
-	line("no_auth_user: %s", userOperator)
+	switch {
+	case len(cfg.Users) == 0:
+		line("no_auth_user: %s", userOperator)
+	case cfg.Anonymous != "":
+		line("no_auth_user: %s", anonymous)
+	}
 }
 
 // deniedPublishes lists what a client may not say. A stream's name is one

@@ -126,6 +126,17 @@ func ParseCommand(line []byte) (Command, error) {
 	return nil, fmt.Errorf("%w: unknown variant `%s`, expected one of AcquireAuthority, RenewAuthority, QueueDispatch, MarkNotified, MarkDelivered, MarkFailed, RequestReplay, CaptureSnapshot", ErrInvalidJSON, shorten(tag))
 }
 
+// CommandTag is what "command" says of one of the contract's commands; "" for
+// any other.
+func CommandTag(c Command) string {
+	for _, known := range contractCommands {
+		if known.kind == c.Kind() {
+			return known.tag
+		}
+	}
+	return ""
+}
+
 // maxEcho is how many bytes of a name that nobody knows a refusal repeats: it
 // travels in a header.
 const maxEcho = 64

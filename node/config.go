@@ -61,6 +61,12 @@ type NATSConfig struct {
 	// PrimaryLane lets all nodes use one lane while they have little to do:
 	// fewer and larger writes, one hop more. Default false.
 	PrimaryLane bool `toml:"primary_lane"`
+	// Anonymous is the role of clients that name no user, where there are Users.
+	// Default "": they are not let in.
+	Anonymous string `toml:"anonymous"`
+	// Users are who may connect, the same on every member. Default: none, and
+	// whoever connects is the operator.
+	Users []UserConfig `toml:"users"`
 }
 
 // HTTPConfig is the HTTP door.
@@ -269,6 +275,9 @@ func (c *Config) Validate() error {
 	}
 	if err := c.Raft.validate(); err != nil {
 		return err
+	}
+	if _, err := c.NATS.users(); err != nil {
+		return fmt.Errorf("nats.users: %w", err)
 	}
 	if c.NATS.MaxStore != 0 && c.NATS.MaxStore < 256<<20 {
 		return fmt.Errorf("nats.max_store_bytes is %d; must be 0 or at least %d", c.NATS.MaxStore, 256<<20)

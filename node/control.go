@@ -32,6 +32,7 @@ func (n *Node) service() cluster.Service {
 			{Name: "enqueue", Subject: cluster.SubjectEnqueue + ".*", Description: "accept a job for a queue", Go: n.handleEnqueue, Unheard: true},
 			{Name: "call", Subject: cluster.SubjectCall + ".*", Description: "accept a job for a queue, and tell how it ended", Do: answer(n.handleCall), Waits: true},
 			{Name: "exec", Subject: cluster.SubjectExec, Description: "carry out one command of the runtime contract", Do: n.handleExec},
+			{Name: "exec-command", Subject: cluster.SubjectExec + ".*", Description: "carry out the command of the runtime contract that the subject names", Do: n.handleExecCommand},
 			{Name: "snapshot", Subject: cluster.SubjectSnapshot, Description: "the runtime contract's snapshot", Do: answer(n.handleSnapshot)},
 			{Name: "status", Subject: cluster.SubjectStatus, Description: "members, authority, lanes, backlog, readiness", Do: answer(n.handleStatus)},
 			api("job", "show", "a job by id or key", n.handleJobShow),

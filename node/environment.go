@@ -135,8 +135,9 @@ func checkEnvironment(environment []string) error {
 		name, _, _ := strings.Cut(entry, "=")
 		switch {
 		case !strings.HasPrefix(name, envPrefix), slices.Contains(otherVariables, name), strings.HasPrefix(name, testVariables):
-		case name == variable("cluster", "members"):
-			return fmt.Errorf("environment variable %s has no effect; list the members in the configuration file", name)
+		case name == variable("cluster", "members"), name == variable("nats", "users"):
+			what := strings.ToLower(name[strings.LastIndexByte(name, '_')+1:])
+			return fmt.Errorf("environment variable %s has no effect; list the %s in the configuration file", name, what)
 		case !slices.Contains(keys, name):
 			near := slices.MinFunc(keys, func(a, b string) int { return distance(name, a) - distance(name, b) })
 			return fmt.Errorf("environment variable %s is no key of the configuration; did you mean %s? docs/configuration.md lists the keys", name, near)

@@ -25,6 +25,19 @@ func (n *Node) handleExec(ctx context.Context, r *cluster.Request) ([]byte, erro
 	return event, err
 }
 
+// handleExecCommand carries out a command that the subject names, too, so that a
+// role can be held to some of them: a question of another one is refused.
+func (n *Node) handleExecCommand(ctx context.Context, r *cluster.Request) ([]byte, error) {
+	asked, err := ledger.ParseCommand(r.Data)
+	if err != nil {
+		return nil, &cluster.APIError{Code: "400", Text: err.Error()}
+	}
+	if is := ledger.CommandTag(asked); is != r.Token() {
+		return nil, &cluster.APIError{Code: "400", Text: fmt.Sprintf("the subject names the command %s, the question %s", r.Token(), is)}
+	}
+	return n.handleExec(ctx, r)
+}
+
 // exec carries out one command of the runtime contract and gives the event
 // that answers it, with the index of the entry that says so. Refusals are the
 // contract's own texts.

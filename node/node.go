@@ -122,7 +122,11 @@ func (n *Node) Run(ctx context.Context) (err error) {
 	}
 	defer store.Close()
 
-	if n.messages, err = cluster.Start(ctx, n.clusterConfig(), n.log); err != nil {
+	messages := n.clusterConfig()
+	if messages.Users, err = n.cfg.NATS.users(); err != nil {
+		return fmt.Errorf("nats.users: %w", err)
+	}
+	if n.messages, err = cluster.Start(ctx, messages, n.log); err != nil {
 		return portInUse(fmt.Errorf("start NATS: %w", err), "nats.listen")
 	}
 	defer n.messages.Stop()
@@ -303,6 +307,7 @@ func (n *Node) clusterConfig() cluster.Config {
 		Dir: filepath.Join(n.cfg.Node.DataDir, "nats"), Client: n.cfg.NATS.Listen,
 		Secret: n.cfg.Cluster.Secret, MaxStore: n.cfg.NATS.MaxStore, PrimaryLane: n.cfg.NATS.PrimaryLane,
 	}
+	c.Anonymous = cluster.Role(n.cfg.NATS.Anonymous)
 	if n.cfg.Clustered() {
 		c.Route = n.cfg.NATS.RouteListen
 		identities := map[string]string{}

@@ -20,10 +20,11 @@ var routes = map[string]web.Route{
 		Pattern: "POST /v1/queues/{queue}/call", Token: "queue", Large: true,
 		Question: callRequest{}, Takes: "* -blob", Answer: callReply{},
 	},
-	"job-bulk": {Pattern: "POST /v1/jobs/bulk", Question: bulkQuestion{}, Takes: "*", Required: "jobs", Shapes: map[string]web.Shape{"jobs": {Of: bulkJob{}, List: true, Without: "blob"}}, Answer: bulkReply{}, Large: true},
-	"exec":     {Pattern: "POST /v1/exec", Question: command{}, Takes: "*", Required: "command", Indexed: true},
-	"snapshot": {Pattern: "GET /v1/snapshot", Answer: ledger.Snapshot{}, Indexed: true},
-	"status":   {Pattern: "GET /v1/status", Answer: Status{}, Indexed: true},
+	"job-bulk":     {Pattern: "POST /v1/jobs/bulk", Question: bulkQuestion{}, Takes: "*", Required: "jobs", Shapes: map[string]web.Shape{"jobs": {Of: bulkJob{}, List: true, Without: "blob"}}, Answer: bulkReply{}, Large: true},
+	"exec":         {Pattern: "POST /v1/exec", Question: command{}, Takes: "*", Required: "command", Indexed: true},
+	"exec-command": {Pattern: "POST /v1/exec/{command}", Token: "command", Question: command{}, Takes: "*", Required: "command", Indexed: true},
+	"snapshot":     {Pattern: "GET /v1/snapshot", Answer: ledger.Snapshot{}, Indexed: true},
+	"status":       {Pattern: "GET /v1/status", Answer: Status{}, Indexed: true},
 
 	"ledger-hash": {Pattern: "GET /v1/ledger/hash", Answer: proofJSON{}, Indexed: true},
 

@@ -203,11 +203,11 @@ func TestWeb_Document(t *testing.T) {
 		}
 	}
 	send(t, n, "GET", "/v1/openapi.json", "").into(t, 200, &document)
-	values := map[string]string{"id": "5d1d6bd5-6a3f-4f8e-9a6f-5a4f6a0c1c11", "queue": "mail", "name": "mail", "letters": "1", "state": "waiting"}
+	values := map[string]string{"id": "5d1d6bd5-6a3f-4f8e-9a6f-5a4f6a0c1c11", "queue": "mail", "name": "mail", "letters": "1", "state": "waiting", "command": "CaptureSnapshot"}
 	bodies := map[string]string{
 		"enqueue": `{"function":"g"}`, "call": `{"function":"g","wait_ms":1}`, "job-bulk": `{"queue":"mail","jobs":[{"function":"g"},{}]}`,
 		"queue-add": `{}`, "cron-add": `{"schedule":"0 3 * * *","queue":"mail","job":{"function":"f"}}`,
-		"exec": `{"command":"CaptureSnapshot"}`, "dlq-requeue": `{"letters":[1]}`, "dlq-remove": `{"letters":[1]}`,
+		"exec": `{"command":"CaptureSnapshot"}`, "exec-command": `{"command":"CaptureSnapshot"}`, "dlq-requeue": `{"letters":[1]}`, "dlq-remove": `{"letters":[1]}`,
 	}
 	asked := map[string]bool{}
 	for path, methods := range document.Paths {

@@ -1,0 +1,51 @@
+package node
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"yardmaster/cluster"
+	"yardmaster/edge"
+)
+
+// UserConfig is somebody who may connect to the NATS server, and as what.
+type UserConfig struct {
+	// Name of the user: letters, digits, '-' and '_', 1 to 64 bytes.
+	Name string `toml:"name"`
+	// Role is "producer", "worker", "observer" or "operator".
+	Role string `toml:"role"`
+	// Password as it is, or its bcrypt hash. This, PasswordFile or NKey.
+	Password edge.Secret `toml:"password"`
+	// PasswordFile is a file that holds the password and nothing else.
+	PasswordFile string `toml:"password_file"`
+	// NKey is the public key of the user's nkey.
+	NKey string `toml:"nkey"`
+	// Queues are the only ones that a producer may fill. Default: all.
+	Queues []string `toml:"queues"`
+}
+
+// users are the configured users as the NATS server takes them. Files are read
+// anew at each call.
+func (c *NATSConfig) users() ([]cluster.User, error) {
+	var users []cluster.User
+	for _, u := range c.Users {
+		password := string(u.Password)
+		if u.PasswordFile != "" {
+			if password != "" {
+				return nil, fmt.Errorf("user %s has a password and a password_file; give one of them", u.Name)
+			}
+			text, err := os.ReadFile(u.PasswordFile)
+			if err != nil {
+				return nil, fmt.Errorf("user %s: password_file: %w; it must name a file that the node can read", u.Name, err)
+			}
+			if password = strings.TrimRight(string(text), "\r\n"); password == "" {
+				return nil, fmt.Errorf("user %s: password_file %s is empty", u.Name, u.PasswordFile)
+			}
+		}
+		users = append(users, cluster.User{
+			Name: u.Name, Role: cluster.Role(u.Role), Password: password, NKey: u.NKey, Queues: u.Queues,
+		})
+	}
+	return users, cluster.ValidateUsers(users, cluster.Role(c.Anonymous))
+}
