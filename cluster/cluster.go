@@ -106,25 +106,14 @@ func (c *Config) validate() error {
 		return fmt.Errorf("%d members: a yard of several nodes has 3 or 5", len(c.Peers))
 	}
 	if c.index() < 0 {
-		return fmt.Errorf("member %q is not among the members %v", c.Node, c.members())
+		return fmt.Errorf("member %q is not among the members %v", c.Node, c.Peers)
 	}
 	return nil
 }
 
-// index is this node's place among the members, which is also its own lane.
+// index is this node's place among the declared members.
 func (c *Config) index() int {
 	return slices.IndexFunc(c.Peers, func(p Peer) bool { return p.Node == c.Node })
-}
-
-func (c *Config) members() []string {
-	if !c.clustered() {
-		return []string{c.Node}
-	}
-	names := make([]string, len(c.Peers))
-	for i, p := range c.Peers {
-		names[i] = p.Node
-	}
-	return names
 }
 
 // Cluster is this node's part in the yard's messaging.
@@ -137,11 +126,14 @@ type Cluster struct {
 	js    jetstream.JetStream
 	lost  map[string]bool // streams on disk that could not be recovered at start; of a node alone
 
-	lanes atomic.Int32 // how many lanes there are
+	lanes atomic.Int32           // how many lanes there are
+	peers atomic.Pointer[[]Peer] // the members, by name
 
 	// One connection per kind of traffic, so that a slow listener of one kind
 	// stalls no other.
 	ingest, reads, history, fleet, api, boards *inbox
+
+	system *inbox // of the server's own account; nil when the node runs alone
 
 	publisher *publisher
 	router    *router
@@ -168,6 +160,7 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Cluster, error) 
 		return nil, err
 	}
 	c := &Cluster{cfg: full, log: log, srv: srv, words: words}
+	c.peers.Store(&full.Peers)
 	if !full.clustered() {
 		c.lost = unrecovered(srv)
 	}
@@ -175,7 +168,7 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Cluster, error) 
 		c.Stop()
 		return nil, err
 	}
-	c.SetLanes(len(full.members()))
+	c.SetLanes(len(c.members()))
 	c.publisher = newPublisher(c)
 	c.router = newRouter(c)
 	if err := c.router.mapLocal(); err != nil {
@@ -193,14 +186,20 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Cluster, error) 
 }
 
 func (c *Cluster) connect(password string) error {
-	for _, kind := range []struct {
+	type traffic struct {
 		name string
 		box  **inbox
-	}{
-		{"ingest", &c.ingest}, {"reads", &c.reads}, {"history", &c.history}, {"fleet", &c.fleet}, {"api", &c.api},
-		{"boards", &c.boards},
-	} {
-		nc, err := nats.Connect("", nats.InProcessServer(c.srv), nats.UserInfo(userInternal, password),
+		user string
+	}
+	kinds := []traffic{
+		{"ingest", &c.ingest, userInternal}, {"reads", &c.reads, userInternal}, {"history", &c.history, userInternal},
+		{"fleet", &c.fleet, userInternal}, {"api", &c.api, userInternal}, {"boards", &c.boards, userInternal},
+	}
+	if c.cfg.clustered() {
+		kinds = append(kinds, traffic{"system", &c.system, userSystem})
+	}
+	for _, kind := range kinds {
+		nc, err := nats.Connect("", nats.InProcessServer(c.srv), nats.UserInfo(kind.user, password),
 			nats.Name("yard-"+kind.name), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond),
 			nats.ErrorHandler(c.connectionError))
 		if err != nil {
@@ -241,7 +240,7 @@ func (c *Cluster) Run(ctx context.Context) error {
 		case now := <-tick.C:
 			c.router.turn(now)
 			c.publisher.turn(now)
-			for _, box := range []*inbox{c.ingest, c.reads, c.history, c.fleet, c.api, c.boards} {
+			for _, box := range c.boxes() {
 				box.expire(now)
 			}
 		}
@@ -249,6 +248,12 @@ func (c *Cluster) Run(ctx context.Context) error {
 }
 
 const tickEvery = 100 * time.Millisecond
+
+// boxes are the inboxes of all connections that are open.
+func (c *Cluster) boxes() []*inbox {
+	all := []*inbox{c.ingest, c.reads, c.history, c.fleet, c.api, c.boards, c.system}
+	return slices.DeleteFunc(all, func(b *inbox) bool { return b == nil })
+}
 
 // Stop closes the connections and the server. Whatever waits for an answer
 // gets an error first.
@@ -259,10 +264,8 @@ func (c *Cluster) Stop() {
 	for _, nc := range c.conns {
 		nc.Close()
 	}
-	for _, box := range []*inbox{c.ingest, c.reads, c.history, c.fleet, c.api, c.boards} {
-		if box != nil {
-			box.close()
-		}
+	for _, box := range c.boxes() {
+		box.close()
 	}
 	if c.publisher != nil {
 		c.publisher.close()
@@ -282,7 +285,7 @@ func (c *Cluster) Lanes() int { return int(c.lanes.Load()) }
 func (c *Cluster) Node() string { return c.cfg.Node }
 
 // Members lists all members' names, in the order of their lanes.
-func (c *Cluster) Members() []string { return c.cfg.members() }
+func (c *Cluster) Members() []string { return c.members() }
 
 // ClientURL is where clients connect.
 func (c *Cluster) ClientURL() string { return c.srv.ClientURL() }

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -30,8 +31,12 @@ type laneState struct {
 
 func newLaneStates(c *Cluster) *laneStates { return &laneStates{c: c} }
 
-// own is this node's lane.
-func (s *laneStates) own() int { return max(s.c.cfg.index(), 0) % s.c.Lanes() }
+// own is this node's lane. Members that came later, beyond the number of
+// lanes, share one; who is no member any more has the first.
+func (s *laneStates) own() int {
+	peers := *s.c.peers.Load()
+	return max(slices.IndexFunc(peers, func(p Peer) bool { return p.Node == s.c.cfg.Node }), 0) % s.c.Lanes()
+}
 
 // pick chooses the lane for the next publish: the primary one while few are
 // under way, this node's own, one that this node leads, any other that

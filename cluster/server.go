@@ -20,6 +20,7 @@ const (
 	account      = "YARD"
 	clients      = "CLIENTS"
 	userInternal = "internal"
+	userSystem   = "system" // of the server's own account, in this process alone
 	userOperator = "operator"
 )
 
@@ -165,7 +166,7 @@ func writeRoutes(line func(string, ...any), cfg *Config) {
 // yard.local.>. Both only lead where the public subject leads.
 func writeAccounts(line func(string, ...any), cfg *Config, password string) {
 	line("accounts {")
-	line("  \"$SYS\" { }")
+	line("  \"$SYS\" { users: [ { user: %s, password: %s, allowed_connection_types: [\"IN_PROCESS\"] } ] }", userSystem, quote(password))
 	line("  %s {", account)
 	line("    jetstream: enabled")
 	line("    users: [")

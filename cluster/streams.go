@@ -318,13 +318,13 @@ func (c *Cluster) SpreadLeaders(ctx context.Context, authority string, poor func
 	if !c.cfg.clustered() {
 		return 0, nil
 	}
-	members := slices.DeleteFunc(c.cfg.members(), poor)
+	members := slices.DeleteFunc(c.members(), poor)
 	if len(members) == 0 {
-		members = c.cfg.members() // none is better than another
+		members = c.members() // none is better than another
 	}
 	want := map[string]func(node string) bool{}
 	for lane := range c.Lanes() {
-		owner := ownerOf(lane, c.cfg.members(), members)
+		owner := ownerOf(lane, c.members(), members)
 		want[LaneStream(uint8(lane))] = func(node string) bool { return node == owner }
 	}
 	notHere := func(node string) bool { return node != authority }

@@ -180,7 +180,7 @@ func (m *mind) adoptFlight(a ledger.Active, index uint64) *flight {
 		f.assignment.Started, f.movedAt = a.Started, m.began
 		// Nor is it known where from, and whether that node was told to let go.
 		f.assignment.Moved = index
-		for _, name := range m.cfg.Members {
+		for _, name := range m.members {
 			if name != a.Node {
 				f.former = append(f.former, name)
 			}

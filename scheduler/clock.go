@@ -83,7 +83,7 @@ func (m *mind) hearClock(b job.Beat, arrived time.Time) {
 	}
 	n.clocks.hear(b.At.Sub(arrived))
 	median, ok := m.membersTime()
-	if len(m.cfg.Members) <= 1 || !ok {
+	if len(m.members) <= 1 || !ok {
 		return
 	}
 	m.crons.timed = true
@@ -100,12 +100,12 @@ func (m *mind) hearClock(b job.Beat, arrived time.Time) {
 // time cannot be taken back. ok is false unless they are a majority.
 func (m *mind) membersTime() (median time.Duration, ok bool) {
 	var offs []time.Duration
-	for _, n := range m.nodes {
-		if !n.silent && n.clocks.n > 0 {
+	for _, name := range m.members {
+		if n := m.nodes[name]; n != nil && !n.silent && n.clocks.n > 0 {
 			offs = append(offs, n.clocks.off())
 		}
 	}
-	if len(offs) == 0 || len(offs) <= len(m.cfg.Members)/2 {
+	if len(offs) == 0 || len(offs) <= len(m.members)/2 {
 		return 0, false
 	}
 	slices.Sort(offs)

@@ -123,7 +123,7 @@ func (m *mind) declare(name string, c ledger.Command) {
 func (m *mind) lookCrons() time.Duration {
 	d, now := &m.crons, m.clock.now()
 	if !d.begun {
-		if !d.timed && len(m.cfg.Members) > 1 {
+		if !d.timed && len(m.members) > 1 {
 			return never
 		}
 		d.begun = true

@@ -43,6 +43,7 @@ type laneState struct {
 
 // adopt starts from what the ledger holds: cursors and running dispatches.
 func (m *mind) adopt(l *ledger.Ledger) {
+	m.heedRoll(l)
 	for i, c := range l.Lanes() {
 		m.lanes = append(m.lanes, &laneState{
 			number: uint8(i), identity: c.Identity, next: c.Cursor + 1, last: c.Cursor,

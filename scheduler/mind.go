@@ -83,6 +83,9 @@ type mind struct {
 	stuck    map[string]bool     // what of that time does not mend; see decidable
 	blockers map[string]*blocker // what history is told of, by what it is about
 
+	members []string // who count, by the ledger's roll
+	roll    uint64   // its revision
+
 	lanes     []*laneState
 	bodies    bodyCache
 	folds     uint64                   // entered so far
@@ -128,7 +131,7 @@ type submission struct {
 
 func newMind(s *Scheduler, clock stampClock, trusted time.Time) *mind {
 	m := &mind{
-		sched: s, cfg: s.cfg, clock: clock, began: time.Now(),
+		sched: s, cfg: s.cfg, clock: clock, began: time.Now(), members: s.cfg.Members,
 		inbox: make(chan func(), inboxSize), asideWake: make(chan struct{}, 1), gone: make(chan struct{}), streams: make(chan struct{}),
 		submitted: make(chan submission, maxInFlight), applied: make(chan struct{}, 1), replays: make(chan struct{}, 1),
 		timer: time.NewTimer(time.Hour), bodies: newBodyCache(),
@@ -420,6 +423,7 @@ func (m *mind) committed(s submission, c Commit) {
 	m.crons.look = m.crons.look || len(m.crons.sent) > 0 // a fold may have brought a tick's job home
 	m.ledger().View(func(l *ledger.Ledger) {
 		m.checkOutbox(l)
+		m.heedRoll(l)
 		if m.flying > 0 {
 			return
 		}

@@ -50,7 +50,7 @@ func (m *mind) sweepOrphans(now time.Time) {
 // have.
 func (m *mind) whoHas() (having map[string][]string, living map[string]bool, unheard []string) {
 	having, living = map[string][]string{}, map[string]bool{}
-	for _, name := range m.cfg.Members {
+	for _, name := range m.members {
 		n := m.nodes[name]
 		if n == nil || n.runners == nil {
 			unheard = append(unheard, name)

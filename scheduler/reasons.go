@@ -72,7 +72,7 @@ func (m *mind) troubles(now time.Time) (all []trouble) {
 	for _, text := range m.wrongClocks() {
 		say("%s", text)
 	}
-	for _, name := range m.cfg.Members {
+	for _, name := range m.members {
 		about = "member " + name
 		if n := m.nodes[name]; (n == nil || n.silent) && now.Sub(m.began) > reassignAfter && m.lacksQuorum() {
 			say("member %s is not heard: start it, or mend the network between it and %s", name, m.cfg.Node)
@@ -84,10 +84,10 @@ func (m *mind) troubles(now time.Time) (all []trouble) {
 // lacksQuorum tells that fewer than a majority of the members are heard.
 func (m *mind) lacksQuorum() bool {
 	heard := 0
-	for _, n := range m.nodes {
-		if !n.silent {
+	for _, name := range m.members {
+		if n := m.nodes[name]; n != nil && !n.silent {
 			heard++
 		}
 	}
-	return heard <= len(m.cfg.Members)/2
+	return heard <= len(m.members)/2
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"yardmaster/job"
+	"yardmaster/ledger"
 )
 
 // room is all seats of hands that are alike. Only seats that may have room
@@ -276,4 +277,22 @@ func (m *mind) hearOffer(n *node, o *job.Offer) {
 	}
 	s.told = o.Free
 	s.freed()
+}
+
+// heedRoll goes by the ledger's roll: who counts, and who is forgotten because
+// it has left and is silent.
+func (m *mind) heedRoll(l *ledger.Ledger) {
+	roll := l.Roll()
+	if roll.Revision == m.roll {
+		return
+	}
+	m.roll, m.members = roll.Revision, roll.Present()
+	for name, n := range m.nodes {
+		if n.silent && !slices.ContainsFunc(roll.Members, func(r ledger.Member) bool { return r.Node == name }) {
+			for k := range n.seats {
+				m.removeSeat(n, k)
+			}
+			delete(m.nodes, name)
+		}
+	}
 }

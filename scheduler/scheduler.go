@@ -17,7 +17,7 @@ import (
 // Config is what the authority decides by. Every member must have the same.
 type Config struct {
 	Node           string
-	Members        []string          // all members' names
+	Members        []string          // the members' names, until the ledger has a roll
 	Policy         job.Policy        // retries
 	Defaults       job.Defaults      // of jobs
 	DefaultTimeout time.Duration     // hard limit of an attempt whose job names none
