@@ -26,8 +26,8 @@ var yardBoards = []board.Board{
 }
 
 // tenure is one term of leading: the mind decides, and beside it the boards
-// show. They begin once the yard's streams are made, so that they hold up no
-// first start, and end with the mind.
+// show, and the list of members is kept. Both begin once the yard's streams are
+// made, so that they hold up no first start, and end with the mind.
 func (n *Node) tenure(ctx context.Context, term uint64) error {
 	ctx, cancel := context.WithCancel(ctx)
 	showing := make(chan struct{})
@@ -38,7 +38,14 @@ func (n *Node) tenure(ctx context.Context, term uint64) error {
 			board.New(yardBoards, source, boards{n.messages}, n.log).Run(ctx)
 		}
 	}()
-	defer func() { cancel(); <-showing }()
+	keeping := make(chan struct{})
+	go func() {
+		defer close(keeping)
+		if n.cfg.Clustered() && n.awaitStreams(ctx) {
+			n.roll.Run(ctx)
+		}
+	}()
+	defer func() { cancel(); <-showing; <-keeping }()
 	return n.mind.Run(ctx, term)
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"yardmaster/edge"
 	"yardmaster/job"
+	"yardmaster/ledger"
 	"yardmaster/runnerpool"
 )
 
@@ -117,7 +118,8 @@ type ClusterConfig struct {
 	// Secret is asked of whoever connects to a route; the same on every
 	// member. Default "": nothing is asked.
 	Secret string `toml:"secret"`
-	// Members lists all members, this one included: 3 or 5.
+	// Members lists all members, this one included: 3 to 5. It is whom a node
+	// looks for first; who belongs to a yard that has formed, its ledger says.
 	Members []MemberConfig `toml:"members"`
 }
 
@@ -323,8 +325,8 @@ func (c *Config) validateMembers() error {
 	if !c.Clustered() {
 		return nil
 	}
-	if n := len(c.Cluster.Members); n != 3 && n != 5 {
-		return fmt.Errorf("cluster.members has %d members; must be 3 or 5 (or none, for a node alone)", n)
+	if n := len(c.Cluster.Members); n < ledger.MinMembers || n > ledger.MaxMembers {
+		return fmt.Errorf("cluster.members has %d members; must be %d to %d (or none, for a node alone)", n, ledger.MinMembers, ledger.MaxMembers)
 	}
 	if c.me() == nil {
 		return fmt.Errorf("cluster.members does not name this node, %q; every member lists all members, itself included", c.Node.Name)

@@ -11,6 +11,7 @@ import (
 	"yardmaster/internal/backoff"
 	"yardmaster/job"
 	"yardmaster/ledger"
+	"yardmaster/membership"
 )
 
 // service is all that this node answers to anybody.
@@ -52,6 +53,12 @@ func (n *Node) service() cluster.Service {
 			api("cron", "pause", "let a cron entry tick no more", n.handleCronPause),
 			api("cron", "resume", "let a cron entry tick again", n.handleCronResume),
 			api("cron", "run", "make a cron entry's job now", n.handleCronRun),
+			api("cluster", "members", "who belongs to the yard, how each stands, and how a change goes on", n.membersVerb(membership.Show)),
+			api("cluster", "add", "let a node in that waits", n.membersVerb(membership.Add)),
+			api("cluster", "rm", "take a member out", n.membersVerb(membership.Remove)),
+			api("cluster", "replace", "give the place of a member that is lost to another data directory", n.membersVerb(membership.Replace)),
+			api("cluster", "cancel", "take back a change that lets somebody in", n.membersVerb(membership.Cancel)),
+			api("cluster", "transfer", "hand the authority to another member", n.handleTransfer),
 			api("ledger", "hash", "the hash of this node's ledger, which is every node's at that index", n.handleLedgerHash),
 			api("queue", "list", "all queues", n.handleQueueList),
 			api("queue", "show", "one queue", n.handleQueueShow),

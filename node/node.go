@@ -20,6 +20,7 @@ import (
 	"yardmaster/edge"
 	"yardmaster/job"
 	"yardmaster/ledger"
+	"yardmaster/membership"
 	"yardmaster/runnerpool"
 	"yardmaster/scheduler"
 	"yardmaster/tracing"
@@ -63,6 +64,8 @@ type Node struct {
 	journal   *journal
 	keeper    *vigil.Keeper
 	proofs    *proofs
+	roll      *membership.Keeper // of who belongs to the yard
+	dismissed chan error         // why this node is out of it
 }
 
 // New makes a node from a config with defaults. It opens nothing yet, and runs
@@ -71,7 +74,7 @@ func New(cfg Config, version string, log *slog.Logger) (*Node, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &Node{cfg: cfg, version: version, log: log.With("node", cfg.Node.Name), serving: make(chan struct{})}, nil
+	return &Node{cfg: cfg, version: version, log: log.With("node", cfg.Node.Name), serving: make(chan struct{}), dismissed: make(chan error, 1)}, nil
 }
 
 // Serving is closed when the node listens everywhere. Whether it has work to
@@ -158,6 +161,7 @@ func (n *Node) Run(ctx context.Context) (err error) {
 	cellar.Go(n.journal.run) // until nobody says anything any more
 	base.Go(n.messages.Run)
 	base.Go(func(ctx context.Context) error { return n.watch.run(ctx, n.raft) })
+	base.Go(n.followRoll)
 	base.Go(n.notices.run)
 	base.Go(n.rulings.run)
 	base.Go(n.ends.run)
@@ -245,6 +249,7 @@ func (n *Node) build() (err error) {
 	n.proof.copy = n.raft.Copy
 	n.proofs = newProofs(n)
 	n.dlq = newDLQ(n)
+	n.roll = membership.New(n.id.ID(), cfg.Cluster.Name, roster{n}, n.log)
 	n.hands = agent.New(agent.Config{
 		Node: cfg.Node.Name, Incarnation: n.id.Incarnation, Runners: cfg.RRQ.Names(), Lanes: n.messages.Led, Edge: n.advertised(),
 	}, bus{n.fleet, n.messages, n.watch}, n.log)
@@ -310,15 +315,22 @@ func (n *Node) clusterConfig() cluster.Config {
 	c.Anonymous = cluster.Role(n.cfg.NATS.Anonymous)
 	if n.cfg.Clustered() {
 		c.Route = n.cfg.NATS.RouteListen
-		identities := map[string]string{}
 		for _, p := range n.id.Peers() {
-			identities[p.Node] = p.ID()
-		}
-		for _, m := range n.cfg.Cluster.Members {
-			c.Peers = append(c.Peers, cluster.Peer{Node: m.Name, Identity: identities[m.Name], Route: m.Route})
+			c.Peers = append(c.Peers, cluster.Peer{Node: p.Node, Identity: p.ID(), Route: n.routeTo(p)})
 		}
 	}
 	return c
+}
+
+// routeTo is where a member's route port is: where this node's configuration
+// says, which may have its own way there, unless the member came later.
+func (n *Node) routeTo(p consensus.Peer) string {
+	for _, m := range n.cfg.Cluster.Members {
+		if m.Name == p.Node && (p.Since == 0 || p.Route == "" || m.Name == n.cfg.Node.Name) {
+			return m.Route
+		}
+	}
+	return p.Route
 }
 
 func (n *Node) raftConfig() consensus.Config {
@@ -350,6 +362,7 @@ func (n *Node) handlers() cluster.Handlers {
 			verbDo: n.commander.serveDo, verbTransfer: n.commander.serveTransfer, verbFollow: n.commander.serveFollow,
 			verbIndex: n.commander.serveIndex, verbLook: n.serveLook, verbRunning: n.running.serve,
 			verbWhy: n.serveWhy, verbHands: n.serveHands, verbProof: n.proofs.serve,
+			verbMembers: n.serveMembers, verbWord: n.serveWord, verbVouch: n.serveVouch, verbDismiss: n.serveDismiss,
 		},
 	}
 }

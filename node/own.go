@@ -8,7 +8,6 @@ import (
 	"sync"
 
 	"yardmaster/cluster"
-	"yardmaster/ledger"
 	"yardmaster/web"
 )
 
@@ -111,18 +110,5 @@ func (n *Node) handleStepdown(ctx context.Context, _ *cluster.Request) (any, err
 	if owner != me {
 		return nil, &cluster.APIError{Code: "409", Text: fmt.Sprintf("%s does not hold the authority; ask %s, which does", me, owner)}
 	}
-	refused := error(&cluster.APIError{Code: "409", Text: "there is no other member to hand the authority to"})
-	for _, m := range n.raft.Status().Members {
-		if m.Name == me || !m.Voter {
-			continue
-		}
-		if _, _, err := n.commander.handOver(ctx, &ledger.AcquireAuthority{Owner: m.Name, LeaseID: "stepdown", LeasedUntil: "stepdown"}); err != nil {
-			refused = err
-			continue
-		}
-		var epoch uint64
-		n.raft.View(func(l *ledger.Ledger) { epoch = l.Authority().Epoch })
-		return steppedDown{me, m.Name, epoch}, nil
-	}
-	return nil, refused
+	return n.giveAuthority(ctx, "")
 }

@@ -5,6 +5,7 @@ import (
 
 	"yardmaster/job"
 	"yardmaster/ledger"
+	"yardmaster/membership"
 	"yardmaster/web"
 )
 
@@ -25,6 +26,21 @@ var routes = map[string]web.Route{
 	"exec-command": {Pattern: "POST /v1/exec/{command}", Token: "command", Question: command{}, Takes: "*", Required: "command", Indexed: true},
 	"snapshot":     {Pattern: "GET /v1/snapshot", Answer: ledger.Snapshot{}, Indexed: true},
 	"status":       {Pattern: "GET /v1/status", Answer: Status{}, Indexed: true},
+
+	"cluster-members": {Pattern: "GET /v1/cluster/members", Answer: membership.View{}, Indexed: true},
+	"cluster-add": {
+		Pattern: "PUT /v1/cluster/members/{name}", Question: membersQuestion{}, Takes: "route raft", Required: "route raft",
+		Answer: membership.View{}, Status: http.StatusAccepted,
+	},
+	"cluster-rm": {
+		Pattern: "DELETE /v1/cluster/members/{name}", Question: membersQuestion{}, Answer: membership.View{}, Status: http.StatusAccepted,
+	},
+	"cluster-replace": {
+		Pattern: "POST /v1/cluster/members/{name}/replace", Question: membersQuestion{}, Takes: "with route raft",
+		Answer: membership.View{}, Status: http.StatusAccepted,
+	},
+	"cluster-cancel":   {Pattern: "POST /v1/cluster/cancel", Question: membersQuestion{}, Answer: membership.View{}, Status: http.StatusAccepted},
+	"cluster-transfer": {Pattern: "POST /v1/cluster/transfer", Question: membersQuestion{}, Takes: "to", Answer: steppedDown{}, Indexed: true},
 
 	"ledger-hash": {Pattern: "GET /v1/ledger/hash", Answer: proofJSON{}, Indexed: true},
 

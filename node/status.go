@@ -250,8 +250,13 @@ func (n *Node) noQuorum() string {
 	if raft.Leader != "" {
 		return ""
 	}
-	return fmt.Sprintf("no quorum: this node hears no Raft leader, for which %d of %d members have to reach each other",
-		len(raft.Members)/2+1, len(raft.Members))
+	voters := 0
+	for _, m := range raft.Members {
+		if m.Voter {
+			voters++
+		}
+	}
+	return fmt.Sprintf("no quorum: this node hears no Raft leader, for which %d of %d members have to reach each other", voters/2+1, voters)
 }
 
 func unknownOwner(known bool) string {
@@ -267,6 +272,7 @@ func (n *Node) lookHere(ctx context.Context) scheduler.Look {
 	if err != nil {
 		l.Error = "this node holds the lease and does not decide yet, or no more: that passes within seconds"
 	}
+	l.Reasons = append(l.Reasons, n.skew()...)
 	return l
 }
 
@@ -275,7 +281,16 @@ func (n *Node) serveLook(ctx context.Context, _ []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	l.Reasons = append(l.Reasons, n.skew()...)
 	return json.Marshal(l)
+}
+
+// skew is where who votes, who keeps streams and who is a member differ.
+func (n *Node) skew() []string {
+	if n.roll == nil {
+		return nil
+	}
+	return n.roll.Reasons()
 }
 
 // unmade tells that the yard has never had its streams. A ledger that has read
@@ -293,7 +308,7 @@ func (n *Node) surroundings(l *ledger.Ledger, look scheduler.Look) ledger.Surrou
 	if unmade(l) {
 		s.Reasons = append(s.Reasons, "the yard's streams are not made yet: that takes all members, once")
 	}
-	s.Reasons = append(append(s.Reasons, n.keeper.Reasons()...), n.proofs.reasons()...)
+	s.Reasons = append(append(s.Reasons, n.roll.Reasons()...), n.proofs.reasons()...)
 	for _, p := range n.runners.Status() {
 		if p.Reason != "" {
 			s.Reasons = append(s.Reasons, "runner "+p.Runner+": "+p.Reason)

@@ -83,8 +83,9 @@ type mind struct {
 	stuck    map[string]bool     // what of that time does not mend; see decidable
 	blockers map[string]*blocker // what history is told of, by what it is about
 
-	members []string // who count, by the ledger's roll
-	roll    uint64   // its revision
+	members []string        // who count, by the ledger's roll
+	roll    uint64          // its revision
+	seated  map[string]bool // who is on it, also who does not count yet, or any more
 
 	lanes     []*laneState
 	bodies    bodyCache

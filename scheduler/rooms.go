@@ -279,20 +279,26 @@ func (m *mind) hearOffer(n *node, o *job.Offer) {
 	s.freed()
 }
 
-// heedRoll goes by the ledger's roll: who counts, and who is forgotten because
-// it has left and is silent.
+// heedRoll goes by the ledger's roll.
 func (m *mind) heedRoll(l *ledger.Ledger) {
 	roll := l.Roll()
 	if roll.Revision == m.roll {
 		return
 	}
 	m.roll, m.members = roll.Revision, roll.Present()
-	for name, n := range m.nodes {
-		if n.silent && !slices.ContainsFunc(roll.Members, func(r ledger.Member) bool { return r.Node == name }) {
-			for k := range n.seats {
-				m.removeSeat(n, k)
-			}
-			delete(m.nodes, name)
-		}
+	m.seated = map[string]bool{}
+	for i := range roll.Members {
+		m.seated[roll.Members[i].Node] = true
 	}
+}
+
+// forgetNode forgets a node that is silent and no member any more.
+func (m *mind) forgetNode(n *node) {
+	if !n.silent || m.roll == 0 || m.seated[n.name] {
+		return
+	}
+	for k := range n.seats {
+		m.removeSeat(n, k)
+	}
+	delete(m.nodes, n.name)
 }

@@ -65,6 +65,7 @@ func (m *mind) sweep() {
 		n := m.nodes[name]
 		m.setState(n, now.Sub(n.beatAt) > silentAfter, n.draining)
 		m.sweepSeats(n, now)
+		m.forgetNode(n)
 	}
 	var overdue []dispatchKey
 	for k, f := range m.flights {

@@ -39,7 +39,8 @@ var floors = map[string]struct {
 	"vigil":          {nil, "a node's watch over itself decides by what the roof tells it"},
 	"board":          {[]string{"internal"}, "what a board shows and where it lies is the roof's to bind"},
 	"web":            {[]string{"job", "ledger", "internal"}, "HTTP is a door: the roof binds what it shows"},
-	"node":           {[]string{"job", "ledger", "consensus", "cluster", "scheduler", "agent", "edge", "runnerpool", "tracing", "board", "web", "vigil", "internal"}, "the roof knows every room; nothing above it is its business"},
+	"membership":     {[]string{"ledger", "internal"}, "who belongs to the yard is told to Raft and NATS by the roof"},
+	"node":           {[]string{"job", "ledger", "membership", "consensus", "cluster", "scheduler", "agent", "edge", "runnerpool", "tracing", "board", "web", "vigil", "internal"}, "the roof knows every room; nothing above it is its business"},
 	"internal":       {nil, "the ground carries all and knows nobody"},
 
 	"cli/statedir": {[]string{"ledger"}, "a directory holds what the contract's commands make, and has no yard"},
