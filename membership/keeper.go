@@ -236,7 +236,8 @@ func (k *Keeper) whole(ctx context.Context, without string) (left string, err er
 	if err != nil {
 		return "", err
 	}
-	lacking, behind := 0, uint64(0)
+	var lacking []string
+	behind := uint64(0)
 	for i := range streams {
 		s := &streams[i]
 		well := 0
@@ -249,13 +250,13 @@ func (k *Keeper) whole(ctx context.Context, without string) (left string, err er
 			}
 		}
 		if well < s.Want {
-			lacking++
+			lacking = append(lacking, s.Stream)
 		}
 	}
-	if lacking == 0 {
+	if len(lacking) == 0 {
 		return "", nil
 	}
-	return fmt.Sprintf("streams are made whole: %d of %d lack a current copy, %d operations behind", lacking, len(streams), behind), nil
+	return fmt.Sprintf("streams are made whole: %d of %d lack a current copy, %d operations behind (%s)", len(lacking), len(streams), behind, strings.Join(lacking, ", ")), nil
 }
 
 // ask hears a node's word within askTime.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -316,7 +317,13 @@ func (n *Node) clusterConfig() cluster.Config {
 	if n.cfg.Clustered() {
 		c.Route = n.cfg.NATS.RouteListen
 		for _, p := range n.id.Peers() {
-			c.Peers = append(c.Peers, cluster.Peer{Node: p.Node, Identity: p.ID(), Route: n.routeTo(p)})
+			if p.Node == n.id.Node && p.Seat != n.id.Seat {
+				continue // whose place this node takes
+			}
+			route := n.routeTo(p)
+			if !slices.ContainsFunc(c.Peers, func(o cluster.Peer) bool { return o.Route == route }) {
+				c.Peers = append(c.Peers, cluster.Peer{Node: p.Node, Identity: p.ID(), Route: route})
+			}
 		}
 	}
 	return c

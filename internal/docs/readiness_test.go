@@ -20,6 +20,7 @@ var provoked = map[string]string{
 	"the authority's lease":              "scheduler/reasons_test.go: TestReasons_LeaseIsNotCertain",
 	"member … is not heard":              "scheduler/reasons_test.go: TestReasons_MembersAreNotHeard",
 	"member …'s clock":                   "scheduler/clock_test.go: TestClock_AheadAtTakeOver",
+	"members are out of step":            "membership/keeper_test.go: TestKeeper_BringsInStep",
 	"the node is starting":               "node/status_test.go: TestNoLook",
 	"the node waits":                     "node/status_test.go: TestNoLook",
 	"the yard's streams are not":         "node/status_test.go: TestStreamsNotMade",
@@ -88,7 +89,7 @@ func TestReadiness(t *testing.T) {
 func sources(t *testing.T) string {
 	t.Helper()
 	var all strings.Builder
-	for _, room := range []string{"ledger", "scheduler", "node", "cluster", "vigil"} {
+	for _, room := range []string{"ledger", "scheduler", "node", "cluster", "membership", "vigil"} {
 		err := filepath.WalkDir(filepath.Join(root, room), func(name string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
 				return err

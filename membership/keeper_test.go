@@ -1,0 +1,217 @@
+package membership
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"yardmaster/ledger"
+)
+
+// yard is three members in step, whose lists a test bends.
+type yard struct {
+	l       *ledger.Ledger
+	at      ledger.Stamp
+	servers []Server
+	meta    []Copy
+	streams []StreamCopies
+	words   map[string]Word // by node
+	routed  []string
+	meets   Newcomer
+	calls   []string
+}
+
+func newYard(t *testing.T) (*yard, *Keeper) {
+	t.Helper()
+	y := &yard{l: ledger.New(), at: ledger.Stamp{Term: 1, At: time.Unix(1000, 0)}, words: map[string]Word{}}
+	y.at.Index++
+	y.l.Apply(y.at, []ledger.Command{&ledger.Lead{Owner: "n1", Until: y.at.At.Add(time.Hour)}})
+	y.at.Epoch = y.l.Authority().Epoch
+	lane := StreamCopies{Stream: "YARD_JOBS_0", Want: 3}
+	for i, m := range y.Founders() {
+		y.servers = append(y.servers, Server{m.ID(), true})
+		y.meta = append(y.meta, Copy{ID: m.ID(), Leader: i == 0, Current: true})
+		y.routed = append(y.routed, m.ID())
+		y.words[m.Node] = Word{ID: m.ID()}
+		lane.Copies = append(lane.Copies, Copy{ID: m.ID(), Leader: i == 0, Current: true})
+	}
+	y.streams = []StreamCopies{lane}
+	k := New("n1-0000000a", "yard", y, slog.New(slog.DiscardHandler))
+	if _, err := k.turn(t.Context()); err != nil || y.Roll().Revision != 1 {
+		t.Fatalf("the roll is not begun: %v", err)
+	}
+	return y, k
+}
+
+func (y *yard) Founders() (all []ledger.Member) {
+	for _, name := range []string{"n1", "n2", "n3"} {
+		all = append(all, ledger.Member{Node: name, Dir: "0000000a", Route: "h:1", Raft: "h:2", State: ledger.Present})
+	}
+	return all
+}
+
+func (y *yard) Roll() ledger.Roll { return y.l.Roll() }
+func (y *yard) Do(_ context.Context, c ledger.Command) error {
+	y.at.Index++
+	return y.l.Apply(y.at, []ledger.Command{c})[0].Err
+}
+func (y *yard) Servers() []Server { return y.servers }
+func (y *yard) Last() uint64      { return 1000 }
+func (y *yard) Admit(_ context.Context, id string, vote bool) error {
+	y.servers = slices.DeleteFunc(y.servers, func(s Server) bool { return s.ID == id })
+	y.servers = append(y.servers, Server{id, vote})
+	return nil
+}
+func (y *yard) Unseat(_ context.Context, id string) error {
+	y.servers = slices.DeleteFunc(y.servers, func(s Server) bool { return s.ID == id })
+	return nil
+}
+func (y *yard) Meet(string) (Newcomer, error)                   { return y.meets, nil }
+func (y *yard) Routed() []string                                { return y.routed }
+func (y *yard) Streams(context.Context) ([]StreamCopies, error) { return y.streams, nil }
+func (y *yard) Evacuate(_ context.Context, id string) error {
+	y.calls = append(y.calls, "evacuate "+id)
+	return nil
+}
+func (y *yard) Vouch(_ context.Context, _, id string) error {
+	y.calls = append(y.calls, "vouch "+id)
+	return nil
+}
+func (y *yard) Dismiss(_ context.Context, _, id string) error {
+	y.calls = append(y.calls, "dismiss "+id)
+	return nil
+}
+func (y *yard) HandOver(context.Context, string) error {
+	y.calls = append(y.calls, "hand over")
+	return nil
+}
+func (y *yard) Expel(_ context.Context, id string) error {
+	y.meta = slices.DeleteFunc(y.meta, func(c Copy) bool { return c.ID == id })
+	return nil
+}
+func (y *yard) Ask(_ context.Context, node string) (Word, error) {
+	w, ok := y.words[node]
+	if !ok {
+		return w, errors.New("silent")
+	}
+	if w.Applied == 0 {
+		w.Applied = 1000
+	}
+	if node == "n1" {
+		w.Meta, w.Led = y.meta, true
+	}
+	return w, nil
+}
+
+// step turns once and gives what the change waits for.
+func (y *yard) step(t *testing.T, k *Keeper) string {
+	t.Helper()
+	if _, err := k.turn(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.step
+}
+
+func TestKeeper_BringsInStep(t *testing.T) {
+	y, k := newYard(t)
+	if y.step(t, k); len(k.Reasons()) > 0 {
+		t.Fatalf("in step: %q", k.Reasons())
+	}
+	y.servers = append(y.servers[1:], Server{"n9-0000000a", true})
+	y.meta = append(y.meta, Copy{ID: "n9-0000000a"})
+	y.step(t, k)
+	if got := strings.Join(k.Reasons(), "\n"); strings.Count(got, "members are out of step: ") != 3 {
+		t.Errorf("out of step: %s", got)
+	}
+	if y.step(t, k); len(k.Reasons()) > 0 || len(y.servers) != 3 || len(y.meta) != 3 {
+		t.Errorf("not mended: %q, %v, %v", k.Reasons(), y.servers, y.meta)
+	}
+}
+
+// TestKeeper_ReplacesADeadMember walks the whole way: nobody votes before it has
+// vouched, and the old seat goes last.
+func TestKeeper_ReplacesADeadMember(t *testing.T) {
+	y, k := newYard(t)
+	ask := Question{Verb: Replace, Name: "n3"}
+	var refused *RefusedError
+	if err := k.Begin(t.Context(), ask); !errors.As(err, &refused) || !strings.Contains(err.Error(), "is heard with its data directory") {
+		t.Errorf("replace one that lives: %v", err)
+	}
+	y.routed = y.routed[:2]
+	delete(y.words, "n3")
+	for _, wrong := range []struct {
+		meets Newcomer
+		says  string
+	}{
+		{Newcomer{Node: "n4", Dir: "0000000b", Yard: "yard"}, `a node "n4" answers`},
+		{Newcomer{Node: "n3", Dir: "0000000b", Yard: "other"}, `configured for yard "other"`},
+		{Newcomer{Node: "n3", Dir: "0000000b", Yard: "yard", Used: true}, "belongs to a yard already"},
+	} {
+		y.meets = wrong.meets
+		if err := k.Begin(t.Context(), ask); err == nil || !strings.Contains(err.Error(), wrong.says) {
+			t.Errorf("%v, want %q", err, wrong.says)
+		}
+	}
+	y.meets = Newcomer{Node: "n3", Dir: "0000000b", Yard: "yard"}
+	if err := k.Begin(t.Context(), ask); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.Begin(t.Context(), ask); err == nil || !strings.Contains(err.Error(), "under way") {
+		t.Errorf("a second change: %v", err)
+	}
+	const id, old = "n3-0000000b", "n3-0000000a"
+	says := func(want string) {
+		t.Helper()
+		if got := y.step(t, k); !strings.HasPrefix(got, want) {
+			t.Fatalf("it waits for %q, want %q", got, want)
+		}
+	}
+	says("n3 opens its NATS routes")
+	y.routed = append(y.routed, id)
+	says("n3 starts")
+	y.words["n3"] = Word{ID: id, Applied: 5}
+	says("n3 catches up with JetStream")
+	y.meta = append(y.meta, Copy{ID: id, Current: true})
+	says("n3 catches up with the log: 5 of 1000")
+	if len(y.calls) > 0 {
+		t.Errorf("too early: %q", y.calls)
+	}
+	y.words["n3"] = Word{ID: id, Applied: 999}
+	says("n3 has a vote")
+	if !slices.Equal(y.calls, []string{"vouch " + id}) || !slices.Contains(y.servers, Server{id, true}) || !slices.Contains(y.servers, Server{old, true}) {
+		t.Errorf("calls %q, servers %v", y.calls, y.servers)
+	}
+	says("n3 is taken out of JetStream")
+	y.streams[0].Copies[2] = Copy{ID: id, Lag: 7}
+	says("streams are made whole: 1 of 1")
+	y.streams[0].Copies[2] = Copy{ID: id, Current: true}
+	says("n3 is out")
+	if got := y.Roll(); got.Under() != "" || len(got.Members) != 3 || slices.Contains(y.servers, Server{old, true}) {
+		t.Errorf("at the end: %+v, %v", got, y.servers)
+	}
+	if v := k.View(t.Context()); len(v.Members) != 3 || v.Members[2].JetStream != "current" || !v.Members[2].Voter || v.Members[2].Streams != 1 {
+		t.Errorf("view: %+v", v)
+	}
+}
+
+func TestKeeper_TakesBackWhoNeverComes(t *testing.T) {
+	y, k := newYard(t)
+	y.meets = Newcomer{Node: "n4", Dir: "0000000b", Yard: "yard"}
+	if err := k.Begin(t.Context(), Question{Verb: Add, Name: "n4", Route: "h:3", Raft: "h:4"}); err != nil {
+		t.Fatal(err)
+	}
+	y.step(t, k)
+	k.began = k.began.Add(-routeTime)
+	for range 5 {
+		y.step(t, k)
+	}
+	if v := k.View(t.Context()); len(v.Members) != 3 || !strings.Contains(v.Outcome, "cluster.secret") {
+		t.Errorf("%+v", v)
+	}
+}
