@@ -83,7 +83,7 @@ func TestMembers_ComeAndGo(t *testing.T) {
 
 	begins(t, y, n2, "rm", map[string]string{"name": "n1"})
 	var gone *consensus.GoneError
-	if err := n1.Leaves(); !errors.As(err, &gone) {
+	if err := n1.Ended(); !errors.As(err, &gone) {
 		t.Errorf("n1 ended with %v", err)
 	}
 	y.Forget("n1")

@@ -39,17 +39,6 @@ func (m *Member) Await() {
 	m.awaitServing()
 }
 
-// Leaves gives how a member's node has ended that was taken out, once it has.
-func (m *Member) Leaves() error {
-	err := <-m.ended
-	if m.client != nil {
-		m.client.Close()
-	}
-	m.stop()
-	m.node, m.client = nil, nil
-	return err
-}
-
 // Forget takes a member that does not run out of the yard that is examined.
 func (y *Yard) Forget(name string) {
 	y.Members = slices.DeleteFunc(y.Members, func(m *Member) bool { return m.Name == name && m.node == nil })
