@@ -162,10 +162,9 @@ func (n *Node) Run(ctx context.Context) (err error) {
 	cellar.Go(n.journal.run) // until nobody says anything any more
 	base.Go(n.messages.Run)
 	base.Go(func(ctx context.Context) error { return n.watch.run(ctx, n.raft) })
-	base.Go(n.followRoll)
-	base.Go(n.notices.run)
-	base.Go(n.rulings.run)
-	base.Go(n.ends.run)
+	for _, loop := range []func(context.Context) error{n.followRoll, n.notices.run, n.rulings.run, n.ends.run} {
+		base.Go(loop)
+	}
 	base.Go(func(ctx context.Context) error { return n.fleet.Serve(ctx, n.handlers()) })
 	base.Go(func(ctx context.Context) error { return n.edge.Serve(ctx, listener) })
 	base.Go(n.runners.Run)
