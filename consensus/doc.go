@@ -27,6 +27,10 @@
 //   - A flipped bit in the log is found by the checksum of the entry, when it
 //     is written, sent or applied, and stops the node: an entry is never
 //     skipped (entry.go). Snapshots are checksummed by the chunk (fsm.go).
+//   - A member is held to what it has written and acknowledged. Before anything
+//     else of it speaks, its files are read whole (inspect.go), entries against
+//     their seals (store.go), and term, vote and reach against the marks beside
+//     the log (mark.go) and what other members have seen (package roster).
 //   - A directory that was emptied is refused before raft hears of it (package
 //     roster), and one that lost raft's files alone, here.
 //   - Raft bounds its log by the number of entries while ours are batches: a

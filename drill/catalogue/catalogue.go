@@ -22,6 +22,8 @@ func All() []drill.Drill {
 		workers,
 		publishers,
 		clients,
+		damage,
+		full,
 	)
 	slices.SortStableFunc(all, func(a, b drill.Drill) int { return cmp.Compare(a.Number, b.Number) })
 	return all
