@@ -286,6 +286,9 @@ func (s *Stage) Heal(ctx context.Context) error {
 	return nil
 }
 
+// Still ends the loads before the drill ends: nothing is published any more.
+func (s *Stage) Still() error { return s.end() }
+
 // end ends the loads and those who write in contest.
 func (s *Stage) end() error {
 	if s.ended == 0 {

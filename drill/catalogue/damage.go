@@ -272,6 +272,11 @@ func rollBackStreams(ctx context.Context, s *drill.Stage) error {
 	if err := errors.Join(copies("older-"), s.Heal(ctx), s.Rest(ctx, 5*time.Second)); err != nil {
 		return err
 	}
+	// What is accepted into streams that went back goes with them when the right
+	// ones are there again.
+	if err := s.Still(); err != nil {
+		return err
+	}
 	s.Fault("roll back", "the streams of all nodes")
 	s.Kill(s.Nodes...)
 	if err := errors.Join(copies("newer-"), put("older-")); err != nil {
