@@ -115,8 +115,8 @@ func fillAll(ctx context.Context, s *drill.Stage) error {
 	var err error
 	closed := within(ctx, 15*time.Second, func() bool {
 		began = time.Now()
-		err = n.Ask(ctx, "yard.enqueue.probe", struct{}{}, &answer)
-		return err != nil
+		err = n.Ask(ctx, "yard.enqueue.probe", map[string]any{"function": "probe"}, &answer)
+		return err != nil && strings.Contains(err.Error(), "room")
 	})
 	s.Promise(closed, "jobs are taken on full disks")
 	s.Target("from a job to its refusal", time.Since(began), 2*time.Second)
