@@ -13,6 +13,7 @@ import (
 
 	"yardmaster/edge/overhop"
 	"yardmaster/internal/backoff"
+	"yardmaster/internal/certs"
 	"yardmaster/job"
 )
 
@@ -27,7 +28,8 @@ type Server struct {
 	offers  offerDesk
 	timers  timers
 	frames  budget
-	tls     *tls.Config // nil: none is spoken
+	certs   *certs.Store // nil: no TLS is spoken
+	tls     *tls.Config  // nil: none is spoken
 
 	mu         sync.Mutex
 	conns      map[*conn]struct{}
@@ -60,14 +62,17 @@ func New(cfg Config, yard Yard, hands Hands, log *slog.Logger) (*Server, error) 
 	s.tokens.secret = yard.Secret
 	s.timers.wake = make(chan struct{}, 1)
 	if cfg.Server.secured() {
-		certs, err := loadCertificates(cfg.Server.TLS, log)
+		store, err := certs.Open(cfg.Server.TLS.files(), log)
 		if err != nil {
 			return nil, err
 		}
-		s.tls = certs.config()
+		s.certs, s.tls = store, store.Server()
 	}
 	return s, nil
 }
+
+// Certificates are what the edge shows; nil if it speaks no TLS.
+func (s *Server) Certificates() *certs.Store { return s.certs }
 
 // Kind tells the agent what the edge's offers are for.
 func (s *Server) Kind() job.Kind { return job.Overhop }

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"yardmaster/edge/overhop"
+	"yardmaster/internal/certs"
 	"yardmaster/internal/frame"
 	"yardmaster/internal/testlog"
 )
@@ -292,9 +293,9 @@ func TestTLS_Rotation(t *testing.T) {
 	files := cfg.Server.TLS
 	bubble(t, cfg, func(r *rig) {
 		names := []string{"first", "second", "third"}
-		certs, keys := map[string]string{}, map[string]string{}
+		pairs, keys := map[string]string{}, map[string]string{}
 		for _, name := range names {
-			certs[name], keys[name] = ca.issue(t, plan(name))
+			pairs[name], keys[name] = ca.issue(t, plan(name))
 		}
 		serves := func(name string, lines ...string) {
 			t.Helper()
@@ -310,18 +311,18 @@ func TestTLS_Rotation(t *testing.T) {
 			if !slices.Equal(said, lines) {
 				t.Errorf("at %s the log says %q, want %q", name, said, lines)
 			}
-			time.Sleep(lookEvery)
+			time.Sleep(certs.LookEvery)
 		}
-		const renewed, broken = "edge has new certificates", "edge goes on with the certificates it has: the new ones are no good"
+		const renewed, broken = "the door has new certificates", "the door goes on with the certificates it has: the new ones are no good"
 		stand := r.registerOver(tls.Client(r.ln.dial(), ca.client("edge")), nil)
-		files.write(t, certs["first"], keys["first"])
+		files.write(t, pairs["first"], keys["first"])
 		if err := handshake(r.ln.dial(), ca.client("edge")); err != nil {
 			t.Errorf("within the same second: %v", err)
 		}
-		time.Sleep(lookEvery)
+		time.Sleep(certs.LookEvery)
 		serves("first", renewed)
 		serves("first", renewed)
-		write(t, files.CertFile, certs["second"]) // its key is still to come
+		write(t, files.CertFile, pairs["second"]) // its key is still to come
 		serves("first", renewed, broken)
 		serves("first", renewed, broken)
 		write(t, files.KeyFile, keys["second"])
@@ -331,7 +332,7 @@ func TestTLS_Rotation(t *testing.T) {
 		}
 		serves("second", renewed, broken, renewed, broken)
 		serves("second", renewed, broken, renewed, broken)
-		files.write(t, certs["third"], keys["third"])
+		files.write(t, pairs["third"], keys["third"])
 		serves("third", renewed, broken, renewed, broken, renewed)
 		stand.ask(overhop.TPing, nil, overhop.TPong)
 	})
