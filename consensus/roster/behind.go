@@ -45,10 +45,9 @@ func (d *Door) AskBehind() error {
 	for i, addr := range addrs {
 		asks.Go(func() {
 			conn, answer, err := d.meet(addr, forRaft, time.Second)
-			if err != nil {
-				return
+			if err == nil {
+				conn.Close()
 			}
-			conn.Close()
 			if answer.Behind {
 				errs[i] = &RefusedError{Peer: d.nameOf(addr), Reason: answer.Refused}
 			}

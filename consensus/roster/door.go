@@ -8,12 +8,17 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"yardmaster/internal/certs"
 )
 
 const (
 	handshakeTimeout = 3 * time.Second
 	maxHandshakes    = 64 // at once; further connections wait in the kernel
 )
+
+// notFormed is a refusal that passes.
+const notFormed = "has not formed its yard yet"
 
 // RefusedError says why two members do not talk.
 type RefusedError struct {
@@ -27,6 +32,7 @@ func (e *RefusedError) Error() string { return fmt.Sprintf("member %s: %s", e.Pe
 // probes itself and gives the connections made for raft to Accept.
 type Door struct {
 	ln    net.Listener
+	certs *certs.Store // nil: no TLS is spoken
 	log   *slog.Logger
 	raft  chan net.Conn
 	done  chan struct{}
@@ -43,17 +49,20 @@ type Door struct {
 	open   map[net.Conn]Seat // every accepted connection, so that Close ends them; whose it is, if it is raft's
 	warned Seat              // last one that came with a directory that is not its own
 	closed bool
+	heard  map[string]*Heard    // of members, by name
+	told   map[string]time.Time // refusals in the log, lately
 }
 
 // newDoor starts to answer on ln; Close ends it.
-func newDoor(ln net.Listener, self hello, members []Member, log *slog.Logger) *Door {
+func newDoor(ln net.Listener, self hello, members []Member, store *certs.Store, log *slog.Logger) *Door {
 	d := &Door{
-		ln: ln, self: self, log: log, declared: members, places: placesOf(members, self.peers()),
+		ln: ln, self: self, certs: store, log: log, declared: members, places: placesOf(members, self.peers()),
 		raft: make(chan net.Conn), done: make(chan struct{}), slots: make(chan struct{}, maxHandshakes),
-		open: map[net.Conn]Seat{}, met: map[string]string{},
+		open: map[net.Conn]Seat{}, met: map[string]string{}, heard: map[string]*Heard{}, told: map[string]time.Time{},
 	}
 	d.self.Life = rand.Text()
 	d.work.Go(d.serve)
+	d.work.Go(d.visit)
 	return d
 }
 
@@ -80,12 +89,13 @@ func (d *Door) Dial(id string, timeout time.Duration) (net.Conn, error) {
 	}
 	conn, answer, err := d.meet(addr, forRaft, timeout)
 	if err != nil {
+		if answer.Behind {
+			d.tellBehind(err)
+		}
 		return nil, err
 	}
-	self := d.hello()
-	reason := answer.Refused
+	self, reason := d.hello(), ""
 	switch {
-	case reason != "":
 	case answer.YardID != self.YardID:
 		reason = "belongs to yard " + answer.YardID + ", this node to " + self.YardID
 	case answer.seat().ID() != id:
@@ -95,9 +105,6 @@ func (d *Door) Dial(id string, timeout time.Duration) (net.Conn, error) {
 	}
 	if reason != "" {
 		conn.Close()
-		if answer.Behind {
-			d.tellBehind(&RefusedError{Peer: id, Reason: reason})
-		}
 		return nil, &RefusedError{Peer: id, Reason: reason}
 	}
 	return conn, nil
@@ -161,34 +168,59 @@ func (d *Door) ask(addr string) (hello, error) {
 	return answer, conn.Close()
 }
 
-// meet connects and exchanges hellos within timeout.
+// meet connects and exchanges hellos within timeout. A member that refuses, or
+// is to be refused whatever the purpose, gives a [*RefusedError], and its hello
+// all the same.
 func (d *Door) meet(addr, purpose string, timeout time.Duration) (net.Conn, hello, error) {
-	conn, err := net.DialTimeout("tcp", addr, timeout)
+	raw, err := net.DialTimeout("tcp", addr, timeout)
 	if err != nil {
 		return nil, hello{}, err
 	}
-	answer, err := d.introduce(conn, purpose, timeout)
+	conn, answer, err := d.introduce(raw, addr, purpose, timeout)
+	if err == nil && answer.Refused != "" {
+		err = &RefusedError{Peer: d.nameOf(addr), Reason: answer.Refused}
+	}
+	if refused := (*RefusedError)(nil); errors.As(err, &refused) {
+		if refused.Reason != notFormed {
+			d.tell("members do not talk", refused.Peer, "it", refused.Reason)
+			d.refusedBy(addr, refused.Reason)
+		}
+		raw.Close()
+		return nil, answer, refused
+	}
 	if err != nil {
-		conn.Close()
+		raw.Close()
 		return nil, hello{}, fmt.Errorf("member %s: %w", d.nameOf(addr), err)
 	}
 	return conn, answer, nil
 }
 
-func (d *Door) introduce(conn net.Conn, purpose string, timeout time.Duration) (hello, error) {
-	if err := conn.SetDeadline(time.Now().Add(timeout)); err != nil {
-		return hello{}, err
+func (d *Door) introduce(raw net.Conn, addr, purpose string, timeout time.Duration) (net.Conn, hello, error) {
+	if err := raw.SetDeadline(time.Now().Add(timeout)); err != nil {
+		return nil, hello{}, err
+	}
+	conn, shown, err := d.secure(raw, addr)
+	if err != nil {
+		return nil, hello{}, err
 	}
 	mine := d.hello()
 	mine.Purpose = purpose
-	if err := writeHello(conn, mine); err != nil {
-		return hello{}, fmt.Errorf("write hello: %w", err)
+	unsaid := writeHello(conn, mine)
+	answer, err := readHello(conn) // where a TLS server says no, even if it has not let us finish
+	if err == nil && unsaid != nil {
+		err = fmt.Errorf("write hello: %w", unsaid)
 	}
-	answer, err := readHello(conn)
 	if err != nil {
-		return hello{}, err
+		return nil, hello{}, d.refusal(addr, err)
 	}
-	return answer, conn.SetDeadline(time.Time{})
+	if reason := impostor(shown, answer.Node); reason != "" {
+		return nil, hello{}, &RefusedError{Peer: d.nameOf(addr), Reason: reason}
+	}
+	if answer.Refused == "" {
+		answer.Refused = answer.Build.objection(mine.Build)
+	}
+	d.note(&answer, d.certs != nil, "")
+	return conn, answer, raw.SetDeadline(time.Time{})
 }
 
 func (d *Door) nameOf(addr string) string {
@@ -237,15 +269,18 @@ func (d *Door) serve() {
 }
 
 // receive answers one connection and hands it on if it is raft's.
-func (d *Door) receive(conn net.Conn) {
-	theirs, err := d.answer(conn)
+func (d *Door) receive(raw net.Conn) {
+	conn, theirs, err := d.answer(raw)
 	<-d.slots
 	if err != nil {
-		d.log.Debug("connection at the raft port refused", "from", conn.RemoteAddr().String(), "error", err)
-		conn.Close()
+		if refused := (*RefusedError)(nil); errors.As(err, &refused) && refused.Reason != notFormed {
+			d.tell("a caller at the raft port is refused", refused.Peer, "told", refused.Reason)
+		}
+		d.log.Debug("connection at the raft port refused", "from", raw.RemoteAddr().String(), "error", err)
+		raw.Close()
 		return
 	}
-	if theirs.Purpose != forRaft || !d.own(conn, theirs.seat()) {
+	if theirs.Purpose != forRaft || !d.own(raw, theirs.seat()) {
 		conn.Close()
 		return
 	}
@@ -256,37 +291,48 @@ func (d *Door) receive(conn net.Conn) {
 	}
 }
 
-func (d *Door) answer(conn net.Conn) (hello, error) {
-	if err := conn.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
-		return hello{}, err
+func (d *Door) answer(raw net.Conn) (net.Conn, hello, error) {
+	if err := raw.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
+		return nil, hello{}, err
+	}
+	conn, shown, err := d.admit(raw)
+	if err != nil {
+		return nil, hello{}, err
 	}
 	theirs, err := readHello(conn)
+	if err == nil {
+		if reason := impostor(shown, theirs.Node); reason != "" {
+			return nil, hello{}, d.sendAway(conn, hello{}, reason)
+		}
+	}
 	mine := d.hello()
 	var version *versionError
 	switch {
 	case errors.As(err, &version):
 		mine.Refused = fmt.Sprintf("version %d of the members' protocol is not known here", version.theirs)
 	case err != nil:
-		return hello{}, err
-	case theirs.Purpose == forRaft:
-		if mine.Refused = mine.objection(theirs); mine.Refused == "" {
-			mine.Refused = d.behind(&theirs)
-			mine.Behind = mine.Refused != ""
+		return nil, hello{}, err
+	default:
+		mine.Refused = mine.Build.objection(theirs.Build)
+		if mine.Refused == "" && theirs.Purpose == forRaft {
+			if mine.Refused = mine.objection(theirs); mine.Refused == "" {
+				mine.Refused = d.behind(&theirs)
+				mine.Behind = mine.Refused != ""
+			}
 		}
-	}
-	if err == nil {
 		d.warnOfMoved(&mine, &theirs, conn)
+		d.note(&theirs, shown != nil, mine.Refused)
 	}
 	if werr := writeHello(conn, mine); werr != nil {
-		return hello{}, werr
+		return nil, hello{}, werr
 	}
 	if err == nil && mine.Refused != "" {
 		err = &RefusedError{Peer: theirs.Node, Reason: mine.Refused}
 	}
 	if err != nil {
-		return hello{}, err
+		return nil, hello{}, err
 	}
-	return theirs, conn.SetDeadline(time.Time{})
+	return conn, theirs, raw.SetDeadline(time.Time{})
 }
 
 // warnOfMoved says, once, that a member came with a directory that is not its
@@ -312,7 +358,7 @@ func (d *Door) warnOfMoved(mine, theirs *hello, conn net.Conn) {
 func (h *hello) objection(theirs hello) string {
 	switch seat, seated := h.seatOf(theirs.Node); {
 	case !h.formed():
-		return "has not formed its yard yet"
+		return notFormed
 	case theirs.YardID != h.YardID:
 		return fmt.Sprintf("belongs to yard %s, the caller to %s", h.YardID, theirs.YardID)
 	case h.sits(theirs.seat()):

@@ -34,6 +34,7 @@ type hello struct {
 	Roll    *Roll    `json:"roll,omitempty"`    // who belongs to it now; nil: its founders
 	Members []string `json:"members"`           // declared names, sorted
 	Plan    string   `json:"plan,omitempty"`    // the yard it would form from what it sees
+	Build   Build    `json:"build,omitzero"`
 	Refused string   `json:"refused,omitempty"`
 
 	Life   string          `json:"life,omitempty"`   // random, of this process

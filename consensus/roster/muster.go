@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"yardmaster/internal/certs"
 )
 
 const (
@@ -31,6 +33,11 @@ type Config struct {
 	Dir     string   // data directory; made if missing
 	Listen  string   // host:port of the raft port; "" only for a node alone
 	Members []Member // all declared members, this one too; none or one: alone
+
+	// Build is what this member runs.
+	Build Build
+	// Certificates are what members show each other; nil: they speak no TLS.
+	Certificates *certs.Store
 
 	// Listener is used instead of Listen if it is given.
 	Listener net.Listener
@@ -105,7 +112,7 @@ func Identify(ctx context.Context, cfg Config, log *slog.Logger) (*Identity, err
 		return nil, err
 	}
 	if ln != nil {
-		id.door = newDoor(ln, cfg.hello(id), cfg.Members, log)
+		id.door = newDoor(ln, cfg.hello(id), cfg.Members, cfg.Certificates, log)
 	}
 	if id.Yard != "" {
 		err = id.consult(ctx, log)
@@ -132,7 +139,7 @@ func listen(cfg Config) (net.Listener, error) {
 func (c Config) hello(id *Identity) hello {
 	h := hello{
 		Yard: c.Yard, Node: id.Node, Dir: id.Dir, YardID: id.Yard, Roster: id.Roster,
-		Members: memberNames(c.Members),
+		Members: memberNames(c.Members), Build: c.Build,
 	}
 	if roll := id.file.Roll; roll.Revision > 0 {
 		h.Roll = &roll

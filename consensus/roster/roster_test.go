@@ -249,11 +249,13 @@ func TestIdentify_AnotherYardOrNoMember(t *testing.T) {
 
 func TestIdentify_DifferentDeclarationsWait(t *testing.T) {
 	s := newSite(t, "n1", "n2")
-	ctx, cancel := context.WithCancel(t.Context())
-	n1 := s.start(ctx, "n1")
+	first, cancel := context.WithCancel(t.Context())
+	second, cancelSecond := context.WithCancel(t.Context()) // which answers to the first's last question
+	defer cancelSecond()
+	n1 := s.start(first, "n1")
 	other := s.config("n2")
 	other.Members = append(slices.Clone(other.Members), Member{"n3", "127.0.0.1:1"})
-	n2 := start(ctx, other)
+	n2 := start(second, other)
 	select {
 	case got := <-n1:
 		t.Fatalf("formed with a member that declares others: %+v", got)
@@ -263,6 +265,7 @@ func TestIdentify_DifferentDeclarationsWait(t *testing.T) {
 	if got := <-n1; !errors.Is(got.err, context.Canceled) || !strings.Contains(got.err.Error(), "declares other members") {
 		t.Errorf("n1: %v", got.err)
 	}
+	cancelSecond()
 	if got := <-n2; got.err == nil {
 		t.Error("n2 formed")
 	}
@@ -357,7 +360,7 @@ func TestDoor_RefusesRaftOfStrangers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		caller := newDoor(ln, h, s.members, quiet)
+		caller := newDoor(ln, h, s.members, nil, quiet)
 		caller.found([]Peer{{Seat: n1.Seat, Raft: s.members[0].Addr}})
 		_, err = caller.Dial(n1.ID(), time.Second)
 		var refused *RefusedError

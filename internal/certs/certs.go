@@ -125,14 +125,16 @@ func (s *Store) Client(wanted func(host string) []string) *tls.Config {
 		},
 		VerifyConnection: func(c tls.ConnectionState) error {
 			s.Look(time.Now())
-			return s.verify(c.PeerCertificates, wanted(c.ServerName))
+			if wanted == nil {
+				return s.verify(c.PeerCertificates)
+			}
+			return named(c.PeerCertificates, wanted(c.ServerName), s.verify(c.PeerCertificates))
 		},
 	}
 }
 
-// verify holds a server's certificate against the authorities, and wants one of
-// the names on it.
-func (s *Store) verify(chain []*x509.Certificate, wanted []string) error {
+// verify holds a server's certificate against the authorities.
+func (s *Store) verify(chain []*x509.Certificate) error {
 	if len(chain) == 0 {
 		return fmt.Errorf("no certificate is shown")
 	}
@@ -144,11 +146,18 @@ func (s *Store) verify(chain []*x509.Certificate, wanted []string) error {
 	if authorities == nil { // nil would mean the system's
 		authorities = x509.NewCertPool()
 	}
-	if _, err := leaf.Verify(x509.VerifyOptions{
+	_, err := leaf.Verify(x509.VerifyOptions{
 		Roots: authorities, Intermediates: between, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-	}); err != nil {
+	})
+	return err
+}
+
+// named wants one of the names on a certificate that is otherwise good.
+func named(chain []*x509.Certificate, wanted []string, err error) error {
+	if err != nil {
 		return err
 	}
+	leaf := chain[0]
 	for _, name := range wanted {
 		if Names(leaf, name) {
 			return nil

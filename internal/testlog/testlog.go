@@ -47,6 +47,25 @@ func (r *Recorder) Messages(level slog.Level) []string {
 	return messages
 }
 
+// Lines gives the messages at a level or above with their facts, in order.
+func (r *Recorder) Lines(level slog.Level) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var lines []string
+	for _, record := range r.records {
+		if record.Level < level {
+			continue
+		}
+		line := record.Message
+		record.Attrs(func(a slog.Attr) bool {
+			line += " " + a.String()
+			return true
+		})
+		lines = append(lines, line)
+	}
+	return lines
+}
+
 // writer passes lines to a test until it ends.
 type writer struct {
 	mu    sync.Mutex
