@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -20,6 +21,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sys/unix"
+
+	"yardmaster/internal/certs"
 )
 
 // Config says who this node is and where its server listens.
@@ -33,7 +36,11 @@ type Config struct {
 	Peers    []Peer // every member, this one included; empty when alone
 	Secret   string // shared by the members, asked of who connects to Route; "" asks nothing
 	Internal string // password of this node's own connections; "" draws one
-	MaxStore int64  // bytes the streams may fill; 0: three quarters of the disk's room
+	// ClientTLS is spoken with clients, and nothing else; nil: none is spoken.
+	ClientTLS *tls.Config
+	// MemberTLS is what members show each other on routes; nil: they speak none.
+	MemberTLS *certs.Store
+	MaxStore  int64 // bytes the streams may fill; 0: three quarters of the disk's room
 
 	// Users are who may connect to Client, the same on every member. Without
 	// any, whoever connects is the operator.

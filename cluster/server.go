@@ -54,6 +54,7 @@ func openServer(cfg *Config, password string, log *slog.Logger) (*server.Server,
 	if err := opts.ProcessConfigString(serverConfig(cfg, password)); err != nil {
 		return nil, nil, fmt.Errorf("read the server's configuration: %w", err)
 	}
+	speakTLS(opts, cfg, log)
 	// Its own signal handler would end the process behind our back.
 	opts.NoSigs = true
 	opts.DisableJetStreamBanner = true
@@ -148,9 +149,12 @@ func writeRoutes(line func(string, ...any), cfg *Config) {
 	line("  ping_max: 2")
 	line("  write_deadline: %q", writeDeadline)
 	user := ""
-	if cfg.Secret != "" {
-		line("  authorization { user: yard, password: %s, timeout: 5 }", quote(cfg.Secret))
-		user = url.UserPassword("yard", cfg.Secret).String() + "@"
+	switch {
+	case cfg.Secret != "":
+		line("  authorization { user: %s, password: %s, timeout: 5 }", quote(cfg.routeName()), quote(cfg.Secret))
+		user = url.UserPassword(cfg.routeName(), cfg.Secret).String() + "@"
+	case cfg.MemberTLS != nil:
+		user = url.User(cfg.routeName()).String() + "@"
 	}
 	line("  routes: [")
 	for _, peer := range cfg.Peers {

@@ -20,6 +20,8 @@ type (
 	GoneError      = roster.GoneError
 	Identity       = roster.Identity
 	IdentityConfig = roster.Config
+	Build          = roster.Build
+	Peer           = roster.Peer
 )
 
 // Identify settles who this node is; see [roster.Identify].

@@ -68,6 +68,9 @@ type NATSConfig struct {
 	// Users are who may connect, the same on every member. Default: none, and
 	// whoever connects is the operator.
 	Users []UserConfig `toml:"users"`
+	// TLS names the files with which NATS clients are spoken to by TLS, and by
+	// nothing else. Default: none is spoken.
+	TLS edge.TLSConfig `toml:"tls"`
 }
 
 // HTTPConfig is the HTTP door.
@@ -78,6 +81,9 @@ type HTTPConfig struct {
 	// Token is asked of whoever wants more than to know how the node is, as a
 	// bearer token of 1 to 256 bytes. Default "": nothing is asked.
 	Token edge.Secret `toml:"token"`
+	// TLS names the files with which HTTP clients are spoken to by TLS, and by
+	// nothing else. Default: none is spoken.
+	TLS edge.TLSConfig `toml:"tls"`
 }
 
 // Off tells that there is to be no HTTP door.
@@ -91,7 +97,7 @@ func (c HTTPConfig) validate() error {
 	if _, _, err := net.SplitHostPort(c.Listen); err != nil && !c.Off() {
 		return fmt.Errorf("http.listen is %q; must be host:port, such as 127.0.0.1:4280, or off", c.Listen)
 	}
-	return nil
+	return validateTLS("http.tls", c.TLS)
 }
 
 // RaftConfig is the Raft port and log.
@@ -118,6 +124,9 @@ type ClusterConfig struct {
 	// Secret is asked of whoever connects to a route; the same on every
 	// member. Default "": nothing is asked.
 	Secret string `toml:"secret"`
+	// TLS names the files with which members show each other who they are.
+	// Default: they speak no TLS.
+	TLS MemberTLSConfig `toml:"tls"`
 	// Members lists all members, this one included: 3 to 5. It is whom a node
 	// looks for first; who belongs to a yard that has formed, its ledger says.
 	Members []MemberConfig `toml:"members"`
@@ -272,7 +281,7 @@ func (c *Config) Validate() error {
 	if err := hostPort("nats.listen", c.NATS.Listen); err != nil {
 		return err
 	}
-	if err := c.HTTP.validate(); err != nil {
+	if err := errors.Join(validateTLS("nats.tls", c.NATS.TLS), c.HTTP.validate(), c.Cluster.TLS.validate()); err != nil {
 		return err
 	}
 	if err := c.Raft.validate(); err != nil {

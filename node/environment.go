@@ -95,6 +95,8 @@ func (c *Config) tables() []table {
 		{"scheduler", reflect.ValueOf(&c.Scheduler).Elem()}, {"disk", reflect.ValueOf(&c.Disk).Elem()},
 		{"server", reflect.ValueOf(&c.Server).Elem()},
 		{"server.tls", reflect.ValueOf(&c.Server.TLS).Elem()},
+		{"cluster.tls", reflect.ValueOf(&c.Cluster.TLS).Elem()},
+		{"nats.tls", reflect.ValueOf(&c.NATS.TLS).Elem()}, {"http.tls", reflect.ValueOf(&c.HTTP.TLS).Elem()},
 	}
 }
 

@@ -38,6 +38,7 @@ type Node struct {
 	serving chan struct{}            // closed when everything listens
 	waiting atomic.Pointer[[]string] // for whom, or for what, before the node belongs to a yard
 
+	certs     certificates
 	id        *consensus.Identity
 	messages  *cluster.Cluster
 	raft      *consensus.Node
@@ -290,7 +291,10 @@ func (n *Node) advertised() string {
 }
 
 func (n *Node) identityConfig() consensus.IdentityConfig {
-	c := consensus.IdentityConfig{Yard: n.cfg.Cluster.Name, Node: n.cfg.Node.Name, Dir: n.cfg.Node.DataDir}
+	c := consensus.IdentityConfig{
+		Yard: n.cfg.Cluster.Name, Node: n.cfg.Node.Name, Dir: n.cfg.Node.DataDir,
+		Build: consensus.Build{Version: n.version, Level: protocolLevel}, Certificates: n.certs.cluster,
+	}
 	if n.cfg.Clustered() {
 		c.Listen, c.Members, c.Route = n.cfg.Raft.Listen, n.raftMembers(), n.cfg.me().Route
 		c.Waiting = func(reasons []string) { n.waiting.Store(&reasons) }
@@ -311,6 +315,7 @@ func (n *Node) clusterConfig() cluster.Config {
 		Node: n.cfg.Node.Name, Identity: n.id.Seat.ID(), Yard: n.id.Yard,
 		Dir: filepath.Join(n.cfg.Node.DataDir, "nats"), Client: n.cfg.NATS.Listen,
 		Secret: n.cfg.Cluster.Secret, MaxStore: n.cfg.NATS.MaxStore, PrimaryLane: n.cfg.NATS.PrimaryLane,
+		ClientTLS: serverTLS(n.certs.nats), MemberTLS: n.certs.cluster,
 	}
 	c.Anonymous = cluster.Role(n.cfg.NATS.Anonymous)
 	if n.cfg.Clustered() {

@@ -18,7 +18,7 @@ import (
 // from the first moment. close ends it, when everything else has ended.
 func (n *Node) openWeb(ctx context.Context) (close func() error, err error) {
 	n.metrics = web.NewMetrics()
-	n.web = web.New(web.Config{Version: n.version, Token: string(n.cfg.HTTP.Token), Ready: n.ready, Metrics: n.metrics}, n.log)
+	n.web = web.New(web.Config{Version: n.version, Token: string(n.cfg.HTTP.Token), Ready: n.ready, Metrics: n.metrics, TLS: serverTLS(n.certs.http)}, n.log)
 	if n.cfg.HTTP.Off() {
 		return func() error { return nil }, nil
 	}
@@ -27,9 +27,6 @@ func (n *Node) openWeb(ctx context.Context) (close func() error, err error) {
 		return nil, portInUse(fmt.Errorf("open the HTTP door: %w", err), "http.listen")
 	}
 	n.httpAddr = listener.Addr().String()
-	if a, ok := listener.Addr().(*net.TCPAddr); ok && !a.IP.IsLoopback() && n.cfg.HTTP.Token == "" {
-		n.log.Warn("whoever reaches the HTTP door may do everything; set http.token", "http", n.httpAddr)
-	}
 	door := newFloor(ctx)
 	door.Go(func(ctx context.Context) error { return n.web.Serve(ctx, listener) })
 	return door.stop, nil

@@ -3,6 +3,7 @@ package web
 import (
 	"context"
 	"crypto/subtle"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -38,6 +39,8 @@ type Config struct {
 	Ready func(ctx context.Context) (ready bool, more any)
 	// Metrics are shown at /metrics.
 	Metrics *Metrics
+	// TLS is spoken, and nothing else, unless it is nil.
+	TLS *tls.Config
 }
 
 // Server is a node's HTTP door.
@@ -72,8 +75,12 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		Handler: s, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader,
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
 	}
+	ln = &bounded{Listener: ln, free: newBudget(maxConnections)}
+	if s.cfg.TLS != nil {
+		ln = tls.NewListener(ln, s.cfg.TLS) // HTTP/1.1: the bounds are made for that
+	}
 	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(&bounded{Listener: ln, free: newBudget(maxConnections)}) }()
+	go func() { ended <- server.Serve(ln) }()
 	select {
 	case err := <-ended:
 		return err
