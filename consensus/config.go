@@ -21,7 +21,7 @@ type (
 	Identity       = roster.Identity
 	IdentityConfig = roster.Config
 	Build          = roster.Build
-	Peer           = roster.Peer
+	Heard          = roster.Heard
 )
 
 // Identify settles who this node is; see [roster.Identify].

@@ -111,7 +111,7 @@ func (s *Store) clientAuth() tls.ClientAuthType {
 // Client is the config of one who dials a member: it shows the certificate,
 // and believes the authorities that there are at the time of the handshake.
 // The other side's certificate has to carry one of the names that wanted gives
-// for the host that was dialled, "" if that was an address.
+// for the host that was dialled, "" if that was an address; any if wanted is nil.
 func (s *Store) Client(wanted func(host string) []string) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
