@@ -21,6 +21,9 @@ type statusAnswer struct {
 		Voter   bool   `json:"voter"`
 		Leader  bool   `json:"leader"`
 		State   string `json:"state"`
+		Version string `json:"version"`
+		TLS     bool   `json:"tls"`
+		Refused string `json:"refused"`
 	} `json:"members"`
 	Raft struct {
 		State   string `json:"state"`
@@ -72,6 +75,7 @@ type statusAnswer struct {
 		Accepting   bool     `json:"accepting"`
 		Dispatching bool     `json:"dispatching"`
 		Reasons     []string `json:"reasons"`
+		Warnings    []string `json:"warnings"`
 	} `json:"readiness"`
 }
 

@@ -75,6 +75,7 @@ type app struct {
 	server  string        // of the yard, if the flag names it
 	login   login         // as the flags name it
 	context string        // of NATS' own tools, if the flag names one
+	tls     source        // what the flags --tlsca, --tlscert and --tlskey name
 	timeout time.Duration // of a request
 	json    bool          // the verb's --json
 	dialled *destination  // once there is a yard to be asked
@@ -119,6 +120,9 @@ loses none of them: not when a worker dies, and not when the node in charge does
 	flags.StringVar(&a.login.password, "password", "", "its `password` (NATS_PASSWORD)")
 	flags.StringVar(&a.login.nkey, "nkey", "", "`file` of a user's nkey seed (NATS_NKEY)")
 	flags.StringVar(&a.context, "context", "", "`name` of a context of the nats command line, or its file (NATS_CONTEXT; else the selected one)")
+	flags.StringVar(&a.tls.tls.CA, "tlsca", "", "`file` of the authorities to believe (NATS_CA)")
+	flags.StringVar(&a.tls.tls.Cert, "tlscert", "", "`file` of the certificate to show (NATS_CERT)")
+	flags.StringVar(&a.tls.tls.Key, "tlskey", "", "`file` of its private key (NATS_KEY)")
 	flags.DurationVar(&a.timeout, "timeout", a.envTimeout(), "longest `time` to wait for an answer (NATS_TIMEOUT)")
 	a.add(root, groupRun, a.demoVerb(), a.drillVerbs(), a.benchVerb(), a.nodeVerb(), a.workerVerb(), a.runnerVerb())
 	root.AddCommand(a.benchPeerVerb(), a.wardenVerb())

@@ -37,7 +37,7 @@ func (a *app) destination() (*destination, error) {
 	if err != nil {
 		return nil, err
 	}
-	sources := []source{{name: "a flag", url: a.server, login: flags}, a.natsVariables()}
+	sources := []source{{name: flagsName, url: a.server, login: flags, tls: a.tls.tls}, a.natsVariables()}
 	named, byFlag := a.context, a.context != ""
 	if !byFlag {
 		named = a.getenv("NATS_CONTEXT")
@@ -65,8 +65,8 @@ func (a *app) destination() (*destination, error) {
 			switch s.name {
 			case variables:
 				d.urlFrom = "NATS_URL"
-			case "a flag":
-				d.urlFrom = ""
+			case flagsName:
+				d.urlFrom = "" // whoever wrote it knows
 			}
 		}
 		if d.opts == (cluster.DialOptions{}) && s.login != (cluster.DialOptions{}) {
@@ -124,6 +124,9 @@ func (d *destination) takeTLS(sources []source) error {
 	}
 	return nil
 }
+
+// flagsName is how the command line is called as a source.
+const flagsName = "a flag"
 
 // variables is how the environment is called as a source.
 const variables = "the variables NATS_*"

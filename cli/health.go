@@ -2,10 +2,13 @@ package cli
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 
@@ -31,7 +34,8 @@ which of the two counts. With --url the node's HTTP door is asked, which needs
 no token for this and answers before the node has joined the others: then
 --for serving asks only whether the process lives.`,
 		Example: `  yardmaster health --for accepting && yardmaster enqueue mail --params '{}'
-  yardmaster health --url http://127.0.0.1:4280 --for serving`,
+  yardmaster health --url http://127.0.0.1:4280 --for serving
+  yardmaster health --url https://10.0.0.1:4280 --tlsca ca.pem`,
 		Args: args(),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if ready && c.Flags().Changed("for") && aspect != "ready" {
@@ -115,13 +119,46 @@ func (a *app) askHealth(ctx context.Context, url, path string) (text []byte, fro
 	return s.Readiness, s.Node, nil
 }
 
+// httpClient believes and shows over HTTPS what is believed and shown over NATS.
+func (a *app) httpClient() (*http.Client, error) {
+	d, err := a.destination()
+	if err != nil {
+		return nil, err
+	}
+	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
+	if d.opts.CA != "" {
+		text, err := os.ReadFile(d.opts.CA)
+		if err == nil {
+			if cfg.RootCAs = x509.NewCertPool(); !cfg.RootCAs.AppendCertsFromPEM(text) {
+				err = fmt.Errorf("%s holds no certificate: it must be PEM", d.opts.CA)
+			}
+		}
+		if err != nil {
+			return nil, &problem{what: err.Error(), do: "correct it, or leave it out"}
+		}
+	}
+	if d.opts.Cert != "" {
+		own, err := tls.LoadX509KeyPair(d.opts.Cert, d.opts.Key)
+		if err != nil {
+			return nil, &problem{what: fmt.Sprintf("cert %s with key %s cannot be used: %v", d.opts.Cert, d.opts.Key, err), do: "correct it, or leave it out"}
+		}
+		cfg.Certificates = []tls.Certificate{own}
+	}
+	return &http.Client{Transport: &http.Transport{TLSClientConfig: cfg, Proxy: http.ProxyFromEnvironment}}, nil
+}
+
 // look asks the HTTP door, which says by its status what it says in its answer.
 func (a *app) look(ctx context.Context, url, path string) ([]byte, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(url, "/")+path, nil)
 	if err != nil {
 		return nil, &problem{what: fmt.Sprintf("--url is %q: %v", url, err), do: "give it as http://127.0.0.1:4280", usage: true}
 	}
-	w, err := http.DefaultClient.Do(r)
+	client, err := a.httpClient()
+	if err != nil {
+		return nil, err
+	}
+	defer client.CloseIdleConnections()
+	w, err := client.Do(r)
 	if err != nil {
 		return nil, &problem{
 			what: "no node answers over HTTP: " + err.Error(),

@@ -36,6 +36,9 @@ func statusTable(w io.Writer, s *statusAnswer) {
 	for _, reason := range s.Readiness.Reasons {
 		fmt.Fprintf(w, "\t- %s\n", reason)
 	}
+	for _, warning := range s.Readiness.Warnings {
+		fmt.Fprintf(w, "warning\t%s\n", warning)
+	}
 	fmt.Fprintf(w, "http\t%s\n", or(s.HTTP))
 	fmt.Fprintf(w, "authority\t%s\n", authority(s))
 	fmt.Fprintf(w, "raft\t%s, leader %s, term %d, applied %d of %d\n",
@@ -59,15 +62,26 @@ func memberTable(w io.Writer, s *statusAnswer) {
 	for _, n := range s.Nodes {
 		heard[n.Name] = n
 	}
-	fmt.Fprint(w, "\nMEMBER\tSTATE\tROLE\tRAFT ADDRESS\tRUNNING\tROOM\tLAST BEAT\n")
+	fmt.Fprint(w, "\nMEMBER\tSTATE\tROLE\tRAFT ADDRESS\tRUNNING\tROOM\tLAST BEAT\tVERSION\n")
 	for _, m := range s.Members {
 		running, room, beat := "-", "-", "-"
 		if n, ok := heard[m.Name]; ok {
 			running, room = fmt.Sprint(n.Running), fmt.Sprint(n.Room)
 			beat = (time.Duration(n.BeatAgoMS) * time.Millisecond).String() + " ago"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", m.Name, m.State, role(m.Leader, m.Voter), or(m.Address), running, room, beat)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", m.Name, m.State, role(m.Leader, m.Voter), or(m.Address), running, room, beat, talk(m.Version, m.TLS, m.Refused))
 	}
+}
+
+// talk is what the node that answers has heard of a member.
+func talk(version string, secured bool, refused string) string {
+	switch {
+	case refused != "":
+		return or(version) + ", refused: " + refused
+	case secured:
+		return or(version) + ", TLS"
+	}
+	return or(version)
 }
 
 func role(leader, voter bool) string {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"yardmaster/consensus"
 	"yardmaster/edge"
 	"yardmaster/internal/certs"
 )
@@ -114,6 +115,20 @@ func (n *Node) watchCertificates(ctx context.Context) error {
 				s.Look(now)
 			}
 		}
+	}
+}
+
+// tellTalks adds to members what this node has heard of them.
+func (n *Node) tellTalks(members []MemberStatus) {
+	talks := map[string]consensus.Heard{n.cfg.Node.Name: {Build: consensus.Build{Version: n.version}, TLS: n.certs.cluster != nil}}
+	if door := n.id.Door(); door != nil {
+		for _, h := range door.Heard() {
+			talks[h.Name] = h
+		}
+	}
+	for i := range members {
+		h := talks[members[i].Name]
+		members[i].Version, members[i].TLS, members[i].Refused = h.Build.Version, h.TLS, h.Refused
 	}
 }
 

@@ -23,7 +23,8 @@ func (c *Config) openDoors() (open []openDoor) {
 			open = append(open, d)
 		}
 	}
-	add(c.NATS.TLS.ClientCAFile != "", openDoor{"NATS", c.NATS.Listen, "whoever reaches it may do what an operator may", "nats.tls.client_ca_file"})
+	named := len(c.NATS.Users) > 0 && c.NATS.Anonymous == ""
+	add(named || c.NATS.TLS.ClientCAFile != "", openDoor{"NATS", c.NATS.Listen, "nobody is asked who he is", "nats.users"})
 	if !c.HTTP.Off() {
 		add(c.HTTP.Token != "" || c.HTTP.TLS.ClientCAFile != "", openDoor{"HTTP", c.HTTP.Listen, "whoever reaches it may do everything", "http.token"})
 	}

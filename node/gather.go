@@ -64,6 +64,9 @@ func (n *Node) gather(ctx context.Context, emit web.Emit) {
 		emit("yard_disk_stop_bytes", float64(room.Stop))
 		emit("yard_disk_size_bytes", float64(disk.Blocks)*float64(disk.Bsize))
 	}
+	for _, store := range n.shown() {
+		emit("yard_certificate_expires_timestamp_seconds", float64(store.Until().Unix()), store.Door())
+	}
 	n.gatherDecisions(emit)
 	gatherLedger(n.raft.View, emit)
 	gatherQueues(n.raft.View, emit)

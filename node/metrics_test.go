@@ -8,10 +8,13 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
+	"yardmaster/edge"
 	"yardmaster/edge/overhop"
+	"yardmaster/internal/certs"
 	"yardmaster/runnerpool"
 	"yardmaster/runnerpool/rrq"
 )
@@ -21,6 +24,7 @@ import (
 func TestMetrics(t *testing.T) {
 	n := alone(t, func(c *Config) {
 		c.HTTP.Token = "sesame"
+		c.NATS.TLS = certified(t)
 		c.RRQ.Management = runnerpool.External
 		c.RRQ.Runners = map[string]runnerpool.RunnerConfig{"demo": {TCPHost: "127.0.0.1", TCPPort: runner(t)}}
 	})
@@ -118,4 +122,23 @@ func serve(t *testing.T, n *Node, queue string) {
 			t.Errorf("worker ended with: %v", err)
 		}
 	})
+}
+
+// certified makes a certificate for a door.
+func certified(t *testing.T) edge.TLSConfig {
+	t.Helper()
+	authority, _, err := certs.NewAuthority("test", time.Hour, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := authority.Issue(certs.Leaf{Name: "local", Hosts: []string{"127.0.0.1"}, Member: true, Life: time.Hour}, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	c := edge.TLSConfig{CertFile: dir + "/cert.pem", KeyFile: dir + "/key.pem"}
+	if err := pair.Keep(c.CertFile, c.KeyFile, false); err != nil {
+		t.Fatal(err)
+	}
+	return c
 }

@@ -204,6 +204,7 @@ func (n *Node) watchItself(base *floor) {
 	base.Go(n.keeper.Run)
 	base.Go(n.thaw)
 	base.Go(n.proofs.run)
+	base.Go(n.watchCertificates)
 }
 
 // floor is a group of loops that stops when it is told to, not when the node's

@@ -39,7 +39,7 @@ var byPrometheus = []string{"job", "instance"}
 // may know, have to be looked up first.
 var (
 	overTime       = []string{"rate", "increase", "max_over_time"}
-	plainFunctions = []string{"histogram_quantile", "absent"}
+	plainFunctions = []string{"time", "histogram_quantile", "absent"}
 )
 
 // check finds what is wrong with an expression: what no PromQL is, a metric that

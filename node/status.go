@@ -51,6 +51,10 @@ type MemberStatus struct {
 	Voter   bool   `json:"voter"`
 	Leader  bool   `json:"leader"`
 	State   string `json:"state"` // up, down, or unknown while there is no authority
+	// What this node has heard of the member at their last talk over Raft's port.
+	Version string `json:"version"`           // of its program; "" if it was not heard
+	TLS     bool   `json:"tls"`               // that talk was encrypted
+	Refused string `json:"refused,omitempty"` // why the two do not talk
 }
 
 // RaftStatus is agreement as it looks from this node.
@@ -98,6 +102,9 @@ type ReadinessStatus struct {
 	ledger.Readiness
 	Accepting   bool `json:"accepting"`
 	Dispatching bool `json:"dispatching"`
+	// Warnings do not make the node unready, and want somebody's hand before
+	// they do worse.
+	Warnings []string `json:"warnings,omitempty"`
 }
 
 // status gathers everything there is to say.
@@ -141,8 +148,9 @@ func (n *Node) status(ctx context.Context) Status {
 		case !known:
 			state = "down"
 		}
-		s.Members = append(s.Members, MemberStatus{m.Name, m.Addr, m.Voter, m.Name == raft.Leader, state})
+		s.Members = append(s.Members, MemberStatus{Name: m.Name, Address: m.Addr, Voter: m.Voter, Leader: m.Name == raft.Leader, State: state})
 	}
+	n.tellTalks(s.Members)
 	return s
 }
 
@@ -152,7 +160,7 @@ func (n *Node) readiness(ctx context.Context, look scheduler.Look, lanes []LaneS
 	if !n.cfg.Clustered() && laneAnswers(lanes) {
 		sound = nil // a stream that is just being made looks to a lone server like one that was lost
 	}
-	r := ReadinessStatus{Dispatching: look.Error == "" && look.Dispatching}
+	r := ReadinessStatus{Dispatching: look.Error == "" && look.Dispatching, Warnings: n.certificateWarnings(time.Now())}
 	accepting, why := acceptance(sound, lanes)
 	r.Accepting = accepting && n.keeper.Shut() == ""
 	n.raft.View(func(l *ledger.Ledger) {

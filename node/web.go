@@ -15,8 +15,12 @@ import (
 )
 
 // openWeb opens the HTTP door, so that who looks after the process can ask it
-// from the first moment. close ends it, when everything else has ended.
+// from the first moment, once the certificates of all doors are good. close ends it, when everything else has ended.
 func (n *Node) openWeb(ctx context.Context) (close func() error, err error) {
+	if err := n.openCertificates(); err != nil {
+		return nil, err
+	}
+	n.warnOfOpenDoors()
 	n.metrics = web.NewMetrics()
 	n.web = web.New(web.Config{Version: n.version, Token: string(n.cfg.HTTP.Token), Ready: n.ready, Metrics: n.metrics, TLS: serverTLS(n.certs.http)}, n.log)
 	if n.cfg.HTTP.Off() {

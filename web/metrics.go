@@ -74,6 +74,7 @@ var families = []family{
 	{"yard_disk_refuse_bytes", "Free bytes below which this node takes no jobs in.", false, nil},
 	{"yard_disk_stop_bytes", "Free bytes below which this node decides nothing new.", false, nil},
 	{"yard_disk_size_bytes", "Bytes of the file system that its data lies in.", false, nil},
+	{"yard_certificate_expires_timestamp_seconds", "When the certificate of a door ends, in seconds since 1970.", false, []string{"door"}},
 	{"yard_overhop_connections", "Connections at this node's Overhop edge.", false, nil},
 	{"yard_overhop_workers", "Those of them that are registered.", false, nil},
 	{"yard_overhop_subscriptions", "Subscriptions of workers at this node.", false, nil},
