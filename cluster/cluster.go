@@ -162,14 +162,13 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Cluster, error) 
 	if password == "" {
 		password = randomHex(16)
 	}
-	srv, words, err := openServer(&full, password, log)
-	if err != nil {
+	c := &Cluster{cfg: full, log: log}
+	c.peers.Store(&full.Peers)
+	if c.srv, c.words, err = openServer(&full, password, c.peerList, log); err != nil {
 		return nil, err
 	}
-	c := &Cluster{cfg: full, log: log, srv: srv, words: words}
-	c.peers.Store(&full.Peers)
 	if !full.clustered() {
-		c.lost = unrecovered(srv)
+		c.lost = unrecovered(c.srv)
 	}
 	if err := c.connect(password); err != nil {
 		c.Stop()

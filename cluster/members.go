@@ -32,6 +32,8 @@ func (c *Cluster) SetPeers(peers []Peer) {
 	c.peers.Store(&sorted)
 }
 
+func (c *Cluster) peerList() []Peer { return *c.peers.Load() }
+
 // members lists the members' names, in the order of their lanes.
 func (c *Cluster) members() []string {
 	peers := *c.peers.Load()

@@ -48,13 +48,13 @@ const (
 )
 
 // openServer starts the embedded server and returns when it accepts
-// connections. JetStream may still be electing.
-func openServer(cfg *Config, password string, log *slog.Logger) (*server.Server, *serverLog, error) {
+// connections. JetStream may still be electing. Known lists the members of now.
+func openServer(cfg *Config, password string, known func() []Peer, log *slog.Logger) (*server.Server, *serverLog, error) {
 	opts := &server.Options{}
 	if err := opts.ProcessConfigString(serverConfig(cfg, password)); err != nil {
 		return nil, nil, fmt.Errorf("read the server's configuration: %w", err)
 	}
-	speakTLS(opts, cfg, log)
+	speakTLS(opts, cfg, known, log)
 	// Its own signal handler would end the process behind our back.
 	opts.NoSigs = true
 	opts.DisableJetStreamBanner = true

@@ -22,7 +22,7 @@ const routeUser = "yard"
 
 // speakTLS adds to opts what the server's own language could only say once: the
 // files are read by us, again when they change.
-func speakTLS(opts *server.Options, cfg *Config, log *slog.Logger) {
+func speakTLS(opts *server.Options, cfg *Config, known func() []Peer, log *slog.Logger) {
 	if cfg.ClientTLS != nil {
 		opts.TLS, opts.TLSConfig, opts.TLSTimeout = true, cfg.ClientTLS, handshakeSeconds
 	}
@@ -32,12 +32,12 @@ func speakTLS(opts *server.Options, cfg *Config, log *slog.Logger) {
 	// One config serves and dials: what is asked of a server's certificate does
 	// not concern who is dialled.
 	both := cfg.MemberTLS.Server()
-	client := cfg.MemberTLS.Client(cfg.membersAt)
+	client := cfg.MemberTLS.Client(func(host string) []string { return membersAt(known(), host) })
 	both.InsecureSkipVerify, both.VerifyConnection, both.GetClientCertificate = client.InsecureSkipVerify, client.VerifyConnection, client.GetClientCertificate
 	opts.Cluster.TLSConfig, opts.Cluster.TLSTimeout = both, handshakeSeconds
 	opts.Cluster.Username, opts.Cluster.Password = cfg.Node, cfg.Secret // for routes that the server makes by itself
 	opts.CustomRouterAuthentication = &routeGuard{
-		secret: cfg.Secret, member: func(name string) bool { return slices.Contains(cfg.members(), name) }, log: log, told: map[string]time.Time{},
+		secret: cfg.Secret, member: func(name string) bool { return slices.Contains(membersAt(known(), ""), name) }, log: log, told: map[string]time.Time{},
 	}
 }
 
@@ -52,12 +52,9 @@ func (c *Config) routeName() string {
 // membersAt are those whose routes lead to a host. TLS does not tell which
 // address was dialled, only names: at an address, any member may answer. Nobody
 // gains by that what he has not as himself, and the Raft port knows better.
-func (c *Config) membersAt(host string) (names []string) {
-	if host == "" {
-		return c.members()
-	}
-	for _, p := range c.Peers {
-		if at, _, err := net.SplitHostPort(p.Route); err == nil && at == host {
+func membersAt(peers []Peer, host string) (names []string) {
+	for _, p := range peers {
+		if at, _, err := net.SplitHostPort(p.Route); host == "" || err == nil && at == host {
 			names = append(names, p.Node)
 		}
 	}
