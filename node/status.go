@@ -316,7 +316,7 @@ func (n *Node) surroundings(l *ledger.Ledger, look scheduler.Look) ledger.Surrou
 	if unmade(l) {
 		s.Reasons = append(s.Reasons, "the yard's streams are not made yet: that takes all members, once")
 	}
-	s.Reasons = append(append(s.Reasons, n.roll.Reasons()...), n.proofs.reasons()...)
+	s.Reasons = append(append(s.Reasons, n.keeper.Reasons()...), n.proofs.reasons()...)
 	for _, p := range n.runners.Status() {
 		if p.Reason != "" {
 			s.Reasons = append(s.Reasons, "runner "+p.Runner+": "+p.Reason)
