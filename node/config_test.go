@@ -173,7 +173,7 @@ func TestLoad_Refuses(t *testing.T) {
 		"lease":              {"[delivery]\nlease = \"10s\"", "delivery.lease"},
 		"runner without cmd": {"[rrq.runners.a]\ntype = \"socket\"", "runners.a.cmd"},
 		"default runner":     {"[rrq]\ndefault_runner_name = \"b\"\n[rrq.runners.a]\ncmd = [\"x\"]", "default_runner_name"},
-		"two members":        {"[node]\nname = \"n1\"\n[cluster]\nmembers = [{name=\"n1\",route=\"a:1\",raft=\"a:2\"},{name=\"n2\",route=\"b:1\",raft=\"b:2\"}]", "3 or 5"},
+		"two members":        {"[node]\nname = \"n1\"\n[cluster]\nmembers = [{name=\"n1\",route=\"a:1\",raft=\"a:2\"},{name=\"n2\",route=\"b:1\",raft=\"b:2\"}]", "3 to 5"},
 		"not a member":       {"[node]\nname = \"n9\"\n" + three, "does not name this node"},
 		"twice":              {"[node]\nname = \"n1\"\n" + strings.Replace(three, "n3", "n2", 1), "twice"},
 		"route":              {"[node]\nname = \"n1\"\n" + strings.Replace(three, "127.0.0.1:6223", "nowhere", 1), "cluster.members n3 route"},
