@@ -194,6 +194,7 @@ func TestDelivery_StaysUnknown(t *testing.T) {
 
 func TestLaneStates(t *testing.T) {
 	c := &Cluster{cfg: Config{Node: "n2", Route: "x", Peers: []Peer{{Node: "n1"}, {Node: "n2"}, {Node: "n3"}}}}
+	c.peers.Store(&c.cfg.Peers)
 	c.SetLanes(3)
 	now := time.Unix(1000, 0)
 	s := newLaneStates(c)

@@ -52,7 +52,7 @@ func TestRefusals(t *testing.T) {
 		"runner without":    {"[rrq.runners.a]\ntype = \"socket\"\n", "rrq.runners.a.cmd", "give the program"},
 		"directory in use":  {"[node]\ndata_dir = \"" + filepath.Join(held, "data") + "\"\n[nats]\nlisten = \"127.0.0.1:0\"\n", "in use by another process", "start the node again"},
 		"directory a file":  {"[node]\ndata_dir = \"" + filepath.Join(held, "log") + "\"\n[nats]\nlisten = \"127.0.0.1:0\"\n", "data directory", "start the node again"},
-		"members not three": {"[node]\nname = \"n1\"\n[cluster]\nmembers = [{name=\"n1\",route=\"a:1\",raft=\"a:2\"}]\n", "1 members", "3 or 5"},
+		"members not three": {"[node]\nname = \"n1\"\n[cluster]\nmembers = [{name=\"n1\",route=\"a:1\",raft=\"a:2\"}]\n", "1 members", "3 to 5"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			config := filepath.Join(t.TempDir(), "node.toml")
