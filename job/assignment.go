@@ -15,7 +15,7 @@ type Assignment struct {
 	Key         string // of the offer: queue or runner
 	Worker      string // of the offer
 	Epoch       uint64 // of the authority that sent it; a node refuses a lower one than it has seen
-	Fence       uint64 // index of the entry that notified it: grows over all dispatches
+	Fence       uint64 // grows over all dispatches, and jumps where a backup is restored
 	Timeout     time.Duration
 	Accepted    time.Time
 	RunAt       time.Time // when it became due

@@ -92,6 +92,14 @@ func texts(c Command) []bounded {
 		return []bounded{{"name", len(c.Name), MaxText}}
 	case *PauseQueue:
 		return []bounded{{"name", len(c.Name), MaxText}}
+	case *Hold:
+		return []bounded{{"holder", len(c.Holder), MaxText}}
+	case *BringBack:
+		all := []bounded{{"id", len(c.ID), MaxText}, {"source", len(c.Source), MaxReason}, {"data", len(c.Data), MaxBringPart}, {"sha256", len(c.SHA256), MaxText}}
+		for i := range c.Lanes {
+			all = append(all, bounded{"lane", len(c.Lanes[i]), MaxText})
+		}
+		return all
 	}
 	return nil
 }

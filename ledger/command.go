@@ -55,6 +55,12 @@ const (
 	KindStepMember
 )
 
+// What is said of backups.
+const (
+	KindHold      Kind = iota + 32 // nothing is reclaimed while one is made
+	KindBringBack                  // the ledger out of one
+)
+
 // Command is one atomic change: it takes effect whole or not at all.
 type Command interface{ Kind() Kind }
 
@@ -93,6 +99,8 @@ var commands = map[Kind]func() Command{
 	KindChangeMembers:    func() Command { return new(ChangeMembers) },
 	KindStepMember:       func() Command { return new(StepMember) },
 	KindProve:            func() Command { return new(Prove) },
+	KindHold:             func() Command { return new(Hold) },
+	KindBringBack:        func() Command { return new(BringBack) },
 	KindAcquireAuthority: func() Command { return new(AcquireAuthority) },
 	KindRenewAuthority:   func() Command { return new(RenewAuthority) },
 	KindQueueDispatch:    func() Command { return new(QueueDispatch) },

@@ -36,7 +36,7 @@ func (l *Ledger) placeOne(p *Placement) bool {
 	next.attempt++
 	next.run = &run{
 		hand:  l.jobs.internHand(hand{node: p.Node, channel: p.Channel, incarnation: p.Incarnation}),
-		fence: l.index, epoch: l.authority.epoch, started: l.now,
+		fence: l.fence(), epoch: l.authority.epoch, started: l.now,
 	}
 	if r.run != nil {
 		next.run.failed = r.run.failed

@@ -45,6 +45,7 @@ func (l *Ledger) Encode(w io.Writer) error {
 	e.guards(l)
 	e.crons(&l.crons)
 	e.roll(&l.roll)
+	e.backups(l)
 	if e.err != nil {
 		return e.err
 	}
@@ -192,6 +193,7 @@ func Decode(r io.Reader) (*Ledger, error) {
 	d.guards(l)
 	d.crons(&l.crons)
 	d.roll(&l.roll)
+	d.backups(l)
 	l.counts.Delivered, l.counts.Failed = delivered, failed
 	if d.err != nil {
 		return nil, fmt.Errorf("decode ledger: %w", d.err)

@@ -144,6 +144,7 @@ func TestCommand_Kinds(t *testing.T) {
 		9: &RemoveQueue{}, 10: &PauseQueue{}, 11: &CancelJob{}, 12: &RemoveJob{}, 13: &RetryJob{}, 14: &MoveDispatch{},
 		15: &Observe{}, 20: &NoteWorkers{}, 24: &SetCron{}, 25: &RemoveCron{}, 26: &PauseCron{}, 27: &TickCrons{}, 28: &Reread{},
 		29: &SetMembers{}, 30: &ChangeMembers{}, 31: &StepMember{}, 34: &Prove{},
+		32: &Hold{}, 33: &BringBack{},
 		65: &AcquireAuthority{}, 66: &RenewAuthority{}, 67: &QueueDispatch{}, 68: &MarkNotified{},
 		69: &MarkDelivered{}, 70: &MarkFailed{}, 71: &RequestReplay{}, 72: &CaptureSnapshot{},
 	}

@@ -72,6 +72,10 @@ type Ledger struct {
 	guards  guards
 	rulings rulings
 	stale   uint64 // outcomes of dispatches that were no longer current
+
+	held      hold
+	bringing  *bringing // immutable: a part replaces it
+	fenceBase uint64    // what fences are above their entries' indexes
 }
 
 // Counts are the contract's backlog: pending and notified are present,
@@ -168,6 +172,10 @@ func (l *Ledger) apply(at Stamp, c Command) Result {
 		return l.stepMember(c)
 	case *Prove:
 		return Result{}
+	case *Hold:
+		return l.holdBack(c)
+	case *BringBack:
+		return l.bringBack(c)
 	}
 	return l.applyContract(at, c)
 }

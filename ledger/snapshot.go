@@ -98,5 +98,8 @@ func (l *Ledger) reasons(view *Snapshot, s Surroundings) []string {
 		reasons = append(reasons, fmt.Sprintf("keys of forgotten jobs are known for %s, not for %s: there are more than %d; publish no job again that is older",
 			time.Duration(age).Round(time.Second), DedupeHorizon, DedupeMax-slabSize))
 	}
+	if id, source := l.Bringing(); id != "" {
+		reasons = append(reasons, fmt.Sprintf("a restore of %s was begun and has not ended: nothing is accepted; if none is running, take it again: yardmaster restore <file>", source))
+	}
 	return append(reasons, l.replay.reasons()...)
 }
