@@ -79,7 +79,7 @@ func (m *mind) placed(picks []*pick, placed []bool, index uint64) {
 		}
 		n := p.seat.node
 		k := dispatchKey{p.ID, p.N}
-		a := m.assignment(&p.Waiting, p.seat.room.key, p.seat.worker, index)
+		a := m.assignment(&p.Waiting, p.seat.room.key, p.seat.worker, m.fenceBase+index)
 		f := &flight{node: n.name, incarnation: p.incarnation, kind: a.Kind, assignment: a, sentAt: now}
 		m.flights[k] = f
 		if p.incarnation != n.incarnation { // the one that had the room is no more

@@ -122,6 +122,9 @@ func (m *mind) declare(name string, c ledger.Command) {
 // may be far behind: nothing ticks by them, or what was missed would seem due.
 func (m *mind) lookCrons() time.Duration {
 	d, now := &m.crons, m.clock.now()
+	if m.bringing {
+		return never
+	}
 	if !d.begun {
 		if !d.timed && len(m.members) > 1 {
 			return never

@@ -54,6 +54,7 @@ func (m *mind) adopt(l *ledger.Ledger) {
 		m.flights[dispatchKey{a.ID, a.N}] = m.adoptFlight(a, l.Index())
 		return true
 	})
+	m.fenceBase = l.FenceBase()
 	m.dirty = true
 	if at, ok := l.NextDue(); ok {
 		m.nextDue = at

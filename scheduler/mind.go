@@ -56,6 +56,8 @@ type mind struct {
 	sched        *Scheduler
 	cfg          Config
 	epoch        uint64
+	fenceBase    uint64 // of fences, above the indexes of entries
+	bringing     bool   // a backup is being restored: there is nothing to decide
 	clock        stampClock
 	began        time.Time
 	trustedUntil atomic.Pointer[time.Time]
@@ -477,8 +479,11 @@ func (m *mind) do(ctx context.Context, c ledger.Command) (ledger.Result, uint64,
 // entries and replays.
 func (m *mind) follow(c ledger.Command, r ledger.Result, index uint64) {
 	m.crons.follow(c)
-	if _, ok := c.(*ledger.RequestReplay); ok {
+	switch c.(type) {
+	case *ledger.RequestReplay:
 		wake(m.replays)
+	case *ledger.BringBack:
+		m.lookBringing()
 	}
 	if r.Err != nil || r.State != job.Active {
 		return

@@ -44,6 +44,11 @@ func (m *mind) reclaim(ctx context.Context) error {
 func (r *reclaimer) look(ctx context.Context) {
 	at := time.Now()
 	copied := r.m.ledger().Copy()
+	// A backup points to what this copy, and no earlier one, may not need any
+	// more: it holds first, and takes the ledger then.
+	if holder, _ := copied.Held(); holder != "" {
+		return
+	}
 	lanes, needed := copied.Lanes(), copied.Needed()
 	ends := make([]uint64, 0, len(lanes))
 	for i, lane := range lanes {

@@ -61,6 +61,7 @@ func (m *mind) sweep() {
 		m.renew()
 		m.prove(now)
 	}
+	m.lookBringing()
 	for _, name := range slices.Sorted(maps.Keys(m.nodes)) {
 		n := m.nodes[name]
 		m.setState(n, now.Sub(n.beatAt) > silentAfter, n.draining)

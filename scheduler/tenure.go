@@ -73,8 +73,24 @@ func (m *mind) found(ctx context.Context) error {
 			return fmt.Errorf("found the yard: %w", err)
 		}
 	}
-	m.ledger().View(func(l *ledger.Ledger) { m.adopt(l) })
+	m.ledger().View(func(l *ledger.Ledger) {
+		id, _ := l.Bringing()
+		m.bringing = id != ""
+		m.adopt(l)
+	})
 	return nil
+}
+
+var errBringing = errors.New("a restore has begun or ended: the next tenure finds another ledger")
+
+// lookBringing ends the tenure when a restore begins, because it takes the
+// streams away, and when it is over. A new ledger fences it by its epoch, too.
+func (m *mind) lookBringing() {
+	var id string
+	m.ledger().View(func(l *ledger.Ledger) { id, _ = l.Bringing() })
+	if (id != "") != m.bringing && m.fenced == nil {
+		m.fenced = errBringing
+	}
 }
 
 var errTrustLost = errors.New("the lease could not be renewed in time")
