@@ -43,6 +43,7 @@ const (
 	SubjectHistory = "yard.history" // one message per committed batch
 	SubjectResults = "yard.results" // likewise
 	subjectLane    = "yard.lane"    // .<n>.p|n.<queue>: plain and node publishes
+	subjectClosed  = "yard.closed"  // .<n>: nothing is published there
 	subjectTail    = "yard.tail"    // .<n>.<queue>: plain records as they are stored
 	subjectDLQ     = "yard.dlq"     // .<queue>
 	subjectLogs    = "yard.logs"    // .<job id>

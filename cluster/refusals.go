@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"yardmaster/job"
+	"yardmaster/ledger"
 
 	"github.com/nats-io/nats.go"
 )
@@ -54,7 +55,8 @@ func RefusalOf(err error) *APIError {
 	case isAny(err, job.ErrQueueNotFound, job.ErrJobNotFound, ErrNotStored):
 		return &APIError{Code: "404", Text: err.Error()}
 	case isAny(err, job.ErrQueueExists, job.ErrQueueNotEmpty, job.ErrQueuePaused, job.ErrQueueRunning, job.ErrSystemQueue,
-		job.ErrNotRemovable, job.ErrMalformed, job.ErrNotFailed, job.ErrNotActive, job.ErrJobEnded, job.ErrLeaseLost):
+		job.ErrNotRemovable, job.ErrMalformed, job.ErrNotFailed, job.ErrNotActive, job.ErrJobEnded, job.ErrLeaseLost,
+		ledger.ErrHeld, ledger.ErrNotFresh, ledger.ErrBringSeat, ledger.ErrBringPart):
 		return &APIError{Code: "409", Text: err.Error()}
 	}
 	return &APIError{Code: "500", Text: err.Error()}

@@ -203,7 +203,7 @@ func writeAccounts(line func(string, ...any), cfg *Config, password string) {
 // token, so "YARD_*" cannot be written as a pattern: every name is listed.
 func deniedPublishes() []string {
 	denied := []string{
-		subjectLane + ".*." + nodePublish + ".>", subjectTail + ".>", subjectNode + ".>", SubjectHistory,
+		subjectLane + ".*." + nodePublish + ".>", subjectClosed + ".>", subjectTail + ".>", subjectNode + ".>", SubjectHistory,
 		SubjectResults, subjectDLQ + ".>", subjectLogs + ".>", subjectBlob + ".>", SubjectLive + ".>", SubjectAdvisory + ".>",
 	}
 	streams := []string{StreamBlobs, StreamEvents, StreamResults, StreamDLQ, StreamLogs}

@@ -24,6 +24,9 @@ type Layout struct {
 	// [ErrStreamMissing]: a yard that had streams never gets new ones in
 	// silence.
 	Create bool
+	// Closed keeps the lanes from taking anything: while a backup is restored.
+	// Without it those that are closed are opened.
+	Closed bool
 
 	Replicas     int           // 0: 3, or 1 when the node runs alone
 	MaxLaneBytes int64         // per lane, 0: 8 GiB or its share; full means "later", nothing is pushed out
@@ -110,8 +113,24 @@ func (c *Cluster) ensureLane(ctx context.Context, lane uint8, want string, layou
 	if want != "" && got != want {
 		return "", &IdentityError{Stream: LaneStream(lane), Want: want, Got: got}
 	}
+	if !layout.Closed && slices.Contains(info.Config.Subjects, closedSubject(lane)) {
+		open := info.Config
+		plain := laneConfig(lane, got, layout)
+		open.Subjects, open.RePublish = plain.Subjects, plain.RePublish
+		if _, err := c.js.UpdateStream(ctx, open); err != nil {
+			return "", fmt.Errorf("open lane %d: %w", lane, err)
+		}
+	}
 	return got, nil
 }
+
+// closeLane gives a lane a subject that nobody may publish to, in the place of
+// its own.
+func closeLane(cfg *jetstream.StreamConfig, lane uint8) {
+	cfg.Subjects, cfg.RePublish = []string{closedSubject(lane)}, nil
+}
+
+func closedSubject(lane uint8) string { return subjectClosed + "." + strconv.Itoa(int(lane)) }
 
 // ensureStream never changes a stream that exists: what it is was committed,
 // and a change is an operator's decision.
@@ -141,7 +160,7 @@ const maxConsumers = 1000
 func laneConfig(lane uint8, identity string, l Layout) jetstream.StreamConfig {
 	n := strconv.Itoa(int(lane))
 	plain := laneSubject(lane, plainPublish, "*")
-	return jetstream.StreamConfig{
+	cfg := jetstream.StreamConfig{
 		Name:         LaneStream(lane),
 		Description:  "Accepted jobs, lane " + n + ": JSON bodies published to yard.jobs.<queue>",
 		Subjects:     []string{plain, laneSubject(lane, nodePublish, "*")},
@@ -160,6 +179,10 @@ func laneConfig(lane uint8, identity string, l Layout) jetstream.StreamConfig {
 		AllowAtomicPublish: true,
 		Metadata:           watched(map[string]string{MetaIdentity: identity, metaRole: "lane"}, l.Replicas),
 	}
+	if l.Closed {
+		closeLane(&cfg, lane)
+	}
+	return cfg
 }
 
 // What `nats server check stream` reads from a stream's metadata. It holds the

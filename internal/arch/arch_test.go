@@ -37,10 +37,11 @@ var floors = map[string]struct {
 	"client":         {[]string{"job", "edge/overhop", "runnerpool/rrq", "internal"}, "users' programs must not carry a node along"},
 	"examples":       {[]string{"client", "edge/overhop", "runnerpool/rrq"}, "an example shows what a user has, the wire and the client"},
 	"vigil":          {nil, "a node's watch over itself decides by what the roof tells it"},
+	"backup":         {[]string{"job", "ledger"}, "a backup's file is read without a yard: it knows the record and nobody who acts"},
 	"board":          {[]string{"internal"}, "what a board shows and where it lies is the roof's to bind"},
 	"web":            {[]string{"job", "ledger", "internal"}, "HTTP is a door: the roof binds what it shows"},
 	"membership":     {[]string{"ledger", "internal"}, "who belongs to the yard is told to Raft and NATS by the roof"},
-	"node":           {[]string{"job", "ledger", "membership", "consensus", "cluster", "scheduler", "agent", "edge", "runnerpool", "tracing", "board", "web", "vigil", "internal"}, "the roof knows every room; nothing above it is its business"},
+	"node":           {[]string{"job", "ledger", "membership", "consensus", "cluster", "scheduler", "agent", "edge", "runnerpool", "tracing", "board", "web", "vigil", "backup", "internal"}, "the roof knows every room; nothing above it is its business"},
 	"internal":       {nil, "the ground carries all and knows nobody"},
 
 	"cli/statedir": {[]string{"ledger"}, "a directory holds what the contract's commands make, and has no yard"},
@@ -59,7 +60,7 @@ var dependencies = map[string]struct {
 	rooms []string
 	why   string
 }{
-	"github.com/nats-io/":            {[]string{"cluster", "client", "bench", "drill"}, "messages are the cluster's; a user's client dials it, benchmarks measure it bare"},
+	"github.com/nats-io/":            {[]string{"cluster", "client", "bench", "drill", "backup"}, "messages are the cluster's; a user's client dials it, benchmarks measure it bare"},
 	"github.com/hashicorp/raft":      {[]string{"consensus", "bench"}, "agreement is consensus'; benchmarks measure it bare"},
 	"github.com/hashicorp/go-":       {[]string{"consensus", "bench"}, "what comes along with raft stays with it"},
 	"go.etcd.io/bbolt":               {[]string{"consensus", "bench"}, "the log store is consensus'; benchmarks measure it bare"},

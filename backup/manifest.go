@@ -1,0 +1,107 @@
+package backup
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Format is the number of the form of a file.
+const Format = 1
+
+// Names in a file.
+const (
+	LedgerPart   = "ledger"
+	manifestName = "manifest.json"
+	sumName      = "manifest.sha256"
+)
+
+// ErrDamaged is what every error about a file that is not what was written
+// wraps.
+var ErrDamaged = errors.New("the backup is damaged")
+
+func damaged(format string, v ...any) error {
+	return fmt.Errorf("%w: %s", ErrDamaged, fmt.Sprintf(format, v...))
+}
+
+// Manifest says what is in a file.
+type Manifest struct {
+	Format  int       `json:"format"`
+	Version string    `json:"version"` // of the program that made it
+	Yard    string    `json:"yard"`
+	Node    string    `json:"node"` // that made it
+	Members []string  `json:"members"`
+	Begun   time.Time `json:"begun"`
+	Ended   time.Time `json:"ended"`
+
+	Index      uint64  `json:"index"` // of the ledger's last entry
+	At         string  `json:"at"`    // the ledger's time
+	Epoch      uint64  `json:"epoch"`
+	LastEvent  uint64  `json:"last_event"`
+	LastResult uint64  `json:"last_result"`
+	LastDead   uint64  `json:"last_dead_letter"`
+	Ledger     Part    `json:"ledger"` // its sum is the ledger's hash
+	Queues     []Queue `json:"queues"`
+	Crons      int     `json:"crons"`
+
+	Streams []Stream `json:"streams"`
+}
+
+// Part is a run of bytes in a file.
+type Part struct {
+	Name   string `json:"name"`
+	Size   int64  `json:"size"`
+	SHA256 string `json:"sha256"`
+}
+
+// Stream is a copy of one.
+type Stream struct {
+	Part
+	Stream   string `json:"stream"`
+	Identity string `json:"identity,omitempty"` // of a lane
+	First    uint64 `json:"first"`
+	Last     uint64 `json:"last"`
+	Messages uint64 `json:"messages"`
+	Bytes    uint64 `json:"bytes"`
+}
+
+// Queue counts a queue's jobs by state.
+type Queue struct {
+	Name      string `json:"queue"`
+	Paused    bool   `json:"paused"`
+	Limit     uint32 `json:"concurrency_limit"`
+	Waiting   int    `json:"waiting"`
+	Delayed   int    `json:"delayed"`
+	Active    int    `json:"active"`
+	Completed int    `json:"completed"`
+	Failed    int    `json:"failed"`
+}
+
+// Jobs is how many jobs there are in all.
+func (q *Queue) Jobs() int { return q.Waiting + q.Delayed + q.Active + q.Completed + q.Failed }
+
+// Size is what all parts take together, in bytes.
+func (m *Manifest) Size() int64 {
+	n := m.Ledger.Size
+	for i := range m.Streams {
+		n += m.Streams[i].Size
+	}
+	return n
+}
+
+// Stream finds a stream's copy; nil if there is none.
+func (m *Manifest) Stream(name string) *Stream {
+	for i := range m.Streams {
+		if m.Streams[i].Stream == name {
+			return &m.Streams[i]
+		}
+	}
+	return nil
+}
+
+func sum(b []byte) string {
+	s := sha256.Sum256(b)
+	return hex.EncodeToString(s[:])
+}
