@@ -126,7 +126,7 @@ loses none of them: not when a worker dies, and not when the node in charge does
 	flags.DurationVar(&a.timeout, "timeout", a.envTimeout(), "longest `time` to wait for an answer (NATS_TIMEOUT)")
 	a.add(root, groupRun, a.demoVerb(), a.drillVerbs(), a.benchVerb(), a.nodeVerb(), a.workerVerb(), a.runnerVerb())
 	root.AddCommand(a.benchPeerVerb(), a.wardenVerb())
-	a.add(root, groupWork, a.enqueueVerb(), a.jobVerbs(), a.queueVerbs(), a.dlqVerbs(), a.cronVerbs(), a.clusterVerbs(), a.execVerb(), a.initVerb(), a.certVerbs())
+	a.add(root, groupWork, a.enqueueVerb(), a.jobVerbs(), a.queueVerbs(), a.dlqVerbs(), a.cronVerbs(), a.clusterVerbs(), a.execVerb(), a.initVerb(), a.certVerbs(), a.backupVerb(), a.restoreVerb())
 	a.add(root, groupLook, a.statusVerb(), a.healthVerb(), a.eventsVerb(), a.snapshotVerb(), a.schemaVerb(), a.versionVerb())
 	return root
 }

@@ -57,6 +57,7 @@ var refusals = map[string]error{
 	"job_not_found": job.ErrJobNotFound, "not_removable": job.ErrNotRemovable,
 	"cron_not_found": ledger.ErrCronNotFound, "cron_exists": ledger.ErrCronExists, "cron_declared": ledger.ErrCronDeclared,
 	"too_many_crons": ledger.ErrTooManyCrons, "backlog_full": ledger.ErrBacklogFull,
+	"held": ledger.ErrHeld, "not_fresh": ledger.ErrNotFresh, "bring_seat": ledger.ErrBringSeat, "bring_part": ledger.ErrBringPart,
 	"malformed": job.ErrMalformed, "not_failed": job.ErrNotFailed, "not_active": job.ErrNotActive, "job_ended": job.ErrJobEnded, "lease_lost": job.ErrLeaseLost,
 }
 

@@ -68,6 +68,7 @@ type Node struct {
 	proofs    *proofs
 	roll      *membership.Keeper // of who belongs to the yard
 	dismissed chan error         // why this node is out of it
+	backups   *backups
 }
 
 // New makes a node from a config with defaults. It opens nothing yet, and runs
@@ -163,7 +164,7 @@ func (n *Node) Run(ctx context.Context) (err error) {
 	cellar.Go(n.journal.run) // until nobody says anything any more
 	base.Go(n.messages.Run)
 	base.Go(func(ctx context.Context) error { return n.watch.run(ctx, n.raft) })
-	for _, loop := range []func(context.Context) error{n.followRoll, n.notices.run, n.rulings.run, n.ends.run} {
+	for _, loop := range []func(context.Context) error{n.followRoll, n.notices.run, n.rulings.run, n.ends.run, n.backups.run} {
 		base.Go(loop)
 	}
 	base.Go(func(ctx context.Context) error { return n.fleet.Serve(ctx, n.handlers()) })
@@ -184,6 +185,7 @@ func (n *Node) Run(ctx context.Context) (err error) {
 	described := n.described(service)
 	top.Go(func() error { return n.messages.Serve(ctx, described) })
 	top.Go(func() error { return n.messages.Serve(ctx, verbs) })
+	top.Go(func() error { return n.messages.Serve(ctx, n.backups.service()) })
 	top.Go(func() error { return n.web.ServeAPI(ctx, n.webRoutes(service.Endpoints)) })
 	top.Go(func() error { return n.announce(ctx, base.ctx, mind.ctx) })
 	return errors.Join(top.Wait(), mind.stop(), base.stop(), n.door.close(), cellar.stop())
@@ -238,6 +240,7 @@ func (n *Node) build() (err error) {
 	n.fleet = n.messages.Fleet()
 	n.watch = newAuthorityWatch()
 	n.mind = scheduler.New(n.schedulerConfig(), agreement{n.raft}, lanes{n.messages, n.poor}, orders{n.fleet}, tales{n.messages}, n.log)
+	n.watch.lanes = n.messages.SetLanes
 	n.notices = newNotices(n.sendNotices)
 	n.commander = &commander{
 		node: cfg.Node.Name, raft: n.raft, mind: n.mind, fleet: n.fleet, watch: n.watch, leaving: new(atomic.Bool),
@@ -252,6 +255,7 @@ func (n *Node) build() (err error) {
 	n.proofs = newProofs(n)
 	n.dlq = newDLQ(n)
 	n.roll = membership.New(n.id.ID(), cfg.Cluster.Name, roster{n}, n.log)
+	n.backups = newBackups(n)
 	n.hands = agent.New(agent.Config{
 		Node: cfg.Node.Name, Incarnation: n.id.Incarnation, Runners: cfg.RRQ.Names(), Lanes: n.messages.Led, Edge: n.advertised(),
 	}, bus{n.fleet, n.messages, n.watch}, n.log)

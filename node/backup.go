@@ -1,0 +1,353 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
+
+	"yardmaster/backup"
+	"yardmaster/cluster"
+	"yardmaster/job"
+	"yardmaster/ledger"
+)
+
+// How backups go out.
+const (
+	backupPiece = 512 << 10        // bytes of one answer
+	backupIdle  = 30 * time.Second // without a question: whoever made it is gone
+	holdEvery   = 20 * time.Second // the hold is renewed
+	copyTries   = 4                // of one stream, whose leader may change
+)
+
+// backups is the desk where backups are made and brought back, one at a time
+// each.
+type backups struct {
+	n     *Node
+	tasks errgroup.Group
+
+	mu       sync.Mutex
+	ctx      context.Context // of what goes on between questions
+	making   *making
+	bringing *bringer
+}
+
+func newBackups(n *Node) *backups { return &backups{n: n, ctx: context.Background()} }
+
+// run ends what nobody asks about any more, until ctx ends.
+func (b *backups) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	b.mu.Lock()
+	b.ctx = ctx
+	b.mu.Unlock()
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-tick.C:
+			b.expire(time.Now())
+		}
+	}
+	cancel()
+	b.expire(time.Now().Add(time.Hour))
+	return b.tasks.Wait()
+}
+
+func (b *backups) expire(now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if m := b.making; m != nil && now.Sub(m.askedAt()) > backupIdle {
+		m.end(errors.New("nobody asked for the rest"))
+		b.making = nil
+	}
+	if r := b.bringing; r != nil && now.Sub(r.askedAt()) > backupIdle {
+		r.end()
+		b.bringing = nil
+	}
+}
+
+// service is what operators ask. It is not served over HTTP: files of any size
+// go by the piece.
+func (b *backups) service() cluster.Service {
+	verb := func(noun, verb, description string, do func(context.Context, *cluster.Request) ([]byte, error)) cluster.Endpoint {
+		return cluster.Endpoint{
+			Name: noun + "-" + verb, Subject: cluster.SubjectAPI + "." + noun + "." + verb,
+			Description: description, Do: do, Waits: true,
+		}
+	}
+	return cluster.Service{
+		Name: "yard-backup", Version: semver(b.n.version), Description: "Yardmaster: the whole yard, saved and brought back",
+		Metadata: b.n.facts,
+		Endpoints: []cluster.Endpoint{
+			verb("backup", "begin", "begin to save the yard", answer(b.begin)),
+			verb("backup", "read", "the next piece of the file", b.read),
+			verb("backup", "end", "give up saving, or say that all has come", answer(b.close)),
+			verb("restore", "begin", "begin to bring a yard back", answer(b.beginRestore)),
+			verb("restore", "push", "take the next piece of a part", b.push),
+			verb("restore", "finish", "become the yard that was saved", answer(b.finishRestore)),
+			verb("restore", "abandon", "leave the yard as fresh as it was", answer(b.abandonRestore)),
+		},
+	}
+}
+
+// backupQuestion names the backup that is asked about, and how far its file
+// has come.
+type backupQuestion struct {
+	Session string `json:"session"`
+	At      int64  `json:"at"`
+}
+
+type backupBegun struct {
+	Session string `json:"session"`
+	Node    string `json:"node"`
+}
+
+// making is a backup on its way to whoever asks for it.
+type making struct {
+	id   string
+	n    *Node
+	pipe *io.PipeReader
+	stop context.CancelFunc
+
+	reading sync.Mutex
+	at      int64  // of the file, behind last
+	last    []byte // the piece that was given last: the answer may be lost
+
+	mu    sync.Mutex
+	asked time.Time
+}
+
+func (m *making) askedAt() time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.asked
+}
+
+func (m *making) touch() {
+	m.mu.Lock()
+	m.asked = time.Now()
+	m.mu.Unlock()
+}
+
+func (m *making) end(why error) {
+	m.stop()
+	m.pipe.CloseWithError(why)
+}
+
+func (b *backups) begin(ctx context.Context, _ *cluster.Request) (any, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.making != nil {
+		return nil, &cluster.APIError{Code: "409", Text: fmt.Sprintf("%s makes a backup already; it ends %v after its asker goes away", b.n.cfg.Node.Name, backupIdle)}
+	}
+	r, w := io.Pipe()
+	work, stop := context.WithCancel(b.ctx)
+	m := &making{id: uuid.NewString(), n: b.n, pipe: r, stop: stop, asked: time.Now()}
+	if err := m.hold(ctx, true); err != nil {
+		stop()
+		return nil, err
+	}
+	b.making = m
+	b.tasks.Go(func() error {
+		err := m.make(work, w)
+		w.CloseWithError(err) // nil is the file's end
+		stop()
+		if err != nil {
+			b.n.log.Warn("backup is not made", "error", err)
+		}
+		return nil
+	})
+	return backupBegun{m.id, b.n.cfg.Node.Name}, nil
+}
+
+func (b *backups) asked(r *cluster.Request) (*making, backupQuestion, error) {
+	q, err := ask[backupQuestion](r)
+	if err != nil {
+		return nil, q, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.making == nil || b.making.id != q.Session {
+		return nil, q, &cluster.APIError{Code: "410", Text: fmt.Sprintf("%s makes no such backup (any more): begin again", b.n.cfg.Node.Name)}
+	}
+	b.making.touch()
+	return b.making, q, nil
+}
+
+func (b *backups) read(_ context.Context, r *cluster.Request) ([]byte, error) {
+	m, q, err := b.asked(r)
+	if err != nil {
+		return nil, err
+	}
+	m.reading.Lock()
+	defer m.reading.Unlock()
+	defer m.touch()
+	switch q.At {
+	case m.at - int64(len(m.last)):
+		if len(m.last) > 0 {
+			return m.last, nil
+		}
+	case m.at:
+	default:
+		return nil, &job.InvalidError{Reason: fmt.Sprintf("at %d: the file has come to %d", q.At, m.at)}
+	}
+	piece := make([]byte, backupPiece)
+	n, err := io.ReadFull(m.pipe, piece)
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return nil, &cluster.APIError{Code: "503", Text: "the backup was interrupted: " + err.Error(), RetryAfter: time.Second}
+	}
+	m.last, m.at = piece[:n], m.at+int64(n)
+	return m.last, nil
+}
+
+func (b *backups) close(_ context.Context, r *cluster.Request) (any, error) {
+	m, _, err := b.asked(r)
+	if err != nil {
+		return nil, err
+	}
+	m.end(context.Canceled)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.making == m {
+		b.making = nil
+	}
+	return struct{}{}, nil
+}
+
+// hold keeps the yard from reclaiming, or lets it.
+func (m *making) hold(ctx context.Context, on bool) error {
+	c := &ledger.Hold{Holder: m.n.cfg.Node.Name + "/" + m.id}
+	if on {
+		m.n.raft.View(func(l *ledger.Ledger) { c.Until = l.Now().Add(ledger.MaxHold) })
+	}
+	_, err := m.n.commander.do(ctx, c)
+	return err
+}
+
+// keepHold renews the hold while ctx lasts, and ends it. It is an error if the
+// hold ran out: something that the backup points to may be gone.
+func (m *making) keepHold(ctx context.Context) error {
+	tick := time.NewTicker(holdEvery)
+	defer tick.Stop()
+	defer func() {
+		// Without it, the hold runs out.
+		_ = m.hold(context.WithoutCancel(ctx), false)
+	}()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		holder := ""
+		m.n.raft.View(func(l *ledger.Ledger) { holder, _ = l.Held() })
+		if holder != m.n.cfg.Node.Name+"/"+m.id {
+			return errors.New("the hold on what the ledger points to ran out: no authority could be reached")
+		}
+		if err := m.hold(ctx, true); err != nil && ctx.Err() == nil {
+			m.n.log.Info("hold is not renewed, and tried again", "error", err)
+		}
+	}
+}
+
+// make writes the file. The ledger is copied after the hold has begun, and the
+// streams after that: none is older than what the ledger says of it.
+func (m *making) make(ctx context.Context, w io.Writer) error {
+	group, ctx := errgroup.WithContext(ctx)
+	done, stop := context.WithCancel(ctx)
+	group.Go(func() error { return m.keepHold(done) })
+	group.Go(func() error {
+		defer stop()
+		return m.write(ctx, backup.NewWriter(w))
+	})
+	return group.Wait()
+}
+
+func (m *making) write(ctx context.Context, w *backup.Writer) error {
+	n := m.n
+	l := n.raft.Copy()
+	manifest := &backup.Manifest{
+		Format: backup.Format, Version: n.version, Yard: n.id.Yard, Node: n.cfg.Node.Name, Members: n.messages.Members(),
+		Begun: time.Now().UTC(), Index: l.Index(), At: ledger.FormatTime(l.Now()), Epoch: l.Authority().Epoch,
+		LastEvent: l.LastEvent(), LastResult: l.LastResult(), LastDead: l.LastDead(), Queues: backup.Queues(l),
+	}
+	l.Crons("", func(ledger.CronView) bool { manifest.Crons++; return true })
+	part := w.Part(backup.LedgerPart)
+	if err := l.Encode(part); err != nil {
+		return err
+	}
+	var err error
+	if manifest.Ledger, err = part.Close(); err != nil {
+		return err
+	}
+	for _, stream := range saved(len(l.Lanes())) {
+		s, err := m.stream(ctx, w, stream)
+		if errors.Is(err, cluster.ErrStreamMissing) && stream == cluster.StreamLogs {
+			continue // a yard works without it
+		}
+		if err != nil {
+			return err
+		}
+		manifest.Streams = append(manifest.Streams, s)
+	}
+	manifest.Ended = time.Now().UTC()
+	return w.Finish(manifest)
+}
+
+// saved are the streams of a backup, in their order: what a record points to is
+// stored before it, so blobs come after lanes. Boards are made anew.
+func saved(lanes int) []string {
+	var all []string
+	for lane := range lanes {
+		all = append(all, cluster.LaneStream(uint8(lane)))
+	}
+	return append(all, cluster.StreamBlobs, cluster.StreamEvents, cluster.StreamResults, cluster.StreamDLQ, cluster.StreamLogs)
+}
+
+// stream writes one, again from its beginning when it was interrupted.
+func (m *making) stream(ctx context.Context, w *backup.Writer, stream string) (backup.Stream, error) {
+	name := stream
+	for try := 2; ; try++ {
+		part := w.Part(name)
+		point, err := m.n.messages.CopyStream(ctx, stream, func(piece []byte) error {
+			_, err := part.Write(piece)
+			return err
+		})
+		if err == nil {
+			written, err := part.Close()
+			return backup.Stream{
+				Part: written, Stream: stream, Identity: point.Identity, First: point.First, Last: point.Last,
+				Messages: point.Messages, Bytes: point.Bytes,
+			}, err
+		}
+		if ctx.Err() != nil || try > copyTries || errors.Is(err, cluster.ErrStreamMissing) {
+			return backup.Stream{}, err
+		}
+		m.n.log.Info("stream is copied again", "stream", stream, "error", err)
+		if _, err := part.Close(); err != nil {
+			return backup.Stream{}, err
+		}
+		name = fmt.Sprintf("%s.%d", stream, try)
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// readPiece takes a request of JSON, a line's end, and bytes apart.
+func readPiece(r *cluster.Request, head any) (piece []byte, err error) {
+	for i, c := range r.Data {
+		if c == '\n' {
+			return r.Data[i+1:], json.Unmarshal(r.Data[:i], head)
+		}
+	}
+	return nil, &job.InvalidError{Reason: "give a line of JSON, and after it the piece"}
+}
