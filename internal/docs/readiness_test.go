@@ -24,6 +24,7 @@ var provoked = map[string]string{
 	"the node is starting":               "node/status_test.go: TestNoLook",
 	"the node waits":                     "node/status_test.go: TestNoLook",
 	"the yard's streams are not":         "node/status_test.go: TestStreamsNotMade",
+	"a restore of":                       "ledger/bringback_test.go: a restore of elsewhere was begun",
 	"the yard's streams are being":       "scheduler/reasons_test.go: TestReasons_StreamsAreBeingMade",
 	"streams are not as":                 "scheduler/reasons_test.go: TestReasons_StreamsAreGone",
 	"JetStream is not healthy":           "internal/nodetest/fault_test.go: TestIsolate",
