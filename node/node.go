@@ -162,14 +162,14 @@ func (n *Node) Run(ctx context.Context) (err error) {
 	// mind still settles, and the mind hands over while everything else runs.
 	cellar, base, mind := newFloor(ctx), newFloor(ctx), newFloor(ctx)
 	cellar.Go(n.journal.run) // until nobody says anything any more
-	base.Go(n.messages.Run)
-	base.Go(func(ctx context.Context) error { return n.watch.run(ctx, n.raft) })
-	for _, loop := range []func(context.Context) error{n.followRoll, n.notices.run, n.rulings.run, n.ends.run, n.backups.run} {
+	for _, loop := range []func(context.Context) error{
+		n.messages.Run, n.followRoll, n.notices.run, n.rulings.run, n.ends.run, n.backups.run, n.runners.Run,
+	} {
 		base.Go(loop)
 	}
+	base.Go(func(ctx context.Context) error { return n.watch.run(ctx, n.raft) })
 	base.Go(func(ctx context.Context) error { return n.fleet.Serve(ctx, n.handlers()) })
 	base.Go(func(ctx context.Context) error { return n.edge.Serve(ctx, listener) })
-	base.Go(n.runners.Run)
 	n.watchItself(base)
 	mind.Go(func(ctx context.Context) error { return n.raft.Lead(ctx, n.tenure) })
 
@@ -181,11 +181,10 @@ func (n *Node) Run(ctx context.Context) (err error) {
 		n.edge.Drain()
 		return nil
 	})
-	service, verbs := n.service(), n.ownService()
-	described := n.described(service)
-	top.Go(func() error { return n.messages.Serve(ctx, described) })
-	top.Go(func() error { return n.messages.Serve(ctx, verbs) })
-	top.Go(func() error { return n.messages.Serve(ctx, n.backups.service()) })
+	service := n.service()
+	for _, s := range []cluster.Service{n.described(service), n.ownService(), n.backups.service()} {
+		top.Go(func() error { return n.messages.Serve(ctx, s) })
+	}
 	top.Go(func() error { return n.web.ServeAPI(ctx, n.webRoutes(service.Endpoints)) })
 	top.Go(func() error { return n.announce(ctx, base.ctx, mind.ctx) })
 	return errors.Join(top.Wait(), mind.stop(), base.stop(), n.door.close(), cellar.stop())
