@@ -48,9 +48,6 @@ func (l *Ledger) Lanes() []LaneCursor {
 	return view
 }
 
-// LaneCount is how many lanes there are; 0 before the yard is founded.
-func (l *Ledger) LaneCount() int { return len(l.lanes) }
-
 // Folded tells that a lane has been folded up to a record.
 func (l *Ledger) Folded(p job.Position) bool {
 	return int(p.Lane) < len(l.lanes) && l.lanes[p.Lane].cursor >= p.Seq

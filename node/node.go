@@ -239,7 +239,6 @@ func (n *Node) build() (err error) {
 	n.fleet = n.messages.Fleet()
 	n.watch = newAuthorityWatch()
 	n.mind = scheduler.New(n.schedulerConfig(), agreement{n.raft}, lanes{n.messages, n.poor}, orders{n.fleet}, tales{n.messages}, n.log)
-	n.watch.lanes = n.messages.SetLanes
 	n.notices = newNotices(n.sendNotices)
 	n.commander = &commander{
 		node: cfg.Node.Name, raft: n.raft, mind: n.mind, fleet: n.fleet, watch: n.watch, leaving: new(atomic.Bool),

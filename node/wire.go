@@ -160,8 +160,6 @@ type authorityWatch struct {
 	next  chan struct{}
 
 	changes int // since this node knew an epoch
-
-	lanes func(int) // hears how many lanes the ledger has
 }
 
 func newAuthorityWatch() *authorityWatch { return &authorityWatch{next: make(chan struct{})} }
@@ -194,15 +192,10 @@ func (w *authorityWatch) changed() <-chan struct{} {
 
 // run looks at the ledger after every applied entry.
 func (w *authorityWatch) run(ctx context.Context, raft *consensus.Node) error {
-	for known := 0; ; {
+	for {
 		_, changed := raft.Applied()
 		var a ledger.Authority
-		lanes := 0
-		raft.View(func(l *ledger.Ledger) { a, lanes = l.Authority(), l.LaneCount() })
-		if lanes > 0 && lanes != known {
-			known = lanes
-			w.lanes(lanes)
-		}
+		raft.View(func(l *ledger.Ledger) { a = l.Authority() })
 		w.set(a.Owner, a.Epoch)
 		select {
 		case <-changed:

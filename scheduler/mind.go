@@ -479,11 +479,8 @@ func (m *mind) do(ctx context.Context, c ledger.Command) (ledger.Result, uint64,
 // entries and replays.
 func (m *mind) follow(c ledger.Command, r ledger.Result, index uint64) {
 	m.crons.follow(c)
-	switch c.(type) {
-	case *ledger.RequestReplay:
+	if _, ok := c.(*ledger.RequestReplay); ok {
 		wake(m.replays)
-	case *ledger.BringBack:
-		m.lookBringing()
 	}
 	if r.Err != nil || r.State != job.Active {
 		return
