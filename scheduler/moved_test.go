@@ -237,6 +237,22 @@ func TestMoved_IsNotBegunByTheNextAuthority(t *testing.T) {
 	})
 }
 
+// A worker may come to a node that the authority has not heard for long. Its job
+// is not given to others before the lease that it brings is over.
+func TestMoved_IsNotLostForWhatWasBefore(t *testing.T) {
+	inMove(t, func(y *yard, n1, n2 *fakeNode, a job.Assignment) {
+		n2.look(func() { n2.silent = true })
+		y.pass(2 * reassignAfter)
+		y.move(a)
+		y.pass(workerLease)
+		if view, _ := y.find(a.Job); view.State != job.Active || view.Dispatches != 1 {
+			t.Errorf("the job is %s, dispatch %d, while its worker's lease goes on", view.State, view.Dispatches)
+		}
+		n1.look(func() { n1.fleet.count(&a, -1) }) // the worker found no node: it has stopped
+		y.until("it is begun again", func() bool { view, _ := y.find(a.Job); return view.Dispatches == 2 })
+	})
+}
+
 // A dispatch that is placed anew has not moved, whatever became of the one
 // before.
 func TestMoved_IsOverWithTheDispatch(t *testing.T) {

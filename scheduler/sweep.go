@@ -107,9 +107,12 @@ func (m *mind) sweepSeats(n *node, now time.Time) {
 
 func (m *mind) sweepFlight(k dispatchKey, f *flight, now time.Time, out batches) {
 	n := m.nodes[f.node]
-	heard := m.began // a new authority gives every node its full lease
-	if n != nil && n.beatAt.After(heard) {
-		heard = n.beatAt
+	// A new authority gives every node its full lease. Who has just taken a job
+	// over from another node has it as well, however long the node was not heard:
+	// the worker may be on its way, with the lease that it had there.
+	heard := later(m.began, f.movedAt)
+	if n != nil {
+		heard = later(heard, n.beatAt)
 	}
 	lost := job.Outcome{Status: job.Lost, Started: true}
 	m.letGo(f, now)
@@ -121,12 +124,19 @@ func (m *mind) sweepFlight(k dispatchKey, f *flight, now time.Time, out batches)
 	case n == nil || n.silent:
 	case n.incarnation != f.incarnation:
 		lost.Fault = &job.Fault{Message: "node " + f.node + " was restarted", Type: job.FaultLost}
-		if f.kind == job.RRQ || now.Sub(n.born) > workerLease+time.Second {
+		if f.kind == job.RRQ || now.Sub(later(n.born, f.movedAt)) > workerLease+time.Second {
 			m.endFlight(k, lost)
 		}
 	default:
 		m.remind(k, f, n, now, out)
 	}
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // remind tells a node again what it has not answered: an assignment, or that a

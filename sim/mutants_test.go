@@ -15,7 +15,7 @@ import (
 var mutantsFlag = flag.Bool("mutants", false, "have TestMutants build each mutant and play it")
 
 // mutantSeeds is how many stories a mutant may survive.
-const mutantSeeds = 1000
+const mutantSeeds = 10000
 
 // mutant is the code with a mistake in it: one that was made once, or one that
 // a rule of ours exists to prevent.
@@ -73,6 +73,8 @@ var mutants = []mutant{
 		{"scheduler/intake.go", "case info.Last < folded:", "case false && info.Last < folded:"}}},
 	{"a moved dispatch is lost by the node it left", []edit{
 		{"ledger/dispatch.go", "if e.Node != \"\" && (e.Node != r.run.node || e.Incarnation != r.run.incarnation) {", "if e.Node != \"\" && e.Node == \"nobody\" {"}}},
+	{"a moved dispatch is lost for what its node left unsaid before", []edit{
+		{"scheduler/sweep.go", "heard := later(m.began, f.movedAt)", "heard := m.began"}}},
 	{"a worker brings a job that has ended", []edit{
 		{"ledger/dispatch.go", "if r == nil || r.n != c.N || r.state != job.Active {\n		return Result{Err: job.ErrLeaseLost}", "if r == nil || r.run == nil {\n		return Result{Err: job.ErrLeaseLost}"}}},
 	{"a member's clock is the yard's", []edit{
@@ -126,12 +128,12 @@ func (m *mutant) write(t *testing.T, root, overlay string) {
 	}
 }
 
-var found = regexp.MustCompile(`-seed=(\d+)\n\s*(.*)`)
+var found = regexp.MustCompile(`FIRST=(\d+) SEEDS=1\n\s*(.*)`)
 
 // hunt plays a mutant until it is found, and tells by which seed.
 func hunt(t *testing.T, root, overlay string) string {
 	t.Helper()
-	c := exec.Command("go", "test", "-count=1", "-overlay", overlay, "-run", "TestSeeds", "./sim", fmt.Sprintf("-seeds=%d", mutantSeeds))
+	c := exec.Command("go", "test", "-count=1", "-overlay", overlay, "-run", "TestSeeds", "./sim", "-shrink=false", fmt.Sprintf("-seeds=%d", mutantSeeds))
 	c.Dir = root
 	out, err := c.CombinedOutput()
 	seed := found.FindSubmatch(out)
