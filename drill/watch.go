@@ -120,5 +120,5 @@ func change(ctx context.Context, client *http.Client, n *Node, name string, crea
 	case create && answer.StatusCode == http.StatusConflict, !create && answer.StatusCode == http.StatusNotFound:
 		return check.Refused
 	}
-	return check.Unknown // also a queue that was made and is gone again when it is to be shown
+	return check.Unknown
 }

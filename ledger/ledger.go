@@ -24,6 +24,7 @@ type Result struct {
 	Placed []bool   // Place: one per placement
 	Ended  []Ended  // Settle: one per end
 	State  job.State
+	Queue  *QueueView // AddQueue, PauseQueue: as the command leaves it
 }
 
 // Errors that refuse a command.

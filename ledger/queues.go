@@ -104,7 +104,7 @@ func (l *Ledger) addQueue(c *AddQueue) Result {
 	}
 	if have := l.queues.get(c.Name); have != nil {
 		if have.id == c.ID { // the same command again
-			return Result{}
+			return have.result()
 		}
 		return Result{Err: job.ErrQueueExists}
 	}
@@ -112,7 +112,7 @@ func (l *Ledger) addQueue(c *AddQueue) Result {
 		return Result{Err: errQueuesFull}
 	}
 	l.queues.add(c.Name, c.ID, c.Config)
-	return Result{}
+	return l.queues.get(c.Name).result()
 }
 
 func (l *Ledger) removeQueue(c *RemoveQueue) Result {
@@ -152,7 +152,12 @@ func (l *Ledger) pauseQueue(c *PauseQueue) Result {
 	if c.Paused {
 		q.pausedAt = l.now
 	}
-	return Result{}
+	return q.result()
+}
+
+func (q *queue) result() Result {
+	view := q.view()
+	return Result{Queue: &view}
 }
 
 // usersQueue finds a queue that users may change.

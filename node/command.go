@@ -45,6 +45,7 @@ type done struct {
 	Index uint64          `json:"index"`
 	Event json.RawMessage `json:"event,omitempty"`
 	State job.State       `json:"state,omitempty"`
+	Queue *queueJSON      `json:"queue,omitempty"` // that was made or changed, as the command left it
 	Error string          `json:"error,omitempty"` // a refusal's text
 	Code  string          `json:"code,omitempty"`  // names the refusal, see refusals
 }
@@ -214,6 +215,10 @@ func (c *commander) here(ctx context.Context, command ledger.Command) (done, err
 	}
 	if r.Event != nil {
 		d.Event = r.Event.JSON()
+	}
+	if r.Queue != nil {
+		q := queueToJSON(r.Queue)
+		d.Queue = &q
 	}
 	return d, nil
 }

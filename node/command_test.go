@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"yardmaster/cluster"
 	"yardmaster/job"
 	"yardmaster/ledger"
 )
@@ -42,5 +43,33 @@ func TestCommander_AuthorityDiesUnderACommand(t *testing.T) {
 	}
 	if _, err := c.do(t.Context(), mark); err != nil {
 		t.Errorf("the mark, which nobody had heard, repeated: %v", err)
+	}
+}
+
+// quick is an authority beside which somebody removes every queue as soon as
+// it is made.
+type quick struct{ commander *commander }
+
+func (q quick) Request(ctx context.Context, _, _ string, payload []byte) ([]byte, error) {
+	answer, err := q.commander.serveDo(ctx, payload)
+	if err == nil {
+		_, err = q.commander.here(ctx, &ledger.RemoveQueue{Name: "mail"})
+	}
+	return answer, err
+}
+
+// Who makes a queue hears what was made, whoever has removed it since.
+func TestChangeQueue_RemovedMeanwhile(t *testing.T) {
+	n := alone(t, nil)
+	c := &commander{node: n.cfg.Node.Name, raft: n.raft, mind: n.mind, watch: newAuthorityWatch()}
+	c.fleet = quick{c}
+	c.watch.set("quick", 1)
+	asked := &Node{cfg: n.cfg, raft: n.raft, commander: c}
+	got, err := asked.handleQueueAdd(t.Context(), &cluster.Request{Data: []byte(`{"name":"mail","concurrency_limit":3}`)})
+	if q, ok := got.(queueJSON); err != nil || !ok || q.Name != "mail" || *q.Limit != 3 || q.ID == (job.ID{}) || q.State != "running" || len(q.Counts) != 5 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if left, _, err := c.queue(t.Context(), "mail"); left.Name != "" || err != nil {
+		t.Errorf("the queue is there still: %+v, %v", left, err)
 	}
 }

@@ -113,6 +113,8 @@ func (n *Node) handleQueueResume(ctx context.Context, r *cluster.Request) (any, 
 	})
 }
 
+// changeQueue answers with what the command made of the queue, not with what is
+// there by now: another caller may have removed it since.
 func (n *Node) changeQueue(ctx context.Context, r *cluster.Request, command func(*queueQuestion) (ledger.Command, error)) (any, error) {
 	q, err := ask[queueQuestion](r)
 	if err != nil {
@@ -122,10 +124,14 @@ func (n *Node) changeQueue(ctx context.Context, r *cluster.Request, command func
 	if err != nil {
 		return nil, err
 	}
-	if _, err := n.decide(ctx, r, c); err != nil {
+	d, err := n.decide(ctx, r, c)
+	if err != nil {
 		return nil, err
 	}
-	return n.queue(ctx, q.Name)
+	if d.Queue == nil { // from an authority that does not tell
+		return n.queue(ctx, q.Name)
+	}
+	return *d.Queue, nil
 }
 
 func (n *Node) handleQueueRemove(ctx context.Context, r *cluster.Request) (any, error) {
