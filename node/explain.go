@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -97,7 +98,7 @@ func (n *Node) explain(ctx context.Context, id job.ID) *explanation {
 	asking.Go(func() { n.follow(ctx, q) })
 	asking.Wait()
 	e.Reasons = q.reasons()
-	e.Verdict = e.Observed.caveat(q.verdict(e.Reasons))
+	e.Verdict = e.Observed.caveat(q.verdict(e.Reasons), e.Reasons)
 	if p.State == job.Delayed {
 		e.NextAt = &p.Due
 	}
@@ -107,12 +108,21 @@ func (n *Node) explain(ctx context.Context, id job.ID) *explanation {
 	return e
 }
 
-// caveat says of a verdict that it may be of yesterday.
-func (o *observed) caveat(verdict string) string {
+// caveat says of a verdict that it may be of yesterday. The quorum may have gone
+// while others were asked: what the reasons say of it counts.
+func (o *observed) caveat(verdict string, reasons []reason) string {
+	o.heed(reasons)
 	if o.Certain {
 		return verdict
 	}
 	return fmt.Sprintf("As node %s knew it at %s: %s", o.Node, clock(o.LedgerAt), verdict)
+}
+
+// heed makes an answer by whose reasons there is no quorum one that is not certain.
+func (o *observed) heed(reasons []reason) {
+	if slices.ContainsFunc(reasons, func(r reason) bool { return r.Code == codeNoQuorum }) {
+		o.Certain = false
+	}
 }
 
 // verdict is the explanation in one sentence.
@@ -202,6 +212,7 @@ func (n *Node) explainNone(ctx context.Context, q *jobQuestion, id job.ID, err e
 		if _, s := n.askWhy(ctx, scheduler.WhyQuestion{}); s.text != "" {
 			e.Reasons = append(e.Reasons, reason{Code: s.code, Text: s.text, blocks: true})
 		}
+		e.Observed.heed(e.Reasons)
 	default:
 		e.State = "forgotten"
 		e.Reasons = []reason{{Code: codeForgotten, Text: "there was such a job, and the yard has forgotten all but its id"}}

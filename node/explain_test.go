@@ -248,3 +248,22 @@ func TestExplainCodes(t *testing.T) {
 		}
 	}
 }
+
+// The quorum may go between the first look and the last: an answer that gives it
+// as a reason does not call itself certain.
+func TestObserved_Caveat(t *testing.T) {
+	for _, c := range []struct {
+		reasons []reason
+		certain bool
+		says    string
+	}{
+		{nil, true, "It waits."},
+		{[]reason{{Code: codeNoWorker}, {Code: codeNoAuthority}}, true, "It waits."},
+		{[]reason{{Code: codeNoWorker}, {Code: codeNoQuorum}}, false, "As node n1 knew it at 2026-03-19T01:00:00.000Z: It waits."},
+	} {
+		o := observed{Node: "n1", LedgerAt: testNow, Certain: true}
+		if says := o.caveat("It waits.", c.reasons); says != c.says || o.Certain != c.certain {
+			t.Errorf("%+v: %q, certain %v", c.reasons, says, o.Certain)
+		}
+	}
+}

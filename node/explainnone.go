@@ -141,7 +141,7 @@ func (n *Node) explainNew(ctx context.Context, e *explanation, r *job.Record, cu
 	for _, one := range e.Reasons {
 		texts = append(texts, one.Text)
 	}
-	e.Verdict = e.Observed.caveat(sentence(strings.Join(texts, "; and ")))
+	e.Verdict = e.Observed.caveat(sentence(strings.Join(texts, "; and ")), e.Reasons)
 	e.History.Complete, e.History.Note = true, "nothing has happened to it since it was accepted"
 }
 

@@ -170,7 +170,7 @@ func (e *queueExplanation) conclude(view *ledger.QueueView) {
 	default:
 		text = fmt.Sprintf("queue %s has %s waiting: %s", view.Name, count(waiting, "job"), text)
 	}
-	e.Verdict = e.Observed.caveat(sentence(text))
+	e.Verdict = e.Observed.caveat(sentence(text), e.Reasons)
 }
 
 // later tells of delayed jobs, as the end of a sentence.
