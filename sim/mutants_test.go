@@ -133,7 +133,7 @@ var found = regexp.MustCompile(`FIRST=(\d+) SEEDS=1\n\s*(.*)`)
 // hunt plays a mutant until it is found, and tells by which seed.
 func hunt(t *testing.T, root, overlay string) string {
 	t.Helper()
-	c := exec.Command("go", "test", "-count=1", "-overlay", overlay, "-run", "TestSeeds", "./sim", "-shrink=false", fmt.Sprintf("-seeds=%d", mutantSeeds))
+	c := exec.Command("go", "test", "-count=1", "-timeout", "1h", "-overlay", overlay, "-run", "TestSeeds", "./sim", "-shrink=false", fmt.Sprintf("-seeds=%d", mutantSeeds))
 	c.Dir = root
 	out, err := c.CombinedOutput()
 	seed := found.FindSubmatch(out)
