@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -113,10 +114,13 @@ func (a *app) changeMembers(ctx context.Context, ch *change, ask map[string]stri
 	}
 	defer y.Close()
 	answer, err := y.ask(ctx, clusterSubject(ch.verb), ask)
-	if err != nil || ch.noWait {
-		if err != nil {
-			return err
-		}
+	var refused *cluster.APIError
+	switch {
+	case errors.As(err, &refused) && refused.Code == "409": // says itself what would let it
+		return &problem{what: refused.Text, do: "'yardmaster cluster members' shows how they stand"}
+	case err != nil:
+		return err
+	case ch.noWait:
 		return print(a, answer, membersTable)
 	}
 	told, answered := "", time.Now()

@@ -14,6 +14,7 @@ import (
 // Exit codes of a node that has ended itself, for those who start it again: see
 // docs/self-protection.md.
 const (
+	ExitOut     = 3 // its directory was taken out of its yard for good
 	ExitDamaged = 4 // what it keeps is damaged, or not the yard's: a start more mends nothing
 	ExitDisk    = 5 // its disk hangs, fails or is full: it may be started again, but not at once
 )
@@ -35,8 +36,14 @@ var ErrAgain = errors.New("the node has to be started again")
 // haltOf gives an error that ended a node its exit code, if it has one.
 func (n *Node) haltOf(err error) error {
 	var damage *consensus.DamagedError // says itself what to do
+	var gone *consensus.GoneError      // and this one, too
 	var halt *HaltError
-	if errors.As(err, &damage) && !errors.As(err, &halt) {
+	switch {
+	case errors.As(err, &halt):
+		return err
+	case errors.As(err, &gone):
+		return &HaltError{ExitOut, err}
+	case errors.As(err, &damage):
 		return &HaltError{ExitDamaged, err}
 	}
 	return err

@@ -24,6 +24,7 @@ func All() []drill.Drill {
 		clients,
 		damage,
 		full,
+		members,
 	)
 	slices.SortStableFunc(all, func(a, b drill.Drill) int { return cmp.Compare(a.Number, b.Number) })
 	return all

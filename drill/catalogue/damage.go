@@ -66,12 +66,17 @@ var damage = []drill.Drill{
 	},
 	{
 		Number: 20, Name: "empty-directory", Breaks: "a node comes back with an empty data directory",
-		Promises: "it waits at the door and says what to type; the others go on",
+		Promises: "it waits at the door and says what to type; the others go on; what it says lets it in",
+		Patience: 10 * time.Minute,
 		Run: func(ctx context.Context, s *drill.Stage) error {
-			return rounds(ctx, s, 2, func(*drill.Node) error {
+			err := rounds(ctx, s, 2, func(*drill.Node) error {
 				return stops(ctx, s, anyone(s), emptied, "all is gone", "", func(n *drill.Node) error { return os.RemoveAll(n.DataDir) },
 					"yardmaster cluster replace")
 			})
+			if err != nil {
+				return err
+			}
+			return replaced(ctx, s)
 		},
 	},
 }
