@@ -58,7 +58,9 @@ func (a *Agent) beatOnce(ctx context.Context, node string, epoch uint64) {
 	if a.over() {
 		return // just now: the next beat is for a new lease
 	}
-	a.edges = ack.Edges
+	if len(ack.Edges) > 0 { // an authority that is new has not heard the others yet
+		a.edges = ack.Edges
+	}
 	if until := sent.Add(ack.Lease); until.After(a.lease) {
 		a.lease = until
 		notice(a.leased)
@@ -75,7 +77,7 @@ func (a *Agent) beatOnce(ctx context.Context, node string, epoch uint64) {
 }
 
 // Edges are where clients may go instead of here: the addresses of the other
-// nodes that take work, as of the last beat.
+// nodes that take work, as of the last beat whose answer named any.
 func (a *Agent) Edges() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()

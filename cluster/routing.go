@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -18,7 +19,8 @@ const (
 
 // laneStates knows which lanes take jobs, from what publishes and probes met.
 type laneStates struct {
-	c *Cluster
+	c       *Cluster
+	leaving atomic.Bool // this node gives away what it leads
 
 	mu   sync.Mutex
 	lane [MaxLanes]laneState
@@ -45,6 +47,11 @@ func (s *laneStates) pick(now time.Time, outstanding int) (uint8, bool) {
 	n, own := s.c.Lanes(), s.own()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.leaving.Load() {
+		if lane, ok := s.elsewhere(); ok {
+			return lane, true
+		}
+	}
 	if s.c.cfg.PrimaryLane && outstanding < primaryUntil && s.lane[0].down.IsZero() {
 		return 0, true
 	}
@@ -115,12 +122,21 @@ const shutOff = -2
 func (s *laneStates) routeElsewhere() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i := range s.c.Lanes() {
-		if !s.lane[i].led && s.lane[i].down.IsZero() {
-			return i
-		}
+	if lane, ok := s.elsewhere(); ok {
+		return int(lane)
 	}
 	return shutOff
+}
+
+// elsewhere is a lane that another member leads and that answers. The lock is
+// held.
+func (s *laneStates) elsewhere() (uint8, bool) {
+	for i := range s.c.Lanes() {
+		if !s.lane[i].led && s.lane[i].down.IsZero() {
+			return uint8(i), true
+		}
+	}
+	return 0, false
 }
 
 // route is where plain publishes go.
@@ -128,6 +144,11 @@ func (s *laneStates) route() uint8 {
 	n, own := s.c.Lanes(), s.own()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.leaving.Load() {
+		if lane, ok := s.elsewhere(); ok {
+			return lane
+		}
+	}
 	if s.lane[own].led {
 		return uint8(own)
 	}
@@ -151,11 +172,11 @@ type router struct {
 	c     *Cluster
 	state *laneStates
 
-	mapped  int // lane yard.jobs.* leads to; -1: none yet; or shutOff
 	probing time.Time
 
-	mu  sync.Mutex
-	led []uint8
+	mu     sync.Mutex
+	led    []uint8
+	mapped int // lane yard.jobs.* leads to; -1: none yet; or shutOff
 }
 
 func newRouter(c *Cluster) *router { return &router{c: c, state: c.publisher.state, mapped: -1} }
@@ -211,6 +232,8 @@ func (r *router) turn(now time.Time) {
 }
 
 func (r *router) mapJobs() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	lane := int(r.state.route())
 	if r.c.publisher.whyShut() != "" {
 		lane = shutOff

@@ -363,29 +363,6 @@ func (c *Cluster) SpreadLeaders(ctx context.Context, authority string, poor func
 	return moves, errors.Join(errs...)
 }
 
-// Leave hands every leadership this node holds to another member, so that its
-// end interrupts nothing.
-func (c *Cluster) Leave(ctx context.Context) error {
-	if !c.cfg.clustered() {
-		return nil
-	}
-	streams := []string{StreamBlobs, StreamEvents, StreamResults, StreamDLQ, StreamLogs}
-	for _, bucket := range Boards {
-		streams = append(streams, boardStream(bucket))
-	}
-	for lane := range c.Lanes() {
-		streams = append(streams, LaneStream(uint8(lane)))
-	}
-	var errs []error
-	for _, stream := range streams {
-		if c.srv.JetStreamIsStreamLeader(account, stream) {
-			_, err := c.moveLeader(ctx, stream, func(node string) bool { return node != c.cfg.Node })
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
-}
-
 // ownerOf is who is to lead a lane: the member of its number, or another one in
 // its place if that is not among the able.
 func ownerOf(lane int, members, able []string) string {

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -49,7 +50,8 @@ func newCarrier(l *Load, y *Yard) (carrier, error) {
 	case Overhop:
 		return &overhopRoad{load: l, producer: &overhop.Producer{Nodes: y.Edges(), Name: "drill", Log: slog.New(slog.DiscardHandler)}}, nil
 	}
-	nc, err := nats.Connect(y.URLs(), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond), nats.RetryOnFailedConnect(true),
+	road := &natsRoad{load: l}
+	nc, err := nats.Connect(y.URLs(), nats.LameDuckModeHandler(road.move), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond), nats.RetryOnFailedConnect(true),
 		nats.Timeout(time.Second), nats.PingInterval(time.Second), nats.MaxPingsOutstanding(2))
 	if err != nil {
 		return nil, fmt.Errorf("connect to the yard: %w", err)
@@ -59,7 +61,8 @@ func newCarrier(l *Load, y *Yard) (carrier, error) {
 		nc.Close()
 		return nil, err
 	}
-	return &natsRoad{load: l, nc: nc, js: js}, nil
+	road.nc, road.js = nc, js
+	return road, nil
 }
 
 // natsRoad is a plain publish, or a request to be asked for.
@@ -67,11 +70,23 @@ type natsRoad struct {
 	load *Load
 	nc   *nats.Conn
 	js   jetstream.JetStream
+
+	moving sync.RWMutex // held by publishes under way
+}
+
+// move goes to another node when this one says that it is about to stop: once
+// what is under way has its answer.
+func (r *natsRoad) move(nc *nats.Conn) {
+	r.moving.Lock()
+	defer r.moving.Unlock()
+	_ = nc.ForceReconnect() // it is closed already
 }
 
 func (r *natsRoad) close() { r.nc.Close() }
 
 func (r *natsRoad) carry(ctx context.Context, key, params string) error {
+	r.moving.RLock()
+	defer r.moving.RUnlock()
 	m := &nats.Msg{Subject: "yard.jobs." + r.load.Queue, Header: nats.Header{"Nats-Msg-Id": []string{key}}, Data: r.load.body(params)}
 	if r.load.Road == Plain {
 		_, err := r.js.PublishMsg(ctx, m, jetstream.WithRetryAttempts(0))

@@ -28,6 +28,7 @@ type Stage struct {
 	faults []fault
 	within map[string]Limits
 	spans  []span
+	smooth func(refusal string) bool // nil: publishes may fail and runs be repeated
 
 	watch     watch
 	contest   contest
@@ -136,6 +137,28 @@ func (s *Stage) Times(n int) int {
 // Between is a time between two, by the dice.
 func (s *Stage) Between(least, most time.Duration) time.Duration {
 	return least + time.Duration(s.Dice.Int64N(int64(most-least)+1))
+}
+
+// Smooth says that no run may be repeated, and that no publish may fail but for
+// reasons that are nothing to a publisher.
+func (s *Stage) Smooth(nothing func(refusal string) bool) { s.smooth = nothing }
+
+// judgeSmooth holds the verdict against that.
+func (s *Stage) judgeSmooth(v *Verdict) {
+	if s.smooth == nil {
+		return
+	}
+	failed := 0
+	for why, times := range v.Refusals {
+		if !s.smooth(why) {
+			s.Say("%d publishes failed: %s", times, why)
+			failed += times
+		}
+	}
+	s.Figure("publishes that failed, and those that were sent elsewhere", fmt.Sprintf("%d, %d", failed, v.Retried-failed))
+	s.Figure("attempts repeated", v.Again)
+	s.Promise(failed == 0, "%d publishes failed", failed)
+	s.Promise(v.Again == 0, "%d attempts were repeated", v.Again)
 }
 
 // Settled says that authority should have changed at most so often since a

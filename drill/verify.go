@@ -37,6 +37,7 @@ func (s *Stage) check(ctx context.Context) error {
 	if most := v.MostAtOnce[LimitedQueue]; most > Strict {
 		s.Promise(false, "%d jobs of a queue with the limit %d ran at once", most, Strict)
 	}
+	s.judgeSmooth(&v)
 	for reason, n := range v.reasons {
 		s.Figure("overlaps because "+reason, n)
 	}

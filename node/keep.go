@@ -67,8 +67,12 @@ func (n *Node) memberNames() (names []string) {
 	return names
 }
 
-// poor tells that a member's disk is low.
-func (n *Node) poor(member string) bool { return slices.Contains(n.keeper.Poor(vigil.Low), member) }
+// poor tells that a member should lead no lane: its disk is low, or it is about
+// to stop.
+func (n *Node) poor(member string) bool {
+	leaving := func(w vigil.Word) bool { return w.Node == member && w.Leaving }
+	return slices.Contains(n.keeper.Poor(vigil.Low), member) || slices.ContainsFunc(n.keeper.Others(), leaving)
+}
 
 // check looks at what may be wrong with this node.
 func (n *Node) check(ctx context.Context, cut *cutWatch, now time.Time) vigil.Word {

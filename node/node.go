@@ -106,9 +106,9 @@ func (n *Node) Disturb(change func(*ledger.Ledger)) { n.raft.Disturb(change) }
 
 // Run starts the node and blocks until ctx ends or a room fails.
 //
-// Foundations come first and go last. The hands outlive the agent that feeds
-// them, so that a draining node finishes what it has accepted; the agent
-// outlives the mind, so that handing over is not a loss of work.
+// Foundations come first and go last. What others can do goes to them first,
+// see leave; the hands outlive the agent that feeds them, so that a draining node
+// finishes what it has accepted.
 func (n *Node) Run(ctx context.Context) (err error) {
 	n.began = time.Now()
 	defer func() { err = n.haltOf(err) }()
@@ -158,9 +158,9 @@ func (n *Node) Run(ctx context.Context) (err error) {
 		return err
 	}
 
-	// What stops first stands on top: the agent gives its work back while the
-	// mind still settles, and the mind hands over while everything else runs.
-	cellar, base, mind := newFloor(ctx), newFloor(ctx), newFloor(ctx)
+	// What stops first stands on top: the agent gives its work back while there is
+	// a mind, here or elsewhere, and whoever asks is answered until that is done.
+	cellar, base, mind, hands, desk := newFloor(ctx), newFloor(ctx), newFloor(ctx), newFloor(ctx), newFloor(ctx)
 	cellar.Go(n.journal.run) // until nobody says anything any more
 	for _, loop := range []func(context.Context) error{
 		n.messages.Run, n.followRoll, n.notices.run, n.rulings.run, n.ends.run, n.backups.run, n.runners.Run,
@@ -173,21 +173,24 @@ func (n *Node) Run(ctx context.Context) (err error) {
 	n.watchItself(base)
 	mind.Go(func(ctx context.Context) error { return n.raft.Lead(ctx, n.tenure) })
 
-	top, ctx := errgroup.WithContext(ctx)
-	top.Go(func() error { return n.hands.Run(ctx) })
-	top.Go(func() error { // workers look for another node while this one still waits for their jobs
-		<-ctx.Done()
-		n.commander.leaving.Store(true)
-		n.edge.Drain()
-		return nil
-	})
+	hands.Go(n.hands.Run)
+	n.serve(desk)
+	err = n.announce(ctx, base.ctx, mind.ctx, hands.ctx, desk.ctx)
+	left := n.leave(base.ctx)
+	err = errors.Join(err, hands.stop())
+	if left {
+		n.abandon(base.ctx) // what has come back meanwhile
+	}
+	return errors.Join(err, desk.stop(), mind.stop(), base.stop(), n.door.close(), cellar.stop())
+}
+
+// serve answers whoever asks, over NATS and HTTP.
+func (n *Node) serve(desk *floor) {
 	service := n.service()
 	for _, s := range []cluster.Service{n.described(service), n.ownService(), n.backups.service()} {
-		top.Go(func() error { return n.messages.Serve(ctx, s) })
+		desk.Go(func(ctx context.Context) error { return n.messages.Serve(ctx, s) })
 	}
-	top.Go(func() error { return n.web.ServeAPI(ctx, n.webRoutes(service.Endpoints)) })
-	top.Go(func() error { return n.announce(ctx, base.ctx, mind.ctx) })
-	return errors.Join(top.Wait(), mind.stop(), base.stop(), n.door.close(), cellar.stop())
+	desk.Go(func(ctx context.Context) error { return n.web.ServeAPI(ctx, n.webRoutes(service.Endpoints)) })
 }
 
 // openStore opens what agreement keeps on the disk, before a word of this node is
@@ -398,20 +401,22 @@ func (n *Node) sendNotices(records []job.Record) {
 
 // announce says that the node serves, and ends when ctx does or, with the
 // reason, when a floor below has failed.
-func (n *Node) announce(ctx, base, mind context.Context) error {
+func (n *Node) announce(ctx context.Context, floors ...context.Context) error {
 	if idle := n.cfg.RRQ.Idle; len(idle) > 0 {
 		n.log.Warn("keys of the configuration have no effect here", "keys", strings.Join(idle, "; "))
 	}
 	n.log.Info("node serves", "nats", n.messages.ClientURL(), "overhop", n.edgeAddr.String(), "http", n.httpAddr, "version", n.version)
 	close(n.serving)
 	n.metrics.Ask(n.gather)
+	failed := make(chan error, len(floors))
+	for _, f := range floors {
+		defer context.AfterFunc(f, func() { failed <- context.Cause(f) })()
+	}
 	select {
 	case <-ctx.Done():
 		return nil
-	case <-base.Done():
-		return context.Cause(base)
-	case <-mind.Done():
-		return context.Cause(mind)
+	case err := <-failed:
+		return err
 	}
 }
 

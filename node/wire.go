@@ -34,7 +34,7 @@ func (a agreement) Submit(p scheduler.Proposal) (func(context.Context) (schedule
 // lanes are the cluster's job lanes as the scheduler needs them.
 type lanes struct {
 	*cluster.Cluster
-	poor func(node string) bool // whose disk is low
+	poor func(node string) bool // who is to lead no lane
 }
 
 // spreadTime bounds how long leaders may take to move when a yard is new.

@@ -15,6 +15,7 @@ import (
 func All() []drill.Drill {
 	all := slices.Concat(
 		nodes,
+		rolling,
 		pauses,
 		network,
 		disks,
