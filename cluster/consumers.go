@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,6 +11,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"golang.org/x/sync/errgroup"
+
+	"yardmaster/internal/backoff"
 )
 
 // Users who have a role read streams by consumers, and a consumer writes to
@@ -30,7 +33,8 @@ const (
 	consumersOfOne   = 256             // of one stream
 	consumerIdle     = 5 * time.Minute // at most, until an idle one is forgotten
 	consumerPatience = 4 * time.Second
-	metaClient       = "io.yard.client" // marks a user's consumer
+	consumerPause    = 5 * time.Millisecond // between two looks at a new one
+	metaClient       = "io.yard.client"     // marks a user's consumer
 )
 
 // readerKeys are what a user may ask of a consumer.
@@ -132,7 +136,35 @@ func (r *readers) create(target string, question []byte) (*nats.Msg, error) {
 	if err != nil {
 		return nil, err
 	}
-	return r.ask(apiConsumer+consumerCreate+target, body)
+	made, err := r.ask(apiConsumer+consumerCreate+target, body)
+	if err == nil {
+		r.awaitEar(made.Data)
+	}
+	return made, err
+}
+
+// awaitEar waits until a consumer that was just made can be asked for messages
+// from here. Members tell each other of the yard's subjects on a route of its
+// own, so the word that it is made may come before the word where it listens,
+// and who asks in between hears that nobody does. A question that cannot be
+// read is answered like any other and takes no message.
+func (r *readers) awaitEar(made []byte) {
+	var info struct {
+		Stream string `json:"stream_name"`
+		Name   string `json:"name"`
+		Config struct {
+			Deliver string `json:"deliver_subject"`
+		} `json:"config"`
+	}
+	if json.Unmarshal(made, &info) != nil || info.Name == "" || info.Config.Deliver != "" {
+		return // a refusal, or one that delivers by itself
+	}
+	for end := time.Now().Add(consumerPatience); time.Now().Before(end); {
+		_, err := r.ask(apiConsumer+"MSG.NEXT."+info.Stream+"."+info.Name, []byte("{"))
+		if !errors.Is(err, errNoResponders) || backoff.Sleep(r.ctx, consumerPause) != nil {
+			return
+		}
+	}
 }
 
 // reader makes a consumer's configuration one that harms nobody: it delivers to
