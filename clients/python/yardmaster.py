@@ -427,6 +427,8 @@ _QUIET = 5.0         # seconds of silence before a PING asks whether the node is
 _SILENT = 65.0       # seconds without a byte after which it is not: answers come in order, and the one
                      # before the PING's may take a node's settle_wait or request_timeout, 60 s at most
 _DEAF = 15.0         # the same while nothing but the PING is to be answered, which takes no time
+_UNREACHED = 3.0     # the same for bytes that the node's host does not confirm: with the time between two
+                     # BEATs less than a lease, so that jobs in hand come to another node in time
 _CHUNK = 64 << 10    # bytes given to the socket at once
 
 
@@ -567,6 +569,8 @@ class _Connection:
         sock = socket.create_connection((host, port), timeout=_CONNECT_TIME)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(_UNREACHED * 1000))
             if self._settings.tls is not None:
                 sock = self._settings.tls.wrap_socket(sock, server_hostname=host)
             hi = self._lockstep(sock, HELLO, self._settings.hello, HI)

@@ -21,7 +21,7 @@ import (
 var workers = []drill.Drill{
 	{
 		Number: 25, Name: "half-open-worker", Breaks: "what some workers say is not heard any more, and their connections stay open",
-		Promises: "their jobs are begun again when their leases have run out; no second outcome counts",
+		Promises: "the workers come back over another connection before their leases are over; no second outcome counts",
 		Plan:     drill.Plan{Apart: true}, Patience: 10 * time.Minute, Run: halfOpenWorker,
 	},
 	{
@@ -80,7 +80,7 @@ func halfOpenWorker(ctx context.Context, s *drill.Stage) error {
 			if err == nil && (now != port || other != node) {
 				break
 			}
-			if time.Since(began) > 4*workerLease { // its node answers at its door, so it waits longer; its jobs do not
+			if time.Since(began) > 4*workerLease { // the target says that this is too long
 				break
 			}
 			if err := s.Rest(ctx, 50*time.Millisecond); err != nil {
@@ -94,7 +94,7 @@ func halfOpenWorker(ctx context.Context, s *drill.Stage) error {
 	}
 	slices.Sort(back)
 	s.Figure(fmt.Sprintf("a worker that is not heard is back over another connection after, at most (looked for %s)", 4*workerLease), back[len(back)-1])
-	s.Target("half the workers are back after", back[len(back)/2], workerLease)
+	s.Target("a worker is back before its lease is over, and brings its jobs", back[len(back)-1], workerLease)
 	return nil
 }
 

@@ -117,7 +117,7 @@ func (d *doors) pause() time.Duration {
 }
 
 func dialTCP(ctx context.Context, addr string) (net.Conn, error) {
-	var d net.Dialer
+	d := net.Dialer{Control: watchPath}
 	nc, err := d.DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return nil, fmt.Errorf("connect to node: %w", err)
