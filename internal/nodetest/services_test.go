@@ -50,12 +50,15 @@ var (
 	serviceVersion = regexp.MustCompile(`^\d+\.\d+\.\d+$`)
 )
 
-// instances: what a tool for micro services shows of the yard's two.
+// services are the yard's own; every node has one instance of each.
+var services = []string{"yard-api", "yard-node", "yard-backup"}
+
+// instances: what a tool for micro services shows of the yard's.
 func instances(t *testing.T, y *nodetest.Yard) {
-	pings := askEach(t, y.Members[0], "$SRV.PING", 6, func(p *micro.Ping) string { return p.Name + " " + p.ID })
+	pings := askEach(t, y.Members[0], "$SRV.PING", len(services)*len(y.Members), func(p *micro.Ping) string { return p.Name + " " + p.ID })
 	authorities := 0
 	for _, m := range y.Members {
-		for _, name := range []string{"yard-api", "yard-node"} {
+		for _, name := range services {
 			p := pings[name+" "+m.Name]
 			if p.Type != micro.PingResponseType || !serviceName.MatchString(p.Name) || !serviceVersion.MatchString(p.Version) {
 				t.Errorf("%s of %s: %+v", name, m.Name, p)
@@ -68,8 +71,8 @@ func instances(t *testing.T, y *nodetest.Yard) {
 			}
 		}
 	}
-	if authorities != 2 {
-		t.Errorf("%d services of the authority's node, want its two", authorities)
+	if authorities != len(services) {
+		t.Errorf("%d services of the authority's node, want its %d", authorities, len(services))
 	}
 	for name, info := range askEach(t, y.Members[1], "$SRV.INFO.yard-node", 3, func(i *micro.Info) string { return i.ID }) {
 		if info.Type != micro.InfoResponseType || len(info.Endpoints) != 5 || info.Description == "" {
