@@ -3,6 +3,7 @@ package nodetest_test
 import (
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -38,6 +39,9 @@ func begins(t *testing.T, y *nodetest.Yard, m *nodetest.Member, verb string, que
 // founder is taken out, then another loses its directory and is replaced; jobs
 // go on all the while, and none is lost.
 func TestMembers_ComeAndGo(t *testing.T) {
+	if os.Getenv("YARD_SOAK") == "" {
+		t.Skip("long: set YARD_SOAK=1, or run make drill-tests")
+	}
 	if testing.Short() {
 		t.Skip("starts four nodes")
 	}
