@@ -23,7 +23,6 @@ const (
 	Routes     Kind = "routes"      // most members are not reached over NATS
 	NoLane     Kind = "no-lane"     // no lane answers
 	PartialCut Kind = "partial-cut" // the others reach the authority, and this node does not
-	BadReplica Kind = "bad-replica" // this node's copy of a stream is not the others'
 )
 
 // unfit are the ailments with which nobody should hold the authority.
