@@ -158,7 +158,11 @@ func (p *publisher) place(d *delivery, now time.Time) {
 // and who will hear nothing.
 func (p *publisher) send(d *delivery, lane uint8, now time.Time, who listener) bool {
 	d.lane = lane
-	reply, token := p.c.ingest.expect(who, now.Add(laneAnswer), false)
+	due := now.Add(laneAnswer)
+	if end := d.born.Add(p.c.cfg.Patience); end.Before(due) {
+		due = end // the caller's patience, not a third lane's
+	}
+	reply, token := p.c.ingest.expect(who, due, false)
 	m := d.message(lane)
 	m.Reply = reply
 	if err := p.c.ingest.nc.PublishMsg(m); err != nil && p.c.ingest.forget(token) {
@@ -215,7 +219,7 @@ func (p *publisher) next(d *delivery) {
 	closed := p.closed
 	p.mu.Unlock()
 	now := time.Now()
-	if closed || now.Sub(d.born) > p.c.cfg.Patience {
+	if closed || now.Sub(d.born) >= p.c.cfg.Patience {
 		d.giveUp("no lane answered in time")
 		return
 	}
@@ -282,7 +286,7 @@ func (p *publisher) turn(now time.Time) {
 	for _, d := range parked {
 		age := now.Sub(d.born)
 		switch {
-		case age > p.c.cfg.Patience, !d.unsure && age > noLanePatience:
+		case age >= p.c.cfg.Patience, !d.unsure && age > noLanePatience:
 			d.giveUp(d.why)
 		case now.Before(d.again):
 			p.park(d, d.again, d.why)
