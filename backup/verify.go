@@ -44,9 +44,6 @@ func Verify(r io.Reader) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	if v.ledger == nil {
-		return nil, damaged("it holds no ledger")
-	}
 	plan := &Plan{Manifest: *m}
 	if err := v.compare(plan); err != nil {
 		return nil, err
@@ -56,7 +53,8 @@ func Verify(r io.Reader) (*Plan, error) {
 
 type verifier struct {
 	ledger  *ledger.Ledger
-	streams map[string]*stream // by part
+	unended map[job.Position]job.ID // in the ledger: whose records are needed
+	streams map[string]*stream      // by part
 }
 
 // stream is what was seen of one.
@@ -67,7 +65,8 @@ type stream struct {
 	dense  bool   // without gaps
 	first  uint64
 	last   uint64
-	keep   []mark // by message, of those that tell numbers
+	keep   []mark           // by message, of those that tell numbers
+	bodies map[string]*body // by blob: of a lane, what its records point to; of the blobs, what was found
 }
 
 // mark is a message that tells the numbers up to last.
@@ -77,15 +76,23 @@ type mark struct {
 }
 
 func (v *verifier) part(name string, r io.Reader) error {
+	if (name == LedgerPart) != (v.ledger == nil) {
+		return damaged("it begins with %s, not with its ledger", name)
+	}
 	if name == LedgerPart {
 		l, err := ledger.Decode(r)
 		if err != nil {
 			return damaged("its ledger cannot be read: %v", err)
 		}
-		v.ledger = l
+		v.ledger, v.unended = l, map[job.Position]job.ID{}
+		l.Unended(func(at job.Position, id job.ID) bool {
+			v.unended[at] = id
+			return true
+		})
 		return nil
 	}
-	s := &stream{dense: true}
+	s := &stream{dense: true, bodies: map[string]*body{}}
+	look := v.looker(name, s)
 	v.streams[name] = s
 	begin := func(state streamState) error {
 		s.state = state
@@ -103,6 +110,7 @@ func (v *verifier) part(name string, r io.Reader) error {
 			size := uint64(len(m.Name)) + uint64(len(m.data)) + 30
 			s.keep = append(s.keep, mark{m.Sequence, first, first + max(count, 1) - 1, size})
 		}
+		look(m)
 		return nil
 	})
 	return nil
@@ -154,6 +162,9 @@ func (v *verifier) compare(p *Plan) error {
 		p.Keep = append(p.Keep, *of)
 	}
 	if err := v.lanes(m); err != nil {
+		return err
+	}
+	if err := v.bodies(m); err != nil {
 		return err
 	}
 	return v.stories(p)
@@ -224,7 +235,7 @@ func (v *verifier) stories(p *Plan) error {
 			}
 			last = k.last
 		}
-		if story.dense && last > 0 && last < story.told {
+		if story.dense && last < story.told && (last > 0 || keep.Last == 0) { // all that was told may have grown old
 			return damaged("%s ends at number %d, the ledger has told %d", story.stream, last, story.told)
 		}
 	}

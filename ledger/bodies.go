@@ -38,6 +38,15 @@ func (l *Ledger) Bodies(yield func(at job.Position, id job.ID) bool) {
 	})
 }
 
+// Unended gives the jobs that wait, are delayed or run by where their bodies
+// lie, until yield returns false; also those with a unique or debounce key. It
+// is for a [Ledger.Copy].
+func (l *Ledger) Unended(yield func(at job.Position, id job.ID) bool) {
+	l.notCompleted(func(r *record) bool {
+		return r.state == job.Failed || yield(job.Position{Lane: r.lane, Seq: r.pos}, r.id)
+	})
+}
+
 // notCompleted gives all jobs that have not completed, until yield returns
 // false.
 func (l *Ledger) notCompleted(yield func(*record) bool) {
