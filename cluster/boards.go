@@ -75,14 +75,23 @@ func (c *Cluster) EnsureBoards(ctx context.Context) (made bool, err error) {
 		}
 		if err == nil && c.cfg.clustered() {
 			// One that stays here for now is a board all the same.
-			if _, moved := c.moveLeader(asking, boardStream(bucket), func(node string) bool { return node != c.cfg.Node }); moved != nil {
-				c.log.Debug("a board's leader stays", "bucket", bucket, "error", moved)
+			if err := c.leadElsewhere(asking, boardStream(bucket)); err != nil {
+				c.log.Debug("a board's leader stays", "bucket", bucket, "error", err)
 			}
 		}
 		cancel()
 		errs = append(errs, err)
 	}
 	return made, errors.Join(errs...)
+}
+
+// leadElsewhere has another member lead a stream that this node leads.
+func (c *Cluster) leadElsewhere(ctx context.Context, stream string) error {
+	to, err := c.heir(ctx, stream, func(node string) bool { return node != c.cfg.Node })
+	if err != nil || to == "" {
+		return err
+	}
+	return c.stepDown(ctx, stream, to)
 }
 
 // BoardEntry is a row of a board.

@@ -182,6 +182,10 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Cluster, error) 
 		return nil, fmt.Errorf("map the node's own subjects: %w", err)
 	}
 	c.router.mapJobs()
+	if err := c.hearMoves(); err != nil {
+		c.Stop()
+		return nil, fmt.Errorf("listen for lanes that move: %w", err)
+	}
 	if len(full.Users) > 0 {
 		if c.readers, err = c.openReaders(); err != nil {
 			c.Stop()

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -208,9 +209,9 @@ func TestLaneStates(t *testing.T) {
 	pick(now, 1) // its own
 	s.leaderless(1, now)
 	pick(now, 2)
-	s.lead(func(lane uint8) bool { return lane == 0 }) // it has taken another's over
+	s.lead(now, func(lane uint8) bool { return lane == 0 }) // it has taken another's over
 	pick(now, 0)
-	if s.route() != 0 {
+	if s.route(now) != 0 {
 		t.Fatal("plain publishers are not steered to the lane it leads")
 	}
 	s.silent(0, now)
@@ -222,7 +223,7 @@ func TestLaneStates(t *testing.T) {
 	pick(now.Add(time.Second), -1)
 	s.answered(2)
 	pick(now, 2)
-	s.lead(func(lane uint8) bool { return lane == 1 }) // its own lane is back
+	s.lead(now, func(lane uint8) bool { return lane == 1 }) // its own lane is back
 	pick(now, 1)
 	c.cfg.PrimaryLane = true
 	s.answered(0)
@@ -230,6 +231,39 @@ func TestLaneStates(t *testing.T) {
 		t.Fatal("few are under way, and it does not use the primary lane")
 	}
 	pick(now, 1) // many are
+}
+
+// Plain publishes, which nobody repeats, go where a leader is and will be.
+func TestLaneStates_Route(t *testing.T) {
+	c := &Cluster{cfg: Config{Node: "n2", Route: "x", Peers: []Peer{{Node: "n1"}, {Node: "n2"}, {Node: "n3"}}}}
+	c.peers.Store(&c.cfg.Peers)
+	c.SetLanes(3)
+	now := time.Unix(1000, 0)
+	s := newLaneStates(c)
+	leads := func(lanes ...uint8) { s.lead(now, func(lane uint8) bool { return slices.Contains(lanes, lane) }) }
+	route := func(want uint8, why string) {
+		t.Helper()
+		if got := s.route(now); got != want {
+			t.Errorf("%s: to lane %d, want %d", why, got, want)
+		}
+	}
+	leads(1)
+	route(1, "it leads its own lane")
+	s.moving([]uint8{1}, now.Add(time.Second))
+	route(2, "its lane is about to move")
+	leads()
+	now = now.Add(2 * time.Second)
+	route(2, "its lane has moved, and its new leader was not heard")
+	s.answered(1)
+	route(1, "the new leader answers")
+	leads(1)
+	s.leaving.Store(true)
+	s.moving([]uint8{0}, now.Add(time.Second))
+	route(2, "it leaves, and another lane moves as well")
+	s.silent(2, now)
+	route(0, "the only one that answers is about to move")
+	s.silent(0, now)
+	route(1, "nobody else answers")
 }
 
 func readAll(t *testing.T, c *Cluster, lane uint8, n int) []job.Record {

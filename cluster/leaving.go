@@ -14,7 +14,6 @@ import (
 
 // How a node leaves.
 const (
-	underWay    = 100 * time.Millisecond // in which publishes to a lane are answered
 	leaveAgain  = 50 * time.Millisecond  // between two looks at what is still led
 	quietClient = 150 * time.Millisecond // without a word either way: no answer is outstanding
 	clientLook  = 30 * time.Millisecond
@@ -32,10 +31,6 @@ func (c *Cluster) Leave(ctx context.Context) error {
 	}
 	c.publisher.state.leaving.Store(true)
 	c.router.mapJobs()
-	// A leader drops what it has taken and not yet given to its replicas.
-	if err := backoff.Sleep(ctx, underWay); err != nil {
-		return err
-	}
 	for {
 		led, err := c.handOn(ctx)
 		if led == 0 {
@@ -56,15 +51,20 @@ func (c *Cluster) handOn(ctx context.Context) (led int, err error) {
 	for lane := range c.Lanes() {
 		streams = append(streams, LaneStream(uint8(lane)))
 	}
+	var moves []move
 	var errs []error
 	for _, stream := range streams {
 		if !c.srv.JetStreamIsStreamLeader(account, stream) {
 			continue
 		}
 		led++
-		_, err := c.moveLeader(ctx, stream, func(node string) bool { return node != c.cfg.Node })
+		to, err := c.heir(ctx, stream, func(node string) bool { return node != c.cfg.Node })
+		if to != "" {
+			moves = append(moves, move{stream, to})
+		}
 		errs = append(errs, err)
 	}
+	errs = append(errs, c.carryOut(ctx, moves))
 	if c.srv.JetStreamIsLeader() { // of all of JetStream: who makes consumers
 		led++
 		_, err := c.system.ask(ctx, &nats.Msg{Subject: apiMetaStepDown}, systemAnswer)

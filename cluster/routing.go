@@ -27,9 +27,13 @@ type laneStates struct {
 }
 
 type laneState struct {
-	led  bool      // this node leads it
-	down time.Time // not before then; zero: it answers
+	led   bool      // this node leads it
+	down  time.Time // not before then; zero: it answers
+	moves time.Time // until then it is about to change its leader, and any other is better
 }
+
+// sound tells that a lane answers and will go on to.
+func (l *laneState) sound(now time.Time) bool { return l.down.IsZero() && !now.Before(l.moves) }
 
 func newLaneStates(c *Cluster) *laneStates { return &laneStates{c: c} }
 
@@ -48,14 +52,14 @@ func (s *laneStates) pick(now time.Time, outstanding int) (uint8, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.leaving.Load() {
-		if lane, ok := s.elsewhere(); ok {
+		if lane, ok := s.elsewhere(now); ok {
 			return lane, true
 		}
 	}
-	if s.c.cfg.PrimaryLane && outstanding < primaryUntil && s.lane[0].down.IsZero() {
+	if s.c.cfg.PrimaryLane && outstanding < primaryUntil && s.lane[0].sound(now) {
 		return 0, true
 	}
-	if s.lane[own].down.IsZero() {
+	if s.lane[own].sound(now) {
 		return uint8(own), true
 	}
 	best := -1
@@ -89,9 +93,20 @@ func (s *laneStates) mark(lane uint8, down time.Time) {
 	s.mu.Unlock()
 }
 
+// moving notes that lanes are about to change their leaders.
+func (s *laneStates) moving(lanes []uint8, until time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, lane := range lanes {
+		if int(lane) < len(s.lane) {
+			s.lane[lane].moves = until
+		}
+	}
+}
+
 // lead notes which lanes this node leads and returns them. A lane it has just
-// begun to lead answers.
-func (s *laneStates) lead(led func(lane uint8) bool) []uint8 {
+// begun to lead answers; one that it has just lost does not until it is heard to.
+func (s *laneStates) lead(at time.Time, led func(lane uint8) bool) []uint8 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var mine []uint8
@@ -100,8 +115,11 @@ func (s *laneStates) lead(led func(lane uint8) bool) []uint8 {
 		if now {
 			mine = append(mine, uint8(lane))
 		}
-		if now && !s.lane[lane].led {
-			s.lane[lane].down = time.Time{}
+		switch {
+		case now && !s.lane[lane].led:
+			s.lane[lane].down, s.lane[lane].moves = time.Time{}, time.Time{}
+		case !now && s.lane[lane].led:
+			s.lane[lane].down = at
 		}
 		s.lane[lane].led = now
 	}
@@ -119,50 +137,62 @@ const shutOff = -2
 
 // routeElsewhere is where plain publishes go while this node is shut: to a lane
 // that another member leads.
-func (s *laneStates) routeElsewhere() int {
+func (s *laneStates) routeElsewhere(now time.Time) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if lane, ok := s.elsewhere(); ok {
+	if lane, ok := s.elsewhere(now); ok {
 		return int(lane)
 	}
 	return shutOff
 }
 
-// elsewhere is a lane that another member leads and that answers. The lock is
-// held.
-func (s *laneStates) elsewhere() (uint8, bool) {
+// elsewhere is a lane that another member leads and that answers, one that stays
+// there if there is one. The lock is held.
+func (s *laneStates) elsewhere(now time.Time) (uint8, bool) {
+	best := -1
 	for i := range s.c.Lanes() {
-		if !s.lane[i].led && s.lane[i].down.IsZero() {
-			return uint8(i), true
+		lane := &s.lane[i]
+		if !lane.led && lane.down.IsZero() && (best < 0 || lane.sound(now) && !s.lane[best].sound(now)) {
+			best = i
 		}
 	}
-	return 0, false
+	return uint8(max(best, 0)), best >= 0
 }
 
-// route is where plain publishes go.
-func (s *laneStates) route() uint8 {
+// route is where plain publishes go, which nobody repeats for their publishers.
+func (s *laneStates) route(now time.Time) uint8 {
 	n, own := s.c.Lanes(), s.own()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.leaving.Load() {
-		if lane, ok := s.elsewhere(); ok {
+		if lane, ok := s.elsewhere(now); ok {
 			return lane
 		}
 	}
-	if s.lane[own].led {
-		return uint8(own)
-	}
-	answering := -1
+	best, rank := 0, 0
 	for i := range n {
 		lane := (own + i) % n
-		if s.lane[lane].led {
-			return uint8(lane)
-		}
-		if answering < 0 && s.lane[lane].down.IsZero() {
-			answering = lane
+		if r := s.lane[lane].rank(now); r > rank {
+			best, rank = lane, r
 		}
 	}
-	return uint8(max(answering, 0))
+	return uint8(best)
+}
+
+// rank is how good a lane is for plain publishes: first of all that it answers
+// and stays where it is, then that this node leads it.
+func (l *laneState) rank(now time.Time) int {
+	switch {
+	case l.led && l.sound(now):
+		return 4
+	case l.sound(now):
+		return 3
+	case l.led:
+		return 2
+	case l.down.IsZero():
+		return 1
+	}
+	return 0
 }
 
 // router steers this node's plain clients by mapping their subjects. The
@@ -220,7 +250,7 @@ func (r *router) mapLocal() error {
 // turn looks who leads, asks the lanes led elsewhere whether they answer, and
 // maps yard.jobs.* where it should go.
 func (r *router) turn(now time.Time) {
-	led := r.state.lead(func(lane uint8) bool { return r.c.srv.JetStreamIsStreamLeader(account, LaneStream(lane)) })
+	led := r.state.lead(now, func(lane uint8) bool { return r.c.srv.JetStreamIsStreamLeader(account, LaneStream(lane)) })
 	r.mu.Lock()
 	r.led = led
 	r.mu.Unlock()
@@ -234,11 +264,12 @@ func (r *router) turn(now time.Time) {
 func (r *router) mapJobs() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	lane := int(r.state.route())
+	now := time.Now()
+	lane := int(r.state.route(now))
 	if r.c.publisher.whyShut() != "" {
 		lane = shutOff
 		if r.c.publisher.others.Load() {
-			lane = r.state.routeElsewhere()
+			lane = r.state.routeElsewhere(now)
 		}
 	}
 	if lane == r.mapped {

@@ -60,16 +60,16 @@ func TestLaneStates_RouteElsewhere(t *testing.T) {
 	s := newLaneStates(&Cluster{cfg: Config{Node: "n1", Peers: []Peer{{Node: "n1"}, {Node: "n2"}, {Node: "n3"}}}})
 	s.c.SetLanes(3)
 	now := time.Now()
-	s.lead(func(lane uint8) bool { return lane == 0 })
-	if got := s.routeElsewhere(); got != 1 {
+	s.lead(now, func(lane uint8) bool { return lane == 0 })
+	if got := s.routeElsewhere(now); got != 1 {
 		t.Errorf("route %d; want lane 1, which another leads", got)
 	}
 	s.silent(1, now)
-	if got := s.routeElsewhere(); got != 2 {
+	if got := s.routeElsewhere(now); got != 2 {
 		t.Errorf("route %d; want lane 2, which answers", got)
 	}
 	s.silent(2, now)
-	if got := s.routeElsewhere(); got != shutOff {
+	if got := s.routeElsewhere(now); got != shutOff {
 		t.Errorf("route %d; want none", got)
 	}
 	if got := s.answering(); got != 1 {

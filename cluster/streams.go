@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -330,82 +329,4 @@ func (c *Cluster) streamInfo(ctx context.Context, name string) (*jetstream.Strea
 		return nil, fmt.Errorf("ask about stream %s: %w", name, err)
 	}
 	return stream.CachedInfo(), nil
-}
-
-// SpreadLeaders moves the lanes' leaders to one per member, lane i to member
-// i, and the history's away from the authority's node, or history would stop
-// with it. A member that poor tells of, because its disk is low, leads no lane. It
-// only asks leaders to step down in favour of a replica that is online and
-// current, and returns how many moves it asked for.
-func (c *Cluster) SpreadLeaders(ctx context.Context, authority string, poor func(node string) bool) (moves int, err error) {
-	if !c.cfg.clustered() {
-		return 0, nil
-	}
-	members := slices.DeleteFunc(c.members(), poor)
-	if len(members) == 0 {
-		members = c.members() // none is better than another
-	}
-	want := map[string]func(node string) bool{}
-	for lane := range c.Lanes() {
-		owner := ownerOf(lane, c.members(), members)
-		want[LaneStream(uint8(lane))] = func(node string) bool { return node == owner }
-	}
-	notHere := func(node string) bool { return node != authority }
-	want[StreamEvents], want[StreamResults] = notHere, notHere
-	var errs []error
-	for stream, fits := range want {
-		moved, err := c.moveLeader(ctx, stream, fits)
-		if moved {
-			moves++
-		}
-		errs = append(errs, err)
-	}
-	return moves, errors.Join(errs...)
-}
-
-// ownerOf is who is to lead a lane: the member of its number, or another one in
-// its place if that is not among the able.
-func ownerOf(lane int, members, able []string) string {
-	if owner := members[lane%len(members)]; slices.Contains(able, owner) {
-		return owner
-	}
-	return able[lane%len(able)]
-}
-
-func (c *Cluster) moveLeader(ctx context.Context, stream string, fits func(node string) bool) (moved bool, err error) {
-	info, err := c.streamInfo(ctx, stream)
-	if err != nil {
-		return false, err
-	}
-	if info.Cluster == nil || info.Cluster.Leader == "" || fits(NodeOf(info.Cluster.Leader)) {
-		return false, nil
-	}
-	next := slices.IndexFunc(info.Cluster.Replicas, func(p *jetstream.PeerInfo) bool {
-		return p.Current && !p.Offline && fits(NodeOf(p.Name))
-	})
-	if next < 0 {
-		return false, nil
-	}
-	return true, c.stepDown(ctx, stream, info.Cluster.Replicas[next].Name)
-}
-
-func (c *Cluster) stepDown(ctx context.Context, stream, preferred string) error {
-	body, err := json.Marshal(map[string]any{"placement": map[string]string{"preferred": preferred}})
-	if err != nil {
-		return err
-	}
-	m, err := c.api.ask(ctx, &nats.Msg{Subject: apiStepDown + stream, Data: body}, 2*time.Second)
-	if err != nil {
-		return fmt.Errorf("ask the leader of %s to step down: %w", stream, err)
-	}
-	var answer struct {
-		Error *apiError `json:"error"`
-	}
-	if err := json.Unmarshal(m.Data, &answer); err != nil {
-		return fmt.Errorf("read the answer of %s's leader: %w", stream, err)
-	}
-	if answer.Error != nil {
-		return fmt.Errorf("leader of %s does not step down: %w", stream, answer.Error)
-	}
-	return nil
 }
