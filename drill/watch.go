@@ -32,20 +32,27 @@ func (w *watch) follow(ctx context.Context, n *Node) {
 	w.done.Go(func() {
 		client := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DialContext: (&net.Dialer{Timeout: time.Second}).DialContext}}
 		defer client.CloseIdleConnections()
+		life, lived := 0, int64(0)
 		for pause(ctx, lookEvery) == nil {
-			if s, err := httpStatus(ctx, client, n); err == nil {
-				w.note(n, &s)
-			} // a node that does not answer claims nothing
+			s, err := httpStatus(ctx, client, n)
+			if err != nil {
+				continue // a node that does not answer claims nothing
+			}
+			if s.Uptime < lived {
+				life++
+			}
+			lived = s.Uptime
+			w.note(n, life, &s)
 		}
 	})
 }
 
-func (w *watch) note(n *Node, s *node.Status) {
+func (w *watch) note(n *Node, life int, s *node.Status) {
 	at := Clock()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.looks = append(w.looks, check.Look{Node: n.Name, At: at, Ready: s.Readiness.Ready && s.Readiness.Dispatching, Reasons: strings.Join(s.Readiness.Reasons, "; ")})
-	w.views = append(w.views, check.View{Node: n.Name, Owner: s.Authority.Owner, Epoch: s.Authority.Epoch, At: at})
+	w.views = append(w.views, check.View{Node: n.Name, Life: life, Owner: s.Authority.Owner, Epoch: s.Authority.Epoch, At: at})
 }
 
 func httpStatus(ctx context.Context, client *http.Client, n *Node) (s node.Status, err error) {

@@ -70,6 +70,8 @@ func TestLeases(t *testing.T) {
 		{"nobody acquired", []Lease{acquired(4, "n1")}, []View{{Node: "n3", Owner: "n2", Epoch: 5}}, "history says"},
 		{"a node goes back", []Lease{acquired(4, "n1"), acquired(9, "n2")},
 			[]View{{Node: "n3", Owner: "n2", Epoch: 9}, {Node: "n3", Owner: "n1", Epoch: 4}}, "showed epoch 4 after 9"},
+		{"a node has started again", []Lease{acquired(4, "n1"), acquired(9, "n2")},
+			[]View{{Node: "n3", Owner: "n2", Epoch: 9}, {Node: "n3", Life: 1, Owner: "n1", Epoch: 4}}, ""},
 		{"no epoch", []Lease{{Acquired: true, Owner: "n1", ID: "mine"}}, nil, "no epoch"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

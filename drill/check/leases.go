@@ -20,6 +20,7 @@ type Lease struct {
 // View is whom a node calls the authority.
 type View struct {
 	Node  string
+	Life  int // of the node: one that has just started knows less than it did
 	Owner string
 	Epoch uint64
 	At    int64
@@ -53,10 +54,14 @@ func Leases(history []Lease, views []View) (wrong []string) {
 	return append(wrong, seen(owners, views)...)
 }
 
-// seen: a node never goes back to an older authority, and none shows one that
-// history does not know.
+// seen: a node never goes back to an older authority while it lives, and none
+// shows one that history does not know.
 func seen(owners map[uint64]string, views []View) (wrong []string) {
-	highest := make(map[string]uint64)
+	type life struct {
+		node string
+		n    int
+	}
+	highest := make(map[life]uint64)
 	for _, v := range views {
 		if v.Epoch == 0 {
 			continue
@@ -64,10 +69,11 @@ func seen(owners map[uint64]string, views []View) (wrong []string) {
 		if o, known := owners[v.Epoch]; !known || o != v.Owner {
 			wrong = append(wrong, fmt.Sprintf("%s showed %s with epoch %d; history says %q", v.Node, v.Owner, v.Epoch, o))
 		}
-		if v.Epoch < highest[v.Node] {
-			wrong = append(wrong, fmt.Sprintf("%s showed epoch %d after %d", v.Node, v.Epoch, highest[v.Node]))
+		l := life{v.Node, v.Life}
+		if v.Epoch < highest[l] {
+			wrong = append(wrong, fmt.Sprintf("%s showed epoch %d after %d", v.Node, v.Epoch, highest[l]))
 		}
-		highest[v.Node] = max(highest[v.Node], v.Epoch)
+		highest[l] = max(highest[l], v.Epoch)
 	}
 	return wrong
 }
