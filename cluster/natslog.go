@@ -4,8 +4,12 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"strings"
 	"sync"
+	"time"
+
+	"yardmaster/internal/seldom"
 )
 
 // serverLog carries the embedded server's words into the node's log. The
@@ -13,6 +17,8 @@ import (
 // attribute; its notices are our debug lines.
 type serverLog struct {
 	log *slog.Logger
+
+	strangers sync.Map // by what is said of them: *seldom.Counter
 
 	once   sync.Once
 	failed chan struct{} // closed at the first fatal line
@@ -33,11 +39,30 @@ func (l *serverLog) quiet(format string, v []any) {
 
 // Warnf and Errorf pass on what somebody should read.
 func (l *serverLog) Warnf(format string, v ...any) {
-	l.log.Log(context.Background(), level(slog.LevelWarn, format), "nats server warns", "says", say(format, v))
+	l.tell(level(slog.LevelWarn, format), "nats server warns", format, v)
 }
 
 func (l *serverLog) Errorf(format string, v ...any) {
-	l.log.Log(context.Background(), level(slog.LevelError, format), "nats server errs", "says", say(format, v))
+	l.tell(level(slog.LevelError, format), "nats server errs", format, v)
+}
+
+// ofConnection is how the server begins a format about one connection: with its
+// address and number.
+var ofConnection = regexp.MustCompile(`^\S+ - [a-z]id:\d+ - `)
+
+// tell passes on. What is wrong with a connection anybody can bring about as
+// often as he likes: that is told now and then.
+func (l *serverLog) tell(level slog.Level, message, format string, v []any) {
+	words := []any{"says", say(format, v)}
+	if at := ofConnection.FindStringIndex(format); at != nil {
+		counter, _ := l.strangers.LoadOrStore(format[at[1]:], &seldom.Counter{})
+		n, now := counter.(*seldom.Counter).Again(time.Now())
+		if !now {
+			return
+		}
+		words = append(words, "times", n)
+	}
+	l.log.Log(context.Background(), level, message, words...)
 }
 
 // expected is what the server says while a yard forms or loses a member, which

@@ -166,7 +166,7 @@ func (c *conn) step(e overhop.Envelope) error {
 // refuse answers an ERR after which the connection ends.
 func (c *conn) refuse(rid string, code overhop.Code, message string) error {
 	c.out.answer(func(b []byte) []byte { return overhop.AppendErr(b, rid, code, message, nil) })
-	if n, say := c.s.refusals.again(time.Now()); say {
+	if n, say := c.s.refusals.Again(time.Now()); say {
 		c.s.log.Info("edge refuses a client", "from", c.host, "code", string(code), "reason", message, "times", n)
 	}
 	return errRefused

@@ -14,6 +14,7 @@ import (
 	"yardmaster/edge/overhop"
 	"yardmaster/internal/backoff"
 	"yardmaster/internal/certs"
+	"yardmaster/internal/seldom"
 	"yardmaster/job"
 )
 
@@ -43,7 +44,7 @@ type Server struct {
 	loops      sync.WaitGroup     // one per connection
 
 	// What a flood would fill the log with.
-	surplus, refusals, foreigners, shortages, dawdlers seldom
+	surplus, refusals, foreigners, shortages, dawdlers seldom.Counter
 }
 
 // New makes a server. The error says which key of cfg, whose defaults are filled
@@ -115,7 +116,7 @@ func (s *Server) accept(ctx, inside context.Context, ln net.Listener) error {
 			return fmt.Errorf("accept connections: %w", err)
 		default:
 			pause := wait.Next()
-			if n, say := s.shortages.again(time.Now()); say {
+			if n, say := s.shortages.Again(time.Now()); say {
 				s.log.Warn("edge cannot accept connections for now", "error", err, "pause", pause, "times", n)
 			}
 			if backoff.Sleep(ctx, pause) != nil {
@@ -141,7 +142,7 @@ func (s *Server) admit(ctx context.Context, nc net.Conn) {
 	}
 	s.mu.Unlock()
 	if full {
-		if n, say := s.surplus.again(time.Now()); say {
+		if n, say := s.surplus.Again(time.Now()); say {
 			s.log.Warn("edge refuses a connection over its limits", "from", c.host, "times", n)
 		}
 		c.cut()

@@ -17,6 +17,7 @@ import (
 
 	"yardmaster/edge/overhop"
 	"yardmaster/internal/frame"
+	"yardmaster/internal/seldom"
 	"yardmaster/internal/testlog"
 )
 
@@ -52,7 +53,7 @@ func TestLimits_PerAddress(t *testing.T) {
 		if lines := r.log.Messages(slog.LevelWarn); len(lines) != 1 {
 			t.Errorf("a hundred refusals are logged as %q", lines)
 		}
-		time.Sleep(logPause)
+		time.Sleep(seldom.Pause)
 		r.connectFrom("::ffff:10.0.0.2")
 		r.connectFrom("::ffff:10.0.0.2").closed()
 		if lines := r.log.Messages(slog.LevelWarn); len(lines) != 2 {

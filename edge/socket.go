@@ -68,13 +68,13 @@ func (c *conn) dawdled(err error) {
 	if !c.hurried || !errors.Is(err, os.ErrDeadlineExceeded) {
 		return
 	}
-	if n, say := c.s.dawdlers.again(time.Now()); say {
+	if n, say := c.s.dawdlers.Again(time.Now()); say {
 		c.s.log.Info("edge ends a client that does not finish a frame", "from", c.host, "times", n)
 	}
 }
 
 func (c *conn) misfit(reason string) {
-	if n, say := c.s.foreigners.again(time.Now()); say {
+	if n, say := c.s.foreigners.Again(time.Now()); say {
 		c.s.log.Warn("edge and a client do not understand each other", "from", c.host, "reason", reason, "times", n)
 	}
 }

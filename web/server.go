@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log"
 	"log/slog"
 	"net"
 	"net/http"
@@ -73,7 +74,7 @@ func New(cfg Config, log *slog.Logger) *Server {
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	server := &http.Server{
 		Handler: s, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader,
-		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
+		ErrorLog: log.New(&complaints{log: s.log}, "", 0),
 	}
 	ln = &bounded{Listener: ln, free: newBudget(maxConnections)}
 	if s.cfg.TLS != nil {
