@@ -162,6 +162,11 @@ func (a *app) unreachable(err error) error {
 	}
 	text := strings.TrimPrefix(cause.Error(), "nats: ")
 	switch {
+	case strings.Contains(text, "tls"):
+		return &problem{
+			what: fmt.Sprintf("no TLS with %s: %s", a.dialled, strings.TrimPrefix(text, "tls error: ")),
+			do:   "give the authorities to believe by --tlsca and, if the node asks for one, a certificate by --tlscert and --tlskey; 'yardmaster cert show' shows whose they are",
+		}
 	case !strings.Contains(strings.ToLower(text), "authorization") && !strings.Contains(text, "nkeys not supported"):
 	case a.dialled.loginFrom == "":
 		return &problem{
