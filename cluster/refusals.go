@@ -56,7 +56,7 @@ func RefusalOf(err error) *APIError {
 		return &APIError{Code: "404", Text: err.Error()}
 	case isAny(err, job.ErrQueueExists, job.ErrQueueNotEmpty, job.ErrQueuePaused, job.ErrQueueRunning, job.ErrSystemQueue,
 		job.ErrNotRemovable, job.ErrMalformed, job.ErrNotFailed, job.ErrNotActive, job.ErrJobEnded, job.ErrLeaseLost,
-		ledger.ErrHeld, ledger.ErrNotFresh, ledger.ErrBringSeat, ledger.ErrBringPart):
+		ledger.ErrHeld, ledger.ErrNotFresh, ledger.ErrBringSeat, ledger.ErrBringPart, ledger.ErrMembersChanging):
 		return &APIError{Code: "409", Text: err.Error()}
 	}
 	return &APIError{Code: "500", Text: err.Error()}

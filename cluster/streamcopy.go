@@ -21,6 +21,7 @@ const (
 	bringChunk  = 64 << 10 // bytes of a message on the way in
 	bringAnswer = 30 * time.Second
 	bringRoom   = 30 * time.Second // until members have told that removed streams left room
+	bringBegin  = 6 * time.Second  // until a stream's leader says that it listens
 	bringKnown  = 4 * time.Second  // until its leader is known to listen
 	bringEnd    = 10 * time.Minute // for a restored stream to be made durable
 )
@@ -57,17 +58,13 @@ func (c *Cluster) CopyStream(ctx context.Context, stream string, chunk func([]by
 		State  jetstream.StreamState   `json:"state"`
 		Config *jetstream.StreamConfig `json:"config"`
 	}
-	if err := c.askAPI(ctx, "$JS.API.STREAM.SNAPSHOT."+stream, request, &begun); err != nil {
+	if err := c.askAPI(ctx, "$JS.API.STREAM.SNAPSHOT."+stream, request, copySilence, &begun); err != nil {
 		return StreamPoint{}, fmt.Errorf("copy stream %s: %w", stream, err)
 	}
 	if begun.Error != nil || begun.Config == nil {
 		return StreamPoint{}, fmt.Errorf("copy stream %s: %w", stream, missingOr(begun.Error))
 	}
-	point := StreamPoint{
-		Identity: begun.Config.Metadata[MetaIdentity],
-		First:    begun.State.FirstSeq, Last: begun.State.LastSeq, Messages: begun.State.Msgs, Bytes: begun.State.Bytes,
-	}
-	return point, drainCopy(ctx, stream, pieces, chunk)
+	return pointOf(begun.Config, begun.State), drainCopy(ctx, stream, pieces, chunk)
 }
 
 // missingOr gives JetStream's error our name for a stream that is not there.
@@ -111,8 +108,8 @@ func drainCopy(ctx context.Context, stream string, pieces <-chan *nats.Msg, chun
 }
 
 // askAPI asks JetStream and reads its JSON.
-func (c *Cluster) askAPI(ctx context.Context, subject string, request []byte, answer any) error {
-	m, err := c.boards.ask(ctx, &nats.Msg{Subject: subject, Data: request}, copySilence)
+func (c *Cluster) askAPI(ctx context.Context, subject string, request []byte, wait time.Duration, answer any) error {
+	m, err := c.boards.ask(ctx, &nats.Msg{Subject: subject, Data: request}, wait)
 	switch {
 	case errors.Is(err, errNoAnswer), errors.Is(err, errNoResponders):
 		return ErrNoLeader
@@ -143,7 +140,15 @@ func (c *Cluster) BringStream(ctx context.Context, layout Layout, stream string,
 		Deliver string    `json:"deliver_subject"`
 	}
 	for tried := time.Now(); ; {
-		if err := c.askAPI(ctx, "$JS.API.STREAM.RESTORE."+stream, request, &begun); err != nil {
+		err := c.askAPI(ctx, "$JS.API.STREAM.RESTORE."+stream, request, bringBegin, &begun)
+		if errors.Is(err, ErrNoLeader) && time.Since(tried) < bringRoom && ctx.Err() == nil {
+			// Its copies wait for a member that was chosen to lead, and is away.
+			if err := c.js.DeleteStream(ctx, stream); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+				return fmt.Errorf("bring stream %s back: %w", stream, err)
+			}
+			continue
+		}
+		if err != nil {
 			return fmt.Errorf("bring stream %s back: %w", stream, err)
 		}
 		if begun.Error == nil || !begun.Error.passes() || time.Since(tried) > bringRoom || ctx.Err() != nil {
@@ -241,23 +246,39 @@ func streamConfig(l Layout, stream, identity string) (jetstream.StreamConfig, bo
 	return jetstream.StreamConfig{}, false
 }
 
-// CloseLane lets nothing more into a lane and gives its last sequence, which is
-// final. [Cluster.EnsureStreams] opens it again.
-func (c *Cluster) CloseLane(ctx context.Context, lane uint8) (last uint64, err error) {
+// CloseLane lets nothing more into the lane of this identity and gives what it
+// holds, which is final: nothing, if there is no such lane.
+// [Cluster.EnsureStreams] opens it again.
+func (c *Cluster) CloseLane(ctx context.Context, lane uint8, identity string) (StreamPoint, error) {
 	info, err := c.streamInfo(ctx, LaneStream(lane))
-	if errors.Is(err, ErrStreamMissing) {
-		return 0, nil
-	}
-	if err != nil {
-		return 0, err
+	switch {
+	case errors.Is(err, ErrStreamMissing):
+		return StreamPoint{}, nil
+	case err != nil:
+		return StreamPoint{}, err
+	case info.Config.Metadata[MetaIdentity] != identity:
+		return StreamPoint{}, nil
 	}
 	closed := info.Config
 	closeLane(&closed, lane)
 	stream, err := c.js.UpdateStream(ctx, closed)
 	if err != nil {
-		return 0, fmt.Errorf("close lane %d: %w", lane, err)
+		return StreamPoint{}, fmt.Errorf("close lane %d: %w", lane, err)
 	}
-	return stream.CachedInfo().State.LastSeq, nil
+	return pointOf(&stream.CachedInfo().Config, stream.CachedInfo().State), nil
+}
+
+func pointOf(cfg *jetstream.StreamConfig, s jetstream.StreamState) StreamPoint {
+	return StreamPoint{Identity: cfg.Metadata[MetaIdentity], First: s.FirstSeq, Last: s.LastSeq, Messages: s.Msgs, Bytes: s.Bytes}
+}
+
+// StreamPoint is what a stream holds, as its leader says.
+func (c *Cluster) StreamPoint(ctx context.Context, stream string) (StreamPoint, error) {
+	info, err := c.streamInfo(ctx, stream)
+	if err != nil {
+		return StreamPoint{}, err
+	}
+	return pointOf(&info.Config, info.State), nil
 }
 
 // RemoveStreams removes every stream of the yard, for a restore to make them

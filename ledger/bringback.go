@@ -30,6 +30,7 @@ var (
 	ErrNotFresh  = errors.New("this yard has accepted jobs before")
 	ErrBringSeat = errors.New("this restore is not under way, or another one has taken its place")
 	ErrBringPart = errors.New("the backup's ledger has not arrived whole")
+	ErrBringing  = errors.New("a backup is being restored: nothing else is changed meanwhile")
 )
 
 // BringStage is one step of bringing a ledger back.
@@ -83,10 +84,24 @@ func (l *Ledger) Fresh() bool {
 		l.outbox.nextDead == 0 && l.outbox.nextResult == 0 && !slices.ContainsFunc(l.lanes, func(ln lane) bool { return !untouched(ln) })
 }
 
+// besideBringing tells which commands go on while a ledger is brought back: those
+// that keep the authority and its yard. What any other did would be forgotten.
+func besideBringing(c Command) bool {
+	switch c.(type) {
+	case *BringBack, *Renew, *Found, *Told, *Observe, *NoteWorkers, *SetMembers, *StepMember, *Prove,
+		*AcquireAuthority, *RenewAuthority, *CaptureSnapshot:
+		return true
+	}
+	return false
+}
+
 func (l *Ledger) bringBack(c *BringBack) Result {
 	if c.Stage == BringBegin {
 		if !l.Fresh() {
 			return Result{Err: ErrNotFresh}
+		}
+		if under := l.roll.Under(); under != "" {
+			return Result{Err: fmt.Errorf("%w: %s; restore when it is done", ErrMembersChanging, under)}
 		}
 		l.bringing = &bringing{id: c.ID, source: c.Source}
 		return Result{}

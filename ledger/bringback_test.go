@@ -169,3 +169,36 @@ func TestHold(t *testing.T) {
 		t.Errorf("held by %q after its end", holder)
 	}
 }
+
+// While a ledger is brought back nothing else is changed: it would be forgotten.
+func TestBringBack_Alone(t *testing.T) {
+	l, at := freshLedger(2)
+	member := func(name string) Member { return Member{Node: name, Dir: "d", State: Present} }
+	appended(l, at, &SetMembers{Members: []Member{member("n1"), member("n2"), member("n3")}})
+	joiner := member("n4")
+	join := &ChangeMembers{Join: &joiner}
+	if r := appended(l, at, join)[0]; r.Err != nil {
+		t.Fatal(r.Err)
+	}
+	begin := &BringBack{Stage: BringBegin, ID: "r", Source: "elsewhere"}
+	if r := appended(l, at, begin)[0]; !errors.Is(r.Err, ErrMembersChanging) {
+		t.Errorf("while n4 joins: %v", r.Err)
+	}
+	appended(l, at, &ChangeMembers{Cancel: true}, &StepMember{ID: "n4-d", From: Leaving, To: Out})
+	if r := appended(l, at, begin)[0]; r.Err != nil {
+		t.Fatal(r.Err)
+	}
+	for _, c := range []Command{
+		join, &AddQueue{Name: "q", ID: job.ID{9}}, &PauseQueue{Name: "mail", Paused: true}, &Fold{Identity: l.Lanes()[0].Identity, To: 1},
+		&SetCron{Cron: Cron{Name: "c"}}, &Hold{Holder: "h"}, &QueueDispatch{RequestID: "a", Target: "t"}, &RemoveQueue{Name: "mail"},
+	} {
+		if r := appended(l, at, c)[0]; !errors.Is(r.Err, ErrBringing) && Check(c) == nil {
+			t.Errorf("%T: %v", c, r.Err)
+		}
+	}
+	for _, c := range []Command{&Renew{Until: at.At.Add(time.Hour)}, &Prove{}, &Told{Events: l.LastEvent()}, &BringBack{Stage: BringAbandon, ID: "r"}, join} {
+		if r := appended(l, at, c)[0]; r.Err != nil {
+			t.Errorf("%T: %v", c, r.Err)
+		}
+	}
+}

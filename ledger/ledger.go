@@ -124,6 +124,9 @@ func (l *Ledger) apply(at Stamp, c Command) Result {
 	if err := Check(c); err != nil {
 		return Result{Err: err}
 	}
+	if l.bringing != nil && !besideBringing(c) {
+		return Result{Err: ErrBringing}
+	}
 	switch c := c.(type) {
 	case *Renew:
 		return l.renew(c)

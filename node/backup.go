@@ -1,15 +1,14 @@
 package node
 
 import (
+	"bufio"
+	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
 
 	"yardmaster/backup"
@@ -21,7 +20,7 @@ import (
 // How backups go out.
 const (
 	backupPiece = 512 << 10        // bytes of one answer
-	backupIdle  = 30 * time.Second // without a question: whoever made it is gone
+	backupIdle  = 30 * time.Second // a pipe's reader may be slow
 	holdEvery   = 20 * time.Second // the hold is renewed
 	copyTries   = 4                // of one stream, whose leader may change
 )
@@ -42,7 +41,6 @@ func newBackups(n *Node) *backups { return &backups{n: n, ctx: context.Backgroun
 
 // run ends what nobody asks about any more, until ctx ends.
 func (b *backups) run(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
 	b.mu.Lock()
 	b.ctx = ctx
 	b.mu.Unlock()
@@ -55,20 +53,18 @@ func (b *backups) run(ctx context.Context) error {
 			b.expire(time.Now())
 		}
 	}
-	cancel()
-	b.expire(time.Now().Add(time.Hour))
 	return b.tasks.Wait()
 }
 
 func (b *backups) expire(now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if m := b.making; m != nil && now.Sub(m.askedAt()) > backupIdle {
-		m.end(errors.New("nobody asked for the rest"))
+	if b.making != nil && b.making.over(now) {
+		b.making.stop()
 		b.making = nil
 	}
-	if r := b.bringing; r != nil && now.Sub(r.askedAt()) > backupIdle {
-		r.end()
+	if b.bringing != nil && b.bringing.over(now) {
+		b.bringing.stop()
 		b.bringing = nil
 	}
 }
@@ -90,9 +86,10 @@ func (b *backups) service() cluster.Service {
 			verb("backup", "read", "the next piece of the file", b.read),
 			verb("backup", "end", "give up saving, or say that all has come", answer(b.close)),
 			verb("restore", "begin", "begin to bring a yard back", answer(b.beginRestore)),
-			verb("restore", "push", "take the next piece of a part", b.push),
+			verb("restore", "push", "take the next piece of a part", answer(b.push)),
 			verb("restore", "finish", "become the yard that was saved", answer(b.finishRestore)),
 			verb("restore", "abandon", "leave the yard as fresh as it was", answer(b.abandonRestore)),
+			verb("restore", "wait", "wait for what takes longer than an answer", answer(b.waitRestore)),
 		},
 	}
 }
@@ -111,57 +108,33 @@ type backupBegun struct {
 
 // making is a backup on its way to whoever asks for it.
 type making struct {
-	id   string
-	n    *Node
-	pipe *io.PipeReader
-	stop context.CancelFunc
+	*errand
+	n      *Node
+	pieces chan []byte // of the file, in order; closed at its end
+	why    error       // there is no more, once pieces is closed; nil: that was all
 
 	reading sync.Mutex
 	at      int64  // of the file, behind last
 	last    []byte // the piece that was given last: the answer may be lost
-
-	mu    sync.Mutex
-	asked time.Time
-}
-
-func (m *making) askedAt() time.Time {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.asked
-}
-
-func (m *making) touch() {
-	m.mu.Lock()
-	m.asked = time.Now()
-	m.mu.Unlock()
-}
-
-func (m *making) end(why error) {
-	m.stop()
-	m.pipe.CloseWithError(why)
 }
 
 func (b *backups) begin(ctx context.Context, _ *cluster.Request) (any, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.making != nil {
+	if b.making != nil && !b.making.over(time.Now()) {
 		return nil, &cluster.APIError{Code: "409", Text: fmt.Sprintf("%s makes a backup already; it ends %v after its asker goes away", b.n.cfg.Node.Name, backupIdle)}
 	}
-	r, w := io.Pipe()
-	work, stop := context.WithCancel(b.ctx)
-	m := &making{id: uuid.NewString(), n: b.n, pipe: r, stop: stop, asked: time.Now()}
+	m := &making{errand: newErrand(b.ctx, backupIdle), n: b.n, pieces: make(chan []byte)}
 	if err := m.hold(ctx, true); err != nil {
-		stop()
+		m.stop()
 		return nil, err
 	}
 	b.making = m
 	b.tasks.Go(func() error {
-		err := m.make(work, w)
-		w.CloseWithError(err) // nil is the file's end
-		stop()
-		if err != nil {
-			b.n.log.Warn("backup is not made", "error", err)
+		if m.why = m.make(m.ctx); m.why != nil {
+			b.n.log.Warn("backup is not made", "error", m.why)
 		}
+		close(m.pieces)
 		return nil
 	})
 	return backupBegun{m.id, b.n.cfg.Node.Name}, nil
@@ -175,36 +148,54 @@ func (b *backups) asked(r *cluster.Request) (*making, backupQuestion, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.making == nil || b.making.id != q.Session {
-		return nil, q, &cluster.APIError{Code: "410", Text: fmt.Sprintf("%s makes no such backup (any more): begin again", b.n.cfg.Node.Name)}
+		return nil, q, &cluster.APIError{Code: "410", Text: fmt.Sprintf("%s makes no such backup (any more)", b.n.cfg.Node.Name)}
 	}
 	b.making.touch()
 	return b.making, q, nil
 }
 
-func (b *backups) read(_ context.Context, r *cluster.Request) ([]byte, error) {
+// read gives the piece of the file that begins where the asker says, which is
+// empty behind the file's end. While there is none yet the answer is 408.
+func (b *backups) read(ctx context.Context, r *cluster.Request) ([]byte, error) {
 	m, q, err := b.asked(r)
 	if err != nil {
 		return nil, err
 	}
 	m.reading.Lock()
 	defer m.reading.Unlock()
-	defer m.touch()
-	switch q.At {
-	case m.at - int64(len(m.last)):
-		if len(m.last) > 0 {
-			return m.last, nil
-		}
-	case m.at:
-	default:
+	switch {
+	case q.At == m.at-int64(len(m.last)) && len(m.last) > 0:
+		return m.last, nil
+	case q.At != m.at:
 		return nil, &job.InvalidError{Reason: fmt.Sprintf("at %d: the file has come to %d", q.At, m.at)}
 	}
-	piece := make([]byte, backupPiece)
-	n, err := io.ReadFull(m.pipe, piece)
-	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
-		return nil, &cluster.APIError{Code: "503", Text: "the backup was interrupted: " + err.Error(), RetryAfter: time.Second}
+	late := time.NewTimer(errandAnswer)
+	defer late.Stop()
+	select {
+	case piece, more := <-m.pieces:
+		if !more && m.why != nil {
+			return nil, &cluster.APIError{Code: "503", Text: "the backup was interrupted: " + m.why.Error(), RetryAfter: time.Second}
+		}
+		m.last, m.at = piece, m.at+int64(len(piece))
+		return piece, nil
+	case <-late.C:
+	case <-ctx.Done():
 	}
-	m.last, m.at = piece[:n], m.at+int64(n)
-	return m.last, nil
+	return nil, &cluster.APIError{Code: "408", Text: "the next piece of the backup is not there yet"}
+}
+
+// Write sends the file's next bytes to whoever asks for them.
+func (m *making) Write(b []byte) (int, error) {
+	for rest := b; len(rest) > 0; {
+		piece := rest[:min(len(rest), backupPiece)]
+		select {
+		case m.pieces <- bytes.Clone(piece):
+			rest = rest[len(piece):]
+		case <-m.ctx.Done():
+			return len(b) - len(rest), errors.New("nobody asks for the rest")
+		}
+	}
+	return len(b), nil
 }
 
 func (b *backups) close(_ context.Context, r *cluster.Request) (any, error) {
@@ -212,7 +203,7 @@ func (b *backups) close(_ context.Context, r *cluster.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.end(context.Canceled)
+	m.stop()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.making == m {
@@ -259,13 +250,17 @@ func (m *making) keepHold(ctx context.Context) error {
 
 // make writes the file. The ledger is copied after the hold has begun, and the
 // streams after that: none is older than what the ledger says of it.
-func (m *making) make(ctx context.Context, w io.Writer) error {
+func (m *making) make(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	done, stop := context.WithCancel(ctx)
 	group.Go(func() error { return m.keepHold(done) })
 	group.Go(func() error {
 		defer stop()
-		return m.write(ctx, backup.NewWriter(w))
+		out := bufio.NewWriterSize(m, backupPiece)
+		if err := m.write(ctx, backup.NewWriter(out)); err != nil {
+			return err
+		}
+		return out.Flush()
 	})
 	return group.Wait()
 }
@@ -340,14 +335,4 @@ func (m *making) stream(ctx context.Context, w *backup.Writer, stream string) (b
 		case <-ctx.Done():
 		}
 	}
-}
-
-// readPiece takes a request of JSON, a line's end, and bytes apart.
-func readPiece(r *cluster.Request, head any) (piece []byte, err error) {
-	for i, c := range r.Data {
-		if c == '\n' {
-			return r.Data[i+1:], json.Unmarshal(r.Data[:i], head)
-		}
-	}
-	return nil, &job.InvalidError{Reason: "give a line of JSON, and after it the piece"}
 }

@@ -59,6 +59,7 @@ var refusals = map[string]error{
 	"cron_not_found": ledger.ErrCronNotFound, "cron_exists": ledger.ErrCronExists, "cron_declared": ledger.ErrCronDeclared,
 	"too_many_crons": ledger.ErrTooManyCrons, "backlog_full": ledger.ErrBacklogFull,
 	"held": ledger.ErrHeld, "not_fresh": ledger.ErrNotFresh, "bring_seat": ledger.ErrBringSeat, "bring_part": ledger.ErrBringPart,
+	"bringing": ledger.ErrBringing, "members_changing": ledger.ErrMembersChanging,
 	"malformed": job.ErrMalformed, "not_failed": job.ErrNotFailed, "not_active": job.ErrNotActive, "job_ended": job.ErrJobEnded, "lease_lost": job.ErrLeaseLost,
 }
 
@@ -96,6 +97,9 @@ func (c *commander) do(ctx context.Context, command ledger.Command) (done, error
 		d, err := c.try(ctx, command)
 		switch {
 		case err == nil:
+			if d.Error != "" && refusals[d.Code] == ledger.ErrBringing {
+				return d, &job.UnavailableError{Reason: d.Error, RetryAfter: time.Second}
+			}
 			if d.Error != "" {
 				return d, &refusedError{text: d.Error, is: refusals[d.Code]}
 			}

@@ -309,6 +309,11 @@ var errNoHolder = &cluster.APIError{Code: codeNoTenure, Text: "no authority is k
 // members answers a question on the authority itself.
 func (n *Node) members(ctx context.Context, q membership.Question) (membership.View, error) {
 	if q.Verb != membership.Show {
+		var under string
+		n.raft.View(func(l *ledger.Ledger) { _, under = l.Bringing() })
+		if under != "" { // the ledger says so too, when all has been looked at
+			return membership.View{}, &cluster.APIError{Code: "409", Text: fmt.Sprintf("%v (of %s); wait for its end, or give it up by 'yardmaster restore --abandon'", ledger.ErrBringing, under)}
+		}
 		if err := n.roll.Begin(ctx, q); err != nil {
 			return membership.View{}, membersRefusal(err)
 		}
@@ -323,7 +328,7 @@ func membersRefusal(err error) error {
 		return &cluster.APIError{Code: codeNoTenure, Text: err.Error()}
 	case errors.Is(err, ledger.ErrMemberNotFound):
 		return &cluster.APIError{Code: "404", Text: err.Error()}
-	case errors.As(err, &refused), errors.Is(err, ledger.ErrMembersChanging), errors.Is(err, ledger.ErrNoChange),
+	case errors.As(err, &refused), errors.Is(err, ledger.ErrMembersChanging), errors.Is(err, ledger.ErrBringing), errors.Is(err, ledger.ErrNoChange),
 		errors.Is(err, ledger.ErrMemberExists), errors.Is(err, ledger.ErrMemberCount):
 		return &cluster.APIError{Code: "409", Text: err.Error()}
 	}

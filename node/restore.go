@@ -1,221 +1,128 @@
 package node
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
-	"sync"
 	"time"
 
-	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
 
 	"yardmaster/backup"
 	"yardmaster/cluster"
-	"yardmaster/internal/backoff"
 	"yardmaster/job"
 	"yardmaster/ledger"
 )
 
-// How long the steps of a restore may take.
-const (
-	insistFor    = 30 * time.Second // on a command, while the authority changes
-	settleFor    = 60 * time.Second // on an authority that knows of the restore
-	replicateFor = 30 * time.Minute
-)
+// bringIdle is how long a restore waits for the next question.
+const bringIdle = 10 * time.Second
 
 // bringer is a restore under way: the caller sends part after part.
 type bringer struct {
+	*errand
 	n    *Node
-	id   string
+	desk *backups
 	plan backup.Plan
-	stop context.CancelFunc
-	ctx  context.Context
 
 	fresh []string // identities of the lanes that the yard had
 	lanes []string // identities of those it gets
 
-	work   sync.Mutex // one piece at a time
+	// Of one step at a time.
 	feed   *feed
 	fed    map[string]bool
 	parts  uint64 // of the ledger
 	ledger []byte // that is not yet a part
-
-	mu    sync.Mutex
-	asked time.Time
+	report *restored
 }
 
-func (r *bringer) askedAt() time.Time {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.asked
+// bringing is the answer to all questions about a restore.
+type bringing struct {
+	Session string    `json:"session"`
+	Node    string    `json:"node"`
+	Working string    `json:"working,omitempty"` // on what; the end is heard by restore.wait
+	Report  *restored `json:"report,omitempty"`
 }
-
-// touch notes that somebody asks; until it is called again nothing expires.
-func (r *bringer) touch(busy bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.asked = time.Now()
-	if busy {
-		r.asked = r.asked.Add(24 * time.Hour)
-	}
-}
-
-func (r *bringer) end() { r.stop() }
 
 func (b *backups) beginRestore(ctx context.Context, q *cluster.Request) (any, error) {
 	plan, err := ask[backup.Plan](q)
 	if err != nil {
 		return nil, err
 	}
-	if plan.Format != backup.Format || len(plan.Keep) == 0 {
+	if plan.Format != backup.Format || len(plan.Keep) == 0 || len(plan.Keep) != len(plan.Streams) {
 		return nil, &job.InvalidError{Reason: fmt.Sprintf("a plan of format %d: this node restores format %d", plan.Format, backup.Format)}
 	}
-	b.mu.Lock()
-	if b.bringing != nil {
-		b.mu.Unlock()
-		return nil, &cluster.APIError{Code: "409", Text: fmt.Sprintf("%s restores a backup already; that ends %v after its asker goes away", b.n.cfg.Node.Name, backupIdle)}
-	}
-	work, stop := context.WithCancel(b.ctx)
-	r := &bringer{n: b.n, id: uuid.NewString(), plan: plan, ctx: work, stop: stop, fed: map[string]bool{}}
-	r.touch(true)
-	b.bringing = r
-	b.mu.Unlock()
-	if err := r.begin(ctx); err != nil {
-		b.forget(r)
+	r, err := b.seat(plan, false)
+	if err != nil {
 		return nil, err
 	}
-	r.touch(false)
-	return backupBegun{r.id, b.n.cfg.Node.Name}, nil
+	return r.take(ctx, r.begin)
 }
 
-func (b *backups) forget(r *bringer) {
-	r.end()
+// seat gives the desk to a restore: the one before is over, or is made to end.
+func (b *backups) seat(plan backup.Plan, force bool) (*bringer, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.bringing == r {
-		b.bringing = nil
+	before := b.bringing
+	if before != nil && !force && before.ctx.Err() == nil && !before.over(time.Now()) {
+		return nil, &cluster.APIError{Code: "409", Text: fmt.Sprintf("%s restores a backup already; that ends %v after its asker goes away", b.n.cfg.Node.Name, bringIdle)}
 	}
+	r := &bringer{errand: newErrand(b.ctx, bringIdle), n: b.n, desk: b, plan: plan, fed: map[string]bool{}}
+	if before != nil {
+		before.stop()
+		r.step = before.last() // nothing begins before it has ended
+	}
+	b.bringing = r
+	return r, nil
 }
 
-// begin empties the yard, if it is fresh or a restore was begun here before.
-func (r *bringer) begin(ctx context.Context) error {
-	before, epoch, err := r.admit(ctx)
-	if err != nil {
-		return err
-	}
-	source := fmt.Sprintf("yard %s at entry %d", r.plan.Yard, r.plan.Index)
-	if err := r.insist(ctx, &ledger.BringBack{Stage: ledger.BringBegin, ID: r.id, Source: source}); err != nil {
-		return err
-	}
-	// The tenure that knew of no restore looks after the streams: it has to be
-	// over before they go.
-	if err := r.settled(ctx, func(l *ledger.Ledger) bool {
-		a := l.Authority()
-		return a.Owner != "" && (before || a.Epoch > epoch)
-	}); err != nil {
-		return err
-	}
-	for lane := range r.fresh {
-		last, err := r.n.messages.CloseLane(ctx, uint8(lane))
-		if err == nil && last > 0 && !before {
-			return errors.Join(r.notFresh(), r.abandon(ctx, false))
+// take begins a step, once the one before has ended, and answers with its end if
+// that comes soon. A step that fails is the restore's last.
+func (r *bringer) take(ctx context.Context, do func(context.Context) error) (any, error) {
+	if before := r.last(); before != nil {
+		if more, _ := before.wait(ctx); more { // its error was told, or is nobody's
+			r.stop()
+			return nil, &job.UnavailableError{Reason: r.n.cfg.Node.Name + " has not ended the step before", RetryAfter: time.Second}
 		}
+	}
+	begun := r.errand.begin(r.desk.tasks.Go, func(ctx context.Context) error {
+		err := do(ctx)
 		if err != nil {
-			return tryLater(err)
+			r.stop()
 		}
-	}
-	if err := r.n.messages.RemoveStreams(ctx); err != nil {
-		return tryLater(err)
-	}
-	return nil
-}
-
-// admit refuses a yard in which something was accepted, or that is not there.
-// before: a restore was begun here and has not ended.
-func (r *bringer) admit(ctx context.Context) (before bool, epoch uint64, err error) {
-	if err := r.n.commander.current(ctx); err != nil {
-		return false, 0, err
-	}
-	fresh, made := false, false
-	r.n.raft.View(func(l *ledger.Ledger) {
-		id, _ := l.Bringing()
-		before, fresh, made, epoch = id != "", l.Fresh(), l.StreamsMade(), l.Authority().Epoch
-		for _, lane := range l.Lanes() {
-			r.fresh = append(r.fresh, lane.Identity)
-		}
+		return err
 	})
-	for _, lane := range r.plan.Keep {
-		if lane.Identity != "" {
-			r.lanes = append(r.lanes, lane.Identity)
-		}
+	if !begun {
+		return nil, &cluster.APIError{Code: "409", Text: "two steps of one restore were asked for at once"}
 	}
-	for len(r.lanes) < len(r.fresh) { // as many lanes as this yard was founded with
-		r.lanes = append(r.lanes, uuid.NewString())
-	}
+	return r.wait(ctx)
+}
+
+func (r *bringer) wait(ctx context.Context) (any, error) {
+	s := r.last()
+	more, err := s.wait(ctx)
 	switch {
-	case !fresh:
-		return before, epoch, r.notFresh()
-	case !made:
-		return before, epoch, &job.UnavailableError{Reason: "the yard's streams are not made yet: wait until it is ready", RetryAfter: time.Second}
-	case before:
-		return before, epoch, nil
+	case err != nil:
+		return nil, err
+	case more:
+		return bringing{Session: r.id, Node: r.n.cfg.Node.Name, Working: r.said()}, nil
 	}
-	for lane := range r.fresh {
-		info, err := r.n.messages.LaneInfo(ctx, uint8(lane))
-		if err != nil {
-			return before, epoch, tryLater(err)
-		}
-		if info.Last > 0 {
-			return before, epoch, r.notFresh()
-		}
-	}
-	return before, epoch, nil
+	return bringing{Session: r.id, Node: r.n.cfg.Node.Name, Report: r.report}, nil
 }
 
-func (r *bringer) notFresh() error {
-	return &cluster.APIError{Code: "409", Text: "this yard has accepted jobs: a backup is restored into a fresh one only. " +
-		"Stop its nodes, move their data directories away, start them again, and restore before anything is enqueued (also before a declared cron entry is due)"}
-}
-
-func tryLater(err error) error {
-	return &job.UnavailableError{Reason: err.Error(), RetryAfter: time.Second}
-}
-
-// insist says a command until it is taken or refused: while a restore begins
-// and ends, the authority changes hands.
-func (r *bringer) insist(ctx context.Context, c ledger.Command) error {
-	for until := time.Now().Add(insistFor); ; {
-		_, err := r.n.commander.do(ctx, c)
-		var away *job.UnavailableError
-		if err == nil || !errors.As(err, &away) || time.Now().After(until) {
-			return err
-		}
-		if err := backoff.Sleep(ctx, 200*time.Millisecond); err != nil {
-			return err
-		}
+func (b *backups) waitRestore(ctx context.Context, q *cluster.Request) (any, error) {
+	head, err := ask[backupQuestion](q)
+	if err != nil {
+		return nil, err
 	}
-}
-
-// settled waits until the ledger here is as it should be.
-func (r *bringer) settled(ctx context.Context, fits func(*ledger.Ledger) bool) error {
-	ctx, cancel := context.WithTimeout(ctx, settleFor)
-	defer cancel()
-	for {
-		_, changed := r.n.raft.Applied()
-		ok := false
-		r.n.raft.View(func(l *ledger.Ledger) { ok = fits(l) })
-		if ok {
-			return nil
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return &job.UnavailableError{Reason: "no authority goes on with the restore", RetryAfter: time.Second}
-		}
+	r, err := b.restoring(head.Session)
+	if err != nil {
+		return nil, err
 	}
+	return r.wait(ctx)
 }
 
 // pieceHead stands before a piece of a part.
@@ -225,16 +132,30 @@ type pieceHead struct {
 	End     bool   `json:"end"` // nothing more of this part comes
 }
 
+// readPiece takes a request of JSON, a line's end, and bytes apart.
+func readPiece(r *cluster.Request, head any) (piece []byte, err error) {
+	line, piece, ok := bytes.Cut(r.Data, []byte("\n"))
+	if !ok {
+		return nil, &job.InvalidError{Reason: "give a line of JSON, and after it the piece"}
+	}
+	if err := json.Unmarshal(line, head); err != nil {
+		return nil, &job.InvalidError{Reason: err.Error()}
+	}
+	return piece, nil
+}
+
+// restoring finds the restore that is asked about, and notes that it is.
 func (b *backups) restoring(session string) (*bringer, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.bringing == nil || b.bringing.id != session {
-		return nil, &cluster.APIError{Code: "410", Text: fmt.Sprintf("%s is not about this restore (any more): take it again", b.n.cfg.Node.Name)}
+		return nil, &cluster.APIError{Code: "410", Text: fmt.Sprintf("%s is not about this restore (any more)", b.n.cfg.Node.Name)}
 	}
+	b.bringing.touch()
 	return b.bringing, nil
 }
 
-func (b *backups) push(ctx context.Context, q *cluster.Request) ([]byte, error) {
+func (b *backups) push(ctx context.Context, q *cluster.Request) (any, error) {
 	var head pieceHead
 	piece, err := readPiece(q, &head)
 	if err != nil {
@@ -244,20 +165,13 @@ func (b *backups) push(ctx context.Context, q *cluster.Request) ([]byte, error) 
 	if err != nil {
 		return nil, err
 	}
-	r.work.Lock()
-	defer r.work.Unlock()
-	r.touch(true)
-	defer r.touch(false)
-	if head.Part == r.plan.Ledger.Name {
-		err = r.pushLedger(ctx, piece, head.End)
-	} else {
-		err = r.pushStream(head.Part, piece, head.End)
-	}
-	if err != nil {
-		b.forget(r)
-		return nil, err
-	}
-	return []byte("{}"), nil
+	return r.take(ctx, func(ctx context.Context) error {
+		r.say("bringing %s back", head.Part)
+		if head.Part == r.plan.Ledger.Name {
+			return r.pushLedger(ctx, piece, head.End)
+		}
+		return r.pushStream(ctx, head.Part, piece, head.End)
+	})
 }
 
 func (r *bringer) pushLedger(ctx context.Context, piece []byte, end bool) error {
@@ -284,8 +198,11 @@ type feed struct {
 	group *errgroup.Group
 }
 
-func (r *bringer) pushStream(part string, piece []byte, end bool) error {
+func (r *bringer) pushStream(ctx context.Context, part string, piece []byte, end bool) error {
 	if r.feed == nil {
+		if err := r.seated(ctx); err != nil {
+			return err
+		}
 		keep := slices.IndexFunc(r.plan.Keep, func(s backup.Stream) bool { return s.Name == part })
 		if keep < 0 || r.fed[part] {
 			return &job.InvalidError{Reason: fmt.Sprintf("part %q is not expected", part)}
@@ -319,6 +236,7 @@ func (r *bringer) open(keep backup.Stream) *feed {
 	trimmed, trimTo := io.Pipe()
 	group, ctx := errgroup.WithContext(r.ctx)
 	group.Go(func() error {
+		defer context.AfterFunc(ctx, func() { in.CloseWithError(ctx.Err()) })()
 		err := backup.Trim(trimTo, in, keep)
 		trimTo.CloseWithError(err)
 		if err == nil { // what lies behind the end that its writer set
@@ -328,11 +246,17 @@ func (r *bringer) open(keep backup.Stream) *feed {
 		return err
 	})
 	group.Go(func() error {
-		err := r.n.messages.BringStream(ctx, cluster.Layout{Identities: r.lanes}, keep.Stream, cluster.StreamPoint{
-			Identity: keep.Identity, First: keep.First, Last: keep.Last, Messages: keep.Messages, Bytes: keep.Bytes,
-		}, trimmed)
+		err := r.n.messages.BringStream(ctx, cluster.Layout{Identities: r.lanes}, keep.Stream, pointOf(&keep), trimmed)
 		trimmed.CloseWithError(errors.Join(err, io.ErrClosedPipe))
 		return err
 	})
+	r.desk.tasks.Go(func() error {
+		_ = group.Wait() // whoever pushes the part's end hears it
+		return nil
+	})
 	return &feed{keep.Name, to, group}
+}
+
+func pointOf(s *backup.Stream) cluster.StreamPoint {
+	return cluster.StreamPoint{Identity: s.Identity, First: s.First, Last: s.Last, Messages: s.Messages, Bytes: s.Bytes}
 }

@@ -39,11 +39,11 @@ func (b *backups) finishRestore(ctx context.Context, q *cluster.Request) (any, e
 	if err != nil {
 		return nil, err
 	}
-	r.work.Lock()
-	defer r.work.Unlock()
-	r.touch(true)
-	defer b.forget(r)
-	return r.finish(ctx)
+	return r.take(ctx, func(ctx context.Context) (err error) {
+		defer r.stop()
+		r.report, err = r.finish(ctx)
+		return err
+	})
 }
 
 func (r *bringer) finish(ctx context.Context) (*restored, error) {
@@ -55,12 +55,14 @@ func (r *bringer) finish(ctx context.Context) (*restored, error) {
 	if !r.fed[r.plan.Ledger.Name] {
 		return nil, &job.InvalidError{Reason: "the ledger has not come"}
 	}
+	r.say("making the streams that the backup has not")
 	if err := r.ensure(ctx, r.lanes); err != nil {
 		return nil, err
 	}
 	if err := r.replicated(ctx); err != nil {
 		return nil, err
 	}
+	r.say("becoming the yard that was saved")
 	sum, err := hex.DecodeString(r.plan.Ledger.SHA256)
 	if err != nil {
 		return nil, &job.InvalidError{Reason: "the ledger's sum is no sum"}
@@ -72,10 +74,20 @@ func (r *bringer) finish(ctx context.Context) (*restored, error) {
 	r.n.raft.View(func(l *ledger.Ledger) { epoch = l.Authority().Epoch })
 	further := r.lanes[len(r.lanes)-r.further():]
 	err = r.insist(ctx, &ledger.BringBack{Stage: ledger.BringFinish, ID: r.id, SHA256: sum, Lanes: further})
-	if err != nil && !errors.Is(err, ledger.ErrBringSeat) {
+	become := func(l *ledger.Ledger) bool { return l.Authority().Epoch > epoch+ledger.BringStep/2 }
+	if errors.Is(err, ledger.ErrBringSeat) { // it was said twice, or another restore took this one's place
+		if err := r.n.commander.current(ctx); err != nil {
+			return nil, err
+		}
+		r.n.raft.View(func(l *ledger.Ledger) {
+			if become(l) {
+				err = nil
+			}
+		})
+	}
+	if err != nil {
 		return nil, err
 	}
-	become := func(l *ledger.Ledger) bool { return l.Authority().Epoch > epoch+ledger.BringStep/2 }
 	if err := r.settled(ctx, become); err != nil {
 		return nil, err
 	}
@@ -114,10 +126,21 @@ func (r *bringer) further() int {
 }
 
 // replicated waits until each replica has its stream: until then one member's
-// death could take what was just brought back.
+// death could take what was just brought back. It makes sure that they are the
+// backup's, whoever else may have brought something back here.
 func (r *bringer) replicated(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, replicateFor)
 	defer cancel()
+	for i := range r.plan.Keep {
+		keep := &r.plan.Keep[i]
+		got, err := r.n.messages.StreamPoint(ctx, keep.Stream)
+		if err != nil {
+			return tryLater(err)
+		}
+		if got.Identity != keep.Identity || got.Last != keep.Last {
+			return tryLater(fmt.Errorf("stream %s is not the backup's: it is %q and ends at %d, not %q at %d", keep.Stream, got.Identity, got.Last, keep.Identity, keep.Last))
+		}
+	}
 	for _, stream := range saved(len(r.lanes)) {
 		for {
 			left, err := r.n.messages.Replicated(ctx, stream)
@@ -127,6 +150,7 @@ func (r *bringer) replicated(ctx context.Context) error {
 			if err != nil {
 				left = err.Error()
 			}
+			r.say("waiting for the copies of %s: %s", stream, left)
 			if backoff.Sleep(ctx, 100*time.Millisecond) != nil {
 				return &job.UnavailableError{Reason: stream + " is not on all members: " + left, RetryAfter: time.Second}
 			}
@@ -163,38 +187,38 @@ func (r *bringer) compare(l *ledger.Ledger, report *restored) {
 }
 
 func (b *backups) abandonRestore(ctx context.Context, _ *cluster.Request) (any, error) {
-	b.mu.Lock()
-	r := b.bringing
-	b.mu.Unlock()
-	if r != nil {
-		b.forget(r)
-	}
-	fresh := &bringer{n: b.n}
-	b.n.raft.View(func(l *ledger.Ledger) {
-		fresh.id, _ = l.Bringing()
-		for _, lane := range l.Lanes() {
-			fresh.fresh = append(fresh.fresh, lane.Identity)
-		}
-	})
-	if fresh.id == "" {
-		return nil, &cluster.APIError{Code: "409", Text: "no restore is under way in this yard"}
-	}
-	if err := fresh.abandon(ctx, true); err != nil {
+	r, err := b.seat(backup.Plan{}, true)
+	if err != nil {
 		return nil, err
 	}
-	return struct {
-		Abandoned bool `json:"abandoned"`
-	}{true}, nil
+	return r.take(ctx, r.abandon)
 }
 
-// abandon leaves the yard as it was: with the lanes it was founded with. empty:
-// its streams hold what was brought back so far.
-func (r *bringer) abandon(ctx context.Context, empty bool) error {
-	if empty {
-		if err := r.n.messages.RemoveStreams(ctx); err != nil {
-			return tryLater(err)
-		}
+// abandon gives up the restore that is under way, whoever began it: the yard is
+// as it was then.
+func (r *bringer) abandon(ctx context.Context) error {
+	defer r.stop()
+	if err := r.n.commander.current(ctx); err != nil {
+		return err
 	}
+	under, source := "", ""
+	r.n.raft.View(func(l *ledger.Ledger) {
+		under, source = l.Bringing()
+		for _, lane := range l.Lanes() {
+			r.fresh = append(r.fresh, lane.Identity)
+		}
+	})
+	if under == "" {
+		return &cluster.APIError{Code: "409", Text: "no restore is under way in this yard; there is nothing to give up"}
+	}
+	if _, err := r.clear(ctx, source, true, 0); err != nil {
+		return err
+	}
+	return r.reopen(ctx)
+}
+
+// reopen has the yard go on with the lanes it was founded with.
+func (r *bringer) reopen(ctx context.Context) error {
 	if err := r.ensure(ctx, r.fresh); err != nil {
 		return err
 	}
