@@ -144,6 +144,14 @@ func (a *Agent) Drain() {
 	notice(a.beatNow)
 }
 
+// Resume takes new work again.
+func (a *Agent) Resume() {
+	a.mu.Lock()
+	a.draining = false
+	a.mu.Unlock()
+	notice(a.beatNow)
+}
+
 // Running is how many dispatches are in hand and have not ended.
 func (a *Agent) Running() int {
 	a.mu.Lock()

@@ -71,7 +71,7 @@ YARD_<TABLE>_<KEY> override the file, and the flags below override both.`,
 			return runNode(ctx, cfg, a.program.Version, log)
 		}))
 	}
-	c.AddCommand(a.releaseVerb())
+	c.AddCommand(a.drainVerb(), a.resumeVerb(), a.releaseVerb())
 	return c
 }
 

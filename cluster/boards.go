@@ -87,11 +87,11 @@ func (c *Cluster) EnsureBoards(ctx context.Context) (made bool, err error) {
 
 // leadElsewhere has another member lead a stream that this node leads.
 func (c *Cluster) leadElsewhere(ctx context.Context, stream string) error {
-	to, err := c.heir(ctx, stream, func(node string) bool { return node != c.cfg.Node })
-	if err != nil || to == "" {
+	m, err := c.heir(ctx, stream, func(node string) bool { return node != c.cfg.Node })
+	if err != nil || m.to == "" {
 		return err
 	}
-	return c.stepDown(ctx, stream, to)
+	return c.stepDown(ctx, stream, m.to)
 }
 
 // BoardEntry is a row of a board.

@@ -249,7 +249,7 @@ func TestLaneStates_Route(t *testing.T) {
 	}
 	leads(1)
 	route(1, "it leads its own lane")
-	s.moving([]uint8{1}, now.Add(time.Second))
+	s.moving(1, now.Add(time.Second))
 	route(2, "its lane is about to move")
 	leads()
 	now = now.Add(2 * time.Second)
@@ -258,7 +258,7 @@ func TestLaneStates_Route(t *testing.T) {
 	route(1, "the new leader answers")
 	leads(1)
 	s.leaving.Store(true)
-	s.moving([]uint8{0}, now.Add(time.Second))
+	s.moving(0, now.Add(time.Second))
 	route(2, "it leaves, and another lane moves as well")
 	s.silent(2, now)
 	route(0, "the only one that answers is about to move")

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
 
 	"yardmaster/internal/backoff"
 )
@@ -17,6 +18,8 @@ const (
 	quietClient = 150 * time.Millisecond // without a word either way: no answer is outstanding
 	clientLook  = 30 * time.Millisecond
 )
+
+const apiMetaStepDown = "$JS.API.META.LEADER.STEPDOWN"
 
 // Leave hands every leadership this node holds to another member, so that its
 // end interrupts nothing, and returns when it holds none: before ctx ends, or
@@ -39,8 +42,28 @@ func (c *Cluster) Leave(ctx context.Context) error {
 	}
 }
 
-// handOn asks that others lead what this node leads, and counts what that is.
-func (c *Cluster) handOn(ctx context.Context) (led int, err error) {
+// Return takes back that this node leaves: it may lead again.
+func (c *Cluster) Return() {
+	c.publisher.state.leaving.Store(false)
+	c.router.mapJobs()
+}
+
+// Leads lists the streams that this node leads, and "JetStream" if it leads what
+// decides about streams.
+func (c *Cluster) Leads() (led []string) {
+	for _, stream := range c.ownStreams() {
+		if c.srv.JetStreamIsStreamLeader(account, stream) {
+			led = append(led, stream)
+		}
+	}
+	if c.cfg.clustered() && c.srv.JetStreamIsLeader() {
+		led = append(led, "JetStream")
+	}
+	return led
+}
+
+// ownStreams are all streams that the yard makes.
+func (c *Cluster) ownStreams() []string {
 	streams := []string{StreamBlobs, StreamEvents, StreamResults, StreamDLQ, StreamLogs}
 	for _, bucket := range Boards {
 		streams = append(streams, boardStream(bucket))
@@ -48,23 +71,29 @@ func (c *Cluster) handOn(ctx context.Context) (led int, err error) {
 	for lane := range c.Lanes() {
 		streams = append(streams, LaneStream(uint8(lane)))
 	}
+	return streams
+}
+
+// handOn asks that others lead what this node leads, and counts what that is.
+func (c *Cluster) handOn(ctx context.Context) (led int, err error) {
 	var moves []move
 	var errs []error
-	for _, stream := range streams {
+	for _, stream := range c.ownStreams() {
 		if !c.srv.JetStreamIsStreamLeader(account, stream) {
 			continue
 		}
 		led++
-		to, err := c.heir(ctx, stream, func(node string) bool { return node != c.cfg.Node })
-		if to != "" {
-			moves = append(moves, move{stream, to})
+		m, err := c.heir(ctx, stream, func(node string) bool { return node != c.cfg.Node })
+		if m.to != "" {
+			moves = append(moves, m)
 		}
 		errs = append(errs, err)
 	}
 	errs = append(errs, c.carryOut(ctx, moves))
 	if c.srv.JetStreamIsLeader() { // of all of JetStream: who makes consumers
 		led++
-		errs = append(errs, c.stepMetaDown(ctx))
+		_, err := c.system.ask(ctx, &nats.Msg{Subject: apiMetaStepDown}, systemAnswer)
+		errs = append(errs, err)
 	}
 	return led, errors.Join(errs...)
 }

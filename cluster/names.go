@@ -54,7 +54,7 @@ const (
 
 // nodeVerbs are what clients may say to one node, as yard.node.<node>.<verb>.
 // All other verbs are the nodes' own.
-var nodeVerbs = []string{"health", "readiness", "snapshot", "status", "stepdown"}
+var nodeVerbs = []string{"health", "readiness", "snapshot", "status", "stepdown", "drain", "resume"}
 
 // NodeSubject is where clients say one of the public verbs to a node.
 func NodeSubject(node, verb string) string { return nodeSubject(node, verb) }
@@ -103,11 +103,10 @@ const MaxLanes = 16
 
 // JetStream's request subjects.
 const (
-	apiDirectGet  = "$JS.API.DIRECT.GET."
-	apiMsgGet     = "$JS.API.STREAM.MSG.GET."
-	apiStepDown   = "$JS.API.STREAM.LEADER.STEPDOWN."
-	apiStreamList = "$JS.API.STREAM.LIST"
-	apiConsumer   = "$JS.API.CONSUMER."
+	apiDirectGet = "$JS.API.DIRECT.GET."
+	apiMsgGet    = "$JS.API.STREAM.MSG.GET."
+	apiStepDown  = "$JS.API.STREAM.LEADER.STEPDOWN."
+	apiConsumer  = "$JS.API.CONSUMER."
 )
 
 // LaneStream names the stream of a lane.

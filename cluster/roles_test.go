@@ -50,6 +50,8 @@ func TestRole_May(t *testing.T) {
 		"yard.exec.RequestReplay":   {Operator},
 		"yard.snapshot":             {Worker, Observer, Operator},
 		"yard.node.n1.stepdown":     {Operator},
+		"yard.node.n1.drain":        {Operator},
+		"yard.node.n1.resume":       {Operator},
 		"yard.history":              nil,
 		"yard.node.n1.assign":       nil,
 		"yard.enqueue":              nil,

@@ -93,15 +93,18 @@ func (s *laneStates) mark(lane uint8, down time.Time) {
 	s.mu.Unlock()
 }
 
-// moving notes that lanes are about to change their leaders.
-func (s *laneStates) moving(lanes []uint8, until time.Time) {
+// moving notes until when a lane is about to change its leader; zero: it has.
+func (s *laneStates) moving(lane uint8, until time.Time) {
+	s.mu.Lock()
+	s.lane[lane].moves = until
+	s.mu.Unlock()
+}
+
+// anyMoves tells that a lane is about to change its leader.
+func (s *laneStates) anyMoves(now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, lane := range lanes {
-		if int(lane) < len(s.lane) {
-			s.lane[lane].moves = until
-		}
-	}
+	return slices.ContainsFunc(s.lane[:], func(l laneState) bool { return now.Before(l.moves) })
 }
 
 // lead notes which lanes this node leads and returns them. A lane it has just
@@ -117,7 +120,7 @@ func (s *laneStates) lead(at time.Time, led func(lane uint8) bool) []uint8 {
 		}
 		switch {
 		case now && !s.lane[lane].led:
-			s.lane[lane].down, s.lane[lane].moves = time.Time{}, time.Time{}
+			s.lane[lane].down = time.Time{}
 		case !now && s.lane[lane].led:
 			s.lane[lane].down = at
 		}
@@ -250,15 +253,20 @@ func (r *router) mapLocal() error {
 // turn looks who leads, asks the lanes led elsewhere whether they answer, and
 // maps yard.jobs.* where it should go.
 func (r *router) turn(now time.Time) {
-	led := r.state.lead(now, func(lane uint8) bool { return r.c.srv.JetStreamIsStreamLeader(account, LaneStream(lane)) })
-	r.mu.Lock()
-	r.led = led
-	r.mu.Unlock()
+	r.lookWhoLeads(now)
 	if r.c.cfg.clustered() && now.Sub(r.probing) >= probeEvery {
 		r.probing = now
 		r.probe(now)
 	}
 	r.mapJobs()
+}
+
+// lookWhoLeads notes which lanes this node leads.
+func (r *router) lookWhoLeads(now time.Time) {
+	led := r.state.lead(now, func(lane uint8) bool { return r.c.srv.JetStreamIsStreamLeader(account, LaneStream(lane)) })
+	r.mu.Lock()
+	r.led = led
+	r.mu.Unlock()
 }
 
 func (r *router) mapJobs() {

@@ -141,7 +141,7 @@ func (r *rig) do(y *workingYard, words []string) error {
 	case "takes-outcomes":
 		y.hold(false)
 	case "drains":
-		r.server.Drain()
+		r.server.Drain(Stops)
 	case "stops":
 		r.stop()
 	case "recalls": // $jid REASON

@@ -215,7 +215,7 @@ func TestDrain_Reconnect(t *testing.T) {
 		r.yard.edges = []string{"n2:9876", "n3:9876"}
 		a, _ := r.worker(1)
 		b, _ := r.worker(1)
-		r.server.Drain()
+		r.server.Drain(Stops)
 		told := []string{
 			text(a.expect(overhop.TDrain, "0").Get("reconnect")),
 			text(b.expect(overhop.TDrain, "0").Get("reconnect")),
@@ -236,7 +236,7 @@ func TestDrain(t *testing.T) {
 		p, _ := r.worker(3)
 		q := r.quest(p, 1, nil)
 		p.ask(overhop.TAck, held(q), overhop.TOK)
-		r.server.Drain()
+		r.server.Drain(Stops)
 		p.expect(overhop.TDrain, "0")
 		if got := r.hands.room("jobs", p.wid); got != 0 {
 			t.Errorf("room is %d", got)

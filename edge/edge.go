@@ -213,9 +213,9 @@ func (s *Server) runPurge(ctx context.Context) {
 	}
 }
 
-// Drain withdraws all offers and tells workers that no more jobs follow. Jobs
-// in hand go on. It may be called more than once.
-func (s *Server) Drain() {
+// Drain withdraws all offers and tells workers why no more jobs follow. Jobs in
+// hand go on. It may be called more than once.
+func (s *Server) Drain(why string) {
 	s.mu.Lock()
 	if s.draining {
 		s.mu.Unlock()
@@ -234,7 +234,7 @@ func (s *Server) Drain() {
 	s.flushOffers()
 	edges := slices.Clone(s.yard.Edges())
 	for _, c := range workers {
-		drain := overhop.Fields{"reason": "node stops", "close_at": s.drainedBy}
+		drain := overhop.Fields{"reason": why, "close_at": s.drainedBy}
 		if len(edges) > 0 {
 			edges = append(edges[1:], edges[0]) // whoever takes the first is not alone there
 			drain["reconnect"] = edges
@@ -243,9 +243,25 @@ func (s *Server) Drain() {
 	}
 }
 
+// Resume ends a drain: workers that are still here, or come, are offered again.
+func (s *Server) Resume() {
+	s.mu.Lock()
+	s.draining = false
+	for _, c := range s.workers {
+		for _, sub := range c.subs {
+			s.offers.mark(sub)
+		}
+	}
+	s.mu.Unlock()
+	s.flushOffers()
+}
+
+// Stops is why a node that stops drains.
+const Stops = "node stops"
+
 // farewell ends all connections in order.
 func (s *Server) farewell() {
-	s.Drain()
+	s.Drain(Stops)
 	s.mu.Lock()
 	s.closing = true
 	conns := make([]*conn, 0, len(s.conns))
@@ -254,7 +270,7 @@ func (s *Server) farewell() {
 	}
 	s.mu.Unlock()
 	for _, c := range conns {
-		c.bye("SHUTDOWN", "node stops")
+		c.bye("SHUTDOWN", Stops)
 	}
 }
 

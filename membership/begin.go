@@ -174,9 +174,7 @@ func (k *Keeper) well(ctx context.Context, roll ledger.Roll, but string) error {
 			return refuse("member %s is behind, at %d of %d entries: wait until it has caught up", m.Node, w.Applied, last)
 		}
 	}
-	looking, cancel := context.WithTimeout(ctx, askTime)
-	defer cancel()
-	streams, err := k.yard.Streams(looking)
+	streams, err := k.yard.Streams(ctx)
 	if err != nil {
 		return refuse("it is not known whether the streams are whole (%v): try again", err)
 	}

@@ -53,9 +53,7 @@ func (k *Keeper) View(ctx context.Context) View {
 			meta, led = w.Meta, true
 		}
 	}
-	looking, cancel := context.WithTimeout(ctx, askTime)
-	streams, _ := k.yard.Streams(looking) // without an answer nothing is shown of them
-	cancel()
+	streams, _ := k.yard.Streams(ctx) // without an answer nothing is shown of them
 	last := k.yard.Last()
 	for i := range roll.Members {
 		v.Members = append(v.Members, k.standing(&roll.Members[i], words, meta, led, streams, last))

@@ -32,7 +32,7 @@ type commander struct {
 	fleet courier
 	watch *authorityWatch
 
-	leaving *atomic.Bool // the node stops: the authority is not for it
+	leaving *atomic.Bool // the node stops or is drained: the authority is not for it
 }
 
 // courier asks another node.

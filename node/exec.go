@@ -170,7 +170,7 @@ type following struct {
 	Leader  string        `json:"leader"`
 	Contact time.Duration `json:"contact"` // since the leader was heard, in nanoseconds; -1: never
 	Last    uint64        `json:"last"`
-	Leaving bool          `json:"leaving"` // it is about to stop
+	Leaving bool          `json:"leaving"` // it is about to stop, or drained
 }
 
 // transfer hands Raft's leadership to a member that can take it at once. Only
@@ -190,7 +190,7 @@ func (c *commander) transfer(ctx context.Context, to string) error {
 	}
 	switch {
 	case f.Leaving:
-		return errors.New("it is stopping")
+		return errors.New("it is about to stop, or drained")
 	case f.Leader != c.node, f.Contact < 0, f.Contact > followFresh:
 		return errors.New("it does not hear the Raft leader, " + c.node)
 	case f.Last+followLag < last:

@@ -33,6 +33,7 @@ const (
 	codeAhead          code = "ahead_in_line"
 	codeNext           code = "next_in_line"
 	codePlacing        code = "being_placed"
+	codeDrained        code = "node_drained"
 	codeUnheard        code = "members_unheard"
 )
 
@@ -129,7 +130,8 @@ type holder struct {
 // nodeHands is what a member has to run jobs of a kind with.
 type nodeHands struct {
 	Node    string                 `json:"node"`
-	Error   string                 `json:"error,omitempty"` // why that is not known
+	Error   string                 `json:"error,omitempty"`   // why that is not known
+	Drained bool                   `json:"drained,omitempty"` // it starts nothing
 	Workers *edge.Subscribers      `json:"workers,omitempty"`
 	Pool    *runnerpool.PoolStatus `json:"pool,omitempty"` // null: it has no such runner
 }

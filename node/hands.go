@@ -109,7 +109,7 @@ func (n *Node) askHands(ctx context.Context, q handsQuestion) []nodeHands {
 
 // handsHere is what this node has.
 func (n *Node) handsHere(q handsQuestion) nodeHands {
-	h := nodeHands{Node: n.cfg.Node.Name}
+	h := nodeHands{Node: n.cfg.Node.Name, Drained: n.drain.under()}
 	if q.Queue != "" {
 		workers := n.edge.Subscribers(q.Queue)
 		h.Workers = &workers
@@ -139,6 +139,21 @@ func unheardOf(all []nodeHands) (unheard []string) {
 		}
 	}
 	return unheard
+}
+
+// whyDrained tells which nodes have the hands and are drained; nil if none is.
+func whyDrained(all []nodeHands) *reason {
+	var names []string
+	for i := range all {
+		if h := &all[i]; h.Drained && (h.Pool != nil || h.Workers != nil && h.Workers.Count > 0) {
+			names = append(names, h.Node)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	return &reason{Code: codeDrained, Data: &reasonData{Nodes: all}, blocks: true,
+		Text: "drained, so that nothing is started there: " + strings.Join(names, ", ") + "; 'yardmaster node resume " + names[0] + "' ends that"}
 }
 
 // whyWorkers tells why no Overhop worker takes a queue's jobs; nil if one does.

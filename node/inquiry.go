@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -189,24 +190,28 @@ func (q *inquiry) withoutHands() (all []reason) {
 	if q.hands == nil || q.why != nil && (q.why.Room > 0 || q.why.Placing) {
 		return nil
 	}
-	able := false
+	able, drained := false, whyDrained(q.hands)
+	working := slices.DeleteFunc(slices.Clone(q.hands), func(h nodeHands) bool { return h.Drained })
 	if q.workers != "" {
-		if r := whyWorkers(q.workers, q.hands); r != nil {
+		if r := whyWorkers(q.workers, working); r != nil {
 			all = append(all, *r)
 		} else {
 			able = true
 		}
 	}
 	if q.runner != "" && !able {
-		switch r := whyRunner(q.runner, q.hands); {
+		switch r := whyRunner(q.runner, working); {
 		case r == nil:
 			able = true
-		case r.Code != codeRunnerMissing || q.workers == "":
+		case r.Code != codeRunnerMissing || q.workers == "" && drained == nil:
 			all = append(all, *r)
 		}
 	}
 	if able {
 		return nil
+	}
+	if drained != nil {
+		all = append(all, *drained)
 	}
 	if unheard := unheardOf(q.hands); len(unheard) > 0 {
 		all = append(all, reason{Code: codeUnheard, Text: "not heard, so what they have is not known: " + strings.Join(unheard, ", ")})

@@ -68,7 +68,7 @@ func (n *Node) memberNames() (names []string) {
 }
 
 // poor tells that a member should lead no lane: its disk is low, or it is about
-// to stop.
+// to stop, or drained.
 func (n *Node) poor(member string) bool {
 	leaving := func(w vigil.Word) bool { return w.Node == member && w.Leaving }
 	return slices.Contains(n.keeper.Poor(vigil.Low), member) || slices.ContainsFunc(n.keeper.Others(), leaving)
@@ -79,6 +79,7 @@ func (n *Node) check(ctx context.Context, cut *cutWatch, now time.Time) vigil.Wo
 	raft := n.raft.Status()
 	w := vigil.Word{
 		Reaches: n.messages.Reachable(), Leader: raft.Leader, Contact: raft.Contact, Last: raft.Last, Leaving: n.commander.leaving.Load(),
+		Drained: n.drain.Since(),
 	}
 	ails := func(kind vigil.Kind, format string, args ...any) {
 		w.Ailments = append(w.Ailments, vigil.Ailment{Kind: kind, Text: fmt.Sprintf(format, args...)})
@@ -101,7 +102,6 @@ func (n *Node) check(ctx context.Context, cut *cutWatch, now time.Time) vigil.Wo
 	if made && n.cfg.Clustered() && n.messages.Answering() == 0 {
 		ails(vigil.NoLane, "no lane answers it")
 	}
-	w.Ailments = append(w.Ailments, n.copyAilments()...)
 	owner, _, _ := n.watch.authority()
 	if cut.lasts(now, owner, w.Reaches, raft.Contact) && len(w.Reaches) > len(members)/2 {
 		ails(vigil.PartialCut, "partial partition: it has no NATS route to the authority, %s, which others have: mend the network between these two", owner)

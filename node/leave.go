@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"yardmaster/edge"
 	"yardmaster/internal/backoff"
 )
 
@@ -28,14 +29,15 @@ const (
 // It tells whether there is anybody.
 func (n *Node) leave(ctx context.Context) bool {
 	began := time.Now()
+	n.drain.close()
 	n.commander.leaving.Store(true)
 	n.hands.Drain()
 	if !n.staysWithOthers(ctx) { // a whole yard stops
-		n.edge.Drain()
+		n.edge.Drain(edge.Stops)
 		return false
 	}
 	n.awaitEdges(ctx)
-	n.edge.Drain()
+	n.edge.Drain(edge.Stops)
 	n.giveAway(ctx)
 	n.abandon(ctx)
 	inner, cancel := context.WithTimeout(ctx, clientsTime)
@@ -47,7 +49,8 @@ func (n *Node) leave(ctx context.Context) bool {
 	return true
 }
 
-// staysWithOthers tells whether a member answers that does not stop, too.
+// staysWithOthers tells whether a member answers that neither stops nor is
+// drained, too.
 func (n *Node) staysWithOthers(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, followAnswer)
 	defer cancel()
@@ -87,7 +90,7 @@ func (n *Node) giveAway(ctx context.Context) {
 	began := time.Now()
 	given, err := n.giveAuthority(ctx, "")
 	if err != nil {
-		n.log.Warn("the authority is not handed over before the node stops", "error", err)
+		n.log.Warn("the authority is not handed over", "error", err)
 		return
 	}
 	n.log.Info("the authority is handed over", "to", given.To, "took", time.Since(began))

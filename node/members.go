@@ -261,7 +261,7 @@ func (n *Node) heedRoll(roll ledger.Roll) error {
 		if m.State == ledger.Leaving && m.ID() == n.id.ID() {
 			n.log.Warn("this member is being taken out of the yard: it takes no more work")
 			n.hands.Drain()
-			n.edge.Drain()
+			n.edge.Drain("this member is taken out of the yard")
 		}
 	}
 	if n.cfg.Clustered() {

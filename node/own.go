@@ -67,6 +67,8 @@ func (n *Node) ownService() cluster.Service {
 			verb("snapshot", "the runtime contract's snapshot, from this node", n.handleSnapshot),
 			verb("status", "members, authority, lanes, backlog, readiness, seen from this node", n.handleStatus),
 			verb("stepdown", "hand the authority to another member, if this node holds it", n.handleStepdown),
+			verb("drain", "take no more work, and give to other members what they can do as well", n.handleDrain),
+			verb("resume", "take work again after a drain", n.handleResume),
 		},
 	}
 	n.index(service.Endpoints)

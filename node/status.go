@@ -41,7 +41,7 @@ type Status struct {
 	Nodes         []scheduler.NodeStatus  `json:"nodes"` // as the authority hears them
 	Pools         []runnerpool.PoolStatus `json:"pools"`
 	Workers       WorkerStatus            `json:"workers"`
-	Scrub         ScrubStatus             `json:"scrub"`
+	Drain         *DrainStatus            `json:"drain,omitempty"` // null: the node takes work
 	Readiness     ReadinessStatus         `json:"readiness"`
 }
 
@@ -51,7 +51,7 @@ type MemberStatus struct {
 	Address string `json:"address"`
 	Voter   bool   `json:"voter"`
 	Leader  bool   `json:"leader"`
-	State   string `json:"state"` // up, down, or unknown while there is no authority
+	State   string `json:"state"` // up, draining, down, or unknown while there is no authority
 	// What this node has heard of the member at their last talk over Raft's port.
 	Version string `json:"version"`           // of its program; "" if it was not heard
 	TLS     bool   `json:"tls"`               // that talk was encrypted
@@ -117,7 +117,7 @@ func (n *Node) status(ctx context.Context) Status {
 			State: raft.State, Leader: raft.Leader, Term: raft.Term, Applied: raft.Applied, Last: raft.Last,
 			ContactMS: raft.Contact.Milliseconds(),
 		},
-		Pools: n.runners.Status(), HTTP: n.httpAddr, Scrub: n.scrubStatus(),
+		Pools: n.runners.Status(), HTTP: n.httpAddr, Drain: n.drainStatus(),
 	}
 	if raft.Contact < 0 {
 		s.Raft.ContactMS = -1
@@ -161,7 +161,7 @@ func (n *Node) readiness(ctx context.Context, look scheduler.Look, lanes []LaneS
 	if !n.cfg.Clustered() && laneAnswers(lanes) {
 		sound = nil // a stream that is just being made looks to a lone server like one that was lost
 	}
-	r := ReadinessStatus{Dispatching: look.Error == "" && look.Dispatching, Warnings: n.certificateWarnings(time.Now())}
+	r := ReadinessStatus{Dispatching: look.Error == "" && look.Dispatching, Warnings: append(n.certificateWarnings(time.Now()), n.drainWarnings()...)}
 	accepting, why := acceptance(sound, lanes)
 	r.Accepting = accepting && n.keeper.Shut() == ""
 	n.raft.View(func(l *ledger.Ledger) {

@@ -23,7 +23,6 @@ const (
 	Routes     Kind = "routes"      // most members are not reached over NATS
 	NoLane     Kind = "no-lane"     // no lane answers
 	PartialCut Kind = "partial-cut" // the others reach the authority, and this node does not
-	Copy       Kind = "copy"        // its copy of a stream is not what the others have
 )
 
 // unfit are the ailments with which nobody should hold the authority.
@@ -38,7 +37,8 @@ type Word struct {
 	Leader   string        `json:"leader,omitempty"`  // of agreement, as it knows
 	Contact  time.Duration `json:"contact"`           // since it heard that one; -1: never
 	Last     uint64        `json:"last"`              // index of its log's last entry
-	Leaving  bool          `json:"leaving,omitempty"` // it is about to stop
+	Leaving  bool          `json:"leaving,omitempty"` // it is about to stop, or drained
+	Drained  time.Time     `json:"drained,omitzero"`  // since when it is drained; zero: it is not
 }
 
 // Fit tells whether the node may hold the authority.

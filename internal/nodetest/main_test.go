@@ -110,6 +110,7 @@ func TestYard(t *testing.T) {
 		{"Cancel", cancel},
 		{"Contract", contract},
 		{"HandOver", handOver},
+		{"Drained", drained},
 		{"Service", service},
 		{"Instances", instances},
 		{"Tallied", tallied},

@@ -75,7 +75,7 @@ func instances(t *testing.T, y *nodetest.Yard) {
 		t.Errorf("%d services of the authority's node, want its %d", authorities, len(services))
 	}
 	for name, info := range askEach(t, y.Members[1], "$SRV.INFO.yard-node", 3, func(i *micro.Info) string { return i.ID }) {
-		if info.Type != micro.InfoResponseType || len(info.Endpoints) != 5 || info.Description == "" {
+		if info.Type != micro.InfoResponseType || len(info.Endpoints) != 7 || info.Description == "" {
 			t.Errorf("%+v", info)
 		}
 		for _, e := range info.Endpoints {
