@@ -53,6 +53,7 @@ type statusAnswer struct {
 		Delivered uint64 `json:"delivered"`
 		Failed    uint64 `json:"failed"`
 	} `json:"backlog"`
+	Scrub         scrubState   `json:"scrub"`
 	HeldKeys      int          `json:"held_keys"`
 	OutboxBytes   int64        `json:"outbox_bytes"`
 	StaleOutcomes uint64       `json:"stale_outcomes"`

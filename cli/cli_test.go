@@ -24,7 +24,7 @@ const statusJSON = `{"node":"n2","version":"1.2.3","mode":"cluster","uptime_seco
 "authority":{"owner":"n1","lease_id":"n1-4","epoch":97,"leased_until":"2026-01-02T03:04:05.678Z","expired":false},
 "lanes":[{"lane":0,"stream":"YARD_JOBS_0","leader":"n1","first":1,"last":40,"cursor":38,"lag":2},
 {"lane":1,"stream":"YARD_JOBS_1","leader":"","first":1,"last":7,"cursor":7,"lag":0}],
-"backlog":{"pending":3,"notified":2,"delivered":1000,"failed":4},"held_keys":17,"outbox_bytes":2048,"stale_outcomes":1,
+"backlog":{"pending":3,"notified":2,"delivered":1000,"failed":4},"held_keys":17,"outbox_bytes":2048,"stale_outcomes":1,"scrub":{"ended":"2026-01-02T03:04:05.000Z","took_ms":12,"copies":7,"messages":1234,"wrong":2},
 "nodes":[{"name":"n1","beat_ago_ms":310,"offers":2,"room":16,"running":2}],
 "pools":[{"runner":"demo","managed":true,"size":2,"up":1,"slots":4,"in_flight":1,"reason":"exit status 3"}],
 "workers":{"connections":3,"registered":2,"subscriptions":2},

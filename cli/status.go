@@ -49,6 +49,7 @@ func statusTable(w io.Writer, s *statusAnswer) {
 	fmt.Fprintf(w, "outbox\t%d bytes to tell; %d stale outcomes\n", s.OutboxBytes, s.StaleOutcomes)
 	fmt.Fprintf(w, "workers\t%d connections here, %d registered, %d subscriptions\n",
 		s.Workers.Connections, s.Workers.Registered, s.Workers.Subscriptions)
+	fmt.Fprintf(w, "scrub\t%s\n", scrubLine(&s.Scrub))
 	memberTable(w, s)
 	laneTable(w, s)
 	poolTable(w, s)

@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -239,6 +240,13 @@ func (c *Cluster) connectionError(nc *nats.Conn, sub *nats.Subscription, err err
 // Run steers publishers to lanes that answer and ends what waited too long. It
 // returns nil when ctx ends, and an error when the embedded server gave up.
 func (c *Cluster) Run(ctx context.Context) error {
+	if c.cfg.clustered() {
+		var helper sync.WaitGroup
+		helping, stop := context.WithCancel(ctx)
+		helper.Go(func() { (&catchUp{c: c}).run(helping) })
+		defer helper.Wait()
+		defer stop()
+	}
 	tick := time.NewTicker(tickEvery)
 	defer tick.Stop()
 	for {

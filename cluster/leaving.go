@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
-	"github.com/nats-io/nats.go"
 
 	"yardmaster/internal/backoff"
 )
@@ -18,8 +17,6 @@ const (
 	quietClient = 150 * time.Millisecond // without a word either way: no answer is outstanding
 	clientLook  = 30 * time.Millisecond
 )
-
-const apiMetaStepDown = "$JS.API.META.LEADER.STEPDOWN"
 
 // Leave hands every leadership this node holds to another member, so that its
 // end interrupts nothing, and returns when it holds none: before ctx ends, or
@@ -92,8 +89,7 @@ func (c *Cluster) handOn(ctx context.Context) (led int, err error) {
 	errs = append(errs, c.carryOut(ctx, moves))
 	if c.srv.JetStreamIsLeader() { // of all of JetStream: who makes consumers
 		led++
-		_, err := c.system.ask(ctx, &nats.Msg{Subject: apiMetaStepDown}, systemAnswer)
-		errs = append(errs, err)
+		errs = append(errs, c.stepMetaDown(ctx))
 	}
 	return led, errors.Join(errs...)
 }

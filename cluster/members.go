@@ -12,12 +12,15 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // What the system account is asked for, by this process alone.
 const (
 	apiEvacuate = "$JS.API.SERVER.EVACUATE"
 	apiExpel    = "$JS.API.SERVER.REMOVE"
+
+	apiMetaStepDown = "$JS.API.META.LEADER.STEPDOWN"
 
 	systemAnswer = 5 * time.Second // a removal is answered when it is agreed on
 )
@@ -107,25 +110,67 @@ type StreamCopies struct {
 }
 
 // Streams tells of all streams of the yard's account, users' own too, where
-// they lie.
+// they lie. One whose leader does not answer has no copies.
 func (c *Cluster) Streams(ctx context.Context) ([]StreamCopies, error) {
 	var all []StreamCopies
-	list := c.js.ListStreams(ctx)
-	for info := range list.Info() {
-		s := StreamCopies{Stream: info.Config.Name, Want: info.Config.Replicas}
-		if g := info.Cluster; g != nil && g.Leader != "" {
-			s.Copies = append(s.Copies, Copy{Identity: g.Leader, Leader: true, Current: true})
-			for _, r := range g.Replicas {
-				s.Copies = append(s.Copies, Copy{identityOf(r.Name), false, r.Current, r.Offline || r.Active > offlineAfter, r.Lag})
-			}
+	for seen, total := 0, 1; seen < total; {
+		page, err := c.streamPage(ctx, seen)
+		if err != nil {
+			return nil, fmt.Errorf("ask where the streams lie: %w", err)
 		}
-		all = append(all, s)
+		for _, info := range page.Streams {
+			all = append(all, StreamCopies{info.Config.Name, info.Config.Replicas, copiesOf(info.Cluster)})
+		}
+		for _, name := range page.Missing {
+			all = append(all, StreamCopies{Stream: name})
+		}
+		seen, total = page.Offset+page.Limit, page.Total
 	}
-	if err := list.Err(); err != nil {
-		return nil, fmt.Errorf("ask where the streams lie: %w", err)
+	byName := func(a, b StreamCopies) int { return strings.Compare(a.Stream, b.Stream) }
+	slices.SortStableFunc(all, byName)
+	// One all of whose servers are down stands in both lists.
+	return slices.CompactFunc(all, func(a, b StreamCopies) bool { return a.Stream == b.Stream }), nil
+}
+
+func copiesOf(g *jetstream.ClusterInfo) (copies []Copy) {
+	if g == nil || g.Leader == "" {
+		return nil
 	}
-	slices.SortFunc(all, func(a, b StreamCopies) int { return strings.Compare(a.Stream, b.Stream) })
-	return all, nil
+	copies = append(copies, Copy{Identity: g.Leader, Leader: true, Current: true})
+	for _, r := range g.Replicas {
+		copies = append(copies, Copy{identityOf(r.Name), false, r.Current, r.Offline || r.Active > offlineAfter, r.Lag})
+	}
+	return copies
+}
+
+// streamPage is a part of JetStream's list of streams.
+type streamPage struct {
+	Error   *apiError `json:"error"`
+	Total   int       `json:"total"`
+	Offset  int       `json:"offset"`
+	Limit   int       `json:"limit"`
+	Streams []*jetstream.StreamInfo
+	Missing []string `json:"missing"` // their leaders do not answer
+}
+
+// streamPage asks for the list from an offset on. The client library's own list
+// leaves out without a word what is missing.
+func (c *Cluster) streamPage(ctx context.Context, offset int) (page streamPage, err error) {
+	body := fmt.Appendf(nil, `{"offset":%d}`, offset)
+	m, err := c.api.ask(ctx, &nats.Msg{Subject: apiStreamList, Data: body}, systemAnswer)
+	if err != nil {
+		return page, err
+	}
+	if err := json.Unmarshal(m.Data, &page); err != nil {
+		return page, err
+	}
+	if page.Error != nil {
+		return page, page.Error
+	}
+	if page.Limit <= 0 && page.Total > 0 {
+		return page, errors.New("JetStream answers with pages of nothing")
+	}
+	return page, nil
 }
 
 // identityOf reads a name that the server may have forgotten; then it says
@@ -146,8 +191,14 @@ func (c *Cluster) Evacuate(ctx context.Context, identity string) error {
 
 // Expel takes a server out of JetStream, with all that lies on it: what is
 // missing then is copied anew where there is room. To expel one that is not in
-// changes nothing.
+// changes nothing. One that leads JetStream only hands that on, and is to be
+// expelled by a later call: a leader that removes itself stops before it has
+// read that it is out, and goes on telling everybody that JetStream is not
+// available.
 func (c *Cluster) Expel(ctx context.Context, identity string) error {
+	if info, err := c.srv.Jsz(&server.JSzOptions{}); err == nil && info.Meta != nil && info.Meta.Leader == identity {
+		return c.stepMetaDown(ctx)
+	}
 	err := c.askSystem(ctx, apiExpel, identity)
 	var refused *apiError
 	if errors.As(err, &refused) && refused.ErrCode == notInMeta {
@@ -167,6 +218,19 @@ func (c *Cluster) askSystem(ctx context.Context, subject, identity string) error
 	if err != nil {
 		return err
 	}
+	if err := c.putToMeta(ctx, subject, body); err != nil {
+		return fmt.Errorf("%s: %w", identity, err)
+	}
+	return nil
+}
+
+// stepMetaDown has JetStream's leader hand that on to another server.
+func (c *Cluster) stepMetaDown(ctx context.Context) error {
+	return c.putToMeta(ctx, apiMetaStepDown, nil)
+}
+
+// putToMeta asks JetStream's leader for something that it does or refuses.
+func (c *Cluster) putToMeta(ctx context.Context, subject string, body []byte) error {
 	m, err := c.system.ask(ctx, &nats.Msg{Subject: subject, Data: body}, systemAnswer)
 	switch {
 	case errors.Is(err, errNoAnswer), errors.Is(err, errNoResponders):
@@ -181,7 +245,7 @@ func (c *Cluster) askSystem(ctx context.Context, subject, identity string) error
 		return fmt.Errorf("read the answer of JetStream's leader: %w", err)
 	}
 	if answer.Error != nil {
-		return fmt.Errorf("%s: %w", identity, answer.Error)
+		return answer.Error
 	}
 	return nil
 }

@@ -56,9 +56,31 @@ func TestMembers_ComeAndGo(t *testing.T) {
 		return nil
 	}
 	eventually(t, "everything to be moved off the first", func() error { return whole(first) })
-	if err := n4.Expel(t.Context(), first); err != nil {
-		t.Fatal(err)
-	}
+	// A leader that is asked to take itself out would go on answering for all.
+	eventually(t, "JetStream's leader to be the first", func() error {
+		if _, led := nodes[0].Meta(); led {
+			return nil
+		}
+		body := fmt.Appendf(nil, `{"placement":{"preferred":%q}}`, first)
+		return errors.Join(n4.putToMeta(t.Context(), apiMetaStepDown, body), errors.New("another leads"))
+	})
+	eventually(t, "the first to be taken out", func() error {
+		if err := n4.Expel(t.Context(), first); err != nil {
+			return err
+		}
+		for _, n := range nodes[1:] {
+			if c, led := n.Meta(); led && !slices.ContainsFunc(c, func(c Copy) bool { return c.Is(first) }) {
+				return nil
+			}
+		}
+		return errors.New("it is still in")
+	})
+	eventually(t, "the first to know that it is out", func() error {
+		if nodes[0].srv.JetStreamEnabled() {
+			return errors.New("it goes on")
+		}
+		return nil
+	})
 	nodes[0].kill()
 	eventually(t, "the first to be taken out", func() error {
 		for _, n := range []*running{nodes[1], nodes[2], n4} {

@@ -103,10 +103,11 @@ const MaxLanes = 16
 
 // JetStream's request subjects.
 const (
-	apiDirectGet = "$JS.API.DIRECT.GET."
-	apiMsgGet    = "$JS.API.STREAM.MSG.GET."
-	apiStepDown  = "$JS.API.STREAM.LEADER.STEPDOWN."
-	apiConsumer  = "$JS.API.CONSUMER."
+	apiDirectGet  = "$JS.API.DIRECT.GET."
+	apiMsgGet     = "$JS.API.STREAM.MSG.GET."
+	apiStepDown   = "$JS.API.STREAM.LEADER.STEPDOWN."
+	apiStreamList = "$JS.API.STREAM.LIST"
+	apiConsumer   = "$JS.API.CONSUMER."
 )
 
 // LaneStream names the stream of a lane.

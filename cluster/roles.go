@@ -122,7 +122,7 @@ var (
 	hears = append(subjects(subjectNode+".*", "health", "readiness"), SubjectStatus, SubjectSnapshot, SubjectAPI+".openapi")
 	looks = slices.Concat(hears, subjects(SubjectAPI,
 		"job.show", "job.explain", "job.wait", "job.logs", "job.list", "cron.list", "cron.show", "ledger.hash",
-		"queue.list", "queue.show", "queue.explain", "dlq.list", "dlq.show", "dlq.stats", "cluster.members",
+		"queue.list", "queue.show", "queue.explain", "dlq.list", "dlq.show", "dlq.stats", "cluster.members", "cluster.scrub",
 	), subjects(subjectNode+".*", "snapshot", "status"), []string{"$SRV.>"}, readsStreams)
 	// Reading what JetStream keeps. Consumers are made by nodes: see consumers.
 	readsStreams = append(subjects("$JS.API",

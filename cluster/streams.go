@@ -314,8 +314,8 @@ func (c *Cluster) leaderOf(info *jetstream.StreamInfo) string {
 	return NodeOf(info.Cluster.Leader)
 }
 
-// streamInfo is answered by the stream's leader alone, so silence means that
-// there is none.
+// streamInfo is the word of the stream's leader alone: while there is none, any
+// replica answers, which may know of less than was folded long ago.
 func (c *Cluster) streamInfo(ctx context.Context, name string) (*jetstream.StreamInfo, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -328,5 +328,9 @@ func (c *Cluster) streamInfo(ctx context.Context, name string) (*jetstream.Strea
 	case err != nil:
 		return nil, fmt.Errorf("ask about stream %s: %w", name, err)
 	}
-	return stream.CachedInfo(), nil
+	info := stream.CachedInfo()
+	if info.Cluster != nil && info.Cluster.Leader == "" {
+		return nil, fmt.Errorf("%s: %w", name, ErrNoLeader)
+	}
+	return info, nil
 }

@@ -24,6 +24,8 @@ import (
 type replica struct {
 	first, last uint64
 	sums        map[uint64][sha256.Size]byte // of each message: subject, header, data
+	subjects    map[uint64]string
+	latest      map[string]uint64 // the last message of each subject
 }
 
 // readReplicas reads the streams of a data directory that no node uses now, with
@@ -111,7 +113,7 @@ func readReplica(ctx context.Context, js jetstream.JetStream, name string) (*rep
 		return nil, err
 	}
 	state := stream.CachedInfo().State
-	r := &replica{first: state.FirstSeq, last: state.LastSeq, sums: make(map[uint64][sha256.Size]byte, state.Msgs)}
+	r := newReplica(state.FirstSeq, state.LastSeq)
 	for next := state.FirstSeq; state.Msgs > 0 && next <= state.LastSeq; {
 		m, err := stream.GetMsg(ctx, next, jetstream.WithGetMsgSubject(">"))
 		if errors.Is(err, jetstream.ErrMsgNotFound) {
@@ -125,10 +127,25 @@ func readReplica(ctx context.Context, js jetstream.JetStream, name string) (*rep
 			fmt.Fprintf(sum, "%d ", len(part))
 			sum.Write(part)
 		}
-		r.sums[m.Sequence] = [sha256.Size]byte(sum.Sum(nil))
+		r.add(m.Sequence, m.Subject, [sha256.Size]byte(sum.Sum(nil)))
 		next = m.Sequence + 1
 	}
 	return r, nil
+}
+
+func newReplica(first, last uint64) *replica {
+	return &replica{first: first, last: last, sums: map[uint64][sha256.Size]byte{}, subjects: map[uint64]string{}, latest: map[string]uint64{}}
+}
+
+func (r *replica) add(seq uint64, subject string, sum [sha256.Size]byte) {
+	r.sums[seq], r.subjects[seq], r.latest[subject] = sum, subject, max(r.latest[subject], seq)
+}
+
+// outdated tells whether a message is one of a bucket, and its key has a later
+// one: a server that is killed between the two steps of storing that one keeps
+// both.
+func (r *replica) outdated(name string, seq uint64) bool {
+	return strings.HasPrefix(name, "KV_") && r.latest[r.subjects[seq]] > seq
 }
 
 func headerText(h nats.Header) (text []byte) {
@@ -145,6 +162,7 @@ func sameReplicas(name string, a, b *replica) (wrong []string) {
 		x, hasX := a.sums[seq]
 		y, hasY := b.sums[seq]
 		switch {
+		case hasX && a.outdated(name, seq) || hasY && b.outdated(name, seq):
 		case hasX != hasY && a.last == b.last:
 			wrong = append(wrong, fmt.Sprintf("%s %d is missing from one of two replicas", name, seq))
 		case hasX && hasY && x != y:

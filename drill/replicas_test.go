@@ -8,10 +8,11 @@ import (
 
 func TestSameReplicas(t *testing.T) {
 	of := func(first uint64, texts ...string) *replica {
-		r := &replica{first: first, last: first + uint64(len(texts)) - 1, sums: make(map[uint64][sha256.Size]byte)}
+		r := newReplica(first, first+uint64(len(texts))-1)
 		for i, text := range texts {
 			if text != "" {
-				r.sums[first+uint64(i)] = sha256.Sum256([]byte(text))
+				subject, _, _ := strings.Cut(text, "=")
+				r.add(first+uint64(i), subject, sha256.Sum256([]byte(text)))
 			}
 		}
 		return r
@@ -33,6 +34,22 @@ func TestSameReplicas(t *testing.T) {
 		got := strings.Join(sameReplicas("lane", whole, c.other), "; ")
 		if (got == "") != (c.wrong == "") || !strings.Contains(got, c.wrong) || c.other.holes() != c.holes {
 			t.Errorf("%s: %q, %d holes", c.name, got, c.other.holes())
+		}
+	}
+	bucket := of(1, "k=1", "l=1", "k=2")
+	for _, c := range []struct {
+		name  string
+		other *replica
+		wrong bool
+	}{
+		{"an old value is gone", of(1, "", "l=1", "k=2"), false},
+		{"a value is gone", of(1, "k=1", "", "k=2"), true},
+	} {
+		if got := sameReplicas("KV_YARD_QUEUES", bucket, c.other); (len(got) > 0) != c.wrong {
+			t.Errorf("of a bucket %s: %q", c.name, got)
+		}
+		if got := sameReplicas("YARD_JOBS_0", bucket, c.other); len(got) == 0 {
+			t.Errorf("of a lane %s: nothing is said", c.name)
 		}
 	}
 }

@@ -174,7 +174,9 @@ func (k *Keeper) well(ctx context.Context, roll ledger.Roll, but string) error {
 			return refuse("member %s is behind, at %d of %d entries: wait until it has caught up", m.Node, w.Applied, last)
 		}
 	}
-	streams, err := k.yard.Streams(ctx)
+	looking, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	streams, err := k.yard.Streams(looking)
 	if err != nil {
 		return refuse("it is not known whether the streams are whole (%v): try again", err)
 	}

@@ -7,7 +7,7 @@
 // what it remembers. So a change goes on under whatever authority comes next.
 //
 //	joining ─▶ routes ─▶ JetStream current ─▶ log caught up ─▶ vouched ─▶ vote ─▶ present
-//	leaving ─▶ jobs finished ─▶ copies elsewhere ─▶ no vote ─▶ out of JetStream ─▶ copies whole ─▶ out
+//	leaving ─▶ jobs finished ─▶ copies elsewhere ─▶ no vote ─▶ out of JetStream ─▶ node ended ─▶ copies whole ─▶ out
 //
 // A replacement is both: the new seat joins, then the old one leaves. A member
 // that is dead leaves without the first two steps.

@@ -182,6 +182,13 @@ func (k *Keeper) leave(ctx context.Context, l *ledger.Member) (string, error) {
 		if word, err := k.ask(ctx, l.Node); err == nil && word.ID == id && word.Running > 0 && time.Since(k.began) < finishTime {
 			return fmt.Sprintf("%s finishes its jobs: %d", l.Node, word.Running), nil
 		}
+	}
+	meta, err := k.meta(ctx)
+	if err != nil {
+		return "JetStream elects a leader", nil
+	}
+	seated := slices.ContainsFunc(meta, func(c Copy) bool { return c.ID == id })
+	if alive && seated {
 		if left, err := k.moved(ctx, id); left != "" || err != nil {
 			return left, err
 		}
@@ -189,20 +196,26 @@ func (k *Keeper) leave(ctx context.Context, l *ledger.Member) (string, error) {
 	if err := k.yard.Unseat(ctx, id); err != nil {
 		return "", err
 	}
-	meta, err := k.meta(ctx)
-	if err != nil {
-		return "JetStream elects a leader", nil
-	}
-	if slices.ContainsFunc(meta, func(c Copy) bool { return c.ID == id }) {
+	if seated {
 		return l.Node + " is taken out of JetStream", k.yard.Expel(ctx, id)
+	}
+	return k.dismiss(ctx, l, alive)
+}
+
+// dismiss has the node of a member end that neither votes nor is in JetStream,
+// and strikes it off the roll once all streams are whole. The node goes first: a
+// server that was taken out may answer questions that are for JetStream's leader.
+func (k *Keeper) dismiss(ctx context.Context, l *ledger.Member, alive bool) (string, error) {
+	id := l.ID()
+	var untold error
+	if alive { // else it hears of it from the others when it starts again
+		untold = k.yard.Dismiss(ctx, l.Node, id)
 	}
 	if left, err := k.whole(ctx, id); left != "" || err != nil {
 		return left, err
 	}
-	if alive { // it hears of it by its ledger, or by this, or by the others when it starts again
-		if err := k.yard.Dismiss(ctx, l.Node, id); err != nil {
-			k.log.Info("who leaves was not told", "member", l.Node, "error", err)
-		}
+	if untold != nil {
+		k.log.Info("who leaves was not told", "member", l.Node, "error", untold)
 	}
 	return l.Node + " is out", k.yard.Do(ctx, &ledger.StepMember{ID: id, From: ledger.Leaving, To: ledger.Out})
 }
@@ -216,8 +229,8 @@ func (k *Keeper) moved(ctx context.Context, id string) (left string, err error) 
 	}
 	there := 0
 	for i := range streams {
-		if slices.ContainsFunc(streams[i].Copies, func(c Copy) bool { return c.ID == id }) {
-			there++
+		if len(streams[i].Copies) == 0 || slices.ContainsFunc(streams[i].Copies, func(c Copy) bool { return c.ID == id }) {
+			there++ // or it may: nobody who leads it answers
 		}
 	}
 	if there == 0 {
@@ -249,7 +262,7 @@ func (k *Keeper) whole(ctx context.Context, without string) (left string, err er
 				behind += c.Lag
 			}
 		}
-		if well < s.Want {
+		if well < max(s.Want, 1) {
 			lacking = append(lacking, s.Stream)
 		}
 	}

@@ -215,3 +215,40 @@ func TestKeeper_TakesBackWhoNeverComes(t *testing.T) {
 		t.Errorf("%+v", v)
 	}
 }
+
+// TestKeeper_TakesOutALivingMember: nothing goes while a stream has no leader
+// that could say where it lies, and the node ends before the rest is waited for.
+func TestKeeper_TakesOutALivingMember(t *testing.T) {
+	y, k := newYard(t)
+	const id = "n4-0000000b"
+	y.meets = Newcomer{Node: "n4", Dir: "0000000b", Yard: "yard"}
+	if err := k.Begin(t.Context(), Question{Verb: Add, Name: "n4", Route: "h:3", Raft: "h:4"}); err != nil {
+		t.Fatal(err)
+	}
+	y.routed, y.meta, y.words["n4"] = append(y.routed, id), append(y.meta, Copy{ID: id, Current: true}), Word{ID: id}
+	if got := y.step(t, k); got != "n4 has a vote" {
+		t.Fatalf("it waits for %q", got)
+	}
+	if err := k.Begin(t.Context(), Question{Verb: Remove, Name: "n4"}); err != nil {
+		t.Fatal(err)
+	}
+	y.calls = nil
+	for _, step := range []struct {
+		copies []Copy
+		says   string
+		calls  []string
+	}{
+		{nil, "streams are copied to others: 1 of 1", []string{"evacuate " + id}},
+		{y.streams[0].Copies, "n4 is taken out of JetStream", nil},
+		{nil, "streams are made whole: 1 of 1", []string{"dismiss " + id}},
+		{y.streams[0].Copies, "n4 is out", []string{"dismiss " + id}},
+	} {
+		y.streams[0].Copies, y.calls = step.copies, nil
+		if got := y.step(t, k); !strings.HasPrefix(got, step.says) || !slices.Equal(y.calls, step.calls) {
+			t.Errorf("it waits for %q after %q, want %q after %q", got, y.calls, step.says, step.calls)
+		}
+	}
+	if slices.Contains(y.servers, Server{id, true}) || len(y.Roll().Members) != 3 {
+		t.Errorf("at the end: %v, %+v", y.servers, y.Roll())
+	}
+}

@@ -53,7 +53,9 @@ func (k *Keeper) View(ctx context.Context) View {
 			meta, led = w.Meta, true
 		}
 	}
-	streams, _ := k.yard.Streams(ctx) // without an answer nothing is shown of them
+	looking, cancel := context.WithTimeout(ctx, askTime)
+	streams, _ := k.yard.Streams(looking) // without an answer nothing is shown of them
+	cancel()
 	last := k.yard.Last()
 	for i := range roll.Members {
 		v.Members = append(v.Members, k.standing(&roll.Members[i], words, meta, led, streams, last))

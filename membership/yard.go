@@ -87,6 +87,6 @@ func (c *Copy) well() bool { return c.Current && !c.Offline }
 // StreamCopies is where a stream lies, and how many copies it should have.
 type StreamCopies struct {
 	Stream string
-	Want   int
+	Want   int    // 0: not known, as long as nobody leads it
 	Copies []Copy // empty: nobody leads it
 }

@@ -28,6 +28,7 @@ type Config struct {
 	Cluster   ClusterConfig   `toml:"cluster"`
 	Scheduler SchedulerConfig `toml:"scheduler"`
 	Disk      DiskConfig      `toml:"disk"`
+	Scrub     ScrubConfig     `toml:"scrub"`
 
 	// The Overhop edge, as Overhop's users write it.
 	edge.Config
@@ -208,6 +209,7 @@ func (c Config) WithDefaults() Config {
 	fill(&c.HTTP.Listen, "127.0.0.1:4280")
 	fill(&c.Cluster.Name, "yard")
 	c.Disk.fill()
+	c.Scrub.fill()
 	if me := c.me(); me != nil {
 		fill(&c.NATS.RouteListen, me.Route)
 		fill(&c.Raft.Listen, me.Raft)
@@ -310,7 +312,7 @@ func (c *Config) Validate() error {
 	if s.MaxAttempts < 1 || s.MaxAttempts > 1000 {
 		return fmt.Errorf("scheduler.max_attempts is %d; must be 1 to 1000", s.MaxAttempts)
 	}
-	if err := c.Disk.validate(); err != nil {
+	if err := errors.Join(c.Disk.validate(), c.Scrub.validate()); err != nil {
 		return err
 	}
 	if err := c.Config.Validate(); err != nil {

@@ -93,6 +93,7 @@ func (c *Config) tables() []table {
 		{"http", reflect.ValueOf(&c.HTTP).Elem()},
 		{"raft", reflect.ValueOf(&c.Raft).Elem()}, {"cluster", reflect.ValueOf(&c.Cluster).Elem()},
 		{"scheduler", reflect.ValueOf(&c.Scheduler).Elem()}, {"disk", reflect.ValueOf(&c.Disk).Elem()},
+		{"scrub", reflect.ValueOf(&c.Scrub).Elem()},
 		{"server", reflect.ValueOf(&c.Server).Elem()},
 		{"server.tls", reflect.ValueOf(&c.Server.TLS).Elem()},
 		{"cluster.tls", reflect.ValueOf(&c.Cluster.TLS).Elem()},

@@ -68,6 +68,7 @@ func (n *Node) gather(ctx context.Context, emit web.Emit) {
 		emit("yard_certificate_expires_timestamp_seconds", float64(store.Until().Unix()), store.Door())
 	}
 	n.gatherDecisions(emit)
+	n.gatherScrub(emit)
 	gatherLedger(n.raft.View, emit)
 	gatherQueues(n.raft.View, emit)
 }

@@ -102,6 +102,7 @@ func (n *Node) check(ctx context.Context, cut *cutWatch, now time.Time) vigil.Wo
 	if made && n.cfg.Clustered() && n.messages.Answering() == 0 {
 		ails(vigil.NoLane, "no lane answers it")
 	}
+	w.Ailments = append(w.Ailments, n.copyAilments()...)
 	owner, _, _ := n.watch.authority()
 	if cut.lasts(now, owner, w.Reaches, raft.Contact) && len(w.Reaches) > len(members)/2 {
 		ails(vigil.PartialCut, "partial partition: it has no NATS route to the authority, %s, which others have: mend the network between these two", owner)

@@ -24,6 +24,7 @@ import (
 	"yardmaster/membership"
 	"yardmaster/runnerpool"
 	"yardmaster/scheduler"
+	"yardmaster/scrub"
 	"yardmaster/tracing"
 	"yardmaster/vigil"
 	"yardmaster/web"
@@ -69,6 +70,7 @@ type Node struct {
 	roll      *membership.Keeper // of who belongs to the yard
 	dismissed chan error         // why this node is out of it
 	backups   *backups
+	scrubber  *scrub.Scrubber
 	drain     *drain
 }
 
@@ -210,6 +212,7 @@ func (n *Node) watchItself(base *floor) {
 	base.Go(n.thaw)
 	base.Go(n.proofs.run)
 	base.Go(n.watchCertificates)
+	base.Go(n.scrubber.Run)
 }
 
 // floor is a group of loops that stops when it is told to, not when the node's
@@ -258,6 +261,7 @@ func (n *Node) build() (err error) {
 	n.dlq = newDLQ(n)
 	n.roll = membership.New(n.id.ID(), cfg.Cluster.Name, roster{n}, n.log)
 	n.backups = newBackups(n)
+	n.scrubber = scrub.New(scrub.Config{Node: cfg.Node.Name, Every: cfg.Scrub.Every, Rate: cfg.Scrub.Rate}, copies{n}, n.log)
 	n.drain = newDrain()
 	n.hands = agent.New(agent.Config{
 		Node: cfg.Node.Name, Incarnation: n.id.Incarnation, Runners: cfg.RRQ.Names(), Lanes: n.messages.Led, Edge: n.advertised(),
@@ -382,6 +386,7 @@ func (n *Node) handlers() cluster.Handlers {
 			verbIndex: n.commander.serveIndex, verbLook: n.serveLook, verbRunning: n.running.serve,
 			verbWhy: n.serveWhy, verbHands: n.serveHands, verbProof: n.proofs.serve,
 			verbMembers: n.serveMembers, verbWord: n.serveWord, verbVouch: n.serveVouch, verbDismiss: n.serveDismiss,
+			verbCopy: n.serveCopy, verbScrub: n.serveScrub,
 		},
 	}
 }

@@ -41,6 +41,7 @@ type Status struct {
 	Nodes         []scheduler.NodeStatus  `json:"nodes"` // as the authority hears them
 	Pools         []runnerpool.PoolStatus `json:"pools"`
 	Workers       WorkerStatus            `json:"workers"`
+	Scrub         ScrubStatus             `json:"scrub"`
 	Drain         *DrainStatus            `json:"drain,omitempty"` // null: the node takes work
 	Readiness     ReadinessStatus         `json:"readiness"`
 }
@@ -117,7 +118,7 @@ func (n *Node) status(ctx context.Context) Status {
 			State: raft.State, Leader: raft.Leader, Term: raft.Term, Applied: raft.Applied, Last: raft.Last,
 			ContactMS: raft.Contact.Milliseconds(),
 		},
-		Pools: n.runners.Status(), HTTP: n.httpAddr, Drain: n.drainStatus(),
+		Pools: n.runners.Status(), HTTP: n.httpAddr, Scrub: n.scrubStatus(), Drain: n.drainStatus(),
 	}
 	if raft.Contact < 0 {
 		s.Raft.ContactMS = -1

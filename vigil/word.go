@@ -23,6 +23,7 @@ const (
 	Routes     Kind = "routes"      // most members are not reached over NATS
 	NoLane     Kind = "no-lane"     // no lane answers
 	PartialCut Kind = "partial-cut" // the others reach the authority, and this node does not
+	Copy       Kind = "copy"        // its copy of a stream is not what the others have
 )
 
 // unfit are the ailments with which nobody should hold the authority.

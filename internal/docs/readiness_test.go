@@ -46,13 +46,17 @@ var provoked = map[string]string{
 
 	"node …: less than … is free where the data lies: this node takes no jobs in until": "vigil/keeper_test.go: TestDisk_Ailments",
 	"node …: less than … is free where the data lies: this node takes no jobs in and":   "vigil/keeper_test.go: TestDisk_Ailments",
-	"node …: measure the room in":       "vigil/keeper_test.go: TestKeeper_ADiskThatDoesNotAnswer",
-	"node …: the log cannot be written": "consensus/store_test.go: TestGuard_AFailedVoteIsSaid",
-	"node …: it hears the yard agree":   "internal/nodetest/routes_test.go: TestRoutesCut",
-	"node …: partial partition":         "node/keep_test.go: TestCutWatch",
-	"member …'s ledger is not":          "node/proofs_test.go: TestCompare",
-	"the ledgers of … differ":           "node/proofs_test.go: TestCompare",
-	"the disk of the authority's node":  "scheduler/publish_test.go: TestHeld",
+	"node …: measure the room in":                              "vigil/keeper_test.go: TestKeeper_ADiskThatDoesNotAnswer",
+	"node …: the log cannot be written":                        "consensus/store_test.go: TestGuard_AFailedVoteIsSaid",
+	"node …: it hears the yard agree":                          "internal/nodetest/routes_test.go: TestRoutesCut",
+	"node …: partial partition":                                "node/keep_test.go: TestCutWatch",
+	"member …'s ledger is not":                                 "node/proofs_test.go: TestCompare",
+	"the ledgers of … differ":                                  "node/proofs_test.go: TestCompare",
+	"node …: its copy of … lacks, or cannot read, what others": "node/scrub_test.go: TestCopyText",
+	"node …: its copy of … is not what":                        "node/scrub_test.go: TestCopyText",
+	"node …: its copy of … and that of":                        "node/scrub_test.go: TestCopyText",
+	"node …: its copy of … lacks, or cannot read, what no":     "node/scrub_test.go: TestCopyText",
+	"the disk of the authority's node":                         "scheduler/publish_test.go: TestHeld",
 }
 
 var reasonRow = regexp.MustCompile("(?m)^\\| `([^`]+)` \\|")
