@@ -146,6 +146,7 @@ type Cluster struct {
 	publisher *publisher
 	router    *router
 	readers   *readers // nil: users have no roles
+	copies    *standstill
 }
 
 // Start brings the embedded server up and connects to it. JetStream may still
@@ -164,6 +165,7 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Cluster, error) 
 		password = randomHex(16)
 	}
 	c := &Cluster{cfg: full, log: log}
+	c.copies = &standstill{c: c, every: copiesEvery, after: standsFor}
 	c.peers.Store(&full.Peers)
 	if c.srv, c.words, err = openServer(&full, password, c.peerList, log); err != nil {
 		return nil, err
@@ -244,6 +246,7 @@ func (c *Cluster) Run(ctx context.Context) error {
 		var helper sync.WaitGroup
 		helping, stop := context.WithCancel(ctx)
 		helper.Go(func() { (&catchUp{c: c}).run(helping) })
+		helper.Go(func() { c.copies.run(helping) })
 		defer helper.Wait()
 		defer stop()
 	}

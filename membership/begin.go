@@ -176,7 +176,7 @@ func (k *Keeper) well(ctx context.Context, roll ledger.Roll, but string) error {
 	}
 	looking, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	streams, err := k.yard.Streams(looking)
+	streams, err := k.streams(looking)
 	if err != nil {
 		return refuse("it is not known whether the streams are whole (%v): try again", err)
 	}

@@ -16,12 +16,15 @@ import (
 const (
 	busyEvery  = 300 * time.Millisecond
 	levelEvery = 5 * time.Second
-	askTime    = time.Second      // a node's word
-	stepTime   = 10 * time.Second // one step
-	caughtUp   = 64               // entries that a newcomer may lack when it gets its vote
-	routeTime  = 30 * time.Second // a newcomer that has no route by then is not let in
-	finishTime = time.Minute      // a leaving member's jobs may finish
-	askAgain   = 10 * time.Second // to move what lies on a leaving member
+	askTime    = time.Second            // a node's word
+	stepTime   = 10 * time.Second       // one step
+	caughtUp   = 64                     // entries that a newcomer may lack when it gets its vote
+	routeTime  = 30 * time.Second       // a newcomer that has no route by then is not let in
+	finishTime = time.Minute            // a leaving member's jobs may finish
+	askAgain   = 10 * time.Second       // to move what lies on a leaving member
+	lookFor    = 700 * time.Millisecond // at copies that are behind
+	lookPause  = 50 * time.Millisecond
+	levelFor   = 10 * time.Second // a copy that was current counts so long
 )
 
 // Keeper brings a yard in step with its roll. It lasts as long as the node; it
@@ -36,6 +39,9 @@ type Keeper struct {
 	step    string // what the change under way waits for
 	outcome string // why the last one came to nothing
 	skew    []string
+	level   map[string]time.Time // when copies were last seen current, by stream and seat
+
+	patience time.Duration // lookFor
 
 	change  uint64    // revision of the roll that the fields below are about
 	began   time.Time // seen first
@@ -44,7 +50,7 @@ type Keeper struct {
 
 // New makes a keeper for the node of this seat.
 func New(self, name string, yard Yard, log *slog.Logger) *Keeper {
-	return &Keeper{self: self, name: name, yard: yard, log: log}
+	return &Keeper{self: self, name: name, yard: yard, log: log, patience: lookFor, level: make(map[string]time.Time)}
 }
 
 // Run keeps the yard in step until ctx ends.
@@ -97,7 +103,7 @@ func (k *Keeper) turn(ctx context.Context) (busy bool, err error) {
 	case leaving != nil:
 		step, err = k.leave(ctx, leaving)
 	default:
-		skew, err := k.level(ctx, roll)
+		skew, err := k.even(ctx, roll)
 		k.say("", skew)
 		return false, err
 	}
@@ -220,58 +226,6 @@ func (k *Keeper) dismiss(ctx context.Context, l *ledger.Member, alive bool) (str
 	return l.Node + " is out", k.yard.Do(ctx, &ledger.StepMember{ID: id, From: ledger.Leaving, To: ledger.Out})
 }
 
-// moved has what lies on a living member copied elsewhere; left is what still
-// lies there.
-func (k *Keeper) moved(ctx context.Context, id string) (left string, err error) {
-	streams, err := k.yard.Streams(ctx)
-	if err != nil {
-		return "", err
-	}
-	there := 0
-	for i := range streams {
-		if len(streams[i].Copies) == 0 || slices.ContainsFunc(streams[i].Copies, func(c Copy) bool { return c.ID == id }) {
-			there++ // or it may: nobody who leads it answers
-		}
-	}
-	if there == 0 {
-		return k.whole(ctx, id)
-	}
-	if time.Since(k.evacued) > askAgain {
-		k.evacued = time.Now()
-		err = k.yard.Evacuate(ctx, id)
-	}
-	return fmt.Sprintf("streams are copied to others: %d of %d still lie on %s", there, len(streams), id), err
-}
-
-// whole tells which streams still lack a copy, or have one that is behind.
-func (k *Keeper) whole(ctx context.Context, without string) (left string, err error) {
-	streams, err := k.yard.Streams(ctx)
-	if err != nil {
-		return "", err
-	}
-	var lacking []string
-	behind := uint64(0)
-	for i := range streams {
-		s := &streams[i]
-		well := 0
-		for n := range s.Copies {
-			if c := &s.Copies[n]; c.ID != without {
-				if c.well() {
-					well++
-				}
-				behind += c.Lag
-			}
-		}
-		if well < max(s.Want, 1) {
-			lacking = append(lacking, s.Stream)
-		}
-	}
-	if len(lacking) == 0 {
-		return "", nil
-	}
-	return fmt.Sprintf("streams are made whole: %d of %d lack a current copy, %d operations behind (%s)", len(lacking), len(streams), behind, strings.Join(lacking, ", ")), nil
-}
-
 // ask hears a node's word within askTime.
 func (k *Keeper) ask(ctx context.Context, node string) (Word, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
@@ -312,9 +266,9 @@ func (k *Keeper) seated(id string) bool {
 	return slices.ContainsFunc(k.yard.Servers(), func(s Server) bool { return s.ID == id })
 }
 
-// level brings Raft and JetStream in step with a roll on which nothing changes,
+// even brings Raft and JetStream in step with a roll on which nothing changes,
 // and tells what is not.
-func (k *Keeper) level(ctx context.Context, roll ledger.Roll) (skew []string, err error) {
+func (k *Keeper) even(ctx context.Context, roll ledger.Roll) (skew []string, err error) {
 	on := func(id string) bool {
 		return slices.ContainsFunc(roll.Members, func(m ledger.Member) bool { return m.ID() == id })
 	}

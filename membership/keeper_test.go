@@ -41,6 +41,7 @@ func newYard(t *testing.T) (*yard, *Keeper) {
 	}
 	y.streams = []StreamCopies{lane}
 	k := New("n1-0000000a", "yard", y, slog.New(slog.DiscardHandler))
+	k.patience = 0
 	if _, err := k.turn(t.Context()); err != nil || y.Roll().Revision != 1 {
 		t.Fatalf("the roll is not begun: %v", err)
 	}
@@ -70,9 +71,15 @@ func (y *yard) Unseat(_ context.Context, id string) error {
 	y.servers = slices.DeleteFunc(y.servers, func(s Server) bool { return s.ID == id })
 	return nil
 }
-func (y *yard) Meet(string) (Newcomer, error)                   { return y.meets, nil }
-func (y *yard) Routed() []string                                { return y.routed }
-func (y *yard) Streams(context.Context) ([]StreamCopies, error) { return y.streams, nil }
+func (y *yard) Meet(string) (Newcomer, error) { return y.meets, nil }
+func (y *yard) Routed() []string              { return y.routed }
+func (y *yard) Streams(context.Context) (all []StreamCopies, err error) {
+	for _, s := range y.streams {
+		s.Copies = slices.Clone(s.Copies)
+		all = append(all, s)
+	}
+	return all, nil
+}
 func (y *yard) Evacuate(_ context.Context, id string) error {
 	y.calls = append(y.calls, "evacuate "+id)
 	return nil

@@ -54,7 +54,7 @@ func (k *Keeper) View(ctx context.Context) View {
 		}
 	}
 	looking, cancel := context.WithTimeout(ctx, askTime)
-	streams, _ := k.yard.Streams(looking) // without an answer nothing is shown of them
+	streams, _ := k.streams(looking) // without an answer nothing is shown of them
 	cancel()
 	last := k.yard.Last()
 	for i := range roll.Members {
