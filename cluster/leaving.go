@@ -89,7 +89,7 @@ func (c *Cluster) handOn(ctx context.Context) (led int, err error) {
 	errs = append(errs, c.carryOut(ctx, moves))
 	if c.srv.JetStreamIsLeader() { // of all of JetStream: who makes consumers
 		led++
-		errs = append(errs, c.stepMetaDown(ctx))
+		errs = append(errs, c.stepMetaDown(ctx, ""))
 	}
 	return led, errors.Join(errs...)
 }

@@ -84,7 +84,7 @@ func (c *Cluster) Evacuate(ctx context.Context, identity string) error {
 // available.
 func (c *Cluster) Expel(ctx context.Context, identity string) error {
 	if info, err := c.srv.Jsz(&server.JSzOptions{}); err == nil && info.Meta != nil && info.Meta.Leader == identity {
-		return c.stepMetaDown(ctx)
+		return c.stepMetaDown(ctx, c.cfg.Identity)
 	}
 	err := c.askSystem(ctx, apiExpel, identity)
 	var refused *apiError
@@ -111,9 +111,14 @@ func (c *Cluster) askSystem(ctx context.Context, subject, identity string) error
 	return nil
 }
 
-// stepMetaDown has JetStream's leader hand that on to another server.
-func (c *Cluster) stepMetaDown(ctx context.Context) error {
-	return c.putToMeta(ctx, apiMetaStepDown, nil)
+// stepMetaDown has JetStream's leader hand that on to another server: to one, if
+// that is well, or with "" to any.
+func (c *Cluster) stepMetaDown(ctx context.Context, to string) error {
+	var body []byte
+	if to != "" {
+		body = fmt.Appendf(nil, `{"placement":{"preferred":%q}}`, to)
+	}
+	return c.putToMeta(ctx, apiMetaStepDown, body)
 }
 
 // putToMeta asks JetStream's leader for something that it does or refuses.

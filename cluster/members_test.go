@@ -61,14 +61,13 @@ func TestMembers_ComeAndGo(t *testing.T) {
 		if _, led := nodes[0].Meta(); led {
 			return nil
 		}
-		body := fmt.Appendf(nil, `{"placement":{"preferred":%q}}`, first)
-		return errors.Join(n4.putToMeta(t.Context(), apiMetaStepDown, body), errors.New("another leads"))
+		return errors.Join(n4.stepMetaDown(t.Context(), first), errors.New("another leads"))
 	})
 	eventually(t, "the first to be taken out", func() error {
 		if err := n4.Expel(t.Context(), first); err != nil {
 			return err
 		}
-		for _, n := range nodes[1:] {
+		for _, n := range []*running{nodes[1], nodes[2], n4} {
 			if c, led := n.Meta(); led && !slices.ContainsFunc(c, func(c Copy) bool { return c.Is(first) }) {
 				return nil
 			}
