@@ -104,7 +104,7 @@ func (n *Node) check(ctx context.Context, cut *cutWatch, now time.Time) vigil.Wo
 	}
 	w.Ailments = append(w.Ailments, n.copyAilments()...)
 	if behind := n.messages.Standstill(); len(behind) > 0 {
-		ails(vigil.Copies, "its copy of %s lags behind the leader's and has not come nearer for 20 s: stop no other member until it has; if it stays, run 'yardmaster cluster members', restart this node, and replace it if that does not help", strings.Join(behind, ", "))
+		ails(vigil.Standstill, "its copy of %s lags behind the leader's and has not come nearer for 20 s: stop no other member until it has; if it stays, run 'yardmaster cluster members', restart this node, and replace it if that does not help", strings.Join(behind, ", "))
 	}
 	owner, _, _ := n.watch.authority()
 	if cut.lasts(now, owner, w.Reaches, raft.Contact) && len(w.Reaches) > len(members)/2 {

@@ -22,7 +22,7 @@ const (
 	JetStream  Kind = "jetstream"   // the embedded server's streams do not work
 	Routes     Kind = "routes"      // most members are not reached over NATS
 	NoLane     Kind = "no-lane"     // no lane answers
-	Copies     Kind = "copies"      // copies of streams on it stand still, behind their leaders
+	Standstill Kind = "standstill"  // copies of streams on it do not come nearer to their leaders
 	PartialCut Kind = "partial-cut" // the others reach the authority, and this node does not
 	Copy       Kind = "copy"        // its copy of a stream is not what the others have
 )
