@@ -69,12 +69,15 @@ func (a *app) explain(err error) error {
 		refused     *cluster.APIError
 		invalid     *job.InvalidError
 		unavailable *job.UnavailableError
+		forbidden   *cluster.ForbiddenError
 	)
 	switch {
 	case errors.As(err, &known):
 		return known
 	case errors.As(err, &refused):
 		return explainRefusal(refused)
+	case errors.As(err, &forbidden):
+		return &problem{what: forbidden.Error(), do: "ask as one whose role allows it, with --user or --nkey; docs/roles.md tells which does"}
 	case errors.As(err, &invalid):
 		return &problem{what: invalid.Reason, do: "correct it and try again"}
 	case errors.As(err, &unavailable):

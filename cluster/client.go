@@ -37,8 +37,9 @@ type DialOptions struct {
 
 // Client is a program's connection to a yard: the command line's.
 type Client struct {
-	nc      *nats.Conn
-	timeout time.Duration
+	nc        *nats.Conn
+	timeout   time.Duration
+	forbidden *forbidden
 }
 
 // Dial connects to one server, or to the first of several that answers, their
@@ -54,7 +55,9 @@ func Dial(ctx context.Context, url string, o DialOptions) (*Client, error) {
 	if due, limited := ctx.Deadline(); limited {
 		wait = min(wait, time.Until(due))
 	}
-	opts := []nats.Option{nats.Name(o.Name), nats.Timeout(wait), nats.MaxReconnects(-1), nats.ReconnectWait(250 * time.Millisecond)}
+	refusals := &forbidden{}
+	opts := []nats.Option{nats.Name(o.Name), nats.Timeout(wait), nats.MaxReconnects(-1), nats.ReconnectWait(250 * time.Millisecond),
+		nats.ErrorHandler(refusals.hear)}
 	credentials, err := o.credentials(url)
 	if err != nil {
 		return nil, err
@@ -64,13 +67,13 @@ func Dial(ctx context.Context, url string, o DialOptions) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", url, err)
 	}
-	return &Client{nc: nc, timeout: o.Timeout}, nil
+	return &Client{nc: nc, timeout: o.Timeout, forbidden: refusals}, nil
 }
 
 // Close ends the connection.
 func (c *Client) Close() { c.nc.Close() }
 
-// Request asks a node. A refusal is an [*APIError].
+// Request asks a node. A refusal is an [*APIError], the server's a [*ForbiddenError].
 func (c *Client) Request(ctx context.Context, subject string, body []byte) ([]byte, error) {
 	data, _, err := c.RequestShown(ctx, subject, body)
 	return data, err
@@ -96,7 +99,9 @@ func (c *Client) request(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
 		ctx, cancel = context.WithTimeout(ctx, c.timeout)
 		defer cancel()
 	}
+	ctx, done := c.forbidden.watch(ctx, m.Subject)
 	answer, err := c.nc.RequestMsgWithContext(ctx, m)
+	err = done(err)
 	if errors.Is(err, nats.ErrNoResponders) {
 		return nil, fmt.Errorf("%s: %w", m.Subject, ErrNobodyAnswers)
 	}
@@ -127,10 +132,11 @@ func (c *Client) PublishJob(ctx context.Context, queue, key string, body []byte)
 
 // Subscribe calls fn for each message until ctx ends, in order.
 func (c *Client) Subscribe(ctx context.Context, subject string, fn func(subject string, data []byte)) error {
+	ctx, done := c.forbidden.watch(ctx, subject)
 	sub, err := c.nc.Subscribe(subject, func(m *nats.Msg) { fn(m.Subject, m.Data) })
 	if err != nil {
-		return fmt.Errorf("listen to %s: %w", subject, err)
+		return done(fmt.Errorf("listen to %s: %w", subject, err))
 	}
 	<-ctx.Done()
-	return settle(sub)
+	return done(settle(sub))
 }

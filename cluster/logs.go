@@ -92,10 +92,12 @@ func (c *Client) FollowLog(ctx context.Context, id job.ID, from uint64, fn func(
 	}
 	opening, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	consumer, err := js.OrderedConsumer(opening, StreamLogs, jetstream.OrderedConsumerConfig{
+	watched, done := c.forbidden.watch(opening, apiStreams)
+	consumer, err := js.OrderedConsumer(watched, StreamLogs, jetstream.OrderedConsumerConfig{
 		FilterSubjects: []string{LogSubject(id)}, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: max(from, 1),
 		InactiveThreshold: time.Minute,
 	})
+	err = done(err)
 	if errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, nats.ErrNoResponders) {
 		return fmt.Errorf("%w: %w", ErrNobodyAnswers, err)
 	}

@@ -103,6 +103,7 @@ const MaxLanes = 16
 
 // JetStream's request subjects.
 const (
+	apiStreams    = "$JS.API."
 	apiDirectGet  = "$JS.API.DIRECT.GET."
 	apiMsgGet     = "$JS.API.STREAM.MSG.GET."
 	apiStepDown   = "$JS.API.STREAM.LEADER.STEPDOWN."

@@ -56,7 +56,9 @@ func (c *Client) openHistory(ctx context.Context, since time.Time) (tales jetstr
 	}
 	opening, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	consumer, err := js.OrderedConsumer(opening, StreamEvents, cfg)
+	watched, done := c.forbidden.watch(opening, apiStreams)
+	consumer, err := js.OrderedConsumer(watched, StreamEvents, cfg)
+	err = done(err)
 	if errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, nats.ErrNoResponders) {
 		return nil, 0, fmt.Errorf("%w: %w", ErrNobodyAnswers, err)
 	}
