@@ -21,7 +21,7 @@ const small = "[raft]\nsnapshot_bytes = 65536\n"
 var damage = []drill.Drill{
 	{
 		Number: 17, Name: "damaged-log", Breaks: "raft.db cut short, bytes of it and of the newest snapshot turned, while the node is down",
-		Promises: "the node stops before it takes part, says why and what to type; the others go on",
+		Promises: "the node stops before it takes part, says why and what to type; the others go on; what it says lets it in again",
 		Plan:     drill.Plan{Config: small}, Patience: 10 * time.Minute,
 		Run: func(ctx context.Context, s *drill.Stage) error {
 			return rounds(ctx, s, 1, func(*drill.Node) error {
@@ -40,7 +40,9 @@ var damage = []drill.Drill{
 						return err
 					}
 				}
-				return nil
+				return replacedWhole(ctx, s, anyone(s), "damage", "raft.db is cut short", func(n *drill.Node) error {
+					return cutToLittle(filepath.Join(n.DataDir, "raft", "raft.db"))
+				}, "yardmaster cluster replace")
 			})
 		},
 	},
@@ -52,7 +54,7 @@ var damage = []drill.Drill{
 	},
 	{
 		Number: 19, Name: "rolled-back", Breaks: "an older copy of one node's directory is put back; then of every node's streams",
-		Promises: "the node refuses to start; streams that lack what the ledger has folded make the yard unready, with the reason",
+		Promises: "the node refuses to start, and what it says lets it in again; streams that lack what the ledger has folded make the yard unready, with the reason",
 		Plan:     drill.Plan{Config: small}, Patience: 10 * time.Minute,
 		Run: func(ctx context.Context, s *drill.Stage) error {
 			if err := s.Steady(ctx); err != nil {
@@ -76,7 +78,7 @@ var damage = []drill.Drill{
 			if err != nil {
 				return err
 			}
-			return replaced(ctx, s)
+			return replaced(ctx, s, anyone(s))
 		},
 	},
 }
@@ -101,6 +103,20 @@ func stops(ctx context.Context, s *drill.Stage, n *drill.Node, fault, what, belo
 		return err
 	}
 	return s.Heal(ctx)
+}
+
+// replacedWhole hurts a node like [stops], and puts nothing back: what it says is
+// typed, and it comes again with nothing.
+func replacedWhole(ctx context.Context, s *drill.Stage, n *drill.Node, fault, what string, hurt func(*drill.Node) error, words ...string) error {
+	s.Fault(fault, n.Name+": "+what)
+	s.Kill(n)
+	if err := hurt(n); err != nil {
+		return err
+	}
+	if err := refused(ctx, s, n, what+", to be replaced", true, words...); err != nil {
+		return err
+	}
+	return replaced(ctx, s, n)
 }
 
 // anyone is any node.
@@ -250,8 +266,12 @@ func rollBackNode(ctx context.Context, s *drill.Stage) error {
 	if err := errors.Join(disk.Replace(old, n.DataDir), s.Heal(ctx), s.Rest(ctx, 5*time.Second)); err != nil {
 		return err
 	}
-	return stops(ctx, s, n, "roll back", "its directory is an older copy", "", func(n *drill.Node) error { return disk.Replace(n.DataDir, old) },
-		"yardmaster cluster replace")
+	back := func(n *drill.Node) error { return disk.Replace(n.DataDir, old) }
+	err := stops(ctx, s, n, "roll back", "its directory is an older copy", "", back, "yardmaster cluster replace")
+	if err != nil {
+		return err
+	}
+	return replacedWhole(ctx, s, n, "roll back", "its directory is an older copy", back, "yardmaster cluster replace")
 }
 
 // rollBackStreams puts older copies of all nodes' streams back, under a ledger

@@ -192,8 +192,8 @@ func deadMemberLeaves(ctx context.Context, s *drill.Stage) error {
 // directoryIsLost: a member's directory is deleted, and it is replaced while
 // who decides is killed.
 func directoryIsLost(ctx context.Context, s *drill.Stage) error {
-	n, err := losesAll(ctx, s)
-	if err != nil {
+	n := anyone(s)
+	if err := losesAll(ctx, s, n); err != nil {
 		return err
 	}
 	if err := withoutDecider(ctx, s, n, []string{putFor, n.Name}); err != nil {
@@ -204,9 +204,8 @@ func directoryIsLost(ctx context.Context, s *drill.Stage) error {
 
 // replaced: a member's directory is deleted, and it is let in again with
 // nothing.
-func replaced(ctx context.Context, s *drill.Stage) error {
-	n, err := losesAll(ctx, s)
-	if err != nil {
+func replaced(ctx context.Context, s *drill.Stage, n *drill.Node) error {
+	if err := losesAll(ctx, s, n); err != nil {
 		return err
 	}
 	if err := order(ctx, s, other(s, n), putFor, n.Name); err != nil {
@@ -225,20 +224,19 @@ func oldFiles(ctx context.Context, s *drill.Stage) error {
 	return inStep(ctx, s, "all start again")
 }
 
-// losesAll kills any node, deletes its directory and starts it: it waits and
+// losesAll kills a node, deletes its directory and starts it: it waits and
 // says what to type.
-func losesAll(ctx context.Context, s *drill.Stage) (*drill.Node, error) {
-	n := anyone(s)
+func losesAll(ctx context.Context, s *drill.Stage, n *drill.Node) error {
 	s.Fault(emptied, n.Name+": its directory is deleted")
 	s.Kill(n)
 	if err := os.RemoveAll(n.DataDir); err != nil {
-		return nil, err
+		return err
 	}
 	said := len(n.Log())
 	if err := n.Start(); err != nil {
-		return nil, err
+		return err
 	}
-	return n, n.Says(ctx, said, "yardmaster cluster replace "+n.Name)
+	return n.Says(ctx, said, "yardmaster cluster replace "+n.Name)
 }
 
 // order types a verb until the yard takes it up, which may say that it is not
