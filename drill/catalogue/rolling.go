@@ -25,7 +25,7 @@ const (
 	restart = "restart"
 
 	// stopMost is what a node may take to end: what runs its ten seconds, and
-	// what comes before and after. Supervisors leave it 30.
+	// what comes before and after. Supervisors leave it 45.
 	stopMost = 25 * time.Second
 
 	longQueue = "long"
