@@ -17,12 +17,18 @@ import (
 // Order types one of the program's verbs about members at a node, and gives
 // what it said, on both streams.
 func (n *Node) Order(ctx context.Context, words ...string) (said string, err error) {
-	cmd := exec.CommandContext(ctx, n.args[0], append([]string{"--server", n.NATS, "cluster"}, words...)...)
+	return n.Type(ctx, append([]string{"cluster"}, words...)...)
+}
+
+// Type types a verb of the program at a node, and gives what it said, on both
+// streams.
+func (n *Node) Type(ctx context.Context, words ...string) (said string, err error) {
+	cmd := exec.CommandContext(ctx, n.args[0], append([]string{"--server", n.NATS}, words...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.CombinedOutput()
 	said = strings.TrimSpace(string(out))
 	if err != nil {
-		err = fmt.Errorf("cluster %s at %s: %w: %s", strings.Join(words, " "), n.Name, err, said)
+		err = fmt.Errorf("%s at %s: %w: %s", strings.Join(words, " "), n.Name, err, said)
 	}
 	return said, err
 }

@@ -152,7 +152,7 @@ var errSuperseded = errors.New("the authority changed hands while the command wa
 // with no event more.
 func repeatable(c ledger.Command) bool {
 	switch c.(type) {
-	case *ledger.QueueDispatch, *ledger.AcquireAuthority, *ledger.RenewAuthority, *ledger.AddQueue:
+	case *ledger.QueueDispatch, *ledger.AcquireAuthority, *ledger.RenewAuthority, *ledger.AddQueue, *ledger.Hold:
 		return true
 	}
 	return false

@@ -26,6 +26,7 @@ func All() []drill.Drill {
 		damage,
 		full,
 		members,
+		backups,
 	)
 	slices.SortStableFunc(all, func(a, b drill.Drill) int { return cmp.Compare(a.Number, b.Number) })
 	return all
