@@ -18,6 +18,7 @@ import (
 // How long the steps of a restore may take.
 const (
 	emptyFor     = 5 * time.Second  // to remove streams
+	leadFor      = 15 * time.Second // for all lanes to have leaders
 	insistFor    = 30 * time.Second // on a command, while the authority changes
 	settleFor    = 60 * time.Second // on an authority that knows of the restore
 	replicateFor = 30 * time.Minute
@@ -58,7 +59,7 @@ func (r *bringer) clear(ctx context.Context, source string, before bool, epoch u
 			return false, err
 		}
 	}
-	if accepted, err := r.closeLanes(ctx); accepted || err != nil {
+	if accepted, err := r.closeLanes(ctx, before); accepted || err != nil {
 		return accepted, err
 	}
 	return false, r.empty(ctx)
@@ -66,14 +67,29 @@ func (r *bringer) clear(ctx context.Context, source string, before bool, epoch u
 
 // closeLanes lets nothing more into the lanes that the yard was founded with;
 // others were brought back, and are closed. accepted tells that something is in
-// one: all are as they were then.
-func (r *bringer) closeLanes(ctx context.Context) (accepted bool, err error) {
+// one: all are as they were then. before: a restore was begun earlier.
+//
+// A lane that is not led although all members are there is none of those: an
+// earlier restore of it waits for a leader that died.
+func (r *bringer) closeLanes(ctx context.Context, before bool) (accepted bool, err error) {
+	until := time.Now().Add(leadFor)
 	for lane, identity := range r.fresh {
-		was, err := r.n.messages.CloseLane(ctx, uint8(lane), identity)
-		if err != nil {
-			return false, tryLater(err)
+		for {
+			was, err := r.n.messages.CloseLane(ctx, uint8(lane), identity)
+			if err == nil {
+				accepted = accepted || was.Last > 0
+				break
+			}
+			if time.Now().After(until) {
+				if before && errors.Is(err, cluster.ErrNoLeader) && r.away() == "" {
+					break
+				}
+				return false, tryLater(err)
+			}
+			if err := backoff.Sleep(ctx, 250*time.Millisecond); err != nil {
+				return false, err
+			}
 		}
-		accepted = accepted || was.Last > 0
 	}
 	return accepted, nil
 }
