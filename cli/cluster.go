@@ -34,7 +34,7 @@ far it is.`,
   yardmaster cluster replace n3
   yardmaster cluster rm n4
   yardmaster cluster transfer --to n2`,
-	}, a.clusterMembers(), a.clusterAdd(), a.clusterRemove(), a.clusterReplace(), a.clusterCancel(), a.clusterTransfer(), a.clusterScrub())
+	}, a.clusterMembers(), a.clusterAdd(), a.clusterRemove(), a.clusterReplace(), a.clusterCancel(), a.clusterTransfer(), a.clusterScrub(), a.clusterRebuild())
 }
 
 func clusterSubject(verb string) string { return cluster.SubjectAPI + ".cluster." + verb }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -33,6 +34,15 @@ type scrubsAnswer struct {
 type scrubReport struct {
 	Node    string        `json:"node"`
 	Results []scrubResult `json:"results"`
+	Rebuild *rebuildState `json:"rebuild"`
+}
+
+// rebuildState is a copy that is made anew, or was last.
+type rebuildState struct {
+	Stream  string `json:"stream"`
+	Step    string `json:"step"`
+	Outcome string `json:"outcome"`
+	Failed  bool   `json:"failed"`
 }
 
 type scrubResult struct {
@@ -54,6 +64,11 @@ func scrubTable(w io.Writer, s *scrubsAnswer) {
 		for i := range report.Results {
 			r := &report.Results[i]
 			fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\n", r.Stream, report.Node, moment(&r.At), r.Messages, or(strings.Join(r.With, ", ")), or(r.wrong()))
+		}
+	}
+	for _, report := range s.Reports {
+		if r := report.Rebuild; r != nil {
+			fmt.Fprintf(w, "%s makes its copy of %s anew: %s\n", report.Node, r.Stream, cmp.Or(r.Step, r.Outcome))
 		}
 	}
 	for _, member := range s.Unheard {

@@ -79,4 +79,41 @@ func TestOwnCopies(t *testing.T) {
 	if sums, damaged := copyOf(t, nodes[1].Cluster, stream); len(sums) != jobs-20 || damaged != 1 {
 		t.Errorf("cut short: %d messages, %d places damaged", len(sums), damaged)
 	}
+	rebuilds(t, nodes[1], nodes[0], stream, jobs)
+}
+
+// rebuilds removes a copy, whose node leads the stream or not, and has it filled.
+func rebuilds(t *testing.T, bad, other *running, stream string, messages int) {
+	t.Helper()
+	group, err := bad.CopyGroup(stream)
+	if err != nil || group == "" {
+		t.Fatalf("group %q, %v", group, err)
+	}
+	if err := bad.RemoveCopy(stream, group); err == nil {
+		t.Fatal("a copy is removed below a server that uses it")
+	}
+	if err := bad.CloseStreams(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the others to do without", func() error {
+		why, leads, err := other.Spares(t.Context(), stream, bad.Node())
+		if err == nil && (why != "" || leads) {
+			err = fmt.Errorf("%s, leads %v", why, leads)
+		}
+		return err
+	})
+	if err := bad.RemoveCopy(stream, group); err != nil {
+		t.Fatal(err)
+	}
+	bad.kill()
+	again := run(t, bad.cfg)
+	eventually(t, "the copy to be filled", func() error {
+		if why, err := again.Follows(t.Context(), stream); err != nil || why != "" {
+			return fmt.Errorf("%s: %w", why, err)
+		}
+		if sums, damaged := copyOf(t, again.Cluster, stream); len(sums) != messages || damaged > 0 {
+			return fmt.Errorf("%d messages, %d places damaged", len(sums), damaged)
+		}
+		return nil
+	})
 }

@@ -70,7 +70,7 @@ func (c *Cluster) WalkCopy(stream string, from, to uint64, pace func(bytes int) 
 }
 
 func (c *Cluster) streamDir(stream string) string {
-	return filepath.Join(c.srv.StoreDir(), account, "streams", stream)
+	return filepath.Join(c.storeDir(), account, "streams", stream)
 }
 
 // Keeps asks a stream's leader whether it has a message.
@@ -83,3 +83,6 @@ func (c *Cluster) Keeps(ctx context.Context, stream string, seq uint64) (bool, e
 	}
 	return err == nil, err
 }
+
+// storeDir is where JetStream keeps its files, whether it runs or not.
+func (c *Cluster) storeDir() string { return filepath.Join(c.cfg.Dir, server.JetStreamStoreDir) }

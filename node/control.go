@@ -60,6 +60,7 @@ func (n *Node) service() cluster.Service {
 			api("cluster", "cancel", "take back a change that lets somebody in", n.membersVerb(membership.Cancel)),
 			api("cluster", "transfer", "hand the authority to another member", n.handleTransfer),
 			api("cluster", "scrub", "what each member found when it last read its copies of the streams", n.handleScrub),
+			api("cluster", "rebuild", "have a member make its copy of a stream anew from the others", n.handleRebuild),
 			api("ledger", "hash", "the hash of this node's ledger, which is every node's at that index", n.handleLedgerHash),
 			api("queue", "list", "all queues", n.handleQueueList),
 			api("queue", "show", "one queue", n.handleQueueShow),

@@ -72,6 +72,7 @@ type Node struct {
 	backups   *backups
 	scrubber  *scrub.Scrubber
 	drain     *drain
+	rebuilds  *rebuilder
 }
 
 // New makes a node from a config with defaults. It opens nothing yet, and runs
@@ -163,7 +164,7 @@ func (n *Node) Run(ctx context.Context) (err error) {
 
 	// What stops first stands on top: the agent gives its work back while there is
 	// a mind, here or elsewhere, and whoever asks is answered until that is done.
-	cellar, base, mind, hands, desk := newFloor(ctx), newFloor(ctx), newFloor(ctx), newFloor(ctx), newFloor(ctx)
+	cellar, base, mind, hands, desk, repair := newFloor(ctx), newFloor(ctx), newFloor(ctx), newFloor(ctx), newFloor(ctx), newFloor(ctx)
 	cellar.Go(n.journal.run) // until nobody says anything any more
 	for _, loop := range []func(context.Context) error{
 		n.messages.Run, n.followRoll, n.notices.run, n.rulings.run, n.ends.run, n.backups.run, n.runners.Run, n.keepDrained,
@@ -178,13 +179,19 @@ func (n *Node) Run(ctx context.Context) (err error) {
 
 	hands.Go(n.hands.Run)
 	n.serve(desk)
-	err = n.announce(ctx, base.ctx, mind.ctx, hands.ctx, desk.ctx)
+	repair.Go(n.rebuilds.run)
+	err = n.announce(ctx, base.ctx, mind.ctx, hands.ctx, desk.ctx, repair.ctx)
+	if ended := repair.stop(); err == nil {
+		err = ended
+	}
 	left := n.leave(base.ctx)
 	err = errors.Join(err, hands.stop())
 	if left {
 		n.abandon(base.ctx) // what has come back meanwhile
 	}
-	return errors.Join(err, desk.stop(), mind.stop(), base.stop(), n.door.close(), cellar.stop())
+	err = errors.Join(err, desk.stop(), mind.stop())
+	n.takeAway(base.ctx, err)
+	return errors.Join(err, base.stop(), n.door.close(), cellar.stop())
 }
 
 // serve answers whoever asks, over NATS and HTTP.
@@ -263,6 +270,7 @@ func (n *Node) build() (err error) {
 	n.backups = newBackups(n)
 	n.scrubber = scrub.New(scrub.Config{Node: cfg.Node.Name, Every: cfg.Scrub.Every, Rate: cfg.Scrub.Rate}, copies{n}, n.log)
 	n.drain = newDrain()
+	n.rebuilds = newRebuilder(n)
 	n.hands = agent.New(agent.Config{
 		Node: cfg.Node.Name, Incarnation: n.id.Incarnation, Runners: cfg.RRQ.Names(), Lanes: n.messages.Led, Edge: n.advertised(),
 	}, bus{n.fleet, n.messages, n.watch}, n.log)
@@ -387,6 +395,7 @@ func (n *Node) handlers() cluster.Handlers {
 			verbWhy: n.serveWhy, verbHands: n.serveHands, verbProof: n.proofs.serve,
 			verbMembers: n.serveMembers, verbWord: n.serveWord, verbVouch: n.serveVouch, verbDismiss: n.serveDismiss,
 			verbCopy: n.serveCopy, verbScrub: n.serveScrub,
+			verbRebuild: n.serveRebuild, verbCheck: n.serveCheck, verbSpares: n.serveSpares,
 		},
 	}
 }

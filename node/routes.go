@@ -41,6 +41,7 @@ var routes = map[string]web.Route{
 	},
 	"cluster-cancel":   {Pattern: "POST /v1/cluster/cancel", Question: membersQuestion{}, Answer: membership.View{}, Status: http.StatusAccepted},
 	"cluster-transfer": {Pattern: "POST /v1/cluster/transfer", Question: membersQuestion{}, Takes: "to", Answer: steppedDown{}, Indexed: true},
+	"cluster-rebuild":  {Pattern: "POST /v1/cluster/members/{name}/rebuild", Question: rebuildQuestion{}, Takes: "stream", Required: "stream", Answer: RebuildStatus{}, Status: http.StatusAccepted},
 	"cluster-scrub":    {Pattern: "GET /v1/cluster/scrub", Answer: scrubAnswer{}},
 
 	"ledger-hash": {Pattern: "GET /v1/ledger/hash", Answer: proofJSON{}, Indexed: true},

@@ -88,7 +88,17 @@ func (n *Node) serveCopy(_ context.Context, payload []byte) ([]byte, error) {
 }
 
 func (n *Node) serveScrub(context.Context, []byte) ([]byte, error) {
-	return json.Marshal(n.scrubber.Report())
+	return json.Marshal(n.memberScrub())
+}
+
+// memberScrub is what a member found, and what it makes anew.
+type memberScrub struct {
+	scrub.Report
+	Rebuild *RebuildStatus `json:"rebuild,omitempty"`
+}
+
+func (n *Node) memberScrub() memberScrub {
+	return memberScrub{n.scrubber.Report(), n.rebuilds.status()}
 }
 
 // copyAilments are what is wrong with this node's copies.
@@ -103,7 +113,7 @@ func (n *Node) copyAilments() (ailments []vigil.Ailment) {
 
 // copyText says what was found in a node's copy of a stream, and what to do.
 func copyText(node, stream string, f *scrub.Finding) string {
-	with, rebuild := strings.Join(f.With, " and "), "see docs/self-protection.md"
+	with, rebuild := strings.Join(f.With, " and "), fmt.Sprintf("run 'yardmaster cluster rebuild %s --node %s'", stream, node)
 	messages := fmt.Sprintf("%d messages (%s)", f.Count, f.Which)
 	if f.Count == 1 {
 		messages = "message " + f.Which
@@ -160,17 +170,17 @@ func (n *Node) gatherScrub(emit web.Emit) {
 
 // scrubAnswer is what all members found that were heard.
 type scrubAnswer struct {
-	Reports []scrub.Report `json:"reports"`
-	Unheard []string       `json:"unheard,omitempty"`
+	Reports []memberScrub `json:"reports"`
+	Unheard []string      `json:"unheard,omitempty"`
 }
 
 // scrubAsk is how long a member may take to tell what it found.
 const scrubAsk = time.Second
 
 func (n *Node) handleScrub(ctx context.Context, _ *cluster.Request) (any, error) {
-	answer := scrubAnswer{Reports: []scrub.Report{n.scrubber.Report()}}
+	answer := scrubAnswer{Reports: []memberScrub{n.memberScrub()}}
 	for _, member := range (copies{n}).Others() {
-		var report scrub.Report
+		var report memberScrub
 		asking, cancel := context.WithTimeout(ctx, scrubAsk)
 		err := n.askNode(asking, member, verbScrub, struct{}{}, &report)
 		cancel()
@@ -180,6 +190,6 @@ func (n *Node) handleScrub(ctx context.Context, _ *cluster.Request) (any, error)
 		}
 		answer.Reports = append(answer.Reports, report)
 	}
-	slices.SortFunc(answer.Reports, func(a, b scrub.Report) int { return strings.Compare(a.Node, b.Node) })
+	slices.SortFunc(answer.Reports, func(a, b memberScrub) int { return strings.Compare(a.Node, b.Node) })
 	return answer, nil
 }

@@ -140,6 +140,15 @@ func (s *Scrubber) Wrong() []Result {
 	return slices.DeleteFunc(s.Report().Results, func(r Result) bool { return len(r.Findings) == 0 })
 }
 
+// Recheck reads one copy now, and keeps what it finds.
+func (s *Scrubber) Recheck(ctx context.Context, c Copy) Result {
+	r := s.Check(ctx, c)
+	if ctx.Err() == nil {
+		s.keep(r)
+	}
+	return r
+}
+
 // Check reads one copy and compares it, without keeping what comes of it.
 func (s *Scrubber) Check(ctx context.Context, c Copy) Result {
 	r := Result{Stream: c.Stream, First: c.First, Last: c.Last}

@@ -1,0 +1,107 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/nats-io/nats-server/v2/server"
+)
+
+// CopyGroup names the group of JetStream's that agrees on what is in a stream of
+// which this node has a copy; "" if it has none, or if that is not one of those
+// whose copies are proved.
+func (c *Cluster) CopyGroup(stream string) (string, error) {
+	if !scrubbed(stream) {
+		return "", nil
+	}
+	info, err := c.srv.Jsz(&server.JSzOptions{Account: account, Streams: true, RaftGroups: true})
+	if err != nil {
+		return "", fmt.Errorf("look at JetStream: %w", err)
+	}
+	for _, a := range info.AccountDetails {
+		for i := range a.Streams {
+			if a.Streams[i].Name == stream {
+				return a.Streams[i].RaftGroup, nil
+			}
+		}
+	}
+	return "", nil
+}
+
+// Spares tells why a stream cannot do without a member's copy: "" if every other
+// copy has all that its leader has. That may still be this member.
+func (c *Cluster) Spares(ctx context.Context, stream, member string) (why string, leads bool, err error) {
+	info, err := c.streamInfo(ctx, stream)
+	switch {
+	case err != nil:
+		return "", false, err
+	case info.Cluster == nil || info.Cluster.Leader == "":
+		return "it has no leader", false, nil
+	}
+	leads = NodeOf(info.Cluster.Leader) == member
+	others := 0
+	if !leads {
+		others++
+	}
+	for _, r := range info.Cluster.Replicas {
+		if NodeOf(r.Name) == member {
+			continue
+		}
+		if !r.Current || r.Offline || r.Lag > 0 || r.Active > quorumQuiet {
+			return fmt.Sprintf("the copy on %s is %d operations behind, or not heard", NodeOf(r.Name), r.Lag), leads, nil
+		}
+		others++
+	}
+	if others < 2 {
+		return fmt.Sprintf("%d other members have a copy, and two must", others), leads, nil
+	}
+	return "", leads, nil
+}
+
+// Follows tells why this node's copy of a stream is not as far as the leader; "" if
+// it is.
+func (c *Cluster) Follows(ctx context.Context, stream string) (why string, err error) {
+	info, err := c.streamInfo(ctx, stream)
+	if err != nil {
+		return "", err
+	}
+	if info.Cluster == nil || NodeOf(info.Cluster.Leader) == c.cfg.Node {
+		return "", nil
+	}
+	for _, r := range info.Cluster.Replicas {
+		if NodeOf(r.Name) == c.cfg.Node && (!r.Current || r.Lag > 0) {
+			return fmt.Sprintf("%d operations behind", r.Lag), nil
+		}
+	}
+	if !c.srv.JetStreamIsStreamCurrent(account, stream) {
+		return "being filled", nil
+	}
+	return "", nil
+}
+
+// CloseStreams stops JetStream on this node for as long as its server lives: then
+// what it has of a stream is nobody's any more, and the others agree without it.
+func (c *Cluster) CloseStreams() error { return c.srv.ShutdownJetStream() }
+
+// RemoveCopy removes this node's copy of a stream, behind [Cluster.CloseStreams]:
+// its messages, and its group's log and snapshots. The next start fills it anew
+// from the leader. What stays is how the group voted, and with whom: who has
+// forgotten that might elect two leaders.
+func (c *Cluster) RemoveCopy(stream, group string) error {
+	if c.srv.JetStreamEnabled() {
+		return errors.New("JetStream still runs on this node")
+	}
+	log := filepath.Join(c.storeDir(), systemAccount, "_js_", group)
+	for _, dir := range []string{filepath.Join(c.streamDir(stream), "msgs"), filepath.Join(log, "msgs"), filepath.Join(log, "snapshots")} {
+		if err := os.RemoveAll(dir); err != nil {
+			return fmt.Errorf("remove this node's copy of %s: %w", stream, err)
+		}
+	}
+	return nil
+}
+
+// systemAccount is the server's own.
+const systemAccount = "$SYS"
