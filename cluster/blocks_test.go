@@ -109,7 +109,7 @@ func rebuilds(t *testing.T, bad, other *running, stream string, messages int) {
 	again := run(t, bad.cfg)
 	eventually(t, "the copy to be filled", func() error {
 		if why, err := again.Follows(t.Context(), stream); err != nil || why != "" {
-			return fmt.Errorf("%s: %w", why, err)
+			return fmt.Errorf("%s: %v", why, err)
 		}
 		if sums, damaged := copyOf(t, again.Cluster, stream); len(sums) != messages || damaged > 0 {
 			return fmt.Errorf("%d messages, %d places damaged", len(sums), damaged)

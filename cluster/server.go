@@ -92,6 +92,10 @@ func awaitServer(srv *server.Server, words *serverLog) error {
 	}
 }
 
+// ErrDamaged: what JetStream has agreed on is damaged on this node's disk, so that
+// its server does not start.
+var ErrDamaged = errors.New("what JetStream keeps on the disk is damaged")
+
 // startError is the server's own word on why it did not start, which carries no
 // other error.
 type startError struct{ says string }
@@ -99,6 +103,9 @@ type startError struct{ says string }
 func (e *startError) Error() string { return "NATS server did not start: " + e.says }
 
 func (e *startError) Is(target error) bool {
+	if target == ErrDamaged {
+		return strings.Contains(e.says, "snapshot corrupt")
+	}
 	return target == syscall.EADDRINUSE && strings.Contains(e.says, syscall.EADDRINUSE.Error())
 }
 

@@ -136,7 +136,9 @@ func (n *Node) Run(ctx context.Context) (err error) {
 	if messages.Users, err = n.cfg.NATS.users(); err != nil {
 		return fmt.Errorf("nats.users: %w", err)
 	}
-	if n.messages, err = cluster.Start(ctx, messages, n.log); err != nil {
+	if n.messages, err = cluster.Start(ctx, messages, n.log); errors.Is(err, cluster.ErrDamaged) {
+		return &HaltError{ExitDamaged, fmt.Errorf("%w; %s", err, n.replaceText())}
+	} else if err != nil {
 		return portInUse(fmt.Errorf("start NATS: %w", err), "nats.listen")
 	}
 	defer n.messages.Stop()

@@ -47,10 +47,10 @@ var damage = []drill.Drill{
 		},
 	},
 	{
-		Number: 18, Name: "damaged-streams", Breaks: "JetStream's blocks, indexes and snapshots on one node, turned and cut short while it is down",
-		Promises: "no job is passed over; every replica is whole again, or its node says that it is not",
-		Patience: 15 * time.Minute,
-		Run:      damageStreams,
+		Number: 18, Name: "damaged-streams", Breaks: "JetStream's blocks, indexes and snapshots on one node, turned and cut short while it is down; records of its lanes while it runs",
+		Promises: "no job is passed over; each damaged message is found, and nothing else; 'cluster rebuild' makes every copy whole again",
+		Plan:     drill.Plan{Config: scrubbing}, Patience: 15 * time.Minute,
+		Run: damageStreams,
 	},
 	{
 		Number: 19, Name: "rolled-back", Breaks: "an older copy of one node's directory is put back; then of every node's streams",
@@ -211,8 +211,9 @@ func damageStreams(ctx context.Context, s *drill.Stage) error {
 		n := anyone(s)
 		s.Fault("damage", n.Name+": "+w.what)
 		s.Kill(n)
+		whole := filepath.Join(s.Dir, "whole")
 		files, err := filepath.Glob(filepath.Join(n.DataDir, "nats", "jetstream", w.where))
-		if err != nil {
+		if err = errors.Join(err, disk.Replace(whole, n.DataDir)); err != nil {
 			return err
 		}
 		hurt := 0
@@ -226,15 +227,40 @@ func damageStreams(ctx context.Context, s *drill.Stage) error {
 			hurt++
 		}
 		s.Figure("files damaged: "+w.what, hurt)
-		if err := s.Heal(ctx); err != nil {
+		if err := errors.Join(mended(ctx, s, n, w.what, whole), s.Heal(ctx)); err != nil {
 			return fmt.Errorf("%s: %w", w.what, err)
 		}
+	}
+	if err := rot(ctx, s); err != nil {
+		return err
 	}
 	if err := s.Nodes[0].Ask(ctx, "yard.api.v1.queue.resume", map[string]any{"name": heldQueue}, &answer); err != nil {
 		return err
 	}
 	_, err := s.AddWorker(drill.Task{Queue: heldQueue, Credits: 8, Hold: time.Millisecond, Nodes: s.Edges()})
 	return err
+}
+
+// mended starts a node whose streams were damaged. What JetStream does not mend by
+// itself is found, and made anew. A node that cannot start says by which command it
+// is replaced; then its directory is put back as it was.
+func mended(ctx context.Context, s *drill.Stage, n *drill.Node, what, whole string) error {
+	said, began := len(n.Log()), time.Now()
+	if err := n.Start(); err != nil {
+		return err
+	}
+	var wrong map[string]int
+	var err error
+	if !within(ctx, 5*time.Second, func() bool { return !n.Running() }) {
+		if wrong, err = damagedAt(ctx, s, n, began); err != nil {
+			return err
+		}
+		s.Figure("messages that JetStream left out, and that were found: "+what, fmt.Sprint(wrong))
+		return rebuild(ctx, s, n, wrong)
+	}
+	s.Promise(strings.Contains(n.Log()[said:], "yardmaster cluster replace "+n.Name), "%s ends, and does not say how it is replaced, when %s", n.Name, what)
+	s.Figure("until the node said that it cannot start: "+what, time.Since(began))
+	return disk.Replace(n.DataDir, whole)
 }
 
 // way is one way to damage the files of a pattern.
@@ -250,7 +276,8 @@ func streamDamage(s *drill.Stage) []way {
 		{"the lanes' blocks are cut short", lanes + "*.blk", func(f string) error { return disk.Cutoff(f, 2000) }},
 		{"bits of all streams' indexes are turned", all + "index.db", func(f string) error { return turn(s, f, 3) }},
 		{"bits of history's blocks are turned", "YARD/streams/YARD_EVENTS/msgs/*.blk", func(f string) error { return turn(s, f, 3) }},
-		{"bits of JetStream's own snapshots are turned", groups + "*/snapshots/snap.*", func(f string) error { return turn(s, f, 1) }},
+		{"bits of streams' own snapshots are turned", groups + "S-*/snapshots/snap.*", func(f string) error { return turn(s, f, 1) }},
+		{"bits of JetStream's snapshot of its streams are turned", groups + "_meta_/snapshots/snap.*", func(f string) error { return turn(s, f, 1) }},
 		{"bits of JetStream's own logs are turned", groups + "*/msgs/*.blk", func(f string) error { return turn(s, f, 1) }},
 	}
 	s.Dice.Shuffle(len(ways), func(i, j int) { ways[i], ways[j] = ways[j], ways[i] })
