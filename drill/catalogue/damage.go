@@ -276,7 +276,6 @@ func streamDamage(s *drill.Stage) []way {
 		{"the lanes' blocks are cut short", lanes + "*.blk", func(f string) error { return disk.Cutoff(f, 2000) }},
 		{"bits of all streams' indexes are turned", all + "index.db", func(f string) error { return turn(s, f, 3) }},
 		{"bits of history's blocks are turned", "YARD/streams/YARD_EVENTS/msgs/*.blk", func(f string) error { return turn(s, f, 3) }},
-		{"bits of streams' own snapshots are turned", groups + "S-*/snapshots/snap.*", func(f string) error { return turn(s, f, 1) }},
 		{"bits of JetStream's snapshot of its streams are turned", groups + "_meta_/snapshots/snap.*", func(f string) error { return turn(s, f, 1) }},
 		{"bits of JetStream's own logs are turned", groups + "*/msgs/*.blk", func(f string) error { return turn(s, f, 1) }},
 	}
