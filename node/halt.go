@@ -7,6 +7,7 @@ import (
 	"os"
 	"time"
 
+	"yardmaster/cluster"
 	"yardmaster/consensus"
 	"yardmaster/vigil"
 )
@@ -47,6 +48,14 @@ func (n *Node) haltOf(err error) error {
 		return &HaltError{ExitDamaged, err}
 	}
 	return err
+}
+
+// noMessages is why a node without NATS ends.
+func (n *Node) noMessages(err error) error {
+	if errors.Is(err, cluster.ErrDamaged) {
+		return &HaltError{ExitDamaged, fmt.Errorf("%w; %s", err, n.replaceText())}
+	}
+	return portInUse(fmt.Errorf("start NATS: %w", err), "nats.listen")
 }
 
 // replaceText says what to do with a member that cannot go on.

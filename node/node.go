@@ -136,10 +136,8 @@ func (n *Node) Run(ctx context.Context) (err error) {
 	if messages.Users, err = n.cfg.NATS.users(); err != nil {
 		return fmt.Errorf("nats.users: %w", err)
 	}
-	if n.messages, err = cluster.Start(ctx, messages, n.log); errors.Is(err, cluster.ErrDamaged) {
-		return &HaltError{ExitDamaged, fmt.Errorf("%w; %s", err, n.replaceText())}
-	} else if err != nil {
-		return portInUse(fmt.Errorf("start NATS: %w", err), "nats.listen")
+	if n.messages, err = cluster.Start(ctx, messages, n.log); err != nil {
+		return n.noMessages(err)
 	}
 	defer n.messages.Stop()
 
