@@ -69,25 +69,23 @@ func backupAndRestore(ctx context.Context, s *drill.Stage) error {
 	if err := s.WaitReady(ctx); err != nil {
 		return err
 	}
+	// Those of the old yard ended when they found one without their queues.
+	if err := hire(ctx, s); err != nil {
+		return err
+	}
 	return restoredHolds(ctx, s, jobs, before, old.Authority.Epoch)
 }
 
 // savedWork publishes jobs that will be in every state when the yard is saved,
 // and returns when all are acknowledged and those of the long queue run.
 func savedWork(ctx context.Context, s *drill.Stage) ([]*drill.Load, error) {
-	if err := s.Crew(ctx, 2, 4, 5*time.Millisecond); err != nil {
-		return nil, err
-	}
 	for _, queue := range []string{longOne, pausedOne, laterOne, meanwhile} {
 		if err := s.AddQueue(ctx, queue, 0); err != nil {
 			return nil, err
 		}
 	}
-	for _, t := range []drill.Task{{Queue: longOne, Credits: 3, Hold: longHold}, {Queue: laterOne, Credits: 4}, {Queue: pausedOne, Credits: 4}} {
-		t.Nodes = s.Edges()
-		if _, err := s.AddWorker(t); err != nil {
-			return nil, err
-		}
+	if err := hire(ctx, s); err != nil {
+		return nil, err
 	}
 	if err := setPaused(ctx, s.Nodes[0], pausedOne, "pause"); err != nil {
 		return nil, err
@@ -132,6 +130,20 @@ func acknowledged(ctx context.Context, loads ...*drill.Load) error {
 		}
 		return nil
 	})
+}
+
+// hire starts workers of all queues.
+func hire(ctx context.Context, s *drill.Stage) error {
+	if err := s.Crew(ctx, 2, 4, 5*time.Millisecond); err != nil {
+		return err
+	}
+	for _, t := range []drill.Task{{Queue: longOne, Credits: 3, Hold: longHold}, {Queue: laterOne, Credits: 4}, {Queue: pausedOne, Credits: 4}} {
+		t.Nodes = s.Edges()
+		if _, err := s.AddWorker(t); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func setPaused(ctx context.Context, n *drill.Node, queue, verb string) error {
@@ -357,8 +369,8 @@ func restoredHolds(ctx context.Context, s *drill.Stage, jobs []*drill.Load, befo
 	return longOnesRunAgain(ctx, s, n)
 }
 
-// longOnesRunAgain: the worker still holds the jobs that it had in the old yard,
-// which count for nothing: they end by another dispatch.
+// longOnesRunAgain: what a worker held in the old yard counts for nothing: those
+// jobs end by another dispatch.
 func longOnesRunAgain(ctx context.Context, s *drill.Stage, n *drill.Node) error {
 	return drill.Until(ctx, "the long jobs end", func() error {
 		ended, err := s.Ended(ctx, n, longOne)
