@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -177,24 +178,32 @@ func (y *Yard) judgeStates(ctx context.Context, n *Node, loads []*Load, v *Verdi
 	return nil
 }
 
-// eachEnded lists the jobs of a queue that ended in a state.
+// eachEnded lists the jobs of a queue that ended in a state. A page of large jobs
+// may not fit an answer: then it is asked for by halves.
 func (y *Yard) eachEnded(ctx context.Context, n *Node, queue, state string, visit func(job.ID)) error {
-	for page := 1; ; page++ {
+	seen, size := 0, 512 // size divides seen
+	for {
 		var answer struct {
 			Jobs []struct {
 				ID job.ID `json:"id"`
 			} `json:"jobs"`
 		}
-		question := map[string]any{"queue": queue, "state": state, "page": page, "page_size": 500}
-		if err := n.Ask(ctx, cluster.SubjectAPI+".job.list", question, &answer); err != nil {
+		question := map[string]any{"queue": queue, "state": state, "page": seen/size + 1, "page_size": size}
+		err := n.Ask(ctx, cluster.SubjectAPI+".job.list", question, &answer)
+		if refusal := (*cluster.APIError)(nil); errors.As(err, &refusal) && refusal.Code == "413" && size > 1 {
+			size /= 2
+			continue
+		}
+		if err != nil {
 			return err
 		}
 		for _, j := range answer.Jobs {
 			visit(j.ID)
 		}
-		if len(answer.Jobs) < 500 {
+		if len(answer.Jobs) < size {
 			return nil
 		}
+		seen += size
 	}
 }
 
