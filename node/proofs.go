@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"yardmaster/internal/backoff"
 	"yardmaster/job"
 	"yardmaster/ledger"
 )
@@ -27,6 +29,7 @@ const (
 	proofTime  = 15 * time.Second // for all members to have made theirs
 	proofAgain = 250 * time.Millisecond
 	proofAsk   = time.Second
+	proofStay  = 3 * time.Second // of one that has diverged, for the others to see it
 )
 
 // proofs compares this node's ledger with the others', at the entries where the
@@ -35,11 +38,12 @@ type proofs struct {
 	node *Node
 
 	mu    sync.Mutex
-	made  []proofJSON // newest last
-	wrong []string    // what the last comparison found, in words
+	made  []proofJSON       // newest last
+	asked map[uint64]int    // how often each was told to others
+	wrong map[string]string // what was found of members, in words; "": of all
 }
 
-func newProofs(n *Node) *proofs { return &proofs{node: n} }
+func newProofs(n *Node) *proofs { return &proofs{node: n, asked: map[uint64]int{}} }
 
 // run makes hashes and compares them until ctx ends, or until this node's ledger
 // is found to be another one than the majority's.
@@ -65,24 +69,56 @@ func (p *proofs) prove(ctx context.Context, l *ledger.Ledger) error {
 	p.mu.Lock()
 	p.made = append(p.made, mine)
 	p.made = p.made[max(0, len(p.made)-keptProofs):]
+	maps.DeleteFunc(p.asked, func(index uint64, _ int) bool { return index < p.made[0].Index })
 	p.mu.Unlock()
 	members := p.node.memberNames()
-	v := compare(p.gather(ctx, mine, members), members)
+	hashes := p.gather(ctx, mine, members)
+	v := compare(hashes, members)
 	if ctx.Err() != nil {
 		return nil
 	}
-	p.mu.Lock()
-	p.wrong = v.texts(mine.Index)
-	p.mu.Unlock()
-	for _, text := range v.texts(mine.Index) {
-		p.node.log.Error("ledgers are not the same", "finding", text)
-	}
+	p.note(&v, mine.Index, hashes, members)
 	if !slices.Contains(v.diverged, mine.Node) {
 		return nil
 	}
+	p.stay(ctx, mine.Index, len(members)-1)
 	text := fmt.Sprintf("this node's ledger is not the yard's at entry %d: its hash begins with %s, the majority's with %s", mine.Index, short(mine.Hash), short(v.majority))
 	p.node.markDiverged(text)
 	return &HaltError{ExitDamaged, fmt.Errorf("%s; %s", text, p.node.replaceText())}
+}
+
+// note keeps what was found. What was found of a member that could not be asked
+// this time, because it has ended itself perhaps, stays; so does that there is no
+// majority, until there is one.
+func (p *proofs) note(v *verdict, index uint64, hashes map[string]string, members []string) {
+	found := v.texts(index)
+	for _, text := range found {
+		p.node.log.Error("ledgers are not the same", "finding", text)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for member, text := range p.wrong {
+		unseen := hashes[member] == "" && slices.Contains(members, member)
+		if unseen || member == "" && v.majority == "" && found[""] == "" {
+			found[member] = text
+		}
+	}
+	p.wrong = found
+}
+
+// stay waits until so many others have asked for the hash at an index, so that
+// they know whose is wrong when this node is gone.
+func (p *proofs) stay(ctx context.Context, index uint64, others int) {
+	ctx, cancel := context.WithTimeout(ctx, proofStay)
+	defer cancel()
+	for {
+		p.mu.Lock()
+		known := p.asked[index] >= others
+		p.mu.Unlock()
+		if known || backoff.Sleep(ctx, proofAgain) != nil {
+			return
+		}
+	}
 }
 
 // gather asks all members for their hash at an index, and again those that have
@@ -125,17 +161,18 @@ func (p *proofs) serve(_ context.Context, request []byte) ([]byte, error) {
 	defer p.mu.Unlock()
 	for _, made := range p.made {
 		if made.Index == index {
+			p.asked[index]++
 			return json.Marshal(made)
 		}
 	}
 	return json.Marshal(proofJSON{})
 }
 
-// reasons are what the last comparison found, for readiness.
+// reasons are what comparisons found, for readiness.
 func (p *proofs) reasons() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return slices.Clone(p.wrong)
+	return slices.Sorted(maps.Values(p.wrong))
 }
 
 // verdict is what hashes say together.
@@ -171,13 +208,14 @@ func compare(hashes map[string]string, members []string) (v verdict) {
 	return v
 }
 
-// texts say what a verdict means and what to do.
-func (v *verdict) texts(index uint64) (texts []string) {
+// texts say what a verdict means and what to do, by member; "" is of several.
+func (v *verdict) texts(index uint64) map[string]string {
+	texts := map[string]string{}
 	for _, member := range v.diverged {
-		texts = append(texts, fmt.Sprintf("member %s's ledger is not the yard's at entry %d: it ends itself; run 'yardmaster cluster replace %s'", member, index, member))
+		texts[member] = fmt.Sprintf("member %s's ledger is not the yard's at entry %d: it ends itself; run 'yardmaster cluster replace %s'", member, index, member)
 	}
 	if len(v.split) > 0 {
-		texts = append(texts, fmt.Sprintf("the ledgers of %s differ at entry %d, and no majority says which is right: start the other members", strings.Join(v.split, ", "), index))
+		texts[""] = fmt.Sprintf("the ledgers of %s differ at entry %d, and no majority says which is right: start the other members", strings.Join(v.split, ", "), index)
 	}
 	return texts
 }

@@ -1,6 +1,8 @@
 package node
 
 import (
+	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -24,9 +26,39 @@ func TestCompare(t *testing.T) {
 		"one alone":                      {map[string]string{"n1": "a"}, []string{"n1"}, nil, nil, ""},
 	} {
 		v := compare(c.hashes, c.members)
-		text := strings.Join(v.texts(9), "\n")
+		text := strings.Join(slices.Sorted(maps.Values(v.texts(9))), "\n")
 		if !slices.Equal(v.diverged, c.diverged) || !slices.Equal(v.split, c.split) || !strings.Contains(text, c.says) || (text == "") != (c.says == "") {
 			t.Errorf("%s: %+v, %q", name, v, text)
+		}
+	}
+}
+
+// TestProofs_Note: what was found of a member is said until it is found alike.
+func TestProofs_Note(t *testing.T) {
+	p := newProofs(&Node{log: slog.New(slog.DiscardHandler)})
+	three := []string{"n1", "n2", "n3"}
+	for _, step := range []struct {
+		what    string
+		hashes  map[string]string
+		members []string
+		says    string
+	}{
+		{"all alike", map[string]string{"n1": "a", "n2": "a", "n3": "a"}, three, ""},
+		{"one has diverged", map[string]string{"n1": "a", "n2": "b", "n3": "a"}, three, "member n2's ledger is not the yard's"},
+		{"it is gone", map[string]string{"n1": "a", "n3": "a"}, three, "member n2's ledger is not the yard's"},
+		{"nobody else is heard", map[string]string{"n1": "a"}, three, "member n2's ledger is not the yard's"},
+		{"it was replaced", map[string]string{"n1": "a", "n2": "a", "n3": "a"}, three, ""},
+		{"two differ", map[string]string{"n1": "a", "n3": "b"}, three, "the ledgers of n1, n3 differ"},
+		{"one of them is gone", map[string]string{"n1": "a"}, three, "the ledgers of n1, n3 differ"},
+		{"the third says who is right", map[string]string{"n1": "a", "n2": "a"}, three, ""},
+		{"another has diverged", map[string]string{"n1": "a", "n2": "a", "n3": "b"}, three, "member n3's ledger"},
+		{"and is taken out", map[string]string{"n1": "a", "n2": "a"}, three[:2], ""},
+	} {
+		v := compare(step.hashes, step.members)
+		p.note(&v, 9, step.hashes, step.members)
+		got := strings.Join(p.reasons(), "; ")
+		if (got == "") != (step.says == "") || !strings.Contains(got, step.says) {
+			t.Errorf("%s: %q, want %q", step.what, got, step.says)
 		}
 	}
 }
