@@ -44,6 +44,7 @@ func TestIsolate(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts three nodes")
 	}
+	t.Parallel() // it mostly waits
 	y := nodetest.Start(t, 3, settings)
 	y.Members[0].AddQueue(t, "work", 0)
 	var done tally
@@ -206,6 +207,7 @@ func TestRestart(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts three nodes")
 	}
+	t.Parallel() // it mostly waits
 	y := nodetest.Start(t, 3, settings)
 	y.Members[0].AddQueue(t, "rolling", 0)
 	var done tally
