@@ -89,8 +89,7 @@ func (r *natsRoad) carry(ctx context.Context, key, params string) error {
 	defer r.moving.RUnlock()
 	m := &nats.Msg{Subject: "yard.jobs." + r.load.Queue, Header: nats.Header{"Nats-Msg-Id": []string{key}}, Data: r.load.body(params)}
 	if r.load.Road == Plain {
-		_, err := r.js.PublishMsg(ctx, m, jetstream.WithRetryAttempts(0))
-		return err
+		return r.publish(ctx, m)
 	}
 	m.Subject = "yard.enqueue." + r.load.Queue
 	answer, err := r.nc.RequestMsgWithContext(ctx, m)
@@ -102,6 +101,25 @@ func (r *natsRoad) carry(ctx context.Context, key, params string) error {
 	}
 	return nil
 }
+
+// publish repeats what no stream heard as often as the library does by itself,
+// and counts that.
+func (r *natsRoad) publish(ctx context.Context, m *nats.Msg) error {
+	for repeated := 0; ; repeated++ {
+		_, err := r.js.PublishMsg(ctx, m, jetstream.WithRetryAttempts(0))
+		if !errors.Is(err, jetstream.ErrNoStreamResponse) || repeated == jetstream.DefaultPubRetryAttempts {
+			return err
+		}
+		r.load.refuse(fmt.Errorf("%w, %s", err, RepeatedByLibrary))
+		if late := pause(ctx, jetstream.DefaultPubRetryWait); late != nil {
+			return errors.Join(err, late)
+		}
+	}
+}
+
+// RepeatedByLibrary marks a publish that failed and was repeated as client
+// libraries do without being told.
+const RepeatedByLibrary = "and was repeated as client libraries do"
 
 // body is a job as JSON.
 func (l *Load) body(params string) []byte {

@@ -118,10 +118,11 @@ func handOver(log string) (time.Duration, error) {
 	return 0, errors.New("its log tells of no hand-over")
 }
 
-// movable tells that a publisher was only told to come again, or lost its node
-// and goes to another.
+// movable tells that a publisher was only told to come again, lost its node
+// and goes to another, or met a lane between two leaders, which its library did
+// not even tell it.
 func movable(why string) bool {
 	return slices.ContainsFunc([]string{
-		"429", "503", "try again", "connection refused", "reset by peer", "EOF", "broken pipe", "BYE", "DRAINING", "UNAVAILABLE", "node stops", "is stopping",
+		"429", "503", "try again", "connection refused", "reset by peer", "EOF", "broken pipe", "BYE", "DRAINING", "UNAVAILABLE", "node stops", "is stopping", drill.RepeatedByLibrary,
 	}, func(word string) bool { return strings.Contains(why, word) })
 }
