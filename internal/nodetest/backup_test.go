@@ -47,7 +47,6 @@ type saved struct {
 // TestBackup_SingleToCluster saves a yard of one node while a job runs, brings
 // it back into three nodes, and that back into one.
 func TestBackup_SingleToCluster(t *testing.T) {
-	t.Parallel()
 	var s saved
 	one, three := filepath.Join(t.TempDir(), "one.tar"), filepath.Join(t.TempDir(), "three.tar")
 	for _, step := range []struct {

@@ -17,7 +17,6 @@ func TestDiverged(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts three nodes")
 	}
-	t.Parallel() // it mostly waits
 	y := nodetest.Start(t, 3, settings, func(c *node.Config) { c.Scheduler.ProveEvery = time.Second })
 	wrong := y.Members[0]
 	wrong.Node().Disturb(func(l *ledger.Ledger) {

@@ -44,7 +44,6 @@ func TestIsolate(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts three nodes")
 	}
-	t.Parallel() // it mostly waits
 	y := nodetest.Start(t, 3, settings)
 	y.Members[0].AddQueue(t, "work", 0)
 	var done tally
@@ -207,7 +206,6 @@ func TestRestart(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts three nodes")
 	}
-	t.Parallel() // it mostly waits
 	y := nodetest.Start(t, 3, settings)
 	y.Members[0].AddQueue(t, "rolling", 0)
 	var done tally

@@ -28,7 +28,6 @@ func TestRereading(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts three nodes")
 	}
-	t.Parallel() // it mostly waits
 	const jobs = 6_000
 	y := nodetest.Start(t, 3, settings)
 	a := y.Members[0]

@@ -17,7 +17,6 @@ func TestRoutesCut(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts three nodes")
 	}
-	t.Parallel() // it mostly waits
 	y := nodetest.Start(t, 3, settings)
 	y.Members[0].AddQueue(t, "work", 0)
 	first := y.WaitAuthority()

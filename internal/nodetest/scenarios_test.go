@@ -25,7 +25,6 @@ func TestScenarios(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts three nodes")
 	}
-	t.Parallel() // it mostly waits
 	scripts, err := scenario.Load(scenarios)
 	if err != nil {
 		t.Fatal(err)
