@@ -16,6 +16,7 @@ import (
 type disk struct {
 	copy Copy
 	sums map[uint64]uint64
+	late bool // not current any more, once it has been read
 	yard *disks
 	name string
 	*Scrubber
@@ -25,11 +26,13 @@ type disk struct {
 type disks struct {
 	all  map[string]*disk
 	mute map[string]bool
+	curt map[string]bool // they tell sums, and of no message
 	gone map[uint64]bool // the leader keeps it no more
+	lost bool            // the stream has no leader
 }
 
 func newDisks(dense bool, first, last uint64) *disks {
-	y := &disks{all: map[string]*disk{}, mute: map[string]bool{}, gone: map[uint64]bool{}}
+	y := &disks{all: map[string]*disk{}, mute: map[string]bool{}, curt: map[string]bool{}, gone: map[uint64]bool{}}
 	for _, name := range []string{"n1", "n2", "n3"} {
 		d := &disk{copy: Copy{"S", first, last, dense}, sums: map[uint64]uint64{}, yard: y, name: name}
 		for seq := first; seq <= last; seq++ {
@@ -41,7 +44,12 @@ func newDisks(dense bool, first, last uint64) *disks {
 	return y
 }
 
-func (d *disk) Copies() ([]Copy, error) { return []Copy{d.copy}, nil }
+func (d *disk) Copies() ([]Copy, error) {
+	if d.late {
+		return nil, nil
+	}
+	return []Copy{d.copy}, nil
+}
 
 func (d *disk) Walk(_ string, from, to uint64, pace func(int) error, fn func(seq, sum uint64)) (int, error) {
 	for _, seq := range slices.Sorted(maps.Keys(d.sums)) {
@@ -53,6 +61,9 @@ func (d *disk) Walk(_ string, from, to uint64, pace func(int) error, fn func(seq
 }
 
 func (d *disk) Keeps(_ context.Context, _ string, seq uint64) (bool, error) {
+	if d.yard.lost {
+		return false, errors.New("nobody leads")
+	}
 	return !d.yard.gone[seq], nil
 }
 
@@ -61,10 +72,63 @@ func (d *disk) Others() []string {
 }
 
 func (d *disk) Ask(_ context.Context, member string, q Question) (Answer, error) {
-	if d.yard.mute[member] {
+	if d.yard.mute[member] || q.Messages && d.yard.curt[member] {
 		return Answer{}, errors.New("nothing came in time")
 	}
 	return d.yard.all[member].Serve(q)
+}
+
+// A copy in which something seems wrong is not sound as long as nobody can say
+// whether it is: a sound one may let another be removed.
+func TestUnproved(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		keep func(y *disks) // from being proved
+	}{
+		{"the others tell sums and nothing more", func(y *disks) { y.all["n2"].sums[50]++; y.curt["n1"], y.curt["n3"] = true, true }},
+		{"it is not current any more", func(y *disks) { y.all["n2"].sums[50]++; y.all["n2"].late = true }},
+		{"what was removed is not known", func(y *disks) { delete(y.all["n2"].sums, 50); y.lost = true }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				y := newDisks(false, 1, 100)
+				for _, d := range y.all {
+					d.Round(t.Context())
+				}
+				n2 := y.all["n2"]
+				c := n2.copy
+				if r := n2.Recheck(t.Context(), c); !r.Sound() {
+					t.Fatalf("not sound before: %+v", r)
+				}
+				tc.keep(y)
+				if r := n2.Recheck(t.Context(), c); r.Sound() {
+					t.Errorf("called sound: %+v", r)
+				}
+			})
+		})
+	}
+}
+
+// What was found stands as long as nobody can look again.
+func TestUnprovedKeepsFindings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := newDisks(false, 1, 100)
+		n2 := y.all["n2"]
+		delete(n2.sums, 50)
+		for range 2 {
+			for _, d := range y.all {
+				d.Round(t.Context())
+			}
+		}
+		if len(n2.Wrong()) != 1 {
+			t.Fatalf("found nothing: %+v", n2.Report())
+		}
+		y.lost = true
+		n2.Round(t.Context())
+		if r := n2.Report().Results[0]; r.Error == "" || len(n2.Wrong()) != 1 {
+			t.Errorf("forgotten: %+v", r)
+		}
+	})
 }
 
 // What is damaged on one disk is found there, nowhere else, and exactly.

@@ -2,6 +2,7 @@ package scrub
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -53,8 +54,8 @@ func New(cfg Config, yard Yard, log *slog.Logger) *Scrubber {
 	return &Scrubber{cfg: cfg, yard: yard, log: log, report: Report{Node: cfg.Node}, walked: map[string]*walk{}}
 }
 
-// Run reads all copies again and again until ctx ends, and those in which
-// something was found more often.
+// Run reads all copies again and again until ctx ends, and more often those in
+// which something was found, or that could not be proved.
 func (s *Scrubber) Run(ctx context.Context) error {
 	next := time.Now().Add(spread(min(s.cfg.Every, firstAfter)))
 	for ctx.Err() == nil {
@@ -68,7 +69,7 @@ func (s *Scrubber) Run(ctx context.Context) error {
 			next = time.Now().Add(spread(s.cfg.Every))
 		}
 		wait := time.Until(next)
-		if len(s.Wrong()) > 0 {
+		if len(s.open()) > 0 {
 			wait = min(wait, againAfter)
 		}
 		select {
@@ -85,7 +86,7 @@ func spread(d time.Duration) time.Duration { return d*9/10 + rand.N(d/5+1) }
 // Round reads all copies now, and keeps what it finds.
 func (s *Scrubber) Round(ctx context.Context) { s.round(ctx, true) }
 
-// round reads all copies, or only those in which something was found.
+// round reads all copies, or only those that are open.
 func (s *Scrubber) round(ctx context.Context, all bool) {
 	began := time.Now()
 	copies, err := s.yard.Copies()
@@ -93,11 +94,10 @@ func (s *Scrubber) round(ctx context.Context, all bool) {
 		s.log.Warn("copies of streams are not read", "error", err)
 		return
 	}
-	wrong := s.Wrong()
+	open := s.open()
 	for i := range copies {
-		found := slices.ContainsFunc(wrong, func(r Result) bool { return r.Stream == copies[i].Stream })
-		if ctx.Err() == nil && (all || found) {
-			s.keep(s.Check(ctx, copies[i]))
+		if ctx.Err() == nil && (all || slices.Contains(open, copies[i].Stream)) {
+			s.Recheck(ctx, copies[i])
 		}
 	}
 	if ctx.Err() != nil || !all {
@@ -111,8 +111,12 @@ func (s *Scrubber) round(ctx context.Context, all bool) {
 	})
 }
 
-// keep puts a result in the place of the one before.
+// keep puts a result in the place of the one before. What that found stands as long
+// as nobody can look again.
 func (s *Scrubber) keep(r Result) {
+	if r.Error != "" {
+		s.log.Warn("this node's copy of a stream is not proved", "stream", r.Stream, "error", r.Error)
+	}
 	for _, f := range r.Findings {
 		s.log.Error("this node's copy of a stream is not sound", "stream", r.Stream, "finding", f.Kind, "messages", f.Count, "sequences", f.Which, "compared_with", strings.Join(f.With, ","))
 	}
@@ -120,6 +124,9 @@ func (s *Scrubber) keep(r Result) {
 	defer s.mu.Unlock()
 	i, there := slices.BinarySearchFunc(s.report.Results, r.Stream, func(a Result, name string) int { return strings.Compare(a.Stream, name) })
 	if there {
+		if r.Error != "" && len(r.Findings) == 0 {
+			r.Findings = s.report.Results[i].Findings
+		}
 		s.report.Results[i] = r
 		return
 	}
@@ -138,6 +145,16 @@ func (s *Scrubber) Report() Report {
 // Wrong are the copies in which something was found when they were last read.
 func (s *Scrubber) Wrong() []Result {
 	return slices.DeleteFunc(s.Report().Results, func(r Result) bool { return len(r.Findings) == 0 })
+}
+
+// open are the streams whose copies are to be read again soon.
+func (s *Scrubber) open() (streams []string) {
+	for _, r := range s.Report().Results {
+		if r.Error != "" || len(r.Findings) > 0 {
+			streams = append(streams, r.Stream)
+		}
+	}
+	return streams
 }
 
 // Recheck reads one copy now, and keeps what it finds.
@@ -170,7 +187,7 @@ func (s *Scrubber) Check(ctx context.Context, c Copy) Result {
 		}
 	}
 	chunks := slices.DeleteFunc(slices.Sorted(maps.Keys(suspect)), func(n uint64) bool { return !suspect[n] })
-	if r.Findings, err = s.look(ctx, c, chunks); err != nil {
+	if r.Findings, err = s.look(ctx, c, chunks, &r.With); err != nil {
 		r.Error = err.Error()
 	}
 	r.At = time.Now()
@@ -236,15 +253,18 @@ func (s *Scrubber) ask(ctx context.Context, member string, q Question) (Answer, 
 	return s.yard.Ask(ctx, member, q)
 }
 
-// look compares chunks message by message; where something seems wrong, twice.
-func (s *Scrubber) look(ctx context.Context, c Copy, chunks []uint64) ([]Finding, error) {
+// look compares chunks message by message; where something seems wrong, twice. Who
+// is not heard about one of them is struck off compared: nobody knows whether the
+// two copies are alike there.
+func (s *Scrubber) look(ctx context.Context, c Copy, chunks []uint64, compared *[]string) ([]Finding, error) {
 	wrong, with := map[Kind][]uint64{}, map[string]bool{}
 	var again []uint64
 	for _, n := range chunks {
-		found, _, err := s.lookAt(ctx, c, n, 0)
+		found, heard, err := s.lookAt(ctx, c, n, 0)
 		if err != nil {
 			return nil, err
 		}
+		*compared = slices.DeleteFunc(*compared, func(member string) bool { return !slices.Contains(heard, member) })
 		if len(found) > 0 {
 			again = append(again, n)
 		}
@@ -290,20 +310,39 @@ func (s *Scrubber) lookAt(ctx context.Context, c Copy, n uint64, wait time.Durat
 		return nil, nil, ctx.Err()
 	}
 	mine, err := s.messages(Question{Stream: c.Stream, From: from, To: to})
-	if err != nil || !mine.Has {
+	switch {
+	case err != nil:
 		return nil, heard, err
+	case !mine.Has:
+		return nil, heard, errNotCurrent
 	}
 	wrong = judge(readingOf(&mine), others, from, to, c.Dense)
-	if !c.Dense { // it may have been removed, and still lie on others' disks
-		wrong[Lacks] = slices.DeleteFunc(wrong[Lacks], func(seq uint64) bool {
-			keeps, err := s.yard.Keeps(ctx, c.Stream, seq)
-			return err != nil || !keeps
-		})
-		if len(wrong[Lacks]) == 0 {
-			delete(wrong, Lacks)
+	if !c.Dense {
+		err = s.strikeRemoved(ctx, c.Stream, wrong)
+	}
+	return wrong, heard, err
+}
+
+// errNotCurrent: what is on the disk may be about to be replaced.
+var errNotCurrent = errors.New("the copy is not current any more")
+
+// strikeRemoved strikes off what this copy lacks because it was removed: it may
+// still lie on others' disks.
+func (s *Scrubber) strikeRemoved(ctx context.Context, stream string, wrong map[Kind][]uint64) error {
+	var lacks []uint64
+	for _, seq := range wrong[Lacks] {
+		keeps, err := s.yard.Keeps(ctx, stream, seq)
+		if err != nil {
+			return fmt.Errorf("whether message %d was removed is not known: %w", seq, err)
+		}
+		if keeps {
+			lacks = append(lacks, seq)
 		}
 	}
-	return wrong, heard, nil
+	if wrong[Lacks] = lacks; len(lacks) == 0 {
+		delete(wrong, Lacks)
+	}
+	return nil
 }
 
 // Serve answers another member's question about this node's copy.
