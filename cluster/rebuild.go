@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/nats-io/nats-server/v2/server"
 )
@@ -61,8 +62,11 @@ func (c *Cluster) Spares(ctx context.Context, stream, member string) (why string
 	return "", leads, nil
 }
 
+// ErrNoCopy: a stream does not lie on this node.
+var ErrNoCopy = errors.New("this node has no copy of the stream")
+
 // Follows tells why this node's copy of a stream is not as far as the leader; "" if
-// it is.
+// it is. [ErrNoCopy] says that there is to be none.
 func (c *Cluster) Follows(ctx context.Context, stream string) (why string, err error) {
 	info, err := c.streamInfo(ctx, stream)
 	if err != nil {
@@ -71,10 +75,13 @@ func (c *Cluster) Follows(ctx context.Context, stream string) (why string, err e
 	if info.Cluster == nil || NodeOf(info.Cluster.Leader) == c.cfg.Node {
 		return "", nil
 	}
-	for _, r := range info.Cluster.Replicas {
-		if NodeOf(r.Name) == c.cfg.Node && (!r.Current || r.Lag > 0) {
-			return fmt.Sprintf("%d operations behind", r.Lag), nil
-		}
+	all := copiesOf(info.Cluster)
+	own := slices.IndexFunc(all, func(o Copy) bool { return o.Is(c.cfg.Identity) })
+	if own < 0 {
+		return "", ErrNoCopy
+	}
+	if o := &all[own]; !o.Current || o.Lag > 0 {
+		return fmt.Sprintf("%d operations behind", o.Lag), nil
 	}
 	if !c.srv.JetStreamIsStreamCurrent(account, stream) {
 		return "being filled", nil
@@ -89,13 +96,14 @@ func (c *Cluster) CloseStreams() error { return c.srv.ShutdownJetStream() }
 // RemoveCopy removes this node's copy of a stream, behind [Cluster.CloseStreams]:
 // its messages, and its group's log and snapshots. The next start fills it anew
 // from the leader. What stays is how the group voted, and with whom: who has
-// forgotten that might elect two leaders.
+// forgotten that might elect two leaders. The messages go last: a copy without them
+// whose group still had its log might be elected, and give nothing to the others.
 func (c *Cluster) RemoveCopy(stream, group string) error {
 	if c.srv.JetStreamEnabled() {
 		return errors.New("JetStream still runs on this node")
 	}
 	log := filepath.Join(c.storeDir(), systemAccount, "_js_", group)
-	for _, dir := range []string{filepath.Join(c.streamDir(stream), "msgs"), filepath.Join(log, "msgs"), filepath.Join(log, "snapshots")} {
+	for _, dir := range []string{filepath.Join(log, "msgs"), filepath.Join(log, "snapshots"), filepath.Join(c.streamDir(stream), "msgs")} {
 		if err := os.RemoveAll(dir); err != nil {
 			return fmt.Errorf("remove this node's copy of %s: %w", stream, err)
 		}

@@ -162,6 +162,8 @@ func (n *Node) word(ctx context.Context) membership.Word {
 	}
 	if err := n.messages.Health(ctx); err != nil {
 		w.JetStream = err.Error()
+	} else if under := n.rebuilds.status().under(); under != "" {
+		w.JetStream = "it " + under
 	}
 	return w
 }

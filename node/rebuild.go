@@ -5,18 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"yardmaster/cluster"
 	"yardmaster/internal/backoff"
 	"yardmaster/job"
-	"yardmaster/ledger"
 	"yardmaster/scrub"
 )
 
@@ -35,7 +30,7 @@ const (
 	spareTime   = 10 * time.Second // for the others to be alike when this one's is closed
 	spareAsk    = 3 * time.Second
 	rebuildLook = 200 * time.Millisecond
-	rebuildFile = "rebuild.json" // what is under way, in the data directory
+	reachLook   = time.Second // whether a member that reads still is there
 )
 
 // RebuildStatus is a copy of a stream that is made anew, or was last.
@@ -46,20 +41,15 @@ type RebuildStatus struct {
 	Failed  bool   `json:"failed,omitempty"`  // the copy is as it was, or not sound
 }
 
-// removal is what is kept on the disk while the node starts anew.
-type removal struct {
-	Stream  string `json:"stream"`
-	Group   string `json:"group"`
-	Removed bool   `json:"removed"`
-	Why     string `json:"why,omitempty"` // why it was not
-}
-
 // rebuilder makes a copy of this node's anew. The others' have to be sound, which
 // their nodes find out by reading them now. Then the node leaves the yard's work to
 // the others, closes its streams, sees once more that the others have all there
 // is, removes its copy and starts again in its process: JetStream fills what is
 // empty. Nothing else would take away one copy of three, and that one: a stream
 // that is made smaller drops a copy of JetStream's choice.
+//
+// A yard makes one copy anew at a time: who does so, from the question to the end,
+// vouches for no copy of its own. Of two that begin together, each asks the other.
 type rebuilder struct {
 	node  *Node
 	asked chan string
@@ -68,13 +58,22 @@ type rebuilder struct {
 	state *RebuildStatus
 }
 
-func newRebuilder(n *Node) *rebuilder { return &rebuilder{node: n, asked: make(chan string, 1)} }
+// newRebuilder knows from the start what it has to go on with.
+func newRebuilder(n *Node) *rebuilder {
+	r := &rebuilder{node: n, asked: make(chan string, 1)}
+	if was, noted := n.notedRemoval(); noted {
+		r.state = &RebuildStatus{Stream: was.Stream, Step: "the copy is filled"}
+	}
+	return r
+}
 
-// startAnew ends the node so that a copy can be removed.
-type startAnew struct{ removal }
-
-func (e *startAnew) Error() string { return "the copy of " + e.Stream + " is made anew" }
-func (e *startAnew) Unwrap() error { return ErrAgain }
+// under tells in words what is under way; "" if nothing is.
+func (s *RebuildStatus) under() string {
+	if s == nil || s.Step == "" {
+		return ""
+	}
+	return fmt.Sprintf("makes its copy of %s anew: %s", s.Stream, s.Step)
+}
 
 func (r *rebuilder) status() *RebuildStatus {
 	r.mu.Lock()
@@ -97,9 +96,7 @@ func (r *rebuilder) say(s RebuildStatus) {
 
 // run makes copies anew until ctx ends, or until one needs the node to start again.
 func (r *rebuilder) run(ctx context.Context) error {
-	if err := r.resume(ctx); err != nil {
-		return err
-	}
+	r.resume(ctx)
 	for {
 		select {
 		case stream := <-r.asked:
@@ -127,8 +124,8 @@ func (r *rebuilder) begin(stream string) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.state != nil && r.state.Step != "" {
-		return &cluster.APIError{Code: "409", Text: fmt.Sprintf("%s makes its copy of %s anew: %s", r.node.cfg.Node.Name, r.state.Stream, r.state.Step)}
+	if under := r.state.under(); under != "" {
+		return &cluster.APIError{Code: "409", Text: r.node.cfg.Node.Name + " " + under}
 	}
 	r.state = &RebuildStatus{Stream: stream, Step: "the other members read their copies"}
 	r.asked <- stream
@@ -138,10 +135,8 @@ func (r *rebuilder) begin(stream string) error {
 // prepare finds out whether a copy may be removed.
 func (r *rebuilder) prepare(ctx context.Context, stream string) (group string, err error) {
 	n := r.node
-	var roll ledger.Roll
-	n.raft.View(func(l *ledger.Ledger) { roll = l.Roll() })
-	if joining, leaving := roll.Changing(); joining != nil || leaving != nil {
-		return "", errors.New("members are changing; ask again when that is over")
+	if why := n.changing(); why != "" {
+		return "", errors.New(why)
 	}
 	if group, err = n.messages.CopyGroup(stream); err != nil {
 		return "", err
@@ -152,14 +147,22 @@ func (r *rebuilder) prepare(ctx context.Context, stream string) (group string, e
 	return group, r.spared(ctx, stream, n.cfg.Node.Name)
 }
 
+// changing tells why no copy may be removed while members change: "" if they do not.
+func (n *Node) changing() string {
+	if under := (roster{n}).Roll().Under(); under != "" {
+		return "members are changing (" + under + "); ask again when that is over"
+	}
+	return ""
+}
+
 // othersSound has the other members that have a copy read it now.
 func (r *rebuilder) othersSound(ctx context.Context, stream string) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTime)
 	defer cancel()
 	sound := map[string]scrub.Result{}
 	for _, member := range (copies{r.node}).Others() {
-		var result scrub.Result
-		if err := r.node.askNode(ctx, member, verbCheck, stream, &result); err != nil {
+		result, err := r.askReading(ctx, member, stream)
+		if err != nil {
 			return fmt.Errorf("%s does not tell how its copy is: %s", member, plainly(err))
 		}
 		switch {
@@ -183,39 +186,82 @@ func (r *rebuilder) othersSound(ctx context.Context, stream string) error {
 	return nil
 }
 
-// spared waits until one of those who are asked says that the stream can do
-// without this copy. Only this node itself may say so while it leads.
+// askReading has a member read its copy, and waits as long as there is a route to it:
+// one that starts anew has forgotten the question.
+func (r *rebuilder) askReading(ctx context.Context, member, stream string) (result scrub.Result, err error) {
+	ctx, stop := whileReached(ctx, reachLook, func() bool { return slices.Contains(r.node.messages.Reachable(), member) })
+	defer stop()
+	if err = r.node.askNode(ctx, member, verbCheck, stream, &result); err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return result, err
+}
+
+var errNotReached = errors.New("it is not reached any more")
+
+// whileReached ends, for [errNotReached], when a look finds nobody, or by stop.
+func whileReached(ctx context.Context, every time.Duration, reached func() bool) (_ context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for backoff.Sleep(ctx, every) == nil {
+			if !reached() {
+				cancel(errNotReached)
+			}
+		}
+	}()
+	return ctx, func() { cancel(nil); <-ended }
+}
+
+// spared waits until no member comes or goes, and one of those who are asked says
+// that the stream can do without this copy. Only this node itself may say so while it
+// leads.
 func (r *rebuilder) spared(ctx context.Context, stream string, members ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, spareTime)
 	defer cancel()
-	self, last := r.node.cfg.Node.Name, "nobody answers"
 	for {
-		for _, member := range members {
-			asking, done := context.WithTimeout(ctx, spareAsk)
-			var s spares
-			var err error
-			if member == self {
-				s.Why, s.Leads, err = r.node.messages.Spares(asking, stream, self)
-				s.Leads = false
-			} else {
-				err = r.node.askNode(asking, member, verbSpares, sparesQuestion{stream, self}, &s)
-			}
-			done()
-			switch {
-			case err != nil:
-				last = plainly(err)
-			case s.Leads:
-				last = self + " leads it"
-			case s.Why == "":
-				return nil
-			default:
-				last = s.Why
-			}
+		why := r.node.changing()
+		if why == "" {
+			why = r.askSpared(ctx, stream, members)
+		}
+		if why == "" {
+			return nil
 		}
 		if backoff.Sleep(ctx, rebuildLook) != nil {
-			return fmt.Errorf("%s cannot do without this copy: %s", stream, last)
+			return fmt.Errorf("%s cannot do without this copy: %s", stream, why)
 		}
 	}
+}
+
+// askSpared asks members until one says that the stream can do without this copy;
+// else why gives the last one's reason.
+func (r *rebuilder) askSpared(ctx context.Context, stream string, members []string) (why string) {
+	self := r.node.cfg.Node.Name
+	why = "nobody answers"
+	for _, member := range members {
+		asking, done := context.WithTimeout(ctx, spareAsk)
+		var s spares
+		var err error
+		if member == self {
+			s.Why, s.Leads, err = r.node.messages.Spares(asking, stream, self)
+			s.Leads = false
+		} else {
+			err = r.node.askNode(asking, member, verbSpares, sparesQuestion{stream, self}, &s)
+		}
+		done()
+		switch {
+		case err != nil:
+			why = plainly(err)
+		case s.Leads:
+			why = self + " leads it"
+		case s.Why == "":
+			return ""
+		default:
+			why = s.Why
+		}
+	}
+	return why
 }
 
 // sparesQuestion asks whether a stream can do without a member's copy, spares
@@ -231,85 +277,6 @@ type (
 	}
 )
 
-// takeAway removes the copy, where err says that the node ends for that: now that
-// nothing of it works any more but its messages. What came of it is kept on the
-// disk.
-func (n *Node) takeAway(ctx context.Context, err error) {
-	var again *startAnew
-	if !errors.As(err, &again) {
-		return
-	}
-	r := again.removal
-	err = n.messages.CloseStreams()
-	if err == nil {
-		err = n.rebuilds.spared(ctx, r.Stream, (copies{n}).Others()...)
-	}
-	if err == nil {
-		err = n.messages.RemoveCopy(r.Stream, r.Group)
-	}
-	if r.Removed = err == nil; err != nil {
-		r.Why = err.Error()
-	}
-	n.log.Warn("this node's copy of a stream is removed, to be filled anew", "stream", r.Stream, "removed", r.Removed, "why_not", r.Why)
-	text, err := json.Marshal(r)
-	if err == nil {
-		err = os.WriteFile(n.rebuildPath(), text, 0o600)
-	}
-	if err != nil {
-		n.log.Warn("how far a copy is made anew is not kept", "error", err)
-	}
-}
-
-func (n *Node) rebuildPath() string { return filepath.Join(n.cfg.Node.DataDir, rebuildFile) }
-
-// resume goes on with what the node was started again for: the copy is filled,
-// and read.
-func (r *rebuilder) resume(ctx context.Context) error {
-	text, err := os.ReadFile(r.node.rebuildPath())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	var was removal
-	if err == nil {
-		err = json.Unmarshal(text, &was)
-	}
-	if err != nil {
-		return fmt.Errorf("read how far a copy was made anew: %w", err)
-	}
-	if !was.Removed {
-		r.say(RebuildStatus{Stream: was.Stream, Failed: true, Outcome: "nothing was removed: " + was.Why})
-		return os.Remove(r.node.rebuildPath())
-	}
-	for {
-		looking, cancel := context.WithTimeout(ctx, spareAsk)
-		why, err := r.node.messages.Follows(looking, was.Stream)
-		cancel()
-		if err == nil && why == "" {
-			result, err := r.node.checkCopy(ctx, was.Stream)
-			if err == nil && result.Stream != "" && result.Error == "" && len(result.With) > 0 {
-				r.say(outcome(was.Stream, &result))
-				return os.Remove(r.node.rebuildPath())
-			}
-			why = "not yet compared with the others"
-		}
-		if err != nil {
-			why = plainly(err)
-		}
-		r.say(RebuildStatus{Stream: was.Stream, Step: "the copy is filled: " + why})
-		if backoff.Sleep(ctx, rebuildLook) != nil {
-			return nil
-		}
-	}
-}
-
-func outcome(stream string, r *scrub.Result) RebuildStatus {
-	s := RebuildStatus{Stream: stream, Failed: !r.Sound()}
-	if s.Outcome = fmt.Sprintf("%d messages, compared with %s: all right", r.Messages, strings.Join(r.With, " and ")); s.Failed {
-		s.Outcome = fmt.Sprintf("%d messages, of which %d are still not right", r.Messages, wrongIn(r))
-	}
-	return s
-}
-
 // checkCopy reads this node's copy of a stream now; a result without a name: there is
 // none that is current.
 func (n *Node) checkCopy(ctx context.Context, stream string) (r scrub.Result, err error) {
@@ -321,10 +288,15 @@ func (n *Node) checkCopy(ctx context.Context, stream string) (r scrub.Result, er
 	return n.scrubber.Recheck(ctx, own[i]), nil
 }
 
+// serveCheck reads this node's copy for a member that wants to remove its own. While
+// this one may be without a copy itself, it is none to count on.
 func (n *Node) serveCheck(ctx context.Context, payload []byte) ([]byte, error) {
 	var stream string
 	if err := json.Unmarshal(payload, &stream); err != nil {
 		return nil, &job.InvalidError{Reason: err.Error()}
+	}
+	if under := n.rebuilds.status().under(); under != "" {
+		return nil, &cluster.APIError{Code: "409", Text: "it " + under + "; ask again when that is over"}
 	}
 	result, err := n.checkCopy(ctx, stream)
 	if err != nil {
