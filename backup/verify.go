@@ -136,6 +136,9 @@ func numbers(header []byte) (first, count uint64, ok bool) {
 }
 
 func (v *verifier) compare(p *Plan) error {
+	if v.ledger == nil {
+		return damaged("it holds no ledger")
+	}
 	hash, err := v.ledger.Hash()
 	if err != nil {
 		return fmt.Errorf("hash the ledger: %w", err)
@@ -153,7 +156,12 @@ func (v *verifier) compare(p *Plan) error {
 	for i := range m.Streams {
 		of := &m.Streams[i]
 		s := v.streams[of.Name]
-		if s == nil || s.broken != nil {
+		switch {
+		case s == nil:
+			return damaged("stream %s is said to be in %q, where none is", of.Stream, of.Name)
+		case m.Stream(of.Stream) != of:
+			return damaged("it holds stream %s twice", of.Stream)
+		case s.broken != nil:
 			return damaged("stream %s cannot be read: %v", of.Stream, s.broken)
 		}
 		if s.state.FirstSeq != of.First || s.state.LastSeq != of.Last || s.seen > of.Messages {

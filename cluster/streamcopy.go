@@ -205,14 +205,19 @@ func (c *Cluster) pour(ctx context.Context, subject string, copied io.Reader) er
 	}
 }
 
-// pourPiece sends one piece. That the stream's leader listens may not be known
-// here yet when the first goes; what nobody heard is sent again.
-func (c *Cluster) pourPiece(ctx context.Context, subject string, piece []byte, wait time.Duration) error {
-	m, err := c.boards.ask(ctx, &nats.Msg{Subject: subject, Data: piece}, wait)
+// askHeard asks a stream's leader. That it listens may not be known here yet:
+// what nobody heard is sent again.
+func (c *Cluster) askHeard(ctx context.Context, m *nats.Msg, wait time.Duration) (*nats.Msg, error) {
+	answer, err := c.boards.ask(ctx, m, wait)
 	for unheard := time.Now(); errors.Is(err, errNoResponders) && time.Since(unheard) < bringKnown; {
 		pause(ctx, 20*time.Millisecond)
-		m, err = c.boards.ask(ctx, &nats.Msg{Subject: subject, Data: piece}, wait)
+		answer, err = c.boards.ask(ctx, m, wait)
 	}
+	return answer, err
+}
+
+func (c *Cluster) pourPiece(ctx context.Context, subject string, piece []byte, wait time.Duration) error {
+	m, err := c.askHeard(ctx, &nats.Msg{Subject: subject, Data: piece}, wait)
 	if err != nil {
 		return err
 	}
@@ -244,28 +249,6 @@ func streamConfig(l Layout, stream, identity string) (jetstream.StreamConfig, bo
 		}
 	}
 	return jetstream.StreamConfig{}, false
-}
-
-// CloseLane lets nothing more into the lane of this identity and gives what it
-// holds, which is final: nothing, if there is no such lane.
-// [Cluster.EnsureStreams] opens it again.
-func (c *Cluster) CloseLane(ctx context.Context, lane uint8, identity string) (StreamPoint, error) {
-	info, err := c.streamInfo(ctx, LaneStream(lane))
-	switch {
-	case errors.Is(err, ErrStreamMissing):
-		return StreamPoint{}, nil
-	case err != nil:
-		return StreamPoint{}, err
-	case info.Config.Metadata[MetaIdentity] != identity:
-		return StreamPoint{}, nil
-	}
-	closed := info.Config
-	closeLane(&closed, lane)
-	stream, err := c.js.UpdateStream(ctx, closed)
-	if err != nil {
-		return StreamPoint{}, fmt.Errorf("close lane %d: %w", lane, err)
-	}
-	return pointOf(&stream.CachedInfo().Config, stream.CachedInfo().State), nil
 }
 
 func pointOf(cfg *jetstream.StreamConfig, s jetstream.StreamState) StreamPoint {

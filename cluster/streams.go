@@ -26,6 +26,9 @@ type Layout struct {
 	// Closed keeps the lanes from taking anything: while a backup is restored.
 	// Without it those that are closed are opened.
 	Closed bool
+	// Again tells that the streams which are made were there before, and removed.
+	// History then begins at 2: its first message is gone, as if it had grown old.
+	Again bool
 
 	Replicas     int           // 0: 3, or 1 when the node runs alone
 	MaxLaneBytes int64         // per lane, 0: 8 GiB or its share; full means "later", nothing is pushed out
@@ -40,6 +43,9 @@ type Layout struct {
 var (
 	ErrStreamMissing = errors.New("stream does not exist")
 	ErrNoLeader      = errors.New("stream has no leader that answers")
+	// ErrSilent is [ErrNoLeader] where no replica answers for the stream, either:
+	// those of one that was made say after ten seconds that they have no leader.
+	ErrSilent = fmt.Errorf("%w, and no replica", ErrNoLeader)
 )
 
 // IdentityError: a lane is there, but it is not the one the ledger knows.
@@ -122,14 +128,6 @@ func (c *Cluster) ensureLane(ctx context.Context, lane uint8, want string, layou
 	}
 	return got, nil
 }
-
-// closeLane gives a lane a subject that nobody may publish to, in the place of
-// its own.
-func closeLane(cfg *jetstream.StreamConfig, lane uint8) {
-	cfg.Subjects, cfg.RePublish = []string{closedSubject(lane)}, nil
-}
-
-func closedSubject(lane uint8) string { return subjectClosed + "." + strconv.Itoa(int(lane)) }
 
 // ensureStream never changes a stream that exists: what it is was committed,
 // and a change is an operator's decision.
@@ -216,6 +214,9 @@ func historyStreams(l Layout) []jetstream.StreamConfig {
 	blobs.Discard, blobs.MaxBytes = jetstream.DiscardNew, l.MaxBlobBytes
 	events := base(StreamEvents, "events", "What happened: one message per committed batch, one JSON event per line", SubjectHistory)
 	events.MaxAge, events.MaxBytes, events.DenyDelete = l.HistoryAge, l.HistoryBytes, true
+	if l.Again {
+		events.FirstSeq = 2
+	}
 	results := base(StreamResults, "results", "What jobs returned: one message per committed batch", SubjectResults)
 	results.MaxAge, results.MaxBytes, results.DenyDelete = l.ResultsAge, l.HistoryBytes, true
 	dlq := base(StreamDLQ, "dead letters", "Jobs that failed for good, with reason, attempts and body", subjectDLQ+".*")
@@ -324,7 +325,7 @@ func (c *Cluster) streamInfo(ctx context.Context, name string) (*jetstream.Strea
 	case errors.Is(err, jetstream.ErrStreamNotFound):
 		return nil, fmt.Errorf("%s: %w", name, ErrStreamMissing)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrNoResponders):
-		return nil, fmt.Errorf("%s: %w", name, ErrNoLeader)
+		return nil, fmt.Errorf("%s: %w", name, ErrSilent)
 	case err != nil:
 		return nil, fmt.Errorf("ask about stream %s: %w", name, err)
 	}

@@ -46,6 +46,12 @@ func alone(t *testing.T, change func(*Config)) *Node {
 		ended <- nil
 		t.Fatal(err)
 	}
+	waitReady(t, n)
+	return n
+}
+
+func waitReady(t *testing.T, n *Node) {
+	t.Helper()
 	for n.snapshotReady(t) != nil {
 		_, changed := n.raft.Applied()
 		select {
@@ -53,7 +59,6 @@ func alone(t *testing.T, change func(*Config)) *Node {
 		case <-time.After(20 * time.Millisecond): // what is not the ledger's has to be asked again
 		}
 	}
-	return n
 }
 
 func (n *Node) snapshotReady(t *testing.T) error {

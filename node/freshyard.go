@@ -31,11 +31,20 @@ func (r *bringer) begin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	return r.vacate(ctx, before, epoch)
+}
+
+// vacate clears the yard, or leaves it as it was if something was accepted since
+// it was looked at. before and epoch are those of clear.
+func (r *bringer) vacate(ctx context.Context, before bool, epoch uint64) error {
 	accepted, err := r.clear(ctx, fmt.Sprintf("yard %s at entry %d", r.plan.Yard, r.plan.Index), before, epoch)
-	if accepted {
-		err = errors.Join(r.notFresh(), r.reopen(ctx))
+	if err != nil || !accepted {
+		return err
 	}
-	return err
+	if err := r.reopen(ctx); err != nil { // the yard accepts nothing until somebody gives this up
+		return err
+	}
+	return r.notFresh()
 }
 
 // clear makes this the restore that is under way and removes the streams, but if
@@ -69,8 +78,8 @@ func (r *bringer) clear(ctx context.Context, source string, before bool, epoch u
 // others were brought back, and are closed. accepted tells that something is in
 // one: all are as they were then. before: a restore was begun earlier.
 //
-// A lane that is not led although all members are there is none of those: an
-// earlier restore of it waits for a leader that died.
+// A lane that nobody answers for although all members are there is none of those:
+// an earlier restore of it waits for a leader that died.
 func (r *bringer) closeLanes(ctx context.Context, before bool) (accepted bool, err error) {
 	until := time.Now().Add(leadFor)
 	for lane, identity := range r.fresh {
@@ -81,7 +90,7 @@ func (r *bringer) closeLanes(ctx context.Context, before bool) (accepted bool, e
 				break
 			}
 			if time.Now().After(until) {
-				if before && errors.Is(err, cluster.ErrNoLeader) && r.away() == "" {
+				if before && errors.Is(err, cluster.ErrSilent) && r.away() == "" {
 					break
 				}
 				return false, tryLater(err)

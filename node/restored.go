@@ -56,7 +56,7 @@ func (r *bringer) finish(ctx context.Context) (*restored, error) {
 		return nil, &job.InvalidError{Reason: "the ledger has not come"}
 	}
 	r.say("making the streams that the backup has not")
-	if err := r.ensure(ctx, r.lanes); err != nil {
+	if err := r.ensure(ctx, cluster.Layout{Identities: r.lanes}); err != nil {
 		return nil, err
 	}
 	if err := r.replicated(ctx); err != nil {
@@ -101,8 +101,8 @@ func (r *bringer) finish(ctx context.Context) (*restored, error) {
 
 // ensure makes the streams that are missing, with closed lanes. The room of
 // those that were removed is there a while later.
-func (r *bringer) ensure(ctx context.Context, identities []string) error {
-	layout := cluster.Layout{Identities: identities, Create: true, Closed: true}
+func (r *bringer) ensure(ctx context.Context, layout cluster.Layout) error {
+	layout.Create, layout.Closed = true, true
 	for until := time.Now().Add(insistFor); ; {
 		_, err := r.n.messages.EnsureStreams(ctx, layout)
 		if err == nil {
@@ -217,9 +217,10 @@ func (r *bringer) abandon(ctx context.Context) error {
 	return r.reopen(ctx)
 }
 
-// reopen has the yard go on with the lanes it was founded with.
+// reopen has the yard go on with the lanes it was founded with, and with a
+// history of which it has told the beginning, wherever that is.
 func (r *bringer) reopen(ctx context.Context) error {
-	if err := r.ensure(ctx, r.fresh); err != nil {
+	if err := r.ensure(ctx, cluster.Layout{Identities: r.fresh, Again: true}); err != nil {
 		return err
 	}
 	return r.insist(ctx, &ledger.BringBack{Stage: ledger.BringAbandon, ID: r.id})

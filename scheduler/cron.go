@@ -122,7 +122,7 @@ func (m *mind) declare(name string, c ledger.Command) {
 // may be far behind: nothing ticks by them, or what was missed would seem due.
 func (m *mind) lookCrons() time.Duration {
 	d, now := &m.crons, m.clock.now()
-	if m.bringing {
+	if m.bringing != "" {
 		return never
 	}
 	if !d.begun {

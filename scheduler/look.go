@@ -99,7 +99,7 @@ func (s *Scheduler) Look(ctx context.Context) (Look, error) {
 }
 
 func (m *mind) look(now time.Time) Look {
-	l := Look{Epoch: m.epoch, Dispatching: m.blocked == "" && !m.bringing && m.trusted().After(now), Reasons: m.reasons(now)}
+	l := Look{Epoch: m.epoch, Dispatching: m.blocked == "" && m.bringing == "" && m.trusted().After(now), Reasons: m.reasons(now)}
 	for _, lane := range m.lanes {
 		if lane.trouble == "" && !lane.ready {
 			l.Deferred = true

@@ -57,7 +57,7 @@ type mind struct {
 	cfg          Config
 	epoch        uint64
 	fenceBase    uint64 // of fences, above the indexes of entries
-	bringing     bool   // a backup is being restored: there is nothing to decide
+	bringing     string // the restore that is under way: there is nothing to decide; "": none is
 	clock        stampClock
 	began        time.Time
 	trustedUntil atomic.Pointer[time.Time]

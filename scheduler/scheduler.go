@@ -146,7 +146,7 @@ func (s *Scheduler) Run(ctx context.Context, term uint64) error {
 	s.enter(m)
 	group.Go(func() error { return m.commits(ctx) })
 	group.Go(func() error { return m.hold(ctx) })
-	if m.bringing {
+	if m.bringing != "" {
 		return group.Wait()
 	}
 	group.Go(func() error { return m.intake(ctx) })

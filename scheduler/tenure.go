@@ -74,8 +74,7 @@ func (m *mind) found(ctx context.Context) error {
 		}
 	}
 	m.ledger().View(func(l *ledger.Ledger) {
-		id, _ := l.Bringing()
-		m.bringing = id != ""
+		m.bringing, _ = l.Bringing()
 		m.adopt(l)
 	})
 	return nil
@@ -84,11 +83,12 @@ func (m *mind) found(ctx context.Context) error {
 var errBringing = errors.New("a restore has begun or ended: the next tenure finds another ledger")
 
 // lookBringing ends the tenure when a restore begins, because it takes the
-// streams away, and when it is over. A new ledger fences it by its epoch, too.
+// streams away, and when it is over, also if the next has begun meanwhile. A new
+// ledger fences it by its epoch, too.
 func (m *mind) lookBringing() {
 	var id string
 	m.ledger().View(func(l *ledger.Ledger) { id, _ = l.Bringing() })
-	if (id != "") != m.bringing && m.fenced == nil {
+	if id != m.bringing && m.fenced == nil {
 		m.fenced = errBringing
 	}
 }

@@ -1,0 +1,76 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// What a lane's leader has taken in before it is closed counts, though it is
+// stored later: it may still be acknowledged.
+func TestCloseLane(t *testing.T) {
+	t.Run("alone", func(t *testing.T) {
+		c := alone(t)
+		closes(t, c.Cluster, 0, 0)
+		closes(t, c.Cluster, 0, 3000)
+	})
+	t.Run("three", func(t *testing.T) {
+		for lane, c := range yard(t)[:2] { // its leader
+			closes(t, c.Cluster, uint8(lane), uint64(lane)*20_000)
+		}
+	})
+}
+
+// closes hands a lane's leader records, closes the lane and opens it again.
+func closes(t *testing.T, c *Cluster, lane uint8, records uint64) {
+	t.Helper()
+	info, err := c.LaneInfo(t.Context(), lane)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc, subject, want := c.boards.nc, laneSubject(lane, nodePublish, "mail"), info.Last+records
+	for range records {
+		if err := nc.Publish(subject, body(1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := nc.Flush(); err != nil { // the leader has them all
+		t.Fatal(err)
+	}
+	if was, err := c.CloseLane(t.Context(), lane, "another"); err != nil || was.Last != 0 {
+		t.Errorf("a lane of another identity: %+v, %v", was, err)
+	}
+	for range 2 { // whoever takes a restore's place closes it again
+		was, err := c.CloseLane(t.Context(), lane, info.Identity)
+		if err != nil || was.Last != want {
+			t.Fatalf("closed: %+v, %v, want all %d", was, err, want)
+		}
+	}
+	if _, err := nc.Request(subject, body(1), 5*time.Second); !errors.Is(err, nats.ErrNoResponders) {
+		t.Errorf("a closed lane: %v", err)
+	}
+	eventually(t, "what was taken in to be stored, and nothing else", func() error {
+		if last, err := c.Last(t.Context(), lane); err != nil || last != want {
+			return fmt.Errorf("%d, %v", last, err)
+		}
+		return nil
+	})
+	layout := Layout{Identities: make([]string, lane+1)}
+	layout.Identities[lane] = info.Identity
+	if _, err := c.EnsureStreams(t.Context(), layout); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it to be open", func() error {
+		m, err := nc.Request(subject, body(1), 5*time.Second)
+		if err != nil {
+			return err
+		}
+		if ack, err := parsePubAck(m.Data); err != nil || ack.seq != want+1 {
+			t.Errorf("opened again: %+v, %v, want %d", ack, err, want+1)
+		}
+		return nil
+	})
+}
