@@ -104,7 +104,7 @@ func (c *Client) FollowLog(ctx context.Context, id job.ID, from uint64, fn func(
 	if err != nil {
 		return fmt.Errorf("follow %s: %w", StreamLogs, err)
 	}
-	pages, err := consumer.Messages()
+	pages, err := consumer.Messages(asking...)
 	if err != nil {
 		return fmt.Errorf("follow %s: %w", StreamLogs, err)
 	}

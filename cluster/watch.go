@@ -10,6 +10,11 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
+// asking is how an ordered consumer is asked for more. Once in some hundred
+// readings of a growing stream the server loses a request without a word; it is
+// missed after two heartbeats, which the client would take 5 s each for.
+var asking = []jetstream.PullMessagesOpt{jetstream.PullExpiry(5 * time.Second), jetstream.PullHeartbeat(time.Second)}
+
 // History calls fn for each tale of the yard's events stored since a moment,
 // oldest first; the zero time means all that are kept. It returns at the end
 // of what is stored, or, with follow, when ctx ends. An error of fn ends it.
@@ -69,6 +74,6 @@ func (c *Client) openHistory(ctx context.Context, since time.Time) (tales jetstr
 	if err != nil {
 		return nil, 0, err
 	}
-	tales, err = consumer.Messages()
+	tales, err = consumer.Messages(asking...)
 	return tales, info.NumPending, err
 }
