@@ -101,7 +101,9 @@ loses none of them: not when a worker dies, and not when the node in charge does
   yardmaster status                                 who is in charge, and is all well`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
+		Version:       a.program.Version,
 	})
+	root.SetVersionTemplate(a.versionLine())
 	root.SetIn(a.In)
 	root.SetOut(a.Out)
 	root.SetErr(a.Err)
@@ -115,6 +117,7 @@ loses none of them: not when a worker dies, and not when the node in charge does
 	root.SetUsageTemplate(usageTemplate)
 	flags := root.PersistentFlags()
 	flags.BoolP("help", "h", false, "show this help")
+	root.Flags().Bool("version", false, "show the version of this program")
 	flags.StringVarP(&a.server, "server", "s", "", "`url` of a node, or of several between commas (NATS_URL; else "+defaultServer+")")
 	flags.StringVar(&a.login.user, "user", "", "`name` of a user of the yard, with --password or NATS_PASSWORD (NATS_USER)")
 	flags.StringVar(&a.login.password, "password", "", "its `password` (NATS_PASSWORD)")

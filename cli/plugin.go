@@ -58,7 +58,7 @@ func (a *app) describe(root *cobra.Command) error {
 func pluginOf(c *cobra.Command) pluginVerb {
 	v := pluginVerb{Name: c.Name(), Aliases: c.Aliases, Help: c.Short, HelpLong: c.Long}
 	c.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
-		if f.Name != "help" { // it has that itself
+		if f.Name != "help" && f.Name != "version" { // it has these itself
 			v.Flags = append(v.Flags, pluginFlagOf(f))
 		}
 	})

@@ -163,8 +163,13 @@ func (a *app) versionVerb() *cobra.Command {
 				}
 				return a.printJSON(out.Bytes())
 			}
-			_, err := fmt.Fprintf(a.Out, "yardmaster %s (%s, %s)\n", v.Version, v.Go, v.Platform)
+			_, err := fmt.Fprint(a.Out, a.versionLine())
 			return err
 		},
 	})
+}
+
+// versionLine is what version says, and the flag of that name.
+func (a *app) versionLine() string {
+	return fmt.Sprintf("yardmaster %s (%s, %s/%s)\n", a.program.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
