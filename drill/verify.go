@@ -128,8 +128,12 @@ func (s *Stage) honesty(begins []int64) {
 		return
 	}
 	stills := check.Stills(begins, still, s.faults[0].at, s.ended)
-	for _, wrong := range check.Honest(stills, s.watch.looks, grace) {
-		s.Promise(false, "%s", wrong)
+	wrong := check.Honest(stills, s.watch.looks, grace)
+	for _, w := range wrong {
+		s.Promise(false, "%s", w)
+	}
+	if len(wrong) > 0 {
+		_ = s.watch.keep(filepath.Join(s.Dir, "looks.jsonl")) // it is for whoever looks for the reason
 	}
 	if len(stills) > 0 {
 		reasons := make(map[string]bool)

@@ -1,12 +1,14 @@
 package drill
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -23,6 +25,16 @@ type watch struct {
 	mu    sync.Mutex
 	looks []check.Look
 	views []check.View
+	diary []entry
+}
+
+// entry is what of an answer helps to see afterwards why nothing moved.
+type entry struct {
+	Time      time.Time            `json:"time"`
+	Node      string               `json:"node"`
+	Readiness node.ReadinessStatus `json:"readiness"`
+	Authority node.AuthorityStatus `json:"authority"`
+	Lanes     []node.LaneStatus    `json:"lanes"`
 }
 
 // lookEvery is the time between two looks at a node.
@@ -52,7 +64,20 @@ func (w *watch) note(n *Node, life int, s *node.Status) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.looks = append(w.looks, check.Look{Node: n.Name, At: at, Ready: s.Readiness.Ready && s.Readiness.Dispatching, Reasons: strings.Join(s.Readiness.Reasons, "; ")})
+	w.diary = append(w.diary, entry{time.Now(), n.Name, s.Readiness, s.Authority, s.Lanes})
 	w.views = append(w.views, check.View{Node: n.Name, Life: life, Owner: s.Authority.Owner, Epoch: s.Authority.Epoch, At: at})
+}
+
+// keep writes what all nodes said into a file, a line for each answer.
+func (w *watch) keep(file string) error {
+	var lines bytes.Buffer
+	out := json.NewEncoder(&lines)
+	for _, e := range w.diary {
+		if err := out.Encode(&e); err != nil {
+			return err
+		}
+	}
+	return os.WriteFile(file, lines.Bytes(), 0o600)
 }
 
 func httpStatus(ctx context.Context, client *http.Client, n *Node) (s node.Status, err error) {
