@@ -2,10 +2,12 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"yardmaster/cluster"
@@ -17,13 +19,24 @@ import (
 // It ends when it is taken back, and with the process.
 type drain struct {
 	changed chan struct{} // holds one notice
+	leaving *atomic.Bool  // what others hear: the node stops, is drained, or asks whether it can be
 
-	mu    sync.Mutex
-	since time.Time // zero: the node takes work
-	ended bool      // the node stops: nothing is taken back
+	asking sync.Mutex // held while the others are asked
+
+	mu    sync.Mutex // held also while a change is carried out: so one wish undoes another wholly or not at all
+	since time.Time  // zero: the node takes work
+	ended bool       // the node stops: nothing is taken back
 }
 
-func newDrain() *drain { return &drain{changed: make(chan struct{}, 1)} }
+// Why a node is not drained.
+var (
+	errStops       = errors.New("it is about to stop")
+	errNobodyStays = errors.New("no other member takes work, so nothing could go there")
+)
+
+func newDrain(leaving *atomic.Bool) *drain {
+	return &drain{changed: make(chan struct{}, 1), leaving: leaving}
+}
 
 // Since is when the node was drained; zero: it is not.
 func (d *drain) Since() time.Time {
@@ -32,29 +45,81 @@ func (d *drain) Since() time.Time {
 	return d.since
 }
 
-// set changes the wish and tells whether it may be changed. A drain that goes on
-// keeps its time.
-func (d *drain) set(since time.Time) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.ended {
-		return false
+// begin drains the node, by give, if stays finds somebody who goes on. Others hear
+// that it leaves before they are asked: of several that are drained together, none
+// counts on another. To begin twice changes nothing.
+func (d *drain) begin(stays func() bool, give func()) error {
+	d.asking.Lock()
+	defer d.asking.Unlock()
+	if d.under() {
+		return nil
 	}
-	if since.IsZero() || d.since.IsZero() {
-		d.since = since
+	if !d.unlessEnded(func() { d.leaving.Store(true) }) {
+		return errStops
 	}
+	stay := stays()
+	ended := !d.unlessEnded(func() {
+		if d.leaving.Store(stay); stay {
+			d.since = time.Now()
+			give()
+		}
+	})
+	switch {
+	case ended:
+		return errStops
+	case !stay:
+		return errNobodyStays
+	}
+	d.notice()
+	return nil
+}
+
+// end takes a drain back, by take.
+func (d *drain) end(take func()) error {
+	if !d.unlessEnded(func() {
+		d.since = time.Time{}
+		d.leaving.Store(false)
+		take()
+	}) {
+		return errStops
+	}
+	d.notice()
+	return nil
+}
+
+func (d *drain) notice() {
 	select {
 	case d.changed <- struct{}{}:
 	default:
 	}
-	return true
 }
 
 // close leaves what remains to who stops the node.
 func (d *drain) close() {
 	d.mu.Lock()
+	defer d.mu.Unlock()
 	d.ended = true
-	d.mu.Unlock()
+	d.leaving.Store(true)
+}
+
+// unlessEnded does something that a stop must not meet half done; false: the node
+// stops, and nothing was done.
+func (d *drain) unlessEnded(do func()) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.ended {
+		do()
+	}
+	return !d.ended
+}
+
+// ifDrained does something while the node is drained, or while it is not.
+func (d *drain) ifDrained(drained bool, do func()) {
+	d.unlessEnded(func() {
+		if drained == !d.since.IsZero() {
+			do()
+		}
+	})
 }
 
 // under tells that the node is drained and does not stop yet.
@@ -98,17 +163,16 @@ func (n *Node) drainStatus() *DrainStatus {
 // handleDrain begins a drain, or tells how far it is.
 func (n *Node) handleDrain(ctx context.Context, _ *cluster.Request) (any, error) {
 	if !n.drain.under() {
+		err := n.drain.begin(func() bool { return n.staysWithOthers(ctx) }, n.hands.Drain)
 		switch {
-		case !n.staysWithOthers(ctx):
-			return nil, &cluster.APIError{Code: "409", Text: "no other member takes work, so nothing could go there; 'yardmaster queue pause' lets a whole yard come to rest"}
-		case !n.drain.set(time.Now()):
-			return nil, &cluster.APIError{Code: "409", Text: n.cfg.Node.Name + " is about to stop"}
+		case errors.Is(err, errNobodyStays):
+			return nil, &cluster.APIError{Code: "409", Text: err.Error() + "; 'yardmaster queue pause' lets a whole yard come to rest"}
+		case err != nil:
+			return nil, &cluster.APIError{Code: "409", Text: n.cfg.Node.Name + ": " + err.Error()}
 		}
 		n.log.Warn("this node is drained: it takes no more work until it is resumed or starts again")
-		n.commander.leaving.Store(true)
-		n.hands.Drain()
 		n.awaitEdges(ctx)
-		n.edge.Drain("node is drained")
+		n.drain.ifDrained(true, func() { n.edge.Drain("node is drained") }) // or it was resumed meanwhile
 	}
 	return n.drainStatus(), nil
 }
@@ -126,13 +190,15 @@ func (n *Node) handleResume(context.Context, *cluster.Request) (any, error) {
 		return nil, &cluster.APIError{Code: "409", Text: me + " is not drained: it takes work"}
 	case !slices.Contains(roster{n}.Roll().Present(), me) && n.cfg.Clustered():
 		return nil, &cluster.APIError{Code: "409", Text: me + " is being taken out of the yard"}
-	case !n.drain.set(time.Time{}):
-		return nil, &cluster.APIError{Code: "409", Text: me + " is about to stop"}
 	}
-	n.messages.Return()
-	n.commander.leaving.Store(false)
-	n.hands.Resume()
-	n.edge.Resume()
+	err := n.drain.end(func() {
+		n.messages.Return()
+		n.hands.Resume()
+		n.edge.Resume()
+	})
+	if err != nil {
+		return nil, &cluster.APIError{Code: "409", Text: me + ": " + err.Error()}
+	}
 	n.log.Info("this node takes work again", "after", time.Since(since))
 	return resumed{me, since.UTC()}, nil
 }
@@ -152,15 +218,15 @@ func (n *Node) keepDrained(ctx context.Context) error {
 		if !n.drain.under() {
 			continue
 		}
-		n.giveAway(ctx)
+		if err := n.giveAway(ctx); err != nil {
+			n.log.Debug("a drained node still holds the authority", "error", err)
+		}
 		inner, cancel := context.WithTimeout(ctx, lanesTime)
 		if err := n.messages.Leave(inner); err != nil {
 			n.log.Debug("a drained node still leads streams", "error", err)
 		}
 		cancel()
-		if n.drain.Since().IsZero() { // it was resumed meanwhile
-			n.messages.Return()
-		}
+		n.drain.ifDrained(false, n.messages.Return) // it was resumed meanwhile
 	}
 }
 

@@ -30,7 +30,6 @@ const (
 func (n *Node) leave(ctx context.Context) bool {
 	began := time.Now()
 	n.drain.close()
-	n.commander.leaving.Store(true)
 	n.hands.Drain()
 	if !n.staysWithOthers(ctx) { // a whole yard stops
 		n.edge.Drain(edge.Stops)
@@ -38,7 +37,9 @@ func (n *Node) leave(ctx context.Context) bool {
 	}
 	n.awaitEdges(ctx)
 	n.edge.Drain(edge.Stops)
-	n.giveAway(ctx)
+	if err := n.giveAway(ctx); err != nil {
+		n.log.Warn("the authority is not handed over", "error", err)
+	}
 	n.abandon(ctx)
 	inner, cancel := context.WithTimeout(ctx, clientsTime)
 	defer cancel()
@@ -52,18 +53,29 @@ func (n *Node) leave(ctx context.Context) bool {
 // staysWithOthers tells whether a member answers that neither stops nor is
 // drained, too.
 func (n *Node) staysWithOthers(ctx context.Context) bool {
+	others := slices.DeleteFunc(roster{n}.Roll().Present(), func(name string) bool { return name == n.cfg.Node.Name })
+	return anyStays(ctx, others, func(ctx context.Context, name string) (f following, err error) {
+		raw, err := n.fleet.Request(ctx, name, verbFollow, nil)
+		if err == nil {
+			err = json.Unmarshal(raw, &f)
+		}
+		return f, err
+	})
+}
+
+// anyStays asks all at once, and waits for the first that stays, or for all to have
+// answered, followAnswer at most.
+func anyStays(ctx context.Context, members []string, ask func(ctx context.Context, name string) (following, error)) bool {
 	ctx, cancel := context.WithTimeout(ctx, followAnswer)
 	defer cancel()
-	others := slices.DeleteFunc(roster{n}.Roll().Present(), func(name string) bool { return name == n.cfg.Node.Name })
-	stays := make(chan bool, len(others))
-	for _, name := range others {
+	stays := make(chan bool, len(members))
+	for _, name := range members {
 		go func() { // ends with ctx
-			raw, err := n.fleet.Request(ctx, name, verbFollow, nil)
-			var f following
-			stays <- err == nil && json.Unmarshal(raw, &f) == nil && !f.Leaving
+			f, err := ask(ctx, name)
+			stays <- err == nil && !f.Leaving
 		}()
 	}
-	for range others {
+	for range members {
 		if <-stays {
 			return true
 		}
@@ -81,19 +93,18 @@ func (n *Node) awaitEdges(ctx context.Context) {
 }
 
 // giveAway hands the authority on if this node holds it. The tenure ends by that.
-func (n *Node) giveAway(ctx context.Context) {
+func (n *Node) giveAway(ctx context.Context) error {
 	if owner, _, _ := n.watch.authority(); owner != n.cfg.Node.Name {
-		return
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, handOverTime)
 	defer cancel()
 	began := time.Now()
 	given, err := n.giveAuthority(ctx, "")
-	if err != nil {
-		n.log.Warn("the authority is not handed over", "error", err)
-		return
+	if err == nil {
+		n.log.Info("the authority is handed over", "to", given.To, "took", time.Since(began))
 	}
-	n.log.Info("the authority is handed over", "to", given.To, "took", time.Since(began))
+	return err
 }
 
 // abandon has others lead what this node leads of streams.

@@ -260,10 +260,8 @@ func (n *Node) heedRoll(roll ledger.Roll) error {
 		if m.State != ledger.Leaving {
 			peers = append(peers, cluster.Peer{Node: m.Node, Identity: m.ID(), Route: m.Route})
 		}
-		if m.State == ledger.Leaving && m.ID() == n.id.ID() {
-			n.log.Warn("this member is being taken out of the yard: it takes no more work")
-			n.hands.Drain()
-			n.edge.Drain("this member is taken out of the yard")
+		if m.ID() == n.id.ID() {
+			n.heedLeaving(m.State == ledger.Leaving)
 		}
 	}
 	if n.cfg.Clustered() {
@@ -274,6 +272,26 @@ func (n *Node) heedRoll(roll ledger.Roll) error {
 			"configured", differs, "members", strings.Join(roll.Present(), ","))
 	}
 	return n.id.Enroll(kept)
+}
+
+// heedLeaving has this member take no more work once it is to go, and again when that
+// was taken back: who replaces it was not let in.
+func (n *Node) heedLeaving(leaves bool) {
+	switch {
+	case leaves == n.goes:
+		return
+	case leaves:
+		n.log.Warn("this member is being taken out of the yard: it takes no more work")
+		n.hands.Drain()
+		n.edge.Drain("this member is taken out of the yard")
+	default:
+		n.log.Info("this member stays in the yard after all: it takes work again")
+		n.drain.ifDrained(false, func() {
+			n.hands.Resume()
+			n.edge.Resume()
+		})
+	}
+	n.goes = leaves
 }
 
 // askMembers puts a question to the authority's keeper, wherever that is.

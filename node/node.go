@@ -69,6 +69,7 @@ type Node struct {
 	proofs    *proofs
 	roll      *membership.Keeper // of who belongs to the yard
 	dismissed chan error         // why this node is out of it
+	goes      bool               // this node is being taken out; of followRoll
 	backups   *backups
 	scrubber  *scrub.Scrubber
 	drain     *drain
@@ -269,7 +270,7 @@ func (n *Node) build() (err error) {
 	n.roll = membership.New(n.id.ID(), cfg.Cluster.Name, roster{n}, n.log)
 	n.backups = newBackups(n)
 	n.scrubber = scrub.New(scrub.Config{Node: cfg.Node.Name, Every: cfg.Scrub.Every, Rate: cfg.Scrub.Rate}, copies{n}, n.log)
-	n.drain = newDrain()
+	n.drain = newDrain(n.commander.leaving)
 	n.rebuilds = newRebuilder(n)
 	n.hands = agent.New(agent.Config{
 		Node: cfg.Node.Name, Incarnation: n.id.Incarnation, Runners: cfg.RRQ.Names(), Lanes: n.messages.Led, Edge: n.advertised(),
