@@ -53,9 +53,11 @@ func (k *Keeper) Begin(ctx context.Context, q Question) error {
 		return refuse("the ledger has no list of members yet: that takes the authority some seconds, once")
 	}
 	if q.Verb == Cancel {
-		err := k.yard.Do(ctx, &ledger.ChangeMembers{Cancel: true})
+		if err := k.yard.Do(ctx, &ledger.ChangeMembers{Cancel: true}); err != nil {
+			return err
+		}
 		k.forget("the change was cancelled")
-		return err
+		return nil
 	}
 	if under := roll.Under(); under != "" {
 		return refuse("%v: %s; wait for its end, or take it back by 'yardmaster cluster cancel'", ledger.ErrMembersChanging, under)

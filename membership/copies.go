@@ -81,6 +81,35 @@ func (k *Keeper) moved(ctx context.Context, id string) (left string, err error) 
 	return fmt.Sprintf("streams are copied to others: %d of %d still lie on %s", there, len(streams), id), err
 }
 
+// spared tells which streams cannot do without what lies on a dead member: its place
+// goes to an empty copy, which makes a majority with one that is behind, and the two
+// could decide without what only the third has. What has not caught up after lostTime
+// may be lost as well, and is waited for no longer.
+func (k *Keeper) spared(ctx context.Context, dead string) (left string, err error) {
+	streams, err := k.streams(ctx)
+	if err != nil || time.Since(k.began) > lostTime {
+		return "", err
+	}
+	var waits []string
+	for i := range streams {
+		s := &streams[i]
+		there := len(s.Copies) == 0 // or it may be: nobody who leads it answers
+		behind := there
+		for n := range s.Copies {
+			c := &s.Copies[n]
+			there = there || c.ID == dead
+			behind = behind || c.ID != dead && !c.well()
+		}
+		if there && behind {
+			waits = append(waits, s.Stream)
+		}
+	}
+	if len(waits) == 0 {
+		return "", nil
+	}
+	return fmt.Sprintf("streams have to be current on other members first: %d of %d are not (%s)", len(waits), len(streams), strings.Join(waits, ", ")), nil
+}
+
 // whole tells which streams still lack a copy, or have one that is behind.
 func (k *Keeper) whole(ctx context.Context, without string) (left string, err error) {
 	streams, err := k.streams(ctx)

@@ -21,6 +21,8 @@ const (
 	caughtUp   = 64                     // entries that a newcomer may lack when it gets its vote
 	routeTime  = 30 * time.Second       // a newcomer that has no route by then is not let in
 	finishTime = time.Minute            // a leaving member's jobs may finish
+	awayFor    = 5 * time.Second        // without a route a leaving member is taken for dead
+	lostTime   = 10 * time.Minute       // other copies may take to be current before a dead member's place is given away
 	askAgain   = 10 * time.Second       // to move what lies on a leaving member
 	lookFor    = 700 * time.Millisecond // at copies that are behind
 	lookPause  = 50 * time.Millisecond
@@ -42,15 +44,17 @@ type Keeper struct {
 	level   map[string]time.Time // when copies were last seen current, by stream and seat
 
 	patience time.Duration // lookFor
+	away     time.Duration // awayFor
 
 	change  uint64    // revision of the roll that the fields below are about
 	began   time.Time // seen first
 	evacued time.Time // asked last
+	routed  time.Time // who leaves had a route last, or the change began
 }
 
 // New makes a keeper for the node of this seat.
 func New(self, name string, yard Yard, log *slog.Logger) *Keeper {
-	return &Keeper{self: self, name: name, yard: yard, log: log, patience: lookFor, level: make(map[string]time.Time)}
+	return &Keeper{self: self, name: name, yard: yard, log: log, patience: lookFor, away: awayFor, level: make(map[string]time.Time)}
 }
 
 // Run keeps the yard in step until ctx ends.
@@ -94,6 +98,7 @@ func (k *Keeper) turn(ctx context.Context) (busy bool, err error) {
 	}
 	if roll.Revision != k.change {
 		k.change, k.began, k.evacued = roll.Revision, time.Now(), time.Time{}
+		k.routed = k.began
 	}
 	joining, leaving := roll.Changing()
 	step := ""
@@ -184,18 +189,26 @@ func (k *Keeper) leave(ctx context.Context, l *ledger.Member) (string, error) {
 		return l.Node + " hands the authority on", k.yard.HandOver(ctx, "")
 	}
 	alive := slices.Contains(k.yard.Routed(), id)
-	if alive {
+	switch {
+	case alive:
+		k.routed = time.Now()
 		if word, err := k.ask(ctx, l.Node); err == nil && word.ID == id && word.Running > 0 && time.Since(k.began) < finishTime {
 			return fmt.Sprintf("%s finishes its jobs: %d", l.Node, word.Running), nil
 		}
+	case time.Since(k.routed) < k.away: // a route that is made anew takes a moment
+		return fmt.Sprintf("%s has no route: without one for %s it is taken out as it is", l.Node, k.away), nil
 	}
 	meta, err := k.meta(ctx)
 	if err != nil {
 		return "JetStream elects a leader", nil
 	}
 	seated := slices.ContainsFunc(meta, func(c Copy) bool { return c.ID == id })
-	if alive && seated {
-		if left, err := k.moved(ctx, id); left != "" || err != nil {
+	if seated {
+		free := k.moved
+		if !alive {
+			free = k.spared
+		}
+		if left, err := free(ctx, id); left != "" || err != nil {
 			return left, err
 		}
 	}

@@ -41,7 +41,7 @@ func newYard(t *testing.T) (*yard, *Keeper) {
 	}
 	y.streams = []StreamCopies{lane}
 	k := New("n1-0000000a", "yard", y, slog.New(slog.DiscardHandler))
-	k.patience = 0
+	k.patience, k.away = 0, 0
 	if _, err := k.turn(t.Context()); err != nil || y.Roll().Revision != 1 {
 		t.Fatalf("the roll is not begun: %v", err)
 	}
@@ -194,6 +194,16 @@ func TestKeeper_ReplacesADeadMember(t *testing.T) {
 	if !slices.Equal(y.calls, []string{"vouch " + id}) || !slices.Contains(y.servers, Server{id, true}) || !slices.Contains(y.servers, Server{old, true}) {
 		t.Errorf("calls %q, servers %v", y.calls, y.servers)
 	}
+	k.away = awayFor
+	says("n3 has no route")
+	k.away = 0
+	y.streams[0].Copies[1] = Copy{ID: "n2-0000000a", Lag: 7}
+	clear(k.level) // it was current a moment ago
+	says("streams have to be current on other members first: 1 of 1 are not (YARD_JOBS_0)")
+	if !slices.Contains(y.servers, Server{old, true}) {
+		t.Error("its vote went before its copies could")
+	}
+	y.streams[0].Copies[1] = Copy{ID: "n2-0000000a", Current: true}
 	says("n3 is taken out of JetStream")
 	y.streams[0].Copies[2] = Copy{ID: id, Lag: 7}
 	says("streams are made whole: 1 of 1")
@@ -220,6 +230,34 @@ func TestKeeper_TakesBackWhoNeverComes(t *testing.T) {
 	}
 	if v := k.View(t.Context()); len(v.Members) != 3 || !strings.Contains(v.Outcome, "cluster.secret") {
 		t.Errorf("%+v", v)
+	}
+}
+
+// TestKeeper_DeadCopies: what is behind for good keeps no dead member in for ever.
+func TestKeeper_DeadCopies(t *testing.T) {
+	y, k := newYard(t)
+	y.streams[0].Copies[1], k.began = Copy{ID: "n2-0000000a", Lag: 7, Offline: true}, time.Now()
+	if left, err := k.spared(t.Context(), "n3-0000000a"); err != nil || left == "" {
+		t.Errorf("%q, %v", left, err)
+	}
+	if left, err := k.spared(t.Context(), "n4-0000000a"); err != nil || left != "" {
+		t.Errorf("of one on which nothing lies: %q, %v", left, err)
+	}
+	k.began = time.Now().Add(-lostTime - time.Second)
+	if left, err := k.spared(t.Context(), "n3-0000000a"); err != nil || left != "" {
+		t.Errorf("after %s: %q, %v", lostTime, left, err)
+	}
+}
+
+// TestKeeper_CancelTooLate: who asks in vain changes nothing of what is told about the
+// change that goes on.
+func TestKeeper_CancelTooLate(t *testing.T) {
+	_, k := newYard(t)
+	if err := k.Begin(t.Context(), Question{Verb: Cancel}); !errors.Is(err, ledger.ErrNoChange) {
+		t.Errorf("with nothing under way: %v", err)
+	}
+	if v := k.View(t.Context()); v.Outcome != "" {
+		t.Errorf("it is told that %s", v.Outcome)
 	}
 }
 
