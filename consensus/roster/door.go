@@ -47,7 +47,6 @@ type Door struct {
 	logs   Log               // of this node and the others, once it is known
 	met    map[string]string // by the seat's id: the life of its process that was let in
 	open   map[net.Conn]Seat // every accepted connection, so that Close ends them; whose it is, if it is raft's
-	warned Seat              // last one that came with a directory that is not its own
 	closed bool
 	heard  map[string]*Heard    // of members, by name
 	told   map[string]time.Time // refusals in the log, lately
@@ -182,7 +181,7 @@ func (d *Door) meet(addr, purpose string, timeout time.Duration) (net.Conn, hell
 	}
 	if refused := (*RefusedError)(nil); errors.As(err, &refused) {
 		if refused.Reason != notFormed {
-			d.tell("members do not talk", refused.Peer, "it", refused.Reason)
+			d.tell(refused.Error(), "members do not talk", refused.Peer, "it", refused.Reason)
 			d.refusedBy(addr, refused.Reason)
 		}
 		raw.Close()
@@ -274,7 +273,7 @@ func (d *Door) receive(raw net.Conn) {
 	<-d.slots
 	if err != nil {
 		if refused := (*RefusedError)(nil); errors.As(err, &refused) && refused.Reason != notFormed {
-			d.tell("a caller at the raft port is refused", refused.Peer, "told", refused.Reason)
+			d.tellCaller(hostOf(raw), refused)
 		}
 		d.log.Debug("connection at the raft port refused", "from", raw.RemoteAddr().String(), "error", err)
 		raw.Close()
@@ -335,18 +334,11 @@ func (d *Door) answer(raw net.Conn) (net.Conn, hello, error) {
 	return conn, theirs, raw.SetDeadline(time.Time{})
 }
 
-// warnOfMoved says, once, that a member came with a directory that is not its
+// warnOfMoved says, now and then, that a member came with a directory that is not its
 // own. It is kept waiting, and told why; here stand those who keep the yard.
 func (d *Door) warnOfMoved(mine, theirs *hello, conn net.Conn) {
 	seat, seated := mine.seatOf(theirs.Node)
-	if !seated || mine.sits(theirs.seat()) || theirs.Yard != mine.Yard {
-		return
-	}
-	d.mu.Lock()
-	again := d.warned == theirs.seat()
-	d.warned = theirs.seat()
-	d.mu.Unlock()
-	if again {
+	if !seated || mine.sits(theirs.seat()) || theirs.Yard != mine.Yard || d.lately("moved "+theirs.Node) {
 		return
 	}
 	d.log.Warn("a member came without its data directory and is kept waiting: mount that one again, or replace the member if it is lost",

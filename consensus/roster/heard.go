@@ -96,23 +96,41 @@ func (d *Door) known(name string) bool {
 	return seated || slices.ContainsFunc(d.declared, func(m Member) bool { return m.Name == name })
 }
 
-// tell says in the log that two do not talk. Members try again and again, so
-// each reason is said once a minute. How is the attribute that holds it: "it"
-// is what the other does, "told" what was answered.
-func (d *Door) tell(message, peer, how, reason string) {
-	d.mu.Lock()
-	key := message + peer + reason
-	again := time.Since(d.told[key]) < tellAgain
-	if !again {
-		if len(d.told) >= maxTold {
-			clear(d.told)
-		}
-		d.told[key] = time.Now()
-	}
-	d.mu.Unlock()
-	if !again {
+// tell says in the log that two do not talk; what has the same key is said now and
+// then. How is the attribute that holds the reason: "it" is what the other does, "told"
+// what was answered.
+func (d *Door) tell(key, message, peer, how, reason string) {
+	if !d.lately(key) {
 		d.log.Warn(message, "peer", peer, how, reason)
 	}
+}
+
+// lately tells whether the log has said something within the last minute, and is not
+// to say it again: members, and who is none, try again and again.
+func (d *Door) lately(key string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if time.Since(d.told[key]) < tellAgain {
+		return true
+	}
+	if len(d.told) >= maxTold {
+		clear(d.told)
+	}
+	d.told[key] = time.Now()
+	return false
+}
+
+// tellCaller says that a caller is refused. Anybody may call himself anything, and be
+// refused for as many reasons as he likes: so that goes by where he calls from, and by
+// his name if it is a member's.
+func (d *Door) tellCaller(from string, refused *RefusedError) {
+	key := "caller " + from
+	d.mu.Lock()
+	if d.known(refused.Peer) {
+		key += " " + refused.Peer
+	}
+	d.mu.Unlock()
+	d.tell(key, "a caller at the raft port is refused", refused.Peer, "told", refused.Reason)
 }
 
 // visit asks members that were not heard for a while. Two followers have

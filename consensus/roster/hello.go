@@ -3,6 +3,7 @@ package roster
 import (
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -21,6 +22,7 @@ const (
 	helloVersion = 1
 	headerLen    = len(magic) + 1 + 4
 	maxHello     = 64 << 10
+	maxVersion   = 128 // bytes of a build's name
 )
 
 // hello is what each side says of itself first.
@@ -113,6 +115,9 @@ func readHello(r io.Reader) (hello, error) {
 	var h hello
 	if err := json.Unmarshal(body, &h); err != nil {
 		return hello{}, fmt.Errorf("hello is not valid: %w", err)
+	}
+	if !nodeName.MatchString(h.Node) || len(h.Build.Version) > maxVersion {
+		return hello{}, errors.New("hello is not valid: it names no member, or a build of many words")
 	}
 	return h, nil
 }

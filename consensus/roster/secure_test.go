@@ -184,6 +184,42 @@ func TestDoor_MisfitsAreToldOnBothSides(t *testing.T) {
 	}
 }
 
+// Who calls himself something else each time, or another build, fills nobody's log.
+func TestDoor_StrangersFillNoLog(t *testing.T) {
+	for name, p := range map[string]pair{"without TLS": {}, "with TLS": {certs1: newIssuer(t).member(t, "n1")}} {
+		t.Run(name, func(t *testing.T) {
+			p.open(t)
+			call := func(h hello) hello {
+				conn, err := net.Dial("tcp", p.addr1)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Close()
+				if err := writeHello(conn, h); err != nil {
+					t.Fatal(err)
+				}
+				answer, _ := readHello(conn)
+				return answer
+			}
+			for i := range 5 {
+				stranger := hello{Purpose: forRaft, Yard: "yard", Node: fmt.Sprintf("x%d", i), Build: Build{"v9", 9}}
+				member := hello{Purpose: forRaft, Yard: "yard", Node: "n2", Dir: fmt.Sprintf("0000000%d", i), Build: Build{fmt.Sprintf("v9.%d", i), 9}}
+				for _, h := range []hello{stranger, member} {
+					if answer := call(h); answer.Refused == "" {
+						t.Errorf("%s is let in: %+v", h.Node, answer)
+					}
+				}
+			}
+			call(hello{Node: strings.Repeat("x", 64)})
+			call(hello{Node: "n2", Build: Build{strings.Repeat("x", maxVersion+1), 9}})
+			p.n1.Close() // all that is said is said
+			if got := p.log1.Lines(slog.LevelWarn); len(got) > 3 || said(p.log1, "xxx") {
+				t.Errorf("n1 says %q; want a line about strangers, and two of n2: its build, and its directory", got)
+			}
+		})
+	}
+}
+
 func said(log *testlog.Recorder, text string) bool {
 	return strings.Contains(fmt.Sprint(log.Lines(slog.LevelWarn)), text)
 }
