@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"maps"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -9,6 +10,10 @@ import (
 
 // catchUpEvery is between two looks at the replicas that follow this node.
 const catchUpEvery = time.Second
+
+// snapshotAgain is between two snapshots of one stream: a replica that is slow
+// falls behind at every look, and gains nothing by another one.
+const snapshotAgain = 10 * time.Second
 
 // catchUp helps replicas that do not come nearer to their leader, which is this
 // node.
@@ -23,6 +28,8 @@ const catchUpEvery = time.Second
 type catchUp struct {
 	c    *Cluster
 	lags map[string]uint64 // entries, by stream and replica, at the last look
+
+	given map[string]time.Time // when a snapshot was made, by stream; of those that lately had one
 }
 
 // metaGroup stands for the group in which JetStream agrees on its streams.
@@ -50,12 +57,12 @@ func (u *catchUp) look() {
 	for _, a := range info.AccountDetails {
 		for _, s := range a.Streams {
 			if s.Cluster != nil && u.stuck(lags, s.Name, s.Cluster.Replicas) {
-				u.report(s.Name, u.c.srv.JetStreamSnapshotStream(account, s.Name))
+				u.help(s.Name, time.Now(), func() error { return u.c.srv.JetStreamSnapshotStream(account, s.Name) })
 			}
 		}
 	}
 	if info.Meta != nil && u.c.srv.JetStreamIsLeader() && u.stuck(lags, metaGroup, info.Meta.Replicas) {
-		u.report(metaGroup, u.c.srv.JetStreamSnapshotMeta())
+		u.help(metaGroup, time.Now(), u.c.srv.JetStreamSnapshotMeta)
 	}
 	u.lags = lags
 }
@@ -75,12 +82,20 @@ func (u *catchUp) stuck(lags map[string]uint64, stream string, replicas []*serve
 	return stuck
 }
 
-// report says what a snapshot met. While a replica is being caught up there can
-// be none, so that it is tried again at the next look.
-func (u *catchUp) report(stream string, err error) {
-	if err != nil {
+// help makes a snapshot, if there was none lately. While a replica is being caught up
+// there can be none, so that it is tried again at the next look.
+func (u *catchUp) help(stream string, now time.Time, snapshot func() error) {
+	maps.DeleteFunc(u.given, func(_ string, at time.Time) bool { return now.Sub(at) >= snapshotAgain })
+	if _, lately := u.given[stream]; lately {
+		return
+	}
+	if err := snapshot(); err != nil {
 		u.c.log.Debug("no snapshot for a replica that does not catch up", "stream", stream, "error", err)
 		return
 	}
+	if u.given == nil {
+		u.given = make(map[string]time.Time)
+	}
+	u.given[stream] = now
 	u.c.log.Info("a replica does not catch up, and is given a snapshot", "stream", stream)
 }

@@ -1,7 +1,9 @@
 package cluster
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -88,5 +90,31 @@ func TestCatchUp_Stuck(t *testing.T) {
 		if stuck != c.want {
 			t.Errorf("a replica that %s: stuck %v, want %v", c.what, stuck, c.want)
 		}
+	}
+}
+
+// A replica that stays behind costs one snapshot now and then, and is tried again at
+// once where there could be none.
+func TestCatchUp_SnapshotsSeldom(t *testing.T) {
+	u := catchUp{c: &Cluster{log: quiet()}}
+	at := time.Unix(1000, 0)
+	var made []time.Duration
+	for i := range 25 {
+		after := time.Duration(i) * time.Second
+		u.help("s", at.Add(after), func() error {
+			if i < 3 {
+				return errors.New("it is being caught up")
+			}
+			made = append(made, after)
+			return nil
+		})
+	}
+	if want := []time.Duration{3 * time.Second, 13 * time.Second, 23 * time.Second}; !slices.Equal(made, want) {
+		t.Errorf("snapshots after %v, want %v", made, want)
+	}
+	other := 0
+	u.help("t", at.Add(24*time.Second), func() error { other++; return nil })
+	if other != 1 {
+		t.Error("another stream has none")
 	}
 }
