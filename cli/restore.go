@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"time"
 
 	"yardmaster/backup"
 	"yardmaster/cluster"
@@ -55,6 +56,28 @@ type bringing struct {
 	doing         string // as the node said last
 	tell          io.Writer
 	begun         bool // the yard has become empty, and waits for the backup's parts
+	asked         time.Time
+}
+
+// askEvery is how long a restore's node is left without a question: it takes
+// whoever asks nothing for 10 s for gone.
+const askEvery = 3 * time.Second
+
+// attended reads a backup, and lets the node hear meanwhile that somebody does:
+// copies that do not count are read, too, and take a while.
+type attended struct {
+	io.Reader
+	ctx context.Context
+	b   *bringing
+}
+
+func (r *attended) Read(p []byte) (int, error) {
+	if time.Since(r.b.asked) > askEvery {
+		if _, err := r.b.ask(r.ctx, "wait", r.b.head(nil)); err != nil {
+			return 0, err
+		}
+	}
+	return r.Reader.Read(p)
 }
 
 // restore checks the file and sends its parts in their order.
@@ -78,7 +101,8 @@ func (a *app) restore(ctx context.Context, path string) error {
 			return nil, err
 		}
 		defer f.Close()
-		err = backup.Parts(bufio.NewReaderSize(f, 1<<20), &plan.Manifest, func(name string, part io.Reader) error {
+		in := bufio.NewReaderSize(&attended{f, ctx, b}, 1<<20)
+		err = backup.Parts(in, &plan.Manifest, func(name string, part io.Reader) error {
 			return b.push(ctx, name, part)
 		})
 		if err != nil {
@@ -126,6 +150,7 @@ func (b *bringing) ask(ctx context.Context, verb string, question []byte) ([]byt
 	for {
 		asking, cancel := context.WithTimeout(ctx, pieceTime)
 		data, err := b.Request(asking, cluster.SubjectAPI+".restore."+verb, question)
+		b.asked = time.Now()
 		cancel()
 		if err != nil {
 			return nil, err

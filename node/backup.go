@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -51,6 +53,7 @@ func (b *backups) run(ctx context.Context) error {
 		case <-ctx.Done():
 		case <-tick.C:
 			b.expire(time.Now())
+			b.letGo(ctx)
 		}
 	}
 	return b.tasks.Wait()
@@ -67,6 +70,26 @@ func (b *backups) expire(now time.Time) {
 		b.bringing.stop()
 		b.bringing = nil
 	}
+}
+
+// letGo ends a hold of this node's that is no backup's any more: the node was
+// killed meanwhile, or heard no answer.
+func (b *backups) letGo(ctx context.Context) {
+	b.mu.Lock() // a backup that begins has its hold first
+	maker, id, holder := b.n.holder()
+	left := maker == b.n.cfg.Node.Name && (b.making == nil || b.making.id != id)
+	b.mu.Unlock()
+	if left {
+		_, _ = b.n.commander.do(ctx, &ledger.Hold{Holder: holder}) // or a second later
+	}
+}
+
+// holder tells which backup holds: the node that makes it, and its session. All
+// are "" if none does.
+func (n *Node) holder() (node, session, holder string) {
+	n.raft.View(func(l *ledger.Ledger) { holder, _ = l.Held() })
+	node, session, _ = strings.Cut(holder, "/")
+	return node, session, holder
 }
 
 // service is what operators ask. It is not served over HTTP: files of any size
@@ -125,9 +148,12 @@ func (b *backups) begin(ctx context.Context, _ *cluster.Request) (any, error) {
 		return nil, &cluster.APIError{Code: "409", Text: fmt.Sprintf("%s makes a backup already; it ends %v after its asker goes away", b.n.cfg.Node.Name, backupIdle)}
 	}
 	m := &making{errand: newErrand(b.ctx, backupIdle), n: b.n, pieces: make(chan []byte)}
-	if err := m.hold(ctx, true); err != nil {
+	if err := m.beginHold(ctx); err != nil {
 		m.stop()
 		return nil, err
+	}
+	if b.making != nil {
+		b.making.stop()
 	}
 	b.making = m
 	b.tasks.Go(func() error {
@@ -222,6 +248,25 @@ func (m *making) hold(ctx context.Context, on bool) error {
 	return err
 }
 
+// beginHold takes the hold, also from a node that is not heard: whoever asked it
+// for a backup has gone on to ask here.
+func (m *making) beginHold(ctx context.Context) error {
+	err := m.hold(ctx, true)
+	if !errors.Is(err, ledger.ErrHeld) {
+		return err
+	}
+	maker, _, holder := m.n.holder()
+	if members := (roster{m.n}).Roll().Members; slices.ContainsFunc(members, func(of ledger.Member) bool {
+		return of.Node == maker && slices.Contains(m.n.messages.Routed(), of.ID())
+	}) {
+		return err
+	}
+	if _, err := m.n.commander.do(ctx, &ledger.Hold{Holder: holder}); err != nil {
+		return err
+	}
+	return m.hold(ctx, true)
+}
+
 // keepHold renews the hold while ctx lasts, and ends it. It is an error if the
 // hold ran out: something that the backup points to may be gone.
 func (m *making) keepHold(ctx context.Context) error {
@@ -237,9 +282,7 @@ func (m *making) keepHold(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		holder := ""
-		m.n.raft.View(func(l *ledger.Ledger) { holder, _ = l.Held() })
-		if holder != m.n.cfg.Node.Name+"/"+m.id {
+		if _, id, _ := m.n.holder(); id != m.id {
 			return errors.New("the hold on what the ledger points to ran out: no authority could be reached")
 		}
 		if err := m.hold(ctx, true); err != nil && ctx.Err() == nil {

@@ -155,6 +155,7 @@ func TestRestore_Abandon(t *testing.T) {
 // applied waits until the ledger is as it should be.
 func applied(t *testing.T, n *Node, fits func() bool) {
 	t.Helper()
+	late := time.After(20 * time.Second)
 	for {
 		_, changed := n.raft.Applied()
 		if fits() {
@@ -162,7 +163,7 @@ func applied(t *testing.T, n *Node, fits func() bool) {
 		}
 		select {
 		case <-changed:
-		case <-time.After(15 * time.Second):
+		case <-late:
 			t.Fatal("the ledger does not come to it")
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -42,6 +43,7 @@ func mustLine(t *testing.T, m *nodetest.Member, args ...string) string {
 type saved struct {
 	done, failed, large, stay, fresh job.ID
 	first                            *overhop.Quest // of stay, which ran
+	later                            *overhop.Quest // of a job that was waiting, and ran when the yard was saved
 }
 
 // TestBackup_SingleToCluster saves a yard of one node while a job runs, brings
@@ -94,9 +96,12 @@ func (s *saved) saveOne(t *testing.T, file string) {
 	one.WaitState(t, s.failed.String(), "failed")
 	s.large = one.Enqueue(t, "held", fmt.Sprintf(`{"params":{"text":"%s"}}`, strings.Repeat("x", 200<<10)))
 	s.stay = one.Enqueue(t, "mail", `{"function":"stay"}`)
+	one.Enqueue(t, "later", `{"function":"stay"}`)
 	one.WaitState(t, s.stay.String(), "active")
 	s.first = <-old
 	mustLine(t, one, "backup", file)
+	one.Worker(t, "later", 1, stays(old, release))
+	s.later = <-old
 	spoiled(t, one, file)
 }
 
@@ -121,17 +126,23 @@ func (s *saved) intoThree(t *testing.T, file, next string) {
 	s.holds(t, b)
 
 	// Nothing of the yard that was saved counts here.
-	again := make(chan *overhop.Quest, 8)
-	three.Members[2].Worker(t, "mail", 1, func(_ context.Context, q *overhop.Quest) (overhop.Raw, error) {
-		again <- q
-		return overhop.AppendInt(nil, 7), nil
-	})
+	again, release := make(chan *overhop.Quest, 8), make(chan struct{})
+	three.Members[0].Worker(t, "later", 1, stays(again, release))
+	if same := <-again; same.JID != s.later.JID || same.Attempt != s.later.Attempt || same.Fence <= s.later.Fence {
+		t.Errorf("restored: %s attempt %d fence %d, the old yard went on to %s attempt %d fence %d", same.JID, same.Attempt, same.Fence, s.later.JID, s.later.Attempt, s.later.Fence)
+	}
+	outsider(t, b, s.later)
+	three.Members[2].Worker(t, "mail", 1, stays(again, release))
 	first, second := s.first, <-again
 	if second.JID != first.JID || second.Fence <= first.Fence || second.Attempt != first.Attempt || second.Token == first.Token {
 		t.Errorf("restored: %s attempt %d fence %d, saved: %s attempt %d fence %d; tokens must differ",
 			second.JID, second.Attempt, second.Fence, first.JID, first.Attempt, first.Fence)
 	}
-	b.WaitState(t, s.stay.String(), "completed")
+	outsider(t, b, first)
+	close(release)
+	if j := b.WaitState(t, s.stay.String(), "completed"); string(j.Result) != "7" {
+		t.Errorf("it ended with %s", j.Result)
+	}
 	s.fresh = a.Enqueue(t, "mail", `{"function":"do"}`)
 	b.WaitState(t, s.fresh.String(), "completed")
 	mustLine(t, b, "backup", next)
@@ -145,6 +156,43 @@ func (s *saved) intoOne(t *testing.T, file string) {
 	}
 	last.Worker(t, "mail", 1, func(context.Context, *overhop.Quest) (overhop.Raw, error) { return nil, nil })
 	last.WaitState(t, last.Enqueue(t, "mail", `{"function":"do"}`).String(), "completed")
+}
+
+// stays shows what it is given, and ends it with 7 when it is released.
+func stays(given chan<- *overhop.Quest, release <-chan struct{}) overhop.Handler {
+	return func(ctx context.Context, q *overhop.Quest) (overhop.Raw, error) {
+		given <- q
+		select {
+		case <-release:
+		case <-ctx.Done():
+		}
+		return overhop.AppendInt(nil, 7), nil
+	}
+}
+
+// outsider comes back with a job that the saved yard gave it, and that runs here
+// by another's hands: whatever it says of the job is refused.
+func outsider(t *testing.T, m *nodetest.Member, q *overhop.Quest) {
+	t.Helper()
+	c := m.Overhop(t, overhop.Options{})
+	for what, say := range map[string]func(func(overhop.Raw, error)){
+		"ends it":       func(then func(overhop.Raw, error)) { c.Done(q, overhop.AppendInt(nil, 1), 0, then) },
+		"fails it":      func(then func(overhop.Raw, error)) { c.Fail(q, overhop.Fail{Message: "no"}, then) },
+		"gives it back": func(then func(overhop.Raw, error)) { c.Nack(q, overhop.Nack{}, then) },
+	} {
+		answered := make(chan error, 1)
+		say(func(_ overhop.Raw, err error) { answered <- err })
+		var refused *overhop.RemoteError
+		if err := <-answered; !errors.As(err, &refused) {
+			t.Errorf("a worker of the saved yard %s: %v", what, err)
+		}
+	}
+	if err := beat(c, q); err == nil {
+		t.Error("a worker of the saved yard keeps its job")
+	}
+	if j := m.Job(t, q.JID); j.State != "active" {
+		t.Errorf("its job is %s", j.State)
+	}
 }
 
 // roomy lets removed streams' room be no matter: members tell of it every ten
