@@ -73,11 +73,15 @@ func (c *Cluster) streamDir(stream string) string {
 	return filepath.Join(c.storeDir(), account, "streams", stream)
 }
 
-// Keeps asks a stream's leader whether it has a message.
+// Keeps asks a stream's leader whether it has a message, and then the other copies:
+// the leader's may be the one that is damaged.
 func (c *Cluster) Keeps(ctx context.Context, stream string, seq uint64) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	_, err := c.leaderOne(ctx, stream, getRequest{Seq: seq})
+	if errors.Is(err, ErrNotStored) {
+		_, err = c.anyReplica(ctx, stream, getRequest{Seq: seq})
+	}
 	if errors.Is(err, ErrNotStored) {
 		return false, nil
 	}

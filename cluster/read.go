@@ -17,11 +17,13 @@ const (
 	replicaPause  = time.Second           // between two messages of a batch
 	leaderAnswer  = time.Second
 	loadPatience  = 10 * time.Second // of a read whose context has no deadline
+	replicaTries  = 12               // at replicas, each of which answers by chance, for what the leader does not have
 	maxRead       = 4096             // messages
 	maxReadBytes  = 8 << 20
 )
 
-// ErrNotStored: the stream's leader says that there is no such message.
+// ErrNotStored: the stream's leader says that there is no such message, and no
+// replica has it.
 var ErrNotStored = errors.New("message is not stored")
 
 // stored is a message as a stream keeps it.
@@ -122,8 +124,8 @@ func (c *Cluster) directOne(ctx context.Context, stream string, req getRequest) 
 	return parseStored(m)
 }
 
-// leaderOne asks the stream's leader, whose word counts: [ErrNotStored] is
-// final.
+// leaderOne asks the stream's leader. Its [ErrNotStored] is of a message that is gone,
+// or that its own disk has spoiled: JetStream does not tell these apart.
 func (c *Cluster) leaderOne(ctx context.Context, stream string, req getRequest) (stored, error) {
 	body, err := json.Marshal(req)
 	if err != nil {
@@ -161,9 +163,23 @@ func (c *Cluster) leaderOne(ctx context.Context, stream string, req getRequest) 
 	return s, nil
 }
 
+// anyReplica looks for a message that the leader says is not stored: if only the
+// leader's copy is damaged, another has it.
+func (c *Cluster) anyReplica(ctx context.Context, stream string, req getRequest) (stored, error) {
+	for try := 0; try < replicaTries && c.cfg.clustered() && ctx.Err() == nil; try++ {
+		s, err := c.directOne(ctx, stream, req)
+		if err == nil && (req.Seq == 0 || s.seq == req.Seq) {
+			return s, nil
+		}
+	}
+	if err := ctx.Err(); err != nil { // not all were asked
+		return stored{}, fmt.Errorf("read from %s: %w", stream, err)
+	}
+	return stored{}, fmt.Errorf("%s: %w", stream, ErrNotStored)
+}
+
 // load reads one message with patience: two replicas, then the leader, and
-// again until the context ends. Only the leader's "not stored" stops it
-// earlier.
+// again until the context ends. Only "not stored" stops it earlier.
 func (c *Cluster) load(ctx context.Context, stream string, req getRequest) (stored, error) {
 	if _, limited := ctx.Deadline(); !limited {
 		var cancel context.CancelFunc
@@ -182,7 +198,7 @@ func (c *Cluster) load(ctx context.Context, stream string, req getRequest) (stor
 			return s, nil
 		}
 		if errors.Is(last, ErrNotStored) {
-			return stored{}, last
+			return c.anyReplica(ctx, stream, req)
 		}
 		if try%3 == 2 {
 			pause(ctx, replicaAnswer)

@@ -60,11 +60,14 @@ func (c *Cluster) Read(ctx context.Context, lane uint8, from uint64, limit int) 
 	return contiguous(lane, from, []stored{s}), nil
 }
 
-// readAtGap asks the leader about a record that a replica does not have but
-// should: the replica may be damaged, the lane may be purged to there, or the
+// readAtGap asks the leader, and then all, about a record that a replica does not have
+// but should: the replica may be damaged, the lane may be purged to there, or the
 // record is gone everywhere.
 func (c *Cluster) readAtGap(ctx context.Context, lane uint8, from uint64) ([]job.Record, error) {
 	s, err := c.leaderOne(ctx, LaneStream(lane), getRequest{Seq: from})
+	if errors.Is(err, ErrNotStored) {
+		s, err = c.anyReplica(ctx, LaneStream(lane), getRequest{Seq: from})
+	}
 	if err == nil {
 		return contiguous(lane, from, []stored{s}), nil
 	}
