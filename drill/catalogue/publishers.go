@@ -114,35 +114,40 @@ func poisonLog(ctx context.Context, s *drill.Stage) error {
 	return judgeJunk(ctx, s, stored, fine)
 }
 
-// judgeJunk waits until every record that was stored has its end. Those for
-// queues that there are not lie with the system's.
+// judgeJunk waits until every record that was stored has its end, and its letter
+// if it is no job: letters are told after the end. Those for queues that there are
+// not lie with the system's.
 func judgeJunk(ctx context.Context, s *drill.Stage, stored, fine int) error {
-	var failed, completed int
 	for deadline := time.Now().Add(30 * time.Second); ; {
-		failed, completed = 0, 0
-		for _, queue := range []string{junkQueue, "_system"} {
-			var q struct{ Counts map[string]int }
-			if err := ask(ctx, s, "queue.show", map[string]any{"name": queue}, &q); err != nil {
-				return err
-			}
-			failed += q.Counts["failed"]
-			completed += q.Counts["completed"]
+		failed, completed, letters, err := junkEnds(ctx, s)
+		if err != nil {
+			return err
 		}
-		if failed == stored && completed == fine || time.Now().After(deadline) {
-			break
+		if failed == stored && completed == fine && letters == stored || time.Now().After(deadline) {
+			s.Promise(failed == stored, "%d records were stored that are no jobs, %d were rejected", stored, failed)
+			s.Promise(completed == fine, "%d odd jobs were stored, %d completed", fine, completed)
+			s.Promise(letters == stored, "%d records were stored that are no jobs, there are %d dead letters", stored, letters)
+			return nil
 		}
 		if err := s.Rest(ctx, 200*time.Millisecond); err != nil {
 			return err
 		}
 	}
-	var letters struct{ Count int }
-	if err := ask(ctx, s, "dlq.stats", map[string]any{}, &letters); err != nil {
-		return err
+}
+
+// junkEnds counts how the records ended so far, and the dead letters.
+func junkEnds(ctx context.Context, s *drill.Stage) (failed, completed, letters int, err error) {
+	for _, queue := range []string{junkQueue, "_system"} {
+		var q struct{ Counts map[string]int }
+		if err := ask(ctx, s, "queue.show", map[string]any{"name": queue}, &q); err != nil {
+			return 0, 0, 0, err
+		}
+		failed += q.Counts["failed"]
+		completed += q.Counts["completed"]
 	}
-	s.Promise(failed == stored, "%d records were stored that are no jobs, %d were rejected", stored, failed)
-	s.Promise(completed == fine, "%d odd jobs were stored, %d completed", fine, completed)
-	s.Promise(letters.Count == stored, "%d records were stored that are no jobs, there are %d dead letters", stored, letters.Count)
-	return nil
+	var told struct{ Count int }
+	err = ask(ctx, s, "dlq.stats", map[string]any{}, &told)
+	return failed, completed, told.Count, err
 }
 
 // connect opens a plain NATS connection to each node.
