@@ -213,15 +213,19 @@ func (y *Yard) WaitReady(ctx context.Context) error {
 	})
 }
 
-// AddQueue makes a queue; limit 0 is none.
+// AddQueue makes a queue, at a node that runs; limit 0 is none.
 func (y *Yard) AddQueue(ctx context.Context, name string, limit int) error {
 	question := map[string]any{"name": name}
 	if limit > 0 {
 		question["concurrency_limit"] = limit
 	}
 	return until(ctx, "queue "+name+" is made", func() error {
+		up := y.Up()
+		if len(up) == 0 {
+			return errors.New("no node runs")
+		}
 		var made any
-		err := y.Nodes[0].Ask(ctx, cluster.SubjectAPI+".queue.add", question, &made)
+		err := up[0].Ask(ctx, cluster.SubjectAPI+".queue.add", question, &made)
 		var refused *cluster.APIError
 		if errors.As(err, &refused) && refused.Code == "409" { // an earlier try did it
 			return nil
