@@ -50,6 +50,7 @@ func (s *Stage) check(ctx context.Context) error {
 		return err
 	}
 	s.usage(ctx)
+	s.level(ctx)
 	up := s.Up()
 	s.lastOrphans(up)
 	s.Say("%s", v.String())
@@ -59,6 +60,19 @@ func (s *Stage) check(ctx context.Context) error {
 // catchUp is how long a replica that was away may lag behind once all is healed
 // and drained.
 const catchUp = time.Minute
+
+// level waits until all members have current copies of the streams, if all run.
+func (s *Stage) level(ctx context.Context) {
+	if up := s.Up(); len(up) == 1 || len(up) < len(s.Nodes) {
+		return
+	}
+	soon, cancel := context.WithTimeout(ctx, catchUp)
+	defer cancel()
+	began := time.Now()
+	err := s.InStep(soon)
+	s.Promise(err == nil, "%v", err)
+	s.Figure("all copies are current after", time.Since(began))
+}
 
 // sameStory holds history, read through every node, against what the nodes
 // show, and their ledgers against each other.
