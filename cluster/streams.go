@@ -280,8 +280,9 @@ func (c *Cluster) LaneInfo(ctx context.Context, lane uint8) (LaneInfo, error) {
 // 20 s that it leads nobody.
 const quorumQuiet = 4 * time.Second
 
-// hasQuorum tells whether a stream's leader hears a majority of its replicas;
-// nil is a server that runs alone.
+// hasQuorum tells whether a stream's leader can store: it hears replicas that make
+// a majority with it and lack nothing of what was agreed on. One that still
+// catches up is heard, and agrees to nothing new. nil is a server that runs alone.
 func hasQuorum(c *jetstream.ClusterInfo) bool {
 	if c == nil {
 		return true
@@ -291,8 +292,7 @@ func hasQuorum(c *jetstream.ClusterInfo) bool {
 		heard++
 	}
 	for _, r := range c.Replicas {
-		// 0 is one that was never heard, or is being heard right now.
-		if r.Active > 0 && r.Active <= quorumQuiet || r.Active == 0 && r.Current {
+		if r.Current && r.Active <= quorumQuiet {
 			heard++
 		}
 	}

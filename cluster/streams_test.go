@@ -17,8 +17,9 @@ func TestHasQuorum(t *testing.T) {
 	replica := func(active time.Duration, current bool) *jetstream.PeerInfo {
 		return &jetstream.PeerInfo{Active: active, Current: current}
 	}
-	heard, quiet := replica(time.Second, false), replica(quorumQuiet+1, true)
+	heard, quiet := replica(time.Second, true), replica(quorumQuiet+1, true)
 	never, now := replica(0, false), replica(0, true)
+	behind := replica(time.Second, false)
 	for name, c := range map[string]struct {
 		leader   string
 		replicas []*jetstream.PeerInfo
@@ -27,6 +28,8 @@ func TestHasQuorum(t *testing.T) {
 		"all":             {"n1", []*jetstream.PeerInfo{heard, heard}, true},
 		"one of two":      {"n1", []*jetstream.PeerInfo{quiet, heard}, true},
 		"heard right now": {"n1", []*jetstream.PeerInfo{quiet, now}, true},
+		"one is behind":   {"n1", []*jetstream.PeerInfo{behind, heard}, true},
+		"only behind":     {"n1", []*jetstream.PeerInfo{behind, quiet}, false},
 		"none":            {"n1", []*jetstream.PeerInfo{quiet, quiet}, false},
 		"never heard":     {"n1", []*jetstream.PeerInfo{quiet, never}, false},
 		"one copy":        {"n1", nil, true},
