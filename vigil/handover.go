@@ -9,6 +9,7 @@ import (
 // How soon and how often an authority that is unfit hands over.
 const (
 	unfitFor    = 5 * time.Second // before it counts
+	cutFor      = 2 * time.Second // the same, without routes: a route is gone only after 6 s of silence
 	restLeast   = time.Minute     // between two times
 	restMost    = 15 * time.Minute
 	closeEnough = 500 * time.Millisecond // since the heir heard the leader
@@ -37,7 +38,11 @@ func (h *handover) heir(now time.Time, leads bool, mine *Word, others []Word) st
 	if h.since.IsZero() {
 		h.since = now
 	}
-	if !leads || now.Sub(h.since) < unfitFor || !h.last.IsZero() && now.Sub(h.last) < h.rest {
+	wait := unfitFor
+	if mine.ails(Routes) {
+		wait = cutFor
+	}
+	if !leads || now.Sub(h.since) < wait || !h.last.IsZero() && now.Sub(h.last) < h.rest {
 		return ""
 	}
 	able := slices.DeleteFunc(slices.Clone(others), func(w Word) bool { return !w.ableAfter(mine) })

@@ -100,7 +100,7 @@ func TestKeeper_HandsOverToWhoIsFit(t *testing.T) {
 		if len(y.moves) > 0 {
 			t.Fatalf("all are well, and yet %v", y.moves)
 		}
-		y.set("n1", Routes)
+		y.set("n1", NoLane)
 		y.set("n2", JetStream)
 		y.run(t, 4*time.Second)
 		if len(y.moves) > 0 {
@@ -109,6 +109,22 @@ func TestKeeper_HandsOverToWhoIsFit(t *testing.T) {
 		y.run(t, 4*time.Second)
 		if want := []string{"n1→n3"}; !slices.Equal(y.moves, want) {
 			t.Errorf("moves %v, want %v: n2 is not fit either", y.moves, want)
+		}
+	})
+}
+
+// Without routes it has waited already.
+func TestKeeper_HandsOverSoonWithoutRoutes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		y := newTrio(t)
+		y.set("n1", Routes)
+		y.run(t, cutFor-time.Second/2)
+		if len(y.moves) > 0 {
+			t.Errorf("handed over after less than %s: %v", cutFor, y.moves)
+		}
+		y.run(t, 2*time.Second)
+		if want := []string{"n1→n2"}; !slices.Equal(y.moves, want) {
+			t.Errorf("moves %v, want %v", y.moves, want)
 		}
 	})
 }
