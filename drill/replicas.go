@@ -184,9 +184,18 @@ func (r *replica) holes() int {
 // the last kill: history goes on, and so do what nodes say of themselves.
 const mayLag = 16
 
+// fullCopies is how many members keep a stream, where there are as many.
+const fullCopies = 3
+
+// heldBy is a node's replica of a stream.
+type heldBy struct {
+	node string
+	*replica
+}
+
 // replicas holds the disks of all nodes against each other. None must run.
 func (s *Stage) replicas(ctx context.Context, nodes []*Node) error {
-	var all []map[string]*replica
+	held := map[string][]heldBy{}
 	for _, n := range nodes {
 		copied := filepath.Join(s.Dir, n.Name+"-copied")
 		streams, err := readReplicas(ctx, n.DataDir, copied)
@@ -194,27 +203,44 @@ func (s *Stage) replicas(ctx context.Context, nodes []*Node) error {
 		if err != nil {
 			return err
 		}
-		all = append(all, streams)
+		for name, r := range streams {
+			held[name] = append(held[name], heldBy{n.Name, r})
+		}
 	}
 	messages, behind := 0, uint64(0)
-	for i, n := range nodes {
-		for name, r := range all[i] {
-			if strings.HasPrefix(name, "YARD_JOBS_") || name == "YARD_EVENTS" {
-				s.Promise(r.holes() == 0, "%d messages are missing from the middle of %s at %s", r.holes(), name, n.Name)
-			}
-			messages += len(r.sums)
-			other := all[(i+1)%len(all)][name]
-			if other == nil {
-				s.Promise(false, "%s has no stream %s, %s has", nodes[(i+1)%len(all)].Name, name, n.Name)
-				continue
-			}
-			behind = max(behind, max(r.last, other.last)-min(r.last, other.last))
-			for _, wrong := range sameReplicas(name, r, other) {
-				s.Promise(false, "%s and %s: %s", n.Name, nodes[(i+1)%len(all)].Name, wrong)
-			}
+	for name, all := range held {
+		for _, wrong := range compared(name, all, min(fullCopies, len(nodes))) {
+			s.Promise(false, "%s", wrong)
 		}
+		first, last := all[0].last, all[0].last // to end
+		for _, r := range all {
+			messages += len(r.sums)
+			first, last = min(first, r.last), max(last, r.last)
+		}
+		behind = max(behind, last-first)
 	}
 	s.Promise(behind <= mayLag, "a replica lacks the last %d messages of a stream, though all is healed and drained", behind)
 	s.Figure("replicas on the nodes' disks", fmt.Sprintf("%d messages compared; the last that one lacks at the kill: %d", messages, behind))
 	return nil
+}
+
+// compared lists what is amiss in a stream that so many nodes should keep.
+func compared(name string, all []heldBy, copies int) (wrong []string) {
+	if len(all) != copies {
+		var at []string
+		for _, r := range all {
+			at = append(at, r.node)
+		}
+		wrong = append(wrong, fmt.Sprintf("%s lies at %v, not at %d nodes", name, at, copies))
+	}
+	for i, r := range all {
+		if n := r.holes(); n > 0 && (strings.HasPrefix(name, "YARD_JOBS_") || name == "YARD_EVENTS") {
+			wrong = append(wrong, fmt.Sprintf("%d messages are missing from the middle of %s at %s", n, name, r.node))
+		}
+		next := all[(i+1)%len(all)]
+		for _, text := range sameReplicas(name, r.replica, next.replica) {
+			wrong = append(wrong, fmt.Sprintf("%s and %s: %s", r.node, next.node, text))
+		}
+	}
+	return wrong
 }

@@ -53,3 +53,28 @@ func TestSameReplicas(t *testing.T) {
 		}
 	}
 }
+
+// Of five nodes three keep a stream, whichever they are; of three all do.
+func TestCompared(t *testing.T) {
+	copyOf := func(node string, sums ...byte) heldBy {
+		r := newReplica(1, uint64(len(sums)))
+		for i, sum := range sums {
+			r.add(uint64(i+1), "subject", [32]byte{sum})
+		}
+		return heldBy{node, r}
+	}
+	hole := copyOf("n3", 1, 2, 3)
+	delete(hole.sums, 2)
+	for want, all := range map[string][]heldBy{
+		"": {copyOf("n1", 1, 2, 3), copyOf("n3", 1, 2, 3), copyOf("n5", 1, 2)},
+		"YARD_JOBS_0 lies at [n1 n2], not at 3 nodes":                 {copyOf("n1", 1), copyOf("n2", 1)},
+		"1 messages are missing from the middle of YARD_JOBS_0 at n3": {copyOf("n1", 1, 2, 3), copyOf("n2", 1, 2, 3), hole},
+		"n1 and n2: YARD_JOBS_0 2 is another message on two replicas": {copyOf("n1", 1, 2), copyOf("n2", 1, 9), copyOf("n3", 1, 2)},
+		"YARD_JOBS_0 lies at [n1 n2 n3 n4], not at 3 nodes":           {copyOf("n1", 1), copyOf("n2", 1), copyOf("n3", 1), copyOf("n4", 1)},
+		"n3 and n1: YARD_JOBS_0 1 is another message on two replicas": {copyOf("n1", 1), copyOf("n2", 1), copyOf("n3", 2)},
+	} {
+		if got := strings.Join(compared("YARD_JOBS_0", all, 3), "; "); !strings.Contains(got, want) || want == "" && got != "" {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
