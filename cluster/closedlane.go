@@ -21,7 +21,7 @@ const (
 // that it could not be closed, [ErrSilent] that it may not be there at all.
 // [Cluster.EnsureStreams] opens it again.
 func (c *Cluster) CloseLane(ctx context.Context, lane uint8, identity string) (StreamPoint, error) {
-	info, err := c.streamInfo(ctx, LaneStream(lane))
+	info, err := c.replicaInfo(ctx, LaneStream(lane))
 	switch {
 	case errors.Is(err, ErrStreamMissing):
 		return StreamPoint{}, nil
@@ -29,6 +29,8 @@ func (c *Cluster) CloseLane(ctx context.Context, lane uint8, identity string) (S
 		return StreamPoint{}, err
 	case info.Config.Metadata[MetaIdentity] != identity:
 		return StreamPoint{}, nil
+	case info.Cluster != nil && info.Cluster.Leader == "":
+		return StreamPoint{}, fmt.Errorf("close lane %d: %w", lane, ErrNoLeader)
 	}
 	closed := info.Config
 	closeLane(&closed, lane)

@@ -3,6 +3,7 @@ package cluster
 import (
 	"errors"
 	"fmt"
+	"os"
 	"testing"
 	"time"
 
@@ -73,4 +74,29 @@ func closes(t *testing.T, c *Cluster, lane uint8, records uint64) {
 		}
 		return nil
 	})
+}
+
+// A lane that has no leader just now cannot be closed; what another restore left
+// in its place need not be.
+func TestDrill_Leaderless(t *testing.T) {
+	if os.Getenv("YARD_SOAK") == "" {
+		t.Skip("long: set YARD_SOAK=1, or run make drill-tests")
+	}
+	nodes := yard(t)
+	info, err := nodes[0].LaneInfo(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodes[1].kill()
+	nodes[2].kill()
+	eventually(t, "the replica to say that it has no leader", func() error {
+		_, err := nodes[0].CloseLane(t.Context(), 0, info.Identity)
+		if !errors.Is(err, ErrNoLeader) || errors.Is(err, ErrSilent) {
+			return fmt.Errorf("it says %w", err)
+		}
+		return nil
+	})
+	if was, err := nodes[0].CloseLane(t.Context(), 0, "of another restore"); err != nil || was.Last != 0 {
+		t.Errorf("of another identity: %+v, %v", was, err)
+	}
 }

@@ -318,6 +318,16 @@ func (c *Cluster) leaderOf(info *jetstream.StreamInfo) string {
 // streamInfo is the word of the stream's leader alone: while there is none, any
 // replica answers, which may know of less than was folded long ago.
 func (c *Cluster) streamInfo(ctx context.Context, name string) (*jetstream.StreamInfo, error) {
+	info, err := c.replicaInfo(ctx, name)
+	if err == nil && info.Cluster != nil && info.Cluster.Leader == "" {
+		return nil, fmt.Errorf("%s: %w", name, ErrNoLeader)
+	}
+	return info, err
+}
+
+// replicaInfo is the word of the leader or, after ten seconds without one, of any
+// replica.
+func (c *Cluster) replicaInfo(ctx context.Context, name string) (*jetstream.StreamInfo, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	stream, err := c.js.Stream(ctx, name)
@@ -329,9 +339,5 @@ func (c *Cluster) streamInfo(ctx context.Context, name string) (*jetstream.Strea
 	case err != nil:
 		return nil, fmt.Errorf("ask about stream %s: %w", name, err)
 	}
-	info := stream.CachedInfo()
-	if info.Cluster != nil && info.Cluster.Leader == "" {
-		return nil, fmt.Errorf("%s: %w", name, ErrNoLeader)
-	}
-	return info, nil
+	return stream.CachedInfo(), nil
 }
