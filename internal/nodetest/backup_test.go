@@ -174,6 +174,7 @@ func stays(given chan<- *overhop.Quest, release <-chan struct{}) overhop.Handler
 // by another's hands: whatever it says of the job is refused.
 func outsider(t *testing.T, m *nodetest.Member, q *overhop.Quest) {
 	t.Helper()
+	m.WaitState(t, q.JID, "active") // here, as far as this member has heard
 	c := m.Overhop(t, overhop.Options{})
 	for what, say := range map[string]func(func(overhop.Raw, error)){
 		"ends it":       func(then func(overhop.Raw, error)) { c.Done(q, overhop.AppendInt(nil, 1), 0, then) },
