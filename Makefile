@@ -88,7 +88,7 @@ drill-docs: ## put the report of the last run into docs/drills.md
 	@mv docs/drills.md.new docs/drills.md
 
 drill-tests: build ## the drills that are tests still: some minutes
-	@YARD_SOAK=1 YARD_BIN=$(CURDIR)/$(BINARY) $(GO) test -count=1 -v -timeout 30m -run 'TestFailover|TestDrill|TestMembers' ./drill ./cluster ./internal/nodetest
+	@YARD_SOAK=1 YARD_BIN=$(CURDIR)/$(BINARY) $(GO) test -count=1 -v -timeout 30m -run 'TestFailover|TestDrill|TestMembers|TestPeers' ./drill ./cluster ./internal/nodetest
 
 # An image needs nothing that a registry has: it holds static programs alone.
 IMAGE   := bin/image

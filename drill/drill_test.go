@@ -219,7 +219,7 @@ func TestFailover_KillAuthority(t *testing.T) {
 func soak(t *testing.T) {
 	t.Helper()
 	if os.Getenv("YARD_SOAK") == "" {
-		t.Skip("long: set YARD_SOAK=1, or run make drill")
+		t.Skip("long: set YARD_SOAK=1, or run make drill-tests")
 	}
 }
 

@@ -39,6 +39,7 @@ var (
 
 // TestFailover_Scenarios: what becomes of jobs is the same when the authority
 // is killed among them, and stays away until others have done its runners' jobs.
+// No runner outlives its node.
 func TestFailover_Scenarios(t *testing.T) {
 	playScenarios(t, "sequential", authorityKilled)
 }
@@ -117,6 +118,12 @@ func playScenarios(t *testing.T, runner string, m mishap) {
 	s := &stand{t: t, yard: y, mishap: m}
 	w := scenario.World{Witness: witness, Attempts: cfg.Scheduler.MaxAttempts, Ask: s.ask, Overhop: func() string { return s.next().Edge }}
 	s.play(ctx, w, scripts)
+	runners := runnersOf(ctx, y)
+	if len(runners) == 0 {
+		t.Error("no node tells of runners")
+	}
+	y.Stop()
+	awaitEnds(t, runners, orphansGone)
 	if err := scenario.Complaints(witness); err != nil {
 		t.Error(err)
 	}
