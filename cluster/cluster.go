@@ -147,6 +147,7 @@ type Cluster struct {
 	router    *router
 	readers   *readers // nil: users have no roles
 	copies    *standstill
+	aside     []asideGroup // the damaged ones, at start
 }
 
 // Start brings the embedded server up and connects to it. JetStream may still
@@ -167,6 +168,9 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Cluster, error) 
 	c := &Cluster{cfg: full, log: log}
 	c.copies = &standstill{c: c, every: copiesEvery, after: standsFor}
 	c.peers.Store(&full.Peers)
+	if c.aside, err = setAside(c.storeDir(), log); err != nil {
+		return nil, err
+	}
 	if c.srv, c.words, err = openServer(&full, password, c.peerList, log); err != nil {
 		return nil, err
 	}

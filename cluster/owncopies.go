@@ -32,7 +32,7 @@ func (c *Cluster) OwnCopies() ([]OwnCopy, error) {
 	for _, a := range info.AccountDetails {
 		for i := range a.Streams {
 			d := &a.Streams[i]
-			if d.Config == nil || !scrubbed(d.Name) || !c.srv.JetStreamIsStreamCurrent(account, d.Name) {
+			if d.Config == nil || !Proved(d.Name) || !c.srv.JetStreamIsStreamCurrent(account, d.Name) {
 				continue
 			}
 			all = append(all, OwnCopy{
@@ -50,9 +50,9 @@ func dense(stream string) bool {
 	return strings.HasPrefix(stream, lanePrefix) || stream == StreamEvents || stream == StreamResults
 }
 
-// scrubbed are the streams whose copies are compared. What is in a board is made
+// Proved are the streams whose copies are compared. What is in a board is made
 // anew each second, and a line of a log may be lost.
-func scrubbed(stream string) bool {
+func Proved(stream string) bool {
 	return dense(stream) || stream == StreamBlobs || stream == StreamDLQ
 }
 

@@ -7,26 +7,25 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-
-	"github.com/nats-io/nats-server/v2/server"
 )
 
 // CopyGroup names the group of JetStream's that agrees on what is in a stream of
 // which this node has a copy; "" if it has none, or if that is not one of those
-// whose copies are proved.
+// whose copies are proved. Of a group that is damaged, it may be any stream's.
 func (c *Cluster) CopyGroup(stream string) (string, error) {
-	if !scrubbed(stream) {
+	open, err := c.groupsHere()
+	if err != nil {
+		return "", err
+	}
+	if group := open[stream]; group != "" {
+		if Proved(stream) {
+			return group, nil
+		}
 		return "", nil
 	}
-	info, err := c.srv.Jsz(&server.JSzOptions{Account: account, Streams: true, RaftGroups: true})
-	if err != nil {
-		return "", fmt.Errorf("look at JetStream: %w", err)
-	}
-	for _, a := range info.AccountDetails {
-		for i := range a.Streams {
-			if a.Streams[i].Name == stream {
-				return a.Streams[i].RaftGroup, nil
-			}
+	for _, a := range c.aside {
+		if a.stream == stream && c.srv.JetStreamIsStreamAssigned(account, stream) {
+			return a.group, nil
 		}
 	}
 	return "", nil
@@ -102,11 +101,21 @@ func (c *Cluster) RemoveCopy(stream, group string) error {
 	if c.srv.JetStreamEnabled() {
 		return errors.New("JetStream still runs on this node")
 	}
-	log := filepath.Join(c.storeDir(), systemAccount, "_js_", group)
+	groups := groupsDir(c.storeDir())
+	log, aside := filepath.Join(groups, group), slices.Contains(c.aside, asideGroup{stream, group})
+	if aside {
+		log += asideSuffix
+	}
 	for _, dir := range []string{filepath.Join(log, "msgs"), filepath.Join(log, "snapshots"), filepath.Join(c.streamDir(stream), "msgs")} {
 		if err := os.RemoveAll(dir); err != nil {
 			return fmt.Errorf("remove this node's copy of %s: %w", stream, err)
 		}
+	}
+	if !aside {
+		return nil
+	}
+	if err := takeBack(groups, group); err != nil {
+		return fmt.Errorf("put the group of %s back: %w", stream, err)
 	}
 	return nil
 }

@@ -102,8 +102,13 @@ func (n *Node) check(ctx context.Context, cut *cutWatch, now time.Time) vigil.Wo
 	if made && n.cfg.Clustered() && n.messages.Answering() == 0 {
 		ails(vigil.NoLane, "no lane answers it")
 	}
-	w.Ailments = append(w.Ailments, n.copyAilments()...)
-	if behind := n.messages.Standstill(); len(behind) > 0 {
+	unopened, err := n.messages.Unopened()
+	if err != nil {
+		n.log.Debug("which copies are not open is not known", "error", err) // JetStream does not work, which is said above
+	}
+	w.Ailments = append(w.Ailments, n.copyAilments(unopened)...)
+	isUnopened := func(stream string) bool { return slices.Contains(unopened, stream) }
+	if behind := slices.DeleteFunc(n.messages.Standstill(), isUnopened); len(behind) > 0 {
 		ails(vigil.Standstill, "its copy of %s lags behind the leader's and has not come nearer for 20 s: stop no other member until it has; if it stays, run 'yardmaster cluster members', restart this node, and replace it if that does not help", strings.Join(behind, ", "))
 	}
 	owner, _, _ := n.watch.authority()

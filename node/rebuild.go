@@ -155,7 +155,8 @@ func (n *Node) changing() string {
 	return ""
 }
 
-// othersSound has the other members that have a copy read it now.
+// othersSound has the other members that have a copy read it now. Of a stream whose
+// copies are not read, they only say that they make none anew.
 func (r *rebuilder) othersSound(ctx context.Context, stream string) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTime)
 	defer cancel()
@@ -166,12 +167,16 @@ func (r *rebuilder) othersSound(ctx context.Context, stream string) error {
 			return fmt.Errorf("%s does not tell how its copy is: %s", member, plainly(err))
 		}
 		switch {
+		case !cluster.Proved(stream): // what it has, the stream's leader tells
 		case result.Stream == "": // it has none
 		case !result.Sound():
 			return fmt.Errorf("the copy on %s is not sound, or could not be compared: mend that first", member)
 		default:
 			sound[member] = result
 		}
+	}
+	if !cluster.Proved(stream) {
+		return nil
 	}
 	if len(sound) < 2 {
 		return fmt.Errorf("%d other members have a sound copy, and two must", len(sound))

@@ -124,6 +124,8 @@ func (r *rebuilder) refilled(ctx context.Context, was *removal) RebuildStatus {
 	switch {
 	case errors.Is(err, cluster.ErrNoCopy):
 		return RebuildStatus{Stream: was.Stream, Outcome: "it lies on other members now"}
+	case err == nil && why == "" && !cluster.Proved(was.Stream):
+		return RebuildStatus{Stream: was.Stream, Outcome: "filled from its leader; copies of it are not read"}
 	case err == nil && why == "":
 		result, err := r.node.checkCopy(ctx, was.Stream)
 		if err == nil && result.Stream != "" && result.Error == "" && len(result.With) > 0 {

@@ -101,14 +101,22 @@ func (n *Node) memberScrub() memberScrub {
 	return memberScrub{n.scrubber.Report(), n.rebuilds.status()}
 }
 
-// copyAilments are what is wrong with this node's copies.
-func (n *Node) copyAilments() (ailments []vigil.Ailment) {
+// copyAilments are what is wrong with this node's copies, unopened among them.
+func (n *Node) copyAilments(unopened []string) (ailments []vigil.Ailment) {
+	for _, stream := range unopened {
+		ailments = append(ailments, vigil.Ailment{Kind: vigil.Copy, Text: unopenedText(n.cfg.Node.Name, stream)})
+	}
 	for _, r := range n.scrubber.Wrong() {
 		for _, f := range r.Findings {
 			ailments = append(ailments, vigil.Ailment{Kind: vigil.Copy, Text: copyText(n.cfg.Node.Name, r.Stream, &f)})
 		}
 	}
 	return ailments
+}
+
+// unopenedText says that a node has no part in a stream, and what to do.
+func unopenedText(node, stream string) string {
+	return fmt.Sprintf("its copy of %s cannot be opened: what was agreed on about it is damaged on the disk; run 'yardmaster cluster rebuild %s --node %s'", stream, stream, node)
 }
 
 // copyText says what was found in a node's copy of a stream, and what to do.

@@ -26,6 +26,12 @@ func TestCopyText(t *testing.T) {
 	}
 }
 
+func TestUnopenedText(t *testing.T) {
+	if got, want := unopenedText("n2", "YARD_JOBS_0"), "run 'yardmaster cluster rebuild YARD_JOBS_0 --node n2'"; !strings.HasSuffix(got, want) {
+		t.Errorf("%q does not end with %q", got, want)
+	}
+}
+
 func TestScrubConfig(t *testing.T) {
 	for _, c := range []ScrubConfig{{Every: time.Second}, {Every: 31 * 24 * time.Hour}, {Rate: 1000}} {
 		if c.fill(); c.validate() == nil {

@@ -47,7 +47,7 @@ var damage = []drill.Drill{
 		},
 	},
 	{
-		Number: 18, Name: "damaged-streams", Breaks: "JetStream's blocks, indexes and snapshots on one node, turned and cut short while it is down; records of its lanes while it runs",
+		Number: 18, Name: "damaged-streams", Breaks: "JetStream's blocks, indexes and snapshots, of streams' groups too, on one node, turned and cut short while it is down; records of its lanes while it runs",
 		Promises: "no job is passed over; each damaged message is found, and nothing else; 'cluster rebuild' makes every copy whole again",
 		Plan:     drill.Plan{Config: scrubbing}, Patience: 15 * time.Minute,
 		Run: damageStreams,
@@ -233,6 +233,9 @@ func damageStreams(ctx context.Context, s *drill.Stage) error {
 	}
 	if err := rot(ctx, s); err != nil {
 		return err
+	}
+	if err := damageGroups(ctx, s); err != nil {
+		return fmt.Errorf("streams' groups: %w", err)
 	}
 	if err := s.Nodes[0].Ask(ctx, "yard.api.v1.queue.resume", map[string]any{"name": heldQueue}, &answer); err != nil {
 		return err

@@ -56,6 +56,7 @@ var provoked = map[string]string{
 	"node …: its copy of … is not what":                        "node/scrub_test.go: TestCopyText",
 	"node …: its copy of … and that of":                        "node/scrub_test.go: TestCopyText",
 	"node …: its copy of … lacks, or cannot read, what no":     "node/scrub_test.go: TestCopyText",
+	"node …: its copy of … cannot be opened":                   "node/scrub_test.go: TestUnopenedText",
 	"the disk of the authority's node":                         "scheduler/publish_test.go: TestHeld",
 	"node …: its copy of … lags":                               "cluster/standstill_test.go: TestStandstill",
 }
