@@ -20,8 +20,8 @@ type Bus interface {
 	// Report is answered when the outcomes are committed, Beat at once.
 	Report(ctx context.Context, node string, r job.Report) (job.ReportAck, error)
 	Beat(ctx context.Context, node string, b job.Beat) (job.BeatAck, error)
-	// Load reads a job's body. An error that is [ErrBodyLost] is final.
-	Load(ctx context.Context, pos job.Position) ([]byte, error)
+	// Load reads a job's body, and no other that lies in its place. An error that is [ErrBodyLost] is final.
+	Load(ctx context.Context, pos job.Position, id job.ID) ([]byte, error)
 	// StoreBlob keeps a large result under a name of letters, digits, '-', '_'.
 	StoreBlob(ctx context.Context, name string, data []byte) (job.Blob, error)
 }

@@ -127,7 +127,7 @@ func (b *fakeBus) Beat(_ context.Context, _ string, beat job.Beat) (job.BeatAck,
 	return job.BeatAck{Epoch: b.epoch, Lease: b.lease, WantFull: full, Batches: b.batches, Edges: b.edges}, nil
 }
 
-func (b *fakeBus) Load(ctx context.Context, pos job.Position) ([]byte, error) {
+func (b *fakeBus) Load(ctx context.Context, pos job.Position, _ job.ID) ([]byte, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.loads++

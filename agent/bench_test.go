@@ -15,7 +15,7 @@ type instant struct{ never chan struct{} }
 
 func (i instant) Authority() (string, uint64, bool)                               { return "n1", 1, true }
 func (i instant) AuthorityChanged() <-chan struct{}                               { return i.never }
-func (i instant) Load(context.Context, job.Position) ([]byte, error)              { return nil, ErrBodyLost }
+func (i instant) Load(context.Context, job.Position, job.ID) ([]byte, error)      { return nil, ErrBodyLost }
 func (i instant) StoreBlob(context.Context, string, []byte) (b job.Blob, e error) { return }
 func (i instant) Report(_ context.Context, _ string, r job.Report) (job.ReportAck, error) {
 	return job.ReportAck{Epoch: 1, Settled: make([]job.Settled, len(r.Outcomes))}, nil

@@ -334,7 +334,7 @@ const loadTries = 4
 func (a *Agent) fetch(ctx context.Context, d *dispatch) ([]byte, error) {
 	wait := backoff.Backoff{Base: 50 * time.Millisecond, Max: time.Second, Dice: a.cfg.Dice}
 	for try := 1; ; try++ {
-		body, err := a.bus.Load(ctx, d.order.Position)
+		body, err := a.bus.Load(ctx, d.order.Position, d.id)
 		if err == nil || errors.Is(err, ErrBodyLost) {
 			return body, err
 		}

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -27,6 +28,13 @@ func TestAside(t *testing.T) {
 	}
 	at.kill()
 	turnSnapshot(t, at.cfg.Dir, group)
+	eventually(t, "the stream to be older than what JetStream takes for one that cannot be made", func() error {
+		info, err := nodes[0].LaneInfo(t.Context(), 0)
+		if err == nil && time.Since(info.Created) < 6*time.Second {
+			err = errors.New("it is not")
+		}
+		return err
+	})
 
 	at = run(t, at.cfg)
 	eventually(t, "the damage to be told", func() error { return unopened(at, stream) })

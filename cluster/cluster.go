@@ -148,6 +148,7 @@ type Cluster struct {
 	readers   *readers // nil: users have no roles
 	copies    *standstill
 	aside     []asideGroup // the damaged ones, at start
+	foreign   *foreignWatch
 }
 
 // Start brings the embedded server up and connects to it. JetStream may still
@@ -183,6 +184,7 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Cluster, error) 
 	}
 	c.SetLanes(len(c.members()))
 	c.publisher = newPublisher(c)
+	c.foreign = newForeignWatch(c)
 	c.router = newRouter(c)
 	if err := c.router.mapLocal(); err != nil {
 		c.Stop()
@@ -251,6 +253,7 @@ func (c *Cluster) Run(ctx context.Context) error {
 		helping, stop := context.WithCancel(ctx)
 		helper.Go(func() { (&catchUp{c: c}).run(helping) })
 		helper.Go(func() { c.copies.run(helping) })
+		helper.Go(func() { c.foreign.run(helping) })
 		defer helper.Wait()
 		defer stop()
 	}

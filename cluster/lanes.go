@@ -63,6 +63,7 @@ type delivery struct {
 	born   time.Time
 	lane   uint8
 	unsure bool      // a try may have been stored
+	beyond uint64    // every place in the lane up to here was taken when it was sent
 	again  time.Time // parked: not before
 	why    string    // parked: what the last lane said
 	full   *apiError // a lane had no room; nil: none has said so
@@ -157,7 +158,7 @@ func (p *publisher) place(d *delivery, now time.Time) {
 // send puts a job on its way; who hears the lane's answer. False: it has ended
 // and who will hear nothing.
 func (p *publisher) send(d *delivery, lane uint8, now time.Time, who listener) bool {
-	d.lane = lane
+	d.lane, d.beyond = lane, p.state.stored[lane].Load()
 	due := now.Add(laneAnswer)
 	if end := d.born.Add(p.c.cfg.Patience); end.Before(due) {
 		due = end // the caller's patience, not a third lane's
@@ -207,7 +208,13 @@ func (d *delivery) heard(m *nats.Msg) bool {
 			p.refused(d, err)
 			break
 		}
+		if a.seq <= d.beyond && !a.duplicate { // nobody folds what lies there
+			p.state.disown(d.lane)
+			p.next(d)
+			break
+		}
 		p.state.answered(d.lane)
+		p.state.raise(d.lane, a.seq)
 		d.end(Ack{Position: job.Position{Lane: d.lane, Seq: a.seq}, Duplicate: a.duplicate}, nil)
 	}
 	return true

@@ -243,7 +243,7 @@ func TestLaneStates_Route(t *testing.T) {
 	leads := func(lanes ...uint8) { s.lead(now, func(lane uint8) bool { return slices.Contains(lanes, lane) }) }
 	route := func(want uint8, why string) {
 		t.Helper()
-		if got := s.route(now); got != want {
+		if got := s.route(now); got != int(want) {
 			t.Errorf("%s: to lane %d, want %d", why, got, want)
 		}
 	}
@@ -366,7 +366,13 @@ func TestBlobs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := c.Load(t.Context(), a.Position); err != nil || !bytes.Equal(got, data) {
+	const lane = "lane 0 of this yard"
+	stored, err := c.LoadRecord(t.Context(), a.Position)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := job.RecordID(lane, stored.Seq, stored.Stored)
+	if got, err := c.Load(t.Context(), a.Position, id, lane); err != nil || !bytes.Equal(got, data) {
 		t.Fatalf("body behind the record: %d bytes, %v", len(got), err)
 	}
 	bad := blob

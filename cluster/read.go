@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // Waits of a read.
@@ -151,6 +152,9 @@ func (c *Cluster) leaderOne(ctx context.Context, stream string, req getRequest) 
 	if answer.Error != nil && answer.Error.ErrCode == codeNoMessage {
 		return stored{}, fmt.Errorf("%s: %w", stream, ErrNotStored)
 	}
+	if answer.Error != nil && answer.Error.ErrCode == int(jetstream.JSErrCodeStreamNotFound) {
+		return stored{}, fmt.Errorf("%s: %w", stream, ErrStreamMissing)
+	}
 	if answer.Error != nil || answer.Message == nil {
 		return stored{}, fmt.Errorf("read from %s: %w", stream, answer.Error)
 	}
@@ -179,7 +183,8 @@ func (c *Cluster) anyReplica(ctx context.Context, stream string, req getRequest)
 }
 
 // load reads one message with patience: two replicas, then the leader, and
-// again until the context ends. Only "not stored" stops it earlier.
+// again until the context ends. Only "not stored" stops it earlier, or JetStream's
+// word that there is no such stream.
 func (c *Cluster) load(ctx context.Context, stream string, req getRequest) (stored, error) {
 	if _, limited := ctx.Deadline(); !limited {
 		var cancel context.CancelFunc
@@ -197,8 +202,11 @@ func (c *Cluster) load(ctx context.Context, stream string, req getRequest) (stor
 		if last == nil && (req.Seq == 0 || s.seq == req.Seq) {
 			return s, nil
 		}
-		if errors.Is(last, ErrNotStored) {
+		switch {
+		case errors.Is(last, ErrNotStored):
 			return c.anyReplica(ctx, stream, req)
+		case errors.Is(last, ErrStreamMissing):
+			return stored{}, last
 		}
 		if try%3 == 2 {
 			pause(ctx, replicaAnswer)

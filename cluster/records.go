@@ -135,9 +135,10 @@ func (c *Cluster) LoadRecord(ctx context.Context, at job.Position) (job.Record, 
 	return record(at.Lane, &s), nil
 }
 
-// Load reads a job's body: the record's own, or the blob's it points to.
-func (c *Cluster) Load(ctx context.Context, at job.Position) ([]byte, error) {
-	r, err := c.LoadRecord(ctx, at)
+// Load reads a job's body: that of its own record, or of the blob it points to. See
+// [Cluster.LoadOwn].
+func (c *Cluster) Load(ctx context.Context, at job.Position, id job.ID, identity string) ([]byte, error) {
+	r, err := c.LoadOwn(ctx, at, id, identity)
 	if err != nil {
 		return nil, err
 	}

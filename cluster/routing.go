@@ -22,6 +22,8 @@ type laneStates struct {
 	c       *Cluster
 	leaving atomic.Bool // this node gives away what it leads
 
+	stored [MaxLanes]atomic.Uint64 // the highest place in each that is known to be taken
+
 	mu   sync.Mutex
 	lane [MaxLanes]laneState
 }
@@ -30,10 +32,15 @@ type laneState struct {
 	led   bool      // this node leads it
 	down  time.Time // not before then; zero: it answers
 	moves time.Time // until then it is about to change its leader, and any other is better
+
+	foreign bool // its stream is not the one that the ledger knows: nothing goes there
 }
 
+// up tells that a lane answers, as far as is known, and is the yard's own.
+func (l *laneState) up() bool { return l.down.IsZero() && !l.foreign }
+
 // sound tells that a lane answers and will go on to.
-func (l *laneState) sound(now time.Time) bool { return l.down.IsZero() && !now.Before(l.moves) }
+func (l *laneState) sound(now time.Time) bool { return l.up() && !now.Before(l.moves) }
 
 func newLaneStates(c *Cluster) *laneStates { return &laneStates{c: c} }
 
@@ -65,7 +72,7 @@ func (s *laneStates) pick(now time.Time, outstanding int) (uint8, bool) {
 	best := -1
 	for i := range n {
 		lane := (own + i) % n
-		if s.lane[lane].down.IsZero() && (best < 0 || s.lane[lane].led && !s.lane[best].led) {
+		if s.lane[lane].up() && (best < 0 || s.lane[lane].led && !s.lane[best].led) {
 			best = lane
 		}
 	}
@@ -74,7 +81,7 @@ func (s *laneStates) pick(now time.Time, outstanding int) (uint8, bool) {
 	}
 	// All have failed: let one job in a while try each.
 	for i := range n {
-		if lane := (own + i) % n; now.After(s.lane[lane].down) {
+		if lane := (own + i) % n; now.After(s.lane[lane].down) && !s.lane[lane].foreign {
 			s.lane[lane].down = now.Add(retryEvery)
 			return uint8(lane), true
 		}
@@ -155,37 +162,40 @@ func (s *laneStates) elsewhere(now time.Time) (uint8, bool) {
 	best := -1
 	for i := range s.c.Lanes() {
 		lane := &s.lane[i]
-		if !lane.led && lane.down.IsZero() && (best < 0 || lane.sound(now) && !s.lane[best].sound(now)) {
+		if !lane.led && lane.up() && (best < 0 || lane.sound(now) && !s.lane[best].sound(now)) {
 			best = i
 		}
 	}
 	return uint8(max(best, 0)), best >= 0
 }
 
-// route is where plain publishes go, which nobody repeats for their publishers.
-func (s *laneStates) route(now time.Time) uint8 {
+// route is where plain publishes go, which nobody repeats for their publishers;
+// shutOff if no lane is the yard's own.
+func (s *laneStates) route(now time.Time) int {
 	n, own := s.c.Lanes(), s.own()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.leaving.Load() {
 		if lane, ok := s.elsewhere(now); ok {
-			return lane
+			return int(lane)
 		}
 	}
-	best, rank := 0, 0
+	best, rank := shutOff, -1
 	for i := range n {
 		lane := (own + i) % n
 		if r := s.lane[lane].rank(now); r > rank {
 			best, rank = lane, r
 		}
 	}
-	return uint8(best)
+	return best
 }
 
 // rank is how good a lane is for plain publishes: first of all that it answers
 // and stays where it is, then that this node leads it.
 func (l *laneState) rank(now time.Time) int {
 	switch {
+	case l.foreign:
+		return -1
 	case l.led && l.sound(now):
 		return 4
 	case l.sound(now):
@@ -273,7 +283,7 @@ func (r *router) mapJobs() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
-	lane := int(r.state.route(now))
+	lane := r.state.route(now)
 	if r.c.publisher.whyShut() != "" {
 		lane = shutOff
 		if r.c.publisher.others.Load() {

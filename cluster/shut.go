@@ -87,7 +87,7 @@ func (s *laneStates) answering() (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range s.c.Lanes() {
-		if s.lane[i].led || s.lane[i].down.IsZero() {
+		if !s.lane[i].foreign && (s.lane[i].led || s.lane[i].down.IsZero()) {
 			n++
 		}
 	}

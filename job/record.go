@@ -29,6 +29,15 @@ func (d Defaults) fill(j *Job, s *Spec) {
 	}
 }
 
+// Is tells whether a job was made of this record, or refused: see [Record.Facts].
+// lane is the identity of the record's lane.
+func (r *Record) Is(id ID, lane string) bool {
+	if key, err := KeyID(r.Queue, r.Key); r.Key != "" && err == nil && key == id {
+		return true
+	}
+	return id == RecordID(lane, r.Seq, r.Stored)
+}
+
 // Facts reads a record: the job it asks for, or why it cannot be one. lane is
 // the identity of the record's lane. The id is valid even with an error, so
 // that a refusal can be told under a stable name.

@@ -221,15 +221,15 @@ func (n *Node) serveDismiss(_ context.Context, payload []byte) ([]byte, error) {
 // is out.
 func (n *Node) followRoll(ctx context.Context) error {
 	var heeded uint64
-	lanes := 0
+	var lanes []string
 	for {
 		_, changed := n.raft.Applied()
 		var roll ledger.Roll
 		n.raft.View(func(l *ledger.Ledger) {
 			roll = l.Roll()
-			if have := len(l.Lanes()); have != lanes && have > 0 {
+			if have := identitiesOf(l); len(have) > 0 && !slices.Equal(have, lanes) {
 				lanes = have
-				n.messages.SetLanes(lanes)
+				n.messages.KnowLanes(lanes)
 			}
 		})
 		if roll.Revision > heeded {

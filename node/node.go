@@ -253,7 +253,7 @@ func (n *Node) build() (err error) {
 	cfg := &n.cfg
 	n.fleet = n.messages.Fleet()
 	n.watch = newAuthorityWatch()
-	n.mind = scheduler.New(n.schedulerConfig(), agreement{n.raft}, lanes{n.messages, n.poor}, orders{n.fleet}, tales{n.messages}, n.log)
+	n.mind = scheduler.New(n.schedulerConfig(), agreement{n.raft}, lanes{n.messages, n.poor, n.laneIdentity}, orders{n.fleet}, tales{n.messages}, n.log)
 	n.notices = newNotices(n.sendNotices)
 	n.commander = &commander{
 		node: cfg.Node.Name, raft: n.raft, mind: n.mind, fleet: n.fleet, watch: n.watch, leaving: new(atomic.Bool),
@@ -263,7 +263,7 @@ func (n *Node) build() (err error) {
 	n.ends = newEnds(n.raft)
 	n.door = newDoor(n.messages, n.raft.View, n.commander.current, *cfg.Scheduler.CreateQueues, n.noticeAccepted, n.rulings)
 	n.door.refused = func(err error) { n.metrics.Refused(cluster.RefusalOf(err).Code) }
-	n.viewer = &viewer{raft: n.raft, messages: n.messages, load: n.messages.Load, current: n.commander.current}
+	n.viewer = &viewer{raft: n.raft, messages: n.messages, load: n.loadBody, current: n.commander.current}
 	n.proof.copy = n.raft.Copy
 	n.proofs = newProofs(n)
 	n.dlq = newDLQ(n)
@@ -274,7 +274,7 @@ func (n *Node) build() (err error) {
 	n.rebuilds = newRebuilder(n)
 	n.hands = agent.New(agent.Config{
 		Node: cfg.Node.Name, Incarnation: n.id.Incarnation, Runners: cfg.RRQ.Names(), Lanes: n.messages.Led, Edge: n.advertised(),
-	}, bus{n.fleet, n.messages, n.watch}, n.log)
+	}, bus{n.fleet, n.messages, n.watch, n.loadBody}, n.log)
 	n.journal = newJournal(cfg.Node.Name, n.id.Incarnation, n.messages.AppendLog, n.log)
 	door := cfg.Config
 	door.Version = n.version

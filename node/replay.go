@@ -94,7 +94,7 @@ func (d *dlq) ended(ctx context.Context, name, queue string) (endedJob, error) {
 	case !view.State.Ended():
 		return endedJob{}, &cluster.APIError{Code: "409", Text: fmt.Sprintf("job %s is %s; wait for its end with 'yardmaster job wait', or cancel it first", id, view.State)}
 	}
-	body, err := d.viewer.load(ctx, view.Position)
+	body, err := d.viewer.load(ctx, view.Position, id)
 	switch {
 	case errors.Is(err, cluster.ErrNotStored) && view.State == job.Failed:
 		return d.fromLetter(ctx, view, payloadGone(id))

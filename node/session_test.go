@@ -64,9 +64,9 @@ func TestSession_LooksReadNoBodies(t *testing.T) {
 	n := alone(t, nil)
 	loads := 0
 	load := n.viewer.load
-	n.viewer.load = func(ctx context.Context, at job.Position) ([]byte, error) {
+	n.viewer.load = func(ctx context.Context, at job.Position, id job.ID) ([]byte, error) {
 		loads++
-		return load(ctx, at)
+		return load(ctx, at, id)
 	}
 	ctx, s := t.Context(), yard{n}.Session()
 	if _, err := s.AddQueue(ctx, "looks", job.QueueConfig{}); err != nil {

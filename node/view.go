@@ -22,8 +22,8 @@ import (
 type viewer struct {
 	raft     *consensus.Node
 	messages *cluster.Cluster
-	load     func(context.Context, job.Position) ([]byte, error) // a body
-	current  func(context.Context) error                         // see commander.current
+	load     func(context.Context, job.Position, job.ID) ([]byte, error) // a job's body
+	current  func(context.Context) error                                 // see commander.current
 	running  func(context.Context, *job.View)
 }
 
@@ -168,12 +168,13 @@ func (v *viewer) end(ctx context.Context, id job.ID) (job.View, error) {
 	return view, v.addResult(ctx, &view, at)
 }
 
-// addBody reads the job's body. One that has been reclaimed is no error; one
+// addBody reads the job's body. One that has been reclaimed is no error, nor that
+// its lane is gone, which readiness tells; one
 // that is not a job, of a rejected record, is shown as none.
 func (v *viewer) addBody(ctx context.Context, view *job.View) error {
-	body, err := v.load(ctx, view.Position)
+	body, err := v.load(ctx, view.Position, view.ID)
 	switch {
-	case errors.Is(err, cluster.ErrNotStored):
+	case errors.Is(err, cluster.ErrNotStored), errors.Is(err, cluster.ErrStreamMissing), errors.Is(err, cluster.ErrForeign):
 		view.PayloadGone = true
 		return nil
 	case err != nil:

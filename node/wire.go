@@ -34,7 +34,8 @@ func (a agreement) Submit(p scheduler.Proposal) (func(context.Context) (schedule
 // lanes are the cluster's job lanes as the scheduler needs them.
 type lanes struct {
 	*cluster.Cluster
-	poor func(node string) bool // who is to lead no lane
+	poor     func(node string) bool // who is to lead no lane
+	identity func(lane uint8) string
 }
 
 // spreadTime bounds how long leaders may take to move when a yard is new.
@@ -84,8 +85,13 @@ func (l lanes) Publish(queue, key string, at time.Time, body []byte, done func(j
 }
 
 // Load gives a record's body as it lies in the lane.
-func (l lanes) Load(ctx context.Context, at job.Position) ([]byte, error) {
-	r, err := l.LoadRecord(ctx, at)
+func (l lanes) Load(ctx context.Context, at job.Position, id job.ID) (body []byte, err error) {
+	var r job.Record
+	if id.IsZero() {
+		r, err = l.LoadRecord(ctx, at)
+	} else {
+		r, err = l.LoadOwn(ctx, at, id, l.identity(at.Lane))
+	}
 	if errors.Is(err, cluster.ErrNotStored) {
 		return nil, fmt.Errorf("lane %d at %d: %w", at.Lane, at.Seq, scheduler.ErrRecordGone)
 	}
@@ -127,6 +133,7 @@ type bus struct {
 	fleet    *cluster.Fleet
 	messages *cluster.Cluster
 	watch    *authorityWatch
+	load     func(context.Context, job.Position, job.ID) ([]byte, error)
 }
 
 func (b bus) Authority() (string, uint64, bool) { return b.watch.authority() }
@@ -143,13 +150,36 @@ func (b bus) Beat(ctx context.Context, node string, beat job.Beat) (job.BeatAck,
 	return b.fleet.Beat(ctx, node, beat)
 }
 
-func (b bus) Load(ctx context.Context, at job.Position) ([]byte, error) {
-	body, err := b.messages.Load(ctx, at)
+func (b bus) Load(ctx context.Context, at job.Position, id job.ID) ([]byte, error) {
+	body, err := b.load(ctx, at, id)
 	var corrupt *cluster.CorruptBlobError
 	if errors.Is(err, cluster.ErrNotStored) || errors.As(err, &corrupt) {
 		return nil, fmt.Errorf("%w: %w", agent.ErrBodyLost, err)
 	}
 	return body, err
+}
+
+// identitiesOf are the lanes' identities.
+func identitiesOf(l *ledger.Ledger) (identities []string) {
+	for _, lane := range l.Lanes() {
+		identities = append(identities, lane.Identity)
+	}
+	return identities
+}
+
+// laneIdentity is a lane's identity, as the local ledger has it.
+func (n *Node) laneIdentity(lane uint8) (identity string) {
+	n.raft.View(func(l *ledger.Ledger) {
+		if all := l.Lanes(); int(lane) < len(all) {
+			identity = all[lane].Identity
+		}
+	})
+	return identity
+}
+
+// loadBody reads a job's body.
+func (n *Node) loadBody(ctx context.Context, at job.Position, id job.ID) ([]byte, error) {
+	return n.messages.Load(ctx, at, id, n.laneIdentity(at.Lane))
 }
 
 // authorityWatch follows who holds the authority, as the local ledger has it.

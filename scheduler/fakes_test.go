@@ -194,7 +194,7 @@ func (l *fakeLanes) Info(_ context.Context, number uint8) (Lane, error) {
 		return Lane{}, l.down
 	}
 	if int(number) >= len(l.lanes) || l.lanes[number].identity == "" {
-		return Lane{}, errors.New("no such stream")
+		return Lane{}, &DecideError{errors.New("no such stream")}
 	}
 	lane := l.lanes[number]
 	kept := uint64(len(lane.records)) + 1 - lane.first
@@ -268,10 +268,13 @@ func (l *fakeLanes) Tail(ctx context.Context, _ func(job.Record)) error {
 	}
 }
 
-func (l *fakeLanes) Load(_ context.Context, at job.Position) ([]byte, error) {
+func (l *fakeLanes) Load(_ context.Context, at job.Position, _ job.ID) ([]byte, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	lane := l.lanes[at.Lane]
+	if lane.identity == "" {
+		return nil, errors.New("no such stream")
+	}
 	if at.Seq < lane.first || at.Seq > uint64(len(lane.records)) || lane.lost[at.Seq] {
 		return nil, ErrRecordGone
 	}

@@ -239,6 +239,8 @@ func (c *bodyCache) put(at job.Position, body []byte) {
 	}
 }
 
+func (c *bodyCache) has(at job.Position) bool { return c.bodies[at] != nil }
+
 // take gives a body and forgets it; nil if it is not here.
 func (c *bodyCache) take(at job.Position) []byte {
 	body, ok := c.bodies[at]

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -29,11 +30,12 @@ const (
 type laneState struct {
 	number   uint8
 	identity string
-	ready    bool   // its stream is the one the ledger knows
-	trouble  string // why it is not; "" while it is only not yet known
-	full     bool   // it takes no more jobs
-	next     uint64 // sequence after the last one proposed or pending
-	last     uint64 // highest sequence heard of
+	ready    bool        // its stream is the one the ledger knows
+	trouble  string      // why it is not; "" while it is only not yet known
+	full     bool        // it takes no more jobs
+	lost     atomic.Bool // it is gone, or another one: no record that lies there can be read
+	next     uint64      // sequence after the last one proposed or pending
+	last     uint64      // highest sequence heard of
 	held     map[uint64]pendingRecord
 	gapSince time.Time   // since when records beyond next are heard of and not next; zero: not, or it is read
 	wake     chan uint64 // asks the reader to read from a sequence; holds the newest wish
@@ -137,7 +139,7 @@ func (m *mind) readLane(ctx context.Context, lane *laneState) error {
 	for wait := 20 * time.Millisecond; ctx.Err() == nil; wait = min(2*wait, time.Second) {
 		err := m.verify(ctx, lane)
 		if err == nil {
-			m.post(func() { lane.ready, lane.trouble = true, "" })
+			m.post(func() { m.believe(lane) })
 			err = m.readOn(ctx, lane)
 			wait = time.Second
 		}
@@ -157,7 +159,7 @@ func (m *mind) readOn(ctx context.Context, lane *laneState) error {
 	defer poll.Stop()
 	check := time.NewTimer(verifyEvery - pollEvery/2) // between two polls
 	defer check.Stop()
-	var doubt *strangeLaneError
+	var doubt error
 	for {
 		select {
 		case <-ctx.Done():
@@ -173,7 +175,10 @@ func (m *mind) readOn(ctx context.Context, lane *laneState) error {
 		case <-check.C:
 			again := doubt != nil // a new leader may need a moment to know all
 			doubt = nil
-			if err := m.verify(ctx, lane); !errors.As(err, &doubt) {
+			if err := m.verify(ctx, lane); isStrange(err) {
+				doubt = err
+			}
+			if doubt == nil {
 				check.Reset(verifyEvery)
 				continue
 			}
@@ -186,9 +191,20 @@ func (m *mind) readOn(ctx context.Context, lane *laneState) error {
 	}
 }
 
+// believe goes on with a lane that is the ledger's.
+func (m *mind) believe(lane *laneState) {
+	lane.ready, lane.trouble = true, ""
+	if lane.lost.Swap(false) {
+		m.dirty = true
+	}
+}
+
 // mistrust notes what is wrong with a lane.
 func (m *mind) mistrust(lane *laneState, why error) {
 	lane.trouble = why.Error()
+	if isLost(why) {
+		lane.lost.Store(true)
+	}
 	m.decidable(lane.name(), why)
 }
 
@@ -213,9 +229,23 @@ func (m *mind) disbelieve(lane *laneState, why error) {
 type strangeLaneError struct {
 	lane   uint8
 	reason string
+	other  bool // none of the ledger's records is there
 }
 
 func (e *strangeLaneError) Error() string { return fmt.Sprintf("lane %d: %s", e.lane, e.reason) }
+
+// isLost tells that a lane's stream does not exist, or is another one.
+func isLost(why error) bool {
+	var gone *DecideError
+	var strange *strangeLaneError
+	return errors.As(why, &gone) || errors.As(why, &strange) && strange.other
+}
+
+// isStrange tells that a lane's stream is not what the ledger knows.
+func isStrange(why error) bool {
+	var strange *strangeLaneError
+	return isLost(why) || errors.As(why, &strange)
+}
 
 // verify compares the lane's stream with what the ledger knows of it, while
 // both may go on. What does not fit is a [*strangeLaneError]; other errors say
@@ -229,11 +259,11 @@ func (m *mind) verify(ctx context.Context, lane *laneState) error {
 	m.post(func() { lane.full = Full(info.Bytes, info.MaxBytes) })
 	known := m.known(lane) // and what was reclaimed is below here
 	strange := func(format string, args ...any) error {
-		return &strangeLaneError{lane.number, fmt.Sprintf(format, args...)}
+		return &strangeLaneError{lane.number, fmt.Sprintf(format, args...), false}
 	}
 	switch {
 	case info.Identity != known.Identity:
-		return strange("its stream is another one than the ledger's (%s, not %s): it was made anew; bring back the members' data directories that hold the right one", info.Identity, known.Identity)
+		return &strangeLaneError{lane.number, fmt.Sprintf("its stream is another one than the ledger's (%s, not %s): it was made anew; bring back the members' data directories that hold the right one", info.Identity, known.Identity), true}
 	case info.First > known.Cursor+1:
 		return strange("its stream begins at %d, the records from %d on were lost before they were folded: bring back the data directory of a member that has them", info.First, known.Cursor+1)
 	case info.Last < folded:

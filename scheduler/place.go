@@ -65,6 +65,9 @@ func (m *mind) take(l *ledger.Ledger, w *ledger.Waiting, r *room) step {
 	if _, ok := m.placing[key]; ok {
 		return goOn
 	}
+	if m.unreadable(w.Position) {
+		return goOn
+	}
 	if room := l.Room(w.Queue); room != math.MaxInt && room <= m.taking[w.Queue] {
 		return skipLine
 	}
@@ -82,6 +85,17 @@ func (m *mind) take(l *ledger.Ledger, w *ledger.Waiting, r *room) step {
 	m.entry.size += placeSize
 	m.hurry()
 	return goOn
+}
+
+// unreadable tells that a job's body is not at hand and lies in a lane that is
+// lost: it waits until somebody brings that back, and others go on.
+func (m *mind) unreadable(at job.Position) bool {
+	return m.lost(at) && !m.bodies.has(at)
+}
+
+// lost tells that no record can be read in a lane. Any goroutine may ask.
+func (m *mind) lost(at job.Position) bool {
+	return int(at.Lane) < len(m.lanes) && m.lanes[at.Lane].lost.Load()
 }
 
 // unplace forgets a placement that is decided.

@@ -397,9 +397,9 @@ func (m *mind) gatherDead(ctx context.Context, after uint64) (Tale, error) {
 		ID: d.Job.String(), Queue: d.Queue, Function: d.Function, Reason: d.Reason, Error: readable(d.Fault),
 		Attempts: d.Attempts, Accepted: d.Accepted, Failed: d.At, Lane: d.Position.Lane, Seq: d.Position.Seq,
 	}
-	body, err := m.sched.lanes.Load(ctx, d.Position)
+	body, err := m.sched.lanes.Load(ctx, d.Position, d.Job)
 	switch {
-	case err != nil && !errors.Is(err, ErrRecordGone):
+	case err != nil && !errors.Is(err, ErrRecordGone) && !m.lost(d.Position): // a lane that is lost holds up no other's letters
 		return Tale{}, fmt.Errorf("body of dead job %s: %w", letter.ID, err)
 	case json.Valid(body):
 		letter.Job = body

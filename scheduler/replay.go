@@ -187,7 +187,7 @@ func (r *replayer) absent(ctx context.Context, number uint8) {
 	defer cancel()
 	for range rereadBatch {
 		was := lane.At
-		switch _, err := r.m.sched.lanes.Load(ctx, job.Position{Lane: number, Seq: was + 1}); {
+		switch _, err := r.m.sched.lanes.Load(ctx, job.Position{Lane: number, Seq: was + 1}, job.ID{}); {
 		case err == nil: // behind the hole; or a replica was asked that is behind
 			lane.after = time.Now().Add(rereadRest)
 			return

@@ -78,7 +78,9 @@ type Lanes interface {
 	Info(ctx context.Context, lane uint8) (Lane, error)
 	Read(ctx context.Context, lane uint8, from uint64, most int) ([]job.Record, error)
 	Tail(ctx context.Context, fn func(job.Record)) error
-	Load(ctx context.Context, at job.Position) ([]byte, error)
+	// Load gives the record of a job, and no other that lies in its place; with a
+	// zero id, whatever lies there. [ErrRecordGone] is final.
+	Load(ctx context.Context, at job.Position, id job.ID) ([]byte, error)
 	// Publish appends a record under a key and calls done once; done must not
 	// wait. fresh is false if the lane had the record already.
 	Publish(queue, key string, at time.Time, body []byte, done func(p job.Position, fresh bool, err error))

@@ -78,3 +78,54 @@ func TestVerify_SilenceIsNoDoubt(t *testing.T) {
 		y.until("it ran", func() bool { return y.counts().Delivered == 1 })
 	})
 }
+
+// Jobs whose bodies lie in a lane that somebody removed, or made anew, wait until it is
+// back; those of other lanes go on.
+func TestVerify_JobsOfALostLaneWait(t *testing.T) {
+	for name, change := range map[string]func(*fakeLane){
+		"another identity": func(l *fakeLane) { l.identity = "another" },
+		"removed":          func(l *fakeLane) { l.identity = "" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inYard(t, 2, func(y *yard) {
+				large := `{"params":{"x":"` + strings.Repeat("x", 2*maxBody) + `"}}`
+				lost := y.enqueueIn(1, "mail", "lost", large)
+				y.enqueueIn(1, "mail", "at hand", anyJob)
+				y.until("both are folded", func() bool { return y.counts().Pending == 2 })
+				var was string
+				y.lanes.set(func() { was = y.lanes.lanes[1].identity; change(y.lanes.lanes[1]) })
+				y.pass(verifyEvery + 2*doubtFor)
+				y.node("n1").offer(job.Overhop, "mail", "w1", 8)
+				y.enqueueIn(0, "mail", "other", large)
+				y.until("the others ran", func() bool { return y.counts().Delivered == 2 })
+				y.pass(3 * time.Second)
+				if s := y.state(lost); s != job.Waiting {
+					t.Errorf("the job whose body is lost is %s", s)
+				}
+				y.lanes.set(func() { y.lanes.lanes[1].identity = was })
+				y.until("it ran", func() bool { return y.counts().Delivered == 3 })
+			})
+		})
+	}
+}
+
+// A job of a lost lane that dies has its letter, without its record, and so have the
+// others.
+func TestVerify_LettersOfALostLane(t *testing.T) {
+	inYard(t, 2, func(y *yard) {
+		y.enqueueIn(1, "mail", "lost", anyJob)
+		y.until("it is folded", func() bool { return y.counts().Pending == 1 })
+		y.lanes.set(func() { y.lanes.lanes[1].identity = "" })
+		y.pass(verifyEvery + 2*doubtFor)
+		n := y.node("n1")
+		n.look(func() { n.work = ending(job.Outcome{Status: job.Error, Final: true}) })
+		n.offer(job.Overhop, "mail", "w1", 1)
+		y.until("it died", func() bool { return y.counts().Failed == 1 })
+		y.enqueueIn(0, "mail", "other", anyJob)
+		y.until("another died", func() bool { return y.counts().Failed == 2 })
+		y.until("both have letters", func() bool { return len(y.tales.told(DeadLetters)) == 2 })
+		if got := y.reasons(); len(got) != 1 || !strings.HasPrefix(got[0], "lane 1 is not folded: ") {
+			t.Errorf("reasons %q", got)
+		}
+	})
+}

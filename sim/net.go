@@ -212,7 +212,7 @@ func put[T any](c chan T, v T) {
 }
 
 // Load reads a job's body from its lane.
-func (b busOf) Load(ctx context.Context, at job.Position) ([]byte, error) {
+func (b busOf) Load(ctx context.Context, at job.Position, _ job.ID) ([]byte, error) {
 	body, err := b.y.lanes.load(ctx, b.life, at)
 	if errors.Is(err, errGone) {
 		err = agent.ErrBodyLost

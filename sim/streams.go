@@ -233,7 +233,7 @@ func (s lanesOf) Tail(ctx context.Context, fn func(job.Record)) error {
 }
 
 // Load is scheduler.Lanes'.
-func (s lanesOf) Load(ctx context.Context, at job.Position) ([]byte, error) {
+func (s lanesOf) Load(ctx context.Context, at job.Position, _ job.ID) ([]byte, error) {
 	body, err := s.y.lanes.load(ctx, s.life, at)
 	if errors.Is(err, errGone) {
 		err = scheduler.ErrRecordGone

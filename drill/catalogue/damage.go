@@ -53,8 +53,8 @@ var damage = []drill.Drill{
 		Run: damageStreams,
 	},
 	{
-		Number: 19, Name: "rolled-back", Breaks: "an older copy of one node's directory is put back; then of every node's streams",
-		Promises: "the node refuses to start, and what it says lets it in again; streams that lack what the ledger has folded make the yard unready, with the reason",
+		Number: 19, Name: "rolled-back", Breaks: "an older copy of one node's directory is put back; then of every node's streams; in a yard beside, a lane is removed, and another made anew, by somebody with all rights",
+		Promises: "the node refuses to start, and what it says lets it in again; streams that lack what the ledger has folded make the yard unready, with the reason; a lane that is gone or another one takes no job in, its jobs wait, and all others run, each with its own body",
 		Plan:     drill.Plan{Config: small}, Patience: 10 * time.Minute,
 		Run: func(ctx context.Context, s *drill.Stage) error {
 			if err := s.Steady(ctx); err != nil {
@@ -63,7 +63,10 @@ var damage = []drill.Drill{
 			if err := rollBackNode(ctx, s); err != nil {
 				return err
 			}
-			return rollBackStreams(ctx, s)
+			if err := rollBackStreams(ctx, s); err != nil {
+				return err
+			}
+			return strangeStreams(ctx, s)
 		},
 	},
 	{

@@ -158,6 +158,9 @@ func (n *Node) Start() error {
 // URL is where NATS clients connect to the node.
 func (n *Node) URL() string { return "nats://" + n.NATS }
 
+// Route is where the other members' servers connect to the node.
+func (n *Node) Route() string { return n.route }
+
 // Ask sends a node one request and reads its JSON answer.
 func (n *Node) Ask(ctx context.Context, subject string, question, answer any) error {
 	body, err := json.Marshal(question)
