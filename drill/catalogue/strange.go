@@ -50,6 +50,12 @@ func strangeStreams(ctx context.Context, s *drill.Stage) error {
 		return err
 	}
 	defer y.intruder.Leave()
+	for _, queue := range []string{"kept", "later"} {
+		var made any
+		if err := second.Nodes[0].Ask(ctx, cluster.SubjectAPI+".queue.add", map[string]string{"name": queue}, &made); err != nil {
+			return err
+		}
+	}
 	life, end := context.WithCancel(ctx)
 	y.life = life
 	defer y.workers.Wait()

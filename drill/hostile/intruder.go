@@ -67,11 +67,15 @@ func (i *Intruder) Leave() {
 	i.srv.WaitForShutdown()
 }
 
-// Ask says something and reads the answer; one that tells of an error is one.
+// Ask says something, nothing if the question is nil, and reads the answer; one that
+// tells of an error is one.
 func (i *Intruder) Ask(ctx context.Context, subject string, question, answer any) error {
-	body, err := json.Marshal(question)
-	if err != nil {
-		return err
+	var body []byte
+	if question != nil {
+		var err error
+		if body, err = json.Marshal(question); err != nil {
+			return err
+		}
 	}
 	m, err := i.nc.RequestWithContext(ctx, subject, body)
 	if err != nil {
