@@ -20,8 +20,7 @@ const (
 	advisoryChange = "$JS.EVENT.ADVISORY.STREAM.MODIFIED.*"
 )
 
-// ErrForeign: a lane's stream is not the one that the ledger knows, or another
-// record lies where a job's should.
+// ErrForeign: a lane's stream is not the one that the ledger knows.
 var ErrForeign = errors.New("the lane's stream is another one than the ledger's")
 
 // foreignWatch keeps jobs out of lanes whose stream is not the one that the ledger
@@ -152,20 +151,19 @@ func (s *laneStates) raise(lane uint8, seq uint64) {
 
 // LoadOwn reads a job's record out of the lane that it was folded from, by the lane's
 // identity, and no other record: see [Cluster.LoadRecord]. [ErrNotStored] is the word of that lane's leader, [ErrForeign] says that
-// the lane is another one now, or holds another record there.
+// the lane is another one now.
 func (c *Cluster) LoadOwn(ctx context.Context, at job.Position, id job.ID, identity string) (job.Record, error) {
 	r, err := c.LoadRecord(ctx, at)
-	switch {
-	case errors.Is(err, ErrNotStored):
-		info, failed := c.LaneInfo(ctx, at.Lane)
-		if failed != nil {
-			return r, fmt.Errorf("load record %d@%d: %w", at.Lane, at.Seq, failed)
-		}
-		if info.Identity != identity {
-			return r, fmt.Errorf("load record %d@%d: %w", at.Lane, at.Seq, ErrForeign)
-		}
-	case err == nil && !r.Is(id, identity):
-		return job.Record{}, fmt.Errorf("record %d@%d is not that of job %s: %w", at.Lane, at.Seq, id, ErrForeign)
+	if err == nil && r.Is(id, identity) || err != nil && !errors.Is(err, ErrNotStored) {
+		return r, err
+	}
+	// It is not there, or has another name: that of a job that was put off by it.
+	info, failed := c.LaneInfo(ctx, at.Lane)
+	if failed == nil && info.Identity != identity {
+		failed = ErrForeign
+	}
+	if failed != nil {
+		return job.Record{}, fmt.Errorf("load record %d@%d of job %s: %w", at.Lane, at.Seq, id, failed)
 	}
 	return r, err
 }

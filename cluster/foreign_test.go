@@ -37,7 +37,7 @@ func TestForeign(t *testing.T) {
 		return a
 	}
 	own := put("own")
-	for i := 0; own.Lane != 0; i++ {
+	for i := 0; own.Lane != 0 || own.Seq < 10; i++ { // places that n1 knows to be taken
 		own = put(fmt.Sprintf("own %d", i))
 	}
 	record, err := n1.LoadRecord(t.Context(), own.Position)
@@ -69,6 +69,11 @@ func TestForeign(t *testing.T) {
 	for i := range 50 {
 		if a := put(fmt.Sprintf("later %d", i)); a.Lane == 0 {
 			t.Fatalf("a job is accepted into the other stream, at %d", a.Seq)
+		}
+	}
+	for range own.Seq {
+		if _, err := nodes[1].js.Publish(t.Context(), laneSubject(0, nodePublish, "mail"), body(2)); err != nil {
+			t.Fatal(err)
 		}
 	}
 	if _, err := n1.LoadOwn(t.Context(), own.Position, id, identities[0]); !errors.Is(err, ErrForeign) {
