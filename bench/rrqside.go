@@ -129,9 +129,11 @@ type desk struct {
 	ended atomic.Int64
 }
 
-func (d *desk) Authority() (string, uint64, bool)                  { return "desk", 1, true }
-func (d *desk) AuthorityChanged() <-chan struct{}                  { return d.never }
-func (d *desk) Load(context.Context, job.Position, job.ID) ([]byte, error) { return nil, agent.ErrBodyLost }
+func (d *desk) Authority() (string, uint64, bool) { return "desk", 1, true }
+func (d *desk) AuthorityChanged() <-chan struct{} { return d.never }
+func (d *desk) Load(context.Context, job.Position, job.ID) ([]byte, error) {
+	return nil, agent.ErrBodyLost
+}
 func (d *desk) StoreBlob(context.Context, string, []byte) (job.Blob, error) {
 	return job.Blob{}, agent.ErrBodyLost
 }
