@@ -36,7 +36,7 @@ var provoked = map[string]string{
 	"lane …: record … missing":           "ledger/testdata/replay.txt: missing from the stream",
 	"lane …: record … not what":          "ledger/testdata/replay.txt: not what was folded",
 	"the replay found damage":            "ledger/gone_test.go: TestReplay_MoreDamage",
-	"runner …":                           "internal/nodetest/because_test.go: TestBecause_Runner",
+	"runner …":                           "internal/nodetest/because_test.go: func runnerGoes",
 	"jobs wait for runner …, which only": "scheduler/flow_test.go: which only members that are down have",
 	"jobs wait for runner …, which no":   "scheduler/flow_test.go: which no member that was heard has",
 	"history is not":                     "scheduler/reasons_test.go: TestReasons_NothingIsPublished",

@@ -3,14 +3,11 @@ package nodetest_test
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 
 	"yardmaster/internal/nodetest"
-	"yardmaster/node"
-	"yardmaster/runnerpool"
 )
 
 // waitsBecause waits until a member says why a job does not run.
@@ -48,29 +45,9 @@ func because(t *testing.T, y *nodetest.Yard) {
 	}
 }
 
-// TestBecause_Runner tells what is wrong with the runner of another member,
-// too: its program goes, and then its process.
-func TestBecause_Runner(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts three nodes")
-	}
-	program := filepath.Join(t.TempDir(), "runner")
-	self, err := os.Executable()
-	if err == nil {
-		err = os.Symlink(self, program)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	started := 0
-	y := nodetest.Start(t, 3, func(c *node.Config) {
-		settings(c)
-		if started++; started == 1 {
-			frail := c.RRQ.Runners["demo"]
-			frail.Cmd = []string{program}
-			c.RRQ.Runners = map[string]runnerpool.RunnerConfig{"demo": c.RRQ.Runners["demo"], "frail": frail}
-		}
-	})
+// runnerGoes: every member tells what is wrong with the runner of another one,
+// too. Its program goes, and then its process.
+func runnerGoes(t *testing.T, y *nodetest.Yard, program string) {
 	if err := os.Remove(program); err != nil {
 		t.Fatal(err)
 	}

@@ -38,13 +38,9 @@ func logOf(t *testing.T, y *nodetest.Yard, m *nodetest.Member, id string, lines 
 	return l
 }
 
-// TestLogs: what jobs say can be read at any node, and when the node where they
+// logs: what jobs say can be read at any node, and when the node where they
 // ran is gone.
-func TestLogs(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts nodes")
-	}
-	y := nodetest.Start(t, 3, telling(1))
+func logs(t *testing.T, y *nodetest.Yard) {
 	a := y.Members[0]
 	a.AddQueue(t, "saying", 0)
 	id := a.Enqueue(t, "saying", `{"function":"demo#say","params":{"text":"hello"}}`).String()

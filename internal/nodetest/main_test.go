@@ -64,16 +64,19 @@ func settings(c *node.Config) {
 	}
 }
 
+// episode is one of those that a yard is started for.
+type episode struct {
+	name string
+	run  func(*testing.T, *nodetest.Yard)
+}
+
 // TestYard is one yard of three for many cases, each with queues of its own.
 func TestYard(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts three nodes")
 	}
 	y := nodetest.Start(t, 3, settings)
-	for _, c := range []struct {
-		name string
-		run  func(*testing.T, *nodetest.Yard)
-	}{
+	for _, c := range []episode{
 		{"FourWaysIn", fourWaysIn},
 		{"Lookups", lookups},
 		{"ReadYourWrites", readYourWrites},

@@ -146,6 +146,7 @@ func want(t *testing.T, facts map[string]string, wanted map[string]string) {
 	}
 }
 
+// TestTracing is one node that is started with one collector after another.
 func TestTracing(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts nodes")
@@ -155,10 +156,16 @@ func TestTracing(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-tenant=yard")
 	t.Setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment=test")
 	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "20")
-	y := nodetest.Start(t, 1, telling(1))
-	m := y.Members[0]
-	m.AddQueue(t, "traced", 0)
+	y := nodetest.Start(t, 1, telling(4))
+	y.Members[0].AddQueue(t, "traced", 0)
+	spansTold(t, y, o)
+	t.Run("Off", func(t *testing.T) { tracingOff(t, y) })
+	t.Run("DeadCollector", func(t *testing.T) { deadCollector(t, y) })
+}
 
+// spansTold: what the collector and whoever runs a job are told of it.
+func spansTold(t *testing.T, y *nodetest.Yard, o *otlp) {
+	m := y.Members[0]
 	t.Run("Child", func(t *testing.T) {
 		given := map[string]string{"TraceParent": "00-" + traceID + "-" + parentID + "-01", "tracestate": "a=1", "tenant": "x"}
 		id, got := runTold(t, m, "demo#trace", given)
@@ -232,12 +239,10 @@ func TestTracing(t *testing.T) {
 	})
 }
 
-// TestTracing_Off: what the producer gave arrives as it is, and no collector
-// hears of it.
-func TestTracing_Off(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts nodes")
-	}
+// tracingOff: what the producer gave arrives as it is, and no collector hears of
+// it.
+func tracingOff(t *testing.T, y *nodetest.Yard) {
+	m := y.Members[0]
 	given := map[string]string{"TraceParent": "00-" + traceID + "-" + parentID + "-01", "x": "y"}
 	for _, off := range []string{"OTEL_SDK_DISABLED=true", "OTEL_TRACES_EXPORTER=none", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT="} {
 		t.Run(off, func(t *testing.T) {
@@ -245,12 +250,12 @@ func TestTracing_Off(t *testing.T) {
 			t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", o.server.URL)
 			name, value, _ := strings.Cut(off, "=")
 			t.Setenv(name, value)
-			y := nodetest.Start(t, 1, telling(1))
-			y.Members[0].AddQueue(t, "traced", 0)
-			if _, got := runTold(t, y.Members[0], "demo#trace", given); !maps.Equal(got.Trace, given) {
+			m.Restart()
+			y.WaitReady()
+			if _, got := runTold(t, m, "demo#trace", given); !maps.Equal(got.Trace, given) {
 				t.Errorf("the runner was told %v, want %v", got.Trace, given)
 			}
-			y.Members[0].Stop() // which would send the last spans
+			m.Stop() // which would send the last spans
 			if o.headers != nil {
 				t.Error("the collector has heard something")
 			}
@@ -258,28 +263,26 @@ func TestTracing_Off(t *testing.T) {
 	}
 }
 
-// TestTracing_DeadCollector: jobs run, and the node stops.
-func TestTracing_DeadCollector(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts nodes")
-	}
+// deadCollector: jobs run, and the node stops.
+func deadCollector(t *testing.T, y *nodetest.Yard) {
+	m := y.Members[0]
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts, and never answers
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer silent.Close()
-	for name, endpoint := range map[string]string{"Silent": "http://" + silent.Addr().String(), "Gone": "http://127.0.0.1:1"} {
+	for name, endpoint := range map[string]string{"silent": "http://" + silent.Addr().String(), "gone": "http://127.0.0.1:1"} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
 			t.Setenv("OTEL_BSP_MAX_QUEUE_SIZE", "4")
 			t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "1")
-			y := nodetest.Start(t, 1, telling(4))
-			m := y.Members[0]
-			m.AddQueue(t, "traced", 0)
+			m.Restart()
+			y.WaitReady()
+			m.AddQueue(t, name, 0)
 			for range 20 {
-				enqueueTraced(t, m, "traced", "demo#trace", nil)
+				enqueueTraced(t, m, name, "demo#trace", nil)
 			}
-			y.Eventually("all have run", func() error { return m.Holds("traced", "completed", 20) })
+			y.Eventually("all have run", func() error { return m.Holds(name, "completed", 20) })
 			began := time.Now()
 			m.Stop() // fails the test itself if it takes too long
 			t.Logf("stopped within %s", time.Since(began).Round(time.Millisecond))
