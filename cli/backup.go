@@ -189,7 +189,7 @@ func silence(node string, err error) string {
 func verifyFile(path string) (*backup.Plan, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, err
+		return nil, &problem{what: err.Error(), do: "name a file that 'yardmaster backup' made"}
 	}
 	defer f.Close()
 	plan, err := backup.Verify(bufio.NewReaderSize(f, 1<<20))

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -99,5 +100,22 @@ func TestRestore_Attended(t *testing.T) {
 	}
 	if asked := f.questions(); len(asked) != 1 || asked[0] != `wait {"session":"s1"}` {
 		t.Errorf("asked %q, want one question", asked)
+	}
+}
+
+// Whoever may not restore hears that, and not that the yard had begun to.
+func TestRestore_NotBegun(t *testing.T) {
+	for _, err := range []error{
+		&cluster.ForbiddenError{Subject: "yard.api.v1.restore.begin"},
+		&cluster.APIError{Code: "409", Text: "this yard has accepted jobs"},
+	} {
+		if !notBegun(fmt.Errorf("request: %w", err)) {
+			t.Errorf("%v is taken for a restore that begun", err)
+		}
+	}
+	for _, err := range []error{&cluster.APIError{Code: "503", Text: "no authority"}, context.DeadlineExceeded} {
+		if notBegun(err) {
+			t.Errorf("after %v it is said that nothing was begun", err)
+		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -159,7 +160,14 @@ func (a *app) look(ctx context.Context, url, path string) ([]byte, error) {
 	}
 	defer client.CloseIdleConnections()
 	w, err := client.Do(r)
-	if err != nil {
+	var untrusted *tls.CertificateVerificationError
+	switch {
+	case errors.As(err, &untrusted):
+		return nil, &problem{
+			what: "the node at " + url + " is not believed: " + untrusted.Err.Error(),
+			do:   "name the authority of its certificate by --tlsca, and the node by a name that it carries; 'yardmaster cert show' shows them",
+		}
+	case err != nil:
 		return nil, &problem{
 			what: "no node answers over HTTP: " + err.Error(),
 			do:   "start one with 'yardmaster node', or give the address of its http.listen by --url",
@@ -167,11 +175,15 @@ func (a *app) look(ctx context.Context, url, path string) ([]byte, error) {
 	}
 	defer w.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(w.Body, 1<<20))
+	do := "give the address of a node's http.listen by --url"
+	if w.StatusCode == http.StatusBadRequest && strings.HasPrefix(url, "http://") {
+		do += "; with https:// if the node has [http.tls]"
+	}
 	if known := []int{http.StatusOK, http.StatusServiceUnavailable}; err == nil && !slices.Contains(known, w.StatusCode) {
 		err = fmt.Errorf("status %s", w.Status)
 	}
 	if err != nil {
-		return nil, &problem{what: fmt.Sprintf("%s%s is no node's answer: %v", url, path, err), do: "give the address of a node's http.listen by --url"}
+		return nil, &problem{what: fmt.Sprintf("%s%s is no node's answer: %v", url, path, err), do: do}
 	}
 	return text, nil
 }

@@ -119,6 +119,9 @@ var remedies = map[string]string{
 var remediesByText = []struct{ text, do string }{
 	{job.ErrNotFailed.Error(), "'yardmaster job show' shows its state; to do the same once more, enqueue it anew"},
 	{"cron entry does not exist", "'yardmaster cron list' shows what there is"},
+	{"there is no member", "'yardmaster cluster members' lists them"},
+	{"no other member to hand the authority to", "'yardmaster cluster members' lists who there is"},
+	{"that could be made anew", "'yardmaster cluster scrub' lists the streams and who has a copy"},
 }
 
 func explainRefusal(e *cluster.APIError) error {

@@ -32,7 +32,7 @@ A restore that was interrupted leaves a yard that accepts nothing and says so:
 take it again, at any node, or give it up with --abandon.`,
 		Example: `  yardmaster restore yard-monday.tar
   yardmaster restore --abandon`,
-		Args: cobra.MaximumNArgs(1),
+		Args: args("[file]"),
 		RunE: func(c *cobra.Command, given []string) error {
 			switch {
 			case abandon && len(given) == 0:
@@ -131,9 +131,8 @@ func (a *app) bring(ctx context.Context, again string, do func(*bringing) ([]byt
 	defer y.Close()
 	b := &bringing{yard: y, tell: a.Err}
 	report, err := do(b)
-	var refused *cluster.APIError
-	if errors.As(err, &refused) && slices.Contains([]string{"400", "403", "409", "413"}, refused.Code) && !b.begun {
-		return err // nothing was done
+	if !b.begun && notBegun(err) {
+		return err
 	}
 	if err != nil {
 		return &problem{
@@ -142,6 +141,15 @@ func (a *app) bring(ctx context.Context, again string, do func(*bringing) ([]byt
 		}
 	}
 	return print(a, report, table)
+}
+
+// notBegun tells whether a first question that failed so left the yard as it was,
+// because it was refused.
+func notBegun(err error) bool {
+	var forbidden *cluster.ForbiddenError
+	var refused *cluster.APIError
+	return errors.As(err, &forbidden) ||
+		errors.As(err, &refused) && slices.Contains([]string{"400", "403", "409", "413"}, refused.Code)
 }
 
 // ask puts one question and waits until what it asks for is done. The node
