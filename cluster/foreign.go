@@ -7,9 +7,9 @@ import (
 	"sync"
 	"time"
 
-	"yardmaster/job"
-
 	"github.com/nats-io/nats.go"
+
+	"yardmaster/job"
 )
 
 // What is told of streams that come and go, and how often lanes are looked at
@@ -150,8 +150,8 @@ func (s *laneStates) raise(lane uint8, seq uint64) {
 }
 
 // LoadOwn reads a job's record out of the lane that it was folded from, by the lane's
-// identity, and no other record: see [Cluster.LoadRecord]. [ErrNotStored] is the word of that lane's leader, [ErrForeign] says that
-// the lane is another one now.
+// identity, and no other record: see [Cluster.LoadRecord]. [ErrNotStored] is the word
+// of that lane's leader, [ErrForeign] says that the lane is another one now.
 func (c *Cluster) LoadOwn(ctx context.Context, at job.Position, id job.ID, identity string) (job.Record, error) {
 	r, err := c.LoadRecord(ctx, at)
 	if err == nil && r.Is(id, identity) || err != nil && !errors.Is(err, ErrNotStored) {
