@@ -25,10 +25,12 @@ build: $(BINARY) ## build bin/yardmaster, one static binary
 $(BINARY): FORCE
 	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/node
 
+# The tests with clusters mostly wait, so they begin first, beside all others; go
+# shows the others' results only after theirs.
 test race: export YARD_BIN := $(CURDIR)/$(BINARY)
 test: build python ## run all tests; those with real processes use the binary
 	@set -o pipefail; log=$$(mktemp); trap 'rm -f $$log' EXIT; \
-	if CGO_ENABLED=0 $(GO) test $(PKGS) 2>&1 | tee $$log | grep -v 'no test files'; then status=0; else status=$$?; fi; \
+	if CGO_ENABLED=0 $(GO) test -p 3 $(if $(filter ./...,$(PKGS)),./internal/nodetest) $(PKGS) 2>&1 | tee $$log | grep -v 'no test files'; then status=0; else status=$$?; fi; \
 	printf '\n%s packages ok, %s failed\n' "$$(grep -c '^ok' $$log)" "$$(grep -c '^FAIL.*yardmaster' $$log)"; \
 	exit $$status
 
