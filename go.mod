@@ -1,4 +1,4 @@
-module yardmaster
+module github.com/yardmaster-dev/yardmaster
 
 go 1.26.0
 

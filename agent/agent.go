@@ -7,193 +7,200 @@ import (
 	"sync"
 	"time"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// Bus carries what the agent says; package node binds it to the members'
-// messages and to the local ledger.
-type Bus interface {
-	// Authority gives who decides at present; ok is false while nobody is
-	// known. AuthorityChanged gives a channel that closes at the next change.
+// Transport connects the agent to the authority, the lanes and the blob store.
+// Package node implements it with the messages between members and the local
+// ledger.
+type Transport interface {
+	// Authority returns the node that holds the authority; ok is false while
+	// none is known. AuthorityChanged returns a channel that is closed at the
+	// next change.
 	Authority() (node string, epoch uint64, ok bool)
 	AuthorityChanged() <-chan struct{}
-	// Report is answered when the outcomes are committed, Beat at once.
+	// Report returns when the authority has committed the outcomes, Heartbeat
+	// when it has answered.
 	Report(ctx context.Context, node string, r job.Report) (job.ReportAck, error)
-	Beat(ctx context.Context, node string, b job.Beat) (job.BeatAck, error)
-	// Load reads a job's body, and no other that lies in its place. An error that is [ErrBodyLost] is final.
-	Load(ctx context.Context, pos job.Position, id job.ID) ([]byte, error)
-	// StoreBlob keeps a large result under a name of letters, digits, '-', '_'.
+	Heartbeat(ctx context.Context, node string, b job.Heartbeat) (job.HeartbeatAck, error)
+	// LoadBody returns the body of the record at pos if it belongs to the job
+	// with the given id. An error that is [ErrBodyLost] is final.
+	LoadBody(ctx context.Context, pos job.Position, id job.ID) ([]byte, error)
+	// StoreBlob stores a large result under a name of letters, digits, '-', '_'.
 	StoreBlob(ctx context.Context, name string, data []byte) (job.Blob, error)
 }
 
-// ErrBodyLost says that a body will not come back however often it is asked
-// for: its record or blob is gone, or does not match its checksum.
+// ErrBodyLost is returned by Transport.LoadBody if the body cannot be read again: its
+// record or blob was removed, or does not match its checksum.
 var ErrBodyLost = errors.New("the job's body is lost")
 
-// Config tunes an agent. Zero fields get the defaults.
+// Config configures an agent. Zero fields get the defaults.
 type Config struct {
 	Node        string         // this member's name
-	Incarnation uint64         // of this start, grows
-	Runners     []string       // RRQ runners configured here, told with each beat
-	Lanes       func() []uint8 // lanes whose stream this node leads; may be nil
-	Edge        string         // where clients reach this node's edge; "": nowhere
+	Incarnation uint64         // grows with every start of the node
+	Runners     []string       // RRQ runners configured on this node, sent with each heartbeat
+	LedLanes    func() []uint8 // returns the lanes whose stream this node leads; may be nil
+	Edge        string         // address of this node's edge for clients; "": none
 
-	BeatEvery     time.Duration // default 1 s; half of it bounds the wait for the answer
-	ReportTimeout time.Duration // for a report's commit, default 5 s
-	Reports       int           // at once on their way, default 4
-	Gather        int           // outcomes that do not wait for an earlier report's answer, default 64
-	Loads         int           // bodies loaded at once, default 16
-	DrainGrace    time.Duration // running work may finish by itself, default 10 s
-	StopGrace     time.Duration // stopped work may report, and reports be answered, default 5 s each
+	HeartbeatInterval time.Duration // also the timeout of a heartbeat; default 1 s
+	ReportTimeout     time.Duration // for a report's commit; default 5 s
+	MaxReports        int           // reports in flight; default 4
+	FlushOutcomes     int           // pending outcomes that are sent without waiting for an earlier report; default 64
+	MaxLoads          int           // bodies loaded at once, and results stored at once; default 16
+	DrainTimeout      time.Duration // how long running work may continue after Run's ctx ends; default 10 s
+	StopTimeout       time.Duration // how long stopped work may take to end, and then outcomes to be committed; default 5 s each
 
-	Dice func(below int64) int64 // jitter of repeated tries; nil: the runtime's
+	Rand func(below int64) int64 // jitter of retries; nil: math/rand
 }
 
+// withDefaults returns c with the defaults in place of zero fields.
 func (c Config) withDefaults() Config {
 	def := func(d *time.Duration, v time.Duration) {
 		if *d <= 0 {
 			*d = v
 		}
 	}
-	def(&c.BeatEvery, time.Second)
+	def(&c.HeartbeatInterval, time.Second)
 	def(&c.ReportTimeout, 5*time.Second)
-	def(&c.DrainGrace, 10*time.Second)
-	def(&c.StopGrace, 5*time.Second)
-	if c.Reports <= 0 {
-		c.Reports = 4
+	def(&c.DrainTimeout, 10*time.Second)
+	def(&c.StopTimeout, 5*time.Second)
+	if c.MaxReports <= 0 {
+		c.MaxReports = 4
 	}
-	if c.Gather <= 0 {
-		c.Gather = 64
+	if c.FlushOutcomes <= 0 {
+		c.FlushOutcomes = 64
 	}
-	if c.Loads <= 0 {
-		c.Loads = 16
+	if c.MaxLoads <= 0 {
+		c.MaxLoads = 16
 	}
-	if c.Lanes == nil {
-		c.Lanes = func() []uint8 { return nil }
+	if c.LedLanes == nil {
+		c.LedLanes = func() []uint8 { return nil }
 	}
 	return c
 }
 
-// Agent is the hands of one node.
+// Agent is the agent of one node. All methods may be called from any goroutine.
 type Agent struct {
-	cfg     Config
-	bus     Bus
-	log     *slog.Logger
-	targets map[job.Kind]Target // fixed before Run
+	cfg       Config
+	transport Transport
+	log       *slog.Logger
+	targets   map[job.Kind]Target // fixed before Run
 
-	assigning sync.Mutex     // one batch at a time
-	work      sync.WaitGroup // all goroutines of Run
-	loads     errands
-	stores    errands
-	wake      chan struct{} // holds one notice for the reporter
-	beatNow   chan struct{} // holds one notice for the beat
-	leased    chan struct{} // holds one notice of a new lease
+	assignMu     sync.Mutex     // one batch at a time
+	wg           sync.WaitGroup // all goroutines of Run
+	loadPool     taskPool
+	storePool    taskPool
+	wakeReporter chan struct{} // buffer of one: wakes reportLoop
+	heartbeatNow chan struct{} // buffer of one: wakes heartbeatLoop
+	leaseRenewed chan struct{} // buffer of one: wakes watchLease
 
-	mu       sync.Mutex // guards all below; never held while a target or the bus is called
-	epoch    uint64     // highest seen
-	lease    time.Time  // working time borrowed from the authority; zero: none yet
-	stopped  bool       // the lease ran out and the work was stopped
-	former   former     // the orders of that lease
-	draining bool
-	edges    []string // of the other nodes, as the authority last told
-	table    table
-	room     room
-	outbox   outbox
-	notes    notes
-	idle     chan struct{} // closed when nothing runs or waits; nil: nobody asked
+	mu           sync.Mutex    // guards the fields below; never held while a target or the transport is called
+	epoch        uint64        // highest seen
+	lease        time.Time     // until when this node may work; zero: no lease yet
+	suspended    bool          // the lease expired and the work was stopped
+	previous     previousLease // the assignments of the lease that expired
+	ackSeq       uint64        // number of the last acknowledged heartbeat of this epoch; 0: none
+	draining     bool
+	otherEdges   []string // edge addresses of the other nodes, as the authority last sent them
+	table        dispatchTable
+	capacity     capacity
+	outbox       outbox
+	workerEvents workerEventLog
+	changed      chan struct{} // closed by signalChanged; nil: waitFor does not wait
 }
 
-// New makes an agent. Its targets are added before Run.
-func New(cfg Config, bus Bus, log *slog.Logger) *Agent {
+// New returns an agent. Add its targets before Run.
+func New(cfg Config, transport Transport, log *slog.Logger) *Agent {
 	cfg = cfg.withDefaults()
 	a := &Agent{
-		cfg: cfg, bus: bus, log: log, targets: map[job.Kind]Target{},
-		wake: make(chan struct{}, 1), beatNow: make(chan struct{}, 1), leased: make(chan struct{}, 1),
-		table: newTable(), room: newRoom(), notes: notes{first: 1},
+		cfg: cfg, transport: transport, log: log, targets: map[job.Kind]Target{},
+		wakeReporter: make(chan struct{}, 1), heartbeatNow: make(chan struct{}, 1), leaseRenewed: make(chan struct{}, 1),
+		table: newDispatchTable(), capacity: newCapacity(), workerEvents: workerEventLog{first: 1},
 	}
-	a.loads = errands{max: cfg.Loads, work: &a.work}
-	a.stores = errands{max: cfg.Loads, work: &a.work}
+	a.loadPool = taskPool{max: cfg.MaxLoads, wg: &a.wg}
+	a.storePool = taskPool{max: cfg.MaxLoads, wg: &a.wg}
 	return a
 }
 
-// Add binds a target; only before Run.
-func (a *Agent) Add(t Target) { a.targets[t.Kind()] = t }
+// AddTarget adds a target. It must not be called after Run.
+func (a *Agent) AddTarget(t Target) { a.targets[t.Kind()] = t }
 
-// Run beats and reports until ctx ends, and then drains: new work is refused,
-// running work may finish for Config.DrainGrace, is stopped then, and all
-// outcomes are reported if the authority can be reached in time.
+// Run sends heartbeats and reports until ctx ends, and then drains: it refuses new
+// work, lets running work continue for Config.DrainTimeout, then stops it, and
+// reports the outcomes if the authority answers in time.
 func (a *Agent) Run(ctx context.Context) error {
 	working, stop := context.WithCancel(context.WithoutCancel(ctx))
-	defer a.work.Wait()
+	defer a.wg.Wait()
 	defer stop()
-	a.loads.begin(working)
-	a.stores.begin(working)
-	a.work.Go(func() { a.beat(working) })
-	a.work.Go(func() { a.watchLease(working) })
-	a.work.Go(func() { a.report(working) })
+	a.loadPool.start(working)
+	a.storePool.start(working)
+	a.wg.Go(func() { a.heartbeatLoop(working) })
+	a.wg.Go(func() { a.watchLease(working) })
+	a.wg.Go(func() { a.reportLoop(working) })
 	<-ctx.Done()
-	a.finish()
+	a.drainAndStop()
 	return nil
 }
 
-// Drain refuses new work from now on; what runs goes on.
+// Drain makes the agent refuse new work; running work continues.
 func (a *Agent) Drain() {
 	a.mu.Lock()
 	a.draining = true
 	a.mu.Unlock()
-	notice(a.beatNow)
+	signal(a.heartbeatNow)
 }
 
-// Resume takes new work again.
+// Resume undoes Drain.
 func (a *Agent) Resume() {
 	a.mu.Lock()
 	a.draining = false
 	a.mu.Unlock()
-	notice(a.beatNow)
+	signal(a.heartbeatNow)
 }
 
-// Running is how many dispatches are in hand and have not ended.
+// Running returns the number of dispatches that the agent has and that have not
+// ended.
 func (a *Agent) Running() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.table.running
 }
 
-// Lease is until when this node may work without a further answer from the
-// authority.
+// Lease returns until when this node may work without another acknowledged
+// heartbeat.
 func (a *Agent) Lease() time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.lease
 }
 
-// finish drains: see Run.
-func (a *Agent) finish() {
+// drainAndStop is the part of Run after ctx has ended.
+func (a *Agent) drainAndStop() {
 	a.Drain()
-	if a.idleWithin(a.cfg.DrainGrace, func() bool { return a.table.running == 0 }) {
+	if a.waitFor(a.cfg.DrainTimeout, func() bool { return a.table.running == 0 }) {
 		a.stopAll(job.RecallShutdown)
-		a.idleWithin(a.cfg.StopGrace, func() bool { return a.table.running == 0 })
+		a.waitFor(a.cfg.StopTimeout, func() bool { return a.table.running == 0 })
 	}
-	a.idleWithin(a.cfg.StopGrace, func() bool { return len(a.table.live) == 0 })
+	a.waitFor(a.cfg.StopTimeout, func() bool { return len(a.table.live) == 0 })
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if left := len(a.table.live); left > 0 {
-		a.log.Warn("stopped with outcomes nobody has committed", "dispatches", left)
+	if remaining := len(a.table.live); remaining > 0 {
+		a.log.Warn("agent stopped with uncommitted outcomes", "count", remaining)
 	}
 }
 
-// idleWithin waits for a fact about the table, and tells whether it still is
-// none after d.
-func (a *Agent) idleWithin(d time.Duration, fact func() bool) (late bool) {
-	timer := time.NewTimer(d)
+// waitFor blocks until cond, which it calls with mu held, returns true. It reports
+// whether timeout passed first.
+func (a *Agent) waitFor(timeout time.Duration, cond func() bool) (timedOut bool) {
+	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	for {
 		a.mu.Lock()
-		ok := fact()
-		if a.idle == nil {
-			a.idle = make(chan struct{})
+		ok := cond()
+		if a.changed == nil {
+			a.changed = make(chan struct{})
 		}
-		changed := a.idle
+		changed := a.changed
 		a.mu.Unlock()
 		if ok {
 			return false
@@ -206,42 +213,43 @@ func (a *Agent) idleWithin(d time.Duration, fact func() bool) (late bool) {
 	}
 }
 
-// left tells idleWithin that a dispatch ended or was settled. Callers hold mu.
-func (a *Agent) left() {
-	if a.idle != nil {
-		close(a.idle)
-		a.idle = nil
+// signalChanged has waitFor check its condition again, because a dispatch ended or
+// was settled. Callers hold mu.
+func (a *Agent) signalChanged() {
+	if a.changed != nil {
+		close(a.changed)
+		a.changed = nil
 	}
 }
 
-// stopAll recalls everything that runs.
-func (a *Agent) stopAll(why job.RecallReason) {
+// stopAll recalls all dispatches.
+func (a *Agent) stopAll(reason job.RecallReason) {
 	a.mu.Lock()
 	var running []*dispatch
 	for _, d := range a.table.live {
-		if d.recall(why) {
+		if d.recall(reason) {
 			running = append(running, d)
 		}
 	}
 	a.mu.Unlock()
 	for _, d := range running {
-		a.stop(d, why)
+		a.stop(d, d.recallFor(reason))
 	}
 }
 
-// sees notes an authority's epoch and tells whether it is at least the highest
-// seen. A higher one has heard nothing of this node's room. Callers hold mu.
-func (a *Agent) sees(epoch uint64) bool {
+// observeEpoch reports whether epoch is at least the highest seen. If it is higher,
+// there is a new authority, to which all offers must be sent. Callers hold mu.
+func (a *Agent) observeEpoch(epoch uint64) bool {
 	if epoch > a.epoch {
-		a.epoch = epoch
-		a.room.forgotten()
-		notice(a.wake)
+		a.epoch, a.ackSeq = epoch, 0
+		a.capacity.resendAll()
+		signal(a.wakeReporter)
 	}
 	return epoch == a.epoch
 }
 
-// notice leaves a notice, if there is none already.
-func notice(c chan struct{}) {
+// signal wakes the receiver of c, a channel with a buffer of one. It does not block.
+func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:

@@ -12,57 +12,58 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// fakeBus is an authority that answers at once, unless it is told otherwise.
-type fakeBus struct {
-	mu      sync.Mutex
-	node    string
-	epoch   uint64
-	changed chan struct{}
-	lease   time.Duration
-	down    bool // nothing is answered
-	hold    chan struct{}
-	quick   bool // hold holds back only what has outcomes, as their commits do
-	full    bool // ask for all offers with the next beat
-	reports []job.Report
-	sentTo  []string
-	beats   []job.Beat
-	edges   []string       // told with each beat's answer
-	batches uint64         // likewise
-	slow    time.Duration  // how long a beat's answer takes
-	settled map[string]int // outcomes committed, by request id
-	flying  int
-	most    int // reports that were on their way at once
-	bodies  map[job.Position][]byte
-	loads   int
-	loadErr error
-	onLoad  func() // before a body is given
-	blobs   map[string][]byte
-	blobErr int // so many tries fail
+// fakeTransport is an authority that answers at once, unless a field says otherwise.
+type fakeTransport struct {
+	mu               sync.Mutex
+	node             string
+	epoch            uint64
+	changed          chan struct{}
+	lease            time.Duration
+	down             bool // nothing is answered
+	holdReports      chan struct{}
+	holdOutcomesOnly bool // holdReports delays only reports with outcomes, as their commits do
+	wantFull         bool // request all offers with the next heartbeat
+	reports          []job.Report
+	sentTo           []string
+	heartbeats       []job.Heartbeat
+	edges            []string       // in each heartbeat's acknowledgement
+	lastBatch        uint64         // likewise
+	ackSeq           uint64         // likewise
+	heartbeatDelay   time.Duration  // how long an acknowledgement takes
+	settled          map[string]int // outcomes committed, by request id
+	inFlight         int
+	maxInFlight      int // maximum number of reports in flight
+	bodies           map[job.Position][]byte
+	loads            int
+	loadErr          error
+	onLoad           func() // called before a body is returned
+	blobs            map[string][]byte
+	blobErr          int // number of StoreBlob calls that fail
 }
 
-func newBus() *fakeBus {
-	return &fakeBus{
+func newFakeTransport() *fakeTransport {
+	return &fakeTransport{
 		node: "n1", epoch: 5, changed: make(chan struct{}), lease: 6 * time.Second,
 		settled: map[string]int{}, bodies: map[job.Position][]byte{}, blobs: map[string][]byte{},
 	}
 }
 
-func (b *fakeBus) Authority() (string, uint64, bool) {
+func (b *fakeTransport) Authority() (string, uint64, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.node, b.epoch, b.node != ""
 }
 
-func (b *fakeBus) AuthorityChanged() <-chan struct{} {
+func (b *fakeTransport) AuthorityChanged() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.changed
 }
 
-func (b *fakeBus) change(fn func()) {
+func (b *fakeTransport) change(fn func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	fn()
@@ -70,26 +71,26 @@ func (b *fakeBus) change(fn func()) {
 	b.changed = make(chan struct{})
 }
 
-func (b *fakeBus) set(fn func()) {
+func (b *fakeTransport) set(fn func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	fn()
 }
 
-var errDown = errors.New("nobody answers")
+var errDown = errors.New("no answer")
 
-func (b *fakeBus) Report(ctx context.Context, node string, r job.Report) (job.ReportAck, error) {
+func (b *fakeTransport) Report(ctx context.Context, node string, r job.Report) (job.ReportAck, error) {
 	b.mu.Lock()
 	b.reports = append(b.reports, r)
 	b.sentTo = append(b.sentTo, node)
-	b.flying++
-	b.most = max(b.most, b.flying)
-	hold := b.hold
-	if b.quick && len(r.Outcomes) == 0 {
+	b.inFlight++
+	b.maxInFlight = max(b.maxInFlight, b.inFlight)
+	hold := b.holdReports
+	if b.holdOutcomesOnly && len(r.Outcomes) == 0 {
 		hold = nil
 	}
 	b.mu.Unlock()
-	defer func() { b.set(func() { b.flying-- }) }()
+	defer func() { b.set(func() { b.inFlight-- }) }()
 	if hold != nil {
 		select {
 		case <-hold:
@@ -106,28 +107,28 @@ func (b *fakeBus) Report(ctx context.Context, node string, r job.Report) (job.Re
 	for _, o := range r.Outcomes {
 		id := job.RequestID(o.Job, o.N)
 		b.settled[id]++
-		ack.Settled = append(ack.Settled, job.Settled{Dup: b.settled[id] > 1, State: job.Completed})
+		ack.Settled = append(ack.Settled, job.Settled{Duplicate: b.settled[id] > 1, State: job.Completed})
 	}
 	return ack, nil
 }
 
-func (b *fakeBus) Beat(_ context.Context, _ string, beat job.Beat) (job.BeatAck, error) {
+func (b *fakeTransport) Heartbeat(_ context.Context, _ string, beat job.Heartbeat) (job.HeartbeatAck, error) {
 	b.mu.Lock()
-	slow := b.slow
+	slow := b.heartbeatDelay
 	b.mu.Unlock()
 	time.Sleep(slow)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.beats = append(b.beats, beat)
+	b.heartbeats = append(b.heartbeats, beat)
 	if b.down {
-		return job.BeatAck{}, errDown
+		return job.HeartbeatAck{}, errDown
 	}
-	full := b.full
-	b.full = false
-	return job.BeatAck{Epoch: b.epoch, Lease: b.lease, WantFull: full, Batches: b.batches, Edges: b.edges}, nil
+	full := b.wantFull
+	b.wantFull = false
+	return job.HeartbeatAck{Epoch: b.epoch, Lease: b.lease, WantFull: full, Seq: b.ackSeq, LastBatch: b.lastBatch, Edges: b.edges}, nil
 }
 
-func (b *fakeBus) Load(ctx context.Context, pos job.Position, _ job.ID) ([]byte, error) {
+func (b *fakeTransport) LoadBody(ctx context.Context, pos job.Position, _ job.ID) ([]byte, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.loads++
@@ -144,7 +145,7 @@ func (b *fakeBus) Load(ctx context.Context, pos job.Position, _ job.ID) ([]byte,
 	return body, nil
 }
 
-func (b *fakeBus) StoreBlob(_ context.Context, name string, data []byte) (job.Blob, error) {
+func (b *fakeTransport) StoreBlob(_ context.Context, name string, data []byte) (job.Blob, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.blobErr > 0 {
@@ -155,8 +156,8 @@ func (b *fakeBus) StoreBlob(_ context.Context, name string, data []byte) (job.Bl
 	return job.Blob{Name: name, Chunks: 1, Size: int64(len(data))}, nil
 }
 
-// outcomes are all that were ever reported, in order.
-func (b *fakeBus) outcomes() []job.Outcome {
+// outcomes returns all reported outcomes, in order.
+func (b *fakeTransport) outcomes() []job.Outcome {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var all []job.Outcome
@@ -166,35 +167,36 @@ func (b *fakeBus) outcomes() []job.Outcome {
 	return all
 }
 
-// lastOffers is the room as the authority would know it.
-func (b *fakeBus) lastOffers() map[string]int {
+// lastOffers returns the capacity according to the reports so far.
+func (b *fakeTransport) lastOffers() map[string]int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	room := map[string]int{}
+	free := map[string]int{}
 	for _, r := range b.reports {
 		if r.Rev == 0 {
 			continue
 		}
 		if r.Full {
-			clear(room)
+			clear(free)
 		}
 		for _, o := range r.Offers {
-			if room[o.Worker] = o.Free; o.Free == 0 {
-				delete(room, o.Worker)
+			if free[o.Worker] = o.Free; o.Free == 0 {
+				delete(free, o.Worker)
 			}
 		}
 	}
-	return room
+	return free
 }
 
-// fakeTarget notes what it is told.
+// fakeTarget records the calls of its methods.
 type fakeTarget struct {
-	mu      sync.Mutex
-	full    bool
-	started []string
-	stopped []string
-	onStop  func(id job.ID, n uint32, why job.RecallReason)
-	onStart func(job.Assignment)
+	lastMoveIndex uint64 // of the last recall
+	mu            sync.Mutex
+	full          bool
+	started       []string
+	stopped       []string
+	onStop        func(id job.ID, n uint32, why job.RecallReason)
+	onStart       func(job.Assignment)
 }
 
 func (f *fakeTarget) Kind() job.Kind { return job.Overhop }
@@ -212,12 +214,13 @@ func (f *fakeTarget) Start(a job.Assignment, spec job.Spec) bool {
 	return true
 }
 
-func (f *fakeTarget) Stop(id job.ID, n uint32, why job.RecallReason) {
+func (f *fakeTarget) Stop(r job.Recall) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.stopped = append(f.stopped, job.RequestID(id, n)+" "+string(why))
+	f.stopped = append(f.stopped, job.RequestID(r.Job, r.N)+" "+string(r.Reason))
+	f.lastMoveIndex = r.MoveIndex
 	if f.onStop != nil {
-		f.onStop(id, n, why)
+		f.onStop(r.Job, r.N, r.Reason)
 	}
 }
 
@@ -227,22 +230,22 @@ func (f *fakeTarget) seen() (started, stopped []string) {
 	return append([]string(nil), f.started...), append([]string(nil), f.stopped...)
 }
 
-// bench is an agent at work in a bubble.
-type bench struct {
+// harness is a running agent in a bubble of testing/synctest.
+type harness struct {
 	*Agent
-	bus    *fakeBus
-	target *fakeTarget
-	stop   context.CancelFunc
-	done   chan error
+	transport *fakeTransport
+	target    *fakeTarget
+	stop      context.CancelFunc
+	done      chan error
 }
 
-func inBubble(t *testing.T, cfg Config, test func(t *testing.T, b *bench)) {
+func inBubble(t *testing.T, cfg Config, test func(t *testing.T, b *harness)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		b := &bench{bus: newBus(), target: &fakeTarget{}, done: make(chan error, 1)}
+		b := &harness{transport: newFakeTransport(), target: &fakeTarget{}, done: make(chan error, 1)}
 		cfg.Node, cfg.Incarnation = "n2", 3
-		b.Agent = New(cfg, b.bus, slog.New(slog.DiscardHandler))
-		b.Add(b.target)
+		b.Agent = New(cfg, b.transport, slog.New(slog.DiscardHandler))
+		b.AddTarget(b.target)
 		ctx, cancel := context.WithCancel(t.Context())
 		b.stop = cancel
 		go func() { b.done <- b.Run(ctx) }()
@@ -255,103 +258,104 @@ func inBubble(t *testing.T, cfg Config, test func(t *testing.T, b *bench)) {
 	})
 }
 
-// pass lets time go by until everybody waits again.
-func pass(d time.Duration) {
+// advance sleeps for d, until all goroutines of the bubble are blocked again.
+func advance(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
 
-func (b *bench) finish(i byte) {
+func (b *harness) finish(i byte) {
 	b.Report(job.Outcome{Job: job.ID{i}, N: 1, Status: job.Success, Started: true}, nil)
 }
 
 const body = `{"function":"send"}`
 
-func order(i byte) job.Assignment {
+func assignment(i byte) job.Assignment {
 	return job.Assignment{Job: job.ID{i}, N: 1, Kind: job.Overhop, Key: "mail", Worker: "w", Body: []byte(body)}
 }
 
-func batch(number uint64, orders ...job.Assignment) job.Batch {
-	return job.Batch{Epoch: 5, Number: number, Assignments: orders}
+func batch(number uint64, assignments ...job.Assignment) job.AssignmentBatch {
+	return job.AssignmentBatch{Epoch: 5, Number: number, Assignments: assignments}
 }
 
-func request(i byte) string { return job.RequestID(job.ID{i}, 1) }
+func requestID(i byte) string { return job.RequestID(job.ID{i}, 1) }
 
-func want(t *testing.T, what string, got, want any) {
+func wantEqual(t *testing.T, what string, got, want any) {
 	t.Helper()
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("%s (-want +got):\n%s", what, diff)
 	}
 }
 
-func TestLease_EndStopsTheWork(t *testing.T) {
-	inBubble(t, Config{}, func(t *testing.T, b *bench) {
+func TestLease_ExpiryStopsWork(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, b *harness) {
 		b.Offer(job.Offer{Kind: job.Overhop, Key: "mail", Worker: "w", Free: 2})
-		b.Assign(batch(1, order(1), order(2)))
+		b.Assign(batch(1, assignment(1), assignment(2)))
 		b.finish(2)
-		pass(10 * time.Second) // answered beats carry it on
+		advance(10 * time.Second) // acknowledged heartbeats extend the lease
 		_, stopped := b.target.seen()
-		want(t, "stopped under a lease", stopped, []string(nil))
-		b.bus.set(func() { b.bus.down = true })
+		wantEqual(t, "stopped under a lease", stopped, []string(nil))
+		b.transport.set(func() { b.transport.down = true })
 		end := b.Lease()
-		pass(time.Until(end) - time.Millisecond)
+		advance(time.Until(end) - time.Millisecond)
 		_, stopped = b.target.seen()
-		want(t, "stopped too early", stopped, []string(nil))
-		pass(time.Millisecond)
+		wantEqual(t, "stopped too early", stopped, []string(nil))
+		advance(time.Millisecond)
 		synctest.Wait()
 		_, stopped = b.target.seen()
-		want(t, "stopped", stopped, []string{request(1) + " LEASE_EXPIRED"})
-		want(t, "assigned without a lease", b.Assign(batch(2, order(3))), []job.Answer{job.NoRoom})
+		wantEqual(t, "stopped", stopped, []string{requestID(1) + " LEASE_EXPIRED"})
+		wantEqual(t, "assigned without a lease", b.Assign(batch(2, assignment(3))), []job.Answer{job.NoCapacity})
 		b.finish(1)
-		reports := len(b.bus.reports)
-		b.bus.set(func() { b.bus.down, b.bus.batches = false, 3 })
-		pass(2 * time.Second)
-		want(t, "meant for the former lease", b.Assign(batch(3, order(5))), []job.Answer{job.NoRoom})
-		want(t, "assigned under the next lease", b.Assign(batch(4, order(3), order(4))), []job.Answer{job.NoRoom, job.Taken})
+		reports := len(b.transport.reports)
+		b.transport.set(func() { b.transport.down, b.transport.lastBatch = false, 3 })
+		advance(2 * time.Second)
+		wantEqual(t, "meant for the previous lease", b.Assign(batch(3, assignment(5))), []job.Answer{job.NoCapacity})
+		wantEqual(t, "assigned under the next lease", b.Assign(batch(4, assignment(3), assignment(4))), []job.Answer{job.NoCapacity, job.Taken})
 		full := false
-		for _, r := range b.bus.reports[reports:] {
+		for _, r := range b.transport.reports[reports:] {
 			full = full || r.Full
 		}
 		if !full {
-			t.Error("room was not told again")
+			t.Error("the offers were not sent again")
 		}
 		b.finish(3)
 	})
 }
 
-// What is being stopped gently has no time left when the lease ends; nothing
-// else is said twice.
-func TestLease_EndHurriesWhatIsStopping(t *testing.T) {
-	inBubble(t, Config{}, func(t *testing.T, b *bench) {
-		b.Assign(batch(1, order(1)))
-		for _, why := range []job.RecallReason{job.RecallCancelled, job.RecallQueueGone, job.RecallCancelled} {
-			b.Recall(job.Recall{Epoch: 5, Job: order(1).Job, N: order(1).N, Reason: why})
+// TestLease_ExpiryOverridesRecall checks that an expired lease stops at once
+// what was recalled gracefully before, and that targets get no other recall
+// twice.
+func TestLease_ExpiryOverridesRecall(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, b *harness) {
+		b.Assign(batch(1, assignment(1)))
+		for _, reason := range []job.RecallReason{job.RecallCancelled, job.RecallQueueGone, job.RecallCancelled} {
+			b.Recall(job.Recall{Epoch: 5, Job: assignment(1).Job, N: assignment(1).N, Reason: reason})
 		}
-		b.bus.set(func() { b.bus.down = true })
-		pass(time.Until(b.Lease()))
-		b.Recall(job.Recall{Epoch: 5, Job: order(1).Job, N: order(1).N, Reason: job.RecallShutdown})
+		b.transport.set(func() { b.transport.down = true })
+		advance(time.Until(b.Lease()))
+		b.Recall(job.Recall{Epoch: 5, Job: assignment(1).Job, N: assignment(1).N, Reason: job.RecallShutdown})
 		_, stopped := b.target.seen()
-		want(t, "stopped", stopped, []string{request(1) + " CANCELLED", request(1) + " LEASE_EXPIRED"})
+		wantEqual(t, "stopped", stopped, []string{requestID(1) + " CANCELLED", requestID(1) + " LEASE_EXPIRED"})
 		b.finish(1)
 	})
 }
 
-func TestLease_NotLentByAnEarlierAuthority(t *testing.T) {
-	inBubble(t, Config{}, func(t *testing.T, b *bench) {
-		next := batch(1, order(1))
+func TestLease_IgnoresEarlierAuthority(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, b *harness) {
+		next := batch(1, assignment(1))
 		next.Epoch = 9
-		b.Assign(next) // the ledger here still names the former one
+		b.Assign(next) // this node's ledger still names the previous authority
 		before := b.Lease()
-		pass(3 * time.Second)
-		want(t, "lease", b.Lease(), before)
+		advance(3 * time.Second)
+		wantEqual(t, "lease", b.Lease(), before)
 		b.finish(1)
 	})
 }
 
-func TestLease_CountsFromTheSending(t *testing.T) {
-	inBubble(t, Config{}, func(t *testing.T, b *bench) {
-		b.bus.set(func() { b.bus.slow = 400 * time.Millisecond })
-		pass(5*time.Second + 500*time.Millisecond) // the last beat was sent half a second ago
+func TestLease_CountsFromSendTime(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, b *harness) {
+		b.transport.set(func() { b.transport.heartbeatDelay = 400 * time.Millisecond })
+		advance(5*time.Second + 500*time.Millisecond) // the last heartbeat was sent half a second ago
 		if left := time.Until(b.Lease()); left != 5500*time.Millisecond {
 			t.Errorf("lease of 6s has %v left after 500ms", left)
 		}
@@ -359,34 +363,34 @@ func TestLease_CountsFromTheSending(t *testing.T) {
 }
 
 func TestRun_Drains(t *testing.T) {
-	inBubble(t, Config{DrainGrace: 10 * time.Second, StopGrace: 3 * time.Second}, func(t *testing.T, b *bench) {
-		b.Assign(batch(1, order(1), order(2)))
-		b.target.onStop = func(id job.ID, n uint32, why job.RecallReason) {
+	inBubble(t, Config{DrainTimeout: 10 * time.Second, StopTimeout: 3 * time.Second}, func(t *testing.T, b *harness) {
+		b.Assign(batch(1, assignment(1), assignment(2)))
+		b.target.onStop = func(id job.ID, n uint32, reason job.RecallReason) {
 			go b.Report(job.Outcome{Job: id, N: n, Status: job.Interrupted, Started: true}, nil)
 		}
 		begun := time.Now()
 		b.stop()
-		pass(4 * time.Second)
-		b.finish(1) // ends by itself
+		advance(4 * time.Second)
+		b.finish(1) // within DrainTimeout
 		err := <-b.done
 		if took := time.Since(begun); took != 10*time.Second {
 			t.Errorf("drained in %v", took)
 		}
 		_, stopped := b.target.seen()
-		want(t, "stopped", stopped, []string{request(2) + " SHUTDOWN"})
-		want(t, "settled", b.bus.settled, map[string]int{request(1): 1, request(2): 1})
+		wantEqual(t, "stopped", stopped, []string{requestID(2) + " SHUTDOWN"})
+		wantEqual(t, "settled", b.transport.settled, map[string]int{requestID(1): 1, requestID(2): 1})
 		b.done <- err
 	})
 }
 
 func TestRun_DrainsInBoundedTime(t *testing.T) {
-	inBubble(t, Config{DrainGrace: 2 * time.Second, StopGrace: time.Second}, func(t *testing.T, b *bench) {
-		b.Assign(batch(1, order(1), order(2)))
-		b.bus.set(func() { b.bus.down = true })
+	inBubble(t, Config{DrainTimeout: 2 * time.Second, StopTimeout: time.Second}, func(t *testing.T, b *harness) {
+		b.Assign(batch(1, assignment(1), assignment(2)))
+		b.transport.set(func() { b.transport.down = true })
 		b.finish(1)
 		begun := time.Now()
 		b.stop()
-		err := <-b.done // order 2 never ends, outcome 1 is never answered
+		err := <-b.done // dispatch 2 never ends, outcome 1 is never acknowledged
 		if took := time.Since(begun); took != 4*time.Second {
 			t.Errorf("gave up after %v", took)
 		}
@@ -394,21 +398,22 @@ func TestRun_DrainsInBoundedTime(t *testing.T) {
 	})
 }
 
-// Each beat tells where the node's edge is, and brings where the others' are.
-func TestBeat_Edges(t *testing.T) {
-	inBubble(t, Config{Edge: "n2:9876"}, func(t *testing.T, b *bench) {
-		want(t, "edges before any is told", b.Edges(), []string(nil))
-		b.bus.set(func() { b.bus.edges = []string{"n1:9876", "n3:9876"} })
-		pass(time.Second)
-		want(t, "edges", b.Edges(), []string{"n1:9876", "n3:9876"})
-		b.bus.set(func() { b.bus.down = true; b.bus.edges = nil })
-		pass(time.Second)
-		want(t, "edges while nobody answers", b.Edges(), []string{"n1:9876", "n3:9876"})
-		b.bus.set(func() {
-			for _, beat := range b.bus.beats {
-				want(t, "told", beat.Edge, "n2:9876")
+// TestHeartbeat_Edges checks that heartbeats carry this node's edge and bring
+// the edges of other nodes.
+func TestHeartbeat_Edges(t *testing.T) {
+	inBubble(t, Config{Edge: "n2:9876"}, func(t *testing.T, b *harness) {
+		wantEqual(t, "edges before any heartbeat", b.Edges(), []string(nil))
+		b.transport.set(func() { b.transport.edges = []string{"n1:9876", "n3:9876"} })
+		advance(time.Second)
+		wantEqual(t, "edges", b.Edges(), []string{"n1:9876", "n3:9876"})
+		b.transport.set(func() { b.transport.down = true; b.transport.edges = nil })
+		advance(time.Second)
+		wantEqual(t, "edges without an answer", b.Edges(), []string{"n1:9876", "n3:9876"})
+		b.transport.set(func() {
+			for _, beat := range b.transport.heartbeats {
+				wantEqual(t, "edge in the heartbeat", beat.Edge, "n2:9876")
 			}
-			b.bus.down = false
+			b.transport.down = false
 		})
 	})
 }

@@ -1,34 +1,34 @@
-// Package agent is a node's hands: it tells the authority what room there is,
-// starts what the authority assigns, and keeps how it ended until the
-// authority has committed it.
+// Package agent runs a node's share of the work: it offers the node's capacity to
+// the authority, starts the dispatches that the authority assigns, and keeps their
+// outcomes until the authority has committed them.
 //
-// The work itself is done by targets: TCP workers at the edge, local runner
-// processes. They stand below and know the agent as the one they tell offers
-// and outcomes to ([Agent.Offer], [Agent.Report]); the authority's orders come
-// from above, through the [Bus].
+// Targets do the work itself: the edge for TCP workers, the runner pool for local
+// processes. They report capacity and outcomes to the agent through [Agent.Offer]
+// and [Agent.Report]. Assignments come from the authority; the agent's reports and
+// heartbeats go to it through the [Transport].
 //
 //	authority ──Assign──▶ loading ─▶ starting ─▶ running ─▶ ending ──Report──▶ authority
-//	                        │ body     Target.Start   Target's outcome   │
-//	                        └─ lost: an outcome at once                  └─ settled: remembered a while, not run again
+//	                        │ body     Target.Start   outcome   │
+//	                        └─ lost: an outcome at once         └─ settled: remembered for a while, not run again
 //
-// Three rules make this safe. A dispatch seen once is never started again,
-// neither while its outcome is on its way nor for some time after. Orders of
-// a lower epoch than one seen are refused. And the node works on borrowed
-// time: each answered beat lends it a lease, counted on the monotonic clock
-// from before the beat was sent; when the lease is over, every running
-// dispatch is stopped and nothing is started until the authority answers
-// again, because the authority may give the work to others from then on.
+// Three rules make this safe. The agent never starts a dispatch twice: not while its
+// outcome is pending, and not for some time afterwards. It refuses assignments of an
+// epoch lower than the highest it has seen. And it works under a lease: each
+// acknowledged heartbeat extends the lease, counted on the monotonic clock from
+// before the heartbeat was sent. When the lease expires, the agent stops every
+// running dispatch and starts none until the authority answers again, because from
+// then on the authority may assign the jobs to other nodes.
 //
-// A worker may take its dispatch along to another node. It is in hand there
-// from [Agent.Adopt] on, and let go here, without an outcome, when the authority
-// recalls it as superseded by a later move than the one that brought it here.
+// A worker may resume its dispatch at another node. That node's agent has the
+// dispatch from [Agent.Adopt] on. This agent drops it, without an outcome, when the
+// authority recalls it as superseded by a move later than the one that brought it
+// here.
 //
-// What targets notice of their workers, that one has stalled and that it has
-// recovered, is kept and repeated like outcomes, and numbered, because unlike
-// outcomes it has no name of its own.
+// Worker events (a worker has stalled or recovered) are kept and sent again like
+// outcomes. They are numbered, because unlike outcomes they have no id.
 //
-// Room is told as absolute numbers, last value wins. What was assigned and is
-// still waiting for its body is taken off, and every report says up to which
-// batch of assignments its numbers hold, so that the authority never counts a
-// place twice and never loses one.
+// Offers are absolute numbers: the last value counts. Capacity reserved for an
+// assignment that waits for its body is subtracted. Every report names the last
+// batch of assignments that its offers take into account, so that the authority
+// neither counts a slot twice nor loses one.
 package agent

@@ -6,63 +6,66 @@ import (
 	"fmt"
 	"time"
 
-	"yardmaster/internal/backoff"
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// Target carries dispatches out: the edge for TCP workers, the pool for
-// runner processes.
+// Target runs dispatches of one kind: the edge with TCP workers, or the runner pool
+// with local processes.
 type Target interface {
 	Kind() job.Kind
-	// Start begins a dispatch and returns at once. false: the offer's worker
-	// is gone or full, and nothing was begun.
+	// Start starts a dispatch and returns at once. It returns false, and starts
+	// nothing, if the assignment's worker is gone or full.
 	Start(a job.Assignment, spec job.Spec) bool
-	// Stop recalls a running dispatch, whose outcome still comes; a worker's
-	// that is superseded is let go without one. Dispatches the target does not
-	// know are ignored.
-	Stop(id job.ID, n uint32, why job.RecallReason)
+	// Stop has a running dispatch stop, which then reports its outcome; an
+	// Overhop worker's dispatch that is superseded is dropped without one. Stop
+	// ignores a recall of an unknown dispatch and one that is outdated, see
+	// [job.Recall.Outdated]. The recall's epoch may be 0.
+	Stop(r job.Recall)
 }
 
-// phase is how far a dispatch has come.
+// phase is the state of a dispatch.
 type phase uint8
 
 const (
-	loading  phase = iota // its body is on its way
-	starting              // inside Target.Start
+	loading  phase = iota // its body is being loaded
+	starting              // Target.Start is being called
 	running
 	ending // its outcome is known and not yet settled
 )
 
-// key names a dispatch.
-type key struct {
+// dispatchKey identifies a dispatch: the n-th one of a job.
+type dispatchKey struct {
 	id job.ID
 	n  uint32
 }
 
-// dispatch is one assignment in hand.
+// dispatch is a dispatch that this node has and that is not settled.
 type dispatch struct {
-	key
-	phase    phase
-	target   Target
-	recalled job.RecallReason // "": not
-	order    *job.Assignment  // while loading
-	end      *ended           // while ending
-	moved    uint64           // index of the entry that moved it here; 0: it began here
+	dispatchKey
+	phase        phase
+	target       Target
+	recallReason job.RecallReason // why it must stop; "": it need not
+	assignment   *job.Assignment  // while loading
+	pending      *pendingOutcome  // while ending
+	moveIndex    uint64           // index of the entry that moved it here; 0: it started here
 }
 
-// recall notes that the dispatch is to stop; true if its target has to be
-// told now. The first reason stands, unless a graver one comes: the end of the
-// lease leaves no time for any grace, and what has left is not stopped at all.
-func (d *dispatch) recall(why job.RecallReason) bool {
-	if d.phase == ending || gravity(why) <= gravity(d.recalled) {
+// recall marks the dispatch as recalled and reports whether its target must stop it
+// now. It keeps the first reason unless a more severe one comes: an expired lease
+// leaves no time for a graceful stop, and a superseded dispatch is dropped instead
+// of stopped.
+func (d *dispatch) recall(reason job.RecallReason) bool {
+	if d.phase == ending || severity(reason) <= severity(d.recallReason) {
 		return false
 	}
-	d.recalled = why
+	d.recallReason = reason
 	return d.phase == running
 }
 
-func gravity(why job.RecallReason) int {
-	switch why {
+// severity orders recall reasons, see dispatch.recall.
+func severity(reason job.RecallReason) int {
+	switch reason {
 	case "":
 		return 0
 	case job.RecallLease:
@@ -73,199 +76,214 @@ func gravity(why job.RecallReason) int {
 	return 1
 }
 
-// What was settled or refused is remembered between one and two of these, or
-// less if more than that many dispatches were.
+// Settled and refused dispatches are remembered for recentTTL to 2*recentTTL, or for
+// less if there are more than recentMax in that time.
 const (
-	rememberFor = 15 * time.Second
-	rememberMax = 200_000
+	recentTTL = 15 * time.Second
+	recentMax = 200_000
 )
 
-// table holds the dispatches in hand, and for a while those that were: an
-// order may arrive twice, and late.
-type table struct {
-	live    map[key]*dispatch
-	running int // of live, those that are not ending
+// dispatchTable holds the dispatches of this node and, for a while, those that were
+// settled or refused: an assignment may arrive twice, and late. It is guarded by the
+// agent's mu.
+type dispatchTable struct {
+	live    map[dispatchKey]*dispatch
+	running int // number of dispatches in live that are not ending
 
-	past    memory // was in hand
-	refused memory // was not taken: the authority has it run elsewhere, and a late copy of its order must not begin it here
+	settled recentKeys // settled here, or moved away
+	refused recentKeys // refused: the authority may place the job elsewhere, and a late copy of the assignment must not start it here
 }
 
-func newTable() table { return table{live: map[key]*dispatch{}} }
+func newDispatchTable() dispatchTable { return dispatchTable{live: map[dispatchKey]*dispatch{}} }
 
-// memory knows keys for a while.
-type memory struct {
-	recent, older map[key]struct{}
-	turned        time.Time // when recent was begun
+// recentKeys is a set of keys that drops old ones.
+type recentKeys struct {
+	current, previous map[dispatchKey]struct{}
+	rotatedAt         time.Time // when current was started
 }
 
-func (m *memory) add(k key, now time.Time) {
-	if m.recent == nil || len(m.recent) >= rememberMax || now.Sub(m.turned) >= rememberFor {
-		m.older, m.recent, m.turned = m.recent, make(map[key]struct{}, len(m.recent)), now
+func (m *recentKeys) add(k dispatchKey, now time.Time) {
+	if m.current == nil || len(m.current) >= recentMax || now.Sub(m.rotatedAt) >= recentTTL {
+		m.previous, m.current, m.rotatedAt = m.current, make(map[dispatchKey]struct{}, len(m.current)), now
 	}
-	m.recent[k] = struct{}{}
+	m.current[k] = struct{}{}
 }
 
-func (m *memory) has(k key) bool {
-	_, recently := m.recent[k]
-	_, before := m.older[k]
+func (m *recentKeys) has(k dispatchKey) bool {
+	_, recently := m.current[k]
+	_, before := m.previous[k]
 	return recently || before
 }
 
-// has tells whether an order needs nothing any more. A dispatch that is brought
-// back here is in hand or it is not, whatever became of it before.
-func (t *table) has(o *job.Assignment) bool {
-	k := key{o.Job, o.N}
+// seen reports whether an assignment needs no action, because its dispatch is live or
+// was settled here. Whether a dispatch that has moved here (Started is set) was
+// settled here before does not matter.
+func (t *dispatchTable) seen(asg *job.Assignment) bool {
+	k := dispatchKey{asg.Job, asg.N}
 	if _, ok := t.live[k]; ok {
 		return true
 	}
-	if !o.Started.IsZero() {
+	if !asg.Started.IsZero() {
 		return false
 	}
-	return t.past.has(k)
+	return t.settled.has(k)
 }
 
-// refuse remembers an order that was answered with no; what a worker brings
-// later is no such order.
-func (t *table) refuse(o *job.Assignment, now time.Time) {
-	if o.Started.IsZero() {
-		t.refused.add(key{o.Job, o.N}, now)
+// markRefused remembers an assignment that was refused, unless it is of a dispatch
+// that has moved here: its worker may still resume it.
+func (t *dispatchTable) markRefused(asg *job.Assignment, now time.Time) {
+	if asg.Started.IsZero() {
+		t.refused.add(dispatchKey{asg.Job, asg.N}, now)
 	}
 }
 
-func (t *table) add(d *dispatch) {
-	t.live[d.key] = d
+// ids returns the ids of the dispatches that are not settled.
+func (t *dispatchTable) ids() []job.DispatchID {
+	ids := make([]job.DispatchID, 0, len(t.live))
+	for k := range t.live {
+		ids = append(ids, job.DispatchID{Job: k.id, N: k.n})
+	}
+	return ids
+}
+
+func (t *dispatchTable) add(d *dispatch) {
+	t.live[d.dispatchKey] = d
 	t.running++
 }
 
-// end marks a dispatch whose outcome is known.
-func (t *table) end(d *dispatch) {
+// markEnding marks a dispatch whose outcome is known.
+func (t *dispatchTable) markEnding(d *dispatch) {
 	d.phase = ending
 	t.running--
 }
 
-// drop forgets a dispatch that never began here.
-func (t *table) drop(d *dispatch) {
-	delete(t.live, d.key)
+// drop removes a dispatch that was not started.
+func (t *dispatchTable) drop(d *dispatch) {
+	delete(t.live, d.dispatchKey)
 	t.running--
 }
 
-// leave forgets a running dispatch that goes on elsewhere, but not that it was
-// here.
-func (t *table) leave(d *dispatch, now time.Time) {
-	if t.live[d.key] == d && d.phase != ending {
+// markMoved removes a dispatch that continues on another node, and remembers it as
+// settled.
+func (t *dispatchTable) markMoved(d *dispatch, now time.Time) {
+	if t.live[d.dispatchKey] == d && d.phase != ending {
 		t.running--
-		t.settled(d.key, now)
+		t.markSettled(d.dispatchKey, now)
 	}
 }
 
-// settled moves a dispatch from hand to memory.
-func (t *table) settled(k key, now time.Time) {
+// markSettled removes a dispatch and remembers it as settled.
+func (t *dispatchTable) markSettled(k dispatchKey, now time.Time) {
 	if _, ok := t.live[k]; !ok {
 		return
 	}
 	delete(t.live, k)
-	t.past.add(k, now)
+	t.settled.add(k, now)
 }
 
-// Assign takes a batch of orders and answers each. Bodies that are not at hand
-// are loaded afterwards; their orders are taken.
-func (a *Agent) Assign(b job.Batch) []job.Answer {
-	a.assigning.Lock()
-	defer a.assigning.Unlock()
+// Assign takes a batch of assignments and returns the answer to each. Bodies that the
+// batch does not carry are loaded afterwards; the answer to such an assignment is
+// Taken.
+func (a *Agent) Assign(b job.AssignmentBatch) []job.Answer {
+	a.assignMu.Lock()
+	defer a.assignMu.Unlock()
 	answers := make([]job.Answer, len(b.Assignments))
-	if a.refuse(b, answers) {
+	if a.refuseBatch(b, answers) {
 		return answers
 	}
 	for i := range b.Assignments {
-		answers[i] = a.take(&b.Assignments[i])
+		answers[i] = a.accept(&b.Assignments[i])
 	}
 	a.mu.Lock()
-	a.room.saw(b, time.Now())
+	a.capacity.batchSeen(b, time.Now())
 	a.mu.Unlock()
-	notice(a.wake)
+	signal(a.wakeReporter)
 	return answers
 }
 
-// refuse answers a whole batch if it may not be taken. What is in hand already
-// stays so: another answer would have it begun elsewhere.
-func (a *Agent) refuse(b job.Batch, answers []job.Answer) bool {
+// refuseBatch fills in the answers if no assignment of the batch may be accepted, and
+// reports whether it has. A dispatch that this node already has is still answered
+// with Taken: after another answer the authority would place it elsewhere.
+func (a *Agent) refuseBatch(b job.AssignmentBatch, answers []job.Answer) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var refusal job.Answer
 	switch {
-	case b.Incarnation != 0 && b.Incarnation != a.cfg.Incarnation, !a.sees(b.Epoch):
-		refusal = job.StaleEpoch // meant for another life of this node, or given by an authority of the past
+	case b.Incarnation != 0 && b.Incarnation != a.cfg.Incarnation, !a.observeEpoch(b.Epoch):
+		refusal = job.StaleEpoch // meant for another incarnation, or sent by a replaced authority
 	case a.draining:
 		refusal = job.Draining
-	case !a.works(), a.former.meant(b):
-		refusal = job.NoRoom // the authority may not count on this node, or did not when it gave them
+	case !a.canWork(), a.previous.covers(b):
+		refusal = job.NoCapacity // there is no lease, or the batch was meant for a previous one
 	default:
 		return false
 	}
 	for i := range b.Assignments {
 		answers[i] = refusal
-		switch o := &b.Assignments[i]; {
+		switch asg := &b.Assignments[i]; {
 		case refusal == job.StaleEpoch:
-		case a.table.has(o):
+		case a.table.seen(asg):
 			answers[i] = job.Taken
 		default:
-			a.table.refuse(o, time.Now())
+			a.table.markRefused(asg, time.Now())
 		}
 	}
 	return true
 }
 
-func (a *Agent) take(o *job.Assignment) job.Answer {
-	target := a.targets[o.Kind]
+// accept answers one assignment and starts its dispatch, or has its body loaded.
+func (a *Agent) accept(asg *job.Assignment) job.Answer {
+	target := a.targets[asg.Kind]
 	if target == nil {
-		return job.NoRoom
+		return job.NoCapacity
 	}
-	d := &dispatch{key: key{o.Job, o.N}, phase: starting, target: target}
-	spec, load, err := atHand(o.Body)
+	d := &dispatch{dispatchKey: dispatchKey{asg.Job, asg.N}, phase: starting, target: target}
+	spec, needsLoad, err := parseBody(asg.Body)
 	a.mu.Lock()
-	known := a.table.has(o)
-	if known || !a.works() || a.table.refused.has(d.key) || !o.Started.IsZero() {
+	known := a.table.seen(asg)
+	if known || !a.canWork() || a.table.refused.has(d.dispatchKey) || !asg.Started.IsZero() {
 		if !known {
-			a.table.refuse(o, time.Now())
+			a.table.markRefused(asg, time.Now())
 		}
 		a.mu.Unlock()
 		if known {
 			return job.Taken
 		}
-		return job.NoRoom // also for what a worker has yet to bring: see Adopt
+		return job.NoCapacity // also if it has moved here and its worker has not resumed it yet, see Adopt
 	}
 	a.table.add(d)
-	if load {
-		order := *o // the batch is the caller's
-		d.phase, d.order = loading, &order
-		a.room.reserve(seatOf(o), 1, time.Now())
+	if needsLoad {
+		assignment := *asg    // the batch is the caller's
+		assignment.Body = nil // it shares the batch's memory; loadAndStart sets it
+		d.phase, d.assignment = loading, &assignment
+		a.capacity.reserve(slotKeyOf(asg), 1, time.Now())
 	}
 	a.mu.Unlock()
-	if load {
-		a.loads.add(func(ctx context.Context) { a.load(ctx, d) })
+	if needsLoad {
+		a.loadPool.add(func(ctx context.Context) { a.loadAndStart(ctx, d) })
 		return job.Taken
 	}
 	if err != nil {
-		a.Report(d.invalid(err), nil)
+		a.Report(d.invalidOutcome(err), nil)
 		return job.Taken
 	}
-	if !target.Start(*o, spec) {
+	if !target.Start(*asg, spec) {
 		a.mu.Lock()
 		if d.phase != ending {
 			a.table.drop(d)
-			a.table.refuse(o, time.Now())
-			a.left()
+			a.table.markRefused(asg, time.Now())
+			a.signalChanged()
 		}
 		a.mu.Unlock()
-		return job.NoRoom
+		return job.NoCapacity
 	}
-	a.started(d)
+	a.markRunning(d)
 	return job.Taken
 }
 
-// atHand reads a body that came with its order; load tells that the whole of
-// it lies elsewhere.
-func atHand(body []byte) (spec job.Spec, load bool, err error) {
+// parseBody parses the body in an assignment. needsLoad is true without a body, or
+// if it refers to a blob.
+func parseBody(body []byte) (spec job.Spec, needsLoad bool, err error) {
 	if body == nil {
 		return spec, true, nil
 	}
@@ -273,97 +291,108 @@ func atHand(body []byte) (spec job.Spec, load bool, err error) {
 	return spec, err == nil && spec.Blob != nil, err
 }
 
-// started follows up on a recall that came while the target was starting.
-func (a *Agent) started(d *dispatch) {
+// markRunning marks a dispatch as running after Target.Start, and stops it if it was
+// recalled meanwhile.
+func (a *Agent) markRunning(d *dispatch) {
 	a.mu.Lock()
-	why := d.recalled
+	reason := d.recallReason
 	if d.phase == starting {
 		d.phase = running
 	} else {
-		why = "" // it has ended already
+		reason = "" // it has ended already
 	}
 	a.mu.Unlock()
-	if why != "" {
-		a.stop(d, why)
+	if reason != "" {
+		a.stop(d, d.recallFor(reason))
 	}
 }
 
-// load fetches a taken dispatch's body and starts it.
-func (a *Agent) load(ctx context.Context, d *dispatch) {
-	body, err := a.fetch(ctx, d)
+// recallFor returns a recall of d that the node itself decides on, or that was
+// deferred until the target had started d.
+func (d *dispatch) recallFor(reason job.RecallReason) job.Recall {
+	return job.Recall{Job: d.id, N: d.n, Reason: reason}
+}
+
+// loadAndStart loads the body of an accepted dispatch and starts it.
+func (a *Agent) loadAndStart(ctx context.Context, d *dispatch) {
+	body, err := a.loadBody(ctx, d)
 	var spec job.Spec
 	if err == nil {
 		spec, err = job.ParseSpec(body)
 	}
 	a.mu.Lock()
-	order := d.order
-	d.order = nil
-	why := d.recalled
+	assignment := d.assignment
+	d.assignment = nil
+	reason := d.recallReason
 	d.phase = starting
-	works := a.works() // if that ends from here on, the dispatch is recalled
+	canWork := a.canWork() // if the lease expires after this, the dispatch is recalled
 	a.mu.Unlock()
 
 	var bad *job.InvalidError
 	switch {
-	case !works && why == "":
-		a.Report(d.declined("the node's lease was over when the body had come"), nil)
-	case why != "":
-		a.Report(d.unstarted(why), nil)
+	case !canWork && reason == "":
+		a.Report(d.declinedOutcome("the node's lease expired while the body was loaded"), nil)
+	case reason != "":
+		a.Report(d.recalledOutcome(reason), nil)
 	case errors.As(err, &bad), errors.Is(err, ErrBodyLost):
-		a.Report(d.invalid(err), nil)
+		a.Report(d.invalidOutcome(err), nil)
 	case err != nil:
-		a.Report(d.declined(err.Error()), nil)
+		a.Report(d.declinedOutcome(err.Error()), nil)
 	default:
-		order.Body = body
-		if d.target.Start(*order, spec) {
-			a.started(d)
+		assignment.Body = body
+		if d.target.Start(*assignment, spec) {
+			a.markRunning(d)
 		} else {
-			a.Report(d.declined("no room when the body had come"), nil)
+			a.Report(d.declinedOutcome("no capacity once the body was loaded"), nil)
 		}
 	}
 	a.mu.Lock()
-	a.room.reserve(seatOf(order), -1, time.Now())
+	a.capacity.reserve(slotKeyOf(assignment), -1, time.Now())
 	a.mu.Unlock()
-	notice(a.wake)
+	signal(a.wakeReporter)
 }
 
-// loadTries bounds how long a dispatch waits for its body here: another node
-// may be nearer to it.
-const loadTries = 4
+// maxLoadAttempts is how often a body is requested before the dispatch is given back:
+// another node may be able to load it.
+const maxLoadAttempts = 4
 
-func (a *Agent) fetch(ctx context.Context, d *dispatch) ([]byte, error) {
-	wait := backoff.Backoff{Base: 50 * time.Millisecond, Max: time.Second, Dice: a.cfg.Dice}
+// loadBody loads the body of a dispatch. It tries again after an error other than
+// [ErrBodyLost], up to maxLoadAttempts times or until the dispatch is recalled.
+func (a *Agent) loadBody(ctx context.Context, d *dispatch) ([]byte, error) {
+	retry := backoff.Backoff{Base: 50 * time.Millisecond, Max: time.Second, Rand: a.cfg.Rand}
 	for try := 1; ; try++ {
-		body, err := a.bus.Load(ctx, d.order.Position, d.id)
+		body, err := a.transport.LoadBody(ctx, d.assignment.Position, d.id)
 		if err == nil || errors.Is(err, ErrBodyLost) {
 			return body, err
 		}
 		a.mu.Lock()
-		recalled := d.recalled != ""
+		recalled := d.recallReason != ""
 		a.mu.Unlock()
-		if recalled || try == loadTries {
+		if recalled || try == maxLoadAttempts {
 			return nil, fmt.Errorf("load body: %w", err)
 		}
-		if err := backoff.Sleep(ctx, wait.Next()); err != nil {
+		if err := backoff.Sleep(ctx, retry.Next()); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// invalid ends a dispatch that can never run.
-func (d *dispatch) invalid(err error) job.Outcome {
+// invalidOutcome returns the outcome of a dispatch whose job can never run.
+func (d *dispatch) invalidOutcome(err error) job.Outcome {
 	return job.Outcome{Job: d.id, N: d.n, Status: job.Error, Final: true, Fault: &job.Fault{Message: err.Error(), Type: job.FaultInvalid}}
 }
 
-// declined gives back a dispatch that did not begin here.
-func (d *dispatch) declined(why string) job.Outcome {
-	return job.Outcome{Job: d.id, N: d.n, Status: job.Declined, Fault: &job.Fault{Message: why}}
+// declinedOutcome returns the outcome that gives back a dispatch which was not
+// started.
+func (d *dispatch) declinedOutcome(reason string) job.Outcome {
+	return job.Outcome{Job: d.id, N: d.n, Status: job.Declined, Fault: &job.Fault{Message: reason}}
 }
 
-// unstarted ends a dispatch that was recalled before it began.
-func (d *dispatch) unstarted(why job.RecallReason) job.Outcome {
-	o := d.declined("recalled before it began: " + string(why))
-	if why == job.RecallCancelled || why == job.RecallQueueGone {
+// recalledOutcome returns the outcome of a dispatch that was recalled before it was
+// started.
+func (d *dispatch) recalledOutcome(reason job.RecallReason) job.Outcome {
+	o := d.declinedOutcome("recalled before it was started: " + string(reason))
+	if reason == job.RecallCancelled || reason == job.RecallQueueGone {
 		o.Status, o.Fault.Type = job.Cancelled, job.FaultCancelled
 	}
 	return o

@@ -3,54 +3,54 @@ package agent
 import (
 	"time"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// Recall stops a dispatch at the authority's word. One that is not in hand, or
-// has ended, is ignored, and so are the word of an earlier authority and what was
-// said of an earlier stay here: by now the worker has brought it back.
+// Recall stops a dispatch on behalf of the authority. It ignores a recall of a
+// dispatch that this node does not have or that has ended, of a replaced authority,
+// and one that is outdated because the dispatch has since moved back here.
 func (a *Agent) Recall(r job.Recall) {
 	a.mu.Lock()
-	var tell *dispatch
-	if a.sees(r.Epoch) {
-		d := a.table.live[key{r.Job, r.N}]
-		if d != nil && (r.Moved == 0 || r.Moved > d.moved) && d.recall(r.Reason) {
-			tell = d
+	var running *dispatch
+	if a.observeEpoch(r.Epoch) {
+		d := a.table.live[dispatchKey{r.Job, r.N}]
+		if d != nil && !r.Outdated(d.moveIndex) && d.recall(r.Reason) {
+			running = d
 		}
 	}
 	a.mu.Unlock()
-	if tell != nil {
-		a.stop(tell, r.Reason)
+	if running != nil {
+		a.stop(running, r)
 	}
 }
 
-// stop tells a dispatch's target. What a worker has taken to another node ends
-// here without an outcome; it is forgotten first, because the worker may bring
-// it back as soon as the target has let it go.
-func (a *Agent) stop(d *dispatch, why job.RecallReason) {
-	if why == job.RecallSuperseded && d.target.Kind() == job.Overhop {
+// stop has a dispatch's target stop it. A dispatch that a worker has resumed at
+// another node ends here without an outcome. It is removed from the table first,
+// because the worker may bring it back as soon as the target has dropped it.
+func (a *Agent) stop(d *dispatch, r job.Recall) {
+	if r.Reason == job.RecallSuperseded && d.target.Kind() == job.Overhop {
 		a.mu.Lock()
-		a.table.leave(d, time.Now())
-		a.left()
+		a.table.markMoved(d, time.Now())
+		a.signalChanged()
 		a.mu.Unlock()
 	}
-	d.target.Stop(d.id, d.n, why)
+	d.target.Stop(r)
 }
 
-// Adopt takes a running dispatch into hand that its worker has brought from
-// another node; false if this node may not work now, or is ending it. It may
-// be called with a target's locks held.
-func (a *Agent) Adopt(o job.Assignment) bool {
+// Adopt adds a running dispatch that its worker has brought from another node. It
+// returns false if this node has no lease, or has the dispatch and it is ending or
+// recalled. It may be called with a target's locks held.
+func (a *Agent) Adopt(asg job.Assignment) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	k := key{o.Job, o.N}
+	k := dispatchKey{asg.Job, asg.N}
 	if d := a.table.live[k]; d != nil {
-		d.moved = max(d.moved, o.Moved)
-		return d.phase == running && d.recalled == ""
+		d.moveIndex = max(d.moveIndex, asg.MoveIndex)
+		return d.phase == running && d.recallReason == ""
 	}
-	if !a.works() {
+	if !a.canWork() {
 		return false
 	}
-	a.table.add(&dispatch{key: k, phase: running, target: a.targets[o.Kind], moved: o.Moved})
+	a.table.add(&dispatch{dispatchKey: k, phase: running, target: a.targets[asg.Kind], moveIndex: asg.MoveIndex})
 	return true
 }

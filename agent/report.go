@@ -8,33 +8,34 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"yardmaster/internal/backoff"
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// Bounds of one report: what settles within one entry of the log.
+// Limits of one report, so that the authority can settle it with one entry.
 const (
 	maxOutcomes     = 512
 	maxOutcomeBytes = 128 << 10
-	outcomeBytes    = 48 // an outcome without result and fault
+	outcomeOverhead = 48 // bytes of an outcome without result and fault
 )
 
-// Bounds of storing large results.
+// Limits of storing large results.
 const (
-	storePatience = 30 * time.Second // from the report on
-	maxStoring    = 256 << 20        // bytes that wait to be stored
+	storeTimeout    = 30 * time.Second // from Report until the result is stored
+	maxStoringBytes = 256 << 20        // bytes of all results that wait to be stored
 )
 
-// ended is an outcome on its way.
-type ended struct {
-	outcome job.Outcome
-	then    []func(job.Settled) // guarded by the agent's mu
-	place   uint64              // in the line of those that wait
+// pendingOutcome is an outcome that is not settled.
+type pendingOutcome struct {
+	outcome   job.Outcome
+	callbacks []func(job.Settled) // guarded by the agent's mu
+	seq       uint64              // order of enqueue
 }
 
-func (e *ended) size() int {
-	n := outcomeBytes + len(e.outcome.Result.Data)
-	if f := e.outcome.Fault; f != nil {
+// size estimates the size of the outcome in a report, in bytes.
+func (p *pendingOutcome) size() int {
+	n := outcomeOverhead + len(p.outcome.Result.Data)
+	if f := p.outcome.Fault; f != nil {
 		n += len(f.Message) + len(f.Type) + len(f.Code) + len(f.Details)
 	}
 	return n
@@ -43,212 +44,215 @@ func (e *ended) size() int {
 // outbox holds the outcomes that are not settled. It is guarded by the agent's
 // mu.
 type outbox struct {
-	waiting  []*ended // by their places
-	places   uint64   // given so far
-	flying   int      // reports on their way
-	carrying int      // of them, those with outcomes
-	storing  int      // bytes of results that are being stored before they are reported
-	retryAt  time.Time
-	retry    backoff.Backoff
-	failing  bool
+	pending          []*pendingOutcome // not in flight, by seq
+	lastSeq          uint64            // last seq assigned
+	inFlight         int               // reports in flight
+	outcomesInFlight int               // reports in flight that contain outcomes
+	storingBytes     int               // bytes of results that are being stored before they are reported
+	retryAt          time.Time         // no report is sent before; zero: at once
+	retry            backoff.Backoff
+	failing          bool // the last report failed, which was logged
 }
 
-// Report takes over the outcome of a dispatch, and keeps it until the
-// authority has settled it. then, if given, is called once from another
-// goroutine when it is settled or known to be stale, and must not block; it
-// is not called if the node stops first.
+// Report takes the outcome of a dispatch, and keeps it until the authority has
+// settled it. onSettled, which may be nil and must not block, is called once from
+// another goroutine when the outcome is settled or known to be stale; it is not
+// called if the node stops first.
 //
-// An outcome of a dispatch that was not assigned here (its worker came over
-// from another node) is taken as well. Of two outcomes of one dispatch the
-// first counts; both callers hear what became of it.
-func (a *Agent) Report(o job.Outcome, then func(job.Settled)) {
-	k := key{o.Job, o.N}
+// Report also takes the outcome of a dispatch that was not assigned to this node,
+// because its worker came from another node. Of two outcomes of one dispatch the
+// first counts; the callbacks of both are called.
+func (a *Agent) Report(outcome job.Outcome, onSettled func(job.Settled)) {
+	k := dispatchKey{outcome.Job, outcome.N}
 	a.mu.Lock()
 	d := a.table.live[k]
 	if d == nil {
-		d = &dispatch{key: k}
+		d = &dispatch{dispatchKey: k}
 		a.table.add(d)
 	}
 	first := d.phase != ending
 	if first {
-		d.end = &ended{outcome: o}
-		a.table.end(d)
-		a.left()
+		d.pending = &pendingOutcome{outcome: outcome}
+		a.table.markEnding(d)
+		a.signalChanged()
 	}
-	e := d.end
-	if then != nil {
-		e.then = append(e.then, then)
+	e := d.pending
+	if onSettled != nil {
+		e.callbacks = append(e.callbacks, onSettled)
 	}
 	a.mu.Unlock()
 	if !first {
 		return
 	}
-	cut(e.outcome.Fault)
-	if o.Blob == nil && len(o.Result.Data) > job.MaxInlineResult {
-		a.storeSoon(e)
+	truncateFault(e.outcome.Fault)
+	if outcome.Blob == nil && len(outcome.Result.Data) > job.MaxInlineResult {
+		a.storeAsync(e)
 		return
 	}
-	a.post(e)
+	a.enqueue(e)
 }
 
-// cut shortens a fault to what travels inline. Details are kept whole or not
-// at all: half of a JSON is none.
-func cut(f *job.Fault) {
+// truncateFault shortens a fault to [job.MaxInlineFault] bytes. Details are kept whole
+// or dropped, because they are JSON.
+func truncateFault(f *job.Fault) {
 	if f == nil {
 		return
 	}
-	f.Type, f.Code = shorten(f.Type, job.MaxFaultName), shorten(f.Code, job.MaxFaultName)
-	room := job.MaxInlineFault - len(f.Type) - len(f.Code)
-	if len(f.Details) > room/2 {
+	f.Type, f.Code = truncate(f.Type, job.MaxFaultNameLen), truncate(f.Code, job.MaxFaultNameLen)
+	budget := job.MaxInlineFault - len(f.Type) - len(f.Code)
+	if len(f.Details) > budget/2 {
 		f.Details = nil
 	}
-	f.Message = shorten(f.Message, room-len(f.Details))
+	f.Message = truncate(f.Message, budget-len(f.Details))
 }
 
-// shorten cuts a text to n bytes, between two characters, and marks it.
-func shorten(text string, n int) string {
+// truncate shortens a text to at most n bytes, between two characters, and marks it.
+func truncate(text string, n int) string {
 	if len(text) <= n {
 		return text
 	}
-	const mark = " (cut)"
-	n -= len(mark)
+	const suffix = " (cut)"
+	n -= len(suffix)
 	for n > 0 && !utf8.RuneStart(text[n]) {
 		n--
 	}
-	return text[:n] + mark
+	return text[:n] + suffix
 }
 
-// storeSoon has a large result stored, unless too much waits for that already:
-// what a full stream holds back must not fill this node's memory.
-func (a *Agent) storeSoon(e *ended) {
+// storeAsync has a large result stored in the background. It fails the result at once
+// if too many bytes wait already, so that a stream which is full cannot exhaust the
+// node's memory.
+func (a *Agent) storeAsync(e *pendingOutcome) {
 	size := len(e.outcome.Result.Data)
 	a.mu.Lock()
-	full := a.outbox.storing+size > maxStoring
+	full := a.outbox.storingBytes+size > maxStoringBytes
 	if !full {
-		a.outbox.storing += size
+		a.outbox.storingBytes += size
 	}
 	a.mu.Unlock()
 	if full {
-		a.unstored(e, "too many results wait to be stored")
+		a.failStore(e, "too many results wait to be stored")
 		return
 	}
-	until := time.Now().Add(storePatience)
-	a.stores.add(func(ctx context.Context) {
-		a.store(ctx, e, until)
+	deadline := time.Now().Add(storeTimeout)
+	a.storePool.add(func(ctx context.Context) {
+		a.storeResult(ctx, e, deadline)
 		a.mu.Lock()
-		a.outbox.storing -= size
+		a.outbox.storingBytes -= size
 		a.mu.Unlock()
 	})
 }
 
-// store puts a large result where results may be large. Until it is there the
-// dispatch counts as running, so that nobody hears of a success without its
-// result; one that cannot be stored in time ends as an error instead.
-func (a *Agent) store(ctx context.Context, e *ended, until time.Time) {
-	wait := backoff.Backoff{Base: 50 * time.Millisecond, Max: 2 * time.Second, Dice: a.cfg.Dice}
+// storeResult stores a large result as a blob and then enqueues the outcome, so that a
+// success is never reported without its result. If the result cannot be stored until
+// deadline, the outcome becomes an error.
+func (a *Agent) storeResult(ctx context.Context, e *pendingOutcome, deadline time.Time) {
+	retry := backoff.Backoff{Base: 50 * time.Millisecond, Max: 2 * time.Second, Rand: a.cfg.Rand}
 	name := fmt.Sprintf("%s-%d", e.outcome.Job, e.outcome.N)
-	limited, cancel := context.WithDeadline(ctx, until)
+	storeCtx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	for try := 1; ; try++ {
-		blob, err := a.bus.StoreBlob(limited, name, e.outcome.Result.Data)
+		blob, err := a.transport.StoreBlob(storeCtx, name, e.outcome.Result.Data)
 		if err == nil {
 			e.outcome.Blob, e.outcome.Result.Data = &blob, nil
-			a.post(e)
+			a.enqueue(e)
 			return
 		}
 		if try == 3 {
-			a.log.Warn("large result cannot be stored, trying on", "job", e.outcome.Job.String(), "error", err)
+			a.log.Warn("storing large result failed, retrying", "job", e.outcome.Job.String(), "err", err)
 		}
-		if backoff.Sleep(limited, wait.Next()) == nil {
+		if backoff.Sleep(storeCtx, retry.Next()) == nil {
 			continue
 		}
-		if ctx.Err() == nil { // the time is up, and the node goes on
-			a.unstored(e, err.Error())
+		if ctx.Err() == nil { // the deadline has passed, and the node is not stopping
+			a.failStore(e, err.Error())
 		}
 		return
 	}
 }
 
-// unstored ends a dispatch whose result cannot be kept. It is not tried again:
-// the work itself was done.
-func (a *Agent) unstored(e *ended, why string) {
-	a.log.Error("large result is given up", "job", e.outcome.Job.String(), "bytes", len(e.outcome.Result.Data), "reason", why)
+// failStore turns an outcome whose result cannot be stored into a final error. The
+// job is not retried, because its work was done.
+func (a *Agent) failStore(e *pendingOutcome, reason string) {
+	a.log.Error("large result dropped", "job", e.outcome.Job.String(), "bytes", len(e.outcome.Result.Data), "reason", reason)
 	e.outcome.Status, e.outcome.Final, e.outcome.Result = job.Error, true, job.Value{}
-	e.outcome.Fault = &job.Fault{Message: "The result could not be stored: " + why, Type: job.FaultNotStored}
-	cut(e.outcome.Fault)
-	a.post(e)
+	e.outcome.Fault = &job.Fault{Message: "The result could not be stored: " + reason, Type: job.FaultNotStored}
+	truncateFault(e.outcome.Fault)
+	a.enqueue(e)
 }
 
-func (a *Agent) post(e *ended) {
+// enqueue appends an outcome to those that wait to be reported.
+func (a *Agent) enqueue(e *pendingOutcome) {
 	a.mu.Lock()
-	a.outbox.places++
-	e.place = a.outbox.places
-	a.outbox.waiting = append(a.outbox.waiting, e)
+	a.outbox.lastSeq++
+	e.seq = a.outbox.lastSeq
+	a.outbox.pending = append(a.outbox.pending, e)
 	a.mu.Unlock()
-	notice(a.wake)
+	signal(a.wakeReporter)
 }
 
-// era is one authority's time, as the reporter sees it. What is on its way to
-// an authority ends with its era: nobody would answer it.
-type era struct {
-	node  string // "": nobody is known
-	epoch uint64
-	ctx   context.Context
-	end   context.CancelFunc
+// authority is the current authority of reportLoop. Its context is canceled when
+// another authority is known, so that reports to it fail at once.
+type authority struct {
+	node   string // "": none is known
+	epoch  uint64
+	ctx    context.Context
+	cancel context.CancelFunc
 }
 
-// report sends what there is to tell: at once while nothing is on its way,
-// else by the batch. A new authority hears everything that the old one has not
-// answered.
-func (a *Agent) report(ctx context.Context) {
-	changed := a.bus.AuthorityChanged()
-	now := a.turn(ctx, era{end: func() {}})
-	defer func() { now.end() }()
+// reportLoop sends reports until ctx ends: outcomes at once while none are in flight,
+// else in batches. Outcomes that an authority has not acknowledged are sent to the
+// next one.
+func (a *Agent) reportLoop(ctx context.Context) {
+	changed := a.transport.AuthorityChanged()
+	current := a.refreshAuthority(ctx, authority{cancel: func() {}})
+	defer func() { current.cancel() }()
 	for {
-		var again <-chan time.Time
-		if now.node != "" {
-			if at := a.sendAll(now); !at.IsZero() {
-				again = time.After(time.Until(at))
+		var retry <-chan time.Time
+		if current.node != "" {
+			if nextAt := a.sendReports(current); !nextAt.IsZero() {
+				retry = time.After(time.Until(nextAt))
 			}
 		}
 		select {
-		case <-a.wake:
+		case <-a.wakeReporter:
 		case <-changed:
-		case <-again:
+		case <-retry:
 		case <-ctx.Done():
 			return
 		}
-		if closed(changed) {
-			changed = a.bus.AuthorityChanged()
-			now = a.turn(ctx, now)
+		if tryReceive(changed) {
+			changed = a.transport.AuthorityChanged()
+			current = a.refreshAuthority(ctx, current)
 		}
 	}
 }
 
-// turn gives the present era, which is the last one if the authority has not
-// changed.
-func (a *Agent) turn(ctx context.Context, last era) era {
-	node, epoch, ok := a.bus.Authority()
+// refreshAuthority returns the current authority, which is last if it has not changed.
+// Otherwise it cancels last.
+func (a *Agent) refreshAuthority(ctx context.Context, last authority) authority {
+	node, epoch, ok := a.transport.Authority()
 	if ok && node == last.node && epoch == last.epoch {
 		return last
 	}
-	last.end()
-	next := era{node: node, epoch: epoch}
+	last.cancel()
+	next := authority{node: node, epoch: epoch}
 	if !ok {
 		next.node = ""
 	}
-	next.ctx, next.end = context.WithCancel(ctx)
+	next.ctx, next.cancel = context.WithCancel(ctx)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if ok {
-		a.sees(epoch)
+		a.observeEpoch(epoch)
 	}
 	a.outbox.retryAt = time.Time{}
 	a.outbox.retry.Reset()
 	return next
 }
 
-func closed(c <-chan struct{}) bool {
+// tryReceive reports whether it could receive from c without blocking.
+func tryReceive(c <-chan struct{}) bool {
 	select {
 	case <-c:
 		return true
@@ -257,133 +261,134 @@ func closed(c <-chan struct{}) bool {
 	}
 }
 
-// sendAll sends reports until there is nothing to send now; at is when there
-// will be, zero if only a notice can tell.
-func (a *Agent) sendAll(now era) (at time.Time) {
+// sendReports sends reports until there is nothing to send. nextAt is when there will
+// be something; zero if that depends on a later signal.
+func (a *Agent) sendReports(auth authority) (nextAt time.Time) {
 	for {
-		r, batch, at := a.next(now.epoch, time.Now())
+		r, batch, nextAt := a.nextReport(auth.epoch, time.Now())
 		if r == nil {
-			return at
+			return nextAt
 		}
-		a.work.Go(func() { a.send(now.ctx, now.node, r, batch) })
+		a.wg.Go(func() { a.sendReport(auth.ctx, auth.node, r, batch) })
 	}
 }
 
-// next builds the next report if it is time for one.
-func (a *Agent) next(epoch uint64, now time.Time) (*job.Report, []*ended, time.Time) {
+// nextReport returns the next report and the outcomes in it. If no report is due, it
+// returns nil and when one will be; a zero time means after a later signal.
+func (a *Agent) nextReport(epoch uint64, now time.Time) (*job.Report, []*pendingOutcome, time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	box := &a.outbox
-	if box.flying >= a.cfg.Reports {
+	if box.inFlight >= a.cfg.MaxReports {
 		return nil, nil, time.Time{}
 	}
 	if now.Before(box.retryAt) {
 		return nil, nil, box.retryAt
 	}
-	offers, at := a.room.due(now)
-	outcomes := len(box.waiting) > 0 && (box.carrying == 0 || len(box.waiting) >= a.cfg.Gather)
-	if !offers && !outcomes && !a.notes.due() {
-		return nil, nil, at
+	offers, nextAt := a.capacity.due(now)
+	outcomes := len(box.pending) > 0 && (box.outcomesInFlight == 0 || len(box.pending) >= a.cfg.FlushOutcomes)
+	if !offers && !outcomes && !a.workerEvents.due() {
+		return nil, nil, nextAt
 	}
 	r := &job.Report{Node: a.cfg.Node, Incarnation: a.cfg.Incarnation}
-	a.notes.fill(r)
-	box.flying++
-	if offers { // alone: an outcome's commit would hold back the answer, and with it what comes free next
-		a.room.fill(r, epoch)
+	a.workerEvents.fill(r)
+	box.inFlight++
+	if offers { // without outcomes, whose commit would delay the acknowledgement and so the next offers
+		a.capacity.fill(r, epoch)
 		return r, nil, time.Time{}
 	}
-	batch := box.take()
+	batch := box.takeBatch()
 	for _, e := range batch {
 		r.Outcomes = append(r.Outcomes, e.outcome)
 	}
 	if len(batch) > 0 {
-		box.carrying++
+		box.outcomesInFlight++
 	}
 	return r, batch, time.Time{}
 }
 
-// take removes what fits one report.
-func (b *outbox) take() []*ended {
+// takeBatch removes the outcomes for one report, up to its limits.
+func (b *outbox) takeBatch() []*pendingOutcome {
 	n, size := 0, 0
-	for n < len(b.waiting) && n < maxOutcomes {
-		size += b.waiting[n].size()
+	for n < len(b.pending) && n < maxOutcomes {
+		size += b.pending[n].size()
 		if n > 0 && size > maxOutcomeBytes {
 			break
 		}
 		n++
 	}
-	batch := b.waiting[:n:n]
-	b.waiting = b.waiting[n:]
+	batch := b.pending[:n:n]
+	b.pending = b.pending[n:]
 	return batch
 }
 
-// send sends one report and sees to what its answer says.
-func (a *Agent) send(ctx context.Context, node string, r *job.Report, batch []*ended) {
+// sendReport sends one report and handles its acknowledgement or error.
+func (a *Agent) sendReport(ctx context.Context, node string, r *job.Report, batch []*pendingOutcome) {
 	call, cancel := context.WithTimeout(ctx, a.cfg.ReportTimeout)
-	ack, err := a.bus.Report(call, node, *r)
+	ack, err := a.transport.Report(call, node, *r)
 	cancel()
 	if err == nil && len(ack.Settled) != len(batch) {
 		err = fmt.Errorf("authority answered %d of %d outcomes", len(ack.Settled), len(batch))
 	}
 	a.mu.Lock()
-	a.outbox.flying--
+	a.outbox.inFlight--
 	if len(batch) > 0 {
-		a.outbox.carrying--
+		a.outbox.outcomesInFlight--
 	}
 	if r.Rev > 0 {
-		a.room.landed(r.Rev, err)
+		a.capacity.reportDone(r.Rev, err)
 	}
-	a.notes.landed(r, err)
+	a.workerEvents.reportDone(r, err)
 	var calls []func()
 	if err != nil {
-		a.postpone(ctx, node, batch, err)
+		a.retryLater(ctx, node, batch, err)
 	} else {
 		calls = a.settle(ack, batch)
 	}
 	a.mu.Unlock()
-	notice(a.wake)
+	signal(a.wakeReporter)
 	for _, call := range calls {
 		call()
 	}
 }
 
-// postpone lines up again what was not answered, ahead of what came later.
-// Callers hold mu.
-func (a *Agent) postpone(ctx context.Context, node string, batch []*ended, err error) {
+// retryLater enqueues the outcomes of a failed report again, in their old order, and
+// delays the next report. Callers hold mu.
+func (a *Agent) retryLater(ctx context.Context, node string, batch []*pendingOutcome, err error) {
 	box := &a.outbox
-	box.waiting = slices.Concat(batch, box.waiting)
-	slices.SortFunc(box.waiting, func(a, b *ended) int { return cmp.Compare(a.place, b.place) })
+	box.pending = slices.Concat(batch, box.pending)
+	slices.SortFunc(box.pending, func(a, b *pendingOutcome) int { return cmp.Compare(a.seq, b.seq) })
 	if ctx.Err() != nil {
-		return // the authority changed: the new one hears it at once
+		return // the authority has changed: no delay for the new one
 	}
 	if box.retry.Max == 0 {
-		box.retry = backoff.Backoff{Base: 20 * time.Millisecond, Max: time.Second, Dice: a.cfg.Dice}
+		box.retry = backoff.Backoff{Base: 20 * time.Millisecond, Max: time.Second, Rand: a.cfg.Rand}
 	}
 	box.retryAt = time.Now().Add(box.retry.Next())
 	if !box.failing {
 		box.failing = true
-		a.log.Warn("report not answered, outcomes are kept", "authority", node, "outcomes", len(batch), "error", err)
+		a.log.Warn("report not acknowledged, keeping outcomes", "authority", node, "count", len(batch), "err", err)
 	}
 }
 
-// settle notes a report's answer and gives what is to be called for it.
-// Callers hold mu.
-func (a *Agent) settle(ack job.ReportAck, batch []*ended) (calls []func()) {
+// settle handles a report's acknowledgement and returns the callbacks to be called
+// without mu. Callers hold mu.
+func (a *Agent) settle(ack job.ReportAck, batch []*pendingOutcome) (calls []func()) {
 	a.outbox.retry.Reset()
 	a.outbox.failing = false
-	a.sees(ack.Epoch)
+	a.observeEpoch(ack.Epoch)
 	if ack.WantFull {
-		a.room.forgotten()
+		a.capacity.resendAll()
 	}
 	now := time.Now()
 	for i, e := range batch {
-		a.table.settled(key{e.outcome.Job, e.outcome.N}, now)
-		for _, then := range e.then {
-			calls = append(calls, func() { then(ack.Settled[i]) })
+		a.table.markSettled(dispatchKey{e.outcome.Job, e.outcome.N}, now)
+		for _, callback := range e.callbacks {
+			calls = append(calls, func() { callback(ack.Settled[i]) })
 		}
 	}
 	if len(batch) > 0 {
-		a.left()
+		a.signalChanged()
 	}
 	return calls
 }

@@ -1,19 +1,20 @@
-// Package backup is the file that a whole yard is saved in: a tar archive of
+// Package backup reads and writes the file that holds a whole yard. It is a tar
+// archive of
 //
-//	ledger/00000001 …              the ledger, encoded, in pieces
-//	YARD_JOBS_0/00000001 …         each stream as JetStream copies it out
-//	manifest.json                  what is in it, with a sum for each part
+//	ledger/00000001 …              the encoded ledger, in chunks
+//	YARD_JOBS_0/00000001 …         each stream in JetStream's archive format
+//	manifest.json                  the content, with a checksum of each part
 //	manifest.sha256
 //
-// It is written in one go, piece by piece, because nobody knows how large a
-// part will be before it is there; so the manifest comes last. A part that was
-// interrupted is begun again under another name, and the manifest tells which
-// counts.
+// The file is written sequentially, chunk by chunk, because the size of a part is
+// not known in advance; therefore the manifest comes last. A part that was
+// interrupted is written again under another name, and the manifest names the one
+// that counts.
 //
-// The ledger is taken first and the streams after it, so no stream is older
-// than what the ledger says of it. What the streams hold beyond the ledger is
-// cut off where it tells of decisions that the ledger does not know ([Trim]),
-// and stays where it is work: those records are folded again.
+// The ledger is saved first and the streams after it, so every stream is at least
+// as recent as the ledger. Messages about decisions that the saved ledger
+// does not contain are cut off when a stream is restored ([Trim]). Records of jobs
+// that it does not contain are kept, and ingested again.
 //
-// [Verify] reads a file without any yard.
+// [Verify] checks a file without access to a yard.
 package backup

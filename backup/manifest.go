@@ -8,32 +8,32 @@ import (
 	"time"
 )
 
-// Format is the number of the form of a file.
+// Format is the version of the file format.
 const Format = 1
 
 // Names in a file.
 const (
 	LedgerPart   = "ledger"
 	manifestName = "manifest.json"
-	sumName      = "manifest.sha256"
+	checksumName = "manifest.sha256"
 )
 
-// ErrDamaged is what every error about a file that is not what was written
-// wraps.
+// ErrDamaged is wrapped by every error about a file whose content is not what was
+// written.
 var ErrDamaged = errors.New("the backup is damaged")
 
 func damaged(format string, v ...any) error {
 	return fmt.Errorf("%w: %s", ErrDamaged, fmt.Sprintf(format, v...))
 }
 
-// Manifest says what is in a file.
+// Manifest describes the content of a file.
 type Manifest struct {
 	Format  int       `json:"format"`
-	Version string    `json:"version"` // of the program that made it
+	Version string    `json:"version"` // version of the program that wrote it
 	Yard    string    `json:"yard"`
-	Node    string    `json:"node"` // that made it
+	Node    string    `json:"node"` // node that wrote it
 	Members []string  `json:"members"`
-	Begun   time.Time `json:"begun"`
+	Started time.Time `json:"begun"`
 	Ended   time.Time `json:"ended"`
 
 	Index      uint64  `json:"index"` // of the ledger's last entry
@@ -42,21 +42,21 @@ type Manifest struct {
 	LastEvent  uint64  `json:"last_event"`
 	LastResult uint64  `json:"last_result"`
 	LastDead   uint64  `json:"last_dead_letter"`
-	Ledger     Part    `json:"ledger"` // its sum is the ledger's hash
+	Ledger     Part    `json:"ledger"` // its checksum is the ledger's hash
 	Queues     []Queue `json:"queues"`
 	Crons      int     `json:"crons"`
 
 	Streams []Stream `json:"streams"`
 }
 
-// Part is a run of bytes in a file.
+// Part is a part of a file.
 type Part struct {
 	Name   string `json:"name"`
 	Size   int64  `json:"size"`
 	SHA256 string `json:"sha256"`
 }
 
-// Stream is a copy of one.
+// Stream is the archive of a stream.
 type Stream struct {
 	Part
 	Stream   string `json:"stream"`
@@ -67,7 +67,7 @@ type Stream struct {
 	Bytes    uint64 `json:"bytes"`
 }
 
-// Queue counts a queue's jobs by state.
+// Queue holds a queue's settings and its number of jobs by state.
 type Queue struct {
 	Name      string `json:"queue"`
 	Paused    bool   `json:"paused"`
@@ -79,10 +79,10 @@ type Queue struct {
 	Failed    int    `json:"failed"`
 }
 
-// Jobs is how many jobs there are in all.
+// Jobs returns the number of all jobs.
 func (q *Queue) Jobs() int { return q.Waiting + q.Delayed + q.Active + q.Completed + q.Failed }
 
-// Size is what all parts take together, in bytes.
+// Size returns the size of all parts in bytes.
 func (m *Manifest) Size() int64 {
 	n := m.Ledger.Size
 	for i := range m.Streams {
@@ -91,7 +91,7 @@ func (m *Manifest) Size() int64 {
 	return n
 }
 
-// Stream finds a stream's copy; nil if there is none.
+// Stream returns the archive of a stream, or nil.
 func (m *Manifest) Stream(name string) *Stream {
 	for i := range m.Streams {
 		if m.Streams[i].Stream == name {
@@ -101,7 +101,7 @@ func (m *Manifest) Stream(name string) *Stream {
 	return nil
 }
 
-func sum(b []byte) string {
+func checksum(b []byte) string {
 	s := sha256.Sum256(b)
 	return hex.EncodeToString(s[:])
 }

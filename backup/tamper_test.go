@@ -12,10 +12,10 @@ import (
 	"strings"
 	"testing"
 
-	"yardmaster/backup"
+	"github.com/yardmaster-dev/yardmaster/backup"
 )
 
-// entry is one of a file's.
+// entry is an entry of the archive.
 type entry struct {
 	name string
 	data []byte
@@ -76,11 +76,11 @@ func summed(all []entry, change func(*backup.Manifest)) []entry {
 	return all
 }
 
-// Entries that were exchanged, left out or written again are refused, also where
-// whoever did it made the sums anew.
+// TestVerify_Tampered checks that entries that were exchanged, removed or rewritten
+// are refused, even with correct checksums.
 func TestVerify_Tampered(t *testing.T) {
 	const lane, events, results = "YARD_JOBS_0/00000001", "YARD_EVENTS.2/00000001", "YARD_RESULTS/00000001"
-	whole, other := yard(t).file(t), yard(t)
+	whole, other := newFakeBackup(t).file(t), newFakeBackup(t)
 	other.drop("YARD_JOBS_0", 1)
 	elsewhere := entries(t, other.file(t))
 	for name, c := range map[string]struct {
@@ -90,55 +90,55 @@ func TestVerify_Tampered(t *testing.T) {
 		"two parts exchanged": {func(all []entry) []entry {
 			at(all, lane).data, at(all, results).data = at(all, results).data, at(all, lane).data
 			return all
-		}, "is not what was written"},
+		}, "has changed"},
 		"two names exchanged": {func(all []entry) []entry {
 			a, b := at(all, lane), at(all, results)
 			a.name, b.name = b.name, a.name
 			return all
-		}, "is not what was written"},
+		}, "has changed"},
 		"a part of another backup": {func(all []entry) []entry {
 			at(all, lane).data = at(elsewhere, lane).data
 			return all
-		}, "YARD_JOBS_0 is not what was written"},
+		}, "YARD_JOBS_0 has changed"},
 		"another backup's manifest": {func(all []entry) []entry {
 			at(all, "manifest.json").data = at(elsewhere, "manifest.json").data
 			return all
-		}, "does not match its sum"},
+		}, "does not match its checksum"},
 		"another backup's manifest and sum": {func(all []entry) []entry {
 			return append(all[:len(all)-2], elsewhere[len(elsewhere)-2:]...)
-		}, "YARD_JOBS_0 is not what was written"},
+		}, "YARD_JOBS_0 has changed"},
 		"a part left out": {func(all []entry) []entry {
 			return slices.DeleteFunc(all, func(e entry) bool { return e.name == events })
-		}, "YARD_EVENTS.2 is not what was written"},
+		}, "YARD_EVENTS.2 has changed"},
 		"a part twice": {func(all []entry) []entry {
 			return slices.Insert(all, len(all)-2, *at(all, lane))
-		}, "holds YARD_JOBS_0 twice"},
+		}, "part YARD_JOBS_0 occurs twice"},
 		"a piece of it missing": {func(all []entry) []entry {
 			at(all, lane).name = "YARD_JOBS_0/00000002"
 			return all
-		}, "comes where YARD_JOBS_0/00000001 should"},
-		"no ledger": {func(all []entry) []entry { return all[1:] }, "not with its ledger"},
+		}, "instead of YARD_JOBS_0/00000001"},
+		"no ledger": {func(all []entry) []entry { return all[1:] }, "instead of the ledger"},
 		"nothing at all": {func(all []entry) []entry {
 			return summed(all[len(all)-2:], func(m *backup.Manifest) { *m = backup.Manifest{Format: backup.Format} })
-		}, "it holds no ledger"},
+		}, "it contains no ledger"},
 		"a stream in the ledger's place": {func(all []entry) []entry {
 			return summed(all, func(m *backup.Manifest) { m.Streams[0].Part = m.Ledger })
-		}, "YARD_JOBS_0 is said to be in"},
+		}, "YARD_JOBS_0 is missing"},
 		"a stream in no part": {func(all []entry) []entry {
 			return summed(all, func(m *backup.Manifest) { m.Streams[0].Part = backup.Part{} })
-		}, "YARD_JOBS_0 is said to be in"},
+		}, "YARD_JOBS_0 is missing"},
 		"a stream twice": {func(all []entry) []entry {
 			return summed(all, func(m *backup.Manifest) { m.Streams = append(m.Streams, m.Streams[0]) })
-		}, "holds stream YARD_JOBS_0 twice"},
+		}, "stream YARD_JOBS_0 occurs twice"},
 		"two streams exchanged": {func(all []entry) []entry {
 			return summed(all, func(m *backup.Manifest) {
 				r := len(m.Streams) - 1
 				m.Streams[0].Part, m.Streams[r].Part = m.Streams[r].Part, m.Streams[0].Part
 			})
-		}, "YARD_JOBS_0 holds"},
+		}, "YARD_JOBS_0 has"},
 		"other counts": {func(all []entry) []entry {
 			return summed(all, func(m *backup.Manifest) { m.Queues[0].Waiting++ })
-		}, "counts otherwise"},
+		}, "counts in its manifest"},
 		"another format": {func(all []entry) []entry {
 			return summed(all, func(m *backup.Manifest) { m.Format++ })
 		}, "use the release that made it"},
@@ -151,6 +151,6 @@ func TestVerify_Tampered(t *testing.T) {
 		})
 	}
 	if _, err := backup.Verify(bytes.NewReader(packed(t, entries(t, whole)))); err != nil {
-		t.Errorf("untouched: %v", err)
+		t.Errorf("unchanged: %v", err)
 	}
 }

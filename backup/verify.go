@@ -9,18 +9,18 @@ import (
 	"strconv"
 	"strings"
 
-	"yardmaster/job"
-	"yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// Plan is a file that was found good, and what of its streams a restore brings
-// back.
+// Plan is the result of verifying a file: its manifest, and how much of each
+// stream a restore keeps.
 type Plan struct {
 	Manifest
 	Keep []Stream `json:"keep"`
 }
 
-// Kept finds what is kept of a stream; nil if there is no such stream.
+// Kept returns what is kept of a stream, nil if there is no such stream.
 func (p *Plan) Kept(stream string) *Stream {
 	for i := range p.Keep {
 		if p.Keep[i].Stream == stream {
@@ -30,75 +30,77 @@ func (p *Plan) Kept(stream string) *Stream {
 	return nil
 }
 
-// lanePrefix begins the names of the lanes' streams. This package reads copies
-// of streams, wherever they come from, and knows of no yard.
+// lanePrefix is the beginning of the names of the lanes' streams. This package
+// does not import package cluster.
 const lanePrefix = "YARD_JOBS_"
 
-// Verify reads a whole file and refuses one whose bytes are not those that were
-// written, whose ledger cannot be read or has another hash, or whose streams
-// do not hold what the ledger points to. The error wraps [ErrDamaged] unless
-// it is r's own.
+// Verify reads a whole file. It returns an error if the file's content has
+// changed, if its ledger cannot be decoded or has another hash, or if its streams
+// lack what the ledger refers to. The error wraps [ErrDamaged] unless it is r's
+// own.
 func Verify(r io.Reader) (*Plan, error) {
 	v := &verifier{streams: map[string]*stream{}}
-	m, err := each(r, v.part)
+	m, err := eachPart(r, v.readPart)
 	if err != nil {
 		return nil, err
 	}
 	plan := &Plan{Manifest: *m}
-	if err := v.compare(plan); err != nil {
+	if err := v.check(plan); err != nil {
 		return nil, err
 	}
 	return plan, nil
 }
 
 type verifier struct {
-	ledger  *ledger.Ledger
-	unended map[job.Position]job.ID // in the ledger: whose records are needed
-	streams map[string]*stream      // by part
+	ledger     *ledger.Ledger
+	unfinished map[job.Position]job.ID // jobs in the ledger whose records are needed
+	streams    map[string]*stream      // by name of the part
 }
 
-// stream is what was seen of one.
+// stream is what was found in the archive of a stream.
 type stream struct {
-	broken error // of a part that may not count
+	broken error // error of reading it; ignored if the manifest does not name the part
 	state  streamState
 	seen   uint64 // messages
 	dense  bool   // without gaps
 	first  uint64
 	last   uint64
-	keep   []mark           // by message, of those that tell numbers
-	bodies map[string]*body // by blob: of a lane, what its records point to; of the blobs, what was found
+	ranges []numberRange         // numbered messages, in order
+	bodies map[string]*largeBody // by blob name: in a lane, the blobs that its records refer to; in the blobs' stream, what was found
 }
 
-// mark is a message that tells the numbers up to last.
-type mark struct {
+// numberRange is a message that holds the entries numbered first to last.
+type numberRange struct {
 	seq, first, last uint64
 	size             uint64
 }
 
-func (v *verifier) part(name string, r io.Reader) error {
+// readPart reads the ledger, which must be the first part, or the archive of a
+// stream.
+func (v *verifier) readPart(name string, r io.Reader) error {
 	if (name == LedgerPart) != (v.ledger == nil) {
-		return damaged("it begins with %s, not with its ledger", name)
+		return damaged("it begins with %s instead of the ledger", name)
 	}
 	if name == LedgerPart {
 		l, err := ledger.Decode(r)
 		if err != nil {
-			return damaged("its ledger cannot be read: %v", err)
+			return damaged("malformed ledger: %v", err)
 		}
-		v.ledger, v.unended = l, map[job.Position]job.ID{}
-		l.Unended(func(at job.Position, id job.ID) bool {
-			v.unended[at] = id
+		v.ledger, v.unfinished = l, map[job.Position]job.ID{}
+		l.UnendedJobs(func(at job.Position, id job.ID) bool {
+			v.unfinished[at] = id
 			return true
 		})
 		return nil
 	}
-	s := &stream{dense: true, bodies: map[string]*body{}}
-	look := v.looker(name, s)
+	s := &stream{dense: true, bodies: map[string]*largeBody{}}
+	handle := v.messageHandler(name, s)
 	v.streams[name] = s
 	begin := func(state streamState) error {
 		s.state = state
 		return nil
 	}
-	s.broken = scan(r, begin, func(m *message) error {
+	s.broken = scanMessages(r, begin, func(m *message) error {
 		if s.seen > 0 && m.Sequence != s.last+1 {
 			s.dense = false
 		}
@@ -106,18 +108,19 @@ func (v *verifier) part(name string, r io.Reader) error {
 			s.first = m.Sequence
 		}
 		s.last = m.Sequence
-		if first, count, ok := numbers(m.data[:m.HeaderSize]); ok {
+		if first, count, ok := parseNumbers(m.data[:m.HeaderSize]); ok {
 			size := uint64(len(m.Name)) + uint64(len(m.data)) + 30
-			s.keep = append(s.keep, mark{m.Sequence, first, first + max(count, 1) - 1, size})
+			s.ranges = append(s.ranges, numberRange{m.Sequence, first, first + max(count, 1) - 1, size})
 		}
-		look(m)
+		handle(m)
 		return nil
 	})
 	return nil
 }
 
-// numbers reads which numbers a message tells.
-func numbers(header []byte) (first, count uint64, ok bool) {
+// parseNumbers parses the number of a message's first entry and the number of
+// entries.
+func parseNumbers(header []byte) (first, count uint64, ok bool) {
 	for line := range bytes.SplitSeq(header, []byte("\r\n")) {
 		key, value, found := strings.Cut(string(line), ":")
 		if !found {
@@ -135,9 +138,10 @@ func numbers(header []byte) (first, count uint64, ok bool) {
 	return first, count, ok
 }
 
-func (v *verifier) compare(p *Plan) error {
+// check compares the manifest, the ledger and the streams, and fills in p.Keep.
+func (v *verifier) check(p *Plan) error {
 	if v.ledger == nil {
-		return damaged("it holds no ledger")
+		return damaged("it contains no ledger")
 	}
 	hash, err := v.ledger.Hash()
 	if err != nil {
@@ -145,42 +149,43 @@ func (v *verifier) compare(p *Plan) error {
 	}
 	l, m := v.ledger, &p.Manifest
 	if hex.EncodeToString(hash[:]) != m.Ledger.SHA256 || l.Index() != m.Index {
-		return damaged("its ledger is another one than its manifest says, or this program reads it differently")
+		return damaged("its ledger does not match its manifest, or this version of the program decodes it differently")
 	}
-	if m.LastEvent != l.LastEvent() || m.LastResult != l.LastResult() || m.LastDead != l.LastDead() || !slices.Equal(Queues(l), m.Queues) {
-		return damaged("its manifest counts otherwise than its ledger")
+	if m.LastEvent != l.LastEvent() || m.LastResult != l.LastResult() || m.LastDead != l.LastDeadLetter() || !slices.Equal(Queues(l), m.Queues) {
+		return damaged("the counts in its manifest do not match its ledger")
 	}
-	if id, _ := l.Bringing(); id != "" {
-		return damaged("it was made while a restore was under way")
+	if id, _ := l.Restoring(); id != "" {
+		return damaged("it was written while a restore was in progress")
 	}
 	for i := range m.Streams {
 		of := &m.Streams[i]
 		s := v.streams[of.Name]
 		switch {
 		case s == nil:
-			return damaged("stream %s is said to be in %q, where none is", of.Stream, of.Name)
+			return damaged("stream %s is missing: there is no part %q", of.Stream, of.Name)
 		case m.Stream(of.Stream) != of:
-			return damaged("it holds stream %s twice", of.Stream)
+			return damaged("stream %s occurs twice", of.Stream)
 		case s.broken != nil:
-			return damaged("stream %s cannot be read: %v", of.Stream, s.broken)
+			return damaged("malformed stream %s: %v", of.Stream, s.broken)
 		}
 		if s.state.FirstSeq != of.First || s.state.LastSeq != of.Last || s.seen > of.Messages {
-			return damaged("stream %s holds %d messages up to %d, its manifest says %d up to %d", of.Stream, s.seen, s.last, of.Messages, of.Last)
+			return damaged("stream %s has %d messages up to %d, its manifest says %d up to %d", of.Stream, s.seen, s.last, of.Messages, of.Last)
 		}
 		p.Keep = append(p.Keep, *of)
 	}
-	if err := v.lanes(m); err != nil {
+	if err := v.checkLanes(m); err != nil {
 		return err
 	}
-	if err := v.bodies(m); err != nil {
+	if err := v.checkBodies(m); err != nil {
 		return err
 	}
-	return v.stories(p)
+	return v.checkOutboxStreams(p)
 }
 
-// lanes: each holds all that the ledger may still read of it.
-func (v *verifier) lanes(m *Manifest) error {
-	lanes, needed := v.ledger.Lanes(), v.ledger.Needed()
+// checkLanes returns an error unless each lane contains all records that the
+// ledger may still read.
+func (v *verifier) checkLanes(m *Manifest) error {
+	lanes, needed := v.ledger.Lanes(), v.ledger.LowestNeeded()
 	for i, lane := range lanes {
 		of := m.Stream(lanePrefix + strconv.Itoa(i))
 		if of == nil {
@@ -189,68 +194,68 @@ func (v *verifier) lanes(m *Manifest) error {
 		s := v.streams[of.Name]
 		switch {
 		case of.Identity != lane.Identity:
-			return damaged("lane %d is %s, the ledger knows %s", i, of.Identity, lane.Identity)
+			return damaged("lane %d has identity %s, the ledger has %s", i, of.Identity, lane.Identity)
 		case of.Last < lane.Cursor:
-			return damaged("lane %d ends at %d, the ledger has folded up to %d", i, of.Last, lane.Cursor)
+			return damaged("lane %d ends at %d, the ledger has ingested it up to %d", i, of.Last, lane.Cursor)
 		case !s.dense || s.seen > 0 && (s.first != of.First || s.last != of.Last) || s.seen == 0 && of.Messages > 0:
 			return damaged("lane %d has a gap: %d records from %d to %d", i, s.seen, s.first, s.last)
 		case needed[i] > 0 && needed[i] < of.First && (lane.Cursor != needed[i] || lane.Cursor+1 < of.First):
-			return damaged("lane %d begins at %d, jobs need it from %d on", i, of.First, needed[i])
+			return damaged("lane %d begins at %d, jobs need it from %d", i, of.First, needed[i])
 		}
 	}
 	var lost error
-	v.ledger.Bodies(func(at job.Position, id job.ID) bool {
+	v.ledger.UncompletedJobs(func(at job.Position, id job.ID) bool {
 		of := m.Stream(lanePrefix + strconv.Itoa(int(at.Lane)))
 		if of == nil || at.Seq < of.First || at.Seq > of.Last {
-			lost = damaged("the record of job %s, lane %d at %d, is not in it", id, at.Lane, at.Seq)
+			lost = damaged("the record of job %s, lane %d at %d, is missing", id, at.Lane, at.Seq)
 		}
 		return lost == nil
 	})
 	return lost
 }
 
-// stories finds how far each stream that the outbox is told to goes along with
-// the ledger, and refuses one that has a hole, or ends before what the ledger
-// takes for told.
-func (v *verifier) stories(p *Plan) error {
+// checkOutboxStreams determines how much of each history stream agrees with the
+// ledger. It returns an error if a stream has a gap, or ends before what the
+// ledger has recorded as published.
+func (v *verifier) checkOutboxStreams(p *Plan) error {
 	l := v.ledger
-	told := func(last uint64, waiting int) uint64 { return last - uint64(waiting) }
-	for _, story := range []struct {
-		stream      string
-		known, told uint64
-		dense       bool // letters are taken out
+	publishedUpTo := func(last uint64, waiting int) uint64 { return last - uint64(waiting) }
+	for _, want := range []struct {
+		stream           string
+		known, published uint64 // last number in the ledger, and the last one published
+		dense            bool   // false: dead letters may have been removed
 	}{
-		{"YARD_EVENTS", l.LastEvent(), l.ToldEvents(), true},
-		{"YARD_RESULTS", l.LastResult(), told(l.LastResult(), len(l.ResultsAfter(0))), true},
-		{"YARD_DLQ", l.LastDead(), told(l.LastDead(), len(l.DeadAfter(0))), false},
+		{"YARD_EVENTS", l.LastEvent(), l.PublishedEvents(), true},
+		{"YARD_RESULTS", l.LastResult(), publishedUpTo(l.LastResult(), len(l.ResultsAfter(0))), true},
+		{"YARD_DLQ", l.LastDeadLetter(), publishedUpTo(l.LastDeadLetter(), len(l.DeadLettersAfter(0))), false},
 	} {
-		keep := p.Kept(story.stream)
+		keep := p.Kept(want.stream)
 		if keep == nil {
-			return damaged("stream %s is missing", story.stream)
+			return damaged("stream %s is missing", want.stream)
 		}
 		s := v.streams[keep.Name]
 		last := uint64(0)
-		for i, k := range s.keep {
-			if k.last > story.known {
-				keep.Last = k.seq - 1
-				for _, gone := range s.keep[i:] {
-					keep.Messages, keep.Bytes = keep.Messages-1, keep.Bytes-min(gone.size, keep.Bytes)
+		for i, r := range s.ranges {
+			if r.last > want.known {
+				keep.Last = r.seq - 1
+				for _, dropped := range s.ranges[i:] {
+					keep.Messages, keep.Bytes = keep.Messages-1, keep.Bytes-min(dropped.size, keep.Bytes)
 				}
 				break
 			}
-			if story.dense && last > 0 && k.first != last+1 {
-				return damaged("%s has a hole between numbers %d and %d", story.stream, last, k.first)
+			if want.dense && last > 0 && r.first != last+1 {
+				return damaged("%s has a gap between numbers %d and %d", want.stream, last, r.first)
 			}
-			last = k.last
+			last = r.last
 		}
-		if story.dense && last < story.told && (last > 0 || keep.Last == 0) { // all that was told may have grown old
-			return damaged("%s ends at number %d, the ledger has told %d", story.stream, last, story.told)
+		if want.dense && last < want.published && (last > 0 || keep.Last == 0) { // all published messages may have expired
+			return damaged("%s ends at number %d, the ledger has published %d", want.stream, last, want.published)
 		}
 	}
 	return nil
 }
 
-// Queues counts a ledger's jobs by queue and state, in the order of names.
+// Queues returns a ledger's queues with their numbers of jobs, sorted by name.
 func Queues(l *ledger.Ledger) []Queue {
 	var all []Queue
 	for _, q := range l.Queues() {

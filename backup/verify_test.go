@@ -16,30 +16,30 @@ import (
 	"github.com/klauspost/compress/s2"
 	"github.com/nats-io/nats-server/v2/server/archive"
 
-	"yardmaster/backup"
-	"yardmaster/job"
-	"yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/backup"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// message is one of a stream that a test writes.
+// message is a message of a stream in a test's backup.
 type message struct {
 	seq     uint64
 	subject string
-	first   uint64 // of the numbers that it tells; 0: none
+	first   uint64 // number of its first entry; 0: not numbered
 	count   uint64
 	text    []byte
 }
 
-// stream is one as it is copied; what first, last and messages say is by what
-// it holds, unless a test says otherwise.
+// stream is a stream in a test's backup. Its first and last sequence and its
+// number of messages follow from its messages, unless a test sets them.
 type stream struct {
 	name, identity string
 	messages       []message
-	last           uint64 // 0: of its last message
+	last           uint64 // 0: the last message's
 }
 
-// saved is a yard to be written to a file.
-type saved struct {
+// fakeBackup is the content of a backup.
+type fakeBackup struct {
 	ledger  *ledger.Ledger
 	streams []stream
 }
@@ -52,7 +52,7 @@ func blobOf(name string) *job.Blob {
 }
 
 func chunksOf(name string) (all []message) {
-	for i, at := range []int{1, 0, 2} { // as they come
+	for i, at := range []int{1, 0, 2} { // in this order
 		chunk := large[at*100 : min((at+1)*100, len(large))]
 		all = append(all, message{seq: uint64(i + 1), subject: fmt.Sprintf("yard.blob.2026010100.%s.%d", name, at), text: chunk})
 	}
@@ -67,11 +67,11 @@ func record(seq uint64, blob *job.Blob) message {
 	return message{seq: seq, subject: "yard.lane.0.n.mail", text: text}
 }
 
-// yard is one with a lane of five records: the first job is done, the second runs
-// and is large, the third waits, the fourth failed and is large; the fifth
-// is not folded yet and is large. Its history tells up to two entries more than
-// the ledger knows.
-func yard(t *testing.T) *saved {
+// newFakeBackup returns a backup with a lane of five records. The first job is
+// completed, the second is active and large, the third waits, and the fourth has
+// failed and is large. The fifth record is not ingested yet and is large. Its
+// history is up to two entries ahead of the ledger.
+func newFakeBackup(t *testing.T) *fakeBackup {
 	t.Helper()
 	l, at := ledger.New(), ledger.Stamp{Index: 1, Term: 1, At: time.Unix(1000, 0)}
 	commit := func(c ledger.Command) {
@@ -83,29 +83,29 @@ func yard(t *testing.T) *saved {
 		at.Epoch = l.Authority().Epoch
 	}
 	commit(&ledger.Lead{Owner: "n1", Until: at.At.Add(time.Hour)})
-	commit(&ledger.Found{Secret: []byte{1}, Lanes: []string{"lane-a"}, Made: true})
+	commit(&ledger.Bootstrap{Secret: []byte{1}, Lanes: []string{"lane-a"}, StreamsCreated: true})
 	jobs := make([]job.Job, 4)
 	for i := range jobs {
 		jobs[i] = job.Job{ID: job.ID{byte(i + 1)}, Queue: "mail", Accepted: at.At, Position: job.Position{Seq: uint64(i + 1)}}
 	}
-	commit(&ledger.Fold{Identity: "lane-a", To: 4, Jobs: jobs, CreateQueues: true})
+	commit(&ledger.Ingest{Identity: "lane-a", To: 4, Jobs: jobs, CreateQueues: true})
 	commit(&ledger.Place{Placements: []ledger.Placement{
 		{Job: jobs[0].ID, N: 1, Node: "n1", Channel: "w"}, {Job: jobs[1].ID, N: 1, Node: "n1", Channel: "w"}, {Job: jobs[3].ID, N: 1, Node: "n1", Channel: "w"},
 	}})
-	commit(&ledger.Settle{Ends: []ledger.End{
-		{Job: jobs[0].ID, N: 1, Next: job.Done, Result: job.Value{Data: []byte("42")}}, {Job: jobs[3].ID, N: 1, Next: job.Dead, Reason: "no"},
+	commit(&ledger.Settle{Settlements: []ledger.Settlement{
+		{Job: jobs[0].ID, N: 1, Next: job.NextDone, Result: job.Value{Data: []byte("42")}}, {Job: jobs[3].ID, N: 1, Next: job.NextDead, Reason: "no"},
 	}})
-	told := l.LastEvent()
-	if told < 4 || l.LastResult() != 1 || l.LastDead() != 1 {
-		t.Fatalf("%d events, %d results, %d letters", told, l.LastResult(), l.LastDead())
+	published := l.LastEvent()
+	if published < 4 || l.LastResult() != 1 || l.LastDeadLetter() != 1 {
+		t.Fatalf("%d events, %d results, %d dead letters", published, l.LastResult(), l.LastDeadLetter())
 	}
-	commit(&ledger.Told{Events: told, Results: 1, Dead: 1})
-	return &saved{l, []stream{
+	commit(&ledger.MarkPublished{Events: published, Results: 1, DeadLetters: 1})
+	return &fakeBackup{l, []stream{
 		{name: "YARD_JOBS_0", identity: "lane-a", messages: []message{record(1, nil), record(2, blobOf("b")), record(3, nil), record(4, blobOf("gone")), record(5, blobOf("e"))}},
 		{name: "YARD_BLOBS", messages: append(chunksOf("b"), renumbered(chunksOf("e"), 5)...)},
 		{name: "YARD_EVENTS", messages: []message{
 			{seq: 1, subject: "yard.events", first: 1, count: 2}, {seq: 2, subject: "yard.events", first: 3, count: 1},
-			{seq: 3, subject: "yard.events", first: 4, count: told - 3}, {seq: 4, subject: "yard.events", first: told + 1, count: 2},
+			{seq: 3, subject: "yard.events", first: 4, count: published - 3}, {seq: 4, subject: "yard.events", first: published + 1, count: 2},
 		}},
 		{name: "YARD_RESULTS", messages: []message{{seq: 1, subject: "yard.results", first: 1, count: 1}}},
 		{name: "YARD_DLQ", messages: []message{{seq: 1, subject: "yard.dlq.mail", first: 1, count: 1}}},
@@ -120,18 +120,19 @@ func renumbered(all []message, from uint64) []message {
 	return all
 }
 
-func (s *saved) stream(name string) *stream {
+func (s *fakeBackup) stream(name string) *stream {
 	return &s.streams[slices.IndexFunc(s.streams, func(of stream) bool { return of.name == name })]
 }
 
-func (s *saved) drop(stream string, seqs ...uint64) {
+func (s *fakeBackup) drop(stream string, seqs ...uint64) {
 	of := s.stream(stream)
 	of.last = max(of.last, of.messages[len(of.messages)-1].seq)
 	of.messages = slices.DeleteFunc(of.messages, func(m message) bool { return slices.Contains(seqs, m.seq) })
 }
 
-// copied is the stream as JetStream copies it, and what a manifest says of it.
-func (s *stream) copied(t *testing.T) ([]byte, backup.Stream) {
+// archived returns the stream in JetStream's archive format, and its description
+// in a manifest.
+func (s *stream) archived(t *testing.T) ([]byte, backup.Stream) {
 	t.Helper()
 	of := backup.Stream{Stream: s.name, Identity: s.identity, Last: s.last, First: s.last + 1, Messages: uint64(len(s.messages))}
 	if n := len(s.messages); n > 0 {
@@ -172,8 +173,8 @@ func (s *stream) copied(t *testing.T) ([]byte, backup.Stream) {
 	return b.Bytes(), of
 }
 
-// file writes the yard.
-func (s *saved) file(t *testing.T) []byte {
+// file returns the backup as a file.
+func (s *fakeBackup) file(t *testing.T) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	w := backup.NewWriter(&b)
@@ -191,11 +192,11 @@ func (s *saved) file(t *testing.T) []byte {
 	l := s.ledger
 	m := &backup.Manifest{
 		Format: backup.Format, Yard: "y", Node: "n1", Index: l.Index(), LastEvent: l.LastEvent(), LastResult: l.LastResult(),
-		LastDead: l.LastDead(), Ledger: must(part.Close()), Queues: backup.Queues(l),
+		LastDead: l.LastDeadLetter(), Ledger: must(part.Close()), Queues: backup.Queues(l),
 	}
 	for i := range s.streams {
-		text, of := s.streams[i].copied(t)
-		if of.Stream == "YARD_EVENTS" { // interrupted, and copied again under another name
+		text, of := s.streams[i].archived(t)
+		if of.Stream == "YARD_EVENTS" { // interrupted, and written again under another name
 			cut := w.Part(of.Stream)
 			cut.Write(text[:len(text)/2]) //nolint:errcheck // to memory
 			must(cut.Close())
@@ -214,7 +215,7 @@ func (s *saved) file(t *testing.T) []byte {
 }
 
 func TestVerify(t *testing.T) {
-	s := yard(t)
+	s := newFakeBackup(t)
 	plan, err := backup.Verify(bytes.NewReader(s.file(t)))
 	if err != nil {
 		t.Fatal(err)
@@ -224,42 +225,43 @@ func TestVerify(t *testing.T) {
 	}
 	events, kept := plan.Manifest.Stream("YARD_EVENTS"), plan.Kept("YARD_EVENTS")
 	if events.Last != 4 || kept.Last != 3 || kept.Messages != 3 || kept.Bytes >= events.Bytes || kept.Name != "YARD_EVENTS.2" {
-		t.Errorf("history %+v is kept as %+v: want it up to message 3", events, kept)
+		t.Errorf("history %+v is kept as %+v, want it up to message 3", events, kept)
 	}
 	if lane := plan.Kept("YARD_JOBS_0"); lane.Last != 5 || lane.Identity != "lane-a" {
-		t.Errorf("lane %+v: what is not folded yet stays", lane)
+		t.Errorf("lane %+v: records that are not ingested must be kept", lane)
 	}
 }
 
-// What is amiss in a yard whose bytes are as they were written.
-func TestVerify_Refuses(t *testing.T) {
+// TestVerify_Rejects checks files whose content is inconsistent although their
+// checksums are correct.
+func TestVerify_Rejects(t *testing.T) {
 	for name, c := range map[string]struct {
-		spoil func(*saved)
+		spoil func(*fakeBackup)
 		want  string
 	}{
-		"lane missing":       {func(s *saved) { s.streams = s.streams[1:] }, "lane 0 is missing"},
-		"another lane":       {func(s *saved) { s.stream("YARD_JOBS_0").identity = "other" }, "lane 0 is other"},
-		"lane with a gap":    {func(s *saved) { s.drop("YARD_JOBS_0", 3) }, "lane 0 has a gap"},
-		"lane cut short":     {func(s *saved) { l := s.stream("YARD_JOBS_0"); l.messages = l.messages[:3] }, "lane 0 ends at 3, the ledger has folded up to 4"},
-		"lane begins late":   {func(s *saved) { l := s.stream("YARD_JOBS_0"); l.messages = l.messages[2:] }, "lane 0 begins at 3"},
-		"lane emptied":       {func(s *saved) { s.drop("YARD_JOBS_0", 1, 2, 3, 4, 5) }, "lane 0 begins at 6"},
-		"chunk missing":      {func(s *saved) { s.drop("YARD_BLOBS", 3) }, "the body of job 02000000-0000-0000-0000-000000000000, blob 2026010100.b, is not in it"},
-		"chunk changed":      {func(s *saved) { s.stream("YARD_BLOBS").messages[1].text = bytes.Repeat([]byte("x"), 100) }, "is not what its record says"},
-		"body not folded":    {func(s *saved) { s.drop("YARD_BLOBS", 5, 6, 7, 8) }, "a record of lane 0 that is not folded yet"},
-		"no blobs":           {func(s *saved) { s.streams = slices.Delete(s.streams, 1, 2) }, "is not in it"},
-		"history missing":    {func(s *saved) { s.streams = slices.Delete(s.streams, 2, 3) }, "YARD_EVENTS is missing"},
-		"hole in history":    {func(s *saved) { s.drop("YARD_EVENTS", 2) }, "YARD_EVENTS has a hole between numbers 2 and 4"},
-		"history ends early": {func(s *saved) { h := s.stream("YARD_EVENTS"); h.messages = h.messages[:1] }, "YARD_EVENTS ends at number 2"},
-		"history unwritten":  {func(s *saved) { s.stream("YARD_EVENTS").messages = nil }, "YARD_EVENTS ends at number 0"},
-		"results unwritten":  {func(s *saved) { s.stream("YARD_RESULTS").messages = nil }, "YARD_RESULTS ends at number 0"},
-		"saved meanwhile": {func(s *saved) {
+		"lane missing":       {func(s *fakeBackup) { s.streams = s.streams[1:] }, "lane 0 is missing"},
+		"another lane":       {func(s *fakeBackup) { s.stream("YARD_JOBS_0").identity = "other" }, "lane 0 has identity other"},
+		"lane with a gap":    {func(s *fakeBackup) { s.drop("YARD_JOBS_0", 3) }, "lane 0 has a gap"},
+		"lane cut short":     {func(s *fakeBackup) { l := s.stream("YARD_JOBS_0"); l.messages = l.messages[:3] }, "lane 0 ends at 3, the ledger has ingested it up to 4"},
+		"lane begins late":   {func(s *fakeBackup) { l := s.stream("YARD_JOBS_0"); l.messages = l.messages[2:] }, "lane 0 begins at 3"},
+		"lane emptied":       {func(s *fakeBackup) { s.drop("YARD_JOBS_0", 1, 2, 3, 4, 5) }, "lane 0 begins at 6"},
+		"chunk missing":      {func(s *fakeBackup) { s.drop("YARD_BLOBS", 3) }, "the body of job 02000000-0000-0000-0000-000000000000, blob 2026010100.b, is missing"},
+		"chunk changed":      {func(s *fakeBackup) { s.stream("YARD_BLOBS").messages[1].text = bytes.Repeat([]byte("x"), 100) }, "does not match its record"},
+		"body not ingested":  {func(s *fakeBackup) { s.drop("YARD_BLOBS", 5, 6, 7, 8) }, "a record of lane 0 that is not ingested yet"},
+		"no blobs":           {func(s *fakeBackup) { s.streams = slices.Delete(s.streams, 1, 2) }, "is missing or incomplete"},
+		"history missing":    {func(s *fakeBackup) { s.streams = slices.Delete(s.streams, 2, 3) }, "YARD_EVENTS is missing"},
+		"gap in history":     {func(s *fakeBackup) { s.drop("YARD_EVENTS", 2) }, "YARD_EVENTS has a gap between numbers 2 and 4"},
+		"history ends early": {func(s *fakeBackup) { h := s.stream("YARD_EVENTS"); h.messages = h.messages[:1] }, "YARD_EVENTS ends at number 2"},
+		"history unwritten":  {func(s *fakeBackup) { s.stream("YARD_EVENTS").messages = nil }, "YARD_EVENTS ends at number 0"},
+		"results unwritten":  {func(s *fakeBackup) { s.stream("YARD_RESULTS").messages = nil }, "YARD_RESULTS ends at number 0"},
+		"saved meanwhile": {func(s *fakeBackup) {
 			s.ledger = ledger.New()
 			s.ledger.Apply(ledger.Stamp{Index: 1, Term: 1}, []ledger.Command{&ledger.Lead{Owner: "n1", Until: time.Unix(1000, 0)}})
-			s.ledger.Apply(ledger.Stamp{Index: 2, Term: 1, Epoch: 1}, []ledger.Command{&ledger.BringBack{Stage: ledger.BringBegin, ID: "r"}})
-		}, "while a restore was under way"},
+			s.ledger.Apply(ledger.Stamp{Index: 2, Term: 1, Epoch: 1}, []ledger.Command{&ledger.Restore{Stage: ledger.RestoreBegin, ID: "r"}})
+		}, "while a restore was in progress"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := yard(t)
+			s := newFakeBackup(t)
 			c.spoil(s)
 			_, err := backup.Verify(bytes.NewReader(s.file(t)))
 			if !errors.Is(err, backup.ErrDamaged) || !strings.Contains(err.Error(), c.want) {
@@ -269,19 +271,20 @@ func TestVerify_Refuses(t *testing.T) {
 	}
 }
 
-// What nobody will read may be gone, and history grows old.
-func TestVerify_Bears(t *testing.T) {
-	for name, spoil := range map[string]func(*saved){
-		"letters taken out": func(s *saved) { s.drop("YARD_DLQ", 1) },
-		"old history":       func(s *saved) { s.drop("YARD_EVENTS", 1, 2, 3, 4) },
-		"the done's record": func(s *saved) { s.drop("YARD_JOBS_0", 1) },
-		"a producer's word": func(s *saved) {
+// TestVerify_Tolerates checks that what is not needed may be missing: dead
+// letters, expired history, and records of completed jobs.
+func TestVerify_Tolerates(t *testing.T) {
+	for name, spoil := range map[string]func(*fakeBackup){
+		"dead letters removed":   func(s *fakeBackup) { s.drop("YARD_DLQ", 1) },
+		"old history":            func(s *fakeBackup) { s.drop("YARD_EVENTS", 1, 2, 3, 4) },
+		"completed job's record": func(s *fakeBackup) { s.drop("YARD_JOBS_0", 1) },
+		"direct publish with a blob": func(s *fakeBackup) {
 			lane := s.stream("YARD_JOBS_0")
 			lane.messages = append(lane.messages, message{seq: 6, subject: "yard.lane.0.p.mail", text: record(6, blobOf("never")).text})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := yard(t)
+			s := newFakeBackup(t)
 			spoil(s)
 			if _, err := backup.Verify(bytes.NewReader(s.file(t))); err != nil {
 				t.Error(err)
@@ -290,14 +293,14 @@ func TestVerify_Bears(t *testing.T) {
 	}
 }
 
-// Whatever is cut off a file, and whichever byte of it is another, it is
-// refused: or the byte stands where nothing counts.
+// TestVerify_Bytes checks that a file that is truncated anywhere, or has a changed
+// byte, is refused, unless the byte has no meaning.
 func TestVerify_Bytes(t *testing.T) {
-	whole := yard(t).file(t)
-	const end = 2*sha256.Size + 1 // of the last entry, behind which there is nothing but empty blocks
+	whole := newFakeBackup(t).file(t)
+	const end = 2*sha256.Size + 1 // size of the last entry, which only empty blocks follow
 	for at := 0; at < len(whole)-3*512+end; at += 97 {
 		if _, err := backup.Verify(bytes.NewReader(whole[:at])); !errors.Is(err, backup.ErrDamaged) {
-			t.Fatalf("cut off at %d of %d: %v", at, len(whole), err)
+			t.Fatalf("truncated at %d of %d: %v", at, len(whole), err)
 		}
 	}
 	want, err := backup.Verify(bytes.NewReader(whole))
@@ -305,21 +308,22 @@ func TestVerify_Bytes(t *testing.T) {
 		t.Fatal(err)
 	}
 	for at := 0; at < len(whole); at += 31 {
-		turned := bytes.Clone(whole)
-		turned[at] ^= 0x10
-		plan, err := backup.Verify(bytes.NewReader(turned))
+		changed := bytes.Clone(whole)
+		changed[at] ^= 0x10
+		plan, err := backup.Verify(bytes.NewReader(changed))
 		if err == nil && plan.Ledger == want.Ledger && slices.Equal(plan.Keep, want.Keep) {
 			continue // padding, a time, the interrupted copy
 		}
 		if !errors.Is(err, backup.ErrDamaged) {
-			t.Fatalf("byte %d turned: %v", at, err)
+			t.Fatalf("byte %d changed: %v", at, err)
 		}
 	}
 }
 
-// Parts and Trim give what was written, without what the ledger does not know.
+// TestTrim checks that Parts and Trim return what was written, without what the
+// ledger does not contain.
 func TestTrim(t *testing.T) {
-	s := yard(t)
+	s := newFakeBackup(t)
 	whole := s.file(t)
 	plan, err := backup.Verify(bytes.NewReader(whole))
 	if err != nil {
@@ -337,9 +341,9 @@ func TestTrim(t *testing.T) {
 		}
 		short := s.stream("YARD_EVENTS")
 		short.messages = short.messages[:3]
-		want, _ := short.copied(t)
+		want, _ := short.archived(t)
 		if !bytes.Equal(messages(t, got.Bytes()), messages(t, want)) {
-			t.Error("what is trimmed is not the first three messages")
+			t.Error("Trim does not keep the first three messages")
 		}
 		return nil
 	})
@@ -348,7 +352,7 @@ func TestTrim(t *testing.T) {
 	}
 }
 
-// messages are what lies behind a copy's state.
+// messages returns the uncompressed archive after its first event subject.
 func messages(t *testing.T, b []byte) []byte {
 	t.Helper()
 	text, err := io.ReadAll(s2.NewReader(bytes.NewReader(b)))
@@ -359,10 +363,11 @@ func messages(t *testing.T, b []byte) []byte {
 	return text
 }
 
-// FuzzVerify: whatever the bytes are, they are refused in words or hold a yard.
+// FuzzVerify checks that Verify never panics, and returns either an error or a
+// plan.
 func FuzzVerify(f *testing.F) {
 	f.Add([]byte(nil))
-	f.Add(yard(&testing.T{}).file(&testing.T{}))
+	f.Add(newFakeBackup(&testing.T{}).file(&testing.T{}))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		plan, err := backup.Verify(bytes.NewReader(text))
 		if (err == nil) != (plan != nil) {

@@ -12,32 +12,32 @@ import (
 	"strings"
 	"time"
 
-	"yardmaster/drill/yard"
+	"github.com/yardmaster-dev/yardmaster/drill/procs"
 )
 
-// Options say what to measure.
+// Options configures a run of benchmarks.
 type Options struct {
-	Only    []string      // names of figures, or what they begin with; none: all
-	Round   time.Duration // about how long a round is; 0: 3 s
-	Rounds  int           // 0: 3
-	Binary  string        // the program to start; "": this one
-	Profile bool          // nodes write where they can be profiled to Progress
-	Out     io.Writer     // a line of JSON for each figure
-	// Progress gets words for people.
+	Only    []string      // names or prefixes of figures to measure; empty means all
+	Round   time.Duration // approximate length of a round; 0 means 3 s
+	Rounds  int           // 0 means 3
+	Binary  string        // the program to start; "" means this one
+	Profile bool          // nodes open profiling listeners and print their addresses to Progress
+	Out     io.Writer     // receives each figure as a line of JSON
+	// Progress receives messages for people.
 	Progress io.Writer
 }
 
-// ErrNothing: no figure has such a name.
-var ErrNothing = errors.New("no figure has that name")
+// ErrUnknownFigure is returned if no figure matches Options.Only.
+var ErrUnknownFigure = errors.New("no figure has that name")
 
 const defaultRound = 3 * time.Second
 
-// bench is one run.
+// bench is a run of benchmarks.
 type bench struct {
 	Options
 	dir     string
 	figures []Figure
-	needed  []string // floors of what is wanted
+	needed  []string // floors of the selected figures
 }
 
 // experiment measures one figure.
@@ -45,21 +45,21 @@ type experiment struct {
 	name, unit string
 	target     target
 	note       string
-	once       bool // no further rounds: it hardly varies
+	once       bool // measure one round only: the figure hardly varies
 	run        func(context.Context) (round, error)
 }
 
-// suite is the experiments that need the same processes.
+// suite is a set of experiments that share the same processes.
 type suite struct {
 	name  string
 	names []experiment
-	// open starts what they need and puts it where run finds it.
+	// open starts the processes that the experiments use.
 	open func(ctx context.Context, dir string) (closer func(), err error)
 }
 
-// Run measures and gives the figures in order. It leaves no process behind. An
-// error means that something could not be measured or, worse, that a job was
-// accepted and not settled.
+// Run measures figures and returns them in order. It leaves no process behind. It
+// returns an error if a figure could not be measured or a job was accepted and not
+// settled.
 func Run(ctx context.Context, o Options) ([]Figure, error) {
 	if o.Round == 0 {
 		o.Round = defaultRound
@@ -78,22 +78,22 @@ func Run(ctx context.Context, o Options) ([]Figure, error) {
 	suites := b.suites()
 	b.needed = floorsOf(suites, b.Only)
 	if !slices.ContainsFunc(suites, func(s suite) bool { return len(b.wanted(s)) > 0 }) {
-		return nil, fmt.Errorf("%s: %w; there are %s", strings.Join(o.Only, ", "), ErrNothing, strings.Join(Names(), ", "))
+		return nil, fmt.Errorf("%s: %w; there are %s", strings.Join(o.Only, ", "), ErrUnknownFigure, strings.Join(Names(), ", "))
 	}
 	dir, err := os.MkdirTemp("", "yardmaster-bench-")
 	if err != nil {
-		return nil, fmt.Errorf("make a directory: %w", err)
+		return nil, fmt.Errorf("create a directory: %w", err)
 	}
 	b.dir = dir
 	for _, s := range suites {
 		if err := b.runSuite(ctx, s); err != nil {
-			return b.figures, fmt.Errorf("%w; everything is left in %s", err, dir)
+			return b.figures, fmt.Errorf("%w; logs and data are in %s", err, dir)
 		}
 	}
 	return b.figures, os.RemoveAll(dir)
 }
 
-// Names lists all figures.
+// Names returns the names of all figures.
 func Names() []string {
 	var names []string
 	for _, s := range (&bench{}).suites() {
@@ -104,12 +104,12 @@ func Names() []string {
 	return names
 }
 
-// floorsOf names the floors under what is wanted: they are measured with it, or
-// the ratio would be missing.
+// floorsOf returns the floors that the selected figures are compared with. They are
+// measured as well.
 func floorsOf(suites []suite, only []string) (floors []string) {
 	for _, s := range suites {
 		for _, e := range s.names {
-			if begins(e.name, only) && strings.HasPrefix(e.target.floor, "floor.") {
+			if hasPrefix(e.name, only) && strings.HasPrefix(e.target.floor, "floor.") {
 				floors = append(floors, e.target.floor)
 			}
 		}
@@ -117,19 +117,22 @@ func floorsOf(suites []suite, only []string) (floors []string) {
 	return floors
 }
 
-func begins(name string, with []string) bool {
-	return slices.ContainsFunc(with, func(w string) bool { return strings.HasPrefix(name, w) })
+// hasPrefix reports whether name begins with one of the prefixes.
+func hasPrefix(name string, prefixes []string) bool {
+	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) })
 }
 
+// wanted returns the experiments of a suite that are selected or needed as floors.
 func (b *bench) wanted(s suite) []experiment {
 	if len(b.Only) == 0 {
 		return s.names
 	}
 	return slices.DeleteFunc(slices.Clone(s.names), func(e experiment) bool {
-		return !begins(e.name, b.Only) && !slices.Contains(b.needed, e.name)
+		return !hasPrefix(e.name, b.Only) && !slices.Contains(b.needed, e.name)
 	})
 }
 
+// runSuite starts the processes of a suite and runs its selected experiments.
 func (b *bench) runSuite(ctx context.Context, s suite) error {
 	wanted := b.wanted(s)
 	if len(wanted) == 0 {
@@ -137,9 +140,9 @@ func (b *bench) runSuite(ctx context.Context, s suite) error {
 	}
 	dir := filepath.Join(b.dir, s.name)
 	if err := os.Mkdir(dir, 0o750); err != nil {
-		return fmt.Errorf("make a directory: %w", err)
+		return fmt.Errorf("create a directory: %w", err)
 	}
-	b.say("%s: starting", s.name)
+	b.logf("%s: starting", s.name)
 	closer, err := s.open(ctx, dir)
 	if err != nil {
 		return fmt.Errorf("%s: %w", s.name, err)
@@ -153,6 +156,7 @@ func (b *bench) runSuite(ctx context.Context, s suite) error {
 	return nil
 }
 
+// measure runs all rounds of an experiment and records its figure.
 func (b *bench) measure(ctx context.Context, e experiment) error {
 	f := Figure{Name: e.name, Unit: e.unit, Note: e.note}
 	rounds := b.Rounds
@@ -162,7 +166,7 @@ func (b *bench) measure(ctx context.Context, e experiment) error {
 	for range rounds {
 		r, err := e.run(ctx)
 		if skipped := (*skippedError)(nil); errors.As(err, &skipped) {
-			f.Skipped = skipped.why
+			f.Skipped = skipped.reason
 			break
 		}
 		if err != nil {
@@ -183,24 +187,26 @@ func (b *bench) measure(ctx context.Context, e experiment) error {
 	f.Value, f.P99 = median(f.Rounds), median(f.P99Rounds)
 	f.compare(e.target, b.figures)
 	b.figures = append(b.figures, f)
-	b.say("  %-22s %s", f.Name, f.value())
+	b.logf("  %-22s %s", f.Name, f.value())
 	if b.Out == nil {
 		return nil
 	}
 	return f.WriteLine(b.Out)
 }
 
-func (b *bench) say(format string, v ...any) {
+// logf writes a line of progress.
+func (b *bench) logf(format string, v ...any) {
 	if b.Progress != nil {
 		fmt.Fprintf(b.Progress, format+"\n", v...)
 	}
 }
 
-// Machine says in a line what was measured on.
+// Machine describes this machine in one line.
 func Machine() string {
 	return fmt.Sprintf("%d processors, %s, %s/%s", runtime.NumCPU(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
+// suites returns all suites in the order in which they run.
 func (b *bench) suites() []suite {
 	return []suite{
 		b.floorSuite(), b.echoSuite(), b.rrqFloorSuite(), b.threeSuite(), b.singleSuite(),
@@ -209,14 +215,14 @@ func (b *bench) suites() []suite {
 	}
 }
 
-// asyncJobs is how many jobs fill about a round.
+// asyncJobs returns the number of jobs that take about a round.
 func (b *bench) asyncJobs() int { return int(b.Round.Seconds() * 15_000) }
 
-// The three shapes of load.
+// The three patterns of load: asynchronous, synchronous and open-loop.
 func (b *bench) async(ctx context.Context, l *load) error { return l.async(ctx, b.asyncJobs(), window) }
 func (b *bench) sync(ctx context.Context, l *load) error  { return l.sync(ctx, b.Round) }
 func (b *bench) open(rate int) func(context.Context, *load) error {
-	return func(ctx context.Context, l *load) error { return l.open(ctx, rate, b.Round) }
+	return func(ctx context.Context, l *load) error { return l.openLoop(ctx, rate, b.Round) }
 }
 
 const (
@@ -224,10 +230,11 @@ const (
 	milliseconds  = "ms"
 )
 
+// floorSuite measures JetStream, Raft and a simple work queue without Yardmaster.
 func (b *bench) floorSuite() suite {
 	var p *peers
-	queue := func(latency bool, hand func(context.Context, *load) error) func(context.Context) (round, error) {
-		return func(ctx context.Context) (round, error) { return p.workQueue(ctx, latency, hand) }
+	queue := func(latency bool, generate func(context.Context, *load) error) func(context.Context) (round, error) {
+		return func(ctx context.Context) (round, error) { return p.workQueue(ctx, latency, generate) }
 	}
 	return suite{
 		name: "floors",
@@ -255,31 +262,33 @@ func (b *bench) floorSuite() suite {
 	}
 }
 
-// openYard starts nodes for a suite.
-func (b *bench) openYard(o yard.Options, y **yards) func(context.Context, string) (func(), error) {
+// openCluster returns a function that starts a cluster for a suite and stores it in
+// cl.
+func (b *bench) openCluster(o procs.Options, cl **benchCluster) func(context.Context, string) (func(), error) {
 	return func(ctx context.Context, dir string) (closer func(), err error) {
 		o.Dir, o.Binary, o.Profile = dir, b.Binary, b.Profile
-		started, err := startYard(ctx, o)
+		started, err := startCluster(ctx, o)
 		if err != nil {
 			return nil, err
 		}
-		*y = started
+		*cl = started
 		for _, n := range started.Nodes {
 			if b.Profile {
-				b.say("  profile of %s: http://%s/debug/pprof/", n.Name, n.Profile)
+				b.logf("  profile of %s: http://%s/debug/pprof/", n.Name, n.Profile)
 			}
 		}
 		return started.close, nil
 	}
 }
 
+// threeSuite measures a cluster of three nodes.
 func (b *bench) threeSuite() suite {
-	var y *yards
-	jobs := func(queue string, w way, latency bool, hand func(context.Context, *load) error) func(context.Context) (round, error) {
-		return func(ctx context.Context) (round, error) { return y.overhop(ctx, queue, w, latency, hand) }
+	var cl *benchCluster
+	jobs := func(queue string, w way, latency bool, generate func(context.Context, *load) error) func(context.Context) (round, error) {
+		return func(ctx context.Context) (round, error) { return cl.overhop(ctx, queue, w, latency, generate) }
 	}
 	return suite{
-		name: "yard3", open: b.openYard(yard.Options{Nodes: 3}, &y),
+		name: "yard3", open: b.openCluster(procs.Options{Nodes: 3}, &cl),
 		names: []experiment{
 			{name: "yard3.plain", unit: jobsPerSecond, run: jobs(queuePlain, plain(queuePlain), false, b.async),
 				target: target{floor: "floor.queue.async", atLeast: 15_000, ratio: 0.8}},
@@ -294,26 +303,27 @@ func (b *bench) threeSuite() suite {
 			{name: "yard3.start2000", unit: milliseconds, run: jobs(queuePlain, enqueued(queuePlain), true, b.open(2000)),
 				target: target{floor: "floor.queue.start2000", atMost: 10, p99: 25, maxRatio: 1}},
 			{name: "yard3.rrq", unit: jobsPerSecond, run: func(ctx context.Context) (round, error) {
-				return y.rrq(ctx, plain(queueRRQ), functionRRQ, b.asyncJobs()/3)
+				return cl.rrq(ctx, plain(queueRRQ), functionRRQ, b.asyncJobs()/3)
 			},
 				note: "a pool of one process with 32 slots on each node"},
 			{name: "yard3.history", unit: "bytes/job", once: true, target: target{atMost: 150},
-				run: func(ctx context.Context) (round, error) { return y.history(ctx, b.sync) }},
-			{name: "yard3.trip.overhop", unit: milliseconds, note: "one job at a time: enqueue call to news of its end",
-				run: func(ctx context.Context) (round, error) { return y.trip(ctx, queuePlain, "") }},
-			{name: "yard3.trip.rrq", unit: milliseconds, target: target{floor: "yard3.trip.overhop"}, note: "the same by a runner",
-				run: func(ctx context.Context) (round, error) { return y.trip(ctx, queueRRQ, functionRRQ) }},
+				run: func(ctx context.Context) (round, error) { return cl.history(ctx, b.sync) }},
+			{name: "yard3.trip.overhop", unit: milliseconds, note: "one job at a time: from the enqueue call to the notification of its end",
+				run: func(ctx context.Context) (round, error) { return cl.roundTrip(ctx, queuePlain, "") }},
+			{name: "yard3.trip.rrq", unit: milliseconds, target: target{floor: "yard3.trip.overhop"}, note: "the same with a runner",
+				run: func(ctx context.Context) (round, error) { return cl.roundTrip(ctx, queueRRQ, functionRRQ) }},
 		},
 	}
 }
 
+// singleSuite measures a standalone node.
 func (b *bench) singleSuite() suite {
-	var y *yards
-	jobs := func(w way, latency bool, hand func(context.Context, *load) error) func(context.Context) (round, error) {
-		return func(ctx context.Context) (round, error) { return y.overhop(ctx, queuePlain, w, latency, hand) }
+	var cl *benchCluster
+	jobs := func(w way, latency bool, generate func(context.Context, *load) error) func(context.Context) (round, error) {
+		return func(ctx context.Context) (round, error) { return cl.overhop(ctx, queuePlain, w, latency, generate) }
 	}
 	return suite{
-		name: "yard1", open: b.openYard(yard.Options{Nodes: 1}, &y),
+		name: "yard1", open: b.openCluster(procs.Options{Nodes: 1}, &cl),
 		names: []experiment{
 			{name: "yard1.plain", unit: jobsPerSecond, run: jobs(plain(queuePlain), false, b.async), target: target{floor: "yard3.plain"}},
 			{name: "yard1.enqueue", unit: jobsPerSecond, run: jobs(enqueued(queuePlain), false, b.async), target: target{floor: "yard3.enqueue"}},
@@ -324,6 +334,7 @@ func (b *bench) singleSuite() suite {
 	}
 }
 
+// ledgerSuite measures the ledger as a data structure.
 func (b *bench) ledgerSuite() suite {
 	apply := func(waiting int) func(context.Context) (round, error) {
 		return func(ctx context.Context) (round, error) { return measureApply(ctx, waiting) }

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// TestMain lets the test's own program be a peer, as the real one is.
+// TestMain runs the test binary as a peer if the first argument is PeerVerb.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == PeerVerb {
 		o, err := ParsePeer(os.Args[2])
@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestFloors measures real floors with real processes, very shortly.
+// TestFloors measures real floors in very short rounds.
 func TestFloors(t *testing.T) {
 	var out bytes.Buffer
 	figures, err := Run(t.Context(), Options{
@@ -74,13 +74,13 @@ func TestLedgerFigures(t *testing.T) {
 
 func TestRun_UnknownFigure(t *testing.T) {
 	_, err := Run(t.Context(), Options{Only: []string{"speed"}})
-	if !errors.Is(err, ErrNothing) || !strings.Contains(err.Error(), "yard3.plain") {
+	if !errors.Is(err, ErrUnknownFigure) || !strings.Contains(err.Error(), "yard3.plain") {
 		t.Errorf("error %v", err)
 	}
 }
 
-// TestLoad_Loses: a load whose jobs do not all end is an error, whatever the
-// figures say.
+// TestLoad_Loses checks that a load with jobs that do not end, or end twice, is an
+// error.
 func TestLoad_Loses(t *testing.T) {
 	l := &load{}
 	l.begin()
@@ -92,9 +92,9 @@ func TestLoad_Loses(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	l.ended(0)
-	l.ended(0) // one too many
+	l.ended(0) // one more than accepted
 	if err := l.awaitEnds(t.Context()); err == nil {
-		t.Error("more settled than accepted is no error")
+		t.Error("no error although more jobs settled than were accepted")
 	}
 }
 

@@ -1,32 +1,29 @@
-// Package bench measures a yard, and beside it the floors that it stands on,
-// in one run on one machine, so that their ratios mean something on any.
+// Package bench measures a cluster and, in the same run on the same machine, the
+// floors below it, so that their ratios can be compared between machines.
 //
-// A floor is what remains if everything that makes a yard of its parts is left
-// out: a stream that is only published to, a Raft group whose entries mean
-// nothing, and the work queue that somebody would write by hand on the same
-// streaming server, without job states, retries or limits. Under what a node
-// answers from memory lies a TCP echo of as many bytes.
+// A floor is the same work without Yardmaster: a stream that is only published to,
+// a Raft group with an empty state machine, and a simple work queue on the same
+// NATS server, without job states, retries or limits. The floor of a request that a
+// node answers from memory is a TCP echo of the same number of bytes.
 //
-// Everything but the load runs in separate processes of the program itself:
-// nodes as users start them ([yardmaster/drill/yard]), and for the floors
-// peers ([Peer]), each a bare NATS server and a bare Raft voter. All of them
-// write to disk before they answer. The load and the Overhop workers run in
-// the measuring process, and so take their share of the same processors.
+// Everything but the load runs in separate processes of the program itself: nodes
+// as users start them ([yardmaster/drill/procs]), and for the floors peers
+// ([Peer]), each a bare NATS server and a bare Raft voter. All of them sync to disk
+// before they answer. The load and the Overhop workers run in the measuring process
+// and share the processors.
 //
-// # What a figure says
+// # Figures
 //
-// A rate counts jobs from the first call until the last of them is settled: a
-// worker has run it and has heard that its end is committed. What is accepted
-// and not settled makes the whole run fail. A latency is taken in an open
-// loop: calls are due at fixed times, whether earlier ones were answered or
-// not, and what is measured begins when the call was due, not when the load
-// came round to making it.
+// A rate counts jobs from the first call until the last job is settled: a worker has
+// run it and has been told that its outcome is committed. If an accepted job is not
+// settled, the whole run fails. A latency is measured in an open loop: calls are due
+// at fixed times, whether or not earlier ones were answered, and the latency starts
+// when the call was due, not when it was made.
 //
-// Where a node is killed a job may run more than once; it counts once, at its
-// first start and its first end, and none may be missing.
+// If a node is killed, a job may run more than once. It counts once, with its first
+// start and its first end, and none may be missing.
 //
-// Each figure is measured in several rounds; its value is their median. Figures
-// of one measurement, such as a time to 95 % and a time to all, share its
-// rounds. A figure brings the floors along that it is compared with, whatever
-// was asked for.
+// Each figure is measured in several rounds; its value is their median. Figures of
+// the same measurement, such as the times until 95 % and until all, share its
+// rounds. The floors that a figure is compared with are always measured with it.
 package bench

@@ -10,19 +10,18 @@ import (
 	"sync"
 	"time"
 
-	"yardmaster/drill/yard"
-	"yardmaster/edge/overhop"
+	"github.com/yardmaster-dev/yardmaster/drill/procs"
+	"github.com/yardmaster-dev/yardmaster/edge/overhop"
 )
 
-// The floor under a request that a node answers from memory: a process that
-// reads as many bytes as a PING has and writes as many as a PONG, and knows
-// neither.
+// ping and pong are the messages of the echo floor. The process that answers only
+// counts bytes and does not parse them.
 var (
 	ping = overhop.AppendMessage(nil, overhop.TPing, "1", overhop.EmptyMap)
 	pong = overhop.AppendPong(nil, "1", time.Date(2026, 1, 1, 0, 0, 0, 123456789, time.UTC))
 )
 
-// echo answers every ping on addr with the same pong until ctx ends.
+// echo listens on addr and answers every ping with the same pong until ctx ends.
 func echo(ctx context.Context, addr string) error {
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {
@@ -42,9 +41,9 @@ func echo(ctx context.Context, addr string) error {
 		open.Go(func() {
 			defer context.AfterFunc(ctx, func() { nc.Close() })()
 			defer nc.Close()
-			question := make([]byte, len(ping))
+			request := make([]byte, len(ping))
 			for {
-				if _, err := io.ReadFull(nc, question); err != nil {
+				if _, err := io.ReadFull(nc, request); err != nil {
 					return
 				}
 				if _, err := nc.Write(pong); err != nil {
@@ -55,19 +54,20 @@ func echo(ctx context.Context, addr string) error {
 	}
 }
 
-// echoPeer is the process of that floor.
+// echoPeer is the process of the echo floor.
 type echoPeer struct {
-	*yard.Process
+	*procs.Process
 	addr string
 }
 
+// startEcho starts an echo process and waits until it listens.
 func startEcho(ctx context.Context, binary, dir string) (*echoPeer, error) {
-	a, err := yard.FreeAddresses(1)
+	a, err := procs.FreeAddresses(1)
 	if err != nil {
 		return nil, err
 	}
 	o := PeerOptions{Name: "echo", Echo: a[0]}
-	p, err := yard.StartProcess("peer echo", filepath.Join(dir, "echo.log"), nil, binary, o.args()...)
+	p, err := procs.StartProcess("peer echo", filepath.Join(dir, "echo.log"), nil, binary, o.args()...)
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +80,7 @@ func startEcho(ctx context.Context, binary, dir string) (*echoPeer, error) {
 		w.nc.Close()
 		return true
 	}
-	if err := errors.Join(until(ctx, patience, up), e.Ended()); err != nil {
+	if err := errors.Join(until(ctx, waitTimeout, up), e.Ended()); err != nil {
 		e.stop()
 		return nil, fmt.Errorf("start the echo: %w", err)
 	}
@@ -91,8 +91,8 @@ func (e *echoPeer) stop() { e.Stop(5 * time.Second) }
 
 func (e *echoPeer) dial(ctx context.Context) (*wire, error) { return dialWire(ctx, e.addr) }
 
-// pingPong measures round trips a second over n connections, each in
-// lock-step.
+// pingPong measures round trips per second over n connections, each with one request
+// at a time.
 func pingPong(ctx context.Context, n int, d time.Duration, cpu func() time.Duration, dial func(context.Context) (*wire, error)) (round, error) {
 	var wires []*wire
 	defer func() {

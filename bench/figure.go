@@ -9,41 +9,42 @@ import (
 	"text/tabwriter"
 )
 
-// Figure is one thing measured, as one line of JSON.
+// Figure is a measured value, written as one line of JSON.
 type Figure struct {
 	Name  string  `json:"figure"`
 	Value float64 `json:"value"` // median of Rounds
 	Unit  string  `json:"unit"`
-	// P99 of a latency whose p50 is Value.
+	// P99 is the 99th percentile of a latency; its Value is the median.
 	P99 float64 `json:"p99,omitempty"`
-	// Rounds are the values measured, in order; of a latency, P99s as well.
+	// Rounds are the values of the rounds, in order, and P99Rounds their P99s.
 	Rounds    []float64 `json:"rounds,omitempty"`
 	P99Rounds []float64 `json:"p99_rounds,omitempty"`
 
 	Jobs    int `json:"jobs,omitempty"`    // accepted in all rounds
-	Settled int `json:"settled,omitempty"` // of them
-	// Repeated calls: no lane had answered them. Their jobs count once.
+	Settled int `json:"settled,omitempty"` // jobs settled
+	// Repeated counts calls sent again because they were not answered.
 	Repeated int `json:"repeated,omitempty"`
-	// Accepted is how many jobs a second were accepted, where Value is how
-	// many were settled: it may be ahead for as long as a round lasts.
+	// Accepted is the rate of accepted jobs if Value is the rate of settled
+	// jobs. Acceptance may be ahead for the length of a round.
 	Accepted float64 `json:"accepted_per_s,omitempty"`
-	Cores    float64 `json:"cores,omitempty"` // processors that nodes or peers kept busy
-	Load     float64 `json:"load_cores,omitempty"`
-	// Machine is what all programs together kept busy: far above Cores and
-	// Load, something else was at work.
+	Cores    float64 `json:"cores,omitempty"`      // processors used by nodes or peers
+	Load     float64 `json:"load_cores,omitempty"` // processors used by the measuring process
+	// Machine is the number of processors used by all programs. If it is far
+	// above Cores and Load, other work disturbed the measurement.
 	Machine float64 `json:"machine_cores,omitempty"`
 
 	Floor string  `json:"floor,omitempty"` // the figure it is compared with
-	Ratio float64 `json:"ratio,omitempty"` // Value by the floor's
-	// Target in words, and whether it is reached; absent where there is none.
+	Ratio float64 `json:"ratio,omitempty"` // Value divided by the floor's
+	// Target describes the target, and Reached reports whether it was reached.
+	// Both are absent if there is none.
 	Target  string `json:"target,omitempty"`
 	Reached *bool  `json:"reached,omitempty"`
 	Note    string `json:"note,omitempty"`
-	// Skipped says why the figure could not be measured on this machine.
+	// Skipped is why the figure could not be measured on this machine.
 	Skipped string `json:"skipped,omitempty"`
 }
 
-// median of values; 0 of none. It leaves them in their order.
+// median returns the median of values without reordering them, 0 if there are none.
 func median(values []float64) float64 {
 	if len(values) == 0 {
 		return 0
@@ -56,8 +57,8 @@ func median(values []float64) float64 {
 	}
 }
 
-// quantile of values, 0 ≤ q ≤ 1: the smallest one that is not below the share
-// q of them. 0 of none. It sorts them.
+// quantile sorts values and returns their quantile q, 0 ≤ q ≤ 1: the smallest value
+// that is not below a share q of them. It returns 0 if there are none.
 func quantile(values []float64, q float64) float64 {
 	if len(values) == 0 {
 		return 0
@@ -66,15 +67,16 @@ func quantile(values []float64, q float64) float64 {
 	return values[min(int(q*float64(len(values))), len(values)-1)]
 }
 
-// target is what a figure is to reach, and at what ratio of its floor.
+// target is what a figure should reach, in itself and relative to its floor.
 type target struct {
 	floor           string
-	atLeast         float64 // the value; 0: any
-	atMost, p99     float64 // likewise
-	ratio, maxRatio float64 // of the floor's value: at least, at most
+	atLeast         float64 // minimum; 0 means none
+	atMost, p99     float64 // maximum of value and P99; 0 means none
+	ratio, maxRatio float64 // minimum and maximum ratio to the floor; 0 means none
 }
 
-// compare sets a figure against its target and the figures measured before.
+// compare compares the figure with its target and with its floor, if that is among
+// known.
 func (f *Figure) compare(t target, known []Figure) {
 	reached, words := true, []string{}
 	check := func(ok bool, format string, v ...any) {
@@ -115,7 +117,7 @@ func (f *Figure) WriteLine(w io.Writer) error {
 	return err
 }
 
-// WriteTable writes figures for people.
+// WriteTable writes figures as a table for people.
 func WriteTable(w io.Writer, figures []Figure) error {
 	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(table, "FIGURE\tVALUE\tROUNDS\tOF FLOOR\tTARGET\tREACHED\tCORES\tOF ALL")
@@ -131,7 +133,7 @@ func WriteTable(w io.Writer, figures []Figure) error {
 	return table.Flush()
 }
 
-// WriteNotes writes what there is to know about reading some of the figures.
+// WriteNotes writes the notes of figures, and why figures were skipped.
 func WriteNotes(w io.Writer, figures []Figure) error {
 	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	for i := range figures {
@@ -156,7 +158,7 @@ func (f *Figure) value() string {
 	return digits(f.Value) + " " + f.Unit
 }
 
-// spread shows the lowest and the highest round.
+// spread formats the lowest and the highest round.
 func (f *Figure) spread() string {
 	if len(f.Rounds) < 2 {
 		return ""
@@ -164,7 +166,7 @@ func (f *Figure) spread() string {
 	return digits(slices.Min(f.Rounds)) + " to " + digits(slices.Max(f.Rounds))
 }
 
-// digits shows three of them, and all before the point.
+// digits formats v with three significant digits, or more before the point.
 func digits(v float64) string {
 	switch {
 	case v >= 100:
@@ -175,6 +177,7 @@ func digits(v float64) string {
 	return fmt.Sprintf("%.2f", v)
 }
 
+// orBlank formats v, as "" if it is 0.
 func orBlank(format string, v float64) string {
 	if v == 0 {
 		return ""

@@ -24,7 +24,7 @@ func TestQuantile(t *testing.T) {
 		}
 	}
 	if got := quantile(nil, 0.5); got != 0 {
-		t.Errorf("quantile of nothing is %v", got)
+		t.Errorf("quantile of no values is %v", got)
 	}
 }
 
@@ -39,9 +39,9 @@ func TestCompare(t *testing.T) {
 		ratio   float64
 	}{
 		{"fast", Figure{Value: 900}, target{floor: "queue", atLeast: 500, ratio: 0.8}, "≥ 0.8 of queue, ≥ 500", true, 0.9},
-		{"slow by the floor", Figure{Value: 700}, target{floor: "queue", atLeast: 500, ratio: 0.8}, "≥ 0.8 of queue, ≥ 500", false, 0.7},
+		{"slow compared with the floor", Figure{Value: 700}, target{floor: "queue", atLeast: 500, ratio: 0.8}, "≥ 0.8 of queue, ≥ 500", false, 0.7},
 		{"slow", Figure{Value: 900}, target{floor: "queue", atLeast: 950, ratio: 0.8}, "≥ 0.8 of queue, ≥ 950", false, 0.9},
-		{"soon", Figure{Value: 4, P99: 10}, target{floor: "start", atMost: 4, p99: 10, maxRatio: 1}, "≤ 1 of start, ≤ 4, p99 ≤ 10", true, 0.5},
+		{"low latency", Figure{Value: 4, P99: 10}, target{floor: "start", atMost: 4, p99: 10, maxRatio: 1}, "≤ 1 of start, ≤ 4, p99 ≤ 10", true, 0.5},
 		{"late tail", Figure{Value: 4, P99: 21}, target{floor: "start", maxRatio: 1}, "≤ 1 of start", false, 0.5},
 		{"no floor measured", Figure{Value: 4}, target{floor: "other", ratio: 1}, "", false, 0},
 	} {

@@ -10,27 +10,28 @@ import (
 	"strings"
 	"time"
 
-	"yardmaster/drill/yard"
-	"yardmaster/internal/backoff"
+	"github.com/yardmaster-dev/yardmaster/drill/procs"
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// PeerVerb is the verb that runs [Peer].
+// PeerVerb is the command that runs [Peer].
 const PeerVerb = "bench-peer"
 
-// peers are the processes under the floors.
+// peers are the processes of the floors.
 type peers struct {
 	options []PeerOptions
-	run     []*yard.Process
-	callers []*caller
+	run     []*procs.Process
+	callers []*natsConn
 	js      jetstream.JetStream
 }
 
+// startPeers starts three peers and waits until they have formed a cluster.
 func startPeers(ctx context.Context, binary, dir string) (p *peers, err error) {
 	const n = 3
-	a, err := yard.FreeAddresses(3 * n)
+	a, err := procs.FreeAddresses(3 * n)
 	if err != nil {
 		return nil, err
 	}
@@ -44,16 +45,16 @@ func startPeers(ctx context.Context, binary, dir string) (p *peers, err error) {
 	for i := range n {
 		o := PeerOptions{Name: fmt.Sprintf("p%d", i+1), NATS: a[i], Routes: a[n : 2*n], Rafts: a[2*n:], Index: i}
 		if o.Dir = filepath.Join(dir, o.Name); os.MkdirAll(o.Dir, 0o750) != nil {
-			return p, fmt.Errorf("make the directory of peer %s", o.Name)
+			return p, fmt.Errorf("create the directory of peer %s", o.Name)
 		}
-		process, err := yard.StartProcess("peer "+o.Name, filepath.Join(dir, o.Name+".log"), nil, binary, o.args()...)
+		process, err := procs.StartProcess("peer "+o.Name, filepath.Join(dir, o.Name+".log"), nil, binary, o.args()...)
 		if err != nil {
 			return p, err
 		}
 		p.options, p.run = append(p.options, o), append(p.run, process)
 		urls = append(urls, "nats://"+o.NATS)
 	}
-	err = p.until(ctx, func() (err error) { p.callers, err = dialCallers(urls); return err })
+	err = p.until(ctx, func() (err error) { p.callers, err = dialAllNATS(urls); return err })
 	if err != nil {
 		return p, err
 	}
@@ -61,28 +62,29 @@ func startPeers(ctx context.Context, binary, dir string) (p *peers, err error) {
 		return p, fmt.Errorf("use JetStream: %w", err)
 	}
 	return p, p.until(ctx, func() error {
-		_, err := p.raft(raftTask{Bytes: 1, Flight: 1})
+		_, err := p.raft(raftTask{Bytes: 1, InFlight: 1})
 		return err
 	})
 }
 
-// args are the command line that [ParsePeer] reads.
+// args returns the command line that runs [Peer] with these options.
 func (o PeerOptions) args() []string {
-	text, _ := json.Marshal(o) // strings and a number: cannot fail
+	text, _ := json.Marshal(o) // cannot fail
 	return []string{PeerVerb, string(text)}
 }
 
-// ParsePeer reads the argument of [PeerVerb].
+// ParsePeer parses the argument of [PeerVerb].
 func ParsePeer(text string) (o PeerOptions, err error) {
 	if err = json.Unmarshal([]byte(text), &o); err != nil {
-		return o, fmt.Errorf("peer's options: %w", err)
+		return o, fmt.Errorf("options of a peer: %w", err)
 	}
 	return o, nil
 }
 
-// until repeats a fact until it gives no error.
+// until polls fact until it returns nil. It gives up after waitTimeout or when a peer
+// has exited.
 func (p *peers) until(ctx context.Context, fact func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
 	defer cancel()
 	for {
 		err := fact()
@@ -95,13 +97,13 @@ func (p *peers) until(ctx context.Context, fact func() error) error {
 			}
 		}
 		if backoff.Sleep(ctx, 50*time.Millisecond) != nil {
-			return fmt.Errorf("the peers do not come up: %w", err)
+			return fmt.Errorf("the peers are not ready: %w", err)
 		}
 	}
 }
 
 func (p *peers) stop() {
-	closeCallers(p.callers)
+	closeAllNATS(p.callers)
 	for _, process := range p.run {
 		process.Stop(5 * time.Second)
 	}
@@ -114,14 +116,14 @@ func (p *peers) cpu() (sum time.Duration) {
 	return sum
 }
 
-// raft has the leader commit entries, whoever that is.
+// raft sends a task to the leader among the peers.
 func (p *peers) raft(task raftTask) (raftAnswer, error) {
-	question, err := json.Marshal(task)
+	request, err := json.Marshal(task)
 	if err != nil {
 		return raftAnswer{}, err
 	}
 	for _, o := range p.options {
-		m, err := p.callers[0].nc.Request("bench.raft."+o.Name, question, task.Duration+patience/10)
+		m, err := p.callers[0].nc.Request("bench.raft."+o.Name, request, task.Duration+waitTimeout/10)
 		if err != nil {
 			return raftAnswer{}, err
 		}
@@ -137,7 +139,7 @@ func (p *peers) raft(task raftTask) (raftAnswer, error) {
 		}
 		return a, nil
 	}
-	return raftAnswer{}, errors.New("no peer leads")
+	return raftAnswer{}, errors.New("no peer is the leader")
 }
 
 // The floors' streams and subjects.
@@ -146,7 +148,7 @@ const (
 	floorSubject = "bench.jobs"
 )
 
-// freshStream makes the stream anew, replicated as often as a yard's lanes.
+// freshStream recreates the stream, with as many replicas as a lane has.
 func (p *peers) freshStream(ctx context.Context, retention jetstream.RetentionPolicy) (jetstream.Stream, error) {
 	err := p.until(ctx, func() error {
 		err := p.js.DeleteStream(ctx, floorStream)
@@ -172,41 +174,40 @@ func (p *peers) freshStream(ctx context.Context, retention jetstream.RetentionPo
 	return s, nil
 }
 
-// newLoad is a round over the peers. Jobs have keys, as a yard's have: what is
-// not deduplicated cannot be repeated.
+// newLoad returns a load over the peers. Its jobs have keys, as a cluster's have:
+// publishes can only be repeated if the stream removes duplicates.
 func (p *peers) newLoad() *load {
-	l := &load{entries: throughCallers(p.callers), subject: floorSubject, key: nats.NewInbox() + "-"}
+	l := &load{transports: natsTransports(p.callers), subject: floorSubject, key: nats.NewInbox() + "-"}
 	l.key = strings.TrimPrefix(l.key, "_INBOX.")
 	l.begin()
 	return l
 }
 
-// publish measures a stream that is only published to.
-func (p *peers) publish(ctx context.Context, hand func(context.Context, *load) error) (round, error) {
+// publish measures the rate of publishes to a stream without consumers.
+func (p *peers) publish(ctx context.Context, generate func(context.Context, *load) error) (round, error) {
 	if _, err := p.freshStream(ctx, jetstream.LimitsPolicy); err != nil {
 		return round{}, err
 	}
 	m := startMeter(p.cpu)
 	l := p.newLoad()
-	if err := l.run(ctx, hand); err != nil {
+	if err := l.run(ctx, generate); err != nil {
 		return round{}, err
 	}
 	return m.end(round{value: l.acceptRate(), jobs: int(l.accepted.Load()), settled: int(l.accepted.Load())}), nil
 }
 
-// commit measures Raft alone, in entries of 16 KiB.
-func (p *peers) commit(flight int, d time.Duration) (round, error) {
+// commit measures Raft alone, with entries of 16 KiB.
+func (p *peers) commit(inFlight int, d time.Duration) (round, error) {
 	m := startMeter(p.cpu)
-	a, err := p.raft(raftTask{Bytes: 16 << 10, Flight: flight, Duration: d})
+	a, err := p.raft(raftTask{Bytes: 16 << 10, InFlight: inFlight, Duration: d})
 	if err != nil {
 		return round{}, err
 	}
 	return m.end(round{value: float64(a.Entries) / a.Took.Seconds()}), nil
 }
 
-// workQueue measures the work queue that somebody would write by hand:
-// publish, pull, acknowledge.
-func (p *peers) workQueue(ctx context.Context, latency bool, hand func(context.Context, *load) error) (round, error) {
+// workQueue measures a simple work queue on JetStream: publish, pull, acknowledge.
+func (p *peers) workQueue(ctx context.Context, latency bool, generate func(context.Context, *load) error) (round, error) {
 	s, err := p.freshStream(ctx, jetstream.WorkQueuePolicy)
 	if err != nil {
 		return round{}, err
@@ -225,7 +226,7 @@ func (p *peers) workQueue(ctx context.Context, latency bool, hand func(context.C
 	}
 	m := startMeter(p.cpu)
 	l.begin()
-	if err := l.run(ctx, hand); err != nil {
+	if err := l.run(ctx, generate); err != nil {
 		return round{}, err
 	}
 	if err := l.awaitEnds(ctx); err != nil {
@@ -241,7 +242,7 @@ func (p *peers) workQueue(ctx context.Context, latency bool, hand func(context.C
 	})
 }
 
-// pull runs the workers: as many as a yard gets, spread likewise.
+// pull starts as many workers as a cluster has in [benchCluster.overhop].
 func (p *peers) pull(ctx context.Context, l *load) (stop func(), err error) {
 	var started []jetstream.ConsumeContext
 	var conns []*nats.Conn

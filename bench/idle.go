@@ -11,18 +11,17 @@ import (
 	"strings"
 	"sync"
 
-	"yardmaster/drill/yard"
+	"github.com/yardmaster-dev/yardmaster/drill/procs"
 )
 
-// Workers that have nothing to do: each is registered and has one credit for a
-// queue without jobs.
+// The idle workers: each is registered and has one credit for a queue without jobs.
 const (
 	idleWorkers = 5000
-	atOnce      = 64 // of them that connect at the same time
+	atOnce      = 64 // workers that connect concurrently
 )
 
-// openIdle connects idle workers to a node. After an error none is left.
-func openIdle(ctx context.Context, n *yard.Node, workers int) ([]*wire, error) {
+// openIdle connects idle workers to a node. After an error it leaves no connection.
+func openIdle(ctx context.Context, n *procs.Node, workers int) ([]*wire, error) {
 	wires, faults := make([]*wire, workers), make([]error, atOnce)
 	var connecting sync.WaitGroup
 	for first := range atOnce {
@@ -40,6 +39,7 @@ func openIdle(ctx context.Context, n *yard.Node, workers int) ([]*wire, error) {
 	return wires, nil
 }
 
+// dialIdle connects one idle worker.
 func dialIdle(ctx context.Context, addr string) (*wire, error) {
 	w, err := dialWorker(ctx, addr)
 	if err != nil {
@@ -60,40 +60,40 @@ func closeWires(wires []*wire) {
 	}
 }
 
-// footprint is what a node's process holds.
+// footprint is the resource usage of a node's process.
 type footprint struct {
-	resident int64 // bytes in the machine's memory
-	inUse    int64 // bytes of Go's heap and stacks after a collection
-	files    int   // descriptors
+	resident int64 // resident memory in bytes
+	inUse    int64 // bytes of Go's heap and stacks in use after a collection
+	files    int   // open descriptors
 }
 
-// perWorker is what one of n workers adds.
+// perWorker returns the growth since before, divided by n workers.
 func (f footprint) perWorker(before footprint, n int) (residentKiB, inUseKiB, files float64) {
 	per := func(grown int64) float64 { return float64(grown) / float64(n) }
 	return per(f.resident-before.resident) / 1024, per(f.inUse-before.inUse) / 1024, per(int64(f.files - before.files))
 }
 
-// footprintOf collects a node's garbage and looks at what is left.
-func footprintOf(ctx context.Context, n *yard.Node) (f footprint, err error) {
+// footprintOf triggers a garbage collection in a node and reads its footprint.
+func footprintOf(ctx context.Context, n *procs.Node) (f footprint, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+n.Profile+"/debug/pprof/heap?gc=1&debug=1", nil)
 	if err != nil {
 		return f, err
 	}
 	answer, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return f, fmt.Errorf("ask %s for its memory: %w", n.Name, err)
+		return f, fmt.Errorf("request the memory profile of %s: %w", n.Name, err)
 	}
 	defer answer.Body.Close()
 	if f.inUse, err = readInUse(answer.Body); err != nil {
-		return f, fmt.Errorf("read the memory of %s: %w", n.Name, err)
+		return f, fmt.Errorf("read the memory profile of %s: %w", n.Name, err)
 	}
 	http.DefaultClient.CloseIdleConnections()
 	f.resident, f.files = n.Memory(), n.Descriptors()
 	return f, nil
 }
 
-// readInUse adds up heap and stacks from the text form of Go's heap profile,
-// whose end has lines such as "# HeapInuse = 123" and "# Stack = 45 / 67".
+// readInUse adds up heap and stacks from the text form of Go's heap profile, which
+// ends with lines such as "# HeapInuse = 123" and "# Stack = 45 / 67".
 func readInUse(profile io.Reader) (sum int64, err error) {
 	found := 0
 	lines := bufio.NewScanner(profile)
@@ -112,29 +112,29 @@ func readInUse(profile io.Reader) (sum int64, err error) {
 		found++
 	}
 	if found != 2 && lines.Err() == nil {
-		return 0, errors.New("it does not say what is in use")
+		return 0, errors.New("the profile has no HeapInuse or no Stack")
 	}
 	return sum, lines.Err()
 }
 
-// idleCost is what an idle worker costs its node.
+// idleCost is the cost of one idle worker for its node.
 type idleCost struct{ residentKiB, inUseKiB, files float64 }
 
-// measureIdle takes a fresh node each time, because memory that was once in use
-// stays with a process for a while.
+// measureIdle measures the cost of idle workers on a new node, because a process keeps
+// memory for a while after use.
 func (b *bench) measureIdle(ctx context.Context, dir string) (idleCost, error) {
-	y, err := b.freshYard(ctx, dir, yard.Options{Nodes: 1, Profile: true})
+	cl, err := b.newClusterForRound(ctx, dir, procs.Options{Nodes: 1, Profile: true})
 	if err != nil {
 		return idleCost{}, err
 	}
-	defer y.close()
-	n := y.Nodes[0]
-	first, err := openIdle(ctx, n, atOnce) // what the first workers wake is no worker's
+	defer cl.close()
+	n := cl.Nodes[0]
+	first, err := openIdle(ctx, n, atOnce) // do not count what the first workers allocate once
 	if err != nil {
 		return idleCost{}, err
 	}
 	defer closeWires(first)
-	if err := y.awaitRoom(ctx, atOnce); err != nil {
+	if err := cl.awaitCapacity(ctx, atOnce); err != nil {
 		return idleCost{}, err
 	}
 	before, err := footprintOf(ctx, n)
@@ -146,7 +146,7 @@ func (b *bench) measureIdle(ctx context.Context, dir string) (idleCost, error) {
 		return idleCost{}, err
 	}
 	defer closeWires(wires)
-	if err := y.awaitRoom(ctx, atOnce+idleWorkers); err != nil {
+	if err := cl.awaitCapacity(ctx, atOnce+idleWorkers); err != nil {
 		return idleCost{}, err
 	}
 	after, err := footprintOf(ctx, n)

@@ -8,57 +8,59 @@ import (
 	"runtime"
 	"time"
 
-	"yardmaster/job"
-	"yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// The ledger alone: no disk, no network, no other process.
+// The sizes of the benchmarks of the ledger alone, without disk and network.
 const (
 	million   = 1_000_000
-	batch     = 64      // jobs in an entry
-	appliedBy = 200_000 // jobs that one round takes through their lives
+	batch     = 64      // jobs per entry
+	appliedBy = 200_000 // jobs settled in a round
 )
 
-// book is a ledger and the time of its last entry.
-type book struct {
+// benchLedger is a ledger with the state that the next entry needs.
+type benchLedger struct {
 	*ledger.Ledger
-	stamp ledger.Stamp
+	stamp ledger.Stamp // of the last entry
 	ids   *rand.ChaCha8
-	queue []job.ID // that wait, oldest first
-	seq   uint64
+	queue []job.ID // waiting jobs, oldest first
+	seq   uint64   // last sequence of the lane
 }
 
-// newBook makes a ledger with n waiting jobs.
-func newBook(n int) (*book, error) {
-	b := &book{Ledger: ledger.New(), ids: rand.NewChaCha8([32]byte{1})}
+// newBenchLedger returns a ledger with n waiting jobs.
+func newBenchLedger(n int) (*benchLedger, error) {
+	b := &benchLedger{Ledger: ledger.New(), ids: rand.NewChaCha8([32]byte{1})}
 	b.stamp = ledger.Stamp{Index: 1, Term: 1, At: time.Unix(1_750_000_000, 0).UTC()}
 	lead := &ledger.Lead{Owner: "n1", Until: b.stamp.At.Add(time.Hour)}
 	if err := refused(b.Apply(b.stamp, []ledger.Command{lead})); err != nil {
 		return nil, err
 	}
 	b.stamp.Epoch = b.Authority().Epoch
-	found := &ledger.Found{Secret: make([]byte, 32), Lanes: []string{"L0"}}
-	if err := b.entry(found); err != nil {
+	bootstrap := &ledger.Bootstrap{Secret: make([]byte, 32), Lanes: []string{"L0"}}
+	if err := b.entry(bootstrap); err != nil {
 		return nil, err
 	}
 	for b.seq < uint64(n) {
-		if err := b.entry(b.fold(min(1000, n-int(b.seq)))); err != nil {
+		if err := b.entry(b.ingest(min(1000, n-int(b.seq)))); err != nil {
 			return nil, err
 		}
 	}
 	return b, nil
 }
 
-// entry applies commands, and forgets what is to be told.
-func (b *book) entry(commands ...ledger.Command) error {
+// entry applies commands as one entry, and marks all events as published with a
+// second one.
+func (b *benchLedger) entry(commands ...ledger.Command) error {
 	b.stamp.Index++
 	if err := refused(b.Apply(b.stamp, commands)); err != nil {
 		return err
 	}
 	b.stamp.Index++
-	return refused(b.Apply(b.stamp, []ledger.Command{&ledger.Told{Events: b.LastEvent(), Results: b.LastResult()}}))
+	return refused(b.Apply(b.stamp, []ledger.Command{&ledger.MarkPublished{Events: b.LastEvent(), Results: b.LastResult()}}))
 }
 
+// refused returns the first error of the results.
 func refused(results []ledger.Result) error {
 	for _, r := range results {
 		if r.Err != nil {
@@ -68,9 +70,9 @@ func refused(results []ledger.Result) error {
 	return nil
 }
 
-// fold takes n new jobs in.
-func (b *book) fold(n int) *ledger.Fold {
-	f := &ledger.Fold{Identity: "L0", From: b.seq, To: b.seq + uint64(n), CreateQueues: true, Jobs: make([]job.Job, n)}
+// ingest returns a command that ingests n new jobs.
+func (b *benchLedger) ingest(n int) *ledger.Ingest {
+	f := &ledger.Ingest{Identity: "L0", From: b.seq, To: b.seq + uint64(n), CreateQueues: true, Jobs: make([]job.Job, n)}
 	for i := range f.Jobs {
 		b.seq++
 		var id job.ID
@@ -85,29 +87,29 @@ func (b *book) fold(n int) *ledger.Fold {
 	return f
 }
 
-// lives makes an entry as a busy yard writes it: new jobs come in, as many
-// start, and as many end.
-func (b *book) lives() []ledger.Command {
-	f := b.fold(batch)
+// jobLifecycle returns the commands of an entry of a busy cluster: a batch of jobs is
+// ingested, one is placed, and one is settled.
+func (b *benchLedger) jobLifecycle() []ledger.Command {
+	f := b.ingest(batch)
 	place, settle := &ledger.Place{}, &ledger.Settle{}
 	for _, id := range b.queue[:batch] {
 		place.Placements = append(place.Placements, ledger.Placement{Job: id, N: 1, Node: "n1", Incarnation: 1, Channel: "overhop/w1"})
-		settle.Ends = append(settle.Ends, ledger.End{Job: id, N: 1, Next: job.Done})
+		settle.Settlements = append(settle.Settlements, ledger.Settlement{Job: id, N: 1, Next: job.NextDone})
 	}
 	b.queue = b.queue[batch:]
 	return []ledger.Command{f, place, settle}
 }
 
-// measureApply takes jobs through fold, place and settle while others wait: ns
-// for each of the three, the contract's commands of one job.
+// measureApply measures the ingest, placement and settlement of jobs while others
+// wait, in ns per command and job.
 func measureApply(ctx context.Context, waiting int) (round, error) {
-	b, err := newBook(waiting)
+	b, err := newBenchLedger(waiting)
 	if err != nil {
 		return round{}, err
 	}
 	var entries [][]ledger.Command
 	for n := 0; n < appliedBy; n += batch {
-		entries = append(entries, b.lives())
+		entries = append(entries, b.jobLifecycle())
 	}
 	runtime.GC()
 	began := time.Now()
@@ -122,24 +124,25 @@ func measureApply(ctx context.Context, waiting int) (round, error) {
 	}
 	took := time.Since(began)
 	if q, _ := b.Queue("bench"); q.Counts[job.Waiting] != waiting {
-		return round{}, fmt.Errorf("%d jobs wait, must be %d", q.Counts[job.Waiting], waiting)
+		return round{}, fmt.Errorf("%d jobs are waiting, want %d", q.Counts[job.Waiting], waiting)
 	}
 	return round{value: float64(took.Nanoseconds()) / float64(3*batch*len(entries))}, nil
 }
 
-// measureSize is the heap that a million waiting jobs take, each.
+// measureSize measures the heap per waiting job, in bytes, of a ledger with a million.
 func measureSize(context.Context) (round, error) {
 	before := heapInUse()
-	b, err := newBook(million)
+	b, err := newBenchLedger(million)
 	if err != nil {
 		return round{}, err
 	}
-	b.queue = nil // ours, not the ledger's
+	b.queue = nil // not part of the ledger
 	per := float64(heapInUse()-before) / million
 	runtime.KeepAlive(b)
 	return round{value: per}, nil
 }
 
+// heapInUse returns the bytes of live heap objects after a collection.
 func heapInUse() int64 {
 	runtime.GC()
 	runtime.GC()
@@ -148,11 +151,11 @@ func heapInUse() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// measureCopy is the longest of some copies of a million jobs, in ms: how long
-// a snapshot holds applying up. Work goes on between them, and so does the
-// copying of what it touches.
+// measureCopy measures the longest of several copies of a ledger with a million jobs,
+// in ms: the time for which a snapshot blocks the ledger. Between two copies an entry
+// is applied, which copies the parts it changes.
 func measureCopy(context.Context) (round, error) {
-	b, err := newBook(million)
+	b, err := newBenchLedger(million)
 	if err != nil {
 		return round{}, err
 	}
@@ -161,7 +164,7 @@ func measureCopy(context.Context) (round, error) {
 		began := time.Now()
 		kept := b.Copy()
 		longest = max(longest, time.Since(began))
-		if err := b.entry(b.lives()...); err != nil {
+		if err := b.entry(b.jobLifecycle()...); err != nil {
 			return round{}, err
 		}
 		runtime.KeepAlive(kept)

@@ -9,23 +9,23 @@ import (
 	"sync/atomic"
 	"time"
 
-	"yardmaster/drill/yard"
-	"yardmaster/internal/backoff"
+	"github.com/yardmaster-dev/yardmaster/drill/procs"
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 
 	"github.com/nats-io/nats.go"
 	"golang.org/x/sys/unix"
 )
 
-// Sizes of the load.
+// The parameters of loads.
 const (
-	bodySize  = 256  // bytes of a job
-	window    = 4000 // calls under way, of an asynchronous load
-	syncCalls = 64   // callers who wait for each answer
-	patience  = 30 * time.Second
+	bodySize    = 256  // size of a job in bytes
+	window      = 4000 // concurrent calls of an asynchronous load
+	syncCalls   = 64   // callers that wait for each answer
+	waitTimeout = 30 * time.Second
 )
 
-// jobBody writes the body of a job that was due at so many nanoseconds after
-// the load's begin: 256 bytes of JSON.
+// jobBody returns the record of a job, 256 bytes of JSON, with the time at which it
+// was due, in nanoseconds after the begin of the load.
 func jobBody(function string, due int64) []byte {
 	b := make([]byte, 0, bodySize)
 	b = append(strconv.AppendInt(append(b, `{"params":{"due":`...), due, 10), `,"pad":"`...)
@@ -39,57 +39,57 @@ func jobBody(function string, due int64) []byte {
 	return append(b, tail...)
 }
 
-// entry is a connection through which jobs are handed in.
-type entry interface {
-	// handIn makes the call of job i; done is called once and must not block.
-	handIn(l *load, i int, due time.Duration, done func(error))
-	// repeat makes the calls again that have had no answer for a time, if that
-	// is what they need, and counts them.
+// transport is a connection over which jobs are enqueued.
+type transport interface {
+	// submit enqueues job i. done is called once and must not block.
+	submit(l *load, i int, due time.Duration, done func(error))
+	// repeat sends calls again that were not answered within after, if the
+	// transport needs that, and returns their number.
 	repeat(after time.Duration) int
 }
 
-// load is one round: jobs handed in one way, and what became of them.
+// load is the load of one round and its progress.
 type load struct {
-	entries  []entry
-	subject  string // of a message; at a door, the queue
-	function string // of every job; "": none
-	key      string // begins every job's idempotency key; "": none is given
-	began    time.Time
+	transports []transport
+	subject    string // NATS subject, or name of the queue over Overhop
+	function   string // of every job; "" means none
+	key        string // prefix of every job's key; "" means no keys
+	began      time.Time
 
 	accepted atomic.Int64
 	refused  atomic.Int64
 	settled  atomic.Int64
 	repeated atomic.Int64
 
-	mu        sync.Mutex
-	allIn     time.Time // when the last call was answered
-	lastEnd   time.Time
-	latencies []float64 // from due to started, in ms
-	trouble   error     // the first
-	// Where a job may run more than once: which have ended, by their due time,
-	// with false for those that have only started. Each counts once.
+	mu          sync.Mutex
+	allAccepted time.Time // when the last call was answered
+	lastEnd     time.Time
+	latencies   []float64 // from due to started, in ms
+	err         error     // the first
+	// seen is set if a job may run more than once. It holds the due times of
+	// the jobs that have started, true for those that have ended.
 	seen map[int64]bool
 }
 
-// begin must be called before the first job is handed in.
+// begin sets the begin of the load. It must be called before the first submit.
 func (l *load) begin() { l.began = time.Now() }
 
-// repeatAfter is how long a publisher with a key waits for an answer.
+// repeatAfter is how long to wait for an answer before a call with a key is repeated.
 const repeatAfter = 2 * time.Second
 
-// run hands jobs in as hand says, and repeats those with keys that nobody
-// answers.
-func (l *load) run(ctx context.Context, hand func(context.Context, *load) error) error {
-	handing, stop := context.WithCancel(ctx)
+// run calls generate to enqueue jobs, and meanwhile repeats calls with keys that are
+// not answered.
+func (l *load) run(ctx context.Context, generate func(context.Context, *load) error) error {
+	generating, stop := context.WithCancel(ctx)
 	var repeater sync.WaitGroup
 	repeater.Go(func() {
-		for l.key != "" && backoff.Sleep(handing, repeatAfter/4) == nil {
-			for _, e := range l.entries {
-				l.repeated.Add(int64(e.repeat(repeatAfter)))
+		for l.key != "" && backoff.Sleep(generating, repeatAfter/4) == nil {
+			for _, t := range l.transports {
+				l.repeated.Add(int64(t.repeat(repeatAfter)))
 			}
 		}
 	})
-	err := hand(ctx, l)
+	err := generate(ctx, l)
 	stop()
 	repeater.Wait()
 	return err
@@ -103,9 +103,9 @@ func (l *load) message(i int, due time.Duration) *nats.Msg {
 	return m
 }
 
-// handIn makes the call of job i through entry at, counted round.
-func (l *load) handIn(at, i int, due time.Duration, done func()) {
-	l.entries[at%len(l.entries)].handIn(l, i, due, func(err error) {
+// submit enqueues job i over the transport with this index, modulo their number.
+func (l *load) submit(transport, i int, due time.Duration, done func()) {
+	l.transports[transport%len(l.transports)].submit(l, i, due, func(err error) {
 		if err != nil {
 			l.refused.Add(1)
 			l.fail(err)
@@ -116,28 +116,29 @@ func (l *load) handIn(at, i int, due time.Duration, done func()) {
 	})
 }
 
+// fail records an error, if it is the first.
 func (l *load) fail(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.trouble == nil {
-		l.trouble = err
+	if l.err == nil {
+		l.err = err
 	}
 }
 
-// failure is the first thing that went wrong.
+// failure returns the first error.
 func (l *load) failure() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.trouble
+	return l.err
 }
 
-// started notes that a job runs, by its body's due time.
+// started records the start of the job with this due time.
 func (l *load) started(due int64) {
 	took := time.Since(l.began) - time.Duration(due)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.seen != nil {
-		if _, again := l.seen[due]; again {
+		if _, found := l.seen[due]; found {
 			return
 		}
 		l.seen[due] = false
@@ -145,7 +146,7 @@ func (l *load) started(due int64) {
 	l.latencies = append(l.latencies, float64(took)/1e6)
 }
 
-// ended notes that a job is settled, likewise.
+// ended records that the job with this due time is settled.
 func (l *load) ended(due int64) {
 	now := time.Now()
 	l.mu.Lock()
@@ -160,39 +161,40 @@ func (l *load) ended(due int64) {
 	l.lastEnd = now
 }
 
-// mayRunAgain tells that nodes die under this load, so that a job may run more
-// than once.
-func (l *load) mayRunAgain() bool { return l.seen != nil }
+// mayRerun reports whether a job of this load may run more than once, because nodes
+// are killed.
+func (l *load) mayRerun() bool { return l.seen != nil }
 
-// async hands in n jobs, so many calls under way.
-func (l *load) async(ctx context.Context, n, flight int) error {
-	slots := make(chan struct{}, flight)
+// async enqueues n jobs with at most limit concurrent calls, and waits for all
+// answers.
+func (l *load) async(ctx context.Context, n, limit int) error {
+	slots := make(chan struct{}, limit)
 	for i := range n {
 		select {
 		case slots <- struct{}{}:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		l.handIn(i, i, time.Since(l.began), func() { <-slots })
+		l.submit(i, i, time.Since(l.began), func() { <-slots })
 	}
 	return l.awaitAnswers(ctx, n)
 }
 
-// sync has 64 callers hand in one job after the other for a time.
+// sync has 64 callers enqueue one job after the other for d.
 func (l *load) sync(ctx context.Context, d time.Duration) error {
 	var next atomic.Int64
 	var callers sync.WaitGroup
-	for at := range syncCalls {
+	for caller := range syncCalls {
 		callers.Go(func() {
 			answered := make(chan struct{}, 1)
-			late := time.NewTimer(patience)
-			defer late.Stop()
+			timer := time.NewTimer(waitTimeout)
+			defer timer.Stop()
 			for time.Since(l.began) < d && ctx.Err() == nil {
-				l.handIn(at, int(next.Add(1)-1), time.Since(l.began), func() { answered <- struct{}{} })
+				l.submit(caller, int(next.Add(1)-1), time.Since(l.began), func() { answered <- struct{}{} })
 				select {
 				case <-answered:
-				case <-late.C:
-					l.fail(fmt.Errorf("a call was not answered within %v", patience))
+				case <-timer.C:
+					l.fail(fmt.Errorf("a call was not answered within %v", waitTimeout))
 					return
 				}
 			}
@@ -202,13 +204,14 @@ func (l *load) sync(ctx context.Context, d time.Duration) error {
 	return l.awaitAnswers(ctx, int(next.Load()))
 }
 
-// open hands in so many jobs a second for a time, each when it is due.
-func (l *load) open(ctx context.Context, rate int, d time.Duration) error {
-	return l.openWhile(ctx, rate, func(due time.Duration) bool { return due < d })
+// openLoop enqueues rate jobs per second for d, each when it is due.
+func (l *load) openLoop(ctx context.Context, rate int, d time.Duration) error {
+	return l.openLoopWhile(ctx, rate, func(due time.Duration) bool { return due < d })
 }
 
-// openWhile goes on while more says so of the next job's due time.
-func (l *load) openWhile(ctx context.Context, rate int, more func(due time.Duration) bool) error {
+// openLoopWhile is like openLoop, and ends when more returns false for the due time of
+// the next job.
+func (l *load) openLoopWhile(ctx context.Context, rate int, more func(due time.Duration) bool) error {
 	step := time.Second / time.Duration(rate)
 	tick := time.NewTimer(0)
 	defer tick.Stop()
@@ -227,18 +230,19 @@ func (l *load) openWhile(ctx context.Context, rate int, more func(due time.Durat
 			}
 			continue
 		}
-		l.handIn(i, i, due, func() {})
+		l.submit(i, i, due, func() {})
 		i++
 	}
 }
 
+// awaitAnswers waits until n calls have been answered. Refused jobs are an error.
 func (l *load) awaitAnswers(ctx context.Context, n int) error {
-	err := until(ctx, patience, func() bool { return l.accepted.Load()+l.refused.Load() >= int64(n) })
+	err := until(ctx, waitTimeout, func() bool { return l.accepted.Load()+l.refused.Load() >= int64(n) })
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.allIn = time.Now()
-	if l.trouble != nil {
-		return fmt.Errorf("%d of %d jobs were refused: %w", l.refused.Load(), n, l.trouble)
+	l.allAccepted = time.Now()
+	if l.err != nil {
+		return fmt.Errorf("%d of %d jobs were refused: %w", l.refused.Load(), n, l.err)
 	}
 	if err != nil {
 		return fmt.Errorf("%d of %d calls were answered: %w", l.accepted.Load(), n, err)
@@ -246,37 +250,37 @@ func (l *load) awaitAnswers(ctx context.Context, n int) error {
 	return nil
 }
 
-// awaitEnds waits until everything that was accepted is settled.
+// awaitEnds waits until all accepted jobs are settled.
 func (l *load) awaitEnds(ctx context.Context) error {
-	err := until(ctx, patience, func() bool { return l.settled.Load() >= l.accepted.Load() })
+	err := until(ctx, waitTimeout, func() bool { return l.settled.Load() >= l.accepted.Load() })
 	if accepted, settled := l.accepted.Load(), l.settled.Load(); err != nil || accepted != settled {
 		return fmt.Errorf("accepted %d, settled %d: they must be equal", accepted, settled)
 	}
 	return nil
 }
 
-// endedAt is when the last job was settled.
+// endedAt returns when the last job was settled.
 func (l *load) endedAt() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.lastEnd
 }
 
-// rate is settled jobs a second, from the begin to the last end.
+// rate returns settled jobs per second, from the begin to the last end.
 func (l *load) rate() float64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return float64(l.settled.Load()) / l.lastEnd.Sub(l.began).Seconds()
 }
 
-// acceptRate is accepted jobs a second, from the begin to the last answer.
+// acceptRate returns accepted jobs per second, from the begin to the last answer.
 func (l *load) acceptRate() float64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return float64(l.accepted.Load()) / l.allIn.Sub(l.began).Seconds()
+	return float64(l.accepted.Load()) / l.allAccepted.Sub(l.began).Seconds()
 }
 
-// latency is p50 and p99 from due to started, in ms.
+// latency returns the median and the p99 of the time from due to started, in ms.
 func (l *load) latency() (p50, p99 float64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -284,16 +288,16 @@ func (l *load) latency() (p50, p99 float64) {
 	return quantile(values, 0.5), quantile(values, 0.99)
 }
 
-// until looks at a fact each millisecond.
+// until polls fact every millisecond until it is true, limited to within.
 func until(ctx context.Context, within time.Duration, fact func() bool) error {
-	late := time.NewTimer(within)
-	defer late.Stop()
+	timer := time.NewTimer(within)
+	defer timer.Stop()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for !fact() {
 		select {
 		case <-tick.C:
-		case <-late.C:
+		case <-timer.C:
 			return fmt.Errorf("not within %v", within)
 		case <-ctx.Done():
 			return ctx.Err()
@@ -302,7 +306,7 @@ func until(ctx context.Context, within time.Duration, fact func() bool) error {
 	return nil
 }
 
-// dueOf reads the due time from a job's body.
+// dueOf reads the due time from the record of a job.
 func dueOf(body []byte) int64 {
 	digits := body[len(`{"params":{"due":`):]
 	var due int64
@@ -315,18 +319,18 @@ func dueOf(body []byte) int64 {
 	return due
 }
 
-// round is what one round came to.
+// round is the result of one round.
 type round struct {
 	value, p99    float64
-	accepted      float64 // a second; 0 where value says it
+	accepted      float64 // accepted jobs per second; 0 if value is that or a latency
 	jobs, settled int
 	repeated      int
-	// Processors kept busy: by nodes or peers, by this process, and by all
-	// that runs on the machine.
+	// Processors used by nodes or peers, by this process, and by everything on
+	// the machine.
 	cores, load, machine float64
 }
 
-// round sums the load up: as a latency, or as a rate.
+// round summarizes the load as a latency or a rate.
 func (l *load) round(latency bool) round {
 	r := round{jobs: int(l.accepted.Load()), settled: int(l.settled.Load()), repeated: int(l.repeated.Load())}
 	if latency {
@@ -337,26 +341,26 @@ func (l *load) round(latency bool) round {
 	return r
 }
 
-// meter tells how busy processors were.
-type meter struct {
-	others      func() time.Duration
+// cpuMeter measures how many processors were used.
+type cpuMeter struct {
+	others      func() time.Duration // processor time of nodes or peers
 	began       time.Time
-	mine, spent time.Duration
-	all         time.Duration
+	mine, spent time.Duration // of this process and of others, at the begin
+	all         time.Duration // of the machine, at the begin
 }
 
-func startMeter(others func() time.Duration) meter {
-	return meter{others: others, began: time.Now(), mine: ownCPU(), spent: others(), all: yard.MachineCPU()}
+func startMeter(others func() time.Duration) cpuMeter {
+	return cpuMeter{others: others, began: time.Now(), mine: ownCPU(), spent: others(), all: procs.MachineCPU()}
 }
 
-func (m meter) end(r round) round {
+func (m cpuMeter) end(r round) round {
 	took := time.Since(m.began).Seconds()
 	r.cores, r.load = (m.others()-m.spent).Seconds()/took, (ownCPU()-m.mine).Seconds()/took
-	r.machine = (yard.MachineCPU() - m.all).Seconds() / took
+	r.machine = (procs.MachineCPU() - m.all).Seconds() / took
 	return r
 }
 
-// ownCPU is the processor time of this process.
+// ownCPU returns the processor time used by this process.
 func ownCPU() time.Duration {
 	var u unix.Rusage
 	if unix.Getrusage(unix.RUSAGE_SELF, &u) != nil {

@@ -5,25 +5,25 @@ import (
 	"fmt"
 	"time"
 
-	"yardmaster/drill/yard"
+	"github.com/yardmaster-dev/yardmaster/drill/procs"
 )
 
-// Clients of the Overhop figures. A limit as high as the workers' room is
-// counted at every job and holds none back.
+// The clients of the Overhop figures. A limit equal to the workers' capacity is
+// counted for every job and delays none.
 const (
-	overhopClients = 64
-	flight         = 32 // ENQUEUEs under way on each connection
-	creditsEach    = 64
-	limitOfRoom    = overhopClients * creditsEach
+	overhopClients  = 64
+	pipelined       = 32 // concurrent ENQUEUEs on each connection
+	creditsEach     = 64
+	limitAtCapacity = overhopClients * creditsEach
 )
 
-var many = staff{overhopClients, creditsEach}
+var manyWorkers = workerPlan{overhopClients, creditsEach}
 
-// part gives one figure of a measurement that several share.
+// part returns the experiment of one figure of a shared measurement.
 type part[T any] func(pick func(T) round) func(context.Context) (round, error)
 
-// shared lets several figures be parts of one measurement: whoever asks first
-// in a round has it made.
+// shared lets several figures share one measurement. The first figure that runs in a
+// round makes the measurement.
 func shared[T any](measure func(context.Context) (T, error)) part[T] {
 	var taken []T
 	return func(pick func(T) round) func(context.Context) (round, error) {
@@ -42,6 +42,7 @@ func shared[T any](measure func(context.Context) (T, error)) part[T] {
 	}
 }
 
+// echoSuite measures a bare TCP echo.
 func (b *bench) echoSuite() suite {
 	var e *echoPeer
 	trips := func(n int) func(context.Context) (round, error) {
@@ -58,35 +59,36 @@ func (b *bench) echoSuite() suite {
 			return e.stop, nil
 		},
 		names: []experiment{
-			{name: "floor.echo.alone", unit: "trips/s", run: trips(1), note: "as many bytes as PING and PONG have"},
+			{name: "floor.echo.alone", unit: "trips/s", run: trips(1), note: "the same number of bytes as PING and PONG"},
 			{name: "floor.echo.sync64", unit: "trips/s", run: trips(overhopClients), note: "64 connections"},
 		},
 	}
 }
 
-// overhopYard is a yard of three with connections to enqueue through.
-type overhopYard struct {
-	*yards
-	doors   doors
-	limited int // pairs measured
+// overhopCluster is a cluster of three nodes with connections to enqueue over.
+type overhopCluster struct {
+	*benchCluster
+	conns   overhopConns
+	limited int // number of pairs measured
 }
 
+// overhopSuite measures requests and jobs over the Overhop protocol.
 func (b *bench) overhopSuite() suite {
-	y := &overhopYard{}
-	open := b.openYard(yard.Options{Nodes: 3}, &y.yards)
+	cl := &overhopCluster{}
+	open := b.openCluster(procs.Options{Nodes: 3}, &cl.benchCluster)
 	trips := func(n int) func(context.Context) (round, error) {
 		return func(ctx context.Context) (round, error) {
-			dial := func(ctx context.Context) (*wire, error) { return dialWorker(ctx, y.Nodes[0].Edge) }
-			return pingPong(ctx, n, b.Round/2, y.Nodes[0].CPU, dial)
+			dial := func(ctx context.Context) (*wire, error) { return dialWorker(ctx, cl.Nodes[0].Edge) }
+			return pingPong(ctx, n, b.Round/2, cl.Nodes[0].CPU, dial)
 		}
 	}
 	start := func(rate int) func(context.Context) (round, error) {
 		return func(ctx context.Context) (round, error) {
-			return y.runBy(ctx, many, queuePlain, y.enqueueLoad(queuePlain), true, b.open(rate))
+			return cl.runBy(ctx, manyWorkers, queuePlain, cl.enqueueLoad(queuePlain), true, b.open(rate))
 		}
 	}
-	backlog := shared(func(ctx context.Context) (intake, error) { return y.enqueue(ctx, b.piped) })
-	pair := shared(func(ctx context.Context) (limitPair, error) { return y.limitPair(ctx, b.piped) })
+	backlog := shared(func(ctx context.Context) (backlogRates, error) { return cl.enqueue(ctx, b.piped) })
+	pair := shared(func(ctx context.Context) (limitPair, error) { return cl.limitPair(ctx, b.piped) })
 	return suite{
 		name: "overhop",
 		open: func(ctx context.Context, dir string) (func(), error) {
@@ -94,71 +96,71 @@ func (b *bench) overhopSuite() suite {
 			if err != nil {
 				return nil, err
 			}
-			if y.doors, err = openDoors(ctx, y.Nodes, overhopClients); err != nil {
+			if cl.conns, err = openOverhopConns(ctx, cl.Nodes, overhopClients); err != nil {
 				closer()
 				return nil, err
 			}
-			return func() { y.doors.close(); closer() }, nil
+			return func() { cl.conns.close(); closer() }, nil
 		},
 		names: []experiment{
 			{name: "overhop.ping.alone", unit: "trips/s", run: trips(1), target: target{floor: "floor.echo.alone"},
-				note: "one connection, in lock-step"},
+				note: "one connection, one request at a time"},
 			{name: "overhop.ping.sync64", unit: "trips/s", run: trips(overhopClients), target: target{floor: "floor.echo.sync64"},
-				note: "64 connections to one node, each in lock-step"},
+				note: "64 connections to one node, one request at a time on each"},
 			{name: "overhop.enqueue.sync64", unit: jobsPerSecond, target: target{floor: "floor.stream.sync64"},
 				run: func(ctx context.Context) (round, error) {
-					in, err := y.enqueue(ctx, b.sync)
+					in, err := cl.enqueue(ctx, b.sync)
 					return in.accepted, err
-				}, note: "accepted, not run yet; 64 connections, one ENQUEUE under way on each"},
+				}, note: "accepted, not run yet; 64 connections, one ENQUEUE at a time on each"},
 			{name: "overhop.enqueue.flight32", unit: jobsPerSecond, target: target{floor: "floor.stream.flight2048"},
-				run: backlog(func(in intake) round { return in.accepted }), note: "the same with 32 under way on each"},
+				run: backlog(func(in backlogRates) round { return in.accepted }), note: "the same with 32 concurrent ENQUEUEs on each"},
 			{name: "overhop.drain", unit: jobsPerSecond, target: target{floor: "floor.queue.async"},
-				run: backlog(func(in intake) round { return in.drained }), note: "QUEST to DONE of what was just accepted, by 64 workers that come then; the floor publishes beside"},
+				run: backlog(func(in backlogRates) round { return in.drained }), note: "QUEST to DONE of these jobs, by 64 workers that connect afterwards; the floor publishes at the same time"},
 			{name: "overhop.jobs", unit: jobsPerSecond, target: target{floor: "floor.queue.async"},
 				run: pair(func(p limitPair) round { return p.without }), note: "ENQUEUE to DONE, 64 connections and 64 workers at three nodes"},
 			{name: "overhop.limit", unit: jobsPerSecond, target: target{floor: "overhop.jobs", ratio: 0.95},
-				run: pair(func(p limitPair) round { return p.with }), note: fmt.Sprintf("the same in turn with it, with a concurrency_limit of %d, all the workers' credits", limitOfRoom)},
+				run: pair(func(p limitPair) round { return p.with }), note: fmt.Sprintf("measured alternately with it, with a concurrency_limit of %d, the workers' total credits", limitAtCapacity)},
 			{name: "overhop.start500", unit: milliseconds, run: start(500), target: target{floor: "floor.queue.start500"},
-				note: "ENQUEUE due to QUEST at a worker, open loop, at 500 jobs/s"},
+				note: "from the due time of the ENQUEUE to the QUEST at a worker, open loop, at 500 jobs/s"},
 			{name: "overhop.start2000", unit: milliseconds, run: start(2000), target: target{floor: "floor.queue.start2000"},
 				note: "the same at 2000 jobs/s"},
 		},
 	}
 }
 
-// piped hands jobs in over all doors, as many under way as they take together.
+// piped enqueues jobs with the maximum concurrency of all connections.
 func (b *bench) piped(ctx context.Context, l *load) error {
-	return l.async(ctx, b.asyncJobs(), overhopClients*flight)
+	return l.async(ctx, b.asyncJobs(), overhopClients*pipelined)
 }
 
-// enqueueLoad is a round over the doors.
-func (y *overhopYard) enqueueLoad(queue string) *load {
-	return &load{entries: y.doors.entries(), subject: queue}
+// enqueueLoad returns a load over the Overhop connections.
+func (cl *overhopCluster) enqueueLoad(queue string) *load {
+	return &load{transports: cl.conns.entries(), subject: queue}
 }
 
-// intake is a backlog: how fast it was accepted, and then run.
-type intake struct{ accepted, drained round }
+// backlogRates are the rates at which a backlog was accepted and then run.
+type backlogRates struct{ accepted, drained round }
 
-// enqueue measures acceptance alone, while the queue has no workers, and then
-// lets them run what was accepted.
-func (y *overhopYard) enqueue(ctx context.Context, hand func(context.Context, *load) error) (in intake, err error) {
-	if err := y.awaitRoom(ctx, 0); err != nil { // the last round's workers are gone
+// enqueue measures acceptance while the queue has no workers, and then how fast
+// workers run the backlog.
+func (cl *overhopCluster) enqueue(ctx context.Context, generate func(context.Context, *load) error) (in backlogRates, err error) {
+	if err := cl.awaitCapacity(ctx, 0); err != nil { // until the workers of the last round are gone
 		return in, err
 	}
-	before, err := y.delivered(ctx)
+	before, err := cl.delivered(ctx)
 	if err != nil {
 		return in, err
 	}
-	l := y.enqueueLoad(queuePlain)
-	m := startMeter(y.CPU)
+	l := cl.enqueueLoad(queuePlain)
+	m := startMeter(cl.CPU)
 	l.begin()
-	if err := l.run(ctx, hand); err != nil {
+	if err := l.run(ctx, generate); err != nil {
 		return in, err
 	}
 	accepted := int(l.accepted.Load())
 	in.accepted = m.end(round{value: l.acceptRate(), jobs: accepted})
-	m, began := startMeter(y.CPU), time.Now()
-	h, err := openHands(ctx, y.Nodes, many, queuePlain, l)
+	m, began := startMeter(cl.CPU), time.Now()
+	h, err := startWorkers(ctx, cl.Nodes, manyWorkers, queuePlain, l)
 	if err != nil {
 		return in, err
 	}
@@ -169,22 +171,22 @@ func (y *overhopYard) enqueue(ctx context.Context, hand func(context.Context, *l
 	settled := int(l.settled.Load())
 	in.accepted.settled = settled
 	in.drained = m.end(round{value: float64(settled) / l.endedAt().Sub(began).Seconds(), jobs: accepted, settled: settled})
-	return in, y.verify(ctx, before, l)
+	return in, cl.verify(ctx, before, l)
 }
 
-// limitPair is one load without a limit and with one.
+// limitPair is the result of the same load without and with a limit.
 type limitPair struct{ without, with round }
 
-// limitPair measures the two in turn, and which comes first changes with every
-// pair: a machine that grows faster or slower is not taken for a limit's cost.
-func (y *overhopYard) limitPair(ctx context.Context, hand func(context.Context, *load) error) (p limitPair, err error) {
-	order := []string{queuePlain, queueRoom}
-	if y.limited%2 == 1 {
-		order = []string{queueRoom, queuePlain}
+// limitPair measures both loads, in alternating order, so that a change of the
+// machine's speed is not attributed to the limit.
+func (cl *overhopCluster) limitPair(ctx context.Context, generate func(context.Context, *load) error) (p limitPair, err error) {
+	order := []string{queuePlain, queueAtCapacity}
+	if cl.limited%2 == 1 {
+		order = []string{queueAtCapacity, queuePlain}
 	}
-	y.limited++
+	cl.limited++
 	for _, queue := range order {
-		r, err := y.runBy(ctx, many, queue, y.enqueueLoad(queue), false, hand)
+		r, err := cl.runBy(ctx, manyWorkers, queue, cl.enqueueLoad(queue), false, generate)
 		if err != nil {
 			return p, err
 		}
@@ -197,6 +199,7 @@ func (y *overhopYard) limitPair(ctx context.Context, hand func(context.Context, 
 	return p, nil
 }
 
+// idleSuite measures the cost of idle workers.
 func (b *bench) idleSuite() suite {
 	var dir string
 	cost := shared(func(ctx context.Context) (idleCost, error) { return b.measureIdle(ctx, dir) })
@@ -213,12 +216,13 @@ func (b *bench) idleSuite() suite {
 	}
 }
 
+// rejoinSuite measures the effects of the death of a node with many idle workers.
 func (b *bench) rejoinSuite() suite {
 	var dir string
-	die := func(d death) part[rejoined] {
+	die := func(d victimKind) part[rejoined] {
 		return shared(func(ctx context.Context) (rejoined, error) { return b.measureRejoin(ctx, dir, d) })
 	}
-	alone, crowd, member := die(death{authority: true}), die(death{true, idleWorkers}), die(death{false, idleWorkers})
+	alone, crowd, member := die(victimKind{authority: true}), die(victimKind{true, idleWorkers}), die(victimKind{false, idleWorkers})
 	start := func(r rejoined) round { return r.meanwhile }
 	return suite{
 		name: "rejoin", open: func(_ context.Context, d string) (func(), error) { dir = d; return func() {}, nil },
@@ -226,9 +230,9 @@ func (b *bench) rejoinSuite() suite {
 			{name: "overhop.death.start", unit: milliseconds, run: alone(start),
 				note: fmt.Sprintf("%d jobs/s, due within %v after the authority's death; no idle workers", rejoinRate, rejoinWindow)},
 			{name: "overhop.rejoin.before", unit: milliseconds, run: crowd(func(r rejoined) round { return r.before }),
-				note: fmt.Sprintf("%d jobs/s beside %d idle workers", rejoinRate, idleWorkers)},
+				note: fmt.Sprintf("%d jobs/s with %d idle workers connected", rejoinRate, idleWorkers)},
 			{name: "overhop.rejoin.start", unit: milliseconds, run: crowd(start),
-				note: "as overhop.death.start, while the idle workers come back to the other nodes"},
+				note: "as overhop.death.start, while the idle workers reconnect to the other nodes"},
 			{name: "overhop.rejoin.95", unit: milliseconds, run: crowd(func(r rejoined) round { return round{value: ms(r.most)} }),
 				note: "from that death until 95 % of them are subscribed again"},
 			{name: "overhop.rejoin.all", unit: milliseconds, run: crowd(func(r rejoined) round { return round{value: ms(r.all)} }),
@@ -239,4 +243,5 @@ func (b *bench) rejoinSuite() suite {
 	}
 }
 
+// ms returns d in milliseconds.
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -10,28 +10,28 @@ import (
 	"testing"
 	"time"
 
-	"yardmaster/edge/overhop"
-	"yardmaster/internal/frame"
+	"github.com/yardmaster-dev/yardmaster/edge/overhop"
+	"github.com/yardmaster-dev/yardmaster/internal/frame"
 )
 
-// peerEnd is the other end of a wire, in the test's own hands.
-type peerEnd struct {
+// fakeNode is the other end of a wire, controlled by the test.
+type fakeNode struct {
 	t  *testing.T
 	nc net.Conn
 	in *frame.Reader
 }
 
-func pipe(t *testing.T) (*wire, *peerEnd) {
+func pipe(t *testing.T) (*wire, *fakeNode) {
 	a, b := net.Pipe()
 	for _, nc := range []net.Conn{a, b} {
 		nc.SetDeadline(time.Now().Add(10 * time.Second))
 		t.Cleanup(func() { nc.Close() })
 	}
-	return &wire{nc: a, in: frame.NewReader(a, overhop.DefaultFrameLimit)}, &peerEnd{t, b, frame.NewReader(b, overhop.DefaultFrameLimit)}
+	return &wire{nc: a, in: frame.NewReader(a, overhop.DefaultFrameLimit)}, &fakeNode{t, b, frame.NewReader(b, overhop.DefaultFrameLimit)}
 }
 
-// expect reads one request and gives a copy of its payload.
-func (s *peerEnd) expect(want int64) overhop.Envelope {
+// expect reads one request, which must be of type want, and returns it.
+func (s *fakeNode) expect(want int64) overhop.Envelope {
 	s.t.Helper()
 	payload, err := s.in.Next()
 	if err != nil {
@@ -44,21 +44,21 @@ func (s *peerEnd) expect(want int64) overhop.Envelope {
 	return e
 }
 
-func (s *peerEnd) say(message []byte) {
+func (s *fakeNode) write(message []byte) {
 	s.t.Helper()
 	if _, err := s.nc.Write(message); err != nil {
 		s.t.Fatal(err)
 	}
 }
 
-func (s *peerEnd) ok(e overhop.Envelope) { s.say(overhop.AppendOK(nil, e.RID, overhop.EmptyMap)) }
+func (s *fakeNode) ok(e overhop.Envelope) { s.write(overhop.AppendOK(nil, e.RID, overhop.EmptyMap)) }
 
-func (s *peerEnd) refuse(e overhop.Envelope, code overhop.Code) {
-	s.say(overhop.AppendErr(nil, e.RID, code, "", nil))
+func (s *fakeNode) refuse(e overhop.Envelope, code overhop.Code) {
+	s.write(overhop.AppendErr(nil, e.RID, code, "", nil))
 }
 
-// quest gives the worker the job that is due at due, of the queue's body.
-func (s *peerEnd) quest(jid string, due int64) {
+// quest sends a job with this due time.
+func (s *fakeNode) quest(jid string, due int64) {
 	s.t.Helper()
 	framed := appendEnqueue(nil, "q", "", 0, due)
 	e, err := overhop.ParseEnvelope(framed[frame.HeaderLen:])
@@ -70,23 +70,23 @@ func (s *peerEnd) quest(jid string, due int64) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.say(message)
+	s.write(message)
 }
 
-// working runs one worker of a load over a pipe.
-func working(t *testing.T, l *load) *peerEnd {
+// startWorker runs one worker of a load over a pipe.
+func startWorker(t *testing.T, l *load) *fakeNode {
 	w, s := pipe(t)
 	ctx, stop := context.WithCancel(t.Context())
-	h := &hands{load: l, stop: stop}
+	h := &workerSet{load: l, stop: stop}
 	w.out, _ = overhop.AppendFields(nil, overhop.TSubscribe, ridSubscribe, overhop.Fields{"q": "q", "credits": 1})
-	h.running.Go(func() { h.work(ctx, &hand{wire: w, load: l, held: make(map[string]order)}) })
+	h.running.Go(func() { h.work(ctx, &worker{wire: w, load: l, active: make(map[string]activeJob)}) })
 	t.Cleanup(h.close)
 	s.ok(s.expect(overhop.TSubscribe))
 	return s
 }
 
-// acked takes a job's ACK and its DONE, which comes in the same write.
-func (s *peerEnd) acked() (done overhop.Envelope) {
+// acked reads the ACK of a job and its DONE, and answers the ACK.
+func (s *fakeNode) acked() (done overhop.Envelope) {
 	s.t.Helper()
 	ack := s.expect(overhop.TAck)
 	done = s.expect(overhop.TDone)
@@ -97,10 +97,10 @@ func (s *peerEnd) acked() (done overhop.Envelope) {
 	return done
 }
 
-func TestHand_EndsEachJobOnce(t *testing.T) {
+func TestWorker_EndsEachJobOnce(t *testing.T) {
 	l := &load{}
 	l.begin()
-	s := working(t, l)
+	s := startWorker(t, l)
 	for i := range int64(3) {
 		s.quest("q:"+string('a'+rune(i)), i)
 		s.ok(s.acked())
@@ -111,12 +111,12 @@ func TestHand_EndsEachJobOnce(t *testing.T) {
 	}
 }
 
-// Where nodes die a job may come twice, and its end may have to be told again;
-// elsewhere either is a mistake of the yard's.
-func TestHand_WhereNodesDie(t *testing.T) {
+// TestWorker_Rerun checks that a load with nodes that die accepts repeated jobs and
+// reports outcomes again.
+func TestWorker_Rerun(t *testing.T) {
 	l := &load{seen: make(map[int64]bool)}
 	l.begin()
-	s := working(t, l)
+	s := startWorker(t, l)
 	s.quest("q:a", 1)
 	s.refuse(s.acked(), overhop.CodeUnavailable)
 	s.ok(s.expect(overhop.TDone))
@@ -127,29 +127,29 @@ func TestHand_WhereNodesDie(t *testing.T) {
 	s.quest("q:b", 2)
 	s.ok(s.acked())
 	s.quest("q:c", 3)
-	s.acked() // so all before is handled
+	s.acked() // all earlier messages are handled
 	if started, ended := len(l.latencies), l.settled.Load(); started != 3 || ended != 2 || l.failure() != nil {
 		t.Errorf("%d started, %d ended, failure %v", started, ended, l.failure())
 	}
 }
 
-func TestHand_FailsTheLoad(t *testing.T) {
+func TestWorker_FailsTheLoad(t *testing.T) {
 	for name, c := range map[string]struct {
-		says func(s *peerEnd)
+		do   func(s *fakeNode)
 		want string
 	}{
-		"an end that is refused": {func(s *peerEnd) { s.quest("q:a", 1); s.refuse(s.acked(), overhop.CodeLeaseLost) }, "LEASE_LOST"},
-		"a job of another load": {func(s *peerEnd) {
+		"a refused outcome": {func(s *fakeNode) { s.quest("q:a", 1); s.refuse(s.acked(), overhop.CodeLeaseLost) }, "LEASE_LOST"},
+		"a job of another load": {func(s *fakeNode) {
 			b, _ := overhop.AppendQuest(nil, &overhop.Quest{JID: "q:x", Attempt: 1}, overhop.DefaultFrameLimit)
-			s.say(b)
-		}, `job "q:x", which is none of this load`},
-		"a broken connection": {func(s *peerEnd) { s.nc.Close() }, "worker: "},
+			s.write(b)
+		}, `job "q:x", which is not part of this load`},
+		"a broken connection": {func(s *fakeNode) { s.nc.Close() }, "worker: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := &load{}
 			l.begin()
-			c.says(working(t, l))
-			err := until(t.Context(), patience, func() bool { return l.failure() != nil })
+			c.do(startWorker(t, l))
+			err := until(t.Context(), waitTimeout, func() bool { return l.failure() != nil })
 			if err != nil || !strings.Contains(l.failure().Error(), c.want) {
 				t.Errorf("error %v, failure %v", err, l.failure())
 			}
@@ -157,14 +157,14 @@ func TestHand_FailsTheLoad(t *testing.T) {
 	}
 }
 
-func TestDoor(t *testing.T) {
+func TestOverhopConn(t *testing.T) {
 	w, s := pipe(t)
-	d := newDoor(w)
-	t.Cleanup(doors{d}.close)
+	d := newOverhopConn(w)
+	t.Cleanup(overhopConns{d}.close)
 	answers := make(chan error, 3)
 	l := &load{subject: "q", key: "k-"}
 	for i := range 3 {
-		d.handIn(l, i, time.Duration(i), func(err error) { answers <- err })
+		d.submit(l, i, time.Duration(i), func(err error) { answers <- err })
 	}
 	var asked []overhop.Envelope
 	for i := range int64(3) {
@@ -179,7 +179,7 @@ func TestDoor(t *testing.T) {
 	if err := <-answers; err != nil {
 		t.Error(err)
 	}
-	s.refuse(asked[1], overhop.CodeUnavailable) // asked again, under its key
+	s.refuse(asked[1], overhop.CodeUnavailable) // repeated under its key
 	s.refuse(asked[2], overhop.CodeQueueNotFound)
 	if err := <-answers; overhop.ErrorCode(err) != overhop.CodeQueueNotFound {
 		t.Errorf("error %v", err)
@@ -190,20 +190,20 @@ func TestDoor(t *testing.T) {
 	}
 	s.nc.Close()
 	if err := <-answers; err == nil {
-		t.Error("a call whose connection is gone was answered well")
+		t.Error("a call succeeded without a connection")
 	}
 }
 
-func TestCrowd_Result(t *testing.T) {
-	c := &crowd{count: 100, fault: errors.New("connection refused")}
+func TestIdleCrowd_Result(t *testing.T) {
+	c := &idleCrowd{count: 100, fault: errors.New("connection refused")}
 	for i := range 100 {
-		if _, _, err := c.result(); err == nil || !strings.Contains(err.Error(), "of 100 workers") || c.back() {
-			t.Fatalf("%d of 100: error %v, back %t", i, err, c.back())
+		if _, _, err := c.result(); err == nil || !strings.Contains(err.Error(), "of 100 workers") || c.allBack() {
+			t.Fatalf("%d of 100: error %v, back %t", i, err, c.allBack())
 		}
 		c.took = append(c.took, time.Duration(100-i))
 	}
 	most, all, err := c.result()
-	if most != 95 || all != 100 || err != nil || !c.back() {
+	if most != 95 || all != 100 || err != nil || !c.allBack() {
 		t.Errorf("95 %% after %d, all after %d, error %v", most, all, err)
 	}
 }
@@ -228,13 +228,13 @@ func TestPerWorker(t *testing.T) {
 	}
 }
 
-// TestShared: each figure gets every round once, and each round is measured
-// once.
+// TestShared checks that each figure gets every round once, and that each round is
+// measured once.
 func TestShared(t *testing.T) {
 	measured := 0
 	one := shared(func(context.Context) (int, error) {
 		if measured++; measured == 3 {
-			return 0, errors.New("no more")
+			return 0, errors.New("no more rounds")
 		}
 		return measured, nil
 	})
@@ -253,8 +253,9 @@ func TestShared(t *testing.T) {
 	}
 }
 
-// TestFloorsComeAlong: no ratio without its floor, and nothing else beside.
-func TestFloorsComeAlong(t *testing.T) {
+// TestFigures_IncludeFloors checks that the floors of the selected figures, and no
+// others, are measured.
+func TestFigures_IncludeFloors(t *testing.T) {
 	b := &bench{Options: Options{Only: []string{"overhop.enqueue", "yard1"}}}
 	suites := b.suites()
 	b.needed = floorsOf(suites, b.Only)
@@ -269,11 +270,12 @@ func TestFloorsComeAlong(t *testing.T) {
 		"overhop.enqueue.sync64", "overhop.enqueue.flight32",
 	}
 	if !slices.Equal(names, want) {
-		t.Errorf("measured would be %v, want %v", names, want)
+		t.Errorf("selected %v, want %v", names, want)
 	}
 }
 
-// TestFloorNames: a floor that is misspelt would never be compared with.
+// TestFloorNames checks that floors exist and are measured before the figures that
+// are compared with them.
 func TestFloorNames(t *testing.T) {
 	names := Names()
 	for _, s := range (&bench{}).suites() {
@@ -281,7 +283,7 @@ func TestFloorNames(t *testing.T) {
 			if floor := e.target.floor; floor != "" && slices.Index(names, floor) >= slices.Index(names, e.name) {
 				t.Errorf("%s is compared with %s, which is not measured before it", e.name, floor)
 			} else if floor != "" && !slices.Contains(names, floor) {
-				t.Errorf("%s is compared with %s, which there is not", e.name, floor)
+				t.Errorf("%s is compared with %s, which does not exist", e.name, floor)
 			}
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// program is the program to measure: YARD_BIN, or one that is built for the
+// program returns the path of the program to measure: YARD_BIN, or a build for the
 // test.
 func program(t *testing.T) string {
 	t.Helper()
@@ -22,15 +22,15 @@ func program(t *testing.T) string {
 		return path
 	}
 	path := filepath.Join(t.TempDir(), "yardmaster")
-	build := exec.Command("go", "build", "-o", path, "yardmaster/cmd/node")
+	build := exec.Command("go", "build", "-o", path, "github.com/yardmaster-dev/yardmaster/cmd/node")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if said, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build the program: %v: %s", err, said)
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build the program: %v: %s", err, out)
 	}
 	return path
 }
 
-// TestRRQFigures measures pools of real runners, very shortly.
+// TestRRQFigures measures pools of real runners in very short rounds.
 func TestRRQFigures(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts real nodes")
@@ -42,7 +42,7 @@ func TestRRQFigures(t *testing.T) {
 		"rrq.slot.resident", "rrq.slot.inuse", "rrq.flight.resident", "rrq.flight.inuse", "rrq.runner.resident",
 		"rrq.trip", "rrq.recover", "rrq.drain",
 	}
-	// What grows may also not grow, or shrink.
+	// Growth may be zero or negative.
 	mayBeNothing := []string{"rrq.spawn.", "rrq.slot.", "rrq.flight."}
 	figures, err := Run(t.Context(), Options{Only: []string{"rrq1.go1x8", "rrq1.start200", "rrq."}, Round: 150 * time.Millisecond, Rounds: 1, Binary: program(t)})
 	if err != nil {
@@ -63,7 +63,7 @@ func TestRRQFigures(t *testing.T) {
 	}
 }
 
-// TestCommand_Skips: a machine without Python has the other figures.
+// TestCommand_Skips checks that a machine without Python skips only its figures.
 func TestCommand_Skips(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	if _, err := python.command("bin/yardmaster"); err == nil || err.Error() != "skipped: python3 is not installed" {
@@ -85,12 +85,12 @@ func TestReadStarts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	write("5 100\n6 120\n5 90\n") // a job that ran twice began at its first start
+	write("5 100\n6 120\n5 90\n") // the first start of a job counts
 	if got, err := readStarts(file); err != nil || len(got) != 2 || got[5] != 90 || got[6] != 120 {
 		t.Errorf("%v, error %v", got, err)
 	}
 	write("5 x\n")
 	if got, err := readStarts(file); err == nil {
-		t.Errorf("%v without an error", got)
+		t.Errorf("got %v, want an error", got)
 	}
 }

@@ -14,18 +14,19 @@ import (
 	"sync"
 	"time"
 
-	"yardmaster/drill/yard"
-	"yardmaster/runnerpool/rrq"
+	"github.com/yardmaster-dev/yardmaster/drill/procs"
+	"github.com/yardmaster-dev/yardmaster/runnerpool/rrq"
 )
 
-// A shape is a pool: so many processes, and so many requests at once on each.
-type shape struct{ processes, flight int }
+// shape is the shape of a pool: the number of processes, and of concurrent requests on
+// each.
+type shape struct{ processes, inFlight int }
 
-func (s shape) String() string { return fmt.Sprintf("%dx%d", s.processes, s.flight) }
+func (s shape) String() string { return fmt.Sprintf("%dx%d", s.processes, s.inFlight) }
 
-func (s shape) slots() int { return s.processes * s.flight }
+func (s shape) slots() int { return s.processes * s.inFlight }
 
-// dialect is a runner's language.
+// dialect is the language of a runner.
 type dialect string
 
 const (
@@ -33,12 +34,12 @@ const (
 	python dialect = "py"
 )
 
-// pythonRunner is where the example lies, seen from the working directory or
-// from beside the program's own.
+// pythonRunner is the path of the example runner, relative to the working directory or
+// to the parent of the program's directory.
 var pythonRunner = filepath.Join("examples", "runner-python", "runner.py")
 
-// command is what a pool is to start, and an errSkipped if this machine has no
-// such thing.
+// command returns the command line of a runner, or a skippedError if this machine
+// cannot run it.
 func (d dialect) command(binary string) ([]string, error) {
 	if d == golang {
 		return []string{binary, "runner"}, nil
@@ -59,28 +60,28 @@ func (d dialect) command(binary string) ([]string, error) {
 	return nil, &skippedError{pythonRunner + " is not below the working directory"}
 }
 
-// skippedError says why a figure cannot be measured on this machine. The others
-// can.
-type skippedError struct{ why string }
+// skippedError reports why a figure cannot be measured on this machine. Other figures
+// are still measured.
+type skippedError struct{ reason string }
 
-func (e *skippedError) Error() string { return "skipped: " + e.why }
+func (e *skippedError) Error() string { return "skipped: " + e.reason }
 
-// runnerPeer is a pool's processes without a yard.
+// runnerPeer is the processes of a pool, without a node.
 type runnerPeer struct {
 	addrs []string
-	run   []*yard.Process
+	run   []*procs.Process
 }
 
-// startRunners starts bare runners and returns when all of them listen.
+// startRunners starts n bare runners and returns when all of them listen.
 func startRunners(ctx context.Context, dir string, cmd []string, n int) (*runnerPeer, error) {
-	addrs, err := yard.FreeAddresses(n)
+	addrs, err := procs.FreeAddresses(n)
 	if err != nil {
 		return nil, err
 	}
 	p := &runnerPeer{addrs: addrs}
 	for i, addr := range addrs {
 		name := "runner" + strconv.Itoa(i+1)
-		process, err := yard.StartProcess(name, filepath.Join(dir, name+".log"), []string{"RRQ_RUNNER_TCP_SOCKET=" + addr}, cmd[0], cmd[1:]...)
+		process, err := procs.StartProcess(name, filepath.Join(dir, name+".log"), []string{"RRQ_RUNNER_TCP_SOCKET=" + addr}, cmd[0], cmd[1:]...)
 		if err != nil {
 			p.stop()
 			return nil, err
@@ -97,7 +98,7 @@ func startRunners(ctx context.Context, dir string, cmd []string, n int) (*runner
 			ended = p.run[i].Ended()
 			return err == nil || ended != nil
 		}
-		if err := until(ctx, patience, listens); err != nil || ended != nil {
+		if err := until(ctx, waitTimeout, listens); err != nil || ended != nil {
 			p.stop()
 			return nil, fmt.Errorf("start %s: %w", strings.Join(cmd, " "), firstOf(ended, err))
 		}
@@ -105,6 +106,7 @@ func startRunners(ctx context.Context, dir string, cmd []string, n int) (*runner
 	return p, nil
 }
 
+// firstOf returns the first error that is not nil.
 func firstOf(errs ...error) error {
 	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
 		return errs[i]
@@ -125,31 +127,31 @@ func (p *runnerPeer) cpu() (sum time.Duration) {
 	return sum
 }
 
-// stampRunner is a runner whose one handler does nothing but tell when it
-// began, in nanoseconds since 1970: as its result, and beside the due time of
-// its params in a line of file, if there is one.
+// stampRunner runs a runner whose only handler returns the time at which it began, in
+// nanoseconds since 1970. If file is not "", it also appends a line with the due time
+// from the params and this time to it.
 func stampRunner(ctx context.Context, file string) error {
 	ln, err := net.Listen("tcp", os.Getenv("RRQ_RUNNER_TCP_SOCKET"))
 	if err != nil {
 		return fmt.Errorf("listen for requests: %w", err)
 	}
-	var notes *os.File
+	var starts *os.File
 	if file != "" {
-		if notes, err = os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600); err != nil {
+		if starts, err = os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600); err != nil {
 			return fmt.Errorf("open the file of starts: %w", err)
 		}
-		defer notes.Close()
+		defer starts.Close()
 	}
 	return rrq.Serve(ctx, ln, func(_ context.Context, r *rrq.Request) rrq.Outcome {
 		stamp := strconv.AppendInt(nil, time.Now().UnixNano(), 10)
-		if notes != nil {
+		if starts != nil {
 			var p struct {
 				Due int64 `json:"due"`
 			}
 			if err := json.Unmarshal(r.Params, &p); err != nil {
 				return rrq.Outcome{Status: rrq.Error, Fault: &rrq.Fault{Message: err.Error()}}
 			}
-			if _, err := fmt.Fprintf(notes, "%d %s\n", p.Due, stamp); err != nil {
+			if _, err := fmt.Fprintf(starts, "%d %s\n", p.Due, stamp); err != nil {
 				return rrq.Outcome{Status: rrq.Error, Fault: &rrq.Fault{Message: err.Error()}}
 			}
 		}
@@ -157,14 +159,14 @@ func stampRunner(ctx context.Context, file string) error {
 	})
 }
 
-// stampCommand is what a pool is to start for a stampRunner.
+// stampCommand returns the command line of a stamping runner.
 func stampCommand(binary, file string) []string {
 	o := PeerOptions{Name: "runner", Stamps: true, Starts: file}
 	return append([]string{binary}, o.args()...)
 }
 
-// readStarts adds up what stampRunners have noted: by due time, when the
-// handler began, in nanoseconds since 1970.
+// readStarts reads the file of stamping runners. It returns the earliest begin of a
+// handler, in nanoseconds since 1970, by due time.
 func readStarts(file string) (map[int64]int64, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -183,10 +185,10 @@ func readStarts(file string) (map[int64]int64, error) {
 	return starts, nil
 }
 
-// wires are lock-step connections to bare runners.
+// wires is a set of connections to bare runners, with one request at a time on each.
 type wires struct {
 	conns []*rrq.Conn
-	calls []int // made on each
+	calls []int // number of calls on each connection
 }
 
 func dialRunners(ctx context.Context, p *runnerPeer, each int) (*wires, error) {
@@ -207,11 +209,11 @@ func dialRunners(ctx context.Context, p *runnerPeer, each int) (*wires, error) {
 
 func (w *wires) close() {
 	for _, c := range w.conns {
-		_ = c.Close() // nothing is due on it
+		_ = c.Close() // no request is running
 	}
 }
 
-// call makes one request on connection i and gives its result.
+// call sends one request on connection i and returns its result.
 func (w *wires) call(ctx context.Context, i int, function string, due int64) ([]byte, error) {
 	w.calls[i]++
 	id := fmt.Sprintf("019aa000-0000-7000-8000-%06d%06d", i, w.calls[i]%1_000_000)
@@ -225,13 +227,13 @@ func (w *wires) call(ctx context.Context, i int, function string, due int64) ([]
 	return o.Result, err
 }
 
-// paramsOf are the params of a job's body.
+// paramsOf returns the params of a job's record.
 func paramsOf(due int64) json.RawMessage {
 	body := jobBody("", due)
 	return body[len(`{"params":`) : len(body)-1]
 }
 
-// saturate measures requests a second over a bare wire: a lock-step connection
+// saturate measures the maximum rate of requests to bare runners, with a connection
 // for each slot.
 func saturate(ctx context.Context, dir string, cmd []string, s shape, d time.Duration) (round, error) {
 	p, err := startRunners(ctx, dir, cmd, s.processes)
@@ -239,7 +241,7 @@ func saturate(ctx context.Context, dir string, cmd []string, s shape, d time.Dur
 		return round{}, err
 	}
 	defer p.stop()
-	w, err := dialRunners(ctx, p, s.flight)
+	w, err := dialRunners(ctx, p, s.inFlight)
 	if err != nil {
 		return round{}, err
 	}

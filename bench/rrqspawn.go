@@ -13,32 +13,32 @@ import (
 	"sync"
 	"time"
 
-	"yardmaster/drill/yard"
-	"yardmaster/job"
-	"yardmaster/runnerpool"
+	"github.com/yardmaster-dev/yardmaster/drill/procs"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/runnerpool"
 )
 
-// Spawns of a round, and how many of them are one pool's.
+// The number of runners started in a round, and how many of them are in one pool.
 const (
 	spawnCount = 1000
 	spawnWidth = 25
 )
 
-// spawned is how spawning went.
+// spawned is the cost of starting and stopping runners.
 type spawned struct {
 	Spawns      int     `json:"spawns"`
-	Took        float64 `json:"took_ms"`  // until all were up, without their ends
-	Ended       float64 `json:"ended_ms"` // until all were gone
+	Took        float64 `json:"took_ms"`  // sum of the times until all of a pool were ready
+	Ended       float64 `json:"ended_ms"` // sum of the times until all of a pool were gone
 	Resident    int64   `json:"resident_bytes"`
 	Descriptors int     `json:"descriptors"`
 	Threads     int     `json:"threads"`
 	Goroutines  int     `json:"goroutines"`
-	Children    int     `json:"children"` // left behind
+	Children    int     `json:"children"` // left at the end
 }
 
-// spawnRunners is a process that is nothing but pools, one after the other,
-// each with spawnWidth runners. It prints what grew meanwhile, as JSON. What the
-// first pool wakes is no spawn's.
+// spawnRunners runs pools with spawnWidth runners one after the other until n runners
+// have been started. It prints the cost as JSON. A first pool is not counted, because
+// it makes one-time allocations.
 func spawnRunners(ctx context.Context, n int, cmd []string) error {
 	width := min(n, spawnWidth)
 	if _, _, err := spawnPool(ctx, width, cmd); err != nil {
@@ -60,30 +60,30 @@ func spawnRunners(ctx context.Context, n int, cmd []string) error {
 	return json.NewEncoder(os.Stdout).Encode(sum)
 }
 
-// selfPrint is what this process holds, after a collection.
+// selfPrint returns the resource usage of this process after a garbage collection.
 func selfPrint() (s spawned) {
 	runtime.GC()
-	self := yard.Self()
+	self := procs.Self()
 	s.Resident, s.Descriptors, s.Threads, s.Children = self.Memory(), self.Descriptors(), self.Threads(), self.Children()
 	s.Goroutines = runtime.NumGoroutine()
 	return s
 }
 
-// turnstile hears of a pool's offers.
-type turnstile struct {
+// spawnCounter counts the runners of a pool that have offered free slots.
+type spawnCounter struct {
 	mu   sync.Mutex
 	up   map[string]bool
 	want int
-	all  chan struct{} // closed when so many workers have had room
+	all  chan struct{} // closed when want runners have offered free slots
 }
 
-func (t *turnstile) Report(job.Outcome, func(job.Settled)) {}
-func (t *turnstile) Stalled(_, _ string)                   {}
-func (t *turnstile) Recovered(_, _ string)                 {}
+func (t *spawnCounter) Report(job.Outcome, func(job.Settled)) {}
+func (t *spawnCounter) Stalled(_, _ string)                   {}
+func (t *spawnCounter) Recovered(_, _ string)                 {}
 
-func (t *turnstile) Log(job.LogLine) {}
+func (t *spawnCounter) Log(job.LogLine) {}
 
-func (t *turnstile) Offer(o job.Offer) {
+func (t *spawnCounter) Offer(o job.Offer) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if o.Free > 0 && !t.up[o.Worker] {
@@ -93,10 +93,10 @@ func (t *turnstile) Offer(o job.Offer) {
 	}
 }
 
-// spawnPool runs one pool: up is from its begin until every runner listens,
-// gone from the wish that it ends until none is left.
+// spawnPool runs one pool. up is the time until every runner listens, gone the time
+// from the cancellation until none is left.
 func spawnPool(ctx context.Context, width int, cmd []string) (up, gone time.Duration, err error) {
-	t := &turnstile{up: make(map[string]bool), want: width, all: make(chan struct{})}
+	t := &spawnCounter{up: make(map[string]bool), want: width, all: make(chan struct{})}
 	pools := runnerpool.New(runnerpool.Config{Runners: map[string]runnerpool.RunnerConfig{"bench": {Cmd: cmd, PoolSize: width}}}, "bench", t, slog.New(slog.DiscardHandler))
 	running, stop := context.WithCancel(ctx)
 	defer stop()
@@ -106,8 +106,8 @@ func spawnPool(ctx context.Context, width int, cmd []string) (up, gone time.Dura
 	select {
 	case <-t.all:
 		up = time.Since(began)
-	case <-time.After(patience):
-		err = fmt.Errorf("a pool of %d was not up within %v: %+v", width, patience, pools.Status())
+	case <-time.After(waitTimeout):
+		err = fmt.Errorf("a pool of %d runners was not ready within %v: %+v", width, waitTimeout, pools.Status())
 	case <-ctx.Done():
 		err = ctx.Err()
 	}
@@ -117,7 +117,7 @@ func spawnPool(ctx context.Context, width int, cmd []string) (up, gone time.Dura
 	return up, time.Since(began), err
 }
 
-// measureSpawns has a process of its own spawn runners.
+// measureSpawns runs spawnRunners in a separate process.
 func (b *bench) measureSpawns(ctx context.Context, dir string) (s spawned, err error) {
 	cmd, err := golang.command(b.Binary)
 	if err != nil {
@@ -126,14 +126,14 @@ func (b *bench) measureSpawns(ctx context.Context, dir string) (s spawned, err e
 	o := PeerOptions{Name: "spawner", Spawns: b.share(spawnCount), Runner: cmd}
 	dir, err = os.MkdirTemp(dir, "round-")
 	if err != nil {
-		return s, fmt.Errorf("make a directory: %w", err)
+		return s, fmt.Errorf("create a directory: %w", err)
 	}
-	p, err := yard.StartProcess("spawner", filepath.Join(dir, "spawner.log"), nil, b.Binary, o.args()...)
+	p, err := procs.StartProcess("spawner", filepath.Join(dir, "spawner.log"), nil, b.Binary, o.args()...)
 	if err != nil {
 		return s, err
 	}
 	defer p.Kill()
-	if err := until(ctx, 5*patience, func() bool { return p.Ended() != nil }); err != nil {
+	if err := until(ctx, 5*waitTimeout, func() bool { return p.Ended() != nil }); err != nil {
 		return s, fmt.Errorf("%d spawns: %w", o.Spawns, err)
 	}
 	text, err := os.ReadFile(p.Log)

@@ -6,22 +6,21 @@ import (
 	"net"
 	"time"
 
-	"yardmaster/edge/overhop"
-	"yardmaster/internal/frame"
+	"github.com/yardmaster-dev/yardmaster/edge/overhop"
+	"github.com/yardmaster-dev/yardmaster/internal/frame"
 )
 
-// wire is one connection to an Overhop server, as cheap as a client can be:
-// whoever has it writes and reads frames. It is used by one goroutine at a
-// time.
+// wire is a minimal connection to an Overhop server: its user writes and reads frames
+// directly. It must be used by one goroutine at a time.
 type wire struct {
 	nc  net.Conn
 	in  *frame.Reader
-	out []byte // frames that flush writes
+	out []byte // frames to be written by flush
 }
 
-// dialWire connects, and no more.
+// dialWire connects without registering.
 func dialWire(ctx context.Context, addr string) (*wire, error) {
-	d := net.Dialer{Timeout: patience}
+	d := net.Dialer{Timeout: waitTimeout}
 	nc, err := d.DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return nil, fmt.Errorf("connect to node: %w", err)
@@ -29,13 +28,13 @@ func dialWire(ctx context.Context, addr string) (*wire, error) {
 	return &wire{nc: nc, in: frame.NewReader(nc, overhop.DefaultFrameLimit)}, nil
 }
 
-// dialWorker connects and registers a client that takes QUESTs.
+// dialWorker connects and registers with the delivery extension.
 func dialWorker(ctx context.Context, addr string) (*wire, error) {
 	w, err := dialWire(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
-	w.nc.SetDeadline(time.Now().Add(patience))
+	w.nc.SetDeadline(time.Now().Add(waitTimeout))
 	hello := overhop.AppendValue(nil, overhop.Fields{"client": "bench", "ext": []string{overhop.Delivery}})
 	if err = w.ask(overhop.THello, hello, overhop.THi); err == nil {
 		err = w.ask(overhop.TRegister, overhop.EmptyMap, overhop.TOK)
@@ -48,13 +47,13 @@ func dialWorker(ctx context.Context, addr string) (*wire, error) {
 	return w, nil
 }
 
-// subscribe waits for the answer: the queue must have no jobs yet, or the first
-// QUEST could be taken for it.
+// subscribe subscribes and waits for the answer. The queue must be empty, because a
+// QUEST must not arrive before the answer.
 func (w *wire) subscribe(queue string, credits int) error {
 	return w.ask(overhop.TSubscribe, overhop.AppendValue(nil, overhop.Fields{"q": queue, "credits": credits}), overhop.TOK)
 }
 
-// ask sends a request and takes the next frame for its answer.
+// ask sends a request and takes the next frame as its answer.
 func (w *wire) ask(t int64, p overhop.Raw, want int64) error {
 	w.out = overhop.AppendMessage(w.out, t, "1", p)
 	if err := w.flush(); err != nil {
@@ -67,6 +66,7 @@ func (w *wire) ask(t int64, p overhop.Raw, want int64) error {
 	return err
 }
 
+// flush writes the buffered frames.
 func (w *wire) flush() error {
 	if len(w.out) == 0 {
 		return nil
@@ -76,7 +76,7 @@ func (w *wire) flush() error {
 	return err
 }
 
-// next reads a message, which is valid until the next one.
+// next reads a message, which is valid until the next call.
 func (w *wire) next() (overhop.Envelope, error) {
 	payload, err := w.in.Next()
 	if err != nil {
@@ -85,10 +85,10 @@ func (w *wire) next() (overhop.Envelope, error) {
 	return overhop.ParseEnvelope(payload)
 }
 
-// trips makes requests in lock-step until the time is over, and counts them. A
-// request is one frame whose rid is "1"; the answer must be a want.
+// trips sends requests one at a time until end, and returns their number. The request
+// must be one frame with the rid "1", and its answer must have the type want.
 func (w *wire) trips(ctx context.Context, request []byte, want int64, end time.Time) (n int, err error) {
-	w.nc.SetDeadline(end.Add(patience))
+	w.nc.SetDeadline(end.Add(waitTimeout))
 	for time.Now().Before(end) && ctx.Err() == nil {
 		w.out = append(w.out, request...)
 		if err := w.flush(); err != nil {
@@ -106,7 +106,7 @@ func (w *wire) trips(ctx context.Context, request []byte, want int64, end time.T
 	return n, nil
 }
 
-// remoteError is what an ERR says.
+// remoteError returns the error in the payload of an ERR.
 func remoteError(p overhop.Raw) error {
 	code, _ := p.Get("code").Str()
 	text, _ := p.Get("msg").Str()

@@ -1,40 +1,41 @@
-// Package board shows how the yard stands in buckets that anybody may watch.
+// Package board publishes the state of the yard in key-value buckets that any
+// client may watch.
 //
 // # Overview
 //
-// A board is a key-value bucket: one for the queues, one for the nodes, one
-// for the authority, one for cron entries. Its rows are projections of the
-// ledger and of what the authority hears, written by the authority alone and
-// for people alone: nothing in the yard reads them back. So a board may be
-// late, and may be missing, and nothing else notices.
+// A board is a key-value bucket: there is one for the queues, one for the nodes,
+// one for the authority and one for cron entries. Its rows are projections of the
+// ledger and of what the authority knows. Only the authority writes them, and they
+// are only for people: no part of the yard reads them. So a board may be late or
+// missing without any other effect.
 //
-// # A pass
+// # Passes
 //
-// About once a second the [Keeper] asks its [Source] for the rows of each
-// board, as hashes, and compares them with what stands there. Of those that
-// differ it writes the most urgent, at most mostWrites a second of all boards
-// and as many more at once after a quiet second, each on condition that the row
-// still is what the keeper believes. What does not fit waits for the next pass,
-// the longest unwritten first.
+// About once a second the [Updater] gets the rows of each board from its [Source],
+// as hashes, and compares them with what is stored. It writes the rows that
+// differ, the most urgent first: at most maxWritesPerSecond a second for all
+// boards together, and as many more at once after a quiet second. Each write is
+// conditional on the row's revision. Rows that exceed the limit wait for the next
+// pass, those that were not written for the longest time first.
 //
-// A row has a solid part, such as whether a queue is paused, and a fluid one,
-// such as how many jobs wait. A change of the solid part goes before all
-// others; the fluid part may have a pace of its own, so that a row's history
-// reaches back further than a few seconds.
+// A row has a stable part, such as whether a queue is paused, and a volatile one,
+// such as how many jobs wait. Changes of a stable part are written before all
+// others. The volatile part may be written at a slower pace, so that a row's
+// history covers more than a few seconds.
 //
-// # Other hands
+// # Other writers
 //
-// The keeper watches the boards. At the beginning it hears what stands there,
-// from an earlier tenure or from before a restart: rows that are still true
-// stay as they are, others are written anew, and those of things that are no
-// more are removed. Later it hears every write; one that is not its own is
-// logged and overwritten. A board of few rows is written at the beginning
-// without listening first, because a watch takes JetStream's meta leader, and
-// who follows a failover wants to see it.
+// The updater watches the boards. At first it receives the existing rows, from an
+// earlier tenure or from before a restart. Rows that are still correct are kept,
+// others are rewritten, and those of things that no longer exist are removed.
+// After that it receives every write. A write that is not its own is logged and
+// overwritten. A board with few rows may be written at the beginning without a
+// watch, because a watch needs JetStream's meta leader, which would delay the news
+// of a failover.
 //
-// # Failure
+// # Failures
 //
-// A store that fails costs the boards' being up to date, a line in the log,
-// and nothing more. What failed is tried again a second later; a keeper whose
-// picture of a board turns out to be wrong looks at all of it again.
+// If the store fails, the boards are out of date and a warning is logged; nothing
+// else happens. A failed write is repeated a second later. An updater whose view
+// of the boards turns out to be wrong reads all of them again.
 package board

@@ -9,117 +9,118 @@ import (
 	"time"
 )
 
-// pass writes what is most urgent, at most so many rows, and waits for what
-// becomes of it. Its error is [ErrOther] if that was all that went wrong.
-func (k *Keeper) pass(ctx context.Context, panels []*panel, most int) (wrote int, err error) {
-	out := &flight{most: most, ends: make(chan landed, most)}
-	var broken error
-	for _, p := range panels {
-		rows, ok := k.source.Rows(ctx, p.board.Name)
+// pass writes the most urgent rows, at most limit, and waits for the results. Its
+// error is [ErrConflict] if nothing else went wrong.
+func (u *Updater) pass(ctx context.Context, boards []*boardState, limit int) (wrote int, err error) {
+	batch := &writeBatch{limit: limit, results: make(chan writeResult, limit)}
+	var writeErr error
+	for _, bs := range boards {
+		rows, ok := u.source.Rows(ctx, bs.board.Name)
 		if !ok {
 			continue
 		}
-		if err := k.show(p, p.wishes(rows, time.Now()), out); err != nil {
-			broken = err
+		if err := u.writeRows(bs, bs.pendingWrites(rows, time.Now()), batch); err != nil {
+			writeErr = err
 		}
 	}
-	if err = out.await(ctx); broken != nil {
-		err = broken
+	if err = batch.await(ctx); writeErr != nil {
+		err = writeErr
 	}
-	return out.count, err
+	return batch.count, err
 }
 
-// show sends the first of the wishes, as many as the pass has room for.
-func (k *Keeper) show(p *panel, wanted []wish, out *flight) error {
-	for len(wanted) > 0 && out.count < out.most {
-		some := wanted[:min(len(wanted), factsAtOnce)]
-		wanted = wanted[len(some):]
+// writeRows starts the first of the writes, within the batch's limit.
+func (u *Updater) writeRows(bs *boardState, writes []pendingWrite, batch *writeBatch) error {
+	for len(writes) > 0 && batch.count < batch.limit {
+		some := writes[:min(len(writes), valuesPerCall)]
+		writes = writes[len(some):]
 		keys := make([]string, len(some))
 		for i := range some {
 			keys[i] = some[i].Key
 		}
-		facts, of := k.source.Facts(p.board.Name, keys)
+		values, version := u.source.Values(bs.board.Name, keys)
 		for i := range some {
-			if out.count == out.most {
+			if batch.count == batch.limit {
 				return nil
 			}
-			if err := k.showRow(p, &some[i], facts[i], of, out); err != nil {
-				return fmt.Errorf("row %s of %s: %w", some[i].Key, p.board.Name, err)
+			if err := u.writeRow(bs, &some[i], values[i], version, batch); err != nil {
+				return fmt.Errorf("row %s of %s: %w", some[i].Key, bs.board.Name, err)
 			}
 		}
 	}
 	return nil
 }
 
-func (k *Keeper) showRow(p *panel, w *wish, facts any, of Moment, out *flight) error {
+// writeRow starts one write, unless the stored value is correct already.
+func (u *Updater) writeRow(bs *boardState, w *pendingWrite, rowValue any, version Version, batch *writeBatch) error {
 	if w.remove {
-		k.store.Remove(p.board.Name, w.Key, p.begin(w, []byte{}), out.lands(p, w))
+		u.store.Remove(bs.board.Name, w.Key, bs.begin(w, []byte{}), batch.onDone(bs, w))
 		return nil
 	}
-	if facts == nil { // gone since: the next pass sees that
+	if rowValue == nil { // it no longer exists; the next pass removes it
 		return nil
 	}
-	text, err := json.Marshal(facts)
+	text, err := json.Marshal(rowValue)
 	if err != nil {
 		return err
 	}
-	if w.compare && p.holds(w, text) {
+	if w.compare && bs.confirm(w, text) {
 		return nil
 	}
-	value := withMoment(text, of)
-	k.store.Put(p.board.Name, w.Key, value, p.begin(w, value), out.lands(p, w))
+	value := withVersion(text, version)
+	u.store.Put(bs.board.Name, w.Key, value, bs.begin(w, value), batch.onDone(bs, w))
 	return nil
 }
 
-// momentKey begins what is added to the facts of a row.
-const momentKey = `,"epoch":`
+// versionKey is the beginning of what withVersion adds to a row.
+const versionKey = `,"epoch":`
 
-// withMoment adds to a row's facts which state of the ledger they are of.
-func withMoment(facts []byte, of Moment) []byte {
-	value := append([]byte(nil), facts[:len(facts)-1]...)
-	return fmt.Appendf(value, momentKey+`%d,"index":%d,"at":%q}`, of.Epoch, of.Index, of.At.UTC().Format(time.RFC3339Nano))
+// withVersion appends the version's fields to the JSON object row.
+func withVersion(row []byte, v Version) []byte {
+	value := append([]byte(nil), row[:len(row)-1]...)
+	return fmt.Appendf(value, versionKey+`%d,"index":%d,"at":%q}`, v.Epoch, v.Index, v.At.UTC().Format(time.RFC3339Nano))
 }
 
-// factsOf is a row without its moment.
-func factsOf(value []byte) []byte {
-	cut := bytes.LastIndex(value, []byte(momentKey))
+// withoutVersion removes the version's fields from a stored row.
+func withoutVersion(value []byte) []byte {
+	cut := bytes.LastIndex(value, []byte(versionKey))
 	if cut < 0 {
 		return value
 	}
 	return append(append([]byte(nil), value[:cut]...), '}')
 }
 
-// flight is the writes of a pass that are on their way.
-type flight struct {
-	most  int         // that there may be
-	ends  chan landed // has room for them
-	count int
+// writeBatch holds the writes of a pass that are in flight.
+type writeBatch struct {
+	limit   int              // maximum number of writes
+	results chan writeResult // buffered for limit results
+	count   int
 }
 
-type landed struct {
-	panel *panel
-	wish  *wish
+type writeResult struct {
+	board *boardState
+	write *pendingWrite
 	rev   uint64
 	err   error
 }
 
-// lands is what the store tells the end of a write.
-func (f *flight) lands(p *panel, w *wish) func(uint64, error) {
-	f.count++
-	return func(rev uint64, err error) { f.ends <- landed{p, w, rev, err} }
+// onDone returns the callback for the result of a write.
+func (wb *writeBatch) onDone(bs *boardState, w *pendingWrite) func(uint64, error) {
+	wb.count++
+	return func(rev uint64, err error) { wb.results <- writeResult{bs, w, rev, err} }
 }
 
-// await hears the ends of all writes, unless ctx ends before.
-func (f *flight) await(ctx context.Context) error {
+// await waits for the results of all writes, or until ctx ends.
+func (wb *writeBatch) await(ctx context.Context) error {
 	var failed error
-	for range f.count {
+	for range wb.count {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case l := <-f.ends:
-			l.panel.end(l.wish, l.rev, l.err, time.Now())
-			if l.err != nil && (failed == nil || errors.Is(failed, ErrOther)) {
-				failed = fmt.Errorf("row %s of %s: %w", l.wish.Key, l.panel.board.Name, l.err)
+		case r := <-wb.results:
+			r.board.end(r.write, r.rev, r.err, time.Now())
+			if r.err != nil && (failed == nil || errors.Is(failed, ErrConflict)) {
+				failed = fmt.Errorf("row %s of %s: %w", r.write.Key, r.board.board.Name, r.err)
 			}
 		}
 	}

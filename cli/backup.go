@@ -12,41 +12,41 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"yardmaster/backup"
-	"yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/backup"
+	"github.com/yardmaster-dev/yardmaster/cluster"
 
 	"github.com/spf13/cobra"
 )
 
 const (
-	pushPiece = 256 << 10 // bytes
-	// A node that lives answers each question about a backup within 2 s, if only
-	// that it is still at it.
-	pieceTime = 20 * time.Second
+	pushChunkSize = 256 << 10 // bytes
+	// backupReplyTimeout bounds one request of a backup or restore. A live node
+	// replies within 2 s, with "408" while it is still working.
+	backupReplyTimeout = 20 * time.Second
 )
 
 func (a *app) backupVerb() *cobra.Command {
-	c := a.takesJSON(&cobra.Command{
+	c := a.withJSONFlag(&cobra.Command{
 		Use:   "backup <file>",
-		Short: "Save the whole running yard in one file, or check such a file",
-		Long: `Saves the yard as it is now: the ledger, and every stream as it stands moments
-later. Jobs are accepted and run meanwhile; only what the lanes no longer need
-stays until the backup is there. The file appears under its name when it is
-whole, on disk and checked. '-' writes it to standard output, unchecked.`,
+		Short: "Save a running yard in one file, or verify such a file",
+		Long: `Saves the ledger as of now, and every stream as of moments later. The yard
+keeps accepting and running jobs; until the backup is complete it only does not
+reclaim space in its lanes. The file gets its name once it is complete, synced
+to disk and verified. '-' writes to standard output, without verification.`,
 		Example: `  yardmaster backup yard-monday.tar
   yardmaster backup - | ssh vault 'cat > yard.tar'
   yardmaster backup verify yard-monday.tar`,
-		Args: args("file"),
+		Args: takeArgs("file"),
 		RunE: func(c *cobra.Command, given []string) error { return a.backup(c.Context(), given[0]) },
 	})
-	c.AddCommand(a.takesJSON(&cobra.Command{
+	c.AddCommand(a.withJSONFlag(&cobra.Command{
 		Use:   "verify <file>",
-		Short: "Check a backup, without any yard",
-		Long: `Reads the whole file and holds it against the sums it carries, reads its ledger,
-and looks that every stream holds what the ledger points to. Exits with 1 if
-anything is amiss.`,
+		Short: "Verify a backup file without a yard",
+		Long: `Reads the whole file, compares its parts with the checksums in it, decodes the
+ledger, and checks that every stream holds what the ledger refers to. Exits
+with 1 if a check fails.`,
 		Example: "  yardmaster backup verify yard-monday.tar",
-		Args:    args("file"),
+		Args:    takeArgs("file"),
 		RunE: func(_ *cobra.Command, given []string) error {
 			plan, err := verifyFile(given[0])
 			if err != nil {
@@ -58,59 +58,62 @@ anything is amiss.`,
 	return c
 }
 
-// backup writes beside the file and renames when all is there.
+// backup saves the yard in a temporary file beside path, verifies it and
+// renames it to path. A path of "-" is standard output.
 func (a *app) backup(ctx context.Context, path string) error {
-	y, err := a.dial(ctx)
+	cl, err := a.dial(ctx)
 	if err != nil {
 		return err
 	}
-	defer y.Close()
+	defer cl.Close()
 	if path == "-" {
 		out := bufio.NewWriterSize(a.Out, 1<<20)
-		if err := y.fetchBackup(ctx, out); err != nil {
+		if err := cl.fetchBackup(ctx, out); err != nil {
 			return err
 		}
-		return unwritten("standard output", out.Flush())
+		return writeError("standard output", out.Flush())
 	}
 	if _, err := os.Lstat(path); err == nil {
-		return &problem{what: path + " is there already", do: "name another file, or remove it"}
+		return &userError{msg: path + " already exists", remedy: "name another file, or remove it"}
 	}
 	temporary, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".part-*")
 	if err != nil {
-		return unwritten(path, err)
+		return writeError(path, err)
 	}
-	defer os.Remove(temporary.Name()) //nolint:errcheck // gone already when all went well
-	plan, err := a.saveTo(ctx, y, temporary)
+	defer os.Remove(temporary.Name()) //nolint:errcheck // already renamed on success
+	plan, err := a.saveTo(ctx, cl, temporary)
 	if err = errors.Join(err, temporary.Close()); err != nil {
 		return err
 	}
 	if err := os.Rename(temporary.Name(), path); err != nil {
-		return unwritten(path, err)
+		return writeError(path, err)
 	}
 	if err := syncDirectory(filepath.Dir(path)); err != nil {
-		return unwritten(path, err)
+		return writeError(path, err)
 	}
 	return a.showPlan(plan)
 }
 
-func (a *app) saveTo(ctx context.Context, y *yard, f *os.File) (*backup.Plan, error) {
-	if err := y.fetchBackup(ctx, f); err != nil {
+// saveTo fetches a backup into f, syncs f to disk and verifies it.
+func (a *app) saveTo(ctx context.Context, cl *client, f *os.File) (*backup.Plan, error) {
+	if err := cl.fetchBackup(ctx, f); err != nil {
 		return nil, err
 	}
 	if err := f.Sync(); err != nil {
-		return nil, unwritten(f.Name(), err)
+		return nil, writeError(f.Name(), err)
 	}
 	return verifyFile(f.Name())
 }
 
-// unwritten says that there is no backup because its file cannot be written.
-func unwritten(path string, err error) error {
+// writeError returns the user error for a backup that could not be written to
+// path; nil if err is nil.
+func writeError(path string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return &problem{
-		what: fmt.Sprintf("the backup cannot be written to %s, and is not made: %v", path, err),
-		do:   "make room, or name a file elsewhere",
+	return &userError{
+		msg:    fmt.Sprintf("no backup was made: %s cannot be written: %v", path, err),
+		remedy: "free disk space, or name a file elsewhere",
 	}
 }
 
@@ -122,56 +125,57 @@ func syncDirectory(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// fetchBackup asks for one piece after the other, so that the yard sends no
-// more than is taken.
-func (y *yard) fetchBackup(ctx context.Context, w io.Writer) error {
+// fetchBackup writes a backup of the yard to w. It requests one piece after
+// the other, so that the node never sends faster than w accepts.
+func (cl *client) fetchBackup(ctx context.Context, w io.Writer) error {
 	var begun struct {
 		Session string `json:"session"`
 		Node    string `json:"node"`
 	}
-	data, err := y.askWithin(ctx, pieceTime, cluster.SubjectAPI+".backup.begin", struct{}{})
+	data, err := cl.requestWithin(ctx, backupReplyTimeout, cluster.SubjectAPI+".backup.begin", struct{}{})
 	if err != nil {
-		return unmade("", err)
+		return backupError("", err)
 	}
 	if err := json.Unmarshal(data, &begun); err != nil {
-		return unreadable(err)
+		return badReplyError(err)
 	}
-	defer func() { // without it, the node waits a while for who has gone
-		_, _ = y.askWithin(context.WithoutCancel(ctx), time.Second, cluster.SubjectAPI+".backup.end", map[string]any{"session": begun.Session})
+	defer func() { // otherwise the node keeps the session until it times out
+		_, _ = cl.requestWithin(context.WithoutCancel(ctx), time.Second, cluster.SubjectAPI+".backup.end", map[string]any{"session": begun.Session})
 	}()
-	for at := int64(0); ; {
-		piece, err := y.askWithin(ctx, pieceTime, cluster.SubjectAPI+".backup.read", map[string]any{"session": begun.Session, "at": at})
+	for offset := int64(0); ; {
+		piece, err := cl.requestWithin(ctx, backupReplyTimeout, cluster.SubjectAPI+".backup.read", map[string]any{"session": begun.Session, "at": offset})
 		var later *cluster.APIError
 		switch {
 		case errors.As(err, &later) && later.Code == "408":
-			continue // the node is still at it
+			continue // the node is still working
 		case err != nil:
-			return unmade(begun.Node, err)
+			return backupError(begun.Node, err)
 		case len(piece) == 0:
 			return nil
 		}
 		if _, err := w.Write(piece); err != nil {
-			return unwritten("its file", err)
+			return writeError("its file", err)
 		}
-		at += int64(len(piece))
+		offset += int64(len(piece))
 	}
 }
 
-// unmade says why a backup did not come to its end. A refusal to begin says
-// itself what can be done.
-func unmade(node string, err error) error {
+// backupError returns the user error for a backup that failed at node. If the
+// session never began (node is "") err is returned as it is, except for a
+// timeout: a refusal already states its remedy.
+func backupError(node string, err error) error {
 	if node == "" && !errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
-	return &problem{
-		what: "the backup is not made: " + silence(node, err),
-		do:   "take it again, from any node: the yard goes on as it did",
+	return &userError{
+		msg:    "no backup was made: " + failureText(node, err),
+		remedy: "run the command again, with any node; the yard itself is not affected",
 	}
 }
 
-// silence says what went wrong between this program and a node that was at work
-// for it.
-func silence(node string, err error) string {
+// failureText describes the error of a request to the node that ran a backup
+// or restore; node is "" if no node had replied yet.
+func failureText(node string, err error) string {
 	var refused *cluster.APIError
 	switch {
 	case errors.As(err, &refused):
@@ -179,22 +183,23 @@ func silence(node string, err error) string {
 	case errors.Is(err, context.Canceled):
 		return "interrupted"
 	case errors.Is(err, context.DeadlineExceeded) && node == "":
-		return fmt.Sprintf("no node answers within %v", pieceTime)
+		return fmt.Sprintf("no node replied within %v", backupReplyTimeout)
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Sprintf("%s, which was at it, does not answer within %v", node, pieceTime)
+		return fmt.Sprintf("node %s did not reply within %v", node, backupReplyTimeout)
 	}
 	return err.Error()
 }
 
+// verifyFile checks the backup file at path and returns its contents' plan.
 func verifyFile(path string) (*backup.Plan, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, &problem{what: err.Error(), do: "name a file that 'yardmaster backup' made"}
+		return nil, &userError{msg: err.Error(), remedy: "name a file written by 'yardmaster backup'"}
 	}
 	defer f.Close()
 	plan, err := backup.Verify(bufio.NewReaderSize(f, 1<<20))
 	if errors.Is(err, backup.ErrDamaged) {
-		return nil, &problem{what: path + ": " + err.Error(), do: "take another backup; nothing of this one was used"}
+		return nil, &userError{msg: path + ": " + err.Error(), remedy: "make another backup; nothing of this one was used"}
 	}
 	return plan, err
 }
@@ -204,22 +209,21 @@ func (a *app) showPlan(p *backup.Plan) error {
 	if err != nil {
 		return err
 	}
-	return print(a, text, manifestTable)
+	return printReply(a, text, manifestTable)
 }
 
 func manifestTable(w io.Writer, m *backup.Manifest) {
 	fmt.Fprintf(w, "yard\t%s, saved by %s of %v\n", m.Yard, m.Node, m.Members)
 	fmt.Fprintf(w, "ledger\tentry %d, %s, hash %s\n", m.Index, m.At, m.Ledger.SHA256)
-	fmt.Fprintf(w, "size\t%d bytes in %d streams, %v\n", m.Size(), len(m.Streams), m.Ended.Sub(m.Begun).Round(time.Millisecond))
-	queuesOfBackup(w, m.Queues)
+	fmt.Fprintf(w, "size\t%d bytes in %d streams, %v\n", m.Size(), len(m.Streams), m.Ended.Sub(m.Started).Round(time.Millisecond))
+	backupQueuesTable(w, m.Queues)
 }
 
-func queuesOfBackup(w io.Writer, queues []backup.Queue) {
-	// A table of its own: its columns are others.
-	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+func backupQueuesTable(w io.Writer, queues []backup.Queue) {
+	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0) // its columns differ from those of w
 	fmt.Fprintln(t, "QUEUE\tWAITING\tDELAYED\tACTIVE\tCOMPLETED\tFAILED")
 	for _, q := range queues {
 		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\t%d\n", q.Name, q.Waiting, q.Delayed, q.Active, q.Completed, q.Failed)
 	}
-	t.Flush() // to memory
+	t.Flush() // w is in memory
 }

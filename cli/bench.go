@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"yardmaster/bench"
+	"github.com/yardmaster-dev/yardmaster/bench"
 
 	"github.com/spf13/cobra"
 )
@@ -15,31 +15,30 @@ import (
 func (a *app) benchVerb() *cobra.Command {
 	var o bench.Options
 	seconds := 3
-	c := a.takesJSON(&cobra.Command{
+	c := a.withJSONFlag(&cobra.Command{
 		Use:   "bench",
-		Short: "Measure a yard on this machine, beside the floors it stands on",
-		Long: `Starts nodes as separate processes in a temporary directory, loads them, and
-measures beside them what remains without a yard: a bare stream, a bare Raft
-group, a work queue written by hand on the same server, a TCP echo, and bare
-runners. Everything is on disk before it is answered. Writes a line of JSON for each figure, and at
-last a table with notes.
-Exits with 1 if a job was accepted and not settled.
+		Short: "Benchmark a yard on this machine against baselines",
+		Long: `Starts nodes as separate processes in a temporary directory, puts load on them,
+and compares them with baselines that use no yard: a bare stream, a bare Raft
+group, a hand-written work queue on the same server, a TCP echo, and bare
+runners. All of them sync to disk before they reply. Writes one line of JSON per
+figure, then a table with notes. Exits with 1 if an accepted job was not settled.
 
-docs/performance.md says what the figures mean.`,
+docs/reference/performance.md explains the figures.`,
 		Example: `  yardmaster bench
   yardmaster bench --only overhop --rounds 1
   yardmaster bench --only rrq
   yardmaster bench --only yard3.plain,yard3.limit --seconds 5`,
-		Args: args(),
+		Args: takeArgs(),
 	})
 	flags := c.Flags()
-	flags.StringSliceVar(&o.Only, "only", nil, "`names` of figures between commas, or what they begin with; their floors come along")
-	flags.IntVar(&seconds, "seconds", seconds, "about how many `seconds` a round is to last")
+	flags.StringSliceVar(&o.Only, "only", nil, "`names` or prefixes of figures, separated by commas; their baselines are measured too")
+	flags.IntVar(&seconds, "seconds", seconds, "approximate length of a round in `seconds`")
 	flags.IntVar(&o.Rounds, "rounds", 3, "`number` of rounds; a figure is their median")
-	flags.BoolVar(&o.Profile, "profile", false, "say where each node can be profiled while it runs")
+	flags.BoolVar(&o.Profile, "profile", false, "print the pprof address of each node")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if seconds < 1 || seconds > 60 || o.Rounds < 1 || o.Rounds > 100 {
-			return usage(c, fmt.Sprintf("%d rounds of %d seconds: must be 1 to 100 of 1 to 60", o.Rounds, seconds))
+			return usageError(c, fmt.Sprintf("%d rounds of %d seconds: must be 1 to 100 of 1 to 60", o.Rounds, seconds))
 		}
 		o.Round, o.Out, o.Progress = time.Duration(seconds)*time.Second, a.Out, a.Err
 		return a.bench(c, o)
@@ -53,12 +52,12 @@ func (a *app) bench(c *cobra.Command, o bench.Options) error {
 		err = errors.Join(err, a.benchTable(figures))
 	}
 	switch {
-	case errors.Is(err, bench.ErrNothing):
-		return usage(c, "--only "+err.Error())
+	case errors.Is(err, bench.ErrUnknownFigure):
+		return usageError(c, "--only "+err.Error())
 	case c.Context().Err() != nil:
-		return &problem{what: "interrupted", do: "nothing was left running"}
+		return &userError{msg: "interrupted", remedy: "nothing was left running"}
 	case err != nil:
-		return &problem{what: "measuring cannot go on: " + strings.ReplaceAll(err.Error(), "; ", ", "), do: "look at the logs there"}
+		return &userError{msg: "the benchmark failed: " + strings.ReplaceAll(err.Error(), "; ", ", "), remedy: "see the logs there"}
 	}
 	return nil
 }
@@ -76,14 +75,15 @@ func (a *app) benchTable(figures []bench.Figure) error {
 	return bench.WriteNotes(a.Out, figures)
 }
 
-// benchPeerVerb is a process under the floors of 'bench', started by it.
+// benchPeerVerb returns the hidden verb that runs one process of a baseline;
+// 'bench' starts it.
 func (a *app) benchPeerVerb() *cobra.Command {
 	return &cobra.Command{
-		Use: bench.PeerVerb + " <options>", Hidden: true, Args: args("options"),
+		Use: bench.PeerVerb + " <options>", Hidden: true, Args: takeArgs("options"),
 		RunE: func(c *cobra.Command, args []string) error {
 			o, err := bench.ParsePeer(args[0])
 			if err != nil {
-				return usage(c, err.Error())
+				return usageError(c, err.Error())
 			}
 			return bench.Peer(c.Context(), o)
 		},

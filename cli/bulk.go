@@ -10,33 +10,32 @@ import (
 	"os"
 	"time"
 
-	"yardmaster/cluster"
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/spf13/cobra"
 )
 
-// Bounds of what is under way at once: some chunks, each of as many jobs as a
-// request may bring.
+// Limits of a bulk enqueue. A chunk is the jobs of one request.
 const (
-	chunkJobs   = 1000
-	chunkBytes  = 512 << 10
-	chunksOpen  = 4
-	maxBulkLine = maxRequest - 512 // leaves room for what stands around it
+	chunkJobs     = 1000
+	chunkBytes    = 512 << 10
+	maxOpenChunks = 4                // sent and not shown yet
+	maxBulkLine   = maxRequest - 512 // bytes; the rest is for the request around the line
 )
 
-// bulkTries is for how many times NATS_TIMEOUT a chunk is repeated that the
-// yard refuses for now.
+// bulkTries limits the retries of a chunk that is refused temporarily: they
+// stop after bulkTries times the request timeout.
 const bulkTries = 12
 
-// bulkLine is what this program needs to know of a line. The line itself goes
-// to the yard as it is, so that its numbers keep all their digits.
+// bulkLine holds the fields of a line that this program reads. The line is
+// sent unchanged, so that its numbers keep all their digits.
 type bulkLine struct {
 	ID    string `json:"id"`
 	Queue string `json:"queue"`
 }
 
-// bulkItem is what became of a line.
+// bulkItem is one line of the input and its result.
 type bulkItem struct {
 	Line      int        `json:"line"` // from 1
 	ID        string     `json:"id,omitempty"`
@@ -45,8 +44,8 @@ type bulkItem struct {
 	Debounced bool       `json:"debounced,omitempty"`
 	Error     *bulkError `json:"error,omitempty"`
 
-	job    []byte // as it is sent; nil: the line is none
-	minted job.ID // of a line without an id
+	job    []byte // JSON to send; nil if the line is not a job
+	minted job.ID // generated for a line without an id; zero otherwise
 }
 
 type bulkError struct {
@@ -55,29 +54,30 @@ type bulkError struct {
 	RetryAfterMS int64  `json:"retry_after_ms,omitempty"`
 }
 
-// later tells that another try may have another answer.
-func (e *bulkError) later() bool { return e != nil && (e.Code == "503" || e.Code == "504") }
+// retryable reports whether the request should be repeated.
+func (e *bulkError) retryable() bool { return e != nil && (e.Code == "503" || e.Code == "504") }
 
 // chunk is the lines of one request.
 type chunk struct {
 	items []bulkItem
 	bytes int
-	done  chan struct{} // closed when every item has its answer
-	lost  bool          // the yard was not reached in time
+	done  chan struct{} // closed when every item has its result
+	lost  bool          // no node replied to the last try
 }
 
 // bulk is one run of 'enqueue --bulk'.
 type bulk struct {
 	a     *app
-	y     *yard
-	queue string // of lines that name none
+	cl    *client
+	queue string // default for lines without a queue
 
-	accepted, known, refused int
-	first                    *bulkItem // that was refused
+	accepted, duplicates, failed int
+	first                        *bulkItem // first item that was refused
 }
 
-// bulkAlone refuses what says something of one job.
-func bulkAlone(c *cobra.Command, function []string) error {
+// checkBulkFlags returns a usage error if a function or a flag of a single job
+// is given.
+func checkBulkFlags(c *cobra.Command, function []string) error {
 	given := c.Flags().NFlag()
 	for _, name := range []string{"bulk", "json", "server"} {
 		if c.Flags().Changed(name) {
@@ -85,53 +85,53 @@ func bulkAlone(c *cobra.Command, function []string) error {
 		}
 	}
 	if len(function) > 0 || given > 0 {
-		return usage(c, "--bulk goes with no function and no flag of a single job: each line says all of its own job")
+		return usageError(c, "--bulk excludes a function and the flags of a single job: each line describes its job completely")
 	}
 	return nil
 }
 
-// enqueueBulk gives the yard a job for each line of a file.
+// enqueueBulk enqueues one job for each line of a file.
 func (a *app) enqueueBulk(c *cobra.Command, queue, path string) error {
 	in := a.In
 	if path != "-" {
 		f, err := os.Open(path)
 		if err != nil {
-			return &problem{what: err.Error(), do: "name a file that can be read, or - for standard input"}
+			return &userError{msg: err.Error(), remedy: "name a file that can be read, or - for standard input"}
 		}
 		defer f.Close()
 		in = f
 	}
-	y, err := a.dial(c.Context())
+	cl, err := a.dial(c.Context())
 	if err != nil {
 		return err
 	}
-	defer y.Close()
-	b := &bulk{a: a, y: y, queue: queue}
+	defer cl.Close()
+	b := &bulk{a: a, cl: cl, queue: queue}
 	return b.run(c.Context(), in)
 }
 
-// run reads, sends and shows at once; at most chunksOpen chunks are sent and
-// not shown.
+// run reads, sends and shows chunks concurrently. At most maxOpenChunks chunks
+// are sent and not shown.
 func (b *bulk) run(ctx context.Context, in io.Reader) error {
 	sending, stop := context.WithCancel(ctx)
 	defer stop()
-	read := make(chan *chunk)
-	unread := make(chan error, 1)
-	// Nobody waits for this one if the run is called off: a terminal that is
-	// being read cannot be told to stop, and the program ends anyway.
+	chunks := make(chan *chunk)
+	readErr := make(chan error, 1)
+	// This goroutine is abandoned if the run stops early: a read from a terminal
+	// cannot be interrupted, and the program exits anyway.
 	go func() {
-		defer close(read)
-		unread <- b.read(in, func(c *chunk) bool {
+		defer close(chunks)
+		readErr <- b.read(in, func(c *chunk) bool {
 			select {
-			case read <- c:
+			case chunks <- c:
 				return true
 			case <-sending.Done():
 				return false
 			}
 		})
 	}()
-	sent := make(chan *chunk, chunksOpen-1)
-	go b.sendAll(ctx, sending, read, sent)
+	sent := make(chan *chunk, maxOpenChunks-1)
+	go b.sendAll(ctx, sending, chunks, sent)
 	var failed error
 	last := 0
 	for c := range sent {
@@ -149,26 +149,28 @@ func (b *bulk) run(ctx context.Context, in io.Reader) error {
 	case failed != nil:
 		return failed
 	case sending.Err() != nil:
-		return &problem{
-			what: fmt.Sprintf("no line after line %d was sent", last),
-			do:   "send the rest when the yard answers; lines with an id of their own may be sent again",
+		return &userError{
+			msg:    fmt.Sprintf("no line after line %d was sent", last),
+			remedy: "send the rest once the yard replies; lines with an id may be sent again",
 		}
 	}
-	if err := <-unread; err != nil {
-		return &problem{what: fmt.Sprintf("the lines after line %d cannot be read: %v", last, err), do: "send the rest anew"}
+	if err := <-readErr; err != nil {
+		return &userError{msg: fmt.Sprintf("the lines after line %d cannot be read: %v", last, err), remedy: "send the rest again"}
 	}
-	if b.refused > 0 {
+	if b.failed > 0 {
 		return &exitError{exitFailed}
 	}
 	return nil
 }
 
-// sendAll sends chunks side by side and passes them on in their order.
-func (b *bulk) sendAll(ctx, sending context.Context, read <-chan *chunk, sent chan<- *chunk) {
+// sendAll sends chunks concurrently and passes them to sent in their order.
+// Cancelling sending stops it from starting another chunk; ctx bounds the
+// requests.
+func (b *bulk) sendAll(ctx, sending context.Context, chunks <-chan *chunk, sent chan<- *chunk) {
 	defer close(sent)
 	for {
 		select {
-		case c, more := <-read:
+		case c, more := <-chunks:
 			if !more {
 				return
 			}
@@ -183,36 +185,36 @@ func (b *bulk) sendAll(ctx, sending context.Context, read <-chan *chunk, sent ch
 	}
 }
 
-// send gets each item its answer, repeating those that the yard refuses for
-// now: under their ids they are the same jobs.
+// send sends the items of c and sets their results. It repeats items that are
+// refused temporarily, which is safe because their ids identify the jobs.
 func (b *bulk) send(ctx context.Context, c *chunk) {
-	open := make([]*bulkItem, 0, len(c.items))
+	pending := make([]*bulkItem, 0, len(c.items))
 	for i := range c.items {
 		if c.items[i].job != nil {
-			open = append(open, &c.items[i])
+			pending = append(pending, &c.items[i])
 		}
 	}
-	giveUp := time.Now().Add(bulkTries * b.y.timeout)
-	for len(open) > 0 {
-		wait := b.ask(ctx, open)
+	deadline := time.Now().Add(bulkTries * b.cl.timeout)
+	for len(pending) > 0 {
+		wait := b.sendOnce(ctx, pending)
 		c.lost = wait < 0
-		left := open[:0]
-		for _, item := range open {
-			if item.Error.later() {
-				left = append(left, item)
+		retry := pending[:0]
+		for _, item := range pending {
+			if item.Error.retryable() {
+				retry = append(retry, item)
 			}
 		}
-		open = left
-		if len(open) == 0 || time.Now().After(giveUp) || pause(ctx, wait) != nil {
+		pending = retry
+		if len(pending) == 0 || time.Now().After(deadline) || pause(ctx, wait) != nil {
 			return
 		}
 	}
 }
 
-// ask sends items once and gives how long to wait before it is done again; less
-// than 0: no node has answered.
-func (b *bulk) ask(ctx context.Context, items []*bulkItem) time.Duration {
-	queue, _ := json.Marshal(b.queue) // which cannot fail
+// sendOnce sends items in one request and sets their results. It returns how
+// long to wait before a retry, or a negative duration if no node replied.
+func (b *bulk) sendOnce(ctx context.Context, items []*bulkItem) time.Duration {
+	queue, _ := json.Marshal(b.queue) // cannot fail for a string
 	body := fmt.Appendf(nil, `{"queue":%s,"jobs":[`, queue)
 	for i, item := range items {
 		if i > 0 {
@@ -221,51 +223,52 @@ func (b *bulk) ask(ctx context.Context, items []*bulkItem) time.Duration {
 		body = append(body, item.job...)
 	}
 	body = append(body, `]}`...)
-	asking, cancel := context.WithTimeout(ctx, b.y.timeout)
+	reqCtx, cancel := context.WithTimeout(ctx, b.cl.timeout)
 	defer cancel()
-	answer, err := b.y.Request(asking, cluster.SubjectAPI+".job.bulk", body)
+	answer, err := b.cl.Request(reqCtx, cluster.SubjectAPI+".job.bulk", body)
 	var reply struct {
 		Jobs []bulkItem `json:"jobs"`
 	}
 	if err == nil {
 		if err = json.Unmarshal(answer, &reply); err == nil && len(reply.Jobs) != len(items) {
-			err = fmt.Errorf("%d answers to %d jobs", len(reply.Jobs), len(items))
+			err = fmt.Errorf("%d results for %d jobs", len(reply.Jobs), len(items))
 		}
 		if err != nil {
-			err = &cluster.APIError{Code: "500", Text: unreadable(err).Error()}
+			err = &cluster.APIError{Code: "500", Text: badReplyError(err).Error()}
 		}
 	}
 	if err != nil {
-		return refuseAll(items, err)
+		return failAll(items, err)
 	}
 	wait := time.Duration(0)
 	for i, item := range items {
-		item.take(&reply.Jobs[i])
-		if item.Error.later() {
+		item.applyReply(&reply.Jobs[i])
+		if item.Error.retryable() {
 			wait = max(wait, time.Duration(item.Error.RetryAfterMS)*time.Millisecond)
 		}
 	}
 	return wait
 }
 
-// take is the yard's word on an item. That a job is known whose id was made
-// here only means that it was sent twice.
-func (i *bulkItem) take(answer *bulkItem) {
+// applyReply sets the result of i. A duplicate of an id that this program
+// generated means only that the item was sent twice; it counts as accepted.
+func (i *bulkItem) applyReply(answer *bulkItem) {
 	i.ID, i.Queue, i.Debounced, i.Error = answer.ID, answer.Queue, answer.Debounced, answer.Error
 	i.Duplicate = answer.Duplicate && (i.minted == job.ID{} || answer.ID != i.minted.String())
 }
 
-// refuseAll gives all items the answer of a request that failed as a whole.
-func refuseAll(items []*bulkItem, err error) time.Duration {
+// failAll sets the result of all items of a request that failed as a whole, and
+// returns what sendOnce returns.
+func failAll(items []*bulkItem, err error) time.Duration {
 	var refused *cluster.APIError
 	wait := time.Duration(-1)
-	refusal := bulkError{Code: "504", Text: "no node answers, so it is not known whether there is a job: " + err.Error()}
+	refusal := bulkError{Code: "504", Text: "no node replied, so the job may or may not exist: " + err.Error()}
 	switch {
 	case errors.As(err, &refused):
 		wait = refused.RetryAfter
 		refusal = bulkError{refused.Code, refused.Text, refused.RetryAfter.Milliseconds()}
 	case errors.Is(err, context.Canceled):
-		refusal.Text = "interrupted: it is not known whether there is a job"
+		refusal.Text = "interrupted: the job may or may not exist"
 	}
 	for _, item := range items {
 		item.Error = &refusal
@@ -273,7 +276,7 @@ func refuseAll(items []*bulkItem, err error) time.Duration {
 	return wait
 }
 
-// show writes a line for each item, in one piece.
+// show writes one line per item of c, all of them in one write.
 func (b *bulk) show(c *chunk) error {
 	var out bytes.Buffer
 	for i := range c.items {
@@ -282,21 +285,21 @@ func (b *bulk) show(c *chunk) error {
 		switch {
 		case item.Error != nil:
 			word = "refused: " + item.Error.Text
-			b.refused++
+			b.failed++
 			if b.first == nil {
 				b.first = item
 			}
 		case item.Debounced:
 			word = "debounced"
-			b.known++
+			b.duplicates++
 		case item.Duplicate:
 			word = "duplicate"
-			b.known++
+			b.duplicates++
 		default:
 			b.accepted++
 		}
 		if !b.a.json {
-			fmt.Fprintf(&out, "%d\t%s\t%s\n", item.Line, or(item.ID), word)
+			fmt.Fprintf(&out, "%d\t%s\t%s\n", item.Line, orDash(item.ID), word)
 			continue
 		}
 		text, err := json.Marshal(item)
@@ -310,11 +313,11 @@ func (b *bulk) show(c *chunk) error {
 	return err
 }
 
-// summarize tells on standard error how it went.
+// summarize writes the totals and the first refusal to standard error.
 func (b *bulk) summarize() {
-	fmt.Fprintf(b.a.Err, "yardmaster: %d accepted, %d known already, %d refused\n", b.accepted, b.known, b.refused)
+	fmt.Fprintf(b.a.Err, "yardmaster: %d accepted, %d already known, %d refused\n", b.accepted, b.duplicates, b.failed)
 	if b.first != nil {
-		e := explainRefusal(&cluster.APIError{
+		e := explainAPIError(&cluster.APIError{
 			Code: b.first.Error.Code, Text: b.first.Error.Text, RetryAfter: time.Duration(b.first.Error.RetryAfterMS) * time.Millisecond,
 		})
 		fmt.Fprintf(b.a.Err, "yardmaster: line %d: %v\n", b.first.Line, e)

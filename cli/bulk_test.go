@@ -10,20 +10,20 @@ import (
 	"testing"
 	"time"
 
-	"yardmaster/cluster"
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// bulkYard stores what it is given, but refuses every other request as a
-// whole, and of each other one the last job.
-type bulkYard struct {
-	mu     sync.Mutex // guards what follows: requests are answered beside the test
-	asked  int
-	chunks []int // how many jobs each request brought
-	stored map[string]json.RawMessage
+// fakeBulk stores the jobs of bulk requests. It refuses every second request as a
+// whole, and in the others stores the last job but reports an error for it.
+type fakeBulk struct {
+	mu       sync.Mutex // protects the fields below
+	requests int
+	chunks   []int // number of jobs in each request
+	stored   map[string]json.RawMessage
 }
 
-func (y *bulkYard) answer(body []byte) ([]byte, error) {
+func (y *fakeBulk) answer(body []byte) ([]byte, error) {
 	var asked struct {
 		Queue string
 		Jobs  []json.RawMessage
@@ -33,9 +33,9 @@ func (y *bulkYard) answer(body []byte) ([]byte, error) {
 	}
 	y.mu.Lock()
 	defer y.mu.Unlock()
-	y.asked++
+	y.requests++
 	y.chunks = append(y.chunks, len(asked.Jobs))
-	if y.asked%2 == 1 {
+	if y.requests%2 == 1 {
 		return nil, &cluster.APIError{Code: "503", Text: "yard is unavailable: no authority", RetryAfter: time.Millisecond}
 	}
 	items := make([]bulkItem, len(asked.Jobs))
@@ -54,7 +54,7 @@ func (y *bulkYard) answer(body []byte) ([]byte, error) {
 		_, known := y.stored[one.ID]
 		y.stored[one.ID] = text
 		items[i] = bulkItem{ID: id.String(), Queue: one.Queue, Duplicate: known}
-		if i == len(asked.Jobs)-1 && i > 0 { // stored, and the answer gets lost
+		if i == len(asked.Jobs)-1 && i > 0 { // stored, but the reply is lost
 			items[i] = bulkItem{Error: &bulkError{Code: "504", Text: "unknown", RetryAfterMS: 1}}
 		}
 		if one.ID == "dear" {
@@ -64,8 +64,8 @@ func (y *bulkYard) answer(body []byte) ([]byte, error) {
 	return json.Marshal(map[string]any{"jobs": items})
 }
 
-// Each line gets its answer, in order, whatever has to be sent again; no job
-// is made twice.
+// Every line gets its result, in order, although requests are repeated, and no
+// job is stored twice.
 func TestBulk(t *testing.T) {
 	const lines = 2600
 	var in strings.Builder
@@ -95,17 +95,17 @@ func TestBulk(t *testing.T) {
 	if err := os.WriteFile(file, []byte(strings.TrimSuffix(in.String(), "\n")), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	y := &bulkYard{stored: map[string]json.RawMessage{}}
-	f := startFake(t, answers{"yard.api.v1.job.bulk": y.answer})
+	y := &fakeBulk{stored: map[string]json.RawMessage{}}
+	f := startFakeAPI(t, cannedReplies{"yard.api.v1.job.bulk": y.answer})
 	got := f.run(t, "enqueue", "mail", "--bulk", file, "--json")
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	const accepted = lines - 6
-	summary := fmt.Sprintf("yardmaster: %d accepted, 0 known already, 5 refused\nyardmaster: line 7: the line is not a job", accepted)
+	summary := fmt.Sprintf("yardmaster: %d accepted, 0 already known, 5 refused\nyardmaster: line 7: the line is not a job", accepted)
 	if got.code != 1 || !strings.HasPrefix(got.err, summary) {
 		t.Errorf("code %d, %s", got.code, got.err)
 	}
-	if len(y.stored) != accepted+1 { // and the dear one
+	if len(y.stored) != accepted+1 { // and the one refused by a rate limit
 		t.Errorf("%d jobs are stored, want %d", len(y.stored), accepted+1)
 	}
 	if text := string(y.stored["mine"]); !strings.Contains(text, `"n":12345678901234567890`) {
@@ -128,7 +128,7 @@ func TestBulk(t *testing.T) {
 		code := map[int]string{7: "400", 8: "400", 10: "413", 11: "429", 14: "400"}[item.Line]
 		switch {
 		case item.Line != want:
-			t.Fatalf("line %d is answered as %d", want, item.Line)
+			t.Fatalf("got the result of line %d, want that of line %d", item.Line, want)
 		case code != "" && (item.Error == nil || item.Error.Code != code):
 			t.Errorf("%s, want %s", text, code)
 		case code == "" && (item.Error != nil || item.ID == "" || item.Duplicate):
@@ -139,31 +139,31 @@ func TestBulk(t *testing.T) {
 		want++
 	}
 	if want != lines+1 {
-		t.Errorf("answers up to line %d", want-1)
+		t.Errorf("results up to line %d", want-1)
 	}
 }
 
-// The way a person sees it.
+// Without --json the results are a table, and the summary goes to standard error.
 func TestBulk_Table(t *testing.T) {
-	f := startFake(t, answers{"yard.api.v1.job.bulk": `{"jobs":[
+	f := startFakeAPI(t, cannedReplies{"yard.api.v1.job.bulk": `{"jobs":[
 		{"id":"a","queue":"mail"},{"id":"b","queue":"mail","duplicate":true},{"id":"c","queue":"mail","debounced":true},
 		{"error":{"code":"400","text":"priority is 99"}}]}`})
 	const in = "{\"id\":\"a\",\"params\":{}}\n{\"id\":\"b\"}\n\n{\"id\":\"c\"}\n{\"id\":\"d\",\"priority\":99}\n"
 	got := f.runIn(t, in, "enqueue", "mail", "--bulk", "-")
-	want := ran{1, "1\ta\taccepted\n2\tb\tduplicate\n4\tc\tdebounced\n5\t-\trefused: priority is 99\n",
-		"yardmaster: 1 accepted, 2 known already, 1 refused\nyardmaster: line 5: priority is 99; correct it and try again\n"}
+	want := cmdResult{1, "1\ta\taccepted\n2\tb\tduplicate\n4\tc\tdebounced\n5\t-\trefused: priority is 99\n",
+		"yardmaster: 1 accepted, 2 already known, 1 refused\nyardmaster: line 5: priority is 99; correct it and try again\n"}
 	if got != want {
 		t.Errorf("%+v", got)
 	}
 	const sent = ` {"queue":"mail","jobs":[{"id":"a","params":{}},{"id":"b"},{"id":"c"},{"id":"d","priority":99}]}`
-	if asked := f.questions(); len(asked) != 1 || asked[0] != "bulk"+sent {
+	if asked := f.requests(); len(asked) != 1 || asked[0] != "bulk"+sent {
 		t.Errorf("%q", asked)
 	}
-	if got := f.runIn(t, "", "enqueue", "mail", "--bulk", "-"); got != (ran{err: "yardmaster: 0 accepted, 0 known already, 0 refused\n"}) {
+	if got := f.runIn(t, "", "enqueue", "mail", "--bulk", "-"); got != (cmdResult{err: "yardmaster: 0 accepted, 0 already known, 0 refused\n"}) {
 		t.Errorf("%+v", got)
 	}
 	for _, line := range []string{"enqueue mail send --bulk -", "enqueue mail --bulk - --priority 3", "enqueue mail --bulk - --wait"} {
-		if got := f.run(t, strings.Fields(line)...); got.code != 2 || !strings.Contains(got.err, "each line says all of its own job") {
+		if got := f.run(t, strings.Fields(line)...); got.code != 2 || !strings.Contains(got.err, "each line describes its job completely") {
 			t.Errorf("%s: %+v", line, got)
 		}
 	}
@@ -172,17 +172,16 @@ func TestBulk_Table(t *testing.T) {
 	}
 }
 
-// A yard that refuses for good is not asked for ever: what was not sent is
-// told.
-func TestBulk_GivesUp(t *testing.T) {
+// Retries end after the timeout, and the error names the first line not sent.
+func TestBulk_Timeout(t *testing.T) {
 	t.Setenv("NATS_TIMEOUT", "50ms")
-	f := startFake(t, answers{})
-	in := strings.Repeat("{\"function\":\"f\"}\n", (chunksOpen+3)*chunkJobs)
+	f := startFakeAPI(t, cannedReplies{})
+	in := strings.Repeat("{\"function\":\"f\"}\n", (maxOpenChunks+3)*chunkJobs)
 	got := f.runIn(t, in, "enqueue", "mail", "--bulk", "-")
-	if got.code != 1 || !strings.Contains(got.err, "0 accepted, 0 known already") || !strings.Contains(got.err, "was sent; send the rest when the yard answers") {
+	if got.code != 1 || !strings.Contains(got.err, "0 accepted, 0 already known") || !strings.Contains(got.err, "was sent; send the rest once the yard replies") {
 		t.Errorf("code %d, %s", got.code, got.err)
 	}
-	if !strings.HasPrefix(got.out, "1\t-\trefused: no node answers, so it is not known whether there is a job") {
+	if !strings.HasPrefix(got.out, "1\t-\trefused: no node replied, so the job may or may not exist") {
 		t.Errorf("%.200s", got.out)
 	}
 }

@@ -10,34 +10,34 @@ import (
 	"strings"
 	"sync"
 
-	"yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster"
 
 	"github.com/spf13/cobra"
 )
 
-// cancelFlags say which jobs are meant where none are named.
+// cancelFlags select jobs when none are named.
 type cancelFlags struct {
 	queue, state, function string
 	all, dry               bool
 }
 
-// cancellable are the states of jobs that have not ended. Those that wait come
-// first: none of them is to start because another has left its place.
+// cancellable lists the states of jobs that have not ended. Active jobs come
+// last: cancelling them first would free slots that waiting jobs would take.
 var cancellable = []string{"waiting", "delayed", "active"}
 
 func (a *app) jobCancel() *cobra.Command {
 	var f cancelFlags
-	c := withQueue(a.takesJSON(&cobra.Command{
+	c := withQueue(a.withJSONFlag(&cobra.Command{
 		Use:   "cancel [job]...",
-		Short: "Stop jobs that have not ended; they end as failed",
-		Long: `Stops jobs that have not ended: what waits never starts, and who runs one is told
-to stop, and its outcome counts as cancelled; a runner that does not stop is
-killed. A cancelled job has failed, with the reason "cancelled", and leaves a
-dead letter: 'yardmaster job retry' and 'dlq requeue' run it after all.
+		Short: "Cancel jobs that have not ended; they end as failed",
+		Long: `Cancels jobs that have not ended. A waiting job never starts. A running job is
+asked to stop and ends as cancelled; a runner that does not stop is killed. A
+cancelled job has failed with the reason "cancelled" and leaves a dead letter,
+so 'yardmaster job retry' and 'dlq requeue' can still run it.
 
-Without names, --queue and --state, --function or --all say which jobs are
-meant; those that end meanwhile by themselves are left as they are, and those
-that come meanwhile are cancelled too.`,
+Without job names, --queue with --state, --function or --all selects the jobs.
+Jobs that end while the command runs are left as they are; jobs enqueued while
+it runs are cancelled too.`,
 		Example: `  yardmaster job cancel order-7 --queue mail
   yardmaster job cancel --queue mail --state waiting --function send --dry-run
   yardmaster job cancel --queue mail --all`,
@@ -46,93 +46,94 @@ that come meanwhile are cancelled too.`,
 	flags.StringVar(&f.state, "state", "", "only jobs in this `state`: "+strings.Join(cancellable, ", "))
 	flags.StringVar(&f.function, "function", "", "only jobs that call this `function`")
 	flags.BoolVar(&f.all, "all", false, "all jobs of the queue that have not ended")
-	flags.BoolVarP(&f.dry, "dry-run", "n", false, "change nothing, show which jobs would be cancelled")
+	flags.BoolVarP(&f.dry, "dry-run", "n", false, "show which jobs would be cancelled, without changing anything")
 	c.RunE = func(c *cobra.Command, jobs []string) error {
 		filtered := f.state != "" || f.function != "" || f.all || f.dry
 		switch {
 		case len(jobs) > 0 && filtered:
-			return usage(c, "--state, --function, --all and --dry-run are for jobs that are not named")
+			return usageError(c, "--state, --function, --all and --dry-run exclude job names")
 		case len(jobs) > 0:
-			return eachJob(a, c, "cancel", jobs, func(name string) any { return named(name, f.queue) }, cancelledLine)
+			return eachJob(a, c, "cancel", jobs, func(name string) any { return jobRequest(name, f.queue) }, cancelledLine)
 		case f.queue == "":
-			return usage(c, "no jobs are named: name some, or a --queue with --state, --function or --all")
+			return usageError(c, "no jobs are named: name some, or a --queue with --state, --function or --all")
 		case f.state == "" && f.function == "" && !f.all:
-			return usage(c, "no jobs are named: name some, give --state or --function, or --all for the whole queue")
+			return usageError(c, "no jobs are named: name some, give --state or --function, or --all for the whole queue")
 		case f.all && (f.state != "" || f.function != ""):
-			return usage(c, "--all excludes --state and --function")
+			return usageError(c, "--all excludes --state and --function")
 		case f.state != "" && !slices.Contains(cancellable, f.state):
-			return usage(c, fmt.Sprintf("--state is %q: must be one of %s", f.state, strings.Join(cancellable, ", ")))
+			return usageError(c, fmt.Sprintf("--state is %q: must be one of %s", f.state, strings.Join(cancellable, ", ")))
 		}
 		return a.cancelFiltered(c.Context(), &f)
 	}
 	return c
 }
 
-// cancelledLine shows how a job stands after it. One that somebody runs has not
-// ended yet.
-func cancelledLine(w io.Writer, s *stateAnswer) {
+// cancelledLine shows the state of a job after its cancellation. A job that
+// runs is still active until its executor stops it.
+func cancelledLine(w io.Writer, s *stateReply) {
 	if s.State == "active" {
-		s.State = "active, told to stop"
+		s.State = "active, stopping"
 	}
 	stateLine(w, s)
 }
 
-// maxLooks is how often jobs are looked for: while some are listed and cancelled
-// others change their state, and with it their place in the list.
-const maxLooks = 10
+// maxListPasses limits how often jobs are listed. One pass may miss jobs that
+// change their state, and so their position in the list, during it.
+const maxListPasses = 10
 
-// cancelFiltered looks for jobs and cancels them until it finds no more.
+// cancelFiltered lists and cancels the jobs that f selects until no new ones
+// are found.
 func (a *app) cancelFiltered(ctx context.Context, f *cancelFlags) error {
-	y, err := a.dial(ctx)
+	cl, err := a.dial(ctx)
 	if err != nil {
 		return err
 	}
-	defer y.Close()
-	var jobs []cancelling
+	defer cl.Close()
+	var jobs []cancelResult
 	seen := map[string]bool{}
-	for range maxLooks {
-		var found []cancelling
-		if found, err = f.find(ctx, y, seen); err == nil && !f.dry {
-			err = cancelAll(ctx, y, found)
+	for range maxListPasses {
+		var found []cancelResult
+		if found, err = f.find(ctx, cl, seen); err == nil && !f.dry {
+			err = cancelAll(ctx, cl, found)
 		}
 		jobs = append(jobs, found...)
 		if err != nil || f.dry || len(found) == 0 {
 			break
 		}
 	}
-	return errors.Join(a.tellCancelled(f, jobs), err)
+	return errors.Join(a.printCancelled(f, jobs), err)
 }
 
-// cancelling is a job and what became of it; "" if nothing was done.
-type cancelling struct {
-	ID    string `json:"id"`
-	State string `json:"state"`
-	Done  string `json:"result"` // cancelled, ended, or "" if it was not begun or is not known
+// cancelResult is a job and the result of its cancellation.
+type cancelResult struct {
+	ID     string `json:"id"`
+	State  string `json:"state"`
+	Result string `json:"result"` // "cancelled", "ended", or "" if not tried or unknown
 }
 
-// find lists the jobs that the flags mean and that were not seen yet, page by
-// page.
-func (f *cancelFlags) find(ctx context.Context, y *yard, seen map[string]bool) (jobs []cancelling, err error) {
+// find lists the jobs that f selects and that are not in seen, page by page,
+// and adds them to seen.
+func (f *cancelFlags) find(ctx context.Context, cl *client, seen map[string]bool) (jobs []cancelResult, err error) {
 	const size = 500
 	for _, state := range cancellable {
 		if f.state != "" && f.state != state {
 			continue
 		}
 		for page := 1; ; page++ {
-			answer, err := y.ask(ctx, jobSubject("list"), map[string]any{
+			answer, err := cl.request(ctx, jobSubject("list"), map[string]any{
 				"queue": f.queue, "state": state, "page": page, "page_size": size, "brief": true,
 			})
 			if err != nil {
 				return nil, err
 			}
-			var part jobsAnswer
+			var part jobsReply
 			if err := json.Unmarshal(answer, &part); err != nil {
-				return nil, unreadable(err)
+				return nil, badReplyError(err)
 			}
 			for i := range part.Jobs {
 				if j := &part.Jobs[i]; !seen[j.ID] && (f.function == "" || j.Function == f.function) {
 					seen[j.ID] = true
-					jobs = append(jobs, cancelling{ID: j.ID, State: j.State})
+					jobs = append(jobs, cancelResult{ID: j.ID, State: j.State})
 				}
 			}
 			if len(part.Jobs) < size {
@@ -143,30 +144,30 @@ func (f *cancelFlags) find(ctx context.Context, y *yard, seen map[string]bool) (
 	return jobs, nil
 }
 
-// cancelsAtOnce are on their way together: the authority puts what comes
-// together into one entry.
-const cancelsAtOnce = 32
+// maxParallelCancels is the number of concurrent requests. The authority puts
+// concurrent cancellations into one log entry.
+const maxParallelCancels = 32
 
-// cancelAll cancels job after job until one cannot be for a reason that the
-// others would meet too.
-func cancelAll(ctx context.Context, y *yard, jobs []cancelling) error {
+// cancelAll cancels jobs and sets their results. It stops at the first error
+// that is not specific to one job.
+func cancelAll(ctx context.Context, cl *client, jobs []cancelResult) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	next := make(chan *cancelling)
+	next := make(chan *cancelResult)
 	var workers sync.WaitGroup
-	for range cancelsAtOnce {
+	for range maxParallelCancels {
 		workers.Go(func() {
 			for j := range next {
-				answer, err := y.ask(ctx, jobSubject("cancel"), named(j.ID, ""))
+				answer, err := cl.request(ctx, jobSubject("cancel"), jobRequest(j.ID, ""))
 				var refused *cluster.APIError
-				var now stateAnswer
+				var now stateReply
 				switch {
 				case errors.As(err, &refused) && (refused.Code == "404" || refused.Code == "409"):
-					j.Done = "ended"
+					j.Result = "ended"
 				case err != nil:
 					stop(err)
 				case json.Unmarshal(answer, &now) == nil:
-					j.Done, j.State = "cancelled", now.State
+					j.Result, j.State = "cancelled", now.State
 				}
 			}
 		})
@@ -182,24 +183,24 @@ func cancelAll(ctx context.Context, y *yard, jobs []cancelling) error {
 	return context.Cause(ctx)
 }
 
-func (a *app) tellCancelled(f *cancelFlags, jobs []cancelling) error {
-	list := &listing{a: a, head: "JOB\tSTATE\tRESULT\n", name: "jobs"}
+func (a *app) printCancelled(f *cancelFlags, jobs []cancelResult) error {
+	list := &listWriter{a: a, head: "JOB\tSTATE\tRESULT\n", name: "jobs"}
 	results, part := map[string]int{}, []json.RawMessage{}
 	for _, j := range jobs {
-		if j.Done == "" {
-			j.Done = "not done"
+		if j.Result == "" {
+			j.Result = "not done"
 		}
 		if f.dry {
-			j.Done = "would be cancelled"
+			j.Result = "would be cancelled"
 		}
-		results[j.Done]++
+		results[j.Result]++
 		text, err := json.Marshal(j)
 		if err != nil {
 			return err
 		}
 		part = append(part, text)
 	}
-	err := each(list, part, func(w io.Writer, j *cancelling) { fmt.Fprintf(w, "%s\t%s\t%s\n", j.ID, j.State, j.Done) })
+	err := writeItems(list, part, func(w io.Writer, j *cancelResult) { fmt.Fprintf(w, "%s\t%s\t%s\n", j.ID, j.State, j.Result) })
 	if err = errors.Join(err, list.end("no such jobs")); err != nil || a.json || len(jobs) == 0 {
 		return err
 	}

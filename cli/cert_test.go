@@ -13,9 +13,9 @@ func TestCert(t *testing.T) {
 	for _, c := range []struct {
 		line string
 		code int
-		says string
+		want string
 	}{
-		{"cert node n1 --dir " + dir, 1, "make the authority with 'yardmaster cert ca'"},
+		{"cert node n1 --dir " + dir, 1, "create the authority with 'yardmaster cert ca'"},
 		{"cert ca --days 5 --dir " + dir, 0, `authority "yard authority"`},
 		{"cert ca --dir " + dir, 1, "--force"},
 		{"cert node n1 --host 10.0.0.1 --host n1.example.org --dir " + dir, 0, "n1, n1.example.org, 10.0.0.1"},
@@ -31,16 +31,16 @@ func TestCert(t *testing.T) {
 		{"cert show /nowhere.pem", 1, "name files"},
 	} {
 		got := runLine(t, "", strings.Fields(c.line)...)
-		if got.code != c.code || !strings.Contains(got.out+got.err, c.says) {
-			t.Errorf("%s: code %d, %q %q, want %d, %q", c.line, got.code, got.out, got.err, c.code, c.says)
+		if got.code != c.code || !strings.Contains(got.out+got.err, c.want) {
+			t.Errorf("%s: code %d, %q %q, want %d, %q", c.line, got.code, got.out, got.err, c.code, c.want)
 		}
 	}
 	files, err := filepath.Glob(filepath.Join(dir, "*.pem"))
 	if err != nil || len(files) != 6 {
-		t.Fatalf("there are %v, %v", files, err)
+		t.Fatalf("files %v, %v", files, err)
 	}
 	got := runLine(t, "", append([]string{"cert", "show", "--json"}, files...)...)
-	var shown []shownCertificate
+	var shown []certInfo
 	if err := json.Unmarshal([]byte(got.out), &shown); err != nil || got.code != 0 {
 		t.Fatalf("cert show: code %d, %v: %q %q", got.code, err, got.out, got.err)
 	}
@@ -53,6 +53,6 @@ func TestCert(t *testing.T) {
 	}
 	want := "ca.pem [] authority, ends soon; n1.pem [n1 10.0.0.9] client, server, ends soon; shop.pem [] client, ends soon"
 	if strings.Join(lines, "; ") != want {
-		t.Errorf("cert show says %q, want %q", lines, want)
+		t.Errorf("cert show: %q, want %q", lines, want)
 	}
 }

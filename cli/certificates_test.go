@@ -18,7 +18,7 @@ import (
 type issuer struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
-	file string // of its own certificate
+	file string // file of cert
 }
 
 func newIssuer(t *testing.T) *issuer {
@@ -29,7 +29,8 @@ func newIssuer(t *testing.T) *issuer {
 	return a
 }
 
-// sign makes a certificate, the issuer's own if there is none yet.
+// sign returns a certificate signed by the issuer; the first one is the issuer's
+// own.
 func (a *issuer) sign(t *testing.T, c *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -51,7 +52,7 @@ func (a *issuer) sign(t *testing.T, c *x509.Certificate) (*x509.Certificate, *ec
 	return c, key
 }
 
-// issue writes a certificate and its key for somebody on this host.
+// issue writes a certificate for this host and its key to files.
 func (a *issuer) issue(t *testing.T, name string) (certFile, keyFile string) {
 	t.Helper()
 	cert, key := a.sign(t, &x509.Certificate{
@@ -66,7 +67,8 @@ func (a *issuer) issue(t *testing.T, name string) (certFile, keyFile string) {
 		write(t, "key.pem", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw}))
 }
 
-// serverTLS lets in whom the issuer has signed.
+// serverTLS returns a server configuration that requires a client certificate of
+// the issuer.
 func (a *issuer) serverTLS(t *testing.T) *tls.Config {
 	t.Helper()
 	certFile, keyFile := a.issue(t, "server")

@@ -12,7 +12,7 @@ import (
 
 // Exit codes.
 const (
-	exitDone   = 0
+	exitOK     = 0
 	exitFailed = 1
 	exitUsage  = 2
 )
@@ -23,42 +23,42 @@ const (
 	defaultTimeout = 5 * time.Second
 )
 
-// Streams are the program's three.
+// Streams are the standard input, output and error of the program.
 type Streams struct {
 	In       io.Reader
 	Out, Err io.Writer
 }
 
-// Program says whose command line it is.
+// Program describes the executable that calls [Run].
 type Program struct {
 	Version string
-	// File is the program's own, and carries out whatever [Run] does: a node
-	// starts it once more, as the warden of its runners. "": it has no warden,
-	// and what runners forked outlives a killed node until its next start.
+	// File is the path of the executable. A node starts it again as the warden
+	// of its runners. If File is empty there is no warden, and processes that
+	// runners forked survive a killed node until its next start.
 	File string
 }
 
-// Run carries out one command line, without the program's name, and gives the
-// exit code. Verbs that run until they are stopped stop when ctx ends.
+// Run executes one command line, given without the program's name, and returns
+// the exit code. Verbs that run until they are stopped end when ctx is done.
 func Run(ctx context.Context, args []string, s Streams, p Program) int {
 	a := &app{Streams: s, program: p, getenv: os.Getenv}
 	root := a.root()
-	root.SetArgs(append([]string{}, args...)) // never nil: cobra would take the program's own
+	root.SetArgs(append([]string{}, args...)) // not nil, which makes cobra use os.Args
 	var err error
 	if len(args) == 1 && args[0] == introspect {
-		err = a.describe(root)
+		err = a.writeIntrospection(root)
 	} else {
 		err = root.ExecuteContext(ctx)
 	}
 	if err == nil {
-		return exitDone
+		return exitOK
 	}
 	if quiet, ok := err.(*exitError); ok {
 		return quiet.code
 	}
-	err = a.explain(err)
+	err = a.asUserError(err)
 	fmt.Fprintln(s.Err, "yardmaster:", err)
-	if p, ok := err.(*problem); ok && p.usage {
+	if p, ok := err.(*userError); ok && p.usage {
 		return exitUsage
 	} else if ok && p.code != 0 {
 		return p.code
@@ -66,39 +66,41 @@ func Run(ctx context.Context, args []string, s Streams, p Program) int {
 	return exitFailed
 }
 
-// app is one run of the program.
+// app is one execution of a command line.
 type app struct {
 	Streams
 	program Program
 	getenv  func(string) string
 
-	server  string        // of the yard, if the flag names it
-	login   login         // as the flags name it
-	context string        // of NATS' own tools, if the flag names one
-	tls     source        // what the flags --tlsca, --tlscert and --tlskey name
-	timeout time.Duration // of a request
-	json    bool          // the verb's --json
-	dialled *destination  // once there is a yard to be asked
+	server  string        // --server
+	login   userFlags     // --user, --password and --nkey
+	context string        // --context
+	tls     connSource    // --tlsca, --tlscert and --tlskey
+	timeout time.Duration // --timeout, of one request
+	json    bool          // --json of the verb
+	target  *connTarget   // set by dial
 }
 
-// Groups of verbs in the help.
+// IDs of the groups of verbs in the help.
 const (
-	groupRun  = "run"
-	groupWork = "work"
-	groupLook = "look"
+	groupRun     = "run"
+	groupManage  = "manage"
+	groupInspect = "inspect"
 )
 
+// root returns the whole tree of commands.
 func (a *app) root() *cobra.Command {
 	root := group(&cobra.Command{
 		Use:   "yardmaster <verb>",
-		Short: "Accept jobs, run them on workers in any language, and lose none",
-		Long: `Yardmaster accepts jobs, hands them to workers and runners in any language, and
-loses none of them: not when a worker dies, and not when the node in charge does.`,
-		Example: `  yardmaster demo                                   see it work, in seconds
+		Short: "A job scheduler that loses no accepted job",
+		Long: `Yardmaster accepts jobs and runs them on workers and runners written in any
+language. It loses no accepted job, not even when a worker or the node that
+holds the authority fails.`,
+		Example: `  yardmaster demo                                   see it work in a few seconds
   yardmaster node                                   start a yard of one node
-  yardmaster worker --queue mail                    serve its queue "mail"
+  yardmaster worker --queue mail                    run a worker for the queue "mail"
   yardmaster enqueue mail echo --params '{"to":"ann"}' --wait
-  yardmaster status                                 who is in charge, and is all well`,
+  yardmaster status                                 show the members and whether the yard is ready`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Version:       a.program.Version,
@@ -108,32 +110,33 @@ loses none of them: not when a worker dies, and not when the node in charge does
 	root.SetOut(a.Out)
 	root.SetErr(a.Err)
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return usage(c, err.Error())
+		return usageError(c, err.Error())
 	})
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddGroup(&cobra.Group{ID: groupRun, Title: "Run something until it is stopped:"},
-		&cobra.Group{ID: groupWork, Title: "Give work and change it:"},
-		&cobra.Group{ID: groupLook, Title: "Look:"})
+	root.AddGroup(&cobra.Group{ID: groupRun, Title: "Run:"},
+		&cobra.Group{ID: groupManage, Title: "Manage:"},
+		&cobra.Group{ID: groupInspect, Title: "Inspect:"})
 	root.SetUsageTemplate(usageTemplate)
 	flags := root.PersistentFlags()
 	flags.BoolP("help", "h", false, "show this help")
 	root.Flags().Bool("version", false, "show the version of this program")
-	flags.StringVarP(&a.server, "server", "s", "", "`url` of a node, or of several between commas (NATS_URL; else "+defaultServer+")")
-	flags.StringVar(&a.login.user, "user", "", "`name` of a user of the yard, with --password or NATS_PASSWORD (NATS_USER)")
-	flags.StringVar(&a.login.password, "password", "", "its `password` (NATS_PASSWORD)")
-	flags.StringVar(&a.login.nkey, "nkey", "", "`file` of a user's nkey seed (NATS_NKEY)")
-	flags.StringVar(&a.context, "context", "", "`name` of a context of the nats command line, or its file (NATS_CONTEXT; else the selected one)")
-	flags.StringVar(&a.tls.tls.CA, "tlsca", "", "`file` of the authorities to believe (NATS_CA)")
-	flags.StringVar(&a.tls.tls.Cert, "tlscert", "", "`file` of the certificate to show (NATS_CERT)")
-	flags.StringVar(&a.tls.tls.Key, "tlskey", "", "`file` of its private key (NATS_KEY)")
-	flags.DurationVar(&a.timeout, "timeout", a.envTimeout(), "longest `time` to wait for an answer (NATS_TIMEOUT)")
+	flags.StringVarP(&a.server, "server", "s", "", "`url` of a node, or several separated by commas (NATS_URL; default "+defaultServer+")")
+	flags.StringVar(&a.login.user, "user", "", "user `name`, with --password or NATS_PASSWORD (NATS_USER)")
+	flags.StringVar(&a.login.password, "password", "", "`password` of the user (NATS_PASSWORD)")
+	flags.StringVar(&a.login.nkey, "nkey", "", "`file` with the user's NKey seed (NATS_NKEY)")
+	flags.StringVar(&a.context, "context", "", "`name` or file of a nats CLI context (NATS_CONTEXT; default the selected context)")
+	flags.StringVar(&a.tls.tls.CA, "tlsca", "", "`file` with the trusted CA certificates (NATS_CA)")
+	flags.StringVar(&a.tls.tls.Cert, "tlscert", "", "`file` with the client certificate (NATS_CERT)")
+	flags.StringVar(&a.tls.tls.Key, "tlskey", "", "`file` with its private key (NATS_KEY)")
+	flags.DurationVar(&a.timeout, "timeout", a.envTimeout(), "longest `time` to wait for a reply (NATS_TIMEOUT)")
 	a.add(root, groupRun, a.demoVerb(), a.drillVerbs(), a.benchVerb(), a.nodeVerb(), a.workerVerb(), a.runnerVerb())
 	root.AddCommand(a.benchPeerVerb(), a.wardenVerb())
-	a.add(root, groupWork, a.enqueueVerb(), a.jobVerbs(), a.queueVerbs(), a.dlqVerbs(), a.cronVerbs(), a.clusterVerbs(), a.execVerb(), a.initVerb(), a.certVerbs(), a.backupVerb(), a.restoreVerb())
-	a.add(root, groupLook, a.statusVerb(), a.healthVerb(), a.eventsVerb(), a.snapshotVerb(), a.schemaVerb(), a.versionVerb())
+	a.add(root, groupManage, a.enqueueVerb(), a.jobVerbs(), a.queueVerbs(), a.dlqVerbs(), a.cronVerbs(), a.clusterVerbs(), a.execVerb(), a.initVerb(), a.certVerbs(), a.backupVerb(), a.restoreVerb())
+	a.add(root, groupInspect, a.statusVerb(), a.healthVerb(), a.eventsVerb(), a.snapshotVerb(), a.schemaVerb(), a.versionVerb())
 	return root
 }
 
+// add adds verbs to root under a group of the help.
 func (a *app) add(root *cobra.Command, group string, verbs ...*cobra.Command) {
 	for _, verb := range verbs {
 		verb.GroupID = group
@@ -141,8 +144,9 @@ func (a *app) add(root *cobra.Command, group string, verbs ...*cobra.Command) {
 	}
 }
 
-// envTimeout takes NATS_TIMEOUT if it can be read: a wrong value must not make
-// every verb fail, the flag is there.
+// envTimeout returns the value of NATS_TIMEOUT. It returns the default if the
+// variable is not set or invalid, so that a wrong value does not make every
+// verb fail.
 func (a *app) envTimeout() time.Duration {
 	if d, err := time.ParseDuration(a.getenv("NATS_TIMEOUT")); err == nil && d > 0 {
 		return d
@@ -150,13 +154,14 @@ func (a *app) envTimeout() time.Duration {
 	return defaultTimeout
 }
 
-// takesJSON gives a verb the flag --json.
-func (a *app) takesJSON(c *cobra.Command) *cobra.Command {
-	c.Flags().BoolVarP(&a.json, "json", "j", false, "show the yard's own JSON")
+// withJSONFlag adds the flag --json to c and returns c.
+func (a *app) withJSONFlag(c *cobra.Command) *cobra.Command {
+	c.Flags().BoolVarP(&a.json, "json", "j", false, "show the reply as JSON")
 	return c
 }
 
-// group makes a command that only holds others: alone it shows its help.
+// group turns c into a command that only has subcommands. Without an argument
+// it shows its help.
 func group(c *cobra.Command, verbs ...*cobra.Command) *cobra.Command {
 	c.Args = cobra.ArbitraryArgs
 	c.DisableFlagsInUseLine = true
@@ -164,7 +169,7 @@ func group(c *cobra.Command, verbs ...*cobra.Command) *cobra.Command {
 		if len(args) == 0 {
 			return c.Help()
 		}
-		return unknownVerb(c, args[0])
+		return unknownCommandError(c, args[0])
 	}
 	c.AddCommand(verbs...)
 	return c
@@ -188,5 +193,5 @@ Flags:
 Flags of every verb:
 {{.InheritedFlags.FlagUsages | trimTrailingWhitespaces}}
 {{end}}{{if .HasAvailableSubCommands}}
-'{{.CommandPath}} <verb> --help' tells more about a verb.
+Run '{{.CommandPath}} <verb> --help' for the details of a verb.
 {{end}}`

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -24,7 +24,7 @@ const statusJSON = `{"node":"n2","version":"1.2.3","mode":"cluster","uptime_seco
 "authority":{"owner":"n1","lease_id":"n1-4","epoch":97,"leased_until":"2026-01-02T03:04:05.678Z","expired":false},
 "lanes":[{"lane":0,"stream":"YARD_JOBS_0","leader":"n1","first":1,"last":40,"cursor":38,"lag":2},
 {"lane":1,"stream":"YARD_JOBS_1","leader":"","first":1,"last":7,"cursor":7,"lag":0}],
-"backlog":{"pending":3,"notified":2,"delivered":1000,"failed":4},"held_keys":17,"outbox_bytes":2048,"stale_outcomes":1,"scrub":{"ended":"2026-01-02T03:04:05.000Z","took_ms":12,"copies":7,"messages":1234,"wrong":2},
+"backlog":{"pending":3,"notified":2,"delivered":1000,"failed":4},"held_keys":17,"outbox_bytes":2048,"stale_outcomes":1,
 "nodes":[{"name":"n1","beat_ago_ms":310,"offers":2,"room":16,"running":2}],
 "pools":[{"runner":"demo","managed":true,"size":2,"up":1,"slots":4,"in_flight":1,"reason":"exit status 3"}],
 "workers":{"connections":3,"registered":2,"subscriptions":2},
@@ -40,7 +40,7 @@ const jobJSON = `{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10","jid":"mail:0198c3
 const queueJSON = `{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a11","name":"mail","state":"paused","concurrency_limit":10,
 "allow_job_overrides":true,"counts":{"waiting":12,"delayed":3,"active":1,"completed":400,"failed":2}}`
 
-const handsJSON = `[{"node":"n1","workers":{"count":2,"stalled":1,"credits":0},"pool":{"runner":"demo","size":1,"up":0,"slots":0,"in_flight":0,
+const executorsJSON = `[{"node":"n1","workers":{"count":2,"stalled":1,"credits":0},"pool":{"runner":"demo","size":1,"up":0,"slots":0,"in_flight":0,
 "crash_looping":1,"reason":"exit status 1"}},{"node":"n2","error":"silence"},{"node":"n3"}]`
 
 const holdersJSON = `[{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a12","node":"n1","channel":"overhop/w1","since":"2026-01-02T03:04:05.5Z",
@@ -50,8 +50,8 @@ const explainJSON = `{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10","queue":"mail"
 "verdict":"It waits: queue mail runs as many jobs at once as its limit allows: 3.","next_at":null,
 "reasons":[{"code":"queue_limit","text":"queue mail runs as many jobs at once as its limit allows: 3",
 "data":{"queue":"mail","limit":3,"active":3,"holders":` + holdersJSON + `,"more_holders":2}},
-{"code":"workers_busy","text":"no worker has credit for queue mail","data":{"nodes":` + handsJSON + `}},
-{"code":"ahead_in_line","text":"jobs of its queue for the same hands that start before it: 7","data":{"ahead":7}}],
+{"code":"workers_busy","text":"no worker has credit for queue mail","data":{"nodes":` + executorsJSON + `}},
+{"code":"ahead_in_line","text":"jobs of its queue for the same executors that start before it: 7","data":{"ahead":7}}],
 "job":` + jobJSON + `,
 "history":{"events":[{"event":"DispatchQueued","request_id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10#1","target":"mail","seq":7,"at":"2026-01-02T03:04:05.250Z"},
 {"event":"worker.assigned","worker":"overhop/w1","task_id":"mail:0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10","seq":8,"at":"2026-01-02T03:04:05.300Z"},
@@ -64,11 +64,11 @@ const queueExplainJSON = `{"queue":` + queueJSON + `,"verdict":"Queue mail has 1
 "oldest":{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10","accepted_at":"2026-01-02T03:04:05Z","age_ms":61500},
 "next_due":{"id":null,"at":"2026-01-02T04:00:00Z"},
 "heads":[{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10","function":"send","count":12,"reasons":[{"code":"next_in_line","text":"no job starts before it"}]}],
-"active":` + holdersJSON + `,"more_active":0,"workers":"mail","runner":"demo","nodes":` + handsJSON + `,
+"active":` + holdersJSON + `,"more_active":0,"workers":"mail","runner":"demo","nodes":` + executorsJSON + `,
 "observed":{"node":"n2","at":"2026-01-02T03:04:07Z","index":17,"ledger_at":"2026-01-02T03:04:06.5Z","authority":"n1","certain":true}}`
 
-func fullFake(t *testing.T) *fakeYard {
-	return startFake(t, answers{
+func fakeAllEndpoints(t *testing.T) *fakeAPI {
+	return startFakeAPI(t, cannedReplies{
 		"yard.status":                  statusJSON,
 		"yard.snapshot":                snapshotJSON,
 		"yard.exec.*":                  `{"event":"DispatchQueued","request_id":"r1","target":"anna","metadata":null}`,
@@ -96,9 +96,9 @@ const snapshotJSON = `{"schema_version":1,"authority":{"owner":"n1","lease_id":"
 "replay":{"cursor":"0@12,1@3","pending_events":0,"last_replayed_event_id":null,"deferred_leader_notification":false},
 "readiness":{"ready":false,"reasons":["a","b"]}}`
 
-// Everything that is shown, as a person sees it.
+// The output of every verb with a table matches its golden file.
 func TestTables(t *testing.T) {
-	f := fullFake(t)
+	f := fakeAllEndpoints(t)
 	for _, tt := range []struct {
 		golden string
 		line   string
@@ -118,16 +118,16 @@ func TestTables(t *testing.T) {
 		{"enqueue.txt", "enqueue mail send", 0},
 	} {
 		got := f.run(t, strings.Fields(tt.line)...)
-		if got.code != tt.code || got.err != indexTold(tt.line) {
+		if got.code != tt.code || got.err != withIndexLine(tt.line) {
 			t.Errorf("%s: code %d, %q", tt.line, got.code, got.err)
 		}
 		golden(t, tt.golden, got.out)
 	}
 }
 
-// With --json the answer comes as it is, key by key, digit by digit.
+// With --json the reply is shown unchanged, including the digits of large numbers.
 func TestJSON(t *testing.T) {
-	f := fullFake(t)
+	f := fakeAllEndpoints(t)
 	for line, want := range map[string]string{
 		"status --json":                          statusJSON,
 		"snapshot -j":                            snapshotJSON,
@@ -137,29 +137,29 @@ func TestJSON(t *testing.T) {
 		"exec {\"command\":\"CaptureSnapshot\"}": `{"event":"DispatchQueued","request_id":"r1","target":"anna","metadata":null}`,
 	} {
 		got := f.run(t, strings.Fields(line)...)
-		if got.code != 0 || got.err != indexTold(line) {
+		if got.code != 0 || got.err != withIndexLine(line) {
 			t.Errorf("%s: code %d, %q", line, got.code, got.err)
 			continue
 		}
 		sameJSON(t, got.out, want)
 	}
 	if got := f.run(t, "job", "show", "x", "--json"); !strings.Contains(got.out, "12345678901234567890") {
-		t.Errorf("digits are lost: %s", got.out)
+		t.Errorf("a large number lost digits: %s", got.out)
 	}
 }
 
-// indexTold is what a line says on standard error: a snapshot, which entry it
-// shows.
-func indexTold(line string) string {
+// withIndexLine returns the expected standard error of a command line: for a
+// snapshot, the index of the ledger entry.
+func withIndexLine(line string) string {
 	if strings.HasPrefix(line, "snapshot") {
 		return "index=17\n"
 	}
 	return ""
 }
 
-// The contract's refusals come as they are: programs compare them.
-func TestExec_Refusals(t *testing.T) {
-	f := startFake(t, answers{
+// Refusals of the contract are shown unchanged, because programs compare them.
+func TestExec_Errors(t *testing.T) {
+	f := startFakeAPI(t, cannedReplies{
 		"yard.exec.*": &cluster.APIError{Code: "409", Text: "dispatch error: invalid transition for a; b: pending -> delivered"},
 	})
 	for _, tt := range []struct{ line, want string }{
@@ -169,15 +169,15 @@ func TestExec_Refusals(t *testing.T) {
 		{`exec {"command":"MarkDelivered","request_id":"r1"}`, "dispatch error: invalid transition for a; b: pending -> delivered"},
 	} {
 		got := f.run(t, strings.Fields(tt.line)...)
-		if want := (ran{1, "", "yardmaster: " + tt.want + "\n"}); got != want {
+		if want := (cmdResult{1, "", "yardmaster: " + tt.want + "\n"}); got != want {
 			t.Errorf("%s: %+v, want %+v", tt.line, got, want)
 		}
 	}
 }
 
-// What is sent: the subject's last token and the body.
+// Each command line sends the expected request: last token of the subject, body.
 func TestRequests(t *testing.T) {
-	f := fullFake(t)
+	f := fakeAllEndpoints(t)
 	file := filepath.Join(t.TempDir(), "params.json")
 	if err := os.WriteFile(file, []byte(` {"n": 9007199254740993} `), 0o600); err != nil {
 		t.Fatal(err)
@@ -203,30 +203,30 @@ func TestRequests(t *testing.T) {
 		if got.code != 0 {
 			t.Errorf("%s: code %d, %q", tt.line, got.code, got.err)
 		}
-		if diff := cmp.Diff([]string{tt.want}, f.questions()); diff != "" {
+		if diff := cmp.Diff([]string{tt.want}, f.requests()); diff != "" {
 			t.Errorf("%s (-want +asked):\n%s", tt.line, diff)
 		}
 	}
-	// A list without state asks for each.
+	// A list without a state requests every state.
 	if got := f.run(t, "job", "list", "mail", "--json"); strings.Count(got.out, `"lane"`) != 5 {
 		t.Errorf("list of all states: %s", got.out)
 	}
 }
 
-// The yard's refusals, one line each, and the exit code.
-func TestRefusals(t *testing.T) {
-	f := fullFake(t)
+// A refusal is shown as one line with a remedy, and the exit code is 1.
+func TestAPIErrors(t *testing.T) {
+	f := fakeAllEndpoints(t)
 	for _, tt := range []struct {
 		line string
 		code int
 		want string
 	}{
-		{"job retry x", 1, "job has not failed, so there is nothing to retry; 'yardmaster job show' shows its state; to do the same once more, enqueue it anew"},
-		{"job rm x", 1, "job does not exist; 'yardmaster queue list' and 'yardmaster job list' show what there is"},
+		{"job retry x", 1, "job has not failed, so there is nothing to retry; 'yardmaster job show' shows its state, and 'yardmaster job replay' runs it again as a new job"},
+		{"job rm x", 1, "job does not exist; 'yardmaster queue list' and 'yardmaster job list' show what exists"},
 		{"cluster transfer --to n9", 1, "there is no member \"n9\" to take the authority; 'yardmaster cluster members' lists them"},
-		{"queue resume mail", 1, "yard is unavailable: no authority; 'yardmaster status' tells why; try again in 1s"},
+		{"queue resume mail", 1, "yard is unavailable: no authority; 'yardmaster status' shows why; try again in 1s"},
 		{"health", 1, "node n2 is not ready: runner demo: exit status 3; and node n3 is silent; 'yardmaster status' shows more"},
-		{"events", 1, "a NATS server listens at " + f.url + ", but no node of a yard answers behind it; wait if the node is still starting, or name a node with --server"},
+		{"events", 1, "the NATS server at " + f.url + " is not a yardmaster node, or the node is still starting; try again, or name a node with --server"},
 	} {
 		got := f.run(t, strings.Fields(tt.line)...)
 		if got.code != tt.code || got.err != "yardmaster: "+tt.want+"\n" || got.out != "" {
@@ -241,7 +241,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// Command lines that are wrong in themselves reach nobody.
+// An invalid command line fails with code 2 before any request.
 func TestUsage(t *testing.T) {
 	for _, tt := range []struct{ line, want string }{
 		{"stauts", `yardmaster has no verb "stauts"; did you mean "status"?`},
@@ -263,29 +263,29 @@ func TestUsage(t *testing.T) {
 		{"enqueue mail x --in 1s --at 2026-01-02T03:04:05Z", "--in and --at exclude each other"},
 		{"enqueue mail x --at tomorrow", `--at is "tomorrow"`},
 		{"enqueue mail x --id " + strings.Repeat("k", 129), "idempotency key is longer than 128 bytes"},
-		{"enqueue mail x --unique-ttl 1h", "--unique-ttl means nothing without --unique-key"},
+		{"enqueue mail x --unique-ttl 1h", "--unique-ttl requires --unique-key"},
 		{"enqueue mail x --unique-key=", "unique_key has 0 bytes; must have 1 to 128"},
 		{"enqueue mail x --unique-key k --unique-ttl 0s", "--unique-ttl is 0s: must be 1ms to 8760h"},
-		{"enqueue mail x --rate-limit-key k", "--rate-limit-key needs --rate-limit, which says for how long"},
-		{"enqueue mail x --debounce 1s", "--debounce means nothing without --debounce-key"},
+		{"enqueue mail x --rate-limit-key k", "--rate-limit-key requires --rate-limit"},
+		{"enqueue mail x --debounce 1s", "--debounce requires --debounce-key"},
 		{"enqueue mail x --rate-limit-key k --rate-limit 1s --debounce-key k --debounce 1s", "exclude each other"},
-		{"enqueue mail x --debounce-key k --debounce 1s --in 5s", "leave --in and --at out"},
+		{"enqueue mail x --debounce-key k --debounce 1s --in 5s", "--debounce-key excludes --in and --at"},
 		{"enqueue mail x --wat", "unknown flag: --wat"},
-		{"enqueue mail x --for 2s", "--for limits --wait, which is not given"},
+		{"enqueue mail x --for 2s", "--for requires --wait"},
 		{"enqueue mail x --wait --for -2s", "--for is -2s: must be more than 0"},
 		{"job wait x --for 0s", "--for is 0s: must be more than 0"},
 		{"job show", "job is missing"},
 		{"job cancel", "no jobs are named"},
 		{"job list mail --state tired", `--state is "tired": must be one of active, waiting, delayed, failed, completed`},
-		{"job list mail --page 2", "--page needs a --state"},
+		{"job list mail --page 2", "--page requires --state"},
 		{"queue add a.b", `queue name "a.b"`},
 		{"queue add mail --limit 0", "--limit is 0: must be 1 to 4294967295"},
-		{"events --type bang", `--type "bang" is no event; they are authority-acquired`},
+		{"events --type bang", `--type is "bang": must be one of authority-acquired`},
 		{"health --for tea", `--for is "tea"`},
 		{"worker", "--queue is not given"},
 		{"worker --queue mail --credits 0", "--credits is 0"},
 		{"worker --queue mail --queue _b", `--queue: queue name "_b"`},
-		{"worker --queue mail -s 10.0.0.1:9876", "name the edges to work for with --addr"},
+		{"worker --queue mail -s 10.0.0.1:9876", "name the edges with --addr"},
 		{"node --edge-listen 9876", `--edge-listen is "9876": must be host:port`},
 	} {
 		got := runLine(t, "", strings.Fields(tt.line)...)
@@ -296,15 +296,15 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// Wrong in ways that only turn up outside of the command line.
+// Errors that depend on files or on the network fail with code 1.
 func TestFailures(t *testing.T) {
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer silent.Close()
-	nobody := silent.Addr().String()
-	if err := silent.Close(); err != nil {
+	defer ln.Close()
+	closed := ln.Addr().String()
+	if err := ln.Close(); err != nil {
 		t.Fatal(err)
 	}
 	config := filepath.Join(t.TempDir(), "node.toml")
@@ -312,7 +312,7 @@ func TestFailures(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, tt := range []struct{ line, want string }{
-		{"status -s nats://" + nobody, "no yard can be reached at nats://" + nobody},
+		{"status -s nats://" + closed, "no yard can be reached at nats://" + closed},
 		{"enqueue mail x --params @/nowhere.json", "open /nowhere.json: no such file or directory; name a file"},
 		{"node --config " + config, "node.nom"},
 		{"node --config /nowhere.toml", "/nowhere.toml"},
@@ -324,12 +324,13 @@ func TestFailures(t *testing.T) {
 		}
 	}
 	big := runLine(t, fmt.Sprintf(`{"a":%q}`, strings.Repeat("x", 1<<20)), "enqueue", "mail", "--params", "-")
-	if big.code != 1 || !strings.Contains(big.err, "at most 1048576 fit into a request; over HTTP a job may have 32 MiB") {
+	if big.code != 1 || !strings.Contains(big.err, "a request at most 1048576; over HTTP a job may have 32 MiB") {
 		t.Errorf("big job: %+v", big)
 	}
 }
 
-// Every verb has an example and says what it does; all of the help is ours.
+// Every visible verb has a short text and an example; the help of the program
+// matches its golden file.
 func TestHelp(t *testing.T) {
 	a := &app{getenv: func(string) string { return "" }}
 	root := a.root()
@@ -348,10 +349,10 @@ func TestHelp(t *testing.T) {
 	golden(t, "help.txt", strings.ReplaceAll(got.out, os.Getenv("NATS_URL"), ""))
 }
 
-// Waiting outlives refusals that only mean "not yet".
-func TestWait_Patience(t *testing.T) {
+// A wait continues after the temporary refusals 408 and 503.
+func TestWait_RetriesWhileUnavailable(t *testing.T) {
 	turn := 0 // under the fake's lock
-	f := startFake(t, answers{
+	f := startFakeAPI(t, cannedReplies{
 		"yard.enqueue.*": `{"id":"j","queue":"mail","duplicate":true}`,
 		"yard.api.v1.job.wait": func([]byte) ([]byte, error) {
 			turn++
@@ -365,26 +366,26 @@ func TestWait_Patience(t *testing.T) {
 		},
 	})
 	got := f.run(t, "enqueue", "mail", "x", "--wait")
-	if got.code != 0 || len(f.questions()) != 4 || !strings.Contains(got.out, "completed") || !strings.Contains(got.out, "[1]") {
-		t.Errorf("did not wait it out: %+v", got)
+	if got.code != 0 || len(f.requests()) != 4 || !strings.Contains(got.out, "completed") || !strings.Contains(got.out, "[1]") {
+		t.Errorf("gave up after a temporary refusal: %+v", got)
 	}
-	if got.err != "yardmaster: the yard had this job already\nyardmaster: accepted as j\n" {
+	if got.err != "yardmaster: the job already existed\nyardmaster: accepted as j\n" {
 		t.Errorf("duplicate: %q", got.err)
 	}
 }
 
-// brokenPipe is a standard output that nobody reads.
+// brokenPipe is a standard output whose reader is gone.
 type brokenPipe struct{}
 
 func (brokenPipe) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
 
-// A command is not taken for refused because its event has nowhere to go.
-func TestExec_Unshown(t *testing.T) {
+// If the event cannot be written, the error states that the command was executed.
+func TestExec_StdoutClosed(t *testing.T) {
 	dir := t.TempDir()
 	var errs bytes.Buffer
 	code := Run(t.Context(), []string{"exec", `{"command":"QueueDispatch","request_id":"r1","target":"anna"}`, "--state-dir", dir},
 		Streams{Out: brokenPipe{}, Err: &errs}, Program{})
-	if want := "yardmaster: the command is done, but its event cannot be shown: io: read/write on closed pipe\n"; code != 1 || errs.String() != want {
+	if want := "yardmaster: the command was executed, but its event cannot be shown: io: read/write on closed pipe\n"; code != 1 || errs.String() != want {
 		t.Errorf("code %d with %q", code, errs.String())
 	}
 	var shown bytes.Buffer

@@ -9,246 +9,251 @@ import (
 	"strings"
 	"time"
 
-	"yardmaster/cluster"
-	"yardmaster/membership"
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/membership"
 
 	"github.com/spf13/cobra"
 )
 
-// How a change of members is followed.
+// Timing of the requests that follow a change of members.
 const (
-	followEvery = 500 * time.Millisecond
-	followDown  = 30 * time.Second // without an answer
+	followInterval = 500 * time.Millisecond
+	followTimeout  = 30 * time.Second // without a reply
 )
 
 func (a *app) clusterVerbs() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "cluster <verb>",
-		Short: "Show, add, remove and replace members; hand the authority on",
-		Long: `Changes who belongs to the yard, one member at a time. A change begins only while
-all other members are well. It goes on by itself, also if the authority dies or
-this command is ended: --no-wait only begins it, and 'cluster members' shows how
-far it is.`,
+		Short: "Show, add, remove and replace members; transfer the authority",
+		Long: `Changes the members of the yard, one at a time. A change starts only while all
+other members are healthy. It continues on its own, even if the authority fails
+or this command is interrupted. --no-wait only starts it; 'cluster members'
+shows its progress.`,
 		Example: `  yardmaster cluster members
   yardmaster cluster add n4 --route 10.0.0.4:6222 --raft 10.0.0.4:7222
   yardmaster cluster replace n3
   yardmaster cluster rm n4
   yardmaster cluster transfer --to n2`,
-	}, a.clusterMembers(), a.clusterAdd(), a.clusterRemove(), a.clusterReplace(), a.clusterCancel(), a.clusterTransfer(), a.clusterScrub(), a.clusterRebuild())
+	}, append(a.retired(), a.clusterMembers(), a.clusterAdd(), a.clusterRemove(), a.clusterReplace(), a.clusterCancel(), a.clusterTransfer())...)
 }
 
 func clusterSubject(verb string) string { return cluster.SubjectAPI + ".cluster." + verb }
 
 func (a *app) clusterMembers() *cobra.Command {
-	return a.takesJSON(&cobra.Command{
+	return a.withJSONFlag(&cobra.Command{
 		Use:     "members",
 		Aliases: []string{"list", "ls"},
-		Short:   "List the members, how each stands, and how a change goes on",
-		Long: `Lists the members: LAG is how many log entries one lacks, JETSTREAM how its server
-stands in the group that decides about streams, STREAMS how many copies lie there
-and how many of them it leads. Below stands what a change under way waits for.`,
+		Short:   "List the members, their state, and the progress of a change",
+		Long: `Lists the members. REACHABLE is whether the authority receives a member's status,
+LAG the number of Raft log entries it lacks, JETSTREAM the role of its server in
+the JetStream meta group, STREAMS how many stream replicas it has and how many of
+them it leads. A change in progress is shown below with the step it waits for.`,
 		Example: "  yardmaster cluster members\n  yardmaster cluster members --json",
-		Args:    args(),
+		Args:    takeArgs(),
 		RunE: func(c *cobra.Command, _ []string) error {
-			return show(c.Context(), a, clusterSubject("members"), struct{}{}, membersTable)
+			return requestAndPrint(c.Context(), a, clusterSubject("members"), struct{}{}, membersTable)
 		},
 	})
 }
 
 func membersTable(w io.Writer, v *membership.View) {
-	fmt.Fprint(w, "MEMBER\tDIRECTORY\tSTATE\tHEARD\tVOTE\tLAG\tJETSTREAM\tSTREAMS\tRUNNING\tROUTE\tRAFT\tVERSION\n")
+	fmt.Fprint(w, "MEMBER\tDIRECTORY\tSTATE\tREACHABLE\tVOTE\tLAG\tJETSTREAM\tSTREAMS\tRUNNING\tROUTE\tRAFT\tVERSION\n")
 	for i := range v.Members {
 		m := &v.Members[i]
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%d, leads %d\t%d\t%s\t%s\t%s\n", m.Name, m.Directory, m.State, yes(m.Heard), yes(m.Voter),
-			m.Lag, m.JetStream, m.Streams, m.Leads, m.Running, or(m.Route), or(m.Raft), or(m.Version))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%d, leads %d\t%d\t%s\t%s\t%s\n", m.Name, m.Directory, m.State, yesNo(m.Answers), yesNo(m.Voter),
+			m.Lag, m.JetStream, m.Streams, m.Leads, m.Running, orDash(m.Route), orDash(m.Raft), orDash(m.Version))
 	}
 	for i := range v.Members {
 		m := &v.Members[i]
 		if len(m.Behind) > 0 {
-			fmt.Fprintf(w, "%s is not current with %s\n", m.Name, strings.Join(m.Behind, ", "))
+			fmt.Fprintf(w, "%s lags on %s\n", m.Name, strings.Join(m.Behind, ", "))
 		}
 		if m.Declares != "" {
-			fmt.Fprintf(w, "%s's configuration lists %s; the yard's list counts\n", m.Name, m.Declares)
+			fmt.Fprintf(w, "the configuration of %s lists %s, which is ignored: the member list in the ledger applies\n", m.Name, m.Declares)
 		}
 	}
 	if v.Change != "" {
-		fmt.Fprintf(w, "\n%s: %s\n", v.Change, or(v.Step))
+		fmt.Fprintf(w, "\n%s: %s\n", v.Change, orDash(v.Step))
 	} else if v.Outcome != "" {
-		fmt.Fprintf(w, "\nthe last change came to nothing: %s\n", v.Outcome)
+		fmt.Fprintf(w, "\nthe last change failed: %s\n", v.Outcome)
 	}
 	for _, s := range v.Skew {
 		fmt.Fprintf(w, "%s\n", s)
 	}
 }
 
-// change is a verb that begins a change of members and follows it.
-type change struct {
-	verb   string
-	ask    map[string]string
-	noWait bool
+// memberChange describes a verb that starts a change of members and follows it
+// to its end.
+type memberChange struct {
+	verb    string
+	request map[string]string
+	noWait  bool
 }
 
-func (a *app) changes(c *cobra.Command, ch *change) *cobra.Command {
-	c.Flags().BoolVar(&ch.noWait, "no-wait", false, "begin the change and leave it to the yard")
-	c = a.takesJSON(c)
+// memberChangeCommand adds to c the flags and the action of a member change,
+// and returns c.
+func (a *app) memberChangeCommand(c *cobra.Command, ch *memberChange) *cobra.Command {
+	c.Flags().BoolVar(&ch.noWait, "no-wait", false, "start the change and do not wait for its end")
+	c = a.withJSONFlag(c)
 	c.RunE = func(c *cobra.Command, names []string) error {
-		ask := map[string]string{}
-		for key, value := range ch.ask {
+		req := map[string]string{}
+		for key, value := range ch.request {
 			if value != "" {
-				ask[key] = value
+				req[key] = value
 			}
 		}
 		if len(names) > 0 {
-			ask["name"] = names[0]
+			req["name"] = names[0]
 		}
-		return a.changeMembers(c.Context(), ch, ask)
+		return a.changeMembers(c.Context(), ch, req)
 	}
 	return c
 }
 
-// changeMembers begins a change and tells of its steps until it is over.
-func (a *app) changeMembers(ctx context.Context, ch *change, ask map[string]string) error {
-	y, err := a.dial(ctx)
+// changeMembers starts a change and reports its steps on standard error until
+// it has ended.
+func (a *app) changeMembers(ctx context.Context, ch *memberChange, req map[string]string) error {
+	cl, err := a.dial(ctx)
 	if err != nil {
 		return err
 	}
-	defer y.Close()
-	answer, err := y.ask(ctx, clusterSubject(ch.verb), ask)
+	defer cl.Close()
+	answer, err := cl.request(ctx, clusterSubject(ch.verb), req)
 	var refused *cluster.APIError
 	switch {
-	case errors.As(err, &refused) && refused.Code == "409": // says itself what would let it
-		return &problem{what: refused.Text, do: "'yardmaster cluster members' shows how they stand"}
+	case errors.As(err, &refused) && refused.Code == "409": // the text states the precondition
+		return &userError{msg: refused.Text, remedy: "'yardmaster cluster members' shows their state"}
 	case err != nil:
 		return err
 	case ch.noWait:
-		return print(a, answer, membersTable)
+		return printReply(a, answer, membersTable)
 	}
-	told, answered := "", time.Now()
+	lastStep, answered := "", time.Now()
 	for {
 		var v membership.View
 		if err == nil {
 			answered = time.Now()
 			if err := json.Unmarshal(answer, &v); err != nil {
-				return unreadable(err)
+				return badReplyError(err)
 			}
 			if v.Change == "" {
 				if v.Outcome != "" && ch.verb != "cancel" {
-					return &problem{what: v.Outcome}
+					return &userError{msg: v.Outcome}
 				}
-				return print(a, answer, membersTable)
+				return printReply(a, answer, membersTable)
 			}
-			if step, _, _ := strings.Cut(v.Step, ":"); step != told && step != "" {
-				told = step
+			if step, _, _ := strings.Cut(v.Step, ":"); step != lastStep && step != "" {
+				lastStep = step
 				fmt.Fprintln(a.Err, v.Step)
 			}
-		} else if time.Since(answered) > followDown {
+		} else if time.Since(answered) > followTimeout {
 			return err
 		}
 		select {
-		case <-time.After(followEvery):
+		case <-time.After(followInterval):
 		case <-ctx.Done():
-			return &problem{what: "the change goes on without you", do: "'yardmaster cluster members' shows how far it is"}
+			return &userError{msg: "interrupted; the change continues", remedy: "'yardmaster cluster members' shows its progress"}
 		}
-		answer, err = y.ask(ctx, clusterSubject("members"), struct{}{}) // fails while the authority changes hands
+		answer, err = cl.request(ctx, clusterSubject("members"), struct{}{}) // may fail while the authority changes
 	}
 }
 
 func (a *app) clusterAdd() *cobra.Command {
-	ch := &change{verb: "add", ask: map[string]string{}}
+	ch := &memberChange{verb: "add", request: map[string]string{}}
 	var route, raft string
-	c := a.changes(&cobra.Command{
+	c := a.memberChangeCommand(&cobra.Command{
 		Use:   "add <member>",
-		Short: "Let a node in that waits",
-		Long: `Makes a node a member. Start it first, with an empty data directory and a
-configuration that lists the yard's members and itself; it waits and says the
-command to type. It is let in, catches up, and gets its vote at the end.`,
+		Short: "Admit a waiting node",
+		Long: `Makes a node a member. Start the node first, with an empty data directory and a
+configuration that lists the members and itself; it waits and logs the command
+to run. After it is admitted it catches up, and gets its vote at the end.`,
 		Example: "  yardmaster cluster add n4 --route 10.0.0.4:6222 --raft 10.0.0.4:7222",
-		Args:    args("member"),
+		Args:    takeArgs("member"),
 	}, ch)
-	addresses(c, &route, &raft, "")
+	addAddressFlags(c, &route, &raft, "")
 	run := c.RunE
 	c.RunE = func(c *cobra.Command, names []string) error {
 		if route == "" || raft == "" {
-			return usage(c, "name both addresses of the node, as the members reach it: --route HOST:PORT --raft HOST:PORT")
+			return usageError(c, "give both addresses of the node, as the members reach them: --route HOST:PORT --raft HOST:PORT")
 		}
-		ch.ask["route"], ch.ask["raft"] = route, raft
+		ch.request["route"], ch.request["raft"] = route, raft
 		return run(c, names)
 	}
 	return c
 }
 
-func addresses(c *cobra.Command, route, raft *string, more string) {
-	c.Flags().StringVar(route, "route", "", "its NATS route `address`, as the other members reach it"+more)
-	c.Flags().StringVar(raft, "raft", "", "its Raft `address`, likewise"+more)
+// addAddressFlags adds --route and --raft to c; note is appended to their usage.
+func addAddressFlags(c *cobra.Command, route, raft *string, note string) {
+	c.Flags().StringVar(route, "route", "", "NATS route `address` of the node, as the members reach it"+note)
+	c.Flags().StringVar(raft, "raft", "", "Raft `address` of the node, as the members reach it"+note)
 }
 
 func (a *app) clusterRemove() *cobra.Command {
-	return a.changes(&cobra.Command{
+	return a.memberChangeCommand(&cobra.Command{
 		Use:     "rm <member>",
 		Aliases: []string{"remove"},
-		Short:   "Take a member out",
-		Long: `Takes a member out, alive or dead. One that lives finishes its jobs for up to a
-minute, what lies on it is copied to others first, and its node ends. Its data
-directory is never let in again. Three members are the fewest.`,
+		Short:   "Remove a member",
+		Long: `Removes a member, alive or dead. A live member first gets up to a minute to finish
+its jobs, its stream replicas are moved to other members, and its node exits. Its
+data directory is never admitted again. A yard keeps at least three members.`,
 		Example: "  yardmaster cluster rm n4",
-		Args:    args("member"),
-	}, &change{verb: "rm"})
+		Args:    takeArgs("member"),
+	}, &memberChange{verb: "rm"})
 }
 
 func (a *app) clusterReplace() *cobra.Command {
-	ch := &change{verb: "replace", ask: map[string]string{}}
+	ch := &memberChange{verb: "replace", request: map[string]string{}}
 	var with, route, raft string
-	c := a.changes(&cobra.Command{
+	c := a.memberChangeCommand(&cobra.Command{
 		Use:   "replace <member>",
-		Short: "Give a lost member's place to another data directory",
-		Long: `Gives the place of a member that is lost to a node that waits with an empty data
-directory, under the same name or another. It is refused while the old one is
-heard.`,
+		Short: "Replace a lost member by a node with an empty data directory",
+		Long: `Replaces a lost member by a node that waits with an empty data directory, under
+the same name or another. It is refused while the old member is reachable.`,
 		Example: `  yardmaster cluster replace n3
   yardmaster cluster replace n3 --with n6 --route 10.0.0.6:6222 --raft 10.0.0.6:7222`,
-		Args: args("member"),
+		Args: takeArgs("member"),
 	}, ch)
-	c.Flags().StringVar(&with, "with", "", "another `name` of the new member (default the same)")
-	addresses(c, &route, &raft, " (default as before)")
+	c.Flags().StringVar(&with, "with", "", "`name` of the new member (default the same)")
+	addAddressFlags(c, &route, &raft, " (default unchanged)")
 	run := c.RunE
 	c.RunE = func(c *cobra.Command, names []string) error {
-		ch.ask["with"], ch.ask["route"], ch.ask["raft"] = with, route, raft
+		ch.request["with"], ch.request["route"], ch.request["raft"] = with, route, raft
 		return run(c, names)
 	}
 	return c
 }
 
 func (a *app) clusterCancel() *cobra.Command {
-	return a.changes(&cobra.Command{
+	return a.memberChangeCommand(&cobra.Command{
 		Use:     "cancel",
-		Short:   "Take back a change that lets somebody in",
-		Long:    `Takes back an addition or a replacement whose new member has no vote yet.`,
+		Short:   "Cancel an addition or a replacement",
+		Long:    `Cancels an addition or a replacement whose new member has no vote yet.`,
 		Example: "  yardmaster cluster cancel",
-		Args:    args(),
-	}, &change{verb: "cancel"})
+		Args:    takeArgs(),
+	}, &memberChange{verb: "cancel"})
 }
 
 func (a *app) clusterTransfer() *cobra.Command {
 	var to string
-	c := a.takesJSON(&cobra.Command{
+	c := a.withJSONFlag(&cobra.Command{
 		Use:     "transfer",
-		Short:   "Hand the authority to another member",
+		Short:   "Transfer the authority to another member",
 		Example: "  yardmaster cluster transfer --to n2",
-		Args:    args(),
+		Args:    takeArgs(),
 		RunE: func(c *cobra.Command, _ []string) error {
-			return show(c.Context(), a, clusterSubject("transfer"), map[string]string{"to": to}, transferLine)
+			return requestAndPrint(c.Context(), a, clusterSubject("transfer"), map[string]string{"to": to}, transferLine)
 		},
 	})
-	c.Flags().StringVar(&to, "to", "", "the `member` that is to have it (default the first that takes it)")
+	c.Flags().StringVar(&to, "to", "", "`member` to transfer it to (default the first that accepts it)")
 	return c
 }
 
-// transferAnswer says to whom the authority went.
-type transferAnswer struct {
+// transferReply is the reply to a transfer of the authority.
+type transferReply struct {
 	From, To string
 	Epoch    uint64
 }
 
-func transferLine(w io.Writer, t *transferAnswer) {
-	fmt.Fprintf(w, "%s has the authority, from %s; epoch %d\n", t.To, t.From, t.Epoch)
+func transferLine(w io.Writer, t *transferReply) {
+	fmt.Fprintf(w, "authority transferred to %s from %s; epoch %d\n", t.To, t.From, t.Epoch)
 }

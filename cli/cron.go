@@ -7,67 +7,68 @@ import (
 	"io"
 	"time"
 
-	"yardmaster/cluster"
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/spf13/cobra"
 )
 
-// cronAnswer is a cron entry as the yard tells it.
-type cronAnswer struct {
-	Name     string      `json:"name"`
-	Schedule string      `json:"schedule"`
-	Zone     string      `json:"time_zone"`
-	Queue    string      `json:"queue"`
-	Job      job.Spec    `json:"job"`
-	Declared bool        `json:"declared"`
-	State    string      `json:"state"`
-	Upcoming []time.Time `json:"upcoming"`
-	Missed   string      `json:"missed"`
-	Overlap  string      `json:"overlap"`
-	Last     *time.Time  `json:"last"`
-	LastJob  string      `json:"last_job"`
-	Standing string      `json:"last_job_state"`
-	Left     *leftAnswer `json:"last_left_out"`
-	Fired    uint64      `json:"fired"`
-	Skipped  uint64      `json:"skipped"`
-	Overdue  uint64      `json:"missed_count"`
+// cronReply is a cron entry in a reply.
+type cronReply struct {
+	Name         string            `json:"name"`
+	Schedule     string            `json:"schedule"`
+	Zone         string            `json:"time_zone"`
+	Queue        string            `json:"queue"`
+	Job          job.Spec          `json:"job"`
+	Declared     bool              `json:"declared"`
+	State        string            `json:"state"`
+	Upcoming     []time.Time       `json:"upcoming"`
+	Missed       string            `json:"missed"`
+	Overlap      string            `json:"overlap"`
+	Last         *time.Time        `json:"last"`
+	LastJob      string            `json:"last_job"`
+	LastJobState string            `json:"last_job_state"`
+	LastSkipped  *skippedTickReply `json:"last_left_out"`
+	Fired        uint64            `json:"fired"`
+	Skipped      uint64            `json:"skipped"`
+	Overdue      uint64            `json:"missed_count"`
 }
 
-// leftAnswer is a time that made no job.
-type leftAnswer struct {
+// skippedTickReply is a tick that made no job.
+type skippedTickReply struct {
 	At  *time.Time `json:"at"`
 	Why string     `json:"why"`
 	Job string     `json:"job"`
 }
 
-type cronsAnswer struct {
-	Entries []cronAnswer `json:"entries"`
+type cronsReply struct {
+	Entries []cronReply `json:"entries"`
 }
 
 func (a *app) cronVerbs() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "cron <verb>",
 		Short: "List, show, add, remove, pause, resume and run cron entries",
-		Long: `Looks at cron entries and changes them. An entry makes a job at each of its
-times, once for the whole yard, whichever node is in charge. Entries may also be
-declared in the configuration; those are changed there.`,
+		Long: `Shows and changes cron entries. An entry makes one job at each of its times, once
+in the whole yard, even if the authority changes. Entries that are declared in
+the configuration are changed there.`,
 		Example: `  yardmaster cron add nightly "0 0 3 * * *" reports build --zone Europe/Berlin
   yardmaster cron list
   yardmaster cron run nightly`,
-	}, a.cronList(), a.cronVerb("show", "Show a cron entry, what it did last, and why a time made no job", cronRows), a.cronAdd(),
+	}, a.cronList(), a.cronVerb("show", "Show a cron entry, its last job, and its last skipped time", cronRows), a.cronAdd(),
 		a.cronVerb("rm", "Remove a cron entry; jobs that it made stay", cronRemovedLine),
-		a.cronVerb("pause", "Let a cron entry make no more jobs", cronTable),
-		a.cronVerb("resume", "Let a paused cron entry make jobs again, from its next time on", cronTable),
+		a.cronVerb("pause", "Pause a cron entry: it makes no more jobs", cronTable),
+		a.cronVerb("resume", "Resume a paused cron entry, from its next time on", cronTable),
 		a.cronRun())
 }
 
-func (a *app) cronVerb(verb, short string, table func(io.Writer, *cronAnswer)) *cobra.Command {
-	c := a.takesJSON(&cobra.Command{
+// cronVerb returns a verb that takes one entry and shows the reply by table.
+func (a *app) cronVerb(verb, short string, table func(io.Writer, *cronReply)) *cobra.Command {
+	c := a.withJSONFlag(&cobra.Command{
 		Use:     verb + " <entry>",
 		Short:   short,
 		Example: "  yardmaster cron " + verb + " nightly",
-		Args:    args("entry"),
+		Args:    takeArgs("entry"),
 	})
 	endpoint := verb
 	if verb == "rm" {
@@ -75,59 +76,59 @@ func (a *app) cronVerb(verb, short string, table func(io.Writer, *cronAnswer)) *
 		c.Aliases = []string{"remove", "del", "delete"}
 	}
 	c.RunE = func(c *cobra.Command, args []string) error {
-		return show(c.Context(), a, cluster.SubjectAPI+".cron."+endpoint, map[string]any{"name": args[0]}, table)
+		return requestAndPrint(c.Context(), a, cluster.SubjectAPI+".cron."+endpoint, map[string]any{"name": args[0]}, table)
 	}
 	return c
 }
 
 func (a *app) cronRun() *cobra.Command {
 	var id string
-	c := a.takesJSON(&cobra.Command{
+	c := a.withJSONFlag(&cobra.Command{
 		Use:   "run <entry>",
-		Short: "Make a cron entry's job now, beside those of its times",
-		Long: `Makes a job as the entry's times do, and shows its id; with --id, one job however
-often the command is repeated. It works on a paused entry too, does not move the
-next time, and overlaps: it does not ask whether the last time's job has ended,
-and the next time does not ask about it.`,
+		Short: "Make a cron entry's job now",
+		Long: `Makes a job as the entry does at its times, and shows the job's id. With --id,
+repeating the command makes no second job. It works for a paused entry too, does
+not move the next time, and ignores the overlap rule: it does not check whether
+the previous job has ended, and the next time does not wait for this one.`,
 		Example: `  yardmaster cron run nightly
   yardmaster cron run nightly --id nightly-by-hand-1`,
-		Args: args("entry"),
+		Args: takeArgs("entry"),
 	})
 	c.Flags().StringVar(&id, "id", "", "idempotency `key` of the job: a UUID or any text up to 128 bytes")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		request := map[string]any{"name": args[0]}
 		if len(id) > job.MaxKeyLen {
-			return usage(c, "--id: "+job.ErrKeyTooLong.Error())
+			return usageError(c, "--id: "+job.ErrKeyTooLong.Error())
 		}
 		if id != "" {
 			request["new_id"] = id
 		}
-		return show(c.Context(), a, cluster.SubjectAPI+".cron.run", request, a.acceptedLine)
+		return requestAndPrint(c.Context(), a, cluster.SubjectAPI+".cron.run", request, a.acceptedLine)
 	}
 	return c
 }
 
 func (a *app) cronList() *cobra.Command {
-	return a.takesJSON(&cobra.Command{
+	return a.withJSONFlag(&cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
-		Short:   "List all cron entries, when they come next and what they did",
+		Short:   "List all cron entries with their next times and counts",
 		Example: `  yardmaster cron list --json`,
-		Args:    args(),
+		Args:    takeArgs(),
 		RunE:    func(c *cobra.Command, _ []string) error { return a.listCrons(c) },
 	})
 }
 
-// listCrons asks page by page; --json shows all of them as one answer.
+// listCrons requests all pages and prints them as one reply.
 func (a *app) listCrons(c *cobra.Command) error {
-	y, err := a.dial(c.Context())
+	cl, err := a.dial(c.Context())
 	if err != nil {
 		return err
 	}
-	defer y.Close()
+	defer cl.Close()
 	all := []json.RawMessage{}
 	for after, more := "", true; more; {
-		answer, err := y.ask(c.Context(), cluster.SubjectAPI+".cron.list", map[string]any{"after": after})
+		answer, err := cl.request(c.Context(), cluster.SubjectAPI+".cron.list", map[string]any{"after": after})
 		if err != nil {
 			return err
 		}
@@ -136,22 +137,22 @@ func (a *app) listCrons(c *cobra.Command) error {
 			More    bool              `json:"more"`
 		}
 		if err := json.Unmarshal(answer, &page); err != nil {
-			return unreadable(err)
+			return badReplyError(err)
 		}
 		all = append(all, page.Entries...)
 		if more = page.More && len(page.Entries) > 0; more {
-			var last cronAnswer
+			var last cronReply
 			if err := json.Unmarshal(page.Entries[len(page.Entries)-1], &last); err != nil {
-				return unreadable(err)
+				return badReplyError(err)
 			}
 			after = last.Name
 		}
 	}
 	whole, err := json.Marshal(map[string]any{"entries": all})
 	if err != nil {
-		return unreadable(err)
+		return badReplyError(err)
 	}
-	return print(a, whole, cronsTable)
+	return printReply(a, whole, cronsTable)
 }
 
 func (a *app) cronAdd() *cobra.Command {
@@ -160,31 +161,32 @@ func (a *app) cronAdd() *cobra.Command {
 		zone, missed, overlap string
 		replace               bool
 	)
-	c := a.takesJSON(&cobra.Command{
+	c := a.withJSONFlag(&cobra.Command{
 		Use:   "add <entry> <schedule> <queue> [function]",
 		Short: "Add a cron entry",
-		Long: `Adds a cron entry: a job for the queue at each time that the schedule names. It
-has six fields, second, minute, hour, day of month, month and day of week (SUN or
-0 to SAT or 6); or five, without the second; or is @hourly, @daily, @weekly,
-@monthly, @yearly, "@every 90s".
+		Long: `Adds a cron entry, which makes a job for the queue at each time of the schedule.
+A schedule has six fields: second, minute, hour, day of month, month and day of
+week (SUN or 0 to SAT or 6); or five, without the second. It may also be @hourly,
+@daily, @weekly, @monthly, @yearly, or like "@every 90s".
 
-Where a clock is put forward, times that do not exist are left out; where it is
-put back, times that come twice count twice. The same entry again changes nothing.`,
+When a time zone's clock is set forward, the times that do not exist are skipped;
+when it is set back, the times that occur twice count twice. Adding an identical
+entry again changes nothing.`,
 		Example: `  yardmaster cron add nightly "0 0 3 * * *" reports build --zone Europe/Berlin
   yardmaster cron add poll "@every 30s" feeds fetch --params '{"feed":7}' --overlap skip`,
-		Args: args("entry", "schedule", "queue", "[function]"),
+		Args: takeArgs("entry", "schedule", "queue", "[function]"),
 	})
 	flags := c.Flags()
-	flags.StringVar(&f.params, "params", "", "JSON object given to the handler: `json`, @file, or - for standard input")
+	flags.StringVar(&f.params, "params", "", "JSON object passed to the handler: `json`, @file, or - for standard input")
 	flags.StringVar(&f.payload, "payload-file", "", "`file` with one MessagePack value instead of params; - for standard input")
-	flags.Int64Var(&f.priority, "priority", job.DefaultPriority, "0 to 9, 9 starts first")
-	flags.Int64Var(&f.maxAttempts, "max-attempts", 0, "total `number` of attempts of each job (default the yard's)")
-	flags.DurationVar(&f.timeout, "timeout", 0, "hard `time` limit of one attempt (default the yard's); NATS_TIMEOUT is the request's")
-	flags.DurationVar(&f.retryInterval, "retry-interval", 0, "fixed `time` between attempts (default growing)")
+	flags.Int64Var(&f.priority, "priority", job.DefaultPriority, "0 to 9; 9 starts first")
+	flags.Int64Var(&f.maxAttempts, "max-attempts", 0, "total `number` of attempts of each job (default set by the yard)")
+	flags.DurationVar(&f.timeout, "timeout", 0, "`time` limit of one attempt (default set by the yard); NATS_TIMEOUT limits the request itself")
+	flags.DurationVar(&f.retryInterval, "retry-interval", 0, "fixed `time` between attempts (default increasing)")
 	flags.StringVar(&zone, "zone", "", "IANA time `zone` of the schedule (default UTC)")
-	flags.StringVar(&missed, "missed", "skip", "times missed while no node was in charge: skip, or `once` for one job in their place")
-	flags.StringVar(&overlap, "overlap", "allow", "a time while the last one's job has not ended: `allow` it, or skip")
-	flags.BoolVar(&replace, "replace", false, "replace an entry of this name that says something else")
+	flags.StringVar(&missed, "missed", "skip", "what to do about times missed while there was no authority: skip, or `once` to make one job for all of them")
+	flags.StringVar(&overlap, "overlap", "allow", "what to do if the previous job has not ended: `allow` another one, or skip")
+	flags.BoolVar(&replace, "replace", false, "replace a different entry of this name")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		spec, err := a.spec(c, &f)
 		if err != nil {
@@ -194,9 +196,9 @@ put back, times that come twice count twice. The same entry again changes nothin
 			spec.Function = args[3]
 		}
 		if err := spec.Validate(); err != nil {
-			return usage(c, err.Error())
+			return usageError(c, err.Error())
 		}
-		return show(c.Context(), a, cluster.SubjectAPI+".cron.add", map[string]any{
+		return requestAndPrint(c.Context(), a, cluster.SubjectAPI+".cron.add", map[string]any{
 			"name": args[0], "schedule": args[1], "queue": args[2], "job": spec,
 			"time_zone": zone, "missed": missed, "overlap": overlap, "replace": replace,
 		}, cronTable)
@@ -204,7 +206,7 @@ put back, times that come twice count twice. The same entry again changes nothin
 	return c
 }
 
-func cronsTable(w io.Writer, s *cronsAnswer) {
+func cronsTable(w io.Writer, s *cronsReply) {
 	fmt.Fprint(w, "ENTRY\tSTATE\tSCHEDULE\tZONE\tQUEUE\tFUNCTION\tNEXT\tLAST\tFIRED\tSKIPPED\tMISSED\tFROM\n")
 	for i := range s.Entries {
 		c := &s.Entries[i]
@@ -223,9 +225,9 @@ func cronsTable(w io.Writer, s *cronsAnswer) {
 	}
 }
 
-// cronTable is one entry, and when it comes after its next time.
-func cronTable(w io.Writer, c *cronAnswer) {
-	cronsTable(w, &cronsAnswer{Entries: []cronAnswer{*c}})
+// cronTable shows one entry and its further times.
+func cronTable(w io.Writer, c *cronReply) {
+	cronsTable(w, &cronsReply{Entries: []cronReply{*c}})
 	for i, at := range c.Upcoming {
 		if i > 0 {
 			fmt.Fprintln(w, "then", at.Format(time.RFC3339))
@@ -233,8 +235,8 @@ func cronTable(w io.Writer, c *cronAnswer) {
 	}
 }
 
-// cronRows show all there is to know of one entry, leaving out what it has not.
-func cronRows(w io.Writer, c *cronAnswer) {
+// cronRows shows one entry in full, without empty fields.
+func cronRows(w io.Writer, c *cronReply) {
 	row := func(name, value string) {
 		if value != "" && value != "-" {
 			fmt.Fprintf(w, "%s\t%s\n", name, value)
@@ -246,24 +248,24 @@ func cronRows(w io.Writer, c *cronAnswer) {
 	row("schedule", c.Schedule+" in "+c.Zone)
 	row("queue", c.Queue)
 	row("function", c.Job.Function)
-	row("params", value(c.Job.Params, c.Job.Payload))
+	row("params", valueText(c.Job.Params, c.Job.Payload))
 	for i, at := range c.Upcoming {
-		row(map[bool]string{true: "next", false: "then"}[i == 0], moment(&at))
+		row(map[bool]string{true: "next", false: "then"}[i == 0], timeText(&at))
 	}
-	row("last", moment(c.Last))
+	row("last", timeText(c.Last))
 	if c.Last != nil {
-		row("last job", c.LastJob+", "+cmp.Or(c.Standing, "forgotten by the yard"))
+		row("last job", c.LastJob+", "+cmp.Or(c.LastJobState, "no longer in the ledger"))
 	}
 	row("fired", fmt.Sprint(c.Fired))
 	row("skipped", fmt.Sprintf("%d (overlap: %s)", c.Skipped, c.Overlap))
 	row("missed", fmt.Sprintf("%d (missed: %s)", c.Overdue, c.Missed))
-	if l := c.Left; l != nil {
-		why := "and after it: no node was in charge"
+	if l := c.LastSkipped; l != nil {
+		reason := "and later times: there was no authority"
 		if l.Job != "" {
-			why = "job " + l.Job + " had not ended"
+			reason = "job " + l.Job + " had not ended"
 		}
-		row("left out last", moment(l.At)+", "+why)
+		row("last skipped", timeText(l.At)+", "+reason)
 	}
 }
 
-func cronRemovedLine(w io.Writer, c *cronAnswer) { fmt.Fprintf(w, "%s\tremoved\n", c.Name) }
+func cronRemovedLine(w io.Writer, c *cronReply) { fmt.Fprintf(w, "%s\tremoved\n", c.Name) }

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster"
 )
 
 const cronJSON = `{"name":"nightly","schedule":"0 0 3 * * *","time_zone":"Europe/Berlin","queue":"reports",
@@ -15,8 +15,8 @@ const cronJSON = `{"name":"nightly","schedule":"0 0 3 * * *","time_zone":"Europe
 "last":"2026-01-02T02:00:00Z","last_job":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10","last_left_out":{"at":"2026-01-01T02:00:00Z","why":"overlap","job":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a11"},
 "fired":41,"skipped":2,"missed_count":1}`
 
-// manyCrons answers page by page.
-func manyCrons(request []byte) ([]byte, error) {
+// fakeCronPages replies with one of two pages of cron entries.
+func fakeCronPages(request []byte) ([]byte, error) {
 	var ask struct{ After string }
 	if err := json.Unmarshal(request, &ask); err != nil {
 		return nil, err
@@ -29,8 +29,8 @@ func manyCrons(request []byte) ([]byte, error) {
 }
 
 func TestCron(t *testing.T) {
-	f := startFake(t, answers{
-		"yard.api.v1.cron.list":   manyCrons,
+	f := startFakeAPI(t, cannedReplies{
+		"yard.api.v1.cron.list":   fakeCronPages,
 		"yard.api.v1.cron.show":   strings.Replace(cronJSON, `"fired"`, `"last_job_state":"active","fired"`, 1),
 		"yard.api.v1.cron.add":    cronJSON,
 		"yard.api.v1.cron.pause":  cronJSON,
@@ -40,8 +40,8 @@ func TestCron(t *testing.T) {
 	})
 	got := f.run(t, "cron", "list")
 	golden(t, "cron-list.txt", got.out)
-	if asked := f.questions(); got.code != 0 || len(asked) != 2 || asked[1] != `list {"after":"nightly"}` {
-		t.Errorf("%+v asks %q", got, asked)
+	if asked := f.requests(); got.code != 0 || len(asked) != 2 || asked[1] != `list {"after":"nightly"}` {
+		t.Errorf("%+v, requests %q", got, asked)
 	}
 	var all struct{ Entries []json.RawMessage }
 	got = f.run(t, "cron", "ls", "--json")
@@ -50,12 +50,12 @@ func TestCron(t *testing.T) {
 	}
 	sameJSON(t, string(all.Entries[0]), cronJSON)
 	golden(t, "cron-show.txt", f.run(t, "cron", "show", "nightly").out)
-	f.questions()
+	f.requests()
 
 	got = f.run(t, "cron", "add", "nightly", "0 0 3 * * *", "reports", "build", "--zone", "Europe/Berlin", "--params", `{"n":12345678901234567890}`)
 	golden(t, "cron-add.txt", got.out)
-	if asked := f.questions(); len(asked) != 1 {
-		t.Errorf("asked %q", asked)
+	if asked := f.requests(); len(asked) != 1 {
+		t.Errorf("requests %q", asked)
 	} else {
 		sameJSON(t, strings.TrimPrefix(asked[0], "add "), `{"name":"nightly","schedule":"0 0 3 * * *","queue":"reports",
 			"job":{"function":"build","params":{"n":12345678901234567890}},"time_zone":"Europe/Berlin","missed":"skip","overlap":"allow","replace":false}`)
@@ -63,7 +63,7 @@ func TestCron(t *testing.T) {
 	for _, tt := range []struct {
 		line string
 		code int
-		says string
+		want string
 	}{
 		{"cron pause nightly", 0, "nightly"},
 		{"cron resume nightly", 1, "does not exist"},
@@ -75,7 +75,7 @@ func TestCron(t *testing.T) {
 		{"cron add nightly @daily reports x --params 7", 2, "JSON object"},
 		{"cron stop nightly", 2, "stop"},
 	} {
-		if got := f.run(t, strings.Fields(tt.line)...); got.code != tt.code || !strings.Contains(got.out+got.err, tt.says) {
+		if got := f.run(t, strings.Fields(tt.line)...); got.code != tt.code || !strings.Contains(got.out+got.err, tt.want) {
 			t.Errorf("%s: %+v", tt.line, got)
 		}
 	}

@@ -6,38 +6,39 @@ import (
 	"os"
 	"strings"
 
-	"yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster"
 )
 
-// destination is where the yard is, and how to come in there.
-type destination struct {
+// connTarget is the server to connect to, and how to log in.
+type connTarget struct {
 	url  string
 	opts cluster.DialOptions
-	// Who said so, for people: "" is the flag, or nobody.
+	// Names of the sources of url and login, for error messages. Empty for the
+	// flag --server and for the default.
 	urlFrom, loginFrom string
 }
 
-// source is somebody who may say where the yard is and how to come in.
-type source struct {
+// connSource is one source of connection settings: the flags, the environment
+// or a context.
+type connSource struct {
 	name string
 	url  string
 	login,
 	tls cluster.DialOptions
 }
 
-// destination asks the sources in order: the flag --server, the context that
-// --context names, the variables of NATS' own tools, the context that
-// NATS_CONTEXT names or that is selected, and last a node on this host. Each
-// of the address, the login, the certificate and the authorities comes as a
-// whole from the first who names it. A context that is merely selected has no
-// say if a flag or a variable names the server: its credentials belong to its
-// own server.
-func (a *app) destination() (*destination, error) {
+// destination returns the target of the connection. The sources, in order, are
+// the flags, the context that --context names, the NATS_* variables, the context
+// that NATS_CONTEXT names or that is selected, and a node on this host. Each of
+// address, login, client certificate and CA comes as a whole from the first
+// source that has it. The selected context is ignored if a flag or a variable
+// names the server, because its credentials belong to its own server.
+func (a *app) destination() (*connTarget, error) {
 	flags, err := a.loginFlags()
 	if err != nil {
 		return nil, err
 	}
-	sources := []source{{name: flagsName, url: a.server, login: flags, tls: a.tls.tls}, a.natsVariables()}
+	sources := []connSource{{name: flagSource, url: a.server, login: flags, tls: a.tls.tls}, a.natsVariables()}
 	named, byFlag := a.context, a.context != ""
 	if !byFlag {
 		named = a.getenv("NATS_CONTEXT")
@@ -50,41 +51,41 @@ func (a *app) destination() (*destination, error) {
 		if err != nil {
 			return nil, err
 		}
-		s := source{name: origin, url: c.URL, login: c.login()}
+		s := connSource{name: origin, url: c.URL, login: c.login()}
 		s.tls = cluster.DialOptions{Cert: c.Cert, Key: c.Key, CA: c.CA, TLSFirst: c.TLSFirst, InboxPrefix: c.InboxPrefix}
 		if byFlag {
-			sources = []source{sources[0], s, sources[1]}
+			sources = []connSource{sources[0], s, sources[1]}
 		} else {
 			sources = append(sources, s)
 		}
 	}
-	d := &destination{}
-	for _, s := range append(sources, source{url: defaultServer}) {
+	d := &connTarget{}
+	for _, s := range append(sources, connSource{url: defaultServer}) {
 		if d.url == "" && s.url != "" {
 			d.url, d.urlFrom = s.url, s.name
 			switch s.name {
-			case variables:
+			case envSource:
 				d.urlFrom = "NATS_URL"
-			case flagsName:
-				d.urlFrom = "" // whoever wrote it knows
+			case flagSource:
+				d.urlFrom = "" // needs no mention
 			}
 		}
 		if d.opts == (cluster.DialOptions{}) && s.login != (cluster.DialOptions{}) {
 			d.opts, d.loginFrom = s.login, s.name
 		}
 	}
-	if err := d.takeTLS(sources); err != nil {
+	if err := d.applyTLS(sources); err != nil {
 		return nil, err
 	}
 	d.opts.Name, d.opts.Timeout = "yardmaster cli", a.timeout
 	return d, nil
 }
 
-// login is who the flags say that the caller is.
-type login struct{ user, password, nkey string }
+// userFlags are the values of --user, --password and --nkey.
+type userFlags struct{ user, password, nkey string }
 
-// loginFlags are the flags' login. A password may stay out of sight of who lists
-// processes.
+// loginFlags returns the login that the flags name. The password of --user may
+// come from NATS_PASSWORD, so that it does not show up in a list of processes.
 func (a *app) loginFlags() (o cluster.DialOptions, err error) {
 	l := a.login
 	if l.user != "" {
@@ -92,20 +93,20 @@ func (a *app) loginFlags() (o cluster.DialOptions, err error) {
 	}
 	switch {
 	case l.user != "" && l.nkey != "":
-		err = &problem{what: "--user and --nkey are two ways to log in", do: "give one of them", usage: true}
+		err = &userError{msg: "--user and --nkey are two ways to log in", remedy: "give one of them", usage: true}
 	case l.user != "" && l.password == "":
-		err = &problem{what: "user " + l.user + " has no password", do: "set NATS_PASSWORD, or give --password", usage: true}
+		err = &userError{msg: "user " + l.user + " has no password", remedy: "set NATS_PASSWORD, or give --password", usage: true}
 	case l.user == "" && l.password != "":
-		err = &problem{what: "--password goes with --user", do: "name the user", usage: true}
+		err = &userError{msg: "--password goes with --user", remedy: "name the user", usage: true}
 	}
 	return cluster.DialOptions{User: l.user, Password: l.password, NKey: l.nkey}, err
 }
 
-// takeTLS takes what goes beside any login. Its error is of a file that cannot
-// be read, the login's among them.
-func (d *destination) takeTLS(sources []source) error {
+// applyTLS sets the TLS options of d, which are independent of the login. It
+// returns an error if a file that d uses, including the login's, cannot be read.
+func (d *connTarget) applyTLS(sources []connSource) error {
 	for _, s := range sources {
-		taken := source{name: s.name}
+		taken := connSource{name: s.name}
 		if s.name == d.loginFrom {
 			taken.login = s.login
 		}
@@ -118,23 +119,23 @@ func (d *destination) takeTLS(sources []source) error {
 		}
 		d.opts.TLSFirst = d.opts.TLSFirst || s.tls.TLSFirst
 		d.opts.InboxPrefix = cmp.Or(d.opts.InboxPrefix, s.tls.InboxPrefix)
-		if err := taken.readable(); err != nil {
+		if err := taken.checkFiles(); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// flagsName is how the command line is called as a source.
-const flagsName = "a flag"
+// Names of sources in error messages.
+const (
+	flagSource = "a flag"
+	envSource  = "the variables NATS_*"
+)
 
-// variables is how the environment is called as a source.
-const variables = "the variables NATS_*"
-
-// natsVariables are those that NATS' own command line reads, as it reads them: a
-// user without a password is a token.
-func (a *app) natsVariables() source {
-	s := source{name: variables, url: a.getenv("NATS_URL")}
+// natsVariables returns the settings in the variables that the nats CLI reads,
+// interpreted as it does: a user without a password is a token.
+func (a *app) natsVariables() connSource {
+	s := connSource{name: envSource, url: a.getenv("NATS_URL")}
 	s.login = cluster.DialOptions{
 		User: a.getenv("NATS_USER"), Password: a.getenv("NATS_PASSWORD"), Token: a.getenv("NATS_TOKEN"),
 		Creds: a.getenv("NATS_CREDS"), NKey: a.getenv("NATS_NKEY"), JWT: a.getenv("NATS_JWT"), Seed: a.getenv("NATS_SEED"),
@@ -143,18 +144,18 @@ func (a *app) natsVariables() source {
 		s.login.User, s.login.Token = "", cmp.Or(s.login.Token, s.login.User)
 	}
 	if s.login.User == "" {
-		s.login.Password = "" // it belongs to nobody
+		s.login.Password = "" // ignored without a user
 	}
 	s.tls = cluster.DialOptions{Cert: a.getenv("NATS_CERT"), Key: a.getenv("NATS_KEY"), CA: a.getenv("NATS_CA")}
 	return s
 }
 
-// readable tells a file that cannot be read by who named it: the connection's
-// own error would only say that there is none. What a source says and nobody
-// takes from it need not be there.
-func (s *source) readable() error {
+// checkFiles returns an error if a file of s cannot be read. The error names the
+// source, which the error of the connection would not. The caller passes only
+// the settings that are used.
+func (s *connSource) checkFiles() error {
 	if (s.tls.Cert == "") != (s.tls.Key == "") {
-		return &problem{what: fmt.Sprintf("%s: a certificate and its key go together, and one of them is missing", s.name), do: "name both, or neither"}
+		return &userError{msg: fmt.Sprintf("%s: a client certificate requires its key, and one of them is missing", s.name), remedy: "name both, or neither"}
 	}
 	for _, f := range []struct{ key, path string }{
 		{"creds", s.login.Creds}, {"nkey", s.login.NKey}, {"cert", s.tls.Cert}, {"key", s.tls.Key}, {"ca", s.tls.CA},
@@ -164,18 +165,18 @@ func (s *source) readable() error {
 		}
 		file, err := os.Open(f.path)
 		if err != nil {
-			return &problem{what: fmt.Sprintf("%s cannot be read, which %s names: %v", f.key, s.name, err), do: "correct the path"}
+			return &userError{msg: fmt.Sprintf("the %s file of %s cannot be read: %v", f.key, s.name, err), remedy: "correct the path"}
 		}
-		_ = file.Close() // it was only read
+		_ = file.Close() // opened for reading only
 	}
 	return nil
 }
 
-// String is the address as it may be shown, and who gave it.
-func (d *destination) String() string {
+// String returns the address without user, password or token, and its source.
+func (d *connTarget) String() string {
 	parts := strings.Split(d.url, ",")
 	for i, part := range parts {
-		if at := strings.LastIndexByte(part, '@'); at >= 0 { // behind a password, or a token
+		if at := strings.LastIndexByte(part, '@'); at >= 0 { // hides a password or token
 			scheme := ""
 			if named, _, ok := strings.Cut(part[:at], "://"); ok {
 				scheme = named + "://"

@@ -14,7 +14,8 @@ import (
 	"github.com/nats-io/nkeys"
 )
 
-// Whoever runs the tests may have contexts and variables of their own.
+// TestMain removes the contexts and NATS_* variables of the user from the
+// environment.
 func TestMain(m *testing.M) {
 	home, err := os.MkdirTemp("", "yard-cli")
 	if err != nil {
@@ -31,9 +32,9 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// guarded is a NATS server that asks for credentials, with a node behind it that
-// answers for its health.
-func guarded(t *testing.T, o *server.Options, own ...nats.Option) string {
+// startServer starts a NATS server with a responder for the status of a node, and
+// returns its URL.
+func startServer(t *testing.T, o *server.Options, own ...nats.Option) string {
 	t.Helper()
 	o.Host, o.Port, o.NoSigs, o.NoLog = "127.0.0.1", -1, true, true
 	s, err := server.NewServer(o)
@@ -43,7 +44,7 @@ func guarded(t *testing.T, o *server.Options, own ...nats.Option) string {
 	s.Start()
 	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
 	if !s.ReadyForConnections(10 * time.Second) {
-		t.Fatal("the server does not start")
+		t.Fatal("server not ready")
 	}
 	nc, err := nats.Connect(s.ClientURL(), own...)
 	if err != nil {
@@ -60,11 +61,12 @@ func guarded(t *testing.T, o *server.Options, own ...nats.Option) string {
 	return s.ClientURL()
 }
 
-// inContext writes a context of the nats command line and gives its home.
-func inContext(t *testing.T, name string, says map[string]any) string {
+// writeContext writes a context of the nats CLI, and returns the configuration
+// directory that it sets in the environment.
+func writeContext(t *testing.T, name string, fields map[string]any) string {
 	t.Helper()
 	home := t.TempDir()
-	text, err := json.Marshal(says)
+	text, err := json.Marshal(fields)
 	if err == nil {
 		err = os.MkdirAll(filepath.Join(home, "nats", "context"), 0o700)
 	}
@@ -87,8 +89,8 @@ func write(t *testing.T, name string, text []byte) string {
 	return path
 }
 
-// Every way to log in is taken from variables and from a context, and without it
-// the refusal says what is missing.
+// Every kind of login works by variables and by a context; without credentials
+// the error states that they are missing.
 func TestLogin(t *testing.T) {
 	seedFile, public := nkeySeed(t)
 	creds, operated := operatorMode(t)
@@ -116,10 +118,10 @@ func TestLogin(t *testing.T) {
 			map[string]string{"NATS_CERT": cert, "NATS_KEY": key, "NATS_CA": ca.file}, map[string]any{"cert": cert, "key": key, "ca": ca.file}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			url := guarded(t, tt.opts, tt.own...)
+			url := startServer(t, tt.opts, tt.own...)
 			t.Run("nothing", func(t *testing.T) {
 				got := runLine(t, "", "health", "--server", url)
-				if got.code != 1 || tt.name != "certificate" && !strings.Contains(got.err, "asks for credentials, and none are given") {
+				if got.code != 1 || tt.name != "certificate" && !strings.Contains(got.err, "requires credentials, and none are given") {
 					t.Errorf("without credentials: %+v", got)
 				}
 			})
@@ -132,14 +134,14 @@ func TestLogin(t *testing.T) {
 			})
 			t.Run("context", func(t *testing.T) {
 				tt.context["url"] = url
-				inContext(t, "prod", tt.context)
+				writeContext(t, "prod", tt.context)
 				wantReady(t, runLine(t, "", "health", "--context", "prod"))
 			})
 		})
 	}
 }
 
-func wantReady(t *testing.T, got ran) {
+func wantReady(t *testing.T, got cmdResult) {
 	t.Helper()
 	if got.code != 0 || got.out != "ready\n" {
 		t.Errorf("got %+v", got)
@@ -153,21 +155,20 @@ func mustOption(o nats.Option, err error) nats.Option {
 	return o
 }
 
-// A context may ask for the handshake before the server's first word, and for
-// answers under a prefix of its own.
+// A context may set tls_first and an inbox prefix.
 func TestLogin_HandshakeFirst(t *testing.T) {
 	ca := newIssuer(t)
 	cert, key := ca.issue(t, "client")
 	own := []nats.Option{nats.ClientCert(cert, key), nats.RootCAs(ca.file), nats.TLSHandshakeFirst()}
-	url := guarded(t, &server.Options{TLS: true, TLSVerify: true, TLSConfig: ca.serverTLS(t), TLSTimeout: 5, TLSHandshakeFirst: true}, own...)
-	inContext(t, "prod", map[string]any{"url": url, "cert": cert, "key": key, "ca": ca.file, "tls_first": true, "inbox_prefix": "_INBOX_ann"})
+	url := startServer(t, &server.Options{TLS: true, TLSVerify: true, TLSConfig: ca.serverTLS(t), TLSTimeout: 5, TLSHandshakeFirst: true}, own...)
+	writeContext(t, "prod", map[string]any{"url": url, "cert": cert, "key": key, "ca": ca.file, "tls_first": true, "inbox_prefix": "_INBOX_ann"})
 	wantReady(t, runLine(t, "", "health", "--context", "prod"))
 }
 
-// Who has the say: the flag, the named context, the variables, the selected
-// context, and last this host.
+// Address and login come from the first source that has them: the flag, the named
+// context, the variables, the selected context, this host.
 func TestDestination(t *testing.T) {
-	says := map[string]any{"url": "nats://prod:4222", "user": "ann", "password": "p", "color_scheme": "red", "description": "d"}
+	fields := map[string]any{"url": "nats://prod:4222", "user": "ann", "password": "p", "color_scheme": "red", "description": "d"}
 	for _, tt := range []struct {
 		name          string
 		server, named string
@@ -193,7 +194,7 @@ func TestDestination(t *testing.T) {
 			url: "nats://prod:4222", user: "ann", shown: "nats://prod:4222 (from context prod, file prod.json)"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			home := inContext(t, "prod", says)
+			home := writeContext(t, "prod", fields)
 			if tt.selected {
 				if err := os.WriteFile(filepath.Join(home, "nats", "context.txt"), []byte("prod\n"), 0o600); err != nil {
 					t.Fatal(err)
@@ -217,49 +218,49 @@ func TestDestination(t *testing.T) {
 	}
 }
 
-// What cannot be used is refused in words that say where it stands.
-func TestContext_Refused(t *testing.T) {
+// The error for an unusable context names its file.
+func TestContext_Invalid(t *testing.T) {
 	for _, tt := range []struct {
-		name string
-		says map[string]any
-		want string
+		name   string
+		fields map[string]any
+		want   string
 	}{
-		{"nsc", map[string]any{"nsc": "nsc://a/b/c"}, "its nsc asks the program nsc"},
-		{"proxy", map[string]any{"socks_proxy": "socks5://a:1"}, "leads through a proxy"},
-		{"windows", map[string]any{"windows_cert_store": "user"}, "only Windows finds them"},
-		{"domain", map[string]any{"jetstream_domain": "hub"}, "another JetStream domain"},
-		{"vault", map[string]any{"creds": "op://vault/item"}, "its creds is kept at op://"},
-		{"secret", map[string]any{"user": "ann", "password": "env://SECRET"}, "its password is kept at env://"},
-		{"half", map[string]any{"cert": "/c.pem"}, "cert and key go together"},
-		{"mistyped", map[string]any{"url": 7}, "cannot be read: its url has to be a text, and is a number; "},
-		{"mistyped choice", map[string]any{"tls_first": "yes"}, "cannot be read: its tls_first has to be true or false, and is a string; "},
-		{"gone", map[string]any{"creds": "~/nowhere.creds"}, "creds cannot be read, which context prod, file "},
+		{"nsc", map[string]any{"nsc": "nsc://a/b/c"}, "its nsc refers to the program nsc"},
+		{"proxy", map[string]any{"socks_proxy": "socks5://a:1"}, "refers to a proxy"},
+		{"windows", map[string]any{"windows_cert_store": "user"}, "refers to a Windows certificate store"},
+		{"domain", map[string]any{"jetstream_domain": "hub"}, "refers to a JetStream domain"},
+		{"vault", map[string]any{"creds": "op://vault/item"}, "its creds refers to op://"},
+		{"secret", map[string]any{"user": "ann", "password": "env://SECRET"}, "its password refers to env://"},
+		{"half", map[string]any{"cert": "/c.pem"}, "cert requires key"},
+		{"mistyped", map[string]any{"url": 7}, "cannot be read: url must be a string, and is a number; "},
+		{"mistyped choice", map[string]any{"tls_first": "yes"}, "cannot be read: tls_first must be true or false, and is a string; "},
+		{"gone", map[string]any{"creds": "~/nowhere.creds"}, "the creds file of context prod, file "},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			inContext(t, "prod", tt.says)
+			writeContext(t, "prod", tt.fields)
 			got := runLine(t, "", "health", "--context", "prod")
 			if got.code == 0 || !strings.Contains(got.err, tt.want) || !strings.Contains(got.err, "context prod, file ") || !strings.Contains(got.err, "; ") {
 				t.Errorf("got %+v", got)
 			}
 		})
 	}
-	inContext(t, "prod", map[string]any{})
+	writeContext(t, "prod", map[string]any{})
 	for name, want := range map[string]string{
-		"staging": "there is no context staging", "../prod": `"../prod" is no name of a context`,
+		"staging": "there is no context staging", "../prod": `"../prod" is not the name of a context`,
 	} {
 		if got := runLine(t, "", "health", "--context", name); got.code == 0 || !strings.Contains(got.err, want) {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
-	url := guarded(t, &server.Options{Authorization: "sesame"}, nats.Token("sesame"))
-	inContext(t, "prod", map[string]any{"url": url, "token": "guess"})
+	url := startServer(t, &server.Options{Authorization: "sesame"}, nats.Token("sesame"))
+	writeContext(t, "prod", map[string]any{"url": url, "token": "guess"})
 	if got := runLine(t, "", "health", "--context", "prod"); got.code == 0 || !strings.Contains(got.err, "refuses the credentials of context prod, file ") || strings.Contains(got.err, "guess") {
 		t.Errorf("a wrong token: %+v", got)
 	}
 }
 
-// What can be no login is told as that, by who named it, and not as a yard that
-// cannot be reached.
+// The error for unusable credentials names their source, and no connection is
+// made.
 func TestLogin_Unusable(t *testing.T) {
 	file := write(t, "other.txt", []byte("no key\n"))
 	for _, tt := range []struct {
@@ -279,19 +280,19 @@ func TestLogin_Unusable(t *testing.T) {
 				t.Setenv(name, value)
 			}
 			got := runLine(t, "", "health")
-			if got.code != 1 || !strings.Contains(got.err, tt.want) || !strings.Contains(got.err, "no server was asked") {
+			if got.code != 1 || !strings.Contains(got.err, tt.want) || !strings.Contains(got.err, "no connection was made") {
 				t.Errorf("%v: %+v", tt.variables, got)
 			}
 		})
 	}
-	inContext(t, "prod", map[string]any{"inbox_prefix": "a.*"})
+	writeContext(t, "prod", map[string]any{"inbox_prefix": "a.*"})
 	if got := runLine(t, "", "health", "--context", "prod"); got.code != 1 || !strings.Contains(got.err, "inbox_prefix a.* cannot be used") {
 		t.Errorf("a bad prefix: %+v", got)
 	}
 }
 
-// A time in which nothing can answer is a slip of the command line.
-func TestTimeout_Refused(t *testing.T) {
+// A timeout below a millisecond is a usage error.
+func TestTimeout_Invalid(t *testing.T) {
 	for _, d := range []string{"0", "-1s", "1ns"} {
 		if got := runLine(t, "", "health", "--timeout", d, "--server", "nats://127.0.0.1:1"); got.code != exitUsage || !strings.Contains(got.err, "--timeout is ") {
 			t.Errorf("%s: %+v", d, got)
@@ -310,7 +311,8 @@ func nkeySeed(t *testing.T) (file, public string) {
 	return write(t, "user.nk", seed), public
 }
 
-// operatorMode makes credentials, and a server that takes them by their JWT.
+// operatorMode returns a credentials file, and the options of a server that
+// accepts it by its JWT.
 func operatorMode(t *testing.T) (creds string, o *server.Options) {
 	t.Helper()
 	pairs, keys := make([]nkeys.KeyPair, 3), make([]string, 3)

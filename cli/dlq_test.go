@@ -7,16 +7,15 @@ import (
 	"testing"
 	"time"
 
-	"yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster"
 )
 
-const letterJSON = `{"letter":17,"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10","queue":"mail","function":"send","reason":"no route",
+const deadLetterJSON = `{"letter":17,"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10","queue":"mail","function":"send","reason":"no route",
 "error":{"message":"no route\n\u001b[31mto host","type":"smtp"},"attempts":2,"accepted_at":"2026-01-02T03:04:05Z",
 "failed_at":"2026-01-02T03:04:06Z","lane":1,"lane_seq":42,"state":"failed"}`
 
-// dlqFake answers about 25 letters in parts of 10 at most, and remembers what
-// it was asked of them.
-func dlqFake(t *testing.T) *fakeYard {
+// fakeDLQ replies with 25 dead letters in pages of at most 10.
+func fakeDLQ(t *testing.T) *fakeAPI {
 	part := func(name string, item func(i int) string) func([]byte) ([]byte, error) {
 		return func(body []byte) ([]byte, error) {
 			var q struct{ From, Until, Limit int }
@@ -38,14 +37,14 @@ func dlqFake(t *testing.T) *fakeYard {
 	}
 	change := part("items", func(i int) string {
 		if i == 12 {
-			return `{"letter":12,"id":"j12","result":"failed","error":"its body is gone; enqueue it anew"}`
+			return `{"letter":12,"id":"j12","result":"failed","error":"its body is gone; enqueue it again"}`
 		}
 		return fmt.Sprintf(`{"letter":%d,"id":"j%[1]d","result":"retried","job":"j%[1]d","queue":"mail"}`, i)
 	})
 	turn := 0 // under the fake's lock
-	return startFake(t, answers{
-		"yard.api.v1.dlq.list":    part("letters", func(i int) string { return strings.Replace(letterJSON, "17", fmt.Sprint(i), 1) }),
-		"yard.api.v1.dlq.show":    strings.Replace(letterJSON, `"state"`, `"job":{"params":{"n":12345678901234567890}},"state"`, 1),
+	return startFakeAPI(t, cannedReplies{
+		"yard.api.v1.dlq.list":    part("letters", func(i int) string { return strings.Replace(deadLetterJSON, "17", fmt.Sprint(i), 1) }),
+		"yard.api.v1.dlq.show":    strings.Replace(deadLetterJSON, `"state"`, `"job":{"params":{"n":12345678901234567890}},"state"`, 1),
 		"yard.api.v1.dlq.requeue": change,
 		"yard.api.v1.dlq.remove":  `{"dry_run":true,"items":[],"until":25,"stopped":"yard is unavailable: no authority"}`,
 		"yard.api.v1.dlq.stats": func([]byte) ([]byte, error) {
@@ -58,26 +57,25 @@ func dlqFake(t *testing.T) *fakeYard {
 }
 
 func TestDLQ_Tables(t *testing.T) {
-	f := dlqFake(t)
-	for _, tt := range []struct{ golden, line, said string }{
+	f := fakeDLQ(t)
+	for _, tt := range []struct{ golden, line, err string }{
 		{"dlq-list.txt", "dlq ls --limit 2", "yardmaster: there are more; --limit 0 lists all\n"},
 		{"dlq-show.txt", "dlq show 17", ""},
 		{"dlq-stats.txt", "dlq stats", ""},
 		{"dlq-requeue.txt", "dlq requeue --all --limit 2", "yardmaster: 2 retried\n"},
-		{"dlq-requeue.txt", "dlq requeue --all --limit 2 --dry-run", "yardmaster: dry run, nothing is changed: 2 retried\n"},
+		{"dlq-requeue.txt", "dlq requeue --all --limit 2 --dry-run", "yardmaster: dry run, nothing was changed: 2 retried\n"},
 	} {
 		got := f.run(t, strings.Fields(tt.line)...)
-		if got.code != 0 || got.err != tt.said {
+		if got.code != 0 || got.err != tt.err {
 			t.Errorf("%s: code %d, %q", tt.line, got.code, got.err)
 		}
 		golden(t, tt.golden, got.out)
 	}
 }
 
-// A long list comes in parts and is shown as one; the exit code tells that
-// some of it failed.
-func TestDLQ_Parts(t *testing.T) {
-	f := dlqFake(t)
+// All pages are shown as one list; the exit code is 1 if a change failed.
+func TestDLQ_Pages(t *testing.T) {
+	f := fakeDLQ(t)
 	var list struct{ Letters []struct{ Letter int } }
 	got := f.run(t, "dlq", "list", "--limit", "0", "--json")
 	if err := json.Unmarshal([]byte(got.out), &list); err != nil || got.code != 0 || got.err != "" {
@@ -85,34 +83,34 @@ func TestDLQ_Parts(t *testing.T) {
 	}
 	for i, l := range list.Letters {
 		if l.Letter != i+1 {
-			t.Fatalf("letter %d comes as number %d", l.Letter, i+1)
+			t.Fatalf("item %d is dead letter %d", i+1, l.Letter)
 		}
 	}
-	asked := f.questions()
+	asked := f.requests()
 	if len(list.Letters) != 25 || len(asked) != 3 || asked[2] != `list {"from":21,"limit":1000,"until":25}` {
-		t.Errorf("%d letters, asked %v", len(list.Letters), asked)
+		t.Errorf("%d dead letters, requests %v", len(list.Letters), asked)
 	}
 	got = f.run(t, "dlq", "list", "--limit", "13")
-	if asked := f.questions(); strings.Count(got.out, "\n") != 14 || len(asked) != 2 || asked[1] != `list {"from":11,"limit":3,"until":25}` {
-		t.Errorf("%s, asked %v", got.out, asked)
+	if asked := f.requests(); strings.Count(got.out, "\n") != 14 || len(asked) != 2 || asked[1] != `list {"from":11,"limit":3,"until":25}` {
+		t.Errorf("%s, requests %v", got.out, asked)
 	}
 	got = f.run(t, "dlq", "requeue", "--all")
-	if got.code != 1 || got.err != "yardmaster: 1 failed, 24 retried\n" || !strings.Contains(got.out, "its body is gone; enqueue it anew") {
+	if got.code != 1 || got.err != "yardmaster: 1 failed, 24 retried\n" || !strings.Contains(got.out, "its body is gone; enqueue it again") {
 		t.Errorf("%+v", got)
 	}
 	got = f.run(t, "dlq", "requeue", "--all", "--json")
 	if got.code != 1 || got.err != "" || strings.Count(got.out, `"retried"`) != 24 || !json.Valid([]byte(got.out)) {
 		t.Errorf("%+v", got)
 	}
-	f.questions()
+	f.requests()
 	got = f.run(t, "dlq", "rm", "--all", "--json")
-	if got.code != 1 || !strings.Contains(got.err, "no authority; ask again for the rest") || !json.Valid([]byte(got.out)) {
+	if got.code != 1 || !strings.Contains(got.err, "no authority; repeat the command for the rest") || !json.Valid([]byte(got.out)) {
 		t.Errorf("%+v", got)
 	}
 }
 
 func TestDLQ_Requests(t *testing.T) {
-	f := dlqFake(t)
+	f := fakeDLQ(t)
 	const id = "0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10"
 	for _, tt := range []struct{ line, want string }{
 		{"dlq list --queue mail --function send --error smtp --limit 5", `list {"error":"smtp","function":"send","limit":5,"queue":"mail"}`},
@@ -123,8 +121,8 @@ func TestDLQ_Requests(t *testing.T) {
 		{"dlq rm " + id, `remove {"all":false,"dry_run":false,"jobs":["` + id + `"],"limit":1000}`},
 	} {
 		f.run(t, strings.Fields(tt.line)...)
-		if asked := f.questions(); len(asked) != 1 || asked[0] != tt.want {
-			t.Errorf("%s: asked %v, want %s", tt.line, asked, tt.want)
+		if asked := f.requests(); len(asked) != 1 || asked[0] != tt.want {
+			t.Errorf("%s: requests %v, want %s", tt.line, asked, tt.want)
 		}
 	}
 	before := time.Now()
@@ -133,24 +131,24 @@ func TestDLQ_Requests(t *testing.T) {
 		Before time.Time `json:"failed_before"`
 		After  time.Time `json:"failed_after"`
 	}
-	asked := strings.Join(f.questions(), "")
+	asked := strings.Join(f.requests(), "")
 	err := json.Unmarshal([]byte(strings.TrimPrefix(asked, "list ")), &q)
 	if err != nil || q.Before.Sub(q.After) != 47*time.Hour || q.Before.Sub(before.Add(-time.Hour)).Abs() > time.Minute {
-		t.Errorf("asked %s: %v", asked, err)
+		t.Errorf("request %s: %v", asked, err)
 	}
 }
 
 func TestDLQ_Usage(t *testing.T) {
 	for _, tt := range []struct{ line, want string }{
-		{"dlq requeue", "no dead letters are named: name some, give a filter, or --all"},
-		{"dlq rm --limit 3", "no dead letters are named"},
+		{"dlq requeue", "no dead letters are selected: name some, or give a filter or --all"},
+		{"dlq rm --limit 3", "no dead letters are selected"},
 		{"dlq rm --all --queue mail", "--all excludes filters and names"},
 		{"dlq rm --all 7", "--all excludes filters and names"},
 		{"dlq rm --queue=", "--queue is empty"},
 		{"dlq show", "letter is missing"},
-		{"dlq show order-7", `"order-7" names no dead letter: give its number or its job's id`},
-		{"dlq show 0", `"0" names no dead letter`},
-		{"dlq list 7 0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10", "either by number or by job"},
+		{"dlq show order-7", `"order-7" is not a dead letter: give its number or its job's id`},
+		{"dlq show 0", `"0" is not a dead letter`},
+		{"dlq list 7 0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10", "by number or by job, not both"},
 		{"dlq list --older-than -1h", "--older-than is -1h0m0s: must not be negative"},
 		{"dlq list --limit -1", "--limit is -1: must be 0 or more"},
 		{"dlq requeue --all --to a.b", `--to: queue name "a.b"`},
@@ -162,9 +160,9 @@ func TestDLQ_Usage(t *testing.T) {
 	}
 }
 
-// Whoever is refused hears why, and no list.
-func TestDLQ_Refused(t *testing.T) {
-	f := startFake(t, answers{"yard.api.v1.dlq.list": error(&cluster.APIError{Code: "503", Text: "yard is unavailable: dead letters cannot be read"})})
+// A refused list shows the error and writes nothing to standard output.
+func TestDLQ_Error(t *testing.T) {
+	f := startFakeAPI(t, cannedReplies{"yard.api.v1.dlq.list": error(&cluster.APIError{Code: "503", Text: "yard is unavailable: dead letters cannot be read"})})
 	got := f.run(t, "dlq", "list", "--json")
 	if got.code != 1 || got.out != "" || !strings.Contains(got.err, "cannot be read") {
 		t.Errorf("%+v", got)

@@ -1,24 +1,26 @@
-// Package cli is the yardmaster command line: what a person types.
+// Package cli is the yardmaster command line.
 //
-// There are three groups of verbs. The first starts something that runs until
-// it is told to stop (node, runner, worker) or shows the yard off (demo). The
-// second changes the yard's work (enqueue, job, queue, exec), the third looks
-// at it (status, health, snapshot, events, schema). The last two talk to any
-// node over NATS, by the same requests that every NATS program may send; the
-// command line knows no secret way in.
+// The verbs form three groups. The first starts processes (node, worker,
+// runner, demo, drill, bench). The second manages jobs, queues and the yard
+// (enqueue, job, queue, cluster, exec and others). The third inspects the yard
+// (status, health, snapshot, events, schema). The verbs of the last two groups
+// send the same NATS requests that any other client may send; the command line
+// has no private interface to a node.
 //
-// With --state-dir, exec and snapshot ask nobody: cli/statedir keeps the runtime
-// contract in a directory.
+// With --state-dir, exec and snapshot use no node: package cli/statedir keeps
+// the state of the runtime contract in a directory.
 //
-// Conventions, so that scripts may rely on them:
+// Conventions that scripts may rely on:
 //
-//   - What was asked for goes to standard output, everything else to standard
-//     error. With --json the output is the yard's own answer, indented.
-//   - An error is one line: "yardmaster: <what was wrong>; <what to do>".
-//   - The exit code is 0 when it was done, 1 when it was not, 2 when the
-//     command line could not be understood. Of a state directory's verbs
-//     other programs expect 1 and the contract's texts as they are.
-//   - Times are shown in UTC, because a yard's nodes may not share a zone.
-//   - The server and its credentials come from what NATS' own tools read: the
-//     variables NATS_… and contexts; docs/connecting.md says in which order.
+//   - The requested data goes to standard output, everything else to standard
+//     error. With --json the output is the node's reply, indented.
+//   - An error is one line: "yardmaster: <what failed>; <what to do>".
+//   - The exit code is 0 on success, 1 on failure, and 2 if the command line
+//     is invalid. The verbs of a state directory always fail with 1 and with
+//     the contract's error texts, because other programs compare them.
+//   - Times are shown in UTC, because the nodes of a yard may be in different
+//     time zones.
+//   - The server address and the credentials come from the sources that the
+//     nats CLI reads: the NATS_… variables and contexts. docs/reference/cli.md
+//     lists their order.
 package cli

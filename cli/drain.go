@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster"
 
 	"github.com/spf13/cobra"
 )
@@ -17,46 +17,46 @@ import (
 func (a *app) drainVerb() *cobra.Command {
 	var limit time.Duration
 	var noWait bool
-	c := a.takesJSON(&cobra.Command{
+	c := a.withJSONFlag(&cobra.Command{
 		Use:   "drain <member>",
-		Short: "Have a running member give its work to the others",
-		Long: `Takes a member out of work, before something is done to its host: it begins no job,
-sends its workers to the other members, and hands on the authority and the streams
-that it leads. What runs there goes on; this command tells what that is, and waits
-until nothing is left. Clients are answered as before. 'yardmaster node resume'
-takes it back, and so does a start of the node.`,
+		Short: "Drain a member before maintenance",
+		Long: `Drains a member, for example before maintenance of its host: it starts no further
+jobs, redirects its workers to other members, and transfers the authority and the
+stream leaderships that it holds. Running jobs continue; the command shows them
+and waits until none is left. The member still serves clients. 'yardmaster node
+resume' or a restart of the node ends the drain.`,
 		Example: `  yardmaster node drain n2
   yardmaster node drain n2 --limit 30m && ssh n2 systemctl stop yardmaster`,
-		Args: args("member"),
+		Args: takeArgs("member"),
 		RunE: func(c *cobra.Command, names []string) error { return a.drain(c.Context(), names[0], limit, noWait) },
 	})
-	c.Flags().DurationVar(&limit, "limit", 10*time.Minute, "how `long` to wait until nothing is left")
-	c.Flags().BoolVar(&noWait, "no-wait", false, "begin, tell what is left, and leave it to the member")
+	c.Flags().DurationVar(&limit, "limit", 10*time.Minute, "longest `time` to wait until nothing is left")
+	c.Flags().BoolVar(&noWait, "no-wait", false, "start the drain, show what is left, and do not wait")
 	return c
 }
 
 func (a *app) resumeVerb() *cobra.Command {
-	return a.takesJSON(&cobra.Command{
+	return a.withJSONFlag(&cobra.Command{
 		Use:     "resume <member>",
-		Short:   "Have a member that was drained take work again",
+		Short:   "End the drain of a member",
 		Example: "  yardmaster node resume n2",
-		Args:    args("member"),
+		Args:    takeArgs("member"),
 		RunE: func(c *cobra.Command, names []string) error {
-			err := show(c.Context(), a, cluster.NodeSubject(names[0], "resume"), struct{}{}, func(w io.Writer, r *resumeAnswer) {
-				fmt.Fprintf(w, "%s takes work again; it was drained since %s\n", r.Node, moment(&r.Drained))
+			err := requestAndPrint(c.Context(), a, cluster.NodeSubject(names[0], "resume"), struct{}{}, func(w io.Writer, r *resumeReply) {
+				fmt.Fprintf(w, "%s is resumed; it was drained since %s\n", r.Node, timeText(&r.Drained))
 			})
-			return aboutNode(err, names[0])
+			return nodeRequestError(err, names[0])
 		},
 	})
 }
 
-type resumeAnswer struct {
+type resumeReply struct {
 	Node    string    `json:"node"`
 	Drained time.Time `json:"drained_at"`
 }
 
-// drainAnswer is how far a drain is.
-type drainAnswer struct {
+// drainReply is the progress of a drain.
+type drainReply struct {
 	Done      bool     `json:"done"`
 	Running   int      `json:"running"`
 	Leads     []string `json:"leads"`
@@ -68,9 +68,8 @@ type drainAnswer struct {
 	} `json:"jobs"`
 }
 
-// left says what a member that is drained still has; its jobs are shown by how
-// long they run.
-func (d *drainAnswer) left() string {
+// remaining describes what a drained member still holds or runs; "" if nothing.
+func (d *drainReply) remaining() string {
 	var all []string
 	if d.Authority {
 		all = append(all, "it holds the authority")
@@ -79,72 +78,74 @@ func (d *drainAnswer) left() string {
 		all = append(all, "it leads "+strings.Join(d.Leads, ", "))
 	}
 	if d.Running > 0 {
-		text := fmt.Sprintf("jobs that run there: %d", d.Running)
+		text := fmt.Sprintf("running jobs: %d", d.Running)
 		for i, j := range d.Jobs {
 			if i == 3 {
 				text += ", …"
 				break
 			}
-			text += fmt.Sprintf(", %s by %s since %s", j.ID, j.Channel, moment(&j.Since))
+			text += fmt.Sprintf(", %s by %s since %s", j.ID, j.Channel, timeText(&j.Since))
 		}
 		all = append(all, text)
 	}
 	return strings.Join(all, "; ")
 }
 
-// How a drain is followed.
+// Timing of the requests that follow a drain.
 const (
-	drainEvery = time.Second
-	drainDown  = 30 * time.Second // without an answer
+	drainInterval = time.Second
+	drainTimeout  = 30 * time.Second // without a reply
 )
 
+// drain starts the drain of a member and, unless noWait is set, waits up to
+// limit until it is done.
 func (a *app) drain(ctx context.Context, member string, limit time.Duration, noWait bool) error {
-	y, err := a.dial(ctx)
+	cl, err := a.dial(ctx)
 	if err != nil {
 		return err
 	}
-	defer y.Close()
-	answer, err := y.ask(ctx, cluster.NodeSubject(member, "drain"), struct{}{})
+	defer cl.Close()
+	answer, err := cl.request(ctx, cluster.NodeSubject(member, "drain"), struct{}{})
 	if err != nil {
-		return aboutNode(err, member)
+		return nodeRequestError(err, member)
 	}
-	var d drainAnswer
+	var d drainReply
 	if err := json.Unmarshal(answer, &d); err != nil {
-		return unreadable(err)
+		return badReplyError(err)
 	}
-	began, answered, told := time.Now(), time.Now(), ""
+	began, answered, lastText := time.Now(), time.Now(), ""
 	for !d.Done && !noWait {
-		if left := d.left(); left != told {
-			told = left
+		if left := d.remaining(); left != lastText {
+			lastText = left
 			fmt.Fprintln(a.Err, left)
 		}
 		if time.Since(began) > limit {
-			return &problem{what: fmt.Sprintf("%s is drained, and after %s not done: %s", member, limit, d.left()),
-				do: "wait longer, or stop it: what still runs there is given back and runs elsewhere; 'yardmaster job cancel <job>' ends a job"}
+			return &userError{msg: fmt.Sprintf("the drain of %s did not finish within %s: %s", member, limit, d.remaining()),
+				remedy: "wait longer, or stop the node: its running jobs are released and run on other members; 'yardmaster job cancel <job>' cancels one"}
 		}
 		select {
-		case <-time.After(min(drainEvery, limit)):
+		case <-time.After(min(drainInterval, limit)):
 		case <-ctx.Done():
-			return &problem{what: member + " stays drained", do: "'yardmaster node resume " + member + "' takes that back"}
+			return &userError{msg: member + " stays drained", remedy: "'yardmaster node resume " + member + "' ends the drain"}
 		}
-		var s struct{ Drain *drainAnswer }
-		answer, err = y.ask(ctx, cluster.NodeSubject(member, "status"), struct{}{})
+		var s struct{ Drain *drainReply }
+		answer, err = cl.request(ctx, cluster.NodeSubject(member, "status"), struct{}{})
 		switch {
 		case err == nil && json.Unmarshal(answer, &s) != nil:
-			return unreadable(errors.New("no status"))
+			return badReplyError(errors.New("no status"))
 		case err == nil && s.Drain == nil:
-			return &problem{what: member + " takes work again: somebody has resumed it, or it has started anew"}
+			return &userError{msg: member + " is no longer drained: it was resumed or restarted"}
 		case err == nil:
 			d, answered = *s.Drain, time.Now()
-		case time.Since(answered) > drainDown:
-			return aboutNode(err, member)
+		case time.Since(answered) > drainTimeout:
+			return nodeRequestError(err, member)
 		}
 	}
 	return a.drained(member, &d)
 }
 
-// drained tells how a drain stands in the end.
-func (a *app) drained(member string, d *drainAnswer) error {
+// drained prints the final state of a drain.
+func (a *app) drained(member string, d *drainReply) error {
 	if a.json {
 		text, err := json.Marshal(d)
 		if err != nil {
@@ -152,23 +153,23 @@ func (a *app) drained(member string, d *drainAnswer) error {
 		}
 		return a.printJSON(text)
 	}
-	if left := d.left(); !d.Done {
+	if left := d.remaining(); !d.Done {
 		_, err := fmt.Fprintf(a.Out, "%s is drained; left: %s\n", member, left)
 		return err
 	}
-	_, err := fmt.Fprintf(a.Out, "%s is drained and has nothing left: it may be stopped; 'yardmaster node resume %s' or a start has it take work again\n", member, member)
+	_, err := fmt.Fprintf(a.Out, "%s is drained and may be stopped; 'yardmaster node resume %s' or a restart ends the drain\n", member, member)
 	return err
 }
 
-// aboutNode says of a refusal what to look at: the text of a conflict says
-// itself what would let it.
-func aboutNode(err error, member string) error {
+// nodeRequestError returns the user error for a failed request to one member.
+// The text of a conflict states its remedy.
+func nodeRequestError(err error, member string) error {
 	var refused *cluster.APIError
 	switch {
 	case errors.As(err, &refused) && refused.Code == "409":
-		return &problem{what: refused.Text}
-	case errors.Is(err, cluster.ErrNobodyAnswers):
-		return &problem{what: "no node " + member + " answers", do: "'yardmaster status' lists the members, and which are up"}
+		return &userError{msg: refused.Text}
+	case errors.Is(err, cluster.ErrNoNodes):
+		return &userError{msg: "node " + member + " did not reply", remedy: "'yardmaster status' lists the members and their state"}
 	}
 	return err
 }

@@ -12,18 +12,18 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"yardmaster/drill"
-	"yardmaster/drill/catalogue"
+	"github.com/yardmaster-dev/yardmaster/drill"
+	"github.com/yardmaster-dev/yardmaster/drill/catalogue"
 )
 
 func (a *app) drillVerbs() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "drill <verb>",
-		Short: "Break yards of this machine on purpose, and judge what is left",
-		Long: `Each drill starts a yard of its own, three nodes as processes of this program,
-with workers, runners and publishers, breaks something, heals it, and holds what
-was acknowledged against what the yard says and what workers wrote down. What a
-drill needs of the machine and does not find, such as root, is why it is skipped.`,
+		Short: "Inject faults into test yards on this machine and check the result",
+		Long: `Each drill starts its own yard of three nodes as processes of this program, with
+workers, runners and publishers. It injects a fault, repairs it, and compares the
+acknowledged jobs with the state of the yard and with the records of the workers.
+A drill is skipped if the machine lacks something it needs, such as root.`,
 		Example: `  yardmaster drill list
   yardmaster drill run kill-authority
   yardmaster drill run --all --report drills`,
@@ -31,7 +31,7 @@ drill needs of the machine and does not find, such as root, is why it is skipped
 }
 
 func (a *app) drillListVerb() *cobra.Command {
-	c := a.takesJSON(&cobra.Command{Use: "list", Short: "List the drills", Args: args(), Example: "  yardmaster drill list"})
+	c := a.withJSONFlag(&cobra.Command{Use: "list", Short: "List the drills", Args: takeArgs(), Example: "  yardmaster drill list"})
 	c.RunE = func(*cobra.Command, []string) error {
 		type entry struct {
 			Number   int    `json:"number"`
@@ -54,7 +54,7 @@ func (a *app) drillListVerb() *cobra.Command {
 	return c
 }
 
-// drillFlags are those of 'drill run'.
+// drillFlags are the flags of 'drill run'.
 type drillFlags struct {
 	all    bool
 	only   []string
@@ -66,31 +66,31 @@ type drillFlags struct {
 
 func (a *app) drillRunVerb() *cobra.Command {
 	var f drillFlags
-	c := a.takesJSON(&cobra.Command{
+	c := a.withJSONFlag(&cobra.Command{
 		Use:   "run [drill...]",
-		Short: "Run drills, named or all",
-		Long: `Runs drills one after the other, by name or by number. Exits with 1 if a promise
-was broken or a drill could not be played to its end; what such a drill left is
-kept, and said where. The same seed makes the same schedule of faults.`,
+		Short: "Run some or all drills",
+		Long: `Runs drills one after the other, by name or by number. Exits with 1 if a check
+failed or a drill could not be completed; the files of such a drill are kept, and
+their directory is shown. The same seed makes the same schedule of faults.`,
 		Example: `  yardmaster drill run kill-authority --seed 7
   yardmaster drill run --all --quick --report drills`,
 		Args: cobra.ArbitraryArgs,
 	})
 	flags := c.Flags()
 	flags.BoolVar(&f.all, "all", false, "run all drills")
-	flags.StringSliceVar(&f.only, "only", nil, "`drills` between commas")
-	flags.StringSliceVar(&f.skip, "skip", nil, "`drills` between commas to leave out")
-	flags.StringVar(&f.report, "report", "", "`directory` to write report.json and report.md to")
-	flags.Uint64Var(&f.seed, "seed", 0, "`number` that makes the schedule; 0 picks one")
-	flags.BoolVar(&f.quick, "quick", false, "repeat each fault only as often as shows it")
+	flags.StringSliceVar(&f.only, "only", nil, "`drills` to run, separated by commas")
+	flags.StringSliceVar(&f.skip, "skip", nil, "`drills` to skip, separated by commas")
+	flags.StringVar(&f.report, "report", "", "`directory` for report.json and report.md")
+	flags.Uint64Var(&f.seed, "seed", 0, "seed `number` of the schedule of faults; 0 picks one")
+	flags.BoolVar(&f.quick, "quick", false, "repeat each fault as rarely as possible")
 	c.RunE = func(c *cobra.Command, names []string) error {
 		names = append(names, f.only...)
 		if len(names) == 0 && !f.all {
-			return usage(c, "name drills, or give --all")
+			return usageError(c, "name drills, or give --all")
 		}
 		drills, err := catalogue.Pick(names, f.skip)
 		if err != nil {
-			return usage(c, err.Error()+": 'yardmaster drill list' lists them")
+			return usageError(c, err.Error()+": 'yardmaster drill list' lists them")
 		}
 		return a.drillRun(c.Context(), f, drills)
 	}
@@ -107,7 +107,7 @@ func (a *app) drillRun(ctx context.Context, f drillFlags, drills []drill.Drill) 
 		o.Out = a.Err
 	}
 	sum, err := drill.Run(ctx, o, drills...)
-	_ = os.Remove(o.Dir) // stays if something was kept there
+	_ = os.Remove(o.Dir) // fails if a drill kept its files
 	if f.report != "" {
 		err = errors.Join(err, writeReport(f.report, &sum))
 	}
@@ -119,18 +119,19 @@ func (a *app) drillRun(ctx context.Context, f drillFlags, drills []drill.Drill) 
 	}
 	switch {
 	case ctx.Err() != nil:
-		return &problem{what: "interrupted", do: "nothing was left running"}
+		return &userError{msg: "interrupted", remedy: "nothing was left running"}
 	case err != nil:
-		return &problem{what: "the drills cannot go on: " + err.Error(), do: "look at the report"}
+		return &userError{msg: "the drills failed: " + err.Error(), remedy: "see the report"}
 	case !sum.Good():
-		return &problem{what: "a yard did not keep its promises", do: fmt.Sprintf("look at the logs that the report names; --seed %d repeats the schedule", f.seed)}
+		return &userError{msg: "a check of a drill failed", remedy: fmt.Sprintf("see the logs that the report names; --seed %d repeats the schedule", f.seed)}
 	}
 	return nil
 }
 
+// writeReport writes report.json and report.md to dir.
 func writeReport(dir string, sum *drill.Summary) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("make the report's directory: %w", err)
+		return fmt.Errorf("create the directory of the report: %w", err)
 	}
 	for name, write := range map[string]func(io.Writer) error{"report.json": sum.WriteJSON, "report.md": sum.WriteMarkdown} {
 		file, err := os.Create(filepath.Join(dir, name))
@@ -144,17 +145,18 @@ func writeReport(dir string, sum *drill.Summary) error {
 	return nil
 }
 
-// drillWorkVerb is a worker of a drill, started by it.
+// drillWorkVerb returns the hidden verb that runs a worker of a drill; a drill
+// starts it.
 func (a *app) drillWorkVerb() *cobra.Command {
 	return &cobra.Command{
-		Use: drill.WorkVerb + " <task>", Hidden: true, Args: args("task"),
+		Use: drill.WorkVerb + " <task>", Hidden: true, Args: takeArgs("task"),
 		RunE: func(c *cobra.Command, args []string) error {
 			var t drill.Task
 			if err := json.Unmarshal([]byte(args[0]), &t); err != nil {
-				return usage(c, err.Error())
+				return usageError(c, err.Error())
 			}
 			if err := drill.Work(c.Context(), t); err != nil {
-				return endProblem(err, "", "a drill starts this verb by itself")
+				return processError(err, "", "only a drill starts this verb")
 			}
 			return nil
 		},

@@ -11,14 +11,14 @@ import (
 	"strings"
 	"time"
 
-	"yardmaster/cluster"
-	"yardmaster/job"
-	"yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 
 	"github.com/spf13/cobra"
 )
 
-// eventLine is one event of history, with every field any kind has.
+// eventLine is one event of history, with the fields of all kinds of events.
 type eventLine struct {
 	Event    string          `json:"event"`
 	Request  string          `json:"request_id"`
@@ -36,17 +36,17 @@ type eventLine struct {
 	Metadata json.RawMessage `json:"metadata"`
 	Number   uint64          `json:"seq"`
 	At       time.Time       `json:"at"`
-	Queue    string          `json:"queue"` // of the job it is about, as far as the line says so
+	Queue    string          `json:"queue"` // of its job; may be empty in the line
 
 	jobID string
 }
 
-// eventFilter says which events are wanted.
+// eventFilter selects events.
 type eventFilter struct {
 	since time.Time
-	event string // a tag, lower case without '-' and '.'; "": all
+	event string // a tag in the form of plainName; "": all
 	queue string
-	job   string // id; before it was looked up, whatever names the job
+	job   string // as given; the id after findJob
 }
 
 func (a *app) eventsVerb() *cobra.Command {
@@ -55,28 +55,28 @@ func (a *app) eventsVerb() *cobra.Command {
 		since  time.Duration
 		follow bool
 	)
-	c := a.takesJSON(&cobra.Command{
+	c := a.withJSONFlag(&cobra.Command{
 		Use:   "events",
-		Short: "Show what happened, and with --follow what happens",
-		Long: `Shows the yard's history, oldest event first: the last ten minutes of it, or
-what --since says. With --follow it goes on with what happens, and begins now
-unless --since is given. With --json each event is one line, as in the stream
-YARD_EVENTS. A job is named by its id, by "<queue>:<id>" or "<queue>:<key>", or,
-with --queue, by its key; one that the yard has forgotten, by its id alone.`,
+		Short: "Show past events, and with --follow new ones",
+		Long: `Shows the yard's history, oldest event first, for the last ten minutes or for the
+time of --since. With --follow it continues with new events, and starts now unless
+--since is given. With --json each event is one line, as in the stream YARD_EVENTS.
+A job is named by its id, by "<queue>:<id>" or "<queue>:<key>", or, with --queue,
+by its key. A job that is no longer in the ledger is named by its id only.`,
 		Example: `  yardmaster events --since 1h --type dispatch-failed
   yardmaster events --follow --queue mail --json`,
-		Args: args(),
+		Args: takeArgs(),
 	})
 	flags := c.Flags()
-	flags.BoolVarP(&follow, "follow", "f", false, "go on until it is interrupted")
-	flags.DurationVar(&since, "since", 10*time.Minute, "begin this `time` ago; 0 begins with the oldest event kept")
+	flags.BoolVarP(&follow, "follow", "f", false, "continue with new events until interrupted")
+	flags.DurationVar(&since, "since", 10*time.Minute, "start this `time` ago; 0 starts with the oldest event kept")
 	flags.StringVar(&f.event, "type", "", "only events of this `type`, such as dispatch-queued")
 	flags.StringVarP(&f.queue, "queue", "q", "", "only events of this `queue`'s jobs")
 	flags.StringVar(&f.job, "job", "", "only events of this `job`")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		switch {
 		case since < 0:
-			return usage(c, fmt.Sprintf("--since is %s: must not be negative", since))
+			return usageError(c, fmt.Sprintf("--since is %s: must not be negative", since))
 		case follow && !c.Flags().Changed("since"):
 			f.since = time.Now()
 		case since > 0:
@@ -90,36 +90,38 @@ with --queue, by its key; one that the yard has forgotten, by its id alone.`,
 	return c
 }
 
-// plainName makes a tag, a label and what somebody typed comparable.
+// plainName returns the name of an event in lower case without '-', '.' and '_',
+// so that tags, labels and user input can be compared.
 func plainName(event string) string {
 	return strings.ToLower(strings.NewReplacer("-", "", ".", "", "_", "").Replace(event))
 }
 
+// check validates the filter and normalizes f.event.
 func (f *eventFilter) check(c *cobra.Command) error {
 	if f.event != "" {
 		known := slices.ContainsFunc(ledger.EventNames(), func(n string) bool { return plainName(n) == plainName(f.event) })
 		if !known {
-			return usage(c, fmt.Sprintf("--type %q is no event; they are %s", f.event, strings.Join(ledger.EventNames(), ", ")))
+			return usageError(c, fmt.Sprintf("--type is %q: must be one of %s", f.event, strings.Join(ledger.EventNames(), ", ")))
 		}
 		f.event = plainName(f.event)
 	}
 	if f.queue != "" && job.ValidQueue(f.queue) != nil {
-		return usage(c, "--queue: "+job.ValidQueue(f.queue).Error())
+		return usageError(c, "--queue: "+job.ValidQueue(f.queue).Error())
 	}
 	return nil
 }
 
 func (a *app) events(ctx context.Context, f *eventFilter, follow bool) error {
-	y, err := a.dial(ctx)
+	cl, err := a.dial(ctx)
 	if err != nil {
 		return err
 	}
-	defer y.Close()
-	if err := f.findJob(ctx, y); err != nil {
+	defer cl.Close()
+	if err := f.findJob(ctx, cl); err != nil {
 		return err
 	}
-	return y.History(ctx, f.since, follow, func(t cluster.Tale) error {
-		return f.tale(t.Body, func(line []byte, e *eventLine) error {
+	return cl.History(ctx, f.since, follow, func(t cluster.Batch) error {
+		return f.eachEvent(t.Body, func(line []byte, e *eventLine) error {
 			if a.json {
 				_, err := fmt.Fprintf(a.Out, "%s\n", line)
 				return err
@@ -129,9 +131,10 @@ func (a *app) events(ctx context.Context, f *eventFilter, follow bool) error {
 	})
 }
 
-// findJob learns the id of the job that is looked for. An id needs no yard, so
-// that history can be read of a job that the yard has forgotten.
-func (f *eventFilter) findJob(ctx context.Context, y *yard) error {
+// findJob replaces f.job by the id of the job. A job given by its id is not
+// looked up, so that the history of a job that is no longer in the ledger can
+// be shown.
+func (f *eventFilter) findJob(ctx context.Context, cl *client) error {
 	if f.job == "" {
 		return nil
 	}
@@ -139,39 +142,39 @@ func (f *eventFilter) findJob(ctx context.Context, y *yard) error {
 		f.job = id.String()
 		return nil
 	}
-	answer, err := y.ask(ctx, cluster.SubjectAPI+".job.show", named(f.job, f.queue))
+	answer, err := cl.request(ctx, cluster.SubjectAPI+".job.show", jobRequest(f.job, f.queue))
 	if refused, ok := errors.AsType[*cluster.APIError](err); ok && refused.Code == "404" {
-		return unknownJob(f.job, f.queue)
+		return jobNotFoundError(f.job, f.queue)
 	}
 	if err != nil {
 		return err
 	}
-	var j jobAnswer
+	var j jobReply
 	if err := json.Unmarshal(answer, &j); err != nil {
-		return unreadable(err)
+		return badReplyError(err)
 	}
 	f.job = j.ID
 	return nil
 }
 
-// unknownJob says how history still is found of a job whose key means nothing
-// to the yard any more.
-func unknownJob(key, queue string) error {
-	p := &problem{
-		what: fmt.Sprintf("the yard knows no job %q", key),
-		do:   `name it by its id, or by "<queue>:<key>"`,
+// jobNotFoundError returns the error for a job that the yard does not find. Its
+// remedy is the id that a job with this key has, if the queue is known.
+func jobNotFoundError(key, queue string) error {
+	p := &userError{
+		msg:    fmt.Sprintf("there is no job %q", key),
+		remedy: `name it by its id, or by "<queue>:<key>"`,
 	}
 	if before, after, ok := strings.Cut(key, ":"); ok && queue == "" && job.ValidQueue(before) == nil {
 		queue, key = before, after
 	}
 	if id, err := job.KeyID(queue, key); err == nil && queue != "" {
-		p.do = fmt.Sprintf("if it was there and is forgotten, its events are found with --job %s", id)
+		p.remedy = fmt.Sprintf("if it is no longer in the ledger, --job %s shows its events", id)
 	}
 	return p
 }
 
-// tale gives the wanted events of one message of history to fn.
-func (f *eventFilter) tale(body []byte, fn func([]byte, *eventLine) error) error {
+// eachEvent calls fn for each event of one message of history that f selects.
+func (f *eventFilter) eachEvent(body []byte, fn func([]byte, *eventLine) error) error {
 	var events []eventLine
 	var lines [][]byte
 	for line := range bytes.SplitSeq(body, []byte("\n")) {
@@ -180,18 +183,18 @@ func (f *eventFilter) tale(body []byte, fn func([]byte, *eventLine) error) error
 		}
 		var e eventLine
 		if err := json.Unmarshal(line, &e); err != nil {
-			return unreadable(err)
+			return badReplyError(err)
 		}
 		e.findJob()
 		events, lines = append(events, e), append(lines, line)
 	}
 	for i := range events {
 		e := &events[i]
-		// What a notice is followed by is about the same job, and names its queue.
+		// A worker event without a queue is followed by an event of the same job.
 		if e.Queue == "" && i+1 < len(events) && events[i+1].jobID == e.jobID {
 			e.Queue = events[i+1].Queue
 		}
-		if !f.wants(e) {
+		if !f.matches(e) {
 			continue
 		}
 		if err := fn(lines[i], e); err != nil {
@@ -201,7 +204,8 @@ func (f *eventFilter) tale(body []byte, fn func([]byte, *eventLine) error) error
 	return nil
 }
 
-// findJob learns which job an event is about, and its queue if that is said.
+// findJob sets the id of the job that the event is about, and its queue if the
+// event names it.
 func (e *eventLine) findJob() {
 	if id, _, ok := job.ParseRequestID(e.Request); ok {
 		e.jobID = id.String()
@@ -214,7 +218,8 @@ func (e *eventLine) findJob() {
 	}
 }
 
-func (f *eventFilter) wants(e *eventLine) bool {
+// matches reports whether f selects e.
+func (f *eventFilter) matches(e *eventLine) bool {
 	switch {
 	case e.At.Before(f.since.Truncate(time.Millisecond)),
 		f.event != "" && plainName(e.Event) != f.event,
@@ -226,9 +231,9 @@ func (f *eventFilter) wants(e *eventLine) bool {
 }
 
 func (e *eventLine) write(w io.Writer) error {
-	about := e.Request
-	if about == "" {
-		about = e.Task
+	subject := e.Request
+	if subject == "" {
+		subject = e.Task
 	}
 	var rest strings.Builder
 	for _, field := range []struct{ name, value string }{
@@ -245,6 +250,6 @@ func (e *eventLine) write(w io.Writer) error {
 	if len(e.Metadata) > 0 && string(e.Metadata) != "null" {
 		fmt.Fprintf(&rest, " metadata=%s", e.Metadata)
 	}
-	_, err := fmt.Fprintf(w, "%s  %-8d %-19s %s\n", moment(&e.At), e.Number, e.Event, plain(or(about)+rest.String()))
+	_, err := fmt.Fprintf(w, "%s  %-8d %-19s %s\n", timeText(&e.At), e.Number, e.Event, sanitize(orDash(subject)+rest.String()))
 	return err
 }

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -42,7 +42,7 @@ func TestEventFilter(t *testing.T) {
 		{"queue behind a runner", eventFilter{queue: "slow"}, []uint64{3, 6}},
 	} {
 		var got []uint64
-		err := tt.f.tale([]byte(history), func(_ []byte, e *eventLine) error {
+		err := tt.f.eachEvent([]byte(history), func(_ []byte, e *eventLine) error {
 			got = append(got, e.Number)
 			return nil
 		})
@@ -56,7 +56,7 @@ func TestEventFilter(t *testing.T) {
 }
 
 func TestEvents(t *testing.T) {
-	f := startFake(t, answers{"yard.api.v1.job.show": func(question []byte) ([]byte, error) {
+	f := startFakeAPI(t, cannedReplies{"yard.api.v1.job.show": func(question []byte) ([]byte, error) {
 		if strings.Contains(string(question), "order-1\"") {
 			return []byte(`{"id":"` + jobA + `","queue":"mail"}`), nil
 		}
@@ -69,8 +69,8 @@ func TestEvents(t *testing.T) {
 	if got := f.run(t, "events", "--since", "0"); got.code != 0 || got.out != "" {
 		t.Fatalf("no events yet: %+v", got)
 	}
-	tale := cluster.Tale{Subject: cluster.SubjectHistory, First: 1, Count: 8, Body: []byte(history)}
-	if _, err := f.c.Append(t.Context(), cluster.StreamEvents, tale, cluster.NoExpectation); err != nil {
+	batch := cluster.Batch{Subject: cluster.SubjectHistory, First: 1, Count: 8, Body: []byte(history)}
+	if _, err := f.c.Append(t.Context(), cluster.StreamEvents, batch, cluster.AnySequence); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "events.txt", f.run(t, "events", "--since", "0").out)
@@ -96,7 +96,8 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// What callers and workers wrote stays on its line and moves no terminal.
+// Text from callers and workers is shown without line breaks and control
+// characters.
 func TestEventLine_Plain(t *testing.T) {
 	var out strings.Builder
 	e := eventLine{Event: "DispatchFailed", Request: "own\x1b[2J", Reason: "boom\nAuthorityAcquired owner=\x07me", Number: 7}

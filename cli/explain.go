@@ -9,48 +9,48 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster"
 
 	"github.com/spf13/cobra"
 )
 
-// explainAnswer is why a job is where it is.
-type explainAnswer struct {
-	ID      string         `json:"id"`
-	Queue   string         `json:"queue"`
-	State   string         `json:"state"`
-	Verdict string         `json:"verdict"`
-	NextAt  *time.Time     `json:"next_at"`
-	Reasons []reasonAnswer `json:"reasons"`
-	Job     *jobAnswer     `json:"job"`
-	Result  string         `json:"result"`
+// explainReply is the diagnosis of a job.
+type explainReply struct {
+	ID      string        `json:"id"`
+	Queue   string        `json:"queue"`
+	State   string        `json:"state"`
+	Verdict string        `json:"verdict"`
+	NextAt  *time.Time    `json:"next_at"`
+	Reasons []reasonReply `json:"reasons"`
+	Job     *jobReply     `json:"job"`
+	Result  string        `json:"result"`
 	History struct {
 		Events   []json.RawMessage `json:"events"`
 		Complete bool              `json:"complete"`
 		Note     string            `json:"note"`
 	} `json:"history"`
-	Observed observedAnswer `json:"observed"`
+	Observed provenanceReply `json:"observed"`
 }
 
-type observedAnswer struct {
+type provenanceReply struct {
 	Node     string     `json:"node"`
 	LedgerAt *time.Time `json:"ledger_at"`
 	Certain  bool       `json:"certain"`
 }
 
-type reasonAnswer struct {
+type reasonReply struct {
 	Code string `json:"code"`
 	Text string `json:"text"`
 	Data *struct {
-		Holders     []holderAnswer `json:"holders"`
-		MoreHolders int            `json:"more_holders"`
-		Nodes       []handsAnswer  `json:"nodes"`
-		RemainingMS int64          `json:"remaining_ms"`
-		Lease       *time.Time     `json:"lease_until"`
+		Holders     []holderReply    `json:"holders"`
+		MoreHolders int              `json:"more_holders"`
+		Nodes       []executorsReply `json:"nodes"`
+		RemainingMS int64            `json:"remaining_ms"`
+		Lease       *time.Time       `json:"lease_until"`
 	} `json:"data"`
 }
 
-type holderAnswer struct {
+type holderReply struct {
 	ID       string     `json:"id"`
 	Node     string     `json:"node"`
 	Channel  string     `json:"channel"`
@@ -60,8 +60,8 @@ type holderAnswer struct {
 	Stopping bool       `json:"stopping"`
 }
 
-// handsAnswer is what a member has to run jobs with.
-type handsAnswer struct {
+// executorsReply is the workers and the runner pool of a member.
+type executorsReply struct {
 	Node    string `json:"node"`
 	Error   string `json:"error"`
 	Workers *struct {
@@ -80,11 +80,11 @@ type handsAnswer struct {
 	} `json:"pool"`
 }
 
-// queueExplainAnswer is why a queue's jobs run or do not.
-type queueExplainAnswer struct {
-	Queue   queueAnswer    `json:"queue"`
-	Verdict string         `json:"verdict"`
-	Reasons []reasonAnswer `json:"reasons"`
+// queueExplainReply is the diagnosis of a queue.
+type queueExplainReply struct {
+	Queue   queueReply    `json:"queue"`
+	Verdict string        `json:"verdict"`
+	Reasons []reasonReply `json:"reasons"`
 	Oldest  *struct {
 		ID    string `json:"id"`
 		AgeMS int64  `json:"age_ms"`
@@ -94,91 +94,92 @@ type queueExplainAnswer struct {
 		At *time.Time `json:"at"`
 	} `json:"next_due"`
 	Heads []struct {
-		ID       string         `json:"id"`
-		Function string         `json:"function"`
-		Count    int            `json:"count"`
-		Reasons  []reasonAnswer `json:"reasons"`
+		ID       string        `json:"id"`
+		Function string        `json:"function"`
+		Count    int           `json:"count"`
+		Reasons  []reasonReply `json:"reasons"`
 	} `json:"heads"`
-	Active     []holderAnswer `json:"active"`
-	MoreActive int            `json:"more_active"`
-	Workers    string         `json:"workers"`
-	Runner     string         `json:"runner"`
-	Nodes      []handsAnswer  `json:"nodes"`
-	Observed   observedAnswer `json:"observed"`
+	Active     []holderReply    `json:"active"`
+	MoreActive int              `json:"more_active"`
+	Workers    string           `json:"workers"`
+	Runner     string           `json:"runner"`
+	Nodes      []executorsReply `json:"nodes"`
+	Observed   provenanceReply  `json:"observed"`
 }
 
 func (a *app) jobExplain() *cobra.Command {
 	var queue string
-	return withQueue(a.takesJSON(&cobra.Command{
+	return withQueue(a.withJSONFlag(&cobra.Command{
 		Use:   "explain <job>",
-		Short: "Tell why a job does not run, when it will, or how it ended",
-		Long: `Tells in one sentence why a job is where it is, then what that goes by: what it
-waits for and who holds it up, where it runs, or how it ended; and below that
-its history. It is answered by any node, also while the yard cannot decide. The
-codes of the reasons, for programs that read --json, are in docs/explain.md.`,
+		Short: "Explain why a job does not run, when it will, or how it ended",
+		Long: `Explains the state of a job in one sentence, followed by the facts: what the job
+waits for and which jobs hold it up, where it runs, or how it ended; and by its
+history. Any node can reply, even while there is no authority. docs/reference/readiness.md
+lists the reason codes for programs that read --json.`,
 		Example: `  yardmaster job explain order-7 --queue mail`,
-		Args:    args("job"),
+		Args:    takeArgs("job"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return show(c.Context(), a, cluster.SubjectAPI+".job.explain", named(args[0], queue), explainTable)
+			return requestAndPrint(c.Context(), a, cluster.SubjectAPI+".job.explain", jobRequest(args[0], queue), explainTable)
 		},
 	}), &queue)
 }
 
 func (a *app) queueExplain() *cobra.Command {
-	return a.takesJSON(&cobra.Command{
+	return a.withJSONFlag(&cobra.Command{
 		Use:   "explain <queue>",
-		Short: "Tell why a queue's jobs run or do not, and on whom they wait",
-		Long: `Tells in one sentence whether a queue's jobs go on and if not, why; then how its
-jobs stand, which run, which is next, and what each node has to run them with.`,
+		Short: "Explain why a queue's jobs do or do not run",
+		Long: `Explains in one sentence whether the jobs of a queue run and, if not, why; then
+shows the number of jobs by state, the running and the next jobs, and the workers
+and runners of each node.`,
 		Example: `  yardmaster queue explain mail`,
-		Args:    args("queue"),
+		Args:    takeArgs("queue"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return show(c.Context(), a, cluster.SubjectAPI+".queue.explain", map[string]any{"name": args[0]}, queueExplainTable)
+			return requestAndPrint(c.Context(), a, cluster.SubjectAPI+".queue.explain", map[string]any{"name": args[0]}, queueExplainTable)
 		},
 	})
 }
 
 // explainTable shows the verdict, the facts, and the history.
-func explainTable(out io.Writer, e *explainAnswer) {
-	fmt.Fprintf(out, "%s\n\n", plain(e.Verdict))
+func explainTable(out io.Writer, e *explainReply) {
+	fmt.Fprintf(out, "%s\n\n", sanitize(e.Verdict))
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	row := rows(w)
 	row("job", e.ID)
 	row("queue", e.Queue)
 	row("state", e.State)
-	row("next at", moment(e.NextAt))
+	row("next at", timeText(e.NextAt))
 	if j := e.Job; j != nil {
 		row("function", j.Function)
 		row("priority", fmt.Sprint(j.Priority))
-		row("attempts", attempt(j))
+		row("attempts", attemptText(j))
 		if j.Dispatches > 0 {
-			row("dispatches", dispatches(j))
+			row("dispatches", dispatchesText(j))
 		}
-		row("accepted", moment(j.Created))
-		row("started", moment(j.Started))
-		row("ended", moment(j.Ended))
-		row("lease until", moment(j.Lease))
-		row("progress", progress(j.Progress))
+		row("accepted", timeText(j.Created))
+		row("started", timeText(j.Started))
+		row("ended", timeText(j.Ended))
+		row("lease until", timeText(j.Lease))
+		row("progress", progressText(j.Progress))
 		row("error", string(j.Error))
 	}
 	row("result", e.Result)
 	reasonRows(row, e.Reasons)
 	observedRow(row, &e.Observed)
-	w.Flush() // what it writes to is a buffer
+	w.Flush() // out is in memory
 	e.writeHistory(out)
 }
 
-// rows writes named values, leaving out what is not there.
+// rows returns a function that writes a named value to w, unless it is empty.
 func rows(w io.Writer) func(name, value string) {
 	return func(name, value string) {
 		if value != "" && value != "-" && value != "null" {
-			fmt.Fprintf(w, "%s\t%s\n", name, plain(value))
+			fmt.Fprintf(w, "%s\t%s\n", name, sanitize(value))
 		}
 	}
 }
 
-// reasonRows shows reasons and what they go by.
-func reasonRows(row func(name, value string), reasons []reasonAnswer) {
+// reasonRows shows reasons and the data behind them.
+func reasonRows(row func(name, value string), reasons []reasonReply) {
 	for i := range reasons {
 		r := &reasons[i]
 		row("reason", r.Code+": "+r.Text)
@@ -189,16 +190,16 @@ func reasonRows(row func(name, value string), reasons []reasonAnswer) {
 			row("  remaining", (time.Duration(ms) * time.Millisecond).String())
 		}
 		holderRows(row, "  holder", r.Data.Holders, r.Data.MoreHolders)
-		handsRows(row, r.Data.Nodes)
+		executorRows(row, r.Data.Nodes)
 	}
 }
 
-func holderRows(row func(name, value string), name string, holders []holderAnswer, more int) {
+func holderRows(row func(name, value string), name string, holders []holderReply, more int) {
 	for i := range holders {
 		h := &holders[i]
-		text := fmt.Sprintf("%s on %s, %s, since %s, attempt %d, until %s", h.ID, h.Node, h.Channel, moment(h.Since), h.Attempt, moment(h.Deadline))
+		text := fmt.Sprintf("%s on %s, %s, since %s, attempt %d, until %s", h.ID, h.Node, h.Channel, timeText(h.Since), h.Attempt, timeText(h.Deadline))
 		if h.Stopping {
-			text += ", told to stop"
+			text += ", stopping"
 		}
 		row(name, text)
 	}
@@ -207,58 +208,58 @@ func holderRows(row func(name, value string), name string, holders []holderAnswe
 	}
 }
 
-// handsRows shows what each member has.
-func handsRows(row func(name, value string), nodes []handsAnswer) {
+// executorRows shows the workers and the runner pool of each member.
+func executorRows(row func(name, value string), nodes []executorsReply) {
 	for i := range nodes {
 		n := &nodes[i]
-		var has []string
+		var parts []string
 		if n.Error != "" {
-			has = append(has, "not heard: "+n.Error)
+			parts = append(parts, "no reply: "+n.Error)
 		}
 		if w := n.Workers; w != nil {
 			text := fmt.Sprintf("workers %d, credits %d", w.Count, w.Credits)
 			if w.Stalled > 0 {
 				text += fmt.Sprintf(", stalled %d", w.Stalled)
 			}
-			has = append(has, text)
+			parts = append(parts, text)
 		}
 		if p := n.Pool; p != nil {
-			text := fmt.Sprintf("runner %s %d of %d up, %d of %d slots taken", p.Runner, p.Up, p.Size, p.InFlight, p.Slots)
+			text := fmt.Sprintf("runner %s %d of %d up, %d of %d slots in use", p.Runner, p.Up, p.Size, p.InFlight, p.Slots)
 			if p.Looping > 0 {
 				text += ", crash-looping"
 			}
 			if p.Reason != "" {
 				text += ": " + p.Reason
 			}
-			has = append(has, text)
+			parts = append(parts, text)
 		}
-		if len(has) == 0 {
-			has = append(has, "nothing")
+		if len(parts) == 0 {
+			parts = append(parts, "no workers and no runners")
 		}
-		row("  node "+n.Node, strings.Join(has, "; "))
+		row("  node "+n.Node, strings.Join(parts, "; "))
 	}
 }
 
-func observedRow(row func(name, value string), o *observedAnswer) {
-	text := "node " + o.Node + ", ledger of " + moment(o.LedgerAt)
+func observedRow(row func(name, value string), o *provenanceReply) {
+	text := "node " + o.Node + ", ledger as of " + timeText(o.LedgerAt)
 	if o.LedgerAt == nil || o.LedgerAt.Unix() <= 0 {
-		text = "node " + o.Node + ", whose ledger is empty so far"
+		text = "node " + o.Node + ", whose ledger is empty"
 	}
 	if !o.Certain {
-		text += ": the yard may know more, this node hears no quorum"
+		text += ": may be outdated, this node reaches no quorum"
 	}
-	row("as seen by", text)
+	row("observed by", text)
 }
 
-func (e *explainAnswer) writeHistory(out io.Writer) {
+func (e *explainReply) writeHistory(out io.Writer) {
 	fmt.Fprint(out, "\nhistory")
 	if e.History.Note != "" {
-		fmt.Fprintf(out, " (%s)", plain(e.History.Note))
+		fmt.Fprintf(out, " (%s)", sanitize(e.History.Note))
 	}
 	fmt.Fprintln(out)
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	if e.Job != nil {
-		fmt.Fprintf(w, "%s\t-\taccepted\tlane %d, sequence %d\n", moment(e.Job.Created), e.Job.Lane, e.Job.Seq)
+		fmt.Fprintf(w, "%s\t-\taccepted\tlane %d, sequence %d\n", timeText(e.Job.Created), e.Job.Lane, e.Job.Seq)
 	}
 	for _, text := range e.History.Events {
 		var line eventLine
@@ -269,15 +270,15 @@ func (e *explainAnswer) writeHistory(out io.Writer) {
 		if i := strings.LastIndexByte(line.Request, '#'); i >= 0 {
 			dispatch = line.Request[i:]
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", moment(&line.At), dispatch, line.Event,
-			plain(strings.TrimSpace(strings.Join([]string{line.Target, line.Channel, line.Worker, line.Reason}, " "))))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", timeText(&line.At), dispatch, line.Event,
+			sanitize(strings.TrimSpace(strings.Join([]string{line.Target, line.Channel, line.Worker, line.Reason}, " "))))
 	}
-	w.Flush() // what it writes to is a buffer
+	w.Flush() // out is in memory
 }
 
 // queueExplainTable shows the verdict and the facts.
-func queueExplainTable(out io.Writer, e *queueExplainAnswer) {
-	fmt.Fprintf(out, "%s\n\n", plain(e.Verdict))
+func queueExplainTable(out io.Writer, e *queueExplainReply) {
+	fmt.Fprintf(out, "%s\n\n", sanitize(e.Verdict))
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	defer w.Flush()
 	row := rows(w)
@@ -290,14 +291,14 @@ func queueExplainTable(out io.Writer, e *queueExplainAnswer) {
 		row("oldest", fmt.Sprintf("%s, waiting for %s", o.ID, time.Duration(o.AgeMS)*time.Millisecond))
 	}
 	if d := e.NextDue; d != nil && d.ID != nil {
-		row("next due", fmt.Sprintf("%s at %s", *d.ID, moment(d.At)))
+		row("next due", fmt.Sprintf("%s at %s", *d.ID, timeText(d.At)))
 	} else if d != nil {
-		row("next due", "not before "+moment(d.At))
+		row("next due", "not before "+timeText(d.At))
 	}
-	row("run by", runBy(e))
-	said := false // what each node has
+	row("run by", executorText(e))
+	nodesShown := false // by a reason
 	for i := range e.Reasons {
-		said = said || e.Reasons[i].Data != nil && len(e.Reasons[i].Data.Nodes) > 0
+		nodesShown = nodesShown || e.Reasons[i].Data != nil && len(e.Reasons[i].Data.Nodes) > 0
 	}
 	reasonRows(row, e.Reasons)
 	for i := range e.Heads {
@@ -309,21 +310,21 @@ func queueExplainTable(out io.Writer, e *queueExplainAnswer) {
 		row("first", text)
 		reasonRows(row, h.Reasons)
 	}
-	if !slices.ContainsFunc(e.Reasons, func(r reasonAnswer) bool { return r.Code == "queue_limit" }) { // which shows them
+	if !slices.ContainsFunc(e.Reasons, func(r reasonReply) bool { return r.Code == "queue_limit" }) { // a reason that shows them
 		holderRows(row, "active", e.Active, e.MoreActive)
 	}
-	if !said {
-		handsRows(row, e.Nodes)
+	if !nodesShown {
+		executorRows(row, e.Nodes)
 	}
 	observedRow(row, &e.Observed)
 }
 
-// runBy tells whom the queue's jobs go to that name no runner.
-func runBy(e *queueExplainAnswer) string {
+// executorText returns what runs the queue's jobs that name no runner.
+func executorText(e *queueExplainReply) string {
 	switch {
 	case e.Workers == "":
 		return "runner " + e.Runner
-	case !slices.ContainsFunc(e.Nodes, func(n handsAnswer) bool { return n.Pool != nil }):
+	case !slices.ContainsFunc(e.Nodes, func(n executorsReply) bool { return n.Pool != nil }):
 		return "workers of queue " + e.Workers
 	}
 	return fmt.Sprintf("workers of queue %s; functions also by runner %s", e.Workers, e.Runner)

@@ -14,36 +14,37 @@ import (
 	"testing"
 	"time"
 
-	"yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster"
 
 	"github.com/google/go-cmp/cmp"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write the golden files anew")
+var rewriteGolden = flag.Bool("rewrite", false, "rewrite the golden files")
 
-// fakeYard is a real server whose endpoints give canned answers and remember
-// what they were asked.
-type fakeYard struct {
+// fakeAPI is a real NATS server whose endpoints send canned replies and record
+// the requests.
+type fakeAPI struct {
 	url string
 	c   *cluster.Cluster
 
-	mu    sync.Mutex
-	asked []string // "<subject> <body>"
+	mu       sync.Mutex
+	received []string // "<subject> <body>"
 }
 
-// answers are by subject: JSON, or an error.
-type answers map[string]any
+// cannedReplies are replies by subject: JSON as a string, an error, or a function
+// of the request.
+type cannedReplies map[string]any
 
-func startFake(t *testing.T, canned answers) *fakeYard {
+func startFakeAPI(t *testing.T, canned cannedReplies) *fakeAPI {
 	t.Helper()
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
 	c, err := cluster.Start(t.Context(), cluster.Config{
-		Node: "fake", Dir: t.TempDir(), Client: "127.0.0.1:0", MaxStore: 1 << 30,
+		Node: "fake", Dir: t.TempDir(), ClientListen: "127.0.0.1:0", MaxStore: 1 << 30,
 	}, log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fakeYard{url: c.ClientURL(), c: c}
+	f := &fakeAPI{url: c.ClientURL(), c: c}
 	ctx, cancel := context.WithCancel(context.Background())
 	var loops sync.WaitGroup
 	loops.Go(func() {
@@ -65,16 +66,16 @@ func startFake(t *testing.T, canned answers) *fakeYard {
 	return f
 }
 
-func (f *fakeYard) endpoints(canned answers) []cluster.Endpoint {
+func (f *fakeAPI) endpoints(canned cannedReplies) []cluster.Endpoint {
 	canned["yard.api.v1.hello"] = `{}`
 	var all []cluster.Endpoint
 	for subject, answer := range canned {
 		name := strings.NewReplacer(".", "-", "*", "any").Replace(subject)
-		all = append(all, cluster.Endpoint{Name: name, Subject: subject, Do: func(_ context.Context, r *cluster.Request) ([]byte, error) {
+		all = append(all, cluster.Endpoint{Name: name, Subject: subject, Handle: func(_ context.Context, r *cluster.Request) ([]byte, error) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
-			f.asked = append(f.asked, r.Token()+" "+string(r.Data))
-			r.Shows(17)
+			f.received = append(f.received, r.Token()+" "+string(r.Data))
+			r.SetIndex(17)
 			switch answer := answer.(type) {
 			case error:
 				return nil, answer
@@ -87,8 +88,8 @@ func (f *fakeYard) endpoints(canned answers) []cluster.Endpoint {
 	return all
 }
 
-// awaitEndpoints asks until the endpoints are there: they open one by one.
-func (f *fakeYard) awaitEndpoints(t *testing.T) {
+// awaitEndpoints blocks until the endpoints are subscribed; hello is among them.
+func (f *fakeAPI) awaitEndpoints(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
@@ -103,48 +104,48 @@ func (f *fakeYard) awaitEndpoints(t *testing.T) {
 			break
 		}
 		if ctx.Err() != nil {
-			t.Fatalf("endpoints do not open: %v", err)
+			t.Fatalf("endpoints not ready: %v", err)
 		}
 	}
-	f.questions()
+	f.requests()
 }
 
-// questions gives what was asked since the last call.
-func (f *fakeYard) questions() []string {
+// requests returns the requests since the last call.
+func (f *fakeAPI) requests() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	asked := f.asked
-	f.asked = nil
+	asked := f.received
+	f.received = nil
 	return asked
 }
 
-// ran is how a command line went.
-type ran struct {
+// cmdResult is the exit code and the output of a command line.
+type cmdResult struct {
 	code     int
 	out, err string
 }
 
-func (f *fakeYard) run(t *testing.T, args ...string) ran { return f.runIn(t, "", args...) }
+func (f *fakeAPI) run(t *testing.T, args ...string) cmdResult { return f.runIn(t, "", args...) }
 
-func (f *fakeYard) runIn(t *testing.T, in string, args ...string) ran {
+func (f *fakeAPI) runIn(t *testing.T, in string, args ...string) cmdResult {
 	t.Helper()
 	return runLine(t, in, append(args, "--server", f.url)...)
 }
 
-func runLine(t *testing.T, in string, args ...string) ran {
+func runLine(t *testing.T, in string, args ...string) cmdResult {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	var out, errs bytes.Buffer
 	code := Run(ctx, args, Streams{In: strings.NewReader(in), Out: &out, Err: &errs}, Program{Version: "1.2.3"})
-	return ran{code, out.String(), errs.String()}
+	return cmdResult{code, out.String(), errs.String()}
 }
 
-// golden compares with a file of testdata.
+// golden compares got with a file in testdata.
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	path := filepath.Join("testdata", name)
-	if *rewrite {
+	if *rewriteGolden {
 		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
 			t.Fatal(err)
 		}

@@ -4,12 +4,12 @@ import (
 	"fmt"
 	"time"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/spf13/cobra"
 )
 
-// guardFlags are the flags of the keys that may keep a job from being made.
+// guardFlags are the flags of unique, rate limit and debounce keys.
 type guardFlags struct {
 	unique       string
 	uniqueTTL    time.Duration
@@ -21,15 +21,15 @@ type guardFlags struct {
 
 func (f *guardFlags) add(c *cobra.Command) {
 	flags := c.Flags()
-	flags.StringVar(&f.unique, "unique-key", "", "make no second job with this `key`: show the first one's id")
-	flags.DurationVar(&f.uniqueTTL, "unique-ttl", 0, "`time` that the unique key lives, at least until the job may start (default 6h)")
-	flags.StringVar(&f.rateLimitKey, "rate-limit-key", "", "make no job while this `key` is held by an earlier one")
-	flags.DurationVar(&f.rateLimit, "rate-limit", 0, "`time` that this job holds the rate limit key")
-	flags.StringVar(&f.debounceKey, "debounce-key", "", "take the place of the job with this `key` that has not started, if there is one")
+	flags.StringVar(&f.unique, "unique-key", "", "make no second job with this `key`; show the id of the first")
+	flags.DurationVar(&f.uniqueTTL, "unique-ttl", 0, "`time` the job holds the unique key, at least until it is due (default 6h)")
+	flags.StringVar(&f.rateLimitKey, "rate-limit-key", "", "make no job while another job holds this `key`")
+	flags.DurationVar(&f.rateLimit, "rate-limit", 0, "`time` the job holds the rate limit key")
+	flags.StringVar(&f.debounceKey, "debounce-key", "", "replace a job with this `key` that has not started")
 	flags.DurationVar(&f.debounce, "debounce", 0, "`time` to wait for a newer job with the debounce key before this one starts")
 }
 
-// check refuses what the yard would, in the words of the flags.
+// check returns a usage error for flags that a node would refuse.
 func (f *guardFlags) check(c *cobra.Command) error {
 	given := c.Flags().Changed
 	for _, g := range []struct {
@@ -40,22 +40,23 @@ func (f *guardFlags) check(c *cobra.Command) error {
 	} {
 		switch {
 		case given(g.time) && !given(g.key):
-			return usage(c, fmt.Sprintf("--%s means nothing without --%s", g.time, g.key))
+			return usageError(c, fmt.Sprintf("--%s requires --%s", g.time, g.key))
 		case given(g.key) && !given(g.time) && g.key != "unique-key":
-			return usage(c, fmt.Sprintf("--%s needs --%s, which says for how long", g.key, g.time))
-		case given(g.time) && (g.held < time.Millisecond || g.held > job.MaxGuardTime):
-			return usage(c, fmt.Sprintf("--%s is %s: must be 1ms to %dh", g.time, g.held, int(job.MaxGuardTime.Hours())))
+			return usageError(c, fmt.Sprintf("--%s requires --%s", g.key, g.time))
+		case given(g.time) && (g.held < time.Millisecond || g.held > job.MaxGuardTTL):
+			return usageError(c, fmt.Sprintf("--%s is %s: must be 1ms to %dh", g.time, g.held, int(job.MaxGuardTTL.Hours())))
 		}
 	}
 	switch {
 	case given("rate-limit-key") && given("debounce-key"):
-		return usage(c, "--rate-limit-key and --debounce-key exclude each other")
+		return usageError(c, "--rate-limit-key and --debounce-key exclude each other")
 	case given("debounce-key") && (given("in") || given("at")):
-		return usage(c, "--debounce-key says itself when the job starts: leave --in and --at out")
+		return usageError(c, "--debounce-key excludes --in and --at")
 	}
 	return nil
 }
 
+// into copies the flags that are set to spec.
 func (f *guardFlags) into(spec *job.Spec, c *cobra.Command) {
 	for _, key := range []struct {
 		flag  string
@@ -82,14 +83,15 @@ func (f *guardFlags) into(spec *job.Spec, c *cobra.Command) {
 	}
 }
 
-// tellExisting says when the id that is shown is not a new job's.
-func (a *app) tellExisting(accepted enqueueAnswer, f *guardFlags) {
+// noteExisting writes a line to standard error if the id in the reply is that of
+// an existing job.
+func (a *app) noteExisting(accepted enqueueReply, f *guardFlags) {
 	switch {
 	case accepted.Debounced:
-		fmt.Fprintln(a.Err, "yardmaster: the job takes the place of one that has not started, under its id")
+		fmt.Fprintln(a.Err, "yardmaster: the job replaces one that has not started, under its id")
 	case accepted.Duplicate && f.unique != "":
-		fmt.Fprintf(a.Err, "yardmaster: the yard has a job with this --unique-key or --id already, in queue %s\n", accepted.Queue)
+		fmt.Fprintf(a.Err, "yardmaster: there already is a job with this --unique-key or --id, in queue %s\n", accepted.Queue)
 	case accepted.Duplicate:
-		fmt.Fprintln(a.Err, "yardmaster: the yard had this job already")
+		fmt.Fprintln(a.Err, "yardmaster: the job already existed")
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"yardmaster/cluster"
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/spf13/cobra"
 )
@@ -18,9 +18,9 @@ import (
 func (a *app) jobVerbs() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "job <verb>",
-		Short: "Show, explain, list, await, cancel, retry, replay and remove jobs, and read their logs",
-		Long: `Looks at jobs and changes them. A job is named by its id, by "<queue>:<id>", or,
-with --queue, by the key it was enqueued with.`,
+		Short: "Show, list, explain, wait for, cancel, retry, replay and remove jobs; show their logs",
+		Long: `Shows and changes jobs. A job is named by its id, by "<queue>:<id>", or, with
+--queue, by the key it was enqueued with.`,
 		Example: `  yardmaster job list mail --state failed
   yardmaster job show order-7 --queue mail
   yardmaster job retry 0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10
@@ -28,8 +28,8 @@ with --queue, by the key it was enqueued with.`,
 	}, a.jobShow(), a.jobExplain(), a.jobList(), a.jobWait(), a.jobLogs(), a.jobCancel(), a.jobRetry(), a.jobReplay(), a.jobRemove())
 }
 
-// named is the request that names a job.
-func named(id, queue string) map[string]any {
+// jobRequest returns the body of a request about one job.
+func jobRequest(id, queue string) map[string]any {
 	request := map[string]any{"id": id}
 	if queue != "" {
 		request["queue"] = queue
@@ -37,6 +37,7 @@ func named(id, queue string) map[string]any {
 	return request
 }
 
+// withQueue adds the flag --queue to c and returns c.
 func withQueue(c *cobra.Command, queue *string) *cobra.Command {
 	c.Flags().StringVarP(queue, "queue", "q", "", "`queue` of the job, if it is named by its key")
 	return c
@@ -44,47 +45,47 @@ func withQueue(c *cobra.Command, queue *string) *cobra.Command {
 
 func (a *app) jobShow() *cobra.Command {
 	var queue string
-	return withQueue(a.takesJSON(&cobra.Command{
+	return withQueue(a.withJSONFlag(&cobra.Command{
 		Use:     "show <job>",
-		Short:   "Show all there is to know of a job",
+		Short:   "Show a job",
 		Example: `  yardmaster job show mail:0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10`,
-		Args:    args("job"),
+		Args:    takeArgs("job"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return show(c.Context(), a, cluster.SubjectAPI+".job.show", named(args[0], queue), jobTable)
+			return requestAndPrint(c.Context(), a, cluster.SubjectAPI+".job.show", jobRequest(args[0], queue), jobTable)
 		},
 	}), &queue)
 }
 
 func (a *app) jobWait() *cobra.Command {
 	var (
-		queue   string
-		longest time.Duration
+		queue string
+		limit time.Duration
 	)
-	c := withQueue(a.takesJSON(&cobra.Command{
+	c := withQueue(a.withJSONFlag(&cobra.Command{
 		Use:   "wait <job>",
 		Short: "Wait until a job has ended; exit with 1 if it failed",
-		Long: `Waits until a job has ended, and shows it; exits with 1 if it failed. --for
-limits the wait, and so does --timeout where no --for is given: after that time
-the exit code is 1 too, and the job goes on.`,
+		Long: `Waits until a job has ended and shows it; exits with 1 if it failed. --for, or
+--timeout if --for is not given, limits the wait: after that time the command
+exits with 1, and the job continues.`,
 		Example: `  yardmaster job wait order-7 --queue mail
   yardmaster job wait order-7 --queue mail --for 30s`,
-		Args: args("job"),
+		Args: takeArgs("job"),
 		RunE: func(c *cobra.Command, args []string) error {
-			if err := validFor(c, longest); err != nil {
+			if err := validateFor(c, limit); err != nil {
 				return err
 			}
 			if c.Flags().Changed("timeout") && !c.Flags().Changed("for") {
-				longest = a.timeout
+				limit = a.timeout
 			}
-			y, err := a.dial(c.Context())
+			cl, err := a.dial(c.Context())
 			if err != nil {
 				return err
 			}
-			defer y.Close()
-			return a.await(c.Context(), y, waitFor{id: args[0], queue: queue, longest: longest})
+			defer cl.Close()
+			return a.await(c.Context(), cl, waitRequest{id: args[0], queue: queue, timeout: limit})
 		},
 	}), &queue)
-	c.Flags().DurationVar(&longest, "for", 0, "longest `time` to wait; exit with 1 after it (default --timeout if given, else until the job has ended)")
+	c.Flags().DurationVar(&limit, "for", 0, "longest `time` to wait; then exit with 1 (default --timeout if given, else no limit)")
 	return c
 }
 
@@ -94,55 +95,55 @@ func (a *app) jobList() *cobra.Command {
 		page     int
 		pageSize int
 	)
-	c := a.takesJSON(&cobra.Command{
+	c := a.withJSONFlag(&cobra.Command{
 		Use:     "list <queue>",
 		Aliases: []string{"ls"},
 		Short:   "List a queue's jobs, oldest first",
-		Long: `Lists a page of a queue's jobs in one state, oldest first; without --state, the
-first page of each state.`,
+		Long: `Lists one page of the queue's jobs in a state, oldest first; without --state, the
+first page of every state.`,
 		Example: `  yardmaster job list mail
   yardmaster job list mail --state failed --page 2`,
-		Args: args("queue"),
+		Args: takeArgs("queue"),
 		RunE: func(c *cobra.Command, given []string) error {
 			if _, known := job.ParseState(state); state != "" && !known {
-				return usage(c, fmt.Sprintf("--state is %q: must be one of %s", state, strings.Join(listed, ", ")))
+				return usageError(c, fmt.Sprintf("--state is %q: must be one of %s", state, strings.Join(listed, ", ")))
 			}
 			if page < 1 || pageSize < 1 {
-				return usage(c, "--page and --page-size count from 1")
+				return usageError(c, "--page and --page-size must be at least 1")
 			}
 			if page > 1 && state == "" {
-				return usage(c, "--page needs a --state: pages are counted in one")
+				return usageError(c, "--page requires --state")
 			}
 			return a.listJobs(c, given[0], state, page, pageSize)
 		},
 	})
-	c.Flags().StringVar(&state, "state", "", "`state`: "+strings.Join(listed, ", "))
+	c.Flags().StringVar(&state, "state", "", "only jobs in this `state`: "+strings.Join(listed, ", "))
 	c.Flags().IntVar(&page, "page", 1, "`number` of the page")
-	c.Flags().IntVar(&pageSize, "page-size", 20, "most jobs on a page")
+	c.Flags().IntVar(&pageSize, "page-size", 20, "largest number of jobs on a page")
 	return c
 }
 
-// listed are the states a job in the ledger can have, in the order they are
-// shown.
+// listed are the states of jobs in the ledger, in the order of display.
 var listed = []string{"active", "waiting", "delayed", "failed", "completed"}
 
+// listJobs shows a page of jobs, of one state or of each.
 func (a *app) listJobs(c *cobra.Command, queue, state string, page, pageSize int) error {
 	request := map[string]any{"queue": queue, "state": state, "page": page, "page_size": pageSize}
 	if state != "" {
-		return show(c.Context(), a, cluster.SubjectAPI+".job.list", request, jobsTable)
+		return requestAndPrint(c.Context(), a, cluster.SubjectAPI+".job.list", request, jobsTable)
 	}
-	y, err := a.dial(c.Context())
+	cl, err := a.dial(c.Context())
 	if err != nil {
 		return err
 	}
-	defer y.Close()
+	defer cl.Close()
 	all := struct {
 		Queue string            `json:"queue"`
 		Jobs  []json.RawMessage `json:"jobs"`
 	}{Queue: queue, Jobs: []json.RawMessage{}}
 	for _, state := range listed {
 		request["state"] = state
-		answer, err := y.ask(c.Context(), cluster.SubjectAPI+".job.list", request)
+		answer, err := cl.request(c.Context(), cluster.SubjectAPI+".job.list", request)
 		if err != nil {
 			return err
 		}
@@ -150,18 +151,18 @@ func (a *app) listJobs(c *cobra.Command, queue, state string, page, pageSize int
 			Jobs []json.RawMessage `json:"jobs"`
 		}
 		if err := json.Unmarshal(answer, &part); err != nil {
-			return unreadable(err)
+			return badReplyError(err)
 		}
 		all.Jobs = append(all.Jobs, part.Jobs...)
 	}
 	merged, err := json.Marshal(all)
 	if err != nil {
-		return unreadable(err)
+		return badReplyError(err)
 	}
-	return print(a, merged, jobsTable)
+	return printReply(a, merged, jobsTable)
 }
 
-func jobsTable(w io.Writer, s *jobsAnswer) {
+func jobsTable(w io.Writer, s *jobsReply) {
 	if len(s.Jobs) == 0 {
 		fmt.Fprintln(w, "no jobs")
 		return
@@ -169,41 +170,41 @@ func jobsTable(w io.Writer, s *jobsAnswer) {
 	fmt.Fprint(w, "JOB\tSTATE\tFUNCTION\tATTEMPT\tCREATED\tNOTE\n")
 	for i := range s.Jobs {
 		j := &s.Jobs[i]
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", j.ID, j.State, or(j.Function), attempt(j), moment(j.Created), note(j))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", j.ID, j.State, orDash(j.Function), attemptText(j), timeText(j.Created), jobNote(j))
 	}
 }
 
-func attempt(j *jobAnswer) string {
+func attemptText(j *jobReply) string {
 	if j.MaxAttempts == 0 {
 		return fmt.Sprint(j.Attempts)
 	}
 	return fmt.Sprintf("%d of %d", j.Attempts, j.MaxAttempts)
 }
 
-// note is what matters most of a job in its state.
-func note(j *jobAnswer) string {
+// jobNote returns the most important fact about a job in its state.
+func jobNote(j *jobReply) string {
 	switch j.State {
 	case "active":
-		return fmt.Sprintf("on %s, %s", or(j.Node), or(j.Worker))
+		return fmt.Sprintf("on %s, %s", orDash(j.Node), orDash(j.Worker))
 	case "delayed":
-		return "due " + moment(j.RunAt)
+		return "due " + timeText(j.RunAt)
 	case "failed":
-		return or(j.Reason)
+		return orDash(j.Reason)
 	case "completed":
-		return "ended " + moment(j.Ended)
+		return "ended " + timeText(j.Ended)
 	}
 	return "-"
 }
 
-func moment(t *time.Time) string {
+func timeText(t *time.Time) string {
 	if t == nil || t.IsZero() {
 		return "-"
 	}
 	return t.UTC().Format("2006-01-02T15:04:05.000Z")
 }
 
-// jobTable shows one job, leaving out what it has not.
-func jobTable(out io.Writer, j *jobAnswer) {
+// jobTable shows one job, without empty fields.
+func jobTable(out io.Writer, j *jobReply) {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	defer w.Flush()
 	row := func(name, value string) {
@@ -218,68 +219,67 @@ func jobTable(out io.Writer, j *jobAnswer) {
 	row("reason", j.Reason)
 	row("waiting because", j.Because)
 	row("error", string(j.Error))
-	row("result", value(j.Result, j.ResultMsgpack))
+	row("result", valueText(j.Result, j.ResultMsgpack))
 	if j.ResultGone {
-		row("result", "gone: it was kept no longer")
+		row("result", "gone: its retention time has passed")
 	}
-	row("params", value(j.Params, j.Payload))
+	row("params", valueText(j.Params, j.Payload))
 	if j.PayloadGone {
-		row("params", "gone: their record has been reclaimed")
+		row("params", "gone: the record has been reclaimed")
 	}
 	row("priority", fmt.Sprint(j.Priority))
-	row("attempts", attempt(j))
+	row("attempts", attemptText(j))
 	if j.Dispatches > 0 {
-		row("dispatches", dispatches(j))
+		row("dispatches", dispatchesText(j))
 	}
-	row("timeout", milliseconds(j.TimeoutMS))
-	row("retry interval", milliseconds(j.RetryInterval))
-	row("result kept", milliseconds(j.ResultTTLMS))
-	row("created", moment(j.Created))
-	row("due", moment(j.RunAt))
-	row("started", moment(j.Started))
-	row("ended", moment(j.Ended))
+	row("timeout", durationText(j.TimeoutMS))
+	row("retry interval", durationText(j.RetryInterval))
+	row("result kept", durationText(j.ResultTTLMS))
+	row("created", timeText(j.Created))
+	row("due", timeText(j.RunAt))
+	row("started", timeText(j.Started))
+	row("ended", timeText(j.Ended))
 	row("node", j.Node)
 	row("worker", j.Worker)
-	row("lease until", moment(j.Lease))
-	row("progress", progress(j.Progress))
+	row("lease until", timeText(j.Lease))
+	row("progress", progressText(j.Progress))
 	for _, name := range sortedKeys(j.Trace) {
 		row("trace "+name, j.Trace[name])
 	}
 	row("record", fmt.Sprintf("lane %d, sequence %d", j.Lane, j.Seq))
 }
 
-// progress is what a worker said last of the job it runs.
-func progress(p *progressAnswer) string {
+// progressText returns the last progress that a worker reported.
+func progressText(p *progressReply) string {
 	if p == nil {
 		return ""
 	}
-	said := value(p.Data, p.DataMsgpack)
+	data := valueText(p.Data, p.DataMsgpack)
 	switch {
 	case p.Percent == nil:
-		return said
-	case said == "":
+		return data
+	case data == "":
 		return fmt.Sprintf("%d %%", *p.Percent)
 	}
-	return fmt.Sprintf("%d %%, %s", *p.Percent, said)
+	return fmt.Sprintf("%d %%, %s", *p.Percent, data)
 }
 
-func dispatches(j *jobAnswer) string {
+func dispatchesText(j *jobReply) string {
 	if j.Losses == 0 {
 		return fmt.Sprint(j.Dispatches)
 	}
 	return fmt.Sprintf("%d, %d of them lost", j.Dispatches, j.Losses)
 }
 
-// value shows JSON as it is, and MessagePack, which a terminal cannot show, in
-// Base64.
-func value(text json.RawMessage, msgpack []byte) string {
+// valueText returns a JSON value as it is, or a MessagePack value as Base64.
+func valueText(text json.RawMessage, msgpack []byte) string {
 	if len(msgpack) > 0 {
-		return "MessagePack in Base64: " + base64.StdEncoding.EncodeToString(msgpack)
+		return "MessagePack, as Base64: " + base64.StdEncoding.EncodeToString(msgpack)
 	}
 	return string(text)
 }
 
-func milliseconds(ms int64) string {
+func durationText(ms int64) string {
 	if ms == 0 {
 		return ""
 	}

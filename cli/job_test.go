@@ -6,16 +6,16 @@ import (
 	"testing"
 )
 
-// A job that runs is shown with its worker's last word.
+// An active job is shown with the last progress that its worker reported.
 func TestJobTable_Progress(t *testing.T) {
 	for _, c := range []struct{ progress, want string }{
 		{`{"percent":0}`, "0 %"},
 		{`{"data":[1,"a"]}`, `[1,"a"]`},
 		{`{"percent":40,"data":{"row":7}}`, `40 %, {"row":7}`},
-		{`{"percent":100,"data_msgpack":"xAEA"}`, "100 %, MessagePack in Base64: xAEA"},
+		{`{"percent":100,"data_msgpack":"xAEA"}`, "100 %, MessagePack, as Base64: xAEA"},
 		{`null`, ""},
 	} {
-		var j jobAnswer
+		var j jobReply
 		if err := json.Unmarshal([]byte(`{"state":"active","lease_until":"2026-01-02T03:04:05Z","progress":`+c.progress+`}`), &j); err != nil {
 			t.Fatal(err)
 		}

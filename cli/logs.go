@@ -8,14 +8,14 @@ import (
 	"io"
 	"time"
 
-	"yardmaster/cluster"
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/spf13/cobra"
 )
 
-// logAnswer is the end of a job's log.
-type logAnswer struct {
+// logReply is the end of a job's log.
+type logReply struct {
 	ID    job.ID            `json:"id"`
 	Lines []json.RawMessage `json:"lines"`
 	More  bool              `json:"more"`
@@ -35,7 +35,7 @@ type logLine struct {
 	Dropped  int             `json:"dropped"`
 }
 
-// maxLogLines is the most a node gives at once.
+// maxLogLines is the largest number of lines in one reply.
 const maxLogLines = 1000
 
 func (a *app) jobLogs() *cobra.Command {
@@ -44,24 +44,24 @@ func (a *app) jobLogs() *cobra.Command {
 		lines  int
 		follow bool
 	)
-	c := withQueue(a.takesJSON(&cobra.Command{
+	c := withQueue(a.withJSONFlag(&cobra.Command{
 		Use:     "logs <job>",
 		Aliases: []string{"log"},
-		Short:   "Show what a job has said, and with --follow what it says",
-		Long: `Shows the end of a job's log, oldest line first: what its runner printed or its
-worker sent by LOG, in all its dispatches. With --follow it goes on until it is
-interrupted. With --json each line is a JSON object, as in the stream YARD_LOGS.`,
+		Short:   "Show the log of a job, and with --follow new lines",
+		Long: `Shows the end of a job's log, oldest line first: the lines that its runner printed
+or its worker sent with LOG, in all its dispatches. With --follow it continues with
+new lines. With --json each line is a JSON object, as in the stream YARD_LOGS.`,
 		Example: `  yardmaster job logs order-7 --queue mail --lines 20
   yardmaster job logs mail:0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10 --follow`,
-		Args: args("job"),
+		Args: takeArgs("job"),
 	}), &queue)
 	c.Flags().IntVarP(&lines, "lines", "n", maxLogLines, "`number` of lines from the end")
-	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on until it is interrupted")
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "continue with new lines until interrupted")
 	c.RunE = func(c *cobra.Command, given []string) error {
 		if lines < 1 || lines > maxLogLines {
-			return usage(c, fmt.Sprintf("--lines is %d: must be 1 to %d", lines, maxLogLines))
+			return usageError(c, fmt.Sprintf("--lines is %d: must be 1 to %d", lines, maxLogLines))
 		}
-		request := named(given[0], queue)
+		request := jobRequest(given[0], queue)
 		request["lines"] = lines
 		return a.logs(c.Context(), request, follow)
 	}
@@ -69,18 +69,18 @@ interrupted. With --json each line is a JSON object, as in the stream YARD_LOGS.
 }
 
 func (a *app) logs(ctx context.Context, request map[string]any, follow bool) error {
-	y, err := a.dial(ctx)
+	cl, err := a.dial(ctx)
 	if err != nil {
 		return err
 	}
-	defer y.Close()
-	answer, err := y.ask(ctx, cluster.SubjectAPI+".job.logs", request)
+	defer cl.Close()
+	answer, err := cl.request(ctx, cluster.SubjectAPI+".job.logs", request)
 	if err != nil {
 		return err
 	}
-	var log logAnswer
+	var log logReply
 	if err := json.Unmarshal(answer, &log); err != nil {
-		return unreadable(err)
+		return badReplyError(err)
 	}
 	if log.More && !a.json {
 		fmt.Fprintln(a.Out, "... (earlier lines are not shown)")
@@ -93,7 +93,7 @@ func (a *app) logs(ctx context.Context, request map[string]any, follow bool) err
 	if !follow {
 		return nil
 	}
-	return y.FollowLog(ctx, log.ID, log.Next, func(p cluster.LogPage) error {
+	return cl.FollowLog(ctx, log.ID, log.Next, func(p cluster.LogPage) error {
 		for line := range bytes.SplitSeq(bytes.TrimSuffix(p.Body, []byte("\n")), []byte("\n")) {
 			if err := a.logLine(line); err != nil {
 				return err
@@ -110,21 +110,21 @@ func (a *app) logLine(line []byte) error {
 	}
 	var l logLine
 	if err := json.Unmarshal(line, &l); err != nil {
-		return unreadable(err)
+		return badReplyError(err)
 	}
 	return l.write(a.Out)
 }
 
 func (l *logLine) write(w io.Writer) error {
-	says := l.Text
+	text := l.Text
 	switch {
 	case l.Dropped > 0:
-		says = fmt.Sprintf("(%d lines are missing here)", l.Dropped)
+		text = fmt.Sprintf("(%d lines dropped)", l.Dropped)
 	case len(l.Record) > 0:
-		says = string(l.Record)
+		text = string(l.Record)
 	case l.Cut:
-		says += " (cut)"
+		text += " (truncated)"
 	}
-	_, err := fmt.Fprintf(w, "%s  #%d %s %s %-5s %s\n", moment(&l.At), l.Dispatch, l.Node, l.Worker, l.Level, says)
+	_, err := fmt.Fprintf(w, "%s  #%d %s %s %-5s %s\n", timeText(&l.At), l.Dispatch, l.Node, l.Worker, l.Level, text)
 	return err
 }

@@ -12,42 +12,41 @@ import (
 	"strings"
 )
 
-// A node trades memory for time, and has to know where that ends.
+// nodeGCPercent is the GOGC of a node. A node allocates much and keeps little;
+// with the default of 100, marking took a sixth of its CPU time under load. A
+// GOGC in the environment takes precedence.
+const nodeGCPercent = 400
 
-// nodeGC is how much garbage a node lets gather, in percent of what it keeps:
-// it allocates much and keeps little, and at the default of 100 marking took a
-// sixth of its time under load. GOGC in the environment wins.
-const nodeGC = 400
+// minMemoryLimit is the smallest memory limit that is set, in bytes. With less, a
+// node would spend all its time on garbage collection.
+const minMemoryLimit = 256 << 20
 
-// leastMemory is the smallest limit that is set, in bytes: below it a node
-// would do nothing but collect.
-const leastMemory = 256 << 20
-
-// tuneMemory sets how a node collects its garbage: rarely, but more often the
-// nearer it comes to half of the memory there is. What the environment says wins.
+// tuneMemory configures the garbage collector for a node: collections are rare
+// until memory use approaches half of the available memory. GOGC and GOMEMLIMIT
+// in the environment take precedence.
 func tuneMemory() {
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(nodeGC)
+		debug.SetGCPercent(nodeGCPercent)
 	}
 	if os.Getenv("GOMEMLIMIT") == "" {
-		if there, known := memoryThere(os.DirFS("/")); known {
-			debug.SetMemoryLimit(memoryLimit(there))
+		if available, known := availableMemory(os.DirFS("/")); known {
+			debug.SetMemoryLimit(memoryLimit(available))
 		}
 	}
 }
 
-// memoryLimit is a node's share of the memory there is, in bytes.
-func memoryLimit(there int64) int64 { return max(there/2, leastMemory) }
+// memoryLimit returns the memory limit of a node, in bytes.
+func memoryLimit(available int64) int64 { return max(available/2, minMemoryLimit) }
 
-// memoryThere is how much memory this process may use, in bytes: what the
-// machine has, or what a control group leaves of it. It is not known where root
-// does not say it as Linux does.
-func memoryThere(root fs.FS) (there int64, known bool) {
-	there = math.MaxInt64
+// availableMemory returns how much memory this process may use, in bytes: the
+// memory of the machine or the smallest limit of its control groups. known is
+// false if root has no Linux /proc.
+func availableMemory(root fs.FS) (available int64, known bool) {
+	available = math.MaxInt64
 	for line := range lines(root, "proc/meminfo") { // MemTotal:  4032712 kB
 		if f := strings.Fields(line); len(f) == 3 && f[0] == "MemTotal:" {
 			if n, err := strconv.ParseInt(f[1], 10, 64); err == nil {
-				there = n << 10
+				available = n << 10
 			}
 		}
 	}
@@ -56,32 +55,33 @@ func memoryThere(root fs.FS) (there int64, known bool) {
 		switch {
 		case len(f) < 3:
 		case f[1] == "":
-			there = min(there, groupMemory(root, "sys/fs/cgroup", f[2], "memory.max"))
+			available = min(available, cgroupLimit(root, "sys/fs/cgroup", f[2], "memory.max"))
 		case slices.Contains(strings.Split(f[1], ","), "memory"):
-			there = min(there, groupMemory(root, "sys/fs/cgroup/memory", f[2], "memory.limit_in_bytes"))
+			available = min(available, cgroupLimit(root, "sys/fs/cgroup/memory", f[2], "memory.limit_in_bytes"))
 		}
 	}
-	return there, there < math.MaxInt64
+	return available, available < math.MaxInt64
 }
 
-// groupMemory is the smallest limit of a control group and of those it lies
-// in, in bytes. Groups that cannot be seen from here, as from a container, do
-// not count; the container's own is then the topmost.
-func groupMemory(root fs.FS, top, group, file string) int64 {
-	least := int64(math.MaxInt64)
+// cgroupLimit returns the smallest limit of a control group and its ancestors, in
+// bytes, or math.MaxInt64 without a limit. It ignores groups whose files cannot be
+// read, such as the ancestors of a container's group.
+func cgroupLimit(root fs.FS, top, group, file string) int64 {
+	limit := int64(math.MaxInt64)
 	for group = path.Clean("/" + group); ; group = path.Dir(group) {
-		for line := range lines(root, path.Join(top, group, file)) { // "max" is no number
+		for line := range lines(root, path.Join(top, group, file)) { // "max" does not parse
 			if n, err := strconv.ParseInt(line, 10, 64); err == nil && n > 0 {
-				least = min(least, n)
+				limit = min(limit, n)
 			}
 		}
 		if group == "/" {
-			return least
+			return limit
 		}
 	}
 }
 
-// lines are those of a file; none if it cannot be read.
+// lines returns an iterator over the trimmed lines of a file. It is empty if the
+// file cannot be read.
 func lines(root fs.FS, name string) func(yield func(string) bool) {
 	text, _ := fs.ReadFile(root, name)
 	return func(yield func(string) bool) {

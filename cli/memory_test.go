@@ -5,12 +5,12 @@ import (
 	"testing/fstest"
 )
 
-func TestMemoryThere(t *testing.T) {
+func TestAvailableMemory(t *testing.T) {
 	const gib = 1 << 30
 	const meminfo = "MemTotal:        4194304 kB\nMemFree:          100 kB\n"
 	for name, c := range map[string]struct {
 		files map[string]string
-		want  int64 // 0: not known
+		want  int64 // 0: unknown
 	}{
 		"no Linux":      {nil, 0},
 		"a machine":     {map[string]string{"proc/meminfo": meminfo}, 4 * gib},
@@ -48,14 +48,14 @@ func TestMemoryThere(t *testing.T) {
 		for file, text := range c.files {
 			root[file] = &fstest.MapFile{Data: []byte(text)}
 		}
-		got, known := memoryThere(root)
+		got, known := availableMemory(root)
 		if known != (c.want > 0) || known && got != c.want {
 			t.Errorf("%s: %d bytes, known: %t; want %d", name, got, known, c.want)
 		}
 	}
-	for there, want := range map[int64]int64{4 * gib: 2 * gib, gib / 2: gib / 4, gib / 8: gib / 4} {
-		if got := memoryLimit(there); got != want {
-			t.Errorf("of %d bytes a node takes %d, want %d", there, got, want)
+	for available, want := range map[int64]int64{4 * gib: 2 * gib, gib / 2: gib / 4, gib / 8: gib / 4} {
+		if got := memoryLimit(available); got != want {
+			t.Errorf("limit of %d bytes is %d, want %d", available, got, want)
 		}
 	}
 }

@@ -11,11 +11,11 @@ import (
 	"reflect"
 	"strings"
 
-	"yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster"
 )
 
-// natsContext is a file in which NATS' own tools keep where a server is and how
-// to log in there, as far as this program can use it.
+// natsContext is a context of the nats CLI: a file with a server's address and
+// credentials. The fields of the second block are not supported and refused.
 type natsContext struct {
 	URL         string `json:"url"`
 	User        string `json:"user"`
@@ -38,9 +38,9 @@ type natsContext struct {
 	JSPrefix  string `json:"jetstream_api_prefix"`
 }
 
-// contextHome is the directory of contexts and of the file that says which of
-// them is selected.
-func (a *app) contextHome() (string, error) {
+// contextDir returns the directory of the contexts and of context.txt, which
+// names the selected one.
+func (a *app) contextDir() (string, error) {
 	if home := a.getenv("XDG_CONFIG_HOME"); home != "" {
 		return filepath.Join(home, "nats"), nil
 	}
@@ -51,52 +51,52 @@ func (a *app) contextHome() (string, error) {
 	return filepath.Join(home, ".config", "nats"), nil
 }
 
-// selectedContext is the context that 'nats context select' has chosen; "" if
-// there is none.
+// selectedContext returns the name of the context that 'nats context select' has
+// selected, or "".
 func (a *app) selectedContext() string {
-	home, err := a.contextHome()
+	dir, err := a.contextDir()
 	if err != nil {
 		return ""
 	}
-	text, err := os.ReadFile(filepath.Join(home, "context.txt"))
+	text, err := os.ReadFile(filepath.Join(dir, "context.txt"))
 	if err != nil {
-		return "" // nobody has ever selected one
+		return "" // none was ever selected
 	}
 	return strings.TrimSpace(string(text))
 }
 
-// readContext reads a context by its name, or by its path if that ends in
-// .json. origin tells people where what it says comes from.
+// readContext reads a context by its name, or by its path if that ends in .json.
+// origin describes the context in error messages.
 func (a *app) readContext(name string) (c natsContext, origin string, err error) {
 	file := name
 	if !strings.HasSuffix(name, ".json") || !exists(name) {
 		if name == "" || strings.Contains(name, "..") || strings.ContainsRune(name, filepath.Separator) {
-			return c, "", &problem{what: fmt.Sprintf("%q is no name of a context", name), do: "'nats context ls' lists those there are", usage: true}
+			return c, "", &userError{msg: fmt.Sprintf("%q is not the name of a context", name), remedy: "'nats context ls' lists the contexts", usage: true}
 		}
-		home, err := a.contextHome()
+		dir, err := a.contextDir()
 		if err != nil {
-			return c, "", &problem{what: fmt.Sprintf("context %s cannot be looked for: %v", name, err), do: "set one of them"}
+			return c, "", &userError{msg: fmt.Sprintf("context %s cannot be found: %v", name, err), remedy: "set one of them"}
 		}
-		file = filepath.Join(home, "context", name+".json")
+		file = filepath.Join(dir, "context", name+".json")
 	}
 	origin = fmt.Sprintf("context %s, file %s", name, file)
 	text, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
-		return c, origin, &problem{what: fmt.Sprintf("there is no context %s: %s does not exist", name, file), do: "'nats context ls' lists those there are, 'nats context unselect' chooses none"}
+		return c, origin, &userError{msg: fmt.Sprintf("there is no context %s: %s does not exist", name, file), remedy: "'nats context ls' lists the contexts, 'nats context unselect' selects none"}
 	}
 	if err == nil {
-		err = json.Unmarshal(bytes.TrimPrefix(text, []byte("\xef\xbb\xbf")), &c) // some editors begin a file so
+		err = json.Unmarshal(bytes.TrimPrefix(text, []byte("\xef\xbb\xbf")), &c) // some editors write a byte order mark
 	}
 	if mistyped := (*json.UnmarshalTypeError)(nil); errors.As(err, &mistyped) && mistyped.Field != "" {
-		err = fmt.Errorf("its %s has to be %s, and is a %s", mistyped.Field, jsonWord(mistyped.Type.Kind()), mistyped.Value)
+		err = fmt.Errorf("%s must be %s, and is a %s", mistyped.Field, jsonTypeName(mistyped.Type.Kind()), mistyped.Value)
 	} else if mistyped != nil {
-		err = fmt.Errorf("it has to be an object in braces, and is an %s", mistyped.Value)
+		err = fmt.Errorf("it must be an object in braces, and is an %s", mistyped.Value)
 	}
 	if err != nil {
-		return c, origin, &problem{what: fmt.Sprintf("%s cannot be read: %v", origin, err), do: "'nats context edit' mends it, or name the server with --server"}
+		return c, origin, &userError{msg: fmt.Sprintf("%s cannot be read: %v", origin, err), remedy: "correct it with 'nats context edit', or name the server with --server"}
 	}
-	if what := c.unusable(); what != "" {
-		return c, origin, &problem{what: fmt.Sprintf("%s: %s", origin, what), do: "give this program a context without it, or name the server with --server"}
+	if what := c.unsupported(); what != "" {
+		return c, origin, &userError{msg: fmt.Sprintf("%s: %s", origin, what), remedy: "use a context without it, or name the server with --server"}
 	}
 	for _, path := range []*string{&c.Creds, &c.NKey, &c.Cert, &c.Key, &c.CA} {
 		*path = a.expand(*path)
@@ -104,12 +104,12 @@ func (a *app) readContext(name string) (c natsContext, origin string, err error)
 	return c, origin, nil
 }
 
-// jsonWord is what JSON calls a kind of value that a context has.
-func jsonWord(kind reflect.Kind) string {
+// jsonTypeName returns the name of a type in error messages.
+func jsonTypeName(kind reflect.Kind) string {
 	if kind == reflect.Bool {
 		return "true or false"
 	}
-	return "a text"
+	return "a string"
 }
 
 func exists(name string) bool {
@@ -117,28 +117,28 @@ func exists(name string) bool {
 	return err == nil
 }
 
-// unusable says what of a context this program cannot do; what only concerns
-// how other tools look does not matter.
-func (c *natsContext) unusable() string {
-	for _, f := range []struct{ key, value, why string }{
-		{"nsc", c.NSC, "asks the program nsc for credentials, which is not done here; 'creds' names a file of them"},
-		{"socks_proxy", c.Proxy, "leads through a proxy, which is not done here"},
-		{"windows_cert_store", c.CertStore, "keeps certificates where only Windows finds them; 'cert' and 'key' name files"},
-		{"jetstream_domain", c.JSDomain, "leads into another JetStream domain, and a yard lives in its own"},
-		{"jetstream_api_prefix", c.JSPrefix, "leads to JetStream under another name, and a yard's is plain"},
+// unsupported describes the first setting of the context that this program does
+// not support, or returns "".
+func (c *natsContext) unsupported() string {
+	for _, f := range []struct{ key, value, reason string }{
+		{"nsc", c.NSC, "refers to the program nsc, which is not supported; name a credentials file in 'creds'"},
+		{"socks_proxy", c.Proxy, "refers to a proxy, which is not supported"},
+		{"windows_cert_store", c.CertStore, "refers to a Windows certificate store, which is not supported; name files in 'cert' and 'key'"},
+		{"jetstream_domain", c.JSDomain, "refers to a JetStream domain, and a yard has none"},
+		{"jetstream_api_prefix", c.JSPrefix, "refers to a JetStream API prefix, and a yard has none"},
 	} {
 		if f.value != "" {
-			return fmt.Sprintf("its %s %s", f.key, f.why)
+			return fmt.Sprintf("its %s %s", f.key, f.reason)
 		}
 	}
-	// Values may also name a store of secrets, by a scheme. A path may say
-	// file://, and nothing else; what is a secret itself may look like anything,
-	// so only the schemes that are known to be references are taken for such.
+	// A value may also be a URL that refers to a secret store. In a path, any
+	// scheme but file:// is one. A secret may contain any text, so there only
+	// the known schemes of references are refused.
 	for _, f := range []struct{ key, value string }{
 		{"creds", c.Creds}, {"nkey", c.NKey}, {"cert", c.Cert}, {"key", c.Key}, {"ca", c.CA},
 	} {
 		if scheme, _, ok := strings.Cut(f.value, "://"); ok && scheme != "file" {
-			return fmt.Sprintf("its %s is kept at %s://, which is not asked here; name a file", f.key, scheme)
+			return fmt.Sprintf("its %s refers to %s://, which is not supported; name a file", f.key, scheme)
 		}
 	}
 	for _, f := range []struct{ key, value string }{
@@ -146,17 +146,17 @@ func (c *natsContext) unusable() string {
 	} {
 		for _, scheme := range []string{"op://", "nsc://", "env://", "file://"} {
 			if strings.HasPrefix(f.value, scheme) {
-				return fmt.Sprintf("its %s is kept at %s, which is not asked here; write it out, or use 'creds'", f.key, scheme)
+				return fmt.Sprintf("its %s refers to %s, which is not supported; give the value itself, or use 'creds'", f.key, scheme)
 			}
 		}
 	}
 	if (c.Cert == "") != (c.Key == "") {
-		return "cert and key go together, and it has one of them"
+		return "cert requires key, and one of them is missing"
 	}
 	return ""
 }
 
-// expand gives a path that may begin with ~ or file:// and name variables.
+// expand returns path with file:// removed and ~ and variables expanded.
 func (a *app) expand(path string) string {
 	path = os.Expand(strings.TrimPrefix(path, "file://"), a.getenv)
 	if rest, ok := strings.CutPrefix(path, "~"); ok && (rest == "" || rest[0] == '/') {
@@ -165,7 +165,7 @@ func (a *app) expand(path string) string {
 	return path
 }
 
-// login takes from a context what it says of logging in.
+// login returns the credentials of the context.
 func (c *natsContext) login() cluster.DialOptions {
 	return cluster.DialOptions{
 		User: c.User, Password: c.Password, Token: c.Token, Creds: c.Creds, NKey: c.NKey, JWT: c.JWT, Seed: c.Seed,

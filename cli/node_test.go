@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// freeAddress is an address that nobody listened on a moment ago.
+// freeAddress returns a local address that was just free.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -55,10 +55,9 @@ func (b *lockedBuffer) String() string {
 	return b.b.String()
 }
 
-// One yard, one worker, and most of what can be typed: the command line and
-// the node understand each other.
-func TestRealNode(t *testing.T) {
-	for _, f := range nodeFlags { // the flags set them; give them back afterwards
+// Most verbs work against a real node with one worker.
+func TestAgainstNode(t *testing.T) {
+	for _, f := range nodeFlags { // the flags set the variables; Setenv restores them
 		if f.variable != "" {
 			t.Setenv(f.variable, "")
 		}
@@ -66,7 +65,7 @@ func TestRealNode(t *testing.T) {
 	t.Setenv("YARD_SERVER_HOST", "127.0.0.1")
 	t.Setenv("YARD_SERVER_PORT", "1")
 	server, edge := freeAddress(t), freeAddress(t)
-	f := &fakeYard{url: "nats://" + server} // not a fake at all here
+	f := &fakeAPI{url: "nats://" + server} // the real node
 	background(t, "node", "--name", "solo", "--data-dir", t.TempDir(), "--nats-listen", server, "--raft-listen", "127.0.0.1:1",
 		"--edge-listen", edge, "--http-listen", "127.0.0.1:0", "--log-level", "error")
 	await(t, f, "ready", "health")
@@ -89,16 +88,16 @@ func TestRealNode(t *testing.T) {
 	background(t, "worker", "--addr", edge, "--queue", "mail", "--credits", "2")
 
 	must(0, []string{"completed", `{"n":12345678901234567}`}, "enqueue", "mail", "echo", "--params", `{"n":12345678901234567}`, "--id", "k1", "--wait")
-	must(0, []string{"had this job already"}, "enqueue", "mail", "echo", "--params", `{"n":12345678901234567}`, "--id", "k1")
+	must(0, []string{"the job already existed"}, "enqueue", "mail", "echo", "--params", `{"n":12345678901234567}`, "--id", "k1")
 	must(1, []string{"failed on request"}, "enqueue", "mail", "fail", "--params", `{"final":true}`, "--wait")
 	must(0, []string{"2 of 3"}, "enqueue", "mail", "retry", "--max-attempts", "3", "--retry-interval", "10ms", "--wait")
 	lines := filepath.Join(t.TempDir(), "lines")
 	if err := os.WriteFile(lines, []byte("{\"function\":\"echo\",\"id\":\"k1\"}\n{\"function\":\"echo\"}\n{\"params\":{},\"priority\":-1}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	must(1, []string{"\tduplicate\n", "\taccepted\n", "3\t-\trefused: priority is -1", "1 accepted, 1 known already, 1 refused"}, "enqueue", "mail", "--bulk", lines)
+	must(1, []string{"\tduplicate\n", "\taccepted\n", "3\t-\trefused: priority is -1", "1 accepted, 1 already known, 1 refused"}, "enqueue", "mail", "--bulk", lines)
 	later := must(0, nil, "enqueue", "mail", "echo", "--in", "1h")
-	// Accepted is on disk; the ledger knows of it a moment later.
+	// An accepted job is on disk, and in the ledger a moment later.
 	await(t, f, later, "job", "list", "mail", "--state", "delayed")
 	must(0, []string{"delayed", later}, "job", "list", "mail", "--state", "delayed")
 	must(0, []string{"completed"}, "job", "show", "k1", "--queue", "mail")
@@ -116,23 +115,23 @@ func TestRealNode(t *testing.T) {
 	testFollow(t, f)
 }
 
-// await repeats a command line until it succeeds and shows what is wanted.
-func await(t *testing.T, f *fakeYard, want string, args ...string) {
+// await repeats a command line until it succeeds and its output contains want.
+func await(t *testing.T, f *fakeAPI, want string, args ...string) {
 	t.Helper()
-	var last ran
+	var last cmdResult
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
 		if last = f.run(t, args...); last.code == 0 && strings.Contains(last.out, want) {
 			return
 		}
 	}
-	t.Fatalf("%v does not come to show %q: %+v", args, want, last)
+	t.Fatalf("%v did not show %q: %+v", args, want, last)
 }
 
-// testFollow sees an event that happens while it looks.
-func testFollow(t *testing.T, f *fakeYard) {
+// testFollow checks that --follow shows an event that happens meanwhile.
+func testFollow(t *testing.T, f *fakeAPI) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	out := &firstLine{seen: make(chan struct{})}
+	out := &firstWrite{seen: make(chan struct{})}
 	var code int
 	var follow sync.WaitGroup
 	follow.Go(func() {
@@ -153,14 +152,14 @@ func testFollow(t *testing.T, f *fakeYard) {
 	}
 }
 
-// firstLine tells when something was written.
-type firstLine struct {
+// firstWrite is a buffer that closes seen on the first write.
+type firstWrite struct {
 	lockedBuffer
 	once sync.Once
 	seen chan struct{}
 }
 
-func (f *firstLine) Write(p []byte) (int, error) {
+func (f *firstWrite) Write(p []byte) (int, error) {
 	defer f.once.Do(func() { close(f.seen) })
 	return f.lockedBuffer.Write(p)
 }

@@ -11,19 +11,20 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// profileVariable names a host:port where a node serves its profiles under
-// /debug/pprof/. It is for those who work on the yard: who can reach it sees
+// profileEnv is a variable with the host:port where a node serves profiles under
+// /debug/pprof/. It is for developers: a client that can reach the port can read
 // the node's memory.
-const profileVariable = "YARD_PPROF"
+const profileEnv = "YARD_PPROF"
 
-// profiled runs run, and beside it the listener if addr is not empty.
-func profiled(ctx context.Context, addr string, run func(context.Context) error) error {
+// withProfiling calls run and, if addr is not empty, serves profiles there until
+// run returns.
+func withProfiling(ctx context.Context, addr string, run func(context.Context) error) error {
 	if addr == "" {
 		return run(ctx)
 	}
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {
-		return fmt.Errorf("listen for profiles, as %s asks: %w", profileVariable, err)
+		return fmt.Errorf("listen for profiles (%s): %w", profileEnv, err)
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/debug/pprof/", pprof.Index)

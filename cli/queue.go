@@ -6,8 +6,8 @@ import (
 	"maps"
 	"slices"
 
-	"yardmaster/cluster"
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/spf13/cobra"
 )
@@ -16,81 +16,82 @@ func (a *app) queueVerbs() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "queue <verb>",
 		Short: "List, show, explain, add, pause, resume and remove queues",
-		Long: `Looks at queues and changes them. A queue that does not exist is made by its
-first job; add it beforehand to give it a concurrency limit.`,
+		Long: `Shows and changes queues. A queue is created by its first job; add it beforehand to
+give it a concurrency limit.`,
 		Example: `  yardmaster queue list
   yardmaster queue add mail --limit 10
   yardmaster queue pause mail`,
 	}, a.queueList(),
-		a.queueVerb("show", "Show a queue and how its jobs stand"),
+		a.queueVerb("show", "Show a queue and its number of jobs by state"),
 		a.queueExplain(),
 		a.queueAdd(),
-		a.queueVerb("pause", "Start no more jobs of a queue; running ones go on"),
-		a.queueVerb("resume", "Start a paused queue's jobs again"),
-		a.queueVerb("rm", "Remove a queue all of whose jobs have ended, and the records of those"))
+		a.queueVerb("pause", "Pause a queue: its jobs do not start; running jobs continue"),
+		a.queueVerb("resume", "Resume a paused queue"),
+		a.queueVerb("rm", "Remove a queue whose jobs have all ended, and those jobs"))
 }
 
 func (a *app) queueList() *cobra.Command {
-	return a.takesJSON(&cobra.Command{
+	return a.withJSONFlag(&cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
-		Short:   "List all queues and how their jobs stand",
+		Short:   "List all queues and their number of jobs by state",
 		Example: `  yardmaster queue list --json`,
-		Args:    args(),
+		Args:    takeArgs(),
 		RunE: func(c *cobra.Command, _ []string) error {
-			return show(c.Context(), a, cluster.SubjectAPI+".queue.list", struct{}{}, queuesTable)
+			return requestAndPrint(c.Context(), a, cluster.SubjectAPI+".queue.list", struct{}{}, queuesTable)
 		},
 	})
 }
 
+// queueVerb returns a verb that takes one queue.
 func (a *app) queueVerb(verb, short string) *cobra.Command {
-	c := a.takesJSON(&cobra.Command{
+	c := a.withJSONFlag(&cobra.Command{
 		Use:     verb + " <queue>",
 		Short:   short,
 		Example: "  yardmaster queue " + verb + " mail",
-		Args:    args("queue"),
+		Args:    takeArgs("queue"),
 	})
 	endpoint, table := verb, queueTable
 	if verb == "rm" {
 		endpoint, table = "remove", removedLine
 		c.Aliases = []string{"remove", "del", "delete"}
-		c.Long = `Removes a queue. While it has jobs that wait, are delayed or run, that is refused.
-The yard's records of its jobs that have completed or failed go with it, and so
-do their results; dead letters and history stay.`
+		c.Long = `Removes a queue. It is refused while the queue has waiting, delayed or active jobs.
+Its completed and failed jobs are removed from the ledger, with their results; dead
+letters and history stay.`
 	}
 	c.RunE = func(c *cobra.Command, args []string) error {
-		return show(c.Context(), a, cluster.SubjectAPI+".queue."+endpoint, map[string]any{"name": args[0]}, table)
+		return requestAndPrint(c.Context(), a, cluster.SubjectAPI+".queue."+endpoint, map[string]any{"name": args[0]}, table)
 	}
 	return c
 }
 
 func (a *app) queueAdd() *cobra.Command {
 	var limit int64
-	c := a.takesJSON(&cobra.Command{
+	c := a.withJSONFlag(&cobra.Command{
 		Use:     "add <queue>",
 		Aliases: []string{"create"},
 		Short:   "Add a queue",
 		Example: `  yardmaster queue add mail --limit 10`,
-		Args:    args("queue"),
+		Args:    takeArgs("queue"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := job.ValidQueue(args[0]); err != nil {
-				return usage(c, err.Error())
+				return usageError(c, err.Error())
 			}
 			request := map[string]any{"name": args[0]}
 			if c.Flags().Changed("limit") {
 				if limit < 1 || limit > job.MaxLimit {
-					return usage(c, fmt.Sprintf("--limit is %d: must be 1 to %d", limit, int64(job.MaxLimit)))
+					return usageError(c, fmt.Sprintf("--limit is %d: must be 1 to %d", limit, int64(job.MaxLimit)))
 				}
 				request["concurrency_limit"] = limit
 			}
-			return show(c.Context(), a, cluster.SubjectAPI+".queue.add", request, queueTable)
+			return requestAndPrint(c.Context(), a, cluster.SubjectAPI+".queue.add", request, queueTable)
 		},
 	})
-	c.Flags().Int64Var(&limit, "limit", 0, "most jobs of the queue that run at once in the whole yard (default no limit)")
+	c.Flags().Int64Var(&limit, "limit", 0, "largest number of the queue's jobs that run at the same time in the whole yard (default no limit)")
 	return c
 }
 
-func queuesTable(w io.Writer, s *queuesAnswer) {
+func queuesTable(w io.Writer, s *queuesReply) {
 	fmt.Fprint(w, "QUEUE\tSTATE\tLIMIT\tWAITING\tDELAYED\tACTIVE\tCOMPLETED\tFAILED\n")
 	for i := range s.Queues {
 		q := &s.Queues[i]
@@ -100,13 +101,13 @@ func queuesTable(w io.Writer, s *queuesAnswer) {
 	}
 }
 
-func queueTable(w io.Writer, q *queueAnswer) {
-	queuesTable(w, &queuesAnswer{Queues: []queueAnswer{*q}})
+func queueTable(w io.Writer, q *queueReply) {
+	queuesTable(w, &queuesReply{Queues: []queueReply{*q}})
 }
 
-// removedLine is what is left to say of a queue that was removed.
-func removedLine(w io.Writer, q *queueAnswer) {
-	fmt.Fprintf(w, "%s\tremoved, with the records of its jobs that had ended\n", q.Name)
+// removedLine shows that a queue was removed.
+func removedLine(w io.Writer, q *queueReply) {
+	fmt.Fprintf(w, "%s\tremoved, with its ended jobs\n", q.Name)
 }
 
 func limitText(limit uint32) string {

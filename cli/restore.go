@@ -12,153 +12,156 @@ import (
 	"slices"
 	"time"
 
-	"yardmaster/backup"
-	"yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/backup"
+	"github.com/yardmaster-dev/yardmaster/cluster"
 
 	"github.com/spf13/cobra"
 )
 
 func (a *app) restoreVerb() *cobra.Command {
 	var abandon bool
-	c := a.takesJSON(&cobra.Command{
+	c := a.withJSONFlag(&cobra.Command{
 		Use:   "restore <file>",
-		Short: "Bring a saved yard back, into one that has never accepted a job",
-		Long: `Brings back into a fresh yard what 'yardmaster backup' saved: jobs, results, dead
-letters, history, queues, limits, keys and cron entries. The number of members
-may be another one. What ran when the backup was made runs again; workers of the
-yard that was saved are refused here. The file is checked first.
+		Short: "Restore a backup into a fresh yard",
+		Long: `Restores a backup into a yard that has never accepted a job: jobs, results, dead
+letters, history, queues, limits, keys and cron entries. The number of members may
+differ. Jobs that ran when the backup was made run again; workers of the saved
+yard are refused. The file is verified first.
 
-A restore that was interrupted leaves a yard that accepts nothing and says so:
-take it again, at any node, or give it up with --abandon.`,
+After an interrupted restore the yard accepts nothing, and 'yardmaster status' says
+so: repeat the restore, with any node, or give it up with --abandon.`,
 		Example: `  yardmaster restore yard-monday.tar
   yardmaster restore --abandon`,
-		Args: args("[file]"),
+		Args: takeArgs("[file]"),
 		RunE: func(c *cobra.Command, given []string) error {
 			switch {
 			case abandon && len(given) == 0:
 				return a.abandon(c.Context())
 			case abandon:
-				return usage(c, "--abandon takes no file")
+				return usageError(c, "--abandon takes no file")
 			case len(given) == 0:
-				return usage(c, "name the file")
+				return usageError(c, "name the file")
 			}
 			return a.restore(c.Context(), given[0])
 		},
 	})
-	c.Flags().BoolVar(&abandon, "abandon", false, "give up a restore that was interrupted")
+	c.Flags().BoolVar(&abandon, "abandon", false, "give up an interrupted restore")
 	return c
 }
 
-// bringing is a restore under way, at one node.
-type bringing struct {
-	*yard
+// restoreClient is the client of one restore, which runs on one node.
+type restoreClient struct {
+	*client
 	session, node string
-	doing         string // as the node said last
-	tell          io.Writer
-	begun         bool // the yard has become empty, and waits for the backup's parts
-	asked         time.Time
+	activity      string // last one that the node reported
+	progress      io.Writer
+	started       bool // the node waits for the parts of the backup
+	lastRequest   time.Time
 }
 
-// askEvery is how long a restore's node is left without a question: it takes
-// whoever asks nothing for 10 s for gone.
-const askEvery = 3 * time.Second
+// keepAliveInterval is the longest time between two requests of a restore. A node
+// ends a session after 10 s without a request.
+const keepAliveInterval = 3 * time.Second
 
-// attended reads a backup, and lets the node hear meanwhile that somebody does:
-// copies that do not count are read, too, and take a while.
-type attended struct {
+// keepAliveReader reads a backup file and keeps the session alive meanwhile.
+// Skipping the parts of the file that are not sent may take longer than the
+// session's timeout.
+type keepAliveReader struct {
 	io.Reader
 	ctx context.Context
-	b   *bringing
+	b   *restoreClient
 }
 
-func (r *attended) Read(p []byte) (int, error) {
-	if time.Since(r.b.asked) > askEvery {
-		if _, err := r.b.ask(r.ctx, "wait", r.b.head(nil)); err != nil {
+func (r *keepAliveReader) Read(p []byte) (int, error) {
+	if time.Since(r.b.lastRequest) > keepAliveInterval {
+		if _, err := r.b.request(r.ctx, "wait", r.b.header(nil)); err != nil {
 			return 0, err
 		}
 	}
 	return r.Reader.Read(p)
 }
 
-// restore checks the file and sends its parts in their order.
+// restore verifies the file and sends its parts in order.
 func (a *app) restore(ctx context.Context, path string) error {
 	plan, err := verifyFile(path)
 	if err != nil {
 		return err
 	}
-	again := "take it again, at any node, by 'yardmaster restore " + path + "', or give it up by 'yardmaster restore --abandon'"
-	return a.bring(ctx, again, func(b *bringing) ([]byte, error) {
+	retryHint := "repeat 'yardmaster restore " + path + "', with any node, or give it up with 'yardmaster restore --abandon'"
+	return a.runRestore(ctx, retryHint, func(b *restoreClient) ([]byte, error) {
 		text, err := json.Marshal(plan)
 		if err != nil {
 			return nil, err
 		}
-		if _, err := b.ask(ctx, "begin", text); err != nil {
+		if _, err := b.request(ctx, "begin", text); err != nil {
 			return nil, err
 		}
-		b.begun = true
+		b.started = true
 		f, err := os.Open(path)
 		if err != nil {
 			return nil, err
 		}
 		defer f.Close()
-		in := bufio.NewReaderSize(&attended{f, ctx, b}, 1<<20)
+		in := bufio.NewReaderSize(&keepAliveReader{f, ctx, b}, 1<<20)
 		err = backup.Parts(in, &plan.Manifest, func(name string, part io.Reader) error {
 			return b.push(ctx, name, part)
 		})
 		if err != nil {
 			return nil, err
 		}
-		return b.ask(ctx, "finish", b.head(nil))
+		return b.request(ctx, "finish", b.header(nil))
 	}, restoredTable)
 }
 
-// abandon leaves the yard as fresh as it was.
+// abandon gives up an interrupted restore and leaves a fresh yard.
 func (a *app) abandon(ctx context.Context) error {
-	again := "give it up again, at any node, by 'yardmaster restore --abandon'"
-	return a.bring(ctx, again, func(b *bringing) ([]byte, error) {
-		_, err := b.ask(ctx, "abandon", []byte("{}"))
+	retryHint := "repeat 'yardmaster restore --abandon', with any node"
+	return a.runRestore(ctx, retryHint, func(b *restoreClient) ([]byte, error) {
+		_, err := b.request(ctx, "abandon", []byte("{}"))
 		return []byte(`{"abandoned": true}`), err
-	}, func(w io.Writer, _ *restoredAnswer) { fmt.Fprintln(w, "given up: the yard is as fresh as it was") })
+	}, func(w io.Writer, _ *restoreReport) { fmt.Fprintln(w, "given up; the yard is fresh again") })
 }
 
-// bring does what do says to a yard and shows what came of it. Once a node has
-// begun, the yard accepts nothing until it is done: again says what to type.
-func (a *app) bring(ctx context.Context, again string, do func(*bringing) ([]byte, error), table func(io.Writer, *restoredAnswer)) error {
-	y, err := a.dial(ctx)
+// runRestore calls do with a connection and shows the report that it returns.
+// Once a restore has begun, the yard accepts nothing until it is complete;
+// retryHint is then the remedy of an error.
+func (a *app) runRestore(ctx context.Context, retryHint string, do func(*restoreClient) ([]byte, error), table func(io.Writer, *restoreReport)) error {
+	cl, err := a.dial(ctx)
 	if err != nil {
 		return err
 	}
-	defer y.Close()
-	b := &bringing{yard: y, tell: a.Err}
+	defer cl.Close()
+	b := &restoreClient{client: cl, progress: a.Err}
 	report, err := do(b)
-	if !b.begun && notBegun(err) {
+	if !b.started && refusedToStart(err) {
 		return err
 	}
 	if err != nil {
-		return &problem{
-			what: "this did not come to its end: " + silence(b.node, err),
-			do:   again + "; until then the yard accepts nothing, and 'yardmaster status' says so",
+		return &userError{
+			msg:    "the restore did not complete: " + failureText(b.node, err),
+			remedy: retryHint + "; until then the yard accepts nothing",
 		}
 	}
-	return print(a, report, table)
+	return printReply(a, report, table)
 }
 
-// notBegun tells whether a first question that failed so left the yard as it was,
-// because it was refused.
-func notBegun(err error) bool {
+// refusedToStart reports whether err, of the first request, is a refusal, after
+// which the yard is unchanged.
+func refusedToStart(err error) bool {
 	var forbidden *cluster.ForbiddenError
 	var refused *cluster.APIError
 	return errors.As(err, &forbidden) ||
 		errors.As(err, &refused) && slices.Contains([]string{"400", "403", "409", "413"}, refused.Code)
 }
 
-// ask puts one question and waits until what it asks for is done. The node
-// answers soon, if only that it is still at it. It gives the restore's report.
-func (b *bringing) ask(ctx context.Context, verb string, question []byte) ([]byte, error) {
+// request sends one request and waits until the node has done it; a node that is
+// still working replies with its activity, which is shown. request returns the
+// report of the restore, which only the last request has.
+func (b *restoreClient) request(ctx context.Context, verb string, body []byte) ([]byte, error) {
 	for {
-		asking, cancel := context.WithTimeout(ctx, pieceTime)
-		data, err := b.Request(asking, cluster.SubjectAPI+".restore."+verb, question)
-		b.asked = time.Now()
+		reqCtx, cancel := context.WithTimeout(ctx, backupReplyTimeout)
+		data, err := b.Request(reqCtx, cluster.SubjectAPI+".restore."+verb, body)
+		b.lastRequest = time.Now()
 		cancel()
 		if err != nil {
 			return nil, err
@@ -170,47 +173,48 @@ func (b *bringing) ask(ctx context.Context, verb string, question []byte) ([]byt
 			Report  json.RawMessage `json:"report"`
 		}
 		if err := json.Unmarshal(data, &answer); err != nil {
-			return nil, unreadable(err)
+			return nil, badReplyError(err)
 		}
 		b.session, b.node = answer.Session, answer.Node
 		if answer.Working == "" {
 			return answer.Report, nil
 		}
-		if answer.Working != b.doing {
-			b.doing = answer.Working
-			fmt.Fprintf(b.tell, "%s: %s\n", b.node, b.doing)
+		if answer.Working != b.activity {
+			b.activity = answer.Working
+			fmt.Fprintf(b.progress, "%s: %s\n", b.node, b.activity)
 		}
-		verb, question = "wait", b.head(nil)
+		verb, body = "wait", b.header(nil)
 	}
 }
 
-// head names the restore in a question, with what else it says.
-func (b *bringing) head(more map[string]any) []byte {
+// header returns the JSON header of a request: the session and more fields.
+func (b *restoreClient) header(more map[string]any) []byte {
 	all := map[string]any{"session": b.session}
 	for k, v := range more {
 		all[k] = v
 	}
-	text, _ := json.Marshal(all) // plain values
+	text, _ := json.Marshal(all) // cannot fail for these values
 	return text
 }
 
-func (b *bringing) push(ctx context.Context, name string, part io.Reader) error {
-	buf := make([]byte, pushPiece)
+// push sends one part of the backup in chunks.
+func (b *restoreClient) push(ctx context.Context, name string, part io.Reader) error {
+	buf := make([]byte, pushChunkSize)
 	for {
 		n, err := io.ReadFull(part, buf)
 		ended := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 		if err != nil && !ended {
 			return err
 		}
-		head := b.head(map[string]any{"part": name, "end": ended})
-		if _, err := b.ask(ctx, "push", bytes.Join([][]byte{head, buf[:n]}, []byte("\n"))); err != nil || ended {
+		header := b.header(map[string]any{"part": name, "end": ended})
+		if _, err := b.request(ctx, "push", bytes.Join([][]byte{header, buf[:n]}, []byte("\n"))); err != nil || ended {
 			return err
 		}
 	}
 }
 
-// restoredAnswer is how a restore ended.
-type restoredAnswer struct {
+// restoreReport is the result of a restore.
+type restoreReport struct {
 	Yard       string         `json:"yard"`
 	Index      uint64         `json:"index"`
 	Hash       string         `json:"hash"`
@@ -225,17 +229,17 @@ type restoredAnswer struct {
 	Exact      bool           `json:"exact"`
 }
 
-func restoredTable(w io.Writer, r *restoredAnswer) {
-	fmt.Fprintf(w, "restored\tyard %s at entry %d, by entry %d here\n", r.Yard, r.Index, r.At)
-	fmt.Fprintf(w, "ledger\thash %s: the same\n", r.Hash)
-	counts := "were seen to equal the backup's"
+func restoredTable(w io.Writer, r *restoreReport) {
+	fmt.Fprintf(w, "restored\tyard %s as of entry %d, at entry %d here\n", r.Yard, r.Index, r.At)
+	fmt.Fprintf(w, "ledger\thash %s: identical\n", r.Hash)
+	counts := "compared: identical to the backup"
 	if !r.Exact {
-		counts = "are the backup's; the yard went on before they could be compared"
+		counts = "not compared: the yard changed before that was possible"
 	}
 	fmt.Fprintf(w, "counts\t%s\n", counts)
 	fmt.Fprintf(w, "running\t%d jobs ran when the backup was made, and run again\n", r.GivenBack)
-	fmt.Fprintf(w, "later\t%d records accepted after the ledger was saved are folded again; %d messages about later decisions are left out\n", r.Replayed, r.Cut)
+	fmt.Fprintf(w, "later\t%d records accepted after the ledger was saved are ingested again; %d messages about later decisions are dropped\n", r.Replayed, r.Cut)
 	fmt.Fprintf(w, "fences\tabove %d, epochs from %d: workers of the saved yard are refused\n", r.FenceAbove, r.Epoch)
 	fmt.Fprintf(w, "lanes\t%d\n", r.Lanes)
-	queuesOfBackup(w, r.Queues)
+	backupQueuesTable(w, r.Queues)
 }

@@ -9,28 +9,28 @@ import (
 	"runtime"
 	"time"
 
-	"yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster"
 
 	"github.com/spf13/cobra"
 )
 
 func (a *app) statusVerb() *cobra.Command {
-	return a.takesJSON(&cobra.Command{
+	return a.withJSONFlag(&cobra.Command{
 		Use:   "status",
 		Short: "Show members, authority, lanes, backlog and readiness",
-		Long: `Shows the yard as the node that answers sees it: who is a member, who leads the
-Raft group and who holds the authority, how far each job lane has been folded,
-what waits and runs, and, if the yard is not ready, why.`,
+		Long: `Shows the yard as the node that replies sees it: the members, the Raft leader, the
+holder of the authority, how far each lane has been ingested, the numbers of
+pending and running dispatches, and, if the yard is not ready, the reasons.`,
 		Example: `  yardmaster status
   yardmaster status --json -s nats://10.0.0.2:4222`,
-		Args: args(),
+		Args: takeArgs(),
 		RunE: func(c *cobra.Command, _ []string) error {
-			return show(c.Context(), a, cluster.SubjectStatus, struct{}{}, statusTable)
+			return requestAndPrint(c.Context(), a, cluster.SubjectStatus, struct{}{}, statusTable)
 		},
 	})
 }
 
-func statusTable(w io.Writer, s *statusAnswer) {
+func statusTable(w io.Writer, s *statusReply) {
 	fmt.Fprintf(w, "node\t%s, version %s, %s, up %s\n", s.Node, s.Version, s.Mode, time.Duration(s.Uptime)*time.Second)
 	fmt.Fprintf(w, "ready\t%s\n", readiness(s))
 	for _, reason := range s.Readiness.Reasons {
@@ -39,53 +39,53 @@ func statusTable(w io.Writer, s *statusAnswer) {
 	for _, warning := range s.Readiness.Warnings {
 		fmt.Fprintf(w, "warning\t%s\n", warning)
 	}
-	fmt.Fprintf(w, "http\t%s\n", or(s.HTTP))
+	fmt.Fprintf(w, "http\t%s\n", orDash(s.HTTP))
 	fmt.Fprintf(w, "authority\t%s\n", authority(s))
 	fmt.Fprintf(w, "raft\t%s, leader %s, term %d, applied %d of %d\n",
-		or(s.Raft.State), or(s.Raft.Leader), s.Raft.Term, s.Raft.Applied, s.Raft.Last)
+		orDash(s.Raft.State), orDash(s.Raft.Leader), s.Raft.Term, s.Raft.Applied, s.Raft.Last)
 	fmt.Fprintf(w, "backlog\t%d pending, %d notified, %d delivered, %d failed\n",
 		s.Backlog.Pending, s.Backlog.Notified, s.Backlog.Delivered, s.Backlog.Failed)
 	fmt.Fprintf(w, "guards\t%d keys held\n", s.HeldKeys)
-	fmt.Fprintf(w, "outbox\t%d bytes to tell; %d stale outcomes\n", s.OutboxBytes, s.StaleOutcomes)
+	fmt.Fprintf(w, "outbox\t%d bytes to publish; %d stale outcomes\n", s.OutboxBytes, s.StaleOutcomes)
 	fmt.Fprintf(w, "workers\t%d connections here, %d registered, %d subscriptions\n",
 		s.Workers.Connections, s.Workers.Registered, s.Workers.Subscriptions)
-	fmt.Fprintf(w, "scrub\t%s\n", scrubLine(&s.Scrub))
 	memberTable(w, s)
 	laneTable(w, s)
 	poolTable(w, s)
 }
 
-func memberTable(w io.Writer, s *statusAnswer) {
+func memberTable(w io.Writer, s *statusReply) {
 	if len(s.Members) == 0 {
 		return
 	}
-	heard := make(map[string]nodeAnswer, len(s.Nodes))
+	statuses := make(map[string]nodeStatusReply, len(s.Nodes))
 	for _, n := range s.Nodes {
-		heard[n.Name] = n
+		statuses[n.Name] = n
 	}
-	fmt.Fprint(w, "\nMEMBER\tSTATE\tROLE\tRAFT ADDRESS\tRUNNING\tROOM\tLAST BEAT\tVERSION\n")
+	fmt.Fprint(w, "\nMEMBER\tSTATE\tROLE\tRAFT ADDRESS\tRUNNING\tAVAILABLE\tLAST BEAT\tVERSION\n")
 	for _, m := range s.Members {
-		running, room, beat := "-", "-", "-"
-		if n, ok := heard[m.Name]; ok {
-			running, room = fmt.Sprint(n.Running), fmt.Sprint(n.Room)
+		running, available, beat := "-", "-", "-"
+		if n, ok := statuses[m.Name]; ok {
+			running, available = fmt.Sprint(n.Running), fmt.Sprint(n.Available)
 			beat = (time.Duration(n.BeatAgoMS) * time.Millisecond).String() + " ago"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", m.Name, m.State, role(m.Leader, m.Voter), or(m.Address), running, room, beat, talk(m.Version, m.TLS, m.Refused))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", m.Name, m.State, voterText(m.Leader, m.Voter), orDash(m.Address), running, available, beat, peerText(m.Version, m.TLS, m.Refused))
 	}
 }
 
-// talk is what the node that answers has heard of a member.
-func talk(version string, secured bool, refused string) string {
+// peerText returns a member's version, and whether the connection to it uses TLS
+// or was refused.
+func peerText(version string, secured bool, refused string) string {
 	switch {
 	case refused != "":
-		return or(version) + ", refused: " + refused
+		return orDash(version) + ", refused: " + refused
 	case secured:
-		return or(version) + ", TLS"
+		return orDash(version) + ", TLS"
 	}
-	return or(version)
+	return orDash(version)
 }
 
-func role(leader, voter bool) string {
+func voterText(leader, voter bool) string {
 	switch {
 	case leader:
 		return "leader"
@@ -95,49 +95,49 @@ func role(leader, voter bool) string {
 	return "learner"
 }
 
-func laneTable(w io.Writer, s *statusAnswer) {
+func laneTable(w io.Writer, s *statusReply) {
 	if len(s.Lanes) == 0 {
 		return
 	}
-	fmt.Fprint(w, "\nLANE\tSTREAM\tLEADER\tFIRST\tLAST\tFOLDED\tLAG\n")
+	fmt.Fprint(w, "\nLANE\tSTREAM\tLEADER\tFIRST\tLAST\tINGESTED\tLAG\n")
 	for _, l := range s.Lanes {
-		fmt.Fprintf(w, "%d\t%s\t%s\t%d\t%d\t%d\t%d\n", l.Lane, l.Stream, or(l.Leader), l.First, l.Last, l.Cursor, l.Lag)
+		fmt.Fprintf(w, "%d\t%s\t%s\t%d\t%d\t%d\t%d\n", l.Lane, l.Stream, orDash(l.Leader), l.First, l.Last, l.Cursor, l.Lag)
 	}
 }
 
-func poolTable(w io.Writer, s *statusAnswer) {
+func poolTable(w io.Writer, s *statusReply) {
 	if len(s.Pools) == 0 {
 		return
 	}
-	fmt.Fprint(w, "\nRUNNER\tUP\tRUNNING\tSLOTS\tTROUBLE\n")
+	fmt.Fprint(w, "\nRUNNER\tUP\tRUNNING\tSLOTS\tPROBLEM\n")
 	for _, p := range s.Pools {
-		fmt.Fprintf(w, "%s\t%d of %d\t%d\t%d\t%s\n", p.Runner, p.Up, p.Size, p.InFlight, p.Slots, or(p.Reason))
+		fmt.Fprintf(w, "%s\t%d of %d\t%d\t%d\t%s\n", p.Runner, p.Up, p.Size, p.InFlight, p.Slots, orDash(p.Reason))
 	}
 }
 
-func readiness(s *statusAnswer) string {
+func readiness(s *statusReply) string {
 	r := s.Readiness
 	if r.Ready {
 		return "yes"
 	}
-	return fmt.Sprintf("no (accepting %s, dispatching %s)", yes(r.Accepting), yes(r.Dispatching))
+	return fmt.Sprintf("no (accepting %s, dispatching %s)", yesNo(r.Accepting), yesNo(r.Dispatching))
 }
 
-func authority(s *statusAnswer) string {
+func authority(s *statusReply) string {
 	if s.Authority.Owner == "" {
-		return "nobody"
+		return "none"
 	}
 	lease := "leased until "
 	if s.Authority.Expired {
-		lease = "lease ran out at "
+		lease = "lease expired at "
 	}
-	return fmt.Sprintf("%s, epoch %d, %s%s", s.Authority.Owner, s.Authority.Epoch, lease, moment(&s.Authority.LeasedUntil))
+	return fmt.Sprintf("%s, epoch %d, %s%s", s.Authority.Owner, s.Authority.Epoch, lease, timeText(&s.Authority.LeasedUntil))
 }
 
-// or is what stands in a table for nothing.
-func or(s string) string { return cmp.Or(s, "-") }
+// orDash returns s, or "-" if s is empty.
+func orDash(s string) string { return cmp.Or(s, "-") }
 
-func yes(b bool) string {
+func yesNo(b bool) string {
 	if b {
 		return "yes"
 	}
@@ -145,11 +145,11 @@ func yes(b bool) string {
 }
 
 func (a *app) versionVerb() *cobra.Command {
-	return a.takesJSON(&cobra.Command{
+	return a.withJSONFlag(&cobra.Command{
 		Use:     "version",
 		Short:   "Show the version of this program",
 		Example: `  yardmaster version`,
-		Args:    args(),
+		Args:    takeArgs(),
 		RunE: func(*cobra.Command, []string) error {
 			v := struct {
 				Version  string `json:"version"`
@@ -169,7 +169,7 @@ func (a *app) versionVerb() *cobra.Command {
 	})
 }
 
-// versionLine is what version says, and the flag of that name.
+// versionLine returns the output of the verb version and of --version.
 func (a *app) versionLine() string {
 	return fmt.Sprintf("yardmaster %s (%s, %s/%s)\n", a.program.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }

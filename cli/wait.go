@@ -8,37 +8,37 @@ import (
 	"sync"
 	"time"
 
-	"yardmaster/cluster"
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/spf13/cobra"
 )
 
-// waitFor says whose end is awaited.
-type waitFor struct {
-	id, queue string        // as the request names the job
-	accepted  bool          // by this very command
-	longest   time.Duration // 0: until the job has ended
+// waitRequest names the job to wait for.
+type waitRequest struct {
+	id, queue string        // as in the request
+	accepted  bool          // the same command enqueued the job
+	timeout   time.Duration // 0 means no limit
 }
 
-// waitTurn is how long one request waits at a node.
-const waitTurn = 20 * time.Second
+// waitPollTimeout is how long a node waits in one request.
+const waitPollTimeout = 20 * time.Second
 
-// await shows a job once it has ended and ends with code 1 if it has failed,
-// or if it takes longer than it may.
-func (a *app) await(ctx context.Context, y *yard, w waitFor) error {
+// await blocks until a job has ended and shows it. It returns an error if the job
+// has not completed, or has not ended within w.timeout.
+func (a *app) await(ctx context.Context, cl *client, w waitRequest) error {
 	limited := ctx
-	if w.longest > 0 {
+	if w.timeout > 0 {
 		var cancel context.CancelFunc
-		limited, cancel = context.WithTimeout(ctx, w.longest)
+		limited, cancel = context.WithTimeout(ctx, w.timeout)
 		defer cancel()
 	}
-	telling, stop := context.WithCancel(limited)
-	var teller sync.WaitGroup
-	teller.Go(func() { a.tellWhy(telling, y, w) })
-	answer, err := a.awaitAnswer(limited, y, w)
+	reportCtx, stop := context.WithCancel(limited)
+	var reporter sync.WaitGroup
+	reporter.Go(func() { a.reportWaiting(reportCtx, cl, w) })
+	answer, err := a.awaitReply(limited, cl, w)
 	stop()
-	teller.Wait()
+	reporter.Wait()
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return w.interrupted()
@@ -47,11 +47,11 @@ func (a *app) await(ctx context.Context, y *yard, w waitFor) error {
 	case err != nil:
 		return err
 	}
-	var j jobAnswer
+	var j jobReply
 	if err := json.Unmarshal(answer, &j); err != nil {
-		return unreadable(err)
+		return badReplyError(err)
 	}
-	if err := print(a, answer, jobTable); err != nil {
+	if err := printReply(a, answer, jobTable); err != nil {
 		return err
 	}
 	if j.State != job.Completed.String() {
@@ -60,22 +60,23 @@ func (a *app) await(ctx context.Context, y *yard, w waitFor) error {
 	return nil
 }
 
-// awaitAccepted is await for a job that this very command has made. Whoever is
-// interrupted while waiting has to know what to ask for.
-func (a *app) awaitAccepted(ctx context.Context, y *yard, made enqueueAnswer, longest time.Duration) error {
+// awaitAccepted is like await, for a job that this command has enqueued. It shows
+// the id first, so that it is known if the wait is interrupted.
+func (a *app) awaitAccepted(ctx context.Context, cl *client, made enqueueReply, timeout time.Duration) error {
 	fmt.Fprintln(a.Err, "yardmaster: accepted as", made.ID)
-	return a.await(ctx, y, waitFor{id: made.ID, queue: made.Queue, accepted: true, longest: longest})
+	return a.await(ctx, cl, waitRequest{id: made.ID, queue: made.Queue, accepted: true, timeout: timeout})
 }
 
-// awaitAnswer asks again for as long as the answer is "not yet".
-func (a *app) awaitAnswer(ctx context.Context, y *yard, w waitFor) ([]byte, error) {
+// awaitReply repeats the request until the job has ended or ctx is done, and
+// returns the job.
+func (a *app) awaitReply(ctx context.Context, cl *client, w waitRequest) ([]byte, error) {
 	for {
-		turn := waitTurn
+		wait := waitPollTimeout
 		if end, limited := ctx.Deadline(); limited {
-			turn = min(turn, time.Until(end))
+			wait = min(wait, time.Until(end))
 		}
-		request := map[string]any{"id": w.id, "queue": w.queue, "timeout_ms": max(turn.Milliseconds(), 1)}
-		answer, err := y.askWithin(ctx, turn+y.timeout, cluster.SubjectAPI+".job.wait", request)
+		request := map[string]any{"id": w.id, "queue": w.queue, "timeout_ms": max(wait.Milliseconds(), 1)}
+		answer, err := cl.requestWithin(ctx, wait+cl.timeout, cluster.SubjectAPI+".job.wait", request)
 		var refused *cluster.APIError
 		if !errors.As(err, &refused) || refused.Code != "408" && refused.Code != "503" {
 			return answer, err
@@ -86,67 +87,67 @@ func (a *app) awaitAnswer(ctx context.Context, y *yard, w waitFor) ([]byte, erro
 	}
 }
 
-// whyEvery is after how long a job that does not run is asked why, and how
-// often then.
-const whyEvery = 2 * time.Second
+// reportInterval is the interval between checks why a job does not run.
+const reportInterval = 2 * time.Second
 
-// tellWhy says on standard error why a job does not run, and says it again when
-// that changes.
-func (a *app) tellWhy(ctx context.Context, y *yard, w waitFor) {
-	told := ""
-	for pause(ctx, whyEvery) == nil {
-		answer, err := y.ask(ctx, cluster.SubjectAPI+".job.show", named(w.id, w.queue))
+// reportWaiting writes to standard error why a job does not run, whenever the
+// reason changes, until ctx is done.
+func (a *app) reportWaiting(ctx context.Context, cl *client, w waitRequest) {
+	last := ""
+	for pause(ctx, reportInterval) == nil {
+		answer, err := cl.request(ctx, cluster.SubjectAPI+".job.show", jobRequest(w.id, w.queue))
 		var (
-			j       jobAnswer
+			j       jobReply
 			refused *cluster.APIError
 		)
 		switch {
 		case errors.As(err, &refused) && refused.Code == "503":
 			j.Because = refused.Text
 		case err != nil || json.Unmarshal(answer, &j) != nil:
-			continue // the wait itself tells what is wrong
+			continue // the wait itself reports the error
 		}
-		if j.Because != told && j.Because != "" {
+		if j.Because != last && j.Because != "" {
 			fmt.Fprintf(a.Err, "yardmaster: job %s does not run yet: %s\n", w.id, j.Because)
 		}
-		told = j.Because
+		last = j.Because
 	}
 }
 
-// interrupted and tooLong say that giving up the wait changes nothing for the
-// job.
-func (w waitFor) interrupted() error {
-	what := fmt.Sprintf("interrupted while waiting for job %s", w.id)
+// interrupted returns the error of a wait that was interrupted.
+func (w waitRequest) interrupted() error {
+	msg := fmt.Sprintf("interrupted while waiting for job %s", w.id)
 	if w.accepted {
-		what = fmt.Sprintf("interrupted; job %s is accepted and has not ended yet", w.id)
+		msg = fmt.Sprintf("interrupted; job %s is accepted and has not ended yet", w.id)
 	}
-	return &problem{what: what, do: fmt.Sprintf("it goes on: '%s' waits again", w.again())}
+	return &userError{msg: msg, remedy: fmt.Sprintf("the job continues; '%s' waits for it again", w.waitCommand())}
 }
 
-func (w waitFor) tooLong() error {
-	return &problem{
-		what: fmt.Sprintf("job %s is not known to have ended within %s", w.id, w.longest),
-		do:   fmt.Sprintf("it goes on: '%s' waits until it ends", w.again()),
+// tooLong returns the error of a wait that exceeded its timeout.
+func (w waitRequest) tooLong() error {
+	return &userError{
+		msg:    fmt.Sprintf("job %s is not known to have ended within %s", w.id, w.timeout),
+		remedy: fmt.Sprintf("the job continues; '%s' waits until it ends", w.waitCommand()),
 	}
 }
 
-// again is the command that waits for the same job.
-func (w waitFor) again() string {
-	if w.accepted || w.queue == "" { // an id, which needs no queue
+// waitCommand returns the command that waits for the same job.
+func (w waitRequest) waitCommand() string {
+	if w.accepted || w.queue == "" { // then id is a job id, which needs no queue
 		return "yardmaster job wait " + w.id
 	}
 	return "yardmaster job wait " + w.id + " --queue " + w.queue
 }
 
-// validFor checks --for, if it was given.
-func validFor(c *cobra.Command, d time.Duration) error {
+// validateFor returns a usage error if --for is given and not positive.
+func validateFor(c *cobra.Command, d time.Duration) error {
 	if c.Flags().Changed("for") && d <= 0 {
-		return usage(c, fmt.Sprintf("--for is %s: must be more than 0", d))
+		return usageError(c, fmt.Sprintf("--for is %s: must be more than 0", d))
 	}
 	return nil
 }
 
-// pause waits, but never so short that asking again would be a hammer.
+// pause waits for d, but at least 100 ms, or until ctx is done, and returns the
+// error of ctx.
 func pause(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(max(d, 100*time.Millisecond))
 	defer t.Stop()

@@ -9,13 +9,13 @@ import (
 	"testing"
 	"time"
 
-	"yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster"
 )
 
-// The wait ends when it is told to, whether the node says "not yet" or nothing.
-func TestWait_Limited(t *testing.T) {
+// A wait ends at its timeout, whether the node replies 408 or not at all.
+func TestWait_Timeout(t *testing.T) {
 	release := make(chan struct{})
-	patience := make(chan int64, 100) // of each request, in ms
+	timeouts := make(chan int64, 100) // of the requests, in ms
 	notYet := func(hold bool) func([]byte) ([]byte, error) {
 		return func(body []byte) ([]byte, error) {
 			var asked struct {
@@ -24,7 +24,7 @@ func TestWait_Limited(t *testing.T) {
 			if err := json.Unmarshal(body, &asked); err != nil {
 				return nil, err
 			}
-			patience <- asked.Timeout
+			timeouts <- asked.Timeout
 			if hold {
 				<-release
 			}
@@ -32,21 +32,21 @@ func TestWait_Limited(t *testing.T) {
 		}
 	}
 	const enqueued = `{"id":"j","queue":"mail","duplicate":false}`
-	prompt := startFake(t, answers{"yard.enqueue.*": enqueued, "yard.api.v1.job.wait": notYet(false)})
-	silent := startFake(t, answers{"yard.api.v1.job.wait": notYet(true)})
-	defer close(release) // before the yards stop: they wait for what is under way
+	prompt := startFakeAPI(t, cannedReplies{"yard.enqueue.*": enqueued, "yard.api.v1.job.wait": notYet(false)})
+	silent := startFakeAPI(t, cannedReplies{"yard.api.v1.job.wait": notYet(true)})
+	defer close(release) // before the servers stop, which wait for their handlers
 	for _, tt := range []struct {
-		f         *fakeYard
+		f         *fakeAPI
 		line, err string
 	}{
 		{prompt, "job wait j --for 300ms",
-			"job j is not known to have ended within 300ms; it goes on: 'yardmaster job wait j' waits until it ends"},
+			"job j is not known to have ended within 300ms; the job continues; 'yardmaster job wait j' waits until it ends"},
 		{prompt, "job wait k1 --queue mail --timeout 300ms",
-			"job k1 is not known to have ended within 300ms; it goes on: 'yardmaster job wait k1 --queue mail' waits until it ends"},
+			"job k1 is not known to have ended within 300ms; the job continues; 'yardmaster job wait k1 --queue mail' waits until it ends"},
 		{prompt, "enqueue mail x --wait --for 300ms", "accepted as j\nyardmaster: " +
-			"job j is not known to have ended within 300ms; it goes on: 'yardmaster job wait j' waits until it ends"},
+			"job j is not known to have ended within 300ms; the job continues; 'yardmaster job wait j' waits until it ends"},
 		{silent, "job wait j --timeout 300ms",
-			"job j is not known to have ended within 300ms; it goes on: 'yardmaster job wait j' waits until it ends"},
+			"job j is not known to have ended within 300ms; the job continues; 'yardmaster job wait j' waits until it ends"},
 	} {
 		began := time.Now()
 		got := tt.f.run(t, strings.Fields(tt.line)...)
@@ -56,28 +56,28 @@ func TestWait_Limited(t *testing.T) {
 		if took := time.Since(began); took < 300*time.Millisecond || took > 10*time.Second {
 			t.Errorf("%s: took %s", tt.line, took)
 		}
-		if ms := <-patience; ms < 1 || ms > 300 {
-			t.Errorf("%s: the node was to wait %d ms", tt.line, ms)
+		if ms := <-timeouts; ms < 1 || ms > 300 {
+			t.Errorf("%s: the request has timeout_ms %d", tt.line, ms)
 		}
-		for len(patience) > 0 {
-			<-patience
+		for len(timeouts) > 0 {
+			<-timeouts
 		}
 	}
 }
 
-// Whoever interrupts a wait knows which job it was, and that it goes on.
+// An interrupted wait shows the job and that it continues.
 func TestWait_Interrupted(t *testing.T) {
 	for line, want := range map[string]string{
 		"enqueue mail x --wait": "yardmaster: accepted as j\n" +
-			"yardmaster: interrupted; job j is accepted and has not ended yet; it goes on: 'yardmaster job wait j' waits again\n",
-		"job wait k1 -q mail": "yardmaster: interrupted while waiting for job k1; it goes on: 'yardmaster job wait k1 --queue mail' waits again\n",
+			"yardmaster: interrupted; job j is accepted and has not ended yet; the job continues; 'yardmaster job wait j' waits for it again\n",
+		"job wait k1 -q mail": "yardmaster: interrupted while waiting for job k1; the job continues; 'yardmaster job wait k1 --queue mail' waits for it again\n",
 	} {
 		ctx, interrupt := context.WithCancel(t.Context())
-		f := startFake(t, answers{
+		f := startFakeAPI(t, cannedReplies{
 			"yard.enqueue.*": `{"id":"j","queue":"mail","duplicate":false}`,
 			"yard.api.v1.job.wait": func([]byte) ([]byte, error) {
 				interrupt()
-				return nil, errors.New("nobody hears this")
+				return nil, errors.New("not received")
 			},
 		})
 		var out, errs bytes.Buffer
@@ -88,14 +88,14 @@ func TestWait_Interrupted(t *testing.T) {
 	}
 }
 
-// What is removed has no state any more.
+// A removed job or queue is shown without a state.
 func TestRemoved(t *testing.T) {
-	f := startFake(t, answers{
+	f := startFakeAPI(t, cannedReplies{
 		"yard.api.v1.job.remove":   `{"id":"j","removed":true}`,
 		"yard.api.v1.queue.remove": `{"name":"mail","removed":true}`,
 	})
-	for line, want := range map[string]string{"job rm j": "j  removed\n", "queue rm mail": "mail  removed, with the records of its jobs that had ended\n"} {
-		if got := f.run(t, strings.Fields(line)...); got != (ran{out: want}) {
+	for line, want := range map[string]string{"job rm j": "j  removed\n", "queue rm mail": "mail  removed, with its ended jobs\n"} {
+		if got := f.run(t, strings.Fields(line)...); got != (cmdResult{out: want}) {
 			t.Errorf("%s: %+v", line, got)
 		}
 	}
@@ -103,25 +103,25 @@ func TestRemoved(t *testing.T) {
 	sameJSON(t, f.run(t, "queue", "rm", "mail", "--json").out, `{"name":"mail","removed":true}`)
 }
 
-// Why a job does not run is told once, and again when it is something else.
-func TestWait_Because(t *testing.T) {
+// The reason why a job does not run is shown once, and again when it changes.
+func TestWait_ReportsReason(t *testing.T) {
 	var shown []string
-	for _, why := range []string{"queue mail is paused", "queue mail is paused", "no worker has credit for queue mail", ""} {
-		shown = append(shown, `{"id":"j","state":"waiting","waiting_because":"`+why+`"}`)
+	for _, reason := range []string{"queue mail is paused", "queue mail is paused", "no worker has credit for queue mail", ""} {
+		shown = append(shown, `{"id":"j","state":"waiting","waiting_because":"`+reason+`"}`)
 	}
-	over := make(chan struct{})
-	f := startFake(t, answers{
+	allShown := make(chan struct{})
+	f := startFakeAPI(t, cannedReplies{
 		"yard.enqueue.*": `{"id":"j","queue":"mail","duplicate":false}`,
 		"yard.api.v1.job.show": func([]byte) ([]byte, error) {
 			text := shown[0]
 			if shown = shown[1:]; len(shown) == 0 {
-				close(over)
+				close(allShown)
 			}
 			return []byte(text), nil
 		},
 		"yard.api.v1.job.wait": func([]byte) ([]byte, error) {
 			select {
-			case <-over:
+			case <-allShown:
 				return []byte(`{"id":"j","state":"completed"}`), nil
 			default:
 				return nil, &cluster.APIError{Code: "408", Text: "job has not ended"}

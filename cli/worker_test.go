@@ -17,8 +17,7 @@ import (
 	"time"
 )
 
-// writePair writes a certificate that vouches for itself, as server and as
-// client, and its key.
+// writePair writes a self-signed certificate for servers and clients, and its key.
 func writePair(t *testing.T, cert, key string) {
 	t.Helper()
 	own, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -49,10 +48,10 @@ func writeText(t *testing.T, name, text string) {
 	}
 }
 
-// A worker reaches a node that wants TLS, a client's certificate and a token,
-// by flags alone; and one with the wrong token hears what to do.
-func TestWorker_Secured(t *testing.T) {
-	for _, f := range nodeFlags { // the flags set them; give them back afterwards
+// The flags of worker are sufficient for a node that requires TLS, a client
+// certificate and a token; the error for a wrong token names the flag.
+func TestWorker_TLS(t *testing.T) {
+	for _, f := range nodeFlags { // the flags set the variables; Setenv restores them
 		if f.variable != "" {
 			t.Setenv(f.variable, "")
 		}
@@ -66,7 +65,7 @@ func TestWorker_Secured(t *testing.T) {
 	t.Setenv("YARD_SERVER_PORT", port)
 	config := filepath.Join(dir, "n1.toml")
 	writeText(t, config, fmt.Sprintf("[server]\ntoken = \"sesame\"\n[server.tls]\ncert_file = %q\nkey_file = %[2]q\nclient_ca_file = %[1]q\n", cert, key))
-	f := &fakeYard{url: "nats://" + server} // not a fake at all here
+	f := &fakeAPI{url: "nats://" + server} // the real node
 	background(t, "node", "--config", config, "--name", "solo", "--data-dir", filepath.Join(dir, "data"), "--nats-listen", server,
 		"--raft-listen", "127.0.0.1:1", "--http-listen", "127.0.0.1:0", "--log-level", "error")
 	await(t, f, "ready", "health")

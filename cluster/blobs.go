@@ -9,30 +9,31 @@ import (
 	"strings"
 	"time"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 )
 
+// Limits of blobs, which hold bodies and results that are too large for a record.
 const (
-	chunkSize     = 512 << 10
-	chunksAtOnce  = 8
-	chunkAnswer   = 2 * time.Second
-	blobPatience  = 15 * time.Second // of a context without a deadline
-	maxBlobChunks = job.MaxBody/chunkSize + 1
+	chunkSize           = 512 << 10 // bytes
+	maxConcurrentChunks = 8
+	chunkTimeout        = 2 * time.Second
+	blobTimeout         = 15 * time.Second // if the context has no deadline
+	maxBlobChunks       = job.MaxBody/chunkSize + 1
 )
 
-// CorruptBlobError: a blob was read, but it is not what its reference says.
+// CorruptBlobError means that a blob was read but does not match its reference.
 type CorruptBlobError struct{ Name, Reason string }
 
 func (e *CorruptBlobError) Error() string { return "blob " + e.Name + ": " + e.Reason }
 
-// StoreBlob stores bytes that are too large for a record, under the caller's
-// id and their own checksum: other bytes under the same id overwrite nothing.
-// Nothing points to it until the reference is stored somewhere; what nobody
-// points to goes with its hour, see [Cluster.PurgeBlobs].
+// StoreBlob stores data that is too large for a record. The blob's name contains
+// id and a checksum of data, so that different data under the same id overwrites
+// nothing. The blob is garbage until its reference is stored in a record;
+// [Cluster.PurgeBlobs] removes it with all blobs of its hour.
 func (c *Cluster) StoreBlob(ctx context.Context, id string, data []byte) (job.Blob, error) {
 	if len(data) == 0 || len(data) > job.MaxBody {
 		return job.Blob{}, fmt.Errorf("blob of %d bytes; must have 1 to %d: %w", len(data), job.MaxBody, job.ErrTooLarge)
@@ -42,10 +43,10 @@ func (c *Cluster) StoreBlob(ctx context.Context, id string, data []byte) (job.Bl
 		Name: blobName(id+"-"+hex.EncodeToString(sum[:6]), time.Now()), Chunks: (len(data) + chunkSize - 1) / chunkSize,
 		Size: int64(len(data)), SHA256: hex.EncodeToString(sum[:]),
 	}
-	ctx, cancel := c.patience(ctx, blobPatience)
+	ctx, cancel := c.withTimeout(ctx, blobTimeout)
 	defer cancel()
 	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(chunksAtOnce)
+	g.SetLimit(maxConcurrentChunks)
 	for i := range blob.Chunks {
 		chunk := data[i*chunkSize : min((i+1)*chunkSize, len(data))]
 		g.Go(func() error { return c.storeChunk(ctx, blobSubject(blob.Name, i), chunk) })
@@ -56,45 +57,46 @@ func (c *Cluster) StoreBlob(ctx context.Context, id string, data []byte) (job.Bl
 	return blob, nil
 }
 
-func (c *Cluster) patience(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+// withTimeout returns ctx with a timeout of d if it has no deadline.
+func (c *Cluster) withTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	if _, limited := ctx.Deadline(); limited {
 		return context.WithCancel(ctx)
 	}
 	return context.WithTimeout(ctx, d)
 }
 
-// storeChunk repeats until it is acknowledged: a chunk stored twice is the
-// same chunk, and readers take the last.
+// storeChunk stores one chunk and retries until it is acknowledged or ctx ends. A
+// chunk that was stored twice does no harm: readers take the last one.
 func (c *Cluster) storeChunk(ctx context.Context, subject string, chunk []byte) error {
 	for {
-		m, err := c.ingest.ask(ctx, &nats.Msg{Subject: subject, Data: chunk}, chunkAnswer)
+		m, err := c.ingest.request(ctx, &nats.Msg{Subject: subject, Data: chunk}, chunkTimeout)
 		if err == nil {
 			_, err = parsePubAck(m.Data)
 			if err == nil {
 				return nil
 			}
-			if refusal, ok := err.(*apiError); ok && refusal.kind() == refusalLater {
-				return &job.UnavailableError{Reason: refusal.Description, RetryAfter: refusal.delay()}
+			if apiErr, ok := err.(*apiError); ok && apiErr.class() == classRetry {
+				return apiErr.unavailable()
 			}
 		}
-		pause(ctx, tickEvery)
+		sleep(ctx, tickInterval)
 		if ctx.Err() != nil {
-			return &job.UnavailableError{Reason: "blobs are not stored: " + err.Error(), RetryAfter: time.Second}
+			return &job.UnavailableError{Reason: "blob chunk was not stored: " + err.Error(), RetryAfter: time.Second}
 		}
 	}
 }
 
-// LoadBlob reads a blob and verifies its size and sum. What does not match is
-// a [*CorruptBlobError]; a chunk that is gone is [ErrNotStored].
+// LoadBlob reads a blob and verifies its size and checksum. It returns a
+// [*CorruptBlobError] if they do not match, and [ErrNotStored] if a chunk is gone.
 func (c *Cluster) LoadBlob(ctx context.Context, blob job.Blob) ([]byte, error) {
 	if blob.Chunks < 1 || blob.Chunks > maxBlobChunks || blob.Size < 1 || blob.Size > job.MaxBody {
-		return nil, &CorruptBlobError{blob.Name, "its reference is out of range"}
+		return nil, &CorruptBlobError{blob.Name, "size or number of chunks in its reference is out of range"}
 	}
-	ctx, cancel := c.patience(ctx, blobPatience)
+	ctx, cancel := c.withTimeout(ctx, blobTimeout)
 	defer cancel()
 	chunks := make([][]byte, blob.Chunks)
 	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(chunksAtOnce)
+	g.SetLimit(maxConcurrentChunks)
 	for i := range chunks {
 		g.Go(func() error {
 			s, err := c.load(ctx, StreamBlobs, getRequest{LastFor: blobSubject(blob.Name, i)})
@@ -113,18 +115,18 @@ func (c *Cluster) LoadBlob(ctx context.Context, blob job.Blob) ([]byte, error) {
 		return nil, &CorruptBlobError{blob.Name, fmt.Sprintf("has %d bytes, its reference says %d", len(data), blob.Size)}
 	}
 	if sum := sha256.Sum256(data); hex.EncodeToString(sum[:]) != blob.SHA256 {
-		return nil, &CorruptBlobError{blob.Name, "its bytes do not match their sum"}
+		return nil, &CorruptBlobError{blob.Name, "its content does not match its checksum"}
 	}
 	return data, nil
 }
 
-// PurgeBlobs frees the blobs of all hours before the one that a time lies in,
-// by the names they got when they were stored. It goes from the stream's
-// beginning to the first blob that is to stay.
+// PurgeBlobs removes the blobs of all hours before the hour of the time before, by
+// the hour in their names. It proceeds from the beginning of the stream to the
+// first blob that is to be kept.
 func (c *Cluster) PurgeBlobs(ctx context.Context, before time.Time) error {
-	stays := BlobHour(before)
+	keepFrom := BlobHour(before)
 	for last := ""; ; {
-		first, err := c.leaderOne(ctx, StreamBlobs, getRequest{NextFor: subjectBlob + ".>"})
+		first, err := c.getFromLeader(ctx, StreamBlobs, getRequest{NextFor: subjectBlob + ".>"})
 		if errors.Is(err, ErrNotStored) {
 			return nil
 		}
@@ -132,7 +134,7 @@ func (c *Cluster) PurgeBlobs(ctx context.Context, before time.Time) error {
 			return fmt.Errorf("find the oldest blob: %w", err)
 		}
 		hour, _, _ := strings.Cut(strings.TrimPrefix(first.subject, subjectBlob+"."), ".")
-		if hour >= stays {
+		if hour >= keepFrom {
 			return nil
 		}
 		if hour == last {

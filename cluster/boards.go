@@ -11,47 +11,49 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Boards lists the buckets that show how the yard stands.
+// Boards lists the buckets that show the state of the yard.
 var Boards = []string{BucketAuthority, BucketNodes, BucketQueues, BucketCron}
 
-// boardAbout describes the boards to who lists them.
-var boardAbout = map[string]string{
-	BucketAuthority: "Who decides, whether the yard is ready and how far it has read: keys lease, readiness, replay",
-	BucketNodes:     "The members, by name: state, addresses, room for jobs",
-	BucketQueues:    "The queues, by name: limit, pause, jobs by state, the oldest that waits",
+// boardDescriptions holds the description of each bucket.
+var boardDescriptions = map[string]string{
+	BucketAuthority: "The authority, readiness and replay progress: keys lease, readiness, replay",
+	BucketNodes:     "The members, by name: state, addresses, capacity for jobs",
+	BucketQueues:    "The queues, by name: limit, pause, jobs by state, oldest waiting job",
 	BucketCron:      "The cron entries, by name: schedule, next and last tick",
 }
 
-// Bounds of a board.
+// Limits of a board.
 const (
-	boardHistory = 10
-	boardBytes   = 128 << 20
-	boardValue   = 16 << 10
-	boardAnswer  = 3 * time.Second
-	markerLife   = time.Hour // of what says that a row was removed
+	boardHistory  = 10
+	boardMaxBytes = 128 << 20
+	boardMaxValue = 16 << 10
+	boardTimeout  = 3 * time.Second
+	markerTTL     = time.Hour // of the marker that a removed row leaves
+
+	unappliedDelay = 5 * time.Millisecond // before a row's write is sent again that overtook the one before it
 )
 
-// Headers by which clients of key-value buckets know a removal.
+// Headers and values with which NATS key-value clients mark a removal.
 const (
-	headerOperation  = "KV-Operation"
-	headerRollup     = "Nats-Rollup"
-	headerTTL        = "Nats-TTL"
-	headerExpectSubj = "Nats-Expected-Last-Subject-Sequence"
-	operationPurge   = "PURGE"
-	rollupSubject    = "sub"
+	headerOperation         = "KV-Operation"
+	headerRollup            = "Nats-Rollup"
+	headerTTL               = "Nats-TTL"
+	headerExpectLastSubject = "Nats-Expected-Last-Subject-Sequence"
+	operationPurge          = "PURGE"
+	rollupSubject           = "sub"
 )
 
 func boardStream(bucket string) string { return "KV_" + bucket }
 
 func boardSubject(bucket, key string) string { return "$KV." + bucket + "." + key }
 
-// boardConfig is a bucket as every client of key-value buckets knows one. It
-// takes a hundredth of the quota at most, and alone it need not be synced:
-// what is in it can be made again.
+// boardConfig returns the configuration of a bucket. Any NATS key-value client can
+// read it. It takes at most a hundredth of quota bytes. On a node that runs alone
+// it is not synced, because its content can be derived again.
 func boardConfig(bucket string, l Layout, quota int64) jetstream.StreamConfig {
-	c := historyStream(l, boardStream(bucket), "board", boardAbout[bucket], boardSubject(bucket, ">"))
-	c.MaxMsgsPerSubject, c.MaxMsgSize = boardHistory, boardValue
-	c.MaxBytes, c.Discard = min(boardBytes, quota/100), jetstream.DiscardNew
+	c := auxStream(l, boardStream(bucket), "board", boardDescriptions[bucket], boardSubject(bucket, ">"))
+	c.MaxMsgsPerSubject, c.MaxMsgSize = boardHistory, boardMaxValue
+	c.MaxBytes, c.Discard = min(boardMaxBytes, quota/100), jetstream.DiscardNew
 	c.DenyDelete, c.AllowRollup, c.AllowMsgTTL = true, true, true
 	if l.Replicas == 1 {
 		c.PersistMode = jetstream.AsyncPersistMode
@@ -59,35 +61,36 @@ func boardConfig(bucket string, l Layout, quota int64) jetstream.StreamConfig {
 	return c
 }
 
-// EnsureBoards makes the boards that are missing, tells whether any were, and
-// leads them away from this node: if the authority's node goes, what becomes of
-// it should be seen at once. Only the authority may call it.
-func (c *Cluster) EnsureBoards(ctx context.Context) (made bool, err error) {
+// EnsureBoards creates missing boards and reports whether any were missing. It
+// also moves their leaders away from this node: if the authority's node dies,
+// watchers of the boards should see the failover at once. Only the authority may
+// call it.
+func (c *Cluster) EnsureBoards(ctx context.Context) (created bool, err error) {
 	layout := Layout{Identities: make([]string, c.Lanes())}.withDefaults(&c.cfg)
 	var errs []error
 	for _, bucket := range Boards {
-		asking, cancel := context.WithTimeout(ctx, boardAnswer)
+		boardCtx, cancel := context.WithTimeout(ctx, boardTimeout)
 		config := boardConfig(bucket, layout, c.cfg.MaxStore)
-		_, err := c.ensureStream(asking, config, false)
+		_, err := c.ensureStream(boardCtx, config, false)
 		if errors.Is(err, ErrStreamMissing) {
-			_, err = c.ensureStream(asking, config, true)
-			made = made || err == nil
+			_, err = c.ensureStream(boardCtx, config, true)
+			created = created || err == nil
 		}
 		if err == nil && c.cfg.clustered() {
-			// One that stays here for now is a board all the same.
-			if err := c.leadElsewhere(asking, boardStream(bucket)); err != nil {
-				c.log.Debug("a board's leader stays", "bucket", bucket, "error", err)
+			// Not an error: a board that this node leads works as well.
+			if err := c.moveLeaderAway(boardCtx, boardStream(bucket)); err != nil {
+				c.log.Debug("board leader not moved", "bucket", bucket, "err", err)
 			}
 		}
 		cancel()
 		errs = append(errs, err)
 	}
-	return made, errors.Join(errs...)
+	return created, errors.Join(errs...)
 }
 
-// leadElsewhere has another member lead a stream that this node leads.
-func (c *Cluster) leadElsewhere(ctx context.Context, stream string) error {
-	m, err := c.heir(ctx, stream, func(node string) bool { return node != c.cfg.Node })
+// moveLeaderAway asks another member to take over a stream that this node leads.
+func (c *Cluster) moveLeaderAway(ctx context.Context, stream string) error {
+	m, err := c.successor(ctx, stream, func(node string) bool { return node != c.cfg.Node })
 	if err != nil || m.to == "" {
 		return err
 	}
@@ -96,22 +99,22 @@ func (c *Cluster) leadElsewhere(ctx context.Context, stream string) error {
 
 // BoardEntry is a row of a board.
 type BoardEntry struct {
-	Key   string // "" ends what stood there when the watch began
-	Value []byte
-	Rev   uint64
-	Gone  bool
+	Key      string // "" marks the end of the initial rows
+	Value    []byte
+	Revision uint64
+	Deleted  bool
 }
 
-// WatchBoard calls heard for each row of a board, once with an empty entry, and
+// WatchBoard calls fn for each row of a board, then once with an empty entry, and
 // then for every write, until ctx ends.
-func (c *Cluster) WatchBoard(ctx context.Context, bucket string, heard func(BoardEntry)) error {
+func (c *Cluster) WatchBoard(ctx context.Context, bucket string, fn func(BoardEntry)) error {
 	js, err := jetstream.New(c.boards.nc)
 	if err != nil {
 		return err
 	}
-	opening, cancel := context.WithTimeout(ctx, boardAnswer)
+	openCtx, cancel := context.WithTimeout(ctx, boardTimeout)
 	defer cancel()
-	kv, err := js.KeyValue(opening, bucket)
+	kv, err := js.KeyValue(openCtx, bucket)
 	if err != nil {
 		return fmt.Errorf("open bucket %s: %w", bucket, err)
 	}
@@ -119,7 +122,7 @@ func (c *Cluster) WatchBoard(ctx context.Context, bucket string, heard func(Boar
 	if err != nil {
 		return fmt.Errorf("watch bucket %s: %w", bucket, err)
 	}
-	defer func() { _ = watch.Stop() }() // the server forgets the consumer by itself
+	defer func() { _ = watch.Stop() }() // otherwise the server removes the idle consumer
 	for {
 		select {
 		case <-ctx.Done():
@@ -129,28 +132,28 @@ func (c *Cluster) WatchBoard(ctx context.Context, bucket string, heard func(Boar
 			case !open && ctx.Err() != nil:
 				return nil
 			case !open:
-				return fmt.Errorf("watch bucket %s: the watch has ended", bucket)
+				return fmt.Errorf("watch bucket %s: watch ended unexpectedly", bucket)
 			case e == nil:
-				heard(BoardEntry{})
+				fn(BoardEntry{})
 			default:
-				heard(BoardEntry{Key: e.Key(), Value: e.Value(), Rev: e.Revision(), Gone: e.Operation() != jetstream.KeyValuePut})
+				fn(BoardEntry{Key: e.Key(), Value: e.Value(), Revision: e.Revision(), Deleted: e.Operation() != jetstream.KeyValuePut})
 			}
 		}
 	}
 }
 
-// PutRow writes a row of a board if its last revision still is last; 0 writes
-// it whatever stands there. done is called once and must not block; its error
-// is a [*WrongLastError] if the row has changed.
+// PutRow writes a row of a board if its revision is still last; with last 0 it
+// writes in any case. done is called once and must not block; its error is a
+// [*WrongLastError] if the row has changed.
 func (c *Cluster) PutRow(bucket, key string, value []byte, last uint64, done func(rev uint64, err error)) {
 	c.writeRow(bucket, &nats.Msg{Subject: boardSubject(bucket, key), Data: value, Header: nats.Header{}}, last, done)
 }
 
-// RemoveRow removes a row and its history likewise. What says so is kept for an
-// hour.
-func (c *Cluster) RemoveRow(bucket, key string, last uint64, done func(rev uint64, err error)) {
+// DeleteRow removes a row with its history, on the same condition as
+// [Cluster.PutRow]. A marker of the removal remains for an hour.
+func (c *Cluster) DeleteRow(bucket, key string, last uint64, done func(rev uint64, err error)) {
 	m := &nats.Msg{Subject: boardSubject(bucket, key), Header: nats.Header{
-		headerOperation: []string{operationPurge}, headerRollup: []string{rollupSubject}, headerTTL: []string{markerLife.String()},
+		headerOperation: []string{operationPurge}, headerRollup: []string{rollupSubject}, headerTTL: []string{markerTTL.String()},
 	}}
 	c.writeRow(bucket, m, last, done)
 }
@@ -158,11 +161,25 @@ func (c *Cluster) RemoveRow(bucket, key string, last uint64, done func(rev uint6
 func (c *Cluster) writeRow(bucket string, m *nats.Msg, last uint64, done func(uint64, error)) {
 	m.Header[headerExpectName] = []string{boardStream(bucket)}
 	if last > 0 {
-		m.Header[headerExpectSubj] = []string{strconv.FormatUint(last, 10)}
+		m.Header[headerExpectLastSubject] = []string{strconv.FormatUint(last, 10)}
 	}
-	reply, token := c.boards.expect(&appending{boardStream(bucket), done}, time.Now().Add(boardAnswer), false)
+	c.sendRow(boardStream(bucket), m, time.Now().Add(boardTimeout), done)
+}
+
+// sendRow publishes a row, again while the leader has not applied the row's write
+// before it.
+func (c *Cluster) sendRow(stream string, m *nats.Msg, deadline time.Time, done func(uint64, error)) {
+	call := &appendCall{stream, func(rev uint64, err error) {
+		var changed *WrongLastError
+		if errors.As(err, &changed) && changed.unapplied && time.Now().Before(deadline) {
+			time.AfterFunc(unappliedDelay, func() { c.sendRow(stream, m, deadline, done) })
+			return
+		}
+		done(rev, err)
+	}}
+	reply, token := c.boards.expect(call, deadline, false)
 	m.Reply = reply
-	if err := c.boards.nc.PublishMsg(m); err != nil && c.boards.forget(token) {
+	if err := c.boards.nc.PublishMsg(m); err != nil && c.boards.cancel(token) {
 		done(0, sendError(err))
 	}
 }

@@ -5,25 +5,27 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// hearing collects what a watch of a board tells.
-func hearing(t *testing.T, c *Cluster, bucket string) <-chan BoardEntry {
+// watchBoard returns a channel with the entries of a watch.
+func watchBoard(t *testing.T, c *Cluster, bucket string) <-chan BoardEntry {
 	t.Helper()
-	heard := make(chan BoardEntry, 64)
+	received := make(chan BoardEntry, 64)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- c.WatchBoard(ctx, bucket, func(e BoardEntry) { heard <- e }) }()
+	go func() { ended <- c.WatchBoard(ctx, bucket, func(e BoardEntry) { received <- e }) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {
 			t.Errorf("watch %s: %v", bucket, err)
 		}
 	})
-	return heard
+	return received
 }
 
 func putRow(t *testing.T, c *Cluster, bucket, key, value string, last uint64) (rev uint64, err error) {
@@ -35,7 +37,7 @@ func putRow(t *testing.T, c *Cluster, bucket, key, value string, last uint64) (r
 	ended := make(chan end, 1)
 	done := func(rev uint64, err error) { ended <- end{rev, err} }
 	if value == "" {
-		c.RemoveRow(bucket, key, last, done)
+		c.DeleteRow(bucket, key, last, done)
 	} else {
 		c.PutRow(bucket, key, []byte(value), last, done)
 	}
@@ -43,26 +45,26 @@ func putRow(t *testing.T, c *Cluster, bucket, key, value string, last uint64) (r
 	return e.rev, e.err
 }
 
-func TestBoards_Alone(t *testing.T) { checkBoards(t, alone(t).Cluster, 1) }
+func TestBoards_SingleNode(t *testing.T) { checkBoards(t, startSingle(t).Cluster, 1) }
 
-// testYardBoards: beside the same as alone, no board is led by the node that
-// writes it.
-func testYardBoards(t *testing.T, nodes []*running) {
+// testClusterBoards checks boards as on a single node, and that the node that
+// writes them leads none.
+func testClusterBoards(t *testing.T, nodes []*testNode) {
 	checkBoards(t, nodes[0].Cluster, 3)
 	eventually(t, "the boards' leaders to move", func() error {
 		if made, err := nodes[0].EnsureBoards(t.Context()); made || err != nil {
-			return fmt.Errorf("made anew: %t, %w", made, err)
+			return fmt.Errorf("created again: %t, %w", made, err)
 		}
 		for _, bucket := range Boards {
 			if info, err := nodes[0].streamInfo(t.Context(), boardStream(bucket)); err != nil || NodeOf(info.Cluster.Leader) == "n1" {
-				return fmt.Errorf("%s is led beside its writer: %v", bucket, err)
+				return fmt.Errorf("%s is led by its writer: %v", bucket, err)
 			}
 		}
 		return nil
 	})
 }
 
-// checkBoards checks a yard's boards as a client of key-value buckets sees them.
+// checkBoards checks the boards as a client of key-value buckets sees them.
 func checkBoards(t *testing.T, c *Cluster, replicas int) {
 	ctx := t.Context()
 	some := false
@@ -72,9 +74,9 @@ func checkBoards(t *testing.T, c *Cluster, replicas int) {
 		return err
 	})
 	if made, err := c.EnsureBoards(ctx); !some || made || err != nil {
-		t.Errorf("boards were made at first: %t, and again: %t, %v", some, made, err)
+		t.Errorf("boards created by the first call: %t, by the second: %t, %v", some, made, err)
 	}
-	js, err := jetstream.New(visitor(t, c))
+	js, err := jetstream.New(connectClient(t, c))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,24 +94,24 @@ func checkBoards(t *testing.T, c *Cluster, replicas int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	heard := hearing(t, c, BucketQueues)
-	if e := <-heard; e.Key != "" {
-		t.Fatalf("an empty board tells %+v", e)
+	received := watchBoard(t, c, BucketQueues)
+	if e := <-received; e.Key != "" {
+		t.Fatalf("an empty board has the entry %+v", e)
 	}
 	var rev uint64
 	for i := range boardHistory + 3 {
 		if rev, err = putRow(t, c, BucketQueues, "mail", fmt.Sprintf(`{"i":%d}`, i), rev); err != nil {
 			t.Fatal(err)
 		}
-		if e := <-heard; e.Key != "mail" || e.Rev != rev || e.Gone {
-			t.Errorf("heard %+v of revision %d", e, rev)
+		if e := <-received; e.Key != "mail" || e.Revision != rev || e.Deleted {
+			t.Errorf("received %+v, want revision %d", e, rev)
 		}
 	}
 	var changed *WrongLastError
 	if _, err := putRow(t, c, BucketQueues, "mail", `{}`, rev-1); !errors.As(err, &changed) {
-		t.Errorf("a write that expects what is no more: %v", err)
+		t.Errorf("a write that expects an old revision: %v", err)
 	}
-	eventually(t, "the replica that is asked to have the last revision", func() error {
+	eventually(t, "the replica that answers to have the last revision", func() error {
 		e, err := kv.Get(ctx, "mail")
 		history, also := kv.History(ctx, "mail")
 		if err := errors.Join(err, also); err != nil || string(e.Value()) != `{"i":12}` || len(history) != boardHistory {
@@ -120,10 +122,10 @@ func checkBoards(t *testing.T, c *Cluster, replicas int) {
 	if _, err := putRow(t, c, BucketQueues, "mail", "", rev); err != nil {
 		t.Fatal(err)
 	}
-	if e := <-heard; e.Key != "mail" || !e.Gone {
-		t.Errorf("heard %+v of a removal", e)
+	if e := <-received; e.Key != "mail" || !e.Deleted {
+		t.Errorf("received %+v for a removal", e)
 	}
-	eventually(t, "the replica that is asked to know of the removal", func() error {
+	eventually(t, "the replica that answers to know of the removal", func() error {
 		if e, err := kv.Get(ctx, "mail"); !errors.Is(err, jetstream.ErrKeyNotFound) {
 			return fmt.Errorf("found: %v, %w", e, err)
 		}
@@ -135,5 +137,31 @@ func checkBoards(t *testing.T, c *Cluster, replicas int) {
 	keys, err := kv.Keys(ctx)
 	if err != nil || !slices.Equal(keys, []string{"mail"}) {
 		t.Errorf("keys %v, %v", keys, err)
+	}
+}
+
+// A row's write that the leader refuses because it has not applied the write before
+// it is sent again: JetStream acknowledges a write shortly before it allows the next
+// one that expects its sequence.
+func TestPutRow_BeforeTheLastIsApplied(t *testing.T) {
+	c := startSingle(t).Cluster // without boards: the test answers as the leader
+	var calls atomic.Int32
+	sub, err := c.boards.nc.Subscribe(boardSubject(BucketQueues, "mail"), func(m *nats.Msg) {
+		answer := `{"stream":"KV_YARD_QUEUES","seq":7}`
+		if calls.Add(1) <= 2 {
+			answer = `{"error":{"code":400,"err_code":10164,"description":"wrong last sequence"}}`
+		}
+		if err := m.Respond([]byte(answer)); err != nil {
+			t.Error(err)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rev, err := putRow(t, c, BucketQueues, "mail", `{}`, 6); rev != 7 || err != nil {
+		t.Errorf("revision %d, %v", rev, err)
+	}
+	if err := sub.Unsubscribe(); err != nil || calls.Load() != 3 {
+		t.Errorf("%d writes were sent, want 3; %v", calls.Load(), err)
 	}
 }

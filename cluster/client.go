@@ -7,43 +7,42 @@ import (
 	"strconv"
 	"time"
 
-	"yardmaster/job"
-
 	"github.com/nats-io/nats.go"
 )
 
-// ErrNobodyAnswers: the server is there, but no node of a yard behind it.
-var ErrNobodyAnswers = errors.New("no node of a yard answers there")
+// ErrNoNodes means that a NATS server answered, but that no node of a yard is
+// connected to it.
+var ErrNoNodes = errors.New("no yardmaster node answers there")
 
-// DialOptions name who calls and with what.
+// DialOptions configures a connection and its login.
 type DialOptions struct {
 	Name     string // shown by the server; "" is "yardmaster"
 	User     string
 	Password string
 	Token    string
 	Creds    string // path of a credentials file
-	NKey     string // path of an nkey's seed
-	JWT      string // of a user, itself; with its Seed, or without if the server does not ask for it
+	NKey     string // path of a file with an nkey seed
+	JWT      string // a user's JWT itself, with its Seed unless it is a bearer token
 	Seed     string
-	// Cert and Key are paths of what this program shows for itself, CA of whom
-	// it believes instead of the system's authorities.
+	// Cert and Key are the paths of the client's certificate and key. CA is the path
+	// of the authorities that are trusted instead of the system's.
 	Cert, Key, CA string
-	TLSFirst      bool   // the handshake comes before the server's first word
-	InboxPrefix   string // of subjects that answers go to; "" is _INBOX
-	// Timeout is for the connection and for requests whose context has no
-	// deadline; 0: 5 s.
+	TLSFirst      bool   // TLS handshake before the server's INFO
+	InboxPrefix   string // prefix of reply subjects; "" is _INBOX
+	// Timeout limits connecting, and requests whose context has no deadline; 0 is
+	// 5 s.
 	Timeout time.Duration
 }
 
-// Client is a program's connection to a yard: the command line's.
+// Client is the connection of a program such as the command line to a yard.
 type Client struct {
-	nc        *nats.Conn
-	timeout   time.Duration
-	forbidden *forbidden
+	nc          *nats.Conn
+	timeout     time.Duration
+	permissions *permissionWatch
 }
 
-// Dial connects to one server, or to the first of several that answers, their
-// addresses separated by commas.
+// Dial connects to the first server that answers; url may list several, separated
+// by commas.
 func Dial(ctx context.Context, url string, o DialOptions) (*Client, error) {
 	if o.Name == "" {
 		o.Name = "yardmaster"
@@ -55,9 +54,9 @@ func Dial(ctx context.Context, url string, o DialOptions) (*Client, error) {
 	if due, limited := ctx.Deadline(); limited {
 		wait = min(wait, time.Until(due))
 	}
-	refusals := &forbidden{}
+	permissions := &permissionWatch{}
 	opts := []nats.Option{nats.Name(o.Name), nats.Timeout(wait), nats.MaxReconnects(-1), nats.ReconnectWait(250 * time.Millisecond),
-		nats.ErrorHandler(refusals.hear)}
+		nats.ErrorHandler(permissions.onError)}
 	credentials, err := o.credentials(url)
 	if err != nil {
 		return nil, err
@@ -67,43 +66,45 @@ func Dial(ctx context.Context, url string, o DialOptions) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", url, err)
 	}
-	return &Client{nc: nc, timeout: o.Timeout, forbidden: refusals}, nil
+	return &Client{nc: nc, timeout: o.Timeout, permissions: permissions}, nil
 }
 
-// Close ends the connection.
+// Close closes the connection.
 func (c *Client) Close() { c.nc.Close() }
 
-// Request asks a node. A refusal is an [*APIError], the server's a [*ForbiddenError].
+// Request sends a request to a node and returns its reply. An error that the node
+// answered with is an [*APIError]; a missing permission is a [*ForbiddenError].
 func (c *Client) Request(ctx context.Context, subject string, body []byte) ([]byte, error) {
-	data, _, err := c.RequestShown(ctx, subject, body)
+	data, _, err := c.RequestWithIndex(ctx, subject, body)
 	return data, err
 }
 
-// RequestShown is [Client.Request], with the index of the ledger that the
-// answer shows; 0 if it names none.
-func (c *Client) RequestShown(ctx context.Context, subject string, body []byte) (data []byte, index uint64, err error) {
+// RequestWithIndex is like [Client.Request] and also returns the index of the
+// ledger that the reply shows, 0 if it names none.
+func (c *Client) RequestWithIndex(ctx context.Context, subject string, body []byte) (data []byte, index uint64, err error) {
 	m, err := c.request(ctx, &nats.Msg{Subject: subject, Data: body})
 	if err != nil {
 		return nil, 0, err
 	}
-	if refusal := errorOf(m); refusal != nil {
-		return nil, 0, refusal
+	if apiErr := parseErrorReply(m); apiErr != nil {
+		return nil, 0, apiErr
 	}
-	index, _ = strconv.ParseUint(m.Header.Get(HeaderIndex), 10, 64) // absent: none
+	index, _ = strconv.ParseUint(m.Header.Get(HeaderIndex), 10, 64) // 0 if absent
 	return m.Data, index, nil
 }
 
+// request sends m and waits for one reply.
 func (c *Client) request(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
 	if _, limited := ctx.Deadline(); !limited {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, c.timeout)
 		defer cancel()
 	}
-	ctx, done := c.forbidden.watch(ctx, m.Subject)
+	ctx, done := c.permissions.watch(ctx, m.Subject)
 	answer, err := c.nc.RequestMsgWithContext(ctx, m)
 	err = done(err)
 	if errors.Is(err, nats.ErrNoResponders) {
-		return nil, fmt.Errorf("%s: %w", m.Subject, ErrNobodyAnswers)
+		return nil, fmt.Errorf("%s: %w", m.Subject, ErrNoNodes)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("request %s: %w", m.Subject, err)
@@ -111,8 +112,9 @@ func (c *Client) request(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
 	return answer, nil
 }
 
-// PublishJob puts a job straight into a lane, as any NATS program can: no node
-// looks at it before it is accepted. It returns at the lane's word.
+// PublishJob publishes a job directly to a lane, as any NATS client can: no node
+// validates it before it is accepted. It returns when the lane has acknowledged
+// it.
 func (c *Client) PublishJob(ctx context.Context, queue, key string, body []byte) (duplicate bool, err error) {
 	m := &nats.Msg{Subject: JobsSubject(queue), Data: body, Header: nats.Header{}}
 	if key != "" {
@@ -123,20 +125,20 @@ func (c *Client) PublishJob(ctx context.Context, queue, key string, body []byte)
 		return false, err
 	}
 	ack, err := parsePubAck(answer.Data)
-	var refusal *apiError
-	if errors.As(err, &refusal) && refusal.kind() == refusalLater {
-		return false, &job.UnavailableError{Reason: refusal.Description, RetryAfter: refusal.delay()}
+	var apiErr *apiError
+	if errors.As(err, &apiErr) && apiErr.class() == classRetry {
+		return false, apiErr.unavailable()
 	}
 	return ack.duplicate, err
 }
 
-// Subscribe calls fn for each message until ctx ends, in order.
+// Subscribe calls fn for each message on subject, in order, until ctx ends.
 func (c *Client) Subscribe(ctx context.Context, subject string, fn func(subject string, data []byte)) error {
-	ctx, done := c.forbidden.watch(ctx, subject)
+	ctx, done := c.permissions.watch(ctx, subject)
 	sub, err := c.nc.Subscribe(subject, func(m *nats.Msg) { fn(m.Subject, m.Data) })
 	if err != nil {
-		return done(fmt.Errorf("listen to %s: %w", subject, err))
+		return done(fmt.Errorf("subscribe to %s: %w", subject, err))
 	}
 	<-ctx.Done()
-	return done(settle(sub))
+	return done(unsubscribe(sub))
 }

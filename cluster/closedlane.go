@@ -12,66 +12,69 @@ import (
 )
 
 const (
-	closedAnswer = 5 * time.Second // until a closed lane's leader says where it ends
-	unlikelyLast = 1 << 62         // a sequence number that no lane ends at
+	closeLaneTimeout = 5 * time.Second // for the reply with a closed lane's last sequence
+	impossibleSeq    = 1 << 62         // a sequence number that no lane reaches
 )
 
-// CloseLane lets nothing more into the lane of this identity and gives what it
-// holds, which is final: nothing, if there is no such lane. [ErrNoLeader] says
-// that it could not be closed, [ErrSilent] that it may not be there at all.
-// [Cluster.EnsureStreams] opens it again.
-func (c *Cluster) CloseLane(ctx context.Context, lane uint8, identity string) (StreamPoint, error) {
+// CloseLane closes the lane with this identity for new records and returns its
+// final state. The state is zero if no such lane exists. The error is
+// [ErrNoLeader] if the lane could not be closed, and [ErrNoReplica] if the stream
+// may not exist at all. [Cluster.EnsureStreams] opens the lane again.
+func (c *Cluster) CloseLane(ctx context.Context, lane uint8, identity string) (StreamState, error) {
 	info, err := c.replicaInfo(ctx, LaneStream(lane))
 	switch {
 	case errors.Is(err, ErrStreamMissing):
-		return StreamPoint{}, nil
+		return StreamState{}, nil
 	case err != nil:
-		return StreamPoint{}, err
+		return StreamState{}, err
 	case info.Config.Metadata[MetaIdentity] != identity:
-		return StreamPoint{}, nil
+		return StreamState{}, nil
 	case info.Cluster != nil && info.Cluster.Leader == "":
-		return StreamPoint{}, fmt.Errorf("close lane %d: %w", lane, ErrNoLeader)
+		return StreamState{}, fmt.Errorf("close lane %d: %w", lane, ErrNoLeader)
 	}
 	closed := info.Config
-	closeLane(&closed, lane)
+	setClosedSubject(&closed, lane)
 	stream, err := c.js.UpdateStream(ctx, closed)
 	if err != nil {
-		return StreamPoint{}, fmt.Errorf("close lane %d: %w", lane, err)
+		return StreamState{}, fmt.Errorf("close lane %d: %w", lane, err)
 	}
-	point := pointOf(&stream.CachedInfo().Config, stream.CachedInfo().State)
-	end, err := c.endOfClosed(ctx, lane)
+	final := streamStateOf(&stream.CachedInfo().Config, stream.CachedInfo().State)
+	last, err := c.closedLaneLast(ctx, lane)
 	if err != nil {
-		return StreamPoint{}, fmt.Errorf("close lane %d: %w", lane, err)
+		return StreamState{}, fmt.Errorf("close lane %d: %w", lane, err)
 	}
-	point.Last = max(point.Last, end)
-	return point, nil
+	final.Last = max(final.Last, last)
+	return final, nil
 }
 
-// endOfClosed is the sequence number of the last record that a closed lane's
-// leader has taken in. Its state does not tell: what came just before it was
-// closed may be stored, and acknowledged, after that. So it is handed a record
-// that it has to refuse, behind all those, with the number that would fit.
-func (c *Cluster) endOfClosed(ctx context.Context, lane uint8) (last uint64, err error) {
+// closedLaneLast returns the sequence number of the last record that the leader of
+// a closed lane has accepted. The stream's info may be older: records accepted
+// just before the lane was closed may be stored, and acknowledged, later. So this
+// publishes a record with an impossible expected sequence. The leader handles it
+// after all accepted records, refuses it, and names its last sequence in the
+// error.
+func (c *Cluster) closedLaneLast(ctx context.Context, lane uint8) (last uint64, err error) {
 	m := nats.NewMsg(closedSubject(lane))
-	m.Header.Set(headerExpectLast, strconv.FormatInt(unlikelyLast, 10))
-	answer, err := c.askHeard(ctx, m, closedAnswer)
+	m.Header.Set(headerExpectLast, strconv.FormatInt(impossibleSeq, 10))
+	reply, err := c.requestWithRetry(ctx, m, closeLaneTimeout)
 	if err != nil {
 		return 0, err
 	}
-	var refusal *apiError
-	if _, err = parsePubAck(answer.Data); !errors.As(err, &refusal) || refusal.ErrCode != codeWrongLast {
-		return 0, fmt.Errorf("the lane's leader does not say where it ends: %w", err)
+	var apiErr *apiError
+	if _, err = parsePubAck(reply.Data); !errors.As(err, &apiErr) || apiErr.ErrCode != codeWrongLast {
+		return 0, fmt.Errorf("the lane's leader did not return its last sequence: %w", err)
 	}
-	if _, err := fmt.Sscanf(refusal.Description, "wrong last sequence: %d", &last); err != nil {
-		return 0, fmt.Errorf("the lane's leader says %q: %w", refusal.Description, err)
+	if _, err := fmt.Sscanf(apiErr.Description, "wrong last sequence: %d", &last); err != nil {
+		return 0, fmt.Errorf("unexpected error of the lane's leader %q: %w", apiErr.Description, err)
 	}
 	return last, nil
 }
 
-// closeLane gives a lane a subject that nobody may publish to, in the place of
-// its own.
-func closeLane(cfg *jetstream.StreamConfig, lane uint8) {
+// setClosedSubject replaces a lane's subjects by the one of closedSubject.
+func setClosedSubject(cfg *jetstream.StreamConfig, lane uint8) {
 	cfg.Subjects, cfg.RePublish = []string{closedSubject(lane)}, nil
 }
 
+// closedSubject returns the subject of a closed lane, to which no client or node
+// may publish.
 func closedSubject(lane uint8) string { return subjectClosed + "." + strconv.Itoa(int(lane)) }

@@ -10,23 +10,24 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// What a lane's leader has taken in before it is closed counts, though it is
-// stored later: it may still be acknowledged.
+// TestCloseLane checks that the final state of a closed lane includes records that
+// each node leads its lane accepted before the lane was closed and stores later: they may still
+// be acknowledged.
 func TestCloseLane(t *testing.T) {
 	t.Run("alone", func(t *testing.T) {
-		c := alone(t)
-		closes(t, c.Cluster, 0, 0)
-		closes(t, c.Cluster, 0, 500) // each is synced on its own
+		c := startSingle(t)
+		closeAndReopen(t, c.Cluster, 0, 0)
+		closeAndReopen(t, c.Cluster, 0, 500) // each record is synced
 	})
 	t.Run("three", func(t *testing.T) {
-		for lane, c := range yard(t)[:2] { // its leader
-			closes(t, c.Cluster, uint8(lane), uint64(lane)*20_000)
+		for lane, c := range startCluster(t)[:2] { // each node leads its lane
+			closeAndReopen(t, c.Cluster, uint8(lane), uint64(lane)*20_000)
 		}
 	})
 }
 
-// closes hands a lane's leader records, closes the lane and opens it again.
-func closes(t *testing.T, c *Cluster, lane uint8, records uint64) {
+// closeAndReopen publishes records to a lane, closes the lane and opens it again.
+func closeAndReopen(t *testing.T, c *Cluster, lane uint8, records uint64) {
 	t.Helper()
 	info, err := c.LaneInfo(t.Context(), lane)
 	if err != nil {
@@ -34,27 +35,27 @@ func closes(t *testing.T, c *Cluster, lane uint8, records uint64) {
 	}
 	nc, subject, want := c.boards.nc, laneSubject(lane, nodePublish, "mail"), info.Last+records
 	for range records {
-		if err := nc.Publish(subject, body(1)); err != nil {
+		if err := nc.Publish(subject, jobBody(1)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := nc.Flush(); err != nil { // the leader has them all
+	if err := nc.Flush(); err != nil { // the leader has received all records
 		t.Fatal(err)
 	}
 	if was, err := c.CloseLane(t.Context(), lane, "another"); err != nil || was.Last != 0 {
 		t.Errorf("a lane of another identity: %+v, %v", was, err)
 	}
-	for range 2 { // whoever takes a restore's place closes it again
+	for range 2 { // a successor that continues a restore closes it again
 		was, err := c.CloseLane(t.Context(), lane, info.Identity)
 		if err != nil || was.Last != want {
 			t.Fatalf("closed: %+v, %v, want all %d", was, err, want)
 		}
 	}
-	if _, err := nc.Request(subject, body(1), 5*time.Second); !errors.Is(err, nats.ErrNoResponders) {
+	if _, err := nc.Request(subject, jobBody(1), 5*time.Second); !errors.Is(err, nats.ErrNoResponders) {
 		t.Errorf("a closed lane: %v", err)
 	}
-	eventually(t, "what was taken in to be stored, and nothing else", func() error {
-		if last, err := c.Last(t.Context(), lane); err != nil || last != want {
+	eventually(t, "all accepted records to be stored, and no others", func() error {
+		if last, err := c.LastSeq(t.Context(), lane); err != nil || last != want {
 			return fmt.Errorf("%d, %v", last, err)
 		}
 		return nil
@@ -64,8 +65,8 @@ func closes(t *testing.T, c *Cluster, lane uint8, records uint64) {
 	if _, err := c.EnsureStreams(t.Context(), layout); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it to be open", func() error {
-		m, err := nc.Request(subject, body(1), 5*time.Second)
+	eventually(t, "the lane to be open", func() error {
+		m, err := nc.Request(subject, jobBody(1), 5*time.Second)
 		if err != nil {
 			return err
 		}
@@ -76,23 +77,24 @@ func closes(t *testing.T, c *Cluster, lane uint8, records uint64) {
 	})
 }
 
-// A lane that has no leader just now cannot be closed; what another restore left
-// in its place need not be.
-func TestDrill_Leaderless(t *testing.T) {
+// TestDrill_CloseLeaderlessLane checks that a lane without a leader cannot be
+// closed, and that a lane with another identity, left over from another restore,
+// need not be.
+func TestDrill_CloseLeaderlessLane(t *testing.T) {
 	if os.Getenv("YARD_SOAK") == "" {
 		t.Skip("long: set YARD_SOAK=1, or run make drill-tests")
 	}
-	nodes := yard(t)
+	nodes := startCluster(t)
 	info, err := nodes[0].LaneInfo(t.Context(), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	nodes[1].kill()
 	nodes[2].kill()
-	eventually(t, "the replica to say that it has no leader", func() error {
+	eventually(t, "the replica to report that it has no leader", func() error {
 		_, err := nodes[0].CloseLane(t.Context(), 0, info.Identity)
-		if !errors.Is(err, ErrNoLeader) || errors.Is(err, ErrSilent) {
-			return fmt.Errorf("it says %w", err)
+		if !errors.Is(err, ErrNoLeader) || errors.Is(err, ErrNoReplica) {
+			return fmt.Errorf("it reports %w", err)
 		}
 		return nil
 	})

@@ -23,77 +23,81 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sys/unix"
 
-	"yardmaster/internal/certs"
+	"github.com/yardmaster-dev/yardmaster/internal/certs"
 )
 
-// Config says who this node is and where its server listens.
+// Config configures this node's server and connections.
 type Config struct {
-	Node     string // member name, as people see it: ^[a-z0-9][a-z0-9-]*$
-	Identity string // server name, bound to Dir: "<node>-<8 hex>"
-	Yard     string // the yard's id; servers of another yard are not let in
-	Dir      string // where the streams' files are
-	Client   string // host:port for clients; port 0 picks one
-	Route    string // host:port for the other members; "" runs alone
-	Peers    []Peer // every member, this one included; empty when alone
-	Secret   string // shared by the members, asked of who connects to Route; "" asks nothing
-	Internal string // password of this node's own connections; "" draws one
-	// ClientTLS is spoken with clients, and nothing else; nil: none is spoken.
+	Node             string // member name: ^[a-z0-9][a-z0-9-]*$
+	Identity         string // server name, bound to Dir: "<node>-<8 hex>"
+	Yard             string // the yard's id; servers of other yards are refused
+	Dir              string // directory of the streams' files
+	ClientListen     string // host:port for clients; port 0 picks a free one
+	RouteListen      string // host:port for routes to other members; "": the node runs alone
+	Peers            []Peer // all members, including this one; empty if the node runs alone
+	Secret           string // shared secret of the members for routes; "": not required
+	InternalPassword string // password of this node's own connections; "": random
+	// ClientTLS is required of clients; nil: plain TCP.
 	ClientTLS *tls.Config
-	// MemberTLS is what members show each other on routes; nil: they speak none.
+	// MemberTLS holds the certificates for routes; nil: plain TCP.
 	MemberTLS *certs.Store
-	MaxStore  int64 // bytes the streams may fill; 0: three quarters of the disk's room
+	MaxStore  int64 // bytes that streams may use; 0: three quarters of the available disk space
 
-	// Users are who may connect to Client, the same on every member. Without
-	// any, whoever connects is the operator.
+	// Users may connect to ClientListen. They are the same on every member. Without
+	// users every client is an operator.
 	Users []User
-	// Anonymous is the role of who connects without a name while there are
-	// Users; "" lets nobody.
+	// Anonymous is the role of clients without a user name if there are Users; "":
+	// such clients are refused.
 	Anonymous Role
 
-	// PrimaryLane makes every node use lane 0 while it has few publishes under
-	// way: fewer and larger writes for all, at the price of one hop.
+	// PrimaryLane makes every node use lane 0 while it has few publishes in flight.
+	// This gives fewer and larger writes, at the price of one network hop.
 	PrimaryLane bool
-	// Patience is how long a publish is tried before its end is unknown; 0: 1.8 s,
-	// so that callers of a node hear within two seconds.
-	Patience time.Duration
+	// PublishTimeout is how long a publish is retried before it fails; 0: 1.8 s, so
+	// that a node answers its callers within two seconds.
+	PublishTimeout time.Duration
 }
 
 // Peer is one member of the yard.
 type Peer struct {
 	Node     string
-	Identity string // may be unknown: ""
+	Identity string // "" if unknown
 	Route    string // host:port
 }
 
 var nodeName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]*$`)
 
-func (c *Config) clustered() bool { return c.Route != "" }
+// clustered reports whether the node has other members.
+func (c *Config) clustered() bool { return c.RouteListen != "" }
 
+// withDefaults returns a validated copy of c with defaults filled in and Peers
+// sorted by name.
 func (c *Config) withDefaults() (Config, error) {
 	d := *c
 	d.Peers = slices.SortedFunc(slices.Values(c.Peers), func(a, b Peer) int { return strings.Compare(a.Node, b.Node) })
 	if d.Identity == "" {
 		d.Identity = d.Node
 	}
-	if d.Client == "" {
-		d.Client = "127.0.0.1:4222"
+	if d.ClientListen == "" {
+		d.ClientListen = "127.0.0.1:4222"
 	}
-	if d.Patience == 0 {
-		d.Patience = 1800 * time.Millisecond
+	if d.PublishTimeout == 0 {
+		d.PublishTimeout = 1800 * time.Millisecond
 	}
 	if err := d.validate(); err != nil {
 		return d, err
 	}
 	if d.MaxStore == 0 {
-		room, err := roomIn(d.Dir)
+		space, err := availableSpace(d.Dir)
 		if err != nil {
-			return d, fmt.Errorf("measure the room in %s: %w", d.Dir, err)
+			return d, fmt.Errorf("measure the free space of %s: %w", d.Dir, err)
 		}
-		d.MaxStore = room / 4 * 3
+		d.MaxStore = space / 4 * 3
 	}
 	return d, nil
 }
 
+// validate returns an error that names the first invalid field.
 func (c *Config) validate() error {
 	if !nodeName.MatchString(c.Node) {
 		return fmt.Errorf("member name %q: must start with a lower-case letter or digit and hold only those and '-'", c.Node)
@@ -111,7 +115,7 @@ func (c *Config) validate() error {
 		return fmt.Errorf("yard id %q: must not be empty and must hold no spaces", c.Yard)
 	}
 	if len(c.Peers) < 2 || len(c.Peers) > MaxLanes {
-		return fmt.Errorf("%d members: a yard of several nodes has 3 or 5", len(c.Peers))
+		return fmt.Errorf("%d members: a cluster has 3 or 5", len(c.Peers))
 	}
 	if c.index() < 0 {
 		return fmt.Errorf("member %q is not among the members %v", c.Node, c.Peers)
@@ -119,41 +123,42 @@ func (c *Config) validate() error {
 	return nil
 }
 
-// index is this node's place among the declared members.
+// index returns the position of this node in Peers, -1 if it is missing.
 func (c *Config) index() int {
 	return slices.IndexFunc(c.Peers, func(p Peer) bool { return p.Node == c.Node })
 }
 
-// Cluster is this node's part in the yard's messaging.
+// Cluster is this node's part of the yard's messaging: the embedded server, the
+// connections to it, and everything built on them. Its methods may be called
+// concurrently.
 type Cluster struct {
-	cfg   Config
-	log   *slog.Logger
-	srv   *server.Server
-	words *serverLog
-	conns []*nats.Conn
-	js    jetstream.JetStream
-	lost  map[string]bool // streams on disk that could not be recovered at start; of a node alone
+	cfg         Config
+	log         *slog.Logger
+	srv         *server.Server
+	serverLog   *serverLog
+	conns       []*nats.Conn
+	js          jetstream.JetStream
+	unrecovered map[string]bool // streams on disk that could not be recovered at start; only of a node that runs alone
 
-	lanes atomic.Int32           // how many lanes there are
-	peers atomic.Pointer[[]Peer] // the members, by name
+	lanes atomic.Int32           // number of lanes
+	peers atomic.Pointer[[]Peer] // the members, sorted by name
 
-	// One connection per kind of traffic, so that a slow listener of one kind
-	// stalls no other.
+	// One connection per kind of traffic, so that a slow consumer of one kind does
+	// not delay the others.
 	ingest, reads, history, fleet, api, boards *inbox
 
-	system *inbox // of the server's own account; nil when the node runs alone
+	system *inbox // system account; nil if the node runs alone
 
-	publisher *publisher
-	router    *router
-	readers   *readers // nil: users have no roles
-	copies    *standstill
-	aside     []asideGroup // the damaged ones, at start
-	foreign   *foreignWatch
+	publisher     *publisher
+	router        *router
+	userConsumers *userConsumers // nil if there are no users
+	stalled       *stallDetector
+	mismatch      *mismatchWatch
 }
 
-// Start brings the embedded server up and connects to it. JetStream may still
-// be electing when it returns: see [Cluster.Health]. [Cluster.Run] has to run
-// for publishes and requests to reach their end.
+// Start starts the embedded server and connects to it. JetStream may still be
+// electing its leader when Start returns; see [Cluster.Health]. Publishes and
+// requests only complete or time out while [Cluster.Run] runs.
 func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Cluster, error) {
 	full, err := cfg.withDefaults()
 	if err != nil {
@@ -162,21 +167,18 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Cluster, error) 
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	password := full.Internal
+	password := full.InternalPassword
 	if password == "" {
 		password = randomHex(16)
 	}
 	c := &Cluster{cfg: full, log: log}
-	c.copies = &standstill{c: c, every: copiesEvery, after: standsFor}
+	c.stalled = &stallDetector{c: c, interval: stallCheckInterval, timeout: stallTimeout}
 	c.peers.Store(&full.Peers)
-	if c.aside, err = setAside(c.storeDir(), log); err != nil {
-		return nil, err
-	}
-	if c.srv, c.words, err = openServer(&full, password, c.peerList, log); err != nil {
+	if c.srv, c.serverLog, err = startServer(&full, password, c.peerList, log); err != nil {
 		return nil, err
 	}
 	if !full.clustered() {
-		c.lost = unrecovered(c.srv)
+		c.unrecovered = unrecoveredStreams(c.srv)
 	}
 	if err := c.connect(password); err != nil {
 		c.Stop()
@@ -184,26 +186,27 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Cluster, error) 
 	}
 	c.SetLanes(len(c.members()))
 	c.publisher = newPublisher(c)
-	c.foreign = newForeignWatch(c)
+	c.mismatch = newMismatchWatch(c)
 	c.router = newRouter(c)
-	if err := c.router.mapLocal(); err != nil {
+	if err := c.router.mapLocalSubjects(); err != nil {
 		c.Stop()
-		return nil, fmt.Errorf("map the node's own subjects: %w", err)
+		return nil, fmt.Errorf("map the node's local subjects: %w", err)
 	}
-	c.router.mapJobs()
-	if err := c.hearMoves(); err != nil {
+	c.router.updateMapping()
+	if err := c.subscribeMoves(); err != nil {
 		c.Stop()
-		return nil, fmt.Errorf("listen for lanes that move: %w", err)
+		return nil, fmt.Errorf("subscribe to leader moves: %w", err)
 	}
 	if len(full.Users) > 0 {
-		if c.readers, err = c.openReaders(); err != nil {
+		if c.userConsumers, err = c.startUserConsumers(); err != nil {
 			c.Stop()
-			return nil, fmt.Errorf("listen for users' consumers: %w", err)
+			return nil, fmt.Errorf("serve consumer requests of users: %w", err)
 		}
 	}
 	return c, nil
 }
 
+// connect opens the in-process connections, each with its inbox.
 func (c *Cluster) connect(password string) error {
 	type traffic struct {
 		name string
@@ -220,13 +223,13 @@ func (c *Cluster) connect(password string) error {
 	for _, kind := range kinds {
 		nc, err := nats.Connect("", nats.InProcessServer(c.srv), nats.UserInfo(kind.user, password),
 			nats.Name("yard-"+kind.name), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond),
-			nats.ErrorHandler(c.connectionError))
+			nats.ErrorHandler(c.logConnError))
 		if err != nil {
 			return fmt.Errorf("connect %s to the node's own server: %w", kind.name, err)
 		}
 		c.conns = append(c.conns, nc)
 		if *kind.box, err = newInbox(nc); err != nil {
-			return fmt.Errorf("listen for answers of %s: %w", kind.name, err)
+			return fmt.Errorf("subscribe to the inbox of %s: %w", kind.name, err)
 		}
 	}
 	js, err := jetstream.New(c.api.nc)
@@ -237,62 +240,67 @@ func (c *Cluster) connect(password string) error {
 	return nil
 }
 
-func (c *Cluster) connectionError(nc *nats.Conn, sub *nats.Subscription, err error) {
+// logConnError logs an asynchronous error of one of the node's own connections.
+func (c *Cluster) logConnError(nc *nats.Conn, sub *nats.Subscription, err error) {
 	subject := ""
 	if sub != nil {
 		subject = sub.Subject
 	}
-	c.log.Warn("connection to the own server errs", "connection", nc.Opts.Name, "subject", subject, "error", err)
+	c.log.Warn("error on in-process NATS connection", "connection", nc.Opts.Name, "subject", subject, "err", err)
 }
 
-// Run steers publishers to lanes that answer and ends what waited too long. It
-// returns nil when ctx ends, and an error when the embedded server gave up.
+// Run routes publishes to lanes that answer and fails requests that have timed
+// out. It returns nil when ctx ends, [ErrDamaged] if the server found damage that
+// it cannot repair, and another error if the server failed.
 func (c *Cluster) Run(ctx context.Context) error {
+	var helper sync.WaitGroup
+	helping, stop := context.WithCancel(ctx)
+	defer helper.Wait()
+	defer stop()
+	helper.Go(func() { c.stalled.run(helping) })
 	if c.cfg.clustered() {
-		var helper sync.WaitGroup
-		helping, stop := context.WithCancel(ctx)
-		helper.Go(func() { (&catchUp{c: c}).run(helping) })
-		helper.Go(func() { c.copies.run(helping) })
-		helper.Go(func() { c.foreign.run(helping) })
-		defer helper.Wait()
-		defer stop()
+		helper.Go(func() { (&snapshotSender{c: c}).run(helping) })
+		helper.Go(func() { c.mismatch.run(helping) })
 	}
-	tick := time.NewTicker(tickEvery)
+	tick := time.NewTicker(tickInterval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-c.words.failed:
-			return fmt.Errorf("NATS server failed: %s", c.words.fatal)
+		case <-c.serverLog.failed:
+			return fmt.Errorf("NATS server failed: %s", c.serverLog.fatal)
+		case <-c.serverLog.damaged:
+			return fmt.Errorf("%w: %s", ErrDamaged, c.serverLog.damage)
 		case now := <-tick.C:
-			c.router.turn(now)
-			c.publisher.turn(now)
-			for _, box := range c.boxes() {
+			c.router.tick(now)
+			c.publisher.retryParked(now)
+			for _, box := range c.inboxes() {
 				box.expire(now)
 			}
 		}
 	}
 }
 
-const tickEvery = 100 * time.Millisecond
+// tickInterval is how often Run routes publishes and expires requests.
+const tickInterval = 100 * time.Millisecond
 
-// boxes are the inboxes of all connections that are open.
-func (c *Cluster) boxes() []*inbox {
+// inboxes returns the inboxes of all open connections.
+func (c *Cluster) inboxes() []*inbox {
 	all := []*inbox{c.ingest, c.reads, c.history, c.fleet, c.api, c.boards, c.system}
 	return slices.DeleteFunc(all, func(b *inbox) bool { return b == nil })
 }
 
-// Stop closes the connections and the server. Whatever waits for an answer
-// gets an error first.
+// Stop closes the connections and stops the server. Pending publishes and requests
+// fail first.
 func (c *Cluster) Stop() {
-	if c.readers != nil {
-		c.readers.close()
+	if c.userConsumers != nil {
+		c.userConsumers.close()
 	}
 	for _, nc := range c.conns {
 		nc.Close()
 	}
-	for _, box := range c.boxes() {
+	for _, box := range c.inboxes() {
 		box.close()
 	}
 	if c.publisher != nil {
@@ -302,23 +310,23 @@ func (c *Cluster) Stop() {
 	c.srv.WaitForShutdown()
 }
 
-// SetLanes tells how many lanes the ledger says there are. At start there are
-// as many as members.
+// SetLanes sets the number of lanes, which the ledger decides. It is the number of
+// members until the first call.
 func (c *Cluster) SetLanes(n int) { c.lanes.Store(int32(min(max(n, 1), MaxLanes))) }
 
-// Lanes is the number of lanes.
+// Lanes returns the number of lanes.
 func (c *Cluster) Lanes() int { return int(c.lanes.Load()) }
 
-// Node is this member's name.
+// Node returns this member's name.
 func (c *Cluster) Node() string { return c.cfg.Node }
 
-// Members lists all members' names, in the order of their lanes.
+// Members returns all members' names, in the order of their lanes.
 func (c *Cluster) Members() []string { return c.members() }
 
-// ClientURL is where clients connect.
+// ClientURL returns the URL for clients.
 func (c *Cluster) ClientURL() string { return c.srv.ClientURL() }
 
-// RouteURL is where members connect; "" when the node runs alone.
+// RouteURL returns the URL for other members, "" if the node runs alone.
 func (c *Cluster) RouteURL() string {
 	if addr := c.srv.ClusterAddr(); addr != nil && c.cfg.clustered() {
 		return "nats-route://" + addr.String()
@@ -326,8 +334,9 @@ func (c *Cluster) RouteURL() string {
 	return ""
 }
 
-// Reachable lists the members this node has a route to, and itself.
-func (c *Cluster) Reachable() []string {
+// ReachableMembers returns the sorted names of the members that this node has a
+// route to, including itself.
+func (c *Cluster) ReachableMembers() []string {
 	nodes := []string{c.cfg.Node}
 	if !c.cfg.clustered() {
 		return nodes
@@ -345,9 +354,10 @@ func (c *Cluster) Reachable() []string {
 	return nodes
 }
 
-// roomIn is what is free around dir and what the streams in it hold already,
-// so that a yard that fills its disk does not shrink with every restart.
-func roomIn(dir string) (int64, error) {
+// availableSpace returns the bytes that are free in dir's file system plus those
+// that files in dir already use, so that the default of MaxStore does not shrink
+// with each restart of a node whose disk fills.
+func availableSpace(dir string) (int64, error) {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return 0, err
 	}
@@ -355,19 +365,20 @@ func roomIn(dir string) (int64, error) {
 	if err := unix.Statfs(dir, &st); err != nil {
 		return 0, err
 	}
-	room := int64(st.Bavail) * int64(st.Bsize)
+	space := int64(st.Bavail) * int64(st.Bsize)
 	err := filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
 		if err != nil || !e.Type().IsRegular() {
 			return err
 		}
 		if info, err := e.Info(); err == nil {
-			room += info.Size()
+			space += info.Size()
 		}
 		return nil
 	})
-	return room, err
+	return space, err
 }
 
+// randomHex returns n random bytes in hexadecimal.
 func randomHex(n int) string {
 	b := make([]byte, n)
 	rand.Read(b) // never fails

@@ -7,26 +7,26 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// LoginError means that what a caller wants to show for itself is nothing to be
-// shown: a file that holds no key, or a text that is none. No server was asked.
+// LoginError means that credentials are unusable before any server was asked: a
+// file that holds no key, or malformed text.
 type LoginError struct {
-	What string // with its path, where it has one
-	TLS  bool   // it is of the certificate, or of the authorities
+	What string // which credential, with its path if it has one
+	TLS  bool   // the certificate or the authorities are unusable
 	Err  error
 }
 
 func (e *LoginError) Error() string { return fmt.Sprintf("%s cannot be used: %v", e.What, e.Err) }
 func (e *LoginError) Unwrap() error { return e.Err }
 
-// credentials are what a caller shows of itself, and whom it believes. One way
-// to log in is taken, the first that is named, so that what was left over from
-// elsewhere cannot overrule it; a token may come beside it. A [*LoginError]
-// names what can be no login.
+// credentials returns the connection options for the login and TLS. It uses one
+// way to log in, the first that is set, so that a leftover setting cannot override
+// it; a token may be used in addition. It returns a [*LoginError] that names the
+// first unusable credential.
 func (o *DialOptions) credentials(address string) (opts []nats.Option, err error) {
 	tried := nats.GetDefaultOptions()
 	add := func(what string, tls bool, opt nats.Option) {
 		if err == nil {
-			if failed := try(&tried, opt); failed != nil {
+			if failed := tryOption(&tried, opt); failed != nil {
 				err = &LoginError{what, tls, failed}
 			}
 		}
@@ -45,7 +45,7 @@ func (o *DialOptions) credentials(address string) (opts []nats.Option, err error
 		add("nkey "+o.NKey, false, signed)
 	case o.JWT != "" && o.Seed != "":
 		add("the user's JWT and seed", false, nats.UserJWTAndSeed(o.JWT, o.Seed))
-	case o.JWT != "": // a bearer's: the server asks for no signature
+	case o.JWT != "": // a bearer token: the server asks for no signature
 		add("the user's JWT", false, nats.UserJWT(func() (string, error) { return o.JWT, nil }, func([]byte) ([]byte, error) { return nil, nil }))
 	}
 	if o.Token != "" {
@@ -60,18 +60,18 @@ func (o *DialOptions) credentials(address string) (opts []nats.Option, err error
 	if o.TLSFirst {
 		add("tls_first", true, nats.TLSHandshakeFirst())
 	}
-	if prefix := o.inbox(address, tried.Nkey); prefix != "" {
+	if prefix := o.replyPrefix(address, tried.Nkey); prefix != "" {
 		add("inbox_prefix "+prefix, true, nats.CustomInboxPrefix(prefix))
 	}
 	return opts, err
 }
 
-// inbox is where answers are heard: where a yard lets this user hear them,
-// unless the caller says otherwise.
-func (o *DialOptions) inbox(address, nkey string) string {
+// replyPrefix returns the prefix of reply subjects: InboxPrefix if it is set,
+// otherwise the prefix that a yard permits this user. "" is the library's default.
+func (o *DialOptions) replyPrefix(address, nkey string) string {
 	user := o.User
 	if u, err := url.Parse(address); err == nil && user == "" && u.User != nil {
-		if _, password := u.User.Password(); password { // without one it is a token
+		if _, password := u.User.Password(); password { // without a password it is a token
 			user = u.User.Username()
 		}
 	}
@@ -79,16 +79,16 @@ func (o *DialOptions) inbox(address, nkey string) string {
 	case o.InboxPrefix != "":
 		return o.InboxPrefix
 	case userName.MatchString(user):
-		return InboxOf(user)
+		return InboxPrefix(user)
 	case nkey != "":
-		return InboxOf(nkey)
+		return InboxPrefix(nkey)
 	}
 	return ""
 }
 
-// try uses an option as the connection would: that one could only say later
-// that nothing was reached.
-func try(o *nats.Options, opt nats.Option) error {
+// tryOption applies an option the way the connection would. The connection itself
+// would only report that no server was reachable.
+func tryOption(o *nats.Options, opt nats.Option) error {
 	o.UserJWT, o.SignatureCB = nil, nil
 	if err := opt(o); err != nil {
 		return err

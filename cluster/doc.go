@@ -1,49 +1,53 @@
-// Package cluster is the room of messages: the embedded NATS server, this
-// node's connections to it, and every subject and stream by name.
+// Package cluster runs this node's part of the yard's messaging: the embedded NATS
+// server, the node's connections to it, and all streams and subjects.
 //
-// Nothing outside this package knows what a subject is. Others speak of lanes,
-// records, blobs, tales and nodes:
+// No other package knows a subject or the name of a stream. They use lanes,
+// records, blobs, batches and nodes:
 //
 //	yard.jobs.<q> ──mapped on each node──▶ yard.lane.<n>.p.<q> ─┐
-//	Lanes.Publish ───────────────────────▶ yard.lane.<n>.n.<q> ─┴▶ YARD_JOBS_<n>
+//	Cluster.Publish ─────────────────────▶ yard.lane.<n>.n.<q> ─┴▶ YARD_JOBS_<n>
 //	                                                                 │ Read, Load, Tail
 //	yard.enqueue.<q> ──mapped──▶ yard.local.<node>.enqueue.<q>       ▼
 //	                             (this node's Endpoints)       the authority
 //
 // # Lanes
 //
-// A lane is one replicated stream of accepted jobs. There are as many as
-// members, each led by another node, so the death of one stops no intake: a
-// node publishes to its own lane while that answers and goes on with another
-// one, under the same idempotency key, when it does not. Plain publishers are
-// steered the same way by subject mappings that each node keeps for its own
-// clients (Run). Nobody but the stream itself may listen to a lane's subjects:
-// one more listener would turn the immediate "nobody answers" of a leaderless
-// lane into a silence.
+// A lane is one replicated stream of accepted jobs. There are as many lanes as
+// members, and each is led by a different member, so that losing one member does
+// not stop intake: a node publishes to its own lane while that lane answers, and
+// otherwise to another lane under the same idempotency key. Clients that publish
+// directly to yard.jobs.<q> are routed the same way, by subject mappings that each
+// node maintains for its own clients (see [Cluster.Run]). Only the stream itself
+// may subscribe to a lane's subjects. Any other subscriber would hide the
+// immediate "no responders" of a lane without a leader, and publishers would have
+// to wait for a timeout instead.
 //
-// A lane is dense. Nothing in it is ever deleted singly, expired or pushed
-// out, so between its first and its last record every sequence number has its
-// record, and a hole is damage that [GapError] reports and nobody skips.
+// A lane is dense. Single records are never deleted, expired or discarded, so
+// every sequence number between the first and the last record has its record. A
+// hole is damage: it is reported as a [GapError] and never skipped.
 //
-// # Who answers a read
+// # Reads
 //
-// A direct read is answered by any replica, chosen at random, also by one that
-// has just been stopped. So a read waits some 50 ms for its first message,
-// asks again, and turns to the stream's leader in the end. "Not there" from a
-// replica is never proof; only what is read counts.
+// A direct read is answered by any replica, chosen at random, including one that
+// was just stopped. A read therefore waits about 50 ms for its first message, asks
+// again, and finally asks the stream's leader. A replica that answers "not found"
+// proves nothing; only what was read counts.
 //
-// # Time
+// # Timeouts
 //
-// A publish is repeated elsewhere after 2 s and given up after 15 s, with
-// [ErrUnknown] if one of its tries may have been stored. A lane that refuses
-// says so at once. JetStream takes 4 to 10 s to replace a dead leader, and no
-// option shortens that: lanes are what hides it.
+// A publish is retried on another lane after 0.9 s and abandoned after
+// Config.PublishTimeout, by default 1.8 s. It fails with [ErrUnknown] if one of
+// its attempts may have been stored. A lane that refuses a job reports that
+// immediately. JetStream needs 4 to 10 s to replace a dead leader, and no option
+// shortens that; lanes hide it.
 //
 // # Trust
 //
-// One account, YARD. The node's own connections are in process and may do
-// everything; a client that names no user is an operator, who may look at
-// everything, enqueue and ask, but may neither change the yard's streams nor
-// speak on the subjects nodes use among themselves. The server checks a
-// publish after it has mapped its subject: permissions name the mapped ones.
+// Without configured users there is one account, YARD. The node's own connections
+// are in-process and unrestricted. A client without a user name is an operator: it
+// may read everything, enqueue and send requests, but may neither change the
+// yard's streams nor publish on the subjects that nodes use among themselves. The
+// server checks the permission to publish after it has mapped the subject, so
+// permissions name mapped subjects. Users with a role live in a second account;
+// see accounts.go.
 package cluster

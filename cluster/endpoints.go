@@ -9,170 +9,175 @@ import (
 	"strings"
 	"time"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/nats-io/nats.go"
 	"golang.org/x/sync/errgroup"
 )
 
+// Limits of services.
 const (
-	handlersAtOnce = 256
-	waitersAtOnce  = 4096
-	// What may wait for one endpoint before the node says "later" by silence:
-	// a burst of enqueue calls, not a backlog.
-	endpointWaiting      = 65536
-	endpointWaitingBytes = 256 << 20
-	maxHeader            = 4 << 10 // of an answer
+	maxHandlers = 256  // concurrent requests, other than long-running ones
+	maxWaiters  = 4096 // concurrent long-running requests
+	// Requests that may be pending for one endpoint. They allow a burst of enqueue
+	// requests; more are dropped, and their callers time out.
+	endpointQueueLen   = 65536
+	endpointQueueBytes = 256 << 20
+	maxReplyHeader     = 4 << 10 // bytes of a reply's headers
 )
 
-// Service is what this node answers to anybody, as a NATS micro service that
-// `nats micro ls`, `info`, `stats` and `ping` show.
+// Service is a NATS micro service of this node, which `nats micro ls`, `info`,
+// `stats` and `ping` show.
 type Service struct {
 	Name        string // [A-Za-z0-9_-]+
 	Version     string // semantic version
 	Description string
-	Metadata    func() map[string]string // asked whenever somebody asks for it; nil: none
+	Metadata    func() map[string]string // called for each discovery request; nil: none
 	Endpoints   []Endpoint
 }
 
-// Endpoint is one thing to ask for. It has either Do or Go.
+// Endpoint is one kind of request. It has either Handle or HandleAsync.
 type Endpoint struct {
 	Name        string // [A-Za-z0-9_-]+
 	Subject     string // public: "yard.enqueue.*", "yard.api.v1.job.show"
 	Description string
 	Metadata    map[string]string
 
-	// Do answers a request; it runs beside others, on a goroutine of its own.
-	// Beyond 256 at once, requests are refused with "later".
-	Do func(ctx context.Context, r *Request) ([]byte, error)
-	// Waits tells that Do may take long: such requests have 4096 places of
-	// their own, so that they keep no quick one waiting.
-	Waits bool
-	// Go takes a request and returns at once; it or somebody else answers it
-	// later, once. Requests come in the order in which they arrived.
-	Go func(r *Request)
-	// Unheard carries out what comes without a place for an answer, too. It is
-	// counted like any other, with its refusal.
-	Unheard bool
+	// Handle handles a request and returns the reply. It runs concurrently with
+	// other requests; beyond 256 at a time, requests are refused as unavailable.
+	Handle func(ctx context.Context, r *Request) ([]byte, error)
+	// LongRunning marks requests whose Handle may take long. They have their own
+	// limit of 4096, so that they do not delay short ones.
+	LongRunning bool
+	// HandleAsync accepts a request and returns at once; the reply is sent later,
+	// once, from any goroutine. Requests are passed in order of arrival.
+	HandleAsync func(r *Request)
+	// AllowNoReply makes the endpoint handle requests without a reply subject as
+	// well. They are counted like all requests, including errors.
+	AllowNoReply bool
 }
 
-// Request is one question of a client, by whichever door it came.
+// Request is a request of a client over NATS or another transport.
 type Request struct {
-	Data []byte // JSON, or empty
-	Free func() // what [Request.Forget] calls; nil: nothing
+	Data      []byte // JSON, or empty
+	OnRelease func() // called by [Request.Release]; may be nil
 
-	token  string
-	header func(name string) string
-	reply  func(data []byte, refusal *APIError) error
-	index  uint64
+	token   string
+	header  func(name string) string
+	respond func(data []byte, apiErr *APIError) error
+	index   uint64
 }
 
-// NewRequest is a question that came by another door than NATS. token is what
-// would be its subject's last one; header gives "" for what is not given; reply
-// takes the answer, or else why there is none.
-func NewRequest(data []byte, token string, header func(name string) string, reply func(data []byte, refusal *APIError) error) *Request {
-	return &Request{Data: data, token: token, header: header, reply: reply}
+// NewRequest returns a request received over a transport other than NATS. token is
+// the equivalent of the subject's last token; header returns "" for a missing
+// header; reply sends either data or apiErr.
+func NewRequest(data []byte, token string, header func(name string) string, reply func(data []byte, apiErr *APIError) error) *Request {
+	return &Request{Data: data, token: token, header: header, respond: reply}
 }
 
-// Token is the last token of the subject: the queue of yard.enqueue.<queue>.
+// Token returns the last token of the subject, such as the queue of
+// yard.enqueue.<queue>.
 func (r *Request) Token() string { return r.token }
 
-// Header is a header's value, "" if it is not given.
+// Header returns the value of a header, "" if it is missing.
 func (r *Request) Header(name string) string { return r.header(name) }
 
-// Shows notes which state of the ledger the answer shows, by the index of its
-// last entry. The answer carries it in the header [HeaderIndex]; 0 is no index.
-func (r *Request) Shows(index uint64) { r.index = index }
+// SetIndex sets the index of the last ledger entry that the reply reflects. The
+// reply carries it in the header [HeaderIndex]; 0 means none.
+func (r *Request) SetIndex(index uint64) { r.index = index }
 
-// Index is what [Request.Shows] noted.
+// Index returns the value set by [Request.SetIndex].
 func (r *Request) Index() uint64 { return r.index }
 
-// Producer is what the headers say of a job.
-func (r *Request) Producer() job.Headers { return producerHeaders(r.Header) }
+// ProducerHeaders returns the headers that belong to a job.
+func (r *Request) ProducerHeaders() job.Headers { return producerHeaders(r.Header) }
 
-// Forget lets go of Data: for those that go on to wait.
-func (r *Request) Forget() {
+// Release drops Data and calls OnRelease. Handlers that go on to wait call it to
+// free memory early.
+func (r *Request) Release() {
 	r.Data = nil
-	if r.Free != nil {
-		r.Free()
+	if r.OnRelease != nil {
+		r.OnRelease()
 	}
 }
 
-// Respond answers. What is too large for the asker's door is refused instead.
-func (r *Request) Respond(data []byte) error { return r.reply(data, nil) }
+// Respond sends the reply. A reply that is too large for the transport is replaced
+// by an error.
+func (r *Request) Respond(data []byte) error { return r.respond(data, nil) }
 
-// Refuse answers with an error, by the table of codes in [APIError].
-func (r *Request) Refuse(err error) error { return r.reply(nil, RefusalOf(err)) }
+// RespondError replies with err, converted by [AsAPIError].
+func (r *Request) RespondError(err error) error { return r.respond(nil, AsAPIError(err)) }
 
-// desk answers the questions that came over NATS.
-type desk struct {
+// natsResponder sends the reply to a request that came over NATS.
+type natsResponder struct {
 	request     *Request
 	node, reply string
 	nc          *nats.Conn
-	stats       *served
-	began       time.Time
+	stats       *activeEndpoint
+	started     time.Time
 }
 
-func (d *desk) answer(data []byte, refusal *APIError) error {
-	if len(data) > MaxMessage-maxHeader {
-		refusal = RefusalOf(fmt.Errorf("answer of %d bytes, at most %d: %w", len(data), MaxMessage-maxHeader, job.ErrTooLarge))
+func (r *natsResponder) respond(data []byte, apiErr *APIError) error {
+	if len(data) > MaxMessage-maxReplyHeader {
+		apiErr = AsAPIError(fmt.Errorf("reply of %d bytes, maximum %d: %w", len(data), MaxMessage-maxReplyHeader, job.ErrTooLarge))
 	}
-	d.stats.answered(d.began, refusal)
-	if d.reply == "" {
+	r.stats.record(r.started, apiErr)
+	if r.reply == "" {
 		return nil
 	}
-	if refusal != nil {
-		return d.nc.PublishMsg(errorReply(d.reply, d.node, refusal))
+	if apiErr != nil {
+		return r.nc.PublishMsg(errorReply(r.reply, r.node, apiErr))
 	}
-	m := &nats.Msg{Subject: d.reply, Data: data}
-	if index := d.request.Index(); index > 0 {
+	m := &nats.Msg{Subject: r.reply, Data: data}
+	if index := r.request.Index(); index > 0 {
 		m.Header = nats.Header{HeaderIndex: []string{strconv.FormatUint(index, 10)}}
 	}
-	return d.nc.PublishMsg(m)
+	return r.nc.PublishMsg(m)
 }
 
-// Serve answers until ctx ends and the last handler has returned. Requests of
-// this node's own clients come here, and only those: see [Cluster.Run].
+// Serve serves a service until ctx has ended and all handlers have returned. It
+// receives only requests of this node's own clients, see mapLocalSubjects.
 func (c *Cluster) Serve(ctx context.Context, s Service) error {
-	var work, waits errgroup.Group
-	work.SetLimit(handlersAtOnce)
-	waits.SetLimit(waitersAtOnce)
-	var open []*served
+	var work, waitGroup errgroup.Group
+	work.SetLimit(maxHandlers)
+	waitGroup.SetLimit(maxWaiters)
+	var endpoints []*activeEndpoint
 	var subs []*nats.Subscription
 	var err error
 	for i := range s.Endpoints {
-		e := &served{Endpoint: &s.Endpoints[i], codes: map[string]uint64{}}
-		places := &work
-		if e.Waits {
-			places = &waits
+		e := &activeEndpoint{Endpoint: &s.Endpoints[i], errorsByCode: map[string]uint64{}}
+		group := &work
+		if e.LongRunning {
+			group = &waitGroup
 		}
 		if err == nil {
-			open = append(open, e)
+			endpoints = append(endpoints, e)
 			var sub *nats.Subscription
-			if sub, err = c.openEndpoint(ctx, e, places); err == nil {
+			if sub, err = c.openEndpoint(ctx, e, group); err == nil {
 				subs = append(subs, sub)
 			}
 		}
 	}
 	if err == nil {
 		var verbs []*nats.Subscription
-		verbs, err = c.present(&presence{Service: &s, node: c.cfg.Node, began: time.Now().UTC(), open: open})
+		verbs, err = c.serveMicro(&microService{Service: &s, node: c.cfg.Node, started: time.Now().UTC(), endpoints: endpoints})
 		subs = append(subs, verbs...)
 	}
 	if err == nil {
 		<-ctx.Done()
 	}
-	return errors.Join(err, drain(subs), work.Wait(), waits.Wait())
+	return errors.Join(err, drainSubs(subs), work.Wait(), waitGroup.Wait())
 }
 
-// drain lets subscriptions end when what has come already is handled.
-func drain(subs []*nats.Subscription) error {
+// drainSubs ends subscriptions after the messages that have already arrived are
+// handled.
+func drainSubs(subs []*nats.Subscription) error {
 	for _, sub := range subs {
 		ended := make(chan struct{})
 		sub.SetClosedHandler(func(string) { close(ended) })
 		if err := sub.Drain(); err != nil {
 			if errors.Is(err, nats.ErrConnectionClosed) || errors.Is(err, nats.ErrBadSubscription) {
-				continue // it has ended with its connection
+				continue // already closed with its connection
 			}
 			return err
 		}
@@ -181,32 +186,33 @@ func drain(subs []*nats.Subscription) error {
 	return nil
 }
 
-func (c *Cluster) openEndpoint(ctx context.Context, e *served, work *errgroup.Group) (*nats.Subscription, error) {
-	if (e.Do == nil) == (e.Go == nil) {
-		return nil, fmt.Errorf("endpoint %s must have either Do or Go", e.Name)
+// openEndpoint subscribes to the endpoint's subject.
+func (c *Cluster) openEndpoint(ctx context.Context, e *activeEndpoint, work *errgroup.Group) (*nats.Subscription, error) {
+	if (e.Handle == nil) == (e.HandleAsync == nil) {
+		return nil, fmt.Errorf("endpoint %s must have either Handle or HandleAsync", e.Name)
 	}
 	if verb, ofNode := strings.CutPrefix(e.Subject, nodeSubject(c.cfg.Node, "")); ofNode && !slices.Contains(nodeVerbs, verb) {
-		return nil, fmt.Errorf("endpoint %s is none of the verbs %v that clients may say to a node", e.Name, nodeVerbs)
+		return nil, fmt.Errorf("endpoint %s is not one of the verbs %v that clients may send to a node", e.Name, nodeVerbs)
 	}
 	handle := func(m *nats.Msg) {
-		if m.Reply == "" && !e.Unheard || ownReply(m.Reply) {
-			return // nobody waits: nothing to say, and nothing to do unseen
+		if m.Reply == "" && !e.AllowNoReply || isReservedReply(m.Reply) {
+			return // no one would see the reply
 		}
-		e.asked.Add(1)
-		d := &desk{node: c.cfg.Node, reply: m.Reply, nc: c.api.nc, stats: e, began: time.Now()}
-		r := NewRequest(m.Data, m.Subject[strings.LastIndexByte(m.Subject, '.')+1:], m.Header.Get, d.answer)
+		e.requests.Add(1)
+		d := &natsResponder{node: c.cfg.Node, reply: m.Reply, nc: c.api.nc, stats: e, started: time.Now()}
+		r := NewRequest(m.Data, m.Subject[strings.LastIndexByte(m.Subject, '.')+1:], m.Header.Get, d.respond)
 		d.request = r
-		if e.Go != nil {
-			e.Go(r)
+		if e.HandleAsync != nil {
+			e.HandleAsync(r)
 			return
 		}
-		if !work.TryGo(func() error { c.do(ctx, e.Endpoint, r); return nil }) {
-			c.answered(e.Endpoint, r.Refuse(&job.UnavailableError{Reason: "too many requests at once", RetryAfter: 100 * time.Millisecond}))
+		if !work.TryGo(func() error { c.handle(ctx, e.Endpoint, r); return nil }) {
+			c.logSendError(e.Endpoint, r.RespondError(&job.UnavailableError{Reason: "too many requests at once", RetryAfter: 100 * time.Millisecond}))
 		}
 	}
 	sub, err := c.api.nc.Subscribe(localSubject(c.cfg.Node, e.Subject), handle)
 	if err == nil {
-		err = sub.SetPendingLimits(endpointWaiting, endpointWaitingBytes)
+		err = sub.SetPendingLimits(endpointQueueLen, endpointQueueBytes)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open endpoint %s: %w", e.Name, err)
@@ -214,25 +220,27 @@ func (c *Cluster) openEndpoint(ctx context.Context, e *served, work *errgroup.Gr
 	return sub, nil
 }
 
-// ownReply tells what must not be a question's place for an answer: nodes may
-// write where their clients may not.
-func ownReply(reply string) bool {
+// isReservedReply reports whether a reply subject must not be used, because nodes
+// may publish to it and their clients may not.
+func isReservedReply(reply string) bool {
 	return strings.HasPrefix(reply, "yard.") || strings.HasPrefix(reply, "$")
 }
 
-func (c *Cluster) do(ctx context.Context, e *Endpoint, r *Request) {
-	data, err := e.Do(ctx, r)
+// handle runs an endpoint's handler and sends its reply.
+func (c *Cluster) handle(ctx context.Context, e *Endpoint, r *Request) {
+	data, err := e.Handle(ctx, r)
 	if err != nil {
-		err = r.Refuse(err)
+		err = r.RespondError(err)
 	} else {
 		err = r.Respond(data)
 	}
-	c.answered(e, err)
+	c.logSendError(e, err)
 }
 
-// answered notes an answer that could not be sent: the asker will ask again.
-func (c *Cluster) answered(e *Endpoint, err error) {
+// logSendError logs that a reply could not be sent. The client times out and
+// retries.
+func (c *Cluster) logSendError(e *Endpoint, err error) {
 	if err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
-		c.log.Warn("answer is not sent", "endpoint", e.Name, "error", err)
+		c.log.Warn("reply not sent", "endpoint", e.Name, "err", err)
 	}
 }

@@ -7,104 +7,111 @@ import (
 	"slices"
 	"time"
 
-	"yardmaster/cluster/wire"
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/cluster/wire"
+	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/nats-io/nats.go"
 	"golang.org/x/sync/errgroup"
 )
 
-// The verbs of yard.node.<node>.<verb>. Others are raw requests.
+// The verbs of yard.node.<node>.<verb> with typed messages. Others are sent by
+// [Fleet.Request].
 const (
-	verbAssign = "assign"
-	verbReport = "report"
-	verbBeat   = "beat"
-	verbRecall = "recall"
-	verbNotice = "notice"
+	verbAssign    = "assign"
+	verbReport    = "report"
+	verbHeartbeat = "beat"
+	verbRecall    = "recall"
+	verbNotice    = "notice"
 )
 
-// How long an answer is waited for. A report's comes after a commit.
+// Timeouts of replies. A report is answered after a commit.
 const (
-	assignAnswer   = 2 * time.Second
-	reportAnswer   = 5 * time.Second
-	beatAnswer     = time.Second
-	requestAnswer  = 30 * time.Second // of a raw request whose context has no deadline
-	requestsAtOnce = 64
+	assignTimeout    = 2 * time.Second
+	reportTimeout    = 5 * time.Second
+	heartbeatTimeout = time.Second
+	requestTimeout   = 30 * time.Second // of Fleet.Request if the context has no deadline
+	maxNodeRequests  = 64
 )
 
 // Errors of a message to a node.
 var (
-	ErrNoNode   = errors.New("node does not listen")        // known at once; it was not delivered
-	ErrNoAnswer = errors.New("node did not answer in time") // it may have been
+	// ErrNodeUnreachable means that the message was not delivered: nothing on that
+	// node subscribes to it. It is returned at once.
+	ErrNodeUnreachable = errors.New("node is not reachable")
+	// ErrNoAnswer means that no reply came in time. The message may have been
+	// delivered.
+	ErrNoAnswer = errors.New("node did not answer in time")
 )
 
-// Fleet is the nodes talking to each other. Messages to one node for one verb
-// arrive in the order in which they were sent over a connection that lives.
+// Fleet sends messages between nodes. Messages with the same verb to the same node
+// arrive in order as long as the connections between them persist.
 type Fleet struct {
 	c *Cluster
 }
 
-// Fleet is the way to other nodes, and to this one.
+// Fleet returns the messaging to other nodes and to this one.
 func (c *Cluster) Fleet() *Fleet { return &Fleet{c} }
 
-// AssignAsync sends a batch of assignments. done gets one answer per
-// assignment, in order, or [ErrNoNode] or [ErrNoAnswer]; it must not block.
-func (f *Fleet) AssignAsync(node string, b job.Batch, done func([]job.Answer, error)) {
-	call(f, node, verbAssign, wire.AppendBatch(nil, &b), assignAnswer, func(data []byte) ([]job.Answer, error) {
+// AssignAsync sends a batch of assignments. done gets one answer per assignment,
+// in order, or [ErrNodeUnreachable] or [ErrNoAnswer]. It must not block.
+func (f *Fleet) AssignAsync(node string, b job.AssignmentBatch, done func([]job.Answer, error)) {
+	call(f, node, verbAssign, wire.AppendAssignmentBatch(nil, &b), assignTimeout, func(data []byte) ([]job.Answer, error) {
 		answers, err := wire.ParseAnswers(data)
 		if err == nil && len(answers) != len(b.Assignments) {
-			return nil, fmt.Errorf("node %s answers %d of %d assignments", node, len(answers), len(b.Assignments))
+			return nil, fmt.Errorf("node %s answered %d of %d assignments", node, len(answers), len(b.Assignments))
 		}
 		return answers, err
 	}, done)
 }
 
-// Assign is [Fleet.AssignAsync] for one who waits.
-func (f *Fleet) Assign(ctx context.Context, node string, b job.Batch) ([]job.Answer, error) {
+// Assign is the blocking form of [Fleet.AssignAsync].
+func (f *Fleet) Assign(ctx context.Context, node string, b job.AssignmentBatch) ([]job.Answer, error) {
 	return await(ctx, func(done func([]job.Answer, error)) { f.AssignAsync(node, b, done) })
 }
 
 // ReportAsync sends a report to the authority's node.
 func (f *Fleet) ReportAsync(node string, r job.Report, done func(job.ReportAck, error)) {
-	call(f, node, verbReport, wire.AppendReport(nil, &r), reportAnswer, wire.ParseReportAck, done)
+	call(f, node, verbReport, wire.AppendReport(nil, &r), reportTimeout, wire.ParseReportAck, done)
 }
 
-// Report is [Fleet.ReportAsync] for one who waits.
+// Report is the blocking form of [Fleet.ReportAsync].
 func (f *Fleet) Report(ctx context.Context, node string, r job.Report) (job.ReportAck, error) {
 	return await(ctx, func(done func(job.ReportAck, error)) { f.ReportAsync(node, r, done) })
 }
 
-// Beat sends a sign of life to the authority's node.
-func (f *Fleet) Beat(ctx context.Context, node string, b job.Beat) (job.BeatAck, error) {
-	return await(ctx, func(done func(job.BeatAck, error)) {
-		call(f, node, verbBeat, wire.AppendBeat(nil, &b), beatAnswer, wire.ParseBeatAck, done)
+// Heartbeat sends a heartbeat to the authority's node and returns its answer.
+func (f *Fleet) Heartbeat(ctx context.Context, node string, b job.Heartbeat) (job.HeartbeatAck, error) {
+	return await(ctx, func(done func(job.HeartbeatAck, error)) {
+		call(f, node, verbHeartbeat, wire.AppendHeartbeat(nil, &b), heartbeatTimeout, wire.ParseHeartbeatAck, done)
 	})
 }
 
-// Recall tells a node to stop a dispatch. Nothing answers: the dispatch's
-// outcome does.
+// Recall asks a node to stop a dispatch. There is no reply; the dispatch's outcome
+// is reported as usual.
 func (f *Fleet) Recall(node string, r job.Recall) error {
 	return f.c.fleet.nc.Publish(nodeSubject(node, verbRecall), wire.AppendRecall(nil, &r))
 }
 
-// Notify tells the authority's node what was just stored. It may get lost: the
-// lanes hold it.
+// Notify sends records that were just stored to the authority's node. The message
+// may get lost; the authority then reads the records from their lanes.
 func (f *Fleet) Notify(node string, records []job.Record) error {
 	return f.c.fleet.nc.Publish(nodeSubject(node, verbNotice), wire.AppendRecords(nil, records))
 }
 
-// Request sends anything else. A handler's error comes back as an [*APIError].
+// Request sends a request with any other verb and returns the reply. An error that
+// the handler returned is an [*APIError].
 func (f *Fleet) Request(ctx context.Context, node, verb string, payload []byte) ([]byte, error) {
-	wait := requestAnswer
-	if due, limited := ctx.Deadline(); limited {
-		wait = time.Until(due)
+	wait := requestTimeout
+	if deadline, ok := ctx.Deadline(); ok {
+		wait = time.Until(deadline)
 	}
 	return await(ctx, func(done func([]byte, error)) {
 		call(f, node, verb, payload, wait, func(data []byte) ([]byte, error) { return data, nil }, done)
 	})
 }
 
-// call sends one request and lets done hear of its end.
+// call sends one request. It calls done once with the parsed reply or an error,
+// possibly before it returns; done must not block.
 func call[T any](f *Fleet, node, verb string, payload []byte, wait time.Duration, parse func([]byte) (T, error), done func(T, error)) {
 	var none T
 	if len(payload) > MaxMessage {
@@ -112,130 +119,134 @@ func call[T any](f *Fleet, node, verb string, payload []byte, wait time.Duration
 		return
 	}
 	box := f.c.fleet
-	reply, token := box.expect(&calling[T]{node, parse, done}, time.Now().Add(wait), false)
-	if err := box.nc.PublishRequest(nodeSubject(node, verb), reply, payload); err != nil && box.forget(token) {
+	reply, token := box.expect(&nodeCall[T]{node, parse, done}, time.Now().Add(wait), false)
+	if err := box.nc.PublishRequest(nodeSubject(node, verb), reply, payload); err != nil && box.cancel(token) {
 		done(none, fmt.Errorf("%s to node %s: %w", verb, node, err))
 	}
 }
 
-type calling[T any] struct {
+// nodeCall handles the reply to a request to a node.
+type nodeCall[T any] struct {
 	node  string
 	parse func([]byte) (T, error)
 	done  func(T, error)
 }
 
-func (c *calling[T]) heard(m *nats.Msg) bool {
-	v, err := c.read(m)
+func (c *nodeCall[T]) receive(m *nats.Msg) bool {
+	v, err := c.decode(m)
 	c.done(v, err)
 	return true
 }
 
-func (c *calling[T]) read(m *nats.Msg) (v T, err error) {
+func (c *nodeCall[T]) decode(m *nats.Msg) (v T, err error) {
 	switch {
 	case m == nil:
 		return v, fmt.Errorf("node %s: %w", c.node, ErrNoAnswer)
 	case isNoResponders(m):
-		return v, fmt.Errorf("node %s: %w", c.node, ErrNoNode)
+		return v, fmt.Errorf("node %s: %w", c.node, ErrNodeUnreachable)
 	}
-	if refusal := errorOf(m); refusal != nil {
-		return v, refusal
+	if apiErr := parseErrorReply(m); apiErr != nil {
+		return v, apiErr
 	}
 	return c.parse(m.Data)
 }
 
+// await calls start and blocks until start's done is called or ctx ends.
 func await[T any](ctx context.Context, start func(done func(T, error))) (T, error) {
-	type end struct {
+	type result struct {
 		v   T
 		err error
 	}
-	ended := make(chan end, 1)
-	start(func(v T, err error) { ended <- end{v, err} })
+	done := make(chan result, 1)
+	start(func(v T, err error) { done <- result{v, err} })
 	select {
-	case e := <-ended:
-		return e.v, e.err
+	case r := <-done:
+		return r.v, r.err
 	case <-ctx.Done():
 		var none T
 		return none, ctx.Err()
 	}
 }
 
-// Handlers hear what other nodes say. Each verb has a goroutine of its own on
-// which its handler is called in order of arrival, so none may block for long;
-// answers may be given later, from anywhere, once. A nil handler does not
-// listen: callers get [ErrNoNode].
+// Handlers handle messages from other nodes. Each verb has its own goroutine, on
+// which its handler is called in order of arrival; handlers must not block for
+// long. A reply may be sent later, from any goroutine, once. Without a handler the
+// node does not subscribe, and callers get [ErrNodeUnreachable].
 type Handlers struct {
-	Assign func(b job.Batch, reply func([]job.Answer))
-	Report func(r job.Report, reply func(job.ReportAck))
-	Beat   func(b job.Beat, reply func(job.BeatAck))
-	Recall func(r job.Recall)
-	Notice func(records []job.Record)
-	// Request handlers run side by side, at most 64 of them.
+	Assign    func(b job.AssignmentBatch, reply func([]job.Answer))
+	Report    func(r job.Report, reply func(job.ReportAck))
+	Heartbeat func(b job.Heartbeat, reply func(job.HeartbeatAck))
+	Recall    func(r job.Recall)
+	Notice    func(records []job.Record)
+	// Request holds the handlers of [Fleet.Request], by verb. They run
+	// concurrently, at most 64 at a time.
 	Request map[string]func(ctx context.Context, payload []byte) ([]byte, error)
 }
 
-// Serve listens until ctx ends and the last handler has returned.
+// Serve handles messages until ctx ends and all handlers have returned.
 func (f *Fleet) Serve(ctx context.Context, h Handlers) error {
 	var subs []*nats.Subscription
 	var work errgroup.Group
-	work.SetLimit(requestsAtOnce)
-	listen := func(verb string, handle nats.MsgHandler) error {
+	work.SetLimit(maxNodeRequests)
+	subscribe := func(verb string, handle nats.MsgHandler) error {
 		if slices.Contains(nodeVerbs, verb) {
-			return fmt.Errorf("verb %s is one that clients say to a node: nodes among themselves need another", verb)
+			return fmt.Errorf("verb %s is reserved for requests of clients: use another one between nodes", verb)
 		}
 		sub, err := f.c.fleet.nc.Subscribe(nodeSubject(f.c.cfg.Node, verb), handle)
 		if err != nil {
-			return fmt.Errorf("listen to %s from other nodes: %w", verb, err)
+			return fmt.Errorf("subscribe to %s of other nodes: %w", verb, err)
 		}
 		subs = append(subs, sub)
 		return nil
 	}
-	err := f.listenAll(h, listen)
+	err := f.subscribeAll(h, subscribe)
 	for verb, handle := range h.Request {
 		if err == nil {
-			err = listen(verb, func(m *nats.Msg) {
-				work.Go(func() error { f.respond(ctx, m, handle); return nil })
+			err = subscribe(verb, func(m *nats.Msg) {
+				work.Go(func() error { f.handleRequest(ctx, m, handle); return nil })
 			})
 		}
 	}
 	if err == nil {
 		<-ctx.Done()
 	}
-	return errors.Join(err, settle(subs...), work.Wait())
+	return errors.Join(err, unsubscribe(subs...), work.Wait())
 }
 
-func (f *Fleet) listenAll(h Handlers, listen func(string, nats.MsgHandler) error) error {
+// subscribeAll subscribes to the typed verbs that have a handler.
+func (f *Fleet) subscribeAll(h Handlers, subscribe func(string, nats.MsgHandler) error) error {
 	var errs []error
 	if h.Assign != nil {
-		errs = append(errs, listen(verbAssign, heed(f, wire.ParseBatch, func(b job.Batch, m *nats.Msg) {
-			h.Assign(b, func(a []job.Answer) { f.answer(m, wire.AppendAnswers(nil, a)) })
+		errs = append(errs, subscribe(verbAssign, decodeHandler(f, wire.ParseAssignmentBatch, func(b job.AssignmentBatch, m *nats.Msg) {
+			h.Assign(b, func(a []job.Answer) { f.respond(m, wire.AppendAnswers(nil, a)) })
 		})))
 	}
 	if h.Report != nil {
-		errs = append(errs, listen(verbReport, heed(f, wire.ParseReport, func(r job.Report, m *nats.Msg) {
-			h.Report(r, func(a job.ReportAck) { f.answer(m, wire.AppendReportAck(nil, &a)) })
+		errs = append(errs, subscribe(verbReport, decodeHandler(f, wire.ParseReport, func(r job.Report, m *nats.Msg) {
+			h.Report(r, func(a job.ReportAck) { f.respond(m, wire.AppendReportAck(nil, &a)) })
 		})))
 	}
-	if h.Beat != nil {
-		errs = append(errs, listen(verbBeat, heed(f, wire.ParseBeat, func(b job.Beat, m *nats.Msg) {
-			h.Beat(b, func(a job.BeatAck) { f.answer(m, wire.AppendBeatAck(nil, &a)) })
+	if h.Heartbeat != nil {
+		errs = append(errs, subscribe(verbHeartbeat, decodeHandler(f, wire.ParseHeartbeat, func(b job.Heartbeat, m *nats.Msg) {
+			h.Heartbeat(b, func(a job.HeartbeatAck) { f.respond(m, wire.AppendHeartbeatAck(nil, &a)) })
 		})))
 	}
 	if h.Recall != nil {
-		errs = append(errs, listen(verbRecall, heed(f, wire.ParseRecall, func(r job.Recall, _ *nats.Msg) { h.Recall(r) })))
+		errs = append(errs, subscribe(verbRecall, decodeHandler(f, wire.ParseRecall, func(r job.Recall, _ *nats.Msg) { h.Recall(r) })))
 	}
 	if h.Notice != nil {
-		errs = append(errs, listen(verbNotice, heed(f, wire.ParseRecords, func(r []job.Record, _ *nats.Msg) { h.Notice(r) })))
+		errs = append(errs, subscribe(verbNotice, decodeHandler(f, wire.ParseRecords, func(r []job.Record, _ *nats.Msg) { h.Notice(r) })))
 	}
 	return errors.Join(errs...)
 }
 
-// heed reads a message and hands it on. What cannot be read is said to the log
-// and, as an error, to the sender.
-func heed[T any](f *Fleet, parse func([]byte) (T, error), handle func(T, *nats.Msg)) nats.MsgHandler {
+// decodeHandler returns a message handler that parses the message and calls
+// handle. A malformed message is logged, and answered with an error.
+func decodeHandler[T any](f *Fleet, parse func([]byte) (T, error), handle func(T, *nats.Msg)) nats.MsgHandler {
 	return func(m *nats.Msg) {
 		v, err := parse(m.Data)
 		if err != nil {
-			f.c.log.Warn("message from another node is not readable", "subject", m.Subject, "bytes", len(m.Data), "error", err)
+			f.c.log.Warn("malformed message from another node", "subject", m.Subject, "bytes", len(m.Data), "err", err)
 			if m.Reply != "" {
 				f.send(errorReply(m.Reply, f.c.cfg.Node, &APIError{Code: "400", Text: err.Error()}))
 			}
@@ -245,21 +256,21 @@ func heed[T any](f *Fleet, parse func([]byte) (T, error), handle func(T, *nats.M
 	}
 }
 
-func (f *Fleet) respond(ctx context.Context, m *nats.Msg, handle func(context.Context, []byte) ([]byte, error)) {
+// handleRequest runs a request handler and sends its reply.
+func (f *Fleet) handleRequest(ctx context.Context, m *nats.Msg, handle func(context.Context, []byte) ([]byte, error)) {
 	data, err := handle(ctx, m.Data)
 	if err != nil {
-		f.send(errorReply(m.Reply, f.c.cfg.Node, RefusalOf(err)))
+		f.send(errorReply(m.Reply, f.c.cfg.Node, AsAPIError(err)))
 		return
 	}
-	f.answer(m, data)
+	f.respond(m, data)
 }
 
-func (f *Fleet) answer(m *nats.Msg, data []byte) { f.send(&nats.Msg{Subject: m.Reply, Data: data}) }
+func (f *Fleet) respond(m *nats.Msg, data []byte) { f.send(&nats.Msg{Subject: m.Reply, Data: data}) }
 
-// send lets an answer go. If it cannot, the asker's time runs out and it asks
-// again; all that is left is to say so.
+// send publishes a reply. If that fails, the requester times out and retries.
 func (f *Fleet) send(m *nats.Msg) {
 	if err := f.c.fleet.nc.PublishMsg(m); err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
-		f.c.log.Warn("answer to another node is not sent", "bytes", len(m.Data), "error", err)
+		f.c.log.Warn("reply to another node not sent", "bytes", len(m.Data), "err", err)
 	}
 }

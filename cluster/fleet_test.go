@@ -10,15 +10,15 @@ import (
 	"testing"
 	"time"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 )
 
-// serve runs a blocking listener for the test's length and waits until it
-// listens.
-func serve(t *testing.T, what string, start func(ctx context.Context) error, listens func() error) {
+// startServing runs start until the test ends, and blocks until listens returns
+// nil.
+func startServing(t *testing.T, what string, start func(ctx context.Context) error, listens func() error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -33,27 +33,29 @@ func serve(t *testing.T, what string, start func(ctx context.Context) error, lis
 }
 
 func TestFleet(t *testing.T) {
-	c := alone(t)
+	c := startSingle(t)
 	f := c.Fleet()
-	_, err := f.Assign(within(t, 5*time.Second), "solo", job.Batch{})
-	wantErr(t, err, ErrNoNode)
+	_, err := f.Assign(withDeadline(t, 5*time.Second), "solo", job.AssignmentBatch{})
+	wantErr(t, err, ErrNodeUnreachable)
 
 	recalls, notices := make(chan job.Recall, 10), make(chan []job.Record, 10)
 	numbers := make(chan uint64, 1000)
-	serve(t, "fleet", func(ctx context.Context) error {
+	startServing(t, "fleet", func(ctx context.Context) error {
 		return f.Serve(ctx, Handlers{
-			Assign: func(b job.Batch, reply func([]job.Answer)) {
+			Assign: func(b job.AssignmentBatch, reply func([]job.Answer)) {
 				numbers <- b.Number
 				answers := make([]job.Answer, len(b.Assignments))
 				for i := range answers {
 					answers[i] = job.Taken
 				}
-				go reply(answers) // ends before the test does: Assign waits for it
+				go reply(answers) // ends before the test: Assign waits for it
 			},
 			Report: func(r job.Report, reply func(job.ReportAck)) {
 				reply(job.ReportAck{Epoch: 9, Settled: make([]job.Settled, len(r.Outcomes))})
 			},
-			Beat:   func(b job.Beat, reply func(job.BeatAck)) { reply(job.BeatAck{Epoch: 9, Lease: 6 * time.Second}) },
+			Heartbeat: func(b job.Heartbeat, reply func(job.HeartbeatAck)) {
+				reply(job.HeartbeatAck{Epoch: 9, Lease: 6 * time.Second})
+			},
 			Recall: func(r job.Recall) { recalls <- r },
 			Notice: func(r []job.Record) { notices <- r },
 			Request: map[string]func(context.Context, []byte) ([]byte, error){
@@ -62,14 +64,14 @@ func TestFleet(t *testing.T) {
 			},
 		})
 	}, func() error {
-		_, err := f.Request(within(t, time.Second), "solo", "echo", nil)
+		_, err := f.Request(withDeadline(t, time.Second), "solo", "echo", nil)
 		return err
 	})
 
 	var wg sync.WaitGroup
 	for n := range uint64(200) {
 		wg.Add(1)
-		f.AssignAsync("solo", job.Batch{Epoch: 9, Number: n, Assignments: make([]job.Assignment, 3)}, func(a []job.Answer, err error) {
+		f.AssignAsync("solo", job.AssignmentBatch{Epoch: 9, Number: n, Assignments: make([]job.Assignment, 3)}, func(a []job.Answer, err error) {
 			defer wg.Done()
 			if err != nil || len(a) != 3 || a[2] != job.Taken {
 				t.Errorf("batch %d: %v, %v", n, a, err)
@@ -79,15 +81,15 @@ func TestFleet(t *testing.T) {
 	wg.Wait()
 	for n := range uint64(200) {
 		if got := <-numbers; got != n {
-			t.Fatalf("batch %d came where %d was due", got, n)
+			t.Fatalf("received batch %d, want %d", got, n)
 		}
 	}
 	report := job.Report{Node: "solo", Outcomes: []job.Outcome{{N: 1, Status: job.Success}}}
-	if ack, err := f.Report(within(t, time.Second), "solo", report); err != nil || len(ack.Settled) != 1 || ack.Epoch != 9 {
+	if ack, err := f.Report(withDeadline(t, time.Second), "solo", report); err != nil || len(ack.Settled) != 1 || ack.Epoch != 9 {
 		t.Fatalf("report: %+v, %v", ack, err)
 	}
-	if ack, err := f.Beat(within(t, time.Second), "solo", job.Beat{Node: "solo"}); err != nil || ack.Lease != 6*time.Second {
-		t.Fatalf("beat: %+v, %v", ack, err)
+	if ack, err := f.Heartbeat(withDeadline(t, time.Second), "solo", job.Heartbeat{Node: "solo"}); err != nil || ack.Lease != 6*time.Second {
+		t.Fatalf("heartbeat: %+v, %v", ack, err)
 	}
 	if err := f.Recall("solo", job.Recall{N: 3, Reason: job.RecallLease}); err != nil {
 		t.Fatal(err)
@@ -95,44 +97,44 @@ func TestFleet(t *testing.T) {
 	if r := <-recalls; r.N != 3 || r.Reason != job.RecallLease {
 		t.Fatalf("recall: %+v", r)
 	}
-	if err := f.Notify("solo", []job.Record{{Queue: "mail", Body: body(1)}}); err != nil {
+	if err := f.Notify("solo", []job.Record{{Queue: "mail", Body: jobBody(1)}}); err != nil {
 		t.Fatal(err)
 	}
 	if r := <-notices; len(r) != 1 || r[0].Queue != "mail" {
 		t.Fatalf("notice: %+v", r)
 	}
-	var refusal *APIError
-	if _, err := f.Request(within(t, time.Second), "solo", "fail", nil); !errors.As(err, &refusal) || refusal.Code != "404" {
+	var apiErr *APIError
+	if _, err := f.Request(withDeadline(t, time.Second), "solo", "fail", nil); !errors.As(err, &apiErr) || apiErr.Code != "404" {
 		t.Fatalf("failed request: %v", err)
 	}
-	// Garbage is answered, not swallowed.
-	m, err := c.fleet.ask(t.Context(), &nats.Msg{Subject: nodeSubject("solo", verbAssign), Data: []byte("garbage")}, time.Second)
-	if err != nil || errorOf(m) == nil || errorOf(m).Code != "400" {
-		t.Fatalf("garbage: %v", err)
+	// A malformed message is answered with an error.
+	m, err := c.fleet.request(t.Context(), &nats.Msg{Subject: nodeSubject("solo", verbAssign), Data: []byte("garbage")}, time.Second)
+	if err != nil || parseErrorReply(m) == nil || parseErrorReply(m).Code != "400" {
+		t.Fatalf("malformed message: %v", err)
 	}
 }
 
 func TestServe_MicroService(t *testing.T) {
-	c := alone(t)
-	nc := visitor(t, c.Cluster)
+	c := startSingle(t)
+	nc := connectClient(t, c.Cluster)
 	client, err := Dial(t.Context(), c.ClientURL(), DialOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	_, err = client.Request(within(t, time.Second), "yard.status", nil)
-	wantErr(t, err, ErrNobodyAnswers)
+	_, err = client.Request(withDeadline(t, time.Second), "yard.status", nil)
+	wantErr(t, err, ErrNoNodes)
 
-	serve(t, "service", func(ctx context.Context) error {
+	startServing(t, "service", func(ctx context.Context) error {
 		return c.Serve(ctx, Service{Name: "yard-api", Version: "1.2.3", Description: "the yard", Endpoints: []Endpoint{
-			{Name: "status", Subject: SubjectStatus, Do: func(context.Context, *Request) ([]byte, error) { return []byte(`{}`), nil }},
-			{Name: "job-show", Subject: SubjectAPI + ".job.show", Do: func(context.Context, *Request) ([]byte, error) {
+			{Name: "status", Subject: SubjectStatus, Handle: func(context.Context, *Request) ([]byte, error) { return []byte(`{}`), nil }},
+			{Name: "job-show", Subject: SubjectAPI + ".job.show", Handle: func(context.Context, *Request) ([]byte, error) {
 				return nil, fmt.Errorf("job %s: %w", "x", job.ErrJobNotFound)
 			}},
-			{Name: "enqueue", Subject: SubjectEnqueue + ".*", Go: func(r *Request) {
+			{Name: "enqueue", Subject: SubjectEnqueue + ".*", HandleAsync: func(r *Request) {
 				c.Publish(r.Token(), r.Header(HeaderMsgID), time.Now(), r.Data, func(a Ack, err error) {
 					if err != nil {
-						_ = r.Refuse(err)
+						_ = r.RespondError(err)
 						return
 					}
 					_ = r.Respond(fmt.Appendf(nil, `{"queue":%q,"seq":%d}`, r.Token(), a.Seq))
@@ -140,25 +142,25 @@ func TestServe_MicroService(t *testing.T) {
 			}},
 		}})
 	}, func() error {
-		_, err := client.Request(within(t, time.Second), "yard.status", nil)
+		_, err := client.Request(withDeadline(t, time.Second), "yard.status", nil)
 		return err
 	})
-	if got, err := client.Request(within(t, time.Second), "yard.enqueue.mail", body(1)); err != nil || string(got) != `{"queue":"mail","seq":1}` {
+	if got, err := client.Request(withDeadline(t, time.Second), "yard.enqueue.mail", jobBody(1)); err != nil || string(got) != `{"queue":"mail","seq":1}` {
 		t.Fatalf("enqueue: %s, %v", got, err)
 	}
-	var refusal *APIError
-	if _, err := client.Request(within(t, time.Second), "yard.enqueue."+strings.Repeat("q", 200), body(1)); !errors.As(err, &refusal) {
+	var apiErr *APIError
+	if _, err := client.Request(withDeadline(t, time.Second), "yard.enqueue."+strings.Repeat("q", 200), jobBody(1)); !errors.As(err, &apiErr) {
 		t.Fatalf("bad queue: %v", err)
 	}
-	if _, err := client.Request(within(t, time.Second), "yard.api.v1.job.show", nil); !errors.As(err, &refusal) || refusal.Code != "404" ||
-		refusal.Text != "job x: job does not exist" {
+	if _, err := client.Request(withDeadline(t, time.Second), "yard.api.v1.job.show", nil); !errors.As(err, &apiErr) || apiErr.Code != "404" ||
+		apiErr.Text != "job x: job does not exist" {
 		t.Fatalf("unknown job: %v", err)
 	}
-	if dup, err := client.PublishJob(within(t, time.Second), "mail", "k", body(2)); err != nil || dup {
-		t.Fatalf("plain publish: %v, %v", dup, err)
+	if dup, err := client.PublishJob(withDeadline(t, time.Second), "mail", "k", jobBody(2)); err != nil || dup {
+		t.Fatalf("direct publish: %v, %v", dup, err)
 	}
-	if dup, err := client.PublishJob(within(t, time.Second), "mail", "k", body(2)); err != nil || !dup {
-		t.Fatalf("plain publish again: %v, %v", dup, err)
+	if dup, err := client.PublishJob(withDeadline(t, time.Second), "mail", "k", jobBody(2)); err != nil || !dup {
+		t.Fatalf("direct publish again: %v, %v", dup, err)
 	}
 	m, err := nc.Request("$SRV.STATS.yard-api", nil, time.Second)
 	if err != nil {
@@ -173,11 +175,11 @@ func TestServe_MicroService(t *testing.T) {
 	}
 	show, enqueue := stats.Endpoints[1], stats.Endpoints[2]
 	if show.NumRequests != 1 || show.NumErrors != 1 || show.LastError != "404:job x: job does not exist" {
-		t.Errorf("of a refusal: %+v", show)
+		t.Errorf("stats of a failed request: %+v", show)
 	}
-	// The answers came when the handler had long returned.
+	// The replies were sent after the handler had returned.
 	if enqueue.Subject != "yard.enqueue.*" || enqueue.NumRequests != 2 || enqueue.NumErrors != 1 || enqueue.ProcessingTime < 10*time.Microsecond ||
 		enqueue.AverageProcessingTime != enqueue.ProcessingTime/2 {
-		t.Errorf("of an answer: %+v", enqueue)
+		t.Errorf("stats of a successful request: %+v", enqueue)
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// A stream that JetStream still recovers is led by nobody, unless the node is
-// alone.
+// TestHealthOf_Recovering checks that a stream that is still recovering has no
+// leader, unless the node runs alone.
 func TestHealthOf_Recovering(t *testing.T) {
 	own := &server.ClusterInfo{Leader: "n1"}
 	for _, tt := range []struct {
@@ -20,9 +20,9 @@ func TestHealthOf_Recovering(t *testing.T) {
 		{"", nil, 1, "n1"},
 		{"127.0.0.1:0", nil, 3, ""},
 		{"127.0.0.1:0", own, 3, ""},
-		{"127.0.0.1:0", own, 1, "n1"}, // somebody's own stream
+		{"127.0.0.1:0", own, 1, "n1"}, // a user's own stream
 	} {
-		c := &Cluster{cfg: Config{Node: "n1", Route: tt.route}}
+		c := &Cluster{cfg: Config{Node: "n1", RouteListen: tt.route}}
 		d := &server.StreamDetail{Name: "S", Cluster: tt.cluster, Config: &server.StreamConfig{Replicas: tt.replicas}}
 		if h := c.healthOf(d); h.Leader != tt.want {
 			t.Errorf("%+v: the leader is %q", tt, h.Leader)
@@ -30,10 +30,11 @@ func TestHealthOf_Recovering(t *testing.T) {
 	}
 }
 
-// A replica whose server was killed is offline long before JetStream says so,
-// and an idle one that answers heartbeats is not.
+// TestHealthOf_Offline checks that a replica whose server was killed is offline
+// long before JetStream reports it, and that an idle replica that answers
+// heartbeats is not.
 func TestHealthOf_Offline(t *testing.T) {
-	c := &Cluster{cfg: Config{Node: "n1", Route: "127.0.0.1:0"}}
+	c := &Cluster{cfg: Config{Node: "n1", RouteListen: "127.0.0.1:0"}}
 	for _, tt := range []struct {
 		what     string
 		leader   string
@@ -42,7 +43,7 @@ func TestHealthOf_Offline(t *testing.T) {
 	}{
 		{"all answer", "n1", []*server.PeerInfo{{Name: "n2", Active: time.Second}, {Name: "n3", Active: 9 * time.Second}}, 0},
 		{"one was killed", "n1", []*server.PeerInfo{{Name: "n2", Active: time.Second}, {Name: "n3", Active: 21 * time.Second}}, 1},
-		{"one was never heard", "n1", []*server.PeerInfo{{Name: "n2", Active: time.Second}, {Name: "n3"}}, 1},
+		{"one was never in contact", "n1", []*server.PeerInfo{{Name: "n2", Active: time.Second}, {Name: "n3"}}, 1},
 		{"one is known to be gone", "n1", []*server.PeerInfo{{Name: "n2", Active: time.Second}, {Name: "n3", Active: time.Second, Offline: true}}, 1},
 		{"another leads, and knows", "n2", []*server.PeerInfo{{Name: "n3", Offline: true}}, 0},
 	} {

@@ -11,124 +11,130 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// inbox hears all answers of one connection on one subscription and hands each
-// to the one who waits for it. Requests cost neither a subscription nor a
+// inbox receives all replies of one connection on a single subscription and passes
+// each to its handler. So a request needs neither its own subscription nor a
 // goroutine.
 type inbox struct {
 	nc     *nats.Conn
 	prefix string
-	ended  chan struct{} // closed when the last answer has been handed on
+	closed chan struct{} // closed when the last reply has been handled
 
-	mu   sync.Mutex
-	next uint64
-	open map[uint64]waiting
+	mu      sync.Mutex
+	next    uint64
+	pending map[uint64]pendingReply
 }
 
-type waiting struct {
-	who    listener
-	due    time.Time // when to stop waiting; zero: never
-	stream bool      // more than one answer comes: who says when it is the last
+// pendingReply is a reply that has not arrived yet.
+type pendingReply struct {
+	handler  replyHandler
+	deadline time.Time // zero: none
+	multi    bool      // more than one reply; handler.receive reports the last one
 }
 
-// listener hears answers, on the connection's goroutine: it must not block.
-type listener interface {
-	// heard gets an answer, or nil when time is up or the connection is gone.
-	// It returns true if no more answers are to come.
-	heard(m *nats.Msg) bool
+// replyHandler handles replies on the connection's goroutine; it must not block.
+type replyHandler interface {
+	// receive gets a reply, or nil after the deadline or when the connection is
+	// closed. It returns true if no more replies are expected.
+	receive(m *nats.Msg) bool
 }
 
 func newInbox(nc *nats.Conn) (*inbox, error) {
-	b := &inbox{nc: nc, prefix: nats.NewInbox() + ".", open: map[uint64]waiting{}, ended: make(chan struct{})}
+	b := &inbox{nc: nc, prefix: nats.NewInbox() + ".", pending: map[uint64]pendingReply{}, closed: make(chan struct{})}
 	sub, err := nc.Subscribe(b.prefix+"*", b.receive)
 	if err != nil {
 		return nil, err
 	}
-	sub.SetClosedHandler(func(string) { close(b.ended) })
+	sub.SetClosedHandler(func(string) { close(b.closed) })
 	return b, sub.SetPendingLimits(-1, 256<<20)
 }
 
-// expect opens a place for an answer and names the subject it must go to.
-func (b *inbox) expect(who listener, due time.Time, stream bool) (reply string, token uint64) {
+// expect registers a handler and returns the reply subject to send with the
+// request, and a token for [inbox.cancel].
+func (b *inbox) expect(handler replyHandler, deadline time.Time, multi bool) (reply string, token uint64) {
 	b.mu.Lock()
 	b.next++
 	token = b.next
-	b.open[token] = waiting{who, due, stream}
+	b.pending[token] = pendingReply{handler, deadline, multi}
 	b.mu.Unlock()
 	return b.prefix + strconv.FormatUint(token, 36), token
 }
 
-// forget gives a place up. It is false if its listener has already been told:
-// then it is not the caller's to tell again.
-func (b *inbox) forget(token uint64) bool {
+// cancel removes a handler. It returns false if the handler was already called or
+// is about to be; the caller then must not report an error itself.
+func (b *inbox) cancel(token uint64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	_, open := b.open[token]
-	delete(b.open, token)
+	_, open := b.pending[token]
+	delete(b.pending, token)
 	return open
 }
 
+// receive passes a reply to its handler.
 func (b *inbox) receive(m *nats.Msg) {
 	token, err := strconv.ParseUint(strings.TrimPrefix(m.Subject, b.prefix), 36, 64)
 	if err != nil {
 		return
 	}
 	b.mu.Lock()
-	w, ok := b.open[token]
-	if ok && !w.stream {
-		delete(b.open, token)
+	w, ok := b.pending[token]
+	if ok && !w.multi {
+		delete(b.pending, token)
 	}
 	b.mu.Unlock()
-	if ok && w.who.heard(m) && w.stream {
-		b.forget(token)
+	if ok && w.handler.receive(m) && w.multi {
+		b.cancel(token)
 	}
 }
 
-// expire tells everybody whose time is up.
+// expire calls the handlers whose deadline has passed with nil.
 func (b *inbox) expire(now time.Time) {
-	b.drop(func(w waiting) bool { return !w.due.IsZero() && now.After(w.due) })
+	b.fail(func(w pendingReply) bool { return !w.deadline.IsZero() && now.After(w.deadline) })
 }
 
-// close tells everybody. The connection is closed already.
+// close calls all remaining handlers with nil. The connection must be closed
+// already.
 func (b *inbox) close() {
-	<-b.ended
-	b.drop(func(waiting) bool { return true })
+	<-b.closed
+	b.fail(func(pendingReply) bool { return true })
 }
 
-func (b *inbox) drop(which func(waiting) bool) {
-	var late []listener
+// fail removes the handlers that match and calls them with nil.
+func (b *inbox) fail(match func(pendingReply) bool) {
+	var late []replyHandler
 	b.mu.Lock()
-	for token, w := range b.open {
-		if which(w) {
-			delete(b.open, token)
-			late = append(late, w.who)
+	for token, w := range b.pending {
+		if match(w) {
+			delete(b.pending, token)
+			late = append(late, w.handler)
 		}
 	}
 	b.mu.Unlock()
-	for _, who := range late {
-		who.heard(nil)
+	for _, handler := range late {
+		handler.receive(nil)
 	}
 }
 
-// collector waits for one answer in the caller's own goroutine.
-type collector chan *nats.Msg
+// replyChan passes a single reply to the goroutine that waits for it.
+type replyChan chan *nats.Msg
 
-func (c collector) heard(m *nats.Msg) bool {
+func (c replyChan) receive(m *nats.Msg) bool {
 	if m != nil {
 		c <- m
 	}
 	return true
 }
 
-var errNoAnswer = errors.New("no answer in time")
+var errNoAnswer = errors.New("no reply in time")
 
-// errNoResponders: nobody listens on the subject.
+// errNoResponders means that nothing subscribes to the subject.
 var errNoResponders = nats.ErrNoResponders
 
-// ask sends one request and waits for its one answer, at most wait.
-func (b *inbox) ask(ctx context.Context, m *nats.Msg, wait time.Duration) (*nats.Msg, error) {
-	answer := make(collector, 1)
-	reply, token := b.expect(answer, time.Time{}, false)
-	defer b.forget(token)
+// request sends a request and waits at most the duration wait for its reply. The
+// error may be errNoAnswer or errNoResponders.
+func (b *inbox) request(ctx context.Context, m *nats.Msg, wait time.Duration) (*nats.Msg, error) {
+	replies := make(replyChan, 1)
+	reply, token := b.expect(replies, time.Time{}, false)
+	defer b.cancel(token)
 	m.Reply = reply
 	if err := b.nc.PublishMsg(m); err != nil {
 		return nil, err
@@ -136,7 +142,7 @@ func (b *inbox) ask(ctx context.Context, m *nats.Msg, wait time.Duration) (*nats
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
-	case m := <-answer:
+	case m := <-replies:
 		if isNoResponders(m) {
 			return nil, errNoResponders
 		}
@@ -148,10 +154,12 @@ func (b *inbox) ask(ctx context.Context, m *nats.Msg, wait time.Duration) (*nats
 	}
 }
 
+// isNoResponders reports whether m is the server's reply to a request that has no
+// subscriber.
 func isNoResponders(m *nats.Msg) bool { return len(m.Data) == 0 && status(m) == "503" }
 
-// status is the status of an answer that carries no message: "" for one that
-// does.
+// status returns the status code of a reply without a payload, "" for a normal
+// message.
 func status(m *nats.Msg) string {
 	if m.Header == nil {
 		return ""

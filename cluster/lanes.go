@@ -9,50 +9,50 @@ import (
 	"sync/atomic"
 	"time"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/nats-io/nats.go"
 )
 
-// ErrUnknown: a publish was given up and one of its tries may have been
-// stored. Repeating it under the same key is safe.
+// ErrUnknown means that a publish failed although one of its attempts may have
+// been stored. Repeating it under the same key is safe.
 var ErrUnknown = errors.New("not known whether the job was accepted; repeat it under the same key")
 
-// Ack says where a job was stored.
+// Ack says where a job is stored.
 type Ack struct {
 	job.Position
-	Duplicate bool // the lane had it already, at this position
+	Duplicate bool // the lane already had it, at this position
 }
 
-// Limits of what may be under way.
+// Limits of publishes in flight.
 const (
-	maxOutstanding = 16384     // publishes
-	maxHeld        = 128 << 20 // bytes of their bodies
-	laneAnswer     = 900 * time.Millisecond
-	noLanePatience = 1500 * time.Millisecond
-	primaryUntil   = 64 // publishes under way, beyond which a node uses its own lane
+	maxOutstanding = 16384                   // publishes
+	maxHeldBytes   = 128 << 20               // bytes of their bodies
+	laneTimeout    = 900 * time.Millisecond  // for a lane's acknowledgement
+	noLaneTimeout  = 1500 * time.Millisecond // for a job that was never sent to any lane
+	primaryLaneMax = 64                      // publishes; with more a node uses its own lane, not the primary one
 )
 
-// publisher puts jobs into lanes. Every job is in exactly one place: waiting
-// in a gather, on its way to a lane, or parked until a lane answers again.
+// publisher publishes jobs to lanes. Every pending job is in exactly one place: in
+// the batcher's queue, in flight to a lane, or parked until a lane answers again.
 type publisher struct {
 	c     *Cluster
 	state *laneStates
 
 	outstanding atomic.Int64
-	held        atomic.Int64
+	heldBytes   atomic.Int64
 
-	gather *gatherer              // not nil when the node runs alone
-	shut   atomic.Pointer[string] // why no job is taken in; nil or "": jobs are
-	others atomic.Bool            // while shut: other members take them
+	batcher      *batcher               // nil unless the node runs alone
+	closedFor    atomic.Pointer[string] // why the intake is closed; nil or "": it is open
+	othersAccept atomic.Bool            // while the intake is closed: other members accept jobs
 
 	mu     sync.Mutex
-	parked []*delivery // no lane to try just now
+	parked []*pendingPublish // waiting for a lane to try
 	closed bool
 }
 
-// delivery is one job on its way.
-type delivery struct {
+// pendingPublish is one job on its way into a lane.
+type pendingPublish struct {
 	p     *publisher
 	queue string
 	key   string
@@ -60,53 +60,53 @@ type delivery struct {
 	body  []byte
 	done  func(Ack, error)
 
-	born   time.Time
-	lane   uint8
-	unsure bool      // a try may have been stored
-	beyond uint64    // every place in the lane up to here was taken when it was sent
-	again  time.Time // parked: not before
-	why    string    // parked: what the last lane said
-	full   *apiError // a lane had no room; nil: none has said so
+	started     time.Time
+	lane        uint8
+	maybeStored bool      // an attempt may have been stored
+	lastTaken   uint64    // the lane's last known sequence when it was sent: a lower one in the reply is an error
+	retryAt     time.Time // parked until then
+	lastError   string    // while parked: the last lane's error
+	storageErr  *apiError // error of a lane without space; nil: none
 }
 
 func newPublisher(c *Cluster) *publisher {
 	p := &publisher{c: c, state: newLaneStates(c)}
 	if !c.cfg.clustered() {
-		p.gather = &gatherer{p: p}
+		p.batcher = &batcher{p: p}
 	}
 	return p
 }
 
-// Publish stores a job in a lane. done is called exactly once and must not
-// block; it may be called before Publish returns. The error is a
-// [*job.UnavailableError] when the job is not stored and may be sent again
-// later, [ErrUnknown] when nobody can tell, [job.ErrTooLarge], or what the
-// lane refused it with. key may be empty: then every try may become a job.
+// Publish stores a job in a lane. done is called exactly once and must not block;
+// it may be called before Publish returns. The error is a [*job.UnavailableError]
+// if the job is not stored and may be retried later, [ErrUnknown] if it may be
+// stored, [job.ErrTooLarge], or the error with which the lane refused it. Without
+// a key every attempt may become a job.
 func (c *Cluster) Publish(queue, key string, at time.Time, body []byte, done func(Ack, error)) {
-	c.publisher.publish(&delivery{p: c.publisher, queue: queue, key: key, at: at, body: body, done: done, born: time.Now()})
+	c.publisher.publish(&pendingPublish{p: c.publisher, queue: queue, key: key, at: at, body: body, done: done, started: time.Now()})
 }
 
-// PublishWait is [Cluster.Publish] for one who waits. When ctx ends first the
-// job may still be accepted: the error is then [ErrUnknown] too.
+// PublishWait is the blocking form of [Cluster.Publish]. If ctx ends first, the
+// job may still be accepted, and the error is [ErrUnknown].
 func (c *Cluster) PublishWait(ctx context.Context, queue, key string, at time.Time, body []byte) (Ack, error) {
-	type end struct {
+	type result struct {
 		ack Ack
 		err error
 	}
-	ended := make(chan end, 1)
-	c.Publish(queue, key, at, body, func(a Ack, err error) { ended <- end{a, err} })
+	done := make(chan result, 1)
+	c.Publish(queue, key, at, body, func(a Ack, err error) { done <- result{a, err} })
 	select {
-	case e := <-ended:
-		return e.ack, e.err
+	case r := <-done:
+		return r.ack, r.err
 	case <-ctx.Done():
 		return Ack{}, fmt.Errorf("%w: %w", ErrUnknown, ctx.Err())
 	}
 }
 
-// Outstanding is how many publishes are under way.
+// Outstanding returns the number of publishes in flight.
 func (c *Cluster) Outstanding() int { return int(c.publisher.outstanding.Load()) }
 
-func (p *publisher) publish(d *delivery) {
+func (p *publisher) publish(d *pendingPublish) {
 	if job.ValidQueue(d.queue) != nil {
 		d.done(Ack{}, job.ValidQueue(d.queue))
 		return
@@ -115,72 +115,74 @@ func (p *publisher) publish(d *delivery) {
 		d.done(Ack{}, job.ErrKeyTooLong)
 		return
 	}
-	if why := p.whyShut(); why != "" {
-		d.done(Ack{}, shutError(why))
+	if reason := p.closedReason(); reason != "" {
+		d.done(Ack{}, closedError(reason))
 		return
 	}
-	n, held := p.outstanding.Add(1), p.held.Add(int64(len(d.body)))
-	if n > maxOutstanding || held > maxHeld {
-		d.end(Ack{}, &job.UnavailableError{Reason: "too many publishes under way", RetryAfter: time.Second})
+	n, held := p.outstanding.Add(1), p.heldBytes.Add(int64(len(d.body)))
+	if n > maxOutstanding || held > maxHeldBytes {
+		d.finish(Ack{}, &job.UnavailableError{Reason: "too many publishes in flight", RetryAfter: time.Second})
 		return
 	}
-	if p.gather != nil {
-		p.gather.add(d)
+	if p.batcher != nil {
+		p.batcher.add(d)
 		return
 	}
-	p.place(d, d.born)
+	p.sendToBestLane(d, d.started)
 }
 
-// end tells the caller. Whatever the last try met, an earlier one may have been
-// stored.
-func (d *delivery) end(a Ack, err error) {
-	if err != nil && d.unsure {
+// finish reports the result to the caller. If an earlier attempt may have been
+// stored, an error becomes [ErrUnknown].
+func (d *pendingPublish) finish(a Ack, err error) {
+	if err != nil && d.maybeStored {
 		err = fmt.Errorf("%w: %w", ErrUnknown, err)
 	}
 	d.p.outstanding.Add(-1)
-	d.p.held.Add(-int64(len(d.body)))
+	d.p.heldBytes.Add(-int64(len(d.body)))
 	d.done(a, err)
 }
 
-// place sends a job to the lane that is best now, or parks it.
-func (p *publisher) place(d *delivery, now time.Time) {
+// sendToBestLane sends a job to the lane that is best now, or parks it.
+func (p *publisher) sendToBestLane(d *pendingPublish, now time.Time) {
 	lane, ok := p.state.pick(now, int(p.outstanding.Load()))
 	switch {
 	case ok:
-		p.send(d, lane, now, d)
-	case d.full != nil: // no other lane is better
-		d.end(Ack{}, d.full.later())
+		p.sendToLane(d, lane, now, d)
+	case d.storageErr != nil: // no other lane has space either
+		d.finish(Ack{}, d.storageErr.unavailable())
 	default:
-		p.park(d, now.Add(tickEvery), "no lane has a leader that answers")
+		p.park(d, now.Add(tickInterval), "no lane has a reachable leader")
 	}
 }
 
-// send puts a job on its way; who hears the lane's answer. False: it has ended
-// and who will hear nothing.
-func (p *publisher) send(d *delivery, lane uint8, now time.Time, who listener) bool {
-	d.lane, d.beyond = lane, p.state.stored[lane].Load()
-	due := now.Add(laneAnswer)
-	if end := d.born.Add(p.c.cfg.Patience); end.Before(due) {
-		due = end // the caller's patience, not a third lane's
+// sendToLane sends a job to a lane, whose reply handler gets. It returns false if
+// sending failed; then the job is finished and handler is not called.
+func (p *publisher) sendToLane(d *pendingPublish, lane uint8, now time.Time, handler replyHandler) bool {
+	d.lane, d.lastTaken = lane, p.state.lastSeq[lane].Load()
+	deadline := now.Add(laneTimeout)
+	if end := d.started.Add(p.c.cfg.PublishTimeout); end.Before(deadline) {
+		deadline = end // do not wait longer than the caller does
 	}
-	reply, token := p.c.ingest.expect(who, due, false)
-	m := d.message(lane)
+	reply, token := p.c.ingest.expect(handler, deadline, false)
+	m := d.msg(lane)
 	m.Reply = reply
-	if err := p.c.ingest.nc.PublishMsg(m); err != nil && p.c.ingest.forget(token) {
-		d.end(Ack{}, sendError(err))
+	if err := p.c.ingest.nc.PublishMsg(m); err != nil && p.c.ingest.cancel(token) {
+		d.finish(Ack{}, sendError(err))
 		return false
 	}
 	return true
 }
 
+// sendError converts an error of publishing on the node's own connection.
 func sendError(err error) error {
 	if errors.Is(err, nats.ErrMaxPayload) {
 		return fmt.Errorf("job does not fit one record: %w", job.ErrTooLarge)
 	}
-	return &job.UnavailableError{Reason: "node's own server takes no messages: " + err.Error()}
+	return &job.UnavailableError{Reason: "the node's NATS server does not accept messages: " + err.Error()}
 }
 
-func (d *delivery) message(lane uint8) *nats.Msg {
+// msg returns the message that stores the job in a lane.
+func (d *pendingPublish) msg(lane uint8) *nats.Msg {
 	h := make(nats.Header, 3)
 	if d.key != "" {
 		h[HeaderMsgID] = []string{d.key}
@@ -191,88 +193,92 @@ func (d *delivery) message(lane uint8) *nats.Msg {
 	return &nats.Msg{Subject: laneSubject(lane, nodePublish, d.queue), Header: h, Data: d.body}
 }
 
-// heard takes the lane's answer.
-func (d *delivery) heard(m *nats.Msg) bool {
+// receive handles a lane's reply.
+func (d *pendingPublish) receive(m *nats.Msg) bool {
 	p := d.p
 	switch {
 	case m == nil:
-		d.unsure = true
-		p.state.silent(d.lane, time.Now())
-		p.next(d)
+		d.maybeStored = true
+		p.state.markNoAnswer(d.lane, time.Now())
+		p.tryNextLane(d)
 	case isNoResponders(m):
-		p.state.leaderless(d.lane, time.Now())
-		p.next(d)
+		p.state.markLeaderless(d.lane, time.Now())
+		p.tryNextLane(d)
 	default:
 		a, err := parsePubAck(m.Data)
 		if err != nil {
-			p.refused(d, err)
+			p.handleError(d, err)
 			break
 		}
-		if a.seq <= d.beyond && !a.duplicate { // nobody folds what lies there
-			p.state.disown(d.lane)
-			p.next(d)
+		if a.seq <= d.lastTaken && !a.duplicate { // the sequence was used before: not the ledger's stream
+			p.state.markMismatched(d.lane)
+			p.tryNextLane(d)
 			break
 		}
-		p.state.answered(d.lane)
-		p.state.raise(d.lane, a.seq)
-		d.end(Ack{Position: job.Position{Lane: d.lane, Seq: a.seq}, Duplicate: a.duplicate}, nil)
+		p.state.markHealthy(d.lane)
+		p.state.raiseLast(d.lane, a.seq)
+		d.finish(Ack{Position: job.Position{Lane: d.lane, Seq: a.seq}, Duplicate: a.duplicate}, nil)
 	}
 	return true
 }
 
-// next tries another lane, at once: the one that failed is marked.
-func (p *publisher) next(d *delivery) {
+// tryNextLane sends a job to another lane at once; the lane that failed is marked
+// as down. It fails the job if its time is up.
+func (p *publisher) tryNextLane(d *pendingPublish) {
 	p.mu.Lock()
 	closed := p.closed
 	p.mu.Unlock()
 	now := time.Now()
-	if closed || now.Sub(d.born) >= p.c.cfg.Patience {
-		d.giveUp("no lane answered in time")
+	if closed || now.Sub(d.started) >= p.c.cfg.PublishTimeout {
+		d.fail("no lane answered in time")
 		return
 	}
-	if p.gather != nil {
-		p.park(d, now.Add(tickEvery), "the lane does not answer")
+	if p.batcher != nil {
+		p.park(d, now.Add(tickInterval), "the lane does not answer")
 		return
 	}
-	p.place(d, now)
+	p.sendToBestLane(d, now)
 }
 
-// refused takes a lane's error: some mean "elsewhere", some "later", the rest
-// are final.
-func (p *publisher) refused(d *delivery, err error) {
+// handleError handles an error of a lane by its class: try another lane, retry
+// later, or fail.
+func (p *publisher) handleError(d *pendingPublish, err error) {
 	now := time.Now()
-	var refusal *apiError
-	if !errors.As(err, &refusal) {
-		d.end(Ack{}, err)
+	var apiErr *apiError
+	if !errors.As(err, &apiErr) {
+		d.finish(Ack{}, err)
 		return
 	}
-	switch refusal.kind() {
-	case refusalConflict: // the same key is being stored right now
-		p.park(d, now.Add(tickEvery/2), refusal.Description)
-	case refusalElsewhere:
-		p.state.leaderless(d.lane, now)
-		p.next(d)
-	case refusalLater:
-		if refusal.full() && p.gather == nil { // another lane may have room
-			d.full = refusal
-			p.state.full(d.lane, now)
-			p.next(d)
+	switch apiErr.class() {
+	case classConflict: // the same key is being stored right now
+		p.park(d, now.Add(tickInterval/2), apiErr.Description)
+	case classOtherLane:
+		p.state.markLeaderless(d.lane, now)
+		p.tryNextLane(d)
+	case classRetry:
+		if apiErr.storageFull() && p.batcher == nil { // another lane may have space
+			d.storageErr = apiErr
+			p.state.markFull(d.lane, now)
+			p.tryNextLane(d)
 			return
 		}
-		d.end(Ack{}, refusal.later())
-	case refusalTooLarge:
-		d.end(Ack{}, fmt.Errorf("job does not fit one record: %w", job.ErrTooLarge))
+		d.finish(Ack{}, apiErr.unavailable())
+	case classTooLarge:
+		d.finish(Ack{}, fmt.Errorf("job does not fit one record: %w", job.ErrTooLarge))
 	default:
-		d.end(Ack{}, fmt.Errorf("lane %d refuses the job: %w", d.lane, refusal))
+		d.finish(Ack{}, fmt.Errorf("lane %d refused the job: %w", d.lane, apiErr))
 	}
 }
 
-func (d *delivery) giveUp(why string) {
-	d.end(Ack{}, &job.UnavailableError{Reason: why, RetryAfter: time.Second})
+// fail reports that the job was not stored and may be retried.
+func (d *pendingPublish) fail(reason string) {
+	d.finish(Ack{}, &job.UnavailableError{Reason: reason, RetryAfter: time.Second})
 }
 
-func (p *publisher) park(d *delivery, again time.Time, why string) {
-	d.again, d.why = again, why
+// park keeps a job until retryAt; see retryParked. It fails the job if the
+// publisher is closed.
+func (p *publisher) park(d *pendingPublish, retryAt time.Time, lastErr string) {
+	d.retryAt, d.lastError = retryAt, lastErr
 	p.mu.Lock()
 	if !p.closed {
 		p.parked = append(p.parked, d)
@@ -280,41 +286,42 @@ func (p *publisher) park(d *delivery, again time.Time, why string) {
 		return
 	}
 	p.mu.Unlock()
-	d.giveUp("node is stopping")
+	d.fail("node is stopping")
 }
 
-// turn tries what is parked again. A job no lane ever took is refused soon:
-// its caller can go to another node.
-func (p *publisher) turn(now time.Time) {
+// retryParked sends parked jobs again. A job that was never sent to any lane fails
+// early, so that its caller can use another node.
+func (p *publisher) retryParked(now time.Time) {
 	p.mu.Lock()
 	parked := p.parked
 	p.parked = nil
 	p.mu.Unlock()
 	for _, d := range parked {
-		age := now.Sub(d.born)
+		age := now.Sub(d.started)
 		switch {
-		case age >= p.c.cfg.Patience, !d.unsure && age > noLanePatience:
-			d.giveUp(d.why)
-		case now.Before(d.again):
-			p.park(d, d.again, d.why)
-		case p.gather != nil:
-			p.gather.add(d)
+		case age >= p.c.cfg.PublishTimeout, !d.maybeStored && age > noLaneTimeout:
+			d.fail(d.lastError)
+		case now.Before(d.retryAt):
+			p.park(d, d.retryAt, d.lastError)
+		case p.batcher != nil:
+			p.batcher.add(d)
 		default:
-			p.place(d, now)
+			p.sendToBestLane(d, now)
 		}
 	}
 }
 
+// close fails all jobs that are not in flight.
 func (p *publisher) close() {
 	p.mu.Lock()
 	p.closed = true
 	parked := p.parked
 	p.parked = nil
 	p.mu.Unlock()
-	if p.gather != nil {
-		parked = append(parked, p.gather.drop()...)
+	if p.batcher != nil {
+		parked = append(parked, p.batcher.drain()...)
 	}
 	for _, d := range parked {
-		d.giveUp("node is stopping")
+		d.fail("node is stopping")
 	}
 }

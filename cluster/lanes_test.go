@@ -12,43 +12,44 @@ import (
 	"testing"
 	"time"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-func TestPublish_Alone(t *testing.T) {
-	c := alone(t)
-	rememberKeys(t, c.Cluster, 30*time.Second)
+func TestPublish_SingleNode(t *testing.T) {
+	c := startSingle(t)
+	setDuplicateWindow(t, c.Cluster, 30*time.Second)
 	at := time.Unix(1700000000, 42)
-	a, err := c.PublishWait(within(t, 5*time.Second), "mail", "key-1", at, body(1))
+	a, err := c.PublishWait(withDeadline(t, 5*time.Second), "mail", "key-1", at, jobBody(1))
 	if err != nil || a != (Ack{Position: job.Position{Seq: 1}}) {
 		t.Fatalf("first publish: %+v, %v", a, err)
 	}
-	if a, err = c.PublishWait(within(t, 5*time.Second), "mail", "key-1", at, body(1)); err != nil || !a.Duplicate || a.Seq != 1 {
+	if a, err = c.PublishWait(withDeadline(t, 5*time.Second), "mail", "key-1", at, jobBody(1)); err != nil || !a.Duplicate || a.Seq != 1 {
 		t.Fatalf("same key again: %+v, %v", a, err)
 	}
 	got, err := c.Read(t.Context(), 0, 1, 10)
 	if err != nil || len(got) != 1 {
 		t.Fatalf("read: %v, %v", got, err)
 	}
-	if r := got[0]; r.Queue != "mail" || r.Key != "key-1" || !r.Stored.Equal(at) || !bytes.Equal(r.Body, body(1)) {
+	if r := got[0]; r.Queue != "mail" || r.Key != "key-1" || !r.Stored.Equal(at) || !bytes.Equal(r.Body, jobBody(1)) {
 		t.Fatalf("read back %+v", r)
 	}
 }
 
-// Whatever waits while a batch is on its way goes together, and each job gets
-// the position at which it really lies.
-func TestPublish_AloneGathers(t *testing.T) {
-	c := alone(t)
-	rememberKeys(t, c.Cluster, 30*time.Second) // a batch that is answered late is sent again
+// TestPublish_SingleNodeBatches checks that jobs published while a batch is in
+// flight are sent as one batch, and that each job is acknowledged with its actual
+// position.
+func TestPublish_SingleNodeBatches(t *testing.T) {
+	c := startSingle(t)
+	setDuplicateWindow(t, c.Cluster, 30*time.Second) // a batch that is acknowledged late is sent again
 	const n = 5000
 	acks := make([]Ack, n)
 	var wg sync.WaitGroup
 	wg.Add(n)
 	for i := range n {
-		c.Publish("mail", fmt.Sprintf("k%d", i), time.Time{}, body(i), func(a Ack, err error) {
+		c.Publish("mail", fmt.Sprintf("k%d", i), time.Time{}, jobBody(i), func(a Ack, err error) {
 			if err != nil {
 				t.Errorf("publish %d: %v", i, err)
 			}
@@ -60,22 +61,23 @@ func TestPublish_AloneGathers(t *testing.T) {
 	read := readAll(t, c.Cluster, 0, n)
 	for i, a := range acks {
 		if a.Seq < 1 || a.Seq > n || read[a.Seq-1].Key != fmt.Sprintf("k%d", i) {
-			t.Fatalf("job %d is acknowledged at %d, where %q lies", i, a.Seq, read[a.Seq-1].Key)
+			t.Fatalf("job %d is acknowledged at %d, which holds %q", i, a.Seq, read[a.Seq-1].Key)
 		}
 	}
 	if left := c.Outstanding(); left != 0 {
-		t.Fatalf("%d publishes are still counted as under way", left)
+		t.Fatalf("%d publishes are still counted as outstanding", left)
 	}
 }
 
-// A key that the lane knows already spoils a batch; its neighbours must not
-// feel it. A lane remembers keys for a moment only, and a slow machine takes
-// longer than that: here it remembers them throughout.
-func TestPublish_AloneDuplicatesInBatch(t *testing.T) {
-	c := alone(t)
-	rememberKeys(t, c.Cluster, 30*time.Second)
+// TestPublish_SingleNodeDuplicateInBatch checks that a key that the lane already
+// knows, which makes JetStream refuse the whole batch, does not affect the other
+// jobs. A lane remembers keys for a moment only; here the duplicate window is
+// longer, because a slow machine may need more time.
+func TestPublish_SingleNodeDuplicateInBatch(t *testing.T) {
+	c := startSingle(t)
+	setDuplicateWindow(t, c.Cluster, 30*time.Second)
 	for _, k := range []string{"k10", "k500", "k900"} {
-		if _, err := c.PublishWait(within(t, 5*time.Second), "mail", k, time.Time{}, body(0)); err != nil {
+		if _, err := c.PublishWait(withDeadline(t, 5*time.Second), "mail", k, time.Time{}, jobBody(0)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -84,9 +86,9 @@ func TestPublish_AloneDuplicatesInBatch(t *testing.T) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	wg.Add(2 * n)
-	for range 2 { // every key twice on top
+	for range 2 { // each key two more times
 		for i := range n {
-			c.Publish("mail", fmt.Sprintf("k%d", i), time.Time{}, body(i), func(a Ack, err error) {
+			c.Publish("mail", fmt.Sprintf("k%d", i), time.Time{}, jobBody(i), func(a Ack, err error) {
 				if err != nil {
 					t.Errorf("publish %d: %v", i, err)
 				}
@@ -101,9 +103,9 @@ func TestPublish_AloneDuplicatesInBatch(t *testing.T) {
 	}
 	wg.Wait()
 	if duplicates != n+3 {
-		t.Errorf("%d publishes were of known keys, want %d", duplicates, n+3)
+		t.Errorf("%d publishes were duplicates, want %d", duplicates, n+3)
 	}
-	last, err := c.Last(t.Context(), 0)
+	last, err := c.LastSeq(t.Context(), 0)
 	if err != nil || last != n {
 		t.Fatalf("lane ends at %d, want %d (%v)", last, n, err)
 	}
@@ -116,8 +118,8 @@ func TestPublish_AloneDuplicatesInBatch(t *testing.T) {
 	}
 }
 
-// rememberKeys has the first lane know the keys of the last while.
-func rememberKeys(t *testing.T, c *Cluster, window time.Duration) {
+// setDuplicateWindow sets the duplicate window of lane 0.
+func setDuplicateWindow(t *testing.T, c *Cluster, window time.Duration) {
 	t.Helper()
 	s, err := c.js.Stream(t.Context(), LaneStream(0))
 	if err != nil {
@@ -131,70 +133,72 @@ func rememberKeys(t *testing.T, c *Cluster, window time.Duration) {
 }
 
 func TestPublish_Refusals(t *testing.T) {
-	c := run(t, Config{Node: "solo", Dir: t.TempDir(), Client: "127.0.0.1:0", MaxStore: 1 << 30})
+	c := startNode(t, Config{Node: "solo", Dir: t.TempDir(), ClientListen: "127.0.0.1:0", MaxStore: 1 << 30})
 	var unavailable *job.UnavailableError
-	if _, err := c.PublishWait(within(t, 10*time.Second), "mail", "k", time.Time{}, body(1)); !errors.As(err, &unavailable) || errors.Is(err, ErrUnknown) {
-		t.Fatalf("without a lane: %v, want a refusal that is known", err)
+	if _, err := c.PublishWait(withDeadline(t, 10*time.Second), "mail", "k", time.Time{}, jobBody(1)); !errors.As(err, &unavailable) || errors.Is(err, ErrUnknown) {
+		t.Fatalf("without a lane: %v, want an UnavailableError", err)
 	}
-	layout := small(1)
+	layout := smallLayout(1)
 	layout.MaxLaneBytes = 300 << 10
 	if _, err := c.EnsureStreams(t.Context(), layout); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.PublishWait(t.Context(), "bad name", "k", time.Time{}, body(1)); !errors.Is(err, job.ErrBadQueueName) {
+	if _, err := c.PublishWait(t.Context(), "bad name", "k", time.Time{}, jobBody(1)); !errors.Is(err, job.ErrBadQueueName) {
 		t.Fatalf("bad queue: %v", err)
 	}
-	if _, err := c.PublishWait(t.Context(), "mail", strings.Repeat("k", 129), time.Time{}, body(1)); !errors.Is(err, job.ErrKeyTooLong) {
+	if _, err := c.PublishWait(t.Context(), "mail", strings.Repeat("k", 129), time.Time{}, jobBody(1)); !errors.Is(err, job.ErrKeyTooLong) {
 		t.Fatalf("long key: %v", err)
 	}
-	if _, err := c.PublishWait(within(t, 5*time.Second), "mail", "k", time.Time{}, make([]byte, 400<<10)); !errors.Is(err, job.ErrTooLarge) {
+	if _, err := c.PublishWait(withDeadline(t, 5*time.Second), "mail", "k", time.Time{}, make([]byte, 400<<10)); !errors.Is(err, job.ErrTooLarge) {
 		t.Fatalf("large body: %v", err)
 	}
 	var err error
 	for i := 0; err == nil && i < 100; i++ {
-		_, err = c.PublishWait(within(t, 5*time.Second), "mail", "", time.Time{}, make([]byte, 60<<10))
+		_, err = c.PublishWait(withDeadline(t, 5*time.Second), "mail", "", time.Time{}, make([]byte, 60<<10))
 	}
 	if !errors.As(err, &unavailable) || unavailable.RetryAfter < time.Second {
-		t.Fatalf("full lane: %v, want later", err)
+		t.Fatalf("full lane: %v, want an UnavailableError", err)
 	}
 }
 
-// Stopping ends every publish, once.
-func TestPublish_EndsAtStop(t *testing.T) {
-	for name, start := range map[string]func() *running{
-		"with lanes": func() *running { return alone(t) },
-		"without": func() *running {
-			return run(t, Config{Node: "solo", Dir: t.TempDir(), Client: "127.0.0.1:0", MaxStore: 1 << 30})
+// TestPublish_FailsOnStop checks that stopping the node ends every publish exactly
+// once.
+func TestPublish_FailsOnStop(t *testing.T) {
+	for name, start := range map[string]func() *testNode{
+		"with lanes": func() *testNode { return startSingle(t) },
+		"without": func() *testNode {
+			return startNode(t, Config{Node: "solo", Dir: t.TempDir(), ClientListen: "127.0.0.1:0", MaxStore: 1 << 30})
 		},
 	} {
 		c := start()
 		const n = 3000
 		var ends atomic.Int64
 		for i := range n {
-			c.Publish("mail", fmt.Sprintf("k%d", i), time.Time{}, body(i), func(Ack, error) { ends.Add(1) })
+			c.Publish("mail", fmt.Sprintf("k%d", i), time.Time{}, jobBody(i), func(Ack, error) { ends.Add(1) })
 		}
 		c.kill()
 		if got := ends.Load(); got != n {
 			t.Errorf("%s: %d of %d publishes ended", name, got, n)
 		}
 		if left := c.Outstanding(); left != 0 {
-			t.Errorf("%s: %d are still counted", name, left)
+			t.Errorf("%s: %d are still counted as outstanding", name, left)
 		}
 	}
 }
 
-// A refusal is no answer about an earlier try that may have been stored.
-func TestDelivery_StaysUnknown(t *testing.T) {
+// TestPendingPublish_StaysUnknown checks that a final error is still ErrUnknown if
+// an earlier attempt may have been stored.
+func TestPendingPublish_StaysUnknown(t *testing.T) {
 	var got error
-	d := &delivery{p: &publisher{}, unsure: true, done: func(_ Ack, err error) { got = err }}
-	d.end(Ack{}, &job.UnavailableError{Reason: "full"})
+	d := &pendingPublish{p: &publisher{}, maybeStored: true, done: func(_ Ack, err error) { got = err }}
+	d.finish(Ack{}, &job.UnavailableError{Reason: "full"})
 	wantErr(t, got, ErrUnknown)
-	d.end(Ack{}, nil)
+	d.finish(Ack{}, nil)
 	wantErr(t, got, nil)
 }
 
 func TestLaneStates(t *testing.T) {
-	c := &Cluster{cfg: Config{Node: "n2", Route: "x", Peers: []Peer{{Node: "n1"}, {Node: "n2"}, {Node: "n3"}}}}
+	c := &Cluster{cfg: Config{Node: "n2", RouteListen: "x", Peers: []Peer{{Node: "n1"}, {Node: "n2"}, {Node: "n3"}}}}
 	c.peers.Store(&c.cfg.Peers)
 	c.SetLanes(3)
 	now := time.Unix(1000, 0)
@@ -206,64 +210,65 @@ func TestLaneStates(t *testing.T) {
 			t.Fatalf("picked lane %d (%v), want %d", got, ok, want)
 		}
 	}
-	pick(now, 1) // its own
-	s.leaderless(1, now)
+	pick(now, 1) // its own lane
+	s.markLeaderless(1, now)
 	pick(now, 2)
-	s.lead(now, func(lane uint8) bool { return lane == 0 }) // it has taken another's over
+	s.updateLed(now, func(lane uint8) bool { return lane == 0 }) // it has taken over another lane
 	pick(now, 0)
-	if s.route(now) != 0 {
-		t.Fatal("plain publishers are not steered to the lane it leads")
+	if s.directRoute(now) != 0 {
+		t.Fatal("direct publishes are not routed to the lane that it leads")
 	}
-	s.silent(0, now)
-	s.silent(2, now)
+	s.markNoAnswer(0, now)
+	s.markNoAnswer(2, now)
 	pick(now, -1)
-	pick(now.Add(time.Second), 1) // one job tries each
+	pick(now.Add(time.Second), 1) // one job is sent to each
 	pick(now.Add(time.Second), 2)
 	pick(now.Add(time.Second), 0)
 	pick(now.Add(time.Second), -1)
-	s.answered(2)
+	s.markHealthy(2)
 	pick(now, 2)
-	s.lead(now, func(lane uint8) bool { return lane == 1 }) // its own lane is back
+	s.updateLed(now, func(lane uint8) bool { return lane == 1 }) // it leads its own lane again
 	pick(now, 1)
 	c.cfg.PrimaryLane = true
-	s.answered(0)
+	s.markHealthy(0)
 	if lane, _ := s.pick(now, 10); lane != 0 {
-		t.Fatal("few are under way, and it does not use the primary lane")
+		t.Fatal("few publishes are in flight, but the primary lane is not used")
 	}
-	pick(now, 1) // many are
+	pick(now, 1) // many publishes are in flight
 }
 
-// Plain publishes, which nobody repeats, go where a leader is and will be.
-func TestLaneStates_Route(t *testing.T) {
-	c := &Cluster{cfg: Config{Node: "n2", Route: "x", Peers: []Peer{{Node: "n1"}, {Node: "n2"}, {Node: "n3"}}}}
+// TestLaneStates_DirectRoute checks that direct publishes, which nodes cannot
+// retry, are routed to lanes that have and keep a leader.
+func TestLaneStates_DirectRoute(t *testing.T) {
+	c := &Cluster{cfg: Config{Node: "n2", RouteListen: "x", Peers: []Peer{{Node: "n1"}, {Node: "n2"}, {Node: "n3"}}}}
 	c.peers.Store(&c.cfg.Peers)
 	c.SetLanes(3)
 	now := time.Unix(1000, 0)
 	s := newLaneStates(c)
-	leads := func(lanes ...uint8) { s.lead(now, func(lane uint8) bool { return slices.Contains(lanes, lane) }) }
-	route := func(want uint8, why string) {
+	leads := func(lanes ...uint8) { s.updateLed(now, func(lane uint8) bool { return slices.Contains(lanes, lane) }) }
+	route := func(want uint8, name string) {
 		t.Helper()
-		if got := s.route(now); got != int(want) {
-			t.Errorf("%s: to lane %d, want %d", why, got, want)
+		if got := s.directRoute(now); got != int(want) {
+			t.Errorf("%s: routed to lane %d, want %d", name, got, want)
 		}
 	}
 	leads(1)
 	route(1, "it leads its own lane")
-	s.moving(1, now.Add(time.Second))
+	s.setMoving(1, now.Add(time.Second))
 	route(2, "its lane is about to move")
 	leads()
 	now = now.Add(2 * time.Second)
-	route(2, "its lane has moved, and its new leader was not heard")
-	s.answered(1)
+	route(2, "its lane has moved, and its new leader has not answered")
+	s.markHealthy(1)
 	route(1, "the new leader answers")
 	leads(1)
 	s.leaving.Store(true)
-	s.moving(0, now.Add(time.Second))
+	s.setMoving(0, now.Add(time.Second))
 	route(2, "it leaves, and another lane moves as well")
-	s.silent(2, now)
+	s.markNoAnswer(2, now)
 	route(0, "the only one that answers is about to move")
-	s.silent(0, now)
-	route(1, "nobody else answers")
+	s.markNoAnswer(0, now)
+	route(1, "no other lane answers")
 }
 
 func readAll(t *testing.T, c *Cluster, lane uint8, n int) []job.Record {
@@ -283,38 +288,38 @@ func readAll(t *testing.T, c *Cluster, lane uint8, n int) []job.Record {
 	return all
 }
 
-func TestTail_HearsPlainPublishesOnly(t *testing.T) {
-	c := alone(t)
-	heard := make(chan job.Record, 1000)
+func TestTail_DirectPublishesOnly(t *testing.T) {
+	c := startSingle(t)
+	received := make(chan job.Record, 1000)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
-	go func() { ended <- c.Tail(ctx, func(r job.Record) { heard <- r }) }()
-	nc := visitor(t, c.Cluster)
-	if _, err := c.PublishWait(within(t, 5*time.Second), "mail", "node", time.Time{}, body(0)); err != nil {
+	go func() { ended <- c.Tail(ctx, func(r job.Record) { received <- r }) }()
+	nc := connectClient(t, c.Cluster)
+	if _, err := c.PublishWait(withDeadline(t, 5*time.Second), "mail", "node", time.Time{}, jobBody(0)); err != nil {
 		t.Fatal(err)
 	}
 	var first job.Record
-	eventually(t, "a plain record on the tail", func() error {
+	eventually(t, "a directly published record on the tail", func() error {
 		m := nats.NewMsg("yard.jobs.mail")
 		m.Header.Set("Nats-Msg-Id", nats.NewInbox())
-		m.Header.Set("Yard-At", "1") // a plain publisher's word on time does not count
-		m.Data = body(7)
+		m.Header.Set("Yard-At", "1") // ignored in direct publishes
+		m.Data = jobBody(7)
 		if _, err := nc.RequestMsg(m, time.Second); err != nil {
 			return err
 		}
 		select {
-		case first = <-heard:
+		case first = <-received:
 			return nil
 		case <-time.After(50 * time.Millisecond):
-			return errors.New("nothing heard")
+			return errors.New("nothing received")
 		}
 	})
-	if first.Queue != "mail" || first.Key == "" || first.Key == "node" || first.Seq < 2 || !bytes.Equal(first.Body, body(7)) || time.Since(first.Stored) > time.Minute {
-		t.Fatalf("heard %+v", first)
+	if first.Queue != "mail" || first.Key == "" || first.Key == "node" || first.Seq < 2 || !bytes.Equal(first.Body, jobBody(7)) || time.Since(first.Stored) > time.Minute {
+		t.Fatalf("received %+v", first)
 	}
 	loaded, err := c.LoadRecord(t.Context(), first.Position)
 	if err != nil || loaded.Key != first.Key || !loaded.Stored.Equal(first.Stored) {
-		t.Fatalf("the same record read: %+v, %v; heard %+v", loaded, err, first)
+		t.Fatalf("the same record read: %+v, %v; received %+v", loaded, err, first)
 	}
 	cancel()
 	if err := <-ended; err != nil {
@@ -323,9 +328,9 @@ func TestTail_HearsPlainPublishesOnly(t *testing.T) {
 }
 
 func TestPurge_KeepsTheLast(t *testing.T) {
-	c := alone(t)
+	c := startSingle(t)
 	for i := range 10 {
-		if _, err := c.PublishWait(within(t, 5*time.Second), "mail", "", time.Time{}, body(i)); err != nil {
+		if _, err := c.PublishWait(withDeadline(t, 5*time.Second), "mail", "", time.Time{}, jobBody(i)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -348,7 +353,7 @@ func TestPurge_KeepsTheLast(t *testing.T) {
 }
 
 func TestBlobs(t *testing.T) {
-	c := alone(t)
+	c := startSingle(t)
 	data := bytes.Repeat([]byte("0123456789abcdef"), 100<<10) // 1.6 MB, four chunks
 	blob, err := c.StoreBlob(t.Context(), "some.id", data)
 	if err != nil {
@@ -362,7 +367,7 @@ func TestBlobs(t *testing.T) {
 		t.Fatalf("read %d bytes, %v", len(got), err)
 	}
 	record := fmt.Appendf(nil, `{"function":"big","blob":{"name":%q,"chunks":%d,"size":%d,"sha256":%q}}`, blob.Name, blob.Chunks, blob.Size, blob.SHA256)
-	a, err := c.PublishWait(within(t, 5*time.Second), "mail", "", time.Time{}, record)
+	a, err := c.PublishWait(withDeadline(t, 5*time.Second), "mail", "", time.Time{}, record)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -373,21 +378,21 @@ func TestBlobs(t *testing.T) {
 	}
 	id := job.RecordID(lane, stored.Seq, stored.Stored)
 	if got, err := c.Load(t.Context(), a.Position, id, lane); err != nil || !bytes.Equal(got, data) {
-		t.Fatalf("body behind the record: %d bytes, %v", len(got), err)
+		t.Fatalf("body that the record refers to: %d bytes, %v", len(got), err)
 	}
 	bad := blob
 	bad.SHA256 = strings.Repeat("0", 64)
 	var corrupt *CorruptBlobError
 	if _, err := c.LoadBlob(t.Context(), bad); !errors.As(err, &corrupt) {
-		t.Fatalf("wrong sum: %v", err)
+		t.Fatalf("wrong checksum: %v", err)
 	}
 	if err := c.PurgeBlobs(t.Context(), time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err = c.LoadBlob(t.Context(), blob); err != nil {
-		t.Fatalf("a blob of the hour that stays: %v", err)
+		t.Fatalf("a blob of the hour that is kept: %v", err)
 	}
-	for range 2 { // the second time there is nothing left
+	for range 2 { // the second time there is nothing to remove
 		if err := c.PurgeBlobs(t.Context(), time.Now().Add(time.Hour)); err != nil {
 			t.Fatal(err)
 		}
@@ -412,11 +417,11 @@ func TestParsePubAck(t *testing.T) {
 		{in: ``, code: -1},
 	} {
 		got, err := parsePubAck([]byte(tt.in))
-		var refusal *apiError
+		var apiErr *apiError
 		switch {
 		case tt.code == 0 && (err != nil || got != tt.want):
 			t.Errorf("%s: %+v, %v", tt.in, got, err)
-		case tt.code > 0 && (!errors.As(err, &refusal) || refusal.ErrCode != tt.code):
+		case tt.code > 0 && (!errors.As(err, &apiErr) || apiErr.ErrCode != tt.code):
 			t.Errorf("%s: error %v", tt.in, err)
 		case tt.code != 0 && err == nil:
 			t.Errorf("%s: no error", tt.in)
@@ -424,12 +429,12 @@ func TestParsePubAck(t *testing.T) {
 	}
 }
 
-// A hole in the middle of a lane is told from what was reclaimed, and the
-// leader's word is that the record is gone; what lies behind it is read.
+// TestRead_Hole checks that a hole in the middle of a lane is reported as damage
+// and not as reclaimed, and that the records after it can be read.
 func TestRead_Hole(t *testing.T) {
-	c := alone(t)
+	c := startSingle(t)
 	for _, queue := range []string{"mail", "mail", "lost", "lost", "mail"} {
-		if _, err := c.PublishWait(within(t, 5*time.Second), queue, "", time.Time{}, body(0)); err != nil {
+		if _, err := c.PublishWait(withDeadline(t, 5*time.Second), queue, "", time.Time{}, jobBody(0)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -446,6 +451,6 @@ func TestRead_Hole(t *testing.T) {
 	_, err := c.LoadRecord(t.Context(), job.Position{Seq: 4})
 	wantErr(t, err, ErrNotStored)
 	if records, err := c.Read(t.Context(), 0, 5, 10); err != nil || len(records) != 1 {
-		t.Errorf("%d records behind the hole, %v", len(records), err)
+		t.Errorf("%d records after the hole, %v", len(records), err)
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Streams. Lanes are named by [LaneStream].
+// Names of streams other than lanes; for lanes see [LaneStream].
 const (
 	StreamBlobs   = "YARD_BLOBS"
 	StreamEvents  = "YARD_EVENTS"
@@ -17,7 +17,7 @@ const (
 	lanePrefix = "YARD_JOBS_"
 )
 
-// Buckets of the read models that people watch.
+// Names of the boards, key-value buckets with read models for people.
 const (
 	BucketQueues    = "YARD_QUEUES"
 	BucketNodes     = "YARD_NODES"
@@ -25,58 +25,58 @@ const (
 	BucketCron      = "YARD_CRON"
 )
 
-// Subjects that people and programs use.
+// Public subjects.
 const (
-	SubjectJobs     = "yard.jobs"     // .<queue>: publish a job, answered by JetStream
+	SubjectJobs     = "yard.jobs"     // .<queue>: publish a job, acknowledged by JetStream
 	SubjectEnqueue  = "yard.enqueue"  // .<queue>: request, answered by a node
-	SubjectCall     = "yard.call"     // .<queue>: request, answered with the outcome
-	SubjectExec     = "yard.exec"     // one contract command; .<command>: only that one
-	SubjectSnapshot = "yard.snapshot" // the contract's snapshot
+	SubjectCall     = "yard.call"     // .<queue>: request, answered with the job's outcome
+	SubjectExec     = "yard.exec"     // one contract command of any kind; .<command>: of that kind
+	SubjectSnapshot = "yard.snapshot" // snapshot of the runtime contract's state
 	SubjectStatus   = "yard.status"   // members, authority, lanes, readiness
 	SubjectAPI      = "yard.api.v1"   // .<noun>.<verb>
 	SubjectLive     = "yard.events"   // .<event>.<queue>: live, not stored
 	SubjectAdvisory = "yard.advisory" // .<kind>
 )
 
-// Subjects of the yard's own.
+// Internal subjects.
 const (
 	SubjectHistory = "yard.history" // one message per committed batch
 	SubjectResults = "yard.results" // likewise
-	subjectLane    = "yard.lane"    // .<n>.p|n.<queue>: plain and node publishes
-	subjectClosed  = "yard.closed"  // .<n>: nothing is published there
-	subjectTail    = "yard.tail"    // .<n>.<queue>: plain records as they are stored
+	subjectLane    = "yard.lane"    // .<n>.p|n.<queue>: direct publishes and those of nodes
+	subjectClosed  = "yard.closed"  // .<n>: of closed lanes; nothing is published there
+	subjectTail    = "yard.tail"    // .<n>.<queue>: direct publishes, republished when stored
 	subjectDLQ     = "yard.dlq"     // .<queue>
 	subjectLogs    = "yard.logs"    // .<job id>
 	subjectBlob    = "yard.blob"    // .<hour>.<id>.<chunk>
-	subjectLocal   = "yard.local"   // .<node>.…: where a node hears its clients
-	subjectNode    = "yard.node"    // .<node>.<verb>: nodes among themselves, but for nodeVerbs
+	subjectLocal   = "yard.local"   // .<node>.…: requests of a node's own clients
+	subjectNode    = "yard.node"    // .<node>.<verb>: between nodes, except nodeVerbs
 )
 
-// nodeVerbs are what clients may say to one node, as yard.node.<node>.<verb>.
-// All other verbs are the nodes' own.
+// nodeVerbs are the verbs that clients may send to a node, as
+// yard.node.<node>.<verb>. All other verbs are for messages between nodes.
 var nodeVerbs = []string{"health", "readiness", "snapshot", "status", "stepdown", "drain", "resume"}
 
-// NodeSubject is where clients say one of the public verbs to a node.
+// NodeSubject returns the subject of a public verb of a node.
 func NodeSubject(node, verb string) string { return nodeSubject(node, verb) }
 
-// The publish kinds of a lane's subjects.
+// The kinds of publishes in a lane's subjects.
 const (
-	plainPublish = "p"
-	nodePublish  = "n"
+	directPublish = "p"
+	nodePublish   = "n"
 )
 
-// Headers. The server keeps "Nats-" for itself.
+// Headers. Names that begin with "Nats-" belong to the server.
 const (
 	HeaderMsgID      = "Nats-Msg-Id"      // the producer's idempotency key
-	HeaderAt         = "Yard-At"          // when a node took the job, in Unix nanoseconds
-	HeaderDelay      = "Yard-Delay"       // a producer's: not before so long from now, "30s"
-	HeaderWait       = "Yard-Wait"        // a caller's: how long to wait for the outcome, "30s"
-	HeaderFirst      = "Yard-First"       // number of a tale's first entry
-	HeaderCount      = "Yard-Count"       // how many entries a tale holds
-	HeaderLanes      = "Yard-Lanes"       // folded positions of the lanes
-	HeaderNode       = "Yard-Node"        // which node answers
-	HeaderIndex      = "Yard-Index"       // which state of the ledger an answer shows
-	HeaderRetryAfter = "Yard-Retry-After" // milliseconds until another try makes sense
+	HeaderAt         = "Yard-At"          // when a node accepted the job, in Unix nanoseconds
+	HeaderDelay      = "Yard-Delay"       // set by producers: delay before the job may start, "30s"
+	HeaderWait       = "Yard-Wait"        // set by callers: how long to wait for the outcome, "30s"
+	HeaderFirst      = "Yard-First"       // number of a batch's first entry
+	HeaderCount      = "Yard-Count"       // number of entries in a batch
+	HeaderLanes      = "Yard-Lanes"       // positions up to which the lanes are ingested
+	HeaderNode       = "Yard-Node"        // node that sent the reply
+	HeaderIndex      = "Yard-Index"       // index of the ledger that the reply shows
+	HeaderRetryAfter = "Yard-Retry-After" // milliseconds until a retry makes sense
 
 	headerSubject    = "Nats-Subject"
 	headerSequence   = "Nats-Sequence"
@@ -94,14 +94,14 @@ const (
 
 // Metadata keys of streams.
 const (
-	MetaIdentity = "io.yard.identity" // a lane's identity, random when it was created
+	MetaIdentity = "io.yard.identity" // a lane's random identity, set when it is created
 	metaRole     = "io.yard.role"
 )
 
-// MaxLanes is the highest number of lanes of a yard.
+// MaxLanes is the maximum number of lanes.
 const MaxLanes = 16
 
-// JetStream's request subjects.
+// Subjects of the JetStream API.
 const (
 	apiStreams    = "$JS.API."
 	apiDirectGet  = "$JS.API.DIRECT.GET."
@@ -111,18 +111,18 @@ const (
 	apiConsumer   = "$JS.API.CONSUMER."
 )
 
-// LaneStream names the stream of a lane.
+// LaneStream returns the name of a lane's stream.
 func LaneStream(lane uint8) string { return lanePrefix + strconv.Itoa(int(lane)) }
 
-// JobsSubject is where a program publishes a job of queue.
+// JobsSubject returns the subject for publishing jobs of queue directly.
 func JobsSubject(queue string) string { return SubjectJobs + "." + queue }
 
-// LiveSubject is where watchers hear one kind of event of one queue.
+// LiveSubject returns the subject of live events of one kind and queue.
 func LiveSubject(event, queue string) string {
 	return SubjectLive + "." + token(event) + "." + token(queue)
 }
 
-// DLQSubject is where the dead letters of queue are kept.
+// DLQSubject returns the subject of the dead letters of queue.
 func DLQSubject(queue string) string { return subjectDLQ + "." + token(queue) }
 
 func laneSubject(lane uint8, kind, queue string) string {
@@ -131,8 +131,9 @@ func laneSubject(lane uint8, kind, queue string) string {
 
 func nodeSubject(node, verb string) string { return subjectNode + "." + node + "." + verb }
 
-// localSubject is where node hears what its own clients send to subject, one
-// that begins with "yard.". What names the node already loses its name.
+// localSubject returns the subject on which node receives what its own clients
+// send to subject, which must begin with "yard.". The node's name in a subject of
+// a node verb is not repeated.
 func localSubject(node, subject string) string {
 	if verb, own := strings.CutPrefix(subject, nodeSubject(node, "")); own {
 		return nodeVerbSubject(node, verb)
@@ -148,10 +149,11 @@ func blobSubject(name string, chunk int) string {
 	return subjectBlob + "." + name + "." + strconv.Itoa(chunk)
 }
 
-// BlobHour names the hour whose blobs are purged together.
+// BlobHour returns the name of the hour that at belongs to. Blobs of an hour are
+// purged together.
 func BlobHour(at time.Time) string { return at.UTC().Format("2006010215") }
 
-// parseLaneSubject reads "yard.lane.<n>.<kind>.<queue>" and, from the tail,
+// parseLaneSubject parses "yard.lane.<n>.<kind>.<queue>" and, from the tail,
 // "yard.tail.<n>.<queue>".
 func parseLaneSubject(subject string) (lane uint8, kind, queue string, ok bool) {
 	rest, isLane := strings.CutPrefix(subject, subjectLane+".")
@@ -159,7 +161,7 @@ func parseLaneSubject(subject string) (lane uint8, kind, queue string, ok bool) 
 		if rest, ok = strings.CutPrefix(subject, subjectTail+"."); !ok {
 			return 0, "", "", false
 		}
-		kind = plainPublish
+		kind = directPublish
 	}
 	number, rest, ok := strings.Cut(rest, ".")
 	n, err := strconv.ParseUint(number, 10, 8)
@@ -172,8 +174,8 @@ func parseLaneSubject(subject string) (lane uint8, kind, queue string, ok bool) 
 	return uint8(n), kind, rest, ok && rest != ""
 }
 
-// token makes any name one subject token: whatever could not stand in one
-// becomes '_'.
+// token returns name with every character that a subject token cannot contain
+// replaced by '_'.
 func token(name string) string {
 	if name == "" {
 		return "_"
@@ -187,7 +189,7 @@ func token(name string) string {
 	return strings.Map(clean, name)
 }
 
-// NodeOf is the member's name in a server's identity "<name>-<8 hex>".
+// NodeOf returns the member name in a server's identity "<name>-<8 hex>".
 func NodeOf(identity string) string {
 	cut := len(identity) - 9
 	if cut < 1 || identity[cut] != '-' {

@@ -12,23 +12,23 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Waits of a read.
+// Limits of a read.
 const (
-	replicaAnswer = 50 * time.Millisecond // for the first message; then another replica is asked
-	replicaPause  = time.Second           // between two messages of a batch
-	leaderAnswer  = time.Second
-	loadPatience  = 10 * time.Second // of a read whose context has no deadline
-	replicaTries  = 12               // at replicas, each of which answers by chance, for what the leader does not have
-	maxRead       = 4096             // messages
-	maxReadBytes  = 8 << 20
+	replicaTimeout   = 50 * time.Millisecond // for the first message; then another replica is asked
+	batchIdleTimeout = time.Second           // between two messages of a batch
+	leaderTimeout    = time.Second
+	loadTimeout      = 10 * time.Second // if the context has no deadline
+	replicaAttempts  = 12               // direct reads, each answered by a random replica, of a message that the leader lacks
+	maxRead          = 4096             // messages
+	maxReadBytes     = 8 << 20
 )
 
-// ErrNotStored: the stream's leader says that there is no such message, and no
-// replica has it.
+// ErrNotStored means that neither the stream's leader nor any replica has the
+// message.
 var ErrNotStored = errors.New("message is not stored")
 
-// stored is a message as a stream keeps it.
-type stored struct {
+// storedMsg is a message as it is stored in a stream.
+type storedMsg struct {
 	subject string
 	seq     uint64
 	time    time.Time
@@ -36,7 +36,7 @@ type stored struct {
 	data    []byte
 }
 
-// getRequest asks for stored messages, in JetStream's words.
+// getRequest is the JetStream request for stored messages.
 type getRequest struct {
 	Seq      uint64 `json:"seq,omitempty"`
 	LastFor  string `json:"last_by_subj,omitempty"`
@@ -47,29 +47,29 @@ type getRequest struct {
 	Since *time.Time `json:"start_time,omitempty"`
 }
 
-// errUnknownHere: the replica that was asked has no such message, which says
-// little.
-var errUnknownHere = errors.New("replica has no such message")
+// errNotOnReplica means that the replica that answered does not have the message;
+// other replicas may have it.
+var errNotOnReplica = errors.New("replica has no such message")
 
-// directBatch asks one replica, whichever hears it, for a run of messages. The
-// error is errNoAnswer, errNoResponders, errUnknownHere or the context's.
-func (c *Cluster) directBatch(ctx context.Context, stream string, req getRequest) ([]stored, error) {
+// directBatch reads consecutive messages from whichever replica answers. The error
+// is errNoAnswer, errNoResponders, errNotOnReplica or that of the context.
+func (c *Cluster) directBatch(ctx context.Context, stream string, req getRequest) ([]storedMsg, error) {
 	body, err := json.Marshal(req)
 	if err != nil {
 		return nil, err
 	}
-	run := make(batchRun, req.Batch+1)
-	reply, token := c.reads.expect(run, time.Time{}, true)
-	defer c.reads.forget(token)
+	replies := make(replyQueue, req.Batch+1)
+	reply, token := c.reads.expect(replies, time.Time{}, true)
+	defer c.reads.cancel(token)
 	if err := c.reads.nc.PublishMsg(&nats.Msg{Subject: apiDirectGet + stream, Reply: reply, Data: body}); err != nil {
 		return nil, err
 	}
-	var got []stored
-	timer := time.NewTimer(replicaAnswer)
+	var got []storedMsg
+	timer := time.NewTimer(replicaTimeout)
 	defer timer.Stop()
 	for {
 		select {
-		case m := <-run:
+		case m := <-replies:
 			switch status(m) {
 			case "":
 				if s, err := parseStored(m); err == nil {
@@ -80,11 +80,11 @@ func (c *Cluster) directBatch(ctx context.Context, stream string, req getRequest
 			case "503":
 				return nil, errNoResponders
 			default:
-				return nil, errUnknownHere
+				return nil, errNotOnReplica
 			}
-			timer.Reset(replicaPause)
+			timer.Reset(batchIdleTimeout)
 		case <-timer.C:
-			if len(got) > 0 { // the replica died half-way: what came is good
+			if len(got) > 0 { // the replica died half-way; what it sent is valid
 				return got, nil
 			}
 			return nil, errNoAnswer
@@ -94,49 +94,50 @@ func (c *Cluster) directBatch(ctx context.Context, stream string, req getRequest
 	}
 }
 
-// batchRun carries the messages of one batch to the reader, who has made it
-// large enough.
-type batchRun chan *nats.Msg
+// replyQueue passes the messages of one batch to the reader, which must make it
+// large enough for all of them.
+type replyQueue chan *nats.Msg
 
-func (r batchRun) heard(m *nats.Msg) bool {
+func (q replyQueue) receive(m *nats.Msg) bool {
 	if m == nil {
 		return true
 	}
 	select {
-	case r <- m:
+	case q <- m:
 	default:
 	}
 	return status(m) != ""
 }
 
-// directOne asks one replica for one message.
-func (c *Cluster) directOne(ctx context.Context, stream string, req getRequest) (stored, error) {
+// getDirect reads one message from whichever replica answers.
+func (c *Cluster) getDirect(ctx context.Context, stream string, req getRequest) (storedMsg, error) {
 	body, err := json.Marshal(req)
 	if err != nil {
-		return stored{}, err
+		return storedMsg{}, err
 	}
-	m, err := c.reads.ask(ctx, &nats.Msg{Subject: apiDirectGet + stream, Data: body}, replicaAnswer)
+	m, err := c.reads.request(ctx, &nats.Msg{Subject: apiDirectGet + stream, Data: body}, replicaTimeout)
 	if err != nil {
-		return stored{}, err
+		return storedMsg{}, err
 	}
 	if status(m) != "" {
-		return stored{}, errUnknownHere
+		return storedMsg{}, errNotOnReplica
 	}
 	return parseStored(m)
 }
 
-// leaderOne asks the stream's leader. Its [ErrNotStored] is of a message that is gone,
-// or that its own disk has spoiled: JetStream does not tell these apart.
-func (c *Cluster) leaderOne(ctx context.Context, stream string, req getRequest) (stored, error) {
+// getFromLeader reads one message from the stream's leader. [ErrNotStored] means
+// that the message is gone or damaged on the leader's disk; JetStream does not
+// distinguish these.
+func (c *Cluster) getFromLeader(ctx context.Context, stream string, req getRequest) (storedMsg, error) {
 	body, err := json.Marshal(req)
 	if err != nil {
-		return stored{}, err
+		return storedMsg{}, err
 	}
-	m, err := c.reads.ask(ctx, &nats.Msg{Subject: apiMsgGet + stream, Data: body}, leaderAnswer)
+	m, err := c.reads.request(ctx, &nats.Msg{Subject: apiMsgGet + stream, Data: body}, leaderTimeout)
 	if err != nil {
-		return stored{}, err
+		return storedMsg{}, err
 	}
-	var answer struct {
+	var reply struct {
 		Message *struct {
 			Subject string    `json:"subject"`
 			Seq     uint64    `json:"seq"`
@@ -146,78 +147,79 @@ func (c *Cluster) leaderOne(ctx context.Context, stream string, req getRequest) 
 		} `json:"message"`
 		Error *apiError `json:"error"`
 	}
-	if err := json.Unmarshal(m.Data, &answer); err != nil {
-		return stored{}, fmt.Errorf("answer of %s's leader is not readable: %w", stream, err)
+	if err := json.Unmarshal(m.Data, &reply); err != nil {
+		return storedMsg{}, fmt.Errorf("malformed reply of the leader of %s: %w", stream, err)
 	}
-	if answer.Error != nil && answer.Error.ErrCode == codeNoMessage {
-		return stored{}, fmt.Errorf("%s: %w", stream, ErrNotStored)
+	if reply.Error != nil && reply.Error.ErrCode == codeNoMessage {
+		return storedMsg{}, fmt.Errorf("%s: %w", stream, ErrNotStored)
 	}
-	if answer.Error != nil && answer.Error.ErrCode == int(jetstream.JSErrCodeStreamNotFound) {
-		return stored{}, fmt.Errorf("%s: %w", stream, ErrStreamMissing)
+	if reply.Error != nil && reply.Error.ErrCode == int(jetstream.JSErrCodeStreamNotFound) {
+		return storedMsg{}, fmt.Errorf("%s: %w", stream, ErrStreamMissing)
 	}
-	if answer.Error != nil || answer.Message == nil {
-		return stored{}, fmt.Errorf("read from %s: %w", stream, answer.Error)
+	if reply.Error != nil || reply.Message == nil {
+		return storedMsg{}, fmt.Errorf("read from %s: %w", stream, reply.Error)
 	}
-	s := stored{subject: answer.Message.Subject, seq: answer.Message.Seq, time: answer.Message.Time, data: answer.Message.Data}
-	if len(answer.Message.Header) > 0 {
-		if s.header, err = nats.DecodeHeadersMsg(answer.Message.Header); err != nil {
-			return stored{}, fmt.Errorf("headers of %s %d: %w", stream, s.seq, err)
+	s := storedMsg{subject: reply.Message.Subject, seq: reply.Message.Seq, time: reply.Message.Time, data: reply.Message.Data}
+	if len(reply.Message.Header) > 0 {
+		if s.header, err = nats.DecodeHeadersMsg(reply.Message.Header); err != nil {
+			return storedMsg{}, fmt.Errorf("headers of %s %d: %w", stream, s.seq, err)
 		}
 	}
 	return s, nil
 }
 
-// anyReplica looks for a message that the leader says is not stored: if only the
-// leader's copy is damaged, another has it.
-func (c *Cluster) anyReplica(ctx context.Context, stream string, req getRequest) (stored, error) {
-	for try := 0; try < replicaTries && c.cfg.clustered() && ctx.Err() == nil; try++ {
-		s, err := c.directOne(ctx, stream, req)
+// getFromAnyReplica reads a message that the leader does not have: if only the
+// leader's replica is damaged, another one has it.
+func (c *Cluster) getFromAnyReplica(ctx context.Context, stream string, req getRequest) (storedMsg, error) {
+	for i := 0; i < replicaAttempts && c.cfg.clustered() && ctx.Err() == nil; i++ {
+		s, err := c.getDirect(ctx, stream, req)
 		if err == nil && (req.Seq == 0 || s.seq == req.Seq) {
 			return s, nil
 		}
 	}
-	if err := ctx.Err(); err != nil { // not all were asked
-		return stored{}, fmt.Errorf("read from %s: %w", stream, err)
+	if err := ctx.Err(); err != nil { // the attempts were cut short
+		return storedMsg{}, fmt.Errorf("read from %s: %w", stream, err)
 	}
-	return stored{}, fmt.Errorf("%s: %w", stream, ErrNotStored)
+	return storedMsg{}, fmt.Errorf("%s: %w", stream, ErrNotStored)
 }
 
-// load reads one message with patience: two replicas, then the leader, and
-// again until the context ends. Only "not stored" stops it earlier, or JetStream's
-// word that there is no such stream.
-func (c *Cluster) load(ctx context.Context, stream string, req getRequest) (stored, error) {
+// load reads one message and retries until ctx ends: twice from a replica, then
+// from the leader, and so on. It stops early only for [ErrNotStored] and
+// [ErrStreamMissing].
+func (c *Cluster) load(ctx context.Context, stream string, req getRequest) (storedMsg, error) {
 	if _, limited := ctx.Deadline(); !limited {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, loadPatience)
+		ctx, cancel = context.WithTimeout(ctx, loadTimeout)
 		defer cancel()
 	}
-	var last error
-	for try := 0; ; try++ {
-		var s stored
-		if try%3 == 2 {
-			s, last = c.leaderOne(ctx, stream, req)
+	var lastErr error
+	for attempt := 0; ; attempt++ {
+		var s storedMsg
+		if attempt%3 == 2 {
+			s, lastErr = c.getFromLeader(ctx, stream, req)
 		} else {
-			s, last = c.directOne(ctx, stream, req)
+			s, lastErr = c.getDirect(ctx, stream, req)
 		}
-		if last == nil && (req.Seq == 0 || s.seq == req.Seq) {
+		if lastErr == nil && (req.Seq == 0 || s.seq == req.Seq) {
 			return s, nil
 		}
 		switch {
-		case errors.Is(last, ErrNotStored):
-			return c.anyReplica(ctx, stream, req)
-		case errors.Is(last, ErrStreamMissing):
-			return stored{}, last
+		case errors.Is(lastErr, ErrNotStored):
+			return c.getFromAnyReplica(ctx, stream, req)
+		case errors.Is(lastErr, ErrStreamMissing):
+			return storedMsg{}, lastErr
 		}
-		if try%3 == 2 {
-			pause(ctx, replicaAnswer)
+		if attempt%3 == 2 {
+			sleep(ctx, replicaTimeout)
 		}
 		if err := ctx.Err(); err != nil {
-			return stored{}, fmt.Errorf("read from %s: %w (last: %v)", stream, err, last)
+			return storedMsg{}, fmt.Errorf("read from %s: %w (last error: %v)", stream, err, lastErr)
 		}
 	}
 }
 
-func pause(ctx context.Context, d time.Duration) {
+// sleep blocks for d or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -226,15 +228,16 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// parseStored reads what direct gets and the tail put into headers.
-func parseStored(m *nats.Msg) (stored, error) {
+// parseStored converts a message of a direct read or of a lane's tail, which carry
+// the stored message's properties in headers.
+func parseStored(m *nats.Msg) (storedMsg, error) {
 	seq, err := strconv.ParseUint(m.Header.Get(headerSequence), 10, 64)
 	if err != nil {
-		return stored{}, fmt.Errorf("stored message names no sequence: %w", err)
+		return storedMsg{}, fmt.Errorf("stored message without a sequence header: %w", err)
 	}
 	at, err := time.Parse(time.RFC3339Nano, m.Header.Get(headerTime))
 	if err != nil {
-		return stored{}, fmt.Errorf("stored message %d names no time: %w", seq, err)
+		return storedMsg{}, fmt.Errorf("stored message %d without a time header: %w", seq, err)
 	}
-	return stored{subject: m.Header.Get(headerSubject), seq: seq, time: at, header: m.Header, data: m.Data}, nil
+	return storedMsg{subject: m.Header.Get(headerSubject), seq: seq, time: at, header: m.Header, data: m.Data}, nil
 }

@@ -10,14 +10,14 @@ import (
 	"strconv"
 	"time"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// GapError: a lane has no record From although it has later ones. Either what
-// was there has been reclaimed (First is beyond it), or it is damage.
+// GapError means that a lane has no record From although it has later ones. Either
+// the record was reclaimed, if From is less than First, or the lane is damaged.
 type GapError struct {
 	Lane              uint8
 	From, First, Last uint64
@@ -27,13 +27,14 @@ func (e *GapError) Error() string {
 	return fmt.Sprintf("lane %d has no record %d; it holds %d to %d", e.Lane, e.From, e.First, e.Last)
 }
 
-// Reclaimed tells a gap that a purge made from damage.
+// Reclaimed reports whether the record was purged, and is not missing because of
+// damage.
 func (e *GapError) Reclaimed() bool { return e.From < e.First }
 
-// Read returns records of a lane from a sequence number on, at most limit (and
-// never more than 4096), without a gap. None and no error: the replica that
-// answered has nothing there yet; read again. It never blocks for longer than
-// a second or so.
+// Read returns consecutive records of a lane that begin with the sequence from, at
+// most limit and at most 4096. It returns none, and no error, if the replica that
+// answered has no such record yet; read again then. It blocks for about a second
+// at most.
 func (c *Cluster) Read(ctx context.Context, lane uint8, from uint64, limit int) ([]job.Record, error) {
 	req := getRequest{Seq: from, Batch: min(maxRead, max(limit, 1)), MaxBytes: maxReadBytes}
 	stream := LaneStream(lane)
@@ -44,32 +45,32 @@ func (c *Cluster) Read(ctx context.Context, lane uint8, from uint64, limit int) 
 			return contiguous(lane, from, got), nil
 		case err == nil && len(got) > 0:
 			return c.readAtGap(ctx, lane, from)
-		case err == nil, errors.Is(err, errUnknownHere):
+		case err == nil, errors.Is(err, errNotOnReplica):
 			return nil, nil
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
 		}
 	}
-	s, err := c.leaderOne(ctx, stream, getRequest{Seq: from})
+	s, err := c.getFromLeader(ctx, stream, getRequest{Seq: from})
 	switch {
 	case errors.Is(err, ErrNotStored):
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("read lane %d from %d: %w", lane, from, err)
 	}
-	return contiguous(lane, from, []stored{s}), nil
+	return contiguous(lane, from, []storedMsg{s}), nil
 }
 
-// readAtGap asks the leader, and then all, about a record that a replica does not have
-// but should: the replica may be damaged, the lane may be purged to there, or the
-// record is gone everywhere.
+// readAtGap reads a record that one replica should have but lacks, from the leader
+// and then from all replicas. The replica may be damaged, the lane may have been
+// purged beyond the record, or the record may be lost.
 func (c *Cluster) readAtGap(ctx context.Context, lane uint8, from uint64) ([]job.Record, error) {
-	s, err := c.leaderOne(ctx, LaneStream(lane), getRequest{Seq: from})
+	s, err := c.getFromLeader(ctx, LaneStream(lane), getRequest{Seq: from})
 	if errors.Is(err, ErrNotStored) {
-		s, err = c.anyReplica(ctx, LaneStream(lane), getRequest{Seq: from})
+		s, err = c.getFromAnyReplica(ctx, LaneStream(lane), getRequest{Seq: from})
 	}
 	if err == nil {
-		return contiguous(lane, from, []stored{s}), nil
+		return contiguous(lane, from, []storedMsg{s}), nil
 	}
 	if !errors.Is(err, ErrNotStored) {
 		return nil, fmt.Errorf("read lane %d from %d: %w", lane, from, err)
@@ -81,31 +82,32 @@ func (c *Cluster) readAtGap(ctx context.Context, lane uint8, from uint64) ([]job
 	return nil, &GapError{Lane: lane, From: from, First: info.First, Last: info.Last}
 }
 
-// contiguous makes records of the run that begins at from.
-func contiguous(lane uint8, from uint64, got []stored) []job.Record {
+// contiguous converts the messages of got up to the first gap; the first one must
+// have the sequence from.
+func contiguous(lane uint8, from uint64, got []storedMsg) []job.Record {
 	records := make([]job.Record, 0, len(got))
 	for i := range got {
 		if got[i].seq != from+uint64(i) {
 			break
 		}
-		records = append(records, record(lane, &got[i]))
+		records = append(records, toRecord(lane, &got[i]))
 	}
 	return records
 }
 
-// record reads a stored message. The time a node gives counts only on the
-// subjects that nodes alone may use.
-func record(lane uint8, s *stored) job.Record {
+// toRecord converts a stored message. The time in its header counts only on
+// subjects that only nodes may use.
+func toRecord(lane uint8, s *storedMsg) job.Record {
 	_, kind, queue, ok := parseLaneSubject(s.subject)
 	if !ok {
-		queue = s.subject // fails the queue's own check: it ends as a dead letter
+		queue = s.subject // an invalid queue name: the job becomes a dead letter
 	}
 	r := job.Record{
 		Position: job.Position{Lane: lane, Seq: s.seq},
 		Queue:    queue, Key: s.header.Get(HeaderMsgID), Stored: s.time, Body: s.data,
 	}
-	if kind == plainPublish {
-		r.Body, r.Bad = job.WithHeaders(r.Body, producerHeaders(s.header.Get))
+	if kind == directPublish {
+		r.Body, r.HeaderErr = job.MergeHeaders(r.Body, producerHeaders(s.header.Get))
 	}
 	if kind == nodePublish {
 		if at, err := strconv.ParseInt(s.header.Get(HeaderAt), 10, 64); err == nil {
@@ -115,8 +117,8 @@ func record(lane uint8, s *stored) job.Record {
 	return r
 }
 
-// producerHeaders is what a message says beside its body. Propagators that
-// write HTTP's headers spell those of a trace with a capital.
+// producerHeaders returns the headers that belong to a job. Trace propagators that
+// write HTTP headers capitalize theirs.
 func producerHeaders(get func(string) string) job.Headers {
 	return job.Headers{
 		Delay:       get(HeaderDelay),
@@ -125,29 +127,29 @@ func producerHeaders(get func(string) string) job.Headers {
 	}
 }
 
-// LoadRecord reads one record, with patience. [ErrNotStored] is the leader's
-// word that it is gone.
+// LoadRecord reads one record and retries until ctx ends. It returns
+// [ErrNotStored] if the record is gone.
 func (c *Cluster) LoadRecord(ctx context.Context, at job.Position) (job.Record, error) {
 	s, err := c.load(ctx, LaneStream(at.Lane), getRequest{Seq: at.Seq})
 	if err != nil {
 		return job.Record{}, fmt.Errorf("load record %d@%d: %w", at.Lane, at.Seq, err)
 	}
-	return record(at.Lane, &s), nil
+	return toRecord(at.Lane, &s), nil
 }
 
-// Load reads a job's body: that of its own record, or of the blob it points to. See
-// [Cluster.LoadOwn].
+// Load reads the body of a job, from its own record or from the blob that the
+// record refers to. See [Cluster.LoadVerified].
 func (c *Cluster) Load(ctx context.Context, at job.Position, id job.ID, identity string) ([]byte, error) {
-	r, err := c.LoadOwn(ctx, at, id, identity)
+	r, err := c.LoadVerified(ctx, at, id, identity)
 	if err != nil {
 		return nil, err
 	}
-	return c.resolve(ctx, r.Body)
+	return c.resolveBlob(ctx, r.Body)
 }
 
-// resolve follows a body to its blob. Few have one, so the word is looked for
-// first.
-func (c *Cluster) resolve(ctx context.Context, body []byte) ([]byte, error) {
+// resolveBlob returns the content of the blob that body refers to, or body itself.
+// Few bodies refer to one, so it searches for the key before it parses.
+func (c *Cluster) resolveBlob(ctx context.Context, body []byte) ([]byte, error) {
 	if !bytes.Contains(body, []byte(`"blob"`)) {
 		return body, nil
 	}
@@ -160,39 +162,41 @@ func (c *Cluster) resolve(ctx context.Context, body []byte) ([]byte, error) {
 	return c.LoadBlob(ctx, *outer.Blob)
 }
 
-// Tail calls fn for each record that plain publishers store, as it is stored
-// and as far as it is heard: some may be missing and have to be read. It
-// returns when ctx ends and the last call of fn has returned.
+// Tail calls fn for each directly published record when it is stored. Records may
+// be missed, and must then be read from their lane. Tail returns when ctx has
+// ended and fn's last call has returned.
 func (c *Cluster) Tail(ctx context.Context, fn func(job.Record)) error {
-	return c.listen(ctx, c.reads.nc, subjectTail+".>", func(m *nats.Msg) {
+	return c.subscribe(ctx, c.reads.nc, subjectTail+".>", func(m *nats.Msg) {
 		lane, _, _, ok := parseLaneSubject(m.Subject)
 		s, err := parseStored(m)
 		if !ok || err != nil {
 			return
 		}
 		s.subject = m.Subject
-		fn(record(lane, &s))
+		fn(toRecord(lane, &s))
 	})
 }
 
-// listen subscribes until ctx ends and waits for the last call.
-func (c *Cluster) listen(ctx context.Context, nc *nats.Conn, subject string, fn nats.MsgHandler) error {
+// subscribe calls fn for each message until ctx has ended and the last call has
+// returned.
+func (c *Cluster) subscribe(ctx context.Context, nc *nats.Conn, subject string, fn nats.MsgHandler) error {
 	sub, err := nc.Subscribe(subject, fn)
 	if err != nil {
-		return fmt.Errorf("listen to %s: %w", subject, err)
+		return fmt.Errorf("subscribe to %s: %w", subject, err)
 	}
 	<-ctx.Done()
-	return settle(sub)
+	return unsubscribe(sub)
 }
 
-// settle ends a subscription and waits until its last call has returned.
-func settle(subs ...*nats.Subscription) error {
+// unsubscribe ends subscriptions and blocks until their last callbacks have
+// returned.
+func unsubscribe(subs ...*nats.Subscription) error {
 	for _, sub := range subs {
 		ended := make(chan struct{})
 		sub.SetClosedHandler(func(string) { close(ended) })
 		if err := sub.Unsubscribe(); err != nil {
 			if errors.Is(err, nats.ErrConnectionClosed) || errors.Is(err, nats.ErrBadSubscription) {
-				continue // it has ended with its connection
+				continue // already closed with its connection
 			}
 			return err
 		}
@@ -201,8 +205,8 @@ func settle(subs ...*nats.Subscription) error {
 	return nil
 }
 
-// Purge frees the lane's records below seq. It never frees the last record:
-// beyond the lane's end a purge would move the lane's numbering forward.
+// Purge removes the lane's records below seq. It never removes the last record: a
+// purge beyond a stream's end would advance its sequence.
 func (c *Cluster) Purge(ctx context.Context, lane uint8, seq uint64) error {
 	name := LaneStream(lane)
 	info, err := c.streamInfo(ctx, name)

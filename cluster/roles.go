@@ -10,60 +10,60 @@ import (
 	"github.com/nats-io/nkeys"
 	"golang.org/x/crypto/bcrypt"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// Role is what a user of the yard may do.
+// Role is a set of permissions of a user.
 type Role string
 
-// The roles, from the least to the most. Nodes themselves are none of them.
+// The roles. Nodes have no role; their connections are unrestricted.
 const (
-	Producer Role = "producer" // makes jobs and hears how they end
-	Worker   Role = "worker"   // marks own dispatches, by the runtime contract
-	Observer Role = "observer" // looks, and changes nothing
-	Operator Role = "operator" // everything but what only nodes may do
+	Producer Role = "producer" // enqueues jobs and gets their outcomes
+	Worker   Role = "worker"   // marks its dispatches, by the runtime contract
+	Observer Role = "observer" // reads everything and changes nothing
+	Operator Role = "operator" // everything except what is reserved for nodes
 )
 
-// Roles are all of them.
+// Roles lists all roles.
 var Roles = []Role{Producer, Worker, Observer, Operator}
 
-// User is somebody who may connect, and as what.
+// User is a user that may connect, with its role.
 type User struct {
 	Name     string // 1 to 64 letters, digits, '-' and '_'
 	Role     Role
-	Password string   // as it is, or its bcrypt hash; this or NKey
-	NKey     string   // the public key of a user's nkey, "U…"
-	Queues   []string // of a producer: the only queues it may fill; none: all
+	Password string   // plain text or a bcrypt hash; exclusive with NKey
+	NKey     string   // public key of a user nkey, "U…"
+	Queues   []string // the only queues that a producer may use; none: all
 }
 
-// anonymous is who connects without a name, where that is allowed.
+// anonymous is the name of the user for clients without a user name.
 const anonymous = "anonymous"
 
 var userName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 
-// Validate says what is wrong with a user.
+// Validate returns an error if a field of u is invalid.
 func (u *User) Validate() error {
 	switch {
 	case !userName.MatchString(u.Name):
 		return fmt.Errorf("name is %q; must be 1 to 64 letters, digits, '-' and '_'", u.Name)
 	case u.Name == userInternal || u.Name == anonymous:
-		return fmt.Errorf("name is %q, which the yard uses itself; choose another", u.Name)
+		return fmt.Errorf("name is %q, which is reserved; choose another", u.Name)
 	case !slices.Contains(Roles, u.Role):
 		return fmt.Errorf("user %s has the role %q; must be producer, worker, observer or operator", u.Name, u.Role)
 	case (u.Password == "") == (u.NKey == ""):
 		return fmt.Errorf("user %s must have either a password or an nkey", u.Name)
 	case u.NKey != "" && !nkeys.IsValidPublicUserKey(u.NKey):
-		return fmt.Errorf("user %s: nkey is no user's public key, which begins with U; 'nk -gen user -pubout' makes one", u.Name)
+		return fmt.Errorf("user %s: nkey is not the public key of a user nkey, which begins with U; 'nk -gen user -pubout' makes one", u.Name)
 	case strings.ContainsFunc(u.Password, func(r rune) bool { return r < ' ' || r > '~' }) || len(u.Password) > 256:
 		return fmt.Errorf("user %s: password must be 1 to 256 visible ASCII characters, or a bcrypt hash of one", u.Name)
 	}
 	if strings.HasPrefix(u.Password, "$2") {
 		if _, err := bcrypt.Cost([]byte(u.Password)); err != nil {
-			return fmt.Errorf("user %s: password looks like a bcrypt hash and is none: %w", u.Name, err)
+			return fmt.Errorf("user %s: password looks like a bcrypt hash but is not valid: %w", u.Name, err)
 		}
 	}
 	if len(u.Queues) > 0 && u.Role != Producer {
-		return fmt.Errorf("user %s: only a producer is held to queues, and the role is %s", u.Name, u.Role)
+		return fmt.Errorf("user %s: queues can only be set for a producer, and the role is %s", u.Name, u.Role)
 	}
 	for _, queue := range u.Queues {
 		if err := job.ValidQueue(queue); err != nil {
@@ -73,9 +73,10 @@ func (u *User) Validate() error {
 	return nil
 }
 
-// ValidateUsers says what is wrong with all of them together. open is the role
-// of who connects without a name; "": nobody may.
-func ValidateUsers(users []User, open Role) error {
+// ValidateUsers returns an error if a user is invalid or a name or nkey is used
+// twice. anonymousRole is the role of clients without a user name, "" if they are
+// refused.
+func ValidateUsers(users []User, anonymousRole Role) error {
 	seen := map[string]bool{}
 	for i := range users {
 		u := &users[i]
@@ -83,25 +84,26 @@ func ValidateUsers(users []User, open Role) error {
 			return err
 		}
 		if seen[u.Name] || u.NKey != "" && seen[u.NKey] {
-			return fmt.Errorf("user %s, or its nkey, is there twice", u.Name)
+			return fmt.Errorf("user %s, or its nkey, is defined twice", u.Name)
 		}
 		seen[u.Name], seen[u.NKey] = true, u.NKey != ""
 	}
-	if open != "" && !slices.Contains(Roles, open) {
-		return fmt.Errorf("anonymous has the role %q; must be producer, worker, observer, operator, or empty for nobody", open)
+	if anonymousRole != "" && !slices.Contains(Roles, anonymousRole) {
+		return fmt.Errorf("anonymous has the role %q; must be producer, worker, observer, operator, or empty to refuse such clients", anonymousRole)
 	}
-	if open != "" && len(users) == 0 && open != Operator {
-		return errors.New("anonymous needs users beside it: without any, whoever connects is the operator")
+	if anonymousRole != "" && len(users) == 0 && anonymousRole != Operator {
+		return errors.New("anonymous needs users: without any, every client is an operator")
 	}
 	return nil
 }
 
-// May tells whether a role may ask a subject, one without wildcards.
-func (r Role) May(subject string) bool {
-	return slices.ContainsFunc(r.publishes(nil), func(pattern string) bool { return matches(pattern, subject) })
+// MayRequest reports whether the role may publish to subject, which has no
+// wildcards.
+func (r Role) MayRequest(subject string) bool {
+	return slices.ContainsFunc(r.publishSubjects(nil), func(pattern string) bool { return matches(pattern, subject) })
 }
 
-// matches compares a subject with a pattern.
+// matches reports whether subject matches a pattern with NATS wildcards.
 func matches(pattern, subject string) bool {
 	p, s := strings.Split(pattern, "."), strings.Split(subject, ".")
 	for i, token := range p {
@@ -115,80 +117,82 @@ func matches(pattern, subject string) bool {
 	return len(p) == len(s)
 }
 
-// What the roles may ask, as the public subjects say it.
+// The public subjects that the roles may publish to.
 var (
-	makes = []string{SubjectJobs + ".*", SubjectEnqueue + ".*", SubjectCall + ".*"}
-	marks = subjects(SubjectExec, "QueueDispatch", "MarkNotified", "MarkDelivered", "MarkFailed")
-	hears = append(subjects(subjectNode+".*", "health", "readiness"), SubjectStatus, SubjectSnapshot, SubjectAPI+".openapi")
-	looks = slices.Concat(hears, subjects(SubjectAPI,
+	producerSubjects = []string{SubjectJobs + ".*", SubjectEnqueue + ".*", SubjectCall + ".*"}
+	workerSubjects   = withPrefix(SubjectExec, "QueueDispatch", "MarkNotified", "MarkDelivered", "MarkFailed")
+	statusSubjects   = append(withPrefix(subjectNode+".*", "health", "readiness"), SubjectStatus, SubjectSnapshot, SubjectAPI+".openapi")
+	observerSubjects = slices.Concat(statusSubjects, withPrefix(SubjectAPI,
 		"job.show", "job.explain", "job.wait", "job.logs", "job.list", "cron.list", "cron.show", "ledger.hash",
 		"queue.list", "queue.show", "queue.explain", "dlq.list", "dlq.show", "dlq.stats", "cluster.members", "cluster.scrub",
-	), subjects(subjectNode+".*", "snapshot", "status"), []string{"$SRV.>"}, readsStreams)
-	// Reading what JetStream keeps. Consumers are made by nodes: see consumers.
-	readsStreams = append(subjects("$JS.API",
+	), withPrefix(subjectNode+".*", "snapshot", "status"), []string{"$SRV.>"}, streamReadSubjects)
+	// Reading streams. Nodes create the consumers of users; see userConsumers.
+	streamReadSubjects = append(withPrefix("$JS.API",
 		"INFO", "STREAM.NAMES", "STREAM.LIST", "STREAM.INFO.*", "STREAM.MSG.GET.*", "DIRECT.GET.>",
 		"CONSUMER.NAMES.*", "CONSUMER.LIST.*", "CONSUMER.INFO.*.*", "CONSUMER.MSG.NEXT.*.*",
 		"CONSUMER.CREATE.>", "CONSUMER.DELETE.*.*",
 	), "$JS.FC.>")
 )
 
-// unheard is what libraries say and nobody listens to: users' consumers want no
-// acknowledgements.
-var unheard = []string{"$JS.ACK.>"}
+// ackSubjects are subjects that client libraries publish to and nothing subscribes
+// to: users' consumers need no acknowledgements.
+var ackSubjects = []string{"$JS.ACK.>"}
 
-func subjects(prefix string, ends ...string) []string {
-	list := make([]string, len(ends))
-	for i, end := range ends {
+func withPrefix(prefix string, suffixes ...string) []string {
+	list := make([]string, len(suffixes))
+	for i, end := range suffixes {
 		list[i] = prefix + "." + end
 	}
 	return list
 }
 
-// publishes are the public subjects that a role may publish to. A producer that
-// is held to queues may not ask by what names a job only within the question.
-func (r Role) publishes(queues []string) []string {
+// publishSubjects returns the public subjects that the role may publish to. A
+// producer restricted to queues may not use requests that name the queue or job
+// only in the body.
+func (r Role) publishSubjects(queues []string) []string {
 	switch r {
 	case Producer:
 		if len(queues) > 0 {
-			var own []string
+			var allowed []string
 			for _, queue := range queues {
-				for _, all := range makes {
-					own = append(own, strings.TrimSuffix(all, "*")+queue)
+				for _, pattern := range producerSubjects {
+					allowed = append(allowed, strings.TrimSuffix(pattern, "*")+queue)
 				}
 			}
-			return own
+			return allowed
 		}
-		return append(slices.Clone(makes), subjects(SubjectAPI, "job.bulk", "job.show", "job.wait", "openapi")...)
+		return append(slices.Clone(producerSubjects), withPrefix(SubjectAPI, "job.bulk", "job.show", "job.wait", "openapi")...)
 	case Worker:
-		return slices.Concat(marks, hears, subjects(SubjectAPI, "job.show", "job.wait"))
+		return slices.Concat(workerSubjects, statusSubjects, withPrefix(SubjectAPI, "job.show", "job.wait"))
 	case Observer:
-		return slices.Concat(looks, unheard)
+		return slices.Concat(observerSubjects, ackSubjects)
 	}
-	return slices.Concat(makes, looks, unheard, subjects(subjectNode+".*", nodeVerbs...),
+	return slices.Concat(producerSubjects, observerSubjects, ackSubjects, withPrefix(subjectNode+".*", nodeVerbs...),
 		[]string{SubjectExec, SubjectExec + ".*", SubjectAPI + ".>"})
 }
 
-// subscribes are the subjects that a role may listen to beside its own inbox.
-func (r Role) subscribes() []string {
+// subscribeSubjects returns the subjects that the role may subscribe to besides
+// the user's inbox.
+func (r Role) subscribeSubjects() []string {
 	if r == Producer {
 		return nil
 	}
 	return []string{SubjectLive + ".>", SubjectAdvisory + ".>"}
 }
 
-// inboxes is where a user hears answers, and nobody else does. A key's owner
-// knows its key, and not the name that it has here; who has no name takes what
-// its library does without being told.
-func (u *User) inboxes() []string {
+// inboxSubjects returns the subjects on which only this user may receive replies.
+// A client with an nkey knows its public key but not its name here, so it may use
+// either. An anonymous client uses the library's default.
+func (u *User) inboxSubjects() []string {
 	switch {
 	case u.Name == anonymous:
 		return []string{"_INBOX.>"}
 	case u.NKey != "":
-		return []string{InboxOf(u.NKey) + ".>", InboxOf(u.Name) + ".>"}
+		return []string{InboxPrefix(u.NKey) + ".>", InboxPrefix(u.Name) + ".>"}
 	}
-	return []string{InboxOf(u.Name) + ".>"}
+	return []string{InboxPrefix(u.Name) + ".>"}
 }
 
-// InboxOf is the prefix of the subjects on which a user, by its name or nkey,
-// hears answers.
-func InboxOf(user string) string { return "_INBOX_" + user }
+// InboxPrefix returns the prefix of the reply subjects of a user, given by name or
+// by public nkey.
+func InboxPrefix(user string) string { return "_INBOX_" + user }

@@ -10,22 +10,22 @@ import (
 
 func TestUsers_Validate(t *testing.T) {
 	const key = "UDXU4RCSJNZOIQHZNWXHXORDPRTGNJAHAHFRGZNEEJCPQTT2M7NLCNF4"
-	for says, users := range map[string][]User{
+	for want, users := range map[string][]User{
 		`name is "a b"`:               {{Name: "a b", Role: Producer, Password: "x"}},
-		"which the yard uses":         {{Name: "internal", Role: Operator, Password: "x"}},
+		"which is reserved":           {{Name: "internal", Role: Operator, Password: "x"}},
 		`has the role "boss"`:         {{Name: "a", Role: "boss", Password: "x"}},
 		"either a password or an":     {{Name: "a", Role: Worker}},
 		"user b must have either":     {{Name: "b", Role: Worker, Password: "x", NKey: key}},
-		"no user's public key":        {{Name: "a", Role: Worker, NKey: "SU" + key[2:]}},
+		"not the public key of":       {{Name: "a", Role: Worker, NKey: "SU" + key[2:]}},
 		"visible ASCII":               {{Name: "a", Role: Worker, Password: "a\nb"}},
 		"looks like a bcrypt hash":    {{Name: "a", Role: Worker, Password: "$2a$nonsense"}},
-		"only a producer is held":     {{Name: "a", Role: Worker, Password: "x", Queues: []string{"mail"}}},
+		"only be set for a producer":  {{Name: "a", Role: Worker, Password: "x", Queues: []string{"mail"}}},
 		"queue name":                  {{Name: "a", Role: Producer, Password: "x", Queues: []string{"img-*"}}},
-		"user a, or its nkey, is the": {{Name: "a", Role: Worker, Password: "x"}, {Name: "a", Role: Worker, Password: "y"}},
-		"user c, or its nkey, is the": {{Name: "b", Role: Worker, NKey: key}, {Name: "c", Role: Worker, NKey: key}},
+		"user a, or its nkey, is def": {{Name: "a", Role: Worker, Password: "x"}, {Name: "a", Role: Worker, Password: "y"}},
+		"user c, or its nkey, is def": {{Name: "b", Role: Worker, NKey: key}, {Name: "c", Role: Worker, NKey: key}},
 	} {
-		if err := ValidateUsers(users, ""); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%+v: %v, want one that says %q", users, err, says)
+		if err := ValidateUsers(users, ""); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, want one that contains %q", users, err, want)
 		}
 	}
 	good := []User{{Name: "a", Role: Producer, Password: "x", Queues: []string{"mail", "img-1"}}, {Name: "b", Role: Observer, NKey: key}}
@@ -33,10 +33,10 @@ func TestUsers_Validate(t *testing.T) {
 		t.Error(err)
 	}
 	if err := ValidateUsers(nil, Observer); err == nil {
-		t.Error("a role for the nameless without any user is taken")
+		t.Error("a role for anonymous clients is accepted without users")
 	}
 	if err := ValidateUsers(good, "boss"); err == nil {
-		t.Error("a role that is none is taken")
+		t.Error("an unknown role is accepted")
 	}
 }
 
@@ -58,34 +58,34 @@ func TestRole_May(t *testing.T) {
 		"yard.enqueue.mail.further": nil,
 	} {
 		for _, role := range Roles {
-			if role.May(subject) != slices.Contains(roles, role) {
-				t.Errorf("%s and %s: %v", role, subject, role.May(subject))
+			if role.MayRequest(subject) != slices.Contains(roles, role) {
+				t.Errorf("%s and %s: %v", role, subject, role.MayRequest(subject))
 			}
 		}
 	}
 }
 
-// A user's consumer is held to an inbox, to memory and to a short life, whatever
-// was asked for.
-func TestReader(t *testing.T) {
+// TestRestrictConsumer checks that a user's consumer is restricted to an inbox, to
+// memory and to a short idle time, whatever the request want.
+func TestRestrictConsumer(t *testing.T) {
 	read := func(config string) (map[string]json.RawMessage, error) {
 		var asked map[string]json.RawMessage
 		if err := json.Unmarshal([]byte(config), &asked); err != nil {
 			t.Fatal(err)
 		}
-		return asked, reader(asked)
+		return asked, restrictConsumer(asked)
 	}
-	for config, says := range map[string]string{
-		`{"deliver_subject":"yard.history"}`:         "is none",
-		`{"deliver_subject":"$KV.YARD_QUEUES.mail"}`: "is none",
-		`{"deliver_subject":5}`:                      "is none",
-		`{"direct":true}`:                            `no "direct"`,
-		`{"deliver_group":"g"}`:                      `no "deliver_group"`,
+	for config, want := range map[string]string{
+		`{"deliver_subject":"yard.history"}`:         "is not one",
+		`{"deliver_subject":"$KV.YARD_QUEUES.mail"}`: "is not one",
+		`{"deliver_subject":5}`:                      "is not one",
+		`{"direct":true}`:                            `"direct" cannot be set`,
+		`{"deliver_group":"g"}`:                      `"deliver_group" cannot be set`,
 		`{"inactive_threshold":"long"}`:              "inactive_threshold",
 		`{"metadata":7}`:                             "metadata",
 	} {
-		if _, err := read(config); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%s: %v, want one that says %q", config, err, says)
+		if _, err := read(config); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want one that contains %q", config, err, want)
 		}
 	}
 	for _, config := range []string{
@@ -97,11 +97,11 @@ func TestReader(t *testing.T) {
 			t.Fatalf("%s: %v", config, err)
 		}
 		var idle time.Duration
-		if err := json.Unmarshal(made["inactive_threshold"], &idle); err != nil || idle != consumerIdle {
+		if err := json.Unmarshal(made["inactive_threshold"], &idle); err != nil || idle != maxConsumerIdle {
 			t.Errorf("%s: idle for %s, %v", config, idle, err)
 		}
 		if string(made["mem_storage"]) != "true" || string(made["num_replicas"]) != "1" || string(made["ack_policy"]) != `"none"` ||
-			!strings.Contains(string(made["metadata"]), metaClient) {
+			!strings.Contains(string(made["metadata"]), metaUserConsumer) {
 			t.Errorf("%s becomes %s", config, made)
 		}
 	}

@@ -14,108 +14,107 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// The account of everything that is the yard's, its two users, and the account
-// of users who have a role.
+// Accounts and internal users of the embedded server.
 const (
-	account      = "YARD"
-	clients      = "CLIENTS"
-	userInternal = "internal"
-	userSystem   = "system" // of the server's own account, in this process alone
-	userOperator = "operator"
+	accountYard    = "YARD"     // all streams, the nodes, and operators if there are no users
+	accountClients = "CLIENTS"  // users with a role
+	userInternal   = "internal" // this node's own connections; in-process only
+	userSystem     = "system"   // of the system account; in-process only
+	userOperator   = "operator" // every client, if there are no users
 )
 
-// MaxMessage is the largest message, in bytes, headers included: an enqueue
-// request of 1 MiB with room around it.
+// MaxMessage is the maximum size of a message in bytes, including headers. It
+// leaves ample space for an enqueue request of 1 MiB.
 const MaxMessage = 2 << 20
 
-// What clients may have of one server, and of one stream: each costs memory and
-// descriptors on every member.
+// Limits for clients of one server.
 const (
 	maxClients       = 10000 // connections
-	maxSubscriptions = 10000 // of a connection
+	maxSubscriptions = 10000 // per connection
 )
 
 const (
-	startPatience   = 15 * time.Second
-	routePing       = 3 * time.Second // twice unanswered: the route is cut
-	writeDeadline   = 5 * time.Second
-	duplicateWindow = 30 * time.Second
+	startTimeout      = 15 * time.Second
+	routePingInterval = 3 * time.Second // a route with two unanswered pings is closed
+	writeDeadline     = 5 * time.Second
+	duplicateWindow   = 30 * time.Second
 
-	// The ledger knows duplicates among jobs. JetStream, which does not tell
-	// queues apart, would drop a job whose key another queue's job has, so its
-	// window is as short as it lets it be.
+	// laneWindow is the duplicate window of lanes. The ledger detects duplicate jobs.
+	// JetStream ignores the queue, and would drop a job that has the same key as a
+	// job of another queue, so the window is the shortest that it permits.
 	laneWindow = 100 * time.Millisecond
 )
 
-// openServer starts the embedded server and returns when it accepts
-// connections. JetStream may still be electing. Known lists the members of now.
-func openServer(cfg *Config, password string, known func() []Peer, log *slog.Logger) (*server.Server, *serverLog, error) {
+// startServer starts the embedded server and returns when it accepts connections.
+// JetStream may still be electing its leader. peers returns the current members.
+func startServer(cfg *Config, password string, peers func() []Peer, log *slog.Logger) (*server.Server, *serverLog, error) {
 	opts := &server.Options{}
 	if err := opts.ProcessConfigString(serverConfig(cfg, password)); err != nil {
 		return nil, nil, fmt.Errorf("read the server's configuration: %w", err)
 	}
-	speakTLS(opts, cfg, known, log)
-	// Its own signal handler would end the process behind our back.
+	configureTLS(opts, cfg, peers, log)
+	// The server's signal handler would exit the process.
 	opts.NoSigs = true
 	opts.DisableJetStreamBanner = true
 	srv, err := server.NewServer(opts)
 	if err != nil {
-		return nil, nil, fmt.Errorf("make the NATS server: %w", err)
+		return nil, nil, fmt.Errorf("create the NATS server: %w", err)
 	}
-	words := newServerLog(log)
-	srv.SetLoggerV2(words, log.Enabled(context.Background(), slog.LevelDebug-4), false, false)
-	// Start returns when the listeners are up; those run on their own until
-	// Shutdown, which waits for them.
+	serverLog := newServerLog(log)
+	srv.SetLoggerV2(serverLog, log.Enabled(context.Background(), slog.LevelDebug-4), false, false)
+	// Start does not block; Shutdown and WaitForShutdown end the server's goroutines.
 	srv.Start()
-	if err := awaitServer(srv, words); err != nil {
+	if err := awaitServer(srv, serverLog); err != nil {
 		srv.Shutdown()
 		srv.WaitForShutdown()
 		return nil, nil, err
 	}
-	return srv, words, nil
+	return srv, serverLog, nil
 }
 
-func awaitServer(srv *server.Server, words *serverLog) error {
-	for deadline := time.Now().Add(startPatience); ; {
+// awaitServer blocks until the server accepts connections, fails, or startTimeout
+// has passed.
+func awaitServer(srv *server.Server, log *serverLog) error {
+	for deadline := time.Now().Add(startTimeout); ; {
 		ready := srv.ReadyForConnections(50 * time.Millisecond)
 		select {
-		case <-words.failed:
-			return &startError{words.fatal}
+		case <-log.failed:
+			return &startError{log.fatal}
 		default:
 		}
 		if ready {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return errors.New("NATS server did not start: its listeners are not up after " + startPatience.String())
+			return errors.New("NATS server did not start: its listeners are not up after " + startTimeout.String())
 		}
 	}
 }
 
-// ErrDamaged: what JetStream has agreed on is damaged on this node's disk, so that
-// its server does not start.
-var ErrDamaged = errors.New("what JetStream keeps on the disk is damaged")
+// ErrDamaged means that a snapshot of one of JetStream's Raft groups is damaged on
+// this node's disk. The server does not start that group.
+var ErrDamaged = errors.New("JetStream data on disk is damaged")
 
-// startError is the server's own word on why it did not start, which carries no
-// other error.
-type startError struct{ says string }
+// startError is the server's message about why it did not start. The server
+// returns no error value, so Is matches its text.
+type startError struct{ reason string }
 
-func (e *startError) Error() string { return "NATS server did not start: " + e.says }
+func (e *startError) Error() string { return "NATS server did not start: " + e.reason }
 
 func (e *startError) Is(target error) bool {
 	if target == ErrDamaged {
-		return strings.Contains(e.says, "snapshot corrupt")
+		return strings.Contains(e.reason, "snapshot corrupt")
 	}
-	return target == syscall.EADDRINUSE && strings.Contains(e.says, syscall.EADDRINUSE.Error())
+	return target == syscall.EADDRINUSE && strings.Contains(e.reason, syscall.EADDRINUSE.Error())
 }
 
-// serverConfig is the server's configuration in its own language: the one
-// road on which every option is checked together.
+// serverConfig returns the server's configuration in its own language, because
+// only the configuration file's parser validates all options together.
 func serverConfig(cfg *Config, password string) string {
 	var b strings.Builder
 	line := func(format string, v ...any) { fmt.Fprintf(&b, format+"\n", v...) }
 	line("server_name: %s", quote(cfg.Identity))
-	line("listen: %s", quote(listenAddress(cfg.Client)))
+	line("listen: %s", quote(listenAddress(cfg.ClientListen)))
 	line("max_payload: %d", MaxMessage)
 	line("max_pending: 64MB")
 	line("max_connections: %d", maxClients)
@@ -124,7 +123,7 @@ func serverConfig(cfg *Config, password string) string {
 	line("ping_interval: %q", 20*time.Second)
 	line("jetstream {")
 	line("  store_dir: %s", quote(cfg.Dir))
-	line("  sync_interval: always") // accepted means on disk, also after a power cut
+	line("  sync_interval: always") // accepted jobs must survive a power failure
 	line("  max_file_store: %d", cfg.MaxStore)
 	line("  max_memory_store: %d", 64<<20)
 	line("  limits { duplicate_window: %q }", duplicateWindow)
@@ -136,32 +135,33 @@ func serverConfig(cfg *Config, password string) string {
 	return b.String()
 }
 
-// writeRoutes names every member, this one included: the number of routes is
-// what JetStream takes for the number of members when it forms.
+// writeRoutes writes the cluster section. It lists every member, including this
+// one, because JetStream takes the number of routes as the expected number of
+// members when it forms.
 func writeRoutes(line func(string, ...any), cfg *Config) {
 	line("cluster {")
 	line("  name: %s", quote(cfg.Yard))
-	line("  listen: %s", quote(listenAddress(cfg.Route)))
+	line("  listen: %s", quote(listenAddress(cfg.RouteListen)))
 	line("  no_advertise: true")
-	// Members tell each other of members: under the address that all of them have
-	// declared, which each knows already, and not one that it was seen under.
+	// Members gossip each other's addresses. Advertise the configured address, which
+	// every member already knows, and not the one a connection came from.
 	for _, peer := range cfg.Peers {
 		if peer.Node == cfg.Node {
 			line("  advertise: %s", quote(peer.Route))
 		}
 	}
 	line("  pool_size: 3")
-	line("  accounts: [%s]", account)
-	line("  ping_interval: %q", routePing)
+	line("  accounts: [%s]", accountYard)
+	line("  ping_interval: %q", routePingInterval)
 	line("  ping_max: 2")
 	line("  write_deadline: %q", writeDeadline)
 	user := ""
 	switch {
 	case cfg.Secret != "":
-		line("  authorization { user: %s, password: %s, timeout: 5 }", quote(cfg.routeName()), quote(cfg.Secret))
-		user = url.UserPassword(cfg.routeName(), cfg.Secret).String() + "@"
+		line("  authorization { user: %s, password: %s, timeout: 5 }", quote(cfg.routeUserName()), quote(cfg.Secret))
+		user = url.UserPassword(cfg.routeUserName(), cfg.Secret).String() + "@"
 	case cfg.MemberTLS != nil:
-		user = url.User(cfg.routeName()).String() + "@"
+		user = url.User(cfg.routeUserName()).String() + "@"
 	}
 	line("  routes: [")
 	for _, peer := range cfg.Peers {
@@ -171,18 +171,19 @@ func writeRoutes(line func(string, ...any), cfg *Config) {
 	line("}")
 }
 
-// writeAccounts names who may connect. The server checks a publish under its
-// mapped subject, so what is mapped from yard.jobs.* and yard.enqueue.* has to
-// stay open to an operator in the yard's own account: yard.lane.*.p.* and
-// yard.local.>. Both only lead where the public subject leads.
+// writeAccounts writes the accounts and their users. The server checks the
+// permission to publish after mapping, so operators in the yard's account must be
+// allowed to publish to the targets of the mappings of yard.jobs.* and
+// yard.enqueue.*: yard.lane.*.p.* and yard.local.>. Publishing there directly has
+// the same effect as using the public subject.
 func writeAccounts(line func(string, ...any), cfg *Config, password string) {
 	line("accounts {")
 	line("  \"$SYS\" { users: [ { user: %s, password: %s, allowed_connection_types: [\"IN_PROCESS\"] } ] }", userSystem, quote(password))
-	line("  %s {", account)
+	line("  %s {", accountYard)
 	line("    jetstream: enabled")
 	line("    users: [")
 	line("      { user: %s, password: %s, allowed_connection_types: [\"IN_PROCESS\"] }", userInternal, quote(password))
-	if len(cfg.Users) == 0 { // whoever reaches the port: everything but what the yard must do itself
+	if len(cfg.Users) == 0 { // every client is an operator, except for what is reserved for nodes
 		line("      { user: %s, password: \"\", permissions {", userOperator)
 		line("        publish { deny: [%s] }", quoteAll(deniedPublishes()))
 		line("        subscribe { deny: [%s] }", quoteAll(deniedSubscriptions()))
@@ -194,7 +195,7 @@ func writeAccounts(line func(string, ...any), cfg *Config, password string) {
 	}
 	line("  }")
 	if len(cfg.Users) > 0 {
-		writeClients(line, cfg)
+		writeClientAccount(line, cfg)
 	}
 	line("}")
 	line("system_account: \"$SYS\"")
@@ -206,8 +207,9 @@ func writeAccounts(line func(string, ...any), cfg *Config, password string) {
 	}
 }
 
-// deniedPublishes lists what a client may not say. A stream's name is one
-// token, so "YARD_*" cannot be written as a pattern: every name is listed.
+// deniedPublishes lists the subjects that operators may not publish to if there
+// are no users. A stream's name is a single token, which wildcards cannot match in
+// part, so every stream is listed.
 func deniedPublishes() []string {
 	denied := []string{
 		subjectLane + ".*." + nodePublish + ".>", subjectClosed + ".>", subjectTail + ".>", subjectNode + ".>", SubjectHistory,
@@ -229,14 +231,15 @@ func deniedPublishes() []string {
 	return denied
 }
 
-// deniedSubscriptions: what nodes say to each other, and the lanes' own
-// subjects, where a listener would hide that nobody leads the lane.
+// deniedSubscriptions lists the subjects that operators may not subscribe to if
+// there are no users: messages between nodes, and the lanes' own subjects, where a
+// subscriber would hide that a lane has no leader.
 func deniedSubscriptions() []string {
 	return []string{subjectLane + ".>", subjectTail + ".>", subjectNode + ".>", subjectLocal + ".>"}
 }
 
-// listenAddress says "any port" in the server's way: it takes 0 for "not
-// given" and -1 for "any".
+// listenAddress converts port 0 to -1, which is the server's notation for any free
+// port.
 func listenAddress(hostPort string) string {
 	if host, ok := strings.CutSuffix(hostPort, ":0"); ok {
 		return host + ":-1"

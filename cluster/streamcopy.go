@@ -12,171 +12,177 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// How streams are copied out and in. JetStream gives a copy up when its
-// receiver says nothing for 5 s, and a restore when nothing comes for so long.
+// Parameters of archiving and restoring streams. JetStream aborts an archive whose
+// receiver acknowledges nothing for 5 s, and a restore that receives nothing for 5 s.
 const (
-	copyChunk   = 512 << 10 // bytes of a message on the way out
-	copyWindow  = 4 << 20   // bytes on their way
-	copySilence = 20 * time.Second
-	bringChunk  = 64 << 10 // bytes of a message on the way in
-	bringAnswer = 30 * time.Second
-	bringRoom   = 30 * time.Second // until members have told that removed streams left room
-	bringBegin  = 6 * time.Second  // until a stream's leader says that it listens
-	bringKnown  = 4 * time.Second  // until its leader is known to listen
-	bringEnd    = 10 * time.Minute // for a restored stream to be made durable
+	archiveChunk           = 512 << 10 // bytes per message while archiving
+	archiveWindow          = 4 << 20   // unacknowledged bytes while archiving
+	archiveTimeout         = 20 * time.Second
+	restoreChunk           = 64 << 10 // bytes per message while restoring
+	restoreChunkTimeout    = 30 * time.Second
+	restoreRetryFor        = 30 * time.Second // for members to report the space that removed streams have freed
+	restoreStartTimeout    = 6 * time.Second  // for the reply to a restore request
+	restoreInterestTimeout = 4 * time.Second  // for the leader's subscription to become known here
+	restoreEndTimeout      = 10 * time.Minute // for the restored stream to be stored
 )
 
-// StreamPoint is the state of a stream that a copy holds.
-type StreamPoint struct {
-	Identity    string // of a lane
+// StreamState is the state of a stream or of its archive.
+type StreamState struct {
+	Identity    string // of a lane; "" for other streams
 	First, Last uint64
 	Messages    uint64
 	Bytes       uint64
 }
 
-// CopyStream copies a stream as it is now, in JetStream's own form, and calls
-// chunk with piece after piece; while that waits, the copy does. The leader
-// makes it; publishing goes on. [ErrStreamMissing], [ErrNoLeader] and whatever
-// else interrupts it are errors after which a copy may be begun again.
-func (c *Cluster) CopyStream(ctx context.Context, stream string, chunk func([]byte) error) (StreamPoint, error) {
+// ArchiveStream sends a stream in JetStream's own archive format to chunk, piece
+// by piece, and returns the archived state. The stream's leader makes the archive;
+// publishing continues, and a slow chunk slows the transfer down. After
+// [ErrStreamMissing], [ErrNoLeader] or an interruption the archive may be started
+// again.
+func (c *Cluster) ArchiveStream(ctx context.Context, stream string, chunk func([]byte) error) (StreamState, error) {
 	nc := c.boards.nc
 	inbox := nats.NewInbox()
-	pieces := make(chan *nats.Msg, 2*copyWindow/copyChunk+8)
-	sub, err := nc.ChanSubscribe(inbox, pieces)
+	chunks := make(chan *nats.Msg, 2*archiveWindow/archiveChunk+8)
+	sub, err := nc.ChanSubscribe(inbox, chunks)
 	if err != nil {
-		return StreamPoint{}, fmt.Errorf("listen to the copy of %s: %w", stream, err)
+		return StreamState{}, fmt.Errorf("subscribe to the archive of %s: %w", stream, err)
 	}
-	defer sub.Unsubscribe() //nolint:errcheck // the connection is gone, and so is the subscription
+	defer sub.Unsubscribe() //nolint:errcheck // it only fails if the connection is closed
 	request, err := json.Marshal(map[string]any{
-		"deliver_subject": inbox, "no_consumers": true, "chunk_size": copyChunk, "window_size": copyWindow,
+		"deliver_subject": inbox, "no_consumers": true, "chunk_size": archiveChunk, "window_size": archiveWindow,
 	})
 	if err != nil {
-		return StreamPoint{}, err
+		return StreamState{}, err
 	}
-	var begun struct {
+	var started struct {
 		Error  *apiError               `json:"error"`
 		State  jetstream.StreamState   `json:"state"`
 		Config *jetstream.StreamConfig `json:"config"`
 	}
-	if err := c.askAPI(ctx, "$JS.API.STREAM.SNAPSHOT."+stream, request, copySilence, &begun); err != nil {
-		return StreamPoint{}, fmt.Errorf("copy stream %s: %w", stream, err)
+	if err := c.requestAPI(ctx, "$JS.API.STREAM.SNAPSHOT."+stream, request, archiveTimeout, &started); err != nil {
+		return StreamState{}, fmt.Errorf("archive stream %s: %w", stream, err)
 	}
-	if begun.Error != nil || begun.Config == nil {
-		return StreamPoint{}, fmt.Errorf("copy stream %s: %w", stream, missingOr(begun.Error))
+	if started.Error != nil || started.Config == nil {
+		return StreamState{}, fmt.Errorf("archive stream %s: %w", stream, streamAPIError(started.Error))
 	}
-	return pointOf(begun.Config, begun.State), drainCopy(ctx, stream, pieces, chunk)
+	return streamStateOf(started.Config, started.State), receiveArchive(ctx, stream, chunks, chunk)
 }
 
-// missingOr gives JetStream's error our name for a stream that is not there.
-func missingOr(e *apiError) error {
+// streamAPIError converts JetStream's error about a stream; e is nil if the reply
+// held neither an error nor the expected content.
+func streamAPIError(e *apiError) error {
 	switch {
 	case e == nil:
-		return errors.New("the stream's leader does not say what it copies")
+		return errors.New("incomplete reply of the stream's leader")
 	case e.ErrCode == int(jetstream.JSErrCodeStreamNotFound):
 		return ErrStreamMissing
 	}
 	return e
 }
 
-func drainCopy(ctx context.Context, stream string, pieces <-chan *nats.Msg, chunk func([]byte) error) error {
-	silence := time.NewTimer(copySilence)
-	defer silence.Stop()
+// receiveArchive passes the archive's messages to chunk until the last one.
+func receiveArchive(ctx context.Context, stream string, chunks <-chan *nats.Msg, chunk func([]byte) error) error {
+	timeout := time.NewTimer(archiveTimeout)
+	defer timeout.Stop()
 	for {
 		select {
-		case m := <-pieces:
+		case m := <-chunks:
 			if len(m.Data) == 0 {
 				if s := status(m); s != "" && s != "204" {
-					return fmt.Errorf("copy stream %s: its leader gave up: %s %s", stream, s, m.Header.Get("Description"))
+					return fmt.Errorf("archive stream %s: the leader aborted: %s %s", stream, s, m.Header.Get("Description"))
 				}
 				return nil
 			}
 			if err := chunk(m.Data); err != nil {
 				return err
 			}
-			if m.Reply != "" { // lets the next one come
+			if m.Reply != "" { // acknowledges it, so that more are sent
 				if err := m.Respond(nil); err != nil {
-					return fmt.Errorf("copy stream %s: %w", stream, err)
+					return fmt.Errorf("archive stream %s: %w", stream, err)
 				}
 			}
-			silence.Reset(copySilence)
-		case <-silence.C:
-			return fmt.Errorf("copy stream %s: nothing came for %v: its leader may be gone", stream, copySilence)
+			timeout.Reset(archiveTimeout)
+		case <-timeout.C:
+			return fmt.Errorf("archive stream %s: nothing received for %v: the leader may be gone", stream, archiveTimeout)
 		case <-ctx.Done():
-			return fmt.Errorf("copy stream %s: %w", stream, ctx.Err())
+			return fmt.Errorf("archive stream %s: %w", stream, ctx.Err())
 		}
 	}
 }
 
-// askAPI asks JetStream and reads its JSON.
-func (c *Cluster) askAPI(ctx context.Context, subject string, request []byte, wait time.Duration, answer any) error {
-	m, err := c.boards.ask(ctx, &nats.Msg{Subject: subject, Data: request}, wait)
+// requestAPI sends a request to the JetStream API and decodes its JSON reply. It
+// returns [ErrNoLeader] if no reply arrives.
+func (c *Cluster) requestAPI(ctx context.Context, subject string, request []byte, wait time.Duration, reply any) error {
+	m, err := c.boards.request(ctx, &nats.Msg{Subject: subject, Data: request}, wait)
 	switch {
 	case errors.Is(err, errNoAnswer), errors.Is(err, errNoResponders):
 		return ErrNoLeader
 	case err != nil:
 		return err
 	}
-	return json.Unmarshal(m.Data, answer)
+	return json.Unmarshal(m.Data, reply)
 }
 
-// BringStream makes a stream that does not exist out of a copy that
-// [Cluster.CopyStream] has made, with the yard's own configuration; a lane is
-// closed, see [Layout.Closed]. point is what is in the copy. It
-// returns when the stream's leader has it; [Cluster.Replicated] tells the rest.
-func (c *Cluster) BringStream(ctx context.Context, layout Layout, stream string, point StreamPoint, copied io.Reader) error {
+// RestoreStream creates a stream that does not exist from an archive made by
+// [Cluster.ArchiveStream], with the yard's present configuration for it; a lane
+// stays closed, see [Layout.Closed]. state is the archive's content. It returns
+// when the stream's leader has stored it; [Cluster.Replicated] reports on the
+// other replicas.
+func (c *Cluster) RestoreStream(ctx context.Context, layout Layout, stream string, state StreamState, archive io.Reader) error {
 	layout.Closed = true
-	cfg, ok := streamConfig(layout.withDefaults(&c.cfg), stream, point.Identity)
+	cfg, ok := streamConfig(layout.withDefaults(&c.cfg), stream, state.Identity)
 	if !ok {
-		return fmt.Errorf("stream %s is none of a yard's", stream)
+		return fmt.Errorf("stream %s does not belong to a yard", stream)
 	}
 	request, err := json.Marshal(map[string]any{
-		"config": cfg, "state": jetstream.StreamState{FirstSeq: point.First, LastSeq: point.Last, Msgs: point.Messages, Bytes: point.Bytes},
+		"config": cfg, "state": jetstream.StreamState{FirstSeq: state.First, LastSeq: state.Last, Msgs: state.Messages, Bytes: state.Bytes},
 	})
 	if err != nil {
 		return err
 	}
-	var begun struct {
+	var started struct {
 		Error   *apiError `json:"error"`
 		Deliver string    `json:"deliver_subject"`
 	}
-	for tried := time.Now(); ; {
-		err := c.askAPI(ctx, "$JS.API.STREAM.RESTORE."+stream, request, bringBegin, &begun)
-		if errors.Is(err, ErrNoLeader) && time.Since(tried) < bringRoom && ctx.Err() == nil {
-			// Its copies wait for a member that was chosen to lead, and is away.
+	for began := time.Now(); ; {
+		err := c.requestAPI(ctx, "$JS.API.STREAM.RESTORE."+stream, request, restoreStartTimeout, &started)
+		if errors.Is(err, ErrNoLeader) && time.Since(began) < restoreRetryFor && ctx.Err() == nil {
+			// JetStream has chosen a leader that is down: start over.
 			if err := c.js.DeleteStream(ctx, stream); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
-				return fmt.Errorf("bring stream %s back: %w", stream, err)
+				return fmt.Errorf("restore stream %s: %w", stream, err)
 			}
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("bring stream %s back: %w", stream, err)
+			return fmt.Errorf("restore stream %s: %w", stream, err)
 		}
-		if begun.Error == nil || !begun.Error.passes() || time.Since(tried) > bringRoom || ctx.Err() != nil {
+		if started.Error == nil || !started.Error.transient() || time.Since(began) > restoreRetryFor || ctx.Err() != nil {
 			break
 		}
-		begun.Error = nil
-		pause(ctx, 250*time.Millisecond)
+		started.Error = nil
+		sleep(ctx, 250*time.Millisecond)
 	}
-	if begun.Error != nil {
-		return fmt.Errorf("bring stream %s back: %w", stream, begun.Error)
+	if started.Error != nil {
+		return fmt.Errorf("restore stream %s: %w", stream, started.Error)
 	}
-	if err := c.pour(ctx, begun.Deliver, copied); err != nil {
-		return fmt.Errorf("bring stream %s back: %w", stream, err)
+	if err := c.upload(ctx, started.Deliver, archive); err != nil {
+		return fmt.Errorf("restore stream %s: %w", stream, err)
 	}
 	return nil
 }
 
-// JetStream's error codes that a removed stream leaves behind for a while.
+// JetStream error codes that occur for a while after a stream was removed.
 const (
-	codeNoPeers          = 10005 // with room
+	codeNoPeers          = 10005 // no peers with enough space
 	codeStorage          = 10047
 	codeNameTaken        = 10058
 	codeRestoreNameTaken = 10130
 )
 
-// passes tells that a stream which was removed is still in the way: its name is
-// taken, or its room, which members tell of every ten seconds.
-func (e *apiError) passes() bool {
+// transient reports whether e is caused by a stream that was just removed: its
+// name is still taken, or its space is not free yet, which members report every
+// ten seconds.
+func (e *apiError) transient() bool {
 	switch e.ErrCode {
 	case codeNoPeers, codeNoResources, codeStorage, codeNameTaken, codeRestoreNameTaken:
 		return true
@@ -184,66 +190,69 @@ func (e *apiError) passes() bool {
 	return false
 }
 
-// pour sends a copy piece by piece, each when the one before was taken. An
-// empty piece ends it.
-func (c *Cluster) pour(ctx context.Context, subject string, copied io.Reader) error {
-	buf := make([]byte, bringChunk)
+// upload sends an archive chunk by chunk, each after the previous one was
+// acknowledged. An empty chunk ends it.
+func (c *Cluster) upload(ctx context.Context, subject string, archive io.Reader) error {
+	buf := make([]byte, restoreChunk)
 	for {
-		n, err := io.ReadFull(copied, buf)
+		n, err := io.ReadFull(archive, buf)
 		ended := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 		if err != nil && !ended {
-			return err // the silence ends the restore
+			return err // JetStream aborts the restore after a timeout
 		}
 		if n > 0 {
-			if err := c.pourPiece(ctx, subject, buf[:n], bringAnswer); err != nil {
+			if err := c.uploadChunk(ctx, subject, buf[:n], restoreChunkTimeout); err != nil {
 				return err
 			}
 		}
 		if ended {
-			return c.pourPiece(ctx, subject, nil, bringEnd)
+			return c.uploadChunk(ctx, subject, nil, restoreEndTimeout)
 		}
 	}
 }
 
-// askHeard asks a stream's leader. That it listens may not be known here yet:
-// what nobody heard is sent again.
-func (c *Cluster) askHeard(ctx context.Context, m *nats.Msg, wait time.Duration) (*nats.Msg, error) {
-	answer, err := c.boards.ask(ctx, m, wait)
-	for unheard := time.Now(); errors.Is(err, errNoResponders) && time.Since(unheard) < bringKnown; {
-		pause(ctx, 20*time.Millisecond)
-		answer, err = c.boards.ask(ctx, m, wait)
+// requestWithRetry sends a request to a stream's leader. The leader's subscription
+// may not be known here yet, so a request without responders is retried for
+// restoreInterestTimeout. No request is processed twice.
+func (c *Cluster) requestWithRetry(ctx context.Context, m *nats.Msg, wait time.Duration) (*nats.Msg, error) {
+	reply, err := c.boards.request(ctx, m, wait)
+	for began := time.Now(); errors.Is(err, errNoResponders) && time.Since(began) < restoreInterestTimeout; {
+		sleep(ctx, 20*time.Millisecond)
+		reply, err = c.boards.request(ctx, m, wait)
 	}
-	return answer, err
+	return reply, err
 }
 
-func (c *Cluster) pourPiece(ctx context.Context, subject string, piece []byte, wait time.Duration) error {
-	m, err := c.askHeard(ctx, &nats.Msg{Subject: subject, Data: piece}, wait)
+// uploadChunk sends one chunk of an archive and waits for its acknowledgement.
+func (c *Cluster) uploadChunk(ctx context.Context, subject string, chunk []byte, wait time.Duration) error {
+	m, err := c.requestWithRetry(ctx, &nats.Msg{Subject: subject, Data: chunk}, wait)
 	if err != nil {
 		return err
 	}
-	var taken struct {
+	var reply struct {
 		Error *apiError `json:"error"`
 	}
 	if len(m.Data) == 0 {
 		return nil
 	}
-	if err := json.Unmarshal(m.Data, &taken); err != nil {
+	if err := json.Unmarshal(m.Data, &reply); err != nil {
 		return err
 	}
-	if taken.Error != nil {
-		return taken.Error
+	if reply.Error != nil {
+		return reply.Error
 	}
 	return nil
 }
 
-// streamConfig is what a yard's stream of this name is to be.
+// streamConfig returns the configuration of the yard's stream with this name, and
+// whether there is one.
 func streamConfig(l Layout, stream, identity string) (jetstream.StreamConfig, bool) {
 	for lane := range uint8(MaxLanes) {
 		if LaneStream(lane) == stream {
 			return laneConfig(lane, identity, l), true
 		}
 	}
-	for _, cfg := range append(historyStreams(l), logStream(l)) {
+	for _, cfg := range append(auxStreams(l), logStream(l)) {
 		if cfg.Name == stream {
 			return cfg, true
 		}
@@ -251,21 +260,21 @@ func streamConfig(l Layout, stream, identity string) (jetstream.StreamConfig, bo
 	return jetstream.StreamConfig{}, false
 }
 
-func pointOf(cfg *jetstream.StreamConfig, s jetstream.StreamState) StreamPoint {
-	return StreamPoint{Identity: cfg.Metadata[MetaIdentity], First: s.FirstSeq, Last: s.LastSeq, Messages: s.Msgs, Bytes: s.Bytes}
+func streamStateOf(cfg *jetstream.StreamConfig, s jetstream.StreamState) StreamState {
+	return StreamState{Identity: cfg.Metadata[MetaIdentity], First: s.FirstSeq, Last: s.LastSeq, Messages: s.Msgs, Bytes: s.Bytes}
 }
 
-// StreamPoint is what a stream holds, as its leader says.
-func (c *Cluster) StreamPoint(ctx context.Context, stream string) (StreamPoint, error) {
+// StreamState returns the state of a stream, as its leader knows it.
+func (c *Cluster) StreamState(ctx context.Context, stream string) (StreamState, error) {
 	info, err := c.streamInfo(ctx, stream)
 	if err != nil {
-		return StreamPoint{}, err
+		return StreamState{}, err
 	}
-	return pointOf(&info.Config, info.State), nil
+	return streamStateOf(&info.Config, info.State), nil
 }
 
-// RemoveStreams removes every stream of the yard, for a restore to make them
-// anew. It is the only road by which one goes.
+// RemoveStreams removes every stream of the yard, so that a restore can create
+// them again. Streams are removed in no other way.
 func (c *Cluster) RemoveStreams(ctx context.Context) error {
 	names := []string{StreamBlobs, StreamEvents, StreamResults, StreamDLQ, StreamLogs}
 	for lane := range uint8(MaxLanes) {
@@ -279,15 +288,15 @@ func (c *Cluster) RemoveStreams(ctx context.Context) error {
 	return nil
 }
 
-// Replicated tells whether every replica of a stream has all that its leader
-// has, and if not, what is left.
-func (c *Cluster) Replicated(ctx context.Context, stream string) (left string, err error) {
+// Replicated returns "" if all replicas of a stream have everything that its
+// leader has, and otherwise what is missing.
+func (c *Cluster) Replicated(ctx context.Context, stream string) (missing string, err error) {
 	info, err := c.streamInfo(ctx, stream)
 	if err != nil || info.Cluster == nil {
 		return "", err
 	}
 	if info.Cluster.Leader == "" || len(info.Cluster.Replicas) < info.Config.Replicas-1 {
-		return "not all replicas are there", nil
+		return "not all replicas exist", nil
 	}
 	for _, r := range info.Cluster.Replicas {
 		if !r.Current || r.Offline || r.Lag > 0 {

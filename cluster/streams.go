@@ -12,29 +12,28 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Layout is what the yard's streams are to be. Zero limits get the defaults
-// named beside them.
+// Layout is the intended configuration of the yard's streams. A zero limit is
+// replaced by its default.
 type Layout struct {
 	// Identities has one entry per lane: the identity committed in the ledger.
 	// An empty entry accepts any existing lane and gives a new one a random
 	// identity.
 	Identities []string
-	// Create allows making what is missing. Without it a missing stream is
-	// [ErrStreamMissing]: a yard that had streams never gets new ones in
-	// silence.
+	// Create allows creating missing streams. Without it a missing stream is
+	// [ErrStreamMissing], so that lost streams are never replaced silently.
 	Create bool
-	// Closed keeps the lanes from taking anything: while a backup is restored.
-	// Without it those that are closed are opened.
+	// Closed keeps lanes closed for new records, while a backup is restored. Without
+	// it closed lanes are opened.
 	Closed bool
-	// Again tells that the streams which are made were there before, and removed.
-	// History then begins at 2: its first message is gone, as if it had grown old.
-	Again bool
+	// Recreated means that the streams existed before and were removed. The first
+	// event then has sequence 2, as if earlier ones had expired.
+	Recreated bool
 
 	Replicas     int           // 0: 3, or 1 when the node runs alone
-	MaxLaneBytes int64         // per lane, 0: 8 GiB or its share; full means "later", nothing is pushed out
+	MaxLaneBytes int64         // per lane, 0: 8 GiB or its share; a full lane refuses records
 	MaxBlobBytes int64         // 0: 16 GiB or its share
 	HistoryAge   time.Duration // 0: 7 days
-	HistoryBytes int64         // 0: 4 GiB or its share; events, and as much again for results
+	HistoryBytes int64         // 0: 4 GiB or its share; each for events and results
 	ResultsAge   time.Duration // 0: 24 h
 	LogBytes     int64         // 0: 1 GiB or its share
 }
@@ -43,22 +42,24 @@ type Layout struct {
 var (
 	ErrStreamMissing = errors.New("stream does not exist")
 	ErrNoLeader      = errors.New("stream has no leader that answers")
-	// ErrSilent is [ErrNoLeader] where no replica answers for the stream, either:
-	// those of one that was made say after ten seconds that they have no leader.
-	ErrSilent = fmt.Errorf("%w, and no replica", ErrNoLeader)
+	// ErrNoReplica is [ErrNoLeader] if no replica answered either. The stream may not
+	// exist: replicas without a leader answer after ten seconds.
+	ErrNoReplica = fmt.Errorf("%w, and no replica", ErrNoLeader)
 )
 
-// IdentityError: a lane is there, but it is not the one the ledger knows.
+// IdentityError means that a lane's stream exists but is not the one recorded in
+// the ledger.
 type IdentityError struct{ Stream, Want, Got string }
 
 func (e *IdentityError) Error() string {
-	return fmt.Sprintf("stream %s has identity %q, the ledger knows %q: it was made anew or restored from elsewhere",
+	return fmt.Sprintf("stream %s has identity %q, the ledger has %q: the stream was recreated, or restored from another yard",
 		e.Stream, e.Got, e.Want)
 }
 
-// withDefaults fits the limits into what this node may store, since JetStream
-// reserves them: two fifths for the lanes, a quarter for blobs, a tenth each
-// for events and results, a twentieth for logs, the rest for dead letters.
+// withDefaults returns l with defaults filled in. They fit into MaxStore, because
+// JetStream reserves the limits: two fifths for all lanes, a quarter for blobs, a
+// tenth each for events and results, and a twentieth for logs. The rest is for
+// dead letters.
 func (l Layout) withDefaults(c *Config) Layout {
 	if l.Replicas == 0 {
 		l.Replicas = 1
@@ -81,8 +82,8 @@ func setDefault[T int64 | time.Duration](v *T, d T) {
 	}
 }
 
-// EnsureStreams makes the yard's streams, or verifies them where they exist.
-// Only the authority may call it. It returns the lanes' identities.
+// EnsureStreams creates the yard's streams or verifies that they exist, and
+// returns the lanes' identities. Only the authority may call it.
 func (c *Cluster) EnsureStreams(ctx context.Context, layout Layout) ([]string, error) {
 	if n := len(layout.Identities); n == 0 || n > MaxLanes {
 		return nil, fmt.Errorf("%d lanes: there must be 1 to %d", n, MaxLanes)
@@ -90,13 +91,13 @@ func (c *Cluster) EnsureStreams(ctx context.Context, layout Layout) ([]string, e
 	layout = layout.withDefaults(&c.cfg)
 	identities := make([]string, len(layout.Identities))
 	for lane, want := range layout.Identities {
-		made, err := c.ensureLane(ctx, uint8(lane), want, layout)
+		identity, err := c.ensureLane(ctx, uint8(lane), want, layout)
 		if err != nil {
 			return nil, err
 		}
-		identities[lane] = made
+		identities[lane] = identity
 	}
-	for _, cfg := range historyStreams(layout) {
+	for _, cfg := range auxStreams(layout) {
 		if _, err := c.ensureStream(ctx, cfg, layout.Create); err != nil {
 			return nil, err
 		}
@@ -105,6 +106,9 @@ func (c *Cluster) EnsureStreams(ctx context.Context, layout Layout) ([]string, e
 	return identities, nil
 }
 
+// ensureLane creates a lane or verifies its identity, and opens it unless layout
+// says otherwise. want is the identity recorded in the ledger, "" if any is
+// accepted. It returns the lane's identity.
 func (c *Cluster) ensureLane(ctx context.Context, lane uint8, want string, layout Layout) (string, error) {
 	fresh := want
 	if fresh == "" {
@@ -120,8 +124,8 @@ func (c *Cluster) ensureLane(ctx context.Context, lane uint8, want string, layou
 	}
 	if !layout.Closed && slices.Contains(info.Config.Subjects, closedSubject(lane)) {
 		open := info.Config
-		plain := laneConfig(lane, got, layout)
-		open.Subjects, open.RePublish = plain.Subjects, plain.RePublish
+		direct := laneConfig(lane, got, layout)
+		open.Subjects, open.RePublish = direct.Subjects, direct.RePublish
 		if _, err := c.js.UpdateStream(ctx, open); err != nil {
 			return "", fmt.Errorf("open lane %d: %w", lane, err)
 		}
@@ -129,8 +133,9 @@ func (c *Cluster) ensureLane(ctx context.Context, lane uint8, want string, layou
 	return got, nil
 }
 
-// ensureStream never changes a stream that exists: what it is was committed,
-// and a change is an operator's decision.
+// ensureStream creates a stream if it is missing and create is set. It never
+// changes an existing stream: its configuration may have been chosen by an
+// operator.
 func (c *Cluster) ensureStream(ctx context.Context, cfg jetstream.StreamConfig, create bool) (*jetstream.StreamInfo, error) {
 	stream, err := c.js.Stream(ctx, cfg.Name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -148,55 +153,56 @@ func (c *Cluster) ensureStream(ctx context.Context, cfg jetstream.StreamConfig, 
 	return stream.CachedInfo(), nil
 }
 
-// maxConsumers is how many consumers a stream may have: anybody may make one, and
-// each is a Raft group.
+// maxConsumers is the maximum number of consumers of one stream. Clients can
+// create them, and each is a Raft group.
 const maxConsumers = 1000
 
-// laneConfig: nothing leaves a lane but by a purge of its beginning. A full
-// lane refuses.
+// laneConfig returns the configuration of a lane. Its records are removed only by
+// purging its beginning, and a full lane refuses new ones.
 func laneConfig(lane uint8, identity string, l Layout) jetstream.StreamConfig {
 	n := strconv.Itoa(int(lane))
-	plain := laneSubject(lane, plainPublish, "*")
+	direct := laneSubject(lane, directPublish, "*")
 	cfg := jetstream.StreamConfig{
 		Name:         LaneStream(lane),
 		Description:  "Accepted jobs, lane " + n + ": JSON bodies published to yard.jobs.<queue>",
-		Subjects:     []string{plain, laneSubject(lane, nodePublish, "*")},
+		Subjects:     []string{direct, laneSubject(lane, nodePublish, "*")},
 		Storage:      jetstream.FileStorage,
 		Replicas:     l.Replicas,
 		Retention:    jetstream.LimitsPolicy,
 		Discard:      jetstream.DiscardNew,
 		MaxBytes:     l.MaxLaneBytes,
 		MaxConsumers: maxConsumers,
-		MaxMsgSize:   260 << 10, // a body of at most 256 KiB and its headers
+		MaxMsgSize:   260 << 10, // a body of up to 256 KiB and headers
 		Duplicates:   laneWindow,
 		DenyDelete:   true,
 		AllowDirect:  true,
-		// Only what plain clients publish: nodes tell the authority themselves.
-		RePublish:          &jetstream.RePublish{Source: plain, Destination: subjectTail + "." + n + ".{{wildcard(1)}}"},
+		// Only direct publishes: nodes notify the authority of theirs.
+		RePublish:          &jetstream.RePublish{Source: direct, Destination: subjectTail + "." + n + ".{{wildcard(1)}}"},
 		AllowAtomicPublish: true,
-		Metadata:           watched(map[string]string{MetaIdentity: identity, metaRole: "lane"}, l.Replicas),
+		Metadata:           withMonitorMeta(map[string]string{MetaIdentity: identity, metaRole: "lane"}, l.Replicas),
 	}
 	if l.Closed {
-		closeLane(&cfg, lane)
+		setClosedSubject(&cfg, lane)
 	}
 	return cfg
 }
 
-// What `nats server check stream` reads from a stream's metadata. It holds the
-// thresholds of lag and silence for sources and mirrors unless they are named
-// those of peers, and takes any number of peers to mean a cluster.
+// Metadata keys that `nats server check stream` reads. Without the "peer" prefix the
+// thresholds of lag and last contact would apply to sources and mirrors. An expected
+// number of peers implies a cluster.
 const (
 	monitorEnabled  = "io.nats.monitor.enabled"
 	monitorPeers    = "io.nats.monitor.peer-expect"
 	monitorPeerLag  = "io.nats.monitor.peer-lag-critical"
 	monitorPeerSeen = "io.nats.monitor.peer-seen-critical"
 
-	peerLagCritical  = "10000" // operations; a replica that is well follows within some hundred
-	peerSeenCritical = "15s"   // they hear each other every second
+	peerLagCritical  = "10000" // operations; a healthy replica lags by a few hundred at most
+	peerSeenCritical = "15s"   // replicas are in contact every second
 )
 
-// watched adds to a stream's metadata what it is to be like when all is well.
-func watched(meta map[string]string, replicas int) map[string]string {
+// withMonitorMeta adds the expectations of `nats server check stream` to a
+// stream's metadata.
+func withMonitorMeta(meta map[string]string, replicas int) map[string]string {
 	meta[monitorEnabled] = "true"
 	if replicas > 1 {
 		meta[monitorPeers] = strconv.Itoa(replicas)
@@ -205,16 +211,17 @@ func watched(meta map[string]string, replicas int) map[string]string {
 	return meta
 }
 
-// historyStreams are the streams around the lanes.
-func historyStreams(l Layout) []jetstream.StreamConfig {
+// auxStreams returns the configurations of all streams other than lanes, logs and
+// boards.
+func auxStreams(l Layout) []jetstream.StreamConfig {
 	base := func(name, role, about, subject string) jetstream.StreamConfig {
-		return historyStream(l, name, role, about, subject)
+		return auxStream(l, name, role, about, subject)
 	}
 	blobs := base(StreamBlobs, "blobs", "Bodies and results too large for a record, in chunks, by hour", subjectBlob+".*.*.*")
 	blobs.Discard, blobs.MaxBytes = jetstream.DiscardNew, l.MaxBlobBytes
 	events := base(StreamEvents, "events", "What happened: one message per committed batch, one JSON event per line", SubjectHistory)
 	events.MaxAge, events.MaxBytes, events.DenyDelete = l.HistoryAge, l.HistoryBytes, true
-	if l.Again {
+	if l.Recreated {
 		events.FirstSeq = 2
 	}
 	results := base(StreamResults, "results", "What jobs returned: one message per committed batch", SubjectResults)
@@ -224,39 +231,41 @@ func historyStreams(l Layout) []jetstream.StreamConfig {
 	return []jetstream.StreamConfig{blobs, events, results, dlq}
 }
 
-// historyStream is what all streams around the lanes have in common.
-func historyStream(l Layout, name, role, about, subject string) jetstream.StreamConfig {
+// auxStream returns the configuration that all streams other than lanes have in
+// common.
+func auxStream(l Layout, name, role, about, subject string) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
 		Name: name, Description: about, Subjects: []string{subject}, Storage: jetstream.FileStorage, Replicas: l.Replicas,
 		AllowDirect: true, Duplicates: duplicateWindow, MaxMsgSize: MaxMessage - 64<<10, MaxConsumers: maxConsumers,
-		Metadata: watched(map[string]string{metaRole: role}, l.Replicas),
+		Metadata: withMonitorMeta(map[string]string{metaRole: role}, l.Replicas),
 	}
 }
 
-// LaneInfo is a lane as its leader sees it.
+// LaneInfo is the state of a lane, as its leader knows it.
 type LaneInfo struct {
 	Lane        uint8
 	Identity    string
 	Leader      string // member name
-	Quorum      bool   // the leader hears a majority, without which it stores nothing
+	Quorum      bool   // the leader is in contact with a majority and can store records
 	First, Last uint64
 	Messages    uint64
 	Bytes       uint64
 	MaxBytes    int64
 	Created     time.Time
-	Replicas    []Replica // the others
+	Replicas    []LaneReplica // replicas other than the leader
 }
 
-// Replica is a stream's copy on another member.
-type Replica struct {
+// LaneReplica is a lane's replica on another member than its leader.
+type LaneReplica struct {
 	Node    string
 	Current bool
 	Offline bool
 	Lag     uint64 // entries behind the leader
 }
 
-// LaneInfo asks the lane's leader. [ErrStreamMissing] and [ErrNoLeader] tell
-// apart why there may be no answer.
+// LaneInfo returns the state of a lane from its leader. The error is
+// [ErrStreamMissing] if the lane does not exist and [ErrNoLeader] if its leader
+// does not answer.
 func (c *Cluster) LaneInfo(ctx context.Context, lane uint8) (LaneInfo, error) {
 	info, err := c.streamInfo(ctx, LaneStream(lane))
 	if err != nil {
@@ -269,38 +278,39 @@ func (c *Cluster) LaneInfo(ctx context.Context, lane uint8) (LaneInfo, error) {
 	}
 	if info.Cluster != nil {
 		for _, r := range info.Cluster.Replicas {
-			li.Replicas = append(li.Replicas, Replica{NodeOf(r.Name), r.Current, r.Offline, r.Lag})
+			li.Replicas = append(li.Replicas, LaneReplica{NodeOf(r.Name), r.Current, r.Offline, r.Lag})
 		}
 	}
 	return li, nil
 }
 
-// quorumQuiet is how long a leader may hear nothing of a replica that it counts
-// on. Replicas answer each second; a server on its own notices only after 10 to
-// 20 s that it leads nobody.
-const quorumQuiet = 4 * time.Second
+// replicaContactTimeout is how long a replica may be out of contact before its
+// leader must not count on it. Replicas are in contact each second; a leader that
+// was cut off steps down only after 10 to 20 s.
+const replicaContactTimeout = 4 * time.Second
 
-// hasQuorum tells whether a stream's leader can store: it hears replicas that make
-// a majority with it and lack nothing of what was agreed on. One that still
-// catches up is heard, and agrees to nothing new. nil is a server that runs alone.
+// hasQuorum reports whether a stream's leader can store messages: together with
+// the replicas that are in contact and current it must be a majority. A replica
+// that still catches up does not acknowledge new messages. c is nil for a server
+// that runs alone.
 func hasQuorum(c *jetstream.ClusterInfo) bool {
 	if c == nil {
 		return true
 	}
-	heard := 0
+	connected := 0
 	if c.Leader != "" {
-		heard++
+		connected++
 	}
 	for _, r := range c.Replicas {
-		if r.Current && r.Active <= quorumQuiet {
-			heard++
+		if r.Current && r.Active <= replicaContactTimeout {
+			connected++
 		}
 	}
-	return c.Leader != "" && heard > (len(c.Replicas)+1)/2
+	return c.Leader != "" && connected > (len(c.Replicas)+1)/2
 }
 
-// Last is the sequence number of a lane's last record, by its leader.
-func (c *Cluster) Last(ctx context.Context, lane uint8) (uint64, error) {
+// LastSeq returns the sequence of a lane's last record, as its leader knows it.
+func (c *Cluster) LastSeq(ctx context.Context, lane uint8) (uint64, error) {
 	info, err := c.streamInfo(ctx, LaneStream(lane))
 	if err != nil {
 		return 0, err
@@ -308,6 +318,7 @@ func (c *Cluster) Last(ctx context.Context, lane uint8) (uint64, error) {
 	return info.State.LastSeq, nil
 }
 
+// leaderOf returns the member that leads a stream, or "".
 func (c *Cluster) leaderOf(info *jetstream.StreamInfo) string {
 	if info.Cluster == nil {
 		return c.cfg.Node
@@ -315,8 +326,9 @@ func (c *Cluster) leaderOf(info *jetstream.StreamInfo) string {
 	return NodeOf(info.Cluster.Leader)
 }
 
-// streamInfo is the word of the stream's leader alone: while there is none, any
-// replica answers, which may know of less than was folded long ago.
+// streamInfo returns a stream's info from its leader only. Without a leader it
+// returns [ErrNoLeader], because another replica may be far behind what has been
+// ingested.
 func (c *Cluster) streamInfo(ctx context.Context, name string) (*jetstream.StreamInfo, error) {
 	info, err := c.replicaInfo(ctx, name)
 	if err == nil && info.Cluster != nil && info.Cluster.Leader == "" {
@@ -325,8 +337,8 @@ func (c *Cluster) streamInfo(ctx context.Context, name string) (*jetstream.Strea
 	return info, err
 }
 
-// replicaInfo is the word of the leader or, after ten seconds without one, of any
-// replica.
+// replicaInfo returns a stream's info from its leader or, after ten seconds
+// without a leader, from any replica.
 func (c *Cluster) replicaInfo(ctx context.Context, name string) (*jetstream.StreamInfo, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -335,9 +347,9 @@ func (c *Cluster) replicaInfo(ctx context.Context, name string) (*jetstream.Stre
 	case errors.Is(err, jetstream.ErrStreamNotFound):
 		return nil, fmt.Errorf("%s: %w", name, ErrStreamMissing)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrNoResponders):
-		return nil, fmt.Errorf("%s: %w", name, ErrSilent)
+		return nil, fmt.Errorf("%s: %w", name, ErrNoReplica)
 	case err != nil:
-		return nil, fmt.Errorf("ask about stream %s: %w", name, err)
+		return nil, fmt.Errorf("read info of stream %s: %w", name, err)
 	}
 	return stream.CachedInfo(), nil
 }

@@ -7,67 +7,68 @@ import (
 	"log/slog"
 	"time"
 
-	"yardmaster/consensus/roster"
+	"github.com/yardmaster-dev/yardmaster/consensus/peers"
 )
 
-// Names of package roster that callers of this package need.
+// Names of package peers that callers of this package need.
 type (
-	Member         = roster.Member
-	Peer           = roster.Peer
-	Seat           = roster.Seat
-	Roll           = roster.Roll
-	Newcomer       = roster.Newcomer
-	GoneError      = roster.GoneError
-	Identity       = roster.Identity
-	IdentityConfig = roster.Config
-	Build          = roster.Build
-	Heard          = roster.Heard
+	Member         = peers.Member
+	Peer           = peers.Peer
+	MemberID       = peers.MemberID
+	Membership     = peers.Membership
+	WaitingNode    = peers.WaitingNode
+	RemovedError   = peers.RemovedError
+	Identity       = peers.Identity
+	IdentityConfig = peers.Config
+	Build          = peers.Build
+	Contact        = peers.Contact
 )
 
-// Identify settles who this node is; see [roster.Identify].
+// Identify determines this node's identity and cluster; see [peers.Identify].
 func Identify(ctx context.Context, cfg IdentityConfig, log *slog.Logger) (*Identity, error) {
-	return roster.Identify(ctx, cfg, log)
+	return peers.Identify(ctx, cfg, log)
 }
 
-// Config tunes the raft group. Zero fields get the defaults.
+// Config configures the Raft group. Zero fields get the defaults.
 type Config struct {
-	Dir string // the node's data directory; raft's files go to Dir/raft
+	Dir string // the node's data directory; Raft's files are in Dir/raft
 
 	// HeartbeatTimeout is how long a follower waits for its leader before it
-	// stands for election, ElectionTimeout how long a candidate waits for
-	// votes; default 600 ms each. LeaderLease is how long a leader goes on
-	// without hearing a quorum; default 300 ms, never above HeartbeatTimeout.
+	// becomes a candidate, ElectionTimeout how long a candidate waits for
+	// votes; default 600 ms each. LeaderLease is how long a leader continues
+	// without contact to a quorum; default 300 ms, at most HeartbeatTimeout.
 	HeartbeatTimeout, ElectionTimeout, LeaderLease time.Duration
 
-	// CommitTimeout is how soon followers hear of a commit when nothing else
-	// is sent, which bounds how stale their reads are. Default 5 ms; it costs
+	// CommitTimeout is how soon followers learn of a commit when nothing else
+	// is sent, which limits how stale their reads are. Default 5 ms; it costs
 	// an idle leader about 5 % of a core.
 	CommitTimeout time.Duration
 
-	// MaxAppendEntries is the most log entries in one message; default 32.
+	// MaxAppendEntries is the highest number of log entries in one message;
+	// default 32.
 	MaxAppendEntries int
 
-	// MaxEntryBytes is the largest entry taken; default 1 MiB. Proposers
-	// should stay well below it.
+	// MaxEntryBytes is the size of the largest entry that is accepted; default
+	// 1 MiB. Proposers should stay well below it.
 	MaxEntryBytes int
 
-	// SnapshotBytes of applied entries cause a snapshot; default 64 MiB.
-	// TrailingLogs entries stay in the log behind it for followers that lag a
-	// little; default 1024.
+	// SnapshotBytes is the size of applied entries after which a snapshot is
+	// taken; default 64 MiB. TrailingLogs is the number of entries that stay in
+	// the log before a snapshot, for followers that lag slightly; default 1024.
 	SnapshotBytes int64
 	TrailingLogs  uint64
 
 	// WriteDeadline is how long one write to the log may take; default 5 s.
 	WriteDeadline time.Duration
 
-	// Stuck is called when a write missed its deadline while another still
-	// hangs, when a term or a vote cannot be written, and with a [*DamagedError]
-	// when what this member has turns out not to be what it wrote. It must end
-	// the process: the disk's lock cannot be given free from within. Default:
-	// panic.
-	Stuck func(error)
+	// OnFatal is called when a write missed its deadline while another one
+	// still hangs, when a term or a vote cannot be written, and with a
+	// [*DamagedError] when this member's data is not what it wrote. It must end
+	// the process, because only that releases the lock on the data directory's
+	// files. Default: panic.
+	OnFatal func(error)
 
-	wrap func(disk) disk // puts a test's faults before the disk
+	wrapStore func(rawStore) rawStore // wraps the disk's store with the faults of a test
 }
 
 func (c Config) withDefaults() Config {
@@ -93,16 +94,16 @@ func (c Config) withDefaults() Config {
 	if c.TrailingLogs == 0 {
 		c.TrailingLogs = 1024
 	}
-	if c.Stuck == nil {
-		c.Stuck = func(err error) { panic(err) }
+	if c.OnFatal == nil {
+		c.OnFatal = func(err error) { panic(err) }
 	}
-	if c.wrap == nil {
-		c.wrap = func(d disk) disk { return d }
+	if c.wrapStore == nil {
+		c.wrapStore = func(d rawStore) rawStore { return d }
 	}
 	return c
 }
 
-// Validate checks the numbers, after the defaults.
+// Validate checks the values, with the defaults applied.
 func (c Config) Validate() error {
 	c = c.withDefaults()
 	switch {

@@ -17,65 +17,65 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-var quiet = slog.New(slog.DiscardHandler)
+var discardLog = slog.New(slog.DiscardHandler)
 
-// yard is a group of members in this process; ports and directories outlive
-// their nodes.
-type yard struct {
-	t       *testing.T
-	members []Member
-	dirs    map[string]string
-	nodes   map[string]*Node
-	tune    func(*Config)
+// testCluster is a group of members in this process. Ports and directories are kept
+// when nodes are restarted.
+type testCluster struct {
+	t         *testing.T
+	members   []Member
+	dirs      map[string]string
+	nodes     map[string]*Node
+	configure func(*Config)
 }
 
-func newYard(t *testing.T, names ...string) *yard {
+func newTestCluster(t *testing.T, names ...string) *testCluster {
 	t.Helper()
-	y := &yard{t: t, dirs: map[string]string{}, nodes: map[string]*Node{}, tune: func(*Config) {}}
+	c := &testCluster{t: t, dirs: map[string]string{}, nodes: map[string]*Node{}, configure: func(*Config) {}}
 	for _, name := range names {
 		ln, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
 		}
-		y.members = append(y.members, Member{Name: name, Addr: ln.Addr().String()})
-		y.dirs[name] = t.TempDir()
+		c.members = append(c.members, Member{Name: name, Addr: ln.Addr().String()})
+		c.dirs[name] = t.TempDir()
 		defer ln.Close()
 	}
 	t.Cleanup(func() {
-		for name := range y.nodes {
-			y.kill(name)
+		for name := range c.nodes {
+			c.kill(name)
 		}
 	})
-	return y
+	return c
 }
 
-func (y *yard) names() []string {
+func (c *testCluster) names() []string {
 	var names []string
-	for _, m := range y.members {
+	for _, m := range c.members {
 		names = append(names, m.Name)
 	}
 	return names
 }
 
-// open starts a member; it blocks until its yard has formed.
-func (y *yard) open(name string) (*Node, error) {
-	ctx, cancel := context.WithTimeout(y.t.Context(), 20*time.Second)
+// open starts a member and blocks until its cluster has formed.
+func (c *testCluster) open(name string) (*Node, error) {
+	ctx, cancel := context.WithTimeout(c.t.Context(), 20*time.Second)
 	defer cancel()
-	i := slices.IndexFunc(y.members, func(m Member) bool { return m.Name == name })
-	id, err := Identify(ctx, IdentityConfig{Node: name, Dir: y.dirs[name], Listen: y.members[i].Addr, Members: y.members}, quiet)
+	i := slices.IndexFunc(c.members, func(m Member) bool { return m.Name == name })
+	id, err := Identify(ctx, IdentityConfig{Node: name, Dir: c.dirs[name], Listen: c.members[i].Addr, Members: c.members}, discardLog)
 	if err != nil {
 		return nil, err
 	}
-	cfg := Config{Dir: y.dirs[name], HeartbeatTimeout: 300 * time.Millisecond}
-	y.tune(&cfg)
-	store, err := OpenStore(cfg, id, quiet)
+	cfg := Config{Dir: c.dirs[name], HeartbeatTimeout: 300 * time.Millisecond}
+	c.configure(&cfg)
+	store, err := OpenStore(cfg, id, discardLog)
 	if err != nil {
 		return nil, errors.Join(err, id.Close())
 	}
-	n, err := Open(cfg, id, store, quiet)
+	n, err := Open(cfg, id, store, discardLog)
 	if err != nil {
 		return nil, errors.Join(err, store.Close(), id.Close())
 	}
@@ -83,37 +83,37 @@ func (y *yard) open(name string) (*Node, error) {
 }
 
 // start starts members at the same time.
-func (y *yard) start(names ...string) {
-	y.t.Helper()
+func (c *testCluster) start(names ...string) {
+	c.t.Helper()
 	var mu sync.Mutex
 	var starts sync.WaitGroup
 	for _, name := range names {
 		starts.Go(func() {
-			n, err := y.open(name)
+			n, err := c.open(name)
 			if err != nil {
-				y.t.Errorf("start %s: %v", name, err)
+				c.t.Errorf("start %s: %v", name, err)
 				return
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			y.nodes[name] = n
+			c.nodes[name] = n
 		})
 	}
 	starts.Wait()
-	if y.t.Failed() {
-		y.t.FailNow()
+	if c.t.Failed() {
+		c.t.FailNow()
 	}
 }
 
-func (y *yard) kill(name string) {
-	n := y.nodes[name]
-	delete(y.nodes, name)
+func (c *testCluster) kill(name string) {
+	n := c.nodes[name]
+	delete(c.nodes, name)
 	if err := errors.Join(n.Close(), n.id.Close()); err != nil {
-		y.t.Errorf("close %s: %v", name, err)
+		c.t.Errorf("close %s: %v", name, err)
 	}
 }
 
-// eventually waits for a fact and fails with what was seen last.
+// eventually waits until fact reports true, and fails with what it saw last.
 func eventually(t *testing.T, what string, fact func() (ok bool, seen any)) {
 	t.Helper()
 	var seen any
@@ -126,14 +126,14 @@ func eventually(t *testing.T, what string, fact func() (ok bool, seen any)) {
 	t.Fatalf("%s: never; last seen %v", what, seen)
 }
 
-// leader waits for a member that leads and that the others follow.
-func (y *yard) leader() *Node {
-	y.t.Helper()
+// leader waits until one member leads and all others follow it.
+func (c *testCluster) leader() *Node {
+	c.t.Helper()
 	var leader *Node
-	eventually(y.t, "one leader", func() (bool, any) {
+	eventually(c.t, "one leader", func() (bool, any) {
 		leader = nil
 		var seen []string
-		for name, n := range y.nodes {
+		for name, n := range c.nodes {
 			s := n.Status()
 			seen = append(seen, fmt.Sprintf("%s is %s in term %d under %q", name, s.State, s.Term, s.Leader))
 			if s.State == "leader" {
@@ -143,7 +143,7 @@ func (y *yard) leader() *Node {
 		if leader == nil {
 			return false, seen
 		}
-		for _, n := range y.nodes {
+		for _, n := range c.nodes {
 			if n.Status().Leader != leader.id.Node {
 				return false, seen
 			}
@@ -153,7 +153,7 @@ func (y *yard) leader() *Node {
 	return leader
 }
 
-// acquire makes the leader the authority and gives its epoch.
+// acquire makes the leader the authority and returns its epoch.
 func acquire(t *testing.T, n *Node) uint64 {
 	t.Helper()
 	now := time.Now()
@@ -192,7 +192,7 @@ func addQueues(t *testing.T, n *Node, epoch uint64, names ...string) Commit {
 	return c
 }
 
-// encoded is the whole ledger as bytes: what members must agree on.
+// encoded returns the encoded ledger, which must be equal on all members.
 func encoded(t *testing.T, n *Node) string {
 	t.Helper()
 	var b bytes.Buffer
@@ -202,19 +202,19 @@ func encoded(t *testing.T, n *Node) string {
 	return b.String()
 }
 
-func TestSingle_KeepsItsLedgerOverRestarts(t *testing.T) {
+func TestSingleNode_RestartKeepsLedger(t *testing.T) {
 	dir := t.TempDir()
 	open := func() *Node {
-		id, err := Identify(t.Context(), IdentityConfig{Node: "solo", Dir: dir}, quiet)
+		id, err := Identify(t.Context(), IdentityConfig{Node: "solo", Dir: dir}, discardLog)
 		if err != nil {
 			t.Fatal(err)
 		}
 		cfg := Config{Dir: dir, HeartbeatTimeout: 50 * time.Millisecond, SnapshotBytes: 2 << 10, TrailingLogs: 1}
-		store, err := OpenStore(cfg, id, quiet)
+		store, err := OpenStore(cfg, id, discardLog)
 		if err != nil {
 			t.Fatal(err)
 		}
-		n, err := Open(cfg, id, store, quiet)
+		n, err := Open(cfg, id, store, discardLog)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -232,7 +232,7 @@ func TestSingle_KeepsItsLedgerOverRestarts(t *testing.T) {
 	leads(n)
 	epoch := acquire(t, n)
 	var last Commit
-	for i := range 60 { // some 60 bytes each: past the size of a snapshot
+	for i := range 60 { // about 60 bytes each: more than SnapshotBytes
 		last = addQueues(t, n, epoch, fmt.Sprintf("queue-%d", i))
 	}
 	eventually(t, "a snapshot", func() (bool, any) {
@@ -248,24 +248,24 @@ func TestSingle_KeepsItsLedgerOverRestarts(t *testing.T) {
 		t.Fatal(err)
 	}
 	if encoded(t, n) != want {
-		t.Error("the ledger is another one after a restart")
+		t.Error("the ledger differs after a restart")
 	}
 	leads(n)
-	if again := acquire(t, n); again <= epoch {
-		t.Errorf("epoch %d after %d", again, epoch)
+	if next := acquire(t, n); next <= epoch {
+		t.Errorf("epoch %d after %d", next, epoch)
 	}
 }
 
-func TestThree_SurviveTheirLeader(t *testing.T) {
-	y := newYard(t, "n1", "n2", "n3")
-	y.start(y.names()...)
-	first := y.leader()
+func TestThreeNodes_LeaderFailover(t *testing.T) {
+	c := newTestCluster(t, "n1", "n2", "n3")
+	c.start(c.names()...)
+	first := c.leader()
 	epoch := acquire(t, first)
 	addQueues(t, first, epoch, "before")
 	term := first.Status().Term
-	y.kill(first.id.Node)
+	c.kill(first.id.Node)
 
-	second := y.leader()
+	second := c.leader()
 	if now := second.Status().Term; now <= term {
 		t.Errorf("term %d after %d", now, term)
 	}
@@ -275,97 +275,97 @@ func TestThree_SurviveTheirLeader(t *testing.T) {
 	epoch = acquire(t, second)
 	last := addQueues(t, second, epoch, "after")
 
-	y.start(first.id.Node)
-	for name, n := range y.nodes {
+	c.start(first.id.Node)
+	for name, n := range c.nodes {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		if err := n.WaitApplied(ctx, last.Index); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		cancel()
 		if encoded(t, n) != encoded(t, second) {
-			t.Errorf("%s has another ledger", name)
+			t.Errorf("ledger of %s differs", name)
 		}
 	}
-	s := y.nodes[first.id.Node].Status()
+	s := c.nodes[first.id.Node].Status()
 	if len(s.Members) != 3 || !s.Members[0].Voter || s.Members[0].Addr == "" {
 		t.Errorf("members %+v", s.Members)
 	}
 }
 
-func TestThree_FollowersRefuseAndNameTheLeader(t *testing.T) {
-	y := newYard(t, "n1", "n2", "n3")
-	y.start(y.names()...)
-	leader := y.leader()
-	for _, n := range y.nodes {
+func TestThreeNodes_FollowersNameLeader(t *testing.T) {
+	c := newTestCluster(t, "n1", "n2", "n3")
+	c.start(c.names()...)
+	leader := c.leader()
+	for _, n := range c.nodes {
 		if n == leader {
 			continue
 		}
 		_, err := n.Propose(t.Context(), Proposal{At: time.Now()})
 		var not *NotLeaderError
 		if !errors.As(err, &not) || not.Leader != leader.id.Node {
-			t.Errorf("got %v, want that %s leads", err, leader.id.Node)
+			t.Errorf("got %v, want an error that names leader %s", err, leader.id.Node)
 		}
 		if err := n.Transfer(t.Context(), ""); !errors.As(err, &not) {
 			t.Errorf("transfer by a follower: %v", err)
 		}
 	}
-	if err := leader.Transfer(t.Context(), "nobody"); !errors.Is(err, ErrNoMember) {
-		t.Errorf("transfer to nobody: %v", err)
+	if err := leader.Transfer(t.Context(), "n9"); !errors.Is(err, ErrNoMember) {
+		t.Errorf("transfer to an unknown member: %v", err)
 	}
-	to := y.names()[0]
+	to := c.names()[0]
 	if to == leader.id.Node {
-		to = y.names()[1]
+		to = c.names()[1]
 	}
-	begun := time.Now()
+	started := time.Now()
 	if err := leader.Transfer(t.Context(), to); err != nil {
 		t.Fatal(err)
 	}
-	if now := y.leader(); now.id.Node != to {
-		t.Errorf("%s leads, handed over to %s", now.id.Node, to)
+	if now := c.leader(); now.id.Node != to {
+		t.Errorf("%s leads, transferred to %s", now.id.Node, to)
 	}
-	t.Logf("handed over in %v", time.Since(begun))
+	t.Logf("transferred in %v", time.Since(started))
 }
 
-func TestThree_LostRaftFilesAreRefused(t *testing.T) {
-	y := newYard(t, "n1", "n2", "n3")
-	y.start(y.names()...)
-	y.leader()
-	y.kill("n3")
-	if err := os.RemoveAll(filepath.Join(y.dirs["n3"], "raft")); err != nil {
+func TestThreeNodes_MissingRaftFilesRefused(t *testing.T) {
+	c := newTestCluster(t, "n1", "n2", "n3")
+	c.start(c.names()...)
+	c.leader()
+	c.kill("n3")
+	if err := os.RemoveAll(filepath.Join(c.dirs["n3"], "raft")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := y.open("n3"); err == nil || !strings.Contains(err.Error(), "gone") {
+	if _, err := c.open("n3"); err == nil || !strings.Contains(err.Error(), "gone") {
 		t.Errorf("got %v, want a refusal", err)
 	}
 }
 
-// hangingDisk lets appends wait while somebody holds its lock.
-type hangingDisk struct {
-	disk
+// hangingStore blocks appends while the test holds its lock.
+type hangingStore struct {
+	rawStore
 	hung *sync.Mutex
 }
 
-func (d hangingDisk) StoreLogs(entries []*raft.Log) error {
+func (d hangingStore) StoreLogs(entries []*raft.Log) error {
 	d.hung.Lock()
 	defer d.hung.Unlock()
-	return d.disk.StoreLogs(entries)
+	return d.rawStore.StoreLogs(entries)
 }
 
-func TestThree_AHangingDiskUnseatsTheLeader(t *testing.T) {
-	y := newYard(t, "n1", "n2", "n3")
+func TestThreeNodes_HangingDiskDeposesLeader(t *testing.T) {
+	c := newTestCluster(t, "n1", "n2", "n3")
 	locks := map[string]*sync.Mutex{}
-	for _, dir := range y.dirs {
+	for _, dir := range c.dirs {
 		locks[dir] = new(sync.Mutex)
 	}
-	y.tune = func(c *Config) {
+	c.configure = func(c *Config) {
 		c.WriteDeadline = time.Second
-		c.Stuck = func(err error) { t.Errorf("stuck: %v", err) }
-		c.wrap = func(d disk) disk { return hangingDisk{d, locks[c.Dir]} }
+		c.OnFatal = func(err error) { t.Errorf("fatal: %v", err) }
+		c.wrapStore = func(d rawStore) rawStore { return hangingStore{d, locks[c.Dir]} }
 	}
-	y.start(y.names()...)
-	first := y.leader()
+	c.start(c.names()...)
+	first := c.leader()
 	epoch := acquire(t, first)
-	disk := locks[y.dirs[first.id.Node]]
+	disk := locks[c.dirs[first.id.Node]]
 	disk.Lock()
 	pending, err := first.Submit(Proposal{At: time.Now(), Epoch: epoch, Commands: []ledger.Command{&ledger.AddQueue{Name: "lost"}}})
 	if err != nil {
@@ -376,27 +376,27 @@ func TestThree_AHangingDiskUnseatsTheLeader(t *testing.T) {
 	}
 	eventually(t, "stepping down", func() (bool, any) { s := first.Status(); return s.State != "leader", s })
 	disk.Unlock()
-	second := y.leader()
+	second := c.leader()
 	last := addQueues(t, second, acquire(t, second), "kept")
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	for name, n := range y.nodes {
+	for name, n := range c.nodes {
 		if err := n.WaitApplied(ctx, last.Index); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		if encoded(t, n) != encoded(t, second) {
-			t.Errorf("%s has another ledger", name)
+			t.Errorf("ledger of %s differs", name)
 		}
 	}
 }
 
 func TestPropose_OutcomeUnknownWithoutQuorum(t *testing.T) {
-	y := newYard(t, "n1", "n2", "n3")
-	y.start(y.names()...)
-	leader := y.leader()
-	for _, name := range y.names() {
+	c := newTestCluster(t, "n1", "n2", "n3")
+	c.start(c.names()...)
+	leader := c.leader()
+	for _, name := range c.names() {
 		if name != leader.id.Node {
-			y.kill(name)
+			c.kill(name)
 		}
 	}
 	pending, err := leader.Submit(Proposal{At: time.Now()})
@@ -417,10 +417,10 @@ func TestPropose_OutcomeUnknownWithoutQuorum(t *testing.T) {
 }
 
 func TestPropose_Refusals(t *testing.T) {
-	y := newYard(t, "solo")
-	y.tune = func(c *Config) { c.MaxEntryBytes = 8 << 10 }
-	y.start("solo")
-	n := y.leader()
+	c := newTestCluster(t, "solo")
+	c.configure = func(c *Config) { c.MaxEntryBytes = 8 << 10 }
+	c.start("solo")
+	n := c.leader()
 	big := Proposal{At: time.Now(), Commands: []ledger.Command{&ledger.RemoveQueue{Name: strings.Repeat("x", 9<<10)}}}
 	if _, err := n.Submit(big); !errors.Is(err, ErrTooLarge) {
 		t.Errorf("got %v, want ErrTooLarge", err)
@@ -432,7 +432,7 @@ func TestPropose_Refusals(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := pending.Wait(ctx); err != nil && !errors.Is(err, ErrUnknown) {
-		t.Errorf("impatient caller got %v, want ErrUnknown", err)
+		t.Errorf("cancelled caller got %v, want ErrUnknown", err)
 	}
 	if _, err := pending.Wait(t.Context()); err != nil {
 		t.Error(err)
@@ -449,10 +449,10 @@ func TestPropose_Refusals(t *testing.T) {
 	}
 }
 
-func TestSubmit_KeepsTheOrderOfCalls(t *testing.T) {
-	y := newYard(t, "solo")
-	y.start("solo")
-	n := y.leader()
+func TestSubmit_PreservesOrder(t *testing.T) {
+	c := newTestCluster(t, "solo")
+	c.start("solo")
+	n := c.leader()
 	var all []*Pending
 	for range 300 {
 		p, err := n.Submit(Proposal{At: time.Now()})
@@ -468,13 +468,13 @@ func TestSubmit_KeepsTheOrderOfCalls(t *testing.T) {
 			t.Fatal(err)
 		}
 		if c.Index <= last {
-			t.Fatalf("entry %d behind %d", c.Index, last)
+			t.Fatalf("entry %d after %d", c.Index, last)
 		}
 		last = c.Index
 		select {
 		case <-p.Done():
 		default:
-			t.Fatal("waited for, and not done")
+			t.Fatal("Wait returned, but Done is not closed")
 		}
 	}
 	if index, _ := n.Applied(); index < last {

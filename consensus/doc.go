@@ -1,38 +1,40 @@
-// Package consensus is agreement: one raft group whose state machine is the
-// ledger. It knows that commands are ordered, durable and applied alike on
-// every member; what they mean is the ledger's business, and whatever happens
-// because an entry was applied happens outside.
+// Package consensus replicates the ledger: one Raft group whose state machine
+// is the ledger. The package guarantees that commands are ordered, durable and
+// applied identically on every member. What commands mean is defined by package
+// ledger; effects of an applied entry outside the ledger are the callers' task.
 //
 //	Submit ─▶ entry (stamp, epoch, commands) ─▶ log on a quorum of disks ─▶ ledger.Apply
 //	                                                                         │
 //	Pending.Wait ◀── Commit (index, term, results) ◀─────────────────────────┘
 //
-// A proposal ends in one of three ways: committed, with one result a command;
-// certainly not proposed ([*NotLeaderError], [ErrBusy], [ErrClosed],
-// [ErrTooLarge]); or unknown ([ErrUnknown]): leadership was lost, the disk
-// failed or the caller's patience ended while the entry was on its way, and it
-// may be committed yet. Commands are therefore made so that repeating them
-// changes nothing.
+// A proposal ends in one of three ways: it is committed, with one result per
+// command; it was certainly not proposed ([*NotLeaderError], [ErrBusy],
+// [ErrClosed], [ErrTooLarge]); or its outcome is unknown ([ErrUnknown]),
+// because leadership was lost, the disk failed or the caller stopped waiting
+// while the entry was in flight. An unknown proposal may still be committed
+// later, so commands are designed to be idempotent.
 //
-// [Node.Lead] is the only leadership code: what a leader does runs inside one
-// function whose context ends with the term, and the next term does not begin
-// before that function has returned.
+// [Node.Lead] is the only place where code depends on leadership: all work of a
+// leader runs inside one function whose context ends with the term, and the
+// next term's function does not start before that one has returned.
 //
-// What can go wrong below, and what is done about it:
+// Failures of the layers below, and how they are handled:
 //
-//   - A disk that hangs would stop a leader without unseating it, because
-//     raft's heartbeats do not touch the disk. Every write has a deadline: the
-//     first miss fails the write, so that the leader steps down, and a second
-//     one calls Config.Stuck, which ends the process (store.go).
-//   - A flipped bit in the log is found by the checksum of the entry, when it
+//   - A disk that hangs would block a leader without deposing it, because
+//     Raft's heartbeats do not touch the disk. Every write has a deadline: the
+//     first one missed fails the write, so that the leader steps down, and a
+//     second one calls Config.OnFatal, which ends the process (guardedstore.go).
+//   - A flipped bit in the log is detected by the checksum of the entry, when it
 //     is written, sent or applied, and stops the node: an entry is never
-//     skipped (entry.go). Snapshots are checksummed by the chunk (fsm.go).
-//   - A member is held to what it has written and acknowledged. Before anything
-//     else of it speaks, its files are read whole (inspect.go), entries against
-//     their seals (store.go), and term, vote and reach against the marks beside
-//     the log (mark.go) and what other members have seen (package roster).
-//   - A directory that was emptied is refused before raft hears of it (package
-//     roster), and one that lost raft's files alone, here.
-//   - Raft bounds its log by the number of entries while ours are batches: a
-//     snapshot is taken by bytes.
+//     skipped (entry.go). Snapshots have a checksum per chunk (fsm.go).
+//   - A member must still have what it has written and acknowledged. Before the
+//     node communicates with other members, its files are read completely
+//     (openstore.go), entries are compared with their checksums
+//     (guardedstore.go), and term, vote and last index with the watermarks
+//     beside the log (watermarks.go) and with what other members have seen
+//     (package peers).
+//   - A data directory that was emptied is refused before Raft starts (package
+//     peers), and one that lost only Raft's files is refused here.
+//   - Raft limits its log by the number of entries, but our entries are batches:
+//     snapshots are therefore taken after a number of bytes.
 package consensus

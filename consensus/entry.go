@@ -13,26 +13,26 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
-	"yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// An entry of the log is
+// An entry of the log consists of
 //
 //	0  checksum of all that follows (CRC-32C, big endian)
 //	4  version of the format
 //	5  length of the rest (big endian)
-//	9  MessagePack: [at (unix ns), epoch, [[kind, command], …]]
+//	9  MessagePack: [at (Unix ns), epoch, [[kind, command], …]]
 //
-// and this file is the only one that knows.
+// No other file depends on this format.
 const (
-	entryVersion = 1
-	entryHeader  = 9
+	entryVersion   = 1
+	entryHeaderLen = 9
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// errEntry is what every damaged or foreign entry's error wraps.
-var errEntry = errors.New("log entry cannot be read")
+// errInvalidEntry is wrapped by the error of every damaged or unknown entry.
+var errInvalidEntry = errors.New("log entry cannot be read")
 
 func encodeEntry(p *Proposal) ([]byte, error) {
 	return encode(func(e *msgpack.Encoder) error {
@@ -41,7 +41,7 @@ func encodeEntry(p *Proposal) ([]byte, error) {
 			return err
 		}
 		for _, c := range p.Commands {
-			if err := putCommand(e, c); err != nil {
+			if err := encodeCommand(e, c); err != nil {
 				return err
 			}
 		}
@@ -51,7 +51,7 @@ func encodeEntry(p *Proposal) ([]byte, error) {
 
 func decodeEntry(raw []byte) (*Proposal, error) {
 	var p Proposal
-	err := decode(raw, func(d *reader) error {
+	err := decode(raw, func(d *entryReader) error {
 		if err := expectArray(d, 3); err != nil {
 			return err
 		}
@@ -68,7 +68,7 @@ func decodeEntry(raw []byte) (*Proposal, error) {
 			return err
 		}
 		for range n {
-			c, err := getCommand(d)
+			c, err := decodeCommand(d)
 			if err != nil {
 				return err
 			}
@@ -79,75 +79,77 @@ func decodeEntry(raw []byte) (*Proposal, error) {
 	return &p, err
 }
 
-// EncodeCommand writes one command, to be sent to the authority's node.
+// EncodeCommand encodes one command, to send it to the authority's node.
 func EncodeCommand(c ledger.Command) ([]byte, error) {
-	return encode(func(e *msgpack.Encoder) error { return putCommand(e, c) })
+	return encode(func(e *msgpack.Encoder) error { return encodeCommand(e, c) })
 }
 
-// DecodeCommand reads what EncodeCommand of the same release wrote. It returns
-// an error for any other bytes.
+// DecodeCommand decodes what EncodeCommand of the same release wrote. Any other
+// input is an error.
 func DecodeCommand(raw []byte) (c ledger.Command, err error) {
-	err = decode(raw, func(d *reader) error {
-		c, err = getCommand(d)
+	err = decode(raw, func(d *entryReader) error {
+		c, err = decodeCommand(d)
 		return err
 	})
 	return c, err
 }
 
-// coder is what encoding needs each time; they are pooled.
-type coder struct {
+// pooledEncoder is an encoder and its buffer, for reuse.
+type pooledEncoder struct {
 	buf bytes.Buffer
 	enc *msgpack.Encoder
 }
 
-var coders = sync.Pool{New: func() any { return &coder{enc: msgpack.NewEncoder(nil)} }}
+var encoders = sync.Pool{New: func() any { return &pooledEncoder{enc: msgpack.NewEncoder(nil)} }}
 
-// encode frames what put writes, in memory of its own: the log keeps it.
+// encode returns the frame around what put writes. The result is newly
+// allocated, because Raft's log keeps it.
 func encode(put func(*msgpack.Encoder) error) ([]byte, error) {
-	c := coders.Get().(*coder)
-	defer coders.Put(c)
+	c := encoders.Get().(*pooledEncoder)
+	defer encoders.Put(c)
 	c.buf.Reset()
-	c.buf.Write(make([]byte, entryHeader))
+	c.buf.Write(make([]byte, entryHeaderLen))
 	c.enc.ResetWriter(&c.buf)
 	if err := put(c.enc); err != nil {
 		return nil, fmt.Errorf("encode log entry: %w", err)
 	}
 	raw := bytes.Clone(c.buf.Bytes())
 	raw[4] = entryVersion
-	binary.BigEndian.PutUint32(raw[5:], uint32(len(raw)-entryHeader))
+	binary.BigEndian.PutUint32(raw[5:], uint32(len(raw)-entryHeaderLen))
 	binary.BigEndian.PutUint32(raw, crc32.Checksum(raw[4:], castagnoli))
 	return raw, nil
 }
 
-// checkEntry tells whether raw is a whole and unharmed entry.
+// checkEntry returns an error unless raw is a complete entry with a valid
+// checksum.
 func checkEntry(raw []byte) error {
 	switch {
-	case len(raw) < entryHeader:
-		return fmt.Errorf("%w: %d bytes", errEntry, len(raw))
+	case len(raw) < entryHeaderLen:
+		return fmt.Errorf("%w: %d bytes", errInvalidEntry, len(raw))
 	case crc32.Checksum(raw[4:], castagnoli) != binary.BigEndian.Uint32(raw):
-		return fmt.Errorf("%w: checksum does not match", errEntry)
-	case uint64(len(raw)-entryHeader) != uint64(binary.BigEndian.Uint32(raw[5:])):
-		return fmt.Errorf("%w: length does not match", errEntry)
+		return fmt.Errorf("%w: checksum does not match", errInvalidEntry)
+	case uint64(len(raw)-entryHeaderLen) != uint64(binary.BigEndian.Uint32(raw[5:])):
+		return fmt.Errorf("%w: length does not match", errInvalidEntry)
 	}
 	return nil
 }
 
-// reader is a decoder with its source, and with the short texts it read last:
-// the same few names of queues, nodes and workers stand in entry after entry.
-// Readers are pooled.
-type reader struct {
+// entryReader is a decoder with its source and a small cache of short strings:
+// the names of queues, nodes and workers repeat from entry to entry. Readers
+// are pooled.
+type entryReader struct {
 	*msgpack.Decoder
-	src   bytes.Reader
-	buf   [maxKept]byte
-	texts [64]string
+	src      bytes.Reader
+	buf      [maxInterned]byte
+	interned [64]string
 }
 
-const maxKept = 64 // bytes of a text worth keeping
+const maxInterned = 64 // longest string that is cached, in bytes
 
-var readers = sync.Pool{New: func() any { return &reader{Decoder: msgpack.NewDecoder(nil)} }}
+var entryReaders = sync.Pool{New: func() any { return &entryReader{Decoder: msgpack.NewDecoder(nil)} }}
 
-// text reads a string.
-func (r *reader) text() (string, error) {
+// internedString decodes a string, using the cache.
+func (r *entryReader) internedString() (string, error) {
 	n, err := r.DecodeBytesLen()
 	if err != nil || n <= 0 {
 		return "", err
@@ -155,7 +157,7 @@ func (r *reader) text() (string, error) {
 	if n > r.src.Len() {
 		return "", io.ErrUnexpectedEOF
 	}
-	if n > maxKept {
+	if n > maxInterned {
 		b := make([]byte, n)
 		err := r.ReadFull(b)
 		return string(b), err
@@ -164,34 +166,36 @@ func (r *reader) text() (string, error) {
 	if err := r.ReadFull(b); err != nil {
 		return "", err
 	}
-	slot := &r.texts[(n*31+int(b[0])*7+int(b[n-1]))%len(r.texts)]
+	slot := &r.interned[(n*31+int(b[0])*7+int(b[n-1]))%len(r.interned)]
 	if *slot != string(b) {
 		*slot = string(b)
 	}
 	return *slot, nil
 }
 
-func decode(raw []byte, get func(*reader) error) error {
+// decode checks the frame of raw and calls get with a reader for its content,
+// all of which get must consume.
+func decode(raw []byte, get func(*entryReader) error) error {
 	if err := checkEntry(raw); err != nil {
 		return err
 	}
 	if raw[4] != entryVersion {
-		return fmt.Errorf("%w: format %d, this release knows %d", errEntry, raw[4], entryVersion)
+		return fmt.Errorf("%w: format %d, this release knows %d", errInvalidEntry, raw[4], entryVersion)
 	}
-	r := readers.Get().(*reader)
-	defer readers.Put(r)
-	r.src.Reset(raw[entryHeader:])
+	r := entryReaders.Get().(*entryReader)
+	defer entryReaders.Put(r)
+	r.src.Reset(raw[entryHeaderLen:])
 	r.Reset(&r.src)
 	if err := get(r); err != nil {
-		return fmt.Errorf("%w: %w", errEntry, err)
+		return fmt.Errorf("%w: %w", errInvalidEntry, err)
 	}
 	if r.src.Len() > 0 {
-		return fmt.Errorf("%w: %d bytes too many", errEntry, r.src.Len())
+		return fmt.Errorf("%w: %d bytes too many", errInvalidEntry, r.src.Len())
 	}
 	return nil
 }
 
-func putCommand(e *msgpack.Encoder, c ledger.Command) error {
+func encodeCommand(e *msgpack.Encoder, c ledger.Command) error {
 	v := reflect.ValueOf(c)
 	if v.Kind() != reflect.Pointer || v.IsNil() {
 		return fmt.Errorf("command %T is not a pointer to a struct", c)
@@ -199,10 +203,10 @@ func putCommand(e *msgpack.Encoder, c ledger.Command) error {
 	if err := errors.Join(e.EncodeArrayLen(2), e.EncodeUint(uint64(c.Kind()))); err != nil {
 		return err
 	}
-	return shapeOf(v.Type().Elem()).put(e, v.Elem())
+	return codecOf(v.Type().Elem()).put(e, v.Elem())
 }
 
-func getCommand(d *reader) (ledger.Command, error) {
+func decodeCommand(d *entryReader) (ledger.Command, error) {
 	if err := expectArray(d, 2); err != nil {
 		return nil, err
 	}
@@ -215,10 +219,11 @@ func getCommand(d *reader) (ledger.Command, error) {
 		return nil, fmt.Errorf("command of kind %d is not known to this release", kind)
 	}
 	v := reflect.ValueOf(c).Elem()
-	return c, shapeOf(v.Type()).get(d, v)
+	return c, codecOf(v.Type()).get(d, v)
 }
 
-func expectArray(d *reader, want int) error {
+// expectArray decodes the header of an array that must have want elements.
+func expectArray(d *entryReader, want int) error {
 	n, err := d.DecodeArrayLen()
 	if err == nil && n != want {
 		err = fmt.Errorf("array of %d, not %d", n, want)

@@ -12,12 +12,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/vmihailenco/msgpack/v5"
 
-	"yardmaster/job"
-	"yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// kinds are all commands the ledger knows, found by asking.
-func kinds() []ledger.Command {
+// commandKinds returns an empty command of every kind that the ledger knows.
+func commandKinds() []ledger.Command {
 	var all []ledger.Command
 	for k := range 256 {
 		if c, ok := ledger.NewCommand(ledger.Kind(k)); ok {
@@ -27,8 +27,8 @@ func kinds() []ledger.Command {
 	return all
 }
 
-// fill puts something into every field, so that a field the codec forgets is
-// seen.
+// fill sets every field to a non-zero value, so that a field that the codec loses is
+// detected.
 func fill(v reflect.Value, r *rand.Rand) {
 	if v.Type() == timeType {
 		v.Set(reflect.ValueOf(time.Unix(r.Int64N(1<<32), r.Int64N(1e9)).UTC()))
@@ -69,12 +69,12 @@ func fill(v reflect.Value, r *rand.Rand) {
 	}
 }
 
-func TestEntry_EveryCommandComesBackWhole(t *testing.T) {
-	empty := kinds()
+func TestEntry_RoundTrip(t *testing.T) {
+	empty := commandKinds()
 	if len(empty) < 20 {
-		t.Fatalf("the ledger knows %d commands only", len(empty))
+		t.Fatalf("the ledger knows only %d commands", len(empty))
 	}
-	full := kinds()
+	full := commandKinds()
 	r := rand.New(rand.NewPCG(1, 2))
 	for _, c := range full {
 		fill(reflect.ValueOf(c).Elem(), r)
@@ -105,7 +105,7 @@ func TestEntry_EveryCommandComesBackWhole(t *testing.T) {
 	}
 }
 
-func TestEntry_EveryFlippedBitIsFound(t *testing.T) {
+func TestEntry_DetectsBitFlips(t *testing.T) {
 	raw, err := encodeEntry(&Proposal{At: time.Unix(1, 0), Commands: []ledger.Command{&ledger.RemoveQueue{Name: "mail"}}})
 	if err != nil {
 		t.Fatal(err)
@@ -113,61 +113,61 @@ func TestEntry_EveryFlippedBitIsFound(t *testing.T) {
 	for i := range len(raw) * 8 {
 		bad := bytes.Clone(raw)
 		bad[i/8] ^= 1 << (i % 8)
-		if _, err := decodeEntry(bad); !errors.Is(err, errEntry) {
+		if _, err := decodeEntry(bad); !errors.Is(err, errInvalidEntry) {
 			t.Errorf("bit %d flipped: %v", i, err)
 		}
 	}
 	for n := range raw {
-		if _, err := decodeEntry(raw[:n]); !errors.Is(err, errEntry) {
+		if _, err := decodeEntry(raw[:n]); !errors.Is(err, errInvalidEntry) {
 			t.Errorf("cut at %d: %v", n, err)
 		}
 	}
 }
 
-// Structs as an older and a newer release would have them.
+// The same struct in an older and a newer release.
 type (
-	older struct{ A string }
-	newer struct {
+	oldStruct struct{ A string }
+	newStruct struct {
 		A string
 		B int64
 	}
 )
 
-func TestShape_FieldsMayBeAddedAtTheEnd(t *testing.T) {
+func TestCodec_AppendedFields(t *testing.T) {
 	convert := func(from, to any) error {
 		raw, err := encode(func(e *msgpack.Encoder) error {
 			v := reflect.ValueOf(from).Elem()
-			return shapeOf(v.Type()).put(e, v)
+			return codecOf(v.Type()).put(e, v)
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return decode(raw, func(d *reader) error {
+		return decode(raw, func(d *entryReader) error {
 			v := reflect.ValueOf(to).Elem()
-			return shapeOf(v.Type()).get(d, v)
+			return codecOf(v.Type()).get(d, v)
 		})
 	}
-	var up newer
-	if err := convert(&older{"x"}, &up); err != nil || up != (newer{A: "x"}) {
+	var up newStruct
+	if err := convert(&oldStruct{"x"}, &up); err != nil || up != (newStruct{A: "x"}) {
 		t.Errorf("older entry read as %+v, %v", up, err)
 	}
-	if err := convert(&newer{"x", 1}, new(older)); err == nil {
-		t.Error("a newer release's field was dropped without a word")
+	if err := convert(&newStruct{"x", 1}, new(oldStruct)); err == nil {
+		t.Error("a field of a newer release was dropped without an error")
 	}
-	if err := convert(&newer{"x", 300}, new(struct {
+	if err := convert(&newStruct{"x", 300}, new(struct {
 		A string
 		B uint8
 	})); err == nil {
-		t.Error("300 was put into a uint8")
+		t.Error("300 was decoded into a uint8")
 	}
 }
 
-func TestShape_RefusesTypesThatLoseSomething(t *testing.T) {
+func TestCodec_RejectsLossyTypes(t *testing.T) {
 	for _, bad := range []any{struct{ a int }{}, struct{ A any }{}, struct{ A *[]int }{}, struct{ A *time.Time }{}, struct{ A func() }{}} {
 		func() {
 			defer func() {
 				if recover() == nil {
-					t.Errorf("%T was taken", bad)
+					t.Errorf("%T was accepted", bad)
 				}
 			}()
 			compile(reflect.TypeOf(bad))
@@ -177,16 +177,16 @@ func TestShape_RefusesTypesThatLoseSomething(t *testing.T) {
 
 func FuzzDecodeCommand(f *testing.F) {
 	r := rand.New(rand.NewPCG(1, 2))
-	for _, c := range kinds() {
+	for _, c := range commandKinds() {
 		fill(reflect.ValueOf(c).Elem(), r)
 		raw, err := EncodeCommand(c)
 		if err != nil {
 			f.Fatal(err)
 		}
-		f.Add(raw[entryHeader:])
+		f.Add(raw[entryHeaderLen:])
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		// The fuzzer would never guess a checksum: frame its bytes.
+		// The fuzzer would never find a valid checksum, so frame its bytes.
 		raw, err := encode(func(e *msgpack.Encoder) error { _, err := e.Writer().Write(body); return err })
 		if err != nil {
 			t.Fatal(err)
@@ -195,35 +195,36 @@ func FuzzDecodeCommand(f *testing.F) {
 		if err != nil {
 			return
 		}
-		again, err := EncodeCommand(c)
+		reencoded, err := EncodeCommand(c)
 		if err != nil {
 			t.Fatal(err)
 		}
-		twin, err := DecodeCommand(again)
+		twin, err := DecodeCommand(reencoded)
 		if diff := cmp.Diff(c, twin); diff != "" || err != nil {
 			t.Error(diff, err)
 		}
 		if _, err := decodeEntry(raw); err == nil && len(body) < 3 {
-			t.Error("an entry of two bytes")
+			t.Error("an entry of two bytes is accepted")
 		}
 	})
 }
 
-// fold is a typical busy entry: 500 jobs accepted, placed and settled.
-func foldEntry() *Proposal {
-	fold, place, settle := new(ledger.Fold), new(ledger.Place), new(ledger.Settle)
+// ingestEntry returns an entry as under high load: 500 jobs ingested, placed and
+// settled.
+func ingestEntry() *Proposal {
+	ingest, place, settle := new(ledger.Ingest), new(ledger.Place), new(ledger.Settle)
 	at := time.Unix(1_700_000_000, 0)
 	for i := range 500 {
 		id := job.RecordID("lane", uint64(i), at)
-		fold.Jobs = append(fold.Jobs, job.Job{ID: id, Queue: "default", Function: "send", Position: job.Position{Lane: 1, Seq: uint64(i)}, Accepted: at, Priority: 5})
+		ingest.Jobs = append(ingest.Jobs, job.Job{ID: id, Queue: "default", Function: "send", Position: job.Position{Lane: 1, Seq: uint64(i)}, Accepted: at, Priority: 5})
 		place.Placements = append(place.Placements, ledger.Placement{Job: id, N: 1, Node: "n1", Incarnation: 3, Channel: "overhop/worker-7"})
-		settle.Ends = append(settle.Ends, ledger.End{Job: id, N: 1, Next: job.Done})
+		settle.Settlements = append(settle.Settlements, ledger.Settlement{Job: id, N: 1, Next: job.NextDone})
 	}
-	return &Proposal{At: at, Epoch: 7, Commands: []ledger.Command{fold, place, settle}}
+	return &Proposal{At: at, Epoch: 7, Commands: []ledger.Command{ingest, place, settle}}
 }
 
 func BenchmarkEncodeEntry(b *testing.B) {
-	p := foldEntry()
+	p := ingestEntry()
 	b.ReportAllocs()
 	for b.Loop() {
 		raw, err := encodeEntry(p)
@@ -236,7 +237,7 @@ func BenchmarkEncodeEntry(b *testing.B) {
 }
 
 func BenchmarkDecodeEntry(b *testing.B) {
-	raw, err := encodeEntry(foldEntry())
+	raw, err := encodeEntry(ingestEntry())
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -13,76 +13,89 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// fsm is the bridge between raft, which calls it from one goroutine, and the
-// ledger, which everybody reads.
+// fsm connects Raft, which calls it from one goroutine, with the ledger, which
+// any goroutine may read under mu.
 type fsm struct {
-	log   *slog.Logger
-	limit int64               // bytes of entries after which a snapshot is due
-	halt  func(error)         // ends the process: an entry cannot be applied
-	grown chan struct{}       // holds one notice that it is
-	prove chan *ledger.Ledger // holds the newest copy that a hash is to be made of
+	log           *slog.Logger
+	snapshotBytes int64               // size of applied entries after which a snapshot is due
+	onFatal       func(error)         // ends the process when an entry cannot be applied
+	snapshotDue   chan struct{}       // signals that a snapshot is due
+	checks        chan *ledger.Ledger // the newest copy whose hash is to be checked
 
-	mu      sync.RWMutex
-	ledger  *ledger.Ledger
-	index   uint64        // last applied entry
-	changed chan struct{} // closed at the next entry; nil: nobody waits
-	bytes   int64         // applied since the last snapshot
+	mu           sync.RWMutex
+	ledger       *ledger.Ledger
+	index        uint64        // of the last applied entry
+	next         chan struct{} // closed when the next entry is applied; nil: not waited for
+	appliedBytes int64         // since the last snapshot
 }
 
-func newFSM(limit int64, halt func(error), log *slog.Logger) *fsm {
-	return &fsm{ledger: ledger.New(), limit: limit, halt: halt, grown: make(chan struct{}, 1), prove: make(chan *ledger.Ledger, 1), log: log}
+func newFSM(snapshotBytes int64, onFatal func(error), log *slog.Logger) *fsm {
+	return &fsm{ledger: ledger.New(), snapshotBytes: snapshotBytes, onFatal: onFatal, snapshotDue: make(chan struct{}, 1), checks: make(chan *ledger.Ledger, 1), log: log}
 }
 
-// Apply applies one committed entry; its answer is a [*Commit]. An entry that
-// cannot be read stops the process: going on without it would make this
-// member's ledger another one than its peers'.
+// Apply applies one committed entry and returns a [*Commit]. An entry that
+// cannot be decoded stops the process: without it, this member's ledger would
+// differ from those of the others.
 func (f *fsm) Apply(entry *raft.Log) any {
 	p, err := decodeEntry(entry.Data)
 	if err != nil {
-		f.log.Error("committed log entry cannot be read: stopping this node", "index", entry.Index, "term", entry.Term, "error", err)
+		f.log.Error("committed log entry cannot be read: stopping this node", "index", entry.Index, "term", entry.Term, "err", err)
 		err = fmt.Errorf("committed entry %d of term %d: %w", entry.Index, entry.Term, err)
-		f.halt(err)
-		panic(err) // nothing may be applied behind it
+		f.onFatal(err)
+		panic(err) // no later entry may be applied
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	results := f.ledger.Apply(ledger.Stamp{Index: entry.Index, Term: entry.Term, At: p.At, Epoch: p.Epoch}, p.Commands)
 	f.advance(entry.Index)
-	if slices.ContainsFunc(p.Commands, func(c ledger.Command) bool { return c.Kind() == ledger.KindProve }) {
-		f.offer(f.ledger.Copy())
+	if slices.ContainsFunc(p.Commands, func(c ledger.Command) bool { return c.Kind() == ledger.KindCheckConsistency }) {
+		f.offerCheck(f.ledger.Copy())
 	}
-	if f.bytes += int64(len(entry.Data)); f.bytes >= f.limit {
+	if f.appliedBytes += int64(len(entry.Data)); f.appliedBytes >= f.snapshotBytes {
 		select {
-		case f.grown <- struct{}{}:
+		case f.snapshotDue <- struct{}{}:
 		default:
 		}
 	}
 	return &Commit{Index: entry.Index, Term: entry.Term, Results: results}
 }
 
-// offer leaves a copy for whoever makes hashes, in place of one that he has not
-// taken: who replays a log need not prove what is long past.
-func (f *fsm) offer(l *ledger.Ledger) {
+// offerCheck sends a copy of the ledger to the consistency checker, replacing
+// one that was not received yet: only the newest matters while a log is
+// replayed.
+func (f *fsm) offerCheck(l *ledger.Ledger) {
 	select {
-	case <-f.prove:
+	case <-f.checks:
 	default:
 	}
-	f.prove <- l // only this goroutine sends
+	f.checks <- l // only this goroutine sends
 }
 
-// Snapshot copies the ledger, which takes no time; writing it out goes on
-// beside Apply.
+// Snapshot returns a copy of the ledger, which takes no time. Raft writes it
+// out while Apply continues.
 func (f *fsm) Snapshot() (raft.FSMSnapshot, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.bytes = 0
+	f.covered()
 	return snapshot{f.ledger.Copy()}, nil
 }
 
-// Restore replaces the ledger by a snapshot's.
+// covered resets the bytes since the last snapshot and clears snapshotDue,
+// which entries applied between that signal and the snapshot have set again.
+// The caller must hold mu. Raft calls Apply, Snapshot and Restore from one
+// goroutine, so no later signal can be for entries that the snapshot covers.
+func (f *fsm) covered() {
+	f.appliedBytes = 0
+	select {
+	case <-f.snapshotDue:
+	default:
+	}
+}
+
+// Restore replaces the ledger by that of a snapshot.
 func (f *fsm) Restore(r io.ReadCloser) error {
 	defer r.Close()
 	l, err := readSnapshot(r)
@@ -91,31 +104,34 @@ func (f *fsm) Restore(r io.ReadCloser) error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.ledger, f.bytes = l, 0
+	f.ledger = l
+	f.covered()
 	f.advance(l.Index())
 	return nil
 }
 
-// advance tells waiters about an applied entry. Callers hold mu.
+// advance sets the last applied index and wakes the waiters. The caller must
+// hold mu.
 func (f *fsm) advance(index uint64) {
 	f.index = index
-	if f.changed != nil {
-		close(f.changed)
-		f.changed = nil
+	if f.next != nil {
+		close(f.next)
+		f.next = nil
 	}
 }
 
-// applied gives the last applied index and a channel that closes with the next.
+// applied returns the last applied index, and a channel that closes when the
+// next entry is applied.
 func (f *fsm) applied() (uint64, <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.changed == nil {
-		f.changed = make(chan struct{})
+	if f.next == nil {
+		f.next = make(chan struct{})
 	}
-	return f.index, f.changed
+	return f.index, f.next
 }
 
-// snapshot is a copy of the ledger on its way to disk.
+// snapshot is a copy of the ledger that is being written to disk.
 type snapshot struct{ ledger *ledger.Ledger }
 
 func (s snapshot) Persist(sink raft.SnapshotSink) error {
@@ -127,8 +143,8 @@ func (s snapshot) Persist(sink raft.SnapshotSink) error {
 
 func (s snapshot) Release() {}
 
-// A snapshot is a magic text and then chunks: length, CRC-32C, bytes. A chunk
-// of length 0 ends it, so that a torn file is never taken for a whole one.
+// A snapshot is a magic text followed by chunks: length, CRC-32C, bytes. A
+// chunk of length 0 ends it, so that a truncated file is detected.
 const (
 	snapshotMagic = "yardmaster ledger 1\n"
 	snapshotChunk = 256 << 10
@@ -162,7 +178,7 @@ func readSnapshot(r io.Reader) (*ledger.Ledger, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := io.Copy(io.Discard, chunks); err != nil { // the end must be there
+	if _, err := io.Copy(io.Discard, chunks); err != nil { // the final chunk must be there
 		return nil, err
 	}
 	return l, nil
@@ -187,21 +203,21 @@ func (c chunkWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// chunkReader gives out a chunk's bytes only after it has checked them.
+// chunkReader verifies each chunk before it returns the chunk's bytes.
 type chunkReader struct {
 	r    io.Reader
 	buf  [snapshotChunk]byte
 	rest []byte
-	end  bool
+	done bool
 }
 
 func (c *chunkReader) Read(b []byte) (int, error) {
-	if len(c.rest) == 0 && !c.end {
+	if len(c.rest) == 0 && !c.done {
 		if err := c.next(); err != nil {
 			return 0, err
 		}
 	}
-	if c.end {
+	if c.done {
 		return 0, io.EOF
 	}
 	n := copy(b, c.rest)
@@ -212,15 +228,15 @@ func (c *chunkReader) Read(b []byte) (int, error) {
 func (c *chunkReader) next() error {
 	var head [8]byte
 	if _, err := io.ReadFull(c.r, head[:]); err != nil {
-		return fmt.Errorf("snapshot is cut short: %w", noEOF(err))
+		return fmt.Errorf("snapshot is cut short: %w", unexpectedEOF(err))
 	}
 	size := binary.BigEndian.Uint32(head[:])
 	if size > snapshotChunk {
 		return fmt.Errorf("snapshot chunk of %d bytes; at most %d", size, snapshotChunk)
 	}
-	c.rest, c.end = c.buf[:size], size == 0
+	c.rest, c.done = c.buf[:size], size == 0
 	if _, err := io.ReadFull(c.r, c.rest); err != nil {
-		return fmt.Errorf("snapshot is cut short: %w", noEOF(err))
+		return fmt.Errorf("snapshot is cut short: %w", unexpectedEOF(err))
 	}
 	if crc32.Checksum(c.rest, castagnoli) != binary.BigEndian.Uint32(head[4:]) {
 		return errors.New("snapshot chunk does not match its checksum")
@@ -228,8 +244,9 @@ func (c *chunkReader) next() error {
 	return nil
 }
 
-// noEOF keeps a decoder from taking a missing end for the end.
-func noEOF(err error) error {
+// unexpectedEOF turns io.EOF into io.ErrUnexpectedEOF, so that a truncated
+// snapshot is not taken for a complete one.
+func unexpectedEOF(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// raftLog lets raft write to a slog.Logger.
+// raftLog is an hclog.Logger for Raft that writes to a slog.Logger.
 type raftLog struct {
 	log     *slog.Logger
 	implied []any
@@ -19,8 +19,8 @@ type raftLog struct {
 
 var _ hclog.Logger = (*raftLog)(nil)
 
-// Trace and debug of raft are of use to nobody but raft's developers, so they
-// are told apart only from the rest.
+// levels maps hclog's levels to slog's. Raft's trace messages are logged as
+// debug messages.
 var levels = map[hclog.Level]slog.Level{
 	hclog.Trace: slog.LevelDebug, hclog.Debug: slog.LevelDebug, hclog.Info: slog.LevelInfo,
 	hclog.Warn: slog.LevelWarn, hclog.Error: slog.LevelError,
@@ -70,7 +70,7 @@ func (r *raftLog) ResetNamed(name string) hclog.Logger {
 	return &raftLog{log: r.log, implied: r.implied, name: name}
 }
 
-// SetLevel does nothing: the level is the slog handler's.
+// SetLevel has no effect: the slog handler determines the level.
 func (r *raftLog) SetLevel(hclog.Level) {}
 
 func (r *raftLog) GetLevel() hclog.Level {
@@ -88,9 +88,10 @@ func (r *raftLog) StandardLogger(o *hclog.StandardLoggerOptions) *log.Logger {
 
 func (r *raftLog) StandardWriter(*hclog.StandardLoggerOptions) io.Writer { return lineWriter{r.log} }
 
+// lineWriter logs each line written to it.
 type lineWriter struct{ log *slog.Logger }
 
 func (w lineWriter) Write(b []byte) (int, error) {
-	w.log.Info("raft", "line", string(b))
+	w.log.Info("raft output", "line", string(b))
 	return len(b), nil
 }

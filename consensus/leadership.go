@@ -11,23 +11,26 @@ import (
 
 const (
 	transferTries = 3
-	restartAfter  = time.Second // a failed fn, when nobody else can lead
+	restartDelay  = time.Second // before fn is started again when no other member can lead
 )
 
-// ErrNoMember refuses to hand leadership to somebody who is no voter.
+// ErrNoMember is returned for a transfer of leadership to a name that is not a
+// voting member.
 var ErrNoMember = errors.New("no voting member of that name")
 
-// Lead runs fn in every term in which this node leads, one at a time, until
-// ctx ends. Before fn starts, everything committed in earlier terms is applied
-// here. Its ctx ends when the term's leadership does, and the next fn does not
-// start before it has returned; so whatever a leader does belongs inside it.
+// Lead runs fn in every term in which this node leads, one at a time, until ctx
+// ends. Before fn starts, everything committed in earlier terms is applied on
+// this node. The ctx of fn ends when this node loses the leadership of that
+// term, and fn is not called for the next term before it has returned; so all
+// work that only a leader may do belongs inside fn.
 //
-// When fn returns while this node still leads, with or without an error, the
-// leadership is handed to another member; if there is none, fn is started
-// again after a second. When ctx ends, Lead waits for fn, hands over what it
-// can and returns nil.
+// When fn returns while this node still leads, with or without an error, Lead
+// transfers the leadership to another member; if that is not possible, it calls
+// fn again after a second. When ctx ends, Lead waits for fn, tries to transfer
+// the leadership and returns nil.
 func (n *Node) Lead(ctx context.Context, fn func(ctx context.Context, term uint64) error) error {
-	// Notices may be dropped and only wake: the state itself is what counts.
+	// Observations may be dropped and only wake this loop, which reads the
+	// state itself.
 	changes := make(chan raft.Observation, 1)
 	observer := raft.NewObserver(changes, false, func(o *raft.Observation) bool {
 		_, ok := o.Data.(raft.RaftState)
@@ -36,8 +39,8 @@ func (n *Node) Lead(ctx context.Context, fn func(ctx context.Context, term uint6
 	n.raft.RegisterObserver(observer)
 	defer n.raft.DeregisterObserver(observer)
 	for {
-		if term, ok := n.leading(); ok && ctx.Err() == nil {
-			n.tenure(ctx, term, changes, fn)
+		if term, ok := n.leadingTerm(); ok && ctx.Err() == nil {
+			n.leadTerm(ctx, term, changes, fn)
 			continue
 		}
 		select {
@@ -50,51 +53,54 @@ func (n *Node) Lead(ctx context.Context, fn func(ctx context.Context, term uint6
 	}
 }
 
-// leading tells whether this node leads, and in which term. Terms tell apart a
-// leadership that was lost and won again between two looks.
-func (n *Node) leading() (uint64, bool) {
+// leadingTerm reports whether this node leads, and in which term. Comparing
+// terms detects a leadership that was lost and regained between two calls.
+func (n *Node) leadingTerm() (uint64, bool) {
 	term := n.raft.CurrentTerm()
 	return term, n.raft.State() == raft.Leader && n.raft.CurrentTerm() == term
 }
 
-func (n *Node) leads(term uint64) bool {
-	now, ok := n.leading()
+// isLeading reports whether this node still leads in the given term.
+func (n *Node) isLeading(term uint64) bool {
+	now, ok := n.leadingTerm()
 	return ok && now == term
 }
 
-// tenure runs fn for one term and sees to it that the term is over after it.
-func (n *Node) tenure(ctx context.Context, term uint64, changes <-chan raft.Observation, fn func(context.Context, uint64) error) {
-	err := n.during(ctx, term, changes, fn)
-	if !n.leads(term) {
+// leadTerm runs fn for one term, and gives up the leadership of that term after
+// it.
+func (n *Node) leadTerm(ctx context.Context, term uint64, changes <-chan raft.Observation, fn func(context.Context, uint64) error) {
+	err := n.runInTerm(ctx, term, changes, fn)
+	if !n.isLeading(term) {
 		return
 	}
 	if ctx.Err() != nil {
 		if err := n.transfer(""); err != nil {
-			n.log.Info("leadership not handed over at the end", "error", err)
+			n.log.Info("leadership transfer failed at shutdown", "err", err)
 		}
 		return
 	}
-	n.log.Warn("leader gives up its term", "term", term, "error", err)
+	n.log.Warn("leader task ended, transferring leadership", "term", term, "err", err)
 	for range transferTries {
-		if err = n.transfer(""); err == nil || !n.leads(term) {
+		if err = n.transfer(""); err == nil || !n.isLeading(term) {
 			return
 		}
 	}
-	n.log.Warn("leadership not handed over, starting again", "term", term, "error", err)
+	n.log.Warn("leadership transfer failed, restarting leader task", "term", term, "err", err)
 	select {
-	case <-time.After(restartAfter):
+	case <-time.After(restartDelay):
 	case <-ctx.Done():
 	}
 }
 
-// during runs fn under a ctx that ends with the term.
-func (n *Node) during(ctx context.Context, term uint64, changes <-chan raft.Observation, fn func(context.Context, uint64) error) error {
+// runInTerm runs fn with a ctx that ends with the term, and waits for earlier
+// terms' entries first.
+func (n *Node) runInTerm(ctx context.Context, term uint64, changes <-chan raft.Observation, fn func(context.Context, uint64) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
 		defer cancel()
-		for n.leads(term) {
+		for n.isLeading(term) {
 			select {
 			case <-changes:
 			case <-ctx.Done():
@@ -106,15 +112,15 @@ func (n *Node) during(ctx context.Context, term uint64, changes <-chan raft.Obse
 	if err := n.raft.Barrier(0).Error(); err != nil {
 		return fmt.Errorf("wait for earlier terms: %w", err)
 	}
-	n.log.Info("leading", "term", term)
-	defer n.log.Info("leading no longer", "term", term)
+	n.log.Info("leadership acquired", "term", term)
+	defer n.log.Info("leadership ended", "term", term)
 	return fn(ctx, term)
 }
 
-// Transfer hands the leadership to the named member, or with "" to the one
-// that is furthest. It tries three times, each for at most an election timeout,
-// and does not try again where that would outlast ctx. A node that does not lead
-// gives [*NotLeaderError].
+// Transfer transfers the leadership to the named member, or with "" to the
+// member whose log reaches furthest. It tries up to three times, each for at
+// most an election timeout, and does not retry beyond ctx's deadline. On a node
+// that does not lead it returns a [*NotLeaderError].
 func (n *Node) Transfer(ctx context.Context, to string) error {
 	var err error
 	for range transferTries {

@@ -8,39 +8,39 @@ import (
 	"time"
 )
 
-func TestLead_OneTenureAtATimeAndJoined(t *testing.T) {
-	y := newYard(t, "n1", "n2", "n3")
-	y.start(y.names()...)
+func TestLead_OneTermAtATime(t *testing.T) {
+	c := newTestCluster(t, "n1", "n2", "n3")
+	c.start(c.names()...)
 	ctx, cancel := context.WithCancel(t.Context())
 	type tenure struct {
 		node string
 		term uint64
 	}
-	begun := make(chan tenure, 16)
+	started := make(chan tenure, 16)
 	done := make(chan error, 3)
-	for name, n := range y.nodes {
+	for name, n := range c.nodes {
 		var inside atomic.Int32
 		go func() {
 			done <- n.Lead(ctx, func(ctx context.Context, term uint64) error {
 				if inside.Add(1) > 1 {
-					t.Errorf("%s: a term began before the last one's end", name)
+					t.Errorf("%s: a term started before the last one ended", name)
 				}
 				defer inside.Add(-1)
-				begun <- tenure{name, term}
+				started <- tenure{name, term}
 				<-ctx.Done()
 				return nil
 			})
 		}()
 	}
-	first := <-begun
-	if err := y.nodes[first.node].Transfer(t.Context(), ""); err != nil {
+	first := <-started
+	if err := c.nodes[first.node].Transfer(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
-	second := <-begun
+	second := <-started
 	if second.node == first.node || second.term <= first.term {
 		t.Errorf("%+v after %+v", second, first)
 	}
-	cancel() // hands over to the third at most, whose Lead ends too
+	cancel() // transfers at most to the third node, whose Lead also ends
 	for range 3 {
 		if err := <-done; err != nil {
 			t.Error(err)
@@ -48,10 +48,10 @@ func TestLead_OneTenureAtATimeAndJoined(t *testing.T) {
 	}
 }
 
-func TestLead_AFailingLeaderHandsOver(t *testing.T) {
-	y := newYard(t, "n1", "n2", "n3")
-	y.start(y.names()...)
-	leader := y.leader()
+func TestLead_FailureTransfersLeadership(t *testing.T) {
+	c := newTestCluster(t, "n1", "n2", "n3")
+	c.start(c.names()...)
+	leader := c.leader()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var calls atomic.Int32
@@ -59,7 +59,7 @@ func TestLead_AFailingLeaderHandsOver(t *testing.T) {
 	go func() {
 		done <- leader.Lead(ctx, func(context.Context, uint64) error {
 			calls.Add(1)
-			return errors.New("cannot go on")
+			return errors.New("failed")
 		})
 	}()
 	eventually(t, "another leader", func() (bool, any) {
@@ -71,19 +71,19 @@ func TestLead_AFailingLeaderHandsOver(t *testing.T) {
 		t.Error(err)
 	}
 	if calls.Load() != 1 {
-		t.Errorf("started %d times before it handed over", calls.Load())
+		t.Errorf("started %d times before the transfer", calls.Load())
 	}
 }
 
-func TestLead_AloneStartsAgain(t *testing.T) {
-	y := newYard(t, "solo")
-	y.start("solo")
+func TestLead_SingleNodeRestarts(t *testing.T) {
+	c := newTestCluster(t, "solo")
+	c.start("solo")
 	ctx, cancel := context.WithCancel(t.Context())
 	var calls atomic.Int32
 	done := make(chan error, 1)
-	begun := time.Now()
+	started := time.Now()
 	go func() {
-		done <- y.nodes["solo"].Lead(ctx, func(ctx context.Context, _ uint64) error {
+		done <- c.nodes["solo"].Lead(ctx, func(ctx context.Context, _ uint64) error {
 			if calls.Add(1) == 1 {
 				return errors.New("first time fails")
 			}
@@ -95,15 +95,15 @@ func TestLead_AloneStartsAgain(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	if calls.Load() != 2 || time.Since(begun) < restartAfter {
-		t.Errorf("%d starts within %v", calls.Load(), time.Since(begun))
+	if calls.Load() != 2 || time.Since(started) < restartDelay {
+		t.Errorf("%d starts within %v", calls.Load(), time.Since(started))
 	}
 }
 
-func TestLead_EndsWithTheNode(t *testing.T) {
-	y := newYard(t, "solo")
-	y.start("solo")
-	n := y.leader()
+func TestLead_EndsOnClose(t *testing.T) {
+	c := newTestCluster(t, "solo")
+	c.start("solo")
+	n := c.leader()
 	inside := make(chan struct{})
 	done := make(chan error, 1)
 	go func() {
@@ -122,28 +122,27 @@ func TestLead_EndsWithTheNode(t *testing.T) {
 	}
 }
 
-func TestThree_LateBootstrap(t *testing.T) {
-	y := newYard(t, "n1", "n2", "n3")
-	// n3 forms with the others, who have to hear so, but crashes before it opens
-	// raft.
+func TestThreeNodes_LateBootstrap(t *testing.T) {
+	c := newTestCluster(t, "n1", "n2", "n3")
+	// n3 forms the cluster with the others, but crashes before it starts Raft.
 	formed, crashed := make(chan struct{}), make(chan error, 1)
 	go func() {
-		id, err := Identify(t.Context(), IdentityConfig{Node: "n3", Dir: y.dirs["n3"], Listen: y.members[2].Addr, Members: y.members}, quiet)
+		id, err := Identify(t.Context(), IdentityConfig{Node: "n3", Dir: c.dirs["n3"], Listen: c.members[2].Addr, Members: c.members}, discardLog)
 		if err == nil {
 			<-formed
 			err = id.Close()
 		}
 		crashed <- err
 	}()
-	y.start("n1", "n2")
+	c.start("n1", "n2")
 	close(formed)
 	if err := <-crashed; err != nil {
 		t.Fatal(err)
 	}
-	leader := y.leader()
+	leader := c.leader()
 	last := addQueues(t, leader, acquire(t, leader), "early")
-	y.start("n3")
-	if err := y.nodes["n3"].WaitApplied(t.Context(), last.Index); err != nil {
+	c.start("n3")
+	if err := c.nodes["n3"].WaitApplied(t.Context(), last.Index); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -10,28 +10,30 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// ErrDirectoryUsed refuses a node that waits to be let in with a directory that
-// belongs to a yard already.
+// ErrDirectoryUsed is returned for a node to be added whose data directory
+// already belongs to a cluster.
 var ErrDirectoryUsed = errors.New("its data directory belongs to a yard already")
 
-// changeTime bounds one change of the group's configuration, when the caller's
-// context does not.
-const changeTime = 5 * time.Second
+// changeTimeout is the time limit of a change of the group's configuration if
+// the caller's context has no deadline.
+const changeTimeout = 5 * time.Second
 
-// Meet asks who waits at a raft address, within a second.
-func (n *Node) Meet(addr string) (Newcomer, error) {
-	door := n.id.Door()
-	if door == nil {
-		return Newcomer{}, errors.New("this node runs alone: it has no members")
+// Probe returns which node answers at a raft address. It takes at most a
+// second.
+func (n *Node) Probe(addr string) (WaitingNode, error) {
+	listener := n.id.Listener()
+	if listener == nil {
+		return WaitingNode{}, errors.New("this node runs alone: it has no members")
 	}
-	return door.Meet(addr)
+	return listener.Probe(addr)
 }
 
-// Admit takes a seat into the group, first without a vote: it is sent the log
-// and no commit waits for it. With vote its voice counts from then on, which it
-// must have been told before (see [Node.Vouch]). To admit one that is in
-// changes nothing. A node that does not lead gives [*NotLeaderError].
-func (n *Node) Admit(ctx context.Context, id string, vote bool) error {
+// AddMember adds a server to the group. Without vote it receives the log, but
+// no commit waits for it. With vote it becomes a voter, for which it must have
+// been prepared before with [Node.Promote]. Adding a server that is already in
+// the group has no effect. On a node that does not lead it returns a
+// [*NotLeaderError].
+func (n *Node) AddMember(ctx context.Context, id string, vote bool) error {
 	for _, m := range n.members() {
 		if m.ID == id && (m.Voter || !vote) {
 			return nil
@@ -39,21 +41,24 @@ func (n *Node) Admit(ctx context.Context, id string, vote bool) error {
 	}
 	if vote {
 		s := server(id)
-		return n.reconfigured(n.raft.AddVoter(s.ID, s.Address, 0, within(ctx)), "give "+id+" a vote")
+		return n.configChangeErr(n.raft.AddVoter(s.ID, s.Address, 0, changeDeadline(ctx)), "make "+id+" a voter")
 	}
 	s := server(id)
-	return n.reconfigured(n.raft.AddNonvoter(s.ID, s.Address, 0, within(ctx)), "admit "+id)
+	return n.configChangeErr(n.raft.AddNonvoter(s.ID, s.Address, 0, changeDeadline(ctx)), "add "+id)
 }
 
-// Expel takes a seat out of the group. One that is not in it changes nothing.
-func (n *Node) Expel(ctx context.Context, id string) error {
+// RemoveServer removes a server from the group. Without such a server it has no
+// effect.
+func (n *Node) RemoveServer(ctx context.Context, id string) error {
 	if !slices.ContainsFunc(n.members(), func(m MemberInfo) bool { return m.ID == id }) {
 		return nil
 	}
-	return n.reconfigured(n.raft.RemoveServer(server(id).ID, 0, within(ctx)), "take "+id+" out")
+	return n.configChangeErr(n.raft.RemoveServer(server(id).ID, 0, changeDeadline(ctx)), "remove "+id)
 }
 
-func (n *Node) reconfigured(f raft.IndexFuture, what string) error {
+// configChangeErr waits for a change of the configuration and returns its
+// error.
+func (n *Node) configChangeErr(f raft.IndexFuture, what string) error {
 	err := f.Error()
 	switch {
 	case err == nil:
@@ -64,14 +69,14 @@ func (n *Node) reconfigured(f raft.IndexFuture, what string) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-func within(ctx context.Context) time.Duration {
+func changeDeadline(ctx context.Context) time.Duration {
 	if due, limited := ctx.Deadline(); limited {
 		return max(time.Until(due), time.Millisecond)
 	}
-	return changeTime
+	return changeTimeout
 }
 
-// Vouch keeps, on disk, that this member's votes and log count from now on: a
-// directory that loses them is not begun again. A newcomer is asked for it
-// before it gets a vote.
-func (n *Node) Vouch() error { return n.id.MarkBootstrapped() }
+// Promote records on disk that this member's votes and log count from now on,
+// so that a directory that later loses them cannot start again as new. A
+// joining node must be promoted before it becomes a voter.
+func (n *Node) Promote() error { return n.id.MarkBootstrapped() }

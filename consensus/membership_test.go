@@ -8,90 +8,90 @@ import (
 	"testing"
 	"time"
 
-	"yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// join starts a member that was not there when the yard formed, once the
-// members that run have it on their roll.
-func (y *yard) join(name string, revision uint64) *Node {
-	y.t.Helper()
+// addMember starts a member that is not a bootstrap member, after adding it to the
+// membership lists of the running members.
+func (c *testCluster) addMember(name string, revision uint64) *Node {
+	c.t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		y.t.Fatal(err)
+		c.t.Fatal(err)
 	}
 	addr := ln.Addr().String()
-	y.dirs[name] = y.t.TempDir()
-	y.members = append(y.members, Member{Name: name, Addr: addr})
-	ctx, cancel := context.WithTimeout(y.t.Context(), 20*time.Second)
-	y.t.Cleanup(cancel)
+	c.dirs[name] = c.t.TempDir()
+	c.members = append(c.members, Member{Name: name, Addr: addr})
+	ctx, cancel := context.WithTimeout(c.t.Context(), 20*time.Second)
+	c.t.Cleanup(cancel)
 	identified := make(chan *Identity, 1)
 	go func() {
-		id, err := Identify(ctx, IdentityConfig{Node: name, Dir: y.dirs[name], Listener: ln, Members: y.members}, quiet)
+		id, err := Identify(ctx, IdentityConfig{Node: name, Dir: c.dirs[name], Listener: ln, Members: c.members}, discardLog)
 		if err != nil {
-			y.t.Errorf("%s: %v", name, err)
+			c.t.Errorf("%s: %v", name, err)
 		}
 		identified <- id
 	}()
-	leader := y.leader()
-	who, err := leader.Meet(addr)
-	for ; err != nil && ctx.Err() == nil; who, err = leader.Meet(addr) {
+	leader := c.leader()
+	waiting, err := leader.Probe(addr)
+	for ; err != nil && ctx.Err() == nil; waiting, err = leader.Probe(addr) {
 	}
-	roll := Roll{Revision: revision}
+	membership := Membership{Revision: revision}
 	for _, p := range leader.id.Peers() {
-		i := slices.IndexFunc(y.members, func(m Member) bool { return m.Name == p.Node })
-		p.Raft = y.members[i].Addr
-		roll.Peers = append(roll.Peers, p)
+		i := slices.IndexFunc(c.members, func(m Member) bool { return m.Name == p.Node })
+		p.Raft = c.members[i].Addr
+		membership.Peers = append(membership.Peers, p)
 	}
-	roll.Peers = append(roll.Peers, Peer{Seat: who.Seat, Raft: addr, Since: revision})
-	for _, n := range y.nodes {
-		if err := n.id.Enroll(roll); err != nil {
-			y.t.Fatal(err)
+	membership.Peers = append(membership.Peers, Peer{MemberID: waiting.MemberID, Raft: addr, JoinRevision: revision})
+	for _, n := range c.nodes {
+		if err := n.id.UpdateMembership(membership); err != nil {
+			c.t.Fatal(err)
 		}
 	}
 	id := <-identified
 	if id == nil {
-		y.t.FailNow()
+		c.t.FailNow()
 	}
-	cfg := Config{Dir: y.dirs[name], HeartbeatTimeout: 300 * time.Millisecond}
-	store, err := OpenStore(cfg, id, quiet)
+	cfg := Config{Dir: c.dirs[name], HeartbeatTimeout: 300 * time.Millisecond}
+	store, err := OpenStore(cfg, id, discardLog)
 	if err != nil {
-		y.t.Fatal(err)
+		c.t.Fatal(err)
 	}
-	n, err := Open(cfg, id, store, quiet)
+	n, err := Open(cfg, id, store, discardLog)
 	if err != nil {
-		y.t.Fatal(err)
+		c.t.Fatal(err)
 	}
-	y.nodes[name] = n
+	c.nodes[name] = n
 	return n
 }
 
-func TestMembership_ANewcomerGetsTheLogAndThenAVote(t *testing.T) {
-	y := newYard(t, "n1", "n2", "n3")
-	y.start(y.names()...)
-	leader := y.leader()
-	y.propose(leader)
-	n4 := y.join("n4", 2)
-	if err := leader.Admit(t.Context(), n4.id.ID(), false); err != nil {
+func TestMembership_AddThenPromote(t *testing.T) {
+	c := newTestCluster(t, "n1", "n2", "n3")
+	c.start(c.names()...)
+	leader := c.leader()
+	c.propose(leader)
+	n4 := c.addMember("n4", 2)
+	if err := leader.AddMember(t.Context(), n4.id.ServerID(), false); err != nil {
 		t.Fatal(err)
 	}
 	if err := n4.WaitApplied(t.Context(), leader.Status().Applied); err != nil {
 		t.Fatal(err)
 	}
 
-	// Until it is told that its votes count, it may be begun again.
-	y.kill("n4")
-	again, err := y.open("n4")
+	// Until it is promoted, it may start again from empty.
+	c.kill("n4")
+	reopened, err := c.open("n4")
 	if err != nil {
 		t.Fatal(err)
 	}
-	y.nodes["n4"] = again
-	if err := again.WaitApplied(t.Context(), leader.Status().Applied); err != nil {
+	c.nodes["n4"] = reopened
+	if err := reopened.WaitApplied(t.Context(), leader.Status().Applied); err != nil {
 		t.Fatal(err)
 	}
-	if err := again.Vouch(); err != nil {
+	if err := reopened.Promote(); err != nil {
 		t.Fatal(err)
 	}
-	if err := leader.Admit(t.Context(), again.id.ID(), true); err != nil {
+	if err := leader.AddMember(t.Context(), reopened.id.ServerID(), true); err != nil {
 		t.Fatal(err)
 	}
 	voters := 0
@@ -106,32 +106,32 @@ func TestMembership_ANewcomerGetsTheLogAndThenAVote(t *testing.T) {
 	if err := leader.Transfer(t.Context(), "n4"); err != nil {
 		t.Fatal(err)
 	}
-	if leader = y.leader(); leader.id.Node != "n4" {
+	if leader = c.leader(); leader.id.Node != "n4" {
 		t.Fatalf("%s leads", leader.id.Node)
 	}
-	y.propose(leader)
+	c.propose(leader)
 
-	// And a founder may go.
-	out := y.nodes["n1"].id.ID()
-	if err := leader.Expel(t.Context(), out); err != nil {
+	// A bootstrap member can be removed.
+	out := c.nodes["n1"].id.ServerID()
+	if err := leader.RemoveServer(t.Context(), out); err != nil {
 		t.Fatal(err)
 	}
-	if err := leader.Expel(t.Context(), out); err != nil {
-		t.Errorf("once more: %v", err)
+	if err := leader.RemoveServer(t.Context(), out); err != nil {
+		t.Errorf("removed again: %v", err)
 	}
-	y.kill("n1")
-	y.propose(y.leader())
+	c.kill("n1")
+	c.propose(c.leader())
 	var notLeader *NotLeaderError
-	if err := y.nodes["n2"].Admit(t.Context(), "n9-00000000", false); !errors.As(err, &notLeader) {
-		t.Errorf("a follower admits: %v", err)
+	if err := c.nodes["n2"].AddMember(t.Context(), "n9-00000000", false); !errors.As(err, &notLeader) {
+		t.Errorf("added by a follower: %v", err)
 	}
 }
 
 // propose commits an entry at the leader.
-func (y *yard) propose(leader *Node) {
-	y.t.Helper()
+func (c *testCluster) propose(leader *Node) {
+	c.t.Helper()
 	at := time.Now()
-	if _, err := leader.Propose(y.t.Context(), Proposal{At: at, Commands: []ledger.Command{&ledger.Lead{Owner: leader.id.Node, Until: at.Add(time.Second)}}}); err != nil {
-		y.t.Fatal(err)
+	if _, err := leader.Propose(c.t.Context(), Proposal{At: at, Commands: []ledger.Command{&ledger.Lead{Owner: leader.id.Node, Until: at.Add(time.Second)}}}); err != nil {
+		c.t.Fatal(err)
 	}
 }

@@ -8,29 +8,29 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"yardmaster/consensus/roster"
-	"yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/consensus/peers"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// Proposal is one entry to be: commands that are applied in order, at one time
-// and under one epoch.
+// Proposal is a log entry to be committed: commands that are applied in order,
+// at one time and under one epoch.
 type Proposal struct {
 	At       time.Time
 	Epoch    uint64
 	Commands []ledger.Command
 }
 
-// Commit is what became of a proposal: its place in the log and one result for
-// each command.
+// Commit is a committed proposal: its place in the log, and one result for each
+// command.
 type Commit struct {
 	Index, Term uint64
 	Results     []ledger.Result
 }
 
-// NotLeaderError says that the proposal went nowhere, because this node does
-// not lead (or is just handing over).
+// NotLeaderError is returned when a proposal was not made, because this node
+// does not lead or is transferring the leadership.
 type NotLeaderError struct {
-	Leader string // member's name; "" if none is known
+	Leader string // name of the leading member; "": not known
 }
 
 func (e *NotLeaderError) Error() string {
@@ -40,15 +40,16 @@ func (e *NotLeaderError) Error() string {
 	return "this node does not lead, " + e.Leader + " does"
 }
 
-// How else a proposal can fail. Only after ErrUnknown it may still commit.
+// Other errors of proposals. Only after ErrUnknown the proposal may still be
+// committed.
 var (
 	ErrUnknown  = errors.New("outcome unknown: the proposal may or may not be committed")
-	ErrBusy     = errors.New("raft takes no proposals at the moment")
+	ErrBusy     = errors.New("raft does not accept proposals at the moment")
 	ErrClosed   = errors.New("consensus is closed")
 	ErrTooLarge = errors.New("proposal is too large for one log entry")
 )
 
-// Pending is a proposal on its way.
+// Pending is a proposal that is not resolved yet.
 type Pending struct {
 	node   *Node
 	future raft.ApplyFuture
@@ -57,9 +58,9 @@ type Pending struct {
 	err    error
 }
 
-// Submit hands a proposal to raft and does not wait for its commit. Proposals
-// of one goroutine are appended in the order of their calls. Submit itself
-// blocks only while raft has a few dozen unread, at most Config.WriteDeadline.
+// Submit passes a proposal to Raft and does not wait for its commit. Proposals
+// of one goroutine are appended in the order of the calls. Submit blocks only
+// while Raft's queue is full, at most for Config.WriteDeadline.
 func (n *Node) Submit(p Proposal) (*Pending, error) {
 	raw, err := encodeEntry(&p)
 	if err != nil {
@@ -71,8 +72,8 @@ func (n *Node) Submit(p Proposal) (*Pending, error) {
 	if n.raft.State() != raft.Leader {
 		return nil, n.notLeader()
 	}
-	n.submit.Lock()
-	defer n.submit.Unlock()
+	n.submitMu.Lock()
+	defer n.submitMu.Unlock()
 	if n.closing {
 		return nil, ErrClosed
 	}
@@ -81,7 +82,7 @@ func (n *Node) Submit(p Proposal) (*Pending, error) {
 	return pending, nil
 }
 
-// Propose submits and waits.
+// Propose submits a proposal and waits for its result; see [Pending.Wait].
 func (n *Node) Propose(ctx context.Context, p Proposal) (Commit, error) {
 	pending, err := n.Submit(p)
 	if err != nil {
@@ -90,11 +91,11 @@ func (n *Node) Propose(ctx context.Context, p Proposal) (Commit, error) {
 	return pending.Wait(ctx)
 }
 
-// Done closes when Wait will not block any more.
+// Done returns a channel that closes when the proposal is resolved.
 func (p *Pending) Done() <-chan struct{} { return p.done }
 
-// Wait waits until the proposal is applied on this node or has failed. When
-// ctx ends first, or the node closes, the error is [ErrUnknown].
+// Wait blocks until the proposal is applied on this node or has failed. If ctx
+// ends or the node closes first, the error is [ErrUnknown].
 func (p *Pending) Wait(ctx context.Context) (Commit, error) {
 	select {
 	case <-p.done:
@@ -103,7 +104,7 @@ func (p *Pending) Wait(ctx context.Context) (Commit, error) {
 		return Commit{}, fmt.Errorf("%w: %w", ErrUnknown, ctx.Err())
 	case <-p.node.done:
 	}
-	select { // closing settles what it can first
+	select { // closing may have resolved it
 	case <-p.done:
 		return p.commit, p.err
 	default:
@@ -111,13 +112,13 @@ func (p *Pending) Wait(ctx context.Context) (Commit, error) {
 	}
 }
 
-// collect settles pending proposals in their order, which is the order in
-// which raft answers them.
-func (n *Node) collect() {
-	defer close(n.collected)
+// resolvePending resolves pending proposals in order, which is the order in
+// which Raft answers them.
+func (n *Node) resolvePending() {
+	defer close(n.resolved)
 	for p := range n.pending {
 		if err := p.future.Error(); err != nil {
-			p.err = n.verdict(err)
+			p.err = n.proposalError(err)
 		} else {
 			p.commit = *p.future.Response().(*Commit)
 		}
@@ -125,9 +126,9 @@ func (n *Node) collect() {
 	}
 }
 
-// verdict tells what is certain from what is not. An error of the disk is not:
-// the entry may have been written.
-func (n *Node) verdict(err error) error {
+// proposalError translates an error of Raft. An error of the disk is
+// ErrUnknown, because the entry may have been written.
+func (n *Node) proposalError(err error) error {
 	switch {
 	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress):
 		return n.notLeader()
@@ -139,11 +140,11 @@ func (n *Node) verdict(err error) error {
 
 func (n *Node) notLeader() error { return &NotLeaderError{Leader: n.leader()} }
 
-// leader is the leading member's name, as far as this node knows.
+// leader returns the name of the leading member, as far as this node knows.
 func (n *Node) leader() string {
 	_, id := n.raft.LeaderWithID()
 	if id == "" {
 		return ""
 	}
-	return roster.NodeOf(string(id))
+	return peers.NodeOf(string(id))
 }

@@ -13,37 +13,37 @@ import (
 	"testing"
 	"time"
 
-	"yardmaster/edge/overhop"
-	"yardmaster/internal/backoff"
+	"github.com/yardmaster-dev/yardmaster/edge/overhop"
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 )
 
-// pythonClient is where the Python client lies.
+// pythonClient is the directory of the Python client.
 var pythonClient = filepath.Join("..", "clients", "python")
 
-// python finds an interpreter that can run the Python client.
+// python returns the path of a Python 3 interpreter, or skips the test.
 func python(t *testing.T) string {
 	t.Helper()
 	path, err := exec.LookPath("python3")
 	if err != nil {
 		t.Skip("no python3 on this machine: install it (Debian: apt-get install python3)")
 	}
-	said, err := exec.Command(path, "-c", "import sys, ssl, threading, unittest; assert sys.version_info >= (3, 9), sys.version").CombinedOutput()
+	output, err := exec.Command(path, "-c", "import sys, ssl, threading, unittest; assert sys.version_info >= (3, 9), sys.version").CombinedOutput()
 	if err != nil {
-		t.Skipf("python3 cannot run the client, which needs Python 3.9 with its whole library: %s", said)
+		t.Skipf("python3 cannot run the client, which needs Python 3.9 with its whole library: %s", output)
 	}
 	return path
 }
 
-// pythonProcess starts a script that finds the client and the yard's nodes.
-func pythonProcess(t *testing.T, y *Yard, name, script string, args ...string) *Process {
+// pythonProcess starts a script that imports the client and connects to the nodes.
+func pythonProcess(t *testing.T, cl *Cluster, name, script string, args ...string) *Process {
 	t.Helper()
 	library, err := filepath.Abs(pythonClient)
 	if err != nil {
 		t.Fatal(err)
 	}
 	p := &Process{
-		name: name, log: filepath.Join(y.Dir, name+".log"), args: append([]string{python(t), script}, args...),
-		env: []string{"PYTHONPATH=" + library, "PYTHONDONTWRITEBYTECODE=1", "OVERHOP_NODES=" + strings.Join(y.Edges(), ",")},
+		name: name, log: filepath.Join(cl.Dir, name+".log"), args: append([]string{python(t), script}, args...),
+		env: []string{"PYTHONPATH=" + library, "PYTHONDONTWRITEBYTECODE=1", "OVERHOP_NODES=" + strings.Join(cl.Edges(), ",")},
 	}
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
@@ -51,13 +51,13 @@ func pythonProcess(t *testing.T, y *Yard, name, script string, args ...string) *
 	t.Cleanup(func() {
 		p.Kill()
 		if t.Failed() {
-			t.Logf("%s says:\n%s", name, tail(p.Log(), 40))
+			t.Logf("output of %s:\n%s", name, tail(p.Log(), 40))
 		}
 	})
 	return p
 }
 
-// endWell waits for a script's end and requires that it ended well.
+// endWell waits until a script has exited, and requires success.
 func endWell(t *testing.T, ctx context.Context, p *Process) {
 	t.Helper()
 	if err := p.Wait(ctx); err != nil {
@@ -65,27 +65,27 @@ func endWell(t *testing.T, ctx context.Context, p *Process) {
 	}
 }
 
-// TestPython_Units runs the Python client's own tests.
+// TestPython_Units runs the unit tests of the Python client.
 func TestPython_Units(t *testing.T) {
 	cmd := exec.Command(python(t), "-m", "unittest", "discover")
 	cmd.Dir = pythonClient
 	cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1")
-	if said, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(said), "\nOK") {
-		t.Errorf("%v\n%s", err, tail(string(said), 40))
+	if output, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(output), "\nOK") {
+		t.Errorf("%v\n%s", err, tail(string(output), 40))
 	}
 }
 
-// TestClients runs the client libraries beside a real yard.
+// TestClients runs the client libraries against a real cluster.
 func TestClients(t *testing.T) {
-	y, ctx := stage(t, 90*time.Second)
-	t.Run("go examples", func(t *testing.T) { goExamples(t, ctx, y) })
-	t.Run("python examples", func(t *testing.T) { pythonExamples(t, ctx, y) })
-	t.Run("python failover", func(t *testing.T) { pythonFailover(t, ctx, y) })
+	cl, ctx := newHarness(t, 90*time.Second)
+	t.Run("go examples", func(t *testing.T) { goExamples(t, ctx, cl) })
+	t.Run("python examples", func(t *testing.T) { pythonExamples(t, ctx, cl) })
+	t.Run("python failover", func(t *testing.T) { pythonFailover(t, ctx, cl) })
 }
 
-// examples writes what a page shows in fences of a language, a worker and a
-// producer, to files as it stands there.
-func examples(t *testing.T, y *Yard, page, language string, most int) (worker, producer string) {
+// examples writes the two examples in a page's fenced blocks of a language, a worker
+// and a producer, to files.
+func examples(t *testing.T, cl *Cluster, page, language string, most int) (worker, producer string) {
 	t.Helper()
 	text, err := os.ReadFile(page)
 	if err != nil {
@@ -100,7 +100,7 @@ func examples(t *testing.T, y *Yard, page, language string, most int) (worker, p
 		if lines := strings.Count(block[1], "\n"); lines > most {
 			t.Errorf("example %d of %s has %d lines, should have at most %d", i+1, page, lines, most)
 		}
-		files[i] = filepath.Join(y.Dir, fmt.Sprintf("example%d.%s", i+1, language))
+		files[i] = filepath.Join(cl.Dir, fmt.Sprintf("example%d.%s", i+1, language))
 		if err := os.WriteFile(files[i], []byte(block[1]), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -108,21 +108,21 @@ func examples(t *testing.T, y *Yard, page, language string, most int) (worker, p
 	return files[0], files[1]
 }
 
-// goExamples builds and runs what the protocol's page shows.
-func goExamples(t *testing.T, ctx context.Context, y *Yard) {
+// goExamples builds and runs the examples of the guide to workers.
+func goExamples(t *testing.T, ctx context.Context, cl *Cluster) {
 	start := func(source, name string) *Process {
-		program := filepath.Join(y.Dir, name)
-		if said, err := exec.CommandContext(ctx, "go", "build", "-o", program, source).CombinedOutput(); err != nil {
-			t.Fatalf("build %s: %v\n%s", source, err, said)
+		program := filepath.Join(cl.Dir, name)
+		if output, err := exec.CommandContext(ctx, "go", "build", "-o", program, source).CombinedOutput(); err != nil {
+			t.Fatalf("build %s: %v\n%s", source, err, output)
 		}
-		p := &Process{name: name, log: program + ".log", args: append([]string{program}, y.Edges()...)}
+		p := &Process{name: name, log: program + ".log", args: append([]string{program}, cl.Edges()...)}
 		if err := p.Start(); err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(p.Kill)
 		return p
 	}
-	source, asker := examples(t, y, filepath.Join("..", "docs", "overhop.md"), "go", 30) // ten beside imports and braces
+	source, asker := examples(t, cl, filepath.Join("..", "docs", "guides", "workers.md"), "go", 35) // including imports and braces
 	worker := start(source, "go-worker")
 	for !strings.Contains(worker.Log(), "worker is subscribed") {
 		if err := backoff.Sleep(ctx, 20*time.Millisecond); err != nil {
@@ -131,8 +131,8 @@ func goExamples(t *testing.T, ctx context.Context, y *Yard) {
 	}
 	producer := start(asker, "go-producer")
 	endWell(t, ctx, producer)
-	if said := producer.Log(); !strings.Contains(said, "sent to ann <nil>") {
-		t.Errorf("the producer says %q", said)
+	if output := producer.Log(); !strings.Contains(output, "sent to ann <nil>") {
+		t.Errorf("the producer printed %q", output)
 	}
 	if err := worker.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
@@ -140,15 +140,15 @@ func goExamples(t *testing.T, ctx context.Context, y *Yard) {
 	endWell(t, ctx, worker)
 }
 
-// pythonExamples runs what the client's README shows, as it stands there.
-func pythonExamples(t *testing.T, ctx context.Context, y *Yard) {
-	first, second := examples(t, y, filepath.Join(pythonClient, "README.md"), "python", 11) // blank ones too
-	worker := pythonProcess(t, y, "example-worker", first)
-	producer := pythonProcess(t, y, "example-producer", second)
+// pythonExamples runs the examples of the client's README.
+func pythonExamples(t *testing.T, ctx context.Context, cl *Cluster) {
+	first, second := examples(t, cl, filepath.Join(pythonClient, "README.md"), "python", 11) // including blank lines
+	worker := pythonProcess(t, cl, "example-worker", first)
+	producer := pythonProcess(t, cl, "example-producer", second)
 	endWell(t, ctx, producer)
 	for _, want := range []string{"accepted mail:", "result {'attempt': 1, 'sent': 'ann'}", "again {'attempt': 1, 'sent': 'bob'}", "'completed': 2"} {
-		if said := producer.Log(); !strings.Contains(said, want) {
-			t.Errorf("the producer does not say %q:\n%s", want, said)
+		if output := producer.Log(); !strings.Contains(output, want) {
+			t.Errorf("the producer did not print %q:\n%s", want, output)
 		}
 	}
 	if err := worker.Signal(syscall.SIGTERM); err != nil {
@@ -157,7 +157,7 @@ func pythonExamples(t *testing.T, ctx context.Context, y *Yard) {
 	endWell(t, ctx, worker)
 }
 
-// pythonNote is a line of the Python worker's witness.
+// pythonNote is a line of the Python worker's witness file.
 type pythonNote struct {
 	what, jid, node string
 	attempt, fence  int64
@@ -175,16 +175,16 @@ func readPythonNotes(path string) (notes []pythonNote, err error) {
 	return notes, err
 }
 
-// pythonFailover kills the worker's node and then the authority, while a
-// Python producer and a Python worker are at work. Every accepted job ends once
-// and as it should, and the one that is in hand all the time runs once.
-func pythonFailover(t *testing.T, ctx context.Context, y *Yard) {
-	witness, gate := filepath.Join(y.Dir, "python.witness"), filepath.Join(y.Dir, "gate")
-	worker := pythonProcess(t, y, "python-worker", filepath.Join("testdata", "python", "worker.py"), witness, gate)
-	producer := pythonProcess(t, y, "python-producer", filepath.Join("testdata", "python", "producer.py"), gate)
+// pythonFailover kills the worker's node and then the authority while a Python
+// producer and a Python worker are at work. Every accepted job must end once, with
+// the right result, and the job that runs all the time must run once.
+func pythonFailover(t *testing.T, ctx context.Context, cl *Cluster) {
+	witness, gate := filepath.Join(cl.Dir, "python.witness"), filepath.Join(cl.Dir, "gate")
+	worker := pythonProcess(t, cl, "python-worker", filepath.Join("testdata", "python", "worker.py"), witness, gate)
+	producer := pythonProcess(t, cl, "python-producer", filepath.Join("testdata", "python", "producer.py"), gate)
 
-	// more waits until so many jobs more have ended, the last of them at
-	// another node than avoid, and gives the node.
+	// more waits until a number of further jobs have ended, the last of them at a
+	// node other than avoid, and returns that node.
 	more := func(jobs int, avoid string) (at string) {
 		t.Helper()
 		before, _ := readPythonNotes(witness)
@@ -194,7 +194,7 @@ func pythonFailover(t *testing.T, ctx context.Context, y *Yard) {
 				return err
 			}
 			if ran := (len(notes) - len(before)) / 2; ran < jobs {
-				return fmt.Errorf("%d have", ran)
+				return fmt.Errorf("%d have ended", ran)
 			}
 			if at = notes[len(notes)-1].node; at == avoid || at == "None" {
 				return fmt.Errorf("the worker is at %s", at)
@@ -207,36 +207,36 @@ func pythonFailover(t *testing.T, ctx context.Context, y *Yard) {
 		return at
 	}
 	at := more(100, "")
-	for _, n := range y.Nodes {
+	for _, n := range cl.Nodes {
 		if n.Overhop == at {
-			y.Kill(n)
+			cl.Kill(n)
 			t.Logf("killed %s, the worker's node", n.Name)
 			more(100, at)
-			restart(t, ctx, y, n)
+			restart(t, ctx, cl, n)
 		}
 	}
-	if len(y.kills) != 1 {
-		t.Fatalf("%d nodes are at the worker's address %s", len(y.kills), at)
+	if len(cl.kills) != 1 {
+		t.Fatalf("%d nodes are at the worker's address %s", len(cl.kills), at)
 	}
-	killAuthority(t, ctx, y)
+	killAuthority(t, ctx, cl)
 	more(100, "")
 	if err := os.WriteFile(gate, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	endWell(t, ctx, producer)
-	judgePython(t, ctx, y, producer.Log(), witness)
+	judgePython(t, ctx, cl, producer.Log(), witness)
 	if err := worker.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	endWell(t, ctx, worker)
 }
 
-// judgePython holds what the producer was promised against what the worker
-// noted and what the yard says now.
-func judgePython(t *testing.T, ctx context.Context, y *Yard, said, witness string) {
+// judgePython compares the jobs accepted by the producer with the notes of the worker
+// and the state of the cluster.
+func judgePython(t *testing.T, ctx context.Context, cl *Cluster, output, witness string) {
 	t.Helper()
 	accepted, right := make(map[string]bool), 0
-	for line := range strings.Lines(said) {
+	for line := range strings.Lines(output) {
 		if jid, ok := strings.CutPrefix(strings.TrimSpace(line), "accepted "); ok {
 			if accepted[jid] {
 				t.Errorf("job %s was accepted twice", jid)
@@ -258,23 +258,23 @@ func judgePython(t *testing.T, ctx context.Context, y *Yard, said, witness strin
 	}
 	for jid := range accepted {
 		if !ended[jid] {
-			t.Errorf("job %s has a result, and no worker ended it", jid)
+			t.Errorf("job %s has a result, but no worker completed it", jid)
 		}
 	}
 	t.Logf("%d jobs accepted, %d results right, %d notes", len(accepted), right, len(notes))
 	if right != len(accepted) || len(ended) != len(accepted) {
-		t.Errorf("%d jobs accepted, %d worked on, %d with the right result", len(accepted), len(ended), right)
+		t.Errorf("%d jobs accepted, %d completed by the worker, %d with the right result", len(accepted), len(ended), right)
 	}
 	if len(long) != 2 || long[0].attempt != 1 || long[1].fence != long[0].fence || long[0].node == long[1].node {
-		t.Errorf("the long job ran otherwise than once, over a change of node: %+v", long)
+		t.Errorf("the long job did not run exactly once, across a change of node: %+v", long)
 	}
-	if completed, err := completedPython(ctx, y.Up()[0].Overhop); err != nil || completed != int64(len(accepted)) {
-		t.Errorf("the yard says that %d jobs completed, %v", completed, err)
+	if completed, err := completedPython(ctx, cl.Running()[0].Overhop); err != nil || completed != int64(len(accepted)) {
+		t.Errorf("the cluster reports %d completed jobs, %v", completed, err)
 	}
 }
 
-// completedPython counts the completed jobs of both queues; any other job is an
-// error.
+// completedPython returns the number of completed jobs of both queues. A job in any
+// other state is an error.
 func completedPython(ctx context.Context, edge string) (completed int64, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

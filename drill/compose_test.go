@@ -15,36 +15,36 @@ import (
 	"time"
 )
 
-// The compose drill breaks the yard of deploy/compose. It runs only where
-// composeEnv names the program, docker-compose or "docker compose".
+// The parameters of the drill of deploy/compose. It runs only if composeEnv names the
+// program: docker-compose or "docker compose".
 const (
 	composeEnv     = "YARD_COMPOSE"
 	composeSeedEnv = "YARD_TEST_SEED"
 	composeProject = "yard-drill"
 	composeJobs    = 6000 // of each kind
-	// coldStart is what three nodes may take from the start of the first
-	// container until all of them are ready.
+	// coldStart is the limit for the time from the start of the first container
+	// until all nodes are ready.
 	coldStart = 15 * time.Second
 )
 
-// composed is a yard of containers. A node's Process is `docker wait`, which
-// lasts as long as its container.
-type composed struct {
-	*Yard
+// composeCluster is a cluster of containers. The Process of a node is `docker wait`,
+// which exits with its container.
+type composeCluster struct {
+	*Cluster
 	t       *testing.T
 	ctx     context.Context
 	program []string
-	id      map[string]string // of containers, by service
+	id      map[string]string // container ids by service
 }
 
-// TestCompose_KillEachNode kills the container of each node in turn while jobs
-// are enqueued, starts it again, and holds what was acknowledged against what
-// the yard says and what workers and runners witnessed. Then it takes the
-// quorum away and gives it back, and takes all down and up again.
+// TestCompose_KillEachNode kills the container of each node in turn while jobs are
+// enqueued, restarts it, and compares the acknowledged jobs with the state of the
+// cluster and with the witness files. Then it takes the quorum away and gives it back,
+// and removes and recreates all containers.
 func TestCompose_KillEachNode(t *testing.T) {
 	c := composeUp(t)
 	seed := composeSeed(t)
-	dice := rand.New(rand.NewPCG(seed, 0))
+	rnd := rand.New(rand.NewPCG(seed, 0))
 
 	loads := []*Load{
 		{Queue: "drill-workers", Function: "echo", Jobs: composeJobs, Parallel: 4, Pace: 50 * time.Millisecond},
@@ -54,11 +54,11 @@ func TestCompose_KillEachNode(t *testing.T) {
 		l.Prefix = strconv.FormatUint(seed, 36) + "-" + l.Queue
 	}
 	var published sync.WaitGroup
-	published.Go(func() { publish(t, c.ctx, c.Yard, loads...) })
-	for i, n := range dice.Perm(len(c.Nodes)) {
-		// Under load: the kill comes when so many jobs are acknowledged.
-		at := composeJobs*(3*i+1)/10 + dice.IntN(composeJobs/10)
-		c.must(until(c.ctx, "jobs are acknowledged", func() error {
+	published.Go(func() { publish(t, c.ctx, c.Cluster, loads...) })
+	for i, n := range rnd.Perm(len(c.Nodes)) {
+		// Kill under load, when this number of jobs is acknowledged.
+		at := composeJobs*(3*i+1)/10 + rnd.IntN(composeJobs/10)
+		c.mustRun(until(c.ctx, "jobs are acknowledged", func() error {
 			if got := loads[0].Acked(); got < at {
 				return fmt.Errorf("%d of %d", got, at)
 			}
@@ -67,10 +67,10 @@ func TestCompose_KillEachNode(t *testing.T) {
 		c.killAndHeal(c.Nodes[n], loads[0])
 	}
 	published.Wait()
-	c.must(c.Await(c.ctx, loads...))
+	c.mustRun(c.Await(c.ctx, loads...))
 	c.judge("after the kills", loads)
 
-	c.loseQuorum(c.Nodes[dice.IntN(len(c.Nodes))])
+	c.breakQuorum(c.Nodes[rnd.IntN(len(c.Nodes))])
 	c.downAndUp()
 	c.judge("after down and up", loads)
 }
@@ -84,13 +84,13 @@ func composeSeed(t *testing.T) uint64 {
 		}
 		seed = n
 	}
-	t.Logf("seed %d; the same again: make compose-drill SEED=%d", seed, seed)
+	t.Logf("seed %d; to repeat: make compose-drill SEED=%d", seed, seed)
 	return seed
 }
 
-// composeUp starts the containers under a project of their own, and removes
-// them and their volumes in the end.
-func composeUp(t *testing.T) *composed {
+// composeUp starts the containers in a new project, and removes them and their volumes
+// at the end of the test.
+func composeUp(t *testing.T) *composeCluster {
 	program := strings.Fields(os.Getenv(composeEnv))
 	if len(program) == 0 {
 		t.Skip("needs a Docker engine and the image: run make compose-drill")
@@ -99,25 +99,25 @@ func composeUp(t *testing.T) *composed {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The containers' user is not ours, and has to write there.
+	// The containers run as another user, which must be able to write here.
 	if err := os.Chmod(dir, 0o777); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
-	c := &composed{Yard: &Yard{Dir: dir}, t: t, ctx: ctx, program: program, id: map[string]string{}}
+	c := &composeCluster{Cluster: &Cluster{Dir: dir}, t: t, ctx: ctx, program: program, id: map[string]string{}}
 	t.Setenv("YARD_DRILL_DIR", dir)
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("the containers say:\n%s", tail(c.say(context.Background(), c.compose("logs", "--no-color", "--tail", "30")...), 120))
+			t.Logf("logs of the containers:\n%s", tail(c.logf(context.Background(), c.compose("logs", "--no-color", "--tail", "30")...), 120))
 		}
-		t.Log(tail(c.say(context.Background(), c.compose("down", "-v", "--remove-orphans")...), 3))
+		t.Log(tail(c.logf(context.Background(), c.compose("down", "-v", "--remove-orphans")...), 3))
 		cancel()
-		_ = os.RemoveAll(dir) // a witness that stays harms nobody
+		_ = os.RemoveAll(dir) // files left by another user do no harm
 	})
 	took := c.up("n1", "n2", "n3", "worker-1", "worker-2")
 	t.Logf("cold start: three nodes are ready %s after the first container's start", took.Round(time.Millisecond))
 	if took > coldStart {
-		t.Errorf("cold start took %s; must be %s at most", took.Round(time.Millisecond), coldStart)
+		t.Errorf("cold start took %s, want at most %s", took.Round(time.Millisecond), coldStart)
 	}
 	for _, n := range c.Nodes {
 		c.health(n, "healthy")
@@ -125,41 +125,41 @@ func composeUp(t *testing.T) *composed {
 	return c
 }
 
-// compose is the command line for the yard of the drill.
-func (c *composed) compose(args ...string) []string {
+// compose returns the command line for the drill's project.
+func (c *composeCluster) compose(args ...string) []string {
 	dir := filepath.Join("..", "deploy", "compose")
 	line := append(c.program[:len(c.program):len(c.program)], "-p", composeProject, "-f", filepath.Join(dir, "compose.yml"), "-f", filepath.Join(dir, "drill.yml"))
 	return append(line, args...)
 }
 
-// run runs a command, whose words come with the error.
-func (c *composed) run(line ...string) error {
-	if said, err := exec.CommandContext(c.ctx, line[0], line[1:]...).CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w: %s", strings.Join(line, " "), err, tail(string(said), 10))
+// run runs a command. The error includes its output.
+func (c *composeCluster) run(line ...string) error {
+	if output, err := exec.CommandContext(c.ctx, line[0], line[1:]...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w: %s", strings.Join(line, " "), err, tail(string(output), 10))
 	}
 	return nil
 }
 
-// say is what a command says, or why it says nothing.
-func (c *composed) say(ctx context.Context, line ...string) string {
-	said, err := exec.CommandContext(ctx, line[0], line[1:]...).CombinedOutput()
+// logf returns the output of a command, or its error.
+func (c *composeCluster) logf(ctx context.Context, line ...string) string {
+	output, err := exec.CommandContext(ctx, line[0], line[1:]...).CombinedOutput()
 	if err != nil {
-		return fmt.Sprintf("%s: %v: %s", strings.Join(line, " "), err, said)
+		return fmt.Sprintf("%s: %v: %s", strings.Join(line, " "), err, output)
 	}
-	return string(bytes.TrimSpace(said))
+	return string(bytes.TrimSpace(output))
 }
 
-func (c *composed) must(err error) {
+func (c *composeCluster) mustRun(err error) {
 	c.t.Helper()
 	if err != nil {
 		c.t.Fatal(err)
 	}
 }
 
-// up makes and starts services, and returns when all nodes say that they are
-// ready: how long after the start of the first of them. They are asked from the
-// beginning, because the program itself takes its time to end.
-func (c *composed) up(services ...string) time.Duration {
+// up creates and starts services, and returns how long after the start of the first
+// node all nodes were ready. It polls the nodes in parallel with the command, which
+// takes a while to exit.
+func (c *composeCluster) up(services ...string) time.Duration {
 	c.t.Helper()
 	var ready time.Time
 	var err error
@@ -176,38 +176,38 @@ func (c *composed) up(services ...string) time.Duration {
 			return nil
 		})
 	})
-	c.must(c.run(c.compose(append([]string{"up", "-d"}, services...)...)...))
+	c.mustRun(c.run(c.compose(append([]string{"up", "-d"}, services...)...)...))
 	watch.Wait()
-	c.must(err)
+	c.mustRun(err)
 	c.find()
 	return ready.Sub(c.stamp("StartedAt", c.Nodes))
 }
 
-// composeNodes are the services that are nodes.
+// composeNodes are the services that run nodes.
 var composeNodes = []string{"n1", "n2", "n3"}
 
-// composeNATS is where compose.yml publishes a node's NATS port.
+// composeNATS returns the URL of a node's published NATS port.
 func composeNATS(name string) string { return "nats://127.0.0.1:422" + name[1:] }
 
-// find looks up the containers, which are others after every up.
-func (c *composed) find() {
+// find looks up the ids of the containers, which change with every up.
+func (c *composeCluster) find() {
 	c.t.Helper()
 	c.Nodes = nil
 	for _, name := range composeNodes {
-		c.id[name] = c.say(c.ctx, c.compose("ps", "-q", name)...)
+		c.id[name] = c.logf(c.ctx, c.compose("ps", "-q", name)...)
 		n := &Node{Name: name, NATS: composeNATS(name)}
 		n.Process = &Process{name: name, log: filepath.Join(c.Dir, name+".wait"), args: []string{"docker", "wait", c.id[name]}}
-		c.must(n.Start())
+		c.mustRun(n.Start())
 		c.Nodes = append(c.Nodes, n)
 	}
 }
 
-// stamp is the earliest of the nodes' times that the engine calls so.
-func (c *composed) stamp(name string, nodes []*Node) (first time.Time) {
+// stamp returns the earliest of the nodes' timestamps of that name.
+func (c *composeCluster) stamp(name string, nodes []*Node) (first time.Time) {
 	c.t.Helper()
 	for _, n := range nodes {
-		at, err := time.Parse(time.RFC3339Nano, c.say(c.ctx, "docker", "inspect", "-f", "{{.State."+name+"}}", c.id[n.Name]))
-		c.must(err)
+		at, err := time.Parse(time.RFC3339Nano, c.logf(c.ctx, "docker", "inspect", "-f", "{{.State."+name+"}}", c.id[n.Name]))
+		c.mustRun(err)
 		if first.IsZero() || at.Before(first) {
 			first = at
 		}
@@ -215,44 +215,43 @@ func (c *composed) stamp(name string, nodes []*Node) (first time.Time) {
 	return first
 }
 
-// health waits until the engine finds a node's container as wanted, and tells
-// how long that took.
-func (c *composed) health(n *Node, want string) time.Duration {
+// health waits until the engine reports a node's container as wanted, and returns how
+// long that took.
+func (c *composeCluster) health(n *Node, want string) time.Duration {
 	c.t.Helper()
 	began := time.Now()
-	c.must(until(c.ctx, n.Name+" is "+want, func() error {
-		if is := c.say(c.ctx, "docker", "inspect", "-f", "{{.State.Status}} {{.State.Health.Status}}", c.id[n.Name]); is != "running "+want {
-			return fmt.Errorf("it is %s", is)
+	c.mustRun(until(c.ctx, n.Name+" is "+want, func() error {
+		if is := c.logf(c.ctx, "docker", "inspect", "-f", "{{.State.Status}} {{.State.Health.Status}}", c.id[n.Name]); is != "running "+want {
+			return fmt.Errorf("the container is %s", is)
 		}
 		return nil
 	}))
 	return time.Since(began)
 }
 
-// kill ends containers and returns when they have ended. What counts as the time
-// of the kill is when the engine saw the first of them end: the command to it
-// takes its time.
-func (c *composed) kill(nodes ...*Node) {
+// kill kills containers and returns when they have exited. It records as time of the
+// kill when the first of them exited, because the command takes a while.
+func (c *composeCluster) kill(nodes ...*Node) {
 	c.t.Helper()
 	line := []string{"docker", "kill"}
 	for _, n := range nodes {
 		line = append(line, c.id[n.Name])
 	}
-	c.must(c.run(line...))
+	c.mustRun(c.run(line...))
 	for _, n := range nodes {
-		c.must(n.Wait(c.ctx))
+		c.mustRun(n.Wait(c.ctx))
 	}
-	c.kills = append(c.kills, Clock()-int64(time.Since(c.stamp("FinishedAt", nodes))))
+	c.kills = append(c.kills, HostClock()-int64(time.Since(c.stamp("FinishedAt", nodes))))
 }
 
-// start starts a container that has ended.
-func (c *composed) start(n *Node) {
+// start restarts a container.
+func (c *composeCluster) start(n *Node) {
 	c.t.Helper()
-	c.must(c.run("docker", "start", c.id[n.Name]))
-	c.must(n.Start())
+	c.mustRun(c.run("docker", "start", c.id[n.Name]))
+	c.mustRun(n.Start())
 }
 
-func (c *composed) killAndHeal(n *Node, l *Load) {
+func (c *composeCluster) killAndHeal(n *Node, l *Load) {
 	c.t.Helper()
 	role := "no authority"
 	if a, err := c.Authority(c.ctx); err == nil && a == n {
@@ -260,31 +259,31 @@ func (c *composed) killAndHeal(n *Node, l *Load) {
 	}
 	before := l.Acked()
 	c.kill(n)
-	// The others go on: jobs are acknowledged, and they count as healthy.
-	c.must(until(c.ctx, "the others take jobs", func() error {
+	// The other nodes must acknowledge jobs and stay healthy.
+	c.mustRun(until(c.ctx, "the other nodes accept jobs", func() error {
 		if got := l.Acked() - before; got < composeJobs/20 {
 			return fmt.Errorf("%d since the kill", got)
 		}
 		return nil
 	}))
-	for _, other := range c.Up() {
+	for _, other := range c.Running() {
 		c.health(other, "healthy")
 	}
 	meanwhile := l.Acked() - before
 	c.start(n)
 	starting := c.health(n, "starting")
 	healthy := c.health(n, "healthy")
-	c.must(c.WaitReady(c.ctx))
+	c.mustRun(c.WaitReady(c.ctx))
 	if l.Acked() >= l.Jobs {
-		c.t.Errorf("%s was killed and healed, and the load was over before: nothing is shown", n.Name)
+		c.t.Errorf("the load ended before %s was killed and healed", n.Name)
 	}
 	c.t.Logf("killed %s (%s) at %d acknowledged jobs; %d more while it was away; starting after %s, healthy %s later",
 		n.Name, role, before, meanwhile, starting.Round(time.Millisecond), healthy.Round(time.Millisecond))
 }
 
-// loseQuorum leaves one node alone, which has to say that it is not ready, and
-// brings the others back.
-func (c *composed) loseQuorum(left *Node) {
+// breakQuorum leaves one node running, which must report that it is not ready, and
+// restarts the other nodes.
+func (c *composeCluster) breakQuorum(left *Node) {
 	c.t.Helper()
 	var others []*Node
 	for _, n := range c.Nodes {
@@ -301,27 +300,27 @@ func (c *composed) loseQuorum(left *Node) {
 	for _, n := range c.Nodes {
 		well += c.health(n, "healthy")
 	}
-	c.must(c.WaitReady(c.ctx))
+	c.mustRun(c.WaitReady(c.ctx))
 	c.t.Logf("%s alone is unhealthy after %s; all are healthy %s after the others' start", left.Name, sick.Round(time.Millisecond), well.Round(time.Millisecond))
 }
 
-// downAndUp removes the containers and makes new ones on the same volumes.
-func (c *composed) downAndUp() {
+// downAndUp removes the containers and creates new ones with the same volumes.
+func (c *composeCluster) downAndUp() {
 	c.t.Helper()
 	began := time.Now()
-	c.must(c.run(c.compose("down")...))
+	c.mustRun(c.run(c.compose("down")...))
 	for _, n := range c.Nodes {
-		c.must(n.Wait(c.ctx))
+		c.mustRun(n.Wait(c.ctx))
 	}
 	down := time.Since(began)
 	took := c.up(composeNodes...)
 	c.t.Logf("down took %s; ready again %s after the first container's start", down.Round(time.Millisecond), took.Round(time.Millisecond))
 }
 
-func (c *composed) judge(when string, loads []*Load) {
+func (c *composeCluster) judge(when string, loads []*Load) {
 	c.t.Helper()
 	v, err := c.Judge(c.ctx, loads...)
-	c.must(err)
+	c.mustRun(err)
 	c.t.Logf("%s: %s", when, &v)
 	for _, flaw := range v.Flaws() {
 		c.t.Errorf("%s: %s", when, flaw)

@@ -1,18 +1,22 @@
-// Package drill breaks yards of real processes and judges what is left.
+// Package drill injects faults into clusters of real processes and judges the
+// result.
 //
-// A [Drill] says what it breaks and what is promised; [Play] gives it a [Stage]
-// and reports what came of it. The stage is a [Yard], nodes of the built binary
-// that may be killed, stopped, cut off and started again, on this host's
-// loopback or each on a host of its own ([Plan]). A [Load] publishes jobs as any
-// program would and repeats, under the same key, what was not acknowledged.
-// Workers are processes too ([Work]); each writes what it begins and ends to a
-// file of its own, on disk before the job's end is told. The [Verdict] compares
-// three things that know nothing of each other: the keys that were acknowledged,
-// what the yard says of each job and in its history, and what the witnesses saw.
+// A [Drill] states what it breaks and what is promised nevertheless. [Play] runs it
+// on a [Harness] and returns a report. The harness has a [Cluster]: nodes of the
+// built binary that can be killed, stopped, cut off and restarted, on this host's
+// loopback or each on a simulated host ([Layout]). A [Load] publishes jobs as any
+// program would, and repeats under the same key what was not acknowledged.
+// Workers are processes too ([Work]). Each records the begin and end of every job
+// in a witness file, synced before it reports the outcome. The [Verdict] compares
+// three independent sources: the keys that were acknowledged, the state and
+// history of the jobs in the cluster, and the witness files. It checks that
 //
-//	acknowledged ⊆ ended, each once · one outcome a dispatch · every completed
-//	job witnessed · never more at once than a queue's limit · history dense,
-//	and what the nodes show · ledgers equal
+//   - every acknowledged job has ended, once;
+//   - every dispatch has at most one outcome;
+//   - every completed job was run by a worker;
+//   - no more jobs of a queue ran concurrently than its limit allows;
+//   - history has no gaps and agrees with the state of the nodes;
+//   - the ledgers of all nodes are equal.
 //
 // The drills themselves are in drill/catalogue.
 package drill

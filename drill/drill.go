@@ -4,60 +4,60 @@ import (
 	"context"
 	"time"
 
-	"yardmaster/drill/disk"
-	"yardmaster/drill/hosts"
+	"github.com/yardmaster-dev/yardmaster/drill/disk"
+	"github.com/yardmaster-dev/yardmaster/drill/hosts"
 )
 
-// Drill is one thing to break, and what is promised nevertheless.
+// Drill is a fault, or a sequence of faults, and what is promised nevertheless.
 type Drill struct {
-	Number   int    // of the kind of fault, in docs/drills.md
-	Name     string // lower case, with dashes
-	Breaks   string // a line: what is broken
-	Promises string // a line: what must hold all the same
-	Needs    []Means
-	Plan     Plan
-	Closed   bool          // Run opens the yard itself, it is only laid out
-	Patience time.Duration // for all of it; 5 minutes if 0
+	Number        int    // of the kind of fault, as in docs/drills.md
+	Name          string // lower case, with dashes
+	Breaks        string // one line: the fault
+	Promises      string // one line: what must hold nevertheless
+	Needs         []Requirement
+	Plan          Layout
+	StartsStopped bool          // Run starts the cluster itself
+	Timeout       time.Duration // for the whole drill; 0 means 5 minutes
 
-	// Run breaks it. Its error means that the drill could not be played;
-	// promises that were not kept are told to the stage. When it returns, links
-	// are healed, nodes that stand still go on and those that ended start again,
-	// and the loads it began are ended, drained and judged.
-	Run func(ctx context.Context, s *Stage) error
+	// Run injects the faults. It returns an error if the drill could not be
+	// completed; broken promises are reported with [Harness.Require]. After it
+	// returns, the harness heals all faults, restarts nodes, stops the loads, waits
+	// for their jobs to end and judges the result.
+	Run func(ctx context.Context, s *Harness) error
 }
 
-// Means is something that a drill needs of the machine.
-type Means struct {
+// Requirement is a capability of the machine that a drill needs.
+type Requirement struct {
 	Name    string
-	Missing func() string // why it cannot be had; "": it can
+	Missing func() string // returns why it is missing, "" if it is not
 }
 
-// Hosts are several hosts with links that can be cut.
-var Hosts = Means{Name: "network namespaces", Missing: hosts.Missing}
+// HostsRequired is the requirement of simulated hosts with links that can be cut.
+var HostsRequired = Requirement{Name: "network namespaces", Missing: hosts.Missing}
 
-// Disks are disks of the nodes' own, that can be broken.
-var Disks = Means{Name: "disks to mount", Missing: disk.Missing}
+// DisksRequired is the requirement of disks whose faults can be injected.
+var DisksRequired = Requirement{Name: "disks to mount", Missing: disk.Missing}
 
-// missing says why a drill cannot be played here; "" if it can.
+// missing returns why the drill cannot run on this machine, or "" if it can.
 func (d *Drill) missing() string {
 	needs := d.Needs
-	if d.Plan.Apart || d.Plan.Slow {
-		needs = append([]Means{Hosts}, needs...)
+	if d.Plan.SeparateHosts || d.Plan.SlowLinks {
+		needs = append([]Requirement{HostsRequired}, needs...)
 	}
 	if d.Plan.Disk > 0 {
-		needs = append([]Means{Disks}, needs...)
+		needs = append([]Requirement{DisksRequired}, needs...)
 	}
 	for _, m := range needs {
-		if why := m.Missing(); why != "" {
-			return m.Name + ": " + why
+		if reason := m.Missing(); reason != "" {
+			return m.Name + ": " + reason
 		}
 	}
 	return ""
 }
 
-func (d *Drill) patience() time.Duration {
-	if d.Patience == 0 {
+func (d *Drill) timeout() time.Duration {
+	if d.Timeout == 0 {
 		return 5 * time.Minute
 	}
-	return d.Patience
+	return d.Timeout
 }

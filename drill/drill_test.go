@@ -11,10 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"yardmaster/internal/scenario/sequential"
+	"github.com/yardmaster-dev/yardmaster/internal/runnerscript/sequential"
 )
 
-// TestMain makes this program a runner where a drill asks for one.
+// TestMain turns the test binary into a runner if the environment asks for it.
 func TestMain(m *testing.M) {
 	if os.Getenv(sequentialEnv) != "" {
 		fmt.Fprintln(os.Stderr, sequential.Main(os.Args[1:]))
@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// binary is the program to break: YARD_BIN, or one that is built for the test.
+// binary returns the path of the program: YARD_BIN, or a build for the test.
 var binary = sync.OnceValues(func() (string, error) {
 	if path := os.Getenv("YARD_BIN"); path != "" {
 		return filepath.Abs(path)
@@ -33,17 +33,17 @@ var binary = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	path := filepath.Join(dir, "yardmaster")
-	build := exec.Command("go", "build", "-o", path, "yardmaster/cmd/node")
+	build := exec.Command("go", "build", "-o", path, "github.com/yardmaster-dev/yardmaster/cmd/node")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if said, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build the program: %w: %s", err, said)
+	if output, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the program: %w: %s", err, output)
 	}
 	return path, nil
 })
 
-// stage is a yard in a test's own directory, ready for work, with the queues
-// free, limited (strictly, to 3 at once) and rrq.
-func stage(t *testing.T, patience time.Duration) (*Yard, context.Context) {
+// newHarness starts a cluster in a temporary directory, with the queues free, limited
+// (concurrency limit 3) and rrq.
+func newHarness(t *testing.T, timeout time.Duration) (*Cluster, context.Context) {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("starts three processes")
@@ -52,41 +52,41 @@ func stage(t *testing.T, patience time.Duration) (*Yard, context.Context) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	dir := t.TempDir()
-	if keep := os.Getenv("YARD_DRILL_DIR"); keep != "" { // to look at afterwards
+	if keep := os.Getenv("YARD_DRILL_DIR"); keep != "" { // keeps the files
 		if dir, err = os.MkdirTemp(keep, strings.ReplaceAll(t.Name(), "/", "-")+"-"); err != nil {
 			t.Fatal(err)
 		}
 	}
-	y, err := New(dir, program)
+	cl, err := New(dir, program)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			for _, n := range y.Nodes {
-				t.Logf("%s says:\n%s", n.Name, tail(n.Log(), 40))
+			for _, n := range cl.Nodes {
+				t.Logf("log of %s:\n%s", n.Name, tail(n.Log(), 40))
 			}
 		}
-		y.Close()
+		cl.Close()
 		cancel()
 	})
 	began := time.Now()
-	if err := y.Open(ctx); err != nil {
+	if err := cl.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("ready after %s", time.Since(began).Round(time.Millisecond))
-	for queue, limit := range map[string]int{"free": 0, "limited": strict, "rrq": 0} {
-		if err := y.AddQueue(ctx, queue, limit); err != nil {
+	for queue, limit := range map[string]int{"free": 0, "limited": strictLimit, "rrq": 0} {
+		if err := cl.AddQueue(ctx, queue, limit); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return y, ctx
+	return cl, ctx
 }
 
-// strict is the limit of the queue "limited".
-const strict = 3
+// strictLimit is the concurrency limit of the queue "limited".
+const strictLimit = 3
 
 func tail(text string, lines int) string {
 	all := strings.Split(strings.TrimSpace(text), "\n")
@@ -94,11 +94,11 @@ func tail(text string, lines int) string {
 }
 
 // work starts worker processes for a queue.
-func work(t *testing.T, y *Yard, queue string, processes int, credits uint32, hold time.Duration) []*Process {
+func work(t *testing.T, cl *Cluster, queue string, processes int, credits uint32, hold time.Duration) []*Process {
 	t.Helper()
 	var started []*Process
 	for range processes {
-		p, err := y.AddWorker(Task{Nodes: y.Edges(), Queue: queue, Credits: credits, Hold: hold})
+		p, err := cl.AddWorker(Task{Nodes: cl.Edges(), Queue: queue, Credits: credits, Hold: hold})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -107,13 +107,13 @@ func work(t *testing.T, y *Yard, queue string, processes int, credits uint32, ho
 	return started
 }
 
-// publish runs loads at once.
-func publish(t *testing.T, ctx context.Context, y *Yard, loads ...*Load) {
+// publish runs loads concurrently until all jobs are acknowledged.
+func publish(t *testing.T, ctx context.Context, cl *Cluster, loads ...*Load) {
 	t.Helper()
 	var all sync.WaitGroup
 	for _, l := range loads {
 		all.Go(func() {
-			if err := l.Run(ctx, y); err != nil {
+			if err := l.Run(ctx, cl); err != nil {
 				t.Error(err)
 			}
 		})
@@ -121,14 +121,14 @@ func publish(t *testing.T, ctx context.Context, y *Yard, loads ...*Load) {
 	all.Wait()
 }
 
-// judge waits for all ends and requires that nothing is lost, doubled,
-// missing or beyond a limit.
-func judge(t *testing.T, ctx context.Context, y *Yard, loads ...*Load) Verdict {
+// judge waits until all jobs have ended and requires that none is lost or duplicated,
+// that history is complete and that the limit was kept.
+func judge(t *testing.T, ctx context.Context, cl *Cluster, loads ...*Load) Verdict {
 	t.Helper()
-	if err := y.Await(ctx, loads...); err != nil {
+	if err := cl.Await(ctx, loads...); err != nil {
 		t.Fatal(err)
 	}
-	v, err := y.Judge(ctx, loads...)
+	v, err := cl.Judge(ctx, loads...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,28 +136,28 @@ func judge(t *testing.T, ctx context.Context, y *Yard, loads ...*Load) Verdict {
 	for _, flaw := range v.Flaws() {
 		t.Error(flaw)
 	}
-	if v.MostAtOnce["limited"] > strict {
-		t.Errorf("%d jobs of a queue with limit %d ran at once", v.MostAtOnce["limited"], strict)
+	if v.MaxConcurrent["limited"] > strictLimit {
+		t.Errorf("%d jobs of a queue with limit %d ran concurrently", v.MaxConcurrent["limited"], strictLimit)
 	}
 	return v
 }
 
-// killAuthority ends whoever decides with SIGKILL and gives it; nil if nobody
-// did until ctx ended.
-func killAuthority(t *testing.T, ctx context.Context, y *Yard) (victim *Node) {
+// killAuthority kills the authority and returns it, or nil if there was none until ctx
+// ended.
+func killAuthority(t *testing.T, ctx context.Context, cl *Cluster) (victim *Node) {
 	t.Helper()
-	err := until(ctx, "there is an authority", func() (err error) { victim, err = y.Authority(ctx); return err })
+	err := until(ctx, "there is an authority", func() (err error) { victim, err = cl.Authority(ctx); return err })
 	if err != nil {
 		t.Error(err)
 		return nil
 	}
-	y.Kill(victim)
+	cl.Kill(victim)
 	t.Logf("killed %s", victim.Name)
 	return victim
 }
 
-// restart starts a node again and waits until all see it.
-func restart(t *testing.T, ctx context.Context, y *Yard, nodes ...*Node) {
+// restart restarts nodes and waits until the cluster is ready.
+func restart(t *testing.T, ctx context.Context, cl *Cluster, nodes ...*Node) {
 	t.Helper()
 	began := time.Now()
 	for _, n := range nodes {
@@ -169,15 +169,14 @@ func restart(t *testing.T, ctx context.Context, y *Yard, nodes ...*Node) {
 			return
 		}
 	}
-	if err := y.WaitReady(ctx); err != nil {
+	if err := cl.WaitReady(ctx); err != nil {
 		t.Error(err)
 	}
 	t.Logf("ready again after %s", time.Since(began).Round(time.Millisecond))
 }
 
-// TestFailover_KillAuthority is the promise in short, as a drill on a stage: the
-// authority is killed in the middle of the work, every job ends exactly once,
-// and nobody tells another story.
+// TestFailover_KillAuthority is a short drill: the authority is killed under load, and
+// every job must end exactly once, by all sources.
 func TestFailover_KillAuthority(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts three processes")
@@ -186,19 +185,19 @@ func TestFailover_KillAuthority(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := Drill{Number: 2, Name: "in-short", Breaks: "kill -9 the authority", Promises: "every job ends once", Patience: 90 * time.Second,
-		Run: func(ctx context.Context, s *Stage) error {
-			if err := s.Steady(ctx); err != nil {
+	d := Drill{Number: 2, Name: "in-short", Breaks: "kill -9 the authority", Promises: "every job ends once", Timeout: 90 * time.Second,
+		Run: func(ctx context.Context, s *Harness) error {
+			if err := s.StartSteadyLoad(ctx); err != nil {
 				return err
 			}
-			s.Begin(ctx, &Load{Queue: RunnerQueue, Prefix: "retry", Function: "demo#retry", Params: `{"times":1}`, Jobs: 50})
+			s.StartLoads(ctx, &Load{Queue: RunnerQueue, Prefix: "retry", Function: "demo#retry", JobParams: `{"times":1}`, Jobs: 50})
 			n, err := s.AwaitAuthority(ctx)
 			if err != nil {
 				return err
 			}
 			s.Fault("kill", n.Name)
 			s.Kill(n)
-			return s.Rest(ctx, 3*time.Second)
+			return s.Sleep(ctx, 3*time.Second)
 		}}
 	r := Play(t.Context(), Options{Binary: program, Dir: t.TempDir(), Seed: 1}, d)
 	for _, line := range r.Timeline {
@@ -211,45 +210,45 @@ func TestFailover_KillAuthority(t *testing.T) {
 		t.Fatalf("%s: %s %q", r.Ended, r.Unplayed, r.Broken)
 	}
 	if v := r.Verdict; v.Acknowledged < 200 || v.Completed != v.Acknowledged || len(r.Gaps) != 1 || r.Gaps[0].Dispatch.Max == 0 {
-		t.Errorf("too little to prove anything: %s, gaps %+v", v, r.Gaps)
+		t.Errorf("too few jobs for a meaningful test: %s, gaps %+v", v, r.Gaps)
 	}
 }
 
-// soak skips what takes long unless it is asked for.
-func soak(t *testing.T) {
+// soakTime skips a long test unless YARD_SOAK is set.
+func soakTime(t *testing.T) {
 	t.Helper()
 	if os.Getenv("YARD_SOAK") == "" {
 		t.Skip("long: set YARD_SOAK=1, or run make drill-tests")
 	}
 }
 
-// TestDrill_KillWorkers: worker processes die with jobs in hand.
+// TestDrill_KillWorkers kills worker processes that are running jobs.
 func TestDrill_KillWorkers(t *testing.T) {
-	soak(t)
-	y, ctx := stage(t, 2*time.Minute)
-	doomed := work(t, y, "free", 2, 16, 50*time.Millisecond)
-	work(t, y, "free", 2, 16, 2*time.Millisecond)
+	soakTime(t)
+	cl, ctx := newHarness(t, 2*time.Minute)
+	doomed := work(t, cl, "free", 2, 16, 50*time.Millisecond)
+	work(t, cl, "free", 2, 16, 2*time.Millisecond)
 	free := &Load{Queue: "free", Jobs: 2000, Parallel: 8}
 	free.At, free.Then = 800, func() {
 		for _, p := range doomed {
 			p.Kill()
 		}
 	}
-	publish(t, ctx, y, free)
-	v := judge(t, ctx, y, free)
-	if v.Again == 0 {
-		t.Error("no job ran again: the killed workers held none")
+	publish(t, ctx, cl, free)
+	v := judge(t, ctx, cl, free)
+	if v.Reruns == 0 {
+		t.Error("no job ran again: the killed workers had none")
 	}
 }
 
-// TestDrill_LostDirectory: an empty directory under a member's name is
-// refused, and says what to do.
+// TestDrill_LostDirectory checks that an empty directory under a member's name is
+// refused with the command that helps.
 func TestDrill_LostDirectory(t *testing.T) {
-	soak(t)
-	y, ctx := stage(t, 2*time.Minute)
-	work(t, y, "free", 1, 8, 0)
-	lost := y.Nodes[1]
-	y.Kill(lost)
+	soakTime(t)
+	cl, ctx := newHarness(t, 2*time.Minute)
+	work(t, cl, "free", 1, 8, 0)
+	lost := cl.Nodes[1]
+	cl.Kill(lost)
 	if err := os.RemoveAll(lost.DataDir); err != nil {
 		t.Fatal(err)
 	}
@@ -259,12 +258,12 @@ func TestDrill_LostDirectory(t *testing.T) {
 	soon, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	if err := lost.Wait(soon); err == nil || soon.Err() != nil {
-		t.Errorf("the node ended with %v", err)
+		t.Errorf("the node exited with %v", err)
 	}
 	if says := tail(lost.Log(), 1); !strings.Contains(says, "another directory") {
-		t.Errorf("it does not say what to do: %s", says)
+		t.Errorf("the log does not say what to do: %s", says)
 	}
 	free := &Load{Queue: "free", Jobs: 500, Parallel: 8}
-	publish(t, ctx, y, free)
-	judge(t, ctx, y, free)
+	publish(t, ctx, cl, free)
+	judge(t, ctx, cl, free)
 }

@@ -17,25 +17,25 @@ import (
 
 	"github.com/google/uuid"
 
-	"yardmaster/drill/hostile"
-	"yardmaster/drill/yard"
-	"yardmaster/edge/overhop"
-	"yardmaster/internal/frame"
+	"github.com/yardmaster-dev/yardmaster/drill/hostile"
+	"github.com/yardmaster-dev/yardmaster/drill/procs"
+	"github.com/yardmaster-dev/yardmaster/edge/overhop"
+	"github.com/yardmaster-dev/yardmaster/internal/frame"
 )
 
-// What hostile clients may cost a node beyond what it had.
+// The maximum cost of hostile clients for a node.
 const (
 	hostileMemory     = 400 << 10 // KiB
-	hostileGoroutines = 200       // once they are gone
-	hostileLines      = 2000      // of log
+	hostileGoroutines = 200       // after they have disconnected
+	hostileLines      = 2000      // lines of log
 )
 
-// TestHostile_Clients: hundreds of clients at once do all that the protocol
-// forbids, beside an honest producer and worker whose every job still ends. When
-// they are gone, so is what they cost.
-func TestHostile_Clients(t *testing.T) { besiege(t, 1, 3*time.Second) }
+// TestHostile_Clients runs hundreds of clients that violate the protocol in every
+// way, next to a well-behaved producer and worker, whose jobs must all complete. When
+// the clients have disconnected, their cost must be gone too.
+func TestHostile_Clients(t *testing.T) { attackNode(t, 1, 3*time.Second) }
 
-func besiege(t *testing.T, times int, span time.Duration) {
+func attackNode(t *testing.T, times int, span time.Duration) {
 	if testing.Short() {
 		t.Skip("starts a process")
 	}
@@ -45,28 +45,28 @@ func besiege(t *testing.T, times int, span time.Duration) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second+3*span)
 	defer cancel()
-	y, err := yard.Start(ctx, yard.Options{
+	cl, err := procs.Start(ctx, procs.Options{
 		Nodes: 1, Dir: t.TempDir(), Binary: program, Profile: true,
-		Env: []string{"GOGC=100"}, // a node trades memory for time: what is garbage would hide what is held
+		Env: []string{"GOGC=100"}, // keeps garbage from hiding memory in use
 		Config: "[wire.session]\nunhelloed_max_lifetime_seconds = 2\nhelloed_unregistered_max_lifetime_seconds = 2\n" +
 			"[limits]\nwrite_timeout = \"1s\"\nmax_connections_per_address = 20000\n",
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer y.Stop()
-	n := y.Nodes[0]
+	defer cl.Stop()
+	n := cl.Nodes[0]
 	h := newHonest(t, ctx, n.Edge)
-	lure := h.lure()
-	h.work(100) // warm
+	lure := h.layBait()
+	h.work(100) // warm up
 	before := h.measure(n)
 	calm := h.work(200)
 
 	attackers, stop := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	count := 0
-	for _, a := range hostile.Attacks(lure) {
-		for range max(1, a.Share*times/2) {
+	for _, a := range hostile.All(lure) {
+		for range max(1, a.Weight*times/2) {
 			all.Go(func() { a.Run(attackers, n.Edge) })
 			count++
 		}
@@ -80,8 +80,8 @@ func besiege(t *testing.T, times int, span time.Duration) {
 	}
 	stop()
 	all.Wait()
-	var after measure
-	err = y.Until(ctx, "the node has forgotten its attackers", func() error {
+	var after nodeUsage
+	err = cl.Until(ctx, "the resources of the attackers are released", func() error {
 		after = h.measure(n)
 		if after.connections != before.connections || after.goroutines > before.goroutines+hostileGoroutines {
 			return fmt.Errorf("%+v now, %+v before", after, before)
@@ -95,7 +95,7 @@ func besiege(t *testing.T, times int, span time.Duration) {
 		t.Errorf("the node grew by %d MiB, at most %d", grown>>10, hostileMemory*times>>10)
 	}
 	if lines := h.lines(n) - before.lines; lines > hostileLines {
-		t.Errorf("the attack filled %d lines of the log, at most %d; %s", lines, hostileLines, n.LastWords())
+		t.Errorf("the attack filled %d lines of the log, at most %d; %s", lines, hostileLines, n.OutputTail())
 	}
 	h.check()
 	t.Logf("%d attackers, %d connections at most; memory %d MiB before, %d at most, %d after; %d honest jobs meanwhile, %d QUESTs of them repeated",
@@ -109,24 +109,24 @@ func quantile(d []time.Duration, percent int) time.Duration {
 	return d[min(len(d)-1, len(d)*percent/100)].Round(10 * time.Microsecond)
 }
 
-// honest is a producer and a worker of the queue "honest", over a connection
-// each, that say one thing at a time.
-type honest struct {
+// honestClients is a producer and a worker of the queue "honest", with a connection
+// each, that send one request at a time.
+type honestClients struct {
 	t                *testing.T
-	producer, worker *talker
-	jobs             int // enqueued and done
-	repeated         int // QUESTs that came again
+	producer, worker *rawClient
+	jobs             int // completed
+	repeated         int // repeated QUESTs
 }
 
-func newHonest(t *testing.T, ctx context.Context, edge string) *honest {
-	h := &honest{t: t, producer: talk(t, ctx, edge), worker: talk(t, ctx, edge)}
+func newHonest(t *testing.T, ctx context.Context, edge string) *honestClients {
+	h := &honestClients{t: t, producer: dialRaw(t, ctx, edge), worker: dialRaw(t, ctx, edge)}
 	h.producer.must(overhop.TAddQueue, overhop.Fields{"name": "honest"})
 	h.worker.must(overhop.TSubscribe, overhop.Fields{"q": "honest", "credits": 1})
 	return h
 }
 
-// lure keeps a job with a large body in a paused queue.
-func (h *honest) lure() (jid string) {
+// layBait enqueues a job with a large body in a paused queue and returns its JID.
+func (h *honestClients) layBait() (jid string) {
 	h.producer.must(overhop.TAddQueue, overhop.Fields{"name": "lure"})
 	h.producer.must(overhop.TPause, overhop.Fields{"q": "lure"})
 	ok := h.producer.must(overhop.TEnqueue, overhop.Fields{"q": "lure", "job_payload": bytes.Repeat([]byte("x"), 256<<10)})
@@ -134,12 +134,12 @@ func (h *honest) lure() (jid string) {
 	return jid
 }
 
-// work has n jobs done, one after another, and gives how long each took.
-func (h *honest) work(n int) (took []time.Duration) {
+// work enqueues and runs n jobs, one after the other, and returns how long each took.
+func (h *honestClients) work(n int) (took []time.Duration) {
 	h.t.Helper()
 	for range n {
 		began := time.Now()
-		key := uuid.NewString() // whatever is repeated is the same job
+		key := uuid.NewString() // makes repetitions the same job
 		ok := h.producer.must(overhop.TEnqueue, overhop.Fields{"q": "honest", "key": key, "job_payload": overhop.Fields{"n": h.jobs}})
 		jid, _ := ok.Get("jid").Str()
 		for {
@@ -150,7 +150,7 @@ func (h *honest) work(n int) (took []time.Duration) {
 			if got == jid && code == "" {
 				break
 			}
-			h.repeated++ // another placing of a job whose first one was too slow
+			h.repeated++ // another dispatch of a job whose first one was too slow
 		}
 		h.jobs++
 		took = append(took, time.Since(began))
@@ -158,8 +158,8 @@ func (h *honest) work(n int) (took []time.Duration) {
 	return took
 }
 
-// check holds the yard's own count against ours: every job is done, once.
-func (h *honest) check() {
+// check requires that the cluster counts each job once, as completed.
+func (h *honestClients) check() {
 	h.t.Helper()
 	stats := h.producer.must(overhop.TQStats, overhop.Fields{"q": "honest"}).Get("stats")
 	for state, count := range stats.Pairs() {
@@ -174,13 +174,13 @@ func (h *honest) check() {
 	}
 }
 
-// measure is what a node costs: memory in KiB, lines of its log.
-type measure struct {
+// nodeUsage is the resource usage of a node: memory in KiB, and lines of log.
+type nodeUsage struct {
 	rss, connections  int64
 	goroutines, lines int
 }
 
-func (h *honest) measure(n *yard.Node) (m measure) {
+func (h *honestClients) measure(n *procs.Node) (m nodeUsage) {
 	h.t.Helper()
 	status := h.producer.must(overhop.TStatus, nil)
 	m.rss, _ = status.Get("memory").Get("vm_rss_kb").Int()
@@ -201,7 +201,7 @@ func (h *honest) measure(n *yard.Node) (m measure) {
 	return m
 }
 
-func (h *honest) lines(n *yard.Node) int {
+func (h *honestClients) lines(n *procs.Node) int {
 	text, err := os.ReadFile(n.Log)
 	if err != nil {
 		h.t.Fatal(err)
@@ -209,17 +209,17 @@ func (h *honest) lines(n *yard.Node) int {
 	return bytes.Count(text, []byte("\n"))
 }
 
-// talker speaks the protocol over one connection, bare, a request at a time.
-type talker struct {
+// rawClient sends one request at a time over one connection.
+type rawClient struct {
 	t      *testing.T
 	ctx    context.Context
 	nc     net.Conn
 	in     *frame.Reader
 	rid    int
-	quests []overhop.Raw // that came between
+	quests []overhop.Raw // received between answers
 }
 
-func talk(t *testing.T, ctx context.Context, edge string) *talker {
+func dialRaw(t *testing.T, ctx context.Context, edge string) *rawClient {
 	t.Helper()
 	var d net.Dialer
 	nc, err := d.DialContext(ctx, "tcp", edge)
@@ -227,14 +227,14 @@ func talk(t *testing.T, ctx context.Context, edge string) *talker {
 		t.Fatal(err)
 	}
 	context.AfterFunc(ctx, func() { nc.Close() })
-	c := &talker{t: t, ctx: ctx, nc: nc, in: frame.NewReader(nc, overhop.MaxFrameLimit)}
+	c := &rawClient{t: t, ctx: ctx, nc: nc, in: frame.NewReader(nc, overhop.MaxFrameLimit)}
 	c.must(overhop.THello, overhop.Fields{"ext": []string{overhop.Delivery}})
 	c.must(overhop.TRegister, nil)
 	return c
 }
 
-// must repeats a request while the yard is unavailable.
-func (c *talker) must(t int64, p overhop.Fields) overhop.Raw {
+// must repeats a request while the answer is UNAVAILABLE, and requires an OK.
+func (c *rawClient) must(t int64, p overhop.Fields) overhop.Raw {
 	c.t.Helper()
 	ok, code := c.ask(t, p)
 	if code != "" {
@@ -243,7 +243,7 @@ func (c *talker) must(t int64, p overhop.Fields) overhop.Raw {
 	return ok
 }
 
-func (c *talker) ask(t int64, p overhop.Fields) (ok overhop.Raw, code overhop.Code) {
+func (c *rawClient) ask(t int64, p overhop.Fields) (ok overhop.Raw, code overhop.Code) {
 	c.t.Helper()
 	for code = overhop.CodeUnavailable; code == overhop.CodeUnavailable; {
 		c.rid++
@@ -265,7 +265,7 @@ func (c *talker) ask(t int64, p overhop.Fields) (ok overhop.Raw, code overhop.Co
 }
 
 // quest waits for the next QUEST.
-func (c *talker) quest() overhop.Raw {
+func (c *rawClient) quest() overhop.Raw {
 	c.t.Helper()
 	for len(c.quests) == 0 {
 		if e := c.next(); e.T == overhop.TQuest {
@@ -277,11 +277,11 @@ func (c *talker) quest() overhop.Raw {
 	return q
 }
 
-func (c *talker) next() overhop.Envelope {
+func (c *rawClient) next() overhop.Envelope {
 	c.t.Helper()
 	b, err := c.in.Next()
 	if err != nil {
-		c.t.Fatalf("the honest connection: %v", cmp.Or(c.ctx.Err(), err))
+		c.t.Fatalf("the connection of the honest client: %v", cmp.Or(c.ctx.Err(), err))
 	}
 	e, err := overhop.ParseEnvelope(slices.Clone(b))
 	if err != nil {

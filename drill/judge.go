@@ -14,58 +14,59 @@ import (
 	"strings"
 	"time"
 
-	"yardmaster/cluster"
-	"yardmaster/drill/check"
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/drill/check"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// Verdict is what came out of a drill.
+// Verdict is the comparison of acknowledgements, the state of the cluster, history
+// and witness files.
 type Verdict struct {
-	Acknowledged int            `json:"acknowledged"`
-	Completed    int            `json:"completed"`
-	Failed       int            `json:"failed"`
-	Lost         int            `json:"lost"`                 // acknowledged, and not ended
-	Unexpected   int            `json:"unexpected"`           // ended, and never published
-	Duplicates   int            `json:"duplicate_outcomes"`   // dispatches with more than one outcome, jobs completed twice
-	HistoryGaps  int            `json:"history_gaps"`         // events whose number is not the next
-	Unwitnessed  int            `json:"unwitnessed"`          // completed, and nobody saw it run
-	Runs         int            `json:"runs"`                 // as witnessed
-	Again        int            `json:"runs_again"`           // beyond a job's first
-	Overlaps     int            `json:"overlaps"`             // runs of a job that began before an earlier one had ended
-	Unjustified  int            `json:"overlaps_unjustified"` // those that history gives no reason for
-	Twice        int            `json:"dispatches_run_twice"`
-	MostAtOnce   map[string]int `json:"most_at_once"`   // by queue
-	Stale        uint64         `json:"stale_outcomes"` // that came too late, as the yard counts
-	AckGap       time.Duration  `json:"ack_gap_ns"`     // longest time between two acknowledgements of a load
-	EndGap       time.Duration  `json:"end_gap_ns"`     // longest time between two ends while jobs were still published
-	Recovery     time.Duration  `json:"recovery_ns"`    // longest time from killing a node to the next end
-	Retried      int            `json:"publishes_repeated"`
-	Refusals     map[string]int `json:"-"` // why publishes had to be repeated, and how often
+	Acknowledged      int            `json:"acknowledged"`
+	Completed         int            `json:"completed"`
+	Failed            int            `json:"failed"`
+	Lost              int            `json:"lost"`                 // acknowledged, but not ended
+	Unexpected        int            `json:"unexpected"`           // ended, but never acknowledged
+	Duplicates        int            `json:"duplicate_outcomes"`   // dispatches with more than one outcome, jobs completed twice
+	HistoryGaps       int            `json:"history_gaps"`         // events whose number is not the next
+	CompletedUnseen   int            `json:"unwitnessed"`          // completed, but not in any witness file
+	Runs              int            `json:"runs"`                 // recorded by witnesses
+	Reruns            int            `json:"runs_again"`           // beyond the first of a job
+	Overlaps          int            `json:"overlaps"`             // runs of a job that began before an earlier one had ended
+	Unjustified       int            `json:"overlaps_unjustified"` // overlaps without a reason in history
+	Twice             int            `json:"dispatches_run_twice"`
+	MaxConcurrent     map[string]int `json:"most_at_once"`   // by queue
+	Stale             uint64         `json:"stale_outcomes"` // outcomes that came too late, as counted by a node
+	LongestAckGap     time.Duration  `json:"ack_gap_ns"`     // longest time between two acknowledgements of a load
+	LongestOutcomeGap time.Duration  `json:"end_gap_ns"`     // longest time between two ends while jobs were published
+	Recovery          time.Duration  `json:"recovery_ns"`    // longest time from the kill of a node to the next end
+	Retried           int            `json:"publishes_repeated"`
+	Refusals          map[string]int `json:"-"` // number of failed publishes by error
 
-	begins      []int64 // of witnessed runs, by the host's clock
+	starts      []int64 // of recorded runs, by the host's clock
 	runs        []check.Run
-	told        history
+	events      history
 	unjustified []string
-	reasons     map[string]int // of overlaps that history justifies
+	reasons     map[string]int // number of justified overlaps by reason
 }
 
-// String is the verdict in one line.
+// String returns the verdict as one line.
 func (v *Verdict) String() string {
 	return fmt.Sprintf("acknowledged %d, completed %d, failed %d, lost %d, unexpected %d, duplicate outcomes %d, history gaps %d, "+
-		"unwitnessed %d, runs %d (%d again, %d overlapping), most at once %v, stale outcomes %d, longest gap between acks %s (%d publishes repeated: %v), between ends %s, from a kill to the next end %s",
-		v.Acknowledged, v.Completed, v.Failed, v.Lost, v.Unexpected, v.Duplicates, v.HistoryGaps, v.Unwitnessed,
-		v.Runs, v.Again, v.Overlaps, v.MostAtOnce, v.Stale, v.AckGap.Round(time.Millisecond), v.Retried, v.Refusals, v.EndGap.Round(time.Millisecond), v.Recovery.Round(time.Millisecond))
+		"unwitnessed %d, runs %d (%d again, %d overlapping), maximum concurrency %v, stale outcomes %d, longest gap between acks %s (%d publishes repeated: %v), between ends %s, from a kill to the next end %s",
+		v.Acknowledged, v.Completed, v.Failed, v.Lost, v.Unexpected, v.Duplicates, v.HistoryGaps, v.CompletedUnseen,
+		v.Runs, v.Reruns, v.Overlaps, v.MaxConcurrent, v.Stale, v.LongestAckGap.Round(time.Millisecond), v.Retried, v.Refusals, v.LongestOutcomeGap.Round(time.Millisecond), v.Recovery.Round(time.Millisecond))
 }
 
-// Flaws lists what must never be.
+// Flaws returns the counts that must be 0 and are not.
 func (v *Verdict) Flaws() (flaws []string) {
 	for _, f := range []struct {
 		what string
 		n    int
 	}{
 		{"lost", v.Lost}, {"unexpected", v.Unexpected}, {"with two outcomes", v.Duplicates},
-		{"missing in history", v.HistoryGaps}, {"completed and seen by nobody", v.Unwitnessed},
-		{"twice at once without a reason", v.Unjustified}, {"dispatches that ran more than once", v.Twice},
+		{"gaps in history", v.HistoryGaps}, {"completed without a witness", v.CompletedUnseen},
+		{"overlapping runs without a reason", v.Unjustified}, {"dispatches that ran more than once", v.Twice},
 	} {
 		if f.n > 0 {
 			flaws = append(flaws, fmt.Sprintf("%d %s", f.n, f.what))
@@ -74,12 +75,12 @@ func (v *Verdict) Flaws() (flaws []string) {
 	return flaws
 }
 
-// Await waits until every job of the loads has ended, as the yard says.
-func (y *Yard) Await(ctx context.Context, loads ...*Load) error {
+// Await waits until the cluster reports that every job of the loads has ended.
+func (c *Cluster) Await(ctx context.Context, loads ...*Load) error {
 	return until(ctx, "all jobs have ended", func() error {
-		up := y.Up()
-		if len(up) == 0 {
-			return fmt.Errorf("no node runs")
+		running := c.Running()
+		if len(running) == 0 {
+			return fmt.Errorf("no node is running")
 		}
 		want := make(map[string]int)
 		for _, l := range loads {
@@ -87,49 +88,49 @@ func (y *Yard) Await(ctx context.Context, loads ...*Load) error {
 		}
 		for queue, jobs := range want {
 			var q struct{ Counts map[string]int }
-			n := up[time.Now().UnixNano()%int64(len(up))]
+			n := running[time.Now().UnixNano()%int64(len(running))]
 			if err := n.Ask(ctx, cluster.SubjectAPI+".queue.show", map[string]any{"name": queue}, &q); err != nil {
 				return err
 			}
 			if ended := q.Counts["completed"] + q.Counts["failed"]; ended < jobs {
-				return fmt.Errorf("%s: %d of %d: %v", queue, ended, jobs, q.Counts)
+				return fmt.Errorf("queue %s: %d of %d jobs have ended: %v", queue, ended, jobs, q.Counts)
 			}
 		}
 		return nil
 	})
 }
 
-// Judge compares what was acknowledged, what the yard says and what witnesses
-// saw. All jobs must have ended.
-func (y *Yard) Judge(ctx context.Context, loads ...*Load) (v Verdict, err error) {
-	v.MostAtOnce, v.Refusals = make(map[string]int), make(map[string]int)
+// Judge compares the acknowledged jobs with the state of the cluster, history and
+// witness files. All jobs must have ended.
+func (c *Cluster) Judge(ctx context.Context, loads ...*Load) (v Verdict, err error) {
+	v.MaxConcurrent, v.Refusals = make(map[string]int), make(map[string]int)
 	completed := make(map[job.ID]bool)
 	lastAck := int64(0)
-	n := y.Up()[0]
-	if err := y.judgeStates(ctx, n, loads, &v, completed); err != nil {
+	n := c.Running()[0]
+	if err := c.judgeStates(ctx, n, loads, &v, completed); err != nil {
 		return v, err
 	}
 	for _, l := range loads {
 		if acks := slices.Sorted(slices.Values(l.acks)); len(acks) > 0 {
-			v.AckGap = max(v.AckGap, longest(acks, 0, math.MaxInt64))
+			v.LongestAckGap = max(v.LongestAckGap, longest(acks, 0, math.MaxInt64))
 			lastAck = max(lastAck, acks[len(acks)-1])
 		}
-		for why, times := range l.refused {
-			v.Refusals[why] += times
+		for reason, times := range l.refusals {
+			v.Refusals[reason] += times
 			v.Retried += times
 		}
 	}
-	// JetStream takes some seconds to elect whom to ask after a node's death.
+	// After the death of a node, JetStream takes seconds to elect new stream leaders.
 	err = until(ctx, "history is read", func() error {
-		told, err := readHistory(ctx, n)
-		if err == nil && len(told.delivered) < v.Completed { // history follows the ledger at its own pace
-			err = fmt.Errorf("it tells of %d jobs of %d", len(told.delivered), v.Completed)
+		got, err := readHistory(ctx, n)
+		if err == nil && len(got.delivered) < v.Completed { // history is published after the commit
+			err = fmt.Errorf("it has deliveries of %d jobs, want %d", len(got.delivered), v.Completed)
 		}
-		v.told = told
+		v.events = got
 		return err
 	})
-	v.Duplicates, v.HistoryGaps = v.told.twice, v.told.gaps
-	v.EndGap, v.Recovery = y.gapsOfEnds(v.told.ends, lastAck)
+	v.Duplicates, v.HistoryGaps = v.events.duplicates, v.events.eventGaps
+	v.LongestOutcomeGap, v.Recovery = c.outcomeGaps(v.events.ends, lastAck)
 	if err != nil {
 		return v, err
 	}
@@ -138,12 +139,13 @@ func (y *Yard) Judge(ctx context.Context, loads ...*Load) (v Verdict, err error)
 		return v, err
 	}
 	v.Stale = s.StaleOutcomes
-	return v, y.judgeWitnesses(&v, completed)
+	return v, c.judgeWitnesses(&v, completed)
 }
 
-// judgeStates asks what became of the jobs of every queue that was loaded.
-func (y *Yard) judgeStates(ctx context.Context, n *Node, loads []*Load, v *Verdict, completed map[job.ID]bool) error {
-	open := make(map[string]map[job.ID]bool) // by queue: acknowledged, and not found ended
+// judgeStates compares the acknowledged jobs with those that have ended, by queue,
+// and adds the ids of the completed ones to completed.
+func (c *Cluster) judgeStates(ctx context.Context, n *Node, loads []*Load, v *Verdict, completed map[job.ID]bool) error {
+	open := make(map[string]map[job.ID]bool) // by queue: acknowledged, not found among the ended
 	for _, l := range loads {
 		ids, err := l.ids()
 		if err != nil {
@@ -157,7 +159,7 @@ func (y *Yard) judgeStates(ctx context.Context, n *Node, loads []*Load, v *Verdi
 	}
 	for queue, open := range open {
 		for _, state := range []string{"completed", "failed"} {
-			err := y.eachEnded(ctx, n, queue, state, func(id job.ID) {
+			err := c.eachEnded(ctx, n, queue, state, func(id job.ID) {
 				if !open[id] {
 					v.Unexpected++
 				}
@@ -178,9 +180,9 @@ func (y *Yard) judgeStates(ctx context.Context, n *Node, loads []*Load, v *Verdi
 	return nil
 }
 
-// eachEnded lists the jobs of a queue that ended in a state. A page of large jobs
-// may not fit an answer: then it is asked for by halves.
-func (y *Yard) eachEnded(ctx context.Context, n *Node, queue, state string, visit func(job.ID)) error {
+// eachEnded calls visit for each job of a queue that ended in a state. It halves
+// the page size if a page of large jobs does not fit into an answer.
+func (c *Cluster) eachEnded(ctx context.Context, n *Node, queue, state string, visit func(job.ID)) error {
 	seen, size := 0, 512 // size divides seen
 	for {
 		var answer struct {
@@ -188,8 +190,8 @@ func (y *Yard) eachEnded(ctx context.Context, n *Node, queue, state string, visi
 				ID job.ID `json:"id"`
 			} `json:"jobs"`
 		}
-		question := map[string]any{"queue": queue, "state": state, "page": seen/size + 1, "page_size": size}
-		err := n.Ask(ctx, cluster.SubjectAPI+".job.list", question, &answer)
+		request := map[string]any{"queue": queue, "state": state, "page": seen/size + 1, "page_size": size}
+		err := n.Ask(ctx, cluster.SubjectAPI+".job.list", request, &answer)
 		if refusal := (*cluster.APIError)(nil); errors.As(err, &refusal) && refusal.Code == "413" && size > 1 {
 			size /= 2
 			continue
@@ -207,7 +209,8 @@ func (y *Yard) eachEnded(ctx context.Context, n *Node, queue, state string, visi
 	}
 }
 
-// run is one run of a job as its worker saw it; end is 0 if the worker died.
+// run is one run of a job as recorded by its worker. end is 0 if the worker died, or
+// is a runner; begin is 0 in the files of runners and example workers.
 type run struct {
 	job        job.ID
 	queue      string
@@ -215,8 +218,9 @@ type run struct {
 	begin, end int64
 }
 
-func (y *Yard) judgeWitnesses(v *Verdict, completed map[job.ID]bool) error {
-	files, err := filepath.Glob(filepath.Join(y.Dir, "*.witness"))
+// judgeWitnesses adds the runs recorded in all witness files to the verdict.
+func (c *Cluster) judgeWitnesses(v *Verdict, completed map[job.ID]bool) error {
+	files, err := filepath.Glob(filepath.Join(c.Dir, "*.witness"))
 	if err != nil {
 		return err
 	}
@@ -232,14 +236,14 @@ func (y *Yard) judgeWitnesses(v *Verdict, completed map[job.ID]bool) error {
 	v.Runs = len(runs)
 	for _, r := range runs {
 		if r.begin > 0 {
-			v.begins = append(v.begins, r.begin)
+			v.starts = append(v.starts, r.begin)
 			v.runs = append(v.runs, check.Run{Job: r.job.String(), Fence: uint64(r.fence), Begin: r.begin, End: r.end})
 		}
 	}
 	until := make(map[job.ID]int64)
 	for _, r := range runs {
 		if end, ran := until[r.job]; ran {
-			v.Again++
+			v.Reruns++
 			if end > r.begin {
 				v.Overlaps++
 			}
@@ -248,13 +252,13 @@ func (y *Yard) judgeWitnesses(v *Verdict, completed map[job.ID]bool) error {
 	}
 	for id := range completed {
 		if _, ran := until[id]; !ran {
-			v.Unwitnessed++
+			v.CompletedUnseen++
 		}
 	}
-	mostAtOnce(runs, v.MostAtOnce)
+	maxConcurrent(runs, v.MaxConcurrent)
 	v.reasons = make(map[string]int)
 	v.Twice = len(check.SameDispatch(v.runs))
-	for _, o := range check.Overlaps(v.runs, v.told.ends) {
+	for _, o := range check.Overlaps(v.runs, v.events.ends) {
 		if o.Reason == "" {
 			v.Unjustified++
 			v.unjustified = append(v.unjustified, o.String())
@@ -265,9 +269,9 @@ func (y *Yard) judgeWitnesses(v *Verdict, completed map[job.ID]bool) error {
 	return nil
 }
 
-// mostAtOnce counts, by queue, how many runs there were at the same time. A
-// run whose end nobody saw is not counted: its worker was killed.
-func mostAtOnce(runs []run, most map[string]int) {
+// maxConcurrent determines, by queue, the maximum number of concurrent runs. Runs
+// without an end do not count: their worker was killed.
+func maxConcurrent(runs []run, result map[string]int) {
 	type edge struct {
 		at    int64
 		step  int
@@ -288,11 +292,11 @@ func mostAtOnce(runs []run, most map[string]int) {
 	now := make(map[string]int)
 	for _, e := range edges {
 		now[e.queue] += e.step
-		most[e.queue] = max(most[e.queue], now[e.queue])
+		result[e.queue] = max(result[e.queue], now[e.queue])
 	}
 }
 
-// readWitness reads a worker's file or a runner's, which knows no ends.
+// readWitness reads the witness file of a worker, an example worker or a runner.
 func readWitness(path string) (runs []run, err error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -328,11 +332,11 @@ func readWitness(path string) (runs []run, err error) {
 			continue
 		}
 		if what == "end" {
-			continue // a runner's handler: when, it does not say
+			continue // end of a runner's handler, without a time
 		}
 		id, _, ok := job.ParseRequestID(strings.Fields(lines.Text() + " ")[0])
 		if !ok {
-			return nil, fmt.Errorf("witness %s says %q", filepath.Base(path), lines.Text())
+			return nil, fmt.Errorf("witness %s: malformed line %q", filepath.Base(path), lines.Text())
 		}
 		runs = append(runs, run{job: id})
 	}

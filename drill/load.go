@@ -10,40 +10,40 @@ import (
 	"sync/atomic"
 	"time"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// Load is jobs to be published by programs that know nothing of drills.
+// Load is a set of jobs to publish to one queue.
 type Load struct {
-	Queue    string
-	Road     Road          // "": plain JetStream
-	Function string        // "": none
-	Params   string        // JSON of every job; "": its number
-	Fields   string        // what else every job says, as JSON without its braces; "": nothing
-	Jobs     int           // 0: until Stop
-	Prefix   string        // of every job's key; "": the queue and the road
-	Parallel int           // publishers at once, each waiting for its acknowledgement; 0: one
-	Pace     time.Duration // between two jobs of a publisher
-	// At acknowledged jobs, Then is called once, while publishing goes on.
+	Queue     string
+	Transport Transport     // zero value: PlainPublish
+	Function  string        // "" means none
+	JobParams string        // params of every job as JSON; "" means its number
+	Fields    string        // further fields of every job as JSON without braces
+	Jobs      int           // number of jobs; 0 means until Stop
+	Prefix    string        // of every job's key; "" means queue and transport
+	Parallel  int           // concurrent publishers, each waiting for acknowledgements; 0 means 1
+	Pace      time.Duration // pause of a publisher between two jobs
+	// When At jobs are acknowledged, Then is called once, while publishing goes on.
 	At   int
 	Then func()
 
-	stopped atomic.Bool
-	acked   atomic.Int64
-	then    sync.WaitGroup
-	mu      sync.Mutex
-	acks    []int64        // when, by the host's clock
-	refused map[string]int // why, and how often
+	stopped  atomic.Bool
+	acked    atomic.Int64
+	then     sync.WaitGroup
+	mu       sync.Mutex
+	acks     []int64        // times of acknowledgements, by the host's clock
+	refusals map[string]int // number of failed publishes by error
 }
 
-// Run publishes every job until it is acknowledged or ctx ends, and returns
-// when Then has.
-func (l *Load) Run(ctx context.Context, y *Yard) error {
-	out, err := newCarrier(l, y)
+// Run publishes the jobs, each repeatedly until it is acknowledged, and returns
+// after Then has returned. If ctx ends first, it returns an error.
+func (l *Load) Run(ctx context.Context, c *Cluster) error {
+	p, err := newProducer(l, c)
 	if err != nil {
 		return err
 	}
-	defer out.close()
+	defer p.close()
 	var next atomic.Int64
 	var work sync.WaitGroup
 	errs := make([]error, max(l.Parallel, 1))
@@ -54,45 +54,45 @@ func (l *Load) Run(ctx context.Context, y *Yard) error {
 				if l.Jobs > 0 && n >= l.Jobs {
 					return
 				}
-				errs[i] = l.publish(ctx, out, n)
+				errs[i] = l.publish(ctx, p, n)
 			}
 		})
 	}
 	work.Wait()
 	l.then.Wait()
-	if l.Jobs == 0 { // whoever took a number saw it acknowledged
+	if l.Jobs == 0 { // every number taken is acknowledged
 		l.Jobs = int(next.Load())
 	}
 	return errors.Join(errs...)
 }
 
-// Stop ends a load without a number of jobs. What a publisher has begun is
-// still repeated until it is acknowledged.
+// Stop ends a load without a fixed number of jobs. Publishers still repeat their
+// current job until it is acknowledged.
 func (l *Load) Stop() { l.stopped.Store(true) }
 
-// Acked is how many jobs are acknowledged so far.
+// Acked returns the number of jobs acknowledged so far.
 func (l *Load) Acked() int { return int(l.acked.Load()) }
 
-// Key names job n.
+// Key returns the key of job n.
 func (l *Load) Key(n int) string {
-	return fmt.Sprintf("%s-%d", cmp.Or(l.Prefix, l.Queue+string(l.Road)), n)
+	return fmt.Sprintf("%s-%d", cmp.Or(l.Prefix, l.Queue+string(l.Transport)), n)
 }
 
-// publish repeats one job under its key until it is acknowledged.
-func (l *Load) publish(ctx context.Context, out carrier, n int) error {
-	params := l.Params
+// publish publishes one job under its key until it is acknowledged.
+func (l *Load) publish(ctx context.Context, p producer, n int) error {
+	params := l.JobParams
 	if params == "" {
 		params = fmt.Sprintf(`{"n":%d}`, n)
 	}
 	for {
-		one, cancel := context.WithTimeout(ctx, publishPatience)
-		err := out.carry(one, l.Key(n), params)
+		one, cancel := context.WithTimeout(ctx, publishTimeout)
+		err := p.send(one, l.Key(n), params)
 		cancel()
 		if err == nil {
 			break
 		}
-		l.refuse(err)
-		if pause(ctx, 20*time.Millisecond) != nil {
+		l.noteRefusal(err)
+		if sleep(ctx, 20*time.Millisecond) != nil {
 			return fmt.Errorf("job %s is not acknowledged: %w", l.Key(n), err)
 		}
 	}
@@ -100,36 +100,36 @@ func (l *Load) publish(ctx context.Context, out carrier, n int) error {
 	if acked := int(l.acked.Add(1)); acked == l.At && l.Then != nil {
 		l.then.Go(l.Then)
 	}
-	return pause(ctx, l.Pace)
+	return sleep(ctx, l.Pace)
 }
 
-// publishPatience is how long a publisher waits for one acknowledgement.
-const publishPatience = time.Second
+// publishTimeout limits the wait for one acknowledgement.
+const publishTimeout = time.Second
 
-func (l *Load) refuse(err error) {
+func (l *Load) noteRefusal(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.refused == nil {
-		l.refused = make(map[string]int)
+	if l.refusals == nil {
+		l.refusals = make(map[string]int)
 	}
-	l.refused[err.Error()]++
+	l.refusals[err.Error()]++
 }
 
-// Refused is why publishes had to be repeated, and how often.
-func (l *Load) Refused() map[string]int {
+// Refusals returns the number of failed publishes by error.
+func (l *Load) Refusals() map[string]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return maps.Clone(l.refused)
+	return maps.Clone(l.refusals)
 }
 
 func (l *Load) noteAck() {
-	at := Clock()
+	at := HostClock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.acks = append(l.acks, at)
 }
 
-func pause(ctx context.Context, d time.Duration) error {
+func sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -140,7 +140,7 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// ids are the jobs that were acknowledged once Run has returned nil.
+// ids returns the ids of the acknowledged jobs. Call it after Run has returned nil.
 func (l *Load) ids() (map[job.ID]bool, error) {
 	ids := make(map[job.ID]bool, l.Jobs)
 	for n := range l.Jobs {

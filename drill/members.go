@@ -10,78 +10,79 @@ import (
 	"strings"
 	"syscall"
 
-	"yardmaster/cluster"
-	"yardmaster/membership"
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/membership"
 )
 
-// Order types one of the program's verbs about members at a node, and gives
-// what it said, on both streams.
-func (n *Node) Order(ctx context.Context, words ...string) (said string, err error) {
-	return n.Type(ctx, append([]string{"cluster"}, words...)...)
+// MemberCommand runs a "cluster" command of the program against the node and returns
+// its output.
+func (n *Node) MemberCommand(ctx context.Context, words ...string) (output string, err error) {
+	return n.Command(ctx, append([]string{"cluster"}, words...)...)
 }
 
-// Type types a verb of the program at a node, and gives what it said, on both
-// streams.
-func (n *Node) Type(ctx context.Context, words ...string) (said string, err error) {
+// Command runs a command of the program against the node and returns its standard
+// output and standard error.
+func (n *Node) Command(ctx context.Context, words ...string) (output string, err error) {
 	cmd := exec.CommandContext(ctx, n.args[0], append([]string{"--server", n.NATS}, words...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.CombinedOutput()
-	said = strings.TrimSpace(string(out))
+	output = strings.TrimSpace(string(out))
 	if err != nil {
-		err = fmt.Errorf("%s at %s: %w: %s", strings.Join(words, " "), n.Name, err, said)
+		err = fmt.Errorf("%s at %s: %w: %s", strings.Join(words, " "), n.Name, err, output)
 	}
-	return said, err
+	return output, err
 }
 
-// Addresses are what an operator types to have this node let in.
-func (n *Node) Addresses() []string { return []string{"--route", n.route, "--raft", n.raft} }
+// JoinFlags returns the flags with which an operator adds this node.
+func (n *Node) JoinFlags() []string { return []string{"--route", n.route, "--raft", n.raft} }
 
-// Members is what a node says of the yard's members.
+// Members returns the members of the cluster as the node reports them.
 func (n *Node) Members(ctx context.Context) (v membership.View, err error) {
 	return v, n.Ask(ctx, cluster.SubjectAPI+".cluster.members", struct{}{}, &v)
 }
 
-// Newcomer lays out and starts one more node, whose file lists the members of
-// now and itself, and waits until it says what to type.
-func (s *Stage) Newcomer(ctx context.Context, name string) (*Node, error) {
-	n, err := s.Add(name)
+// AddNode prepares and starts one more node, configured with the current members
+// and itself, and waits until it logs the command that adds it.
+func (h *Harness) AddNode(ctx context.Context, name string) (*Node, error) {
+	n, err := h.Add(name)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.WriteConfig(n, s.Nodes...); err != nil {
+	if err := h.WriteConfig(n, h.Nodes...); err != nil {
 		return nil, err
 	}
 	if err := n.Start(); err != nil {
 		return nil, err
 	}
-	return n, n.Says(ctx, 0, "yardmaster cluster add "+name)
+	return n, n.AwaitLog(ctx, 0, "yardmaster cluster add "+name)
 }
 
-// Says waits until a process has said words, after the first bytes of its log.
-func (p *Process) Says(ctx context.Context, after int, words string) error {
-	return until(ctx, fmt.Sprintf("%s says %q", p.name, words), func() error {
-		if log := p.Log(); !strings.Contains(log[min(after, len(log)):], words) {
-			return errors.New("it has not")
+// AwaitLog waits until the process has logged text after the first bytes of its
+// log.
+func (p *Process) AwaitLog(ctx context.Context, after int, text string) error {
+	return until(ctx, fmt.Sprintf("%s logs %q", p.name, text), func() error {
+		if log := p.Log(); !strings.Contains(log[min(after, len(log)):], text) {
+			return errors.New("it has not logged it")
 		}
 		return nil
 	})
 }
 
-// Forget has the yard do without a node that has ended: it is not started again.
-func (y *Yard) Forget(n *Node) {
-	y.Nodes = slices.DeleteFunc(y.Nodes, func(other *Node) bool { return other == n })
+// RemoveNode removes an exited node from c.Nodes, so that it is not restarted.
+func (c *Cluster) RemoveNode(n *Node) {
+	c.Nodes = slices.DeleteFunc(c.Nodes, func(other *Node) bool { return other == n })
 }
 
-// InStep waits until no change of members is under way at any node, all have the
-// same members, each is heard, votes, and none has copies that lag.
-func (y *Yard) InStep(ctx context.Context) error {
+// AwaitMembersInSync waits until every node reports the same members, each of them
+// answering, voting and without lagging replicas, and no change in progress.
+func (c *Cluster) AwaitMembersInSync(ctx context.Context) error {
 	var want []string
-	for _, n := range y.Nodes {
+	for _, n := range c.Nodes {
 		want = append(want, n.Name)
 	}
 	slices.Sort(want)
-	return until(ctx, "the members are in step", func() error {
-		for _, n := range y.Up() {
+	return until(ctx, "the members are in sync", func() error {
+		for _, n := range c.Running() {
 			v, err := n.Members(ctx)
 			if err != nil {
 				return err
@@ -89,15 +90,15 @@ func (y *Yard) InStep(ctx context.Context) error {
 			var have []string
 			for i := range v.Members {
 				m := &v.Members[i]
-				if !m.Heard || !m.Voter || len(m.Behind) > 0 {
+				if !m.Answers || !m.Voter || len(m.Behind) > 0 {
 					text, _ := json.Marshal(m) // plain values
-					return fmt.Errorf("%s: %s", n.Name, text)
+					return fmt.Errorf("%s reports member %s", n.Name, text)
 				}
 				have = append(have, m.Name)
 			}
 			slices.Sort(have)
 			if v.Change != "" || len(v.Skew) > 0 || !slices.Equal(have, want) {
-				return fmt.Errorf("%s has the members %q of %q, change %q (%s), out of step: %q", n.Name, have, want, v.Change, v.Step, v.Skew)
+				return fmt.Errorf("%s reports the members %q, want %q; change %q (%s), differences %q", n.Name, have, want, v.Change, v.Step, v.Skew)
 			}
 		}
 		return nil

@@ -8,29 +8,30 @@ import (
 	"time"
 )
 
-// orphans looks for processes that outlive the node that started them.
+// orphans finds processes that outlive the node that started them.
 type orphans struct {
 	done sync.WaitGroup
 	mu   sync.Mutex
 	left []string
 }
 
-// orphanTime is how long what a killed node had started may still be there.
-const orphanTime = 2 * time.Second
+// orphanGrace is how long processes may outlive a killed node.
+const orphanGrace = 2 * time.Second
 
-// expect looks, when the time is over, for the processes that were a node's.
-func (o *orphans) expect(n *Node, family []int) {
-	began := make(map[int]string)
-	for _, pid := range family {
-		began[pid] = startOf(pid)
+// expect records, after orphanGrace, which of the processes with these pids still
+// exist. They must have been started by n.
+func (o *orphans) expect(n *Node, pids []int) {
+	started := make(map[int]string)
+	for _, pid := range pids {
+		started[pid] = startTime(pid)
 	}
 	o.done.Go(func() {
-		time.Sleep(orphanTime)
-		for pid, at := range began {
-			if at == "" || startOf(pid) != at {
-				continue // gone; the number may be another's by now
+		time.Sleep(orphanGrace)
+		for pid, at := range started {
+			if at == "" || startTime(pid) != at {
+				continue // exited; the pid may be in use again
 			}
-			command, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)) // "" if it ends now
+			command, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)) // "" if it exits now
 			o.mu.Lock()
 			o.left = append(o.left, fmt.Sprintf("%s of %s: %s", fmt.Sprint(pid), n.Name, bytes.ReplaceAll(command, []byte{0}, []byte{' '})))
 			o.mu.Unlock()
@@ -38,14 +39,14 @@ func (o *orphans) expect(n *Node, family []int) {
 	})
 }
 
-// startOf tells a process from another one that got its number later; "" if
-// there is none, or only what its parent has not reaped.
-func startOf(pid int) string {
+// startTime returns the start time of a process, which distinguishes it from a later
+// one with the same pid. It returns "" if the process has exited.
+func startTime(pid int) string {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return ""
 	}
-	// The name may hold spaces; what follows it begins with field 3.
+	// The name may contain spaces; the fields after it begin with field 3.
 	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
 	if len(fields) < 20 || string(fields[0]) == "Z" || string(fields[0]) == "X" {
 		return ""
@@ -53,14 +54,15 @@ func startOf(pid int) string {
 	return string(fields[19])
 }
 
-// Kill ends nodes with SIGKILL, all at once. What they had started must end, too.
-func (s *Stage) Kill(nodes ...*Node) {
-	families := make([][]int, len(nodes))
+// Kill kills nodes simultaneously with SIGKILL, and later checks that the processes
+// they had started are gone.
+func (h *Harness) Kill(nodes ...*Node) {
+	trees := make([][]int, len(nodes))
 	for i, n := range nodes {
-		families[i], _ = n.Family() // none if it has ended
+		trees[i], _ = n.Tree() // nil if it has exited
 	}
-	s.Yard.Kill(nodes...)
+	h.Cluster.Kill(nodes...)
 	for i, n := range nodes {
-		s.orphans.expect(n, families[i])
+		h.orphans.expect(n, trees[i])
 	}
 }

@@ -14,14 +14,13 @@ import (
 	"testing"
 	"time"
 
-	"yardmaster/drill/yard"
-	"yardmaster/runnerpool"
+	"github.com/yardmaster-dev/yardmaster/drill/procs"
+	"github.com/yardmaster-dev/yardmaster/runnerpool"
 )
 
-// peerPools are pools of runners that are not ours, in TOML, by name: the
-// Python example, and RRQ's runtimes that the environment names (see
-// CONTRIBUTING.md).
-func peerPools(t *testing.T) map[string]string {
+// rrqRuntimes returns pools of third-party runners, in TOML, by name: the Python
+// example, and the RRQ runtimes that the environment names (see CONTRIBUTING.md).
+func rrqRuntimes(t *testing.T) map[string]string {
 	t.Helper()
 	abs := func(path string) string {
 		path, err := filepath.Abs(path)
@@ -61,9 +60,9 @@ func peerPools(t *testing.T) map[string]string {
 	return pools
 }
 
-// peerJobs are the jobs that each pool is given, and how they must end,
-// whatever happens to nodes and runners meanwhile.
-var peerJobs = []struct {
+// rrqRuntimeJobs are the jobs that each pool gets, and how they must end despite kills
+// of nodes and runners.
+var rrqRuntimeJobs = []struct {
 	function, params string
 	state            string
 	attempts         uint32
@@ -75,13 +74,13 @@ var peerJobs = []struct {
 	{"fail", `{"message":"as asked"}`, "failed", 2, "", "as asked"},
 }
 
-// peerRounds is how often each of them is asked for.
-const peerRounds = 12
+// rrqRuntimeRounds is how often each job is enqueued.
+const rrqRuntimeRounds = 12
 
-// TestPeers_Failover: jobs of every peer end as they should while the authority
-// and a runner are killed, and no runner outlives its node. Of our own runners
-// TestFailover_Scenarios tells as much.
-func TestPeers_Failover(t *testing.T) {
+// TestRRQRuntimes_Failover checks that jobs of every third-party runtime end as they
+// should although the authority and a runner are killed, and that no runner outlives its
+// node. TestFailover_Scenarios does the same with the project's own runners.
+func TestRRQRuntimes_Failover(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts many processes")
 	}
@@ -89,12 +88,12 @@ func TestPeers_Failover(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pools := peerPools(t)
+	pools := rrqRuntimes(t)
 	if len(pools) == 0 {
-		t.Skip("no peer can run on this machine: install python3")
+		t.Skip("no runtime can run on this machine: install python3")
 	}
 	if _, ours := pools["example"]; ours && len(pools) == 1 {
-		soak(t)
+		soakTime(t)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
@@ -102,18 +101,18 @@ func TestPeers_Failover(t *testing.T) {
 	for _, table := range pools {
 		config += table
 	}
-	y, err := yard.Start(ctx, yard.Options{Nodes: 3, Dir: t.TempDir(), Binary: program, Config: config})
+	cl, err := procs.Start(ctx, procs.Options{Nodes: 3, Dir: t.TempDir(), Binary: program, Config: config})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer y.Stop()
-	ids := enqueueAll(t, ctx, y.Nodes[0], pools)
-	killInTheMiddle(t, ctx, y)
+	defer cl.Stop()
+	ids := enqueueAll(t, ctx, cl.Nodes[0], pools)
+	killMidJob(t, ctx, cl)
 	lost := uint32(0)
 	for pool, jobs := range ids {
 		for i, id := range jobs {
-			want := peerJobs[i%len(peerJobs)]
-			j := awaitEnd(t, ctx, y, id)
+			want := rrqRuntimeJobs[i%len(rrqRuntimeJobs)]
+			j := awaitEnd(t, ctx, cl, id)
 			lost += j.Losses
 			message := ""
 			if j.Error != nil {
@@ -126,14 +125,14 @@ func TestPeers_Failover(t *testing.T) {
 		}
 	}
 	if lost == 0 {
-		t.Error("no job was lost: the kills met nobody at work")
+		t.Error("no dispatch was lost: the kills hit no running job")
 	}
-	runners := runnersOf(ctx, y)
+	runners := runnersOf(ctx, cl)
 	if len(runners) == 0 {
-		t.Error("no node tells of runners")
+		t.Error("no node reports runners")
 	}
-	y.Stop()
-	// What was killed is gone when whoever inherits it has taken note.
+	cl.Stop()
+	// A killed process is gone once its new parent has reaped it.
 	left := func(pid int) bool { return !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }
 	for end := time.Now().Add(2 * time.Second); slices.ContainsFunc(runners, left) && time.Now().Before(end); {
 		time.Sleep(10 * time.Millisecond)
@@ -145,12 +144,12 @@ func TestPeers_Failover(t *testing.T) {
 	}
 }
 
-func enqueueAll(t *testing.T, ctx context.Context, n *yard.Node, pools map[string]string) map[string][]string {
+func enqueueAll(t *testing.T, ctx context.Context, n *procs.Node, pools map[string]string) map[string][]string {
 	t.Helper()
 	ids := make(map[string][]string)
-	for range peerRounds {
+	for range rrqRuntimeRounds {
 		for pool := range pools {
-			for _, j := range peerJobs {
+			for _, j := range rrqRuntimeJobs {
 				var accepted struct{ ID string }
 				question := map[string]any{"function": pool + "#" + j.function, "params": json.RawMessage(j.params), "max_attempts": max(2, j.attempts)}
 				if err := n.Ask(ctx, "yard.enqueue.peers", question, &accepted); err != nil {
@@ -163,24 +162,24 @@ func enqueueAll(t *testing.T, ctx context.Context, n *yard.Node, pools map[strin
 	return ids
 }
 
-// killInTheMiddle waits until every node's runners are at work, and kills the
-// authority and a runner of another node.
-func killInTheMiddle(t *testing.T, ctx context.Context, y *yard.Yard) {
+// killMidJob waits until the runners of every node are busy, and kills the authority
+// and a runner of another node.
+func killMidJob(t *testing.T, ctx context.Context, cl *procs.Cluster) {
 	t.Helper()
-	var victim *yard.Node
+	var victim *procs.Node
 	var runner int
-	err := until(ctx, "runners of every node are at work", func() (err error) {
-		if victim, err = y.Authority(ctx); err != nil {
+	err := until(ctx, "the runners of every node are busy", func() (err error) {
+		if victim, err = cl.Authority(ctx); err != nil {
 			return err
 		}
-		for _, n := range y.Nodes {
+		for _, n := range cl.Nodes {
 			s, err := n.Status(ctx)
 			if err != nil {
 				return err
 			}
 			at := slices.IndexFunc(s.Pools, func(p runnerpool.PoolStatus) bool { return p.InFlight > 0 })
 			if at < 0 {
-				return fmt.Errorf("nothing runs at %s", n.Name)
+				return fmt.Errorf("nothing is running on %s", n.Name)
 			}
 			if n != victim {
 				runner = s.Pools[at].Members[0].PID
@@ -198,7 +197,7 @@ func killInTheMiddle(t *testing.T, ctx context.Context, y *yard.Yard) {
 	t.Logf("killed %s, the authority, and runner %d", victim.Name, runner)
 }
 
-// endedJob is what job.show tells of a job.
+// endedJob is the part of job.show that the test uses.
 type endedJob struct {
 	State      string
 	Attempts   uint32
@@ -208,11 +207,11 @@ type endedJob struct {
 	Error      *struct{ Message string }
 }
 
-func awaitEnd(t *testing.T, ctx context.Context, y *yard.Yard, id string) (j endedJob) {
+func awaitEnd(t *testing.T, ctx context.Context, cl *procs.Cluster, id string) (j endedJob) {
 	t.Helper()
 	err := until(ctx, "job "+id+" has ended", func() error {
 		var failed []string
-		for _, n := range y.Nodes {
+		for _, n := range cl.Nodes {
 			j = endedJob{}
 			err := n.Ask(ctx, "yard.api.v1.job.show", map[string]string{"id": id}, &j)
 			if err == nil && (j.State == "completed" || j.State == "failed") {
@@ -228,12 +227,12 @@ func awaitEnd(t *testing.T, ctx context.Context, y *yard.Yard, id string) (j end
 	return j
 }
 
-// runnersOf are the processes that the nodes which answer tell of.
-func runnersOf(ctx context.Context, y *yard.Yard) (pids []int) {
-	for _, n := range y.Nodes {
+// runnersOf returns the pids of the runners that the answering nodes report.
+func runnersOf(ctx context.Context, cl *procs.Cluster) (pids []int) {
+	for _, n := range cl.Nodes {
 		s, err := n.Status(ctx)
 		if err != nil {
-			continue // it is the one that was killed
+			continue // the killed node
 		}
 		for _, p := range s.Pools {
 			for _, m := range p.Members {

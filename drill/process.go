@@ -10,23 +10,23 @@ import (
 	"strings"
 	"syscall"
 
-	"yardmaster/drill/hosts"
+	"github.com/yardmaster-dev/yardmaster/drill/hosts"
 )
 
-// Process is a child of ours. Its methods are for one goroutine.
+// Process is a child process. Its methods must be called from one goroutine.
 type Process struct {
 	name string
 	args []string
 	env  []string
-	log  string
-	host *hosts.Host // nil: this one
+	log  string      // path of the output file
+	host *hosts.Host // nil for this host
 
 	cmd   *exec.Cmd
-	ended chan struct{}
+	ended chan struct{} // closed when it has exited
 	err   error
 }
 
-// Start starts it, appending what it says to its log.
+// Start starts the process. Its output is appended to the log.
 func (p *Process) Start() error {
 	log, err := os.OpenFile(p.log, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -35,8 +35,8 @@ func (p *Process) Start() error {
 	defer log.Close()
 	cmd := exec.Command(p.args[0], p.args[1:]...)
 	cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), p.env...), log, log
-	// In a group of its own, so that a Ctrl-C reaches it through us only; and it
-	// dies with us whatever happens to us.
+	// A separate process group keeps Ctrl-C from reaching it directly. The
+	// process is killed when this one dies.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	start := cmd.Start
 	if p.host != nil {
@@ -47,11 +47,11 @@ func (p *Process) Start() error {
 	}
 	ended := make(chan struct{})
 	p.cmd, p.ended = cmd, ended
-	go func() { p.err = cmd.Wait(); close(ended) }() // joined by whoever waits on ended
+	go func() { p.err = cmd.Wait(); close(ended) }() // joined by Kill and Wait
 	return nil
 }
 
-// Running tells that it was started and has not ended.
+// Running reports whether the process has been started and has not exited.
 func (p *Process) Running() bool {
 	if p.cmd == nil {
 		return false
@@ -64,9 +64,9 @@ func (p *Process) Running() bool {
 	}
 }
 
-// Ending tells that it has ended, or would have, were the kernel not holding a
-// part of it that waits for a disk.
-func (p *Process) Ending() bool {
+// Exiting reports whether the process has exited, or is a zombie whose threads wait
+// in the kernel for a disk.
+func (p *Process) Exiting() bool {
 	if !p.Running() {
 		return true
 	}
@@ -78,11 +78,11 @@ func (p *Process) Ending() bool {
 	return bytes.HasPrefix(rest, []byte("Z")) || bytes.HasPrefix(rest, []byte("X"))
 }
 
-// PID is its number.
+// PID returns the process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Family is its number and those of all that it has started and what they have.
-func (p *Process) Family() (pids []int, err error) {
+// Tree returns the pids of the process and all its descendants.
+func (p *Process) Tree() (pids []int, err error) {
 	pids = []int{p.PID()}
 	for i := 0; i < len(pids); i++ {
 		tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pids[i]))
@@ -90,10 +90,10 @@ func (p *Process) Family() (pids []int, err error) {
 			if i == 0 {
 				return nil, fmt.Errorf("list the processes of %s: %w", p.name, err)
 			}
-			continue // it has ended
+			continue // it has exited
 		}
 		for _, t := range tasks {
-			list, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/children", pids[i], t.Name())) // likewise
+			list, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/children", pids[i], t.Name())) // it may have exited
 			for _, text := range strings.Fields(string(list)) {
 				if pid, err := strconv.Atoi(text); err == nil {
 					pids = append(pids, pid)
@@ -104,10 +104,10 @@ func (p *Process) Family() (pids []int, err error) {
 	return pids, nil
 }
 
-// Signal sends a signal to it.
+// Signal sends a signal to the process.
 func (p *Process) Signal(s syscall.Signal) error { return p.cmd.Process.Signal(s) }
 
-// Kill ends it with SIGKILL and waits for its end.
+// Kill kills the process with SIGKILL and waits for its exit.
 func (p *Process) Kill() {
 	if p.Running() {
 		p.cmd.Process.Kill()
@@ -115,17 +115,17 @@ func (p *Process) Kill() {
 	}
 }
 
-// Wait waits for its end and gives its exit error.
+// Wait waits for the process to exit and returns its exit error.
 func (p *Process) Wait(ctx context.Context) error {
 	select {
 	case <-p.ended:
 		return p.err
 	case <-ctx.Done():
-		return fmt.Errorf("%s has not ended: %w", p.name, ctx.Err())
+		return fmt.Errorf("%s has not exited: %w", p.name, ctx.Err())
 	}
 }
 
-// Log is what it has said so far.
+// Log returns the output of the process so far.
 func (p *Process) Log() string {
 	text, err := os.ReadFile(p.log)
 	if err != nil {

@@ -20,22 +20,22 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// replica is what one node's disk holds of a stream.
+// replica is the content of one node's replica of a stream.
 type replica struct {
 	first, last uint64
-	sums        map[uint64][sha256.Size]byte // of each message: subject, header, data
+	checksums   map[uint64][sha256.Size]byte // of subject, header and data of each message
 	subjects    map[uint64]string
-	latest      map[string]uint64 // the last message of each subject
+	latest      map[string]uint64 // sequence of the last message of each subject
 }
 
-// readReplicas reads the streams of a data directory that no node uses now, with
-// a server of NATS' own that stands alone. Into copied, an empty directory that
-// the caller removes, it copies what it opens.
+// readReplicas reads the streams in a data directory of a stopped node, through a
+// standalone NATS server. It copies the files to copied, an empty directory that
+// the caller removes, because the server may change them.
 func readReplicas(ctx context.Context, dir, copied string) (streams map[string]*replica, err error) {
 	below := filepath.Join("jetstream", "YARD", "streams")
 	err = os.CopyFS(filepath.Join(copied, below), os.DirFS(filepath.Join(dir, "nats", below)))
 	if err == nil {
-		err = standAlone(filepath.Join(copied, below))
+		err = detachStreams(filepath.Join(copied, below))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open the streams in %s: %w", dir, err)
@@ -54,11 +54,11 @@ func readReplicas(ctx context.Context, dir, copied string) (streams map[string]*
 	if !srv.ReadyForConnections(30 * time.Second) {
 		return nil, fmt.Errorf("open the streams in %s: no server after 30 s", dir)
 	}
-	there, err := srv.LookupAccount("YARD")
+	acc, err := srv.LookupAccount("YARD")
 	if err != nil {
 		return nil, err
 	}
-	if err := there.EnableJetStream(nil, nil); err != nil {
+	if err := acc.EnableJetStream(nil, nil); err != nil {
 		return nil, fmt.Errorf("open the streams in %s: %w", dir, err)
 	}
 	nc, err := nats.Connect("", nats.InProcessServer(srv), nats.UserInfo("reader", "reader"))
@@ -73,19 +73,19 @@ func readReplicas(ctx context.Context, dir, copied string) (streams map[string]*
 	streams = make(map[string]*replica)
 	list := js.StreamNames(ctx)
 	for name := range list.Name() {
-		if streams[name], err = readReplica(ctx, js, name); err != nil {
+		if streams[name], err = scanReplica(ctx, js, name); err != nil {
 			return nil, fmt.Errorf("read %s in %s: %w", name, dir, err)
 		}
 	}
 	return streams, list.Err()
 }
 
-// standAlone has the streams of a directory be of one replica: a server without
-// others opens no other ones.
-func standAlone(streams string) error {
+// detachStreams changes the configuration of the streams in a directory to one
+// replica each: a standalone server does not open replicated streams.
+func detachStreams(streams string) error {
 	metas, err := filepath.Glob(filepath.Join(streams, "*", "meta.inf"))
 	if err == nil && len(metas) == 0 {
-		err = errors.New("there are none")
+		err = errors.New("there are no streams")
 	}
 	for _, path := range metas {
 		text, failed := os.ReadFile(path)
@@ -107,7 +107,8 @@ func standAlone(streams string) error {
 
 var replicas = regexp.MustCompile(`"num_replicas":\d+`)
 
-func readReplica(ctx context.Context, js jetstream.JetStream, name string) (*replica, error) {
+// scanReplica reads all messages of a stream.
+func scanReplica(ctx context.Context, js jetstream.JetStream, name string) (*replica, error) {
 	stream, err := js.Stream(ctx, name)
 	if err != nil {
 		return nil, err
@@ -134,16 +135,16 @@ func readReplica(ctx context.Context, js jetstream.JetStream, name string) (*rep
 }
 
 func newReplica(first, last uint64) *replica {
-	return &replica{first: first, last: last, sums: map[uint64][sha256.Size]byte{}, subjects: map[uint64]string{}, latest: map[string]uint64{}}
+	return &replica{first: first, last: last, checksums: map[uint64][sha256.Size]byte{}, subjects: map[uint64]string{}, latest: map[string]uint64{}}
 }
 
 func (r *replica) add(seq uint64, subject string, sum [sha256.Size]byte) {
-	r.sums[seq], r.subjects[seq], r.latest[subject] = sum, subject, max(r.latest[subject], seq)
+	r.checksums[seq], r.subjects[seq], r.latest[subject] = sum, subject, max(r.latest[subject], seq)
 }
 
-// outdated tells whether a message is one of a bucket, and its key has a later
-// one: a server that is killed between the two steps of storing that one keeps
-// both.
+// outdated reports whether a message of a key-value bucket has a later one for the
+// same key. A server that is killed while it stores the later one, in two steps,
+// keeps both.
 func (r *replica) outdated(name string, seq uint64) bool {
 	return strings.HasPrefix(name, "KV_") && r.latest[r.subjects[seq]] > seq
 }
@@ -155,90 +156,92 @@ func headerText(h nats.Header) (text []byte) {
 	return text
 }
 
-// sameReplicas lists what two nodes' disks hold differently of a stream. Where
-// one ends earlier, what a later message takes away may still be there.
-func sameReplicas(name string, a, b *replica) (wrong []string) {
+// diffReplicas returns the differences between two replicas of a stream. If one
+// ends earlier, it may still have messages that a later message removes.
+func diffReplicas(name string, a, b *replica) (wrong []string) {
 	for seq := max(a.first, b.first); seq <= min(a.last, b.last) && len(wrong) < 5; seq++ {
-		x, hasX := a.sums[seq]
-		y, hasY := b.sums[seq]
+		x, hasX := a.checksums[seq]
+		y, hasY := b.checksums[seq]
 		switch {
 		case hasX && a.outdated(name, seq) || hasY && b.outdated(name, seq):
 		case hasX != hasY && a.last == b.last:
 			wrong = append(wrong, fmt.Sprintf("%s %d is missing from one of two replicas", name, seq))
 		case hasX && hasY && x != y:
-			wrong = append(wrong, fmt.Sprintf("%s %d is another message on two replicas", name, seq))
+			wrong = append(wrong, fmt.Sprintf("%s %d differs between two replicas", name, seq))
 		}
 	}
 	return wrong
 }
 
-// holes counts what is missing from between the first and the last message.
+// holes returns the number of messages missing between the first and the last.
 func (r *replica) holes() int {
-	if len(r.sums) == 0 {
+	if len(r.checksums) == 0 {
 		return 0
 	}
-	return int(r.last-r.first+1) - len(r.sums)
+	return int(r.last-r.first+1) - len(r.checksums)
 }
 
-// mayLag is how many messages a replica may lack that were stored just before
-// the last kill: history goes on, and so do what nodes say of themselves.
-const mayLag = 16
+// maxLag is how many of the last messages a replica may lack, because the cluster
+// writes history and status until the final kill.
+const maxLag = 16
 
-// fullCopies is how many members keep a stream, where there are as many.
-const fullCopies = 3
+// maxReplicas is the number of replicas of a stream in a cluster that has at least
+// as many members.
+const maxReplicas = 3
 
-// heldBy is a node's replica of a stream.
-type heldBy struct {
+// nodeReplica is a replica and the node it was read from.
+type nodeReplica struct {
 	node string
 	*replica
 }
 
-// replicas holds the disks of all nodes against each other. None must run.
-func (s *Stage) replicas(ctx context.Context, nodes []*Node) error {
-	held := map[string][]heldBy{}
+// checkReplicas compares the streams on the disks of all nodes, which must have
+// exited.
+func (h *Harness) checkReplicas(ctx context.Context, nodes []*Node) error {
+	held := map[string][]nodeReplica{}
 	for _, n := range nodes {
-		copied := filepath.Join(s.Dir, n.Name+"-copied")
+		copied := filepath.Join(h.Dir, n.Name+"-copied")
 		streams, err := readReplicas(ctx, n.DataDir, copied)
 		err = errors.Join(err, os.RemoveAll(copied))
 		if err != nil {
 			return err
 		}
 		for name, r := range streams {
-			held[name] = append(held[name], heldBy{n.Name, r})
+			held[name] = append(held[name], nodeReplica{n.Name, r})
 		}
 	}
 	messages, behind := 0, uint64(0)
 	for name, all := range held {
-		for _, wrong := range compared(name, all, min(fullCopies, len(nodes))) {
-			s.Promise(false, "%s", wrong)
+		for _, wrong := range diffNodes(name, all, min(maxReplicas, len(nodes))) {
+			h.Require(false, "%s", wrong)
 		}
-		first, last := all[0].last, all[0].last // to end
+		first, last := all[0].last, all[0].last // lowest and highest last sequence
 		for _, r := range all {
-			messages += len(r.sums)
+			messages += len(r.checksums)
 			first, last = min(first, r.last), max(last, r.last)
 		}
 		behind = max(behind, last-first)
 	}
-	s.Promise(behind <= mayLag, "a replica lacks the last %d messages of a stream, though all is healed and drained", behind)
-	s.Figure("replicas on the nodes' disks", fmt.Sprintf("%d messages compared; the last that one lacks at the kill: %d", messages, behind))
+	h.Require(behind <= maxLag, "a replica lacks the last %d messages of a stream although all faults are healed and all jobs have ended", behind)
+	h.Figure("replicas on the nodes' disks", fmt.Sprintf("%d messages compared; a replica lacked at most the last %d at the kill", messages, behind))
 	return nil
 }
 
-// compared lists what is amiss in a stream that so many nodes should keep.
-func compared(name string, all []heldBy, copies int) (wrong []string) {
-	if len(all) != copies {
-		var at []string
+// diffNodes returns the flaws of a stream that should have this number of replicas.
+func diffNodes(name string, all []nodeReplica, count int) (wrong []string) {
+	if len(all) != count {
+		var nodes []string
 		for _, r := range all {
-			at = append(at, r.node)
+			nodes = append(nodes, r.node)
 		}
-		wrong = append(wrong, fmt.Sprintf("%s lies at %v, not at %d nodes", name, at, copies))
+		wrong = append(wrong, fmt.Sprintf("%s has replicas on %v, not on %d nodes", name, nodes, count))
 	}
 	for i, r := range all {
 		if n := r.holes(); n > 0 && (strings.HasPrefix(name, "YARD_JOBS_") || name == "YARD_EVENTS") {
-			wrong = append(wrong, fmt.Sprintf("%d messages are missing from the middle of %s at %s", n, name, r.node))
+			wrong = append(wrong, fmt.Sprintf("%d messages are missing from the middle of %s on %s", n, name, r.node))
 		}
 		next := all[(i+1)%len(all)]
-		for _, text := range sameReplicas(name, r.replica, next.replica) {
+		for _, text := range diffReplicas(name, r.replica, next.replica) {
 			wrong = append(wrong, fmt.Sprintf("%s and %s: %s", r.node, next.node, text))
 		}
 	}

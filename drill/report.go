@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Report is what came of one drill.
+// Report is the result of one drill.
 type Report struct {
 	Number   int      `json:"number"`
 	Drill    string   `json:"drill"`
@@ -18,44 +18,44 @@ type Report struct {
 	Seed     uint64   `json:"seed"`
 	Quick    bool     `json:"quick,omitempty"`
 	Ended    string   `json:"ended"`             // kept, broken, skipped or unplayed
-	Skipped  string   `json:"skipped,omitempty"` // why
+	Skipped  string   `json:"skipped,omitempty"` // reason
 	Unplayed string   `json:"unplayed,omitempty"`
-	Broken   []string `json:"broken,omitempty"` // promises
-	Missed   []string `json:"missed,omitempty"` // targets
+	Broken   []string `json:"broken,omitempty"` // broken promises
+	Missed   []string `json:"missed,omitempty"` // missed targets
 	Seconds  float64  `json:"seconds"`
 
 	Verdict  *Verdict       `json:"verdict,omitempty"`
 	Gaps     []Gaps         `json:"gaps,omitempty"`
 	Figures  []Figure       `json:"figures,omitempty"`
-	Refusals map[string]int `json:"refusals,omitempty"` // of publishes: why, and how often
+	Refusals map[string]int `json:"refusals,omitempty"` // number of failed publishes by error
 	Timeline []string       `json:"timeline,omitempty"`
-	Kept     string         `json:"dir,omitempty"` // where logs, data and witnesses are left
+	Kept     string         `json:"dir,omitempty"` // directory with logs, data and witness files, unless removed
 }
 
-// How a drill ended.
+// The values of [Report.Ended].
 const (
-	Kept     = "kept"     // every promise was
-	Broken   = "broken"   // a promise was
-	Skipped  = "skipped"  // the machine lacks the means
-	Unplayed = "unplayed" // it could not be played to its end
+	Kept    = "kept"     // all promises were kept
+	Broken  = "broken"   // a promise was broken
+	Skipped = "skipped"  // the machine lacks a requirement
+	NotRun  = "unplayed" // the drill could not be completed
 )
 
-// Figure is a number of one drill alone, with its unit.
+// Figure is a measurement of a drill, with its unit.
 type Figure struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
 }
 
-// Gaps are the times in which nothing went on around one kind of fault.
+// Gaps summarizes the times without progress around one kind of fault.
 type Gaps struct {
 	Fault    string  `json:"fault"`
 	Times    int     `json:"times"`
-	Dispatch Spread  `json:"dispatch_ms"` // no job began, as workers saw it
-	Ack      Spread  `json:"ack_ms"`      // no job was acknowledged
+	Dispatch Spread  `json:"dispatch_ms"` // in which no job began, as recorded by workers
+	Ack      Spread  `json:"ack_ms"`      // in which no job was acknowledged
 	Limits   *Limits `json:"limits,omitempty"`
 }
 
-// Spread is of some times, in milliseconds.
+// Spread holds percentiles of durations, in milliseconds.
 type Spread struct {
 	P50 int64 `json:"p50"`
 	P99 int64 `json:"p99"`
@@ -69,13 +69,13 @@ func spread(times []time.Duration) (s Spread) {
 	times = slices.Sorted(slices.Values(times))
 	at := func(percent int) int64 { return times[(len(times)-1)*percent/100].Milliseconds() }
 	s.P50, s.P99, s.Max = at(50), at(99), at(100)
-	if len(times) < 100 { // too few for a hundredth: the longest stands for it
+	if len(times) < 100 { // too few for a 99th percentile: use the maximum
 		s.P99 = s.Max
 	}
 	return s
 }
 
-// Summary is what came of some drills.
+// Summary is the result of a series of drills.
 type Summary struct {
 	Machine string   `json:"machine"`
 	Version string   `json:"version"`
@@ -84,23 +84,24 @@ type Summary struct {
 	Drills  []Report `json:"drills"`
 }
 
-// Good tells that every drill that could be played was, and kept its promises.
+// Good reports whether every drill was completed or skipped, and kept its promises.
 func (s *Summary) Good() bool {
-	return !slices.ContainsFunc(s.Drills, func(r Report) bool { return r.Ended == Broken || r.Ended == Unplayed })
+	return !slices.ContainsFunc(s.Drills, func(r Report) bool { return r.Ended == Broken || r.Ended == NotRun })
 }
 
-// WriteJSON writes all there is.
+// WriteJSON writes the summary as JSON.
 func (s *Summary) WriteJSON(w io.Writer) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
 	return e.Encode(s)
 }
 
-// WriteMarkdown writes a table for people, and what did not go as promised.
+// WriteMarkdown writes the summary as a Markdown table, followed by the figures and
+// broken promises of each drill.
 func (s *Summary) WriteMarkdown(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s; version %s; %s; seed %d.\n", s.Machine, s.Version, s.Began, s.Seed)
-	b.WriteString("Gaps are in milliseconds, p50 / p99; of fewer than 100 times the longest stands for p99.\n\n")
+	b.WriteString("Gaps are in milliseconds, p50 / p99; with fewer than 100 samples, p99 is the maximum.\n\n")
 	b.WriteString("| # | drill | acknowledged | completed | failed as intended | lost | twice | history gaps | overlaps, unjustified | dispatch gap | ack gap | s | verdict |\n")
 	b.WriteString("|---|---|---|---|---|---|---|---|---|---|---|---|---|\n")
 	for i := range s.Drills {
@@ -145,7 +146,7 @@ func (r *Report) notes(b *strings.Builder) {
 		list("skipped", []string{r.Skipped})
 	}
 	if r.Unplayed != "" {
-		list("could not be played", []string{r.Unplayed})
+		list("could not be completed", []string{r.Unplayed})
 	}
 	for _, f := range r.Figures {
 		fmt.Fprintf(b, "- %s: %s\n", f.Name, f.Value)

@@ -15,11 +15,11 @@ func TestLongest(t *testing.T) {
 		from, til int64
 		want      time.Duration
 	}{
-		{15, 100, 120}, // from 80 to 200, which begins within
-		{15, 75, 50},   // from 20 to 70
+		{15, 100, 120}, // the gap from 80 to 200 begins within
+		{15, 75, 50},   // the gap from 20 to 70
 		{0, 20, 10},
 		{75, 80, 10},
-		{200, 300, 120}, // ends at 200, when it is asked from
+		{200, 300, 120}, // the gap ends at the begin of the range
 		{201, 300, 0},
 	} {
 		if got := longest(moments, c.from, c.til); got != c.want {
@@ -27,7 +27,7 @@ func TestLongest(t *testing.T) {
 		}
 	}
 	if got := longest(nil, 0, 100); got != 0 {
-		t.Errorf("of nothing: %d", got)
+		t.Errorf("without moments: %d", got)
 	}
 }
 
@@ -40,53 +40,53 @@ func TestSpread(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	if got := spread(times[:3]); got != (Spread{199, 200, 200}) {
-		t.Errorf("of three: %+v", got)
+		t.Errorf("of three values: %+v", got)
 	}
 }
 
-// A drill that cannot be played says so, and so does one whose means are
-// missing; neither is taken for one that kept its promises.
-func TestPlay_Not(t *testing.T) {
+// TestPlay_Skips checks that a drill that fails, and one whose requirements are missing,
+// are reported and do not count as kept.
+func TestPlay_Skips(t *testing.T) {
 	o := Options{Dir: t.TempDir(), Binary: "/nowhere", Seed: 7}
-	none := Means{Name: "a unicorn", Missing: func() string { return "none was seen" }}
-	r := Play(t.Context(), o, Drill{Number: 1, Name: "rare", Needs: []Means{none}})
+	none := Requirement{Name: "a unicorn", Missing: func() string { return "none was seen" }}
+	r := Play(t.Context(), o, Drill{Number: 1, Name: "rare", Needs: []Requirement{none}})
 	if r.Ended != Skipped || r.Skipped != "a unicorn: none was seen" {
 		t.Errorf("%+v", r)
 	}
-	broken := Play(t.Context(), o, Drill{Number: 1, Name: "shut", Closed: true, Run: func(_ context.Context, s *Stage) error {
-		s.Promise(true, "kept")
-		s.Promise(false, "%d promises", 1)
-		return errors.New("no more")
+	broken := Play(t.Context(), o, Drill{Number: 1, Name: "shut", StartsStopped: true, Run: func(_ context.Context, s *Harness) error {
+		s.Require(true, "kept")
+		s.Require(false, "%d promises", 1)
+		return errors.New("cannot continue")
 	}})
-	if broken.Ended != Unplayed || fmt.Sprint(broken.Broken) != "[1 promises]" || !strings.Contains(broken.Unplayed, "no more") {
+	if broken.Ended != NotRun || fmt.Sprint(broken.Broken) != "[1 promises]" || !strings.Contains(broken.Unplayed, "cannot continue") {
 		t.Errorf("%+v", broken)
 	}
 	sum := Summary{Drills: []Report{r}}
 	if !sum.Good() {
-		t.Error("a drill that was skipped is a broken promise")
+		t.Error("a skipped drill counts as broken")
 	}
 	sum.Drills = append(sum.Drills, broken)
 	if sum.Good() {
-		t.Error("a drill that was not played is good")
+		t.Error("a drill that failed counts as good")
 	}
 	var text strings.Builder
 	if err := sum.WriteMarkdown(&text); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"| 1 | rare |", "skipped: a unicorn: none was seen", "PROMISE BROKEN: 1 promises", "could not be played: no more"} {
+	for _, want := range []string{"| 1 | rare |", "skipped: a unicorn: none was seen", "PROMISE BROKEN: 1 promises", "could not be completed: cannot continue"} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("%q is missing from\n%s", want, text.String())
 		}
 	}
 }
 
-// The same seed makes the same schedule.
-func TestStage_Seed(t *testing.T) {
+// TestHarness_Seed checks that the same seed leads to the same schedule.
+func TestHarness_Seed(t *testing.T) {
 	schedule := func(seed uint64) (times []time.Duration) {
-		Play(t.Context(), Options{Dir: t.TempDir(), Binary: "/nowhere", Seed: seed}, Drill{Number: 3, Name: "dice", Closed: true,
-			Run: func(_ context.Context, s *Stage) error {
+		Play(t.Context(), Options{Dir: t.TempDir(), Binary: "/nowhere", Seed: seed}, Drill{Number: 3, Name: "rnd", StartsStopped: true,
+			Run: func(_ context.Context, s *Harness) error {
 				for range 20 {
-					times = append(times, s.Between(time.Second, 9*time.Second))
+					times = append(times, s.RandDuration(time.Second, 9*time.Second))
 				}
 				return errors.New("enough")
 			}})

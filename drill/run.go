@@ -13,18 +13,18 @@ import (
 	"time"
 )
 
-// Options say how drills are run.
+// Options configures a series of drills.
 type Options struct {
-	Binary  string    // the program whose nodes and workers are broken
-	Version string    // its
-	Dir     string    // holds what the drills leave; of one that kept its promises, nothing is
-	Seed    uint64    // of all schedules
+	Binary  string    // path of the program
+	Version string    // version of the program
+	Dir     string    // where drills keep their files; those of drills that kept their promises are removed
+	Seed    uint64    // of all schedules of faults
 	Quick   bool      // fewer repetitions
-	Out     io.Writer // what happens, line by line; nil: nowhere
+	Out     io.Writer // receives the timelines; may be nil
 }
 
-// Run plays drills one after the other. Its error means that it could not go
-// on; what came of each is in the summary.
+// Run plays drills one after the other. It returns an error if ctx ends; the result
+// of each drill is in the summary.
 func Run(ctx context.Context, o Options, drills ...Drill) (Summary, error) {
 	sum := Summary{Machine: machine(), Version: o.Version, Began: time.Now().UTC().Format(time.DateTime + " UTC"), Seed: o.Seed}
 	for _, d := range drills {
@@ -36,43 +36,45 @@ func Run(ctx context.Context, o Options, drills ...Drill) (Summary, error) {
 	return sum, nil
 }
 
-// Play plays one drill.
+// Play runs one drill and judges the result.
 func Play(ctx context.Context, o Options, d Drill) (r Report) {
 	r = Report{Number: d.Number, Drill: d.Name, Breaks: d.Breaks, Promises: d.Promises, Seed: o.Seed, Quick: o.Quick}
-	s := &Stage{Seed: o.Seed, Dice: rand.New(rand.NewPCG(o.Seed, uint64(d.Number))), Quick: o.Quick,
-		out: o.Out, began: time.Now(), report: &r, within: make(map[string]Limits), calm: func() {}}
+	h := &Harness{Seed: o.Seed, Rand: rand.New(rand.NewPCG(o.Seed, uint64(d.Number))), Quick: o.Quick,
+		progress: o.Out, began: time.Now(), report: &r, targets: make(map[string]Limits), stopObservers: func() {}}
 	if o.Out != nil {
 		fmt.Fprintf(o.Out, "\n%d %s (seed %d): %s\n", d.Number, d.Name, o.Seed, d.Breaks)
 	}
 	if r.Skipped = d.missing(); r.Skipped != "" {
 		r.Ended = Skipped
-		s.Say("skipped: %s", r.Skipped)
+		h.Logf("skipped: %s", r.Skipped)
 		return r
 	}
-	inner, cancel := context.WithTimeout(ctx, d.patience())
+	inner, cancel := context.WithTimeout(ctx, d.timeout())
 	defer cancel()
-	err := s.play(inner, o, d)
-	r.Seconds = time.Since(s.began).Seconds()
+	err := h.play(inner, o, d)
+	r.Seconds = time.Since(h.began).Seconds()
 	switch {
 	case err != nil:
-		r.Ended, r.Unplayed = Unplayed, err.Error()
+		r.Ended, r.Unplayed = NotRun, err.Error()
 	case len(r.Broken) > 0:
 		r.Ended = Broken
 	default:
 		r.Ended = Kept
 	}
-	s.Say("%s %s", r.Ended, r.Unplayed)
+	h.Logf("%s %s", r.Ended, r.Unplayed)
 	if r.Ended == Kept && r.Kept != "" {
 		if err := os.RemoveAll(r.Kept); err == nil {
 			r.Kept = ""
 		}
 	} else if r.Kept != "" {
-		s.Say("logs, data and witnesses are in %s", r.Kept)
+		h.Logf("logs, data and witness files are in %s", r.Kept)
 	}
 	return r
 }
 
-func (s *Stage) play(ctx context.Context, o Options, d Drill) (err error) {
+// play prepares the cluster, runs the drill, heals all faults and checks the
+// result.
+func (h *Harness) play(ctx context.Context, o Options, d Drill) (err error) {
 	dir := filepath.Join(o.Dir, fmt.Sprintf("%02d-%s", d.Number, d.Name))
 	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
 		return err
@@ -80,35 +82,35 @@ func (s *Stage) play(ctx context.Context, o Options, d Drill) (err error) {
 	if dir, err = os.MkdirTemp(o.Dir, filepath.Base(dir)+"-"); err != nil {
 		return err
 	}
-	s.report.Kept = dir
-	if s.Yard, err = Lay(dir, o.Binary, d.Plan); err != nil {
+	h.report.Kept = dir
+	if h.Cluster, err = NewWithLayout(dir, o.Binary, d.Plan); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.Close()) }()
-	// A drill that ends early must not leave publishers behind.
+	defer func() { err = errors.Join(err, h.Close()) }()
+	// A drill that returns early must not leave publishers running.
 	ctx, stop := context.WithCancel(ctx)
-	defer func() { stop(); _ = s.end() }()
-	if !d.Closed {
-		if err := s.Open(ctx); err != nil {
+	defer func() { stop(); _ = h.stopLoads() }()
+	if !d.StartsStopped {
+		if err := h.Start(ctx); err != nil {
 			return err
 		}
-		s.Say("%d nodes are ready", len(s.Nodes))
-		s.baseline()
+		h.Logf("%d nodes are ready", len(h.Nodes))
+		h.recordUsage()
 	}
-	if err := d.Run(ctx, s); err != nil {
+	if err := d.Run(ctx, h); err != nil {
 		return err
 	}
-	if err := s.Heal(ctx); err != nil {
+	if err := h.Heal(ctx); err != nil {
 		return fmt.Errorf("heal: %w", err)
 	}
-	s.Say("healed; %d jobs are acknowledged", s.Acked())
-	if err := s.end(); err != nil {
-		s.Promise(false, "%v", err)
+	h.Logf("healed; %d jobs acknowledged", h.Acked())
+	if err := h.stopLoads(); err != nil {
+		h.Require(false, "%v", err)
 	}
-	return s.check(ctx)
+	return h.check(ctx)
 }
 
-// machine says in a line what the drills ran on.
+// machine describes the machine in one line.
 func machine() string {
 	kernel, _ := os.ReadFile("/proc/sys/kernel/osrelease") // "" where there is none
 	return fmt.Sprintf("%d processors for nodes, load and checks, one disk, %s %s, %s", runtime.NumCPU(), runtime.GOOS, strings.TrimSpace(string(kernel)), runtime.Version())

@@ -18,8 +18,8 @@ import (
 // orphansGone is how long a runner may outlive its node.
 const orphansGone = 2 * time.Second
 
-// TestKilledNodeLeavesNoRunner: kill -9 of a node takes its runners with it,
-// and its next start ends what they had forked.
+// TestKilledNodeLeavesNoRunner checks that the runners of a killed node exit, and that
+// its next start ends the processes they had forked.
 func TestKilledNodeLeavesNoRunner(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes")
@@ -29,13 +29,13 @@ func TestKilledNodeLeavesNoRunner(t *testing.T) {
 	})
 	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
 	defer cancel()
-	former := startRunners(t, ctx, n)
-	forked := childrenOf(former)
+	previous := startRunners(t, ctx, n)
+	forked := childrenOf(previous)
 	if len(forked) != 3 {
-		t.Fatalf("runners %v have forked %v, not three processes", former, forked)
+		t.Fatalf("runners %v have forked %v, want three processes", previous, forked)
 	}
 	n.Kill()
-	awaitEnds(t, former, orphansGone)
+	awaitEnds(t, previous, orphansGone)
 	now := startRunners(t, ctx, n)
 	awaitEnds(t, forked, orphansGone)
 	forked = childrenOf(now)
@@ -90,17 +90,16 @@ func childrenOf(pids []int) (children []int) {
 	return children
 }
 
-// awaitEnds waits until no process of pids runs; what nobody has reaped does
-// not run.
+// awaitEnds waits until none of the processes runs. Zombies do not count.
 func awaitEnds(t *testing.T, pids []int, within time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
-	err := until(ctx, "they have ended", func() error {
+	err := until(ctx, "all processes have ended", func() error {
 		for _, pid := range pids {
 			stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 			if err == nil && !strings.Contains(string(stat), ") Z ") {
-				return fmt.Errorf("process %d runs: %.60s", pid, stat)
+				return fmt.Errorf("process %d is running: %.60s", pid, stat)
 			}
 		}
 		return nil
@@ -110,9 +109,9 @@ func awaitEnds(t *testing.T, pids []int, within time.Duration) {
 	}
 }
 
-// TestProcessOne: as process 1 of a container that has no init, a node brings
-// its runners up and ends well when it is asked to.
-func TestProcessOne(t *testing.T) {
+// TestPIDOne checks that a node can run as process 1 of a container without an init: it
+// starts its runners and exits cleanly on request.
+func TestPIDOne(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a process")
 	}
@@ -128,7 +127,7 @@ func TestProcessOne(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
-	// The shell shows the node the processes of its own namespace, and becomes it.
+	// The shell mounts /proc for the new PID namespace and then becomes the node.
 	cmd := exec.CommandContext(ctx, "sh", "-c", `mount -t proc proc /proc || { echo cannot mount; exit 99; }; exec "$@"`, "sh",
 		program, "node", "--config", config, "--data-dir", filepath.Join(dir, "data"), "--http-listen", "127.0.0.1:0")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID, Unshareflags: syscall.CLONE_NEWNS}
@@ -137,14 +136,14 @@ func TestProcessOne(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Skipf("no process namespaces here: %v", err)
 	}
-	said := new(strings.Builder)
+	output := new(strings.Builder)
 	ended := make(chan error, 1)
 	go func() {
 		ended <- cmd.Wait()
 		in.Close()
 	}()
 	for lines, asked := bufio.NewScanner(out), false; lines.Scan(); {
-		fmt.Fprintln(said, lines.Text())
+		fmt.Fprintln(output, lines.Text())
 		if !asked && strings.Contains(lines.Text(), `msg="runner is up"`) {
 			asked = true
 			if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -153,9 +152,9 @@ func TestProcessOne(t *testing.T) {
 		}
 	}
 	if err := <-ended; err != nil {
-		if strings.Contains(said.String(), "cannot mount") {
-			t.Skip("no file systems may be mounted here")
+		if strings.Contains(output.String(), "cannot mount") {
+			t.Skip("mounting file systems is not permitted here")
 		}
-		t.Errorf("ended with %v:\n%s", err, said)
+		t.Errorf("ended with %v:\n%s", err, output)
 	}
 }

@@ -11,50 +11,51 @@ import (
 	"testing"
 	"time"
 
-	"yardmaster/cluster"
-	"yardmaster/drill/yard"
-	"yardmaster/internal/scenario"
-	"yardmaster/job"
-	"yardmaster/node"
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/drill/procs"
+	"github.com/yardmaster-dev/yardmaster/internal/runnerscript"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/node"
 )
 
 const scenarios = "../runnerpool/testdata/scenarios"
 
-// sequentialEnv makes this program the sequential runner.
+// sequentialEnv is the environment variable that turns this program into the sequential
+// runner.
 const sequentialEnv = "YARD_SEQUENTIAL_RUNNER"
 
-// What may happen to a node while the scenarios' jobs run at it.
-type mishap struct {
+// failure is a fault of a node while it runs the jobs of the scenarios.
+type failure struct {
 	name      string
-	authority bool // it is the node that decides which dies, else one of the others
-	back      bool // it is started again at once, else when its jobs have ended elsewhere
+	authority bool // kill the authority, otherwise a follower
+	back      bool // restart it at once, otherwise when its jobs have ended elsewhere
 }
 
 var (
-	calm            = mishap{name: "Calm"}
-	authorityKilled = mishap{name: "AuthorityKilled", authority: true}
-	nodeKilled      = mishap{name: "RunnersNodeKilled"}
-	nodeRestarted   = mishap{name: "RunnersNodeRestarted", back: true}
+	noFailure       = failure{name: "Calm"}
+	authorityKilled = failure{name: "AuthorityKilled", authority: true}
+	nodeKilled      = failure{name: "RunnersNodeKilled"}
+	nodeRestarted   = failure{name: "RunnersNodeRestarted", back: true}
 )
 
-// TestFailover_Scenarios: what becomes of jobs is the same when the authority
-// is killed among them, and stays away until others have done its runners' jobs.
-// No runner outlives its node.
+// TestFailover_Scenarios checks that jobs end as scripted when the authority is killed
+// while it runs them, and stays down until its runners' jobs have ended elsewhere. No
+// runner may outlive its node.
 func TestFailover_Scenarios(t *testing.T) {
 	playScenarios(t, "sequential", authorityKilled)
 }
 
-// TestDrill_Scenarios: and whichever runner works, and whichever node dies.
+// TestDrill_Scenarios does the same with every runner and every kind of node.
 func TestDrill_Scenarios(t *testing.T) {
-	soak(t)
+	soakTime(t)
 	for _, runner := range []string{"go", "python", "sequential"} {
-		for _, m := range []mishap{calm, authorityKilled, nodeKilled, nodeRestarted} {
+		for _, m := range []failure{noFailure, authorityKilled, nodeKilled, nodeRestarted} {
 			t.Run(runner+m.name, func(t *testing.T) { playScenarios(t, runner, m) })
 		}
 	}
 }
 
-// runnerTable is the pool of one of the runners.
+// runnerTable returns the configuration of a pool of the runner.
 func runnerTable(t *testing.T, runner, program, witness string) string {
 	t.Helper()
 	self, err := os.Executable()
@@ -79,7 +80,7 @@ env = { YARD_WITNESS = %q, %s = %q }
 %s`, witness, sequentialEnv, map[bool]string{true: "1"}[runner == "sequential"], cmd)
 }
 
-func playScenarios(t *testing.T, runner string, m mishap) {
+func playScenarios(t *testing.T, runner string, m failure) {
 	if testing.Short() {
 		t.Skip("starts three processes")
 	}
@@ -91,7 +92,7 @@ func playScenarios(t *testing.T, runner string, m mishap) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	settings, err := scenario.Settings(scenarios, t.TempDir())
+	settings, err := runnerscript.WriteSettings(scenarios, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +100,7 @@ func playScenarios(t *testing.T, runner string, m mishap) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	scripts, err := scenario.Load(scenarios)
+	scripts, err := runnerscript.Load(scenarios)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,56 +111,56 @@ func playScenarios(t *testing.T, runner string, m mishap) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	y, err := yard.Start(ctx, yard.Options{Nodes: 3, Dir: dir, Binary: program, Config: string(text) + runnerTable(t, runner, program, witness)})
+	cl, err := procs.Start(ctx, procs.Options{Nodes: 3, Dir: dir, Binary: program, Config: string(text) + runnerTable(t, runner, program, witness)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer y.Stop()
-	s := &stand{t: t, yard: y, mishap: m}
-	w := scenario.World{Witness: witness, Attempts: cfg.Scheduler.MaxAttempts, Ask: s.ask, Overhop: func() string { return s.next().Edge }}
+	defer cl.Stop()
+	s := &scenarioRun{t: t, yard: cl, mishap: m}
+	w := runnerscript.Env{Witness: witness, Attempts: cfg.Scheduler.MaxAttempts, Request: s.ask, Overhop: func() string { return s.next().Edge }}
 	s.play(ctx, w, scripts)
-	runners := runnersOf(ctx, y)
+	runners := runnersOf(ctx, cl)
 	if len(runners) == 0 {
-		t.Error("no node tells of runners")
+		t.Error("no node reports runners")
 	}
-	y.Stop()
+	cl.Stop()
 	awaitEnds(t, runners, orphansGone)
-	if err := scenario.Complaints(witness); err != nil {
+	if err := runnerscript.Violations(witness); err != nil {
 		t.Error(err)
 	}
 }
 
-// unconfigured is the script whose jobs wait for every member to be heard.
+// unconfigured is the script whose jobs wait until every member has reported.
 const unconfigured = "unconfigured"
 
-// play plays all scripts but one with the mishap among them, and that one when
-// they have ended, while the node that died comes back.
-func (s *stand) play(ctx context.Context, w scenario.World, scripts []scenario.Script) {
-	dies := s.mishap != calm
-	var last []scenario.Script
-	scripts = slices.DeleteFunc(slices.Clone(scripts), func(script scenario.Script) bool {
+// play runs all scripts but one with the failure during them, and that one afterwards,
+// during which the dead node is restarted.
+func (s *scenarioRun) play(ctx context.Context, w runnerscript.Env, scripts []runnerscript.Script) {
+	dies := s.mishap != noFailure
+	var last []runnerscript.Script
+	scripts = slices.DeleteFunc(slices.Clone(scripts), func(script runnerscript.Script) bool {
 		if script.Name == unconfigured {
 			last = append(last, script)
 		}
 		return script.Name == unconfigured
 	})
 	if dies {
-		w.Now = s.kill
+		w.OnNow = s.kill
 	}
 	began := time.Now()
-	played := scenario.Play(ctx, w, scripts)
+	played := runnerscript.Run(ctx, w, scripts)
 	if dies && !s.mishap.back {
-		w.Now = s.comeBack
+		w.OnNow = s.comeBack
 	} else {
-		w.Now = nil
+		w.OnNow = nil
 	}
 	if dies {
 		s.judge(ctx)
 	}
-	played = append(played, scenario.Play(ctx, w, last)...)
+	played = append(played, runnerscript.Run(ctx, w, last)...)
 	jobs, losses := 0, uint32(0)
 	for _, p := range played {
-		if differs := p.Differs(dies); differs != "" {
+		if differs := p.Diff(dies); differs != "" {
 			s.t.Error(differs)
 		}
 		if p.Err != nil {
@@ -167,25 +168,25 @@ func (s *stand) play(ctx context.Context, w scenario.World, scripts []scenario.S
 		}
 		jobs, losses = jobs+p.Jobs, losses+p.Losses
 	}
-	s.t.Logf("%d scripts of %d jobs in %s; %d jobs in hand at the kill, which %d finished elsewhere; all jobs lost %d runners or nodes; the node was away for %s",
+	s.t.Logf("%d scripts of %d jobs in %s; %d jobs running at the kill, of which %d ended elsewhere; %d dispatches lost in all; the node was down for %s",
 		len(played), jobs, time.Since(began).Round(100*time.Millisecond), len(s.held), s.moved, losses, s.away.Round(100*time.Millisecond))
 }
 
-// stand asks the nodes of a yard that live, and kills one.
-type stand struct {
+// scenarioRun is a run of the scenarios against a cluster, in which one node is killed.
+type scenarioRun struct {
 	t      *testing.T
-	yard   *yard.Yard
-	mishap mishap
+	yard   *procs.Cluster
+	mishap failure
 	turn   atomic.Uint32
-	dead   atomic.Pointer[yard.Node]
+	dead   atomic.Pointer[procs.Node]
 	killed time.Time
 	away   time.Duration
-	held   []job.ID // the script's jobs that ran at the dead one
-	moved  int      // of them, that ended after another dispatch
+	held   []job.ID // jobs that were running on the dead node
+	moved  int      // jobs of held that ended after another dispatch
 }
 
-// next is one of the nodes that live, in turn.
-func (s *stand) next() *yard.Node {
+// next returns the running nodes in turn.
+func (s *scenarioRun) next() *procs.Node {
 	n := s.yard.Nodes[s.turn.Add(1)%3]
 	if n == s.dead.Load() {
 		n = s.yard.Nodes[s.turn.Add(1)%3]
@@ -193,14 +194,13 @@ func (s *stand) next() *yard.Node {
 	return n
 }
 
-func (s *stand) ask(ctx context.Context, subject string, question []byte) ([]byte, error) {
+func (s *scenarioRun) ask(ctx context.Context, subject string, question []byte) ([]byte, error) {
 	return s.next().Request(ctx, subject, question)
 }
 
-// kill ends the authority with SIGKILL, or one of the others, when it has some
-// of the jobs in hand.
-func (s *stand) kill(ctx context.Context, jobs []job.ID) error {
-	err := until(ctx, "a node with jobs in hand is found", func() error {
+// kill kills the authority or a follower when it is running some of the jobs.
+func (s *scenarioRun) kill(ctx context.Context, jobs []job.ID) error {
+	err := until(ctx, "a node is running jobs", func() error {
 		owner, err := s.authority(ctx)
 		if err != nil {
 			return err
@@ -223,7 +223,7 @@ func (s *stand) kill(ctx context.Context, jobs []job.ID) error {
 				return nil
 			}
 		}
-		return fmt.Errorf("jobs run at %v", at)
+		return fmt.Errorf("jobs are running on %v", at)
 	})
 	if err == nil && s.mishap.back {
 		err = s.start()
@@ -231,25 +231,25 @@ func (s *stand) kill(ctx context.Context, jobs []job.ID) error {
 	return err
 }
 
-// start brings the dead node back.
-func (s *stand) start() error {
+// start restarts the dead node.
+func (s *scenarioRun) start() error {
 	err := s.dead.Load().Start()
 	s.dead.Store(nil)
 	s.away = time.Since(s.killed)
 	return err
 }
 
-// comeBack brings the dead node back when the yard has said, if it cannot know
-// what that node has, that jobs wait for it.
-func (s *stand) comeBack(ctx context.Context, _ []job.ID) error {
+// comeBack restarts the dead node once the cluster reports that jobs wait for it, because
+// its runners are unknown.
+func (s *scenarioRun) comeBack(ctx context.Context, _ []job.ID) error {
 	const wait = "jobs wait for runner ghost, which no member that was heard has; not heard yet: "
 	dead := s.dead.Load()
-	err := until(ctx, "the yard says for whom jobs wait", func() error {
+	err := until(ctx, "a readiness reason names the runner that jobs wait for", func() error {
 		status, err := s.next().Status(ctx)
 		if err != nil || !s.mishap.authority || slices.Contains(status.Readiness.Reasons, wait+dead.Name) {
 			return err
 		}
-		return fmt.Errorf("reasons are %q", status.Readiness.Reasons)
+		return fmt.Errorf("the readiness reasons are %q", status.Readiness.Reasons)
 	})
 	if err != nil {
 		return err
@@ -257,8 +257,9 @@ func (s *stand) comeBack(ctx context.Context, _ []job.ID) error {
 	return s.start()
 }
 
-// judge checks that what ran at the dead node was done by another dispatch.
-func (s *stand) judge(ctx context.Context) {
+// judge checks that the jobs that were running on the dead node ended by another
+// dispatch.
+func (s *scenarioRun) judge(ctx context.Context) {
 	for _, id := range s.held {
 		v, err := s.show(ctx, id)
 		if err != nil {
@@ -268,26 +269,26 @@ func (s *stand) judge(ctx context.Context) {
 			s.moved++
 		}
 		if dead := s.dead.Load(); dead != nil && v.Node == dead.Name {
-			s.t.Errorf("job %s ended at %s, which is dead: %+v", id, v.Node, v)
+			s.t.Errorf("job %s ended on the dead node %s: %+v", id, v.Node, v)
 		}
 	}
 	if s.moved == 0 {
-		s.t.Errorf("none of %d jobs was given back", len(s.held))
+		s.t.Errorf("none of %d jobs was dispatched again", len(s.held))
 	}
 }
 
-// shown is a job as a node shows it.
-type shown struct {
+// jobRow is the part of job.show that the test uses.
+type jobRow struct {
 	State, Node        string
 	Dispatches, Losses uint32
 }
 
-func (s *stand) show(ctx context.Context, id job.ID) (v shown, err error) {
+func (s *scenarioRun) show(ctx context.Context, id job.ID) (v jobRow, err error) {
 	return v, s.next().Ask(ctx, cluster.SubjectAPI+".job.show", map[string]any{"id": id}, &v)
 }
 
-// authority is whom the living take for the authority.
-func (s *stand) authority(ctx context.Context) (*yard.Node, error) {
+// authority returns the node that the running nodes report as the authority.
+func (s *scenarioRun) authority(ctx context.Context) (*procs.Node, error) {
 	status, err := s.next().Status(ctx)
 	if err != nil {
 		return nil, err
@@ -297,5 +298,5 @@ func (s *stand) authority(ctx context.Context) (*yard.Node, error) {
 			return owner, nil
 		}
 	}
-	return nil, errors.New("nobody has the authority")
+	return nil, errors.New("no node holds the authority")
 }

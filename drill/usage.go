@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"time"
 
-	"yardmaster/drill/yard"
+	"github.com/yardmaster-dev/yardmaster/drill/procs"
 )
 
-// usage is what a node's process takes of the machine.
+// usage is the resource usage of a node's process.
 type usage struct {
 	pid         int
 	descriptors int
@@ -17,45 +17,45 @@ type usage struct {
 }
 
 func usageOf(n *Node) usage {
-	p := yard.PID(n.PID())
+	p := procs.PID(n.PID())
 	return usage{n.PID(), p.Descriptors(), p.Threads(), p.Memory()}
 }
 
-// moreDescriptors is how many more files and sockets a node may have open after
-// all is done than before anything began: streams that are read have files, and
-// the judge's own connections may not be closed yet.
+// moreDescriptors is how many more files and sockets a node may have open at the end
+// than at the beginning: streams that were read have open files, and connections of
+// the checks may not be closed yet.
 const moreDescriptors = 64
 
-// baseline notes what the nodes take before there is work.
-func (s *Stage) baseline() {
-	s.baselines = make(map[string]usage)
-	for _, n := range s.Up() {
-		s.baselines[n.Name] = usageOf(n)
+// recordUsage records the resource usage of all nodes before the load.
+func (h *Harness) recordUsage() {
+	h.baselines = make(map[string]usage)
+	for _, n := range h.Running() {
+		h.baselines[n.Name] = usageOf(n)
 	}
 }
 
-// usage ends the workers and waits until the nodes' files and sockets are back
-// to where they began.
-func (s *Stage) usage(ctx context.Context) {
-	for _, w := range s.workers {
+// checkUsage kills the workers and waits until the number of files and sockets that
+// each node has open is back near the recorded one.
+func (h *Harness) checkUsage(ctx context.Context) {
+	for _, w := range h.workers {
 		w.Kill()
 	}
-	soon, cancel := context.WithTimeout(ctx, 20*time.Second)
+	limited, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	for _, n := range s.Up() {
-		before, known := s.baselines[n.Name]
+	for _, n := range h.Running() {
+		before, known := h.baselines[n.Name]
 		if !known {
 			continue
 		}
-		err := until(soon, n.Name+" has closed what it opened", func() error {
+		err := until(limited, n.Name+" has closed files and sockets", func() error {
 			if now := usageOf(n); now.descriptors > before.descriptors+moreDescriptors {
-				return fmt.Errorf("%d files and sockets are open, %d were", now.descriptors, before.descriptors)
+				return fmt.Errorf("%d are open, %d were before the load", now.descriptors, before.descriptors)
 			}
 			return nil
 		})
-		s.Promise(err == nil, "%v", err)
+		h.Require(err == nil, "%v", err)
 		now := usageOf(n)
-		s.Figure(n.Name+" at the end (at first)", fmt.Sprintf("%d (%d) descriptors, %d (%d) threads, %d (%d) MB",
+		h.Figure(n.Name+" at the end (before the load)", fmt.Sprintf("%d (%d) descriptors, %d (%d) threads, %d (%d) MB",
 			now.descriptors, before.descriptors, now.threads, before.threads, now.memory>>20, before.memory>>20))
 	}
 }

@@ -4,41 +4,42 @@ import (
 	"context"
 	"errors"
 
-	"yardmaster/edge/overhop"
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/edge/overhop"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// This file tells who waits for a job how it ended.
-
-// errTooManyAwaits refuses a connection that waits for too many ends of jobs.
+// errTooManyAwaits refuses another AWAIT, or an ENQUEUE with notify, on a
+// connection that awaits as many jobs as it may.
 var errTooManyAwaits = &codeError{overhop.CodeRateLimited, "this connection waits for too many jobs already"}
 
-// mayAwait counts one more wait for a job's end.
-func (c *conn) mayAwait() error {
+// beginAwait counts one more job that the connection awaits. It fails at the
+// limit and on a closed connection; otherwise endAwait must follow.
+func (c *conn) beginAwait() error {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
-	if c.waiting >= c.s.cfg.Limits.Awaits || c.gone {
+	if c.awaitCount >= c.s.cfg.Limits.Awaits || c.closed {
 		return errTooManyAwaits
 	}
-	c.waiting++
-	c.awaits.Add(1)
+	c.awaitCount++
+	c.awaitGroup.Add(1)
 	return nil
 }
 
-func (c *conn) doneAwaiting() {
+func (c *conn) endAwait() {
 	c.s.mu.Lock()
-	c.waiting--
+	c.awaitCount--
 	c.s.mu.Unlock()
-	c.awaits.Done()
+	c.awaitGroup.Done()
 }
 
-// awaitEnqueued pushes the end of a job that was enqueued with notify.
+// awaitEnqueued pushes the end of a job that was enqueued with notify, once it
+// has ended. err is the result of the ENQUEUE.
 func (c *conn) awaitEnqueued(queue string, id job.ID, err error) {
 	if err != nil {
-		c.doneAwaiting()
+		c.endAwait()
 		return
 	}
-	go c.pushEnd(c.ctx, func() {}, queue, id)
+	go c.pushJobEnd(c.ctx, func() {}, queue, id)
 }
 
 func (c *conn) handleAwait(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
@@ -46,31 +47,32 @@ func (c *conn) handleAwait(ctx context.Context, p overhop.Raw) (overhop.Raw, err
 	if err != nil {
 		return nil, err
 	}
-	v, err := c.must(ctx, name, c.yard.Look)
+	v, err := c.require(ctx, name, c.cluster.Peek)
 	if err != nil {
 		return nil, err
 	}
 	if v.State.Ended() {
-		if v, err = c.must(ctx, name, c.yard.Job); err != nil {
+		if v, err = c.require(ctx, name, c.cluster.Job); err != nil {
 			return nil, err
 		}
-		return overhop.AppendValue(nil, c.s.fitting(c.s.record(&v), "payload", "result", "error")), nil
+		return overhop.AppendValue(nil, c.s.omitToFit(c.s.jobFields(&v), "payload", "result", "error")), nil
 	}
 	if wait > 0 {
-		if err := c.mayAwait(); err != nil {
+		if err := c.beginAwait(); err != nil {
 			return nil, err
 		}
 		waiting, stop := context.WithTimeout(c.ctx, wait)
-		go c.pushEnd(waiting, stop, v.Queue, v.ID)
+		go c.pushJobEnd(waiting, stop, v.Queue, v.ID)
 	}
 	return overhop.AppendValue(nil, overhop.Fields{"pending": true}), nil
 }
 
-// pushEnd waits for a job's end and pushes it; conn.awaits waits for it.
-func (c *conn) pushEnd(ctx context.Context, stop context.CancelFunc, queue string, id job.ID) {
-	defer c.doneAwaiting()
+// pushJobEnd waits until the job has ended or ctx is done, and pushes JOBEND.
+// The caller has called beginAwait; pushJobEnd calls endAwait.
+func (c *conn) pushJobEnd(ctx context.Context, stop context.CancelFunc, queue string, id job.ID) {
+	defer c.endAwait()
 	defer stop()
-	v, err := c.yard.Await(ctx, id)
+	v, err := c.cluster.Await(ctx, id)
 	if errors.Is(err, job.ErrJobNotFound) {
 		c.pushFields(overhop.TJobEnd, overhop.Fields{
 			"jid": jid(queue, id), "status": job.Failed.String(), "attempts": 0, "result": nil,
@@ -80,27 +82,27 @@ func (c *conn) pushEnd(ctx context.Context, stop context.CancelFunc, queue strin
 	}
 	if err != nil || !v.State.Ended() {
 		if ctx.Err() == nil {
-			c.s.log.Warn("edge could not wait for a job's end", "job", id, "error", err)
+			c.s.log.Warn("awaiting a job failed", "job", id, "err", err)
 		}
 		return
 	}
-	c.pushFields(overhop.TJobEnd, c.s.fitting(overhop.Fields{
+	c.pushFields(overhop.TJobEnd, c.s.omitToFit(overhop.Fields{
 		"jid": jid(v.Queue, v.ID), "status": v.State.String(), "attempts": v.Attempts,
 		"result": resultOf(&v), "error": faultOf(&v),
 	}, "result", "error"))
 }
 
-// envelopeRoom is what an envelope may take around a payload, in bytes, its rid
-// included.
-const envelopeRoom = 64
+// envelopeOverhead is the most that an envelope takes around its payload, in
+// bytes, the rid included.
+const envelopeOverhead = 64
 
-// fitting leaves out of p, one after another, what keeps it from fitting into a
-// frame, and names that under "omitted": that a job has ended must be told,
-// whatever its size.
-func (s *Server) fitting(p overhop.Fields, most ...string) overhop.Fields {
+// omitToFit removes the values of keys from p, one after another, until p fits
+// into a frame, and lists them under "omitted". The client must be informed
+// that a job has ended, whatever the size of its result.
+func (s *Server) omitToFit(p overhop.Fields, keys ...string) overhop.Fields {
 	var omitted []string
-	for _, key := range most {
-		if len(overhop.AppendValue(nil, p)) <= s.cfg.Wire.MaxEnvelope-envelopeRoom {
+	for _, key := range keys {
+		if len(overhop.AppendValue(nil, p)) <= s.cfg.Wire.MaxEnvelope-envelopeOverhead {
 			break
 		}
 		if fault, ok := p[key].(overhop.Fields); ok && key == "error" {

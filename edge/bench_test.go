@@ -10,15 +10,15 @@ import (
 	"testing"
 	"time"
 
-	"yardmaster/edge/overhop"
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/edge/overhop"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// benchServer is a server on a real socket. Room that is offered is filled at
-// once, until left runs out.
+// benchServer runs a server on a real socket. Its executor starts a job for
+// every offered credit until left reaches 0.
 func benchServer(b *testing.B, left *atomic.Int64) (addr string, stop func()) {
-	h := &instantHands{left: left, offers: make(chan job.Offer, 1<<16)}
-	s, err := New(Config{Server: ServerConfig{Port: -1}}, newMemoryYard(), h, slog.New(slog.DiscardHandler))
+	h := &instantExecutor{left: left, offers: make(chan job.Offer, 1<<16)}
+	s, err := New(Config{Server: ServerConfig{Port: -1}}, newMemCluster(), h, slog.New(slog.DiscardHandler))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -38,48 +38,50 @@ func benchServer(b *testing.B, left *atomic.Int64) (addr string, stop func()) {
 	return ln.Addr().String(), func() { cancel(); served.Wait() }
 }
 
-// instantHands starts a job for every free credit and settles at once.
-type instantHands struct {
+// instantExecutor starts a job for every free credit and settles outcomes at
+// once.
+type instantExecutor struct {
 	server *Server
 	left   *atomic.Int64
 	next   uint32
 	offers chan job.Offer
 }
 
-func (h *instantHands) Adopt(job.Assignment) bool { return true }
+func (e *instantExecutor) Adopt(job.Assignment) bool             { return true }
+func (e *instantExecutor) WorkerLease(until time.Time) time.Time { return until }
 
-func (h *instantHands) Stalled(string, string)   {}
-func (h *instantHands) Recovered(string, string) {}
-func (h *instantHands) Log(job.LogLine)          {}
+func (e *instantExecutor) Stalled(string, string)   {}
+func (e *instantExecutor) Recovered(string, string) {}
+func (e *instantExecutor) Log(job.LogLine)          {}
 
-func (h *instantHands) Offer(o job.Offer) { h.offers <- o }
+func (e *instantExecutor) Offer(o job.Offer) { e.offers <- o }
 
-// place starts jobs where there is room, one after another: an offer is
-// absolute, so only the newest counts, and Start itself brings the next.
-func (h *instantHands) place(ctx context.Context) {
+// place starts jobs one after another. An offer is absolute, so only the newest
+// counts, and Start itself causes the next one.
+func (e *instantExecutor) place(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case o := <-h.offers:
-			if o.Free == 0 || h.left.Load() <= 0 {
+		case o := <-e.offers:
+			if o.Free == 0 || e.left.Load() <= 0 {
 				continue
 			}
-			h.next++
-			a := job.Assignment{Job: job.ID{1, 15: byte(h.next)}, N: h.next, Attempt: 1, Queue: "jobs", Key: o.Key, Worker: o.Worker, Accepted: time.Now(), RunAt: time.Now()}
-			if h.server.Start(a, job.Spec{Params: []byte(`{"to":"someone@example.org","n":1234567}`)}) {
-				h.left.Add(-1)
+			e.next++
+			a := job.Assignment{Job: job.ID{1, 15: byte(e.next)}, N: e.next, Attempt: 1, Queue: "jobs", Key: o.Key, Worker: o.Worker, Accepted: time.Now(), RunAt: time.Now()}
+			if e.server.Start(a, job.Spec{Params: []byte(`{"to":"someone@example.org","n":1234567}`)}) {
+				e.left.Add(-1)
 			}
 		}
 	}
 }
 
-func (h *instantHands) Report(_ job.Outcome, then func(job.Settled)) {
-	go then(job.Settled{State: job.Completed})
+func (e *instantExecutor) Report(_ job.Outcome, done func(job.Settled)) {
+	go done(job.Settled{State: job.Completed})
 }
 
-// BenchmarkQuestToDone is a job's whole way between edge and worker, both
-// ends: QUEST, ACK, DONE and their answers over TCP.
+// BenchmarkQuestToDone measures QUEST, ACK, DONE and their answers over TCP,
+// including the worker's side.
 func BenchmarkQuestToDone(b *testing.B) {
 	var left atomic.Int64
 	left.Store(int64(b.N))
@@ -111,7 +113,8 @@ func BenchmarkQuestToDone(b *testing.B) {
 	workers.Wait()
 }
 
-// BenchmarkEnqueue is ENQUEUE over one connection with 256 under way.
+// BenchmarkEnqueue measures ENQUEUE over one connection with 256 requests
+// pending.
 func BenchmarkEnqueue(b *testing.B) {
 	var none atomic.Int64
 	addr, stop := benchServer(b, &none)
@@ -124,34 +127,34 @@ func BenchmarkEnqueue(b *testing.B) {
 	var running sync.WaitGroup
 	running.Go(func() { c.Run(ctx) })
 	payload := overhop.Raw(overhop.AppendValue(nil, overhop.Fields{"to": "someone@example.org", "n": 1234567}))
-	room := make(chan struct{}, 256)
+	slots := make(chan struct{}, 256)
 	b.ReportAllocs()
 	b.ResetTimer()
 	for range b.N {
-		room <- struct{}{}
+		slots <- struct{}{}
 		c.GoEnqueue(overhop.Enqueue{Queue: "jobs", Payload: payload}, func(_ string, err error) {
 			if err != nil {
 				b.Error(err)
 			}
-			<-room
+			<-slots
 		})
 	}
-	for range cap(room) {
-		room <- struct{}{}
+	for range cap(slots) {
+		slots <- struct{}{}
 	}
 	b.StopTimer()
 	leave()
 	running.Wait()
 }
 
-// BenchmarkIdleWorkers reports the memory of an idle registered worker: what
-// the process grew by, heap and stacks, less what a bare connection costs.
+// BenchmarkIdleWorkers reports the memory of an idle registered worker, heap
+// and stacks of both sides.
 func BenchmarkIdleWorkers(b *testing.B) {
 	const workers = 1000
 	var none atomic.Int64
 	for b.Loop() {
 		addr, stop := benchServer(b, &none)
-		before := inUse()
+		before := heapInUse()
 		conns := make([]net.Conn, workers)
 		for i := range conns {
 			nc, err := net.Dial("tcp", addr)
@@ -168,7 +171,7 @@ func BenchmarkIdleWorkers(b *testing.B) {
 			nc.Read(make([]byte, 256))
 			_ = c
 		}
-		b.ReportMetric(float64(inUse()-before)/workers, "bytes/worker")
+		b.ReportMetric(float64(heapInUse()-before)/workers, "bytes/worker")
 		for _, nc := range conns {
 			nc.Close()
 		}
@@ -176,7 +179,7 @@ func BenchmarkIdleWorkers(b *testing.B) {
 	}
 }
 
-func inUse() uint64 {
+func heapInUse() uint64 {
 	runtime.GC()
 	runtime.GC()
 	var m runtime.MemStats

@@ -6,14 +6,14 @@ import (
 	"testing/synctest"
 	"time"
 
-	"yardmaster/edge/overhop"
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/edge/overhop"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
 // The library's worker against the server: jobs run, fail, survive a cut
 // connection, and are finished before it leaves.
 func TestClientWorker(t *testing.T) {
-	bubble(t, Config{}, func(r *rig) {
+	bubble(t, Config{}, func(r *harness) {
 		conns := make(chan *cuttable, 10)
 		block := make(chan struct{})
 		w := &overhop.Worker{
@@ -45,37 +45,37 @@ func TestClientWorker(t *testing.T) {
 			t.Helper()
 			a := job.Assignment{Job: job.ID{15: byte(n)}, N: n, Attempt: 1, Queue: "jobs", Key: "jobs", Worker: r.onlyWorker()}
 			if !r.server.Start(a, job.Spec{Params: []byte(params)}) {
-				t.Fatal("Start found no room")
+				t.Fatal("Start refused the job")
 			}
 		}
 		start(1, `{"n":1}`)
-		if o := r.hands.one(t); o.Status != job.Success || string(o.Result.Data) != `{"n":1}` {
+		if o := r.executor.onlyOutcome(t); o.Status != job.Success || string(o.Result.Data) != `{"n":1}` {
 			t.Errorf("outcome is %+v", o)
 		}
 		start(2, `{"n":2}`)
-		if o := r.hands.one(t); o.Status != job.Error || !o.Final || o.Fault.Type != "t" {
+		if o := r.executor.onlyOutcome(t); o.Status != job.Error || !o.Final || o.Fault.Type != "t" {
 			t.Errorf("outcome is %+v", o)
 		}
 		start(3, `{"n":3}`)
-		if o := r.hands.one(t); o.Status != job.Error || o.Final || o.Fault.Type != "panic" {
+		if o := r.executor.onlyOutcome(t); o.Status != job.Error || o.Final || o.Fault.Type != "panic" {
 			t.Errorf("outcome is %+v", o)
 		}
-		if got := r.hands.room("jobs", r.onlyWorker()); got != 3 {
-			t.Errorf("room is %d, want 3", got)
+		if got := r.executor.offered("jobs", r.onlyWorker()); got != 3 {
+			t.Errorf("offer is %d, want 3", got)
 		}
 		start(4, `{"n":4}`)
 		time.Sleep(30 * time.Second) // kept alive by BEATs
-		if got := r.hands.outcomes(); len(got) > 0 {
+		if got := r.executor.takeOutcomes(); len(got) > 0 {
 			t.Fatalf("outcomes of a running job: %+v", got)
 		}
 		first.Close()
 		<-conns
 		synctest.Wait()
-		if got := r.hands.room("jobs", r.onlyWorker()); got != 2 {
-			t.Errorf("room beside a job in hand is %d, want 2", got)
+		if got := r.executor.offered("jobs", r.onlyWorker()); got != 2 {
+			t.Errorf("offer next to a running job is %d, want 2", got)
 		}
 		time.Sleep(30 * time.Second) // the token goes on over the new connection
-		if got := r.hands.outcomes(); len(got) > 0 {
+		if got := r.executor.takeOutcomes(); len(got) > 0 {
 			t.Fatalf("outcomes after a cut: %+v", got)
 		}
 		stop()
@@ -84,7 +84,7 @@ func TestClientWorker(t *testing.T) {
 		if err := <-ended; err != nil {
 			t.Errorf("worker: %v", err)
 		}
-		if o := r.hands.one(t); o.Status != job.Success || o.N != 4 {
+		if o := r.executor.onlyOutcome(t); o.Status != job.Success || o.N != 4 {
 			t.Errorf("outcome is %+v", o)
 		}
 	})
@@ -92,7 +92,7 @@ func TestClientWorker(t *testing.T) {
 
 // The library's client as a producer.
 func TestClientProducer(t *testing.T) {
-	bubble(t, Config{}, func(r *rig) {
+	bubble(t, Config{}, func(r *harness) {
 		c, err := overhop.Connect(r.t.Context(), r.ln.dial(), overhop.Options{Name: "p"})
 		if err != nil {
 			t.Fatal(err)

@@ -12,16 +12,16 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"yardmaster/edge/overhop"
+	"github.com/yardmaster-dev/yardmaster/edge/overhop"
 )
 
-// Config is the edge of one node. Server, Wire and Pagination are written as
-// Overhop's users write them; Delivery and Limits are ours. A zero field means
-// its default.
+// Config configures the edge of one node. Server, Wire and Pagination have the
+// keys of the Overhop reference server; Delivery and Limits are this server's.
+// A zero field means its default.
 type Config struct {
-	Node    string `toml:"-"` // the node's name, told to clients
+	Node    string `toml:"-"` // the node's name, sent to clients
 	Version string `toml:"-"` // of the program, for STATUS
-	Built   string `toml:"-"` // when, RFC 3339, for STATUS; empty: not known
+	Built   string `toml:"-"` // build time, RFC 3339, for STATUS; empty: unknown
 
 	Server     ServerConfig     `toml:"server"`
 	Wire       WireConfig       `toml:"wire"`
@@ -30,33 +30,34 @@ type Config struct {
 	Limits     LimitsConfig     `toml:"limits"`
 }
 
-// DefaultPort is Overhop's.
+// DefaultPort is the default port of Overhop.
 const DefaultPort = 9876
 
-// ServerConfig says where the edge listens, and whom it lets in.
+// ServerConfig configures the listener and how clients authenticate.
 type ServerConfig struct {
 	// Host to listen on, a name or an address. Default "127.0.0.1".
 	Host string `toml:"host"`
 	// Port to listen on, 1 to 65535, or -1 for any free one. Default 9876.
 	Port int `toml:"port"`
 	// Advertise is the host:port at which clients of other nodes reach this
-	// edge. Default: Host and the port that is listened on; if Host stands for
-	// all addresses, the roof knows a better one.
+	// edge. Default: Host and the actual port; if Host is a wildcard address,
+	// the node chooses its own address.
 	Advertise string `toml:"advertise"`
-	// Token is what a client's HELLO has to bring before it may register, 1 to
-	// 256 bytes of text without control characters. Default "": nothing is asked.
+	// Token is the token that a client's HELLO must contain before it may
+	// register: 1 to 256 bytes of text without control characters. Default "":
+	// no token is required.
 	Token Secret `toml:"token"`
-	// TLSEnabled serves TLS and nothing else. Default: whether TLS names a
+	// TLSEnabled makes the port accept TLS only. Default: true if TLS names a
 	// certificate.
 	TLSEnabled *bool `toml:"tls_enabled"`
-	// TLS names the files for that.
+	// TLS names the certificate files.
 	TLS TLSConfig `toml:"tls"`
 }
 
-// Secret is a text that is never shown.
+// Secret is a text that is never printed.
 type Secret string
 
-// String hides the text from logs and messages.
+// String returns "(hidden)", or "" for an empty secret.
 func (s Secret) String() string {
 	if s == "" {
 		return ""
@@ -64,25 +65,26 @@ func (s Secret) String() string {
 	return "(hidden)"
 }
 
-// GoString hides it from %#v.
+// GoString returns String, so that %#v does not print the secret.
 func (s Secret) GoString() string { return s.String() }
 
-// MarshalText hides it from encoders.
+// MarshalText returns String, so that encoders do not write the secret.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// Address is what to listen on.
+// Address returns the address to listen on.
 func (c ServerConfig) Address() string {
 	return net.JoinHostPort(c.Host, strconv.Itoa(max(c.Port, 0)))
 }
 
-// Everywhere tells that Host stands for all addresses of the machine, and so is
-// none that a client could connect to.
-func (c ServerConfig) Everywhere() bool {
+// IsWildcard reports whether Host is the unspecified address, which listens on
+// all addresses and which clients cannot connect to.
+func (c ServerConfig) IsWildcard() bool {
 	addr, err := netip.ParseAddr(c.Host)
 	return err == nil && addr.IsUnspecified()
 }
 
-// validate says what is wrong with a config with defaults.
+// validate returns an error if a field is invalid. Defaults must have been
+// applied.
 func (c ServerConfig) validate() error {
 	if c.Advertise != "" {
 		host, port, err := net.SplitHostPort(c.Advertise)
@@ -94,31 +96,31 @@ func (c ServerConfig) validate() error {
 		return fmt.Errorf("server.token has %d bytes; must be 1 to %d, or empty to ask for none", len(c.Token), maxToken)
 	}
 	if !utf8.ValidString(string(c.Token)) || strings.ContainsFunc(string(c.Token), unicode.IsControl) {
-		return errors.New("server.token is no text, or holds a control character such as a line's end; clients could not send it")
+		return errors.New("server.token is not valid UTF-8, or contains a control character such as a newline; clients could not send it")
 	}
 	return c.validateTLS()
 }
 
-// maxToken is the longest token that may be asked for, in bytes.
+// maxToken is the largest length of a token, in bytes.
 const maxToken = 256
 
-// WireConfig bounds what travels.
+// WireConfig limits frames and connections that are not registered.
 type WireConfig struct {
-	// MaxEnvelope is the largest frame payload taken and sent, in bytes, 65536
-	// to 33554432. Default 8388608.
+	// MaxEnvelope is the largest frame payload that is accepted and sent, in
+	// bytes, 65536 to 33554432. Default 8388608.
 	MaxEnvelope int `toml:"max_envelope_size_bytes"`
-	// Session bounds connections that are not registered.
+	// Session limits connections that are not registered.
 	Session SessionConfig `toml:"session"`
 }
 
 // SessionConfig holds lifetimes in whole seconds, 1 to 3600.
 type SessionConfig struct {
-	// Unhelloed is how long a connection may live before its HELLO. Default 10.
+	// Unhelloed is the time a connection has to send HELLO. Default 10.
 	Unhelloed int `toml:"unhelloed_max_lifetime_seconds"`
-	// Unregistered is how long after its HELLO a connection is asked to
-	// register. Default 10.
+	// Unregistered is the time after its HELLO after which a connection is
+	// asked to register. Default 10.
 	Unregistered int `toml:"helloed_unregistered_max_lifetime_seconds"`
-	// Ident is how long it then has for that. Default 2.
+	// Ident is the time it then has to register. Default 2.
 	Ident int `toml:"ident_register_timeout_seconds"`
 }
 
@@ -130,118 +132,119 @@ func (c SessionConfig) lifetimes() overhop.Lifetimes {
 	}
 }
 
-// mostOnPage is the most jobs that any page may have.
-const mostOnPage = 10_000
+// maxPageSize is the upper limit of page sizes.
+const maxPageSize = 10_000
 
-// PaginationConfig bounds LSJOB.
+// PaginationConfig configures the pages of LSJOB.
 type PaginationConfig struct {
-	// PageSize is the jobs on a page if the request names none, 1 to
+	// PageSize is the number of jobs on a page if the request has none, 1 to
 	// MaxPageSize. Default 15.
 	PageSize int `toml:"page_size"`
-	// MaxPageSize is the most jobs on a page; a request for more gets as many.
-	// 1 to 10000. Default 1000, or PageSize if that is more.
+	// MaxPageSize is the largest number of jobs on a page, 1 to 10000; a
+	// request for more gets this number. Default 1000, or PageSize if that is
+	// larger.
 	MaxPageSize int `toml:"max_page_size"`
 }
 
-// DeliveryConfig sets the life of jobs at workers.
+// DeliveryConfig configures the delivery of jobs to workers.
 type DeliveryConfig struct {
-	// RequireHelloExt gives jobs only to clients that offered "delivery/1" in
-	// HELLO. Default true; with false any subscription with credits gets them,
-	// also of clients that do not know what a QUEST is.
+	// RequireHelloExt restricts jobs to clients that offer "delivery/1" in
+	// HELLO. Default true; if false, any subscription with credits gets jobs,
+	// including those of clients that do not support QUEST.
 	RequireHelloExt *bool `toml:"require_hello_ext"`
 	// Ack is how long a worker has to ACK or NACK a QUEST, 1s to 60s.
 	// Default 5s.
 	Ack time.Duration `toml:"ack_timeout"`
-	// Lease is how long a worker may be silent about a job, 2s to 6s: no lease
-	// may be longer than that of the node which gives it. Default 6s.
+	// Lease is how long a worker may send nothing about a job before the job is
+	// treated as lost, 2s to 6s: a job's lease must not be longer than the
+	// node's own. Default 6s.
 	Lease time.Duration `toml:"lease"`
-	// Beat is how often a worker is asked to BEAT, at most half of Lease.
-	// Default 2s.
+	// Beat is the interval at which workers are asked to send BEAT, 100ms to
+	// half of Lease. Default 2s.
 	Beat time.Duration `toml:"beat"`
 	// RecallGrace is how long a recalled job has to end by itself, 0s to 60s;
-	// -1ns for none. Default 2s.
+	// -1ns means no grace. Default 2s.
 	RecallGrace time.Duration `toml:"recall_grace"`
 	// SettleWait is how long a DONE or FAIL waits for its commit before it is
-	// answered UNAVAILABLE, 100ms or more and less than Lease minus Beat: what
-	// comes behind it, such as a BEAT, may have to wait as long. Default three
-	// quarters of that, 3s at most.
+	// answered UNAVAILABLE. It is at least 100ms and less than Lease minus
+	// Beat, because later messages of the worker, such as a BEAT, may wait as
+	// long. Default three quarters of that, at most 3s.
 	SettleWait time.Duration `toml:"settle_wait"`
-	// DrainGrace is what DRAIN announces as the time until the node closes its
-	// connections, 1s to 1h. Default 10s.
+	// DrainGrace is the time, announced in DRAIN, after which the node closes
+	// its connections, 1s to 1h. Default 10s.
 	DrainGrace time.Duration `toml:"drain_grace"`
 }
 
-// LimitsConfig bounds what clients may cost.
+// LimitsConfig limits what clients may use.
 type LimitsConfig struct {
-	// Connections is the most at once, 1 to 1000000. Default 20000.
+	// Connections is the maximum of connections, 1 to 1000000. Default 20000.
 	Connections int `toml:"max_connections"`
-	// PerAddress is the most at once from one address, 1 to 1000000. Default
-	// 10000.
+	// PerAddress is the maximum of connections from one address, 1 to 1000000.
+	// Default 10000.
 	PerAddress int `toml:"max_connections_per_address"`
-	// Subscriptions is the most of one worker, 1 to 100000. Default 1024.
+	// Subscriptions is the maximum for one worker, 1 to 100000. Default 1024.
 	Subscriptions int `toml:"max_subscriptions_per_worker"`
-	// Awaits is the most ends of jobs one connection may wait for at once, 1
-	// to 10000. Default 64.
+	// Awaits is the maximum of jobs that one connection may await, 1 to 10000.
+	// Default 64.
 	Awaits int `toml:"max_awaits_per_connection"`
-	// FrameMemory is how much all frames of more than 64 KiB that have come and
-	// are not answered may take together, in bytes, Wire.MaxEnvelope to
-	// 2147483647. Who needs more waits. Default 268435456.
+	// FrameMemory is the memory, in bytes, that all received frames of more
+	// than 64 KiB may take until they are answered, Wire.MaxEnvelope to
+	// 2147483647. Frames that exceed it wait. Default 268435456.
 	FrameMemory int `toml:"max_frame_memory_bytes"`
-	// ReadTimeout is how long a client may take to finish a frame that it has
-	// begun, 1s to 5m, beside a second for each 256 KiB of it; then it is cut
-	// off. Default 30s.
+	// ReadTimeout is how long a client may take to finish a frame, 1s to 5m, in
+	// addition to a second for each 256 KiB; then it is cut off. Default 30s.
 	ReadTimeout time.Duration `toml:"read_timeout"`
-	// WriteTimeout is how long a client may take to read what was written for
-	// it before it is cut off, 100ms to 5m. Default 10s.
+	// WriteTimeout is how long a client may take to read what was written
+	// before it is cut off, 100ms to 5m. Default 10s.
 	WriteTimeout time.Duration `toml:"write_timeout"`
-	// IdleTimeout is how long a registered client may be silent before it is
-	// cut off, 10s or more; 0 means for ever. Default 0.
+	// IdleTimeout is how long a registered client may send nothing before it is
+	// cut off, 10s or more; 0 means no limit. Default 0.
 	IdleTimeout time.Duration `toml:"idle_timeout"`
-	// RequestTimeout is how long a request may take that the whole yard has to
-	// answer, 1s to 60s. Default 5s.
+	// RequestTimeout is how long a request may take that the yard answers
+	// rather than this node, 1s to 60s. Default 5s.
 	RequestTimeout time.Duration `toml:"request_timeout"`
 }
 
-// WithDefaults fills in what is not set.
+// WithDefaults returns c with defaults in place of zero fields.
 func (c Config) WithDefaults() Config {
-	byDefault(&c.Server.Host, "127.0.0.1")
-	byDefault(&c.Server.Port, DefaultPort)
-	byDefault(&c.Wire.MaxEnvelope, overhop.DefaultFrameLimit)
-	byDefault(&c.Wire.Session.Unhelloed, 10)
-	byDefault(&c.Wire.Session.Unregistered, 10)
-	byDefault(&c.Wire.Session.Ident, 2)
-	byDefault(&c.Pagination.PageSize, 15)
-	byDefault(&c.Pagination.MaxPageSize, max(1000, min(c.Pagination.PageSize, mostOnPage)))
+	setDefault(&c.Server.Host, "127.0.0.1")
+	setDefault(&c.Server.Port, DefaultPort)
+	setDefault(&c.Wire.MaxEnvelope, overhop.DefaultFrameLimit)
+	setDefault(&c.Wire.Session.Unhelloed, 10)
+	setDefault(&c.Wire.Session.Unregistered, 10)
+	setDefault(&c.Wire.Session.Ident, 2)
+	setDefault(&c.Pagination.PageSize, 15)
+	setDefault(&c.Pagination.MaxPageSize, max(1000, min(c.Pagination.PageSize, maxPageSize)))
 	if c.Delivery.RequireHelloExt == nil {
 		required := true
 		c.Delivery.RequireHelloExt = &required
 	}
-	byDefault(&c.Delivery.Ack, 5*time.Second)
-	byDefault(&c.Delivery.Lease, 6*time.Second)
-	byDefault(&c.Delivery.Beat, 2*time.Second)
-	byDefault(&c.Delivery.RecallGrace, 2*time.Second)
-	byDefault(&c.Delivery.SettleWait, min(3*time.Second, (c.Delivery.Lease-c.Delivery.Beat)*3/4))
-	byDefault(&c.Delivery.DrainGrace, 10*time.Second)
-	byDefault(&c.Limits.Connections, 20_000)
-	byDefault(&c.Limits.PerAddress, 10_000)
-	byDefault(&c.Limits.Subscriptions, 1024)
-	byDefault(&c.Limits.Awaits, 64)
-	byDefault(&c.Limits.FrameMemory, 256<<20)
-	byDefault(&c.Limits.ReadTimeout, 30*time.Second)
-	byDefault(&c.Limits.WriteTimeout, 10*time.Second)
-	byDefault(&c.Limits.RequestTimeout, 5*time.Second)
+	setDefault(&c.Delivery.Ack, 5*time.Second)
+	setDefault(&c.Delivery.Lease, 6*time.Second)
+	setDefault(&c.Delivery.Beat, 2*time.Second)
+	setDefault(&c.Delivery.RecallGrace, 2*time.Second)
+	setDefault(&c.Delivery.SettleWait, min(3*time.Second, (c.Delivery.Lease-c.Delivery.Beat)*3/4))
+	setDefault(&c.Delivery.DrainGrace, 10*time.Second)
+	setDefault(&c.Limits.Connections, 20_000)
+	setDefault(&c.Limits.PerAddress, 10_000)
+	setDefault(&c.Limits.Subscriptions, 1024)
+	setDefault(&c.Limits.Awaits, 64)
+	setDefault(&c.Limits.FrameMemory, 256<<20)
+	setDefault(&c.Limits.ReadTimeout, 30*time.Second)
+	setDefault(&c.Limits.WriteTimeout, 10*time.Second)
+	setDefault(&c.Limits.RequestTimeout, 5*time.Second)
 	return c
 }
 
-func byDefault[T comparable](field *T, value T) {
+func setDefault[T comparable](field *T, value T) {
 	var zero T
 	if *field == zero {
 		*field = value
 	}
 }
 
-// Validate says which field of a config with defaults is out of range and what
-// the range is.
+// Validate returns an error that names the first field out of range, and its
+// range. Defaults must have been applied.
 func (c Config) Validate() error {
 	session := c.Wire.Session
 	for _, f := range [...]struct {
@@ -253,7 +256,7 @@ func (c Config) Validate() error {
 		{"wire.session.unhelloed_max_lifetime_seconds", session.Unhelloed, 1, 3600},
 		{"wire.session.helloed_unregistered_max_lifetime_seconds", session.Unregistered, 1, 3600},
 		{"wire.session.ident_register_timeout_seconds", session.Ident, 1, 3600},
-		{"pagination.max_page_size", c.Pagination.MaxPageSize, 1, mostOnPage},
+		{"pagination.max_page_size", c.Pagination.MaxPageSize, 1, maxPageSize},
 		{"pagination.page_size", c.Pagination.PageSize, 1, c.Pagination.MaxPageSize},
 		{"limits.max_connections", c.Limits.Connections, 1, 1_000_000},
 		{"limits.max_connections_per_address", c.Limits.PerAddress, 1, 1_000_000},

@@ -9,14 +9,15 @@ import (
 	"sync/atomic"
 	"time"
 
-	"yardmaster/edge/overhop"
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/edge/overhop"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// Start gives a job to the worker the assignment names and takes one of its
-// credits. It is false, and nothing has happened, if the worker is gone, has
-// no credit left, or has too much to read. It is true for a dispatch that is
-// here already. Hands.Offer may be called before it returns.
+// Start sends a job to the worker that the assignment names and takes one of
+// its credits. It returns false, without effect, if the worker is not
+// connected, has no credit left, or has too much unread output. It returns true
+// for a dispatch that is already here. Executor.Offer may be called before it
+// returns.
 func (s *Server) Start(a job.Assignment, spec job.Spec) bool {
 	s.mu.Lock()
 	c := s.workers[a.Worker]
@@ -26,31 +27,31 @@ func (s *Server) Start(a job.Assignment, spec job.Spec) bool {
 	}
 	var d *dispatch
 	known := false
-	got, err := c.out.push(questLimit, func(b []byte) ([]byte, error) {
-		// Inside the outbox's lock, so that no RECALL can overtake its QUEST.
+	result, err := c.out.push(questLimit, func(b []byte) ([]byte, error) {
+		// Within the outbox's lock, so that no RECALL can precede its QUEST.
 		q := overhop.Quest{}
 		if d, known = s.reserve(c, a, &q); d == nil {
 			return b, nil
 		}
-		quest(&q, &a, &spec)
+		fillQuest(&q, &a, &spec)
 		return overhop.AppendQuest(b, &q, s.cfg.Wire.MaxEnvelope)
 	})
-	if got == sentFull {
-		s.noteStuffed(c)
+	if result == pushFull {
+		s.congestionChanged(c)
 	}
 	if err != nil {
-		s.unsendable(d, err)
+		s.failUnsendable(d, err)
 	}
 	s.flushOffers()
 	return d != nil || known
 }
 
-// reserve takes a credit and begins a dispatch; nil means that there is no
-// room, or that it is known already. It fills in what of the QUEST depends on
-// the moment.
+// reserve takes a credit and creates a dispatch. d is nil if the worker has no
+// capacity, or if the dispatch exists, which known reports. reserve sets the
+// fields of q that depend on the time and the subscription.
 func (s *Server) reserve(c *conn, a job.Assignment, q *overhop.Quest) (d *dispatch, known bool) {
-	r := ref{a.Job, a.N}
-	tok := s.tokens.of(r)
+	r := dispatchKey{a.Job, a.N}
+	tok := s.tokens.mint(r)
 	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,18 +59,18 @@ func (s *Server) reserve(c *conn, a job.Assignment, q *overhop.Quest) (d *dispat
 		return nil, true
 	}
 	sub := c.byQueue[a.Key]
-	if sub == nil || s.room(sub) == 0 {
+	if sub == nil || s.available(sub) == 0 {
 		return nil, false
 	}
 	sub.credits--
-	s.offers.mark(sub)
-	d = &dispatch{ref: r, token: tok, queue: a.Queue, attempt: a.Attempt, timeout: a.Timeout, worker: c, wid: c.wid, sub: sub, state: reserved, place: -1}
-	d.grantLocked(now.Add(s.cfg.Delivery.Ack))
-	d.due = d.lease
+	s.offers.markDirty(sub)
+	d = &dispatch{dispatchKey: r, token: tok, queue: a.Queue, attempt: a.Attempt, timeout: a.Timeout, conn: c, wid: c.wid, sub: sub, state: reserved, heapIndex: -1}
 	if a.Timeout > 0 {
 		d.deadline = now.Add(a.Timeout)
-		d.due = earlier(d.due, d.deadline)
 	}
+	until := s.leaseLocked(d, now, s.cfg.Delivery.Lease)
+	d.setReplyByLocked(now.Add(s.cfg.Delivery.Ack))
+	d.due = earlier(d.replyBy, d.deadline)
 	s.dispatches[r] = d
 	if c.jobs == nil {
 		c.jobs = make(map[*dispatch]struct{})
@@ -77,148 +78,164 @@ func (s *Server) reserve(c *conn, a job.Assignment, q *overhop.Quest) (d *dispat
 	c.jobs[d] = struct{}{}
 	s.timers.set(d)
 	*q = overhop.Quest{
-		SID: sub.sid, Credits: sub.credits, Token: tok, AckBy: d.due, LeaseUntil: now.Add(s.cfg.Delivery.Lease),
-		Deadline: d.deadline, Lease: s.cfg.Delivery.Lease, Beat: s.cfg.Delivery.Beat,
+		SID: sub.sid, Credits: sub.credits, Token: tok, AckBy: d.due, LeaseUntil: until, Deadline: d.deadline,
+		Lease: max(until.Sub(now), time.Millisecond), Beat: s.cfg.Delivery.Beat,
 	}
 	return d, false
 }
 
-// quest fills in what the QUEST says of the job.
-func quest(q *overhop.Quest, a *job.Assignment, spec *job.Spec) {
+// fillQuest sets the fields of q that describe the job.
+func fillQuest(q *overhop.Quest, a *job.Assignment, spec *job.Spec) {
 	q.JID, q.Queue, q.Function = jid(a.Queue, a.Job), a.Queue, a.Function
 	q.Fence, q.Attempt, q.MaxAttempts = int64(a.Fence), a.Attempt, a.MaxAttempts
 	q.Created, q.RunAt, q.Redelivered = a.Accepted, a.RunAt, a.Redelivered
 	q.Payload, q.Params, q.Trace = overhop.Raw(spec.Payload), spec.Params, spec.Trace
 }
 
-// unsendable ends a dispatch whose job no frame can carry: no other worker
-// could take it either.
-func (s *Server) unsendable(d *dispatch, err error) {
+// failUnsendable ends a dispatch whose job does not fit into a frame. The
+// outcome is final, because no other worker could receive the job either.
+func (s *Server) failUnsendable(d *dispatch, err error) {
 	s.mu.Lock()
 	d.sub.credits++
-	s.offers.mark(d.sub)
-	told := s.endLocked(d, job.Outcome{
+	s.offers.markDirty(d.sub)
+	rep := s.endLocked(d, job.Outcome{
 		Status: job.Error, Final: true,
 		Fault: &job.Fault{Type: job.FaultInvalid, Message: err.Error()},
 	})
 	s.mu.Unlock()
-	s.tell(told)
+	s.reportOutcomes(rep)
 }
 
-// Stop recalls a dispatch. What was not acknowledged ends at once; what runs
-// has a grace to end by itself, unless the node's own lease is over. A
-// superseded dispatch has moved to another node or another number: it is let
-// go here without an outcome, because its end is not ours to tell.
-func (s *Server) Stop(id job.ID, n uint32, why job.RecallReason) {
+// Stop recalls a dispatch. One that was not acknowledged ends at once. A
+// running one ends when its worker reports the end or the grace is over, which
+// revokes the lease; if the worker has not received the recall, the dispatch
+// ends only with its lease, because the job may still be running. A superseded
+// dispatch has moved to another node, which reports its outcome: it is removed
+// here without one, unless a later move has brought it back.
+func (s *Server) Stop(r job.Recall) {
 	s.mu.Lock()
-	d := s.dispatches[ref{id, n}]
-	if d == nil || d.state == ended || d.state == tooLate {
+	d := s.dispatches[dispatchKey{r.Job, r.N}]
+	if d == nil || d.state == ended || d.state == ackExpired || r.Outdated(d.moved) {
 		s.mu.Unlock()
 		return
 	}
-	r := s.recallLocked(d, why, time.Now())
+	left := s.recallLocked(d, r.Reason, time.Now())
 	s.mu.Unlock()
-	s.follow(r)
+	s.finishRecall(left)
 }
 
-// recall is what is left to do, outside Server.mu, once a dispatch is recalled.
+// recall is what remains to be done without Server.mu after recallLocked.
 type recall struct {
-	worker   *conn // nil: nobody to tell
-	fields   overhop.Fields
-	restored *subscription // its credit was given back
-	credits  uint32
-	told     []report
+	conn        *conn // nil: the worker is not connected
+	fields      overhop.Fields
+	restoredSub *subscription // the subscription whose credit was restored
+	credits     uint32
+	reports     []report
 }
 
-func (s *Server) recallLocked(d *dispatch, why job.RecallReason, now time.Time) recall {
+func (s *Server) recallLocked(d *dispatch, reason job.RecallReason, now time.Time) recall {
+	// recallLocked recalls d and returns what the caller must pass to
+	// finishRecall once Server.mu is released.
 	grace := max(s.cfg.Delivery.RecallGrace, 0)
-	began := d.state != reserved
-	if !began || why == job.RecallLease || why == job.RecallSuperseded {
+	started := d.state != reserved
+	if !started || reason == job.RecallLease || reason == job.RecallSuperseded {
 		grace = 0
 	}
-	r := recall{worker: d.worker, fields: overhop.Fields{
-		"jid": jid(d.queue, d.id), "tok": d.token[:], "reason": string(why), "grace_ms": grace.Milliseconds(),
+	r := recall{conn: d.conn, fields: overhop.Fields{
+		"jid": jid(d.queue, d.id), "tok": d.token[:], "reason": string(reason), "grace_ms": grace.Milliseconds(),
 	}}
-	if !began && !d.sub.ended && (why == job.RecallCancelled || why == job.RecallQueueGone || why == job.RecallSuperseded) {
+	if !started && !d.sub.closed && (reason == job.RecallCancelled || reason == job.RecallQueueGone || reason == job.RecallSuperseded) {
 		d.sub.credits++
-		s.offers.mark(d.sub)
-		r.restored, r.credits = d.sub, d.sub.credits
+		s.offers.markDirty(d.sub)
+		r.restoredSub, r.credits = d.sub, d.sub.credits
 	}
 	switch {
-	case why == job.RecallSuperseded:
+	case reason == job.RecallSuperseded:
 		s.forgetLocked(d)
-	case grace == 0:
-		r.told = append(r.told, s.endLocked(d, recalled(d, why)))
-	case d.state != recalling: // the first reason stays
-		d.state, d.why, d.due = recalling, why, now.Add(grace)
+	case !started || reason == job.RecallLease:
+		r.reports = append(r.reports, s.endLocked(d, recalledOutcome(d, reason)))
+	case d.state != recalling: // the first reason is kept
+		d.state, d.recallReason, d.due = recalling, reason, now.Add(grace)
 		s.timers.set(d)
 	}
 	return r
 }
 
-// follow tells worker and agent of a recall.
-func (s *Server) follow(r recall) {
-	if r.worker != nil {
-		r.worker.pushFields(overhop.TRecall, r.fields)
-		if r.restored != nil {
-			r.worker.pushCredits(r.restored.sid, r.credits, overhop.CreditsRestored)
+// receivedRecall reports whether the worker of a recalled dispatch is connected
+// and its host has acknowledged everything that was written, the recall
+// included.
+func (d *dispatch) receivedRecall() bool {
+	c := d.conn
+	return c != nil && !c.closed && c.out.written() && receivedAll(c.socket())
+}
+
+// finishRecall sends a recall to the worker and reports the outcomes to the
+// agent. Server.mu must not be held.
+func (s *Server) finishRecall(r recall) {
+	if r.conn != nil {
+		r.conn.pushFields(overhop.TRecall, r.fields)
+		if r.restoredSub != nil {
+			r.conn.pushCredits(r.restoredSub.sid, r.credits, overhop.CreditsRestored)
 		}
-		s.partIfDone(r.worker)
+		s.closeIfDrained(r.conn)
 	}
-	s.tell(r.told...)
+	s.reportOutcomes(r.reports...)
 	s.flushOffers()
 }
 
-// recalled is the outcome of a dispatch that ended because of a recall.
-func recalled(d *dispatch, why job.RecallReason) job.Outcome {
+// recalledOutcome returns the outcome of a dispatch that ended because of a
+// recall.
+func recalledOutcome(d *dispatch, reason job.RecallReason) job.Outcome {
 	o := job.Outcome{Started: d.state != reserved}
-	switch why {
+	switch reason {
 	case job.RecallCancelled, job.RecallQueueGone:
 		o.Status, o.Fault = job.Cancelled, &job.Fault{Type: job.FaultCancelled, Message: "job was cancelled"}
 	case job.RecallDeadline:
-		o.Status, o.Fault = job.TimedOut, &job.Fault{Type: job.FaultTimeout, Message: timedOut(d.timeout)}
+		o.Status, o.Fault = job.TimedOut, &job.Fault{Type: job.FaultTimeout, Message: timeoutMessage(d.timeout)}
 	case job.RecallShutdown:
 		o.Status = job.Interrupted
 	default:
-		return lost(d, "lease is over")
+		return lostOutcome(d, "lease is over")
 	}
 	return o
 }
 
-// lost is the outcome of a dispatch whose worker is not heard of any more.
-func lost(d *dispatch, message string) job.Outcome {
+// lostOutcome returns the outcome of a dispatch whose worker does not answer
+// any more.
+func lostOutcome(d *dispatch, message string) job.Outcome {
 	return job.Outcome{
 		Status: job.Lost, Started: d.state != reserved,
 		Fault: &job.Fault{Type: job.FaultLost, Message: message},
 	}
 }
 
-// ref names a dispatch.
-type ref struct {
+// dispatchKey identifies a dispatch.
+type dispatchKey struct {
 	id job.ID
 	n  uint32
 }
 
 type token = [overhop.TokenLen]byte
 
-// tokens makes and checks lease tokens: the dispatch's number in eight bytes,
-// then eight bytes of a MAC over job and number under the yard's secret. Any
-// node can check one, nobody has to keep it, and a guess succeeds once in 2^64.
+// tokens creates and verifies lease tokens: the dispatch's number in eight
+// bytes, then eight bytes of a MAC over job and number under the yard's secret.
+// Any node can verify a token without storing it, and a guess succeeds with a
+// probability of 2^-64.
 type tokens struct {
 	secret func() []byte // the yard's; empty until known
 
 	found atomic.Bool
-	find  sync.Mutex
+	mu    sync.Mutex
 	macs  sync.Pool // of hash.Hash keyed by the secret; valid once found
 }
 
-// known tells whether tokens can be made yet.
+// known reports whether the secret is known, so that tokens can be created.
 func (t *tokens) known() bool {
 	if t.found.Load() {
 		return true
 	}
-	t.find.Lock()
-	defer t.find.Unlock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	secret := t.secret()
 	if len(secret) == 0 || t.found.Load() {
 		return t.found.Load()
@@ -228,8 +245,8 @@ func (t *tokens) known() bool {
 	return true
 }
 
-// of makes a dispatch's token; tokens must be known.
-func (t *tokens) of(r ref) (tok token) {
+// mint returns the token of a dispatch. The secret must be known.
+func (t *tokens) mint(r dispatchKey) (tok token) {
 	binary.BigEndian.PutUint64(tok[:8], uint64(r.n))
 	mac := t.macs.Get().(hash.Hash)
 	mac.Reset()
@@ -241,16 +258,17 @@ func (t *tokens) of(r ref) (tok token) {
 	return tok
 }
 
-// check reads whose token b is; ok is false for a forged or foreign one.
-func (t *tokens) check(id job.ID, b []byte) (r ref, ok bool) {
+// verify returns the dispatch that the token b belongs to. ok is false if the
+// token was not created with the yard's secret.
+func (t *tokens) verify(id job.ID, b []byte) (r dispatchKey, ok bool) {
 	if len(b) != overhop.TokenLen || !t.known() {
-		return ref{}, false
+		return dispatchKey{}, false
 	}
 	n := binary.BigEndian.Uint64(b)
 	if n == 0 || n > 1<<32-1 {
-		return ref{}, false
+		return dispatchKey{}, false
 	}
-	r = ref{id, uint32(n)}
-	want := t.of(r)
+	r = dispatchKey{id, uint32(n)}
+	want := t.mint(r)
 	return r, hmac.Equal(want[:], b)
 }

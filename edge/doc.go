@@ -1,58 +1,60 @@
-// Package edge is the Overhop server of one node: the door for TCP workers and
-// producers, and the hands that run the yard's jobs at those workers.
+// Package edge is the Overhop server of one node. It accepts TCP connections of
+// workers and producers, and runs the yard's jobs at those workers.
 //
 // Every connection has two goroutines. One reads requests and handles them
-// strictly in order; the other writes whatever lies in the connection's
-// outbox. A request that a quorum has to answer (ENQUEUE, DONE, FAIL) holds
-// its place in the outbox and does not stop the next one from being read, so
-// one connection can have a thousand of them under way and still gets its
-// answers in order:
+// strictly in order; the other writes the connection's outbox. A request that
+// needs a quorum (ENQUEUE, DONE, FAIL) reserves its place in the outbox and does
+// not block the requests behind it, so that one connection can have a thousand
+// of them pending and still receives its answers in order:
 //
-//	read ──▶ rules of order ──▶ handler ──▶ outbox ──▶ write
+//	read ──▶ protocol rules ──▶ handler ──▶ outbox ──▶ write
 //	         (overhop.Session)     │  ▲        ▲
 //	                               ▼  │        │ QUEST, RECALL, CREDITS, …
 //	                             Session     Server (dispatches, leases)
 //	                             (the yard)    ▲  │
 //	                                     Start,│  │Offer,
 //	                                      Stop │  ▼Report
-//	                                         (Hands)
+//	                                        (Executor)
 //
-// The door itself may ask for more: TLS, whose handshake is the reading
-// goroutine's first work and has the time of a HELLO; a client certificate; a
-// token in HELLO, without which REGISTER is refused. Certificates are read again
-// when their files change. Who comes over a limit is closed unheard.
+// The listener can require TLS, a client certificate, and a token in HELLO,
+// without which REGISTER is refused. The TLS handshake runs in the reading
+// goroutine and is limited by the time allowed until HELLO. Certificate files
+// are read again when they change. A connection over a limit is closed without
+// an answer.
 //
-// What clients send is bounded for all of them together: frames of more than 64
-// KiB share one budget, and a connection whose frame finds no room in it is not
-// read from until there is. A frame that has begun must end in time, so that
-// nobody keeps the others waiting for long.
+// Memory for requests is bounded over all connections: frames of more than 64
+// KiB share one budget, and a connection whose frame does not fit into it is
+// not read until it does. A frame that has begun must end in time, so that a
+// slow client cannot block the others for long.
 //
-// A dispatch lives here from Start to its outcome:
+// A dispatch is held here from Start to its outcome:
 //
-//	reserved ──ACK──▶ running ──DONE, FAIL──▶ ended ──committed──▶ forgotten
+//	reserved ──ACK──▶ running ──DONE, FAIL──▶ ended ──committed──▶ removed
 //	   │                 │ BEAT extends its lease
-//	   │ no ACK in 5 s,  │ lease over: lost
+//	   │ no ACK in 5 s,  │ lease expired: lost
 //	   │ NACK,           │ deadline, cancelled: recalled, with a grace to end
-//	   │ connection lost │ connection lost: nothing, until the lease is over
+//	   │ connection lost │ connection lost: nothing, until the lease expires
 //	   ▼                 ▼
 //	 never started     ended
 //
-// A worker is not heard while its connection is not read, because a request of
-// it holds those behind it up. Its leases stand still then ([stopwatch]).
+// While a request is handled, the requests behind it on the same connection are
+// not read. This time does not count against the leases of the worker
+// ([stopwatch]).
 //
-// The token proves the lease, not the connection: a worker that comes back
-// over another connection, here or at another node, goes on with what it has.
-// The node it comes to has the dispatch moved, and adopted by its agent; the
-// one it left is told that it is superseded, and forgets it.
+// A lease belongs to the token, not to the connection: a worker that reconnects,
+// to this node or another, continues its jobs. The new node has the dispatch
+// moved and adopted by its agent; the old node is informed that the dispatch is
+// superseded, and removes it.
 //
-// Leases and progress are this node's memory only; the yard hears of a
-// dispatch when it ends. Other nodes ask for them when somebody looks at a job
+// Leases and progress are held in this node's memory only; the yard learns of a
+// dispatch when it ends. Other nodes request them when a user looks at a job
 // ([Server.Running]).
 //
 // One lock, Server.mu, guards workers, subscriptions and dispatches, because
-// they change together; it is held for some map operations at a time and never
-// while something is encoded, written, or told to the other rooms, except that
-// they adopt a dispatch, which must not be stopped before it is here, and that
-// they hear of workers that stall and recover, in that order. A connection's
-// outbox has its own lock, which may be taken first.
+// they change together. It is held for a few map operations at a time and never
+// while anything is encoded or written, or during calls to [Executor], with
+// these exceptions: Adopt and WorkerLease, so that a dispatch cannot be stopped
+// before it is registered here, and Stalled and Recovered, so that they are
+// called in order. A connection's outbox has its own lock, which may be taken
+// first.
 package edge

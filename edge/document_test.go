@@ -15,22 +15,22 @@ import (
 	"testing"
 	"time"
 
-	"yardmaster/edge/overhop"
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/edge/overhop"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// page is docs/overhop.md.
-func page(t *testing.T) string {
+// docText returns the text of docs/reference/overhop.md.
+func docText(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile("../docs/overhop.md")
+	text, err := os.ReadFile("../docs/reference/overhop.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	return string(text)
 }
 
-// protocolConstants are the message types, by number, and the codes that package
-// overhop declares.
+// protocolConstants returns the message types, by number, and the error codes
+// that package overhop declares.
 func protocolConstants(t *testing.T) (messages map[string]string, codes map[string]bool) {
 	t.Helper()
 	messages, codes = map[string]string{}, map[string]bool{}
@@ -67,31 +67,41 @@ func protocolConstants(t *testing.T) (messages map[string]string, codes map[stri
 		}
 	}
 	if len(messages) < 40 || len(codes) < 30 {
-		t.Fatalf("found %d messages and %d codes: is this the protocol?", len(messages), len(codes))
+		t.Fatalf("found %d messages and %d codes, want more", len(messages), len(codes))
 	}
 	return messages, codes
 }
 
 var (
 	messageName = regexp.MustCompile(`^T[A-Z]`)
-	messageRow  = regexp.MustCompile(`(?m)^\| (\d+) \| ([A-Z]+)(?: ⊕)? \| (client|node) \|`)
+	messageRow  = regexp.MustCompile(`(?m)^\| (client|node)( ⊕)? \| (.*) \|$`)
+	messageCell = regexp.MustCompile(`(\d+) ([A-Z]+)(?:, |$)`)
 	requestRow  = regexp.MustCompile(`(?m)^\| (\d+) \| ([A-Z]+)(?: ⊕)? \|`)
 	messageHead = regexp.MustCompile(`(?m)^#### (\d+) ([A-Z]+)`)
-	codeRow     = regexp.MustCompile("(?m)^\\| `([A-Z_]+)`(?: ⊕)? \\| (?:closes|stays) \\|")
+	codeRow     = regexp.MustCompile("(?m)^\\| `([A-Z_]+)`(?: ⊕)? \\|")
 	codeWord    = regexp.MustCompile("`([A-Z]+_[A-Z_]+|UNAVAILABLE|UNAUTHORIZED|DRAINING)`")
 	limitRow    = regexp.MustCompile("(?m)^\\| `([a-z_.]+)` \\| `([^`]+)` \\| (.*) \\|$")
 )
 
-// The page names every message and every code, each as it is, and no other.
-func TestPageNamesMessagesAndCodes(t *testing.T) {
-	text := page(t)
+// The page lists every message and every code correctly, and no others.
+func TestDoc_ListsMessagesAndCodes(t *testing.T) {
+	text := docText(t)
 	messages, codes := protocolConstants(t)
 	listed := map[string]bool{}
 	for _, row := range messageRow.FindAllStringSubmatch(text, -1) {
-		if number, _ := strconv.Atoi(row[1]); (number > 100) != (row[3] == "node") {
-			t.Errorf("t=%s is not from %s", row[1], row[3])
+		for _, cell := range messageCell.FindAllStringSubmatch(row[3], -1) {
+			number, _ := strconv.Atoi(cell[1])
+			if (number > 100) != (row[1] == "node") {
+				t.Errorf("t=%s is not from a %s", cell[1], row[1])
+			}
+			if (number%100 >= 40) != (row[2] != "") {
+				t.Errorf("t=%s is in the row %s%s of the messages", cell[1], row[1], row[2])
+			}
+			if messages[cell[1]] != cell[2] {
+				t.Errorf("t=%s is called %s, it is %q", cell[1], cell[2], messages[cell[1]])
+			}
+			listed[cell[1]] = true
 		}
-		listed[row[1]] = true
 	}
 	for number, name := range messages {
 		if !listed[number] {
@@ -106,7 +116,9 @@ func TestPageNamesMessagesAndCodes(t *testing.T) {
 		}
 	}
 	listed = map[string]bool{}
-	for _, row := range codeRow.FindAllStringSubmatch(text, -1) {
+	_, table, _ := strings.Cut(text, "\n## Codes\n")
+	table, _, _ = strings.Cut(table, "\n## ")
+	for _, row := range codeRow.FindAllStringSubmatch(table, -1) {
 		listed[row[1]] = true
 	}
 	for code := range codes {
@@ -116,30 +128,30 @@ func TestPageNamesMessagesAndCodes(t *testing.T) {
 	}
 	for code := range listed {
 		if !codes[code] {
-			t.Errorf("%s stands in the table of codes and is none", code)
+			t.Errorf("the table of codes lists %s, which is not a code", code)
 		}
 	}
 	for _, word := range codeWord.FindAllStringSubmatch(text, -1) {
 		if !listed[word[1]] && !slices.Contains(reasons, word[1]) {
-			t.Errorf("the page speaks of %s, which is no code", word[1])
+			t.Errorf("the page mentions %s, which is not a code", word[1])
 		}
 	}
 }
 
-// reasons are words that look like codes and are why something was pushed.
+// reasons are words of pushes that look like codes.
 var reasons = []string{"QUEUE_REMOVED", "LEASE_EXPIRED"}
 
-// The page's limits are those of the configuration: every key is there, with
-// the default it has, and a range whose ends are taken and no value beyond.
-func TestPageNamesLimits(t *testing.T) {
+// The page lists every configuration key with its default and its range. The
+// ends of each range are accepted, the values beyond them refused.
+func TestDoc_ListsLimits(t *testing.T) {
 	listed := map[string]bool{}
-	for _, row := range limitRow.FindAllStringSubmatch(page(t), -1) {
+	for _, row := range limitRow.FindAllStringSubmatch(docText(t), -1) {
 		key, def := row[1], row[2]
 		listed[key] = true
 		c := Config{}.WithDefaults()
 		f, ok := keyed(reflect.ValueOf(&c).Elem(), key)
 		if !ok {
-			t.Errorf("%s is no key", key)
+			t.Errorf("%s is not a configuration key", key)
 			continue
 		}
 		if got := shown(f); got != def {
@@ -154,7 +166,7 @@ func TestPageNamesLimits(t *testing.T) {
 			step  int64
 			taken bool
 		}{{low, 0, true}, {high, 0, true}, {low, -1, false}, {high, 1, false}} {
-			if low == "0s" && c.value == low { // 0 is how a file says "the default"
+			if low == "0s" && c.value == low { // 0 in a file means the default
 				continue
 			}
 			if err := withKey(t, key, c.value, c.step).Validate(); (err == nil) != c.taken {
@@ -173,8 +185,8 @@ func TestPageNamesLimits(t *testing.T) {
 	}
 }
 
-// withKey is the default configuration with one key set, and those that bound
-// it out of its way.
+// withKey returns the default configuration with one key set to value plus
+// step, and related keys set so that they do not restrict it.
 func withKey(t *testing.T, key, value string, step int64) Config {
 	t.Helper()
 	c := Config{}.WithDefaults()
@@ -197,7 +209,7 @@ func withKey(t *testing.T, key, value string, step int64) Config {
 	return c
 }
 
-// keyed finds a field by its dotted key.
+// keyed returns the field with the given dotted key.
 func keyed(v reflect.Value, key string) (reflect.Value, bool) {
 	for name := range strings.SplitSeq(key, ".") {
 		found := false
@@ -214,7 +226,7 @@ func keyed(v reflect.Value, key string) (reflect.Value, bool) {
 	return v, true
 }
 
-// shown is a value as the page writes it.
+// shown returns a value in the form used on the page.
 func shown(v reflect.Value) string {
 	if v.Kind() == reflect.Pointer {
 		v = v.Elem()
@@ -222,9 +234,9 @@ func shown(v reflect.Value) string {
 	return fmt.Sprint(v.Interface())
 }
 
-// Every key that the protocol's messages read or write is on the page.
-func TestPageNamesKeys(t *testing.T) {
-	text := page(t)
+// Every key that the protocol's messages contain is on the page.
+func TestDoc_ListsMessageKeys(t *testing.T) {
+	text := docText(t)
 	keys := map[string]bool{}
 	for _, name := range []string{"overhop/messages.go", "overhop/extension.go"} {
 		file, err := parser.ParseFile(gotoken.NewFileSet(), name, nil, parser.SkipObjectResolution)
@@ -250,10 +262,10 @@ func TestPageNamesKeys(t *testing.T) {
 		})
 	}
 	if len(keys) < 40 {
-		t.Fatalf("found %d keys: is this the protocol?", len(keys))
+		t.Fatalf("found %d keys, want more", len(keys))
 	}
 	view := job.View{Function: "f", PayloadGone: true, Fault: &job.Fault{Message: "m", Type: "t", Code: "c"}}
-	for key, value := range new(Server).record(&view) {
+	for key, value := range new(Server).jobFields(&view) {
 		keys[key] = true
 		if inner, ok := value.(overhop.Fields); ok {
 			for key := range inner {

@@ -11,59 +11,59 @@ import (
 	"sync"
 	"time"
 
-	"yardmaster/edge/overhop"
-	"yardmaster/internal/backoff"
-	"yardmaster/internal/certs"
-	"yardmaster/internal/seldom"
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/edge/overhop"
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
+	"github.com/yardmaster-dev/yardmaster/internal/certs"
+	"github.com/yardmaster-dev/yardmaster/internal/logthrottle"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
 // Server is the Overhop server of one node.
 type Server struct {
-	cfg     Config
-	yard    Yard
-	hands   Hands
-	log     *slog.Logger
-	started time.Time
-	tokens  tokens
-	offers  offerDesk
-	timers  timers
-	frames  budget
-	certs   *certs.Store // nil: no TLS is spoken
-	tls     *tls.Config  // nil: none is spoken
+	cfg         Config
+	cluster     Cluster
+	executor    Executor
+	log         *slog.Logger
+	started     time.Time
+	tokens      tokens
+	offers      offerQueue
+	timers      timers
+	frameBudget budget
+	certs       *certs.Store // nil if the edge does not use TLS
+	tls         *tls.Config  // nil if the edge does not use TLS
 
-	mu         sync.Mutex
-	conns      map[*conn]struct{}
-	addresses  map[string]int     // connections by remote host
-	anonymous  map[*conn]struct{} // those of conns that are not registered
-	workers    map[string]*conn   // the others, by worker id
-	dispatches map[ref]*dispatch  // until their outcome is settled
-	draining   bool               // no more offers
-	closing    bool               // no more connections
-	drainedBy  time.Time          // as DRAIN announced it
-	loops      sync.WaitGroup     // one per connection
+	mu            sync.Mutex
+	conns         map[*conn]struct{}
+	connsByHost   map[string]int            // connections by remote host
+	anonymous     map[*conn]struct{}        // connections that have not registered
+	workers       map[string]*conn          // registered connections, by worker id
+	dispatches    map[dispatchKey]*dispatch // until their outcome is committed
+	draining      bool                      // nothing is offered any more
+	closing       bool                      // no connections are accepted any more
+	drainDeadline time.Time                 // announced in DRAIN
+	connLoops     sync.WaitGroup            // one per connection
 
-	// What a flood would fill the log with.
-	surplus, refusals, foreigners, shortages, dawdlers seldom.Counter
+	// These throttle log lines that clients can cause at will.
+	overLimitLog, refusedLog, protocolMismatchLog, acceptErrorLog, slowFrameLog logthrottle.Throttle
 }
 
-// New makes a server. The error says which key of cfg, whose defaults are filled
-// in, is out of range, or which of its files is no good.
-func New(cfg Config, yard Yard, hands Hands, log *slog.Logger) (*Server, error) {
+// New returns a server. The error names the key of cfg, with defaults applied,
+// that is out of range, or the certificate file that cannot be used.
+func New(cfg Config, cluster Cluster, executor Executor, log *slog.Logger) (*Server, error) {
 	cfg = cfg.WithDefaults()
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	s := &Server{
-		cfg: cfg, yard: yard, hands: hands, log: log, started: time.Now(),
-		conns: make(map[*conn]struct{}), addresses: make(map[string]int), anonymous: make(map[*conn]struct{}),
-		workers: make(map[string]*conn), dispatches: make(map[ref]*dispatch),
+		cfg: cfg, cluster: cluster, executor: executor, log: log, started: time.Now(),
+		conns: make(map[*conn]struct{}), connsByHost: make(map[string]int), anonymous: make(map[*conn]struct{}),
+		workers: make(map[string]*conn), dispatches: make(map[dispatchKey]*dispatch),
 	}
-	s.frames.free = cfg.Limits.FrameMemory
-	s.tokens.secret = yard.Secret
+	s.frameBudget.available = cfg.Limits.FrameMemory
+	s.tokens.secret = cluster.Secret
 	s.timers.wake = make(chan struct{}, 1)
-	if cfg.Server.secured() {
-		store, err := certs.Open(cfg.Server.TLS.files(), log)
+	if cfg.Server.tlsEnabled() {
+		store, err := certs.Open(cfg.Server.TLS.certFiles(), log)
 		if err != nil {
 			return nil, err
 		}
@@ -72,90 +72,92 @@ func New(cfg Config, yard Yard, hands Hands, log *slog.Logger) (*Server, error) 
 	return s, nil
 }
 
-// Certificates are what the edge shows; nil if it speaks no TLS.
+// Certificates returns the certificates that the edge presents, or nil if it
+// does not use TLS.
 func (s *Server) Certificates() *certs.Store { return s.certs }
 
-// Kind tells the agent what the edge's offers are for.
+// Kind returns the job kind that the edge's offers are for.
 func (s *Server) Kind() job.Kind { return job.Overhop }
 
-// Serve takes connections from ln until ctx ends; then it says BYE, closes
-// them all, reports what still ran as interrupted, and returns nil. It closes
-// ln. It can be called once.
+// Serve accepts connections from ln until ctx ends. It then sends BYE on every
+// connection, closes them all, reports dispatches that hold no lease as
+// interrupted, and returns nil. It closes ln. It must be called at most once.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
-	inside, leave := context.WithCancel(context.WithoutCancel(ctx))
-	defer leave()
+	connCtx, cancelConns := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancelConns()
 	stop := context.AfterFunc(ctx, func() { ln.Close() })
 	defer stop()
-	var clocks sync.WaitGroup
-	clocks.Go(func() { s.runTimers(inside) })
-	clocks.Go(func() { s.runPurge(inside) })
-	s.log.Info("edge is listening", "address", ln.Addr().String(), "tls", s.tls != nil, "token", s.cfg.Server.Token != "")
-	err := s.accept(ctx, inside, ln)
+	var background sync.WaitGroup
+	background.Go(func() { s.runTimers(connCtx) })
+	background.Go(func() { s.runPurge(connCtx) })
+	s.log.Info("edge is listening", "addr", ln.Addr().String(), "tls", s.tls != nil, "token", s.cfg.Server.Token != "")
+	err := s.accept(ctx, connCtx, ln)
 	ln.Close()
-	s.farewell()
-	s.loops.Wait()
-	s.interruptAll()
-	leave()
-	clocks.Wait()
+	s.closeConns()
+	s.connLoops.Wait()
+	s.reportInterrupted()
+	cancelConns()
+	background.Wait()
 	return err
 }
 
-// accept takes connections until ctx ends. Errors that pass, such as a lack of
-// descriptors, slow it down and do not end it.
-func (s *Server) accept(ctx, inside context.Context, ln net.Listener) error {
+// accept accepts connections until ctx ends. After a temporary error, such as a
+// lack of file descriptors, it pauses and tries again.
+func (s *Server) accept(ctx, connCtx context.Context, ln net.Listener) error {
 	wait := backoff.Backoff{Base: 5 * time.Millisecond, Max: time.Second}
 	for {
 		nc, err := ln.Accept()
 		switch {
 		case err == nil:
 			wait.Reset()
-			s.admit(inside, nc)
+			s.startConn(connCtx, nc)
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, net.ErrClosed):
 			return fmt.Errorf("accept connections: %w", err)
 		default:
-			pause := wait.Next()
-			if n, say := s.shortages.Again(time.Now()); say {
-				s.log.Warn("edge cannot accept connections for now", "error", err, "pause", pause, "times", n)
+			delay := wait.Next()
+			if n, ok := s.acceptErrorLog.Allow(time.Now()); ok {
+				s.log.Warn("edge cannot accept connections, retrying", "err", err, "retry_in", delay, "count", n)
 			}
-			if backoff.Sleep(ctx, pause) != nil {
+			if backoff.Sleep(ctx, delay) != nil {
 				return nil
 			}
 		}
 	}
 }
 
-// admit begins a connection, or refuses it within the limits.
-func (s *Server) admit(ctx context.Context, nc net.Conn) {
+// startConn starts a connection's goroutines, or closes the connection if a
+// limit is reached.
+func (s *Server) startConn(ctx context.Context, nc net.Conn) {
 	if s.tls != nil {
-		nc = tls.Server(nc, s.tls) // the handshake is the connection's own business
+		nc = tls.Server(nc, s.tls) // the handshake runs in the connection's own goroutine
 	}
 	c := s.newConn(ctx, nc)
 	s.mu.Lock()
-	full := s.closing || len(s.conns) >= s.cfg.Limits.Connections || s.addresses[c.host] >= s.cfg.Limits.PerAddress
-	if !full {
+	overLimit := s.closing || len(s.conns) >= s.cfg.Limits.Connections || s.connsByHost[c.host] >= s.cfg.Limits.PerAddress
+	if !overLimit {
 		s.conns[c] = struct{}{}
 		s.anonymous[c] = struct{}{}
-		s.addresses[c.host]++
-		s.loops.Add(1)
+		s.connsByHost[c.host]++
+		s.connLoops.Add(1)
 	}
 	s.mu.Unlock()
-	if full {
-		if n, say := s.surplus.Again(time.Now()); say {
-			s.log.Warn("edge refuses a connection over its limits", "from", c.host, "times", n)
+	if overLimit {
+		if n, ok := s.overLimitLog.Allow(time.Now()); ok {
+			s.log.Warn("connection refused, limit reached", "peer", c.host, "count", n)
 		}
-		c.cut()
+		c.abort()
 		return
 	}
 	go func() {
-		defer s.loops.Done()
+		defer s.connLoops.Done()
 		c.run()
 	}()
 }
 
-// enlist makes a connection's client a worker.
-func (s *Server) enlist(c *conn, wid string) {
+// registerWorker adds the connection to the registered workers under wid.
+func (s *Server) registerWorker(c *conn, wid string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.anonymous, c)
@@ -163,36 +165,38 @@ func (s *Server) enlist(c *conn, wid string) {
 	s.workers[wid] = c
 }
 
-// remove forgets a connection. What it had not acknowledged never started;
-// what it had stays until its lease is over.
-func (s *Server) remove(c *conn) {
+// removeConn removes a closed connection. Its dispatches that were not
+// acknowledged end as never started; running ones stay until their lease
+// expires.
+func (s *Server) removeConn(c *conn) {
 	s.mu.Lock()
 	delete(s.conns, c)
 	delete(s.anonymous, c)
 	delete(s.workers, c.wid)
-	if s.addresses[c.host]--; s.addresses[c.host] <= 0 {
-		delete(s.addresses, c.host)
+	if s.connsByHost[c.host]--; s.connsByHost[c.host] <= 0 {
+		delete(s.connsByHost, c.host)
 	}
-	c.gone = true
+	c.closed = true
 	for _, sub := range c.subs {
-		s.dropSubscription(sub)
+		s.closeSubscription(sub)
 	}
-	var told []report
+	var reports []report
 	for d := range c.jobs {
 		if d.state == reserved {
-			told = append(told, s.endLocked(d, lost(d, "connection lost before ACK")))
+			reports = append(reports, s.endLocked(d, lostOutcome(d, "connection lost before ACK")))
 		}
-		d.moveLocked(nil)
+		d.setConnLocked(nil)
 	}
 	c.jobs = nil
 	s.mu.Unlock()
-	s.tell(told...)
+	s.reportOutcomes(reports...)
 	s.flushOffers()
 }
 
-// runPurge ends connections that do not register in time.
+// runPurge closes connections that do not register in time. It returns when ctx
+// ends.
 func (s *Server) runPurge(ctx context.Context) {
-	tick := time.NewTicker(s.cfg.Wire.Session.lifetimes().Cadence())
+	tick := time.NewTicker(s.cfg.Wire.Session.lifetimes().TickInterval())
 	defer tick.Stop()
 	for {
 		select {
@@ -213,55 +217,55 @@ func (s *Server) runPurge(ctx context.Context) {
 	}
 }
 
-// Drain withdraws all offers and tells workers why no more jobs follow. Jobs in
-// hand go on. It may be called more than once.
-func (s *Server) Drain(why string) {
+// Drain withdraws all offers and sends the reason to the workers with DRAIN.
+// Running jobs go on. Further calls have no effect until [Server.Resume].
+func (s *Server) Drain(reason string) {
 	s.mu.Lock()
 	if s.draining {
 		s.mu.Unlock()
 		return
 	}
 	s.draining = true
-	s.drainedBy = time.Now().Add(s.cfg.Delivery.DrainGrace)
+	s.drainDeadline = time.Now().Add(s.cfg.Delivery.DrainGrace)
 	var workers []*conn
 	for _, c := range s.workers {
 		workers = append(workers, c)
 		for _, sub := range c.subs {
-			s.offers.mark(sub)
+			s.offers.markDirty(sub)
 		}
 	}
 	s.mu.Unlock()
 	s.flushOffers()
-	edges := slices.Clone(s.yard.Edges())
+	edges := slices.Clone(s.cluster.Edges())
 	for _, c := range workers {
-		drain := overhop.Fields{"reason": why, "close_at": s.drainedBy}
+		drain := overhop.Fields{"reason": reason, "close_at": s.drainDeadline}
 		if len(edges) > 0 {
-			edges = append(edges[1:], edges[0]) // whoever takes the first is not alone there
+			edges = append(edges[1:], edges[0]) // spread the workers over the other nodes
 			drain["reconnect"] = edges
 		}
 		c.pushFields(overhop.TDrain, drain)
 	}
 }
 
-// Resume ends a drain: workers that are still here, or come, are offered again.
+// Resume ends a drain: the capacity of connected workers is offered again.
 func (s *Server) Resume() {
 	s.mu.Lock()
 	s.draining = false
 	for _, c := range s.workers {
 		for _, sub := range c.subs {
-			s.offers.mark(sub)
+			s.offers.markDirty(sub)
 		}
 	}
 	s.mu.Unlock()
 	s.flushOffers()
 }
 
-// Stops is why a node that stops drains.
-const Stops = "node stops"
+// DrainReasonStop is the reason sent with DRAIN and BYE when the node stops.
+const DrainReasonStop = "node stops"
 
-// farewell ends all connections in order.
-func (s *Server) farewell() {
-	s.Drain(Stops)
+// closeConns drains the edge and sends BYE on all connections.
+func (s *Server) closeConns() {
+	s.Drain(DrainReasonStop)
 	s.mu.Lock()
 	s.closing = true
 	conns := make([]*conn, 0, len(s.conns))
@@ -270,53 +274,58 @@ func (s *Server) farewell() {
 	}
 	s.mu.Unlock()
 	for _, c := range conns {
-		c.bye("SHUTDOWN", Stops)
+		c.bye("SHUTDOWN", DrainReasonStop)
 	}
 }
 
-// interruptAll gives back what still runs when the node stops.
-func (s *Server) interruptAll() {
+// reportInterrupted ends, when the node stops, the dispatches that were not
+// acknowledged and those whose lease has expired. A worker with a valid lease
+// may still be running its job, or be reconnecting to another node: such a
+// dispatch is left to the authority, which ends it when the lease expires.
+func (s *Server) reportInterrupted() {
+	now := time.Now()
 	s.mu.Lock()
-	var told []report
+	var reports []report
 	for _, d := range s.dispatches {
-		if d.state != ended && d.state != tooLate {
-			told = append(told, s.endLocked(d, job.Outcome{Status: job.Interrupted, Started: d.state != reserved}))
+		if d.state == reserved || (d.state == running || d.state == recalling) && !d.leaseUntil.After(now) {
+			reports = append(reports, s.endLocked(d, job.Outcome{Status: job.Interrupted, Started: d.state != reserved}))
 		}
 	}
 	s.mu.Unlock()
-	s.tell(told...)
+	s.reportOutcomes(reports...)
 }
 
-// Yard is what the edge needs of the node behind it.
-type Yard interface {
-	// Session begins the memory of one connection: what its calls read covers
-	// what its calls wrote.
+// Cluster is what the edge needs of its node.
+type Cluster interface {
+	// Session returns a session for one connection. Its reads reflect its
+	// earlier writes.
 	Session() Session
-	// Secret is the yard's key for lease tokens, the same on every node. It is
-	// empty until it is known, then constant; no jobs are given out before. It
-	// answers from memory.
+	// Secret returns the yard's key for lease tokens, the same on every node.
+	// It is empty until the node has it, then constant; no jobs are delivered
+	// before. It does not block.
 	Secret() []byte
-	// Resume moves the job's dispatch n to a worker of this node. It gives
+	// Resume moves dispatch n of the job to a worker of this node. It returns
 	// [job.ErrLeaseLost] if n is not the job's current dispatch.
 	Resume(ctx context.Context, id job.ID, n uint32, worker string) (job.Assignment, error)
-	// Edges are the addresses, host:port, at which clients of this node may go on
-	// when it stops. It answers from memory.
+	// Edges returns the addresses, host:port, to which clients of this node may
+	// reconnect when it stops. It does not block.
 	Edges() []string
-	// Status is what STATUS tells beside the edge's own numbers.
+	// Status returns what STATUS shows in addition to the edge's own figures.
 	Status(ctx context.Context) (Status, error)
 }
 
-// Session is what one connection may ask of the yard. Errors are those of
-// package job, wrapped or not; any other is shown as a failure of the yard.
-// Calls are made one after another.
+// Session is the set of yard operations that one connection uses. Errors are
+// those of package job, possibly wrapped; any other error is reported to the
+// client as an internal failure. A session is not used concurrently, except for
+// ObserveIndex.
 type Session interface {
 	Queues
 	Jobs
-	Interventions
+	Admin
 
-	// Saw lets what is read from now on cover the log up to index. It returns
-	// at once and may be called at any time.
-	Saw(index uint64)
+	// ObserveIndex makes later reads reflect the log up to index. It does not
+	// block and may be called concurrently.
+	ObserveIndex(index uint64)
 }
 
 // Queues reads and changes queues.
@@ -325,72 +334,79 @@ type Queues interface {
 	Queues(ctx context.Context) ([]job.Queue, error) // in any order
 	AddQueue(ctx context.Context, name string, cfg job.QueueConfig) (job.ID, error)
 	RemoveQueue(ctx context.Context, name string) error
-	// PauseQueue pauses or resumes; it gives job.ErrQueuePaused or
-	// job.ErrQueueRunning if there is nothing to change.
+	// PauseQueue pauses or resumes a queue. It returns job.ErrQueuePaused or
+	// job.ErrQueueNotPaused if there is nothing to change.
 	PauseQueue(ctx context.Context, name string, paused bool) error
 }
 
-// Jobs takes jobs in and looks at them.
+// Jobs accepts and reads jobs.
 type Jobs interface {
-	// Enqueue accepts a job and calls then once, from any goroutine, when it
-	// is accepted or refused; jobs are accepted in the order of the calls. It
-	// refuses a queue that does not exist and then one of the yard's own. An
-	// empty key means that the yard mints one.
-	Enqueue(ctx context.Context, queue string, spec job.Spec, key string, then func(job.ID, error))
-	// Job shows a job with its body and its result, which may have to be read
-	// from disks; Look without them, from memory.
+	// Enqueue accepts a job and calls done once, from any goroutine, when the
+	// job is accepted or refused. Jobs are accepted in the order of the calls.
+	// It refuses a queue that does not exist, then a system queue. With an
+	// empty key the yard generates the id.
+	Enqueue(ctx context.Context, queue string, spec job.Spec, key string, done func(job.ID, error))
+	// Job returns a job with its body and its result, which may have to be read
+	// from disk. Peek returns it without them, from memory.
 	Job(ctx context.Context, id job.ID) (job.View, bool, error)
-	Look(ctx context.Context, id job.ID) (job.View, bool, error)
-	// Await waits until the job has ended, or ctx has. What it shows has a
+	Peek(ctx context.Context, id job.ID) (job.View, bool, error)
+	// Await blocks until the job has ended or ctx is done. The view has a
 	// result and no body.
 	Await(ctx context.Context, id job.ID) (job.View, error)
-	// List gives page (from 1) of a queue's jobs in a state, oldest first.
+	// List returns a page (from 1) of a queue's jobs in a state, oldest first.
 	List(ctx context.Context, queue string, state job.State, page, size int) ([]job.View, error)
-	// Stats counts a queue's jobs by state.
+	// Stats returns the number of a queue's jobs by state.
 	Stats(ctx context.Context, queue string) (counts [job.Failed + 1]uint64, err error)
 }
 
-// Interventions change what has been accepted.
-type Interventions interface {
+// Admin changes jobs and queues that have been accepted.
+type Admin interface {
 	RemoveJob(ctx context.Context, id job.ID) error
 	Cancel(ctx context.Context, id job.ID, reason string) (job.State, error)
 	Retry(ctx context.Context, id job.ID) (job.State, error)
 	// Clear removes a queue's jobs in the given states.
 	Clear(ctx context.Context, queue string, states []job.State) (removed int, err error)
-	// Obliterate removes a queue and all its jobs; active ones only by force.
+	// Obliterate removes a queue and all its jobs. It refuses if jobs are
+	// active, unless force is set.
 	Obliterate(ctx context.Context, queue string, force bool) (removed int, err error)
 }
 
-// Hands takes what the edge has to say about its workers. All calls return at
-// once and never call back into the edge before they return. Adopt, Stalled and
-// Recovered are called with the edge's locks held.
-type Hands interface {
-	// Adopt takes note of a running dispatch that its worker has brought from
-	// another node: it is stopped and reported from now on as if Start had taken
-	// it. It is false if the node may not run it.
+// Executor is the node's agent as the edge sees it: it receives offers,
+// outcomes, log lines and the health of workers. Its methods do not block and
+// do not call back into the edge before they return. Adopt, WorkerLease,
+// Stalled and Recovered are called with the edge's locks held.
+type Executor interface {
+	// Adopt takes over a running dispatch whose worker came from another node;
+	// from then on it is stopped and reported as if Start had accepted it. It
+	// returns false if the node may not run it.
 	Adopt(a job.Assignment) bool
-	// Offer announces the absolute room of one worker for one queue; Free 0
-	// withdraws it.
+	// WorkerLease returns the end of a lease that a worker asks for until the
+	// given time: that time, or the end of the node's own lease if that is
+	// earlier.
+	WorkerLease(until time.Time) time.Time
+	// Offer announces how many jobs one worker takes from one queue, as an
+	// absolute number. Free 0 withdraws the offer.
 	Offer(o job.Offer)
-	// Report hands over how a dispatch ended: once for every dispatch that
-	// Start or Adopt has taken, and also for one that never was here, when its
-	// worker tells the end here. then, if not nil, is called once from another
-	// goroutine, when the outcome is committed or known to be stale.
-	Report(o job.Outcome, then func(job.Settled))
-	// Log hands over a line of a dispatch's log. It never waits.
+	// Report reports how a dispatch ended: once for every dispatch that Start
+	// or Adopt accepted, and also for a dispatch of another node whose worker
+	// sends the end to this one. If done is not nil it is called once, from
+	// another goroutine, when the outcome is committed or known to be stale.
+	Report(o job.Outcome, done func(job.Settled))
+	// Log records a line of a dispatch's log. It never blocks.
 	Log(l job.LogLine)
-	// Stalled says that a worker, by its channel, took jobs and does not work;
-	// Recovered that it works again, or has come back over another connection.
+	// Stalled reports that a worker, named by its channel, takes jobs and does
+	// not work on them. Recovered reports that it works again or has come back
+	// over another connection.
 	Stalled(worker, reason string)
 	Recovered(worker, recovery string)
 }
 
-// Status is the node's part of STATUS.
+// Status is the node's part of the answer to STATUS.
 type Status struct {
 	DataPath     string
 	PathExists   bool
 	DataSize     int64 // bytes
-	Bootstrapped bool  // the yard's queues are known here
+	Bootstrapped bool  // the yard's queues are known on this node
 	Queues       int
 	PausedQueues int
 	Cluster      map[string]string // shown as "cluster"

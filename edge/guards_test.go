@@ -4,24 +4,24 @@ import (
 	"testing"
 	"time"
 
-	"yardmaster/edge/overhop"
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/edge/overhop"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// An ENQUEUE's keys reach the yard as they were given; wrong ones do not.
+// The guards of an ENQUEUE reach the yard unchanged; invalid ones are refused.
 func TestEnqueue_Guards(t *testing.T) {
-	bubble(t, Config{}, func(r *rig) {
+	bubble(t, Config{}, func(r *harness) {
 		p := r.register(true)
 		p.ask(overhop.TEnqueue, fields{
 			"q": "jobs", "unique_key": "u", "unique_ttl_ms": 1000, "rate_limit_key": "r", "rate_limit_ms": 2000,
 			"debounce_key": nil, "debounce_ms": nil,
 		}, overhop.TOK)
-		spec := r.yard.specs[len(r.yard.specs)-1]
+		spec := r.cluster.specs[len(r.cluster.specs)-1]
 		if *spec.UniqueKey != "u" || *spec.UniqueTTLMS != 1000 || *spec.RateLimitKey != "r" || *spec.RateLimitMS != 2000 || spec.DebounceKey != nil {
 			t.Errorf("spec is %+v", spec)
 		}
 		p.ask(overhop.TEnqueue, fields{"q": "jobs", "debounce_key": "d", "debounce_ms": 3000}, overhop.TOK)
-		if spec = r.yard.specs[len(r.yard.specs)-1]; *spec.DebounceKey != "d" || *spec.DebounceMS != 3000 || spec.UniqueKey != nil {
+		if spec = r.cluster.specs[len(r.cluster.specs)-1]; *spec.DebounceKey != "d" || *spec.DebounceMS != 3000 || spec.UniqueKey != nil {
 			t.Errorf("spec is %+v", spec)
 		}
 		for _, f := range []fields{
@@ -30,25 +30,26 @@ func TestEnqueue_Guards(t *testing.T) {
 			{"debounce_key": "k", "debounce_ms": 5, "rate_limit_key": "k", "rate_limit_ms": 5},
 		} {
 			f["q"] = "jobs"
-			p.refused(overhop.TEnqueue, f, overhop.CodeInvalidJobPayload)
+			p.expectErr(overhop.TEnqueue, f, overhop.CodeInvalidJobPayload)
 		}
-		seed := r.register(false) // whoever did not offer the extension has no such keys
+		seed := r.register(false) // clients without the extension have no such keys
 		seed.ask(overhop.TEnqueue, fields{"q": "jobs", "unique_key": "u"}, overhop.TOK)
 		p.ask(overhop.TPing, nil, overhop.TPong)
 		for key, value := range map[string]any{"unique_key": 7, "unique_ttl_ms": "1h", "rate_limit_key": []byte("k"), "debounce_ms": true} {
 			p = r.register(true)
-			p.refused(overhop.TEnqueue, fields{"q": "jobs", key: value}, violation)
-			p.closed()
+			p.expectErr(overhop.TEnqueue, fields{"q": "jobs", key: value}, violation)
+			p.expectClosed()
 		}
 	})
 }
 
-// A refusal names the job that holds a key, or the time until the key is free.
+// A refusal contains the job that holds a key, or the time until the key is
+// free.
 func TestRefusal_Guards(t *testing.T) {
 	for _, c := range []struct {
-		err           error
-		code          overhop.Code
-		says, details string
+		err              error
+		code             overhop.Code
+		message, details string
 	}{
 		{
 			&job.DuplicateError{Queue: "post", ID: job.ID{15: 1}}, overhop.CodeDuplicateJob,
@@ -59,41 +60,42 @@ func TestRefusal_Guards(t *testing.T) {
 			"debounce_key and scheduled_at exclude each other", "{}",
 		},
 		{
-			&job.LimitedError{RetryAfter: 1500 * time.Millisecond}, overhop.CodeRateLimited,
+			&job.RateLimitedError{RetryAfter: 1500 * time.Millisecond}, overhop.CodeRateLimited,
 			"the rate limit key is held, so no job was made; it is free in 1.5s", `{"retry_after_ms":1500}`,
 		},
 		{
-			&job.LimitedError{RetryAfter: time.Microsecond}, overhop.CodeRateLimited,
+			&job.RateLimitedError{RetryAfter: time.Microsecond}, overhop.CodeRateLimited,
 			"the rate limit key is held, so no job was made; it is free in 1ms", `{"retry_after_ms":1}`,
 		},
 	} {
-		code, message, details := refusal(c.err)
-		if got := text(overhop.AppendValue(nil, details)); code != c.code || message != c.says || got != c.details {
-			t.Errorf("%v: %s %q %s, want %s %q %s", c.err, code, message, got, c.code, c.says, c.details)
+		code, message, details := wireError(c.err)
+		if got := text(overhop.AppendValue(nil, details)); code != c.code || message != c.message || got != c.details {
+			t.Errorf("%v: %s %q %s, want %s %q %s", c.err, code, message, got, c.code, c.message, c.details)
 		}
 	}
 }
 
-// guard is what the keys of a job make of it: the id it is made under, or why
-// it is not. This yard's keys are held for ever, or until their job is gone.
-func (y *memoryYard) guard(id job.ID, spec *job.Spec) (job.ID, error) {
+// guard applies the guards of a job: it returns the id the job is created
+// under, or why it is refused. Keys are held for ever, or until their job is
+// removed.
+func (c *memCluster) guard(id job.ID, spec *job.Spec) (job.ID, error) {
 	if key := spec.UniqueKey; key != nil {
-		if holder, held := y.jobs[y.guards["unique "+*key]]; held {
+		if holder, held := c.jobs[c.guards["unique "+*key]]; held {
 			return id, &job.DuplicateError{Queue: holder.Queue, ID: holder.ID}
 		}
-		y.guards["unique "+*key] = id
+		c.guards["unique "+*key] = id
 	}
 	if key := spec.RateLimitKey; key != nil {
-		if _, held := y.guards["rate "+*key]; held {
-			return id, &job.LimitedError{RetryAfter: time.Duration(*spec.RateLimitMS) * time.Millisecond}
+		if _, held := c.guards["rate "+*key]; held {
+			return id, &job.RateLimitedError{RetryAfter: time.Duration(*spec.RateLimitMS) * time.Millisecond}
 		}
-		y.guards["rate "+*key] = id
+		c.guards["rate "+*key] = id
 	}
 	if key := spec.DebounceKey; key != nil {
-		if holder, held := y.jobs[y.guards["debounce "+*key]]; held && holder.Started.IsZero() {
+		if holder, held := c.jobs[c.guards["debounce "+*key]]; held && holder.Started.IsZero() {
 			return holder.ID, nil
 		}
-		y.guards["debounce "+*key] = id
+		c.guards["debounce "+*key] = id
 	}
 	return id, nil
 }

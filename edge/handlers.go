@@ -10,62 +10,67 @@ import (
 
 	"github.com/google/uuid"
 
-	"yardmaster/edge/overhop"
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/edge/overhop"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// handler is how one message is handled.
+// handler describes how messages of one type are handled. Exactly one of
+// respond and start is set.
 type handler struct {
-	// answer gives the OK's payload; nil is the empty map. It may lie in
-	// conn.scratch.
-	answer func(c *conn, ctx context.Context, p overhop.Raw) (overhop.Raw, error)
+	// respond returns the payload of the OK; nil stands for the empty map. The
+	// payload may be backed by conn.scratch.
+	respond func(c *conn, ctx context.Context, p overhop.Raw) (overhop.Raw, error)
 
-	// yard marks what the whole yard answers: it waits for the answers of all
-	// earlier requests, so that it sees what they did.
-	yard bool
+	// clusterWide marks requests that the yard answers rather than this node.
+	// They wait until all earlier requests of the connection are answered, so
+	// that they reflect their effects.
+	clusterWide bool
 
-	// offers marks what changes a worker's room. Pushes wait for its answer: a
-	// QUEST must not name a subscription that the client does not know yet.
-	offers bool
+	// changesOffers marks requests that change what a worker is offered. Pushes
+	// are held back until the answer is written: a QUEST must not name a
+	// subscription that the client does not know yet.
+	changesOffers bool
 
-	// start begins what ends later and reserves its own place for the answer.
+	// start begins a request that is answered later, and reserves its place in
+	// the outbox.
 	start func(c *conn, e overhop.Envelope) error
 }
 
-// handlers are all messages of a registered client, by t.
+// handlers holds the handlers of a registered client's messages, by message
+// type.
 var handlers = [overhop.TObliterate + 1]handler{
 	overhop.TPing:        {start: (*conn).startPing},
-	overhop.TQueue:       {answer: (*conn).handleQueue, yard: true},
-	overhop.TLsQueue:     {answer: (*conn).handleLsQueue, yard: true},
-	overhop.TSubscribe:   {answer: (*conn).handleSubscribe, yard: true, offers: true},
-	overhop.TUnsubscribe: {answer: (*conn).handleUnsubscribe, offers: true},
-	overhop.TCredit:      {answer: (*conn).handleCredit, offers: true},
-	overhop.TAddQueue:    {answer: (*conn).handleAddQueue, yard: true},
-	overhop.TStatus:      {answer: (*conn).handleStatus, yard: true},
-	overhop.TRmQueue:     {answer: (*conn).handleRmQueue, yard: true},
-	overhop.TPause:       {answer: (*conn).handlePause, yard: true},
-	overhop.TResume:      {answer: (*conn).handleResume, yard: true},
+	overhop.TQueue:       {respond: (*conn).handleQueue, clusterWide: true},
+	overhop.TLsQueue:     {respond: (*conn).handleLsQueue, clusterWide: true},
+	overhop.TSubscribe:   {respond: (*conn).handleSubscribe, clusterWide: true, changesOffers: true},
+	overhop.TUnsubscribe: {respond: (*conn).handleUnsubscribe, changesOffers: true},
+	overhop.TCredit:      {respond: (*conn).handleCredit, changesOffers: true},
+	overhop.TAddQueue:    {respond: (*conn).handleAddQueue, clusterWide: true},
+	overhop.TStatus:      {respond: (*conn).handleStatus, clusterWide: true},
+	overhop.TRmQueue:     {respond: (*conn).handleRmQueue, clusterWide: true},
+	overhop.TPause:       {respond: (*conn).handlePause, clusterWide: true},
+	overhop.TResume:      {respond: (*conn).handleResume, clusterWide: true},
 	overhop.TEnqueue:     {start: (*conn).startEnqueue},
-	overhop.TJob:         {answer: (*conn).handleJob, yard: true},
-	overhop.TRmJob:       {answer: (*conn).handleRmJob, yard: true},
-	overhop.TLsJob:       {answer: (*conn).handleLsJob, yard: true},
-	overhop.TQStats:      {answer: (*conn).handleQStats, yard: true},
-	overhop.TAck:         {answer: (*conn).handleAck},
+	overhop.TJob:         {respond: (*conn).handleJob, clusterWide: true},
+	overhop.TRmJob:       {respond: (*conn).handleRmJob, clusterWide: true},
+	overhop.TLsJob:       {respond: (*conn).handleLsJob, clusterWide: true},
+	overhop.TQStats:      {respond: (*conn).handleQStats, clusterWide: true},
+	overhop.TAck:         {respond: (*conn).handleAck},
 	overhop.TNack:        {start: (*conn).startNack},
-	overhop.TBeat:        {answer: (*conn).handleBeat},
-	overhop.TProgress:    {answer: (*conn).handleProgress},
-	overhop.TLog:         {answer: (*conn).handleLog},
+	overhop.TBeat:        {respond: (*conn).handleBeat},
+	overhop.TProgress:    {respond: (*conn).handleProgress},
+	overhop.TLog:         {respond: (*conn).handleLog},
 	overhop.TDone:        {start: (*conn).startDone},
 	overhop.TFail:        {start: (*conn).startFail},
-	overhop.TAwait:       {answer: (*conn).handleAwait, yard: true},
-	overhop.TGoodbye:     {answer: (*conn).handleGoodbye},
-	overhop.TCancel:      {answer: (*conn).handleCancel, yard: true},
-	overhop.TRetryJob:    {answer: (*conn).handleRetryJob, yard: true},
-	overhop.TClrQueue:    {answer: (*conn).handleClrQueue, yard: true},
-	overhop.TObliterate:  {answer: (*conn).handleObliterate, yard: true},
+	overhop.TAwait:       {respond: (*conn).handleAwait, clusterWide: true},
+	overhop.TGoodbye:     {respond: (*conn).handleGoodbye},
+	overhop.TCancel:      {respond: (*conn).handleCancel, clusterWide: true},
+	overhop.TRetryJob:    {respond: (*conn).handleRetryJob, clusterWide: true},
+	overhop.TClrQueue:    {respond: (*conn).handleClrQueue, clusterWide: true},
+	overhop.TObliterate:  {respond: (*conn).handleObliterate, clusterWide: true},
 }
 
-// handle answers a request of a registered client. An error ends the
+// handle handles a message of a registered client. An error ends the
 // connection.
 func (c *conn) handle(e overhop.Envelope) error {
 	h := &handlers[e.T]
@@ -78,18 +83,18 @@ func (c *conn) handle(e overhop.Envelope) error {
 		return err
 	}
 	ctx := c.ctx
-	if h.yard {
-		if !c.out.await(0) {
+	if h.clusterWide {
+		if !c.out.waitPending(0) {
 			return net.ErrClosed
 		}
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, c.s.cfg.Limits.RequestTimeout)
 		defer cancel()
 	}
-	if h.offers {
-		c.out.hold()
+	if h.changesOffers {
+		c.out.holdPushes()
 	}
-	ok, err := h.answer(c, ctx, e.P)
+	ok, err := h.respond(c, ctx, e.P)
 	switch {
 	case errors.As(err, &violation):
 		return c.refuse(e.RID, overhop.CodeProtocolViolation, violation.Reason)
@@ -98,15 +103,15 @@ func (c *conn) handle(e overhop.Envelope) error {
 	default:
 		c.answerOK(e.RID, ok)
 	}
-	if h.offers {
-		c.out.release()
+	if h.changesOffers {
+		c.out.releasePushes()
 		c.s.flushOffers()
 	}
 	if e.T == overhop.TGoodbye {
-		if c.parting {
+		if c.closeAfterReply {
 			c.bye("GOODBYE", "as asked")
 		}
-		c.s.partIfDone(c)
+		c.s.closeIfDrained(c)
 	}
 	return nil
 }
@@ -115,7 +120,7 @@ func (c *conn) answerOK(rid string, ok overhop.Raw) {
 	if len(ok) == 0 {
 		ok = overhop.EmptyMap
 	}
-	c.out.answer(func(b []byte) []byte {
+	c.out.reply(func(b []byte) []byte {
 		start := len(b)
 		b = overhop.AppendOK(b, rid, ok)
 		if limit := c.s.cfg.Wire.MaxEnvelope; len(b)-start-4 > limit {
@@ -129,12 +134,12 @@ func (c *conn) answerErr(e overhop.Envelope, err error) {
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = &job.UnavailableError{Reason: "the yard did not answer in time", RetryAfter: time.Second}
 	}
-	code, message, details := refusal(err)
-	if e.T == overhop.TLsJob && code == overhop.CodeResultTooLarge { // a page's bodies
+	code, message, details := wireError(err)
+	if e.T == overhop.TLsJob && code == overhop.CodeResultTooLarge { // the bodies on the page
 		code = overhop.CodeResponseTooLarge
 	}
-	if unforeseen(err) {
-		c.s.log.Warn("edge could not do what a client asked", "t", e.T, "error", err)
+	if isInternal(err) {
+		c.s.log.Warn("client request failed", "type", e.T, "err", err)
 		switch {
 		case e.T == overhop.TStatus:
 			code = overhop.CodeDiagnostics
@@ -142,21 +147,21 @@ func (c *conn) answerErr(e overhop.Envelope, err error) {
 			code = overhop.CodeQueuePersistence
 		}
 	}
-	c.out.answer(func(b []byte) []byte { return overhop.AppendErr(b, e.RID, code, message, details) })
+	c.out.reply(func(b []byte) []byte { return overhop.AppendErr(b, e.RID, code, message, details) })
 }
 
-// startPing answers before anything else happens on this connection: no later
-// request is read, and no push is written in between.
+// startPing answers once all earlier requests are answered. No later request is
+// read and no push is written in between.
 func (c *conn) startPing(e overhop.Envelope) error {
 	if err := overhop.ParseEmpty(e.P); err != nil {
 		return err
 	}
-	c.out.hold()
-	if !c.out.await(0) {
+	c.out.holdPushes()
+	if !c.out.waitPending(0) {
 		return net.ErrClosed
 	}
-	c.out.answer(func(b []byte) []byte { return overhop.AppendPong(b, e.RID, time.Now()) })
-	c.out.release()
+	c.out.reply(func(b []byte) []byte { return overhop.AppendPong(b, e.RID, time.Now()) })
+	c.out.releasePushes()
 	return nil
 }
 
@@ -165,7 +170,7 @@ func (c *conn) handleQueue(ctx context.Context, p overhop.Raw) (overhop.Raw, err
 	if err != nil {
 		return nil, err
 	}
-	q, found, err := c.yard.Queue(ctx, m.Queue)
+	q, found, err := c.cluster.Queue(ctx, m.Queue)
 	if err != nil || !found {
 		return nil, err
 	}
@@ -176,7 +181,7 @@ func (c *conn) handleLsQueue(ctx context.Context, p overhop.Raw) (overhop.Raw, e
 	if err := overhop.ParseEmpty(p); err != nil {
 		return nil, err
 	}
-	queues, err := c.yard.Queues(ctx)
+	queues, err := c.cluster.Queues(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -211,15 +216,16 @@ func (c *conn) handleAddQueue(ctx context.Context, p overhop.Raw) (overhop.Raw, 
 	if err := job.ValidQueue(m.Name); err != nil {
 		return nil, &codeError{overhop.CodeInvalidQueueName, err.Error()}
 	}
-	id, err := c.yard.AddQueue(ctx, m.Name, job.QueueConfig{Limit: m.Limit, AllowOverrides: m.AllowOverrides})
+	id, err := c.cluster.AddQueue(ctx, m.Name, job.QueueConfig{Limit: m.Limit, AllowOverrides: m.AllowOverrides})
 	if err != nil {
 		return nil, err
 	}
 	return textField("qid", id.String()), nil
 }
 
-// userQueue reads the queue a request names and checks that users may change
-// it. Existence comes first.
+// userQueue parses a request that names a queue and checks that users may
+// change that queue. A queue that does not exist is reported before a system
+// queue.
 func (c *conn) userQueue(ctx context.Context, p overhop.Raw) (string, error) {
 	m, err := overhop.ParseQueueName(p)
 	if err != nil {
@@ -229,7 +235,7 @@ func (c *conn) userQueue(ctx context.Context, p overhop.Raw) (string, error) {
 }
 
 func (c *conn) checkUserQueue(ctx context.Context, name string) error {
-	_, found, err := c.yard.Queue(ctx, name)
+	_, found, err := c.cluster.Queue(ctx, name)
 	switch {
 	case err != nil:
 		return err
@@ -246,7 +252,7 @@ func (c *conn) handleRmQueue(ctx context.Context, p overhop.Raw) (overhop.Raw, e
 	if err != nil {
 		return nil, err
 	}
-	return nil, c.yard.RemoveQueue(ctx, queue)
+	return nil, c.cluster.RemoveQueue(ctx, queue)
 }
 
 func (c *conn) handlePause(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
@@ -262,7 +268,7 @@ func (c *conn) pause(ctx context.Context, p overhop.Raw, paused bool) (overhop.R
 	if err != nil {
 		return nil, err
 	}
-	return nil, c.yard.PauseQueue(ctx, queue, paused)
+	return nil, c.cluster.PauseQueue(ctx, queue, paused)
 }
 
 func (c *conn) handleQStats(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
@@ -270,7 +276,7 @@ func (c *conn) handleQStats(ctx context.Context, p overhop.Raw) (overhop.Raw, er
 	if err != nil {
 		return nil, err
 	}
-	counts, err := c.yard.Stats(ctx, queue)
+	counts, err := c.cluster.Stats(ctx, queue)
 	if err != nil {
 		return nil, err
 	}
@@ -286,7 +292,7 @@ func (c *conn) handleSubscribe(ctx context.Context, p overhop.Raw) (overhop.Raw,
 	if err != nil {
 		return nil, err
 	}
-	_, found, err := c.yard.Queue(ctx, m.Queue)
+	_, found, err := c.cluster.Queue(ctx, m.Queue)
 	if err != nil {
 		return nil, err
 	}
@@ -316,8 +322,8 @@ func (c *conn) handleCredit(_ context.Context, p overhop.Raw) (overhop.Raw, erro
 	return nil, c.s.credit(c, m.SID, m.Credits)
 }
 
-// refusals are the codes of the errors that the rooms share.
-var refusals = [...]struct {
+// errorCodes maps the errors of package job to codes of the protocol.
+var errorCodes = [...]struct {
 	err  error
 	code overhop.Code
 }{
@@ -326,7 +332,7 @@ var refusals = [...]struct {
 	{job.ErrTooManyQueues, overhop.CodeQueuePool},
 	{job.ErrQueueNotEmpty, overhop.CodeQueueNotEmpty},
 	{job.ErrQueuePaused, overhop.CodeQueuePaused},
-	{job.ErrQueueRunning, overhop.CodeQueueRunning},
+	{job.ErrQueueNotPaused, overhop.CodeQueueRunning},
 	{job.ErrSystemQueue, overhop.CodeSystemQueue},
 	{job.ErrBadQueueName, overhop.CodeInvalidQueueName},
 	{job.ErrJobNotFound, overhop.CodeJobNotFound},
@@ -340,50 +346,51 @@ var refusals = [...]struct {
 	{job.ErrKeyTooLong, overhop.CodeInvalidJobPayload},
 }
 
-// refusal is an error in the wire's words. One that nobody foresaw is the
-// yard's own failure, JOB_PERSISTENCE_ERROR.
-func refusal(err error) (code overhop.Code, message string, details overhop.Fields) {
-	var more *detailedError
-	if errors.As(err, &more) {
-		code, message, _ = refusal(more.error)
-		return code, message, more.details
+// wireError returns the code, message and details to send for an error. An
+// unknown error is an internal failure, JOB_PERSISTENCE_ERROR.
+func wireError(err error) (code overhop.Code, message string, details overhop.Fields) {
+	var detailed *detailedError
+	if errors.As(err, &detailed) {
+		code, message, _ = wireError(detailed.error)
+		return code, message, detailed.details
 	}
-	for _, r := range refusals {
+	for _, r := range errorCodes {
 		if errors.Is(err, r.err) {
 			return r.code, err.Error(), nil
 		}
 	}
 	var coded *codeError
-	var away *job.UnavailableError
+	var unavailable *job.UnavailableError
 	var invalid *job.InvalidError
-	var other *job.DuplicateError
-	var limited *job.LimitedError
+	var duplicate *job.DuplicateError
+	var limited *job.RateLimitedError
 	switch {
 	case errors.As(err, &coded):
 		return coded.code, coded.message, nil
-	case errors.As(err, &away):
-		return overhop.CodeUnavailable, err.Error(), overhop.Fields{"retry_after_ms": max(away.RetryAfter.Milliseconds(), 100)}
-	case errors.As(err, &other):
-		return overhop.CodeDuplicateJob, err.Error(), overhop.Fields{"jid": jid(other.Queue, other.ID)}
+	case errors.As(err, &unavailable):
+		return overhop.CodeUnavailable, err.Error(), overhop.Fields{"retry_after_ms": max(unavailable.RetryAfter.Milliseconds(), 100)}
+	case errors.As(err, &duplicate):
+		return overhop.CodeDuplicateJob, err.Error(), overhop.Fields{"jid": jid(duplicate.Queue, duplicate.ID)}
 	case errors.As(err, &limited):
 		return overhop.CodeRateLimited, err.Error(), overhop.Fields{"retry_after_ms": max(limited.RetryAfter.Milliseconds(), 1)}
 	case errors.As(err, &invalid):
-		return overhop.CodeInvalidJobPayload, inWireWords(err.Error()), nil
+		return overhop.CodeInvalidJobPayload, toWireNames(err.Error()), nil
 	}
 	return overhop.CodeJobPersistence, err.Error(), nil
 }
 
-// inWireWords names the one field of a job that this wire calls otherwise than
-// the yard's JSON.
-func inWireWords(text string) string { return strings.ReplaceAll(text, "run_at", "scheduled_at") }
+// toWireNames replaces the name of the one job field that differs between the
+// yard's JSON and Overhop.
+func toWireNames(text string) string { return strings.ReplaceAll(text, "run_at", "scheduled_at") }
 
-// unforeseen tells an error that is the yard's own failure, not the client's.
-func unforeseen(err error) bool {
-	code, _, _ := refusal(err)
+// isInternal reports whether an error is an internal failure rather than the
+// client's.
+func isInternal(err error) bool {
+	code, _, _ := wireError(err)
 	return code == overhop.CodeJobPersistence
 }
 
-// codeError refuses with a code that belongs to no error of package job.
+// codeError is an error with a code that no error of package job maps to.
 type codeError struct {
 	code    overhop.Code
 	message string
@@ -391,7 +398,7 @@ type codeError struct {
 
 func (e *codeError) Error() string { return e.message }
 
-// detailedError adds to a refusal what a program may want to know.
+// detailedError adds machine-readable details to an error.
 type detailedError struct {
 	error
 	details overhop.Fields

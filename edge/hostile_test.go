@@ -8,14 +8,14 @@ import (
 	"testing/synctest"
 	"time"
 
-	"yardmaster/edge/overhop"
-	"yardmaster/internal/frame"
+	"github.com/yardmaster-dev/yardmaster/edge/overhop"
+	"github.com/yardmaster-dev/yardmaster/internal/frame"
 )
 
-// Before REGISTER a frame has at most 64 KiB, afterwards what is configured,
-// also when all came at once.
-func TestStrangersFrames(t *testing.T) {
-	bubble(t, Config{}, func(r *rig) {
+// Before REGISTER a frame has at most 64 KiB, afterwards the configured limit,
+// even if all frames arrive at once.
+func TestFrameLimit_BeforeRegister(t *testing.T) {
+	bubble(t, Config{}, func(r *harness) {
 		hello := func(size int) []byte {
 			b, _ := overhop.AppendFields(nil, overhop.THello, "1", fields{"name": strings.Repeat("n", size)})
 			return b
@@ -23,7 +23,7 @@ func TestStrangersFrames(t *testing.T) {
 		slack := len(hello(60_000)) - frame.HeaderLen - 60_000
 		large := r.connect()
 		go large.nc.Write(hello(overhop.MinFrameLimit - slack + 1))
-		large.closed()
+		large.expectClosed()
 		p := r.connect()
 		b := overhop.AppendMessage(hello(overhop.MinFrameLimit-slack), overhop.TRegister, "2", overhop.EmptyMap)
 		b, _ = overhop.AppendFields(b, overhop.TEnqueue, "3", fields{"q": "jobs", "job_payload": strings.Repeat("x", 1<<20)})
@@ -34,12 +34,12 @@ func TestStrangersFrames(t *testing.T) {
 	})
 }
 
-// A promise of 32 MiB costs what has come of it: nothing.
-func TestAnnouncedFramesCostNothing(t *testing.T) {
-	const clients, most = 1000, 48 << 10 // with the client, its pipe and its reader
+// An announced frame of 32 MiB takes no memory before it arrives.
+func TestAnnouncedFramesAllocateNothing(t *testing.T) {
+	const clients, maxBytes = 1000, 48 << 10 // with the client, its pipe and its reader
 	cfg := Config{Wire: WireConfig{MaxEnvelope: overhop.MaxFrameLimit}}
-	bubble(t, cfg, func(r *rig) {
-		before := int64(inUse())
+	bubble(t, cfg, func(r *harness) {
+		before := int64(heapInUse())
 		hello, _ := overhop.AppendFields(nil, overhop.THello, "1", nil)
 		announced := overhop.AppendMessage(hello, overhop.TRegister, "2", overhop.EmptyMap)
 		announced = binary.BigEndian.AppendUint32(announced, overhop.MaxFrameLimit)
@@ -53,8 +53,8 @@ func TestAnnouncedFramesCostNothing(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		if each := (int64(inUse()) - before) / clients; each > most {
-			t.Errorf("a connection that announced 32 MiB costs %d bytes, at most %d", each, most)
+		if each := (int64(heapInUse()) - before) / clients; each > maxBytes {
+			t.Errorf("a connection that announced 32 MiB costs %d bytes, at most %d", each, maxBytes)
 		} else {
 			t.Logf("%d bytes a connection", each)
 		}
@@ -64,40 +64,40 @@ func TestAnnouncedFramesCostNothing(t *testing.T) {
 	})
 }
 
-// One BEAT for very many jobs does not become an answer of any size.
+// The answer to a BEAT for very many jobs is bounded.
 func TestBeatOfManyJobs(t *testing.T) {
-	bubble(t, Config{Wire: WireConfig{MaxEnvelope: overhop.MinFrameLimit}}, func(r *rig) {
+	bubble(t, Config{Wire: WireConfig{MaxEnvelope: overhop.MinFrameLimit}}, func(r *harness) {
 		p := r.register(true)
 		jobs := make([]any, 3000)
 		for i := range jobs {
 			jobs[i] = fields{"jid": "q:1", "tok": []byte{}}
 		}
-		p.refused(overhop.TBeat, fields{"jobs": jobs}, overhop.CodeResponseTooLarge)
+		p.expectErr(overhop.TBeat, fields{"jobs": jobs}, overhop.CodeResponseTooLarge)
 		p.ask(overhop.TPing, nil, overhop.TPong)
 	})
 }
 
-// A trace of very many entries costs many times its frame.
+// A trace with very many entries, which would take many times its frame's size,
+// is refused.
 func TestTraceOfManyEntries(t *testing.T) {
-	bubble(t, Config{}, func(r *rig) {
+	bubble(t, Config{}, func(r *harness) {
 		trace := map[string]string{}
 		for i := range 65 {
 			trace[strings.Repeat("k", i)] = ""
 		}
 		p := r.register(true)
-		p.refused(overhop.TEnqueue, fields{"q": "jobs", "trace": trace}, violation)
-		p.closed()
+		p.expectErr(overhop.TEnqueue, fields{"q": "jobs", "trace": trace}, violation)
+		p.expectClosed()
 	})
 }
 
-// What the yard refuses has a code of its own, and details where a program can
-// use them.
-func TestInterventionsRefused(t *testing.T) {
-	bubble(t, Config{}, func(r *rig) {
+// A refusal has its own code, and details if a program can use them.
+func TestAdminRefused(t *testing.T) {
+	bubble(t, Config{}, func(r *harness) {
 		p := r.register(true)
 		jid := p.ask(overhop.TEnqueue, fields{"q": "jobs"}, overhop.TOK).Get("jid")
-		p.refused(overhop.TRetryJob, fields{"jid": jid}, overhop.CodeJobNotActive)
-		r.yard.finish(r.yard.only(), `1`)
+		p.expectErr(overhop.TRetryJob, fields{"jid": jid}, overhop.CodeJobNotActive)
+		r.cluster.complete(r.cluster.onlyJob(), `1`)
 		got := p.ask(overhop.TCancel, fields{"jid": jid}, overhop.TErr)
 		if str(got.Get("code")) != "JOB_ALREADY_TERMINAL" || str(got.Get("details").Get("status")) != "completed" {
 			t.Errorf("CANCEL of an ended job: %s", text(got))
@@ -105,33 +105,33 @@ func TestInterventionsRefused(t *testing.T) {
 	})
 }
 
-// What does not show a job's body does not have it read.
-func TestLooksReadNoBodies(t *testing.T) {
-	bubble(t, Config{}, func(r *rig) {
+// Requests that do not return a job's body do not read it.
+func TestPeekReadsNoBodies(t *testing.T) {
+	bubble(t, Config{}, func(r *harness) {
 		p := r.register(true)
 		enqueue := func() fields {
 			return fields{"jid": p.ask(overhop.TEnqueue, fields{"q": "jobs"}, overhop.TOK).Get("jid")}
 		}
 		read := func(of string, want int) {
-			r.yard.mu.Lock()
-			defer r.yard.mu.Unlock()
-			if r.yard.bodies != want {
-				t.Errorf("%s: %d bodies were read, want %d", of, r.yard.bodies, want)
+			r.cluster.mu.Lock()
+			defer r.cluster.mu.Unlock()
+			if r.cluster.bodyReads != want {
+				t.Errorf("%s: %d bodies were read, want %d", of, r.cluster.bodyReads, want)
 			}
-			r.yard.bodies = 0
+			r.cluster.bodyReads = 0
 		}
 		jid := enqueue()
 		p.ask(overhop.TJob, jid, overhop.TOK)
 		read("JOB", 1)
-		p.refused(overhop.TRetryJob, jid, overhop.CodeJobNotActive)
+		p.expectErr(overhop.TRetryJob, jid, overhop.CodeJobNotActive)
 		p.ask(overhop.TCancel, jid, overhop.TOK)
 		p.ask(overhop.TAwait, fields{"jid": jid["jid"], "timeout_ms": 60_000}, overhop.TOK)
 		read("RETRYJOB, CANCEL, AWAIT", 0)
-		r.yard.finish(r.yard.only(), `1`)
+		r.cluster.complete(r.cluster.onlyJob(), `1`)
 		if got := p.expect(overhop.TJobEnd, overhop.PushRID); num(got.Get("result")) != 1 {
 			t.Errorf("the end has no result: %s", text(got))
 		}
-		p.refused(overhop.TCancel, jid, "JOB_ALREADY_TERMINAL")
+		p.expectErr(overhop.TCancel, jid, "JOB_ALREADY_TERMINAL")
 		read("JOBEND, CANCEL of an ended job", 0)
 		if got := p.ask(overhop.TAwait, fields{"jid": jid["jid"], "timeout_ms": 0}, overhop.TOK); num(got.Get("result")) != 1 {
 			t.Errorf("AWAIT of an ended job shows no result: %s", text(got))

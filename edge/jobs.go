@@ -7,24 +7,22 @@ import (
 	"runtime"
 	"slices"
 
-	"yardmaster/edge/overhop"
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/edge/overhop"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// This file handles what producers ask about jobs.
-
-// jid is a job's name on this wire.
+// jid returns a job's id as used in Overhop, "<queue>:<uuid>".
 func jid(queue string, id job.ID) string {
 	b := make([]byte, 0, len(queue)+37)
 	b = append(append(b, queue...), ':')
 	return string(id.Append(b))
 }
 
-// errBadJID refuses a text that is not "<queue>:<uuid>".
+// errBadJID refuses a text that is not of the form "<queue>:<uuid>".
 var errBadJID = &codeError{overhop.CodeInvalidJobID, "jid must be <queue>:<uuid>"}
 
-// parseJID splits a job's name. Only the canonical spelling of the UUID names
-// a job.
+// parseJID splits a jid. It accepts the UUID in canonical form only, and
+// refuses system queues.
 func parseJID(text []byte) (queue []byte, id job.ID, err error) {
 	queue, tail, found := bytes.Cut(text, []byte(":"))
 	if !found || len(queue) == 0 {
@@ -39,42 +37,47 @@ func parseJID(text []byte) (queue []byte, id job.ID, err error) {
 	return queue, id, nil
 }
 
-// showing is [Jobs].Job or [Jobs].Look.
-type showing func(ctx context.Context, id job.ID) (job.View, bool, error)
+// viewFunc is [Jobs].Job or [Jobs].Peek.
+type viewFunc func(ctx context.Context, id job.ID) (job.View, bool, error)
 
-// find shows the job that a jid names; not found is not an error.
-func (c *conn) find(ctx context.Context, name string, show showing) (v job.View, found bool, err error) {
+// find returns the job with the given jid. A job that does not exist is not an
+// error.
+func (c *conn) find(ctx context.Context, name string, view viewFunc) (v job.View, found bool, err error) {
 	queue, id, err := parseJID([]byte(name))
 	if err != nil {
 		return v, false, err
 	}
-	v, found, err = show(ctx, id)
+	v, found, err = view(ctx, id)
 	if err != nil || !found || v.Queue != string(queue) || jid(v.Queue, v.ID) != name {
 		return v, false, err
 	}
 	return v, true, nil
 }
 
-// must is find for requests that need the job.
-func (c *conn) must(ctx context.Context, name string, show showing) (job.View, error) {
-	v, found, err := c.find(ctx, name, show)
+// require is find for requests that need the job: it returns job.ErrJobNotFound
+// if there is none.
+func (c *conn) require(ctx context.Context, name string, view viewFunc) (job.View, error) {
+	v, found, err := c.find(ctx, name, view)
 	if err == nil && !found {
 		err = job.ErrJobNotFound
 	}
 	return v, err
 }
 
+// startEnqueue submits a job. The answer is written when the yard has accepted
+// or refused the job.
+
 func (c *conn) startEnqueue(e overhop.Envelope) error {
 	m, err := overhop.ParseEnqueue(e.P, c.delivery())
 	if err != nil {
 		return err
 	}
-	slot, drop := c.out.reserve(), c.carry()
+	slot, release := c.out.reserve(), c.detachFrame()
 	answer := func(id job.ID, err error) {
-		drop()
+		release()
 		c.out.fill(slot, func(b []byte) []byte {
 			if err != nil {
-				code, message, details := refusal(err)
+				code, message, details := wireError(err)
 				return overhop.AppendErr(b, e.RID, code, message, details)
 			}
 			b, mark := overhop.Begin(b)
@@ -84,33 +87,33 @@ func (c *conn) startEnqueue(e overhop.Envelope) error {
 		})
 	}
 	spec, err := specOf(&m)
-	if room := c.s.cfg.Wire.MaxEnvelope - questRoom; err == nil && len(e.P) > room {
-		err = &detailedError{&codeError{overhop.CodeResultTooLarge, "the job would not fit into a QUEST"}, overhop.Fields{"limit": room}}
+	if limit := c.s.cfg.Wire.MaxEnvelope - questOverhead; err == nil && len(e.P) > limit {
+		err = &detailedError{&codeError{overhop.CodeResultTooLarge, "the job would not fit into a QUEST"}, overhop.Fields{"limit": limit}}
 	}
 	if err == nil && m.Notify {
-		err = c.mayAwait()
+		err = c.beginAwait()
 	}
 	if err != nil {
 		answer(job.ID{}, err)
 		return nil
 	}
-	then := answer
+	done := answer
 	if m.Notify {
-		then = func(id job.ID, err error) {
+		done = func(id job.ID, err error) {
 			answer(id, err)
 			c.awaitEnqueued(m.Queue, id, err)
 		}
 	}
-	c.yard.Enqueue(c.ctx, m.Queue, spec, m.Key, then)
+	c.cluster.Enqueue(c.ctx, m.Queue, spec, m.Key, done)
 	return nil
 }
 
-// questRoom is more than a QUEST, or a record of a job that has not run, takes
-// around what an ENQUEUE brought, in bytes.
-const questRoom = 1 << 10
+// questOverhead is an upper limit, in bytes, of what a QUEST, or a record of a
+// job that has not run, adds to the payload of an ENQUEUE.
+const questOverhead = 1 << 10
 
-// specOf turns an ENQUEUE into what the yard keeps. A payload that is a map
-// without binary becomes params; any other stays MessagePack.
+// specOf converts an ENQUEUE to a job spec. A payload that is a map without
+// binary values becomes JSON params; any other stays MessagePack.
 func specOf(m *overhop.Enqueue) (job.Spec, error) {
 	if m.Key != "" && len(m.Key) > job.MaxKeyLen {
 		return job.Spec{}, job.ErrKeyTooLong
@@ -121,7 +124,7 @@ func specOf(m *overhop.Enqueue) (job.Spec, error) {
 		DebounceKey: m.DebounceKey, DebounceMS: m.Debounce,
 	}
 	switch params, err := mapParams(m.Payload); {
-	case err == nil && params != nil && len(params) <= job.MaxBody/2: // else JSON inflates it
+	case err == nil && params != nil && len(params) <= job.MaxBody/2: // larger ones grow too much as JSON
 		spec.Params = params
 	case !m.Payload.IsNil():
 		spec.Payload = slices.Clone(m.Payload)
@@ -139,38 +142,42 @@ func specOf(m *overhop.Enqueue) (job.Spec, error) {
 			*f.to = &f.from
 		}
 	}
-	// An interval or a timeout beyond what a record takes means as long as can
-	// be: the wire allows it.
-	most := job.MaxDuration.Milliseconds()
+	// The protocol accepts an interval or a timeout longer than a record can
+	// hold: it is stored as the longest possible.
+	maxMS := job.MaxDuration.Milliseconds()
 	for _, ms := range []*int64{spec.RetryInterval, spec.TimeoutMS} {
 		if ms != nil {
-			*ms = min(*ms, most)
+			*ms = min(*ms, maxMS)
 		}
 	}
 	return spec, spec.Validate()
 }
 
 func mapParams(payload overhop.Raw) ([]byte, error) {
+	// mapParams returns a payload as JSON if it is a map, nil if it is another
+	// value, and an error if JSON cannot represent it.
 	if payload.Kind() != overhop.KindMap {
 		return nil, nil
 	}
-	defer takeTurn(payload)()
+	defer acquireConversion(payload)()
 	return overhop.AppendJSON(nil, payload)
 }
 
-// Values from largeValue bytes on become JSON few at a time: a hostile one
-// takes many times its size while that goes on.
-const largeValue = 256 << 10
+// largeValueSize is the size in bytes from which only a few values at a time
+// are converted to JSON: during the conversion a malicious value can take many
+// times its size.
+const largeValueSize = 256 << 10
 
-var largeValues = make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))
+var conversions = make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))
 
-// takeTurn waits until r may become JSON; done lets the next one.
-func takeTurn(r overhop.Raw) (done func()) {
-	if len(r) < largeValue {
+// acquireConversion waits until r may be converted to JSON. release must be
+// called afterwards.
+func acquireConversion(r overhop.Raw) (release func()) {
+	if len(r) < largeValueSize {
 		return func() {}
 	}
-	largeValues <- struct{}{}
-	return func() { <-largeValues }
+	conversions <- struct{}{}
+	return func() { <-conversions }
 }
 
 func (c *conn) handleJob(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
@@ -178,28 +185,29 @@ func (c *conn) handleJob(ctx context.Context, p overhop.Raw) (overhop.Raw, error
 	if err != nil {
 		return nil, err
 	}
-	v, found, err := c.find(ctx, name, c.yard.Job)
+	v, found, err := c.find(ctx, name, c.cluster.Job)
 	if err != nil || !found {
 		return nil, err
 	}
-	return overhop.AppendValue(nil, c.s.record(&v)), nil
+	return overhop.AppendValue(nil, c.s.jobFields(&v)), nil
 }
 
-// named looks at the job that a request names and nothing else.
-func (c *conn) named(ctx context.Context, p overhop.Raw) (job.View, error) {
+// requireNamed parses a request that consists of a jid and returns the job,
+// without its body.
+func (c *conn) requireNamed(ctx context.Context, p overhop.Raw) (job.View, error) {
 	name, err := overhop.ParseJobRef(p)
 	if err != nil {
 		return job.View{}, err
 	}
-	return c.must(ctx, name, c.yard.Look)
+	return c.require(ctx, name, c.cluster.Peek)
 }
 
 func (c *conn) handleRmJob(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
-	v, err := c.named(ctx, p)
+	v, err := c.requireNamed(ctx, p)
 	if err != nil {
 		return nil, err
 	}
-	return nil, c.yard.RemoveJob(ctx, v.ID)
+	return nil, c.cluster.RemoveJob(ctx, v.ID)
 }
 
 func (c *conn) handleLsJob(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
@@ -207,7 +215,7 @@ func (c *conn) handleLsJob(ctx context.Context, p overhop.Raw) (overhop.Raw, err
 	if err != nil {
 		return nil, err
 	}
-	if _, found, err := c.yard.Queue(ctx, m.Queue); err != nil || !found {
+	if _, found, err := c.cluster.Queue(ctx, m.Queue); err != nil || !found {
 		if err == nil {
 			err = job.ErrQueueNotFound
 		}
@@ -222,7 +230,7 @@ func (c *conn) handleLsJob(ctx context.Context, p overhop.Raw) (overhop.Raw, err
 	if m.PageSize > 0 {
 		size = int(min(m.PageSize, int64(pages.MaxPageSize)))
 	}
-	views, err := c.yard.List(ctx, m.Queue, state, int(m.Page), size)
+	views, err := c.cluster.List(ctx, m.Queue, state, int(m.Page), size)
 	if errors.Is(err, job.ErrTooLarge) {
 		return nil, &detailedError{&codeError{overhop.CodeResponseTooLarge, err.Error()}, overhop.Fields{"limit": c.s.cfg.Wire.MaxEnvelope}}
 	}
@@ -231,7 +239,7 @@ func (c *conn) handleLsJob(ctx context.Context, p overhop.Raw) (overhop.Raw, err
 	}
 	records := make([]any, len(views))
 	for i := range views {
-		records[i] = c.s.record(&views[i])
+		records[i] = c.s.jobFields(&views[i])
 	}
 	return overhop.AppendValue(nil, overhop.Fields{
 		"q": m.Queue, "status": m.Status, "page": m.Page, "page_size": size, "jobs": records,
@@ -239,7 +247,7 @@ func (c *conn) handleLsJob(ctx context.Context, p overhop.Raw) (overhop.Raw, err
 }
 
 func badStatus(name string) error {
-	return &codeError{overhop.CodeInvalidStatusFilter, "status " + clip(name, 40) + " is not one of new, waiting, delayed, active, completed, failed"}
+	return &codeError{overhop.CodeInvalidStatusFilter, "status " + truncate(name, 40) + " is not one of new, waiting, delayed, active, completed, failed"}
 }
 
 func (c *conn) handleCancel(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
@@ -247,13 +255,13 @@ func (c *conn) handleCancel(ctx context.Context, p overhop.Raw) (overhop.Raw, er
 	if err != nil {
 		return nil, err
 	}
-	v, err := c.must(ctx, name, c.yard.Look)
+	v, err := c.require(ctx, name, c.cluster.Peek)
 	if err != nil {
 		return nil, err
 	}
-	state, err := c.yard.Cancel(ctx, v.ID, reason)
+	state, err := c.cluster.Cancel(ctx, v.ID, reason)
 	if errors.Is(err, job.ErrJobEnded) {
-		if v, found, _ := c.find(ctx, name, c.yard.Look); found && v.State.Ended() {
+		if v, found, _ := c.find(ctx, name, c.cluster.Peek); found && v.State.Ended() {
 			err = &detailedError{err, overhop.Fields{"status": v.State.String()}}
 		}
 	}
@@ -261,16 +269,16 @@ func (c *conn) handleCancel(ctx context.Context, p overhop.Raw) (overhop.Raw, er
 }
 
 func (c *conn) handleRetryJob(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
-	v, err := c.named(ctx, p)
+	v, err := c.requireNamed(ctx, p)
 	if err != nil {
 		return nil, err
 	}
-	state, err := c.yard.Retry(ctx, v.ID)
+	state, err := c.cluster.Retry(ctx, v.ID)
 	return textField("status", state.String()), err
 }
 
-// clearable are the states CLRQUEUE removes if it has no list of them: active
-// jobs are never cleared.
+// clearable are the states that CLRQUEUE removes if the request lists none.
+// Active jobs are never removed.
 var clearable = []job.State{job.New, job.Waiting, job.Delayed, job.Completed, job.Failed}
 
 func (c *conn) handleClrQueue(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
@@ -292,7 +300,7 @@ func (c *conn) handleClrQueue(ctx context.Context, p overhop.Raw) (overhop.Raw, 
 		}
 		states = append(states, state)
 	}
-	removed, err := c.yard.Clear(ctx, queue, states)
+	removed, err := c.cluster.Clear(ctx, queue, states)
 	return removedField(removed), err
 }
 
@@ -304,7 +312,7 @@ func (c *conn) handleObliterate(ctx context.Context, p overhop.Raw) (overhop.Raw
 	if err := c.checkUserQueue(ctx, queue); err != nil {
 		return nil, err
 	}
-	removed, err := c.yard.Obliterate(ctx, queue, force)
+	removed, err := c.cluster.Obliterate(ctx, queue, force)
 	return removedField(removed), err
 }
 

@@ -15,36 +15,36 @@ import (
 	"testing/synctest"
 	"time"
 
-	"yardmaster/edge/overhop"
-	"yardmaster/internal/frame"
-	"yardmaster/internal/seldom"
-	"yardmaster/internal/testlog"
+	"github.com/yardmaster-dev/yardmaster/edge/overhop"
+	"github.com/yardmaster-dev/yardmaster/internal/frame"
+	"github.com/yardmaster-dev/yardmaster/internal/logthrottle"
+	"github.com/yardmaster-dev/yardmaster/internal/testlog"
 )
 
-// from is a connection that says where it comes from.
-type from struct {
+// addrConn is a connection with a chosen remote address.
+type addrConn struct {
 	net.Conn
 	addr net.Addr
 }
 
-func (f from) RemoteAddr() net.Addr { return f.addr }
+func (f addrConn) RemoteAddr() net.Addr { return f.addr }
 
-// connectFrom connects as if from another address.
-func (r *rig) connectFrom(ip string) *peer {
+// connectFrom connects from the given address.
+func (h *harness) connectFrom(ip string) *peer {
 	ours, theirs := net.Pipe()
-	r.ln.conns <- from{theirs, &net.TCPAddr{IP: net.ParseIP(ip), Port: 40000}}
-	return r.connectOver(ours)
+	h.ln.conns <- addrConn{theirs, &net.TCPAddr{IP: net.ParseIP(ip), Port: 40000}}
+	return h.connectOver(ours)
 }
 
 func TestLimits_PerAddress(t *testing.T) {
-	bubble(t, Config{Limits: LimitsConfig{PerAddress: 2}}, func(r *rig) {
+	bubble(t, Config{Limits: LimitsConfig{PerAddress: 2}}, func(r *harness) {
 		one := r.connectFrom("10.0.0.1")
 		one.ask(overhop.THello, nil, overhop.THi)
 		r.connectFrom("::ffff:10.0.0.1").ask(overhop.THello, nil, overhop.THi)
 		for range 100 {
-			r.connectFrom("10.0.0.1").closed()
+			r.connectFrom("10.0.0.1").expectClosed()
 		}
-		r.connectFrom("::ffff:10.0.0.1").closed()
+		r.connectFrom("::ffff:10.0.0.1").expectClosed()
 		r.connectFrom("10.0.0.2").ask(overhop.THello, nil, overhop.THi)
 		r.connectFrom("2001:db8::1").ask(overhop.THello, nil, overhop.THi)
 		one.nc.Close()
@@ -53,9 +53,9 @@ func TestLimits_PerAddress(t *testing.T) {
 		if lines := r.log.Messages(slog.LevelWarn); len(lines) != 1 {
 			t.Errorf("a hundred refusals are logged as %q", lines)
 		}
-		time.Sleep(seldom.Pause)
+		time.Sleep(logthrottle.Interval)
 		r.connectFrom("::ffff:10.0.0.2")
-		r.connectFrom("::ffff:10.0.0.2").closed()
+		r.connectFrom("::ffff:10.0.0.2").expectClosed()
 		if lines := r.log.Messages(slog.LevelWarn); len(lines) != 2 {
 			t.Errorf("and another, later, as %q", lines)
 		}
@@ -63,13 +63,13 @@ func TestLimits_PerAddress(t *testing.T) {
 }
 
 func TestLimits_Total(t *testing.T) {
-	bubble(t, Config{Limits: LimitsConfig{Connections: 3}}, func(r *rig) {
+	bubble(t, Config{Limits: LimitsConfig{Connections: 3}}, func(r *harness) {
 		first := r.connectFrom("10.0.0.1")
 		first.ask(overhop.THello, nil, overhop.THi)
 		for _, ip := range []string{"10.0.0.2", "10.0.0.3"} {
 			r.connectFrom(ip).ask(overhop.THello, nil, overhop.THi)
 		}
-		r.connectFrom("10.0.0.4").closed()
+		r.connectFrom("10.0.0.4").expectClosed()
 		first.nc.Close()
 		synctest.Wait()
 		r.connectFrom("10.0.0.4").ask(overhop.THello, nil, overhop.THi)
@@ -93,15 +93,16 @@ func TestHostOf(t *testing.T) {
 	}
 }
 
-// scarce is a listener that has no descriptor left until a time.
-type scarce struct {
+// failingListener is a listener that is out of file descriptors until a given
+// time.
+type failingListener struct {
 	*pipeListener
 	until time.Time
 	mu    sync.Mutex
 	tries int
 }
 
-func (l *scarce) Accept() (net.Conn, error) {
+func (l *failingListener) Accept() (net.Conn, error) {
 	if time.Now().Before(l.until) {
 		l.mu.Lock()
 		l.tries++
@@ -111,17 +112,17 @@ func (l *scarce) Accept() (net.Conn, error) {
 	return l.pipeListener.Accept()
 }
 
-// Without descriptors the edge tries again ever more rarely, says so rarely,
-// and serves again once there are some.
+// Without file descriptors the edge retries with growing delays, logs this
+// rarely, and accepts connections again as soon as it can.
 func TestAccept_BacksOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log, lines := testlog.NewRecorder(t)
-		s, err := New(Config{}, newMemoryYard(), newMemoryHands(), log)
+		s, err := New(Config{}, newMemCluster(), newMemExecutor(), log)
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := &rig{t: t, server: s, ln: newPipeListener()}
-		ln := &scarce{pipeListener: r.ln, until: time.Now().Add(time.Minute)}
+		r := &harness{t: t, server: s, ln: newPipeListener()}
+		ln := &failingListener{pipeListener: r.ln, until: time.Now().Add(time.Minute)}
 		ctx, stop := context.WithCancel(t.Context())
 		served := make(chan error, 1)
 		go func() { served <- s.Serve(ctx, ln) }()
@@ -140,13 +141,14 @@ func TestAccept_BacksOff(t *testing.T) {
 	})
 }
 
-// scarceEnv makes the test's own binary a server with so many descriptors.
-const scarceEnv = "YARD_TEST_EDGE_DESCRIPTORS"
+// fdLimitEnv makes the test binary a server with the given number of file
+// descriptors.
+const fdLimitEnv = "YARD_TEST_EDGE_DESCRIPTORS"
 
-// TestScarceServer is that server. It prints its address, then its log, and
-// ends with its input.
-func TestScarceServer(t *testing.T) {
-	n, err := strconv.ParseUint(os.Getenv(scarceEnv), 10, 64)
+// TestFDLimitServer is that server. It prints its address, then its log, and
+// ends when its input does.
+func TestFDLimitServer(t *testing.T) {
+	n, err := strconv.ParseUint(os.Getenv(fdLimitEnv), 10, 64)
 	if err != nil {
 		t.Skip("runs as a process of TestAccept_OutOfDescriptors only")
 	}
@@ -157,7 +159,7 @@ func TestScarceServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := New(Config{}, newMemoryYard(), newMemoryHands(), slog.New(slog.NewTextHandler(os.Stdout, nil)))
+	s, err := New(Config{}, newMemCluster(), newMemExecutor(), slog.New(slog.NewTextHandler(os.Stdout, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,14 +174,15 @@ func TestScarceServer(t *testing.T) {
 	}
 }
 
-// A real process whose descriptors strangers have used up goes on serving those
-// it has, and takes new ones as soon as there is room.
+// A process whose file descriptors are used up by unregistered connections
+// continues to serve its clients, and accepts new ones as soon as descriptors
+// are free.
 func TestAccept_OutOfDescriptors(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a process")
 	}
-	server := exec.Command(os.Args[0], "-test.run=^TestScarceServer$", "-test.v")
-	server.Env = append(os.Environ(), scarceEnv+"=64")
+	server := exec.Command(os.Args[0], "-test.run=^TestFDLimitServer$", "-test.v")
+	server.Env = append(os.Environ(), fdLimitEnv+"=64")
 	input, err := server.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -197,7 +200,7 @@ func TestAccept_OutOfDescriptors(t *testing.T) {
 			t.Errorf("the server ended with %v", err)
 		}
 	}()
-	defer time.AfterFunc(20*time.Second, func() { server.Process.Kill() }).Stop() // nothing below waits for ever
+	defer time.AfterFunc(20*time.Second, func() { server.Process.Kill() }).Stop() // nothing below blocks for ever
 	lines := bufio.NewScanner(output)
 	await := func(what string) string {
 		t.Helper()
@@ -206,7 +209,7 @@ func TestAccept_OutOfDescriptors(t *testing.T) {
 				return lines.Text()
 			}
 		}
-		t.Fatalf("the server never says %q: %v", what, lines.Err())
+		t.Fatalf("the server never printed %q: %v", what, lines.Err())
 		return ""
 	}
 	addr := await("127.0.0.1:")
@@ -225,7 +228,7 @@ func TestAccept_OutOfDescriptors(t *testing.T) {
 	for range 200 {
 		strangers = append(strangers, dial())
 	}
-	await("cannot accept connections for now")
+	await("cannot accept connections, retrying")
 	early.ask(t, overhop.TPing, overhop.TPong)
 	for _, nc := range strangers {
 		nc.Close()
@@ -238,7 +241,7 @@ func TestAccept_OutOfDescriptors(t *testing.T) {
 	late.nc.Close()
 }
 
-// plainClient asks and waits for the answer, on a real socket.
+// plainClient sends requests over a real socket and waits for each answer.
 type plainClient struct {
 	nc net.Conn
 	in *frame.Reader

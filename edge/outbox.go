@@ -7,37 +7,39 @@ import (
 	"time"
 )
 
-// Sizes of what may wait for a client to read, in bytes.
+// Limits on what waits for a client to read, in bytes.
 const (
-	readPause  = 256 << 10 // more than this, and its next request is not read
-	questLimit = 4 << 20   // more than this, and it gets no further QUEST
-	pushLimit  = 8 << 20   // more than this, and it is cut off
+	readPause  = 256 << 10 // beyond it, no further request is read
+	questLimit = 4 << 20   // beyond it, no further QUEST is sent
+	pushLimit  = 8 << 20   // beyond it, the client is cut off
 )
 
-// maxSlots is how many answers of one connection may be outstanding before its
-// next request is not read.
-const maxSlots = 1024
+// maxPending is the number of answers of one connection that may be outstanding
+// before no further request is read.
+const maxPending = 1024
 
-// outbox is all that is to be written to one client, in order: answers in the
-// order of their requests, pushes between them. Answers that take time hold
-// their place with a slot. One goroutine runs [outbox.run]; any may append.
+// outbox is the output of one connection: answers in the order of their
+// requests, and pushes between them. An answer that takes time holds its place
+// with a pendingReply. One goroutine executes [outbox.run]; any goroutine may
+// append.
 type outbox struct {
-	wake    chan struct{} // capacity 1: there is something to do for run
-	drained func()        // called by run once stuffed is false again
-	stuffed atomic.Bool   // a push found no room, and what was in its way is not written yet; set under mu
+	wake      chan struct{} // capacity 1: run has something to do
+	drained   func()        // called by run when congested becomes false
+	congested atomic.Bool   // a push exceeded its limit and the output is not written yet; set with mu held
 
-	mu      sync.Mutex
-	changed sync.Cond // slots or ready shrank, or dead was set
-	ready   []byte    // framed, to be written as it is
-	slots   []*slot   // answers not yet ready, oldest first
-	holding bool      // a PING has come and its PONG is not ready
-	held    []byte    // pushes since then
-	last    bool      // close when ready is written
-	dead    bool      // nothing is written any more
+	mu         sync.Mutex
+	changed    sync.Cond       // pending or ready became shorter, or finishing or closed was set
+	ready      []byte          // frames to be written next
+	pending    []*pendingReply // answers after the first outstanding one, oldest first
+	pushesHeld bool            // by holdPushes, until the answer is written
+	heldPushes []byte          // pushes since then
+	writing    bool            // run has taken bytes that are not written yet
+	finishing  bool            // run ends when ready is written
+	closed     bool            // nothing is written any more
 }
 
-// slot is the place of an answer. Its bytes count once done.
-type slot struct {
+// pendingReply is the place of one answer. bytes is valid once done is set.
+type pendingReply struct {
 	bytes []byte
 	done  bool
 }
@@ -48,167 +50,168 @@ func newOutbox(drained func()) *outbox {
 	return o
 }
 
-// buffers lend memory to outboxes that have something to write, so that idle
-// connections hold none.
+// buffers lends memory to outboxes with output, so that idle connections hold
+// none.
 var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b }}
 
-func (o *outbox) lend() {
+func (o *outbox) borrowBuffer() {
+	// borrowBuffer makes sure that ready has memory to append to.
 	if o.ready == nil {
 		o.ready = *buffers.Get().(*[]byte)
 	}
 }
 
-// kick wakes run. Appending does not: whoever appends much kicks once.
-func (o *outbox) kick() {
+// wakeWriter wakes run. reply does not: its caller wakes run once for many
+// answers.
+func (o *outbox) wakeWriter() {
 	select {
 	case o.wake <- struct{}{}:
 	default:
 	}
 }
 
-// answer appends an answer behind all that were asked for before.
-func (o *outbox) answer(write func([]byte) []byte) {
+// reply appends an answer after those of all earlier requests.
+func (o *outbox) reply(write func([]byte) []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.dead {
+	if o.closed {
 		return
 	}
-	if len(o.slots) == 0 {
-		o.lend()
+	if len(o.pending) == 0 {
+		o.borrowBuffer()
 		o.ready = write(o.ready)
 		return
 	}
-	o.slots = append(o.slots, &slot{bytes: write(nil), done: true})
+	o.pending = append(o.pending, &pendingReply{bytes: write(nil), done: true})
 }
 
-// reserve holds the place of an answer to come.
-func (o *outbox) reserve() *slot {
-	s := new(slot)
+// reserve reserves the place of the next answer.
+func (o *outbox) reserve() *pendingReply {
+	s := new(pendingReply)
 	o.mu.Lock()
-	o.slots = append(o.slots, s)
+	o.pending = append(o.pending, s)
 	o.mu.Unlock()
 	return s
 }
 
-// fill brings the answer of a slot, once.
-func (o *outbox) fill(s *slot, write func([]byte) []byte) {
+// fill sets a reserved answer. It must be called once for each.
+func (o *outbox) fill(s *pendingReply, write func([]byte) []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.dead {
+	if o.closed {
 		return
 	}
-	if s == o.slots[0] {
-		o.lend()
+	if s == o.pending[0] {
+		o.borrowBuffer()
 		o.ready = write(o.ready)
-		o.slots = o.slots[1:]
+		o.pending = o.pending[1:]
 	} else {
 		s.bytes = write(nil)
 	}
 	s.done = true
-	for len(o.slots) > 0 && o.slots[0].done {
-		o.ready = append(o.ready, o.slots[0].bytes...)
-		o.slots = o.slots[1:]
+	for len(o.pending) > 0 && o.pending[0].done {
+		o.ready = append(o.ready, o.pending[0].bytes...)
+		o.pending = o.pending[1:]
 	}
-	if len(o.slots) == 0 {
-		o.slots = nil
+	if len(o.pending) == 0 {
+		o.pending = nil
 	}
 	o.changed.Broadcast()
-	o.kick()
+	o.wakeWriter()
 }
 
-// sent tells what became of a push.
-type sent uint8
+// pushResult is the result of a push.
+type pushResult uint8
 
 const (
-	sentWell sent = iota
-	sentFull      // too much waits for the client; drained is called when it has read it
-	sentLate      // the connection ends
+	pushOK     pushResult = iota
+	pushFull              // too much output is unread; drained is called when it is written
+	pushClosed            // the connection is ending
 )
 
-// push appends what was not asked for, unless more than limit bytes wait. An
-// error is write's own; nothing is appended then.
-func (o *outbox) push(limit int, write func([]byte) ([]byte, error)) (sent, error) {
+// push appends a message that is not an answer, unless more than limit bytes
+// wait to be written. An error is that of write; nothing is appended then.
+func (o *outbox) push(limit int, write func([]byte) ([]byte, error)) (pushResult, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.dead || o.last {
-		return sentLate, nil
+	if o.closed || o.finishing {
+		return pushClosed, nil
 	}
-	if len(o.ready)+len(o.held) > limit {
-		o.stuffed.Store(true)
-		return sentFull, nil
+	if len(o.ready)+len(o.heldPushes) > limit {
+		o.congested.Store(true)
+		return pushFull, nil
 	}
 	to := &o.ready
-	if o.holding {
-		to = &o.held
+	if o.pushesHeld {
+		to = &o.heldPushes
 	} else {
-		o.lend()
+		o.borrowBuffer()
 	}
-	grown, err := write(*to)
+	out, err := write(*to)
 	if err != nil {
-		return sentWell, err
+		return pushOK, err
 	}
-	*to = grown
-	o.kick()
-	return sentWell, nil
+	*to = out
+	o.wakeWriter()
+	return pushOK, nil
 }
 
-// hold keeps pushes back until release.
-func (o *outbox) hold() {
+// holdPushes holds pushes back until releasePushes.
+func (o *outbox) holdPushes() {
 	o.mu.Lock()
-	o.holding = true
+	o.pushesHeld = true
 	o.mu.Unlock()
 }
 
-// release lets pushes follow what is ready.
-func (o *outbox) release() {
+// releasePushes appends the pushes held back and ends holdPushes.
+func (o *outbox) releasePushes() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.holding = false
-	if len(o.held) > 0 {
-		o.lend()
-		o.ready = append(o.ready, o.held...)
-		o.held = nil
-		o.kick()
+	o.pushesHeld = false
+	if len(o.heldPushes) > 0 {
+		o.borrowBuffer()
+		o.ready = append(o.ready, o.heldPushes...)
+		o.heldPushes = nil
+		o.wakeWriter()
 	}
 }
 
-// await blocks until at most slots answers are outstanding and the client has
-// read most of what it was sent. It is false if the connection has ended.
-func (o *outbox) await(slots int) bool {
+// waitPending blocks until at most limit answers are outstanding and the client
+// has read most of what was sent. It returns false if the connection is ending.
+func (o *outbox) waitPending(limit int) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for !o.dead && !o.last && (len(o.slots) > slots || len(o.ready) > readPause) {
-		o.kick()
+	for !o.closed && !o.finishing && (len(o.pending) > limit || len(o.ready) > readPause) {
+		o.wakeWriter()
 		o.changed.Wait()
 	}
-	return !o.dead && !o.last
+	return !o.closed && !o.finishing
 }
 
-// finish lets run end once what is ready is written. Answers that are still
-// outstanding are not waited for.
+// finish makes run return once ready is written. Answers that are still
+// outstanding are dropped.
 func (o *outbox) finish() {
 	o.mu.Lock()
-	o.last = true
+	o.finishing = true
 	o.changed.Broadcast()
 	o.mu.Unlock()
-	o.kick()
+	o.wakeWriter()
 }
 
-// run writes until finish is called or the client does not read for stuck; then
-// it is false. All that waits goes in one write, which gathers what comes
-// meanwhile.
-func (o *outbox) run(nc net.Conn, stuck time.Duration) bool {
-	defer o.die()
+// run writes until finish is called. It returns false if a write fails or takes
+// longer than writeTimeout. Everything that has accumulated is written at once.
+func (o *outbox) run(nc net.Conn, writeTimeout time.Duration) bool {
+	defer o.discard()
 	for range o.wake {
 		for {
-			batch, last := o.take()
-			if len(batch) == 0 && last {
+			batch, finishing := o.takeReady()
+			if len(batch) == 0 && finishing {
 				return true
 			}
 			if len(batch) == 0 {
 				break
 			}
-			nc.SetWriteDeadline(time.Now().Add(stuck))
+			nc.SetWriteDeadline(time.Now().Add(writeTimeout))
 			_, err := nc.Write(batch)
 			if cap(batch) <= 64<<10 {
 				batch = batch[:0]
@@ -217,42 +220,51 @@ func (o *outbox) run(nc net.Conn, stuck time.Duration) bool {
 			if err != nil {
 				return false
 			}
-			if o.relieved() {
+			if o.clearCongested() {
 				o.drained()
 			}
 		}
 	}
-	return true // never: nobody closes wake
+	return true // not reached: wake is never closed
 }
 
-func (o *outbox) take() (batch []byte, last bool) {
+func (o *outbox) takeReady() (batch []byte, finishing bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	batch, o.ready = o.ready, nil
+	o.writing = len(batch) > 0
 	if len(batch) > readPause {
 		o.changed.Broadcast()
 	}
-	return batch, o.last
+	return batch, o.finishing
 }
 
-// relieved tells, after a write, that QUESTs have room again.
-func (o *outbox) relieved() bool {
-	if !o.stuffed.Load() {
+// written reports whether everything that was appended has gone to the socket.
+func (o *outbox) written() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return !o.closed && !o.writing && len(o.ready)+len(o.heldPushes) == 0
+}
+
+// clearCongested reports, after a write, whether a congested outbox accepts
+// QUESTs again.
+func (o *outbox) clearCongested() bool {
+	if !o.congested.Load() {
 		return false
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if len(o.ready)+len(o.held) > questLimit {
+	if len(o.ready)+len(o.heldPushes) > questLimit {
 		return false // another write follows
 	}
-	o.stuffed.Store(false)
+	o.congested.Store(false)
 	return true
 }
 
-func (o *outbox) die() {
+func (o *outbox) discard() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.dead = true
-	o.ready, o.held, o.slots = nil, nil, nil
+	o.closed = true
+	o.ready, o.heldPushes, o.pending = nil, nil, nil
 	o.changed.Broadcast()
 }

@@ -9,20 +9,20 @@ import (
 	"strings"
 	"time"
 
-	"yardmaster/edge/overhop"
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/edge/overhop"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// record is a job as JOB, LSJOB and AWAIT show it.
-func (s *Server) record(v *job.View) overhop.Fields {
+// jobFields returns a job as shown by JOB, LSJOB and AWAIT.
+func (s *Server) jobFields(v *job.View) overhop.Fields {
 	r := overhop.Fields{
 		"uuid": v.ID.String(), "jid": jid(v.Queue, v.ID), "queue_name": v.Queue,
 		"status": v.State.String(), "payload": payloadOf(v),
-		"created_at": v.Created, "execution_start_at": later(v.RunAt, v.Created),
-		"max_attempts": orNil(int64(v.MaxAttempts)), "retry_interval_ms": orNil(v.RetryInterval.Milliseconds()),
-		"runtime": s.runtimeOf(v),
-		// From here on our additions.
-		"priority": int64(v.Priority), "timeout_ms": orNil(v.Timeout.Milliseconds()),
+		"created_at": v.Created, "execution_start_at": timeOr(v.RunAt, v.Created),
+		"max_attempts": intOrNil(int64(v.MaxAttempts)), "retry_interval_ms": intOrNil(v.RetryInterval.Milliseconds()),
+		"runtime": s.runtimeFields(v),
+		// The fields from here on are extensions.
+		"priority": int64(v.Priority), "timeout_ms": intOrNil(v.Timeout.Milliseconds()),
 		"result": resultOf(v), "error": faultOf(v),
 		"started_at": timeOrNil(v.Started), "completed_at": timeOrNil(v.Ended),
 		"worker_id": textOrNil(strings.TrimPrefix(v.Worker, "overhop/")), "node": textOrNil(v.Node),
@@ -36,33 +36,33 @@ func (s *Server) record(v *job.View) overhop.Fields {
 	return r
 }
 
-// Running tells what only this node knows of a dispatch in its workers' hands;
-// ok is false if it is not here or not acknowledged.
-func (s *Server) Running(id job.ID, n uint32) (r job.Running, ok bool) {
+// Running returns the lease and progress of a dispatch that runs at a worker of
+// this node. ok is false if the dispatch is not here or not acknowledged.
+func (s *Server) Running(id job.ID, n uint32) (r job.Progress, ok bool) {
 	s.mu.Lock()
-	d := s.dispatches[ref{id, n}]
+	d := s.dispatches[dispatchKey{id, n}]
 	if d == nil || d.state != running && d.state != recalling {
 		s.mu.Unlock()
 		return r, false
 	}
-	lease, progress := d.lease, d.progress // which is replaced, never changed
+	lease, progress := d.leaseUntil, d.progress // progress is replaced, never changed in place
 	s.mu.Unlock()
 	r.Lease = lease
-	if percent, told := progress.Get("percent").Int(); told {
+	if percent, known := progress.Get("percent").Int(); known {
 		r.Percent = &percent
 	}
-	r.Data = value(progress.Get("data"))
+	r.Data = jobValue(progress.Get("data"))
 	return r, true
 }
 
-// runtimeOf adds what is known of a dispatch in a worker's hands: at this node
-// always, at another one if v came with it.
-func (s *Server) runtimeOf(v *job.View) overhop.Fields {
+// runtimeFields returns a job's runtime part, with the lease and progress of a
+// running dispatch: from this node, or from v if the dispatch is at another.
+func (s *Server) runtimeFields(v *job.View) overhop.Fields {
 	r := overhop.Fields{"attempts_so_far": v.Attempts, "last_error": textOrNil(v.Reason)}
 	if now, here := s.Running(v.ID, v.Dispatches); here {
 		r["lease_until"], r["progress"] = now.Lease, progressOf(&now)
-	} else if v.Running != nil {
-		r["lease_until"], r["progress"] = v.Running.Lease, progressOf(v.Running)
+	} else if v.Progress != nil {
+		r["lease_until"], r["progress"] = v.Progress.Lease, progressOf(v.Progress)
 	}
 	if r["progress"] == nil {
 		delete(r, "progress")
@@ -70,17 +70,17 @@ func (s *Server) runtimeOf(v *job.View) overhop.Fields {
 	return r
 }
 
-// progressLevels is how deep the data of a progress may be nested, which stands
-// two levels deeper in a record than its payload.
-const progressLevels = recordLevels - 2
+// progressDepth is how deep the data of a progress may be nested. Within a
+// record it is two levels deeper than the payload.
+const progressDepth = recordDepth - 2
 
-// progressOf is a worker's last PROGRESS; nil if it has not sent any.
-func progressOf(r *job.Running) any {
+// progressOf returns the last PROGRESS of a dispatch, nil if there is none.
+func progressOf(r *job.Progress) any {
 	p := overhop.Fields{}
 	if r.Percent != nil {
 		p["percent"] = *r.Percent
 	}
-	if data := valueOf(r.Data, progressLevels); data != nil {
+	if data := valueOf(r.Data, progressDepth); data != nil {
 		p["data"] = data
 	}
 	if len(p) == 0 {
@@ -89,23 +89,23 @@ func progressOf(r *job.Running) any {
 	return p
 }
 
-// payloadOf is the job's body: params as a map, any other value as it came. A
-// MessagePack value that this wire does not carry is shown as its bytes.
+// payloadOf returns the job's body: params as a map, any other value unchanged.
+// A MessagePack value that is nested too deeply is returned as its bytes.
 func payloadOf(v *job.View) any {
 	switch {
 	case v.Spec == nil:
 		return nil
 	case len(v.Spec.Params) > 0:
-		return fromJSON(v.Spec.Params, recordLevels)
+		return fromJSON(v.Spec.Params, recordDepth)
 	case len(v.Spec.Payload) > 0:
-		return fromMsgpack(v.Spec.Payload, recordLevels)
+		return fromMsgpack(v.Spec.Payload, recordDepth)
 	}
 	return nil
 }
 
-// recordLevels is how deep a value may be nested within a record, below the
-// envelope, the payload, a list and the record itself.
-const recordLevels = overhop.MaxDepth - 5
+// recordDepth is how deep a value may be nested within a record, which is
+// itself within the envelope, the payload and a list.
+const recordDepth = overhop.MaxDepth - 5
 
 func fromJSON(text []byte, levels int) any {
 	value, err := overhop.AppendFromJSON(nil, text, levels)
@@ -122,7 +122,7 @@ func fromMsgpack(b []byte, levels int) any {
 	return overhop.Raw(b)
 }
 
-func resultOf(v *job.View) any { return valueOf(v.Result, recordLevels) }
+func resultOf(v *job.View) any { return valueOf(v.Result, recordDepth) }
 
 func valueOf(v job.Value, levels int) any {
 	switch {
@@ -146,19 +146,19 @@ func faultOf(v *job.View) any {
 		f["code"] = v.Fault.Code
 	}
 	if len(v.Fault.Details) > 0 && json.Valid(v.Fault.Details) {
-		f["details"] = fromJSON(v.Fault.Details, recordLevels)
+		f["details"] = fromJSON(v.Fault.Details, recordDepth)
 	}
 	return f
 }
 
-func later(t, otherwise time.Time) time.Time {
+func timeOr(t, def time.Time) time.Time {
 	if t.IsZero() {
-		return otherwise
+		return def
 	}
 	return t
 }
 
-func orNil(n int64) any {
+func intOrNil(n int64) any {
 	if n == 0 {
 		return nil
 	}
@@ -179,13 +179,13 @@ func textOrNil(s string) any {
 	return s
 }
 
-// handleStatus tells of this node, in the words of the reference server, and
-// of the yard under "cluster".
+// handleStatus answers with this node's figures, under the names of the
+// reference server, and with the yard's under "cluster".
 func (c *conn) handleStatus(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
 	if err := overhop.ParseEmpty(p); err != nil {
 		return nil, err
 	}
-	st, err := c.s.yard.Status(ctx)
+	st, err := c.s.cluster.Status(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -197,8 +197,8 @@ func (c *conn) handleStatus(ctx context.Context, p overhop.Raw) (overhop.Raw, er
 			"started_at": c.s.started, "now": now,
 			"uptime_seconds": int64(now.Sub(c.s.started) / time.Second), "pid": os.Getpid(),
 		},
-		"memory": memory(),
-		"pools":  c.s.pools(),
+		"memory": memoryStats(),
+		"pools":  c.s.connStats(),
 		"storage": overhop.Fields{
 			"engine": "jetstream+raft", "data_path": st.DataPath, "path_exists": st.PathExists,
 			"persisted_queues_count": st.Queues, "data_size_bytes": st.DataSize,
@@ -211,11 +211,12 @@ func (c *conn) handleStatus(ctx context.Context, p overhop.Raw) (overhop.Raw, er
 	}), nil
 }
 
-// Counts are this edge's connections, and the credits of their subscriptions:
-// how many jobs their workers would take now.
+// Counts holds the numbers of the edge's connections, registered workers and
+// subscriptions, and the sum of the subscriptions' credits: how many jobs the
+// workers would take now.
 type Counts struct{ Connections, Registered, Subscriptions, Credits int }
 
-// Counts gives the connections as they are now.
+// Counts returns the present numbers.
 func (s *Server) Counts() Counts {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -229,7 +230,7 @@ func (s *Server) Counts() Counts {
 	return n
 }
 
-func (s *Server) pools() overhop.Fields {
+func (s *Server) connStats() overhop.Fields {
 	s.mu.Lock()
 	anonymous := make([]*conn, 0, len(s.anonymous))
 	for c := range s.anonymous {
@@ -242,14 +243,14 @@ func (s *Server) pools() overhop.Fields {
 	s.mu.Unlock()
 	helloed, challenged := 0, 0
 	for _, c := range anonymous {
-		c.order.Lock()
+		c.sessionMu.Lock()
 		if _, ok := c.session.HelloedAt(); ok {
 			helloed++
 		}
 		if c.session.Challenged() {
 			challenged++
 		}
-		c.order.Unlock()
+		c.sessionMu.Unlock()
 	}
 	return overhop.Fields{
 		"anonymous_total": len(anonymous), "anonymous_helloed": helloed, "anonymous_ident_challenged": challenged,
@@ -257,8 +258,9 @@ func (s *Server) pools() overhop.Fields {
 	}
 }
 
-// memory reads the process's own numbers where the system tells them.
-func memory() overhop.Fields {
+// memoryStats returns the memory use of the process, where the system provides
+// it.
+func memoryStats() overhop.Fields {
 	m := overhop.Fields{"source": "none", "available": false, "vm_rss_kb": nil, "vm_size_kb": nil, "vm_peak_kb": nil}
 	if runtime.GOOS != "linux" {
 		return m

@@ -1,69 +1,70 @@
 package edge
 
-import "yardmaster/job"
+import "github.com/yardmaster-dev/yardmaster/job"
 
-// This file tells the yard of workers that stall and recover. A connection
-// stalls with its first subscription that lets a QUEST's time for ACK pass, or
-// when a job's lease runs out in its hands; it has recovered when no such
-// reason is left. Hands hears it with Server.mu held, so in its order.
+// This file reports workers that stall and recover. A worker stalls when a
+// QUEST is not acknowledged in time, or when a job's lease expires. It has
+// recovered when no such reason is left. The executor is called with Server.mu
+// held, so it sees the changes in order.
 
-// stallSub trusts a subscription with no more jobs until its next CREDIT.
-func (s *Server) stallSub(sub *subscription) {
+// stallSubscription takes all credits from a subscription: it is sent no more
+// jobs until its next CREDIT.
+func (s *Server) stallSubscription(sub *subscription) {
 	sub.credits = 0
-	s.offers.mark(sub)
-	if !sub.stalled && !sub.ended {
+	s.offers.markDirty(sub)
+	if !sub.stalled && !sub.closed {
 		sub.stalled = true
-		s.stall(sub.worker, job.StalledAck)
+		s.stall(sub.conn, job.StalledAck)
 	}
 }
 
-func (s *Server) reviveSub(sub *subscription, recovery string) {
+func (s *Server) reviveSubscription(sub *subscription, recovery string) {
 	if sub.stalled {
 		sub.stalled = false
-		s.revive(sub.worker, recovery)
+		s.revive(sub.conn, recovery)
 	}
 }
 
-// overdue notes that a lease ran out. A worker whose connection is gone has
-// nothing to recover by: it would come back under another name.
-func (s *Server) overdue(d *dispatch) {
-	switch c := d.worker; {
+// noteLeaseExpired records that a dispatch's lease expired. A worker whose
+// connection is gone cannot recover: it would return under another id.
+func (s *Server) noteLeaseExpired(d *dispatch) {
+	switch c := d.conn; {
 	case c == nil:
-		s.hands.Stalled(channel(d.wid), job.StalledLease)
-	case !c.overdue:
-		c.overdue = true
+		s.executor.Stalled(channel(d.wid), job.StalledLease)
+	case !c.leaseExpired:
+		c.leaseExpired = true
 		s.stall(c, job.StalledLease)
 	}
 }
 
-// alive notes that a worker speaks of jobs again.
-func (s *Server) alive(c *conn) {
-	if c.overdue {
-		c.overdue = false
+// noteAlive records that a worker sends messages about jobs again.
+func (s *Server) noteAlive(c *conn) {
+	if c.leaseExpired {
+		c.leaseExpired = false
 		s.revive(c, job.RecoveredAlive)
 	}
 }
 
 func (s *Server) stall(c *conn, reason string) {
-	if c.stalls++; c.stalls == 1 {
-		s.hands.Stalled(channel(c.wid), reason)
+	if c.stallCount++; c.stallCount == 1 {
+		s.executor.Stalled(channel(c.wid), reason)
 	}
 }
 
 func (s *Server) revive(c *conn, recovery string) {
-	if c.stalls--; c.stalls == 0 {
-		s.hands.Recovered(channel(c.wid), recovery)
+	if c.stallCount--; c.stallCount == 0 {
+		s.executor.Recovered(channel(c.wid), recovery)
 	}
 }
 
-// cameBack notes that c goes on with a dispatch whose connection was lost. It
-// is said once for all that c goes on with.
-func (s *Server) cameBack(d *dispatch, c *conn) {
-	if d.worker == nil && d.wid != c.wid && d.wid != "" && !c.cameBack {
-		c.cameBack = true
-		s.hands.Recovered(channel(c.wid), job.RecoveredResumed)
+// noteResumed reports that c's worker resumed a dispatch of a lost connection,
+// once per connection.
+func (s *Server) noteResumed(d *dispatch, c *conn) {
+	if d.conn == nil && d.wid != c.wid && d.wid != "" && !c.resumed {
+		c.resumed = true
+		s.executor.Recovered(channel(c.wid), job.RecoveredResumed)
 	}
 }
 
-// channel is a worker's name in the yard.
+// channel returns a worker's name within the yard.
 func channel(wid string) string { return job.Channel(job.Overhop, wid) }

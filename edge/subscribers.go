@@ -5,27 +5,27 @@ import (
 	"strings"
 )
 
-// Subscribers are this node's workers of a queue.
+// Subscribers describes this node's workers of a queue.
 type Subscribers struct {
-	Count   int          `json:"count"`   // subscribed
-	Stalled int          `json:"stalled"` // of those, let a time to acknowledge or a lease pass, and were not heard since
-	Credits int          `json:"credits"` // jobs they would take now, together
+	Count   int          `json:"count"`   // workers with a subscription
+	Stalled int          `json:"stalled"` // of those, workers that did not acknowledge a job or let a lease expire, and have not recovered
+	Credits int          `json:"credits"` // jobs they would take now, in total
 	Workers []Subscriber `json:"workers,omitempty"`
 }
 
-// Subscriber is one of them.
+// Subscriber is one worker of a queue.
 type Subscriber struct {
 	Worker  string `json:"worker"`
 	Credits int    `json:"credits"` // jobs it would take now
-	Running int    `json:"running"` // jobs of all queues in its hands
+	Running int    `json:"running"` // jobs of all queues
 	Stalled bool   `json:"stalled,omitempty"`
 }
 
-// maxSubscribers is how many workers are named.
+// maxSubscribers is the number of workers that are listed.
 const maxSubscribers = 20
 
-// Subscribers tells who serves a queue here; those with the most credits are
-// named first.
+// Subscribers returns the workers of a queue on this node. Those with the most
+// credits are listed first.
 func (s *Server) Subscribers(queue string) (all Subscribers) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -34,7 +34,7 @@ func (s *Server) Subscribers(queue string) (all Subscribers) {
 		if sub == nil {
 			continue
 		}
-		one := Subscriber{Worker: c.wid, Credits: s.room(sub), Running: len(c.jobs), Stalled: sub.stalled || c.overdue}
+		one := Subscriber{Worker: c.wid, Credits: s.available(sub), Running: len(c.jobs), Stalled: sub.stalled || c.leaseExpired}
 		all.Count++
 		all.Credits += one.Credits
 		if one.Stalled {

@@ -3,24 +3,24 @@ package edge
 import (
 	"errors"
 
-	"yardmaster/internal/certs"
+	"github.com/yardmaster-dev/yardmaster/internal/certs"
 )
 
-// TLSConfig names PEM files. They are read at the start and again when they
-// change.
+// TLSConfig names PEM files. They are read at start and again when they change.
 type TLSConfig struct {
-	// CertFile is the server's certificate, then those that lead to its root.
+	// CertFile holds the server's certificate, followed by its intermediate
+	// certificates.
 	CertFile string `toml:"cert_file"`
-	// KeyFile is the certificate's private key.
+	// KeyFile holds the certificate's private key.
 	KeyFile string `toml:"key_file"`
-	// ClientCAFile holds the authorities of clients' certificates. If it is set,
-	// a client has to show a certificate that one of them has signed. Default:
-	// none is asked for.
+	// ClientCAFile holds the authorities of client certificates. If it is set,
+	// a client must present a certificate signed by one of them. Default:
+	// client certificates are not requested.
 	ClientCAFile string `toml:"client_ca_file"`
 }
 
-// secured tells that clients have to speak TLS.
-func (c ServerConfig) secured() bool {
+// tlsEnabled reports whether clients must use TLS.
+func (c ServerConfig) tlsEnabled() bool {
 	if c.TLSEnabled != nil {
 		return *c.TLSEnabled
 	}
@@ -41,7 +41,7 @@ func (c ServerConfig) validateTLS() error {
 	return nil
 }
 
-// files names them for the store that reads them.
-func (t TLSConfig) files() certs.Files {
-	return certs.Files{Door: "edge", Table: "server.tls", Cert: t.CertFile, Key: t.KeyFile, CA: t.ClientCAFile}
+// certFiles returns the files for the certificate store.
+func (t TLSConfig) certFiles() certs.Files {
+	return certs.Files{Listener: "edge", Table: "server.tls", Cert: t.CertFile, Key: t.KeyFile, CA: t.ClientCAFile}
 }

@@ -17,25 +17,25 @@ import (
 	"testing/synctest"
 	"time"
 
-	"yardmaster/edge/overhop"
-	"yardmaster/internal/certs"
-	"yardmaster/internal/frame"
-	"yardmaster/internal/testlog"
+	"github.com/yardmaster-dev/yardmaster/edge/overhop"
+	"github.com/yardmaster-dev/yardmaster/internal/certs"
+	"github.com/yardmaster-dev/yardmaster/internal/frame"
+	"github.com/yardmaster-dev/yardmaster/internal/testlog"
 )
 
-// A worker's whole life goes over TLS as it does without.
+// TLS changes nothing in the life of a worker.
 func TestTLS(t *testing.T) {
-	ca := newIssuer(t)
+	ca := newTestCA(t)
 	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
-		bubble(t, ca.overTLS(t), func(r *rig) {
+		bubble(t, ca.overTLS(t), func(r *harness) {
 			cfg := ca.client("edge")
 			cfg.MinVersion, cfg.MaxVersion = version, version
 			p := r.registerOver(tls.Client(r.ln.dial(), cfg), fields{"ext": []string{overhop.Delivery}})
 			p.ask(overhop.TSubscribe, fields{"q": "jobs", "credits": 1}, overhop.TOK)
-			q := r.quest(p, 1, nil)
-			p.ask(overhop.TAck, held(q), overhop.TOK)
-			p.ask(overhop.TDone, heldAnd(q, fields{"result": strings.Repeat("x", 1<<20)}), overhop.TOK)
-			if o := r.hands.one(t); len(o.Result.Data) < 1<<20 {
+			q := r.startJob(p, 1, nil)
+			p.ask(overhop.TAck, leaseFields(q), overhop.TOK)
+			p.ask(overhop.TDone, leaseFieldsWith(q, fields{"result": strings.Repeat("x", 1<<20)}), overhop.TOK)
+			if o := r.executor.onlyOutcome(t); len(o.Result.Data) < 1<<20 {
 				t.Errorf("outcome is %+v", o)
 			}
 			r.stop()
@@ -43,12 +43,12 @@ func TestTLS(t *testing.T) {
 				t.Error("no DRAIN")
 			}
 			p.expect(overhop.TBye, "0")
-			p.closed()
+			p.expectClosed()
 		})
 	}
 }
 
-// handshake is what a client sees of a connection that says nothing but HELLO.
+// handshake returns what a client that sends only HELLO gets from a connection.
 func handshake(nc net.Conn, cfg *tls.Config) error {
 	over := tls.Client(nc, cfg)
 	defer over.Close()
@@ -60,20 +60,20 @@ func handshake(nc net.Conn, cfg *tls.Config) error {
 	return err
 }
 
-// journal keeps a log's lines as they are written.
-type journal struct {
+// logBuffer collects log lines.
+type logBuffer struct {
 	mu    sync.Mutex
 	lines []string
 }
 
-func (j *journal) Write(line []byte) (int, error) {
+func (j *logBuffer) Write(line []byte) (int, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.lines = append(j.lines, string(line))
 	return len(line), nil
 }
 
-func (j *journal) warnings() (lines []string) {
+func (j *logBuffer) warnings() (lines []string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for _, line := range j.lines {
@@ -85,10 +85,10 @@ func (j *journal) warnings() (lines []string) {
 }
 
 // served runs a server on a real socket until the test ends.
-func served(t *testing.T, cfg Config) (s *Server, dial func() net.Conn, log *journal) {
+func served(t *testing.T, cfg Config) (s *Server, dial func() net.Conn, log *logBuffer) {
 	t.Helper()
-	log = new(journal)
-	s, err := New(cfg, newMemoryYard(), newMemoryHands(), slog.New(slog.NewTextHandler(log, nil)))
+	log = new(logBuffer)
+	s, err := New(cfg, newMemCluster(), newMemExecutor(), slog.New(slog.NewTextHandler(log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,15 +117,15 @@ func served(t *testing.T, cfg Config) (s *Server, dial func() net.Conn, log *jou
 	}, log
 }
 
-// Both sides learn why a handshake has failed.
-func TestTLS_Refuses(t *testing.T) {
-	ca, other := newIssuer(t), newIssuer(t)
+// Both sides report why a handshake has failed.
+func TestTLS_HandshakeRefused(t *testing.T) {
+	ca, other := newTestCA(t), newTestCA(t)
 	mine := ca.pair(t, "worker")
 	old := ca.client("edge", mine)
 	old.MinVersion, old.MaxVersion = tls.VersionTLS10, tls.VersionTLS11
 	for name, c := range map[string]struct {
 		client     *tls.Config
-		says, logs string
+		want, logs string
 	}{
 		"ours":           {ca.client("edge", mine), "", ""},
 		"no certificate": {ca.client("edge"), "certificate required", "didn't provide a certificate"},
@@ -138,8 +138,8 @@ func TestTLS_Refuses(t *testing.T) {
 			cfg.Server.TLS.ClientCAFile = filepath.Join(t.TempDir(), "clients.pem")
 			write(t, cfg.Server.TLS.ClientCAFile, ca.pem)
 			s, dial, log := served(t, cfg)
-			if err := handshake(dial(), c.client); (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
-				t.Errorf("the client hears %v, want %q", err, c.says)
+			if err := handshake(dial(), c.client); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+				t.Errorf("the client's error is %v, want %q", err, c.want)
 			}
 			for s.Counts().Connections > 0 {
 				runtime.Gosched() // until the server has dealt with it
@@ -152,17 +152,17 @@ func TestTLS_Refuses(t *testing.T) {
 	}
 }
 
-// Who speaks the wrong one of TCP and TLS is sent away, and the log says why,
-// however many come.
-func TestTLS_Misfits(t *testing.T) {
-	ca := newIssuer(t)
-	bubble(t, ca.overTLS(t), func(r *rig) {
+// A client that uses TCP in place of TLS, or the reverse, is closed, and the
+// reason is logged once for many of them.
+func TestTLS_ProtocolMismatch(t *testing.T) {
+	ca := newTestCA(t)
+	bubble(t, ca.overTLS(t), func(r *harness) {
 		hello, _ := overhop.AppendFields(nil, overhop.THello, "1", nil)
 		for range 50 {
 			for _, says := range []string{string(hello), "GET / HTTP/1.1\r\n\r\n"} {
 				p := r.connect()
 				p.write([]byte(says)[:5])
-				p.closed()
+				p.expectClosed()
 			}
 		}
 		if lines := r.log.Messages(slog.LevelWarn); len(lines) != 1 {
@@ -170,7 +170,7 @@ func TestTLS_Misfits(t *testing.T) {
 		}
 		r.registerOver(tls.Client(r.ln.dial(), ca.client("edge")), nil)
 	})
-	bubble(t, Config{}, func(r *rig) {
+	bubble(t, Config{}, func(r *harness) {
 		for range 50 {
 			if err := handshake(r.ln.dial(), ca.client("edge")); err == nil {
 				t.Error("a handshake with a server that speaks no TLS")
@@ -183,10 +183,11 @@ func TestTLS_Misfits(t *testing.T) {
 	})
 }
 
-// A handshake has the time of a HELLO and holds up nobody.
+// A handshake has the time allowed until HELLO, and does not delay other
+// clients.
 func TestTLS_SlowHandshake(t *testing.T) {
-	ca := newIssuer(t)
-	bubble(t, ca.overTLS(t), func(r *rig) {
+	ca := newTestCA(t)
+	bubble(t, ca.overTLS(t), func(r *harness) {
 		mute, slow := r.connect(), r.connect()
 		r.registerOver(tls.Client(r.ln.dial(), ca.client("edge")), nil)
 		slow.write([]byte{22, 3, 1, 1, 0}) // a record of 256 bytes
@@ -194,23 +195,23 @@ func TestTLS_SlowHandshake(t *testing.T) {
 			time.Sleep(time.Second)
 			slow.write([]byte{1})
 		}
-		mute.quiet()
-		slow.quiet()
+		mute.expectNothing()
+		slow.expectNothing()
 		time.Sleep(3 * time.Second)
-		mute.closed()
-		slow.closed()
+		mute.expectClosed()
+		slow.expectClosed()
 		p := r.registerOver(tls.Client(r.ln.dial(), ca.client("edge")), nil)
 		p.ask(overhop.TPing, nil, overhop.TPong)
 	})
 }
 
-// A client that does not read is cut off over TLS as well, and its end of TLS
-// is not waited for.
+// A client that does not read is cut off over TLS as well, without waiting for
+// the end of the TLS stream.
 func TestTLS_SlowReader(t *testing.T) {
-	ca := newIssuer(t)
+	ca := newTestCA(t)
 	cfg := ca.overTLS(t)
 	cfg.Limits.WriteTimeout = time.Second
-	bubble(t, cfg, func(r *rig) {
+	bubble(t, cfg, func(r *harness) {
 		nc := tls.Client(r.ln.dial(), ca.client("edge"))
 		b, _ := overhop.AppendFields(nil, overhop.THello, "1", nil)
 		b, _ = overhop.AppendFields(b, overhop.TRegister, "2", nil)
@@ -222,25 +223,25 @@ func TestTLS_SlowReader(t *testing.T) {
 		r.server.mu.Lock()
 		defer r.server.mu.Unlock()
 		if len(r.server.conns) != 0 {
-			t.Error("the deaf client is still connected")
+			t.Error("the client that does not read is still connected")
 		}
 	})
 }
 
-// taped keeps all that is read.
-type taped struct {
+// recordingConn records everything that is read.
+type recordingConn struct {
 	net.Conn
 	read []byte
 }
 
-func (c *taped) Read(b []byte) (int, error) {
+func (c *recordingConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	c.read = append(c.read, b[:n]...)
 	return n, err
 }
 
-// lastRecord is the kind of the last TLS record.
-func (c *taped) lastRecord() (kind byte) {
+// lastRecord returns the type of the last TLS record.
+func (c *recordingConn) lastRecord() (kind byte) {
 	for rest := c.read; len(rest) >= 5; {
 		kind = rest[0]
 		rest = rest[min(len(rest), 5+int(binary.BigEndian.Uint16(rest[3:]))):]
@@ -248,10 +249,10 @@ func (c *taped) lastRecord() (kind byte) {
 	return kind
 }
 
-// A refusal reaches a client over TLS, whatever else it has sent, and then the
-// stream ends as it should.
-func TestTLS_RefusalArrives(t *testing.T) {
-	ca := newIssuer(t)
+// A refusal reaches a client over TLS, whatever else it has sent, and the TLS
+// stream ends properly.
+func TestTLS_ErrReachesClient(t *testing.T) {
+	ca := newTestCA(t)
 	cfg := ca.overTLS(t)
 	cfg.Server.Token = "sesame"
 	_, dial, _ := served(t, cfg)
@@ -261,7 +262,7 @@ func TestTLS_RefusalArrives(t *testing.T) {
 		flood, _ = overhop.AppendFields(flood, overhop.TPing, "p", nil)
 	}
 	for range 10 {
-		trust, tape := ca.client("edge"), &taped{Conn: dial()}
+		trust, tape := ca.client("edge"), &recordingConn{Conn: dial()}
 		trust.MaxVersion = tls.VersionTLS12 // of which a record's kind can be seen
 		nc := tls.Client(tape, trust)
 		if _, err := nc.Write(flood); err != nil {
@@ -286,12 +287,12 @@ func TestTLS_RefusalArrives(t *testing.T) {
 	}
 }
 
-// Replaced files count a second later, and broken ones do not count at all.
+// Replaced files take effect a second later; unusable ones are ignored.
 func TestTLS_Rotation(t *testing.T) {
-	ca := newIssuer(t)
+	ca := newTestCA(t)
 	cfg := ca.overTLS(t)
 	files := cfg.Server.TLS
-	bubble(t, cfg, func(r *rig) {
+	bubble(t, cfg, func(r *harness) {
 		names := []string{"first", "second", "third"}
 		pairs, keys := map[string]string{}, map[string]string{}
 		for _, name := range names {
@@ -311,18 +312,18 @@ func TestTLS_Rotation(t *testing.T) {
 			if !slices.Equal(said, lines) {
 				t.Errorf("at %s the log says %q, want %q", name, said, lines)
 			}
-			time.Sleep(certs.LookEvery)
+			time.Sleep(certs.RefreshInterval)
 		}
-		const renewed, broken = "the door has new certificates", "the door goes on with the certificates it has: the new ones are no good"
+		const renewed, broken = "certificates reloaded", "new certificates invalid, keeping the old ones"
 		stand := r.registerOver(tls.Client(r.ln.dial(), ca.client("edge")), nil)
 		files.write(t, pairs["first"], keys["first"])
 		if err := handshake(r.ln.dial(), ca.client("edge")); err != nil {
 			t.Errorf("within the same second: %v", err)
 		}
-		time.Sleep(certs.LookEvery)
+		time.Sleep(certs.RefreshInterval)
 		serves("first", renewed)
 		serves("first", renewed)
-		write(t, files.CertFile, pairs["second"]) // its key is still to come
+		write(t, files.CertFile, pairs["second"]) // its key is written later
 		serves("first", renewed, broken)
 		serves("first", renewed, broken)
 		write(t, files.KeyFile, keys["second"])
@@ -338,9 +339,9 @@ func TestTLS_Rotation(t *testing.T) {
 	})
 }
 
-// A server with files that are no good is not made, and the error says which.
+// New refuses unusable files with an error that names them.
 func TestTLS_Files(t *testing.T) {
-	ca := newIssuer(t)
+	ca := newTestCA(t)
 	cert, key := ca.issue(t, plan("edge"))
 	past := plan("edge")
 	past.NotAfter = time.Now().Add(-time.Hour)
@@ -353,9 +354,9 @@ func TestTLS_Files(t *testing.T) {
 		"no certificate":    {"-", key, "", []string{"server.tls.cert_file", "cert.pem", "no such file"}},
 		"no key":            {cert, "-", "", []string{"server.tls.key_file", "key.pem", "no such file"}},
 		"no authorities":    {cert, key, "-", []string{"server.tls.client_ca_file", "ca.pem", "no such file"}},
-		"another's key":     {cert, stranger, "", []string{"cert.pem", "key.pem", "no pair"}},
-		"switched":          {key, cert, "", []string{"cert.pem", "key.pem", "no pair"}},
-		"empty":             {"", "", "", []string{"cert.pem", "no pair"}},
+		"another's key":     {cert, stranger, "", []string{"cert.pem", "key.pem", "do not match"}},
+		"switched":          {key, cert, "", []string{"cert.pem", "key.pem", "do not match"}},
+		"empty":             {"", "", "", []string{"cert.pem", "do not match"}},
 		"authority is text": {cert, key, "trust me", []string{"server.tls.client_ca_file", "ca.pem", "no certificate"}},
 		"authority is key":  {cert, key, key, []string{"server.tls.client_ca_file", "no certificate"}},
 		"expired":           {expired, expiredKey, ca.pem, nil},
@@ -371,7 +372,7 @@ func TestTLS_Files(t *testing.T) {
 				}
 			}
 			log, lines := testlog.NewRecorder(t)
-			_, err := New(Config{Server: ServerConfig{TLS: files}}, newMemoryYard(), newMemoryHands(), log)
+			_, err := New(Config{Server: ServerConfig{TLS: files}}, newMemCluster(), newMemExecutor(), log)
 			if (err == nil) != (len(c.says) == 0) {
 				t.Errorf("error is %v", err)
 			}
@@ -387,9 +388,10 @@ func TestTLS_Files(t *testing.T) {
 	}
 }
 
-// Our own client brings what a node may ask of it, and hears what it lacks.
-func TestTLS_OurClient(t *testing.T) {
-	ca := newIssuer(t)
+// The Go client authenticates as the node requires, and gets an error if it
+// cannot.
+func TestTLS_GoClient(t *testing.T) {
+	ca := newTestCA(t)
 	cfg := ca.overTLS(t)
 	cfg.Server.Token = "sesame"
 	cfg.Server.TLS.ClientCAFile = filepath.Join(t.TempDir(), "clients.pem")

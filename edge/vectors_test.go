@@ -7,10 +7,11 @@ import (
 	"strings"
 	"testing"
 
-	"yardmaster/edge/overhop"
+	"github.com/yardmaster-dev/yardmaster/edge/overhop"
 )
 
-// vectors gives the frames of a directory of the wire's testdata by name.
+// vectors returns the frames in a directory of overhop's testdata, by file
+// name.
 func vectors(t *testing.T, dir string) map[string][]byte {
 	files, err := filepath.Glob(filepath.Join("overhop", "testdata", dir, "*.hex"))
 	if err != nil || len(files) == 0 {
@@ -29,24 +30,24 @@ func vectors(t *testing.T, dir string) map[string][]byte {
 	return frames
 }
 
-// Bytes that make no sense end a connection without a word, whether it has
-// registered or not.
+// Malformed bytes end a connection without an answer, whether it has registered
+// or not.
 func TestVectors_Rejected(t *testing.T) {
 	for name, b := range vectors(t, "reject") {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, Config{}, func(r *rig) {
+			bubble(t, Config{}, func(r *harness) {
 				for _, p := range []*peer{r.connect(), r.register(true)} {
 					go p.nc.Write(b)
-					p.closed()
+					p.expectClosed()
 				}
 			})
 		})
 	}
 }
 
-// Every form of a request that is allowed is answered, on one connection.
+// Every accepted form of a request is answered, on one connection.
 func TestVectors_Accepted(t *testing.T) {
-	bubble(t, Config{}, func(r *rig) {
+	bubble(t, Config{}, func(r *harness) {
 		p := r.register(true)
 		for name, b := range vectors(t, "accept") {
 			t.Log(name)

@@ -2,33 +2,35 @@ package job
 
 import "time"
 
-// Assignment is the authority's order to a node: run this dispatch on that
-// worker. A node that has seen the same (Job, N) does not start it again.
+// Assignment is the authority's order to a node to run one dispatch of a job on
+// one of its workers. A node that has seen the same (Job, N) does not start it
+// again.
 type Assignment struct {
 	Job         ID
-	N           uint32 // dispatch number, never reused: with Job it is the request id
+	N           uint32 // dispatch number, never reused; Job and N form the request id
 	Attempt     uint32 // 1-based, as workers and policies see it
 	MaxAttempts uint32
 	Queue       string
 	Function    string
 	Kind        Kind
-	Key         string // of the offer: queue or runner
-	Worker      string // of the offer
-	Epoch       uint64 // of the authority that sent it; a node refuses a lower one than it has seen
-	Fence       uint64 // grows over all dispatches, and jumps where a backup is restored
+	Key         string // key of the offer: the queue's or the runner's name
+	Worker      string // worker of the offer
+	Epoch       uint64 // epoch of the authority that sent it; a node refuses an epoch lower than one it has seen
+	Fence       uint64 // increases with every dispatch of the cluster, and jumps when a backup is restored
 	Timeout     time.Duration
 	Accepted    time.Time
-	RunAt       time.Time // when it became due
-	Redelivered bool      // an earlier dispatch of this attempt never started or was lost
-	Position    Position  // where the body lies
-	Body        []byte    // the Spec's JSON if it is at hand; nil: load it from Position
-	// Started is when the dispatch began, if its worker has brought it from
-	// another node: it can be gone on with then, not begun. Zero: it begins now.
+	RunAt       time.Time // when the job became due
+	Redelivered bool      // an earlier dispatch of this attempt was lost or never started
+	Position    Position  // where the body is stored
+	Body        []byte    // the Spec's JSON; nil: the node loads it from Position
+	// Started is when the dispatch began, if its worker moved here from another
+	// node while running it: the node then adopts it as running instead of
+	// starting it. Zero: the node starts it now.
 	Started time.Time
-	// Moved is the index of the entry that moved it where it is, or of one since;
-	// 0: it is where it began.
-	Moved uint64
+	// MoveIndex is the index of the log entry that moved the dispatch to this
+	// node, or of a later one; 0: the dispatch has not moved.
+	MoveIndex uint64
 }
 
-// RequestID is the dispatch's name.
+// RequestID returns the dispatch's request id; see the function [RequestID].
 func (a *Assignment) RequestID() string { return RequestID(a.Job, a.N) }

@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// What a request about queues or jobs may be refused with. Edges and command
-// line translate them into the words of their own protocol, so they stay the
-// same in every room; details come wrapped around them.
+// Reasons why a request about queues or jobs is refused. The edge, the HTTP API
+// and the command line translate them into their own protocols by errors.Is;
+// details are added by wrapping.
 var (
-	ErrQueueNotFound = errors.New("queue does not exist")
-	ErrQueueExists   = errors.New("queue exists already")
-	ErrTooManyQueues = errors.New("the yard has as many queues as it may; remove one first")
-	ErrQueueNotEmpty = errors.New("queue still holds jobs that have not ended")
-	ErrQueuePaused   = errors.New("queue is paused already")
-	ErrQueueRunning  = errors.New("queue is not paused")
-	ErrSystemQueue   = errors.New("queue belongs to the yard itself")
+	ErrQueueNotFound  = errors.New("queue does not exist")
+	ErrQueueExists    = errors.New("queue exists already")
+	ErrTooManyQueues  = errors.New("the yard already has the maximum number of queues; remove one first")
+	ErrQueueNotEmpty  = errors.New("queue still holds jobs that have not ended")
+	ErrQueuePaused    = errors.New("queue is paused already")
+	ErrQueueNotPaused = errors.New("queue is not paused")
+	ErrSystemQueue    = errors.New("queue belongs to the yard itself")
 
 	ErrJobNotFound  = errors.New("job does not exist")
 	ErrNotRemovable = errors.New("job cannot be removed in its state")
@@ -25,20 +25,21 @@ var (
 	ErrNotFailed    = errors.New("job has not failed, so there is nothing to retry")
 	ErrJobEnded     = errors.New("job has ended already")
 
-	// ErrLeaseLost refuses a word about a dispatch that is no longer the
-	// job's current one.
+	// ErrLeaseLost is returned for a request about a dispatch that is not, or
+	// is no longer, the current dispatch of its job.
 	ErrLeaseLost = errors.New("dispatch is no longer the current one of its job")
 
-	// ErrTooLarge refuses a body or a result beyond its limit.
+	// ErrTooLarge is returned for a body or a result above its size limit.
 	ErrTooLarge = errors.New("too large")
 )
 
-// UnavailableError says that the yard cannot answer now: no authority, no
-// quorum, or too many requests under way. Nothing is known to have happened;
-// whoever repeats the request should name the same key.
+// UnavailableError is returned when the cluster cannot answer now: there is no
+// authority, no quorum, or too many requests are pending. The request may or
+// may not have taken effect, so a caller that repeats it should use the same
+// idempotency key.
 type UnavailableError struct {
 	Reason     string
-	RetryAfter time.Duration // when another try makes sense; 0: not known
+	RetryAfter time.Duration // when to try again; 0: not known
 }
 
 func (e *UnavailableError) Error() string {

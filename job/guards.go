@@ -7,62 +7,63 @@ import (
 	"time"
 )
 
-// Limits of guards.
+// Defaults and limits of guards.
 const (
 	DefaultUniqueTTL = 6 * time.Hour
-	MaxGuardTime     = 365 * 24 * time.Hour // of a unique key, a rate limit, a debounce window
+	MaxGuardTTL      = 365 * 24 * time.Hour // the longest TTL of any guard
 )
 
-// Guards are the keys by which a producer lets a job be made only if no other
-// job stands in its way. They are the yard's, not a queue's.
+// Guards are the keys by which a producer restricts when a job may be created.
+// A key is valid across all queues of the cluster.
 //
-// Unique: while the key lives, a second job with it is not made; whoever asks
-// gets the first. Rate: while the key is held, no job with it is made at all.
-// Debounce: a job with the key that has not started yet becomes what the newer
-// one asks for, and starts a window later. Rate and Debounce exclude each
-// other.
+// Unique: while the key is held, no second job with it is created; the producer
+// gets the id of the first. Rate: while the key is held, no job with it is
+// created at all. Debounce: while a job with the key has not started, a newer
+// record replaces what it asks for and postpones its start by the window. Rate
+// and Debounce exclude each other.
 type Guards struct{ Unique, Rate, Debounce Guard }
 
-// Guard is one of them: a key and how long it is held. The zero Guard is none.
+// Guard is a key and how long it is held. The zero Guard is not set.
 type Guard struct {
 	Key GuardKey
-	For time.Duration
+	TTL time.Duration
 }
 
-// GuardKey is what is kept of a key: the begin of a hash of its kind and text.
-// Two keys of different kinds never meet.
+// GuardKey is the first 16 bytes of a hash of a guard's kind and key text. Keys
+// of different kinds never collide.
 type GuardKey [16]byte
 
-// Given tells a guard that was asked for.
-func (g Guard) Given() bool { return g.For > 0 }
+// IsSet reports whether the producer asked for the guard.
+func (g Guard) IsSet() bool { return g.TTL > 0 }
 
-// Kinds of guards, as they go into the hash: never to be changed.
+// Kinds of guards. They are part of the hash and must never change.
 const (
 	kindUnique   = 'u'
 	kindRate     = 'r'
 	kindDebounce = 'd'
 )
 
-func newGuard(kind byte, key *string, ms *int64, otherwise time.Duration) Guard {
+func newGuard(kind byte, key *string, ttlMS *int64, defaultTTL time.Duration) Guard {
 	if key == nil {
 		return Guard{}
 	}
 	sum := sha256.Sum256(append([]byte{kind}, *key...))
-	g := Guard{Key: GuardKey(sum[:]), For: otherwise}
-	if ms != nil {
-		g.For = time.Duration(*ms) * time.Millisecond
+	g := Guard{Key: GuardKey(sum[:]), TTL: defaultTTL}
+	if ttlMS != nil {
+		g.TTL = time.Duration(*ttlMS) * time.Millisecond
 	}
 	return g
 }
 
-// Guarded tells a job that the ledger has to decide about before it exists.
-func (s *Spec) Guarded() bool {
+// HasGuards reports whether the job has a guard, so that the ledger decides
+// whether it is created.
+func (s *Spec) HasGuards() bool {
 	return s.UniqueKey != nil || s.RateLimitKey != nil || s.DebounceKey != nil
 }
 
-// guards gives a checked spec's guards; nil for none.
+// guards returns the guards of a validated spec, or nil if it has none.
 func (s *Spec) guards() *Guards {
-	if !s.Guarded() {
+	if !s.HasGuards() {
 		return nil
 	}
 	return &Guards{
@@ -93,8 +94,8 @@ func (s *Spec) validateGuards() error {
 		case len(*g.given) > MaxKeyLen || strings.TrimSpace(*g.given) == "":
 			return invalid("%s has %d bytes; must have 1 to %d, not all of them blank", g.key, len(*g.given), MaxKeyLen)
 		}
-		if most := MaxGuardTime.Milliseconds(); g.ms != nil && (*g.ms < 1 || *g.ms > most) {
-			return invalid("%s is %d; must be 1 to %d", g.time, *g.ms, most)
+		if limit := MaxGuardTTL.Milliseconds(); g.ms != nil && (*g.ms < 1 || *g.ms > limit) {
+			return invalid("%s is %d; must be 1 to %d", g.time, *g.ms, limit)
 		}
 	}
 	if s.RateLimitKey != nil && s.DebounceKey != nil {
@@ -110,8 +111,8 @@ func (s *Spec) validateGuards() error {
 	return nil
 }
 
-// DuplicateError says that no job was made because another holds its unique
-// key.
+// DuplicateError is returned when no job was created because another job holds
+// its unique key.
 type DuplicateError struct {
 	Queue string
 	ID    ID // of the job that holds it
@@ -121,11 +122,12 @@ func (e *DuplicateError) Error() string {
 	return fmt.Sprintf("job %s of queue %s holds the same unique key", e.ID, e.Queue)
 }
 
-// LimitedError says that no job was made because its rate limit key is held.
-type LimitedError struct {
-	RetryAfter time.Duration // until the key is free, as the ledger knew it
+// RateLimitedError is returned when no job was created because its rate limit
+// key is held.
+type RateLimitedError struct {
+	RetryAfter time.Duration // until the key is free, by the ledger's clock
 }
 
-func (e *LimitedError) Error() string {
+func (e *RateLimitedError) Error() string {
 	return fmt.Sprintf("the rate limit key is held, so no job was made; it is free in %s", max(e.RetryAfter, time.Millisecond).Round(time.Millisecond))
 }

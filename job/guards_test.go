@@ -25,14 +25,14 @@ func TestGuards(t *testing.T) {
 			continue
 		}
 		j := spec.Job(ID{1}, "q", Position{}, time.Unix(0, 0))
-		if (j.Guards != nil) != spec.Guarded() || j.Guards == nil && want != (struct{ unique, rate, debounce time.Duration }{}) {
+		if (j.Guards != nil) != spec.HasGuards() || j.Guards == nil && want != (struct{ unique, rate, debounce time.Duration }{}) {
 			t.Errorf("%s: guards %+v", body, j.Guards)
 		}
-		if g := j.Guards; g != nil && (g.Unique.For != want.unique || g.Rate.For != want.rate || g.Debounce.For != want.debounce) {
+		if g := j.Guards; g != nil && (g.Unique.TTL != want.unique || g.Rate.TTL != want.rate || g.Debounce.TTL != want.debounce) {
 			t.Errorf("%s: guards %+v, want %+v", body, g, want)
 		}
 	}
-	for body, says := range map[string]string{
+	for body, want := range map[string]string{
 		`{"function":"f","unique_key":""}`:                                                                        "unique_key has 0 bytes",
 		`{"function":"f","unique_key":" \t"}`:                                                                     "not all of them blank",
 		`{"function":"f","unique_key":"` + strings.Repeat("k", 129) + `"}`:                                        "unique_key has 129 bytes",
@@ -50,14 +50,14 @@ func TestGuards(t *testing.T) {
 	} {
 		_, err := ParseSpec([]byte(body))
 		var invalid *InvalidError
-		if !errors.As(err, &invalid) || !strings.Contains(err.Error(), says) {
-			t.Errorf("%s: %v, want %q", body, err, says)
+		if !errors.As(err, &invalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", body, err, want)
 		}
 	}
 }
 
-// Keys go by their kind, and never change: the ledger keeps nothing else of
-// them.
+// TestGuardKey checks that keys of different kinds differ, and that the hash never
+// changes: the ledger stores nothing else of a key.
 func TestGuardKey(t *testing.T) {
 	spec, err := ParseSpec([]byte(`{"function":"f","unique_key":"k","rate_limit_key":"k","rate_limit_ms":1}`))
 	if err != nil {
@@ -65,18 +65,18 @@ func TestGuardKey(t *testing.T) {
 	}
 	g := spec.guards()
 	if g.Unique.Key == g.Rate.Key {
-		t.Error("a unique key and a rate limit key are the same")
+		t.Error("a unique key and a rate limit key of the same text are equal")
 	}
 	const want = "83116acf-18e4-dc44-1476-2f584ff43d99"
 	if got := ID(g.Unique.Key).String(); got != want {
-		t.Errorf("unique key is kept as %s, want %s", got, want)
+		t.Errorf("hash of the unique key is %s, want %s", got, want)
 	}
 	for text, err := range map[string]error{
 		"job 00000000-0000-0000-0000-000000000001 of queue mail holds the same unique key": &DuplicateError{Queue: "mail", ID: ID{15: 1}},
-		"the rate limit key is held, so no job was made; it is free in 1.5s":               &LimitedError{RetryAfter: 1500 * time.Millisecond},
+		"the rate limit key is held, so no job was made; it is free in 1.5s":               &RateLimitedError{RetryAfter: 1500 * time.Millisecond},
 	} {
 		if err.Error() != text {
-			t.Errorf("says %q, want %q", err, text)
+			t.Errorf("error is %q, want %q", err, text)
 		}
 	}
 }

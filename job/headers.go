@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-// Headers are what a producer may say in the headers of its message instead of
-// the body. What the body says counts more.
+// Headers are the message headers in which a producer may give what it does not
+// give in the body. The body takes precedence.
 type Headers struct {
-	Delay       string // like "30s": what delay_ms says in the body
-	Traceparent string // W3C Trace Context; for a trace_context
+	Delay       string // a Go duration such as "30s"; same as delay_ms in the body
+	Traceparent string // W3C Trace Context, added to trace_context
 	Tracestate  string // likewise
 }
 
-// WithHeaders gives the body with what its headers add. A body that is no job
-// stays as it is: it will be refused for what it is. The error, an
-// [*InvalidError], is about the headers.
-func WithHeaders(body []byte, h Headers) ([]byte, error) {
+// MergeHeaders returns body with h applied. It returns a body that is not a
+// valid job unchanged, so that the job is later rejected for what is wrong with
+// its body. The error is an [*InvalidError] about the headers.
+func MergeHeaders(body []byte, h Headers) ([]byte, error) {
 	if h == (Headers{}) {
 		return body, nil
 	}
@@ -24,7 +24,7 @@ func WithHeaders(body []byte, h Headers) ([]byte, error) {
 	if err != nil {
 		return body, nil
 	}
-	added, err := spec.Take(h)
+	added, err := spec.ApplyHeaders(h)
 	if err != nil || !added {
 		return body, err
 	}
@@ -35,9 +35,9 @@ func WithHeaders(body []byte, h Headers) ([]byte, error) {
 	return full, nil
 }
 
-// Take adds to a job what headers say and its body does not; added tells
-// whether there was anything. The error is an [*InvalidError].
-func (s *Spec) Take(h Headers) (added bool, err error) {
+// ApplyHeaders sets those fields of s that h gives and s does not, and reports
+// whether it set any. The error is an [*InvalidError].
+func (s *Spec) ApplyHeaders(h Headers) (added bool, err error) {
 	if h == (Headers{}) {
 		return false, nil
 	}
@@ -56,25 +56,25 @@ func (s *Spec) Take(h Headers) (added bool, err error) {
 		}
 		added = true
 	}
-	return added, s.validateFacts()
+	return added, s.validateFields()
 }
 
-// Bounds of a trace.
+// Limits of trace_context.
 const (
-	MaxTrace      = 64       // entries
-	MaxTraceKey   = 128      // bytes of a name
-	MaxTraceBytes = 16 << 10 // of all names and values together
-	maxTracestate = 512      // bytes; W3C lets a longer one be dropped
+	MaxTraceEntries = 64
+	MaxTraceKeyLen  = 128      // bytes of one name
+	MaxTraceBytes   = 16 << 10 // bytes of all names and values together
+	maxTracestate   = 512      // bytes; W3C allows dropping a longer one
 )
 
 func validTrace(trace map[string]string) error {
-	if len(trace) > MaxTrace {
-		return invalid("trace_context has %d entries; at most %d", len(trace), MaxTrace)
+	if len(trace) > MaxTraceEntries {
+		return invalid("trace_context has %d entries; at most %d", len(trace), MaxTraceEntries)
 	}
 	bytes := 0
 	for name, value := range trace {
-		if name == "" || len(name) > MaxTraceKey {
-			return invalid("trace_context has a name of %d bytes; must have 1 to %d", len(name), MaxTraceKey)
+		if name == "" || len(name) > MaxTraceKeyLen {
+			return invalid("trace_context has a name of %d bytes; must have 1 to %d", len(name), MaxTraceKeyLen)
 		}
 		bytes += len(name) + len(value)
 	}
@@ -84,15 +84,15 @@ func validTrace(trace map[string]string) error {
 	return nil
 }
 
-// validTraceparent tells a header that W3C's rules let count: version, trace,
-// span and flags in lower hexadecimal, neither id all zeros. One that is
-// malformed is no reason to refuse a job.
+// validTraceparent reports whether text is a valid W3C traceparent: version,
+// trace id, span id and flags in lower-case hexadecimal, neither id all zeros.
+// A malformed header is ignored; it is not a reason to reject a job.
 func validTraceparent(text string) bool {
 	const shape = "00-00000000000000000000000000000000-0000000000000000-00"
 	if len(text) < len(shape) || len(text) > 128 || text[:2] == "ff" {
 		return false
 	}
-	if len(text) > len(shape) && (text[:2] == "00" || text[len(shape)] != '-') { // later versions may go on
+	if len(text) > len(shape) && (text[:2] == "00" || text[len(shape)] != '-') { // later versions may append fields
 		return false
 	}
 	for i := range shape {

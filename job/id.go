@@ -13,27 +13,29 @@ import (
 // MaxKeyLen is the longest idempotency key, in bytes.
 const MaxKeyLen = 128
 
-// ErrKeyTooLong refuses an idempotency key of more than [MaxKeyLen] bytes.
+// ErrKeyTooLong is returned for an idempotency key of more than [MaxKeyLen]
+// bytes.
 var ErrKeyTooLong = fmt.Errorf("idempotency key is longer than %d bytes; use a shorter one or a UUID", MaxKeyLen)
 
-// ErrBadID refuses a text that is not a UUID.
+// ErrBadID is returned for a text that is not a UUID.
 var ErrBadID = errors.New("not a UUID")
 
-// ID is a job's identity: always a UUID, whatever its producer named it by.
+// ID is a job's identity: always a UUID, also when its producer named it by
+// another kind of key.
 type ID [16]byte
 
-// namespace is the fixed UUIDv5 namespace of keys: changing it would make
-// every producer's retry a new job.
+// namespace is the UUIDv5 namespace of keys. It must never change: otherwise a
+// producer that retries after the change creates a second job.
 var namespace = ID{0x6f, 0x1d, 0x0c, 0x52, 0x8e, 0x0b, 0x5a, 0x3e, 0x9c, 0x41, 0x7a, 0x72, 0x64, 0x6d, 0x73, 0x74}
 
-// String is the canonical form: lower case, hyphenated.
+// String returns the canonical form: lower case with hyphens.
 func (id ID) String() string {
 	var b [36]byte
 	id.encode(b[:])
 	return string(b[:])
 }
 
-// Append adds the canonical form to b.
+// Append appends the canonical form to b.
 func (id ID) Append(b []byte) []byte {
 	n := len(b)
 	b = append(b, "00000000-0000-0000-0000-000000000000"...)
@@ -50,13 +52,13 @@ func (id ID) encode(b []byte) {
 	b[8], b[13], b[18], b[23] = '-', '-', '-', '-'
 }
 
-// IsZero tells an id that names no job.
+// IsZero reports whether id is the zero ID, which names no job.
 func (id ID) IsZero() bool { return id == ID{} }
 
-// MarshalText writes the canonical form.
+// MarshalText returns the canonical form.
 func (id ID) MarshalText() ([]byte, error) { return id.Append(nil), nil }
 
-// UnmarshalText reads the canonical form, in either case.
+// UnmarshalText parses the canonical form, in either case.
 func (id *ID) UnmarshalText(b []byte) error {
 	parsed, err := ParseID(string(b))
 	if err != nil {
@@ -66,7 +68,7 @@ func (id *ID) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// ParseID reads the hyphenated form of a UUID, in either case.
+// ParseID parses the hyphenated form of a UUID, in either case.
 func ParseID(s string) (ID, error) {
 	id, ok := parseID(s)
 	if !ok {
@@ -87,8 +89,8 @@ func parseID(s string) (id ID, ok bool) {
 	return id, true
 }
 
-// KeyID is the id of the job that a producer names by key: the key itself if
-// it is a UUID, else the UUIDv5 of queue and key. The same key in another
+// KeyID returns the id of the job that a producer names by key: the key itself
+// if it is a UUID, else the UUIDv5 of queue and key. The same key in another
 // queue is another job.
 func KeyID(queue, key string) (ID, error) {
 	if len(key) > MaxKeyLen {
@@ -107,22 +109,22 @@ func KeyID(queue, key string) (ID, error) {
 	return id.withVersion(5), nil
 }
 
-// TickID is the id of the job that a cron entry makes at a tick: a UUIDv5 of
-// the entry's name and the tick, so that a tick is one job however often it is
-// said.
+// TickID returns the id of the job that a cron entry creates for the tick at
+// the given time: a UUIDv5 of the entry's name and the time, so that one tick
+// never becomes two jobs.
 func TickID(entry string, at time.Time) ID {
 	h := sha1.New()
 	h.Write(namespace[:])
-	h.Write([]byte("\x00cron\x00" + entry + "\x00")) // no key's: those begin with the name of a queue
+	h.Write([]byte("\x00cron\x00" + entry + "\x00")) // differs from every KeyID, which hashes a queue name here
 	h.Write(binary.BigEndian.AppendUint64(nil, uint64(at.UnixNano())))
 	var id ID
 	copy(id[:], h.Sum(nil))
 	return id.withVersion(5)
 }
 
-// RecordID is the id of a record that carries no key: a UUIDv8 of where the
-// record lies and when it was stored, so that reading it again names the same
-// job. lane is the identity of the lane's stream.
+// RecordID returns the id of a record without a key: a UUIDv8 of the record's
+// place and of the time it was stored, so that reading the record again yields
+// the same id. lane is the identity of the lane's stream.
 func RecordID(lane string, seq uint64, stored time.Time) ID {
 	h := sha256.New()
 	h.Write([]byte(lane))
@@ -141,15 +143,16 @@ func (id ID) withVersion(v byte) ID {
 	return id
 }
 
-// RequestID names one dispatch of a job: "<job uuid>#<n>". It is the
-// request_id of the runtime contract and of the RRQ wire.
+// RequestID returns the name of one dispatch of a job: "<job uuid>#<n>". It is
+// the request_id of the runtime contract and of the RRQ wire protocol.
 func RequestID(id ID, n uint32) string {
 	b := id.Append(make([]byte, 0, 48))
 	b = append(b, '#')
 	return string(appendUint(b, n))
 }
 
-// ParseRequestID reads what [RequestID] wrote; ok is false for any other text.
+// ParseRequestID parses a text that [RequestID] returned; ok is false for any
+// other text.
 func ParseRequestID(s string) (id ID, n uint32, ok bool) {
 	if len(s) < 38 || len(s) > 47 || s[36] != '#' {
 		return ID{}, 0, false
@@ -171,6 +174,7 @@ func ParseRequestID(s string) (id ID, n uint32, ok bool) {
 	return id, uint32(v), true
 }
 
+// appendUint appends n in decimal.
 func appendUint(b []byte, n uint32) []byte {
 	var digits [10]byte
 	i := len(digits)

@@ -10,8 +10,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// keyVectors are published in docs/glossary.md: whoever computes an id outside
-// the yard checks itself against them. They never change.
+// keyVectors are published in docs/glossary.md, for programs that compute ids
+// themselves. They never change.
 var keyVectors = []struct{ queue, key, id string }{
 	{"mail", "order-1001", "56116342-aac2-5599-9a58-8fc4074e78c2"},
 	{"billing", "order-1001", "eef80240-dfcd-5ef8-9bdf-1c129a7a8e50"},
@@ -23,10 +23,10 @@ func TestKeyID_Vectors(t *testing.T) {
 	for _, v := range keyVectors {
 		id, err := KeyID(v.queue, v.key)
 		if err != nil || id.String() != v.id {
-			t.Errorf("%s of %s is %s, %v; want %s", v.key, v.queue, id, err, v.id)
+			t.Errorf("id of %s in queue %s is %s, %v; want %s", v.key, v.queue, id, err, v.id)
 		}
 		if other := uuid.NewSHA1(space, []byte(v.queue+"\x00"+v.key)); other.String() != v.id {
-			t.Errorf("%s of %s is %s as UUIDv5 goes", v.key, v.queue, other)
+			t.Errorf("UUIDv5 of %s in queue %s is %s, unlike the vector", v.key, v.queue, other)
 		}
 	}
 }
@@ -46,7 +46,7 @@ func TestKeyID_Length(t *testing.T) {
 		t.Errorf("longest key: %v", err)
 	}
 	if _, err := KeyID("mail", strings.Repeat("k", MaxKeyLen+1)); !errors.Is(err, ErrKeyTooLong) {
-		t.Errorf("too long a key: %v", err)
+		t.Errorf("key that is too long: %v", err)
 	}
 }
 
@@ -54,14 +54,14 @@ func TestRecordID(t *testing.T) {
 	stored := time.Date(2026, 3, 19, 2, 0, 0, 7, time.UTC)
 	id := RecordID("L0", 4, stored)
 	if id != RecordID("L0", 4, stored.In(time.FixedZone("", 3600))) {
-		t.Error("reading a record again names another job")
+		t.Error("the same record has two ids")
 	}
 	for name, other := range map[string]ID{
 		"lane": RecordID("L1", 4, stored), "sequence": RecordID("L0", 5, stored),
 		"time": RecordID("L0", 4, stored.Add(time.Nanosecond)),
 	} {
 		if other == id {
-			t.Errorf("another %s names the same job", name)
+			t.Errorf("record with another %s has the same id", name)
 		}
 	}
 	if u := uuid.UUID(id); u.Version() != 8 || u.Variant() != uuid.RFC4122 {
@@ -83,7 +83,7 @@ func TestParseID(t *testing.T) {
 		t.Errorf("%s, %v", id, err)
 	}
 	if err := id.UnmarshalText([]byte("no")); err == nil || id.IsZero() {
-		t.Errorf("a bad text leaves %s, %v", id, err)
+		t.Errorf("after an invalid text: %s, %v", id, err)
 	}
 	if text, err := id.MarshalText(); err != nil || string(text) != id.String() {
 		t.Errorf("%s, %v", text, err)
@@ -95,7 +95,7 @@ func TestRequestID_RoundTrip(t *testing.T) {
 	for _, n := range []uint32{1, 9, 10, 1234567890, math.MaxUint32} {
 		text := RequestID(id, n)
 		if back, m, ok := ParseRequestID(text); !ok || back != id || m != n {
-			t.Errorf("%s comes back as %s, %d, %t", text, back, m, ok)
+			t.Errorf("%s parsed as %s, %d, %t", text, back, m, ok)
 		}
 	}
 	for _, bad := range []string{
@@ -104,7 +104,7 @@ func TestRequestID_RoundTrip(t *testing.T) {
 		id.String() + "#99999999999999999999",
 	} {
 		if _, _, ok := ParseRequestID(bad); ok {
-			t.Errorf("%q is taken for a dispatch", bad)
+			t.Errorf("%q accepted as a request id", bad)
 		}
 	}
 }
@@ -114,7 +114,7 @@ func FuzzParseRequestID(f *testing.F) {
 	f.Add("0190C3D2-5b1e-7cc0-98c4-dc0c0c07398f#1")
 	f.Fuzz(func(t *testing.T, text string) {
 		if id, n, ok := ParseRequestID(text); ok && RequestID(id, n) != text {
-			t.Errorf("%q comes back as %q", text, RequestID(id, n))
+			t.Errorf("%q parsed and written again is %q", text, RequestID(id, n))
 		}
 	})
 }

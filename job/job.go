@@ -2,28 +2,28 @@ package job
 
 import "time"
 
-// State is where a job stands, in Overhop's words.
+// State is the state of a job, in Overhop's terms.
 type State uint8
 
-// The states of a job. A job is new from its PubAck until it is folded: the
-// ledger never holds a new one.
+// The states of a job. A job is new from its acknowledgement until it is
+// ingested; the ledger never holds a new one.
 const (
 	New       State = iota
-	Waiting         // due, in the order of start
+	Waiting         // due; in start order
 	Delayed         // not due yet, or between two attempts
-	Active          // a dispatch is notified
-	Completed       // ended well
-	Failed          // ended badly; its body lies in the dead letters
+	Active          // a dispatch of it is in flight
+	Completed       // ended successfully
+	Failed          // ended with a failure; its body is in the dead letter stream
 )
 
 var stateNames = [...]string{"new", "waiting", "delayed", "active", "completed", "failed"}
 
 func (s State) String() string { return stateNames[s] }
 
-// Ended tells a state that a job leaves only by a caller's hand.
+// Ended reports whether s is final: a job leaves it only at a caller's request.
 func (s State) Ended() bool { return s == Completed || s == Failed }
 
-// ParseState reads a state's name.
+// ParseState parses a state's name.
 func ParseState(name string) (State, bool) {
 	for s, n := range stateNames {
 		if n == name {
@@ -33,40 +33,40 @@ func ParseState(name string) (State, bool) {
 	return 0, false
 }
 
-// Priorities: 9 starts first.
+// Priorities. Jobs of a higher priority start first.
 const (
 	MaxPriority     = 9
 	DefaultPriority = 5
 )
 
-// Position is a record's place: which lane, which stream sequence in it.
+// Position is the place of a record: its lane, and its stream sequence there.
 type Position struct {
 	Lane uint8
 	Seq  uint64
 }
 
-// Job is what the ledger knows of a job when it is folded: small facts, no
-// body. Zero means "not given" in every optional field.
+// Job is what the ledger is given of a job when it ingests its record: small
+// facts, not the body. In optional fields zero means "not given".
 type Job struct {
 	ID       ID
 	Queue    string
 	Function string // "", "handler" or "runner#handler"
 	Position Position
 	Accepted time.Time // when the lane stored the record
-	RunAt    time.Time // not before; zero: at once
-	Priority uint8     // 0 to 9, 9 first
+	RunAt    time.Time // not before; zero: immediately
+	Priority uint8     // 0 to 9; 9 starts first
 
 	MaxAttempts   uint32        // total number of attempts
 	Timeout       time.Duration // of one attempt
 	RetryInterval time.Duration // fixed delay between attempts
 
-	Guards *Guards // nil: it is made whatever other jobs there are
+	Guards *Guards // nil: none
 
-	ResultTTL time.Duration // how long its result is shown after its end
+	ResultTTL time.Duration // how long the result is kept visible after the end; 0: as long as it is stored
 }
 
-// SplitFunction splits "runner#handler" at its first '#'. "#h" and "h" name no
-// runner; "a#" has no handler.
+// SplitFunction splits "runner#handler" at its first '#'. For "#h" and "h" the
+// runner is empty; for "a#" the handler is empty.
 func SplitFunction(function string) (runner, handler string) {
 	for i := range len(function) {
 		if function[i] == '#' {

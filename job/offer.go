@@ -1,14 +1,15 @@
 package job
 
-// Kind tells who runs a job.
+// Kind is the kind of executor that runs a job.
 type Kind uint8
 
-// The two kinds of hands.
+// The kinds of executors.
 const (
-	Overhop Kind = iota + 1 // a TCP worker at an edge
-	RRQ                     // a local runner process
+	Overhop Kind = iota + 1 // a worker connected over TCP
+	RRQ                     // a runner process on the node
 )
 
+// String returns "overhop" or "rrq".
 func (k Kind) String() string {
 	if k == RRQ {
 		return "rrq"
@@ -16,8 +17,9 @@ func (k Kind) String() string {
 	return "overhop"
 }
 
-// Offer is room a node announces: one worker's credits at one queue, or the
-// free slots of one runner process. Free is absolute, not a change.
+// Offer is capacity that a node announces: one worker's credits for one queue,
+// or the free slots of one runner process. Free is an absolute number, not a
+// change.
 type Offer struct {
 	Kind   Kind
 	Key    string // Overhop: the queue; RRQ: the runner's name
@@ -25,9 +27,10 @@ type Offer struct {
 	Free   int    // credits or slots, ≥ 0; 0 withdraws the offer
 }
 
-// Channel is how a dispatch was told: the contract's channel.
+// Channel returns the channel of the offer's worker; see the function
+// [Channel].
 func (o Offer) Channel() string { return Channel(o.Kind, o.Worker) }
 
-// Channel names a worker as the contract's channel: "overhop/<wid>" or
-// "rrq/<pool>/<port>".
+// Channel returns the name of a worker in the runtime contract, where it is
+// called a channel: "overhop/<worker id>" or "rrq/<pool>/<port>".
 func Channel(k Kind, worker string) string { return k.String() + "/" + worker }

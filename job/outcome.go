@@ -5,19 +5,20 @@ import (
 	"time"
 )
 
-// Status tells how a dispatch ended, or that it never started.
+// Status is how a dispatch ended, or why it never started.
 type Status uint8
 
-// The ways a dispatch ends. The first four are the runner's or worker's own
-// words and count the attempt; the others give the attempt back.
+// The ways a dispatch ends. The first four are reported by the runner or worker
+// and count as an attempt; after Declined, Lost and Interrupted the attempt is
+// given back.
 const (
 	Success     Status = iota + 1
-	Retry              // the handler asks to be run again
-	TimedOut           // hard or self-made; final
+	Retry              // the handler asked to be run again
+	TimedOut           // the deadline passed, or the handler reported a timeout; final
 	Error              // see Fault
-	Declined           // a worker's NACK, or no room: it never started
-	Lost               // worker, runner or node gone, before or in the middle
-	Interrupted        // stopped by us: node shutdown
+	Declined           // a worker's NACK, or no capacity: it never started
+	Lost               // the worker, runner or node was lost, before or during the run
+	Interrupted        // stopped because the node shuts down
 	Cancelled          // stopped because a caller cancelled the job; final
 )
 
@@ -25,14 +26,14 @@ var statusNames = [...]string{"", "success", "retry", "timeout", "error", "decli
 
 func (s Status) String() string { return statusNames[s] }
 
-// Value is a result in the encoding it came in. JSON is used wherever JSON
-// carries the value exactly.
+// Value is a result in the encoding in which it was received. JSON is used
+// wherever it represents the value exactly.
 type Value struct {
-	Msgpack bool   // Data is MessagePack, else JSON
+	Msgpack bool   // Data is MessagePack; else JSON
 	Data    []byte // nil: no value
 }
 
-// Fault says why an attempt failed.
+// Fault describes why an attempt failed.
 type Fault struct {
 	Message string          `json:"message"`
 	Type    string          `json:"type,omitempty"`
@@ -40,33 +41,33 @@ type Fault struct {
 	Details json.RawMessage `json:"details,omitempty"`
 }
 
-// Fault types with a meaning.
+// Fault types that the system itself sets or interprets.
 const (
 	HandlerNotFound = "handler_not_found" // final
 	FaultCancelled  = "cancelled"
 	FaultTimeout    = "timeout"
 	FaultLost       = "lost"
 	FaultInvalid    = "invalid"           // the job cannot be run as it is; final
-	FaultNotStored  = "result_not_stored" // it ran, and its result could not be kept; final
-	FaultRejected   = "rejected"          // its record never became a job
+	FaultNotStored  = "result_not_stored" // the job ran, but its result could not be stored; final
+	FaultRejected   = "rejected"          // the record never became a job
 )
 
-// Outcome is how one dispatch ended.
+// Outcome is how one dispatch of a job ended.
 type Outcome struct {
 	Job        ID
 	N          uint32
 	Status     Status
 	Result     Value
-	Blob       *Blob // the result, when it is too large to travel inline
+	Blob       *Blob // where the result is stored if it is too large to send inline
 	Fault      *Fault
-	RetryAfter *time.Duration // asked by the worker; the policy clamps it
-	Final      bool           // the worker forbids another attempt
-	Started    bool           // the worker acknowledged it, or the runner got it
+	RetryAfter *time.Duration // requested by the worker; the policy limits it
+	Final      bool           // the worker ruled out another attempt
+	Started    bool           // the worker acknowledged it, or the runner received it
 }
 
-// Inline limits, in bytes.
+// Limits of what an Outcome carries inline, in bytes.
 const (
 	MaxInlineResult = 1 << 10
 	MaxInlineFault  = 4 << 10
-	MaxFaultName    = 256 // a fault's type, and its code
+	MaxFaultNameLen = 256 // a fault's type or code
 )

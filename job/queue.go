@@ -8,17 +8,17 @@ import (
 // MaxQueueLen is the longest queue name, in bytes.
 const MaxQueueLen = 128
 
-// MaxLimit is the highest concurrency limit.
+// MaxLimit is the highest concurrency limit of a queue.
 const MaxLimit = 1<<32 - 1
 
-// SystemQueue exists from the first start on; names that begin with "_" are
-// the yard's own and take no jobs.
+// SystemQueue is the queue that every cluster has from its first start. Queue
+// names that begin with "_" are reserved and take no jobs.
 const SystemQueue = "_system"
 
-// ErrBadQueueName refuses a name that [ValidQueue] does not take.
+// ErrBadQueueName is returned by [ValidQueue].
 var ErrBadQueueName = errors.New("queue name must start with a letter or digit and hold only letters, digits, '_' and '-'")
 
-// Queue is a named line jobs stand in.
+// Queue is a named queue of jobs and its settings.
 type Queue struct {
 	ID     ID
 	Name   string
@@ -26,21 +26,21 @@ type Queue struct {
 	Config QueueConfig
 }
 
-// QueueConfig is what a user may set of a queue.
+// QueueConfig holds the settings of a queue that users may change.
 type QueueConfig struct {
-	// Limit is the highest number of its jobs that run at once in the whole
-	// yard, 1 to 2^32-1; 0 means no limit.
+	// Limit is the highest number of the queue's jobs that run at the same time
+	// in the whole cluster, 1 to [MaxLimit]; 0 means unlimited.
 	Limit uint32
-	// AllowOverrides is stored for Overhop's users and enforced nowhere.
+	// AllowOverrides is stored for Overhop's clients and has no effect.
 	AllowOverrides bool
 }
 
-// DefaultQueueConfig is the configuration of a queue that was created by its
-// first job, or without one.
+// DefaultQueueConfig is the configuration of a queue that was created without
+// one, or by its first job.
 var DefaultQueueConfig = QueueConfig{AllowOverrides: true}
 
-// ValidQueue checks a queue's name: ASCII, 1 to [MaxQueueLen] bytes, the first
-// [A-Za-z0-9], the rest [A-Za-z0-9_-], so that it is one subject token.
+// ValidQueue checks the name of a queue: ASCII, 1 to [MaxQueueLen] bytes, first
+// one of [A-Za-z0-9], then [A-Za-z0-9_-], so that it is one subject token.
 func ValidQueue(name string) error {
 	if name == "" || len(name) > MaxQueueLen {
 		return fmt.Errorf("queue name of %d bytes, must have 1 to %d: %w", len(name), MaxQueueLen, ErrBadQueueName)

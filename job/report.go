@@ -2,90 +2,119 @@ package job
 
 import "time"
 
-// Answer is what a node says of one assignment.
+// Answer is a node's answer to one assignment.
 type Answer uint8
 
 // The answers to an assignment.
 const (
-	Taken      Answer = iota + 1 // started now, or already running here, or its outcome is on its way
-	NoRoom                       // the worker is gone or has no credit or slot: it never started
+	Taken      Answer = iota + 1 // started now, already running here, or its outcome is being reported
+	NoCapacity                   // the worker is gone, or has no free credit or slot: not started
 	StaleEpoch                   // the node has seen a higher epoch
-	Draining                     // the node takes no more work: it never started
+	Draining                     // the node takes no more work: not started
 	BodyLost                     // the body cannot be read or does not match its checksum
 )
 
-// Report is what a node tells the authority: how dispatches ended, how its room
-// changed and how its workers are. Offers are read first.
+// Report is a message from a node to the authority: how dispatches ended, how
+// the node's capacity changed and which workers stalled or recovered. The
+// authority applies Offers first.
 type Report struct {
-	Node        string
-	Incarnation uint64 // grows with every start of the node
-	Rev         uint64 // grows with every report of an incarnation that carries offers
-	Full        bool   // Offers is all the node's room, not what changed
-	Seen        uint64 // highest Batch whose assignments Offers takes into account
-	Offers      []Offer
-	Outcomes    []Outcome
-	FirstNote   uint64 // number of Notes[0]; they are numbered from 1 in each incarnation
-	Notes       []Note // at most MaxNotes
+	Node             string
+	Incarnation      uint64 // increases with every start of the node
+	Rev              uint64 // increases with every report of an incarnation that carries offers
+	Full             bool   // Offers is the node's whole capacity, not only what changed
+	SeenBatch        uint64 // number of the last AssignmentBatch that Offers takes into account
+	Offers           []Offer
+	Outcomes         []Outcome
+	FirstWorkerEvent uint64        // number of WorkerEvents[0]; events are numbered from 1 in each incarnation
+	WorkerEvents     []WorkerEvent // at most MaxWorkerEvents
 }
 
-// ReportAck answers a report once its outcomes and notes are committed.
+// ReportAck answers a report once its outcomes and worker events are committed.
 type ReportAck struct {
 	Epoch    uint64
-	WantFull bool      // the authority missed offers: send all of them
+	WantFull bool      // the authority missed offers; the next report must carry all of them
 	Settled  []Settled // one per outcome, in order
 }
 
-// Settled is what became of an outcome.
+// Settled is the authority's answer to one outcome.
 type Settled struct {
-	Stale bool  // not the job's current dispatch: ignored
-	Dup   bool  // the job's end was already known through the same dispatch
-	State State // the job's state now
-	RunAt time.Time
-	Index uint64 // of the log entry that says so
+	Stale     bool  // not the job's current dispatch; the outcome was ignored
+	Duplicate bool  // the same dispatch had ended the job before
+	State     State // the job's state after it
+	RunAt     time.Time
+	Index     uint64 // index of the log entry that decided it
 }
 
-// Batch is a set of assignments for one node.
-type Batch struct {
+// AssignmentBatch is one message of assignments to a node.
+type AssignmentBatch struct {
 	Epoch       uint64
-	Number      uint64 // grows with every batch to that node within an epoch
-	Incarnation uint64 // of the node that the orders are for; 0: whichever hears them
+	Number      uint64 // increases with every batch to the node within an epoch
+	Incarnation uint64 // incarnation of the node that it is meant for; 0: any
 	Assignments []Assignment
 }
 
-// Beat is a node's sign of life, sent every second.
-type Beat struct {
+// DispatchID identifies a dispatch.
+type DispatchID struct {
+	Job ID
+	N   uint32
+}
+
+// MaxListedDispatches is the highest number of dispatches that a heartbeat
+// lists.
+const MaxListedDispatches = 16384
+
+// Heartbeat is a node's periodic message to the authority, sent every second.
+type Heartbeat struct {
 	Node        string
 	Incarnation uint64
 	At          time.Time // the node's wall clock
-	Rev         uint64    // of its last report that carried offers
-	Running     int       // dispatches in hand
+	Rev         uint64    // Rev of the last report that carried offers
+	Running     int       // number of running dispatches
 	Draining    bool
 	Runners     []string // names of the RRQ runners this node is configured for
-	Lanes       []uint8  // lanes whose stream this node leads
-	Edge        string   // host:port where clients reach the node's edge; "": not told
+	Lanes       []uint8  // lanes whose stream leader is this node
+	Edge        string   // host:port where clients reach the node's edge; "": not announced
+	// Dispatches lists the dispatches that the node has taken and that are not
+	// settled. Epoch and AckSeq are those of the last answered heartbeat: the
+	// list was made after that authority sent that answer. AckSeq is 0 if
+	// Dispatches must be ignored: no heartbeat was answered yet, or there are
+	// more than [MaxListedDispatches] dispatches.
+	Epoch      uint64
+	AckSeq     uint64
+	Dispatches []DispatchID
 }
 
-// BeatAck extends a node's lease, counted from when it sent the beat.
-type BeatAck struct {
-	Epoch    uint64
-	Lease    time.Duration
-	WantFull bool
-	Batches  uint64   // number of the last batch of orders that was sent to the node
-	Edges    []string // of the other nodes that take work
+// HeartbeatAck extends a node's lease by Lease, counted from when the node sent
+// the heartbeat.
+type HeartbeatAck struct {
+	Epoch     uint64
+	Lease     time.Duration
+	WantFull  bool     // the authority missed offers; the next report must carry all of them
+	Seq       uint64   // increases with every answer within an epoch
+	LastBatch uint64   // number of the last AssignmentBatch sent to the node
+	Edges     []string // addresses of the other nodes' edges that accept clients
 }
 
-// Recall tells a node to stop a dispatch.
+// Recall is the authority's order to a node to stop a dispatch.
 type Recall struct {
 	Job    ID
 	N      uint32
 	Epoch  uint64
 	Reason RecallReason
-	// Moved is the index of the entry that moved the dispatch away, or of one
-	// since, if that is the reason: whoever brought it back later goes on with it.
-	Moved uint64
+	// MoveIndex, with RecallSuperseded, is the index of the log entry that
+	// moved the dispatch to another node, or of a later one. A node to which a
+	// later entry has moved it back ignores the recall; see [Recall.Outdated].
+	MoveIndex uint64
 }
 
-// RecallReason says why a dispatch is to stop, in the words of the wire.
+// Outdated reports whether the recall was sent before the log entry with the
+// index moveIndex moved the dispatch to the node, so that the node must ignore
+// it.
+func (r *Recall) Outdated(moveIndex uint64) bool {
+	return r.Reason == RecallSuperseded && r.MoveIndex != 0 && r.MoveIndex <= moveIndex
+}
+
+// RecallReason is why a dispatch is to stop, as written on the wire.
 type RecallReason string
 
 // The reasons for a recall.

@@ -2,11 +2,12 @@ package job
 
 import "time"
 
-// MaxLosses is how often a job may lose its worker, runner or node before it
-// is taken for the cause and becomes a dead letter.
+// MaxLosses is how often a dispatch of a job may be lost with its worker,
+// runner or node. The job is then taken to be the cause and becomes a dead
+// letter.
 const MaxLosses = 10
 
-// Reasons of the yard's own for a job's end.
+// Reasons for the end of a job that the system itself sets.
 const (
 	ReasonLostTooOften = "lost_too_often"
 	ReasonTimeout      = "timeout"
@@ -14,123 +15,128 @@ const (
 	ReasonRemoved      = "removed"
 )
 
-// Policy decides what follows an outcome. Its numbers are RRQ's.
-type Policy struct {
+// Policy decides what follows an outcome. The defaults equal those of RRQ.
+type Policy struct { // attempts in total, for a job that sets none; default 5
 	MaxAttempts uint32        // total attempts of a job that names none; default 5
-	Base        time.Duration // delay after the first failure; default 5 s
-	Max         time.Duration // longest delay; default 1 h
+	BaseDelay   time.Duration // delay after the first failure; default 5 s
+	MaxDelay    time.Duration // longest delay; default 1 h
 }
 
 // DefaultPolicy holds RRQ's defaults.
-var DefaultPolicy = Policy{MaxAttempts: 5, Base: 5 * time.Second, Max: time.Hour}
+var DefaultPolicy = Policy{MaxAttempts: 5, BaseDelay: 5 * time.Second, MaxDelay: time.Hour}
 
-// Next tells what becomes of a job after a dispatch.
+// Next is what happens to a job after a dispatch ended.
 type Next uint8
 
-// What may follow.
+// Values of Next.
 const (
-	Done  Next = iota + 1 // completed
-	Again                 // another attempt after Delay
-	Back                  // the attempt is given back; due after Delay
-	Dead                  // failed, a dead letter
+	NextDone     Next = iota + 1 // completed
+	NextRetry                    // another attempt, due after Delay
+	NextGiveBack                 // the attempt does not count; due again after Delay
+	NextDead                     // failed; the job becomes a dead letter
 )
 
-// Verdict is a policy's decision.
+// Verdict is a policy's decision about an outcome.
 type Verdict struct {
 	Next   Next
 	Delay  time.Duration
-	Reason string // of a failed dispatch or a death
-	Loss   bool   // the give-back counts against [MaxLosses]
+	Reason string // why the dispatch failed
+	Loss   bool   // the give-back counts towards [MaxLosses]
 }
 
-// Decide is pure: attempt is the number the dispatch ran under, losses how
-// often the job was given back for a loss before.
+// Decide returns the verdict on outcome o of attempt a. It is deterministic and
+// has no side effects.
 func (p Policy) Decide(a Attempt, o Outcome) Verdict {
 	switch o.Status {
 	case Success:
-		return Verdict{Next: Done}
+		return Verdict{Next: NextDone}
 	case TimedOut:
-		return Verdict{Next: Dead, Reason: o.reason(ReasonTimeout)}
+		return Verdict{Next: NextDead, Reason: o.reason(ReasonTimeout)}
 	case Cancelled:
-		return Verdict{Next: Dead, Reason: o.reason(ReasonCancelled)}
+		return Verdict{Next: NextDead, Reason: o.reason(ReasonCancelled)}
 	case Declined, Interrupted:
-		return Verdict{Next: Back, Delay: p.asked(o, 0), Reason: o.reason(o.Status.String())}
+		return Verdict{Next: NextGiveBack, Delay: p.retryAfter(o, 0), Reason: o.reason(o.Status.String())}
 	case Lost:
 		if a.Losses+1 >= MaxLosses {
-			return Verdict{Next: Dead, Reason: o.lostTooOften()}
+			return Verdict{Next: NextDead, Reason: o.lossReason()}
 		}
-		return Verdict{Next: Back, Reason: o.reason(o.Status.String()), Loss: true}
+		return Verdict{Next: NextGiveBack, Reason: o.reason(o.Status.String()), Loss: true}
 	}
-	if o.Final || o.Hopeless() {
-		return Verdict{Next: Dead, Reason: o.reason("error")}
+	if o.Final || o.Permanent() {
+		return Verdict{Next: NextDead, Reason: o.reason("error")}
 	}
-	if a.Number >= p.limit(a.MaxAttempts) {
-		return Verdict{Next: Dead, Reason: o.reason("error")}
+	if a.Number >= p.maxAttempts(a.MaxAttempts) {
+		return Verdict{Next: NextDead, Reason: o.reason("error")}
 	}
-	return Verdict{Next: Again, Delay: p.delay(a, o), Reason: o.reason("error")}
+	return Verdict{Next: NextRetry, Delay: p.delay(a, o), Reason: o.reason("error")}
 }
 
-// Attempt is what a policy knows of the attempt that ended.
+// Attempt describes the attempt that ended.
 type Attempt struct {
-	Number        uint32 // 1-based
-	Losses        uint32
-	MaxAttempts   uint32        // the job's own; 0: the policy's
-	RetryInterval time.Duration // the job's own; 0: backoff
+	Number        uint32        // of this attempt, from 1
+	Losses        uint32        // how often a dispatch of the job was lost before
+	MaxAttempts   uint32        // the job's own setting; 0: the policy's
+	RetryInterval time.Duration // the job's own setting; 0: exponential backoff
 }
 
-func (p Policy) limit(own uint32) uint32 {
+// maxAttempts returns own, or the policy's number if own is 0.
+func (p Policy) maxAttempts(own uint32) uint32 {
 	if own > 0 {
 		return own
 	}
 	return max(p.MaxAttempts, 1)
 }
 
-// delay: what the worker asked for, else the job's fixed interval, else
-// exponential backoff without jitter.
+// delay returns the delay before the next attempt: what the worker asked for,
+// else the job's fixed interval, else exponential backoff without jitter.
 func (p Policy) delay(a Attempt, o Outcome) time.Duration {
 	if o.RetryAfter != nil {
-		return p.asked(o, 0)
+		return p.retryAfter(o, 0)
 	}
 	if a.RetryInterval > 0 {
 		return a.RetryInterval
 	}
 	shift := min(a.Number-1, 30)
-	if d := p.Base << shift; d > 0 && d < p.Max && d>>shift == p.Base {
+	if d := p.BaseDelay << shift; d > 0 && d < p.MaxDelay && d>>shift == p.BaseDelay {
 		return d
 	}
-	return p.Max
+	return p.MaxDelay
 }
 
-func (p Policy) asked(o Outcome, otherwise time.Duration) time.Duration {
+// retryAfter returns the delay that the worker asked for, between 0 and
+// MaxDelay, or fallback if it asked for none.
+func (p Policy) retryAfter(o Outcome, fallback time.Duration) time.Duration {
 	if o.RetryAfter == nil {
-		return otherwise
+		return fallback
 	}
-	return min(max(*o.RetryAfter, 0), p.Max)
+	return min(max(*o.RetryAfter, 0), p.MaxDelay)
 }
 
-// Hopeless tells a fault that no attempt would mend. What a handler itself calls
-// invalid is no such fault, nor is a missing handler of one that asks to be run
-// again.
-func (o *Outcome) Hopeless() bool {
+// Permanent reports whether the fault cannot be cured by another attempt: the
+// handler does not exist, or the job was invalid before it started. A fault
+// that a handler itself reports as invalid is not permanent, nor is a missing
+// handler in an outcome that asks to be run again.
+func (o *Outcome) Permanent() bool {
 	if o.Fault == nil {
 		return false
 	}
 	return o.Status == Error && o.Fault.Type == HandlerNotFound || !o.Started && o.Fault.Type == FaultInvalid
 }
 
-// lostTooOften is the reason with the last loss behind it, if that is told: how
-// a runner ended is what its owner needs to know.
-func (o *Outcome) lostTooOften() string {
+// lossReason returns the reason of a job that was lost too often, followed by
+// the reason of the last loss if there is one: its owner needs to know how the
+// runner ended.
+func (o *Outcome) lossReason() string {
 	if last := o.reason(""); last != "" {
 		return ReasonLostTooOften + ": " + last
 	}
 	return ReasonLostTooOften
 }
 
-// reason is the fault's text, or what stands for it.
-func (o *Outcome) reason(otherwise string) string {
+// reason returns the fault's message, or fallback.
+func (o *Outcome) reason(fallback string) string {
 	if o.Fault != nil && o.Fault.Message != "" {
 		return o.Fault.Message
 	}
-	return otherwise
+	return fallback
 }

@@ -2,57 +2,59 @@ package job
 
 import "bytes"
 
-// Every job's record is read twice on its way, so the form that nearly all of
-// them have is read here, without reflection and in one pass. Whatever is
-// unusual is left to encoding/json, which alone says what is wrong: what is
-// accepted here it accepts too, with the same outcome.
+// Every record is parsed twice on its way, so the form that nearly all records
+// have is parsed here, without reflection and in one pass. Anything else is
+// left to encoding/json, which also produces all error messages. Whatever this
+// parser accepts, encoding/json accepts with the same result.
 
-// ScanSpec reads a body of the usual form, without checking the ranges of its
-// fields. False means nothing but that somebody else has to read it.
+// ScanSpec parses a body of the usual form; it does not check the ranges of the
+// fields. False means only that encoding/json has to parse the body, which may
+// still be valid.
 func ScanSpec(body []byte) (Spec, bool) {
 	var s Spec
 	ok := s.scan(body)
 	return s, ok
 }
 
-// scanDepth is how deep params may be nested to be read here.
+// scanDepth is how deep params may be nested to be parsed here.
 const scanDepth = 32
 
-// scan reads a body of simple fields. False means nothing but that somebody
-// else has to read it; s is then to be thrown away.
+// scan parses a body of simple fields. If it returns false, encoding/json has
+// to parse the body and s must be discarded.
 func (s *Spec) scan(body []byte) bool {
-	i := skipBlanks(body, 0)
+	i := skipSpace(body, 0)
 	if i == len(body) || body[i] != '{' {
 		return false
 	}
 	for more := true; more; {
-		i = skipBlanks(body, i+1)
+		i = skipSpace(body, i+1)
 		key := i
 		if i = skipString(body, i); i < 0 {
 			return false
 		}
 		name := body[key+1 : i-1]
-		if i = skipBlanks(body, i); i == len(body) || body[i] != ':' {
+		if i = skipSpace(body, i); i == len(body) || body[i] != ':' {
 			return false
 		}
-		if i = s.scanField(name, body, skipBlanks(body, i+1)); i < 0 {
+		if i = s.scanField(name, body, skipSpace(body, i+1)); i < 0 {
 			return false
 		}
-		if i = skipBlanks(body, i); i == len(body) || body[i] != ',' && body[i] != '}' {
+		if i = skipSpace(body, i); i == len(body) || body[i] != ',' && body[i] != '}' {
 			return false
 		}
 		more = body[i] == ','
 	}
-	return skipBlanks(body, i+1) == len(body)
+	return skipSpace(body, i+1) == len(body)
 }
 
-// scanField reads the value at i and gives the index behind it, or -1. A name
-// that comes twice is somebody else's to read.
+// scanField parses the value of field name at i and returns the index after it,
+// or -1 if encoding/json has to parse the body, for example because a name
+// occurs twice.
 func (s *Spec) scanField(name, body []byte, i int) int {
 	switch string(name) {
 	case "function":
 		end := skipString(body, i)
-		if end < 0 || s.Function != "" || !plainText(body[i+1:end-1]) {
+		if end < 0 || s.Function != "" || !isPlainASCII(body[i+1:end-1]) {
 			return -1
 		}
 		s.Function = string(body[i+1 : end-1])
@@ -67,53 +69,55 @@ func (s *Spec) scanField(name, body []byte, i int) int {
 		}
 		return end
 	case "priority":
-		return scanCount(&s.Priority, body, i)
+		return scanInt(&s.Priority, body, i)
 	case "max_attempts":
-		return scanCount(&s.MaxAttempts, body, i)
+		return scanInt(&s.MaxAttempts, body, i)
 	case "timeout_ms":
-		return scanCount(&s.TimeoutMS, body, i)
+		return scanInt(&s.TimeoutMS, body, i)
 	case "retry_interval_ms":
-		return scanCount(&s.RetryInterval, body, i)
+		return scanInt(&s.RetryInterval, body, i)
 	case "delay_ms":
-		return scanCount(&s.DelayMS, body, i)
+		return scanInt(&s.DelayMS, body, i)
 	case "result_ttl_ms":
-		return scanCount(&s.ResultTTLMS, body, i)
+		return scanInt(&s.ResultTTLMS, body, i)
 	case "unique_key":
-		return scanText(&s.UniqueKey, body, i)
+		return scanString(&s.UniqueKey, body, i)
 	case "unique_ttl_ms":
-		return scanCount(&s.UniqueTTLMS, body, i)
+		return scanInt(&s.UniqueTTLMS, body, i)
 	}
 	return -1
 }
 
-// scanText reads a string that stands for itself.
-func scanText(into **string, body []byte, i int) int {
+// scanString parses a string without escapes and non-ASCII characters.
+func scanString(dst **string, body []byte, i int) int {
 	end := skipString(body, i)
-	if end < 0 || *into != nil || !plainText(body[i+1:end-1]) {
+	if end < 0 || *dst != nil || !isPlainASCII(body[i+1:end-1]) {
 		return -1
 	}
 	text := string(body[i+1 : end-1])
-	*into = &text
+	*dst = &text
 	return end
 }
 
-// scanCount reads a whole number of up to 18 digits.
-func scanCount(into **int64, body []byte, i int) int {
+// scanInt parses a non-negative integer of up to 18 digits.
+func scanInt(dst **int64, body []byte, i int) int {
 	begin, n := i, int64(0)
 	for ; i < len(body) && body[i] >= '0' && body[i] <= '9'; i++ {
 		n = 10*n + int64(body[i]-'0')
 	}
 	digits := i - begin
-	if *into != nil || digits == 0 || digits > 18 || digits > 1 && body[begin] == '0' {
+	if *dst != nil || digits == 0 || digits > 18 || digits > 1 && body[begin] == '0' {
 		return -1
 	}
-	// A fraction or an exponent shows as no end of the value.
-	*into = &n
+	// In front of a fraction or an exponent the caller finds neither ',' nor
+	// '}' and gives up.
+	*dst = &n
 	return i
 }
 
-// plainText is text that stands for itself.
-func plainText(b []byte) bool {
+// isPlainASCII reports whether b, the inside of a JSON string, is the string's
+// value as it is.
+func isPlainASCII(b []byte) bool {
 	for _, c := range b {
 		if c == '\\' || c >= 0x80 {
 			return false
@@ -122,15 +126,17 @@ func plainText(b []byte) bool {
 	return true
 }
 
-func skipBlanks(b []byte, i int) int {
+// skipSpace returns the index of the first byte at or after i that is not white
+// space.
+func skipSpace(b []byte, i int) int {
 	for i < len(b) && (b[i] == ' ' || b[i] == '\n' || b[i] == '\t' || b[i] == '\r') {
 		i++
 	}
 	return i
 }
 
-// skipValue gives the index behind the JSON value at i, or -1 if it is none or
-// nested too deep.
+// skipValue returns the index after the JSON value at i, or -1 if there is no
+// value or it is nested more than depth levels deep.
 func skipValue(b []byte, i, depth int) int {
 	if i >= len(b) {
 		return -1
@@ -150,29 +156,29 @@ func skipValue(b []byte, i, depth int) int {
 	return skipNumber(b, i)
 }
 
-// skipNested skips an object or an array.
+// skipNested returns the index after the object or array at i, or -1.
 func skipNested(b []byte, i, depth int) int {
 	if depth == 0 {
 		return -1
 	}
-	object, end := b[i] == '{', b[i]+2 // of both kinds, '}' and ']' come two later
-	if i = skipBlanks(b, i+1); i < len(b) && b[i] == end {
+	object, end := b[i] == '{', b[i]+2 // '}' is '{'+2 and ']' is '['+2
+	if i = skipSpace(b, i+1); i < len(b) && b[i] == end {
 		return i + 1
 	}
 	for {
 		if object {
-			if i = skipString(b, skipBlanks(b, i)); i < 0 {
+			if i = skipString(b, skipSpace(b, i)); i < 0 {
 				return -1
 			}
-			if i = skipBlanks(b, i); i == len(b) || b[i] != ':' {
+			if i = skipSpace(b, i); i == len(b) || b[i] != ':' {
 				return -1
 			}
 			i++
 		}
-		if i = skipValue(b, skipBlanks(b, i), depth-1); i < 0 {
+		if i = skipValue(b, skipSpace(b, i), depth-1); i < 0 {
 			return -1
 		}
-		if i = skipBlanks(b, i); i == len(b) {
+		if i = skipSpace(b, i); i == len(b) {
 			return -1
 		}
 		switch b[i] {
@@ -186,8 +192,8 @@ func skipNested(b []byte, i, depth int) int {
 	}
 }
 
-// skipString skips a string with its quotes. One with an escape of the \u kind
-// counts as unusual.
+// skipString returns the index after the string at i, quotes included, or -1.
+// It does not accept \u escapes.
 func skipString(b []byte, i int) int {
 	if i >= len(b) || b[i] != '"' {
 		return -1
@@ -207,6 +213,7 @@ func skipString(b []byte, i int) int {
 	return -1
 }
 
+// skipWord returns the index after the literal word at i, or -1.
 func skipWord(b []byte, i int, word string) int {
 	if len(b)-i < len(word) || string(b[i:i+len(word)]) != word {
 		return -1
@@ -214,6 +221,7 @@ func skipWord(b []byte, i int, word string) int {
 	return i + len(word)
 }
 
+// skipNumber returns the index after the number at i, or -1.
 func skipNumber(b []byte, i int) int {
 	if i < len(b) && b[i] == '-' {
 		i++
@@ -236,7 +244,7 @@ func skipNumber(b []byte, i int) int {
 	return i
 }
 
-// skipDigits skips one or more.
+// skipDigits returns the index after one or more digits at i, or -1.
 func skipDigits(b []byte, i int) int {
 	begin := i
 	for i < len(b) && b[i] >= '0' && b[i] <= '9' {

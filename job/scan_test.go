@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestScan: the usual forms are read without encoding/json, and read right.
+// TestScan checks that scan accepts the usual forms, with the result of encoding/json.
 func TestScan(t *testing.T) {
 	for _, body := range []string{
 		`{"function":"echo"}`,
@@ -21,7 +21,7 @@ func TestScan(t *testing.T) {
 			t.Fatalf("%s: %v", body, err)
 		}
 		if !got.scan([]byte(body)) {
-			t.Errorf("%s: not read", body)
+			t.Errorf("%s: not accepted", body)
 			continue
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
@@ -30,8 +30,8 @@ func TestScan(t *testing.T) {
 	}
 }
 
-// TestScan_Unusual: what is left to encoding/json.
-func TestScan_Unusual(t *testing.T) {
+// TestScan_FallsBack checks that scan leaves everything else to encoding/json.
+func TestScan_FallsBack(t *testing.T) {
 	for _, body := range []string{
 		``, `{`, `[]`, `{}`, `{"function":"f"`, `{"function":"f"}x`, `{"function":"f",}`, `{,"function":"f"}`,
 		`{"function":"a","function":"b"}`, `{"params":{},"params":{}}`, `{"priority":1,"priority":2}`,
@@ -43,12 +43,13 @@ func TestScan_Unusual(t *testing.T) {
 	} {
 		var s Spec
 		if s.scan([]byte(body)) {
-			t.Errorf("%s was read as %+v", body, s)
+			t.Errorf("%s accepted as %+v", body, s)
 		}
 	}
 }
 
-// FuzzScan: whatever is read without encoding/json is what encoding/json reads.
+// FuzzScan checks that encoding/json accepts every body that scan accepts, with the
+// same result.
 func FuzzScan(f *testing.F) {
 	f.Add([]byte(`{"function":"demo#echo","params":{"to":"ann","n":[1,-2.5e+3,0,true,null]},"priority":9,"max_attempts":3}`))
 	f.Add([]byte(`{ "timeout_ms" : 1000, "retry_interval_ms":10,"params":{"a":"\\\"\/\b\f\n\r\t"}}`))
@@ -61,7 +62,7 @@ func FuzzScan(f *testing.F) {
 			return
 		}
 		if err := json.Unmarshal(body, &want); err != nil {
-			t.Fatalf("read although %v", err)
+			t.Fatalf("scan accepted the body, but encoding/json: %v", err)
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Fatalf("-want +got\n%s", diff)
@@ -70,7 +71,7 @@ func FuzzScan(f *testing.F) {
 }
 
 func BenchmarkParseSpec(b *testing.B) {
-	body := []byte(`{"function":"echo","params":{"to":"ann","n":12345,"pad":"` + string(make256()) + `"}}`)
+	body := []byte(`{"function":"echo","params":{"to":"ann","n":12345,"pad":"` + string(testBody256()) + `"}}`)
 	b.SetBytes(int64(len(body)))
 	b.ReportAllocs()
 	for b.Loop() {
@@ -80,7 +81,7 @@ func BenchmarkParseSpec(b *testing.B) {
 	}
 }
 
-func make256() []byte {
+func testBody256() []byte {
 	pad := make([]byte, 180)
 	for i := range pad {
 		pad[i] = 'x'

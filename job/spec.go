@@ -10,25 +10,25 @@ import (
 // Limits of a record.
 const (
 	MaxFunctionLen = 256      // bytes
-	MaxInlineBody  = 64 << 10 // bytes; a larger body goes to the blobs first
-	MaxBody        = 48 << 20 // bytes, of any body: the largest frame's, in base64, and more
+	MaxInlineBody  = 64 << 10 // bytes; a larger body is stored as a blob
+	MaxBody        = 48 << 20 // bytes of any body: enough for the largest Overhop frame in base64
 	MaxDuration    = 10 * 365 * 24 * time.Hour
 )
 
 // Spec is what a producer asks for: the JSON body of a record. At least one of
-// Function, Params, Payload and Blob is given.
+// Function, Params, Payload and Blob is set.
 type Spec struct {
 	Function      string            `json:"function,omitempty"`
 	Params        json.RawMessage   `json:"params,omitempty"`          // a JSON object
 	Payload       []byte            `json:"payload_msgpack,omitempty"` // one MessagePack value
 	RunAt         *time.Time        `json:"run_at,omitempty"`          // not before; excludes DelayMS
-	DelayMS       *int64            `json:"delay_ms,omitempty"`        // not before so long after the record was stored
+	DelayMS       *int64            `json:"delay_ms,omitempty"`        // not before this time after the record was stored
 	Priority      *int64            `json:"priority,omitempty"`
 	MaxAttempts   *int64            `json:"max_attempts,omitempty"`
 	TimeoutMS     *int64            `json:"timeout_ms,omitempty"`
 	RetryInterval *int64            `json:"retry_interval_ms,omitempty"`
-	ResultTTLMS   *int64            `json:"result_ttl_ms,omitempty"` // how long the result is shown after the end; 0: while the yard keeps it
-	Trace         map[string]string `json:"trace_context,omitempty"` // handed to whoever runs it, as it is
+	ResultTTLMS   *int64            `json:"result_ttl_ms,omitempty"` // how long the result is kept visible after the end; 0: as long as it is stored
+	Trace         map[string]string `json:"trace_context,omitempty"` // passed to the worker unchanged
 	Blob          *Blob             `json:"blob,omitempty"`          // written by nodes only
 
 	// See [Guards]. Times are in milliseconds.
@@ -40,8 +40,8 @@ type Spec struct {
 	DebounceMS   *int64  `json:"debounce_ms,omitempty"`
 }
 
-// Blob points to bytes too large for a record. A blob of a job is the JSON of
-// a Spec without its blob.
+// Blob refers to bytes that are too large for a record or a message. The blob
+// of a job contains the JSON of a Spec without Blob.
 type Blob struct {
 	Name   string `json:"name"` // the subject tokens after "yard.blob."
 	Chunks int    `json:"chunks"`
@@ -49,8 +49,8 @@ type Blob struct {
 	SHA256 string `json:"sha256"` // hex
 }
 
-// InvalidError says what is wrong with a record or a request and what would be
-// right.
+// InvalidError describes what is wrong with a record or a request, and what would be
+// valid.
 type InvalidError struct{ Reason string }
 
 func (e *InvalidError) Error() string { return e.Reason }
@@ -59,8 +59,8 @@ func invalid(format string, args ...any) error {
 	return &InvalidError{Reason: fmt.Sprintf(format, args...)}
 }
 
-// ParseSpec reads and checks a record's body. It never panics, whatever the
-// bytes; every refusal is an [*InvalidError].
+// ParseSpec parses and validates a record's body. It ignores unknown keys and
+// does not panic on any input. The error is an [*InvalidError].
 func ParseSpec(body []byte) (Spec, error) {
 	s, plain := ScanSpec(body)
 	if plain {
@@ -68,7 +68,7 @@ func ParseSpec(body []byte) (Spec, error) {
 	}
 	s = Spec{}
 	if err := json.Unmarshal(body, &s); err != nil {
-		return Spec{}, invalid("job is not valid JSON: %v", describe(err))
+		return Spec{}, invalid("job is not valid JSON: %v", describeJSONError(err))
 	}
 	if string(s.Params) == "null" { // absent, as in every other field
 		s.Params = nil
@@ -76,7 +76,8 @@ func ParseSpec(body []byte) (Spec, error) {
 	return s, s.Validate()
 }
 
-// Validate checks every field's range.
+// Validate checks that the fields are complete, within their ranges and
+// compatible with each other. The error is an [*InvalidError].
 func (s *Spec) Validate() error {
 	if s.Blob != nil {
 		return s.validateBlob()
@@ -84,23 +85,23 @@ func (s *Spec) Validate() error {
 	if s.Function == "" && len(s.Params) == 0 && len(s.Payload) == 0 {
 		return invalid("job names nothing to do: give function, params or payload_msgpack")
 	}
-	if len(s.Params) > 0 && !isObject(s.Params) {
+	if len(s.Params) > 0 && !isJSONObject(s.Params) {
 		return invalid("params must be a JSON object; send any other value as payload_msgpack")
 	}
 	if len(s.Params) > 0 && len(s.Payload) > 0 {
 		return invalid("params and payload_msgpack exclude each other")
 	}
-	return s.validateFacts()
+	return s.validateFields()
 }
 
 func (s *Spec) validateBlob() error {
 	if s.Blob.Name == "" || s.Blob.Chunks < 1 || s.Blob.Size < 1 || s.Blob.Size > MaxBody || len(s.Blob.SHA256) != 64 {
 		return invalid("blob reference is incomplete: it needs name, chunks, size (1 to %d) and sha256", MaxBody)
 	}
-	return s.validateFacts()
+	return s.validateFields()
 }
 
-func (s *Spec) validateFacts() error {
+func (s *Spec) validateFields() error {
 	if len(s.Function) > MaxFunctionLen {
 		return invalid("function has %d bytes; at most %d", len(s.Function), MaxFunctionLen)
 	}
@@ -132,18 +133,20 @@ func (s *Spec) validateFacts() error {
 	return s.validateGuards()
 }
 
-func isObject(raw json.RawMessage) bool {
+func isJSONObject(raw json.RawMessage) bool {
 	t := bytes.TrimLeft(raw, " \t\r\n")
 	return len(t) > 0 && t[0] == '{'
 }
 
-// Deferred tells a job that says itself when it may start.
+// Deferred reports whether the job has a start time or a delay.
 func (s *Spec) Deferred() bool { return s.RunAt != nil || s.DelayMS != nil }
 
-// Undefer lets the job start at once.
-func (s *Spec) Undefer() { s.RunAt, s.DelayMS = nil, nil }
+// ClearSchedule removes the start time and the delay, so that the job is due
+// immediately.
+func (s *Spec) ClearSchedule() { s.RunAt, s.DelayMS = nil, nil }
 
-// Job gives the facts of a record that lies at pos of queue.
+// Job returns the facts of the job that s describes. pos is the place of its
+// record, stored the time at which the record was stored.
 func (s *Spec) Job(id ID, queue string, pos Position, stored time.Time) Job {
 	j := Job{ID: id, Queue: queue, Function: s.Function, Position: pos, Accepted: stored, Priority: DefaultPriority, Guards: s.guards()}
 	if s.RunAt != nil {

@@ -15,7 +15,7 @@ func TestParseSpec(t *testing.T) {
 	sha := strings.Repeat("0", 64)
 	for _, c := range []struct {
 		body string
-		want string // of the refusal; "" if it is taken
+		want string // part of the error; "": accepted
 	}{
 		{`{"function":"f"}`, ""},
 		{`{"params":{}}`, ""},
@@ -56,8 +56,8 @@ func TestParseSpec(t *testing.T) {
 		{`{"function":"f","delay_ms":5,"debounce_key":"k","debounce_ms":1}`, "debounce_key and delay_ms exclude each other"},
 		{`{"function":"f","trace_context":{"":"a"}}`, "trace_context has a name of 0 bytes; must have 1 to 128"},
 		{`{"function":"f","trace_context":{"a":"` + strings.Repeat("v", MaxTraceBytes) + `"}}`, "trace_context has 16385 bytes; at most 16384"},
-		{`{"function":"f","trace_context":` + manyEntries(MaxTrace) + `}`, ""},
-		{`{"function":"f","trace_context":` + manyEntries(MaxTrace+1) + `}`, "trace_context has 65 entries; at most 64"},
+		{`{"function":"f","trace_context":` + specWithTraceEntries(MaxTraceEntries) + `}`, ""},
+		{`{"function":"f","trace_context":` + specWithTraceEntries(MaxTraceEntries+1) + `}`, "trace_context has 65 entries; at most 64"},
 		{`{"function":"f","run_at":"tomorrow"}`, "not valid JSON"},
 		{`{"blob":{"name":"","chunks":1,"size":1,"sha256":"` + sha + `"}}`, "blob reference is incomplete"},
 		{`{"blob":{"name":"n","chunks":0,"size":1,"sha256":"` + sha + `"}}`, "blob reference is incomplete"},
@@ -71,12 +71,12 @@ func TestParseSpec(t *testing.T) {
 		case c.want == "" && err != nil:
 			t.Errorf("%s: %v", c.body, err)
 		case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || !errors.As(err, &invalid)):
-			t.Errorf("%s: refused with %v, want %q", c.body, err, c.want)
+			t.Errorf("%s: error %v, want %q", c.body, err, c.want)
 		}
 	}
 }
 
-func manyEntries(n int) string {
+func specWithTraceEntries(n int) string {
 	entries := make(map[string]string)
 	for i := range n {
 		entries[fmt.Sprint("name-", i)] = "value"
@@ -128,25 +128,25 @@ func TestSpec_Job(t *testing.T) {
 	}
 }
 
-func TestRecord_Facts(t *testing.T) {
+func TestRecord_Job(t *testing.T) {
 	stored := time.Date(2026, 3, 19, 2, 0, 0, 0, time.UTC)
 	keyed, _ := KeyID("mail", "k")
-	at := Position{Lane: 1, Seq: 4}
-	placed := RecordID("L1", 4, stored)
+	pos := Position{Lane: 1, Seq: 4}
+	derived := RecordID("L1", 4, stored)
 	for _, c := range []struct {
 		name, queue, key, body string
 		id                     ID
 		refused                bool
 	}{
 		{"key", "mail", "k", `{"function":"f"}`, keyed, false},
-		{"no key", "mail", "", `{"function":"f"}`, placed, false},
-		{"long key", "mail", strings.Repeat("k", 129), `{"function":"f"}`, placed, true},
+		{"no key", "mail", "", `{"function":"f"}`, derived, false},
+		{"long key", "mail", strings.Repeat("k", 129), `{"function":"f"}`, derived, true},
 		{"bad body", "mail", "k", `{`, keyed, true},
-		{"bad queue", "_mail", "", `{"function":"f"}`, placed, true},
+		{"bad queue", "_mail", "", `{"function":"f"}`, derived, true},
 	} {
-		r := Record{Position: at, Queue: c.queue, Key: c.key, Stored: stored, Body: []byte(c.body)}
-		j, err := r.Facts("L1", Defaults{})
-		if (err != nil) != c.refused || j.ID != c.id || j.Position != at || !j.Accepted.Equal(stored) || j.Queue != c.queue {
+		r := Record{Position: pos, Queue: c.queue, Key: c.key, Stored: stored, Body: []byte(c.body)}
+		j, err := r.Job("L1", Defaults{})
+		if (err != nil) != c.refused || j.ID != c.id || j.Position != pos || !j.Accepted.Equal(stored) || j.Queue != c.queue {
 			t.Errorf("%s: %+v, %v", c.name, j, err)
 		}
 	}
@@ -163,19 +163,19 @@ func FuzzParseSpec(f *testing.F) {
 		var invalid *InvalidError
 		if err != nil {
 			if !errors.As(err, &invalid) {
-				t.Errorf("refused with %T", err)
+				t.Errorf("error of type %T", err)
 			}
 			return
 		}
 		again, err := json.Marshal(spec)
 		if err != nil {
-			t.Fatalf("%s cannot be written again: %v", body, err)
+			t.Fatalf("%s: spec cannot be marshalled: %v", body, err)
 		}
 		if _, err := ParseSpec(again); err != nil {
-			t.Errorf("%s comes back as %s: %v", body, again, err)
+			t.Errorf("%s marshalled again as %s: %v", body, again, err)
 		}
 		if j := spec.Job(ID{1}, "q", Position{}, time.Unix(0, 0)); j.Priority > MaxPriority || j.Timeout < 0 || j.RetryInterval < 0 {
-			t.Errorf("%s makes %+v", body, j)
+			t.Errorf("%s: job %+v", body, j)
 		}
 	})
 }
@@ -199,14 +199,14 @@ func TestNames(t *testing.T) {
 	}
 	for s := New; s <= Failed; s++ {
 		if back, ok := ParseState(s.String()); !ok || back != s {
-			t.Errorf("state %s comes back as %s", s, back)
+			t.Errorf("state %s parsed as %s", s, back)
 		}
 		if s.Ended() != (s == Completed || s == Failed) {
 			t.Errorf("%s ended: %t", s, s.Ended())
 		}
 	}
 	if _, ok := ParseState("running"); ok {
-		t.Error("a state that does not exist")
+		t.Error("an unknown state is accepted")
 	}
 	for offer, want := range map[Offer]string{
 		{Kind: Overhop, Worker: "w"}: "overhop/w", {Kind: RRQ, Worker: "pool/9000"}: "rrq/pool/9000",
@@ -225,7 +225,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// What a job does not say is filled in, and nothing else.
+// TestRecord_Defaults checks that defaults apply to the fields that a job does not set,
+// and to no others.
 func TestRecord_Defaults(t *testing.T) {
 	d := Defaults{UniqueTTL: time.Minute, ResultTTL: time.Hour}
 	for body, want := range map[string]Defaults{
@@ -237,17 +238,17 @@ func TestRecord_Defaults(t *testing.T) {
 		`{"function":"f","rate_limit_key":"k","rate_limit_ms":10}`: {ResultTTL: time.Hour},
 	} {
 		r := Record{Queue: "q", Key: "k", Stored: time.Unix(1, 0), Body: []byte(body)}
-		j, err := r.Facts("L", d)
+		j, err := r.Job("L", d)
 		got := Defaults{ResultTTL: j.ResultTTL}
 		if j.Guards != nil {
-			got.UniqueTTL = j.Guards.Unique.For
+			got.UniqueTTL = j.Guards.Unique.TTL
 		}
 		if err != nil || got != want {
 			t.Errorf("%s: %+v, %v; want %+v", body, got, err, want)
 		}
 	}
 	r := Record{Queue: "q", Key: "k", Body: []byte(`{"unique_key":`)}
-	if _, err := r.Facts("L", d); err == nil {
-		t.Error("no JSON is taken")
+	if _, err := r.Job("L", d); err == nil {
+		t.Error("invalid JSON is accepted")
 	}
 }

@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// authority is the lease: who decides, and under which epoch.
+// authority is the lease on the right to decide. There is one per cluster.
 type authority struct {
 	owner, leaseID, leasedUntil string
 
 	until  int64  // unix nanoseconds; 0: never expires
-	epoch  uint64 // grows with every acquisition
-	term   uint64 // of the entry that acquired it
-	member bool   // acquired by a Lead, not by a caller's command
+	epoch  uint64 // increases with every acquisition
+	term   uint64 // Raft term of the entry that acquired it
+	member bool   // acquired by a member with Lead; else by a caller with AcquireAuthority
 }
 
-// Authority is the lease as it stands at a time.
+// Authority is the state of the lease at the ledger's current time.
 type Authority struct {
 	Owner   string // "" before the first acquisition
 	LeaseID string
@@ -26,24 +26,25 @@ type Authority struct {
 	Expired bool
 }
 
-// LeaseHeldError refuses an acquisition while another holds the lease.
+// LeaseHeldError is returned for an acquisition while another owner holds the
+// lease.
 type LeaseHeldError struct{ Owner string }
 
 func (e *LeaseHeldError) Error() string {
 	return "authority error: lease already held by " + e.Owner
 }
 
-// OwnerMismatchError refuses a renewal by anyone but the owner.
+// OwnerMismatchError is returned for a renewal by anyone except the owner.
 type OwnerMismatchError struct{ Owner string }
 
 func (e *OwnerMismatchError) Error() string {
 	return "authority error: owner mismatch: lease held by " + e.Owner
 }
 
-// ErrNoLease refuses a renewal while nobody holds the lease.
+// ErrNoLease is returned for a renewal when no lease is held.
 var ErrNoLease = fmt.Errorf("authority error: no lease currently held")
 
-// Authority gives the lease, judged at the ledger's own time.
+// Authority returns the state of the lease at the ledger's current time.
 func (l *Ledger) Authority() Authority {
 	a := &l.authority
 	view := Authority{Owner: a.owner, LeaseID: a.leaseID, Epoch: a.epoch, Expired: a.expired(l.now)}
@@ -55,8 +56,8 @@ func (l *Ledger) Authority() Authority {
 
 func (a *authority) expired(now int64) bool { return a.owner != "" && a.until > 0 && now >= a.until }
 
-// lead gives the lease to the Raft leader. A lease of an earlier term falls:
-// its holder can no longer commit anything.
+// lead acquires the lease for the Raft leader. A lease that a node acquired in
+// an earlier term is void, because that node can no longer commit anything.
 func (l *Ledger) lead(at Stamp, c *Lead) Result {
 	a := &l.authority
 	if a.owner != "" && a.owner != c.Owner && at.Term <= a.term && !a.expired(l.now) {
@@ -68,22 +69,23 @@ func (l *Ledger) lead(at Stamp, c *Lead) Result {
 		leasedUntil: FormatTime(c.Until), until: c.Until.UnixNano(),
 		epoch: epoch, term: at.Term, member: true,
 	}
-	return l.authorityEvent(AuthorityAcquired)
+	return l.emitLease(AuthorityAcquired)
 }
 
 func (l *Ledger) renew(c *Renew) Result {
 	a := &l.authority
 	a.until, a.leasedUntil = c.Until.UnixNano(), FormatTime(c.Until)
-	return l.authorityEvent(AuthorityRenewed)
+	return l.emitLease(AuthorityRenewed)
 }
 
-// acquire is the contract's command. While a member of the yard holds the lease
-// nothing changes: who names that member hears of the lease as it stands, and
-// anybody else is refused. Handing over is the node's business.
+// acquire applies the contract's AcquireAuthority. While a member of the
+// cluster holds the lease the command changes nothing: if it names that member
+// as owner, the answer is the current lease, else the command is refused. A
+// member hands over its lease by other means.
 func (l *Ledger) acquire(at Stamp, c *AcquireAuthority) Result {
 	a := &l.authority
 	if a.member && a.owner == c.Owner && !a.expired(l.now) {
-		held := l.lease(AuthorityAcquired)
+		held := l.leaseEvent(AuthorityAcquired)
 		return Result{Event: &held}
 	}
 	if a.owner != "" && (a.member || a.owner != c.Owner && !a.expired(l.now)) {
@@ -91,12 +93,14 @@ func (l *Ledger) acquire(at Stamp, c *AcquireAuthority) Result {
 	}
 	*a = authority{
 		owner: c.Owner, leaseID: c.LeaseID, leasedUntil: c.LeasedUntil,
-		until: l.expiry(c.LeasedUntil), epoch: max(at.Index, a.epoch+1), term: at.Term,
+		until: l.parseExpiry(c.LeasedUntil), epoch: max(at.Index, a.epoch+1), term: at.Term,
 	}
-	return l.authorityEvent(AuthorityAcquired)
+	return l.emitLease(AuthorityAcquired)
 }
 
-func (l *Ledger) renewByCaller(c *RenewAuthority) Result {
+// renewAuthority applies the contract's RenewAuthority. The lease of a member
+// cannot be renewed this way.
+func (l *Ledger) renewAuthority(c *RenewAuthority) Result {
 	a := &l.authority
 	switch {
 	case a.owner == "":
@@ -104,13 +108,14 @@ func (l *Ledger) renewByCaller(c *RenewAuthority) Result {
 	case a.member || a.owner != c.Owner:
 		return Result{Err: &OwnerMismatchError{Owner: a.owner}}
 	}
-	a.leaseID, a.leasedUntil, a.until = c.LeaseID, c.LeasedUntil, l.expiry(c.LeasedUntil)
-	return l.authorityEvent(AuthorityRenewed)
+	a.leaseID, a.leasedUntil, a.until = c.LeaseID, c.LeasedUntil, l.parseExpiry(c.LeasedUntil)
+	return l.emitLease(AuthorityRenewed)
 }
 
-// expiry reads a caller's leased_until: a text that is no time never expires,
-// and neither does a time that was past when it was given.
-func (l *Ledger) expiry(until string) int64 {
+// parseExpiry parses a caller's leased_until. It returns 0, a lease that never
+// expires, for a text that is not a time and for a time that had passed
+// already.
+func (l *Ledger) parseExpiry(until string) int64 {
 	t, err := time.Parse(time.RFC3339, until)
 	if err != nil || t.UnixNano() <= l.now {
 		return 0
@@ -118,25 +123,25 @@ func (l *Ledger) expiry(until string) int64 {
 	return t.UnixNano()
 }
 
-func (l *Ledger) authorityEvent(k EventKind) Result { return l.answer(l.lease(k)) }
+func (l *Ledger) emitLease(k EventKind) Result { return l.respond(l.leaseEvent(k)) }
 
-// lease is an event about the lease as it stands.
-func (l *Ledger) lease(k EventKind) Event {
+// leaseEvent returns an event of kind k with the current lease.
+func (l *Ledger) leaseEvent(k EventKind) Event {
 	a := &l.authority
 	return Event{Kind: k, A: a.owner, B: a.leaseID, Extra: &Extra{C: a.leasedUntil}}
 }
 
-// answer emits an event that answers a contract command.
-func (l *Ledger) answer(e Event) Result {
+// respond emits e as the answer to a contract command.
+func (l *Ledger) respond(e Event) Result {
 	l.outbox.emit(e)
 	return Result{Event: &e}
 }
 
-// FormatTime writes a time as the yard's own events do.
+// FormatTime formats t as in the events that the system emits.
 func FormatTime(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
 
-// observe emits the contract's run events. Others have commands of their own
-// and are left out.
+// observe emits the contract's run events. Other events are ignored: they have
+// commands of their own.
 func (l *Ledger) observe(c *Observe) Result {
 	for _, o := range c.Observations {
 		if o.Event >= RunHeartbeat && o.Event <= RunBlockedOnSystem {

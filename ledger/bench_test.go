@@ -9,25 +9,26 @@ import (
 	"testing"
 	"time"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// Sizes of the entries that a busy yard writes.
+// benchBatch is the number of jobs in each log entry.
 const benchBatch = 64
 
-// filled is a ledger with n jobs that wait in one queue, all told.
-func filled(tb testing.TB, n int) (*Ledger, Stamp) {
-	l, stamp := led(tb)
+// filledLedger returns a ledger with n waiting jobs in one queue, whose events are
+// published.
+func filledLedger(tb testing.TB, n int) (*Ledger, Stamp) {
+	l, stamp := ledgerWithAuthority(tb)
 	for first := 0; first < n; first += 1000 {
-		f := &Fold{Identity: "L0", From: uint64(first), To: uint64(first + 1000), CreateQueues: true}
+		f := &Ingest{Identity: "L0", From: uint64(first), To: uint64(first + 1000), CreateQueues: true}
 		for i := first; i < first+1000; i++ {
 			f.Jobs = append(f.Jobs, benchJob(i))
 		}
 		stamp.Index++
-		l.Apply(stamp, []Command{f, &Told{Events: l.LastEvent()}})
+		l.Apply(stamp, []Command{f, &MarkPublished{Events: l.LastEvent()}})
 	}
 	stamp.Index++
-	l.Apply(stamp, []Command{&Told{Events: l.LastEvent()}})
+	l.Apply(stamp, []Command{&MarkPublished{Events: l.LastEvent()}})
 	return l, stamp
 }
 
@@ -38,7 +39,7 @@ func benchJob(i int) job.Job {
 	}
 }
 
-// benchID is random as real ids are, and the same for the same job.
+// benchID returns the id of job i: random, as real ids are, but reproducible.
 func benchID(i int) job.ID {
 	r := rand.New(rand.NewPCG(uint64(i), 7))
 	var id job.ID
@@ -48,18 +49,18 @@ func benchID(i int) job.ID {
 	return id
 }
 
-// BenchmarkApply takes jobs through fold, place and settle while others wait,
-// in entries as a busy yard writes them. One operation is one job. Finished
-// jobs go when 200,000 are kept, so that the ledger stays as large as it is.
+// BenchmarkApply ingests, places and settles jobs while others wait, in entries as
+// under high load. One operation is one job. The ledger keeps at most 200,000
+// finished jobs, so its size is constant.
 func BenchmarkApply(b *testing.B) {
 	for _, waiting := range []int{1000, 1_000_000} {
 		b.Run(fmt.Sprint("waiting=", waiting), func(b *testing.B) {
-			l, stamp := filled(b, waiting)
+			l, stamp := filledLedger(b, waiting)
 			runtime.GC()
 			b.ReportAllocs()
 			b.ResetTimer()
 			for done := 0; done < b.N; {
-				b.StopTimer() // entries are made a few at a time: they are no part of the ledger's heap
+				b.StopTimer() // entries are created in small numbers, so that they add little to the heap
 				entries := make([][]Command, 0, 200)
 				for len(entries) < cap(entries) && done < b.N {
 					entries = append(entries, benchEntry(waiting, waiting+done))
@@ -70,7 +71,7 @@ func BenchmarkApply(b *testing.B) {
 					stamp.Index++
 					stamp.At = stamp.At.Add(5 * time.Millisecond)
 					l.Apply(stamp, entry)
-					l.Apply(stamp, []Command{&Told{Events: l.LastEvent(), Results: l.LastResult()}})
+					l.Apply(stamp, []Command{&MarkPublished{Events: l.LastEvent(), Results: l.LastResult()}})
 				}
 			}
 			b.StopTimer()
@@ -81,27 +82,26 @@ func BenchmarkApply(b *testing.B) {
 	}
 }
 
-// benchEntry folds the jobs from next on, places the oldest that wait, and
-// settles what it placed.
+// benchEntry returns an entry that ingests the jobs from next on, places the oldest
+// waiting ones, and settles those.
 func benchEntry(waiting, next int) []Command {
-	f := &Fold{Identity: "L0", From: uint64(next), To: uint64(next + benchBatch), CreateQueues: true}
+	f := &Ingest{Identity: "L0", From: uint64(next), To: uint64(next + benchBatch), CreateQueues: true}
 	p, s := &Place{}, &Settle{}
 	for i := next; i < next+benchBatch; i++ {
 		f.Jobs = append(f.Jobs, benchJob(i))
 		oldest := benchID(i - waiting)
 		p.Placements = append(p.Placements, Placement{Job: oldest, N: 1, Node: "n1", Incarnation: 1, Channel: "overhop/w1"})
-		s.Ends = append(s.Ends, End{Job: oldest, N: 1, Next: job.Done})
+		s.Settlements = append(s.Settlements, Settlement{Job: oldest, N: 1, Next: job.NextDone})
 	}
 	return []Command{f, p, s}
 }
 
-// BenchmarkMillion measures a ledger of a million waiting jobs: what each
-// takes, how long a copy stops the world, how long an encoding takes and a
-// restart from it.
+// BenchmarkMillion measures a ledger of a million waiting jobs: the memory per job,
+// and the time to copy, encode and decode it.
 func BenchmarkMillion(b *testing.B) {
 	const n = 1_000_000
 	before := heap()
-	l, stamp := filled(b, n)
+	l, stamp := filledLedger(b, n)
 	b.ReportMetric(float64(heap()-before)/n, "bytes/job")
 	var copies, longest, encode, decode time.Duration
 	var size int
@@ -135,7 +135,7 @@ func BenchmarkMillion(b *testing.B) {
 	b.ReportMetric(float64(size)/n, "encoded-bytes/job")
 }
 
-// BenchmarkStates measures what a job takes in each state.
+// BenchmarkStates measures the memory per job in each state.
 func BenchmarkStates(b *testing.B) {
 	const n = 200_000
 	for _, state := range []job.State{job.Waiting, job.Delayed, job.Active, job.Completed} {
@@ -143,12 +143,12 @@ func BenchmarkStates(b *testing.B) {
 			var per float64
 			for range b.N {
 				before := heap()
-				l, stamp := led(b)
+				l, stamp := ledgerWithAuthority(b)
 				for first := 0; first < n; first += 1000 {
-					f, p, s := batch(first, 1000, "")
+					f, p, s := ingestBatch(first, 1000, "")
 					for i := range f.Jobs {
 						f.Jobs[i].ID = benchID(first + i)
-						p.Placements[i].Job, s.Ends[i].Job = benchID(first+i), benchID(first+i)
+						p.Placements[i].Job, s.Settlements[i].Job = benchID(first+i), benchID(first+i)
 						if state == job.Delayed {
 							f.Jobs[i].RunAt = stamp.At.Add(time.Duration(first+i+1) * time.Second)
 						}
@@ -163,7 +163,7 @@ func BenchmarkStates(b *testing.B) {
 					stamp.Index++
 					l.Apply(stamp, cmds)
 					stamp.Index++
-					l.Apply(stamp, []Command{&Told{Events: l.LastEvent()}})
+					l.Apply(stamp, []Command{&MarkPublished{Events: l.LastEvent()}})
 				}
 				if q, _ := l.Queue("mail"); q.Counts[state] != n {
 					b.Fatalf("%d jobs are %s", q.Counts[state], state)
@@ -176,9 +176,9 @@ func BenchmarkStates(b *testing.B) {
 	}
 }
 
-// BenchmarkHash is what a comparison of replicas costs, on a copy.
+// BenchmarkHash measures hashing a ledger, as done to compare replicas.
 func BenchmarkHash(b *testing.B) {
-	l, _ := filled(b, 100_000)
+	l, _ := filledLedger(b, 100_000)
 	b.ResetTimer()
 	for range b.N {
 		if err := l.Encode(io.Discard); err != nil {

@@ -2,134 +2,135 @@ package ledger
 
 import "fmt"
 
-// Bounds of callers' texts, in bytes. They hold what one command may add to an
-// entry of the log and to a line of history.
+// Limits of texts in commands, in bytes. They bound what one command may add to
+// a log entry and to a line of history.
 const (
 	MaxText     = 128     // ids, targets, channels, lease fields
 	MaxReason   = 4 << 10 // reasons and cursors
-	MaxMetadata = 4 << 10 // of an own dispatch
+	MaxMetadata = 4 << 10 // metadata of an external dispatch
 )
 
-// TooLongError refuses a command with a text beyond its bound.
+// TooLongError is returned for a command with a text above its limit.
 type TooLongError struct {
-	Field    string
-	Len, Max int
+	Field     string
+	Size, Max int
 }
 
 func (e *TooLongError) Error() string {
-	return fmt.Sprintf("dispatch error: %s has %d bytes; at most %d", e.Field, e.Len, e.Max)
+	return fmt.Sprintf("dispatch error: %s has %d bytes; at most %d", e.Field, e.Size, e.Max)
 }
 
-// bounded is a caller's text and what it may be.
-type bounded struct {
-	field     string
+// textField is the size of one text of a command, and its limit.
+type textField struct {
+	name      string
 	size, max int
 }
 
-// texts lists the texts of a command that come from callers.
-func texts(c Command) []bounded {
+// textFields returns the texts of c that come from callers.
+func textFields(c Command) []textField {
 	switch c := c.(type) {
 	case *AcquireAuthority:
-		return lease(c.Owner, c.LeaseID, c.LeasedUntil)
+		return leaseFields(c.Owner, c.LeaseID, c.LeasedUntil)
 	case *RenewAuthority:
-		return lease(c.Owner, c.LeaseID, c.LeasedUntil)
+		return leaseFields(c.Owner, c.LeaseID, c.LeasedUntil)
 	case *QueueDispatch:
-		return []bounded{
+		return []textField{
 			{"request_id", len(c.RequestID), MaxText}, {"target", len(c.Target), MaxText},
 			{"metadata", len(c.Metadata), MaxMetadata},
 		}
 	case *MarkNotified:
-		return []bounded{{"request_id", len(c.RequestID), MaxText}, {"channel", len(c.Channel), MaxText}}
+		return []textField{{"request_id", len(c.RequestID), MaxText}, {"channel", len(c.Channel), MaxText}}
 	case *MarkDelivered:
-		return []bounded{{"request_id", len(c.RequestID), MaxText}}
+		return []textField{{"request_id", len(c.RequestID), MaxText}}
 	case *MarkFailed:
-		return []bounded{{"request_id", len(c.RequestID), MaxText}, {"reason", len(c.Reason), MaxReason}}
+		return []textField{{"request_id", len(c.RequestID), MaxText}, {"reason", len(c.Reason), MaxReason}}
 	case *RequestReplay:
 		if c.Cursor != nil {
-			return []bounded{{"cursor", len(*c.Cursor), MaxReason}}
+			return []textField{{"cursor", len(*c.Cursor), MaxReason}}
 		}
-	case *NoteWorkers:
-		all := []bounded{{"node", len(c.Node), MaxText}}
-		for i := range c.Notes {
-			n := &c.Notes[i]
-			all = append(all, bounded{"worker", len(n.Worker), MaxText}, bounded{"detail", len(n.Detail), MaxText})
+	case *RecordWorkerEvents:
+		all := []textField{{"node", len(c.Node), MaxText}}
+		for i := range c.Events {
+			n := &c.Events[i]
+			all = append(all, textField{"worker", len(n.Worker), MaxText}, textField{"detail", len(n.Detail), MaxText})
 		}
 		return all
 	case *CancelJob:
-		return []bounded{{"reason", len(c.Reason), MaxReason}}
+		return []textField{{"reason", len(c.Reason), MaxReason}}
 	case *SetCron:
-		return []bounded{
-			{"name", len(c.Cron.Name), MaxText}, {"schedule", len(c.Cron.Times), MaxText}, {"time_zone", len(c.Cron.Zone), MaxText},
+		return []textField{
+			{"name", len(c.Cron.Name), MaxText}, {"schedule", len(c.Cron.Schedule), MaxText}, {"time_zone", len(c.Cron.TimeZone), MaxText},
 			{"queue", len(c.Cron.Queue), MaxText}, {"job", len(c.Cron.Body), MaxCronBody},
 		}
 	case *RemoveCron:
-		return []bounded{{"name", len(c.Name), MaxText}}
+		return []textField{{"name", len(c.Name), MaxText}}
 	case *PauseCron:
-		return []bounded{{"name", len(c.Name), MaxText}}
+		return []textField{{"name", len(c.Name), MaxText}}
 	case *TickCrons:
-		all := make([]bounded, len(c.Ticks))
+		all := make([]textField, len(c.Ticks))
 		for i := range c.Ticks {
-			all[i] = bounded{"name", len(c.Ticks[i].Name), MaxText}
+			all[i] = textField{"name", len(c.Ticks[i].Name), MaxText}
 		}
 		return all
 	case *SetMembers:
-		var all []bounded
+		var all []textField
 		for i := range c.Members {
-			all = append(all, seat(&c.Members[i])...)
+			all = append(all, memberFields(&c.Members[i])...)
 		}
 		return all
 	case *ChangeMembers:
-		all := []bounded{{"leave", len(c.Leave), MaxText}}
+		all := []textField{{"leave", len(c.Leave), MaxText}}
 		if c.Join != nil {
-			all = append(all, seat(c.Join)...)
+			all = append(all, memberFields(c.Join)...)
 		}
 		return all
-	case *StepMember:
-		return []bounded{{"id", len(c.ID), MaxText}}
+	case *AdvanceMember:
+		return []textField{{"id", len(c.ServerID), MaxText}}
 	case *AddQueue:
-		return []bounded{{"name", len(c.Name), MaxText}}
+		return []textField{{"name", len(c.Name), MaxText}}
 	case *RemoveQueue:
-		return []bounded{{"name", len(c.Name), MaxText}}
+		return []textField{{"name", len(c.Name), MaxText}}
 	case *PauseQueue:
-		return []bounded{{"name", len(c.Name), MaxText}}
+		return []textField{{"name", len(c.Name), MaxText}}
 	case *Hold:
-		return []bounded{{"holder", len(c.Holder), MaxText}}
-	case *BringBack:
-		all := []bounded{{"id", len(c.ID), MaxText}, {"source", len(c.Source), MaxReason}, {"data", len(c.Data), MaxBringPart}, {"sha256", len(c.SHA256), MaxText}}
+		return []textField{{"holder", len(c.Holder), MaxText}}
+	case *Restore:
+		all := []textField{{"id", len(c.ID), MaxText}, {"source", len(c.Source), MaxReason}, {"data", len(c.Data), MaxRestorePart}, {"sha256", len(c.SHA256), MaxText}}
 		for i := range c.Lanes {
-			all = append(all, bounded{"lane", len(c.Lanes[i]), MaxText})
+			all = append(all, textField{"lane", len(c.Lanes[i]), MaxText})
 		}
 		return all
 	}
 	return nil
 }
 
-func lease(owner, id, until string) []bounded {
-	return []bounded{{"owner", len(owner), MaxText}, {"lease_id", len(id), MaxText}, {"leased_until", len(until), MaxText}}
+func leaseFields(owner, id, until string) []textField {
+	return []textField{{"owner", len(owner), MaxText}, {"lease_id", len(id), MaxText}, {"leased_until", len(until), MaxText}}
 }
 
-// seat is a member's texts; an address may be as long as a host's name.
-func seat(m *Member) []bounded {
+// memberFields returns the texts of m. An address is limited to the length of a
+// host name and a port.
+func memberFields(m *Member) []textField {
 	const maxAddress = 262
-	return []bounded{
+	return []textField{
 		{"member", len(m.Node), MaxText}, {"directory", len(m.Dir), MaxText},
 		{"route", len(m.Route), maxAddress}, {"raft", len(m.Raft), maxAddress},
 	}
 }
 
-// Check refuses a command with a text that is too long; see [TooLongError].
+// Check returns a [*TooLongError] if c contains a text above its limit.
 func Check(c Command) error {
-	for _, t := range texts(c) {
+	for _, t := range textFields(c) {
 		if t.size > t.max {
-			return &TooLongError{Field: t.field, Len: t.size, Max: t.max}
+			return &TooLongError{Field: t.name, Size: t.size, Max: t.max}
 		}
 	}
 	return nil
 }
 
-// TextBytes is what a command's texts take together, in bytes.
+// TextBytes returns the total size of the texts of c, in bytes.
 func TextBytes(c Command) (n int) {
-	for _, t := range texts(c) {
+	for _, t := range textFields(c) {
 		n += t.size
 	}
 	return n

@@ -7,11 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// No caller's text beyond its bound reaches the state, whichever command
-// carries it.
+// TestBounds_RefuseLongTexts checks that every command with a text above its limit is
+// refused without a change.
 func TestBounds_RefuseLongTexts(t *testing.T) {
 	long := strings.Repeat("x", MaxReason+1)
 	for _, c := range []Command{
@@ -29,15 +29,16 @@ func TestBounds_RefuseLongTexts(t *testing.T) {
 			t.Errorf("%T: %v, %d events", c, results[0].Err, l.LastEvent())
 		}
 		if TextBytes(c) < MaxReason {
-			t.Errorf("%T is counted with %d bytes", c, TextBytes(c))
+			t.Errorf("%T: TextBytes is %d", c, TextBytes(c))
 		}
 	}
 }
 
-// A yard has only so many queues, whichever way they come; one that goes makes
-// room, and jobs of those that are there are taken all the time.
+// TestBounds_Queues checks that the number of queues is limited, however they are
+// created, that removing one permits another, and that jobs of existing queues are
+// always accepted.
 func TestBounds_Queues(t *testing.T) {
-	l, stamp := led(t)
+	l, stamp := ledgerWithAuthority(t)
 	apply := func(c Command) Result {
 		stamp.Index++
 		return l.Apply(stamp, []Command{c})[0]
@@ -45,33 +46,33 @@ func TestBounds_Queues(t *testing.T) {
 	for n := 0; ; n++ {
 		if err := apply(&AddQueue{ID: jobID(n), Name: fmt.Sprint("q", n)}).Err; err != nil {
 			if !errors.Is(err, job.ErrTooManyQueues) || len(l.Queues()) != MaxQueues {
-				t.Fatalf("queue %d: %v, %d are there", n, err, len(l.Queues()))
+				t.Fatalf("queue %d: %v, with %d queues", n, err, len(l.Queues()))
 			}
 			break
 		}
 	}
 	seq := uint64(0)
-	fold := func(queue string) (Folded, job.View) {
+	ingest := func(queue string) (Ingested, job.View) {
 		seq++
 		j := job.Job{ID: jobID(int(seq)), Queue: queue, Position: job.Position{Seq: seq}, Accepted: scriptStart}
-		r := apply(&Fold{Identity: "L0", From: seq - 1, To: seq, CreateQueues: true, Jobs: []job.Job{j}})
+		r := apply(&Ingest{Identity: "L0", From: seq - 1, To: seq, CreateQueues: true, Jobs: []job.Job{j}})
 		if r.Err != nil {
 			t.Fatal(r.Err)
 		}
 		view, _, _ := l.Find(job.RecordID("L0", seq, scriptStart)) // of a rejected record
-		return r.Folded[0], view
+		return r.Ingested[0], view
 	}
-	if got, _ := fold("q7"); got != FoldedWaiting {
-		t.Errorf("a job of a queue that is there: %d", got)
+	if got, _ := ingest("q7"); got != IngestedWaiting {
+		t.Errorf("job of an existing queue: %d", got)
 	}
-	got, view := fold("another")
-	if got != FoldedRejected || view.State != job.Failed || !strings.Contains(view.Reason, errQueuesFull.Error()) {
-		t.Errorf("a job that would make a queue: %d, %s %q", got, view.State, view.Reason)
+	got, view := ingest("another")
+	if got != IngestedRejected || view.State != job.Failed || !strings.Contains(view.Reason, errTooManyQueues.Error()) {
+		t.Errorf("job that would create a queue too many: %d, %s %q", got, view.State, view.Reason)
 	}
 	if r := apply(&RemoveQueue{Name: "q8"}); r.Err != nil {
 		t.Fatal(r.Err)
 	}
-	if got, _ := fold("another"); got != FoldedWaiting || len(l.Queues()) != MaxQueues {
-		t.Errorf("a job that makes a queue where there is room: %d, %d queues", got, len(l.Queues()))
+	if got, _ := ingest("another"); got != IngestedWaiting || len(l.Queues()) != MaxQueues {
+		t.Errorf("job that creates a queue below the limit: %d, %d queues", got, len(l.Queues()))
 	}
 }

@@ -7,13 +7,14 @@ import (
 	"io"
 	"time"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// encoder writes the state in a compact form. The first error sticks.
+// encoder writes the state in a compact binary form. After an error it writes
+// nothing more.
 type encoder struct {
 	w     *bufio.Writer
-	names map[string]uint64 // names written so far
+	names map[string]uint64 // number of each name written so far
 	buf   [binary.MaxVarintLen64]byte
 	err   error
 }
@@ -32,7 +33,7 @@ func (e *encoder) uint(v uint64) { e.raw(e.buf[:binary.PutUvarint(e.buf[:], v)])
 
 func (e *encoder) int(v int64) { e.raw(e.buf[:binary.PutVarint(e.buf[:], v)]) }
 
-// time writes a moment; the zero time is 0.
+// time writes t in Unix nanoseconds; the zero time is 0.
 func (e *encoder) time(t time.Time) {
 	if t.IsZero() {
 		e.int(0)
@@ -61,7 +62,7 @@ func (e *encoder) text(s string) {
 	}
 }
 
-// name writes a text that stands in many records: whole the first time, by
+// name writes a text that occurs in many records: in full the first time, as a
 // number afterwards.
 func (e *encoder) name(s string) {
 	if n, ok := e.names[s]; ok {
@@ -75,17 +76,18 @@ func (e *encoder) name(s string) {
 
 func (e *encoder) id(id job.ID) { e.raw(id[:]) }
 
-// optional writes whether a thing is there, for the caller to write it next.
-func (e *encoder) optional(there bool) bool {
-	e.bool(there)
-	return there
+// optional writes and returns present; if it is true, the caller writes the
+// value next.
+func (e *encoder) optional(present bool) bool {
+	e.bool(present)
+	return present
 }
 
-// errCorrupt refuses bytes that no encoder wrote.
+// errCorrupt is returned for a snapshot that no encoder can have written.
 var errCorrupt = errors.New("ledger snapshot is corrupt")
 
-// decoder reads what an encoder wrote. After an error everything reads as
-// zero, so loops end.
+// decoder reads what an encoder wrote. After an error every method returns a
+// zero value, so that loops end.
 type decoder struct {
 	r     *bufio.Reader
 	names []string
@@ -133,7 +135,8 @@ func (d *decoder) time() time.Time {
 
 func (d *decoder) bool() bool { return d.uint() == 1 }
 
-// maxChunk bounds what one length may make us allocate before its bytes come.
+// maxChunk is how many bytes a length prefix may cause to be allocated before
+// they are read.
 const maxChunk = 1 << 20
 
 func (d *decoder) bytes() []byte {
@@ -183,8 +186,9 @@ func (d *decoder) id() (id job.ID) {
 	return id
 }
 
-// times calls read as often as a count says, and stops at the first error.
-func (d *decoder) times(read func()) {
+// repeat reads a count and calls read that many times, or until an error
+// occurs.
+func (d *decoder) repeat(read func()) {
 	for n := d.uint(); n > 0 && d.err == nil; n-- {
 		read()
 	}

@@ -10,8 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// The eight commands of the runtime contract. Their JSON carries the name in
-// "command" and the fields beside it; see [ParseCommand].
+// The eight commands of the runtime contract. In JSON the field "command" holds
+// the name; see [ParseCommand].
 type (
 	// AcquireAuthority claims the authority lease.
 	AcquireAuthority struct {
@@ -25,7 +25,8 @@ type (
 		LeaseID     string `json:"lease_id"`
 		LeasedUntil string `json:"leased_until"`
 	}
-	// QueueDispatch adds a caller's own dispatch to the backlog.
+	// QueueDispatch adds an external dispatch, one that the scheduler never
+	// places, to the backlog.
 	QueueDispatch struct {
 		RequestID string          `json:"request_id"`
 		Target    string          `json:"target"`
@@ -36,18 +37,18 @@ type (
 		RequestID string `json:"request_id"`
 		Channel   string `json:"channel"`
 	}
-	// MarkDelivered ends a notified dispatch well.
+	// MarkDelivered ends a notified dispatch successfully.
 	MarkDelivered struct {
 		RequestID string `json:"request_id"`
 	}
-	// MarkFailed ends a dispatch badly.
+	// MarkFailed ends a dispatch with a failure.
 	MarkFailed struct {
 		RequestID string `json:"request_id"`
 		Reason    string `json:"reason"`
 	}
 	// RequestReplay asks for the accepted records from a cursor on to be read
-	// again; no cursor ends a replay and forgets what it found. Any text is
-	// taken: one that is no cursor of this yard stands for the beginning.
+	// again; a nil cursor ends a replay and discards its findings. Any text is
+	// accepted: one that is not a cursor of this cluster means the beginning.
 	RequestReplay struct {
 		Cursor *string `json:"cursor"`
 	}
@@ -64,14 +65,15 @@ func (*MarkFailed) Kind() Kind       { return KindMarkFailed }
 func (*RequestReplay) Kind() Kind    { return KindRequestReplay }
 func (*CaptureSnapshot) Kind() Kind  { return KindCaptureSnapshot }
 
-// CommandNames lists the contract's commands as its documents label them.
+// CommandNames lists the contract's commands under the names that its documents
+// use.
 var CommandNames = []string{
 	"acquire-authority", "renew-authority", "queue-dispatch", "mark-notified",
 	"mark-delivered", "mark-failed", "request-replay", "capture-snapshot",
 }
 
-// contractCommands: the "command" tag, the kind, the fields that must be there,
-// and those that may.
+// contractCommands lists each command's tag, its kind, and its required and
+// optional fields.
 var contractCommands = []struct {
 	tag      string
 	kind     Kind
@@ -88,15 +90,14 @@ var contractCommands = []struct {
 	{"CaptureSnapshot", KindCaptureSnapshot, nil, nil},
 }
 
-// ErrInvalidJSON marks a command that could not be read.
+// ErrInvalidJSON is returned for a command that cannot be parsed.
 var ErrInvalidJSON = errors.New("invalid JSON")
 
-// ParseCommand reads one of the contract's commands. Unknown fields are
-// ignored; an unknown command, a missing field, a field of another type, one
-// that comes twice and text that is no Unicode are refused with
-// [ErrInvalidJSON].
+// ParseCommand parses one of the contract's commands. Unknown fields are
+// ignored. An unknown command, a missing field, a field of the wrong type, a
+// duplicate field and invalid Unicode are refused with [ErrInvalidJSON].
 func ParseCommand(line []byte) (Command, error) {
-	fields, twice, err := readFields(line)
+	fields, duplicated, err := readFields(line)
 	if err == nil {
 		err = checkUnicode(line)
 	}
@@ -109,7 +110,7 @@ func ParseCommand(line []byte) (Command, error) {
 	} else if err := json.Unmarshal(raw, &tag); err != nil {
 		return nil, fmt.Errorf("%w: command must be a string", ErrInvalidJSON)
 	}
-	if twice["command"] {
+	if duplicated["command"] {
 		return nil, fmt.Errorf("%w: duplicate field `command`", ErrInvalidJSON)
 	}
 	for _, known := range contractCommands {
@@ -117,17 +118,17 @@ func ParseCommand(line []byte) (Command, error) {
 			continue
 		}
 		for _, name := range append(known.optional, known.required...) {
-			if twice[name] {
+			if duplicated[name] {
 				return nil, fmt.Errorf("%w: duplicate field `%s`", ErrInvalidJSON, name)
 			}
 		}
 		return readCommand(fields, known.kind, known.required)
 	}
-	return nil, fmt.Errorf("%w: unknown variant `%s`, expected one of AcquireAuthority, RenewAuthority, QueueDispatch, MarkNotified, MarkDelivered, MarkFailed, RequestReplay, CaptureSnapshot", ErrInvalidJSON, shorten(tag))
+	return nil, fmt.Errorf("%w: unknown variant `%s`, expected one of AcquireAuthority, RenewAuthority, QueueDispatch, MarkNotified, MarkDelivered, MarkFailed, RequestReplay, CaptureSnapshot", ErrInvalidJSON, truncateName(tag))
 }
 
-// CommandTag is what "command" says of one of the contract's commands; "" for
-// any other.
+// CommandTag returns the value of the field "command" for c, or "" if c is not
+// one of the contract's commands.
 func CommandTag(c Command) string {
 	for _, known := range contractCommands {
 		if known.kind == c.Kind() {
@@ -137,24 +138,24 @@ func CommandTag(c Command) string {
 	return ""
 }
 
-// maxEcho is how many bytes of a name that nobody knows a refusal repeats: it
-// travels in a header.
-const maxEcho = 64
+// maxEchoedName is how many bytes of an unknown name an error repeats: the
+// error is sent in a message header.
+const maxEchoedName = 64
 
-func shorten(name string) string {
-	if len(name) <= maxEcho {
+func truncateName(name string) string {
+	if len(name) <= maxEchoedName {
 		return name
 	}
-	end := maxEcho
+	end := maxEchoedName
 	for !utf8.RuneStart(name[end]) {
 		end--
 	}
 	return name[:end] + "…"
 }
 
-// checkUnicode refuses what Go would read as U+FFFD: bytes that are not UTF-8,
-// and halves of surrogate pairs. Two ids that differ there would become one,
-// and the second dispatch would be answered as if it were queued.
+// checkUnicode refuses what Go would decode as U+FFFD: bytes that are not
+// UTF-8, and unpaired surrogates. Two ids that differ only there would become
+// equal, and the second dispatch would be answered as if it were queued.
 func checkUnicode(line []byte) error {
 	if !utf8.Valid(line) {
 		return errors.New("it holds bytes that are not UTF-8")
@@ -164,12 +165,12 @@ func checkUnicode(line []byte) error {
 		if at < 0 {
 			return nil
 		}
-		line = line[at:] // it is valid JSON: an escape is whole
-		first := escaped(line)
+		line = line[at:] // line is valid JSON, so the escape is complete
+		first := unicodeEscape(line)
 		switch {
 		case !utf16.IsSurrogate(first):
 			line = line[2:]
-		case utf16.DecodeRune(first, escaped(line[6:])) == utf8.RuneError:
+		case utf16.DecodeRune(first, unicodeEscape(line[6:])) == utf8.RuneError:
 			return fmt.Errorf("%s is half of a surrogate pair", line[:6])
 		default:
 			line = line[12:]
@@ -177,9 +178,9 @@ func checkUnicode(line []byte) error {
 	}
 }
 
-// escaped is the number in a \uXXXX that a text begins with; 0 if it begins
-// otherwise.
-func escaped(text []byte) rune {
+// unicodeEscape returns the number of the \uXXXX that text begins with, or 0 if
+// it begins otherwise.
+func unicodeEscape(text []byte) rune {
 	if len(text) < 6 || text[0] != '\\' || text[1] != 'u' {
 		return 0
 	}
@@ -187,29 +188,29 @@ func escaped(text []byte) rune {
 	return rune(n)
 }
 
-// readFields takes an object apart, and tells which of its fields come twice: of
-// those nobody could say which one was meant.
-func readFields(line []byte) (fields map[string]json.RawMessage, twice map[string]bool, err error) {
+// readFields parses an object into its fields, and returns which names occur
+// more than once: it is unknown which of their values was meant.
+func readFields(line []byte) (fields map[string]json.RawMessage, duplicated map[string]bool, err error) {
 	var other *json.UnmarshalTypeError
 	switch err := json.Unmarshal(line, &fields); {
 	case errors.As(err, &other):
-		return nil, nil, fmt.Errorf("it is of type %s, and a command is an object", other.Value)
+		return nil, nil, fmt.Errorf("got a value of type %s; a command must be an object", other.Value)
 	case err != nil || len(fields) == 0:
 		return nil, nil, err
 	}
-	twice = make(map[string]bool)
+	duplicated = make(map[string]bool)
 	seen := make(map[string]bool, len(fields))
 	dec := json.NewDecoder(bytes.NewReader(line))
 	for first := true; ; first = false {
 		token, err := dec.Token()
 		if err != nil || token == json.Delim('}') {
-			return fields, twice, err
+			return fields, duplicated, err
 		}
 		if first {
 			continue // the opening brace
 		}
 		name, _ := token.(string)
-		twice[name] = seen[name]
+		duplicated[name] = seen[name]
 		seen[name] = true
 		var value json.RawMessage
 		if err := dec.Decode(&value); err != nil {
@@ -218,8 +219,8 @@ func readFields(line []byte) (fields map[string]json.RawMessage, twice map[strin
 	}
 }
 
-// readCommand takes each field by its exact name, which decoding into the
-// struct would not: there, "Owner" is as good as "owner".
+// readCommand decodes the fields by their exact names. Decoding into the struct
+// would also accept "Owner" for "owner".
 func readCommand(fields map[string]json.RawMessage, kind Kind, required []string) (Command, error) {
 	for _, name := range required {
 		raw, ok := fields[name]
@@ -234,18 +235,18 @@ func readCommand(fields map[string]json.RawMessage, kind Kind, required []string
 	var optional error
 	switch c := c.(type) {
 	case *AcquireAuthority:
-		c.Owner, c.LeaseID, c.LeasedUntil = text(fields, "owner"), text(fields, "lease_id"), text(fields, "leased_until")
+		c.Owner, c.LeaseID, c.LeasedUntil = stringField(fields, "owner"), stringField(fields, "lease_id"), stringField(fields, "leased_until")
 	case *RenewAuthority:
-		c.Owner, c.LeaseID, c.LeasedUntil = text(fields, "owner"), text(fields, "lease_id"), text(fields, "leased_until")
+		c.Owner, c.LeaseID, c.LeasedUntil = stringField(fields, "owner"), stringField(fields, "lease_id"), stringField(fields, "leased_until")
 	case *QueueDispatch:
-		c.RequestID, c.Target = text(fields, "request_id"), text(fields, "target")
-		c.Metadata, optional = metadata(fields["metadata"])
+		c.RequestID, c.Target = stringField(fields, "request_id"), stringField(fields, "target")
+		c.Metadata, optional = compactMetadata(fields["metadata"])
 	case *MarkNotified:
-		c.RequestID, c.Channel = text(fields, "request_id"), text(fields, "channel")
+		c.RequestID, c.Channel = stringField(fields, "request_id"), stringField(fields, "channel")
 	case *MarkDelivered:
-		c.RequestID = text(fields, "request_id")
+		c.RequestID = stringField(fields, "request_id")
 	case *MarkFailed:
-		c.RequestID, c.Reason = text(fields, "request_id"), text(fields, "reason")
+		c.RequestID, c.Reason = stringField(fields, "request_id"), stringField(fields, "reason")
 	case *RequestReplay:
 		if raw, ok := fields["cursor"]; ok && json.Unmarshal(raw, &c.Cursor) != nil {
 			optional = errors.New("cursor must be a string or null")
@@ -257,15 +258,15 @@ func readCommand(fields map[string]json.RawMessage, kind Kind, required []string
 	return c, nil
 }
 
-// text reads a field that is known to be a string: valid JSON that begins with
-// a quote cannot fail.
-func text(fields map[string]json.RawMessage, name string) (s string) {
+// stringField decodes a field that is known to begin with a quote. It cannot
+// fail, because fields are valid JSON.
+func stringField(fields map[string]json.RawMessage, name string) (s string) {
 	_ = json.Unmarshal(fields[name], &s)
 	return s
 }
 
-// metadata is any JSON, on one line; null is none.
-func metadata(raw json.RawMessage) (json.RawMessage, error) {
+// compactMetadata returns raw on one line; null becomes nil.
+func compactMetadata(raw json.RawMessage) (json.RawMessage, error) {
 	if raw == nil || bytes.Equal(raw, []byte("null")) {
 		return nil, nil
 	}

@@ -9,75 +9,77 @@ import (
 
 	"github.com/tidwall/btree"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// Bounds of cron entries.
+// Limits of cron entries.
 const (
 	MaxCrons    = 10_000
-	MaxCronBody = 4 << 10 // bytes of the job that an entry makes
+	MaxCronBody = 4 << 10 // bytes of the job's Spec as JSON
 )
 
-// What a command about a cron entry is refused with.
+// Errors of commands about cron entries.
 var (
-	ErrTooManyCrons = fmt.Errorf("the yard has %d cron entries, its most; remove one first", MaxCrons)
+	ErrTooManyCrons = fmt.Errorf("the yard already has the maximum of %d cron entries; remove one first", MaxCrons)
 	ErrCronNotFound = errors.New("cron entry does not exist")
-	ErrCronExists   = errors.New("a cron entry of this name says something else; remove it first or ask to replace it")
+	ErrCronExists   = errors.New("a different cron entry of this name exists; remove it first or ask to replace it")
 	ErrCronDeclared = errors.New("cron entry is declared in the configuration; change it there, on every member")
 )
 
-// Cron is a cron entry: which job is made again and again, and when. The
-// ledger cannot read its Times: what they come to depends on tables of time
-// zones, so the authority computes each next tick and commits it as a value.
+// Cron is a cron entry: which job is created repeatedly, and when. The ledger
+// does not interpret Schedule: the result depends on tables of time zones, so
+// the authority computes each next tick and commits it as a value.
 type Cron struct {
-	Name     string // as a queue's
-	Times    string // cron expression
-	Zone     string // IANA time zone that Times are in; "" for UTC
-	Queue    string
-	Body     []byte // the job's Spec as JSON
-	CatchUp  bool   // ticks that were missed are made up for, by one job for them all
-	Alone    bool   // a tick makes no job while the last one's has not ended
-	Declared bool   // in the configuration, which alone may change it
+	Name      string // same rules as for a queue name
+	Schedule  string // cron expression
+	TimeZone  string // IANA time zone of Schedule; "": UTC
+	Queue     string
+	Body      []byte // the job's Spec as JSON
+	CatchUp   bool   // one job makes up for all missed ticks
+	NoOverlap bool   // a tick creates no job while the last tick's job has not ended
+	Declared  bool   // declared in the configuration, and can only be changed there
 }
 
-// Same tells that two entries say the same.
-func (c *Cron) Same(o *Cron) bool {
-	return c.Name == o.Name && c.Times == o.Times && c.Zone == o.Zone && c.Queue == o.Queue && bytes.Equal(c.Body, o.Body) &&
-		c.CatchUp == o.CatchUp && c.Alone == o.Alone && c.Declared == o.Declared
+// Equal reports whether two entries have the same settings.
+func (c *Cron) Equal(o *Cron) bool {
+	return c.Name == o.Name && c.Schedule == o.Schedule && c.TimeZone == o.TimeZone && c.Queue == o.Queue && bytes.Equal(c.Body, o.Body) &&
+		c.CatchUp == o.CatchUp && c.NoOverlap == o.NoOverlap && c.Declared == o.Declared
 }
 
-// CronView is a cron entry and how it stands.
+// CronView is a cron entry and its state.
 type CronView struct {
 	Cron
-	Rev      uint64 // changes whenever the next tick is computed anew
-	Paused   bool
-	Next     time.Time // tick; zero: none
-	Last     time.Time // tick that made a job; zero: none
-	LastJob  job.ID
-	Fired    uint64    // ticks that made a job
-	Skipped  uint64    // ticks that made none, because the last one's job had not ended
-	Overdue  uint64    // ticks that made none, because nobody held the authority
-	Left     time.Time // the last tick that made none; of missed ones, the first; zero: none
-	LeftFor  job.ID    // whose job had not ended; zero: nobody held the authority
-	Emerging bool      // the last tick's job lies in no lane yet, as far as is known
+	Rev         uint64 // changes whenever the next tick is computed again
+	Paused      bool
+	Next        time.Time // next tick; zero: none
+	Last        time.Time // last tick that created a job; zero: none
+	LastJob     job.ID
+	Fired       uint64    // number of ticks that created a job
+	Skipped     uint64    // number of ticks without a job because the last tick's job had not ended
+	Missed      uint64    // number of ticks without a job because no node held the authority
+	LastUnfired time.Time // last tick that created no job; of several missed ones the first; zero: none
+	UnfiredFor  job.ID    // the job that had not ended then; zero: no node held the authority
+	Publishing  bool      // the last tick's job is not known to be in a lane yet
 }
 
-// Tick is a job that a cron entry has committed to make, and that no lane is
-// known to hold yet.
+// Tick is a job of a cron entry that is committed to be created, but not known
+// to be in a lane yet.
 type Tick struct {
 	Job   job.ID
 	Queue string
 	Body  []byte
 }
 
-// cron is an entry's record. It is immutable, replaced when it changes.
+// cron is the stored form of an entry. It is immutable, and replaced when the
+// entry changes.
 type cron struct {
 	CronView
-	tick *Tick // of Last, until it is folded; then nil
+	tick *Tick // of Last, until its record is ingested; then nil
 }
 
-// due is the tick that the entry waits for; ok is false if it waits for none,
-// or for the last tick's job to lie in a lane.
+// due returns the entry's place in the order of due ticks. ok is false if the
+// entry has no next tick, or still waits for the last tick's job to be
+// ingested.
 func (c *cron) due() (at cronDue, ok bool) {
 	return cronDue{c.Next.UnixNano(), c}, !c.Next.IsZero() && c.tick == nil
 }
@@ -94,7 +96,7 @@ func cronDueLess(a, b cronDue) bool {
 type crons struct {
 	byName *btree.Map[string, *cron]
 	byTime *btree.BTreeG[cronDue]
-	ticks  map[job.ID]*cron // whose tick is on its way; nil in a copy
+	ticks  map[job.ID]*cron // entries whose tick is being published; nil in a copy
 }
 
 func newCrons() crons {
@@ -106,7 +108,7 @@ func newCrons() crons {
 
 func (s *crons) copy() crons { return crons{byName: s.byName.Copy(), byTime: s.byTime.Copy()} }
 
-// put replaces an entry's record; nil stands for none.
+// put replaces old with c. old is nil for a new entry, c is nil to remove one.
 func (s *crons) put(old, c *cron) {
 	if old != nil {
 		s.byName.Delete(old.Name)
@@ -135,7 +137,7 @@ func (l *Ledger) setCron(c *SetCron) Result {
 	}
 	old, known := l.crons.byName.Get(c.Cron.Name)
 	switch {
-	case known && old.Same(&c.Cron):
+	case known && old.Equal(&c.Cron):
 		return Result{}
 	case known && old.Declared && !c.Cron.Declared:
 		return Result{Err: ErrCronDeclared}
@@ -145,7 +147,7 @@ func (l *Ledger) setCron(c *SetCron) Result {
 		return Result{Err: ErrTooManyCrons}
 	}
 	next := new(cron)
-	if known { // what it did and whether it is paused stays
+	if known { // keeps its history and whether it is paused
 		*next = *old
 	}
 	next.Cron, next.Next, next.Rev = c.Cron, c.Next, l.index
@@ -168,7 +170,7 @@ func (l *Ledger) removeCron(c *RemoveCron) Result {
 	return Result{}
 }
 
-// pauseCron may be said twice: whoever pauses wants it paused.
+// pauseCron succeeds without a change if the entry is already as requested.
 func (l *Ledger) pauseCron(c *PauseCron) Result {
 	old, known := l.crons.byName.Get(c.Name)
 	switch {
@@ -186,9 +188,9 @@ func (l *Ledger) pauseCron(c *PauseCron) Result {
 	return Result{}
 }
 
-// tickCrons takes ticks, each on its own: one whose entry waits for another
-// tick by now is left out. That a tick has come and which one is next is one
-// step, so that no tick comes twice, whoever computed it.
+// tickCrons applies ticks one by one, and skips one whose entry now waits for
+// another tick. Consuming a tick and setting the next one is a single step, so
+// no tick is applied twice, whichever authority computed it.
 func (l *Ledger) tickCrons(c *TickCrons) Result {
 	for i := range c.Ticks {
 		t := &c.Ticks[i]
@@ -201,15 +203,15 @@ func (l *Ledger) tickCrons(c *TickCrons) Result {
 		if !t.Next.After(t.At) {
 			next.Next = time.Time{}
 		}
-		next.Overdue += uint64(t.Missed)
+		next.Missed += uint64(t.Missed)
 		switch {
 		case !t.Fire:
 			if t.Missed > 0 {
-				next.Left, next.LeftFor = t.At, job.ID{}
+				next.LastUnfired, next.UnfiredFor = t.At, job.ID{}
 			}
-		case old.Alone && l.unended(old.LastJob):
+		case old.NoOverlap && l.unfinished(old.LastJob):
 			next.Skipped++
-			next.Left, next.LeftFor = t.At, old.LastJob
+			next.LastUnfired, next.UnfiredFor = t.At, old.LastJob
 		default:
 			next.Fired++
 			next.Last, next.LastJob = t.At, job.TickID(t.Name, t.At)
@@ -220,14 +222,16 @@ func (l *Ledger) tickCrons(c *TickCrons) Result {
 	return Result{}
 }
 
-func (l *Ledger) unended(id job.ID) bool {
+// unfinished reports whether the ledger has a job of this id that has not
+// ended.
+func (l *Ledger) unfinished(id job.ID) bool {
 	r := l.jobs.byID[id]
 	return r != nil && !r.state.Ended()
 }
 
-// landed notes that a record was folded, whatever became of it: a tick that it
-// belongs to need not be published any more.
-func (l *Ledger) landed(id job.ID) {
+// tickIngested records that a record was ingested, whatever the result. If it
+// belongs to a tick, that tick need not be published any more.
+func (l *Ledger) tickIngested(id job.ID) {
 	old := l.crons.ticks[id]
 	if old == nil {
 		return
@@ -239,11 +243,11 @@ func (l *Ledger) landed(id job.ID) {
 
 func (c *cron) view() CronView {
 	v := c.CronView
-	v.Emerging = c.tick != nil
+	v.Publishing = c.tick != nil
 	return v
 }
 
-// Cron finds a cron entry.
+// Cron returns the cron entry of a name.
 func (l *Ledger) Cron(name string) (CronView, bool) {
 	c, ok := l.crons.byName.Get(name)
 	if !ok {
@@ -252,20 +256,20 @@ func (l *Ledger) Cron(name string) (CronView, bool) {
 	return c.view(), true
 }
 
-// Crons yields the cron entries from a name on, by name, until yield returns
-// false.
+// Crons yields the cron entries in the order of their names, beginning at from,
+// until yield returns false.
 func (l *Ledger) Crons(from string, yield func(CronView) bool) {
 	l.crons.byName.Ascend(from, func(_ string, c *cron) bool { return yield(c.view()) })
 }
 
 // DueCrons yields the cron entries that wait for a tick, in the order of their
-// ticks, until yield returns false.
+// next ticks, until yield returns false.
 func (l *Ledger) DueCrons(yield func(CronView) bool) {
 	l.crons.byTime.Scan(func(due cronDue) bool { return yield(due.c.view()) })
 }
 
-// Ticks yields the jobs of ticks that no lane is known to hold, in no order.
-// Only the original ledger can tell, not a copy.
+// Ticks yields the ticks whose jobs are not known to be in a lane, in no
+// particular order. It must not be called on a copy.
 func (l *Ledger) Ticks(yield func(Tick)) {
 	for _, c := range l.crons.ticks {
 		yield(*c.tick)
@@ -275,19 +279,19 @@ func (l *Ledger) Ticks(yield func(Tick)) {
 func (e *encoder) crons(s *crons) {
 	e.uint(uint64(s.byName.Len()))
 	s.byName.Scan(func(_ string, c *cron) bool {
-		for _, text := range [...]string{c.Name, c.Times, c.Zone, c.Queue} {
+		for _, text := range [...]string{c.Name, c.Schedule, c.TimeZone, c.Queue} {
 			e.text(text)
 		}
 		e.bytes(c.Body)
-		for _, is := range [...]bool{c.CatchUp, c.Alone, c.Declared, c.Paused} {
+		for _, is := range [...]bool{c.CatchUp, c.NoOverlap, c.Declared, c.Paused} {
 			e.bool(is)
 		}
 		e.time(c.Next)
 		e.time(c.Last)
 		e.id(c.LastJob)
-		e.time(c.Left)
-		e.id(c.LeftFor)
-		for _, n := range [...]uint64{c.Rev, c.Fired, c.Skipped, c.Overdue} {
+		e.time(c.LastUnfired)
+		e.id(c.UnfiredFor)
+		for _, n := range [...]uint64{c.Rev, c.Fired, c.Skipped, c.Missed} {
 			e.uint(n)
 		}
 		if e.optional(c.tick != nil) {
@@ -299,18 +303,18 @@ func (e *encoder) crons(s *crons) {
 }
 
 func (d *decoder) crons(s *crons) {
-	d.times(func() {
+	d.repeat(func() {
 		c := new(cron)
-		for _, text := range [...]*string{&c.Name, &c.Times, &c.Zone, &c.Queue} {
+		for _, text := range [...]*string{&c.Name, &c.Schedule, &c.TimeZone, &c.Queue} {
 			*text = d.text()
 		}
 		c.Body = d.bytes()
-		for _, is := range [...]*bool{&c.CatchUp, &c.Alone, &c.Declared, &c.Paused} {
+		for _, is := range [...]*bool{&c.CatchUp, &c.NoOverlap, &c.Declared, &c.Paused} {
 			*is = d.bool()
 		}
 		c.Next, c.Last, c.LastJob = d.time(), d.time(), d.id()
-		c.Left, c.LeftFor = d.time(), d.id()
-		for _, n := range [...]*uint64{&c.Rev, &c.Fired, &c.Skipped, &c.Overdue} {
+		c.LastUnfired, c.UnfiredFor = d.time(), d.id()
+		for _, n := range [...]*uint64{&c.Rev, &c.Fired, &c.Skipped, &c.Missed} {
 			*n = d.uint()
 		}
 		if d.bool() {

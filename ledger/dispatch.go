@@ -5,19 +5,19 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// Ended says what became of an outcome, and of its job.
-type Ended struct {
-	Stale bool // not the job's current dispatch, or lost where it is no more: ignored and counted
-	Dup   bool // this very dispatch ended the same way before
-	State job.State
-	RunAt time.Time // when the job is due again, or was
+// Settled is what a Settlement did to its dispatch and job.
+type Settled struct {
+	Stale     bool // not the job's current dispatch, or a loss reported by an executor that no longer has it: ignored and counted
+	Duplicate bool // the same dispatch has ended the same way before
+	State     job.State
+	RunAt     time.Time // when the job is due again, or was due
 }
 
-// place notifies dispatches. A placement is only a proposal: what changed
-// since it was made (the job's state, a pause, a limit) turns it into nothing.
+// place applies placements. A placement is skipped if the job's state, a pause
+// or a limit no longer permits it.
 func (l *Ledger) place(c *Place) Result {
 	placed := make([]bool, len(c.Placements))
 	for i := range c.Placements {
@@ -28,74 +28,75 @@ func (l *Ledger) place(c *Place) Result {
 
 func (l *Ledger) placeOne(p *Placement) bool {
 	r := l.jobs.byID[p.Job]
-	if r == nil || r.state != job.Waiting || r.n != p.N || r.queue.paused || r.queue.full() {
+	if r == nil || r.state != job.Waiting || r.n != p.N || r.queue.paused || r.queue.limitReached() {
 		return false
 	}
 	next := *r
 	next.state = job.Active
 	next.attempt++
 	next.run = &run{
-		hand:  l.jobs.internHand(hand{node: p.Node, channel: p.Channel, incarnation: p.Incarnation}),
-		fence: l.fence(), epoch: l.authority.epoch, started: l.now,
+		executor: l.jobs.internExecutor(executor{node: p.Node, channel: p.Channel, incarnation: p.Incarnation}),
+		fence:    l.fence(), epoch: l.authority.epoch, started: l.now,
 	}
 	if r.run != nil {
-		next.run.failed = r.run.failed
+		next.run.failure = r.run.failure
 	}
-	l.put(r, &next)
-	l.started(r)
+	l.store(r, &next)
+	l.releaseDebounce(r)
 	l.outbox.emit(Event{Kind: DispatchNotified, Job: r.id, N: r.n, A: next.run.channel, B: r.queue.name})
 	l.outbox.emit(Event{Kind: WorkerAssigned, Job: r.id, N: r.n, A: next.run.channel, B: r.queue.name})
 	return true
 }
 
-// started frees what a job holds only as long as it has not been started.
-func (l *Ledger) started(r *record) {
+// releaseDebounce releases the debounce key of a job that starts or will never
+// start.
+func (l *Ledger) releaseDebounce(r *storedJob) {
 	if r.flags&guarded != 0 {
 		l.guards.release(r.id, true)
 	}
 }
 
 func (l *Ledger) settle(c *Settle) Result {
-	ended := make([]Ended, len(c.Ends))
-	for i := range c.Ends {
-		ended[i] = l.end(&c.Ends[i])
+	settled := make([]Settled, len(c.Settlements))
+	for i := range c.Settlements {
+		settled[i] = l.settleDispatch(&c.Settlements[i])
 	}
-	return Result{Ended: ended}
+	return Result{Settled: settled}
 }
 
-// end closes a dispatch and carries out the verdict, both or neither.
-func (l *Ledger) end(e *End) Ended {
+// settleDispatch ends a dispatch and applies the verdict to its job.
+func (l *Ledger) settleDispatch(e *Settlement) Settled {
 	r := l.jobs.byID[e.Job]
 	if r == nil || r.n != e.N || r.state != job.Active {
-		return l.late(r, e)
+		return l.settleStale(r, e)
 	}
 	if e.Node != "" && (e.Node != r.run.node || e.Incarnation != r.run.incarnation) {
-		l.stale++ // its worker goes on elsewhere
-		return Ended{Stale: true, State: r.state, RunAt: time.Unix(0, r.due)}
+		l.stale++ // the worker has moved to another node and continues there
+		return Settled{Stale: true, State: r.state, RunAt: time.Unix(0, r.due)}
 	}
 	next := *r
-	if e.Next == job.Done {
+	if e.Next == job.NextDone {
 		l.complete(r, &next, e)
-		return Ended{State: next.state, RunAt: time.Unix(0, next.due)}
+		return Settled{State: next.state, RunAt: time.Unix(0, next.due)}
 	}
 	last := *r.run
 	next.run = &last
-	last.failed = l.jobs.failure(e.Reason, e.Fault)
+	last.failure = l.jobs.failure(e.Reason, e.Fault)
 	if r.flags&cancelling != 0 {
-		e = &End{Job: e.Job, N: e.N, Next: job.Dead, Reason: job.ReasonCancelled, Fault: e.Fault}
+		e = &Settlement{Job: e.Job, N: e.N, Next: job.NextDead, Reason: job.ReasonCancelled, Fault: e.Fault}
 	}
-	l.failed(r, e.Reason)
-	if e.Next == job.Dead {
-		l.die(r, &next, e.Reason, e.Fault)
+	l.emitFailed(r, e.Reason)
+	if e.Next == job.NextDead {
+		l.fail(r, &next, e.Reason, e.Fault)
 	} else {
-		l.again(r, &next, e)
+		l.reschedule(r, &next, e)
 	}
-	return Ended{State: next.state, RunAt: time.Unix(0, next.due)}
+	return Settled{State: next.state, RunAt: time.Unix(0, next.due)}
 }
 
-// complete ends a job well. Without a result, what is known of its run stays
+// complete ends a job successfully. Without a result the job keeps its last run
 // as it is.
-func (l *Ledger) complete(r, next *record, e *End) {
+func (l *Ledger) complete(r, next *storedJob, e *Settlement) {
 	l.outbox.emit(Event{Kind: DispatchDelivered, Job: r.id, N: r.n, B: r.queue.name})
 	l.counts.Delivered++
 	next.state, next.due, next.flags = job.Completed, l.now, r.flags&guarded
@@ -104,17 +105,17 @@ func (l *Ledger) complete(r, next *record, e *End) {
 		last.result = l.outbox.addResult(ResultItem{Job: r.id, N: r.n, Queue: r.queue.name, Value: e.Result, Blob: e.Blob})
 		next.run = &last
 	}
-	l.put(r, next)
+	l.store(r, next)
 }
 
-// late answers an outcome that nothing waits for: one that is told again, or
-// one of a dispatch that was given up. r is nil for an unknown job.
-func (l *Ledger) late(r *record, e *End) Ended {
-	view := Ended{Stale: true}
+// settleStale answers an outcome that is not of a current dispatch: a repeated
+// one, or one of a dispatch that was given up. r is nil for an unknown job.
+func (l *Ledger) settleStale(r *storedJob, e *Settlement) Settled {
+	view := Settled{Stale: true}
 	if r != nil {
 		view.State, view.RunAt = r.state, time.Unix(0, r.due)
-		view.Dup = r.n == e.N && r.state != job.Waiting && (r.state == job.Completed) == (e.Next == job.Done)
-		view.Stale = !view.Dup
+		view.Duplicate = r.n == e.N && r.state != job.Waiting && (r.state == job.Completed) == (e.Next == job.NextDone)
+		view.Stale = !view.Duplicate
 	}
 	if view.Stale {
 		l.stale++
@@ -122,11 +123,11 @@ func (l *Ledger) late(r *record, e *End) Ended {
 	return view
 }
 
-// again lines the job up for another dispatch. A given-back attempt does not
-// count.
-func (l *Ledger) again(r, next *record, e *End) {
+// reschedule makes the job waiting or delayed for another dispatch. An attempt
+// that is given back does not count.
+func (l *Ledger) reschedule(r, next *storedJob, e *Settlement) {
 	next.flags &^= redelivered | moved
-	if e.Next == job.Back {
+	if e.Next == job.NextGiveBack {
 		next.attempt--
 		next.flags |= redelivered
 		if e.Loss {
@@ -136,34 +137,34 @@ func (l *Ledger) again(r, next *record, e *End) {
 	next.due = l.now
 	if at := e.At.UnixNano(); !e.At.IsZero() && at > l.now {
 		next.due, next.state = at, job.Delayed
-		l.put(r, next)
+		l.store(r, next)
 		return
 	}
-	l.queueUp(r, next)
+	l.enqueue(r, next)
 }
 
-// die ends a job badly.
-func (l *Ledger) die(r, next *record, reason string, fault *job.Fault) {
+// fail ends a job with a failure, and adds a dead letter.
+func (l *Ledger) fail(r, next *storedJob, reason string, fault *job.Fault) {
 	if next.run == nil {
-		next.run = &run{hand: nobody}
+		next.run = &run{executor: noExecutor}
 	}
-	next.run.failed = l.jobs.failure(reason, fault)
+	next.run.failure = l.jobs.failure(reason, fault)
 	next.state, next.due, next.flags = job.Failed, l.now, r.flags&guarded
-	l.put(r, next)
-	l.bury(next, reason, fault)
+	l.store(r, next)
+	l.emitDeadLetter(next, reason, fault)
 }
 
-func (l *Ledger) failed(r *record, reason string) {
+func (l *Ledger) emitFailed(r *storedJob, reason string) {
 	l.outbox.emit(Event{Kind: DispatchFailed, Job: r.id, N: r.n, A: reason, B: r.queue.name})
 	l.counts.Failed++
 }
 
-// maxReason bounds what a job's record keeps of a reason, in bytes. Event and
-// dead letter carry all of it.
+// maxReason is how many bytes of a reason the ledger keeps with a job. The
+// event and the dead letter have all of it.
 const maxReason = 256
 
-// clip shortens a reason at the end of a character.
-func clip(reason string) string {
+// truncate shortens reason to maxReason bytes without splitting a character.
+func truncate(reason string) string {
 	if len(reason) <= maxReason {
 		return reason
 	}
@@ -174,7 +175,8 @@ func clip(reason string) string {
 	return strings.Clone(reason[:end])
 }
 
-// move gives a running dispatch to the node that its worker came back to.
+// move moves a running dispatch to the node to which its worker has
+// reconnected.
 func (l *Ledger) move(c *MoveDispatch) Result {
 	r := l.jobs.byID[c.Job]
 	if r == nil || r.n != c.N || r.state != job.Active {
@@ -182,18 +184,18 @@ func (l *Ledger) move(c *MoveDispatch) Result {
 	}
 	next := *r
 	run := *r.run
-	run.hand = l.jobs.internHand(hand{node: c.Node, channel: c.Channel, incarnation: c.Incarnation})
-	if *run.hand == *r.run.hand { // the same command again
+	run.executor = l.jobs.internExecutor(executor{node: c.Node, channel: c.Channel, incarnation: c.Incarnation})
+	if *run.executor == *r.run.executor { // the command is repeated
 		return Result{State: job.Active}
 	}
 	next.run = &run
 	next.flags |= moved
-	l.put(r, &next)
+	l.store(r, &next)
 	l.outbox.emit(Event{Kind: WorkerRecovered, A: run.channel, B: job.RecoveredResumed})
 	return Result{State: job.Active}
 }
 
-// cancel ends a job that nobody runs, and marks one that somebody runs.
+// cancel ends a job that is not active, and marks an active one to be recalled.
 func (l *Ledger) cancel(c *CancelJob) Result {
 	r := l.jobs.byID[c.Job]
 	switch {
@@ -208,7 +210,7 @@ func (l *Ledger) cancel(c *CancelJob) Result {
 		if c.QueueGone {
 			next.flags |= queueGone
 		}
-		l.put(r, &next)
+		l.store(r, &next)
 		return Result{State: job.Active}
 	}
 	reason := job.ReasonCancelled
@@ -217,14 +219,14 @@ func (l *Ledger) cancel(c *CancelJob) Result {
 		reason, fault.Type = c.Reason, c.Type
 	}
 	if r.state == job.Waiting {
-		l.endUnstarted(r, reason)
+		l.emitUnstartedFailure(r, reason)
 	}
-	next.run = &run{hand: nobody}
+	next.run = &run{executor: noExecutor}
 	if r.run != nil {
 		*next.run = *r.run
 	}
-	l.started(r) // it never will be
-	l.die(r, &next, reason, fault)
+	l.releaseDebounce(r) // the job will never start
+	l.fail(r, &next, reason, fault)
 	return Result{State: job.Failed}
 }
 
@@ -236,7 +238,7 @@ func (l *Ledger) remove(c *RemoveJob) Result {
 	case r.state == job.Active:
 		return Result{Err: job.ErrNotRemovable, State: r.state}
 	case r.state == job.Waiting:
-		l.endUnstarted(r, job.ReasonRemoved)
+		l.emitUnstartedFailure(r, job.ReasonRemoved)
 	}
 	l.drop(r)
 	return Result{State: r.state}
@@ -254,11 +256,14 @@ func (l *Ledger) retry(c *RetryJob) Result {
 	case c.N != 0 && c.N != r.n:
 		return Result{Err: job.ErrLeaseLost, State: r.state}
 	}
+	if err := l.checkRunnerLimit(r.queue, r.function); err != nil {
+		return Result{Err: err, State: r.state}
+	}
 	next := *r
 	next.losses, next.flags, next.due = 0, r.flags&guarded, l.now
-	if !c.Keep {
+	if !c.KeepAttempts {
 		next.attempt = 0
 	}
-	l.queueUp(r, &next)
+	l.enqueue(r, &next)
 	return Result{State: job.Waiting}
 }

@@ -1,39 +1,43 @@
-// Package ledger is the replicated record of who holds authority and how far
-// every job and every dispatch has got.
+// Package ledger is the replicated state machine: it records which node holds
+// the authority and the state of every job and every dispatch.
 //
-// It is a pure state machine. Commands come in with a [Stamp] that carries the
-// index, the term and the time of the log entry they stand in; events come
-// out; nothing else happens. Every node applies the same entries and so holds
-// the same ledger: no clock, no dice, no map order, no goroutine.
+// It is deterministic. Commands come in with a [Stamp] that carries the index,
+// term and time of their log entry; the state changes and events are appended
+// to the outbox; there are no other effects. Every node applies the same
+// entries and so has the same ledger. The package therefore uses no clock, no
+// randomness, no map iteration order and no goroutines.
 //
 //	command ──decide──▶ refused, nothing changes
-//	              └───▶ fold: state changes, events join the outbox
+//	              └───▶ applied: state changes, events join the outbox
 //
-// A job's states, with the dispatch events that each arrow emits:
+// The states of a job, with the dispatch event that each transition emits:
 //
-//	          Fold                 stamp reaches its time
+//	          Ingest               run time reached
 //	record ─────────▶ delayed ─────────────────────────────▶ waiting  queued
 //	   └───────────────────────────────────────────────────▶ waiting  queued
 //	waiting ──Place──▶ active                                notified
 //	active ──Settle──▶ completed                             delivered
 //	              ├──▶ failed (dead letter)                  failed
-//	              └──▶ waiting | delayed (again, given back) failed (, queued)
+//	              └──▶ waiting | delayed (retry, give-back)  failed (, queued)
 //
-// A record with guards (guards.go) may become no job, or take the place of one
-// that has not started; its ruling is kept for whoever waits to hear of it.
+// A record with guards (guards.go) may be refused as a duplicate or by a rate
+// limit, or replace a job that has not started. The [Decision] is kept for a
+// while, for the node whose client waits for it.
 //
-// A cron entry (cron.go) waits for one tick at a time. The ledger computes no
-// times: the authority names the tick that has come and the one after it.
+// A cron entry (cron.go) waits for one tick at a time. The ledger does not
+// compute times: the authority proposes the tick that is due together with the
+// next one.
 //
-// Commands that only the yard itself sends (command.go) are idempotent: said
-// twice, they change nothing the second time. The eight commands of the
-// runtime contract (contract.go) answer as the contract does.
+// Commands that only the system itself proposes (command.go) are idempotent: a
+// repetition changes nothing. The eight commands of the runtime contract
+// (contract.go) answer as the contract prescribes.
 //
-// Fencing: every command but an acquisition must carry the epoch of the
-// present authority, or it is refused. An outcome is matched with the dispatch
-// it belongs to, whatever the epoch it was decided under.
+// Fencing: every command except an acquisition of the authority must carry the
+// current epoch, or it is refused. An outcome is matched with its dispatch by
+// job and number, whatever the epoch in which the dispatch was placed.
 //
-// Memory: a job is one immutable record, replaced when it changes, with its
-// ids and names shared. Trees that a snapshot needs are copy-on-write, so
-// [Ledger.Copy] costs microseconds and a reader of the copy disturbs nobody.
+// Memory: a job is one immutable record, replaced when the job changes; ids and
+// names are shared. The trees that a snapshot needs are copy-on-write, so
+// [Ledger.Copy] takes microseconds and reading the copy does not block the
+// ledger.
 package ledger

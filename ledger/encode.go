@@ -8,15 +8,16 @@ import (
 
 	"github.com/tidwall/btree"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// formatVersion is the first number of an encoded ledger. It changes with
-// whatever another release could not read.
+// formatVersion is the first number of an encoded ledger. It changes with every
+// change of the encoding.
 const formatVersion = 7
 
-// Encode writes the whole state. Two ledgers that applied the same entries
-// encode to the same bytes, whatever snapshots they were restored from.
+// Encode writes the whole state to w. Two ledgers that applied the same entries
+// encode to the same bytes, also if they were restored from different
+// snapshots.
 func (l *Ledger) Encode(w io.Writer) error {
 	e := newEncoder(w)
 	e.uint(formatVersion)
@@ -31,20 +32,20 @@ func (l *Ledger) Encode(w io.Writer) error {
 		e.uint(ln.cursor)
 		e.id(ln.lastID)
 	}
-	e.bool(l.made)
+	e.bool(l.streamsCreated)
 	e.replay(&l.replay)
-	e.id(l.lastFolded)
+	e.id(l.lastIngested)
 	e.uint(l.counts.Delivered)
 	e.uint(l.counts.Failed)
 	e.uint(l.stale)
 	e.queues(&l.queues, &l.jobs)
-	e.own(&l.own)
-	e.gone(l.jobs.gone)
+	e.external(&l.external)
+	e.forgottenIDs(l.jobs.forgotten)
 	e.outbox(&l.outbox)
 	e.stalls(&l.stalls)
 	e.guards(l)
 	e.crons(&l.crons)
-	e.roll(&l.roll)
+	e.membership(&l.membership)
 	e.backups(l)
 	if e.err != nil {
 		return e.err
@@ -52,7 +53,8 @@ func (l *Ledger) Encode(w io.Writer) error {
 	return e.w.Flush()
 }
 
-// Hash is the same on every node whose ledger has the same index.
+// Hash returns the SHA-256 of the encoded ledger. It is the same on every node
+// whose ledger has the same index.
 func (l *Ledger) Hash() ([sha256.Size]byte, error) {
 	h := sha256.New()
 	err := l.Encode(h)
@@ -69,8 +71,10 @@ func (e *encoder) authority(a *authority) {
 	e.bool(a.member)
 }
 
+// queues writes each queue with its jobs: waiting jobs in start order, active
+// jobs by fence, then the others by time.
 func (e *encoder) queues(qs *queues, j *jobs) {
-	active := make(map[string][]*record) // by queue
+	active := make(map[string][]*storedJob) // by queue
 	j.active.Scan(func(item orderItem) bool {
 		name := item.r.queue.name
 		active[name] = append(active[name], item.r)
@@ -89,8 +93,8 @@ func (e *encoder) queues(qs *queues, j *jobs) {
 			n += count
 		}
 		e.uint(uint64(n))
-		q.lines.Scan(func(_ string, ln *line) bool {
-			ln.jobs.Scan(func(item orderItem) bool { e.record(item.r); return e.err == nil })
+		q.waitlists.Scan(func(_ string, wl *waitlist) bool {
+			wl.jobs.Scan(func(item orderItem) bool { e.record(item.r); return e.err == nil })
 			return e.err == nil
 		})
 		for _, r := range active[q.name] {
@@ -105,13 +109,13 @@ func (e *encoder) queues(qs *queues, j *jobs) {
 	})
 }
 
-func (e *encoder) record(r *record) {
+func (e *encoder) record(r *storedJob) {
 	e.id(r.id)
 	e.name(r.function)
 	e.int(r.accepted)
 	e.int(r.due)
 	e.uint(uint64(r.lane))
-	e.uint(r.pos)
+	e.uint(r.seq)
 	e.uint(uint64(r.n))
 	e.uint(uint64(r.attempt))
 	e.uint(uint64(r.priority))
@@ -133,17 +137,17 @@ func (e *encoder) record(r *record) {
 		e.uint(r.run.epoch)
 		e.int(r.run.started)
 		e.uint(r.run.result)
-		if e.optional(r.run.failed != nil) {
-			e.text(r.run.failed.reason)
-			e.name(r.run.failed.kind)
+		if e.optional(r.run.failure != nil) {
+			e.text(r.run.failure.reason)
+			e.name(r.run.failure.kind)
 		}
 	}
 }
 
-func (e *encoder) own(o *own) {
+func (e *encoder) external(o *external) {
 	e.uint(uint64(o.byID.Len()))
-	o.byID.Scan(func(_ string, r *ownRecord) bool {
-		e.text(r.request)
+	o.byID.Scan(func(_ string, r *externalDispatch) bool {
+		e.text(r.requestID)
 		e.text(r.target)
 		e.bytes(r.metadata)
 		e.uint(uint64(r.state))
@@ -154,7 +158,7 @@ func (e *encoder) own(o *own) {
 	})
 }
 
-func (e *encoder) gone(g *idRing) {
+func (e *encoder) forgottenIDs(g *idRing) {
 	e.uint(uint64(len(g.slabs)))
 	for _, slab := range g.slabs {
 		e.int(slab.at)
@@ -165,7 +169,7 @@ func (e *encoder) gone(g *idRing) {
 	}
 }
 
-// Decode reads what [Ledger.Encode] wrote.
+// Decode reads a ledger that [Ledger.Encode] wrote.
 func Decode(r io.Reader) (*Ledger, error) {
 	d := newDecoder(r)
 	format := d.uint()
@@ -179,20 +183,20 @@ func Decode(r io.Reader) (*Ledger, error) {
 		until: d.int(), epoch: d.uint(), term: d.uint(), member: d.bool(),
 	}
 	l.secret = d.bytes()
-	d.times(func() { l.lanes = append(l.lanes, lane{identity: d.text(), cursor: d.uint(), lastID: d.id()}) })
-	l.made = d.bool()
+	d.repeat(func() { l.lanes = append(l.lanes, lane{identity: d.text(), cursor: d.uint(), lastID: d.id()}) })
+	l.streamsCreated = d.bool()
 	d.replay(&l.replay)
-	l.lastFolded = d.id()
+	l.lastIngested = d.id()
 	delivered, failed := d.uint(), d.uint()
 	l.stale = d.uint()
 	d.queues(l)
-	d.own(l)
-	d.gone(l.jobs.gone)
+	d.external(l)
+	d.forgottenIDs(l.jobs.forgotten)
 	d.outbox(&l.outbox)
 	d.stalls(&l.stalls)
 	d.guards(l)
 	d.crons(&l.crons)
-	d.roll(&l.roll)
+	d.membership(&l.membership)
 	d.backups(l)
 	l.counts.Delivered, l.counts.Failed = delivered, failed
 	if d.err != nil {
@@ -202,27 +206,27 @@ func Decode(r io.Reader) (*Ledger, error) {
 }
 
 func (d *decoder) queues(l *Ledger) {
-	d.times(func() {
+	d.repeat(func() {
 		q := &queue{id: d.id(), name: d.text(), paused: d.bool(), pausedAt: d.int()}
 		q.config = job.QueueConfig{Limit: uint32(d.uint()), AllowOverrides: d.bool()}
 		l.queues.byName.Set(q.name, q)
-		d.times(func() {
+		d.repeat(func() {
 			r := d.record(l)
 			r.queue = q
 			switch {
 			case r.state == job.New || r.state > job.Failed || r.state == job.Active && r.run == nil:
 				d.fail(errCorrupt)
 			default:
-				l.put(nil, r)
+				l.store(nil, r)
 			}
 		})
 	})
 }
 
-func (d *decoder) record(l *Ledger) *record {
-	r := &record{
+func (d *decoder) record(l *Ledger) *storedJob {
+	r := &storedJob{
 		id: d.id(), function: l.jobs.intern(d.name()), accepted: d.int(), due: d.int(),
-		lane: uint8(d.uint()), pos: d.uint(), n: uint32(d.uint()), attempt: uint32(d.uint()),
+		lane: uint8(d.uint()), seq: d.uint(), n: uint32(d.uint()), attempt: uint32(d.uint()),
 		priority: uint8(d.uint()), state: job.State(d.uint()), losses: uint8(d.uint()), flags: flags(d.uint()),
 	}
 	if d.bool() {
@@ -233,41 +237,41 @@ func (d *decoder) record(l *Ledger) *record {
 	}
 	if d.bool() {
 		r.run = &run{
-			hand:  l.jobs.internHand(hand{node: d.name(), channel: d.name(), incarnation: d.uint()}),
-			fence: d.uint(), epoch: d.uint(), started: d.int(), result: d.uint(),
+			executor: l.jobs.internExecutor(executor{node: d.name(), channel: d.name(), incarnation: d.uint()}),
+			fence:    d.uint(), epoch: d.uint(), started: d.int(), result: d.uint(),
 		}
 		if d.bool() {
-			r.run.failed = &failure{reason: d.text(), kind: l.jobs.intern(d.name())}
+			r.run.failure = &failure{reason: d.text(), kind: l.jobs.intern(d.name())}
 		}
 	}
 	return r
 }
 
-func (d *decoder) own(l *Ledger) {
-	l.own.byID = new(btree.Map[string, *ownRecord])
-	d.times(func() {
-		r := &ownRecord{
-			request: d.text(), target: d.text(), metadata: d.bytes(),
+func (d *decoder) external(l *Ledger) {
+	l.external.byID = new(btree.Map[string, *externalDispatch])
+	d.repeat(func() {
+		r := &externalDispatch{
+			requestID: d.text(), target: d.text(), metadata: d.bytes(),
 			state: uint8(d.uint()), reason: d.text(), queued: d.int(), ended: d.int(),
 		}
-		l.own.byID.Set(r.request, r)
+		l.external.byID.Set(r.requestID, r)
 		switch r.state {
-		case ownPending:
+		case externalPending:
 			l.counts.Pending++
-			l.own.unfinished++
-		case ownNotified:
+			l.external.unfinished++
+		case externalNotified:
 			l.counts.Notified++
-			l.own.unfinished++
-		case ownDelivered, ownFailed:
-			l.own.finished.Set(ownFinish{r.ended, r.request})
+			l.external.unfinished++
+		case externalDelivered, externalFailed:
+			l.external.finished.Set(externalFinish{r.ended, r.requestID})
 		default:
 			d.fail(errCorrupt)
 		}
 	})
 }
 
-func (d *decoder) gone(g *idRing) {
-	d.times(func() {
+func (d *decoder) forgottenIDs(g *idRing) {
+	d.repeat(func() {
 		slab := idSlab{at: d.int()}
 		n := d.uint()
 		if n == 0 || n > slabSize {

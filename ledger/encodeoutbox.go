@@ -4,17 +4,16 @@ import (
 	"encoding/json"
 	"time"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// The outbox is part of the state: what is committed is told once, whoever
-// holds the authority by then.
-
+// outbox writes the outbox. It is part of the replicated state, so that
+// everything committed is published also under a later authority.
 func (e *encoder) outbox(o *outbox) {
 	e.uint(o.next)
-	e.uint(o.told)
+	e.uint(o.published)
 	e.uint(o.nextResult)
-	e.uint(o.nextDead)
+	e.uint(o.nextDeadLetter)
 	e.uint(uint64(o.bytes))
 	e.uint(uint64(len(o.entries)))
 	for i := range o.entries {
@@ -44,9 +43,9 @@ func (e *encoder) outbox(o *outbox) {
 		e.uint(m.First)
 		e.uint(m.Seq)
 	}
-	e.uint(uint64(len(o.dead)))
-	for i := range o.dead {
-		e.dead(&o.dead[i])
+	e.uint(uint64(len(o.deadLetters)))
+	for i := range o.deadLetters {
+		e.deadLetter(&o.deadLetters[i])
 	}
 }
 
@@ -75,7 +74,7 @@ func (e *encoder) blob(b *job.Blob) {
 	}
 }
 
-func (e *encoder) dead(v *DeadItem) {
+func (e *encoder) deadLetter(v *DeadLetter) {
 	e.uint(v.Number)
 	e.id(v.Job)
 	e.uint(uint64(v.N))
@@ -96,21 +95,21 @@ func (e *encoder) dead(v *DeadItem) {
 }
 
 func (d *decoder) outbox(o *outbox) {
-	o.next, o.told, o.nextResult, o.nextDead = d.uint(), d.uint(), d.uint(), d.uint()
+	o.next, o.published, o.nextResult, o.nextDeadLetter = d.uint(), d.uint(), d.uint(), d.uint()
 	o.bytes = int(d.uint())
-	d.times(func() {
+	d.repeat(func() {
 		entry := eventEntry{first: d.uint(), index: d.uint(), at: d.int(), bytes: int(d.uint())}
-		d.times(func() { entry.events = append(entry.events, d.event()) })
+		d.repeat(func() { entry.events = append(entry.events, d.event()) })
 		o.entries = append(o.entries, entry)
 	})
-	d.times(func() {
+	d.repeat(func() {
 		o.results = append(o.results, ResultItem{
 			Number: d.uint(), Job: d.id(), N: uint32(d.uint()), Queue: d.name(),
 			Value: job.Value{Msgpack: d.bool(), Data: d.bytes()}, Blob: d.blob(),
 		})
 	})
-	d.times(func() { o.messages = append(o.messages, ResultMessage{First: d.uint(), Seq: d.uint()}) })
-	d.times(func() { o.dead = append(o.dead, d.dead()) })
+	d.repeat(func() { o.messages = append(o.messages, ResultMessage{First: d.uint(), Seq: d.uint()}) })
+	d.repeat(func() { o.deadLetters = append(o.deadLetters, d.deadLetter()) })
 }
 
 func (d *decoder) event() Event {
@@ -135,8 +134,8 @@ func (d *decoder) blob() *job.Blob {
 	return &job.Blob{Name: d.text(), Chunks: int(d.uint()), Size: d.int(), SHA256: d.text()}
 }
 
-func (d *decoder) dead() DeadItem {
-	v := DeadItem{
+func (d *decoder) deadLetter() DeadLetter {
+	v := DeadLetter{
 		Number: d.uint(), Job: d.id(), N: uint32(d.uint()), Queue: d.name(), Function: d.name(),
 		Position: job.Position{Lane: uint8(d.uint()), Seq: d.uint()}, Attempts: uint32(d.uint()),
 		Accepted: time.Unix(0, d.int()).UTC(), At: time.Unix(0, d.int()).UTC(), Reason: d.text(),

@@ -6,10 +6,10 @@ import (
 	"strconv"
 	"time"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// EventKind names an event.
+// EventKind is the type of an event.
 type EventKind uint8
 
 // The fourteen events of the runtime contract.
@@ -30,8 +30,8 @@ const (
 	WorkerRecovered
 )
 
-// eventForms: the tag in JSON, the label in documents, and the names of the
-// fields that an event's texts A, B and C stand in.
+// eventForms holds, for each kind, the tag in JSON, the label in the contract's
+// documents, and the names of the fields for the texts A, B and C.
 var eventForms = [...]struct {
 	tag, label string
 	fields     []string
@@ -54,10 +54,10 @@ var eventForms = [...]struct {
 
 func (k EventKind) String() string { return eventForms[k].tag }
 
-// Label is the event's name as the contract's documents write it.
+// Label returns the event's name as written in the contract's documents.
 func (k EventKind) Label() string { return eventForms[k].label }
 
-// EventNames lists the events as the contract's documents label them.
+// EventNames returns the labels of all events.
 func EventNames() []string {
 	names := make([]string, 0, len(eventForms)-1)
 	for _, form := range eventForms[1:] {
@@ -66,25 +66,26 @@ func EventNames() []string {
 	return names
 }
 
-// Event is something that has happened. Its JSON is the contract's.
+// Event is one event of the runtime contract.
 type Event struct {
 	Kind  EventKind
-	N     uint32 // of a job's dispatch; 0: not about one
-	Job   job.ID // of a job's dispatch or assignment
-	A, B  string // the kind's first fields, in the contract's order; B of a job's event is its queue
-	Extra *Extra // what few events have
+	N     uint32 // number of a job's dispatch; 0: not about one
+	Job   job.ID // the job of the dispatch
+	A, B  string // the kind's first two fields, in the contract's order; B of an event about a job is its queue
+	Extra *Extra // further fields, which only some events have
 }
 
-// Extra holds the rarer fields of an event.
+// Extra holds fields that only some events have.
 type Extra struct {
-	Request  string          // an own dispatch's id
+	Request  string          // id of an external dispatch
 	C        string          // the kind's third field
-	Metadata json.RawMessage // of an own dispatch
+	Metadata json.RawMessage // of an external dispatch
 	Cursor   *string         // of a replay request
 }
 
-// Queue is the queue of the job that the event is about, "" if it is about
-// none: the subject of the live feed.
+// Queue returns the queue of the job that the event is about, or "" if it is
+// not about a job. It is part of the subject on which the event is published
+// live.
 func (e *Event) Queue() string {
 	if e.N == 0 {
 		return ""
@@ -92,7 +93,8 @@ func (e *Event) Queue() string {
 	return e.B
 }
 
-// RequestID is the dispatch the event is about, "" if none.
+// RequestID returns the request id of the dispatch that the event is about, or
+// "" if it is not about one.
 func (e *Event) RequestID() string {
 	if e.Extra != nil && e.Extra.Request != "" {
 		return e.Extra.Request
@@ -103,17 +105,17 @@ func (e *Event) RequestID() string {
 	return job.RequestID(e.Job, e.N)
 }
 
-// JSON is the contract's form.
+// JSON returns the event in the contract's form.
 func (e *Event) JSON() []byte { return e.append(nil, 0, time.Time{}) }
 
-// MarshalJSON gives the same as a part of something larger; package json escapes
-// HTML's characters there.
+// MarshalJSON returns the event in the contract's form. Package json then
+// escapes HTML characters in it.
 func (e *Event) MarshalJSON() ([]byte, error) { return e.JSON(), nil }
 
-// AppendLine adds the event as one line of history: the contract's form with
-// its number and time behind it, and then the queue of a job's dispatch that is
-// queued for a runner or ends. DispatchNotified goes without: the next line is
-// about the same job and names its queue.
+// AppendLine appends the event as one line of history: the contract's form,
+// followed by its number and time. Events about a job's dispatch that is queued
+// for a runner or has ended also get the job's queue; DispatchNotified does
+// not, because the next line is about the same job and has it.
 func (e *Event) AppendLine(b []byte, number uint64, at time.Time) []byte {
 	return append(e.append(b, number, at), '\n')
 }
@@ -152,7 +154,7 @@ func (e *Event) appendRequest(b []byte) []byte {
 		return appendString(append(b, `,"request_id":`...), e.Extra.Request)
 	}
 	if e.N == 0 {
-		if e.Kind >= DispatchQueued && e.Kind <= DispatchFailed { // an own dispatch may have the id ""
+		if e.Kind >= DispatchQueued && e.Kind <= DispatchFailed { // an external dispatch may have the id ""
 			b = append(b, `,"request_id":""`...)
 		}
 		return b
@@ -166,7 +168,7 @@ func (e *Event) appendFields(b []byte, names []string) []byte {
 	for i, name := range names {
 		b = append(append(append(b, `,"`...), name...), `":`...)
 		switch {
-		case e.Kind == WorkerAssigned && i == 1: // task_id is Overhop's job id
+		case e.Kind == WorkerAssigned && i == 1: // task_id is Overhop's job id, "<queue>:<job>"
 			b = append(append(append(b, '"'), e.B...), ':')
 			b = append(e.Job.Append(b), '"')
 		case i == 0:
@@ -182,6 +184,7 @@ func (e *Event) appendFields(b []byte, names []string) []byte {
 	return b
 }
 
+// appendString appends s as a JSON string.
 func appendString(b []byte, s string) []byte {
 	for i := range len(s) {
 		if c := s[i]; c < 0x20 || c > 0x7e || c == '"' || c == '\\' {
@@ -191,8 +194,8 @@ func appendString(b []byte, s string) []byte {
 	return append(append(append(b, '"'), s...), '"')
 }
 
-// appendQuoted is for the rare text that needs escapes. HTML's characters need
-// none: history is read by programs and by people, not by browsers.
+// appendQuoted is the slow path of appendString for a text that needs escapes.
+// HTML characters are not escaped, because history is not read by browsers.
 func appendQuoted(b []byte, s string) []byte {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)

@@ -9,10 +9,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// contractEvents are the events as the runtime contract writes them.
+// contractEvents are events and their form in the runtime contract.
 var contractEvents = []struct {
 	event Event
 	json  string
@@ -61,7 +61,7 @@ func TestEvent_JSON(t *testing.T) {
 			t.Errorf("got  %s, %v\nwant %s", got, err, c.json)
 		}
 		if !json.Valid(got) {
-			t.Errorf("not JSON: %s", got)
+			t.Errorf("invalid JSON: %s", got)
 		}
 	}
 	for k := AuthorityAcquired; k <= WorkerRecovered; k++ {
@@ -89,8 +89,8 @@ func TestEvent_Line(t *testing.T) {
 	}
 }
 
-// Whoever reads history by queue need not ask anybody which queue a line is
-// of, and that costs less than a tenth of what history holds of a job.
+// TestEvent_LinesNameTheirQueue checks that a line of history names its queue, except
+// for DispatchNotified, and that this adds less than a tenth to the lines of a job.
 func TestEvent_LinesNameTheirQueue(t *testing.T) {
 	const queue = "thumbnails"
 	for _, c := range []struct{ target, channel string }{
@@ -104,7 +104,7 @@ func TestEvent_LinesNameTheirQueue(t *testing.T) {
 			e.Job, e.N = job.ID{1, 2, 3}, 1
 			line := string(e.AppendLine(nil, 123_456, time.Unix(1_800_000_000, 0)))
 			if named := strings.Contains(line, queue); named == (e.Kind == DispatchNotified) {
-				t.Errorf("names its queue: %v: %s", named, line)
+				t.Errorf("queue in the line: %v: %s", named, line)
 			}
 			plain += len(line)
 			if i := strings.Index(line, `,"queue":`); i > 0 {
@@ -112,9 +112,9 @@ func TestEvent_LinesNameTheirQueue(t *testing.T) {
 			}
 		}
 		plain -= bytesMore
-		t.Logf("%s: %d bytes a job, and %d for queues", c.target, plain, bytesMore)
+		t.Logf("%s: %d bytes per job, and %d for queues", c.target, plain, bytesMore)
 		if 10*bytesMore > plain {
-			t.Errorf("%s: %d bytes more than %d", c.target, bytesMore, plain)
+			t.Errorf("%s: queues take %d bytes beside %d", c.target, bytesMore, plain)
 		}
 	}
 }
@@ -137,14 +137,15 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestCommand_Kinds holds the numbers in the log: none may ever change.
+// TestCommand_Kinds checks the kind numbers, which are in the log and must never
+// change.
 func TestCommand_Kinds(t *testing.T) {
 	want := map[Kind]Command{
-		1: &Lead{}, 2: &Renew{}, 3: &Found{}, 4: &Fold{}, 5: &Place{}, 6: &Settle{}, 7: &Told{}, 8: &AddQueue{},
+		1: &Lead{}, 2: &Renew{}, 3: &Bootstrap{}, 4: &Ingest{}, 5: &Place{}, 6: &Settle{}, 7: &MarkPublished{}, 8: &AddQueue{},
 		9: &RemoveQueue{}, 10: &PauseQueue{}, 11: &CancelJob{}, 12: &RemoveJob{}, 13: &RetryJob{}, 14: &MoveDispatch{},
-		15: &Observe{}, 20: &NoteWorkers{}, 24: &SetCron{}, 25: &RemoveCron{}, 26: &PauseCron{}, 27: &TickCrons{}, 28: &Reread{},
-		29: &SetMembers{}, 30: &ChangeMembers{}, 31: &StepMember{}, 34: &Prove{},
-		32: &Hold{}, 33: &BringBack{},
+		15: &Observe{}, 20: &RecordWorkerEvents{}, 24: &SetCron{}, 25: &RemoveCron{}, 26: &PauseCron{}, 27: &TickCrons{}, 28: &AdvanceReplay{},
+		29: &SetMembers{}, 30: &ChangeMembers{}, 31: &AdvanceMember{}, 34: &CheckConsistency{},
+		32: &Hold{}, 33: &Restore{},
 		65: &AcquireAuthority{}, 66: &RenewAuthority{}, 67: &QueueDispatch{}, 68: &MarkNotified{},
 		69: &MarkDelivered{}, 70: &MarkFailed{}, 71: &RequestReplay{}, 72: &CaptureSnapshot{},
 	}
@@ -153,27 +154,27 @@ func TestCommand_Kinds(t *testing.T) {
 			t.Errorf("%T has number %d, not %d", c, c.Kind(), kind)
 		}
 		if made, ok := NewCommand(kind); !ok || cmp.Diff(made, c) != "" {
-			t.Errorf("%d makes %T", kind, made)
+			t.Errorf("NewCommand(%d) returns %T", kind, made)
 		}
 	}
-	if _, ok := NewCommand(16); ok || len(commands) != len(want) {
-		t.Errorf("%d commands, want %d", len(commands), len(want))
+	if _, ok := NewCommand(16); ok || len(commandTypes) != len(want) {
+		t.Errorf("%d commands, want %d", len(commandTypes), len(want))
 	}
 }
 
-// What is no command is refused in words that a caller understands, and that
-// fit into a header.
+// TestParseCommand_Refusals checks that errors are readable and short enough for a
+// message header.
 func TestParseCommand_Refusals(t *testing.T) {
 	for text, want := range map[string]string{
-		`[{"command":"CaptureSnapshot"}]`: "invalid JSON: it is of type array, and a command is an object",
-		`7`:                               "invalid JSON: it is of type number, and a command is an object",
+		`[{"command":"CaptureSnapshot"}]`: "invalid JSON: got a value of type array; a command must be an object",
+		`7`:                               "invalid JSON: got a value of type number; a command must be an object",
 		`null`:                            "invalid JSON: missing field `command`",
 		"{\"command\":\"MarkDelivered\",\"request_id\":\"\xff\"}": "invalid JSON: it holds bytes that are not UTF-8",
 		`{"command":"` + strings.Repeat("Ü", 500_000) + `"}`: "invalid JSON: unknown variant `" + strings.Repeat("Ü", 32) + "…`, expected one of AcquireAuthority, RenewAuthority, " +
 			"QueueDispatch, MarkNotified, MarkDelivered, MarkFailed, RequestReplay, CaptureSnapshot",
 	} {
 		if _, err := ParseCommand([]byte(text)); err == nil || err.Error() != want {
-			t.Errorf("%.60s is refused with %v", text, err)
+			t.Errorf("%.60s: %v", text, err)
 		}
 	}
 }
@@ -193,12 +194,12 @@ func FuzzParseCommand(f *testing.F) {
 		c, err := ParseCommand(text)
 		if err != nil {
 			if c != nil || !strings.HasPrefix(err.Error(), "invalid JSON: ") {
-				t.Errorf("refused as %v with %v", c, err)
+				t.Errorf("command %v with error %v", c, err)
 			}
 			return
 		}
 		l := New()
-		r := l.Apply(at(1, 0, 0), []Command{c})[0]
+		r := l.Apply(stampAt(1, 0, 0), []Command{c})[0]
 		if r.Event == nil {
 			return
 		}

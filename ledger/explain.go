@@ -4,54 +4,55 @@ import (
 	"sort"
 	"time"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// Plight is what the ledger knows of why a job is where it is. Its cost does
-// not grow with the backlog.
-type Plight struct {
+// JobDiagnosis is what the ledger knows about why a job is in its present
+// state. The cost of creating one does not grow with the backlog.
+type JobDiagnosis struct {
 	job.View
-	Line        QueueView        // the job's queue
-	Paused      time.Time        // since when the queue is paused; zero: it is not
-	Full        bool             // the queue's limit leaves no room for one more
-	Asked       time.Time        // when its producer wants it run; zero: at once
-	Due         time.Time        // delayed: when it becomes waiting; waiting: since when it is due
-	Again       bool             // delayed: after a dispatch that failed or was given back
-	Debounced   bool             // a newer job with its debounce key would take its place
-	Redelivered bool             // its last dispatch was given back: the attempt did not count
-	Recalled    job.RecallReason // active: why it is to stop; "": it is not
-	Ahead       int              // waiting: jobs of its queue for the same hands that start before it
-	Fence       uint64           // active: of its dispatch
-	Result      uint64           // number of its result; 0: none
+	QueueView    QueueView        // of the job's queue
+	PausedSince  time.Time        // when the queue was paused; zero: it is not paused
+	LimitReached bool             // the queue's limit permits no further active job
+	RequestedAt  time.Time        // when the producer wants it to run; zero: immediately
+	Due          time.Time        // delayed: when it becomes waiting; waiting: when it became due
+	Retrying     bool             // delayed: after a dispatch that failed or was given back
+	Debounced    bool             // a newer record with its debounce key would replace it
+	Redelivered  bool             // its last dispatch was given back, so the attempt did not count
+	Recalled     job.RecallReason // active: why it is being recalled; "": it is not
+	Ahead        int              // waiting: number of jobs of its queue for the same executors that start before it
+	Fence        uint64           // active: fence of its dispatch
+	Result       uint64           // number of its result; 0: none
 }
 
-// Plight tells how a job stands; ok is false if there is no such job.
-func (l *Ledger) Plight(id job.ID) (p Plight, ok bool) {
+// Diagnose returns the diagnosis of a job; ok is false if the ledger has no
+// such job.
+func (l *Ledger) Diagnose(id job.ID) (p JobDiagnosis, ok bool) {
 	r := l.jobs.byID[id]
 	if r == nil {
-		return Plight{}, false
+		return JobDiagnosis{}, false
 	}
-	p = Plight{
-		Line: r.queue.view(), Full: r.queue.full(), Due: time.Unix(0, r.due).UTC(),
-		Redelivered: r.flags&redelivered != 0, Debounced: l.guards.tillStart(r),
+	p = JobDiagnosis{
+		QueueView: r.queue.view(), LimitReached: r.queue.limitReached(), Due: time.Unix(0, r.due).UTC(),
+		Redelivered: r.flags&redelivered != 0, Debounced: l.guards.holdsDebounce(r),
 	}
 	p.View, p.Result = r.view()
-	p.Paused, _ = l.PausedSince(r.queue.name)
+	p.PausedSince, _ = l.PausedSince(r.queue.name)
 	if o := r.options; o != nil && o.runAt != 0 {
-		p.Asked = time.Unix(0, o.runAt).UTC()
+		p.RequestedAt = time.Unix(0, o.runAt).UTC()
 	}
 	switch r.state {
 	case job.Delayed:
-		p.Again = r.run != nil && r.run.started > 0
+		p.Retrying = r.run != nil && r.run.started > 0
 	case job.Waiting:
-		p.Ahead = r.queue.ahead(r)
+		p.Ahead = r.queue.countAhead(r)
 	case job.Active:
-		p.Recalled, p.Fence = r.recalled(), r.run.fence
+		p.Recalled, p.Fence = r.recallReason(), r.run.fence
 	}
 	return p, true
 }
 
-// PausedSince tells since when a queue is paused; ok is false if it is not.
+// PausedSince returns when a queue was paused; ok is false if it is not paused.
 func (l *Ledger) PausedSince(queue string) (at time.Time, ok bool) {
 	if q := l.queues.get(queue); q != nil && q.paused {
 		return time.Unix(0, q.pausedAt).UTC(), true
@@ -59,102 +60,107 @@ func (l *Ledger) PausedSince(queue string) (at time.Time, ok bool) {
 	return time.Time{}, false
 }
 
-// tillStart tells that a job that has not started holds a debounce key.
-func (g *guards) tillStart(r *record) (holds bool) {
+// holdsDebounce reports whether r has not started and holds a debounce key.
+func (g *guards) holdsDebounce(r *storedJob) (held bool) {
 	if r.flags&guarded == 0 {
 		return false
 	}
 	g.byJob.Ascend(&heldKey{job: r.id}, func(h *heldKey) bool {
-		holds = holds || h.job == r.id && h.until == untilStart
+		held = held || h.job == r.id && h.until == untilStart
 		return h.job == r.id
 	})
-	return holds
+	return held
 }
 
-// ahead counts the waiting jobs that start before r: those of its own line,
-// and where the hands are a queue's, jobs with and without a function.
-func (q *queue) ahead(r *record) (n int) {
+// countAhead returns how many waiting jobs start before r: those in its own
+// waitlist and, for executors that serve a whole queue, jobs with and without a
+// function.
+func (q *queue) countAhead(r *storedJob) (n int) {
 	classes := []string{Class(r.function)}
 	if classes[0] == ClassPlain || classes[0] == ClassBare {
 		classes = []string{ClassPlain, ClassBare}
 	}
 	for _, class := range classes {
-		if ln, ok := q.lines.Get(class); ok {
-			n += ln.rank(r.order())
+		if wl, ok := q.waitlists.Get(class); ok {
+			n += wl.rank(r.order())
 		}
 	}
 	return n
 }
 
-// rank is how many jobs of the line start before an item, by halving.
-func (ln *line) rank(item orderItem) int {
-	return sort.Search(ln.jobs.Len(), func(i int) bool {
-		at, _ := ln.jobs.GetAt(i)
-		return !orderLess(at, item)
+// rank returns how many jobs of the waitlist start before item, by binary
+// search.
+func (wl *waitlist) rank(item orderItem) int {
+	return sort.Search(wl.jobs.Len(), func(i int) bool {
+		other, _ := wl.jobs.GetAt(i)
+		return !orderLess(other, item)
 	})
 }
 
-// Holders gives a queue's active jobs, those that were placed first before the
-// others, at most most of them. Its cost goes by the active jobs of the yard.
-func (l *Ledger) Holders(queue string, most int) (holders []Active) {
+// ActiveInQueue returns up to limit active jobs of a queue, in the order in
+// which they were placed. Its cost grows with the number of active jobs of all
+// queues.
+func (l *Ledger) ActiveInQueue(queue string, limit int) (dispatches []ActiveDispatch) {
 	q := l.queues.get(queue)
-	if q == nil || most <= 0 {
+	if q == nil || limit <= 0 {
 		return nil
 	}
-	most = min(most, q.counts[job.Active])
-	if most == 0 {
+	limit = min(limit, q.counts[job.Active])
+	if limit == 0 {
 		return nil
 	}
 	l.jobs.active.Scan(func(item orderItem) bool {
 		if item.r.queue.name == queue {
-			holders = append(holders, item.r.activeView())
+			dispatches = append(dispatches, item.r.activeDispatch())
 		}
-		return len(holders) < most
+		return len(dispatches) < limit
 	})
-	return holders
+	return dispatches
 }
 
-// Head is the first job of a line, and how many stand in it.
-type Head struct {
-	Waiting
+// WaitlistHead is the first job of a waitlist, and the number of jobs in it.
+type WaitlistHead struct {
+	WaitingJob
 	Class string
 	Count int
 }
 
-// Heads gives the first jobs of a queue's lines that are not empty, by class,
-// at most most of them.
-func (l *Ledger) Heads(queue string, most int) (heads []Head) {
+// WaitlistHeads returns the heads of up to limit waitlists of a queue that are
+// not empty, in the order of their classes.
+func (l *Ledger) WaitlistHeads(queue string, limit int) (heads []WaitlistHead) {
 	q := l.queues.get(queue)
 	if q == nil {
 		return nil
 	}
-	q.lines.Scan(func(class string, ln *line) bool {
-		if first, ok := ln.jobs.Min(); ok && len(heads) < most {
-			heads = append(heads, Head{first.r.waiting(), class, ln.jobs.Len()})
+	q.waitlists.Scan(func(class string, wl *waitlist) bool {
+		if first, ok := wl.jobs.Min(); ok && len(heads) < limit {
+			heads = append(heads, WaitlistHead{first.r.waitingJob(), class, wl.jobs.Len()})
 		}
-		return len(heads) < most
+		return len(heads) < limit
 	})
 	return heads
 }
 
-// Oldest is the waiting job of a queue that was accepted first.
-func (l *Ledger) Oldest(queue string) (w Waiting, ok bool) {
+// OldestWaitingJob returns the waiting job of a queue that was accepted first.
+func (l *Ledger) OldestWaitingJob(queue string) (w WaitingJob, ok bool) {
 	if q := l.queues.get(queue); q != nil {
-		q.byAcceptance(func(r *record) bool {
-			w, ok = r.waiting(), true
+		q.byAcceptance(func(r *storedJob) bool {
+			w, ok = r.waitingJob(), true
 			return false
 		})
 	}
 	return w, ok
 }
 
-// maxDueScan is how many delayed jobs are looked at for the next of a queue.
+// maxDueScan is how many delayed jobs are examined to find the next one of a
+// queue.
 const maxDueScan = 2000
 
-// NextOf is the delayed job of a queue that is due first. Where too many
-// others are due before it, ok is false and notBefore is a time before which
-// none of the queue's is due; it is zero if the queue has none.
-func (l *Ledger) NextOf(queue string) (id job.ID, at, notBefore time.Time, ok bool) {
+// NextDelayed returns the delayed job of a queue that is due first. If too many
+// jobs of other queues are due before it, ok is false and none of the queue's
+// jobs is due before notBefore. If the queue has no delayed job, ok is false
+// and notBefore is zero.
+func (l *Ledger) NextDelayed(queue string) (id job.ID, at, notBefore time.Time, ok bool) {
 	q := l.queues.get(queue)
 	if q == nil || q.counts[job.Delayed] == 0 {
 		return id, at, notBefore, false
@@ -180,24 +186,24 @@ func (l *Ledger) NextOf(queue string) (id job.ID, at, notBefore time.Time, ok bo
 	return id, at, notBefore, ok
 }
 
-// RulingOf is the last ruling about records of an id, and when it was made; ok
-// is false if there was none, or if it was too long ago.
-func (l *Ledger) RulingOf(id job.ID) (r Ruling, at time.Time, ok bool) {
-	n, ok := l.rulings.byID[id]
+// LastDecision returns the last decision about records of an id, and when it
+// was made. ok is false if there was none or it is no longer kept.
+func (l *Ledger) LastDecision(id job.ID) (r Decision, at time.Time, ok bool) {
+	n, ok := l.decisions.byID[id]
 	if !ok {
-		return Ruling{}, time.Time{}, false
+		return Decision{}, time.Time{}, false
 	}
-	found := &l.rulings.list[n-l.rulings.first]
-	return found.Ruling, time.Unix(0, found.at).UTC(), true
+	found := &l.decisions.list[n-l.decisions.first]
+	return found.Decision, time.Unix(0, found.at).UTC(), true
 }
 
-// UntoldOf gives the events of a job that are not yet known to be published,
-// as lines of history; complete is false if not all of the outbox was looked
-// at.
-func (l *Ledger) UntoldOf(id job.ID, most int) (lines [][]byte, complete bool) {
+// UnpublishedEvents returns those events of a job that are not yet known to be
+// published, as lines of history. It examines at most limit events of the
+// outbox; complete is false if there are more.
+func (l *Ledger) UnpublishedEvents(id job.ID, limit int) (lines [][]byte, complete bool) {
 	complete = true
-	l.EventsAfter(l.outbox.told, func(number uint64, at time.Time, e *Event) bool {
-		if most--; most < 0 {
+	l.EventsAfter(l.outbox.published, func(number uint64, at time.Time, e *Event) bool {
+		if limit--; limit < 0 {
 			complete = false
 			return false
 		}

@@ -7,15 +7,15 @@ import (
 	"testing"
 	"time"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// explained is a ledger with a queue of limit 2 and jobs in every state: 0 and
-// 1 run, 2 to 5 wait, of them 4 first, 6 and 7 are delayed.
-func explained(t *testing.T) (*Ledger, Stamp) {
+// explainLedger returns a ledger with a queue of limit 2. Its jobs 0 and 1 are
+// active, 2 to 5 are waiting, 4 first, and 6 and 7 are delayed.
+func explainLedger(t *testing.T) (*Ledger, Stamp) {
 	t.Helper()
-	l, stamp := led(t)
-	f := &Fold{Identity: "L0", To: 8, CreateQueues: true}
+	l, stamp := ledgerWithAuthority(t)
+	f := &Ingest{Identity: "L0", To: 8, CreateQueues: true}
 	for i := range 8 {
 		j := job.Job{
 			ID: jobID(i), Queue: "mail", Position: job.Position{Seq: uint64(i + 1)}, Priority: job.DefaultPriority,
@@ -41,48 +41,48 @@ func explained(t *testing.T) (*Ledger, Stamp) {
 	return l, stamp
 }
 
-func TestPlight(t *testing.T) {
-	l, stamp := explained(t)
-	plight := func(i int) Plight {
+func TestDiagnose(t *testing.T) {
+	l, stamp := explainLedger(t)
+	diagnosis := func(i int) JobDiagnosis {
 		t.Helper()
-		p, ok := l.Plight(jobID(i))
+		p, ok := l.Diagnose(jobID(i))
 		if !ok {
-			t.Fatalf("job %d is not known", i)
+			t.Fatalf("unknown job %d", i)
 		}
 		return p
 	}
-	// 3 and 4 are for the same hands, 2 and 5 for the runner's.
+	// 3 and 4 are for the same executors, 2 and 5 for a runner.
 	for i, ahead := range map[int]int{2: 0, 3: 1, 4: 0, 5: 1} {
-		if p := plight(i); p.State != job.Waiting || p.Ahead != ahead || !p.Full || p.Line.Counts[job.Waiting] != 4 {
+		if p := diagnosis(i); p.State != job.Waiting || p.Ahead != ahead || !p.LimitReached || p.QueueView.Counts[job.Waiting] != 4 {
 			t.Errorf("job %d: %d ahead, want %d: %+v", i, p.Ahead, ahead, p)
 		}
 	}
-	if p := plight(0); p.State != job.Active || p.Recalled != "" || p.Fence == 0 || p.Node != "n1" {
-		t.Errorf("an active job: %+v", p)
+	if p := diagnosis(0); p.State != job.Active || p.Recalled != "" || p.Fence == 0 || p.Node != "n1" {
+		t.Errorf("active job: %+v", p)
 	}
-	if p := plight(6); p.Again || p.Debounced || !p.Due.Equal(scriptStart.Add(4*time.Hour)) || !p.Asked.Equal(p.Due) {
-		t.Errorf("a delayed job: %+v", p)
+	if p := diagnosis(6); p.Retrying || p.Debounced || !p.Due.Equal(scriptStart.Add(4*time.Hour)) || !p.RequestedAt.Equal(p.Due) {
+		t.Errorf("delayed job: %+v", p)
 	}
-	if _, ok := l.Plight(jobID(50)); ok {
-		t.Error("a job that never was is known")
+	if _, ok := l.Diagnose(jobID(50)); ok {
+		t.Error("diagnosis of a job that does not exist")
 	}
 	due := stamp.At.Add(time.Minute)
 	l.Apply(stamp, []Command{
-		&Settle{Ends: []End{{Job: jobID(0), N: 1, Next: job.Again, At: due, Reason: "boom", Fault: &job.Fault{Message: "boom"}}}},
+		&Settle{Settlements: []Settlement{{Job: jobID(0), N: 1, Next: job.NextRetry, At: due, Reason: "boom", Fault: &job.Fault{Message: "boom"}}}},
 		&CancelJob{Job: jobID(1)},
 	})
-	if p := plight(0); p.State != job.Delayed || !p.Again || p.Redelivered || !p.Due.Equal(due) || p.Reason != "boom" {
-		t.Errorf("a job between two attempts: %+v", p)
+	if p := diagnosis(0); p.State != job.Delayed || !p.Retrying || p.Redelivered || !p.Due.Equal(due) || p.Reason != "boom" {
+		t.Errorf("job between two attempts: %+v", p)
 	}
-	if p := plight(1); p.Recalled != job.RecallCancelled {
-		t.Errorf("a job that is to stop: %+v", p)
+	if p := diagnosis(1); p.Recalled != job.RecallCancelled {
+		t.Errorf("cancelled job: %+v", p)
 	}
 }
 
-func TestQueueFacts(t *testing.T) {
-	l, stamp := explained(t)
+func TestQueueReads(t *testing.T) {
+	l, stamp := explainLedger(t)
 	if _, paused := l.PausedSince("mail"); paused {
-		t.Error("a queue that runs is paused")
+		t.Error("a queue that is not paused has a time since when")
 	}
 	l.Apply(stamp, []Command{&PauseQueue{Name: "mail", Paused: true}})
 	stamp.Index++
@@ -95,77 +95,77 @@ func TestQueueFacts(t *testing.T) {
 			t.Errorf("paused since %s, %t", at, paused)
 		}
 	}
-	if h := l.Holders("mail", 20); len(h) != 2 || h[0].ID == h[1].ID || h[0].Channel != "overhop/w1" {
-		t.Errorf("holders: %+v", h)
+	if h := l.ActiveInQueue("mail", 20); len(h) != 2 || h[0].ID == h[1].ID || h[0].Channel != "overhop/w1" {
+		t.Errorf("active: %+v", h)
 	}
-	if h := l.Holders("mail", 1); len(h) != 1 {
-		t.Errorf("one holder: %+v", h)
+	if h := l.ActiveInQueue("mail", 1); len(h) != 1 {
+		t.Errorf("first active: %+v", h)
 	}
-	if h := l.Holders("none", 20); h != nil {
-		t.Errorf("holders of no queue: %+v", h)
+	if h := l.ActiveInQueue("none", 20); h != nil {
+		t.Errorf("active jobs of an unknown queue: %+v", h)
 	}
-	heads := l.Heads("mail", 5)
+	heads := l.WaitlistHeads("mail", 5)
 	if len(heads) != 3 || heads[0].ID != jobID(3) || heads[1].ID != jobID(4) || heads[2].ID != jobID(2) || heads[2].Count != 2 || heads[2].Class != "py#" {
 		t.Errorf("heads: %+v", heads)
 	}
-	if w, ok := l.Oldest("mail"); !ok || w.ID != jobID(2) {
+	if w, ok := l.OldestWaitingJob("mail"); !ok || w.ID != jobID(2) {
 		t.Errorf("oldest: %+v", w)
 	}
-	if id, at, _, ok := l.NextOf("mail"); !ok || id != jobID(7) || !at.Equal(scriptStart.Add(3*time.Hour)) {
-		t.Errorf("next due: %s, %s, %t", id, at, ok)
+	if id, at, _, ok := l.NextDelayed("mail"); !ok || id != jobID(7) || !at.Equal(scriptStart.Add(3*time.Hour)) {
+		t.Errorf("next delayed: %s, %s, %t", id, at, ok)
 	}
-	if _, _, notBefore, ok := l.NextOf("none"); ok || !notBefore.IsZero() {
-		t.Errorf("next due of no queue: %s, %t", notBefore, ok)
+	if _, _, notBefore, ok := l.NextDelayed("none"); ok || !notBefore.IsZero() {
+		t.Errorf("next delayed of an unknown queue: %s, %t", notBefore, ok)
 	}
-	// Others' delayed jobs before it, more than are looked at: its own list is
-	// short enough to look through.
-	f := &Fold{Identity: "L0", From: 8, To: 8 + maxDueScan + 1, CreateQueues: true}
+	// More delayed jobs of another queue come first than are examined, but the
+	// queue has few enough to scan them.
+	f := &Ingest{Identity: "L0", From: 8, To: 8 + maxDueScan + 1, CreateQueues: true}
 	for i := range maxDueScan + 1 {
 		f.Jobs = append(f.Jobs, job.Job{ID: jobID(1000 + i), Queue: "others", Position: job.Position{Seq: uint64(9 + i)}, Accepted: scriptStart, RunAt: scriptStart.Add(time.Hour)})
 	}
 	if r := l.Apply(stamp, []Command{f}); r[0].Err != nil {
 		t.Fatal(r[0].Err)
 	}
-	if id, _, _, ok := l.NextOf("mail"); !ok || id != jobID(7) {
-		t.Errorf("next due behind others: %s, %t", id, ok)
+	if id, _, _, ok := l.NextDelayed("mail"); !ok || id != jobID(7) {
+		t.Errorf("next delayed behind another queue: %s, %t", id, ok)
 	}
 }
 
-func TestRulingOf_UntoldOf(t *testing.T) {
-	l, stamp := explained(t)
-	lines, all := l.UntoldOf(jobID(1), 1000)
+func TestLastDecision_UnpublishedEvents(t *testing.T) {
+	l, stamp := explainLedger(t)
+	lines, all := l.UnpublishedEvents(jobID(1), 1000)
 	if len(lines) != 3 || !all || !strings.Contains(string(lines[2]), `"event":"worker.assigned"`) {
-		t.Errorf("untold: %q, %t", lines, all)
+		t.Errorf("unpublished: %q, %t", lines, all)
 	}
-	if lines, all := l.UntoldOf(jobID(1), 3); all || len(lines) > 1 {
-		t.Errorf("untold, not looked through: %q, %t", lines, all)
+	if lines, all := l.UnpublishedEvents(jobID(1), 3); all || len(lines) > 1 {
+		t.Errorf("unpublished, limited: %q, %t", lines, all)
 	}
-	l.Apply(stamp, []Command{&Told{Events: l.LastEvent()}})
-	if lines, all := l.UntoldOf(jobID(1), 1000); len(lines) != 0 || !all {
-		t.Errorf("after all was told: %q, %t", lines, all)
+	l.Apply(stamp, []Command{&MarkPublished{Events: l.LastEvent()}})
+	if lines, all := l.UnpublishedEvents(jobID(1), 1000); len(lines) != 0 || !all {
+		t.Errorf("after all were published: %q, %t", lines, all)
 	}
 	stamp.Index++
-	guard := &job.Guards{Unique: job.Guard{Key: job.GuardKey{1}, For: time.Hour}}
-	r := l.Apply(stamp, []Command{&Fold{Identity: "L0", From: 8, To: 10, Jobs: []job.Job{
+	guard := &job.Guards{Unique: job.Guard{Key: job.GuardKey{1}, TTL: time.Hour}}
+	r := l.Apply(stamp, []Command{&Ingest{Identity: "L0", From: 8, To: 10, Jobs: []job.Job{
 		{ID: jobID(20), Queue: "mail", Position: job.Position{Seq: 9}, Accepted: scriptStart, Guards: guard},
 		{ID: jobID(21), Queue: "mail", Position: job.Position{Seq: 10}, Accepted: scriptStart, Guards: guard},
 	}}})
 	if r[0].Err != nil {
 		t.Fatal(r[0].Err)
 	}
-	if ruling, at, ok := l.RulingOf(jobID(21)); !ok || ruling.Folded != FoldedDuplicate || ruling.Job != jobID(20) || !at.Equal(l.Now()) {
-		t.Errorf("ruling: %+v, %s, %t", ruling, at, ok)
+	if decision, at, ok := l.LastDecision(jobID(21)); !ok || decision.Ingested != IngestedDuplicate || decision.Job != jobID(20) || !at.Equal(l.Now()) {
+		t.Errorf("decision: %+v, %s, %t", decision, at, ok)
 	}
-	if _, _, ok := l.RulingOf(jobID(1)); ok {
-		t.Error("a job without keys has a ruling")
+	if _, _, ok := l.LastDecision(jobID(1)); ok {
+		t.Error("decision about a job without guards")
 	}
 }
 
-// BenchmarkPlight asks for the last of the jobs that wait, with and without
-// 100,000 that run, and for the one job of a queue that runs behind them all.
-func BenchmarkPlight(b *testing.B) {
+// BenchmarkDiagnose diagnoses the last waiting job, with and without 100,000 active
+// jobs, and lists the one active job of a queue that was placed after all of them.
+func BenchmarkDiagnose(b *testing.B) {
 	for _, waiting := range []int{1000, 1_000_000} {
-		l, stamp := filled(b, waiting)
+		l, stamp := filledLedger(b, waiting)
 		for _, active := range []int{0, 100_000} {
 			if active > waiting {
 				continue
@@ -176,19 +176,19 @@ func BenchmarkPlight(b *testing.B) {
 					p.Placements = append(p.Placements, Placement{Job: benchID(i), N: 1, Node: "n1", Incarnation: 1, Channel: "overhop/w1"})
 				}
 				stamp.Index++
-				l.Apply(stamp, []Command{p, &Told{Events: l.LastEvent()}})
+				l.Apply(stamp, []Command{p, &MarkPublished{Events: l.LastEvent()}})
 			}
 			b.Run(fmt.Sprintf("waiting=%d/active=%d", waiting, active), func(b *testing.B) {
 				b.ReportAllocs()
 				for range b.N {
-					p, ok := l.Plight(benchID(waiting - 1))
+					p, ok := l.Diagnose(benchID(waiting - 1))
 					if !ok || p.Ahead < waiting-1-active-1000 {
 						b.Fatalf("%+v", p)
 					}
-					l.Holders("mail", 20)
-					l.Heads("mail", 5)
-					l.Oldest("mail")
-					l.NextOf("mail")
+					l.ActiveInQueue("mail", 20)
+					l.WaitlistHeads("mail", 5)
+					l.OldestWaitingJob("mail")
+					l.NextDelayed("mail")
 				}
 			})
 		}
@@ -198,12 +198,12 @@ func BenchmarkPlight(b *testing.B) {
 		stamp.Index++
 		late := job.Job{ID: jobID(1), Queue: "late", Position: job.Position{Seq: uint64(waiting + 1)}, Accepted: scriptStart}
 		l.Apply(stamp, []Command{
-			&Fold{Identity: "L0", From: uint64(waiting), To: uint64(waiting + 1), Jobs: []job.Job{late}, CreateQueues: true},
+			&Ingest{Identity: "L0", From: uint64(waiting), To: uint64(waiting + 1), Jobs: []job.Job{late}, CreateQueues: true},
 			&Place{Placements: []Placement{{Job: late.ID, N: 1, Node: "n1", Incarnation: 1, Channel: "overhop/w1"}}},
 		})
 		b.Run(fmt.Sprintf("waiting=%d/behind", waiting), func(b *testing.B) {
 			for range b.N {
-				if h := l.Holders("late", 20); len(h) != 1 {
+				if h := l.ActiveInQueue("late", 20); len(h) != 1 {
 					b.Fatalf("%+v", h)
 				}
 			}

@@ -8,32 +8,32 @@ import (
 
 	"github.com/tidwall/btree"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// MaxHeldKeys is how many keys of guards are held at once; a job that needs
-// one more is rejected.
+// MaxHeldKeys is how many guard keys are held at once; a job that needs one
+// more is rejected.
 const MaxHeldKeys = 1_000_000
 
-// heldKey is a guard's key, and which job holds it. It is immutable.
+// heldKey is a held guard key. It is immutable.
 type heldKey struct {
-	key   job.GuardKey
+	key   job.GuardKey // the job that holds it; zero for a rate limit key
 	job   job.ID
-	until int64 // unix nanoseconds; untilStart for a debounce key
-	rate  bool  // a rate limit: no job holds it, it outlives them all
+	until int64 // Unix nanoseconds; untilStart for a debounce key
+	rate  bool  // a rate limit key, which belongs to no job
 }
 
-// untilStart is the end of a debounce key: it goes when its job starts or
-// ends, not with time.
+// untilStart is the expiry of a debounce key: it is released when its job
+// starts or ends, not after a time.
 const untilStart = math.MaxInt64
 
-// guards are the keys that are held. Each is held by at most one job, which
-// the ledger knows, and no job holds more than two.
+// guards are the held keys. Each is held by at most one job, which the ledger
+// has, and no job holds more than two.
 type guards struct {
 	byKey  map[job.GuardKey]*heldKey // nil in a copy
 	byTime *btree.BTreeG[*heldKey]
-	byJob  *btree.BTreeG[*heldKey] // nil in a copy; without rate limits
-	most   int
+	byJob  *btree.BTreeG[*heldKey] // without rate limit keys; nil in a copy
+	max    int
 }
 
 func newGuards() guards {
@@ -41,7 +41,7 @@ func newGuards() guards {
 		byKey:  make(map[job.GuardKey]*heldKey),
 		byTime: btree.NewBTreeGOptions(keyByTime, treeOptions),
 		byJob:  btree.NewBTreeGOptions(keyByJob, treeOptions),
-		most:   MaxHeldKeys,
+		max:    MaxHeldKeys,
 	}
 }
 
@@ -55,10 +55,10 @@ func keyByJob(a, b *heldKey) bool {
 	return cmp.Or(bytes.Compare(a.job[:], b.job[:]), bytes.Compare(a.key[:], b.key[:])) < 0
 }
 
-// live gives who holds a key; nil if nobody does. What has run out counts for
-// nothing even before [guards.expire] comes to it.
-func (g *guards) live(want job.Guard, now int64) *heldKey {
-	if !want.Given() {
+// holder returns the held key of a guard, or nil if it is not held. It ignores
+// an expired key that [guards.expire] has not yet removed.
+func (g *guards) holder(want job.Guard, now int64) *heldKey {
+	if !want.IsSet() {
 		return nil
 	}
 	if h := g.byKey[want.Key]; h != nil && h.until > now {
@@ -67,17 +67,18 @@ func (g *guards) live(want job.Guard, now int64) *heldKey {
 	return nil
 }
 
-// full tells that not all of a job's keys can be held.
+// full reports whether there is no space for all keys of a job.
 func (g *guards) full(want *job.Guards) bool {
 	more := 0
 	for _, one := range [...]job.Guard{want.Unique, want.Rate, want.Debounce} {
-		if one.Given() && g.byKey[one.Key] == nil {
+		if one.IsSet() && g.byKey[one.Key] == nil {
 			more++
 		}
 	}
-	return len(g.byKey)+more > g.most
+	return len(g.byKey)+more > g.max
 }
 
+// hold adds a key; a key that is already held gets its new holder and expiry.
 func (g *guards) hold(h *heldKey) {
 	if old := g.byKey[h.key]; old != nil {
 		g.drop(old)
@@ -97,7 +98,7 @@ func (g *guards) drop(h *heldKey) {
 	}
 }
 
-// release frees a job's keys, or only the one that it holds until it starts.
+// release removes the keys of a job, or only its debounce key.
 func (g *guards) release(id job.ID, onlyDebounce bool) {
 	var mine []*heldKey
 	g.byJob.Ascend(&heldKey{job: id}, func(h *heldKey) bool {
@@ -111,9 +112,9 @@ func (g *guards) release(id job.ID, onlyDebounce bool) {
 	}
 }
 
-// expire frees keys whose time is over, a bounded number at a time.
+// expire removes expired keys, at most maxPruned at a time.
 func (g *guards) expire(now int64) {
-	for range maxForgotten {
+	for range maxPruned {
 		first, ok := g.byTime.Min()
 		if !ok || first.until > now {
 			return
@@ -122,122 +123,128 @@ func (g *guards) expire(now int64) {
 	}
 }
 
-// holdGuards gives a job that was made, or made anew, its keys. A unique key
-// lives at least until the job is due.
-func (l *Ledger) holdGuards(r *record, g *job.Guards) {
-	if g.Unique.Given() {
-		l.guards.hold(&heldKey{key: g.Unique.Key, job: r.id, until: max(l.now+int64(g.Unique.For), r.due)})
+// holdGuards holds the keys of a job that was created or replaced. A unique key
+// is held at least until the job is due.
+func (l *Ledger) holdGuards(r *storedJob, g *job.Guards) {
+	if g.Unique.IsSet() {
+		l.guards.hold(&heldKey{key: g.Unique.Key, job: r.id, until: max(l.now+int64(g.Unique.TTL), r.due)})
 	}
-	if g.Rate.Given() {
-		l.guards.hold(&heldKey{key: g.Rate.Key, until: l.now + int64(g.Rate.For), rate: true})
+	if g.Rate.IsSet() {
+		l.guards.hold(&heldKey{key: g.Rate.Key, until: l.now + int64(g.Rate.TTL), rate: true})
 	}
-	if g.Debounce.Given() {
+	if g.Debounce.IsSet() {
 		l.guards.hold(&heldKey{key: g.Debounce.Key, job: r.id, until: untilStart})
 	}
 }
 
-// foldGuarded takes in a record with guards, and keeps what became of it for
-// whoever waits to hear.
-func (l *Ledger) foldGuarded(j *job.Job, identity string, createQueues bool) Folded {
-	if window := j.Guards.Debounce.For; window > 0 {
+// ingestGuarded ingests a record with guards, and keeps the decision for the
+// client that waits for it.
+func (l *Ledger) ingestGuarded(j *job.Job, identity string, createQueues bool) Ingested {
+	if window := j.Guards.Debounce.TTL; window > 0 {
 		later := *j
 		later.RunAt = l.Now().Add(window)
 		j = &later
 	}
-	r := l.rule(j, identity, createQueues)
-	l.rulings.add(ruled{at: l.now, place: j.Position, id: j.ID, accepted: j.Accepted.UnixNano(), Ruling: r})
-	return r.Folded
+	r := l.decide(j, identity, createQueues)
+	l.decisions.add(decisionEntry{at: l.now, position: j.Position, id: j.ID, accepted: j.Accepted.UnixNano(), Decision: r})
+	return r.Ingested
 }
 
-func (l *Ledger) rule(j *job.Job, identity string, createQueues bool) Ruling {
-	if known := l.jobs.byID[j.ID]; known != nil || l.jobs.gone.has(j.ID) {
-		return l.ruleAlone(j, identity, createQueues)
+// decide determines what a record with guards becomes, and carries that out.
+func (l *Ledger) decide(j *job.Job, identity string, createQueues bool) Decision {
+	if known := l.jobs.byID[j.ID]; known != nil || l.jobs.forgotten.has(j.ID) {
+		return l.decideUnguarded(j, identity, createQueues)
 	}
-	if r, ok := l.rulings.ofCopy(j); ok {
+	if r, ok := l.decisions.forDuplicate(j); ok {
 		return r
 	}
-	merge := l.debounced(j.Guards.Debounce)
-	if h := l.guards.live(j.Guards.Unique, l.now); h != nil && (merge == nil || h.job != merge.id) {
-		return Ruling{Folded: FoldedDuplicate, Job: h.job, Queue: l.jobs.byID[h.job].queue.name}
+	merge := l.debounceTarget(j.Guards.Debounce)
+	if h := l.guards.holder(j.Guards.Unique, l.now); h != nil && (merge == nil || h.job != merge.id) {
+		return Decision{Ingested: IngestedDuplicate, Job: h.job, Queue: l.jobs.byID[h.job].queue.name}
 	}
-	if h := l.guards.live(j.Guards.Rate, l.now); h != nil {
-		l.limit(j, identity)
-		return Ruling{Folded: FoldedLimited, RetryAfter: time.Duration(h.until - l.now)}
+	if h := l.guards.holder(j.Guards.Rate, l.now); h != nil {
+		l.emitRateLimited(j, identity)
+		return Decision{Ingested: IngestedRateLimited, RetryAfter: time.Duration(h.until - l.now)}
 	}
 	if l.guards.full(j.Guards) {
 		l.rejectJob(j, identity, ReasonKeysFull)
-		return Ruling{Folded: FoldedLater, Reason: ReasonKeysFull}
+		return Decision{Ingested: IngestedKeysFull, Reason: ReasonKeysFull}
 	}
 	if merge != nil && merge.queue.name != j.Queue {
 		reason := "debounce_conflict: the key is held by a job of queue " + merge.queue.name
 		l.rejectJob(j, identity, reason)
-		return Ruling{Folded: FoldedRejected, Reason: reason}
+		return Decision{Ingested: IngestedRejected, Reason: reason}
 	}
 	if merge != nil {
-		l.remake(merge, j)
-		return Ruling{Folded: FoldedDebounced, Job: merge.id, Queue: j.Queue}
+		if err := l.checkRunnerLimit(merge.queue, j.Function); err != nil {
+			l.rejectJob(j, identity, err.Error())
+			return Decision{Ingested: IngestedKeysFull, Reason: err.Error()}
+		}
+		l.debounceInto(merge, j)
+		return Decision{Ingested: IngestedDebounced, Job: merge.id, Queue: j.Queue}
 	}
-	r := l.ruleAlone(j, identity, createQueues)
+	r := l.decideUnguarded(j, identity, createQueues)
 	if made := l.jobs.byID[j.ID]; made != nil {
 		l.holdGuards(made, j.Guards)
 	}
 	return r
 }
 
-// ruleAlone takes in a record that no other job stands in the way of.
-func (l *Ledger) ruleAlone(j *job.Job, identity string, createQueues bool) Ruling {
-	folded, reason := l.makeJob(j, identity, createQueues)
-	if folded == FoldedRejected {
-		return Ruling{Folded: folded, Reason: reason}
+// decideUnguarded ingests a record regardless of its guards.
+func (l *Ledger) decideUnguarded(j *job.Job, identity string, createQueues bool) Decision {
+	ingested, reason := l.addJob(j, identity, createQueues)
+	if reason != "" {
+		return Decision{Ingested: ingested, Reason: reason}
 	}
-	return Ruling{Folded: folded, Job: j.ID, Queue: j.Queue}
+	return Decision{Ingested: ingested, Job: j.ID, Queue: j.Queue}
 }
 
-// debounced finds the job that a newer one takes the place of: it holds the
-// key, and nobody was ever told to run it.
-func (l *Ledger) debounced(g job.Guard) *record {
-	if h := l.guards.live(g, l.now); h != nil {
+// debounceTarget returns the job that a record with guard g replaces: the one
+// that holds the key, which has not started.
+func (l *Ledger) debounceTarget(g job.Guard) *storedJob {
+	if h := l.guards.holder(g, l.now); h != nil {
 		return l.jobs.byID[h.job]
 	}
 	return nil
 }
 
-// remake makes a job that has not started what a newer record asks for. It
-// keeps its id and its age.
-func (l *Ledger) remake(old *record, j *job.Job) {
-	next := l.newRecord(j, old.queue)
+// debounceInto replaces what a job that has not started asks for by what a
+// newer record asks for. The job keeps its id and the time it was accepted.
+func (l *Ledger) debounceInto(old *storedJob, j *job.Job) {
+	next := l.newStoredJob(j, old.queue)
 	next.id, next.accepted, next.n, next.state = old.id, old.accepted, old.n, job.Delayed
 	if old.state == job.Waiting {
-		l.endUnstarted(old, reasonDebounced)
+		l.emitUnstartedFailure(old, reasonDebounced)
 	}
-	l.put(old, next)
+	l.store(old, next)
 	l.guards.release(next.id, false)
 	l.holdGuards(next, j.Guards)
 }
 
-// Why a dispatch was never told, or never will be, as history says it.
+// Reasons of dispatches that never started, as written to history.
 const (
-	reasonDebounced = "debounced: a newer job took its place"
-	reasonLimited   = "rate_limited: its rate limit key is held"
-	ReasonKeysFull  = "keys_full: the yard holds as many unique, rate limit and debounce keys as it can"
+	reasonDebounced   = "debounced: a newer job took its place"
+	reasonRateLimited = "rate_limited: its rate limit key is held"
+	ReasonKeysFull    = "keys_full: the maximum number of unique, rate limit and debounce keys is held; try again later"
 )
 
-// limit tells history of a record that a rate limit keeps from being a job.
-// It goes under the id of its place: its own may yet become a job.
-func (l *Ledger) limit(j *job.Job, identity string) {
-	r := &record{
+// emitRateLimited emits the events of a record that a rate limit refused. They
+// carry the id of the record's position, because its own id may still become a
+// job.
+func (l *Ledger) emitRateLimited(j *job.Job, identity string) {
+	r := &storedJob{
 		id:    job.RecordID(identity, j.Position.Seq, j.Accepted),
 		queue: &queue{name: j.Queue}, function: j.Function, n: 1,
 	}
 	l.outbox.emit(Event{Kind: DispatchQueued, Job: r.id, N: 1, A: target(r), B: j.Queue})
-	l.endUnstarted(r, reasonLimited)
+	l.emitUnstartedFailure(r, reasonRateLimited)
 }
 
-// HeldKeys is how many keys of guards are held, of at most [MaxHeldKeys].
+// HeldKeys returns how many guard keys are held, at most [MaxHeldKeys].
 func (l *Ledger) HeldKeys() int { return l.guards.byTime.Len() }
 
-// Hindered tells that a job with these guards would not be made as it is now,
-// or not to be run at once.
-func (l *Ledger) Hindered(g *job.Guards) bool {
-	return g.Debounce.Given() || l.guards.live(g.Unique, l.now) != nil || l.guards.live(g.Rate, l.now) != nil
+// GuardsBlock reports whether a job with these guards would be refused now, or
+// would not start immediately.
+func (l *Ledger) GuardsBlock(g *job.Guards) bool {
+	return g.Debounce.IsSet() || l.guards.holder(g.Unique, l.now) != nil || l.guards.holder(g.Rate, l.now) != nil
 }

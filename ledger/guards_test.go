@@ -8,16 +8,16 @@ import (
 
 	"pgregory.net/rapid"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// holdsGuards recounts the keys that are held.
-func holdsGuards(l *Ledger) error {
+// checkGuards compares the indexes of held keys.
+func checkGuards(l *Ledger) error {
 	var err error
 	jobs := make(map[job.ID]int)
 	l.guards.byTime.Scan(func(h *heldKey) bool {
 		if l.guards.byKey[h.key] != h {
-			err = fmt.Errorf("key %x ends at %d, which is not the key", h.key, h.until)
+			err = fmt.Errorf("key %x that expires at %d is not in byKey", h.key, h.until)
 		}
 		if h.rate {
 			return err == nil
@@ -27,7 +27,7 @@ func holdsGuards(l *Ledger) error {
 		_, indexed := l.guards.byJob.Get(h)
 		switch {
 		case !indexed || r == nil || r.flags&guarded == 0 || jobs[h.job] > 2:
-			err = fmt.Errorf("key %x is held by %s, which is %+v", h.key, h.job, r)
+			err = fmt.Errorf("key %x is held by job %s: %+v", h.key, h.job, r)
 		case h.until == untilStart && (r.run != nil || r.state != job.Waiting && r.state != job.Delayed):
 			err = fmt.Errorf("debounce key %x is held by %s, which has started or ended: %+v", h.key, h.job, r)
 		}
@@ -38,31 +38,31 @@ func holdsGuards(l *Ledger) error {
 		held += n
 	}
 	if l.guards.byTime.Len() != len(l.guards.byKey) || held != l.guards.byJob.Len() {
-		return fmt.Errorf("%d keys by time, %d by key; %d of jobs, %d by job",
+		return fmt.Errorf("%d keys in byTime, %d in byKey; %d held by jobs, %d in byJob",
 			l.guards.byTime.Len(), len(l.guards.byKey), held, l.guards.byJob.Len())
 	}
-	for place, n := range l.rulings.byPlace {
-		if i := n - l.rulings.first; i >= uint64(len(l.rulings.list)) || l.rulings.list[i].place != place {
-			return fmt.Errorf("the ruling about %v is number %d, which is not there", place, n)
+	for position, n := range l.decisions.byPosition {
+		if i := n - l.decisions.first; i >= uint64(len(l.decisions.list)) || l.decisions.list[i].position != position {
+			return fmt.Errorf("decision about %v has number %d, which is not in the list", position, n)
 		}
 	}
 	return err
 }
 
-// claims is what a producer who believes every answer knows of unique keys:
-// which jobs were made under each, and until when nothing else may be.
-type claims map[job.GuardKey]map[job.ID]int64
+// keyClaims is what a producer knows about unique keys from the answers it got: the
+// jobs created with each key, and until when no other may be.
+type keyClaims map[job.GuardKey]map[job.ID]int64
 
-// hear follows an entry's folds by their answers alone.
-func (c claims) hear(l *Ledger, cmds []Command, results []Result) error {
+// ingest records the results of the Ingest commands of an entry.
+func (c keyClaims) ingest(l *Ledger, cmds []Command, results []Result) error {
 	for i, cmd := range cmds {
-		f, ok := cmd.(*Fold)
+		f, ok := cmd.(*Ingest)
 		if !ok || results[i].Err != nil {
 			continue
 		}
-		for k, folded := range results[i].Folded {
+		for k, ingested := range results[i].Ingested {
 			if g := f.Jobs[k].Guards; g != nil {
-				if err := c.one(l, &f.Jobs[k], folded); err != nil {
+				if err := c.ingestOne(l, &f.Jobs[k], ingested); err != nil {
 					return err
 				}
 			}
@@ -71,67 +71,67 @@ func (c claims) hear(l *Ledger, cmds []Command, results []Result) error {
 	return nil
 }
 
-func (c claims) one(l *Ledger, j *job.Job, folded Folded) error {
-	r, ok := l.Ruling(j.Position)
-	if !ok || r.Folded != folded {
-		return fmt.Errorf("%s was folded as %d, the ruling is %+v, %t", j.ID, folded, r, ok)
+func (c keyClaims) ingestOne(l *Ledger, j *job.Job, ingested Ingested) error {
+	r, ok := l.Decision(j.Position)
+	if !ok || r.Ingested != ingested {
+		return fmt.Errorf("%s was ingested as %d, its decision is %+v, %t", j.ID, ingested, r, ok)
 	}
-	switch folded {
-	case FoldedDebounced:
-		for _, of := range c {
-			delete(of, r.Job)
+	switch ingested {
+	case IngestedDebounced:
+		for _, holders := range c {
+			delete(holders, r.Job)
 		}
-	case FoldedWaiting, FoldedDelayed:
+	case IngestedWaiting, IngestedDelayed:
 		if r.Job != j.ID {
-			return fmt.Errorf("%s was made, its ruling says %s", j.ID, r.Job)
+			return fmt.Errorf("%s was created, its decision names %s", j.ID, r.Job)
 		}
-	case FoldedDuplicate:
+	case IngestedDuplicate:
 		if c[j.Guards.Unique.Key] == nil || r.Job == j.ID {
-			return fmt.Errorf("%s is called a duplicate of %s, which nobody made under its key", j.ID, r.Job)
+			return fmt.Errorf("%s is a duplicate of %s, which was not created with its key", j.ID, r.Job)
 		}
 		return nil
 	default:
 		return nil
 	}
-	if u := j.Guards.Unique; u.Given() {
+	if u := j.Guards.Unique; u.IsSet() {
 		due := j.RunAt
-		if j.Guards.Debounce.Given() {
-			due = l.Now().Add(j.Guards.Debounce.For)
+		if j.Guards.Debounce.IsSet() {
+			due = l.Now().Add(j.Guards.Debounce.TTL)
 		}
 		if c[u.Key] == nil {
 			c[u.Key] = make(map[job.ID]int64)
 		}
-		c[u.Key][r.Job] = max(l.now+int64(u.For), due.UnixNano())
+		c[u.Key][r.Job] = max(l.now+int64(u.TTL), due.UnixNano())
 	}
 	return nil
 }
 
-// see looks whether two jobs hold one key.
-func (c claims) see(l *Ledger) error {
-	for key, of := range c {
+// check returns an error if two jobs hold the same key.
+func (c keyClaims) check(l *Ledger) error {
+	for key, holders := range c {
 		live := 0
-		for id, until := range of {
+		for id, until := range holders {
 			if l.jobs.byID[id] == nil || until <= l.now {
-				delete(of, id) // a key that was let go is never taken up again
+				delete(holders, id) // a released key does not become held again
 			} else {
 				live++
 			}
 		}
 		if live > 1 {
-			return fmt.Errorf("unique key %x is held by %d jobs: %v", key, live, of)
+			return fmt.Errorf("unique key %x is held by %d jobs: %v", key, live, holders)
 		}
 	}
 	return nil
 }
 
-// someGuards gives every third job guards of few keys, so that they meet.
-func someGuards(t *rapid.T) *job.Guards {
+// drawGuards draws guards for every third job, with few keys, so that they collide.
+func drawGuards(t *rapid.T) *job.Guards {
 	guard := func(kind byte) job.Guard {
 		held := rapid.SampledFrom([]time.Duration{0, 0, time.Millisecond, 8 * time.Second, 2 * time.Hour}).Draw(t, "held")
 		if held == 0 {
 			return job.Guard{}
 		}
-		return job.Guard{Key: job.GuardKey{kind, byte(rapid.IntRange(0, 2).Draw(t, "key"))}, For: held}
+		return job.Guard{Key: job.GuardKey{kind, byte(rapid.IntRange(0, 2).Draw(t, "key"))}, TTL: held}
 	}
 	if rapid.IntRange(0, 2).Draw(t, "guarded") > 0 {
 		return nil
@@ -145,64 +145,64 @@ func someGuards(t *rapid.T) *job.Guards {
 	return g
 }
 
-// perhapsCopy stores the last record with guards once more instead of a new
-// one. Only copies come under the same time.
-func (y *yard) perhapsCopy(t *rapid.T, j job.Job) job.Job {
-	if y.guarded != nil && rapid.IntRange(0, 4).Draw(t, "copy") == 0 {
-		again := *y.guarded
-		again.Position = j.Position
-		return again
+// maybeDuplicate returns j, or instead a copy of the last record with guards. Only
+// copies have the same time.
+func (g *generator) maybeDuplicate(t *rapid.T, j job.Job) job.Job {
+	if g.guarded != nil && rapid.IntRange(0, 4).Draw(t, "copy") == 0 {
+		duplicate := *g.guarded
+		duplicate.Position = j.Position
+		return duplicate
 	}
 	j.Accepted = j.Accepted.Add(time.Duration(j.Position.Seq)*10 + time.Duration(j.Position.Lane))
-	y.guarded = &j
+	g.guarded = &j
 	return j
 }
 
-// uniqueJob is a job with a unique key of its own.
+// uniqueJob returns a job whose unique key no other job has.
 func uniqueJob(i int) job.Job {
 	j := benchJob(i)
-	j.Guards = &job.Guards{Unique: job.Guard{Key: job.GuardKey(benchID(i)), For: time.Hour}}
+	j.Guards = &job.Guards{Unique: job.Guard{Key: job.GuardKey(benchID(i)), TTL: time.Hour}}
 	return j
 }
 
-// TestGuards_Full: what needs one key too many is a dead letter, and whoever
-// asked hears "later"; what needs no more is made.
+// TestGuards_Full checks that a job that needs one key too many becomes a dead letter
+// with the decision IngestedKeysFull, and that a job without guards is created.
 func TestGuards_Full(t *testing.T) {
-	l, stamp := led(t)
-	l.guards.most = 2
-	fold := func(from int, jobs ...job.Job) []Folded {
+	l, stamp := ledgerWithAuthority(t)
+	l.guards.max = 2
+	ingest := func(from int, jobs ...job.Job) []Ingested {
 		stamp.Index++
-		c := &Fold{Identity: "L0", From: uint64(from), To: uint64(from + len(jobs)), CreateQueues: true, Jobs: jobs}
+		c := &Ingest{Identity: "L0", From: uint64(from), To: uint64(from + len(jobs)), CreateQueues: true, Jobs: jobs}
 		r := l.Apply(stamp, []Command{c})[0]
 		if r.Err != nil {
 			t.Fatal(r.Err)
 		}
-		return r.Folded
+		return r.Ingested
 	}
 	third := uniqueJob(2)
-	if got := fold(0, uniqueJob(0), uniqueJob(1), third, benchJob(3)); fmt.Sprint(got) != fmt.Sprint([]Folded{FoldedWaiting, FoldedWaiting, FoldedLater, FoldedWaiting}) {
-		t.Errorf("folded as %v", got)
+	if got := ingest(0, uniqueJob(0), uniqueJob(1), third, benchJob(3)); fmt.Sprint(got) != fmt.Sprint([]Ingested{IngestedWaiting, IngestedWaiting, IngestedKeysFull, IngestedWaiting}) {
+		t.Errorf("ingested as %v", got)
 	}
-	if r, _ := l.Ruling(third.Position); r.Folded != FoldedLater || r.Reason != ReasonKeysFull {
-		t.Errorf("ruling is %+v", r)
+	if r, _ := l.Decision(third.Position); r.Ingested != IngestedKeysFull || r.Reason != ReasonKeysFull {
+		t.Errorf("decision is %+v", r)
 	}
-	if dead := l.DeadAfter(0); len(dead) != 1 || dead[0].Position != third.Position {
+	if dead := l.DeadLettersAfter(0); len(dead) != 1 || dead[0].Position != third.Position {
 		t.Errorf("dead letters are %+v", dead)
 	}
 	stamp.At = stamp.At.Add(2 * time.Hour)
 	third.Position.Seq, third.Accepted = 5, stamp.At
-	if got := fold(4, third); got[0] != FoldedWaiting || l.HeldKeys() != 1 {
-		t.Errorf("folded as %v with %d keys held", got, l.HeldKeys())
+	if got := ingest(4, third); got[0] != IngestedWaiting || l.HeldKeys() != 1 {
+		t.Errorf("ingested as %v with %d keys held", got, l.HeldKeys())
 	}
 }
 
-// TestRulings_Bounded: rulings go when they are too many or too old, and the
-// ledger comes back from a snapshot with those that are left.
-func TestRulings_Bounded(t *testing.T) {
-	l, stamp := led(t)
-	const n = maxRulings + 5000
+// TestDecisions_Bounded checks that decisions are dropped when they are too many or
+// too old, and that a snapshot contains those that are kept.
+func TestDecisions_Bounded(t *testing.T) {
+	l, stamp := ledgerWithAuthority(t)
+	const n = maxDecisions + 5000
 	for first := 0; first < n; first += 500 {
-		c := &Fold{Identity: "L0", From: uint64(first), To: uint64(first + 500), CreateQueues: true}
+		c := &Ingest{Identity: "L0", From: uint64(first), To: uint64(first + 500), CreateQueues: true}
 		for i := first; i < first+500; i++ {
 			j := uniqueJob(i)
 			j.Guards.Unique.Key = job.GuardKey{1} // all but one are duplicates
@@ -211,8 +211,8 @@ func TestRulings_Bounded(t *testing.T) {
 		stamp.Index++
 		l.Apply(stamp, []Command{c})
 	}
-	if len(l.rulings.list) != maxRulings || len(l.rulings.byPlace) != maxRulings || len(l.rulings.byID) != maxRulings {
-		t.Errorf("%d rulings, %d by place, %d by id", len(l.rulings.list), len(l.rulings.byPlace), len(l.rulings.byID))
+	if len(l.decisions.list) != maxDecisions || len(l.decisions.byPosition) != maxDecisions || len(l.decisions.byID) != maxDecisions {
+		t.Errorf("%d decisions, %d by position, %d by id", len(l.decisions.list), len(l.decisions.byPosition), len(l.decisions.byID))
 	}
 	var buf bytes.Buffer
 	if err := l.Encode(&buf); err != nil {
@@ -223,36 +223,36 @@ func TestRulings_Bounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	last := job.Position{Seq: benchJob(n - 500).Position.Seq}
-	if r, ok := back.Ruling(last); !ok || r.Folded != FoldedDuplicate || r.Job != benchID(0) || r.Queue != "mail" {
-		t.Errorf("after restoring the ruling is %+v, %t", r, ok)
+	if r, ok := back.Decision(last); !ok || r.Ingested != IngestedDuplicate || r.Job != benchID(0) || r.Queue != "mail" {
+		t.Errorf("decision after decoding is %+v, %t", r, ok)
 	}
-	if _, ok := back.Ruling(job.Position{Seq: 1}); ok {
-		t.Error("the first ruling is still there")
+	if _, ok := back.Decision(job.Position{Seq: 1}); ok {
+		t.Error("the first decision is still kept")
 	}
 	stamp.At = stamp.At.Add(DedupeHorizon + time.Second)
-	for range maxRulings/maxForgotten + 1 {
+	for range maxDecisions/maxPruned + 1 {
 		stamp.Index++
 		back.Apply(stamp, nil)
 	}
-	if len(back.rulings.list)+len(back.rulings.byPlace)+len(back.rulings.byID) != 0 {
-		t.Errorf("%d rulings outlive their time", len(back.rulings.list))
+	if len(back.decisions.list)+len(back.decisions.byPosition)+len(back.decisions.byID) != 0 {
+		t.Errorf("%d decisions are kept beyond the horizon", len(back.decisions.list))
 	}
-	if err := holds(back); err != nil {
+	if err := checkInvariants(back); err != nil {
 		t.Error(err)
 	}
 }
 
-// guardedEncoding holds keys of every kind, and rulings.
+// guardedEncoding returns an encoded ledger with keys of every kind and decisions.
 func guardedEncoding(t testing.TB) []byte {
 	t.Helper()
-	l, stamp := led(t)
-	c := &Fold{Identity: "L0", To: 4, CreateQueues: true}
+	l, stamp := ledgerWithAuthority(t)
+	c := &Ingest{Identity: "L0", To: 4, CreateQueues: true}
 	for i := range 4 {
 		c.Jobs = append(c.Jobs, uniqueJob(i))
 	}
 	c.Jobs[1].Guards.Unique.Key = c.Jobs[0].Guards.Unique.Key
-	c.Jobs[2].Guards.Rate = job.Guard{Key: job.GuardKey{1}, For: time.Hour}
-	c.Jobs[3].Guards.Debounce = job.Guard{Key: job.GuardKey{2}, For: time.Hour}
+	c.Jobs[2].Guards.Rate = job.Guard{Key: job.GuardKey{1}, TTL: time.Hour}
+	c.Jobs[3].Guards.Debounce = job.Guard{Key: job.GuardKey{2}, TTL: time.Hour}
 	l.Apply(stamp, []Command{c})
 	if l.HeldKeys() != 5 {
 		t.Fatalf("%d keys are held", l.HeldKeys())
@@ -260,7 +260,7 @@ func guardedEncoding(t testing.TB) []byte {
 	return encoded(t, l)
 }
 
-// BenchmarkUniqueKeys measures what a held key takes beside its job.
+// BenchmarkUniqueKeys measures the memory of a held key in addition to its job.
 func BenchmarkUniqueKeys(b *testing.B) {
 	const n = 200_000
 	plain, keyed := 0.0, 0.0
@@ -270,19 +270,19 @@ func BenchmarkUniqueKeys(b *testing.B) {
 			size *float64
 		}{{benchJob, &plain}, {uniqueJob, &keyed}} {
 			before := heap()
-			l, stamp := led(b)
+			l, stamp := ledgerWithAuthority(b)
 			for first := 0; first < n; first += 1000 {
-				f := &Fold{Identity: "L0", From: uint64(first), To: uint64(first + 1000), CreateQueues: true}
+				f := &Ingest{Identity: "L0", From: uint64(first), To: uint64(first + 1000), CreateQueues: true}
 				for i := first; i < first+1000; i++ {
 					f.Jobs = append(f.Jobs, c.make(i))
 				}
 				stamp.Index++
-				l.Apply(stamp, []Command{f, &Told{Events: l.LastEvent()}})
+				l.Apply(stamp, []Command{f, &MarkPublished{Events: l.LastEvent()}})
 			}
-			for range 200 { // rulings go with time
+			for range 200 { // drops the decisions
 				stamp.Index++
 				stamp.At = stamp.At.Add(4 * time.Second)
-				l.Apply(stamp, []Command{&Told{Events: l.LastEvent()}})
+				l.Apply(stamp, []Command{&MarkPublished{Events: l.LastEvent()}})
 			}
 			*c.size = float64(heap()-before) / n
 			if got := l.HeldKeys(); got != 0 && got != n {
@@ -294,24 +294,24 @@ func BenchmarkUniqueKeys(b *testing.B) {
 	b.ReportMetric(keyed-plain, "bytes/key")
 }
 
-// A key whose time is over is free in the very entry that comes after, even if
-// so many have run out that it is not swept yet.
-func TestGuards_RunOutButNotSwept(t *testing.T) {
+// TestGuards_ExpiredButNotSwept checks that an expired key is free immediately,
+// even if more keys have expired than are removed at a time.
+func TestGuards_ExpiredButNotSwept(t *testing.T) {
 	l := New()
 	key := func(i int) job.GuardKey { return job.GuardKey{byte(i), byte(i >> 8)} }
-	for i := range maxForgotten + 1 {
+	for i := range maxPruned + 1 {
 		l.guards.hold(&heldKey{key: key(i), until: int64(1 + i), rate: true})
 	}
-	last := job.Guard{Key: key(maxForgotten), For: 1}
-	end := int64(1 + maxForgotten)
-	if l.guards.live(last, end-1) == nil {
-		t.Error("a key is free before its time is over")
+	last := job.Guard{Key: key(maxPruned), TTL: 1}
+	end := int64(1 + maxPruned)
+	if l.guards.holder(last, end-1) == nil {
+		t.Error("a key is free before it expires")
 	}
 	l.guards.expire(end)
 	if l.HeldKeys() != 1 || l.guards.byKey[last.Key] == nil {
-		t.Fatalf("%d keys are left to sweep", l.HeldKeys())
+		t.Fatalf("%d keys are left to remove", l.HeldKeys())
 	}
-	if h := l.guards.live(last, end); h != nil {
-		t.Errorf("a key that has run out is held until %d", h.until)
+	if h := l.guards.holder(last, end); h != nil {
+		t.Errorf("expired key is held until %d", h.until)
 	}
 }

@@ -2,12 +2,12 @@ package ledger
 
 import "strings"
 
-// maxInterned bounds the table of shared names; beyond it, names are not
-// shared, which costs memory and nothing else.
+// maxInterned limits the table of shared names. When it is full the table
+// starts again from empty, which costs memory and nothing else.
 const maxInterned = 65536
 
-// intern shares one copy of a name among all records that hold it. The table
-// is not part of the state: two ledgers that differ in it are equal.
+// intern returns a shared copy of a name. The table is not part of the state:
+// it may differ between ledgers that are equal.
 func (j *jobs) intern(s string) string {
 	if s == "" {
 		return ""
@@ -23,15 +23,15 @@ func (j *jobs) intern(s string) string {
 	return s
 }
 
-// internHand shares one copy of a hand, with its names.
-func (j *jobs) internHand(h hand) *hand {
-	if shared, ok := j.hands[h]; ok {
+// internExecutor returns a shared copy of an executor, with shared names.
+func (j *jobs) internExecutor(x executor) *executor {
+	if shared, ok := j.executors[x]; ok {
 		return shared
 	}
-	h.node, h.channel = j.intern(h.node), j.intern(h.channel)
-	if len(j.hands) >= maxInterned {
-		clear(j.hands)
+	x.node, x.channel = j.intern(x.node), j.intern(x.channel)
+	if len(j.executors) >= maxInterned {
+		clear(j.executors)
 	}
-	j.hands[h] = &h
-	return &h
+	j.executors[x] = &x
+	return &x
 }

@@ -8,42 +8,44 @@ import (
 
 	"github.com/tidwall/btree"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// witness sees a ledger from outside: the stream of its events, and what must
-// hold after each entry whatever the commands were.
-type witness struct {
-	events     uint64 // seen so far
+// eventChecker follows the events of a ledger and checks what must hold after each
+// entry, for any commands.
+type eventChecker struct {
+	events     uint64 // number of the last one seen
 	dispatches map[string]EventKind
-	counts     Counts // folded from events alone
-	owner      string // likewise
+	counts     Counts // computed from events alone
+	owner      string // computed from events alone
 	epoch      uint64
-	stalled    map[string]bool // workers, whose names are their own in these tests
+	stalled    map[string]bool // by worker; names are unique in these tests
 }
 
-func newWitness() *witness {
-	return &witness{dispatches: make(map[string]EventKind), stalled: make(map[string]bool)}
+func newEventChecker() *eventChecker {
+	return &eventChecker{dispatches: make(map[string]EventKind), stalled: make(map[string]bool)}
 }
 
-// order holds which step a dispatch may take after which; 0: not seen yet.
-var order = map[EventKind][]EventKind{
+// allowedBefore holds, for each event of a dispatch, the events that may precede it;
+// 0: none.
+var allowedBefore = map[EventKind][]EventKind{
 	DispatchQueued:    {0},
 	DispatchNotified:  {DispatchQueued},
 	DispatchDelivered: {DispatchNotified},
 	DispatchFailed:    {DispatchNotified},
 }
 
-// see follows the events since it looked last: dense, each once, each dispatch
-// in the contract's order, and folding them gives backlog and authority.
-func (w *witness) see(l *Ledger) (err error) {
+// observe checks the events since its last call: they are numbered without gaps, each
+// dispatch follows the contract's order, and they add up to the ledger's backlog and
+// authority.
+func (w *eventChecker) observe(l *Ledger) (err error) {
 	l.EventsAfter(w.events, func(number uint64, _ time.Time, e *Event) bool {
 		if number != w.events+1 {
 			err = fmt.Errorf("event %d follows event %d", number, w.events)
 			return false
 		}
 		w.events = number
-		if err = w.step(e); err != nil {
+		if err = w.apply(e); err != nil {
 			err = fmt.Errorf("event %d, %s: %w", number, e.append(nil, 0, time.Time{}), err)
 		}
 		return err == nil
@@ -66,7 +68,7 @@ func (w *witness) see(l *Ledger) (err error) {
 	return nil
 }
 
-func (w *witness) step(e *Event) error {
+func (w *eventChecker) apply(e *Event) error {
 	switch e.Kind {
 	case AuthorityAcquired:
 		w.owner = e.A
@@ -96,14 +98,14 @@ func (w *witness) step(e *Event) error {
 		}
 		delete(w.stalled, e.A)
 	}
-	allowed, isStep := order[e.Kind]
+	allowed, isStep := allowedBefore[e.Kind]
 	if !isStep {
 		return nil
 	}
 	id := e.RequestID()
 	before := w.dispatches[id]
 	if e.N == 0 && e.Kind == DispatchQueued && (before == DispatchDelivered || before == DispatchFailed) {
-		before = 0 // a caller's own, ended and forgotten a day ago
+		before = 0 // an external dispatch that ended and was forgotten
 	}
 	for _, from := range allowed {
 		if before == from {
@@ -114,9 +116,9 @@ func (w *witness) step(e *Event) error {
 	return fmt.Errorf("%s comes after %d", id, before)
 }
 
-// holds recounts all that the ledger keeps more than once.
-func holds(l *Ledger) error {
-	for _, err := range []error{holdsQueues(l), holdsCrons(l), holdsGuards(l), holdsReplay(l)} {
+// checkInvariants compares all indexes and counters of the ledger with its records.
+func checkInvariants(l *Ledger) error {
+	for _, err := range []error{checkQueues(l), checkWaitlists(l), checkCrons(l), checkGuards(l), checkReplay(l)} {
 		if err != nil {
 			return err
 		}
@@ -126,14 +128,14 @@ func holds(l *Ledger) error {
 	var err error
 	l.jobs.active.Scan(func(item orderItem) bool {
 		if l.jobs.byID[item.r.id] != item.r || item.r.state != job.Active || item.key != item.r.run.fence {
-			err = fmt.Errorf("%s stands among the active jobs, which is not the job", item.r.id)
+			err = fmt.Errorf("%s in the active index is not the stored job", item.r.id)
 		}
 		return err == nil
 	})
 	for _, timed := range [...]*btree.BTreeG[timeItem]{l.jobs.due, l.jobs.ended} {
 		timed.Scan(func(item timeItem) bool {
 			if l.jobs.byID[item.r.id] != item.r || item.at != item.r.due {
-				err = fmt.Errorf("%s stands in a list by time, which is not the job", item.r.id)
+				err = fmt.Errorf("%s in an index by time is not the stored job", item.r.id)
 			}
 			return err == nil
 		})
@@ -144,11 +146,11 @@ func holds(l *Ledger) error {
 	for id, r := range l.jobs.byID {
 		switch {
 		case id != r.id || l.queues.get(r.queue.name) != r.queue:
-			return fmt.Errorf("job %s stands as %s in queue %s", id, r.id, r.queue.name)
-		case l.jobs.gone.has(id):
-			return fmt.Errorf("job %s is both here and gone", id)
+			return fmt.Errorf("job %s is indexed as %s in queue %s", id, r.id, r.queue.name)
+		case l.jobs.forgotten.has(id):
+			return fmt.Errorf("job %s is both present and forgotten", id)
 		case r.state == job.Waiting && (r.n == 0 || r.due > l.now):
-			return fmt.Errorf("job %s waits as dispatch %d, due in %s", id, r.n, time.Duration(r.due-l.now))
+			return fmt.Errorf("waiting job %s has dispatch %d and is due in %s", id, r.n, time.Duration(r.due-l.now))
 		case r.state == job.Active && (r.run == nil || r.attempt == 0 || r.attempt > r.n):
 			return fmt.Errorf("job %s is active: %+v", id, r)
 		case r.state != job.Active && r.flags&moved != 0:
@@ -170,11 +172,11 @@ func holds(l *Ledger) error {
 		return fmt.Errorf("indexes hold %d due, %d ended, %d active; jobs are %d, %d, %d",
 			l.jobs.due.Len(), l.jobs.ended.Len(), l.jobs.active.Len(), due, ended, active)
 	}
-	l.own.byID.Scan(func(_ string, r *ownRecord) bool {
+	l.external.byID.Scan(func(_ string, r *externalDispatch) bool {
 		switch r.state {
-		case ownPending:
+		case externalPending:
 			want.Pending++
-		case ownNotified:
+		case externalNotified:
 			want.Notified++
 		}
 		return true
@@ -182,14 +184,14 @@ func holds(l *Ledger) error {
 	if want != l.Counts() {
 		return fmt.Errorf("recounted %+v, counted %+v", want, l.Counts())
 	}
-	if err := holdsStalls(l); err != nil {
+	if err := checkStalls(l); err != nil {
 		return err
 	}
-	return holdsOutbox(l)
+	return checkOutbox(l)
 }
 
-// holdsStalls looks at the stalled workers from both sides.
-func holdsStalls(l *Ledger) (err error) {
+// checkStalls compares the indexes of stalled workers.
+func checkStalls(l *Ledger) (err error) {
 	s := &l.stalls
 	if s.workers.Len() != s.byAge.Len() || s.byAge.Len() > MaxStalled {
 		return fmt.Errorf("%d stalled workers, %d by age", s.workers.Len(), s.byAge.Len())
@@ -203,21 +205,22 @@ func holdsStalls(l *Ledger) (err error) {
 	return err
 }
 
-// holdsQueues recounts each queue, and looks at its limit.
-func holdsQueues(l *Ledger) error {
+// checkQueues compares the indexes and counters of each queue with its jobs, and
+// checks its limit.
+func checkQueues(l *Ledger) error {
 	var err error
 	busy := 0
 	for _, view := range l.Queues() {
 		q := l.queues.get(view.Name)
 		var want [6]int
-		q.lines.Scan(func(class string, ln *line) bool {
-			if ln.jobs.Len() > 0 {
+		q.waitlists.Scan(func(class string, wl *waitlist) bool {
+			if wl.jobs.Len() > 0 {
 				busy++
 			}
-			ln.jobs.Scan(func(item orderItem) bool {
+			wl.jobs.Scan(func(item orderItem) bool {
 				want[job.Waiting]++
 				if l.jobs.byID[item.r.id] != item.r || Class(item.r.function) != class {
-					err = fmt.Errorf("queue %s lines up %s, which is not the job", q.name, item.r.id)
+					err = fmt.Errorf("queue %s: %s in a waitlist is not the stored job", q.name, item.r.id)
 				}
 				return true
 			})
@@ -230,30 +233,30 @@ func holdsQueues(l *Ledger) error {
 			list.Scan(func(item timeItem) bool {
 				want[state]++
 				if l.jobs.byID[item.r.id] != item.r || item.r.state != job.State(state) {
-					err = fmt.Errorf("queue %s lists %s as %s, which is not the job", q.name, item.r.id, job.State(state))
+					err = fmt.Errorf("queue %s: %s in the list of %s jobs is not the stored job", q.name, item.r.id, job.State(state))
 				}
 				return true
 			})
 		}
-		want[job.Active] = len(l.jobs.activeOf(q.name))
+		want[job.Active] = len(l.jobs.activeInQueue(q.name))
 		if want != view.Counts {
 			return fmt.Errorf("queue %s recounted %v, counted %v", q.name, want, view.Counts)
 		}
-		if err := holdsReads(l, view); err != nil {
+		if err := checkReads(l, view); err != nil {
 			return err
 		}
 		if limit := int(q.config.Limit); limit > 0 && want[job.Active] > limit {
-			return fmt.Errorf("queue %s runs %d of at most %d", q.name, want[job.Active], limit)
+			return fmt.Errorf("queue %s has %d active jobs, limit %d", q.name, want[job.Active], limit)
 		}
 	}
-	if busy != l.jobs.busy.Len() {
-		return fmt.Errorf("%d lines hold jobs, %d are known to", busy, l.jobs.busy.Len())
+	if busy != l.jobs.waitlists.Len() {
+		return fmt.Errorf("%d waitlists have jobs, %d are indexed", busy, l.jobs.waitlists.Len())
 	}
 	return err
 }
 
-// holdsReads looks at a queue as its readers do.
-func holdsReads(l *Ledger, q QueueView) error {
+// checkReads checks the results of the methods that read a queue.
+func checkReads(l *Ledger, q QueueView) error {
 	for state, count := range q.Counts {
 		views := l.List(q.Name, job.State(state), 0, 1<<30)
 		if len(views) != count {
@@ -265,13 +268,13 @@ func holdsReads(l *Ledger, q QueueView) error {
 			}
 		}
 		if page := l.List(q.Name, job.State(state), 1, 2); count > 1 && page[0].ID != views[1].ID {
-			return fmt.Errorf("queue %s lists another second job on its own page", q.Name)
+			return fmt.Errorf("queue %s: a page starts with another job than the full list", q.Name)
 		}
 	}
 	var err error
 	l.Classes(func(class string) bool {
-		var last *Waiting
-		l.Line(q.Name, class, func(w Waiting) bool {
+		var last *WaitingJob
+		l.WaitingJobs(q.Name, class, func(w WaitingJob) bool {
 			if last != nil && !last.Before(&w) {
 				err = fmt.Errorf("queue %s starts %s before %s", q.Name, last.ID, w.ID)
 			}
@@ -283,7 +286,7 @@ func holdsReads(l *Ledger, q QueueView) error {
 	return err
 }
 
-func holdsOutbox(l *Ledger) error {
+func checkOutbox(l *Ledger) error {
 	o := &l.outbox
 	bytes, next := 0, o.next+1
 	for i := len(o.entries) - 1; i >= 0; i-- {
@@ -298,8 +301,8 @@ func holdsOutbox(l *Ledger) error {
 	for i := range o.results {
 		bytes += o.results[i].cost()
 	}
-	for i := range o.dead {
-		bytes += o.dead[i].cost()
+	for i := range o.deadLetters {
+		bytes += o.deadLetters[i].cost()
 	}
 	if bytes != l.OutboxBytes() {
 		return fmt.Errorf("outbox recounted %d bytes, counted %d", bytes, l.OutboxBytes())
@@ -307,7 +310,7 @@ func holdsOutbox(l *Ledger) error {
 	return nil
 }
 
-// encoded gives the state as bytes.
+// encoded returns the encoded state of l.
 func encoded(t interface {
 	Helper()
 	Fatal(...any)
@@ -320,17 +323,17 @@ func encoded(t interface {
 	return buf.Bytes()
 }
 
-// TestWitness_Notices makes sure that the checks above can fail.
-func TestWitness_Notices(t *testing.T) {
+// TestEventChecker_Fails checks that the checks above detect errors.
+func TestEventChecker_Fails(t *testing.T) {
 	fresh := func() *Ledger {
 		s := newScript(t)
-		s.run("> lead n1 until=100s\n> found L0\n> fold 0 0-3 a:mail b:mail/x c:mail,at=9s,unique=k/9s\n> cron c1 x next=1s\n> cron c2 x next=1s\n> tick c1@1s rev=4 next=2s\n> place a#1@n1/1:overhop/w1\n")
+		s.run("> lead n1 until=100s\n> bootstrap L0\n> ingest 0 0-3 a:mail b:mail/x c:mail,at=9s,unique=k/9s\n> cron c1 x next=1s\n> cron c2 x next=1s\n> tick c1@1s rev=4 next=2s\n> place a#1@n1/1:overhop/w1\n")
 		return s.ledger
 	}
-	if err := holds(fresh()); err != nil {
+	if err := checkInvariants(fresh()); err != nil {
 		t.Fatal(err)
 	}
-	for name, harm := range map[string]func(l *Ledger){
+	for name, corrupt := range map[string]func(l *Ledger){
 		"count":    func(l *Ledger) { l.counts.Pending++ },
 		"queue":    func(l *Ledger) { l.queues.get("mail").counts[job.Active]++ },
 		"limit":    func(l *Ledger) { q := l.queues.get("mail"); q.config.Limit = 1; q.counts[job.Active] = 2 },
@@ -338,52 +341,52 @@ func TestWitness_Notices(t *testing.T) {
 		"gap":      func(l *Ledger) { l.outbox.entries = l.outbox.entries[:1] },
 		"key":      func(l *Ledger) { h, _ := l.guards.byTime.Min(); l.guards.byTime.Delete(h) },
 		"holder":   func(l *Ledger) { h, _ := l.guards.byTime.Min(); l.guards.byJob.Delete(h) },
-		"ruling":   func(l *Ledger) { l.rulings.list = l.rulings.list[:0] },
+		"decision": func(l *Ledger) { l.decisions.list = l.decisions.list[:0] },
 		"due":      func(l *Ledger) { l.jobs.due.PopMin() },
-		"forgot":   func(l *Ledger) { _, r := anyJob(l); l.jobs.gone.add(r.id, 0) },
+		"forgot":   func(l *Ledger) { _, r := anyJob(l); l.jobs.forgotten.add(r.id, 0) },
 		"tick":     func(l *Ledger) { l.crons.byTime.PopMin() },
 		"sent":     func(l *Ledger) { clear(l.crons.ticks) },
 		"replaced": func(l *Ledger) { id, r := anyJob(l); other := *r; l.jobs.byID[id] = &other },
 	} {
 		l := fresh()
-		harm(l)
-		if holds(l) == nil {
-			t.Errorf("%s: not noticed", name)
+		corrupt(l)
+		if checkInvariants(l) == nil {
+			t.Errorf("%s: not detected", name)
 		}
 	}
-	w := newWitness()
-	if err := w.see(fresh()); err != nil {
+	w := newEventChecker()
+	if err := w.observe(fresh()); err != nil {
 		t.Fatal(err)
 	}
 	id := job.ID{1}
-	if w.step(&Event{Kind: DispatchDelivered, Job: id, N: 1}) == nil {
-		t.Error("a dispatch that begins delivered is not noticed")
+	if w.apply(&Event{Kind: DispatchDelivered, Job: id, N: 1}) == nil {
+		t.Error("a delivered dispatch that was never queued is not detected")
 	}
-	if w.step(&Event{Kind: AuthorityRenewed, A: "nobody"}) == nil {
-		t.Error("a renewal by nobody is not noticed")
+	if w.apply(&Event{Kind: AuthorityRenewed, A: "other"}) == nil {
+		t.Error("a renewal by another owner is not detected")
 	}
 }
 
-func anyJob(l *Ledger) (job.ID, *record) {
+func anyJob(l *Ledger) (job.ID, *storedJob) {
 	for id, r := range l.jobs.byID {
 		return id, r
 	}
 	panic("no job")
 }
 
-// holdsReplay: a replay under way has something left to read, and nothing that
-// was not folded.
-func holdsReplay(l *Ledger) error {
+// checkReplay checks that a replay in progress has records left to read, and only
+// ingested ones.
+func checkReplay(l *Ledger) error {
 	r := &l.replay
 	if len(r.lanes) == 0 && r.last.IsZero() && len(r.damage) <= maxDamage {
 		return nil
 	}
-	if len(r.lanes) != len(l.lanes) || r.left() == 0 || len(r.damage) > maxDamage {
+	if len(r.lanes) != len(l.lanes) || r.remaining() == 0 || len(r.damage) > maxDamage {
 		return fmt.Errorf("%d lanes, replay %+v", len(l.lanes), r)
 	}
 	for i, part := range r.lanes {
 		if part.at > part.end || part.end > l.lanes[i].cursor {
-			return fmt.Errorf("lane %d is folded to %d and read again from %d to %d", i, l.lanes[i].cursor, part.at, part.end)
+			return fmt.Errorf("lane %d is ingested to %d and replayed from %d to %d", i, l.lanes[i].cursor, part.at, part.end)
 		}
 	}
 	return nil

@@ -2,25 +2,24 @@ package ledger
 
 import (
 	"bytes"
-	"strings"
 	"time"
 
 	"github.com/tidwall/btree"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// record is a job. It is immutable once it stands in a tree: a change replaces
-// it, so that copies of the ledger keep what they saw.
-type record struct {
+// storedJob is the ledger's form of a job. It is immutable once it is in a
+// tree: a change replaces it, so that copies of the ledger keep the old state.
+type storedJob struct {
 	id       job.ID
-	queue    *queue // only its name is read through a copy
+	queue    *queue // in a copy of the ledger only its name may be read
 	function string
-	accepted int64 // unix nanoseconds
-	due      int64 // waiting, delayed: when it is or was due; ended: when it ended
-	pos      uint64
+	accepted int64 // Unix nanoseconds
+	due      int64 // waiting, delayed: when it is or was due; ended: when it ended; in Unix nanoseconds
+	seq      uint64
 	n        uint32 // number of the last dispatch
-	attempt  uint32 // attempts that count
+	attempt  uint32 // number of attempts that count
 	lane     uint8
 	priority uint8
 	state    job.State
@@ -30,18 +29,19 @@ type record struct {
 	run      *run
 }
 
+// flags are properties of a stored job.
 type flags uint8
 
 const (
 	redelivered flags = 1 << iota // an earlier dispatch of this attempt was given back
 	cancelling                    // a caller cancelled it while it ran
-	malformed                     // its record cannot be a job
-	moved                         // its dispatch's worker brought it to the node where it is
-	guarded                       // it may hold keys: set for good
+	malformed                     // its record does not describe a valid job
+	moved                         // its worker moved the running dispatch to its present node
+	guarded                       // it may hold keys; never cleared
 	queueGone                     // with cancelling: its queue is being removed
 )
 
-// options is what few jobs ask for; nil for the others.
+// options are settings that few jobs have; nil for the others.
 type options struct {
 	runAt         int64
 	maxAttempts   uint32
@@ -50,95 +50,71 @@ type options struct {
 	resultTTL     time.Duration
 }
 
-// run is who runs a job or ran it last, and how that ended.
+// run is the executor that runs a job or ran it last, and how that ended.
 type run struct {
-	*hand
+	*executor
 	fence, epoch uint64
 	started      int64
 	result       uint64   // number of its result; 0: none
-	failed       *failure // how its last dispatch that failed did; nil: none has
+	failure      *failure // of its last dispatch that failed; nil: none failed
 }
 
-// failure is what a job's record keeps of a fault; the rest is in the dead
-// letter.
+// failure is the part of a fault that the ledger keeps with a job; all of it is
+// in the dead letter.
 type failure struct{ reason, kind string }
 
-// failure shortens a fault for the record. kind is a fault's type.
+// failure returns the shortened form of a reason and a fault. kind is the
+// fault's type.
 func (j *jobs) failure(reason string, fault *job.Fault) *failure {
-	f := &failure{reason: clip(reason)}
+	f := &failure{reason: truncate(reason)}
 	if fault != nil {
-		f.kind = j.intern(clip(fault.Type))
+		f.kind = j.intern(truncate(fault.Type))
 	}
 	return f
 }
 
-// hand is a worker or a runner's process; all that it runs share it.
-type hand struct {
+// executor is a worker or a runner process. Its jobs share one value.
+type executor struct {
 	node, channel string
 	incarnation   uint64
 }
 
-// nobody has run what was ended before it ran.
-var nobody = new(hand)
-
-// line is the jobs of one queue that the same hands may run, in the order of
-// start.
-type line struct {
-	queue *queue
-	class string
-	jobs  *btree.BTreeG[orderItem]
-}
-
-// The classes of work. A function with a runner's prefix has the class
-// "<runner>#".
-const (
-	ClassPlain = ""  // no function: Overhop workers of the queue
-	ClassBare  = "#" // a function without a runner
-)
-
-// Class tells which hands may run a function.
-func Class(function string) string {
-	if function == "" {
-		return ClassPlain
-	}
-	if i := strings.IndexByte(function, '#'); i >= 0 {
-		return function[:i+1]
-	}
-	return ClassBare
-}
+// noExecutor is the executor of jobs that ended before they ran.
+var noExecutor = new(executor)
 
 type orderItem struct {
-	key uint64 // priority, then microseconds of acceptance
-	r   *record
+	key uint64 // priority and time of acceptance, see orderKey; for active jobs the fence
+	r   *storedJob
 }
 
 type timeItem struct {
-	at int64
-	r  *record
+	at int64 // when it is due, ended or was accepted, in Unix nanoseconds
+	r  *storedJob
 }
 
-// jobs holds every job the ledger knows, by each thing it is looked up by.
+// jobs holds every job that the ledger has, with its indexes.
 type jobs struct {
-	byID   map[job.ID]*record        // nil in a copy
-	due    *btree.BTreeG[timeItem]   // delayed jobs by the time they are due
-	ended  *btree.BTreeG[timeItem]   // completed and failed jobs by the time they ended
-	busy   *btree.Map[string, *line] // lines that are not empty, by class and queue; nil in a copy
-	gone   *idRing                   // ids of forgotten jobs, for the dedupe horizon
-	active *btree.BTreeG[orderItem]  // active jobs by fence: few, so no queue lists its own
-	names  map[string]string         // see intern; nil in a copy
-	hands  map[hand]*hand            // likewise
+	byID      map[job.ID]*storedJob         // nil in a copy
+	due       *btree.BTreeG[timeItem]       // delayed jobs by the time they are due
+	ended     *btree.BTreeG[timeItem]       // completed and failed jobs by the time they ended
+	waitlists *btree.Map[string, *waitlist] // waitlists that are not empty, by class and queue; nil in a copy
+	lines     int                           // number of runner waitlists of all queues
+	forgotten *idRing                       // ids of forgotten jobs, for the dedupe horizon
+	active    *btree.BTreeG[orderItem]      // active jobs by fence; there are few, so no queue has an index of its own
+	names     map[string]string             // shared names, see intern; nil in a copy
+	executors map[executor]*executor        // shared executors; nil in a copy
 }
 
 func newJobs() jobs {
 	return jobs{
-		byID:   make(map[job.ID]*record),
-		names:  make(map[string]string),
-		hands:  make(map[hand]*hand),
-		due:    btree.NewBTreeGOptions(timeLess, treeOptions),
-		ended:  btree.NewBTreeGOptions(timeLess, treeOptions),
-		busy:   new(btree.Map[string, *line]),
-		gone:   newIDRing(),
-		active: btree.NewBTreeGOptions(activeLess, treeOptions),
+		byID:      make(map[job.ID]*storedJob),
+		names:     make(map[string]string),
+		executors: make(map[executor]*executor),
+		due:       btree.NewBTreeGOptions(timeLess, treeOptions),
+		ended:     btree.NewBTreeGOptions(timeLess, treeOptions),
+		waitlists: new(btree.Map[string, *waitlist]),
+		forgotten: newIDRing(),
+		active:    btree.NewBTreeGOptions(activeLess, treeOptions),
 	}
 }
 
@@ -161,8 +137,8 @@ func orderLess(a, b orderItem) bool {
 	if a.r.lane != b.r.lane {
 		return a.r.lane < b.r.lane
 	}
-	if a.r.pos != b.r.pos {
-		return a.r.pos < b.r.pos
+	if a.r.seq != b.r.seq {
+		return a.r.seq < b.r.seq
 	}
 	return bytes.Compare(a.r.id[:], b.r.id[:]) < 0
 }
@@ -174,28 +150,29 @@ func activeLess(a, b orderItem) bool {
 	return bytes.Compare(a.r.id[:], b.r.id[:]) < 0
 }
 
-// orderKey sorts by priority, 9 first, then by acceptance.
+// orderKey sorts by priority, highest first, then by time of acceptance in
+// microseconds.
 func orderKey(priority uint8, accepted int64) uint64 {
 	return uint64(job.MaxPriority-priority)<<56 | uint64(accepted/1000)&(1<<56-1)
 }
 
-func (r *record) order() orderItem { return orderItem{orderKey(r.priority, r.accepted), r} }
+func (r *storedJob) order() orderItem { return orderItem{orderKey(r.priority, r.accepted), r} }
 
-// put stands a record in every index of its state. old is what stood there for
-// the same job, nil for a new one.
-func (l *Ledger) put(old, r *record) {
+// store puts r into every index of its state. old is the job's previous form,
+// which it replaces, or nil for a new job.
+func (l *Ledger) store(old, r *storedJob) {
+	wl := l.joinWaitlist(r) // before old leaves it
 	if old != nil {
-		l.lift(old)
+		l.unindex(old)
 	}
 	l.jobs.byID[r.id] = r
 	r.queue.counts[r.state]++
 	if r.state == job.Waiting {
 		l.counts.Pending++
-		ln := r.queue.line(Class(r.function))
-		if ln.jobs.Len() == 0 {
-			l.jobs.busy.Set(ln.key(), ln)
+		if wl.jobs.Len() == 0 {
+			l.jobs.waitlists.Set(wl.key(), wl)
 		}
-		ln.jobs.Set(r.order())
+		wl.jobs.Set(r.order())
 		return
 	}
 	if r.state == job.Active {
@@ -203,27 +180,27 @@ func (l *Ledger) put(old, r *record) {
 		l.jobs.active.Set(orderItem{r.run.fence, r})
 		return
 	}
-	r.queue.listed(r.state).Set(timeItem{r.accepted, r})
-	l.jobs.timed(r.state).Set(timeItem{r.due, r})
+	r.queue.list(r.state).Set(timeItem{r.accepted, r})
+	l.jobs.byTime(r.state).Set(timeItem{r.due, r})
 }
 
-// timed is the index by time of a delayed or an ended job's state.
-func (j *jobs) timed(s job.State) *btree.BTreeG[timeItem] {
+// byTime returns the index by time for the state of a delayed or an ended job.
+func (j *jobs) byTime(s job.State) *btree.BTreeG[timeItem] {
 	if s == job.Delayed {
 		return j.due
 	}
 	return j.ended
 }
 
-// lift takes a record out of every index but the one by id.
-func (l *Ledger) lift(r *record) {
+// unindex removes a job from every index except byID.
+func (l *Ledger) unindex(r *storedJob) {
 	r.queue.counts[r.state]--
+	wl := l.leaveWaitlist(r)
 	if r.state == job.Waiting {
 		l.counts.Pending--
-		ln := r.queue.line(Class(r.function))
-		ln.jobs.Delete(r.order())
-		if ln.jobs.Len() == 0 {
-			l.jobs.busy.Delete(ln.key())
+		wl.jobs.Delete(r.order())
+		if wl.jobs.Len() == 0 {
+			l.jobs.waitlists.Delete(wl.key())
 		}
 		return
 	}
@@ -232,40 +209,41 @@ func (l *Ledger) lift(r *record) {
 		l.jobs.active.Delete(orderItem{r.run.fence, r})
 		return
 	}
-	r.queue.listed(r.state).Delete(timeItem{r.accepted, r})
-	l.jobs.timed(r.state).Delete(timeItem{r.due, r})
+	r.queue.list(r.state).Delete(timeItem{r.accepted, r})
+	l.jobs.byTime(r.state).Delete(timeItem{r.due, r})
 }
 
-// drop forgets a job but for its id.
-func (l *Ledger) drop(r *record) {
-	l.lift(r)
+// drop removes a job and remembers its id as forgotten.
+func (l *Ledger) drop(r *storedJob) {
+	l.unindex(r)
 	if r.flags&guarded != 0 {
 		l.guards.release(r.id, false)
 	}
 	delete(l.jobs.byID, r.id)
-	l.jobs.gone.add(r.id, l.now)
+	l.jobs.forgotten.add(r.id, l.now)
 }
 
-// forget lets finished jobs, old ids and rulings go, a bounded number at a time.
-func (l *Ledger) forget() {
-	for range maxForgotten {
+// prune removes old finished jobs, ids and decisions, a bounded number of each.
+func (l *Ledger) prune() {
+	for range maxPruned {
 		oldest, ok := l.jobs.ended.Min()
-		if !ok || l.jobs.ended.Len() <= FinishedKeepMax && l.now-oldest.at < int64(FinishedKeep) {
+		if !ok || l.jobs.ended.Len() <= MaxFinished && l.now-oldest.at < int64(FinishedRetention) {
 			break
 		}
 		l.drop(oldest.r)
 	}
-	l.jobs.gone.trim(l.now-int64(DedupeHorizon), DedupeMax)
-	l.own.forget(l.now - int64(FinishedKeep))
-	l.rulings.trim(l.now - int64(DedupeHorizon))
+	l.jobs.forgotten.trim(l.now-int64(DedupeHorizon), MaxDedupeIDs)
+	l.external.prune(l.now - int64(FinishedRetention))
+	l.decisions.trim(l.now - int64(DedupeHorizon))
 }
 
-// maxResultScan is how many finished jobs are looked at for the oldest result.
+// maxResultScan is how many finished jobs are examined to find the oldest
+// result.
 const maxResultScan = 4096
 
-// oldestResult is the number of the first result that a kept job may point to;
-// 0 if it is not among the oldest jobs. Jobs that ended in one entry stand in
-// the order of their ids, so all of that entry are looked at.
+// oldestResult returns the number of the first result that a kept job may refer
+// to, or 0 if it is not found among the oldest jobs. Jobs that ended in the
+// same log entry are ordered by id, so all of that entry are examined.
 func (j *jobs) oldestResult() uint64 {
 	oldest, at, looked := uint64(0), int64(0), 0
 	j.ended.Scan(func(item timeItem) bool {
@@ -286,6 +264,6 @@ func (j *jobs) oldestResult() uint64 {
 
 func (j *jobs) copy() jobs {
 	return jobs{
-		due: j.due.Copy(), ended: j.ended.Copy(), active: j.active.Copy(), gone: j.gone.copy(),
+		due: j.due.Copy(), ended: j.ended.Copy(), active: j.active.Copy(), forgotten: j.forgotten.copy(),
 	}
 }

@@ -4,50 +4,51 @@ import (
 	"sort"
 	"time"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// MaxOutbox is the outbox's size in bytes at which nothing but settling goes
-// on; folding stops at half of it, placing at three quarters.
+// MaxOutbox is the size of the outbox, in bytes, at which the authority only
+// settles dispatches. It stops ingesting at half of it and placing at three
+// quarters.
 const MaxOutbox = 64 << 20
 
-// Sizes that an outbox item is counted with, in bytes, beside its payload.
+// Overhead of outbox items beside their payload, in bytes.
 const (
-	eventCost  = 80
-	extraCost  = 72
-	resultCost = 96
-	deadCost   = 160
+	eventCost      = 80
+	extraCost      = 72
+	resultCost     = 96
+	deadLetterCost = 160
 )
 
-// outbox holds what the world has still to be told, in three dense numberings.
-// Its slices only grow at the end and shrink at the front, so that a copy of
-// the ledger can share them.
+// outbox holds events, results and dead letters that are not published yet,
+// each numbered without gaps. Its slices only grow at the end and shrink at the
+// front, so copies of the ledger share them.
 type outbox struct {
-	entries []eventEntry // events, by the log entry they came from
-	next    uint64       // number of the next event, from 1
-	told    uint64       // last event told
-	open    eventEntry
+	entries   []eventEntry // unpublished events, by log entry
+	next      uint64       // number of the last event
+	published uint64       // number of the last published event
+	current   eventEntry   // the entry being applied
 
 	results    []ResultItem
 	nextResult uint64
-	messages   []ResultMessage // where told results lie, ascending
+	messages   []ResultMessage // where published results are in their stream, ascending
 
-	dead     []DeadItem
-	nextDead uint64
+	deadLetters    []DeadLetter
+	nextDeadLetter uint64
 
 	bytes int
 }
 
-// eventEntry is the events of one log entry.
+// eventEntry holds the events of one log entry.
 type eventEntry struct {
-	first  uint64
+	first  uint64 // number of the first event
 	index  uint64
 	at     int64
 	events []Event
 	bytes  int
 }
 
-// ResultItem is a result that is not yet in its stream.
+// ResultItem is a result that is not published yet.
 type ResultItem struct {
 	Number uint64
 	Job    job.ID
@@ -57,8 +58,8 @@ type ResultItem struct {
 	Blob   *job.Blob
 }
 
-// DeadItem is a dead letter that is not yet in its stream.
-type DeadItem struct {
+// DeadLetter is a dead letter that is not published yet.
+type DeadLetter struct {
 	Number   uint64
 	Job      job.ID
 	N        uint32
@@ -72,24 +73,25 @@ type DeadItem struct {
 	Fault    *job.Fault
 }
 
+// begin starts the events of a log entry.
 func (o *outbox) begin(index uint64, at int64, cmds []Command) {
-	o.open = eventEntry{first: o.next + 1, index: index, at: at}
-	if n := expected(cmds); n > 0 {
-		o.open.events = make([]Event, 0, n)
+	o.current = eventEntry{first: o.next + 1, index: index, at: at}
+	if n := expectedEvents(cmds); n > 0 {
+		o.current.events = make([]Event, 0, n)
 	}
 }
 
-// expected is about how many events the large commands emit.
-func expected(cmds []Command) int {
+// expectedEvents estimates how many events the commands emit.
+func expectedEvents(cmds []Command) int {
 	n := 0
 	for _, c := range cmds {
 		switch c := c.(type) {
-		case *Fold:
+		case *Ingest:
 			n += len(c.Jobs)
 		case *Place:
 			n += 2 * len(c.Placements)
 		case *Settle:
-			n += len(c.Ends)
+			n += len(c.Settlements)
 		}
 	}
 	return n
@@ -97,12 +99,12 @@ func expected(cmds []Command) int {
 
 func (o *outbox) emit(e Event) {
 	o.next++
-	o.open.events = append(o.open.events, e)
-	o.open.bytes += e.cost()
+	o.current.events = append(o.current.events, e)
+	o.current.bytes += e.cost()
 }
 
-// cost is what an event takes, in bytes. Names that it shares with a job's
-// record cost nothing more.
+// cost returns the size with which an event is counted, in bytes. Names shared
+// with a job's record are not counted.
 func (e *Event) cost() int {
 	n := eventCost
 	switch {
@@ -120,15 +122,16 @@ func (e *Event) cost() int {
 	return n
 }
 
+// seal ends the events of a log entry.
 func (o *outbox) seal() {
-	if len(o.open.events) > 0 {
-		o.entries = append(o.entries, o.open)
-		o.bytes += o.open.bytes
+	if len(o.current.events) > 0 {
+		o.entries = append(o.entries, o.current)
+		o.bytes += o.current.bytes
 	}
-	o.open = eventEntry{}
+	o.current = eventEntry{}
 }
 
-// addResult numbers a result and keeps it until it is told.
+// addResult numbers a result and adds it.
 func (o *outbox) addResult(r ResultItem) uint64 {
 	o.nextResult++
 	r.Number = o.nextResult
@@ -139,26 +142,26 @@ func (o *outbox) addResult(r ResultItem) uint64 {
 
 func (r *ResultItem) cost() int { return resultCost + len(r.Value.Data) }
 
-// addDead numbers a dead letter and keeps it until it is told.
-func (o *outbox) addDead(d DeadItem) *DeadItem {
-	o.nextDead++
-	d.Number = o.nextDead
-	o.dead = append(o.dead, d)
+// addDeadLetter numbers a dead letter and adds it.
+func (o *outbox) addDeadLetter(d DeadLetter) *DeadLetter {
+	o.nextDeadLetter++
+	d.Number = o.nextDeadLetter
+	o.deadLetters = append(o.deadLetters, d)
 	o.bytes += d.cost()
-	return &o.dead[len(o.dead)-1]
+	return &o.deadLetters[len(o.deadLetters)-1]
 }
 
-func (d *DeadItem) cost() int {
-	n := deadCost + len(d.Reason)
+func (d *DeadLetter) cost() int {
+	n := deadLetterCost + len(d.Reason)
 	if d.Fault != nil {
 		n += len(d.Fault.Message) + len(d.Fault.Details)
 	}
 	return n
 }
 
-// told trims what is published. Numbers below what was told before change
-// nothing.
-func (l *Ledger) told(c *Told) Result {
+// markPublished removes published items. Numbers below those of an earlier
+// command have no effect.
+func (l *Ledger) markPublished(c *MarkPublished) Result {
 	o := &l.outbox
 	for len(o.entries) > 0 {
 		e := &o.entries[0]
@@ -168,14 +171,14 @@ func (l *Ledger) told(c *Told) Result {
 		o.bytes -= e.bytes
 		o.entries = o.entries[1:]
 	}
-	o.told = max(o.told, min(c.Events, o.next))
+	o.published = max(o.published, min(c.Events, o.next))
 	for len(o.results) > 0 && o.results[0].Number <= c.Results {
 		o.bytes -= o.results[0].cost()
 		o.results = o.results[1:]
 	}
-	for len(o.dead) > 0 && o.dead[0].Number <= c.Dead {
-		o.bytes -= o.dead[0].cost()
-		o.dead = o.dead[1:]
+	for len(o.deadLetters) > 0 && o.deadLetters[0].Number <= c.DeadLetters {
+		o.bytes -= o.deadLetters[0].cost()
+		o.deadLetters = o.deadLetters[1:]
 	}
 	for _, m := range c.Messages {
 		if n := len(o.messages); n == 0 || m.First > o.messages[n-1].First {
@@ -188,31 +191,31 @@ func (l *Ledger) told(c *Told) Result {
 	return Result{}
 }
 
-// dropMessages forgets where results lie that no kept job points to.
+// dropMessages removes the places of results that no kept job refers to.
 func (o *outbox) dropMessages(oldest uint64) {
 	for len(o.messages) > 1 && o.messages[1].First <= oldest {
 		o.messages = o.messages[1:]
 	}
 }
 
-// OutboxBytes is how much waits to be told, in bytes.
+// OutboxBytes returns the size of what is not published yet, in bytes.
 func (l *Ledger) OutboxBytes() int { return l.outbox.bytes }
 
-// ToldEvents is the number of the last event that is known to be published;
-// LastEvent that of the last one there is.
-func (l *Ledger) ToldEvents() uint64 { return l.outbox.told }
+// PublishedEvents returns the number of the last event that is known to be
+// published.
+func (l *Ledger) PublishedEvents() uint64 { return l.outbox.published }
 
-// LastEvent is the number of the last event.
+// LastEvent returns the number of the last event.
 func (l *Ledger) LastEvent() uint64 { return l.outbox.next }
 
-// LastResult is the number of the last result.
+// LastResult returns the number of the last result.
 func (l *Ledger) LastResult() uint64 { return l.outbox.nextResult }
 
-// LastDead is the number of the last dead letter.
-func (l *Ledger) LastDead() uint64 { return l.outbox.nextDead }
+// LastDeadLetter returns the number of the last dead letter.
+func (l *Ledger) LastDeadLetter() uint64 { return l.outbox.nextDeadLetter }
 
-// EventsAfter yields the untold events with a number above after, each with
-// its number and time, until yield returns false.
+// EventsAfter yields the unpublished events with a number greater than after,
+// with number and time, until yield returns false.
 func (l *Ledger) EventsAfter(after uint64, yield func(number uint64, at time.Time, e *Event) bool) {
 	entries := l.outbox.entries
 	from := sort.Search(len(entries), func(i int) bool {
@@ -229,22 +232,23 @@ func (l *Ledger) EventsAfter(after uint64, yield func(number uint64, at time.Tim
 	}
 }
 
-// ResultsAfter gives the untold results with a number above after. The slice
-// must not be changed.
+// ResultsAfter returns the unpublished results with a number greater than
+// after. The slice is read-only.
 func (l *Ledger) ResultsAfter(after uint64) []ResultItem {
 	r := l.outbox.results
 	return r[sort.Search(len(r), func(i int) bool { return r[i].Number > after }):]
 }
 
-// DeadAfter gives the untold dead letters with a number above after. The slice
-// must not be changed.
-func (l *Ledger) DeadAfter(after uint64) []DeadItem {
-	d := l.outbox.dead
+// DeadLettersAfter returns the unpublished dead letters with a number greater
+// than after. The slice is read-only.
+func (l *Ledger) DeadLettersAfter(after uint64) []DeadLetter {
+	d := l.outbox.deadLetters
 	return d[sort.Search(len(d), func(i int) bool { return d[i].Number > after }):]
 }
 
-// FindResult tells where a numbered result is: still here, or in which message
-// of its stream. Neither: the ledger no longer knows.
+// FindResult returns the result of a number if it is not published yet, or else
+// the sequence number of its message in the result stream. Both are zero if the
+// ledger no longer knows it.
 func (l *Ledger) FindResult(number uint64) (item *ResultItem, seq uint64) {
 	if r := l.ResultsAfter(number - 1); len(r) > 0 && r[0].Number == number {
 		return &r[0], 0

@@ -10,28 +10,27 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// TestLedger_Properties drives two replicas with the same random entries. The
-// second one is restored from an encoding at random points and forgets
-// nothing by it: both end with the same hash, answer the same, and keep what
-// a ledger must keep after every entry.
+// TestLedger_Properties applies the same random entries to two replicas and encodes
+// and decodes the second one at random points. Both must give the same results, be
+// equal at the end, and satisfy the invariants after every entry.
 func TestLedger_Properties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		y := newYard()
-		restored, seen, producer := New(), newWitness(), claims{}
+		g := newGenerator()
+		restored, seen, producer := New(), newEventChecker(), keyClaims{}
 		var kept *Ledger // a copy, and what it was when it was taken
 		var before []byte
 		for range rapid.IntRange(1, 60).Draw(t, "entries") {
-			cmds := y.entry(t)
-			a, b := y.ledger.Apply(y.at, cmds), restored.Apply(y.at, cmds)
-			if got, want := fmt.Sprint(describe(b)), fmt.Sprint(describe(a)); got != want {
+			cmds := g.entry(t)
+			a, b := g.ledger.Apply(g.at, cmds), restored.Apply(g.at, cmds)
+			if got, want := fmt.Sprint(formatResults(b)), fmt.Sprint(formatResults(a)); got != want {
 				t.Fatalf("replicas answer differently:\n%s\n%s", want, got)
 			}
-			for _, err := range []error{holds(y.ledger), holds(restored), seen.see(y.ledger), producer.hear(y.ledger, cmds, a), producer.see(y.ledger)} {
+			for _, err := range []error{checkInvariants(g.ledger), checkInvariants(restored), seen.observe(g.ledger), producer.ingest(g.ledger, cmds, a), producer.check(g.ledger)} {
 				if err != nil {
-					t.Fatalf("after entry %d: %v", y.at.Index, err)
+					t.Fatalf("after entry %d: %v", g.at.Index, err)
 				}
 			}
 			switch rapid.IntRange(0, 9).Draw(t, "then") {
@@ -39,35 +38,35 @@ func TestLedger_Properties(t *testing.T) {
 				restored = roundTrip(t, restored)
 			case 1:
 				if kept != nil && !bytes.Equal(before, encoded(t, kept)) {
-					t.Fatalf("a copy changed while the original went on")
+					t.Fatalf("a copy changed with its original")
 				}
-				kept = y.ledger.Copy()
+				kept = g.ledger.Copy()
 				before = encoded(t, kept)
-				if !bytes.Equal(before, encoded(t, y.ledger)) {
-					t.Fatalf("a copy is not the original")
+				if !bytes.Equal(before, encoded(t, g.ledger)) {
+					t.Fatalf("a copy differs from its original")
 				}
 			case 2:
-				y.refuseStale(t)
-				restored.Apply(y.at, nil)
+				g.refuseStale(t)
+				restored.Apply(g.at, nil)
 			}
 		}
 		if kept != nil && !bytes.Equal(before, encoded(t, kept)) {
-			t.Fatalf("a copy changed while the original went on")
+			t.Fatalf("a copy changed with its original")
 		}
-		if !bytes.Equal(encoded(t, y.ledger), encoded(t, restored)) {
+		if !bytes.Equal(encoded(t, g.ledger), encoded(t, restored)) {
 			t.Fatalf("replicas differ")
 		}
 		if !bytes.Equal(encoded(t, restored), encoded(t, roundTrip(t, restored))) {
-			t.Fatalf("restoring changes the ledger")
+			t.Fatalf("encoding and decoding changes the ledger")
 		}
 	})
 }
 
-// describe writes results so that they can be compared.
-func describe(results []Result) []string {
+// formatResults formats results for comparison.
+func formatResults(results []Result) []string {
 	lines := make([]string, len(results))
 	for i, r := range results {
-		line := fmt.Sprint(r.Err, r.Folded, r.Placed, r.Ended, r.State)
+		line := fmt.Sprint(r.Err, r.Ingested, r.Placed, r.Settled, r.State)
 		if r.Event != nil {
 			line += string(r.Event.append(nil, 0, time.Time{}))
 		}
@@ -81,33 +80,33 @@ func roundTrip(t *rapid.T, l *Ledger) *Ledger {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for id := range l.jobs.byID { // what no encoding holds is in none of them
+	for id := range l.jobs.byID { // fields that are never encoded would be missing in both encodings
 		want, _, _ := l.Find(id)
 		got, _, ok := back.Find(id)
 		if diff := cmp.Diff(want, got); !ok || diff != "" {
-			t.Fatalf("restored otherwise: %s", diff)
+			t.Fatalf("decoded ledger differs: %s", diff)
 		}
 	}
 	was, is := []CronView{}, []CronView{}
 	l.Crons("", func(c CronView) bool { was = append(was, c); return true })
 	back.Crons("", func(c CronView) bool { is = append(is, c); return true })
-	if diff := cmp.Diff(was, is, cmpopts.EquateEmpty()); diff != "" { // no body is an empty one
-		t.Fatalf("restored otherwise: %s", diff)
+	if diff := cmp.Diff(was, is, cmpopts.EquateEmpty()); diff != "" { // a nil body equals an empty one
+		t.Fatalf("decoded ledger differs: %s", diff)
 	}
 	return back
 }
 
-// yard invents entries that make sense often enough to get somewhere.
-type yard struct {
+// generator draws log entries, most of whose commands can succeed.
+type generator struct {
 	ledger *Ledger
 	at     Stamp
-	jobs   int // ids handed out
+	jobs   int // number of ids drawn
 
 	guarded *job.Job // the last record with guards
 }
 
-func newYard() *yard {
-	return &yard{ledger: New(), at: Stamp{Term: 1, At: scriptStart}}
+func newGenerator() *generator {
+	return &generator{ledger: New(), at: Stamp{Term: 1, At: scriptStart}}
 }
 
 var (
@@ -118,98 +117,97 @@ var (
 	somePauses   = rapid.SampledFrom([]time.Duration{0, 0, time.Millisecond, time.Second, 7 * time.Second, -time.Second, time.Hour, 25 * time.Hour})
 )
 
-// entry moves the stamp on and gives one to four commands.
-func (y *yard) entry(t *rapid.T) []Command {
-	y.at.Index += uint64(rapid.IntRange(1, 3).Draw(t, "skip"))
-	y.at.At = y.at.At.Add(somePauses.Draw(t, "pause"))
-	y.at.Epoch = y.ledger.Authority().Epoch
+// entry advances the stamp and draws up to four commands.
+func (g *generator) entry(t *rapid.T) []Command {
+	g.at.Index += uint64(rapid.IntRange(1, 3).Draw(t, "skip"))
+	g.at.At = g.at.At.Add(somePauses.Draw(t, "pause"))
+	g.at.Epoch = g.ledger.Authority().Epoch
 	if rapid.IntRange(0, 15).Draw(t, "election") == 0 {
-		y.at.Term++
+		g.at.Term++
 	}
 	if rapid.IntRange(0, 15).Draw(t, "stale") == 0 {
-		y.at.Epoch += rapid.SampledFrom([]uint64{1, 1 << 60, ^uint64(0)}).Draw(t, "off by")
+		g.at.Epoch += rapid.SampledFrom([]uint64{1, 1 << 60, ^uint64(0)}).Draw(t, "off by")
 	}
-	if len(y.ledger.Lanes()) == 0 { // all else needs an authority and lanes
-		y.at.Epoch = y.ledger.Authority().Epoch
-		if y.at.Epoch == 0 && rapid.IntRange(0, 9).Draw(t, "caller") == 0 {
-			return []Command{&AcquireAuthority{Owner: "n1", LeaseID: "x", LeasedUntil: y.at.At.Add(time.Second).Format(time.RFC3339)}}
+	if len(g.ledger.Lanes()) == 0 { // other commands need an authority and lanes
+		g.at.Epoch = g.ledger.Authority().Epoch
+		if g.at.Epoch == 0 && rapid.IntRange(0, 9).Draw(t, "caller") == 0 {
+			return []Command{&AcquireAuthority{Owner: "n1", LeaseID: "x", LeasedUntil: g.at.At.Add(time.Second).Format(time.RFC3339)}}
 		}
-		if y.at.Epoch == 0 {
-			return []Command{&Lead{Owner: "n1", Until: y.at.At.Add(10 * time.Second)}}
+		if g.at.Epoch == 0 {
+			return []Command{&Lead{Owner: "n1", Until: g.at.At.Add(10 * time.Second)}}
 		}
-		return []Command{&Found{Secret: []byte{7}, Lanes: []string{"L0", "L1"}}}
+		return []Command{&Bootstrap{Secret: []byte{7}, Lanes: []string{"L0", "L1"}}}
 	}
-	if rapid.IntRange(0, 7).Draw(t, "whole way") == 0 {
-		return y.wholeWay(t)
+	if rapid.IntRange(0, 7).Draw(t, "full run") == 0 {
+		return g.fullRun(t)
 	}
 	cmds := make([]Command, rapid.IntRange(0, 4).Draw(t, "commands"))
 	for i := range cmds {
-		cmds[i] = y.command(t)
+		cmds[i] = g.command(t)
 	}
 	return cmds
 }
 
-// wholeWay places what waits and settles some of it in one entry, as a busy
-// authority does.
-func (y *yard) wholeWay(t *rapid.T) []Command {
+// fullRun returns an entry that places waiting jobs and settles them.
+func (g *generator) fullRun(t *rapid.T) []Command {
 	p, s := &Place{}, &Settle{}
-	for _, q := range y.ledger.Queues() {
-		y.ledger.Line(q.Name, ClassPlain, func(w Waiting) bool {
+	for _, q := range g.ledger.Queues() {
+		g.ledger.WaitingJobs(q.Name, ClassPlain, func(w WaitingJob) bool {
 			p.Placements = append(p.Placements, Placement{Job: w.ID, N: w.N, Node: "n1", Incarnation: 1, Channel: "overhop/w1"})
 			next := job.Next(rapid.IntRange(1, 4).Draw(t, "verdict"))
-			s.Ends = append(s.Ends, End{Job: w.ID, N: w.N, Next: next, Result: job.Value{Data: []byte("1")}, Reason: "r"})
+			s.Settlements = append(s.Settlements, Settlement{Job: w.ID, N: w.N, Next: next, Result: job.Value{Data: []byte("1")}, Reason: "r"})
 			return len(p.Placements) < 6
 		})
 	}
 	return []Command{p, s}
 }
 
-func (y *yard) command(t *rapid.T) Command {
+func (g *generator) command(t *rapid.T) Command {
 	switch n := rapid.IntRange(0, 33).Draw(t, "command"); {
 	case n < 6:
-		return y.fold(t)
+		return g.ingest(t)
 	case n < 12:
-		return y.place(t)
+		return g.place(t)
 	case n < 18:
-		return y.settle(t)
+		return g.settle(t)
 	case n < 20:
-		last := y.ledger
-		c := &Told{
-			Events:  uint64(rapid.IntRange(0, int(last.LastEvent())+1).Draw(t, "events")),
-			Results: uint64(rapid.IntRange(0, int(last.LastResult())+1).Draw(t, "results")),
-			Dead:    uint64(rapid.IntRange(0, int(last.LastDead())+1).Draw(t, "dead")),
+		last := g.ledger
+		c := &MarkPublished{
+			Events:      uint64(rapid.IntRange(0, int(last.LastEvent())+1).Draw(t, "events")),
+			Results:     uint64(rapid.IntRange(0, int(last.LastResult())+1).Draw(t, "results")),
+			DeadLetters: uint64(rapid.IntRange(0, int(last.LastDeadLetter())+1).Draw(t, "dead")),
 		}
 		if c.Results > 0 {
-			c.Messages = []ResultMessage{{First: c.Results, Seq: y.at.Index}}
+			c.Messages = []ResultMessage{{First: c.Results, Seq: g.at.Index}}
 		}
-		c.Events = min(c.Events, y.at.Index*2) // leave some to see
+		c.Events = min(c.Events, g.at.Index*2) // keep some unpublished
 		return c
 	case n < 24:
-		return y.jobCommand(t)
+		return g.jobCommand(t)
 	case n < 26:
-		return y.queueCommand(t)
+		return g.queueCommand(t)
 	case n < 27:
-		return y.lease(t)
+		return g.lease(t)
 	case n < 28:
-		return y.notes(t)
+		return g.workerEvents(t)
 	case n < 30:
-		return y.cron(t)
+		return g.cron(t)
 	case n < 32:
-		return y.member(t)
+		return g.member(t)
 	}
-	return y.contract(t)
+	return g.contract(t)
 }
 
-// id names a job: mostly one that may be known.
-func (y *yard) id(t *rapid.T) job.ID {
-	n := rapid.IntRange(max(0, y.jobs-8), y.jobs).Draw(t, "job")
+// id draws the id of a job, usually one that may be known.
+func (g *generator) id(t *rapid.T) job.ID {
+	n := rapid.IntRange(max(0, g.jobs-8), g.jobs).Draw(t, "job")
 	return job.ID{15: byte(n), 14: byte(n >> 8)}
 }
 
-func (y *yard) fold(t *rapid.T) Command {
+func (g *generator) ingest(t *rapid.T) Command {
 	lane := rapid.IntRange(0, 1).Draw(t, "lane")
-	from := y.ledger.Lanes()[lane].Cursor
-	c := &Fold{
+	from := g.ledger.Lanes()[lane].Cursor
+	c := &Ingest{
 		Lane: uint8(lane), Identity: fmt.Sprint("L", lane), From: from,
 		CreateQueues: rapid.IntRange(0, 5).Draw(t, "known queues") > 0,
 	}
@@ -218,27 +216,27 @@ func (y *yard) fold(t *rapid.T) Command {
 		seq++
 		queue := someQueues.Draw(t, "queue")
 		if rapid.IntRange(0, 8).Draw(t, "bad") == 0 {
-			c.Rejected = append(c.Rejected, Rejection{ID: y.id(t), Queue: queue, Seq: seq, Accepted: y.at.At, Reason: "bad"})
+			c.Rejected = append(c.Rejected, Rejection{ID: g.id(t), Queue: queue, Seq: seq, Accepted: g.at.At, Reason: "bad"})
 			continue
 		}
 		if rapid.IntRange(0, 4).Draw(t, "new") > 0 {
-			y.jobs++
+			g.jobs++
 		}
 		j := job.Job{
-			ID: y.id(t), Queue: queue, Function: someRunning.Draw(t, "function"),
+			ID: g.id(t), Queue: queue, Function: someRunning.Draw(t, "function"),
 			Position: job.Position{Lane: c.Lane, Seq: seq},
-			Accepted: y.at.At.Add(somePauses.Draw(t, "clock")), Priority: uint8(rapid.IntRange(0, 9).Draw(t, "priority")),
+			Accepted: g.at.At.Add(somePauses.Draw(t, "clock")), Priority: uint8(rapid.IntRange(0, 9).Draw(t, "priority")),
 		}
 		if rapid.IntRange(0, 3).Draw(t, "later") == 0 {
-			j.RunAt = y.at.At.Add(somePauses.Draw(t, "run at"))
+			j.RunAt = g.at.At.Add(somePauses.Draw(t, "run at"))
 			j.MaxAttempts = 3
 		}
-		if rapid.IntRange(0, 3).Draw(t, "says more") == 0 {
+		if rapid.IntRange(0, 3).Draw(t, "options") == 0 {
 			j.Timeout, j.RetryInterval = max(somePauses.Draw(t, "timeout"), 0), max(somePauses.Draw(t, "interval"), 0)
 			j.ResultTTL = max(somePauses.Draw(t, "result"), 0)
 		}
-		if j.Guards = someGuards(t); j.Guards != nil {
-			j = y.perhapsCopy(t, j)
+		if j.Guards = drawGuards(t); j.Guards != nil {
+			j = g.maybeDuplicate(t, j)
 		}
 		c.Jobs = append(c.Jobs, j)
 	}
@@ -246,55 +244,55 @@ func (y *yard) fold(t *rapid.T) Command {
 	if rapid.IntRange(0, 9).Draw(t, "wrong lane") == 0 {
 		c.From, c.Identity = c.From+uint64(rapid.IntRange(0, 1).Draw(t, "from")), "L1"
 		for i := range c.Jobs {
-			c.Jobs[i].Guards = nil // its places may be another fold's
+			c.Jobs[i].Guards = nil // their positions may belong to another Ingest
 		}
 	}
 	return c
 }
 
-// dispatch names one of a job: mostly its current one.
-func (y *yard) dispatch(t *rapid.T) (job.ID, uint32) {
-	id := y.id(t)
-	view, _, _ := y.ledger.Find(id)
+// dispatch draws a dispatch of a job, usually its current one.
+func (g *generator) dispatch(t *rapid.T) (job.ID, uint32) {
+	id := g.id(t)
+	view, _, _ := g.ledger.Find(id)
 	return id, view.Dispatches + uint32(rapid.SampledFrom([]int{0, 0, 0, 0, 0, 1, -1}).Draw(t, "n"))
 }
 
-func (y *yard) place(t *rapid.T) Command {
+func (g *generator) place(t *rapid.T) Command {
 	c := &Place{}
 	for range rapid.IntRange(1, 4).Draw(t, "placements") {
-		id, n := y.dispatch(t)
+		id, n := g.dispatch(t)
 		node := someNodes.Draw(t, "node")
 		c.Placements = append(c.Placements, Placement{Job: id, N: n, Node: node, Incarnation: 1, Channel: "overhop/w-" + node})
 	}
 	return c
 }
 
-func (y *yard) settle(t *rapid.T) Command {
+func (g *generator) settle(t *rapid.T) Command {
 	c := &Settle{}
 	for range rapid.IntRange(1, 4).Draw(t, "ends") {
-		id, n := y.dispatch(t)
-		e := End{Job: id, N: n, Next: job.Next(rapid.IntRange(1, 4).Draw(t, "next")), Reason: "why"}
+		id, n := g.dispatch(t)
+		e := Settlement{Job: id, N: n, Next: job.Next(rapid.IntRange(1, 4).Draw(t, "next")), Reason: "reason"}
 		switch e.Next {
-		case job.Done:
+		case job.NextDone:
 			e.Result.Data = []byte(rapid.SampledFrom([]string{"", "null", `{"a":1}`}).Draw(t, "result"))
-		case job.Again, job.Back:
-			e.Loss = e.Next == job.Back
+		case job.NextRetry, job.NextGiveBack:
+			e.Loss = e.Next == job.NextGiveBack
 			if rapid.Bool().Draw(t, "delayed") {
-				e.At = y.at.At.Add(somePauses.Draw(t, "delay"))
+				e.At = g.at.At.Add(somePauses.Draw(t, "delay"))
 			}
-		case job.Dead:
+		case job.NextDead:
 			e.Fault = &job.Fault{Message: "no", Details: []byte(`[1]`)}
 		}
-		if rapid.Bool().Draw(t, "by somebody") {
+		if rapid.Bool().Draw(t, "by a node") {
 			e.Node, e.Incarnation = someNodes.Draw(t, "by"), 1
 		}
-		c.Ends = append(c.Ends, e)
+		c.Settlements = append(c.Settlements, e)
 	}
 	return c
 }
 
-func (y *yard) jobCommand(t *rapid.T) Command {
-	switch id := y.id(t); rapid.IntRange(0, 3).Draw(t, "about a job") {
+func (g *generator) jobCommand(t *rapid.T) Command {
+	switch id := g.id(t); rapid.IntRange(0, 3).Draw(t, "about a job") {
 	case 0:
 		return &CancelJob{Job: id, Reason: "asked", QueueGone: rapid.Bool().Draw(t, "queue gone")}
 	case 1:
@@ -302,26 +300,26 @@ func (y *yard) jobCommand(t *rapid.T) Command {
 	case 2:
 		return &RetryJob{Job: id}
 	default:
-		id, n := y.dispatch(t)
+		id, n := g.dispatch(t)
 		return &MoveDispatch{Job: id, N: n, Node: someNodes.Draw(t, "to"), Incarnation: 2, Channel: "overhop/moved"}
 	}
 }
 
-func (y *yard) queueCommand(t *rapid.T) Command {
+func (g *generator) queueCommand(t *rapid.T) Command {
 	switch name := someQueues.Draw(t, "queue"); rapid.IntRange(0, 3).Draw(t, "about a queue") {
 	case 0:
 		return &RemoveQueue{Name: name}
 	case 1:
-		return &PauseQueue{Name: name, Paused: rapid.Bool().Draw(t, "paused"), Idle: rapid.Bool().Draw(t, "idle")}
+		return &PauseQueue{Name: name, Paused: rapid.Bool().Draw(t, "paused"), OnlyIfIdle: rapid.Bool().Draw(t, "idle")}
 	default:
 		return &AddQueue{ID: job.ID{1}, Name: name, Config: job.QueueConfig{Limit: uint32(rapid.IntRange(0, 2).Draw(t, "limit"))}}
 	}
 }
 
-func (y *yard) lease(t *rapid.T) Command {
-	until := y.at.At.Add(10 * time.Second)
+func (g *generator) lease(t *rapid.T) Command {
+	until := g.at.At.Add(10 * time.Second)
 	if rapid.IntRange(0, 9).Draw(t, "made") == 0 {
-		return &Found{Made: true, Lanes: []string{"L9"}}
+		return &Bootstrap{StreamsCreated: true, Lanes: []string{"L9"}}
 	}
 	if rapid.Bool().Draw(t, "renew") {
 		return &Renew{Until: until}
@@ -329,27 +327,27 @@ func (y *yard) lease(t *rapid.T) Command {
 	return &Lead{Owner: someNodes.Draw(t, "leader"), Until: until}
 }
 
-// notes are a node's, of workers of its own, now and then said again.
-func (y *yard) notes(t *rapid.T) Command {
+// workerEvents draws events of a node's workers, some of them repeated.
+func (g *generator) workerEvents(t *rapid.T) Command {
 	node := someNodes.Draw(t, "node")
-	c := &NoteWorkers{Node: node, Incarnation: 1}
-	h, _ := y.ledger.stalls.heard.Get(node)
-	c.First = h.last + uint64(rapid.SampledFrom([]int{1, 1, 1, 2, 0}).Draw(t, "first"))
-	for range rapid.IntRange(1, 4).Draw(t, "notes") {
-		n := job.Note{Worker: "overhop/" + rapid.SampledFrom([]string{"w-", "v-"}).Draw(t, "worker") + node, Stalled: rapid.Bool().Draw(t, "stalled")}
+	c := &RecordWorkerEvents{Node: node, Incarnation: 1}
+	cursor, _ := g.ledger.stalls.received.Get(node)
+	c.First = cursor.last + uint64(rapid.SampledFrom([]int{1, 1, 1, 2, 0}).Draw(t, "first"))
+	for range rapid.IntRange(1, 4).Draw(t, "events") {
+		n := job.WorkerEvent{Worker: "overhop/" + rapid.SampledFrom([]string{"w-", "v-"}).Draw(t, "worker") + node, Stalled: rapid.Bool().Draw(t, "stalled")}
 		if !n.Stalled {
 			n.Detail = rapid.SampledFrom([]string{job.RecoveredCredit, job.RecoveredResumed}).Draw(t, "recovery")
 		}
-		c.Notes = append(c.Notes, n)
+		c.Events = append(c.Events, n)
 	}
 	return c
 }
 
-func (y *yard) contract(t *rapid.T) Command {
+func (g *generator) contract(t *rapid.T) Command {
 	request := someRequests.Draw(t, "request")
 	switch rapid.IntRange(0, 7).Draw(t, "contract") {
 	case 0:
-		return &AcquireAuthority{Owner: someNodes.Draw(t, "owner"), LeaseID: "x", LeasedUntil: y.at.At.Add(time.Second).Format(time.RFC3339)}
+		return &AcquireAuthority{Owner: someNodes.Draw(t, "owner"), LeaseID: "x", LeasedUntil: g.at.At.Add(time.Second).Format(time.RFC3339)}
 	case 1:
 		return &RenewAuthority{Owner: someNodes.Draw(t, "owner"), LeaseID: "y", LeasedUntil: "never"}
 	case 2:
@@ -361,13 +359,13 @@ func (y *yard) contract(t *rapid.T) Command {
 	case 5:
 		return &MarkFailed{RequestID: request, Reason: "f"}
 	case 6:
-		return y.replay(t, request)
+		return g.replay(t, request)
 	}
 	return &Observe{Observations: []Observation{{RunHeartbeat, "n1", "execute"}}}
 }
 
-// replay asks for one, or tells how far some replay has come.
-func (y *yard) replay(t *rapid.T, text string) Command {
+// replay draws a request for a replay, or the progress of one.
+func (g *generator) replay(t *rapid.T, text string) Command {
 	lane, seq := rapid.IntRange(0, 2).Draw(t, "lane"), uint64(rapid.IntRange(0, 12).Draw(t, "seq"))
 	switch rapid.IntRange(0, 4).Draw(t, "replay") {
 	case 0:
@@ -378,28 +376,28 @@ func (y *yard) replay(t *rapid.T, text string) Command {
 		cursor := fmt.Sprintf("%d@%d", lane, seq)
 		return &RequestReplay{Cursor: &cursor}
 	}
-	number := y.ledger.Replay().Number - uint64(rapid.SampledFrom([]int{0, 0, 0, 1}).Draw(t, "number"))
-	return &Reread{
-		Number: number, Lanes: []RereadLane{{uint8(lane), seq}}, Last: y.id(t),
+	number := g.ledger.Replay().Number - uint64(rapid.SampledFrom([]int{0, 0, 0, 1}).Draw(t, "number"))
+	return &AdvanceReplay{
+		Number: number, Lanes: []ReplayProgress{{uint8(lane), seq}}, Last: g.id(t),
 		Damage: []ReplayDamage{{uint8(lane), seq, seq + 1, DamageMissing}},
 	}
 }
 
-// refuseStale applies an entry of every kind of command under epochs that are
-// not the present one, and looks that nothing at all comes of it.
-func (y *yard) refuseStale(t *rapid.T) {
-	y.ledger.Apply(y.at, nil) // whatever time alone brings
-	for kind, empty := range commands {
+// refuseStale applies every kind of command under an epoch that is not the current
+// one, and checks that it is refused without a change.
+func (g *generator) refuseStale(t *rapid.T) {
+	g.ledger.Apply(g.at, nil) // apply what depends on time alone
+	for kind, empty := range commandTypes {
 		if kind == KindLead {
 			continue
 		}
-		before := encoded(t, y.ledger)
-		stamp := y.at
-		stamp.Epoch = y.ledger.Authority().Epoch + rapid.SampledFrom([]uint64{1, ^uint64(0)}).Draw(t, "epoch")
-		if r := y.ledger.Apply(stamp, []Command{empty()}); r[0].Err == nil {
-			t.Fatalf("command %d of another epoch was taken", kind)
+		before := encoded(t, g.ledger)
+		stamp := g.at
+		stamp.Epoch = g.ledger.Authority().Epoch + rapid.SampledFrom([]uint64{1, ^uint64(0)}).Draw(t, "epoch")
+		if r := g.ledger.Apply(stamp, []Command{empty()}); r[0].Err == nil {
+			t.Fatalf("command %d of another epoch was accepted", kind)
 		}
-		if !bytes.Equal(before, encoded(t, y.ledger)) {
+		if !bytes.Equal(before, encoded(t, g.ledger)) {
 			t.Fatalf("refused command %d changed the ledger", kind)
 		}
 	}

@@ -6,26 +6,27 @@ import (
 
 	"github.com/tidwall/btree"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// queue is a named line of jobs: its configuration, how many jobs are in each
-// state, and the jobs themselves in the orders they are read in.
+// queue is a queue: its configuration, the number of its jobs in each state,
+// and indexes of those jobs.
 type queue struct {
 	id     job.ID
 	name   string
 	paused bool
 	config job.QueueConfig
 
-	pausedAt int64 // since when it is paused, in unix nanoseconds; 0: it is not
+	pausedAt int64 // when it was paused, in Unix nanoseconds; 0: it is not
 
-	counts [6]int                     // by state
-	lines  btree.Map[string, *line]   // waiting jobs by class
-	lists  [6]*btree.BTreeG[timeItem] // delayed, completed, failed jobs by acceptance
+	counts    [6]int                       // by job.State
+	waitlists btree.Map[string, *waitlist] // one per class that has unfinished jobs
+	runners   int                          // number of waitlists of runners
+	lists     [6]*btree.BTreeG[timeItem]   // delayed, completed and failed jobs by time of acceptance
 }
 
-// errQueuesFull refuses one queue more than MaxQueues.
-var errQueuesFull = fmt.Errorf("%d queues: %w", MaxQueues, job.ErrTooManyQueues)
+// errTooManyQueues is returned for a queue beyond MaxQueues.
+var errTooManyQueues = fmt.Errorf("%d queues: %w", MaxQueues, job.ErrTooManyQueues)
 
 type queues struct {
 	byName btree.Map[string, *queue]
@@ -44,7 +45,8 @@ func (q *queues) get(name string) *queue {
 	return found
 }
 
-// copy shares the trees; it costs time by the number of queues.
+// copy returns a copy that shares the trees. Its cost grows with the number of
+// queues and waitlists.
 func (q *queues) copy() queues {
 	c := newQueues()
 	q.byName.Scan(func(name string, from *queue) bool {
@@ -56,9 +58,11 @@ func (q *queues) copy() queues {
 
 func (q *queue) copy() *queue {
 	c := *q
-	c.lines = btree.Map[string, *line]{}
-	q.lines.Scan(func(class string, from *line) bool {
-		c.lines.Set(class, &line{queue: &c, class: class, jobs: from.jobs.Copy()})
+	c.waitlists = btree.Map[string, *waitlist]{}
+	q.waitlists.Scan(func(class string, from *waitlist) bool {
+		if from.jobs.Len() > 0 {
+			c.waitlists.Set(class, &waitlist{queue: &c, class: class, jobs: from.jobs.Copy()})
+		}
 		return true
 	})
 	for s, list := range q.lists {
@@ -69,32 +73,25 @@ func (q *queue) copy() *queue {
 	return &c
 }
 
-// line gives the queue's line of a class, and makes it.
-func (q *queue) line(class string) *line {
-	ln, ok := q.lines.Get(class)
-	if !ok {
-		ln = &line{queue: q, class: class, jobs: btree.NewBTreeGOptions(orderLess, treeOptions)}
-		q.lines.Set(class, ln)
-	}
-	return ln
-}
+// key returns the key of the waitlist in jobs.waitlists.
+func (wl *waitlist) key() string { return wl.class + "\x00" + wl.queue.name }
 
-func (l *line) key() string { return l.class + "\x00" + l.queue.name }
-
-// listed gives the queue's list of a state other than waiting, and makes it.
-func (q *queue) listed(s job.State) *btree.BTreeG[timeItem] {
+// list returns the queue's list for a state other than waiting and active, and
+// creates it if needed.
+func (q *queue) list(s job.State) *btree.BTreeG[timeItem] {
 	if q.lists[s] == nil {
 		q.lists[s] = btree.NewBTreeGOptions(timeLess, treeOptions)
 	}
 	return q.lists[s]
 }
 
+// unfinished returns the number of jobs that have not ended.
 func (q *queue) unfinished() int {
 	return q.counts[job.Waiting] + q.counts[job.Delayed] + q.counts[job.Active]
 }
 
-// full tells that the queue's limit leaves no room for one more active job.
-func (q *queue) full() bool {
+// limitReached reports whether the queue's limit permits no further active job.
+func (q *queue) limitReached() bool {
 	return q.config.Limit > 0 && q.counts[job.Active] >= int(q.config.Limit)
 }
 
@@ -102,21 +99,21 @@ func (l *Ledger) addQueue(c *AddQueue) Result {
 	if err := job.ValidQueue(c.Name); err != nil {
 		return Result{Err: err}
 	}
-	if have := l.queues.get(c.Name); have != nil {
-		if have.id == c.ID { // the same command again
-			return have.result()
+	if existing := l.queues.get(c.Name); existing != nil {
+		if existing.id == c.ID { // the command is repeated
+			return existing.result()
 		}
 		return Result{Err: job.ErrQueueExists}
 	}
 	if l.queues.byName.Len() >= MaxQueues {
-		return Result{Err: errQueuesFull}
+		return Result{Err: errTooManyQueues}
 	}
 	l.queues.add(c.Name, c.ID, c.Config)
 	return l.queues.get(c.Name).result()
 }
 
 func (l *Ledger) removeQueue(c *RemoveQueue) Result {
-	q, err := l.usersQueue(c.Name)
+	q, err := l.userQueue(c.Name)
 	if err != nil {
 		return Result{Err: err}
 	}
@@ -125,7 +122,7 @@ func (l *Ledger) removeQueue(c *RemoveQueue) Result {
 	}
 	for _, state := range [...]job.State{job.Completed, job.Failed} {
 		for {
-			item, ok := q.listed(state).Min()
+			item, ok := q.list(state).Min()
 			if !ok {
 				break
 			}
@@ -137,16 +134,16 @@ func (l *Ledger) removeQueue(c *RemoveQueue) Result {
 }
 
 func (l *Ledger) pauseQueue(c *PauseQueue) Result {
-	q, err := l.usersQueue(c.Name)
+	q, err := l.userQueue(c.Name)
 	switch {
 	case err != nil:
 		return Result{Err: err}
-	case c.Idle && q.counts[job.Active] > 0:
+	case c.OnlyIfIdle && q.counts[job.Active] > 0:
 		return Result{Err: fmt.Errorf("%d of its jobs are active: %w", q.counts[job.Active], job.ErrQueueNotEmpty)}
 	case q.paused && c.Paused:
 		return Result{Err: job.ErrQueuePaused}
 	case !q.paused && !c.Paused:
-		return Result{Err: job.ErrQueueRunning}
+		return Result{Err: job.ErrQueueNotPaused}
 	}
 	q.paused, q.pausedAt = c.Paused, 0
 	if c.Paused {
@@ -160,8 +157,8 @@ func (q *queue) result() Result {
 	return Result{Queue: &view}
 }
 
-// usersQueue finds a queue that users may change.
-func (l *Ledger) usersQueue(name string) (*queue, error) {
+// userQueue returns a queue that users may change.
+func (l *Ledger) userQueue(name string) (*queue, error) {
 	q := l.queues.get(name)
 	if q == nil {
 		return nil, job.ErrQueueNotFound
@@ -172,6 +169,6 @@ func (l *Ledger) usersQueue(name string) (*queue, error) {
 	return q, nil
 }
 
-// ErrQueueUnknown rejects a record of a queue that does not exist, where
-// queues are not created by their first job.
+// ErrQueueUnknown rejects a record of a queue that does not exist, in a cluster
+// where the first job does not create its queue.
 var ErrQueueUnknown = errors.New("the queue does not exist; add it first")

@@ -8,21 +8,21 @@ import (
 	"strings"
 	"time"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// Waiting is a waiting job as the scheduler sees it: all that an assignment
-// needs but the body.
-type Waiting struct {
+// WaitingJob is a waiting job as the scheduler needs it: everything of an
+// assignment except the body.
+type WaitingJob struct {
 	job.Job
-	N           uint32 // of the pending dispatch
-	Attempt     uint32 // the number it would run as
+	N           uint32 // number of the pending dispatch
+	Attempt     uint32 // number of the attempt that it would be
 	Due         time.Time
 	Redelivered bool
 }
 
-// Before tells which of two jobs of the same hands starts first.
-func (w *Waiting) Before(o *Waiting) bool {
+// Before reports whether w starts before o, if both are for the same executors.
+func (w *WaitingJob) Before(o *WaitingJob) bool {
 	a, b := orderKey(w.Priority, w.Accepted.UnixNano()), orderKey(o.Priority, o.Accepted.UnixNano())
 	if a != b {
 		return a < b
@@ -36,11 +36,11 @@ func (w *Waiting) Before(o *Waiting) bool {
 	return w.Position.Seq < o.Position.Seq
 }
 
-func (r *record) waiting() Waiting {
-	w := Waiting{
+func (r *storedJob) waitingJob() WaitingJob {
+	w := WaitingJob{
 		Job: job.Job{
 			ID: r.id, Queue: r.queue.name, Function: r.function,
-			Position: job.Position{Lane: r.lane, Seq: r.pos},
+			Position: job.Position{Lane: r.lane, Seq: r.seq},
 			Accepted: time.Unix(0, r.accepted), Priority: r.priority,
 		},
 		N: r.n, Attempt: r.attempt + 1, Due: time.Unix(0, r.due), Redelivered: r.flags&redelivered != 0,
@@ -54,42 +54,43 @@ func (r *record) waiting() Waiting {
 	return w
 }
 
-// Line yields the waiting jobs of a queue and class in the order of start,
+// WaitingJobs yields the waiting jobs of a queue and class in start order,
 // until yield returns false.
-func (l *Ledger) Line(queue, class string, yield func(Waiting) bool) {
+func (l *Ledger) WaitingJobs(queue, class string, yield func(WaitingJob) bool) {
 	q := l.queues.get(queue)
 	if q == nil {
 		return
 	}
-	if ln, ok := q.lines.Get(class); ok {
-		ln.jobs.Scan(func(item orderItem) bool { return yield(item.r.waiting()) })
+	if wl, ok := q.waitlists.Get(class); ok {
+		wl.jobs.Scan(func(item orderItem) bool { return yield(item.r.waitingJob()) })
 	}
 }
 
 // Classes yields the classes that have waiting jobs, in order.
 func (l *Ledger) Classes(yield func(class string) bool) {
 	last, first := "", true
-	l.jobs.busy.Scan(func(_ string, ln *line) bool {
-		if ln.class == last && !first {
+	l.jobs.waitlists.Scan(func(_ string, wl *waitlist) bool {
+		if wl.class == last && !first {
 			return true
 		}
-		last, first = ln.class, false
-		return yield(ln.class)
+		last, first = wl.class, false
+		return yield(wl.class)
 	})
 }
 
-// BusyLines yields the queues that have waiting jobs of a class, by name.
-func (l *Ledger) BusyLines(class string, yield func(queue string) bool) {
+// QueuesWaiting yields the queues that have waiting jobs of a class, in the
+// order of their names. It must not be called on a copy.
+func (l *Ledger) QueuesWaiting(class string, yield func(queue string) bool) {
 	prefix := class + "\x00"
-	l.jobs.busy.Ascend(prefix, func(key string, ln *line) bool {
-		return strings.HasPrefix(key, prefix) && yield(ln.queue.name)
+	l.jobs.waitlists.Ascend(prefix, func(key string, wl *waitlist) bool {
+		return strings.HasPrefix(key, prefix) && yield(wl.queue.name)
 	})
 }
 
-// Room is how many more jobs of a queue may become active: 0 for a paused or
-// full queue, math.MaxInt without a limit. A queue that does not exist yet has
-// the room of a new one.
-func (l *Ledger) Room(queue string) int {
+// Headroom returns how many more jobs of a queue may become active: 0 if the
+// queue is paused or its limit is reached, math.MaxInt without a limit, also
+// for a queue that does not exist yet.
+func (l *Ledger) Headroom(queue string) int {
 	q := l.queues.get(queue)
 	switch {
 	case q == nil || q.config.Limit == 0 && !q.paused:
@@ -100,32 +101,32 @@ func (l *Ledger) Room(queue string) int {
 	return max(0, int(q.config.Limit)-q.counts[job.Active])
 }
 
-// Active is a dispatch that is notified.
-type Active struct {
-	Waiting
+// ActiveDispatch is a dispatch that is notified: it is placed with a worker.
+type ActiveDispatch struct {
+	WaitingJob
 	Node        string
 	Incarnation uint64
 	Channel     string
 	Fence       uint64
-	Epoch       uint64 // of the authority that notified it
+	Epoch       uint64 // epoch of the authority that placed it
 	Started     time.Time
 	Losses      uint32
-	Recalled    job.RecallReason // "": not
-	Moved       bool             // its worker brought it to Node: it cannot be begun there
+	Recalled    job.RecallReason // why it is being recalled; "": it is not
+	Moved       bool             // its worker moved it to Node while it ran, so Node cannot start it
 }
 
-func (r *record) activeView() Active {
-	a := Active{
-		Waiting: r.waiting(), Node: r.run.node, Incarnation: r.run.incarnation, Channel: r.run.channel,
+func (r *storedJob) activeDispatch() ActiveDispatch {
+	a := ActiveDispatch{
+		WaitingJob: r.waitingJob(), Node: r.run.node, Incarnation: r.run.incarnation, Channel: r.run.channel,
 		Fence: r.run.fence, Epoch: r.run.epoch, Started: time.Unix(0, r.run.started),
-		Losses: uint32(r.losses), Recalled: r.recalled(), Moved: r.flags&moved != 0,
+		Losses: uint32(r.losses), Recalled: r.recallReason(), Moved: r.flags&moved != 0,
 	}
 	a.Attempt = r.attempt
 	return a
 }
 
-// recalled is why an active job is to stop; "" if it is not.
-func (r *record) recalled() job.RecallReason {
+// recallReason returns why an active job is being recalled, or "" if it is not.
+func (r *storedJob) recallReason() job.RecallReason {
 	switch {
 	case r.flags&cancelling == 0:
 		return ""
@@ -135,31 +136,32 @@ func (r *record) recalled() job.RecallReason {
 	return job.RecallCancelled
 }
 
-// Active yields the notified dispatches, oldest first, until yield returns
-// false.
-func (l *Ledger) Active(yield func(Active) bool) {
-	l.jobs.active.Scan(func(item orderItem) bool { return yield(item.r.activeView()) })
+// ActiveDispatches yields the active dispatches, oldest first, until yield
+// returns false.
+func (l *Ledger) ActiveDispatches(yield func(ActiveDispatch) bool) {
+	l.jobs.active.Scan(func(item orderItem) bool { return yield(item.r.activeDispatch()) })
 }
 
-// Dispatch finds a notified dispatch; ok is false if it is not current.
-func (l *Ledger) Dispatch(id job.ID, n uint32) (a Active, ok bool) {
+// Dispatch returns an active dispatch; ok is false if it is not the current one
+// of its job.
+func (l *Ledger) Dispatch(id job.ID, n uint32) (a ActiveDispatch, ok bool) {
 	r := l.jobs.byID[id]
 	if r == nil || r.n != n || r.state != job.Active {
-		return Active{}, false
+		return ActiveDispatch{}, false
 	}
-	return r.activeView(), true
+	return r.activeDispatch(), true
 }
 
-// Known tells a job that exists, or existed within the dedupe horizon, and the
-// queue it belongs to if it exists.
+// Known reports whether a job exists, or existed within the dedupe horizon.
+// queue is empty if it does not exist any more.
 func (l *Ledger) Known(id job.ID) (queue string, known bool) {
 	if r := l.jobs.byID[id]; r != nil {
 		return r.queue.name, true
 	}
-	return "", l.jobs.gone.has(id)
+	return "", l.jobs.forgotten.has(id)
 }
 
-// State gives a job's state; ok is false if there is no such job.
+// State returns a job's state; ok is false if the ledger has no such job.
 func (l *Ledger) State(id job.ID) (state job.State, ok bool) {
 	if r := l.jobs.byID[id]; r != nil {
 		return r.state, true
@@ -167,8 +169,8 @@ func (l *Ledger) State(id job.ID) (state job.State, ok bool) {
 	return job.New, false
 }
 
-// Find gives what the ledger knows of a job: a view without body and result,
-// and the number of its result (0: none).
+// Find returns a view of a job without body and result, and the number of its
+// result (0: none). ok is false if the ledger has no such job.
 func (l *Ledger) Find(id job.ID) (view job.View, result uint64, ok bool) {
 	r := l.jobs.byID[id]
 	if r == nil {
@@ -178,12 +180,12 @@ func (l *Ledger) Find(id job.ID) (view job.View, result uint64, ok bool) {
 	return view, result, true
 }
 
-func (r *record) view() (view job.View, result uint64) {
+func (r *storedJob) view() (view job.View, result uint64) {
 	view = job.View{
 		ID: r.id, Queue: r.queue.name, State: r.state, Function: r.function,
 		Created: time.Unix(0, r.accepted).UTC(), Priority: r.priority,
 		Attempts: r.attempt, Dispatches: r.n, Losses: uint32(r.losses),
-		Position: job.Position{Lane: r.lane, Seq: r.pos},
+		Position: job.Position{Lane: r.lane, Seq: r.seq},
 	}
 	view.RunAt = view.Created
 	if o := r.options; o != nil {
@@ -200,7 +202,7 @@ func (r *record) view() (view job.View, result uint64) {
 	}
 	if run := r.run; run != nil {
 		view.Node, view.Worker = run.node, run.channel
-		if f := run.failed; f != nil {
+		if f := run.failure; f != nil {
 			view.Reason, view.Fault = f.reason, &job.Fault{Message: f.reason, Type: f.kind}
 		}
 		if run.started > 0 {
@@ -211,8 +213,8 @@ func (r *record) view() (view job.View, result uint64) {
 	return view, result
 }
 
-// QueueView is a queue and how many of its jobs are in each state. No job is
-// ever New here.
+// QueueView is a queue and the number of its jobs in each state. The number of
+// new jobs is always 0.
 type QueueView struct {
 	job.Queue
 	Counts [6]int // by job.State
@@ -225,7 +227,7 @@ func (q *queue) view() QueueView {
 	}
 }
 
-// Queue finds a queue.
+// Queue returns the queue of a name.
 func (l *Ledger) Queue(name string) (QueueView, bool) {
 	q := l.queues.get(name)
 	if q == nil {
@@ -234,7 +236,8 @@ func (l *Ledger) Queue(name string) (QueueView, bool) {
 	return q.view(), true
 }
 
-// Queues gives all queues by name, the yard's own included.
+// Queues returns all queues in the order of their names, including the system
+// queue.
 func (l *Ledger) Queues() []QueueView {
 	views := make([]QueueView, 0, l.queues.byName.Len())
 	l.queues.byName.Scan(func(_ string, q *queue) bool {
@@ -244,43 +247,43 @@ func (l *Ledger) Queues() []QueueView {
 	return views
 }
 
-// OldestWaiting tells since when the waiting job of a queue is due that was
-// accepted first. Its cost does not grow with the number of jobs.
+// OldestWaiting returns when the job became due that was accepted first among
+// the waiting jobs of a queue. Its cost does not grow with the number of jobs.
 func (l *Ledger) OldestWaiting(queue string) (due time.Time, ok bool) {
 	q := l.queues.get(queue)
 	if q == nil || q.counts[job.Waiting] == 0 {
 		return time.Time{}, false
 	}
-	q.byAcceptance(func(r *record) bool {
+	q.byAcceptance(func(r *storedJob) bool {
 		due, ok = time.Unix(0, r.due), true
 		return false
 	})
 	return due, ok
 }
 
-// List gives a queue's jobs in a state, oldest first: at most most of them
-// after the first skip.
-func (l *Ledger) List(queue string, state job.State, skip, most int) []job.View {
+// List returns jobs of a queue in a state, oldest first: at most limit jobs
+// after the first skip ones.
+func (l *Ledger) List(queue string, state job.State, skip, limit int) []job.View {
 	q := l.queues.get(queue)
-	if q == nil || state == job.New || skip < 0 || most <= 0 { // page times size may wrap
+	if q == nil || state == job.New || skip < 0 || limit <= 0 { // skip may have overflowed in the caller
 		return nil
 	}
-	views := make([]job.View, 0, min(most, 64))
-	take := func(r *record) bool {
+	views := make([]job.View, 0, min(limit, 64))
+	take := func(r *storedJob) bool {
 		if skip > 0 {
 			skip--
 			return true
 		}
 		view, _ := r.view()
 		views = append(views, view)
-		return len(views) < most
+		return len(views) < limit
 	}
 	switch state {
 	case job.Waiting:
 		q.byAcceptance(take)
 		return views
 	case job.Active:
-		for _, r := range l.jobs.activeOf(queue) {
+		for _, r := range l.jobs.activeInQueue(queue) {
 			if !take(r) {
 				break
 			}
@@ -288,7 +291,7 @@ func (l *Ledger) List(queue string, state job.State, skip, most int) []job.View 
 		return views
 	}
 	if list := q.lists[state]; list != nil {
-		for i := skip; i < list.Len() && len(views) < most; i++ {
+		for i := skip; i < list.Len() && len(views) < limit; i++ {
 			item, _ := list.GetAt(i)
 			view, _ := item.r.view()
 			views = append(views, view)
@@ -297,28 +300,28 @@ func (l *Ledger) List(queue string, state job.State, skip, most int) []job.View 
 	return views
 }
 
-// activeOf gives a queue's active jobs, oldest first.
-func (j *jobs) activeOf(queue string) []*record {
-	var found []*record
+// activeInQueue returns a queue's active jobs, oldest first.
+func (j *jobs) activeInQueue(queue string) []*storedJob {
+	var found []*storedJob
 	j.active.Scan(func(item orderItem) bool {
 		if item.r.queue.name == queue {
 			found = append(found, item.r)
 		}
 		return true
 	})
-	slices.SortFunc(found, func(a, b *record) int {
+	slices.SortFunc(found, func(a, b *storedJob) int {
 		return cmp.Or(cmp.Compare(a.accepted, b.accepted), bytes.Compare(a.id[:], b.id[:]))
 	})
 	return found
 }
 
-// byAcceptance yields the queue's waiting jobs oldest first, merging its
-// lines, each of which is ordered so within a priority.
-func (q *queue) byAcceptance(yield func(*record) bool) {
+// byAcceptance yields the queue's waiting jobs, oldest first. It merges its
+// waitlists, each of which has this order within a priority.
+func (q *queue) byAcceptance(yield func(*storedJob) bool) {
 	var heads []*orderIter
-	q.lines.Scan(func(_ string, ln *line) bool {
+	q.waitlists.Scan(func(_ string, wl *waitlist) bool {
 		for p := range uint64(job.MaxPriority + 1) {
-			if it := newOrderIter(ln, p<<56, (p+1)<<56); it != nil {
+			if it := newOrderIter(wl, p<<56, (p+1)<<56); it != nil {
 				heads = append(heads, it)
 			}
 		}

@@ -11,10 +11,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// reference reads a command the plain way: the whole text as any value, then
-// each field by hand. ok is false if it is no command; sure is false where the
-// contract says nothing: an object that names a field twice.
-func reference(text []byte) (c Command, ok, sure bool) {
+// parseReference parses a command in the simplest way: the text into an any, then each
+// field. ok is false if it is not a command; defined is false if the contract does
+// not define the result, for an object with a duplicate field.
+func parseReference(text []byte) (c Command, ok, defined bool) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
 	var v any
@@ -28,38 +28,38 @@ func reference(text []byte) (c Command, ok, sure bool) {
 	if !object {
 		return nil, false, true
 	}
-	// Go reads as U+FFFD what is no Unicode, which a command must not hold.
+	// Go decodes invalid Unicode as U+FFFD, but a command must not contain any.
 	if !utf8.Valid(text) || loneSurrogate.Match(pairOfSurrogates.ReplaceAll(plainEscape.ReplaceAll(text, nil), nil)) {
 		return nil, false, true
 	}
-	sure = len(fields) == countFields(text)
+	defined = len(fields) == countFields(text)
 	ok = true
-	text1 := func(name string) string {
+	stringOf := func(name string) string {
 		s, is := fields[name].(string)
 		ok = ok && is
 		return s
 	}
 	switch fields["command"] {
 	case "AcquireAuthority":
-		c = &AcquireAuthority{text1("owner"), text1("lease_id"), text1("leased_until")}
+		c = &AcquireAuthority{stringOf("owner"), stringOf("lease_id"), stringOf("leased_until")}
 	case "RenewAuthority":
-		c = &RenewAuthority{text1("owner"), text1("lease_id"), text1("leased_until")}
+		c = &RenewAuthority{stringOf("owner"), stringOf("lease_id"), stringOf("leased_until")}
 	case "QueueDispatch":
-		q := &QueueDispatch{RequestID: text1("request_id"), Target: text1("target")}
+		q := &QueueDispatch{RequestID: stringOf("request_id"), Target: stringOf("target")}
 		if fields["metadata"] != nil {
 			q.Metadata, _ = json.Marshal(fields["metadata"])
 		}
 		c = q
 	case "MarkNotified":
-		c = &MarkNotified{text1("request_id"), text1("channel")}
+		c = &MarkNotified{stringOf("request_id"), stringOf("channel")}
 	case "MarkDelivered":
-		c = &MarkDelivered{text1("request_id")}
+		c = &MarkDelivered{stringOf("request_id")}
 	case "MarkFailed":
-		c = &MarkFailed{text1("request_id"), text1("reason")}
+		c = &MarkFailed{stringOf("request_id"), stringOf("reason")}
 	case "RequestReplay":
 		r := &RequestReplay{}
 		if fields["cursor"] != nil {
-			s := text1("cursor")
+			s := stringOf("cursor")
 			r.Cursor = &s
 		}
 		c = r
@@ -68,17 +68,17 @@ func reference(text []byte) (c Command, ok, sure bool) {
 	default:
 		ok = false
 	}
-	return c, ok, sure
+	return c, ok, defined
 }
 
-// What a text's escapes are, in the order in which they can be told apart.
+// Escapes in JSON texts; they must be matched in this order.
 var (
 	plainEscape      = regexp.MustCompile(`\\[^u]`)
 	pairOfSurrogates = regexp.MustCompile(`\\u[dD][89abAB]..\\u[dD][c-fC-F]..`)
 	loneSurrogate    = regexp.MustCompile(`\\u[dD][89a-fA-F]`)
 )
 
-// countFields is how many fields the object names, repeated ones too.
+// countFields returns the number of fields of the object, counting duplicates.
 func countFields(text []byte) (n int) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	depth, key := 0, false
@@ -107,9 +107,9 @@ func countFields(text []byte) (n int) {
 	}
 }
 
-// sameJSON compares metadata as values: white space, the order of keys and the
-// way a character is escaped say nothing.
-var sameJSON = cmp.Comparer(func(a, b json.RawMessage) bool {
+// equalJSONOption compares metadata as values: white space, the order of keys and
+// escapes do not matter.
+var equalJSONOption = cmp.Comparer(func(a, b json.RawMessage) bool {
 	if len(a) == 0 || len(b) == 0 {
 		return len(a) == len(b)
 	}
@@ -124,23 +124,23 @@ var sameJSON = cmp.Comparer(func(a, b json.RawMessage) bool {
 	return cmp.Equal(values[0], values[1])
 })
 
-// compareWithReference reads a text in both ways.
-func compareWithReference(t *testing.T, text []byte) {
+// checkAgainstReference compares ParseCommand with parseReference.
+func checkAgainstReference(t *testing.T, text []byte) {
 	t.Helper()
-	want, ok, sure := reference(text)
+	want, ok, defined := parseReference(text)
 	got, err := ParseCommand(text)
 	switch {
-	case !sure:
+	case !defined:
 	case ok != (err == nil):
-		t.Errorf("%q: the reference says %t, ParseCommand %v", text, ok, err)
+		t.Errorf("%q: reference accepts: %t, ParseCommand: %v", text, ok, err)
 	case ok:
-		if diff := cmp.Diff(want, got, sameJSON); diff != "" {
+		if diff := cmp.Diff(want, got, equalJSONOption); diff != "" {
 			t.Errorf("%q (-reference +ParseCommand):\n%s", text, diff)
 		}
 	}
 }
 
-var referenceTexts = []string{
+var referenceCommands = []string{
 	`{"command":"AcquireAuthority","owner":"","lease_id":"\u0000","leased_until":"whenever"}`,
 	`{"command":"RenewAuthority","owner":"w\"1\"","lease_id":"l\\2","leased_until":"ü\ud83d\ude80"}`,
 	`{"command":"QueueDispatch","request_id":"","target":"","metadata":{"b":[1.50,{"a":null}],"a":"\n"}}`,
@@ -155,28 +155,28 @@ var referenceTexts = []string{
 	`{"comm\u0061nd":"MarkDelivered","request\u005fid":"r"}`, `{"command":"CaptureSnapshot","a":{"a":1},"b":["a"]}`,
 }
 
-// FuzzParseCommand_Reference holds the parser against a plain reading.
+// FuzzParseCommand_Reference compares ParseCommand with parseReference.
 func FuzzParseCommand_Reference(f *testing.F) {
-	for _, text := range referenceTexts {
+	for _, text := range referenceCommands {
 		f.Add([]byte(text))
 	}
-	f.Fuzz(func(t *testing.T, text []byte) { compareWithReference(t, text) })
+	f.Fuzz(func(t *testing.T, text []byte) { checkAgainstReference(t, text) })
 }
 
-// TestReference makes sure that the comparison has something to compare.
-func TestReference(t *testing.T) {
+// TestParseCommand_Reference checks that enough of referenceCommands are valid.
+func TestParseCommand_Reference(t *testing.T) {
 	read := 0
-	for _, text := range referenceTexts {
-		if _, ok, sure := reference([]byte(text)); !sure {
-			t.Errorf("%s: counted otherwise", text)
+	for _, text := range referenceCommands {
+		if _, ok, defined := parseReference([]byte(text)); !defined {
+			t.Errorf("%s: result is not defined", text)
 		} else if ok {
 			read++
 		}
 	}
 	if read != 15 {
-		t.Errorf("%d commands are read", read)
+		t.Errorf("%d valid commands", read)
 	}
-	if _, _, sure := reference([]byte(`{"command":"CaptureSnapshot","x":1,"x":{"y":2}}`)); sure {
-		t.Error("a field named twice is not noticed")
+	if _, _, defined := parseReference([]byte(`{"command":"CaptureSnapshot","x":1,"x":{"y":2}}`)); defined {
+		t.Error("a duplicate field is not detected")
 	}
 }

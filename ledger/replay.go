@@ -8,115 +8,117 @@ import (
 	"strconv"
 	"strings"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// maxDamage bounds how many places of damage a replay keeps; of those beyond
-// it only their number is known.
+// maxDamage is how many damaged ranges a replay records; further ones are only
+// counted.
 const maxDamage = 8
 
-// replay is the reading again of records that were folded before. It makes no
-// job: it only shows that they still are what they were, and how far it has
-// come. The next request replaces it, finished or not.
+// replay is the state of reading ingested records again. It creates no jobs: it
+// only checks that the records are unchanged, and records its progress. The
+// next request replaces it, whether it has finished or not.
 type replay struct {
-	cursor *string  // what was asked for last, for a ledger without lanes
-	number uint64   // of the request; what is said of an earlier one is left out
-	lanes  []reread // by lane; nil while nothing is left to read
-	last   job.ID   // of the last record that was read again
-	damage []ReplayDamage
-	more   uint64 // places of damage beyond maxDamage
+	cursor     *string      // of the last request; used only by a ledger without lanes
+	number     uint64       // number of the request; progress of earlier ones is ignored
+	lanes      []replayLane // by lane; nil when all is read
+	last       job.ID       // id of the last record that was read again
+	damage     []ReplayDamage
+	moreDamage uint64 // number of damaged ranges beyond maxDamage
 }
 
-// reread is a lane's part of a replay: the records from at (exclusive) to end.
-type reread struct{ at, end uint64 }
+// replayLane is one lane's part of a replay: records after at, up to and
+// including end, are still to be read.
+type replayLane struct{ at, end uint64 }
 
-// Reread says how far the replay of this number has come. What it says again
-// of records that were read before is left out.
-type Reread struct {
+// AdvanceReplay records the progress of the replay with this number. Progress
+// that is already recorded is ignored.
+type AdvanceReplay struct {
 	Number uint64
-	Lanes  []RereadLane
-	Last   job.ID // of the last record that was read
+	Lanes  []ReplayProgress
+	Last   job.ID // id of the last record that was read
 	Damage []ReplayDamage
 }
 
-// RereadLane says that a lane was read again up to a sequence.
-type RereadLane struct {
+// ReplayProgress is the sequence up to which a lane was read again.
+type ReplayProgress struct {
 	Lane uint8
 	To   uint64
 }
 
-// DamageKind is what is wrong with a record that was folded before.
+// DamageKind is what is wrong with a record that was ingested.
 type DamageKind uint8
 
 // The kinds of damage.
 const (
-	DamageMissing DamageKind = iota + 1 // the lane holds records before and after it
-	DamageStrange                       // it is not what was folded
+	DamageMissing  DamageKind = iota + 1 // absent, although the lane has records before and after it
+	DamageMismatch                       // not the record that was ingested
 )
 
-// ReplayDamage is a stretch of a lane, From and To included, whose records are
-// no longer what they were when they were folded.
+// ReplayDamage is a range of a lane, From to To inclusive, whose records are
+// missing or changed since they were ingested.
 type ReplayDamage struct {
 	Lane     uint8
 	From, To uint64
 	Kind     DamageKind
 }
 
-// String is the reason not to be ready: what, where, and what to do.
+// String returns the damage as a readiness reason: what is damaged, where, and
+// what to do.
 func (d ReplayDamage) String() string {
 	where, verb := fmt.Sprintf("record %d", d.From), "is"
 	if d.To > d.From {
 		where, verb = fmt.Sprintf("records %d to %d", d.From, d.To), "are"
 	}
 	what := "missing from the stream"
-	if d.Kind == DamageStrange {
-		what = "not what was folded"
+	if d.Kind == DamageMismatch {
+		what = "not what was ingested"
 	}
-	return fmt.Sprintf("lane %d: %s %s %s: mend the member that lost the data, or cancel the jobs that need it; then request a replay of %d@%d, or of null to accept the loss",
+	return fmt.Sprintf("lane %d: %s %s %s: repair or replace the member that lost the data, or cancel the jobs that need it; then request a replay of %d@%d, or of null to accept the loss",
 		d.Lane, where, verb, what, d.Lane, d.From-1)
 }
 
-func (*Reread) Kind() Kind { return KindReread }
+func (*AdvanceReplay) Kind() Kind { return KindAdvanceReplay }
 
-// ReplayView is the replay under way. Lanes is empty if there is none.
+// ReplayView is the replay in progress. Lanes is empty without one.
 type ReplayView struct {
 	Number uint64
-	Lanes  []RereadView // by lane
+	Lanes  []ReplayLane // by lane
 }
 
-// RereadView is a lane's part: what is left are the records from At
-// (exclusive) to End.
-type RereadView struct{ At, End uint64 }
+// ReplayLane is one lane's part: records after At, up to and including End, are
+// still to be read.
+type ReplayLane struct{ At, End uint64 }
 
-// Replay gives the replay under way.
+// Replay returns the replay in progress.
 func (l *Ledger) Replay() ReplayView {
 	view := ReplayView{Number: l.replay.number}
 	for _, r := range l.replay.lanes {
-		view.Lanes = append(view.Lanes, RereadView{At: r.at, End: r.end})
+		view.Lanes = append(view.Lanes, ReplayLane{At: r.at, End: r.end})
 	}
 	return view
 }
 
-// requestReplay begins a replay in the place of any other; null only ends it.
-// What lies beyond the folded positions is not its business: that is folded
-// anyway. So each lane's end is fixed here.
+// requestReplay begins a replay and ends any other; a nil cursor only ends it.
+// Each lane is read up to its present cursor: later records are not part of the
+// replay, because they are still to be ingested.
 func (l *Ledger) requestReplay(c *RequestReplay) Result {
 	l.replay = replay{cursor: c.Cursor, number: l.replay.number + 1}
 	if c.Cursor != nil && len(l.lanes) > 0 {
-		l.replay.lanes = make([]reread, len(l.lanes))
+		l.replay.lanes = make([]replayLane, len(l.lanes))
 		from := l.replayFrom(*c.Cursor)
 		for i, ln := range l.lanes {
-			l.replay.lanes[i] = reread{at: min(from[i], ln.cursor), end: ln.cursor}
+			l.replay.lanes[i] = replayLane{at: min(from[i], ln.cursor), end: ln.cursor}
 		}
 		l.finishReplay()
 	}
-	return l.answer(Event{Kind: ReplayRequested, Extra: &Extra{Cursor: c.Cursor}})
+	return l.respond(Event{Kind: ReplayRequested, Extra: &Extra{Cursor: c.Cursor}})
 }
 
-// replayFrom reads a cursor of the form "<lane>@<seq>,…": for each lane the
-// sequence after which it is read again, which is beyond its end for a lane
-// that the cursor does not name. A text that is no such cursor of this yard
-// stands for the beginning: to read too much costs nothing but time.
+// replayFrom parses a cursor of the form "<lane>@<seq>,…" and returns, for each
+// lane, the sequence after which it is read again. For a lane that is not named
+// it is MaxUint64, which is after the lane's end. A text that is not a valid
+// cursor of this cluster means the beginning: reading too much costs only time.
 func (l *Ledger) replayFrom(cursor string) []uint64 {
 	from := make([]uint64, len(l.lanes))
 	for i := range from {
@@ -125,7 +127,7 @@ func (l *Ledger) replayFrom(cursor string) []uint64 {
 	for part := range strings.SplitSeq(cursor, ",") {
 		lane, seq, ok := strings.Cut(part, "@")
 		number, err := strconv.ParseUint(lane, 10, 8)
-		at, atErr := strconv.ParseUint(seq, 10, 64) // a number too large for it is the largest
+		at, atErr := strconv.ParseUint(seq, 10, 64) // out of range: the largest number
 		if !ok || err != nil || int(number) >= len(from) || atErr != nil && !errors.Is(atErr, strconv.ErrRange) {
 			return make([]uint64, len(l.lanes))
 		}
@@ -134,15 +136,15 @@ func (l *Ledger) replayFrom(cursor string) []uint64 {
 	return from
 }
 
-// reread takes what the authority has read again.
-func (l *Ledger) reread(c *Reread) Result {
+// advanceReplay records what the authority has read again.
+func (l *Ledger) advanceReplay(c *AdvanceReplay) Result {
 	r := &l.replay
 	if c.Number != r.number || len(r.lanes) == 0 {
-		return Result{} // of a replay that is over
+		return Result{} // of an earlier replay
 	}
 	for _, d := range c.Damage {
 		if int(d.Lane) < len(r.lanes) && d.From > r.lanes[d.Lane].at && d.To >= d.From {
-			l.harmed(d)
+			l.addDamage(d)
 		}
 	}
 	for _, lane := range c.Lanes {
@@ -158,9 +160,9 @@ func (l *Ledger) reread(c *Reread) Result {
 	return Result{}
 }
 
-// harmed keeps a place of damage, joined with the one before it, and tells
-// history that somebody has to decide about it.
-func (l *Ledger) harmed(d ReplayDamage) {
+// addDamage records a damaged range, merged with the one before it, and emits
+// an event that an operator has to decide.
+func (l *Ledger) addDamage(d ReplayDamage) {
 	r := &l.replay
 	for i := range r.damage {
 		if known := &r.damage[i]; known.Lane == d.Lane && known.Kind == d.Kind && known.To+1 == d.From {
@@ -169,15 +171,15 @@ func (l *Ledger) harmed(d ReplayDamage) {
 		}
 	}
 	if len(r.damage) == maxDamage {
-		r.more++
+		r.moreDamage++
 		return
 	}
 	r.damage = append(r.damage, d)
 	l.outbox.emit(Event{Kind: RunBlockedOnUser, A: l.authority.owner, B: d.String()})
 }
 
-// finishReplay ends a replay with nothing left to read. What it found stays
-// until the next request.
+// finishReplay ends a replay that has nothing left to read. The damage it found
+// is kept until the next request.
 func (l *Ledger) finishReplay() {
 	for _, r := range l.replay.lanes {
 		if r.at < r.end {
@@ -187,21 +189,21 @@ func (l *Ledger) finishReplay() {
 	l.replay.lanes, l.replay.last = nil, job.ID{}
 }
 
-// left counts the records that are still to be read again.
-func (r *replay) left() (n uint64) {
+// remaining returns the number of records that are still to be read again.
+func (r *replay) remaining() (n uint64) {
 	for _, part := range r.lanes {
 		n += part.end - part.at
 	}
 	return n
 }
 
-// reasons are what a replay has found wrong.
+// reasons returns the readiness reasons for the damage that was found.
 func (r *replay) reasons() (reasons []string) {
 	for _, d := range r.damage {
 		reasons = append(reasons, d.String())
 	}
-	if r.more > 0 {
-		reasons = append(reasons, fmt.Sprintf("the replay found damage in %d more places; the authority's log names them", r.more))
+	if r.moreDamage > 0 {
+		reasons = append(reasons, fmt.Sprintf("the replay found damage in %d more places; the authority's log names them", r.moreDamage))
 	}
 	return reasons
 }
@@ -212,9 +214,9 @@ func (r *replay) copy() replay {
 	return c
 }
 
-// replayCursor is where each lane stands, "<lane>@<seq>" joined by commas: as
-// far as it is read again while a replay has to, else as far as it is folded.
-// Without lanes it is what the last request named.
+// replayCursor returns the position in each lane, as "<lane>@<seq>" joined by
+// commas: that of the replay while one is in progress, else the lane's cursor.
+// Without lanes it is the last request's cursor.
 func (l *Ledger) replayCursor() *string {
 	if len(l.lanes) == 0 {
 		return l.replay.cursor
@@ -231,10 +233,10 @@ func (l *Ledger) replayCursor() *string {
 	return &cursor
 }
 
-// lastReplayed is the last record that a replay under way has read again, else
-// the last one that was folded.
+// lastReplayed returns the id of the last record that was read again by the
+// replay in progress, or else of the last record that was ingested.
 func (l *Ledger) lastReplayed() *string {
-	id := l.lastFolded
+	id := l.lastIngested
 	if len(l.replay.lanes) > 0 {
 		id = l.replay.last
 	}
@@ -263,7 +265,7 @@ func (e *encoder) replay(r *replay) {
 		e.uint(d.To)
 		e.uint(uint64(d.Kind))
 	}
-	e.uint(r.more)
+	e.uint(r.moreDamage)
 }
 
 func (d *decoder) replay(r *replay) {
@@ -272,16 +274,16 @@ func (d *decoder) replay(r *replay) {
 		r.cursor = &cursor
 	}
 	r.number = d.uint()
-	d.times(func() {
-		part := reread{at: d.uint(), end: d.uint()}
+	d.repeat(func() {
+		part := replayLane{at: d.uint(), end: d.uint()}
 		if part.at > part.end {
 			d.fail(errCorrupt)
 		}
 		r.lanes = append(r.lanes, part)
 	})
 	r.last = d.id()
-	d.times(func() {
+	d.repeat(func() {
 		r.damage = append(r.damage, ReplayDamage{Lane: uint8(d.uint()), From: d.uint(), To: d.uint(), Kind: DamageKind(d.uint())})
 	})
-	r.more = d.uint()
+	r.moreDamage = d.uint()
 }

@@ -1,68 +1,231 @@
 package ledger
 
 import (
-	"encoding/json"
+	"bytes"
+	"crypto/sha256"
+	"errors"
 	"fmt"
+	"io"
 	"slices"
-	"time"
+
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// Runtime is what the contract's eight commands can have made of a ledger: the
-// whole state of one that knows no jobs. Whoever keeps it in a form of its own
-// gets a ledger back with [Restore].
-type Runtime struct {
-	At time.Time // the ledger's time from here on
+// Limits of a restore.
+const (
+	MaxRestorePart  = 64 << 10 // bytes of one part
+	maxRestoreBytes = 2 << 30  // bytes of all parts
 
-	Owner, LeaseID, LeasedUntil string    // of the lease; Owner "": nobody holds it
-	Expires                     time.Time // of the lease; zero: never
+	// RestoreJump is how far epochs and fences jump at a restore. The cluster
+	// from which the backup was made may have continued and must not reach
+	// these numbers. Thousands of restores fit below 2^53, the largest integer
+	// of JavaScript.
+	RestoreJump = 1 << 40
 
-	Cursor            *string // of the last replay request
-	Delivered, Failed uint64  // cumulative, with those in Own
-	Own               []OwnDispatch
-	Pending, Notified uint64 // further dispatches, of which no command will speak
+	// ReasonRestored is the reason for the end of dispatches that ran when the
+	// backup was made.
+	ReasonRestored = "restored"
+)
+
+// Errors that refuse a restore.
+var (
+	ErrNotFresh          = errors.New("this yard has accepted jobs before")
+	ErrNotRestoring      = errors.New("this restore is not running, or another one has replaced it")
+	ErrRestoreIncomplete = errors.New("the backup's ledger was not received completely")
+	ErrRestoring         = errors.New("a backup is being restored; try again when that has ended")
+)
+
+// RestoreStage is one step of a restore.
+type RestoreStage uint8
+
+// The steps, in order. RestoreBegin replaces a restore that has not ended;
+// RestoreAbandon ends one without effect.
+const (
+	RestoreBegin RestoreStage = iota + 1
+	RestorePart
+	RestoreFinish
+	RestoreAbandon
+)
+
+// Restore replaces the ledger by one from a backup, in a cluster that has never
+// accepted a job. The backup's ledger is sent in parts because log entries are
+// small. The parts are replicated state, so a crash cannot make members differ.
+type Restore struct {
+	Stage  RestoreStage
+	ID     string // identifies the restore
+	Source string // RestoreBegin: what is restored, for display
+	Number uint64 // RestorePart: from 0
+	Data   []byte // RestorePart
+	SHA256 []byte // RestoreFinish: of all parts together
+	// Lanes are the identities of the lanes that the cluster has in addition to
+	// the backup's.
+	Lanes []string // RestoreFinish
 }
 
-// OwnDispatch is a caller's own dispatch as far as commands ask for it.
-type OwnDispatch struct {
-	Request, Target string
-	Metadata        json.RawMessage // on one line; nil: none
-	State           string          // pending, notified, delivered or failed
+func (*Restore) Kind() Kind { return KindRestore }
+
+// restoreState is a restore in progress.
+type restoreState struct {
+	id, source string
+	parts      [][]byte // only grows, so copies share it
+	size       int
 }
 
-// Restore makes the ledger that stands as r says, with nothing to tell and the
-// epoch 0. It may be given a single command and the dispatch that this is
-// about, and count the others. Ended dispatches count as ended at r.At. An unknown state and a
-// request id that stands there twice are errors.
-func Restore(r Runtime) (*Ledger, error) {
-	l := New()
-	l.now = r.At.UnixNano()
-	l.authority = authority{owner: r.Owner, leaseID: r.LeaseID, leasedUntil: r.LeasedUntil}
-	if !r.Expires.IsZero() {
-		l.authority.until = r.Expires.UnixNano()
+// Restoring returns the restore in progress; id is "" without one.
+func (l *Ledger) Restoring() (id, source string) {
+	if l.restoring == nil {
+		return "", ""
 	}
-	l.replay.cursor = r.Cursor
-	l.counts = Counts{Pending: r.Pending, Notified: r.Notified, Delivered: r.Delivered, Failed: r.Failed}
-	l.own.unfinished = int(r.Pending + r.Notified)
-	for _, d := range r.Own {
-		state := slices.Index(ownStates[:], d.State)
-		if state < 0 {
-			return nil, fmt.Errorf("dispatch %s has the state %q; must be pending, notified, delivered or failed", d.Request, d.State)
+	return l.restoring.id, l.restoring.source
+}
+
+// Fresh reports whether the cluster has never accepted a job or dispatch. It
+// must not be called on a copy.
+func (l *Ledger) Fresh() bool {
+	untouched := func(ln lane) bool { return ln.cursor == 0 }
+	return len(l.jobs.byID) == 0 && l.jobs.forgotten.size == 0 && l.external.byID.Len() == 0 && l.counts == Counts{} &&
+		l.outbox.nextDeadLetter == 0 && l.outbox.nextResult == 0 && !slices.ContainsFunc(l.lanes, func(ln lane) bool { return !untouched(ln) })
+}
+
+// allowedDuringRestore reports whether a command may be applied during a
+// restore: one that only maintains the authority or the membership. The restore
+// would discard the effect of any other.
+func allowedDuringRestore(c Command) bool {
+	switch c.(type) {
+	case *Restore, *Renew, *Bootstrap, *MarkPublished, *Observe, *RecordWorkerEvents, *SetMembers, *AdvanceMember, *CheckConsistency,
+		*AcquireAuthority, *RenewAuthority, *CaptureSnapshot:
+		return true
+	}
+	return false
+}
+
+func (l *Ledger) applyRestore(c *Restore) Result {
+	if c.Stage == RestoreBegin {
+		if !l.Fresh() {
+			return Result{Err: ErrNotFresh}
 		}
-		own := &ownRecord{request: d.Request, target: d.Target, metadata: d.Metadata, state: uint8(state), queued: l.now}
-		switch state {
-		case ownPending:
-			l.counts.Pending++
-		case ownNotified:
-			l.counts.Notified++
-		default:
-			own.ended = l.now
-			l.own.finished.Set(ownFinish{l.now, d.Request})
-			l.own.unfinished--
+		if pending := l.membership.PendingChange(); pending != "" {
+			return Result{Err: fmt.Errorf("%w: %s; restore when it is done", ErrMembersChanging, pending)}
 		}
-		l.own.unfinished++
-		if _, twice := l.own.byID.Set(d.Request, own); twice {
-			return nil, fmt.Errorf("dispatch %s is there twice", d.Request)
+		l.restoring = &restoreState{id: c.ID, source: c.Source}
+		return Result{}
+	}
+	b := l.restoring
+	if b == nil || b.id != c.ID {
+		return Result{Err: ErrNotRestoring}
+	}
+	switch c.Stage {
+	case RestorePart:
+		return l.addRestorePart(c)
+	case RestoreFinish:
+		return l.finishRestore(c)
+	case RestoreAbandon:
+		l.restoring = nil
+		return Result{}
+	}
+	return Result{Err: ErrUnknownKind}
+}
+
+// addRestorePart adds the next part. A part that was added before is ignored,
+// so that its sender may repeat it.
+func (l *Ledger) addRestorePart(c *Restore) Result {
+	b := *l.restoring
+	switch have := uint64(len(b.parts)); {
+	case c.Number < have:
+		return Result{}
+	case c.Number > have:
+		return Result{Err: fmt.Errorf("part %d after %d: %w", c.Number, have, ErrRestoreIncomplete)}
+	case b.size+len(c.Data) > maxRestoreBytes:
+		return Result{Err: fmt.Errorf("more than %d bytes: %w", maxRestoreBytes, ErrRestoreIncomplete)}
+	}
+	b.parts = append(b.parts, bytes.Clone(c.Data))
+	b.size += len(c.Data)
+	l.restoring = &b
+	return Result{}
+}
+
+// finishRestore replaces the ledger by the one that was received, or refuses
+// and changes nothing.
+func (l *Ledger) finishRestore(c *Restore) Result {
+	if !l.Fresh() {
+		return Result{Err: ErrNotFresh}
+	}
+	sum := sha256.New()
+	readers := make([]io.Reader, len(l.restoring.parts))
+	for i, part := range l.restoring.parts {
+		sum.Write(part)
+		readers[i] = bytes.NewReader(part)
+	}
+	if !bytes.Equal(sum.Sum(nil), c.SHA256) {
+		return Result{Err: fmt.Errorf("checksum mismatch: %w", ErrRestoreIncomplete)}
+	}
+	from, err := Decode(io.MultiReader(readers...))
+	if err != nil {
+		return Result{Err: err}
+	}
+	l.replaceWith(from, c.Lanes)
+	return Result{}
+}
+
+// replaceWith replaces the state by that of a backup, except what belongs to
+// this cluster: its position in the log, its members, its secret (so that lease
+// tokens of the old cluster are invalid) and its term. The authority must be
+// acquired again. Dispatches that were active are given back, because their
+// executors are not in this cluster.
+func (l *Ledger) replaceWith(backup *Ledger, extraLanes []string) {
+	backup.fenceBase = max(backup.fence(), l.fence()) + RestoreJump - l.index
+	backup.authority = authority{epoch: max(backup.authority.epoch, l.authority.epoch) + RestoreJump, term: l.term}
+	backup.index, backup.term, backup.now = l.index, l.term, max(backup.now, l.now)
+	backup.secret, backup.streamsCreated, backup.membership = l.secret, true, l.membership
+	backup.replay = replay{number: backup.replay.number}
+	backup.stalls, backup.hold, backup.restoring = newStalls(), hold{}, nil
+	for _, identity := range extraLanes {
+		backup.lanes = append(backup.lanes, lane{identity: identity})
+	}
+	backup.outbox.begin(l.index, backup.now, nil)
+	*l = *backup
+
+	var running []*storedJob
+	l.jobs.active.Scan(func(item orderItem) bool {
+		running = append(running, item.r)
+		return true
+	})
+	for _, r := range running {
+		l.settleDispatch(&Settlement{Job: r.id, N: r.n, Next: job.NextGiveBack, Reason: ReasonRestored})
+	}
+}
+
+// fence returns the fence of dispatches that the current entry places. It
+// increases with every entry, also across a restore.
+func (l *Ledger) fence() uint64 { return l.fenceBase + l.index }
+
+// FenceBase returns the difference between fences and the indexes of their
+// entries. It changes only at a restore.
+func (l *Ledger) FenceBase() uint64 { return l.fenceBase }
+
+func (e *encoder) backups(l *Ledger) {
+	e.text(l.hold.holder)
+	e.int(l.hold.until)
+	e.uint(l.fenceBase)
+	if e.optional(l.restoring != nil) {
+		e.text(l.restoring.id)
+		e.text(l.restoring.source)
+		e.uint(uint64(len(l.restoring.parts)))
+		for _, part := range l.restoring.parts {
+			e.bytes(part)
 		}
 	}
-	return l, nil
+}
+
+func (d *decoder) backups(l *Ledger) {
+	l.hold = hold{d.text(), d.int()}
+	l.fenceBase = d.uint()
+	if d.bool() {
+		l.restoring = &restoreState{id: d.text(), source: d.text()}
+		d.repeat(func() {
+			part := d.bytes()
+			l.restoring.parts = append(l.restoring.parts, part)
+			l.restoring.size += len(part)
+		})
+	}
 }

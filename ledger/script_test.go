@@ -14,22 +14,22 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write what the contract scripts yield into their files")
+var rewrite = flag.Bool("rewrite", false, "rewrite the scripts in testdata with the present output")
 
-// TestScripts runs the texts in testdata. Their lines:
+// TestScripts runs the scripts in testdata. They consist of these lines:
 //
 //	# …         a comment
-//	> command   one log entry; its results and events are written below it
-//	& command   one more command of the same entry
-//	? question  what the ledger says of itself
+//	> command   a log entry; its results and events follow
+//	& command   a further command of the same entry
+//	? question  a query of the ledger; the answer follows
 //
-// A command is one of the contract's as JSON or one of the yard's own in the
-// short form of script_commands_test.go. Behind it may stand @<time> (since
-// the script's start, it stays), term=<n> (it stays) and epoch=<n>. Everything
-// else is what must come out; -rewrite writes it.
+// A command is one of the contract's in JSON, or another one in the short form
+// of script_commands_test.go. It may be followed by @<time> (since the script's
+// start) and term=<n>, which stay in force, and by epoch=<n>. All other lines
+// are the expected output, which -rewrite updates.
 func TestScripts(t *testing.T) {
 	paths, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(paths) == 0 {
@@ -53,15 +53,15 @@ func TestScripts(t *testing.T) {
 	}
 }
 
-// scriptStart is the time that a script's times count from.
+// scriptStart is the time to which a script's times are relative.
 var scriptStart = time.Date(2026, 3, 19, 1, 0, 0, 0, time.UTC)
 
 type script struct {
 	t      *testing.T
 	ledger *Ledger
 	at     Stamp
-	events uint64            // told to the script so far
-	names  map[job.ID]string // of jobs
+	events uint64            // number of the last event written
+	names  map[job.ID]string // names of jobs by id
 	out    strings.Builder
 }
 
@@ -69,7 +69,7 @@ func newScript(t *testing.T) *script {
 	return &script{t: t, ledger: New(), at: Stamp{At: scriptStart, Term: 1}, names: make(map[job.ID]string)}
 }
 
-// run gives the script with the output that it yields now.
+// run executes a script and returns it with its actual output.
 func (s *script) run(text string) string {
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
 	for i := 0; i < len(lines); i++ {
@@ -88,11 +88,11 @@ func (s *script) run(text string) string {
 			s.apply(entry)
 		}
 	}
-	return s.named(s.out.String())
+	return s.replaceIDs(s.out.String())
 }
 
-// named writes jobs' names for their ids, for people to read.
-func (s *script) named(text string) string {
+// replaceIDs replaces ids of jobs by their names.
+func (s *script) replaceIDs(text string) string {
 	for id, name := range s.names {
 		text = strings.ReplaceAll(text, id.String(), name)
 	}
@@ -125,8 +125,8 @@ func (s *script) apply(entry []string) {
 	s.out.WriteString(events.String())
 }
 
-// command reads one command, and the stamp that stands behind it; nil for an
-// entry without one.
+// command parses one command and the stamp after it. It returns nil for an entry
+// without a command.
 func (s *script) command(text string) Command {
 	body, rest := text, ""
 	if strings.HasPrefix(text, "{") {
@@ -158,11 +158,11 @@ func (s *script) command(text string) Command {
 	return c
 }
 
-var foldedWords = [...]string{FoldedWaiting: "waiting", FoldedDelayed: "delayed", FoldedKnown: "known", FoldedRejected: "rejected",
-	FoldedDuplicate: "duplicate", FoldedLimited: "limited", FoldedDebounced: "debounced", FoldedLater: "later"}
+var ingestedNames = [...]string{IngestedWaiting: "waiting", IngestedDelayed: "delayed", IngestedKnown: "known", IngestedRejected: "rejected",
+	IngestedDuplicate: "duplicate", IngestedRateLimited: "rate-limited", IngestedDebounced: "debounced", IngestedKeysFull: "keys-full"}
 
-// result writes what a command was answered. An answer that is among the
-// entry's events is not written twice.
+// result writes the result of a command. An answer that is also one of the
+// entry's events is not written again.
 func (s *script) result(r Result, events string) {
 	switch {
 	case r.Err != nil:
@@ -171,17 +171,17 @@ func (s *script) result(r Result, events string) {
 		if line := string(r.Event.append(nil, 0, time.Time{})); !strings.Contains(events, line+"\n") {
 			fmt.Fprintln(&s.out, "answer:", line)
 		}
-	case r.Folded != nil:
-		fmt.Fprint(&s.out, "folded:")
-		for _, f := range r.Folded {
-			fmt.Fprint(&s.out, " ", foldedWords[f])
+	case r.Ingested != nil:
+		fmt.Fprint(&s.out, "ingested:")
+		for _, f := range r.Ingested {
+			fmt.Fprint(&s.out, " ", ingestedNames[f])
 		}
 		fmt.Fprintln(&s.out)
 	case r.Placed != nil:
 		fmt.Fprintln(&s.out, "placed:", strings.Trim(fmt.Sprint(r.Placed), "[]"))
-	case r.Ended != nil:
-		for _, e := range r.Ended {
-			fmt.Fprintf(&s.out, "ended: stale=%t dup=%t %s", e.Stale, e.Dup, e.State)
+	case r.Settled != nil:
+		for _, e := range r.Settled {
+			fmt.Fprintf(&s.out, "settled: stale=%t dup=%t %s", e.Stale, e.Duplicate, e.State)
 			if e.State == job.Delayed {
 				fmt.Fprintf(&s.out, " until %s", e.RunAt.Sub(scriptStart))
 			}
@@ -197,7 +197,7 @@ func (s *script) ask(words []string) {
 	l := s.ledger
 	switch words[0] {
 	case "snapshot":
-		s.print(l.Snapshot(s.surroundings(words[1:])))
+		s.print(l.Snapshot(s.snapshotContext(words[1:])))
 	case "counts":
 		fmt.Fprintf(&s.out, "%+v\n", l.Counts())
 	case "authority":
@@ -205,8 +205,8 @@ func (s *script) ask(words []string) {
 		fmt.Fprintf(&s.out, "%s %q epoch %d until %s expired %t\n", a.Owner, a.LeaseID, a.Epoch, a.Until.Sub(scriptStart), a.Expired)
 	case "job":
 		s.job(s.id(words[1]))
-	case "line":
-		l.Line(words[1], Class(strings.Join(words[2:], "")), func(w Waiting) bool {
+	case "waitlist":
+		l.WaitingJobs(words[1], Class(strings.Join(words[2:], "")), func(w WaitingJob) bool {
 			fmt.Fprintf(&s.out, "%s#%d attempt %d priority %d due %s redelivered %t\n",
 				w.ID, w.N, w.Attempt, w.Priority, w.Due.Sub(scriptStart), w.Redelivered)
 			return true
@@ -217,24 +217,24 @@ func (s *script) ask(words []string) {
 			fmt.Fprintf(&s.out, "%s %s\n", v.ID, v.State)
 		}
 	case "active":
-		l.Active(func(a Active) bool {
+		l.ActiveDispatches(func(a ActiveDispatch) bool {
 			fmt.Fprintf(&s.out, "%s#%d attempt %d on %s/%d by %s fence %d recalled %q\n",
 				a.ID, a.N, a.Attempt, a.Node, a.Incarnation, a.Channel, a.Fence, a.Recalled)
 			return true
 		})
 	case "queues":
 		for _, q := range l.Queues() {
-			fmt.Fprintf(&s.out, "%s limit %d paused %t room %d counts %v\n", q.Name, q.Config.Limit, q.Paused, l.Room(q.Name), q.Counts)
+			fmt.Fprintf(&s.out, "%s limit %d paused %t headroom %d counts %v\n", q.Name, q.Config.Limit, q.Paused, l.Headroom(q.Name), q.Counts)
 		}
 	case "crons":
 		s.crons()
 	default:
-		s.askOutside(words)
+		s.askStreams(words)
 	}
 }
 
-// askOutside answers what concerns the world outside: lanes, telling, restoring.
-func (s *script) askOutside(words []string) {
+// askStreams answers a question about lanes, the outbox, guards or snapshots.
+func (s *script) askStreams(words []string) {
 	l := s.ledger
 	switch words[0] {
 	case "due":
@@ -245,8 +245,8 @@ func (s *script) askOutside(words []string) {
 			fmt.Fprintln(&s.out, i, ln.Identity, ln.Cursor, ln.LastID)
 		}
 	case "outbox":
-		fmt.Fprintf(&s.out, "told %d of %d events, %d results, %d dead letters; %d bytes wait; %d stale\n",
-			l.ToldEvents(), l.LastEvent(), l.LastResult(), l.LastDead(), l.OutboxBytes(), l.Stale())
+		fmt.Fprintf(&s.out, "published %d of %d events, %d results, %d dead letters; %d bytes unpublished; %d stale\n",
+			l.PublishedEvents(), l.LastEvent(), l.LastResult(), l.LastDeadLetter(), l.OutboxBytes(), l.Stale())
 	case "result":
 		item, seq := l.FindResult(s.number(words[1]))
 		if item != nil {
@@ -255,12 +255,12 @@ func (s *script) askOutside(words []string) {
 			fmt.Fprintln(&s.out, "message", seq)
 		}
 	case "dead":
-		for _, d := range l.DeadAfter(s.number(words[1])) {
+		for _, d := range l.DeadLettersAfter(s.number(words[1])) {
 			fmt.Fprintf(&s.out, "%d: %s#%d of %s at %d/%d after %d attempts: %s\n",
 				d.Number, d.Job, d.N, d.Queue, d.Position.Lane, d.Position.Seq, d.Attempts, d.Reason)
 		}
 	case "replay":
-		v := l.Snapshot(s.surroundings(words[1:]))
+		v := l.Snapshot(s.snapshotContext(words[1:]))
 		last := "none"
 		if v.Replay.LastReplayedEventID != nil {
 			last = *v.Replay.LastReplayedEventID
@@ -269,10 +269,10 @@ func (s *script) askOutside(words []string) {
 			l.Replay().Number, *v.Replay.Cursor, v.Replay.PendingEvents, last, v.Readiness.Ready, v.Readiness.Reasons)
 	case "keys":
 		fmt.Fprintln(&s.out, l.HeldKeys(), "held")
-	case "ruling":
+	case "decision":
 		lane, seq, _ := strings.Cut(words[1], "/")
-		r, ok := l.Ruling(job.Position{Lane: uint8(s.number(lane)), Seq: s.number(seq)})
-		fmt.Fprintf(&s.out, "%t %s %s of %q retry after %s %s\n", ok, foldedWords[r.Folded], r.Job, r.Queue, r.RetryAfter, r.Reason)
+		r, ok := l.Decision(job.Position{Lane: uint8(s.number(lane)), Seq: s.number(seq)})
+		fmt.Fprintf(&s.out, "%t %s %s of %q retry after %s %s\n", ok, ingestedNames[r.Ingested], r.Job, r.Queue, r.RetryAfter, r.Reason)
 	case "restore":
 		var buf bytes.Buffer
 		if err := l.Encode(&buf); err != nil {
@@ -285,7 +285,7 @@ func (s *script) askOutside(words []string) {
 		fmt.Fprintln(&s.out, "same:", hash(s.t, restored) == hash(s.t, l))
 		s.ledger = restored
 	default:
-		s.t.Fatalf("no such question: %v", words)
+		s.t.Fatalf("unknown question: %v", words)
 	}
 }
 
@@ -300,23 +300,23 @@ func (s *script) job(id job.ID) {
 	fmt.Fprintf(&s.out, " by %q on %q reason %q result %d run_at %s\n", v.Worker, v.Node, v.Reason, result, v.RunAt.Sub(scriptStart))
 }
 
-func (s *script) surroundings(words []string) Surroundings {
-	around := Surroundings{Now: s.at.At}
+func (s *script) snapshotContext(words []string) SnapshotContext {
+	sc := SnapshotContext{Now: s.at.At}
 	for _, word := range words {
 		switch key, value, _ := strings.Cut(word, "="); key {
 		case "pending":
-			around.PendingEvents = s.number(value)
+			sc.PendingEvents = s.number(value)
 		case "oldest":
-			around.OldestPending = s.time(value).Sub(scriptStart)
+			sc.OldestPending = s.time(value).Sub(scriptStart)
 		case "deferred":
-			around.Deferred = true
+			sc.Deferred = true
 		case "reason":
-			around.Reasons = append(around.Reasons, value)
+			sc.Reasons = append(sc.Reasons, value)
 		default:
-			around.Now = s.time(strings.TrimPrefix(word, "@"))
+			sc.Now = s.time(strings.TrimPrefix(word, "@"))
 		}
 	}
-	return around
+	return sc
 }
 
 func (s *script) print(v any) {
@@ -343,8 +343,8 @@ func (s *script) number(text string) uint64 {
 	return n
 }
 
-// id names a job. The same name is the same job in every script; <entry>@<time>
-// is the job of a tick.
+// id returns the id of a named job, which is the same in every script.
+// <entry>@<time> is the job of a tick.
 func (s *script) id(name string) job.ID {
 	if entry, at, ok := strings.Cut(name, "@"); ok {
 		id := job.TickID(entry, s.time(at))

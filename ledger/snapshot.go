@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Snapshot is the contract's view of the runtime.
+// Snapshot is the runtime contract's view of the state.
 type Snapshot struct {
 	SchemaVersion int               `json:"schema_version"`
 	Authority     SnapshotAuthority `json:"authority"`
@@ -14,7 +14,7 @@ type Snapshot struct {
 	Readiness     Readiness         `json:"readiness"`
 }
 
-// SnapshotAuthority is the lease; nil fields are unset.
+// SnapshotAuthority is the lease; fields that are not set are nil.
 type SnapshotAuthority struct {
 	Owner       *string `json:"owner"`
 	LeaseID     *string `json:"lease_id"`
@@ -23,7 +23,7 @@ type SnapshotAuthority struct {
 	StaleReason *string `json:"stale_reason"`
 }
 
-// SnapshotBacklog counts the dispatches.
+// SnapshotBacklog is the number of dispatches in each state.
 type SnapshotBacklog struct {
 	Pending   uint64 `json:"pending"`
 	Notified  uint64 `json:"notified"`
@@ -31,8 +31,8 @@ type SnapshotBacklog struct {
 	Failed    uint64 `json:"failed"`
 }
 
-// SnapshotReplay tells how far accepted records have been folded or, while a
-// replay is under way, read again.
+// SnapshotReplay is how far accepted records have been ingested or, during a
+// replay, read again.
 type SnapshotReplay struct {
 	Cursor                     *string `json:"cursor"`
 	PendingEvents              uint64  `json:"pending_events"`
@@ -40,33 +40,33 @@ type SnapshotReplay struct {
 	DeferredLeaderNotification bool    `json:"deferred_leader_notification"`
 }
 
-// Readiness says whether the runtime is ready, and if not, why.
+// Readiness reports whether the runtime is ready, and the reasons if it is not.
 type Readiness struct {
 	Ready   bool     `json:"ready"`
 	Reasons []string `json:"reasons"`
 }
 
-// SchemaVersion is the contract's.
+// SchemaVersion is the version of the contract's snapshot format.
 const SchemaVersion = 1
 
-// Surroundings is what the ledger cannot know of itself: how the lanes that it
-// is folded from stand, and what else keeps a node from being ready.
-type Surroundings struct {
+// SnapshotContext holds what the ledger cannot know itself: the state of the
+// lanes, and other reasons why a node is not ready.
+type SnapshotContext struct {
 	Now           time.Time
-	PendingEvents uint64        // accepted and not folded
+	PendingEvents uint64        // accepted, not ingested
 	OldestPending time.Duration // age of the oldest of them
-	Deferred      bool          // a new authority has not caught up with the lanes
-	Reasons       []string      // further blockers, in order
+	Deferred      bool          // a new authority has not yet caught up with the lanes
+	Reasons       []string      // further reasons, in order
 }
 
-// pendingTooLong is how old an accepted record may be before it is a reason
-// not to be ready.
-const pendingTooLong = 5 * time.Second
+// maxPendingAge is how old a record that is not ingested may be before it makes
+// the node unready.
+const maxPendingAge = 5 * time.Second
 
-// Snapshot gives the contract's view.
-func (l *Ledger) Snapshot(s Surroundings) Snapshot {
+// Snapshot returns the contract's view of the state.
+func (l *Ledger) Snapshot(s SnapshotContext) Snapshot {
 	view := Snapshot{SchemaVersion: SchemaVersion, Backlog: SnapshotBacklog(l.counts)}
-	a := l.authority // its own copy: the view outlives the lock the ledger is read under
+	a := l.authority // a copy: the view outlives the lock under which the ledger is read
 	if a.owner != "" {
 		view.Authority.Owner, view.Authority.LeaseID, view.Authority.LeasedUntil = &a.owner, &a.leaseID, &a.leasedUntil
 		if a.expired(s.Now.UnixNano()) {
@@ -75,7 +75,7 @@ func (l *Ledger) Snapshot(s Surroundings) Snapshot {
 		}
 	}
 	view.Replay = SnapshotReplay{
-		Cursor: l.replayCursor(), PendingEvents: s.PendingEvents + l.replay.left(),
+		Cursor: l.replayCursor(), PendingEvents: s.PendingEvents + l.replay.remaining(),
 		LastReplayedEventID: l.lastReplayed(), DeferredLeaderNotification: s.Deferred,
 	}
 	view.Readiness.Reasons = append(l.reasons(&view, s), s.Reasons...)
@@ -83,7 +83,8 @@ func (l *Ledger) Snapshot(s Surroundings) Snapshot {
 	return view
 }
 
-func (l *Ledger) reasons(view *Snapshot, s Surroundings) []string {
+// reasons returns the ledger's own reasons not to be ready.
+func (l *Ledger) reasons(view *Snapshot, s SnapshotContext) []string {
 	reasons := []string{}
 	switch {
 	case view.Authority.Owner == nil:
@@ -91,14 +92,14 @@ func (l *Ledger) reasons(view *Snapshot, s Surroundings) []string {
 	case view.Authority.Stale:
 		reasons = append(reasons, "authority lease is stale: "+*view.Authority.StaleReason)
 	}
-	if s.PendingEvents > 0 && (s.Deferred || s.OldestPending > pendingTooLong) {
+	if s.PendingEvents > 0 && (s.Deferred || s.OldestPending > maxPendingAge) {
 		reasons = append(reasons, fmt.Sprintf("replay has %d pending events", s.PendingEvents))
 	}
-	if age, short := l.jobs.gone.short(l.now, int64(DedupeHorizon), DedupeMax); short {
+	if age, short := l.jobs.forgotten.shortfall(l.now, int64(DedupeHorizon), MaxDedupeIDs); short {
 		reasons = append(reasons, fmt.Sprintf("keys of forgotten jobs are known for %s, not for %s: there are more than %d; publish no job again that is older",
-			time.Duration(age).Round(time.Second), DedupeHorizon, DedupeMax-slabSize))
+			time.Duration(age).Round(time.Second), DedupeHorizon, MaxDedupeIDs-slabSize))
 	}
-	if id, source := l.Bringing(); id != "" {
+	if id, source := l.Restoring(); id != "" {
 		reasons = append(reasons, fmt.Sprintf("a restore of %s was begun and has not ended: nothing is accepted; if none is running, take it again: yardmaster restore <file>", source))
 	}
 	return append(reasons, l.replay.reasons()...)

@@ -5,43 +5,43 @@ import (
 
 	"github.com/tidwall/btree"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// MaxStalled is how many stalled workers are remembered. Beyond it the one
-// that stalled first is forgotten: its recovery is not told.
+// MaxStalled is how many stalled workers are remembered. Beyond it the one that
+// stalled first is forgotten, and its recovery emits no event.
 const MaxStalled = 10_000
 
-// stalls remembers which workers are stalled, so that history tells each stall
-// and each recovery once, and how much of every node's notes it has heard.
-// A worker's channel means something on its node only.
+// stalls remembers which workers are stalled, so that each stall and each
+// recovery emits one event, and which worker events of each node have been
+// recorded. A worker's channel is unique only within its node.
 type stalls struct {
-	workers *btree.BTreeG[stall]
-	byAge   *btree.Map[uint64, stall] // by the event that told it
-	heard   *btree.Map[string, heard] // by node
+	workers  *btree.BTreeG[stall]
+	byAge    *btree.Map[uint64, stall]       // by number of the WorkerStalled event
+	received *btree.Map[string, eventCursor] // by node
 }
 
 type stall struct {
 	node, worker string
-	event        uint64 // number of the event that told it
+	event        uint64 // number of its WorkerStalled event
 }
 
-// heard is how far a node's notes have been taken. Their numbers begin anew
+// eventCursor is the last recorded worker event of a node. Numbers start again
 // with every incarnation.
-type heard struct{ incarnation, last uint64 }
+type eventCursor struct{ incarnation, last uint64 }
 
 func newStalls() stalls {
 	return stalls{
 		workers: btree.NewBTreeGOptions(func(a, b stall) bool {
 			return a.node < b.node || a.node == b.node && a.worker < b.worker
 		}, treeOptions),
-		byAge: new(btree.Map[uint64, stall]),
-		heard: new(btree.Map[string, heard]),
+		byAge:    new(btree.Map[uint64, stall]),
+		received: new(btree.Map[string, eventCursor]),
 	}
 }
 
 func (s *stalls) copy() stalls {
-	return stalls{workers: s.workers.Copy(), byAge: s.byAge.Copy(), heard: s.heard.Copy()}
+	return stalls{workers: s.workers.Copy(), byAge: s.byAge.Copy(), received: s.received.Copy()}
 }
 
 func (s *stalls) add(w stall) {
@@ -49,7 +49,7 @@ func (s *stalls) add(w stall) {
 	s.byAge.Set(w.event, w)
 }
 
-// drop forgets a stalled worker; false if it is none.
+// drop forgets a stalled worker, and reports whether it was stalled.
 func (s *stalls) drop(node, worker string) bool {
 	w, ok := s.workers.Delete(stall{node: node, worker: worker})
 	if ok {
@@ -58,45 +58,47 @@ func (s *stalls) drop(node, worker string) bool {
 	return ok
 }
 
-// dropNode forgets the stalled workers of a node that was started anew: they
-// went with its former life.
+// dropNode forgets the stalled workers of a node that has restarted, which no
+// longer exist.
 func (s *stalls) dropNode(node string) {
-	var gone []stall
+	var dropped []stall
 	s.workers.Ascend(stall{node: node}, func(w stall) bool {
 		if w.node == node {
-			gone = append(gone, w)
+			dropped = append(dropped, w)
 		}
 		return w.node == node
 	})
-	for _, w := range gone {
+	for _, w := range dropped {
 		s.drop(w.node, w.worker)
 	}
 }
 
-// noteWorkers takes a node's notes, each once, however often it repeats them.
-func (l *Ledger) noteWorkers(c *NoteWorkers) Result {
+// recordWorkerEvents records each of a node's events once, however often the
+// node repeats it.
+func (l *Ledger) recordWorkerEvents(c *RecordWorkerEvents) Result {
 	s := &l.stalls
-	h, _ := s.heard.Get(c.Node)
+	cursor, _ := s.received.Get(c.Node)
 	switch {
-	case c.Incarnation < h.incarnation:
-		return Result{} // of a former life, which nobody waits for
-	case c.Incarnation > h.incarnation:
+	case c.Incarnation < cursor.incarnation:
+		return Result{} // of an earlier incarnation
+	case c.Incarnation > cursor.incarnation:
 		s.dropNode(c.Node)
-		h = heard{incarnation: c.Incarnation}
+		cursor = eventCursor{incarnation: c.Incarnation}
 	}
-	for i := range c.Notes {
-		if number := c.First + uint64(i); number > h.last {
-			h.last = number
-			l.note(c.Node, &c.Notes[i])
+	for i := range c.Events {
+		if number := c.First + uint64(i); number > cursor.last {
+			cursor.last = number
+			l.recordWorkerEvent(c.Node, &c.Events[i])
 		}
 	}
-	s.heard.Set(strings.Clone(c.Node), h)
+	s.received.Set(strings.Clone(c.Node), cursor)
 	return Result{}
 }
 
-// note tells of a stall unless the worker is stalled already, and of a
-// recovery only if it is; but a worker that came back need not have stalled.
-func (l *Ledger) note(node string, n *job.Note) {
+// recordWorkerEvent emits a stall unless the worker is already stalled, and a
+// recovery only if it is stalled; the recovery of a worker that reconnected is
+// always emitted.
+func (l *Ledger) recordWorkerEvent(node string, n *job.WorkerEvent) {
 	s := &l.stalls
 	worker, detail := strings.Clone(n.Worker), strings.Clone(n.Detail)
 	if !n.Stalled {
@@ -124,8 +126,8 @@ func (e *encoder) stalls(s *stalls) {
 		e.text(w.worker)
 		return e.err == nil
 	})
-	e.uint(uint64(s.heard.Len()))
-	s.heard.Scan(func(node string, h heard) bool {
+	e.uint(uint64(s.received.Len()))
+	s.received.Scan(func(node string, h eventCursor) bool {
 		e.text(node)
 		e.uint(h.incarnation)
 		e.uint(h.last)
@@ -134,12 +136,12 @@ func (e *encoder) stalls(s *stalls) {
 }
 
 func (d *decoder) stalls(s *stalls) {
-	d.times(func() {
+	d.repeat(func() {
 		event := d.uint()
 		s.add(stall{node: d.text(), worker: d.text(), event: event})
 	})
-	d.times(func() {
+	d.repeat(func() {
 		node := d.text()
-		s.heard.Set(node, heard{incarnation: d.uint(), last: d.uint()})
+		s.received.Set(node, eventCursor{incarnation: d.uint(), last: d.uint()})
 	})
 }

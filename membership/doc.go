@@ -1,16 +1,18 @@
-// Package membership changes who belongs to a yard, one member at a time.
+// Package membership changes the members of a yard, one at a time.
 //
-// Three lists have to say the same: Raft's voters, JetStream's servers with the
-// copies of streams that lie on them, and the ledger's roll. The roll leads: a
-// change is first committed there, and a [Keeper], which runs in the authority's
-// tenure, brings the others in step, each step by what it finds and none by
-// what it remembers. So a change goes on under whatever authority comes next.
+// Three lists must agree: Raft's voters, JetStream's servers with their replicas
+// of streams, and the membership in the ledger. The ledger's membership is
+// authoritative. A change is first committed there; then a [Reconciler], which
+// runs on the authority's node, adjusts the other two. Each step depends only on
+// what the reconciler observes, not on what it remembers, so a change continues
+// under the next authority.
 //
-//	joining ─▶ routes ─▶ JetStream current ─▶ log caught up ─▶ vouched ─▶ vote ─▶ present
-//	leaving ─▶ jobs finished ─▶ copies elsewhere ─▶ no vote ─▶ out of JetStream ─▶ node ended ─▶ copies whole ─▶ out
+//	joining ─▶ routes ─▶ JetStream current ─▶ log caught up ─▶ promoted ─▶ vote ─▶ present
+//	leaving ─▶ jobs finished ─▶ replicas moved ─▶ no vote ─▶ out of JetStream ─▶ node stopped ─▶ replicas complete ─▶ out
 //
-// A replacement is both: the new seat joins, then the old one leaves. A member
+// A replacement is both: the new member joins, then the old one leaves. A member
 // that is dead leaves without the first two steps.
 //
-// A change begins only while all others are well, see [Keeper.Begin].
+// A change begins only while all other members are healthy, see
+// [Reconciler.Begin].
 package membership

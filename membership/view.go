@@ -3,85 +3,87 @@ package membership
 import (
 	"context"
 
-	"yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// View is who belongs to the yard, and how a change goes on.
+// View shows the members of the yard and the progress of a change.
 type View struct {
-	Revision uint64     `json:"revision"`          // of the roll
-	Change   string     `json:"change"`            // under way; "": none
-	Step     string     `json:"step"`              // what it waits for
-	Outcome  string     `json:"outcome,omitempty"` // why the last one came to nothing
-	Skew     []string   `json:"skew"`              // where Raft, JetStream and the roll differ
-	Members  []Standing `json:"members"`
+	Revision uint64         `json:"revision"`          // of the membership
+	Change   string         `json:"change"`            // pending change; "": none
+	Step     string         `json:"step"`              // its current step
+	Outcome  string         `json:"outcome,omitempty"` // why the last change failed
+	Skew     []string       `json:"skew"`              // where Raft and JetStream differ from the membership
+	Members  []MemberStatus `json:"members"`
 }
 
-// Standing is how a member stands.
-type Standing struct {
+// MemberStatus is the state of a member.
+type MemberStatus struct {
 	Name      string   `json:"name"`
 	Directory string   `json:"directory"`
 	State     string   `json:"state"` // present, joining, leaving
 	Route     string   `json:"route"`
 	Raft      string   `json:"raft"`
-	Heard     bool     `json:"heard"`     // it answers
+	Answers   bool     `json:"heard"`     // it answered within a second
 	Voter     bool     `json:"voter"`     // in the Raft group
-	Lag       uint64   `json:"lag"`       // entries that its ledger lacks
+	Lag       uint64   `json:"lag"`       // entries by which its ledger is behind
 	JetStream string   `json:"jetstream"` // current, behind, offline, absent; "unknown" without a leader
-	Streams   int      `json:"streams"`   // copies of streams that lie on it
-	Leads     int      `json:"leads"`     // of them, those that it leads
-	Behind    []string `json:"behind"`    // streams whose copy on it is not current
+	Streams   int      `json:"streams"`   // replicas of streams on it
+	Leads     int      `json:"leads"`     // number of streams that it leads
+	Behind    []string `json:"behind"`    // streams whose replica on it is not current
 	Version   string   `json:"version"`
 	Running   int      `json:"running"`
-	Declares  string   `json:"declares,omitempty"` // members by its configuration, where that differs
+	Declares  string   `json:"declares,omitempty"` // members in its configuration, if they differ
 }
 
-// View looks at all members at once; what does not answer within a second is
-// shown as not heard.
-func (k *Keeper) View(ctx context.Context) View {
-	roll := k.yard.Roll()
-	k.mu.Lock()
-	v := View{Revision: roll.Revision, Change: roll.Under(), Step: k.step, Outcome: k.outcome, Skew: append([]string{}, k.skew...)}
-	k.mu.Unlock()
-	if roll.Revision == 0 {
-		roll.Members = k.yard.Founders()
+// View returns the state of all members. It asks them at once, and waits at most a
+// second for each.
+func (r *Reconciler) View(ctx context.Context) View {
+	ms := r.cluster.Membership()
+	r.mu.Lock()
+	v := View{Revision: ms.Revision, Change: ms.PendingChange(), Step: r.step, Outcome: r.outcome, Skew: append([]string{}, r.skew...)}
+	r.mu.Unlock()
+	if ms.Revision == 0 {
+		ms.Members = r.cluster.BootstrapMembers()
 	}
-	words := k.words(ctx, roll)
-	var meta []Copy
+	statuses := r.nodeStatuses(ctx, ms)
+	var meta []Replica
 	led := false
-	for _, w := range words {
-		if w.Led {
-			meta, led = w.Meta, true
+	for _, s := range statuses {
+		if s.Led {
+			meta, led = s.Meta, true
 		}
 	}
-	looking, cancel := context.WithTimeout(ctx, askTime)
-	streams, _ := k.streams(looking) // without an answer nothing is shown of them
+	replicaCtx, cancel := context.WithTimeout(ctx, statusTimeout)
+	streams, _ := r.streams(replicaCtx) // after an error they are not shown
 	cancel()
-	last := k.yard.Last()
-	for i := range roll.Members {
-		v.Members = append(v.Members, k.standing(&roll.Members[i], words, meta, led, streams, last))
+	last := r.cluster.LastIndex()
+	for i := range ms.Members {
+		v.Members = append(v.Members, r.memberStatus(&ms.Members[i], statuses, meta, led, streams, last))
 	}
 	return v
 }
 
-func (k *Keeper) standing(m *ledger.Member, words map[string]Word, meta []Copy, led bool, streams []StreamCopies, last uint64) Standing {
-	s := Standing{
+// memberStatus combines what is known about one member. led reports whether meta
+// is known, and last is the index of the last Raft entry.
+func (r *Reconciler) memberStatus(m *ledger.Member, statuses map[string]NodeStatus, meta []Replica, led bool, streams []StreamReplicas, last uint64) MemberStatus {
+	s := MemberStatus{
 		Name: m.Node, Directory: m.Dir, State: m.State.String(), Route: m.Route, Raft: m.Raft,
 		JetStream: "unknown", Behind: []string{},
 	}
-	if w, heard := words[m.ID()]; heard {
-		s.Heard, s.Version, s.Running, s.Declares = true, w.Version, w.Running, w.Declares
-		if w.Applied < last {
-			s.Lag = last - w.Applied
+	if status, ok := statuses[m.ServerID()]; ok {
+		s.Answers, s.Version, s.Running, s.Declares = true, status.Version, status.Running, status.Declares
+		if status.Applied < last {
+			s.Lag = last - status.Applied
 		}
 	}
-	for _, server := range k.yard.Servers() {
-		s.Voter = s.Voter || server.ID == m.ID() && server.Voter
+	for _, server := range r.cluster.Servers() {
+		s.Voter = s.Voter || server.ID == m.ServerID() && server.Voter
 	}
 	if led {
 		s.JetStream = "absent"
 	}
 	for i := range meta {
-		if c := &meta[i]; c.ID == m.ID() {
+		if c := &meta[i]; c.ID == m.ServerID() {
 			switch {
 			case c.Offline:
 				s.JetStream = "offline"
@@ -93,16 +95,16 @@ func (k *Keeper) standing(m *ledger.Member, words map[string]Word, meta []Copy, 
 		}
 	}
 	for i := range streams {
-		for n := range streams[i].Copies {
-			c := &streams[i].Copies[n]
-			if c.ID != m.ID() {
+		for n := range streams[i].Replicas {
+			c := &streams[i].Replicas[n]
+			if c.ID != m.ServerID() {
 				continue
 			}
 			s.Streams++
 			if c.Leader {
 				s.Leads++
 			}
-			if !c.well() {
+			if !c.healthy() {
 				s.Behind = append(s.Behind, streams[i].Stream)
 			}
 		}

@@ -13,35 +13,35 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"yardmaster/backup"
-	"yardmaster/cluster"
-	"yardmaster/job"
-	"yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/backup"
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// How backups go out.
+// Sizes and times of a backup.
 const (
-	backupPiece = 512 << 10        // bytes of one answer
-	backupIdle  = 30 * time.Second // a pipe's reader may be slow
-	holdEvery   = 20 * time.Second // the hold is renewed
-	copyTries   = 4                // of one stream, whose leader may change
+	backupChunkSize   = 512 << 10        // bytes of one reply
+	backupIdleTimeout = 30 * time.Second // between requests: a client that writes to a pipe may be slow
+	holdInterval      = 20 * time.Second // between renewals of the hold
+	maxStreamTries    = 4                // to copy one stream, whose leader may change
 )
 
-// backups is the desk where backups are made and brought back, one at a time
-// each.
+// backups serves the backup and restore requests of clients: at most one backup and
+// one restore at a time.
 type backups struct {
 	n     *Node
 	tasks errgroup.Group
 
 	mu       sync.Mutex
-	ctx      context.Context // of what goes on between questions
-	making   *making
-	bringing *bringer
+	ctx      context.Context // of the work between requests
+	maker    *backupMaker
+	restorer *restorer
 }
 
 func newBackups(n *Node) *backups { return &backups{n: n, ctx: context.Background()} }
 
-// run ends what nobody asks about any more, until ctx ends.
+// run ends sessions without requests and stale holds, until ctx ends.
 func (b *backups) run(ctx context.Context) error {
 	b.mu.Lock()
 	b.ctx = ctx
@@ -53,228 +53,234 @@ func (b *backups) run(ctx context.Context) error {
 		case <-ctx.Done():
 		case <-tick.C:
 			b.expire(time.Now())
-			b.letGo(ctx)
+			b.releaseHold(ctx)
 		}
 	}
 	return b.tasks.Wait()
 }
 
 func (b *backups) expire(now time.Time) {
+	// expire ends the sessions that have been idle for too long.
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.making != nil && b.making.over(now) {
-		b.making.stop()
-		b.making = nil
+	if b.maker != nil && b.maker.idle(now) {
+		b.maker.cancel()
+		b.maker = nil
 	}
-	if b.bringing != nil && b.bringing.over(now) {
-		b.bringing.stop()
-		b.bringing = nil
+	if b.restorer != nil && b.restorer.idle(now) {
+		b.restorer.cancel()
+		b.restorer = nil
 	}
 }
 
-// letGo ends a hold of this node's that is no backup's any more: the node was
-// killed meanwhile, or heard no answer.
-func (b *backups) letGo(ctx context.Context) {
-	b.mu.Lock() // a backup that begins has its hold first
-	maker, id, holder := b.n.holder()
-	left := maker == b.n.cfg.Node.Name && (b.making == nil || b.making.id != id)
+// releaseHold ends a hold of this node that belongs to no running backup, because the
+// node was killed or did not learn that the hold was acquired.
+func (b *backups) releaseHold(ctx context.Context) {
+	b.mu.Lock() // begin acquires the hold and sets b.maker under the same lock
+	node, id, holder := b.n.backupHolder()
+	stale := node == b.n.cfg.Node.Name && (b.maker == nil || b.maker.id != id)
 	b.mu.Unlock()
-	if left {
-		_, _ = b.n.commander.do(ctx, &ledger.Hold{Holder: holder}) // or a second later
+	if stale {
+		_, _ = b.n.proposer.propose(ctx, &ledger.Hold{Holder: holder}) // on an error run tries again
 	}
 }
 
-// holder tells which backup holds: the node that makes it, and its session. All
-// are "" if none does.
-func (n *Node) holder() (node, session, holder string) {
-	n.raft.View(func(l *ledger.Ledger) { holder, _ = l.Held() })
+// backupHolder returns which backup has the hold: its node, its session, and both as
+// the ledger stores them. All are "" without a hold.
+func (n *Node) backupHolder() (node, session, holder string) {
+	n.raft.View(func(l *ledger.Ledger) { holder, _ = l.Holder() })
 	node, session, _ = strings.Cut(holder, "/")
 	return node, session, holder
 }
 
-// service is what operators ask. It is not served over HTTP: files of any size
-// go by the piece.
+// service returns the endpoints for backup and restore. They are not served over HTTP,
+// because files are sent in chunks.
 func (b *backups) service() cluster.Service {
 	verb := func(noun, verb, description string, do func(context.Context, *cluster.Request) ([]byte, error)) cluster.Endpoint {
 		return cluster.Endpoint{
 			Name: noun + "-" + verb, Subject: cluster.SubjectAPI + "." + noun + "." + verb,
-			Description: description, Do: do, Waits: true,
+			Description: description, Handle: do, LongRunning: true,
 		}
 	}
 	return cluster.Service{
-		Name: "yard-backup", Version: semver(b.n.version), Description: "Yardmaster: the whole yard, saved and brought back",
-		Metadata: b.n.facts,
+		Name: "yard-backup", Version: semver(b.n.version), Description: "Yardmaster: backup and restore of the whole yard",
+		Metadata: b.n.serviceMetadata,
 		Endpoints: []cluster.Endpoint{
-			verb("backup", "begin", "begin to save the yard", answer(b.begin)),
-			verb("backup", "read", "the next piece of the file", b.read),
-			verb("backup", "end", "give up saving, or say that all has come", answer(b.close)),
-			verb("restore", "begin", "begin to bring a yard back", answer(b.beginRestore)),
-			verb("restore", "push", "take the next piece of a part", answer(b.push)),
-			verb("restore", "finish", "become the yard that was saved", answer(b.finishRestore)),
-			verb("restore", "abandon", "leave the yard as fresh as it was", answer(b.abandonRestore)),
-			verb("restore", "wait", "wait for what takes longer than an answer", answer(b.waitRestore)),
+			verb("backup", "begin", "start a backup", jsonHandler(b.begin)),
+			verb("backup", "read", "return the next chunk of the file", b.read),
+			verb("backup", "end", "end a backup, complete or not", jsonHandler(b.end)),
+			verb("restore", "begin", "start a restore", jsonHandler(b.beginRestore)),
+			verb("restore", "push", "take the next chunk of a part", jsonHandler(b.push)),
+			verb("restore", "finish", "become the yard that was saved", jsonHandler(b.finishRestore)),
+			verb("restore", "abandon", "give up a restore and leave the yard empty", jsonHandler(b.abandonRestore)),
+			verb("restore", "wait", "wait for a step that takes longer than one reply", jsonHandler(b.waitRestore)),
 		},
 	}
 }
 
-// backupQuestion names the backup that is asked about, and how far its file
-// has come.
-type backupQuestion struct {
+// backupRequest names a backup and the offset of the chunk to read.
+type backupRequest struct {
 	Session string `json:"session"`
-	At      int64  `json:"at"`
+	Offset  int64  `json:"at"`
 }
 
-type backupBegun struct {
+type backupReply struct {
+	// backupReply names a backup that was started.
 	Session string `json:"session"`
 	Node    string `json:"node"`
 }
 
-// making is a backup on its way to whoever asks for it.
-type making struct {
-	*errand
+// backupMaker is a running backup.
+type backupMaker struct {
+	*backupSession
 	n      *Node
-	pieces chan []byte // of the file, in order; closed at its end
-	why    error       // there is no more, once pieces is closed; nil: that was all
+	chunks chan []byte // of the file, in order; closed at its end
+	err    error       // set before chunks is closed; nil: the file is complete
 
-	reading sync.Mutex
-	at      int64  // of the file, behind last
-	last    []byte // the piece that was given last: the answer may be lost
+	reading   sync.Mutex
+	offset    int64  // in the file, after lastChunk
+	lastChunk []byte // kept because the reply with it may be lost
 }
 
 func (b *backups) begin(ctx context.Context, _ *cluster.Request) (any, error) {
+	// begin starts a backup in the background and returns its session.
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.making != nil && !b.making.over(time.Now()) {
-		return nil, &cluster.APIError{Code: "409", Text: fmt.Sprintf("%s makes a backup already; it ends %v after its asker goes away", b.n.cfg.Node.Name, backupIdle)}
+	if b.maker != nil && !b.maker.idle(time.Now()) {
+		return nil, &cluster.APIError{Code: "409", Text: fmt.Sprintf("%s is already making a backup; it ends %v after its client's last request", b.n.cfg.Node.Name, backupIdleTimeout)}
 	}
-	m := &making{errand: newErrand(b.ctx, backupIdle), n: b.n, pieces: make(chan []byte)}
-	if err := m.beginHold(ctx); err != nil {
-		m.stop()
+	m := &backupMaker{backupSession: newBackupSession(b.ctx, backupIdleTimeout), n: b.n, chunks: make(chan []byte)}
+	if err := m.acquireHold(ctx); err != nil {
+		m.cancel()
 		return nil, err
 	}
-	if b.making != nil {
-		b.making.stop()
+	if b.maker != nil {
+		b.maker.cancel()
 	}
-	b.making = m
+	b.maker = m
 	b.tasks.Go(func() error {
-		if m.why = m.make(m.ctx); m.why != nil {
-			b.n.log.Warn("backup is not made", "error", m.why)
+		if m.err = m.run(m.ctx); m.err != nil {
+			b.n.log.Warn("backup failed", "err", m.err)
 		}
-		close(m.pieces)
+		close(m.chunks)
 		return nil
 	})
-	return backupBegun{m.id, b.n.cfg.Node.Name}, nil
+	return backupReply{m.id, b.n.cfg.Node.Name}, nil
 }
 
-func (b *backups) asked(r *cluster.Request) (*making, backupQuestion, error) {
-	q, err := ask[backupQuestion](r)
+func (b *backups) lookUp(r *cluster.Request) (*backupMaker, backupRequest, error) {
+	// lookUp returns the backup that a request names and counts as its activity.
+	req, err := decodeRequest[backupRequest](r)
 	if err != nil {
-		return nil, q, err
+		return nil, req, err
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.making == nil || b.making.id != q.Session {
-		return nil, q, &cluster.APIError{Code: "410", Text: fmt.Sprintf("%s makes no such backup (any more)", b.n.cfg.Node.Name)}
+	if b.maker == nil || b.maker.id != req.Session {
+		return nil, req, &cluster.APIError{Code: "410", Text: fmt.Sprintf("%s makes no such backup (any more)", b.n.cfg.Node.Name)}
 	}
-	b.making.touch()
-	return b.making, q, nil
+	b.maker.touch()
+	return b.maker, req, nil
 }
 
-// read gives the piece of the file that begins where the asker says, which is
-// empty behind the file's end. While there is none yet the answer is 408.
+// read returns the chunk of the file at the requested offset, or an empty one after
+// the end of the file. If the chunk does not exist yet within sessionAnswerTimeout
+// the answer is 408.
 func (b *backups) read(ctx context.Context, r *cluster.Request) ([]byte, error) {
-	m, q, err := b.asked(r)
+	m, req, err := b.lookUp(r)
 	if err != nil {
 		return nil, err
 	}
 	m.reading.Lock()
 	defer m.reading.Unlock()
 	switch {
-	case q.At == m.at-int64(len(m.last)) && len(m.last) > 0:
-		return m.last, nil
-	case q.At != m.at:
-		return nil, &job.InvalidError{Reason: fmt.Sprintf("at %d: the file has come to %d", q.At, m.at)}
+	case req.Offset == m.offset-int64(len(m.lastChunk)) && len(m.lastChunk) > 0:
+		return m.lastChunk, nil
+	case req.Offset != m.offset:
+		return nil, &job.InvalidError{Reason: fmt.Sprintf("at %d: the next byte of the file is %d", req.Offset, m.offset)}
 	}
-	late := time.NewTimer(errandAnswer)
-	defer late.Stop()
+	timeout := time.NewTimer(sessionAnswerTimeout)
+	defer timeout.Stop()
 	select {
-	case piece, more := <-m.pieces:
-		if !more && m.why != nil {
-			return nil, &cluster.APIError{Code: "503", Text: "the backup was interrupted: " + m.why.Error(), RetryAfter: time.Second}
+	case chunk, more := <-m.chunks:
+		if !more && m.err != nil {
+			return nil, &cluster.APIError{Code: "503", Text: "the backup was interrupted: " + m.err.Error(), RetryAfter: time.Second}
 		}
-		m.last, m.at = piece, m.at+int64(len(piece))
-		return piece, nil
-	case <-late.C:
+		m.lastChunk, m.offset = chunk, m.offset+int64(len(chunk))
+		return chunk, nil
+	case <-timeout.C:
 	case <-ctx.Done():
 	}
-	return nil, &cluster.APIError{Code: "408", Text: "the next piece of the backup is not there yet"}
+	return nil, &cluster.APIError{Code: "408", Text: "the next chunk of the backup is not ready yet"}
 }
 
-// Write sends the file's next bytes to whoever asks for them.
-func (m *making) Write(b []byte) (int, error) {
+// Write passes b to read in chunks. It blocks until they have been requested.
+func (m *backupMaker) Write(b []byte) (int, error) {
 	for rest := b; len(rest) > 0; {
-		piece := rest[:min(len(rest), backupPiece)]
+		chunk := rest[:min(len(rest), backupChunkSize)]
 		select {
-		case m.pieces <- bytes.Clone(piece):
-			rest = rest[len(piece):]
+		case m.chunks <- bytes.Clone(chunk):
+			rest = rest[len(chunk):]
 		case <-m.ctx.Done():
-			return len(b) - len(rest), errors.New("nobody asks for the rest")
+			return len(b) - len(rest), errors.New("the client stopped reading")
 		}
 	}
 	return len(b), nil
 }
 
-func (b *backups) close(_ context.Context, r *cluster.Request) (any, error) {
-	m, _, err := b.asked(r)
+func (b *backups) end(_ context.Context, r *cluster.Request) (any, error) {
+	// end ends a backup at the client's request.
+	m, _, err := b.lookUp(r)
 	if err != nil {
 		return nil, err
 	}
-	m.stop()
+	m.cancel()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.making == m {
-		b.making = nil
+	if b.maker == m {
+		b.maker = nil
 	}
 	return struct{}{}, nil
 }
 
-// hold keeps the yard from reclaiming, or lets it.
-func (m *making) hold(ctx context.Context, on bool) error {
+// setHold acquires or renews the hold, which keeps the cluster from deleting what the
+// ledger refers to, or releases it.
+func (m *backupMaker) setHold(ctx context.Context, active bool) error {
 	c := &ledger.Hold{Holder: m.n.cfg.Node.Name + "/" + m.id}
-	if on {
+	if active {
 		m.n.raft.View(func(l *ledger.Ledger) { c.Until = l.Now().Add(ledger.MaxHold) })
 	}
-	_, err := m.n.commander.do(ctx, c)
+	_, err := m.n.proposer.propose(ctx, c)
 	return err
 }
 
-// beginHold takes the hold, also from a node that is not heard: whoever asked it
-// for a backup has gone on to ask here.
-func (m *making) beginHold(ctx context.Context) error {
-	err := m.hold(ctx, true)
-	if !errors.Is(err, ledger.ErrHeld) {
+// acquireHold acquires the hold. It takes it over from a node that is not connected:
+// the client of that node's backup now asks this one.
+func (m *backupMaker) acquireHold(ctx context.Context) error {
+	err := m.setHold(ctx, true)
+	if !errors.Is(err, ledger.ErrBackupRunning) {
 		return err
 	}
-	maker, _, holder := m.n.holder()
-	if members := (roster{m.n}).Roll().Members; slices.ContainsFunc(members, func(of ledger.Member) bool {
-		return of.Node == maker && slices.Contains(m.n.messages.Routed(), of.ID())
+	holderNode, _, holder := m.n.backupHolder()
+	if members := (membershipAdapter{m.n}).Membership().Members; slices.ContainsFunc(members, func(member ledger.Member) bool {
+		return member.Node == holderNode && slices.Contains(m.n.cluster.Routed(), member.ServerID())
 	}) {
 		return err
 	}
-	if _, err := m.n.commander.do(ctx, &ledger.Hold{Holder: holder}); err != nil {
+	if _, err := m.n.proposer.propose(ctx, &ledger.Hold{Holder: holder}); err != nil {
 		return err
 	}
-	return m.hold(ctx, true)
+	return m.setHold(ctx, true)
 }
 
-// keepHold renews the hold while ctx lasts, and ends it. It is an error if the
-// hold ran out: something that the backup points to may be gone.
-func (m *making) keepHold(ctx context.Context) error {
-	tick := time.NewTicker(holdEvery)
+// renewHold renews the hold until ctx ends and then releases it. It returns an error
+// if the hold has expired, because data that the backup refers to may be gone.
+func (m *backupMaker) renewHold(ctx context.Context) error {
+	tick := time.NewTicker(holdInterval)
 	defer tick.Stop()
 	defer func() {
-		// Without it, the hold runs out.
-		_ = m.hold(context.WithoutCancel(ctx), false)
+		// If this fails, the hold expires.
+		_ = m.setHold(context.WithoutCancel(ctx), false)
 	}()
 	for {
 		select {
@@ -282,24 +288,24 @@ func (m *making) keepHold(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		if _, id, _ := m.n.holder(); id != m.id {
-			return errors.New("the hold on what the ledger points to ran out: no authority could be reached")
+		if _, id, _ := m.n.backupHolder(); id != m.id {
+			return errors.New("the hold on what the ledger refers to has expired: no authority could be reached")
 		}
-		if err := m.hold(ctx, true); err != nil && ctx.Err() == nil {
-			m.n.log.Info("hold is not renewed, and tried again", "error", err)
+		if err := m.setHold(ctx, true); err != nil && ctx.Err() == nil {
+			m.n.log.Info("backup hold not renewed, retrying", "err", err)
 		}
 	}
 }
 
-// make writes the file. The ledger is copied after the hold has begun, and the
-// streams after that: none is older than what the ledger says of it.
-func (m *making) make(ctx context.Context) error {
+// run writes the file. It acquires the hold before it copies the ledger, and copies
+// the streams last, so that they contain everything that the ledger refers to.
+func (m *backupMaker) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	done, stop := context.WithCancel(ctx)
-	group.Go(func() error { return m.keepHold(done) })
+	holdCtx, stop := context.WithCancel(ctx)
+	group.Go(func() error { return m.renewHold(holdCtx) })
 	group.Go(func() error {
 		defer stop()
-		out := bufio.NewWriterSize(m, backupPiece)
+		out := bufio.NewWriterSize(m, backupChunkSize)
 		if err := m.write(ctx, backup.NewWriter(out)); err != nil {
 			return err
 		}
@@ -308,13 +314,14 @@ func (m *making) make(ctx context.Context) error {
 	return group.Wait()
 }
 
-func (m *making) write(ctx context.Context, w *backup.Writer) error {
+func (m *backupMaker) write(ctx context.Context, w *backup.Writer) error {
+	// write writes the ledger, the streams and the manifest to w.
 	n := m.n
 	l := n.raft.Copy()
 	manifest := &backup.Manifest{
-		Format: backup.Format, Version: n.version, Yard: n.id.Yard, Node: n.cfg.Node.Name, Members: n.messages.Members(),
-		Begun: time.Now().UTC(), Index: l.Index(), At: ledger.FormatTime(l.Now()), Epoch: l.Authority().Epoch,
-		LastEvent: l.LastEvent(), LastResult: l.LastResult(), LastDead: l.LastDead(), Queues: backup.Queues(l),
+		Format: backup.Format, Version: n.version, Yard: n.id.Yard, Node: n.cfg.Node.Name, Members: n.cluster.Members(),
+		Started: time.Now().UTC(), Index: l.Index(), At: ledger.FormatTime(l.Now()), Epoch: l.Authority().Epoch,
+		LastEvent: l.LastEvent(), LastResult: l.LastResult(), LastDead: l.LastDeadLetter(), Queues: backup.Queues(l),
 	}
 	l.Crons("", func(ledger.CronView) bool { manifest.Crons++; return true })
 	part := w.Part(backup.LedgerPart)
@@ -325,10 +332,10 @@ func (m *making) write(ctx context.Context, w *backup.Writer) error {
 	if manifest.Ledger, err = part.Close(); err != nil {
 		return err
 	}
-	for _, stream := range saved(len(l.Lanes())) {
-		s, err := m.stream(ctx, w, stream)
+	for _, stream := range backupStreams(len(l.Lanes())) {
+		s, err := m.writeStream(ctx, w, stream)
 		if errors.Is(err, cluster.ErrStreamMissing) && stream == cluster.StreamLogs {
-			continue // a yard works without it
+			continue // the log stream is optional
 		}
 		if err != nil {
 			return err
@@ -339,9 +346,10 @@ func (m *making) write(ctx context.Context, w *backup.Writer) error {
 	return w.Finish(manifest)
 }
 
-// saved are the streams of a backup, in their order: what a record points to is
-// stored before it, so blobs come after lanes. Boards are made anew.
-func saved(lanes int) []string {
+// backupStreams returns the streams of a backup in their order. A blob is stored
+// before the record that refers to it, so blobs are copied after the lanes. Boards are
+// not copied: the authority builds them again.
+func backupStreams(lanes int) []string {
 	var all []string
 	for lane := range lanes {
 		all = append(all, cluster.LaneStream(uint8(lane)))
@@ -349,26 +357,26 @@ func saved(lanes int) []string {
 	return append(all, cluster.StreamBlobs, cluster.StreamEvents, cluster.StreamResults, cluster.StreamDLQ, cluster.StreamLogs)
 }
 
-// stream writes one, again from its beginning when it was interrupted.
-func (m *making) stream(ctx context.Context, w *backup.Writer, stream string) (backup.Stream, error) {
+// writeStream writes one stream to w, from its beginning again after an interruption.
+func (m *backupMaker) writeStream(ctx context.Context, w *backup.Writer, stream string) (backup.Stream, error) {
 	name := stream
 	for try := 2; ; try++ {
 		part := w.Part(name)
-		point, err := m.n.messages.CopyStream(ctx, stream, func(piece []byte) error {
-			_, err := part.Write(piece)
+		at, err := m.n.cluster.ArchiveStream(ctx, stream, func(chunk []byte) error {
+			_, err := part.Write(chunk)
 			return err
 		})
 		if err == nil {
 			written, err := part.Close()
 			return backup.Stream{
-				Part: written, Stream: stream, Identity: point.Identity, First: point.First, Last: point.Last,
-				Messages: point.Messages, Bytes: point.Bytes,
+				Part: written, Stream: stream, Identity: at.Identity, First: at.First, Last: at.Last,
+				Messages: at.Messages, Bytes: at.Bytes,
 			}, err
 		}
-		if ctx.Err() != nil || try > copyTries || errors.Is(err, cluster.ErrStreamMissing) {
+		if ctx.Err() != nil || try > maxStreamTries || errors.Is(err, cluster.ErrStreamMissing) {
 			return backup.Stream{}, err
 		}
-		m.n.log.Info("stream is copied again", "stream", stream, "error", err)
+		m.n.log.Info("stream copy interrupted, retrying", "stream", stream, "err", err)
 		if _, err := part.Close(); err != nil {
 			return backup.Stream{}, err
 		}

@@ -8,33 +8,33 @@ import (
 	"sync"
 	"time"
 
-	"yardmaster/cluster"
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// maxBulk is how many jobs one request may bring; all of them together fit a
-// message.
-const maxBulk = 1000
+// maxBulkJobs is the number of jobs that one request may carry. The whole request
+// must also fit a NATS message.
+const maxBulkJobs = 1000
 
-// bulkQuestion brings jobs. Each may name its queue; the others go to Queue.
-type bulkQuestion struct {
+// bulkRequest is a list of jobs. Those that name no queue go to Queue.
+type bulkRequest struct {
 	Queue string            `json:"queue"`
 	Jobs  []json.RawMessage `json:"jobs"`
 }
 
-// bulkJob is one of them.
+// bulkJob is one job of a bulk request.
 type bulkJob struct {
 	enqueueRequest
 	Queue string `json:"queue"`
 }
 
-// bulkReply tells what became of each job, in the order they came in.
+// bulkReply reports the result of each job, in the order of the request.
 type bulkReply struct {
-	Refused int        `json:"refused"` // how many of them
+	Refused int        `json:"refused"` // number of jobs with an error
 	Jobs    []bulkItem `json:"jobs"`
 }
 
-// bulkItem is where a job went, or why it went nowhere.
+// bulkItem is the result of one job.
 type bulkItem struct {
 	ID        *job.ID    `json:"id,omitempty"`
 	Queue     string     `json:"queue,omitempty"`
@@ -43,47 +43,46 @@ type bulkItem struct {
 	Error     *bulkError `json:"error,omitempty"`
 }
 
-// bulkError is a refusal, by the table of codes in [cluster.APIError].
+// bulkError is why one job was not accepted, with the codes of [cluster.APIError].
 type bulkError struct {
 	Code         string `json:"code"`
 	Text         string `json:"text"`
-	RetryAfterMS int64  `json:"retry_after_ms,omitempty"` // 0: not known
+	RetryAfterMS int64  `json:"retry_after_ms,omitempty"` // 0: unknown
 }
 
-// maxBulkText is how much of a refusal's text one item shows, in bytes: all
-// answers together fit a message, whatever was in the jobs.
+// maxBulkText is the number of bytes of an error text that one item shows, so that
+// the reply always fits a NATS message.
 const maxBulkText = 300
 
-// handleBulk accepts many jobs at once: side by side, so that they share the
-// lane's and the ledger's batches. What is wrong with one is no matter of the
-// others.
+// handleBulk accepts many jobs at the same time, so that they share the batches of
+// the lanes and of the ledger. Each job succeeds or fails independently.
 func (n *Node) handleBulk(ctx context.Context, r *cluster.Request) (any, error) {
-	q, err := ask[bulkQuestion](r)
+	req, err := decodeRequest[bulkRequest](r)
 	if err != nil {
 		return nil, err
 	}
-	if len(q.Jobs) == 0 || len(q.Jobs) > maxBulk {
-		return nil, &job.InvalidError{Reason: fmt.Sprintf(`%d jobs: give 1 to %d as {"queue": "mail", "jobs": [{"function": "send"}]}`, len(q.Jobs), maxBulk)}
+	if len(req.Jobs) == 0 || len(req.Jobs) > maxBulkJobs {
+		return nil, &job.InvalidError{Reason: fmt.Sprintf(`%d jobs: give 1 to %d as {"queue": "mail", "jobs": [{"function": "send"}]}`, len(req.Jobs), maxBulkJobs)}
 	}
-	reply := bulkReply{Jobs: make([]bulkItem, len(q.Jobs))}
-	var open sync.WaitGroup
-	open.Add(len(q.Jobs))
-	for i, text := range q.Jobs {
-		done := func(made enqueueReply, err error) {
-			reply.Jobs[i] = bulkItemOf(made, err)
-			open.Done()
+	reply := bulkReply{Jobs: make([]bulkItem, len(req.Jobs))}
+	var pending sync.WaitGroup
+	pending.Add(len(req.Jobs))
+	for i, text := range req.Jobs {
+		done := func(enqueued enqueueReply, err error) {
+			reply.Jobs[i] = bulkItemOf(enqueued, err)
+			pending.Done()
 		}
-		queue, one, err := readBulkJob(r, q.Queue, i, text)
-		if ctx.Err() != nil { // the node stops, or nobody waits any more
+		queue, item, err := readBulkJob(r, req.Queue, i, text)
+		if ctx.Err() != nil { // the node stops, or the client is gone
 			err = &job.UnavailableError{Reason: "the request was cut off before this job", RetryAfter: time.Second}
 		}
 		if err != nil {
 			done(enqueueReply{}, err)
 			continue
 		}
-		n.enqueue(queue, &one, nil, terms{patient: true}, func(made enqueueReply, _ job.Position, err error) { done(made, err) })
+		n.enqueue(queue, &item, nil, enqueueOptions{block: true}, func(enqueued enqueueReply, _ job.Position, err error) { done(enqueued, err) })
 	}
-	open.Wait() // all are answered whatever happens: publishes have a patience of their own
+	pending.Wait() // ends: publishing has its own timeout
 	for i := range reply.Jobs {
 		if reply.Jobs[i].Error != nil {
 			reply.Refused++
@@ -92,32 +91,32 @@ func (n *Node) handleBulk(ctx context.Context, r *cluster.Request) (any, error) 
 	return reply, nil
 }
 
-func bulkItemOf(made enqueueReply, err error) bulkItem {
+func bulkItemOf(reply enqueueReply, err error) bulkItem {
 	if err == nil {
-		return bulkItem{ID: &made.ID, Queue: made.Queue, Duplicate: made.Duplicate, Debounced: made.Debounced}
+		return bulkItem{ID: &reply.ID, Queue: reply.Queue, Duplicate: reply.Duplicate, Debounced: reply.Debounced}
 	}
-	refusal := cluster.RefusalOf(err)
-	text := strings.ToValidUTF8(refusal.Text[:min(len(refusal.Text), maxBulkText)], "")
-	return bulkItem{Error: &bulkError{refusal.Code, text, refusal.RetryAfter.Milliseconds()}}
+	apiErr := cluster.AsAPIError(err)
+	text := strings.ToValidUTF8(apiErr.Text[:min(len(apiErr.Text), maxBulkText)], "")
+	return bulkItem{Error: &bulkError{apiErr.Code, text, apiErr.RetryAfter.Milliseconds()}}
 }
 
-// readBulkJob reads the job at a place of the list; headers of the request are
-// for all of them. Its key names with their places those that bring none, so that a
-// list is repeated like a job.
-func readBulkJob(r *cluster.Request, queue string, place int, text []byte) (string, enqueueRequest, error) {
-	var one bulkJob
-	if err := readSpec(text, &one.enqueueRequest, &one); err != nil {
+// readBulkJob decodes the job at index of a bulk request. The request's headers apply
+// to all jobs. A job without an ID gets the request's key and its index as its ID, so
+// that the whole list can be repeated safely.
+func readBulkJob(r *cluster.Request, queue string, index int, text []byte) (string, enqueueRequest, error) {
+	var item bulkJob
+	if err := readSpec(text, &item.enqueueRequest, &item); err != nil {
 		return "", enqueueRequest{}, err
 	}
-	if one.Queue != "" {
-		queue = one.Queue
+	if item.Queue != "" {
+		queue = item.Queue
 	}
 	if queue == "" {
-		return "", enqueueRequest{}, &job.InvalidError{Reason: "job names no queue: give queue in the job or beside jobs"}
+		return "", enqueueRequest{}, &job.InvalidError{Reason: "job names no queue: set queue in the job or next to jobs"}
 	}
-	if key := r.Header(cluster.HeaderMsgID); key != "" && one.ID == "" {
-		one.ID = fmt.Sprintf("%s#%d", key, place)
+	if key := r.Header(cluster.HeaderMsgID); key != "" && item.ID == "" {
+		item.ID = fmt.Sprintf("%s#%d", key, index)
 	}
-	_, err := one.Take(r.Producer())
-	return queue, one.enqueueRequest, err
+	_, err := item.ApplyHeaders(r.ProducerHeaders())
+	return queue, item.enqueueRequest, err
 }

@@ -13,10 +13,10 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// composeDir holds what an operator starts containers with.
+// composeDir holds the compose file and what it refers to.
 const composeDir = "../deploy/compose"
 
-// composeFile is as much of a compose file as is held against the nodes.
+// composeFile is the part of a compose file that the tests compare with the nodes.
 type composeFile struct {
 	Services map[string]composeService
 	Networks map[string]struct{ Internal bool }
@@ -29,7 +29,7 @@ type composeService struct {
 	Environment                      map[string]string
 	Ports, Volumes, Secrets, Command []string
 	Entrypoint                       []string
-	DependsOn                        []string `yaml:"depends_on"` // plain: all that docker-compose 1.29 and v2 both know
+	DependsOn                        []string `yaml:"depends_on"` // the short form, which docker-compose 1.29 and v2 both accept
 	Networks                         yaml.Node
 	Healthcheck                      struct{ Test []string }
 }
@@ -49,13 +49,13 @@ func readCompose(t *testing.T) (f composeFile) {
 	}
 	for key := range top {
 		if !strings.HasPrefix(key, "x-") && !slices.Contains([]string{"services", "networks", "volumes", "secrets"}, key) {
-			t.Errorf("compose.yml has a top-level %q, which docker-compose 1.29 refuses or v2 calls obsolete", key)
+			t.Errorf("compose.yml has a top-level %q, which docker-compose 1.29 rejects or v2 calls obsolete", key)
 		}
 	}
 	return f
 }
 
-// aliases are a service's names by network.
+// aliases returns a service's names by network.
 func (s *composeService) aliases(t *testing.T) map[string][]string {
 	t.Helper()
 	var list []string
@@ -77,12 +77,12 @@ func (s *composeService) aliases(t *testing.T) map[string][]string {
 	return names
 }
 
-// The containers' file and the nodes' files say the same: names, ports, paths,
-// and variables that a node knows.
+// compose.yml and the nodes' files agree on names, ports and paths, and set only variables
+// that a node has.
 func TestCompose_AgreesWithNodes(t *testing.T) {
 	f := readCompose(t)
 	if !f.Networks["peers"].Internal {
-		t.Error("the network peers leads out")
+		t.Error("the network peers is not internal")
 	}
 	var first *Config
 	for _, name := range []string{"n1", "n2", "n3"} {
@@ -113,14 +113,14 @@ func TestCompose_AgreesWithNodes(t *testing.T) {
 	}
 }
 
-// load reads a node's file under the variables that its container gets, with
-// secrets of our own in place of those that are mounted.
+// load reads a node's file with the variables of its container, and with secrets of the
+// test's own.
 func (s *composeService) load(t *testing.T, f *composeFile, name string) Config {
 	t.Helper()
 	for key, value := range s.Environment {
 		secret, mounted := strings.CutPrefix(value, "/run/secrets/")
 		if !mounted || !slices.Contains(s.Secrets, secret) {
-			t.Errorf("%s=%s is no secret of %s: %v", key, value, name, s.Secrets)
+			t.Errorf("%s=%s is not a secret of %s: %v", key, value, name, s.Secrets)
 			continue
 		}
 		file := filepath.Join(t.TempDir(), secret)
@@ -140,16 +140,16 @@ func (s *composeService) load(t *testing.T, f *composeFile, name string) Config 
 		t.Fatal(err)
 	}
 	if c.Cluster.Secret != "cluster_secret!" || c.HTTP.Token != "http_token!" || c.Server.Token != "server_token!" {
-		t.Errorf("a secret is not the one of its name: %q %q %q", c.Cluster.Secret, string(c.HTTP.Token), string(c.Server.Token))
+		t.Errorf("a secret has the value of another: %q %q %q", c.Cluster.Secret, string(c.HTTP.Token), string(c.Server.Token))
 	}
 	return c
 }
 
-// checkPlaces compares where the node listens with what the container shows.
+// checkPlaces compares where the node listens with what the container publishes.
 func (s *composeService) checkPlaces(t *testing.T, f *composeFile, name string, c *Config) {
 	t.Helper()
 	if c.Node.DataDir != "/data" {
-		t.Errorf("data_dir is %q, and the volume is at /data", c.Node.DataDir)
+		t.Errorf("data_dir is %q, but the volume is at /data", c.Node.DataDir)
 	}
 	port := func(address string) string { _, p, _ := net.SplitHostPort(address); return p }
 	var want []string
@@ -162,21 +162,21 @@ func (s *composeService) checkPlaces(t *testing.T, f *composeFile, name string, 
 	if got := s.Healthcheck.Test; len(got) < 2 || got[0] != "CMD" || got[len(got)-1] != "http://127.0.0.1:"+port(c.HTTP.Listen) {
 		t.Errorf("the health check is %q", got)
 	}
-	me := c.me()
+	me := c.self()
 	host, _, _ := net.SplitHostPort(me.Route)
 	if aliases := s.aliases(t)["peers"]; !slices.Contains(aliases, host) || port(me.Route) == port(me.Raft) || !strings.HasPrefix(me.Raft, host+":") {
 		t.Errorf("members reach %s at %s and %s; its names on the network peers are %v", name, me.Route, me.Raft, aliases)
 	}
 	if c.NATS.RouteListen != me.Route || c.Raft.Listen != me.Raft {
-		t.Errorf("routes and Raft listen on %s and %s, and not on the network peers alone", c.NATS.RouteListen, c.Raft.Listen)
+		t.Errorf("routes and Raft listen on %s and %s, not only on the network peers", c.NATS.RouteListen, c.Raft.Listen)
 	}
 	if want := name + ":" + port(c.Server.Address()); c.Server.Advertise != want {
-		t.Errorf("workers are sent to %q; want %q", c.Server.Advertise, want)
+		t.Errorf("the edge advertises %q; want %q", c.Server.Advertise, want)
 	}
 }
 
-// checkClient looks at a worker or producer: it is on the clients' network only,
-// knows all edges and brings the token.
+// checkClient checks a worker or producer: it is only on the clients' network, has the
+// addresses of all edges, and uses the token.
 func checkClient(t *testing.T, name string, s composeService, c *Config) {
 	t.Helper()
 	if networks := s.aliases(t); len(networks) != 1 || !slices.Equal(s.DependsOn, c.members()) {
@@ -191,7 +191,7 @@ func checkClient(t *testing.T, name string, s composeService, c *Config) {
 	_, port, _ := net.SplitHostPort(c.Server.Address())
 	for i, member := range c.members() {
 		if i >= len(edges) || edges[i] != member+":"+port {
-			t.Errorf("%s knows the edges %v", name, edges)
+			t.Errorf("%s has the edges %v", name, edges)
 		}
 	}
 	if dir, secret := path.Split(flags["--token-file"]); dir != "/run/secrets/" || !slices.Contains(s.Secrets, secret) {
@@ -199,8 +199,8 @@ func checkClient(t *testing.T, name string, s composeService, c *Config) {
 	}
 }
 
-// Both images start a node with the file that compose.yml mounts, and hold the
-// programs that it starts.
+// Both images start a node with the file that compose.yml mounts, and contain the programs
+// that it starts.
 func TestCompose_Images(t *testing.T) {
 	f := readCompose(t)
 	makefile, err := os.ReadFile("../Makefile")
@@ -228,7 +228,7 @@ func TestCompose_Images(t *testing.T) {
 			}
 		}
 		if !strings.Contains(built, "./examples/runner") || !strings.Contains(built, "/data") {
-			t.Errorf("the image of %s has no runner, or no place for data", name)
+			t.Errorf("the image of %s has no runner, or no directory for data", name)
 		}
 	}
 }

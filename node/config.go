@@ -12,14 +12,14 @@ import (
 
 	"github.com/BurntSushi/toml"
 
-	"yardmaster/edge"
-	"yardmaster/job"
-	"yardmaster/ledger"
-	"yardmaster/runnerpool"
+	"github.com/yardmaster-dev/yardmaster/edge"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/runnerpool"
 )
 
-// Config is the file of one node. A node without a file is a yard of its own:
-// every key has a default.
+// Config is the configuration file of one node. Every key has a default: a node
+// without a file is a cluster of one.
 type Config struct {
 	Node      NodeConfig      `toml:"node"`
 	NATS      NATSConfig      `toml:"nats"`
@@ -28,20 +28,19 @@ type Config struct {
 	Cluster   ClusterConfig   `toml:"cluster"`
 	Scheduler SchedulerConfig `toml:"scheduler"`
 	Disk      DiskConfig      `toml:"disk"`
-	Scrub     ScrubConfig     `toml:"scrub"`
 
-	// The Overhop edge, as Overhop's users write it.
+	// The Overhop edge, with the tables and keys of Overhop.
 	edge.Config
-	// The RRQ runner pools, as RRQ's users write them.
+	// The RRQ runner pools, with the tables and keys of RRQ.
 	RRQ runnerpool.Config `toml:"rrq"`
 }
 
-// NodeConfig says who the node is.
+// NodeConfig is the identity of the node, its data directory and its log.
 type NodeConfig struct {
 	// Name of the member: lower-case letters, digits and '-', 1 to 63 bytes.
 	// Default "local". It belongs to DataDir from the first start on.
 	Name string `toml:"name"`
-	// DataDir is where the node keeps everything. Default "yardmaster-data".
+	// DataDir is the directory of all data of the node. Default "yardmaster-data".
 	DataDir string `toml:"data_dir"`
 	// LogLevel is "debug", "info", "warn" or "error". Default "info".
 	LogLevel string `toml:"log_level"`
@@ -60,37 +59,37 @@ type NATSConfig struct {
 	// MaxStore is how many bytes the streams may fill, 0 or at least
 	// 268435456. Default 0: three quarters of the disk's free space.
 	MaxStore int64 `toml:"max_store_bytes"`
-	// PrimaryLane lets all nodes use one lane while they have little to do:
-	// fewer and larger writes, one hop more. Default false.
+	// PrimaryLane makes all nodes publish to one lane while the load is low: fewer
+	// and larger writes, one more hop. Default false.
 	PrimaryLane bool `toml:"primary_lane"`
-	// Anonymous is the role of clients that name no user, where there are Users.
-	// Default "": they are not let in.
+	// Anonymous is the role of clients without a user name if Users is set.
+	// Default "": they are rejected.
 	Anonymous string `toml:"anonymous"`
-	// Users are who may connect, the same on every member. Default: none, and
-	// whoever connects is the operator.
+	// Users may connect; the same on every member. Default: none, and every client
+	// is an operator.
 	Users []UserConfig `toml:"users"`
-	// TLS names the files with which NATS clients are spoken to by TLS, and by
-	// nothing else. Default: none is spoken.
+	// TLS names the certificate files. NATS clients must then use TLS. Default: no
+	// TLS.
 	TLS edge.TLSConfig `toml:"tls"`
 }
 
-// HTTPConfig is the HTTP door.
+// HTTPConfig is the HTTP listener.
 type HTTPConfig struct {
 	// Listen is host:port for HTTP clients; port 0 picks one, "off" opens none.
 	// Default "127.0.0.1:4280".
 	Listen string `toml:"listen"`
-	// Token is asked of whoever wants more than to know how the node is, as a
-	// bearer token of 1 to 256 bytes. Default "": nothing is asked.
+	// Token is the bearer token, 1 to 256 bytes, of requests for anything but the
+	// health of the node. Default "": no token is required.
 	Token edge.Secret `toml:"token"`
-	// TLS names the files with which HTTP clients are spoken to by TLS, and by
-	// nothing else. Default: none is spoken.
+	// TLS names the certificate files. HTTP clients must then use TLS. Default: no
+	// TLS.
 	TLS edge.TLSConfig `toml:"tls"`
 }
 
-// Off tells that there is to be no HTTP door.
+// Off reports whether the HTTP listener is disabled.
 func (c HTTPConfig) Off() bool { return c.Listen == "off" }
 
-// validate says what is wrong with a config with defaults.
+// validate checks a configuration whose defaults are set.
 func (c HTTPConfig) validate() error {
 	if len(c.Token) > 256 || strings.ContainsFunc(string(c.Token), func(r rune) bool { return r <= ' ' || r > '~' }) {
 		return errors.New("http.token must be 1 to 256 visible ASCII characters without spaces, or empty to ask for none; clients could not send it")
@@ -106,8 +105,8 @@ type RaftConfig struct {
 	// Listen is host:port for the other members; cluster mode only. Default:
 	// this member's raft address.
 	Listen string `toml:"listen"`
-	// SnapshotBytes of committed entries cause a snapshot of the ledger, after
-	// which the log before it is cut off; at least 64 KiB. Default 64 MiB.
+	// SnapshotBytes is the size of committed entries after which the node takes a
+	// snapshot of the ledger and truncates the log; at least 64 KiB. Default 64 MiB.
 	SnapshotBytes int64 `toml:"snapshot_bytes"`
 }
 
@@ -118,22 +117,22 @@ func (c RaftConfig) validate() error {
 	return nil
 }
 
-// ClusterConfig declares the members. Without members the node is alone.
+// ClusterConfig declares the members. Without members the node is a cluster of one.
 type ClusterConfig struct {
-	// Name of the yard, the same on every member. Default "yard".
+	// Name of the cluster, the same on every member. Default "yard".
 	Name string `toml:"name"`
-	// Secret is asked of whoever connects to a route; the same on every
-	// member. Default "": nothing is asked.
+	// Secret is the password of NATS routes; the same on every member. Default "":
+	// no password is required.
 	Secret string `toml:"secret"`
-	// TLS names the files with which members show each other who they are.
-	// Default: they speak no TLS.
+	// TLS names the certificate files with which members authenticate each other.
+	// Default: no TLS between members.
 	TLS MemberTLSConfig `toml:"tls"`
-	// Members lists all members, this one included: 3 to 5. It is whom a node
-	// looks for first; who belongs to a yard that has formed, its ledger says.
+	// Members lists all members, this one included: 3 to 5. A node uses it to find
+	// the others; once the cluster has formed, the ledger determines its members.
 	Members []MemberConfig `toml:"members"`
 }
 
-// MemberConfig is one member as the others reach it.
+// MemberConfig is one member with the addresses at which the others reach it.
 type MemberConfig struct {
 	// Name of the member.
 	Name string `toml:"name"`
@@ -143,106 +142,108 @@ type MemberConfig struct {
 	Raft string `toml:"raft"`
 }
 
-// SchedulerConfig is what the authority decides by; the same on every member.
+// SchedulerConfig holds the defaults and rules of the authority; the same on every
+// member.
 type SchedulerConfig struct {
 	// CreateQueues lets a job of an unknown queue create it, except over
 	// Overhop. Default true.
 	CreateQueues *bool `toml:"create_queues"`
 	// DefaultTimeout is the hard limit of an attempt whose job names none, 1s
-	// to 10 years. Default 5m, or what [rrq] says.
+	// to 10 years. Default 5m, or the value of [rrq].
 	DefaultTimeout time.Duration `toml:"default_timeout"`
 	// MaxAttempts is the total attempts of a job that names none, 1 to 1000.
-	// Default 5, or what [rrq] says.
+	// Default 5, or the value of [rrq].
 	MaxAttempts uint32 `toml:"max_attempts"`
 	// RetryBase is the delay after the first failed attempt; it doubles with
-	// each. 1ms to 1h. Default 5s, or what [rrq] says.
+	// each. 1ms to 1h. Default 5s, or the value of [rrq].
 	RetryBase time.Duration `toml:"retry_base"`
-	// RetryMax is the longest delay, RetryBase to 30 days. Default 1h, or what
-	// [rrq] says.
+	// RetryMax is the longest delay, RetryBase to 30 days. Default 1h, or the
+	// value of [rrq].
 	RetryMax time.Duration `toml:"retry_max"`
-	// ProveEvery is how often all members compare the hashes of their ledgers, 1s
-	// to 24h. Default 5m.
-	ProveEvery time.Duration `toml:"prove_every"`
+	// ConsistencyCheckInterval is how often all members compare the hashes of their
+	// ledgers, 1s to 24h. Default 5m.
+	ConsistencyCheckInterval time.Duration `toml:"prove_every"`
 }
 
-// Load reads a config file, "" for none, lets the environment override it, and
-// checks it.
+// Load reads a configuration file ("" for none), applies the environment, which takes
+// precedence, sets the defaults and validates the result.
 func Load(path string) (Config, error) {
 	var c Config
-	c.Server.Port = edge.DefaultPort // so that a 0 is one that somebody wrote
+	c.Server.Port = edge.DefaultPort // distinguishes an explicit 0 from an absent key
 	if path != "" {
 		meta, err := toml.DecodeFile(path, &c)
 		if err != nil {
 			return Config{}, fmt.Errorf("config %s: %w", path, decodeError(err, &meta))
 		}
-		strange, idle := strangeKeys(meta.Undecoded())
-		if c.RRQ.Idle = idle; strange != "" {
-			return Config{}, fmt.Errorf("config %s: %s; see docs/configuration.md for the keys there are", path, strange)
+		unknown, ignored := unknownKeys(meta.Undecoded())
+		if c.RRQ.Ignored = ignored; unknown != "" {
+			return Config{}, fmt.Errorf("config %s: %s; see docs/reference/config.md for the keys", path, unknown)
 		}
-		if err := notTables(&meta); err != nil {
+		if err := checkTables(&meta); err != nil {
 			return Config{}, fmt.Errorf("config %s: %w", path, err)
 		}
-		if err := c.RRQ.ValidateWritten(func(runner, key string) bool { return meta.IsDefined("rrq", "runners", runner, key) }); err != nil {
+		if err := c.RRQ.ValidateExplicit(func(runner, key string) bool { return meta.IsDefined("rrq", "runners", runner, key) }); err != nil {
 			return Config{}, fmt.Errorf("config %s: %w", path, err)
 		}
 	}
 	if err := checkEnvironment(os.Environ()); err != nil {
 		return Config{}, err
 	}
+	c.RRQ.Ignored = append(c.RRQ.Ignored, retiredVariables(os.LookupEnv)...)
 	if err := fromEnvironment(&c, os.LookupEnv); err != nil {
 		return Config{}, err
 	}
 	if c.Server.Port == 0 {
-		c.Server.Port = -1 // any free one, as everywhere else
+		c.Server.Port = -1 // any free port, which every other listener writes as 0
 	}
 	c = c.WithDefaults()
 	return c, c.Validate()
 }
 
-// WithDefaults fills in what is not set.
+// WithDefaults returns c with the default of every key that is not set.
 func (c Config) WithDefaults() Config {
-	fill(&c.Node.Name, "local")
-	fill(&c.Node.DataDir, "yardmaster-data")
-	fill(&c.Node.LogLevel, "info")
-	fill(&c.Node.LogFormat, "text")
-	fill(&c.NATS.Listen, "127.0.0.1:4222")
-	fill(&c.HTTP.Listen, "127.0.0.1:4280")
-	fill(&c.Cluster.Name, "yard")
+	setDefault(&c.Node.Name, "local")
+	setDefault(&c.Node.DataDir, "yardmaster-data")
+	setDefault(&c.Node.LogLevel, "info")
+	setDefault(&c.Node.LogFormat, "text")
+	setDefault(&c.NATS.Listen, "127.0.0.1:4222")
+	setDefault(&c.HTTP.Listen, "127.0.0.1:4280")
+	setDefault(&c.Cluster.Name, "yard")
 	c.Disk.fill()
-	c.Scrub.fill()
-	if me := c.me(); me != nil {
-		fill(&c.NATS.RouteListen, me.Route)
-		fill(&c.Raft.Listen, me.Raft)
+	if me := c.self(); me != nil {
+		setDefault(&c.NATS.RouteListen, me.Route)
+		setDefault(&c.Raft.Listen, me.Raft)
 	}
 	if c.Scheduler.CreateQueues == nil {
 		yes := true
 		c.Scheduler.CreateQueues = &yes
 	}
 	policy := c.RRQ.Policy(job.DefaultPolicy)
-	fill(&c.Scheduler.MaxAttempts, policy.MaxAttempts)
-	fill(&c.Scheduler.ProveEvery, 5*time.Minute)
-	fill(&c.Scheduler.RetryBase, policy.Base)
-	fill(&c.Scheduler.RetryMax, policy.Max)
+	setDefault(&c.Scheduler.MaxAttempts, policy.MaxAttempts)
+	setDefault(&c.Scheduler.ConsistencyCheckInterval, 5*time.Minute)
+	setDefault(&c.Scheduler.RetryBase, policy.BaseDelay)
+	setDefault(&c.Scheduler.RetryMax, policy.MaxDelay)
 	timeout := 5 * time.Minute
 	if c.RRQ.DefaultTimeout > 0 {
 		timeout = time.Duration(c.RRQ.DefaultTimeout * float64(time.Second))
 	}
-	fill(&c.Scheduler.DefaultTimeout, timeout)
+	setDefault(&c.Scheduler.DefaultTimeout, timeout)
 	c.Config = c.Config.WithDefaults()
 	c.Config.Node = c.Node.Name
 	c.RRQ.Dir = c.Node.DataDir
 	return c
 }
 
-func fill[T comparable](field *T, value T) {
+func setDefault[T comparable](field *T, value T) {
+	// setDefault sets field to value if it is zero.
 	var zero T
 	if *field == zero {
 		*field = value
 	}
 }
 
-// me is this node's entry among the members; nil in single mode.
-func (c *Config) me() *MemberConfig {
+// self returns this node's entry among the members, or nil in a cluster of one.
+func (c *Config) self() *MemberConfig {
 	for i := range c.Cluster.Members {
 		if c.Cluster.Members[i].Name == c.Node.Name {
 			return &c.Cluster.Members[i]
@@ -251,10 +252,11 @@ func (c *Config) me() *MemberConfig {
 	return nil
 }
 
-// Clustered tells that members are declared.
+// Clustered reports whether members are declared.
 func (c *Config) Clustered() bool { return len(c.Cluster.Members) > 0 }
 
-// members names all members; this node alone in single mode.
+// members returns the names of all members, sorted; only this node's in a cluster of
+// one.
 func (c *Config) members() []string {
 	if !c.Clustered() {
 		return []string{c.Node.Name}
@@ -269,7 +271,8 @@ func (c *Config) members() []string {
 
 var memberName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
-// Validate says which key is wrong, why, and what it may be.
+// Validate checks a configuration whose defaults are set. The error names the key, what
+// is wrong with it, and which values are valid.
 func (c *Config) Validate() error {
 	if !memberName.MatchString(c.Node.Name) {
 		return fmt.Errorf("node.name is %q; must be 1 to 63 lower-case letters, digits and '-', with no '-' at its ends", c.Node.Name)
@@ -302,7 +305,7 @@ func (c *Config) Validate() error {
 	}{
 		{"scheduler.default_timeout", s.DefaultTimeout, time.Second, job.MaxDuration},
 		{"scheduler.retry_base", s.RetryBase, time.Millisecond, time.Hour},
-		{"scheduler.prove_every", s.ProveEvery, time.Second, 24 * time.Hour},
+		{"scheduler.prove_every", s.ConsistencyCheckInterval, time.Second, 24 * time.Hour},
 		{"scheduler.retry_max", s.RetryMax, s.RetryBase, 30 * 24 * time.Hour},
 	} {
 		if d.value < d.min || d.value > d.max {
@@ -312,7 +315,7 @@ func (c *Config) Validate() error {
 	if s.MaxAttempts < 1 || s.MaxAttempts > 1000 {
 		return fmt.Errorf("scheduler.max_attempts is %d; must be 1 to 1000", s.MaxAttempts)
 	}
-	if err := errors.Join(c.Disk.validate(), c.Scrub.validate()); err != nil {
+	if err := c.Disk.validate(); err != nil {
 		return err
 	}
 	if err := c.Config.Validate(); err != nil {
@@ -322,11 +325,11 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("rrq: %w", err)
 	}
 	if !c.Clustered() {
-		if err := c.RRQ.ValidateAlone(); err != nil {
+		if err := c.RRQ.ValidateStandalone(); err != nil {
 			return fmt.Errorf("rrq: %w", err)
 		}
 	}
-	if _, err := declaredCrons(c.RRQ.CronJobs, c.RRQ.Queue()); err != nil {
+	if _, err := declaredCrons(c.RRQ.CronJobs, c.RRQ.DefaultQueueName()); err != nil {
 		return err
 	}
 	return c.validateMembers()
@@ -337,9 +340,9 @@ func (c *Config) validateMembers() error {
 		return nil
 	}
 	if n := len(c.Cluster.Members); n < ledger.MinMembers || n > ledger.MaxMembers {
-		return fmt.Errorf("cluster.members has %d members; must be %d to %d (or none, for a node alone)", n, ledger.MinMembers, ledger.MaxMembers)
+		return fmt.Errorf("cluster.members has %d members; must be %d to %d (or none, for a single node)", n, ledger.MinMembers, ledger.MaxMembers)
 	}
-	if c.me() == nil {
+	if c.self() == nil {
 		return fmt.Errorf("cluster.members does not name this node, %q; every member lists all members, itself included", c.Node.Name)
 	}
 	seen := map[string]bool{}

@@ -7,10 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"yardmaster/runnerpool"
+	"github.com/yardmaster-dev/yardmaster/runnerpool"
 )
 
-// everyRRQKey is a table with every key that RRQ documents.
+// everyRRQKey is a table with every documented key of RRQ.
 const everyRRQKey = `
 [rrq]
 redis_dsn = "redis://localhost:6379/1"
@@ -75,19 +75,19 @@ pre_restart_cwd = "."
 pre_restart_timeout_seconds = 5
 `
 
-// The table of an rrq.toml is taken whole, and what of it does nothing is said.
+// The tables of an rrq.toml are accepted whole, and keys without effect are reported.
 func TestLoad_RRQFile(t *testing.T) {
 	for _, routes := range []string{"runner_routes", "routing"} {
 		c, err := load(t, strings.Replace(everyRRQKey, "ROUTES", routes, 1))
 		if err != nil {
 			t.Fatal(err)
 		}
-		routed := c.RRQ.Routed()
+		routed := c.RRQ.RoutesByQueue()
 		if len(routed) != 2 || routed["mail"] != "py" || routed["bulk"] != "py" {
 			t.Errorf("routes are %v", routed)
 		}
-		crons, err := declaredCrons(c.RRQ.CronJobs, c.RRQ.Queue())
-		if err != nil || crons[0].Queue != "work" || crons[1].Queue != "mail" || !crons[1].Alone {
+		crons, err := declaredCrons(c.RRQ.CronJobs, c.RRQ.DefaultQueueName())
+		if err != nil || crons[0].Queue != "work" || crons[1].Queue != "mail" || !crons[1].NoOverlap {
 			t.Errorf("cron entries are %+v, %v", crons, err)
 		}
 		if d := c.RRQ.Defaults(); d.UniqueTTL != 6*time.Hour || d.ResultTTL != 24*time.Hour {
@@ -96,20 +96,20 @@ func TestLoad_RRQFile(t *testing.T) {
 		if *c.RRQ.CancelHints || c.Scheduler.MaxAttempts != 1 || c.Scheduler.DefaultTimeout != time.Minute {
 			t.Errorf("%+v, %+v", c.RRQ, c.Scheduler)
 		}
-		idle := strings.Join(c.RRQ.Idle, "; ")
-		for key, why := range runnerpool.IdleKeys {
-			if strings.Count(idle, "rrq."+key+" ("+why+")") != 1 {
-				t.Errorf("%s is not said to do nothing: %s", key, idle)
+		ignored := strings.Join(c.RRQ.Ignored, "; ")
+		for key, why := range runnerpool.IgnoredKeys {
+			if strings.Count(ignored, "rrq."+key+" ("+why+")") != 1 {
+				t.Errorf("%s is not reported as ignored: %s", key, ignored)
 			}
 		}
-		if len(c.RRQ.Idle) != len(runnerpool.IdleKeys) {
-			t.Errorf("%d keys do nothing, not %d: %s", len(c.RRQ.Idle), len(runnerpool.IdleKeys), idle)
+		if len(c.RRQ.Ignored) != len(runnerpool.IgnoredKeys) {
+			t.Errorf("%d keys are reported as ignored, not %d: %s", len(c.RRQ.Ignored), len(runnerpool.IgnoredKeys), ignored)
 		}
 	}
 }
 
-// A misspelt key is named together with the one that was meant.
-func TestLoad_NearKeys(t *testing.T) {
+// The error about a misspelt key names the key that was probably meant.
+func TestLoad_SuggestsNearestKey(t *testing.T) {
 	for text, says := range map[string]string{
 		"[rrq]\nredis_dns = \"x\"":                           "unknown key rrq.redis_dns (did you mean rrq.redis_dsn?)",
 		"[rrq]\nrunner_route = {}":                           "did you mean rrq.runner_routes?",
@@ -130,22 +130,22 @@ func TestLoad_NearKeys(t *testing.T) {
 	}
 }
 
-// Every key of RRQ that does nothing is documented with its reason.
-func TestConfigurationDocument_IdleKeys(t *testing.T) {
-	text, err := os.ReadFile("../docs/configuration.md")
+// Every key of RRQ without effect is documented with its reason.
+func TestConfigurationDocument_IgnoredKeys(t *testing.T) {
+	text, err := os.ReadFile("../docs/reference/config.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for key, why := range runnerpool.IdleKeys {
+	for key, why := range runnerpool.IgnoredKeys {
 		if row := "| `rrq." + key + "` | " + why + " |\n"; !strings.Contains(string(text), row) {
-			t.Errorf("docs/configuration.md lacks the row %s", row)
+			t.Errorf("docs/reference/config.md lacks the row %s", row)
 		}
 	}
 }
 
-// What docs/rrq.md shows of a configuration can be used as it stands.
-func TestRRQDocument_Tables(t *testing.T) {
-	text, err := os.ReadFile("../docs/rrq.md")
+// The configuration examples in docs/guides/runners.md are valid.
+func TestRunnersDocument_Tables(t *testing.T) {
+	text, err := os.ReadFile("../docs/guides/runners.md")
 	if err != nil {
 		t.Fatal(err)
 	}

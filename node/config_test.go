@@ -16,7 +16,7 @@ import (
 
 	"github.com/BurntSushi/toml"
 
-	"yardmaster/edge"
+	"github.com/yardmaster-dev/yardmaster/edge"
 )
 
 func load(t *testing.T, text string) (Config, error) {
@@ -39,7 +39,7 @@ func TestLoad_Defaults(t *testing.T) {
 	}
 }
 
-const three = `
+const threeMembers = `
 [[cluster.members]]
 name = "n1"
 route = "127.0.0.1:6221"
@@ -69,7 +69,7 @@ max_retry_delay_seconds = 12.5
 default_job_timeout_seconds = 90
 [rrq.runners.python]
 cmd = ["python3", "runner.py"]
-`+three)
+`+threeMembers)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,12 +80,12 @@ cmd = ["python3", "runner.py"]
 	if c.NATS.RouteListen != "127.0.0.1:6222" || c.Raft.Listen != "127.0.0.1:7222" || strings.Join(c.members(), " ") != "n1 n2 n3" {
 		t.Errorf("member %+v %+v %v", c.NATS, c.Raft, c.members())
 	}
-	if c.Server.Port != 9999 || c.RRQ.Default() != "python" || c.RRQ.Dir != c.Node.DataDir {
+	if c.Server.Port != 9999 || c.RRQ.DefaultRunnerName() != "python" || c.RRQ.Dir != c.Node.DataDir {
 		t.Errorf("%+v %+v", c.Server, c.RRQ)
 	}
 }
 
-// What Overhop's own server reads means the same here.
+// The keys of the Overhop server have the same meaning here.
 func TestLoad_OverhopFile(t *testing.T) {
 	c, err := load(t, `
 [server]
@@ -117,8 +117,8 @@ page_size = 5000
 	}
 }
 
-// However a configuration is printed, the token does not show.
-func TestToken_Hidden(t *testing.T) {
+// The token does not show in a printed configuration.
+func TestToken_Redacted(t *testing.T) {
 	c, err := load(t, "[server]\ntoken = \"sesame\"\n")
 	if err != nil || c.Server.Token != "sesame" {
 		t.Fatalf("%q, %v", string(c.Server.Token), err)
@@ -134,13 +134,13 @@ func TestToken_Hidden(t *testing.T) {
 		log.String(), string(text), file.String(),
 	} {
 		if strings.Contains(shown, "sesame") || !strings.Contains(shown, "hidden") {
-			t.Errorf("shown: %s", shown)
+			t.Errorf("the token shows: %s", shown)
 		}
 	}
 }
 
-// Every refusal names the key and what would be right.
-func TestLoad_Refuses(t *testing.T) {
+// Every validation error names the key and the valid values.
+func TestLoad_InvalidConfig(t *testing.T) {
 	for name, c := range map[string]struct{ text, says string }{
 		"no TOML":            {"[node\nname = 1", "line 2: "},
 		"wrong type":         {"[node]\nname = 7", "line 2"},
@@ -160,23 +160,23 @@ func TestLoad_Refuses(t *testing.T) {
 		"advertise":          {"[server]\nadvertise = \"n1\"", "server.advertise is \"n1\"; must be host:port"},
 		"advertise port":     {"[server]\nadvertise = \"n1:0\"", "server.advertise"},
 		"long token":         {"[server]\ntoken = \"" + strings.Repeat("s", 257) + "\"", "server.token has 257 bytes; must be 1 to 256"},
-		"token with newline": {"[server]\ntoken = \"sesame\\n\"", "server.token is no text, or holds a control character"},
+		"token with newline": {"[server]\ntoken = \"sesame\\n\"", "server.token is not valid UTF-8, or contains a control character"},
 		"TLS without files":  {"[server]\ntls_enabled = true", "set cert_file and key_file in [server.tls]"},
 		"TLS without key":    {"[server.tls]\ncert_file = \"a\"", "server.tls.key_file is missing"},
 		"TLS without cert":   {"[server.tls]\nclient_ca_file = \"a\"", "set cert_file and key_file in [server.tls]"},
 		"page":               {"[pagination]\npage_size = 10001", "pagination.page_size is 10001; must be 1 to 10000"},
 		"page beyond":        {"[pagination]\npage_size = 20\nmax_page_size = 10", "pagination.page_size is 20; must be 1 to 10"},
-		"old page":           {"[pagination]\ndefault_page_size = 20", "unknown key pagination.default_page_size (here pagination.page_size does that)"},
-		"other's log":        {"[logging]\nlevel = \"info\"", "unknown key logging.level (here node.log_level does that)"},
-		"other's store":      {"[storage]\nengine = \"sled\"\npath = \"x\"\n[storage.sled]\nmode = \"low_space\"", "unknown key storage.path (here node.data_dir does that), unknown key storage.sled.mode (here there is no sled"},
-		"other's heartbeat":  {"[heartbeat]\ninterval_ms = 1000", "heartbeat.interval_ms (here there is nothing to set"},
+		"old page":           {"[pagination]\ndefault_page_size = 20", "unknown key pagination.default_page_size (use pagination.page_size)"},
+		"other's log":        {"[logging]\nlevel = \"info\"", "unknown key logging.level (use node.log_level)"},
+		"other's store":      {"[storage]\nengine = \"sled\"\npath = \"x\"\n[storage.sled]\nmode = \"low_space\"", "unknown key storage.path (use node.data_dir), unknown key storage.sled.mode (there is no sled"},
+		"other's heartbeat":  {"[heartbeat]\ninterval_ms = 1000", "heartbeat.interval_ms (the interval is fixed"},
 		"lease":              {"[delivery]\nlease = \"10s\"", "delivery.lease"},
 		"runner without cmd": {"[rrq.runners.a]\ntype = \"socket\"", "runners.a.cmd"},
 		"default runner":     {"[rrq]\ndefault_runner_name = \"b\"\n[rrq.runners.a]\ncmd = [\"x\"]", "default_runner_name"},
 		"two members":        {"[node]\nname = \"n1\"\n[cluster]\nmembers = [{name=\"n1\",route=\"a:1\",raft=\"a:2\"},{name=\"n2\",route=\"b:1\",raft=\"b:2\"}]", "3 to 5"},
-		"not a member":       {"[node]\nname = \"n9\"\n" + three, "does not name this node"},
-		"twice":              {"[node]\nname = \"n1\"\n" + strings.Replace(three, "n3", "n2", 1), "twice"},
-		"route":              {"[node]\nname = \"n1\"\n" + strings.Replace(three, "127.0.0.1:6223", "nowhere", 1), "cluster.members n3 route"},
+		"not a member":       {"[node]\nname = \"n9\"\n" + threeMembers, "does not name this node"},
+		"twice":              {"[node]\nname = \"n1\"\n" + strings.Replace(threeMembers, "n3", "n2", 1), "twice"},
+		"route":              {"[node]\nname = \"n1\"\n" + strings.Replace(threeMembers, "127.0.0.1:6223", "nowhere", 1), "cluster.members n3 route"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := load(t, c.text); err == nil || !strings.Contains(err.Error(), c.says) {
@@ -226,7 +226,7 @@ func TestFromEnvironment(t *testing.T) {
 	}
 }
 
-// A secret may come from a file; then its variable must not give it as well.
+// A secret may come from a file, unless its variable is set as well.
 func TestFromEnvironment_SecretFiles(t *testing.T) {
 	write := func(name, text string) string {
 		path := filepath.Join(t.TempDir(), name)
@@ -240,7 +240,7 @@ func TestFromEnvironment_SecretFiles(t *testing.T) {
 		{"YARD_SERVER_TOKEN_FILE", file, ""},
 		{"YARD_SERVER_TOKEN_FILE", file + ".none", "no such file"},
 		{"YARD_HTTP_TOKEN_FILE", empty, "is empty"},
-		{"YARD_CLUSTER_SECRET_FILE", file, "both give the same key"},
+		{"YARD_CLUSTER_SECRET_FILE", file, "both set the same key"},
 	} {
 		set := map[string]string{"YARD_CLUSTER_SECRET": "sesame", c.name: c.value}
 		var got Config
@@ -260,8 +260,27 @@ func TestFromEnvironment_SecretFiles(t *testing.T) {
 	}
 }
 
-// A variable that looks like a key and is none is refused with the key that was
-// meant; what belongs to others, or to those who work on the yard, is let be.
+// Keys of earlier builds without effect are accepted, in the file and as variables, and each
+// is reported with the reason.
+func TestLoad_RetiredKeys(t *testing.T) {
+	t.Setenv("YARD_SCRUB_EVERY", "5s")
+	c, err := load(t, "[scrub]\nevery = \"1h\"\nbytes_per_second = 1048576\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	idle := strings.Join(c.RRQ.Ignored, "; ")
+	for _, name := range []string{"scrub.every", "scrub.bytes_per_second", "YARD_SCRUB_EVERY"} {
+		if strings.Count(idle, name+" ("+scrubRetired+")") != 1 {
+			t.Errorf("%s is not named once in %q", name, idle)
+		}
+	}
+	if _, err := load(t, "[scrub]\nrate = 1\n"); err == nil || !strings.Contains(err.Error(), "unknown key scrub.rate") {
+		t.Errorf("another key: %v", err)
+	}
+}
+
+// A variable with the prefix that is not a key is rejected with the key that was probably
+// meant; other variables and reserved ones are ignored.
 func TestCheckEnvironment(t *testing.T) {
 	for entry, says := range map[string]string{
 		"YARD_NODE_NAM=n1":             "did you mean YARD_NODE_NAME?",
@@ -290,19 +309,19 @@ func TestCheckEnvironment(t *testing.T) {
 	}
 }
 
-func TestDistance(t *testing.T) {
+func TestEditDistance(t *testing.T) {
 	for _, tt := range []struct {
 		a, b string
 		want int
 	}{{"", "", 0}, {"abc", "abc", 0}, {"", "ab", 2}, {"abc", "", 3}, {"abc", "axc", 1}, {"abc", "bc", 1}, {"kitten", "sitting", 3}} {
-		if got := distance(tt.a, tt.b); got != tt.want {
+		if got := editDistance(tt.a, tt.b); got != tt.want {
 			t.Errorf("%q to %q: %d, want %d", tt.a, tt.b, got, tt.want)
 		}
 	}
 }
 
-// A node tells an address that others can reach.
-func TestAdvertised(t *testing.T) {
+// edgeAddress returns an address that other hosts can reach.
+func TestEdgeAddress(t *testing.T) {
 	alone := func(host, advertise string) Config {
 		var c Config
 		c.Server.Host, c.Server.Advertise = host, advertise
@@ -329,7 +348,7 @@ func TestAdvertised(t *testing.T) {
 		{member("::1", ""), "[::1]:4000"},
 	} {
 		n := &Node{cfg: c.cfg.WithDefaults(), edgeAddr: &net.TCPAddr{IP: net.IPv4zero, Port: 4000}}
-		if got := n.advertised(); got != c.want {
+		if got := n.edgeAddress(); got != c.want {
 			t.Errorf("host %q, advertise %q: %q, want %q", c.cfg.Server.Host, c.cfg.Server.Advertise, got, c.want)
 		}
 	}

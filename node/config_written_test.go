@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// A 0 that somebody wrote is not taken for a missing key.
-func TestLoad_WrittenZeroes(t *testing.T) {
+// An explicit 0 does not count as a missing key.
+func TestLoad_ExplicitZeroes(t *testing.T) {
 	for _, key := range []string{"pool_size", "max_in_flight"} {
 		_, err := load(t, "[rrq.runners.a]\ncmd = [\"x\"]\n"+key+" = 0")
 		if says := "rrq.runners.a." + key + " is 0; use 1 to "; err == nil || !strings.Contains(err.Error(), says) {
@@ -18,9 +18,9 @@ func TestLoad_WrittenZeroes(t *testing.T) {
 	}
 }
 
-// A route to a runner that nobody has is refused where no other member could
-// have it.
-func TestLoad_RoutesToNobody(t *testing.T) {
+// A route to a runner that is not configured is rejected on a single node, where no other
+// member can have it.
+func TestLoad_RouteToUndefinedRunner(t *testing.T) {
 	const members = `
 [node]
 name = "n1"

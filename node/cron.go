@@ -7,21 +7,21 @@ import (
 	"fmt"
 	"time"
 
-	"yardmaster/cluster"
-	"yardmaster/job"
-	"yardmaster/ledger"
-	"yardmaster/scheduler"
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/scheduler"
 )
 
-// Pages of cron entries.
+// Page sizes of cron entries.
 const (
-	defaultCronPage = 50
-	maxCronPage     = 100 // entries of the largest jobs fill half a message
-	cronUpcoming    = 3   // ticks shown of each entry
+	defaultCronPageSize = 50
+	maxCronPageSize     = 100 // with the largest jobs, half of a NATS message
+	cronUpcoming        = 3   // ticks shown of each entry
 )
 
-// cronQuestion names a cron entry, or says what a new one is to be.
-type cronQuestion struct {
+// cronRequest names a cron entry, or describes a new one.
+type cronRequest struct {
 	Name     string          `json:"name"`
 	Schedule string          `json:"schedule"`
 	Zone     string          `json:"time_zone"`
@@ -30,38 +30,38 @@ type cronQuestion struct {
 	Overlap  string          `json:"overlap"`
 	Replace  bool            `json:"replace"`
 	Job      json.RawMessage `json:"job"`
-	NewID    string          `json:"new_id"` // key of the job that is made now; "": the yard makes one up
+	NewID    string          `json:"new_id"` // key of the job that cron.run creates; "": a new one
 
-	After string `json:"after"` // of a page: the last name of the one before
+	After string `json:"after"` // last name of the previous page
 	Limit int    `json:"limit"`
 }
 
-// cronJSON is a cron entry as people and programs see it.
+// cronJSON is a cron entry in the API.
 type cronJSON struct {
-	Name     string          `json:"name"`
-	Schedule string          `json:"schedule"`
-	Zone     string          `json:"time_zone"`
-	Queue    string          `json:"queue"`
-	Job      json.RawMessage `json:"job"`
-	Missed   string          `json:"missed"`
-	Overlap  string          `json:"overlap"`
-	Declared bool            `json:"declared"`
-	State    string          `json:"state"` // running, paused, or ended: no tick will come
-	Next     *time.Time      `json:"next"`
-	Upcoming []time.Time     `json:"upcoming"` // the next ticks, the first of them Next
-	Last     *time.Time      `json:"last"`
-	LastJob  *job.ID         `json:"last_job"`
-	Left     *leftOutJSON    `json:"last_left_out"` // the last tick that made no job
-	Fired    uint64          `json:"fired"`
-	Skipped  uint64          `json:"skipped"`
-	Overdue  uint64          `json:"missed_count"`
+	Name        string           `json:"name"`
+	Schedule    string           `json:"schedule"`
+	Zone        string           `json:"time_zone"`
+	Queue       string           `json:"queue"`
+	Job         json.RawMessage  `json:"job"`
+	Missed      string           `json:"missed"`
+	Overlap     string           `json:"overlap"`
+	Declared    bool             `json:"declared"`
+	State       string           `json:"state"` // running, paused, or ended (no more ticks)
+	Next        *time.Time       `json:"next"`
+	Upcoming    []time.Time      `json:"upcoming"` // the next ticks, the first of them Next
+	Last        *time.Time       `json:"last"`
+	LastJob     *job.ID          `json:"last_job"`
+	LastSkipped *skippedTickJSON `json:"last_left_out"` // the last tick that created no job
+	Fired       uint64           `json:"fired"`
+	Skipped     uint64           `json:"skipped"`
+	Overdue     uint64           `json:"missed_count"`
 }
 
-// leftOutJSON says why a tick made no job.
-type leftOutJSON struct {
-	At     time.Time `json:"at"`            // of missed ticks, the first
-	Why    string    `json:"why"`           // overlap or missed
-	Beside *job.ID   `json:"job,omitempty"` // which had not ended
+// skippedTickJSON is why a tick created no job.
+type skippedTickJSON struct {
+	At     time.Time `json:"at"`            // the first, if several were missed
+	Reason string    `json:"why"`           // overlap or missed
+	Job    *job.ID   `json:"job,omitempty"` // the one that had not ended
 }
 
 func cronState(v *ledger.CronView) string {
@@ -76,15 +76,15 @@ func cronState(v *ledger.CronView) string {
 
 func cronToJSON(v *ledger.CronView) cronJSON {
 	c := cronJSON{
-		Name: v.Name, Schedule: v.Times, Zone: v.Zone, Queue: v.Queue, Job: v.Body, Declared: v.Declared,
+		Name: v.Name, Schedule: v.Schedule, Zone: v.TimeZone, Queue: v.Queue, Job: v.Body, Declared: v.Declared,
 		Missed: cronSkip, Overlap: cronAllow, State: cronState(v), Upcoming: []time.Time{},
-		Fired: v.Fired, Skipped: v.Skipped, Overdue: v.Overdue,
+		Fired: v.Fired, Skipped: v.Skipped, Overdue: v.Missed,
 	}
-	fill(&c.Zone, "UTC")
+	setDefault(&c.Zone, "UTC")
 	if v.CatchUp {
 		c.Missed = cronOnce
 	}
-	if v.Alone {
+	if v.NoOverlap {
 		c.Overlap = cronSkip
 	}
 	if c.State == "running" {
@@ -93,13 +93,13 @@ func cronToJSON(v *ledger.CronView) cronJSON {
 	if !v.Last.IsZero() {
 		c.Last, c.LastJob = &v.Last, &v.LastJob
 	}
-	if !v.Left.IsZero() {
-		c.Left = &leftOutJSON{At: v.Left, Why: "missed"}
-		if v.LeftFor != (job.ID{}) {
-			c.Left.Why, c.Left.Beside = "overlap", &v.LeftFor
+	if !v.LastUnfired.IsZero() {
+		c.LastSkipped = &skippedTickJSON{At: v.LastUnfired, Reason: "missed"}
+		if v.UnfiredFor != (job.ID{}) {
+			c.LastSkipped.Reason, c.LastSkipped.Job = "overlap", &v.UnfiredFor
 		}
 	}
-	if times, err := scheduler.ParseCron(v.Times, v.Zone); err == nil {
+	if times, err := scheduler.ParseCron(v.Schedule, v.TimeZone); err == nil {
 		for at := v.Next; !at.IsZero() && len(c.Upcoming) < cronUpcoming; at = times.After(at) {
 			c.Upcoming = append(c.Upcoming, at)
 		}
@@ -108,13 +108,13 @@ func cronToJSON(v *ledger.CronView) cronJSON {
 }
 
 func (n *Node) handleCronList(_ context.Context, r *cluster.Request) (any, error) {
-	q, err := ask[cronQuestion](r)
+	q, err := decodeRequest[cronRequest](r)
 	if err != nil {
 		return nil, err
 	}
-	fill(&q.Limit, defaultCronPage)
-	if q.Limit < 1 || q.Limit > maxCronPage {
-		return nil, &job.InvalidError{Reason: fmt.Sprintf("limit is %d; must be 1 to %d", q.Limit, maxCronPage)}
+	setDefault(&q.Limit, defaultCronPageSize)
+	if q.Limit < 1 || q.Limit > maxCronPageSize {
+		return nil, &job.InvalidError{Reason: fmt.Sprintf("limit is %d; must be 1 to %d", q.Limit, maxCronPageSize)}
 	}
 	var views []ledger.CronView
 	more := false
@@ -139,44 +139,44 @@ func (n *Node) handleCronList(_ context.Context, r *cluster.Request) (any, error
 // cronPage is a page of cron entries.
 type cronPage struct {
 	Entries []cronJSON `json:"entries"`
-	More    bool       `json:"more"` // there are some after these
+	More    bool       `json:"more"` // there are further entries
 }
 
 func (n *Node) handleCronShow(ctx context.Context, r *cluster.Request) (any, error) {
-	q, err := ask[cronQuestion](r)
+	q, err := decodeRequest[cronRequest](r)
 	if err != nil {
 		return nil, err
 	}
-	view, err := n.cron(ctx, q.Name)
+	view, err := n.findCron(ctx, q.Name)
 	if err != nil {
 		return nil, err
 	}
-	c := cronShown{cronJSON: cronToJSON(&view)}
-	switch found, err := n.viewer.look(ctx, view.LastJob); {
+	c := cronDetail{cronJSON: cronToJSON(&view)}
+	switch found, err := n.viewer.summary(ctx, view.LastJob); {
 	case view.Last.IsZero():
 	case err == nil:
 		c.LastState = found.State.String()
-	case view.Emerging:
+	case view.Publishing:
 		c.LastState = job.New.String()
 	}
 	return c, nil
 }
 
-// cronShown is one cron entry with how its last job stands; "" if there is none
-// or the yard has forgotten it.
-type cronShown struct {
+// cronDetail is one cron entry with the state of its last job, which is "" if there
+// was none or the ledger no longer has it.
+type cronDetail struct {
 	cronJSON
 	LastState string `json:"last_job_state,omitempty"`
 }
 
 func (n *Node) handleCronAdd(ctx context.Context, r *cluster.Request) (any, error) {
-	q, err := ask[cronQuestion](r)
+	q, err := decodeRequest[cronRequest](r)
 	if err != nil {
 		return nil, err
 	}
-	c := ledger.Cron{Name: q.Name, Times: q.Schedule, Zone: q.Zone, Queue: q.Queue, Body: q.Job, CatchUp: q.Missed == cronOnce, Alone: q.Overlap == cronSkip}
-	if c.Zone == "UTC" { // as it is shown
-		c.Zone = ""
+	c := ledger.Cron{Name: q.Name, Schedule: q.Schedule, TimeZone: q.Zone, Queue: q.Queue, Body: q.Job, CatchUp: q.Missed == cronOnce, NoOverlap: q.Overlap == cronSkip}
+	if c.TimeZone == "UTC" { // the API shows "" as UTC
+		c.TimeZone = ""
 	}
 	switch {
 	case q.Missed != "" && q.Missed != cronSkip && q.Missed != cronOnce:
@@ -186,14 +186,14 @@ func (n *Node) handleCronAdd(ctx context.Context, r *cluster.Request) (any, erro
 	case len(q.Job) == 0:
 		return nil, &job.InvalidError{Reason: `job is missing; give what an enqueue takes, {"job": {"function": "send"}}`}
 	}
-	if err := job.ReadAsked("job", q.Job, new(job.Spec)); err != nil {
+	if err := job.UnmarshalStrict("job", q.Job, new(job.Spec)); err != nil {
 		return nil, err
 	}
 	if err := scheduler.CheckCron(&c); err != nil {
 		return nil, err
 	}
 	if !*n.cfg.Scheduler.CreateQueues {
-		if _, err := n.queue(ctx, c.Queue); err != nil {
+		if _, err := n.findQueue(ctx, c.Queue); err != nil {
 			return nil, err
 		}
 	}
@@ -201,7 +201,7 @@ func (n *Node) handleCronAdd(ctx context.Context, r *cluster.Request) (any, erro
 }
 
 func (n *Node) handleCronPause(ctx context.Context, r *cluster.Request) (any, error) {
-	q, err := ask[cronQuestion](r)
+	q, err := decodeRequest[cronRequest](r)
 	if err != nil {
 		return nil, err
 	}
@@ -209,7 +209,7 @@ func (n *Node) handleCronPause(ctx context.Context, r *cluster.Request) (any, er
 }
 
 func (n *Node) handleCronResume(ctx context.Context, r *cluster.Request) (any, error) {
-	q, err := ask[cronQuestion](r)
+	q, err := decodeRequest[cronRequest](r)
 	if err != nil {
 		return nil, err
 	}
@@ -217,24 +217,24 @@ func (n *Node) handleCronResume(ctx context.Context, r *cluster.Request) (any, e
 }
 
 func (n *Node) handleCronRemove(ctx context.Context, r *cluster.Request) (any, error) {
-	q, err := ask[cronQuestion](r)
+	q, err := decodeRequest[cronRequest](r)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := n.decide(ctx, r, &ledger.RemoveCron{Name: q.Name}); err != nil {
-		return nil, cronRefusal(q.Name, err)
+	if _, err := n.propose(ctx, r, &ledger.RemoveCron{Name: q.Name}); err != nil {
+		return nil, cronError(q.Name, err)
 	}
-	return removed{q.Name, true}, nil
+	return removedReply{q.Name, true}, nil
 }
 
-// handleCronRun makes a job beside those of the entry's ticks; under a caller's
-// own id, one job however often it is asked for.
+// handleCronRun creates a job of the entry in addition to the jobs of its ticks. With an
+// id of the caller it is the same job however often it is requested.
 func (n *Node) handleCronRun(ctx context.Context, r *cluster.Request) (any, error) {
-	q, err := ask[cronQuestion](r)
+	q, err := decodeRequest[cronRequest](r)
 	if err != nil {
 		return nil, err
 	}
-	c, err := n.cron(ctx, q.Name)
+	c, err := n.findCron(ctx, q.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -242,40 +242,40 @@ func (n *Node) handleCronRun(ctx context.Context, r *cluster.Request) (any, erro
 	if err != nil {
 		return nil, err
 	}
-	a, err := n.door.take(ctx, c.Queue, spec, q.NewID, false)
+	a, err := n.intake.enqueueWait(ctx, c.Queue, spec, q.NewID, false)
 	return enqueueReply{ID: a.id, Queue: c.Queue, Duplicate: a.duplicate}, err
 }
 
-// changeCron carries out a command about an entry and shows what it has become.
+// changeCron carries out a command about an entry and returns the changed entry.
 func (n *Node) changeCron(ctx context.Context, r *cluster.Request, name string, c ledger.Command) (any, error) {
-	if _, err := n.decide(ctx, r, c); err != nil {
-		return nil, cronRefusal(name, err)
+	if _, err := n.propose(ctx, r, c); err != nil {
+		return nil, cronError(name, err)
 	}
-	view, err := n.cron(ctx, name)
+	view, err := n.findCron(ctx, name)
 	if err != nil {
 		return nil, err
 	}
 	return cronToJSON(&view), nil
 }
 
-// cron finds an entry, and says that there is none only if that is sure.
-func (n *Node) cron(ctx context.Context, name string) (view ledger.CronView, err error) {
+// findCron returns an entry. It returns ErrCronNotFound only after a read barrier.
+func (n *Node) findCron(ctx context.Context, name string) (view ledger.CronView, err error) {
 	ok := false
-	look := func() { n.raft.View(func(l *ledger.Ledger) { view, ok = l.Cron(name) }) }
-	if look(); !ok {
-		if err := n.commander.current(ctx); err != nil {
+	read := func() { n.raft.View(func(l *ledger.Ledger) { view, ok = l.Cron(name) }) }
+	if read(); !ok {
+		if err := n.proposer.readBarrier(ctx); err != nil {
 			return view, err
 		}
-		look()
+		read()
 	}
 	if !ok {
-		return view, cronRefusal(name, ledger.ErrCronNotFound)
+		return view, cronError(name, ledger.ErrCronNotFound)
 	}
 	return view, nil
 }
 
-// cronRefusal gives the ledger's refusals their codes.
-func cronRefusal(name string, err error) error {
+// cronError adds the error code to an error of the ledger.
+func cronError(name string, err error) error {
 	text := fmt.Sprintf("cron entry %q: %v", name, err)
 	switch {
 	case errors.Is(err, ledger.ErrCronNotFound):

@@ -6,10 +6,10 @@ import (
 	"strings"
 	"testing"
 
-	"yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// loadCrons reads a configuration as a node does.
+// loadCrons reads the cron entries of a configuration.
 func loadCrons(t *testing.T, text string) ([]ledger.Cron, error) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "node.toml")
@@ -20,7 +20,7 @@ func loadCrons(t *testing.T, text string) ([]ledger.Cron, error) {
 	if err != nil {
 		return nil, err
 	}
-	return declaredCrons(c.RRQ.CronJobs, c.RRQ.Queue())
+	return declaredCrons(c.RRQ.CronJobs, c.RRQ.DefaultQueueName())
 }
 
 func TestCronJobs(t *testing.T) {
@@ -51,19 +51,19 @@ schedule = "@hourly"
 		t.Fatal(err)
 	}
 	for i, want := range []ledger.Cron{
-		{Name: "process_message", Times: "0 * * * * *", Queue: "mail", Alone: true, Body: []byte(`{"function":"process_message","params":{"at":"2026-01-02T03:04:05Z","n":9007199254740993,"payload":"cron payload"}}`)},
-		{Name: "py-app-tasks-clean", Times: "0 0 9 * JAN-SEP MON-FRI", Queue: "default", Body: []byte(`{"function":"py#app.tasks:clean"}`)},
-		{Name: "sundays", Times: "0 0 9 ? * SUN,Wed/2,THU-SAT", Zone: "Europe/Berlin", Queue: "default", CatchUp: true, Body: []byte(`{"function":"py#app.tasks:clean"}`)},
-		{Name: "py-app-tasks-clean-2", Times: "@hourly", Queue: "default", Body: []byte(`{"function":"py#app.tasks:clean"}`)},
+		{Name: "process_message", Schedule: "0 * * * * *", Queue: "mail", NoOverlap: true, Body: []byte(`{"function":"process_message","params":{"at":"2026-01-02T03:04:05Z","n":9007199254740993,"payload":"cron payload"}}`)},
+		{Name: "py-app-tasks-clean", Schedule: "0 0 9 * JAN-SEP MON-FRI", Queue: "default", Body: []byte(`{"function":"py#app.tasks:clean"}`)},
+		{Name: "sundays", Schedule: "0 0 9 ? * SUN,Wed/2,THU-SAT", TimeZone: "Europe/Berlin", Queue: "default", CatchUp: true, Body: []byte(`{"function":"py#app.tasks:clean"}`)},
+		{Name: "py-app-tasks-clean-2", Schedule: "@hourly", Queue: "default", Body: []byte(`{"function":"py#app.tasks:clean"}`)},
 	} {
 		want.Declared = true
-		if !crons[i].Same(&want) {
+		if !crons[i].Equal(&want) {
 			t.Errorf("table %d gives\n%+v %s, want\n%+v %s", i+1, crons[i], crons[i].Body, want, want.Body)
 		}
 	}
 }
 
-func TestCronJobs_Refuses(t *testing.T) {
+func TestCronJobs_Invalid(t *testing.T) {
 	const good = "[[rrq.cron_jobs]]\nfunction_name = \"a\"\nschedule = \"@daily\"\n"
 	for text, says := range map[string]string{
 		"[[rrq.cron_jobs]]\nschedule = \"@daily\"\n":                                   "function_name",
@@ -84,7 +84,7 @@ func TestCronJobs_Refuses(t *testing.T) {
 		good + "params = { x = \"" + strings.Repeat("x", 5000) + "\" }\n":              "at most 4096",
 	} {
 		if _, err := loadCrons(t, text); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%.120s\n%v, which does not say %q", text, err, says)
+			t.Errorf("%.120s\n%v does not contain %q", text, err, says)
 		}
 	}
 }

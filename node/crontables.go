@@ -6,21 +6,22 @@ import (
 	"strconv"
 	"strings"
 
-	"yardmaster/job"
-	"yardmaster/ledger"
-	"yardmaster/runnerpool"
-	"yardmaster/scheduler"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/runnerpool"
+	"github.com/yardmaster-dev/yardmaster/scheduler"
 )
 
-// What may become of missed ticks, and of ticks while the last one's job runs.
+// Values of missed and overlap: what happens with missed ticks, and with ticks while
+// the job of the tick before has not ended.
 const (
 	cronSkip  = "skip"
 	cronOnce  = "once"
 	cronAllow = "allow"
 )
 
-// declaredCrons reads the tables [[rrq.cron_jobs]]; queue takes the jobs of
-// those that name none. An error names the table and the key.
+// declaredCrons converts the tables [[rrq.cron_jobs]]. queue is the queue of jobs that
+// name none. An error names the table and the key.
 func declaredCrons(tables []runnerpool.CronJob, queue string) ([]ledger.Cron, error) {
 	if len(tables) > ledger.MaxCrons {
 		return nil, fmt.Errorf("rrq.cron_jobs has %d tables; at most %d", len(tables), ledger.MaxCrons)
@@ -46,11 +47,12 @@ func declaredCrons(tables []runnerpool.CronJob, queue string) ([]ledger.Cron, er
 }
 
 func declaredCron(t *runnerpool.CronJob, queue string, taken map[string]bool) (ledger.Cron, error) {
+	// declaredCron converts one table. taken holds the names in use.
 	c := ledger.Cron{
-		Name: t.Name, Zone: t.TimeZone, Alone: t.Unique, CatchUp: t.Missed == cronOnce, Declared: true,
+		Name: t.Name, TimeZone: t.TimeZone, NoOverlap: t.Unique, CatchUp: t.Missed == cronOnce, Declared: true,
 		Queue: runnerpool.QueueName(t.Queue),
 	}
-	fill(&c.Queue, queue)
+	setDefault(&c.Queue, queue)
 	switch {
 	case t.Function == "":
 		return c, fmt.Errorf("function_name is missing; name the handler")
@@ -61,7 +63,7 @@ func declaredCron(t *runnerpool.CronJob, queue string, taken map[string]bool) (l
 		c.Name = cronName(t.Function, taken)
 	}
 	var err error
-	if c.Times, err = fromRRQ(t.Schedule); err != nil {
+	if c.Schedule, err = fromRRQ(t.Schedule); err != nil {
 		return c, err
 	}
 	spec := job.Spec{Function: t.Function}
@@ -76,7 +78,8 @@ func declaredCron(t *runnerpool.CronJob, queue string, taken map[string]bool) (l
 	return c, scheduler.CheckCron(&c)
 }
 
-// cronName makes a name of a function, another than those taken.
+// cronName derives a name from a function, different from those taken, and adds it to
+// them.
 func cronName(function string, taken map[string]bool) string {
 	clean := strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' {
@@ -86,7 +89,7 @@ func cronName(function string, taken map[string]bool) string {
 	}, function)
 	clean = strings.TrimLeft(clean, "-_")
 	clean = clean[:min(len(clean), job.MaxQueueLen-len("-10000"))]
-	fill(&clean, "cron")
+	setDefault(&clean, "cron")
 	name := clean
 	for n := 2; taken[name]; n++ {
 		name = clean + "-" + strconv.Itoa(n)
@@ -97,7 +100,8 @@ func cronName(function string, taken map[string]bool) string {
 
 var rrqDays = [...]string{"", "SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"}
 
-// rrqName shortens what RRQ's users may write out: "Thurs", "september".
+// rrqName shortens names of days and months that RRQ lets users write out, such as
+// "Thurs" or "september", to three letters.
 func rrqName(name string) string {
 	for _, long := range [...]string{
 		"SUNDAY", "MONDAY", "TUES", "TUESDAY", "WEDNESDAY", "THURS", "THURSDAY", "FRIDAY", "SATURDAY",
@@ -110,9 +114,8 @@ func rrqName(name string) string {
 	return name
 }
 
-// fromRRQ writes an expression as RRQ's users know it in our words: their days
-// of the week begin with Sunday as 1, names may be written out, and a year may
-// stand at the end.
+// fromRRQ converts a cron expression of RRQ: its days of the week begin with Sunday as
+// 1, names may be written out, and a year may follow at the end.
 func fromRRQ(expression string) (string, error) {
 	fields := strings.Fields(expression)
 	if len(fields) == 7 {
@@ -122,10 +125,10 @@ func fromRRQ(expression string) (string, error) {
 		fields = fields[:6]
 	}
 	if len(fields) != 6 {
-		return expression, nil // whoever reads it says what is wrong
+		return expression, nil // scheduler.CheckCron reports what is wrong
 	}
-	fields[4], _ = eachEnd(fields[4], func(end string) (string, error) { return rrqName(end), nil })
-	days, err := eachEnd(fields[5], func(end string) (string, error) {
+	fields[4], _ = mapRangeEnds(fields[4], func(end string) (string, error) { return rrqName(end), nil })
+	days, err := mapRangeEnds(fields[5], func(end string) (string, error) {
 		n, notNumber := strconv.Atoi(end)
 		switch {
 		case notNumber != nil: // a name, or '*'
@@ -139,8 +142,9 @@ func fromRRQ(expression string) (string, error) {
 	return strings.Join(fields, " "), err
 }
 
-// eachEnd rewrites what a field's ranges and lists are made of, but no steps.
-func eachEnd(field string, rewrite func(string) (string, error)) (string, error) {
+// mapRangeEnds applies rewrite to each value in a field's ranges and lists, but not to
+// steps.
+func mapRangeEnds(field string, rewrite func(string) (string, error)) (string, error) {
 	parts := strings.Split(field, ",")
 	for i, part := range parts {
 		part, step, stepped := strings.Cut(part, "/")

@@ -9,124 +9,124 @@ import (
 	"strings"
 	"time"
 
-	"yardmaster/cluster"
-	"yardmaster/job"
-	"yardmaster/ledger"
-	"yardmaster/scheduler"
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/scheduler"
 )
 
-// dlq answers about dead letters: it walks through their stream, a part at a
-// time, and removes or requeues what a question names.
+// dlq serves requests about dead letters: it walks through their stream, in parts, and
+// removes or requeues the dead letters that match.
 type dlq struct {
-	messages    *cluster.Cluster
+	cluster     *cluster.Cluster
 	view        func(func(*ledger.Ledger))
-	commander   *commander
+	proposer    *proposer
 	viewer      *viewer
-	door        *door
-	maxAttempts uint32        // of a job that names none
-	places      chan struct{} // one for each question under way
+	intake      *intake
+	maxAttempts uint32        // of a job that sets none
+	walks       chan struct{} // holds one value per running request
 }
 
 func newDLQ(n *Node) *dlq {
 	return &dlq{
-		messages: n.messages, view: n.raft.View, commander: n.commander, viewer: n.viewer, door: n.door,
-		maxAttempts: n.cfg.Scheduler.MaxAttempts, places: make(chan struct{}, maxWalks),
+		cluster: n.cluster, view: n.raft.View, proposer: n.proposer, viewer: n.viewer, intake: n.intake,
+		maxAttempts: n.cfg.Scheduler.MaxAttempts, walks: make(chan struct{}, maxWalks),
 	}
 }
 
-// dlqVerb is one thing to ask about dead letters.
-type dlqVerb struct {
-	verb, about string
-	do          func(context.Context, *cluster.Request) (any, error)
+// dlqEndpoint is one endpoint of the API for dead letters.
+type dlqEndpoint struct {
+	name, summary string
+	handle        func(context.Context, *cluster.Request) (any, error)
 }
 
-func (d *dlq) verbs() []dlqVerb {
-	place := func(do func(context.Context, *letterQuestion) (any, error)) func(context.Context, *cluster.Request) (any, error) {
+func (d *dlq) endpoints() []dlqEndpoint {
+	handle := func(fn func(context.Context, *deadLetterRequest) (any, error)) func(context.Context, *cluster.Request) (any, error) {
 		return func(ctx context.Context, r *cluster.Request) (any, error) {
-			q, err := aboutLetters(r.Data)
+			req, err := decodeDeadLetterRequest(r.Data)
 			if err != nil {
 				return nil, err
 			}
-			leave, err := d.enter()
+			release, err := d.acquire()
 			if err != nil {
 				return nil, err
 			}
-			defer leave()
-			return do(ctx, q)
+			defer release()
+			return fn(ctx, req)
 		}
 	}
-	return []dlqVerb{
-		{"list", "dead letters, oldest first", place(d.list)},
-		{"show", "one dead letter, with its record", place(d.show)},
-		{"stats", "dead letters by queue, function and error", place(d.stats)},
-		{"requeue", "give the jobs of dead letters a new life", place(d.requeue)},
-		{"remove", "remove dead letters", place(d.remove)},
+	return []dlqEndpoint{
+		{"list", "dead letters, oldest first", handle(d.list)},
+		{"show", "one dead letter, with its record", handle(d.show)},
+		{"stats", "dead letters by queue, function and error", handle(d.stats)},
+		{"requeue", "run the jobs of dead letters again", handle(d.requeue)},
+		{"remove", "remove dead letters", handle(d.remove)},
 	}
 }
 
-// enter takes a place among those who may read bodies and letters.
-func (d *dlq) enter() (leave func(), err error) {
+// acquire takes one of the maxWalks slots for requests, or fails if all are in use.
+func (d *dlq) acquire() (release func(), err error) {
 	select {
-	case d.places <- struct{}{}:
-		return func() { <-d.places }, nil
+	case d.walks <- struct{}{}:
+		return func() { <-d.walks }, nil
 	default:
-		return nil, &job.UnavailableError{Reason: "too many questions about dead letters at once", RetryAfter: time.Second}
+		return nil, &job.UnavailableError{Reason: "too many requests about dead letters at once", RetryAfter: time.Second}
 	}
 }
 
-// Bounds of one walk. Whoever wants more goes on from its "next".
+// Bounds of one request. A client continues at the "next" of the reply.
 const (
-	maxWalks       = 8                       // at once
-	walkTime       = 1500 * time.Millisecond // after it an answer only ends what it has begun
-	maxLetters     = 1000                    // in an answer, and named in a question
-	defaultLetters = 100
-	maxLetterBytes = 512 << 10 // of letters in an answer
+	maxWalks           = 8                       // at the same time
+	walkTimeout        = 1500 * time.Millisecond // after it nothing new is begun
+	maxDeadLetters     = 1000                    // in a reply, and named in a request
+	defaultDeadLetters = 100
+	maxDeadLetterBytes = 512 << 10 // of dead letters in a reply
 )
 
-// letterQuestion says which letters are meant: all fields that are given must
-// fit. From, Until and Limit cut a long walk in parts.
-type letterQuestion struct {
+// deadLetterRequest selects dead letters: those that match all fields that are set.
+// From, Until and Limit divide a long walk into parts.
+type deadLetterRequest struct {
 	Letters      []uint64   `json:"letters"` // by number
 	Jobs         []job.ID   `json:"jobs"`
 	Queue        string     `json:"queue"`
 	Function     string     `json:"function"`
-	Error        string     `json:"error"` // type or code of the error, or a part of its text or of the reason
+	Error        string     `json:"error"` // type or code of the error, or part of its text or of the reason
 	FailedBefore *time.Time `json:"failed_before"`
 	FailedAfter  *time.Time `json:"failed_after"`
 
-	From  uint64 `json:"from"`  // a number; 0 is the oldest
-	Until uint64 `json:"until"` // a number; 0 is the newest there is now
-	Limit int    `json:"limit"` // most letters in the answer; 0 is 100
+	From  uint64 `json:"from"`  // first number; 0: the oldest
+	Until uint64 `json:"until"` // last number; 0: the newest at this time
+	Limit int    `json:"limit"` // maximum of dead letters in the reply; 0: 100
 
-	// Of a change.
-	All          bool   `json:"all"` // all letters are meant: needed where nothing else says which
+	// For changes only.
+	All          bool   `json:"all"` // selects all dead letters: required without another filter
 	DryRun       bool   `json:"dry_run"`
 	To           string `json:"to"`            // another queue
-	KeepAttempts bool   `json:"keep_attempts"` // those it has had go on counting
+	KeepAttempts bool   `json:"keep_attempts"` // the attempts so far count
 
-	over time.Time // when the answer should be on its way
+	deadline time.Time // after which nothing new is begun
 }
 
-// walked says where a walk ended, for the next part of it.
-type walked struct {
-	Next  uint64 `json:"next,omitempty"` // 0: that was all
+// walkEnd is where a walk ended. The next request continues from there.
+type walkEnd struct {
+	Next  uint64 `json:"next,omitempty"` // 0: there are no more
 	Until uint64 `json:"until"`
 }
 
-// letter is a dead letter as it lies in its stream.
-type letter struct {
+// deadLetter is a dead letter in its stream.
+type deadLetter struct {
 	scheduler.DeadLetter
-	number uint64
-	job    job.ID
-	n      uint32 // the dispatch whose failure it tells; 0: it failed before its first
-	broken bool   // it cannot be read
-	record []byte // the job as it was accepted; nil: it was gone
+	number     uint64
+	job        job.ID
+	n          uint32 // the dispatch that failed; 0: the job failed before its first
+	unreadable bool   // its message cannot be decoded
+	record     []byte // the job as it was accepted; nil: no longer available
 }
 
-// readLetter reads a message of the stream. What cannot be read is shown as a
-// letter that says so.
-func readLetter(t *cluster.Tale) letter {
-	l := letter{number: t.Seq}
+// parseDeadLetter decodes a message of the stream. A message that cannot be decoded
+// becomes an unreadable dead letter with the reason.
+func parseDeadLetter(t *cluster.Batch) deadLetter {
+	l := deadLetter{number: t.Seq}
 	err := json.Unmarshal(t.Body, &l.DeadLetter)
 	var ok bool
 	name := strings.TrimPrefix(t.ID, "dead/")
@@ -139,7 +139,7 @@ func readLetter(t *cluster.Tale) letter {
 		err = fmt.Errorf("it is named %q", t.ID)
 	}
 	if err != nil {
-		return letter{number: t.Seq, broken: true, DeadLetter: scheduler.DeadLetter{
+		return deadLetter{number: t.Seq, unreadable: true, DeadLetter: scheduler.DeadLetter{
 			Queue: t.Subject[strings.LastIndexByte(t.Subject, '.')+1:], Failed: t.Stored,
 			Reason: "this letter cannot be read: " + err.Error(),
 		}}
@@ -150,8 +150,9 @@ func readLetter(t *cluster.Tale) letter {
 	return l
 }
 
-// errorType groups letters: the fault's type, or what is left of the reason.
-func (l *letter) errorType() string {
+// errorType returns what dead letters are grouped by: the fault's type, or the reason
+// up to its first colon.
+func (l *deadLetter) errorType() string {
 	if l.Error != nil && l.Error.Type != "" {
 		return l.Error.Type
 	}
@@ -159,8 +160,9 @@ func (l *letter) errorType() string {
 	return kind
 }
 
-// size is about how much of an answer it takes, without its record.
-func (l *letter) size() int {
+// size returns about how many bytes the dead letter takes in a reply, without its
+// record.
+func (l *deadLetter) size() int {
 	n := 400 + len(l.Function) + len(l.Reason)
 	if l.Error != nil {
 		n += len(l.Error.Message) + len(l.Error.Details)
@@ -168,162 +170,165 @@ func (l *letter) size() int {
 	return n
 }
 
-// fits tells whether the question means this letter.
-func (q *letterQuestion) fits(l *letter) bool {
+// matches reports whether the request selects l.
+func (r *deadLetterRequest) matches(l *deadLetter) bool {
 	switch {
-	case q.Queue != "" && l.Queue != q.Queue,
-		q.Function != "" && l.Function != q.Function,
-		q.FailedBefore != nil && !l.Failed.Before(*q.FailedBefore),
-		q.FailedAfter != nil && !l.Failed.After(*q.FailedAfter),
-		len(q.Jobs) > 0 && !slices.Contains(q.Jobs, l.job):
+	case r.Queue != "" && l.Queue != r.Queue,
+		r.Function != "" && l.Function != r.Function,
+		r.FailedBefore != nil && !l.Failed.Before(*r.FailedBefore),
+		r.FailedAfter != nil && !l.Failed.After(*r.FailedAfter),
+		len(r.Jobs) > 0 && !slices.Contains(r.Jobs, l.job):
 		return false
 	}
-	return q.Error == "" || l.failedWith(q.Error)
+	return r.Error == "" || l.failedWith(r.Error)
 }
 
-func (l *letter) failedWith(text string) bool {
-	if has(l.Reason, text) {
+func (l *deadLetter) failedWith(text string) bool {
+	// failedWith reports whether the error's type or code is text, or its message or the
+	// reason contains it.
+	if containsFold(l.Reason, text) {
 		return true
 	}
 	e := l.Error
-	return e != nil && (strings.EqualFold(e.Type, text) || strings.EqualFold(e.Code, text) || has(e.Message, text))
+	return e != nil && (strings.EqualFold(e.Type, text) || strings.EqualFold(e.Code, text) || containsFold(e.Message, text))
 }
 
-// has looks for a part of a text, in either case.
-func has(text, part string) bool {
+// containsFold reports whether text contains part, without regard to case.
+func containsFold(text, part string) bool {
 	return strings.Contains(strings.ToLower(text), strings.ToLower(part))
 }
 
-// aboutLetters reads a question. A field it does not know is refused: a
-// misspelt filter would mean more letters than was intended.
-func aboutLetters(text []byte) (*letterQuestion, error) {
-	q := &letterQuestion{over: time.Now().Add(walkTime)}
+// decodeDeadLetterRequest decodes a request. It rejects unknown fields, because a
+// misspelt filter would select more dead letters than intended.
+func decodeDeadLetterRequest(text []byte) (*deadLetterRequest, error) {
+	req := &deadLetterRequest{deadline: time.Now().Add(walkTimeout)}
 	if len(text) > 0 {
-		if err := job.ReadAsked("question about dead letters", text, q); err != nil {
+		if err := job.UnmarshalStrict("request about dead letters", text, req); err != nil {
 			return nil, err
 		}
 	}
-	if q.Limit == 0 {
-		q.Limit = defaultLetters
+	if req.Limit == 0 {
+		req.Limit = defaultDeadLetters
 	}
 	switch {
-	case q.Limit < 0 || q.Limit > maxLetters:
-		return nil, &job.InvalidError{Reason: fmt.Sprintf("limit is %d; must be 1 to %d letters an answer", q.Limit, maxLetters)}
-	case max(len(q.Letters), len(q.Jobs)) > maxLetters:
-		return nil, &job.InvalidError{Reason: fmt.Sprintf("%d letters and %d jobs are named; at most %d at once", len(q.Letters), len(q.Jobs), maxLetters)}
+	case req.Limit < 0 || req.Limit > maxDeadLetters:
+		return nil, &job.InvalidError{Reason: fmt.Sprintf("limit is %d; must be 1 to %d letters per reply", req.Limit, maxDeadLetters)}
+	case max(len(req.Letters), len(req.Jobs)) > maxDeadLetters:
+		return nil, &job.InvalidError{Reason: fmt.Sprintf("%d letters and %d jobs are named; at most %d at once", len(req.Letters), len(req.Jobs), maxDeadLetters)}
 	}
-	slices.Sort(q.Letters)
-	q.Letters = slices.Compact(q.Letters)
-	return q, nil
+	slices.Sort(req.Letters)
+	req.Letters = slices.Compact(req.Letters)
+	return req, nil
 }
 
-// meansSome refuses a change of letters that nothing names.
-func (q *letterQuestion) meansSome() error {
-	if q.All || len(q.Letters)+len(q.Jobs) > 0 || q.Queue+q.Function+q.Error != "" || q.FailedBefore != nil || q.FailedAfter != nil {
+// requireFilter returns an error for a change without any filter.
+func (r *deadLetterRequest) requireFilter() error {
+	if r.All || len(r.Letters)+len(r.Jobs) > 0 || r.Queue+r.Function+r.Error != "" || r.FailedBefore != nil || r.FailedAfter != nil {
 		return nil
 	}
-	return &job.InvalidError{Reason: `no dead letters are named: give letters, jobs, queue, function, error, failed_before or failed_after, or "all": true`}
+	return &job.InvalidError{Reason: `no dead letters are named: set letters, jobs, queue, function, error, failed_before or failed_after, or "all": true`}
 }
 
-// walk gives the letters that a question means to fn, oldest first, until fn
-// wants no more or the time for one answer is over.
-func (d *dlq) walk(ctx context.Context, q *letterQuestion, fn func(letter) (more bool)) (w walked, err error) {
-	if w.Until = q.Until; w.Until == 0 {
-		if w.Until, err = d.messages.LastLetter(ctx); err != nil {
-			return w, lettersAway(err)
+// walk calls fn for each dead letter that q selects, oldest first, until fn returns
+// false or q's deadline has passed.
+func (d *dlq) walk(ctx context.Context, req *deadLetterRequest, fn func(deadLetter) (more bool)) (w walkEnd, err error) {
+	if w.Until = req.Until; w.Until == 0 {
+		if w.Until, err = d.cluster.LastDeadLetter(ctx); err != nil {
+			return w, deadLetterReadError(err)
 		}
 	}
-	look := func(t cluster.Tale) bool {
-		if l := readLetter(&t); q.fits(&l) && !fn(l) || time.Now().After(q.over) {
+	visit := func(t cluster.Batch) bool {
+		if l := parseDeadLetter(&t); req.matches(&l) && !fn(l) || time.Now().After(req.deadline) {
 			w.Next = t.Seq + 1
 			return false
 		}
 		return true
 	}
-	if len(q.Letters) > 0 {
-		err = d.named(ctx, q, w.Until, look)
+	if len(req.Letters) > 0 {
+		err = d.walkNumbers(ctx, req, w.Until, visit)
 	} else {
-		err = d.messages.Letters(ctx, q.Queue, q.From, w.Until, look)
+		err = d.cluster.DeadLetters(ctx, req.Queue, req.From, w.Until, visit)
 	}
 	if w.Next > w.Until {
 		w.Next = 0
 	}
-	return w, lettersAway(err)
+	return w, deadLetterReadError(err)
 }
 
-// named looks at the letters that a question names by number. Those that are
-// not there are left out: a list of what is done may be given twice.
-func (d *dlq) named(ctx context.Context, q *letterQuestion, until uint64, look func(cluster.Tale) bool) error {
-	for _, number := range q.Letters {
-		if number < max(q.From, 1) || number > until {
+// walkNumbers visits the dead letters that a request names by number. It skips those
+// that no longer exist, so that a request can be repeated.
+func (d *dlq) walkNumbers(ctx context.Context, req *deadLetterRequest, until uint64, visit func(cluster.Batch) bool) error {
+	for _, number := range req.Letters {
+		if number < max(req.From, 1) || number > until {
 			continue
 		}
-		t, err := d.messages.Letter(ctx, number)
+		t, err := d.cluster.DeadLetter(ctx, number)
 		if errors.Is(err, cluster.ErrNotStored) {
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		if !look(t) {
+		if !visit(t) {
 			return nil
 		}
 	}
 	return nil
 }
 
-// lettersAway says when to ask again: a stream without a leader gets one.
-func lettersAway(err error) error {
+// deadLetterReadError turns the absence of the stream or its leader, which passes, into a
+// [*job.UnavailableError].
+func deadLetterReadError(err error) error {
 	if errors.Is(err, cluster.ErrNoLeader) || errors.Is(err, cluster.ErrStreamMissing) {
 		return &job.UnavailableError{Reason: "dead letters cannot be read: " + err.Error(), RetryAfter: time.Second}
 	}
 	return err
 }
 
-// letterJSON is a dead letter as people and programs see it.
-type letterJSON struct {
+// deadLetterJSON is a dead letter in the API.
+type deadLetterJSON struct {
 	Number uint64 `json:"letter"`
 	scheduler.DeadLetter
-	State string `json:"state,omitempty"` // of its job now; "": the yard has forgotten it
+	State string `json:"state,omitempty"` // current state of its job; "": the ledger no longer has it
 }
 
-func (d *dlq) letterToJSON(l *letter) letterJSON {
-	j := letterJSON{Number: l.number, DeadLetter: l.DeadLetter}
-	if found, ok := d.find(l); ok {
+func (d *dlq) toJSON(l *deadLetter) deadLetterJSON {
+	j := deadLetterJSON{Number: l.number, DeadLetter: l.DeadLetter}
+	if found, ok := d.findJob(l); ok {
 		j.State = found.State.String()
 	}
 	return j
 }
 
-// find gives what the ledger keeps of a letter's job. Another job that had the
-// same id later is not it.
-func (d *dlq) find(l *letter) (found job.View, ok bool) {
+// findJob returns the job of a dead letter, if the ledger still has it. A later job
+// with the same id does not count.
+func (d *dlq) findJob(l *deadLetter) (found job.View, ok bool) {
 	d.view(func(lg *ledger.Ledger) { found, _, ok = lg.Find(l.job) })
 	return found, ok && found.Position == job.Position{Lane: l.Lane, Seq: l.Seq}
 }
 
-// letterPage is some letters, and where to go on.
-type letterPage struct {
-	Letters []letterJSON `json:"letters"`
-	walked
+// deadLetterPage is a page of dead letters, and where the next one begins.
+type deadLetterPage struct {
+	Letters []deadLetterJSON `json:"letters"`
+	walkEnd
 }
 
-func (d *dlq) list(ctx context.Context, q *letterQuestion) (any, error) {
-	answer := letterPage{Letters: []letterJSON{}}
+func (d *dlq) list(ctx context.Context, q *deadLetterRequest) (any, error) {
+	answer := deadLetterPage{Letters: []deadLetterJSON{}}
 	size := 0
 	var err error
-	answer.walked, err = d.walk(ctx, q, func(l letter) bool {
+	answer.walkEnd, err = d.walk(ctx, q, func(l deadLetter) bool {
 		l.Job, l.Record = nil, nil
-		answer.Letters = append(answer.Letters, d.letterToJSON(&l))
+		answer.Letters = append(answer.Letters, d.toJSON(&l))
 		size += l.size()
-		return len(answer.Letters) < q.Limit && size < maxLetterBytes
+		return len(answer.Letters) < q.Limit && size < maxDeadLetterBytes
 	})
 	return answer, err
 }
 
-// show gives one letter with its record, by its number or the last one of a
+// show returns one dead letter with its record, by its number or as the last one of a
 // job.
-func (d *dlq) show(ctx context.Context, q *letterQuestion) (any, error) {
+func (d *dlq) show(ctx context.Context, q *deadLetterRequest) (any, error) {
 	if len(q.Letters)+len(q.Jobs) != 1 {
 		return nil, &job.InvalidError{Reason: `name one dead letter: {"letters": [<number>]} or {"jobs": ["<uuid>"]}`}
 	}
@@ -334,37 +339,37 @@ func (d *dlq) show(ctx context.Context, q *letterQuestion) (any, error) {
 	if l == nil {
 		return nil, &cluster.APIError{Code: "404", Text: "dead letter does not exist; 'yardmaster dlq list' shows what there is"}
 	}
-	return d.letterToJSON(l), nil
+	return d.toJSON(l), nil
 }
 
-// last is the newest letter that a question means, however long it takes to
-// find; nil if there is none.
-func (d *dlq) last(ctx context.Context, q *letterQuestion) (last *letter, err error) {
-	for w := (walked{Next: 1}); w.Next > 0; {
-		if w, err = d.walk(ctx, q, func(l letter) bool { last = &l; return true }); err != nil {
+// last returns the newest dead letter that q selects, or nil. It walks the whole stream,
+// in as many parts as necessary.
+func (d *dlq) last(ctx context.Context, q *deadLetterRequest) (last *deadLetter, err error) {
+	for w := (walkEnd{Next: 1}); w.Next > 0; {
+		if w, err = d.walk(ctx, q, func(l deadLetter) bool { last = &l; return true }); err != nil {
 			return nil, err
 		}
-		q.From, q.Until, q.over = w.Next, w.Until, time.Now().Add(walkTime)
+		q.From, q.Until, q.deadline = w.Next, w.Until, time.Now().Add(walkTimeout)
 	}
 	return last, nil
 }
 
-// maxKinds is how many different names of one sort a part of the statistics
-// tells apart.
-const maxKinds = 500
+// maxStatNames is how many different queues, functions or errors one part of the
+// statistics distinguishes.
+const maxStatNames = 500
 
-// letterStats counts letters. Parts of it can be added up.
-type letterStats struct {
+// deadLetterStats counts dead letters. Clients add up its parts.
+type deadLetterStats struct {
 	Count     int            `json:"count"`
-	Oldest    *time.Time     `json:"oldest,omitempty"` // when the first of them failed
+	Oldest    *time.Time     `json:"oldest,omitempty"` // when the oldest failed
 	Newest    *time.Time     `json:"newest,omitempty"`
 	Queues    map[string]int `json:"queues"`
 	Functions map[string]int `json:"functions"` // "" for jobs that name none
-	Errors    map[string]int `json:"errors"`    // by type; "…" for what is too much to tell apart
-	walked
+	Errors    map[string]int `json:"errors"`    // by type; "…" for those beyond maxStatNames
+	walkEnd
 }
 
-func (s *letterStats) add(l *letter) {
+func (s *deadLetterStats) add(l *deadLetter) {
 	s.Count++
 	if s.Oldest == nil || l.Failed.Before(*s.Oldest) {
 		s.Oldest = &l.Failed
@@ -372,25 +377,26 @@ func (s *letterStats) add(l *letter) {
 	if s.Newest == nil || l.Failed.After(*s.Newest) {
 		s.Newest = &l.Failed
 	}
-	tally(s.Queues, l.Queue)
-	tally(s.Functions, l.Function)
-	tally(s.Errors, l.errorType())
+	countName(s.Queues, l.Queue)
+	countName(s.Functions, l.Function)
+	countName(s.Errors, l.errorType())
 }
 
-func tally(counts map[string]int, name string) {
+func countName(counts map[string]int, name string) {
+	// countName adds one to the count of name, or to that of "…" if there are too many.
 	if len(name) > job.MaxFunctionLen {
 		name = strings.ToValidUTF8(name[:job.MaxFunctionLen], "")
 	}
-	if _, known := counts[name]; !known && len(counts) >= maxKinds {
+	if _, known := counts[name]; !known && len(counts) >= maxStatNames {
 		name = "…"
 	}
 	counts[name]++
 }
 
-func (d *dlq) stats(ctx context.Context, q *letterQuestion) (any, error) {
-	s := letterStats{Queues: map[string]int{}, Functions: map[string]int{}, Errors: map[string]int{}}
+func (d *dlq) stats(ctx context.Context, q *deadLetterRequest) (any, error) {
+	s := deadLetterStats{Queues: map[string]int{}, Functions: map[string]int{}, Errors: map[string]int{}}
 	var err error
-	s.walked, err = d.walk(ctx, q, func(l letter) bool {
+	s.walkEnd, err = d.walk(ctx, q, func(l deadLetter) bool {
 		s.add(&l)
 		return true
 	})

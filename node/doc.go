@@ -1,15 +1,16 @@
-// Package node is the roof: it builds the rooms of one node, binds them to
-// each other, runs them in order, and answers for the node.
+// Package node builds one node out of the other packages: it reads the
+// configuration, starts the parts in order, connects them, answers requests and
+// stops the parts in order.
 //
-// Start: who we are (consensus.Identify: the data directory and the member's
-// place in the yard), then messages (cluster), then agreement (consensus),
-// then the hands (edge and runner pools under the agent), last the mind
-// (scheduler), which runs only while this node leads. Stop goes the other way
-// round: the mind hands over, the agent drains, the hands finish what they
-// have, and the foundations go last.
+// A node starts with its identity (consensus.Identify: the data directory and the
+// node's place in the cluster), then the embedded NATS server (cluster), then
+// consensus, then the executors (the Overhop edge and the runner pools) with the
+// agent that feeds them, and last the scheduler, which runs only on the Raft
+// leader. It stops in the reverse order: the authority is transferred, the agent
+// drains, the executors finish their dispatches, and NATS and consensus stop last.
 //
-//	identity ─▶ messages ─▶ agreement ─▶ edge, pools ─▶ agent ─▶ mind, endpoints
+//	identity ─▶ NATS ─▶ consensus ─▶ edge, pools ─▶ agent ─▶ scheduler, endpoints
 //
-// Every request is served by any node: reads from its own ledger, commands by
-// asking the authority (command.go), jobs by publishing to a lane (door.go).
+// Every node serves every request: it reads from its own copy of the ledger, sends
+// commands to the authority (proposer.go) and publishes jobs to a lane (intake.go).
 package node

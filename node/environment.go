@@ -11,12 +11,12 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// envPrefix begins the environment variables that override the file:
+// envPrefix is the prefix of environment variables that override the file:
 // YARD_NODE_NAME for [node] name.
 const envPrefix = "YARD_"
 
-// fromEnvironment overrides the simple keys of [Config.tables]:
-// YARD_<TABLE>_<KEY>, where a table's dot is a '_' too.
+// fromEnvironment overrides the keys of [Config.tables] that fit a variable. The variable
+// is YARD_<TABLE>_<KEY>, with '_' for a dot in the table's name.
 func fromEnvironment(c *Config, lookup func(string) (string, bool)) error {
 	lookup, err := withSecretFiles(lookup)
 	if err != nil {
@@ -27,7 +27,7 @@ func fromEnvironment(c *Config, lookup func(string) (string, bool)) error {
 			key := table.v.Type().Field(i).Tag.Get("toml")
 			name := variable(table.name, key)
 			text, ok := lookup(name)
-			if !ok || !oneLine(table.v.Field(i)) {
+			if !ok || !fitsVariable(table.v.Field(i)) {
 				continue
 			}
 			if table.v.Field(i).Kind() == reflect.String {
@@ -45,15 +45,15 @@ func fromEnvironment(c *Config, lookup func(string) (string, bool)) error {
 	return nil
 }
 
-// secretKeys are keys whose value a file may hold: a variable can be seen by
-// whoever looks at the process or its container, and those are often many.
+// secretKeys are variables whose value may be read from a file, because a variable
+// is visible to everyone with access to the process or its container.
 var secretKeys = []string{variable("cluster", "secret"), variable("http", "token"), variable("server", "token")}
 
-// fileSuffix ends the variables that name such a file.
+// fileSuffix is the suffix of a variable that names such a file.
 const fileSuffix = "_FILE"
 
-// withSecretFiles answers for a secret with what is in its file. A newline at
-// the file's end is an editor's, and no part of the secret.
+// withSecretFiles returns a lookup that also reads the files of secrets. It strips
+// newlines at the end of a file, which editors add.
 func withSecretFiles(lookup func(string) (string, bool)) (func(string) (string, bool), error) {
 	secrets := map[string]string{}
 	for _, name := range secretKeys {
@@ -62,7 +62,7 @@ func withSecretFiles(lookup func(string) (string, bool)) (func(string) (string, 
 			continue
 		}
 		if _, both := lookup(name); both {
-			return nil, fmt.Errorf("environment variables %s and %s%s both give the same key; set one of them", name, name, fileSuffix)
+			return nil, fmt.Errorf("environment variables %s and %s%s both set the same key; set one of them", name, name, fileSuffix)
 		}
 		text, err := os.ReadFile(path)
 		if err != nil {
@@ -70,7 +70,7 @@ func withSecretFiles(lookup func(string) (string, bool)) (func(string) (string, 
 		}
 		secrets[name] = strings.TrimRight(string(text), "\r\n")
 		if secrets[name] == "" {
-			return nil, fmt.Errorf("environment variable %s%s: %s is empty; a secret that is empty would ask nothing of anybody", name, fileSuffix, path)
+			return nil, fmt.Errorf("environment variable %s%s: %s is empty; with an empty secret clients would not be authenticated", name, fileSuffix, path)
 		}
 	}
 	return func(name string) (string, bool) {
@@ -81,7 +81,7 @@ func withSecretFiles(lookup func(string) (string, bool)) (func(string) (string, 
 	}, nil
 }
 
-// table is one of the tables that the environment may override.
+// table is a table of the configuration whose keys the environment may override.
 type table struct {
 	name string
 	v    reflect.Value
@@ -93,7 +93,6 @@ func (c *Config) tables() []table {
 		{"http", reflect.ValueOf(&c.HTTP).Elem()},
 		{"raft", reflect.ValueOf(&c.Raft).Elem()}, {"cluster", reflect.ValueOf(&c.Cluster).Elem()},
 		{"scheduler", reflect.ValueOf(&c.Scheduler).Elem()}, {"disk", reflect.ValueOf(&c.Disk).Elem()},
-		{"scrub", reflect.ValueOf(&c.Scrub).Elem()},
 		{"server", reflect.ValueOf(&c.Server).Elem()},
 		{"server.tls", reflect.ValueOf(&c.Server.TLS).Elem()},
 		{"cluster.tls", reflect.ValueOf(&c.Cluster.TLS).Elem()},
@@ -102,31 +101,32 @@ func (c *Config) tables() []table {
 }
 
 func variable(table, key string) string {
+	// variable returns the name of the environment variable of a key.
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(table, ".", "_")+"_"+key)
 }
 
-// oneLine tells a key whose value a variable can hold.
-func oneLine(field reflect.Value) bool {
+// fitsVariable reports whether the value of a key fits an environment variable.
+func fitsVariable(field reflect.Value) bool {
 	return field.Kind() != reflect.Struct && field.Kind() != reflect.Slice
 }
 
-// otherVariables begin with the prefix and are no keys: they are for those who
-// work on the yard, and for runners.
-var otherVariables = []string{
+// reservedVariables begin with the prefix but are not keys: they are for development
+// tools and for runners.
+var reservedVariables = []string{
 	"YARD_PPROF", "YARD_WITNESS", "YARD_RUNNER", "YARD_BIN", "YARD_SOAK", "YARD_DRILL_DIR", "YARD_DRILL_WORK", "YARD_COMPOSE",
 	"YARD_RRQ_PYTHON", "YARD_RRQ_TS", "YARD_RRQ_RUST",
 }
 
-// testVariables begins the variables by which tests run themselves anew.
-const testVariables = envPrefix + "TEST_"
+// testVariablePrefix is the prefix of variables with which tests run their own binary.
+const testVariablePrefix = envPrefix + "TEST_"
 
-// checkEnvironment refuses variables that look like keys and are none: whoever
-// set one believes that it has an effect.
+// checkEnvironment rejects variables with the prefix that are not keys, because they
+// would silently have no effect.
 func checkEnvironment(environment []string) error {
 	var keys []string
 	for _, t := range new(Config).tables() {
 		for i := range t.v.NumField() {
-			if oneLine(t.v.Field(i)) {
+			if fitsVariable(t.v.Field(i)) {
 				keys = append(keys, variable(t.name, t.v.Type().Field(i).Tag.Get("toml")))
 			}
 		}
@@ -134,24 +134,27 @@ func checkEnvironment(environment []string) error {
 	for _, name := range secretKeys {
 		keys = append(keys, name+fileSuffix)
 	}
+	for key := range retiredKeys {
+		keys = append(keys, retiredVariable(key))
+	}
 	for _, entry := range environment {
 		name, _, _ := strings.Cut(entry, "=")
 		switch {
-		case !strings.HasPrefix(name, envPrefix), slices.Contains(otherVariables, name), strings.HasPrefix(name, testVariables):
+		case !strings.HasPrefix(name, envPrefix), slices.Contains(reservedVariables, name), strings.HasPrefix(name, testVariablePrefix):
 		case name == variable("cluster", "members"), name == variable("nats", "users"):
-			what := strings.ToLower(name[strings.LastIndexByte(name, '_')+1:])
-			return fmt.Errorf("environment variable %s has no effect; list the %s in the configuration file", name, what)
+			plural := strings.ToLower(name[strings.LastIndexByte(name, '_')+1:])
+			return fmt.Errorf("environment variable %s has no effect; list the %s in the configuration file", name, plural)
 		case !slices.Contains(keys, name):
-			near := slices.MinFunc(keys, func(a, b string) int { return distance(name, a) - distance(name, b) })
-			return fmt.Errorf("environment variable %s is no key of the configuration; did you mean %s? docs/configuration.md lists the keys", name, near)
+			near := slices.MinFunc(keys, func(a, b string) int { return editDistance(name, a) - editDistance(name, b) })
+			return fmt.Errorf("environment variable %s is not a key of the configuration; did you mean %s? docs/reference/config.md lists the keys", name, near)
 		}
 	}
 	return nil
 }
 
-// distance is how many letters have to be put in, taken out or changed to make
-// b of a.
-func distance(a, b string) int {
+// editDistance returns how many bytes have to be inserted, deleted or changed to turn a
+// into b.
+func editDistance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
 		row[j] = j
@@ -172,6 +175,7 @@ func distance(a, b string) int {
 }
 
 func quoteDuration(field reflect.Value, text string) string {
+	// quoteDuration quotes the text of a duration, which is a string in TOML.
 	if field.Type() == reflect.TypeFor[time.Duration]() {
 		return fmt.Sprintf("%q", text)
 	}

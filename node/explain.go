@@ -10,123 +10,124 @@ import (
 	"sync"
 	"time"
 
-	"yardmaster/cluster"
-	"yardmaster/job"
-	"yardmaster/ledger"
-	"yardmaster/scheduler"
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/scheduler"
 )
 
-// explanation tells why a job is where it is, when that will change, and what
-// has happened to it.
+// explanation is why a job is in its state, when that will change, and the job's
+// history.
 type explanation struct {
-	ID       job.ID     `json:"id,omitzero"` // left out if that is not known
+	ID       job.ID     `json:"id,omitzero"` // omitted if unknown
 	Queue    string     `json:"queue"`
-	State    string     `json:"state"` // a job's, or none, forgotten, unknown
+	State    string     `json:"state"` // of the job, or none, forgotten, unknown
 	Verdict  string     `json:"verdict"`
-	NextAt   *time.Time `json:"next_at"` // when it is next looked at; null: that depends on the reasons
+	NextAt   *time.Time `json:"next_at"` // when a delayed job is due; null: its state depends on the reasons
 	Reasons  []reason   `json:"reasons"`
-	Job      *jobJSON   `json:"job,omitempty"` // without what it carries
+	Job      *jobJSON   `json:"job,omitempty"` // without body and result
 	Result   string     `json:"result,omitempty"`
-	History  past       `json:"history"`
-	Observed observed   `json:"observed"`
+	History  jobHistory `json:"history"`
+	Observed provenance `json:"observed"`
 }
 
-// observed is what the answer goes by.
-type observed struct {
+// provenance is what an explanation is based on.
+type provenance struct {
 	Node      string    `json:"node"`
 	At        time.Time `json:"at"`
-	Index     uint64    `json:"index"`     // of the ledger's last entry here
-	LedgerAt  time.Time `json:"ledger_at"` // its time
+	Index     uint64    `json:"index"`     // of the last entry in the local ledger
+	LedgerAt  time.Time `json:"ledger_at"` // time of that entry
 	Authority string    `json:"authority"` // "": none is known
-	Certain   bool      `json:"certain"`   // a quorum is heard; else the yard may know more
+	Certain   bool      `json:"certain"`   // the node is in contact with a quorum; else its ledger may be outdated
 }
 
-func (n *Node) observe() observed {
-	o := observed{Node: n.cfg.Node.Name, At: time.Now().UTC(), Certain: n.noQuorum() == ""}
+func (n *Node) provenance() provenance {
+	o := provenance{Node: n.cfg.Node.Name, At: time.Now().UTC(), Certain: n.noQuorum() == ""}
 	n.raft.View(func(l *ledger.Ledger) { o.Index, o.LedgerAt = l.Index(), l.Now() })
-	o.Authority, _, _ = n.watch.authority()
+	o.Authority, _, _ = n.authority.current()
 	return o
 }
 
-// findTime is how long a job is looked for that the local ledger does not have;
-// without a quorum, which could tell of it, only as long as it takes to look.
+// findTimeout bounds the search for a job that the local ledger does not have. Without a
+// quorum, which could confirm its absence, only what the node has itself is searched.
 const (
-	findTime      = 900 * time.Millisecond
-	findAloneTime = 50 * time.Millisecond
+	findTimeout         = 900 * time.Millisecond
+	findTimeoutNoQuorum = 50 * time.Millisecond
 )
 
-func (n *Node) finding(ctx context.Context) (context.Context, context.CancelFunc) {
+func (n *Node) findContext(ctx context.Context) (context.Context, context.CancelFunc) {
+	// findContext returns a context with the timeout for finding a job.
 	if n.noQuorum() != "" {
-		return context.WithTimeout(ctx, findAloneTime)
+		return context.WithTimeout(ctx, findTimeoutNoQuorum)
 	}
-	return context.WithTimeout(ctx, findTime)
+	return context.WithTimeout(ctx, findTimeout)
 }
 
 func (n *Node) handleJobExplain(ctx context.Context, r *cluster.Request) (any, error) {
-	q, err := ask[jobQuestion](r)
+	q, err := decodeRequest[jobRequest](r)
 	if err != nil {
 		return nil, err
 	}
 	if q.ID == "" {
 		return nil, &job.InvalidError{Reason: `name the job: {"id": "<uuid, queue:uuid or key>"}`}
 	}
-	finding, cancel := n.finding(ctx)
-	id, err := n.viewer.locate(finding, q.ID, q.Queue)
+	findCtx, cancel := n.findContext(ctx)
+	id, err := n.viewer.locate(findCtx, q.ID, q.Queue)
 	cancel()
 	if err == nil {
 		if e := n.explain(ctx, id); e != nil {
 			return e, nil
 		}
 	}
-	return n.explainNone(ctx, &q, id, err)
+	return n.explainMissing(ctx, &q, id, err)
 }
 
-// explain is the explanation of a job that the ledger has; nil if it has none.
+// explain explains a job, or returns nil if the ledger does not have it.
 func (n *Node) explain(ctx context.Context, id job.ID) *explanation {
-	var untold [][]byte
-	var untoldAll bool
-	n.raft.View(func(l *ledger.Ledger) { untold, untoldAll = l.UntoldOf(id, maxUntold) })
-	q, ok := n.newInquiry(), false
-	n.raft.View(func(l *ledger.Ledger) { ok = q.look(l, id) })
+	var unpublished [][]byte
+	var unpublishedAll bool
+	n.raft.View(func(l *ledger.Ledger) { unpublished, unpublishedAll = l.UnpublishedEvents(id, maxUnpublished) })
+	d, ok := n.newDiagnosis(), false
+	n.raft.View(func(l *ledger.Ledger) { ok = d.readLedger(l, id) })
 	if !ok {
 		return nil
 	}
-	p := q.plight // the history is read by what the ledger said, while others are asked
-	e := &explanation{ID: id, Queue: p.View.Queue, State: p.State.String(), Observed: n.observe()}
-	var asking sync.WaitGroup
-	asking.Go(func() { e.History = n.pastOf(ctx, &p, untold, untoldAll) })
-	asking.Go(func() { n.follow(ctx, q) })
-	asking.Wait()
-	e.Reasons = q.reasons()
-	e.Verdict = e.Observed.caveat(q.verdict(e.Reasons), e.Reasons)
+	p := d.job // queryNodes changes d meanwhile
+	e := &explanation{ID: id, Queue: p.View.Queue, State: p.State.String(), Observed: n.provenance()}
+	var queries sync.WaitGroup
+	queries.Go(func() { e.History = n.readHistory(ctx, &p, unpublished, unpublishedAll) })
+	queries.Go(func() { n.queryNodes(ctx, d) })
+	queries.Wait()
+	e.Reasons = d.reasons()
+	e.Verdict = e.Observed.caveat(d.verdict(e.Reasons), e.Reasons)
 	if p.State == job.Delayed {
 		e.NextAt = &p.Due
 	}
-	shown := jobToJSON(&q.plight.View)
-	shown.Because = q.because()
+	shown := jobToJSON(&d.job.View)
+	shown.Because = d.waitReason()
 	e.Job, e.Result = &shown, n.resultText(&p)
 	return e
 }
 
-// caveat says of a verdict that it may be of yesterday. The quorum may have gone
-// while others were asked: what the reasons say of it counts.
-func (o *observed) caveat(verdict string, reasons []reason) string {
-	o.heed(reasons)
+// caveat returns verdict, marked as possibly outdated if there is no quorum. It checks
+// the reasons as well, because the quorum may have been lost during the queries.
+func (o *provenance) caveat(verdict string, reasons []reason) string {
+	o.checkQuorum(reasons)
 	if o.Certain {
 		return verdict
 	}
-	return fmt.Sprintf("As node %s knew it at %s: %s", o.Node, clock(o.LedgerAt), verdict)
+	return fmt.Sprintf("As node %s knew it at %s: %s", o.Node, formatTime(o.LedgerAt), verdict)
 }
 
-// heed makes an answer by whose reasons there is no quorum one that is not certain.
-func (o *observed) heed(reasons []reason) {
+// checkQuorum clears o.Certain if one of the reasons is that there is no quorum.
+func (o *provenance) checkQuorum(reasons []reason) {
 	if slices.ContainsFunc(reasons, func(r reason) bool { return r.Code == codeNoQuorum }) {
 		o.Certain = false
 	}
 }
 
-// verdict is the explanation in one sentence.
-func (q *inquiry) verdict(reasons []reason) string {
+// verdict returns the explanation in one sentence.
+func (d *diagnosis) verdict(reasons []reason) string {
 	var blocking []string
 	for _, r := range reasons {
 		if r.blocks {
@@ -134,11 +135,11 @@ func (q *inquiry) verdict(reasons []reason) string {
 		}
 	}
 	switch {
-	case q.plight.State == job.Delayed:
+	case d.job.State == job.Delayed:
 		return sentence(strings.Join(blocking, "; and "))
 	case len(blocking) > 0:
 		return sentence("it waits: " + strings.Join(blocking, "; and "))
-	case len(reasons) > 0 && reasons[0].Code == codeAhead:
+	case len(reasons) > 0 && reasons[0].Code == codeJobsAhead:
 		return sentence("it waits for its turn: " + reasons[0].Text)
 	case len(reasons) > 0:
 		return sentence(reasons[0].Text)
@@ -146,7 +147,7 @@ func (q *inquiry) verdict(reasons []reason) string {
 	return ""
 }
 
-// sentence gives a text a capital and a full stop.
+// sentence returns text with a capital and a full stop.
 func sentence(text string) string {
 	if text == "" {
 		return ""
@@ -154,16 +155,16 @@ func sentence(text string) string {
 	return strings.ToUpper(text[:1]) + text[1:] + "."
 }
 
-// resultText tells where a completed job's result is.
-func (n *Node) resultText(p *ledger.Plight) string {
+// resultText returns where the result of a completed job is.
+func (n *Node) resultText(p *ledger.JobDiagnosis) string {
 	if p.State != job.Completed {
 		return ""
 	}
 	if p.Result == 0 {
-		return "it gave none"
+		return "the job returned none"
 	}
 	if ttl := p.ResultTTL; ttl > 0 && !time.Now().Before(p.Ended.Add(ttl)) {
-		return "it is shown no more: it was to be kept for " + ttl.String()
+		return "no longer available: it was to be kept for " + ttl.String()
 	}
 	text := fmt.Sprintf("number %d, in stream %s", p.Result, cluster.StreamResults)
 	n.raft.View(func(l *ledger.Ledger) {
@@ -176,25 +177,25 @@ func (n *Node) resultText(p *ledger.Plight) string {
 	return text
 }
 
-// explainNone tells what is known of a name that the ledger has no job for:
-// its record may not be folded yet, may have been no job, or is forgotten. err
-// is why no job was found; nil if its id is known all the same.
-func (n *Node) explainNone(ctx context.Context, q *jobQuestion, id job.ID, err error) (any, error) {
-	var away *job.UnavailableError
-	unsure := errors.As(err, &away) || errors.Is(err, context.DeadlineExceeded)
+// explainMissing explains a name for which the ledger has no job: its record may not be
+// ingested yet, may have been rejected, or may be forgotten. err is the error of the
+// search for the job; nil if its id is known nevertheless.
+func (n *Node) explainMissing(ctx context.Context, q *jobRequest, id job.ID, err error) (any, error) {
+	var unavailable *job.UnavailableError
+	unsure := errors.As(err, &unavailable) || errors.Is(err, context.DeadlineExceeded)
 	if err != nil && !unsure && !errors.Is(err, job.ErrJobNotFound) {
 		return nil, err
 	}
-	if err != nil && !unsure { // a key names nothing that is left, but its ids may be known
-		if gone, ok := n.forgotten(q); ok {
-			id, err = gone, nil
+	if err != nil && !unsure { // no job has this key, but the ids it stands for may be known
+		if forgotten, ok := n.findForgotten(q); ok {
+			id, err = forgotten, nil
 		}
 	}
-	e := &explanation{ID: id, Reasons: []reason{}, Observed: n.observe(), History: past{Events: []json.RawMessage{}}}
-	if n.ruled(e, q) {
+	e := &explanation{ID: id, Reasons: []reason{}, Observed: n.provenance(), History: jobHistory{Events: []json.RawMessage{}}}
+	if n.explainDecision(e, q) {
 		return e, nil
 	}
-	if unsure && n.unfolded(ctx, e, q) {
+	if unsure && n.findNotIngested(ctx, e, q) {
 		return e, nil
 	}
 	if errors.Is(err, job.ErrJobNotFound) {
@@ -204,20 +205,20 @@ func (n *Node) explainNone(ctx context.Context, q *jobQuestion, id job.ID, err e
 	case unsure:
 		e.State = "unknown"
 		n.raft.View(func(l *ledger.Ledger) {
-			if ids := namedBy(l, q); len(ids) == 1 {
+			if ids := candidateIDs(l, q); len(ids) == 1 {
 				e.ID = ids[0]
 			}
 		})
-		e.Reasons = []reason{{Code: codeUnknown, Text: "this node knows no such job, and cannot tell whether there is one: " + err.Error()}}
-		if _, s := n.askWhy(ctx, scheduler.WhyQuestion{}); s.text != "" {
+		e.Reasons = []reason{{Code: codeUnknown, Text: "this node has no such job, and cannot tell whether it exists: " + err.Error()}}
+		if _, s := n.explainPlacement(ctx, scheduler.PlacementQuery{}); s.text != "" {
 			e.Reasons = append(e.Reasons, reason{Code: s.code, Text: s.text, blocks: true})
 		}
-		e.Observed.heed(e.Reasons)
+		e.Observed.checkQuorum(e.Reasons)
 	default:
 		e.State = "forgotten"
-		e.Reasons = []reason{{Code: codeForgotten, Text: "there was such a job, and the yard has forgotten all but its id"}}
+		e.Reasons = []reason{{Code: codeForgotten, Text: "there was such a job, and the yard has kept only its id"}}
 	}
 	e.Verdict = sentence(e.Reasons[0].Text)
-	e.History.Note = "not looked for; 'yardmaster events --since 0 --job <id>' looks at all there is"
+	e.History.Note = "not searched; 'yardmaster events --since 0 --job <id>' searches all history"
 	return e, nil
 }

@@ -13,98 +13,103 @@ import (
 	"testing"
 	"time"
 
-	"yardmaster/edge"
-	"yardmaster/job"
-	"yardmaster/ledger"
-	"yardmaster/runnerpool"
-	"yardmaster/scheduler"
+	"github.com/yardmaster-dev/yardmaster/edge"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/runnerpool"
+	"github.com/yardmaster-dev/yardmaster/scheduler"
 )
 
 var testNow = time.Date(2026, 3, 19, 1, 0, 0, 0, time.UTC)
 
-// asked is an inquiry about a job in a state that nothing is wrong with, with
-// what a case changes.
-func asked(state job.State, change func(*inquiry)) *inquiry {
-	q := &inquiry{now: testNow, defaults: inquiryDefaults{time.Minute, 5}, workers: "mail", why: &scheduler.Why{Room: 1}}
-	p := &q.plight
+// newTestDiagnosis returns a diagnosis of a job in a state, without any problem, with the
+// change of a test case.
+func newTestDiagnosis(state job.State, change func(*diagnosis)) *diagnosis {
+	q := &diagnosis{now: testNow, defaults: jobDefaults{time.Minute, 5}, workers: "mail", placement: &scheduler.PlacementExplanation{Available: 1}}
+	p := &q.job
 	p.View = job.View{ID: job.ID{1}, Queue: "mail", State: state, Created: testNow, Attempts: 1, Dispatches: 1, Node: "n1", Worker: "overhop/w1"}
 	p.Started, p.Ended, p.Due = testNow.Add(time.Second), testNow.Add(2*time.Second), testNow.Add(time.Hour)
-	p.Line.Name = "mail"
+	p.QueueView.Name = "mail"
 	if change != nil {
 		change(q)
 	}
 	return q
 }
 
-// noRoom has the authority know of no room, and the members say what they have.
-func noRoom(hands ...nodeHands) func(*inquiry) {
-	return func(q *inquiry) { q.why.Room, q.hands = 0, hands }
+// withExecutors makes the authority report no available slots, and the members report these
+// executors.
+func withExecutors(hands ...nodeExecutors) func(*diagnosis) {
+	return func(q *diagnosis) { q.placement.Available, q.executors = 0, hands }
 }
 
-func workersOf(node string, w edge.Subscribers) nodeHands { return nodeHands{Node: node, Workers: &w} }
-
-// ofRunner makes it a runner's job.
-func ofRunner(hands ...nodeHands) func(*inquiry) {
-	return func(q *inquiry) { q.why.Room, q.hands, q.workers, q.runner = 0, hands, "", "py" }
+func workersOn(node string, w edge.Subscribers) nodeExecutors {
+	return nodeExecutors{Node: node, Workers: &w}
 }
 
-func poolOf(node string, p runnerpool.PoolStatus) nodeHands { return nodeHands{Node: node, Pool: &p} }
-
-func silent(c code) func(*inquiry) {
-	return func(q *inquiry) { q.why, q.silence = nil, silence{c, "nobody: " + string(c)} }
+// withRunner makes the job one for a runner.
+func withRunner(hands ...nodeExecutors) func(*diagnosis) {
+	return func(q *diagnosis) { q.placement.Available, q.executors, q.workers, q.runner = 0, hands, "", "py" }
 }
 
-// explainCases provoke every reason that is made of an inquiry.
+func poolOn(node string, p runnerpool.PoolStatus) nodeExecutors {
+	return nodeExecutors{Node: node, Pool: &p}
+}
+
+func withNoAnswer(c code) func(*diagnosis) {
+	return func(q *diagnosis) { q.placement, q.noAnswer = nil, noAnswer{c, "nobody: " + string(c)} }
+}
+
+// explainCases cover every reason of a diagnosis.
 var explainCases = []struct {
-	q    *inquiry
-	want string // its codes, those that block with "!"
-	says string // the verdict begins so
+	q    *diagnosis
+	want string // the codes, with "!" after those that block
+	says string // the beginning of the verdict
 }{
-	{asked(job.Delayed, nil), "delayed!", "It is due at 2026-03-19T02:00:00.000Z."},
-	{asked(job.Delayed, func(q *inquiry) { q.plight.Again, q.plight.Reason = true, "boom" }), "retry_backoff!", "It is due at 2026-03-19T02:00:00.000Z: attempt 1 of 5 failed (boom)"},
-	{asked(job.Delayed, func(q *inquiry) { q.plight.Again, q.plight.Redelivered = true, true }), "given_back!", "It is due at"},
-	{asked(job.Delayed, func(q *inquiry) { q.plight.Debounced = true }), "debounced!", "It is due at"},
-	{asked(job.Delayed, func(q *inquiry) { q.plight.Line.Paused, q.plight.Paused = true, testNow }), "delayed! queue_paused!", "It is due at 2026-03-19T02:00:00.000Z; and queue mail is paused since 2026-03-19T01:00:00.000Z."},
-	{asked(job.Waiting, func(q *inquiry) { q.plight.Line.Paused, q.plight.Paused = true, testNow }), "queue_paused! next_in_line", "It waits: queue mail is paused since 2026-03-19T01:00:00.000Z."},
-	{asked(job.Waiting, func(q *inquiry) {
-		q.plight.Full, q.plight.Line.Config.Limit, q.plight.Line.Counts[job.Active] = true, 3, 3
-		q.holders = []ledger.Active{{Waiting: ledger.Waiting{Job: job.Job{ID: job.ID{2}}}, Node: "n2", Started: testNow}}
+	{newTestDiagnosis(job.Delayed, nil), "delayed!", "It is due at 2026-03-19T02:00:00.000Z."},
+	{newTestDiagnosis(job.Delayed, func(q *diagnosis) { q.job.Retrying, q.job.Reason = true, "boom" }), "retry_backoff!", "It is due at 2026-03-19T02:00:00.000Z: attempt 1 of 5 failed (boom)"},
+	{newTestDiagnosis(job.Delayed, func(q *diagnosis) { q.job.Retrying, q.job.Redelivered = true, true }), "given_back!", "It is due at"},
+	{newTestDiagnosis(job.Delayed, func(q *diagnosis) { q.job.Debounced = true }), "debounced!", "It is due at"},
+	{newTestDiagnosis(job.Delayed, func(q *diagnosis) { q.job.QueueView.Paused, q.job.PausedSince = true, testNow }), "delayed! queue_paused!", "It is due at 2026-03-19T02:00:00.000Z; and queue mail is paused since 2026-03-19T01:00:00.000Z."},
+	{newTestDiagnosis(job.Waiting, func(q *diagnosis) { q.job.QueueView.Paused, q.job.PausedSince = true, testNow }), "queue_paused! next_in_line", "It waits: queue mail is paused since 2026-03-19T01:00:00.000Z."},
+	{newTestDiagnosis(job.Waiting, func(q *diagnosis) {
+		q.job.LimitReached, q.job.QueueView.Config.Limit, q.job.QueueView.Counts[job.Active] = true, 3, 3
+		q.holders = []ledger.ActiveDispatch{{WaitingJob: ledger.WaitingJob{Job: job.Job{ID: job.ID{2}}}, Node: "n2", Started: testNow}}
 	}), "queue_limit! next_in_line", "It waits: queue mail runs as many jobs at once as its limit allows: 3."},
-	{asked(job.Waiting, noRoom(workersOf("n1", edge.Subscribers{}))), "no_worker! next_in_line", "It waits: no worker has credit for queue mail: none is subscribed."},
-	{asked(job.Waiting, noRoom(workersOf("n1", edge.Subscribers{}), nodeHands{Node: "n2", Error: "silence"})), "no_worker! members_unheard next_in_line",
+	{newTestDiagnosis(job.Waiting, withExecutors(workersOn("n1", edge.Subscribers{}))), "no_worker! next_in_line", "It waits: no worker has credit for queue mail: none is subscribed."},
+	{newTestDiagnosis(job.Waiting, withExecutors(workersOn("n1", edge.Subscribers{}), nodeExecutors{Node: "n2", Error: "silence"})), "no_worker! members_unheard next_in_line",
 		"It waits: no worker has credit for queue mail: none is subscribed at the members that answer."},
-	{asked(job.Waiting, noRoom(workersOf("n1", edge.Subscribers{Count: 2, Stalled: 1}))), "workers_busy! next_in_line", "It waits: no worker has credit for queue mail: those"},
-	{asked(job.Waiting, noRoom(workersOf("n1", edge.Subscribers{Count: 2, Stalled: 2}))), "workers_stalled! next_in_line", "It waits: no worker has credit for queue mail: all 2"},
-	{asked(job.Waiting, noRoom(workersOf("n1", edge.Subscribers{Count: 1, Stalled: 1}))), "workers_stalled! next_in_line", "It waits: no worker has credit for queue mail: the only one"},
-	{asked(job.Waiting, noRoom(workersOf("n1", edge.Subscribers{Count: 2, Credits: 1}))), "next_in_line", "It is the next to start."},
-	{asked(job.Waiting, noRoom(workersOf("n1", edge.Subscribers{}), nodeHands{Node: "n2", Drained: true, Workers: &edge.Subscribers{Count: 1, Credits: 5}})),
+	{newTestDiagnosis(job.Waiting, withExecutors(workersOn("n1", edge.Subscribers{Count: 2, Stalled: 1}))), "workers_busy! next_in_line", "It waits: no worker has credit for queue mail: those"},
+	{newTestDiagnosis(job.Waiting, withExecutors(workersOn("n1", edge.Subscribers{Count: 2, Stalled: 2}))), "workers_stalled! next_in_line", "It waits: no worker has credit for queue mail: all 2"},
+	{newTestDiagnosis(job.Waiting, withExecutors(workersOn("n1", edge.Subscribers{Count: 1, Stalled: 1}))), "workers_stalled! next_in_line", "It waits: no worker has credit for queue mail: the only one"},
+	{newTestDiagnosis(job.Waiting, withExecutors(workersOn("n1", edge.Subscribers{Count: 2, Credits: 1}))), "next_in_line", "It is the next to start."},
+	{newTestDiagnosis(job.Waiting, withExecutors(workersOn("n1", edge.Subscribers{}), nodeExecutors{Node: "n2", Drained: true, Workers: &edge.Subscribers{Count: 1, Credits: 5}})),
 		"no_worker! node_drained! next_in_line", "It waits: no worker has credit for queue mail: none is subscribed; and drained, so that nothing is started there: n2; 'yardmaster node resume n2' ends that."},
-	{asked(job.Waiting, ofRunner(nodeHands{Node: "n1"}, nodeHands{Node: "n2", Drained: true, Pool: &runnerpool.PoolStatus{Up: 1, Slots: 4}})), "node_drained! next_in_line",
+	{newTestDiagnosis(job.Waiting, withRunner(nodeExecutors{Node: "n1"}, nodeExecutors{Node: "n2", Drained: true, Pool: &runnerpool.PoolStatus{Up: 1, Slots: 4}})), "node_drained! next_in_line",
 		"It waits: drained, so that nothing is started there: n2; 'yardmaster node resume n2' ends that."},
-	{asked(job.Waiting, ofRunner(nodeHands{Node: "n1"})), "runner_missing! next_in_line", "It waits: no member has runner py."},
-	{asked(job.Waiting, ofRunner(poolOf("n1", runnerpool.PoolStatus{Size: 1}))), "runner_down! next_in_line", "It waits: no process of runner py is up yet."},
-	{asked(job.Waiting, ofRunner(poolOf("n1", runnerpool.PoolStatus{Size: 1, Looping: 1, Reason: "exit 1"}))), "runner_crash_looping! next_in_line",
+	{newTestDiagnosis(job.Waiting, withRunner(nodeExecutors{Node: "n1"})), "runner_missing! next_in_line", "It waits: no member has runner py."},
+	{newTestDiagnosis(job.Waiting, withRunner(poolOn("n1", runnerpool.PoolStatus{Size: 1}))), "runner_down! next_in_line", "It waits: no process of runner py is up yet."},
+	{newTestDiagnosis(job.Waiting, withRunner(poolOn("n1", runnerpool.PoolStatus{Size: 1, CrashLooping: 1, Reason: "exit 1"}))), "runner_crash_looping! next_in_line",
 		"It waits: no process of runner py is up: n1: exit 1."},
-	{asked(job.Waiting, ofRunner(poolOf("n1", runnerpool.PoolStatus{Reason: "exit 1"}), poolOf("n2", runnerpool.PoolStatus{Reason: "exit 0"}), poolOf("n3", runnerpool.PoolStatus{Reason: "exit 1"}))),
+	{newTestDiagnosis(job.Waiting, withRunner(poolOn("n1", runnerpool.PoolStatus{Reason: "exit 1"}), poolOn("n2", runnerpool.PoolStatus{Reason: "exit 0"}), poolOn("n3", runnerpool.PoolStatus{Reason: "exit 1"}))),
 		"runner_down! next_in_line", "It waits: no process of runner py is up: n1, n3: exit 1; n2: exit 0."},
-	{asked(job.Waiting, ofRunner(poolOf("n1", runnerpool.PoolStatus{Size: 1, Up: 1, Slots: 2, InFlight: 2}))), "runner_busy! next_in_line", "It waits: all slots of runner py are taken."},
-	{asked(job.Waiting, ofRunner(poolOf("n1", runnerpool.PoolStatus{Size: 1, Up: 1, Slots: 2}))), "next_in_line", "It is the next to start."},
-	{asked(job.Waiting, func(q *inquiry) { q.plight.Ahead = 7 }), "ahead_in_line", "It waits for its turn: jobs of its queue for the same hands that start before it: 7."},
-	{asked(job.Waiting, func(q *inquiry) { q.why.Placing = true }), "being_placed", "A worker has been chosen"},
-	{asked(job.Waiting, func(q *inquiry) { q.why.Blocked = "the outbox is half full" }), "not_dispatching! next_in_line", "It waits: the outbox is half full."},
-	{asked(job.Waiting, func(q *inquiry) { q.why.Unsure = true }), "lease_uncertain! next_in_line", "It waits: the authority's lease"},
-	{asked(job.Waiting, func(q *inquiry) { q.full = true }), "history_full! next_in_line", "It waits: history cannot be written"},
-	{asked(job.Waiting, silent(codeNoQuorum)), "no_quorum! next_in_line", "It waits: nobody: no_quorum."},
-	{asked(job.Waiting, silent(codeNoAuthority)), "no_authority! next_in_line", "It waits"},
-	{asked(job.Waiting, silent(codeSilent)), "authority_silent! next_in_line", "It waits"},
-	{asked(job.Active, nil), "running", "It runs on node n1, channel overhop/w1, since 2026-03-19T01:00:01.000Z: attempt 1 of 5, until 2026-03-19T01:01:01.000Z at the latest."},
-	{asked(job.Active, func(q *inquiry) { q.plight.Recalled = job.RecallCancelled }), "stopping running", "It has been told to stop"},
-	{asked(job.Active, func(q *inquiry) { q.why.Sent = &scheduler.Sent{} }), "running not_taken", "It runs"},
-	{asked(job.Active, func(q *inquiry) { q.why.Sent = &scheduler.Sent{Taken: true, Silent: true} }), "running node_silent", "It runs"},
-	{asked(job.Active, silent(codeNoQuorum)), "running no_quorum", "It runs"},
-	{asked(job.Completed, nil), "completed", "It completed at 2026-03-19T01:00:02.000Z, by attempt 1 of 5, on node n1."},
-	{asked(job.Failed, func(q *inquiry) { q.plight.Reason = "boom" }), "failed", "It failed at 2026-03-19T01:00:02.000Z, after 1 of 5 attempts: boom; its dead letter"},
-	{asked(job.Failed, func(q *inquiry) { q.plight.Fault = &job.Fault{Type: job.FaultCancelled} }), "cancelled", "It was cancelled"},
+	{newTestDiagnosis(job.Waiting, withRunner(poolOn("n1", runnerpool.PoolStatus{Size: 1, Up: 1, Slots: 2, InFlight: 2}))), "runner_busy! next_in_line", "It waits: all slots of runner py are taken."},
+	{newTestDiagnosis(job.Waiting, withRunner(poolOn("n1", runnerpool.PoolStatus{Size: 1, Up: 1, Slots: 2}))), "next_in_line", "It is the next to start."},
+	{newTestDiagnosis(job.Waiting, func(q *diagnosis) { q.job.Ahead = 7 }), "ahead_in_line", "It waits for its turn: jobs of its queue for the same executors that start before it: 7."},
+	{newTestDiagnosis(job.Waiting, func(q *diagnosis) { q.placement.Placing = true }), "being_placed", "An executor has been chosen"},
+	{newTestDiagnosis(job.Waiting, func(q *diagnosis) { q.placement.Blocked = "the outbox is half full" }), "not_dispatching! next_in_line", "It waits: the outbox is half full."},
+	{newTestDiagnosis(job.Waiting, func(q *diagnosis) { q.placement.LeaseUncertain = true }), "lease_uncertain! next_in_line", "It waits: the authority's lease"},
+	{newTestDiagnosis(job.Waiting, func(q *diagnosis) { q.outboxFull = true }), "history_full! next_in_line", "It waits: history cannot be written"},
+	{newTestDiagnosis(job.Waiting, withNoAnswer(codeNoQuorum)), "no_quorum! next_in_line", "It waits: nobody: no_quorum."},
+	{newTestDiagnosis(job.Waiting, withNoAnswer(codeNoAuthority)), "no_authority! next_in_line", "It waits"},
+	{newTestDiagnosis(job.Waiting, withNoAnswer(codeAuthoritySilent)), "authority_silent! next_in_line", "It waits"},
+	{newTestDiagnosis(job.Active, nil), "running", "It runs on node n1, channel overhop/w1, since 2026-03-19T01:00:01.000Z: attempt 1 of 5, until 2026-03-19T01:01:01.000Z at the latest."},
+	{newTestDiagnosis(job.Active, func(q *diagnosis) { q.job.Recalled = job.RecallCancelled }), "stopping running", "It is being stopped"},
+	{newTestDiagnosis(job.Active, func(q *diagnosis) { q.placement.Dispatch = &scheduler.DispatchStatus{} }), "running not_taken", "It runs"},
+	{newTestDiagnosis(job.Active, func(q *diagnosis) { q.placement.Dispatch = &scheduler.DispatchStatus{Confirmed: true, Silent: true} }), "running node_silent", "It runs"},
+	{newTestDiagnosis(job.Active, withNoAnswer(codeNoQuorum)), "running no_quorum", "It runs"},
+	{newTestDiagnosis(job.Completed, nil), "completed", "It completed at 2026-03-19T01:00:02.000Z, by attempt 1 of 5, on node n1."},
+	{newTestDiagnosis(job.Failed, func(q *diagnosis) { q.job.Reason = "boom" }), "failed", "It failed at 2026-03-19T01:00:02.000Z, after 1 of 5 attempts: boom; its dead letter"},
+	{newTestDiagnosis(job.Failed, func(q *diagnosis) { q.job.Fault = &job.Fault{Type: job.FaultCancelled} }), "cancelled", "It was cancelled"},
 }
 
 func codesOf(reasons []reason) string {
@@ -119,7 +124,7 @@ func codesOf(reasons []reason) string {
 	return strings.Join(codes, " ")
 }
 
-func TestInquiry(t *testing.T) {
+func TestDiagnosis(t *testing.T) {
 	for _, c := range explainCases {
 		reasons := c.q.reasons()
 		if got := codesOf(reasons); got != c.want {
@@ -128,17 +133,17 @@ func TestInquiry(t *testing.T) {
 		if got := c.q.verdict(reasons); !strings.HasPrefix(got, c.says) {
 			t.Errorf("%s: verdict %q, want %q", c.want, got, c.says)
 		}
-		if blocked := strings.Contains(c.want, "!"); (c.q.because() != "") != blocked {
-			t.Errorf("%s: it waits because %q", c.want, c.q.because())
+		if blocked := strings.Contains(c.want, "!"); (c.q.waitReason() != "") != blocked {
+			t.Errorf("%s: it waits because %q", c.want, c.q.waitReason())
 		}
 	}
 }
 
-func TestInquiry_Holders(t *testing.T) {
-	q := asked(job.Waiting, func(q *inquiry) {
-		q.plight.Full, q.plight.Line.Counts[job.Active] = true, 30
-		q.holders = make([]ledger.Active, maxHolders)
-		q.holders[0] = ledger.Active{Waiting: ledger.Waiting{Attempt: 2}, Started: testNow, Recalled: job.RecallCancelled}
+func TestDiagnosis_Holders(t *testing.T) {
+	q := newTestDiagnosis(job.Waiting, func(q *diagnosis) {
+		q.job.LimitReached, q.job.QueueView.Counts[job.Active] = true, 30
+		q.holders = make([]ledger.ActiveDispatch, maxHolders)
+		q.holders[0] = ledger.ActiveDispatch{WaitingJob: ledger.WaitingJob{Attempt: 2}, Started: testNow, Recalled: job.RecallCancelled}
 	})
 	d := q.reasons()[0].Data
 	if len(d.Holders) != maxHolders || d.MoreHolders != 10 || !d.Holders[0].Deadline.Equal(testNow.Add(time.Minute)) || !d.Holders[0].Stopping || d.Holders[0].Attempt != 2 {
@@ -146,28 +151,28 @@ func TestInquiry_Holders(t *testing.T) {
 	}
 }
 
-func TestRulingReason(t *testing.T) {
-	for folded, want := range map[ledger.Folded]code{
-		ledger.FoldedDuplicate: codeDuplicate, ledger.FoldedLimited: codeRateLimited,
-		ledger.FoldedDebounced: codeMerged, ledger.FoldedRejected: codeRejected, ledger.FoldedLater: codeRejected,
+func TestDecisionReason(t *testing.T) {
+	for folded, want := range map[ledger.Ingested]code{
+		ledger.IngestedDuplicate: codeDuplicate, ledger.IngestedRateLimited: codeRateLimited,
+		ledger.IngestedDebounced: codeMerged, ledger.IngestedRejected: codeRejected, ledger.IngestedKeysFull: codeRejected,
 	} {
-		r := rulingReason(ledger.Ruling{Folded: folded, Job: job.ID{2}, Queue: "mail", RetryAfter: time.Minute, Reason: "no room"}, testNow)
-		if r.Code != want || r.Text == "" || r.Data.Job == nil || folded == ledger.FoldedLimited && !r.Data.At.Equal(testNow.Add(time.Minute)) {
+		r := decisionReason(ledger.Decision{Ingested: folded, Job: job.ID{2}, Queue: "mail", RetryAfter: time.Minute, Reason: "no room"}, testNow)
+		if r.Code != want || r.Text == "" || r.Data.Job == nil || folded == ledger.IngestedRateLimited && !r.Data.At.Equal(testNow.Add(time.Minute)) {
 			t.Errorf("%d: %+v", folded, r)
 		}
 	}
 }
 
-func TestExplainNew(t *testing.T) {
-	q := asked(job.New, func(q *inquiry) { q.why.Lanes = []string{"", "lane 1 is not read: strange"} })
+func TestExplainNotIngested(t *testing.T) {
+	q := newTestDiagnosis(job.New, func(q *diagnosis) { q.placement.Lanes = []string{"", "lane 1 is not read: strange"} })
 	r := &job.Record{Position: job.Position{Lane: 1, Seq: 9}, Queue: "mail", Stored: testNow}
-	all := q.notFolded(r, 6)
-	if got := codesOf(all); got != "not_folded! lane_in_trouble!" || all[0].Data.Lag != 2 || all[1].Text != q.why.Lanes[1] {
+	all := q.notIngested(r, 6)
+	if got := codesOf(all); got != "not_folded! lane_in_trouble!" || all[0].Data.Lag != 2 || all[1].Text != q.placement.Lanes[1] {
 		t.Errorf("%s: %+v", got, all)
 	}
 }
 
-// A queue's verdict goes by what waits and what is in its way.
+// A queue's verdict depends on its waiting jobs and on what blocks them.
 func TestQueueExplanation(t *testing.T) {
 	view := func(waiting, active int) *ledger.QueueView {
 		v := &ledger.QueueView{Queue: job.Queue{Name: "mail"}}
@@ -191,22 +196,22 @@ func TestQueueExplanation(t *testing.T) {
 		{later(view(0, 0), 1), nil, codeIdle, "Nothing waits in queue mail; 1 job is due later, the first at 2026-03-19T01:00:00.000Z."},
 		{later(view(0, 1), 3), nil, codeIdle, "Nothing waits in queue mail, and 1 of its jobs runs; 3 jobs are due later, the first at 2026-03-19T01:00:00.000Z."},
 		{later(view(0, 0), 2), paused, codePaused, "Nothing waits in queue mail; 2 jobs are due later, the first at 2026-03-19T01:00:00.000Z; but queue mail is paused."},
-		{view(3, 2), nil, codeFlows, "The jobs of queue mail are started in their turn: 3 wait, 2 run."},
+		{view(3, 2), nil, codeFlowing, "The jobs of queue mail start in their order: 3 wait, 2 run."},
 		{view(1, 2), paused, codePaused, "Queue mail has 1 job waiting: queue mail is paused."},
 	} {
-		e := &queueExplanation{Reasons: slices.Clone(c.reasons), Observed: observed{Certain: true}}
+		e := &queueExplanation{Reasons: slices.Clone(c.reasons), Observed: provenance{Certain: true}}
 		if c.view.Counts[job.Delayed] > 0 {
-			e.NextDue = &dueNext{ID: &job.ID{1}, At: testNow}
+			e.NextDue = &nextDueJob{ID: &job.ID{1}, At: testNow}
 		}
-		e.conclude(c.view)
+		e.summarize(c.view)
 		if e.Verdict != c.want || len(e.Reasons) == 0 || e.Reasons[len(e.Reasons)-1].Code != c.last {
 			t.Errorf("%q, %+v; want %q", e.Verdict, e.Reasons, c.want)
 		}
 	}
 }
 
-// Every code is in docs/explain.md and nothing else is, and every one is
-// provoked: here, or where elsewhere says.
+// docs/reference/readiness.md documents every code, and no others, and every code is covered by a test
+// in this file or elsewhere.
 func TestExplainCodes(t *testing.T) {
 	file, err := parser.ParseFile(token.NewFileSet(), "explaincodes.go", nil, 0)
 	if err != nil {
@@ -223,39 +228,39 @@ func TestExplainCodes(t *testing.T) {
 		}
 		return true
 	})
-	page, err := os.ReadFile("../docs/explain.md")
+	page, err := os.ReadFile("../docs/reference/readiness.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	told := map[string]bool{}
-	_, tables, _ := strings.Cut(string(page), "\n## Codes\n")
+	_, tables, _ := strings.Cut(string(page), "\n## Explain codes\n")
 	for _, row := range regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\|").FindAllStringSubmatch(tables, -1) {
 		told[row[1]] = true
 	}
 	if len(codes) < 30 || !maps.Equal(codes, told) {
-		t.Errorf("codes: %v\n in docs/explain.md: %v", slices.Sorted(maps.Keys(codes)), slices.Sorted(maps.Keys(told)))
+		t.Errorf("codes: %v\n in docs/reference/readiness.md: %v", slices.Sorted(maps.Keys(codes)), slices.Sorted(maps.Keys(told)))
 	}
 	provoked := map[string]string{
-		"duplicate": "TestRulingReason", "rate_limited": "TestRulingReason", "merged": "TestRulingReason", "rejected": "TestRulingReason",
+		"duplicate": "TestDecisionReason", "rate_limited": "TestDecisionReason", "merged": "TestDecisionReason", "rejected": "TestDecisionReason",
 		"idle": "TestQueueExplanation", "flows": "TestQueueExplanation",
-		"not_folded": "internal/nodetest", "unknown_here": "internal/nodetest", "forgotten": "internal/nodetest",
-		"lane_in_trouble": "TestExplainNew",
+		"not_folded": "internal/clustertest", "unknown_here": "internal/clustertest", "forgotten": "internal/clustertest",
+		"lane_in_trouble": "TestExplainNotIngested",
 	}
 	for _, c := range explainCases {
 		for _, one := range strings.Fields(c.want) {
-			provoked[strings.TrimSuffix(one, "!")] = "TestInquiry"
+			provoked[strings.TrimSuffix(one, "!")] = "TestDiagnosis"
 		}
 	}
 	for c := range codes {
 		if provoked[c] == "" {
-			t.Errorf("no test provokes %s", c)
+			t.Errorf("no test covers %s", c)
 		}
 	}
 }
 
-// The quorum may go between the first look and the last: an answer that gives it
-// as a reason does not call itself certain.
-func TestObserved_Caveat(t *testing.T) {
+// The quorum may be lost during the queries: an explanation with that reason is not marked
+// as certain.
+func TestProvenance_Caveat(t *testing.T) {
 	for _, c := range []struct {
 		reasons []reason
 		certain bool
@@ -265,7 +270,7 @@ func TestObserved_Caveat(t *testing.T) {
 		{[]reason{{Code: codeNoWorker}, {Code: codeNoAuthority}}, true, "It waits."},
 		{[]reason{{Code: codeNoWorker}, {Code: codeNoQuorum}}, false, "As node n1 knew it at 2026-03-19T01:00:00.000Z: It waits."},
 	} {
-		o := observed{Node: "n1", LedgerAt: testNow, Certain: true}
+		o := provenance{Node: "n1", LedgerAt: testNow, Certain: true}
 		if says := o.caveat("It waits.", c.reasons); says != c.says || o.Certain != c.certain {
 			t.Errorf("%+v: %q, certain %v", c.reasons, says, o.Certain)
 		}

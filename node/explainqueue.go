@@ -6,64 +6,63 @@ import (
 	"sync"
 	"time"
 
-	"yardmaster/cluster"
-	"yardmaster/job"
-	"yardmaster/ledger"
-	"yardmaster/scheduler"
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/scheduler"
 )
 
-// queueExplanation tells why a queue's jobs run or do not, and on whom they
-// wait.
+// queueExplanation is why a queue's jobs run or do not run.
 type queueExplanation struct {
-	Queue      queueJSON   `json:"queue"`
-	Verdict    string      `json:"verdict"`
-	Reasons    []reason    `json:"reasons"` // of the queue, and of the first job that waits
-	Oldest     *stood      `json:"oldest,omitempty"`
-	NextDue    *dueNext    `json:"next_due,omitempty"`
-	Heads      []headJSON  `json:"heads"` // the first job of each kind
-	Active     []holder    `json:"active"`
-	MoreActive int         `json:"more_active"`
-	Workers    string      `json:"workers"` // the queue whose Overhop workers run its jobs; "": none do
-	Runner     string      `json:"runner"`  // the runner that its jobs are routed to, or bare functions go to; "": none
-	Nodes      []nodeHands `json:"nodes"`
-	Observed   observed    `json:"observed"`
+	Queue      queueJSON       `json:"queue"`
+	Verdict    string          `json:"verdict"`
+	Reasons    []reason        `json:"reasons"` // of the queue, and of its first waiting job
+	Oldest     *oldestJob      `json:"oldest,omitempty"`
+	NextDue    *nextDueJob     `json:"next_due,omitempty"`
+	Heads      []headJSON      `json:"heads"` // the first waiting job for each kind of executor
+	Active     []holder        `json:"active"`
+	MoreActive int             `json:"more_active"`
+	Workers    string          `json:"workers"` // the queue whose Overhop workers may run its jobs; "": none may
+	Runner     string          `json:"runner"`  // the runner for its jobs, or for those whose function names none; "": none
+	Nodes      []nodeExecutors `json:"nodes"`
+	Observed   provenance      `json:"observed"`
 }
 
-// stood is the waiting job that was accepted first.
-type stood struct {
+// oldestJob is the waiting job that was accepted first.
+type oldestJob struct {
 	ID       job.ID    `json:"id"`
 	Accepted time.Time `json:"accepted_at"`
 	AgeMS    int64     `json:"age_ms"`
 }
 
-// dueNext is the delayed job that is due first. Without an id, At is only a
-// time before which none is due.
-type dueNext struct {
+// nextDueJob is the delayed job that is due first. Without an id, At is only a time
+// before which no job is due.
+type nextDueJob struct {
 	ID *job.ID   `json:"id"`
 	At time.Time `json:"at"`
 }
 
-// headJSON is the first of the queue's waiting jobs that the same hands run.
+// headJSON is the first of the queue's waiting jobs that need the same executors.
 type headJSON struct {
 	ID       job.ID   `json:"id"`
 	Function string   `json:"function"`
-	Count    int      `json:"count"` // how many wait for the same hands, it included
+	Count    int      `json:"count"` // number of jobs that need them, this one included
 	Reasons  []reason `json:"reasons"`
 }
 
-// maxHeads is how many kinds of jobs a queue's explanation tells of.
+// maxHeads is how many heads an explanation has at most.
 const maxHeads = 5
 
 func (n *Node) handleQueueExplain(ctx context.Context, r *cluster.Request) (any, error) {
-	q, err := ask[queueQuestion](r)
+	q, err := decodeRequest[queueRequest](r)
 	if err != nil {
 		return nil, err
 	}
 	if q.Name == "" {
 		return nil, &job.InvalidError{Reason: `name the queue: {"name": "<queue>"}`}
 	}
-	finding, cancel := n.finding(ctx)
-	view, ok, err := n.commander.queue(finding, q.Name)
+	findCtx, cancel := n.findContext(ctx)
+	view, ok, err := n.proposer.queue(findCtx, q.Name)
 	cancel()
 	switch {
 	case err != nil:
@@ -75,21 +74,24 @@ func (n *Node) handleQueueExplain(ctx context.Context, r *cluster.Request) (any,
 }
 
 func (n *Node) explainQueue(ctx context.Context, view ledger.QueueView) *queueExplanation {
-	e := &queueExplanation{Queue: queueToJSON(&view), Reasons: []reason{}, Heads: []headJSON{}, Observed: n.observe()}
+	// explainQueue explains a queue that exists.
+	e := &queueExplanation{Queue: queueToJSON(&view), Reasons: []reason{}, Heads: []headJSON{}, Observed: n.provenance()}
 	s := n.schedulerConfig()
-	e.Workers, e.Runner = s.Hands(view.Name, "any")
-	var heads []*inquiry
-	own := n.newInquiry()
-	own.plight.View.Queue, own.plight.Line = view.Name, view
-	n.raft.View(func(l *ledger.Ledger) { heads = n.lookAtQueue(l, e, own) })
-	var asking sync.WaitGroup
-	asking.Go(func() { own.why, own.silence = n.askWhy(ctx, scheduler.WhyQuestion{Queue: view.Name}) })
-	asking.Go(func() { e.Nodes = n.askHands(ctx, handsQuestion{e.Workers, e.Runner}) })
+	e.Workers, e.Runner = s.Route(view.Name, "any")
+	var heads []*diagnosis
+	own := n.newDiagnosis()
+	own.job.View.Queue, own.job.QueueView = view.Name, view
+	n.raft.View(func(l *ledger.Ledger) { heads = n.readQueue(l, e, own) })
+	var queries sync.WaitGroup
+	queries.Go(func() {
+		own.placement, own.noAnswer = n.explainPlacement(ctx, scheduler.PlacementQuery{Queue: view.Name})
+	})
+	queries.Go(func() { e.Nodes = n.queryExecutors(ctx, executorsRequest{e.Workers, e.Runner}) })
 	for _, head := range heads {
-		asking.Go(func() { n.follow(ctx, head) })
+		queries.Go(func() { n.queryNodes(ctx, head) })
 	}
-	asking.Wait()
-	e.Reasons = append(e.Reasons, own.inTheWay()...)
+	queries.Wait()
+	e.Reasons = append(e.Reasons, own.blockers()...)
 	seen := map[code]bool{}
 	for _, r := range e.Reasons {
 		seen[r.Code] = true
@@ -97,7 +99,7 @@ func (n *Node) explainQueue(ctx context.Context, view ledger.QueueView) *queueEx
 	for i, head := range heads {
 		for _, r := range head.reasons() {
 			switch {
-			case seen[r.Code]: // said of the whole queue
+			case seen[r.Code]: // stated for the whole queue
 			case r.blocks && i == 0:
 				e.Reasons = append(e.Reasons, r)
 			default:
@@ -105,33 +107,33 @@ func (n *Node) explainQueue(ctx context.Context, view ledger.QueueView) *queueEx
 			}
 		}
 	}
-	e.conclude(&view)
+	e.summarize(&view)
 	return e
 }
 
-// lookAtQueue takes what the ledger knows; the answer is an inquiry for each
-// of the heads.
-func (n *Node) lookAtQueue(l *ledger.Ledger, e *queueExplanation, own *inquiry) (heads []*inquiry) {
-	name := own.plight.View.Queue
-	own.full = l.OutboxBytes() >= ledger.MaxOutbox/4*3
-	own.holders = l.Holders(name, maxHolders)
-	e.Active = own.holding()
-	active := own.plight.Line.Counts[job.Active]
-	own.plight.Paused, _ = l.PausedSince(name)
+// readQueue reads the queue of own from l into e and own. It returns a diagnosis for
+// each head.
+func (n *Node) readQueue(l *ledger.Ledger, e *queueExplanation, own *diagnosis) (heads []*diagnosis) {
+	name := own.job.View.Queue
+	own.outboxFull = l.OutboxBytes() >= ledger.MaxOutbox/4*3
+	own.holders = l.ActiveInQueue(name, maxHolders)
+	e.Active = own.holderList()
+	active := own.job.QueueView.Counts[job.Active]
+	own.job.PausedSince, _ = l.PausedSince(name)
 	e.MoreActive = max(0, active-len(e.Active))
-	limit := own.plight.Line.Config.Limit
-	own.plight.Full = limit > 0 && active >= int(limit)
-	if w, ok := l.Oldest(name); ok {
-		e.Oldest = &stood{ID: w.ID, Accepted: w.Accepted.UTC(), AgeMS: max(0, own.now.Sub(w.Accepted).Milliseconds())}
+	limit := own.job.QueueView.Config.Limit
+	own.job.LimitReached = limit > 0 && active >= int(limit)
+	if w, ok := l.OldestWaitingJob(name); ok {
+		e.Oldest = &oldestJob{ID: w.ID, Accepted: w.Accepted.UTC(), AgeMS: max(0, own.now.Sub(w.Accepted).Milliseconds())}
 	}
-	if id, at, notBefore, ok := l.NextOf(name); ok {
-		e.NextDue = &dueNext{ID: &id, At: at}
+	if id, at, notBefore, ok := l.NextDelayed(name); ok {
+		e.NextDue = &nextDueJob{ID: &id, At: at}
 	} else if !notBefore.IsZero() {
-		e.NextDue = &dueNext{At: notBefore}
+		e.NextDue = &nextDueJob{At: notBefore}
 	}
-	for _, first := range l.Heads(name, maxHeads) {
-		head := n.newInquiry()
-		if !head.look(l, first.ID) {
+	for _, first := range l.WaitlistHeads(name, maxHeads) {
+		head := n.newDiagnosis()
+		if !head.readLedger(l, first.ID) {
 			continue
 		}
 		heads = append(heads, head)
@@ -140,9 +142,9 @@ func (n *Node) lookAtQueue(l *ledger.Ledger, e *queueExplanation, own *inquiry) 
 	return heads
 }
 
-// conclude says all in one sentence. A queue in which nothing waits needs no
-// reason why nothing starts.
-func (e *queueExplanation) conclude(view *ledger.QueueView) {
+// summarize sets e.Verdict, the explanation in one sentence. Without waiting jobs it adds
+// the reason that the queue is idle.
+func (e *queueExplanation) summarize(view *ledger.QueueView) {
 	waiting, active := view.Counts[job.Waiting], view.Counts[job.Active]
 	text := ""
 	for _, r := range e.Reasons {
@@ -155,26 +157,26 @@ func (e *queueExplanation) conclude(view *ledger.QueueView) {
 	}
 	switch {
 	case waiting == 0 && text == "":
-		what := "nothing waits in queue " + view.Name
+		idle := "nothing waits in queue " + view.Name
 		if active > 0 {
-			what += fmt.Sprintf(", and %d of its jobs %s", active, run(active))
+			idle += fmt.Sprintf(", and %d of its jobs %s", active, runVerb(active))
 		}
-		what += e.later(view.Counts[job.Delayed])
-		e.Reasons = append(e.Reasons, reason{Code: codeIdle, Text: what})
-		text = what
+		idle += e.delayedSuffix(view.Counts[job.Delayed])
+		e.Reasons = append(e.Reasons, reason{Code: codeIdle, Text: idle})
+		text = idle
 	case waiting == 0:
-		text = "nothing waits in queue " + view.Name + e.later(view.Counts[job.Delayed]) + "; but " + text
+		text = "nothing waits in queue " + view.Name + e.delayedSuffix(view.Counts[job.Delayed]) + "; but " + text
 	case text == "":
-		text = fmt.Sprintf("the jobs of queue %s are started in their turn: %d wait, %d run", view.Name, waiting, active)
-		e.Reasons = append(e.Reasons, reason{Code: codeFlows, Text: text})
+		text = fmt.Sprintf("the jobs of queue %s start in their order: %d wait, %d run", view.Name, waiting, active)
+		e.Reasons = append(e.Reasons, reason{Code: codeFlowing, Text: text})
 	default:
-		text = fmt.Sprintf("queue %s has %s waiting: %s", view.Name, count(waiting, "job"), text)
+		text = fmt.Sprintf("queue %s has %s waiting: %s", view.Name, plural(waiting, "job"), text)
 	}
 	e.Verdict = e.Observed.caveat(sentence(text), e.Reasons)
 }
 
-// later tells of delayed jobs, as the end of a sentence.
-func (e *queueExplanation) later(delayed int) string {
+// delayedSuffix returns the end of a sentence about delayed jobs, or "".
+func (e *queueExplanation) delayedSuffix(delayed int) string {
 	if delayed == 0 {
 		return ""
 	}
@@ -182,15 +184,15 @@ func (e *queueExplanation) later(delayed int) string {
 	if delayed == 1 {
 		verb = "is"
 	}
-	text := fmt.Sprintf("; %s %s due later", count(delayed, "job"), verb)
+	text := fmt.Sprintf("; %s %s due later", plural(delayed, "job"), verb)
 	if d := e.NextDue; d != nil && d.ID != nil {
-		text += ", the first at " + clock(d.At)
+		text += ", the first at " + formatTime(d.At)
 	}
 	return text
 }
 
-// run is what so many jobs do.
-func run(jobs int) string {
+// runVerb returns the verb for a number of jobs.
+func runVerb(jobs int) string {
 	if jobs == 1 {
 		return "runs"
 	}

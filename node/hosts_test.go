@@ -8,13 +8,13 @@ import (
 	"testing"
 )
 
-// What deploy/hosts gives an operator is one yard, with every door guarded.
-func TestHosts_Configurations(t *testing.T) {
+// The files in deploy/hosts configure one cluster, and every listener authenticates clients.
+func TestHostConfigurations(t *testing.T) {
 	unit, err := os.ReadFile("../deploy/hosts/yardmaster.service")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for line := range strings.Lines(string(unit)) { // the unit's variables are keys, and name files
+	for line := range strings.Lines(string(unit)) { // variables of the unit are keys that name files
 		variable, ok := strings.CutPrefix(strings.TrimSpace(line), "Environment=")
 		if !ok {
 			continue
@@ -32,13 +32,13 @@ func TestHosts_Configurations(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if open := c.openDoors(); len(open) > 0 {
-			t.Errorf("n%d leaves doors open: %v", i, open)
+		if open := c.openListeners(); len(open) > 0 {
+			t.Errorf("n%d has open listeners: %v", i, open)
 		}
 		name, host := fmt.Sprintf("n%d", i), fmt.Sprintf("10.0.0.%d:", i)
-		if c.Node.Name != name || !strings.HasPrefix(c.me().Raft, host) || !strings.HasPrefix(c.NATS.Listen, host) ||
+		if c.Node.Name != name || !strings.HasPrefix(c.self().Raft, host) || !strings.HasPrefix(c.NATS.Listen, host) ||
 			!strings.HasPrefix(c.HTTP.Listen, host) || !strings.HasPrefix(c.Server.Address(), host) || !strings.Contains(c.Cluster.TLS.CertFile, name) {
-			t.Errorf("n%d mixes hosts up: %+v", i, c)
+			t.Errorf("n%d has addresses of another host: %+v", i, c)
 		}
 		if first.Cluster.Members == nil {
 			first = c
@@ -49,12 +49,12 @@ func TestHosts_Configurations(t *testing.T) {
 	}
 }
 
-// Nothing can be reached from elsewhere until somebody says so, and whoever says
-// so without a guard is told which key would be one.
-func TestOpenDoors(t *testing.T) {
+// By default no listener can be reached from other hosts. Those that are opened without
+// authentication are reported with the key that closes them.
+func TestOpenListeners(t *testing.T) {
 	c := new(Config).WithDefaults()
-	if open := c.openDoors(); len(open) > 0 {
-		t.Errorf("by default %v stand open", open)
+	if open := c.openListeners(); len(open) > 0 {
+		t.Errorf("open by default: %v", open)
 	}
 	c = Config{Node: NodeConfig{Name: "n1"}}
 	c.NATS.Listen, c.HTTP.Listen, c.Server.Host = "0.0.0.0:4222", "[::]:4280", "10.0.0.1"
@@ -63,14 +63,14 @@ func TestOpenDoors(t *testing.T) {
 	}
 	c = c.WithDefaults()
 	var keys []string
-	for _, d := range c.openDoors() {
+	for _, d := range c.openListeners() {
 		keys = append(keys, d.key)
 	}
 	if got, want := strings.Join(keys, " "), "nats.users http.token server.token cluster.tls cluster.tls"; got != want {
-		t.Errorf("to be closed with %q; want %q", got, want)
+		t.Errorf("keys %q; want %q", got, want)
 	}
 	c.NATS.TLS.ClientCAFile, c.HTTP.Token, c.Server.Token, c.Cluster.TLS.CAFile = "ca.pem", "t", "t", "ca.pem"
-	if open := c.openDoors(); len(open) > 0 {
-		t.Errorf("guarded, and yet %v stand open", open)
+	if open := c.openListeners(); len(open) > 0 {
+		t.Errorf("authenticated, but reported as open: %v", open)
 	}
 }

@@ -15,109 +15,107 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"yardmaster/agent"
-	"yardmaster/cluster"
-	"yardmaster/consensus"
-	"yardmaster/edge"
-	"yardmaster/job"
-	"yardmaster/ledger"
-	"yardmaster/membership"
-	"yardmaster/runnerpool"
-	"yardmaster/scheduler"
-	"yardmaster/scrub"
-	"yardmaster/tracing"
-	"yardmaster/vigil"
-	"yardmaster/web"
+	"github.com/yardmaster-dev/yardmaster/agent"
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/consensus"
+	"github.com/yardmaster-dev/yardmaster/edge"
+	"github.com/yardmaster-dev/yardmaster/health"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/membership"
+	"github.com/yardmaster-dev/yardmaster/runnerpool"
+	"github.com/yardmaster-dev/yardmaster/scheduler"
+	"github.com/yardmaster-dev/yardmaster/tracing"
+	"github.com/yardmaster-dev/yardmaster/web"
 )
 
-// Node is one member of a yard, or a yard of its own.
+// Node is one member of a cluster, or a cluster of one.
 type Node struct {
-	cfg     Config
-	version string
-	log     *slog.Logger
-	began   time.Time
-	serving chan struct{}            // closed when everything listens
-	waiting atomic.Pointer[[]string] // for whom, or for what, before the node belongs to a yard
+	cfg        Config
+	version    string
+	log        *slog.Logger
+	started    time.Time
+	serving    chan struct{}            // closed when all listeners are open
+	waitingFor atomic.Pointer[[]string] // what the node waits for before it belongs to a cluster
 
-	certs     certificates
-	id        *consensus.Identity
-	messages  *cluster.Cluster
-	raft      *consensus.Node
-	fleet     *cluster.Fleet
-	watch     *authorityWatch
-	edge      *edge.Server
-	edgeAddr  net.Addr
-	web       *web.Server
-	metrics   *web.Metrics
-	httpAddr  string // "" if there is no such door
-	runners   *runnerpool.Pools
-	hands     *agent.Agent
-	mind      *scheduler.Scheduler
-	door      *door
-	notices   *notices
-	rulings   *rulings
-	ends      *ends
-	commander *commander
-	viewer    *viewer
-	dlq       *dlq
-	running   *runningDesk
-	footprint footprint
-	proof     proof
-	tracer    *tracing.Tracer // nil: runs are not traced
-	journal   *journal
-	keeper    *vigil.Keeper
-	proofs    *proofs
-	roll      *membership.Keeper // of who belongs to the yard
-	dismissed chan error         // why this node is out of it
-	goes      bool               // this node is being taken out; of followRoll
-	backups   *backups
-	scrubber  *scrub.Scrubber
-	drain     *drain
-	rebuilds  *rebuilder
+	certs       certificates
+	id          *consensus.Identity
+	cluster     *cluster.Cluster
+	raft        *consensus.Node
+	fleet       *cluster.Fleet
+	authority   *authorityWatch
+	edge        *edge.Server
+	edgeAddr    net.Addr
+	web         *web.Server
+	metrics     *web.Metrics
+	httpAddr    string // "" without an HTTP listener
+	runners     *runnerpool.Pools
+	agent       *agent.Agent
+	scheduler   *scheduler.Scheduler
+	intake      *intake
+	notifier    *recordNotifier
+	decisions   *decisions
+	completions *completions
+	proposer    *proposer
+	viewer      *viewer
+	dlq         *dlq
+	runningJobs *runningLookup
+	dataSize    dirSizeCache
+	hasher      ledgerHasher
+	tracer      *tracing.Tracer // nil: dispatches are not traced
+	jobLog      *jobLog
+	monitor     *health.Monitor
+	consistency *consistencyCheck
+	reconciler  *membership.Reconciler
+	removedErr  chan error // receives the reason when this node is removed from the cluster
+	leaving     bool       // this node is being removed; used by followMembership only
+	backups     *backups
+	drain       *drain
 }
 
-// New makes a node from a config with defaults. It opens nothing yet, and runs
-// once.
+// New returns a node with the given configuration, whose defaults are set. The node
+// opens nothing before [Node.Run], and runs only once.
 func New(cfg Config, version string, log *slog.Logger) (*Node, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &Node{cfg: cfg, version: version, log: log.With("node", cfg.Node.Name), serving: make(chan struct{}), dismissed: make(chan error, 1)}, nil
+	return &Node{cfg: cfg, version: version, log: log.With("node", cfg.Node.Name), serving: make(chan struct{}), removedErr: make(chan error, 1)}, nil
 }
 
-// Serving is closed when the node listens everywhere. Whether it has work to
-// do yet is a question of readiness.
+// Serving returns a channel that is closed when all listeners are open. Whether the
+// node can accept and start jobs is a matter of its readiness.
 func (n *Node) Serving() <-chan struct{} { return n.serving }
 
-// Addresses are where a node listens, also where it was to pick a port itself.
+// Addresses are where a node listens, with the ports that it picked itself.
 type Addresses struct {
 	NATS    string // URL for NATS clients
 	Overhop string // host:port for Overhop workers
-	HTTP    string // host:port for HTTP clients; "" if there is no such door
+	HTTP    string // host:port for HTTP clients; "" without an HTTP listener
 }
 
-// Addresses tells where the node listens, once it is [Node.Serving].
+// Addresses returns where the node listens. It must not be called before
+// [Node.Serving] is closed.
 func (n *Node) Addresses() Addresses {
-	return Addresses{NATS: n.messages.ClientURL(), Overhop: n.edgeAddr.String(), HTTP: n.httpAddr}
+	return Addresses{NATS: n.cluster.ClientURL(), Overhop: n.edgeAddr.String(), HTTP: n.httpAddr}
 }
 
-// Ledger is a copy of the record as this node has it now, once it is
-// [Node.Serving].
+// Ledger returns a copy of this node's ledger. It must not be called before
+// [Node.Serving] is closed.
 func (n *Node) Ledger() *ledger.Ledger { return n.raft.Copy() }
 
-// Disturb changes this node's ledger behind agreement's back, for tests of what
-// becomes of such a node.
-func (n *Node) Disturb(change func(*ledger.Ledger)) { n.raft.Disturb(change) }
+// CorruptLedger applies change to this node's ledger outside of consensus. It is for
+// tests of the consistency check.
+func (n *Node) CorruptLedger(change func(*ledger.Ledger)) { n.raft.CorruptLedger(change) }
 
-// Run starts the node and blocks until ctx ends or a room fails.
+// Run starts the node and blocks until ctx ends or a part of the node fails.
 //
-// Foundations come first and go last. What others can do goes to them first,
-// see leave; the hands outlive the agent that feeds them, so that a draining node
-// finishes what it has accepted.
+// Parts stop in the reverse order of their start. Before that the node transfers
+// leadership and clients to other members, see handOff. The executors stop after the
+// agent, so that a draining node finishes the dispatches that it has accepted.
 func (n *Node) Run(ctx context.Context) (err error) {
-	n.began = time.Now()
-	defer func() { err = n.haltOf(err) }()
-	closeWeb, err := n.openWeb(ctx)
+	n.started = time.Now()
+	defer func() { err = n.exitError(err) }()
+	closeWeb, err := n.openHTTP(ctx)
 	if err != nil {
 		return err
 	}
@@ -125,7 +123,7 @@ func (n *Node) Run(ctx context.Context) (err error) {
 	if n.id, err = consensus.Identify(ctx, n.identityConfig(), n.log); err != nil {
 		return portInUse(err, "raft.listen")
 	}
-	n.waiting.Store(nil)
+	n.waitingFor.Store(nil)
 	defer n.id.Close()
 	store, err := n.openStore()
 	if err != nil {
@@ -133,14 +131,14 @@ func (n *Node) Run(ctx context.Context) (err error) {
 	}
 	defer store.Close()
 
-	messages := n.clusterConfig()
-	if messages.Users, err = n.cfg.NATS.users(); err != nil {
+	natsConfig := n.clusterConfig()
+	if natsConfig.Users, err = n.cfg.NATS.users(); err != nil {
 		return fmt.Errorf("nats.users: %w", err)
 	}
-	if n.messages, err = cluster.Start(ctx, messages, n.log); err != nil {
-		return n.noMessages(err)
+	if n.cluster, err = cluster.Start(ctx, natsConfig, n.log); err != nil {
+		return portInUse(fmt.Errorf("start NATS: %w", err), "nats.listen")
 	}
-	defer n.messages.Stop()
+	defer n.cluster.Stop()
 
 	if n.raft, err = consensus.Open(n.raftConfig(), n.id, store, n.log); err != nil {
 		return fmt.Errorf("open consensus: %w", err)
@@ -159,150 +157,143 @@ func (n *Node) Run(ctx context.Context) (err error) {
 	if n.tracer != nil {
 		defer n.tracer.Close()
 	}
-	if err := n.build(); err != nil {
+	if err := n.wire(); err != nil {
 		return err
 	}
 
-	// What stops first stands on top: the agent gives its work back while there is
-	// a mind, here or elsewhere, and whoever asks is answered until that is done.
-	cellar, base, mind, hands, desk, repair := newFloor(ctx), newFloor(ctx), newFloor(ctx), newFloor(ctx), newFloor(ctx), newFloor(ctx)
-	cellar.Go(n.journal.run) // until nobody says anything any more
+	// Each group stops before those that it depends on: the agent returns its
+	// dispatches while some node runs a scheduler, and requests are answered until then.
+	logLoops, baseLoops, leaderLoops, agentLoops, endpointLoops := newLoopGroup(ctx), newLoopGroup(ctx), newLoopGroup(ctx), newLoopGroup(ctx), newLoopGroup(ctx)
+	logLoops.Go(n.jobLog.run) // stops last: all other loops may log
 	for _, loop := range []func(context.Context) error{
-		n.messages.Run, n.followRoll, n.notices.run, n.rulings.run, n.ends.run, n.backups.run, n.runners.Run, n.keepDrained,
+		n.cluster.Run, n.followMembership, n.notifier.run, n.decisions.run, n.completions.run, n.backups.run, n.runners.Run, n.maintainDrain,
 	} {
-		base.Go(loop)
+		baseLoops.Go(loop)
 	}
-	base.Go(func(ctx context.Context) error { return n.watch.run(ctx, n.raft) })
-	base.Go(func(ctx context.Context) error { return n.fleet.Serve(ctx, n.handlers()) })
-	base.Go(func(ctx context.Context) error { return n.edge.Serve(ctx, listener) })
-	n.watchItself(base)
-	mind.Go(func(ctx context.Context) error { return n.raft.Lead(ctx, n.tenure) })
+	baseLoops.Go(func(ctx context.Context) error { return n.authority.run(ctx, n.raft) })
+	baseLoops.Go(func(ctx context.Context) error { return n.fleet.Serve(ctx, n.handlers()) })
+	baseLoops.Go(func(ctx context.Context) error { return n.edge.Serve(ctx, listener) })
+	n.runChecks(baseLoops)
+	leaderLoops.Go(func(ctx context.Context) error { return n.raft.Lead(ctx, n.runTenure) })
 
-	hands.Go(n.hands.Run)
-	n.serve(desk)
-	repair.Go(n.rebuilds.run)
-	err = n.announce(ctx, base.ctx, mind.ctx, hands.ctx, desk.ctx, repair.ctx)
-	if ended := repair.stop(); err == nil {
-		err = ended
+	agentLoops.Go(n.agent.Run)
+	n.serveEndpoints(endpointLoops)
+	err = n.serveUntilFailure(ctx, baseLoops.ctx, leaderLoops.ctx, agentLoops.ctx, endpointLoops.ctx)
+	handedOff := n.handOff(baseLoops.ctx)
+	err = errors.Join(err, agentLoops.stop())
+	if handedOff {
+		n.leaveStreams(baseLoops.ctx) // leadership that has returned since handOff
 	}
-	left := n.leave(base.ctx)
-	err = errors.Join(err, hands.stop())
-	if left {
-		n.abandon(base.ctx) // what has come back meanwhile
-	}
-	err = errors.Join(err, desk.stop(), mind.stop())
-	n.takeAway(base.ctx, err)
-	return errors.Join(err, base.stop(), n.door.close(), cellar.stop())
+	err = errors.Join(err, endpointLoops.stop(), leaderLoops.stop())
+	return errors.Join(err, baseLoops.stop(), n.intake.close(), logLoops.stop())
 }
 
-// serve answers whoever asks, over NATS and HTTP.
-func (n *Node) serve(desk *floor) {
-	service := n.service()
-	for _, s := range []cluster.Service{n.described(service), n.ownService(), n.backups.service()} {
-		desk.Go(func(ctx context.Context) error { return n.messages.Serve(ctx, s) })
+// serveEndpoints serves the API over NATS and HTTP.
+func (n *Node) serveEndpoints(g *loopGroup) {
+	service := n.apiService()
+	for _, s := range []cluster.Service{n.withOpenAPI(service), n.nodeService(), n.backups.service()} {
+		g.Go(func(ctx context.Context) error { return n.cluster.Serve(ctx, s) })
 	}
-	desk.Go(func(ctx context.Context) error { return n.web.ServeAPI(ctx, n.webRoutes(service.Endpoints)) })
+	g.Go(func(ctx context.Context) error { return n.web.ServeAPI(ctx, n.webRoutes(service.Endpoints)) })
 }
 
-// openStore opens what agreement keeps on the disk, before a word of this node is
-// heard: what it has may not be what it had.
+// openStore checks the data directory and opens the consensus store, before this
+// node sends its first message: a node whose data has diverged must not vote.
 func (n *Node) openStore() (*consensus.Store, error) {
-	if err := n.refuseDiverged(); err != nil {
+	if err := n.checkDiverged(); err != nil {
 		return nil, err
 	}
-	n.layBallast() // before anything else needs the room
+	n.makeBallast() // before the store takes the free space
 	return consensus.OpenStore(n.raftConfig(), n.id, n.log)
 }
 
-// watchItself starts what looks after the node itself.
-func (n *Node) watchItself(base *floor) {
-	base.Go(n.keeper.Run)
-	base.Go(n.thaw)
-	base.Go(n.proofs.run)
-	base.Go(n.watchCertificates)
-	base.Go(n.scrubber.Run)
+// runChecks starts the loops that monitor the node itself.
+func (n *Node) runChecks(g *loopGroup) {
+	g.Go(n.monitor.Run)
+	g.Go(n.resumeJetStream)
+	g.Go(n.consistency.run)
+	g.Go(n.watchCertificates)
 }
 
-// floor is a group of loops that stops when it is told to, not when the node's
-// context ends.
-type floor struct {
-	group *errgroup.Group
-	ctx   context.Context // ends when a loop fails
-	end   context.CancelFunc
+// loopGroup is a group of loops that runs until stop is called. The end of the
+// node's context does not stop it.
+type loopGroup struct {
+	group  *errgroup.Group
+	ctx    context.Context // ends when a loop fails
+	cancel context.CancelFunc
 }
 
-func newFloor(ctx context.Context) *floor {
-	inner, end := context.WithCancel(context.WithoutCancel(ctx))
-	group, inner := errgroup.WithContext(inner)
-	return &floor{group, inner, end}
+func newLoopGroup(ctx context.Context) *loopGroup {
+	// newLoopGroup returns a group with the values of ctx, but not its end.
+	groupCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	group, groupCtx := errgroup.WithContext(groupCtx)
+	return &loopGroup{group, groupCtx, cancel}
 }
 
-// Go starts a loop.
-func (f *floor) Go(loop func(context.Context) error) {
-	f.group.Go(func() error { return loop(f.ctx) })
+// Go starts loop.
+func (g *loopGroup) Go(loop func(context.Context) error) {
+	g.group.Go(func() error { return loop(g.ctx) })
 }
 
-// stop ends the loops and waits for them.
-func (f *floor) stop() error {
-	f.end()
-	return f.group.Wait()
+// stop cancels the loops and waits for them.
+func (g *loopGroup) stop() error {
+	g.cancel()
+	return g.group.Wait()
 }
 
-// build makes the rooms that need no start of their own and binds them.
-func (n *Node) build() (err error) {
+// wire creates the parts that need no start of their own and connects them.
+func (n *Node) wire() (err error) {
 	cfg := &n.cfg
-	n.fleet = n.messages.Fleet()
-	n.watch = newAuthorityWatch()
-	n.mind = scheduler.New(n.schedulerConfig(), agreement{n.raft}, lanes{n.messages, n.poor, n.laneIdentity}, orders{n.fleet}, tales{n.messages}, n.log)
-	n.notices = newNotices(n.sendNotices)
-	n.commander = &commander{
-		node: cfg.Node.Name, raft: n.raft, mind: n.mind, fleet: n.fleet, watch: n.watch, leaving: new(atomic.Bool),
+	n.fleet = n.cluster.Fleet()
+	n.authority = newAuthorityWatch()
+	n.scheduler = scheduler.New(n.schedulerConfig(), consensusAdapter{n.raft}, laneAdapter{n.cluster, n.shouldNotLead, n.laneIdentity}, fleetAdapter{n.fleet}, outboxAdapter{n.cluster}, n.log)
+	n.notifier = newRecordNotifier(n.notifyAuthority)
+	n.proposer = &proposer{
+		node: cfg.Node.Name, raft: n.raft, scheduler: n.scheduler, fleet: n.fleet, authority: n.authority, leaving: new(atomic.Bool),
 	}
-	n.keeper = n.newKeeper()
-	n.rulings = newRulings(n.raft, cfg.Limits.RequestTimeout)
-	n.ends = newEnds(n.raft)
-	n.door = newDoor(n.messages, n.raft.View, n.commander.current, *cfg.Scheduler.CreateQueues, n.noticeAccepted, n.rulings)
-	n.door.refused = func(err error) { n.metrics.Refused(cluster.RefusalOf(err).Code) }
-	n.viewer = &viewer{raft: n.raft, messages: n.messages, load: n.loadBody, current: n.commander.current}
-	n.proof.copy = n.raft.Copy
-	n.proofs = newProofs(n)
+	n.monitor = n.newMonitor()
+	n.decisions = newDecisions(n.raft, cfg.Limits.RequestTimeout)
+	n.completions = newCompletions(n.raft)
+	n.intake = newIntake(n.cluster, n.raft.View, n.proposer.readBarrier, *cfg.Scheduler.CreateQueues, n.recordAccepted, n.decisions)
+	n.intake.onReject = func(err error) { n.metrics.Rejected(cluster.AsAPIError(err).Code) }
+	n.viewer = &viewer{raft: n.raft, cluster: n.cluster, load: n.loadBody, readBarrier: n.proposer.readBarrier}
+	n.hasher.copy = n.raft.Copy
+	n.consistency = newConsistencyCheck(n)
 	n.dlq = newDLQ(n)
-	n.roll = membership.New(n.id.ID(), cfg.Cluster.Name, roster{n}, n.log)
+	n.reconciler = membership.New(n.id.ServerID(), cfg.Cluster.Name, membershipAdapter{n}, n.log)
 	n.backups = newBackups(n)
-	n.scrubber = scrub.New(scrub.Config{Node: cfg.Node.Name, Every: cfg.Scrub.Every, Rate: cfg.Scrub.Rate}, copies{n}, n.log)
-	n.drain = newDrain(n.commander.leaving)
-	n.rebuilds = newRebuilder(n)
-	n.hands = agent.New(agent.Config{
-		Node: cfg.Node.Name, Incarnation: n.id.Incarnation, Runners: cfg.RRQ.Names(), Lanes: n.messages.Led, Edge: n.advertised(),
-	}, bus{n.fleet, n.messages, n.watch, n.loadBody}, n.log)
-	n.journal = newJournal(cfg.Node.Name, n.id.Incarnation, n.messages.AppendLog, n.log)
-	door := cfg.Config
-	door.Version = n.version
-	counts := newCounts(n.metrics)
-	hands := countedHands{tracedHands{n.hands, n.journal, n.tracer}, counts}
-	if n.edge, err = edge.New(door, yard{n}, hands, n.log); err != nil {
+	n.drain = newDrain(n.proposer.leaving)
+	n.agent = agent.New(agent.Config{
+		Node: cfg.Node.Name, Incarnation: n.id.Incarnation, Runners: cfg.RRQ.RunnerNames(), LedLanes: n.cluster.LedLanes, Edge: n.edgeAddress(),
+	}, agentAdapter{n.fleet, n.cluster, n.authority, n.loadBody}, n.log)
+	n.jobLog = newJobLog(cfg.Node.Name, n.id.Incarnation, n.cluster.AppendLog, n.log)
+	edgeConfig := cfg.Config
+	edgeConfig.Version = n.version
+	timer := newDispatchTimer(n.metrics)
+	executor := timedExecutor{tracedExecutor{n.agent, n.jobLog, n.tracer}, timer}
+	if n.edge, err = edge.New(edgeConfig, edgeAdapter{n}, executor, n.log); err != nil {
 		return fmt.Errorf("open the Overhop edge: %w", err)
 	}
-	n.running = &runningDesk{node: cfg.Node.Name, edge: n.edge, fleet: n.fleet}
-	n.viewer.running = n.running.add
-	n.runners = runnerpool.New(cfg.RRQ, cfg.Node.Name, hands, n.log)
-	n.hands.Add(countedTarget{n.traced(n.edge), counts})
-	n.hands.Add(countedTarget{n.traced(n.runners), counts})
+	n.runningJobs = &runningLookup{node: cfg.Node.Name, edge: n.edge, fleet: n.fleet}
+	n.viewer.addProgress = n.runningJobs.addProgress
+	n.runners = runnerpool.New(cfg.RRQ, cfg.Node.Name, executor, n.log)
+	n.agent.AddTarget(timedTarget{n.traced(n.edge), timer})
+	n.agent.AddTarget(timedTarget{n.traced(n.runners), timer})
 	return nil
 }
 
-// advertised is where clients of other nodes reach this one's edge, "" if nobody
-// can tell: an edge that listens everywhere is best reached as the other members
-// reach this one.
-func (n *Node) advertised() string {
-	server, me := n.cfg.Server, n.cfg.me()
+// edgeAddress returns the address at which clients of other nodes reach this node's
+// edge, or "" if it is not known. For an edge that listens on all interfaces it is
+// the host of this member's route address.
+func (n *Node) edgeAddress() string {
+	server, me := n.cfg.Server, n.cfg.self()
 	_, port, err := net.SplitHostPort(n.edgeAddr.String())
 	switch {
 	case server.Advertise != "":
 		return server.Advertise
 	case err != nil:
 		return ""
-	case !server.Everywhere():
+	case !server.IsWildcard():
 		return net.JoinHostPort(server.Host, port)
 	case me != nil:
 		host, _, _ := net.SplitHostPort(me.Route)
@@ -314,11 +305,11 @@ func (n *Node) advertised() string {
 func (n *Node) identityConfig() consensus.IdentityConfig {
 	c := consensus.IdentityConfig{
 		Yard: n.cfg.Cluster.Name, Node: n.cfg.Node.Name, Dir: n.cfg.Node.DataDir,
-		Build: consensus.Build{Version: n.version, Level: protocolLevel}, Certificates: n.certs.cluster,
+		Build: consensus.Build{Version: n.version, Level: protocolVersion}, Certificates: n.certs.cluster,
 	}
 	if n.cfg.Clustered() {
-		c.Listen, c.Members, c.Route = n.cfg.Raft.Listen, n.raftMembers(), n.cfg.me().Route
-		c.Waiting = func(reasons []string) { n.waiting.Store(&reasons) }
+		c.Listen, c.Members, c.Route = n.cfg.Raft.Listen, n.raftMembers(), n.cfg.self().Route
+		c.OnWaiting = func(reasons []string) { n.waitingFor.Store(&reasons) }
 	}
 	return c
 }
@@ -333,32 +324,33 @@ func (n *Node) raftMembers() []consensus.Member {
 
 func (n *Node) clusterConfig() cluster.Config {
 	c := cluster.Config{
-		Node: n.cfg.Node.Name, Identity: n.id.Seat.ID(), Yard: n.id.Yard,
-		Dir: filepath.Join(n.cfg.Node.DataDir, "nats"), Client: n.cfg.NATS.Listen,
+		Node: n.cfg.Node.Name, Identity: n.id.MemberID.ServerID(), Yard: n.id.Yard,
+		Dir: filepath.Join(n.cfg.Node.DataDir, "nats"), ClientListen: n.cfg.NATS.Listen,
 		Secret: n.cfg.Cluster.Secret, MaxStore: n.cfg.NATS.MaxStore, PrimaryLane: n.cfg.NATS.PrimaryLane,
 		ClientTLS: serverTLS(n.certs.nats), MemberTLS: n.certs.cluster,
 	}
 	c.Anonymous = cluster.Role(n.cfg.NATS.Anonymous)
 	if n.cfg.Clustered() {
-		c.Route = n.cfg.NATS.RouteListen
+		c.RouteListen = n.cfg.NATS.RouteListen
 		for _, p := range n.id.Peers() {
-			if p.Node == n.id.Node && p.Seat != n.id.Seat {
-				continue // whose place this node takes
+			if p.Node == n.id.Node && p.MemberID != n.id.MemberID {
+				continue // this node replaces that member
 			}
-			route := n.routeTo(p)
+			route := n.routeAddress(p)
 			if !slices.ContainsFunc(c.Peers, func(o cluster.Peer) bool { return o.Route == route }) {
-				c.Peers = append(c.Peers, cluster.Peer{Node: p.Node, Identity: p.ID(), Route: route})
+				c.Peers = append(c.Peers, cluster.Peer{Node: p.Node, Identity: p.ServerID(), Route: route})
 			}
 		}
 	}
 	return c
 }
 
-// routeTo is where a member's route port is: where this node's configuration
-// says, which may have its own way there, unless the member came later.
-func (n *Node) routeTo(p consensus.Peer) string {
+// routeAddress returns the NATS route address of a member. The configuration of this
+// node wins for members of the first configuration, because this node may reach them
+// by another address; members that joined later have theirs in the ledger.
+func (n *Node) routeAddress(p consensus.Peer) string {
 	for _, m := range n.cfg.Cluster.Members {
-		if m.Name == p.Node && (p.Since == 0 || p.Route == "" || m.Name == n.cfg.Node.Name) {
+		if m.Name == p.Node && (p.JoinRevision == 0 || p.Route == "" || m.Name == n.cfg.Node.Name) {
 			return m.Route
 		}
 	}
@@ -366,68 +358,70 @@ func (n *Node) routeTo(p consensus.Peer) string {
 }
 
 func (n *Node) raftConfig() consensus.Config {
-	return consensus.Config{Dir: n.cfg.Node.DataDir, SnapshotBytes: n.cfg.Raft.SnapshotBytes, Stuck: n.diskHalted}
+	return consensus.Config{Dir: n.cfg.Node.DataDir, SnapshotBytes: n.cfg.Raft.SnapshotBytes, OnFatal: n.exitForDisk}
 }
 
 func (n *Node) schedulerConfig() scheduler.Config {
 	s := n.cfg.Scheduler
-	crons, _ := declaredCrons(n.cfg.RRQ.CronJobs, n.cfg.RRQ.Queue()) // checked by Validate
+	crons, _ := declaredCrons(n.cfg.RRQ.CronJobs, n.cfg.RRQ.DefaultQueueName()) // checked by Validate
 	return scheduler.Config{
 		Node: n.cfg.Node.Name, Members: n.cfg.members(),
-		Policy:         job.Policy{MaxAttempts: s.MaxAttempts, Base: s.RetryBase, Max: s.RetryMax},
+		Policy:         job.Policy{MaxAttempts: s.MaxAttempts, BaseDelay: s.RetryBase, MaxDelay: s.RetryMax},
 		Defaults:       n.cfg.RRQ.Defaults(),
-		DefaultTimeout: s.DefaultTimeout, Routes: n.cfg.RRQ.Routed(), DefaultRunner: n.cfg.RRQ.Default(),
+		DefaultTimeout: s.DefaultTimeout, Routes: n.cfg.RRQ.RoutesByQueue(), DefaultRunner: n.cfg.RRQ.DefaultRunnerName(),
 		CreateQueues: *s.CreateQueues, Crons: crons,
-		ProveEvery: s.ProveEvery, Held: func() string { return n.keeper.Held() },
+		ConsistencyCheckInterval: s.ConsistencyCheckInterval, BlockedReason: func() string { return n.monitor.HoldReason() },
 	}
 }
 
-// handlers are what other nodes may say to this one.
+// handlers returns the handlers of messages from other nodes.
 func (n *Node) handlers() cluster.Handlers {
-	return cluster.Handlers{
-		Assign: func(b job.Batch, reply func([]job.Answer)) { reply(n.hands.Assign(b)) },
-		Recall: n.hands.Recall,
-		Notice: n.mind.Notice,
-		Report: func(r job.Report, reply func(job.ReportAck)) { _ = n.mind.Report(r, reply) }, // no tenure: no answer
-		Beat:   func(b job.Beat, reply func(job.BeatAck)) { _ = n.mind.Beat(b, reply) },
+	h := cluster.Handlers{
+		Assign:    func(b job.AssignmentBatch, reply func([]job.Answer)) { reply(n.agent.Assign(b)) },
+		Recall:    n.agent.Recall,
+		Notice:    n.scheduler.ReceiveRecords,
+		Report:    func(r job.Report, reply func(job.ReportAck)) { _ = n.scheduler.Report(r, reply) }, // no answer if this node is not the authority
+		Heartbeat: func(b job.Heartbeat, reply func(job.HeartbeatAck)) { _ = n.scheduler.Heartbeat(b, reply) },
 		Request: map[string]func(context.Context, []byte) ([]byte, error){
-			verbDo: n.commander.serveDo, verbTransfer: n.commander.serveTransfer, verbFollow: n.commander.serveFollow,
-			verbIndex: n.commander.serveIndex, verbLook: n.serveLook, verbRunning: n.running.serve,
-			verbWhy: n.serveWhy, verbHands: n.serveHands, verbProof: n.proofs.serve,
-			verbMembers: n.serveMembers, verbWord: n.serveWord, verbVouch: n.serveVouch, verbDismiss: n.serveDismiss,
-			verbCopy: n.serveCopy, verbScrub: n.serveScrub,
-			verbRebuild: n.serveRebuild, verbCheck: n.serveCheck, verbSpares: n.serveSpares,
+			verbPropose: n.proposer.servePropose, verbTransfer: n.proposer.serveTransfer, verbFollowerStatus: n.proposer.serveFollowerStatus,
+			verbIndex: n.proposer.serveIndex, verbAuthorityStatus: n.serveAuthorityStatus, verbRunningJob: n.runningJobs.serve,
+			verbExplainPlacement: n.serveExplainPlacement, verbExecutors: n.serveExecutors, verbLedgerHash: n.consistency.serve,
+			verbMembers: n.serveMembers, verbNodeStatus: n.serveNodeStatus, verbPromote: n.servePromote, verbNotifyRemoved: n.serveNotifyRemoved,
 		},
 	}
+	for _, verb := range retiredVerbs {
+		h.Request[verb] = serveRetired
+	}
+	return h
 }
 
-// sendNotices tells the authority of acknowledged records. It may get lost:
-// the authority reads the lanes anyway.
-func (n *Node) sendNotices(records []job.Record) {
-	owner, _, ok := n.watch.authority()
+// notifyAuthority sends acknowledged records to the authority, so that it need not
+// wait for its next read of the lanes. A lost message does no harm.
+func (n *Node) notifyAuthority(records []job.Record) {
+	owner, _, ok := n.authority.current()
 	switch {
 	case !ok:
 	case owner == n.cfg.Node.Name:
-		n.mind.Notice(records)
+		n.scheduler.ReceiveRecords(records)
 	default:
 		if err := n.fleet.Notify(owner, records); err != nil {
-			n.log.Debug("notice is not sent", "to", owner, "error", err)
+			n.log.Debug("record notice not sent", "node", owner, "err", err)
 		}
 	}
 }
 
-// announce says that the node serves, and ends when ctx does or, with the
-// reason, when a floor below has failed.
-func (n *Node) announce(ctx context.Context, floors ...context.Context) error {
-	if idle := n.cfg.RRQ.Idle; len(idle) > 0 {
-		n.log.Warn("keys of the configuration have no effect here", "keys", strings.Join(idle, "; "))
+// serveUntilFailure closes n.serving and blocks until ctx ends, which returns nil, or
+// one of the parents ends, which returns its cause.
+func (n *Node) serveUntilFailure(ctx context.Context, parents ...context.Context) error {
+	if ignored := n.cfg.RRQ.Ignored; len(ignored) > 0 {
+		n.log.Warn("configuration keys without effect on this node", "keys", strings.Join(ignored, "; "))
 	}
-	n.log.Info("node serves", "nats", n.messages.ClientURL(), "overhop", n.edgeAddr.String(), "http", n.httpAddr, "version", n.version)
+	n.log.Info("node serving", "nats", n.cluster.ClientURL(), "overhop", n.edgeAddr.String(), "http", n.httpAddr, "version", n.version)
 	close(n.serving)
-	n.metrics.Ask(n.gather)
-	failed := make(chan error, len(floors))
-	for _, f := range floors {
-		defer context.AfterFunc(f, func() { failed <- context.Cause(f) })()
+	n.metrics.SetCollector(n.collectMetrics)
+	failed := make(chan error, len(parents))
+	for _, parent := range parents {
+		defer context.AfterFunc(parent, func() { failed <- context.Cause(parent) })()
 	}
 	select {
 	case <-ctx.Done():
@@ -437,7 +431,8 @@ func (n *Node) announce(ctx context.Context, floors ...context.Context) error {
 	}
 }
 
-// portInUse adds what to do to the commonest reason why a node cannot start.
+// portInUse adds the remedy to err if an address is already in use. key is the
+// configuration key of the address.
 func portInUse(err error, key string) error {
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return fmt.Errorf("%w; another program listens there: stop it or choose another address by %s", err, key)

@@ -12,15 +12,14 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// served is which labels a node's metrics have, and which values of them it has
-// shown.
-type served map[string]map[string][]string
+// scrapedMetrics are the labels of a node's metrics with the values that they have had.
+type scrapedMetrics map[string]map[string][]string
 
-var sample = regexp.MustCompile(`(?m)^([a-z_]+)(?:\{(.*)\})? \S+$`)
+var sampleLine = regexp.MustCompile(`(?m)^([a-z_]+)(?:\{(.*)\})? \S+$`)
 
-func servedBy(said string) served {
-	s := served{}
-	for _, m := range sample.FindAllStringSubmatch(said, -1) {
+func parseMetrics(said string) scrapedMetrics {
+	s := scrapedMetrics{}
+	for _, m := range sampleLine.FindAllStringSubmatch(said, -1) {
 		if s[m[1]] == nil {
 			s[m[1]] = map[string][]string{}
 		}
@@ -31,25 +30,25 @@ func servedBy(said string) served {
 	return s
 }
 
-// byPrometheus are labels that it gives every series itself.
-var byPrometheus = []string{"job", "instance"}
+// scrapeLabels are labels that Prometheus adds to every series.
+var scrapeLabels = []string{"job", "instance"}
 
-// overTime are those functions used here whose argument is a range, and
-// plainFunctions those whose is not. Others, which only the parser's own dialect
-// may know, have to be looked up first.
+// rangeFunctions are the functions in use whose argument is a range, and otherFunctions the
+// rest. Check a new function before adding it: the parser also accepts functions that
+// Prometheus does not have.
 var (
-	overTime       = []string{"rate", "increase", "max_over_time"}
-	plainFunctions = []string{"time", "histogram_quantile", "absent"}
+	rangeFunctions = []string{"rate", "increase", "max_over_time"}
+	otherFunctions = []string{"time", "histogram_quantile", "absent"}
 )
 
-// check finds what is wrong with an expression: what no PromQL is, a metric that
-// is not served, a label that it has not. labels are what its result may have.
-func (s served) check(expr string) (labels, wrong []string) {
+// check finds errors in an expression: invalid PromQL, metrics that are not served, labels
+// that do not exist. labels are those that its result may have.
+func (s scrapedMetrics) check(expr string) (labels, wrong []string) {
 	e, err := metricsql.Parse(expr)
 	if err != nil {
 		return nil, []string{err.Error()}
 	}
-	labels = slices.Clone(byPrometheus)
+	labels = slices.Clone(scrapeLabels)
 	var named []string
 	ranged := map[metricsql.Expr]bool{}
 	metricsql.VisitAll(e, func(e metricsql.Expr) {
@@ -70,11 +69,11 @@ func (s served) check(expr string) (labels, wrong []string) {
 			}
 		case *metricsql.FuncExpr:
 			switch {
-			case slices.Contains(overTime, e.Name):
+			case slices.Contains(rangeFunctions, e.Name):
 				if !ranged[e.Args[0]] { // visited before
 					wrong = append(wrong, e.Name+" of what is no range")
 				}
-			case !slices.Contains(plainFunctions, e.Name):
+			case !slices.Contains(otherFunctions, e.Name):
 				wrong = append(wrong, e.Name+" is no function that is looked up")
 			}
 		}
@@ -87,7 +86,7 @@ func (s served) check(expr string) (labels, wrong []string) {
 	return labels, wrong
 }
 
-func (s served) series(e *metricsql.MetricExpr) (has map[string][]string, wrong []string) {
+func (s scrapedMetrics) series(e *metricsql.MetricExpr) (has map[string][]string, wrong []string) {
 	if len(e.LabelFilterss) != 1 || e.LabelFilterss[0][0].Label != "__name__" {
 		return nil, []string{string(e.AppendString(nil)) + " names no metric"}
 	}
@@ -97,7 +96,7 @@ func (s served) series(e *metricsql.MetricExpr) (has map[string][]string, wrong 
 		return nil, []string{name + " is not served"}
 	}
 	for _, f := range e.LabelFilterss[0][1:] {
-		if slices.Contains(byPrometheus, f.Label) {
+		if slices.Contains(scrapeLabels, f.Label) {
 			continue
 		}
 		one := regexp.QuoteMeta(f.Value)
@@ -112,10 +111,10 @@ func (s served) series(e *metricsql.MetricExpr) (has map[string][]string, wrong 
 	return has, wrong
 }
 
-var inText = regexp.MustCompile(`\{\{ *(?:\$labels\.)?([a-z]+) *\}\}`)
+var labelRef = regexp.MustCompile(`\{\{ *(?:\$labels\.)?([a-z]+) *\}\}`)
 
-// checkAlerts holds the alert rules against what a node serves.
-func checkAlerts(t *testing.T, s served) {
+// checkAlerts checks the alert rules against the metrics that a node serves.
+func checkAlerts(t *testing.T, s scrapedMetrics) {
 	text, err := os.ReadFile("../deploy/observability/alerts.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -149,18 +148,18 @@ func checkAlerts(t *testing.T, s served) {
 			t.Errorf("%s: severity %q", r.Alert, r.Labels["severity"])
 		}
 		if r.Annotations["summary"] == "" || len(r.Annotations["description"]) < 40 {
-			t.Errorf("%s does not say what it means and what to do", r.Alert)
+			t.Errorf("%s lacks a summary, or a description with the remedy", r.Alert)
 		}
-		for _, m := range inText.FindAllStringSubmatch(r.Annotations["summary"]+r.Annotations["description"], -1) {
+		for _, m := range labelRef.FindAllStringSubmatch(r.Annotations["summary"]+r.Annotations["description"], -1) {
 			if !slices.Contains(labels, m[1]) {
-				t.Errorf("%s speaks of %s, which it has not", r.Alert, m[1])
+				t.Errorf("%s refers to label %s, which it does not have", r.Alert, m[1])
 			}
 		}
 	}
 }
 
-// checkDashboard holds the dashboard against what a node serves.
-func checkDashboard(t *testing.T, s served) {
+// checkDashboard checks the dashboard against the metrics that a node serves.
+func checkDashboard(t *testing.T, s scrapedMetrics) {
 	text, err := os.ReadFile("../deploy/observability/grafana.json")
 	if err != nil {
 		t.Fatal(err)
@@ -190,7 +189,7 @@ func checkDashboard(t *testing.T, s served) {
 		}
 		ids[p.ID] = true
 		if p.Type != "row" && (len(p.Targets) == 0 || p.Datasource.UID != "${datasource}") {
-			t.Errorf("%s asks nothing, or one certain Prometheus", p.Title)
+			t.Errorf("%s has no query, or a fixed data source", p.Title)
 		}
 		for _, target := range p.Targets {
 			expr := strings.NewReplacer("$__rate_interval", "5m", "$job", ".*", "$instance", ".*").Replace(target.Expr)
@@ -199,20 +198,20 @@ func checkDashboard(t *testing.T, s served) {
 				t.Errorf("%s: %s", p.Title, w)
 			}
 			if target.Datasource.UID != "${datasource}" {
-				t.Errorf("%s asks one certain Prometheus", p.Title)
+				t.Errorf("%s has a fixed data source", p.Title)
 			}
-			for _, m := range inText.FindAllStringSubmatch(target.LegendFormat, -1) {
+			for _, m := range labelRef.FindAllStringSubmatch(target.LegendFormat, -1) {
 				if !slices.Contains(labels, m[1]) {
-					t.Errorf("%s speaks of %s, which it has not", p.Title, m[1])
+					t.Errorf("%s refers to label %s, which it does not have", p.Title, m[1])
 				}
 			}
 		}
 	}
 }
 
-// The check itself finds what is wrong.
-func TestServed_Check(t *testing.T) {
-	s := servedBy("yard_a 1\nyard_b{queue=\"mail\",state=\"active\"} 2\nyard_c_bucket{le=\"0.5\"} 1\n")
+// The check finds errors.
+func TestScrapedMetrics_Check(t *testing.T) {
+	s := parseMetrics("yard_a 1\nyard_b{queue=\"mail\",state=\"active\"} 2\nyard_c_bucket{le=\"0.5\"} 1\n")
 	for expr, want := range map[string]string{
 		`yard_a > 0 and yard_b`:                                          "",
 		`sum by (queue, job) (yard_b{state="active"}) / 2`:               "",

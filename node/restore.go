@@ -12,251 +12,259 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"yardmaster/backup"
-	"yardmaster/cluster"
-	"yardmaster/job"
-	"yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/backup"
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// bringIdle is how long a restore waits for the next question.
-const bringIdle = 10 * time.Second
+// restoreIdleTimeout is how long a restore waits for the next request of its client.
+const restoreIdleTimeout = 10 * time.Second
 
-// bringer is a restore under way: the caller sends part after part.
-type bringer struct {
-	*errand
-	n    *Node
-	desk *backups
-	plan backup.Plan
+// restorer is a restore under way. Its client sends one part after the other.
+type restorer struct {
+	*backupSession
+	n       *Node
+	backups *backups
+	plan    backup.Plan
 
-	fresh []string // identities of the lanes that the yard had
-	lanes []string // identities of those it gets
+	freshLanes []string // identities of the lanes that the cluster has now
+	lanes      []string // identities of the lanes that it gets
 
-	// Of one step at a time.
-	feed   *feed
-	fed    map[string]bool
-	parts  uint64 // of the ledger
-	ledger []byte // that is not yet a part
-	report *restored
+	// Used by the current step only.
+	importing   *streamImport
+	received    map[string]bool // complete parts
+	ledgerParts uint64          // chunks of the ledger that were proposed
+	ledgerBuf   []byte          // bytes of the ledger that were not proposed yet
+	report      *restoreReport
 }
 
-// bringing is the answer to all questions about a restore.
-type bringing struct {
-	Session string    `json:"session"`
-	Node    string    `json:"node"`
-	Working string    `json:"working,omitempty"` // on what; the end is heard by restore.wait
-	Report  *restored `json:"report,omitempty"`
+// restoreReply is the reply to all requests about a restore.
+type restoreReply struct {
+	Session  string         `json:"session"`
+	Node     string         `json:"node"`
+	Activity string         `json:"working,omitempty"` // what a step does that has not ended; ask restore.wait for its end
+	Report   *restoreReport `json:"report,omitempty"`
 }
 
 func (b *backups) beginRestore(ctx context.Context, q *cluster.Request) (any, error) {
-	plan, err := ask[backup.Plan](q)
+	// beginRestore starts a restore: it prepares the cluster for the parts to come.
+	plan, err := decodeRequest[backup.Plan](q)
 	if err != nil {
 		return nil, err
 	}
 	if plan.Format != backup.Format || len(plan.Keep) == 0 || len(plan.Keep) != len(plan.Streams) {
 		return nil, &job.InvalidError{Reason: fmt.Sprintf("a plan of format %d: this node restores format %d", plan.Format, backup.Format)}
 	}
-	r, err := b.seat(plan, false)
+	r, err := b.startRestore(plan, false)
 	if err != nil {
 		return nil, err
 	}
-	return r.take(ctx, r.begin)
+	return r.runStep(ctx, r.prepare)
 }
 
-// seat gives the desk to a restore: the one before is over, or is made to end.
-func (b *backups) seat(plan backup.Plan, force bool) (*bringer, error) {
+// startRestore returns a new restore. Unless force is set it fails while another one is
+// active; otherwise it cancels that one.
+func (b *backups) startRestore(plan backup.Plan, force bool) (*restorer, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	before := b.bringing
-	if before != nil && !force && before.ctx.Err() == nil && !before.over(time.Now()) {
-		return nil, &cluster.APIError{Code: "409", Text: fmt.Sprintf("%s restores a backup already; that ends %v after its asker goes away", b.n.cfg.Node.Name, bringIdle)}
+	previous := b.restorer
+	if previous != nil && !force && previous.ctx.Err() == nil && !previous.idle(time.Now()) {
+		return nil, &cluster.APIError{Code: "409", Text: fmt.Sprintf("%s is already restoring a backup; that ends %v after its client's last request", b.n.cfg.Node.Name, restoreIdleTimeout)}
 	}
-	r := &bringer{errand: newErrand(b.ctx, bringIdle), n: b.n, desk: b, plan: plan, fed: map[string]bool{}}
-	if before != nil {
-		before.stop()
-		r.step = before.last() // nothing begins before it has ended
+	r := &restorer{backupSession: newBackupSession(b.ctx, restoreIdleTimeout), n: b.n, backups: b, plan: plan, received: map[string]bool{}}
+	if previous != nil {
+		previous.cancel()
+		r.step = previous.lastStep() // runStep waits for its end
 	}
-	b.bringing = r
+	b.restorer = r
 	return r, nil
 }
 
-// take begins a step, once the one before has ended, and answers with its end if
-// that comes soon. A step that fails is the restore's last.
-func (r *bringer) take(ctx context.Context, do func(context.Context) error) (any, error) {
-	if before := r.last(); before != nil {
-		if more, _ := before.wait(ctx); more { // its error was told, or is nobody's
-			r.stop()
+// runStep starts a step once the one before has ended, and waits for its result for a
+// short time. A step that fails ends the restore.
+func (r *restorer) runStep(ctx context.Context, fn func(context.Context) error) (any, error) {
+	if previous := r.lastStep(); previous != nil {
+		if running, _ := previous.wait(ctx); running { // its error was returned already, or belongs to a cancelled restore
+			r.cancel()
 			return nil, &job.UnavailableError{Reason: r.n.cfg.Node.Name + " has not ended the step before", RetryAfter: time.Second}
 		}
 	}
-	begun := r.errand.begin(r.desk.tasks.Go, func(ctx context.Context) error {
-		err := do(ctx)
+	started := r.backupSession.startStep(r.backups.tasks.Go, func(ctx context.Context) error {
+		err := fn(ctx)
 		if err != nil {
-			r.stop()
+			r.cancel()
 		}
 		return err
 	})
-	if !begun {
-		return nil, &cluster.APIError{Code: "409", Text: "two steps of one restore were asked for at once"}
+	if !started {
+		return nil, &cluster.APIError{Code: "409", Text: "two steps of one restore were requested at once"}
 	}
 	return r.wait(ctx)
 }
 
-func (r *bringer) wait(ctx context.Context) (any, error) {
-	s := r.last()
-	more, err := s.wait(ctx)
+func (r *restorer) wait(ctx context.Context) (any, error) {
+	// wait waits for the result of the current step for a short time.
+	s := r.lastStep()
+	running, err := s.wait(ctx)
 	switch {
 	case err != nil:
 		return nil, err
-	case more:
-		return bringing{Session: r.id, Node: r.n.cfg.Node.Name, Working: r.said()}, nil
+	case running:
+		return restoreReply{Session: r.id, Node: r.n.cfg.Node.Name, Activity: r.currentActivity()}, nil
 	}
-	return bringing{Session: r.id, Node: r.n.cfg.Node.Name, Report: r.report}, nil
+	return restoreReply{Session: r.id, Node: r.n.cfg.Node.Name, Report: r.report}, nil
 }
 
 func (b *backups) waitRestore(ctx context.Context, q *cluster.Request) (any, error) {
-	head, err := ask[backupQuestion](q)
+	req, err := decodeRequest[backupRequest](q)
 	if err != nil {
 		return nil, err
 	}
-	r, err := b.restoring(head.Session)
+	r, err := b.findRestore(req.Session)
 	if err != nil {
 		return nil, err
 	}
 	return r.wait(ctx)
 }
 
-// pieceHead stands before a piece of a part.
-type pieceHead struct {
+// chunkHeader precedes a chunk of a part.
+type chunkHeader struct {
 	Session string `json:"session"`
 	Part    string `json:"part"`
-	End     bool   `json:"end"` // nothing more of this part comes
+	End     bool   `json:"end"` // the part ends with this chunk
 }
 
-// readPiece takes a request of JSON, a line's end, and bytes apart.
-func readPiece(r *cluster.Request, head any) (piece []byte, err error) {
-	line, piece, ok := bytes.Cut(r.Data, []byte("\n"))
+// readChunk splits a request into a line of JSON, which it decodes, and a chunk.
+func readChunk(r *cluster.Request, head any) (chunk []byte, err error) {
+	line, chunk, ok := bytes.Cut(r.Data, []byte("\n"))
 	if !ok {
-		return nil, &job.InvalidError{Reason: "give a line of JSON, and after it the piece"}
+		return nil, &job.InvalidError{Reason: "the request must be a line of JSON, followed by the chunk"}
 	}
 	if err := json.Unmarshal(line, head); err != nil {
 		return nil, &job.InvalidError{Reason: err.Error()}
 	}
-	return piece, nil
+	return chunk, nil
 }
 
-// restoring finds the restore that is asked about, and notes that it is.
-func (b *backups) restoring(session string) (*bringer, error) {
+// findRestore returns the restore with the given session and counts the request as its
+// activity.
+func (b *backups) findRestore(session string) (*restorer, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.bringing == nil || b.bringing.id != session {
-		return nil, &cluster.APIError{Code: "410", Text: fmt.Sprintf("%s is not about this restore (any more)", b.n.cfg.Node.Name)}
+	if b.restorer == nil || b.restorer.id != session {
+		return nil, &cluster.APIError{Code: "410", Text: fmt.Sprintf("%s does not run this restore (any more)", b.n.cfg.Node.Name)}
 	}
-	b.bringing.touch()
-	return b.bringing, nil
+	b.restorer.touch()
+	return b.restorer, nil
 }
 
 func (b *backups) push(ctx context.Context, q *cluster.Request) (any, error) {
-	var head pieceHead
-	piece, err := readPiece(q, &head)
+	// push takes a chunk of a part.
+	var header chunkHeader
+	chunk, err := readChunk(q, &header)
 	if err != nil {
 		return nil, err
 	}
-	r, err := b.restoring(head.Session)
+	r, err := b.findRestore(header.Session)
 	if err != nil {
 		return nil, err
 	}
-	return r.take(ctx, func(ctx context.Context) error {
-		r.say("bringing %s back", head.Part)
-		if head.Part == r.plan.Ledger.Name {
-			return r.pushLedger(ctx, piece, head.End)
+	return r.runStep(ctx, func(ctx context.Context) error {
+		r.setActivity("restoring %s", header.Part)
+		if header.Part == r.plan.Ledger.Name {
+			return r.pushLedger(ctx, chunk, header.End)
 		}
-		return r.pushStream(ctx, head.Part, piece, head.End)
+		return r.pushStream(ctx, header.Part, chunk, header.End)
 	})
 }
 
-func (r *bringer) pushLedger(ctx context.Context, piece []byte, end bool) error {
-	r.ledger = append(r.ledger, piece...)
-	for len(r.ledger) >= ledger.MaxBringPart || end && len(r.ledger) > 0 {
-		n := min(len(r.ledger), ledger.MaxBringPart)
-		c := &ledger.BringBack{Stage: ledger.BringPart, ID: r.id, Number: r.parts, Data: r.ledger[:n]}
-		if err := r.insist(ctx, c); err != nil {
+func (r *restorer) pushLedger(ctx context.Context, chunk []byte, end bool) error {
+	// pushLedger proposes the ledger in chunks of ledger.MaxRestorePart bytes.
+	r.ledgerBuf = append(r.ledgerBuf, chunk...)
+	for len(r.ledgerBuf) >= ledger.MaxRestorePart || end && len(r.ledgerBuf) > 0 {
+		n := min(len(r.ledgerBuf), ledger.MaxRestorePart)
+		c := &ledger.Restore{Stage: ledger.RestorePart, ID: r.id, Number: r.ledgerParts, Data: r.ledgerBuf[:n]}
+		if err := r.propose(ctx, c); err != nil {
 			return err
 		}
-		r.parts++
-		r.ledger = slices.Clone(r.ledger[n:])
+		r.ledgerParts++
+		r.ledgerBuf = slices.Clone(r.ledgerBuf[n:])
 	}
 	if end {
-		r.fed[r.plan.Ledger.Name] = true
+		r.received[r.plan.Ledger.Name] = true
 	}
 	return nil
 }
 
-// feed is a stream on its way: cut off where the plan says, then to JetStream.
-type feed struct {
+// streamImport is a stream being restored: trimmed to the plan, then imported.
+type streamImport struct {
 	part  string
 	in    *io.PipeWriter
 	group *errgroup.Group
 }
 
-func (r *bringer) pushStream(ctx context.Context, part string, piece []byte, end bool) error {
-	if r.feed == nil {
-		if err := r.seated(ctx); err != nil {
+func (r *restorer) pushStream(ctx context.Context, part string, chunk []byte, end bool) error {
+	// pushStream passes a chunk to the import of its stream. The first chunk starts it.
+	if r.importing == nil {
+		if err := r.checkCurrent(ctx); err != nil {
 			return err
 		}
 		keep := slices.IndexFunc(r.plan.Keep, func(s backup.Stream) bool { return s.Name == part })
-		if keep < 0 || r.fed[part] {
+		if keep < 0 || r.received[part] {
 			return &job.InvalidError{Reason: fmt.Sprintf("part %q is not expected", part)}
 		}
-		r.feed = r.open(r.plan.Keep[keep])
+		r.importing = r.startImport(r.plan.Keep[keep])
 	}
-	if r.feed.part != part {
-		return &job.InvalidError{Reason: fmt.Sprintf("part %q comes before %q has ended", part, r.feed.part)}
+	if r.importing.part != part {
+		return &job.InvalidError{Reason: fmt.Sprintf("part %q comes before %q has ended", part, r.importing.part)}
 	}
-	_, err := r.feed.in.Write(piece)
+	_, err := r.importing.in.Write(chunk)
 	if err == nil && !end {
 		return nil
 	}
-	r.feed.in.Close() //nolint:errcheck // never fails
-	if ended := r.feed.group.Wait(); ended != nil {
-		err = ended
+	r.importing.in.Close() //nolint:errcheck // never fails
+	if importErr := r.importing.group.Wait(); importErr != nil {
+		err = importErr
 	}
-	r.feed = nil
+	r.importing = nil
 	if err == nil {
-		r.fed[part] = true
+		r.received[part] = true
 		return nil
 	}
 	if errors.Is(err, backup.ErrDamaged) {
 		return &job.InvalidError{Reason: err.Error()}
 	}
-	return tryLater(err)
+	return retryLater(err)
 }
 
-func (r *bringer) open(keep backup.Stream) *feed {
-	in, to := io.Pipe()
+func (r *restorer) startImport(keep backup.Stream) *streamImport {
+	// startImport starts the import of a stream from a pipe.
+	in, pipe := io.Pipe()
 	trimmed, trimTo := io.Pipe()
 	group, ctx := errgroup.WithContext(r.ctx)
 	group.Go(func() error {
 		defer context.AfterFunc(ctx, func() { in.CloseWithError(ctx.Err()) })()
 		err := backup.Trim(trimTo, in, keep)
 		trimTo.CloseWithError(err)
-		if err == nil { // what lies behind the end that its writer set
+		if err == nil { // read what follows the trimmed end
 			_, err = io.Copy(io.Discard, in)
 		}
 		in.CloseWithError(errors.Join(err, io.ErrClosedPipe))
 		return err
 	})
 	group.Go(func() error {
-		err := r.n.messages.BringStream(ctx, cluster.Layout{Identities: r.lanes}, keep.Stream, pointOf(&keep), trimmed)
+		err := r.n.cluster.RestoreStream(ctx, cluster.Layout{Identities: r.lanes}, keep.Stream, streamPoint(&keep), trimmed)
 		trimmed.CloseWithError(errors.Join(err, io.ErrClosedPipe))
 		return err
 	})
-	r.desk.tasks.Go(func() error {
-		_ = group.Wait() // whoever pushes the part's end hears it
+	r.backups.tasks.Go(func() error {
+		_ = group.Wait() // pushStream returns its error
 		return nil
 	})
-	return &feed{keep.Name, to, group}
+	return &streamImport{keep.Name, pipe, group}
 }
 
-func pointOf(s *backup.Stream) cluster.StreamPoint {
-	return cluster.StreamPoint{Identity: s.Identity, First: s.First, Last: s.Last, Messages: s.Messages, Bytes: s.Bytes}
+func streamPoint(s *backup.Stream) cluster.StreamState {
+	return cluster.StreamState{Identity: s.Identity, First: s.First, Last: s.Last, Messages: s.Messages, Bytes: s.Bytes}
 }

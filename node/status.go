@@ -10,26 +10,26 @@ import (
 	"sync"
 	"time"
 
-	"yardmaster/cluster"
-	"yardmaster/edge"
-	"yardmaster/ledger"
-	"yardmaster/runnerpool"
-	"yardmaster/scheduler"
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/edge"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/runnerpool"
+	"github.com/yardmaster-dev/yardmaster/scheduler"
 )
 
-// verbLook asks the authority how it stands.
-const verbLook = "look"
+// verbAuthorityStatus asks the authority for its status.
+const verbAuthorityStatus = "authority_status"
 
-// lookTime is how long the authority may take to answer that.
-const lookTime = 700 * time.Millisecond
+// authorityStatusTimeout bounds that request.
+const authorityStatusTimeout = 700 * time.Millisecond
 
-// Status is the node's and, as far as it can see, the yard's state.
+// Status is the state of the node and, as far as it can see, of the cluster.
 type Status struct {
 	Node          string                  `json:"node"`
 	Version       string                  `json:"version"`
 	Mode          string                  `json:"mode"` // single or cluster
 	Uptime        int64                   `json:"uptime_seconds"`
-	HTTP          string                  `json:"http"` // host:port; "" if there is no such door
+	HTTP          string                  `json:"http"` // host:port; "" without an HTTP listener
 	Members       []MemberStatus          `json:"members"`
 	Raft          RaftStatus              `json:"raft"`
 	Authority     AuthorityStatus         `json:"authority"`
@@ -38,10 +38,9 @@ type Status struct {
 	HeldKeys      int                     `json:"held_keys"` // of guards, at most ledger.MaxHeldKeys
 	OutboxBytes   int                     `json:"outbox_bytes"`
 	StaleOutcomes uint64                  `json:"stale_outcomes"`
-	Nodes         []scheduler.NodeStatus  `json:"nodes"` // as the authority hears them
+	Nodes         []scheduler.NodeView    `json:"nodes"` // as the authority sees them
 	Pools         []runnerpool.PoolStatus `json:"pools"`
 	Workers       WorkerStatus            `json:"workers"`
-	Scrub         ScrubStatus             `json:"scrub"`
 	Drain         *DrainStatus            `json:"drain,omitempty"` // null: the node takes work
 	Readiness     ReadinessStatus         `json:"readiness"`
 }
@@ -53,23 +52,23 @@ type MemberStatus struct {
 	Voter   bool   `json:"voter"`
 	Leader  bool   `json:"leader"`
 	State   string `json:"state"` // up, draining, down, or unknown while there is no authority
-	// What this node has heard of the member at their last talk over Raft's port.
-	Version string `json:"version"`           // of its program; "" if it was not heard
-	TLS     bool   `json:"tls"`               // that talk was encrypted
-	Refused string `json:"refused,omitempty"` // why the two do not talk
+	// From the last handshake with the member at the Raft port.
+	Version string `json:"version"`           // of its program; "" if there was none
+	TLS     bool   `json:"tls"`               // the handshake was encrypted
+	Refused string `json:"refused,omitempty"` // why the two nodes do not talk
 }
 
-// RaftStatus is agreement as it looks from this node.
+// RaftStatus is the state of the Raft group as this node sees it.
 type RaftStatus struct {
 	State     string `json:"state"`
 	Leader    string `json:"leader"`
 	Term      uint64 `json:"term"`
 	Applied   uint64 `json:"applied"`
 	Last      uint64 `json:"last"`
-	ContactMS int64  `json:"contact_ms"` // since the leader was heard; -1: never
+	ContactMS int64  `json:"contact_ms"` // since the last contact with the leader; -1: never
 }
 
-// AuthorityStatus is the lease.
+// AuthorityStatus is the lease of the authority.
 type AuthorityStatus struct {
 	Owner       string    `json:"owner"`
 	LeaseID     string    `json:"lease_id"`
@@ -78,17 +77,17 @@ type AuthorityStatus struct {
 	Expired     bool      `json:"expired"`
 }
 
-// LaneStatus is a job lane.
+// LaneStatus is the state of a lane.
 type LaneStatus struct {
 	Lane   int    `json:"lane"`
 	Stream string `json:"stream"`
-	Leader string `json:"leader"` // member; "" if it has none that answers and hears a majority
+	Leader string `json:"leader"` // member; "" if no leader answers that is in contact with a majority
 	First  uint64 `json:"first"`
 	Last   uint64 `json:"last"`
 	Cursor uint64 `json:"cursor"`
-	Lag    uint64 `json:"lag"` // accepted and not folded
+	Lag    uint64 `json:"lag"` // records that are not ingested
 
-	full bool // it has no room for another job
+	full bool // the lane cannot take another job
 }
 
 // WorkerStatus counts this node's Overhop connections.
@@ -96,29 +95,28 @@ type WorkerStatus struct {
 	Connections   int `json:"connections"`
 	Registered    int `json:"registered"`
 	Subscriptions int `json:"subscriptions"`
-	Credits       int `json:"credits"` // jobs they would take now
+	Credits       int `json:"credits"` // jobs that the workers would take now
 }
 
-// ReadinessStatus tells accepting and dispatching apart.
+// ReadinessStatus is the readiness, with separate values for accepting and dispatching.
 type ReadinessStatus struct {
 	ledger.Readiness
 	Accepting   bool `json:"accepting"`
 	Dispatching bool `json:"dispatching"`
-	// Warnings do not make the node unready, and want somebody's hand before
-	// they do worse.
+	// Warnings do not make the node unready, but need attention before they do.
 	Warnings []string `json:"warnings,omitempty"`
 }
 
-// status gathers everything there is to say.
+// status collects the status of the node and the cluster.
 func (n *Node) status(ctx context.Context) Status {
 	raft := n.raft.Status()
 	s := Status{
-		Node: n.cfg.Node.Name, Version: n.version, Mode: "single", Uptime: int64(time.Since(n.began).Seconds()),
+		Node: n.cfg.Node.Name, Version: n.version, Mode: "single", Uptime: int64(time.Since(n.started).Seconds()),
 		Raft: RaftStatus{
 			State: raft.State, Leader: raft.Leader, Term: raft.Term, Applied: raft.Applied, Last: raft.Last,
 			ContactMS: raft.Contact.Milliseconds(),
 		},
-		Pools: n.runners.Status(), HTTP: n.httpAddr, Scrub: n.scrubStatus(), Drain: n.drainStatus(),
+		Pools: n.runners.Status(), HTTP: n.httpAddr, Drain: n.drainStatus(),
 	}
 	if raft.Contact < 0 {
 		s.Raft.ContactMS = -1
@@ -128,68 +126,68 @@ func (n *Node) status(ctx context.Context) Status {
 	}
 	counts := n.edge.Counts()
 	s.Workers = WorkerStatus{counts.Connections, counts.Registered, counts.Subscriptions, counts.Credits}
-	look := n.look(ctx)
-	s.Nodes = look.Nodes
+	authority := n.authorityStatus(ctx)
+	s.Nodes = authority.Nodes
 	s.Lanes = n.laneStatus(ctx)
-	s.Readiness = n.readiness(ctx, look, s.Lanes)
+	s.Readiness = n.readiness(ctx, authority, s.Lanes)
 	n.raft.View(func(l *ledger.Ledger) {
-		a, view := l.Authority(), l.Snapshot(ledger.Surroundings{Now: time.Now()}) // the ledger's own time stands still without a quorum
+		a, view := l.Authority(), l.Snapshot(ledger.SnapshotContext{Now: time.Now()}) // without a quorum the ledger's own time does not advance
 		s.Authority = AuthorityStatus{a.Owner, a.LeaseID, a.Epoch, a.Until, view.Authority.Stale}
 		s.HeldKeys, s.OutboxBytes, s.StaleOutcomes = l.HeldKeys(), l.OutboxBytes(), l.Stale()
 		s.Backlog = view.Backlog
 	})
 	up := map[string]string{}
-	for _, heard := range look.Nodes {
-		up[heard.Name] = heard.State()
+	for _, node := range authority.Nodes {
+		up[node.Name] = node.State()
 	}
 	for _, m := range raft.Members {
 		state, known := up[m.Name]
 		switch {
-		case look.Error != "":
+		case authority.Error != "":
 			state = "unknown"
 		case !known:
 			state = "down"
 		}
 		s.Members = append(s.Members, MemberStatus{Name: m.Name, Address: m.Addr, Voter: m.Voter, Leader: m.Name == raft.Leader, State: state})
 	}
-	n.tellTalks(s.Members)
+	n.addPeerInfo(s.Members)
 	return s
 }
 
-// readiness is the snapshot's, told apart.
-func (n *Node) readiness(ctx context.Context, look scheduler.Look, lanes []LaneStatus) ReadinessStatus {
-	sound := n.messages.Health(ctx)
-	if !n.cfg.Clustered() && laneAnswers(lanes) {
-		sound = nil // a stream that is just being made looks to a lone server like one that was lost
+// readiness returns the readiness of the snapshot, with accepting and dispatching.
+func (n *Node) readiness(ctx context.Context, authority scheduler.AuthorityStatus, lanes []LaneStatus) ReadinessStatus {
+	healthErr := n.cluster.Health(ctx)
+	if !n.cfg.Clustered() && anyLaneLed(lanes) {
+		healthErr = nil // on a single server a stream that is being created looks like one that was lost
 	}
-	r := ReadinessStatus{Dispatching: look.Error == "" && look.Dispatching, Warnings: append(n.certificateWarnings(time.Now()), n.drainWarnings()...)}
-	accepting, why := acceptance(sound, lanes)
-	r.Accepting = accepting && n.keeper.Shut() == ""
+	r := ReadinessStatus{Dispatching: authority.Error == "" && authority.Dispatching, Warnings: append(n.certificateWarnings(time.Now()), n.drainWarnings()...)}
+	accepting, reasons := acceptingJobs(healthErr, lanes)
+	r.Accepting = accepting && n.monitor.ClosedReason() == ""
 	n.raft.View(func(l *ledger.Ledger) {
-		s := n.surroundings(l, look)
-		s.Reasons = append(s.Reasons, why...)
+		s := n.snapshotContext(l, authority)
+		s.Reasons = append(s.Reasons, reasons...)
 		r.Readiness = l.Snapshot(s).Readiness
 	})
 	return r
 }
 
-// acceptance tells whether this node takes jobs in, and if not, why. Before
-// there are lanes something else says so.
-func acceptance(sound error, lanes []LaneStatus) (accepting bool, why []string) {
-	if sound != nil {
-		why = append(why, fmt.Sprintf("%v: this node accepts no jobs until it is; others may", sound))
+// acceptingJobs reports whether this node accepts jobs, and if not, why. There is another
+// reason until the lanes exist.
+func acceptingJobs(healthErr error, lanes []LaneStatus) (accepting bool, reasons []string) {
+	if healthErr != nil {
+		reasons = append(reasons, fmt.Sprintf("%v: this node accepts no jobs until it is; others may", healthErr))
 	}
-	if len(lanes) > 0 && !laneAnswers(lanes) {
-		why = append(why, "no lane has a leader that this node hears: it accepts no jobs until one has")
+	if len(lanes) > 0 && !anyLaneLed(lanes) {
+		reasons = append(reasons, "no lane has a leader that this node hears: it accepts no jobs until one has")
 	}
-	return sound == nil && slices.ContainsFunc(lanes, LaneStatus.accepts), why
+	return healthErr == nil && slices.ContainsFunc(lanes, LaneStatus.accepts), reasons
 }
 
-// accepts tells whether a job that is published now would be stored. That a lane
-// is full the authority says.
+// accepts reports whether a job published now would be stored. The authority reports full
+// lanes.
 func (l LaneStatus) accepts() bool { return l.Leader != "" && !l.full }
 
-func laneAnswers(lanes []LaneStatus) bool {
+func anyLaneLed(lanes []LaneStatus) bool {
 	for _, l := range lanes {
 		if l.Leader != "" {
 			return true
@@ -198,63 +196,63 @@ func laneAnswers(lanes []LaneStatus) bool {
 	return false
 }
 
-// laneTime is how long a lane's leader may take to tell how it stands.
-const laneTime = 400 * time.Millisecond
+// laneStatusTimeout bounds the requests to the lanes' leaders.
+const laneStatusTimeout = 400 * time.Millisecond
 
-// laneStatus asks all lanes at once: one without a leader holds up none.
+// laneStatus asks the leaders of all lanes at the same time.
 func (n *Node) laneStatus(ctx context.Context) []LaneStatus {
-	ctx, cancel := context.WithTimeout(ctx, laneTime)
+	ctx, cancel := context.WithTimeout(ctx, laneStatusTimeout)
 	defer cancel()
 	var cursors []ledger.LaneCursor
 	n.raft.View(func(l *ledger.Ledger) { cursors = l.Lanes() })
 	status := make([]LaneStatus, len(cursors))
-	var asking sync.WaitGroup
+	var queries sync.WaitGroup
 	for i, c := range cursors {
 		s := &status[i]
 		*s = LaneStatus{Lane: i, Stream: cluster.LaneStream(uint8(i)), Cursor: c.Cursor}
-		asking.Go(func() {
-			info, err := n.messages.LaneInfo(ctx, uint8(s.Lane))
+		queries.Go(func() {
+			info, err := n.cluster.LaneInfo(ctx, uint8(s.Lane))
 			if err != nil || !info.Quorum {
-				return // no leader answers, or one that was cut off: shown as none
+				return // no leader answers, or it is cut off from a majority
 			}
 			s.Leader, s.First, s.Last = info.Leader, info.First, info.Last
-			s.full = scheduler.Full(info.Bytes, uint64(max(info.MaxBytes, 0)))
+			s.full = scheduler.LaneFull(info.Bytes, uint64(max(info.MaxBytes, 0)))
 			if s.Last > s.Cursor {
 				s.Lag = s.Last - s.Cursor
 			}
 		})
 	}
-	asking.Wait()
+	queries.Wait()
 	return status
 }
 
-// look asks the authority how it stands; without one, that is the answer.
-func (n *Node) look(ctx context.Context) scheduler.Look {
+// authorityStatus asks the authority for its status. Without an answer Error is set.
+func (n *Node) authorityStatus(ctx context.Context) scheduler.AuthorityStatus {
 	if text := n.noQuorum(); text != "" {
-		return scheduler.Look{Error: text}
+		return scheduler.AuthorityStatus{Error: text}
 	}
-	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	ctx, cancel := context.WithTimeout(ctx, authorityStatusTimeout)
 	defer cancel()
-	owner, _, known := n.watch.authority()
-	if why := unknownOwner(known); why != "" {
-		return scheduler.Look{Error: why}
+	owner, _, known := n.authority.current()
+	if text := noAuthorityText(known); text != "" {
+		return scheduler.AuthorityStatus{Error: text}
 	}
 	if owner == n.cfg.Node.Name {
-		return n.lookHere(ctx)
+		return n.localAuthorityStatus(ctx)
 	}
-	var l scheduler.Look
-	raw, err := n.fleet.Request(ctx, owner, verbLook, nil)
+	var l scheduler.AuthorityStatus
+	raw, err := n.fleet.Request(ctx, owner, verbAuthorityStatus, nil)
 	if err == nil {
 		err = json.Unmarshal(raw, &l)
 	}
 	if err != nil {
-		l.Error = "the authority, " + owner + ", does not answer: " + plainly(err)
+		l.Error = "the authority, " + owner + ", does not answer: " + errorText(err)
 	}
 	return l
 }
 
-// noQuorum tells why nothing can be agreed on; "" if, as far as this node knows,
-// it can.
+// noQuorum returns why there is no quorum, or "" if there is one as far as this node
+// knows.
 func (n *Node) noQuorum() string {
 	raft := n.raft.Status()
 	if raft.Leader != "" {
@@ -269,16 +267,17 @@ func (n *Node) noQuorum() string {
 	return fmt.Sprintf("no quorum: this node hears no Raft leader, for which %d of %d members have to reach each other", voters/2+1, voters)
 }
 
-func unknownOwner(known bool) string {
+func noAuthorityText(known bool) string {
 	if known {
 		return ""
 	}
 	return "no authority is known to this node: the Raft leader takes it within seconds"
 }
 
-// lookHere asks this node, which the ledger says is the authority.
-func (n *Node) lookHere(ctx context.Context) scheduler.Look {
-	l, err := n.mind.Look(ctx)
+// localAuthorityStatus returns the status of this node, which is the authority according
+// to the ledger.
+func (n *Node) localAuthorityStatus(ctx context.Context) scheduler.AuthorityStatus {
+	l, err := n.scheduler.Status(ctx)
 	if err != nil {
 		l.Error = "this node holds the lease and does not decide yet, or no more: that passes within seconds"
 	}
@@ -286,8 +285,8 @@ func (n *Node) lookHere(ctx context.Context) scheduler.Look {
 	return l
 }
 
-func (n *Node) serveLook(ctx context.Context, _ []byte) ([]byte, error) {
-	l, err := n.mind.Look(ctx)
+func (n *Node) serveAuthorityStatus(ctx context.Context, _ []byte) ([]byte, error) {
+	l, err := n.scheduler.Status(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -295,30 +294,30 @@ func (n *Node) serveLook(ctx context.Context, _ []byte) ([]byte, error) {
 	return json.Marshal(l)
 }
 
-// skew is where who votes, who keeps streams and who is a member differ.
+// skew returns where Raft voters, stream replicas and the membership differ.
 func (n *Node) skew() []string {
-	if n.roll == nil {
+	if n.reconciler == nil {
 		return nil
 	}
-	return n.roll.Reasons()
+	return n.reconciler.Reasons()
 }
 
-// unmade tells that the yard has never had its streams. A ledger that has read
-// nothing yet does not know.
-func unmade(l *ledger.Ledger) bool { return l.Index() > 0 && !l.StreamsMade() }
+// streamsNotMade reports that the cluster's streams were never created. An empty ledger,
+// of a node that has just started, does not count.
+func streamsNotMade(l *ledger.Ledger) bool { return l.Index() > 0 && !l.StreamsCreated() }
 
-// surroundings is what the snapshot of l needs to know from outside.
-func (n *Node) surroundings(l *ledger.Ledger, look scheduler.Look) ledger.Surroundings {
-	s := ledger.Surroundings{
-		Now: time.Now(), PendingEvents: look.Pending, OldestPending: look.Oldest, Deferred: look.Deferred, Reasons: look.Reasons,
+// snapshotContext returns what the snapshot of l needs besides the ledger.
+func (n *Node) snapshotContext(l *ledger.Ledger, authority scheduler.AuthorityStatus) ledger.SnapshotContext {
+	s := ledger.SnapshotContext{
+		Now: time.Now(), PendingEvents: authority.Pending, OldestPending: authority.OldestPending, Deferred: authority.Deferred, Reasons: authority.Reasons,
 	}
-	if look.Error != "" {
-		s.Reasons = append(s.Reasons, look.Error)
+	if authority.Error != "" {
+		s.Reasons = append(s.Reasons, authority.Error)
 	}
-	if unmade(l) {
+	if streamsNotMade(l) {
 		s.Reasons = append(s.Reasons, "the yard's streams are not made yet: that takes all members, once")
 	}
-	s.Reasons = append(append(s.Reasons, n.keeper.Reasons()...), n.proofs.reasons()...)
+	s.Reasons = append(append(s.Reasons, n.monitor.Reasons()...), n.consistency.reasons()...)
 	for _, p := range n.runners.Status() {
 		if p.Reason != "" {
 			s.Reasons = append(s.Reasons, "runner "+p.Runner+": "+p.Reason)
@@ -327,21 +326,21 @@ func (n *Node) surroundings(l *ledger.Ledger, look scheduler.Look) ledger.Surrou
 	return s
 }
 
-// snapshot is the contract's view, and the index it shows.
+// snapshot returns the runtime contract's view, and the index that it shows.
 func (n *Node) snapshot(ctx context.Context) (ledger.Snapshot, uint64) {
-	look := n.look(ctx)
+	authority := n.authorityStatus(ctx)
 	var view ledger.Snapshot
 	var index uint64
-	n.raft.View(func(l *ledger.Ledger) { view, index = l.Snapshot(n.surroundings(l, look)), l.Index() })
+	n.raft.View(func(l *ledger.Ledger) { view, index = l.Snapshot(n.snapshotContext(l, authority)), l.Index() })
 	return view, index
 }
 
-// edgeStatus is the yard's part of Overhop's STATUS.
+// edgeStatus returns the cluster's part of the STATUS frame.
 func (n *Node) edgeStatus() edge.Status {
 	s := edge.Status{DataPath: n.cfg.Node.DataDir, Cluster: map[string]string{
 		"node": n.cfg.Node.Name, "yard": n.cfg.Cluster.Name, "leader": n.raft.Status().Leader,
 	}}
-	s.DataSize = n.footprint.size(s.DataPath)
+	s.DataSize = n.dataSize.size(s.DataPath)
 	_, err := os.Stat(s.DataPath)
 	s.PathExists = err == nil
 	n.raft.View(func(l *ledger.Ledger) {
@@ -357,33 +356,33 @@ func (n *Node) edgeStatus() edge.Status {
 	return s
 }
 
-// footprintAge is how old a directory's size may be: to count it takes a look
-// at every file, and whoever asks may ask often.
-const footprintAge = 5 * time.Second
+// dirSizeMaxAge is how long the size of a directory is cached: determining it reads the
+// metadata of every file.
+const dirSizeMaxAge = 5 * time.Second
 
-// footprint remembers how much a directory holds.
-type footprint struct {
-	mu    sync.Mutex
-	until time.Time
-	bytes int64
+// dirSizeCache caches the size of a directory.
+type dirSizeCache struct {
+	mu      sync.Mutex
+	expires time.Time
+	bytes   int64
 }
 
-// size is what the files below dir take, in bytes, at most footprintAge ago.
-func (f *footprint) size(dir string) int64 {
+// size returns the total size of the files below dir in bytes, up to dirSizeMaxAge old.
+func (f *dirSizeCache) size(dir string) int64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if time.Now().Before(f.until) {
+	if time.Now().Before(f.expires) {
 		return f.bytes
 	}
 	f.bytes = 0
 	_ = filepath.WalkDir(dir, func(_ string, d os.DirEntry, err error) error {
-		if err == nil && !d.IsDir() { // files come and go while we count
+		if err == nil && !d.IsDir() { // ignore errors: files come and go
 			if info, err := d.Info(); err == nil {
 				f.bytes += info.Size()
 			}
 		}
 		return nil
 	})
-	f.until = time.Now().Add(footprintAge)
+	f.expires = time.Now().Add(dirSizeMaxAge)
 	return f.bytes
 }

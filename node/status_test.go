@@ -10,31 +10,31 @@ import (
 	"testing/synctest"
 	"time"
 
-	"yardmaster/ledger"
-	"yardmaster/scheduler"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/scheduler"
 )
 
-// Whoever cannot ask the authority says why.
-func TestNoLook(t *testing.T) {
+// Without an answer of the authority, readiness has the reason.
+func TestReadiness_NoAuthority(t *testing.T) {
 	n := &Node{serving: make(chan struct{})}
-	if ready, shows := n.ready(t.Context()); ready || shows.(ReadinessStatus).Reasons[0] != "the node is starting" {
-		t.Errorf("a node that has only begun to start: %v", shows)
+	if ready, shows := n.readyz(t.Context()); ready || shows.(ReadinessStatus).Reasons[0] != "the node is starting" {
+		t.Errorf("a starting node: %v", shows)
 	}
-	n.waiting.Store(&[]string{"n2: nobody answers"})
-	if ready, shows := n.ready(t.Context()); ready || shows.(ReadinessStatus).Reasons[0] != "the node waits: n2: nobody answers" {
-		t.Errorf("a node without the others: %v", shows)
+	n.waitingFor.Store(&[]string{"n2: nobody answers"})
+	if ready, shows := n.readyz(t.Context()); ready || shows.(ReadinessStatus).Reasons[0] != "the node waits: n2: nobody answers" {
+		t.Errorf("a node that waits for others: %v", shows)
 	}
-	n.mind = scheduler.New(scheduler.Config{Node: "n1", Members: []string{"n1"}}, nil, nil, nil, nil, slog.New(slog.DiscardHandler))
-	if l := n.lookHere(t.Context()); !strings.HasPrefix(l.Error, "this node holds the lease and does not decide yet") {
+	n.scheduler = scheduler.New(scheduler.Config{Node: "n1", Members: []string{"n1"}}, nil, nil, nil, nil, slog.New(slog.DiscardHandler))
+	if l := n.localAuthorityStatus(t.Context()); !strings.HasPrefix(l.Error, "this node holds the lease and does not decide yet") {
 		t.Errorf("a node without a tenure: %+v", l)
 	}
-	if why := unknownOwner(false); !strings.HasPrefix(why, "no authority is known") || unknownOwner(true) != "" {
+	if why := noAuthorityText(false); !strings.HasPrefix(why, "no authority is known") || noAuthorityText(true) != "" {
 		t.Error(why)
 	}
 }
 
-// A node that takes no jobs in says why, and one that does says nothing.
-func TestAcceptance(t *testing.T) {
+// A node that accepts no jobs has a reason, and one that does has none.
+func TestAcceptingJobs(t *testing.T) {
 	led := []LaneStatus{{}, {Leader: "n2"}}
 	for _, c := range []struct {
 		sound     error
@@ -44,18 +44,18 @@ func TestAcceptance(t *testing.T) {
 	}{
 		{nil, led, true, ""},
 		{nil, led[:1], false, "no lane has a leader that this node hears: it accepts no jobs until one has"},
-		{nil, []LaneStatus{{}, {Leader: "n2", full: true}}, false, ""}, // the authority says why
+		{nil, []LaneStatus{{}, {Leader: "n2", full: true}}, false, ""}, // the authority reports that
 		{nil, []LaneStatus{{Leader: "n1"}, {Leader: "n2", full: true}}, true, ""},
 		{errors.New("JetStream is not healthy: x"), led, false, "JetStream is not healthy: x: this node accepts no jobs until it is; others may"},
 		{nil, nil, false, ""},
 	} {
-		if accepting, why := acceptance(c.sound, c.lanes); accepting != c.accepting || strings.Join(why, "\n") != c.why {
+		if accepting, why := acceptingJobs(c.sound, c.lanes); accepting != c.accepting || strings.Join(why, "\n") != c.why {
 			t.Errorf("%v, %v: %t because %q", c.sound, c.lanes, accepting, why)
 		}
 	}
 }
 
-// TestStreamsNotMade: from the first entry until the authority has made them.
+// streamsNotMade is true from the first entry until the authority has created the streams.
 func TestStreamsNotMade(t *testing.T) {
 	l := ledger.New()
 	at := ledger.Stamp{Index: 1, Term: 1, At: time.Unix(1, 0)}
@@ -65,8 +65,8 @@ func TestStreamsNotMade(t *testing.T) {
 	}{
 		{nil, false},
 		{&ledger.Lead{Owner: "n1", Until: time.Unix(11, 0)}, true},
-		{&ledger.Found{Secret: []byte{1}, Lanes: []string{"L0"}}, true},
-		{&ledger.Found{Made: true}, false},
+		{&ledger.Bootstrap{Secret: []byte{1}, Lanes: []string{"L0"}}, true},
+		{&ledger.Bootstrap{StreamsCreated: true}, false},
 	} {
 		if step.command != nil {
 			if r := l.Apply(at, []ledger.Command{step.command}); r[0].Err != nil {
@@ -74,14 +74,14 @@ func TestStreamsNotMade(t *testing.T) {
 			}
 			at.Index, at.Epoch = at.Index+1, l.Authority().Epoch
 		}
-		if got := unmade(l); got != step.unmade {
+		if got := streamsNotMade(l); got != step.unmade {
 			t.Errorf("after step %d: %t", i, got)
 		}
 	}
 }
 
-// The data directory is counted now and then, not for every STATUS.
-func TestFootprint(t *testing.T) {
+// The size of the data directory is cached for a while.
+func TestDirSizeCache(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name string, size int) {
 		if err := os.MkdirAll(filepath.Join(dir, "sub"), 0o755); err != nil {
@@ -92,7 +92,7 @@ func TestFootprint(t *testing.T) {
 		}
 	}
 	synctest.Test(t, func(t *testing.T) {
-		var f footprint
+		var f dirSizeCache
 		size := func(want int64) {
 			t.Helper()
 			if got := f.size(dir); got != want {
@@ -102,7 +102,7 @@ func TestFootprint(t *testing.T) {
 		write("a", 100)
 		size(100)
 		write("b", 50)
-		time.Sleep(footprintAge - 1)
+		time.Sleep(dirSizeMaxAge - 1)
 		size(100)
 		time.Sleep(1)
 		size(150)

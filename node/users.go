@@ -5,28 +5,28 @@ import (
 	"os"
 	"strings"
 
-	"yardmaster/cluster"
-	"yardmaster/edge"
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/edge"
 )
 
-// UserConfig is somebody who may connect to the NATS server, and as what.
+// UserConfig is a user of the NATS server, with its role and credentials.
 type UserConfig struct {
 	// Name of the user: letters, digits, '-' and '_', 1 to 64 bytes.
 	Name string `toml:"name"`
 	// Role is "producer", "worker", "observer" or "operator".
 	Role string `toml:"role"`
-	// Password as it is, or its bcrypt hash. This, PasswordFile or NKey.
+	// Password in plain text or as a bcrypt hash. Set one of this, PasswordFile and NKey.
 	Password edge.Secret `toml:"password"`
 	// PasswordFile is a file that holds the password and nothing else.
 	PasswordFile string `toml:"password_file"`
 	// NKey is the public key of the user's nkey.
 	NKey string `toml:"nkey"`
-	// Queues are the only ones that a producer may fill. Default: all.
+	// Queues that a producer may enqueue into. Default: all.
 	Queues []string `toml:"queues"`
 }
 
-// users are the configured users as the NATS server takes them. Files are read
-// anew at each call.
+// users returns the configured users for the NATS server. It reads password files
+// again at each call.
 func (c *NATSConfig) users() ([]cluster.User, error) {
 	var users []cluster.User
 	for _, u := range c.Users {

@@ -5,23 +5,23 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// counter is an agent that starts a new job wherever there is room.
-type counter struct {
+// countingExecutor is an executor that starts a new job for every free slot.
+type countingExecutor struct {
 	room chan struct{}
 	left atomic.Int64
 	done chan struct{}
 }
 
-func (c *counter) Offer(job.Offer)       {}
-func (c *counter) Stalled(_, _ string)   {}
-func (c *counter) Recovered(_, _ string) {}
+func (c *countingExecutor) Offer(job.Offer)       {}
+func (c *countingExecutor) Stalled(_, _ string)   {}
+func (c *countingExecutor) Recovered(_, _ string) {}
 
-func (c *counter) Log(job.LogLine) {}
+func (c *countingExecutor) Log(job.LogLine) {}
 
-func (c *counter) Report(o job.Outcome, _ func(job.Settled)) {
+func (c *countingExecutor) Report(o job.Outcome, _ func(job.Settled)) {
 	if o.Status != job.Success {
 		panic(o.Fault.Message)
 	}
@@ -31,19 +31,19 @@ func (c *counter) Report(o job.Outcome, _ func(job.Settled)) {
 	c.room <- struct{}{}
 }
 
-// BenchmarkPool runs no-op jobs through one process with eight slots.
+// BenchmarkPool runs jobs without work through one process with eight slots.
 func BenchmarkPool(b *testing.B) {
 	const slots = 8
-	h := newHands()
+	h := newRecorder()
 	cfg := testConfig("", func(c *RunnerConfig) { c.MaxInFlight = slots })
 	p := New(cfg, "n", h, slog.New(slog.DiscardHandler))
 	done := make(chan error, 1)
 	go func() { done <- p.Run(b.Context()) }()
 	w := h.awaitOffer(slots)
-	c := &counter{room: make(chan struct{}, slots), done: make(chan struct{})}
+	c := &countingExecutor{room: make(chan struct{}, slots), done: make(chan struct{})}
 	c.left.Store(int64(b.N))
 	p.mu.Lock()
-	p.hands = c
+	p.executor = c
 	p.mu.Unlock()
 	for range slots {
 		c.room <- struct{}{}

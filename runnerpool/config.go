@@ -7,212 +7,219 @@ import (
 	"strings"
 	"time"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
 // Management modes.
 const (
 	Managed  = "managed"  // the node starts and supervises the processes
-	External = "external" // somebody else does; the node only connects
+	External = "external" // another program starts them; the node only connects
 )
 
-// Ways to tell a process its socket.
+// Values of [RunnerConfig].SocketVia: how a process is passed its socket
+// address.
 const (
 	SocketBoth = "both" // environment and argument
 	SocketEnv  = "env"
 	SocketArg  = "arg"
 )
 
-// Ways to use connections.
+// Values of [RunnerConfig].Connections.
 const (
 	ConnReuse      = "reuse"
 	ConnPerRequest = "per_request"
 )
 
-// socketEnv and socketArg are how the protocol's runtimes expect their socket.
+// These are how the runtimes of the protocol receive their socket address.
+// socketPlaceholder stands for it in cmd.
 const (
 	socketEnv         = "RRQ_RUNNER_TCP_SOCKET"
 	socketArg         = "--tcp-socket"
 	socketPlaceholder = "{socket}"
 )
 
-// Config is the table [rrq], with the keys RRQ's users know.
+// Config is the table [rrq], with the keys of RRQ.
 type Config struct {
-	// DefaultRunner runs jobs that name no runner and come from a queue
-	// without route; default "python". Where no member has it, such jobs are
-	// left to Overhop workers.
+	// DefaultRunner runs jobs that name no runner and whose queue has no route;
+	// default "python". If no member has this runner, Overhop workers run such
+	// jobs.
 	DefaultRunner string `toml:"default_runner_name"`
-	// DefaultQueue is where cron entries without a queue go; default "default".
-	// "rrq:queue:" before a name may be left out, here as elsewhere.
+	// DefaultQueue is the queue of cron entries that name none; default
+	// "default". As in all queue names, the prefix "rrq:queue:" is optional.
 	DefaultQueue string `toml:"default_queue_name"`
-	// Routes sends whole queues to a runner; see [Config.Routed].
+	// Routes maps queues to runners; see [Config.RoutesByQueue].
 	Routes map[string]string `toml:"runner_routes"`
 	// Routing is the former name of Routes.
 	Routing map[string]string `toml:"routing"`
 	// Management is "managed" or "external"; default managed.
 	Management string `toml:"runner_management_mode"`
-	// DefaultTimeout is the hard timeout of a job that has none, in seconds;
-	// default 300.
+	// DefaultTimeout is the timeout, in seconds, of jobs that set none; default
+	// 300.
 	DefaultTimeout float64 `toml:"default_job_timeout_seconds"`
-	// DefaultMaxRetries is the total number of attempts of a job that names
-	// none, as RRQ counts: 0 is one attempt, like 1. Default: the yard's.
+	// DefaultMaxRetries is the maximum number of attempts of jobs that set
+	// none. As in RRQ it counts attempts: 0 means one, like 1. Default: the
+	// yard's.
 	DefaultMaxRetries *uint32 `toml:"default_max_retries"`
-	// ResultTTL is how long a result is shown of a job that does not say, in
-	// seconds; 0 or less: while the yard keeps it.
+	// ResultTTL is how long results are shown of jobs that do not set it, in
+	// seconds; 0 or less: as long as the yard keeps them.
 	ResultTTL float64 `toml:"default_result_ttl_seconds"`
-	// UniqueTTL is how long a unique key lives whose job does not say, in
+	// UniqueTTL is how long unique keys are held of jobs that do not set it, in
 	// seconds; 0: 6 hours.
 	UniqueTTL float64 `toml:"default_unique_job_lock_ttl_seconds"`
 	// BaseRetryDelay and MaxRetryDelay bound the backoff between attempts, in
 	// seconds; 0: the yard's defaults.
 	BaseRetryDelay float64 `toml:"base_retry_delay_seconds"`
 	MaxRetryDelay  float64 `toml:"max_retry_delay_seconds"`
-	// ConnectTimeoutMS is how long a started process may take until it
-	// listens, in milliseconds; ≤ 0: 15000.
+	// ConnectTimeoutMS is how long a process may take from its start until it
+	// listens, in milliseconds; 0 or less: 15000.
 	ConnectTimeoutMS int64 `toml:"runner_connect_timeout_ms"`
-	// TermGrace lies between SIGTERM and SIGKILL, in seconds; default 5, 0
-	// sends both at once.
+	// TermGrace is the time between SIGTERM and SIGKILL, in seconds; default 5.
+	// 0 sends both at once.
 	TermGrace *float64 `toml:"runner_shutdown_term_grace_seconds"`
-	// ShutdownGrace is how long running jobs may finish when the node stops,
-	// in seconds; default 10.
+	// ShutdownGrace is how long running jobs may take to finish when the node
+	// stops, in seconds; default 10.
 	ShutdownGrace *float64 `toml:"worker_shutdown_grace_period_seconds"`
-	// CancelHints has a handler that is to stop told so by a cancel frame;
-	// without, one that has its process to itself is ended with it. Default
-	// true.
+	// CancelHints makes the node send a cancel frame to a handler that must
+	// stop. Without it, a process that runs no other request is killed instead.
+	// Default true.
 	CancelHints *bool `toml:"runner_enable_inflight_cancel_hints"`
-	// Correlation names what of a job's params goes into its
-	// correlation_context: the key there, and a path of names with dots.
+	// Correlation maps keys of a job's correlation_context to the values they
+	// get: dotted paths into the job's params.
 	Correlation map[string]string `toml:"correlation_mappings"`
-	// Runners are the pools by name.
+	// Runners holds the pools by runner name.
 	Runners map[string]RunnerConfig `toml:"runners"`
-	// CronJobs are made again and again, by the authority.
+	// CronJobs are jobs that the authority creates on a schedule.
 	CronJobs []CronJob `toml:"cron_jobs"`
 
-	// Dir is where the list of running process groups is kept, the node's
-	// data directory; "": no list, and nothing is reaped at start.
+	// Dir is the directory of the file that lists running process groups: the
+	// node's data directory. "": no list, and nothing is reaped at start.
 	Dir string `toml:"-"`
-	// Warden is the command, to be followed by one more argument, of a process
-	// that calls [Warden] with its standard input and that argument; none:
-	// what runners forked outlives a node that is killed, until its next start.
+	// Warden is the command of a process that calls [Warden] with its standard
+	// input and one more argument, which is appended. Empty: processes forked
+	// by runners survive the death of the node until its next start.
 	Warden []string `toml:"-"`
-	// Idle are the keys of the file that RRQ knows and that do nothing here,
-	// with the reason why, to be said once.
-	Idle []string `toml:"-"`
+	// Ignored describes the keys in the file that RRQ knows and that have no
+	// effect here, for a log message at start.
+	Ignored []string `toml:"-"`
 }
 
 // RunnerConfig is a table [rrq.runners.<name>].
 type RunnerConfig struct {
-	// Type is "socket", the only one there is.
+	// Type must be "socket".
 	Type string `toml:"type"`
-	// Cmd is the program and its arguments; "{socket}" in one of them stands
-	// for the process's host:port.
+	// Cmd is the program and its arguments. "{socket}" in an argument is
+	// replaced by the process's host:port.
 	Cmd []string `toml:"cmd"`
 	// PoolSize is the number of processes; default the number of CPUs. In
 	// external mode it is always 1.
 	PoolSize int `toml:"pool_size"`
-	// MaxInFlight is the number of requests a process runs at once, 1 to 64;
-	// default 1.
+	// MaxInFlight is the number of requests that a process runs at once, 1 to
+	// 64; default 1.
 	MaxInFlight int `toml:"max_in_flight"`
-	// Env is added to the node's own environment.
+	// Env is added to the environment of the node.
 	Env map[string]string `toml:"env"`
 	// Cwd is the working directory; "": the node's.
 	Cwd string `toml:"cwd"`
-	// TCPHost is the host of an external runner; managed ones always listen
-	// on 127.0.0.1.
+	// TCPHost is the host of an external runner. Managed processes always
+	// listen on 127.0.0.1.
 	TCPHost string `toml:"tcp_host"`
-	// TCPPort is the port of the first process, the others follow upwards; 0
-	// picks free ports at every start.
+	// TCPPort is the port of the first process; the others use the ports that
+	// follow. 0 chooses free ports at every start.
 	TCPPort int `toml:"tcp_port"`
-	// AllowedHosts lists the hosts an external runner may have besides the
-	// loopback.
+	// AllowedHosts lists the hosts, other than the loopback, that an external
+	// runner may use.
 	AllowedHosts []string `toml:"allowed_hosts"`
-	// ResponseTimeout ends a request that has not been answered after so many
-	// seconds as a failed attempt, however late its deadline; 0: never.
+	// ResponseTimeout is the time, in seconds, after which a request without an
+	// answer is a failed attempt, even before its deadline; 0: no limit.
 	ResponseTimeout float64 `toml:"response_timeout_seconds"`
-	// SocketVia is how the process learns its socket: "both", "env" or "arg";
-	// default both.
+	// SocketVia is how the process is passed its socket address: "both", "env"
+	// or "arg"; default both.
 	SocketVia string `toml:"socket_via"`
 	// CancelGrace is how long a cancelled handler may take to answer, in
 	// seconds; default 1.
 	CancelGrace *float64 `toml:"cancel_grace_seconds"`
-	// Connections is "reuse" or "per_request", for a runner that closes the
-	// connection after its answer; default reuse.
+	// Connections is "reuse", or "per_request" for a runner that closes the
+	// connection after each answer; default reuse.
 	Connections string `toml:"connections"`
 }
 
 // CronJob is a table [[rrq.cron_jobs]].
 type CronJob struct {
-	// Name of the entry, as a queue's; default what can stand in one of
-	// Function, with "-2" and so on behind it if an entry before has that name.
+	// Name is the entry's name, with the characters of a queue name. Default:
+	// Function with other characters removed, and "-2" and so on appended if an
+	// earlier entry has the name.
 	Name string `toml:"name"`
 	// Function is the handler, "runner#handler" or bare.
 	Function string `toml:"function_name"`
-	// Schedule is a cron expression with seconds; a day of the week is a name
-	// or, as RRQ counts, 1 for Sunday to 7 for Saturday.
+	// Schedule is a cron expression with seconds. A day of the week is a name
+	// or, as in RRQ, a number from 1 for Sunday to 7 for Saturday.
 	Schedule string `toml:"schedule"`
-	// Params are given to the handler; default none.
+	// Params are the params of the jobs; default none.
 	Params map[string]any `toml:"params"`
-	// Queue is where the jobs go; default [Config.DefaultQueue].
+	// Queue is the queue of the jobs; default [Config.DefaultQueue].
 	Queue string `toml:"queue_name"`
-	// Unique lets no job be made while the entry's last one has not ended.
+	// Unique skips a tick while the entry's last job has not ended.
 	Unique bool `toml:"unique"`
 	// TimeZone is an IANA name; default UTC.
 	TimeZone string `toml:"time_zone"`
-	// Missed is what happens to ticks while nobody held the authority: "skip"
-	// or "once", one job for all of them; default skip.
+	// Missed is what happens to ticks that passed while no node held the
+	// authority: "skip", or "once" for one job in place of all of them; default
+	// skip.
 	Missed string `toml:"missed"`
 }
 
-// ConfigError says which key is wrong, why, and what would be right.
+// ConfigError reports an invalid key: the key, what is wrong, and how to fix
+// it.
 type ConfigError struct{ Key, Cause, Fix string }
 
 func (e *ConfigError) Error() string { return e.Key + " " + e.Cause + "; " + e.Fix }
 
-// Names lists the configured runners in order.
-func (c *Config) Names() []string { return slices.Sorted(maps.Keys(c.Runners)) }
+// RunnerNames returns the names of the configured runners, sorted.
+func (c *Config) RunnerNames() []string { return slices.Sorted(maps.Keys(c.Runners)) }
 
-// Policy is p with the retry numbers that the table gives.
+// Policy returns p with the retry settings of the table.
 func (c *Config) Policy(p job.Policy) job.Policy {
 	if c.DefaultMaxRetries != nil {
 		p.MaxAttempts = max(*c.DefaultMaxRetries, 1)
 	}
 	if c.BaseRetryDelay > 0 {
-		p.Base = seconds(c.BaseRetryDelay)
+		p.BaseDelay = seconds(c.BaseRetryDelay)
 	}
 	if c.MaxRetryDelay > 0 {
-		p.Max = seconds(c.MaxRetryDelay)
+		p.MaxDelay = seconds(c.MaxRetryDelay)
 	}
 	return p
 }
 
-// Defaults are what the table gives to jobs.
+// Defaults returns the defaults that the table sets for jobs.
 func (c *Config) Defaults() job.Defaults {
 	return job.Defaults{UniqueTTL: seconds(c.UniqueTTL), ResultTTL: max(seconds(c.ResultTTL), 0)}
 }
 
-// Default is the runner of jobs that name none. Other members may have it, and
-// this one not.
-func (c *Config) Default() string { return or(c.DefaultRunner, "python") }
+// DefaultRunnerName returns the runner of jobs that name none. It need not be
+// configured on this node.
+func (c *Config) DefaultRunnerName() string { return or(c.DefaultRunner, "python") }
 
-// queuePrefix begins a queue's name as RRQ stores it.
+// queuePrefix is the prefix with which RRQ stores queue names.
 const queuePrefix = "rrq:queue:"
 
-// QueueName is a queue's name in the yard, however RRQ's users write it.
+// QueueName returns the name of a queue in the yard, without RRQ's prefix.
 func QueueName(name string) string { return strings.TrimPrefix(name, queuePrefix) }
 
-// Routed is which queues go to which runner, by the queue's name in the yard.
-func (c *Config) Routed() map[string]string {
+// RoutesByQueue returns the runner of each queue that has a route, by the
+// queue's name in the yard.
+func (c *Config) RoutesByQueue() map[string]string {
 	routes := make(map[string]string, len(c.Routes)+len(c.Routing))
-	for _, written := range [...]map[string]string{c.Routing, c.Routes} {
-		for _, queue := range slices.Sorted(maps.Keys(written)) { // in order: of two names of one queue, always the same counts
-			routes[QueueName(queue)] = written[queue]
+	for _, table := range [...]map[string]string{c.Routing, c.Routes} {
+		for _, queue := range slices.Sorted(maps.Keys(table)) { // sorted, so that of two spellings of a queue always the same one counts
+			routes[QueueName(queue)] = table[queue]
 		}
 	}
 	return routes
 }
 
-// Queue is where cron entries go that name no queue.
-func (c *Config) Queue() string { return or(QueueName(c.DefaultQueue), "default") }
+// DefaultQueueName returns the queue of cron entries that name none.
+func (c *Config) DefaultQueueName() string { return or(QueueName(c.DefaultQueue), "default") }
 
 func (c Config) withDefaults() Config {
 	c.Management = or(c.Management, Managed)
@@ -247,7 +254,7 @@ func (r RunnerConfig) withDefaults(management string) RunnerConfig {
 	return r
 }
 
-// port is that of a pool's i-th process; 0: any free one.
+// port returns the port of a pool's i-th process; 0: any free port.
 func (r *RunnerConfig) port(i int) int {
 	if r.TCPPort == 0 {
 		return 0
@@ -255,7 +262,7 @@ func (r *RunnerConfig) port(i int) int {
 	return r.TCPPort + i
 }
 
-// or is v, or def for the zero value.
+// or returns v, or def if v is the zero value.
 func or[T comparable](v, def T) T {
 	var zero T
 	if v == zero {

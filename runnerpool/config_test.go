@@ -9,10 +9,10 @@ import (
 
 	"github.com/BurntSushi/toml"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// A table as RRQ's users have it is taken as it is.
+// An RRQ configuration is accepted unchanged.
 func TestConfigOfRRQ(t *testing.T) {
 	var file struct {
 		RRQ Config `toml:"rrq"`
@@ -51,19 +51,19 @@ pool_size = 1
 	}
 	c := file.RRQ.withDefaults()
 	py, ts := c.Runners["py"], c.Runners["ts"]
-	if c.Default() != "py" || *c.TermGrace != 0 || *c.ShutdownGrace != 10 || py.MaxInFlight != 10 || py.SocketVia != SocketBoth ||
+	if c.DefaultRunnerName() != "py" || *c.TermGrace != 0 || *c.ShutdownGrace != 10 || py.MaxInFlight != 10 || py.SocketVia != SocketBoth ||
 		ts.TCPHost != "127.0.0.1" || ts.MaxInFlight != 1 || *ts.CancelGrace != 1 {
 		t.Errorf("config is %+v", c)
 	}
-	if p := c.Policy(job.DefaultPolicy); p.MaxAttempts != 3 || p.Base != 500*time.Millisecond || p.Max != time.Hour {
+	if p := c.Policy(job.DefaultPolicy); p.MaxAttempts != 3 || p.BaseDelay != 500*time.Millisecond || p.MaxDelay != time.Hour {
 		t.Errorf("policy is %+v", p)
 	}
 	only := Config{Runners: map[string]RunnerConfig{"python": {Cmd: []string{"x"}}}}
-	if only.Default() != "python" {
-		t.Errorf("default runner is %q", only.Default())
+	if only.DefaultRunnerName() != "python" {
+		t.Errorf("default runner is %q", only.DefaultRunnerName())
 	}
-	if other := (Config{Runners: map[string]RunnerConfig{"go": {Cmd: []string{"x"}}}}); other.Default() != "python" {
-		t.Errorf("default runner is %q, though another member may have python", other.Default())
+	if other := (Config{Runners: map[string]RunnerConfig{"go": {Cmd: []string{"x"}}}}); other.DefaultRunnerName() != "python" {
+		t.Errorf("default runner is %q, though another member may have python", other.DefaultRunnerName())
 	}
 }
 
@@ -78,7 +78,7 @@ func TestConfigErrorsNameTheKey(t *testing.T) {
 	for key, change := range map[string]func(*Config){
 		"rrq.runner_management_mode":              func(c *Config) { c.Management = "none" },
 		"rrq.default_job_timeout_seconds":         func(c *Config) { c.DefaultTimeout = -1 },
-		"rrq.runner_shutdown_term_grace_seconds":  func(c *Config) { c.TermGrace = few(math.NaN()) },
+		"rrq.runner_shutdown_term_grace_seconds":  func(c *Config) { c.TermGrace = ptr(math.NaN()) },
 		"rrq.runner_connect_timeout_ms":           func(c *Config) { c.ConnectTimeoutMS = math.MaxInt64 },
 		"rrq.default_max_retries":                 func(c *Config) { n := uint32(1001); c.DefaultMaxRetries = &n },
 		"rrq.default_result_ttl_seconds":          func(c *Config) { c.ResultTTL = math.Inf(1) },
@@ -100,7 +100,7 @@ func TestConfigErrorsNameTheKey(t *testing.T) {
 		"rrq.runners.r.tcp_port":                  runner(func(r *RunnerConfig) { r.TCPPort, r.PoolSize = 65535, 2 }),
 		"rrq.runners.r.response_timeout_seconds":  runner(func(r *RunnerConfig) { r.ResponseTimeout = math.Inf(1) }),
 		"rrq.runners.r.socket_via":                runner(func(r *RunnerConfig) { r.SocketVia = "fd" }),
-		"rrq.runners.r.cancel_grace_seconds":      runner(func(r *RunnerConfig) { r.CancelGrace = few(-1) }),
+		"rrq.runners.r.cancel_grace_seconds":      runner(func(r *RunnerConfig) { r.CancelGrace = ptr(-1) }),
 		"rrq.runners.r.connections":               runner(func(r *RunnerConfig) { r.Connections = "none" }),
 		"rrq.runners.s.tcp_port":                  func(c *Config) { c.Runners["s"] = RunnerConfig{Cmd: []string{"x"}, TCPPort: 9001, PoolSize: 1} },
 		"rrq.runners.r.tcp_host": func(c *Config) {

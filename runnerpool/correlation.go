@@ -9,15 +9,15 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds of a correlation context, in bytes. RRQ has the same.
+// Limits of a correlation context, in bytes and entries, as in RRQ.
 const (
 	maxCorrelations     = 16
 	maxCorrelationKey   = 64
 	maxCorrelationValue = 256
 )
 
-// correlation is one entry of [Config.Correlation]: what of a job's params
-// goes into its correlation context under a key.
+// correlation is one entry of [Config.Correlation]: the key in the context, and
+// the path of its value in the params.
 type correlation struct {
 	key  string
 	path []string
@@ -28,20 +28,20 @@ func (c *Config) validateCorrelation() error {
 		path := c.Correlation[key]
 		switch {
 		case strings.TrimSpace(key) == "" || len(key) > maxCorrelationKey:
-			return wrong("correlation_mappings", key, fmt.Sprintf("use keys of 1 to %d bytes", maxCorrelationKey))
+			return keyError("correlation_mappings", key, fmt.Sprintf("use keys of 1 to %d bytes", maxCorrelationKey))
 		case slices.Contains(pathOf(path), ""):
-			return wrong("correlation_mappings."+key, path, `name a value of the params, as in "params.tenant.id" or "tenant.id"`)
+			return keyError("correlation_mappings."+key, path, `name a value of the params, as in "params.tenant.id" or "tenant.id"`)
 		}
 	}
 	return nil
 }
 
-// pathOf splits a path of params, which may say so.
+// pathOf splits a path into names. A leading "params." is optional.
 func pathOf(path string) []string {
 	return strings.Split(strings.TrimPrefix(strings.TrimSpace(path), "params."), ".")
 }
 
-// correlations lists the entries in order of their keys.
+// correlations returns the entries sorted by key.
 func (c *Config) correlations() []correlation {
 	var all []correlation
 	for _, key := range slices.Sorted(maps.Keys(c.Correlation)) {
@@ -50,16 +50,16 @@ func (c *Config) correlations() []correlation {
 	return all
 }
 
-// correlate finds what a job is to be known by: what the producer's trace has
-// under the key, else the scalar that lies at the path in the params. nil if
-// there is nothing.
+// correlate returns the correlation context of a job: for each entry the value
+// of its key in the producer's trace, else the scalar at its path in the
+// params. It returns nil if there is none.
 func correlate(all []correlation, params json.RawMessage, trace map[string]string) map[string]string {
 	if len(all) == 0 {
 		return nil
 	}
 	var top map[string]json.RawMessage
 	if len(params) > 0 && json.Unmarshal(params, &top) != nil {
-		return nil // whoever sends them says what is wrong
+		return nil // reported when the request is sent
 	}
 	var found map[string]string
 	for _, c := range all {
@@ -78,8 +78,8 @@ func correlate(all []correlation, params json.RawMessage, trace map[string]strin
 	return found
 }
 
-// scalarAt is the text of a string, number or boolean; "" if there is none at
-// path. A number keeps the digits it was written with.
+// scalarAt returns the string, number or boolean at path as text, "" if there
+// is none. A number keeps its digits.
 func scalarAt(fields map[string]json.RawMessage, path []string) string {
 	for ; len(path) > 1; path = path[1:] {
 		inner := fields[path[0]]
@@ -100,7 +100,8 @@ func scalarAt(fields map[string]json.RawMessage, path []string) string {
 	return text
 }
 
-// truncate cuts a text to n bytes at most, never within a character.
+// truncate returns at most n bytes of a text, without a partial character at
+// the end.
 func truncate(text string, n int) string {
 	if len(text) <= n {
 		return text

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"yardmaster/job"
-	"yardmaster/runnerpool/rrq"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/runnerpool/rrq"
 )
 
 func TestCorrelate(t *testing.T) {
@@ -61,12 +61,12 @@ func TestCorrelate_Bounds(t *testing.T) {
 	}
 }
 
-// The runner gets it; without mappings it gets null.
+// The correlation context is sent to the runner; without mappings it is null.
 func TestCorrelationOfRequest(t *testing.T) {
 	for _, mappings := range []map[string]string{nil, {"n": "n", "traceparent": "nobody"}} {
 		cfg := testConfig("", nil)
 		cfg.Correlation = mappings
-		y := startYard(t, cfg)
+		y := startHarness(t, cfg)
 		y.n++
 		spec := job.Spec{Params: json.RawMessage(`{"n":9007199254740993}`), Trace: map[string]string{"traceparent": "t"}}
 		if !y.Start(assignment(y.n, "context", y.awaitOffer(1)), spec) {

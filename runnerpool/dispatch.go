@@ -7,85 +7,90 @@ import (
 	"sync"
 	"time"
 
-	"yardmaster/job"
-	"yardmaster/runnerpool/rrq"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/runnerpool/rrq"
 )
 
-// slack is what a runner that keeps the deadline itself may be late with its
-// answer, before the node takes the matter into its own hands.
-const slack = 300 * time.Millisecond
+// deadlineSlack is how late, after the deadline, the answer of a runner may be
+// that enforces the deadline itself. After that the node stops the request.
+const deadlineSlack = 300 * time.Millisecond
 
-// dispatch is one assignment on its way through a slot.
+// dispatch is one assignment that a slot runs, without the job's body.
 type dispatch struct {
 	job.Assignment
 	spec     job.Spec
 	w        *worker
 	timeout  time.Duration
-	deadline time.Time // as the runner is told
-	stuck    bool      // waits for its process to end; under the pools' lock
+	deadline time.Time // as sent to the runner
+	stuck    bool      // waits for its process to end; guarded by Pools.mu
 
-	mu    sync.Mutex
-	conn  *rrq.Conn        // what its slot waits at, if it does
-	why   job.RecallReason // "": not recalled
-	alarm bool             // a recall its slot has not heeded yet
-	last  time.Time        // the end of all waiting; zero: none is known
+	mu            sync.Mutex
+	conn          *rrq.Conn        // the connection its slot waits on; nil: none
+	recallReason  job.RecallReason // "": not recalled
+	recallPending bool             // a recall that its slot has not handled yet
+	waitDeadline  time.Time        // end of all waits; zero: none
 }
 
-func newDispatch(a job.Assignment, spec job.Spec, w *worker, otherwise time.Duration) *dispatch {
+// newDispatch returns the dispatch of a. It drops the body, which spec holds
+// already: the body refers to the memory of a whole batch of assignments.
+func newDispatch(a job.Assignment, spec job.Spec, w *worker, defTimeout time.Duration) *dispatch {
+	a.Body = nil
 	d := &dispatch{Assignment: a, spec: spec, w: w, timeout: a.Timeout}
 	if d.timeout <= 0 {
-		d.timeout = otherwise
+		d.timeout = defTimeout
 	}
 	d.deadline = time.Now().Add(d.timeout)
 	return d
 }
 
-// recall asks the slot to end the dispatch. The first reason stands, except
-// that the end of a lease leaves no time for anything else.
-func (d *dispatch) recall(why job.RecallReason) {
+// recall makes the slot end the dispatch. The first reason is kept, unless the
+// node's lease ends, which allows no grace.
+func (d *dispatch) recall(reason job.RecallReason) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.why != "" && (why != job.RecallLease || d.why == job.RecallLease) {
+	if d.recallReason != "" && (reason != job.RecallLease || d.recallReason == job.RecallLease) {
 		return
 	}
-	d.why, d.alarm = why, true
+	d.recallReason, d.recallPending = reason, true
 	if d.conn != nil {
-		d.conn.Interrupt(time.Now())
+		d.conn.SetDeadline(time.Now())
 	}
 }
 
-// interrupt ends the slot's waits, the present one and any other, at t.
-func (d *dispatch) interrupt(t time.Time) {
+// setDeadline ends the slot's current and later waits at t.
+func (d *dispatch) setDeadline(t time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.last = t; d.conn != nil {
-		d.conn.Interrupt(t)
+	if d.waitDeadline = t; d.conn != nil {
+		d.conn.SetDeadline(t)
 	}
 }
 
-// arm lets the slot send and wait on conn until t, or until a recall.
+// arm sets the connection on which the slot sends and waits until t, or until a
+// recall.
 func (d *dispatch) arm(conn *rrq.Conn, t time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !d.last.IsZero() && d.last.Before(t) {
-		t = d.last
+	if !d.waitDeadline.IsZero() && d.waitDeadline.Before(t) {
+		t = d.waitDeadline
 	}
-	if d.conn = conn; d.alarm {
+	if d.conn = conn; d.recallPending {
 		t = time.Now()
 	}
-	conn.Interrupt(t)
+	conn.SetDeadline(t)
 }
 
-// disarm ends the slot's waiting and returns why it was recalled, "" if not.
+// disarm ends the slot's wait and returns the reason of a recall, "" if there
+// was none.
 func (d *dispatch) disarm() job.RecallReason {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.conn, d.alarm = nil, false
-	return d.why
+	d.conn, d.recallPending = nil, false
+	return d.recallReason
 }
 
-// request is what the runner is sent. The error is the outcome of a job that
-// no runner can be asked to do.
+// request returns the request for the runner, or the fault of a job that no
+// runner can run.
 func (d *dispatch) request(workerID string) (rrq.Request, *job.Fault) {
 	_, handler := job.SplitFunction(d.Function)
 	if handler == "" {
@@ -107,60 +112,61 @@ func (d *dispatch) request(workerID string) (rrq.Request, *job.Fault) {
 			QueueName:   d.Queue,
 			Deadline:    d.deadline,
 			Trace:       d.spec.Trace,
-			Correlation: correlate(d.w.m.pools.known, d.spec.Params, d.spec.Trace),
+			Correlation: correlate(d.w.m.pools.correlations, d.spec.Params, d.spec.Trace),
 			WorkerID:    workerID,
 			Fence:       d.Fence,
 		},
 	}, nil
 }
 
-// outcome makes one out of the way the dispatch ended.
+// outcome returns an outcome of the dispatch.
 func (d *dispatch) outcome(s job.Status, f *job.Fault) job.Outcome {
 	return job.Outcome{Job: d.Job, N: d.N, Status: s, Fault: f, Started: true}
 }
 
-// unstarted is an outcome of a dispatch the runner has not seen.
-func (d *dispatch) unstarted(s job.Status, f *job.Fault) job.Outcome {
+// unstartedOutcome returns the outcome of a dispatch that the runner has not
+// received.
+func (d *dispatch) unstartedOutcome(s job.Status, f *job.Fault) job.Outcome {
 	o := d.outcome(s, f)
 	o.Started = false
 	return o
 }
 
-// answered translates the runner's own words.
-func (d *dispatch) answered(a rrq.Outcome) job.Outcome {
-	o := d.outcome(job.Error, fault(a.Fault))
+// answeredOutcome converts the runner's answer.
+func (d *dispatch) answeredOutcome(a rrq.Outcome) job.Outcome {
+	o := d.outcome(job.Error, jobFault(a.Fault))
 	switch a.Status {
 	case rrq.Success:
 		o.Status, o.Fault = job.Success, nil
 		o.Result = job.Value{Data: a.Result}
 	case rrq.Retry:
 		o.Status = job.Retry
-		o.Fault = orMessage(o.Fault, "Job requested retry")
+		o.Fault = withMessage(o.Fault, "Job requested retry")
 		if a.RetryAfter != nil {
 			after := seconds(min(max(*a.RetryAfter, 0), job.MaxDuration.Seconds()))
 			o.RetryAfter = &after
 		}
 	case rrq.Timeout:
 		o.Status = job.TimedOut
-		o.Fault = orMessage(o.Fault, d.timedOut().Message)
+		o.Fault = withMessage(o.Fault, d.timeoutFault().Message)
 	default:
 		text := "Job failed"
 		if o.Fault != nil && o.Fault.Type == job.HandlerNotFound {
 			text = "Handler not found"
 		}
-		o.Fault = orMessage(o.Fault, text)
+		o.Fault = withMessage(o.Fault, text)
 	}
 	return o
 }
 
-func fault(f *rrq.Fault) *job.Fault {
+func jobFault(f *rrq.Fault) *job.Fault {
 	if f == nil {
 		return nil
 	}
 	return &job.Fault{Message: f.Message, Type: f.Type, Code: f.Code, Details: f.Details}
 }
 
-func orMessage(f *job.Fault, text string) *job.Fault {
+func withMessage(f *job.Fault, text string) *job.Fault {
 	if f == nil {
 		return &job.Fault{Message: text}
 	}
@@ -170,43 +176,44 @@ func orMessage(f *job.Fault, text string) *job.Fault {
 	return f
 }
 
-func (d *dispatch) timedOut() *job.Fault {
+func (d *dispatch) timeoutFault() *job.Fault {
 	s := strconv.FormatFloat(d.timeout.Seconds(), 'f', -1, 64)
 	return &job.Fault{Message: "Job timed out after " + s + "s.", Type: job.FaultTimeout}
 }
 
-// recalled is the outcome of a dispatch that was stopped for a reason.
-func (d *dispatch) recalled(why job.RecallReason) job.Outcome {
-	switch why {
+// recalledOutcome returns the outcome of a dispatch that was stopped for a
+// reason.
+func (d *dispatch) recalledOutcome(reason job.RecallReason) job.Outcome {
+	switch reason {
 	case job.RecallCancelled, job.RecallQueueGone:
 		return d.outcome(job.Cancelled, &job.Fault{Message: "Job cancelled", Type: job.FaultCancelled})
 	case job.RecallDeadline:
-		return d.outcome(job.TimedOut, d.timedOut())
+		return d.outcome(job.TimedOut, d.timeoutFault())
 	case job.RecallShutdown:
 		return d.outcome(job.Interrupted, &job.Fault{Message: "Job execution interrupted by node shutdown", Type: job.FaultLost})
 	case job.RecallSuperseded:
-		return d.outcome(job.Lost, &job.Fault{Message: "another dispatch has taken this one's place", Type: job.FaultLost})
+		return d.outcome(job.Lost, &job.Fault{Message: "superseded by another dispatch", Type: job.FaultLost})
 	}
 	return d.outcome(job.Lost, &job.Fault{Message: "the node's lease ended", Type: job.FaultLost})
 }
 
-// lost is the outcome of a dispatch whose process ended under it.
-func (d *dispatch) lost() job.Outcome {
-	return d.outcome(job.Lost, &job.Fault{Message: "runner " + d.w.name + " ended: " + d.w.proc.how, Type: job.FaultLost})
+// lostOutcome returns the outcome of a dispatch whose process has ended.
+func (d *dispatch) lostOutcome() job.Outcome {
+	return d.outcome(job.Lost, &job.Fault{Message: "runner " + d.w.name + " ended: " + d.w.proc.exitStatus, Type: job.FaultLost})
 }
 
-// transport is the outcome of a dispatch whose connection failed: it counts
-// as an attempt, as it does with RRQ.
-func (d *dispatch) transport(err error) job.Outcome {
+// transportOutcome returns the outcome of a dispatch whose connection failed.
+// As in RRQ, it counts as an attempt.
+func (d *dispatch) transportOutcome(err error) job.Outcome {
 	return d.outcome(job.Error, &job.Fault{Message: "Runner transport error: " + err.Error(), Type: "transport"})
 }
 
-// unsendable is the outcome of a request that would never fit through the
-// wire, whoever is asked.
-func (d *dispatch) unsendable(err error) (job.Outcome, bool) {
+// unsendableOutcome returns the outcome of a request that cannot be encoded for
+// any runner. ok is false for other errors.
+func (d *dispatch) unsendableOutcome(err error) (o job.Outcome, ok bool) {
 	var large *rrq.TooLargeError
 	if !errors.As(err, &large) && !errors.Is(err, rrq.ErrMalformed) {
 		return job.Outcome{}, false
 	}
-	return d.unstarted(job.Error, &job.Fault{Message: fmt.Sprintf("params cannot be sent to an RRQ runner: %v", err), Type: job.FaultInvalid}), true
+	return d.unstartedOutcome(job.Error, &job.Fault{Message: fmt.Sprintf("params cannot be sent to an RRQ runner: %v", err), Type: job.FaultInvalid}), true
 }

@@ -6,47 +6,47 @@ import (
 	"testing"
 	"time"
 
-	"yardmaster/job"
-	"yardmaster/runnerpool/rrq"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/runnerpool/rrq"
 )
 
 func TestOutcomes(t *testing.T) {
-	y := startYard(t, testConfig("", nil))
-	o := y.do("echo", nil)
+	y := startHarness(t, testConfig("", nil))
+	o := y.run("echo", nil)
 	y.expect(o, job.Success, true, "")
 	if string(o.Result.Data) != `{"n":9007199254740993}` || o.Result.Msgpack {
 		t.Errorf("result is %s", o.Result.Data)
 	}
-	o = y.do("retry", nil)
+	o = y.run("retry", nil)
 	y.expect(o, job.Retry, true, "Job requested retry")
 	if o.RetryAfter == nil || *o.RetryAfter != 0 {
 		t.Errorf("negative delay becomes %v, want 0", o.RetryAfter)
 	}
-	y.expect(y.do("timeout", within(1500*time.Millisecond)), job.TimedOut, true, "Job timed out after 1.5s.")
-	o = y.do("error", nil)
+	y.expect(y.run("timeout", withTimeout(1500*time.Millisecond)), job.TimedOut, true, "Job timed out after 1.5s.")
+	o = y.run("error", nil)
 	y.expect(o, job.Error, true, "m")
 	if f := o.Fault; f.Type != "t" || f.Code != "c" || string(f.Details) != "[1]" {
 		t.Errorf("fault is %+v", f)
 	}
-	y.expect(y.do("bare-error", nil), job.Error, true, "Job failed")
-	o = y.do("unknown", nil)
+	y.expect(y.run("bare-error", nil), job.Error, true, "Job failed")
+	o = y.run("unknown", nil)
 	y.expect(o, job.Error, true, "Handler not found")
 	if o.Fault.Type != job.HandlerNotFound {
 		t.Errorf("type is %q", o.Fault.Type)
 	}
-	o = y.do("", nil)
+	o = y.run("", nil)
 	y.expect(o, job.Error, false, "Handler name is missing")
 	if o.Fault.Type != job.HandlerNotFound {
 		t.Errorf("type is %q", o.Fault.Type)
 	}
-	y.expect(y.do("wait", within(200*time.Millisecond)), job.TimedOut, true, "Job execution timed out")
+	y.expect(y.run("wait", withTimeout(200*time.Millisecond)), job.TimedOut, true, "Job execution timed out")
 	if s := y.Status()[0]; s.Members[0].Restarts != 0 {
 		t.Errorf("runner was restarted: %+v", s)
 	}
 }
 
 func TestContextOfRequest(t *testing.T) {
-	y := startYard(t, testConfig("", nil))
+	y := startHarness(t, testConfig("", nil))
 	y.n++
 	a := assignment(y.n, "a#b", y.awaitOffer(1))
 	a.Function, a.Attempt, a.N, a.Fence = "r#context", 3, 5, 1<<60
@@ -71,7 +71,7 @@ func TestContextOfRequest(t *testing.T) {
 }
 
 func TestUnsendableParams(t *testing.T) {
-	y := startYard(t, testConfig("", nil))
+	y := startHarness(t, testConfig("", nil))
 	for name, spec := range map[string]job.Spec{
 		"msgpack": {Payload: []byte{0xc0}},
 		"huge":    specOf(`{"x":"` + strings.Repeat("x", rrq.MaxFrame) + `"}`),
@@ -85,18 +85,18 @@ func TestUnsendableParams(t *testing.T) {
 			t.Errorf("%s: outcome is %+v, %+v", name, o, o.Fault)
 		}
 	}
-	y.expect(y.do("echo", nil), job.Success, true, "")
+	y.expect(y.run("echo", nil), job.Success, true, "")
 }
 
-// What a runner does to its wire costs it an attempt, never the pool.
-func TestRunnerBreaksTheWire(t *testing.T) {
-	y := startYard(t, testConfig("raw", nil))
+// A protocol error by a runner costs an attempt and does not affect the pool.
+func TestMalformedResponses(t *testing.T) {
+	y := startHarness(t, testConfig("raw", nil))
 	const prefix = "Runner transport error: "
 	for _, test := range []struct{ function, text string }{
 		{"plain", ""},
 		{"twice", ""},
 		{"plain", ""},
-		{"twice-nameless", ""}, // the second must not be the end of the next job
+		{"twice-nameless", ""}, // the second must not be taken for the answer to the next request
 		{"plain", ""},
 		{"stranger-first", ""},
 		{"nameless", prefix + "runner outcome mismatch: no request_id"},
@@ -106,7 +106,7 @@ func TestRunnerBreaksTheWire(t *testing.T) {
 		{"plain", ""},
 		{"answer-and-close", ""},
 	} {
-		o := y.do(test.function, nil)
+		o := y.run(test.function, nil)
 		if test.text == "" {
 			y.expect(o, job.Success, true, "")
 		} else if o.Status != job.Error || !o.Started || !strings.HasPrefix(o.Fault.Message, test.text) {
@@ -118,14 +118,14 @@ func TestRunnerBreaksTheWire(t *testing.T) {
 	}
 }
 
-// A handler whose connection has ended without an answer may be at work still:
-// its process is gone before the outcome is told, and who does so again and
-// again is in a crash loop.
-func TestRunnerHangsUp(t *testing.T) {
+// A handler whose connection ended without an answer may still be running: its
+// process has ended before the outcome is reported. A runner that repeats this
+// is in a crash loop.
+func TestRunnerClosesConnection(t *testing.T) {
 	t.Parallel()
-	y := startYard(t, testConfig("raw", nil))
-	for range loopEnds {
-		a := y.begin("eof", nil)
+	y := startHarness(t, testConfig("raw", nil))
+	for range crashLoopExits {
+		a := y.start("eof", nil)
 		y.Pools.mu.Lock()
 		pid := y.members[0].pid
 		y.Pools.mu.Unlock()
@@ -133,35 +133,35 @@ func TestRunnerHangsUp(t *testing.T) {
 		if o.Job != a.Job || o.Status != job.Error || !o.Started || o.Fault.Message != "Runner transport error: runner closed the connection" {
 			t.Errorf("outcome is %+v, %+v", o, o.Fault)
 		}
-		if s, ok := stat(pid); ok && s.state != 'Z' {
-			t.Error("the handler's process lives when the outcome is told")
+		if s, ok := readStat(pid); ok && s.state != 'Z' {
+			t.Error("the handler's process still runs when the outcome is reported")
 		}
 	}
 	y.awaitReason("crash loop")
 }
 
 func TestConnectionPerRequest(t *testing.T) {
-	y := startYard(t, testConfig("raw", func(c *RunnerConfig) { c.Connections = ConnPerRequest }))
+	y := startHarness(t, testConfig("raw", func(c *RunnerConfig) { c.Connections = ConnPerRequest }))
 	for range 5 {
-		y.expect(y.do("answer-and-close", nil), job.Success, true, "")
+		y.expect(y.run("answer-and-close", nil), job.Success, true, "")
 	}
 }
 
-func TestNeverAnswers(t *testing.T) {
-	y := startYard(t, testConfig("raw", nil))
-	y.do("plain", nil)
+func TestResponseTimeout_NeverAnswers(t *testing.T) {
+	y := startHarness(t, testConfig("raw", nil))
+	y.run("plain", nil)
 	before := y.Status()[0].Members[0].PID
-	y.expect(y.do("never", within(time.Millisecond)), job.TimedOut, true, "Job timed out after 0.001s.")
-	y.expect(y.do("plain", nil), job.Success, true, "")
+	y.expect(y.run("never", withTimeout(time.Millisecond)), job.TimedOut, true, "Job timed out after 0.001s.")
+	y.expect(y.run("plain", nil), job.Success, true, "")
 	if after := y.Status()[0].Members[0].PID; after == before {
 		t.Error("a runner that never answers was not replaced")
 	}
 }
 
 func TestResponseTimeout(t *testing.T) {
-	y := startYard(t, testConfig("", func(c *RunnerConfig) { c.ResponseTimeout = 0.05 }))
+	y := startHarness(t, testConfig("", func(c *RunnerConfig) { c.ResponseTimeout = 0.05 }))
 	before := y.pid()
-	y.expect(y.do("wait", nil), job.Error, true, "Runner transport error: runner response timeout")
+	y.expect(y.run("wait", nil), job.Error, true, "Runner transport error: runner response timeout")
 	if y.pid() != before {
 		t.Error("a runner that heeds a cancel was replaced")
 	}

@@ -10,24 +10,25 @@ import (
 	"strings"
 	"testing"
 
-	"yardmaster/job"
-	"yardmaster/runnerpool/rrq"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/runnerpool/rrq"
 )
 
-// page is docs/rrq.md.
-func page(t *testing.T) string {
+// docText returns docs/reference/rrq.md.
+func docText(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile("../docs/rrq.md")
+	text, err := os.ReadFile("../docs/reference/rrq.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	return string(text)
 }
 
-// section is what stands below a heading, up to the next of its rank.
-func section(t *testing.T, heading string) string {
+// docSection returns the text below a heading, up to the next heading of its
+// level.
+func docSection(t *testing.T, heading string) string {
 	t.Helper()
-	_, below, found := strings.Cut(page(t), "\n"+heading+"\n")
+	_, below, found := strings.Cut(docText(t), "\n"+heading+"\n")
 	if !found {
 		t.Fatalf("the page has no %s", heading)
 	}
@@ -36,21 +37,21 @@ func section(t *testing.T, heading string) string {
 	return below
 }
 
-// The page's times and limits are those of the code, each in its row.
-func TestPageNamesTimesAndLimits(t *testing.T) {
+// The page lists the times and limits of the code.
+func TestDoc_ListsTimesAndLimits(t *testing.T) {
 	want := []string{
 		fmt.Sprintf("| payload of a frame | %d bytes |", rrq.MaxFrame),
 		fmt.Sprintf("| requests of one process at once | %d |", rrq.MaxInFlight),
-		fmt.Sprintf("| slack behind a deadline | %s |", slack),
+		fmt.Sprintf("| slack after a deadline | %s |", deadlineSlack),
 		fmt.Sprintf("| to connect to a process that listens | %s |", dialTimeout),
-		fmt.Sprintf("| to hand over a cancel | %s |", cancelTimeout),
-		fmt.Sprintf("| for an answer after the node has ended its side | %s |", halfClosePause),
-		fmt.Sprintf("| for an answer to a cancel when the lease is over | %s |", leasePause),
-		fmt.Sprintf("| for the end of a process behind that of its connection | %s |", exitNotice),
-		fmt.Sprintf("| pauses between starts of a process, least | %s |", firstPause),
-		fmt.Sprintf("| pauses between starts of a process, most | %s |", lastPause),
-		fmt.Sprintf("| ends that make a crash loop | %d |", loopEnds),
-		fmt.Sprintf("| within | %s |", loopWindow),
+		fmt.Sprintf("| to send a cancel | %s |", cancelTimeout),
+		fmt.Sprintf("| for an answer after the node closed its side | %s |", halfCloseWait),
+		fmt.Sprintf("| for an answer to a cancel after the lease ended | %s |", leaseEndWait),
+		fmt.Sprintf("| for a process to end after its connection | %s |", exitDelay),
+		fmt.Sprintf("| delay between starts of a process, least | %s |", minRestartDelay),
+		fmt.Sprintf("| delay between starts of a process, most | %s |", maxRestartDelay),
+		fmt.Sprintf("| ends that make a crash loop | %d |", crashLoopExits),
+		fmt.Sprintf("| within | %s |", crashLoopWindow),
 		fmt.Sprintf("| life of a process that ends a crash loop | %s |", probation),
 		fmt.Sprintf("| line of output that is logged whole | %d bytes |", maxLine),
 		fmt.Sprintf("| keys of a correlation context | %d |", maxCorrelations),
@@ -59,40 +60,40 @@ func TestPageNamesTimesAndLimits(t *testing.T) {
 		fmt.Sprintf("| losses that make a dead letter | %d |", job.MaxLosses),
 	}
 	var rows []string
-	for row := range strings.Lines(section(t, "## Times and limits")) {
+	for row := range strings.Lines(docSection(t, "## Times and limits")) {
 		if row = strings.TrimSpace(row); strings.HasPrefix(row, "| ") && row != "| what | how much |" {
 			rows = append(rows, row)
 		}
 	}
 	if !slices.Equal(rows, want) {
-		t.Errorf("the page has\n%s\nit should have\n%s", strings.Join(rows, "\n"), strings.Join(want, "\n"))
+		t.Errorf("the page lists\n%s\nwant\n%s", strings.Join(rows, "\n"), strings.Join(want, "\n"))
 	}
 	for _, text := range []string{
-		fmt.Sprintf("for that it has %d ms more", slack.Milliseconds()),
-		fmt.Sprintf("| %d ms for an answer |", halfClosePause.Milliseconds()),
+		fmt.Sprintf("for that it has %d ms more", deadlineSlack.Milliseconds()),
+		fmt.Sprintf("| %d ms for an answer |", halfCloseWait.Milliseconds()),
 		fmt.Sprintf("A record of more than %d bytes", job.MaxInlineBody),
 	} {
-		if !strings.Contains(page(t), text) {
+		if !strings.Contains(docText(t), text) {
 			t.Errorf("the page lacks %q", text)
 		}
 	}
 }
 
-// The page tells of every key of RRQ's table what becomes of it.
-func TestPageNamesEveryKeyOfRRQ(t *testing.T) {
+// The page describes every key of RRQ's table.
+func TestDoc_ListsAllRRQKeys(t *testing.T) {
 	var listed []string
-	for row := range strings.Lines(section(t, "### 1. Start a yard beside it")) {
+	for row := range strings.Lines(docSection(t, "### 1. Start a yard")) {
 		if cells := strings.Split(row, "|"); len(cells) == 4 {
 			for _, key := range regexp.MustCompile("`([a-z_]+)`").FindAllStringSubmatch(cells[1], -1) {
-				if idle := IdleKeys[key[1]] != ""; idle != strings.HasPrefix(strings.TrimSpace(cells[2]), "none") {
-					t.Errorf("%s does nothing: %t; the page says %s", key[1], idle, cells[2])
+				if idle := IgnoredKeys[key[1]] != ""; idle != strings.HasPrefix(strings.TrimSpace(cells[2]), "none") {
+					t.Errorf("key %s is ignored: %t; the page says %q", key[1], idle, cells[2])
 				}
 				listed = append(listed, key[1])
 			}
 		}
 	}
 	var want []string
-	for key := range IdleKeys {
+	for key := range IgnoredKeys {
 		want = append(want, key)
 	}
 	for _, table := range []reflect.Type{reflect.TypeFor[Config](), reflect.TypeFor[RunnerConfig]()} {
@@ -106,14 +107,14 @@ func TestPageNamesEveryKeyOfRRQ(t *testing.T) {
 	slices.Sort(listed)
 	slices.Sort(want)
 	if !slices.Equal(listed, want) {
-		t.Errorf("the page has\n%q\nit should have\n%q", listed, want)
+		t.Errorf("the page lists\n%q\nwant\n%q", listed, want)
 	}
 }
 
-// The page's smallest runner is one: it works in a pool, through deadlines and
-// cancels that it does not hear.
-func TestPageShowsARunner(t *testing.T) {
-	block := regexp.MustCompile("(?s)```python\n(.*?)```").FindStringSubmatch(section(t, "## The smallest runner"))
+// The minimal runner on the page works in a pool, although it ignores deadlines
+// and cancels.
+func TestDoc_RunnerExample(t *testing.T) {
+	block := regexp.MustCompile("(?s)```python\n(.*?)```").FindStringSubmatch(docSection(t, "## The smallest runner"))
 	if block == nil {
 		t.Fatal("the page shows no runner")
 	}
@@ -121,7 +122,7 @@ func TestPageShowsARunner(t *testing.T) {
 	if err := os.WriteFile(file, []byte(block[1]), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	y := startYard(t, testConfig("", func(c *RunnerConfig) {
+	y := startHarness(t, testConfig("", func(c *RunnerConfig) {
 		c.Cmd, c.Env = []string{program(t, "python3"), file}, map[string]string{nodeMode: ""}
 	}))
 	for _, test := range []struct {
@@ -134,7 +135,7 @@ func TestPageShowsARunner(t *testing.T) {
 		{"nobody", `{}`, job.Error, ""},
 		{"add", `{"terms":[]}`, job.Success, "0"},
 	} {
-		if o := y.ask(test.function, test.params, nil); o.Status != test.status || string(o.Result.Data) != test.result {
+		if o := y.askParams(test.function, test.params, nil); o.Status != test.status || string(o.Result.Data) != test.result {
 			t.Errorf("%s %s gives %s %s %+v", test.function, test.params, o.Status, o.Result.Data, o.Fault)
 		}
 	}

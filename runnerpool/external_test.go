@@ -5,11 +5,11 @@ import (
 	"net"
 	"testing"
 
-	"yardmaster/job"
-	"yardmaster/runnerpool/rrq"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/runnerpool/rrq"
 )
 
-// An external runner is used while it is there, and neither started nor
+// An external runner is used while it is reachable, and neither started nor
 // stopped.
 func TestExternalRunner(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -20,7 +20,7 @@ func TestExternalRunner(t *testing.T) {
 	serve := func(ln net.Listener) (stop func()) {
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
-		go func() { done <- rrq.Serve(ctx, ln, handle) }()
+		go func() { done <- rrq.Serve(ctx, ln, handleRequest) }()
 		return func() {
 			cancel()
 			if err := <-done; err != nil {
@@ -31,14 +31,14 @@ func TestExternalRunner(t *testing.T) {
 	stop := serve(ln)
 	cfg := testConfig("", func(c *RunnerConfig) { c.Cmd, c.TCPHost, c.TCPPort, c.PoolSize = nil, "localhost", addr.Port, 7 })
 	cfg.Management = External
-	y := startYard(t, cfg)
-	y.expect(y.do("echo", nil), job.Success, true, "")
-	y.expect(y.do("wait", within(1)), job.TimedOut, true, "Job deadline exceeded")
+	y := startHarness(t, cfg)
+	y.expect(y.run("echo", nil), job.Success, true, "")
+	y.expect(y.run("wait", withTimeout(1)), job.TimedOut, true, "Job deadline exceeded")
 	if s := y.Status()[0]; s.Size != 1 || s.Up != 1 || s.Managed {
 		t.Errorf("status is %+v", s)
 	}
 	stop()
-	if o := y.do("echo", nil); o.Status != job.Error {
+	if o := y.run("echo", nil); o.Status != job.Error {
 		t.Errorf("without a runner the outcome is %s", o.Status)
 	}
 	y.awaitReason("does not accept connections")
@@ -47,5 +47,5 @@ func TestExternalRunner(t *testing.T) {
 	}
 	stop = serve(ln)
 	defer stop()
-	y.expect(y.do("echo", nil), job.Success, true, "")
+	y.expect(y.run("echo", nil), job.Success, true, "")
 }

@@ -11,12 +11,12 @@ import (
 	"testing"
 	"time"
 
-	"yardmaster/job"
-	"yardmaster/runnerpool/rrq"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/runnerpool/rrq"
 )
 
-// Whatever a runner does to a job, the outcome says it, the policy makes of it
-// what RRQ would, and the pool serves the next job.
+// For every way in which a runner can fail a job, the outcome describes it, the
+// policy decides as RRQ would, and the pool runs the next job.
 func TestFaults(t *testing.T) {
 	const (
 		wire    = "Runner transport error: "
@@ -27,30 +27,30 @@ func TestFaults(t *testing.T) {
 		timeout        time.Duration
 		status         job.Status
 		next           job.Next
-		counted        bool // the attempt
+		counted        bool // the attempt counts
 		text           string
 	}{
-		{"good", "crash", 0, job.Lost, job.Back, false, "ended: exit status 7"},
-		{"good", "exit0", 0, job.Lost, job.Back, false, "ended: exit status 0"},
-		{"good", "error", 0, job.Error, job.Again, true, "m"},
-		{"good", "retry", 0, job.Retry, job.Again, true, "Job requested retry"},
-		{"good", "timeout", 0, job.TimedOut, job.Dead, true, "Job timed out after 10s."},
-		{"good", "nobody", 0, job.Error, job.Dead, true, "Handler not found"},
-		{"good", "wait", expired, job.TimedOut, job.Dead, true, "Job execution timed out"},
-		{"good", "hang", expired, job.TimedOut, job.Dead, true, "Job timed out after 0.3s."},
-		{"ignores-term", "hang", expired, job.TimedOut, job.Dead, true, "Job timed out after 0.3s."},
-		{"raw", "never", expired, job.TimedOut, job.Dead, true, "Job timed out after 0.3s."},
-		{"raw", "garbage", 0, job.Error, job.Again, true, wire + "malformed message"},
-		{"raw", "huge", 0, job.Error, job.Again, true, wire + "read response: frame of 17825792 bytes is larger than the limit of 16777216"},
-		{"raw", "eof", 0, job.Error, job.Again, true, wire + "runner closed the connection"},
-		{"raw", "foreign-job", 0, job.Error, job.Again, true, wire + "runner outcome mismatch"},
-		{"raw", "stranger", expired, job.TimedOut, job.Dead, true, "Job timed out after 0.3s."},
-		{"raw", "twice", 0, job.Success, job.Done, true, ""},
+		{"good", "crash", 0, job.Lost, job.NextGiveBack, false, "ended: exit status 7"},
+		{"good", "exit0", 0, job.Lost, job.NextGiveBack, false, "ended: exit status 0"},
+		{"good", "error", 0, job.Error, job.NextRetry, true, "m"},
+		{"good", "retry", 0, job.Retry, job.NextRetry, true, "Job requested retry"},
+		{"good", "timeout", 0, job.TimedOut, job.NextDead, true, "Job timed out after 10s."},
+		{"good", "nobody", 0, job.Error, job.NextDead, true, "Handler not found"},
+		{"good", "wait", expired, job.TimedOut, job.NextDead, true, "Job execution timed out"},
+		{"good", "hang", expired, job.TimedOut, job.NextDead, true, "Job timed out after 0.3s."},
+		{"ignores-term", "hang", expired, job.TimedOut, job.NextDead, true, "Job timed out after 0.3s."},
+		{"raw", "never", expired, job.TimedOut, job.NextDead, true, "Job timed out after 0.3s."},
+		{"raw", "garbage", 0, job.Error, job.NextRetry, true, wire + "malformed message"},
+		{"raw", "huge", 0, job.Error, job.NextRetry, true, wire + "read response: frame of 17825792 bytes is larger than the limit of 16777216"},
+		{"raw", "eof", 0, job.Error, job.NextRetry, true, wire + "runner closed the connection"},
+		{"raw", "foreign-job", 0, job.Error, job.NextRetry, true, wire + "runner outcome mismatch"},
+		{"raw", "stranger", expired, job.TimedOut, job.NextDead, true, "Job timed out after 0.3s."},
+		{"raw", "twice", 0, job.Success, job.NextDone, true, ""},
 	} {
 		t.Run(test.mode+" "+test.function, func(t *testing.T) {
 			t.Parallel()
-			y := startYard(t, testConfig(test.mode, nil))
-			o := y.do(test.function, func(a *job.Assignment) {
+			y := startHarness(t, testConfig(test.mode, nil))
+			o := y.run(test.function, func(a *job.Assignment) {
 				if test.timeout > 0 {
 					a.Timeout = test.timeout
 				}
@@ -63,41 +63,41 @@ func TestFaults(t *testing.T) {
 				t.Errorf("outcome is %s (started %t) %q", o.Status, o.Started, text)
 			}
 			v := job.DefaultPolicy.Decide(job.Attempt{Number: 1}, o)
-			if v.Next != test.next || (v.Next != job.Back) != test.counted {
+			if v.Next != test.next || (v.Next != job.NextGiveBack) != test.counted {
 				t.Errorf("verdict is %+v", v)
 			}
-			after := y.do("echo", nil)
+			after := y.run("echo", nil)
 			y.expect(after, job.Success, true, "")
 		})
 	}
 }
 
-// The last attempt of a job is its last, and the yard's own stops give theirs
-// back.
+// The last attempt of a job is final, and attempts stopped by the yard do not
+// count.
 func TestFaults_Attempts(t *testing.T) {
-	y := startYard(t, testConfig("", nil))
+	y := startHarness(t, testConfig("", nil))
 	last := job.Attempt{Number: 5}
-	for function, want := range map[string]job.Next{"error": job.Dead, "retry": job.Dead, "crash": job.Back} {
-		if v := job.DefaultPolicy.Decide(last, y.do(function, nil)); v.Next != want {
+	for function, want := range map[string]job.Next{"error": job.NextDead, "retry": job.NextDead, "crash": job.NextGiveBack} {
+		if v := job.DefaultPolicy.Decide(last, y.run(function, nil)); v.Next != want {
 			t.Errorf("%s: %+v", function, v)
 		}
 	}
 	for why, want := range map[job.RecallReason]job.Next{
-		job.RecallShutdown: job.Back, job.RecallLease: job.Back, job.RecallCancelled: job.Dead, job.RecallDeadline: job.Dead,
+		job.RecallShutdown: job.NextGiveBack, job.RecallLease: job.NextGiveBack, job.RecallCancelled: job.NextDead, job.RecallDeadline: job.NextDead,
 	} {
-		a := y.begin("wait", nil)
+		a := y.start("wait", nil)
 		y.awaitSent(a)
-		y.Stop(a.Job, a.N, why)
+		y.Stop(job.Recall{Job: a.Job, N: a.N, Reason: why})
 		if v := job.DefaultPolicy.Decide(last, y.awaitOutcome()); v.Next != want {
 			t.Errorf("%s: %+v", why, v)
 		}
 	}
 }
 
-// What the node has in its environment as somebody's runner, or keeps secret,
-// is not for its own runners; what the configuration gives them is.
+// A runner does not inherit the node's secrets, or the variables of a node that
+// is itself a runner; it gets what is configured.
 func TestEnvironmentOfRunners(t *testing.T) {
-	for _, name := range withheld {
+	for _, name := range withheldEnv {
 		t.Setenv(name, "the node's own")
 	}
 	t.Setenv("YARD_TEST_PLAIN", "handed on")
@@ -128,7 +128,8 @@ func TestEnvironmentOfRunners(t *testing.T) {
 	}
 }
 
-// An external runner may listen on IPv6, written with or without brackets.
+// An external runner may listen on IPv6, with or without brackets in the
+// configuration.
 func TestExternalRunner_IPv6(t *testing.T) {
 	ln, err := net.Listen("tcp", "[::1]:0")
 	if err != nil {
@@ -136,12 +137,12 @@ func TestExternalRunner_IPv6(t *testing.T) {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	served := make(chan error, 1)
-	go func() { served <- rrq.Serve(ctx, ln, handle) }()
+	go func() { served <- rrq.Serve(ctx, ln, handleRequest) }()
 	for _, host := range []string{"::1", " [::1] "} {
 		cfg := testConfig("", func(c *RunnerConfig) { c.TCPHost, c.TCPPort = host, ln.Addr().(*net.TCPAddr).Port })
 		cfg.Management = External
-		y := startYard(t, cfg)
-		y.expect(y.do("echo", nil), job.Success, true, "")
+		y := startHarness(t, cfg)
+		y.expect(y.run("echo", nil), job.Success, true, "")
 		y.close()
 	}
 	stop()
@@ -150,8 +151,9 @@ func TestExternalRunner_IPv6(t *testing.T) {
 	}
 }
 
-// Process 1 of a container is refused, and told what to do.
-func TestProcessOneIsRefused(t *testing.T) {
+// A node with managed runners refuses to run as process 1, and the error says
+// what to do.
+func TestPIDOneIsRefused(t *testing.T) {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), nodeMode+"="+t.TempDir())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}

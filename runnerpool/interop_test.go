@@ -9,53 +9,53 @@ import (
 	"testing"
 	"time"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// peer is a runner that is not ours in Go, under the handlers of
+// interopRunner is a runner in another language, with the handlers of
 // testdata/peers.
-type peer struct {
+type interopRunner struct {
 	name   string
 	config func(t *testing.T, c *RunnerConfig)
 
-	rounds     bool   // reads integers as floats
-	fence      bool   // hands the fence on
-	mute       bool   // does not answer what it cannot send
-	noFunction string // of a handler that it does not have
+	floatInts     bool   // reads integers as floats
+	passesFence   bool   // forwards the fence
+	silentOnError bool   // does not answer if the result cannot be encoded
+	noFunction    string // the fault type for an unknown handler
 }
 
-// The runtimes of RRQ are found by the environment; CONTRIBUTING tells how.
+// The runtimes of RRQ are found by environment variables, see CONTRIBUTING.md.
 const (
 	rrqPythonEnv = "YARD_RRQ_PYTHON"
 	rrqNodeEnv   = "YARD_RRQ_TS"
 	rrqRustEnv   = "YARD_RRQ_RUST"
 )
 
-var peers = []peer{
-	{name: "example", fence: true, noFunction: "No handler registered for function 'nobody'",
+var interopRunners = []interopRunner{
+	{name: "example", passesFence: true, noFunction: "No handler registered for function 'nobody'",
 		config: func(t *testing.T, c *RunnerConfig) {
 			c.Cmd = []string{program(t, "python3"), "testdata/peers/example.py"}
 			c.Env["PYTHONPATH"] = absolute(t, "../examples/runner-python")
 		}},
-	{name: "rrq-python", mute: true, noFunction: "No handler registered for function 'nobody'",
+	{name: "rrq-python", silentOnError: true, noFunction: "No handler registered for function 'nobody'",
 		config: func(t *testing.T, c *RunnerConfig) {
-			library := given(t, rrqPythonEnv, "the directory that holds the Python package rrq")
+			library := envPath(t, rrqPythonEnv, "the directory that holds the Python package rrq")
 			c.Cmd = []string{program(t, "python3"), "-m", "rrq.runner_runtime", "--settings", "rrqpython.settings"}
 			c.Env["PYTHONPATH"] = library + ":" + absolute(t, "testdata/peers")
 		}},
-	{name: "rrq-ts", rounds: true, fence: true, mute: true, noFunction: "Handler not found",
+	{name: "rrq-ts", floatInts: true, passesFence: true, silentOnError: true, noFunction: "Handler not found",
 		config: func(t *testing.T, c *RunnerConfig) {
-			c.Env[rrqNodeEnv] = given(t, rrqNodeEnv, "rrq-ts/src/runner_runtime.ts, translated to JavaScript")
+			c.Env[rrqNodeEnv] = envPath(t, rrqNodeEnv, "rrq-ts/src/runner_runtime.ts, translated to JavaScript")
 			c.Cmd = []string{program(t, "node"), "testdata/peers/rrqnode.mjs"}
 		}},
 	{name: "rrq-rust", noFunction: "No handler registered for function 'nobody'",
 		config: func(t *testing.T, c *RunnerConfig) {
-			c.Cmd = []string{given(t, rrqRustEnv, "testdata/peers/rrqrust.rs, built with the crate rrq-runner")}
+			c.Cmd = []string{envPath(t, rrqRustEnv, "testdata/peers/rrqrust.rs, built with the crate rrq-runner")}
 		}},
 }
 
-// given is a path of the environment.
-func given(t *testing.T, variable, what string) string {
+// envPath returns a path from the environment.
+func envPath(t *testing.T, variable, what string) string {
 	t.Helper()
 	path := os.Getenv(variable)
 	if path == "" {
@@ -85,25 +85,25 @@ func absolute(t *testing.T, path string) string {
 	return path
 }
 
-func TestPeers(t *testing.T) {
-	for _, p := range peers {
+func TestInterop(t *testing.T) {
+	for _, p := range interopRunners {
 		t.Run(p.name, func(t *testing.T) {
 			t.Parallel()
 			cfg := testConfig("", func(c *RunnerConfig) {
-				c.MaxInFlight, c.CancelGrace = 4, few(2)
+				c.MaxInFlight, c.CancelGrace = 4, ptr(2)
 				c.Env = map[string]string{nodeMode: "", "PYTHONDONTWRITEBYTECODE": "1"}
 				p.config(t, c)
 			})
-			cfg.ConnectTimeoutMS = patience.Milliseconds()
-			y := startYard(t, cfg)
+			cfg.ConnectTimeoutMS = testTimeout.Milliseconds()
+			y := startHarness(t, cfg)
 			y.awaitOffer(4)
 			p.answers(y)
 			p.knowsItsContext(y)
 			p.stops(y)
 			if s := y.Status()[0].Members[0]; s.Restarts != 0 {
-				t.Errorf("so far nothing should have cost the process: %+v", s)
+				t.Errorf("the process was restarted: %+v", s)
 			}
-			p.breaks(y)
+			p.returnsUnsendable(y)
 		})
 	}
 }
@@ -118,79 +118,79 @@ func TestExampleAlone(t *testing.T) {
 	}
 }
 
-// ask runs a job with params to its outcome.
-func (y *yard) ask(function, params string, change func(*job.Assignment)) job.Outcome {
-	y.t.Helper()
-	y.send(function, params, change)
-	return y.awaitOutcome()
+// askParams runs a job with params and returns its outcome.
+func (h *harness) askParams(function, params string, change func(*job.Assignment)) job.Outcome {
+	h.t.Helper()
+	h.send(function, params, change)
+	return h.awaitOutcome()
 }
 
-func (y *yard) send(function, params string, change func(*job.Assignment)) job.Assignment {
-	y.t.Helper()
-	y.n++
-	a := assignment(y.n, function, y.awaitWorker())
+func (h *harness) send(function, params string, change func(*job.Assignment)) job.Assignment {
+	h.t.Helper()
+	h.n++
+	a := assignment(h.n, function, h.awaitWorker())
 	if change != nil {
 		change(&a)
 	}
 	spec := specOf(params)
 	spec.Trace = map[string]string{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
-	if !y.Start(a, spec) {
-		y.t.Fatalf("%s does not start at %s: %+v", function, a.Worker, y.Status())
+	if !h.Start(a, spec) {
+		h.t.Fatalf("%s does not start at %s: %+v", function, a.Worker, h.Status())
 	}
 	return a
 }
 
-// awaitWorker waits until there is a worker with any room.
-func (y *yard) awaitWorker() string {
-	y.t.Helper()
-	late := time.After(patience)
+// awaitWorker waits for a worker with a free slot.
+func (h *harness) awaitWorker() string {
+	h.t.Helper()
+	late := time.After(testTimeout)
 	for {
-		y.hands.mu.Lock()
-		changed := y.changed
-		for w, n := range y.offers {
+		h.recorder.mu.Lock()
+		changed := h.changed
+		for w, n := range h.offers {
 			if n > 0 {
-				y.hands.mu.Unlock()
+				h.recorder.mu.Unlock()
 				return w
 			}
 		}
-		y.hands.mu.Unlock()
+		h.recorder.mu.Unlock()
 		select {
 		case <-changed:
 		case <-late:
-			y.t.Fatalf("nobody has room: %+v", y.Status())
+			h.t.Fatalf("no worker has a free slot: %+v", h.Status())
 		}
 	}
 }
 
-// answers: each outcome that a handler can have.
-func (p *peer) answers(y *yard) {
+// answers checks the outcomes that a handler can return.
+func (p *interopRunner) answers(y *harness) {
 	params := `{"n":9007199254740993,"f":0.1,"t":"ä","deep":[{"null":null}]}`
-	o := y.ask("echo", params, nil)
+	o := y.askParams("echo", params, nil)
 	y.expect(o, job.Success, true, "")
-	if p.rounds {
+	if p.floatInts {
 		params = strings.Replace(params, "993", "992", 1)
 	}
 	if !sameJSON(o.Result.Data, params) {
 		y.t.Errorf("echo gives %s", o.Result.Data)
 	}
-	y.expect(y.ask("fail", `{"message":"x"}`, nil), job.Error, true, "x")
-	o = y.ask("nobody", `{}`, nil)
+	y.expect(y.askParams("fail", `{"message":"x"}`, nil), job.Error, true, "x")
+	o = y.askParams("nobody", `{}`, nil)
 	y.expect(o, job.Error, true, p.noFunction)
 	if o.Fault == nil || o.Fault.Type != job.HandlerNotFound {
 		y.t.Errorf("fault is %+v", o.Fault)
 	}
-	o = y.ask("retry", `{"times":1,"after":0.25}`, nil)
+	o = y.askParams("retry", `{"times":1,"after":0.25}`, nil)
 	if o.Status != job.Retry || o.RetryAfter == nil || *o.RetryAfter != 250*time.Millisecond {
 		y.t.Errorf("retry gives %+v", o)
 	}
-	if o = y.ask("retry", `{"times":1}`, nil); o.Status != job.Retry || o.RetryAfter != nil {
+	if o = y.askParams("retry", `{"times":1}`, nil); o.Status != job.Retry || o.RetryAfter != nil {
 		y.t.Errorf("retry without a time gives %+v", o)
 	}
 	again := func(a *job.Assignment) { a.Attempt = 2 }
-	if o = y.ask("retry", `{"times":1}`, again); !sameJSON(o.Result.Data, `{"attempt":2}`) {
+	if o = y.askParams("retry", `{"times":1}`, again); !sameJSON(o.Result.Data, `{"attempt":2}`) {
 		y.t.Errorf("second attempt gives %+v", o)
 	}
-	o = y.ask("big", `{"bytes":15000000}`, nil)
+	o = y.askParams("big", `{"bytes":15000000}`, nil)
 	y.expect(o, job.Success, true, "")
 	if len(o.Result.Data) != 15000002 {
 		y.t.Errorf("large result has %d bytes", len(o.Result.Data))
@@ -198,17 +198,17 @@ func (p *peer) answers(y *yard) {
 	if p.name == "example" {
 		return
 	}
-	o = y.ask("detailed", `{}`, nil)
+	o = y.askParams("detailed", `{}`, nil)
 	y.expect(o, job.Error, true, "m")
 	if f := o.Fault; f == nil || f.Type != "t" || f.Code != "c" || !sameJSON(f.Details, `{"n":1}`) {
 		y.t.Errorf("fault is %+v", o.Fault)
 	}
 }
 
-// knowsItsContext: what we tell of the job is read as it was meant.
-func (p *peer) knowsItsContext(y *yard) {
+// knowsItsContext checks that the context of a job is decoded correctly.
+func (p *interopRunner) knowsItsContext(y *harness) {
 	begin := time.Now()
-	o := y.ask("context", `{}`, func(a *job.Assignment) { a.Attempt, a.Fence = 3, 1<<40 })
+	o := y.askParams("context", `{}`, func(a *job.Assignment) { a.Attempt, a.Fence = 3, 1<<40 })
 	var c struct {
 		Attempt  int               `json:"attempt"`
 		Queue    string            `json:"queue_name"`
@@ -220,14 +220,14 @@ func (p *peer) knowsItsContext(y *yard) {
 		y.t.Fatalf("context is %s: %v, %+v", o.Result.Data, err, o.Fault)
 	}
 	in := c.Deadline.Sub(begin)
-	if c.Attempt != 3 || c.Queue != "q" || len(c.Trace) != 1 || in < 9*time.Second || p.fence && c.Fence != 1<<40 {
+	if c.Attempt != 3 || c.Queue != "q" || len(c.Trace) != 1 || in < 9*time.Second || p.passesFence && c.Fence != 1<<40 {
 		y.t.Errorf("context is %s", o.Result.Data)
 	}
 }
 
-// stops: deadlines and cancels end handlers that heed them, each its own one.
-func (p *peer) stops(y *yard) {
-	if o := y.ask("sleep", `{"ms":600000}`, within(500*time.Millisecond)); o.Status != job.TimedOut {
+// stops checks that deadlines and cancels end the right handlers.
+func (p *interopRunner) stops(y *harness) {
+	if o := y.askParams("sleep", `{"ms":600000}`, withTimeout(500*time.Millisecond)); o.Status != job.TimedOut {
 		y.t.Errorf("sleep past its deadline gives %s %+v", o.Status, o.Fault)
 	}
 	var sent [4]job.Assignment
@@ -236,7 +236,7 @@ func (p *peer) stops(y *yard) {
 	}
 	for _, i := range []int{2, 0, 3, 1} {
 		y.awaitSent(sent[i])
-		y.Stop(sent[i].Job, sent[i].N, job.RecallCancelled)
+		y.Stop(job.Recall{Job: sent[i].Job, N: sent[i].N, Reason: job.RecallCancelled})
 		o := y.awaitOutcome()
 		y.expect(o, job.Cancelled, true, "Job cancelled")
 		if o.Job != sent[i].Job {
@@ -245,30 +245,30 @@ func (p *peer) stops(y *yard) {
 	}
 }
 
-// breaks: what goes wrong costs an attempt or the process, and nothing waits
-// for ever.
-func (p *peer) breaks(y *yard) {
-	o := y.ask("big", `{"bytes":17000000}`, nil)
+// returnsUnsendable checks that failures cost an attempt or the process, and
+// that nothing blocks for ever.
+func (p *interopRunner) returnsUnsendable(y *harness) {
+	o := y.askParams("big", `{"bytes":17000000}`, nil)
 	if o.Status != job.Error || o.Fault == nil {
 		y.t.Errorf("too large a result gives %s %+v", o.Status, o.Fault)
 	}
-	if p.name != "rrq-rust" { // every value that it has can be sent
-		o = y.ask("unsendable", `{}`, within(time.Second))
-		if p.mute && o.Status != job.TimedOut || !p.mute && o.Status != job.Error {
+	if p.name != "rrq-rust" { // it can encode every value
+		o = y.askParams("unsendable", `{}`, withTimeout(time.Second))
+		if p.silentOnError && o.Status != job.TimedOut || !p.silentOnError && o.Status != job.Error {
 			y.t.Errorf("a result that cannot be sent gives %s %+v", o.Status, o.Fault)
 		}
 	}
-	o = y.ask("crash", `{"code":7}`, nil)
+	o = y.askParams("crash", `{"code":7}`, nil)
 	if o.Status != job.Lost || !strings.HasSuffix(o.Fault.Message, "ended: exit status 7") {
 		y.t.Errorf("crash gives %s %+v", o.Status, o.Fault)
 	}
-	if o = y.ask("hang", `{}`, within(time.Second)); o.Status != job.TimedOut {
+	if o = y.askParams("hang", `{}`, withTimeout(time.Second)); o.Status != job.TimedOut {
 		y.t.Errorf("hang gives %s %+v", o.Status, o.Fault)
 	}
-	y.expect(y.ask("echo", `{}`, nil), job.Success, true, "")
+	y.expect(y.askParams("echo", `{}`, nil), job.Success, true, "")
 }
 
-// sameJSON compares values; numbers digit by digit.
+// sameJSON compares JSON values, numbers by their digits.
 func sameJSON(got []byte, want string) bool {
 	a, errA := canonical(string(got))
 	b, errB := canonical(want)

@@ -10,26 +10,27 @@ import (
 	"testing"
 	"time"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// soakEnv asks for the long tests.
+// soakEnv enables the long tests.
 const soakEnv = "YARD_SOAK"
 
-// held is what a process holds that must not grow with the runners it has had.
-type held struct {
-	children   []string // "<pid> <state>", Z of one that has ended and not been reaped
+// resources is what a node holds for runners, which must not grow with their
+// number.
+type resources struct {
+	children   []string // "<pid> <state>"; Z is an unreaped one
 	files      int      // open descriptors
 	goroutines int
 }
 
-func holding(t *testing.T) held {
+func currentResources(t *testing.T) resources {
 	t.Helper()
 	files, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := held{files: len(files), goroutines: runtime.NumGoroutine()}
+	h := resources{files: len(files), goroutines: runtime.NumGoroutine()}
 	for pid := range processes() {
 		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		if err != nil {
@@ -43,39 +44,39 @@ func holding(t *testing.T) held {
 	return h
 }
 
-// A short-lived runner after the other leaves nothing behind: no process, no
-// zombie, no descriptor, no goroutine, no line in the list.
+// A sequence of short-lived runners leaves nothing behind: no process, zombie,
+// descriptor, goroutine or line in the record.
 func TestSpawnsLeakNothing(t *testing.T) {
 	spawns := 30
 	if os.Getenv(soakEnv) != "" {
 		spawns = 1000
 	}
-	if ln, err := net.Listen("tcp", "127.0.0.1:0"); err != nil || ln.Close() != nil { // the Go runtime keeps what its first socket needs
+	if ln, err := net.Listen("tcp", "127.0.0.1:0"); err != nil || ln.Close() != nil { // resources that the Go runtime allocates for its first socket
 		t.Fatal("no socket")
 	}
-	before := holding(t)
+	before := currentResources(t)
 	cfg := testConfig("", nil)
 	cfg.Dir = t.TempDir()
-	y := startYard(t, cfg)
+	y := startHarness(t, cfg)
 	y.pid()
-	first, began, pids := holding(t), time.Now(), make(map[string]bool)
+	first, began, pids := currentResources(t), time.Now(), make(map[string]bool)
 	for n := range spawns {
 		function := "exit0"
 		switch n % 3 {
 		case 1:
 			function = "crash"
-		case 2: // and one that leaves a child in its group
-			if o := y.do("fork", nil); o.Status != job.Success {
+		case 2: // leaves a child in its group
+			if o := y.run("fork", nil); o.Status != job.Success {
 				t.Fatalf("spawn %d: fork is %s", n, o.Status)
 			}
 		}
-		if o := y.do(function, nil); o.Status != job.Lost {
+		if o := y.run(function, nil); o.Status != job.Lost {
 			t.Fatalf("spawn %d: outcome is %s", n, o.Status)
 		}
 		pids[y.pid()] = true
 	}
 	took := time.Since(began)
-	last := holding(t)
+	last := currentResources(t)
 	if last.files > first.files || last.goroutines > first.goroutines || len(last.children) != 1 {
 		t.Errorf("after %d runners the node holds %+v, after the first %+v", spawns, last, first)
 	}
@@ -83,9 +84,9 @@ func TestSpawnsLeakNothing(t *testing.T) {
 		t.Errorf("%d processes, not %d", len(pids), spawns)
 	}
 	y.close()
-	after := holding(t)
-	for late := time.Now().Add(patience); after.goroutines > before.goroutines && time.Now().Before(late); after = holding(t) {
-		runtime.Gosched() // some have only to return
+	after := currentResources(t)
+	for late := time.Now().Add(testTimeout); after.goroutines > before.goroutines && time.Now().Before(late); after = currentResources(t) {
+		runtime.Gosched() // some goroutines are about to return
 	}
 	if after.files > before.files || after.goroutines > before.goroutines || len(after.children) > len(before.children) {
 		t.Errorf("a stopped node holds %+v, before it was started %+v", after, before)

@@ -15,11 +15,12 @@ import (
 	"testing"
 	"time"
 
-	"yardmaster/internal/frame"
-	"yardmaster/runnerpool/rrq"
+	"github.com/yardmaster-dev/yardmaster/internal/frame"
+	"github.com/yardmaster-dev/yardmaster/runnerpool/rrq"
 )
 
-// The test binary is also the runner, and a node: the environment says so.
+// The test binary also serves as a runner and as a node, depending on the
+// environment.
 const (
 	runnerMode = "YARD_TEST_RUNNER"
 	nodeMode   = "YARD_TEST_NODE"
@@ -28,10 +29,10 @@ const (
 
 func TestMain(m *testing.M) {
 	if mode := os.Getenv(runnerMode); mode != "" {
-		playRunner(mode, socketOf(os.Args, os.Getenv(socketEnv)))
+		runFakeRunner(mode, socketOf(os.Args, os.Getenv(socketEnv)))
 	}
 	if dir := os.Getenv(nodeMode); dir != "" {
-		playNode(dir)
+		runNode(dir)
 	}
 	if len(os.Args) == 3 && os.Args[1] == wardenArg {
 		if _, err := Warden(os.Stdin, os.Args[2]); err != nil {
@@ -52,26 +53,26 @@ func socketOf(args []string, socket string) string {
 	return socket
 }
 
-// hang waits for ever, in a way that a program without cgo does not take for a
-// deadlock of its own.
-func hang() { <-time.NewTimer(24 * time.Hour).C }
+// blockForever blocks in a way that the Go runtime does not report as a
+// deadlock in a program without cgo.
+func blockForever() { <-time.NewTimer(24 * time.Hour).C }
 
-// playRunner is a runner with every vice there is.
-func playRunner(mode, socket string) {
+// runFakeRunner runs a runner with the misbehaviour that mode names.
+func runFakeRunner(mode, socket string) {
 	switch mode {
 	case "crash-before-bind":
 		fmt.Fprintln(os.Stderr, "no configuration")
 		os.Exit(3)
 	case "never-binds":
-		hang()
-	case "daemon": // leaves the listening to a process out of its group
+		blockForever()
+	case "daemon": // the listener is a process outside of its group
 		child := exec.Command(os.Args[0], socketArg, socket)
 		child.Env = append(os.Environ(), runnerMode+"=good")
 		child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 		if err := child.Start(); err != nil {
 			panic(err)
 		}
-		hang()
+		blockForever()
 	case "elsewhere":
 		socket = "127.0.0.1:0"
 	case "ignores-term":
@@ -89,13 +90,13 @@ func playRunner(mode, socket string) {
 		os.Exit(1)
 	}
 	if mode == "raw" {
-		playRaw(ln)
+		serveRaw(ln)
 	}
-	fmt.Fprintln(os.Stderr, rrq.Serve(context.Background(), ln, handle))
+	fmt.Fprintln(os.Stderr, rrq.Serve(context.Background(), ln, handleRequest))
 	os.Exit(1)
 }
 
-func handle(ctx context.Context, r *rrq.Request) rrq.Outcome {
+func handleRequest(ctx context.Context, r *rrq.Request) rrq.Outcome {
 	success := rrq.Outcome{Status: rrq.Success, Result: r.Params}
 	switch r.Function {
 	case "echo":
@@ -107,7 +108,7 @@ func handle(ctx context.Context, r *rrq.Request) rrq.Outcome {
 		}
 		return rrq.Outcome{Status: rrq.Success, Result: b}
 	case "say":
-		say(r)
+		printLines(r)
 		return success
 	case "say-and-crash":
 		fmt.Fprintln(os.Stderr, "panic: out of luck")
@@ -117,11 +118,11 @@ func handle(ctx context.Context, r *rrq.Request) rrq.Outcome {
 	case "wait": // until cancelled
 		<-ctx.Done()
 		return rrq.Outcome{}
-	case "late": // a little, but heedless of a cancel
+	case "late": // a short time, and ignores a cancel
 		<-ctx.Done()
 		return success
 	case "hang":
-		hang()
+		blockForever()
 	case "crash":
 		os.Exit(7)
 	case "exit0":
@@ -145,8 +146,8 @@ func handle(ctx context.Context, r *rrq.Request) rrq.Outcome {
 	return rrq.Outcome{Status: rrq.Error, Fault: &rrq.Fault{Type: rrq.HandlerNotFound}}
 }
 
-// say prints lines of every kind, and is silent when it answers.
-func say(r *rrq.Request) {
+// printLines prints lines of every kind, and nothing when it answers.
+func printLines(r *rrq.Request) {
 	fmt.Println("plain of " + r.JobID)
 	fmt.Printf("{\"job_id\":%q,\"msg\":\"by job\",\"n\":12345678901234567890}\n", r.JobID)
 	fmt.Fprintf(os.Stderr, "{\"request_id\":%q,\"level\":\"warning\",\"timestamp\":\"then\",\"rrq.source\":\"forged\"}\n", r.RequestID)
@@ -157,8 +158,9 @@ func say(r *rrq.Request) {
 	fmt.Fprintln(os.Stderr, "to stderr")
 }
 
-// playRaw answers with bytes no runtime would send, by the function's name.
-func playRaw(ln net.Listener) {
+// serveRaw sends answers that no runtime would send, depending on the
+// function's name.
+func serveRaw(ln net.Listener) {
 	for {
 		nc, err := ln.Accept()
 		if err != nil {
@@ -181,14 +183,14 @@ func playRaw(ln net.Listener) {
 					}
 				}
 				if json.Unmarshal(b, &m) == nil && m.Type == "request" {
-					_, _ = nc.Write(raw(nc, m.Payload.Function, m.Payload.JobID, m.Payload.RequestID))
+					_, _ = nc.Write(rawResponse(nc, m.Payload.Function, m.Payload.JobID, m.Payload.RequestID))
 				}
 			}
 		}()
 	}
 }
 
-func raw(nc net.Conn, function, id, request string) []byte {
+func rawResponse(nc net.Conn, function, id, request string) []byte {
 	answer := func(id, request string) []byte {
 		return frame.Append(nil, fmt.Appendf(nil, `{"type":"response","payload":{"job_id":%q,"request_id":%q,"status":"success"}}`, id, request))
 	}
@@ -220,10 +222,10 @@ func raw(nc net.Conn, function, id, request string) []byte {
 	return answer(id, request)
 }
 
-// playNode runs one pool until it is killed, and tells its runner's pid and
-// that of a process the runner forked.
-func playNode(dir string) {
-	h := newHands()
+// runNode runs one pool until it is killed, and prints the pids of its runner
+// and of a process that the runner forked.
+func runNode(dir string) {
+	h := newRecorder()
 	cfg := testConfig("", func(c *RunnerConfig) { c.MaxInFlight = 2 })
 	cfg.Dir = dir
 	if len(os.Args) == 2 && os.Args[1] == wardenArg {

@@ -14,99 +14,103 @@ import (
 	"syscall"
 )
 
-// markerEnv is set for every process, "<start of the node>/<number>": what a
-// runner forks carries it too, however far it runs from its group.
+// markerEnv is set in the environment of every process to "<random>/<number>".
+// Processes that a runner forks inherit it, even if they leave its process
+// group.
 const markerEnv = "YARD_RUNNER"
 
-// roster is the list of this node's process groups, kept in a file so that the
-// next start of a killed node finds what has survived it. Processes die with
-// the node by themselves; what they forked may not.
-type roster struct {
+// groupFile records this node's process groups in a file, so that the node can,
+// after it was killed, end at its next start what has survived. Runners die
+// with the node; processes that they forked may not.
+type groupFile struct {
 	path   string // "": nothing is kept
 	marker string // "YARD_RUNNER=<random>/", to be followed by a number
 
-	mu     sync.Mutex
-	marked int // markers given away
-	groups map[int]group
+	mu          sync.Mutex
+	markerCount int // number of markers created
+	groups      map[int]group
 }
 
-// group is one line of the file: a process group and who it is, by its
-// leader's time of start and its marker.
+// group is one line of the file: a process group, identified by the start time
+// of its leader and its marker.
 type group struct {
 	PID    int    `json:"pid"`
 	Start  uint64 `json:"start"` // ticks since boot
 	Marker string `json:"marker"`
 	Worker string `json:"worker"`
-	// The node that listed it, likewise. Its directory may have been copied
-	// while it ran: what it still keeps is no orphan.
+	// The node that wrote the line, likewise. If the data directory was copied
+	// while that node ran, its processes are not orphans.
 	Node      int    `json:"node"`
 	NodeStart uint64 `json:"node_start"`
 }
 
-// kept tells of a group whose node is another process, and alive.
-func (g *group) kept() bool {
-	s, ok := stat(g.Node)
+// ownerAlive reports whether the group belongs to another node process that is
+// running.
+func (g *group) ownerAlive() bool {
+	s, ok := readStat(g.Node)
 	return ok && g.Node != os.Getpid() && s.state != 'Z' && s.start == g.NodeStart
 }
 
-func newRoster(dir string) *roster {
-	r := &roster{marker: markerEnv + "=" + rand.Text() + "/", groups: make(map[int]group)}
+func newGroupFile(dir string) *groupFile {
+	f := &groupFile{marker: markerEnv + "=" + rand.Text() + "/", groups: make(map[int]group)}
 	if dir != "" {
-		r.path = filepath.Join(dir, "runners.json")
+		f.path = filepath.Join(dir, "runners.json")
 	}
-	return r
+	return f
 }
 
-// reap ends what a former life of the node has left behind and returns how
-// many processes that were.
-func (r *roster) reap() (int, error) {
-	if r.path == "" {
+// reap kills what a previous process of this node has left behind, removes the
+// file, and returns the number of processes killed.
+func (f *groupFile) reap() (int, error) {
+	if f.path == "" {
 		return 0, nil
 	}
-	b, err := os.ReadFile(r.path)
+	b, err := os.ReadFile(f.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil
 	}
 	if err != nil {
-		return 0, fmt.Errorf("read the list of former runners: %w", err)
+		return 0, fmt.Errorf("read the record of previous runners: %w", err)
 	}
 	leaders, markers := make(map[int]uint64), make(map[string]bool)
 	for line := range bytes.Lines(b) {
 		var g group
-		// A line cut short by a power loss names nobody who has survived it.
-		if json.Unmarshal(line, &g) == nil && g.PID > 1 && g.Marker != "" && !g.kept() {
+		// A line cut short by a power loss can be ignored: nothing has
+		// survived.
+		if json.Unmarshal(line, &g) == nil && g.PID > 1 && g.Marker != "" && !g.ownerAlive() {
 			leaders[g.PID] = g.Start
 			markers[g.Marker] = true
 		}
 	}
-	reaped := kill(func(pid int, s procStat) bool {
-		// A pid may have been given to somebody else since it was written
-		// down: a leader is known by its time of start as well.
+	reaped := killProcesses(func(pid int, s procStat) bool {
+		// The pid may have been reused since: the start time of the leader must
+		// match.
 		start, listed := leaders[pid]
 		return listed && start == s.start || markers[markerOf(pid)]
 	})
-	if err := os.Remove(r.path); err != nil {
-		return reaped, fmt.Errorf("remove the list of former runners: %w", err)
+	if err := os.Remove(f.path); err != nil {
+		return reaped, fmt.Errorf("remove the record of previous runners: %w", err)
 	}
 	return reaped, nil
 }
 
-// mark gives away a marker for one more process.
-func (r *roster) mark() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.marked++
-	return r.marker + strconv.Itoa(r.marked)
+// newMarker returns the marker of one more process.
+func (f *groupFile) newMarker() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.markerCount++
+	return f.marker + strconv.Itoa(f.markerCount)
 }
 
-// sweep ends whatever carries a marker and returns how many processes that
-// were: what had left its group, after the group has ended.
-func sweep(marker string) int {
-	return kill(func(pid int, _ procStat) bool { return markerOf(pid) == marker })
+// killMarked kills the processes with the given marker, which have left their
+// group, and returns their number.
+func killMarked(marker string) int {
+	return killProcesses(func(pid int, _ procStat) bool { return markerOf(pid) == marker })
 }
 
-// kill ends the processes that are chosen, never this one.
-func kill(choose func(pid int, s procStat) bool) int {
+// killProcesses kills the processes for which choose returns true, except this
+// one, and returns their number.
+func killProcesses(choose func(pid int, s procStat) bool) int {
 	killed := 0
 	for pid, s := range processes() {
 		if pid != os.Getpid() && s.state != 'Z' && choose(pid, s) && syscall.Kill(pid, syscall.SIGKILL) == nil {
@@ -116,8 +120,8 @@ func kill(choose func(pid int, s procStat) bool) int {
 	return killed
 }
 
-// markerOf reads the marker in a process's environment, "" if it has none or
-// is not ours to look into.
+// markerOf returns the marker in a process's environment, "" if it has
+// none or the environment cannot be read.
 func markerOf(pid int) string {
 	env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 	if err != nil {
@@ -131,43 +135,43 @@ func markerOf(pid int) string {
 	return ""
 }
 
-// enter lists a process that has just been started.
-func (r *roster) enter(pid int, marker, worker string) error {
-	s, _ := stat(pid)
-	node, _ := stat(os.Getpid())
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.groups[pid] = group{PID: pid, Start: s.start, Marker: marker, Worker: worker, Node: os.Getpid(), NodeStart: node.start}
-	return r.write()
+// add records a process that was just started.
+func (f *groupFile) add(pid int, marker, worker string) error {
+	s, _ := readStat(pid)
+	node, _ := readStat(os.Getpid())
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.groups[pid] = group{PID: pid, Start: s.start, Marker: marker, Worker: worker, Node: os.Getpid(), NodeStart: node.start}
+	return f.write()
 }
 
-// leave strikes out a process whose whole group has ended.
-func (r *roster) leave(pid int) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.groups, pid)
-	return r.write()
+// remove removes the record of a process whose group has ended.
+func (f *groupFile) remove(pid int) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.groups, pid)
+	return f.write()
 }
 
-// write replaces the file. It need not survive a power loss: neither would the
-// processes.
-func (r *roster) write() error {
-	if r.path == "" {
+// write replaces the file. It is not synced, because after a power loss the
+// processes do not exist either.
+func (f *groupFile) write() error {
+	if f.path == "" {
 		return nil
 	}
 	var b bytes.Buffer
 	lines := json.NewEncoder(&b)
-	for _, g := range r.groups {
+	for _, g := range f.groups {
 		if err := lines.Encode(g); err != nil {
 			return err
 		}
 	}
-	next := r.path + ".next"
+	next := f.path + ".next"
 	if err := os.WriteFile(next, b.Bytes(), 0o600); err != nil {
-		return fmt.Errorf("write the list of runners: %w", err)
+		return fmt.Errorf("write the record of runners: %w", err)
 	}
-	if err := os.Rename(next, r.path); err != nil {
-		return fmt.Errorf("write the list of runners: %w", err)
+	if err := os.Rename(next, f.path); err != nil {
+		return fmt.Errorf("write the record of runners: %w", err)
 	}
 	return nil
 }

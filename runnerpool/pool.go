@@ -8,68 +8,69 @@ import (
 	"sync"
 	"time"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// Hands is what the pools need of the agent that feeds them. No method may
-// call back into the pools.
-type Hands interface {
-	// Offer announces the absolute room of one worker; Free 0 withdraws it.
+// Executor is the node's agent as the pools see it. Its methods must not call
+// back into the pools.
+type Executor interface {
+	// Offer announces how many jobs a worker takes, as an absolute number. Free
+	// 0 withdraws the offer.
 	Offer(o job.Offer)
-	// Report hands over a dispatch's outcome, exactly once for each started
-	// one. then may be nil.
-	Report(o job.Outcome, then func(job.Settled))
-	// Stalled and Recovered tell of a runner, by its channel, that has stopped
-	// working, and that works again; see [job.Note].
+	// Report reports a dispatch's outcome, exactly once for each that was
+	// started. done may be nil.
+	Report(o job.Outcome, done func(job.Settled))
+	// Stalled reports that a runner, named by its channel, has stopped working,
+	// and Recovered that it works again; see [job.WorkerEvent].
 	Stalled(worker, reason string)
 	Recovered(worker, recovery string)
-	// Log hands over a line of a dispatch's log. It never waits.
+	// Log records a line of a dispatch's log. It never blocks.
 	Log(l job.LogLine)
 }
 
-// ErrInit refuses to run as process 1.
-var ErrInit = errors.New("a node with managed runners must not be process 1: some runtimes take a parent of pid 1 for a dead one, and nobody would reap what runners fork; start the container with an init (docker run --init, compose init: true)")
+// ErrInit is returned by [Pools.Run] if the node is process 1.
+var ErrInit = errors.New("a node with managed runners must not be process 1: some runtimes treat a parent with pid 1 as dead, and processes that runners fork would not be reaped; start the container with an init (docker run --init, compose init: true)")
 
-// Pools are all runner pools of a node.
+// Pools manages all runner pools of a node.
 type Pools struct {
-	cfg     Config
-	node    string
-	hands   Hands
-	log     *slog.Logger
-	spawner *spawner
-	roster  *roster
-	members []*member
-	known   []correlation // what jobs are to be known by
+	cfg          Config
+	node         string
+	executor     Executor
+	log          *slog.Logger
+	spawner      *spawner
+	groups       *groupFile
+	members      []*member
+	correlations []correlation // what jobs are to be known by
 
 	mu       sync.Mutex
-	workers  map[string]*worker // by name; only those that take dispatches
-	running  map[key]*dispatch
+	workers  map[string]*worker // by name; only those that accept dispatches
+	running  map[dispatchKey]*dispatch
 	draining bool
-	idle     chan struct{} // told when draining and nothing runs
+	idle     chan struct{} // signalled when draining and nothing runs
 }
 
-// key names a dispatch.
-type key struct {
+// dispatchKey identifies a dispatch.
+type dispatchKey struct {
 	id job.ID
 	n  uint32
 }
 
-// New prepares the pools of cfg, which has been validated, for the node of
-// that name. Nothing is started before Run.
-func New(cfg Config, node string, hands Hands, log *slog.Logger) *Pools {
+// New returns the pools of cfg, which must be valid, for the node of the given
+// name. It starts nothing.
+func New(cfg Config, node string, executor Executor, log *slog.Logger) *Pools {
 	p := &Pools{
-		cfg:     cfg.withDefaults(),
-		node:    node,
-		hands:   hands,
-		log:     log,
-		spawner: newSpawner(),
-		roster:  newRoster(cfg.Dir),
-		known:   cfg.correlations(),
-		workers: make(map[string]*worker),
-		running: make(map[key]*dispatch),
-		idle:    make(chan struct{}, 1),
+		cfg:          cfg.withDefaults(),
+		node:         node,
+		executor:     executor,
+		log:          log,
+		spawner:      newSpawner(),
+		groups:       newGroupFile(cfg.Dir),
+		correlations: cfg.correlations(),
+		workers:      make(map[string]*worker),
+		running:      make(map[dispatchKey]*dispatch),
+		idle:         make(chan struct{}, 1),
 	}
-	for _, name := range p.cfg.Names() {
+	for _, name := range p.cfg.RunnerNames() {
 		rc := p.cfg.Runners[name]
 		for i := range rc.PoolSize {
 			p.members = append(p.members, &member{
@@ -82,52 +83,52 @@ func New(cfg Config, node string, hands Hands, log *slog.Logger) *Pools {
 	return p
 }
 
-// Run starts the processes and keeps them until ctx ends. Then it withdraws
-// all offers, lets running dispatches finish within the shutdown grace, stops
-// the rest, and returns when every process is gone. The only error is
-// [ErrInit]: a runner that cannot be started is told by Status.
+// Run starts the processes and keeps them running until ctx ends. Then it
+// withdraws all offers, lets running dispatches finish within the shutdown
+// grace, stops the rest, and returns when every process has ended. The only
+// error is [ErrInit]: a runner that cannot be started is reported by Status.
 func (p *Pools) Run(ctx context.Context) error {
 	if p.managed() && os.Getpid() == 1 {
 		return ErrInit
 	}
-	if reaped, err := p.roster.reap(); err != nil {
-		p.log.Warn("former runners not reaped", "err", err)
+	if reaped, err := p.groups.reap(); err != nil {
+		p.log.Warn("cannot end runners of a previous process of this node", "err", err)
 	} else if reaped > 0 {
-		p.log.Warn("runners of a former life of this node ended", "processes", reaped)
+		p.log.Warn("killed runners of a previous process of this node", "count", reaped)
 	}
 	base := context.WithoutCancel(ctx)
-	birth, stopBirth := context.WithCancel(base)
-	life, stopLife := context.WithCancel(base)
-	defer stopBirth()
-	defer stopLife()
-	var births, lives sync.WaitGroup
-	births.Go(func() { p.spawner.run(birth) })
+	spawnCtx, stopSpawning := context.WithCancel(base)
+	memberCtx, stopMembers := context.WithCancel(base)
+	defer stopSpawning()
+	defer stopMembers()
+	var spawning, running sync.WaitGroup
+	spawning.Go(func() { p.spawner.run(spawnCtx) })
 	if p.managed() && len(p.cfg.Warden) > 0 {
-		births.Go(func() { p.keepWarden(birth) })
+		spawning.Go(func() { p.superviseWarden(spawnCtx) })
 	}
 	for _, m := range p.members {
-		lives.Go(func() { m.run(life) })
+		running.Go(func() { m.run(memberCtx) })
 	}
 	<-ctx.Done()
 	p.drain()
-	stopLife()
-	lives.Wait()
-	stopBirth()
-	births.Wait()
+	stopMembers()
+	running.Wait()
+	stopSpawning()
+	spawning.Wait()
 	return nil
 }
 
-// managed tells whether there are processes of our own.
+// managed reports whether the node starts processes itself.
 func (p *Pools) managed() bool { return len(p.members) > 0 && p.cfg.Management == Managed }
 
-// drain returns when nothing runs any more.
+// drain withdraws all offers and returns when nothing runs any more.
 func (p *Pools) drain() {
 	p.mu.Lock()
 	p.draining = true
 	for _, w := range p.workers {
 		p.offer(w)
 	}
-	p.tellIdle()
+	p.signalIdle()
 	p.mu.Unlock()
 	grace := time.NewTimer(seconds(*p.cfg.ShutdownGrace))
 	defer grace.Stop()
@@ -144,32 +145,32 @@ func (p *Pools) drain() {
 	<-p.idle
 }
 
-// tellIdle wakes drain. The lock is held.
-func (p *Pools) tellIdle() {
+// signalIdle wakes drain if nothing runs. Pools.mu is held.
+func (p *Pools) signalIdle() {
 	if !p.draining || len(p.running) > 0 {
 		return
 	}
 	select {
 	case p.idle <- struct{}{}:
-	default: // it has been told already
+	default: // it was signalled already
 	}
 }
 
-// Kind tells the agent what the pools run.
+// Kind returns the job kind that the pools run.
 func (p *Pools) Kind() job.Kind { return job.RRQ }
 
-// Start begins a dispatch and returns at once. False: its worker is gone or
-// has no free slot, and it never started. A dispatch that runs already is not
-// started again.
+// Start starts a dispatch and returns at once. It returns false, without
+// effect, if the worker is gone or has no free slot. It returns true for a
+// dispatch that is already running.
 func (p *Pools) Start(a job.Assignment, spec job.Spec) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	k := key{a.Job, a.N}
+	k := dispatchKey{a.Job, a.N}
 	if p.running[k] != nil {
 		return true
 	}
 	w := p.workers[a.Worker]
-	if w == nil || p.room(w) == 0 || a.Key != w.m.runner {
+	if w == nil || p.available(w) == 0 || a.Key != w.m.runner {
 		return false
 	}
 	d := newDispatch(a, spec, w, seconds(p.cfg.DefaultTimeout))
@@ -181,28 +182,28 @@ func (p *Pools) Start(a job.Assignment, spec job.Spec) bool {
 	return true
 }
 
-// Stop recalls a running dispatch; its outcome is still reported. Unknown ones
-// are ignored.
-func (p *Pools) Stop(id job.ID, n uint32, why job.RecallReason) {
+// Stop recalls a running dispatch; its outcome is still reported. An unknown
+// dispatch is ignored.
+func (p *Pools) Stop(r job.Recall) {
 	p.mu.Lock()
-	d := p.running[key{id, n}]
+	d := p.running[dispatchKey{r.Job, r.N}]
 	p.mu.Unlock()
 	if d == nil {
 		return
 	}
-	d.recall(why)
+	d.recall(r.Reason)
 	p.mu.Lock()
-	hurry := d.stuck && why == job.RecallLease
+	killNow := d.stuck && r.Reason == job.RecallLease
 	p.mu.Unlock()
-	if hurry {
-		d.w.proc.kill() // it is being ended already, but with a grace there is no time for
+	if killNow {
+		d.w.proc.kill() // it is being terminated with a grace, which is too long now
 	}
 }
 
-// finish ends a dispatch: its slot is offered again, its outcome reported.
+// finish ends a dispatch: it offers the slot again and reports the outcome.
 func (p *Pools) finish(d *dispatch, o job.Outcome) {
 	p.mu.Lock()
-	delete(p.running, key{d.Job, d.N})
+	delete(p.running, dispatchKey{d.Job, d.N})
 	w := d.w
 	w.free++
 	w.busy--
@@ -212,29 +213,29 @@ func (p *Pools) finish(d *dispatch, o job.Outcome) {
 	if !w.retired {
 		p.offer(w)
 	}
-	w.tellCalm()
-	p.tellIdle()
+	w.signalOnlyStuck()
+	p.signalIdle()
 	p.mu.Unlock()
-	p.hands.Report(o, nil)
+	p.executor.Report(o, nil)
 }
 
-// offer announces a worker's room. The lock is held, so that the last word is
-// the latest.
+// offer announces a worker's free slots. Pools.mu is held, so that the offers
+// are in order.
 func (p *Pools) offer(w *worker) {
-	p.hands.Offer(job.Offer{Kind: job.RRQ, Key: w.m.runner, Worker: w.name, Free: p.room(w)})
+	p.executor.Offer(job.Offer{Kind: job.RRQ, Key: w.m.runner, Worker: w.name, Free: p.available(w)})
 }
 
-// room is what a worker can take now: nothing, as soon as its end is known.
-// The lock is held.
-func (p *Pools) room(w *worker) int {
-	if p.draining || w.retired || w.sentence != nil || w.hasExited() {
+// available returns how many dispatches a worker can take now: none, as soon as
+// its end is known. Pools.mu is held.
+func (p *Pools) available(w *worker) int {
+	if p.draining || w.retired || w.replaceErr != nil || w.hasExited() {
 		return 0
 	}
 	return w.free
 }
 
-// open lets a worker take dispatches.
-func (p *Pools) open(w *worker) {
+// addWorker starts to offer a worker.
+func (p *Pools) addWorker(w *worker) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.workers[w.name] = w
@@ -242,25 +243,26 @@ func (p *Pools) open(w *worker) {
 	p.offer(w)
 }
 
-// retire takes a worker's offer back for good, and gives its sentence, if there
-// is one: who was condemned has not just ended, even if that is quick.
-func (p *Pools) retire(w *worker) (sentence error) {
+// removeWorker withdraws a worker's offer for good. It returns why the process
+// is to be replaced, nil if it is not: that reason is better than an exit
+// status that follows from it.
+func (p *Pools) removeWorker(w *worker) (cause error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	w.retired = true
 	delete(p.workers, w.name)
 	w.m.worker = nil
 	p.offer(w)
-	return w.sentence
+	return w.replaceErr
 }
 
-// interrupt ends the waits of all dispatches at a worker at t.
-func (p *Pools) interrupt(w *worker, t time.Time) {
+// setDeadline ends the waits of all dispatches of a worker at t.
+func (p *Pools) setDeadline(w *worker, t time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, d := range p.running {
 		if d.w == w {
-			d.interrupt(t)
+			d.setDeadline(t)
 		}
 	}
 }

@@ -12,137 +12,139 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
 const (
-	groupPoll  = 10 * time.Millisecond  // between two looks at a group whose leader has ended
-	outputTail = 200 * time.Millisecond // for the last lines of a process that has ended
+	groupPoll  = 10 * time.Millisecond  // interval of polling a group whose leader has ended
+	outputTail = 200 * time.Millisecond // time for the last lines of a process that has ended
 )
 
-// process is one living runner: the leader of its group.
+// process is one running runner, the leader of its process group.
 type process struct {
-	cmd    *exec.Cmd
-	pid    int
-	marker string        // in its environment, and of what it forks
-	exited chan struct{} // closed when the leader and its group have ended
-	dead   chan struct{} // closed when nothing of it is left here either
-	how    string        // how it ended; set before exited is closed
-	output sync.WaitGroup
-	pipes  [2]*os.File // our ends of stdout and stderr
-	taps   [2]*tap     // at the pipes
-	voices *voices
+	cmd        *exec.Cmd
+	pid        int
+	marker     string        // in its environment, and in that of processes it forks
+	exited     chan struct{} // closed when the leader and its group have ended
+	cleaned    chan struct{} // closed when its goroutines and pipes are released, too
+	exitStatus string        // how it ended; set before exited is closed
+	output     sync.WaitGroup
+	pipes      [2]*os.File      // the node's ends of stdout and stderr
+	taps       [2]*outputReader // readers of the pipes
+	jobLog     *jobLog
 
-	mu    sync.Mutex
-	grace time.Time // how long the group may outlive its leader; zero: not at all
-	gone  bool      // the group has ended: its number may be somebody else's
+	mu         sync.Mutex
+	graceUntil time.Time // until when the group may outlive its leader; zero: not at all
+	groupEnded bool      // the group has ended: its id may have been reused
 }
 
-// start gives a command its pipes, has it started and watches it. What it
-// prints goes to v.
-func start(cmd *exec.Cmd, by func(*exec.Cmd) error, v *voices) (*process, error) {
-	p := &process{cmd: cmd, exited: make(chan struct{}), dead: make(chan struct{}), voices: v}
-	var theirs [2]*os.File
+// startProcess starts a command with pipes for its output, and watches it. The
+// output goes to log.
+func startProcess(cmd *exec.Cmd, startCmd func(*exec.Cmd) error, log *jobLog) (*process, error) {
+	p := &process{cmd: cmd, exited: make(chan struct{}), cleaned: make(chan struct{}), jobLog: log}
+	var childEnds [2]*os.File
 	for i := range p.pipes {
 		var err error
-		if p.pipes[i], theirs[i], err = os.Pipe(); err != nil {
+		if p.pipes[i], childEnds[i], err = os.Pipe(); err != nil {
 			closeAll(p.pipes[:i])
-			closeAll(theirs[:i])
+			closeAll(childEnds[:i])
 			return nil, fmt.Errorf("make output pipe: %w", err)
 		}
-		if p.taps[i], err = newTap(p.pipes[i]); err != nil {
+		if p.taps[i], err = newOutputReader(p.pipes[i]); err != nil {
 			closeAll(p.pipes[:i+1])
-			closeAll(theirs[:i+1])
+			closeAll(childEnds[:i+1])
 			return nil, fmt.Errorf("read output pipe: %w", err)
 		}
 	}
-	cmd.Stdout, cmd.Stderr = theirs[0], theirs[1]
-	err := by(cmd)
-	closeAll(theirs[:])
+	cmd.Stdout, cmd.Stderr = childEnds[0], childEnds[1]
+	err := startCmd(cmd)
+	closeAll(childEnds[:])
 	if err != nil {
 		closeAll(p.pipes[:])
 		return nil, err
 	}
 	p.pid = cmd.Process.Pid
 	for i, stream := range [...]string{job.LogStdout, job.LogStderr} {
-		p.output.Go(func() { follow(p.taps[i], func(line []byte, cut bool) { v.hear(stream, line, cut) }) })
+		p.output.Go(func() { readLines(p.taps[i], func(line []byte, cut bool) { log.writeLine(stream, line, cut) }) })
 	}
-	go p.watch() // ends with the process; who started it waits for dead
+	go p.watch() // ends with the process; the caller waits for cleaned
 	return p, nil
 }
 
-// catchUp returns when what the process has printed so far has found its job,
-// or after a moment: somebody may read the log slowly.
-func (p *process) catchUp() {
-	late, cancel := context.WithTimeout(context.Background(), outputTail)
+// drainOutput returns when everything that the process has printed so far is in
+// the job log, or after outputTail, because the log may be slow.
+func (p *process) drainOutput() {
+	timeout, cancel := context.WithTimeout(context.Background(), outputTail)
 	defer cancel()
 	for _, t := range p.taps {
-		t.catchUp(late)
+		t.awaitHandled(timeout)
 	}
 }
 
 func closeAll(files []*os.File) {
 	for _, f := range files {
-		_ = f.Close() // a pipe's end holds nothing that could be lost
+		_ = f.Close() // nothing is lost by an error
 	}
 }
 
-// watch notices the end of the process at once.
+// watch waits for the process to end, kills what is left of its group, and
+// closes exited and cleaned.
 func (p *process) watch() {
 	p.awaitLeader()
 	p.mu.Lock()
-	until := p.grace
+	deadline := p.graceUntil
 	p.mu.Unlock()
-	if until.IsZero() {
-		// Nobody asked it to end. What it leaves behind goes with it, while
-		// the leader, not yet reaped, keeps the group's number.
+	if deadline.IsZero() {
+		// It ended by itself. The rest of the group is killed while the
+		// unreaped leader still reserves the group's id.
 		p.signal(syscall.SIGKILL)
 	}
 	state, err := p.cmd.Process.Wait()
 	if err != nil {
-		p.how = "ended: " + err.Error()
+		p.exitStatus = "ended: " + err.Error()
 	} else {
-		p.how = state.String()
+		p.exitStatus = state.String()
 	}
-	for !until.IsZero() && p.signal(0) {
-		if !time.Now().Before(until) {
+	for !deadline.IsZero() && p.signal(0) {
+		if !time.Now().Before(deadline) {
 			p.signal(syscall.SIGKILL)
-			if len(members(p.pid)) == 0 {
-				break // what is left is for their new parent to reap
+			if len(groupMembers(p.pid)) == 0 {
+				break // the rest are zombies, for their new parent to reap
 			}
 		}
-		time.Sleep(groupPoll) // a group that is not ours to wait for can only be looked at
+		time.Sleep(groupPoll) // the processes are not children, so they can only be polled
 	}
 	p.mu.Lock()
-	p.gone = true
+	p.groupEnded = true
 	p.mu.Unlock()
 	close(p.exited)
 	for _, pipe := range p.pipes {
-		// Somebody who left the group may hold the other end for ever.
-		_ = pipe.SetReadDeadline(time.Now().Add(outputTail)) // fails on a closed pipe only, which needs none
+		// A process that has left the group may keep the other end open for
+		// ever.
+		_ = pipe.SetReadDeadline(time.Now().Add(outputTail)) // fails only on a closed pipe
 	}
 	p.output.Wait()
 	closeAll(p.pipes[:])
-	close(p.dead)
+	close(p.cleaned)
 }
 
-// awaitLeader returns when the leader has ended, and leaves it unreaped.
+// awaitLeader returns when the leader has ended, without reaping it.
 func (p *process) awaitLeader() {
 	for {
 		err := unix.Waitid(unix.P_PID, p.pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
 		if !errors.Is(err, syscall.EINTR) {
-			return // ended, or not our child: then Wait says so
+			return // ended, or not a child: then Wait returns an error
 		}
 	}
 }
 
-// end asks the group to end and makes sure that it has, the leader first, both
-// within grace; 0 does not wait at all.
-func (p *process) end(grace time.Duration) {
-	until := time.Now().Add(grace)
+// terminate sends SIGTERM to the group and, after grace, SIGKILL, and returns
+// when the leader and the group have ended. A grace of 0 kills at once.
+func (p *process) terminate(grace time.Duration) {
+	deadline := time.Now().Add(grace)
 	p.mu.Lock()
-	if p.grace.IsZero() || until.Before(p.grace) {
-		p.grace = until
+	if p.graceUntil.IsZero() || deadline.Before(p.graceUntil) {
+		p.graceUntil = deadline
 	}
 	p.mu.Unlock()
 	p.signal(syscall.SIGTERM)
@@ -156,19 +158,19 @@ func (p *process) end(grace time.Duration) {
 	}
 }
 
-// kill ends the group at once.
+// kill kills the group.
 func (p *process) kill() {
 	p.mu.Lock()
-	p.grace = time.Now()
+	p.graceUntil = time.Now()
 	p.mu.Unlock()
 	p.signal(syscall.SIGKILL)
 }
 
-// signal reaches the whole group, as long as it is there.
+// signal sends s to the group. It returns false if the group has ended.
 func (p *process) signal(s syscall.Signal) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return !p.gone && syscall.Kill(-p.pid, s) == nil
+	return !p.groupEnded && syscall.Kill(-p.pid, s) == nil
 }
 
 func (p *process) hasExited() bool {

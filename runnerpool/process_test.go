@@ -14,22 +14,22 @@ import (
 	"testing"
 	"time"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// The end is noticed by the process, not by its sockets, which a child may
-// hold; and what it forked goes with it.
+// The end of a process is detected by the process, not by its sockets, which a
+// child may keep open. Processes that it forked are killed.
 func TestForkedChildren(t *testing.T) {
-	y := startYard(t, testConfig("", nil))
-	child, err := strconv.Atoi(string(y.do("fork", nil).Result.Data))
+	y := startHarness(t, testConfig("", nil))
+	child, err := strconv.Atoi(string(y.run("fork", nil).Result.Data))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if o := y.do("crash", nil); o.Status != job.Lost {
+	if o := y.run("crash", nil); o.Status != job.Lost {
 		t.Fatalf("outcome is %+v", o)
 	}
 	awaitGone(t, child, 2*time.Second)
-	child, err = strconv.Atoi(string(y.do("fork", nil).Result.Data))
+	child, err = strconv.Atoi(string(y.run("fork", nil).Result.Data))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,51 +37,51 @@ func TestForkedChildren(t *testing.T) {
 	awaitGone(t, child, 2*time.Second)
 }
 
-// awaitReason waits until a pool that is not up says why.
-func (y *yard) awaitReason(part string) PoolStatus {
-	y.t.Helper()
-	late, tick := time.After(patience), time.NewTicker(5*time.Millisecond)
+// awaitReason waits until a pool that is not up shows a reason.
+func (h *harness) awaitReason(part string) PoolStatus {
+	h.t.Helper()
+	late, tick := time.After(testTimeout), time.NewTicker(5*time.Millisecond)
 	defer tick.Stop()
 	for {
-		s := y.Status()[0]
+		s := h.Status()[0]
 		if s.Up == 0 && strings.Contains(s.Reason, part) {
 			return s
 		}
 		select {
 		case <-tick.C:
 		case <-late:
-			y.t.Fatalf("status is %+v, want reason %q", s, part)
+			h.t.Fatalf("status is %+v, want reason %q", s, part)
 		}
 	}
 }
 
-// Somebody else who answers on the port is not taken for the runner.
-func TestStrangerOnThePort(t *testing.T) {
+// Another process that listens on the port is not taken for the runner.
+func TestForeignListenerOnPort(t *testing.T) {
 	own, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = own.Close() }()
 	port := own.Addr().(*net.TCPAddr).Port
-	if err := listener(port, syscall.Getpgrp()); err != nil {
+	if err := checkListener(port, syscall.Getpgrp()); err != nil {
 		t.Errorf("own listener: %v", err)
 	}
-	y := startYard(t, testConfig("", nil))
+	y := startHarness(t, testConfig("", nil))
 	runner, err := strconv.Atoi(y.pid())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := listener(port, runner); err == nil || !strings.Contains(err.Error(), errStranger.Error()) {
+	if err := checkListener(port, runner); err == nil || !strings.Contains(err.Error(), errForeignListener.Error()) {
 		t.Errorf("the test's listener is taken for the runner's: %v", err)
 	}
-	if err := listener(y.Status()[0].Members[0].Port, runner); err != nil {
+	if err := checkListener(y.Status()[0].Members[0].Port, runner); err != nil {
 		t.Errorf("the runner's own listener: %v", err)
 	}
 }
 
-// kill -9 of the node: its runner dies with it, what the runner forked at the
-// node's next start, and nobody else.
-func TestKilledNodeLeavesNoOrphan(t *testing.T) {
+// After kill -9 of the node its runner dies at once, processes that the runner
+// forked at the node's next start, and no other process.
+func TestKilledNode_LeavesNoOrphan(t *testing.T) {
 	dir := t.TempDir()
 	node, runner, forked, err := startNode(dir)
 	if err != nil {
@@ -92,22 +92,23 @@ func TestKilledNodeLeavesNoOrphan(t *testing.T) {
 	}
 	_ = node.Wait() // killed
 	awaitGone(t, runner, 2*time.Second)
-	if _, alive := stat(forked); !alive {
-		t.Fatal("the forked process did not survive the node: nothing to reap")
+	if _, alive := readStat(forked); !alive {
+		t.Fatal("the forked process did not survive the node")
 	}
 	cfg := testConfig("", nil)
 	cfg.Dir = dir
-	y := startYard(t, cfg)
-	y.expect(y.do("echo", nil), job.Success, true, "")
+	y := startHarness(t, cfg)
+	y.expect(y.run("echo", nil), job.Success, true, "")
 	awaitGone(t, forked, 2*time.Second)
 	y.close()
 	if b, err := os.ReadFile(filepath.Join(dir, "runners.json")); err != nil || len(b) > 0 {
-		t.Errorf("list of runners after a clean stop is %q, %v", b, err)
+		t.Errorf("record of runners after a clean stop is %q, %v", b, err)
 	}
 }
 
-// A copy of the directory of a node that runs names runners which have a node.
-func TestReapSparesALivingNodesRunners(t *testing.T) {
+// A copy of the data directory of a running node names runners that are not
+// orphans.
+func TestReap_SparesRunnersOfLivingNode(t *testing.T) {
 	dir, copied := t.TempDir(), t.TempDir()
 	node, runner, forked, err := startNode(dir)
 	if err != nil {
@@ -116,7 +117,7 @@ func TestReapSparesALivingNodesRunners(t *testing.T) {
 	defer func() {
 		_ = node.Process.Kill()
 		_ = node.Wait() // killed
-		if _, err := newRoster(dir).reap(); err != nil {
+		if _, err := newGroupFile(dir).reap(); err != nil {
 			t.Error(err)
 		}
 	}()
@@ -127,24 +128,24 @@ func TestReapSparesALivingNodesRunners(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(copied, "runners.json"), list, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := newRoster(copied).reap(); n != 0 || err != nil {
+	if n, err := newGroupFile(copied).reap(); n != 0 || err != nil {
 		t.Errorf("reaped %d, %v", n, err)
 	}
 	for _, pid := range []int{runner, forked} {
-		if s, alive := stat(pid); !alive || s.state == 'Z' {
-			t.Errorf("process %d of a living node was ended", pid)
+		if s, alive := readStat(pid); !alive || s.state == 'Z' {
+			t.Errorf("process %d of a running node was killed", pid)
 		}
 	}
 }
 
-// With a warden, what the runner forked ends with the node as well.
-func TestWardenEndsWhatRunnersForked(t *testing.T) {
+// With a warden, processes that the runner forked die with the node, too.
+func TestWarden_KillsForkedProcesses(t *testing.T) {
 	node, runner, forked, err := startNode(t.TempDir(), wardenArg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, alive := stat(forked); !alive {
-		t.Fatal("the warden ended a process of a living node")
+	if _, alive := readStat(forked); !alive {
+		t.Fatal("the warden killed a process of a running node")
 	}
 	if err := node.Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -154,43 +155,43 @@ func TestWardenEndsWhatRunnersForked(t *testing.T) {
 	awaitGone(t, forked, 2*time.Second)
 }
 
-// A warden ends with the pools it belongs to, is replaced if it ends before, and
-// knows no life by a word that could mean any.
-func TestWardenEndsWithThePools(t *testing.T) {
+// A warden exits with its pools, is restarted if it exits before, and refuses a
+// prefix that could match other nodes.
+func TestWarden_EndsWithPools(t *testing.T) {
 	cfg := testConfig("", nil)
 	cfg.Warden = []string{os.Args[0], wardenArg}
-	y := startYard(t, cfg)
-	first := awaitWarden(t, y.roster.marker, 0)
+	y := startHarness(t, cfg)
+	first := awaitWarden(t, y.groups.marker, 0)
 	if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	second := awaitWarden(t, y.roster.marker, first)
+	second := awaitWarden(t, y.groups.marker, first)
 	if err := syscall.Kill(second, syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	y.expect(y.do("echo", nil), job.Success, true, "")
-	if _, alive := stat(second); !alive {
-		t.Error("the warden heeded a SIGTERM")
+	y.expect(y.run("echo", nil), job.Success, true, "")
+	if _, alive := readStat(second); !alive {
+		t.Error("the warden exited on SIGTERM")
 	}
 	y.close()
 	awaitGone(t, second, 2*time.Second)
-	for _, life := range []string{"", "YARD_RUNNER=", "YARD_RUNNER=/x", "PATH=/"} {
-		if n, err := Warden(strings.NewReader(""), life); n != 0 || err == nil {
-			t.Errorf("Warden(%q) = %d, %v", life, n, err)
+	for _, prefix := range []string{"", "YARD_RUNNER=", "YARD_RUNNER=/x", "PATH=/"} {
+		if n, err := Warden(strings.NewReader(""), prefix); n != 0 || err == nil {
+			t.Errorf("Warden(%q) = %d, %v", prefix, n, err)
 		}
 	}
 }
 
-// awaitWarden waits for the warden of a life that is not the former one, until it
-// ignores what it ignores.
-func awaitWarden(t *testing.T, life string, former int) int {
+// awaitWarden waits for a warden with the given prefix, other than previous,
+// that ignores signals, and returns its pid.
+func awaitWarden(t *testing.T, prefix string, previous int) int {
 	t.Helper()
 	late, tick := time.After(10*time.Second), time.NewTicker(5*time.Millisecond)
 	defer tick.Stop()
 	for {
 		for pid, s := range processes() {
 			line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-			if err != nil || s.state == 'Z' || pid == former || !bytes.HasSuffix(line, []byte(wardenArg+"\x00"+life+"\x00")) {
+			if err != nil || s.state == 'Z' || pid == previous || !bytes.HasSuffix(line, []byte(wardenArg+"\x00"+prefix+"\x00")) {
 				continue
 			}
 			status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -208,19 +209,19 @@ func awaitWarden(t *testing.T, life string, former int) int {
 	}
 }
 
-// A pid that was given to somebody else since is left alone.
-func TestReapSparesStrangers(t *testing.T) {
+// A pid that was reused by another process is left alone.
+func TestReap_SparesForeignProcesses(t *testing.T) {
 	dir := t.TempDir()
 	self := fmt.Sprintf(`{"pid":%d,"start":1,"marker":"YARD_RUNNER=x","worker":"r/1"}`+"\n"+`{"pid":`, os.Getppid())
 	if err := os.WriteFile(filepath.Join(dir, "runners.json"), []byte(self), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := newRoster(dir).reap(); n != 0 || err != nil {
+	if n, err := newGroupFile(dir).reap(); n != 0 || err != nil {
 		t.Errorf("reaped %d, %v", n, err)
 	}
 }
 
-// buffer is a log that may be read while it is written.
+// buffer is a log that can be read while it is written.
 type buffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -256,7 +257,7 @@ func TestSocketHandOverAndOutput(t *testing.T) {
 				c.Cmd = test.cmd
 			}
 		})
-		y := runYard(t, cfg, slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})))
+		y := runHarness(t, cfg, slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})))
 		w := y.awaitOffer(1)
 		addr := "127.0.0.1:" + strings.TrimPrefix(w, "r/")
 		y.close()

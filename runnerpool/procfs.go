@@ -14,40 +14,41 @@ import (
 	"strings"
 )
 
-// errStranger tells of a port on which somebody else's process answers.
-var errStranger = errors.New("another process listens on the runner's port")
+// errForeignListener means that a process outside the runner's group listens on
+// its port.
+var errForeignListener = errors.New("another process listens on the runner's port")
 
-// listener checks that every socket that listens on a loopback port belongs to
-// process group pgid. Several nodes may live on one host, and a runner that
-// did not get its port must not be taken for a neighbour's that did.
-func listener(port, pgid int) error {
-	inodes, err := listening(port)
+// checkListener checks that every socket listening on a loopback port belongs
+// to process group pgid. Several nodes may share a host, and the process of
+// another node that has the port must not be used as the runner.
+func checkListener(port, pgid int) error {
+	inodes, err := listeningInodes(port)
 	if err != nil {
 		return fmt.Errorf("look for the listener of port %d: %w", port, err)
 	}
 	if len(inodes) == 0 {
-		return fmt.Errorf("port %d: nobody listens any more", port)
+		return fmt.Errorf("port %d: nothing listens any more", port)
 	}
 	held := make(map[string]bool)
-	holdings(pgid, held) // mostly it is the leader that listens
-	if !holdsAll(held, inodes) {
-		for _, pid := range members(pgid) {
-			holdings(pid, held)
+	addSocketInodes(pgid, held) // usually the leader listens
+	if !containsAll(held, inodes) {
+		for _, pid := range groupMembers(pgid) {
+			addSocketInodes(pid, held)
 		}
 	}
-	if !holdsAll(held, inodes) {
-		return fmt.Errorf("port %d: %w; give each node and runner its own ports", port, errStranger)
+	if !containsAll(held, inodes) {
+		return fmt.Errorf("port %d: %w; give each node and runner its own ports", port, errForeignListener)
 	}
 	return nil
 }
 
-func holdsAll(held map[string]bool, inodes []string) bool {
+func containsAll(held map[string]bool, inodes []string) bool {
 	return !slices.ContainsFunc(inodes, func(inode string) bool { return !held[inode] })
 }
 
-// listening lists the inodes of the sockets a connection to the IPv4 loopback
-// could reach.
-func listening(port int) ([]string, error) {
+// listeningInodes returns the inodes of the listening sockets that a connection
+// to the port on the IPv4 loopback could reach.
+func listeningInodes(port int) ([]string, error) {
 	suffix := fmt.Sprintf(":%04X", port)
 	var inodes []string
 	for _, table := range [...]string{"/proc/net/tcp", "/proc/net/tcp6"} {
@@ -62,7 +63,7 @@ func listening(port int) ([]string, error) {
 		for lines.Scan() {
 			// sl local_address rem_address st … uid timeout inode
 			col := strings.Fields(lines.Text())
-			if len(col) > 9 && col[3] == "0A" && strings.HasSuffix(col[1], suffix) && reachable(col[1]) {
+			if len(col) > 9 && col[3] == "0A" && strings.HasSuffix(col[1], suffix) && acceptsLoopback(col[1]) {
 				inodes = append(inodes, col[9])
 			}
 		}
@@ -74,9 +75,10 @@ func listening(port int) ([]string, error) {
 	return inodes, nil
 }
 
-// reachable tells a local address that takes connections for 127.0.0.1: the
-// address itself, or a wildcard. The kernel writes words in host order.
-func reachable(local string) bool {
+// acceptsLoopback reports whether a local address accepts connections to
+// 127.0.0.1: it is that address or a wildcard. The kernel writes words in host
+// order.
+func acceptsLoopback(local string) bool {
 	host, _, _ := strings.Cut(local, ":")
 	b, err := hex.DecodeString(host)
 	if err != nil {
@@ -87,12 +89,12 @@ func reachable(local string) bool {
 	return loopback || len(bytes.Trim(b, "\x00")) == 0
 }
 
-// holdings adds the inodes of a process's sockets to held.
-func holdings(pid int, held map[string]bool) {
+// addSocketInodes adds the inodes of a process's sockets to held.
+func addSocketInodes(pid int, held map[string]bool) {
 	dir := fmt.Sprintf("/proc/%d/fd", pid)
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return // the process has ended, or is not ours to look into
+		return // the process has ended or cannot be inspected
 	}
 	for _, e := range entries {
 		link, err := os.Readlink(dir + "/" + e.Name())
@@ -102,8 +104,8 @@ func holdings(pid int, held map[string]bool) {
 	}
 }
 
-// members lists the living processes of a group.
-func members(pgid int) []int {
+// groupMembers returns the living processes of a group.
+func groupMembers(pgid int) []int {
 	var pids []int
 	for pid, s := range processes() {
 		if s.group == pgid && s.state != 'Z' {
@@ -113,7 +115,7 @@ func members(pgid int) []int {
 	return pids
 }
 
-// processes walks over all processes that can be seen from here.
+// processes iterates over all visible processes.
 func processes() iter.Seq2[int, procStat] {
 	return func(yield func(int, procStat) bool) {
 		entries, err := os.ReadDir("/proc")
@@ -125,27 +127,27 @@ func processes() iter.Seq2[int, procStat] {
 			if err != nil {
 				continue
 			}
-			if s, ok := stat(pid); ok && !yield(pid, s) {
+			if s, ok := readStat(pid); ok && !yield(pid, s) {
 				return
 			}
 		}
 	}
 }
 
-// procStat is what is read of /proc/<pid>/stat.
+// procStat holds fields of /proc/<pid>/stat.
 type procStat struct {
 	state byte
 	group int
-	start uint64 // ticks since boot: with the pid it names a process for good
+	start uint64 // ticks since boot; unique together with the pid
 }
 
-func stat(pid int) (procStat, bool) {
+func readStat(pid int) (procStat, bool) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return procStat{}, false
 	}
-	// The second field is the program's name in parentheses, and may hold
-	// anything: count from the last one.
+	// The second field is the program's name in parentheses, which may contain
+	// any character: the fields are counted from the last parenthesis.
 	at := bytes.LastIndexByte(b, ')')
 	if at < 0 {
 		return procStat{}, false

@@ -7,36 +7,36 @@ import (
 	"os"
 	"time"
 
-	"yardmaster/job"
-	"yardmaster/runnerpool/rrq"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/runnerpool/rrq"
 )
 
 const (
-	dialTimeout    = 5 * time.Second        // to a process that listens
-	cancelTimeout  = 500 * time.Millisecond // to hand over a cancel frame
-	exitNotice     = 200 * time.Millisecond // between a socket's end and its process's
-	lastWords      = 50 * time.Millisecond  // for an answer that a process wrote before it ended
-	halfClosePause = 200 * time.Millisecond // for an answer after the connection's end
-	leasePause     = 300 * time.Millisecond // for an answer to a cancel when the lease is over
+	dialTimeout     = 5 * time.Second        // to connect to a process that listens
+	cancelTimeout   = 500 * time.Millisecond // to deliver a cancel frame
+	exitDelay       = 200 * time.Millisecond // between the end of a process's sockets and the end of the process
+	finalAnswerWait = 50 * time.Millisecond  // for an answer that the process wrote before it ended
+	halfCloseWait   = 200 * time.Millisecond // for an answer after the node has closed its side
+	leaseEndWait    = 300 * time.Millisecond // for an answer to a cancel after the node's lease has ended
 )
 
-// slot runs one dispatch at a time on a connection of its own.
+// slot runs one dispatch at a time over its own connection.
 type slot struct {
 	w    *worker
 	conn *rrq.Conn // nil: none open
 }
 
-// run carries dispatches until the worker is closed and none is left.
+// run runs dispatches until the worker is closed and none is left.
 func (s *slot) run() {
-	defer s.drop()
+	defer s.closeConn()
 	for {
 		select {
 		case d := <-s.w.work:
-			s.w.finish(d, s.attend(d))
+			s.w.finish(d, s.execute(d))
 		case <-s.w.closed:
 			select {
 			case d := <-s.w.work:
-				s.w.finish(d, d.unstarted(job.Lost, d.lost().Fault))
+				s.w.finish(d, d.unstartedOutcome(job.Lost, d.lostOutcome().Fault))
 			default:
 				return
 			}
@@ -44,224 +44,229 @@ func (s *slot) run() {
 	}
 }
 
-// attend takes one dispatch to its outcome, and what it says to its log: all
-// that was said before the outcome is there before the outcome is told.
-func (s *slot) attend(d *dispatch) job.Outcome {
+// execute runs one dispatch and returns its outcome once the output of the
+// process up to then is in the job's log.
+func (s *slot) execute(d *dispatch) job.Outcome {
 	if s.w.proc == nil {
-		return s.carry(d)
+		return s.doRequest(d)
 	}
-	s.w.proc.voices.begin(d)
-	o := s.carry(d)
-	s.w.proc.catchUp()
-	s.w.proc.voices.end(d)
+	s.w.proc.jobLog.begin(d)
+	o := s.doRequest(d)
+	s.w.proc.drainOutput()
+	s.w.proc.jobLog.end(d)
 	return o
 }
 
-// carry takes one dispatch to its outcome.
-func (s *slot) carry(d *dispatch) job.Outcome {
-	req, refusal := d.request(s.w.id)
-	if refusal != nil {
-		return d.unstarted(job.Error, refusal)
+// doRequest runs one dispatch and returns its outcome.
+func (s *slot) doRequest(d *dispatch) job.Outcome {
+	req, fault := d.request(s.w.id)
+	if fault != nil {
+		return d.unstartedOutcome(job.Error, fault)
 	}
 	if err := s.connect(); err != nil {
-		return s.unreachable(d, err)
+		return s.connectFailed(d, err)
 	}
-	until, late := d.deadline.Add(slack), errors.New("deadline")
-	if rt := s.w.m.cfg.ResponseTimeout; rt > 0 && time.Now().Add(seconds(rt)).Before(until) {
-		until, late = time.Now().Add(seconds(rt)), errResponseTimeout
+	deadline, timeoutErr := d.deadline.Add(deadlineSlack), errors.New("deadline")
+	if rt := s.w.m.cfg.ResponseTimeout; rt > 0 && time.Now().Add(seconds(rt)).Before(deadline) {
+		deadline, timeoutErr = time.Now().Add(seconds(rt)), errResponseTimeout
 	}
-	d.arm(s.conn, until)
+	d.arm(s.conn, deadline)
 	err := s.conn.Send(&req)
 	sent := err == nil
 	var answer rrq.Outcome
 	if sent {
 		answer, err = s.conn.Wait()
 	}
-	why := d.disarm()
-	if refusal, ok := d.unsendable(err); ok && !sent {
-		return refusal
+	reason := d.disarm()
+	if fault, ok := d.unsendableOutcome(err); ok && !sent {
+		return fault
 	}
 	switch {
 	case err == nil:
-		s.w.m.answered()
-		s.settle()
-		return d.answered(answer)
+		s.w.m.noteAnswered()
+		s.finishRequest()
+		return d.answeredOutcome(answer)
 	case s.w.hasExited():
-		s.drop()
-		return d.lost()
+		s.closeConn()
+		return d.lostOutcome()
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return s.stop(d, sent, s.ending(d, why, late))
+		return s.terminate(d, sent, s.stopOutcome(d, reason, timeoutErr))
 	}
-	return s.broken(d, sent, err)
+	return s.connFailed(d, sent, err)
 }
 
-// errResponseTimeout ends a request that took longer than its runner may.
+// errResponseTimeout ends a request that exceeded
+// [RunnerConfig].ResponseTimeout.
 var errResponseTimeout = errors.New("runner response timeout")
 
-// ending tells how a dispatch is going to end that its slot stops waiting for.
-func (s *slot) ending(d *dispatch, why job.RecallReason, late error) job.Outcome {
+// stopOutcome returns the outcome of a dispatch that the slot is about to
+// terminate.
+func (s *slot) stopOutcome(d *dispatch, reason job.RecallReason, timeoutErr error) job.Outcome {
 	switch {
-	case why != "":
-		return d.recalled(why)
-	case late == errResponseTimeout:
-		return d.transport(late)
+	case reason != "":
+		return d.recalledOutcome(reason)
+	case timeoutErr == errResponseTimeout:
+		return d.transportOutcome(timeoutErr)
 	}
-	return d.outcome(job.TimedOut, d.timedOut())
+	return d.outcome(job.TimedOut, d.timeoutFault())
 }
 
-// connect has a connection at hand on which no answer is due.
+// connect makes sure that the slot has a connection without a pending answer.
 func (s *slot) connect() error {
 	if s.conn != nil && s.conn.Idle() {
 		return nil
 	}
-	s.drop()
+	s.closeConn()
 	ctx, cancel := context.WithTimeout(context.Background(), dialTimeout)
 	defer cancel()
 	conn, err := rrq.Dial(ctx, s.w.addr)
 	if err != nil {
 		return err
 	}
-	conn.Stray = func(id string) {
-		s.w.m.log.Warn("answer to no request dropped", "request", id)
+	conn.OnUnmatched = func(id string) {
+		s.w.m.log.Warn("answer without request dropped", "request", id)
 	}
 	s.conn = conn
 	if s.w.hasExited() {
-		// Whoever has answered, it was not the process we know.
-		return errors.New("runner has ended")
+		// The answer came from another process that now has the port.
+		return errors.New("runner has exited")
 	}
 	return nil
 }
 
-// settle leaves the connection for the next dispatch, if the runner allows it.
-func (s *slot) settle() {
+// finishRequest keeps the connection for the next dispatch, if the runner
+// allows it.
+func (s *slot) finishRequest() {
 	if s.w.m.cfg.Connections == ConnPerRequest {
-		s.drop()
+		s.closeConn()
 	}
 }
 
-func (s *slot) drop() {
+func (s *slot) closeConn() {
 	if s.conn != nil {
-		_ = s.conn.Close() // it is given up either way
+		_ = s.conn.Close() // the connection is given up either way
 		s.conn = nil
 	}
 }
 
-// unreachable is what happens to a dispatch that found no connection. A
-// process that does not listen any more is of no use: it is replaced.
-func (s *slot) unreachable(d *dispatch, err error) job.Outcome {
-	if s.w.exitsWithin(exitNotice) {
-		return d.unstarted(job.Lost, d.lost().Fault)
+// connectFailed returns the outcome of a dispatch that got no connection. A
+// process that does not accept connections is replaced.
+func (s *slot) connectFailed(d *dispatch, err error) job.Outcome {
+	if s.w.exitsWithin(exitDelay) {
+		return d.unstartedOutcome(job.Lost, d.lostOutcome().Fault)
 	}
-	s.w.condemn(fmt.Errorf("does not accept connections: %w", err))
-	return d.transport(err)
+	s.w.replace(fmt.Errorf("does not accept connections: %w", err))
+	return d.transportOutcome(err)
 }
 
-// broken is what happens to a dispatch whose connection failed. The sockets of
-// a process that ends close a moment before its end is known. What has brought
-// a bad answer has come to its end; where there was none, the handler is known
-// to have stopped when its process has.
-func (s *slot) broken(d *dispatch, sent bool, err error) job.Outcome {
-	if s.w.exitsWithin(exitNotice) {
-		s.drop()
-		return d.lost()
+// connFailed returns the outcome of a dispatch whose connection failed. The
+// sockets of an exiting process close a moment before its exit is noticed.
+// After a malformed answer the handler has ended; without any answer, only the
+// end of the process proves that it has.
+func (s *slot) connFailed(d *dispatch, sent bool, err error) job.Outcome {
+	if s.w.exitsWithin(exitDelay) {
+		s.closeConn()
+		return d.lostOutcome()
 	}
-	s.cancel(d)
-	s.drop()
-	if sent && !answeredBadly(err) {
-		s.w.endWith(d, fmt.Errorf("no answer to a request: %w", err))
+	s.sendCancel(d)
+	s.closeConn()
+	if sent && !isBadAnswer(err) {
+		s.w.killFor(d, fmt.Errorf("no answer to a request: %w", err))
 	}
-	return d.transport(err)
+	return d.transportOutcome(err)
 }
 
-// answeredBadly tells a connection that was given up for what came over it.
-func answeredBadly(err error) bool {
+// isBadAnswer reports whether a connection was given up because of the answer
+// received.
+func isBadAnswer(err error) bool {
 	var large *rrq.TooLargeError
 	return errors.Is(err, rrq.ErrMalformed) || errors.Is(err, rrq.ErrMismatch) || errors.As(err, &large)
 }
 
-// stop is the ladder: it ends a dispatch that is not to go on, and returns
-// when its handler has stopped. as is its outcome, unless the handler finishes
-// well while it is asked to stop; a deadline is final all the same.
-func (s *slot) stop(d *dispatch, sent bool, as job.Outcome) job.Outcome {
+// terminate ends a dispatch and returns when its handler has stopped: it sends
+// a cancel, waits for an answer, closes the connection, and finally kills the
+// process. It returns outcome, unless the handler succeeds while it is being
+// cancelled; after a deadline it returns outcome in any case.
+func (s *slot) terminate(d *dispatch, sent bool, outcome job.Outcome) job.Outcome {
 	if !sent {
-		// A part of a request starts nothing, but a runner that does not read
-		// for so long is stuck.
-		s.drop()
-		if as.Status == job.TimedOut {
-			s.w.condemn(errors.New("does not read requests"))
+		// A partial request starts nothing, but a runner that does not read for
+		// so long is stuck.
+		s.closeConn()
+		if outcome.Status == job.TimedOut {
+			s.w.replace(errors.New("does not read requests"))
 		}
-		as.Started = false
-		return as
+		outcome.Started = false
+		return outcome
 	}
-	answer, err := s.ask(d)
-	clean := err == nil
-	if errors.Is(err, os.ErrDeadlineExceeded) && !d.urgent() {
+	answer, err := s.requestCancel(d)
+	answered := err == nil
+	if errors.Is(err, os.ErrDeadlineExceeded) && !d.leaseEnded() {
 		s.conn.HalfClose()
-		answer, err = s.await(d, halfClosePause)
+		answer, err = s.awaitAnswer(d, halfCloseWait)
 	}
-	if !clean {
-		s.drop()
+	if !answered {
+		s.closeConn()
 	}
 	if err == nil {
-		s.w.m.answered()
-		s.settle()
-		if answer.Status == rrq.Success && as.Status != job.TimedOut {
-			return d.answered(answer)
+		s.w.m.noteAnswered()
+		s.finishRequest()
+		if answer.Status == rrq.Success && outcome.Status != job.TimedOut {
+			return d.answeredOutcome(answer)
 		}
-		return as
+		return outcome
 	}
-	s.w.endWith(d, errReplaced)
-	if d.urgent() && as.Status != job.TimedOut && as.Status != job.Cancelled {
-		return d.recalled(job.RecallLease)
+	s.w.killFor(d, errReplaced)
+	if d.leaseEnded() && outcome.Status != job.TimedOut && outcome.Status != job.Cancelled {
+		return d.recalledOutcome(job.RecallLease)
 	}
-	return as
+	return outcome
 }
 
-// ask has the handler told to stop, and gives it a pause to answer.
-func (s *slot) ask(d *dispatch) (rrq.Outcome, error) {
-	if !s.cancel(d) {
+// requestCancel sends a cancel for a request and waits for its answer.
+func (s *slot) requestCancel(d *dispatch) (rrq.Outcome, error) {
+	if !s.sendCancel(d) {
 		return rrq.Outcome{}, os.ErrDeadlineExceeded
 	}
-	answer, err := s.await(d, s.cancelPause(d)/4)
+	answer, err := s.awaitAnswer(d, s.cancelWait(d)/4)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		// A cancel that has overtaken its request is lost on the runner.
-		s.cancel(d)
-		answer, err = s.await(d, s.cancelPause(d)*3/4)
+		// A cancel that arrives before its request has no effect: repeat it.
+		s.sendCancel(d)
+		answer, err = s.awaitAnswer(d, s.cancelWait(d)*3/4)
 	}
 	return answer, err
 }
 
-// cancelPause is how long an answer to a cancel is waited for.
-func (s *slot) cancelPause(d *dispatch) time.Duration {
+// cancelWait returns how long to wait for the answer to a cancel.
+func (s *slot) cancelWait(d *dispatch) time.Duration {
 	grace := seconds(*s.w.m.cfg.CancelGrace)
-	if d.urgent() {
-		return min(grace, leasePause)
+	if d.leaseEnded() {
+		return min(grace, leaseEndWait)
 	}
 	return grace
 }
 
-// await gives the handler a pause to answer; the end of the lease cuts it
-// short.
-func (s *slot) await(d *dispatch, pause time.Duration) (rrq.Outcome, error) {
-	d.arm(s.conn, time.Now().Add(pause))
+// awaitAnswer waits for an answer. The end of the node's lease ends the wait.
+func (s *slot) awaitAnswer(d *dispatch, wait time.Duration) (rrq.Outcome, error) {
+	d.arm(s.conn, time.Now().Add(wait))
 	defer d.disarm()
 	return s.conn.Wait()
 }
 
-func (d *dispatch) urgent() bool {
+func (d *dispatch) leaseEnded() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.why == job.RecallLease
+	return d.recallReason == job.RecallLease
 }
 
-// cancel sends a cancel frame, which a runner may or may not heed. Without
-// [Config.CancelHints] it is kept for requests that share their process: false.
-func (s *slot) cancel(d *dispatch) bool {
-	if !*s.w.m.pools.cfg.CancelHints && s.w.alone() {
+// sendCancel sends a cancel frame, which a runner may ignore. It returns false
+// without sending it if [Config.CancelHints] is off and no other request uses
+// the process.
+func (s *slot) sendCancel(d *dispatch) bool {
+	if !*s.w.m.pools.cfg.CancelHints && s.w.hasSingleRequest() {
 		return false
 	}
-	ctx, done := context.WithTimeout(context.Background(), cancelTimeout)
-	defer done()
+	ctx, stop := context.WithTimeout(context.Background(), cancelTimeout)
+	defer stop()
 	err := rrq.SendCancel(ctx, s.w.addr, &rrq.Cancel{JobID: d.Job.String(), RequestID: d.RequestID()})
 	if err != nil && !s.w.hasExited() {
 		s.w.m.log.Warn("cancel not delivered", "request", d.RequestID(), "err", err)

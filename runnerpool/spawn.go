@@ -14,10 +14,10 @@ import (
 	"syscall"
 )
 
-// spawner starts processes from one thread that lives as long as the pools.
-// The kernel ties a child's parent-death signal to the thread that forked it,
-// and Go ends threads as it likes: a child born on any other one could be
-// killed in the middle of its work.
+// spawner starts processes from one thread that lives as long as the pools. The
+// kernel sends a child's parent-death signal when the thread that forked it
+// exits, and the Go runtime may end any other thread: its children could be
+// killed while they work.
 type spawner struct {
 	calls chan spawnCall
 }
@@ -29,8 +29,8 @@ type spawnCall struct {
 
 func newSpawner() *spawner { return &spawner{calls: make(chan spawnCall)} }
 
-// run serves start until ctx ends. It never unlocks: the thread goes with the
-// goroutine, and takes with it what should have been ended before.
+// run handles calls of start until ctx ends. It never unlocks the thread, so
+// that the thread exits with the goroutine, and with it any child that is left.
 func (s *spawner) run(ctx context.Context) {
 	runtime.LockOSThread()
 	for {
@@ -43,7 +43,7 @@ func (s *spawner) run(ctx context.Context) {
 	}
 }
 
-// start starts cmd in a process group of its own.
+// start starts cmd in a new process group.
 func (s *spawner) start(ctx context.Context, cmd *exec.Cmd) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	call := spawnCall{cmd: cmd, done: make(chan error, 1)}
@@ -55,13 +55,14 @@ func (s *spawner) start(ctx context.Context, cmd *exec.Cmd) error {
 	}
 }
 
-// withheld are variables of the node that no runner gets by itself: the socket
-// and marker of a runner that the node may be, and the yard's secrets.
-var withheld = []string{socketEnv, markerEnv, "YARD_CLUSTER_SECRET", "YARD_SERVER_TOKEN", "YARD_HTTP_TOKEN"}
+// withheldEnv are variables of the node's environment that runners do not
+// inherit: the socket and marker of a node that is itself a runner, and the
+// yard's secrets.
+var withheldEnv = []string{socketEnv, markerEnv, "YARD_CLUSTER_SECRET", "YARD_SERVER_TOKEN", "YARD_HTTP_TOKEN"}
 
-// command builds a member's process: its arguments and environment hold the
-// socket once each, however the configuration wants it told. marker is found
-// again in the environment of whatever the process forks.
+// command returns the command of a member's process, with its socket address
+// exactly once in the arguments and in the environment, as configured.
+// Processes that it forks inherit marker in their environment.
 func command(r *RunnerConfig, addr, marker string) *exec.Cmd {
 	args, given := withSocket(r.Cmd, addr)
 	if !given && r.SocketVia != SocketEnv {
@@ -70,7 +71,7 @@ func command(r *RunnerConfig, addr, marker string) *exec.Cmd {
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Dir = r.Cwd
 	for _, v := range os.Environ() {
-		if name, _, _ := strings.Cut(v, "="); !slices.Contains(withheld, name) {
+		if name, _, _ := strings.Cut(v, "="); !slices.Contains(withheldEnv, name) {
 			cmd.Env = append(cmd.Env, v)
 		}
 	}
@@ -86,51 +87,50 @@ func command(r *RunnerConfig, addr, marker string) *exec.Cmd {
 	return cmd
 }
 
-// withSocket puts a process's own socket where the command has a place for it,
-// and tells whether there was one. A socket written out by hand, as RRQ's users
-// know it, is such a place: the runtimes do not agree on which of two they
-// take.
-func withSocket(cmd []string, addr string) (args []string, given bool) {
+// withSocket inserts the socket address where the arguments have a place for
+// it, and reports whether there was one. An explicit --tcp-socket is such a
+// place, because runtimes differ in which of two values they use.
+func withSocket(cmd []string, addr string) (args []string, found bool) {
 	for i, arg := range cmd {
 		switch {
 		case i > 0 && cmd[i-1] == socketArg:
-			arg, given = addr, true
+			arg, found = addr, true
 		case strings.HasPrefix(arg, socketArg+"="):
-			arg, given = socketArg+"="+addr, true
+			arg, found = socketArg+"="+addr, true
 		case strings.Contains(arg, socketPlaceholder):
-			arg, given = strings.ReplaceAll(arg, socketPlaceholder, addr), true
+			arg, found = strings.ReplaceAll(arg, socketPlaceholder, addr), true
 		}
 		args = append(args, arg)
 	}
-	return args, given
+	return args, found
 }
 
-// errNoStart tells of a process that could not be started at all.
-var errNoStart = errors.New("start runner")
+// errStartFailed means that a process could not be started.
+var errStartFailed = errors.New("start runner")
 
-// describeStart tells what to do about that.
-func describeStart(err error, r *RunnerConfig) error {
+// explainStartError adds to an error of starting a process what to check.
+func explainStartError(err error, r *RunnerConfig) error {
 	switch {
 	case errors.Is(err, exec.ErrNotFound), errors.Is(err, os.ErrNotExist):
 		if r.Cwd != "" {
 			if _, statErr := os.Stat(r.Cwd); statErr != nil {
-				return fmt.Errorf("%w: working directory %s does not exist; check cwd: %w", errNoStart, r.Cwd, err)
+				return fmt.Errorf("%w: working directory %s does not exist; check cwd: %w", errStartFailed, r.Cwd, err)
 			}
 		}
-		return fmt.Errorf("%w: program %s not found; check cmd and PATH: %w", errNoStart, r.Cmd[0], err)
+		return fmt.Errorf("%w: program %s not found; check cmd and PATH: %w", errStartFailed, r.Cmd[0], err)
 	case errors.Is(err, os.ErrPermission):
-		return fmt.Errorf("%w: %s may not be executed; check its mode: %w", errNoStart, r.Cmd[0], err)
+		return fmt.Errorf("%w: %s may not be executed; check its mode: %w", errStartFailed, r.Cmd[0], err)
 	}
-	return fmt.Errorf("%w: %w", errNoStart, err)
+	return fmt.Errorf("%w: %w", errStartFailed, err)
 }
 
-// errPortTaken tells of a port that somebody else has.
+// errPortTaken means that another process uses the port.
 var errPortTaken = errors.New("port is in use by another process; free it or change tcp_port")
 
-// claim makes sure that a port can be bound, or picks a free one for 0. Only
-// the child's own bind can be sure: what happens in between is noticed by
-// [listener].
-func claim(host string, port int) (int, error) {
+// probePort checks that a port can be bound, or chooses a free one if port is
+// 0. Another process may still bind it before the runner does, which
+// [checkListener] detects.
+func probePort(host string, port int) (int, error) {
 	ln, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 	if err != nil {
 		if errors.Is(err, syscall.EADDRINUSE) {

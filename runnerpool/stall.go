@@ -6,66 +6,65 @@ import (
 	"sync/atomic"
 	"time"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// stall is what the yard has been told of a member that does not work: once
-// when it stalls, once when it has recovered.
+// stall records what was reported about a member that does not work.
 type stall struct {
-	told atomic.Bool // and not taken back
-	as   string      // the channel it was told of; under the pools' lock
+	reported atomic.Bool // Stalled was reported and Recovered was not
+	channel  string      // the channel reported; guarded by Pools.mu
 }
 
-// stalled takes a member whose processes end again and again out of service
-// and tells the yard, once until it has recovered.
-func (m *member) stalled(err error) {
-	why := job.StalledCrashes
+// reportStalled stops offering a member whose processes fail repeatedly, and
+// reports it once until it has recovered.
+func (m *member) reportStalled(err error) {
+	reason := job.StalledCrashLoop
 	switch {
 	case m.pools.cfg.Management == External:
-		why = job.StalledUnreachable
+		reason = job.StalledUnreachable
 	case errors.Is(err, errPortTaken):
-		why = job.StalledPort
-	case errors.Is(err, errNoStart):
-		why = job.StalledNoStart
+		reason = job.StalledPortTaken
+	case errors.Is(err, errStartFailed):
+		reason = job.StalledCannotStart
 	}
 	m.pools.mu.Lock()
 	defer m.pools.mu.Unlock()
-	if why == job.StalledCrashes {
-		m.reason = fmt.Sprintf("crash loop, %d ends within %s; last: %v; the node's log has what it printed", loopEnds, loopWindow, err)
+	if reason == job.StalledCrashLoop {
+		m.reason = fmt.Sprintf("crash loop, %d exits within %s; last: %v; see the node's log for its output", crashLoopExits, crashLoopWindow, err)
 	}
-	if !m.looping {
-		m.log.Error("runner does not work and is not offered", "why", why, "err", err)
+	if !m.crashLooping {
+		m.log.Error("runner is failing, no jobs are offered to it", "reason", reason, "err", err)
 	}
-	m.looping = true
-	if !m.stall.told.Swap(true) {
-		m.stall.as = job.Channel(job.RRQ, workerName(m.runner, m.port))
-		m.pools.hands.Stalled(m.stall.as, why)
-	}
-}
-
-// answered notes that a request has been answered: the process works.
-func (m *member) answered() {
-	m.proved.Store(true)
-	if m.stall.told.Load() {
-		m.recovered()
+	m.crashLooping = true
+	if !m.stall.reported.Swap(true) {
+		m.stall.channel = job.Channel(job.RRQ, workerName(m.runner, m.port))
+		m.pools.executor.Stalled(m.stall.channel, reason)
 	}
 }
 
-// onTrial lets a member whose stall has been told recover by living for a
-// while, if nobody has a request for it. The returned function ends that.
-func (m *member) onTrial() (over func()) {
-	if !m.stall.told.Load() {
+// noteAnswered records that a request was answered, so the process works.
+func (m *member) noteAnswered() {
+	m.hasAnswered.Store(true)
+	if m.stall.reported.Load() {
+		m.reportRecovered()
+	}
+}
+
+// startTrial makes a stalled member recover if its process lives for
+// crashLoopWindow, even if it gets no requests. stop ends the trial.
+func (m *member) startTrial() (stop func()) {
+	if !m.stall.reported.Load() {
 		return func() {}
 	}
-	trial := time.AfterFunc(loopWindow, m.recovered)
+	trial := time.AfterFunc(crashLoopWindow, m.reportRecovered)
 	return func() { trial.Stop() }
 }
 
-func (m *member) recovered() {
+func (m *member) reportRecovered() {
 	m.pools.mu.Lock()
 	defer m.pools.mu.Unlock()
-	if m.stall.told.Swap(false) {
-		m.log.Info("runner works again")
-		m.pools.hands.Recovered(m.stall.as, job.RecoveredProven)
+	if m.stall.reported.Swap(false) {
+		m.log.Info("runner recovered")
+		m.pools.executor.Recovered(m.stall.channel, job.RecoveredProven)
 	}
 }

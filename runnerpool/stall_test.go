@@ -11,11 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"yardmaster/internal/backoff"
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-func TestRunnersThatDoNotComeUp(t *testing.T) {
+func TestStall_RunnersThatDoNotStart(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -30,15 +30,15 @@ func TestRunnersThatDoNotComeUp(t *testing.T) {
 		name, mode, reason, note string
 		change                   func(*RunnerConfig)
 	}{
-		{"crash before bind", "crash-before-bind", "ended before it listened: exit status 3", job.StalledCrashes, nil},
-		{"never binds", "never-binds", "does not listen in time; does it take its socket from RRQ_RUNNER_TCP_SOCKET or --tcp-socket?", job.StalledCrashes, nil},
-		{"binds elsewhere", "elsewhere", "does not listen in time", job.StalledCrashes, nil},
-		{"stranger answers", "daemon", "another process listens on the runner's port; give each node and runner its own ports", job.StalledCrashes, nil},
-		{"port taken", "", fmt.Sprintf("port %d: port is in use by another process; free it or change tcp_port", port), job.StalledPort, func(c *RunnerConfig) { c.TCPPort = port }},
-		{"binary missing", "", "program /no/such/runner not found; check cmd and PATH", job.StalledNoStart, func(c *RunnerConfig) { c.Cmd = []string{"/no/such/runner"} }},
-		{"binary no program", "", text + " may not be executed; check its mode", job.StalledNoStart, func(c *RunnerConfig) { c.Cmd = []string{text} }},
-		{"directory missing", "", "working directory /no/such/dir does not exist; check cwd", job.StalledNoStart, func(c *RunnerConfig) { c.Cwd = "/no/such/dir" }},
-		{"crash loop", "crash-before-bind", "crash loop, 5 ends within 1m0s; last: ended before it listened: exit status 3; the node's log has what it printed", job.StalledCrashes, nil},
+		{"crash before bind", "crash-before-bind", "exited before it listened: exit status 3", job.StalledCrashLoop, nil},
+		{"never binds", "never-binds", "does not listen in time; does it take its socket from RRQ_RUNNER_TCP_SOCKET or --tcp-socket?", job.StalledCrashLoop, nil},
+		{"binds elsewhere", "elsewhere", "does not listen in time", job.StalledCrashLoop, nil},
+		{"stranger answers", "daemon", "another process listens on the runner's port; give each node and runner its own ports", job.StalledCrashLoop, nil},
+		{"port taken", "", fmt.Sprintf("port %d: port is in use by another process; free it or change tcp_port", port), job.StalledPortTaken, func(c *RunnerConfig) { c.TCPPort = port }},
+		{"binary missing", "", "program /no/such/runner not found; check cmd and PATH", job.StalledCannotStart, func(c *RunnerConfig) { c.Cmd = []string{"/no/such/runner"} }},
+		{"binary no program", "", text + " may not be executed; check its mode", job.StalledCannotStart, func(c *RunnerConfig) { c.Cmd = []string{text} }},
+		{"directory missing", "", "working directory /no/such/dir does not exist; check cwd", job.StalledCannotStart, func(c *RunnerConfig) { c.Cwd = "/no/such/dir" }},
+		{"crash loop", "crash-before-bind", "crash loop, 5 exits within 1m0s; last: exited before it listened: exit status 3; see the node's log for its output", job.StalledCrashLoop, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -47,13 +47,13 @@ func TestRunnersThatDoNotComeUp(t *testing.T) {
 			if test.mode == "crash-before-bind" {
 				cfg.ConnectTimeoutMS = 0
 			}
-			y := startYard(t, cfg)
+			y := startHarness(t, cfg)
 			y.awaitReason(test.reason)
 			n := y.awaitNote()
 			if !strings.HasPrefix(n.Worker, "rrq/r/") || n.Worker == "rrq/r/0" || !n.Stalled || n.Detail != test.note {
 				t.Errorf("note is %+v", n)
 			}
-			if s := y.awaitReason(test.reason); s.Looping != 1 {
+			if s := y.awaitReason(test.reason); s.CrashLooping != 1 {
 				t.Errorf("status is %+v", s)
 			}
 			if len(y.offers) != 0 || len(y.notes) != 0 {
@@ -63,9 +63,9 @@ func TestRunnersThatDoNotComeUp(t *testing.T) {
 	}
 }
 
-// Whatever kept a runner from coming up, it is tried again, and told of once it
-// has answered.
-func TestRunnersThatComeUpLater(t *testing.T) {
+// A runner that cannot be started is tried again, whatever the reason, and its
+// recovery is reported once it has answered.
+func TestStall_RunnersThatStartLater(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -81,42 +81,42 @@ func TestRunnersThatComeUpLater(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			y := startYard(t, testConfig("", test.change))
+			y := startHarness(t, testConfig("", test.change))
 			stalled := y.awaitNote()
 			if err := test.mend(); err != nil {
 				t.Fatal(err)
 			}
-			y.expect(y.do("echo", nil), job.Success, true, "")
+			y.expect(y.run("echo", nil), job.Success, true, "")
 			n := y.awaitNote()
 			if n.Stalled || n.Detail != job.RecoveredProven || n.Worker != stalled.Worker {
 				t.Errorf("after %+v the note is %+v", stalled, n)
 			}
-			if s := y.Status()[0]; s.Looping != 0 || s.Reason != "" || s.Up != 1 {
+			if s := y.Status()[0]; s.CrashLooping != 0 || s.Reason != "" || s.Up != 1 {
 				t.Errorf("status is %+v", s)
 			}
 		})
 	}
 }
 
-// A runner that ends on every job is not offered for ever; it is told of once,
-// and has recovered when it has answered a job.
+// A runner that exits on every job is not offered for ever. It is reported
+// once, and has recovered when it has answered a job.
 func TestCrashLoopByJobs(t *testing.T) {
 	t.Parallel()
-	y := startYard(t, testConfig("", nil))
-	for range loopEnds {
-		if o := y.do("crash", nil); o.Status != job.Lost {
+	y := startHarness(t, testConfig("", nil))
+	for range crashLoopExits {
+		if o := y.run("crash", nil); o.Status != job.Lost {
 			t.Fatalf("outcome is %s", o.Status)
 		}
 	}
-	if s := y.awaitReason("crash loop"); s.Looping != 1 {
+	if s := y.awaitReason("crash loop"); s.CrashLooping != 1 {
 		t.Errorf("status is %+v", s)
 	}
-	if n := y.awaitNote(); !n.Stalled || n.Detail != job.StalledCrashes {
+	if n := y.awaitNote(); !n.Stalled || n.Detail != job.StalledCrashLoop {
 		t.Errorf("note is %+v", n)
 	}
-	y.do("crash", nil) // it had lived long enough to be offered again
+	y.run("crash", nil) // it had lived long enough to be offered again
 	y.awaitReason("crash loop")
-	y.do("echo", nil)
+	y.run("echo", nil)
 	if n := y.awaitNote(); n.Stalled || n.Detail != job.RecoveredProven {
 		t.Errorf("note is %+v", n)
 	}
@@ -125,21 +125,21 @@ func TestCrashLoopByJobs(t *testing.T) {
 	}
 }
 
-// Once in a crash loop, a member stays there however few ends its growing
-// pauses leave within the window.
-func TestJudge_KeepsTheLoop(t *testing.T) {
-	m := New(testConfig("", nil), "n", newHands(), slog.New(slog.DiscardHandler)).members[0]
-	r := record{pause: backoff.Backoff{Base: firstPause, Max: lastPause}}
+// A crash loop continues although the growing delays leave fewer exits in the
+// window.
+func TestRestartDelay_KeepsCrashLoop(t *testing.T) {
+	m := New(testConfig("", nil), "n", newRecorder(), slog.New(slog.DiscardHandler)).members[0]
+	r := crashHistory{backoff: backoff.Backoff{Base: minRestartDelay, Max: maxRestartDelay}}
 	now := time.Now()
-	for range 10 * loopEnds {
-		now = now.Add(m.judge(&r, errors.New("boom"), now))
+	for range 10 * crashLoopExits {
+		now = now.Add(m.restartDelay(&r, errors.New("boom"), now))
 	}
-	if !m.isLooping() || len(r.ends) >= loopEnds {
-		t.Errorf("looping %t after ends at %v", m.isLooping(), r.ends)
+	if !m.isCrashLooping() || len(r.exits) >= crashLoopExits {
+		t.Errorf("crash loop is %t after exits at %v", m.isCrashLooping(), r.exits)
 	}
-	m.trust()
-	m.answered()
-	if m.judge(&r, errors.New("boom"), now); m.isLooping() {
-		t.Error("looping after one end since the last answer")
+	m.endCrashLoop()
+	m.noteAnswered()
+	if m.restartDelay(&r, errors.New("boom"), now); m.isCrashLooping() {
+		t.Error("crash loop after one exit since the last answer")
 	}
 }

@@ -5,25 +5,25 @@ import (
 	"testing"
 	"time"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// awaitSent waits until the request is on its way: a dispatch that the runner
-// has not seen ends otherwise.
-func (y *yard) awaitSent(a job.Assignment) { y.t.Helper(); y.awaitWait(a, "") }
+// awaitSent waits until a dispatch's request is sent: before that, a recall has
+// another outcome.
+func (h *harness) awaitSent(a job.Assignment) { h.t.Helper(); h.awaitWait(a, "") }
 
-// awaitWait waits until a slot waits for an answer, being on the ladder for
-// that reason.
-func (y *yard) awaitWait(a job.Assignment, why job.RecallReason) {
-	y.t.Helper()
-	late, tick := time.After(patience), time.NewTicker(time.Millisecond)
+// awaitWait waits until a slot waits for an answer while it handles a recall
+// for that reason.
+func (h *harness) awaitWait(a job.Assignment, why job.RecallReason) {
+	h.t.Helper()
+	late, tick := time.After(testTimeout), time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for {
-		y.Pools.mu.Lock()
-		d := y.running[key{a.Job, a.N}]
-		y.Pools.mu.Unlock()
+		h.Pools.mu.Lock()
+		d := h.running[dispatchKey{a.Job, a.N}]
+		h.Pools.mu.Unlock()
 		d.mu.Lock()
-		sent := d.conn != nil && d.why == why && !d.alarm
+		sent := d.conn != nil && d.recallReason == why && !d.recallPending
 		d.mu.Unlock()
 		if sent {
 			return
@@ -31,14 +31,14 @@ func (y *yard) awaitWait(a job.Assignment, why job.RecallReason) {
 		select {
 		case <-tick.C:
 		case <-late:
-			y.t.Fatal("request not sent")
+			h.t.Fatal("request not sent")
 		}
 	}
 }
 
-// A runner that heeds the cancel is spared, whatever the reason.
-func TestStopGently(t *testing.T) {
-	y := startYard(t, testConfig("", func(c *RunnerConfig) { c.CancelGrace = few(5) }))
+// A runner that stops on a cancel is not replaced, whatever the reason.
+func TestStop_Cancels(t *testing.T) {
+	y := startHarness(t, testConfig("", func(c *RunnerConfig) { c.CancelGrace = ptr(5) }))
 	before := y.pid()
 	for _, test := range []struct {
 		why    job.RecallReason
@@ -49,28 +49,28 @@ func TestStopGently(t *testing.T) {
 		{job.RecallQueueGone, job.Cancelled, "Job cancelled"},
 		{job.RecallDeadline, job.TimedOut, "Job timed out after 10s."},
 		{job.RecallShutdown, job.Interrupted, "Job execution interrupted by node shutdown"},
-		{job.RecallSuperseded, job.Lost, "another dispatch has taken this one's place"},
+		{job.RecallSuperseded, job.Lost, "superseded by another dispatch"},
 		{job.RecallLease, job.Lost, "the node's lease ended"},
 	} {
-		a := y.begin("wait", nil)
+		a := y.start("wait", nil)
 		y.awaitSent(a)
-		y.Stop(a.Job, a.N, test.why)
-		y.Stop(a.Job, a.N, test.why)
+		y.Stop(job.Recall{Job: a.Job, N: a.N, Reason: test.why})
+		y.Stop(job.Recall{Job: a.Job, N: a.N, Reason: test.why})
 		y.expect(y.awaitOutcome(), test.status, true, test.text)
 	}
-	y.Stop(job.ID{1}, 1, job.RecallCancelled) // unknown: ignored
+	y.Stop(job.Recall{Job: job.ID{1}, N: 1, Reason: job.RecallCancelled}) // unknown: ignored
 	if y.pid() != before {
-		t.Error("a runner that heeds cancels was replaced")
+		t.Error("a runner that stops on cancels was replaced")
 	}
 }
 
-// Without cancel hints a handler alone in its process is ended with it, and one
-// that is not is told, for the sake of its neighbours.
-func TestStopWithoutHints(t *testing.T) {
-	cfg := testConfig("", func(c *RunnerConfig) { c.CancelGrace, c.MaxInFlight = few(5), 2 })
+// Without cancel hints, a process that runs a single request is killed; one
+// that runs several is sent a cancel, so that the others can continue.
+func TestStop_WithoutCancelHints(t *testing.T) {
+	cfg := testConfig("", func(c *RunnerConfig) { c.CancelGrace, c.MaxInFlight = ptr(5), 2 })
 	off := false
 	cfg.CancelHints = &off
-	y := startYard(t, cfg)
+	y := startHarness(t, cfg)
 	w := y.awaitOffer(2)
 	first, second := assignment(1, "wait", w), assignment(2, "wait", w)
 	for _, a := range []job.Assignment{first, second} {
@@ -80,39 +80,39 @@ func TestStopWithoutHints(t *testing.T) {
 		y.awaitSent(a)
 	}
 	before := y.Status()[0].Members[0].PID
-	y.Stop(first.Job, first.N, job.RecallCancelled)
+	y.Stop(job.Recall{Job: first.Job, N: first.N, Reason: job.RecallCancelled})
 	y.expect(y.awaitOutcome(), job.Cancelled, true, "Job cancelled")
 	if s := y.Status()[0].Members[0]; s.PID != before || s.InFlight != 1 {
-		t.Errorf("the neighbour was not spared: %+v", s)
+		t.Errorf("the other request was not spared: %+v", s)
 	}
-	y.Stop(second.Job, second.N, job.RecallCancelled)
+	y.Stop(job.Recall{Job: second.Job, N: second.N, Reason: job.RecallCancelled})
 	y.expect(y.awaitOutcome(), job.Cancelled, true, "Job cancelled")
 	y.n = 2
 	if y.pid() == strconv.Itoa(before) {
-		t.Error("a process with a stopped handler lives on without having been asked")
+		t.Error("the process of a stopped request still runs")
 	}
 }
 
-// What has ended well in the meantime has ended well.
-func TestStopTooLate(t *testing.T) {
-	y := startYard(t, testConfig("", nil))
-	a := y.begin("late", nil)
+// A success that arrives while a dispatch is being stopped counts.
+func TestStop_AfterAnswer(t *testing.T) {
+	y := startHarness(t, testConfig("", nil))
+	a := y.start("late", nil)
 	y.awaitSent(a)
-	y.Stop(a.Job, a.N, job.RecallCancelled)
+	y.Stop(job.Recall{Job: a.Job, N: a.N, Reason: job.RecallCancelled})
 	y.expect(y.awaitOutcome(), job.Success, true, "")
-	y.expect(y.do("late", within(200*time.Millisecond)), job.Success, true, "") // within the slack
+	y.expect(y.run("late", withTimeout(200*time.Millisecond)), job.Success, true, "") // within the slack
 }
 
-func TestStopByForce(t *testing.T) {
+func TestStop_Kills(t *testing.T) {
 	for _, mode := range []string{"good", "ignores-term"} {
 		t.Run(mode, func(t *testing.T) {
-			y := startYard(t, testConfig(mode, nil))
+			y := startHarness(t, testConfig(mode, nil))
 			before := y.pid()
-			y.expect(y.do("hang", within(200*time.Millisecond)), job.TimedOut, true, "Job timed out after 0.2s.")
+			y.expect(y.run("hang", withTimeout(200*time.Millisecond)), job.TimedOut, true, "Job timed out after 0.2s.")
 			between := y.pid()
-			a := y.begin("hang", nil)
+			a := y.start("hang", nil)
 			y.awaitSent(a)
-			y.Stop(a.Job, a.N, job.RecallCancelled)
+			y.Stop(job.Recall{Job: a.Job, N: a.N, Reason: job.RecallCancelled})
 			y.expect(y.awaitOutcome(), job.Cancelled, true, "Job cancelled")
 			if after := y.pid(); before == between || between == after {
 				t.Errorf("pids are %s, %s, %s; want three", before, between, after)
@@ -121,29 +121,29 @@ func TestStopByForce(t *testing.T) {
 	}
 }
 
-// The end of the lease leaves no time for graces.
-func TestLeaseEndsAtOnce(t *testing.T) {
-	cfg := testConfig("ignores-term", func(c *RunnerConfig) { c.CancelGrace = few(3600) })
-	cfg.TermGrace = few(3600)
-	y := startYard(t, cfg)
+// The end of the node's lease ends all graces.
+func TestStop_LeaseEndKillsAtOnce(t *testing.T) {
+	cfg := testConfig("ignores-term", func(c *RunnerConfig) { c.CancelGrace = ptr(3600) })
+	cfg.TermGrace = ptr(3600)
+	y := startHarness(t, cfg)
 	for first, status := range map[job.RecallReason]job.Status{
 		job.RecallLease:     job.Lost,
 		job.RecallShutdown:  job.Lost,
 		job.RecallCancelled: job.Cancelled, // final, and the handler has stopped
 	} {
-		a := y.begin("hang", nil)
+		a := y.start("hang", nil)
 		y.awaitSent(a)
-		y.Stop(a.Job, a.N, first)
+		y.Stop(job.Recall{Job: a.Job, N: a.N, Reason: first})
 		if first != job.RecallLease {
 			y.awaitWait(a, first)
 		}
-		y.Stop(a.Job, a.N, job.RecallLease)
-		if o := y.awaitOutcome(); o.Status != status { // it comes long before an hour has passed
+		y.Stop(job.Recall{Job: a.Job, N: a.N, Reason: job.RecallLease})
+		if o := y.awaitOutcome(); o.Status != status { // long before the grace of an hour
 			t.Errorf("%s: outcome is %s", first, o.Status)
 		}
 	}
-	// A runner that ignores SIGTERM would hold up the test for an hour.
-	a := y.begin("pid", nil)
+	// A runner that ignores SIGTERM would delay the test for an hour.
+	a := y.start("pid", nil)
 	y.awaitOutcome()
 	y.Pools.mu.Lock()
 	w := y.workers[a.Worker]
@@ -152,11 +152,11 @@ func TestLeaseEndsAtOnce(t *testing.T) {
 	<-w.proc.exited
 }
 
-// A stuck request takes its process with it, but its neighbours may finish.
-func TestNeighboursOfAStuckRequest(t *testing.T) {
+// The process of a stuck request is killed, but its other requests may finish.
+func TestStop_OtherRequestsOfStuckProcess(t *testing.T) {
 	cfg := testConfig("", func(c *RunnerConfig) { c.MaxInFlight = 3 })
-	cfg.TermGrace = few(1.5)
-	y := startYard(t, cfg)
+	cfg.TermGrace = ptr(1.5)
+	y := startHarness(t, cfg)
 	w := y.awaitOffer(3)
 	stuck, finishes, lost := assignment(1, "hang", w), assignment(2, "late", w), assignment(3, "hang", w)
 	stuck.Timeout, finishes.Timeout = 200*time.Millisecond, 1200*time.Millisecond
@@ -169,7 +169,7 @@ func TestNeighboursOfAStuckRequest(t *testing.T) {
 		t.Error("a fourth dispatch got one of three slots")
 	}
 	if !y.Start(lost, specOf(`{}`)) {
-		t.Error("a dispatch that runs already was refused")
+		t.Error("a dispatch that is already running was refused")
 	}
 	got := map[job.ID]job.Status{}
 	for range 3 {
@@ -185,13 +185,13 @@ func TestNeighboursOfAStuckRequest(t *testing.T) {
 }
 
 func TestDrain(t *testing.T) {
-	y := startYard(t, testConfig("", nil))
-	a := y.begin("hang", nil)
+	y := startHarness(t, testConfig("", nil))
+	a := y.start("hang", nil)
 	y.awaitSent(a)
 	y.stop()
 	y.expect(y.awaitOutcome(), job.Interrupted, true, "Job execution interrupted by node shutdown")
 	if y.Start(assignment(99, "echo", a.Worker), specOf(`{}`)) {
-		t.Error("a draining pool takes work")
+		t.Error("a draining pool accepted a dispatch")
 	}
 	if err := <-y.done; err != nil {
 		t.Error(err)

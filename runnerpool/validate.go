@@ -7,18 +7,18 @@ import (
 	"slices"
 	"strings"
 
-	"yardmaster/job"
-	"yardmaster/runnerpool/rrq"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/runnerpool/rrq"
 )
 
-// maxRetries is as much as the yard's own max_attempts may be.
+// maxRetries is the upper limit of the yard's own max_attempts.
 const maxRetries = 1000
 
-// Validate checks the table as it was written; zero values stand for the
-// defaults. Every error is a [*ConfigError].
+// Validate checks the table as read from a file, without defaults. Every error
+// is a [*ConfigError].
 func (c Config) Validate() error {
 	if c.Management != "" && c.Management != Managed && c.Management != External {
-		return wrong("runner_management_mode", c.Management, `use "managed" or "external"`)
+		return keyError("runner_management_mode", c.Management, `use "managed" or "external"`)
 	}
 	c = c.withDefaults()
 	for _, v := range [...]struct {
@@ -32,21 +32,21 @@ func (c Config) Validate() error {
 		{"worker_shutdown_grace_period_seconds", *c.ShutdownGrace},
 		{"default_result_ttl_seconds", max(c.ResultTTL, 0)},
 	} {
-		if !sane(v.value) {
-			return wrong(v.key, v.value, "give seconds, 0 or more")
+		if !validSeconds(v.value) {
+			return keyError(v.key, v.value, "give seconds, 0 or more")
 		}
 	}
-	if most := job.MaxDuration.Milliseconds(); c.ConnectTimeoutMS > most {
-		return wrong("runner_connect_timeout_ms", c.ConnectTimeoutMS, fmt.Sprintf("use 1 to %d, or 0 for the default", most))
+	if limit := job.MaxDuration.Milliseconds(); c.ConnectTimeoutMS > limit {
+		return keyError("runner_connect_timeout_ms", c.ConnectTimeoutMS, fmt.Sprintf("use 1 to %d, or 0 for the default", limit))
 	}
-	if most := job.MaxGuardTime.Seconds(); !(c.UniqueTTL >= 0 && c.UniqueTTL <= most) {
-		return wrong("default_unique_job_lock_ttl_seconds", c.UniqueTTL, fmt.Sprintf("use 0 to %v", most))
+	if limit := job.MaxGuardTTL.Seconds(); !(c.UniqueTTL >= 0 && c.UniqueTTL <= limit) {
+		return keyError("default_unique_job_lock_ttl_seconds", c.UniqueTTL, fmt.Sprintf("use 0 to %v", limit))
 	}
 	if n := c.DefaultMaxRetries; n != nil && *n > maxRetries {
-		return wrong("default_max_retries", *n, fmt.Sprintf("use 0 to %d", maxRetries))
+		return keyError("default_max_retries", *n, fmt.Sprintf("use 0 to %d", maxRetries))
 	}
 	ports := make(map[int]string)
-	for _, name := range c.Names() {
+	for _, name := range c.RunnerNames() {
 		if err := c.validateRunner(name, c.Runners[name], ports); err != nil {
 			return err
 		}
@@ -54,61 +54,61 @@ func (c Config) Validate() error {
 	return c.validateRouting()
 }
 
-// ValidateWritten refuses a 0 that somebody wrote where only a missing key may
-// stand for a default; written tells which keys of a runner the file has. Every
-// error is a [*ConfigError].
-func (c *Config) ValidateWritten(written func(runner, key string) bool) error {
-	for _, name := range c.Names() {
+// ValidateExplicit refuses an explicit 0 for keys that only default if they are
+// missing. isSet reports whether the file sets a runner's key. Every error is a
+// [*ConfigError].
+func (c *Config) ValidateExplicit(isSet func(runner, key string) bool) error {
+	for _, name := range c.RunnerNames() {
 		r := c.Runners[name]
-		if r.PoolSize == 0 && written(name, "pool_size") {
-			return wrong("runners."+name+".pool_size", 0, "use 1 to 1024, or leave it out for one process for each CPU")
+		if r.PoolSize == 0 && isSet(name, "pool_size") {
+			return keyError("runners."+name+".pool_size", 0, "use 1 to 1024, or leave it out for one process for each CPU")
 		}
-		if r.MaxInFlight == 0 && written(name, "max_in_flight") {
-			return wrong("runners."+name+".max_in_flight", 0, fmt.Sprintf("use 1 to %d, or leave it out for 1", rrq.MaxInFlight))
+		if r.MaxInFlight == 0 && isSet(name, "max_in_flight") {
+			return keyError("runners."+name+".max_in_flight", 0, fmt.Sprintf("use 1 to %d, or leave it out for 1", rrq.MaxInFlight))
 		}
 	}
 	return nil
 }
 
-// ValidateAlone checks what the table must hold if there is no other member
-// that could have a runner: the default one, and those of the routes, whose
-// queues' jobs would all be dead letters. Every error is a [*ConfigError].
-func (c *Config) ValidateAlone() error {
+// ValidateStandalone checks a table when no other member could have its
+// runners: the default runner and the runners of routes must be configured, or
+// all jobs of the routed queues would become dead letters. Every error is a
+// [*ConfigError].
+func (c *Config) ValidateStandalone() error {
 	if _, ok := c.Runners[c.DefaultRunner]; !ok && len(c.Runners) > 0 && c.DefaultRunner != "" {
-		return wrong("default_runner_name", c.DefaultRunner, "define [rrq.runners."+c.DefaultRunner+"] or name one that is: "+strings.Join(c.Names(), ", "))
+		return keyError("default_runner_name", c.DefaultRunner, "define [rrq.runners."+c.DefaultRunner+"] or name one that is: "+strings.Join(c.RunnerNames(), ", "))
 	}
 	table, routes := c.writtenRoutes()
 	for _, queue := range slices.Sorted(maps.Keys(routes)) {
 		if _, ok := c.Runners[routes[queue]]; !ok {
-			return wrong(table+queue, routes[queue], "define [rrq.runners."+routes[queue]+"] or leave the route away: no node has such a runner")
+			return keyError(table+queue, routes[queue], "define [rrq.runners."+routes[queue]+"] or remove the route: no node has such a runner")
 		}
 	}
 	return nil
 }
 
 func (c *Config) validateRouting() error {
-	if name := c.Queue(); job.ValidQueue(name) != nil {
-		return wrong("default_queue_name", c.DefaultQueue, validQueue)
+	if name := c.DefaultQueueName(); job.ValidQueue(name) != nil {
+		return keyError("default_queue_name", c.DefaultQueue, queueNameRule)
 	}
 	if len(c.Routing) > 0 && len(c.Routes) > 0 {
-		return wrong("routing", fmt.Sprintf("%d routes", len(c.Routing)), "it is the former name of runner_routes, which is here too: move its entries there")
+		return keyError("routing", fmt.Sprintf("%d routes", len(c.Routing)), "it is the old name of runner_routes, which is set too: move its entries there")
 	}
 	table, routes := c.writtenRoutes()
 	for _, queue := range slices.Sorted(maps.Keys(routes)) {
 		switch {
 		case routes[queue] == "":
-			return wrong(table+queue, "", "name a runner")
+			return keyError(table+queue, "", "name a runner")
 		case job.ValidQueue(QueueName(queue)) != nil:
-			return wrong(table+queue, routes[queue], validQueue)
-		case c.Routed()[QueueName(queue)] != routes[queue]:
-			return wrong(table+queue, routes[queue], "the same queue, written with or without \"rrq:queue:\", goes to another runner too: leave one of the two away")
+			return keyError(table+queue, routes[queue], queueNameRule)
+		case c.RoutesByQueue()[QueueName(queue)] != routes[queue]:
+			return keyError(table+queue, routes[queue], "the same queue, written with or without \"rrq:queue:\", goes to another runner too: remove one of the two")
 		}
 	}
 	return c.validateCorrelation()
 }
 
-// writtenRoutes are the routes as they were written, and what stands before
-// their keys.
+// writtenRoutes returns the routes as written, and the prefix of their keys.
 func (c *Config) writtenRoutes() (table string, routes map[string]string) {
 	if len(c.Routing) > 0 {
 		return "routing.", c.Routing
@@ -116,31 +116,31 @@ func (c *Config) writtenRoutes() (table string, routes map[string]string) {
 	return "runner_routes.", c.Routes
 }
 
-// validQueue tells what a queue's name may be.
-const validQueue = `begin the queue's name, which may have "rrq:queue:" before it, with a letter or digit and use only letters, digits, '_' and '-'`
+// queueNameRule describes valid queue names.
+const queueNameRule = `begin the queue's name, which may have "rrq:queue:" before it, with a letter or digit and use only letters, digits, '_' and '-'`
 
 func (c *Config) validateRunner(name string, r RunnerConfig, ports map[int]string) error {
 	key := "runners." + name + "."
 	if job.ValidQueue(name) != nil {
-		return wrong("runners", name, "begin the name with a letter or digit and use only letters, digits, '_' and '-'")
+		return keyError("runners", name, "begin the name with a letter or digit and use only letters, digits, '_' and '-'")
 	}
 	switch {
 	case r.Type != "socket":
-		return wrong(key+"type", r.Type, `use "socket"`)
+		return keyError(key+"type", r.Type, `use "socket"`)
 	case r.PoolSize < 1 || r.PoolSize > 1024:
-		return wrong(key+"pool_size", r.PoolSize, "use 1 to 1024")
+		return keyError(key+"pool_size", r.PoolSize, "use 1 to 1024")
 	case r.MaxInFlight < 1 || r.MaxInFlight > rrq.MaxInFlight:
-		return wrong(key+"max_in_flight", r.MaxInFlight, fmt.Sprintf("use 1 to %d", rrq.MaxInFlight))
+		return keyError(key+"max_in_flight", r.MaxInFlight, fmt.Sprintf("use 1 to %d", rrq.MaxInFlight))
 	case r.TCPPort < 0 || r.TCPPort > 65535 || r.TCPPort > 0 && r.TCPPort+r.PoolSize-1 > 65535:
-		return wrong(key+"tcp_port", r.TCPPort, fmt.Sprintf("%d processes need that many ports up to 65535", r.PoolSize))
-	case !sane(r.ResponseTimeout):
-		return wrong(key+"response_timeout_seconds", r.ResponseTimeout, "give seconds, 0 or more")
-	case !sane(*r.CancelGrace):
-		return wrong(key+"cancel_grace_seconds", *r.CancelGrace, "give seconds, 0 or more")
+		return keyError(key+"tcp_port", r.TCPPort, fmt.Sprintf("%d processes need that many ports up to 65535", r.PoolSize))
+	case !validSeconds(r.ResponseTimeout):
+		return keyError(key+"response_timeout_seconds", r.ResponseTimeout, "give seconds, 0 or more")
+	case !validSeconds(*r.CancelGrace):
+		return keyError(key+"cancel_grace_seconds", *r.CancelGrace, "give seconds, 0 or more")
 	case r.SocketVia != SocketBoth && r.SocketVia != SocketEnv && r.SocketVia != SocketArg:
-		return wrong(key+"socket_via", r.SocketVia, `use "both", "env" or "arg"`)
+		return keyError(key+"socket_via", r.SocketVia, `use "both", "env" or "arg"`)
 	case r.Connections != ConnReuse && r.Connections != ConnPerRequest:
-		return wrong(key+"connections", r.Connections, `use "reuse" or "per_request"`)
+		return keyError(key+"connections", r.Connections, `use "reuse" or "per_request"`)
 	}
 	if c.Management == External {
 		return validateExternal(key, r)
@@ -150,27 +150,28 @@ func (c *Config) validateRunner(name string, r RunnerConfig, ports map[int]strin
 	}
 	for port := r.TCPPort; r.TCPPort > 0 && port < r.TCPPort+r.PoolSize; port++ {
 		if other, taken := ports[port]; taken {
-			return wrong(key+"tcp_port", r.TCPPort, fmt.Sprintf("port %d already belongs to runner %s: leave pool_size ports to each runner", port, other))
+			return keyError(key+"tcp_port", r.TCPPort, fmt.Sprintf("port %d already belongs to runner %s: leave pool_size ports to each runner", port, other))
 		}
 		ports[port] = name
 	}
 	return nil
 }
 
-// validateCmd refuses a command that ends where a socket should follow.
+// validateCmd refuses an empty command, and one that ends where a socket
+// address should follow.
 func validateCmd(key string, cmd []string) error {
 	if len(cmd) == 0 || cmd[0] == "" {
-		return wrong(key+"cmd", strings.Join(cmd, " "), "give the program and its arguments as a list of strings")
+		return keyError(key+"cmd", strings.Join(cmd, " "), "give the program and its arguments as a list of strings")
 	}
 	if last := cmd[len(cmd)-1]; last == socketArg {
-		return wrong(key+"cmd", last, "leave "+socketArg+" away at the end, each process is given it with its own socket")
+		return keyError(key+"cmd", last, "remove "+socketArg+" from the end; each process gets it with its own socket")
 	}
 	return nil
 }
 
 func validateExternal(key string, r RunnerConfig) error {
 	if r.TCPPort == 0 {
-		return wrong(key+"tcp_port", r.TCPPort, "name the port that the external runner listens on")
+		return keyError(key+"tcp_port", r.TCPPort, "name the port that the external runner listens on")
 	}
 	if strings.EqualFold(r.TCPHost, "localhost") {
 		return nil
@@ -183,12 +184,12 @@ func validateExternal(key string, r RunnerConfig) error {
 			return nil
 		}
 	}
-	return wrong(key+"tcp_host", r.TCPHost, "use the loopback, or list the host in "+key+"allowed_hosts")
+	return keyError(key+"tcp_host", r.TCPHost, "use the loopback, or list the host in "+key+"allowed_hosts")
 }
 
-func wrong(key string, value any, fix string) error {
+func keyError(key string, value any, fix string) error {
 	return &ConfigError{Key: "rrq." + key, Cause: fmt.Sprintf("is %#v", value), Fix: fix}
 }
 
-// sane tells a number of seconds that fits a duration.
-func sane(s float64) bool { return s >= 0 && s <= job.MaxDuration.Seconds() }
+// validSeconds reports whether s is a valid duration in seconds.
+func validSeconds(s float64) bool { return s >= 0 && s <= job.MaxDuration.Seconds() }

@@ -12,65 +12,66 @@ import (
 	"time"
 )
 
-// Warden waits until in ends, as it does when the node that holds its other end
-// has ended, however that came. Then it ends what carries a marker that begins
-// with life, and returns how many processes that were: what the node's runners
-// had forked and nobody else is left to end. It ignores the signals that ask a
-// node to stop, because a node that stops still has its runners to look after.
-func Warden(in io.Reader, life string) (int, error) {
-	if len(life) < len(markerEnv+"=/") || !strings.HasPrefix(life, markerEnv+"=") || !strings.HasSuffix(life, "/") {
-		return 0, fmt.Errorf("warden of runners: %q names no life of a node", life)
+// Warden blocks until in ends, which happens when the node that holds the other
+// end has exited, for whatever reason. It then kills the processes whose marker
+// begins with prefix, which the node's runners had forked, and returns their
+// number. It ignores the signals that stop a node, because a node that is
+// stopping still needs it.
+func Warden(in io.Reader, prefix string) (int, error) {
+	if len(prefix) < len(markerEnv+"=/") || !strings.HasPrefix(prefix, markerEnv+"=") || !strings.HasSuffix(prefix, "/") {
+		return 0, fmt.Errorf("warden of runners: %q is not a marker prefix", prefix)
 	}
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	if _, err := io.Copy(io.Discard, in); err != nil {
-		return 0, fmt.Errorf("warden of runners: wait for the node's end: %w", err)
+		return 0, fmt.Errorf("warden of runners: wait for the node to exit: %w", err)
 	}
 	ended := make(map[int]bool)
-	for range wardenTries { // what forks while it is looked for is found the next time
-		left := kill(func(pid int, _ procStat) bool {
-			ours := strings.HasPrefix(markerOf(pid), life)
+	for range wardenTries { // processes forked meanwhile are found in the next pass
+		killed := killProcesses(func(pid int, _ procStat) bool {
+			ours := strings.HasPrefix(markerOf(pid), prefix)
 			if ours {
 				ended[pid] = true
 			}
 			return ours
 		})
-		if left == 0 {
+		if killed == 0 {
 			break
 		}
-		time.Sleep(wardenPause)
+		time.Sleep(wardenInterval)
 	}
 	return len(ended), nil
 }
 
-// wardenTries is how often it is looked for survivors, and wardenPause gives
-// what has been killed the time to go.
+// wardenTries is the maximum number of passes, wardenInterval the time between
+// them in which killed processes exit.
 const (
-	wardenTries = 400
-	wardenPause = 5 * time.Millisecond
+	wardenTries    = 400
+	wardenInterval = 5 * time.Millisecond
 )
 
-// wardenAgain is the pause before a warden that has ended is replaced.
-const wardenAgain = time.Second
+// wardenRestartDelay is the pause before a warden that has ended is replaced.
+const wardenRestartDelay = time.Second
 
-// keepWarden has a warden run until ctx ends: a process of its own session, out
-// of the reach of whatever ends the node.
-func (p *Pools) keepWarden(ctx context.Context) {
+// superviseWarden keeps a warden running until ctx ends. It runs in its own
+// session, so that signals to the node's group do not reach it.
+func (p *Pools) superviseWarden(ctx context.Context) {
 	for ctx.Err() == nil {
-		err := p.warden(ctx)
+		err := p.runWarden(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		p.log.Warn("warden of runners ended", "err", err, "restart_in", wardenAgain)
+		p.log.Warn("warden ended, restarting", "err", err, "restart_in", wardenRestartDelay)
 		select {
-		case <-time.After(wardenAgain):
+		case <-time.After(wardenRestartDelay):
 		case <-ctx.Done():
 		}
 	}
 }
 
-// warden runs one. Its standard input is the pipe whose end tells it of ours.
-func (p *Pools) warden(ctx context.Context) error {
-	args := append(p.cfg.Warden[1:len(p.cfg.Warden):len(p.cfg.Warden)], p.roster.marker)
+// runWarden runs a warden until it exits. Closing its standard input makes it
+// exit.
+func (p *Pools) runWarden(ctx context.Context) error {
+	args := append(p.cfg.Warden[1:len(p.cfg.Warden):len(p.cfg.Warden)], p.groups.marker)
 	cmd := exec.Command(p.cfg.Warden[0], args...)
 	cmd.Env, cmd.Dir, cmd.Stderr = []string{}, "/", os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}

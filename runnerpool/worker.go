@@ -8,31 +8,32 @@ import (
 	"sync"
 	"time"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// worker is a process that listens, and its slots: what is offered under one
+// worker is a process that listens, with its slots. It is offered under one
 // name.
 type worker struct {
 	m    *member
 	name string // "<runner>/<port>"
-	id   string // as the runner is told: "yard_<node>_<port>"
+	id   string // as sent to the runner: "yard_<node>_<port>"
 	addr string
 	proc *process // nil: external
 
-	work      chan *dispatch // never full: a dispatch is sent with a slot taken
-	closed    chan struct{}  // closed when no more dispatches come
-	condemned chan struct{}  // closed when the process is to be replaced
-	calm      chan struct{}  // told when nobody runs who could still finish
+	work      chan *dispatch // never full: every dispatch in it has reserved a slot
+	closed    chan struct{}  // closed when no more dispatches are sent
+	replaced  chan struct{}  // closed when the process is to be replaced
+	onlyStuck chan struct{}  // signalled when all running requests are stuck
 
-	// Under the pools' lock.
+	// Guarded by Pools.mu.
 	free, busy, stuck int
-	retired           bool  // takes no more dispatches
-	sentence          error // why it was condemned; nil: it was not
+	retired           bool  // accepts no more dispatches
+	replaceErr        error // why the process is to be replaced; nil: it is not
 }
 
-// errReplaced ends a process that would not stop a request.
-var errReplaced = errors.New("replaced: a request would not stop")
+// errReplaced is the reason for replacing a process that does not stop a
+// request.
+var errReplaced = errors.New("replaced: a request did not stop")
 
 func newWorker(m *member, proc *process, addr string, port int) *worker {
 	n, name := m.cfg.MaxInFlight, workerName(m.runner, port)
@@ -44,61 +45,62 @@ func newWorker(m *member, proc *process, addr string, port int) *worker {
 		proc:      proc,
 		work:      make(chan *dispatch, n),
 		closed:    make(chan struct{}),
-		condemned: make(chan struct{}),
-		calm:      make(chan struct{}, 1),
+		replaced:  make(chan struct{}),
+		onlyStuck: make(chan struct{}, 1),
 		free:      n,
 	}
 }
 
-// WorkerID is the name by which a runner at a node hears of itself; worker is
-// the one that its offers have, "<runner>/<port>".
+// WorkerID returns the id by which a node identifies itself to a runner. worker
+// is the name in its offers, "<runner>/<port>".
 func WorkerID(node, worker string) string {
 	return "yard_" + node + "_" + worker[strings.LastIndexByte(worker, '/')+1:]
 }
 
 func workerName(runner string, port int) string { return fmt.Sprintf("%s/%d", runner, port) }
 
-// serve offers the worker's slots until its process ends, is condemned, or ctx
-// ends, and sees to it that every dispatch has its outcome then and the
-// process is no more.
+// serve offers the worker's slots until its process ends, is to be replaced, or
+// ctx ends. It returns when every dispatch has its outcome and the process has
+// ended. The error is why.
 func (w *worker) serve(ctx context.Context) error {
 	var slots sync.WaitGroup
 	for range w.free {
 		s := &slot{w: w}
 		slots.Go(s.run)
 	}
-	w.m.pools.open(w)
+	w.m.pools.addWorker(w)
 	select {
 	case <-w.exited():
-	case <-w.condemned:
+	case <-w.replaced:
 	case <-ctx.Done():
 	}
-	err := w.m.pools.retire(w)
+	err := w.m.pools.removeWorker(w)
 	if err == nil && w.hasExited() {
-		err = errors.New(w.proc.how)
+		err = errors.New(w.proc.exitStatus)
 	}
 	if w.proc != nil && !w.hasExited() {
-		w.awaitCalm()
-		w.proc.end(seconds(*w.m.pools.cfg.TermGrace))
+		w.awaitOnlyStuck()
+		w.proc.terminate(seconds(*w.m.pools.cfg.TermGrace))
 	}
 	if w.proc != nil {
-		// An answer that came before the end counts; afterwards the sockets
-		// are closed, unless somebody who left the group holds them.
-		w.m.pools.interrupt(w, time.Now().Add(lastWords))
+		// An answer that was written before the process ended counts.
+		// Afterwards the sockets are closed, unless a process that left the
+		// group holds them.
+		w.m.pools.setDeadline(w, time.Now().Add(finalAnswerWait))
 	}
 	close(w.closed)
 	slots.Wait()
 	return err
 }
 
-// awaitCalm lets the neighbours of a stuck request finish, within the term
-// grace.
-func (w *worker) awaitCalm() {
+// awaitOnlyStuck waits until all running requests are stuck, at most for the
+// term grace.
+func (w *worker) awaitOnlyStuck() {
 	limit := time.NewTimer(seconds(*w.m.pools.cfg.TermGrace))
 	defer limit.Stop()
-	for !w.isCalm() {
+	for !w.isOnlyStuck() {
 		select {
-		case <-w.calm:
+		case <-w.onlyStuck:
 		case <-w.proc.exited:
 			return
 		case <-limit.C:
@@ -107,63 +109,64 @@ func (w *worker) awaitCalm() {
 	}
 }
 
-func (w *worker) isCalm() bool {
+func (w *worker) isOnlyStuck() bool {
 	w.m.pools.mu.Lock()
 	defer w.m.pools.mu.Unlock()
 	return w.busy == w.stuck
 }
 
-// alone tells that one request has the process to itself.
-func (w *worker) alone() bool {
+// hasSingleRequest reports whether the process runs exactly one request.
+func (w *worker) hasSingleRequest() bool {
 	w.m.pools.mu.Lock()
 	defer w.m.pools.mu.Unlock()
 	return w.busy == 1
 }
 
-// tellCalm wakes awaitCalm. The pools' lock is held.
-func (w *worker) tellCalm() {
+// signalOnlyStuck wakes awaitOnlyStuck. Pools.mu is held.
+func (w *worker) signalOnlyStuck() {
 	if w.busy != w.stuck {
 		return
 	}
 	select {
-	case w.calm <- struct{}{}:
-	default: // it has been told already
+	case w.onlyStuck <- struct{}{}:
+	default: // it was signalled already
 	}
 }
 
-// condemn has the process replaced.
-func (w *worker) condemn(why error) {
+// replace makes the member replace the process. The first cause is kept.
+func (w *worker) replace(cause error) {
 	w.m.pools.mu.Lock()
 	defer w.m.pools.mu.Unlock()
-	if w.sentence == nil {
-		w.sentence = why
-		close(w.condemned)
+	if w.replaceErr == nil {
+		w.replaceErr = cause
+		close(w.replaced)
 	}
 }
 
-// endWith ends the process for the sake of a dispatch that would not stop, and
-// returns when it has ended. A process that is not ours is left alone: the end
-// of the connection is all it can be told. why is the process's sentence.
-func (w *worker) endWith(d *dispatch, why error) {
+// killFor replaces the process because of a dispatch that did not stop, and
+// returns when the process has ended. cause is the reason to report. An
+// external process is left alone: it can only notice the closed connection.
+func (w *worker) killFor(d *dispatch, cause error) {
 	if w.proc == nil {
 		return
 	}
 	w.m.pools.mu.Lock()
 	d.stuck = true
 	w.stuck++
-	w.tellCalm()
+	w.signalOnlyStuck()
 	w.m.pools.mu.Unlock()
-	w.condemn(why)
-	if d.urgent() { // if it becomes so later, Pools.Stop sees that it is stuck
+	w.replace(cause)
+	if d.leaseEnded() { // if the lease ends later, Pools.Stop finds d stuck
 		w.proc.kill()
 	}
 	<-w.proc.exited
 }
 
-// finish gives the slot back and reports the outcome.
+// finish releases the slot and reports the outcome.
 func (w *worker) finish(d *dispatch, o job.Outcome) { w.m.pools.finish(d, o) }
 
-// exited is closed when the process has ended; for an external one, never.
+// exited returns a channel that is closed when the process has ended; nil for
+// an external one.
 func (w *worker) exited() <-chan struct{} {
 	if w.proc == nil {
 		return nil
@@ -173,7 +176,8 @@ func (w *worker) exited() <-chan struct{} {
 
 func (w *worker) hasExited() bool { return w.proc != nil && w.proc.hasExited() }
 
-// exitsWithin waits for the end of a process whose connection has failed.
+// exitsWithin waits for the end of a process whose connection has failed, and
+// reports whether it has ended within d.
 func (w *worker) exitsWithin(d time.Duration) bool {
 	if w.proc == nil {
 		return false

@@ -4,55 +4,59 @@ import (
 	"strings"
 	"time"
 
-	"yardmaster/job"
-	"yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// flight is a running dispatch as this tenure follows it.
-type flight struct {
-	node        string
-	incarnation uint64
-	kind        job.Kind
-	assignment  job.Assignment   // without its body
-	batch       uint64           // it went with last
-	sentAt      time.Time        // last; zero: not by this tenure
-	firstSent   time.Time        // again
-	recalledAt  time.Time        // last; zero: never
-	confirmed   bool             // the node said that it has it
-	recalled    job.RecallReason // why its node must stop it; "": it need not
-	ended       bool             // its end is on its way
-	former      []string         // nodes its worker may have come from, until they know
-	formerTold  time.Time        // last
-	movedAt     time.Time        // zero: never
+// dispatch is the tenure's state of one running dispatch.
+type dispatch struct {
+	node           string
+	incarnation    uint64
+	kind           job.Kind
+	assignment     job.Assignment   // without its body
+	batch          uint64           // last batch that carried the assignment
+	sentAt         time.Time        // when the assignment was last sent; zero: not by this tenure
+	resendingSince time.Time        // when the assignment was first sent again; zero: not yet
+	recalledAt     time.Time        // when a recall was last sent; zero: never
+	firstBatch     uint64           // first batch that carried the assignment to the node; 0: none since the dispatch moved there
+	confirmed      bool             // the node answered that it has the dispatch
+	confirmedSeq   uint64           // number of the last heartbeat acknowledged before that answer
+	recallReason   job.RecallReason // why the node must stop it; "": it need not
+	settling       bool             // its outcome is pending or in flight
+	previous       []string         // nodes that must release it, because its worker may have come from there
+	releasedAt     time.Time        // when release last sent recalls
+	movedAt        time.Time        // when it last moved to another node; zero: never
 }
 
-// Limits of a batch, so that it is one message.
+// Limits of a batch of assignments, so that it fits into one message.
 const (
-	maxBatch      = 256
-	maxBatchBytes = 256 << 10 // of bodies
+	maxBatchAssignments = 256
+	maxBatchBytes       = 256 << 10 // of bodies
 )
 
-// batches gathers assignments by node and sends them a message at a time.
-type batches struct {
-	m    *mind
-	open map[*node]*openBatch
+// batcher collects assignments by node and sends each node's in few messages.
+type batcher struct {
+	tenure *tenure
+	open   map[*node]*openBatch
 }
 
+// openBatch is a batch that is being filled.
 type openBatch struct {
-	job.Batch
+	job.AssignmentBatch
 	bytes int
 }
 
-// add puts an assignment into its node's batch and gives the batch's number.
-func (b batches) add(n *node, a job.Assignment) uint64 {
+// add adds an assignment to its node's batch and returns the batch's number. A batch
+// that is full is sent first.
+func (b batcher) add(n *node, a job.Assignment) uint64 {
 	open := b.open[n]
-	if open != nil && (len(open.Assignments) == maxBatch || open.bytes+len(a.Body) > maxBatchBytes) {
-		b.m.dispatch(n.name, open.Batch)
+	if open != nil && (len(open.Assignments) == maxBatchAssignments || open.bytes+len(a.Body) > maxBatchBytes) {
+		b.tenure.sendBatch(n.name, open.AssignmentBatch)
 		open = nil
 	}
 	if open == nil {
-		n.batches++
-		open = &openBatch{Batch: job.Batch{Epoch: b.m.epoch, Number: n.batches, Incarnation: n.incarnation}}
+		n.lastBatch++
+		open = &openBatch{AssignmentBatch: job.AssignmentBatch{Epoch: b.tenure.epoch, Number: n.lastBatch, Incarnation: n.incarnation}}
 		b.open[n] = open
 	}
 	open.Assignments = append(open.Assignments, a)
@@ -60,137 +64,145 @@ func (b batches) add(n *node, a job.Assignment) uint64 {
 	return open.Number
 }
 
-func (b batches) send() {
+// send sends all open batches.
+func (b batcher) send() {
 	for n, open := range b.open {
-		b.m.dispatch(n.name, open.Batch)
+		b.tenure.sendBatch(n.name, open.AssignmentBatch)
 	}
 }
 
-// placed sends the assignments of the placements that hold, and frees the room
-// of the others.
-func (m *mind) placed(picks []*pick, placed []bool, index uint64) {
+// finishPlacements sends the assignments of the placements that the ledger has
+// accepted (placed), and unreserves the slots of the others. index is that of
+// their entry.
+func (t *tenure) finishPlacements(placements []*placement, placed []bool, index uint64) {
 	now := time.Now()
-	out := batches{m, map[*node]*openBatch{}}
-	for i, p := range picks {
-		m.unplace(p)
+	out := batcher{t, map[*node]*openBatch{}}
+	for i, p := range placements {
+		t.forgetPlacement(p)
 		if !placed[i] {
-			p.seat.cancel()
+			p.slot.unreserve()
 			continue
 		}
-		n := p.seat.node
+		n := p.slot.node
 		k := dispatchKey{p.ID, p.N}
-		a := m.assignment(&p.Waiting, p.seat.room.key, p.seat.worker, m.fenceBase+index)
-		f := &flight{node: n.name, incarnation: p.incarnation, kind: a.Kind, assignment: a, sentAt: now}
-		m.flights[k] = f
-		if p.incarnation != n.incarnation { // the one that had the room is no more
-			p.seat.cancel()
-			m.endFlight(k, job.Outcome{Status: job.Declined})
+		a := t.assignment(&p.WaitingJob, p.slot.pool.key, p.slot.worker, t.fenceBase+index)
+		d := &dispatch{node: n.name, incarnation: p.incarnation, kind: a.Kind, assignment: a, sentAt: now}
+		t.dispatches[k] = d
+		if p.incarnation != n.incarnation { // the node restarted meanwhile
+			p.slot.unreserve()
+			t.endDispatch(k, job.Outcome{Status: job.Declined})
 			continue
 		}
-		a.Body = m.bodies.take(p.Position)
-		f.batch = out.add(n, a)
-		p.seat.ship(f.batch, now)
+		a.Body = t.bodies.take(p.Position)
+		d.batch = out.add(n, a)
+		d.firstBatch = d.batch
+		p.slot.markSent(d.batch, now)
 	}
 	out.send()
 }
 
-func (m *mind) assignment(w *ledger.Waiting, k roomKey, worker string, fence uint64) job.Assignment {
+// assignment returns the assignment, without its body, of a job to a worker.
+func (t *tenure) assignment(w *ledger.WaitingJob, k poolKey, worker string, fence uint64) job.Assignment {
 	a := job.Assignment{
 		Job: w.ID, N: w.N, Attempt: w.Attempt, MaxAttempts: w.MaxAttempts, Queue: w.Queue, Function: w.Function,
-		Kind: k.kind, Key: k.key, Worker: worker, Epoch: m.epoch, Fence: fence, Timeout: w.Timeout,
+		Kind: k.kind, Key: k.key, Worker: worker, Epoch: t.epoch, Fence: fence, Timeout: w.Timeout,
 		Accepted: w.Accepted, RunAt: w.Due, Redelivered: w.Redelivered, Position: w.Position,
 	}
 	if a.Timeout == 0 {
-		a.Timeout = m.cfg.DefaultTimeout
+		a.Timeout = t.cfg.DefaultTimeout
 	}
 	if a.MaxAttempts == 0 {
-		a.MaxAttempts = m.cfg.Policy.MaxAttempts
+		a.MaxAttempts = t.cfg.Policy.MaxAttempts
 	}
 	return a
 }
 
-// dispatch sends a batch to a node and hears its answers. Once the lease can
-// no longer be trusted it is too late to give orders: the next authority
-// adopts what was notified.
-func (m *mind) dispatch(to string, b job.Batch) {
-	if time.Until(m.trusted()) <= 0 {
+// sendBatch sends a batch to a node and posts its answers to the loop. It sends
+// nothing once the lease can no longer be trusted: the next authority adopts the
+// dispatches.
+func (t *tenure) sendBatch(node string, b job.AssignmentBatch) {
+	if time.Until(t.trusted()) <= 0 {
 		return
 	}
-	m.sched.fleet.Assign(to, b, func(answers []job.Answer, err error) {
+	t.sched.fleet.Assign(node, b, func(answers []job.Answer, err error) {
 		if err != nil {
-			return // sent again by the sweep
+			return // the sweep sends it again
 		}
-		m.postAside(func() {
+		t.postReply(func() {
 			for i := range min(len(answers), len(b.Assignments)) {
 				a := &b.Assignments[i]
-				m.answered(dispatchKey{a.Job, a.N}, to, b.Number, answers[i])
+				t.handleAnswer(dispatchKey{a.Job, a.N}, node, b.Number, answers[i])
 			}
 		})
 	})
 }
 
-// answered hears what a node says of an assignment. Without an answer the
-// assignment is sent again (see sweep).
-func (m *mind) answered(k dispatchKey, from string, batch uint64, answer job.Answer) {
-	f := m.flights[k]
-	if f == nil || f.ended || f.node != from {
+// handleAnswer handles a node's answer to an assignment. An assignment without an
+// answer is sent again, see resend.
+func (t *tenure) handleAnswer(k dispatchKey, node string, batch uint64, answer job.Answer) {
+	d := t.dispatches[k]
+	if d == nil || d.settling || d.node != node || d.firstBatch == 0 || batch < d.firstBatch {
 		return
 	}
 	switch answer {
 	case job.Taken:
-		f.confirmed = true
-	case job.NoRoom, job.Draining:
-		if !f.movedAt.IsZero() {
-			return // its worker may yet bring it (see remind)
+		if !d.confirmed {
+			d.confirmed, d.confirmedSeq = true, t.ackSeq
 		}
-		if n := m.nodes[f.node]; n != nil && n.incarnation == f.incarnation {
-			m.refused(n, f, batch)
-			m.setState(n, n.silent, n.draining || answer == job.Draining)
+	case job.NoCapacity, job.Draining:
+		if !d.movedAt.IsZero() {
+			return // its worker may still resume it there, see resend
 		}
-		m.endFlight(k, job.Outcome{Status: job.Declined})
+		if n := t.nodes[d.node]; n != nil && n.incarnation == d.incarnation {
+			t.markFull(n, d, batch)
+			t.setNodeState(n, n.silent, n.draining || answer == job.Draining)
+		}
+		t.endDispatch(k, job.Outcome{Status: job.Declined})
 	case job.BodyLost:
-		m.endFlight(k, job.Outcome{Status: job.Error, Fault: &job.Fault{
+		t.endDispatch(k, job.Outcome{Status: job.Error, Fault: &job.Fault{
 			Message: "payload_lost: the record of the job cannot be read", Type: job.FaultInvalid,
 		}})
 	}
 }
 
-// refused takes a worker for full until its node has told of its room anew,
-// unless it has since the batch that it refused.
-func (m *mind) refused(n *node, f *flight, batch uint64) {
-	s := n.seats[seatKey{roomKey{f.kind, f.assignment.Key}, f.assignment.Worker}]
-	if s == nil || n.seen >= batch {
+// markFull sets a worker's offer to zero and has its node send all offers again,
+// unless the node has sent offers since the batch that it refused.
+func (t *tenure) markFull(n *node, d *dispatch, batch uint64) {
+	s := n.slots[slotKey{poolKey{d.kind, d.assignment.Key}, d.assignment.Worker}]
+	if s == nil || n.seenBatch >= batch {
 		return
 	}
-	s.told = 0
-	n.doubted = true
+	s.offered = 0
+	n.stale = true
 }
 
-// adoptFlight follows a dispatch that an earlier tenure notified. Its node
-// gets the assignment again as soon as it is heard of. index is the ledger's.
-func (m *mind) adoptFlight(a ledger.Active, index uint64) *flight {
+// adoptDispatch returns the state of a dispatch that an earlier tenure sent. Its node
+// is sent the assignment again after its first heartbeat. index is that of the
+// ledger's last entry.
+func (t *tenure) adoptDispatch(a ledger.ActiveDispatch, index uint64) *dispatch {
 	kind, key, worker := splitChannel(a.Channel, a.Queue)
-	f := &flight{
-		node: a.Node, incarnation: a.Incarnation, kind: kind, recalled: a.Recalled,
-		assignment: m.assignment(&a.Waiting, roomKey{kind, key}, worker, a.Fence),
+	d := &dispatch{
+		node: a.Node, incarnation: a.Incarnation, kind: kind, recallReason: a.Recalled,
+		assignment: t.assignment(&a.WaitingJob, poolKey{kind, key}, worker, a.Fence),
 	}
 	if a.Moved {
-		// Its worker may still be on the way to the node; an order to begin
-		// would have it run twice.
-		f.assignment.Started, f.movedAt = a.Started, m.began
-		// Nor is it known where from, and whether that node was told to let go.
-		f.assignment.Moved = index
-		for _, name := range m.members {
+		// Its worker may not have reached the node yet. A set Started keeps the
+		// node from starting it a second time.
+		d.assignment.Started, d.movedAt = a.Started, t.startedAt
+		// The ledger does not hold which node it left, nor whether that node has
+		// released it.
+		d.assignment.MoveIndex = index
+		for _, name := range t.members {
 			if name != a.Node {
-				f.former = append(f.former, name)
+				d.previous = append(d.previous, name)
 			}
 		}
 	}
-	return f
+	return d
 }
 
-// splitChannel takes a channel apart: "overhop/<wid>" or
-// "rrq/<pool>/<port>".
+// splitChannel splits a channel, "overhop/<worker>" or "rrq/<pool>/<port>", into
+// the kind, the pool's key and the worker.
 func splitChannel(channel, queue string) (kind job.Kind, key, worker string) {
 	if worker, ok := strings.CutPrefix(channel, "rrq/"); ok {
 		pool := worker[:max(strings.LastIndexByte(worker, '/'), 0)]
@@ -199,75 +211,83 @@ func splitChannel(channel, queue string) (kind job.Kind, key, worker string) {
 	return job.Overhop, queue, strings.TrimPrefix(channel, "overhop/")
 }
 
-// again sends an assignment that its node has not confirmed. The node knows
-// the ids it has seen.
-func (m *mind) again(f *flight, n *node, now time.Time, out batches) {
-	a := f.assignment
-	a.Epoch = m.epoch
-	f.sentAt = now
-	f.batch = out.add(n, a)
+// resendAssignment adds an unconfirmed assignment to out again. The node recognizes
+// dispatches that it has already taken.
+func (t *tenure) resendAssignment(d *dispatch, n *node, now time.Time, out batcher) {
+	a := d.assignment
+	a.Epoch = t.epoch
+	d.sentAt = now
+	d.batch = out.add(n, a)
+	if d.firstBatch == 0 {
+		d.firstBatch = d.batch
+	}
 }
 
-// recall asks the node that runs a job to stop it, until the dispatch ends
-// (see sweep).
-func (m *mind) recall(id job.ID, why job.RecallReason) {
-	m.ledger().View(func(l *ledger.Ledger) {
+// recall has the node that runs a job stop it. The recall is repeated until the
+// dispatch ends, see resend.
+func (t *tenure) recall(id job.ID, reason job.RecallReason) {
+	t.ledger().View(func(l *ledger.Ledger) {
 		if view, _, ok := l.Find(id); ok {
-			if f := m.flights[dispatchKey{id, view.Dispatches}]; f != nil {
-				f.recalled = why
-				m.sendRecall(f, why, time.Now())
+			if d := t.dispatches[dispatchKey{id, view.Dispatches}]; d != nil {
+				d.recallReason = reason
+				t.sendRecall(d, reason, time.Now())
 			}
 		}
 	})
 }
 
-func (m *mind) sendRecall(f *flight, why job.RecallReason, now time.Time) {
-	f.recalledAt = now
-	a := &f.assignment
-	m.sched.fleet.Recall(f.node, job.Recall{Job: a.Job, N: a.N, Epoch: m.epoch, Reason: why})
+// sendRecall sends one recall of a dispatch to its node.
+func (t *tenure) sendRecall(d *dispatch, reason job.RecallReason, now time.Time) {
+	d.recalledAt = now
+	a := &d.assignment
+	r := job.Recall{Job: a.Job, N: a.N, Epoch: t.epoch, Reason: reason}
+	if reason == job.RecallSuperseded { // the index tells it from a later move back to the node
+		t.ledger().View(func(l *ledger.Ledger) { r.MoveIndex = l.Index() })
+	}
+	t.sched.fleet.Recall(d.node, r)
 }
 
-// moved follows a dispatch to the node that its worker came back to. That node
-// has to say that it has it, and the former one to let go of it.
-func (m *mind) moved(c *ledger.MoveDispatch, index uint64) {
-	f := m.flights[dispatchKey{c.Job, c.N}]
-	if f == nil {
+// followMove applies a committed move of a dispatch to another node or worker. The
+// new node has to confirm the dispatch, and the previous one to release it.
+func (t *tenure) followMove(c *ledger.MoveDispatch, index uint64) {
+	d := t.dispatches[dispatchKey{c.Job, c.N}]
+	if d == nil {
 		return
 	}
-	a := &f.assignment
+	a := &d.assignment
 	now := time.Now()
-	if f.node != c.Node || f.incarnation != c.Incarnation {
-		f.movedAt, f.former, f.formerTold = now, nil, time.Time{}
-		if f.node != c.Node {
-			f.former = []string{f.node}
+	if d.node != c.Node || d.incarnation != c.Incarnation {
+		d.movedAt, d.previous, d.releasedAt = now, nil, time.Time{}
+		if d.node != c.Node {
+			d.previous = []string{d.node}
 		}
-		f.node, f.incarnation, f.confirmed = c.Node, c.Incarnation, false
-		f.sentAt, f.firstSent, f.recalledAt = now, time.Time{}, time.Time{}
-		a.Moved = index
-		m.ledger().View(func(l *ledger.Ledger) {
+		d.node, d.incarnation, d.firstBatch, d.confirmed = c.Node, c.Incarnation, 0, false
+		d.sentAt, d.resendingSince, d.recalledAt = now, time.Time{}, time.Time{}
+		a.MoveIndex = index
+		t.ledger().View(func(l *ledger.Ledger) {
 			if view, ok := l.Dispatch(c.Job, c.N); ok {
 				a.Started = view.Started
 			}
 		})
-		m.letGo(f, now)
+		t.release(d, now)
 	}
-	f.kind, a.Key, a.Worker = splitChannel(c.Channel, a.Queue)
-	a.Kind = f.kind
+	d.kind, a.Key, a.Worker = splitChannel(c.Channel, a.Queue)
+	a.Kind = d.kind
 }
 
-// letGo tells the nodes that a dispatch may have left, for as long as one could
-// take itself for its holder. Nothing answers.
-func (m *mind) letGo(f *flight, now time.Time) {
+// release sends a recall to the previous nodes of a dispatch every resendInterval
+// until assignTimeout after the move. Recalls are not acknowledged.
+func (t *tenure) release(d *dispatch, now time.Time) {
 	switch {
-	case len(f.former) == 0 || now.Sub(f.formerTold) <= resendAfter:
-	case now.Sub(f.movedAt) > giveUpAfter:
-		f.former = nil
+	case len(d.previous) == 0 || now.Sub(d.releasedAt) <= resendInterval:
+	case now.Sub(d.movedAt) > assignTimeout:
+		d.previous = nil
 	default:
-		f.formerTold = now
-		a := &f.assignment
-		r := job.Recall{Job: a.Job, N: a.N, Epoch: m.epoch, Reason: job.RecallSuperseded, Moved: a.Moved}
-		for _, name := range f.former {
-			m.sched.fleet.Recall(name, r)
+		d.releasedAt = now
+		a := &d.assignment
+		r := job.Recall{Job: a.Job, N: a.N, Epoch: t.epoch, Reason: job.RecallSuperseded, MoveIndex: a.MoveIndex}
+		for _, name := range d.previous {
+			t.sched.fleet.Recall(name, r)
 		}
 	}
 }

@@ -8,11 +8,12 @@ import (
 	"testing"
 	"time"
 
-	"yardmaster/job"
-	"yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// instantRaft applies at once: what is measured is the mind and the ledger.
+// instantRaft applies entries at once, so that a benchmark measures the loop and the
+// ledger.
 type instantRaft struct {
 	mu      sync.RWMutex
 	ledger  *ledger.Ledger
@@ -41,7 +42,7 @@ func (r *instantRaft) Copy() *ledger.Ledger {
 	return r.ledger.Copy()
 }
 
-// instantFleet is nodes that finish everything at once.
+// instantFleet simulates nodes that finish every job at once.
 type instantFleet struct {
 	sched *Scheduler
 	rev   map[string]uint64
@@ -55,54 +56,54 @@ func (f *instantFleet) release(n int) {
 	}
 }
 
-func (f *instantFleet) Assign(node string, b job.Batch, done func([]job.Answer, error)) {
+func (f *instantFleet) Assign(node string, b job.AssignmentBatch, done func([]job.Answer, error)) {
 	f.work <- func() {
 		answers := make([]job.Answer, len(b.Assignments))
 		f.rev[node]++
-		r := job.Report{Node: node, Incarnation: 1, Rev: f.rev[node], Seen: b.Number, Outcomes: make([]job.Outcome, len(answers))}
+		r := job.Report{Node: node, Incarnation: 1, Rev: f.rev[node], SeenBatch: b.Number, Outcomes: make([]job.Outcome, len(answers))}
 		for i, a := range b.Assignments {
 			answers[i] = job.Taken
 			r.Outcomes[i] = job.Outcome{Job: a.Job, N: a.N, Status: job.Success, Started: true}
 		}
 		done(answers, nil)
 		if f.sched.Report(r, func(job.ReportAck) { f.release(len(r.Outcomes)) }) != nil {
-			f.release(len(r.Outcomes)) // the tenure is over
+			f.release(len(r.Outcomes)) // the tenure has ended
 		}
 	}
 }
 
 func (f *instantFleet) Recall(string, job.Recall) {}
 
-// instantTales acknowledge at once.
-type instantTales struct{ last [3][2]uint64 }
+// instantStreams acknowledges every batch at once.
+type instantStreams struct{ last [3][2]uint64 }
 
-func (t *instantTales) LastTold(_ context.Context, s Story) (seq, number uint64, err error) {
+func (t *instantStreams) LastPublished(_ context.Context, s Stream) (seq, number uint64, err error) {
 	return t.last[s][0], t.last[s][1], nil
 }
 
-func (t *instantTales) Append(s Story, tale Tale, expect uint64, done func(uint64, error)) {
-	t.last[s] = [2]uint64{expect + 1, tale.First + tale.Count - 1}
+func (t *instantStreams) Append(s Stream, batch Batch, expect uint64, done func(uint64, error)) {
+	t.last[s] = [2]uint64{expect + 1, batch.First + batch.Count - 1}
 	done(expect+1, nil)
 }
 
-func (t *instantTales) Watched(string, string) bool { return false }
-func (t *instantTales) Live(string, string, []byte) {}
+func (t *instantStreams) HasSubscribers(string, string) bool { return false }
+func (t *instantStreams) PublishLive(string, string, []byte) {}
 
-// BenchmarkMind is a job's whole way through the authority with everything
-// around it taking no time: notice, fold, placement, assignment, outcome,
-// history. An operation is a job.
-func BenchmarkMind(b *testing.B) {
+// BenchmarkTenure measures a job's whole way through the authority while
+// everything else takes no time: receive, ingest, placement, assignment,
+// outcome, history. An operation is one job.
+func BenchmarkTenure(b *testing.B) {
 	for _, workers := range []int{3, 3000} {
-		b.Run(fmt.Sprintf("workers=%d", workers), func(b *testing.B) { benchmarkMind(b, workers) })
+		b.Run(fmt.Sprintf("workers=%d", workers), func(b *testing.B) { benchmarkTenure(b, workers) })
 	}
 }
 
-func benchmarkMind(b *testing.B, workers int) {
+func benchmarkTenure(b *testing.B, workers int) {
 	raft := &instantRaft{ledger: ledger.New()}
 	fleet := &instantFleet{rev: map[string]uint64{}, work: make(chan func(), 1<<16), open: make(chan struct{}, 4096)}
 	cfg := Config{Node: "n1", Members: []string{"n1", "n2", "n3"}, Policy: job.DefaultPolicy, CreateQueues: true}
-	lanes := &fakeLanes{tailed: make(chan struct{})}
-	s := New(cfg, raft, lanes, fleet, &instantTales{}, slog.New(slog.DiscardHandler))
+	lanes := &fakeLanes{tailEnds: make(chan struct{})}
+	s := New(cfg, raft, lanes, fleet, &instantStreams{}, slog.New(slog.DiscardHandler))
 	fleet.sched = s
 	ctx, cancel := context.WithCancel(b.Context())
 	var group sync.WaitGroup
@@ -122,13 +123,13 @@ func benchmarkMind(b *testing.B, workers int) {
 		}
 	})
 	for ready := false; !ready; {
-		if m := s.tenure(); m != nil {
-			l, err := s.Look(ctx)
+		if tenure := s.current(); tenure != nil {
+			l, err := s.Status(ctx)
 			ready = err == nil && !l.Deferred && len(l.Reasons) == 0
 		}
 	}
 	for _, node := range cfg.Members {
-		_ = s.Beat(job.Beat{Node: node, Incarnation: 1}, func(job.BeatAck) {})
+		_ = s.Heartbeat(job.Heartbeat{Node: node, Incarnation: 1}, func(job.HeartbeatAck) {})
 		r := job.Report{Node: node, Incarnation: 1, Rev: 1, Full: true}
 		for w := range workers / 3 {
 			r.Offers = append(r.Offers, job.Offer{Kind: job.Overhop, Key: "mail", Worker: fmt.Sprint(node, "-", w), Free: 3000 / workers})
@@ -146,20 +147,20 @@ func benchmarkMind(b *testing.B, workers int) {
 		records := make([]job.Record, 0, 64)
 		lane := uint8(i / 64 % 3)
 		for ; i < b.N && len(records) < 64; i++ {
-			fleet.open <- struct{}{} // no more at once than the lanes' windows hold
+			fleet.open <- struct{}{} // at most as many jobs as the lanes keep beyond a gap
 			seq[lane]++
 			records = append(records, job.Record{Position: job.Position{Lane: lane, Seq: seq[lane]}, Queue: "mail", Stored: time.Now(), Body: body})
 		}
-		s.Notice(records)
+		s.ReceiveRecords(records)
 		select {
 		case <-beats.C:
 			for _, node := range cfg.Members {
-				_ = s.Beat(job.Beat{Node: node, Incarnation: 1, Rev: 1}, func(job.BeatAck) {})
+				_ = s.Heartbeat(job.Heartbeat{Node: node, Incarnation: 1, Rev: 1}, func(job.HeartbeatAck) {})
 			}
 		default:
 		}
 	}
-	for range cap(fleet.open) { // all have ended when all is free
+	for range cap(fleet.open) { // all jobs have ended
 		fleet.open <- struct{}{}
 	}
 	b.StopTimer()

@@ -5,94 +5,94 @@ import (
 	"strings"
 	"time"
 
-	"yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// What troubles are about that need to be known apart.
+// Topics of conditions that the code distinguishes.
 const (
-	aboutStreams = "streams"
-	aboutLease   = "lease"
-	aboutClocks  = "clocks"
+	topicStreams = "streams"
+	topicLease   = "lease"
+	topicClocks  = "clocks"
 )
 
-// DecideError is an error that time does not mend: somebody has to decide what
-// is to be done.
-type DecideError struct{ Err error }
+// OperatorError wraps an error that does not go away without an operator's decision.
+type OperatorError struct{ Err error }
 
-func (e *DecideError) Error() string { return e.Err.Error() }
-func (e *DecideError) Unwrap() error { return e.Err }
+func (e *OperatorError) Error() string { return e.Err.Error() }
+func (e *OperatorError) Unwrap() error { return e.Err }
 
-// decidable notes whether the last error about something waits for somebody's
-// decision; nil is no error.
-func (m *mind) decidable(about string, err error) {
-	var decide *DecideError
-	var strange *strangeLaneError
-	if errors.As(err, &decide) || errors.As(err, &strange) {
-		m.stuck[about] = true
+// setNeedsOperator records whether err, the last error about a topic, needs an
+// operator's decision. A nil err clears the topic.
+func (t *tenure) setNeedsOperator(topic string, err error) {
+	var operator *OperatorError
+	var mismatch *streamMismatchError
+	if errors.As(err, &operator) || errors.As(err, &mismatch) {
+		t.needsOperator[topic] = true
 	} else {
-		delete(m.stuck, about)
+		delete(t.needsOperator, topic)
 	}
 }
 
-// kindOf is how history tells of a trouble. Without a certain lease nothing can
-// be committed, so that the next tenure may not claim it any more; and a wrong
-// clock stops nothing.
-func (m *mind) kindOf(about string) ledger.EventKind {
+// blockedEventKind returns the kind of the event that history records about a
+// condition; 0 for none. An uncertain lease has no event because nothing can be
+// committed meanwhile, and a wrong clock has none because it stops nothing.
+func (t *tenure) blockedEventKind(topic string) ledger.EventKind {
 	switch {
-	case about == aboutLease, about == aboutClocks:
+	case topic == topicLease, topic == topicClocks:
 		return 0
-	case m.stuck[about], strings.HasSuffix(about, " full"):
+	case t.needsOperator[topic], strings.HasSuffix(topic, " full"):
 		return ledger.RunBlockedOnUser
 	}
 	return ledger.RunBlockedOnSystem
 }
 
-// When history tells of a trouble: not of one that passes by itself, and not
-// each time that an error is worded otherwise.
+// Parameters of publishBlocked. Conditions that pass quickly are not recorded, and a
+// condition whose text changes often is recorded once in a while.
 const (
-	blockedFor   = time.Second
-	blockedAgain = 30 * time.Second // at least between two texts about one thing
-	maxBlocked   = 512              // bytes of a reason
+	blockedAfter     = time.Second      // how long a condition must last
+	blockedRepeat    = 30 * time.Second // minimum time between two texts about one topic
+	maxBlockedReason = 512              // bytes of a text
 )
 
-// blocker is a trouble that lasts.
+// blocker is a lasting condition and what history records about it.
 type blocker struct {
-	since time.Time
-	told  trouble
-	at    time.Time // when it was told; zero: not yet
+	since       time.Time
+	published   condition // the one last recorded
+	publishedAt time.Time // when it was recorded; zero: not yet
 }
 
-// tellBlocked tells history of each trouble that stops something, once, and
-// again if it becomes another one. They are those that readiness names.
-func (m *mind) tellBlocked(now time.Time) {
-	standing := map[string]bool{}
-	for _, t := range m.troubles(now) {
-		if t.kind == 0 {
+// publishBlocked records in history each condition that stops something: once, and
+// again when its text or kind changes. The conditions are those that readiness
+// reports.
+func (t *tenure) publishBlocked(now time.Time) {
+	current := map[string]bool{}
+	for _, c := range t.conditions(now) {
+		if c.kind == 0 {
 			continue
 		}
-		standing[t.about] = true
-		b := m.blockers[t.about]
+		current[c.topic] = true
+		b := t.blockers[c.topic]
 		if b == nil {
 			b = &blocker{since: now}
-			m.blockers[t.about] = b
+			t.blockers[c.topic] = b
 		}
-		if t == b.told || now.Sub(b.since) < blockedFor || t.kind == b.told.kind && now.Sub(b.at) < blockedAgain {
+		if c == b.published || now.Sub(b.since) < blockedAfter || c.kind == b.published.kind && now.Sub(b.publishedAt) < blockedRepeat {
 			continue
 		}
-		b.told, b.at = t, now
-		m.queue(&ledger.Observe{Observations: []ledger.Observation{{Event: t.kind, Subject: m.cfg.Node, Detail: clip(t.text)}}}, nil)
+		b.published, b.publishedAt = c, now
+		t.submitCommand(&ledger.Observe{Observations: []ledger.Observation{{Event: c.kind, Subject: t.cfg.Node, Detail: truncate(c.text)}}}, nil)
 	}
-	for about := range m.blockers {
-		if !standing[about] {
-			delete(m.blockers, about)
+	for topic := range t.blockers {
+		if !current[topic] {
+			delete(t.blockers, topic)
 		}
 	}
 }
 
-// clip cuts a text that an error made long.
-func clip(text string) string {
-	if len(text) <= maxBlocked {
+// truncate shortens text to maxBlockedReason bytes.
+func truncate(text string) string {
+	if len(text) <= maxBlockedReason {
 		return text
 	}
-	return strings.ToValidUTF8(text[:maxBlocked-3], "") + "…"
+	return strings.ToValidUTF8(text[:maxBlockedReason-3], "") + "…"
 }

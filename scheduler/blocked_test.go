@@ -8,174 +8,175 @@ import (
 	"testing"
 	"time"
 
-	"yardmaster/job"
-	"yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// blocked gives what history was told of blockers: "system: …" or "user: …".
-func (y *yard) blocked() (told []string) {
-	for _, c := range commandsOf[*ledger.Observe](y.raft.entries()) {
+// blockedEvents returns the published blocked events: "system: …" or "user: …".
+func (h *harness) blockedEvents() (published []string) {
+	for _, c := range commandsOf[*ledger.Observe](h.raft.entries()) {
 		for _, o := range c.Observations {
 			if o.Event == ledger.RunHeartbeat {
 				continue
 			}
 			if o.Subject != "n1" {
-				y.t.Errorf("%+v is told of somebody else than the authority", o)
+				h.t.Errorf("%+v names another subject than the authority", o)
 			}
-			told = append(told, strings.TrimPrefix(o.Event.String(), "run.blocked_on_")+": "+o.Detail)
+			published = append(published, strings.TrimPrefix(o.Event.String(), "run.blocked_on_")+": "+o.Detail)
 		}
 	}
-	return told
+	return published
 }
 
-// blocks waits until history is told of what readiness names, checks that it
-// is told once however long it lasts, and that it is told again when it has
-// passed and come back.
-func (y *yard) blocks(want string, trouble, mend func()) {
-	y.t.Helper()
+// wantBlocked waits until a blocked event is published for the condition that readiness
+// reports. It checks that one event is published however long the condition lasts,
+// and another one when it has passed and come back.
+func (h *harness) wantBlocked(want string, trouble, mend func()) {
+	h.t.Helper()
 	kind, text, _ := strings.Cut(want, ": ")
-	if told := y.blocked(); len(told) > 0 {
-		y.t.Fatalf("told of %q before there is anything", told)
+	if published := h.blockedEvents(); len(published) > 0 {
+		h.t.Fatalf("published %q before the condition", published)
 	}
 	for times := 1; times <= 2; times++ {
 		trouble()
-		y.until("history tells of it", func() bool { return len(y.blocked()) == times })
-		y.pass(40 * time.Second)
-		told := y.blocked()
-		if len(told) != times || !strings.HasPrefix(told[times-1], want) || !slices.Contains(y.reasons(), strings.TrimPrefix(told[times-1], kind+": ")) {
-			y.t.Errorf("told of %q, want %q; readiness names %q", told, text, y.reasons())
+		h.until("a blocked event", func() bool { return len(h.blockedEvents()) == times })
+		h.advance(40 * time.Second)
+		published := h.blockedEvents()
+		if len(published) != times || !strings.HasPrefix(published[times-1], want) || !slices.Contains(h.reasons(), strings.TrimPrefix(published[times-1], kind+": ")) {
+			h.t.Errorf("published %q, want %q; readiness reports %q", published, text, h.reasons())
 		}
 		mend()
-		y.until("it has passed", func() bool { return len(y.reasons()) == 0 })
-		y.pass(2 * time.Second)
+		h.until("it has passed", func() bool { return len(h.reasons()) == 0 })
+		h.advance(2 * time.Second)
 	}
-	y.endTenure()
-	<-y.ended
-	y.begin()
-	y.pass(5 * time.Second)
-	if told := y.blocked(); len(told) != 2 {
-		y.t.Errorf("the next tenure tells of what has passed: %q", told)
+	h.endTenure()
+	<-h.ended
+	h.begin()
+	h.advance(5 * time.Second)
+	if published := h.blockedEvents(); len(published) != 2 {
+		h.t.Errorf("the next tenure publishes a condition that has passed: %q", published)
 	}
 }
 
 func TestBlocked(t *testing.T) {
 	for _, tt := range []struct {
 		name, want string
-		trouble    func(*yard)
-		mend       func(*yard)
+		trouble    func(*harness)
+		mend       func(*harness)
 	}{
 		{
 			"StreamMissing", "user: streams are not as they were made: YARD_DLQ: stream does not exist",
-			func(y *yard) {
-				y.lanes.set(func() { y.lanes.ensures = &DecideError{errors.New("YARD_DLQ: stream does not exist")} })
+			func(h *harness) {
+				h.lanes.set(func() { h.lanes.ensureErr = &OperatorError{errors.New("YARD_DLQ: stream does not exist")} })
 			},
-			func(y *yard) { y.lanes.set(func() { y.lanes.ensures = nil }) },
+			func(h *harness) { h.lanes.set(func() { h.lanes.ensureErr = nil }) },
 		},
 		{
-			"StreamUnseen", "system: streams are not as they were made: no answer",
-			func(y *yard) { y.lanes.set(func() { y.lanes.ensures = errors.New("no answer") }) },
-			func(y *yard) { y.lanes.set(func() { y.lanes.ensures = nil }) },
+			"StreamUnreachable", "system: streams are not as they were made: no answer",
+			func(h *harness) { h.lanes.set(func() { h.lanes.ensureErr = errors.New("no answer") }) },
+			func(h *harness) { h.lanes.set(func() { h.lanes.ensureErr = nil }) },
 		},
 		{
-			"OtherLane", "user: lane 0 is not folded: its stream is another one than the ledger's",
-			func(y *yard) { y.lanes.set(func() { y.lanes.lanes[0].identity += "x" }) },
-			func(y *yard) {
-				y.lanes.set(func() { y.lanes.lanes[0].identity = strings.TrimSuffix(y.lanes.lanes[0].identity, "x") })
+			"LaneReplaced", "user: lane 0 is not folded: its stream is another one than the ledger's",
+			func(h *harness) { h.lanes.set(func() { h.lanes.lanes[0].identity += "x" }) },
+			func(h *harness) {
+				h.lanes.set(func() { h.lanes.lanes[0].identity = strings.TrimSuffix(h.lanes.lanes[0].identity, "x") })
 			},
 		},
 		{
 			"FullLane", "user: lane 0 is full and takes no jobs",
-			func(y *yard) { y.lanes.set(func() { y.lanes.max = 1 }) },
-			func(y *yard) { y.lanes.set(func() { y.lanes.max = 0 }) },
+			func(h *harness) { h.lanes.set(func() { h.lanes.max = 1 }) },
+			func(h *harness) { h.lanes.set(func() { h.lanes.max = 0 }) },
 		},
 		{
-			"UnreadLane", "system: lane 0 is not folded: no answer",
-			func(y *yard) { y.lanes.set(func() { y.lanes.unread = true }) },
-			func(y *yard) { y.lanes.set(func() { y.lanes.unread = false }) },
+			"LaneUnreadable", "system: lane 0 is not folded: no answer",
+			func(h *harness) { h.lanes.set(func() { h.lanes.readsFail = true }) },
+			func(h *harness) { h.lanes.set(func() { h.lanes.readsFail = false }) },
 		},
 		{
 			"History", "system: history is not published: ",
-			func(y *yard) { y.tales.set(func() { y.tales.down = true }) },
-			func(y *yard) { y.tales.set(func() { y.tales.down = false }) },
+			func(h *harness) { h.streams.set(func() { h.streams.down = true }) },
+			func(h *harness) { h.streams.set(func() { h.streams.down = false }) },
 		},
 		{
-			"Unheard", "system: member n2 is not heard",
-			func(y *yard) { n := y.node("n2"); n.look(func() { n.silent = true }) },
-			func(y *yard) { n := y.node("n2"); n.look(func() { n.silent = false; n.beat() }) },
+			"MemberSilent", "system: member n2 is not heard",
+			func(h *harness) { n := h.node("n2"); n.do(func() { n.silent = true }) },
+			func(h *harness) { n := h.node("n2"); n.do(func() { n.silent = false; n.heartbeat() }) },
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			nodes := 1
-			if tt.name == "Unheard" {
+			if tt.name == "MemberSilent" {
 				nodes = 2
 			}
-			inYard(t, nodes, func(y *yard) {
-				y.pass(10 * time.Second)
-				y.blocks(tt.want, func() { tt.trouble(y) }, func() { tt.mend(y) })
+			runHarness(t, nodes, func(h *harness) {
+				h.advance(10 * time.Second)
+				h.wantBlocked(tt.want, func() { tt.trouble(h) }, func() { tt.mend(h) })
 			})
 		})
 	}
 }
 
-// Jobs for a runner whose members are down block the yard; what passes at once
-// does not.
-func TestBlocked_RunnerAway(t *testing.T) {
-	inYard(t, 3, func(y *yard) {
-		n := y.node("n3")
-		n.look(func() { n.runners = []string{"press"}; n.beat() })
-		y.pass(10 * time.Second)
-		n.look(func() { n.silent = true })
-		y.pass(5 * time.Second)
-		y.enqueue("mail", "", `{"function":"press#go","params":{}}`)
-		y.until("history tells of it", func() bool { return len(y.blocked()) > 0 })
-		y.pass(time.Minute)
+// TestBlocked_RunnerUnavailable checks that jobs for a runner whose members
+// are down are published as blocked, and that conditions which pass quickly
+// are not.
+func TestBlocked_RunnerUnavailable(t *testing.T) {
+	runHarness(t, 3, func(h *harness) {
+		n := h.node("n3")
+		n.do(func() { n.runners = []string{"press"}; n.heartbeat() })
+		h.advance(10 * time.Second)
+		n.do(func() { n.silent = true })
+		h.advance(5 * time.Second)
+		h.enqueue("mail", "", `{"function":"press#go","params":{}}`)
+		h.until("a blocked event", func() bool { return len(h.blockedEvents()) > 0 })
+		h.advance(time.Minute)
 		want := []string{"system: jobs wait for runner press, which only members that are down have: n3"}
-		if told := y.blocked(); len(told) != 1 || !strings.HasPrefix(told[0], want[0]) {
-			t.Errorf("told of %q, want %q", told, want)
+		if published := h.blockedEvents(); len(published) != 1 || !strings.HasPrefix(published[0], want[0]) {
+			t.Errorf("published %q, want %q", published, want)
 		}
 	})
 }
 
-func TestBlocked_NotOfWhatPasses(t *testing.T) {
-	inYard(t, 1, func(y *yard) {
-		y.pass(5 * time.Second)
-		m := y.sched.tenure()
-		for i := range 10 { // each of its kind shorter than a second
-			m.post(func() { m.untold[Results] = fmt.Sprint("results: away ", i) })
-			y.pass(700 * time.Millisecond)
-			m.post(func() { m.untold[Results] = "" })
-			y.pass(700 * time.Millisecond)
+func TestBlocked_IgnoresTransients(t *testing.T) {
+	runHarness(t, 1, func(h *harness) {
+		h.advance(5 * time.Second)
+		tenure := h.sched.current()
+		for i := range 10 { // conditions shorter than a second
+			tenure.post(func() { tenure.unpublished[Results] = fmt.Sprint("results: away ", i) })
+			h.advance(700 * time.Millisecond)
+			tenure.post(func() { tenure.unpublished[Results] = "" })
+			h.advance(700 * time.Millisecond)
 		}
-		if told := y.blocked(); len(told) > 0 {
-			t.Errorf("told of %q", told)
+		if published := h.blockedEvents(); len(published) > 0 {
+			t.Errorf("published %q", published)
 		}
-		for i := range 100 { // one that is worded otherwise each time is not news
-			m.post(func() { m.untold[Results] = fmt.Sprint("results: away ", i) })
-			y.pass(300 * time.Millisecond)
+		for i := range 100 { // a condition whose text changes each time is published once
+			tenure.post(func() { tenure.unpublished[Results] = fmt.Sprint("results: away ", i) })
+			h.advance(300 * time.Millisecond)
 		}
-		if told := y.blocked(); len(told) != 1 {
-			t.Errorf("told of %q", told)
+		if published := h.blockedEvents(); len(published) != 1 {
+			t.Errorf("published %q", published)
 		}
-		// That it has become the operator's is.
-		m.post(func() { m.decidable(Results.String(), &DecideError{errors.New("lost")}) })
-		y.pass(time.Second)
-		if told := y.blocked(); len(told) != 2 || !strings.HasPrefix(told[1], "user: results are not published") {
-			t.Errorf("told of %q", told)
+		// It is published again when it needs an operator.
+		tenure.post(func() { tenure.setNeedsOperator(Results.String(), &OperatorError{errors.New("lost")}) })
+		h.advance(time.Second)
+		if published := h.blockedEvents(); len(published) != 2 || !strings.HasPrefix(published[1], "user: results are not published") {
+			t.Errorf("published %q", published)
 		}
 	})
 }
 
-// A heartbeat says what the authority does.
+// TestHeartbeat_Phase checks the phase in the authority's heartbeat events.
 func TestHeartbeat_Phase(t *testing.T) {
-	inYard(t, 1, func(y *yard) {
-		n := y.node("n1")
-		n.look(func() { n.work = lasting(10 * time.Second) })
+	runHarness(t, 1, func(h *harness) {
+		n := h.node("n1")
+		n.do(func() { n.work = worksFor(10 * time.Second) })
 		n.offer(job.Overhop, "mail", "w1", 1)
-		y.pass(5 * time.Second)
-		y.enqueue("mail", "", anyJob)
-		y.pass(20 * time.Second)
+		h.advance(5 * time.Second)
+		h.enqueue("mail", "", anyJob)
+		h.advance(20 * time.Second)
 		var phases []string
-		for _, c := range commandsOf[*ledger.Observe](y.raft.entries()) {
+		for _, c := range commandsOf[*ledger.Observe](h.raft.entries()) {
 			for _, o := range c.Observations {
 				phases = append(phases, o.Detail)
 			}

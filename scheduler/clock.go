@@ -5,35 +5,36 @@ import (
 	"slices"
 	"time"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// How far clocks are trusted.
+// Limits of clock deviations.
 const (
-	takeOverAhead = 5 * time.Second        // most that a tenure's first stamp is ahead of the ledger; a failover takes less
-	clockSlack    = 500 * time.Millisecond // how far from the members' time stamps may stay: beats are late, too
-	clockOff      = 2 * time.Second        // how far a member's clock may be off
-	clockBeats    = 3                      // beats that a member's clock is judged by
-	dragShare     = 8                      // a clock that is ahead loses one part in as many
+	maxTakeoverLead = 5 * time.Second        // maximum lead of a tenure's first stamp over the ledger's time; a failover takes less
+	clockSlack      = 500 * time.Millisecond // deviation of the stamps from the members' time that is left alone: heartbeats are delayed, too
+	maxClockSkew    = 2 * time.Second        // deviation of a member's clock that is reported
+	clockSamples    = 3                      // heartbeats that a member's clock is judged by
+	slewDivisor     = 8                      // a clock that is ahead loses one part in slewDivisor
 )
 
-// stampClock gives the times of entries. It advances by the monotonic clock,
-// so that a step of the wall clock moves nothing, and never goes back: one
-// that is ahead is slowed down for as long as it takes.
+// stampClock gives the times of entries. It follows the monotonic clock, so that a
+// step of the wall clock does not affect it, and it never goes back: a clock that is
+// ahead runs slower until it is right.
 type stampClock struct {
-	base, since time.Time
-	drag        time.Duration // to be lost since then
+	base, since time.Time     // it showed base at since
+	slew        time.Duration // time still to be lost at since
 }
 
-// newStampClock starts at the wall clock's time, but not before the ledger's.
-// While others could say what time it is (alone is false), it does not start
-// far ahead of the ledger's either: one wrong clock must not move the ledger's
-// time for ever. A ledger without any time has nothing to lose.
-func newStampClock(ledgerNow time.Time, alone bool) stampClock {
+// newStampClock returns a clock that starts at the wall clock's time, but not before
+// ledgerNow, the ledger's time. Unless single is true, for a cluster of one member,
+// it does not start more than maxTakeoverLead ahead of ledgerNow either: one wrong
+// clock must not move the ledger's time forward for ever. A ledger that has no time
+// yet does not limit it.
+func newStampClock(ledgerNow time.Time, single bool) stampClock {
 	now := time.Now()
 	base := now
-	if latest := ledgerNow.Add(takeOverAhead); !alone && ledgerNow.Unix() > 0 && base.After(latest) {
-		base = latest
+	if limit := ledgerNow.Add(maxTakeoverLead); !single && ledgerNow.Unix() > 0 && base.After(limit) {
+		base = limit
 	}
 	if ledgerNow.After(base) {
 		base = ledgerNow
@@ -41,88 +42,93 @@ func newStampClock(ledgerNow time.Time, alone bool) stampClock {
 	return stampClock{base: base.Round(0), since: now}
 }
 
+// now returns the clock's time.
 func (c stampClock) now() time.Time {
 	e := time.Since(c.since)
-	return c.base.Add(e - min(e/dragShare, c.drag))
+	return c.base.Add(e - min(e/slewDivisor, c.slew))
 }
 
-// steer brings the clock to a time: forward at once, back by going slower.
-func (c stampClock) steer(to time.Time) stampClock {
+// adjust returns a clock that shows the time to: at once if c is behind, by running
+// slower if c is ahead. A deviation within clockSlack changes nothing.
+func (c stampClock) adjust(to time.Time) stampClock {
 	now := time.Now()
-	at := c.now()
-	switch ahead := at.Sub(to); {
+	current := c.now()
+	switch ahead := current.Sub(to); {
 	case ahead < -clockSlack:
 		return stampClock{base: to.Round(0), since: now}
 	case ahead > clockSlack:
-		return stampClock{base: at, since: now, drag: ahead}
+		return stampClock{base: current, since: now, slew: ahead}
 	}
 	return c
 }
 
-// clocks is what a member's beats told of its clock: how far ahead of this
-// node's each was when it came in, which is too little by the time it took.
-type clocks struct {
-	ahead [clockBeats]time.Duration
-	n     int
+// clockOffsets holds the last samples of a member's clock: how far its time in a
+// heartbeat was ahead of this node's clock on arrival. Each sample is too low by the
+// heartbeat's travel time.
+type clockOffsets struct {
+	samples [clockSamples]time.Duration
+	n       int
 }
 
-func (c *clocks) hear(ahead time.Duration) {
-	c.ahead[c.n%clockBeats] = ahead
+func (c *clockOffsets) add(ahead time.Duration) {
+	c.samples[c.n%clockSamples] = ahead
 	c.n++
 }
 
-// off is how far the clock is ahead, by the quickest of the last beats.
-func (c *clocks) off() time.Duration { return slices.Max(c.ahead[:min(c.n, clockBeats)]) }
+// offset returns how far the member's clock is ahead, by the heartbeat of the last
+// clockSamples that travelled fastest.
+func (c *clockOffsets) offset() time.Duration { return slices.Max(c.samples[:min(c.n, clockSamples)]) }
 
-// hearClock takes the time that a beat tells, and steers the stamps by what
-// the members' clocks say together.
-func (m *mind) hearClock(b job.Beat, arrived time.Time) {
-	n := m.nodeOf(b.Node, b.Incarnation)
+// sampleClock adds the time in a heartbeat to its member's samples, and adjusts the
+// stamp clock to the median of the members' clocks.
+func (t *tenure) sampleClock(b job.Heartbeat, arrived time.Time) {
+	n := t.nodeOf(b.Node, b.Incarnation)
 	if b.At.IsZero() || b.Incarnation < n.incarnation {
 		return
 	}
-	n.clocks.hear(b.At.Sub(arrived))
-	median, ok := m.membersTime()
-	if len(m.members) <= 1 || !ok {
+	n.clock.add(b.At.Sub(arrived))
+	median, ok := t.medianOffset()
+	if len(t.members) <= 1 || !ok {
 		return
 	}
-	m.crons.timed = true
-	before := m.clock.now()
-	m.clock = m.clock.steer(time.Now().Add(median))
-	if after := m.clock.now(); after.Sub(before) > clockSlack {
-		m.sched.log.Info("stamps go by the members' clocks", "forward", after.Sub(before).Round(time.Millisecond))
-		m.renew() // the lease in the ledger ran by the old time
+	t.crons.clockKnown = true
+	before := t.clock.now()
+	t.clock = t.clock.adjust(time.Now().Add(median))
+	if after := t.clock.now(); after.Sub(before) > clockSlack {
+		t.sched.log.Info("ledger time moved forward to the median of the members' clocks", "duration", after.Sub(before).Round(time.Millisecond))
+		t.renew() // the lease in the ledger was granted by the old time
 	}
 }
 
-// membersTime is the median of the clocks of the members that are heard,
-// relative to this node's; of an even number the earlier, because the ledger's
-// time cannot be taken back. ok is false unless they are a majority.
-func (m *mind) membersTime() (median time.Duration, ok bool) {
-	var offs []time.Duration
-	for _, name := range m.members {
-		if n := m.nodes[name]; n != nil && !n.silent && n.clocks.n > 0 {
-			offs = append(offs, n.clocks.off())
+// medianOffset returns the median offset of the clocks of the members that are not
+// silent; the lower one of an even number, because the ledger's time cannot be set
+// back. ok is false unless these members are a majority.
+func (t *tenure) medianOffset() (median time.Duration, ok bool) {
+	var offsets []time.Duration
+	for _, name := range t.members {
+		if n := t.nodes[name]; n != nil && !n.silent && n.clock.n > 0 {
+			offsets = append(offsets, n.clock.offset())
 		}
 	}
-	if len(offs) == 0 || len(offs) <= len(m.members)/2 {
+	if len(offsets) == 0 || len(offsets) <= len(t.members)/2 {
 		return 0, false
 	}
-	slices.Sort(offs)
-	return offs[(len(offs)-1)/2], true
+	slices.Sort(offsets)
+	return offsets[(len(offsets)-1)/2], true
 }
 
-// wrongClocks gives a reason for each member whose clock is off.
-func (m *mind) wrongClocks() (reasons []string) {
-	median, ok := m.membersTime()
+// clockWarnings returns a readiness reason for each member whose clock deviates from
+// the median by more than maxClockSkew.
+func (t *tenure) clockWarnings() (reasons []string) {
+	median, ok := t.medianOffset()
 	if !ok {
 		return nil
 	}
-	for _, n := range m.nodes {
-		if n.silent || n.clocks.n == 0 {
+	for _, n := range t.nodes {
+		if n.silent || n.clock.n == 0 {
 			continue
 		}
-		if off := n.clocks.off() - median; off.Abs() > clockOff {
+		if off := n.clock.offset() - median; off.Abs() > maxClockSkew {
 			reasons = append(reasons, fmt.Sprintf("member %s's clock is off by %s: set it, and let a time service keep it", n.name, off.Round(100*time.Millisecond)))
 		}
 	}

@@ -6,83 +6,85 @@ import (
 	"testing/synctest"
 	"time"
 
-	"yardmaster/job"
-	"yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-func (y *yard) now() (now time.Time) {
-	y.raft.View(func(l *ledger.Ledger) { now = l.Now() })
+func (h *harness) ledgerNow() (now time.Time) {
+	h.raft.View(func(l *ledger.Ledger) { now = l.Now() })
 	return now
 }
 
-func (y *yard) reasons() []string {
-	y.t.Helper()
-	l, err := y.sched.Look(y.ctx)
+func (h *harness) reasons() []string {
+	h.t.Helper()
+	l, err := h.sched.Status(h.ctx)
 	if err != nil {
-		y.t.Fatal(err)
+		h.t.Fatal(err)
 	}
 	return l.Reasons
 }
 
-// clocks sets the clocks of n2 and n3; n1's is the bubble's.
-func (y *yard) clocks(ahead time.Duration) {
+// setClocks sets the clocks of n2 and n3; the clock of n1 is the bubble's.
+func (h *harness) setClocks(ahead time.Duration) {
 	for _, name := range []string{"n2", "n3"} {
-		n := y.node(name)
-		n.look(func() { n.ahead = ahead })
+		n := h.node(name)
+		n.do(func() { n.clockOffset = ahead })
 	}
 }
 
-// A member whose clock is an hour ahead wins an election: the ledger's time
-// stays with the others', and it goes on all the while.
+// TestClock_AheadAtTakeOver lets a member whose clock is an hour ahead become
+// the authority: the ledger's time must follow the other members' clocks and
+// keep advancing.
 func TestClock_AheadAtTakeOver(t *testing.T) {
-	inYard(t, 3, func(y *yard) {
-		y.end()
-		before := y.now()
-		y.pass(time.Hour) // on n1's clock alone
-		y.clocks(time.Until(before))
-		y.pass(3 * time.Second)
+	runHarness(t, 3, func(h *harness) {
+		h.end()
+		before := h.ledgerNow()
+		h.advance(time.Hour) // on n1's clock only
+		h.setClocks(time.Until(before))
+		h.advance(3 * time.Second)
 		wrong := time.Since(before) - 3*time.Second // n1's clock
-		y.begin()
-		y.node("n2").offer(job.Overhop, "mail", "w1", 8)
-		id := y.enqueue("mail", "", anyJob)
-		y.pass(time.Second) // by then every node has beaten
-		if got := y.state(id); got != job.Completed {
-			t.Errorf("a job of the first moment is %s", got)
+		h.begin()
+		h.node("n2").offer(job.Overhop, "mail", "w1", 8)
+		id := h.enqueue("mail", "", anyJob)
+		h.advance(time.Second) // every node sends a heartbeat in that time
+		if got := h.state(id); got != job.Completed {
+			t.Errorf("a job enqueued at the start is %s", got)
 		}
-		if ahead := time.Until(y.now()) + wrong; ahead > 6*time.Second {
-			t.Fatalf("the ledger's time went %s ahead", ahead)
+		if ahead := time.Until(h.ledgerNow()) + wrong; ahead > 6*time.Second {
+			t.Fatalf("the ledger's time is %s ahead", ahead)
 		}
-		last := y.now()
+		last := h.ledgerNow()
 		for range 120 {
-			y.pass(time.Second)
-			y.do(&ledger.Observe{})
-			if step := y.now().Sub(last); step <= 0 || step > 1100*time.Millisecond {
+			h.advance(time.Second)
+			h.propose(&ledger.Observe{})
+			if step := h.ledgerNow().Sub(last); step <= 0 || step > 1100*time.Millisecond {
 				t.Fatalf("in a second the ledger's time moved by %s", step)
 			}
-			last = y.now()
+			last = h.ledgerNow()
 		}
 		if off := time.Until(last) + wrong; off.Abs() > time.Second {
 			t.Errorf("two minutes later the ledger's time is off by %s", off)
 		}
-		if !slices.Contains(y.reasons(), "member n1's clock is off by 1h0m0s: set it, and let a time service keep it") {
-			t.Errorf("reasons %q", y.reasons())
+		if !slices.Contains(h.reasons(), "member n1's clock is off by 1h0m0s: set it, and let a time service keep it") {
+			t.Errorf("reasons %q", h.reasons())
 		}
 	})
 }
 
-// A member whose clock is behind wins: stamps go to the others' time as soon
-// as they are heard, and the lease with them.
+// TestClock_BehindAtTakeOver lets a member whose clock is behind become the
+// authority: the ledger's time, and the lease with it, must follow the other
+// members' clocks after their first heartbeats.
 func TestClock_BehindAtTakeOver(t *testing.T) {
-	inYard(t, 3, func(y *yard) {
-		y.end()
-		y.clocks(time.Hour)
-		y.pass(3 * time.Second)
-		y.begin()
-		y.pass(3 * time.Second)
-		if off := time.Until(y.now()) - time.Hour; off.Abs() > 4*time.Second {
+	runHarness(t, 3, func(h *harness) {
+		h.end()
+		h.setClocks(time.Hour)
+		h.advance(3 * time.Second)
+		h.begin()
+		h.advance(3 * time.Second)
+		if off := time.Until(h.ledgerNow()) - time.Hour; off.Abs() > 4*time.Second {
 			t.Errorf("the ledger's time is off by %s", off)
 		}
-		y.raft.View(func(l *ledger.Ledger) {
+		h.raft.View(func(l *ledger.Ledger) {
 			if l.Authority().Expired {
 				t.Error("the lease in the ledger has expired")
 			}
@@ -90,32 +92,32 @@ func TestClock_BehindAtTakeOver(t *testing.T) {
 	})
 }
 
-func TestClock_OneOfThreeIsOff(t *testing.T) {
-	inYard(t, 3, func(y *yard) {
-		y.pass(3 * time.Second)
-		if got := y.reasons(); len(got) > 0 {
+func TestClock_OneOfThreeSkewed(t *testing.T) {
+	runHarness(t, 3, func(h *harness) {
+		h.advance(3 * time.Second)
+		if got := h.reasons(); len(got) > 0 {
 			t.Errorf("reasons with good clocks: %q", got)
 		}
-		n := y.node("n3")
-		n.look(func() { n.ahead = -5 * time.Second })
-		y.pass(4 * time.Second)
-		if got := y.reasons(); !slices.Equal(got, []string{"member n3's clock is off by -5s: set it, and let a time service keep it"}) {
+		n := h.node("n3")
+		n.do(func() { n.clockOffset = -5 * time.Second })
+		h.advance(4 * time.Second)
+		if got := h.reasons(); !slices.Equal(got, []string{"member n3's clock is off by -5s: set it, and let a time service keep it"}) {
 			t.Errorf("reasons %q", got)
 		}
-		if off := time.Until(y.now()); off > 0 || off < -4*time.Second {
+		if off := time.Until(h.ledgerNow()); off > 0 || off < -4*time.Second {
 			t.Errorf("the ledger's time is off by %s", off)
 		}
 	})
 }
 
-func TestClock_AloneCountsAtOnce(t *testing.T) {
+func TestClock_SingleMember(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		past := time.Now().Add(-24 * time.Hour)
 		if got := newStampClock(past, true).now(); !got.Equal(time.Now()) {
-			t.Errorf("alone: %s", got)
+			t.Errorf("single member: %s", got)
 		}
-		if got := newStampClock(past, false).now(); !got.Equal(past.Add(takeOverAhead)) {
-			t.Errorf("one of several: %s", got)
+		if got := newStampClock(past, false).now(); !got.Equal(past.Add(maxTakeoverLead)) {
+			t.Errorf("one of several members: %s", got)
 		}
 		future := time.Now().Add(time.Hour)
 		if got := newStampClock(future, true).now(); !got.Equal(future) {

@@ -4,247 +4,251 @@ import (
 	"fmt"
 	"time"
 
-	"yardmaster/job"
-	"yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// How cron entries tick.
+// Parameters of cron ticks.
 const (
-	// overdueAfter is how late a tick may come: beyond it nobody held the
-	// authority for so long that the tick counts as missed.
-	overdueAfter  = 30 * time.Second
-	ticksAtOnce   = 256         // in flight
-	missedAtMost  = 1000        // missed ticks of an entry that are counted at a time
-	tickAgainWait = time.Second // after a tick's job was not stored
+	// missedAfter is how late a tick may be. A later one counts as missed: there
+	// was no authority when it was due.
+	missedAfter      = 30 * time.Second
+	maxTicksInFlight = 256
+	maxMissed        = 1000        // missed ticks of an entry that are counted one by one
+	tickRetryDelay   = time.Second // between two attempts to publish a tick's job
 )
 
-// cronDesk is what a tenure knows of cron entries beyond the ledger. A tick
-// goes two ways: the ledger commits that it has come and which is next, then
-// its job is published under an id that name and tick give. Whoever takes over
-// in between publishes it again, and the fold makes one job of it.
-type cronDesk struct {
-	timed   bool                    // the members have said what time it is
-	begun   bool                    // the declared entries are reconciled
-	look    bool                    // the entries may not be as they were
-	due     time.Time               // of the next tick; zero: none
-	ticking map[string]bool         // entries whose tick is in flight
-	sent    map[job.ID]time.Time    // ticks' jobs: stored or under way (zero), or not before then
-	times   map[[2]string]CronTimes // read so far, by expression and zone
+// cronState is the tenure's state of cron entries beyond the ledger. A tick takes
+// two steps: an entry commits that it has come and when the next one is due, then
+// its job is published under an id derived from the entry's name and the tick. A
+// new authority publishes the job again, and the ledger makes one job of both.
+type cronState struct {
+	clockKnown bool                       // the members' median time is known
+	reconciled bool                       // reconcileCrons has run
+	dirty      bool                       // the entries or ticks may have changed
+	nextTick   time.Time                  // when the next tick is due; zero: not known, or there is none
+	inFlight   map[string]bool            // names of entries whose tick is in flight
+	published  map[job.ID]time.Time       // jobs of ticks: zero if stored or in flight, else when to publish again
+	schedules  map[[2]string]CronSchedule // parsed schedules, by expression and time zone
 }
 
-func newCronDesk() cronDesk {
-	return cronDesk{
-		look: true, ticking: map[string]bool{}, sent: map[job.ID]time.Time{}, times: map[[2]string]CronTimes{},
+func newCronState() cronState {
+	return cronState{
+		dirty: true, inFlight: map[string]bool{}, published: map[job.ID]time.Time{}, schedules: map[[2]string]CronSchedule{},
 	}
 }
 
-// follow looks again after a caller's command about cron entries.
-func (d *cronDesk) follow(c ledger.Command) {
+// noteCommand marks the state dirty after a caller's command about cron entries.
+func (s *cronState) noteCommand(c ledger.Command) {
 	switch c.Kind() {
 	case ledger.KindSetCron, ledger.KindRemoveCron, ledger.KindPauseCron:
-		d.look = true
+		s.dirty = true
 	}
 }
 
-func (d *cronDesk) timesOf(c *ledger.Cron) (CronTimes, error) {
-	key := [2]string{c.Times, c.Zone}
-	if t, ok := d.times[key]; ok {
+// scheduleOf returns an entry's parsed schedule.
+func (s *cronState) scheduleOf(c *ledger.Cron) (CronSchedule, error) {
+	key := [2]string{c.Schedule, c.TimeZone}
+	if t, ok := s.schedules[key]; ok {
 		return t, nil
 	}
-	t, err := ParseCron(c.Times, c.Zone)
+	t, err := ParseCron(c.Schedule, c.TimeZone)
 	if err == nil {
-		if len(d.times) >= ledger.MaxCrons {
-			clear(d.times) // of entries that are gone
+		if len(s.schedules) >= ledger.MaxCrons {
+			clear(s.schedules) // some are of removed entries
 		}
-		d.times[key] = t
+		s.schedules[key] = t
 	}
 	return t, err
 }
 
-// planCron fills in what only the authority can say of a caller's command: the
-// next tick, by the clock of its stamps.
-func (m *mind) planCron(c ledger.Command) error {
+// setNextTick sets the next tick in a caller's command about a cron entry, by the
+// stamp clock. It returns an error if the schedule is invalid.
+func (t *tenure) setNextTick(c ledger.Command) error {
 	switch c := c.(type) {
 	case *ledger.SetCron:
-		times, err := m.crons.timesOf(&c.Cron)
+		schedule, err := t.crons.scheduleOf(&c.Cron)
 		c.Next = time.Time{}
 		if err == nil {
-			c.Next = times.After(m.clock.now())
+			c.Next = schedule.After(t.clock.now())
 		}
 		return err
 	case *ledger.PauseCron:
 		c.Next = time.Time{}
-		var have ledger.CronView
-		m.ledger().View(func(l *ledger.Ledger) { have, _ = l.Cron(c.Name) })
-		if times, err := m.crons.timesOf(&have.Cron); err == nil && !c.Paused {
-			c.Next = times.After(m.clock.now())
+		var existing ledger.CronView
+		t.ledger().View(func(l *ledger.Ledger) { existing, _ = l.Cron(c.Name) })
+		if schedule, err := t.crons.scheduleOf(&existing.Cron); err == nil && !c.Paused {
+			c.Next = schedule.After(t.clock.now())
 		}
 	}
 	return nil
 }
 
-// reconcileCrons brings the ledger's declared entries to what the
-// configuration says. Entries of callers are left alone, unless one has a name
-// that is declared.
-func (m *mind) reconcileCrons(l *ledger.Ledger) {
+// reconcileCrons submits the commands that make the ledger's declared cron entries
+// equal to the configuration's. Entries set by callers stay, unless the
+// configuration declares the same name.
+func (t *tenure) reconcileCrons(l *ledger.Ledger) {
 	declared := map[string]bool{}
-	for _, c := range m.cfg.Crons {
+	for _, c := range t.cfg.Crons {
 		declared[c.Name] = true
-		if have, ok := l.Cron(c.Name); ok && have.Same(&c) {
+		if existing, ok := l.Cron(c.Name); ok && existing.Equal(&c) {
 			continue
 		}
-		times, err := m.crons.timesOf(&c)
-		if err != nil { // the configuration was checked with the same code
-			m.sched.log.Error("declared cron entry cannot be read", "entry", c.Name, "error", err)
+		schedule, err := t.crons.scheduleOf(&c)
+		if err != nil { // not expected: CheckCron has accepted the configuration
+			t.sched.log.Error("invalid schedule of declared cron entry", "entry", c.Name, "err", err)
 			continue
 		}
-		m.declare(c.Name, &ledger.SetCron{Cron: c, Replace: true, Next: times.After(m.clock.now())})
+		t.submitDeclared(c.Name, &ledger.SetCron{Cron: c, Replace: true, Next: schedule.After(t.clock.now())})
 	}
 	l.Crons("", func(c ledger.CronView) bool {
 		if c.Declared && !declared[c.Name] {
-			m.declare(c.Name, &ledger.RemoveCron{Name: c.Name, Declared: true})
+			t.submitDeclared(c.Name, &ledger.RemoveCron{Name: c.Name, Declared: true})
 		}
 		return true
 	})
 }
 
-func (m *mind) declare(name string, c ledger.Command) {
-	m.queue(c, func(r ledger.Result, _ uint64) {
-		m.crons.look = true
+// submitDeclared submits a command about the declared cron entry with a name.
+func (t *tenure) submitDeclared(name string, c ledger.Command) {
+	t.submitCommand(c, func(r ledger.Result, _ uint64) {
+		t.crons.dirty = true
 		if r.Err != nil {
-			m.sched.log.Error("declared cron entry is not as the configuration says", "entry", name, "error", r.Err)
+			t.sched.log.Error("declared cron entry refused by the ledger", "entry", name, "err", r.Err)
 		}
 	})
 }
 
-// lookCrons commits the ticks that have come and publishes their jobs, and
-// gives the time until the next. After the whole yard was away the first stamps
-// may be far behind: nothing ticks by them, or what was missed would seem due.
-func (m *mind) lookCrons() time.Duration {
-	d, now := &m.crons, m.clock.now()
-	if m.bringing != "" {
-		return never
+// checkCrons commits the ticks that are due, publishes the jobs of committed ticks,
+// and returns the time until the next tick. It waits for the members' median time
+// first: after the whole cluster was down the first stamps may be far behind, and
+// missed ticks would seem to be due.
+func (t *tenure) checkCrons() time.Duration {
+	s, now := &t.crons, t.clock.now()
+	if t.restoring != "" {
+		return idleWait
 	}
-	if !d.begun {
-		if !d.timed && len(m.members) > 1 {
-			return never
+	if !s.reconciled {
+		if !s.clockKnown && len(t.members) > 1 {
+			return idleWait
 		}
-		d.begun = true
-		m.ledger().View(m.reconcileCrons)
+		s.reconciled = true
+		t.ledger().View(t.reconcileCrons)
 	}
-	if d.look || !d.due.IsZero() && !d.due.After(now) {
-		d.look, d.due = false, time.Time{}
-		var come ledger.TickCrons
+	if s.dirty || !s.nextTick.IsZero() && !s.nextTick.After(now) {
+		s.dirty, s.nextTick = false, time.Time{}
+		var ticks ledger.TickCrons
 		var jobs []ledger.Tick
-		m.ledger().View(func(l *ledger.Ledger) {
+		t.ledger().View(func(l *ledger.Ledger) {
 			l.DueCrons(func(c ledger.CronView) bool {
 				if c.Next.After(now) {
-					d.due = c.Next
+					s.nextTick = c.Next
 					return false
 				}
-				if len(d.ticking) >= ticksAtOnce {
-					return false // the rest when these are committed
+				if len(s.inFlight) >= maxTicksInFlight {
+					return false // the others are handled when these are committed
 				}
-				if !d.ticking[c.Name] {
-					d.ticking[c.Name] = true
-					come.Ticks = append(come.Ticks, m.tick(&c, now))
+				if !s.inFlight[c.Name] {
+					s.inFlight[c.Name] = true
+					ticks.Ticks = append(ticks.Ticks, t.tick(&c, now))
 				}
 				return true
 			})
-			jobs = d.unsent(l)
+			jobs = s.unpublished(l)
 		})
-		m.commitTicks(&come)
+		t.commitTicks(&ticks)
 		for i := range jobs {
-			m.publishTick(&jobs[i])
+			t.publishTick(&jobs[i])
 		}
 	}
-	if d.due.IsZero() {
-		return never
+	if s.nextTick.IsZero() {
+		return idleWait
 	}
-	return d.due.Sub(now)
+	return s.nextTick.Sub(now)
 }
 
-// tick is an entry's tick that has come, with what follows. If it is long past,
-// it and all others that are count as missed.
-func (m *mind) tick(c *ledger.CronView, now time.Time) ledger.CronTick {
-	t := ledger.CronTick{Name: c.Name, Rev: c.Rev, At: c.Next, Fire: true}
-	times, err := m.crons.timesOf(&c.Cron)
-	if err != nil { // another release could read it
-		m.sched.log.Error("cron entry cannot be read and stands still", "entry", c.Name, "error", err)
-		t.Fire = false
-		return t
+// tick returns the tick of an entry that is due, with the next one. A tick that is
+// later than missedAfter counts as missed, with all others that are.
+func (t *tenure) tick(c *ledger.CronView, now time.Time) ledger.CronTick {
+	tick := ledger.CronTick{Name: c.Name, Rev: c.Rev, At: c.Next, Fire: true}
+	schedule, err := t.crons.scheduleOf(&c.Cron)
+	if err != nil { // set by another release that accepts it
+		t.sched.log.Error("invalid schedule of cron entry, entry stopped", "entry", c.Name, "err", err)
+		tick.Fire = false
+		return tick
 	}
-	t.Next = times.After(c.Next)
-	overdue := now.Add(-overdueAfter)
+	tick.Next = schedule.After(c.Next)
+	overdue := now.Add(-missedAfter)
 	if !c.Next.Before(overdue) {
-		return t
+		return tick
 	}
-	if t.Fire = c.CatchUp; !t.Fire {
-		t.Missed = 1
+	if tick.Fire = c.CatchUp; !tick.Fire {
+		tick.Missed = 1
 	}
-	for ; t.Missed < missedAtMost && !t.Next.IsZero() && t.Next.Before(overdue); t.Missed++ {
-		t.Next = times.After(t.Next)
+	for ; tick.Missed < maxMissed && !tick.Next.IsZero() && tick.Next.Before(overdue); tick.Missed++ {
+		tick.Next = schedule.After(tick.Next)
 	}
-	if !t.Next.IsZero() && t.Next.Before(overdue) { // too many to count
-		t.Next = times.After(overdue)
+	if !tick.Next.IsZero() && tick.Next.Before(overdue) { // too many to count
+		tick.Next = schedule.After(overdue)
 	}
-	m.sched.log.Warn("cron entry's ticks were missed", "entry", c.Name, "from", c.Next, "missed", t.Missed, "made_up_for", t.Fire)
-	return t
+	t.sched.log.Warn("cron ticks missed", "entry", c.Name, "from", c.Next, "count", tick.Missed, "caught_up", tick.Fire)
+	return tick
 }
 
-func (m *mind) commitTicks(c *ledger.TickCrons) {
+// commitTicks submits the ticks, if there are any.
+func (t *tenure) commitTicks(c *ledger.TickCrons) {
 	if len(c.Ticks) == 0 {
 		return
 	}
-	m.queue(c, func(ledger.Result, uint64) {
+	t.submitCommand(c, func(ledger.Result, uint64) {
 		for i := range c.Ticks {
-			delete(m.crons.ticking, c.Ticks[i].Name)
+			delete(t.crons.inFlight, c.Ticks[i].Name)
 		}
-		m.crons.look = true
+		t.crons.dirty = true
 	})
 }
 
-// unsent gives the ticks' jobs that are to be published now, and forgets what
-// has been folded.
-func (d *cronDesk) unsent(l *ledger.Ledger) (jobs []ledger.Tick) {
-	now, still := time.Now(), make(map[job.ID]time.Time)
+// unpublished returns the ticks whose jobs are to be published now, and drops the
+// state of ticks whose jobs were ingested.
+func (s *cronState) unpublished(l *ledger.Ledger) (jobs []ledger.Tick) {
+	now, published := time.Now(), make(map[job.ID]time.Time)
 	l.Ticks(func(t ledger.Tick) {
-		again, known := d.sent[t.Job]
-		if !known || !again.IsZero() && !again.After(now) {
+		retryAt, known := s.published[t.Job]
+		if !known || !retryAt.IsZero() && !retryAt.After(now) {
 			jobs = append(jobs, t)
-			again = time.Time{}
+			retryAt = time.Time{}
 		}
-		still[t.Job] = again
+		published[t.Job] = retryAt
 	})
-	d.sent = still
+	s.published = published
 	return jobs
 }
 
-// publishTick stores the job of a tick. The record is heard of at once, as one
-// that a node has taken in.
-func (m *mind) publishTick(t *ledger.Tick) {
-	at, key := time.Now(), t.Job.String()
-	m.sched.lanes.Publish(t.Queue, key, at, t.Body, func(p job.Position, fresh bool, err error) {
-		m.postAside(func() {
+// publishTick appends a tick's job to a lane, and receives the record at once.
+func (t *tenure) publishTick(tick *ledger.Tick) {
+	at, key := time.Now(), tick.Job.String()
+	t.sched.lanes.Publish(tick.Queue, key, at, tick.Body, func(p job.Position, fresh bool, err error) {
+		t.postReply(func() {
 			switch {
 			case err != nil:
-				m.sched.log.Warn("cron entry's job is not stored yet", "job", key, "queue", t.Queue, "error", err)
-				if _, waits := m.crons.sent[t.Job]; waits {
-					m.crons.sent[t.Job] = time.Now().Add(tickAgainWait)
+				t.sched.log.Warn("cron job publish failed, retrying", "job", key, "queue", tick.Queue, "err", err)
+				if _, pending := t.crons.published[tick.Job]; pending {
+					t.crons.published[tick.Job] = time.Now().Add(tickRetryDelay)
 				}
-			case fresh && int(p.Lane) < len(m.lanes):
-				lane := m.lanes[p.Lane]
-				record := job.Record{Position: p, Queue: t.Queue, Key: key, Stored: at, Body: t.Body}
-				m.hear(lane, judge([]job.Record{record}, lane.identity, m.cfg.Defaults))
+			case fresh && int(p.Lane) < len(t.lanes):
+				lane := t.lanes[p.Lane]
+				record := job.Record{Position: p, Queue: tick.Queue, Key: key, Stored: at, Body: tick.Body}
+				t.receive(lane, parseRecords([]job.Record{record}, lane.identity, t.cfg.Defaults))
 			}
 		})
 	})
 }
 
-// CheckCron refuses an entry that could not tick or make a job, with a
-// [*job.InvalidError] that names the field.
+// CheckCron reports whether a cron entry is valid: whether its schedule can be
+// parsed and its job enqueued. If not, it returns a [*job.InvalidError] that names
+// the field.
 func CheckCron(c *ledger.Cron) error {
-	if _, err := ParseCron(c.Times, c.Zone); err != nil {
+	if _, err := ParseCron(c.Schedule, c.TimeZone); err != nil {
 		return err
 	}
 	if err := job.ValidQueue(c.Name); err != nil {
@@ -264,7 +268,7 @@ func CheckCron(c *ledger.Cron) error {
 		return &job.InvalidError{Reason: "run_at, delay_ms: a cron entry's schedule says when its jobs run"}
 	case spec.Blob != nil:
 		return &job.InvalidError{Reason: "blob is written by nodes; send the body itself"}
-	case spec.Guarded():
+	case spec.HasGuards():
 		return &job.InvalidError{Reason: "a cron entry's job has no unique, rate limit or debounce key; overlap \"skip\" keeps its jobs apart"}
 	}
 	return nil

@@ -6,216 +6,216 @@ import (
 	"testing"
 	"time"
 
-	"yardmaster/job"
-	"yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
 func everySecond(name string) ledger.Cron {
-	return ledger.Cron{Name: name, Times: "* * * * * *", Queue: "mail", Body: []byte(`{"function":"send"}`)}
+	return ledger.Cron{Name: name, Schedule: "* * * * * *", Queue: "mail", Body: []byte(`{"function":"send"}`)}
 }
 
-func (y *yard) cron(name string) (v ledger.CronView) {
-	y.raft.View(func(l *ledger.Ledger) { v, _ = l.Cron(name) })
+func (h *harness) cron(name string) (v ledger.CronView) {
+	h.raft.View(func(l *ledger.Ledger) { v, _ = l.Cron(name) })
 	return v
 }
 
-func (y *yard) addCron(c ledger.Cron) {
-	y.t.Helper()
-	if r := y.do(&ledger.SetCron{Cron: c}); r.Err != nil {
-		y.t.Fatal(r.Err)
+func (h *harness) addCron(c ledger.Cron) {
+	h.t.Helper()
+	if r := h.propose(&ledger.SetCron{Cron: c}); r.Err != nil {
+		h.t.Fatal(r.Err)
 	}
 }
 
-// ticked fails unless an entry ticked at each second from one to another, and
-// each made one job. It gives their number.
-func (y *yard) ticked(name string, from, to time.Time) (n int) {
-	y.t.Helper()
+// wantTicks checks that an entry ticked at each second of a range and each tick made
+// one job. It returns the number of ticks.
+func (h *harness) wantTicks(name string, from, to time.Time) (n int) {
+	h.t.Helper()
 	for at := from; !at.After(to); at = at.Add(time.Second) {
-		if _, known := y.find(job.TickID(name, at)); !known {
-			y.t.Errorf("%s did not tick at %s", name, at.Format(time.TimeOnly))
+		if _, known := h.find(job.TickID(name, at)); !known {
+			h.t.Errorf("%s did not tick at %s", name, at.Format(time.TimeOnly))
 		}
 		n++
 	}
 	jobs := 0
-	y.raft.View(func(l *ledger.Ledger) {
+	h.raft.View(func(l *ledger.Ledger) {
 		q, _ := l.Queue("mail")
 		for _, k := range q.Counts {
 			jobs += k
 		}
 	})
 	if jobs != n {
-		y.t.Errorf("%d ticks made %d jobs", n, jobs)
+		h.t.Errorf("%d ticks made %d jobs", n, jobs)
 	}
 	return n
 }
 
 func TestCron_Ticks(t *testing.T) {
-	inYard(t, 3, func(y *yard) {
+	runHarness(t, 3, func(h *harness) {
 		began := time.Now().Truncate(time.Second).Add(time.Second)
-		y.addCron(everySecond("e"))
-		y.pass(10 * time.Second)
-		v := y.cron("e")
+		h.addCron(everySecond("e"))
+		h.advance(10 * time.Second)
+		v := h.cron("e")
 		if late := time.Now().Add(-1100 * time.Millisecond); v.Last.Before(late) {
 			t.Errorf("last tick %s at %s", v.Last, time.Now())
 		}
-		if n := y.ticked("e", began, v.Last); n < 9 {
+		if n := h.wantTicks("e", began, v.Last); n < 9 {
 			t.Errorf("%d ticks in ten seconds", n)
 		}
-		y.lanes.set(func() {
-			if stored := len(y.lanes.lanes[0].records); uint64(stored) != v.Fired {
+		h.lanes.set(func() {
+			if stored := len(h.lanes.lanes[0].records); uint64(stored) != v.Fired {
 				t.Errorf("%d records of %d ticks", stored, v.Fired)
 			}
 		})
 	})
 }
 
-// TestCron_ChangeOfAuthority ends the tenure at every stage of a tick: whatever
-// was on its way, each tick makes one job and none is left out.
+// TestCron_ChangeOfAuthority ends the tenure at every stage of a tick: each
+// tick must make exactly one job.
 func TestCron_ChangeOfAuthority(t *testing.T) {
-	inYard(t, 1, func(y *yard) {
+	runHarness(t, 1, func(h *harness) {
 		began := time.Now().Truncate(time.Second).Add(time.Second)
-		y.addCron(everySecond("e"))
-		for i := range 40 { // a tick is committed, published and folded within some milliseconds
-			y.pass(time.Until(time.Now().Truncate(time.Second).Add(time.Second + time.Duration(i)*500*time.Microsecond)))
-			if err := y.end(); err != nil {
+		h.addCron(everySecond("e"))
+		for i := range 40 { // a tick is committed, published and ingested within some milliseconds
+			h.advance(time.Until(time.Now().Truncate(time.Second).Add(time.Second + time.Duration(i)*500*time.Microsecond)))
+			if err := h.end(); err != nil {
 				t.Fatal(err)
 			}
-			y.begin()
+			h.begin()
 		}
-		y.pass(3 * time.Second)
-		v := y.cron("e")
-		if n := y.ticked("e", began, v.Last); n < 40 || v.Overdue > 0 {
-			t.Errorf("%d ticks, %d missed", n, v.Overdue)
+		h.advance(3 * time.Second)
+		v := h.cron("e")
+		if n := h.wantTicks("e", began, v.Last); n < 40 || v.Missed > 0 {
+			t.Errorf("%d ticks, %d missed", n, v.Missed)
 		}
 	})
 }
 
 func TestCron_LanesDown(t *testing.T) {
-	inYard(t, 3, func(y *yard) {
+	runHarness(t, 3, func(h *harness) {
 		began := time.Now().Truncate(time.Second).Add(time.Second)
-		y.addCron(everySecond("e"))
-		y.pass(2 * time.Second)
-		y.lanes.set(func() { y.lanes.down = errors.New("no leader") })
-		y.pass(10 * time.Second)
-		y.lanes.set(func() { y.lanes.down = nil })
-		y.pass(5 * time.Second)
-		y.ticked("e", began, y.cron("e").Last)
+		h.addCron(everySecond("e"))
+		h.advance(2 * time.Second)
+		h.lanes.set(func() { h.lanes.down = errors.New("no leader") })
+		h.advance(10 * time.Second)
+		h.lanes.set(func() { h.lanes.down = nil })
+		h.advance(5 * time.Second)
+		h.wantTicks("e", began, h.cron("e").Last)
 	})
 }
 
-// TestCron_Missed leaves the yard without an authority for ten minutes. In a
-// yard of three the first stamps are then far behind.
+// TestCron_Missed leaves the cluster without an authority for ten minutes. In
+// a cluster of three the first stamps are then far behind.
 func TestCron_Missed(t *testing.T) {
 	for _, nodes := range []int{1, 3} {
-		inYard(t, nodes, missed)
+		runHarness(t, nodes, missed)
 	}
 }
 
-func missed(y *yard) {
+func missed(h *harness) {
 	for _, c := range []ledger.Cron{
-		{Name: "made", Times: "0 * * * * *", Queue: "mail", Body: []byte(anyJob), CatchUp: true},
-		{Name: "skipped", Times: "0 * * * * *", Queue: "mail", Body: []byte(anyJob)},
-		{Name: "soon", Times: "3 * * * * *", Queue: "mail", Body: []byte(anyJob)},
-		{Name: "often", Times: "* * * * * *", Queue: "mail", Body: []byte(anyJob)},
+		{Name: "made", Schedule: "0 * * * * *", Queue: "mail", Body: []byte(anyJob), CatchUp: true},
+		{Name: "skipped", Schedule: "0 * * * * *", Queue: "mail", Body: []byte(anyJob)},
+		{Name: "soon", Schedule: "3 * * * * *", Queue: "mail", Body: []byte(anyJob)},
+		{Name: "often", Schedule: "* * * * * *", Queue: "mail", Body: []byte(anyJob)},
 	} {
-		y.addCron(c)
+		h.addCron(c)
 	}
-	y.until("a tick", func() bool { return y.cron("made").Fired == 1 && y.cron("skipped").Fired == 1 })
-	last, often := y.cron("made").Last, y.cron("often").Fired
-	if err := y.end(); err != nil {
-		y.t.Fatal(err)
+	h.until("a tick", func() bool { return h.cron("made").Fired == 1 && h.cron("skipped").Fired == 1 })
+	last, often := h.cron("made").Last, h.cron("often").Fired
+	if err := h.end(); err != nil {
+		h.t.Fatal(err)
 	}
 	silence := func(is bool) {
-		for _, n := range y.fleet.nodes {
-			n.look(func() { n.silent = is })
+		for _, n := range h.fleet.nodes {
+			n.do(func() { n.silent = is })
 		}
 	}
 	silence(true)
-	y.pass(10*time.Minute + 40*time.Second)
-	y.begin()
-	y.pass(time.Second)
+	h.advance(10*time.Minute + 40*time.Second)
+	h.begin()
+	h.advance(time.Second)
 	silence(false)
-	y.pass(2 * time.Second)
+	h.advance(2 * time.Second)
 	for name, want := range map[string]struct{ fired, missed uint64 }{"made": {2, 9}, "skipped": {1, 10}, "soon": {1, 11}} {
-		v := y.cron(name)
-		if v.Fired != want.fired || v.Overdue != want.missed {
-			y.t.Errorf("%s: %d ticks, %d missed; want %+v", name, v.Fired, v.Overdue, want)
+		v := h.cron(name)
+		if v.Fired != want.fired || v.Missed != want.missed {
+			h.t.Errorf("%s: %d ticks, %d missed; want %+v", name, v.Fired, v.Missed, want)
 		}
 		if want := last.Add(11 * time.Minute); name != "soon" && !v.Next.Equal(want) {
-			y.t.Errorf("%s: next tick %s, want %s", name, v.Next, want)
+			h.t.Errorf("%s: next tick %s, want %s", name, v.Next, want)
 		}
 	}
-	if _, known := y.find(job.TickID("made", last.Add(time.Minute))); !known {
-		y.t.Error("nothing makes up for what was missed")
+	if _, known := h.find(job.TickID("made", last.Add(time.Minute))); !known {
+		h.t.Error("no job was enqueued for the missed ticks")
 	}
-	// The last half minute is not missed, it comes late.
-	if v := y.cron("often"); v.Fired-often < 30 || v.Fired-often > 36 || v.Overdue < 600 {
-		y.t.Errorf("of every second, %d ticks after the break, %d missed", v.Fired-often, v.Overdue)
+	// Ticks of the last 30 seconds are late and do not count as missed.
+	if v := h.cron("often"); v.Fired-often < 30 || v.Fired-often > 36 || v.Missed < 600 {
+		h.t.Errorf("of every second, %d ticks after the break, %d missed", v.Fired-often, v.Missed)
 	}
 }
 
 func TestCron_Overlap(t *testing.T) {
-	inYard(t, 3, func(y *yard) {
+	runHarness(t, 3, func(h *harness) {
 		alone := everySecond("alone")
-		alone.Alone = true
-		y.addCron(alone)
-		y.until("a tick", func() bool { return y.cron("alone").Fired == 1 })
-		y.pass(5 * time.Second)
-		v := y.cron("alone")
+		alone.NoOverlap = true
+		h.addCron(alone)
+		h.until("a tick", func() bool { return h.cron("alone").Fired == 1 })
+		h.advance(5 * time.Second)
+		v := h.cron("alone")
 		if v.Fired != 1 || v.Skipped < 4 {
-			t.Fatalf("%d ticks, %d skipped beside a job that has not ended", v.Fired, v.Skipped)
+			t.Fatalf("%d ticks, %d skipped while the previous job runs", v.Fired, v.Skipped)
 		}
-		if v.LeftFor != v.LastJob || time.Since(v.Left) > 1500*time.Millisecond {
-			t.Errorf("the tick of %s was left out for %s, want the last second's for %s", v.Left, v.LeftFor, v.LastJob)
+		if v.UnfiredFor != v.LastJob || time.Since(v.LastUnfired) > 1500*time.Millisecond {
+			t.Errorf("the tick of %s was skipped because of %s, want the last second's because of %s", v.LastUnfired, v.UnfiredFor, v.LastJob)
 		}
-		if r := y.do(&ledger.CancelJob{Job: v.LastJob}); r.Err != nil {
+		if r := h.propose(&ledger.CancelJob{Job: v.LastJob}); r.Err != nil {
 			t.Fatal(r.Err)
 		}
-		y.pass(1500 * time.Millisecond)
-		if v := y.cron("alone"); v.Fired != 2 {
+		h.advance(1500 * time.Millisecond)
+		if v := h.cron("alone"); v.Fired != 2 {
 			t.Errorf("%d ticks after the job has ended", v.Fired)
 		}
 	})
 }
 
 func TestCron_PauseAndResume(t *testing.T) {
-	inYard(t, 3, func(y *yard) {
-		y.addCron(everySecond("e"))
-		y.until("a tick", func() bool { return y.cron("e").Fired == 2 })
-		y.do(&ledger.PauseCron{Name: "e", Paused: true})
-		y.pass(5 * time.Second)
-		if v := y.cron("e"); v.Fired != 2 || !v.Next.IsZero() {
+	runHarness(t, 3, func(h *harness) {
+		h.addCron(everySecond("e"))
+		h.until("a tick", func() bool { return h.cron("e").Fired == 2 })
+		h.propose(&ledger.PauseCron{Name: "e", Paused: true})
+		h.advance(5 * time.Second)
+		if v := h.cron("e"); v.Fired != 2 || !v.Next.IsZero() {
 			t.Errorf("paused: %+v", v)
 		}
-		y.do(&ledger.PauseCron{Name: "e"})
-		y.pass(2500 * time.Millisecond)
-		if v := y.cron("e"); v.Fired < 4 || v.Fired > 5 || v.Overdue > 0 {
+		h.propose(&ledger.PauseCron{Name: "e"})
+		h.advance(2500 * time.Millisecond)
+		if v := h.cron("e"); v.Fired < 4 || v.Fired > 5 || v.Missed > 0 {
 			t.Errorf("resumed: %+v", v)
 		}
-		y.do(&ledger.RemoveCron{Name: "e"})
-		before := y.counts()
-		y.pass(5 * time.Second)
-		if after := y.counts(); after != before {
+		h.propose(&ledger.RemoveCron{Name: "e"})
+		before := h.counts()
+		h.advance(5 * time.Second)
+		if after := h.counts(); after != before {
 			t.Errorf("a removed entry ticks: %+v after %+v", after, before)
 		}
-		if r := y.do(&ledger.SetCron{Cron: ledger.Cron{Name: "bad", Times: "0 0 99 * * *", Queue: "mail"}}); r.Err == nil {
-			t.Error("an entry that cannot be read was taken")
+		if r := h.propose(&ledger.SetCron{Cron: ledger.Cron{Name: "bad", Schedule: "0 0 99 * * *", Queue: "mail"}}); r.Err == nil {
+			t.Error("an entry with an invalid schedule was accepted")
 		}
 	})
 }
 
-// TestCron_Reconcile changes the configuration between tenures: it is the truth
-// for what it declares, and leaves callers' entries alone.
+// TestCron_Reconcile changes the configuration between tenures: it determines
+// the declared entries and leaves callers' entries alone.
 func TestCron_Reconcile(t *testing.T) {
 	declared := func(name, times string) ledger.Cron {
 		c := everySecond(name)
-		c.Times, c.Declared = times, true
+		c.Schedule, c.Declared = times, true
 		return c
 	}
-	inYard(t, 3, func(y *yard) {
-		y.addCron(everySecond("mine"))
-		y.addCron(everySecond("both"))
-		y.do(&ledger.PauseCron{Name: "b", Paused: true})
+	runHarness(t, 3, func(h *harness) {
+		h.addCron(everySecond("mine"))
+		h.addCron(everySecond("both"))
+		h.propose(&ledger.PauseCron{Name: "b", Paused: true})
 		for _, tenure := range []struct {
 			crons []ledger.Cron
 			want  string
@@ -224,16 +224,16 @@ func TestCron_Reconcile(t *testing.T) {
 			{[]ledger.Cron{declared("b", "@daily"), declared("both", "@hourly")}, "b @daily true, both @hourly true, mine * * * * * * false, "},
 			{nil, "mine * * * * * * false, "},
 		} {
-			if err := y.end(); err != nil {
+			if err := h.end(); err != nil {
 				t.Fatal(err)
 			}
-			y.sched.cfg.Crons = tenure.crons
-			y.begin()
-			y.pass(2 * time.Second) // until the members have said what time it is
+			h.sched.cfg.Crons = tenure.crons
+			h.begin()
+			h.advance(2 * time.Second) // until the members' time is known
 			got := ""
-			y.raft.View(func(l *ledger.Ledger) {
+			h.raft.View(func(l *ledger.Ledger) {
 				l.Crons("", func(c ledger.CronView) bool {
-					got += fmt.Sprintf("%s %s %t, ", c.Name, c.Times, c.Declared)
+					got += fmt.Sprintf("%s %s %t, ", c.Name, c.Schedule, c.Declared)
 					if c.Next.IsZero() != c.Paused {
 						t.Errorf("%s waits for %s", c.Name, c.Next)
 					}
@@ -247,25 +247,26 @@ func TestCron_Reconcile(t *testing.T) {
 	}, func(c *Config) { c.Crons = []ledger.Cron{declared("b", "@hourly")} })
 }
 
-// TestCron_ManyAtOnce: more entries than tick at once, all at one moment.
+// TestCron_ManyAtOnce has more entries tick at the same time than may be in
+// flight.
 func TestCron_ManyAtOnce(t *testing.T) {
 	const entries = 2000
-	inYard(t, 3, func(y *yard) {
+	runHarness(t, 3, func(h *harness) {
 		for i := range entries {
 			c := everySecond(fmt.Sprint("e", i))
-			c.Times = "0 5 * * * *"
-			y.sched.tenure().post(func() {
-				m := y.sched.tenure()
+			c.Schedule = "0 5 * * * *"
+			h.sched.current().post(func() {
+				tenure := h.sched.current()
 				s := &ledger.SetCron{Cron: c}
-				if err := m.planCron(s); err != nil {
+				if err := tenure.setNextTick(s); err != nil {
 					t.Error(err)
 				}
-				m.queue(s, nil)
+				tenure.submitCommand(s, nil)
 			})
 		}
-		y.pass(2 * time.Second)
-		y.pass(time.Until(y.cron("e0").Next) + 10*time.Second)
-		if got := int(y.counts().Pending); got != entries {
+		h.advance(2 * time.Second)
+		h.advance(time.Until(h.cron("e0").Next) + 10*time.Second)
+		if got := int(h.counts().Pending); got != entries {
 			t.Errorf("%d jobs of %d entries", got, entries)
 		}
 	})

@@ -1,35 +1,36 @@
-// Package scheduler is the authority's mind: it takes jobs in, places their
-// dispatches, settles their outcomes and tells the world. It runs only inside
-// a tenure, the unbroken holding of the lease by this node.
+// Package scheduler makes the decisions of a cluster: it ingests jobs from the
+// lanes, places their dispatches, settles their outcomes and publishes history.
+// It does so only during a tenure, the time for which this node holds the
+// authority lease without interruption.
 //
-// One goroutine, [mind.run], owns all that a tenure knows beyond the ledger:
-// who has room, which placements are on their way through Raft, which
-// dispatches are where. Everything that happens is posted to it; what it
-// decides leaves as one Raft entry at a time:
+// One goroutine, [tenure.run], owns the tenure's state beyond the ledger: the
+// capacity that nodes offer, the placements in flight, and the running
+// dispatches. Other goroutines post functions to it. It submits its decisions as
+// Raft entries, one at a time:
 //
-//	notices, lane reads ─▶ intake ─┐
-//	reports, answers    ─▶ settle ─┤            ┌─▶ assignments to nodes
-//	offers              ─▶ place  ─┼─▶ entry ───┼─▶ answers to reports and callers
-//	callers' commands   ───────────┤   (Raft)   └─▶ outbox: history, results, dead letters
-//	ticks               ─▶ sweep  ─┘
+//	lane records          ─▶ ingest ─┐
+//	reports, answers      ─▶ settle ─┤            ┌─▶ assignments to nodes
+//	offers                ─▶ place  ─┼─▶ entry ───┼─▶ replies to reports and callers
+//	commands from callers ───────────┤   (Raft)   └─▶ outbox: history, results, dead letters
+//	timer                 ─▶ sweep  ─┘
 //
-// Group commit. An entry leaves at once when nothing is in flight and a job
-// waits to be folded or placed. Settling alone waits a few milliseconds for
-// such an entry to ride with. While entries are in flight a further one leaves
-// only when it is worth its fsyncs: large enough, or old enough. So load makes
-// entries larger, not the line longer.
+// Group commit. An entry is submitted at once if no entry is in flight and a job
+// waits to be ingested or placed. Outcomes alone wait a few milliseconds, so that
+// they can share such an entry. While entries are in flight, the next one is
+// submitted only when it is large enough or old enough to be worth its fsyncs.
+// Higher load therefore makes entries larger, not the queue of entries longer.
 //
-// Placing rides in the fold's entry. A record that was read a moment ago may
-// be placed by the same entry that folds it: accepted to started costs one
-// JetStream quorum and one Raft quorum. Jobs whose fold is still in flight are
-// kept in a shadow line, so that none overtakes another of its priority.
+// Ingest and place share an entry. A record that was just read can be placed by
+// the same entry that ingests it, so the time from accepted to started is one
+// JetStream quorum and one Raft quorum. Jobs whose ingest is in flight are kept in
+// provisional waitlists, so that no job overtakes another of its priority.
 //
-// Cron entries tick here. That a tick has come, and which one is next, is
-// committed first; then its job is published under an id of the tick's own, by
-// this tenure or the next, until a fold shows that it has arrived.
+// Cron entries. The scheduler first commits that a tick has come and when the next
+// one is due. Then this tenure, or the next one, publishes the tick's job under an
+// id derived from the tick until it has been ingested.
 //
-// Failure. Nothing here outlives the tenure. A new authority finds the running
-// dispatches in the ledger and adopts them: it sends their assignments again,
-// under the same ids, which nodes know. What a node does not confirm within
-// its lease is given back.
+// Failure. A tenure's state ends with the tenure. A new authority adopts the
+// running dispatches that it finds in the ledger: it sends their assignments again
+// under the same ids, which nodes recognize. It gives back each dispatch that its
+// node does not confirm within the node's lease.
 package scheduler

@@ -9,30 +9,30 @@ import (
 	"testing"
 	"time"
 
-	"yardmaster/job"
-	"yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// fakeRaft is a real ledger behind a log in memory: entries are applied in
-// order, each a delay after it was submitted.
+// fakeRaft is a ledger with a log in memory: entries are applied in order, each after
+// a delay.
 type fakeRaft struct {
 	t     testing.TB
 	delay time.Duration
 
-	mu     sync.Mutex
-	ledger *ledger.Ledger
-	index  uint64
-	term   uint64
-	log    []logged
-	lost   bool // leadership: nothing is committed any more
-	stuck  bool // nothing is committed, and nobody is told
-	flying int
-	most   int // flying at the same time
-	queue  chan *proposed
-	check  func(*ledger.Ledger) // after each entry
+	mu          sync.Mutex
+	ledger      *ledger.Ledger
+	index       uint64
+	term        uint64
+	log         []logged
+	lost        bool // leadership is lost: submits fail
+	stuck       bool // nothing is committed, and no error is returned
+	inFlight    int
+	maxInFlight int // maximum number of entries in flight
+	queue       chan *proposed
+	check       func(*ledger.Ledger) // called after each entry
 }
 
-// logged is an entry as it was applied.
+// logged is an applied entry.
 type logged struct {
 	Proposal
 	submitted, applied time.Time
@@ -63,7 +63,7 @@ func (r *fakeRaft) run(ctx context.Context) {
 			delay := r.delay
 			r.mu.Unlock()
 			if wait := delay - time.Since(p.at); wait > 0 {
-				pause(ctx, wait)
+				sleep(ctx, wait)
 			}
 			r.apply(p)
 		}
@@ -73,7 +73,7 @@ func (r *fakeRaft) run(ctx context.Context) {
 func (r *fakeRaft) apply(p *proposed) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.flying--
+	r.inFlight--
 	switch {
 	case r.stuck:
 		return
@@ -97,8 +97,8 @@ func (r *fakeRaft) Submit(p Proposal) (func(context.Context) (Commit, error), er
 	if r.lost {
 		return nil, errNotLeader
 	}
-	r.flying++
-	r.most = max(r.most, r.flying)
+	r.inFlight++
+	r.maxInFlight = max(r.maxInFlight, r.inFlight)
 	e := &proposed{Proposal: p, at: time.Now(), done: make(chan struct{})}
 	r.queue <- e
 	return func(ctx context.Context) (Commit, error) {
@@ -130,14 +130,14 @@ func (r *fakeRaft) set(fn func()) {
 	fn()
 }
 
-// entries gives the log so far.
+// entries returns the log.
 func (r *fakeRaft) entries() []logged {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.log)
 }
 
-// commandsOf collects the commands of one type from entries.
+// commandsOf returns the commands of one type in entries.
 func commandsOf[C ledger.Command](entries []logged) (found []C) {
 	for _, e := range entries {
 		for _, c := range e.Commands {
@@ -151,33 +151,33 @@ func commandsOf[C ledger.Command](entries []logged) (found []C) {
 
 // fakeLanes are lanes in memory.
 type fakeLanes struct {
-	mu      sync.Mutex
-	lanes   []*fakeLane
-	made    bool // somebody made the streams
-	down    error
-	reads   int
-	unread  bool   // reads fail, all else goes on
-	max     uint64 // bytes of a lane; 0: no limit
-	ensures error  // what is wrong with the streams
+	mu        sync.Mutex
+	lanes     []*fakeLane
+	created   bool // the streams exist
+	down      error
+	reads     int
+	readsFail bool   // reads fail, other calls succeed
+	max       uint64 // bytes of a lane; 0: no limit
+	ensureErr error  // returned by Ensure
 
-	blobs  time.Time     // what was stored before is purged
-	tailed chan struct{} // closed when Tail is to end at once with an error
+	blobs    time.Time     // older blobs are purged
+	tailEnds chan struct{} // closed to make Tail return an error
 }
 
 type fakeLane struct {
 	identity string
-	first    uint64 // of what is still there
+	first    uint64 // first sequence that is not purged
 	records  []job.Record
-	lost     map[uint64]bool // sequences that are damaged away
+	lost     map[uint64]bool // sequences of missing records
 }
 
 func (l *fakeLanes) Ensure(_ context.Context, identities []string, create bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.ensures != nil || !create {
-		return l.ensures
+	if l.ensureErr != nil || !create {
+		return l.ensureErr
 	}
-	l.made = true
+	l.created = true
 	for i, identity := range identities {
 		if i == len(l.lanes) {
 			l.lanes = append(l.lanes, &fakeLane{first: 1})
@@ -187,18 +187,18 @@ func (l *fakeLanes) Ensure(_ context.Context, identities []string, create bool) 
 	return nil
 }
 
-func (l *fakeLanes) Info(_ context.Context, number uint8) (Lane, error) {
+func (l *fakeLanes) Info(_ context.Context, number uint8) (LaneInfo, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.down != nil {
-		return Lane{}, l.down
+		return LaneInfo{}, l.down
 	}
 	if int(number) >= len(l.lanes) || l.lanes[number].identity == "" {
-		return Lane{}, &DecideError{errors.New("no such stream")}
+		return LaneInfo{}, &OperatorError{errors.New("no such stream")}
 	}
 	lane := l.lanes[number]
 	kept := uint64(len(lane.records)) + 1 - lane.first
-	return Lane{
+	return LaneInfo{
 		Identity: lane.identity, Leader: "n1", First: lane.first, Last: uint64(len(lane.records)), Bytes: kept << 20, MaxBytes: l.max,
 	}, nil
 }
@@ -217,14 +217,14 @@ func (l *fakeLanes) PurgeBlobs(_ context.Context, before time.Time) error {
 	return nil
 }
 
-func (l *fakeLanes) Read(_ context.Context, number uint8, from uint64, most int) ([]job.Record, error) {
+func (l *fakeLanes) Read(_ context.Context, number uint8, from uint64, limit int) ([]job.Record, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.reads++
 	if l.down != nil {
 		return nil, l.down
 	}
-	if l.unread {
+	if l.readsFail {
 		return nil, errors.New("no answer")
 	}
 	lane := l.lanes[number]
@@ -239,7 +239,7 @@ func (l *fakeLanes) Read(_ context.Context, number uint8, from uint64, most int)
 	}
 	records := lane.records[from-1:]
 	for i := range records {
-		if i == most || lane.lost[records[i].Seq] {
+		if i == limit || lane.lost[records[i].Seq] {
 			records = records[:i]
 			break
 		}
@@ -263,7 +263,7 @@ func (l *fakeLanes) Tail(ctx context.Context, _ func(job.Record)) error {
 	select {
 	case <-ctx.Done():
 		return nil
-	case <-l.tailed:
+	case <-l.tailEnds:
 		return errors.New("the subscription broke")
 	}
 }
@@ -281,7 +281,7 @@ func (l *fakeLanes) Load(_ context.Context, at job.Position, _ job.ID) ([]byte, 
 	return lane.records[at.Seq-1].Body, nil
 }
 
-// store appends a record to a lane, as a publish that is acknowledged.
+// store appends a record to a lane.
 func (l *fakeLanes) store(number uint8, queue, key, body string) job.Record {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -303,28 +303,28 @@ func (l *fakeLanes) set(fn func()) {
 	fn()
 }
 
-// fakeTales are the three streams, which store only what follows on.
-type fakeTales struct {
+// fakeStreams are the outbox's streams. They fail the test on a gap or a duplicate.
+type fakeStreams struct {
 	t testing.TB
 
-	mu      sync.Mutex
-	stories [3][]Tale
-	down    bool   // nothing is stored
-	faults  string // what befalls the next messages: 'k' kept but not acknowledged, 'r' refused, '.' nothing
-	lines   []string
-	watched bool
-	asked   int // how often Watched was
+	mu           sync.Mutex
+	batches      [3][]Batch
+	down         bool   // nothing is stored
+	faults       string // faults of the next messages: 'k' stored and not acknowledged, 'r' refused, '.' none
+	lines        []string
+	watched      bool
+	watchedCalls int // number of calls of HasSubscribers
 }
 
 var errWrongLast = errors.New("the stream ends elsewhere")
 
-func (f *fakeTales) LastTold(_ context.Context, s Story) (seq, number uint64, err error) {
+func (f *fakeStreams) LastPublished(_ context.Context, s Stream) (seq, number uint64, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.down {
 		return 0, 0, errors.New("no leader")
 	}
-	tales := f.stories[s]
+	tales := f.batches[s]
 	if len(tales) == 0 {
 		return 0, 0, nil
 	}
@@ -332,19 +332,19 @@ func (f *fakeTales) LastTold(_ context.Context, s Story) (seq, number uint64, er
 	return uint64(len(tales)), last.First + last.Count - 1, nil
 }
 
-func (f *fakeTales) Append(s Story, t Tale, expect uint64, done func(uint64, error)) {
+func (f *fakeStreams) Append(s Stream, t Batch, expect uint64, done func(uint64, error)) {
 	f.mu.Lock()
 	seq, err := f.append(s, t, expect)
 	f.mu.Unlock()
 	time.AfterFunc(time.Millisecond, func() { done(seq, err) })
 }
 
-func (f *fakeTales) append(s Story, t Tale, expect uint64) (uint64, error) {
+func (f *fakeStreams) append(s Stream, t Batch, expect uint64) (uint64, error) {
 	fault := byte('.')
 	if f.faults != "" {
 		fault, f.faults = f.faults[0], f.faults[1:]
 	}
-	tales := f.stories[s]
+	tales := f.batches[s]
 	switch {
 	case f.down || fault == 'r':
 		return 0, errors.New("refused")
@@ -356,44 +356,44 @@ func (f *fakeTales) append(s Story, t Tale, expect uint64) (uint64, error) {
 		next = tales[n-1].First + tales[n-1].Count
 	}
 	if t.First != next || t.Count == 0 {
-		f.t.Errorf("%s: %d items from number %d on, want them from %d", s, t.Count, t.First, next)
+		f.t.Errorf("%s: %d items from number %d on, want from %d on", s, t.Count, t.First, next)
 	}
-	f.stories[s] = append(tales, t)
+	f.batches[s] = append(tales, t)
 	if fault == 'k' {
 		return 0, errors.New("no answer")
 	}
 	return uint64(len(tales)) + 1, nil
 }
 
-func (f *fakeTales) Watched(string, string) bool {
+func (f *fakeStreams) HasSubscribers(string, string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.asked++
+	f.watchedCalls++
 	return f.watched
 }
 
-func (f *fakeTales) Live(event, _ string, _ []byte) {
+func (f *fakeStreams) PublishLive(event, _ string, _ []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.lines = append(f.lines, event)
 }
 
-// told gives the tales of a story.
-func (f *fakeTales) told(s Story) []Tale {
+// published returns the batches of a stream.
+func (f *fakeStreams) published(s Stream) []Batch {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return slices.Clone(f.stories[s])
+	return slices.Clone(f.batches[s])
 }
 
-// items counts the items told of a story.
-func (f *fakeTales) items(s Story) (n uint64) {
-	for _, t := range f.told(s) {
+// itemCount returns the number of items in a stream.
+func (f *fakeStreams) itemCount(s Stream) (n uint64) {
+	for _, t := range f.published(s) {
 		n += t.Count
 	}
 	return n
 }
 
-func (f *fakeTales) set(fn func()) {
+func (f *fakeStreams) set(fn func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	fn()

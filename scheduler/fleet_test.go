@@ -6,36 +6,36 @@ import (
 	"testing"
 	"time"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// fakeFleet is the nodes, which report to whichever scheduler is in office.
+// fakeFleet is a set of fake nodes, which report to the current authority.
 type fakeFleet struct {
 	t testing.TB
 
-	mu     sync.Mutex
-	nodes  map[string]*fakeNode
-	office *Scheduler
-	copies map[job.ID]int // running copies of a job, over all nodes
-	double []string       // dispatches that started beside another of their job
-	sent   []sentOrder
+	mu       sync.Mutex
+	nodes    map[string]*fakeNode
+	active   *Scheduler
+	running  map[job.ID]int // running executions of a job, over all nodes
+	overlaps []string       // dispatches that started while another one of their job ran
+	sent     []sentAssignment
 }
 
-// sentOrder is an assignment that a scheduler sent, and when.
-type sentOrder struct {
+// sentAssignment is an assignment that was sent, and when.
+type sentAssignment struct {
 	job.Assignment
 	node string
 	at   time.Time
 }
 
-func (f *fakeFleet) Assign(node string, b job.Batch, done func([]job.Answer, error)) {
+func (f *fakeFleet) Assign(node string, b job.AssignmentBatch, done func([]job.Answer, error)) {
 	f.mu.Lock()
 	for _, a := range b.Assignments {
-		f.sent = append(f.sent, sentOrder{a, node, time.Now()})
+		f.sent = append(f.sent, sentAssignment{a, node, time.Now()})
 	}
 	n := f.nodes[node]
 	f.mu.Unlock()
-	n.tell(func() {
+	n.post(func() {
 		if answers := n.assign(b); answers != nil {
 			done(answers, nil)
 		}
@@ -44,7 +44,7 @@ func (f *fakeFleet) Assign(node string, b job.Batch, done func([]job.Answer, err
 
 func (f *fakeFleet) Recall(node string, r job.Recall) {
 	n := f.node(node)
-	n.tell(func() { n.recall(r) })
+	n.post(func() { n.recall(r) })
 }
 
 func (f *fakeFleet) node(name string) *fakeNode {
@@ -56,61 +56,63 @@ func (f *fakeFleet) node(name string) *fakeNode {
 func (f *fakeFleet) scheduler() *Scheduler {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.office
+	return f.active
 }
 
-func (f *fakeFleet) orders() []sentOrder {
+func (f *fakeFleet) assignments() []sentAssignment {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return append([]sentOrder(nil), f.sent...)
+	return append([]sentAssignment(nil), f.sent...)
 }
 
-// count follows the copies of a job.
+// count adds by to the number of a job's running executions.
 func (f *fakeFleet) count(a *job.Assignment, change int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.copies[a.Job] > 0 && change > 0 {
-		f.double = append(f.double, a.RequestID())
+	if f.running[a.Job] > 0 && change > 0 {
+		f.overlaps = append(f.overlaps, a.RequestID())
 	}
-	f.copies[a.Job] += change
+	f.running[a.Job] += change
 }
 
-// fakeNode is an agent with its hands. Only its own goroutine touches what is
-// below tellQueue; tests look with look.
+// fakeNode simulates a node with its workers. The fields below done belong to its
+// goroutine; tests use them through do.
 type fakeNode struct {
 	fleet *fakeFleet
 	name  string
 	queue chan func()
-	ended <-chan struct{}
+	done  <-chan struct{}
 
 	incarnation uint64
-	free        map[seatKey]int
-	changed     map[seatKey]bool
+	free        map[slotKey]int
+	changed     map[slotKey]bool
 	rev, seen   uint64
 	full        bool
 	outcomes    []job.Outcome
-	reporting   int // number of the report on its way; 0: none
+	reporting   int // number of the report in flight; 0: none
 	reports     int
 	running     map[dispatchKey]*fakeRun
 	known       map[dispatchKey]bool
 	runners     []string
 	edge        string
 	draining    bool
-	edges       []string // as it was told last
+	edges       []string // from the last acknowledgement of a heartbeat
 
-	ahead   time.Duration // its clock
-	silent  bool          // nothing comes in or goes out
-	mute    bool          // takes assignments, its answers get lost
-	deaf    bool          // assignments get lost on their way
-	deafAck bool          // hears no answer to its reports
-	curt    bool          // does not tell again the room that a batch did not change
-	refuse  job.Answer
-	work    func(*job.Assignment) (time.Duration, job.Outcome)
+	epoch, ackSeq uint64 // of the last acknowledged heartbeat
+
+	clockOffset     time.Duration // of its clock
+	silent          bool          // sends and receives nothing
+	dropAnswers     bool          // its answers to assignments get lost
+	dropAssignments bool          // assignments to it get lost
+	dropAcks        bool          // acknowledgements of its reports get lost
+	noFullReports   bool          // does not report offers again that a batch did not change
+	refuse          job.Answer
+	work            func(*job.Assignment) (time.Duration, job.Outcome)
 
 	started   []job.Assignment
 	recalled  []job.Recall
 	settled   []job.Settled
-	overruns  int // assignments beyond the room there was
+	overruns  int // assignments beyond its capacity
 	leaseEnds time.Time
 }
 
@@ -120,7 +122,7 @@ type fakeRun struct {
 }
 
 func newFakeNode(f *fakeFleet, name string, ended <-chan struct{}) *fakeNode {
-	n := &fakeNode{fleet: f, name: name, queue: make(chan func(), 1<<16), ended: ended, incarnation: 1, free: map[seatKey]int{}}
+	n := &fakeNode{fleet: f, name: name, queue: make(chan func(), 1<<16), done: ended, incarnation: 1, free: map[slotKey]int{}}
 	n.work = func(*job.Assignment) (time.Duration, job.Outcome) {
 		return 5 * time.Millisecond, job.Outcome{Status: job.Success}
 	}
@@ -129,32 +131,33 @@ func newFakeNode(f *fakeFleet, name string, ended <-chan struct{}) *fakeNode {
 }
 
 func (n *fakeNode) reset() {
-	n.changed, n.running, n.known = map[seatKey]bool{}, map[dispatchKey]*fakeRun{}, map[dispatchKey]bool{}
+	n.changed, n.running, n.known = map[slotKey]bool{}, map[dispatchKey]*fakeRun{}, map[dispatchKey]bool{}
 	n.rev, n.seen, n.full, n.outcomes, n.reporting = 0, 0, true, nil, 0
+	n.epoch, n.ackSeq = 0, 0
 }
 
-// tell hands a message to the node.
-func (n *fakeNode) tell(f func()) {
+// post sends a message to the node.
+func (n *fakeNode) post(f func()) {
 	select {
 	case n.queue <- f:
-	case <-n.ended:
+	case <-n.done:
 	}
 }
 
-// look runs fn between two messages.
-func (n *fakeNode) look(fn func()) {
+// do runs fn between two messages.
+func (n *fakeNode) do(fn func()) {
 	done := make(chan struct{})
-	n.tell(func() { fn(); n.flush(); close(done) })
+	n.post(func() { fn(); n.flush(); close(done) })
 	select {
 	case <-done:
-	case <-n.ended:
+	case <-n.done:
 	}
 }
 
 func (n *fakeNode) run(ctx context.Context) {
 	beat := time.NewTicker(time.Second)
 	defer beat.Stop()
-	n.beat()
+	n.heartbeat()
 	for {
 		select {
 		case <-ctx.Done():
@@ -162,14 +165,14 @@ func (n *fakeNode) run(ctx context.Context) {
 		case f := <-n.queue:
 			f()
 		case <-beat.C:
-			n.beat()
+			n.heartbeat()
 		}
 		n.flush()
 	}
 }
 
-// beat sends a sign of life, and stops everything once the lease has ended.
-func (n *fakeNode) beat() {
+// heartbeat sends a heartbeat, and stops all work once the lease has expired.
+func (n *fakeNode) heartbeat() {
 	if !n.leaseEnds.IsZero() && time.Now().After(n.leaseEnds) {
 		for k, r := range n.running {
 			n.finish(k, r, job.Outcome{Status: job.Lost, Started: true})
@@ -179,33 +182,43 @@ func (n *fakeNode) beat() {
 		return
 	}
 	sent := time.Now()
-	b := job.Beat{Node: n.name, Incarnation: n.incarnation, At: sent.Add(n.ahead), Rev: n.rev, Running: len(n.running), Runners: n.runners, Edge: n.edge, Draining: n.draining}
-	born := n.incarnation
-	_ = n.fleet.scheduler().Beat(b, func(ack job.BeatAck) {
-		n.tell(func() {
-			if n.silent || n.incarnation != born {
+	b := job.Heartbeat{
+		Node: n.name, Incarnation: n.incarnation, At: sent.Add(n.clockOffset), Rev: n.rev, Running: len(n.running), Runners: n.runners, Edge: n.edge, Draining: n.draining,
+		Epoch: n.epoch, AckSeq: n.ackSeq,
+	}
+	for k := range n.running {
+		b.Dispatches = append(b.Dispatches, job.DispatchID{Job: k.id, N: k.n})
+	}
+	for _, o := range n.outcomes {
+		b.Dispatches = append(b.Dispatches, job.DispatchID{Job: o.Job, N: o.N})
+	}
+	incarnation := n.incarnation
+	_ = n.fleet.scheduler().Heartbeat(b, func(ack job.HeartbeatAck) {
+		n.post(func() {
+			if n.silent || n.incarnation != incarnation {
 				return
 			}
 			n.leaseEnds = sent.Add(ack.Lease)
 			n.full = n.full || ack.WantFull
 			n.edges = ack.Edges
+			n.epoch, n.ackSeq = ack.Epoch, ack.Seq
 		})
 	})
 }
 
-func (n *fakeNode) assign(b job.Batch) []job.Answer {
-	if n.silent || n.deaf {
+func (n *fakeNode) assign(b job.AssignmentBatch) []job.Answer {
+	if n.silent || n.dropAssignments {
 		return nil
 	}
 	n.seen = max(n.seen, b.Number)
 	answers := make([]job.Answer, len(b.Assignments))
 	for i := range b.Assignments {
 		a := &b.Assignments[i]
-		if answers[i] = n.start(*a); !n.curt {
-			n.changed[seatKey{roomKey{a.Kind, a.Key}, a.Worker}] = true
+		if answers[i] = n.start(*a); !n.noFullReports {
+			n.changed[slotKey{poolKey{a.Kind, a.Key}, a.Worker}] = true
 		}
 	}
-	if n.mute {
+	if n.dropAnswers {
 		return nil
 	}
 	return answers
@@ -213,27 +226,27 @@ func (n *fakeNode) assign(b job.Batch) []job.Answer {
 
 func (n *fakeNode) start(a job.Assignment) job.Answer {
 	k := dispatchKey{a.Job, a.N}
-	seat := seatKey{roomKey{a.Kind, a.Key}, a.Worker}
+	slot := slotKey{poolKey{a.Kind, a.Key}, a.Worker}
 	switch {
-	case n.known[k]:
+	case n.running[k] != nil, n.known[k] && a.Started.IsZero():
 		return job.Taken
 	case !a.Started.IsZero():
-		return job.NoRoom // its worker has yet to bring it
+		return job.NoCapacity // its worker has not resumed it here yet
 	case n.refuse != 0:
 		return n.refuse
-	case n.free[seat] <= 0:
+	case n.free[slot] <= 0:
 		n.overruns++
-		return job.NoRoom
+		return job.NoCapacity
 	}
 	n.known[k] = true
-	n.setFree(seat, n.free[seat]-1)
+	n.setFree(slot, n.free[slot]-1)
 	n.fleet.count(&a, 1)
 	n.started = append(n.started, a)
 	r := &fakeRun{Assignment: a}
 	n.running[k] = r
 	lasts, outcome := n.work(&a)
 	if lasts >= 0 {
-		r.timer = time.AfterFunc(lasts, func() { n.tell(func() { n.finish(k, r, outcome) }) })
+		r.timer = time.AfterFunc(lasts, func() { n.post(func() { n.finish(k, r, outcome) }) })
 	}
 	return job.Taken
 }
@@ -244,15 +257,15 @@ func (n *fakeNode) finish(k dispatchKey, r *fakeRun, o job.Outcome) {
 	}
 	delete(n.running, k)
 	n.fleet.count(&r.Assignment, -1)
-	seat := seatKey{roomKey{r.Kind, r.Key}, r.Worker}
-	n.setFree(seat, n.free[seat]+1)
+	slot := slotKey{poolKey{r.Kind, r.Key}, r.Worker}
+	n.setFree(slot, n.free[slot]+1)
 	o.Job, o.N = k.id, k.n
 	n.outcomes = append(n.outcomes, o)
 }
 
-// bring has a worker come over with what it runs.
-func (n *fakeNode) bring(a job.Assignment) {
-	n.look(func() {
+// moveHere has a worker resume its dispatch at this node.
+func (n *fakeNode) moveHere(a job.Assignment) {
+	n.do(func() {
 		k := dispatchKey{a.Job, a.N}
 		n.known[k], n.running[k] = true, &fakeRun{Assignment: a}
 	})
@@ -266,19 +279,19 @@ func (n *fakeNode) recall(r job.Recall) {
 	k := dispatchKey{r.Job, r.N}
 	if run := n.running[k]; run != nil {
 		if r.Reason == job.RecallSuperseded && run.Kind == job.Overhop {
-			delete(n.running, k) // its worker has taken it away
+			delete(n.running, k) // its worker has resumed it elsewhere
 			return
 		}
 		n.finish(k, run, job.Outcome{Status: job.Cancelled, Started: true})
 	}
 }
 
-func (n *fakeNode) setFree(k seatKey, free int) {
+func (n *fakeNode) setFree(k slotKey, free int) {
 	n.free[k] = free
 	n.changed[k] = true
 }
 
-// flush reports what has changed, one report at a time.
+// flush reports changes, one report at a time.
 func (n *fakeNode) flush() {
 	if n.silent || n.reporting != 0 || len(n.outcomes) == 0 && len(n.changed) == 0 && !n.full {
 		return
@@ -286,7 +299,7 @@ func (n *fakeNode) flush() {
 	r := job.Report{Node: n.name, Incarnation: n.incarnation, Outcomes: append([]job.Outcome(nil), n.outcomes...)}
 	if n.full || len(n.changed) > 0 {
 		n.rev++
-		r.Rev, r.Seen, r.Full = n.rev, n.seen, n.full
+		r.Rev, r.SeenBatch, r.Full = n.rev, n.seen, n.full
 		for k, free := range n.free {
 			if n.full || n.changed[k] {
 				r.Offers = append(r.Offers, job.Offer{Kind: k.kind, Key: k.key, Worker: k.worker, Free: free})
@@ -298,14 +311,14 @@ func (n *fakeNode) flush() {
 	n.reports++
 	number := n.reports
 	n.reporting = number
-	err := n.fleet.scheduler().Report(r, func(ack job.ReportAck) { n.tell(func() { n.acked(number, ack) }) })
+	err := n.fleet.scheduler().Report(r, func(ack job.ReportAck) { n.post(func() { n.acked(number, ack) }) })
 	wait := time.Second
 	if err != nil {
 		wait = 50 * time.Millisecond
 	}
 	time.AfterFunc(wait, func() {
-		n.tell(func() {
-			if n.reporting == number { // not answered: say it again
+		n.post(func() {
+			if n.reporting == number { // not acknowledged: report again
 				n.reporting, n.full = 0, true
 			}
 		})
@@ -313,7 +326,7 @@ func (n *fakeNode) flush() {
 }
 
 func (n *fakeNode) acked(number int, ack job.ReportAck) {
-	if n.silent || n.reporting != number || n.deafAck {
+	if n.silent || n.reporting != number || n.dropAcks {
 		return
 	}
 	n.reporting = 0
@@ -322,14 +335,14 @@ func (n *fakeNode) acked(number int, ack job.ReportAck) {
 	n.outcomes = n.outcomes[len(ack.Settled):]
 }
 
-// offer sets a worker's room.
+// offer sets a worker's free capacity.
 func (n *fakeNode) offer(kind job.Kind, key, worker string, free int) {
-	n.look(func() { n.setFree(seatKey{roomKey{kind, key}, worker}, free) })
+	n.do(func() { n.setFree(slotKey{poolKey{kind, key}, worker}, free) })
 }
 
-// restart kills the node and starts it again: what it ran and offered is gone.
+// restart kills the node and starts it again without its dispatches and offers.
 func (n *fakeNode) restart() {
-	n.look(func() {
+	n.do(func() {
 		for _, r := range n.running {
 			n.fleet.count(&r.Assignment, -1)
 		}
@@ -337,11 +350,11 @@ func (n *fakeNode) restart() {
 		n.reset()
 		n.incarnation++
 		n.leaseEnds = time.Time{}
-		n.beat()
+		n.heartbeat()
 	})
 }
 
 func (n *fakeNode) startedNow() (started []job.Assignment) {
-	n.look(func() { started = append(started, n.started...) })
+	n.do(func() { started = append(started, n.started...) })
 	return started
 }

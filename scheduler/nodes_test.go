@@ -6,75 +6,76 @@ import (
 	"testing"
 	"time"
 
-	"yardmaster/job"
-	"yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-func TestNoRoom_GivesTheAttemptBackAndWaitsForAnOffer(t *testing.T) {
-	inYard(t, 1, func(y *yard) {
-		n := y.node("n1")
+func TestNoCapacity_GivesTheAttemptBack(t *testing.T) {
+	runHarness(t, 1, func(h *harness) {
+		n := h.node("n1")
 		n.offer(job.Overhop, "mail", "w1", 3)
-		y.pass(20 * time.Millisecond)
+		h.advance(20 * time.Millisecond)
 		reports := 0
-		n.look(func() { n.refuse = job.NoRoom; n.curt = true; reports = n.reports })
-		id := y.enqueue("mail", "", anyJob)
-		y.pass(30 * time.Second)
-		refused := len(y.fleet.orders())
-		// Asked to tell all its room, the node says again that it has some: it
-		// is taken at its word, but no more often than it speaks.
-		n.look(func() { reports = n.reports - reports })
+		n.do(func() { n.refuse = job.NoCapacity; n.noFullReports = true; reports = n.reports })
+		id := h.enqueue("mail", "", anyJob)
+		h.advance(30 * time.Second)
+		refused := len(h.fleet.assignments())
+		// Asked for all offers, the node offers capacity again. The authority may
+		// use each offer once.
+		n.do(func() { reports = n.reports - reports })
 		if refused < 2 || refused > reports+1 || refused > 40 {
 			t.Errorf("%d assignments went to the node that refuses them, after %d reports", refused, reports)
 		}
-		n.look(func() { n.refuse = 0 })
-		y.until("it ran", func() bool { return y.state(id) == job.Completed })
+		n.do(func() { n.refuse = 0 })
+		h.until("it ran", func() bool { return h.state(id) == job.Completed })
 		a := n.startedNow()[0]
 		if a.Attempt != 1 || int(a.N) != refused+1 && int(a.N) != refused+2 || !a.Redelivered {
 			t.Errorf("dispatch %d, attempt %d, redelivered %v, after %d refusals", a.N, a.Attempt, a.Redelivered, refused)
 		}
-		view, _ := y.find(id)
+		view, _ := h.find(id)
 		if view.Losses != 0 {
 			t.Errorf("%d losses", view.Losses)
 		}
 	})
 }
 
-func TestDraining_NodeGetsNothingUntilItTakesWorkAgain(t *testing.T) {
-	inYard(t, 2, func(y *yard) {
-		n1, n2 := y.node("n1"), y.node("n2")
+func TestDraining_NodeGetsNoAssignments(t *testing.T) {
+	runHarness(t, 2, func(h *harness) {
+		n1, n2 := h.node("n1"), h.node("n2")
 		n1.offer(job.Overhop, "mail", "w1", 3)
-		y.pass(20 * time.Millisecond)
-		n1.look(func() { n1.refuse = job.Draining })
-		id := y.enqueue("mail", "", anyJob)
-		y.pass(100 * time.Millisecond)
-		if n := len(y.fleet.orders()); n != 1 {
+		h.advance(20 * time.Millisecond)
+		n1.do(func() { n1.refuse = job.Draining })
+		id := h.enqueue("mail", "", anyJob)
+		h.advance(100 * time.Millisecond)
+		if n := len(h.fleet.assignments()); n != 1 {
 			t.Errorf("%d assignments were sent", n)
 		}
 		n2.offer(job.Overhop, "mail", "w2", 1)
-		y.until("the other node ran it", func() bool { return y.state(id) == job.Completed })
-		n1.look(func() { n1.refuse = 0 })
+		h.until("the other node ran it", func() bool { return h.state(id) == job.Completed })
+		n1.do(func() { n1.refuse = 0 })
 		n2.offer(job.Overhop, "mail", "w2", 0)
-		again := y.enqueue("mail", "", anyJob)
-		y.until("it ran where it was refused before", func() bool { return y.state(again) == job.Completed })
+		again := h.enqueue("mail", "", anyJob)
+		h.until("it ran where it was refused before", func() bool { return h.state(again) == job.Completed })
 	})
 }
 
-func TestSilentNode_ItsJobsRunElsewhere(t *testing.T) {
-	inYard(t, 2, func(y *yard) {
-		n1, n2 := y.node("n1"), y.node("n2")
-		n1.look(func() { n1.work = forever })
+func TestSilentNode_JobsRunElsewhere(t *testing.T) {
+	runHarness(t, 2, func(h *harness) {
+		n1, n2 := h.node("n1"), h.node("n2")
+		n1.do(func() { n1.work = neverEnds })
 		n1.offer(job.Overhop, "mail", "w1", 4)
 		n1.offer(job.RRQ, "py", "py/9000", 4)
-		ids := []job.ID{y.enqueue("mail", "", anyJob), y.enqueue("mail", "", `{"function":"py#f"}`)}
-		y.until("they run", func() bool { return y.counts().Notified == 2 })
+		ids := []job.ID{h.enqueue("mail", "", anyJob), h.enqueue("mail", "", `{"function":"py#f"}`)}
+		h.until("they run", func() bool { return h.counts().Notified == 2 })
 		n2.offer(job.Overhop, "mail", "w2", 4)
 		n2.offer(job.RRQ, "py", "py/9001", 4)
-		n1.look(func() { n1.silent = true })
+		h.advance(trustTime - nodeLease) // leases of an earlier authority count no longer
+		n1.do(func() { n1.silent = true })
 		cut := time.Now()
-		y.pass(3 * time.Second)
-		third := y.enqueue("mail", "", anyJob) // not to a node that is silent
-		y.until("it ran", func() bool { return y.state(third) == job.Completed })
-		y.until("they ran", func() bool { return y.state(ids[0]) == job.Completed && y.state(ids[1]) == job.Completed })
+		h.advance(3 * time.Second)
+		third := h.enqueue("mail", "", anyJob) // must not go to the silent node
+		h.until("it ran", func() bool { return h.state(third) == job.Completed })
+		h.until("they ran", func() bool { return h.state(ids[0]) == job.Completed && h.state(ids[1]) == job.Completed })
 		if took := time.Since(cut); took < reassignAfter-time.Second || took > reassignAfter+500*time.Millisecond {
 			t.Errorf("they ran %v after the node fell silent", took)
 		}
@@ -83,11 +84,11 @@ func TestSilentNode_ItsJobsRunElsewhere(t *testing.T) {
 				t.Errorf("dispatch %d, attempt %d, redelivered %v", a.N, a.Attempt, a.Redelivered)
 			}
 		}
-		y.noDoubles() // n1 stopped its copies when its lease ended
-		n1.look(func() { n1.silent = false })
-		y.until("its outcomes are heard", func() bool {
+		h.checkNoOverlap() // n1 has stopped its executions when its lease expired
+		n1.do(func() { n1.silent = false })
+		h.until("its outcomes are heard", func() bool {
 			stale := 0
-			n1.look(func() {
+			n1.do(func() {
 				for _, s := range n1.settled {
 					if s.Stale {
 						stale++
@@ -96,108 +97,109 @@ func TestSilentNode_ItsJobsRunElsewhere(t *testing.T) {
 			})
 			return stale == 2
 		})
-		y.raft.View(func(l *ledger.Ledger) {
+		h.raft.View(func(l *ledger.Ledger) {
 			if l.Stale() != 2 {
 				t.Errorf("%d stale outcomes are counted", l.Stale())
 			}
 		})
-		view, _ := y.find(ids[0])
+		view, _ := h.find(ids[0])
 		if view.Losses != 1 || view.State != job.Completed {
 			t.Errorf("%d losses, %s", view.Losses, view.State)
 		}
 	})
 }
 
-func TestRestartedNode_EndsRunnersAtOnceAndWorkersWithTheirLease(t *testing.T) {
-	inYard(t, 2, func(y *yard) {
-		n1, n2 := y.node("n1"), y.node("n2")
-		n1.look(func() { n1.work = forever })
+func TestRestartedNode_EndsRunnersThenWorkers(t *testing.T) {
+	runHarness(t, 2, func(h *harness) {
+		n1, n2 := h.node("n1"), h.node("n2")
+		n1.do(func() { n1.work = neverEnds })
 		n1.offer(job.Overhop, "mail", "w1", 4)
 		n1.offer(job.RRQ, "py", "py/9000", 4)
-		worker, runner := y.enqueue("mail", "", anyJob), y.enqueue("mail", "", `{"function":"py#f"}`)
-		y.until("they run", func() bool { return y.counts().Notified == 2 })
+		worker, runner := h.enqueue("mail", "", anyJob), h.enqueue("mail", "", `{"function":"py#f"}`)
+		h.until("they run", func() bool { return h.counts().Notified == 2 })
 		n2.offer(job.Overhop, "mail", "w2", 4)
 		n2.offer(job.RRQ, "py", "py/9001", 4)
 		n1.restart()
 		began := time.Now()
-		y.until("the runner's job ran", func() bool { return y.state(runner) == job.Completed })
-		if took := time.Since(began); took > 2*sweepEvery {
+		h.until("the runner's job ran", func() bool { return h.state(runner) == job.Completed })
+		if took := time.Since(began); took > 2*sweepInterval {
 			t.Errorf("it took %v", took)
 		}
-		y.until("the worker's job ran", func() bool { return y.state(worker) == job.Completed })
+		h.until("the worker's job ran", func() bool { return h.state(worker) == job.Completed })
 		if took := time.Since(began); took < workerLease || took > workerLease+2*time.Second {
 			t.Errorf("it took %v", took)
 		}
-		y.noDoubles()
+		h.checkNoOverlap()
 	})
 }
 
-// A node that is born again while placements on its former life are in flight
-// does not get them: the ledger's record names the former life.
-func TestRestartedNode_PlacementsInFlightAreTakenBack(t *testing.T) {
-	inYard(t, 1, func(y *yard) {
-		n := y.node("n1")
-		y.raft.set(func() { y.raft.delay = 50 * time.Millisecond })
+// TestRestartedNode_RevokesPlacementsInFlight checks that a node which
+// restarts while placements on its previous incarnation are in flight does not
+// get them.
+func TestRestartedNode_RevokesPlacementsInFlight(t *testing.T) {
+	runHarness(t, 1, func(h *harness) {
+		n := h.node("n1")
+		h.raft.set(func() { h.raft.delay = 50 * time.Millisecond })
 		n.offer(job.Overhop, "mail", "w1", 1)
-		y.pass(20 * time.Millisecond)
-		id := y.enqueue("mail", "", anyJob)
-		y.pass(5 * time.Millisecond)
+		h.advance(20 * time.Millisecond)
+		id := h.enqueue("mail", "", anyJob)
+		h.advance(5 * time.Millisecond)
 		n.restart()
 		n.offer(job.Overhop, "mail", "w1", 1)
-		y.until("it ran", func() bool { return y.state(id) == job.Completed })
+		h.until("it ran", func() bool { return h.state(id) == job.Completed })
 		for _, a := range n.startedNow() {
 			if a.N != 2 {
-				t.Errorf("dispatch %d was sent to the new life", a.N)
+				t.Errorf("dispatch %d was sent to the new incarnation", a.N)
 			}
 		}
-		y.noDoubles()
+		h.checkNoOverlap()
 	})
 }
 
-func TestAssignment_WithoutAnswerIsSentAgain(t *testing.T) {
-	inYard(t, 1, func(y *yard) {
-		n := y.node("n1")
-		n.look(func() { n.work = forever; n.deaf = true })
+func TestAssignment_ResentWithoutAnswer(t *testing.T) {
+	runHarness(t, 1, func(h *harness) {
+		n := h.node("n1")
+		n.do(func() { n.work = neverEnds; n.dropAssignments = true })
 		n.offer(job.Overhop, "mail", "w1", 1)
-		id := y.enqueue("mail", "", `{"params":{"a":1}}`)
-		y.pass(2 * time.Second)
-		n.look(func() { n.deaf, n.mute = false, true }) // now the answers get lost
-		y.pass(3 * time.Second)
-		n.look(func() { n.mute = false })
-		y.pass(10 * time.Second)
-		orders := y.fleet.orders()
-		if len(orders) < 4 || len(orders) > 7 {
-			t.Errorf("%d assignments were sent", len(orders))
+		id := h.enqueue("mail", "", `{"params":{"a":1}}`)
+		h.advance(2 * time.Second)
+		n.do(func() { n.dropAssignments, n.dropAnswers = false, true }) // now the answers get lost
+		h.advance(3 * time.Second)
+		n.do(func() { n.dropAnswers = false })
+		h.advance(10 * time.Second)
+		assigned := h.fleet.assignments()
+		if len(assigned) < 4 || len(assigned) > 7 {
+			t.Errorf("%d assignments were sent", len(assigned))
 		}
-		for _, o := range orders {
-			first := orders[0].Assignment
+		for _, o := range assigned {
+			first := assigned[0].Assignment
 			if o.Job != first.Job || o.N != 1 || o.Fence != first.Fence || o.Epoch != first.Epoch || o.Attempt != 1 || o.Worker != "w1" {
 				t.Errorf("sent again as %+v", o)
 			}
 		}
-		if started := n.startedNow(); len(started) != 1 || y.state(id) != job.Active {
-			t.Errorf("%d starts, the job is %s", len(started), y.state(id))
+		if started := n.startedNow(); len(started) != 1 || h.state(id) != job.Active {
+			t.Errorf("%d starts, the job is %s", len(started), h.state(id))
 		}
 	})
 }
 
-func TestAssignment_NeverAnsweredIsGivenBack(t *testing.T) {
-	inYard(t, 2, func(y *yard) {
-		n1, n2 := y.node("n1"), y.node("n2")
-		n1.look(func() { n1.deaf = true })
+func TestAssignment_UnansweredIsGivenBack(t *testing.T) {
+	runHarness(t, 2, func(h *harness) {
+		n1, n2 := h.node("n1"), h.node("n2")
+		n1.do(func() { n1.dropAssignments = true })
 		n1.offer(job.Overhop, "mail", "w1", 1)
-		id := y.enqueue("mail", "", anyJob)
-		y.until("it is placed", func() bool { return y.state(id) == job.Active })
+		id := h.enqueue("mail", "", anyJob)
+		h.until("it is placed", func() bool { return h.state(id) == job.Active })
 		n2.offer(job.Overhop, "mail", "w2", 1)
 		began := time.Now()
-		y.until("it ran elsewhere", func() bool { return y.state(id) == job.Completed })
-		if took := time.Since(began); took < giveUpAfter || took > giveUpAfter+3*time.Second {
+		h.until("it ran elsewhere", func() bool { return h.state(id) == job.Completed })
+		if took := time.Since(began); took < assignTimeout || took > assignTimeout+3*time.Second {
 			t.Errorf("it took %v", took)
 		}
 		if a := n2.startedNow()[0]; a.Attempt != 1 || a.N != 2 {
 			t.Errorf("dispatch %d, attempt %d", a.N, a.Attempt)
 		}
-		n1.look(func() {
+		n1.do(func() {
 			if len(n1.recalled) != 1 || n1.recalled[0].N != 1 {
 				t.Errorf("recalls %+v", n1.recalled)
 			}
@@ -206,72 +208,72 @@ func TestAssignment_NeverAnsweredIsGivenBack(t *testing.T) {
 }
 
 func TestBodyLost_EndsTheJob(t *testing.T) {
-	inYard(t, 1, func(y *yard) {
-		n := y.node("n1")
-		n.look(func() { n.refuse = job.BodyLost; n.curt = true })
+	runHarness(t, 1, func(h *harness) {
+		n := h.node("n1")
+		n.do(func() { n.refuse = job.BodyLost; n.noFullReports = true })
 		n.offer(job.Overhop, "mail", "w1", 1)
-		lost := y.enqueue("mail", "", anyJob)
-		y.until("it is dead", func() bool { return y.state(lost) == job.Failed })
-		n.look(func() { n.refuse = 0 })
-		next := y.enqueue("mail", "", anyJob) // the credit is not lost with it
-		y.until("the next ran", func() bool { return y.state(next) == job.Completed })
+		lost := h.enqueue("mail", "", anyJob)
+		h.until("it is dead", func() bool { return h.state(lost) == job.Failed })
+		n.do(func() { n.refuse = 0 })
+		next := h.enqueue("mail", "", anyJob) // the worker's capacity is not lost
+		h.until("the next ran", func() bool { return h.state(next) == job.Completed })
 	})
 }
 
-func TestReport_RepeatedAfterALostAnswerIsADuplicate(t *testing.T) {
-	inYard(t, 1, func(y *yard) {
-		n := y.node("n1")
-		n.look(func() { n.deafAck = true })
+func TestReport_RepeatIsADuplicate(t *testing.T) {
+	runHarness(t, 1, func(h *harness) {
+		n := h.node("n1")
+		n.do(func() { n.dropAcks = true })
 		n.offer(job.Overhop, "mail", "w1", 1)
-		id := y.enqueue("mail", "", anyJob)
-		y.until("it is settled", func() bool { return y.state(id) == job.Completed })
-		n.look(func() { n.deafAck = false })
-		y.until("the answer came", func() bool {
+		id := h.enqueue("mail", "", anyJob)
+		h.until("it is settled", func() bool { return h.state(id) == job.Completed })
+		n.do(func() { n.dropAcks = false })
+		h.until("the answer came", func() bool {
 			answered := false
-			n.look(func() { answered = len(n.settled) > 0 })
+			n.do(func() { answered = len(n.settled) > 0 })
 			return answered
 		})
-		n.look(func() {
-			if s := n.settled[0]; !s.Dup || s.Stale || s.State != job.Completed {
+		n.do(func() {
+			if s := n.settled[0]; !s.Duplicate || s.Stale || s.State != job.Completed {
 				t.Errorf("settled %+v", s)
 			}
 		})
-		if c := y.counts(); c.Delivered != 1 || c.Failed != 0 {
+		if c := h.counts(); c.Delivered != 1 || c.Failed != 0 {
 			t.Errorf("counts %+v", c)
 		}
 	})
 }
 
-func TestTenure_NewOneAdoptsWhatRuns(t *testing.T) {
-	inYard(t, 3, func(y *yard) {
-		n1, n2, n3 := y.node("n1"), y.node("n2"), y.node("n3")
+func TestTenure_AdoptsRunningDispatches(t *testing.T) {
+	runHarness(t, 3, func(h *harness) {
+		n1, n2, n3 := h.node("n1"), h.node("n2"), h.node("n3")
 		for _, n := range []*fakeNode{n1, n2, n3} {
-			n.look(func() { n.work = lasting(20 * time.Second) })
+			n.do(func() { n.work = worksFor(20 * time.Second) })
 			n.offer(job.RRQ, "py", "py/"+n.name, 1)
 		}
 		var ids []job.ID
 		for range 3 {
-			ids = append(ids, y.enqueue("mail", "", `{"function":"py#f"}`))
+			ids = append(ids, h.enqueue("mail", "", `{"function":"py#f"}`))
 		}
-		y.until("they run", func() bool { return y.counts().Notified == 3 })
-		epoch := y.fleet.orders()[0].Epoch
-		if err := y.end(); err != nil {
+		h.until("they run", func() bool { return h.counts().Notified == 3 })
+		epoch := h.fleet.assignments()[0].Epoch
+		if err := h.end(); err != nil {
 			t.Fatalf("tenure ended with %v", err)
 		}
 		n2.restart()
 		n2.offer(job.RRQ, "py", "py/n2", 1)
-		n3.look(func() { n3.silent = true })
-		y.begin()
+		n3.do(func() { n3.silent = true })
+		h.begin()
 		began := time.Now()
-		y.until("the restarted node's is over", func() bool { return y.counts().Notified < 3 })
+		h.until("the restarted node's is over", func() bool { return h.counts().Notified < 3 })
 		if took := time.Since(began); took > 2*time.Second {
 			t.Errorf("it took %v", took)
 		}
-		y.pass(4 * time.Second)
-		if c := y.counts(); c.Notified != 3 { // n2 runs the given back one again
+		h.advance(4 * time.Second)
+		if c := h.counts(); c.Notified != 3 { // n2 runs the one that was given back
 			t.Errorf("counts %+v", c)
 		}
-		again := y.fleet.orders()[3:]
+		again := h.fleet.assignments()[3:]
 		for _, o := range again {
 			if o.Epoch <= epoch {
 				t.Errorf("sent under epoch %d after %d", o.Epoch, epoch)
@@ -280,35 +282,36 @@ func TestTenure_NewOneAdoptsWhatRuns(t *testing.T) {
 				t.Errorf("dispatch %s was sent again to %s", o.RequestID(), o.node)
 			}
 		}
-		n1.look(func() {
+		n1.do(func() {
 			if len(n1.started) != 1 {
 				t.Errorf("n1 started %d", len(n1.started))
 			}
 		})
-		y.until("all ran", func() bool { return y.counts().Delivered == 3 })
+		h.until("all ran", func() bool { return h.counts().Delivered == 3 })
 		for _, id := range ids {
-			if y.state(id) != job.Completed {
-				t.Errorf("job %s is %s", id, y.state(id))
+			if h.state(id) != job.Completed {
+				t.Errorf("job %s is %s", id, h.state(id))
 			}
 		}
-		y.noDoubles()
+		h.checkNoOverlap()
 	})
 }
 
-// Placed, and the authority gone before it could send: the next one does.
-func TestTenure_NewOneSendsWhatWasNotSent(t *testing.T) {
-	inYard(t, 1, func(y *yard) {
-		n := y.node("n1")
-		n.look(func() { n.deaf = true })
+// TestTenure_SendsUnsentAssignments checks that the next authority sends the
+// assignments of jobs that were placed and not sent.
+func TestTenure_SendsUnsentAssignments(t *testing.T) {
+	runHarness(t, 1, func(h *harness) {
+		n := h.node("n1")
+		n.do(func() { n.dropAssignments = true })
 		n.offer(job.Overhop, "mail", "w1", 1)
-		id := y.enqueue("mail", "", anyJob)
-		y.until("it is placed", func() bool { return y.state(id) == job.Active })
-		if err := y.end(); err != nil {
+		id := h.enqueue("mail", "", anyJob)
+		h.until("it is placed", func() bool { return h.state(id) == job.Active })
+		if err := h.end(); err != nil {
 			t.Fatal(err)
 		}
-		n.look(func() { n.deaf = false })
-		y.begin()
-		y.until("it ran", func() bool { return y.state(id) == job.Completed })
+		n.do(func() { n.dropAssignments = false })
+		h.begin()
+		h.until("it ran", func() bool { return h.state(id) == job.Completed })
 		if a := n.startedNow()[0]; a.N != 1 || a.Attempt != 1 || a.Body != nil || a.Position.Seq != 1 || a.Worker != "w1" || a.Key != "mail" {
 			t.Errorf("sent again as %+v", a)
 		}
@@ -316,148 +319,150 @@ func TestTenure_NewOneSendsWhatWasNotSent(t *testing.T) {
 }
 
 func TestTenure_EndsWhenTheLeaseIsNotRenewed(t *testing.T) {
-	inYard(t, 1, func(y *yard) {
-		n := y.node("n1")
-		n.look(func() { n.deaf = true })
+	runHarness(t, 1, func(h *harness) {
+		n := h.node("n1")
+		n.do(func() { n.dropAssignments = true })
 		n.offer(job.Overhop, "mail", "w1", 1)
-		y.enqueue("mail", "", anyJob)
-		y.until("it is placed", func() bool { return y.counts().Notified == 1 })
-		y.pass(2 * renewEvery)
-		n.look(func() { n.deaf = true })
-		y.raft.set(func() { y.raft.stuck = true })
+		h.enqueue("mail", "", anyJob)
+		h.until("it is placed", func() bool { return h.counts().Notified == 1 })
+		h.advance(2 * renewInterval)
+		n.do(func() { n.dropAssignments = true })
+		h.raft.set(func() { h.raft.stuck = true })
 		cut := time.Now()
-		err := <-y.ended
-		if !errors.Is(err, errTrustLost) {
+		err := <-h.ended
+		if !errors.Is(err, errLeaseLost) {
 			t.Errorf("tenure ended with %v", err)
 		}
 		took := time.Since(cut)
-		if took > trustTime || took < trustTime-renewEvery-time.Second {
+		if took > trustTime || took < trustTime-renewInterval-time.Second {
 			t.Errorf("it ended %v after the last commit", took)
 		}
 		end := time.Now()
-		y.pass(5 * time.Second)
-		for _, o := range y.fleet.orders() {
+		h.advance(5 * time.Second)
+		for _, o := range h.fleet.assignments() {
 			if o.at.After(cut.Add(trustTime)) || o.at.After(end) {
 				t.Errorf("an assignment was sent %v after the last commit", o.at.Sub(cut))
 			}
 		}
-		n.look(func() {
+		n.do(func() {
 			if n.leaseEnds.After(cut.Add(trustTime)) {
-				t.Errorf("the node's lease goes on %v beyond the authority's", n.leaseEnds.Sub(cut)-trustTime)
+				t.Errorf("the node's lease ends %v after the authority's", n.leaseEnds.Sub(cut)-trustTime)
 			}
 		})
-		if _, _, err := y.sched.Do(y.ctx, &ledger.AddQueue{Name: "x"}); !errors.Is(err, ErrNoTenure) {
-			t.Errorf("after it, Do says %v", err)
+		if _, _, err := h.sched.Propose(h.ctx, &ledger.AddQueue{Name: "x"}); !errors.Is(err, ErrNotAuthority) {
+			t.Errorf("Propose after the tenure returns %v", err)
 		}
 	})
 }
 
 func TestTenure_EndsWhenLeadershipIsLost(t *testing.T) {
-	inYard(t, 1, func(y *yard) {
-		y.raft.set(func() { y.raft.lost = true })
-		y.enqueue("mail", "", anyJob)
-		if err := <-y.ended; !errors.Is(err, errNotLeader) {
+	runHarness(t, 1, func(h *harness) {
+		h.raft.set(func() { h.raft.lost = true })
+		h.enqueue("mail", "", anyJob)
+		if err := <-h.ended; !errors.Is(err, errNotLeader) {
 			t.Errorf("tenure ended with %v", err)
 		}
-		y.raft.set(func() { y.raft.lost = false })
-		y.begin()
-		y.node("n1").offer(job.Overhop, "mail", "w1", 1)
-		y.until("the job ran", func() bool { return y.counts().Delivered == 1 })
+		h.raft.set(func() { h.raft.lost = false })
+		h.begin()
+		h.node("n1").offer(job.Overhop, "mail", "w1", 1)
+		h.until("the job ran", func() bool { return h.counts().Delivered == 1 })
 	})
 }
 
 func TestTenure_EndsWhenAnotherLeads(t *testing.T) {
-	inYard(t, 1, func(y *yard) {
-		y.node("n1").offer(job.Overhop, "mail", "w1", 1)
-		wait, err := y.raft.Submit(Proposal{At: time.Now()})
+	runHarness(t, 1, func(h *harness) {
+		h.node("n1").offer(job.Overhop, "mail", "w1", 1)
+		wait, err := h.raft.Submit(Proposal{At: time.Now()})
 		if err == nil {
-			_, err = wait(y.ctx)
+			_, err = wait(h.ctx)
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
-		y.raft.set(func() { y.raft.term++ })
-		wait, _ = y.raft.Submit(Proposal{At: time.Now(), Commands: []ledger.Command{&ledger.Lead{Owner: "n2", Until: time.Now().Add(leaseTime)}}})
-		if _, err := wait(y.ctx); err != nil {
+		h.raft.set(func() { h.raft.term++ })
+		wait, _ = h.raft.Submit(Proposal{At: time.Now(), Commands: []ledger.Command{&ledger.Lead{Owner: "n2", Until: time.Now().Add(leaseTime)}}})
+		if _, err := wait(h.ctx); err != nil {
 			t.Fatal(err)
 		}
-		y.enqueue("mail", "", anyJob)
-		if err := <-y.ended; !errors.Is(err, ledger.ErrStaleEpoch) {
+		h.enqueue("mail", "", anyJob)
+		if err := <-h.ended; !errors.Is(err, ledger.ErrStaleEpoch) {
 			t.Errorf("tenure ended with %v", err)
 		}
-		if n := len(y.fleet.orders()); n != 0 {
+		if n := len(h.fleet.assignments()); n != 0 {
 			t.Errorf("%d assignments were sent", n)
 		}
 	})
 }
 
-// A loop that was held up beyond its lease gives no more orders.
-func TestTenure_GivesNoOrdersBeyondItsLease(t *testing.T) {
-	inYard(t, 1, func(y *yard) {
-		n := y.node("n1")
-		n.look(func() { n.deaf = true })
+// TestTenure_SendsNothingAfterItsLease checks that a loop that was blocked
+// until after its lease sends no assignments.
+func TestTenure_SendsNothingAfterItsLease(t *testing.T) {
+	runHarness(t, 1, func(h *harness) {
+		n := h.node("n1")
+		n.do(func() { n.dropAssignments = true })
 		n.offer(job.Overhop, "mail", "w1", 1)
-		y.enqueue("mail", "", anyJob)
-		y.until("it is placed", func() bool { return y.counts().Notified == 1 })
-		m, before := y.sched.tenure(), 0
-		m.post(func() {
-			time.Sleep(trustTime + time.Second) // as a stopped process
-			before = len(y.fleet.orders())
-			m.nodes["n1"].beatAt = time.Now()
-			m.sweep() // it would send the assignment again
+		h.enqueue("mail", "", anyJob)
+		h.until("it is placed", func() bool { return h.counts().Notified == 1 })
+		tenure, before := h.sched.current(), 0
+		tenure.post(func() {
+			time.Sleep(trustTime + time.Second) // like a stopped process
+			before = len(h.fleet.assignments())
+			tenure.nodes["n1"].heartbeatAt = time.Now()
+			tenure.sweep() // it would send the assignment again
 		})
-		if err := <-y.ended; !errors.Is(err, errTrustLost) {
+		if err := <-h.ended; !errors.Is(err, errLeaseLost) {
 			t.Errorf("tenure ended with %v", err)
 		}
-		if more := len(y.fleet.orders()) - before; more != 0 || before == 0 {
-			t.Errorf("%d orders, then %d more", before, more)
+		if more := len(h.fleet.assignments()) - before; more != 0 || before == 0 {
+			t.Errorf("%d assignments, then %d more", before, more)
 		}
 	})
 }
 
-// Whoever posts to a tenure that ends is let go, however much is posted: the
-// tenure's own loops too, which would hold it up for ever.
-func TestTenure_EndsUnderAFloodOfPosts(t *testing.T) {
-	inYard(t, 1, func(y *yard) {
-		m, held := y.sched.tenure(), make(chan struct{})
-		m.post(func() { <-held })
+// TestTenure_EndsUnderLoad checks that no post to a tenure that ends blocks
+// for ever, however many there are: neither a caller's nor one of the tenure's
+// own goroutines.
+func TestTenure_EndsUnderLoad(t *testing.T) {
+	runHarness(t, 1, func(h *harness) {
+		tenure, held := h.sched.current(), make(chan struct{})
+		tenure.post(func() { <-held })
 		for range 20 * inboxSize {
-			y.group.Go(func() { m.post(func() {}) })
+			h.group.Go(func() { tenure.post(func() {}) })
 		}
-		y.pass(time.Second) // the readers of the lanes wait in line too
-		y.endTenure()
+		h.advance(time.Second) // the lanes' readers are blocked in post as well
+		h.endTenure()
 		close(held)
-		if err := <-y.ended; err != nil {
+		if err := <-h.ended; err != nil {
 			t.Errorf("tenure ended with %v", err)
 		}
 	})
 }
 
-// A node hears with every beat where the others' clients connect, as long as
-// these take work.
-func TestBeat_TellsEdges(t *testing.T) {
-	inYard(t, 3, func(y *yard) {
-		n1, n2, n3 := y.node("n1"), y.node("n2"), y.node("n3")
-		told := func(want ...string) {
+// TestHeartbeat_ReturnsEdges checks that a node learns with every heartbeat
+// the edges of the other available nodes.
+func TestHeartbeat_ReturnsEdges(t *testing.T) {
+	runHarness(t, 3, func(h *harness) {
+		n1, n2, n3 := h.node("n1"), h.node("n2"), h.node("n3")
+		published := func(want ...string) {
 			t.Helper()
-			y.pass(silentAfter + 2*time.Second)
-			n1.look(func() {
+			h.advance(silenceTimeout + 2*time.Second)
+			n1.do(func() {
 				if !slices.Equal(n1.edges, want) {
-					t.Errorf("n1 hears of %q, want %q", n1.edges, want)
+					t.Errorf("n1 has the edges %q, want %q", n1.edges, want)
 				}
 			})
 		}
-		told()
-		n1.look(func() { n1.edge = "n1:1" })
-		n2.look(func() { n2.edge = "n2:1" })
-		n3.look(func() { n3.edge = "n3:1" })
-		told("n2:1", "n3:1")
-		n2.look(func() { n2.draining = true })
-		told("n3:1")
-		n2.look(func() { n2.draining = false; n2.edge = "n2:2" })
-		n3.look(func() { n3.silent = true })
-		told("n2:2")
-		n3.look(func() { n3.silent = false })
-		told("n2:2", "n3:1")
+		published()
+		n1.do(func() { n1.edge = "n1:1" })
+		n2.do(func() { n2.edge = "n2:1" })
+		n3.do(func() { n3.edge = "n3:1" })
+		published("n2:1", "n3:1")
+		n2.do(func() { n2.draining = true })
+		published("n3:1")
+		n2.do(func() { n2.draining = false; n2.edge = "n2:2" })
+		n3.do(func() { n3.silent = true })
+		published("n2:2")
+		n3.do(func() { n3.silent = false })
+		published("n2:2", "n3:1")
 	})
 }

@@ -7,88 +7,89 @@ import (
 	"strings"
 	"time"
 
-	"yardmaster/job"
-	"yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
 const (
-	orphansEvery = time.Second // how often sweepOrphans looks
-	maxOrphans   = 1000        // ended at once
+	orphanInterval = time.Second // between two runs of sweepOrphans
+	maxOrphans     = 1000        // jobs cancelled per run
 )
 
-// sweepOrphans looks at waiting jobs that ask for a runner no living member
-// has. If no member is configured for it they are ended; else they wait, and
-// look tells for whom. Before every member has said what it has, nobody can
-// tell.
-func (m *mind) sweepOrphans(now time.Time) {
-	if now.Sub(m.orphansAt) < orphansEvery {
+// sweepOrphans handles waiting jobs that need a runner which no live member has. If
+// no member is configured for the runner, they are cancelled; else they wait, and
+// the status names the runner. No job is cancelled before every member has reported
+// its runners.
+func (t *tenure) sweepOrphans(now time.Time) {
+	if now.Sub(t.orphansCheckedAt) < orphanInterval {
 		return
 	}
-	m.orphansAt = now
-	having, living, unheard := m.whoHas()
+	t.orphansCheckedAt = now
+	owners, available, unknown := t.runnerOwners()
 	away := map[string]string{}
 	left := maxOrphans
-	m.ledger().View(func(l *ledger.Ledger) {
-		m.bound(l, func(runner, queue, class string) {
+	t.ledger().View(func(l *ledger.Ledger) {
+		t.scanRunnerQueues(l, func(runner, queue, class string) {
 			switch {
-			case living[runner]:
-			case len(having[runner]) == 0 && len(unheard) == 0:
-				left -= m.endOrphans(l, runner, queue, class, left)
+			case available[runner]:
+			case len(owners[runner]) == 0 && len(unknown) == 0:
+				left -= t.cancelOrphans(l, runner, queue, class, left)
 			case anyWaiting(l, queue, class):
-				away[runner] = awayText(runner, having[runner], unheard)
+				away[runner] = awayReason(runner, owners[runner], unknown)
 			}
 		})
 	})
-	m.away = m.away[:0]
+	t.awayRunners = t.awayRunners[:0]
 	for _, runner := range slices.Sorted(maps.Keys(away)) {
-		m.away = append(m.away, away[runner])
+		t.awayRunners = append(t.awayRunners, away[runner])
 	}
 }
 
-// whoHas gives the members that are configured for each runner, which runners
-// a member that takes work has, and the members that have not said what they
-// have.
-func (m *mind) whoHas() (having map[string][]string, living map[string]bool, unheard []string) {
-	having, living = map[string][]string{}, map[string]bool{}
-	for _, name := range m.members {
-		n := m.nodes[name]
+// runnerOwners returns the members that are configured for each runner, the runners
+// that a member which is not silent has, and the members that have not reported
+// their runners.
+func (t *tenure) runnerOwners() (owners map[string][]string, available map[string]bool, unknown []string) {
+	owners, available = map[string][]string{}, map[string]bool{}
+	for _, name := range t.members {
+		n := t.nodes[name]
 		if n == nil || n.runners == nil {
-			unheard = append(unheard, name)
+			unknown = append(unknown, name)
 			continue
 		}
 		for r := range n.runners {
-			having[r] = append(having[r], name)
-			living[r] = living[r] || !n.silent
+			owners[r] = append(owners[r], name)
+			available[r] = available[r] || !n.silent
 		}
 	}
-	return having, living, unheard
+	return owners, available, unknown
 }
 
-// bound calls fn for every line whose jobs only one runner may run.
-func (m *mind) bound(l *ledger.Ledger, fn func(runner, queue, class string)) {
+// scanRunnerQueues calls fn for every waitlist whose jobs only one runner may run.
+func (t *tenure) scanRunnerQueues(l *ledger.Ledger, fn func(runner, queue, class string)) {
 	l.Classes(func(class string) bool {
 		if runner, _ := job.SplitFunction(class); runner != "" {
-			l.BusyLines(class, func(queue string) bool {
+			l.QueuesWaiting(class, func(queue string) bool {
 				fn(runner, queue, class)
 				return true
 			})
 		}
 		return true
 	})
-	for queue, runner := range m.cfg.Routes {
+	for queue, runner := range t.cfg.Routes {
 		fn(runner, queue, ledger.ClassPlain)
 		fn(runner, queue, ledger.ClassBare)
 	}
 }
 
-// endOrphans ends the first jobs of a line, at most most, and gives how many.
-func (m *mind) endOrphans(l *ledger.Ledger, runner, queue, class string, most int) (ended int) {
-	l.Line(queue, class, func(w ledger.Waiting) bool {
-		if ended == most {
+// cancelOrphans cancels the first jobs of a waitlist, at most limit, and returns how
+// many it has cancelled.
+func (t *tenure) cancelOrphans(l *ledger.Ledger, runner, queue, class string, limit int) (ended int) {
+	l.WaitingJobs(queue, class, func(w ledger.WaitingJob) bool {
+		if ended == limit {
 			return false
 		}
 		ended++
-		m.queue(&ledger.CancelJob{
+		t.submitCommand(&ledger.CancelJob{
 			Job: w.ID, Reason: "No runner configured for '" + runner + "'.", Type: job.HandlerNotFound,
 		}, nil)
 		return true
@@ -96,17 +97,20 @@ func (m *mind) endOrphans(l *ledger.Ledger, runner, queue, class string, most in
 	return ended
 }
 
-func anyWaiting(l *ledger.Ledger, queue, class string) (any bool) {
-	l.Line(queue, class, func(ledger.Waiting) bool {
-		any = true
+// anyWaiting reports whether the ledger's waitlist of a queue and class has a job.
+func anyWaiting(l *ledger.Ledger, queue, class string) (found bool) {
+	l.WaitingJobs(queue, class, func(ledger.WaitingJob) bool {
+		found = true
 		return false
 	})
-	return any
+	return found
 }
 
-func awayText(runner string, having, unheard []string) string {
-	if len(having) == 0 {
-		return fmt.Sprintf("jobs wait for runner %s, which no member that was heard has; not heard yet: %s", runner, strings.Join(unheard, ", "))
+// awayReason returns the readiness reason for jobs that wait for a runner, which the
+// members in owners are configured for and those in unknown might be.
+func awayReason(runner string, owners, unknown []string) string {
+	if len(owners) == 0 {
+		return fmt.Sprintf("jobs wait for runner %s, which no member that was heard has; not heard yet: %s", runner, strings.Join(unknown, ", "))
 	}
-	return fmt.Sprintf("jobs wait for runner %s, which only members that are down have: %s", runner, strings.Join(having, ", "))
+	return fmt.Sprintf("jobs wait for runner %s, which only members that are down have: %s", runner, strings.Join(owners, ", "))
 }

@@ -5,262 +5,266 @@ import (
 	"iter"
 	"math"
 
-	"yardmaster/job"
-	"yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// roomKey names hands that are alike: an Overhop queue's workers, or an RRQ
-// runner's processes.
-type roomKey struct {
+// poolKey identifies workers that can run the same jobs: the workers of an Overhop
+// queue, or the processes of an RRQ runner.
+type poolKey struct {
 	kind job.Kind
 	key  string
 }
 
-// lineKey names a line of waiting jobs that the same hands may run.
-type lineKey struct{ queue, class string }
+// waitlistKey identifies a waitlist: the waiting jobs of a queue that the same
+// workers may run.
+type waitlistKey struct{ queue, class string }
 
-func lineOf(j *job.Job) lineKey { return lineKey{j.Queue, ledger.Class(j.Function)} }
+func waitlistKeyOf(j *job.Job) waitlistKey { return waitlistKey{j.Queue, ledger.Class(j.Function)} }
 
-// pick is a placement: a job and who is to run it.
-type pick struct {
-	ledger.Waiting
-	seat        *seat
-	incarnation uint64 // of the seat's node when it was picked
+// placement is a job and the slot that is reserved for it, until the entry with the
+// placement is applied.
+type placement struct {
+	ledger.WaitingJob
+	slot        *slot
+	incarnation uint64 // of the slot's node when the slot was reserved
 }
 
-// maxPicks is how many placements an entry takes at most.
-const maxPicks = 1000
+// maxPlacements is the maximum number of placements in an entry.
+const maxPlacements = 1000
 
-// choose picks a worker for every waiting job that may run now, and reserves
-// its room. Its cost goes by the picks it makes, not by the backlog.
-func (m *mind) choose(l *ledger.Ledger) {
+// place reserves a slot for every waiting job that may run now. Its cost depends on
+// the number of placements it makes, not on the number of waiting jobs. It does
+// nothing while the outbox is three quarters full.
+func (t *tenure) place(l *ledger.Ledger) {
 	if l.OutboxBytes() >= ledger.MaxOutbox/4*3 {
 		return
 	}
-	for i := range m.turns {
-		if len(m.entry.picks) >= maxPicks {
-			m.turn += i // whose turn it is in the next entry
+	for i := range t.roundRobin {
+		if len(t.entry.placements) >= maxPlacements {
+			t.nextPool += i // the next entry continues with this pool
 			return
 		}
-		r := m.turns[(m.turn+i)%len(m.turns)]
-		if r.free() {
-			merge(m.linesFor(l, r.key), func(w *ledger.Waiting) step { return m.take(l, w, r) })
+		p := t.roundRobin[(t.nextPool+i)%len(t.roundRobin)]
+		if p.hasAvailable() {
+			merge(t.waitlistsFor(l, p.key), func(w *ledger.WaitingJob) mergeStep { return t.placeJob(l, w, p) })
 		}
 	}
 }
 
-// step tells a walk over lines how to go on.
-type step uint8
+// mergeStep is how a merge of waitlists continues after a job.
+type mergeStep uint8
 
 const (
-	goOn     step = iota // with the next job
-	skipLine             // with the other lines
-	stop
+	mergeNext     mergeStep = iota // with the next job
+	mergeSkipList                  // without the rest of the job's waitlist
+	mergeStop
 )
 
-// take reserves a seat for a job unless the job is on its way already or its
-// queue has no room.
-func (m *mind) take(l *ledger.Ledger, w *ledger.Waiting, r *room) step {
+// placeJob reserves a slot of pool for a job, unless a placement of the job is in
+// flight, its body cannot be read, or its queue has reached its limit.
+func (t *tenure) placeJob(l *ledger.Ledger, w *ledger.WaitingJob, pool *pool) mergeStep {
 	key := dispatchKey{w.ID, w.N}
-	if _, ok := m.placing[key]; ok {
-		return goOn
+	if _, ok := t.placing[key]; ok {
+		return mergeNext
 	}
-	if m.unreadable(w.Position) {
-		return goOn
+	if t.unreadable(w.Position) {
+		return mergeNext
 	}
-	if room := l.Room(w.Queue); room != math.MaxInt && room <= m.taking[w.Queue] {
-		return skipLine
+	if headroom := l.Headroom(w.Queue); headroom != math.MaxInt && headroom <= t.placingByQueue[w.Queue] {
+		return mergeSkipList
 	}
-	if len(m.entry.picks) >= maxPicks {
-		return stop
+	if len(t.entry.placements) >= maxPlacements {
+		return mergeStop
 	}
-	s := r.reserve()
+	s := pool.reserve()
 	if s == nil {
-		return stop
+		return mergeStop
 	}
-	p := &pick{Waiting: *w, seat: s, incarnation: s.node.incarnation}
-	m.placing[key] = p
-	m.taking[w.Queue]++
-	m.entry.picks = append(m.entry.picks, p)
-	m.entry.size += placeSize
-	m.hurry()
-	return goOn
+	p := &placement{WaitingJob: *w, slot: s, incarnation: s.node.incarnation}
+	t.placing[key] = p
+	t.placingByQueue[w.Queue]++
+	t.entry.placements = append(t.entry.placements, p)
+	t.entry.size += placementSize
+	t.markUrgent()
+	return mergeNext
 }
 
-// unreadable tells that a job's body is not at hand and lies in a lane that is
-// lost: it waits until somebody brings that back, and others go on.
-func (m *mind) unreadable(at job.Position) bool {
-	return m.lost(at) && !m.bodies.has(at)
+// unreadable reports whether a job's body can be read neither from the cache nor from
+// its lane, because the lane is lost. Such a job waits until the lane is restored.
+func (t *tenure) unreadable(pos job.Position) bool {
+	return t.laneLost(pos) && !t.bodies.has(pos)
 }
 
-// lost tells that no record can be read in a lane. Any goroutine may ask.
-func (m *mind) lost(at job.Position) bool {
-	return int(at.Lane) < len(m.lanes) && m.lanes[at.Lane].lost.Load()
+// laneLost reports whether the lane of a position is lost. Any goroutine may call it.
+func (t *tenure) laneLost(pos job.Position) bool {
+	return int(pos.Lane) < len(t.lanes) && t.lanes[pos.Lane].lost.Load()
 }
 
-// unplace forgets a placement that is decided.
-func (m *mind) unplace(p *pick) {
-	delete(m.placing, dispatchKey{p.ID, p.N})
-	if m.taking[p.Queue]--; m.taking[p.Queue] == 0 {
-		delete(m.taking, p.Queue)
+// forgetPlacement drops a placement whose entry was applied.
+func (t *tenure) forgetPlacement(p *placement) {
+	delete(t.placing, dispatchKey{p.ID, p.N})
+	if t.placingByQueue[p.Queue]--; t.placingByQueue[p.Queue] == 0 {
+		delete(t.placingByQueue, p.Queue)
 	}
 }
 
-// linesFor gives the lines that a room's hands may run jobs of. Lines of
-// queues without room are left out: nothing in them can start.
-func (m *mind) linesFor(l *ledger.Ledger, k roomKey) []iter.Seq[ledger.Waiting] {
-	var lines []iter.Seq[ledger.Waiting]
+// waitlistsFor returns the waitlists, with the provisional ones, whose jobs the
+// workers of a pool may run. It leaves out queues that have reached their limit.
+func (t *tenure) waitlistsFor(l *ledger.Ledger, k poolKey) []iter.Seq[ledger.WaitingJob] {
+	var waitlists []iter.Seq[ledger.WaitingJob]
 	add := func(queue, class string) {
-		if room := l.Room(queue); room <= m.taking[queue] {
+		if headroom := l.Headroom(queue); headroom <= t.placingByQueue[queue] {
 			return
 		}
-		lines = append(lines, func(yield func(ledger.Waiting) bool) { l.Line(queue, class, yield) })
-		if jobs := m.shadow[lineKey{queue, class}]; len(jobs) > 0 {
-			lines = append(lines, shadowLine(jobs))
+		waitlists = append(waitlists, func(yield func(ledger.WaitingJob) bool) { l.WaitingJobs(queue, class, yield) })
+		if jobs := t.provisional[waitlistKey{queue, class}]; len(jobs) > 0 {
+			waitlists = append(waitlists, provisionalSeq(jobs))
 		}
 	}
 	if k.kind == job.Overhop {
-		if m.cfg.Routes[k.key] == "" {
+		if t.cfg.Routes[k.key] == "" {
 			add(k.key, ledger.ClassPlain)
 			add(k.key, ledger.ClassBare)
 		}
-		return lines
+		return waitlists
 	}
-	own := k.key + "#"
-	m.linesOfClass(l, own, func(queue string) { add(queue, own) })
-	for queue, runner := range m.cfg.Routes {
+	runnerClass := k.key + "#"
+	t.queuesOfClass(l, runnerClass, func(queue string) { add(queue, runnerClass) })
+	for queue, runner := range t.cfg.Routes {
 		if runner == k.key {
 			add(queue, ledger.ClassPlain)
 			add(queue, ledger.ClassBare)
 		}
 	}
-	if k.key == m.cfg.DefaultRunner {
-		m.linesOfClass(l, ledger.ClassBare, func(queue string) {
-			if m.cfg.Routes[queue] == "" {
+	if k.key == t.cfg.DefaultRunner {
+		t.queuesOfClass(l, ledger.ClassBare, func(queue string) {
+			if t.cfg.Routes[queue] == "" {
 				add(queue, ledger.ClassBare)
 			}
 		})
 	}
-	return lines
+	return waitlists
 }
 
-// linesOfClass names the queues with jobs of a class, in the ledger or in the
-// shadow.
-func (m *mind) linesOfClass(l *ledger.Ledger, class string, yield func(queue string)) {
+// queuesOfClass calls yield once for each queue that has waiting jobs of a class, in
+// the ledger or provisional.
+func (t *tenure) queuesOfClass(l *ledger.Ledger, class string, yield func(queue string)) {
 	seen := map[string]bool{}
-	l.BusyLines(class, func(queue string) bool {
+	l.QueuesWaiting(class, func(queue string) bool {
 		seen[queue] = true
 		yield(queue)
 		return true
 	})
-	for k := range m.shadow {
+	for k := range t.provisional {
 		if k.class == class && !seen[k.queue] {
 			yield(k.queue)
 		}
 	}
 }
 
-// merge visits the jobs of several ordered lines as one ordered line.
-func merge(lines []iter.Seq[ledger.Waiting], visit func(*ledger.Waiting) step) {
-	h := make(heads, 0, len(lines))
-	for _, line := range lines {
-		if head := (lineHead{line: line}); head.next() {
-			h = append(h, head)
+// merge calls visit for the jobs of several ordered waitlists in their common order.
+func merge(waitlists []iter.Seq[ledger.WaitingJob], visit func(*ledger.WaitingJob) mergeStep) {
+	h := make(mergeHeap, 0, len(waitlists))
+	for _, waitlist := range waitlists {
+		if cursor := (mergeCursor{waitlist: waitlist}); cursor.next() {
+			h = append(h, cursor)
 		}
 	}
 	heap.Init(&h)
 	for len(h) > 1 {
-		what := visit(h[0].job())
-		if what == stop {
+		step := visit(h[0].job())
+		if step == mergeStop {
 			return
 		}
-		if what == goOn && h[0].next() {
+		if step == mergeNext && h[0].next() {
 			heap.Fix(&h, 0)
 		} else {
 			heap.Pop(&h)
 		}
 	}
 	if len(h) == 1 {
-		h[0].rest(visit)
+		h[0].visitRest(visit)
 	}
 }
 
-// lineHead stands in a line that is being merged. It reads ever more of the
-// line at a time, each time from its begin: most merges take only the first
-// job of most lines, and a walk that can be suspended costs more than that.
-type lineHead struct {
-	line iter.Seq[ledger.Waiting]
-	jobs []ledger.Waiting // what was read last
-	at   int
-	read int // altogether
-	end  bool
+// mergeCursor is a position in a waitlist that is being merged. It reads the
+// waitlist in growing chunks, each time from its start: most merges need only the
+// first job of most waitlists, and an iterator that can be suspended (iter.Pull)
+// costs more than that.
+type mergeCursor struct {
+	waitlist  iter.Seq[ledger.WaitingJob]
+	jobs      []ledger.WaitingJob // the chunk that was read last
+	pos       int                 // of the current job in jobs
+	readCount int                 // number of jobs read, in all chunks
+	end       bool                // jobs is the last chunk
 }
 
-func (h *lineHead) job() *ledger.Waiting { return &h.jobs[h.at] }
+func (h *mergeCursor) job() *ledger.WaitingJob { return &h.jobs[h.pos] }
 
-// next goes on by one job, or to the first. It reports false at the end.
-func (h *lineHead) next() bool {
-	if h.at++; h.at < len(h.jobs) {
+// next moves to the next job, at first to the first one. It reports false at the end.
+func (h *mergeCursor) next() bool {
+	if h.pos++; h.pos < len(h.jobs) {
 		return true
 	}
 	if h.end {
 		return false
 	}
-	skip, most := h.read, min(4*h.read+1, 4096)
-	h.jobs, h.at, h.end = h.jobs[:0], 0, true
-	for w := range h.line {
+	skip, limit := h.readCount, min(4*h.readCount+1, 4096)
+	h.jobs, h.pos, h.end = h.jobs[:0], 0, true
+	for w := range h.waitlist {
 		if skip > 0 {
 			skip--
 			continue
 		}
-		if h.jobs = append(h.jobs, w); len(h.jobs) == most {
+		if h.jobs = append(h.jobs, w); len(h.jobs) == limit {
 			h.end = false
 			break
 		}
 	}
-	h.read += len(h.jobs)
+	h.readCount += len(h.jobs)
 	return len(h.jobs) > 0
 }
 
-// rest visits the job the head stands at and all behind it.
-func (h *lineHead) rest(visit func(*ledger.Waiting) step) {
-	skip := h.read - len(h.jobs) + h.at
-	for w := range h.line {
+// visitRest calls visit for the current job and all after it.
+func (h *mergeCursor) visitRest(visit func(*ledger.WaitingJob) mergeStep) {
+	skip := h.readCount - len(h.jobs) + h.pos
+	for w := range h.waitlist {
 		if skip > 0 {
 			skip--
-		} else if visit(&w) != goOn {
+		} else if visit(&w) != mergeNext {
 			return
 		}
 	}
 }
 
-type heads []lineHead
+type mergeHeap []mergeCursor
 
-func (h heads) Len() int           { return len(h) }
-func (h heads) Less(i, j int) bool { return h[i].job().Before(h[j].job()) }
-func (h heads) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *heads) Push(x any)        { *h = append(*h, x.(lineHead)) }
-func (h *heads) Pop() any {
+func (h mergeHeap) Len() int           { return len(h) }
+func (h mergeHeap) Less(i, j int) bool { return h[i].job().Before(h[j].job()) }
+func (h mergeHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *mergeHeap) Push(x any)        { *h = append(*h, x.(mergeCursor)) }
+func (h *mergeHeap) Pop() any {
 	old := *h
 	last := old[len(old)-1]
 	*h = old[:len(old)-1]
 	return last
 }
 
-// addPicks puts the placements into the entry.
-func (m *mind) addPicks(d *draft) {
-	picks := m.entry.picks
-	if len(picks) == 0 {
+// addPlacements adds the pending placements to the entry.
+func (t *tenure) addPlacements(b *entryBuilder) {
+	placements := t.entry.placements
+	if len(placements) == 0 {
 		return
 	}
-	c := &ledger.Place{Placements: make([]ledger.Placement, len(picks))}
-	for i, p := range picks {
+	c := &ledger.Place{Placements: make([]ledger.Placement, len(placements))}
+	for i, p := range placements {
 		c.Placements[i] = ledger.Placement{
-			Job: p.ID, N: p.N, Node: p.seat.node.name, Incarnation: p.incarnation, Channel: p.seat.channel,
+			Job: p.ID, N: p.N, Node: p.slot.node.name, Incarnation: p.incarnation, Channel: p.slot.channel,
 		}
 	}
-	d.add(c, func(r ledger.Result, index uint64) { m.placed(picks, r.Placed, index) })
-	if len(picks) == maxPicks {
-		m.dirty = true // there may be more to place
+	b.add(c, func(r ledger.Result, index uint64) { t.finishPlacements(placements, r.Placed, index) })
+	if len(placements) == maxPlacements {
+		t.placeDirty = true // there may be more to place
 	}
 }

@@ -10,300 +10,315 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"yardmaster/job"
-	"yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// Story names a stream that the outbox is told to.
-type Story uint8
+// Stream is a stream that the outbox is published to.
+type Stream uint8
 
-// The three streams.
+// The streams of the outbox.
 const (
-	History Story = iota
+	History Stream = iota
 	Results
 	DeadLetters
 )
 
-func (s Story) String() string { return [...]string{"history", "results", "dead letters"}[s] }
+// String returns the stream's name in texts: history, results or dead letters.
+func (s Stream) String() string { return [...]string{"history", "results", "dead letters"}[s] }
 
-// Tale is one message: a run of numbered items.
-type Tale struct {
-	Queue  string // of a dead letter
-	ID     string // unlike any other's; a dead letter's drops a second copy
-	First  uint64
+// Batch is one message of a stream: a run of consecutively numbered items.
+type Batch struct {
+	Queue  string // queue of a dead letter
+	ID     string // unique id for deduplication; a dead letter's is the same in each attempt
+	First  uint64 // number of the first item
 	Count  uint64
 	Header map[string]string
 	Body   []byte
-	More   bool // further items wait behind these
+	More   bool // further items are ready to be published
 }
 
-// Tales tell the world. Append stores a tale if the stream still ends at
-// expect, and calls done once without blocking.
-type Tales interface {
-	LastTold(ctx context.Context, s Story) (seq, number uint64, err error)
-	Append(s Story, t Tale, expect uint64, done func(seq uint64, err error))
-	Watched(event, queue string) bool // somebody hears such live events
-	Live(event, queue string, line []byte)
+// Streams publishes to the streams of the outbox.
+type Streams interface {
+	// LastPublished returns the stream's last sequence and the number of its
+	// last item; 0 if it has none.
+	LastPublished(ctx context.Context, s Stream) (seq, number uint64, err error)
+	// Append stores a batch if the stream's last sequence is expect. It does not
+	// block; done is called once and must not block.
+	Append(s Stream, t Batch, expect uint64, done func(seq uint64, err error))
+	// HasSubscribers reports whether live events of a kind and queue have a
+	// subscriber.
+	HasSubscribers(event, queue string) bool
+	PublishLive(event, queue string, line []byte)
 }
 
-// How history is gathered: by the batch, because one message per entry was the
-// dearest part of a job's way. One message is on its way at a time: a sequence
-// does not tell who wrote there, and behind another authority's message the
-// second of two would leave a hole.
+// Parameters of publishing. Items are published in batches, because one message per
+// entry was the most expensive part of running a job. Only one batch is in flight: a
+// sequence does not show which authority has written there, so a second batch could
+// be stored after another authority's message and leave a gap.
 const (
-	gatherFor  = 10 * time.Millisecond
-	maxLines   = 2000
-	maxTale    = 256 << 10 // bytes
-	usualLine  = 160       // bytes, of history
-	taleWindow = 1
+	batchInterval = 10 * time.Millisecond // minimum time between two batches that are not full
+	maxLines      = 2000
+	maxBatchSize  = 256 << 10 // bytes
+	typicalLine   = 160       // bytes of a line of history
+	batchWindow   = 1
 )
 
-// teller publishes one numbering of the outbox.
-type teller struct {
-	m      *mind
-	story  Story
-	wake   chan struct{}
-	gather func(ctx context.Context, after uint64) (Tale, error) // Count 0: nothing new
-	seq    uint64                                                // the stream's last sequence when all on their way have come
-	number uint64                                                // last number on its way
-	sent   uint64                                                // tales, in this tenure
-	acks   chan taleAck
-	flying int
-	sentAt time.Time
-	more   bool // the last tale was full: the next need not gather
-	failed bool // the loop was told why nothing is published
+// publisher publishes one stream of the outbox.
+type publisher struct {
+	tenure   *tenure
+	stream   Stream
+	wake     chan struct{}
+	next     func(ctx context.Context, after uint64) (Batch, error) // returns the items after a number; Count 0: none
+	seq      uint64                                                 // the stream's last sequence, once the batches in flight are stored
+	number   uint64                                                 // number of the last item sent
+	sent     uint64                                                 // batches sent in this tenure
+	acks     chan batchAck
+	inFlight int       // batches
+	sentAt   time.Time // when the last batch was sent
+	more     bool      // the last batch was full: the next one need not wait
+	failed   bool      // setProblem has set an error
 }
 
-type taleAck struct {
+// batchAck is the result of an Append of the items first to last.
+type batchAck struct {
 	first, last, seq uint64
 	err              error
 }
 
-// publish tells the outbox, each numbering by itself.
-func (m *mind) publish(ctx context.Context) error {
-	tellers := []*teller{
-		{m: m, story: History, gather: m.gatherHistory},
-		{m: m, story: Results, gather: m.gatherResults},
-		{m: m, story: DeadLetters, gather: m.gatherDead},
+// publish runs the publishers of the outbox's streams, which do not wait for each
+// other, until ctx ends.
+func (t *tenure) publish(ctx context.Context) error {
+	publishers := []*publisher{
+		{tenure: t, stream: History, next: t.nextHistory},
+		{tenure: t, stream: Results, next: t.nextResults},
+		{tenure: t, stream: DeadLetters, next: t.nextDeadLetter},
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	for _, t := range tellers {
-		t.wake = make(chan struct{}, 1)
-		group.Go(func() error { return t.run(ctx) })
+	for _, p := range publishers {
+		p.wake = make(chan struct{}, 1)
+		group.Go(func() error { return p.run(ctx) })
 	}
 	live := make(chan struct{}, 1)
-	group.Go(func() error { return m.live(ctx, live) })
+	group.Go(func() error { return t.publishLive(ctx, live) })
 	group.Go(func() error {
 		for {
 			select {
 			case <-ctx.Done():
 				return nil
-			case <-m.applied:
+			case <-t.applied:
 			}
-			wake(live)
-			for _, t := range tellers {
-				wake(t.wake)
+			signal(live)
+			for _, p := range publishers {
+				signal(p.wake)
 			}
 		}
 	})
 	return group.Wait()
 }
 
-// wake leaves a note for one who may be asleep.
-func wake(c chan struct{}) {
+// signal wakes the receiver of c, a channel with a buffer of one. It does not block.
+func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
 	}
 }
 
-// run finds out where the stream ends and goes on from there, again after
-// every failure: another authority may have written, or a message be in doubt.
-func (t *teller) run(ctx context.Context) error {
-	if !t.m.streamsMade() { // a new yard: nothing can be told before there is where to
+// run publishes from the stream's end on until ctx ends. After each failure it
+// determines the end again: another authority may have written to the stream, and
+// the last batch may or may not have been stored.
+func (p *publisher) run(ctx context.Context) error {
+	if !p.tenure.streamsCreated() { // a new cluster: wait for its streams
 		select {
-		case <-t.m.streams:
+		case <-p.tenure.streamsReady:
 		case <-ctx.Done():
 			return nil
 		}
 	}
 	for wait := 20 * time.Millisecond; ctx.Err() == nil; wait = min(2*wait, time.Second) {
-		err := t.resume(ctx)
+		err := p.resume(ctx)
 		if err == nil {
 			began := time.Now()
-			if err = t.tell(ctx); time.Since(began) > time.Second {
+			if err = p.publish(ctx); time.Since(began) > time.Second {
 				wait = 20 * time.Millisecond
 			}
 		}
 		if ctx.Err() == nil {
-			t.m.sched.log.Warn("telling was interrupted", "story", t.story.String(), "error", err)
-			t.report(err)
-			pause(ctx, wait)
+			p.tenure.sched.log.Warn("outbox publisher interrupted, retrying", "stream", p.stream.String(), "err", err)
+			p.setProblem(err)
+			sleep(ctx, wait)
 		}
 	}
 	return nil
 }
 
-// report tells the loop why nothing is published; nil if all is.
-func (t *teller) report(err error) {
-	t.failed = err != nil
-	t.m.post(func() {
-		t.m.untold[t.story] = ""
+// setProblem posts to the loop why nothing is published; nil clears the problem.
+func (p *publisher) setProblem(err error) {
+	p.failed = err != nil
+	p.tenure.post(func() {
+		p.tenure.unpublished[p.stream] = ""
 		if err != nil {
-			t.m.untold[t.story] = err.Error()
+			p.tenure.unpublished[p.stream] = err.Error()
 		}
-		t.m.decidable(t.story.String(), err)
+		p.tenure.setNeedsOperator(p.stream.String(), err)
 	})
 }
 
-func (t *teller) resume(ctx context.Context) error {
-	seq, number, err := t.m.sched.tales.LastTold(ctx, t.story)
+// resume determines where the stream ends. It returns an [OperatorError] if the stream
+// is ahead of the ledger.
+func (p *publisher) resume(ctx context.Context) error {
+	seq, number, err := p.tenure.sched.streams.LastPublished(ctx, p.stream)
 	if err != nil {
 		return err
 	}
 	var last [3]uint64
-	t.m.ledger().View(func(l *ledger.Ledger) { last = [3]uint64{l.LastEvent(), l.LastResult(), l.LastDead()} })
-	if number > last[t.story] {
-		return &DecideError{fmt.Errorf("%s: the stream ends at number %d, the ledger at %d: they are not of one yard, or one of them went back; bring back the data directories that belong together",
-			t.story, number, last[t.story])}
+	p.tenure.ledger().View(func(l *ledger.Ledger) { last = [3]uint64{l.LastEvent(), l.LastResult(), l.LastDeadLetter()} })
+	if number > last[p.stream] {
+		return &OperatorError{fmt.Errorf("%s: the stream ends at number %d, the ledger at %d: they are not of one yard, or one of them went back; bring back the data directories that belong together",
+			p.stream, number, last[p.stream])}
 	}
-	t.seq, t.number = seq, number
-	t.acks, t.flying = make(chan taleAck, taleWindow), 0
+	p.seq, p.number = seq, number
+	p.acks, p.inFlight = make(chan batchAck, batchWindow), 0
 	if number > 0 {
-		t.m.tell(t.story, number, 0, 0)
+		p.tenure.markPublished(p.stream, number, 0, 0)
 	}
 	return nil
 }
 
-// tell sends tales until one fails.
-func (t *teller) tell(ctx context.Context) error {
+// publish sends batches until one fails.
+func (p *publisher) publish(ctx context.Context) error {
 	for {
-		for t.flying < taleWindow {
-			if wait := gatherFor - time.Since(t.sentAt); wait > 0 && !t.more {
-				if t.flying > 0 {
+		for p.inFlight < batchWindow {
+			if wait := batchInterval - time.Since(p.sentAt); wait > 0 && !p.more {
+				if p.inFlight > 0 {
 					break
 				}
-				pause(ctx, wait)
+				sleep(ctx, wait)
 			}
-			tale, err := t.gather(ctx, t.number)
+			batch, err := p.next(ctx, p.number)
 			if err != nil {
 				return err
 			}
-			if tale.Count == 0 {
+			if batch.Count == 0 {
 				break
 			}
-			if err := t.follows(tale.First); err != nil {
+			if err := p.checkGap(batch.First); err != nil {
 				return err
 			}
-			t.send(tale)
+			p.send(batch)
 		}
-		if t.failed && t.flying == 0 {
-			t.report(nil) // all is told
+		if p.failed && p.inFlight == 0 {
+			p.setProblem(nil) // everything is published
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-t.wake:
-		case a := <-t.acks:
-			t.flying--
+		case <-p.wake:
+		case a := <-p.acks:
+			p.inFlight--
 			if a.err != nil {
 				return a.err
 			}
-			t.m.tell(t.story, a.last, a.first, a.seq)
-			t.failed = false
+			p.tenure.markPublished(p.stream, a.last, a.first, a.seq)
+			p.failed = false
 		}
 	}
 }
 
-// follows refuses to leave a hole: what lies between is no longer here to be
-// told, so the stream has lost what it once stored. A stream whose messages
-// have all grown old tells no number, only that it was written, and a dead
-// letter may have been taken out of its stream.
-func (t *teller) follows(first uint64) error {
-	if first == t.number+1 || t.number == 0 && t.seq > 0 || t.story == DeadLetters {
+// checkGap returns an [OperatorError] if first, the next item of the outbox, does not
+// follow the stream's last one: the outbox drops only published items, so the
+// stream has lost some. It cannot check a stream whose messages have all expired,
+// which has a sequence and no number, nor that of the dead letters, which can be
+// removed one by one.
+func (p *publisher) checkGap(first uint64) error {
+	if first == p.number+1 || p.number == 0 && p.seq > 0 || p.stream == DeadLetters {
 		return nil
 	}
-	return &DecideError{fmt.Errorf("%s: the stream ends at number %d, and %d to %d were published once: it has lost them; bring back the data directory of a member that has them",
-		t.story, t.number, t.number+1, first-1)}
+	return &OperatorError{fmt.Errorf("%s: the stream ends at number %d, and %d to %d were published once: it has lost them; bring back the data directory of a member that has them",
+		p.stream, p.number, p.number+1, first-1)}
 }
 
-func (t *teller) send(tale Tale) {
-	first, last := tale.First, tale.First+tale.Count-1
-	acks := t.acks
-	t.sent++
-	if tale.ID == "" {
-		tale.ID = fmt.Sprintf("%d.%d", t.m.epoch, t.sent)
+// send appends a batch to the stream. Its acknowledgement goes to p.acks.
+func (p *publisher) send(batch Batch) {
+	first, last := batch.First, batch.First+batch.Count-1
+	acks := p.acks
+	p.sent++
+	if batch.ID == "" {
+		batch.ID = fmt.Sprintf("%d.%d", p.tenure.epoch, p.sent)
 	}
-	t.m.sched.tales.Append(t.story, tale, t.seq, func(seq uint64, err error) {
-		acks <- taleAck{first, last, seq, err}
+	p.tenure.sched.streams.Append(p.stream, batch, p.seq, func(seq uint64, err error) {
+		acks <- batchAck{first, last, seq, err}
 	})
-	t.seq++
-	t.number = last
-	t.flying++
-	t.sentAt, t.more = time.Now(), tale.More
+	p.seq++
+	p.number = last
+	p.inFlight++
+	p.sentAt, p.more = time.Now(), batch.More
 }
 
-// tell records in the ledger, with some later entry, that everything up to a
-// number is published.
-func (m *mind) tell(s Story, number, first, seq uint64) {
-	m.post(func() {
-		m.untold[s] = ""
-		e := &m.entry
-		if e.told == nil {
-			e.told, e.toldAt = new(ledger.Told), time.Now()
+// markPublished adds to a later entry that the items of a stream up to number are
+// published. For results, first and seq are the first item and the sequence of
+// their message; a seq of 0 means unknown.
+func (t *tenure) markPublished(s Stream, number, first, seq uint64) {
+	t.post(func() {
+		t.unpublished[s] = ""
+		e := &t.entry
+		if e.published == nil {
+			e.published, e.publishedAt = new(ledger.MarkPublished), time.Now()
 		}
 		switch s {
 		case History:
-			e.told.Events = max(e.told.Events, number)
+			e.published.Events = max(e.published.Events, number)
 		case Results:
-			e.told.Results = max(e.told.Results, number)
+			e.published.Results = max(e.published.Results, number)
 			if seq > 0 {
-				e.told.Messages = append(e.told.Messages, ledger.ResultMessage{First: first, Seq: seq})
+				e.published.Messages = append(e.published.Messages, ledger.ResultMessage{First: first, Seq: seq})
 			}
 		case DeadLetters:
-			e.told.Dead = max(e.told.Dead, number)
+			e.published.DeadLetters = max(e.published.DeadLetters, number)
 		}
 	})
 }
 
-// gatherHistory makes one message of the events after a number.
-func (m *mind) gatherHistory(_ context.Context, after uint64) (Tale, error) {
-	type told struct {
+// nextHistory returns a batch of the events after a number.
+func (t *tenure) nextHistory(_ context.Context, after uint64) (Batch, error) {
+	type numbered struct {
 		number uint64
 		at     time.Time
 		event  *ledger.Event // never changed once it is in the outbox
 	}
-	var events []told
+	var events []numbered
 	var lanes []ledger.LaneCursor
-	m.ledger().View(func(l *ledger.Ledger) {
+	t.ledger().View(func(l *ledger.Ledger) {
 		if waiting := l.LastEvent() - min(after, l.LastEvent()); waiting > 0 {
-			events = make([]told, 0, min(waiting, maxLines+1))
+			events = make([]numbered, 0, min(waiting, maxLines+1))
 		}
 		l.EventsAfter(after, func(number uint64, at time.Time, e *ledger.Event) bool {
-			events = append(events, told{number, at, e})
+			events = append(events, numbered{number, at, e})
 			return len(events) <= maxLines
 		})
 		lanes = l.Lanes()
 	})
 	if len(events) == 0 {
-		return Tale{}, nil
+		return Batch{}, nil
 	}
-	t := Tale{First: events[0].number, Header: map[string]string{"Yard-Lanes": positions(lanes)}}
-	t.Body = make([]byte, 0, min(maxTale, usualLine*len(events)))
+	batch := Batch{First: events[0].number, Header: map[string]string{"Yard-Lanes": laneCursors(lanes)}}
+	batch.Body = make([]byte, 0, min(maxBatchSize, typicalLine*len(events)))
 	for _, e := range events {
-		t.Body = e.event.AppendLine(t.Body, e.number, e.at)
-		t.Count++
+		batch.Body = e.event.AppendLine(batch.Body, e.number, e.at)
+		batch.Count++
 		if e.event.N > 0 && e.event.Kind == ledger.DispatchNotified {
-			continue // whose queue the next line names: readers have both in one message
+			continue // the next line names its queue: both must be in one message
 		}
-		if t.More = t.Count >= maxLines || len(t.Body) >= maxTale-512; t.More {
+		if batch.More = batch.Count >= maxLines || len(batch.Body) >= maxBatchSize-512; batch.More {
 			break
 		}
 	}
-	return t, nil
+	return batch, nil
 }
 
-func positions(lanes []ledger.LaneCursor) string {
+// laneCursors returns the cursors of lanes as text, for example "0@17,1@0".
+func laneCursors(lanes []ledger.LaneCursor) string {
 	var b strings.Builder
 	for i, c := range lanes {
 		if i > 0 {
@@ -314,63 +329,64 @@ func positions(lanes []ledger.LaneCursor) string {
 	return b.String()
 }
 
-// ResultLine is one line of the result stream. Msgpack tells the encoding of
-// a result that lies in a blob.
+// ResultLine is one line of the result stream. BlobIsMsgpack is the encoding of a
+// result that is stored in a blob.
 type ResultLine struct {
-	ID         job.ID          `json:"id"`
-	RequestID  string          `json:"request_id"`
-	Queue      string          `json:"queue"`
-	Number     uint64          `json:"seq"`
-	Result     json.RawMessage `json:"result,omitempty"`
-	Packed     []byte          `json:"result_msgpack,omitempty"`
-	Broken     []byte          `json:"result_bytes,omitempty"` // what claims to be JSON and is not
-	Blob       *job.Blob       `json:"blob,omitempty"`
-	BlobPacked bool            `json:"blob_is_msgpack,omitempty"`
+	ID            job.ID          `json:"id"`
+	RequestID     string          `json:"request_id"`
+	Queue         string          `json:"queue"`
+	Number        uint64          `json:"seq"`
+	Result        json.RawMessage `json:"result,omitempty"`
+	ResultMsgpack []byte          `json:"result_msgpack,omitempty"`
+	ResultBytes   []byte          `json:"result_bytes,omitempty"` // a result that should be JSON and is not valid
+	Blob          *job.Blob       `json:"blob,omitempty"`
+	BlobIsMsgpack bool            `json:"blob_is_msgpack,omitempty"`
 }
 
-// Value is the result, without its blob.
+// Value returns the result, without its blob.
 func (r *ResultLine) Value() job.Value {
-	if r.Packed != nil || r.BlobPacked {
-		return job.Value{Msgpack: true, Data: r.Packed}
+	if r.ResultMsgpack != nil || r.BlobIsMsgpack {
+		return job.Value{Msgpack: true, Data: r.ResultMsgpack}
 	}
 	return job.Value{Data: r.Result}
 }
 
-func (m *mind) gatherResults(_ context.Context, after uint64) (Tale, error) {
+// nextResults returns a batch of the results after a number.
+func (t *tenure) nextResults(_ context.Context, after uint64) (Batch, error) {
 	var items []ledger.ResultItem
-	m.ledger().View(func(l *ledger.Ledger) { items = l.ResultsAfter(after) })
-	var t Tale
+	t.ledger().View(func(l *ledger.Ledger) { items = l.ResultsAfter(after) })
+	var batch Batch
 	for i := range items {
 		r := &items[i]
 		line := ResultLine{
 			ID: r.Job, RequestID: job.RequestID(r.Job, r.N), Queue: r.Queue, Number: r.Number,
-			Blob: r.Blob, BlobPacked: r.Blob != nil && r.Value.Msgpack,
+			Blob: r.Blob, BlobIsMsgpack: r.Blob != nil && r.Value.Msgpack,
 		}
 		switch data := r.Value.Data; {
 		case r.Value.Msgpack:
-			line.Packed = data
+			line.ResultMsgpack = data
 		case len(data) == 0 || json.Valid(data):
 			line.Result = data
 		default:
-			line.Broken = data
+			line.ResultBytes = data
 		}
 		text, err := json.Marshal(line)
 		if err != nil {
-			return Tale{}, fmt.Errorf("result of job %s: %w", line.ID, err)
+			return Batch{}, fmt.Errorf("result of job %s: %w", line.ID, err)
 		}
-		if t.Count == 0 {
-			t.First = r.Number
+		if batch.Count == 0 {
+			batch.First = r.Number
 		}
-		t.Body = append(append(t.Body, text...), '\n')
-		t.Count++
-		if t.More = t.Count == maxLines || len(t.Body) > maxTale; t.More {
+		batch.Body = append(append(batch.Body, text...), '\n')
+		batch.Count++
+		if batch.More = batch.Count == maxLines || len(batch.Body) > maxBatchSize; batch.More {
 			break
 		}
 	}
-	return t, nil
+	return batch, nil
 }
 
-// DeadLetter is the message of a dead letter.
+// DeadLetter is the message body of a dead letter.
 type DeadLetter struct {
 	ID       string          `json:"id"`
 	Queue    string          `json:"queue"`
@@ -386,21 +402,23 @@ type DeadLetter struct {
 	Record   []byte          `json:"record,omitempty"` // the record, if it is not
 }
 
-func (m *mind) gatherDead(ctx context.Context, after uint64) (Tale, error) {
-	var items []ledger.DeadItem
-	m.ledger().View(func(l *ledger.Ledger) { items = l.DeadAfter(after) })
+// nextDeadLetter returns a batch of one: the first dead letter after a number, with
+// the job's body if it can be read.
+func (t *tenure) nextDeadLetter(ctx context.Context, after uint64) (Batch, error) {
+	var items []ledger.DeadLetter
+	t.ledger().View(func(l *ledger.Ledger) { items = l.DeadLettersAfter(after) })
 	if len(items) == 0 {
-		return Tale{}, nil
+		return Batch{}, nil
 	}
-	d := &items[0]
+	item := &items[0]
 	letter := DeadLetter{
-		ID: d.Job.String(), Queue: d.Queue, Function: d.Function, Reason: d.Reason, Error: readable(d.Fault),
-		Attempts: d.Attempts, Accepted: d.Accepted, Failed: d.At, Lane: d.Position.Lane, Seq: d.Position.Seq,
+		ID: item.Job.String(), Queue: item.Queue, Function: item.Function, Reason: item.Reason, Error: validFault(item.Fault),
+		Attempts: item.Attempts, Accepted: item.Accepted, Failed: item.At, Lane: item.Position.Lane, Seq: item.Position.Seq,
 	}
-	body, err := m.sched.lanes.Load(ctx, d.Position, d.Job)
+	body, err := t.sched.lanes.Load(ctx, item.Position, item.Job)
 	switch {
-	case err != nil && !errors.Is(err, ErrRecordGone) && !m.lost(d.Position): // a lane that is lost holds up no other's letters
-		return Tale{}, fmt.Errorf("body of dead job %s: %w", letter.ID, err)
+	case err != nil && !errors.Is(err, ErrRecordGone) && !t.laneLost(item.Position): // a lost lane must not block the dead letters of the others
+		return Batch{}, fmt.Errorf("body of dead job %s: %w", letter.ID, err)
 	case json.Valid(body):
 		letter.Job = body
 	default:
@@ -408,15 +426,16 @@ func (m *mind) gatherDead(ctx context.Context, after uint64) (Tale, error) {
 	}
 	text, err := json.Marshal(letter)
 	if err != nil {
-		return Tale{}, fmt.Errorf("dead letter of job %s: %w", letter.ID, err)
+		return Batch{}, fmt.Errorf("dead letter of job %s: %w", letter.ID, err)
 	}
-	return Tale{
-		Queue: d.Queue, ID: fmt.Sprintf("dead/%s", job.RequestID(d.Job, d.N)), First: d.Number, Count: 1, Body: text, More: len(items) > 1,
+	return Batch{
+		Queue: item.Queue, ID: fmt.Sprintf("dead/%s", job.RequestID(item.Job, item.N)), First: item.Number, Count: 1, Body: text, More: len(items) > 1,
 	}, nil
 }
 
-// readable gives a fault that can be written as JSON, whatever its details are.
-func readable(f *job.Fault) *job.Fault {
+// validFault returns f, with its details quoted as a string if they are not valid
+// JSON.
+func validFault(f *job.Fault) *job.Fault {
 	if f == nil || len(f.Details) == 0 || json.Valid(f.Details) {
 		return f
 	}
@@ -425,17 +444,17 @@ func readable(f *job.Fault) *job.Fault {
 	return &quoted
 }
 
-// ErrRecordGone says that a record is no longer in its lane.
+// ErrRecordGone is returned by Lanes.Load if the record is no longer in its lane.
 var ErrRecordGone = errors.New("the record is no longer in its lane")
 
-// live publishes single events on core NATS while somebody listens.
-func (m *mind) live(ctx context.Context, wake <-chan struct{}) error {
+// publishLive publishes events one by one on core NATS, if they have subscribers.
+func (t *tenure) publishLive(ctx context.Context, wake <-chan struct{}) error {
 	type line struct {
 		event, queue string
 		text         []byte
 	}
 	var after uint64
-	m.ledger().View(func(l *ledger.Ledger) { after = l.LastEvent() })
+	t.ledger().View(func(l *ledger.Ledger) { after = l.LastEvent() })
 	for {
 		select {
 		case <-ctx.Done():
@@ -444,15 +463,15 @@ func (m *mind) live(ctx context.Context, wake <-chan struct{}) error {
 		}
 		watched := map[[2]string]bool{}
 		var lines []line
-		m.ledger().View(func(l *ledger.Ledger) {
+		t.ledger().View(func(l *ledger.Ledger) {
 			l.EventsAfter(after, func(number uint64, at time.Time, e *ledger.Event) bool {
 				k := [2]string{e.Kind.Label(), e.Queue()}
-				hears, asked := watched[k]
-				if !asked {
-					hears = m.sched.tales.Watched(k[0], k[1])
-					watched[k] = hears
+				subscribed, checked := watched[k]
+				if !checked {
+					subscribed = t.sched.streams.HasSubscribers(k[0], k[1])
+					watched[k] = subscribed
 				}
-				if hears {
+				if subscribed {
 					lines = append(lines, line{k[0], k[1], e.AppendLine(nil, number, at)})
 				}
 				return true
@@ -460,7 +479,7 @@ func (m *mind) live(ctx context.Context, wake <-chan struct{}) error {
 			after = l.LastEvent()
 		})
 		for _, l := range lines {
-			m.sched.tales.Live(l.event, l.queue, l.text)
+			t.sched.streams.PublishLive(l.event, l.queue, l.text)
 		}
 	}
 }

@@ -9,22 +9,23 @@ import (
 	"testing"
 	"time"
 
-	"yardmaster/job"
-	"yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// told tells whether all that happened is published and trimmed.
-func (y *yard) allTold() (done bool) {
-	y.raft.View(func(l *ledger.Ledger) {
-		done = l.OutboxBytes() == 0 && y.tales.items(History) == l.LastEvent() &&
-			y.tales.items(Results) == l.LastResult() && y.tales.items(DeadLetters) == l.LastDead()
+// allPublished reports whether everything in the ledger is published and the outbox
+// is empty.
+func (h *harness) allPublished() (done bool) {
+	h.raft.View(func(l *ledger.Ledger) {
+		done = l.OutboxBytes() == 0 && h.streams.itemCount(History) == l.LastEvent() &&
+			h.streams.itemCount(Results) == l.LastResult() && h.streams.itemCount(DeadLetters) == l.LastDeadLetter()
 	})
 	return done
 }
 
-// mixed is work of which every third fails for good and every other says
-// something.
-func mixed() func(*job.Assignment) (time.Duration, job.Outcome) {
+// mixedJobs is work of which every third job fails for good and every other one
+// returns a result.
+func mixedJobs() func(*job.Assignment) (time.Duration, job.Outcome) {
 	n := 0
 	return func(*job.Assignment) (time.Duration, job.Outcome) {
 		n++
@@ -39,195 +40,197 @@ func mixed() func(*job.Assignment) (time.Duration, job.Outcome) {
 	}
 }
 
-// The fake streams refuse what does not follow on, so that these tests fail on
-// a gap or a second copy.
-func TestPublish_DenseThroughFaults(t *testing.T) {
-	inYard(t, 1, func(y *yard) {
-		n := y.node("n1")
-		n.look(func() { n.work = mixed() })
+// TestPublish_NoGapsThroughFaults publishes to fake streams that fail the test
+// on a gap or a duplicate.
+func TestPublish_NoGapsThroughFaults(t *testing.T) {
+	runHarness(t, 1, func(h *harness) {
+		n := h.node("n1")
+		n.do(func() { n.work = mixedJobs() })
 		n.offer(job.Overhop, "mail", "w1", 10)
-		y.tales.set(func() { y.tales.faults = strings.Repeat("..k...r....kk..rk", 10) })
+		h.streams.set(func() { h.streams.faults = strings.Repeat("..k...r....kk..rk", 10) })
 		for range 400 {
-			y.enqueue("mail", "", anyJob)
-			y.pass(time.Millisecond)
+			h.enqueue("mail", "", anyJob)
+			h.advance(time.Millisecond)
 		}
-		y.until("all ran", func() bool { c := y.counts(); return c.Delivered+c.Failed == 400 })
-		y.tales.set(func() { y.tales.faults = "" })
-		y.until("all is told", y.allTold)
+		h.until("all ran", func() bool { c := h.counts(); return c.Delivered+c.Failed == 400 })
+		h.streams.set(func() { h.streams.faults = "" })
+		h.until("everything is published", h.allPublished)
 		number := uint64(0)
-		for _, tale := range y.tales.told(History) {
-			for _, line := range bytes.Split(bytes.TrimSpace(tale.Body), []byte("\n")) {
+		for _, batch := range h.streams.published(History) {
+			for _, line := range bytes.Split(bytes.TrimSpace(batch.Body), []byte("\n")) {
 				var event struct{ Seq uint64 }
 				if err := json.Unmarshal(line, &event); err != nil || event.Seq != number+1 {
 					t.Fatalf("line %s after number %d: %v", line, number, err)
 				}
 				number = event.Seq
 			}
-			if len(tale.Body) > maxTale || tale.Count > maxLines {
-				t.Errorf("a tale of %d lines, %d bytes", tale.Count, len(tale.Body))
+			if len(batch.Body) > maxBatchSize || batch.Count > maxLines {
+				t.Errorf("a batch of %d lines, %d bytes", batch.Count, len(batch.Body))
 			}
-			if tale.Header["Yard-Lanes"] == "" {
-				t.Errorf("a tale without the lanes' positions")
+			if batch.Header["Yard-Lanes"] == "" {
+				t.Errorf("a batch without the lanes' cursors")
 			}
 		}
-		if look, _ := y.sched.Look(y.ctx); len(look.Reasons) > 0 {
-			t.Errorf("reasons %q are left", look.Reasons)
+		if status, _ := h.sched.Status(h.ctx); len(status.Reasons) > 0 {
+			t.Errorf("reasons %q are left", status.Reasons)
 		}
 	})
 }
 
-func TestPublish_DenseOverTenures(t *testing.T) {
-	inYard(t, 1, func(y *yard) {
-		n := y.node("n1")
-		n.look(func() { n.work = mixed() })
+func TestPublish_NoGapsAcrossTenures(t *testing.T) {
+	runHarness(t, 1, func(h *harness) {
+		n := h.node("n1")
+		n.do(func() { n.work = mixedJobs() })
 		n.offer(job.Overhop, "mail", "w1", 10)
 		for i := range 10 {
 			for range 30 {
-				y.enqueue("mail", "", anyJob)
-				y.pass(time.Millisecond)
+				h.enqueue("mail", "", anyJob)
+				h.advance(time.Millisecond)
 			}
-			y.pass(time.Duration(i) * 700 * time.Microsecond)
-			if err := y.end(); err != nil {
+			h.advance(time.Duration(i) * 700 * time.Microsecond)
+			if err := h.end(); err != nil {
 				t.Fatal(err)
 			}
-			y.begin()
+			h.begin()
 		}
-		y.until("all ran", func() bool { c := y.counts(); return c.Delivered+c.Failed == 300 })
-		y.until("all is told", y.allTold)
-		y.noDoubles()
+		h.until("all ran", func() bool { c := h.counts(); return c.Delivered+c.Failed == 300 })
+		h.until("everything is published", h.allPublished)
+		h.checkNoOverlap()
 	})
 }
 
-func TestPublish_PoisonGoesThrough(t *testing.T) {
-	inYard(t, 1, func(y *yard) {
-		n := y.node("n1")
+func TestPublish_InvalidValues(t *testing.T) {
+	runHarness(t, 1, func(h *harness) {
+		n := h.node("n1")
 		outcomes := []job.Outcome{
 			{Status: job.Success, Result: job.Value{Data: []byte(`{"open`)}},
 			{Status: job.Success, Result: job.Value{Data: []byte{0xc0}, Msgpack: true}},
 			{Status: job.Error, Final: true, Fault: &job.Fault{Message: "\xff", Details: []byte("{'x'")}},
 		}
-		n.look(func() {
+		n.do(func() {
 			n.work = func(a *job.Assignment) (time.Duration, job.Outcome) { return 0, outcomes[a.Position.Seq-1] }
 		})
 		n.offer(job.Overhop, "mail", "w1", 1)
 		for range outcomes {
-			y.enqueue("mail", "", anyJob)
+			h.enqueue("mail", "", anyJob)
 		}
-		y.until("all ran", func() bool { c := y.counts(); return c.Delivered+c.Failed == 3 })
-		y.until("all is told", y.allTold)
+		h.until("all ran", func() bool { c := h.counts(); return c.Delivered+c.Failed == 3 })
+		h.until("everything is published", h.allPublished)
 		var letter DeadLetter
-		if err := json.Unmarshal(y.tales.told(DeadLetters)[0].Body, &letter); err != nil || string(letter.Error.Details) != `"{'x'"` || string(letter.Job) != anyJob {
+		if err := json.Unmarshal(h.streams.published(DeadLetters)[0].Body, &letter); err != nil || string(letter.Error.Details) != `"{'x'"` || string(letter.Job) != anyJob {
 			t.Errorf("dead letter %+v: %v", letter, err)
 		}
 		var line ResultLine
-		first, _, _ := bytes.Cut(y.tales.told(Results)[0].Body, []byte("\n"))
-		if err := json.Unmarshal(first, &line); err != nil || string(line.Broken) != `{"open` {
+		first, _, _ := bytes.Cut(h.streams.published(Results)[0].Body, []byte("\n"))
+		if err := json.Unmarshal(first, &line); err != nil || string(line.ResultBytes) != `{"open` {
 			t.Errorf("result line %s: %v", first, err)
 		}
 	})
 }
 
-func TestPublish_StreamThatLostItsEndIsNotContinued(t *testing.T) {
-	inYard(t, 1, func(y *yard) {
-		y.node("n1").offer(job.Overhop, "mail", "w1", 10)
+func TestPublish_RefusesTruncatedStream(t *testing.T) {
+	runHarness(t, 1, func(h *harness) {
+		h.node("n1").offer(job.Overhop, "mail", "w1", 10)
 		for range 20 {
-			y.enqueue("mail", "", anyJob)
-			y.pass(15 * time.Millisecond)
+			h.enqueue("mail", "", anyJob)
+			h.advance(15 * time.Millisecond)
 		}
-		y.until("all is told", y.allTold)
-		if err := y.end(); err != nil {
+		h.until("everything is published", h.allPublished)
+		if err := h.end(); err != nil {
 			t.Fatal(err)
 		}
-		y.tales.set(func() { y.tales.stories[History] = y.tales.stories[History][:3] })
-		y.begin()
-		y.enqueue("mail", "", anyJob)
-		y.until("it ran", func() bool { return y.counts().Delivered == 21 })
-		y.pass(5 * time.Second)
-		look, _ := y.sched.Look(y.ctx)
-		if !strings.Contains(fmt.Sprint(look.Reasons), "it has lost them") {
-			t.Errorf("reasons %q", look.Reasons)
+		h.streams.set(func() { h.streams.batches[History] = h.streams.batches[History][:3] })
+		h.begin()
+		h.enqueue("mail", "", anyJob)
+		h.until("it ran", func() bool { return h.counts().Delivered == 21 })
+		h.advance(5 * time.Second)
+		status, _ := h.sched.Status(h.ctx)
+		if !strings.Contains(fmt.Sprint(status.Reasons), "it has lost them") {
+			t.Errorf("reasons %q", status.Reasons)
 		}
-		if n := len(y.tales.told(History)); n != 3 {
-			t.Errorf("%d tales: the gap was written over", n)
+		if n := len(h.streams.published(History)); n != 3 {
+			t.Errorf("%d batches: the gap was not detected", n)
 		}
 	})
 }
 
-func TestPublish_StreamAheadOfTheLedgerTrimsNothing(t *testing.T) {
-	inYard(t, 1, func(y *yard) {
-		if err := y.end(); err != nil {
+func TestPublish_StreamAheadOfLedger(t *testing.T) {
+	runHarness(t, 1, func(h *harness) {
+		if err := h.end(); err != nil {
 			t.Fatal(err)
 		}
-		y.tales.set(func() { y.tales.stories[Results] = []Tale{{First: 1, Count: 50}} })
-		y.begin()
-		n := y.node("n1")
-		n.look(func() { n.work = ending(job.Outcome{Status: job.Success, Result: job.Value{Data: []byte("1")}}) })
+		h.streams.set(func() { h.streams.batches[Results] = []Batch{{First: 1, Count: 50}} })
+		h.begin()
+		n := h.node("n1")
+		n.do(func() { n.work = endsWith(job.Outcome{Status: job.Success, Result: job.Value{Data: []byte("1")}}) })
 		n.offer(job.Overhop, "mail", "w1", 1)
-		y.enqueue("mail", "", anyJob)
-		y.until("it ran", func() bool { return y.counts().Delivered == 1 })
-		y.pass(5 * time.Second)
-		y.raft.View(func(l *ledger.Ledger) {
+		h.enqueue("mail", "", anyJob)
+		h.until("it ran", func() bool { return h.counts().Delivered == 1 })
+		h.advance(5 * time.Second)
+		h.raft.View(func(l *ledger.Ledger) {
 			if len(l.ResultsAfter(0)) != 1 {
-				t.Errorf("the result is gone")
+				t.Errorf("the result is missing")
 			}
 		})
-		if look, _ := y.sched.Look(y.ctx); !strings.Contains(fmt.Sprint(look.Reasons), "one of them went back") {
-			t.Errorf("reasons %q", look.Reasons)
+		if status, _ := h.sched.Status(h.ctx); !strings.Contains(fmt.Sprint(status.Reasons), "one of them went back") {
+			t.Errorf("reasons %q", status.Reasons)
 		}
 	})
 }
 
-func TestPublish_LiveEventsWhileWatched(t *testing.T) {
-	inYard(t, 1, func(y *yard) {
-		y.node("n1").offer(job.Overhop, "mail", "w1", 1)
-		y.tales.set(func() { y.tales.watched = true })
-		id := y.enqueue("mail", "", anyJob)
-		y.until("it ran", func() bool { return y.state(id) == job.Completed })
-		y.pass(10 * time.Millisecond)
-		y.tales.mu.Lock()
-		defer y.tales.mu.Unlock()
-		if got, want := fmt.Sprint(y.tales.lines), "[dispatch-queued dispatch-notified worker.assigned dispatch-delivered]"; got != want {
+func TestPublish_LiveEventsToSubscribers(t *testing.T) {
+	runHarness(t, 1, func(h *harness) {
+		h.node("n1").offer(job.Overhop, "mail", "w1", 1)
+		h.streams.set(func() { h.streams.watched = true })
+		id := h.enqueue("mail", "", anyJob)
+		h.until("it ran", func() bool { return h.state(id) == job.Completed })
+		h.advance(10 * time.Millisecond)
+		h.streams.mu.Lock()
+		defer h.streams.mu.Unlock()
+		if got, want := fmt.Sprint(h.streams.lines), "[dispatch-queued dispatch-notified worker.assigned dispatch-delivered]"; got != want {
 			t.Errorf("live events %s, want %s", got, want)
 		}
 	})
 }
 
-// While nobody listens, no event is written for the live feed.
-func TestPublish_NoLiveEventsUnwatched(t *testing.T) {
-	inYard(t, 1, func(y *yard) {
-		y.node("n1").offer(job.Overhop, "mail", "w1", 1)
-		id := y.enqueue("mail", "", anyJob)
-		y.until("it ran, and history has it", func() bool { return y.state(id) == job.Completed && y.allTold() })
-		y.pass(10 * time.Millisecond)
-		y.tales.mu.Lock()
-		defer y.tales.mu.Unlock()
-		if len(y.tales.lines) > 0 || y.tales.asked == 0 {
-			t.Errorf("asked %d times whether somebody listens, then published %q", y.tales.asked, y.tales.lines)
+// TestPublish_NoLiveEventsWithoutSubscribers checks that no live event is
+// written without subscribers.
+func TestPublish_NoLiveEventsWithoutSubscribers(t *testing.T) {
+	runHarness(t, 1, func(h *harness) {
+		h.node("n1").offer(job.Overhop, "mail", "w1", 1)
+		id := h.enqueue("mail", "", anyJob)
+		h.until("it ran, and history has it", func() bool { return h.state(id) == job.Completed && h.allPublished() })
+		h.advance(10 * time.Millisecond)
+		h.streams.mu.Lock()
+		defer h.streams.mu.Unlock()
+		if len(h.streams.lines) > 0 || h.streams.watchedCalls == 0 {
+			t.Errorf("%d calls of HasSubscribers, published %q", h.streams.watchedCalls, h.streams.lines)
 		}
 	})
 }
 
-// A notice does not name its queue: the line behind it, which does, is in the
-// same message, wherever that ends.
-func TestPublish_NoticesKeepTheirQueue(t *testing.T) {
-	inYard(t, 1, func(y *yard) {
-		y.tales.set(func() { y.tales.down = true })
+// TestPublish_NotifiedEventsKeepTheirQueue checks that a notified event, which
+// does not name its queue, is always in one message with the next line, which
+// does.
+func TestPublish_NotifiedEventsKeepTheirQueue(t *testing.T) {
+	runHarness(t, 1, func(h *harness) {
+		h.streams.set(func() { h.streams.down = true })
 		for range maxLines {
-			y.lanes.store(0, "mail", "", anyJob)
+			h.lanes.store(0, "mail", "", anyJob)
 		}
-		y.node("n1").offer(job.Overhop, "mail", "w1", 100)
-		y.until("all ran", func() bool { return y.counts().Delivered == maxLines })
+		h.node("n1").offer(job.Overhop, "mail", "w1", 100)
+		h.until("all ran", func() bool { return h.counts().Delivered == maxLines })
 		longest := uint64(0)
 		for after := range uint64(3 * maxLines) {
-			tale, err := y.sched.tenure().gatherHistory(y.ctx, after)
+			batch, err := h.sched.current().nextHistory(h.ctx, after)
 			if err != nil {
 				t.Fatal(err)
 			}
-			lines := strings.Split(strings.TrimSpace(string(tale.Body)), "\n")
-			if last := lines[len(lines)-1]; strings.Contains(last, `"DispatchNotified"`) || !tale.More {
-				t.Fatalf("%d events behind number %d, more: %v; they end with %s", tale.Count, after, tale.More, last)
+			lines := strings.Split(strings.TrimSpace(string(batch.Body)), "\n")
+			if last := lines[len(lines)-1]; strings.Contains(last, `"DispatchNotified"`) || !batch.More {
+				t.Fatalf("%d events after number %d, more: %v; the last line is %s", batch.Count, after, batch.More, last)
 			}
-			longest = max(longest, tale.Count)
+			longest = max(longest, batch.Count)
 		}
 		if longest > maxLines+1 {
 			t.Errorf("%d events in a message", longest)
@@ -235,97 +238,97 @@ func TestPublish_NoticesKeepTheirQueue(t *testing.T) {
 	})
 }
 
-func TestOutbox_FullStopsFoldingThenPlacing(t *testing.T) {
-	inYard(t, 1, func(y *yard) {
-		n := y.node("n1")
-		n.look(func() {
-			n.work = ending(job.Outcome{Status: job.Error, Final: true, Fault: &job.Fault{Message: strings.Repeat("x", job.MaxInlineFault)}})
+func TestOutbox_FullStopsIngestThenPlacement(t *testing.T) {
+	runHarness(t, 1, func(h *harness) {
+		n := h.node("n1")
+		n.do(func() {
+			n.work = endsWith(job.Outcome{Status: job.Error, Final: true, Fault: &job.Fault{Message: strings.Repeat("x", job.MaxInlineFault)}})
 		})
 		due := time.Now().Add(4 * time.Minute)
-		delayed := y.enqueue("later", "", delayedJob(due))
+		delayed := h.enqueue("later", "", delayedJob(due))
 		const jobs = 7000
 		for range jobs {
-			y.lanes.store(0, "mail", "", anyJob)
+			h.lanes.store(0, "mail", "", anyJob)
 		}
-		y.until("all are folded", func() bool { return y.counts().Pending == jobs })
-		y.tales.set(func() { y.tales.down = true })
+		h.until("all are folded", func() bool { return h.counts().Pending == jobs })
+		h.streams.set(func() { h.streams.down = true })
 		n.offer(job.Overhop, "mail", "w1", 100)
-		y.until("placing stops", func() bool {
-			y.pass(2 * time.Second)
-			return y.counts().Notified == 0
+		h.until("placing stops", func() bool {
+			h.advance(2 * time.Second)
+			return h.counts().Notified == 0
 		})
-		unfolded := y.enqueue("mail", "", anyJob)
-		y.pass(time.Until(due) - 10*time.Second)
-		y.until("the delayed job is due, and waits", func() bool { return y.state(delayed) == job.Waiting })
+		unfolded := h.enqueue("mail", "", anyJob)
+		h.advance(time.Until(due) - 10*time.Second)
+		h.until("the delayed job is due, and waits", func() bool { return h.state(delayed) == job.Waiting })
 		if late := time.Since(due); late < 0 || late > 20*time.Millisecond {
-			t.Errorf("it was due %v before", late)
+			t.Errorf("the job started %v late", late)
 		}
-		y.raft.View(func(l *ledger.Ledger) {
+		h.raft.View(func(l *ledger.Ledger) {
 			if b := l.OutboxBytes(); b < ledger.MaxOutbox/4*3 || b > ledger.MaxOutbox {
 				t.Errorf("the outbox has %d bytes", b)
 			}
 		})
-		if _, known := y.find(unfolded); known || y.counts().Pending == 0 {
-			t.Errorf("folded: %v; %d wait", known, y.counts().Pending)
+		if _, known := h.find(unfolded); known || h.counts().Pending == 0 {
+			t.Errorf("ingested: %v; %d wait", known, h.counts().Pending)
 		}
-		look, _ := y.sched.Look(y.ctx)
-		if !strings.Contains(fmt.Sprint(look.Reasons), "half full") || !strings.Contains(fmt.Sprint(look.Reasons), "no leader") {
-			t.Errorf("reasons %q", look.Reasons)
+		status, _ := h.sched.Status(h.ctx)
+		if !strings.Contains(fmt.Sprint(status.Reasons), "half full") || !strings.Contains(fmt.Sprint(status.Reasons), "no leader") {
+			t.Errorf("reasons %q", status.Reasons)
 		}
-		if told := strings.Join(y.blocked(), "\n"); strings.Count(told, "system: the outbox is half full") != 1 || strings.Count(told, "system: ") != 3 {
-			t.Errorf("history is told of\n%s", told)
+		if published := strings.Join(h.blockedEvents(), "\n"); strings.Count(published, "system: the outbox is half full") != 1 || strings.Count(published, "system: ") != 3 {
+			t.Errorf("blocked events\n%s", published)
 		}
-		entries := len(y.raft.entries())
-		y.pass(time.Minute)
-		if more := len(y.raft.entries()) - entries; more > 25 {
-			t.Errorf("%d entries in a minute in which nothing can go on", more)
+		entries := len(h.raft.entries())
+		h.advance(time.Minute)
+		if more := len(h.raft.entries()) - entries; more > 25 {
+			t.Errorf("%d entries in a minute while blocked", more)
 		}
 
-		y.tales.set(func() { y.tales.down = false })
-		y.until("all goes on", func() bool { return y.counts().Failed == jobs+1 && y.allTold() })
-		if look, _ := y.sched.Look(y.ctx); len(look.Reasons) > 0 {
-			t.Errorf("reasons %q are left", look.Reasons)
+		h.streams.set(func() { h.streams.down = false })
+		h.until("all goes on", func() bool { return h.counts().Failed == jobs+1 && h.allPublished() })
+		if status, _ := h.sched.Status(h.ctx); len(status.Reasons) > 0 {
+			t.Errorf("reasons %q are left", status.Reasons)
 		}
-		for _, s := range commandsOf[*ledger.Settle](y.raft.entries()) {
+		for _, s := range commandsOf[*ledger.Settle](h.raft.entries()) {
 			size := 0
-			for i := range s.Ends {
-				size += len(s.Ends[i].Reason) + len(s.Ends[i].Fault.Message) + endSize
+			for i := range s.Settlements {
+				size += len(s.Settlements[i].Reason) + len(s.Settlements[i].Fault.Message) + outcomeSize
 			}
-			if size > maxEntry {
-				t.Errorf("%d outcomes of %d bytes in one entry", len(s.Ends), size)
+			if size > maxEntrySize {
+				t.Errorf("%d outcomes of %d bytes in one entry", len(s.Settlements), size)
 			}
 		}
 	})
 }
 
-// A node without room takes nothing from the lanes, says why, settles what is in
-// hand, and goes on when there is room.
-func TestHeld(t *testing.T) {
-	inYard(t, 1, func(y *yard) {
+// TestBlockedReason checks that a blocked node ingests nothing, reports the
+// reason, settles running jobs, and continues once it is no longer blocked.
+func TestBlockedReason(t *testing.T) {
+	runHarness(t, 1, func(h *harness) {
 		var held atomic.Value
 		held.Store("")
-		y.sched.cfg.Held = func() string { return held.Load().(string) }
-		if err := y.end(); err != nil {
+		h.sched.cfg.BlockedReason = func() string { return held.Load().(string) }
+		if err := h.end(); err != nil {
 			t.Fatal(err)
 		}
-		y.begin()
-		n := y.node("n1")
-		n.look(func() { n.work = lasting(2 * time.Second) })
+		h.begin()
+		n := h.node("n1")
+		n.do(func() { n.work = worksFor(2 * time.Second) })
 		n.offer(job.Overhop, "mail", "w1", 10)
-		first := y.enqueue("mail", "", anyJob)
-		y.until("it runs", func() bool { return y.state(first) == job.Active })
+		first := h.enqueue("mail", "", anyJob)
+		h.until("it runs", func() bool { return h.state(first) == job.Active })
 		held.Store("the disk of the authority's node, n1, has next to no room")
-		y.pass(4 * time.Second)
-		second := y.enqueue("mail", "", anyJob)
-		y.pass(4 * time.Second)
-		if state := y.state(first); state != job.Completed {
-			t.Errorf("the job in hand is %s", state)
+		h.advance(4 * time.Second)
+		second := h.enqueue("mail", "", anyJob)
+		h.advance(4 * time.Second)
+		if state := h.state(first); state != job.Completed {
+			t.Errorf("the running job is %s", state)
 		}
-		if _, known := y.find(second); known {
-			t.Error("a job was folded")
+		if _, known := h.find(second); known {
+			t.Error("a job was ingested")
 		}
-		y.says("has next to no room")
+		h.wantReason("has next to no room")
 		held.Store("")
-		y.until("the other runs, too", func() bool { return y.state(second) == job.Completed })
+		h.until("the other runs, too", func() bool { return h.state(second) == job.Completed })
 	})
 }

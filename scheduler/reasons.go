@@ -5,89 +5,90 @@ import (
 	"strings"
 	"time"
 
-	"yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// beingMade is what is wrong with the streams of a new yard.
-const beingMade = "the yard's streams are being made"
+// streamsBeingCreated is the problem of the streams of a new cluster.
+const streamsBeingCreated = "the yard's streams are being made"
 
-// unpublished begins a story's reason.
-var unpublished = [...]string{History: "history is not published", Results: "results are not published", DeadLetters: "dead letters are not published"}
+// unpublishedText begins the reason of each stream that is not published.
+var unpublishedText = [...]string{History: "history is not published", Results: "results are not published", DeadLetters: "dead letters are not published"}
 
-// trouble is something that is not as it should be: a reason not to be ready
-// and, by its kind, something that history tells of.
-type trouble struct {
-	about string // what it concerns, of which its text tells more
+// condition is a problem of the cluster that the authority sees: a reason not to be
+// ready and, depending on its kind, an event of history.
+type condition struct {
+	topic string // what it concerns; stays the same while the text changes
 	text  string
-	kind  ledger.EventKind // RunBlockedOnSystem or RunBlockedOnUser; 0: it stops nothing, or cannot be told
+	kind  ledger.EventKind // RunBlockedOnSystem or RunBlockedOnUser; 0: no event, see blockedEventKind
 }
 
-// reasons are the texts of all troubles.
-func (m *mind) reasons(now time.Time) []string {
+// reasons returns the texts of all conditions.
+func (t *tenure) reasons(now time.Time) []string {
 	reasons := []string{}
-	for _, t := range m.troubles(now) {
-		reasons = append(reasons, t.text)
+	for _, c := range t.conditions(now) {
+		reasons = append(reasons, c.text)
 	}
 	return reasons
 }
 
-// troubles tells what is not as it should be: each says what it is, and what
-// somebody can do if it does not pass. docs/readiness.md has every one.
-func (m *mind) troubles(now time.Time) (all []trouble) {
-	about := ""
-	say := func(format string, args ...any) {
-		all = append(all, trouble{about, fmt.Sprintf(format, args...), m.kindOf(about)})
+// conditions returns all current conditions. Each text says what is wrong and what an
+// operator can do if it does not pass. docs/reference/readiness.md documents every
+// text, which a test in internal/docs checks.
+func (t *tenure) conditions(now time.Time) (all []condition) {
+	topic := ""
+	add := func(format string, args ...any) {
+		all = append(all, condition{topic, fmt.Sprintf(format, args...), t.blockedEventKind(topic)})
 	}
-	about = aboutStreams
-	if m.unmade == beingMade {
-		say(beingMade)
-	} else if m.unmade != "" {
-		say("streams are not as they were made: %s", m.unmade)
+	topic = topicStreams
+	if t.streamsProblem == streamsBeingCreated {
+		add(streamsBeingCreated)
+	} else if t.streamsProblem != "" {
+		add("streams are not as they were made: %s", t.streamsProblem)
 	}
-	about = "outbox"
-	if m.blocked != "" {
-		say("%s", m.blocked)
+	topic = "outbox"
+	if t.blocked != "" {
+		add("%s", t.blocked)
 	}
-	about = aboutLease
-	if !m.trusted().After(now) {
-		say("the authority's lease is not certain: nothing is started until it is renewed, here or by another member")
+	topic = topicLease
+	if !t.trusted().After(now) {
+		add("the authority's lease is not certain: nothing is started until it is renewed, here or by another member")
 	}
-	for story, why := range m.untold {
-		if about = Story(story).String(); why != "" {
-			say("%s: %s", unpublished[story], strings.TrimPrefix(why, about+": "))
+	for stream, reason := range t.unpublished {
+		if topic = Stream(stream).String(); reason != "" {
+			add("%s: %s", unpublishedText[stream], strings.TrimPrefix(reason, topic+": "))
 		}
 	}
-	for _, lane := range m.lanes {
-		if about = lane.name(); lane.trouble != "" {
-			say("%s is not folded: %s", about, strings.TrimPrefix(lane.trouble, about+": "))
-		} else if about += " full"; lane.full {
-			say("%s is full and takes no jobs: let those that lie in it end, or requeue elsewhere what cannot; nats.max_store says how large lanes are", lane.name())
+	for _, lane := range t.lanes {
+		if topic = lane.name(); lane.problem != "" {
+			add("%s is not folded: %s", topic, strings.TrimPrefix(lane.problem, topic+": "))
+		} else if topic += " full"; lane.full {
+			add("%s is full and takes no jobs: let those that lie in it end, or requeue elsewhere what cannot; nats.max_store says how large lanes are", lane.name())
 		}
 	}
-	for _, text := range m.away {
-		about = text
-		say("%s", text)
+	for _, text := range t.awayRunners {
+		topic = text
+		add("%s", text)
 	}
-	about = aboutClocks
-	for _, text := range m.wrongClocks() {
-		say("%s", text)
+	topic = topicClocks
+	for _, text := range t.clockWarnings() {
+		add("%s", text)
 	}
-	for _, name := range m.members {
-		about = "member " + name
-		if n := m.nodes[name]; (n == nil || n.silent) && now.Sub(m.began) > reassignAfter && m.lacksQuorum() {
-			say("member %s is not heard: start it, or mend the network between it and %s", name, m.cfg.Node)
+	for _, name := range t.members {
+		topic = "member " + name
+		if n := t.nodes[name]; (n == nil || n.silent) && now.Sub(t.startedAt) > reassignAfter && t.lacksQuorum() {
+			add("member %s is not heard: start it, or mend the network between it and %s", name, t.cfg.Node)
 		}
 	}
 	return all
 }
 
-// lacksQuorum tells that fewer than a majority of the members are heard.
-func (m *mind) lacksQuorum() bool {
-	heard := 0
-	for _, name := range m.members {
-		if n := m.nodes[name]; n != nil && !n.silent {
-			heard++
+// lacksQuorum reports whether at most half of the members send heartbeats.
+func (t *tenure) lacksQuorum() bool {
+	live := 0
+	for _, name := range t.members {
+		if n := t.nodes[name]; n != nil && !n.silent {
+			live++
 		}
 	}
-	return heard <= len(m.members)/2
+	return live <= len(t.members)/2
 }

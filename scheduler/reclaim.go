@@ -5,31 +5,31 @@ import (
 	"fmt"
 	"time"
 
-	"yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// How lanes are reclaimed: seldom and much at a time, because a purge costs a
-// stall that goes by the blocks it drops.
+// Parameters of reclaiming lanes: seldom and much at a time, because a purge stalls
+// the stream for a time that depends on the blocks it removes.
 const (
-	reclaimEvery = 30 * time.Second
-	reclaimFrom  = 64 << 20  // bytes that are worth a purge
-	blobSlack    = time.Hour // how much older than its job, by the members' clocks, a blob may be
+	reclaimInterval = 30 * time.Second
+	reclaimMinSize  = 64 << 20  // bytes that are worth a purge
+	blobSlack       = time.Hour // how much older than its job, by the members' clocks, a blob may be
 )
 
-// reclaimer is what one look leaves for the next.
+// reclaimer is the state that one step leaves for the next.
 type reclaimer struct {
-	m    *mind
-	ends []uint64  // of the lanes; nil: not all were seen
-	at   time.Time // when they were seen
-	done time.Time // blobs before this are gone
+	tenure            *tenure
+	laneEnds          []uint64  // last sequences of all lanes at the last step; nil: not all were known
+	seenAt            time.Time // before laneEnds was read
+	blobsPurgedBefore time.Time // older blobs have been purged
 }
 
-// reclaim frees the beginnings of lanes that nothing needs any more, and the
-// blobs of hours that no job points into. A job that waits long at a lane's
-// beginning holds up what lies behind it, and blobs that came after it.
-func (m *mind) reclaim(ctx context.Context) error {
-	r := &reclaimer{m: m}
-	tick := time.NewTicker(reclaimEvery)
+// reclaim purges the records at the beginning of lanes that no job needs, and the
+// blobs of hours that no job refers to. A job that waits long keeps all later
+// records of its lane, and all later blobs.
+func (t *tenure) reclaim(ctx context.Context) error {
+	r := &reclaimer{tenure: t}
+	tick := time.NewTicker(reclaimInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -37,74 +37,76 @@ func (m *mind) reclaim(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		r.look(ctx)
+		r.step(ctx)
 	}
 }
 
-func (r *reclaimer) look(ctx context.Context) {
+// step reclaims what it can of all lanes and blobs, unless a backup holds them.
+func (r *reclaimer) step(ctx context.Context) {
 	at := time.Now()
-	copied := r.m.ledger().Copy()
-	// A backup points to what this copy, and no earlier one, may not need any
-	// more: it holds first, and takes the ledger then.
-	if holder, _ := copied.Held(); holder != "" {
+	copied := r.tenure.ledger().Copy()
+	// A backup takes its hold before it copies the ledger. So if this copy shows
+	// no hold, a backup's copy is later and needs no record that this one does not.
+	if holder, _ := copied.Holder(); holder != "" {
 		return
 	}
-	lanes, needed := copied.Lanes(), copied.Needed()
+	lanes, needed := copied.Lanes(), copied.LowestNeeded()
 	ends := make([]uint64, 0, len(lanes))
 	for i, lane := range lanes {
-		info, err := r.m.sched.lanes.Info(ctx, uint8(i))
+		info, err := r.tenure.sched.lanes.Info(ctx, uint8(i))
 		if err != nil || info.Identity != lane.Identity {
-			continue // no leader just now, or another stream: nothing of it is known to be free
+			continue // no leader at present, or a replaced stream
 		}
 		ends = append(ends, info.Last)
 		if err := r.lane(ctx, uint8(i), info, needed[i]); err != nil && ctx.Err() == nil {
-			r.m.sched.log.Warn("lane is not reclaimed", "lane", i, "below", needed[i], "error", err)
+			r.tenure.sched.log.Warn("lane purge failed", "lane", i, "below", needed[i], "err", err)
 		}
 	}
 	if err := r.blobs(ctx, copied); err != nil && ctx.Err() == nil {
-		r.m.sched.log.Warn("blobs are not reclaimed", "error", err)
+		r.tenure.sched.log.Warn("blob purge failed", "err", err)
 	}
-	if r.ends, r.at = ends, at; len(ends) < len(lanes) {
-		r.ends = nil
+	if r.laneEnds, r.seenAt = ends, at; len(ends) < len(lanes) {
+		r.laneEnds = nil
 	}
 }
 
-func (r *reclaimer) lane(ctx context.Context, number uint8, info Lane, needed uint64) error {
+// lane purges a lane's records below needed if they take reclaimMinSize or more.
+func (r *reclaimer) lane(ctx context.Context, number uint8, info LaneInfo, needed uint64) error {
 	if needed <= info.First || info.Last < needed {
 		return nil
 	}
 	share := float64(needed-info.First) / float64(info.Last-info.First+1)
-	if share*float64(info.Bytes) < reclaimFrom {
+	if share*float64(info.Bytes) < reclaimMinSize {
 		return nil
 	}
-	return r.m.sched.lanes.Purge(ctx, number, needed)
+	return r.tenure.sched.lanes.Purge(ctx, number, needed)
 }
 
-// blobs frees the hours before the oldest job that the ledger keeps: a blob's
-// name begins with the hour it was stored in, and both a job's body and its
-// results are stored after it was accepted, or moments before. Records that
-// are not folded yet are no jobs yet: all that were there at the last look
-// must be folded, so that none is older than that look.
+// blobs purges the hours before the oldest job that the ledger keeps: a blob's name
+// begins with the hour it was stored in, and a job's body and results are stored
+// after the job was accepted or moments before. Records that are not ingested yet
+// are not in the ledger. Therefore all records that were in the lanes at the last
+// step must be ingested, and blobs stored since that step are kept.
 func (r *reclaimer) blobs(ctx context.Context, copied *ledger.Ledger) error {
-	if r.ends == nil {
+	if r.laneEnds == nil {
 		return nil
 	}
 	for i, lane := range copied.Lanes() {
-		if lane.Cursor < r.ends[i] {
+		if lane.Cursor < r.laneEnds[i] {
 			return nil
 		}
 	}
-	before := r.at
+	before := r.seenAt
 	if oldest := copied.OldestKept(); !oldest.IsZero() && oldest.Before(before) {
 		before = oldest
 	}
 	before = before.Add(-blobSlack).Truncate(time.Hour)
-	if !before.After(r.done) {
+	if !before.After(r.blobsPurgedBefore) {
 		return nil
 	}
-	if err := r.m.sched.lanes.PurgeBlobs(ctx, before); err != nil {
+	if err := r.tenure.sched.lanes.PurgeBlobs(ctx, before); err != nil {
 		return fmt.Errorf("before %s: %w", before.UTC().Format(time.RFC3339), err)
 	}
-	r.done = before
+	r.blobsPurgedBefore = before
 	return nil
 }

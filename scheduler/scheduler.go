@@ -10,33 +10,34 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"yardmaster/job"
-	"yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// Config is what the authority decides by. Every member must have the same.
+// Config configures a [Scheduler]. All members must use the same values, apart
+// from Node and BlockedReason.
 type Config struct {
-	Node           string
-	Members        []string          // the members' names, until the ledger has a roll
-	Policy         job.Policy        // retries
-	Defaults       job.Defaults      // of jobs
-	DefaultTimeout time.Duration     // hard limit of an attempt whose job names none
-	Routes         map[string]string // queue to RRQ runner
-	DefaultRunner  string            // RRQ runner of bare functions; "" for none
-	CreateQueues   bool              // a job of an unknown queue creates it
-	Crons          []ledger.Cron     // the entries that the configuration declares
-	ProveEvery     time.Duration     // how often members prove that their ledgers are the same; 0: never
-	Held           func() string     // why nothing new may be begun, asked before each entry; nil or "": it may
+	Node                     string
+	Members                  []string          // names of the members, used until the ledger holds a membership
+	Policy                   job.Policy        // retry policy
+	Defaults                 job.Defaults      // defaults of job fields
+	DefaultTimeout           time.Duration     // hard limit of an attempt whose job sets none
+	Routes                   map[string]string // queue to RRQ runner
+	DefaultRunner            string            // RRQ runner of bare functions; "" for none
+	CreateQueues             bool              // whether a job of an unknown queue creates the queue
+	Crons                    []ledger.Cron     // the cron entries that the configuration declares
+	ConsistencyCheckInterval time.Duration     // how often the members compare their ledgers' hashes; 0: never
+	BlockedReason            func() string     // called before each entry; returns why no job may be ingested, or "" if jobs may; nil: always ""
 }
 
-// Times of a tenure (design: leases form a chain, none longer than its
-// giver's).
+// Durations of a tenure. Leases form a chain: no lease outlasts the lease of the
+// one that granted it.
 const (
-	leaseTime     = 10 * time.Second
-	renewEvery    = 3 * time.Second
-	trustTime     = 8 * time.Second // of the lease, on this node's monotonic clock
-	nodeLease     = 6 * time.Second
-	reassignAfter = 7500 * time.Millisecond
+	leaseTime     = 10 * time.Second // the authority's lease, in the ledger's time
+	renewInterval = 3 * time.Second
+	trustTime     = 8 * time.Second         // how long the authority relies on a lease, by its monotonic clock
+	nodeLease     = 6 * time.Second         // granted to a node with each heartbeat
+	reassignAfter = 7500 * time.Millisecond // how long a node is silent before its dispatches are lost
 )
 
 // Proposal is one Raft entry.
@@ -46,196 +47,213 @@ type Proposal struct {
 	Commands []ledger.Command
 }
 
-// Commit is an entry that was applied.
+// Commit is an applied entry: its index and the results of its commands.
 type Commit struct {
 	Index   uint64
 	Results []ledger.Result
 }
 
-// Ledger is agreement as a scheduler needs it. Submit keeps the order of its
-// calls; the returned function waits for the commit.
+// Ledger gives the scheduler access to the replicated ledger.
 type Ledger interface {
+	// Submit proposes an entry. Entries are committed in the order of the calls.
+	// The returned function blocks until the entry is applied on this node.
 	Submit(Proposal) (wait func(context.Context) (Commit, error), err error)
+	// View calls its argument with this node's ledger, which must not be used
+	// after the call returns.
 	View(func(*ledger.Ledger))
-	// Copy gives the ledger as it is now, for reads that take longer.
+	// Copy returns the current ledger, for reads that take long.
 	Copy() *ledger.Ledger
 }
 
-// Lane is a job lane as its stream's leader reports it.
-type Lane struct {
+// LaneInfo is the state of a job lane, as the leader of its stream reports it.
+type LaneInfo struct {
 	Identity    string
-	Leader      string // member
-	First, Last uint64
+	Leader      string // name of the member that leads the stream
+	First, Last uint64 // sequences of the first and last record
 	Bytes       uint64
-	MaxBytes    uint64 // 0: no limit
+	MaxBytes    uint64 // 0: unlimited
 }
 
-// Lanes are the streams that jobs come in by.
+// Lanes gives access to the streams of accepted jobs.
 type Lanes interface {
-	// Ensure verifies the yard's streams, and makes those that are missing if
-	// create is true.
+	// Ensure verifies the cluster's streams and, if create is true, creates
+	// those that are missing.
 	Ensure(ctx context.Context, identities []string, create bool) error
-	Info(ctx context.Context, lane uint8) (Lane, error)
-	Read(ctx context.Context, lane uint8, from uint64, most int) ([]job.Record, error)
+	Info(ctx context.Context, lane uint8) (LaneInfo, error)
+	// Read returns at most limit records of a lane from sequence from on.
+	Read(ctx context.Context, lane uint8, from uint64, limit int) ([]job.Record, error)
+	// Tail calls fn with the records that the lanes store from now on, until ctx
+	// ends. It may miss records.
 	Tail(ctx context.Context, fn func(job.Record)) error
-	// Load gives the record of a job, and no other that lies in its place; with a
-	// zero id, whatever lies there. [ErrRecordGone] is final.
-	Load(ctx context.Context, at job.Position, id job.ID) ([]byte, error)
+	// Load returns the body of the record at pos if it belongs to the job with
+	// the given id; a zero id matches every record. [ErrRecordGone] is final.
+	Load(ctx context.Context, pos job.Position, id job.ID) ([]byte, error)
 	// Publish appends a record under a key and calls done once; done must not
-	// wait. fresh is false if the lane had the record already.
+	// block. fresh is false if the lane already held the record.
 	Publish(queue, key string, at time.Time, body []byte, done func(p job.Position, fresh bool, err error))
-	// Purge frees the records below a sequence, but never the last one.
+	// Purge removes the records below a sequence, except the lane's last record.
 	Purge(ctx context.Context, lane uint8, below uint64) error
-	// PurgeBlobs frees what was stored beside the lanes, large bodies and
-	// results, in the hours before the one that a time lies in.
+	// PurgeBlobs removes the blobs (large bodies and results) that were stored
+	// in an hour before the hour of the given time.
 	PurgeBlobs(ctx context.Context, before time.Time) error
 }
 
-// Fleet carries orders to nodes.
+// Fleet sends assignments and recalls to nodes. Both methods return at once.
 type Fleet interface {
-	Assign(node string, b job.Batch, done func([]job.Answer, error))
+	// Assign calls done once: with the node's answers, one for each assignment,
+	// or with an error if no answer came.
+	Assign(node string, b job.AssignmentBatch, done func([]job.Answer, error))
 	Recall(node string, r job.Recall)
 }
 
-// ErrNoTenure answers what only an authority can answer, on a node that is
-// none.
-var ErrNoTenure = errors.New("this node is not the authority")
+// ErrNotAuthority is returned by methods that need a running tenure when this node
+// does not hold the authority.
+var ErrNotAuthority = errors.New("this node is not the authority")
 
-// ErrUnsettled ends the wait for a command whose tenure ended meanwhile: it may
-// or may not have been committed.
-var ErrUnsettled = errors.New("the authority changed; it is not known whether the command took effect")
+// ErrCommitUnknown is returned when the tenure ended while a command was in flight:
+// the command may or may not have been committed.
+var ErrCommitUnknown = errors.New("the authority changed; it is not known whether the command took effect")
 
-// Scheduler lasts as long as the node; its mind lasts for a tenure.
+// Scheduler runs the tenures of one node, one after the other. It lives as long as
+// the node. All methods may be called from any goroutine.
 type Scheduler struct {
-	cfg    Config
-	ledger Ledger
-	lanes  Lanes
-	fleet  Fleet
-	tales  Tales
-	log    *slog.Logger
+	cfg     Config
+	ledger  Ledger
+	lanes   Lanes
+	fleet   Fleet
+	streams Streams
+	log     *slog.Logger
 
-	tallies tallies
+	counters counters
 
-	mu    sync.Mutex
-	mind  *mind         // nil outside a tenure
-	early []func(*mind) // said while the lease is being acquired; nil outside
+	mu       sync.Mutex
+	tenure   *tenure         // nil outside a tenure
+	deferred []func(*tenure) // messages received while the lease is being acquired; nil at other times
 }
 
-// maxEarly bounds what nodes may say to an authority that the ledger shows
-// already and that has not begun yet.
-const maxEarly = 1024
+// maxDeferred bounds the messages kept for a tenure that the ledger already names
+// and that has not started yet.
+const maxDeferred = 1024
 
-// New makes a scheduler; [Scheduler.Run] runs one tenure.
-func New(cfg Config, l Ledger, lanes Lanes, fleet Fleet, tales Tales, log *slog.Logger) *Scheduler {
-	return &Scheduler{cfg: cfg, ledger: l, lanes: lanes, fleet: fleet, tales: tales, log: log}
+// New returns a scheduler. Call [Scheduler.Run] for each tenure.
+func New(cfg Config, l Ledger, lanes Lanes, fleet Fleet, streams Streams, log *slog.Logger) *Scheduler {
+	return &Scheduler{cfg: cfg, ledger: l, lanes: lanes, fleet: fleet, streams: streams, log: log}
 }
 
-// Run is one tenure: it acquires the lease and returns when ctx ends, when the
-// lease can no longer be trusted, or when a part fails. Dispatching starts at
-// once; lanes and tales join when they answer.
+// Run runs one tenure: it acquires the authority lease and returns when ctx ends,
+// when the lease can no longer be trusted, or when a part of the tenure fails.
+// Dispatching starts at once; the lanes and the outbox's streams are used as soon
+// as they answer.
 func (s *Scheduler) Run(ctx context.Context, term uint64) error {
 	s.prepare()
-	defer s.leave()
-	m, err := s.acquire(ctx)
+	defer s.end()
+	t, err := s.acquire(ctx)
 	if err != nil {
 		return fmt.Errorf("acquire authority: %w", err)
 	}
-	s.log.Info("authority acquired", "epoch", m.epoch, "term", term)
-	defer s.log.Info("authority given up", "epoch", m.epoch)
+	s.log.Info("authority acquired", "epoch", t.epoch, "term", term)
+	defer s.log.Info("tenure ended", "epoch", t.epoch)
 
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return m.run(ctx) })
-	s.enter(m)
-	group.Go(func() error { return m.commits(ctx) })
-	group.Go(func() error { return m.hold(ctx) })
-	if m.bringing != "" {
+	group.Go(func() error { return t.run(ctx) })
+	s.begin(t)
+	group.Go(func() error { return t.awaitCommits(ctx) })
+	group.Go(func() error { return t.watchLease(ctx) })
+	if t.restoring != "" {
 		return group.Wait()
 	}
-	group.Go(func() error { return m.intake(ctx) })
-	group.Go(func() error { return m.publish(ctx) })
-	group.Go(func() error { return m.reclaim(ctx) })
-	group.Go(func() error { return m.replay(ctx) })
+	group.Go(func() error { return t.runLanes(ctx) })
+	group.Go(func() error { return t.publish(ctx) })
+	group.Go(func() error { return t.reclaim(ctx) })
+	group.Go(func() error { return t.replay(ctx) })
 	return group.Wait()
 }
 
-// prepare lets nodes be heard from the moment the ledger names this one.
+// prepare starts to defer the messages of nodes, which may arrive as soon as the
+// ledger names this node as the authority.
 func (s *Scheduler) prepare() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.early = make([]func(*mind), 0, 8)
+	s.deferred = make([]func(*tenure), 0, 8)
 }
 
-// enter begins to hear, first what was said early.
-func (s *Scheduler) enter(m *mind) {
+// begin makes t the current tenure and delivers the deferred messages to it.
+func (s *Scheduler) begin(t *tenure) {
 	s.mu.Lock()
-	early := s.early
-	s.mind, s.early = m, nil
+	deferred := s.deferred
+	s.tenure, s.deferred = t, nil
 	s.mu.Unlock()
-	for _, say := range early {
-		say(m)
+	for _, fn := range deferred {
+		fn(t)
 	}
 }
 
-func (s *Scheduler) leave() {
+// end clears the current tenure and drops the deferred messages.
+func (s *Scheduler) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.mind, s.early = nil, nil
+	s.tenure, s.deferred = nil, nil
 }
 
-// tell says something to the present tenure, or to the one about to begin.
-func (s *Scheduler) tell(say func(*mind)) error {
+// post calls fn with the current tenure, or defers it until the tenure that is
+// being acquired begins. Without either, or with maxDeferred messages deferred, it
+// returns [ErrNotAuthority].
+func (s *Scheduler) post(fn func(*tenure)) error {
 	s.mu.Lock()
-	m := s.mind
-	if m == nil && s.early != nil && len(s.early) < maxEarly {
-		s.early = append(s.early, say)
+	t := s.tenure
+	if t == nil && s.deferred != nil && len(s.deferred) < maxDeferred {
+		s.deferred = append(s.deferred, fn)
 		s.mu.Unlock()
 		return nil
 	}
 	s.mu.Unlock()
-	if m == nil {
-		return ErrNoTenure
+	if t == nil {
+		return ErrNotAuthority
 	}
-	say(m)
+	fn(t)
 	return nil
 }
 
-func (s *Scheduler) tenure() *mind {
+// current returns the current tenure, or nil.
+func (s *Scheduler) current() *tenure {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.mind
+	return s.tenure
 }
 
-// Notice hears of records that nodes have just had acknowledged.
-func (s *Scheduler) Notice(records []job.Record) {
-	if m := s.tenure(); m != nil {
-		m.notice(records)
+// ReceiveRecords passes records that were just stored to the current tenure, so that
+// it need not read them. Without a tenure it does nothing.
+func (s *Scheduler) ReceiveRecords(records []job.Record) {
+	if t := s.current(); t != nil {
+		t.receiveRecords(records)
 	}
 }
 
-// Report hears a node's outcomes and offers. reply is called once, when the
-// outcomes are committed; it is not called if the tenure ends before.
+// Report passes a node's outcomes and offers to the tenure. It calls reply once, when
+// the outcomes are committed, or never if the tenure ends first.
 func (s *Scheduler) Report(r job.Report, reply func(job.ReportAck)) error {
-	return s.tell(func(m *mind) { m.post(func() { m.report(r, reply) }) })
+	return s.post(func(t *tenure) { t.post(func() { t.receiveReport(r, reply) }) })
 }
 
-// Beat hears a node's sign of life.
-func (s *Scheduler) Beat(b job.Beat, reply func(job.BeatAck)) error {
+// Heartbeat passes a node's heartbeat to the tenure, which calls reply at most once.
+func (s *Scheduler) Heartbeat(b job.Heartbeat, reply func(job.HeartbeatAck)) error {
 	arrived := time.Now()
-	return s.tell(func(m *mind) {
-		m.post(func() {
-			m.hearClock(b, arrived)
-			m.beat(b, reply)
+	return s.post(func(t *tenure) {
+		t.post(func() {
+			t.sampleClock(b, arrived)
+			t.receiveHeartbeat(b, reply)
 		})
 	})
 }
 
-// Do commits a caller's command and returns its result and the index of its
-// entry. An error means that it is not known whether the command took effect;
-// a refusal stands in the result.
-func (s *Scheduler) Do(ctx context.Context, c ledger.Command) (ledger.Result, uint64, error) {
-	m := s.tenure()
-	if m == nil {
-		return ledger.Result{}, 0, ErrNoTenure
+// Propose commits a caller's command and returns its result and the index of its
+// entry. If the ledger refuses the command, the result's Err says why. If Propose
+// returns an error other than [ErrNotAuthority], the command may or may not have
+// taken effect.
+func (s *Scheduler) Propose(ctx context.Context, c ledger.Command) (ledger.Result, uint64, error) {
+	t := s.current()
+	if t == nil {
+		return ledger.Result{}, 0, ErrNotAuthority
 	}
-	return m.do(ctx, c)
+	return t.propose(ctx, c)
 }

@@ -3,153 +3,156 @@ package scheduler
 import (
 	"time"
 
-	"yardmaster/job"
-	"yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// pendingEnd is an outcome that waits for its entry, and who wants to know.
-type pendingEnd struct {
+// pendingOutcome is an outcome that waits for an entry.
+type pendingOutcome struct {
 	outcome     job.Outcome
-	node        string // that says so, or of which the authority does
+	node        string // that reported it, or whose dispatch the authority ends
 	incarnation uint64
-	done        func(job.Settled)
+	done        func(job.Settled) // called once it is settled; may be nil
 }
 
-// report hears a node's offers and outcomes.
-func (m *mind) report(r job.Report, reply func(job.ReportAck)) {
-	n := m.nodeOf(r.Node, r.Incarnation)
-	ack := job.ReportAck{Epoch: m.epoch}
+// receiveReport handles a node's report: its offers, outcomes and worker events. It
+// calls reply once all outcomes and events are committed.
+func (t *tenure) receiveReport(r job.Report, reply func(job.ReportAck)) {
+	n := t.nodeOf(r.Node, r.Incarnation)
+	ack := job.ReportAck{Epoch: t.epoch}
 	if r.Incarnation == n.incarnation {
-		ack.WantFull = m.hearOffers(n, &r)
+		ack.WantFull = t.receiveOffers(n, &r)
 	}
-	left := len(r.Outcomes) + 1
+	remaining := len(r.Outcomes) + 1
 	committed := func() {
-		if left--; left == 0 {
+		if remaining--; remaining == 0 {
 			reply(ack)
 		}
 	}
 	ack.Settled = make([]job.Settled, len(r.Outcomes))
 	for i, o := range r.Outcomes {
-		m.end(&pendingEnd{o, r.Node, r.Incarnation, func(s job.Settled) {
+		t.addOutcome(&pendingOutcome{o, r.Node, r.Incarnation, func(s job.Settled) {
 			ack.Settled[i] = s
 			committed()
 		}})
 	}
-	m.hearNotes(&r, committed)
+	t.recordWorkerEvents(&r, committed)
 }
 
-// hearNotes commits what a node says of its workers. What the ledger refuses is
-// not kept by the node either: it would be refused again.
-func (m *mind) hearNotes(r *job.Report, committed func()) {
-	if len(r.Notes) == 0 {
+// recordWorkerEvents submits a report's worker events and calls committed afterwards,
+// also if the ledger refuses them: it would refuse them again.
+func (t *tenure) recordWorkerEvents(r *job.Report, committed func()) {
+	if len(r.WorkerEvents) == 0 {
 		committed()
 		return
 	}
-	c := &ledger.NoteWorkers{Node: r.Node, Incarnation: r.Incarnation, First: r.FirstNote, Notes: r.Notes}
-	m.queue(c, func(result ledger.Result, _ uint64) {
+	c := &ledger.RecordWorkerEvents{Node: r.Node, Incarnation: r.Incarnation, First: r.FirstWorkerEvent, Events: r.WorkerEvents}
+	t.submitCommand(c, func(result ledger.Result, _ uint64) {
 		if result.Err != nil {
-			m.sched.log.Warn("a node's notes of its workers are refused", "node", r.Node, "error", result.Err)
+			t.sched.log.Warn("worker events refused by the ledger", "node", r.Node, "err", result.Err)
 		}
 		committed()
 	})
 }
 
-// size is what the outcome takes in an entry, in bytes.
-func (e *pendingEnd) size() int {
-	n := endSize + len(e.node) + len(e.outcome.Result.Data)
-	if f := e.outcome.Fault; f != nil {
+// size estimates the size of the outcome in an entry, in bytes.
+func (o *pendingOutcome) size() int {
+	n := outcomeSize + len(o.node) + len(o.outcome.Result.Data)
+	if f := o.outcome.Fault; f != nil {
 		n += 2*len(f.Message) + len(f.Details) // the message is also the reason
 	}
 	return n
 }
 
-// end queues an outcome for the next entry.
-func (m *mind) end(e *pendingEnd) {
-	m.entry.ends = append(m.entry.ends, e)
-	m.entry.size += e.size()
-	m.idle()
+// addOutcome adds an outcome to the pending entry.
+func (t *tenure) addOutcome(e *pendingOutcome) {
+	t.entry.outcomes = append(t.entry.outcomes, e)
+	t.entry.size += e.size()
+	t.markLazy()
 }
 
-// endFlight ends a dispatch whose node will not.
-func (m *mind) endFlight(k dispatchKey, o job.Outcome) {
+// endDispatch settles a dispatch with an outcome that the authority itself decides,
+// because its node will not report one.
+func (t *tenure) endDispatch(k dispatchKey, o job.Outcome) {
 	o.Job, o.N = k.id, k.n
-	e := &pendingEnd{outcome: o}
-	if f := m.flights[k]; f != nil {
-		f.ended = true
-		e.node, e.incarnation = f.node, f.incarnation
+	e := &pendingOutcome{outcome: o}
+	if d := t.dispatches[k]; d != nil {
+		d.settling = true
+		e.node, e.incarnation = d.node, d.incarnation
 	}
-	m.end(e)
+	t.addOutcome(e)
 }
 
-// addEnds decides on pending outcomes and puts them into the entry, as far as
-// it has room.
-func (m *mind) addEnds(l *ledger.Ledger, d *draft) {
+// addOutcomes moves pending outcomes with their verdicts into the entry, up to about
+// maxOutcomeSize.
+func (t *tenure) addOutcomes(l *ledger.Ledger, b *entryBuilder) {
 	size, n := 0, 0
-	for n < len(m.entry.ends) && size < maxEnds {
-		size += m.entry.ends[n].size()
+	for n < len(t.entry.outcomes) && size < maxOutcomeSize {
+		size += t.entry.outcomes[n].size()
 		n++
 	}
 	if n == 0 {
 		return
 	}
-	ends := m.entry.ends[:n]
-	m.entry.ends = m.entry.ends[n:]
-	c := &ledger.Settle{Ends: make([]ledger.End, n)}
-	for i, e := range ends {
-		c.Ends[i] = m.decide(l, e, d.at)
+	outcomes := t.entry.outcomes[:n]
+	t.entry.outcomes = t.entry.outcomes[n:]
+	c := &ledger.Settle{Settlements: make([]ledger.Settlement, n)}
+	for i, e := range outcomes {
+		c.Settlements[i] = t.settlementOf(l, e, b.at)
 	}
-	d.add(c, func(r ledger.Result, index uint64) {
-		for i, e := range ends {
-			v := r.Ended[i]
-			m.sched.tallies.settled(c.Ends[i].Next, v)
-			m.over(e, v)
+	b.add(c, func(r ledger.Result, index uint64) {
+		for i, e := range outcomes {
+			v := r.Settled[i]
+			t.sched.counters.settled(c.Settlements[i].Next, v)
+			t.forgetEnded(e, v)
 			if e.done != nil {
-				e.done(job.Settled{Stale: v.Stale, Dup: v.Dup, State: v.State, RunAt: v.RunAt, Index: index})
+				e.done(job.Settled{Stale: v.Stale, Duplicate: v.Duplicate, State: v.State, RunAt: v.RunAt, Index: index})
 			}
 		}
 	})
 }
 
-// over forgets a dispatch that has ended. One that was said to be lost by the
-// node it had left goes on. One that ended at another node than where it is, by
-// a worker that spoke to both, is let go there.
-func (m *mind) over(e *pendingEnd, v ledger.Ended) {
+// forgetEnded drops a dispatch that has ended. If the outcome was a loss reported by
+// a node that the dispatch has left, the dispatch continues. If the dispatch ended
+// at another node than its current one, because its worker reported to both, the
+// current node is sent a recall.
+func (t *tenure) forgetEnded(e *pendingOutcome, settled ledger.Settled) {
 	k := dispatchKey{e.outcome.Job, e.outcome.N}
-	f := m.flights[k]
+	d := t.dispatches[k]
 	switch {
-	case f == nil:
+	case d == nil:
 		return
-	case v.Stale && v.State == job.Active:
-		f.ended = false
+	case settled.Stale && settled.State == job.Active:
+		d.settling = false
 		return
-	case e.node != f.node:
-		m.sendRecall(f, job.RecallSuperseded, time.Now())
+	case e.node != d.node:
+		t.sendRecall(d, job.RecallSuperseded, time.Now())
 	}
-	delete(m.flights, k)
+	delete(t.dispatches, k)
 }
 
-// decide asks the policy. What the ledger finds is no longer current, it
-// ignores and counts.
-func (m *mind) decide(l *ledger.Ledger, e *pendingEnd, now time.Time) ledger.End {
+// settlementOf returns the settlement of an outcome by the retry policy. The ledger
+// ignores the settlement if the dispatch is no longer current.
+func (t *tenure) settlementOf(l *ledger.Ledger, e *pendingOutcome, now time.Time) ledger.Settlement {
 	o := &e.outcome
-	a, _ := l.Dispatch(o.Job, o.N)
-	v := m.cfg.Policy.Decide(job.Attempt{
-		Number: max(a.Attempt, 1), Losses: a.Losses, MaxAttempts: a.MaxAttempts, RetryInterval: a.RetryInterval,
+	active, _ := l.Dispatch(o.Job, o.N)
+	verdict := t.cfg.Policy.Decide(job.Attempt{
+		Number: max(active.Attempt, 1), Losses: active.Losses, MaxAttempts: active.MaxAttempts, RetryInterval: active.RetryInterval,
 	}, *o)
-	end := ledger.End{
-		Job: o.Job, N: o.N, Next: v.Next, Loss: v.Loss, Reason: v.Reason,
+	s := ledger.Settlement{
+		Job: o.Job, N: o.N, Next: verdict.Next, Loss: verdict.Loss, Reason: verdict.Reason,
 		Result: o.Result, Blob: o.Blob, Fault: o.Fault,
 	}
-	if v.Delay > 0 {
-		end.At = now.Add(v.Delay)
+	if verdict.Delay > 0 {
+		s.At = now.Add(verdict.Delay)
 	}
 	switch o.Status {
 	case job.Lost, job.Declined, job.Interrupted:
-		// Only where the dispatch is can it be lost; it may have moved since.
-		end.Node, end.Incarnation = e.node, e.incarnation
-		if a.Recalled != "" { // it was to stop, and did
-			end.Fault = &job.Fault{Message: v.Reason, Type: job.FaultCancelled}
+		// Counts only if the dispatch is still on that node: it may have moved.
+		s.Node, s.Incarnation = e.node, e.incarnation
+		if active.Recalled != "" { // it was recalled, and has stopped
+			s.Fault = &job.Fault{Message: verdict.Reason, Type: job.FaultCancelled}
 		}
 	}
-	return end
+	return s
 }

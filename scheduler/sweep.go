@@ -5,46 +5,81 @@ import (
 	"slices"
 	"time"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// How the authority watches nodes.
+// Parameters of watching nodes and dispatches.
 const (
-	sweepEvery   = 250 * time.Millisecond
-	silentAfter  = 2500 * time.Millisecond // without a beat, nothing is placed on a node
-	resendAfter  = time.Second             // an assignment without an answer
-	giveUpAfter  = 10 * time.Second        // an assignment that a living node never answers
-	workerLease  = 6 * time.Second         // an Overhop worker's, which may outlive its node
-	unseenFor    = 2 * time.Second         // how long a node may leave open what room a batch left
-	emptySeatFor = time.Minute             // how long a seat without room is remembered
+	sweepInterval  = 250 * time.Millisecond
+	silenceTimeout = 2500 * time.Millisecond // without a heartbeat, after which nothing is placed on a node
+	resendInterval = time.Second             // between two sends of an assignment or recall
+	assignTimeout  = 10 * time.Second        // how long an assignment is sent to a live node that does not answer
+	workerLease    = 6 * time.Second         // lease of an Overhop worker, which may outlive its node
+	unseenTimeout  = 2 * time.Second         // how long a node may not offer its remaining capacity after a batch
+	emptySlotTTL   = time.Minute             // how long a slot without capacity is kept
 )
 
-// beat hears a node's sign of life and extends its lease, for no longer than
-// this authority's own can be trusted.
-func (m *mind) beat(b job.Beat, reply func(job.BeatAck)) {
-	lease := min(nodeLease, time.Until(m.trusted()))
+// receiveHeartbeat handles a node's heartbeat and extends the node's lease, to at most
+// the time that the authority's own lease can be trusted.
+func (t *tenure) receiveHeartbeat(b job.Heartbeat, reply func(job.HeartbeatAck)) {
+	lease := min(nodeLease, time.Until(t.trusted()))
 	if lease <= 0 {
 		return
 	}
-	n := m.nodeOf(b.Node, b.Incarnation)
+	n := t.nodeOf(b.Node, b.Incarnation)
 	if b.Incarnation < n.incarnation {
-		return // a former life of the node
+		return // from a previous incarnation
 	}
-	n.beatAt = time.Now()
-	m.setState(n, false, b.Draining)
+	n.heartbeatAt = time.Now()
+	t.setNodeState(n, false, b.Draining)
 	n.edge = b.Edge
 	n.runners = make(map[string]bool, len(b.Runners))
 	for _, r := range b.Runners {
 		n.runners[r] = true
 	}
-	reply(job.BeatAck{
-		Epoch: m.epoch, Lease: lease, WantFull: b.Rev > n.rev || n.wantsFull(n.beatAt), Batches: n.batches, Edges: m.edgesBeside(n),
+	t.ackSeq++
+	reply(job.HeartbeatAck{
+		Epoch: t.epoch, Lease: lease, Seq: t.ackSeq, WantFull: b.Rev > n.rev || n.needsFull(n.heartbeatAt), LastBatch: n.lastBatch, Edges: t.otherEdges(n),
 	})
+	t.endMissing(n, &b)
 }
 
-// edgesBeside are where a node may send its clients when it stops.
-func (m *mind) edgesBeside(n *node) (edges []string) {
-	for _, other := range m.nodes {
+// endMissing settles as lost the dispatches that a node has confirmed and that its
+// heartbeat does not list. A node keeps a dispatch until its outcome is committed,
+// and the commit removes it here; so a missing one would never end otherwise. A
+// heartbeat counts only if the node had received, before it was sent, an
+// acknowledgement that was sent after the node confirmed the dispatch: earlier
+// lists may be out of date.
+func (t *tenure) endMissing(n *node, b *job.Heartbeat) {
+	if b.Epoch != t.epoch || b.AckSeq == 0 || b.Incarnation != n.incarnation {
+		return
+	}
+	listed := make(map[dispatchKey]struct{}, len(b.Dispatches))
+	for _, d := range b.Dispatches {
+		listed[dispatchKey{d.Job, d.N}] = struct{}{}
+	}
+	var missing []dispatchKey
+	for k, d := range t.dispatches {
+		if d.node != n.name || d.incarnation != n.incarnation || d.settling || !d.confirmed || d.confirmedSeq >= b.AckSeq {
+			continue
+		}
+		if _, ok := listed[k]; !ok {
+			missing = append(missing, k)
+		}
+	}
+	slices.SortFunc(missing, dispatchKey.compare)
+	for _, k := range missing {
+		t.sched.log.Warn("dispatch missing on its node", "node", n.name, "job", k.id, "dispatch", k.n)
+		t.endDispatch(k, job.Outcome{Status: job.Lost, Started: true, Fault: &job.Fault{
+			Message: "node " + n.name + " no longer has the dispatch", Type: job.FaultLost,
+		}})
+	}
+}
+
+// otherEdges returns the edge addresses of the other available nodes, to which a node
+// may redirect its clients when it stops.
+func (t *tenure) otherEdges(n *node) (edges []string) {
+	for _, other := range t.nodes {
 		if other != n && other.edge != "" && !other.silent && !other.draining {
 			edges = append(edges, other.edge)
 		}
@@ -53,114 +88,121 @@ func (m *mind) edgesBeside(n *node) (edges []string) {
 	return edges
 }
 
-// sweep ends what nobody will end: dispatches of nodes that are gone, and
-// assignments that were never taken.
-func (m *mind) sweep() {
+// sweep runs every sweepInterval. It renews the lease, detects silent nodes, ends or
+// resends dispatches that are not healthy, and publishes lasting conditions.
+func (t *tenure) sweep() {
 	now := time.Now()
-	if now.Sub(m.renewedAt) >= renewEvery {
-		m.renew()
-		m.prove(now)
+	if now.Sub(t.renewedAt) >= renewInterval {
+		t.renew()
+		t.checkConsistency(now)
 	}
-	m.lookBringing()
-	for _, name := range slices.Sorted(maps.Keys(m.nodes)) {
-		n := m.nodes[name]
-		m.setState(n, now.Sub(n.beatAt) > silentAfter, n.draining)
-		m.sweepSeats(n, now)
-		m.forgetNode(n)
+	t.checkRestore()
+	for _, name := range slices.Sorted(maps.Keys(t.nodes)) {
+		n := t.nodes[name]
+		t.setNodeState(n, now.Sub(n.heartbeatAt) > silenceTimeout, n.draining)
+		t.sweepSlots(n, now)
+		t.removeNode(n)
 	}
 	var overdue []dispatchKey
-	for k, f := range m.flights {
-		if !m.well(f) {
+	for k, d := range t.dispatches {
+		if !t.healthy(d) {
 			overdue = append(overdue, k)
 		}
 	}
-	slices.SortFunc(overdue, dispatchKey.compare) // the same facts make the same entry
-	out := batches{m, map[*node]*openBatch{}}
+	slices.SortFunc(overdue, dispatchKey.compare) // a fixed order, so that a simulation can be repeated
+	out := batcher{t, map[*node]*openBatch{}}
 	for _, k := range overdue {
-		m.sweepFlight(k, m.flights[k], now, out)
+		t.sweepDispatch(k, t.dispatches[k], now, out)
 	}
 	out.send()
-	m.sweepOrphans(now)
-	m.tellBlocked(now)
-	m.crons.look = true // the stamps may have been steered, and a lane may answer again
+	t.sweepOrphans(now)
+	t.publishBlocked(now)
+	t.crons.dirty = true // the clock may have been adjusted, and a lane may answer again
 }
 
-// well tells a dispatch that needs no sweeping, as nearly all do: its node has
-// it, lives, and need not be told anything.
-func (m *mind) well(f *flight) bool {
-	n := m.nodes[f.node]
-	return f.confirmed && f.recalled == "" && len(f.former) == 0 && n != nil && !n.silent && n.incarnation == f.incarnation
+// healthy reports whether a dispatch needs no sweep, as is the rule: its node has
+// confirmed it and is not silent, and no recall is to be sent.
+func (t *tenure) healthy(d *dispatch) bool {
+	n := t.nodes[d.node]
+	return d.confirmed && d.recallReason == "" && len(d.previous) == 0 && n != nil && !n.silent && n.incarnation == d.incarnation
 }
 
-func (m *mind) sweepSeats(n *node, now time.Time) {
-	for k, s := range n.seats {
+// sweepSlots removes a node's slots that have had no capacity for emptySlotTTL.
+func (t *tenure) sweepSlots(n *node, now time.Time) {
+	for k, s := range n.slots {
 		switch {
-		case s.told > 0 || s.reserved > 0 || len(s.sent) > 0:
+		case s.offered > 0 || s.reserved > 0 || len(s.sentBatches) > 0:
 			s.emptySince = time.Time{}
 		case s.emptySince.IsZero():
 			s.emptySince = now
-		case now.Sub(s.emptySince) > emptySeatFor:
-			m.removeSeat(n, k)
+		case now.Sub(s.emptySince) > emptySlotTTL:
+			t.removeSlot(n, k)
 		}
 	}
 }
 
-func (m *mind) sweepFlight(k dispatchKey, f *flight, now time.Time, out batches) {
-	n := m.nodes[f.node]
-	// A new authority gives every node its full lease. Who has just taken a job
-	// over from another node has it as well, however long the node was not heard:
-	// the worker may be on its way, with the lease that it had there.
-	heard := later(m.began, f.movedAt)
+// sweepDispatch ends a dispatch whose node is gone or was restarted, or else resends
+// what the node has not confirmed.
+func (t *tenure) sweepDispatch(k dispatchKey, d *dispatch, now time.Time, out batcher) {
+	n := t.nodes[d.node]
+	// The previous authority may have renewed its lease just before this tenure
+	// began, and may not know of its end: it can grant a full node lease until its
+	// own is no longer trusted for that long. A move also counts as contact with
+	// the node that it moved to, however long that node was silent before: the
+	// worker may not have arrived yet, and its lease of the previous node goes on.
+	lastContact := latest(t.startedAt.Add(trustTime-nodeLease), d.movedAt)
 	if n != nil {
-		heard = later(heard, n.beatAt)
+		lastContact = latest(lastContact, n.heartbeatAt)
 	}
 	lost := job.Outcome{Status: job.Lost, Started: true}
-	m.letGo(f, now)
+	t.release(d, now)
 	switch {
-	case f.ended:
-	case now.Sub(heard) > reassignAfter:
-		lost.Fault = &job.Fault{Message: "node " + f.node + " is gone", Type: job.FaultLost}
-		m.endFlight(k, lost)
+	case d.settling:
+	case now.Sub(lastContact) > reassignAfter:
+		lost.Fault = &job.Fault{Message: "node " + d.node + " is gone", Type: job.FaultLost}
+		t.endDispatch(k, lost)
 	case n == nil || n.silent:
-	case n.incarnation != f.incarnation:
-		lost.Fault = &job.Fault{Message: "node " + f.node + " was restarted", Type: job.FaultLost}
-		if f.kind == job.RRQ || now.Sub(later(n.born, f.movedAt)) > workerLease+time.Second {
-			m.endFlight(k, lost)
+	case n.incarnation != d.incarnation:
+		lost.Fault = &job.Fault{Message: "node " + d.node + " was restarted", Type: job.FaultLost}
+		if d.kind == job.RRQ || now.Sub(latest(n.startedAt, d.movedAt)) > workerLease+time.Second {
+			t.endDispatch(k, lost)
 		}
 	default:
-		m.remind(k, f, n, now, out)
+		t.resend(k, d, n, now, out)
 	}
 }
 
-func later(a, b time.Time) time.Time {
+// latest returns the later of two times.
+func latest(a, b time.Time) time.Time {
 	if a.After(b) {
 		return a
 	}
 	return b
 }
 
-// remind tells a node again what it has not answered: an assignment, or that a
-// dispatch must stop, which only its outcome answers.
-func (m *mind) remind(k dispatchKey, f *flight, n *node, now time.Time, out batches) {
-	if f.recalled != "" && now.Sub(f.recalledAt) > resendAfter {
-		m.sendRecall(f, f.recalled, now)
+// resend sends an assignment again that its node has not confirmed, and a recall,
+// which only the dispatch's outcome confirms. It ends a dispatch that was not
+// confirmed within assignTimeout.
+func (t *tenure) resend(k dispatchKey, d *dispatch, n *node, now time.Time, out batcher) {
+	if d.recallReason != "" && now.Sub(d.recalledAt) > resendInterval {
+		t.sendRecall(d, d.recallReason, now)
 	}
-	if f.confirmed || now.Sub(f.sentAt) <= resendAfter {
+	if d.confirmed || now.Sub(d.sentAt) <= resendInterval {
 		return
 	}
-	if f.firstSent.IsZero() {
-		f.firstSent = now
+	if d.resendingSince.IsZero() {
+		d.resendingSince = now
 	}
-	if now.Sub(f.firstSent) > giveUpAfter {
-		m.sendRecall(f, job.RecallSuperseded, now) // lest it has it all the same
+	if now.Sub(d.resendingSince) > assignTimeout {
+		t.sendRecall(d, job.RecallSuperseded, now) // the node may have taken it without its answer arriving
 		o := job.Outcome{Status: job.Declined}
-		if !f.movedAt.IsZero() {
+		if !d.movedAt.IsZero() {
 			o = job.Outcome{Status: job.Lost, Started: true, Fault: &job.Fault{
-				Message: "its worker did not bring it to node " + f.node, Type: job.FaultLost,
+				Message: "its worker did not resume it at node " + d.node, Type: job.FaultLost,
 			}}
 		}
-		m.endFlight(k, o)
+		t.endDispatch(k, o)
 		return
 	}
-	m.again(f, n, now, out)
+	t.resendAssignment(d, n, now, out)
 }

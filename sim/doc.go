@@ -1,31 +1,31 @@
-// Package sim runs whole yards in a time of their own and breaks them by the
-// throw of dice that can be thrown again.
+// Package sim is a deterministic simulation of whole clusters under faults.
 //
-// Everything that decides is the real thing: each node has its own
-// [ledger.Ledger], [scheduler.Scheduler] and [agent.Agent], goroutines and all.
-// What they stand on is played: agreement, lanes, history, the messages between
-// nodes, and the workers. All of it happens in a bubble of testing/synctest, so
-// that ten seconds without an authority take no longer than it takes to think
-// about them.
+// The code that makes decisions is the product's: each node has its own
+// [ledger.Ledger], [scheduler.Scheduler] and [agent.Agent], with all their
+// goroutines. The simulation replaces what they depend on: Raft, the lanes and
+// history streams, the messages between nodes, and the workers. It runs in a bubble
+// of testing/synctest, so that waiting takes no real time.
 //
-// One seed is one story. Whatever is played asks [yard.dice] how long it takes and
-// whether it goes wrong, and the answer depends on the seed, on what is asked
-// and on when; never on who asked first. Things happen one at a time: the next
-// begins when every goroutine has nothing left to do. So goroutines may run in
-// any order between two of them and the story is the same, which a test checks.
+// A seed determines a run completely. Every simulated part asks [simulation.random]
+// how long an operation takes and whether it fails. The answer depends on the seed,
+// the operation and the time, and not on the order of the questions. Events happen
+// one at a time: the next one starts when all goroutines are blocked. Goroutines may
+// run in any order between two events and the run is still the same, which a test
+// verifies.
 //
-// A run has two modes. Until the yard is healed it must be safe: no job lost, no
-// outcome twice, no two copies of a job under a lease, no limit exceeded, nothing
-// of an older epoch, history without holes, keys and ticks as they were promised.
-// From then on it must also be live: within a bounded time every accepted job has
-// ended and nothing is complained of. In some stories one node stays broken all the
-// while, and the other two have to do; in some a lane has lost its end, which has
-// to be told before it comes back.
+// A run has two phases. Until the cluster is healed it must be safe: no job is lost,
+// no outcome counts twice, no job runs twice at a time under a lease, no limit is
+// exceeded, no command of an older epoch takes effect, history has no gaps, and keys
+// and ticks behave as documented. After that it must also be live: within a bounded
+// time every accepted job has ended and the authority reports no condition. In some
+// runs one node stays broken to the end, and the other two have to manage; in some
+// a lane is truncated, which the authority has to report before the simulation
+// restores the lane.
 //
-// What a disk has acknowledged it keeps: agreement and streams fsync before they
-// answer, which drills hold real nodes to. What it may lose are entries and
-// snapshots that were under way.
+// What a disk has acknowledged is never lost: Raft and streams fsync before they
+// answer, which the drills verify with real nodes. Unacknowledged entries and
+// snapshots may be lost.
 //
-// A [Plan] is a seed and what is left out of its story. [Shrink] finds, for a
-// story that fails, the least that still does.
+// A [Plan] is a seed and the parts of its run that are left out. [Shrink] finds, for
+// a run that fails, the smallest plan that still fails.
 package sim

@@ -4,201 +4,220 @@ import (
 	"fmt"
 	"time"
 
-	"yardmaster/scheduler"
+	"github.com/yardmaster-dev/yardmaster/scheduler"
 )
 
-// breakThings has something go wrong every now and then, each for a while.
-func (y *yard) breakThings() {
-	if !y.plan.Quiet {
-		y.net.lossy = []int{0, 0, 20, 150}[y.pick("lossy", 4)]
+// startFaults injects faults at random times until the fault phase ends.
+func (sim *simulation) startFaults() {
+	if !sim.plan.MajorOnly {
+		sim.net.lossPerMille = []int{0, 0, 20, 150}[sim.intn("lossy", 4)]
 	}
-	y.breakNext()
+	sim.scheduleFault()
 }
 
-func (y *yard) breakNext() {
-	if time.Since(y.began) >= calmFor+stormFor {
+// scheduleFault schedules the next fault, which schedules the one after it.
+func (sim *simulation) scheduleFault() {
+	if time.Since(sim.started) >= warmup+faultPhase {
 		return
 	}
-	y.after(y.between("next fault", 50*time.Millisecond, 2500*time.Millisecond), "fault", func() {
-		if !y.storms() {
+	sim.after(sim.duration("next fault", 50*time.Millisecond, 2500*time.Millisecond), "fault", func() {
+		if !sim.faultsActive() {
 			return
 		}
-		if y.strikes() {
-			y.fault(y.pick("fault", 100), y.nodes[y.pick("whose", members)])
+		if sim.nextFaultEnabled() {
+			sim.injectFault(sim.intn("fault", 100), sim.nodes[sim.intn("whose", members)])
 		}
-		y.breakNext()
+		sim.scheduleFault()
 	})
 }
 
-// fault breaks one thing, which is mended before the storm is over or with it.
-func (y *yard) fault(n int, at *node) {
-	lasts := y.between("fault lasts", 20*time.Millisecond, 9*time.Second)
-	if y.chance("short", 400) {
-		lasts /= 20
+// injectFault injects the fault with number n, of 100, into a node, a lane or a stream.
+// It ends at the latest with the fault phase.
+func (sim *simulation) injectFault(n int, target *node) {
+	d := sim.duration("fault lasts", 20*time.Millisecond, 9*time.Second)
+	if sim.chance("short", 400) {
+		d /= 20
 	}
-	lasts = min(lasts, time.Until(y.began.Add(calmFor+stormFor)))
+	d = min(d, time.Until(sim.started.Add(warmup+faultPhase)))
 	switch {
 	case n < 23:
-		y.crash(at, lasts)
+		sim.crash(target, d)
 	case n < 25:
-		y.tell("the power goes")
-		for _, n := range y.nodes {
-			y.crash(n, y.between("dark "+n.name, lasts/2, lasts+time.Millisecond))
+		sim.trace("power loss of all nodes")
+		for _, n := range sim.nodes {
+			sim.crash(n, sim.duration("dark "+n.name, d/2, d+time.Millisecond))
 		}
 	case n < 43:
-		y.partition(at, lasts)
+		sim.partition(target, d)
 	case n < 51:
-		y.freeze(at, lasts)
+		sim.freeze(target, d)
 	case n < 55:
-		y.tell("%s's disk takes nothing for %s", at.name, lasts)
-		y.net.stuck[at.name] = time.Now().Add(lasts)
-		y.raft.look()
-		y.after(lasts+time.Millisecond, "disk "+at.name, y.raft.look)
+		sim.stick(target, d)
 	case n < 68:
-		if l := y.raft.leader; l != nil {
-			y.tell("another is to lead")
-			y.raft.elect(l)
+		if leader := sim.raft.leader; leader != nil {
+			sim.trace("leader replaced")
+			sim.raft.elect(leader)
 		}
 	case n < 72:
-		y.misset(at, lasts)
+		sim.skewClock(target, d)
 	case n < 85:
-		lane := y.pick("which lane", members)
-		y.tell("lane %d is down for %s", lane, lasts)
-		y.lanes.lanes[lane].down = time.Now().Add(lasts)
+		lane := sim.intn("which lane", members)
+		sim.trace("lane %d is down for %s", lane, d)
+		sim.lanes.lanes[lane].downUntil = time.Now().Add(d)
 	case n < 92:
-		story := scheduler.Story(y.pick("which story", 3))
-		y.tell("%s cannot be written for %s", story, lasts)
-		y.tales.down[story] = time.Now().Add(lasts)
+		stream := scheduler.Stream(sim.intn("which story", 3))
+		sim.trace("%s cannot be written for %s", stream, d)
+		sim.history.down[stream] = time.Now().Add(d)
 	case n < 94:
-		y.lanes.loseEnd(uint8(y.pick("which end", members)))
-	case at.life.up:
-		y.tell("%s drains", at.name)
-		at.life.agent.Drain() // until its next start
-		y.after(lasts, "restart "+at.name, func() {
-			if at.life.up {
-				at.life.crash()
+		sim.lanes.truncate(uint8(sim.intn("which end", members)))
+	case target.process.up:
+		sim.trace("%s drains", target.name)
+		target.process.agent.Drain() // until its next start
+		sim.after(d, "restart "+target.name, func() {
+			if target.process.up {
+				target.process.crash()
 			}
-			y.restart(at)
+			sim.restart(target)
 		})
 	}
 }
 
-func (y *yard) freeze(at *node, lasts time.Duration) {
-	y.tell("%s is frozen for %s", at.name, lasts)
-	y.net.frozen[at.name] = time.Now().Add(lasts)
-	y.raft.look()
-	y.after(lasts+time.Millisecond, "thaw", y.raft.look)
+// freeze pauses a node's process.
+func (sim *simulation) freeze(n *node, d time.Duration) {
+	sim.trace("%s is frozen for %s", n.name, d)
+	sim.net.frozen[n.name] = time.Now().Add(d)
+	sim.raft.ensureLeader()
+	sim.after(d+time.Millisecond, "thaw", sim.raft.ensureLeader)
 }
 
-// misset puts one member's clock ahead or back. Never two, as far as their last
-// beats tell: against a wrong majority nothing helps.
-func (y *yard) misset(at *node, lasts time.Duration) {
-	if time.Now().Before(y.net.wrong) {
+// stick makes a node's disk refuse writes.
+func (sim *simulation) stick(n *node, lasts time.Duration) {
+	sim.trace("%s's disk accepts no writes for %s", n.name, lasts)
+	sim.net.diskBlocked[n.name] = time.Now().Add(lasts)
+	sim.raft.ensureLeader()
+	sim.after(lasts+time.Millisecond, "disk "+n.name, sim.raft.ensureLeader)
+}
+
+// skewClock sets one member's clock forward or back. It never skews two at a time,
+// not even in the samples of their last heartbeats: a wrong majority cannot be
+// detected.
+func (sim *simulation) skewClock(n *node, d time.Duration) {
+	if time.Now().Before(sim.net.skewedUntil) {
 		return
 	}
-	y.net.wrong = time.Now().Add(lasts + 6*time.Second)
-	by := y.between("clock by", time.Millisecond, time.Hour)
-	if y.chance("clock back", 500) {
+	sim.net.skewedUntil = time.Now().Add(d + 6*time.Second)
+	by := sim.duration("clock by", time.Millisecond, time.Hour)
+	if sim.chance("clock back", 500) {
 		by = -by
 	}
-	y.tell("%s's clock is off by %s for %s", at.name, by, lasts)
-	y.net.skew[at.name] = by
-	y.after(lasts, "clock of "+at.name, func() { delete(y.net.skew, at.name) })
+	sim.trace("%s's clock is off by %s for %s", n.name, by, d)
+	sim.net.skew[n.name] = by
+	sim.after(d, "clock of "+n.name, func() { delete(sim.net.skew, n.name) })
 }
 
-func (y *yard) crash(at *node, lasts time.Duration) {
-	if !at.life.up {
+// crash crashes a node and restarts it after d.
+func (sim *simulation) crash(n *node, d time.Duration) {
+	if !n.process.up {
 		return
 	}
-	at.life.crash()
-	y.after(lasts, "restart "+at.name, func() { y.restart(at) })
+	n.process.crash()
+	sim.after(d, "restart "+n.name, func() { sim.restart(n) })
 }
 
-func (y *yard) restart(at *node) {
-	if !at.life.up && at != y.outsider {
-		at.start()
-		y.raft.look()
+// restart starts a node that is down, unless it is to stay broken.
+func (sim *simulation) restart(n *node) {
+	if !n.process.up && n != sim.brokenNode {
+		n.start()
+		sim.raft.ensureLeader()
 	}
 }
 
-// loseEnd takes the end of a lane away, some of it folded already, as if its
-// stream had come back without. Nobody may pass over that: it has to be told,
-// until it is mended.
-func (s *lanes) loseEnd(number uint8) {
-	l := s.y.raft.leader
-	if l == nil || s.lost() != nil || !s.made {
+// truncate removes the end of a lane, with some ingested records, as if its stream had
+// been restored from an old copy. The authority has to report that until
+// checkRecovery restores the lane.
+func (s *lanes) truncate(number uint8) {
+	leader := s.sim.raft.leader
+	if leader == nil || s.truncated() != nil || !s.made {
 		return
 	}
-	lane, folded := &s.lanes[number], l.ledger.Lanes()[number].Cursor
-	left := folded - min(folded, 1+uint64(s.y.pick("lost", 3)))
+	lane, folded := &s.lanes[number], leader.ledger.Lanes()[number].Cursor
+	left := folded - min(folded, 1+uint64(s.sim.intn("lost", 3)))
 	if left == 0 || left < lane.first {
 		return
 	}
-	lane.cut = left
-	s.y.tell("lane %d ends at %d, and was folded to %d", number, left, folded)
+	lane.truncatedTo = left
+	s.sim.trace("lane %d truncated to %d, ingested to %d", number, left, folded)
 }
 
-// lost is the lane that has lost its end; nil: none has.
-func (s *lanes) lost() *lane {
+// truncated returns the truncated lane, or nil.
+func (s *lanes) truncated() *lane {
 	for i := range s.lanes {
-		if s.lanes[i].cut > 0 {
+		if s.lanes[i].truncatedTo > 0 {
 			return &s.lanes[i]
 		}
 	}
 	return nil
 }
 
-// expel leaves a node broken while the rest of the yard is healed: two of three
-// have to do without it.
-func (y *yard) expel() {
-	if !y.chance("outsider", 400) || !y.strikes() {
+// keepOneBroken leaves, in some runs, one node broken after the others are healed.
+func (sim *simulation) keepOneBroken() {
+	if !sim.chance("outsider", 400) || !sim.nextFaultEnabled() {
 		return
 	}
-	n := y.nodes[y.pick("outsider who", members)]
+	n := sim.nodes[sim.intn("outsider who", members)]
 	const long = time.Hour
-	y.outsider = n
-	how := y.pick("outsider how", 5)
-	y.tell("%s stays broken (%d)", n.name, how)
+	sim.brokenNode = n
+	how := sim.intn("outsider how", 5)
+	sim.trace("%s stays broken (%d)", n.name, how)
 	switch how {
 	case 0:
-		if n.life.up {
-			n.life.crash()
+		if n.process.up {
+			n.process.crash()
 		}
 	case 1:
-		y.freeze(n, long)
+		sim.freeze(n, long)
 	case 2:
-		y.net.stuck[n.name] = time.Now().Add(long)
-	default: // it hears nobody, or nobody hears it, or both
-		for _, other := range y.nodes {
+		sim.net.diskBlocked[n.name] = time.Now().Add(long)
+	default: // it cannot send, or cannot receive, or neither
+		for _, other := range sim.nodes {
 			if other != n {
-				y.net.cut[[2]string{n.name, other.name}] = how == 3 || y.chance("deaf", 500)
-				y.net.cut[[2]string{other.name, n.name}] = how == 4
+				sim.net.cut[[2]string{n.name, other.name}] = how == 3 || sim.chance("deaf", 500)
+				sim.net.cut[[2]string{other.name, n.name}] = how == 4
 			}
 		}
 	}
 }
 
+// cut drops all messages from one node to another.
+func (sim *simulation) cut(from, to string, lasts time.Duration) {
+	link := [2]string{from, to}
+	sim.net.cut[link] = true
+	sim.after(lasts, fmt.Sprintf("mend %s %s", from, to), func() {
+		delete(sim.net.cut, link)
+		sim.raft.ensureLeader()
+	})
+}
+
 // partition cuts a node off from another or from all, in one direction or both.
-func (y *yard) partition(at *node, lasts time.Duration) {
-	how := y.pick("cut how", 3)
-	one := y.pick("cut whom", members+2)
-	for i, other := range y.nodes {
-		if other == at || one < members && i != one {
+func (sim *simulation) partition(n *node, d time.Duration) {
+	how := sim.intn("cut how", 3)
+	one := sim.intn("cut whom", members+2)
+	for i, other := range sim.nodes {
+		if other == n || one < members && i != one {
 			continue
 		}
-		there, back := [2]string{at.name, other.name}, [2]string{other.name, at.name}
 		if how != 1 {
-			y.net.cut[there] = true
+			sim.cut(n.name, other.name, d)
 		}
 		if how != 2 {
-			y.net.cut[back] = true
+			sim.cut(other.name, n.name, d)
 		}
-		y.after(lasts, fmt.Sprintf("mend %s %s", at.name, other.name), func() {
-			delete(y.net.cut, there)
-			delete(y.net.cut, back)
-			y.raft.look()
+	}
+	sim.trace("%s is cut off (%d, %d) for %s", n.name, how, one, d)
+	sim.raft.ensureLeader()
+	if sim.chance("crashes cut off", 250) && d > time.Second {
+		sim.after(sim.duration("crash cut off", 0, d), "crash cut off "+n.name, func() {
+			sim.crash(n, sim.duration("down cut off", time.Millisecond, 2*time.Second))
 		})
 	}
-	y.tell("%s is cut off (%d, %d) for %s", at.name, how, one, lasts)
-	y.raft.look()
 }

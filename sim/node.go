@@ -7,205 +7,209 @@ import (
 	"sync"
 	"time"
 
-	"yardmaster/agent"
-	"yardmaster/job"
-	"yardmaster/ledger"
-	"yardmaster/scheduler"
+	"github.com/yardmaster-dev/yardmaster/agent"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/scheduler"
 )
 
-// node is a member, through all its lives.
+// node is a member over all its restarts.
 type node struct {
-	y        *yard
+	sim      *simulation
 	name     string
-	life     *life // the present one, or the last
-	snapshot saved // the newest
-	synced   saved // the one before, which is left if the power goes
+	process  *process      // the current process, or the last one
+	snapshot savedSnapshot // the newest
+	synced   savedSnapshot // the one before, which remains after a power loss
 }
 
-// saved is a snapshot on a disk.
-type saved struct {
+// savedSnapshot is a snapshot on a disk.
+type savedSnapshot struct {
 	bytes []byte
-	at    int // entries that it holds
+	index int // index of its last entry
 }
 
-// life is one start of a node. What was under way when it ended stays under
-// way, and finds nobody.
-type life struct {
+// process is one incarnation of a node. Messages in flight when it ends are still
+// delivered to others, and those to it are dropped.
+type process struct {
 	*node
-	id          string // "n1/2"
-	incarnation uint64
-	up          bool
-	begun       bool // its agent runs
-	ctx         context.Context
-	kill        context.CancelFunc
-	sched       *scheduler.Scheduler
-	agent       *agent.Agent
-	hands       *hands
+	id           string // "n1/2": node and incarnation
+	incarnation  uint64
+	up           bool
+	agentStarted bool
+	ctx          context.Context
+	cancel       context.CancelFunc
+	sched        *scheduler.Scheduler
+	agent        *agent.Agent
+	executors    *executors
 
-	view    sync.RWMutex // guards ledger
-	ledger  *ledger.Ledger
-	applied int
-	watched watch
+	view      sync.RWMutex // guards ledger
+	ledger    *ledger.Ledger
+	applied   int // index of the last applied entry
+	authority authorityWatch
 
-	mu         sync.Mutex // guards what follows
-	term       uint64     // that it takes itself for the leader of; 0: none
-	underWay   []*proposal
-	proposals  int
-	committing time.Time          // of the last one under way
-	resign     context.CancelFunc // ends its tenure
-	tenure     chan struct{}      // closed when the last tenure is over
+	mu           sync.Mutex // guards the fields below
+	term         uint64     // the term that it considers itself the leader of; 0: none
+	inFlight     []*proposal
+	proposals    int                // proposals submitted so far
+	lastCommitAt time.Time          // scheduled commit of the last proposal
+	resign       context.CancelFunc // ends its tenure
+	tenure       chan struct{}      // closed when its last tenure has ended
 }
 
-func newNode(y *yard, i int) *node {
-	n := &node{y: y, name: nodeName(i)}
-	n.life = &life{node: n}
+func newNode(sim *simulation, i int) *node {
+	n := &node{sim: sim, name: nodeName(i)}
+	n.process = &process{node: n}
 	return n
 }
 
-// start begins a life, with what the disk holds.
+// start starts a process from what the node's disk holds.
 func (n *node) start() {
-	y := n.y
-	l := &life{node: n, incarnation: n.life.incarnation + 1, up: true, ledger: ledger.New(), applied: n.snapshot.at, tenure: make(chan struct{})}
-	close(l.tenure)
-	l.id = fmt.Sprintf("%s/%d", n.name, l.incarnation)
-	l.watched.next = make(chan struct{})
+	sim := n.sim
+	proc := &process{node: n, incarnation: n.process.incarnation + 1, up: true, ledger: ledger.New(), applied: n.snapshot.index, tenure: make(chan struct{})}
+	close(proc.tenure)
+	proc.id = fmt.Sprintf("%s/%d", n.name, proc.incarnation)
+	proc.authority.next = make(chan struct{})
 	if n.snapshot.bytes != nil {
 		restored, err := ledger.Decode(bytes.NewReader(n.snapshot.bytes))
 		if err != nil {
-			y.fail("%s: snapshot cannot be read: %v", l.id, err)
+			sim.fail("%s: snapshot cannot be read: %v", proc.id, err)
 			return
 		}
-		l.ledger = restored
+		proc.ledger = restored
 	}
-	l.ctx, l.kill = context.WithCancel(y.ctx)
-	n.life = l
+	proc.ctx, proc.cancel = context.WithCancel(sim.ctx)
+	n.process = proc
 	cfg := scheduler.Config{
-		Node: n.name, Policy: retries, DefaultTimeout: jobTimeout, CreateQueues: true,
+		Node: n.name, Policy: retryPolicy, DefaultTimeout: jobTimeout, CreateQueues: true,
 	}
 	for i := range members {
 		cfg.Members = append(cfg.Members, nodeName(i))
 	}
-	l.sched = scheduler.New(cfg, l, lanesOf{l}, ordersOf{l}, talesOf{l}, y.log)
-	l.agent = agent.New(agent.Config{
-		Node: n.name, Incarnation: l.incarnation, Runners: []string{runnerName},
-		DrainGrace: time.Millisecond, StopGrace: time.Millisecond,
-		Dice: func(below int64) int64 { return int64(y.dice("backoff "+l.id) % uint64(below)) },
-	}, busOf{l}, y.log)
-	l.hands = newHands(l)
-	y.tell("%s starts", l.id)
-	y.after(y.between("begin "+l.id, time.Millisecond, 20*time.Millisecond), "begin "+l.id, func() {
-		if l.up {
-			y.group.Go(func() { _ = l.agent.Run(l.ctx) })
-			l.hands.offerAll()
-			l.begun = true
+	proc.sched = scheduler.New(cfg, proc, lanesView{proc}, fleetView{proc}, historyView{proc}, sim.log)
+	proc.agent = agent.New(agent.Config{
+		Node: n.name, Incarnation: proc.incarnation, Runners: []string{runnerName},
+		DrainTimeout: time.Millisecond, StopTimeout: time.Millisecond,
+		Rand: func(below int64) int64 { return int64(sim.random("backoff "+proc.id) % uint64(below)) },
+	}, busView{proc}, sim.log)
+	proc.executors = newExecutors(proc)
+	sim.trace("%s starts", proc.id)
+	sim.after(sim.duration("begin "+proc.id, time.Millisecond, 20*time.Millisecond), "begin "+proc.id, func() {
+		if proc.up {
+			sim.group.Go(func() { _ = proc.agent.Run(proc.ctx) })
+			proc.executors.offerAll()
+			proc.agentStarted = true
 		}
 	})
 }
 
-// crash ends a life as a power cut does: what it says from now on nobody hears.
-func (l *life) crash() {
-	l.y.tell("%s crashes", l.id)
-	if l.y.chance("power "+l.id, 300) {
-		l.snapshot = l.synced // what was not synced is gone
+// crash ends the process at once; messages that it sends afterwards are dropped. Some
+// crashes are power losses, after which an unsynced snapshot is gone.
+func (proc *process) crash() {
+	proc.sim.trace("%s crashes", proc.id)
+	if proc.sim.chance("power "+proc.id, 300) {
+		proc.snapshot = proc.synced // what was not synced is gone
 	}
-	l.y.report.Crashes++
-	l.end()
-	l.y.raft.look()
+	proc.sim.report.Crashes++
+	proc.stop()
+	proc.sim.raft.ensureLeader()
 }
 
-func (l *life) end() {
-	l.up = false
-	l.hands.die()
-	l.stepDown()
-	l.kill()
+// stop ends the process, its workers and its leadership.
+func (proc *process) stop() {
+	proc.up = false
+	proc.executors.stop()
+	proc.stepDown()
+	proc.cancel()
 }
 
-// lead begins a tenure, after the one before has ended.
-func (l *life) lead(term uint64) {
-	l.mu.Lock()
-	l.term, l.underWay = term, nil
-	before, over := l.tenure, make(chan struct{})
-	l.tenure = over
-	ctx, resign := context.WithCancel(l.ctx)
-	l.resign = resign
-	l.mu.Unlock()
-	l.y.group.Go(func() {
+// startTenure starts a tenure once the previous one has ended.
+func (proc *process) startTenure(term uint64) {
+	proc.mu.Lock()
+	proc.term, proc.inFlight = term, nil
+	before, over := proc.tenure, make(chan struct{})
+	proc.tenure = over
+	ctx, resign := context.WithCancel(proc.ctx)
+	proc.resign = resign
+	proc.mu.Unlock()
+	proc.sim.group.Go(func() {
 		defer close(over)
 		<-before
 		if ctx.Err() != nil {
 			return
 		}
-		err := l.sched.Run(ctx, term)
+		err := proc.sched.Run(ctx, term)
 		if ctx.Err() != nil {
 			return
 		}
-		l.y.after(0, "gave up "+l.id, func() { // its part has failed: another is to lead
-			l.y.tell("%s gives up term %d: %v", l.id, term, err)
-			l.y.raft.resign(l, term)
+		proc.sim.after(0, "gave up "+proc.id, func() { // the tenure has failed: elect another leader
+			proc.sim.trace("%s resigns from term %d: %v", proc.id, term, err)
+			proc.sim.raft.resign(proc, term)
 		})
 	})
 }
 
-// stepDown is when a leader hears of its end.
-func (l *life) stepDown() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.term == 0 {
+// stepDown ends the tenure of a leader that learns of its replacement, and fails its
+// proposals in flight.
+func (proc *process) stepDown() {
+	proc.mu.Lock()
+	defer proc.mu.Unlock()
+	if proc.term == 0 {
 		return
 	}
-	l.term = 0
-	l.resign()
-	for _, e := range l.underWay {
+	proc.term = 0
+	proc.resign()
+	for _, e := range proc.inFlight {
 		e.err = errDeposed
 		close(e.done)
 	}
-	l.underWay = nil
+	proc.inFlight = nil
 }
 
-// catchUp applies the log up to an entry and gives the results of the last.
-func (l *life) catchUp(to int) (results []ledger.Result) {
-	for l.applied < to {
-		e := &l.y.raft.log[l.applied]
-		l.view.Lock()
-		results = l.ledger.Apply(e.at, e.commands)
-		l.applied++
-		l.y.judge.see(l, e, results)
-		if l.y.mishaps() && l.y.net.writes(l.name) && l.y.chance("snapshot "+l.id, 20) {
+// catchUp applies the log up to an index and returns the results of the last entry.
+func (proc *process) catchUp(to int) (results []ledger.Result) {
+	for proc.applied < to {
+		e := &proc.sim.raft.log[proc.applied]
+		proc.view.Lock()
+		results = proc.ledger.Apply(e.stamp, e.commands)
+		proc.applied++
+		proc.sim.checker.observe(proc, e, results)
+		if proc.sim.minorFaultsActive() && proc.sim.net.canWrite(proc.name) && proc.sim.chance("snapshot "+proc.id, 20) {
 			var b bytes.Buffer
-			if err := l.ledger.Encode(&b); err != nil {
-				l.y.fail("%s: snapshot: %v", l.id, err)
+			if err := proc.ledger.Encode(&b); err != nil {
+				proc.sim.fail("%s: snapshot: %v", proc.id, err)
 			}
-			l.synced, l.snapshot = l.snapshot, saved{b.Bytes(), l.applied}
+			proc.synced, proc.snapshot = proc.snapshot, savedSnapshot{b.Bytes(), proc.applied}
 		}
-		l.view.Unlock()
+		proc.view.Unlock()
 	}
-	l.watched.set(l.ledger.Authority()) // once: nobody is to see what is past
+	proc.authority.set(proc.ledger.Authority()) // after all entries, so that no reader sees an intermediate authority
 	return results
 }
 
-// View and Copy are scheduler.Ledger's.
-func (l *life) View(fn func(*ledger.Ledger)) {
-	l.view.RLock()
-	defer l.view.RUnlock()
-	fn(l.ledger)
+// View implements scheduler.Ledger.
+func (proc *process) View(fn func(*ledger.Ledger)) {
+	proc.view.RLock()
+	defer proc.view.RUnlock()
+	fn(proc.ledger)
 }
 
-// Copy copies the ledger.
-func (l *life) Copy() *ledger.Ledger {
-	l.view.Lock()
-	defer l.view.Unlock()
-	return l.ledger.Copy()
+// Copy implements scheduler.Ledger.
+func (proc *process) Copy() *ledger.Ledger {
+	proc.view.Lock()
+	defer proc.view.Unlock()
+	return proc.ledger.Copy()
 }
 
-// watch follows who holds the authority, as the node's own ledger has it.
-type watch struct {
+// authorityWatch holds the current authority according to the node's ledger, and
+// signals changes.
+type authorityWatch struct {
 	mu    sync.Mutex
 	owner string
 	epoch uint64
 	next  chan struct{}
 }
 
-func (w *watch) set(a ledger.Authority) {
+func (w *authorityWatch) set(a ledger.Authority) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if a.Epoch != w.epoch {
@@ -215,19 +219,19 @@ func (w *watch) set(a ledger.Authority) {
 	}
 }
 
-func (w *watch) authority() (string, uint64, bool) {
+func (w *authorityWatch) authority() (string, uint64, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.owner, w.epoch, w.owner != ""
 }
 
-func (w *watch) changed() <-chan struct{} {
+func (w *authorityWatch) changed() <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.next
 }
 
-// What jobs are tried by.
-var retries = job.Policy{MaxAttempts: 4, Base: 400 * time.Millisecond, Max: 2 * time.Second}
+// retryPolicy is the policy of all jobs, and jobTimeout their hard limit.
+var retryPolicy = job.Policy{MaxAttempts: 4, BaseDelay: 400 * time.Millisecond, MaxDelay: 2 * time.Second}
 
-const jobTimeout = 7 * time.Second
+const jobTimeout = 11 * time.Second

@@ -2,5 +2,5 @@
 
 package sim
 
-// The race detector needs few stories, and much time for each.
+// Under the race detector a seed takes much longer, and fewer seeds suffice.
 func init() { *seedsFlag = 50 }

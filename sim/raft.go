@@ -6,29 +6,31 @@ import (
 	"fmt"
 	"time"
 
-	"yardmaster/ledger"
-	"yardmaster/scheduler"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/scheduler"
 )
 
-var errDeposed = errors.New("leadership is lost")
+var errDeposed = errors.New("leadership lost")
 
-// raft plays agreement: one log, which a leader adds to while it reaches a
-// majority. A leader that was replaced may not know it for a while; what it had
-// under way then was committed up to some entry, and the rest is lost.
+// raft simulates Raft: one log, to which the leader appends while it reaches a
+// majority. A replaced leader may not learn of it for a while. A prefix of its
+// proposals in flight is committed, and the rest is lost.
 type raft struct {
-	y        *yard
+	sim      *simulation
 	term     uint64
-	leader   *life // nil: none, or its end is noticed
-	log      []logged
-	electing bool
+	leader   *process // nil: none
+	log      []logEntry
+	electing bool // an election is scheduled
 }
 
-type logged struct {
-	at       ledger.Stamp
+// logEntry is a committed entry.
+type logEntry struct {
+	stamp    ledger.Stamp
 	commands []ledger.Command
 }
 
-// proposal is an entry under way.
+// proposal is an entry that a leader has submitted. done is closed when commit or err
+// is set.
 type proposal struct {
 	scheduler.Proposal
 	number int
@@ -37,28 +39,28 @@ type proposal struct {
 	err    error
 }
 
-func newRaft(y *yard) *raft { return &raft{y: y} }
+func newRaft(sim *simulation) *raft { return &raft{sim: sim} }
 
-// Submit is scheduler.Ledger's: entries of one leader are committed in their
-// order.
-func (l *life) Submit(p scheduler.Proposal) (func(context.Context) (scheduler.Commit, error), error) {
-	y := l.y
-	l.mu.Lock()
-	if l.term == 0 || !l.up {
-		l.mu.Unlock()
+// Submit implements scheduler.Ledger. The entries of one leader are committed in the
+// order of submission.
+func (proc *process) Submit(p scheduler.Proposal) (func(context.Context) (scheduler.Commit, error), error) {
+	sim := proc.sim
+	proc.mu.Lock()
+	if proc.term == 0 || !proc.up {
+		proc.mu.Unlock()
 		return nil, errDeposed
 	}
-	l.proposals++
-	e := &proposal{Proposal: p, number: l.proposals, done: make(chan struct{})}
-	l.underWay = append(l.underWay, e)
-	term, key := l.term, fmt.Sprintf("commit %s %d", l.id, e.number)
-	at := time.Now().Add(y.delay(key, 4*time.Millisecond, 900*time.Millisecond))
-	if at.Before(l.committing) {
-		at = l.committing.Add(time.Microsecond)
+	proc.proposals++
+	e := &proposal{Proposal: p, number: proc.proposals, done: make(chan struct{})}
+	proc.inFlight = append(proc.inFlight, e)
+	term, key := proc.term, fmt.Sprintf("commit %s %d", proc.id, e.number)
+	at := time.Now().Add(sim.delay(key, 4*time.Millisecond, 900*time.Millisecond))
+	if at.Before(proc.lastCommitAt) {
+		at = proc.lastCommitAt.Add(time.Microsecond)
 	}
-	l.committing = at
-	l.mu.Unlock()
-	y.at(at, key, func() { y.raft.commit(l, term, e) })
+	proc.lastCommitAt = at
+	proc.mu.Unlock()
+	sim.schedule(at, key, func() { sim.raft.commit(proc, term, e) })
 	return func(ctx context.Context) (scheduler.Commit, error) {
 		select {
 		case <-e.done:
@@ -69,134 +71,137 @@ func (l *life) Submit(p scheduler.Proposal) (func(context.Context) (scheduler.Co
 	}, nil
 }
 
-// commit carries a proposal to a majority, or tries again later: only the end
-// of the leadership ends the try.
-func (r *raft) commit(l *life, term uint64, e *proposal) {
-	if !l.up || l.term != term {
+// commit commits a proposal if its leader reaches a majority; otherwise it tries again
+// later, until the leadership ends.
+func (r *raft) commit(proc *process, term uint64, e *proposal) {
+	if !proc.up || proc.term != term {
 		return
 	}
-	if r.leader != l || !r.majority(l) || len(l.underWay) == 0 || l.underWay[0] != e {
-		r.y.after(20*time.Millisecond, fmt.Sprintf("commit %s %d", l.id, e.number), func() { r.commit(l, term, e) })
+	if r.leader != proc || !r.hasMajority(proc) || len(proc.inFlight) == 0 || proc.inFlight[0] != e {
+		r.sim.after(20*time.Millisecond, fmt.Sprintf("commit %s %d", proc.id, e.number), func() { r.commit(proc, term, e) })
 		return
 	}
-	l.underWay = l.underWay[1:]
+	proc.inFlight = proc.inFlight[1:]
 	r.add(term, e)
-	e.commit = scheduler.Commit{Index: uint64(len(r.log)), Results: l.catchUp(len(r.log))}
+	e.commit = scheduler.Commit{Index: uint64(len(r.log)), Results: proc.catchUp(len(r.log))}
 	close(e.done)
-	r.spread(l)
+	r.replicate(proc)
 }
 
+// add appends a proposal to the log.
 func (r *raft) add(term uint64, e *proposal) {
 	at := ledger.Stamp{Index: uint64(len(r.log)) + 1, Term: term, At: e.At, Epoch: e.Epoch}
-	r.log = append(r.log, logged{at, e.Commands})
-	r.y.report.Entries++
+	r.log = append(r.log, logEntry{at, e.Commands})
+	r.sim.report.Entries++
 }
 
-// spread has the others apply what is committed, each in its time.
-func (r *raft) spread(from *life) {
+// replicate schedules that the other nodes apply the committed entries.
+func (r *raft) replicate(from *process) {
 	to := len(r.log)
-	for _, n := range r.y.nodes {
-		l := n.life
-		if l == from || !l.up || !r.y.net.both(from.node, n) || !r.y.net.writes(n.name) {
+	for _, n := range r.sim.nodes {
+		proc := n.process
+		if proc == from || !proc.up || !r.sim.net.connected(from.node, n) || !r.sim.net.canWrite(n.name) {
 			continue
 		}
-		key := fmt.Sprintf("apply %s %d", l.id, to)
-		r.y.after(r.y.delay(key, 8*time.Millisecond, 2*time.Second), key, func() {
-			if l.up && l.applied < to {
-				l.catchUp(to)
+		key := fmt.Sprintf("apply %s %d", proc.id, to)
+		r.sim.after(r.sim.delay(key, 8*time.Millisecond, 2*time.Second), key, func() {
+			if proc.up && proc.applied < to {
+				proc.catchUp(to)
 			}
 		})
 	}
 }
 
-func (r *raft) majority(l *life) bool {
+// hasMajority reports whether a process reaches a majority of disks that can be
+// written, with its own.
+func (r *raft) hasMajority(proc *process) bool {
 	n := 0
-	if !r.y.net.writes(l.name) {
+	if !r.sim.net.canWrite(proc.name) {
 		return false
 	}
-	for _, other := range r.y.nodes {
-		if other == l.node || other.life.up && r.y.net.both(l.node, other) && r.y.net.writes(other.name) {
+	for _, other := range r.sim.nodes {
+		if other == proc.node || other.process.up && r.sim.net.connected(proc.node, other) && r.sim.net.canWrite(other.name) {
 			n++
 		}
 	}
 	return n > members/2
 }
 
-// look has a leader elected if there is none that can lead. It is called
-// whenever that may have changed.
-func (r *raft) look() {
-	if r.electing || r.leader != nil && r.leader.up && r.majority(r.leader) {
+// ensureLeader schedules an election if no leader reaches a majority. Call it whenever
+// that may have changed.
+func (r *raft) ensureLeader() {
+	if r.electing || r.leader != nil && r.leader.up && r.hasMajority(r.leader) {
 		if r.leader != nil {
-			r.spread(r.leader)
+			r.replicate(r.leader)
 		}
 		return
 	}
 	r.electing = true
-	r.y.after(r.y.between("election", 400*time.Millisecond, 1600*time.Millisecond), "election", func() {
+	r.sim.after(r.sim.duration("election", 400*time.Millisecond, 1600*time.Millisecond), "election", func() {
 		r.electing = false
-		if r.leader == nil || !r.leader.up || !r.majority(r.leader) {
+		if r.leader == nil || !r.leader.up || !r.hasMajority(r.leader) {
 			r.elect(nil)
 		}
 	})
 }
 
-// elect makes one of those the leader that reach a majority, but not the given
-// one if there is another.
-func (r *raft) elect(not *life) {
-	var able []*life
-	for _, n := range r.y.nodes {
-		if n.life.up && n.life != not && r.majority(n.life) {
-			able = append(able, n.life)
+// elect makes one of the processes that reach a majority the leader, but not except,
+// which may be nil.
+func (r *raft) elect(except *process) {
+	var able []*process
+	for _, n := range r.sim.nodes {
+		if n.process.up && n.process != except && r.hasMajority(n.process) {
+			able = append(able, n.process)
 		}
 	}
 	if len(able) == 0 {
-		r.look()
+		r.ensureLeader()
 		return
 	}
-	next, old := able[r.y.pick("elected", len(able))], r.leader
+	next, old := able[r.sim.intn("elected", len(able))], r.leader
 	if old != nil {
 		r.depose(old)
 	}
 	r.term++
 	r.leader = next
-	r.y.report.Tenures++
-	r.y.tell("%s leads term %d", next.id, r.term)
-	next.stepDown() // it may not have heard of an end of its own
+	r.sim.report.Tenures++
+	r.sim.trace("%s leads term %d", next.id, r.term)
+	next.stepDown() // it may not have learned that its last leadership ended
 	next.catchUp(len(r.log))
-	next.lead(r.term)
-	r.spread(next)
+	next.startTenure(r.term)
+	r.replicate(next)
 }
 
-// resign ends the leadership of one whose tenure has failed.
-func (r *raft) resign(l *life, term uint64) {
-	if r.leader == l && r.term == term {
-		r.depose(l)
-		l.stepDown()
-		r.look()
+// resign ends the leadership of a process whose tenure has failed.
+func (r *raft) resign(proc *process, term uint64) {
+	if r.leader == proc && r.term == term {
+		r.depose(proc)
+		proc.stepDown()
+		r.ensureLeader()
 	}
 }
 
-// depose replaces a leader: some of what it had under way is in the log, and
-// how soon it hears of its end depends on what it hears at all.
-func (r *raft) depose(old *life) {
+// depose ends a leadership. Some of the leader's proposals in flight are committed,
+// and it may learn of its end late, the later if it reaches no majority.
+func (r *raft) depose(old *process) {
 	r.leader = nil
-	kept := 0
-	if n := len(old.underWay); n > 0 {
-		kept = r.y.pick("kept", n+1)
+	committed := 0
+	if n := len(old.inFlight); n > 0 {
+		committed = r.sim.intn("kept", n+1)
 	}
-	for _, e := range old.underWay[:kept] {
+	for _, e := range old.inFlight[:committed] {
 		r.add(old.term, e)
 	}
 	if !old.up {
 		return
 	}
-	hears := time.Duration(0)
-	if !r.majority(old) || r.y.mishaps() && r.y.chance("unaware", 300) {
-		hears = r.y.between("unaware for", 10*time.Millisecond, 11*time.Second)
+	unaware := time.Duration(0)
+	if !r.hasMajority(old) || r.sim.minorFaultsActive() && r.sim.chance("unaware", 300) {
+		unaware = r.sim.duration("unaware for", 10*time.Millisecond, 11*time.Second)
 	}
 	term := old.term
-	r.y.tell("%s is deposed, %d of %d entries kept, hears of it in %s", old.id, kept, len(old.underWay), hears)
-	r.y.after(hears, "deposed "+old.id, func() {
+	r.sim.trace("%s is deposed, %d of %d entries committed, learns of it in %s", old.id, committed, len(old.inFlight), unaware)
+	r.sim.after(unaware, "deposed "+old.id, func() {
 		if old.up && old.term == term {
 			old.stepDown()
 		}

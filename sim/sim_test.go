@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -12,33 +13,34 @@ import (
 )
 
 var (
-	seedFlag  = flag.Uint64("seed", 0, "play this seed alone and tell what happens")
-	firstFlag = flag.Uint64("first", 1, "the first seed that is played")
-	seedsFlag = flag.Int("seeds", 1000, "how many seeds are played")
+	seedFlag  = flag.Uint64("seed", 0, "the seed that TestSeed runs")
+	firstFlag = flag.Uint64("first", 1, "the first seed that TestSeeds runs")
+	seedsFlag = flag.Int("seeds", 1000, "how many seeds TestSeeds runs; 1 logs the trace")
 
 	jobsFlag    = flag.Int("jobs", 0, "with -seed: how many jobs are enqueued; 0: all")
-	withoutFlag = flag.String("without", "", "with -seed: numbers of faults that are left out, as in 3,5")
-	quietFlag   = flag.Bool("quiet", false, "with -seed: nothing goes wrong but the faults")
+	withoutFlag = flag.String("without", "", "with -seed: numbers of faults to leave out, as in 3,5")
+	quietFlag   = flag.Bool("quiet", false, "with -seed: no minor faults")
 	aloneFlag   = flag.Bool("alone", false, "with -seed: no callers")
 
-	shrinkFlag = flag.Bool("shrink", true, "look for the least of a story that still fails")
-	twiceFlag  = flag.Int("twice", 3, "how many seeds TestTwice plays")
+	shrinkFlag = flag.Bool("shrink", true, "reduce a failing seed to the smallest plan that still fails")
+	dicesFlag  = flag.Int("dices", 20, "how many seeds TestPlans runs each plan with, from its own on; 1 logs the trace")
+	repeatFlag = flag.Int("twice", 3, "how many seeds TestDeterministic runs twice")
 )
 
 func TestMain(m *testing.M) {
-	debug.SetGCPercent(400) // many short lives: memory is cheaper than collecting it
+	debug.SetGCPercent(400) // runs are short and allocate much
 	flag.Parse()
 	os.Exit(m.Run())
 }
 
-// play runs one plan in a bubble of its own.
+// play runs one plan in its own bubble.
 func play(t *testing.T, p Plan) (r Report) {
 	synctest.Test(t, func(*testing.T) { r = Run(p) })
 	return r
 }
 
-// TestSeeds plays many seeds. Of one that fails the least is told that still
-// does, with the line that repeats it. One seed alone tells its story.
+// TestSeeds runs many seeds. For one that fails it also logs the smallest plan that
+// still fails, with the command that repeats it.
 func TestSeeds(t *testing.T) {
 	const shards = 2 // a seed keeps one core busy
 	sums := make([]Report, shards)
@@ -47,12 +49,12 @@ func TestSeeds(t *testing.T) {
 			t.Run(fmt.Sprint(shard), func(t *testing.T) {
 				t.Parallel()
 				for i := shard; i < *seedsFlag && !t.Failed(); i += shards {
-					r := play(t, Plan{Seed: *firstFlag + uint64(i), Talk: *seedsFlag == 1})
+					r := play(t, Plan{Seed: *firstFlag + uint64(i), Verbose: *seedsFlag == 1})
 					for _, line := range r.Log {
 						t.Log(line)
 					}
 					if len(r.Failures) > 0 {
-						complain(t, r)
+						reportFailure(t, r)
 					}
 					sums[shard].add(&r)
 				}
@@ -63,52 +65,84 @@ func TestSeeds(t *testing.T) {
 	for i := range sums {
 		sum.add(&sums[i])
 	}
-	t.Logf("%d seeds: %s", *seedsFlag, sum.figures())
-	// A simulation in which nothing happens finds nothing.
-	if n := *seedsFlag; !t.Failed() && n >= 100 && (sum.Accepted < 40*n || sum.Tenures < 2*n || sum.Crashes < n || sum.Copies < n || sum.Stale < n/4) {
-		t.Errorf("there is too little in it")
+	t.Logf("%d seeds: %s", *seedsFlag, sum.summary())
+	// A simulation in which little happens finds nothing.
+	if n := *seedsFlag; !t.Failed() && n >= 100 && (sum.Accepted < 40*n || sum.Tenures < 2*n || sum.Crashes < n || sum.Restarts < n || sum.StaleOutcomes < n/8) {
+		t.Errorf("too few jobs, tenures, crashes, restarts or stale outcomes in %d seeds", n)
 	}
 }
 
-// complain tells of a failure, and of the least that brings it about.
-func complain(t *testing.T, r Report) {
+// reportFailure reports a failed run, and the smallest plan that still fails.
+func reportFailure(t *testing.T, r Report) {
 	t.Helper()
-	t.Errorf("%s\n%s", r.Line(), strings.Join(r.Failures, "\n"))
+	t.Errorf("%s\n%s", r.Command(), strings.Join(r.Failures, "\n"))
 	if !*shrinkFlag {
 		return
 	}
-	if least, r := Shrink(r, func(p Plan) Report { return play(t, p) }); least.Line() != r.Line() || len(least.Without) > 0 {
-		t.Logf("so does, smaller:\n%s\n%s", least.Line(), strings.Join(r.Failures, "\n"))
+	if least, r := Shrink(r, func(p Plan) Report { return play(t, p) }); least.Command() != r.Command() || len(least.SkipFaults) > 0 {
+		t.Logf("reduced:\n%s\n%s", least.Command(), strings.Join(r.Failures, "\n"))
 	}
 }
 
-// TestSeed plays the seed that is asked for, and tells all of it.
+// TestSeed runs the seed given by -seed and logs its trace.
 func TestSeed(t *testing.T) {
 	if *seedFlag == 0 {
-		t.Skip("plays the seed that -seed names")
+		t.Skip("needs -seed")
 	}
-	p := Plan{Seed: *seedFlag, Talk: true, Jobs: *jobsFlag, Quiet: *quietFlag, Alone: *aloneFlag, Without: map[int]bool{}}
+	p := Plan{Seed: *seedFlag, Verbose: true, Jobs: *jobsFlag, MajorOnly: *quietFlag, NoCallers: *aloneFlag, SkipFaults: map[int]bool{}}
 	for number := range strings.SplitSeq(*withoutFlag, ",") {
 		if n, err := strconv.Atoi(number); err == nil {
-			p.Without[n] = true
+			p.SkipFaults[n] = true
 		}
 	}
 	r := play(t, p)
 	for _, line := range r.Log {
 		t.Log(line)
 	}
-	for _, why := range r.Failures {
-		t.Error(why)
+	for _, failure := range r.Failures {
+		t.Error(failure)
 	}
-	t.Logf("seed %d, story %016x: %s", r.Seed, r.Story, r.figures())
+	t.Logf("seed %d, trace hash %016x: %s", r.Seed, r.TraceHash, r.summary())
 }
 
-// TestTwice: a seed is one story, to the nanosecond.
-func TestTwice(t *testing.T) {
-	for i := range uint64(*twiceFlag) {
+// TestPlans runs the plans in testdata, which reproduce failures that were found once,
+// each with many seeds.
+func TestPlans(t *testing.T) {
+	files, err := filepath.Glob("testdata/plans/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no plans: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p, err := ParsePlan(string(text))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range *dicesFlag {
+				p.Verbose = *dicesFlag == 1
+				r := play(t, p)
+				for _, line := range r.Log {
+					t.Log(line)
+				}
+				if len(r.Failures) > 0 {
+					t.Fatalf("seed %d: %s", p.Seed, strings.Join(r.Failures, "\n"))
+				}
+				p.Seed++
+			}
+		})
+	}
+}
+
+// TestDeterministic verifies that two runs of a seed are the same, to the nanosecond.
+func TestDeterministic(t *testing.T) {
+	for i := range uint64(*repeatFlag) {
 		p := Plan{Seed: *firstFlag + i, Trace: true}
-		if a, b := play(t, p), play(t, p); a.Story != b.Story || a.figures() != b.figures() {
-			t.Errorf("seed %d is played in two ways:\n%s\n%s", p.Seed, a.figures(), b.figures())
+		if a, b := play(t, p), play(t, p); a.TraceHash != b.TraceHash || a.summary() != b.summary() {
+			t.Errorf("two runs of seed %d differ:\n%s\n%s", p.Seed, a.summary(), b.summary())
 		}
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"yardmaster/job"
-	"yardmaster/scheduler"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/scheduler"
 )
 
 var (
@@ -17,34 +17,35 @@ var (
 	errGone = errors.New("the record is gone")
 )
 
-// lanes play the streams that jobs come in by. They lose nothing that they
-// have acknowledged.
+// lanes simulates the lanes. They never lose acknowledged records, apart from
+// truncate.
 type lanes struct {
-	y     *yard
-	made  bool
+	sim   *simulation
+	made  bool // the streams exist
 	lanes [members]lane
-	tails map[*life]func(job.Record)
-	keys  map[string]job.Position // what has been stored under which key, by lane
+	tails map[*process]func(job.Record)
+	keys  map[string]job.Position // stored records, by "lane/key"
 }
 
+// lane is one simulated lane; records[0] has the sequence 1.
 type lane struct {
-	identity string
-	first    uint64
-	records  []job.Record
-	down     time.Time // until then
-	cut      uint64    // its end is lost, and this is what is left of it; 0: nothing is lost
+	identity    string
+	first       uint64 // lower records are purged
+	records     []job.Record
+	downUntil   time.Time
+	truncatedTo uint64 // last sequence of a truncated lane; 0: it is not truncated
 }
 
-// end is the last sequence that the lane has.
+// end returns the lane's last sequence.
 func (l *lane) end() uint64 {
-	if l.cut > 0 {
-		return l.cut
+	if l.truncatedTo > 0 {
+		return l.truncatedTo
 	}
 	return uint64(len(l.records))
 }
 
-func newLanes(y *yard) *lanes {
-	s := &lanes{y: y, tails: map[*life]func(job.Record){}, keys: map[string]job.Position{}}
+func newLanes(sim *simulation) *lanes {
+	s := &lanes{sim: sim, tails: map[*process]func(job.Record){}, keys: map[string]job.Position{}}
 	for i := range s.lanes {
 		s.lanes[i].first = 1
 	}
@@ -53,18 +54,18 @@ func newLanes(y *yard) *lanes {
 
 func (s *lanes) heal() {
 	for i := range s.lanes {
-		s.lanes[i].down = time.Time{}
+		s.lanes[i].downUntil = time.Time{}
 	}
 }
 
-func (s *lanes) isDown(number uint8) bool { return s.lanes[number].down.After(time.Now()) }
+func (s *lanes) isDown(number uint8) bool { return s.lanes[number].downUntil.After(time.Now()) }
 
-// store appends a record, unless it has one of that key. Who asked hears of it
-// by done, unless the answer is lost.
+// store appends a record and sends it to the tails. If the lane already has a record
+// of that key, and has not forgotten it, store returns that one with fresh false.
 func (s *lanes) store(number uint8, queue, key string, body []byte) (r job.Record, fresh bool) {
 	name := fmt.Sprintf("%d/%s", number, key)
 	lane := &s.lanes[number]
-	if at, ok := s.keys[name]; ok && !s.y.chance("forgotten "+name, 500) {
+	if at, ok := s.keys[name]; ok && !s.sim.chance("forgotten "+name, 500) {
 		return lane.records[at.Seq-1], false
 	}
 	r = job.Record{
@@ -73,13 +74,13 @@ func (s *lanes) store(number uint8, queue, key string, body []byte) (r job.Recor
 	}
 	lane.records = append(lane.records, r)
 	s.keys[name] = r.Position
-	s.y.judge.stored(&r)
-	for _, n := range s.y.nodes {
-		if fn := s.tails[n.life]; fn != nil && n.life.up {
-			key := fmt.Sprintf("tail %s %d@%d", n.life.id, number, r.Seq)
-			if !s.y.mishaps() || !s.y.chance(key, 100) {
-				s.y.after(s.y.delay(key, time.Millisecond, 400*time.Millisecond), key, func() {
-					if n.life.up {
+	s.sim.checker.onStored(&r)
+	for _, n := range s.sim.nodes {
+		if fn := s.tails[n.process]; fn != nil && n.process.up {
+			key := fmt.Sprintf("tail %s %d@%d", n.process.id, number, r.Seq)
+			if !s.sim.minorFaultsActive() || !s.sim.chance(key, 100) {
+				s.sim.after(s.sim.delay(key, time.Millisecond, 400*time.Millisecond), key, func() {
+					if n.process.up {
 						fn(r)
 					}
 				})
@@ -89,16 +90,17 @@ func (s *lanes) store(number uint8, queue, key string, body []byte) (r job.Recor
 	return r, true
 }
 
-// clock is the time that a lane's records bear: its leader's. A clock that is
-// further ahead would keep delayed jobs for longer than a story lasts, as asked.
+// clock returns the timestamp of a lane's records: its leader's time. The lead is
+// limited to maxClockAhead, because jobs with a delay would otherwise start after the
+// end of the run.
 func (s *lanes) clock(number uint8) time.Time {
-	return time.Now().Add(min(s.y.net.skew[nodeName(int(number))], clockAhead))
+	return time.Now().Add(min(s.sim.net.skew[nodeName(int(number))], maxClockAhead))
 }
 
-const clockAhead = 3 * time.Second
+const maxClockAhead = 3 * time.Second
 
-// called runs do in its turn after a while, and returns what it gives.
-func called[T any](ctx context.Context, l *life, key string, wait time.Duration, do func() (T, error)) (T, error) {
+// callAfter calls do as an event after wait, and returns its results.
+func callAfter[T any](ctx context.Context, proc *process, key string, wait time.Duration, do func() (T, error)) (T, error) {
 	type answer struct {
 		value T
 		err   error
@@ -108,7 +110,7 @@ func called[T any](ctx context.Context, l *life, key string, wait time.Duration,
 	if ctx.Err() != nil {
 		return none, ctx.Err()
 	}
-	l.y.after(wait, key, func() {
+	proc.sim.after(wait, key, func() {
 		value, err := do()
 		answered <- answer{value, err}
 	})
@@ -120,92 +122,91 @@ func called[T any](ctx context.Context, l *life, key string, wait time.Duration,
 	}
 }
 
-// lanesOf are the lanes as a node's scheduler sees them.
-type lanesOf struct{ *life }
+// lanesView implements scheduler.Lanes for one process.
+type lanesView struct{ *process }
 
-// wait is how long a lane takes to answer.
-func (s lanesOf) wait(key string) time.Duration {
-	return s.y.delay(key, 2*time.Millisecond, time.Second)
+// wait returns how long a lane takes to answer.
+func (v lanesView) wait(key string) time.Duration {
+	return v.sim.delay(key, 2*time.Millisecond, time.Second)
 }
 
-// ask asks a lane something, which fails while the lane is down.
-func (s *lanes) ask(l *life, number uint8, key string) error {
+// checkAvailable returns an error if a request of a process to a lane fails.
+func (s *lanes) checkAvailable(proc *process, number uint8, key string) error {
 	switch {
-	case !l.up || s.y.net.alone(l):
+	case !proc.up || s.sim.net.isolated(proc):
 		return errNoAnswer
 	case s.isDown(number):
 		return errDown
-	case s.y.mishaps() && s.y.chance("fails "+key, 20):
+	case s.sim.minorFaultsActive() && s.sim.chance("fails "+key, 20):
 		return errNoAnswer
 	}
 	return nil
 }
 
-// alone tells that a node reaches no other.
-func (n *net) alone(l *life) bool {
-	for _, other := range n.y.nodes {
-		if other != l.node && n.both(l.node, other) {
+// isolated reports whether a node reaches no other.
+func (n *network) isolated(proc *process) bool {
+	for _, other := range n.sim.nodes {
+		if other != proc.node && n.connected(proc.node, other) {
 			return false
 		}
 	}
 	return true
 }
 
-// Ensure is scheduler.Lanes'.
-func (s lanesOf) Ensure(ctx context.Context, identities []string, create bool) error {
-	key := "ensure " + s.id
-	_, err := called(ctx, s.life, key, s.wait(key), func() (bool, error) {
-		if err := s.y.lanes.ask(s.life, 0, key); err != nil {
+// Ensure implements scheduler.Lanes.
+func (v lanesView) Ensure(ctx context.Context, identities []string, create bool) error {
+	key := "ensure " + v.id
+	_, err := callAfter(ctx, v.process, key, v.wait(key), func() (bool, error) {
+		if err := v.sim.lanes.checkAvailable(v.process, 0, key); err != nil {
 			return false, err
 		}
-		if s.y.lanes.made {
+		if v.sim.lanes.made {
 			return true, nil
 		}
 		if !create {
-			s.y.fail("%s: the streams should have been made", s.id)
+			v.sim.fail("%s: the streams should exist", v.id)
 		}
-		s.y.lanes.made = true
+		v.sim.lanes.made = true
 		for i, identity := range identities {
-			s.y.lanes.lanes[i].identity = identity
+			v.sim.lanes.lanes[i].identity = identity
 		}
 		return true, nil
 	})
 	return err
 }
 
-// recordBytes makes records large enough that lanes are purged.
+// recordBytes is the reported size of a record, large enough that lanes are purged.
 const recordBytes = 8 << 20
 
-// Info is scheduler.Lanes'.
-func (s lanesOf) Info(ctx context.Context, number uint8) (scheduler.Lane, error) {
-	key := fmt.Sprintf("info %s %d", s.id, number)
-	return called(ctx, s.life, key, s.wait(key), func() (scheduler.Lane, error) {
-		if err := s.y.lanes.ask(s.life, number, key); err != nil {
-			return scheduler.Lane{}, err
+// Info implements scheduler.Lanes.
+func (v lanesView) Info(ctx context.Context, number uint8) (scheduler.LaneInfo, error) {
+	key := fmt.Sprintf("info %s %d", v.id, number)
+	return callAfter(ctx, v.process, key, v.wait(key), func() (scheduler.LaneInfo, error) {
+		if err := v.sim.lanes.checkAvailable(v.process, number, key); err != nil {
+			return scheduler.LaneInfo{}, err
 		}
-		lane := &s.y.lanes.lanes[number]
+		lane := &v.sim.lanes.lanes[number]
 		if lane.identity == "" {
-			return scheduler.Lane{}, errDown
+			return scheduler.LaneInfo{}, errDown
 		}
 		last := lane.end()
-		return scheduler.Lane{
+		return scheduler.LaneInfo{
 			Identity: lane.identity, Leader: nodeName(int(number)), First: lane.first, Last: last, Bytes: (last + 1 - lane.first) * recordBytes,
 		}, nil
 	})
 }
 
-// Read is scheduler.Lanes'. The replica that answers may not have the last
-// records yet.
-func (s lanesOf) Read(ctx context.Context, number uint8, from uint64, most int) ([]job.Record, error) {
-	key := fmt.Sprintf("read %s %d@%d", s.id, number, from)
-	return called(ctx, s.life, key, s.wait(key), func() ([]job.Record, error) {
-		if err := s.y.lanes.ask(s.life, number, key); err != nil {
+// Read implements scheduler.Lanes. The replica that answers may lack the last records.
+func (v lanesView) Read(ctx context.Context, number uint8, from uint64, limit int) ([]job.Record, error) {
+	key := fmt.Sprintf("read %s %d@%d", v.id, number, from)
+	return callAfter(ctx, v.process, key, v.wait(key), func() ([]job.Record, error) {
+		if err := v.sim.lanes.checkAvailable(v.process, number, key); err != nil {
 			return nil, err
 		}
-		lane := &s.y.lanes.lanes[number]
+		lane := &v.sim.lanes.lanes[number]
 		last := lane.end()
-		if s.y.mishaps() && s.y.chance("lags "+key, 200) {
-			last -= min(last, uint64(s.y.pick("by "+key, 4)))
+		if v.sim.minorFaultsActive() && v.sim.chance("lags "+key, 200) {
+			last -= min(last, uint64(v.sim.intn("by "+key, 4)))
 		}
 		switch {
 		case from < lane.first:
@@ -213,61 +214,62 @@ func (s lanesOf) Read(ctx context.Context, number uint8, from uint64, most int) 
 		case from > last:
 			return nil, nil
 		}
-		return slices.Clone(lane.records[from-1 : min(from-1+uint64(most), last)]), nil
+		return slices.Clone(lane.records[from-1 : min(from-1+uint64(limit), last)]), nil
 	})
 }
 
-// Tail is scheduler.Lanes'.
-func (s lanesOf) Tail(ctx context.Context, fn func(job.Record)) error {
-	key := "listen " + s.id
-	_, err := called(ctx, s.life, key, s.wait(key), func() (bool, error) {
-		s.y.lanes.tails[s.life] = fn
+// Tail implements scheduler.Lanes.
+func (v lanesView) Tail(ctx context.Context, fn func(job.Record)) error {
+	key := "listen " + v.id
+	_, err := callAfter(ctx, v.process, key, v.wait(key), func() (bool, error) {
+		v.sim.lanes.tails[v.process] = fn
 		return true, nil
 	})
 	if err != nil {
 		return err
 	}
 	<-ctx.Done()
-	s.y.after(0, "deaf "+s.id, func() { delete(s.y.lanes.tails, s.life) })
+	v.sim.after(0, "deaf "+v.id, func() { delete(v.sim.lanes.tails, v.process) })
 	return nil
 }
 
-// Load is scheduler.Lanes'.
-func (s lanesOf) Load(ctx context.Context, at job.Position, _ job.ID) ([]byte, error) {
-	body, err := s.y.lanes.load(ctx, s.life, at)
+// Load implements scheduler.Lanes.
+func (v lanesView) Load(ctx context.Context, pos job.Position, _ job.ID) ([]byte, error) {
+	body, err := v.sim.lanes.load(ctx, v.process, pos)
 	if errors.Is(err, errGone) {
 		err = scheduler.ErrRecordGone
 	}
 	return body, err
 }
 
-func (s *lanes) load(ctx context.Context, l *life, at job.Position) ([]byte, error) {
-	key := fmt.Sprintf("load %s %d@%d", l.id, at.Lane, at.Seq)
-	return called(ctx, l, key, s.y.delay(key, 2*time.Millisecond, time.Second), func() ([]byte, error) {
-		if err := s.ask(l, at.Lane, key); err != nil {
+// load returns the body of a record.
+func (s *lanes) load(ctx context.Context, proc *process, pos job.Position) ([]byte, error) {
+	key := fmt.Sprintf("load %s %d@%d", proc.id, pos.Lane, pos.Seq)
+	return callAfter(ctx, proc, key, s.sim.delay(key, 2*time.Millisecond, time.Second), func() ([]byte, error) {
+		if err := s.checkAvailable(proc, pos.Lane, key); err != nil {
 			return nil, err
 		}
-		lane := &s.lanes[at.Lane]
-		if at.Seq < lane.first || at.Seq > lane.end() {
+		lane := &s.lanes[pos.Lane]
+		if pos.Seq < lane.first || pos.Seq > lane.end() {
 			return nil, errGone
 		}
-		return lane.records[at.Seq-1].Body, nil
+		return lane.records[pos.Seq-1].Body, nil
 	})
 }
 
-// Publish is scheduler.Lanes'; only cron entries publish.
-func (s lanesOf) Publish(queue, record string, at time.Time, body []byte, done func(job.Position, bool, error)) {
-	key := fmt.Sprintf("publish %s %s", s.id, record)
-	number := uint8(s.y.pick(key, members))
-	s.y.after(s.wait(key), key, func() {
-		lanes := s.y.lanes
-		if err := lanes.ask(s.life, number, key); err != nil || lanes.lanes[number].cut > 0 {
+// Publish implements scheduler.Lanes. The scheduler publishes only jobs of ticks.
+func (v lanesView) Publish(queue, record string, at time.Time, body []byte, done func(job.Position, bool, error)) {
+	key := fmt.Sprintf("publish %s %s", v.id, record)
+	number := uint8(v.sim.intn(key, members))
+	v.sim.after(v.wait(key), key, func() {
+		lanes := v.sim.lanes
+		if err := lanes.checkAvailable(v.process, number, key); err != nil || lanes.lanes[number].truncatedTo > 0 {
 			done(job.Position{}, false, errDown)
 			return
 		}
 		r, fresh := lanes.store(number, queue, record, body)
-		s.y.tell("%s stores a tick as %d@%d, fresh %t", s.id, number, r.Seq, fresh)
-		if s.y.mishaps() && s.y.chance("unanswered "+key, 100) {
+		v.sim.trace("%s stores a tick as %d@%d, fresh %t", v.id, number, r.Seq, fresh)
+		if v.sim.minorFaultsActive() && v.sim.chance("unanswered "+key, 100) {
 			done(job.Position{}, false, errNoAnswer)
 			return
 		}
@@ -275,101 +277,102 @@ func (s lanesOf) Publish(queue, record string, at time.Time, body []byte, done f
 	})
 }
 
-// Purge is scheduler.Lanes'.
-func (s lanesOf) Purge(ctx context.Context, number uint8, below uint64) error {
-	key := fmt.Sprintf("purge %s %d", s.id, number)
-	_, err := called(ctx, s.life, key, s.wait(key), func() (bool, error) {
-		if err := s.y.lanes.ask(s.life, number, key); err != nil {
+// Purge implements scheduler.Lanes.
+func (v lanesView) Purge(ctx context.Context, number uint8, below uint64) error {
+	key := fmt.Sprintf("purge %s %d", v.id, number)
+	_, err := callAfter(ctx, v.process, key, v.wait(key), func() (bool, error) {
+		if err := v.sim.lanes.checkAvailable(v.process, number, key); err != nil {
 			return false, err
 		}
-		lane := &s.y.lanes.lanes[number]
+		lane := &v.sim.lanes.lanes[number]
 		lane.first = max(lane.first, min(below, lane.end()))
-		s.y.tell("%s purges lane %d below %d", s.id, number, below)
+		v.sim.trace("%s purges lane %d below %d", v.id, number, below)
 		return true, nil
 	})
 	return err
 }
 
-// PurgeBlobs is scheduler.Lanes'.
-func (s lanesOf) PurgeBlobs(context.Context, time.Time) error { return nil }
+// PurgeBlobs implements scheduler.Lanes.
+func (v lanesView) PurgeBlobs(context.Context, time.Time) error { return nil }
 
-// tales play the streams of history: each stores what follows on what it has.
-type tales struct {
-	y       *yard
-	stories [3][]scheduler.Tale
-	down    [3]time.Time
-	order   [3]time.Time // a connection keeps the order of what goes over it
+// historyStreams simulates the streams of the outbox.
+type historyStreams struct {
+	sim     *simulation
+	batches [3][]scheduler.Batch
+	down    [3]time.Time // until when a stream refuses requests
+	order   [3]time.Time // time of the last scheduled Append: appends keep their order
 }
 
-func newTales(y *yard) *tales { return &tales{y: y} }
+func newHistoryStreams(sim *simulation) *historyStreams { return &historyStreams{sim: sim} }
 
-func (s *tales) isDown(story scheduler.Story) bool {
-	return s.y.storms() && s.down[story].After(time.Now())
+func (s *historyStreams) isDown(stream scheduler.Stream) bool {
+	return s.sim.faultsActive() && s.down[stream].After(time.Now())
 }
 
-// end is what a stream ends with.
-func (s *tales) ends(story scheduler.Story) (seq, number uint64) {
-	if tales := s.stories[story]; len(tales) > 0 {
-		last := &tales[len(tales)-1]
-		return uint64(len(tales)), last.First + last.Count - 1
+// last returns a stream's last sequence and the number of its last item.
+func (s *historyStreams) last(stream scheduler.Stream) (seq, number uint64) {
+	if batches := s.batches[stream]; len(batches) > 0 {
+		last := &batches[len(batches)-1]
+		return uint64(len(batches)), last.First + last.Count - 1
 	}
 	return 0, 0
 }
 
-// text is all of history, as it was told.
-func (s *tales) text() string {
+// published returns the whole history stream.
+func (s *historyStreams) published() string {
 	var b strings.Builder
-	for _, t := range s.stories[scheduler.History] {
+	for _, t := range s.batches[scheduler.History] {
 		b.Write(t.Body)
 	}
 	return b.String()
 }
 
-// talesOf are the streams of history as a node's scheduler sees them.
-type talesOf struct{ *life }
+// historyView implements scheduler.Streams for one process.
+type historyView struct{ *process }
 
-// LastTold is scheduler.Tales'.
-func (t talesOf) LastTold(ctx context.Context, story scheduler.Story) (seq, number uint64, err error) {
-	key := fmt.Sprintf("told %s %s", t.id, story)
-	ends, err := called(ctx, t.life, key, t.y.delay(key, 2*time.Millisecond, time.Second), func() ([2]uint64, error) {
-		if !t.up || t.y.net.alone(t.life) || t.y.tales.isDown(story) {
+// LastPublished implements scheduler.Streams.
+func (v historyView) LastPublished(ctx context.Context, stream scheduler.Stream) (seq, number uint64, err error) {
+	key := fmt.Sprintf("told %s %s", v.id, stream)
+	ends, err := callAfter(ctx, v.process, key, v.sim.delay(key, 2*time.Millisecond, time.Second), func() ([2]uint64, error) {
+		if !v.up || v.sim.net.isolated(v.process) || v.sim.history.isDown(stream) {
 			return [2]uint64{}, errNoAnswer
 		}
-		seq, number := t.y.tales.ends(story)
+		seq, number := v.sim.history.last(stream)
 		return [2]uint64{seq, number}, nil
 	})
 	return ends[0], ends[1], err
 }
 
-var errElsewhere = errors.New("the stream ends elsewhere")
+var errWrongLast = errors.New("the stream ends elsewhere")
 
-// Append is scheduler.Tales'.
-func (t talesOf) Append(story scheduler.Story, tale scheduler.Tale, expect uint64, done func(uint64, error)) {
-	y := t.y
-	key := fmt.Sprintf("append %s %s %d", t.id, story, tale.First)
-	at := time.Now().Add(y.delay(key, 2*time.Millisecond, time.Second))
-	y.mu.Lock()
-	if last := y.tales.order[story]; at.Before(last) {
+// Append implements scheduler.Streams. It fails the run if a batch does not follow the
+// stream's last item.
+func (v historyView) Append(stream scheduler.Stream, batch scheduler.Batch, expect uint64, done func(uint64, error)) {
+	sim := v.sim
+	key := fmt.Sprintf("append %s %s %d", v.id, stream, batch.First)
+	at := time.Now().Add(sim.delay(key, 2*time.Millisecond, time.Second))
+	sim.mu.Lock()
+	if last := sim.history.order[stream]; at.Before(last) {
 		at = last.Add(time.Microsecond)
 	}
-	y.tales.order[story] = at
-	y.mu.Unlock()
-	y.at(at, key, func() {
-		s := y.tales
-		seq, number := s.ends(story)
+	sim.history.order[stream] = at
+	sim.mu.Unlock()
+	sim.schedule(at, key, func() {
+		s := sim.history
+		seq, number := s.last(stream)
 		switch {
-		case !t.up || y.net.alone(t.life) || s.isDown(story) || y.mishaps() && y.chance("refused "+key, 20):
+		case !v.up || sim.net.isolated(v.process) || s.isDown(stream) || sim.minorFaultsActive() && sim.chance("refused "+key, 20):
 			done(0, errNoAnswer)
 			return
 		case expect != seq:
-			done(0, errElsewhere)
+			done(0, errWrongLast)
 			return
-		case tale.First != number+1:
-			y.fail("%s: %s goes from %d to %d", t.id, story, number, tale.First)
+		case batch.First != number+1:
+			sim.fail("%s: %s goes from %d to %d", v.id, stream, number, batch.First)
 		}
-		s.stories[story] = append(s.stories[story], tale)
-		y.tell("%s tells %s %d to %d", t.id, story, tale.First, tale.First+tale.Count-1)
-		if y.mishaps() && y.chance("unanswered "+key, 20) {
+		s.batches[stream] = append(s.batches[stream], batch)
+		sim.trace("%s publishes %s %d to %d", v.id, stream, batch.First, batch.First+batch.Count-1)
+		if sim.minorFaultsActive() && sim.chance("unanswered "+key, 20) {
 			done(0, errNoAnswer)
 			return
 		}
@@ -377,8 +380,8 @@ func (t talesOf) Append(story scheduler.Story, tale scheduler.Tale, expect uint6
 	})
 }
 
-// Watched is scheduler.Tales'.
-func (talesOf) Watched(string, string) bool { return false }
+// HasSubscribers implements scheduler.Streams.
+func (historyView) HasSubscribers(string, string) bool { return false }
 
-// Live is scheduler.Tales'.
-func (talesOf) Live(string, string, []byte) {}
+// PublishLive implements scheduler.Streams.
+func (historyView) PublishLive(string, string, []byte) {}

@@ -11,15 +11,16 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// settings are what of OpenTelemetry's environment has to be known before its
-// SDK is started; the SDK reads the rest itself.
+// settings are the values of OpenTelemetry's environment variables that are needed
+// before its SDK starts. The SDK reads the others itself.
 type settings struct {
-	endpoint string // "": no traces; without its password, for it is logged
+	endpoint string // "": no tracing; without its password, because it is logged
 	grpc     bool
 }
 
-// read reads the environment. The error names the variable and what it may be.
-func read(lookup func(string) (string, bool)) (s settings, err error) {
+// readSettings reads the environment. The error names the variable and its
+// permitted values.
+func readSettings(lookup func(string) (string, bool)) (s settings, err error) {
 	get := func(name string) string { v, _ := lookup(name); return strings.TrimSpace(v) }
 	if strings.EqualFold(get("OTEL_SDK_DISABLED"), "true") {
 		return s, nil
@@ -32,7 +33,7 @@ func read(lookup func(string) (string, bool)) (s settings, err error) {
 		return s, fmt.Errorf(`OTEL_TRACES_EXPORTER is %q; use "otlp" or "none"`, exporter)
 	}
 	name := "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
-	if _, own := lookup(name); !own { // given and empty, it says that there are to be no traces
+	if _, own := lookup(name); !own { // set but empty, it disables tracing
 		name = "OTEL_EXPORTER_OTLP_ENDPOINT"
 	}
 	endpoint := get(name)
@@ -58,7 +59,7 @@ func read(lookup func(string) (string, bool)) (s settings, err error) {
 	return s, nil
 }
 
-// exporter speaks to the collector; it connects when there is something to say.
+// exporter returns the OTLP exporter. It connects when it has something to export.
 func (s settings) exporter(ctx context.Context) (sdk.SpanExporter, error) {
 	if s.grpc {
 		return otlptracegrpc.New(ctx)

@@ -15,52 +15,53 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
 const (
-	serviceName = "yardmaster"
-	maxWaiting  = 8192            // spans, unless OTEL_BSP_MAX_QUEUE_SIZE says otherwise
-	closeWithin = 3 * time.Second // for the last spans
+	serviceName    = "yardmaster"
+	maxQueuedSpans = 8192            // default of OTEL_BSP_MAX_QUEUE_SIZE
+	closeTimeout   = 3 * time.Second // for exporting the last spans
 )
 
-// Tracer makes a span of every dispatch. Its methods may be called from any
-// goroutine and never wait.
+// Tracer creates a span for every dispatch. Its methods may be called concurrently
+// and do not block, except Close.
 type Tracer struct {
-	node     string
-	provider *sdk.TracerProvider
-	tracer   trace.Tracer
-	desk     *desk
-	hangUp   context.CancelFunc // ends what the exporter is trying
+	node         string
+	provider     *sdk.TracerProvider
+	tracer       trace.Tracer
+	limiter      *spanLimiter
+	cancelExport context.CancelFunc // aborts an export
 
 	mu   sync.Mutex
-	open map[key]*span
+	open map[dispatchKey]*span
 }
 
-// key names a dispatch.
-type key struct {
+// dispatchKey identifies a dispatch.
+type dispatchKey struct {
 	id job.ID
 	n  uint32
 }
 
-// span is one dispatch under way, or ended and not yet settled.
+// span is the span of a dispatch that is running, or has ended and is not settled
+// yet.
 type span struct {
 	trace.Span
-	given map[string]string // what the runner is told
-	began time.Time
-	ended time.Time // zero: it runs
+	traceContext map[string]string // passed to the runner
+	started      time.Time
+	ended        time.Time // zero while it runs
 }
 
-// Open makes the tracer of a node that OpenTelemetry's environment variables
-// ask for, nil if they ask for none. The error says which of them is wrong and
-// what it may be. A collector that does not answer is no error.
+// Open returns the tracer that OpenTelemetry's environment variables ask for, nil
+// if they ask for none. The error names the variable that is wrong and its
+// permitted values. It is not an error if the collector does not answer.
 func Open(ctx context.Context, node, version string, log *slog.Logger) (*Tracer, error) {
-	s, err := read(os.LookupEnv)
+	s, err := readSettings(os.LookupEnv)
 	if err != nil || s.endpoint == "" {
 		return nil, err
 	}
-	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Warn("tracing is not as it should be", "error", err) }))
-	about, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithAttributes(
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Warn("tracing failed", "err", err) }))
+	res, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithAttributes(
 		attribute.String("service.name", serviceName), attribute.String("service.version", version),
 		attribute.String("service.instance.id", node),
 	), resource.WithFromEnv())
@@ -69,23 +70,23 @@ func Open(ctx context.Context, node, version string, log *slog.Logger) (*Tracer,
 	}
 	exporter, err := s.exporter(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("make the OTLP exporter: %w", err)
+		return nil, fmt.Errorf("create the OTLP exporter: %w", err)
 	}
-	life, hangUp := context.WithCancel(context.WithoutCancel(ctx))
-	d := &desk{limit: maxWaiting, log: log}
+	exportCtx, cancelExport := context.WithCancel(context.WithoutCancel(ctx))
+	limiter := &spanLimiter{limit: maxQueuedSpans, log: log}
 	if n, err := strconv.Atoi(os.Getenv("OTEL_BSP_MAX_QUEUE_SIZE")); err == nil && n > 0 {
-		d.limit = int64(n)
+		limiter.limit = int64(n)
 	}
-	d.SpanProcessor = sdk.NewBatchSpanProcessor(&sender{exporter, life, d}, sdk.WithMaxQueueSize(int(d.limit)))
-	provider := sdk.NewTracerProvider(sdk.WithResource(about), sdk.WithSpanProcessor(d))
-	log.Info("runs are traced", "endpoint", s.endpoint, "grpc", s.grpc)
+	limiter.SpanProcessor = sdk.NewBatchSpanProcessor(&limitedExporter{exporter, exportCtx, limiter}, sdk.WithMaxQueueSize(int(limiter.limit)))
+	provider := sdk.NewTracerProvider(sdk.WithResource(res), sdk.WithSpanProcessor(limiter))
+	log.Info("tracing enabled", "endpoint", s.endpoint, "grpc", s.grpc)
 	return &Tracer{
-		node: node, provider: provider, desk: d, hangUp: hangUp, open: make(map[key]*span),
+		node: node, provider: provider, limiter: limiter, cancelExport: cancelExport, open: make(map[dispatchKey]*span),
 		tracer: provider.Tracer("yardmaster", trace.WithInstrumentationVersion(version)),
 	}, nil
 }
 
-// Close ends what is open and sends what it can within three seconds.
+// Close ends all open spans and exports what it can within closeTimeout.
 func (t *Tracer) Close() {
 	t.mu.Lock()
 	for k, s := range t.open {
@@ -93,71 +94,71 @@ func (t *Tracer) Close() {
 		delete(t.open, k)
 	}
 	t.mu.Unlock()
-	timer := time.AfterFunc(closeWithin, t.hangUp)
+	timer := time.AfterFunc(closeTimeout, t.cancelExport)
 	defer timer.Stop()
-	defer t.hangUp()
+	defer t.cancelExport()
 	if err := t.provider.Shutdown(context.Background()); err != nil {
 		otel.Handle(fmt.Errorf("end tracing: %w", err))
 	}
-	t.desk.tell("all since the last word, until the node stopped")
+	t.limiter.reportLost("total since the last report, at shutdown")
 }
 
-// Begin makes the span of a dispatch that is about to start at the worker of
-// that id, and gives the trace context to hand on. The producer's map is left
-// as it is. A dispatch that has a span already gets the same one.
-func (t *Tracer) Begin(a *job.Assignment, given map[string]string, worker string) map[string]string {
-	k := key{a.Job, a.N}
+// Begin creates the span of a dispatch that is about to start at a worker, and
+// returns the trace context for it. It does not change traceContext. For a
+// dispatch that has a span it returns that span's trace context.
+func (t *Tracer) Begin(a *job.Assignment, traceContext map[string]string, worker string) map[string]string {
+	k := dispatchKey{a.Job, a.N}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if s := t.open[k]; s != nil {
-		return s.given
+		return s.traceContext
 	}
 	now := time.Now()
-	ctx, made := t.tracer.Start(parent(given), "yard.job", trace.WithTimestamp(now),
-		trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(t.facts(a, worker, now)...))
-	s := &span{Span: made, given: handOn(ctx, given), began: now}
-	if made.IsRecording() {
+	ctx, started := t.tracer.Start(parent(traceContext), "yard.job", trace.WithTimestamp(now),
+		trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(t.startAttributes(a, worker, now)...))
+	s := &span{Span: started, traceContext: withParent(ctx, traceContext), started: now}
+	if started.IsRecording() {
 		t.open[k] = s
 	}
-	return s.given
+	return s.traceContext
 }
 
-// Forget drops the span of a dispatch that did not start.
-func (t *Tracer) Forget(id job.ID, n uint32) {
+// Discard drops the span of a dispatch that did not start.
+func (t *Tracer) Discard(id job.ID, n uint32) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if s := t.open[key{id, n}]; s != nil && s.ended.IsZero() {
-		delete(t.open, key{id, n})
+	if s := t.open[dispatchKey{id, n}]; s != nil && s.ended.IsZero() {
+		delete(t.open, dispatchKey{id, n})
 	}
 }
 
-// Recalled notes that a dispatch was asked to stop.
-func (t *Tracer) Recalled(id job.ID, n uint32, why job.RecallReason) {
-	t.with(id, n, func(s *span) {
-		s.AddEvent("recall", trace.WithAttributes(attribute.String("yard.recall_reason", string(why))))
+// Recalled records that a dispatch was asked to stop.
+func (t *Tracer) Recalled(id job.ID, n uint32, reason job.RecallReason) {
+	t.withSpan(id, n, func(s *span) {
+		s.AddEvent("recall", trace.WithAttributes(attribute.String("yard.recall_reason", string(reason))))
 	})
 }
 
-// Moved ends the span of a dispatch whose worker went on with it at another
-// node.
+// Moved ends the span of a dispatch whose worker continues it on another node.
 func (t *Tracer) Moved(id job.ID, n uint32) {
-	t.with(id, n, func(s *span) {
+	t.withSpan(id, n, func(s *span) {
 		s.SetAttributes(attribute.String("rrq.outcome", "moved"))
 		s.finish()
-		delete(t.open, key{id, n})
+		delete(t.open, dispatchKey{id, n})
 	})
 }
 
-// Ended notes how a dispatch ended. Its span ends when the outcome is settled:
-// then wraps what is to be called for that, which may be nil.
+// Ended records how a dispatch ended. Its span ends when the outcome is settled:
+// the function that Ended returns must be called then. It ends the span and calls
+// then, which may be nil.
 func (t *Tracer) Ended(o *job.Outcome, then func(job.Settled)) func(job.Settled) {
 	known := false
-	t.with(o.Job, o.N, func(s *span) {
+	t.withSpan(o.Job, o.N, func(s *span) {
 		known = true
 		if s.ended.IsZero() {
 			s.ended = time.Now()
-			s.SetAttributes(ending(o, s.ended.Sub(s.began))...)
-			s.SetStatus(verdictOf(o))
+			s.SetAttributes(endAttributes(o, s.ended.Sub(s.started))...)
+			s.SetStatus(spanStatus(o))
 		}
 	})
 	if !known {
@@ -165,10 +166,10 @@ func (t *Tracer) Ended(o *job.Outcome, then func(job.Settled)) func(job.Settled)
 	}
 	id, n := o.Job, o.N
 	return func(settled job.Settled) {
-		t.with(id, n, func(s *span) {
-			s.SetAttributes(follow(&settled, s.ended)...)
+		t.withSpan(id, n, func(s *span) {
+			s.SetAttributes(settledAttributes(&settled, s.ended)...)
 			s.finish()
-			delete(t.open, key{id, n})
+			delete(t.open, dispatchKey{id, n})
 		})
 		if then != nil {
 			then(settled)
@@ -176,15 +177,16 @@ func (t *Tracer) Ended(o *job.Outcome, then func(job.Settled)) func(job.Settled)
 	}
 }
 
-func (t *Tracer) with(id job.ID, n uint32, do func(*span)) {
+// withSpan calls fn with a dispatch's span, if there is one, while holding t.mu.
+func (t *Tracer) withSpan(id job.ID, n uint32, fn func(*span)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if s := t.open[key{id, n}]; s != nil {
-		do(s)
+	if s := t.open[dispatchKey{id, n}]; s != nil {
+		fn(s)
 	}
 }
 
-// finish ends the span when its dispatch ended, or now.
+// finish ends the span at the time its dispatch ended, or now.
 func (s *span) finish() {
 	if s.ended.IsZero() {
 		s.ended = time.Now()

@@ -10,8 +10,8 @@ import (
 
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 
-	"yardmaster/internal/testlog"
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/internal/testlog"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
 func TestSettings(t *testing.T) {
@@ -34,7 +34,7 @@ func TestSettings(t *testing.T) {
 			name, value, _ := strings.Cut(variable, "=")
 			given[name] = value
 		}
-		s, err := read(func(name string) (string, bool) { v, ok := given[name]; return v, ok })
+		s, err := readSettings(func(name string) (string, bool) { v, ok := given[name]; return v, ok })
 		if test.wrong != "" {
 			if err == nil || !strings.HasPrefix(err.Error(), test.wrong) {
 				t.Errorf("%s: error is %v, want %s", test.environment, err, test.wrong)
@@ -57,39 +57,38 @@ func TestOpen_Off(t *testing.T) {
 func TestCarrier(t *testing.T) {
 	given := map[string]string{"TRACEPARENT": "upper", "Traceparent": "title", "other": "o"}
 	if got := carrier(given).Get(traceparent); got != "upper" {
-		t.Errorf("of two spellings it takes %q", got)
+		t.Errorf("with two spellings, Get returned %q", got)
 	}
 	given[traceparent] = "exact"
 	if got := carrier(given).Get(traceparent); got != "exact" {
-		t.Errorf("it takes %q, not the exact one", got)
+		t.Errorf("Get returned %q, not the exact match", got)
 	}
 }
 
-// stuck is an exporter that holds what it has until it is let go, and fails
-// then.
-type stuck struct {
+// stuckExporter is an exporter that blocks until it is released, and then fails.
+type stuckExporter struct {
 	entered chan struct{}
 	once    sync.Once
 }
 
-func (s *stuck) ExportSpans(ctx context.Context, _ []sdk.ReadOnlySpan) error {
+func (s *stuckExporter) ExportSpans(ctx context.Context, _ []sdk.ReadOnlySpan) error {
 	s.once.Do(func() { close(s.entered) })
 	<-ctx.Done()
 	return errors.New("collector hangs")
 }
 
-func (s *stuck) Shutdown(context.Context) error { return nil }
+func (s *stuckExporter) Shutdown(context.Context) error { return nil }
 
-// TestDrops: a collector that hangs holds nobody up, and what is dropped is
-// told in one line, and in one more at the end.
-func TestDrops(t *testing.T) {
+// TestLimiter_DropsSpans checks that a blocked collector blocks nothing else, and
+// that dropped spans are logged in one line, and in one more at the end.
+func TestLimiter_DropsSpans(t *testing.T) {
 	log, lines := testlog.NewRecorder(t)
-	life, hangUp := context.WithCancel(context.Background())
-	d := &desk{limit: 8, log: log}
-	exporter := &stuck{entered: make(chan struct{})}
-	d.SpanProcessor = sdk.NewBatchSpanProcessor(&sender{exporter, life, d}, sdk.WithMaxQueueSize(8), sdk.WithMaxExportBatchSize(2))
-	provider := sdk.NewTracerProvider(sdk.WithSpanProcessor(d))
-	tracer := &Tracer{node: "n", provider: provider, tracer: provider.Tracer("t"), desk: d, hangUp: hangUp, open: map[key]*span{}}
+	exportCtx, cancelExport := context.WithCancel(context.Background())
+	limiter := &spanLimiter{limit: 8, log: log}
+	exporter := &stuckExporter{entered: make(chan struct{})}
+	limiter.SpanProcessor = sdk.NewBatchSpanProcessor(&limitedExporter{exporter, exportCtx, limiter}, sdk.WithMaxQueueSize(8), sdk.WithMaxExportBatchSize(2))
+	provider := sdk.NewTracerProvider(sdk.WithSpanProcessor(limiter))
+	tracer := &Tracer{node: "n", provider: provider, tracer: provider.Tracer("t"), limiter: limiter, cancelExport: cancelExport, open: map[dispatchKey]*span{}}
 	run := func(n uint32) {
 		tracer.Begin(&job.Assignment{N: n}, nil, "w")
 		tracer.Ended(&job.Outcome{N: n, Status: job.Success}, nil)(job.Settled{State: job.Completed})
@@ -101,25 +100,24 @@ func TestDrops(t *testing.T) {
 	for n := range uint32(1000) {
 		run(n + 10)
 	}
-	if waiting := d.waiting.Load(); waiting != 8 {
+	if waiting := limiter.waiting.Load(); waiting != 8 {
 		t.Errorf("%d spans wait, want 8", waiting)
 	}
-	if told := lines.Messages(slog.LevelWarn); len(told) != 1 || d.lost.Load() != 993 {
-		t.Errorf("told %q, and %d are yet to be told; want one line and 993", told, d.lost.Load())
+	if logged := lines.Messages(slog.LevelWarn); len(logged) != 1 || limiter.lost.Load() != 993 {
+		t.Errorf("logged %q, %d not logged yet; want one line and 993", logged, limiter.lost.Load())
 	}
-	hangUp()
+	cancelExport()
 	tracer.Close()
-	if told := lines.Messages(slog.LevelWarn); len(told) != 2 || d.lost.Load() != 0 || d.waiting.Load() != 0 {
-		t.Errorf("in the end told %q; %d untold, %d wait", told, d.lost.Load(), d.waiting.Load())
+	if logged := lines.Messages(slog.LevelWarn); len(logged) != 2 || limiter.lost.Load() != 0 || limiter.waiting.Load() != 0 {
+		t.Errorf("at the end logged %q; %d not logged, %d waiting", logged, limiter.lost.Load(), limiter.waiting.Load())
 	}
 	if len(tracer.open) != 0 {
 		t.Errorf("%d spans are still open", len(tracer.open))
 	}
 }
 
-// TestOutcomes: RRQ's words for what RRQ knows, and no error where nobody is to
-// blame.
-func TestOutcomes(t *testing.T) {
+// TestOutcomeAttributes checks the names of outcomes and which of them are errors.
+func TestOutcomeAttributes(t *testing.T) {
 	for _, test := range []struct {
 		o     job.Outcome
 		word  string
@@ -135,12 +133,12 @@ func TestOutcomes(t *testing.T) {
 		{job.Outcome{Status: job.Interrupted}, "interrupted", false},
 		{job.Outcome{Status: job.Cancelled}, "cancelled", false},
 	} {
-		code, _ := verdictOf(&test.o)
+		code, _ := spanStatus(&test.o)
 		if word := outcome(&test.o); word != test.word || (code != 0) != test.error {
 			t.Errorf("%+v is %q and %v", test.o, word, code)
 		}
 	}
-	if got := text("a\xff" + strings.Repeat("é", maxText)); len(got) > maxText || !strings.HasPrefix(got, "aé") {
+	if got := text("a\xff" + strings.Repeat("é", maxTextBytes)); len(got) > maxTextBytes || !strings.HasPrefix(got, "aé") {
 		t.Errorf("text of %d bytes: %.5q", len(got), got)
 	}
 }

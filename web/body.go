@@ -10,46 +10,47 @@ import (
 	"time"
 )
 
-// How much a request may bring.
+// Limits of request bodies.
 const (
 	maxBody      = 1 << 20   // bytes
 	maxLargeBody = 32 << 20  // bytes, of a job
-	bodyMemory   = 128 << 20 // bytes of all bodies that are held at once
-	bodyStep     = 32 << 10  // the first piece of memory that a body gets; it doubles
+	bodyMemory   = 128 << 20 // bytes, of all bodies in memory
+	bodyStep     = 32 << 10  // bytes, initial buffer of a body; it doubles as it fills
 )
 
-// expect bounds the time in which a request's body must arrive, also one that
-// nobody reads: before the server ends an answer it waits for the rest.
-func (s *Server) expect(w http.ResponseWriter, r *http.Request) {
+// handleExpect sets the deadline for a request's body. It also applies to a body
+// that no handler reads, because the HTTP server reads the rest of it before it
+// completes a response.
+func (s *Server) handleExpect(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength != 0 {
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.bodyTime)) // a writer that knows none is a test's
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.bodyTimeout)) // fails only for writers of tests
 	}
 }
 
-// read takes a request's body in. Memory is taken as bytes arrive, not as they
-// are announced; release gives it back, also after an error, and may be called
-// again.
-func (s *Server) read(w http.ResponseWriter, r *http.Request, most int64) (body []byte, release func(), err error) {
+// read returns a request's body of at most limit bytes. It takes memory from the
+// server's budget as bytes arrive, not as they are announced. The caller calls
+// release, also after an error; it may be called more than once.
+func (s *Server) read(w http.ResponseWriter, r *http.Request, limit int64) (body []byte, release func(), err error) {
 	var taken int64
-	release = sync.OnceFunc(func() { s.memory.give(taken) })
+	release = sync.OnceFunc(func() { s.memory.release(taken) })
 	if r.ContentLength == 0 {
 		return nil, release, nil
 	}
 	if encoding := r.Header.Get("Content-Encoding"); encoding != "" && encoding != "identity" {
-		return nil, release, &Refusal{Status: http.StatusUnsupportedMediaType, Text: fmt.Sprintf("Content-Encoding is %q; send JSON as it is", encoding)}
+		return nil, release, &Error{Status: http.StatusUnsupportedMediaType, Text: fmt.Sprintf("Content-Encoding is %q; send JSON without an encoding", encoding)}
 	}
-	tooLarge := &Refusal{Status: http.StatusRequestEntityTooLarge, Text: fmt.Sprintf("body of more than %d bytes", most)}
-	if r.ContentLength > most {
+	tooLarge := &Error{Status: http.StatusRequestEntityTooLarge, Text: fmt.Sprintf("body of more than %d bytes", limit)}
+	if r.ContentLength > limit {
 		return nil, release, tooLarge
 	}
 	for {
 		if len(body) == cap(body) {
 			grown := max(2*int64(cap(body)), bodyStep)
 			if r.ContentLength > 0 {
-				grown = min(grown, r.ContentLength+1) // one more, to see its end
+				grown = min(grown, r.ContentLength+1) // one more byte, to detect the end
 			}
-			if !s.memory.take(grown - int64(cap(body))) {
-				return nil, release, &Refusal{Status: http.StatusServiceUnavailable, Text: "too many large requests at once", RetryAfter: time.Second}
+			if !s.memory.acquire(grown - int64(cap(body))) {
+				return nil, release, &Error{Status: http.StatusServiceUnavailable, Text: "too many large requests at once", RetryAfter: time.Second}
 			}
 			taken += grown - int64(cap(body))
 			body = append(make([]byte, 0, grown), body...)
@@ -57,15 +58,15 @@ func (s *Server) read(w http.ResponseWriter, r *http.Request, most int64) (body 
 		n, err := r.Body.Read(body[len(body):cap(body)])
 		body = body[:len(body)+n]
 		switch {
-		case int64(len(body)) > most:
+		case int64(len(body)) > limit:
 			return nil, release, tooLarge
 		case errors.Is(err, io.EOF):
-			_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // else it would look as if the client had gone
+			_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // a passed deadline would cancel the request's context
 			return body, release, nil
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			return nil, release, &Refusal{Status: http.StatusRequestTimeout, Text: fmt.Sprintf("the body did not arrive within %s", s.bodyTime)}
+			return nil, release, &Error{Status: http.StatusRequestTimeout, Text: fmt.Sprintf("the body did not arrive within %s", s.bodyTimeout)}
 		case err != nil:
-			return nil, release, &Refusal{Status: http.StatusBadRequest, Text: "the body did not arrive: " + err.Error()}
+			return nil, release, &Error{Status: http.StatusBadRequest, Text: "the body did not arrive: " + err.Error()}
 		}
 	}
 }

@@ -1,12 +1,12 @@
-// Package web is a node's HTTP door: whether the node lives and is ready, the
-// JSON API under /v1 with the document that describes it, and the metrics.
+// Package web is a node's HTTP server: health checks, metrics, and the JSON API
+// under /v1 with its OpenAPI document.
 //
-//	/healthz /readyz ── always, for everybody
-//	/v1/…            ── token ── Route ── Question ── the roof's handlers
-//	/metrics         ── token ── what the roof gathers when it is asked
+//	/healthz /readyz ── always, without a token
+//	/v1/…            ── token ── Route ── Request ── Route.Handle
+//	/metrics         ── token ── values collected on each scrape
 //
-// The room knows no endpoint. The roof hands it [Route]s, whose handlers are
-// those that answer over NATS; so an answer is the same by either door. What
-// guards a door stands here: who may come in, how many at once, how long a
-// question may take to arrive and how much of it is held in memory.
+// The package knows no endpoint. Package node passes [Route]s whose handlers also
+// serve the NATS API, so both give the same replies. This package enforces access
+// and limits: tokens, the number of connections and requests, the time for a
+// request to arrive, and the memory for request bodies.
 package web

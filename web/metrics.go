@@ -12,166 +12,176 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// errNoFamily is what a value of no family of the table is answered with.
-var errNoFamily = errors.New("the metric is not described")
+// errUnknownMetric is reported for a value whose metric is not in families.
+var errUnknownMetric = errors.New("unknown metric")
 
-// Emit takes one value of a metric of the table below, with its labels' values
-// in their order.
+// Emit reports one value of a metric in families, with the values of its labels
+// in order.
 type Emit func(name string, value float64, labels ...string)
 
-// family is a metric that the roof is asked for whenever somebody looks.
+// family is a metric whose values are collected on each scrape.
 type family struct {
 	name, help string
-	counts     bool // it only grows
+	counts     bool // counter instead of gauge
 	labels     []string
 }
 
-// families are those metrics. docs/metrics.md tells of each.
+// families lists the metrics that are collected on each scrape.
+// docs/reference/metrics.md describes them.
 var families = []family{
 	{"yard_ready", "1 if this node is ready.", false, nil},
 	{"yard_accepting", "1 if jobs are accepted.", false, nil},
 	{"yard_dispatching", "1 if jobs are started.", false, nil},
 	{"yard_authority", "1 if this node holds the authority.", false, nil},
-	{"yard_authority_known", "1 if this node's ledger shows an authority whose lease has not ended.", false, nil},
-	{"yard_authority_epoch", "Epoch of the authority; it grows with every change.", false, nil},
+	{"yard_authority_known", "1 if this node's ledger shows an authority whose lease has not expired.", false, nil},
+	{"yard_authority_epoch", "Epoch of the authority; it increases with every change.", false, nil},
 	{"yard_authority_changes_total", "Changes of the epoch that this node has seen.", true, nil},
-	{"yard_members", "Members by state, as the authority hears them.", false, []string{"state"}},
-	{"yard_queues", "Queues there are.", false, nil},
+	{"yard_members", "Members by state, as seen by the authority.", false, []string{"state"}},
+	{"yard_queues", "Queues.", false, nil},
 	{"yard_queue_jobs", "Jobs of a queue by state.", false, []string{"queue", "state"}},
 	{"yard_queue_paused", "1 if a queue is paused.", false, []string{"queue"}},
-	{"yard_queue_oldest_waiting_seconds", "Since when the waiting job of a queue is due that was accepted first; 0 if none waits.", false, []string{"queue"}},
+	{"yard_queue_oldest_waiting_seconds", "Age of the oldest waiting job of a queue, since it was due; 0 if none waits.", false, []string{"queue"}},
 	{"yard_dispatches", "Dispatches in the ledger by state.", false, []string{"state"}},
-	{"yard_held_keys", "Keys of guards that are held.", false, nil},
-	{"yard_outbox_bytes", "What is committed and not yet told.", false, nil},
+	{"yard_held_keys", "Unique, rate limit and debounce keys that are held.", false, nil},
+	{"yard_outbox_bytes", "Bytes committed and not yet published.", false, nil},
 	{"yard_outbox_limit_bytes", "Size of the outbox at which all but settling stops.", false, nil},
-	{"yard_outbox_items", "Events, results and dead letters that are committed and not yet told.", false, []string{"story"}},
+	{"yard_outbox_items", "Events, results and dead letters that are committed and not yet published.", false, []string{"stream"}},
 	{"yard_history_events_total", "Events there have ever been in the ledger.", true, nil},
 	{"yard_dead_letters_total", "Dead letters there have ever been in the ledger.", true, nil},
-	{"yard_settled_total", "Dispatches that this node settled as the authority, by verdict.", true, []string{"verdict"}},
-	{"yard_records_folded_total", "Records that this node folded as the authority, by what became of them.", true, []string{"became"}},
+	{"yard_settled_total", "Dispatches that this node settled as the authority, by result.", true, []string{"result"}},
+	{"yard_records_folded_total", "Records that this node ingested as the authority, by result.", true, []string{"result"}},
 	{"yard_cron_entries", "Cron entries, running and paused.", false, []string{"state"}},
-	{"yard_cron_ticks", "Ticks of the cron entries there are: fired, skipped because the last one's job had not ended, missed because nobody held the authority.", false, []string{"fate"}},
+	{"yard_cron_ticks", "Ticks of the existing cron entries by result: fired, skipped because the job of the tick before had not ended, missed because no node held the authority.", false, []string{"result"}},
 	{"yard_stale_outcomes_total", "Outcomes of dispatches that were no longer current.", true, nil},
-	{"yard_lane_lag_records", "Records of a lane that are accepted and not folded.", false, []string{"lane"}},
+	{"yard_lane_lag_records", "Records of a lane that are accepted and not ingested.", false, []string{"lane"}},
 	{"yard_raft_term", "Term of the Raft group.", false, nil},
 	{"yard_raft_leader", "1 if this node is the Raft leader.", false, nil},
-	{"yard_raft_voters", "Members whose voice counts.", false, nil},
+	{"yard_raft_voters", "Voting members of the Raft group.", false, nil},
 	{"yard_raft_last_index", "Last index on this node's disk.", false, nil},
 	{"yard_raft_committed_index", "Last index that is known to be committed.", false, nil},
 	{"yard_raft_applied_index", "Last index in this node's ledger.", false, nil},
-	{"yard_raft_contact_seconds", "Since the leader was heard; 0 on the leader, -1 if never.", false, nil},
+	{"yard_raft_contact_seconds", "Time since the last contact with the leader; 0 on the leader, -1 if never.", false, nil},
 	{"yard_jetstream_messages", "Messages in this node's streams.", false, nil},
 	{"yard_jetstream_bytes", "Bytes in this node's streams.", false, nil},
-	{"yard_jetstream_used_bytes", "Bytes of the store that this node's streams take.", false, nil},
-	{"yard_jetstream_limit_bytes", "Bytes of the store that they may take.", false, nil},
+	{"yard_jetstream_used_bytes", "Bytes of the store that this node's streams use.", false, nil},
+	{"yard_jetstream_limit_bytes", "Bytes of the store that they may use.", false, nil},
 	{"yard_jetstream_streams", "Streams of which this node has a replica.", false, nil},
-	{"yard_jetstream_streams_leaderless", "Those of them whose leader this node does not know.", false, nil},
+	{"yard_jetstream_streams_leaderless", "Streams of which this node has a replica, without a leader known to this node.", false, nil},
 	{"yard_jetstream_stream_messages", "Messages in a stream, at its leader.", false, []string{"stream"}},
 	{"yard_jetstream_stream_bytes", "Bytes in a stream, at its leader.", false, []string{"stream"}},
-	{"yard_jetstream_replica_lag", "Operations that the slowest replica of a stream is behind, at its leader.", false, []string{"stream"}},
-	{"yard_jetstream_replicas_offline", "Replicas of a stream that were not heard lately, at its leader.", false, []string{"stream"}},
-	{"yard_scrub_ended_timestamp_seconds", "When this node last had read all its copies of streams, in seconds since 1970.", false, nil},
-	{"yard_scrub_seconds", "How long that took.", false, nil},
-	{"yard_scrub_messages", "Messages that this node last read in its copy of a stream.", false, []string{"stream"}},
-	{"yard_scrub_wrong_messages", "Those that are missing there, not readable, or not what the other copies have.", false, []string{"stream"}},
-	{"yard_disk_free_bytes", "Bytes that are free for the node where its data lies.", false, nil},
-	{"yard_disk_refuse_bytes", "Free bytes below which this node takes no jobs in.", false, nil},
-	{"yard_disk_stop_bytes", "Free bytes below which this node decides nothing new.", false, nil},
+	{"yard_jetstream_replica_lag", "Operations by which the slowest replica of a stream lags, at its leader.", false, []string{"stream"}},
+	{"yard_jetstream_replicas_offline", "Replicas of a stream that are offline, at its leader.", false, []string{"stream"}},
+	{"yard_disk_free_bytes", "Free bytes in the file system of the node's data directory.", false, nil},
+	{"yard_disk_refuse_bytes", "Free bytes below which this node accepts no jobs.", false, nil},
+	{"yard_disk_stop_bytes", "Free bytes below which this node starts nothing new.", false, nil},
 	{"yard_disk_size_bytes", "Bytes of the file system that its data lies in.", false, nil},
-	{"yard_certificate_expires_timestamp_seconds", "When the certificate of a door ends, in seconds since 1970.", false, []string{"door"}},
+	{"yard_certificate_expires_timestamp_seconds", "Expiry of the certificate of a listener, in seconds since 1970.", false, []string{"listener"}},
 	{"yard_overhop_connections", "Connections at this node's Overhop edge.", false, nil},
-	{"yard_overhop_workers", "Those of them that are registered.", false, nil},
+	{"yard_overhop_workers", "Workers registered at this node's Overhop edge.", false, nil},
 	{"yard_overhop_subscriptions", "Subscriptions of workers at this node.", false, nil},
-	{"yard_overhop_credits", "Jobs that the workers of this node would take now.", false, nil},
-	{"yard_runner_processes", "Processes there should be.", false, []string{"runner"}},
+	{"yard_overhop_credits", "Jobs that the workers of this node can take now.", false, nil},
+	{"yard_runner_processes", "Configured number of processes.", false, []string{"runner"}},
 	{"yard_runner_processes_up", "Processes that take dispatches.", false, []string{"runner"}},
 	{"yard_runner_slots", "Slots of the processes that are up.", false, []string{"runner"}},
-	{"yard_runner_in_flight", "Dispatches that run.", false, []string{"runner"}},
+	{"yard_runner_in_flight", "Running dispatches.", false, []string{"runner"}},
 	{"yard_runner_crash_looping", "Processes in a crash loop.", false, []string{"runner"}},
-	{"yard_runner_restarts_total", "Processes that were started in place of one that had ended.", true, []string{"runner"}},
+	{"yard_runner_restarts_total", "Processes started to replace one that had ended.", true, []string{"runner"}},
 }
 
-// Metrics are what a node counts, and what it is asked for when somebody looks.
+// Metrics holds a node's counters and collects the families on each scrape.
 type Metrics struct {
 	registry *prometheus.Registry
 	handler  http.Handler
-	gather   atomic.Pointer[func(context.Context, Emit)]
-	about    map[string]*prometheus.Desc
+	collect  atomic.Pointer[func(context.Context, Emit)]
+	descs    map[string]*prometheus.Desc
 
-	accepted       prometheus.Counter
-	refused        *prometheus.CounterVec
-	started, ended *prometheus.CounterVec
-	waited, took   *prometheus.HistogramVec
-	requests       *prometheus.CounterVec
-	requestSeconds prometheus.Histogram
+	accepted                prometheus.Counter
+	rejected                *prometheus.CounterVec
+	started, ended          *prometheus.CounterVec
+	waitSeconds, runSeconds *prometheus.HistogramVec
+	requests                *prometheus.CounterVec
+	requestSeconds          prometheus.Histogram
 }
 
-// scrapesAtOnce and gatherTime bound what it costs to be looked at.
+// Executor is what runs a dispatch, as the metrics label it.
+type Executor struct{ kind, runner string }
+
+// executorLabels are the labels of an [Executor]: kind is "worker" or "runner",
+// runner is the runner's name and empty for workers.
+var executorLabels = []string{"kind", "runner"}
+
+// Worker is the executor of all Overhop workers.
+func Worker() Executor { return Executor{kind: "worker"} }
+
+// Runner is the executor of the RRQ runner with the given name.
+func Runner(name string) Executor { return Executor{kind: "runner", runner: name} }
+
+// maxScrapes and collectTimeout bound what it costs to be looked at.
 const (
-	scrapesAtOnce = 4
-	gatherTime    = 2 * time.Second
+	maxScrapes     = 4
+	collectTimeout = 2 * time.Second
 )
 
-// NewMetrics makes the node's own counters.
+// NewMetrics returns metrics without a collector; see [Metrics.SetCollector].
 func NewMetrics() *Metrics {
 	seconds := prometheus.ExponentialBuckets(0.001, 4, 10) // 1 ms to about 4 minutes
-	m := &Metrics{registry: prometheus.NewRegistry(), about: map[string]*prometheus.Desc{}}
+	m := &Metrics{registry: prometheus.NewRegistry(), descs: map[string]*prometheus.Desc{}}
 	for _, f := range families {
-		m.about[f.name] = prometheus.NewDesc(f.name, f.help, f.labels, nil)
+		m.descs[f.name] = prometheus.NewDesc(f.name, f.help, f.labels, nil)
 	}
 	m.accepted = prometheus.NewCounter(prometheus.CounterOpts{Name: "yard_jobs_accepted_total", Help: "Jobs that were accepted at this node; not those published straight to a stream."})
-	m.refused = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "yard_jobs_refused_total", Help: "Well-formed jobs that this node did not accept, by the code of the answer."}, []string{"code"})
-	for _, code := range []string{"400", "404", "409", "413", "429", "500", "503"} { // so that rates begin at nothing
-		m.refused.WithLabelValues(code)
+	m.rejected = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "yard_jobs_refused_total", Help: "Well-formed jobs that this node did not accept, by the code of the answer."}, []string{"code"})
+	for _, code := range []string{"400", "404", "409", "413", "429", "500", "503"} { // so that the series exist from the start
+		m.rejected.WithLabelValues(code)
 	}
-	m.started = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "yard_dispatches_started_total", Help: "Dispatches begun by this node's hands."}, []string{"hand"})
-	m.ended = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "yard_dispatches_ended_total", Help: "Dispatches that ended at this node's hands, by outcome."}, []string{"hand", "outcome"})
-	m.waited = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "yard_dispatch_wait_seconds", Help: "From when a job was due until this node's hands began it.", Buckets: seconds}, []string{"hand"})
-	m.took = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "yard_dispatch_run_seconds", Help: "From when a dispatch was begun until its outcome.", Buckets: seconds}, []string{"hand"})
+	m.started = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "yard_dispatches_started_total", Help: "Dispatches started by this node's executors."}, executorLabels)
+	m.ended = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "yard_dispatches_ended_total", Help: "Dispatches that ended at this node's executors, by outcome."}, append(executorLabels, "outcome"))
+	m.waitSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "yard_dispatch_wait_seconds", Help: "Time from when a job was due until this node's executor started it.", Buckets: seconds}, executorLabels)
+	m.runSeconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "yard_dispatch_run_seconds", Help: "Time from the start of a dispatch until its outcome.", Buckets: seconds}, executorLabels)
 	m.requests = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "yard_http_requests_total", Help: "Requests of the API by endpoint and status."}, []string{"endpoint", "status"})
-	m.requestSeconds = prometheus.NewHistogram(prometheus.HistogramOpts{Name: "yard_http_request_seconds", Help: "How long answers of the API took, but for those that wait for a job.", Buckets: seconds})
-	m.registry.MustRegister(m, m.accepted, m.refused, m.started, m.ended, m.waited, m.took, m.requests, m.requestSeconds,
+	m.requestSeconds = prometheus.NewHistogram(prometheus.HistogramOpts{Name: "yard_http_request_seconds", Help: "Duration of API requests, without those that wait for a job.", Buckets: seconds})
+	m.registry.MustRegister(m, m.accepted, m.rejected, m.started, m.ended, m.waitSeconds, m.runSeconds, m.requests, m.requestSeconds,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	m.handler = promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: scrapesAtOnce})
+	m.handler = promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes})
 	return m
 }
 
-// Ask says whom to ask from now on.
-func (m *Metrics) Ask(gather func(context.Context, Emit)) { m.gather.Store(&gather) }
+// SetCollector sets the function that reports the values of the families on each
+// scrape.
+func (m *Metrics) SetCollector(gather func(context.Context, Emit)) { m.collect.Store(&gather) }
 
-// Accepted counts a job.
+// Accepted counts an accepted job.
 func (m *Metrics) Accepted() { m.accepted.Inc() }
 
-// Refused counts a job that was not accepted, by the code of its answer.
-func (m *Metrics) Refused(code string) { m.refused.WithLabelValues(code).Inc() }
+// Rejected counts a job that was not accepted, by the code of the error.
+func (m *Metrics) Rejected(code string) { m.rejected.WithLabelValues(code).Inc() }
 
-// Started counts a dispatch that a hand, "overhop" or "rrq/<runner>", has begun
-// when its job had been due so long.
-func (m *Metrics) Started(hand string, waited time.Duration) {
-	m.started.WithLabelValues(hand).Inc()
-	m.waited.WithLabelValues(hand).Observe(max(waited, 0).Seconds())
+// Started counts a dispatch that e has started, waited after its job was due.
+func (m *Metrics) Started(e Executor, waited time.Duration) {
+	m.started.WithLabelValues(e.kind, e.runner).Inc()
+	m.waitSeconds.WithLabelValues(e.kind, e.runner).Observe(max(waited, 0).Seconds())
 }
 
-// Ended counts a dispatch that has ended.
-func (m *Metrics) Ended(hand, outcome string, took time.Duration) {
-	m.ended.WithLabelValues(hand, outcome).Inc()
-	m.took.WithLabelValues(hand).Observe(took.Seconds())
+// Ended counts a dispatch that has ended at e, duration after its start.
+func (m *Metrics) Ended(e Executor, outcome string, duration time.Duration) {
+	m.ended.WithLabelValues(e.kind, e.runner, outcome).Inc()
+	m.runSeconds.WithLabelValues(e.kind, e.runner).Observe(duration.Seconds())
 }
 
-// Describe is [prometheus.Collector].
+// Describe implements [prometheus.Collector].
 func (m *Metrics) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range m.about {
+	for _, d := range m.descs {
 		to <- d
 	}
 }
 
-// Collect is [prometheus.Collector].
+// Collect implements [prometheus.Collector].
 func (m *Metrics) Collect(to chan<- prometheus.Metric) {
-	gather := m.gather.Load()
+	gather := m.collect.Load()
 	if gather == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), gatherTime)
+	ctx, cancel := context.WithTimeout(context.Background(), collectTimeout)
 	defer cancel()
 	kinds := map[string]prometheus.ValueType{}
 	for _, f := range families {
@@ -180,13 +190,13 @@ func (m *Metrics) Collect(to chan<- prometheus.Metric) {
 		}
 	}
 	(*gather)(ctx, func(name string, value float64, labels ...string) {
-		about, ok := m.about[name]
+		desc, ok := m.descs[name]
 		if !ok {
-			about = prometheus.NewInvalidDesc(errNoFamily)
+			desc = prometheus.NewInvalidDesc(errUnknownMetric)
 		}
-		metric, err := prometheus.NewConstMetric(about, kinds[name], value, labels...)
+		metric, err := prometheus.NewConstMetric(desc, kinds[name], value, labels...)
 		if err != nil {
-			metric = prometheus.NewInvalidMetric(about, err)
+			metric = prometheus.NewInvalidMetric(desc, err)
 		}
 		to <- metric
 	})

@@ -9,23 +9,24 @@ import (
 	"strings"
 )
 
-// Document is the OpenAPI 3.1 document of routes, as it is served beside them.
+// Document returns the OpenAPI 3.1 document of routes, as the server serves it.
+// guarded is whether requests need a token.
 func Document(version string, guarded bool, routes []Route) ([]byte, error) {
-	entries := make([]*entry, len(routes))
+	endpoints := make([]*endpoint, len(routes))
 	for i := range routes {
-		e, err := newEntry(&routes[i])
+		e, err := newEndpoint(&routes[i])
 		if err != nil {
 			return nil, fmt.Errorf("route %s: %w", routes[i].Name, err)
 		}
-		entries[i] = e
+		endpoints[i] = e
 	}
-	return describe(version, guarded, entries)
+	return describe(version, guarded, endpoints)
 }
 
-// describe writes the OpenAPI 3.1 document of the routes.
-func describe(version string, guarded bool, entries []*entry) ([]byte, error) {
+// describe returns the OpenAPI 3.1 document of the endpoints.
+func describe(version string, guarded bool, endpoints []*endpoint) ([]byte, error) {
 	paths := schema{}
-	for _, e := range entries {
+	for _, e := range endpoints {
 		path, ok := paths[e.path].(schema)
 		if !ok {
 			path = schema{}
@@ -33,20 +34,20 @@ func describe(version string, guarded bool, entries []*entry) ([]byte, error) {
 		}
 		path[strings.ToLower(e.method)] = e.operation()
 	}
-	paths["/healthz"] = schema{"get": look("healthz", "whether the process serves", false)}
-	paths["/readyz"] = schema{"get": look("readyz", "whether the node is ready, and why not", true)}
+	paths["/healthz"] = schema{"get": probeOperation("healthz", "whether the process is running", false)}
+	paths["/readyz"] = schema{"get": probeOperation("readyz", "whether the node is ready, with the reasons if it is not", true)}
 	paths["/metrics"] = schema{"get": schema{
-		"operationId": "metrics", "summary": "what this node measures, for Prometheus",
-		"responses": schema{"200": schema{"description": "done", "content": schema{"text/plain": schema{"schema": schema{"type": "string"}}}}},
+		"operationId": "metrics", "summary": "the metrics of this node, in Prometheus format",
+		"responses": schema{"200": schema{"description": "success", "content": schema{"text/plain": schema{"schema": schema{"type": "string"}}}}},
 	}}
 	document := schema{
 		"openapi": "3.1.0",
 		"info": schema{
 			"title": "Yardmaster", "version": version,
-			"description": "Jobs, queues and the state of the yard. What is answered over NATS under yard.api.v1 is answered here.",
+			"description": "Jobs, queues and the state of the yard. The NATS API under yard.api.v1 gives the same replies.",
 		},
 		"paths":      paths,
-		"components": schema{"schemas": schema{"Error": schemaOf(reflect.TypeFor[errorAnswer](), true)}},
+		"components": schema{"schemas": schema{"Error": schemaOf(reflect.TypeFor[errorReply](), true)}},
 	}
 	if guarded {
 		document["components"].(schema)["securitySchemes"] = schema{"token": schema{"type": "http", "scheme": "bearer"}}
@@ -55,13 +56,13 @@ func describe(version string, guarded bool, entries []*entry) ([]byte, error) {
 	return json.MarshalIndent(document, "", "  ")
 }
 
-// operation is one method of one path.
-func (e *entry) operation() schema {
+// operation returns the OpenAPI operation of the endpoint.
+func (e *endpoint) operation() schema {
 	parameters := []schema{}
-	fields := fieldsOf(reflect.TypeOf(e.Question))
+	fields := requestFields(reflect.TypeOf(e.Request))
 	for _, name := range e.wildcards {
 		kind := reflect.TypeFor[string]()
-		if f := find(fields, name); f != nil && name != e.Token {
+		if f := findField(fields, name); f != nil && name != e.Token {
 			kind = f.kind
 		}
 		if s := schemaOf(kind, false); s["type"] == "array" { // one of them
@@ -70,15 +71,15 @@ func (e *entry) operation() schema {
 			parameters = append(parameters, schema{"name": name, "in": "path", "required": true, "schema": s})
 		}
 	}
-	for _, name := range named(e.Query) {
+	for _, name := range splitNames(e.Query) {
 		parameters = append(parameters, schema{"name": name, "in": "query", "schema": duration()})
 	}
 	operation := schema{
-		"operationId": e.Name, "summary": e.About,
+		"operationId": e.Name, "summary": e.Summary,
 		"responses": schema{
-			strconv.Itoa(e.Status): schema{"description": "done", "content": content(schemaOf(reflect.TypeOf(e.Answer), true))},
+			strconv.Itoa(e.Status): schema{"description": "success", "content": content(schemaOf(reflect.TypeOf(e.Reply), true))},
 			"default": schema{
-				"description": "refused, by the status; 503 and 429 say in Retry-After when to ask again",
+				"description": "error; 503 and 429 have the header Retry-After",
 				"content":     content(schema{"$ref": "#/components/schemas/Error"}),
 			},
 		},
@@ -86,19 +87,19 @@ func (e *entry) operation() schema {
 	if e.Indexed {
 		good := operation["responses"].(schema)[strconv.Itoa(e.Status)].(schema)
 		good["headers"] = schema{headerIndex: schema{
-			"description": "the index of the ledger's last entry that this shows", "schema": schema{"type": "integer"},
+			"description": "index of the last ledger entry that the response shows", "schema": schema{"type": "integer"},
 		}}
 	}
-	if e.Waited != nil {
+	if e.WaitReply != nil {
 		operation["responses"].(schema)["200"] = schema{
-			"description": "the job, to who has waited for its end", "content": content(schemaOf(reflect.TypeOf(e.Waited), true)),
+			"description": "the job, if the request waited for its end", "content": content(schemaOf(reflect.TypeOf(e.WaitReply), true)),
 		}
 	}
 	properties := schema{}
 	for _, k := range e.keys {
-		if e.bodied() {
+		if e.hasBody() {
 			properties[k.name] = schemaOf(k.kind, false)
-			if shape, ok := e.Shapes[k.name]; ok { // what its type does not tell
+			if shape, ok := e.Shapes[k.name]; ok { // the type is any JSON
 				properties[k.name] = shape.schema()
 			}
 			continue
@@ -107,7 +108,7 @@ func (e *entry) operation() schema {
 		if name, ok := strings.CutSuffix(k.name, "_ms"); ok {
 			p["name"], p["schema"] = name, duration()
 		}
-		if slices.Contains(named(e.Required), k.name) {
+		if slices.Contains(splitNames(e.Required), k.name) {
 			p["required"] = true
 		}
 		parameters = append(parameters, p)
@@ -115,7 +116,7 @@ func (e *entry) operation() schema {
 	if len(properties) > 0 {
 		body := schema{"type": "object", "properties": properties}
 		if len(e.Required) > 0 {
-			body["required"] = named(e.Required)
+			body["required"] = splitNames(e.Required)
 		}
 		operation["requestBody"] = schema{"content": content(body), "required": len(e.Required) > 0}
 	}
@@ -142,12 +143,13 @@ func duration() schema {
 	return schema{"type": "string", "description": "a duration, such as 30s"}
 }
 
-// look is a path that needs no token.
-func look(name, about string, maybe bool) schema {
+// probeOperation returns the operation of a health check, which needs no token.
+// mayFail is whether it can respond with 503.
+func probeOperation(name, summary string, mayFail bool) schema {
 	good := content(schema{"type": "object"})
 	responses := schema{"200": schema{"description": "yes", "content": good}}
-	if maybe {
+	if mayFail {
 		responses["503"] = schema{"description": "no", "content": good}
 	}
-	return schema{"operationId": name, "summary": about, "security": []schema{}, "responses": responses}
+	return schema{"operationId": name, "summary": summary, "security": []schema{}, "responses": responses}
 }

@@ -9,19 +9,18 @@ import (
 	"testing"
 )
 
-// item is what a list holds that the question takes as any JSON.
+// item is an item of a list that the request holds as raw JSON.
 type item struct {
 	Function string `json:"function"`
 	Secret   string `json:"secret"`
 }
 
-// What the types do not tell the document tells all the same: who is asked for
-// the token and who is not, what a list of any JSON holds, and that the metrics
-// are text.
-func TestDescribe_Untold(t *testing.T) {
-	e, err := newEntry(&Route{
-		Name: "make", Pattern: "POST /v1/things", Takes: "*", Required: "things",
-		Question: struct {
+// The document describes what the types do not: which paths need a token, the
+// items of a list of raw JSON, and that metrics are text.
+func TestDescribe_Auth(t *testing.T) {
+	e, err := newEndpoint(&Route{
+		Name: "make", Pattern: "POST /v1/things", Accepts: "*", Required: "things",
+		Request: struct {
 			Things []json.RawMessage `json:"things"`
 		}{}, Shapes: map[string]Shape{"things": {Of: item{}, List: true, Without: "secret"}},
 	})
@@ -29,7 +28,7 @@ func TestDescribe_Untold(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, guarded := range []bool{true, false} {
-		text, err := describe("1.2.3", guarded, []*entry{e})
+		text, err := describe("1.2.3", guarded, []*endpoint{e})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -47,31 +46,31 @@ func TestDescribe_Untold(t *testing.T) {
 		}
 		body := "paths /v1/things post requestBody content application/json schema properties things items properties function type"
 		if got := at(body); got != "string" {
-			t.Errorf("an item's function is %v", got)
+			t.Errorf("type of an item's function is %v", got)
 		}
 		if got := at(strings.ReplaceAll(body, "function type", "secret")); got != nil {
-			t.Errorf("an item's secret is %v", got)
+			t.Errorf("type of an item's secret is %v, want none", got)
 		}
 		if got := at("paths /metrics get responses 200 content text/plain schema type"); got != "string" {
-			t.Errorf("the metrics are %v", got)
+			t.Errorf("type of the metrics is %v", got)
 		}
 		if got := at("components securitySchemes token scheme"); (got == "bearer") != guarded {
-			t.Errorf("guarded %t: the scheme is %v", guarded, got)
+			t.Errorf("guarded %t: security scheme %v", guarded, got)
 		}
 		if got := document["security"]; (got != nil) != guarded {
-			t.Errorf("guarded %t: it asks for %v", guarded, got)
+			t.Errorf("guarded %t: security %v", guarded, got)
 		}
 		for _, open := range []string{"/healthz", "/readyz"} {
 			if got := at("paths " + open + " get security"); !reflect.DeepEqual(got, []any{}) {
-				t.Errorf("%s asks for %v", open, got)
+				t.Errorf("%s: security %v, want none", open, got)
 			}
 		}
 	}
 }
 
-// Whoever asks by HEAD hears the same status and type, and no body.
-func TestHead(t *testing.T) {
-	_, addr := open(t, nil, Route{Name: "look", Pattern: "GET /v1/things", Do: echo})
+// HEAD gives the status and the content type of GET, and no body.
+func TestHeadRequests(t *testing.T) {
+	_, addr := startServer(t, nil, Route{Name: "show", Pattern: "GET /v1/things", Handle: echo})
 	t.Cleanup(http.DefaultClient.CloseIdleConnections)
 	for _, path := range []string{"/healthz", "/readyz", "/metrics", "/v1/things", "/v1/nothing", "/v1/openapi.json"} {
 		ask := func(method string) (status int, kind string, body int64) {

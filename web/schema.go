@@ -13,11 +13,11 @@ import (
 type field struct {
 	key      string
 	kind     reflect.Type
-	optional bool // may be left out of an answer
+	optional bool // may be missing in a reply
 }
 
-// fieldsIn gives the fields of a struct, those of embedded structs in their
-// place.
+// fieldsIn returns an iterator over the fields of a struct. The fields of an
+// embedded struct appear in its place.
 func fieldsIn(kind reflect.Type) iter.Seq[field] {
 	return func(yield func(field) bool) { walk(kind, yield) }
 }
@@ -49,34 +49,34 @@ func walk(kind reflect.Type, yield func(field) bool) bool {
 	return true
 }
 
-// schema is a JSON schema as far as the API's document needs one.
+// schema is a JSON schema or another object of the OpenAPI document.
 type schema map[string]any
 
 var (
-	textual  = reflect.TypeFor[encoding.TextMarshaler]()
-	rawJSON  = reflect.TypeFor[json.RawMessage]()
-	instant  = reflect.TypeFor[time.Time]()
-	anything = reflect.TypeFor[any]()
-	written  = reflect.TypeFor[json.Marshaler]()
+	textMarshaler = reflect.TypeFor[encoding.TextMarshaler]()
+	rawJSON       = reflect.TypeFor[json.RawMessage]()
+	timeType      = reflect.TypeFor[time.Time]()
+	anyType       = reflect.TypeFor[any]()
+	jsonMarshaler = reflect.TypeFor[json.Marshaler]()
 )
 
-// schemaOf describes the JSON of a type. Fields that an answer always has are
-// required; of a question none is.
-func schemaOf(kind reflect.Type, answer bool) schema {
+// schemaOf returns the schema of the JSON of a type. In a reply, the fields that
+// are always there are required and nil slices and maps are null.
+func schemaOf(kind reflect.Type, reply bool) schema {
 	switch {
-	case kind == nil, kind == rawJSON, kind == anything:
+	case kind == nil, kind == rawJSON, kind == anyType:
 		return schema{}
-	case kind == instant:
+	case kind == timeType:
 		return schema{"type": "string", "format": "date-time"}
 	case kind.Kind() == reflect.Pointer:
-		s := schemaOf(kind.Elem(), answer)
+		s := schemaOf(kind.Elem(), reply)
 		if one, ok := s["type"].(string); ok {
 			s["type"] = []string{one, "null"}
 		}
 		return s
-	case kind.Implements(textual), reflect.PointerTo(kind).Implements(textual):
+	case kind.Implements(textMarshaler), reflect.PointerTo(kind).Implements(textMarshaler):
 		return schema{"type": "string"}
-	case kind.Implements(written), reflect.PointerTo(kind).Implements(written):
+	case kind.Implements(jsonMarshaler), reflect.PointerTo(kind).Implements(jsonMarshaler):
 		return schema{}
 	}
 	switch kind.Kind() {
@@ -90,30 +90,31 @@ func schemaOf(kind reflect.Type, answer bool) schema {
 		if kind.Elem().Kind() == reflect.Uint8 {
 			return schema{"type": "string", "contentEncoding": "base64"}
 		}
-		s := schema{"type": "array", "items": schemaOf(kind.Elem(), answer)}
-		if answer && kind.Kind() == reflect.Slice { // Go's nil
+		s := schema{"type": "array", "items": schemaOf(kind.Elem(), reply)}
+		if reply && kind.Kind() == reflect.Slice { // may be nil
 			s["type"] = []string{"array", "null"}
 		}
 		return s
 	case reflect.Map:
-		s := schema{"type": "object", "additionalProperties": schemaOf(kind.Elem(), answer)}
-		if answer {
+		s := schema{"type": "object", "additionalProperties": schemaOf(kind.Elem(), reply)}
+		if reply {
 			s["type"] = []string{"object", "null"}
 		}
 		return s
 	case reflect.Struct:
-		return objectOf(kind, answer)
+		return objectOf(kind, reply)
 	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
 		return schema{"type": "integer", "minimum": 0}
 	}
 	return schema{"type": "integer"}
 }
 
-func objectOf(kind reflect.Type, answer bool) schema {
+// objectOf returns the schema of a struct.
+func objectOf(kind reflect.Type, reply bool) schema {
 	properties, required := schema{}, []string{}
 	for f := range fieldsIn(kind) {
-		properties[f.key] = schemaOf(f.kind, answer)
-		if answer && !f.optional {
+		properties[f.key] = schemaOf(f.kind, reply)
+		if reply && !f.optional {
 			required = append(required, f.key)
 		}
 	}

@@ -18,67 +18,67 @@ import (
 	"time"
 )
 
-// Bounds of the door.
+// Limits of the HTTP server.
 const (
-	maxConnections = 4096 // more are closed at once
-	maxHeader      = 16 << 10
-	headerTime     = 5 * time.Second  // for a request's head to arrive
-	bodyTime       = 30 * time.Second // for its body
-	writeTime      = 30 * time.Second // for an answer to be taken
-	idleTime       = 2 * time.Minute  // of a connection between requests
-	stopTime       = 2 * time.Second  // for the last answers when the node stops
-	quickAtOnce    = 256              // requests that are answered at once
-	waitsAtOnce    = 3072             // those that wait for a job, which leaves connections to all others
-	checksAtOnce   = 16               // looks at readiness, which anybody may ask for
+	maxConnections     = 4096 // further ones are closed at once
+	maxHeaderBytes     = 16 << 10
+	headerTimeout      = 5 * time.Second  // for a request's header to arrive
+	bodyTimeout        = 30 * time.Second // for its body
+	writeTimeout       = 30 * time.Second // for the client to read a response
+	idleTimeout        = 2 * time.Minute  // of a connection between requests
+	stopTimeout        = 2 * time.Second  // for the last responses when the node stops
+	maxRequests        = 256              // concurrent requests that do not wait
+	maxWaitingRequests = 3072             // concurrent requests that wait for a job; leaves connections for the others
+	maxProbes          = 16               // concurrent requests of /readyz, which need no token
 )
 
-// Config is what the roof tells the door.
+// Config configures a [Server].
 type Config struct {
-	Version string // of the program, for the API's document
-	Token   string // asked of whoever wants more than to know how the node is; "": nothing is asked
-	// Ready tells whether the node is ready, and more of that as JSON.
-	Ready func(ctx context.Context) (ready bool, more any)
-	// Metrics are shown at /metrics.
+	Version string // of the program, for the OpenAPI document
+	Token   string // required for everything but the health checks; "" means no token
+	// Ready reports whether the node is ready; details is encoded as the body.
+	Ready func(ctx context.Context) (ready bool, details any)
+	// Metrics are served at /metrics.
 	Metrics *Metrics
-	// TLS is spoken, and nothing else, unless it is nil.
+	// TLS, unless nil, makes the server accept only TLS connections.
 	TLS *tls.Config
 }
 
-// Server is a node's HTTP door.
+// Server is a node's HTTP server.
 type Server struct {
-	cfg    Config
-	log    *slog.Logger
-	cross  *http.CrossOriginProtection
-	api    atomic.Pointer[api] // nil before and after the node takes questions
-	memory budget
-	quick  chan struct{}
-	checks chan struct{}
+	cfg         Config
+	log         *slog.Logger
+	crossOrigin *http.CrossOriginProtection
+	api         atomic.Pointer[api] // nil unless ServeAPI is running
+	memory      budget              // for request bodies, in bytes
+	requests    chan struct{}       // semaphore of maxRequests
+	checks      chan struct{}       // semaphore of maxProbes
 
-	waiting  atomic.Int64
-	bodyTime time.Duration // bodyTime, but for tests
+	waiting     atomic.Int64  // requests that wait for a job
+	bodyTimeout time.Duration // the constant, except in tests
 }
 
-// Waiting counts those who wait for a job's end.
+// Waiting returns the number of requests that wait for a job's end.
 func (s *Server) Waiting() int { return int(s.waiting.Load()) }
 
-// New makes the door; Serve opens it.
+// New returns a server, which Serve starts.
 func New(cfg Config, log *slog.Logger) *Server {
 	return &Server{
-		cfg: cfg, log: log, cross: http.NewCrossOriginProtection(), memory: newBudget(bodyMemory),
-		quick: make(chan struct{}, quickAtOnce), checks: make(chan struct{}, checksAtOnce), bodyTime: bodyTime,
+		cfg: cfg, log: log, crossOrigin: http.NewCrossOriginProtection(), memory: newBudget(bodyMemory),
+		requests: make(chan struct{}, maxRequests), checks: make(chan struct{}, maxProbes), bodyTimeout: bodyTimeout,
 	}
 }
 
-// Serve answers on ln until ctx ends. Until [Server.ServeAPI] runs, too, it
-// says only that the node lives.
+// Serve accepts connections on ln until ctx ends. Without [Server.ServeAPI], it
+// serves only health checks and metrics.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	server := &http.Server{
-		Handler: s, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader,
-		ErrorLog: log.New(&complaints{log: s.log}, "", 0),
+		Handler: s, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
+		ErrorLog: log.New(&errorLog{log: s.log}, "", 0),
 	}
-	ln = &bounded{Listener: ln, free: newBudget(maxConnections)}
+	ln = &limitListener{Listener: ln, free: newBudget(maxConnections)}
 	if s.cfg.TLS != nil {
-		ln = tls.NewListener(ln, s.cfg.TLS) // HTTP/1.1: the bounds are made for that
+		ln = tls.NewListener(ln, s.cfg.TLS) // HTTP/1.1 only: the limits assume one request per connection
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(ln) }()
@@ -87,10 +87,10 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		return err
 	case <-ctx.Done():
 	}
-	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTime)
+	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer cancel()
 	if server.Shutdown(stopping) != nil {
-		_ = server.Close() // who has not taken the answer by now does not get it
+		_ = server.Close() // drops the responses that are not sent yet
 	}
 	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
 		return err
@@ -98,8 +98,8 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	return nil
 }
 
-// ServeAPI answers questions under /v1 until ctx ends and the last handler has
-// returned.
+// ServeAPI serves the routes under /v1 until ctx ends. It returns after the last
+// handler has returned.
 func (s *Server) ServeAPI(ctx context.Context, routes []Route) error {
 	a, err := s.newAPI(ctx, routes)
 	if err != nil {
@@ -112,96 +112,99 @@ func (s *Server) ServeAPI(ctx context.Context, routes []Route) error {
 	return nil
 }
 
-// ServeHTTP is [http.Handler].
+// ServeHTTP implements [http.Handler].
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	s.expect(w, r)
+	s.handleExpect(w, r)
 	switch r.URL.Path {
-	case "/healthz": // never kept from answering by those who look at readiness
-		s.check(w, r, func(context.Context) (bool, any) { return true, map[string]bool{"serving": true} })
+	case "/healthz": // not limited, so that many requests of /readyz cannot block it
+		s.probe(w, r, func(context.Context) (bool, any) { return true, map[string]bool{"serving": true} })
 		return
 	case "/readyz":
 		select {
 		case s.checks <- struct{}{}:
 			defer func() { <-s.checks }()
-			s.check(w, r, s.cfg.Ready)
+			s.probe(w, r, s.cfg.Ready)
 		default:
-			refuse(w, &Refusal{Status: http.StatusServiceUnavailable, Text: "too many look after this node at once", RetryAfter: time.Second})
+			writeError(w, &Error{Status: http.StatusServiceUnavailable, Text: "too many health checks at once", RetryAfter: time.Second})
 		}
 		return
 	}
-	if err := s.admit(w, r); err != nil {
-		refuse(w, err)
+	if err := s.authorize(w, r); err != nil {
+		writeError(w, err)
 		return
 	}
 	if r.URL.Path == "/metrics" {
-		if !onlyAsked(w, r) {
+		if !requireGet(w, r) {
 			return
 		}
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTime)) // as in write
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // as in writeReply
 		s.cfg.Metrics.handler.ServeHTTP(w, r)
 		return
 	}
 	a := s.api.Load()
 	if a == nil || !a.begin() {
-		refuse(w, &Refusal{Status: http.StatusServiceUnavailable, Text: "this node is starting or stopping: ask again, or ask another", RetryAfter: time.Second})
+		writeError(w, &Error{Status: http.StatusServiceUnavailable, Text: "this node is starting or stopping: try again, or use another node", RetryAfter: time.Second})
 		return
 	}
 	defer a.work.Done()
 	a.serve(w, r)
 }
 
-// onlyAsked refuses all methods but those that ask.
-func onlyAsked(w http.ResponseWriter, r *http.Request) bool {
+// requireGet reports whether the method is GET or HEAD; if not it sends the
+// response.
+func requireGet(w http.ResponseWriter, r *http.Request) bool {
 	if r.Method == http.MethodGet || r.Method == http.MethodHead {
 		return true
 	}
 	w.Header().Set("Allow", "GET, HEAD")
-	refuse(w, &Refusal{Status: http.StatusMethodNotAllowed, Text: r.URL.Path + " is asked by GET"})
+	writeError(w, &Error{Status: http.StatusMethodNotAllowed, Text: fmt.Sprintf("%s does not allow %s; use GET", r.URL.Path, r.Method)})
 	return false
 }
 
-// check answers whoever looks after the process.
-func (s *Server) check(w http.ResponseWriter, r *http.Request, look func(context.Context) (bool, any)) {
+// probe serves a health check: 200 or 503, with the details as JSON.
+func (s *Server) probe(w http.ResponseWriter, r *http.Request, get func(context.Context) (bool, any)) {
 	w.Header().Set("Cache-Control", "no-store")
-	if !onlyAsked(w, r) {
+	if !requireGet(w, r) {
 		return
 	}
-	good, more := look(r.Context())
-	body, err := json.Marshal(more)
+	ok, details := get(r.Context())
+	body, err := json.Marshal(details)
 	if err != nil {
-		refuse(w, err)
+		writeError(w, err)
 		return
 	}
 	status := http.StatusOK
-	if !good {
+	if !ok {
 		status = http.StatusServiceUnavailable
 	}
-	write(w, status, body)
+	writeReply(w, status, body)
 }
 
-// admit lets in who brings the token, and no page of another site: a browser on
-// the node's host would bring such a page past every wall.
-func (s *Server) admit(w http.ResponseWriter, r *http.Request) error {
-	if err := s.cross.Check(r); err != nil {
-		return &Refusal{Status: http.StatusForbidden, Text: "a page of another site asks, which is not allowed: " + err.Error()}
+// authorize returns an error unless the request has the token. It also refuses
+// requests that a browser makes for a page of another site: with a browser on the
+// node's host, they would come from inside the firewall.
+func (s *Server) authorize(w http.ResponseWriter, r *http.Request) error {
+	if err := s.crossOrigin.Check(r); err != nil {
+		return &Error{Status: http.StatusForbidden, Text: "requests from pages of other sites are not allowed: " + err.Error()}
 	}
-	if s.cfg.Token == "" && !ownName(r.Host) {
-		return &Refusal{Status: http.StatusForbidden, Text: fmt.Sprintf(
-			"this node is asked as %q: without a token it answers only to addresses, localhost and names without a dot, because a page of another site may call it by a name of its own; ask it by its address, or set http.token", r.Host)}
+	if s.cfg.Token == "" && !trustedHost(r.Host) {
+		return &Error{Status: http.StatusForbidden, Text: fmt.Sprintf(
+			"host %q is not allowed: without a token this node serves only addresses, localhost and names without a dot, because a page of another site may use a DNS name that resolves to this node; use its address, or set http.token", r.Host)}
 	}
 	scheme, given, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if s.cfg.Token == "" || strings.EqualFold(scheme, "Bearer") && subtle.ConstantTimeCompare([]byte(strings.TrimSpace(given)), []byte(s.cfg.Token)) == 1 {
 		return nil
 	}
 	w.Header().Set("WWW-Authenticate", `Bearer realm="yardmaster"`)
-	return &Refusal{Status: http.StatusUnauthorized, Text: "bring the token of http.token: Authorization: Bearer <token>"}
+	return &Error{Status: http.StatusUnauthorized, Text: "the token in http.token is required: Authorization: Bearer <token>"}
 }
 
-// ownName tells a Host that no page of another site can have been loaded from: a
-// name with a dot may be anybody's, and may have been made to mean this node
-// after the page was loaded.
-func ownName(host string) bool {
+// trustedHost reports whether host is one that no page of another site can have
+// been loaded from: an address, localhost or a name without a dot. Any other name
+// may belong to an attacker who changed its DNS record to this node's address
+// after the page was loaded (DNS rebinding).
+func trustedHost(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
 	}
@@ -212,45 +215,47 @@ func ownName(host string) bool {
 	return !strings.Contains(strings.TrimSuffix(strings.ToLower(host), ".localhost"), ".")
 }
 
-// bounded is a listener with so many connections at once.
-type bounded struct {
+// limitListener limits the number of concurrent connections.
+type limitListener struct {
 	net.Listener
 	free budget
 }
 
-// Accept closes connections that are too many, so that whoever dialled hears it.
-func (b *bounded) Accept() (net.Conn, error) {
+// Accept returns the next connection within the limit. It closes those beyond it,
+// so that their clients get an error at once.
+func (b *limitListener) Accept() (net.Conn, error) {
 	for {
 		c, err := b.Listener.Accept()
 		if err != nil {
 			return nil, err
 		}
-		if b.free.take(1) {
-			return &counted{Conn: c, end: sync.OnceFunc(func() { b.free.give(1) })}, nil
+		if b.free.acquire(1) {
+			return &limitConn{Conn: c, end: sync.OnceFunc(func() { b.free.release(1) })}, nil
 		}
 		_ = c.Close()
 	}
 }
 
-type counted struct {
+type limitConn struct {
 	net.Conn
 	end func()
 }
 
-// CloseWrite lets the server say its last word to who is still talking.
-func (c *counted) CloseWrite() error {
+// CloseWrite is used by the HTTP server to send a response before it closes a
+// connection whose request was not read completely.
+func (c *limitConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
 	}
 	return nil
 }
 
-func (c *counted) Close() error {
+func (c *limitConn) Close() error {
 	c.end()
 	return c.Conn.Close()
 }
 
-// budget is an amount that is taken and given back.
+// budget is a counting semaphore that does not block.
 type budget struct{ free *atomic.Int64 }
 
 func newBudget(n int64) budget {
@@ -259,7 +264,8 @@ func newBudget(n int64) budget {
 	return b
 }
 
-func (b budget) take(n int64) bool {
+// acquire takes n and reports whether it was available.
+func (b budget) acquire(n int64) bool {
 	if b.free.Add(-n) >= 0 {
 		return true
 	}
@@ -267,4 +273,4 @@ func (b budget) take(n int64) bool {
 	return false
 }
 
-func (b budget) give(n int64) { b.free.Add(n) }
+func (b budget) release(n int64) { b.free.Add(n) }

@@ -8,12 +8,12 @@ import (
 
 // dispatches are the records of dispatch.json, in the order they were queued.
 type dispatches struct {
-	lines [][]byte       // a record each, as written by put
-	index map[string]int // of each request id; nil: the lines are searched
+	lines [][]byte       // one record each, as written by put
+	index map[string]int // line by request id; if nil, find searches the lines
 }
 
-// record is a dispatch as dispatch.json shows it. Its first field stays the
-// request id: lines are found by it.
+// record is a dispatch as stored in dispatch.json. The request id must be the
+// first field, because find compares the start of a line.
 type record struct {
 	RequestID   string          `json:"request_id"`
 	Target      string          `json:"target"`
@@ -22,7 +22,7 @@ type record struct {
 	NotifiedAt  *string         `json:"notified_at"`
 	DeliveredAt *string         `json:"delivered_at"`
 	FailedAt    *string         `json:"failed_at"`
-	Reason      *string         `json:"reason"` // the channel, once it is notified; why, once it has failed
+	Reason      *string         `json:"reason"` // the channel if notified, the reason if failed
 	Metadata    json.RawMessage `json:"metadata"`
 }
 
@@ -33,8 +33,8 @@ const (
 	failed    = "failed"
 )
 
-// find gives a dispatch and the number of its line; r is nil and the number
-// that of a further line if there is none.
+// find returns a dispatch and the index of its line. For an unknown id, r is nil
+// and i is the index of a new line.
 func (d *dispatches) find(id string) (i int, r *record, err error) {
 	if d.index != nil {
 		i, ok := d.index[id]
@@ -57,7 +57,7 @@ func (d *dispatches) find(id string) (i int, r *record, err error) {
 	return len(d.lines), nil, nil
 }
 
-// isPlain tells that a text is the same in JSON, whoever writes it.
+// isPlain reports whether every JSON encoder writes text unchanged.
 func isPlain(text string) bool {
 	return !strings.ContainsFunc(text, func(c rune) bool {
 		return c < ' ' || c > '~' || strings.ContainsRune(`"\\/<>&`, c)
@@ -73,14 +73,14 @@ func readRecord(line []byte) (*record, error) {
 	return r, nil
 }
 
-// dropNull takes metadata that is null for none, which is what it says.
+// dropNull removes metadata that is null, which means the same as none.
 func (r *record) dropNull() {
 	if bytes.Equal(r.Metadata, []byte("null")) {
 		r.Metadata = nil
 	}
 }
 
-// put writes a dispatch into line i, or adds it behind the last.
+// put writes a dispatch to line i, or appends it if i is a new line.
 func (d *dispatches) put(i int, r *record) error {
 	r.dropNull()
 	line, err := marshal(r)
@@ -98,9 +98,9 @@ func (d *dispatches) put(i int, r *record) error {
 	return nil
 }
 
-// marshal writes a value as one line of JSON, without the line's end. Metadata
-// stays as it was given, so that the same command given again is found to be
-// the same.
+// marshal returns v as one line of JSON, without the newline. It does not escape
+// HTML, so that metadata stays as it was given and a repeated command compares
+// equal.
 func marshal(v any) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)

@@ -1,44 +1,45 @@
-// Package statedir keeps the runtime contract in a plain directory: no node, no
-// network, one short process per command. The rules are the ledger's, the very
-// same that a yard replicates; this package only brings a ledger back, lets it
-// judge one command, and stores what came of it.
+// Package statedir keeps the state of the runtime contract in a plain directory:
+// without a node, without a network, in one short process per command. Package
+// ledger implements the rules, as in a yard. This package only restores a ledger
+// from the files, applies one command to it, and stores the result.
 //
 // # The files
 //
-// One file is the truth, yardmaster.state: authority, cursor, counts, every
-// dispatch with its times, and the events that are still told. The others are
-// views that callers read: snapshot.json and its four sections, dispatch.json,
-// events.json and mailbox.json. engine.lock is what everybody locks.
+// The state file, yardmaster.state, is authoritative: it holds authority, cursor,
+// counts, every dispatch with its times, and the events that are kept. The other
+// files are views for callers, derived from it: snapshot.json and its four
+// sections, dispatch.json, events.json and mailbox.json. engine.lock is the lock
+// file.
 //
-// The truth is text of its own form and not [ledger.Ledger.Encode]'s bytes. An
-// encoded ledger is read by the release that wrote it, which is right for a
-// member that can be filled from the others; a directory has no others. It is
-// also what lets events stay lines that nobody parses: a command costs reading
-// and writing them, no more.
+// The state file has its own text format and does not use
+// [ledger.Ledger.Encode]. An encoded ledger can only be read by the release that
+// wrote it, which is sufficient for a member that can be filled from the others,
+// but not for a directory. The format also keeps events as lines that need not be
+// parsed: a command only reads and writes them.
 //
 // # A commit
 //
-//	lock ─ load ─ judge ─ write and fsync all that changes, under other names
-//	     ─ rename the truth, fsync the directory     ◀── from here on it is done
+//	lock ─ load ─ apply ─ write and fsync all changed files under temporary names
+//	     ─ rename the state file, fsync the directory     ◀── committed
 //	     ─ rename the views ─ unlock
 //
-// Whoever is killed before the second line has changed nothing; whoever is
-// killed after it has left views that are one command behind, and the next
-// command makes them anew. The truth remembers two hashes of each view, what it
-// should be and what lay there before. So a view that is behind is told from
-// one that somebody else wrote.
+// A process that is killed before the second line has changed nothing. One that
+// is killed after it leaves views that are one command behind, which the next
+// command rewrites. The state file holds two hashes of each view: of the content
+// it should have, and of the content that it replaces. They distinguish a view
+// that is behind from one that another program has changed.
 //
-// # What is never done
+// # Guarantees
 //
-// Nothing that cannot be read is overwritten, and nothing starts empty because
-// of it: the error names the file and the way out. The lock is held from before
-// the load until after the commit, so no two commands see the same state.
-// Times are taken once, when something happens, and stored.
+// A file that cannot be read is never overwritten and never treated as empty: the
+// error names the file and the remedy. The lock is held from before the load
+// until after the commit, so commands are serialized. Times are taken once, when
+// something happens, and stored.
 //
-// # Directories of the original
+// # Directories of the original program
 //
-// Where there is no truth but an events.json, the directory was written by the
-// program whose contract this is. Its events are folded as it would fold them,
-// dispatch.json gives their times, and the first command that is carried out
-// writes the truth beside them.
+// A directory with an events.json but no state file was written by the program
+// that defined the contract. Its events are folded as that program folds them,
+// times come from dispatch.json, and the first command that is executed writes
+// the state file.
 package statedir

@@ -14,18 +14,19 @@ import (
 
 const lockFile = "engine.lock"
 
-// lockPause is how often a held lock is asked for again. Commands hold it for
-// milliseconds.
+// lockPause is the interval between attempts to take a held lock. Commands hold
+// it for milliseconds.
 const lockPause = 2 * time.Millisecond
 
-// lock waits for the directory's lock until ctx ends. It is gone with the file
-// that it is held on, so also with the process, however that ends. The original
-// locks the same file in the same way.
+// lock blocks until it holds the directory's lock or ctx is done. how is
+// [unix.LOCK_SH] or [unix.LOCK_EX]. Closing the returned file, and so the end of
+// the process, releases the lock. The original program locks the same file in
+// the same way.
 func lock(ctx context.Context, dir string, how int) (*os.File, error) {
 	name := filepath.Join(dir, lockFile)
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o644)
 	if (errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS)) && how == unix.LOCK_SH {
-		f, err = os.Open(name) // looking is allowed where changing is not
+		f, err = os.Open(name) // a shared lock needs no write permission
 	}
 	if err != nil {
 		return nil, ioError(err)

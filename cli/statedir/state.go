@@ -4,19 +4,19 @@ import (
 	"encoding/json"
 	"time"
 
-	"yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// state is what a directory says, as the truth stores it. Dispatches and events
-// are lines that stay as they are; only the ones a command is about are read.
+// state is the content of the state file. Dispatches and events stay encoded;
+// only those that a command refers to are decoded.
 type state struct {
-	head
+	summary
 	dispatches dispatches
-	events     [][]byte // in the contract's form
+	events     [][]byte // as JSON of the contract
 }
 
-// head is the part of the state that does not grow.
-type head struct {
+// summary is the part of the state that has a constant size.
+type summary struct {
 	Authority lease   `json:"authority"`
 	Cursor    *string `json:"cursor"`
 	Pending   uint64  `json:"pending"`
@@ -26,13 +26,13 @@ type head struct {
 }
 
 type lease struct {
-	Owner       string    `json:"owner"` // "": nobody holds it
+	Owner       string    `json:"owner"` // "": none
 	LeaseID     string    `json:"lease_id"`
 	LeasedUntil string    `json:"leased_until"`
 	Expires     time.Time `json:"expires,omitzero"` // zero: never
 }
 
-// event is what a state needs of an event's line.
+// event holds the fields of an event that the state needs.
 type event struct {
 	Event     string          `json:"event"`
 	RequestID string          `json:"request_id"`
@@ -47,15 +47,15 @@ type event struct {
 	Cursor      *string `json:"cursor"`
 }
 
-// timeForm is how callers read times.
-const timeForm = "2006-01-02T15:04:05.000Z"
+// timeFormat is the format of times in the files.
+const timeFormat = "2006-01-02T15:04:05.000Z"
 
-// size is how many lines the state has.
+// size returns the number of dispatches and events.
 func (s *state) size() int { return len(s.dispatches.lines) + len(s.events) }
 
-// fold takes one more event in. What does not follow from what came before
-// changes nothing: the ledger yields no such events, but a directory of the
-// original may hold them, and that is how the original reads them.
+// fold applies an event to the state. An event that does not follow from the
+// state changes nothing. The ledger makes no such events, but a directory of the
+// original program may hold them, and that program ignores them too.
 func (s *state) fold(e *event, at time.Time) error {
 	switch e.Event {
 	case "AuthorityAcquired":
@@ -67,11 +67,12 @@ func (s *state) fold(e *event, at time.Time) error {
 	case "ReplayRequested":
 		s.Cursor = e.Cursor
 	case "DispatchQueued", "DispatchNotified", "DispatchDelivered", "DispatchFailed":
-		return s.foldDispatch(e, at.UTC().Format(timeForm))
+		return s.foldDispatch(e, at.UTC().Format(timeFormat))
 	}
 	return nil
 }
 
+// foldDispatch applies a dispatch event to the state.
 func (s *state) foldDispatch(e *event, now string) error {
 	i, r, err := s.dispatches.find(e.RequestID)
 	if err != nil {
@@ -106,28 +107,28 @@ func (s *state) foldDispatch(e *event, now string) error {
 	return s.dispatches.put(i, r)
 }
 
-// ledger gives the ledger that stands as the state says, for a command about
-// one dispatch; nil for one that is about none, or none that is there.
-func (s *state) ledger(at time.Time, about *record) (*ledger.Ledger, error) {
+// ledger returns a ledger in this state that holds at most one dispatch, that of
+// the command, which is nil if the command refers to no known dispatch.
+func (s *state) ledger(at time.Time, dispatch *record) (*ledger.Ledger, error) {
 	r := ledger.Runtime{
 		At: at, Owner: s.Authority.Owner, LeaseID: s.Authority.LeaseID, LeasedUntil: s.Authority.LeasedUntil,
 		Expires: s.Authority.Expires, Cursor: s.Cursor, Delivered: s.Delivered, Failed: s.Failed,
 		Pending: s.Pending, Notified: s.Notified,
 	}
-	if about != nil {
-		r.Own = []ledger.OwnDispatch{{Request: about.RequestID, Target: about.Target, Metadata: about.Metadata, State: about.Status}}
-		switch about.Status { // the ledger counts it itself
+	if dispatch != nil {
+		r.External = []ledger.RuntimeDispatch{{RequestID: dispatch.RequestID, Target: dispatch.Target, Metadata: dispatch.Metadata, State: dispatch.Status}}
+		switch dispatch.Status { // the ledger counts this one itself
 		case pending:
 			r.Pending--
 		case notified:
 			r.Notified--
 		}
 	}
-	return ledger.Restore(r)
+	return ledger.FromRuntime(r)
 }
 
-// request is the dispatch that a command is about.
-func request(c ledger.Command) (id string, any bool) {
+// requestID returns the request id in a command, if it has one.
+func requestID(c ledger.Command) (id string, ok bool) {
 	switch c := c.(type) {
 	case *ledger.QueueDispatch:
 		return c.RequestID, true
@@ -141,17 +142,18 @@ func request(c ledger.Command) (id string, any bool) {
 	return "", false
 }
 
-// judge lets the ledger decide on a command and takes in what came of it. A
-// command that the ledger refuses changes nothing. fresh tells that something
-// happened: a dispatch that is queued again is answered without an event.
-func (s *state) judge(c ledger.Command, at time.Time) (answer []byte, fresh bool, err error) {
-	var about *record
-	if id, any := request(c); any {
-		if _, about, err = s.dispatches.find(id); err != nil {
+// decide applies a command to the ledger and folds the resulting events into the
+// state. It returns the event that answers the command; changed reports whether
+// the state has changed, which it does not if a dispatch is queued again. A
+// command that the ledger refuses changes nothing and returns its error.
+func (s *state) decide(c ledger.Command, at time.Time) (answer []byte, changed bool, err error) {
+	var dispatch *record
+	if id, ok := requestID(c); ok {
+		if _, dispatch, err = s.dispatches.find(id); err != nil {
 			return nil, false, err
 		}
 	}
-	l, err := s.ledger(at, about)
+	l, err := s.ledger(at, dispatch)
 	if err != nil {
 		return nil, false, err
 	}
@@ -159,9 +161,9 @@ func (s *state) judge(c ledger.Command, at time.Time) (answer []byte, fresh bool
 	if result.Err != nil {
 		return nil, false, result.Err
 	}
-	l.EventsAfter(0, func(_ uint64, _ time.Time, happened *ledger.Event) bool {
+	l.EventsAfter(0, func(_ uint64, _ time.Time, applied *ledger.Event) bool {
 		var e event
-		line := happened.JSON()
+		line := applied.JSON()
 		if err = json.Unmarshal(line, &e); err != nil {
 			return false
 		}
@@ -169,23 +171,23 @@ func (s *state) judge(c ledger.Command, at time.Time) (answer []byte, fresh bool
 			return false
 		}
 		s.events = append(s.events, line)
-		fresh = true
+		changed = true
 		return true
 	})
 	s.Authority.Expires = l.Authority().Until
-	return result.Event.JSON(), fresh, err
+	return result.Event.JSON(), changed, err
 }
 
-// compact lets go of events that say nothing about what still is: those of
-// dispatches that have ended, and all but the latest of the others' kinds.
-// Dispatches themselves are kept as long as a yard keeps them, so that a caller
-// who looks or asks again soon after still finds them; the counts stay.
+// compact drops events that do not describe the current state: the events of ended
+// dispatches, and all but the latest event of each other kind. It keeps the ended
+// dispatches themselves for [ledger.FinishedRetention], as a yard does, and does
+// not change the counts.
 func (s *state) compact(at time.Time) error {
-	present, err := s.forget(at.Add(-ledger.FinishedKeep).UTC().Format(timeForm))
+	open, err := s.prune(at.Add(-ledger.FinishedRetention).UTC().Format(timeFormat))
 	if err != nil {
 		return err
 	}
-	last := make(map[string]int) // of each kind
+	last := make(map[string]int) // index of the last event of each kind
 	kinds := make([]struct {
 		Event     string `json:"event"`
 		RequestID string `json:"request_id"`
@@ -201,7 +203,7 @@ func (s *state) compact(at time.Time) error {
 		needed := true
 		switch e := &kinds[i]; e.Event {
 		case "DispatchQueued", "DispatchNotified", "DispatchDelivered", "DispatchFailed":
-			needed = present[e.RequestID]
+			needed = open[e.RequestID]
 		case "AuthorityAcquired", "ReplayRequested", "SnapshotCaptured":
 			needed = i == last[e.Event]
 		case "AuthorityRenewed":
@@ -215,10 +217,10 @@ func (s *state) compact(at time.Time) error {
 	return nil
 }
 
-// forget lets go of dispatches that ended before a time, and gives the request
-// ids of those that have not ended. Times in this form sort as texts.
-func (s *state) forget(before string) (present map[string]bool, err error) {
-	present = make(map[string]bool)
+// prune removes dispatches that ended before a time in timeFormat, which sorts
+// as text. It returns the request ids of the dispatches that have not ended.
+func (s *state) prune(before string) (open map[string]bool, err error) {
+	open = make(map[string]bool)
 	kept := s.dispatches.lines[:0:0]
 	for _, line := range s.dispatches.lines {
 		var r record
@@ -229,10 +231,10 @@ func (s *state) forget(before string) (present map[string]bool, err error) {
 		case r.DeliveredAt != nil && *r.DeliveredAt < before, r.FailedAt != nil && *r.FailedAt < before:
 			continue
 		case r.Status == pending || r.Status == notified:
-			present[r.RequestID] = true
+			open[r.RequestID] = true
 		}
 		kept = append(kept, line)
 	}
 	s.dispatches = dispatches{lines: kept}
-	return present, nil
+	return open, nil
 }

@@ -10,17 +10,18 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// Exec carries out one of the contract's commands in a directory and gives the
-// event that answers it, as JSON on one line. With compact, events of
-// dispatches that have ended then leave events.json.
+// Exec executes one command of the contract in a directory and returns the event
+// that answers it, as one line of JSON. With compact, it then drops the events of
+// ended dispatches from events.json.
 //
-// The directory must be there; an empty one starts empty. It waits for its turn
-// until ctx ends. Errors are the ledger's refusals, [ledger.ErrInvalidJSON],
-// [DamagedError], and "io error: …" for what the system refused. After an error
-// nothing is changed, unless it says that the command is done.
+// The directory must exist; an empty one has an empty state. Exec blocks until it
+// holds the directory's lock or ctx is done. Its errors are the ledger's refusals,
+// [ledger.ErrInvalidJSON], [DamagedError], and "io error: …" for errors of the
+// operating system. After an error nothing has changed, unless the error states
+// that the command was executed.
 func Exec(ctx context.Context, dir string, command []byte, compact bool) ([]byte, error) {
 	c, err := ledger.ParseCommand(command)
 	if err != nil {
@@ -34,6 +35,7 @@ func Exec(ctx context.Context, dir string, command []byte, compact bool) ([]byte
 	return d.exec(c, compact)
 }
 
+// exec executes a command. The caller holds the exclusive lock.
 func (d *store) exec(c ledger.Command, compact bool) ([]byte, error) {
 	s, err := d.load()
 	if err != nil {
@@ -42,7 +44,7 @@ func (d *store) exec(c ledger.Command, compact bool) ([]byte, error) {
 	if s == nil {
 		s = new(state)
 	}
-	answer, fresh, err := s.judge(c, d.now)
+	answer, changed, err := s.decide(c, d.now)
 	if err != nil {
 		return nil, err
 	}
@@ -51,9 +53,9 @@ func (d *store) exec(c ledger.Command, compact bool) ([]byte, error) {
 		if err := s.compact(d.now); err != nil {
 			return nil, d.damaged(eventsFile, err, false)
 		}
-		fresh = fresh || s.size() < before
+		changed = changed || s.size() < before
 	}
-	if fresh || d.stale {
+	if changed || d.viewsStale {
 		if err := d.commit(s); err != nil {
 			return nil, err
 		}
@@ -61,8 +63,9 @@ func (d *store) exec(c ledger.Command, compact bool) ([]byte, error) {
 	return answer, nil
 }
 
-// Snapshot gives the contract's view of a directory as it is now, and changes
-// nothing. Errors are as Exec's; a directory without a state is one.
+// Snapshot returns the snapshot of the contract for a directory, as of now. It
+// changes nothing. It returns the same errors as [Exec], and an error for a
+// directory without a state.
 func Snapshot(ctx context.Context, dir string) (ledger.Snapshot, error) {
 	d, err := open(ctx, dir, unix.LOCK_SH)
 	if err != nil {
@@ -74,16 +77,15 @@ func Snapshot(ctx context.Context, dir string) (ledger.Snapshot, error) {
 		return ledger.Snapshot{}, err
 	}
 	if s == nil {
-		return ledger.Snapshot{}, noState(dir)
+		return ledger.Snapshot{}, noStateError(dir)
 	}
 	return s.snapshot(d.now)
 }
 
-// Init makes a directory with a state in which nothing has happened yet. One
-// that is there already begins anew: the files of this package are replaced,
-// all others stay. What is replaced and says anything is kept beside it under
-// the name it had with ".old" behind, until the next Init that replaces
-// something.
+// Init creates a directory with an empty state. In an existing directory it
+// replaces the files of this package and leaves all others. Files that hold
+// information are kept under their name with ".old" appended, until the next Init
+// that replaces them.
 func Init(ctx context.Context, dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return ioError(err)
@@ -96,32 +98,33 @@ func Init(ctx context.Context, dir string) error {
 	return d.init()
 }
 
+// init resets the directory. The caller holds the exclusive lock.
 func (d *store) init() error {
 	s, err := d.load()
 	if damaged := new(DamagedError); err != nil && !errors.As(err, &damaged) {
 		return err
 	}
 	if err != nil || s != nil && s.size() > 0 {
-		says := []string{truthFile, eventsFile}
-		if _, err := os.Stat(d.path(truthFile)); isAbsent(err) { // then only these tell of times and counts
-			says = append(says, dispatchFile, snapshotFile)
+		names := []string{stateFile, eventsFile}
+		if _, err := os.Stat(d.path(stateFile)); isNotExist(err) { // then only these hold the times and counts
+			names = append(names, dispatchFile, snapshotFile)
 		}
-		if err := d.keep(says...); err != nil {
+		if err := d.backUp(names...); err != nil {
 			return ioError(err)
 		}
 	}
-	d.disk, d.mailbox = make(digests), true
+	d.onDisk, d.rewriteMailbox = make(digests), true
 	for _, view := range viewFiles {
 		b, err := os.ReadFile(d.path(view.name))
-		if err != nil && !isAbsent(err) {
+		if err != nil && !isNotExist(err) {
 			return ioError(err)
 		}
 		if err == nil {
-			d.disk[view.name] = digest(b)
+			d.onDisk[view.name] = digest(b)
 		}
 	}
-	if there := d.disk[mailboxFile]; there != "" && there != digest([]byte(noMailbox)) {
-		if err := d.keep(mailboxFile); err != nil {
+	if sum := d.onDisk[mailboxFile]; sum != "" && sum != digest([]byte(emptyMailbox)) {
+		if err := d.backUp(mailboxFile); err != nil {
 			return ioError(err)
 		}
 	}
@@ -131,14 +134,14 @@ func (d *store) init() error {
 	return ioError(syncDir(filepath.Dir(filepath.Clean(d.dir))))
 }
 
-// keep gives files that are about to be replaced a second name.
-func (d *store) keep(names ...string) error {
+// backUp links each existing file to its name with ".old" appended.
+func (d *store) backUp(names ...string) error {
 	for _, name := range names {
 		old := d.path(name + ".old")
-		if _, err := os.Stat(d.path(name)); isAbsent(err) {
+		if _, err := os.Stat(d.path(name)); isNotExist(err) {
 			continue
 		}
-		if err := os.Remove(old); err != nil && !isAbsent(err) {
+		if err := os.Remove(old); err != nil && !isNotExist(err) {
 			return err
 		}
 		if err := os.Link(d.path(name), old); err != nil {
@@ -148,12 +151,13 @@ func (d *store) keep(names ...string) error {
 	return nil
 }
 
-// open locks a directory, shared or exclusively.
+// open returns the store of a directory with its lock held, shared or exclusive.
+// The caller closes the store.
 func open(ctx context.Context, dir string, how int) (*store, error) {
 	info, err := os.Stat(dir)
 	switch {
-	case isAbsent(err):
-		return nil, missing(dir)
+	case isNotExist(err):
+		return nil, missingDirError(dir)
 	case err != nil:
 		return nil, ioError(err)
 	case !info.IsDir():

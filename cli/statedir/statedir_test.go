@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
 const (
@@ -28,7 +28,7 @@ const (
 	capture = `{"command":"CaptureSnapshot"}`
 )
 
-// do carries out commands that must succeed, and gives the last answer.
+// do executes commands that must succeed, and returns the last event.
 func do(t *testing.T, dir string, commands ...string) (answer string) {
 	t.Helper()
 	for _, c := range commands {
@@ -66,7 +66,7 @@ func write(t *testing.T, dir, name, content string) {
 	}
 }
 
-// files gives what a directory holds, by name.
+// files returns the contents of the files in a directory, by name.
 func files(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -80,7 +80,7 @@ func files(t *testing.T, dir string) map[string]string {
 	return all
 }
 
-// tags are the names of the events that events.json tells of.
+// tags returns the name and the request id of each event in events.json.
 func tags(t *testing.T, dir string) (names []string) {
 	t.Helper()
 	var events []struct {
@@ -112,7 +112,7 @@ func want[T any](t *testing.T, what string, got, want T) {
 	}
 }
 
-// The views tell what the commands did.
+// The views show the effect of the commands.
 func TestViews(t *testing.T) {
 	dir := t.TempDir()
 	answer := do(t, dir, acquire, queueR1, notify1, deliver, queueR2, failR2)
@@ -123,7 +123,7 @@ func TestViews(t *testing.T) {
 	want(t, "authority", read(t, dir, "authority.json"),
 		"{\n  \"owner\": \"w1\",\n  \"lease_id\": \"l1\",\n  \"leased_until\": \"2026-03-19T02:00:00Z\",\n  \"stale\": false,\n  \"stale_reason\": null\n}\n")
 	want(t, "readiness", read(t, dir, "readiness.json"), "{\n  \"ready\": true,\n  \"reasons\": []\n}\n")
-	want(t, "mailbox", read(t, dir, mailboxFile), noMailbox)
+	want(t, "mailbox", read(t, dir, mailboxFile), emptyMailbox)
 
 	records := dispatchesOf(t, dir)
 	if len(records) != 2 {
@@ -141,9 +141,8 @@ func TestViews(t *testing.T) {
 	want(t, "dispatches after another command", dispatchesOf(t, dir), records)
 }
 
-// What the ledger refuses changes nothing, and what was said before is not told
-// again.
-func TestRefusals(t *testing.T) {
+// A refused or repeated command changes no file.
+func TestErrors(t *testing.T) {
 	dir := t.TempDir()
 	do(t, dir, acquire, queueR1)
 	before := files(t, dir)
@@ -166,7 +165,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// Ids that JSON writes in more than one way are found again, too.
+// Request ids that JSON may encode in several ways are found.
 func TestRequestIDs(t *testing.T) {
 	dir := t.TempDir()
 	for _, id := range []string{"", "a b", `"`, `\`, "é", "<", "/", "\u2028", "\x00", "r", "r1"} {
@@ -182,21 +181,21 @@ func TestRequestIDs(t *testing.T) {
 	}
 }
 
-// A directory that every command loads anew stands as one ledger that has
-// carried them all out.
+// Commands on a directory, each of which loads the state, give the same results
+// as on one ledger in memory.
 func TestAgainstOneLedger(t *testing.T) {
 	for seed := range uint64(6) {
 		dice := rand.New(rand.NewPCG(seed, 5))
 		dir, one := t.TempDir(), ledger.New()
 		for n := range 40 {
-			id, who := dice.IntN(6), dice.IntN(3)
+			id, owner := dice.IntN(6), dice.IntN(3)
 			command := []string{
 				fmt.Sprintf(`{"command":"QueueDispatch","request_id":"r%d","target":"t"}`, id),
 				fmt.Sprintf(`{"command":"MarkNotified","request_id":"r%d","channel":"c"}`, id),
 				fmt.Sprintf(`{"command":"MarkDelivered","request_id":"r%d"}`, id),
 				fmt.Sprintf(`{"command":"MarkFailed","request_id":"r%d","reason":"no"}`, id),
-				fmt.Sprintf(`{"command":"AcquireAuthority","owner":"w%d","lease_id":"l","leased_until":"later"}`, who),
-				fmt.Sprintf(`{"command":"RenewAuthority","owner":"w%d","lease_id":"m","leased_until":"later"}`, who),
+				fmt.Sprintf(`{"command":"AcquireAuthority","owner":"w%d","lease_id":"l","leased_until":"later"}`, owner),
+				fmt.Sprintf(`{"command":"RenewAuthority","owner":"w%d","lease_id":"m","leased_until":"later"}`, owner),
 				fmt.Sprintf(`{"command":"RequestReplay","cursor":"c%d"}`, id), capture,
 			}[dice.IntN(8)]
 			c, err := ledger.ParseCommand([]byte(command))
@@ -207,18 +206,18 @@ func TestAgainstOneLedger(t *testing.T) {
 			result := one.Apply(at, []ledger.Command{c})[0]
 			answer, err := Exec(t.Context(), dir, []byte(command), dice.IntN(4) == 0)
 			if fmt.Sprint(err) != fmt.Sprint(result.Err) {
-				t.Fatalf("seed %d, %s: %v, the ledger says %v", seed, command, err, result.Err)
+				t.Fatalf("seed %d, %s: error %v, from the ledger %v", seed, command, err, result.Err)
 			}
 			if err == nil {
 				want(t, command, string(answer), string(result.Event.JSON()))
 			}
 		}
-		want(t, fmt.Sprint("seed ", seed), snapshotOf(t, dir), one.Snapshot(ledger.Surroundings{Now: time.Now()}))
+		want(t, fmt.Sprint("seed ", seed), snapshotOf(t, dir), one.Snapshot(ledger.SnapshotContext{Now: time.Now()}))
 	}
 }
 
-// A lease expires if it lay in the future when it was acquired; then anyone
-// may have it.
+// A lease that ends in the future expires then, and another owner can acquire it;
+// one that ended in the past when it was acquired does not expire.
 func TestLease_Expires(t *testing.T) {
 	dir := t.TempDir()
 	at := func(now time.Time, command string) error {
@@ -249,15 +248,15 @@ func TestLease_Expires(t *testing.T) {
 		t.Errorf("an hour later: %+v", stale)
 	}
 	if err := at(now.Add(2*time.Minute), other); err != nil {
-		t.Errorf("an expired lease cannot be had: %v", err)
+		t.Errorf("acquiring an expired lease: %v", err)
 	}
 	if s := snapshotOf(t, dir); s.Authority.Stale || !s.Readiness.Ready {
-		t.Errorf("a lease that was past when it was acquired: %+v", s)
+		t.Errorf("a lease that ended before it was acquired: %+v", s)
 	}
 }
 
-// --compact drops what says nothing any more; the counts stay, and dispatches
-// stay for a day.
+// Compaction drops events that no longer matter; the counts stay, and ended
+// dispatches stay for a day.
 func TestCompact(t *testing.T) {
 	dir := t.TempDir()
 	do(t, dir, capture, acquire, queueR1, notify1, deliver, queueR2, capture,
@@ -270,9 +269,9 @@ func TestCompact(t *testing.T) {
 		t.Errorf("backlog: %+v", b)
 	}
 	if _, err := Exec(t.Context(), dir, []byte(deliver), false); err == nil || !strings.Contains(err.Error(), "delivered -> delivered") {
-		t.Errorf("r1 is forgotten: %v", err)
+		t.Errorf("r1 is not found: %v", err)
 	}
-	s, _, _, err := unseal([]byte(read(t, dir, truthFile)))
+	s, _, _, err := decodeState([]byte(read(t, dir, stateFile)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -284,7 +283,7 @@ func TestCompact(t *testing.T) {
 	}
 }
 
-// A directory that is locked is waited for, and not forever.
+// A command waits for the lock until its context ends.
 func TestLock(t *testing.T) {
 	dir := t.TempDir()
 	do(t, dir, queueR1)
@@ -295,7 +294,7 @@ func TestLock(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	if _, err := Exec(ctx, dir, []byte(queueR2), false); err == nil || !strings.Contains(err.Error(), "engine.lock is locked by another process") {
-		t.Errorf("while it is locked: %v", err)
+		t.Errorf("while the directory is locked: %v", err)
 	}
 	done := make(chan error)
 	go func() {
@@ -304,7 +303,7 @@ func TestLock(t *testing.T) {
 	}()
 	d.close()
 	if err := <-done; err != nil {
-		t.Errorf("once it is free: %v", err)
+		t.Errorf("after the lock was released: %v", err)
 	}
 }
 
@@ -320,12 +319,12 @@ func TestNoDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Snapshot(t.Context(), dir); !errors.Is(err, errNoState) {
-		t.Errorf("snapshot of an empty one: %v", err)
+		t.Errorf("snapshot of an empty directory: %v", err)
 	}
 	do(t, dir, queueR1)
 }
 
-// Init begins anew, and leaves alone what is not its own.
+// Init resets the state, keeps the previous files and leaves foreign files alone.
 func TestInit_Again(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a", "b")
 	if err := Init(t.Context(), dir); err != nil {
@@ -336,15 +335,15 @@ func TestInit_Again(t *testing.T) {
 	write(t, dir, mailboxFile, `{"records":[{"message_id":"m"}]}`)
 	do(t, dir, queueR2)
 	want(t, "mailbox", read(t, dir, mailboxFile), `{"records":[{"message_id":"m"}]}`)
-	truth, events := read(t, dir, truthFile), read(t, dir, eventsFile)
+	state, events := read(t, dir, stateFile), read(t, dir, eventsFile)
 	for range 2 { // the second replaces nothing
 		if err := Init(t.Context(), dir); err != nil {
 			t.Fatal(err)
 		}
-		want(t, "truth kept", read(t, dir, truthFile+".old"), truth)
+		want(t, "state kept", read(t, dir, stateFile+".old"), state)
 		want(t, "events kept", read(t, dir, eventsFile+".old"), events)
 		want(t, "mailbox kept", read(t, dir, mailboxFile+".old"), `{"records":[{"message_id":"m"}]}`)
-		want(t, "mailbox", read(t, dir, mailboxFile), noMailbox)
+		want(t, "mailbox", read(t, dir, mailboxFile), emptyMailbox)
 		want(t, "foreign file", read(t, dir, "notes.json"), "mine")
 		want(t, "events", read(t, dir, eventsFile), "[]\n")
 	}
@@ -353,8 +352,8 @@ func TestInit_Again(t *testing.T) {
 	}
 }
 
-// A command that cannot write all it should leaves nothing of it behind.
-func TestExec_NoRoom(t *testing.T) {
+// A command that cannot write all files leaves none of them behind.
+func TestExec_DiskFull(t *testing.T) {
 	dir := t.TempDir()
 	do(t, dir, queueR1)
 	before := files(t, dir)
@@ -363,7 +362,7 @@ func TestExec_NoRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Exec(t.Context(), dir, []byte(queueR2), false); err == nil || !strings.HasPrefix(err.Error(), "io error: ") {
-		t.Errorf("it ends with %v", err)
+		t.Errorf("error %v, want an io error", err)
 	}
 	if err := os.RemoveAll(blocked); err != nil {
 		t.Fatal(err)

@@ -10,48 +10,47 @@ import (
 	"time"
 )
 
-// store is a directory under its lock: what its files said, and how a new
-// state is put in their place.
+// store is a directory whose lock is held.
 type store struct {
-	dir    string
-	lock   *os.File
-	now    time.Time                // of this command
-	killed func(before string) bool // tests: whether the process dies before a step
+	dir         string
+	lock        *os.File
+	now         time.Time              // of this command
+	crashBefore func(step string) bool // for tests: whether to stop before a step
 
-	disk    digests // of the views that are there
-	stale   bool    // views are not what the truth says they should be
-	mailbox bool    // mailbox.json is to be made anew; else it stays as it is
+	onDisk         digests // of the views on disk; set by load
+	viewsStale     bool    // a view differs from the state file; set by load
+	rewriteMailbox bool    // commit replaces mailbox.json by an empty one
 }
 
 func (d *store) path(name string) string { return filepath.Join(d.dir, name) }
 
-// close lets the lock go.
+// close releases the lock.
 func (d *store) close() { d.lock.Close() }
 
-// load reads and checks the whole directory. The state is nil if there is none.
+// load reads and checks all files. It returns nil if the directory has no state.
 func (d *store) load() (*state, error) {
-	s, should, were, err := d.readTruth()
+	s, want, previous, err := d.readStateFile()
 	if err != nil {
 		return nil, err
 	}
-	d.disk = make(digests)
+	d.onDisk = make(digests)
 	contents := make(map[string][]byte)
 	for _, view := range viewFiles {
 		b, err := os.ReadFile(d.path(view.name))
-		if isAbsent(err) {
-			d.stale, d.mailbox = true, d.mailbox || view.name == mailboxFile
+		if isNotExist(err) {
+			d.viewsStale, d.rewriteMailbox = true, d.rewriteMailbox || view.name == mailboxFile
 			continue
 		}
 		if err != nil {
 			return nil, ioError(err)
 		}
-		contents[view.name], d.disk[view.name] = b, digest(b)
-		if view.name != mailboxFile { // which is not ours to make
-			if d.disk[view.name] == should[view.name] {
+		contents[view.name], d.onDisk[view.name] = b, digest(b)
+		if view.name != mailboxFile { // not derived from the state
+			if d.onDisk[view.name] == want[view.name] {
 				continue
 			}
-			d.stale = true
-			if d.disk[view.name] == were[view.name] { // a commit was cut off
+			d.viewsStale = true
+			if d.onDisk[view.name] == previous[view.name] { // the last commit was interrupted
 				continue
 			}
 		}
@@ -59,86 +58,90 @@ func (d *store) load() (*state, error) {
 			return nil, d.damaged(view.name, err, s != nil)
 		}
 		if s != nil && view.name == eventsFile {
-			return nil, d.damaged(eventsFile, errForeign, true)
+			return nil, d.damaged(eventsFile, errChangedOutside, true)
 		}
 	}
 	if s != nil {
 		return s, nil
 	}
-	return d.adopt(contents)
+	return d.importOriginal(contents)
 }
 
-// errForeign is about events.json alone: the program that wrote it counts by
-// it, so what it says must not get lost.
-var errForeign = errors.New("another program has changed it since the last command")
+// errChangedOutside is reported for events.json only: for the original program
+// it is the authoritative file, so its content must not be overwritten.
+var errChangedOutside = errors.New("another program has changed it since the last command")
 
-func (d *store) readTruth() (s *state, should, were digests, err error) {
-	file, err := os.ReadFile(d.path(truthFile))
-	if isAbsent(err) {
+// readStateFile reads and decodes the state file. If the file does not exist, all
+// results are nil.
+func (d *store) readStateFile() (s *state, want, previous digests, err error) {
+	file, err := os.ReadFile(d.path(stateFile))
+	if isNotExist(err) {
 		return nil, nil, nil, nil
 	}
 	if err != nil {
 		return nil, nil, nil, ioError(err)
 	}
-	s, should, were, err = unseal(file)
-	if errors.Is(err, errNewer) {
-		return nil, nil, nil, &DamagedError{File: d.path(truthFile), Why: err, Do: "run that release"}
+	s, want, previous, err = decodeState(file)
+	if errors.Is(err, errNewerFormat) {
+		return nil, nil, nil, &DamagedError{File: d.path(stateFile), Err: err, Remedy: "run that release"}
 	}
 	if err != nil {
-		return nil, nil, nil, &DamagedError{File: d.path(truthFile), Why: err, Do: fmt.Sprintf(
-			"put back a good copy, or move it away to go on from %s, or start anew with 'yardmaster init %s'", eventsFile, d.dir)}
+		return nil, nil, nil, &DamagedError{File: d.path(stateFile), Err: err, Remedy: fmt.Sprintf(
+			"restore it from a backup, or move it away to continue from %s, or start with an empty state by 'yardmaster init %s'", eventsFile, d.dir)}
 	}
-	return s, should, were, nil
+	return s, want, previous, nil
 }
 
-func (d *store) damaged(name string, why error, truth bool) error {
-	do := fmt.Sprintf("put back a good copy, or start anew with 'yardmaster init %s'", d.dir)
+// damaged returns the error for a file with unexpected content. hasState is
+// whether there is a state file.
+func (d *store) damaged(name string, err error, hasState bool) error {
+	remedy := fmt.Sprintf("restore it from a backup, or start with an empty state by 'yardmaster init %s'", d.dir)
 	switch {
-	case why == errForeign:
-		do = fmt.Sprintf("move it away to go on from %s, or move that away to go on from %s", truthFile, eventsFile)
-	case truth || name != eventsFile:
-		do = "put back a good copy, or move it away"
+	case err == errChangedOutside:
+		remedy = fmt.Sprintf("move it away to continue from %s, or move that away to continue from %s", stateFile, eventsFile)
+	case hasState || name != eventsFile:
+		remedy = "restore it from a backup, or move it away"
 	}
-	return &DamagedError{File: d.path(name), Why: why, Do: do}
+	return &DamagedError{File: d.path(name), Err: err, Remedy: remedy}
 }
 
-// errKilled stands for the death of the process, in tests.
-var errKilled = errors.New("killed")
+// errCrashed is the error of a step at which a test stops.
+var errCrashed = errors.New("killed")
 
-// step is passed before anything is changed on disk.
+// step is called before each change on disk. It returns an error if a test stops
+// there.
 func (d *store) step(name string) error {
-	if d.killed != nil && d.killed(name) {
-		return errKilled
+	if d.crashBefore != nil && d.crashBefore(name) {
+		return errCrashed
 	}
 	return nil
 }
 
-// commit puts a new state in the place of the old one. Until the truth is
-// renamed nothing has happened; from then on everything has, and what is not
-// renamed yet will be by the next command.
+// commit replaces the state on disk by s. The rename of the state file commits
+// it; views that are not renamed after that are rewritten by the next command.
 func (d *store) commit(s *state) error {
 	files, err := s.views(d.now)
 	if err != nil {
 		return err
 	}
-	should := make(digests)
+	want := make(digests)
 	for name, b := range files {
-		if should[name] = digest(b); should[name] == d.disk[name] {
+		if want[name] = digest(b); want[name] == d.onDisk[name] {
 			delete(files, name)
 		}
 	}
-	if d.mailbox {
-		files[mailboxFile] = []byte(noMailbox)
+	if d.rewriteMailbox {
+		files[mailboxFile] = []byte(emptyMailbox)
 	}
 	views := maps.Clone(files)
-	if files[truthFile], err = s.seal(should, d.disk); err != nil {
+	if files[stateFile], err = s.encode(want, d.onDisk); err != nil {
 		return err
 	}
-	if err := d.writeAside(files); err != nil {
-		d.clear(files)
+	if err := d.writeTemp(files); err != nil {
+		d.removeTemp(files)
 		return ioError(err)
 	}
-	if err := d.bring(truthFile); err != nil {
+	if err := d.install(stateFile); err != nil {
 		return ioError(err)
 	}
 	if err := d.step("sync directory"); err != nil {
@@ -151,21 +154,22 @@ func (d *store) commit(s *state) error {
 		if _, changed := views[view.name]; !changed {
 			continue
 		}
-		if err := d.bring(view.name); err != nil {
-			return fmt.Errorf("io error: %w; the command itself is done, and the next one makes the file anew", err)
+		if err := d.install(view.name); err != nil {
+			return fmt.Errorf("io error: %w; the command was executed, and the next one rewrites the file", err)
 		}
 	}
 	return nil
 }
 
-// aside is where a file is written before it is brought to its place. Only the
-// holder of the lock writes there, so one name will do, and what a killed
-// process left is overwritten.
-func (d *store) aside(name string) string { return d.path("." + name + ".new") }
+// tempPath returns the temporary name of a file. One name is sufficient, because
+// only the holder of the lock writes there; a file left by a killed process is
+// overwritten.
+func (d *store) tempPath(name string) string { return d.path("." + name + ".new") }
 
-// writeAside writes all files and waits until they are on disk. They are synced
-// at once: the disk then writes its journal once for all.
-func (d *store) writeAside(files map[string][]byte) error {
+// writeTemp writes all files under their temporary names and syncs them to disk.
+// It syncs them concurrently, so that the file system can commit its journal
+// once for all of them.
+func (d *store) writeTemp(files map[string][]byte) error {
 	var writes sync.WaitGroup
 	errs := make([]error, 0, len(files))
 	var mu sync.Mutex
@@ -175,7 +179,7 @@ func (d *store) writeAside(files map[string][]byte) error {
 			return err
 		}
 		writes.Go(func() {
-			err := writeSynced(d.aside(name), content)
+			err := writeSynced(d.tempPath(name), content)
 			mu.Lock()
 			defer mu.Unlock()
 			errs = append(errs, err)
@@ -185,16 +189,17 @@ func (d *store) writeAside(files map[string][]byte) error {
 	return errors.Join(errs...)
 }
 
-// clear removes what was written aside in vain: where the disk is full, the next
-// command needs the room.
-func (d *store) clear(files map[string][]byte) {
+// removeTemp removes temporary files after a failed write. If the disk is full,
+// the next command needs the space.
+func (d *store) removeTemp(files map[string][]byte) {
 	for name := range files {
 		if d.step("clear "+name) == nil {
-			_ = os.Remove(d.aside(name)) // else it stays, and is overwritten some day
+			_ = os.Remove(d.tempPath(name)) // a later commit overwrites it
 		}
 	}
 }
 
+// writeSynced writes a file and syncs it to disk.
 func writeSynced(name string, content []byte) error {
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
 	if err != nil {
@@ -207,12 +212,12 @@ func writeSynced(name string, content []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// bring renames a file to its place.
-func (d *store) bring(name string) error {
+// install renames a file from its temporary to its final name.
+func (d *store) install(name string) error {
 	if err := d.step("rename " + name); err != nil {
 		return err
 	}
-	return os.Rename(d.aside(name), d.path(name))
+	return os.Rename(d.tempPath(name), d.path(name))
 }
 
 func syncDir(dir string) error {

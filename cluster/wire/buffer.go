@@ -9,19 +9,19 @@ import (
 )
 
 // version is the first byte of every message.
-const version = 2
+const version = 3
 
-// ErrMalformed: the bytes are no message of this kind.
-var ErrMalformed = errors.New("message between nodes is malformed")
+// ErrMalformed means that the bytes are not a message of the expected kind.
+var ErrMalformed = errors.New("malformed message between nodes")
 
-// VersionError: the message was written by a node of another version.
+// VersionError means that the message was written by a node of another version.
 type VersionError struct{ Got byte }
 
 func (e *VersionError) Error() string {
-	return fmt.Sprintf("message between nodes has version %d; this node speaks %d", e.Got, version)
+	return fmt.Sprintf("message between nodes has version %d; this node uses %d", e.Got, version)
 }
 
-// zeroTime stands for time.Time{}, whose nanoseconds do not fit.
+// zeroTime encodes time.Time{}, whose Unix nanoseconds do not fit into an int64.
 const zeroTime = math.MinInt64
 
 func putUint(b []byte, v uint64) []byte { return binary.AppendUvarint(b, v) }
@@ -29,8 +29,8 @@ func putInt(b []byte, v int64) []byte   { return binary.AppendVarint(b, v) }
 
 func putString(b []byte, s string) []byte { return append(putUint(b, uint64(len(s))), s...) }
 
-// putMaybe keeps nil and empty apart.
-func putMaybe(b, v []byte) []byte {
+// putOptional encodes v so that nil and empty remain distinct.
+func putOptional(b, v []byte) []byte {
 	if v == nil {
 		return append(b, 0)
 	}
@@ -59,13 +59,14 @@ func putTime(b []byte, t time.Time) []byte {
 	return putInt(b, t.UnixNano())
 }
 
-// reader takes a message apart. After the first fault every read gives zero,
-// so that only the end has to be checked.
+// reader parses a message. After the first error every method returns zero values,
+// so that callers only check close's result.
 type reader struct {
 	b   []byte
 	err error
 }
 
+// open checks the version and returns a reader of the fields.
 func open(b []byte) *reader {
 	if len(b) == 0 {
 		return &reader{err: ErrMalformed}
@@ -76,6 +77,7 @@ func open(b []byte) *reader {
 	return &reader{b: b[1:]}
 }
 
+// fail records that the message is malformed.
 func (r *reader) fail() {
 	if r.err == nil {
 		r.err = ErrMalformed
@@ -83,6 +85,7 @@ func (r *reader) fail() {
 	r.b = nil
 }
 
+// close returns the first error, including bytes left over after the last field.
 func (r *reader) close() error {
 	if r.err == nil && len(r.b) > 0 {
 		r.fail()
@@ -145,7 +148,7 @@ func (r *reader) time() time.Time {
 	return time.Unix(0, v)
 }
 
-// take cuts n bytes off, sharing the message.
+// take returns the next n bytes; they share the message's memory.
 func (r *reader) take(n uint64) []byte {
 	if n > uint64(len(r.b)) {
 		r.fail()
@@ -158,7 +161,8 @@ func (r *reader) take(n uint64) []byte {
 
 func (r *reader) bytes() []byte { return r.take(r.uint()) }
 
-func (r *reader) maybe() []byte {
+// optional reads what putOptional wrote.
+func (r *reader) optional() []byte {
 	n := r.uint()
 	if n == 0 {
 		return nil
@@ -168,7 +172,7 @@ func (r *reader) maybe() []byte {
 
 func (r *reader) string() string { return string(r.bytes()) }
 
-// strings reads a list; an empty one is nil.
+// strings reads a list of strings; an empty one is nil.
 func (r *reader) strings() []string {
 	var v []string
 	if n := r.count(1); n > 0 {
@@ -180,18 +184,18 @@ func (r *reader) strings() []string {
 	return v
 }
 
-// same reads a text that is mostly the one before: repeating a queue's name
-// for each of a thousand assignments costs nothing.
-func (r *reader) same(before string) string {
+// repeated reads a string that is often equal to prev, and then returns prev:
+// repeating a queue's name in each of a thousand assignments allocates nothing.
+func (r *reader) repeated(prev string) string {
 	b := r.bytes()
-	if string(b) == before {
-		return before
+	if string(b) == prev {
+		return prev
 	}
 	return string(b)
 }
 
-// count reads how many items follow, each of at least size bytes: no more are
-// believed than the rest could hold.
+// count reads the number of items that follow, each of at least size bytes. It
+// fails if the rest of the message cannot hold that many.
 func (r *reader) count(size int) int {
 	n := r.uint()
 	if n > uint64(len(r.b)/size) {

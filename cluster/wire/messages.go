@@ -4,11 +4,11 @@ import (
 	"math"
 	"time"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// AppendBatch writes assignments for a node.
-func AppendBatch(b []byte, v *job.Batch) []byte {
+// AppendAssignmentBatch appends the encoding of v to b.
+func AppendAssignmentBatch(b []byte, v *job.AssignmentBatch) []byte {
 	b = append(b, version)
 	b = putUint(b, v.Epoch)
 	b = putUint(b, v.Number)
@@ -20,23 +20,27 @@ func AppendBatch(b []byte, v *job.Batch) []byte {
 	return b
 }
 
-// ParseBatch reads what [AppendBatch] wrote. Bodies share the message.
-func ParseBatch(b []byte) (job.Batch, error) {
+// ParseAssignmentBatch parses what [AppendAssignmentBatch] wrote. Bodies share b's
+// memory.
+func ParseAssignmentBatch(b []byte) (job.AssignmentBatch, error) {
 	r := open(b)
-	v := job.Batch{Epoch: r.uint(), Number: r.uint(), Incarnation: r.uint()}
-	n := r.count(assignmentSize)
+	v := job.AssignmentBatch{Epoch: r.uint(), Number: r.uint(), Incarnation: r.uint()}
+	n := r.count(minAssignmentSize)
 	if n > 0 {
 		v.Assignments = make([]job.Assignment, n)
 	}
-	var before job.Assignment
+	var prev job.Assignment
 	for i := range v.Assignments {
-		r.assignment(&v.Assignments[i], &before)
-		before = v.Assignments[i]
+		r.assignment(&v.Assignments[i], &prev)
+		prev = v.Assignments[i]
 	}
 	return v, r.close()
 }
 
-const assignmentSize = 16 + 19 // the id and one byte for each other field, at least
+// dispatchIDSize is the minimum size of an encoded dispatch ID.
+const dispatchIDSize = 16 + 1
+
+const minAssignmentSize = 16 + 19 // the job's ID and at least one byte for each other field
 
 func putAssignment(b []byte, v *job.Assignment) []byte {
 	b = append(b, v.Job[:]...)
@@ -55,21 +59,21 @@ func putAssignment(b []byte, v *job.Assignment) []byte {
 	b = putTime(b, v.RunAt)
 	b = putBool(b, v.Redelivered)
 	b = putPosition(b, v.Position)
-	b = putMaybe(b, v.Body)
+	b = putOptional(b, v.Body)
 	b = putTime(b, v.Started)
-	return putUint(b, v.Moved)
+	return putUint(b, v.MoveIndex)
 }
 
-func (r *reader) assignment(v, before *job.Assignment) {
+func (r *reader) assignment(v, prev *job.Assignment) {
 	v.Job = r.id()
 	v.N = r.uint32()
 	v.Attempt = r.uint32()
 	v.MaxAttempts = r.uint32()
-	v.Queue = r.same(before.Queue)
-	v.Function = r.same(before.Function)
+	v.Queue = r.repeated(prev.Queue)
+	v.Function = r.repeated(prev.Function)
 	v.Kind = job.Kind(r.byte())
-	v.Key = r.same(before.Key)
-	v.Worker = r.same(before.Worker)
+	v.Key = r.repeated(prev.Key)
+	v.Worker = r.repeated(prev.Worker)
 	v.Epoch = r.uint()
 	v.Fence = r.uint()
 	v.Timeout = time.Duration(r.int())
@@ -77,9 +81,9 @@ func (r *reader) assignment(v, before *job.Assignment) {
 	v.RunAt = r.time()
 	v.Redelivered = r.bool()
 	v.Position = r.position()
-	v.Body = r.maybe()
+	v.Body = r.optional()
 	v.Started = r.time()
-	v.Moved = r.uint()
+	v.MoveIndex = r.uint()
 }
 
 func (r *reader) id() (id job.ID) {
@@ -90,7 +94,8 @@ func (r *reader) id() (id job.ID) {
 func putPosition(b []byte, p job.Position) []byte { return putUint(append(b, p.Lane), p.Seq) }
 func (r *reader) position() job.Position          { return job.Position{Lane: r.byte(), Seq: r.uint()} }
 
-// AppendAnswers writes a node's answers to a batch, in its order.
+// AppendAnswers appends the encoding of a node's answers to a batch, in the
+// batch's order.
 func AppendAnswers(b []byte, v []job.Answer) []byte {
 	b = putUint(append(b, version), uint64(len(v)))
 	for _, a := range v {
@@ -99,7 +104,7 @@ func AppendAnswers(b []byte, v []job.Answer) []byte {
 	return b
 }
 
-// ParseAnswers reads what [AppendAnswers] wrote.
+// ParseAnswers parses what [AppendAnswers] wrote.
 func ParseAnswers(b []byte) ([]job.Answer, error) {
 	r := open(b)
 	v := make([]job.Answer, r.count(1))
@@ -109,13 +114,13 @@ func ParseAnswers(b []byte) ([]job.Answer, error) {
 	return v, r.close()
 }
 
-// AppendReport writes a node's report.
+// AppendReport appends the encoding of v to b.
 func AppendReport(b []byte, v *job.Report) []byte {
 	b = putString(append(b, version), v.Node)
 	b = putUint(b, v.Incarnation)
 	b = putUint(b, v.Rev)
 	b = putBool(b, v.Full)
-	b = putUint(b, v.Seen)
+	b = putUint(b, v.SeenBatch)
 	b = putUint(b, uint64(len(v.Offers)))
 	for _, o := range v.Offers {
 		b = append(b, byte(o.Kind))
@@ -127,11 +132,11 @@ func AppendReport(b []byte, v *job.Report) []byte {
 	for i := range v.Outcomes {
 		b = putOutcome(b, &v.Outcomes[i])
 	}
-	b = putUint(b, uint64(len(v.Notes)))
-	if len(v.Notes) > 0 {
-		b = putUint(b, v.FirstNote)
+	b = putUint(b, uint64(len(v.WorkerEvents)))
+	if len(v.WorkerEvents) > 0 {
+		b = putUint(b, v.FirstWorkerEvent)
 	}
-	for _, n := range v.Notes {
+	for _, n := range v.WorkerEvents {
 		b = putBool(b, n.Stalled)
 		b = putString(b, n.Worker)
 		b = putString(b, n.Detail)
@@ -139,34 +144,35 @@ func AppendReport(b []byte, v *job.Report) []byte {
 	return b
 }
 
-// ParseReport reads what [AppendReport] wrote. Results share the message.
+// ParseReport parses what [AppendReport] wrote. Results share b's memory.
 func ParseReport(b []byte) (job.Report, error) {
 	r := open(b)
-	v := job.Report{Node: r.string(), Incarnation: r.uint(), Rev: r.uint(), Full: r.bool(), Seen: r.uint()}
+	v := job.Report{Node: r.string(), Incarnation: r.uint(), Rev: r.uint(), Full: r.bool(), SeenBatch: r.uint()}
 	if n := r.count(4); n > 0 {
 		v.Offers = make([]job.Offer, n)
 	}
-	var before job.Offer
+	var prev job.Offer
 	for i := range v.Offers {
-		v.Offers[i] = job.Offer{Kind: job.Kind(r.byte()), Key: r.same(before.Key), Worker: r.same(before.Worker), Free: r.free()}
-		before = v.Offers[i]
+		v.Offers[i] = job.Offer{Kind: job.Kind(r.byte()), Key: r.repeated(prev.Key), Worker: r.repeated(prev.Worker), Free: r.available()}
+		prev = v.Offers[i]
 	}
-	if n := r.count(outcomeSize); n > 0 {
+	if n := r.count(minOutcomeSize); n > 0 {
 		v.Outcomes = make([]job.Outcome, n)
 	}
 	for i := range v.Outcomes {
 		r.outcome(&v.Outcomes[i])
 	}
 	if n := r.count(3); n > 0 {
-		v.FirstNote, v.Notes = r.uint(), make([]job.Note, n)
+		v.FirstWorkerEvent, v.WorkerEvents = r.uint(), make([]job.WorkerEvent, n)
 	}
-	for i := range v.Notes {
-		v.Notes[i] = job.Note{Stalled: r.bool(), Worker: r.string(), Detail: r.string()}
+	for i := range v.WorkerEvents {
+		v.WorkerEvents[i] = job.WorkerEvent{Stalled: r.bool(), Worker: r.string(), Detail: r.string()}
 	}
 	return v, r.close()
 }
 
-func (r *reader) free() int {
+// available reads the free capacity of an offer.
+func (r *reader) available() int {
 	v := r.uint()
 	if v > math.MaxInt32 {
 		r.fail()
@@ -175,9 +181,11 @@ func (r *reader) free() int {
 	return int(v)
 }
 
-const outcomeSize = 16 + 4
+// minOutcomeSize is the minimum size of an encoded outcome: the job's ID and four
+// fields.
+const minOutcomeSize = 16 + 4
 
-// The parts of an outcome that are mostly absent.
+// Flags of an outcome: fields that are mostly absent, and boolean fields.
 const (
 	hasMsgpack = 1 << iota
 	hasBlob
@@ -194,7 +202,7 @@ func putOutcome(b []byte, v *job.Outcome) []byte {
 	b = append(b, v.Job[:]...)
 	b = putUint(b, uint64(v.N))
 	b = append(b, byte(v.Status), flags)
-	b = putMaybe(b, v.Result.Data)
+	b = putOptional(b, v.Result.Data)
 	if v.Blob != nil {
 		b = putString(b, v.Blob.Name)
 		b = putInt(b, int64(v.Blob.Chunks))
@@ -205,7 +213,7 @@ func putOutcome(b []byte, v *job.Outcome) []byte {
 		b = putString(b, v.Fault.Message)
 		b = putString(b, v.Fault.Type)
 		b = putString(b, v.Fault.Code)
-		b = putMaybe(b, v.Fault.Details)
+		b = putOptional(b, v.Fault.Details)
 	}
 	if v.RetryAfter != nil {
 		b = putInt(b, int64(*v.RetryAfter))
@@ -226,16 +234,16 @@ func (r *reader) outcome(v *job.Outcome) {
 	v.Status = job.Status(r.byte())
 	flags := r.byte()
 	if flags&^allOutcomeFlags != 0 || v.Status < job.Success || v.Status > job.Cancelled {
-		r.fail() // a status beyond those has no name
+		r.fail() // unknown flag or status
 		return
 	}
-	v.Result = job.Value{Msgpack: flags&hasMsgpack != 0, Data: r.maybe()}
+	v.Result = job.Value{Msgpack: flags&hasMsgpack != 0, Data: r.optional()}
 	v.Final, v.Started = flags&isFinal != 0, flags&isStarted != 0
 	if flags&hasBlob != 0 {
 		v.Blob = &job.Blob{Name: r.string(), Chunks: int(r.int()), Size: r.int(), SHA256: r.string()}
 	}
 	if flags&hasFault != 0 {
-		v.Fault = &job.Fault{Message: r.string(), Type: r.string(), Code: r.string(), Details: r.maybe()}
+		v.Fault = &job.Fault{Message: r.string(), Type: r.string(), Code: r.string(), Details: r.optional()}
 	}
 	if flags&hasRetryAfter != 0 {
 		d := time.Duration(r.int())
@@ -243,19 +251,19 @@ func (r *reader) outcome(v *job.Outcome) {
 	}
 }
 
-// AppendReportAck writes the authority's answer to a report.
+// AppendReportAck appends the encoding of the authority's answer to a report.
 func AppendReportAck(b []byte, v *job.ReportAck) []byte {
 	b = putUint(append(b, version), v.Epoch)
 	b = putBool(b, v.WantFull)
 	b = putUint(b, uint64(len(v.Settled)))
 	for _, s := range v.Settled {
-		b = append(b, flag(s.Stale, 1)|flag(s.Dup, 2), byte(s.State))
+		b = append(b, flag(s.Stale, 1)|flag(s.Duplicate, 2), byte(s.State))
 		b = putUint(putTime(b, s.RunAt), s.Index)
 	}
 	return b
 }
 
-// ParseReportAck reads what [AppendReportAck] wrote.
+// ParseReportAck parses what [AppendReportAck] wrote.
 func ParseReportAck(b []byte) (job.ReportAck, error) {
 	r := open(b)
 	v := job.ReportAck{Epoch: r.uint(), WantFull: r.bool()}
@@ -267,13 +275,13 @@ func ParseReportAck(b []byte) (job.ReportAck, error) {
 		if flags > 3 || state > job.Failed {
 			r.fail()
 		}
-		v.Settled[i] = job.Settled{Stale: flags&1 != 0, Dup: flags&2 != 0, State: state, RunAt: r.time(), Index: r.uint()}
+		v.Settled[i] = job.Settled{Stale: flags&1 != 0, Duplicate: flags&2 != 0, State: state, RunAt: r.time(), Index: r.uint()}
 	}
 	return v, r.close()
 }
 
-// AppendBeat writes a sign of life.
-func AppendBeat(b []byte, v *job.Beat) []byte {
+// AppendHeartbeat appends the encoding of v to b.
+func AppendHeartbeat(b []byte, v *job.Heartbeat) []byte {
 	b = putString(append(b, version), v.Node)
 	b = putUint(b, v.Incarnation)
 	b = putTime(b, v.At)
@@ -281,49 +289,60 @@ func AppendBeat(b []byte, v *job.Beat) []byte {
 	b = putInt(b, int64(v.Running))
 	b = putBool(b, v.Draining)
 	b = putStrings(b, v.Runners)
-	return putString(putMaybe(b, v.Lanes), v.Edge)
+	b = putString(putOptional(b, v.Lanes), v.Edge)
+	b = putUint(putUint(b, v.Epoch), v.AckSeq)
+	b = putUint(b, uint64(len(v.Dispatches)))
+	for _, d := range v.Dispatches {
+		b = putUint(append(b, d.Job[:]...), uint64(d.N))
+	}
+	return b
 }
 
-// ParseBeat reads what [AppendBeat] wrote.
-func ParseBeat(b []byte) (job.Beat, error) {
+// ParseHeartbeat parses what [AppendHeartbeat] wrote.
+func ParseHeartbeat(b []byte) (job.Heartbeat, error) {
 	r := open(b)
-	v := job.Beat{Node: r.string(), Incarnation: r.uint(), At: r.time(), Rev: r.uint(), Running: int(r.int()), Draining: r.bool()}
-	v.Runners, v.Lanes, v.Edge = r.strings(), r.maybe(), r.string()
+	v := job.Heartbeat{Node: r.string(), Incarnation: r.uint(), At: r.time(), Rev: r.uint(), Running: int(r.int()), Draining: r.bool()}
+	v.Runners, v.Lanes, v.Edge = r.strings(), r.optional(), r.string()
+	v.Epoch, v.AckSeq = r.uint(), r.uint()
+	for range r.count(dispatchIDSize) {
+		v.Dispatches = append(v.Dispatches, job.DispatchID{Job: r.id(), N: r.uint32()})
+	}
 	return v, r.close()
 }
 
-// AppendBeatAck writes the answer to a sign of life.
-func AppendBeatAck(b []byte, v *job.BeatAck) []byte {
+// AppendHeartbeatAck appends the encoding of the authority's answer to a
+// heartbeat.
+func AppendHeartbeatAck(b []byte, v *job.HeartbeatAck) []byte {
 	b = putUint(append(b, version), v.Epoch)
 	b = putInt(b, int64(v.Lease))
-	b = putUint(putBool(b, v.WantFull), v.Batches)
+	b = putUint(putUint(putBool(b, v.WantFull), v.Seq), v.LastBatch)
 	return putStrings(b, v.Edges)
 }
 
-// ParseBeatAck reads what [AppendBeatAck] wrote.
-func ParseBeatAck(b []byte) (job.BeatAck, error) {
+// ParseHeartbeatAck parses what [AppendHeartbeatAck] wrote.
+func ParseHeartbeatAck(b []byte) (job.HeartbeatAck, error) {
 	r := open(b)
-	v := job.BeatAck{Epoch: r.uint(), Lease: time.Duration(r.int()), WantFull: r.bool(), Batches: r.uint(), Edges: r.strings()}
+	v := job.HeartbeatAck{Epoch: r.uint(), Lease: time.Duration(r.int()), WantFull: r.bool(), Seq: r.uint(), LastBatch: r.uint(), Edges: r.strings()}
 	return v, r.close()
 }
 
-// AppendRecall writes the order to stop a dispatch.
+// AppendRecall appends the encoding of v to b.
 func AppendRecall(b []byte, v *job.Recall) []byte {
 	b = append(append(b, version), v.Job[:]...)
 	b = putUint(b, uint64(v.N))
 	b = putUint(b, v.Epoch)
 	b = putString(b, string(v.Reason))
-	return putUint(b, v.Moved)
+	return putUint(b, v.MoveIndex)
 }
 
-// ParseRecall reads what [AppendRecall] wrote.
+// ParseRecall parses what [AppendRecall] wrote.
 func ParseRecall(b []byte) (job.Recall, error) {
 	r := open(b)
-	v := job.Recall{Job: r.id(), N: r.uint32(), Epoch: r.uint(), Reason: job.RecallReason(r.string()), Moved: r.uint()}
+	v := job.Recall{Job: r.id(), N: r.uint32(), Epoch: r.uint(), Reason: job.RecallReason(r.string()), MoveIndex: r.uint()}
 	return v, r.close()
 }
 
-// AppendRecords writes a notice: records that a node has just stored.
+// AppendRecords appends the encoding of records that a node has just stored.
 func AppendRecords(b []byte, v []job.Record) []byte {
 	b = putUint(append(b, version), uint64(len(v)))
 	for i := range v {
@@ -331,18 +350,18 @@ func AppendRecords(b []byte, v []job.Record) []byte {
 		b = putString(b, v[i].Queue)
 		b = putString(b, v[i].Key)
 		b = putTime(b, v[i].Stored)
-		b = putMaybe(b, v[i].Body)
+		b = putOptional(b, v[i].Body)
 	}
 	return b
 }
 
-// ParseRecords reads what [AppendRecords] wrote. Bodies share the message.
+// ParseRecords parses what [AppendRecords] wrote. Bodies share b's memory.
 func ParseRecords(b []byte) ([]job.Record, error) {
 	r := open(b)
 	v := make([]job.Record, r.count(6))
 	queue := ""
 	for i := range v {
-		v[i] = job.Record{Position: r.position(), Queue: r.same(queue), Key: r.string(), Stored: r.time(), Body: r.maybe()}
+		v[i] = job.Record{Position: r.position(), Queue: r.repeated(queue), Key: r.string(), Stored: r.time(), Body: r.optional()}
 		queue = v[i].Queue
 	}
 	return v, r.close()

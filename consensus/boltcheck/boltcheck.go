@@ -9,32 +9,32 @@ import (
 	"os"
 )
 
-// The format of version 2, all little endian as on the machines it runs on.
+// The file format, version 2. All numbers are little endian.
 const (
 	magic      = 0xED0CDAED
 	version    = 2
 	headerSize = 16 // id u64, flags u16, count u16, overflow u32
 	elemSize   = 16
-	sumOffset  = 56 // of the meta page's checksum, behind its header
+	sumOffset  = 56 // of the meta page's checksum, after the page header
 	noFreelist = ^uint64(0)
 
 	branchPage = 1
 	leafPage   = 2
 	bucketFlag = 1
 
-	maxOverflow = 1 << 18 // pages of one, a GiB: more is nonsense
+	maxOverflow = 1 << 18 // overflow pages of one page: more than a GiB is invalid
 	maxDepth    = 32
 )
 
-// File checks the file at path, which nobody may be writing. The error says
-// where it is damaged.
-func File(path string) error {
+// Check verifies the file at path, which must not be written meanwhile. The
+// error says where it is damaged.
+func Check(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	c := check{file: f, seen: make(map[uint64]bool)}
+	c := checker{file: f, seen: make(map[uint64]bool)}
 	root, err := c.metas()
 	if err != nil {
 		return err
@@ -42,19 +42,19 @@ func File(path string) error {
 	return c.tree(root, nil, nil, 0)
 }
 
-// check is one reading of a file.
-type check struct {
+// checker is the state of one verification.
+type checker struct {
 	file     *os.File
 	pageSize uint64
-	high     uint64 // pages from here on are not in use
-	seen     map[uint64]bool
+	highPage uint64          // number of pages; higher page ids are not in use
+	seen     map[uint64]bool // ids of the pages visited, and of the free list
 }
 
 var order = binary.LittleEndian
 
-// metas reads both meta pages and gives the root of the newer one.
-func (c *check) metas() (root uint64, err error) {
-	// Where the second one lies is told by the first.
+// metas reads both meta pages and returns the root page of the newer one.
+func (c *checker) metas() (root uint64, err error) {
+	// The first meta page has the page size, which is the offset of the second.
 	first, err := c.meta(0)
 	if err != nil {
 		return 0, fmt.Errorf("meta page 0: %w", err)
@@ -71,19 +71,19 @@ func (c *check) metas() (root uint64, err error) {
 	if order.Uint64(second[48:]) > order.Uint64(first[48:]) {
 		newer = second
 	}
-	c.high = order.Uint64(newer[40:])
+	c.highPage = order.Uint64(newer[40:])
 	if list := order.Uint64(newer[32:]); list != noFreelist {
 		c.seen[list] = true
 	}
 	return order.Uint64(newer[16:]), nil
 }
 
-// meta reads the meta page at an offset: magic u32, version u32, page size u32,
-// flags u32, root u64, sequence u64, free list u64, high water u64, transaction
-// u64, checksum u64.
-func (c *check) meta(at int64) ([]byte, error) {
+// meta reads the meta page at an offset. Its content is: magic u32, version
+// u32, page size u32, flags u32, root u64, sequence u64, free list u64, number
+// of pages u64, transaction u64, checksum u64.
+func (c *checker) meta(offset int64) ([]byte, error) {
 	page := make([]byte, headerSize+sumOffset+8)
-	if _, err := c.file.ReadAt(page, at); err != nil {
+	if _, err := c.file.ReadAt(page, offset); err != nil {
 		return nil, fmt.Errorf("the file is cut short: %w", err)
 	}
 	m := page[headerSize:]
@@ -91,16 +91,16 @@ func (c *check) meta(at int64) ([]byte, error) {
 	sum.Write(m[:sumOffset])
 	switch {
 	case order.Uint32(m) != magic || order.Uint32(m[4:]) != version:
-		return nil, errors.New("it is not bbolt's")
+		return nil, errors.New("not a bbolt meta page")
 	case order.Uint64(m[sumOffset:]) != sum.Sum64():
 		return nil, errors.New("it does not match its checksum")
 	}
 	return m, nil
 }
 
-// tree checks the page id and what is below it. All keys must be at least from
-// and less than to; nil is no bound.
-func (c *check) tree(id uint64, from, to []byte, depth int) error {
+// tree checks page id and the pages below it. All keys must be at least from
+// and less than to; nil means unlimited.
+func (c *checker) tree(id uint64, from, to []byte, depth int) error {
 	if depth > maxDepth {
 		return fmt.Errorf("page %d: the tree is deeper than %d", id, maxDepth)
 	}
@@ -111,21 +111,21 @@ func (c *check) tree(id uint64, from, to []byte, depth int) error {
 	return c.elements(page, from, to, depth, fmt.Sprintf("page %d", id))
 }
 
-// page reads a page with its overflow.
-func (c *check) page(id uint64) ([]byte, error) {
-	if id < 2 || id >= c.high {
-		return nil, fmt.Errorf("it is outside of the %d pages in use", c.high)
+// page reads page id with its overflow pages.
+func (c *checker) page(id uint64) ([]byte, error) {
+	if id < 2 || id >= c.highPage {
+		return nil, fmt.Errorf("outside of the %d pages in use", c.highPage)
 	}
 	head := make([]byte, headerSize)
 	if _, err := c.file.ReadAt(head, int64(id*c.pageSize)); err != nil {
 		return nil, fmt.Errorf("the file is cut short: %w", err)
 	}
-	if own := order.Uint64(head); own != id {
-		return nil, fmt.Errorf("it says that it is page %d", own)
+	if header := order.Uint64(head); header != id {
+		return nil, fmt.Errorf("its header has page id %d", header)
 	}
 	over := uint64(order.Uint32(head[12:]))
-	if over > maxOverflow || id+over >= c.high {
-		return nil, fmt.Errorf("it goes on for %d pages, beyond the %d in use", over, c.high)
+	if over > maxOverflow || id+over >= c.highPage {
+		return nil, fmt.Errorf("it has %d overflow pages, beyond the %d pages in use", over, c.highPage)
 	}
 	for i := id; i <= id+over; i++ {
 		if c.seen[i] {
@@ -140,11 +140,12 @@ func (c *check) page(id uint64) ([]byte, error) {
 	return page, nil
 }
 
-// elements checks the elements of a page, which may lie inside of another one.
-func (c *check) elements(page, from, to []byte, depth int, where string) error {
+// elements checks the elements of a page, which may be embedded in another
+// page.
+func (c *checker) elements(page, from, to []byte, depth int, where string) error {
 	flags, count := order.Uint16(page[8:]), int(order.Uint16(page[10:]))
 	if flags != branchPage && flags != leafPage {
-		return fmt.Errorf("%s: it is of no kind that can be there (%#x)", where, flags)
+		return fmt.Errorf("%s: invalid page type %#x", where, flags)
 	}
 	if headerSize+count*elemSize > len(page) || flags == branchPage && count == 0 {
 		return fmt.Errorf("%s: it has %d elements", where, count)
@@ -181,9 +182,9 @@ func (c *check) elements(page, from, to []byte, depth int, where string) error {
 	return nil
 }
 
-// bucket checks a bucket: root u64, sequence u64, and its only page if the root
-// is 0.
-func (c *check) bucket(value []byte, depth int, where string) error {
+// bucket checks a bucket's value: root page u64, sequence u64, and the embedded
+// page if root is 0.
+func (c *checker) bucket(value []byte, depth int, where string) error {
 	if len(value) < 16 {
 		return fmt.Errorf("%s: a bucket of %d bytes", where, len(value))
 	}
@@ -203,12 +204,12 @@ type elem struct {
 	bucket     bool
 }
 
-// element reads element i: in a branch pos u32, key size u32, page u64; in a
-// leaf flags u32, pos u32, key size u32, value size u32. Positions count from
-// the element.
+// element decodes element i: in a branch page position u32, key size u32, child
+// page u64; in a leaf page flags u32, position u32, key size u32, value size
+// u32. Positions are relative to the element.
 func element(page []byte, i int, flags uint16) (e elem, err error) {
-	at := uint64(headerSize + i*elemSize)
-	raw := page[at:]
+	offset := uint64(headerSize + i*elemSize)
+	raw := page[offset:]
 	var pos, ksize, vsize uint64
 	if flags == branchPage {
 		pos, ksize = uint64(order.Uint32(raw)), uint64(order.Uint32(raw[4:]))
@@ -216,12 +217,12 @@ func element(page []byte, i int, flags uint16) (e elem, err error) {
 	} else {
 		kind := order.Uint32(raw)
 		if kind > bucketFlag {
-			return e, fmt.Errorf("it is of no kind that can be there (%#x)", kind)
+			return e, fmt.Errorf("invalid element flags %#x", kind)
 		}
 		e.bucket = kind == bucketFlag
 		pos, ksize, vsize = uint64(order.Uint32(raw[4:])), uint64(order.Uint32(raw[8:])), uint64(order.Uint32(raw[12:]))
 	}
-	begin := at + pos
+	begin := offset + pos
 	if begin+ksize+vsize > uint64(len(page)) {
 		return e, errors.New("it ends outside of its page")
 	}

@@ -12,9 +12,9 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// write makes a file as raft's store does: two buckets, keys of eight bytes,
-// values of all sizes, some of them taken away again.
-func write(t *testing.T, dice *rand.Rand) string {
+// writeDB creates a file like that of Raft's store: two buckets, keys of eight bytes,
+// values of different sizes, some of them deleted again.
+func writeDB(t *testing.T, rng *rand.Rand) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "raft.db")
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{NoFreelistSync: true, FreelistType: bbolt.FreelistMapType})
@@ -33,7 +33,7 @@ func write(t *testing.T, dice *rand.Rand) string {
 		err = db.Update(func(tx *bbolt.Tx) error {
 			b := tx.Bucket([]byte("logs"))
 			for i := n; i < n+20; i++ {
-				size := 1 + dice.IntN(400)
+				size := 1 + rng.IntN(400)
 				if i%97 == 0 {
 					size = 10000
 				}
@@ -57,57 +57,57 @@ func write(t *testing.T, dice *rand.Rand) string {
 
 func key(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }
 
-func dice(t *testing.T) *rand.Rand {
+func newRand(t *testing.T) *rand.Rand {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	return rand.New(rand.NewPCG(seed, 0))
 }
 
-func TestFile_WholeOnesPass(t *testing.T) {
-	d := dice(t)
+func TestCheck_Valid(t *testing.T) {
+	d := newRand(t)
 	for range 5 {
-		if err := File(write(t, d)); err != nil {
+		if err := Check(writeDB(t, d)); err != nil {
 			t.Error(err)
 		}
 	}
 }
 
-// Whatever bbolt trips over is found: a byte anywhere in the pages' form.
-func TestFile_DamageIsFound(t *testing.T) {
-	d := dice(t)
-	whole, err := os.ReadFile(write(t, d))
+// TestCheck_DetectsDamage checks that damage to the structure of the pages is detected.
+func TestCheck_DetectsDamage(t *testing.T) {
+	d := newRand(t)
+	whole, err := os.ReadFile(writeDB(t, d))
 	if err != nil {
 		t.Fatal(err)
 	}
-	root := 4096 * int(binary.LittleEndian.Uint64(whole[newest(whole)+headerSize+16:]))
-	for _, at := range []struct {
-		what   string
+	root := 4096 * int(binary.LittleEndian.Uint64(whole[newestMeta(whole)+headerSize+16:]))
+	for _, c := range []struct {
+		name   string
 		offset int
 	}{
 		{"the first meta page", 16 + 16}, {"the second meta page", 4096 + 16 + 40}, {"a checksum", 16 + sumOffset},
-		{"the root's id", root}, {"the root's kind", root + 8}, {"the root's overflow", root + 13}, {"where the first bucket's key lies", root + headerSize + 5},
+		{"the root's id", root}, {"the root's type", root + 8}, {"the root's overflow", root + 13}, {"position of the first bucket's key", root + headerSize + 5},
 		{"a bucket's root", root + int(binary.LittleEndian.Uint32(whole[root+headerSize+elemSize+4:])) + headerSize + elemSize + 4 + 1},
 	} {
-		t.Run(at.what, func(t *testing.T) {
+		t.Run(c.name, func(t *testing.T) {
 			broken := append([]byte(nil), whole...)
-			broken[at.offset] ^= 0x41
-			if err := check1(t, broken); err == nil {
-				t.Error("passed as whole")
+			broken[c.offset] ^= 0x41
+			if err := checkBytes(t, broken); err == nil {
+				t.Error("damage not detected")
 			}
 		})
 	}
-	t.Run("cut short", func(t *testing.T) {
-		high := int(binary.LittleEndian.Uint64(whole[newest(whole)+headerSize+40:]))
+	t.Run("truncated", func(t *testing.T) {
+		high := int(binary.LittleEndian.Uint64(whole[newestMeta(whole)+headerSize+40:]))
 		for _, size := range []int{0, 100, 5000, 3 * 4096, high * 4096 / 2} {
-			if err := check1(t, whole[:size]); err == nil {
-				t.Errorf("%d bytes passed as whole", size)
+			if err := checkBytes(t, whole[:size]); err == nil {
+				t.Errorf("truncation to %d bytes not detected", size)
 			}
 		}
 	})
 }
 
-// newest is the offset of the newer meta page.
-func newest(file []byte) int {
+// newestMeta returns the offset of the newer meta page.
+func newestMeta(file []byte) int {
 	tx := func(at int) uint64 { return binary.LittleEndian.Uint64(file[at+headerSize+48:]) }
 	if tx(4096) > tx(0) {
 		return 4096
@@ -115,28 +115,28 @@ func newest(file []byte) int {
 	return 0
 }
 
-func check1(t *testing.T, content []byte) error {
+func checkBytes(t *testing.T, content []byte) error {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "raft.db")
 	if err := os.WriteFile(path, content, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return File(path)
+	return Check(path)
 }
 
-// A file that passes can be opened and read whole, whichever byte was turned;
-// bbolt would panic otherwise, and with it this test.
-func TestFile_WhatPassesCanBeRead(t *testing.T) {
-	d := dice(t)
-	whole, err := os.ReadFile(write(t, d))
+// TestCheck_AcceptedIsReadable checks that a file that passes can be read completely
+// with bbolt, whichever bit was flipped. Otherwise bbolt panics, and the test with it.
+func TestCheck_AcceptedIsReadable(t *testing.T) {
+	d := newRand(t)
+	whole, err := os.ReadFile(writeDB(t, d))
 	if err != nil {
 		t.Fatal(err)
 	}
-	high := int(binary.LittleEndian.Uint64(whole[newest(whole)+headerSize+40:])) * 4096
+	high := int(binary.LittleEndian.Uint64(whole[newestMeta(whole)+headerSize+40:])) * 4096
 	passed := 0
 	for range 100 {
 		at, bit := d.IntN(high), byte(1)<<d.IntN(8)
-		if d.IntN(2) == 0 { // pages' heads and their elements are where form lies
+		if d.IntN(2) == 0 { // most structure is at the start of a page
 			at = at/4096*4096 + d.IntN(200)
 		}
 		broken := append([]byte(nil), whole...)
@@ -145,18 +145,18 @@ func TestFile_WhatPassesCanBeRead(t *testing.T) {
 		if err := os.WriteFile(path, broken, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if File(path) != nil {
+		if Check(path) != nil {
 			continue
 		}
 		passed++
-		if err := read(path); err != nil {
-			t.Errorf("bit %#x at %d passed, and then: %v", bit, at, err)
+		if err := readDB(path); err != nil {
+			t.Errorf("bit %#x at %d passed, but reading fails: %v", bit, at, err)
 		}
 	}
 	t.Logf("%d of 100 passed", passed)
 }
 
-func read(path string) (err error) {
+func readDB(path string) (err error) {
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{NoFreelistSync: true, FreelistType: bbolt.FreelistMapType})
 	if err != nil {
 		return err

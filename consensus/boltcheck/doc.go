@@ -1,17 +1,18 @@
-// Package boltcheck tells whether a bbolt file is whole, before bbolt opens it.
+// Package boltcheck verifies the structure of a bbolt file before bbolt opens
+// it.
 //
-// Bbolt has checksums on its two meta pages only, reads through a memory map,
-// and panics, on goroutines of its own, over pages that make no sense; of a
-// file that was cut short the kernel takes the whole process. So this package
-// reads the file by itself, page by page as bbolt would find them from the
-// root, and judges form alone: that each page is where it should be, is what it
-// should be and belongs to one tree, and that keys are in order. Whether the
-// values are what was once written is for those who know them.
+// Bbolt has checksums only on its two meta pages, reads through a memory map,
+// and panics in goroutines of its own on invalid pages; if the file was
+// truncated, the kernel kills the process. This package reads the file without
+// bbolt, page by page from the root, and checks only the structure: that each
+// page is within the file, has the right type and belongs to one tree, and that
+// keys are in order. Whether the values are those that were written is for the
+// caller to check.
 //
 //	meta 0, meta 1 ── the newer one's root ──▶ branch pages ──▶ leaf pages ──▶ buckets' roots …
 //
-// A damaged meta page is told even though bbolt would fall back on the other
-// one: that is the file as it was a transaction ago, without what was last
-// synced. A loss of power leaves no such page, because what counts of it lies
-// within one sector.
+// A damaged meta page is an error even though bbolt would use the other one:
+// that one is the file as of the previous transaction, without what was last
+// synced. A power loss does not damage a meta page, because its used part fits
+// into one sector.
 package boltcheck

@@ -9,38 +9,39 @@ import (
 	"strings"
 	"time"
 
-	"yardmaster/cluster"
-	"yardmaster/drill"
-	"yardmaster/job"
-	"yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/drill"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// Yards are saved and brought back.
+// Drills that back a cluster up and restore it.
 var backups = []drill.Drill{
 	{
-		Number: 39, Name: "backup-and-restore", Breaks: "who decides is killed while a yard is saved under load; then all nodes, their directories are gone, and the restore's node and command line are killed on the way",
-		Promises: "what was acknowledged before is there and ends, ends stay ends, keys stay known, nothing of the old yard counts, the command line says what to type",
-		Patience: 12 * time.Minute,
+		Number: 39, Name: "backup-and-restore", Breaks: "kill the authority during a backup under load; then lose all nodes with their directories, and kill the restoring command and node",
+		Promises: "acknowledged jobs are restored and end, ended jobs stay as they ended, keys stay known, nothing that workers of the old cluster report counts, the commands name the next step",
+		Timeout:  12 * time.Minute,
 		Run:      backupAndRestore,
 	},
 }
 
-// Queues of this drill, beside those of a crew.
+// The queues of this drill, in addition to those of [drill.Harness.StartWorkers].
 const (
-	longOne   = "long"  // held by a worker through all that happens
-	pausedOne = "held"  // paused
-	laterOne  = "later" // delayed
-	meanwhile = "meanwhile"
+	slowQueue    = "long"      // its jobs run during the backup
+	pausedQueue  = "held"      // paused
+	delayedQueue = "later"     // its jobs are delayed
+	meanwhile    = "meanwhile" // its jobs are published during the backup
 )
 
-// longHold is longer than a yard takes from its backup until it is restored.
+// longHold is longer than the time from the backup to the end of the restore.
 const longHold = 45 * time.Second
 
-// restoredInto is how many members the restored yard has, by the seed.
+// restoredInto lists the numbers of members of the restored cluster, selected by the
+// seed.
 var restoredInto = [...]int{1, 3, 5}
 
-func backupAndRestore(ctx context.Context, s *drill.Stage) error {
-	jobs, err := savedWork(ctx, s)
+func backupAndRestore(ctx context.Context, s *drill.Harness) error {
+	jobs, err := startSavedLoad(ctx, s)
 	if err != nil {
 		return err
 	}
@@ -49,7 +50,7 @@ func backupAndRestore(ctx context.Context, s *drill.Stage) error {
 		return err
 	}
 	file := filepath.Join(s.Dir, "yard.tar")
-	if err := saveUnderKill(ctx, s, file); err != nil {
+	if err := backupUnderKill(ctx, s, file); err != nil {
 		return err
 	}
 	old, err := s.Nodes[0].Status(ctx)
@@ -59,60 +60,60 @@ func backupAndRestore(ctx context.Context, s *drill.Stage) error {
 	s.Fault("kill all", "their directories are gone")
 	s.Kill(s.Nodes...)
 	members := restoredInto[s.Seed%uint64(len(restoredInto))]
-	if err := s.Refound(ctx, members); err != nil {
+	if err := s.Recreate(ctx, members); err != nil {
 		return err
 	}
-	s.Say("a fresh yard of %d is ready", members)
+	s.Logf("a new cluster of %d members is ready", members)
 	if err := restoreUnderKills(ctx, s, file); err != nil {
 		return err
 	}
 	if err := s.WaitReady(ctx); err != nil {
 		return err
 	}
-	// Those of the old yard ended when they found one without their queues.
-	if err := hire(ctx, s); err != nil {
+	// The old workers exited when they connected to a cluster without their queues.
+	if err := startAllWorkers(ctx, s); err != nil {
 		return err
 	}
-	return restoredHolds(ctx, s, jobs, before, old.Authority.Epoch)
+	return checkRestored(ctx, s, jobs, before, old.Authority.Epoch)
 }
 
-// savedWork publishes jobs that will be in every state when the yard is saved,
-// and returns when all are acknowledged and those of the long queue run.
-func savedWork(ctx context.Context, s *drill.Stage) ([]*drill.Load, error) {
-	for _, queue := range []string{longOne, pausedOne, laterOne, meanwhile} {
+// startSavedLoad publishes jobs that will be in every state during the backup. It
+// returns when all are acknowledged and the jobs of slowQueue are active.
+func startSavedLoad(ctx context.Context, s *drill.Harness) ([]*drill.Load, error) {
+	for _, queue := range []string{slowQueue, pausedQueue, delayedQueue, meanwhile} {
 		if err := s.AddQueue(ctx, queue, 0); err != nil {
 			return nil, err
 		}
 	}
-	if err := hire(ctx, s); err != nil {
+	if err := startAllWorkers(ctx, s); err != nil {
 		return nil, err
 	}
-	if err := setPaused(ctx, s.Nodes[0], pausedOne, "pause"); err != nil {
+	if err := setPaused(ctx, s.Nodes[0], pausedQueue, "pause"); err != nil {
 		return nil, err
 	}
 	large := fmt.Sprintf(`{"text":%q}`, strings.Repeat("large body ", 20<<10))
 	jobs := []*drill.Load{
-		{Queue: pausedOne, Jobs: 300},
-		{Queue: pausedOne, Road: drill.Enqueue, Params: large, Jobs: s.Times(30) * 10, Parallel: 2},
-		{Queue: laterOne, Jobs: 100, Fields: `"delay_ms":60000`},
+		{Queue: pausedQueue, Jobs: 300},
+		{Queue: pausedQueue, Transport: drill.Enqueue, JobParams: large, Jobs: s.Repeats(30) * 10, Parallel: 2},
+		{Queue: delayedQueue, Jobs: 100, Fields: `"delay_ms":60000`},
 		{Queue: drill.LimitedQueue, Jobs: 400, Parallel: 2},
 		{Queue: drill.RunnerQueue, Function: "demo#echo", Jobs: 200},
-		{Queue: drill.RunnerQueue, Function: "demo#fail", Params: "{}", Prefix: "fail", Jobs: 50, Fields: `"max_attempts":1`},
+		{Queue: drill.RunnerQueue, Function: "demo#fail", JobParams: "{}", Prefix: "fail", Jobs: 50, Fields: `"max_attempts":1`},
 	}
-	for _, road := range drill.Roads {
-		jobs = append(jobs, &drill.Load{Queue: drill.FreeQueue, Road: road, Jobs: 500, Parallel: 4})
+	for _, t := range drill.Transports {
+		jobs = append(jobs, &drill.Load{Queue: drill.FreeQueue, Transport: t, Jobs: 500, Parallel: 4})
 	}
-	long := &drill.Load{Queue: longOne, Jobs: 3}
-	s.Begin(ctx, jobs...)
+	long := &drill.Load{Queue: slowQueue, Jobs: 3}
+	s.StartLoads(ctx, jobs...)
 	if err := acknowledged(ctx, jobs...); err != nil {
 		return nil, err
 	}
-	s.Begin(ctx, long)
+	s.StartLoads(ctx, long)
 	if err := acknowledged(ctx, long); err != nil {
 		return nil, err
 	}
-	return append(jobs, long), drill.Until(ctx, "the long ones run", func() error {
-		counts, err := countsOf(ctx, s.Nodes[0], longOne)
+	return append(jobs, long), drill.Until(ctx, "the jobs of the slow queue are active", func() error {
+		counts, err := countsOf(ctx, s.Nodes[0], slowQueue)
 		if err == nil && counts["active"] < 3 {
 			err = fmt.Errorf("%v", counts)
 		}
@@ -120,24 +121,24 @@ func savedWork(ctx context.Context, s *drill.Stage) ([]*drill.Load, error) {
 	})
 }
 
-// acknowledged waits until all jobs of loads are.
+// acknowledged waits until all jobs of the loads are acknowledged.
 func acknowledged(ctx context.Context, loads ...*drill.Load) error {
 	return drill.Until(ctx, "all jobs are acknowledged", func() error {
 		for _, l := range loads {
 			if l.Acked() < l.Jobs {
-				return fmt.Errorf("%d of %d of %s are: %v", l.Acked(), l.Jobs, l.Key(0), l.Refused())
+				return fmt.Errorf("%d of %d jobs like %s are acknowledged; refusals: %v", l.Acked(), l.Jobs, l.Key(0), l.Refusals())
 			}
 		}
 		return nil
 	})
 }
 
-// hire starts workers of all queues.
-func hire(ctx context.Context, s *drill.Stage) error {
-	if err := s.Crew(ctx, 2, 4, 5*time.Millisecond); err != nil {
+// startAllWorkers creates the basic queues and starts workers for all queues.
+func startAllWorkers(ctx context.Context, s *drill.Harness) error {
+	if err := s.StartWorkers(ctx, 2, 4, 5*time.Millisecond); err != nil {
 		return err
 	}
-	for _, t := range []drill.Task{{Queue: longOne, Credits: 3, Hold: longHold}, {Queue: laterOne, Credits: 4}, {Queue: pausedOne, Credits: 4}} {
+	for _, t := range []drill.Task{{Queue: slowQueue, Credits: 3, Hold: longHold}, {Queue: delayedQueue, Credits: 4}, {Queue: pausedQueue, Credits: 4}} {
 		t.Nodes = s.Edges()
 		if _, err := s.AddWorker(t); err != nil {
 			return err
@@ -146,30 +147,32 @@ func hire(ctx context.Context, s *drill.Stage) error {
 	return nil
 }
 
+// setPaused pauses or resumes a queue; verb is "pause" or "resume".
 func setPaused(ctx context.Context, n *drill.Node, queue, verb string) error {
 	return drill.Until(ctx, verb+" "+queue, func() error {
 		err := n.Ask(ctx, cluster.SubjectAPI+".queue."+verb, map[string]any{"name": queue}, new(any))
 		var refused *cluster.APIError
-		if errors.As(err, &refused) && refused.Code == "409" { // an earlier try did it
+		if errors.As(err, &refused) && refused.Code == "409" { // done by an earlier request
 			return nil
 		}
 		return err
 	})
 }
 
+// countsOf returns the number of jobs of a queue by state.
 func countsOf(ctx context.Context, n *drill.Node, queue string) (map[string]int, error) {
 	var q struct{ Counts map[string]int }
 	return q.Counts, errors.Join(n.Ask(ctx, cluster.SubjectAPI+".queue.show", map[string]any{"name": queue}, &q))
 }
 
-// endedBefore are the jobs that have ended already, by queue.
-func endedBefore(ctx context.Context, s *drill.Stage, jobs []*drill.Load) (map[string]map[job.ID]string, error) {
+// endedBefore returns the jobs that have ended before the backup, by queue.
+func endedBefore(ctx context.Context, s *drill.Harness, jobs []*drill.Load) (map[string]map[job.ID]string, error) {
 	before := make(map[string]map[job.ID]string)
 	for _, l := range jobs {
 		if before[l.Queue] != nil {
 			continue
 		}
-		ended, err := s.Ended(ctx, s.Nodes[0], l.Queue)
+		ended, err := s.EndedJobs(ctx, s.Nodes[0], l.Queue)
 		if err != nil {
 			return nil, err
 		}
@@ -178,176 +181,177 @@ func endedBefore(ctx context.Context, s *drill.Stage, jobs []*drill.Load) (map[s
 	return before, nil
 }
 
-// saveUnderKill saves the yard while further jobs come in, and kills who decides
-// meanwhile. A backup that was interrupted says so and is taken again.
-func saveUnderKill(ctx context.Context, s *drill.Stage, file string) error {
+// backupUnderKill makes a backup while more jobs are published, and kills the
+// authority meanwhile. An interrupted backup must fail with a hint and is repeated.
+func backupUnderKill(ctx context.Context, s *drill.Harness, file string) error {
 	load := &drill.Load{Queue: meanwhile, Parallel: 4, Pace: 2 * time.Millisecond}
 	published := make(chan error, 1)
-	go func() { published <- load.Run(ctx, s.Yard) }()
-	decides, err := s.AwaitAuthority(ctx)
+	go func() { published <- load.Run(ctx, s.Cluster) }()
+	authority, err := s.AwaitAuthority(ctx)
 	if err != nil {
 		return err
 	}
-	at := other(s, decides)
-	type end struct {
-		said string
-		err  error
+	n := other(s, authority)
+	type result struct {
+		output string
+		err    error
 	}
-	saved := make(chan end, 1)
+	saved := make(chan result, 1)
 	began := time.Now()
 	go func() {
-		said, err := at.Type(ctx, "backup", file)
-		saved <- end{said, err}
+		output, err := n.Command(ctx, "backup", file)
+		saved <- result{output, err}
 	}()
-	if err := s.Rest(ctx, s.Between(0, 300*time.Millisecond)); err != nil {
+	if err := s.Sleep(ctx, s.RandDuration(0, 300*time.Millisecond)); err != nil {
 		return err
 	}
-	s.Fault(kill, decides.Name+", which decides, while "+at.Name+" makes a backup")
-	s.Kill(decides)
+	s.Fault(kill, authority.Name+", the authority, while "+n.Name+" makes a backup")
+	s.Kill(authority)
 	first := <-saved
 	for first.err != nil {
-		s.Promise(strings.Contains(first.said, "again"), "a backup that was interrupted does not say what to type: %s", first.said)
-		s.Say("%s", first.said)
+		s.Require(strings.Contains(first.output, "again"), "an interrupted backup does not name the next step: %s", first.output)
+		s.Logf("%s", first.output)
 		began = time.Now()
-		if first.said, first.err = at.Type(ctx, "backup", file); ctx.Err() != nil {
+		if first.output, first.err = n.Command(ctx, "backup", file); ctx.Err() != nil {
 			return first.err
 		}
 	}
-	s.Say("saved while %d further jobs were acknowledged:\n%s", load.Acked(), first.said)
+	s.Logf("backup made while %d more jobs were acknowledged:\n%s", load.Acked(), first.output)
 	s.Figure("backup", time.Since(began))
 	if info, err := os.Stat(file); err == nil {
 		s.Figure("size of the backup, bytes", info.Size())
 	}
-	if err := decides.Start(); err != nil {
+	if err := authority.Start(); err != nil {
 		return err
 	}
 	load.Stop()
 	if err := <-published; err != nil {
 		return err
 	}
-	_, err = s.Nodes[0].Type(ctx, "backup", "verify", file)
-	s.Promise(err == nil, "the backup is not good: %v", err)
+	_, err = s.Nodes[0].Command(ctx, "backup", "verify", file)
+	s.Require(err == nil, "the backup is not valid: %v", err)
 	return s.WaitReady(ctx)
 }
 
-// restoreUnderKills kills the command line of a restore, and then the node, and
-// takes it again each time. The yard says meanwhile that it accepts nothing, and
-// changes nothing.
-func restoreUnderKills(ctx context.Context, s *drill.Stage, file string) error {
-	typing, stop := context.WithCancel(ctx)
+// restoreUnderKills kills the command that restores the backup, then the node that
+// does it, and repeats the restore each time. During the restore the cluster must
+// refuse every change.
+func restoreUnderKills(ctx context.Context, s *drill.Harness, file string) error {
+	interruptible, stop := context.WithCancel(ctx)
 	killed := make(chan error, 1)
 	go func() {
-		_, err := s.Nodes[0].Type(typing, "restore", file)
+		_, err := s.Nodes[0].Command(interruptible, "restore", file)
 		killed <- err
 	}()
-	if err := bringing(ctx, s.Nodes[0]); err != nil {
+	if err := awaitRestoring(ctx, s.Nodes[0]); err != nil {
 		stop()
 		return err
 	}
-	stop() // with SIGKILL
-	s.Promise(<-killed != nil, "the restore was done before its command line could be killed")
-	s.Fault(kill, "the restore's command line")
+	stop() // kills the command
+	s.Require(<-killed != nil, "the restore was complete before its command could be killed")
+	s.Fault(kill, "the command that restores the backup")
 	refused := s.Nodes[0].Ask(ctx, cluster.SubjectAPI+".queue.add", map[string]any{"name": "another"}, new(any))
-	s.Promise(refused != nil && strings.Contains(refused.Error(), ledger.ErrBringing.Error()), "a queue made while the yard is restored: %v", refused)
+	s.Require(refused != nil && strings.Contains(refused.Error(), ledger.ErrRestoring.Error()), "creating a queue during the restore returned: %v", refused)
 
 	n := s.Nodes[len(s.Nodes)-1]
 	ended := make(chan string, 1)
 	began, early := time.Now(), ""
-	err := drill.Until(ctx, "the restore is begun again", func() error {
+	err := drill.Until(ctx, "the restore is started again", func() error {
 		go func() {
-			said, err := n.Type(ctx, "restore", file)
+			output, err := n.Command(ctx, "restore", file)
 			if err == nil {
-				said = doneAlready
+				output = doneAlready
 			}
-			ended <- said
+			ended <- output
 		}()
 		select {
 		case early = <-ended:
 			if early == doneAlready {
 				return nil
 			}
-			return errors.New(early) // the one before is not given up yet
-		case <-time.After(s.Between(time.Second, 6*time.Second)): // for 5 s it makes room
+			return errors.New(early) // the first restore has not timed out yet
+		case <-time.After(s.RandDuration(time.Second, 6*time.Second)): // in the first 5 s it prepares
 			return nil
 		}
 	})
 	if err != nil {
 		return err
 	}
-	s.Fault(kill, n.Name+", which restores")
+	s.Fault(kill, n.Name+", which restores the backup")
 	s.Kill(n)
-	said := early
+	output := early
 	if early != doneAlready {
-		said = <-ended
+		output = <-ended
 	}
-	if said == doneAlready {
-		s.Say("it was restored before it was killed")
+	if output == doneAlready {
+		s.Logf("the restore was complete before the kill")
 		return n.Start()
 	}
-	s.Promise(strings.Contains(said, "take it again, at any node, by 'yardmaster restore") && time.Since(began) < time.Minute, "after %v the command line says %q", time.Since(began), said)
-	s.Say("%s", said)
+	s.Require(strings.Contains(output, "repeat 'yardmaster restore") && time.Since(began) < time.Minute, "after %v the restore command printed %q", time.Since(began), output)
+	s.Logf("%s", output)
 	if err := n.Start(); err != nil {
 		return err
 	}
 	began = time.Now()
-	return drill.Until(ctx, "the yard is restored", func() error {
+	return drill.Until(ctx, "the cluster is restored", func() error {
 		began = time.Now()
-		said, err := s.Nodes[0].Type(ctx, "restore", file)
+		output, err := s.Nodes[0].Command(ctx, "restore", file)
 		if err == nil {
-			s.Say("%s", said)
-			s.Figure("restore that takes the place of another, into "+fmt.Sprint(len(s.Nodes)), time.Since(began))
+			s.Logf("%s", output)
+			s.Figure("restore that replaces an interrupted one, into a cluster of "+fmt.Sprint(len(s.Nodes)), time.Since(began))
 		}
 		return err
 	})
 }
 
-const doneAlready = "the restore is done"
+// doneAlready replaces the output of a restore command that has succeeded.
+const doneAlready = "the restore is complete"
 
-// bringing waits until a node says that a restore is under way.
-func bringing(ctx context.Context, n *drill.Node) error {
-	return drill.Until(ctx, n.Name+" says that it is restored", func() error {
+// awaitRestoring waits until a node reports that a restore is in progress.
+func awaitRestoring(ctx context.Context, n *drill.Node) error {
+	return drill.Until(ctx, n.Name+" reports a restore", func() error {
 		st, err := n.Status(ctx)
 		if err == nil && !strings.Contains(strings.Join(st.Readiness.Reasons, " "), "a restore of") {
-			err = fmt.Errorf("it says %v", st.Readiness.Reasons)
+			err = fmt.Errorf("its readiness reasons are %v", st.Readiness.Reasons)
 		}
 		return err
 	})
 }
 
-// restoredHolds looks that the restored yard is the one that was saved, and lets
-// it go on: the stage judges the rest.
-func restoredHolds(ctx context.Context, s *drill.Stage, jobs []*drill.Load, before map[string]map[job.ID]string, epoch uint64) error {
-	n := anyone(s)
+// checkRestored checks that the restored cluster has the state of the backup, and
+// resumes its work: the harness judges the rest.
+func checkRestored(ctx context.Context, s *drill.Harness, jobs []*drill.Load, before map[string]map[job.ID]string, epoch uint64) error {
+	n := randomNode(s)
 	st, err := n.Status(ctx)
 	if err != nil {
 		return err
 	}
-	s.Promise(st.Authority.Epoch > epoch+ledger.BringStep/2, "the epoch was %d and is %d", epoch, st.Authority.Epoch)
+	s.Require(st.Authority.Epoch > epoch+ledger.RestoreJump/2, "the epoch is %[2]d after the restore and was %[1]d before", epoch, st.Authority.Epoch)
 	ended := 0
 	for queue, jobs := range before {
-		now, err := s.Ended(ctx, n, queue)
+		now, err := s.EndedJobs(ctx, n, queue)
 		if err != nil {
 			return err
 		}
-		for id, how := range jobs {
+		for id, state := range jobs {
 			ended++
-			s.Promise(now[id] == how, "job %s of %s had %s, and is now %q", id, queue, how, now[id])
+			s.Require(now[id] == state, "job %s of queue %s was %s, and is %q after the restore", id, queue, state, now[id])
 		}
 	}
-	s.Figure("jobs acknowledged before the backup, and ended before it", fmt.Sprintf("%d, %d", s.Acked(), ended))
-	held, err := countsOf(ctx, n, pausedOne)
+	s.Figure("jobs acknowledged before the backup, and of these ended", fmt.Sprintf("%d, %d", s.Acked(), ended))
+	held, err := countsOf(ctx, n, pausedQueue)
 	if err != nil {
 		return err
 	}
-	s.Promise(held["completed"] == 0 && held["waiting"] > 300, "jobs of the paused queue: %v", held)
-	// What publishers repeat is known, in whatever state it is.
+	s.Require(held["completed"] == 0 && held["waiting"] > 300, "the jobs of the paused queue are %v after the restore", held)
+	// Repeated publishes must be recognized, whatever the state of the job.
 	for _, l := range jobs {
-		again := &drill.Load{Queue: l.Queue, Road: l.Road, Function: l.Function, Params: l.Params, Fields: l.Fields, Prefix: l.Prefix, Jobs: l.Jobs, Parallel: l.Parallel}
-		if err := again.Run(ctx, s.Yard); err != nil {
+		again := &drill.Load{Queue: l.Queue, Transport: l.Transport, Function: l.Function, JobParams: l.JobParams, Fields: l.Fields, Prefix: l.Prefix, Jobs: l.Jobs, Parallel: l.Parallel}
+		if err := again.Run(ctx, s.Cluster); err != nil {
 			return err
 		}
 	}
-	if err := setPaused(ctx, n, pausedOne, "resume"); err != nil {
+	if err := setPaused(ctx, n, pausedQueue, "resume"); err != nil {
 		return err
 	}
 	for _, l := range jobs {
@@ -364,18 +368,18 @@ func restoredHolds(ctx context.Context, s *drill.Stage, jobs []*drill.Load, befo
 				want += of.Jobs
 			}
 		}
-		s.Promise(have == want, "queue %s has %d jobs after all were repeated: %d were published", l.Queue, have, want)
+		s.Require(have == want, "queue %s has %d jobs after all publishes were repeated, want %d", l.Queue, have, want)
 	}
-	return longOnesRunAgain(ctx, s, n)
+	return checkLongJobsRerun(ctx, s, n)
 }
 
-// longOnesRunAgain: what a worker held in the old yard counts for nothing: those
-// jobs end by another dispatch.
-func longOnesRunAgain(ctx context.Context, s *drill.Stage, n *drill.Node) error {
-	return drill.Until(ctx, "the long jobs end", func() error {
-		ended, err := s.Ended(ctx, n, longOne)
+// checkLongJobsRerun checks that the jobs that were active in the old cluster end by
+// a later dispatch.
+func checkLongJobsRerun(ctx context.Context, s *drill.Harness, n *drill.Node) error {
+	return drill.Until(ctx, "the jobs of the slow queue have ended", func() error {
+		ended, err := s.EndedJobs(ctx, n, slowQueue)
 		if err == nil && len(ended) < 3 {
-			err = fmt.Errorf("%d have", len(ended))
+			err = fmt.Errorf("%d of 3 have ended", len(ended))
 		}
 		if err != nil {
 			return err
@@ -385,10 +389,10 @@ func longOnesRunAgain(ctx context.Context, s *drill.Stage, n *drill.Node) error 
 				Dispatches int
 				State      string
 			}
-			if err := n.Ask(ctx, cluster.SubjectAPI+".job.show", map[string]any{"queue": longOne, "id": id.String()}, &j); err != nil {
+			if err := n.Ask(ctx, cluster.SubjectAPI+".job.show", map[string]any{"queue": slowQueue, "id": id.String()}, &j); err != nil {
 				return err
 			}
-			s.Promise(j.Dispatches > 1 && j.State == "completed", "job %s ended as %s by dispatch %d, which was the old yard's", id, j.State, j.Dispatches)
+			s.Require(j.Dispatches > 1 && j.State == "completed", "job %s ended as %s after %d dispatches, want completed by a dispatch of the restored cluster", id, j.State, j.Dispatches)
 		}
 		return nil
 	})

@@ -1,5 +1,4 @@
-// Package catalogue holds the drills, by family: each says what it breaks and
-// what is promised, and breaks it.
+// Package catalogue contains all drills, grouped by the kind of fault.
 package catalogue
 
 import (
@@ -8,10 +7,10 @@ import (
 	"slices"
 	"strings"
 
-	"yardmaster/drill"
+	"github.com/yardmaster-dev/yardmaster/drill"
 )
 
-// All are the drills, by number.
+// All returns all drills, ordered by number.
 func All() []drill.Drill {
 	all := slices.Concat(
 		nodes,
@@ -32,22 +31,22 @@ func All() []drill.Drill {
 	return all
 }
 
-// Pick gives the drills that are named, by name or number, in the catalogue's
-// order; none named is all of them. Those in skip are left out. A name that
-// there is not is an error.
+// Pick returns the drills with these names or numbers, or all if names is empty,
+// ordered by number and without those in skip. An unknown name is an error.
 func Pick(names, skip []string) ([]drill.Drill, error) {
 	all := All()
 	for _, name := range slices.Concat(names, skip) {
-		if !slices.ContainsFunc(all, func(d drill.Drill) bool { return is(d, name) }) {
+		if !slices.ContainsFunc(all, func(d drill.Drill) bool { return matches(d, name) }) {
 			return nil, fmt.Errorf("there is no drill %q", name)
 		}
 	}
 	return slices.DeleteFunc(all, func(d drill.Drill) bool {
-		wanted := len(names) == 0 || slices.ContainsFunc(names, func(n string) bool { return is(d, n) })
-		return !wanted || slices.ContainsFunc(skip, func(n string) bool { return is(d, n) })
+		wanted := len(names) == 0 || slices.ContainsFunc(names, func(n string) bool { return matches(d, n) })
+		return !wanted || slices.ContainsFunc(skip, func(n string) bool { return matches(d, n) })
 	}), nil
 }
 
-func is(d drill.Drill, name string) bool {
+// matches reports whether name is the name or number of the drill.
+func matches(d drill.Drill, name string) bool {
 	return d.Name == name || strings.TrimLeft(name, "0") == fmt.Sprint(d.Number)
 }

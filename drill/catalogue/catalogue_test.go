@@ -4,7 +4,7 @@ import (
 	"regexp"
 	"testing"
 
-	"yardmaster/drill"
+	"github.com/yardmaster-dev/yardmaster/drill"
 )
 
 func TestAll(t *testing.T) {
@@ -14,11 +14,11 @@ func TestAll(t *testing.T) {
 	for _, d := range All() {
 		switch {
 		case !name.MatchString(d.Name) || seen[d.Name]:
-			t.Errorf("drill %d: the name %q is taken or none", d.Number, d.Name)
+			t.Errorf("drill %d: the name %q is malformed or used twice", d.Number, d.Name)
 		case d.Number < 1 || d.Number > 99 || d.Number < last:
 			t.Errorf("%s has the number %d after %d", d.Name, d.Number, last)
 		case d.Breaks == "" || d.Promises == "" || d.Run == nil:
-			t.Errorf("%s does not say what it breaks and promises", d.Name)
+			t.Errorf("%s is incomplete", d.Name)
 		}
 		seen[d.Name], last = true, d.Number
 	}
@@ -44,6 +44,6 @@ func TestPick(t *testing.T) {
 		t.Errorf("all but one: %q, %v", names(rest), err)
 	}
 	if _, err := Pick([]string{"kill-time"}, nil); err == nil {
-		t.Error("a drill that there is not was picked")
+		t.Error("Pick accepted an unknown drill")
 	}
 }

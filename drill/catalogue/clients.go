@@ -10,37 +10,37 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"yardmaster/drill"
-	"yardmaster/drill/hostile"
-	"yardmaster/drill/yard"
-	"yardmaster/edge/overhop"
+	"github.com/yardmaster-dev/yardmaster/drill"
+	"github.com/yardmaster-dev/yardmaster/drill/hostile"
+	"github.com/yardmaster-dev/yardmaster/drill/procs"
+	"github.com/yardmaster-dev/yardmaster/edge/overhop"
 )
 
-// Clients attack a node, or use up what it has.
+// Drills with clients that attack a node or exhaust its resources.
 var clients = []drill.Drill{
 	{
-		Number: 33, Name: "hostile-clients", Breaks: "hundreds of clients say a byte a second, nothing, nonsense, too much, or never read, at one node",
-		Promises: "they are put out, what they cost is bounded and given back, and honest jobs go on",
-		Plan: drill.Plan{Config: "[wire.session]\nunhelloed_max_lifetime_seconds = 2\nhelloed_unregistered_max_lifetime_seconds = 2\n" +
+		Number: 33, Name: "hostile-clients", Breaks: "hundreds of clients of one node send a byte per second, nothing, garbage or too much, or never read",
+		Promises: "they are disconnected, the memory they use is bounded and released, and other clients' jobs proceed",
+		Plan: drill.Layout{Config: "[wire.session]\nunhelloed_max_lifetime_seconds = 2\nhelloed_unregistered_max_lifetime_seconds = 2\n" +
 			"[limits]\nwrite_timeout = \"1s\"\nmax_connections_per_address = 20000\n"},
 		Run: hostileClients,
 	},
 	{
-		Number: 34, Name: "no-descriptors", Breaks: "a node may open only a few more files and sockets, and clients take them all",
-		Promises: "it stays with the others, and takes clients again when there is room",
+		Number: 34, Name: "no-descriptors", Breaks: "a node may open only a few more files and sockets, and clients use them up",
+		Promises: "it stays a member, and accepts clients again as soon as descriptors are free",
 		Run:      noDescriptors,
 	},
 }
 
-// hostileMemory is what attackers may cost a node while they are there.
-const hostileMemory = 600 << 20 // bytes
+// hostileMemory is the maximum growth of a node under attack, in bytes.
+const hostileMemory = 600 << 20
 
-func hostileClients(ctx context.Context, s *drill.Stage) error {
-	if err := s.Steady(ctx); err != nil {
+func hostileClients(ctx context.Context, s *drill.Harness) error {
+	if err := s.StartSteadyLoad(ctx); err != nil {
 		return err
 	}
-	victim := s.Nodes[s.Dice.IntN(len(s.Nodes))]
-	lure, err := layLure(ctx, s, victim)
+	victim := s.Nodes[s.Rand.IntN(len(s.Nodes))]
+	bait, err := layBait(ctx, s, victim)
 	if err != nil {
 		return err
 	}
@@ -57,34 +57,34 @@ func hostileClients(ctx context.Context, s *drill.Stage) error {
 	if err != nil {
 		return err
 	}
-	before := yard.PID(victim.PID()).Memory()
+	before := procs.PID(victim.PID()).Memory()
 	attackers, stop := context.WithCancel(ctx)
 	defer stop()
 	var all sync.WaitGroup
 	count := 0
-	for _, a := range hostile.Attacks(lure) {
-		for range max(1, a.Share/2) {
+	for _, a := range hostile.All(bait) {
+		for range max(1, a.Weight/2) {
 			all.Go(func() { a.Run(attackers, victim.Overhop) })
 			count++
 		}
 	}
 	s.Fault("attack", fmt.Sprintf("%d clients at %s", count, victim.Name))
-	meanwhile, err := p.measure(ctx, span)
-	grown := yard.PID(victim.PID()).Memory() - before
+	attacked, err := p.measure(ctx, span)
+	grown := procs.PID(victim.PID()).Memory() - before
 	stop()
 	all.Wait()
 	if err != nil {
 		return err
 	}
-	p.compare("attack", calm, meanwhile, 10)
+	p.compare("attack", calm, attacked, 10)
 	s.Figure("attackers", count)
-	s.Figure("memory that they cost", fmt.Sprintf("%d MB", grown>>20))
-	s.Promise(grown < hostileMemory, "the node grew by %d MB", grown>>20)
-	return s.Whole(ctx)
+	s.Figure("growth of the node's memory", fmt.Sprintf("%d MB", grown>>20))
+	s.Require(grown < hostileMemory, "the node's memory grew by %d MB", grown>>20)
+	return s.Recover(ctx)
 }
 
-// layLure keeps a job with a large body in a paused queue.
-func layLure(ctx context.Context, s *drill.Stage, at *drill.Node) (jid string, err error) {
+// layBait enqueues a job with a large body in a paused queue and returns its JID.
+func layBait(ctx context.Context, s *drill.Harness, at *drill.Node) (jid string, err error) {
 	const queue = "lure"
 	if err := s.AddQueue(ctx, queue, 0); err != nil {
 		return "", err
@@ -97,30 +97,30 @@ func layLure(ctx context.Context, s *drill.Stage, at *drill.Node) (jid string, e
 	return p.Enqueue(ctx, overhop.Enqueue{Queue: queue, Payload: overhop.AppendBin(nil, bytes.Repeat([]byte("x"), 256<<10))})
 }
 
-// spare is how many files and sockets more a node may open.
-const spare = 30
+// spareDescriptors is how many more files and sockets a node may open.
+const spareDescriptors = 30
 
-func noDescriptors(ctx context.Context, s *drill.Stage) error {
-	if err := s.Steady(ctx); err != nil {
+func noDescriptors(ctx context.Context, s *drill.Harness) error {
+	if err := s.StartSteadyLoad(ctx); err != nil {
 		return err
 	}
-	for range s.Times(3) {
-		victim := s.Nodes[s.Dice.IntN(len(s.Nodes))]
+	for range s.Repeats(3) {
+		victim := s.Nodes[s.Rand.IntN(len(s.Nodes))]
 		pid := victim.PID()
 		var was unix.Rlimit
 		if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &was); err != nil {
 			return fmt.Errorf("read the limit of %s: %w", victim.Name, err)
 		}
-		open := yard.PID(pid).Descriptors()
-		few := unix.Rlimit{Cur: uint64(open + spare), Max: was.Max}
+		open := procs.PID(pid).Descriptors()
+		few := unix.Rlimit{Cur: uint64(open + spareDescriptors), Max: was.Max}
 		if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &few, nil); err != nil {
 			return fmt.Errorf("set the limit of %s: %w", victim.Name, err)
 		}
-		s.Fault("no descriptors", fmt.Sprintf("%s has %d open and may open %d more", victim.Name, open, spare))
-		since := drill.Clock()
-		let := occupy(ctx, victim, 4*spare)
-		err := s.Rest(ctx, 10*time.Second)
-		for _, nc := range let {
+		s.Fault("no descriptors", fmt.Sprintf("%s has %d open and may open %d more", victim.Name, open, spareDescriptors))
+		since := drill.HostClock()
+		conns := openIdleConns(ctx, victim, 4*spareDescriptors)
+		err := s.Sleep(ctx, 10*time.Second)
+		for _, nc := range conns {
 			nc.Close()
 		}
 		if lift := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &was, nil); lift != nil && victim.Running() {
@@ -129,24 +129,24 @@ func noDescriptors(ctx context.Context, s *drill.Stage) error {
 		if err != nil {
 			return err
 		}
-		s.Promise(victim.Running(), "%s ended for want of descriptors", victim.Name)
-		s.Settled("no descriptors", since, 1)
+		s.Require(victim.Running(), "%s exited without free descriptors", victim.Name)
+		s.LimitAuthorityChanges("no descriptors", since, 1)
 		began := time.Now()
-		if err := s.Whole(ctx); err != nil {
+		if err := s.Recover(ctx); err != nil {
 			return err
 		}
-		s.Target("all are ready again after", time.Since(began), 5*time.Second)
+		s.Target("all nodes are ready again after", time.Since(began), 5*time.Second)
 	}
 	return nil
 }
 
-// occupy opens connections to a node's doors and says nothing.
-func occupy(ctx context.Context, n *drill.Node, count int) (held []net.Conn) {
+// openIdleConns opens count connections to a node's Overhop listener.
+func openIdleConns(ctx context.Context, n *drill.Node, count int) (conns []net.Conn) {
 	d := net.Dialer{Timeout: time.Second}
 	for range count {
 		if nc, err := d.DialContext(ctx, "tcp", n.Overhop); err == nil {
-			held = append(held, nc)
+			conns = append(conns, nc)
 		}
 	}
-	return held
+	return conns
 }

@@ -10,54 +10,54 @@ import (
 	"strings"
 	"time"
 
-	"yardmaster/drill"
-	"yardmaster/drill/disk"
+	"github.com/yardmaster-dev/yardmaster/drill"
+	"github.com/yardmaster-dev/yardmaster/drill/disk"
 )
 
-// small has snapshots follow each other soon.
-const small = "[raft]\nsnapshot_bytes = 65536\n"
+// smallSnapshots makes Raft snapshots frequent.
+const smallSnapshots = "[raft]\nsnapshot_bytes = 65536\n"
 
-// What lies on a node's disk changes behind its back.
+// Drills that change the files of a node.
 var damage = []drill.Drill{
 	{
-		Number: 17, Name: "damaged-log", Breaks: "raft.db cut short, bytes of it and of the newest snapshot turned, while the node is down",
-		Promises: "the node stops before it takes part, says why and what to type; the others go on; what it says lets it in again",
-		Plan:     drill.Plan{Config: small}, Patience: 10 * time.Minute,
-		Run: func(ctx context.Context, s *drill.Stage) error {
-			return rounds(ctx, s, 1, func(*drill.Node) error {
-				for _, hurt := range []struct {
-					what string
-					how  func(raft string) error
+		Number: 17, Name: "damaged-log", Breaks: "while a node is down, truncate its raft.db, and flip bits of it and of the newest snapshot",
+		Promises: "the node exits before it takes part, and says why and which command helps; the other nodes go on; that command makes it a member again",
+		Plan:     drill.Layout{Config: smallSnapshots}, Timeout: 10 * time.Minute,
+		Run: func(ctx context.Context, s *drill.Harness) error {
+			return runRounds(ctx, s, 1, func(*drill.Node) error {
+				for _, d := range []struct {
+					what   string
+					damage func(raft string) error
 				}{
-					{"raft.db is cut short", func(raft string) error { return cutToLittle(filepath.Join(raft, "raft.db")) }},
-					{"200 bytes of raft.db are turned", func(raft string) error { return turn(s, filepath.Join(raft, "raft.db"), 200) }},
-					{"a byte of the newest snapshot is turned", func(raft string) error {
-						return turn(s, filepath.Join(raft, "snapshots", latest(raft), "state.bin"), 1)
+					{"raft.db is truncated", func(raft string) error { return truncateTo(filepath.Join(raft, "raft.db")) }},
+					{"bits of 200 bytes of raft.db are flipped", func(raft string) error { return flipBits(s, filepath.Join(raft, "raft.db"), 200) }},
+					{"a bit of the newest snapshot is flipped", func(raft string) error {
+						return flipBits(s, filepath.Join(raft, "snapshots", latest(raft), "state.bin"), 1)
 					}},
 				} {
-					if err := stops(ctx, s, anyone(s), "damage", hurt.what, "raft", func(n *drill.Node) error { return hurt.how(filepath.Join(n.DataDir, "raft")) },
+					if err := expectRefusal(ctx, s, randomNode(s), "damage", d.what, "raft", func(n *drill.Node) error { return d.damage(filepath.Join(n.DataDir, "raft")) },
 						"is not what it wrote", "yardmaster cluster replace"); err != nil {
 						return err
 					}
 				}
-				return replacedWhole(ctx, s, anyone(s), "damage", "raft.db is cut short", func(n *drill.Node) error {
-					return cutToLittle(filepath.Join(n.DataDir, "raft", "raft.db"))
+				return expectReplacement(ctx, s, randomNode(s), "damage", "raft.db is truncated", func(n *drill.Node) error {
+					return truncateTo(filepath.Join(n.DataDir, "raft", "raft.db"))
 				}, "yardmaster cluster replace")
 			})
 		},
 	},
 	{
-		Number: 18, Name: "damaged-streams", Breaks: "JetStream's blocks, indexes and snapshots, of streams' groups too, on one node, turned and cut short while it is down; records of its lanes while it runs",
-		Promises: "no job is passed over; each damaged message is found, and nothing else; 'cluster rebuild' makes every copy whole again",
-		Plan:     drill.Plan{Config: scrubbing}, Patience: 15 * time.Minute,
-		Run: damageStreams,
+		Number: 18, Name: "damaged-streams", Breaks: "while a node is down, flip bits of and truncate JetStream's blocks, indexes and snapshots, also of its Raft groups; flip bits of records in its lanes while it runs",
+		Promises: "no job is lost or skipped; the node exits and names the command that replaces it, or continues while other replicas serve what it cannot read; 'cluster replace' makes every replica complete again",
+		Timeout:  20 * time.Minute,
+		Run:      damageStreams,
 	},
 	{
-		Number: 19, Name: "rolled-back", Breaks: "an older copy of one node's directory is put back; then of every node's streams; in a yard beside, a lane is removed, and another made anew, by somebody with all rights",
-		Promises: "the node refuses to start, and what it says lets it in again; streams that lack what the ledger has folded make the yard unready, with the reason; a lane that is gone or another one takes no job in, its jobs wait, and all others run, each with its own body",
-		Plan:     drill.Plan{Config: small}, Patience: 10 * time.Minute,
-		Run: func(ctx context.Context, s *drill.Stage) error {
-			if err := s.Steady(ctx); err != nil {
+		Number: 19, Name: "rolled-back", Breaks: "restore an older copy of one node's directory; then of all nodes' streams; in a second cluster, remove a lane, and recreate another, with full privileges",
+		Promises: "the node refuses to start, and the command it names makes it a member again; streams older than the ledger make the cluster unready, with the reason; a removed or recreated lane accepts no jobs, its jobs wait, and all other jobs run, each with its own body",
+		Plan:     drill.Layout{Config: smallSnapshots}, Timeout: 10 * time.Minute,
+		Run: func(ctx context.Context, s *drill.Harness) error {
+			if err := s.StartSteadyLoad(ctx); err != nil {
 				return err
 			}
 			if err := rollBackNode(ctx, s); err != nil {
@@ -66,110 +66,112 @@ var damage = []drill.Drill{
 			if err := rollBackStreams(ctx, s); err != nil {
 				return err
 			}
-			return strangeStreams(ctx, s)
+			return removeLanes(ctx, s)
 		},
 	},
 	{
-		Number: 20, Name: "empty-directory", Breaks: "a node comes back with an empty data directory",
-		Promises: "it waits at the door and says what to type; the others go on; what it says lets it in",
-		Patience: 10 * time.Minute,
-		Run: func(ctx context.Context, s *drill.Stage) error {
-			err := rounds(ctx, s, 2, func(*drill.Node) error {
-				return stops(ctx, s, anyone(s), emptied, "all is gone", "", func(n *drill.Node) error { return os.RemoveAll(n.DataDir) },
+		Number: 20, Name: "empty-directory", Breaks: "restart a node with an empty data directory",
+		Promises: "it waits and names the command that admits it; the other nodes go on; that command makes it a member again",
+		Timeout:  10 * time.Minute,
+		Run: func(ctx context.Context, s *drill.Harness) error {
+			err := runRounds(ctx, s, 2, func(*drill.Node) error {
+				return expectRefusal(ctx, s, randomNode(s), emptied, "its data directory is empty", "", func(n *drill.Node) error { return os.RemoveAll(n.DataDir) },
 					"yardmaster cluster replace")
 			})
 			if err != nil {
 				return err
 			}
-			return replaced(ctx, s, anyone(s))
+			return replaced(ctx, s, randomNode(s))
 		},
 	},
 }
 
-// emptied is the fault of a node that comes with nothing: it waits.
+// emptied is the name of the fault of an empty directory. The node does not exit but
+// waits.
 const emptied = "empty directory"
 
-// stops kills a node, keeps a copy of what is below its directory, hurts it,
-// and starts it: it must stay out and say the words, while the others take
-// jobs. Then the copy, which is as new as can be, is put back.
-func stops(ctx context.Context, s *drill.Stage, n *drill.Node, fault, what, below string, hurt func(*drill.Node) error, words ...string) error {
+// expectRefusal kills a node, keeps a copy of the files in the directory below,
+// damages them and restarts the node: it must not take part and must log the texts,
+// while the other nodes accept jobs. Then it restores the copy and heals the node.
+func expectRefusal(ctx context.Context, s *drill.Harness, n *drill.Node, fault, what, below string, damage func(*drill.Node) error, texts ...string) error {
 	s.Fault(fault, n.Name+": "+what)
 	s.Kill(n)
-	dir, whole := filepath.Join(n.DataDir, below), filepath.Join(s.Dir, "whole")
-	if err := errors.Join(disk.Replace(whole, dir), hurt(n)); err != nil {
+	dir, intact := filepath.Join(n.DataDir, below), filepath.Join(s.Dir, "intact")
+	if err := errors.Join(disk.Replace(intact, dir), damage(n)); err != nil {
 		return err
 	}
-	if err := refused(ctx, s, n, what, fault != emptied, words...); err != nil {
+	if err := expectNotJoined(ctx, s, n, what, fault != emptied, texts...); err != nil {
 		return err
 	}
-	if err := disk.Replace(dir, whole); err != nil {
+	if err := disk.Replace(dir, intact); err != nil {
 		return err
 	}
 	return s.Heal(ctx)
 }
 
-// replacedWhole hurts a node like [stops], and puts nothing back: what it says is
-// typed, and it comes again with nothing.
-func replacedWhole(ctx context.Context, s *drill.Stage, n *drill.Node, fault, what string, hurt func(*drill.Node) error, words ...string) error {
+// expectReplacement damages a node like [expectRefusal], but restores nothing: the
+// node is replaced with an empty directory.
+func expectReplacement(ctx context.Context, s *drill.Harness, n *drill.Node, fault, what string, damage func(*drill.Node) error, texts ...string) error {
 	s.Fault(fault, n.Name+": "+what)
 	s.Kill(n)
-	if err := hurt(n); err != nil {
+	if err := damage(n); err != nil {
 		return err
 	}
-	if err := refused(ctx, s, n, what+", to be replaced", true, words...); err != nil {
+	if err := expectNotJoined(ctx, s, n, what+", to be replaced", true, texts...); err != nil {
 		return err
 	}
 	return replaced(ctx, s, n)
 }
 
-// anyone is any node.
-func anyone(s *drill.Stage) *drill.Node { return s.Nodes[s.Dice.IntN(len(s.Nodes))] }
+// randomNode returns a random node.
+func randomNode(s *drill.Harness) *drill.Node { return s.Nodes[s.Rand.IntN(len(s.Nodes))] }
 
-// refused starts a node that must not take part. It ends, or it waits to be let
-// in.
-func refused(ctx context.Context, s *drill.Stage, n *drill.Node, what string, ends bool, words ...string) error {
-	said, acked, began := len(n.Log()), s.Acked(), time.Now()
+// expectNotJoined starts a node that must log the texts and not take part: if exits
+// is set it must exit, otherwise wait to be admitted. It ends with the node killed.
+func expectNotJoined(ctx context.Context, s *drill.Harness, n *drill.Node, what string, exits bool, texts ...string) error {
+	logged, acked, began := len(n.Log()), s.Acked(), time.Now()
 	if err := n.Start(); err != nil {
 		return err
 	}
-	for _, w := range words {
-		told := within(ctx, 30*time.Second, func() bool { return strings.Contains(n.Log()[said:], w) })
-		s.Promise(told, "%s does not say %q when %s", n.Name, w, what)
+	for _, text := range texts {
+		found := within(ctx, 30*time.Second, func() bool { return strings.Contains(n.Log()[logged:], text) })
+		s.Require(found, "%s does not log %q when %s", n.Name, text, what)
 	}
-	s.Figure("until the node said so: "+what, time.Since(began))
-	if ends {
-		s.Promise(within(ctx, 30*time.Second, func() bool { return !n.Running() }), "%s goes on although %s", n.Name, what)
+	s.Figure("until the node has reported that "+what, time.Since(began))
+	if exits {
+		s.Require(within(ctx, 30*time.Second, func() bool { return !n.Running() }), "%s keeps running although %s", n.Name, what)
 	} else if st, err := n.Status(ctx); err == nil {
-		s.Promise(!st.Readiness.Ready, "%s is ready although %s", n.Name, what)
+		s.Require(!st.Readiness.Ready, "%s is ready although %s", n.Name, what)
 	}
 	if n.Running() {
 		s.Kill(n)
 	}
-	s.Promise(within(ctx, 20*time.Second, func() bool { return s.Acked() > acked+20 }), "the others do not go on while %s", what)
+	s.Require(within(ctx, 20*time.Second, func() bool { return s.Acked() > acked+20 }), "no jobs are acknowledged while %s", what)
 	return nil
 }
 
-// cutToLittle leaves a thousandth of a file, most of which is room in advance.
-func cutToLittle(file string) error {
+// truncateTo removes a thousandth of a file at its end. Most of the file is
+// preallocated space.
+func truncateTo(file string) error {
 	info, err := os.Stat(file)
 	if err != nil {
 		return err
 	}
-	return disk.Cutoff(file, info.Size()-info.Size()/1000)
+	return disk.Truncate(file, info.Size()-info.Size()/1000)
 }
 
-// turn turns a bit in so many places of a file that hold something.
-func turn(s *drill.Stage, file string, places int) error {
+// flipBits flips a random bit in each of a number of random nonzero bytes of a file.
+func flipBits(s *drill.Harness, file string, places int) error {
 	content, err := os.ReadFile(file)
 	if err != nil {
 		return err
 	}
 	for tries := 0; places > 0 && tries < 1000*len(content); tries++ {
-		at := s.Dice.IntN(len(content))
-		if content[at] == 0 {
+		i := s.Rand.IntN(len(content))
+		if content[i] == 0 {
 			continue
 		}
-		if err := disk.Flip(file, int64(at), 1<<s.Dice.IntN(8)); err != nil {
+		if err := disk.Flip(file, int64(i), 1<<s.Rand.IntN(8)); err != nil {
 			return err
 		}
 		places--
@@ -177,7 +179,7 @@ func turn(s *drill.Stage, file string, places int) error {
 	return nil
 }
 
-// latest is the name of the newest snapshot in raft's directory.
+// latest returns the name of the newest snapshot in a Raft directory.
 func latest(raft string) (name string) {
 	found, _ := os.ReadDir(filepath.Join(raft, "snapshots"))
 	for _, d := range found {
@@ -188,13 +190,13 @@ func latest(raft string) (name string) {
 	return name
 }
 
-// heldQueue holds jobs that wait in their lanes while those are damaged.
+// heldQueue is paused, so that its jobs stay in the lanes while these are damaged.
 const heldQueue = "held"
 
-// damageStreams damages one node's streams in every way, one after the other,
-// while jobs lie in them that have not run.
-func damageStreams(ctx context.Context, s *drill.Stage) error {
-	if err := s.Steady(ctx); err != nil {
+// damageStreams damages the streams of one node in every way, one after the other,
+// while the jobs of heldQueue wait in the lanes.
+func damageStreams(ctx context.Context, s *drill.Harness) error {
+	if err := s.StartSteadyLoad(ctx); err != nil {
 		return err
 	}
 	if err := s.AddQueue(ctx, heldQueue, 0); err != nil {
@@ -205,111 +207,64 @@ func damageStreams(ctx context.Context, s *drill.Stage) error {
 		return err
 	}
 	held := &drill.Load{Queue: heldQueue, Jobs: 600, Parallel: 4}
-	s.Begin(ctx, held)
+	s.StartLoads(ctx, held)
 	if !within(ctx, time.Minute, func() bool { return held.Acked() == held.Jobs }) {
-		return errors.New("the jobs that are to be held are not accepted")
+		return errors.New("the jobs of the held queue were not acknowledged in time")
 	}
-	ways := streamDamage(s)
-	for _, w := range ways {
-		n := anyone(s)
-		s.Fault("damage", n.Name+": "+w.what)
-		s.Kill(n)
-		whole := filepath.Join(s.Dir, "whole")
-		files, err := filepath.Glob(filepath.Join(n.DataDir, "nats", "jetstream", w.where))
-		if err = errors.Join(err, disk.Replace(whole, n.DataDir)); err != nil {
-			return err
+	for _, k := range streamDamage(s) {
+		if err := errors.Join(damageAndReplace(ctx, s, randomNode(s), k), s.Heal(ctx)); err != nil {
+			return fmt.Errorf("%s: %w", k.what, err)
 		}
-		hurt := 0
-		for _, f := range files {
-			if info, err := os.Stat(f); err != nil || info.Size() == 0 {
-				continue
-			}
-			if err := w.how(f); err != nil {
-				return err
-			}
-			hurt++
-		}
-		s.Figure("files damaged: "+w.what, hurt)
-		if err := errors.Join(mended(ctx, s, n, w.what, whole), s.Heal(ctx)); err != nil {
-			return fmt.Errorf("%s: %w", w.what, err)
-		}
-	}
-	if err := rot(ctx, s); err != nil {
-		return err
 	}
 	if err := damageGroups(ctx, s); err != nil {
-		return fmt.Errorf("streams' groups: %w", err)
+		return fmt.Errorf("Raft groups of the streams: %w", err)
 	}
-	if err := s.Nodes[0].Ask(ctx, "yard.api.v1.queue.resume", map[string]any{"name": heldQueue}, &answer); err != nil {
-		return err
-	}
-	_, err := s.AddWorker(drill.Task{Queue: heldQueue, Credits: 8, Hold: time.Millisecond, Nodes: s.Edges()})
-	return err
+	return corruptOnline(ctx, s, held)
 }
 
-// mended starts a node whose streams were damaged. What JetStream does not mend by
-// itself is found, and made anew. A node that cannot start says by which command it
-// is replaced; then its directory is put back as it was.
-func mended(ctx context.Context, s *drill.Stage, n *drill.Node, what, whole string) error {
-	said, began := len(n.Log()), time.Now()
-	if err := n.Start(); err != nil {
-		return err
-	}
-	var wrong map[string]int
-	var err error
-	if !within(ctx, 5*time.Second, func() bool { return !n.Running() }) {
-		if wrong, err = damagedAt(ctx, s, n, began); err != nil {
-			return err
-		}
-		s.Figure("messages that JetStream left out, and that were found: "+what, fmt.Sprint(wrong))
-		return rebuild(ctx, s, n, wrong)
-	}
-	s.Promise(strings.Contains(n.Log()[said:], "yardmaster cluster replace "+n.Name), "%s ends, and does not say how it is replaced, when %s", n.Name, what)
-	s.Figure("until the node said that it cannot start: "+what, time.Since(began))
-	return disk.Replace(n.DataDir, whole)
+// damageKind is a way to damage the files that match a pattern.
+type damageKind struct {
+	what, pattern string
+	damage        func(file string) error
 }
 
-// way is one way to damage the files of a pattern.
-type way struct {
-	what, where string
-	how         func(file string) error
-}
-
-func streamDamage(s *drill.Stage) []way {
+// streamDamage returns the kinds of damage in random order, two of them in a quick
+// run.
+func streamDamage(s *drill.Harness) []damageKind {
 	const lanes, all, groups = "YARD/streams/YARD_JOBS_*/msgs/", "YARD/streams/*/msgs/", "$SYS/_js_/"
-	ways := []way{
-		{"bits of the lanes' blocks are turned", lanes + "*.blk", func(f string) error { return turn(s, f, 3) }},
-		{"the lanes' blocks are cut short", lanes + "*.blk", func(f string) error { return disk.Cutoff(f, 2000) }},
-		{"bits of all streams' indexes are turned", all + "index.db", func(f string) error { return turn(s, f, 3) }},
-		{"bits of history's blocks are turned", "YARD/streams/YARD_EVENTS/msgs/*.blk", func(f string) error { return turn(s, f, 3) }},
-		{"bits of JetStream's snapshot of its streams are turned", groups + "_meta_/snapshots/snap.*", func(f string) error { return turn(s, f, 1) }},
-		{"bits of JetStream's own logs are turned", groups + "*/msgs/*.blk", func(f string) error { return turn(s, f, 1) }},
+	kinds := []damageKind{
+		{"bits of the lanes' blocks are flipped", lanes + "*.blk", func(f string) error { return flipBits(s, f, 3) }},
+		{"the lanes' blocks are truncated", lanes + "*.blk", func(f string) error { return disk.Truncate(f, 2000) }},
+		{"bits of all streams' indexes are flipped", all + "index.db", func(f string) error { return flipBits(s, f, 3) }},
+		{"bits of history's blocks are flipped", "YARD/streams/YARD_EVENTS/msgs/*.blk", func(f string) error { return flipBits(s, f, 3) }},
+		{"bits of JetStream's snapshot of its streams are flipped", groups + "_meta_/snapshots/snap.*", func(f string) error { return flipBits(s, f, 1) }},
+		{"bits of JetStream's Raft logs are flipped", groups + "*/msgs/*.blk", func(f string) error { return flipBits(s, f, 1) }},
 	}
-	s.Dice.Shuffle(len(ways), func(i, j int) { ways[i], ways[j] = ways[j], ways[i] })
-	return ways[:s.Times(len(ways))]
+	s.Rand.Shuffle(len(kinds), func(i, j int) { kinds[i], kinds[j] = kinds[j], kinds[i] })
+	return kinds[:s.Repeats(len(kinds))]
 }
 
-// rollBackNode puts an older copy of one node's directory back: it must not
-// start.
-func rollBackNode(ctx context.Context, s *drill.Stage) error {
-	n := anyone(s)
+// rollBackNode restores an older copy of one node's directory. The node must refuse
+// to start.
+func rollBackNode(ctx context.Context, s *drill.Harness) error {
+	n := randomNode(s)
 	old := filepath.Join(s.Dir, "old")
 	s.Kill(n)
-	if err := errors.Join(disk.Replace(old, n.DataDir), s.Heal(ctx), s.Rest(ctx, 5*time.Second)); err != nil {
+	if err := errors.Join(disk.Replace(old, n.DataDir), s.Heal(ctx), s.Sleep(ctx, 5*time.Second)); err != nil {
 		return err
 	}
-	back := func(n *drill.Node) error { return disk.Replace(n.DataDir, old) }
-	err := stops(ctx, s, n, "roll back", "its directory is an older copy", "", back, "yardmaster cluster replace")
+	restore := func(n *drill.Node) error { return disk.Replace(n.DataDir, old) }
+	err := expectRefusal(ctx, s, n, "roll back", "its directory is an older copy", "", restore, "yardmaster cluster replace")
 	if err != nil {
 		return err
 	}
-	return replacedWhole(ctx, s, n, "roll back", "its directory is an older copy", back, "yardmaster cluster replace")
+	return expectReplacement(ctx, s, n, "roll back", "its directory is an older copy", restore, "yardmaster cluster replace")
 }
 
-// rollBackStreams puts older copies of all nodes' streams back, under a ledger
-// that has folded more.
-func rollBackStreams(ctx context.Context, s *drill.Stage) error {
-	copies := func(name string) error {
+// rollBackStreams restores older copies of all nodes' streams while the ledger is
+// up to date.
+func rollBackStreams(ctx context.Context, s *drill.Harness) error {
+	save := func(name string) error {
 		for _, n := range s.Nodes {
 			if err := disk.Replace(filepath.Join(s.Dir, name+n.Name), filepath.Join(n.DataDir, "nats")); err != nil {
 				return err
@@ -317,7 +272,7 @@ func rollBackStreams(ctx context.Context, s *drill.Stage) error {
 		}
 		return nil
 	}
-	put := func(name string) error {
+	restore := func(name string) error {
 		for _, n := range s.Nodes {
 			if err := disk.Replace(filepath.Join(n.DataDir, "nats"), filepath.Join(s.Dir, name+n.Name)); err != nil {
 				return err
@@ -326,17 +281,17 @@ func rollBackStreams(ctx context.Context, s *drill.Stage) error {
 		return nil
 	}
 	s.Kill(s.Nodes...)
-	if err := errors.Join(copies("older-"), s.Heal(ctx), s.Rest(ctx, 5*time.Second)); err != nil {
+	if err := errors.Join(save("older-"), s.Heal(ctx), s.Sleep(ctx, 5*time.Second)); err != nil {
 		return err
 	}
-	// What is accepted into streams that went back goes with them when the right
-	// ones are there again.
-	if err := s.Still(); err != nil {
+	// Jobs that were accepted into the older streams would be lost when the newer
+	// ones are restored.
+	if err := s.StopLoads(); err != nil {
 		return err
 	}
 	s.Fault("roll back", "the streams of all nodes")
 	s.Kill(s.Nodes...)
-	if err := errors.Join(copies("newer-"), put("older-")); err != nil {
+	if err := errors.Join(save("newer-"), restore("older-")); err != nil {
 		return err
 	}
 	began := time.Now()
@@ -346,7 +301,7 @@ func rollBackStreams(ctx context.Context, s *drill.Stage) error {
 		}
 	}
 	var reasons []string
-	told := within(ctx, 90*time.Second, func() bool {
+	found := within(ctx, 90*time.Second, func() bool {
 		st, err := s.Nodes[0].Status(ctx)
 		if err != nil {
 			return false
@@ -354,11 +309,11 @@ func rollBackStreams(ctx context.Context, s *drill.Stage) error {
 		reasons = st.Readiness.Reasons
 		return !st.Readiness.Ready && slices.ContainsFunc(reasons, func(r string) bool { return strings.HasPrefix(r, "lane ") && strings.Contains(r, "went back") })
 	})
-	s.Promise(told, "nobody says that the lanes have lost their ends: %q", reasons)
-	s.Figure("until the lanes' lost ends were told", time.Since(began))
-	s.Say("the yard says %q", reasons)
+	s.Require(found, "no readiness reason about the lost records of lanes: %q", reasons)
+	s.Figure("until the lost records of lanes were reported", time.Since(began))
+	s.Logf("readiness reasons: %q", reasons)
 	s.Kill(s.Nodes...)
-	if err := put("newer-"); err != nil {
+	if err := restore("newer-"); err != nil {
 		return err
 	}
 	return s.Heal(ctx)

@@ -9,23 +9,23 @@ import (
 	"strings"
 	"time"
 
-	"yardmaster/drill"
+	"github.com/yardmaster-dev/yardmaster/drill"
 )
 
-// Members come, go and are replaced.
+// Drills with members that are added, removed and replaced.
 var members = []drill.Drill{
 	{
-		Number: 24, Name: "members-come-and-go", Breaks: "two members are let in, two taken out, one replaced; who comes, who goes and who decides are killed meanwhile",
-		Promises: "every change comes to its end by itself, nothing is lost, three members with old files start again in step",
-		Patience: 20 * time.Minute,
-		Run: func(ctx context.Context, s *drill.Stage) error {
-			if err := s.Steady(ctx); err != nil {
+		Number: 24, Name: "members-come-and-go", Breaks: "add two members, remove two and replace one; kill the added member, the removed member and the authority meanwhile",
+		Promises: "every change completes without help, nothing is lost, and three members with old configuration files restart in sync",
+		Timeout:  20 * time.Minute,
+		Run: func(ctx context.Context, s *drill.Harness) error {
+			if err := s.StartSteadyLoad(ctx); err != nil {
 				return err
 			}
-			for _, act := range []func(context.Context, *drill.Stage) error{
-				wrongOrders, strangers, joinerDies, deciderDiesInAddition, handOvers, founderLeaves, deadMemberLeaves, directoryIsLost, oldFiles,
+			for _, step := range []func(context.Context, *drill.Harness) error{
+				refusedCommands, foreignNodes, addedMemberDies, authorityDiesDuringAdd, measureHandovers, initialMemberLeaves, deadMemberLeaves, directoryIsLost, oldFiles,
 			} {
-				if err := act(ctx, s); err != nil {
+				if err := step(ctx, s); err != nil {
 					return err
 				}
 			}
@@ -34,34 +34,35 @@ var members = []drill.Drill{
 	},
 }
 
+// The "cluster" commands that change members.
 const (
-	letIn   = "add"
-	takeOut = "rm"
-	putFor  = "replace"
+	addTarget     = "add"
+	removeTarget  = "rm"
+	replaceTarget = "replace"
 )
 
-// wrongOrders are refused in words.
-func wrongOrders(ctx context.Context, s *drill.Stage) error {
-	n := anyone(s)
+// refusedCommands checks that invalid changes of members are refused with a reason.
+func refusedCommands(ctx context.Context, s *drill.Harness) error {
+	n := randomNode(s)
 	for _, wrong := range []struct {
-		words string
-		order []string
+		text    string
+		command []string
 	}{
-		{"3 are the fewest", []string{takeOut, "n3"}},
-		{"is a member already", append([]string{letIn, "n2"}, s.Nodes[1].Addresses()...)},
-		{"needs no replacement", []string{putFor, "n3"}},
-		{"nobody answers as a member", []string{letIn, "n9", "--route", "127.0.0.1:1", "--raft", "127.0.0.1:1"}},
+		{"the minimum is 3", []string{removeTarget, "n3"}},
+		{"is a member already", append([]string{addTarget, "n2"}, s.Nodes[1].JoinFlags()...)},
+		{"needs no replacement", []string{replaceTarget, "n3"}},
+		{"no node answers at", []string{addTarget, "n9", "--route", "127.0.0.1:1", "--raft", "127.0.0.1:1"}},
 		{"no change of members is under way", []string{"cancel"}},
 	} {
-		said, err := n.Order(ctx, wrong.order...)
-		s.Promise(err != nil && strings.Contains(said, wrong.words), "cluster %s is answered with %q, want %q", strings.Join(wrong.order, " "), said, wrong.words)
+		output, err := n.MemberCommand(ctx, wrong.command...)
+		s.Require(err != nil && strings.Contains(output, wrong.text), "cluster %s printed %q, want %q", strings.Join(wrong.command, " "), output, wrong.text)
 	}
 	return nil
 }
 
-// strangers have another secret, or are of another yard: one stays out, the
-// other ends by itself, and the yard is as it was.
-func strangers(ctx context.Context, s *drill.Stage) error {
+// foreignNodes starts a node of another cluster, which must exit, and one with
+// another secret, which must not be admitted. The cluster must not change.
+func foreignNodes(ctx context.Context, s *drill.Harness) error {
 	start := func(name, env string) (*drill.Node, error) {
 		n, err := s.Add(name)
 		if err != nil {
@@ -69,43 +70,43 @@ func strangers(ctx context.Context, s *drill.Stage) error {
 		}
 		n.Env = append(n.Env, env)
 		err = errors.Join(s.WriteConfig(n, s.Nodes...), n.Start())
-		s.Forget(n)
+		s.RemoveNode(n)
 		return n, err
 	}
 	other, err := start("n9", "YARD_CLUSTER_NAME=another")
 	if err != nil {
 		return err
 	}
-	if err := other.Says(ctx, 0, `belongs to yard "drill"`); err != nil {
+	if err := other.AwaitLog(ctx, 0, `belongs to yard "drill"`); err != nil {
 		return err
 	}
-	s.Promise(within(ctx, 20*time.Second, func() bool { return !other.Running() }), "a node of another yard goes on among these members")
+	s.Require(within(ctx, 20*time.Second, func() bool { return !other.Running() }), "a node of another cluster keeps running with these members")
 	wrong, err := start("n8", "YARD_CLUSTER_SECRET=wrong")
 	if err != nil {
 		return err
 	}
-	if err := wrong.Says(ctx, 0, "yardmaster cluster add"); err != nil {
+	if err := wrong.AwaitLog(ctx, 0, "yardmaster cluster add"); err != nil {
 		return err
 	}
-	said, err := s.Nodes[0].Order(ctx, append([]string{letIn, wrong.Name}, wrong.Addresses()...)...)
-	s.Promise(err != nil && strings.Contains(said, "was not let in"), "to let in who has another secret is answered with %q", said)
-	s.Say("%s", said)
+	output, err := s.Nodes[0].MemberCommand(ctx, append([]string{addTarget, wrong.Name}, wrong.JoinFlags()...)...)
+	s.Require(err != nil && strings.Contains(output, "was not admitted"), "adding a node with another secret printed %q", output)
+	s.Logf("%s", output)
 	s.Kill(wrong)
-	return inStep(ctx, s, "strangers are kept out")
+	return awaitInSync(ctx, s, "foreign nodes were refused")
 }
 
-// joinerDies: who is let in dies meanwhile, and comes again.
-func joinerDies(ctx context.Context, s *drill.Stage) error {
-	n, err := s.Newcomer(ctx, "n4")
+// addedMemberDies adds a member, which is killed and restarted meanwhile.
+func addedMemberDies(ctx context.Context, s *drill.Harness) error {
+	n, err := s.AddNode(ctx, "n4")
 	if err != nil {
 		return err
 	}
-	err = change(ctx, s, s.Nodes[0], append([]string{letIn, n.Name}, n.Addresses()...), func() error {
-		said, err := s.Nodes[1].Order(ctx, append([]string{letIn, n.Name}, n.Addresses()...)...)
-		s.Promise(err != nil, "to let %s in once more is answered with %q", n.Name, said)
-		s.Fault(kill, n.Name+", which is being let in")
+	err = startMemberCommand(ctx, s, s.Nodes[0], append([]string{addTarget, n.Name}, n.JoinFlags()...), func() error {
+		output, err := s.Nodes[1].MemberCommand(ctx, append([]string{addTarget, n.Name}, n.JoinFlags()...)...)
+		s.Require(err != nil, "adding %s twice printed %q", n.Name, output)
+		s.Fault(kill, n.Name+", which is being added")
 		s.Kill(n)
-		if err := s.Rest(ctx, s.Between(0, 3*time.Second)); err != nil {
+		if err := s.Sleep(ctx, s.RandDuration(0, 3*time.Second)); err != nil {
 			return err
 		}
 		return n.Start()
@@ -113,217 +114,217 @@ func joinerDies(ctx context.Context, s *drill.Stage) error {
 	if err != nil {
 		return err
 	}
-	return inStep(ctx, s, "n4 is let in")
+	return awaitInSync(ctx, s, "n4 was added")
 }
 
-// deciderDiesInAddition: a member is let in while who decides is killed.
-func deciderDiesInAddition(ctx context.Context, s *drill.Stage) error {
-	n, err := s.Newcomer(ctx, "n5")
+// authorityDiesDuringAdd adds a member while the authority is killed.
+func authorityDiesDuringAdd(ctx context.Context, s *drill.Harness) error {
+	n, err := s.AddNode(ctx, "n5")
 	if err != nil {
 		return err
 	}
-	if err := withoutDecider(ctx, s, n, append([]string{letIn, n.Name}, n.Addresses()...)); err != nil {
+	if err := changeWhileAuthorityDies(ctx, s, n, append([]string{addTarget, n.Name}, n.JoinFlags()...)); err != nil {
 		return err
 	}
-	return inStep(ctx, s, "n5 is let in")
+	return awaitInSync(ctx, s, "n5 was added")
 }
 
-// handOvers measures how long it takes to hand the authority on.
-func handOvers(ctx context.Context, s *drill.Stage) error {
+// measureHandovers measures how long the command that transfers the authority takes.
+func measureHandovers(ctx context.Context, s *drill.Harness) error {
 	var took []time.Duration
-	for i := range s.Times(5) {
+	for i := range s.Repeats(5) {
 		from, err := s.AwaitAuthority(ctx)
 		if err != nil {
 			return err
 		}
 		to := other(s, from)
 		began := time.Now()
-		said, err := from.Order(ctx, "transfer", "--to", to.Name)
+		output, err := from.MemberCommand(ctx, "transfer", "--to", to.Name)
 		took = append(took, time.Since(began))
-		s.Promise(err == nil, "hand-over %d from %s to %s: %v", i+1, from.Name, to.Name, err)
-		s.Say("%s, %s with the program's own start", said, took[i].Round(time.Millisecond))
-		if err := s.Rest(ctx, s.Between(time.Second, 2*time.Second)); err != nil {
+		s.Require(err == nil, "transfer %d of the authority from %s to %s: %v", i+1, from.Name, to.Name, err)
+		s.Logf("%s; the command took %s", output, took[i].Round(time.Millisecond))
+		if err := s.Sleep(ctx, s.RandDuration(time.Second, 2*time.Second)); err != nil {
 			return err
 		}
 	}
-	s.Target("hand-over, as its command takes, longest", slices.Max(took), 200*time.Millisecond)
-	return inStep(ctx, s, "the authority is handed on")
+	s.Target("longest transfer of the authority, including the start of the command", slices.Max(took), 200*time.Millisecond)
+	return awaitInSync(ctx, s, "transfers of the authority")
 }
 
-// founderLeaves: a member that was there from the beginning is taken out while
-// who decides is killed. Its node ends and says why, and ends again when it is
-// started again.
-func founderLeaves(ctx context.Context, s *drill.Stage) error {
+// initialMemberLeaves removes one of the first members while the authority is
+// killed. Its node must exit with the reason, and again when it is restarted.
+func initialMemberLeaves(ctx context.Context, s *drill.Harness) error {
 	n := s.Nodes[0]
-	if err := withoutDecider(ctx, s, n, []string{takeOut, n.Name}); err != nil {
+	if err := changeWhileAuthorityDies(ctx, s, n, []string{removeTarget, n.Name}); err != nil {
 		return err
 	}
 	for i := range 2 {
-		gone := within(ctx, 30*time.Second, func() bool { return !n.Running() })
-		s.Promise(gone && strings.Contains(n.Log(), "was taken out of the yard"), "%s was taken out and goes on, or does not say so (start %d)", n.Name, i)
-		if !gone {
+		exited := within(ctx, 30*time.Second, func() bool { return !n.Running() })
+		s.Require(exited && strings.Contains(n.Log(), "was taken out of the yard"), "%s was removed, and keeps running or does not log it (start %d)", n.Name, i)
+		if !exited {
 			s.Kill(n)
 		}
 		if i == 0 {
-			how := fmt.Sprint(n.Wait(ctx))
-			s.Promise(how == "exit status 3", "%s was taken out, and ended with %s", n.Name, how)
+			status := fmt.Sprint(n.Wait(ctx))
+			s.Require(status == "exit status 3", "%s was removed, and exited with %s", n.Name, status)
 			if err := n.Start(); err != nil {
 				return err
 			}
 		}
 	}
-	s.Forget(n)
-	return inStep(ctx, s, n.Name+" is taken out")
+	s.RemoveNode(n)
+	return awaitInSync(ctx, s, n.Name+" was removed")
 }
 
-// deadMemberLeaves: one that is killed is taken out.
-func deadMemberLeaves(ctx context.Context, s *drill.Stage) error {
-	at := slices.IndexFunc(s.Nodes, func(n *drill.Node) bool { return n.Name == "n4" })
-	n := s.Nodes[at]
-	s.Fault(kill, n.Name+", which is not to come back")
+// deadMemberLeaves kills a member and removes it.
+func deadMemberLeaves(ctx context.Context, s *drill.Harness) error {
+	i := slices.IndexFunc(s.Nodes, func(n *drill.Node) bool { return n.Name == "n4" })
+	n := s.Nodes[i]
+	s.Fault(kill, n.Name+", which is not restarted")
 	s.Kill(n)
-	s.Forget(n)
-	if err := order(ctx, s, s.Nodes[0], takeOut, n.Name); err != nil {
+	s.RemoveNode(n)
+	if err := memberCommand(ctx, s, s.Nodes[0], removeTarget, n.Name); err != nil {
 		return err
 	}
-	return inStep(ctx, s, "a dead member is taken out")
+	return awaitInSync(ctx, s, "a dead member was removed")
 }
 
-// directoryIsLost: a member's directory is deleted, and it is replaced while
-// who decides is killed.
-func directoryIsLost(ctx context.Context, s *drill.Stage) error {
-	n := anyone(s)
-	if err := losesAll(ctx, s, n); err != nil {
+// directoryIsLost deletes a member's directory and replaces it while the authority is
+// killed.
+func directoryIsLost(ctx context.Context, s *drill.Harness) error {
+	n := randomNode(s)
+	if err := loseDirectory(ctx, s, n); err != nil {
 		return err
 	}
-	if err := withoutDecider(ctx, s, n, []string{putFor, n.Name}); err != nil {
+	if err := changeWhileAuthorityDies(ctx, s, n, []string{replaceTarget, n.Name}); err != nil {
 		return err
 	}
-	return inStep(ctx, s, n.Name+" is replaced")
+	return awaitInSync(ctx, s, n.Name+" was replaced")
 }
 
-// replaced: a member's directory is deleted, and it is let in again with
-// nothing.
-func replaced(ctx context.Context, s *drill.Stage, n *drill.Node) error {
-	if err := losesAll(ctx, s, n); err != nil {
+// replaced deletes a member's directory and replaces the member.
+func replaced(ctx context.Context, s *drill.Harness, n *drill.Node) error {
+	if err := loseDirectory(ctx, s, n); err != nil {
 		return err
 	}
-	if err := order(ctx, s, other(s, n), putFor, n.Name); err != nil {
+	if err := memberCommand(ctx, s, other(s, n), replaceTarget, n.Name); err != nil {
 		return err
 	}
-	return inStep(ctx, s, n.Name+" is replaced")
+	return awaitInSync(ctx, s, n.Name+" was replaced")
 }
 
-// oldFiles: all members start again, with files from when each of them came.
-func oldFiles(ctx context.Context, s *drill.Stage) error {
-	s.Fault("kill all", "they start again with the files that they had")
+// oldFiles restarts all members with the configuration files they started with.
+func oldFiles(ctx context.Context, s *drill.Harness) error {
+	s.Fault("kill all", "they restart with their old configuration files")
 	s.Kill(s.Nodes...)
-	if err := s.Whole(ctx); err != nil {
+	if err := s.Recover(ctx); err != nil {
 		return err
 	}
-	return inStep(ctx, s, "all start again")
+	return awaitInSync(ctx, s, "the restart of all")
 }
 
-// losesAll kills a node, deletes its directory and starts it: it waits and
-// says what to type.
-func losesAll(ctx context.Context, s *drill.Stage, n *drill.Node) error {
+// loseDirectory kills a node, deletes its directory and restarts it. It must wait
+// and log the command that replaces it.
+func loseDirectory(ctx context.Context, s *drill.Harness, n *drill.Node) error {
 	s.Fault(emptied, n.Name+": its directory is deleted")
 	s.Kill(n)
 	if err := os.RemoveAll(n.DataDir); err != nil {
 		return err
 	}
-	said := len(n.Log())
+	logged := len(n.Log())
 	if err := n.Start(); err != nil {
 		return err
 	}
-	return n.Says(ctx, said, "yardmaster cluster replace "+n.Name)
+	return n.AwaitLog(ctx, logged, "yardmaster cluster replace "+n.Name)
 }
 
-// order types a verb until the yard takes it up, which may say that it is not
-// well enough yet, and waits until it is carried out.
-func order(ctx context.Context, s *drill.Stage, at *drill.Node, words ...string) error {
+// memberCommand repeats a command that changes members until it succeeds: the cluster
+// may refuse it while it is not healthy.
+func memberCommand(ctx context.Context, s *drill.Harness, at *drill.Node, words ...string) error {
 	began := time.Now()
-	var said string
-	err := drill.Until(ctx, "cluster "+strings.Join(words, " ")+" is carried out", func() (err error) {
-		said, err = at.Order(ctx, words...)
+	var output string
+	err := drill.Until(ctx, "cluster "+strings.Join(words, " ")+" succeeds", func() (err error) {
+		output, err = at.MemberCommand(ctx, words...)
 		return err
 	})
 	if err == nil {
-		s.Say("%s\n%s", strings.Join(words, " "), said)
+		s.Logf("%s\n%s", strings.Join(words, " "), output)
 		s.Figure("cluster "+words[0]+" "+words[1], time.Since(began))
 	}
 	return err
 }
 
-// change types a verb, and does something once the yard has taken it up.
-func change(ctx context.Context, s *drill.Stage, at *drill.Node, words []string, meanwhile func() error) error {
+// startMemberCommand starts a change of members, calls meanwhile during it, and waits
+// until it is complete.
+func startMemberCommand(ctx context.Context, s *drill.Harness, at *drill.Node, words []string, meanwhile func() error) error {
 	began := time.Now()
-	err := drill.Until(ctx, "cluster "+strings.Join(words, " ")+" begins", func() error {
-		_, err := at.Order(ctx, append(words, "--no-wait")...)
+	err := drill.Until(ctx, "cluster "+strings.Join(words, " ")+" is accepted", func() error {
+		_, err := at.MemberCommand(ctx, append(words, "--no-wait")...)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	if err := s.Rest(ctx, s.Between(0, 2*time.Second)); err != nil {
+	if err := s.Sleep(ctx, s.RandDuration(0, 2*time.Second)); err != nil {
 		return err
 	}
 	if v, err := at.Members(ctx); err == nil {
-		s.Say("%s: %s", v.Change, v.Step)
+		s.Logf("%s: %s", v.Change, v.Step)
 	}
 	if err := meanwhile(); err != nil {
 		return err
 	}
-	told := ""
-	err = drill.Until(ctx, "cluster "+strings.Join(words, " ")+" comes to its end", func() error {
+	lastStep := ""
+	err = drill.Until(ctx, "cluster "+strings.Join(words, " ")+" is complete", func() error {
 		v, err := at.Members(ctx)
 		switch {
 		case err != nil:
 			return err
 		case v.Change != "":
-			if step, _, _ := strings.Cut(v.Step, ":"); step != told {
-				told = step
-				s.Say("%s: %s", v.Change, v.Step)
+			if step, _, _ := strings.Cut(v.Step, ":"); step != lastStep {
+				lastStep = step
+				s.Logf("%s: %s", v.Change, v.Step)
 			}
 			return fmt.Errorf("%s: %s", v.Change, v.Step)
 		}
-		s.Promise(v.Outcome == "", "cluster %s came to nothing: %s", strings.Join(words, " "), v.Outcome)
+		s.Require(v.Outcome == "", "cluster %s failed: %s", strings.Join(words, " "), v.Outcome)
 		return nil
 	})
 	s.Figure("cluster "+words[0]+" "+words[1], time.Since(began))
 	return err
 }
 
-// withoutDecider makes a change of a member, and kills who decides meanwhile,
-// unless that is the member itself; it comes back some seconds later.
-func withoutDecider(ctx context.Context, s *drill.Stage, of *drill.Node, words []string) error {
-	decides, err := s.AwaitAuthority(ctx)
+// changeWhileAuthorityDies starts a change of the member of and kills the authority
+// meanwhile, unless that is the member itself. The killed node is restarted some
+// seconds later.
+func changeWhileAuthorityDies(ctx context.Context, s *drill.Harness, of *drill.Node, words []string) error {
+	authority, err := s.AwaitAuthority(ctx)
 	if err != nil {
 		return err
 	}
-	at := s.Nodes[slices.IndexFunc(s.Nodes, func(n *drill.Node) bool { return n != decides && n != of })]
-	return change(ctx, s, at, words, func() error {
+	at := s.Nodes[slices.IndexFunc(s.Nodes, func(n *drill.Node) bool { return n != authority && n != of })]
+	return startMemberCommand(ctx, s, at, words, func() error {
 		victim, err := s.AwaitAuthority(ctx)
 		if err != nil || victim == of || victim == at {
 			return err
 		}
-		s.Fault(kill, victim.Name+", which decides, during cluster "+words[0])
+		s.Fault(kill, victim.Name+", the authority, during cluster "+words[0])
 		s.Kill(victim)
-		if err := s.Rest(ctx, s.Between(3*time.Second, 6*time.Second)); err != nil {
+		if err := s.Sleep(ctx, s.RandDuration(3*time.Second, 6*time.Second)); err != nil {
 			return err
 		}
 		return victim.Start()
 	})
 }
 
-// inStep waits until all nodes are ready, the members are in step, and each lane
-// is led.
-func inStep(ctx context.Context, s *drill.Stage, when string) error {
+// awaitInSync waits until all nodes are ready, the members are in sync, and each lane
+// has a leader.
+func awaitInSync(ctx context.Context, s *drill.Harness, when string) error {
 	began := time.Now()
-	if err := errors.Join(s.WaitReady(ctx), s.InStep(ctx)); err != nil {
+	if err := errors.Join(s.WaitReady(ctx), s.AwaitMembersInSync(ctx)); err != nil {
 		return fmt.Errorf("after %s: %w", when, err)
 	}
-	err := drill.Until(ctx, "all lanes are led", func() error {
+	err := drill.Until(ctx, "all lanes have a leader", func() error {
 		st, err := s.Nodes[0].Status(ctx)
 		for i := range st.Lanes {
 			if _, failed := laneLeader(ctx, s, i); failed != nil {
@@ -332,6 +333,6 @@ func inStep(ctx context.Context, s *drill.Stage, when string) error {
 		}
 		return err
 	})
-	s.Say("in step after %s, when %s; %d jobs are acknowledged", time.Since(began).Round(time.Millisecond), when, s.Acked())
+	s.Logf("in sync %s after %s; %d jobs acknowledged", time.Since(began).Round(time.Millisecond), when, s.Acked())
 	return err
 }

@@ -9,32 +9,33 @@ import (
 	"sync"
 	"time"
 
-	"yardmaster/drill"
-	"yardmaster/edge/overhop"
+	"github.com/yardmaster-dev/yardmaster/drill"
+	"github.com/yardmaster-dev/yardmaster/edge/overhop"
 )
 
-// probe measures how long jobs of a queue of their own take from the call that
-// enqueues them to the begin of their handler.
+// probe measures, with jobs in a queue of their own, the latency from the enqueue
+// call to the begin of the handler.
 type probe struct {
-	s        *drill.Stage
+	s        *drill.Harness
 	producer *overhop.Producer
 	stop     context.CancelFunc
 	done     sync.WaitGroup
 
 	mu    sync.Mutex
-	began map[string]chan time.Time // by key
-	lost  int
+	began map[string]chan time.Time // receives the begin of a job, by key
+	count int                       // of jobs enqueued
 }
 
 const probeQueue = "probe"
 
-func newProbe(ctx context.Context, s *drill.Stage, nodes []string) (*probe, error) {
+// newProbe starts a worker and a producer that use these nodes.
+func newProbe(ctx context.Context, s *drill.Harness, nodes []string) (*probe, error) {
 	if err := s.AddQueue(ctx, probeQueue, 0); err != nil {
 		return nil, err
 	}
 	p := &probe{s: s, producer: &overhop.Producer{Nodes: nodes, Name: "probe"}, began: map[string]chan time.Time{}}
 	ctx, p.stop = context.WithCancel(ctx)
-	w := overhop.Worker{Nodes: nodes, Name: "probe", Log: slog.New(slog.DiscardHandler), Grace: time.Second}
+	w := overhop.Worker{Nodes: nodes, Name: "probe", Log: slog.New(slog.DiscardHandler), ShutdownGrace: time.Second}
 	w.Handle(probeQueue, 8, func(_ context.Context, q *overhop.Quest) (overhop.Raw, error) {
 		at := time.Now()
 		key, _ := q.Payload.Str()
@@ -50,20 +51,21 @@ func newProbe(ctx context.Context, s *drill.Stage, nodes []string) (*probe, erro
 	return p, nil
 }
 
-// close ends the probe's worker.
+// close stops the worker and closes the producer.
 func (p *probe) close() {
 	p.stop()
 	p.done.Wait()
-	_ = p.producer.Close() // whatever it says, it is closed
+	_ = p.producer.Close() // an error does not matter here
 }
 
-// probeEvery is between two jobs of a probe, and probePatience for one of them.
+// probeInterval is the pause between two jobs, and probeTimeout limits each job.
 const (
-	probeEvery    = 20 * time.Millisecond
-	probePatience = 20 * time.Second
+	probeInterval = 20 * time.Millisecond
+	probeTimeout  = 20 * time.Second
 )
 
-// measure enqueues jobs, one after another, for a while.
+// measure enqueues jobs one after the other during span, and returns their sorted
+// latencies.
 func (p *probe) measure(ctx context.Context, span time.Duration) (took []time.Duration, err error) {
 	for began := time.Now(); time.Since(began) < span; {
 		d, err := p.once(ctx)
@@ -71,7 +73,7 @@ func (p *probe) measure(ctx context.Context, span time.Duration) (took []time.Du
 			return took, err
 		}
 		took = append(took, d)
-		if err := p.s.Rest(ctx, probeEvery); err != nil {
+		if err := p.s.Sleep(ctx, probeInterval); err != nil {
 			return took, err
 		}
 	}
@@ -79,38 +81,40 @@ func (p *probe) measure(ctx context.Context, span time.Duration) (took []time.Du
 	return took, nil
 }
 
+// once measures the latency of one job.
 func (p *probe) once(ctx context.Context) (time.Duration, error) {
 	p.mu.Lock()
-	p.lost++
-	key := fmt.Sprintf("probe-%d", p.lost)
-	heard := make(chan time.Time, 1)
-	p.began[key] = heard
+	p.count++
+	key := fmt.Sprintf("probe-%d", p.count)
+	started := make(chan time.Time, 1)
+	p.began[key] = started
 	p.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, probePatience)
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	asked := time.Now()
 	if _, err := p.producer.Enqueue(ctx, overhop.Enqueue{Queue: probeQueue, Key: key, Payload: overhop.AppendStr(nil, key)}); err != nil {
 		return 0, fmt.Errorf("probe: %w", err)
 	}
 	select {
-	case at := <-heard:
+	case at := <-started:
 		return at.Sub(asked), nil
 	case <-ctx.Done():
-		return 0, errors.Join(errors.New("a probe's job does not begin"), ctx.Err())
+		return 0, errors.Join(errors.New("the job of the probe has not begun"), ctx.Err())
 	}
 }
 
-// compare tells how much slower it is now than when all was calm. On a machine
-// whose processors are all taken, this says as much of the machine.
-func (p *probe) compare(name string, calm, now []time.Duration, most float64) {
-	c, n := at(calm, 99), at(now, 99)
-	p.s.Figure(name+": a job begins after, calm", fmt.Sprintf("p50 %s p99 %s", at(calm, 50), c))
-	p.s.Figure(name+": a job begins after, meanwhile", fmt.Sprintf("p50 %s p99 %s", at(now, 50), n))
-	p.s.Target(name+": p99", n, max(time.Duration(most*float64(c)), 20*time.Millisecond))
+// compare reports the latencies under a fault next to the normal ones. The target for
+// the p99 is factor times the normal p99. On a machine without idle processors the
+// figures depend on the machine as well.
+func (p *probe) compare(name string, normal, faulty []time.Duration, factor float64) {
+	c, n := quantile(normal, 99), quantile(faulty, 99)
+	p.s.Figure(name+": latency before", fmt.Sprintf("p50 %s p99 %s", quantile(normal, 50), c))
+	p.s.Figure(name+": latency during", fmt.Sprintf("p50 %s p99 %s", quantile(faulty, 50), n))
+	p.s.Target(name+": latency p99", n, max(time.Duration(factor*float64(c)), 20*time.Millisecond))
 }
 
-// at is a quantile of sorted times.
-func at(sorted []time.Duration, percent int) time.Duration {
+// quantile returns a percentile of sorted durations, 0 if there are none.
+func quantile(sorted []time.Duration, percent int) time.Duration {
 	if len(sorted) == 0 {
 		return 0
 	}

@@ -13,70 +13,70 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"yardmaster/drill"
+	"github.com/yardmaster-dev/yardmaster/drill"
 )
 
-// Publishers write nonsense, too much, or the same again.
+// Drills with publishers that send malformed, too many or repeated records.
 var publishers = []drill.Drill{
 	{
-		Number: 31, Name: "poison-log", Breaks: "records that are no jobs are published past all checks: no JSON, wrong fields, headers of 64 KiB and of nonsense, keys too long, queues that there are not",
-		Promises: "each that was acknowledged ends once, as a dead letter if it is none; the jobs behind them start as ever",
+		Number: 31, Name: "poison-log", Breaks: "publish malformed records past all checks: not JSON, wrong fields, headers of 64 KiB or garbage, overlong keys, unknown queues",
+		Promises: "each acknowledged record ends once, as a dead letter if it is malformed; the jobs behind it start as usual",
 		Run:      poisonLog,
 	},
 	{
-		Number: 36, Name: "publisher-flood", Breaks: "one queue is flooded as fast as its publishers can",
-		Promises: "jobs of another queue do not wait behind the flood; whoever is told to come later is told so",
-		Patience: 10 * time.Minute, Run: publisherFlood,
+		Number: 36, Name: "publisher-flood", Breaks: "flood one queue as fast as its publishers can",
+		Promises: "jobs of another queue do not wait behind the flood; publishers that must back off get an error",
+		Timeout:  10 * time.Minute, Run: publisherFlood,
 	},
 	{
-		Number: 37, Name: "duplicate-publishes", Breaks: "the same ids are published a hundred times, by every node, after a failover and when streams have forgotten them",
-		Promises: "each is one job and runs once",
+		Number: 37, Name: "duplicate-publishes", Breaks: "publish the same ids a hundred times: through every node, after a failover, and when the streams have forgotten them",
+		Promises: "each id is one job and runs once",
 		Run:      duplicatePublishes,
 	},
 }
 
-// junk is a record that somebody publishes, and what must become of it.
-type junk struct {
+// badRecord is a malformed or unusual record and its expected outcome.
+type badRecord struct {
 	name   string
 	queue  string
 	header nats.Header
 	body   []byte
-	fine   bool // it is a job, if an odd one
+	fine   bool // unusual, but a valid job
 }
 
-// nonsense are the records of which poisonLog publishes so many each.
-func nonsense() []junk {
+// badRecords returns the records that poisonLog publishes in each round.
+func badRecords() []badRecord {
 	header := func(key, value string) nats.Header { return nats.Header{key: []string{value}} }
 	job := []byte(`{"params":{}}`)
-	return []junk{
+	return []badRecord{
 		{name: "nothing", body: nil},
 		{name: "binary", body: bytes.Repeat([]byte{0xff, 0x00, 0x84, 0xc1}, 1000)},
-		{name: "half a JSON", body: []byte(`{"params":{"a":`)},
+		{name: "truncated JSON", body: []byte(`{"params":{"a":`)},
 		{name: "a list", body: []byte(`[1,2,3]`)},
 		{name: "deep", body: []byte(`{"params":{"a":` + strings.Repeat("[", 20_000) + strings.Repeat("]", 20_000) + `}}`)},
 		{name: "wrong priority", body: []byte(`{"priority":"high"}`)},
 		{name: "wrong time", body: []byte(`{"run_at":"yesterday"}`)},
 		{name: "negative", body: []byte(`{"timeout_ms":-1}`)},
-		{name: "a blob of nobody's", body: []byte(`{"blob":{"name":"../../x","chunks":-1,"size":9,"sha256":"?"}}`)},
+		{name: "unknown blob", body: []byte(`{"blob":{"name":"../../x","chunks":-1,"size":9,"sha256":"?"}}`)},
 		{name: "wrong header", header: header("Yard-Delay", "\xff\xfe"), body: job},
 		{name: "wrong time in a header", header: header("Yard-Delay", "-5s"), body: job},
 		{name: "long key", header: header("Nats-Msg-Id", strings.Repeat("k", 4000)), body: job},
 		{name: "large header", header: header("X-Large", strings.Repeat("h", 60<<10)), body: job, fine: true},
-		{name: "a name for a queue that is none", queue: "-%20", body: job},
+		{name: "invalid queue name", queue: "-%20", body: job},
 		{name: "a system queue", queue: "_system", body: job},
 	}
 }
 
-const junkQueue = "junk"
+const badQueue = "junk"
 
-func poisonLog(ctx context.Context, s *drill.Stage) error {
-	if err := s.Steady(ctx); err != nil {
+func poisonLog(ctx context.Context, s *drill.Harness) error {
+	if err := s.StartSteadyLoad(ctx); err != nil {
 		return err
 	}
-	if err := s.AddQueue(ctx, junkQueue, 0); err != nil {
+	if err := s.AddQueue(ctx, badQueue, 0); err != nil {
 		return err
 	}
-	if _, err := s.AddWorker(drill.Task{Nodes: s.Edges(), Queue: junkQueue, Credits: 16}); err != nil {
+	if _, err := s.AddWorker(drill.Task{Nodes: s.Edges(), Queue: badQueue, Credits: 16}); err != nil {
 		return err
 	}
 	_, js, closeAll, err := connect(s)
@@ -84,13 +84,13 @@ func poisonLog(ctx context.Context, s *drill.Stage) error {
 		return err
 	}
 	defer closeAll()
-	s.Within("junk", drill.Limits{Dispatch: time.Second})
-	s.Fault("junk", "records that are no jobs")
+	s.SetTargets("junk", drill.Limits{Dispatch: time.Second})
+	s.Fault("junk", "malformed records")
 	refused := make(map[string]int)
 	stored, fine := 0, 0
-	for round := range s.Times(20) {
-		for _, j := range nonsense() {
-			m := &nats.Msg{Subject: "yard.jobs." + junkQueue, Header: j.header, Data: j.body}
+	for round := range s.Repeats(20) {
+		for _, j := range badRecords() {
+			m := &nats.Msg{Subject: "yard.jobs." + badQueue, Header: j.header, Data: j.body}
 			if j.queue != "" {
 				m.Subject = "yard.jobs." + j.queue
 			}
@@ -107,37 +107,38 @@ func poisonLog(ctx context.Context, s *drill.Stage) error {
 			}
 		}
 	}
-	s.Figure("records that are no jobs, stored", stored)
-	s.Figure("odd jobs, stored", fine)
+	s.Figure("malformed records stored", stored)
+	s.Figure("unusual jobs stored", fine)
 	s.Figure("refused by the stream", fmt.Sprint(refused))
-	s.Promise(stored > 0 && fine > 0, "none was stored")
-	return judgeJunk(ctx, s, stored, fine)
+	s.Require(stored > 0 && fine > 0, "no record was stored")
+	return checkBadRecords(ctx, s, stored, fine)
 }
 
-// judgeJunk waits until every record that was stored has its end, and its letter
-// if it is no job: letters are told after the end. Those for queues that there are
-// not lie with the system's.
-func judgeJunk(ctx context.Context, s *drill.Stage, stored, fine int) error {
+// checkBadRecords waits until every stored record has ended, and has a dead letter if
+// it is malformed: dead letters are published after the commit. Dead letters of
+// unknown queues belong to the queue _system.
+func checkBadRecords(ctx context.Context, s *drill.Harness, stored, fine int) error {
 	for deadline := time.Now().Add(30 * time.Second); ; {
-		failed, completed, letters, err := junkEnds(ctx, s)
+		failed, completed, letters, err := badRecordCounts(ctx, s)
 		if err != nil {
 			return err
 		}
 		if failed == stored && completed == fine && letters == stored || time.Now().After(deadline) {
-			s.Promise(failed == stored, "%d records were stored that are no jobs, %d were rejected", stored, failed)
-			s.Promise(completed == fine, "%d odd jobs were stored, %d completed", fine, completed)
-			s.Promise(letters == stored, "%d records were stored that are no jobs, there are %d dead letters", stored, letters)
+			s.Require(failed == stored, "%d malformed records were stored, %d were rejected", stored, failed)
+			s.Require(completed == fine, "%d unusual jobs were stored, %d completed", fine, completed)
+			s.Require(letters == stored, "%d malformed records were stored, and there are %d dead letters", stored, letters)
 			return nil
 		}
-		if err := s.Rest(ctx, 200*time.Millisecond); err != nil {
+		if err := s.Sleep(ctx, 200*time.Millisecond); err != nil {
 			return err
 		}
 	}
 }
 
-// junkEnds counts how the records ended so far, and the dead letters.
-func junkEnds(ctx context.Context, s *drill.Stage) (failed, completed, letters int, err error) {
-	for _, queue := range []string{junkQueue, "_system"} {
+// badRecordCounts returns the number of records that have failed and completed so
+// far, and of dead letters.
+func badRecordCounts(ctx context.Context, s *drill.Harness) (failed, completed, letters int, err error) {
+	for _, queue := range []string{badQueue, "_system"} {
 		var q struct{ Counts map[string]int }
 		if err := ask(ctx, s, "queue.show", map[string]any{"name": queue}, &q); err != nil {
 			return 0, 0, 0, err
@@ -145,13 +146,13 @@ func junkEnds(ctx context.Context, s *drill.Stage) (failed, completed, letters i
 		failed += q.Counts["failed"]
 		completed += q.Counts["completed"]
 	}
-	var told struct{ Count int }
-	err = ask(ctx, s, "dlq.stats", map[string]any{}, &told)
-	return failed, completed, told.Count, err
+	var stats struct{ Count int }
+	err = ask(ctx, s, "dlq.stats", map[string]any{}, &stats)
+	return failed, completed, stats.Count, err
 }
 
 // connect opens a plain NATS connection to each node.
-func connect(s *drill.Stage) (conns []*nats.Conn, streams []jetstream.JetStream, closeAll func(), err error) {
+func connect(s *drill.Harness) (conns []*nats.Conn, streams []jetstream.JetStream, closeAll func(), err error) {
 	closeAll = func() {
 		for _, nc := range conns {
 			nc.Close()
@@ -174,8 +175,8 @@ func connect(s *drill.Stage) (conns []*nats.Conn, streams []jetstream.JetStream,
 	return conns, streams, closeAll, nil
 }
 
-func publisherFlood(ctx context.Context, s *drill.Stage) error {
-	if err := s.Crew(ctx, 1, 64, 0); err != nil {
+func publisherFlood(ctx context.Context, s *drill.Harness) error {
+	if err := s.StartWorkers(ctx, 1, 64, 0); err != nil {
 		return err
 	}
 	p, err := newProbe(ctx, s, s.Edges())
@@ -187,7 +188,7 @@ func publisherFlood(ctx context.Context, s *drill.Stage) error {
 	if s.Quick {
 		span = 4 * time.Second
 	}
-	if _, err := p.measure(ctx, time.Second); err != nil { // warm
+	if _, err := p.measure(ctx, time.Second); err != nil { // warm up
 		return err
 	}
 	calm, err := p.measure(ctx, span)
@@ -196,24 +197,24 @@ func publisherFlood(ctx context.Context, s *drill.Stage) error {
 	}
 	flood := []*drill.Load{
 		{Queue: drill.FreeQueue, Parallel: 48},
-		{Queue: drill.FreeQueue, Road: drill.Enqueue, Parallel: 16},
+		{Queue: drill.FreeQueue, Transport: drill.Enqueue, Parallel: 16},
 	}
-	s.Fault("flood", "64 publishers without a pause")
-	s.Begin(ctx, flood...)
-	meanwhile, err := p.measure(ctx, span)
+	s.Fault("flood", "64 publishers without pauses")
+	s.StartLoads(ctx, flood...)
+	flooded, err := p.measure(ctx, span)
 	if err != nil {
 		return err
 	}
 	for _, l := range flood {
 		l.Stop()
 	}
-	s.Figure("flood, jobs in a second", int(float64(s.Acked())/span.Seconds()))
-	p.compare("flood", calm, meanwhile, 2)
+	s.Figure("flood: jobs per second", int(float64(s.Acked())/span.Seconds()))
+	p.compare("flood", calm, flooded, 2)
 	return nil
 }
 
-func duplicatePublishes(ctx context.Context, s *drill.Stage) error {
-	if err := s.Steady(ctx); err != nil {
+func duplicatePublishes(ctx context.Context, s *drill.Harness) error {
+	if err := s.StartSteadyLoad(ctx); err != nil {
 		return err
 	}
 	const queue = "same"
@@ -224,17 +225,17 @@ func duplicatePublishes(ctx context.Context, s *drill.Stage) error {
 		return err
 	}
 	same := &drill.Load{Queue: queue, Jobs: 40, Parallel: 4}
-	s.Begin(ctx, same)
+	s.StartLoads(ctx, same)
 	if err := s.Await(ctx, &drill.Load{Queue: queue, Jobs: same.Jobs}); err != nil {
 		return err
 	}
 	again := func(when string, times int) {
-		acked, refused := publishAgain(ctx, s, same, times)
+		acked, refused := republish(ctx, s, same, times)
 		s.Figure("published again "+when, fmt.Sprintf("%d acknowledged, %d not", acked, refused))
-		s.Promise(acked > 0, "%s nothing is acknowledged", when)
+		s.Require(acked > 0, "no publish is acknowledged %s", when)
 	}
-	again("at once", 100/len(s.Nodes))
-	if err := s.Rest(ctx, time.Second); err != nil { // far beyond what a stream remembers
+	again("immediately", 100/len(s.Nodes))
+	if err := s.Sleep(ctx, time.Second); err != nil { // far beyond the streams' duplicate window
 		return err
 	}
 	again("when the streams have forgotten", 10)
@@ -242,24 +243,24 @@ func duplicatePublishes(ctx context.Context, s *drill.Stage) error {
 	if err != nil {
 		return err
 	}
-	s.Fault(kill, authority.Name+" decides")
+	s.Fault(kill, authority.Name+", the authority")
 	s.Kill(authority)
 	again("after a failover", 5)
-	if err := s.Whole(ctx); err != nil {
+	if err := s.Recover(ctx); err != nil {
 		return err
 	}
-	again("when all are back", 5)
+	again("when all nodes are ready", 5)
 	runs, err := runsOf(s, queue)
-	s.Promise(runs == same.Jobs, "%d jobs ran %d times", same.Jobs, runs)
+	s.Require(runs == same.Jobs, "%d jobs ran %d times", same.Jobs, runs)
 	return err
 }
 
-// publishAgain publishes every job of a load so many times more, through every
-// node that runs, all at once.
-func publishAgain(ctx context.Context, s *drill.Stage, l *drill.Load, times int) (acked, refused int) {
+// republish publishes every job of a load times more, through all running nodes
+// concurrently. It returns the numbers of acknowledged and failed publishes.
+func republish(ctx context.Context, s *drill.Harness, l *drill.Load, times int) (acked, refused int) {
 	var mu sync.Mutex
 	var work sync.WaitGroup
-	for _, n := range s.Up() {
+	for _, n := range s.Running() {
 		work.Go(func() {
 			nc, err := nats.Connect(n.NATS)
 			if err != nil {
@@ -290,8 +291,8 @@ func publishAgain(ctx context.Context, s *drill.Stage, l *drill.Load, times int)
 	return acked, refused
 }
 
-// runsOf counts what witnesses saw begin of a queue.
-func runsOf(s *drill.Stage, queue string) (runs int, err error) {
+// runsOf returns the number of runs of a queue's jobs recorded in the witness files.
+func runsOf(s *drill.Harness, queue string) (runs int, err error) {
 	files, err := filepath.Glob(filepath.Join(s.Dir, "*.witness"))
 	for _, f := range files {
 		text, err := os.ReadFile(f)

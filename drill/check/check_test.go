@@ -9,7 +9,7 @@ import (
 
 const second = int64(time.Second)
 
-// A check that finds nothing wrong must be able to: each is told lies.
+// Each test feeds the check wrong evidence as well, to show that it is detected.
 
 func TestOverlaps(t *testing.T) {
 	runs := []Run{
@@ -59,18 +59,18 @@ func TestLeases(t *testing.T) {
 		name    string
 		history []Lease
 		views   []View
-		wrong   string // "": nothing is
+		wrong   string // part of the message; "" if there must be none
 	}{
 		{"true", []Lease{acquired(4, "n1"), renewed(4, "n1"), acquired(9, "n2"), renewed(9, "n2")},
 			[]View{{Node: "n3", Owner: "n1", Epoch: 4}, {Node: "n3", Owner: "n2", Epoch: 9}, {Node: "n1", Owner: "n1", Epoch: 4}, {Node: "n1"}}, ""},
-		{"an old one renews", []Lease{acquired(4, "n1"), acquired(9, "n2"), renewed(4, "n1")}, nil, "no order"},
-		{"another one renews", []Lease{acquired(4, "n1"), renewed(4, "n2")}, nil, "no order"},
-		{"epochs go back", []Lease{acquired(9, "n1"), acquired(4, "n2")}, nil, "epoch 4 follows epoch 9"},
-		{"one epoch, two owners", []Lease{acquired(4, "n1"), acquired(4, "n2")}, nil, "is of n1 and of n2"},
-		{"nobody acquired", []Lease{acquired(4, "n1")}, []View{{Node: "n3", Owner: "n2", Epoch: 5}}, "history says"},
-		{"a node goes back", []Lease{acquired(4, "n1"), acquired(9, "n2")},
+		{"a former owner renews", []Lease{acquired(4, "n1"), acquired(9, "n2"), renewed(4, "n1")}, nil, "do not follow"},
+		{"another node renews", []Lease{acquired(4, "n1"), renewed(4, "n2")}, nil, "do not follow"},
+		{"epochs decrease", []Lease{acquired(9, "n1"), acquired(4, "n2")}, nil, "epoch 4 follows epoch 9"},
+		{"one epoch, two owners", []Lease{acquired(4, "n1"), acquired(4, "n2")}, nil, "was acquired by n1 and by n2"},
+		{"never acquired", []Lease{acquired(4, "n1")}, []View{{Node: "n3", Owner: "n2", Epoch: 5}}, "history has"},
+		{"a node shows an older epoch", []Lease{acquired(4, "n1"), acquired(9, "n2")},
 			[]View{{Node: "n3", Owner: "n2", Epoch: 9}, {Node: "n3", Owner: "n1", Epoch: 4}}, "showed epoch 4 after 9"},
-		{"a node has started again", []Lease{acquired(4, "n1"), acquired(9, "n2")},
+		{"a restarted node shows an older epoch", []Lease{acquired(4, "n1"), acquired(9, "n2")},
 			[]View{{Node: "n3", Owner: "n2", Epoch: 9}, {Node: "n3", Life: 1, Owner: "n1", Epoch: 4}}, ""},
 		{"no epoch", []Lease{{Acquired: true, Owner: "n1", ID: "mine"}}, nil, "no epoch"},
 	} {
@@ -83,48 +83,48 @@ func TestLeases(t *testing.T) {
 	}
 }
 
-func TestDecided(t *testing.T) {
-	at := func(from, til int64, what bool, answer Answer) Change {
-		return Change{Name: "q", Make: what, Answer: answer, From: from, Til: til}
+func TestLinearizable(t *testing.T) {
+	at := func(from, to int64, create bool, answer Answer) Operation {
+		return Operation{Name: "q", Create: create, Answer: answer, From: from, To: to}
 	}
 	for _, c := range []struct {
 		name    string
-		changes []Change
+		changes []Operation
 		want    bool
 	}{
-		{"in turn", []Change{at(1, 2, true, Done), at(3, 4, true, Refused), at(5, 6, false, Done), at(7, 8, false, Refused)}, true},
-		{"both made it", []Change{at(1, 2, true, Done), at(3, 4, true, Done)}, false},
-		{"both made it at once", []Change{at(1, 4, true, Done), at(2, 3, true, Done)}, false},
-		{"one of two at once", []Change{at(1, 4, true, Done), at(2, 3, true, Refused)}, true},
-		{"gone by itself", []Change{at(1, 2, true, Done), at(3, 4, false, Refused)}, false},
-		{"an unknown one took it away", []Change{at(1, 2, true, Done), at(3, 4, false, Unknown), at(5, 6, false, Refused)}, true},
-		{"an unknown one cannot act before it was asked", []Change{at(1, 2, true, Done), at(3, 4, false, Refused), at(5, 6, false, Unknown)}, false},
+		{"in turn", []Operation{at(1, 2, true, Done), at(3, 4, true, Refused), at(5, 6, false, Done), at(7, 8, false, Refused)}, true},
+		{"created twice", []Operation{at(1, 2, true, Done), at(3, 4, true, Done)}, false},
+		{"created twice concurrently", []Operation{at(1, 4, true, Done), at(2, 3, true, Done)}, false},
+		{"one of two concurrent", []Operation{at(1, 4, true, Done), at(2, 3, true, Refused)}, true},
+		{"gone without removal", []Operation{at(1, 2, true, Done), at(3, 4, false, Refused)}, false},
+		{"removed by an unanswered operation", []Operation{at(1, 2, true, Done), at(3, 4, false, Unknown), at(5, 6, false, Refused)}, true},
+		{"an operation has no effect before it began", []Operation{at(1, 2, true, Done), at(3, 4, false, Refused), at(5, 6, false, Unknown)}, false},
 	} {
-		if ok, undecided := Decided(c.changes); ok != c.want || undecided {
+		if ok, undecided := Linearizable(c.changes); ok != c.want || undecided {
 			t.Errorf("%s: %t, undecided %t", c.name, ok, undecided)
 		}
 	}
 	other := at(3, 4, true, Done)
 	other.Name = "p"
-	if ok, _ := Decided([]Change{at(1, 2, true, Done), other}); !ok {
-		t.Error("two names are taken for one")
+	if ok, _ := Linearizable([]Operation{at(1, 2, true, Done), other}); !ok {
+		t.Error("operations on two names were treated as one")
 	}
 }
 
-func TestHonest(t *testing.T) {
-	stills := Stills([]int64{0, second, 12 * second, 13 * second, 40 * second}, 5*time.Second, 0, 20*second)
-	if fmt.Sprint(stills) != fmt.Sprint([]Still{{second, 12 * second}}) {
-		t.Fatalf("%v", stills)
+func TestReadinessErrors(t *testing.T) {
+	gaps := Gaps([]int64{0, second, 12 * second, 13 * second, 40 * second}, 5*time.Second, 0, 20*second)
+	if fmt.Sprint(gaps) != fmt.Sprint([]Gap{{second, 12 * second}}) {
+		t.Fatalf("%v", gaps)
 	}
-	looks := []Look{
-		{"n1", 2 * second, true, ""},  // it had no time to notice
-		{"n1", 8 * second, false, ""}, // it has
+	samples := []Sample{
+		{"n1", 2 * second, true, ""},  // within the grace period
+		{"n1", 8 * second, false, ""}, // reported
 		{"n2", 8 * second, true, ""},
 		{"n2", 9 * second, true, ""},
-		{"n3", 11*second + second/2, true, ""}, // work goes on
+		{"n3", 11*second + second/2, true, ""}, // just before jobs start again
 		{"n3", 15 * second, true, ""},
 	}
-	got := Honest(stills, looks, 4*time.Second)
+	got := ReadinessErrors(gaps, samples, 4*time.Second)
 	if len(got) != 1 || !strings.HasPrefix(got[0], "n2 ") {
 		t.Errorf("%q", got)
 	}

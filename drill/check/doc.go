@@ -1,4 +1,4 @@
-// Package check holds what a yard tells against what others saw of it. It knows
-// no code of the yard: it is given what publishers, witnesses and history say,
-// and each check is a function from that to what is wrong with it.
+// Package check judges the behavior of a cluster by evidence from outside. It
+// uses no code of the cluster: each check is a function from what publishers,
+// witnesses, samples and history report to a list of violations.
 package check

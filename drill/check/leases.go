@@ -9,7 +9,7 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// Lease is an event of history about the authority.
+// Lease is an acquisition or renewal of the authority, as history reports it.
 type Lease struct {
 	Acquired bool // else renewed
 	Owner    string
@@ -17,17 +17,17 @@ type Lease struct {
 	At       int64  // by the host's clock, in nanoseconds
 }
 
-// View is whom a node calls the authority.
+// View is the authority that a node reported when it was sampled.
 type View struct {
 	Node  string
-	Life  int // of the node: one that has just started knows less than it did
+	Life  int // number of the node's start; after a restart it may know less
 	Owner string
 	Epoch uint64
 	At    int64
 }
 
-// Leases holds the history of the authority against the model of a lock, and
-// what each node showed against that history. It says what is wrong.
+// Leases checks the history of the authority against the model of a lock, and the
+// views of the nodes against that history. It returns the violations.
 func Leases(history []Lease, views []View) (wrong []string) {
 	owners := make(map[uint64]string)
 	var ops []porcupine.Operation
@@ -42,21 +42,21 @@ func Leases(history []Lease, views []View) (wrong []string) {
 				wrong = append(wrong, fmt.Sprintf("epoch %d follows epoch %d", epoch, last))
 			}
 			if o, taken := owners[epoch]; taken && o != l.Owner {
-				wrong = append(wrong, fmt.Sprintf("epoch %d is of %s and of %s", epoch, o, l.Owner))
+				wrong = append(wrong, fmt.Sprintf("epoch %d was acquired by %s and by %s", epoch, o, l.Owner))
 			}
 			owners[epoch], last = l.Owner, epoch
 		}
-		ops = append(ops, porcupine.Operation{Input: take{l.Acquired, held{l.Owner, epoch}}, Call: int64(i), Return: int64(i)})
+		ops = append(ops, porcupine.Operation{Input: acquisition{l.Acquired, leaseHolder{l.Owner, epoch}}, Call: int64(i), Return: int64(i)})
 	}
-	if porcupine.CheckOperationsTimeout(lock, ops, patience) != porcupine.Ok {
-		wrong = append(wrong, "no order of acquisitions and renewals makes sense of history's leases")
+	if porcupine.CheckOperationsTimeout(lock, ops, porcupineTimeout) != porcupine.Ok {
+		wrong = append(wrong, "the acquisitions and renewals in history do not follow from one another")
 	}
-	return append(wrong, seen(owners, views)...)
+	return append(wrong, checkViews(owners, views)...)
 }
 
-// seen: a node never goes back to an older authority while it lives, and none
-// shows one that history does not know.
-func seen(owners map[uint64]string, views []View) (wrong []string) {
+// checkViews returns the views of an authority that history does not have, and
+// those with a lower epoch than the same node showed before in the same life.
+func checkViews(owners map[uint64]string, views []View) (wrong []string) {
 	type life struct {
 		node string
 		n    int
@@ -67,7 +67,7 @@ func seen(owners map[uint64]string, views []View) (wrong []string) {
 			continue
 		}
 		if o, known := owners[v.Epoch]; !known || o != v.Owner {
-			wrong = append(wrong, fmt.Sprintf("%s showed %s with epoch %d; history says %q", v.Node, v.Owner, v.Epoch, o))
+			wrong = append(wrong, fmt.Sprintf("%s showed %s with epoch %d; history has %q", v.Node, v.Owner, v.Epoch, o))
 		}
 		l := life{v.Node, v.Life}
 		if v.Epoch < highest[l] {
@@ -78,33 +78,36 @@ func seen(owners map[uint64]string, views []View) (wrong []string) {
 	return wrong
 }
 
-// held is the state of the lock.
-type held struct {
+// leaseHolder is the state of the lock: its holder and epoch.
+type leaseHolder struct {
 	owner string
 	epoch uint64
 }
 
-type take struct {
+// acquisition is an operation on the lock: an acquisition or, if acquire is false,
+// a renewal.
+type acquisition struct {
 	acquire bool
-	held
+	leaseHolder
 }
 
-// lock is held by one at a time; who takes it over has a higher epoch, and who
-// renews it still has it.
+// lock models the authority: an acquisition must have a higher epoch than the
+// current one, and only the current holder can renew.
 var lock = porcupine.Model{
-	Init: func() any { return held{} },
+	Init: func() any { return leaseHolder{} },
 	Step: func(state, input, _ any) (bool, any) {
-		now, t := state.(held), input.(take)
-		if t.acquire {
-			return t.epoch > now.epoch, t.held
+		current, op := state.(leaseHolder), input.(acquisition)
+		if op.acquire {
+			return op.epoch > current.epoch, op.leaseHolder
 		}
-		return t.held == now, now
+		return op.leaseHolder == current, current
 	},
 }
 
-// patience bounds a search that may take for ever.
-const patience = 20 * time.Second
+// porcupineTimeout limits one search, which may take exponential time.
+const porcupineTimeout = 20 * time.Second
 
+// epochOf returns the epoch of a lease id.
 func epochOf(lease string) (uint64, error) {
 	text, _, _ := strings.Cut(lease, "-")
 	epoch, err := strconv.ParseUint(text, 10, 64)

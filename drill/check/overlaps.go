@@ -6,14 +6,14 @@ import (
 	"slices"
 )
 
-// Run is one run of a job as its worker wrote it down.
+// Run is one run of a job as recorded by its worker.
 type Run struct {
 	Job        string
 	Fence      uint64 // grows with each dispatch of a job
-	Begin, End int64  // by the host's clock, in nanoseconds; End 0: its worker died
+	Begin, End int64  // by the host's clock, in nanoseconds; End is 0 if the worker died
 }
 
-// End is an end of a dispatch as history tells it.
+// End is the end of a dispatch as history reports it.
 type End struct {
 	Job    string
 	Failed bool
@@ -21,24 +21,24 @@ type End struct {
 	At     int64 // by the host's clock, in nanoseconds
 }
 
-// Overlap is two runs of a job at the same time.
+// Overlap is a time in which two runs of a job were active.
 type Overlap struct {
 	Job    string
 	For    int64  // nanoseconds
-	Reason string // why history gave up the first; "": it did not
+	Reason string // why history ended the first dispatch; "" if it had not
 }
 
 func (o Overlap) String() string {
-	return fmt.Sprintf("job %s ran twice at once for %d ms: %s", o.Job, o.For/1e6, cmp.Or(o.Reason, "for no reason that history gives"))
+	return fmt.Sprintf("two runs of job %s overlapped for %d ms: %s", o.Job, o.For/1e6, cmp.Or(o.Reason, "no reason in history"))
 }
 
-// slack is how far history's clock, read by the authority, and the witness's,
-// read before it writes, may be apart on one host.
-const slack = int64(50e6)
+// clockSlack is the tolerance, in nanoseconds, between times from history, read by
+// the authority, and times from witnesses.
+const clockSlack = int64(50e6)
 
-// Overlaps lists the runs of a job that went on while a later one had begun. A
-// second run is justified if history gave up a dispatch of the job after the
-// first had begun and before the second did.
+// Overlaps returns the runs of a job that were still active when a later one
+// began. The overlap is justified if history has ended a dispatch of the job
+// between the two begins.
 func Overlaps(runs []Run, ends []End) (overlaps []Overlap) {
 	failed := make(map[string][]End)
 	for _, e := range ends {
@@ -49,12 +49,12 @@ func Overlaps(runs []Run, ends []End) (overlaps []Overlap) {
 	for id, of := range byJob(runs) {
 		for i, first := range of {
 			for _, second := range of[i+1:] {
-				if first.End <= second.Begin { // also if nobody saw it end
+				if first.End <= second.Begin { // or its end is unknown
 					continue
 				}
 				o := Overlap{Job: id, For: min(first.End, max(second.End, second.Begin)) - second.Begin}
 				for _, e := range failed[id] {
-					if e.At > first.Begin-slack && e.At < second.Begin+slack {
+					if e.At > first.Begin-clockSlack && e.At < second.Begin+clockSlack {
 						o.Reason = e.Reason
 					}
 				}
@@ -66,8 +66,8 @@ func Overlaps(runs []Run, ends []End) (overlaps []Overlap) {
 	return overlaps
 }
 
-// SameDispatch lists the jobs that began more than once under one fence: a
-// dispatch is one placing, and whoever got it runs it once.
+// SameDispatch returns the jobs that began more than once under the same fence.
+// A dispatch must run at most once.
 func SameDispatch(runs []Run) (jobs []string) {
 	type dispatch struct {
 		job   string
@@ -84,7 +84,7 @@ func SameDispatch(runs []Run) (jobs []string) {
 	return jobs
 }
 
-// byJob groups runs, each group in the order of their begins.
+// byJob groups runs by job, each group in order of begin.
 func byJob(runs []Run) map[string][]Run {
 	groups := make(map[string][]Run)
 	for _, r := range runs {

@@ -9,47 +9,48 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// Change is one try to make a name that must not be there, or to take away one
-// that must be: what succeeds and what is refused tells in which order the yard
-// decided.
-type Change struct {
-	Writer    int
-	Name      string
-	Make      bool // else remove
-	Answer    Answer
-	From, Til int64 // when it was asked and answered, by the host's clock
+// Operation is one attempt to create a name that must not exist or to remove one
+// that must exist. Which attempts succeed reveals the order in which the cluster
+// executed them.
+type Operation struct {
+	Writer   int
+	Name     string
+	Create   bool // else remove
+	Answer   Answer
+	From, To int64 // request and answer, by the host's clock in nanoseconds
 }
 
-// Answer is what came back.
+// Answer is the result of an operation.
 type Answer int
 
 const (
-	Unknown Answer = iota // nothing, or that nobody knows: it may yet happen
+	Unknown Answer = iota // no answer, or an inconclusive one: it may take effect at any later time
 	Done
-	Refused // it is there already, or not there
+	Refused // the name exists already, or does not exist
 )
 
-// Decided tells whether one order of all changes explains every answer; ok is
-// false, too, if that was not found out in time, which undecided says.
-func Decided(changes []Change) (ok, undecided bool) {
+// Linearizable reports whether some order of the operations explains every
+// answer. If the search exceeds its time limit, ok is false and undecided true.
+func Linearizable(changes []Operation) (ok, undecided bool) {
 	var ops []porcupine.Operation
 	for _, c := range changes {
-		op := porcupine.Operation{ClientId: c.Writer, Input: change{c.Name, c.Make}, Output: c.Answer, Call: c.From, Return: c.Til}
+		op := porcupine.Operation{ClientId: c.Writer, Input: change{c.Name, c.Create}, Output: c.Answer, Call: c.From, Return: c.To}
 		if c.Answer == Unknown {
 			op.Return = math.MaxInt64
 		}
 		ops = append(ops, op)
 	}
-	result := porcupine.CheckOperationsTimeout(register, ops, patience)
+	result := porcupine.CheckOperationsTimeout(register, ops, porcupineTimeout)
 	return result == porcupine.Ok, result == porcupine.Unknown
 }
 
+// change is the input of an operation on the register.
 type change struct {
-	name string
-	make bool
+	name   string
+	create bool
 }
 
-// register is one name: there, or not.
+// register models a set of names; each name is a separate register.
 var register = porcupine.Model{
 	Partition: func(history []porcupine.Operation) (parts [][]porcupine.Operation) {
 		of := make(map[string][]porcupine.Operation)
@@ -67,11 +68,11 @@ var register = porcupine.Model{
 		there, c := state.(bool), input.(change)
 		switch output.(Answer) {
 		case Done:
-			return there != c.make, c.make
+			return there != c.create, c.create
 		case Refused:
-			return there == c.make, there
+			return there == c.create, there
 		}
-		return true, c.make // it happened, or will; making what is there changes nothing
+		return true, c.create // it may have taken effect; a repetition changes nothing
 	},
 	DescribeOperation: func(input, output any) string { return fmt.Sprint(input, output) },
 }

@@ -7,22 +7,23 @@ import (
 	"fmt"
 	"time"
 
-	"yardmaster/cluster"
-	"yardmaster/node"
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/node"
 )
 
-func (y *yard) status(ctx context.Context, m *member) (s node.Status, err error) {
+// status returns the status of one node.
+func (c *demoCluster) status(ctx context.Context, m *member) (s node.Status, err error) {
 	err = ask(ctx, m, cluster.SubjectStatus, struct{}{}, &s)
 	return s, err
 }
 
-// ask asks one node one thing.
-func ask(ctx context.Context, m *member, subject string, question, answer any) error {
-	body, err := json.Marshal(question)
+// ask sends one request to one node and decodes the answer.
+func ask(ctx context.Context, m *member, subject string, request, answer any) error {
+	body, err := json.Marshal(request)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	raw, err := m.client.Request(ctx, subject, body)
 	if err != nil {
@@ -31,34 +32,35 @@ func ask(ctx context.Context, m *member, subject string, question, answer any) e
 	return json.Unmarshal(raw, answer)
 }
 
-// survivor is a node that was not killed, a different one each turn.
-func (y *yard) survivor(turn int) *member {
-	for i := range y.members {
-		if m := y.members[(turn+i)%len(y.members)]; !m.dead.Load() {
+// survivor returns a node that is not dead, starting the search at turn. If all
+// are dead, it returns the first, which is about to be restarted.
+func (c *demoCluster) survivor(turn int) *member {
+	for i := range c.members {
+		if m := c.members[(turn+i)%len(c.members)]; !m.dead.Load() {
 			return m
 		}
 	}
-	return y.members[0] // alone, and about to be started again
+	return c.members[0]
 }
 
-// askAny asks one node after the other until one answers or patience ends. A
-// refusal that will not change ends it at once.
-func (y *yard) askAny(ctx context.Context, subject string, question, answer any) error {
+// askAny sends a request to one node after the other until one answers, ctx ends or
+// a process of the demo has exited.
+func (c *demoCluster) askAny(ctx context.Context, subject string, request, answer any) error {
 	turn := 0
-	return y.until(ctx, "a node answers "+subject, func() error {
+	return c.until(ctx, "a node answers "+subject, func() error {
 		turn++
-		return ask(ctx, y.survivor(turn), subject, question, answer)
+		return ask(ctx, c.survivor(turn), subject, request, answer)
 	})
 }
 
-// addQueues makes the queues, which workers want to find.
-func (y *yard) addQueues(ctx context.Context) error {
+// addQueues creates the queues before workers subscribe to them.
+func (c *demoCluster) addQueues(ctx context.Context) error {
 	for _, name := range []string{queueOverhop, queueRRQ} {
 		var made json.RawMessage
-		err := y.until(ctx, "queue "+name+" is made", func() error {
-			err := ask(ctx, y.members[0], cluster.SubjectAPI+".queue.add", map[string]any{"name": name}, &made)
+		err := c.until(ctx, "queue "+name+" is created", func() error {
+			err := ask(ctx, c.members[0], cluster.SubjectAPI+".queue.add", map[string]any{"name": name}, &made)
 			var refused *cluster.APIError
-			if errors.As(err, &refused) && refused.Code == "409" { // an earlier try did it
+			if errors.As(err, &refused) && refused.Code == "409" { // created by an earlier request
 				return nil
 			}
 			return err
@@ -70,13 +72,14 @@ func (y *yard) addQueues(ctx context.Context) error {
 	return nil
 }
 
-// tally counts a yard's jobs by state.
-type tally struct{ waiting, delayed, active, completed, failed int }
+// jobCounts counts the jobs of all queues by state.
+type jobCounts struct{ waiting, delayed, active, completed, failed int }
 
-func (t tally) ended() int { return t.completed + t.failed }
-func (t tally) open() int  { return t.waiting + t.delayed + t.active }
+func (t jobCounts) ended() int { return t.completed + t.failed }
+func (t jobCounts) open() int  { return t.waiting + t.delayed + t.active }
 
-func (y *yard) tally(ctx context.Context, m *member) (t tally, err error) {
+// tally reads the job counts from one node.
+func (c *demoCluster) tally(ctx context.Context, m *member) (t jobCounts, err error) {
 	var answer struct {
 		Queues []struct {
 			Name   string         `json:"name"`
@@ -96,18 +99,18 @@ func (y *yard) tally(ctx context.Context, m *member) (t tally, err error) {
 	return t, nil
 }
 
-// awaitEnds waits until the yard says that every job has ended. That some have
-// not when patience ends is no error: it is what the report is for.
-func (y *yard) awaitEnds(ctx context.Context, l *load) error {
-	patience := 20*time.Second + time.Duration(l.jobs)*time.Second/500
-	waiting, cancel := context.WithTimeout(ctx, patience)
+// awaitEnds waits until all jobs of the load have ended. It returns nil after its
+// time limit as well: the report shows what is missing.
+func (c *demoCluster) awaitEnds(ctx context.Context, l *load) error {
+	limit := 20*time.Second + time.Duration(l.jobs)*time.Second/500
+	waiting, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	turn := 0
-	err := y.until(waiting, "all jobs have ended", func() error {
+	err := c.until(waiting, "all jobs have ended", func() error {
 		turn++
-		t, err := y.tally(waiting, y.survivor(turn))
+		t, err := c.tally(waiting, c.survivor(turn))
 		if err == nil && t.ended() < l.jobs {
-			return fmt.Errorf("%d of %d have", t.ended(), l.jobs)
+			return fmt.Errorf("%d of %d have ended", t.ended(), l.jobs)
 		}
 		return err
 	})

@@ -1,15 +1,14 @@
-// Package demo shows the yard at work, and breaks it on the way.
+// Package demo shows a cluster at work while a node is killed.
 //
 // It starts nodes, an RRQ pool on each, and Overhop workers, all as separate
 // processes of the program itself, in a temporary directory. Then it enqueues
-// jobs of every kind at a steady pace: some are delayed, some fail because
-// they were asked to, some need a second attempt. Half-way it kills the node
-// that holds the authority, with SIGKILL. At last it takes stock, and not by
-// the yard's word alone: every attempt has left a line in a file of whoever
-// ran it, and these witnesses must agree with what the yard says of each job
-// and with its history.
+// jobs of several kinds at a steady rate: some are delayed, some fail on purpose,
+// some need a second attempt. After half of them it kills the node that holds the
+// authority, with SIGKILL. Finally it checks the result against independent
+// evidence: every worker and runner has recorded each attempt in a witness file,
+// and these must agree with the state of each job and with history.
 //
-//	start nodes ─▶ start workers ─▶ enqueue, watch ─▶ kill the authority ─▶ all ended? ─▶ take stock
+//	start nodes ─▶ start workers ─▶ enqueue, watch ─▶ kill the authority ─▶ await ends ─▶ judge
 package demo
 
 import (
@@ -24,24 +23,24 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Options say what to show.
+// Options configures a demo.
 type Options struct {
 	Nodes  int           // 1 or 3
-	Jobs   int           // at least 20, for every kind to occur
+	Jobs   int           // MinJobs to MaxJobs
 	Kill   bool          // kill the authority half-way
-	Spread time.Duration // over which the jobs are enqueued; 0: 8 s
-	Binary string        // the program to start; "": this one
-	Dir    string        // where everything is kept; "": a temporary directory, removed after a success
-	Out    io.Writer     // progress
+	Spread time.Duration // time over which the jobs are enqueued; 0 means 8 s
+	Binary string        // the program to start; "" means this one
+	Dir    string        // working directory; "" means a temporary one, removed after a success
+	Out    io.Writer     // receives progress
 }
 
-// Limits of [Options.Jobs].
+// Limits of [Options.Jobs]. At least 20 jobs are needed for every kind to occur.
 const (
 	MinJobs = 20
-	MaxJobs = 100_000 // the yard keeps the records of twice as many
+	MaxJobs = 100_000 // half of the job records a cluster keeps
 )
 
-// OptionError refuses an option, by the name of its flag.
+// OptionError reports an invalid option by the name of its flag.
 type OptionError struct{ Flag, Reason string }
 
 func (e *OptionError) Error() string { return "--" + e.Flag + " " + e.Reason }
@@ -69,9 +68,9 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// Run shows it all and gives what came out. It leaves no process behind, also
-// when ctx ends before it is done. An error means that the show could not go
-// on; whether anything was lost is in the report.
+// Run runs a demo and returns its report. It leaves no process behind, even if ctx
+// ends early. An error means that the demo could not be completed; whether jobs
+// were lost is in the report.
 func Run(ctx context.Context, o Options) (report Report, err error) {
 	if o, err = o.withDefaults(); err != nil {
 		return Report{}, err
@@ -79,90 +78,91 @@ func Run(ctx context.Context, o Options) (report Report, err error) {
 	dir := o.Dir
 	if dir == "" {
 		if dir, err = os.MkdirTemp("", "yardmaster-demo-"); err != nil {
-			return Report{}, fmt.Errorf("make a directory for the demo: %w", err)
+			return Report{}, fmt.Errorf("create a directory for the demo: %w", err)
 		}
 		defer func() {
 			if ctx.Err() != nil || err == nil && report.Good() {
 				err = errors.Join(err, os.RemoveAll(dir))
 			} else if err != nil {
-				err = fmt.Errorf("%w; everything is left in %s", err, dir)
+				err = fmt.Errorf("%w; logs and data are in %s", err, dir)
 			} else {
 				report.Kept = dir
 			}
 		}()
 	}
-	y, err := layOut(o, dir)
+	c, err := layOut(o, dir)
 	if err != nil {
 		return Report{}, err
 	}
-	defer y.stop()
-	if err := y.open(ctx); err != nil {
+	defer c.stop()
+	if err := c.open(ctx); err != nil {
 		return Report{}, err
 	}
-	l := newLoad(y)
-	if err := y.perform(ctx, l); err != nil {
+	l := newLoad(c)
+	if err := c.runDemo(ctx, l); err != nil {
 		return Report{}, err
 	}
-	stock, err := y.takeStock(ctx, l)
+	evidence, err := c.collectEvidence(ctx, l)
 	if err != nil {
 		return Report{}, err
 	}
-	return y.judge(l, stock), nil
+	return c.judge(l, evidence), nil
 }
 
-// open starts everything and returns when it is ready for work.
-func (y *yard) open(ctx context.Context) error {
+// open starts all processes and returns when they are ready for work.
+func (c *demoCluster) open(ctx context.Context) error {
 	began := time.Now()
-	y.say("starting %s in %s", count(len(y.members), "node"), filepath.Base(y.dir))
-	for _, m := range y.members {
-		if err := y.startNode(m); err != nil {
+	c.logf("starting %s in %s", count(len(c.members), "node"), filepath.Base(c.dir))
+	for _, m := range c.members {
+		if err := c.startNode(m); err != nil {
 			return err
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, startPatience)
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	if err := y.awaitReady(ctx); err != nil {
+	if err := c.awaitReady(ctx); err != nil {
 		return err
 	}
-	if err := y.addQueues(ctx); err != nil {
+	if err := c.addQueues(ctx); err != nil {
 		return err
 	}
-	if err := y.startWorkers(ctx); err != nil {
+	if err := c.startWorkers(ctx); err != nil {
 		return err
 	}
-	y.say("ready after %.1f s: %s, a pool of RRQ runners on each, %s", time.Since(began).Seconds(),
-		count(len(y.members), "node"), count(len(y.workers), "Overhop worker"))
+	c.logf("ready after %.1f s: %s, a pool of RRQ runners on each, %s", time.Since(began).Seconds(),
+		count(len(c.members), "node"), count(len(c.workers), "Overhop worker"))
 	return nil
 }
 
-// perform is the show itself: it returns when every job has ended, or when
-// patience has.
-func (y *yard) perform(ctx context.Context, l *load) error {
-	y.say("enqueuing %d jobs over %s", l.jobs, y.o.Spread)
+// runDemo enqueues the jobs, kills the authority and returns when every job has
+// ended or the time limit for that has passed.
+func (c *demoCluster) runDemo(ctx context.Context, l *load) error {
+	c.logf("enqueuing %d jobs over %s", l.jobs, c.opts.Spread)
 	group, ctx := errgroup.WithContext(ctx)
 	watched, stopWatching := context.WithCancel(ctx)
-	group.Go(func() error { return y.guard(watched) })
-	group.Go(func() error { y.narrate(watched, l); return nil })
-	group.Go(func() error { y.watchAuthority(watched); return nil })
+	group.Go(func() error { return c.watchProcesses(watched) })
+	group.Go(func() error { c.showProgress(watched, l); return nil })
+	group.Go(func() error { c.watchAuthority(watched); return nil })
 	group.Go(func() error {
 		defer stopWatching()
 		var parts errgroup.Group
 		parts.Go(func() error { return l.enqueueAll(ctx) })
-		if y.o.Kill {
-			parts.Go(func() error { return y.killAuthority(ctx, l) })
+		if c.opts.Kill {
+			parts.Go(func() error { return c.killAuthority(ctx, l) })
 		}
 		if err := parts.Wait(); err != nil {
 			return err
 		}
-		return y.awaitEnds(ctx, l)
+		return c.awaitEnds(ctx, l)
 	})
 	err := group.Wait()
-	if y.terminal {
-		fmt.Fprintln(y.o.Out)
+	if c.terminal {
+		fmt.Fprintln(c.opts.Out)
 	}
 	return err
 }
 
+// count returns "1 noun" or "n nouns".
 func count(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun

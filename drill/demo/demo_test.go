@@ -13,11 +13,12 @@ import (
 	"testing"
 	"time"
 
-	"yardmaster/cli"
-	"yardmaster/drill/demo"
+	"github.com/yardmaster-dev/yardmaster/cli"
+	"github.com/yardmaster-dev/yardmaster/drill/demo"
 )
 
-// asProgram makes the test binary be the program that the demo starts.
+// asProgram is the environment variable that turns the test binary into the
+// program that the demo starts.
 const asProgram = "YARD_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
@@ -31,37 +32,37 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// spoken collects what a demo says and can be waited on.
-type spoken struct {
+// output collects a demo's output and signals when it contains certain text.
+type output struct {
 	mu    sync.Mutex
 	text  bytes.Buffer
-	words string        // to wait for
-	heard chan struct{} // closed when they were said
+	want  string        // to wait for
+	found chan struct{} // closed when it was written
 }
 
-func listenFor(words string) *spoken { return &spoken{words: words, heard: make(chan struct{})} }
+func newOutput(text string) *output { return &output{want: text, found: make(chan struct{})} }
 
-func (s *spoken) Write(b []byte) (int, error) {
+func (s *output) Write(b []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.text.Write(b)
-	if s.words != "" && strings.Contains(s.text.String(), s.words) {
-		s.words = ""
-		close(s.heard)
+	if s.want != "" && strings.Contains(s.text.String(), s.want) {
+		s.want = ""
+		close(s.found)
 	}
 	return len(b), nil
 }
 
-func (s *spoken) String() string {
+func (s *output) String() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.text.String()
 }
 
-// run shows a demo in a directory of its own and returns what came out.
+// run runs a demo in a temporary directory and returns its report.
 func run(t *testing.T, o demo.Options) demo.Report {
 	t.Helper()
-	out := listenFor("")
+	out := newOutput("")
 	o.Out, o.Dir = out, t.TempDir()
 	report, err := demo.Run(t.Context(), o)
 	if err != nil {
@@ -80,14 +81,14 @@ func run(t *testing.T, o demo.Options) demo.Report {
 func TestDemo_OneNode(t *testing.T) {
 	report := run(t, demo.Options{Nodes: 1, Jobs: 100, Spread: time.Second})
 	if report.FailoverMS != 0 || report.Killed {
-		t.Errorf("nobody was killed: %+v", report)
+		t.Errorf("no node was to be killed: %+v", report)
 	}
 }
 
 func TestDemo_OneNodeComesBack(t *testing.T) {
 	report := run(t, demo.Options{Nodes: 1, Jobs: 200, Spread: 2 * time.Second, Kill: true})
 	if report.FailoverMS <= 0 || !report.Killed {
-		t.Errorf("nobody was killed: %+v", report)
+		t.Errorf("no node was killed: %+v", report)
 	}
 }
 
@@ -101,10 +102,10 @@ func TestDemo_KillAuthority(t *testing.T) {
 	}
 }
 
-// Who stops the demo stops all of it.
+// TestDemo_Interrupted checks that an interrupted demo leaves no process behind.
 func TestDemo_Interrupted(t *testing.T) {
 	ctx, interrupt := context.WithCancel(t.Context())
-	out := listenFor("ready after")
+	out := newOutput("ready after")
 	dir := t.TempDir()
 	ended := make(chan error, 1)
 	go func() {
@@ -112,7 +113,7 @@ func TestDemo_Interrupted(t *testing.T) {
 		ended <- err
 	}()
 	select {
-	case <-out.heard:
+	case <-out.found:
 	case err := <-ended:
 		t.Fatalf("ended too early: %v\n%s", err, out)
 	}
@@ -128,8 +129,9 @@ func TestDemo_Interrupted(t *testing.T) {
 	}
 }
 
-// A program that cannot run gives its last words.
-func TestDemo_NodeFalls(t *testing.T) {
+// TestDemo_NodeExits checks that the output of a node that fails to start is in
+// the error.
+func TestDemo_NodeExits(t *testing.T) {
 	script := filepath.Join(t.TempDir(), "broken")
 	if err := os.WriteFile(script, []byte("#!/bin/sh\necho no such luck\nexit 3\n"), 0o700); err != nil {
 		t.Fatal(err)
@@ -157,7 +159,7 @@ func TestDemo_Options(t *testing.T) {
 	}
 }
 
-// processesIn lists the processes whose command line names dir.
+// processesIn returns the command lines of the processes that name dir.
 func processesIn(t *testing.T, dir string) (found []string) {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")

@@ -9,28 +9,28 @@ import (
 	"sync/atomic"
 	"time"
 
-	"yardmaster/cluster"
-	"yardmaster/internal/backoff"
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
+	"github.com/yardmaster-dev/yardmaster/job"
 
 	"golang.org/x/sync/errgroup"
 )
 
-// producers is how many jobs are being enqueued at once.
+// producers is the number of concurrent enqueue calls.
 const producers = 16
 
-// errand is a kind of job and what should become of it.
-type errand struct {
+// jobKind is a kind of job and its expected outcome.
+type jobKind struct {
 	queue    string
 	function string
 	params   string
 	delay    time.Duration // before it may start
-	attempts int64         // the most there may be; 0: the yard's default
-	fails    bool          // as intended
+	attempts int64         // maximum; 0 means the cluster's default
+	fails    bool          // expected to fail
 }
 
-// errands come round robin.
-var errands = []errand{
+// jobKinds are used round robin.
+var jobKinds = []jobKind{
 	{queue: queueOverhop, function: "echo", params: `{"kind":"plain"}`},
 	{queue: queueRRQ, function: "demo#echo", params: `{"kind":"plain"}`},
 	{queue: queueOverhop, function: "sleep", params: `{"ms":400}`},
@@ -53,29 +53,29 @@ var errands = []errand{
 	{queue: queueOverhop, function: "echo", params: `{"kind":"plain"}`},
 }
 
-// load is the jobs, and which of them have been accepted.
+// load enqueues the jobs and records which of them were accepted.
 type load struct {
-	y    *yard
+	c    *demoCluster
 	jobs int
 
 	next     atomic.Int64
 	accepted atomic.Int64
-	again    atomic.Int64 // calls that had to be repeated
+	repeated atomic.Int64 // calls sent again after a failure
 	began    time.Time
 
 	mu   sync.Mutex
-	took time.Duration     // from the first to the last acceptance
-	ids  map[job.ID]errand // accepted
+	took time.Duration      // from the first to the last acceptance
+	ids  map[job.ID]jobKind // accepted
 }
 
-func newLoad(y *yard) *load {
-	return &load{y: y, jobs: y.o.Jobs, ids: make(map[job.ID]errand, y.o.Jobs)}
+func newLoad(c *demoCluster) *load {
+	return &load{c: c, jobs: c.opts.Jobs, ids: make(map[job.ID]jobKind, c.opts.Jobs)}
 }
 
 // enqueueAll returns when every job has been accepted.
 func (l *load) enqueueAll(ctx context.Context) error {
 	l.began = time.Now()
-	pace := l.y.o.Spread / time.Duration(l.jobs)
+	interval := l.c.opts.Spread / time.Duration(l.jobs)
 	group, ctx := errgroup.WithContext(ctx)
 	for range producers {
 		group.Go(func() error {
@@ -84,7 +84,7 @@ func (l *load) enqueueAll(ctx context.Context) error {
 				if i >= l.jobs {
 					return nil
 				}
-				if err := backoff.Sleep(ctx, time.Until(l.began.Add(time.Duration(i)*pace))); err != nil {
+				if err := backoff.Sleep(ctx, time.Until(l.began.Add(time.Duration(i)*interval))); err != nil {
 					return err
 				}
 				if err := l.enqueue(ctx, i); err != nil {
@@ -96,21 +96,21 @@ func (l *load) enqueueAll(ctx context.Context) error {
 	return group.Wait()
 }
 
-// enqueue repeats a call until it is answered, at another node each time. The
-// key makes that safe: whatever became of the earlier calls, it is one job.
+// enqueue enqueues job i. A call that fails is repeated at another node, which is
+// safe because the key makes all repetitions the same job.
 func (l *load) enqueue(ctx context.Context, i int) error {
-	e := errands[i%len(errands)]
+	kind := jobKinds[i%len(jobKinds)]
 	key := fmt.Sprintf("demo-%d", i)
-	id, err := job.KeyID(e.queue, key)
+	id, err := job.KeyID(kind.queue, key)
 	if err != nil {
 		return err
 	}
-	body, err := e.body(key)
+	body, err := kind.body(key)
 	if err != nil {
 		return err
 	}
 	for turn := i; ; turn++ {
-		err := l.call(ctx, l.y.survivor(turn), e.queue, id, body)
+		err := l.call(ctx, l.c.survivor(turn), kind.queue, id, body)
 		if err == nil {
 			break
 		}
@@ -118,7 +118,7 @@ func (l *load) enqueue(ctx context.Context, i int) error {
 		if errors.As(err, &refused) && refused.Code[0] == '4' {
 			return fmt.Errorf("enqueue job %d: %w", i, err)
 		}
-		l.again.Add(1)
+		l.repeated.Add(1)
 		if err := backoff.Sleep(ctx, 50*time.Millisecond); err != nil {
 			return err
 		}
@@ -126,11 +126,12 @@ func (l *load) enqueue(ctx context.Context, i int) error {
 	l.accepted.Add(1)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.ids[id] = e
+	l.ids[id] = kind
 	l.took = time.Since(l.began)
 	return nil
 }
 
+// call sends one enqueue request and checks the id in the answer.
 func (l *load) call(ctx context.Context, m *member, queue string, id job.ID, body json.RawMessage) error {
 	var answer struct {
 		ID job.ID `json:"id"`
@@ -144,14 +145,15 @@ func (l *load) call(ctx context.Context, m *member, queue string, id job.ID, bod
 	return nil
 }
 
-func (e *errand) body(key string) (json.RawMessage, error) {
-	spec := job.Spec{Function: e.function, Params: json.RawMessage(e.params)}
-	if e.delay > 0 {
-		at := time.Now().Add(e.delay).UTC()
+// body returns the job's record as JSON.
+func (k *jobKind) body(key string) (json.RawMessage, error) {
+	spec := job.Spec{Function: k.function, Params: json.RawMessage(k.params)}
+	if k.delay > 0 {
+		at := time.Now().Add(k.delay).UTC()
 		spec.RunAt = &at
 	}
-	if e.attempts > 0 {
-		spec.MaxAttempts = &e.attempts
+	if k.attempts > 0 {
+		spec.MaxAttempts = &k.attempts
 	}
 	return json.Marshal(struct {
 		ID string `json:"id"`

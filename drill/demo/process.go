@@ -5,14 +5,14 @@ import (
 	"sync"
 	"time"
 
-	procs "yardmaster/drill/yard"
+	"github.com/yardmaster-dev/yardmaster/drill/procs"
 )
 
-// process is a started program whose end is bad news unless it was asked for.
+// process is a started program whose exit is an error unless it was requested.
 type process struct {
 	*procs.Process
-	once   sync.Once
-	wanted chan struct{} // closed when we asked for its end
+	once         sync.Once
+	exitExpected chan struct{} // closed when its exit is requested
 }
 
 func start(name, logFile, program string, args ...string) (*process, error) {
@@ -20,39 +20,39 @@ func start(name, logFile, program string, args ...string) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &process{Process: p, wanted: make(chan struct{})}, nil
+	return &process{Process: p, exitExpected: make(chan struct{})}, nil
 }
 
-// kill is SIGKILL, and returns when the process is gone.
+// kill kills the process and returns when it has exited.
 func (p *process) kill() {
-	p.want()
+	p.expectExit()
 	p.Kill()
 }
 
-// ask asks the process to stop.
-func (p *process) ask() {
-	p.want()
+// term sends SIGTERM to the process.
+func (p *process) term() {
+	p.expectExit()
 	p.Term()
 }
 
-// stop waits until the process has ended, and kills it when it takes too long.
+// stop sends SIGTERM and waits for the exit. After within it kills the process.
 func (p *process) stop(within time.Duration) {
-	p.want()
+	p.expectExit()
 	p.Stop(within)
 }
 
-func (p *process) want() { p.once.Do(func() { close(p.wanted) }) }
+func (p *process) expectExit() { p.once.Do(func() { close(p.exitExpected) }) }
 
-// fell tells that the process has ended and nobody asked it to.
-func (p *process) fell() error {
+// unexpectedExit returns an error if the process has exited without a request.
+func (p *process) unexpectedExit() error {
 	ended := p.Ended()
 	if ended == nil {
 		return nil
 	}
 	select {
-	case <-p.wanted:
+	case <-p.exitExpected:
 		return nil
 	default:
-		return fmt.Errorf("nobody asked for this: %w", ended)
+		return fmt.Errorf("unexpected exit: %w", ended)
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Report is what came out. It is good if nothing was lost, nothing ended
-// twice, and all that failed was meant to.
+// Report is the result of a demo. It is good if nothing was lost, nothing ended
+// twice, and only the jobs that should fail have failed.
 type Report struct {
 	Nodes            int     `json:"nodes"`
 	Killed           bool    `json:"killed"`
@@ -16,43 +16,43 @@ type Report struct {
 	Completed        int     `json:"completed"`
 	FailedAsIntended int     `json:"failed_as_intended"`
 	FailedOtherwise  int     `json:"failed_otherwise"`
-	Retried          int     `json:"retried"`            // jobs that took more than one attempt
+	Retried          int     `json:"retried"`            // jobs with more than one attempt
 	RunAgain         int     `json:"run_again"`          // jobs that lost their worker, runner or node and ran again
-	Lost             int     `json:"lost"`               // accepted, but without an end, or ended without a witness
-	Duplicates       int     `json:"duplicate_outcomes"` // ends told twice, and dispatches run twice
-	CallsRepeated    int     `json:"calls_repeated"`     // enqueue calls that a node did not answer
+	Lost             int     `json:"lost"`               // accepted jobs without an end or without a witness
+	Duplicates       int     `json:"duplicate_outcomes"` // dispatches that ended or ran more than once
+	CallsRepeated    int     `json:"calls_repeated"`     // enqueue calls sent again after a failure
 	Events           int     `json:"events"`
 	EventGaps        int     `json:"event_gaps"`
-	FailoverMS       int64   `json:"failover_ms"` // longest time without an end around the change of authority; 0: none
+	FailoverMS       int64   `json:"failover_ms"` // longest time without an end around the change of authority; 0 if there was none
 	AcceptedPerS     float64 `json:"accepted_per_second"`
 	EndedPerS        float64 `json:"ended_per_second"`
 	Seconds          float64 `json:"seconds"` // from the first job to the last end
 
-	// Kept is where everything was left to look at, because the report is bad.
+	// Kept is the directory with logs and data, kept if the report is not good.
 	Kept string `json:"kept,omitempty"`
 }
 
-// Good tells that the yard kept its promises.
+// Good reports whether the cluster kept its promises.
 func (r *Report) Good() bool {
 	return r.Lost == 0 && r.Duplicates == 0 && r.FailedOtherwise == 0 && r.EventGaps == 0
 }
 
-// judge lets the three sides speak against each other.
-func (y *yard) judge(l *load, s stock) Report {
+// judge compares the three sources of evidence for each job.
+func (c *demoCluster) judge(l *load, s evidence) Report {
 	r := Report{
-		Nodes: len(y.members), Killed: !y.killed.IsZero(), Accepted: len(l.ids), CallsRepeated: int(l.again.Load()),
-		Events: s.history.events, EventGaps: s.history.gaps, Duplicates: s.history.twice,
+		Nodes: len(c.members), Killed: !c.killed.IsZero(), Accepted: len(l.ids), CallsRepeated: int(l.repeated.Load()),
+		Events: s.history.events, EventGaps: s.history.gaps, Duplicates: s.history.duplicates,
 	}
-	for id, e := range l.ids {
+	for id, kind := range l.ids {
 		end, ended := s.ends[id]
 		seen := s.witnesses[id]
 		r.Duplicates += max(s.history.delivered[id]-1, 0) + repeats(seen)
 		switch {
 		case !ended || len(seen) == 0:
 			r.Lost++
-		case end.state == "completed" && !e.fails:
+		case end.state == "completed" && !kind.fails:
 			r.Completed++
-		case end.state == "failed" && e.fails:
+		case end.state == "failed" && kind.fails:
 			r.FailedAsIntended++
 		default:
 			r.FailedOtherwise++
@@ -64,7 +64,7 @@ func (y *yard) judge(l *load, s stock) Report {
 			r.RunAgain++
 		}
 	}
-	r.FailoverMS = s.history.failover(y.killed).Milliseconds()
+	r.FailoverMS = s.history.failoverTime(c.killed).Milliseconds()
 	r.AcceptedPerS = rate(r.Accepted, l.took)
 	if n := len(s.history.ends); n > 0 {
 		took := s.history.ends[n-1].Sub(l.began)
@@ -74,9 +74,9 @@ func (y *yard) judge(l *load, s stock) Report {
 	return r
 }
 
-// repeats counts the dispatches of a job that were run more than once: each
-// has a fence of its own.
-func repeats(seen []sighting) int {
+// repeats counts the runs beyond the first of each dispatch of a job. Every
+// dispatch has a different fence.
+func repeats(seen []witnessLine) int {
 	fences := make(map[string]bool, len(seen))
 	for _, s := range seen {
 		fences[s.fence] = true
@@ -84,6 +84,7 @@ func repeats(seen []sighting) int {
 	return len(seen) - len(fences)
 }
 
+// rate returns n per second, 0 if no time has passed.
 func rate(n int, in time.Duration) float64 {
 	if in <= 0 {
 		return 0
@@ -91,9 +92,9 @@ func rate(n int, in time.Duration) float64 {
 	return float64(n) / in.Seconds()
 }
 
-// failover is the time without an end around the first change of authority
-// after the kill.
-func (h *told) failover(killed time.Time) time.Duration {
+// failoverTime returns the time between the last end before and the first end
+// after the first acquisition of the authority that follows the kill.
+func (h *eventLog) failoverTime(killed time.Time) time.Duration {
 	if killed.IsZero() {
 		return 0
 	}
@@ -112,7 +113,7 @@ func (h *told) failover(killed time.Time) time.Duration {
 	return 0
 }
 
-// Write shows the report as a table.
+// Write writes the report as a table.
 func (r *Report) Write(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	row := func(name string, value any, note string) { fmt.Fprintf(w, "%s\t%v\t%s\n", name, value, note) }
@@ -123,7 +124,7 @@ func (r *Report) Write(out io.Writer) error {
 		row("failed otherwise", r.FailedOtherwise, "should have completed")
 	}
 	row("retried", r.Retried, "took more than one attempt")
-	row("lost", r.Lost, "accepted, but no end or no witness of it")
+	row("lost", r.Lost, "accepted, but no end or no witness")
 	row("duplicate outcomes", r.Duplicates, "ended twice, or one dispatch run twice")
 	if r.Killed {
 		row("run again", r.RunAgain, "had been running on the node that was killed")
@@ -135,7 +136,7 @@ func (r *Report) Write(out io.Writer) error {
 		return err
 	}
 	if r.Kept != "" {
-		_, err := fmt.Fprintf(out, "everything is left to look at in %s\n", r.Kept)
+		_, err := fmt.Fprintf(out, "logs and data are in %s\n", r.Kept)
 		return err
 	}
 	return nil

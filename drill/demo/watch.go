@@ -6,47 +6,48 @@ import (
 	"strings"
 	"time"
 
-	"yardmaster/internal/backoff"
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 )
 
-// killAuthority kills the node in charge once half of the jobs are accepted.
-func (y *yard) killAuthority(ctx context.Context, l *load) error {
+// killAuthority kills the node that holds the authority once half of the jobs are
+// accepted, and restarts it if it is the only node.
+func (c *demoCluster) killAuthority(ctx context.Context, l *load) error {
 	for int(l.accepted.Load()) < l.jobs/2 {
 		if err := backoff.Sleep(ctx, 10*time.Millisecond); err != nil {
 			return err
 		}
 	}
-	victim, err := y.authority(ctx)
+	victim, err := c.authority(ctx)
 	if err != nil {
 		return err
 	}
 	victim.dead.Store(true)
 	victim.process.Load().kill()
-	y.killed = time.Now()
-	y.say("killed %s, the authority, with SIGKILL at %d accepted jobs", victim.name, l.accepted.Load())
-	if len(y.members) > 1 {
+	c.killed = time.Now()
+	c.logf("killed %s, the authority, with SIGKILL at %d accepted jobs", victim.name, l.accepted.Load())
+	if len(c.members) > 1 {
 		return nil
 	}
-	// Nobody is left to take over: the yard comes back from its disk.
-	if err := y.startNode(victim); err != nil {
+	// A standalone node recovers from its disk.
+	if err := c.startNode(victim); err != nil {
 		return err
 	}
 	victim.dead.Store(false)
 	return nil
 }
 
-// authority asks until some node names one that is alive.
-func (y *yard) authority(ctx context.Context) (found *member, err error) {
-	ctx, cancel := context.WithTimeout(ctx, startPatience)
+// authority asks the surviving nodes until one reports an authority.
+func (c *demoCluster) authority(ctx context.Context) (found *member, err error) {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	turn := 0
-	err = y.until(ctx, "there is an authority", func() error {
+	err = c.until(ctx, "there is an authority", func() error {
 		turn++
-		s, err := y.status(ctx, y.survivor(turn))
+		s, err := c.status(ctx, c.survivor(turn))
 		if err != nil {
 			return err
 		}
-		for _, m := range y.members {
+		for _, m := range c.members {
 			if m.name == s.Authority.Owner && !s.Authority.Expired {
 				found = m
 				return nil
@@ -57,63 +58,63 @@ func (y *yard) authority(ctx context.Context) (found *member, err error) {
 	return found, err
 }
 
-// narrate tells how it goes until ctx ends: on a terminal in one line that is
-// written over, else in a line now and then.
-func (y *yard) narrate(ctx context.Context, l *load) {
-	pace := time.Second
-	if y.terminal {
-		pace = 250 * time.Millisecond
+// showProgress prints progress until ctx ends: on a terminal in one line that is
+// overwritten, otherwise as a line per second.
+func (c *demoCluster) showProgress(ctx context.Context, l *load) {
+	interval := time.Second
+	if c.terminal {
+		interval = 250 * time.Millisecond
 	}
-	for turn := 0; backoff.Sleep(ctx, pace) == nil; turn++ {
-		m := y.survivor(turn)
-		t, err := y.tally(ctx, m)
+	for turn := 0; backoff.Sleep(ctx, interval) == nil; turn++ {
+		m := c.survivor(turn)
+		t, err := c.tally(ctx, m)
 		if ctx.Err() != nil {
 			return
 		}
 		text := fmt.Sprintf("%5.1f s  accepted %d of %d", time.Since(l.began).Seconds(), l.accepted.Load(), l.jobs)
 		if err != nil {
-			y.line(text + "; " + m.name + " does not answer")
+			c.printLine(text + "; " + m.name + " does not answer")
 			continue
 		}
-		y.line(fmt.Sprintf("%s  completed %d  failed %d  open %d (running %d)  authority %s",
-			text, t.completed, t.failed, t.open(), t.active, *y.inCharge.Load()))
+		c.printLine(fmt.Sprintf("%s  completed %d  failed %d  open %d (running %d)  authority %s",
+			text, t.completed, t.failed, t.open(), t.active, *c.currentAuthority.Load()))
 	}
 }
 
-// watchAuthority keeps what narrate says of it. It goes its own pace: while
-// the authority is gone, a node takes its time to say so.
-func (y *yard) watchAuthority(ctx context.Context) {
+// watchAuthority keeps currentAuthority up to date. It runs separately from
+// showProgress, because a node answers slowly while there is no authority.
+func (c *demoCluster) watchAuthority(ctx context.Context) {
 	for turn := 0; ; turn++ {
-		text := "nobody"
-		s, err := y.status(ctx, y.survivor(turn))
+		text := "none"
+		s, err := c.status(ctx, c.survivor(turn))
 		if err == nil && s.Authority.Owner != "" && !s.Authority.Expired {
 			text = fmt.Sprintf("%s, epoch %d", s.Authority.Owner, s.Authority.Epoch)
 		}
-		y.inCharge.Store(&text)
+		c.currentAuthority.Store(&text)
 		if backoff.Sleep(ctx, 250*time.Millisecond) != nil {
 			return
 		}
 	}
 }
 
-// line writes a line of progress over the last one.
-func (y *yard) line(text string) {
-	if y.terminal {
+// printLine writes a line of progress. On a terminal it overwrites the last one.
+func (c *demoCluster) printLine(text string) {
+	if c.terminal {
 		text = "\r" + text + strings.Repeat(" ", max(0, 100-len(text)))
 	} else {
 		text += "\n"
 	}
-	y.out.Lock()
-	defer y.out.Unlock()
-	fmt.Fprint(y.o.Out, text) // progress that nobody can see changes nothing
+	c.out.Lock()
+	defer c.out.Unlock()
+	fmt.Fprint(c.opts.Out, text) // an error does not matter: it is only progress
 }
 
-// say writes a line that stays.
-func (y *yard) say(format string, args ...any) {
-	y.out.Lock()
-	defer y.out.Unlock()
-	if y.terminal {
-		fmt.Fprint(y.o.Out, "\r"+strings.Repeat(" ", 100)+"\r")
+// logf writes a line that is not overwritten.
+func (c *demoCluster) logf(format string, args ...any) {
+	c.out.Lock()
+	defer c.out.Unlock()
+	if c.terminal {
+		fmt.Fprint(c.opts.Out, "\r"+strings.Repeat(" ", 100)+"\r")
 	}
-	fmt.Fprintf(y.o.Out, format+"\n", args...)
+	fmt.Fprintf(c.opts.Out, format+"\n", args...)
 }

@@ -13,26 +13,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The requests of linux/fs.h and ext4 that x/sys does not name.
+// ioctl requests that x/sys/unix does not define.
 const (
 	iocShutdown = 0x8004587D // EXT4_IOC_SHUTDOWN, takes a number
-	noLogFlush  = 2          // drop the journal's commit under way, too
+	noLogFlush  = 2          // EXT4_GOING_FLAGS_NOLOGFLUSH: drop the running journal transaction as well
 )
 
-// busyFor is how long an unmount waits for killed processes to let go.
-const busyFor = 15 * time.Second
+// unmountTimeout limits how long an unmount waits for killed processes to close
+// their files.
+const unmountTimeout = 15 * time.Second
 
-// Disk is an ext4 file system of its own. Its methods are for one goroutine.
+// Disk is an ext4 file system in a file. Its methods must be called from one
+// goroutine.
 type Disk struct {
-	Dir   string // where it is mounted
-	Image string // the file that holds it
+	Dir   string // mount point
+	Image string // file that holds the file system
 
 	mounted bool
-	lost    bool         // it has no power, and is still mounted
-	thaw    func() error // while it is frozen
+	lost    bool         // shut down, but still mounted
+	thaw    func() error // non-nil while frozen
 }
 
-// Missing says what this machine lacks for disks, "" if nothing.
+// Missing returns what this machine lacks to mount disks, or "" if nothing.
 func Missing() string {
 	if os.Geteuid() != 0 {
 		return "mounting disks needs root"
@@ -48,11 +50,11 @@ func Missing() string {
 	return ""
 }
 
-// New makes a disk of size bytes in the file dir+".img" and mounts it at dir.
-// The file is sparse: it takes what is written. The caller closes the Disk.
+// New creates a disk of size bytes in the sparse file dir+".img" and mounts it at
+// dir. The caller must close it.
 func New(dir string, size int64) (*Disk, error) {
-	if why := Missing(); why != "" {
-		return nil, errors.New(why)
+	if reason := Missing(); reason != "" {
+		return nil, errors.New(reason)
 	}
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -60,7 +62,7 @@ func New(dir string, size int64) (*Disk, error) {
 	}
 	d := &Disk{Dir: dir, Image: dir + ".img"}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("make a place to mount: %w", err)
+		return nil, fmt.Errorf("create the mount point: %w", err)
 	}
 	if err := d.format(size); err != nil {
 		return nil, errors.Join(err, os.Remove(d.Image))
@@ -71,20 +73,20 @@ func New(dir string, size int64) (*Disk, error) {
 	return d, nil
 }
 
-// format lays the file system down: nothing reserved for root, who is who
-// fills it, and nothing left to be written later.
+// format creates the file system, without blocks reserved for root and without
+// initialization left for later.
 func (d *Disk) format(size int64) error {
 	f, err := os.OpenFile(d.Image, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
-		return fmt.Errorf("make the image: %w", err)
+		return fmt.Errorf("create the image: %w", err)
 	}
 	if err := errors.Join(f.Truncate(size), f.Close()); err != nil {
-		return fmt.Errorf("make the image: %w", err)
+		return fmt.Errorf("create the image: %w", err)
 	}
 	return run("mkfs.ext4", "-q", "-F", "-m", "0", "-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard", d.Image)
 }
 
-// Restore mounts the disk, as after a loss of power: the journal is replayed.
+// Restore mounts the disk, as after a loss of power. Mounting replays the journal.
 func (d *Disk) Restore() error {
 	if d.mounted {
 		return nil
@@ -96,19 +98,19 @@ func (d *Disk) Restore() error {
 	return nil
 }
 
-// Cut is the moment in which the power goes: whatever is not settled on the
-// disk is dropped. Who writes there must have been killed, and may still be on
-// its way out. The disk is gone until [Disk.Restore].
+// Cut simulates a loss of power: data that was not synced is dropped, and the disk
+// is unmounted until [Disk.Restore]. Processes that write to it must have been
+// killed before; Cut waits for their exit.
 func (d *Disk) Cut() error {
-	if err := d.Lose(); err != nil {
+	if err := d.ShutDown(); err != nil {
 		return err
 	}
 	return d.unmount()
 }
 
-// Lose is the first half of Cut: from now on nothing is written any more, and
-// who tries gets an error.
-func (d *Disk) Lose() error {
+// ShutDown is the first half of [Disk.Cut]: from now on nothing is written, and
+// every access returns an error.
+func (d *Disk) ShutDown() error {
 	if d.lost {
 		return nil
 	}
@@ -124,10 +126,10 @@ func (d *Disk) Lose() error {
 	return nil
 }
 
-// unmount waits for processes that were killed a moment ago.
+// unmount unmounts the disk. It waits for killed processes that still use it.
 func (d *Disk) unmount() error {
-	for end := time.Now().Add(busyFor); ; time.Sleep(20 * time.Millisecond) {
-		err := unix.Unmount(d.Dir, unix.UMOUNT_NOFOLLOW) // the loop device goes with it
+	for end := time.Now().Add(unmountTimeout); ; time.Sleep(20 * time.Millisecond) {
+		err := unix.Unmount(d.Dir, unix.UMOUNT_NOFOLLOW) // detaches the loop device as well
 		if err == nil {
 			d.mounted, d.lost = false, false
 			return nil
@@ -138,13 +140,13 @@ func (d *Disk) unmount() error {
 	}
 }
 
-// holders names the processes that have something open below dir.
+// holders returns pid and name of the processes with open files below dir.
 func holders(dir string) []string {
 	found := []string{}
 	links, _ := filepath.Glob("/proc/[0-9]*/fd/*")
-	works, _ := filepath.Glob("/proc/[0-9]*/cwd")
+	cwds, _ := filepath.Glob("/proc/[0-9]*/cwd")
 	seen := make(map[string]bool)
-	for _, l := range append(links, works...) {
+	for _, l := range append(links, cwds...) {
 		pid := strings.Split(l, "/")[2]
 		to, err := os.Readlink(l)
 		if err != nil || seen[pid] || to != dir && !strings.HasPrefix(to, dir+"/") {
@@ -157,9 +159,9 @@ func holders(dir string) []string {
 	return found
 }
 
-// Mend undoes whatever was done to the disk, but for what was lost. Nobody may
-// have it open that saw it fail.
-func (d *Disk) Mend() error {
+// Repair undoes every fault of the disk; data lost by [Disk.Cut] stays lost.
+// Processes that used the disk while it failed must have exited.
+func (d *Disk) Repair() error {
 	if err := d.Thaw(); err != nil {
 		return err
 	}
@@ -171,20 +173,20 @@ func (d *Disk) Mend() error {
 	if err := d.Restore(); err != nil {
 		return err
 	}
-	if err := d.Empty(); !errors.Is(err, os.ErrNotExist) {
+	if err := d.FreeSpace(); !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	return nil
 }
 
-// Close thaws and unmounts the disk, whatever state it is in, and removes its
-// image. It is safe to call again.
+// Close thaws and unmounts the disk, whatever its state, and removes its image. It
+// may be called more than once.
 func (d *Disk) Close() error {
 	err := d.Thaw()
 	if d.mounted {
 		err = errors.Join(err, d.unmount())
 	}
-	if d.mounted { // somebody still writes there: at least it takes no name
+	if d.mounted { // still in use: at least free the mount point
 		err = errors.Join(err, unix.Unmount(d.Dir, unix.MNT_DETACH))
 		d.mounted = false
 	}
@@ -194,6 +196,7 @@ func (d *Disk) Close() error {
 	return err
 }
 
+// run runs a command. The error includes its output.
 func run(program string, args ...string) error {
 	if out, err := exec.Command(program, args...).CombinedOutput(); err != nil {
 		return fmt.Errorf("%s %s: %w: %s", program, strings.Join(args, " "), err, bytes.TrimSpace(out))

@@ -13,8 +13,8 @@ import (
 
 func newDisk(t *testing.T, size int64) *Disk {
 	t.Helper()
-	if why := Missing(); why != "" {
-		t.Skip(why)
+	if reason := Missing(); reason != "" {
+		t.Skip(reason)
 	}
 	d, err := New(filepath.Join(t.TempDir(), "disk"), size)
 	if err != nil {
@@ -57,11 +57,12 @@ func syncFile(t *testing.T, path string) {
 	}
 }
 
-// What fsync has settled survives a loss of power, and nothing else does.
-func TestCut_KeepsWhatWasSynced(t *testing.T) {
+// TestCut_KeepsSyncedData checks that synced data, and no other, survives a loss of
+// power.
+func TestCut_KeepsSyncedData(t *testing.T) {
 	d := newDisk(t, 64<<20)
 	kept := create(t, filepath.Join(d.Dir, "kept"))
-	write(t, kept, "settled")
+	write(t, kept, "synced")
 	syncFile(t, kept.Name())
 	syncFile(t, d.Dir)
 	write(t, kept, " and not")
@@ -74,20 +75,21 @@ func TestCut_KeepsWhatWasSynced(t *testing.T) {
 		t.Fatal(err)
 	}
 	if found, _ := os.ReadDir(d.Dir); len(found) > 0 {
-		t.Errorf("without power there is still %v", found)
+		t.Errorf("after the cut the mount point contains %v", found)
 	}
 	if err := d.Restore(); err != nil {
 		t.Fatal(err)
 	}
-	if text, err := os.ReadFile(kept.Name()); err != nil || string(text) != "settled" {
-		t.Errorf("synced file says %q (%v), want what was synced", text, err)
+	if text, err := os.ReadFile(kept.Name()); err != nil || string(text) != "synced" {
+		t.Errorf("synced file contains %q (%v), want what was synced", text, err)
 	}
 	if text, err := os.ReadFile(lost.Name()); err == nil && len(text) > 0 {
-		t.Errorf("a file that was never synced says %q", text)
+		t.Errorf("a file that was never synced contains %q", text)
 	}
 }
 
-// A frozen disk holds its writers until it is thawed.
+// TestFreeze_HoldsWriters checks that a write to a frozen disk blocks until the
+// thaw.
 func TestFreeze_HoldsWriters(t *testing.T) {
 	d := newDisk(t, 64<<20)
 	f := create(t, filepath.Join(d.Dir, "file"))
@@ -104,7 +106,7 @@ func TestFreeze_HoldsWriters(t *testing.T) {
 	select {
 	case err := <-wrote:
 		t.Errorf("a write to a frozen disk ended: %v", err)
-	case <-time.After(200 * time.Millisecond): // no fact tells that nothing happens
+	case <-time.After(200 * time.Millisecond): // that nothing happens cannot be awaited
 	}
 	if err := thaw(); err != nil {
 		t.Fatal(err)
@@ -117,8 +119,9 @@ func TestFreeze_HoldsWriters(t *testing.T) {
 	}
 }
 
-// The watchdog thaws when nobody else does, and that is told.
-func TestFreeze_EndsByItself(t *testing.T) {
+// TestFreeze_TimesOut checks that the watchdog thaws the disk after the limit, and
+// that thaw reports it.
+func TestFreeze_TimesOut(t *testing.T) {
 	d := newDisk(t, 64<<20)
 	thaw, err := d.Freeze(100 * time.Millisecond)
 	if err != nil {
@@ -128,7 +131,7 @@ func TestFreeze_EndsByItself(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := thaw(); err == nil || !strings.Contains(err.Error(), "before its time") {
-		t.Errorf("thaw says %v", err)
+		t.Errorf("thaw returned %v", err)
 	}
 }
 
@@ -138,7 +141,7 @@ func TestFill(t *testing.T) {
 	if err := d.Fill(left); err != nil {
 		t.Fatal(err)
 	}
-	if free, err := d.Free(); err != nil || free > left || free < left/2 {
+	if free, err := d.Available(); err != nil || free > left || free < left/2 {
 		t.Errorf("%d bytes are left (%v), want nearly %d", free, err, left)
 	}
 	big := filepath.Join(d.Dir, "big")
@@ -146,11 +149,11 @@ func TestFill(t *testing.T) {
 		t.Errorf("writing more than is left: %v", err)
 	}
 	os.Remove(big)
-	if err := d.Empty(); err != nil {
+	if err := d.FreeSpace(); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(big, make([]byte, 2*left), 0o644); err != nil {
-		t.Errorf("after it was emptied: %v", err)
+		t.Errorf("after the space was freed: %v", err)
 	}
 }
 
@@ -166,14 +169,14 @@ func TestReadOnly(t *testing.T) {
 	}
 	_, err := f.WriteString("after")
 	if err = errors.Join(err, f.Sync()); err == nil {
-		t.Error("a disk that takes no writes took one")
+		t.Error("a read-only disk accepted a write")
 	}
 	f.Close()
 	if err := errors.Join(d.Cut(), d.Restore()); err != nil {
 		t.Fatal(err)
 	}
 	if text, err := os.ReadFile(f.Name()); err != nil || string(text) != "before" {
-		t.Errorf("after it was mounted again the file says %q (%v)", text, err)
+		t.Errorf("after remounting the file contains %q (%v)", text, err)
 	}
 }
 
@@ -189,7 +192,7 @@ func TestDamage(t *testing.T) {
 	check := func(want string) {
 		t.Helper()
 		if got, err := os.ReadFile(file); err != nil || !bytes.Equal(got, []byte(want)) {
-			t.Errorf("the file says %q (%v), want %q", got, err, want)
+			t.Errorf("the file contains %q (%v), want %q", got, err, want)
 		}
 	}
 	if err := Flip(file, 1, 0x20); err != nil {
@@ -200,12 +203,12 @@ func TestDamage(t *testing.T) {
 		t.Fatal(err)
 	}
 	check("aBcdeF")
-	if err := Cutoff(file, 2); err != nil {
+	if err := Truncate(file, 2); err != nil {
 		t.Fatal(err)
 	}
 	check("aBcd")
 	if err := Flip(file, 4, 1); err == nil {
-		t.Error("a byte behind the end was flipped")
+		t.Error("flipped a byte beyond the end")
 	}
 	if err := Replace(filepath.Dir(file), old); err != nil {
 		t.Fatal(err)

@@ -1,24 +1,24 @@
-// Package disk gives a node a disk of its own that can be broken.
+// Package disk provides file systems with injectable faults for a node's data.
 //
 // A [Disk] is an ext4 file system in a sparse file, mounted through a loop
-// device. What may happen to it:
+// device. Its faults:
 //
-//	Cut, Restore   the power goes, and comes back: what no fsync had settled is gone
-//	Freeze         it hangs: writes wait in the kernel until it is thawed
-//	Fill           it is full, but for some bytes
-//	ReadOnly       it takes no more writes, as after an error of the device
+//	Cut, Restore   loss of power, and its return: data that was not synced is gone
+//	Freeze         the disk hangs: writes block in the kernel until the thaw
+//	Fill           the disk is full, except for some bytes
+//	ReadOnly       writes fail, as after an I/O error of the device
 //
-// And to files on any disk: [Flip] changes a byte in place, [Cutoff] takes
-// bytes off the end, [Replace] puts an older copy of a directory back.
+// Faults of files on any disk: [Flip] changes bits in place, [Truncate] removes
+// bytes at the end, [Replace] replaces a directory with a copy of another.
 //
-// A loss of power is real as far as the file system goes: the kernel's
-// EXT4_IOC_SHUTDOWN drops everything that was not written, also the journal's
-// commit under way, and mounting replays the journal. The program that writes
-// should be killed at the same moment.
+// The loss of power is real at the level of the file system: the kernel's
+// EXT4_IOC_SHUTDOWN drops all data that was not written, including the running
+// journal transaction, and mounting replays the journal. Kill the program that
+// writes at the same time.
 //
-// A frozen disk holds its writers in the kernel, where no signal reaches them.
-// So it is thawed by whoever froze it, when a time limit has passed, and when
-// the drill itself has died: a process of its own sees to the last two.
+// A frozen disk blocks its writers in the kernel, where no signal reaches them. It
+// is therefore thawed by its caller, after a time limit, or when the calling
+// process dies; a watchdog process does the latter two.
 //
-// All of it needs root and loop devices; [Missing] says what is not there.
+// The package needs root and loop devices; [Missing] reports what is missing.
 package disk

@@ -20,9 +20,9 @@ const (
 	iocThaw   = 0xC0045878 // FITHAW
 )
 
-// Freeze makes the disk hang: writes wait in the kernel, reads go on. It is
-// thawed by what Freeze returns, which may be called again, and in any case
-// when limit has passed or this process has died.
+// Freeze makes writes to the disk block in the kernel; reads succeed. The disk is
+// thawed by the returned function, which may be called more than once, and in any
+// case after limit or when this process dies. A thaw by the watchdog is an error.
 func (d *Disk) Freeze(limit time.Duration) (thaw func() error, err error) {
 	if d.thaw != nil {
 		return nil, errors.New("the disk is frozen already")
@@ -31,7 +31,7 @@ func (d *Disk) Freeze(limit time.Duration) (thaw func() error, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("freeze %s: %w", d.Dir, err)
 	}
-	dismiss, err := watchdog(dir, limit)
+	dismiss, err := startWatchdog(dir, limit)
 	if err != nil {
 		return nil, errors.Join(err, dir.Close())
 	}
@@ -43,7 +43,7 @@ func (d *Disk) Freeze(limit time.Duration) (thaw func() error, err error) {
 	d.thaw = func() error {
 		once.Do(func() {
 			err := unix.IoctlSetInt(int(dir.Fd()), iocThaw, 0)
-			if errors.Is(err, unix.EINVAL) { // the watchdog was first
+			if errors.Is(err, unix.EINVAL) { // thawed by the watchdog
 				err = fmt.Errorf("%s was thawed before its time, after %v", d.Dir, limit)
 			}
 			failed = errors.Join(err, dismiss(), dir.Close())
@@ -54,7 +54,7 @@ func (d *Disk) Freeze(limit time.Duration) (thaw func() error, err error) {
 	return d.thaw, nil
 }
 
-// Thaw lets a frozen disk go on; any other it leaves alone.
+// Thaw thaws the disk if it is frozen.
 func (d *Disk) Thaw() error {
 	if d.thaw == nil {
 		return nil
@@ -62,14 +62,14 @@ func (d *Disk) Thaw() error {
 	return d.thaw()
 }
 
-// watchdog starts a process that thaws dir when limit has passed or when our
-// end of its input is closed, as by our death. It has dir open already: to
-// open something on a frozen disk may hang.
-func watchdog(dir *os.File, limit time.Duration) (dismiss func() error, err error) {
+// startWatchdog starts a process that thaws dir after limit, or as soon as its
+// standard input is closed, as by the death of this process. It inherits the open
+// directory, because opening a file on a frozen disk may block. dismiss ends it.
+func startWatchdog(dir *os.File, limit time.Duration) (dismiss func() error, err error) {
 	dog := exec.Command("sh", "-c", `timeout "$0" cat >/dev/null; fsfreeze --unfreeze /dev/fd/3 2>/dev/null; true`,
 		strconv.FormatFloat(limit.Seconds(), 'f', 3, 64))
 	dog.Dir, dog.ExtraFiles = "/", []*os.File{dir}
-	dog.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C is for us
+	dog.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // not reached by Ctrl-C
 	in, err := dog.StdinPipe()
 	if err != nil {
 		return nil, fmt.Errorf("start a watchdog: %w", err)
@@ -80,17 +80,17 @@ func watchdog(dir *os.File, limit time.Duration) (dismiss func() error, err erro
 	return func() error { return errors.Join(in.Close(), dog.Wait()) }, nil
 }
 
-// filler is the file that fills a disk.
-const filler = "filler"
+// fillFile is the name of the file that fills a disk.
+const fillFile = "filler"
 
-// Fill takes the disk's room until only left bytes are free for others.
+// Fill allocates space until at most left bytes are available.
 func (d *Disk) Fill(left int64) error {
-	f, err := os.OpenFile(filepath.Join(d.Dir, filler), os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := os.OpenFile(filepath.Join(d.Dir, fillFile), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return fmt.Errorf("fill %s: %w", d.Dir, err)
 	}
 	defer f.Close()
-	free, err := d.Free()
+	free, err := d.Available()
 	if err != nil {
 		return err
 	}
@@ -98,8 +98,8 @@ func (d *Disk) Fill(left int64) error {
 	if err != nil {
 		return fmt.Errorf("fill %s: %w", d.Dir, err)
 	}
-	// By the piece: somebody else writes meanwhile, and what the file system
-	// needs to note where they lie is not ours to foresee.
+	// Allocate piecewise: other processes write at the same time, and the file
+	// system's own need of space for metadata is unknown.
 	for piece := int64(64 << 20); free > left && piece >= 4096; {
 		err := unix.Fallocate(int(f.Fd()), 0, at, min(piece, free-left))
 		switch {
@@ -110,44 +110,44 @@ func (d *Disk) Fill(left int64) error {
 		case err == nil:
 			at += min(piece, free-left)
 		}
-		if free, err = d.Free(); err != nil {
+		if free, err = d.Available(); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// Empty gives back what [Disk.Fill] took.
-func (d *Disk) Empty() error { return os.Remove(filepath.Join(d.Dir, filler)) }
+// FreeSpace frees the space that [Disk.Fill] allocated.
+func (d *Disk) FreeSpace() error { return os.Remove(filepath.Join(d.Dir, fillFile)) }
 
-// Free is how many bytes can still be written.
-func (d *Disk) Free() (int64, error) {
+// Available returns the number of bytes that can still be written.
+func (d *Disk) Available() (int64, error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(d.Dir, &s); err != nil {
-		return 0, fmt.Errorf("look at %s: %w", d.Dir, err)
+		return 0, fmt.Errorf("read the free space of %s: %w", d.Dir, err)
 	}
 	return int64(s.Bavail) * s.Bsize, nil
 }
 
-// ReadOnly has the disk take no more writes, also from files that are open, as
-// a file system does that has met an error. [Disk.Cut] and [Disk.Restore] mend
-// it.
+// ReadOnly makes all writes fail, also to open files, as the kernel does after an
+// I/O error of the device. [Disk.Cut] and [Disk.Restore] make the disk writable
+// again.
 func (d *Disk) ReadOnly() error {
-	d.lost = true // and the way back is the same
-	// The kernel refuses to remount while files are open for writing; this is
-	// its way for emergencies, which it offers for one device as an abort.
+	d.lost = true // recovery is the same as after ShutDown
+	// The kernel refuses a plain remount while files are open for writing; with
+	// the option abort it does not.
 	return run("mount", "-o", "remount,abort", d.Dir)
 }
 
-// Flip turns the bits of mask in the byte at offset of a file; from the end if
-// offset is negative. The file keeps its length and is durable afterwards.
+// Flip inverts the bits of mask in the byte at offset of a file, counted from the
+// end if offset is negative, and syncs the file.
 func Flip(file string, offset int64, mask byte) error {
-	return change(file, func(f *os.File, size int64) error {
+	return modify(file, func(f *os.File, size int64) error {
 		if offset < 0 {
 			offset += size
 		}
 		if offset < 0 || offset >= size {
-			return fmt.Errorf("it has %d bytes, none at %d", size, offset)
+			return fmt.Errorf("offset %[2]d is outside of its %[1]d bytes", size, offset)
 		}
 		var b [1]byte
 		if _, err := f.ReadAt(b[:], offset); err != nil {
@@ -159,12 +159,13 @@ func Flip(file string, offset int64, mask byte) error {
 	})
 }
 
-// Cutoff takes n bytes off a file's end, or all it has.
-func Cutoff(file string, n int64) error {
-	return change(file, func(f *os.File, size int64) error { return f.Truncate(max(0, size-n)) })
+// Truncate removes the last n bytes of a file, at most all of them.
+func Truncate(file string, n int64) error {
+	return modify(file, func(f *os.File, size int64) error { return f.Truncate(max(0, size-n)) })
 }
 
-func change(file string, how func(f *os.File, size int64) error) error {
+// modify opens a file, applies change to it and syncs it.
+func modify(file string, change func(f *os.File, size int64) error) error {
 	f, err := os.OpenFile(file, os.O_RDWR, 0)
 	if err != nil {
 		return fmt.Errorf("damage: %w", err)
@@ -174,13 +175,13 @@ func change(file string, how func(f *os.File, size int64) error) error {
 	if err != nil {
 		return fmt.Errorf("damage: %w", err)
 	}
-	if err := errors.Join(how(f, s.Size()), f.Sync()); err != nil {
+	if err := errors.Join(change(f, s.Size()), f.Sync()); err != nil {
 		return fmt.Errorf("damage %s: %w", file, err)
 	}
 	return nil
 }
 
-// Replace puts a copy of the directory from where the directory to is.
+// Replace replaces the directory to with a copy of the directory from.
 func Replace(to, from string) error {
 	if err := os.RemoveAll(to); err != nil {
 		return fmt.Errorf("remove %s: %w", to, err)

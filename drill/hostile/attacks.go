@@ -1,5 +1,6 @@
-// Package hostile is what clients do to a node that the protocol forbids, or that
-// is too much: for a test and for drills.
+// Package hostile implements clients that violate the Overhop protocol or overload
+// a node, and a foreign server in the cluster's network. It is for tests and
+// drills.
 package hostile
 
 import (
@@ -12,56 +13,56 @@ import (
 	"strconv"
 	"time"
 
-	"yardmaster/edge/overhop"
-	"yardmaster/internal/backoff"
-	"yardmaster/internal/frame"
+	"github.com/yardmaster-dev/yardmaster/edge/overhop"
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
+	"github.com/yardmaster-dev/yardmaster/internal/frame"
 )
 
-// Attack is what one hostile connection does until the node closes it or the
-// context ends, which closes it too. Errors are the expected end.
+// Attack is the behavior of one hostile connection until the node closes it or the
+// context ends, which closes it too. Its errors are ignored.
 type Attack struct {
-	Name  string
-	Share int // connections of every hundred
-	do    func(ctx context.Context, nc net.Conn)
+	Name   string
+	Weight int // number of connections in a full attack
+	do     func(ctx context.Context, nc net.Conn)
 }
 
-// Attacks are all that is done to a node at once. lure is a job with a large
-// body in the paused queue "lure".
-func Attacks(lure string) []Attack {
-	million := deepMillion()
+// All returns all attacks. bait is the id of a job with a large body in the paused
+// queue "lure".
+func All(bait string) []Attack {
+	million := millionKeys()
 	return []Attack{
-		{"zero length", 100, bytesOnly([]byte{0, 0, 0, 0})},
-		{"oversized", 100, bytesOnly([]byte{0xff, 0xff, 0xff, 0xff, 0x84})},
-		{"announced", 100, bytesOnly([]byte{0, 0x80, 0, 0, 0x84})},
-		{"random", 100, func(_ context.Context, nc net.Conn) { nc.Write(noise(4 << 10)); io.Copy(io.Discard, nc) }},
-		{"TLS", 50, bytesOnly([]byte("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"))},
-		{"HTTP", 50, bytesOnly([]byte("GET / HTTP/1.1\r\nHost: yard\r\n\r\n"))},
+		{"zero length", 100, send([]byte{0, 0, 0, 0})},
+		{"oversized", 100, send([]byte{0xff, 0xff, 0xff, 0xff, 0x84})},
+		{"announced", 100, send([]byte{0, 0x80, 0, 0, 0x84})},
+		{"random", 100, func(_ context.Context, nc net.Conn) { nc.Write(randomBytes(4 << 10)); io.Copy(io.Discard, nc) }},
+		{"TLS", 50, send([]byte("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"))},
+		{"HTTP", 50, send([]byte("GET / HTTP/1.1\r\nHost: yard\r\n\r\n"))},
 		{"mute", 200, func(_ context.Context, nc net.Conn) { io.Copy(io.Discard, nc) }},
-		{"slow", 200, slow},
-		{"never registers", 200, bytesOnly(overhop.AppendMessage(nil, overhop.THello, "1", overhop.EmptyMap))},
-		{"never reads", 30, deaf(lure)},
+		{"slow", 200, slowHello},
+		{"never registers", 200, send(overhop.AppendMessage(nil, overhop.THello, "1", overhop.EmptyMap))},
+		{"never reads", 30, neverRead(bait)},
 		{"idle worker", 100, registered(func(_ context.Context, nc net.Conn) { io.Copy(io.Discard, nc) })},
-		{"claimed million", 20, registered(bytesOnlyOnce(message(overhop.TEnqueue, "\xdf\x00\x0f\x42\x40\xa1a")))},
-		{"real million", 4, registered(bytesOnlyOnce(million))},
-		{"nested", 20, registered(bytesOnlyOnce(frame.Append(nil, append([]byte{0x81, 0xa1, 'p'}, bytes.Repeat([]byte{0x91}, 100_000)...))))},
+		{"claimed million", 20, registered(sendBriefly(message(overhop.TEnqueue, "\xdf\x00\x0f\x42\x40\xa1a")))},
+		{"real million", 4, registered(sendBriefly(million))},
+		{"nested", 20, registered(sendBriefly(frame.Append(nil, append([]byte{0x81, 0xa1, 'p'}, bytes.Repeat([]byte{0x91}, 100_000)...))))},
 		{"floods SUBSCRIBE", 20, registered(flood(overhop.TSubscribe, func(int) overhop.Fields { return overhop.Fields{"q": "lure", "credits": 0} }))},
 		{"floods AWAIT", 20, registered(flood(overhop.TAwait, func(int) overhop.Fields {
-			return overhop.Fields{"jid": lure, "timeout_ms": 600_000}
+			return overhop.Fields{"jid": bait, "timeout_ms": 600_000}
 		}))},
-		{"floods ADDQUEUE", 2, registered(few(100, flood(overhop.TAddQueue, func(int) overhop.Fields {
+		{"floods ADDQUEUE", 2, registered(limitTime(100, flood(overhop.TAddQueue, func(int) overhop.Fields {
 			return overhop.Fields{"name": "x" + strconv.FormatUint(rand.Uint64(), 36)}
 		})))},
-		{"floods ENQUEUE", 4, registered(few(200, flood(overhop.TEnqueue, func(int) overhop.Fields {
+		{"floods ENQUEUE", 4, registered(limitTime(200, flood(overhop.TEnqueue, func(int) overhop.Fields {
 			return overhop.Fields{"q": "lure", "notify": true}
 		})))},
 		{"floods BEAT", 10, registered(flood(overhop.TBeat, func(int) overhop.Fields {
-			return overhop.Fields{"jobs": []any{overhop.Fields{"jid": lure, "tok": noise(overhop.TokenLen)}}}
+			return overhop.Fields{"jobs": []any{overhop.Fields{"jid": bait, "tok": randomBytes(overhop.TokenLen)}}}
 		}))},
-		{"breaks order", 50, registered(bytesOnly(overhop.AppendMessage(nil, overhop.TRegister, "3", overhop.EmptyMap)))},
+		{"breaks order", 50, registered(send(overhop.AppendMessage(nil, overhop.TRegister, "3", overhop.EmptyMap)))},
 	}
 }
 
-// Run keeps one attacker at it until ctx ends: what the node closes comes again.
+// Run repeats the attack on a new connection each time, until ctx ends.
 func (a Attack) Run(ctx context.Context, edge string) {
 	var d net.Dialer
 	for ctx.Err() == nil {
@@ -71,13 +72,13 @@ func (a Attack) Run(ctx context.Context, edge string) {
 			stop()
 			nc.Close()
 		}
-		if backoff.Sleep(ctx, 200*time.Millisecond) != nil { // not to starve the machine both share
+		if backoff.Sleep(ctx, 200*time.Millisecond) != nil { // leave processor time to the node
 			return
 		}
 	}
 }
 
-func noise(n int) []byte {
+func randomBytes(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {
 		b[i] = byte(rand.Uint32())
@@ -85,17 +86,17 @@ func noise(n int) []byte {
 	return b
 }
 
-// bytesOnly says something and waits for the end.
-func bytesOnly(b []byte) func(context.Context, net.Conn) {
+// send writes b and waits until the connection is closed.
+func send(b []byte) func(context.Context, net.Conn) {
 	return func(_ context.Context, nc net.Conn) {
 		nc.Write(b)
 		io.Copy(io.Discard, nc)
 	}
 }
 
-// bytesOnlyOnce says it, and then holds what it got until it is closed or some
-// time has passed: the attack itself must stay affordable.
-func bytesOnlyOnce(b []byte) func(context.Context, net.Conn) {
+// sendBriefly writes b and closes the connection after two seconds at the latest,
+// to limit the memory that the attack itself needs.
+func sendBriefly(b []byte) func(context.Context, net.Conn) {
 	return func(_ context.Context, nc net.Conn) {
 		nc.Write(b)
 		nc.SetReadDeadline(time.Now().Add(2 * time.Second))
@@ -103,8 +104,8 @@ func bytesOnlyOnce(b []byte) func(context.Context, net.Conn) {
 	}
 }
 
-// slow says HELLO a byte a second.
-func slow(ctx context.Context, nc net.Conn) {
+// slowHello sends HELLO, one byte per second.
+func slowHello(ctx context.Context, nc net.Conn) {
 	for _, b := range overhop.AppendMessage(nil, overhop.THello, "1", overhop.EmptyMap) {
 		if _, err := nc.Write([]byte{b}); err != nil || backoff.Sleep(ctx, time.Second) != nil {
 			return
@@ -112,7 +113,7 @@ func slow(ctx context.Context, nc net.Conn) {
 	}
 }
 
-// registered begins as a worker that knows the delivery extension.
+// registered registers as a worker with the delivery extension before the attack.
 func registered(then func(context.Context, net.Conn)) func(context.Context, net.Conn) {
 	return func(ctx context.Context, nc net.Conn) {
 		b, _ := overhop.AppendFields(nil, overhop.THello, "1", overhop.Fields{"ext": []string{overhop.Delivery}})
@@ -123,12 +124,12 @@ func registered(then func(context.Context, net.Conn)) func(context.Context, net.
 	}
 }
 
-// deaf asks for large answers as fast as it can and reads none.
-func deaf(lure string) func(context.Context, net.Conn) {
+// neverRead sends requests with large answers as fast as it can and reads nothing.
+func neverRead(bait string) func(context.Context, net.Conn) {
 	return registered(func(ctx context.Context, nc net.Conn) {
 		var b []byte
 		for range 100 {
-			b, _ = overhop.AppendFields(b, overhop.TJob, "j", overhop.Fields{"jid": lure})
+			b, _ = overhop.AppendFields(b, overhop.TJob, "j", overhop.Fields{"jid": bait})
 			b = overhop.AppendMessage(b, overhop.TStatus, "s", overhop.EmptyMap)
 		}
 		for ctx.Err() == nil {
@@ -139,7 +140,7 @@ func deaf(lure string) func(context.Context, net.Conn) {
 	})
 }
 
-// flood pipelines requests, and reads so that the node can go on.
+// flood sends a request each millisecond, and reads and drops the answers.
 func flood(t int64, p func(i int) overhop.Fields) func(context.Context, net.Conn) {
 	return func(ctx context.Context, nc net.Conn) {
 		go io.Copy(io.Discard, nc) // ends when the caller closes nc
@@ -152,9 +153,9 @@ func flood(t int64, p func(i int) overhop.Fields) func(context.Context, net.Conn
 	}
 }
 
-// few ends a flood after so many requests' time, because what they leave
-// behind stays, and waits for the end.
-func few(n int, attack func(context.Context, net.Conn)) func(context.Context, net.Conn) {
+// limitTime ends an attack after n milliseconds, because what its requests create
+// stays, and then keeps the connection open until ctx ends.
+func limitTime(n int, attack func(context.Context, net.Conn)) func(context.Context, net.Conn) {
 	return func(ctx context.Context, nc net.Conn) {
 		short, cancel := context.WithTimeout(ctx, time.Duration(n)*time.Millisecond)
 		defer cancel()
@@ -167,8 +168,9 @@ func message(t int64, p string) []byte {
 	return overhop.AppendMessage(nil, t, "1", overhop.Raw(p))
 }
 
-// deepMillion is an ENQUEUE for no queue whose body is a map of a million keys.
-func deepMillion() []byte {
+// millionKeys returns an ENQUEUE to a queue that does not exist, whose body is a
+// map of a million keys.
+func millionKeys() []byte {
 	body := overhop.AppendMap(nil, 1_000_000)
 	for i := range 1_000_000 {
 		body = fmt.Appendf(body, "\xa4%04x\x01", i&0xffff)

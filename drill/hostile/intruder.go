@@ -12,22 +12,22 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Intruder is a server of somebody's that has joined a yard's routes: what it says in
-// the yard's account, all members take for each other's word.
+// Intruder is a foreign NATS server that has joined the routes of a cluster. The
+// members cannot tell its messages in the YARD account from each other's.
 type Intruder struct {
 	srv *server.Server
 	nc  *nats.Conn
 }
 
-// Join starts a server that knows the routes of a yard without a secret; url is where
-// clients of one of its members connect.
-func Join(url string, routes ...string) (*Intruder, error) {
-	asking, err := nats.Connect(url)
+// Connect starts a server that joins routes without a secret. url is the address
+// for clients of a member, from which the name of the NATS cluster is read.
+func Connect(url string, routes ...string) (*Intruder, error) {
+	probe, err := nats.Connect(url)
 	if err != nil {
 		return nil, err
 	}
-	name := asking.ConnectedClusterName()
-	asking.Close()
+	name := probe.ConnectedClusterName()
+	probe.Close()
 	for i := range routes {
 		routes[i] = fmt.Sprintf("%q", "nats-route://"+routes[i])
 	}
@@ -48,18 +48,18 @@ accounts { YARD { jetstream: enabled, users: [ { user: intruder, password: intru
 	}
 	i.srv.Start()
 	if !i.srv.ReadyForConnections(10 * time.Second) {
-		i.Leave()
+		i.Close()
 		return nil, errors.New("the intruder's server does not start")
 	}
 	if i.nc, err = nats.Connect("", nats.InProcessServer(i.srv), nats.UserInfo("intruder", "intruder")); err != nil {
-		i.Leave()
+		i.Close()
 		return nil, err
 	}
 	return i, nil
 }
 
-// Leave ends the server.
-func (i *Intruder) Leave() {
+// Close stops the server.
+func (i *Intruder) Close() {
 	if i.nc != nil {
 		i.nc.Close()
 	}
@@ -67,13 +67,13 @@ func (i *Intruder) Leave() {
 	i.srv.WaitForShutdown()
 }
 
-// Ask says something, nothing if the question is nil, and reads the answer; one that
-// tells of an error is one.
-func (i *Intruder) Ask(ctx context.Context, subject string, question, answer any) error {
+// Ask sends a request, without a body if request is nil, and decodes the answer. An
+// answer that contains an error is returned as an error.
+func (i *Intruder) Ask(ctx context.Context, subject string, request, answer any) error {
 	var body []byte
-	if question != nil {
+	if request != nil {
 		var err error
-		if body, err = json.Marshal(question); err != nil {
+		if body, err = json.Marshal(request); err != nil {
 			return err
 		}
 	}

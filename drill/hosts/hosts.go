@@ -1,10 +1,11 @@
-// Package hosts makes several hosts of this one: network namespaces with an
-// address each, joined by a switch, whose links can be cut, narrowed and healed
-// without a word to those who talk over them. It needs root, ip and nft.
+// Package hosts simulates several hosts on one machine: network namespaces with
+// an address each, connected by a switch, whose links can be cut, made lossy,
+// delayed and healed without any notice to the processes that use them. It needs
+// root and the programs ip and nft.
 //
-// The switch has a namespace of its own, so that the firewall of the machine,
-// whatever it forbids, has no say in what the hosts tell each other. This
-// program stands at the switch, too, and reaches every host.
+// The switch has its own namespace, so that the firewall of the machine does
+// not affect the traffic between hosts. The calling process is connected to the
+// switch and reaches every host.
 package hosts
 
 import (
@@ -19,65 +20,66 @@ import (
 	"syscall"
 )
 
-// prefix begins the names of all that this package makes; the number of the
-// process that made it follows.
+// prefix begins the names of all namespaces and devices that this package creates.
+// The pid of the creating process follows.
 const prefix = "yd"
 
-// Network is the hosts of one yard and what joins them.
+// Network is a set of hosts and the switch that connects them.
 type Network struct {
 	Hosts []*Host
-	name  string // begins the names of its namespaces
-	net   string // the first three numbers of its addresses, with a dot
-	own   string // this program's device at the switch
-	slow  bool   // cables are relays
+	name  string // prefix of the names of its namespaces
+	net   string // the first three numbers of its addresses, with a final dot
+	own   string // the calling process's device at the switch
+	slow  bool   // hosts are connected through relays
 
 	mu sync.Mutex // guards the rules of all hosts
 }
 
-// Host is one of them.
+// Host is a network namespace with one address.
 type Host struct {
 	Name string
-	Addr string // its address
+	Addr string // IP address
 
 	net   *Network
-	space string   // its namespace
-	cable *relay   // nil: the kernel's own
-	rules []string // what it does not hear, in nft's words
+	netns string   // name of the namespace
+	relay *relay   // nil unless the network is slow
+	rules []string // nft rules for incoming packets
 }
 
-// Missing says what this machine lacks for hosts; "" if nothing.
+// Missing returns what this machine lacks to simulate hosts, or "" if nothing.
 func Missing() string {
 	if os.Geteuid() != 0 {
 		return "network namespaces need root"
 	}
 	for _, program := range []string{"ip", "nft"} {
 		if _, err := exec.LookPath(program); err != nil {
-			return "no program " + program + " (Debian: apt-get install iproute2 nftables)"
+			return "missing program " + program + " (Debian: apt-get install iproute2 nftables)"
 		}
 	}
 	return ""
 }
 
-// made tells the networks of this process apart.
-var made struct {
+// networkCount numbers the networks of this process.
+var networkCount struct {
 	sync.Mutex
 	n int
 }
 
-// New makes hosts of these names. Close removes them; so does the next New of
-// any process when this one was killed.
+// New creates a network with hosts of these names. Close removes them. Hosts left by a
+// killed process are removed by the next New of any process.
 func New(names ...string) (*Network, error) { return build(false, names) }
 
-// NewSlow makes hosts whose cables this program carries, frame by frame, so that
-// they can be delayed: see [Host.Delay].
+// NewSlow is like [New], but the frames between host and switch pass through this
+// process, so that they can be delayed: see [Host.Delay].
 func NewSlow(names ...string) (*Network, error) { return build(true, names) }
 
+// build creates the switch and the hosts.
 func build(slow bool, names []string) (*Network, error) {
-	sweep()
-	made.Lock()
-	made.n++
-	n := &Network{name: fmt.Sprintf("%s%d-%d", prefix, os.Getpid(), made.n), own: fmt.Sprintf("%s%dx%d", prefix, os.Getpid(), made.n), slow: slow}
-	made.Unlock()
+	removeStale()
+	networkCount.Lock()
+	networkCount.n++
+	n := &Network{name: fmt.Sprintf("%s%d-%d", prefix, os.Getpid(), networkCount.n), own: fmt.Sprintf("%s%dx%d", prefix, os.Getpid(), networkCount.n), slow: slow}
+	networkCount.Unlock()
 	var err error
 	if n.net, err = freeNet(); err != nil {
 		return nil, err
@@ -104,57 +106,56 @@ func build(slow bool, names []string) (*Network, error) {
 	return n, nil
 }
 
-// Add makes one more host.
+// Add adds a host.
 func (n *Network) Add(name string) (*Host, error) {
-	h := &Host{Name: name, net: n, space: n.name + "-" + name, Addr: n.net + strconv.Itoa(len(n.Hosts)+11)}
+	h := &Host{Name: name, net: n, netns: n.name + "-" + name, Addr: n.net + strconv.Itoa(len(n.Hosts)+11)}
 	n.Hosts = append(n.Hosts, h)
 	sw, port := n.name+"-sw", "p"+strconv.Itoa(len(n.Hosts))
-	err := run([][]string{{"ip", "netns", "add", h.space}, {"ip", "-n", h.space, "link", "set", "lo", "up"}})
+	err := run([][]string{{"ip", "netns", "add", h.netns}, {"ip", "-n", h.netns, "link", "set", "lo", "up"}})
 	switch {
 	case err != nil:
 	case n.slow:
-		h.cable, err = newRelay(h.space, sw, port)
+		h.relay, err = newRelay(h.netns, sw, port)
 	default:
-		err = run([][]string{{"ip", "-n", h.space, "link", "add", "eth0", "type", "veth", "peer", "name", port, "netns", sw}})
+		err = run([][]string{{"ip", "-n", h.netns, "link", "add", "eth0", "type", "veth", "peer", "name", port, "netns", sw}})
 	}
 	if err != nil {
 		return nil, err
 	}
 	return h, run([][]string{
 		{"ip", "-n", sw, "link", "set", port, "master", "switch", "up"},
-		{"ip", "-n", h.space, "addr", "add", h.Addr + "/24", "dev", "eth0"},
-		{"ip", "-n", h.space, "link", "set", "eth0", "up"},
+		{"ip", "-n", h.netns, "addr", "add", h.Addr + "/24", "dev", "eth0"},
+		{"ip", "-n", h.netns, "link", "set", "eth0", "up"},
 	})
 }
 
-// Close removes the hosts. Processes that still run there go on without a
-// network.
+// Close removes the hosts. Processes still running there lose their network.
 func (n *Network) Close() error {
 	var failed error
 	for _, h := range n.Hosts {
-		if h.cable != nil {
-			h.cable.close()
+		if h.relay != nil {
+			h.relay.close()
 		}
-		if err := run([][]string{{"ip", "netns", "del", h.space}}); err != nil {
+		if err := run([][]string{{"ip", "netns", "del", h.netns}}); err != nil {
 			failed = err
 		}
 	}
 	if err := run([][]string{{"ip", "netns", "del", n.name + "-sw"}}); err != nil {
 		failed = err
 	}
-	// A device in a namespace that something still holds open goes by name.
-	_ = exec.Command("ip", "link", "del", n.own).Run() // gone already, if all is well
+	// A namespace that a process still uses survives, with its end of the device.
+	_ = exec.Command("ip", "link", "del", n.own).Run() // fails if it is gone already
 	return failed
 }
 
 // Start starts a command on the host.
-func (h *Host) Start(cmd *exec.Cmd) error { return inside(h.space, cmd.Start) }
+func (h *Host) Start(cmd *exec.Cmd) error { return inNamespace(h.netns, cmd.Start) }
 
-// sweep removes what killed processes have left.
-func sweep() {
+// removeStale removes the namespaces of processes that no longer exist.
+func removeStale() {
 	listed, err := os.ReadDir("/var/run/netns")
 	if err != nil {
-		return // there were never any
+		return // no namespace was ever created
 	}
 	for _, e := range listed {
 		owner, _, ok := strings.Cut(strings.TrimPrefix(e.Name(), prefix), "-")
@@ -168,7 +169,8 @@ func sweep() {
 	}
 }
 
-// freeNet finds 254 addresses that nobody here has.
+// freeNet returns the prefix of a random /24 network that this machine does not
+// use.
 func freeNet() (string, error) {
 	taken, err := net.InterfaceAddrs()
 	if err != nil {
@@ -187,10 +189,11 @@ next:
 	return "", fmt.Errorf("no free network of 50 tried below 10.0.0.0/8")
 }
 
+// run runs commands one after the other until one fails.
 func run(commands [][]string) error {
 	for _, c := range commands {
-		if said, err := exec.Command(c[0], c[1:]...).CombinedOutput(); err != nil {
-			return fmt.Errorf("%s: %w: %s", strings.Join(c, " "), err, strings.TrimSpace(string(said)))
+		if out, err := exec.Command(c[0], c[1:]...).CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w: %s", strings.Join(c, " "), err, strings.TrimSpace(string(out)))
 		}
 	}
 	return nil

@@ -9,17 +9,17 @@ import (
 	"time"
 )
 
-// Hosts reach each other until a link is cut, silently and in the direction
-// that was asked for, and again when it is healed.
+// TestNetwork_Cut checks that hosts reach each other unless their link is cut, in
+// the given direction, and again after it is healed.
 func TestNetwork_Cut(t *testing.T) {
-	if why := Missing(); why != "" {
-		t.Skip(why)
+	if reason := Missing(); reason != "" {
+		t.Skip(reason)
 	}
 	n, err := New("a", "b")
 	if err != nil {
 		t.Fatal(err)
 	}
-	spaces := []string{n.name + "-sw", n.Hosts[0].space, n.Hosts[1].space}
+	spaces := []string{n.name + "-sw", n.Hosts[0].netns, n.Hosts[1].netns}
 	t.Cleanup(func() {
 		if err := n.Close(); err != nil {
 			t.Error(err)
@@ -31,7 +31,7 @@ func TestNetwork_Cut(t *testing.T) {
 		}
 	})
 	a, b := n.Hosts[0], n.Hosts[1]
-	for _, h := range n.Hosts { // each answers whoever calls
+	for _, h := range n.Hosts { // each runs an echo server
 		cmd := exec.Command(os.Args[0], "-test.run=^$")
 		cmd.Env = append(os.Environ(), "YARD_TEST_ECHO="+h.Addr+":7777")
 		if err := h.Start(cmd); err != nil {
@@ -50,9 +50,9 @@ func TestNetwork_Cut(t *testing.T) {
 		}
 		return cmd.Wait() == nil
 	}
-	for late := time.Now().Add(10 * time.Second); !reach(nil, a.Addr) || !reach(nil, b.Addr); {
-		if time.Now().After(late) {
-			t.Fatal("the hosts are not reached")
+	for deadline := time.Now().Add(10 * time.Second); !reach(nil, a.Addr) || !reach(nil, b.Addr); {
+		if time.Now().After(deadline) {
+			t.Fatal("the hosts cannot be reached")
 		}
 	}
 	want := func(what string, ab, ba bool) {
@@ -78,7 +78,7 @@ func TestNetwork_Cut(t *testing.T) {
 	want("cut", false, false)
 	do(n.Heal())
 	want("healed", true, true)
-	do(b.Drop("ip saddr " + a.Addr + " tcp dport 7777 drop")) // a cannot call b
+	do(b.AddRule("ip saddr " + a.Addr + " tcp dport 7777 drop")) // a cannot call b
 	want("one way", false, true)
 	do(n.Heal())
 	do(a.CutPort(7778, b))
@@ -87,16 +87,16 @@ func TestNetwork_Cut(t *testing.T) {
 	want("the port", false, false)
 	do(n.Heal())
 	do(n.Heal())
-	do(a.Lose(50, b))
-	if err := a.Lose(100, b); err == nil {
-		t.Error("to lose everything is no loss")
+	do(a.DropPackets(50, b))
+	if err := a.DropPackets(100, b); err == nil {
+		t.Error("a loss of 100 percent was accepted")
 	}
 }
 
-// A slow cable delays, and goes on when it is healed.
+// TestNetwork_Delay checks that a link can be delayed and healed.
 func TestNetwork_Delay(t *testing.T) {
-	if why := Missing(); why != "" {
-		t.Skip(why)
+	if reason := Missing(); reason != "" {
+		t.Skip(reason)
 	}
 	n, err := NewSlow("a")
 	if err != nil {
@@ -123,19 +123,19 @@ func TestNetwork_Delay(t *testing.T) {
 		}
 		return took, err
 	}
-	for late := time.Now().Add(10 * time.Second); ; {
+	for deadline := time.Now().Add(10 * time.Second); ; {
 		if _, err := call(); err == nil {
 			break
-		} else if time.Now().After(late) {
+		} else if time.Now().After(deadline) {
 			t.Fatal(err)
 		}
 	}
-	const least = 40 * time.Millisecond
-	if err := a.Delay(least, 2*least); err != nil {
+	const minDelay = 40 * time.Millisecond
+	if err := a.Delay(minDelay, 2*minDelay); err != nil {
 		t.Fatal(err)
 	}
-	if took, err := call(); err != nil || took < 2*least {
-		t.Errorf("a call takes %s, %v; want %s there and back", took, err, 2*least)
+	if took, err := call(); err != nil || took < 2*minDelay {
+		t.Errorf("a connection took %s, %v; want at least %s for both ways", took, err, 2*minDelay)
 	}
 	if err := n.Heal(); err != nil {
 		t.Fatal(err)
@@ -143,26 +143,26 @@ func TestNetwork_Delay(t *testing.T) {
 	soon := false
 	for range 20 {
 		took, err := call()
-		soon = soon || err == nil && took < 2*least
+		soon = soon || err == nil && took < 2*minDelay
 	}
 	if !soon {
-		t.Error("the cable is still slow")
+		t.Error("the link is still slow")
 	}
 }
 
-func TestNetwork_Others(t *testing.T) {
+func TestNetwork_Except(t *testing.T) {
 	a, b, c := &Host{Name: "a"}, &Host{Name: "b"}, &Host{Name: "c"}
 	n := &Network{Hosts: []*Host{a, b, c}}
-	if o := n.Others(b); len(o) != 2 || o[0] != a || o[1] != c {
+	if o := n.Except(b); len(o) != 2 || o[0] != a || o[1] != c {
 		t.Errorf("%v", o)
 	}
 }
 
-// TestMain makes this program one that answers at an address, or one that
-// calls there and ends well if it was answered.
+// TestMain turns this program into a server at an address, or into a client that
+// succeeds if it gets an answer from there, if the environment asks for it.
 func TestMain(m *testing.M) {
-	if at := os.Getenv("YARD_TEST_ECHO"); at != "" {
-		ln, err := net.Listen("tcp", at)
+	if addr := os.Getenv("YARD_TEST_ECHO"); addr != "" {
+		ln, err := net.Listen("tcp", addr)
 		for err == nil {
 			var c net.Conn
 			if c, err = ln.Accept(); err == nil {
@@ -178,8 +178,8 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		c.SetDeadline(time.Now().Add(400 * time.Millisecond))
-		said := make([]byte, 4)
-		if _, err := c.Read(said); err != nil || !strings.Contains(string(said), "here") {
+		answer := make([]byte, 4)
+		if _, err := c.Read(answer); err != nil || !strings.Contains(string(answer), "here") {
 			os.Exit(1)
 		}
 		os.Exit(0)

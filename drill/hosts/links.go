@@ -7,34 +7,35 @@ import (
 	"time"
 )
 
-// What a host does not hear is dropped where it comes in: whoever sent it is
-// told nothing, as when a cable is cut far away.
+// Packets are dropped where they arrive: the sender gets no error, as when a cable
+// is cut far away.
 
-// Deafen makes h hear nothing of what these hosts say; they still hear h.
-func (h *Host) Deafen(to ...*Host) error {
+// BlockFrom drops all packets from these hosts that arrive at h. Packets from h
+// still arrive there.
+func (h *Host) BlockFrom(from ...*Host) error {
 	var rules []string
-	for _, other := range to {
+	for _, other := range from {
 		rules = append(rules, fmt.Sprintf("ip saddr %s drop", other.Addr))
 	}
-	return h.add(rules...)
+	return h.addRules(rules...)
 }
 
-// Cut cuts the link between h and these hosts, both ways.
+// Cut cuts the links between h and these hosts in both directions.
 func (h *Host) Cut(from ...*Host) error {
 	for _, other := range from {
-		if err := other.Deafen(h); err != nil {
+		if err := other.BlockFrom(h); err != nil {
 			return err
 		}
 	}
-	return h.Deafen(from...)
+	return h.BlockFrom(from...)
 }
 
-// CutPort cuts what h and these hosts say to each other over TCP connections
-// to a port of either.
+// CutPort drops the packets between h and these hosts that belong to TCP
+// connections to a port of either side.
 func (h *Host) CutPort(port int, from ...*Host) error {
 	for _, other := range from {
 		for _, end := range [][2]*Host{{h, other}, {other, h}} {
-			err := end[0].add(fmt.Sprintf("ip saddr %s tcp dport %d drop", end[1].Addr, port),
+			err := end[0].addRules(fmt.Sprintf("ip saddr %s tcp dport %d drop", end[1].Addr, port),
 				fmt.Sprintf("ip saddr %s tcp sport %d drop", end[1].Addr, port))
 			if err != nil {
 				return err
@@ -44,41 +45,43 @@ func (h *Host) CutPort(port int, from ...*Host) error {
 	return nil
 }
 
-// Lose drops so many of a hundred packets, 1 to 99, of what h hears of these
-// hosts.
-func (h *Host) Lose(percent int, of ...*Host) error {
+// DropPackets drops the given percentage, 1 to 99, of the packets from these hosts
+// that arrive at h.
+func (h *Host) DropPackets(percent int, from ...*Host) error {
 	var rules []string
-	for _, other := range of {
+	for _, other := range from {
 		rules = append(rules, fmt.Sprintf("ip saddr %s numgen random mod 100 < %d drop", other.Addr, percent))
 	}
-	return h.add(rules...)
+	return h.addRules(rules...)
 }
 
-// Delay keeps back what goes in or out at h, for a time between these each way,
-// in its order. It needs a network of [NewSlow].
-func (h *Host) Delay(least, most time.Duration) error {
-	if h.cable == nil {
-		return fmt.Errorf("the cable of %s cannot be slowed down: the network was not made for it", h.Name)
+// Delay delays all frames to and from h by a random time between minimum and
+// maximum, without reordering them. The network must have been created by
+// [NewSlow].
+func (h *Host) Delay(minimum, maximum time.Duration) error {
+	if h.relay == nil {
+		return fmt.Errorf("the link of %s cannot be delayed: the network was not created by NewSlow", h.Name)
 	}
-	h.cable.slow(least, most)
+	h.relay.setDelay(minimum, maximum)
 	return nil
 }
 
-// Drop adds a rule of nft's to what h does not hear: `tcp sport 40123 drop`.
-func (h *Host) Drop(rule string) error { return h.add(rule) }
+// AddRule adds an nft rule for packets that arrive at h, such as
+// `tcp sport 40123 drop`.
+func (h *Host) AddRule(rule string) error { return h.addRules(rule) }
 
-// Heal lets h hear everything again.
+// Heal removes all rules and delays of h.
 func (h *Host) Heal() error {
 	h.net.mu.Lock()
 	defer h.net.mu.Unlock()
 	h.rules = nil
-	if h.cable != nil {
-		h.cable.slow(0, 0)
+	if h.relay != nil {
+		h.relay.setDelay(0, 0)
 	}
 	return h.load()
 }
 
-// Heal heals every host.
+// Heal heals all hosts.
 func (n *Network) Heal() error {
 	for _, h := range n.Hosts {
 		if err := h.Heal(); err != nil {
@@ -88,8 +91,8 @@ func (n *Network) Heal() error {
 	return nil
 }
 
-// Others are all hosts but these.
-func (n *Network) Others(but ...*Host) (others []*Host) {
+// Except returns all hosts but these.
+func (n *Network) Except(but ...*Host) (others []*Host) {
 next:
 	for _, h := range n.Hosts {
 		for _, b := range but {
@@ -102,14 +105,14 @@ next:
 	return others
 }
 
-func (h *Host) add(rules ...string) error {
+func (h *Host) addRules(rules ...string) error {
 	h.net.mu.Lock()
 	defer h.net.mu.Unlock()
 	h.rules = append(h.rules, rules...)
 	return h.load()
 }
 
-// load replaces the host's rules in one step.
+// load replaces the host's nft rules in one step.
 func (h *Host) load() error {
 	var b strings.Builder
 	b.WriteString("flush ruleset\n")
@@ -120,10 +123,10 @@ func (h *Host) load() error {
 		}
 		b.WriteString(" }\n}\n")
 	}
-	cmd := exec.Command("ip", "netns", "exec", h.space, "nft", "-f", "-")
+	cmd := exec.Command("ip", "netns", "exec", h.netns, "nft", "-f", "-")
 	cmd.Stdin = strings.NewReader(b.String())
-	if said, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("set the rules of %s: %w: %s", h.Name, err, strings.TrimSpace(string(said)))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("set the rules of %s: %w: %s", h.Name, err, strings.TrimSpace(string(out)))
 	}
 	return nil
 }

@@ -11,36 +11,36 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// relay is a host's cable made of two of its ends: what comes out of one, this
-// program puts into the other, later if it is asked to. The kernel of a machine
-// without netem cannot delay anything.
+// relay is a host's link made of two tap devices: this process reads the frames of
+// one and writes them to the other, delayed if requested. Unlike netem, it needs
+// no kernel module.
 type relay struct {
-	near, far *os.File // tap devices: at the host, at the switch
+	near, far *os.File // tap devices at the host and at the switch
 	done      sync.WaitGroup
 
-	mu      sync.Mutex
-	least   time.Duration // of the delay, one way
-	most    time.Duration
-	closing bool
+	mu       sync.Mutex
+	minDelay time.Duration // one way
+	maxDelay time.Duration
+	closing  bool
 }
 
-// frameSize holds the largest frame of an ethernet.
+// frameSize is enough for the largest Ethernet frame, in bytes.
 const frameSize = 2048
 
-// newRelay makes the devices eth0 on the host and port at the switch, and
-// carries frames between them until it is closed.
+// newRelay creates the devices eth0 at the host and port at the switch, and
+// forwards frames between them until it is closed.
 func newRelay(host, sw, port string) (*relay, error) {
 	r := &relay{}
 	var err error
-	if r.near, err = tap(host, "eth0"); err != nil {
+	if r.near, err = openTap(host, "eth0"); err != nil {
 		return nil, err
 	}
-	if r.far, err = tap(sw, port); err != nil {
+	if r.far, err = openTap(sw, port); err != nil {
 		r.near.Close()
 		return nil, err
 	}
-	r.done.Go(func() { r.carry(r.near, r.far) })
-	r.done.Go(func() { r.carry(r.far, r.near) })
+	r.done.Go(func() { r.forward(r.near, r.far) })
+	r.done.Go(func() { r.forward(r.far, r.near) })
 	return r, nil
 }
 
@@ -50,24 +50,25 @@ func (r *relay) close() {
 	r.done.Wait()
 }
 
-func (r *relay) slow(least, most time.Duration) {
+func (r *relay) setDelay(minimum, maximum time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.least, r.most = least, most
+	r.minDelay, r.maxDelay = minimum, maximum
 }
 
+// delay returns a random delay between the limits.
 func (r *relay) delay() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.most <= r.least {
-		return r.least
+	if r.maxDelay <= r.minDelay {
+		return r.minDelay
 	}
-	return r.least + rand.N(r.most-r.least)
+	return r.minDelay + rand.N(r.maxDelay-r.minDelay)
 }
 
-// carry takes frames from one device to another, in their order, until either
-// is closed. What does not fit into the queue is lost, as on any cable.
-func (r *relay) carry(from, to *os.File) {
+// forward copies frames from one device to the other, in order, until from is
+// closed. Frames that do not fit into the queue are dropped, as by a real switch.
+func (r *relay) forward(from, to *os.File) {
 	type frame struct {
 		due  time.Time
 		data []byte
@@ -78,7 +79,7 @@ func (r *relay) carry(from, to *os.File) {
 			if wait := time.Until(f.due); wait > 0 {
 				time.Sleep(wait)
 			}
-			_, _ = to.Write(f.data) // a device that is down loses it
+			_, _ = to.Write(f.data) // fails while the device is down: the frame is lost
 		}
 	})
 	defer close(queue)
@@ -95,9 +96,9 @@ func (r *relay) carry(from, to *os.File) {
 	}
 }
 
-// tap makes a tap device in a namespace; it is gone when the file is closed.
-func tap(space, name string) (file *os.File, err error) {
-	failed := inside(space, func() error {
+// openTap creates a tap device in a namespace. Closing the file removes it.
+func openTap(space, name string) (file *os.File, err error) {
+	failed := inNamespace(space, func() error {
 		fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 		if err != nil {
 			return fmt.Errorf("open /dev/net/tun: %w", err)
@@ -109,7 +110,7 @@ func tap(space, name string) (file *os.File, err error) {
 		}
 		if err != nil {
 			unix.Close(fd)
-			return fmt.Errorf("make the device %s in %s: %w", name, space, err)
+			return fmt.Errorf("create the device %s in %s: %w", name, space, err)
 		}
 		file = os.NewFile(uintptr(fd), name) // non-blocking: the runtime polls it
 		return nil
@@ -117,9 +118,9 @@ func tap(space, name string) (file *os.File, err error) {
 	return file, failed
 }
 
-// inside runs f on a thread that is in a namespace. What f starts or opens
-// there stays there.
-func inside(space string, f func() error) error {
+// inNamespace runs f on a thread in the network namespace. Processes started and
+// devices opened by f stay in it.
+func inNamespace(space string, f func() error) error {
 	runtime.LockOSThread()
 	home, err := os.Open(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()))
 	if err != nil {
@@ -139,8 +140,8 @@ func inside(space string, f func() error) error {
 	}
 	err = f()
 	if back := unix.Setns(int(home.Fd()), unix.CLONE_NEWNET); back != nil {
-		// The thread stays locked and ends with its goroutine: nobody else must
-		// find himself on that host.
+		// Keep the thread locked, so that it ends with its goroutine and no
+		// other goroutine runs in this namespace.
 		return fmt.Errorf("leave the network %s: %w", space, back)
 	}
 	runtime.UnlockOSThread()

@@ -6,22 +6,22 @@ import (
 	"slices"
 	"time"
 
-	"yardmaster/internal/backoff"
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 )
 
-// JobEnd is how a job ended.
+// JobEnd describes how a job ended.
 type JobEnd struct {
-	JID      string
-	Result   Raw    // what its handler returned; empty: nothing
-	Fault    *Fault // why it failed; nil: it completed
-	Attempts int64
-	Omitted  bool // the result is too large for a frame
+	JID      string // "<queue>:<uuid>"
+	Result   Raw    // what the handler returned; empty: nothing
+	Fault    *Fault // why the job failed; nil: it completed
+	Attempts int64  // attempts made
+	Omitted  bool   // true if the job completed, but its result is too large for a frame
 }
 
-// Fault is why a job failed. It is an error.
+// Fault describes why a job failed. It implements error.
 type Fault struct {
-	Message, Type, Code string
-	Details             Raw // empty: none
+	Message, Type, Code string // as in [FailError]; Type and Code may be empty
+	Details             Raw    // empty: none
 }
 
 func (f *Fault) Error() string {
@@ -31,24 +31,24 @@ func (f *Fault) Error() string {
 	return "job failed: " + f.Type + ": " + f.Message
 }
 
-// Decode reads the result into what v points to, as [Unmarshal] does. The error
-// of a job that failed is its [*Fault]; of a result that fits no frame, a
-// [*RemoteError] with [CodeResponseTooLarge].
+// Decode stores the job's result in the value that v points to, as [Unmarshal]
+// does. If the job failed, the error is its [*Fault]; if its result was too
+// large for a frame, a [*RemoteError] with [CodeResponseTooLarge].
 func (e *JobEnd) Decode(v any) error {
 	if e.Fault != nil {
 		return e.Fault
 	}
 	if e.Omitted {
-		return &RemoteError{Code: CodeResponseTooLarge, Message: "the job completed, its result is too large for a frame"}
+		return &RemoteError{Code: CodeResponseTooLarge, Message: "the job completed, but its result is too large for a frame"}
 	}
 	return Unmarshal(e.Result, v)
 }
 
-// parseJobEnd reads a JOBEND, or the record of a job that has ended.
+// parseJobEnd parses a JOBEND, or the record of a job that has ended.
 func parseJobEnd(p Raw) JobEnd {
 	var f [7]Raw
 	p.pick(f[:], "jid", "status", "result", "error", "attempts", "runtime", "omitted")
-	e := JobEnd{Result: slices.Clone(orAbsent(f[2]))}
+	e := JobEnd{Result: slices.Clone(nilAsAbsent(f[2]))}
 	e.JID, _ = f[0].Str()
 	e.Attempts, _ = f[4].Int()
 	if len(f[4]) == 0 {
@@ -65,37 +65,37 @@ func parseJobEnd(p Raw) JobEnd {
 		e.Fault.Message, _ = of[0].Str()
 		e.Fault.Type, _ = of[1].Str()
 		e.Fault.Code, _ = of[2].Str()
-		e.Fault.Details = slices.Clone(orAbsent(of[3]))
+		e.Fault.Details = slices.Clone(nilAsAbsent(of[3]))
 	}
 	return e
 }
 
 const (
-	// awaitRound is how long one AWAIT waits. A node goes on waiting for who
-	// has gone, so rounds are short.
-	awaitRound = 20 * time.Second
+	// awaitTimeout is the timeout of one AWAIT. A node continues to wait for a
+	// client that has disconnected, so it is short.
+	awaitTimeout = 20 * time.Second
 
-	// strange is how long a job may be unknown before it is: a node may not
-	// have heard yet what another has accepted.
-	strange = 3 * time.Second
+	// unknownGrace is how long a job may be unknown before Wait gives up: a
+	// node may not have learned yet of a job that another has accepted.
+	unknownGrace = 3 * time.Second
 
-	awaitPause = 250 * time.Millisecond // before the next look at a job that cannot be awaited
+	awaitRetry = 250 * time.Millisecond // pause before a failed AWAIT is repeated
 )
 
-// Wait waits for a job's end, over as many connections as that takes. The
-// error is a [*RemoteError] with [CodeJobNotFound] if the yard has not known
-// the job for three seconds, or says that ctx has ended.
+// Wait blocks until a job has ended, and reconnects as often as necessary. It
+// returns ctx's error if ctx ends first, and a [*RemoteError] with
+// [CodeJobNotFound] if the job remains unknown for three seconds.
 func (p *Producer) Wait(ctx context.Context, jid string) (JobEnd, error) {
 	ended := make(chan JobEnd, 1)
 	unknownSince := time.Time{}
-	defer p.forget(jid, ended)
+	defer p.removeWaiter(jid, ended)
 	for {
 		c, err := p.Client(ctx)
 		if err != nil {
 			return JobEnd{}, err
 		}
-		p.remember(jid, ended)
-		record, done, err := c.Await(ctx, jid, awaitRound)
+		p.addWaiter(jid, ended)
+		record, done, err := c.Await(ctx, jid, awaitTimeout)
 		switch code := ErrorCode(err); {
 		case done:
 			return parseJobEnd(record), nil
@@ -112,48 +112,48 @@ func (p *Producer) Wait(ctx context.Context, jid string) (JobEnd, error) {
 		case code == CodeUnavailable:
 		case code == CodeJobNotFound && unknownSince.IsZero():
 			unknownSince = time.Now()
-		case code == CodeJobNotFound && time.Since(unknownSince) < strange || code == CodeRateLimited:
+		case code == CodeJobNotFound && time.Since(unknownSince) < unknownGrace || code == CodeRateLimited:
 		default:
 			return JobEnd{}, err
 		}
-		if backoff.Sleep(ctx, awaitPause) != nil {
+		if backoff.Sleep(ctx, awaitRetry) != nil {
 			return JobEnd{}, ctx.Err()
 		}
 	}
 }
 
-// awaitPush waits for the JOBEND that an AWAIT over c promised. It is not ok if
-// the round is over, or c is.
+// awaitPush waits for the JOBEND of an AWAIT that was sent over c. ok is false
+// if awaitTimeout has passed or c is closed.
 func (p *Producer) awaitPush(ctx context.Context, c *Client, ended chan JobEnd) (end JobEnd, ok bool, err error) {
-	round := time.NewTimer(awaitRound)
-	defer round.Stop()
+	timeout := time.NewTimer(awaitTimeout)
+	defer timeout.Stop()
 	select {
 	case end = <-ended:
 		return end, true, nil
-	case <-c.Gone():
-	case <-round.C:
+	case <-c.Closed():
+	case <-timeout.C:
 	case <-ctx.Done():
 		return JobEnd{}, false, ctx.Err()
 	}
 	return JobEnd{}, false, nil
 }
 
-// remember has JOBENDs of a job given to ended.
-func (p *Producer) remember(jid string, ended chan JobEnd) {
+// addWaiter registers ended for the JOBENDs of a job.
+func (p *Producer) addWaiter(jid string, ended chan JobEnd) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !slices.Contains(p.ends[jid], ended) {
-		p.ends[jid] = append(p.ends[jid], ended)
+	if !slices.Contains(p.waiters[jid], ended) {
+		p.waiters[jid] = append(p.waiters[jid], ended)
 	}
 }
 
-func (p *Producer) forget(jid string, ended chan JobEnd) {
+func (p *Producer) removeWaiter(jid string, ended chan JobEnd) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	left := slices.DeleteFunc(p.ends[jid], func(c chan JobEnd) bool { return c == ended })
+	left := slices.DeleteFunc(p.waiters[jid], func(c chan JobEnd) bool { return c == ended })
 	if len(left) == 0 {
-		delete(p.ends, jid)
+		delete(p.waiters, jid)
 		return
 	}
-	p.ends[jid] = left
+	p.waiters[jid] = left
 }

@@ -2,7 +2,7 @@ package overhop
 
 import "testing"
 
-// A result that was left out is not taken for none.
+// A result that was omitted is not reported as an empty one.
 func TestJobEnd_Omitted(t *testing.T) {
 	for _, c := range []struct {
 		p    Fields

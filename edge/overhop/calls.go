@@ -5,18 +5,19 @@ import (
 	"time"
 )
 
-// Ping asks the node for its time.
+// Ping returns the node's time.
 func (c *Client) Ping(ctx context.Context) (time.Time, error) {
 	pong, err := c.Call(ctx, TPing, EmptyMap)
 	if err != nil {
 		return time.Time{}, err
 	}
-	var r reading
+	var r fieldReader
 	now := r.optTime("server_time", pong.Get("server_time"))
 	return now, r.result()
 }
 
-// Subscribe asks for a queue's jobs and gives the subscription's id.
+// Subscribe subscribes to a queue with the given credits and returns the
+// subscription's id.
 func (c *Client) Subscribe(ctx context.Context, queue string, credits uint32) (sid string, err error) {
 	ok, err := c.Call(ctx, TSubscribe, AppendValue(nil, Fields{"q": queue, "credits": credits}))
 	if err != nil {
@@ -26,19 +27,19 @@ func (c *Client) Subscribe(ctx context.Context, queue string, credits uint32) (s
 	return sid, nil
 }
 
-// Unsubscribe ends a subscription. Jobs in hand stay in hand.
+// Unsubscribe ends a subscription. Jobs that were received continue.
 func (c *Client) Unsubscribe(ctx context.Context, sid string) error {
 	_, err := c.Call(ctx, TUnsubscribe, AppendValue(nil, Fields{"sid": sid}))
 	return err
 }
 
-// Credit gives a subscription more credits; n ≥ 1.
+// Credit adds n credits to a subscription; n must be at least 1.
 func (c *Client) Credit(ctx context.Context, sid string, n uint32) error {
 	_, err := c.Call(ctx, TCredit, AppendValue(nil, Fields{"sid": sid, "credits": n}))
 	return err
 }
 
-// AddQueue creates a queue and gives its id.
+// AddQueue creates a queue and returns its id.
 func (c *Client) AddQueue(ctx context.Context, q AddQueue) (qid string, err error) {
 	config := Fields{"allow_job_overrides": q.AllowOverrides, "concurrency_limit": nil}
 	if q.Limit > 0 {
@@ -52,7 +53,7 @@ func (c *Client) AddQueue(ctx context.Context, q AddQueue) (qid string, err erro
 	return qid, nil
 }
 
-// Enqueue hands over a job and waits until it is accepted.
+// Enqueue submits a job and returns its id once the job is accepted.
 func (c *Client) Enqueue(ctx context.Context, e Enqueue) (jid string, err error) {
 	ok, err := c.Call(ctx, TEnqueue, e.append(nil))
 	if err != nil {
@@ -62,17 +63,17 @@ func (c *Client) Enqueue(ctx context.Context, e Enqueue) (jid string, err error)
 	return jid, nil
 }
 
-// GoEnqueue hands over a job and returns; then is called as [Client.Go] says.
-// Jobs of one client are accepted in the order of its calls.
-func (c *Client) GoEnqueue(e Enqueue, then func(jid string, err error)) {
+// GoEnqueue submits a job without waiting. done is called as described at
+// [Client.Go]. The jobs of one client are accepted in the order of the calls.
+func (c *Client) GoEnqueue(e Enqueue, done func(jid string, err error)) {
 	c.Go(TEnqueue, e.append, func(ok Raw, err error) {
 		jid, _ := ok.Get("jid").Str()
-		then(jid, err)
+		done(jid, err)
 	})
 }
 
 func (e *Enqueue) append(b []byte) []byte {
-	if e.plain() { // the common case, without a map
+	if e.isPlain() { // the common case, without building a map
 		b = AppendMap(b, 2)
 		b = append(AppendStr(b, "job_payload"), e.payload()...)
 		return AppendStr(AppendStr(b, "q"), e.Queue)
@@ -91,23 +92,23 @@ func (e *Enqueue) append(b []byte) []byte {
 	set("timeout_ms", e.Timeout > 0, e.Timeout)
 	set("trace", len(e.Trace) > 0, e.Trace)
 	set("notify", e.Notify, true)
-	setGiven(p, "priority", e.Priority)
-	setGiven(p, "unique_key", e.UniqueKey)
-	setGiven(p, "unique_ttl_ms", e.UniqueTTL)
-	setGiven(p, "rate_limit_key", e.RateLimitKey)
-	setGiven(p, "rate_limit_ms", e.RateLimit)
-	setGiven(p, "debounce_key", e.DebounceKey)
-	setGiven(p, "debounce_ms", e.Debounce)
+	setIfGiven(p, "priority", e.Priority)
+	setIfGiven(p, "unique_key", e.UniqueKey)
+	setIfGiven(p, "unique_ttl_ms", e.UniqueTTL)
+	setIfGiven(p, "rate_limit_key", e.RateLimitKey)
+	setIfGiven(p, "rate_limit_ms", e.RateLimit)
+	setIfGiven(p, "debounce_key", e.DebounceKey)
+	setIfGiven(p, "debounce_ms", e.Debounce)
 	return AppendValue(b, p)
 }
 
-func setGiven[T any](p Fields, key string, value *T) {
+func setIfGiven[T any](p Fields, key string, value *T) {
 	if value != nil {
 		p[key] = *value
 	}
 }
 
-func (e *Enqueue) plain() bool {
+func (e *Enqueue) isPlain() bool {
 	return e.At.IsZero() && e.MaxAttempts == 0 && e.RetryInterval == 0 && e.Function == "" && e.Key == "" &&
 		e.Timeout == 0 && e.Priority == nil && len(e.Trace) == 0 && !e.Notify &&
 		e.UniqueKey == nil && e.UniqueTTL == nil && e.RateLimitKey == nil && e.RateLimit == nil && e.DebounceKey == nil && e.Debounce == nil
@@ -120,44 +121,47 @@ func (e *Enqueue) payload() Raw {
 	return e.Payload
 }
 
-// Job reads a job's record; it is an empty map if the yard does not know it.
+// Job returns a job's record, or an empty map if the job is unknown.
 func (c *Client) Job(ctx context.Context, jid string) (Raw, error) {
 	return c.Call(ctx, TJob, AppendValue(nil, Fields{"jid": jid}))
 }
 
-// Await gives a job's record once it has ended; ended is false if it has not
-// within wait, which is taken for 0 to [MaxAwait].
+// Await returns a job's record if the job has ended. Otherwise ended is false, and
+// the node pushes a JOBEND to [Options].OnPush if the job ends within wait, which
+// is limited to 0 to [MaxAwait].
 func (c *Client) Await(ctx context.Context, jid string, wait time.Duration) (record Raw, ended bool, err error) {
 	record, err = c.Call(ctx, TAwait, AppendValue(nil, Fields{"jid": jid, "timeout_ms": min(wireDelay(wait), MaxAwait.Milliseconds())}))
 	pending, _ := record.Get("pending").Bool()
 	return record, err == nil && !pending, err
 }
 
-// Ack accepts a QUEST. then may be nil.
-func (c *Client) Ack(q *Quest, then func(Raw, error)) { c.Go(TAck, q.held, then) }
+// Ack accepts a QUEST. done may be nil; it is called as described at
+// [Client.Go].
+func (c *Client) Ack(q *Quest, done func(Raw, error)) { c.Go(TAck, q.appendLeaseRef, done) }
 
-// held appends what names q's dispatch.
-func (q *Quest) held(b []byte) []byte {
+// appendLeaseRef appends a map with the job's id and q's token.
+func (q *Quest) appendLeaseRef(b []byte) []byte {
 	b = AppendStr(AppendStr(AppendMap(b, 2), "jid"), q.JID)
 	return AppendBin(AppendStr(b, "tok"), q.Token[:])
 }
 
-// Done ends a dispatch well. result may be nil; credits are given with it.
-// then is called once the end is committed, with an error if it is not.
-func (c *Client) Done(q *Quest, result Raw, credits uint32, then func(Raw, error)) {
+// Done ends a dispatch successfully. result may be empty. credits are added to
+// the queue's subscription. done may be nil; it is called with the answer once
+// the outcome is committed, or with an error, as described at [Client.Go].
+func (c *Client) Done(q *Quest, result Raw, credits uint32, done func(Raw, error)) {
 	if len(result) == 0 {
 		result = Nil
 	}
 	c.Go(TDone, func(b []byte) []byte {
-		b = AppendMap(b, 3+given(credits))
+		b = AppendMap(b, 3+creditFields(credits))
 		b = appendCredits(b, credits)
 		b = AppendStr(AppendStr(b, "jid"), q.JID)
 		b = append(AppendStr(b, "result"), result...)
 		return AppendBin(AppendStr(b, "tok"), q.Token[:])
-	}, then)
+	}, done)
 }
 
-func given(credits uint32) int { return min(int(credits), 1) }
+func creditFields(credits uint32) int { return min(int(credits), 1) }
 
 func appendCredits(b []byte, credits uint32) []byte {
 	if credits == 0 {
@@ -166,8 +170,9 @@ func appendCredits(b []byte, credits uint32) []byte {
 	return AppendInt(AppendStr(b, "credits"), int64(credits))
 }
 
-// Fail ends a dispatch badly, as f says; its Held is q's.
-func (c *Client) Fail(q *Quest, f Fail, then func(Raw, error)) {
+// Fail ends a dispatch with a failure. The [LeaseRef] of f is ignored, q's is
+// sent.
+func (c *Client) Fail(q *Quest, f Fail, done func(Raw, error)) {
 	reason := Fields{"message": f.Message}
 	if f.Type != "" {
 		reason["type"] = f.Type
@@ -185,36 +190,36 @@ func (c *Client) Fail(q *Quest, f Fail, then func(Raw, error)) {
 	if f.Credits > 0 {
 		p["credits"] = f.Credits
 	}
-	c.Go(TFail, func(b []byte) []byte { return AppendValue(b, p) }, then)
+	c.Go(TFail, func(b []byte) []byte { return AppendValue(b, p) }, done)
 }
 
-// wireDelay is a delay in milliseconds, as the wire takes it: one that is over
-// already is none. The node would hang up on a negative one.
+// wireDelay returns a delay in milliseconds. A negative delay becomes 0,
+// because the node would close the connection.
 func wireDelay(d time.Duration) int64 { return max(d.Milliseconds(), 0) }
 
-// Nack declines a QUEST before its ACK.
-func (c *Client) Nack(q *Quest, n Nack, then func(Raw, error)) {
+// Nack declines a QUEST that was not acknowledged.
+func (c *Client) Nack(q *Quest, n Nack, done func(Raw, error)) {
 	p := Fields{"jid": q.JID, "tok": q.Token[:], "reason": n.Reason, "delay_ms": wireDelay(n.Delay)}
 	if n.Credits > 0 {
 		p["credits"] = n.Credits
 	}
-	c.Go(TNack, func(b []byte) []byte { return AppendValue(b, p) }, then)
+	c.Go(TNack, func(b []byte) []byte { return AppendValue(b, p) }, done)
 }
 
-// Beat extends the leases of quests. then gets one answer per job, as
-// [BeatAnswers] reads them.
-func (c *Client) Beat(quests []*Quest, then func(Raw, error)) {
+// Beat extends the leases of quests. The answer passed to done is for
+// [BeatAnswers].
+func (c *Client) Beat(quests []*Quest, done func(Raw, error)) {
 	c.Go(TBeat, func(b []byte) []byte {
 		b = AppendStr(AppendMap(b, 1), "jobs")
 		b = AppendArray(b, len(quests))
 		for _, q := range quests {
-			b = q.held(b)
+			b = q.appendLeaseRef(b)
 		}
 		return b
-	}, then)
+	}, done)
 }
 
-// BeatAnswers calls lost for every job whose lease a BEAT could not extend.
+// BeatAnswers calls lost for every job whose lease could not be extended.
 func BeatAnswers(ok Raw, lost func(jid string, code Code)) {
 	for answer := range ok.Get("jobs").Items() {
 		if alive, _ := answer.Get("ok").Bool(); !alive {
@@ -225,8 +230,9 @@ func BeatAnswers(ok Raw, lost func(jid string, code Code)) {
 	}
 }
 
-// Goodbye announces that this worker leaves; with drain it finishes what it
-// has in hand first.
+// Goodbye announces that the worker is leaving. With drain, the node sends no
+// more jobs and closes the connection when the worker's jobs have ended;
+// without, it ends the jobs as interrupted and closes the connection at once.
 func (c *Client) Goodbye(ctx context.Context, reason string, drain bool) error {
 	_, err := c.Call(ctx, TGoodbye, AppendValue(nil, Fields{"reason": reason, "drain": drain}))
 	return err

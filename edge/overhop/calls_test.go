@@ -9,9 +9,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestEnqueue_ComesBack: all that a client may ask of a job is read as it was
-// given, and the common job takes the short way to the same end.
-func TestEnqueue_ComesBack(t *testing.T) {
+// All fields of an Enqueue are parsed as they were encoded, and a job without
+// options takes a shorter path to the same encoding.
+func TestEnqueue_RoundTrip(t *testing.T) {
 	for _, want := range []Enqueue{
 		{Queue: "jobs", Payload: Raw{0x01}},
 		{
@@ -32,8 +32,8 @@ func TestEnqueue_ComesBack(t *testing.T) {
 	}
 }
 
-// Delays that no node would take are brought within the wire's range: it would
-// hang up on them.
+// Delays out of range are limited to it, because a node would close the
+// connection.
 func TestClient_Delays(t *testing.T) {
 	for _, c := range []struct{ given, want, wait time.Duration }{
 		{-time.Second, 0, 0},
@@ -42,19 +42,19 @@ func TestClient_Delays(t *testing.T) {
 		{math.MaxInt64, math.MaxInt64 / time.Millisecond * time.Millisecond, MaxAwait},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			y := newFakeYard(t)
+			y := newFakeCluster(t)
 			client, _ := connect(t, y, Options{})
 			client.Fail(new(Quest), Fail{RetryAfter: &c.given}, nil)
 			client.Nack(new(Quest), Nack{Delay: c.given}, nil)
 			client.Await(t.Context(), "mail:1", c.given)
 			n := y.node(0)
-			if f, err := ParseFail(n.one(TFail)); err != nil || f.RetryAfter == nil || *f.RetryAfter != c.want {
+			if f, err := ParseFail(n.onlyMessage(TFail)); err != nil || f.RetryAfter == nil || *f.RetryAfter != c.want {
 				t.Errorf("FAIL after %s: %+v, %v", c.given, f, err)
 			}
-			if got, err := ParseNack(n.one(TNack)); err != nil || got.Delay != c.want {
+			if got, err := ParseNack(n.onlyMessage(TNack)); err != nil || got.Delay != c.want {
 				t.Errorf("NACK after %s: %s, %v", c.given, got.Delay, err)
 			}
-			if _, wait, err := ParseAwait(n.one(TAwait)); err != nil || wait != c.wait {
+			if _, wait, err := ParseAwait(n.onlyMessage(TAwait)); err != nil || wait != c.wait {
 				t.Errorf("AWAIT of %s: %s, %v", c.given, wait, err)
 			}
 			client.Close()

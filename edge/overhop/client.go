@@ -11,91 +11,93 @@ import (
 	"sync"
 	"time"
 
-	"yardmaster/internal/frame"
+	"github.com/yardmaster-dev/yardmaster/internal/frame"
 )
 
-// ErrClosed ends requests whose connection is gone: what became of them is not
-// known.
+// ErrClosed is the error of requests whose connection was closed before they
+// were answered. It is not known whether they took effect.
 var ErrClosed = errors.New("connection to the node is closed")
 
-// Options of a [Client]. The zero value is a client that offers the delivery
-// extension and takes no QUESTs.
+// Options configures a [Client]. The zero value offers the delivery extension
+// and ignores QUESTs.
 type Options struct {
-	Name  string        // of this client, for people
-	Token string        // what the node asks of its clients; empty: nothing
-	TLS   *tls.Config   // for [Dial]; nil: plain TCP
-	Plain bool          // do not offer the delivery extension
-	Limit int           // largest frame sent or taken, in bytes; 0: the node's own, or DefaultFrameLimit if it does not say
-	Stuck time.Duration // a write that makes no way for so long ends the connection; 0: 10 s
+	Name         string        // name of this client, for display
+	Token        string        // token that the node requires; empty: none
+	TLS          *tls.Config   // for [Dial]; nil: plain TCP
+	NoDelivery   bool          // do not offer the delivery extension
+	MaxFrame     int           // largest frame sent or accepted, in bytes; 0: the node's limit, or DefaultFrameLimit if it announces none
+	WriteTimeout time.Duration // the connection ends if 256 KiB cannot be written in this time; 0: 10 s
 
-	// Silence is how long a node may say nothing at all while it owes an
-	// answer before it is given up; 0: 65 s, which is more than any node may
-	// be set to wait for its yard; negative: for ever.
-	Silence time.Duration
+	// ResponseTimeout is how long a node may send nothing at all while it owes
+	// an answer before the connection is closed. 0 means 65 s, which is more
+	// than the longest time a node can be configured to wait for the yard; a
+	// negative value means no limit.
+	ResponseTimeout time.Duration
 
-	// alive asks the node for a sign of life beside this connection; nil: it
-	// cannot be asked. The answers of one connection come in order, so over
-	// this one a slow answer and a dead node look the same.
-	alive func(context.Context) bool
+	// probe reports whether the node is alive, over a separate connection; nil:
+	// not available. Answers come in order, so on this connection a slow answer
+	// cannot be told from a dead node.
+	probe func(context.Context) bool
 
-	Quests func(Quest) // called by Run for every QUEST; must not block
+	OnQuest func(Quest) // called by Run for every QUEST; must not block
 
-	// Pushes is called by Run for every other push; p lies in the frame. It
-	// must not block.
-	Pushes func(t int64, p Raw)
+	// OnPush is called by Run for every other push. p is valid during the call
+	// only. It must not block.
+	OnPush func(t int64, p Raw)
 }
 
-// Client is one registered connection to a node. Its requests may be used by
-// any number of goroutines at once and are pipelined: many may be under way.
-// [Client.Run] must be running for them to be sent and answered. Every request
-// is answered or ends with an error that is [ErrClosed]; none is forgotten.
+// Client is one registered connection to a node. Its methods may be called
+// concurrently; requests are pipelined. [Client.Run] must be running for
+// requests to be sent and answered. Every request is answered, or ends with an
+// error that is [ErrClosed].
 type Client struct {
 	nc   net.Conn
 	in   *frame.Reader
-	o    Options
+	opts Options
 	wid  string
 	node string
 
-	wake chan struct{} // capacity 1: out has something
-	gone chan struct{} // closed when the connection is no more
+	wake   chan struct{} // capacity 1: out is not empty
+	closed chan struct{} // closed when the connection has ended
 
-	mu      sync.Mutex
-	out     []byte        // framed, not yet given to the socket
-	room    chan struct{} // closed when out is short again; nil: nobody waits
-	last    uint64        // rid of the newest request
-	pending map[uint64]func(Raw, error)
-	since   time.Time // of the last frame, or when the first of pending was asked
-	running bool      // Run delivers what becomes of pending
-	err     error     // why the connection is gone
+	mu           sync.Mutex
+	out          []byte        // frames that wait to be written
+	writable     chan struct{} // closed when out is below maxUnsent again; nil: no call is waiting
+	lastRID      uint64        // rid of the last request
+	pending      map[uint64]func(Raw, error)
+	lastActivity time.Time // when the last frame was received, or when pending last became non-empty
+	running      bool      // Run is active and will end the pending requests
+	err          error     // why the connection has ended
 }
 
-// Dial connects to a node and registers there.
-func Dial(ctx context.Context, addr string, o Options) (*Client, error) {
+// Dial connects to a node and registers. ctx limits the time for that, not the
+// life of the connection.
+func Dial(ctx context.Context, addr string, opts Options) (*Client, error) {
 	nc, err := dialTCP(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
-	if nc, err = secure(ctx, nc, addr, o.TLS); err != nil {
+	if nc, err = wrapTLS(ctx, nc, addr, opts.TLS); err != nil {
 		return nil, err
 	}
-	c, err := Connect(ctx, nc, o)
+	c, err := Connect(ctx, nc, opts)
 	if err != nil {
 		nc.Close()
 	}
 	return c, err
 }
 
-// Connect registers over a connection at hand. It is left open on error.
-func Connect(ctx context.Context, nc net.Conn, o Options) (*Client, error) {
-	if o.Stuck == 0 {
-		o.Stuck = 10 * time.Second
+// Connect registers over an existing connection. On error nc is left open.
+func Connect(ctx context.Context, nc net.Conn, opts Options) (*Client, error) {
+	if opts.WriteTimeout == 0 {
+		opts.WriteTimeout = 10 * time.Second
 	}
-	if o.Silence == 0 {
-		o.Silence = patience
+	if opts.ResponseTimeout == 0 {
+		opts.ResponseTimeout = defaultResponseTimeout
 	}
 	c := &Client{
-		nc: nc, in: frame.NewReader(nc, MaxFrameLimit), o: o,
-		wake: make(chan struct{}, 1), gone: make(chan struct{}), pending: make(map[uint64]func(Raw, error)),
+		nc: nc, in: frame.NewReader(nc, MaxFrameLimit), opts: opts,
+		wake: make(chan struct{}, 1), closed: make(chan struct{}), pending: make(map[uint64]func(Raw, error)),
 	}
 	stop := context.AfterFunc(ctx, func() { nc.SetDeadline(time.Unix(1, 0)) })
 	err := c.handshake()
@@ -110,28 +112,28 @@ func Connect(ctx context.Context, nc net.Conn, o Options) (*Client, error) {
 
 func (c *Client) handshake() error {
 	hello := Fields{"client": "yardmaster"}
-	if c.o.Name != "" {
-		hello["name"] = c.o.Name
+	if c.opts.Name != "" {
+		hello["name"] = c.opts.Name
 	}
-	if c.o.Token != "" {
-		hello["token"] = c.o.Token
+	if c.opts.Token != "" {
+		hello["token"] = c.opts.Token
 	}
-	if !c.o.Plain {
+	if !c.opts.NoDelivery {
 		hello["ext"] = []string{Delivery}
 	}
-	hi, err := c.lockstep(THello, AppendValue(nil, hello), THi)
+	hi, err := c.roundTrip(THello, AppendValue(nil, hello), THi)
 	if err != nil {
 		return err
 	}
 	c.node, _ = hi.Get("node").Str()
-	if c.o.Limit == 0 {
-		c.o.Limit = DefaultFrameLimit
+	if c.opts.MaxFrame == 0 {
+		c.opts.MaxFrame = DefaultFrameLimit
 		if limit, ok := hi.Get("max_envelope_size_bytes").Int(); ok && limit >= MinFrameLimit && limit <= MaxFrameLimit {
-			c.o.Limit = int(limit)
+			c.opts.MaxFrame = int(limit)
 		}
 	}
-	c.in.SetLimit(c.o.Limit)
-	ok, err := c.lockstep(TRegister, EmptyMap, TOK)
+	c.in.SetLimit(c.opts.MaxFrame)
+	ok, err := c.roundTrip(TRegister, EmptyMap, TOK)
 	if err != nil {
 		return err
 	}
@@ -139,11 +141,11 @@ func (c *Client) handshake() error {
 	return nil
 }
 
-// lockstep sends one request and takes the next frame for its answer, but for
-// a node's question who we are: REGISTER answers that.
-func (c *Client) lockstep(t int64, p Raw, want int64) (Raw, error) {
-	c.last++
-	rid := strconv.FormatUint(c.last, 10)
+// roundTrip sends one request and returns the payload of its answer. It skips
+// an IDENT, which REGISTER answers.
+func (c *Client) roundTrip(t int64, p Raw, want int64) (Raw, error) {
+	c.lastRID++
+	rid := strconv.FormatUint(c.lastRID, 10)
 	if _, err := c.nc.Write(AppendMessage(nil, t, rid, p)); err != nil {
 		return nil, err
 	}
@@ -167,18 +169,19 @@ func (c *Client) lockstep(t int64, p Raw, want int64) (Raw, error) {
 	}
 }
 
-// WID is the id the node gave this worker.
+// WID returns the id that the node gave this worker.
 func (c *Client) WID() string { return c.wid }
 
-// Node is the name of the node; empty if it did not say.
+// Node returns the name of the node; empty if it sent none.
 func (c *Client) Node() string { return c.node }
 
-// Gone is closed when the connection is gone: every request ends by then.
-func (c *Client) Gone() <-chan struct{} { return c.gone }
+// Closed returns a channel that is closed when the connection has ended. Requests
+// that are pending then end with [ErrClosed].
+func (c *Client) Closed() <-chan struct{} { return c.closed }
 
-// Run sends, receives and calls back until ctx ends, which gives nil, or the
-// connection does. It closes the connection and ends all requests under way.
-// It is called once.
+// Run sends requests, receives messages and calls callbacks until the
+// connection fails, or until ctx ends, when it returns nil. It then closes the
+// connection and fails all pending requests. It must be called at most once.
 func (c *Client) Run(ctx context.Context) error {
 	c.mu.Lock()
 	c.running = true
@@ -186,25 +189,25 @@ func (c *Client) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { c.nc.Close() })
 	defer stop()
 	loops, stopLoops := context.WithCancel(ctx)
-	var others sync.WaitGroup
-	others.Go(func() { c.writeLoop(loops) })
-	var silent error
-	others.Go(func() { silent = c.watch(loops) })
+	var background sync.WaitGroup
+	background.Go(func() { c.writeLoop(loops) })
+	var silenceErr error
+	background.Go(func() { silenceErr = c.watchSilence(loops) })
 	err := c.readLoop()
 	stopLoops()
 	c.nc.Close()
-	others.Wait()
-	if silent != nil {
-		err = silent
+	background.Wait()
+	if silenceErr != nil {
+		err = silenceErr
 	}
-	c.abandon(fmt.Errorf("%w: %v", ErrClosed, err))
+	c.failPending(fmt.Errorf("%w: %v", ErrClosed, err))
 	if ctx.Err() != nil {
 		return nil
 	}
 	return err
 }
 
-// Close ends the connection, and with it Run. Requests under way end with
+// Close closes the connection, which ends Run. Pending requests end with
 // [ErrClosed].
 func (c *Client) Close() error {
 	err := c.nc.Close()
@@ -212,7 +215,7 @@ func (c *Client) Close() error {
 	running := c.running
 	c.mu.Unlock()
 	if !running {
-		c.abandon(ErrClosed)
+		c.failPending(ErrClosed)
 	}
 	return err
 }
@@ -228,9 +231,9 @@ func (c *Client) readLoop() error {
 			return fmt.Errorf("read from node: %w", err)
 		}
 		if string(rid) == PushRID {
-			err = c.push(t, p)
+			err = c.handlePush(t, p)
 		} else {
-			err = c.answer(t, rid, p)
+			err = c.handleAnswer(t, rid, p)
 		}
 		if err != nil {
 			return err
@@ -238,57 +241,56 @@ func (c *Client) readLoop() error {
 	}
 }
 
-// answer hands an answer to who waits for it. One that nobody asked for means
-// that the two sides have lost each other.
-func (c *Client) answer(t int64, rid []byte, p Raw) error {
+// handleAnswer passes an answer to its request. An answer without a request is
+// an error, because the two sides have lost track of each other.
+func (c *Client) handleAnswer(t int64, rid []byte, p Raw) error {
 	n, _ := parseInt(rid)
 	c.mu.Lock()
-	then, asked := c.pending[uint64(n)]
-	if !asked || t != TOK && t != TErr && t != TPong {
+	done, known := c.pending[uint64(n)]
+	if !known || t != TOK && t != TErr && t != TPong {
 		c.mu.Unlock()
-		return fmt.Errorf("node sent t=%d to request %q, which is no answer to it", t, rid)
+		return fmt.Errorf("node sent t=%d to request %q, which is not an answer to it", t, rid)
 	}
 	delete(c.pending, uint64(n))
-	c.since = time.Now()
+	c.lastActivity = time.Now()
 	c.mu.Unlock()
 	switch {
-	case then == nil:
+	case done == nil:
 	case t == TErr:
-		then(nil, parseErr(p))
+		done(nil, parseErr(p))
 	default:
-		then(p, nil)
+		done(p, nil)
 	}
 	return nil
 }
 
-func (c *Client) push(t int64, p Raw) error {
+func (c *Client) handlePush(t int64, p Raw) error {
 	c.mu.Lock()
-	c.since = time.Now()
+	c.lastActivity = time.Now()
 	c.mu.Unlock()
 	switch {
 	case t == TErr:
 		return parseErr(p)
 	case t == TIdent:
-	case t < TQuest || t > TJobEnd || c.o.Plain:
+	case t < TQuest || t > TJobEnd || c.opts.NoDelivery:
 		return fmt.Errorf("node pushed t=%d, which this client does not know", t)
-	case t == TQuest && c.o.Quests != nil:
+	case t == TQuest && c.opts.OnQuest != nil:
 		q, err := ParseQuest(p)
 		if err != nil {
 			return fmt.Errorf("node sent a bad QUEST: %w", err)
 		}
-		c.o.Quests(q)
-	case c.o.Pushes != nil:
-		c.o.Pushes(t, p)
+		c.opts.OnQuest(q)
+	case c.opts.OnPush != nil:
+		c.opts.OnPush(t, p)
 	}
 	return nil
 }
 
-// chunk is how much is written at once: a write that takes [Options.Stuck] has
-// moved less than that.
-const chunk = 256 << 10
+// maxWrite is the largest single write, in bytes, that must finish within
+// [Options.WriteTimeout].
+const maxWrite = 256 << 10
 
-// writeLoop gives the socket all that waits in one go, and so gathers what
-// comes while it writes.
+// writeLoop writes everything that waits, and meanwhile lets more accumulate.
 func (c *Client) writeLoop(ctx context.Context) {
 	var batch []byte
 	for {
@@ -299,12 +301,12 @@ func (c *Client) writeLoop(ctx context.Context) {
 		}
 		c.mu.Lock()
 		batch, c.out = c.out, batch[:0]
-		c.letIn()
+		c.signalWritable()
 		c.mu.Unlock()
-		for part := range slices.Chunk(batch, chunk) {
-			c.nc.SetWriteDeadline(time.Now().Add(c.o.Stuck))
+		for part := range slices.Chunk(batch, maxWrite) {
+			c.nc.SetWriteDeadline(time.Now().Add(c.opts.WriteTimeout))
 			if _, err := c.nc.Write(part); err != nil {
-				c.nc.Close() // readLoop ends with it
+				c.nc.Close() // ends readLoop
 				return
 			}
 		}
@@ -314,63 +316,66 @@ func (c *Client) writeLoop(ctx context.Context) {
 	}
 }
 
-// abandon ends all requests, those to come included.
-func (c *Client) abandon(err error) {
+// failPending fails all requests, including later ones, with err.
+func (c *Client) failPending(err error) {
 	c.mu.Lock()
 	if c.err == nil {
 		c.err = err
-		close(c.gone)
+		close(c.closed)
 	}
 	pending := c.pending
 	c.pending = nil
-	c.letIn()
+	c.signalWritable()
 	c.mu.Unlock()
-	for _, then := range pending {
-		if then != nil {
-			then(nil, err)
+	for _, done := range pending {
+		if done != nil {
+			done(nil, err)
 		}
 	}
 }
 
-// Go sends a request and returns. payload appends the payload map to the bytes
-// it is given. then is called once: by Run with the OK's payload, which lies
-// in the frame, or a [*RemoteError]; or with an error that is [ErrClosed]. What
-// the wire cannot carry is not sent and gives an error that is
-// [ErrNotSendable] or a [*frame.TooLargeError], at once. then must not block;
-// nil means that the answer does not matter. Who calls Go faster than the node
-// answers has to bound that; [Client.Call] does.
-func (c *Client) Go(t int64, payload func([]byte) []byte, then func(ok Raw, err error)) {
+// Go sends a request of message type t without waiting for its answer. payload
+// must append the payload map to its argument.
+//
+// done is called once, if it is not nil, and must not block. Run calls it with
+// the payload of the OK, which is valid during the call only, or with a
+// [*RemoteError]; if the connection ends first, the error is [ErrClosed]. A
+// request that cannot be encoded is not sent, and done is called at once with
+// an error that is [ErrNotSendable] or a [*frame.TooLargeError].
+//
+// Go does not limit the number of requests that wait to be sent; [Client.Call]
+// does.
+func (c *Client) Go(t int64, payload func([]byte) []byte, done func(ok Raw, err error)) {
 	c.mu.Lock()
-	err := c.send(t, payload, then)
+	err := c.send(t, payload, done)
 	c.mu.Unlock()
-	if err != nil && then != nil {
-		then(nil, err)
+	if err != nil && done != nil {
+		done(nil, err)
 	}
 }
 
-// send puts a request to those that wait for the socket; Client.mu is held.
-func (c *Client) send(t int64, payload func([]byte) []byte, then func(Raw, error)) error {
+// send adds a request to the output. Client.mu is held.
+func (c *Client) send(t int64, payload func([]byte) []byte, done func(Raw, error)) error {
 	if c.err != nil {
 		return c.err
 	}
-	rid := strconv.AppendUint(make([]byte, 0, 20), c.last+1, 10)
+	rid := strconv.AppendUint(make([]byte, 0, 20), c.lastRID+1, 10)
 	out, mark := Begin(c.out)
 	out, size := End(payload(out), mark, t, rid)
 	c.out = out[:mark]
-	if size > c.o.Limit {
-		return &frame.TooLargeError{Size: size, Limit: c.o.Limit}
+	if size > c.opts.MaxFrame {
+		return &frame.TooLargeError{Size: size, Limit: c.opts.MaxFrame}
 	}
-	// The node would hang up on bytes it does not take, and with them on all
-	// that is under way here.
+	// The node would close the connection, and so fail all other requests.
 	if err := Check(out[mark+frame.HeaderLen:]); err != nil {
 		return fmt.Errorf("%w: %v", ErrNotSendable, err)
 	}
 	c.out = out
-	c.last++
+	c.lastRID++
 	if len(c.pending) == 0 {
-		c.since = time.Now()
+		c.lastActivity = time.Now()
 	}
-	c.pending[c.last] = then
+	c.pending[c.lastRID] = done
 	select {
 	case c.wake <- struct{}{}:
 	default:
@@ -378,14 +383,15 @@ func (c *Client) send(t int64, payload func([]byte) []byte, then func(Raw, error
 	return nil
 }
 
-// Call sends a request and waits for its answer, which is the caller's. It
-// waits with sending while too much waits for the socket.
+// Call sends a request of message type t with payload p and returns a copy of
+// the answer's payload. It waits while too much output is unsent. If ctx ends
+// first, the request may still take effect.
 func (c *Client) Call(ctx context.Context, t int64, p Raw) (Raw, error) {
 	type answer struct {
 		ok  Raw
 		err error
 	}
-	if err := c.lockWithRoom(ctx); err != nil {
+	if err := c.lockWritable(ctx); err != nil {
 		return nil, err
 	}
 	got := make(chan answer, 1)
@@ -404,33 +410,34 @@ func (c *Client) Call(ctx context.Context, t int64, p Raw) (Raw, error) {
 	}
 }
 
-// mostWaiting is how many bytes may wait for the socket before calls wait too.
-const mostWaiting = 1 << 20
+// maxUnsent is the unsent output, in bytes, above which Call waits.
+const maxUnsent = 1 << 20
 
-// lockWithRoom locks Client.mu once a call may be sent; on error it is free.
-func (c *Client) lockWithRoom(ctx context.Context) error {
+// lockWritable waits until a request may be added to the output. Without an
+// error it returns with Client.mu held.
+func (c *Client) lockWritable(ctx context.Context) error {
 	for {
 		c.mu.Lock()
-		if len(c.out) < mostWaiting || c.err != nil {
+		if len(c.out) < maxUnsent || c.err != nil {
 			return nil
 		}
-		if c.room == nil {
-			c.room = make(chan struct{})
+		if c.writable == nil {
+			c.writable = make(chan struct{})
 		}
-		room := c.room
+		writable := c.writable
 		c.mu.Unlock()
 		select {
-		case <-room:
+		case <-writable:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
 }
 
-// letIn wakes the calls that wait for room; Client.mu is held.
-func (c *Client) letIn() {
-	if c.room != nil {
-		close(c.room)
-		c.room = nil
+// signalWritable wakes the calls that wait in lockWritable. Client.mu is held.
+func (c *Client) signalWritable() {
+	if c.writable != nil {
+		close(c.writable)
+		c.writable = nil
 	}
 }

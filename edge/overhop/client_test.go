@@ -15,11 +15,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"yardmaster/internal/frame"
+	"github.com/yardmaster-dev/yardmaster/internal/frame"
 )
 
-// connect registers a client at a fake node, and runs it, in a bubble.
-func connect(t *testing.T, y *fakeYard, o Options) (c *Client, ended chan error) {
+// connect registers a client at a fake node and runs it. It must be called in a
+// synctest bubble.
+func connect(t *testing.T, y *fakeCluster, o Options) (c *Client, ended chan error) {
 	nc, _ := y.dial(t.Context(), "n1")
 	c, err := Connect(t.Context(), nc, o)
 	if err != nil {
@@ -30,33 +31,33 @@ func connect(t *testing.T, y *fakeYard, o Options) (c *Client, ended chan error)
 	return c, ended
 }
 
-// A node that says what cannot be ends the connection, and every request on it.
+// A node that violates the protocol ends the connection and all requests on it.
 func TestClient_BadNode(t *testing.T) {
 	push, _ := AppendFields(nil, 146, PushRID, Fields{})
 	request, _ := AppendFields(nil, TPing, PushRID, Fields{})
-	for name, said := range map[string][]byte{
-		"garbage":             []byte("HTTP/1.1 400 Bad Request\r\n"),
-		"empty frame":         {0, 0, 0, 0},
-		"too large":           {0x7f, 0, 0, 0},
-		"no envelope":         frame.Append(nil, []byte{0x80}),
-		"float":               frame.Append(nil, []byte{0xca, 0, 0, 0, 0}),
-		"unknown push":        push,
-		"request":             request,
-		"answer to nobody":    AppendOK(nil, "999", EmptyMap),
-		"answer without rid":  AppendOK(nil, "x", EmptyMap),
-		"answer of no kind":   AppendMessage(nil, THi, "3", EmptyMap),
-		"bad QUEST":           AppendMessage(nil, TQuest, PushRID, EmptyMap),
-		"ERR to nothing said": AppendErr(nil, PushRID, CodeProtocolViolation, "no", nil),
+	for name, sent := range map[string][]byte{
+		"garbage":                []byte("HTTP/1.1 400 Bad Request\r\n"),
+		"empty frame":            {0, 0, 0, 0},
+		"too large":              {0x7f, 0, 0, 0},
+		"no envelope":            frame.Append(nil, []byte{0x80}),
+		"float":                  frame.Append(nil, []byte{0xca, 0, 0, 0, 0}),
+		"unknown push":           push,
+		"request":                request,
+		"answer without request": AppendOK(nil, "999", EmptyMap),
+		"answer without rid":     AppendOK(nil, "x", EmptyMap),
+		"answer of no kind":      AppendMessage(nil, THi, "3", EmptyMap),
+		"bad QUEST":              AppendMessage(nil, TQuest, PushRID, EmptyMap),
+		"ERR without request":    AppendErr(nil, PushRID, CodeProtocolViolation, "no", nil),
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			y := newFakeYard(t)
-			y.answers(func(n *fakeNode, e Envelope) (func(), bool) { return nil, e.T == TPing || e.T == TStatus })
-			c, ended := connect(t, y, Options{Quests: func(Quest) {}})
+			y := newFakeCluster(t)
+			y.setAnswer(func(n *fakeNode, e Envelope) (func(), bool) { return nil, e.T == TPing || e.T == TStatus })
+			c, ended := connect(t, y, Options{OnQuest: func(Quest) {}})
 			asked := make(chan error, 2)
 			for _, kind := range []int64{TPing, TStatus} {
 				c.Go(kind, func(b []byte) []byte { return append(b, EmptyMap...) }, func(_ Raw, err error) { asked <- err })
 			}
-			y.node(0).send(said)
+			y.node(0).send(sent)
 			if err := <-ended; err == nil || strings.Contains(err.Error(), "closed") {
 				t.Errorf("%s: run ended with %v", name, err)
 			}
@@ -68,16 +69,16 @@ func TestClient_BadNode(t *testing.T) {
 			if _, err := c.Ping(t.Context()); !errors.Is(err, ErrClosed) {
 				t.Errorf("%s: a later request ended with %v", name, err)
 			}
-			<-c.Gone()
+			<-c.Closed()
 		})
 	}
 }
 
-// What the wire cannot carry is refused here, and hurts no other request.
+// A request that cannot be encoded fails at once and does not affect others.
 func TestClient_Unsendable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		y := newFakeYard(t)
-		c, _ := connect(t, y, Options{Limit: 1000})
+		y := newFakeCluster(t)
+		c, _ := connect(t, y, Options{MaxFrame: 1000})
 		var large *frame.TooLargeError
 		if _, err := c.Enqueue(t.Context(), Enqueue{Queue: "q", Payload: AppendBin(nil, make([]byte, 1000))}); !errors.As(err, &large) {
 			t.Errorf("too large: %v", err)
@@ -94,21 +95,21 @@ func TestClient_Unsendable(t *testing.T) {
 	})
 }
 
-// Calls wait while a slow node has not read what came before, and no longer.
-func TestClient_Room(t *testing.T) {
+// Calls wait while a slow node has not read the earlier ones, and no longer.
+func TestClient_CallsWaitForSpace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ours, theirs := net.Pipe()
-		y := newFakeYard(t)
-		n := &fakeNode{yard: y, nc: ours, balance: map[string]int{}}
+		y := newFakeCluster(t)
+		n := &fakeNode{cluster: y, nc: ours, balance: map[string]int{}}
 		released := make(chan struct{})
-		y.answers(func(n *fakeNode, e Envelope) (func(), bool) {
+		y.setAnswer(func(n *fakeNode, e Envelope) (func(), bool) {
 			if e.T == TEnqueue {
 				<-released
 			}
 			return nil, false
 		})
 		go n.run()
-		c, err := Connect(t.Context(), theirs, Options{Stuck: time.Hour, Silence: -1})
+		c, err := Connect(t.Context(), theirs, Options{WriteTimeout: time.Hour, ResponseTimeout: -1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -119,29 +120,29 @@ func TestClient_Room(t *testing.T) {
 		}
 		synctest.Wait()
 		c.mu.Lock()
-		if got := len(c.out); got > 2*mostWaiting {
+		if got := len(c.out); got > 2*maxUnsent {
 			t.Errorf("%d bytes wait", got)
 		}
 		c.mu.Unlock()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, err := c.Ping(ctx); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("a call without room: %v", err)
+			t.Errorf("a call while the output is full: %v", err)
 		}
 		close(released)
-		if got := len(n.heard(TEnqueue)); got != 20 {
+		if got := len(n.messages(TEnqueue)); got != 20 {
 			t.Errorf("%d of 20 requests came", got)
 		}
 		c.Close()
 	})
 }
 
-// A node may ask who is there before the answer to HELLO has led to REGISTER;
-// a client closed before it ran ends its requests.
-func TestClient_IdentThenClose(t *testing.T) {
+// A node may send IDENT before the answer to REGISTER. Close fails the requests
+// of a client that was never run.
+func TestClient_IdentBeforeRegister(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		y := newFakeYard(t)
-		y.answers(func(n *fakeNode, e Envelope) (func(), bool) {
+		y := newFakeCluster(t)
+		y.setAnswer(func(n *fakeNode, e Envelope) (func(), bool) {
 			if e.T == TRegister {
 				n.send(AppendIdent(nil, time.Second, time.Now()))
 			}
@@ -161,7 +162,7 @@ func TestClient_IdentThenClose(t *testing.T) {
 	})
 }
 
-// Over TLS the node proves its name, and what stands at the door is told.
+// Over TLS the node's name is verified.
 func TestDial_TLS(t *testing.T) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -183,14 +184,14 @@ func TestDial_TLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	y := newFakeYard(t)
+	y := newFakeCluster(t)
 	go func() {
 		for {
 			nc, err := ln.Accept()
 			if err != nil {
 				return
 			}
-			go (&fakeNode{yard: y, addr: "n1", nc: nc, balance: map[string]int{}}).run()
+			go (&fakeNode{cluster: y, addr: "n1", nc: nc, balance: map[string]int{}}).run()
 		}
 	}()
 	for _, c := range []struct {

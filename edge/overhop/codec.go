@@ -8,13 +8,13 @@ import (
 	"unicode/utf8"
 )
 
-// MaxDepth is how deep arrays and maps may be nested, the frame's own map
-// counted.
+// MaxDepth is how deep arrays and maps may be nested in a frame, including the
+// envelope.
 const MaxDepth = 128
 
-// Raw is one MessagePack value that [Check] has found to be allowed on the
-// wire, or that this package has written. Its methods read it in place,
-// without copying and without building a tree.
+// Raw is one valid MessagePack value: one that [Check] accepts or that this
+// package has written. Its methods read the value in place, without copying or
+// decoding the whole.
 type Raw []byte
 
 // Nil is the MessagePack nil.
@@ -23,9 +23,9 @@ var Nil = Raw{0xc0}
 // EmptyMap is the MessagePack map without keys.
 var EmptyMap = Raw{0x80}
 
-// CodecError says why bytes are not one allowed value.
+// CodecError describes why bytes are not one allowed value.
 type CodecError struct {
-	Offset int // in bytes, where reading failed
+	Offset int // of the failure, in bytes
 	Reason string
 }
 
@@ -36,7 +36,7 @@ func (e *CodecError) Error() string {
 // Kind is the type of a value.
 type Kind uint8
 
-// The kinds of value the wire allows.
+// The kinds of values that the protocol allows.
 const (
 	KindNil Kind = iota + 1
 	KindBool
@@ -51,13 +51,13 @@ var kindNames = [...]string{"nothing", "nil", "bool", "int", "string", "binary",
 
 func (k Kind) String() string { return kindNames[k] }
 
-// Check tells whether b is exactly one allowed value: nil, bool, an integer in
-// int64's range, UTF-8 text, binary, arrays, and maps whose keys are UTF-8
-// text, nested at most [MaxDepth] deep, with nothing behind it. It allocates
-// nothing whatever sizes b announces. The error is a [*CodecError].
+// Check reports whether b is exactly one allowed value: nil, a bool, an integer
+// in the range of int64, UTF-8 text, binary, an array, or a map whose keys are
+// UTF-8 text, nested at most [MaxDepth] deep, and nothing after it. It does not
+// allocate, whatever sizes b announces. The error is a [*CodecError].
 func Check(b []byte) error { return CheckDepth(b, MaxDepth) }
 
-// CheckDepth is [Check] for a value that may be nested at most levels deep.
+// CheckDepth is like [Check], with levels in place of [MaxDepth].
 func CheckDepth(b []byte, levels int) error {
 	c := checker{b: b}
 	if err := c.value(levels); err != nil {
@@ -76,9 +76,9 @@ type checker struct {
 
 func (c *checker) fail(reason string) error { return &CodecError{Offset: c.at, Reason: reason} }
 
-// value checks one value; depth is how many levels of containers are left.
+// value checks one value. depth is the number of container levels left.
 func (c *checker) value(depth int) error {
-	h, ok := readHead(c.b[c.at:])
+	h, ok := readHeader(c.b[c.at:])
 	if !ok {
 		return c.refuse()
 	}
@@ -100,7 +100,7 @@ func (c *checker) value(depth int) error {
 	return nil
 }
 
-func (c *checker) container(h head, depth int) error {
+func (c *checker) container(h header, depth int) error {
 	if depth == 0 {
 		return c.fail("nested too deep")
 	}
@@ -123,7 +123,7 @@ func (c *checker) container(h head, depth int) error {
 
 func isText(first byte) bool { return first>>5 == 5 || first >= 0xd9 && first <= 0xdb }
 
-// refuse names what readHead did not take.
+// refuse returns the error for a value that readHeader does not accept.
 func (c *checker) refuse() error {
 	if c.at >= len(c.b) {
 		return c.fail("cut off")
@@ -141,39 +141,40 @@ func (c *checker) refuse() error {
 	return c.fail("cut off")
 }
 
-// head is a value's first bytes: its type and, for a scalar, its value.
-type head struct {
+// header is the beginning of a value: its type and, for a bool or an integer,
+// its value.
+type header struct {
 	kind Kind
-	size int    // bytes of the head itself
+	size int    // bytes of the header itself
 	n    uint64 // length of text or binary, number of items or pairs
 	v    int64  // of an int or a bool
 }
 
-// readHead reads the head of the value that b begins with. It is not ok if b
-// is too short or the type is not allowed.
-func readHead(b []byte) (head, bool) {
+// readHeader reads the header of the value at the beginning of b. ok is false
+// if b is too short or the type is not allowed.
+func readHeader(b []byte) (h header, ok bool) {
 	if len(b) == 0 {
-		return head{}, false
+		return header{}, false
 	}
 	first := b[0]
 	switch {
 	case first < 0x80:
-		return head{kind: KindInt, size: 1, v: int64(first)}, true
+		return header{kind: KindInt, size: 1, v: int64(first)}, true
 	case first < 0x90:
-		return head{kind: KindMap, size: 1, n: uint64(first & 0x0f)}, true
+		return header{kind: KindMap, size: 1, n: uint64(first & 0x0f)}, true
 	case first < 0xa0:
-		return head{kind: KindArray, size: 1, n: uint64(first & 0x0f)}, true
+		return header{kind: KindArray, size: 1, n: uint64(first & 0x0f)}, true
 	case first < 0xc0:
-		return head{kind: KindStr, size: 1, n: uint64(first & 0x1f)}, true
+		return header{kind: KindStr, size: 1, n: uint64(first & 0x1f)}, true
 	case first >= 0xe0:
-		return head{kind: KindInt, size: 1, v: int64(int8(first))}, true
+		return header{kind: KindInt, size: 1, v: int64(int8(first))}, true
 	}
-	return readWideHead(first, b[1:])
+	return readWideHeader(first, b[1:])
 }
 
-// wide tells of the types 0xc0 to 0xdf what they are and how many bytes of
-// length or value follow the first.
-var wide = [32]struct {
+// wideHeaders describes the types 0xc0 to 0xdf: their kind, and how many bytes
+// of length or value follow the first byte.
+var wideHeaders = [32]struct {
 	kind   Kind
 	bytes  int
 	signed bool
@@ -190,12 +191,12 @@ var wide = [32]struct {
 	0xde - 0xc0: {kind: KindMap, bytes: 2}, 0xdf - 0xc0: {kind: KindMap, bytes: 4},
 }
 
-func readWideHead(first byte, rest []byte) (head, bool) {
-	w := wide[first-0xc0]
+func readWideHeader(first byte, rest []byte) (header, bool) {
+	w := wideHeaders[first-0xc0]
 	if w.kind == 0 || len(rest) < w.bytes {
-		return head{}, false
+		return header{}, false
 	}
-	h := head{kind: w.kind, size: 1 + w.bytes}
+	h := header{kind: w.kind, size: 1 + w.bytes}
 	var n uint64
 	switch w.bytes {
 	case 1:
@@ -216,72 +217,72 @@ func readWideHead(first byte, rest []byte) (head, bool) {
 		shift := 64 - 8*w.bytes
 		h.v = int64(n<<shift) >> shift
 	case n > math.MaxInt64:
-		return head{}, false
+		return header{}, false
 	default:
 		h.v = int64(n)
 	}
 	return h, true
 }
 
-// Kind tells the type of r; 0 if r is empty, which stands for a key that is
-// not there.
+// Kind returns the type of r, 0 if r is empty, as it is for a missing key.
 func (r Raw) Kind() Kind {
-	h, _ := readHead(r)
+	h, _ := readHeader(r)
 	return h.kind
 }
 
-// IsNil tells a nil or a missing value.
+// IsNil reports whether r is nil or empty.
 func (r Raw) IsNil() bool { return len(r) == 0 || r[0] == 0xc0 }
 
-// Int is r's integer; ok is false for another kind.
+// Int returns r's integer. ok is false if r is not an integer.
 func (r Raw) Int() (v int64, ok bool) {
-	h, _ := readHead(r)
+	h, _ := readHeader(r)
 	return h.v, h.kind == KindInt
 }
 
-// Bool is r's truth; ok is false for another kind.
+// Bool returns r's bool. ok is false if r is not a bool.
 func (r Raw) Bool() (v, ok bool) {
-	h, _ := readHead(r)
+	h, _ := readHeader(r)
 	return h.v == 1, h.kind == KindBool
 }
 
-// Text is r's text, in place; ok is false for another kind.
+// Text returns r's text, in place. ok is false if r is not text.
 func (r Raw) Text() (v []byte, ok bool) {
-	h, _ := readHead(r)
+	h, _ := readHeader(r)
 	if h.kind != KindStr {
 		return nil, false
 	}
 	return r[h.size : h.size+int(h.n)], true
 }
 
-// Str is a copy of r's text; ok is false for another kind.
+// Str returns a copy of r's text. ok is false if r is not text.
 func (r Raw) Str() (v string, ok bool) {
 	b, ok := r.Text()
 	return string(b), ok
 }
 
-// Bin is r's binary, in place; ok is false for another kind.
+// Bin returns r's binary, in place. ok is false if r is not binary.
 func (r Raw) Bin() (v []byte, ok bool) {
-	h, _ := readHead(r)
+	h, _ := readHeader(r)
 	if h.kind != KindBin {
 		return nil, false
 	}
 	return r[h.size : h.size+int(h.n)], true
 }
 
-// Len is the number of an array's items or of a map's pairs, else 0.
+// Len returns the number of items of an array or pairs of a map, 0 for other
+// kinds.
 func (r Raw) Len() int {
-	h, _ := readHead(r)
+	h, _ := readHeader(r)
 	if h.kind != KindArray && h.kind != KindMap {
 		return 0
 	}
 	return int(h.n)
 }
 
-// Items gives an array's values in order; none for another kind.
+// Items iterates over the values of an array. Other kinds have none.
 func (r Raw) Items() iter.Seq[Raw] {
 	return func(yield func(Raw) bool) {
-		h, _ := readHead(r)
+		h, _ := readHeader(r)
 		if h.kind != KindArray {
 			return
 		}
@@ -296,11 +297,11 @@ func (r Raw) Items() iter.Seq[Raw] {
 	}
 }
 
-// Pairs gives a map's keys and values as they were written, repeated keys
-// included; none for another kind. Of a repeated key the last value counts.
+// Pairs iterates over the keys and values of a map, including repeated keys, of
+// which the last value counts. Other kinds have none.
 func (r Raw) Pairs() iter.Seq2[[]byte, Raw] {
 	return func(yield func([]byte, Raw) bool) {
-		h, _ := readHead(r)
+		h, _ := readHeader(r)
 		if h.kind != KindMap {
 			return
 		}
@@ -322,11 +323,11 @@ func pairAt(r Raw, at int) (key []byte, value Raw, end int) {
 	return key, r[mid:end:end], end
 }
 
-// skip gives the end of the value that begins at at.
+// skip returns the end of the value at offset at.
 func skip(r Raw, at int) int {
 	left := 1
 	for left > 0 {
-		h, _ := readHead(r[at:])
+		h, _ := readHeader(r[at:])
 		left--
 		at += h.size
 		switch h.kind {
@@ -341,14 +342,14 @@ func skip(r Raw, at int) int {
 	return at
 }
 
-// Get is the value of a map's key, empty if there is none.
+// Get returns the value of a map's key, empty if there is no such key.
 func (r Raw) Get(key string) Raw {
 	var found [1]Raw
 	r.pick(found[:], key)
 	return found[0]
 }
 
-// pick finds the values of several keys in one pass.
+// pick stores the values of several keys in found, in one pass.
 func (r Raw) pick(found []Raw, keys ...string) {
 	for k, v := range r.Pairs() {
 		for i, key := range keys {
@@ -360,10 +361,11 @@ func (r Raw) pick(found []Raw, keys ...string) {
 	}
 }
 
-// HasBinary tells whether r is or holds binary: what JSON cannot carry.
+// HasBinary reports whether r is or contains binary, which JSON cannot
+// represent.
 func (r Raw) HasBinary() bool {
 	for at := 0; at < len(r); {
-		h, ok := readHead(r[at:])
+		h, ok := readHeader(r[at:])
 		if !ok || h.kind == KindBin {
 			return ok
 		}

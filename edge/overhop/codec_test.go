@@ -14,7 +14,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 )
 
-func unhex(t testing.TB, text string) []byte {
+func decodeHex(t testing.TB, text string) []byte {
 	t.Helper()
 	b, err := hex.DecodeString(strings.Join(strings.Fields(text), ""))
 	if err != nil {
@@ -61,7 +61,7 @@ func TestCheck(t *testing.T) {
 		{"100000 levels", nested(100_000), "nested too deep"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			err := Check(unhex(t, c.bytes))
+			err := Check(decodeHex(t, c.bytes))
 			var refused *CodecError
 			switch {
 			case c.refused == "" && err != nil:
@@ -73,10 +73,10 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// A frame that announces millions of items costs no memory.
+// Checking a frame that announces millions of items does not allocate.
 func TestCheckAllocatesNothing(t *testing.T) {
 	million := append([]byte{0xdf, 0, 0x0f, 0x42, 0x40}, bytes.Repeat([]byte{0xa1, 'k', 0xc0}, 1_000_000)...)
-	// Of so few runs, one allocation of the runtime's own would be an average of one.
+	// With few runs, one allocation by the runtime would average to one.
 	if n := testing.AllocsPerRun(20, func() {
 		if err := Check(million); err != nil {
 			t.Fatal(err)
@@ -105,8 +105,8 @@ func TestEncodeSmallest(t *testing.T) {
 	}
 }
 
-// An independent decoder reads what we write, and we read what it wrote.
-func TestAgreesWithAnotherLibrary(t *testing.T) {
+// Values survive the round trip through another MessagePack library.
+func TestCodec_AgreesWithMsgpack(t *testing.T) {
 	tree := map[string]any{
 		"nil": nil, "yes": true, "small": int64(1), "big": int64(math.MaxInt64), "low": int64(math.MinInt64),
 		"text": "grüße", "bin": []byte{0, 255}, "list": []any{int64(-5), "x", []any{}},
@@ -126,18 +126,18 @@ func TestAgreesWithAnotherLibrary(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(tree, wideInts(back)); diff != "" {
-		t.Errorf("another library reads something else (-ours +theirs):\n%s", diff)
+		t.Errorf("the other library decodes a different value (-ours +theirs):\n%s", diff)
 	}
 	theirs, err := msgpack.Marshal(tree)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got := canonical(nil, theirs); !bytes.Equal(got, ours) {
-		t.Errorf("their bytes are in our form\n%x, want\n%x", got, ours)
+		t.Errorf("the other library's encoding in canonical form is\n%x, want\n%x", got, ours)
 	}
 }
 
-// wideInts makes every integer of a tree an int64.
+// wideInts converts every integer of a tree to int64.
 func wideInts(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
@@ -159,7 +159,7 @@ func wideInts(v any) any {
 	return v
 }
 
-// canonical writes a checked value in the form this package writes.
+// canonical appends a checked value in the form that this package writes.
 func canonical(b []byte, r Raw) []byte {
 	switch r.Kind() {
 	case KindInt:
@@ -210,18 +210,18 @@ func TestRawReads(t *testing.T) {
 	if n := r.Get("c").Len(); n != 2 {
 		t.Errorf("c has %d items", n)
 	}
-	twice := Raw(unhex(t, "82 a1 61 01 a1 61 02"))
+	twice := Raw(decodeHex(t, "82 a1 61 01 a1 61 02"))
 	if v, _ := twice.Get("a").Int(); v != 2 {
 		t.Errorf("of a repeated key the value is %d, want the last, 2", v)
 	}
-	if !Raw(unhex(t, "81 a1 61 91 c4 00")).HasBinary() || r.HasBinary() {
-		t.Error("binary is not told apart")
+	if !Raw(decodeHex(t, "81 a1 61 91 c4 00")).HasBinary() || r.HasBinary() {
+		t.Error("HasBinary is wrong")
 	}
 }
 
 func FuzzCheck(f *testing.F) {
 	for _, seed := range []string{"c0", "84a17080a3726964a131a17401a17602", "82a16101a16102", "dfffffffff", "91cb00", "c403010203", "d3ffffffffffffffff"} {
-		f.Add(unhex(f, seed))
+		f.Add(decodeHex(f, seed))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if Check(b) != nil {
@@ -237,7 +237,7 @@ func FuzzCheck(f *testing.F) {
 		var any any
 		d := msgpack.NewDecoder(bytes.NewReader(b))
 		if err := d.Decode(&any); err != nil {
-			t.Fatalf("another library refuses %x: %v", b, err)
+			t.Fatalf("the other library refuses %x: %v", b, err)
 		}
 		text, err := AppendJSON(nil, b)
 		if err != nil {

@@ -1,18 +1,28 @@
-// Package overhop is the Overhop wire protocol, version 2, both ends of it,
-// and our delivery extension. It speaks wire, not domain: it knows no jobs of
-// the yard, and needs no socket to be tested.
+// Package overhop implements the Overhop protocol, version 2, with the delivery
+// extension: a Go client for users, and the codec that client and server share.
+//
+// # Clients
+//
+// [Worker] runs jobs, and [Producer] submits them. Both connect to one of
+// several nodes and switch to another when it is lost, without losing or
+// repeating requests. [Client] is a single connection with a method for every
+// request. [Marshal] and [Unmarshal] convert Go values; the protocol has no
+// floats.
+//
+// # Protocol
 //
 // Every frame ([yardmaster/internal/frame]) holds one MessagePack map, the
-// [Envelope]: v = 2, t (what it is), rid (which request it belongs to), p (the
-// rest). A client speaks with t up to 100 and a rid of its choice; the server
-// answers each request once, in order, with the same rid and t above 100. What
-// the server says unasked carries the rid "0".
+// [Envelope]: v (2, the version), t (the message type), rid (the request id) and
+// p (the payload). A client sends types up to 100 with request ids of its
+// choice. The server answers each request once, in order, with the same rid and
+// a type above 100. Messages that the server sends without a request, called
+// pushes, have the rid "0".
 //
 //	client                                server
 //	HELLO 1 {ext:["delivery/1"]} ───────▶
 //	        ◀─────────────────────────── HI 103 {ext:["delivery/1"], node}
-//	REGISTER 2 {} ──────────────────────▶          must follow within 10 s, or
-//	        ◀─────────────────────────── IDENT 104 leaves it 2 s more
+//	REGISTER 2 {} ──────────────────────▶          must follow within 10 s;
+//	        ◀─────────────────────────── IDENT 104 then the client has 2 s more
 //	        ◀─────────────────────────── OK 101 {wid}
 //	SUBSCRIBE 6 {q, credits} ───────────▶
 //	        ◀─────────────────────────── OK 101 {sid}
@@ -24,21 +34,14 @@
 //	DONE 45 {jid, tok, result, credits} ▶
 //	        ◀─────────────────────────── OK 101 {status}     once it is committed
 //
-// Bytes that are no allowed value ([Check]) or no envelope ([ParseEnvelope])
-// end a connection without a word. A message out of order ([Session]) or with
-// a field of the wrong type ([Violation]) is answered with ERR 102 and ends it.
-// All other refusals are an ERR with a [Code], and the connection stays.
+// A frame that is not an allowed value ([Check]) or not an envelope
+// ([ParseEnvelope]) ends the connection without an answer. A message out of
+// order ([Session]) or with a field of the wrong type ([Violation]) is answered
+// with ERR 102 and ends the connection. Every other refusal is an ERR with a
+// [Code], after which the connection stays open.
 //
-// The extension is spoken only with who asked for it in HELLO: others never
-// see a t above 105. The token of a QUEST, not the connection, owns the job's
-// lease: a worker that lost its connection goes on with it on another, at any
-// node.
-//
-// # For users
-//
-// [Worker] runs jobs and [Producer] hands them over. Both keep a connection to
-// one of several nodes, and change over when it is gone, without losing or
-// doubling what was under way. Below them are [Client], one connection with all
-// that can be asked, and [Marshal] and [Unmarshal] for Go values. Numbers with a
-// fraction are not on this wire.
+// The server uses the extension only with clients that offered it in HELLO:
+// other clients never receive a type above 105. A job's lease belongs to the
+// token of its QUEST, not to the connection: a worker that lost its connection
+// continues the job over another one, at any node.
 package overhop

@@ -75,13 +75,13 @@ func AppendBin(b, v []byte) []byte {
 	return append(b, v...)
 }
 
-// AppendArray appends the head of an array; n values must follow.
-func AppendArray(b []byte, n int) []byte { return appendHead(b, 0x90, 0xdc, n) }
+// AppendArray appends the header of an array. n values must follow.
+func AppendArray(b []byte, n int) []byte { return appendHeader(b, 0x90, 0xdc, n) }
 
-// AppendMap appends the head of a map; n keys and values must follow in turn.
-func AppendMap(b []byte, n int) []byte { return appendHead(b, 0x80, 0xde, n) }
+// AppendMap appends the header of a map. n pairs of key and value must follow.
+func AppendMap(b []byte, n int) []byte { return appendHeader(b, 0x80, 0xde, n) }
 
-func appendHead(b []byte, small, wide byte, n int) []byte {
+func appendHeader(b []byte, small, wide byte, n int) []byte {
 	switch {
 	case n < 16:
 		return append(b, small|byte(n))
@@ -91,18 +91,20 @@ func appendHead(b []byte, small, wide byte, n int) []byte {
 	return binary.BigEndian.AppendUint32(append(b, wide+1), uint32(n))
 }
 
-// AppendTime appends a moment as RFC 3339 text in UTC.
+// AppendTime appends a time as RFC 3339 text in UTC.
 func AppendTime(b []byte, t time.Time) []byte {
 	var text [40]byte
 	return AppendStr(b, t.UTC().AppendFormat(text[:0], time.RFC3339Nano))
 }
 
-// Fields is a map of plain Go values, for messages that are not sent often.
+// Fields is a map of plain Go values, for messages that are not performance
+// critical.
 type Fields map[string]any
 
-// AppendValue appends a tree of nil, bool, int, int64, uint32, string, []byte
-// (binary), [Raw], time.Time, []any, []string, [Fields] and map[string]string.
-// It panics on any other type: those are the program's mistakes.
+// AppendValue appends a value of type nil, bool, int, int64, uint32, string,
+// []byte (as binary), [Raw], time.Time, []any, []string, [Fields] or
+// map[string]string. It panics on any other type. [Marshal] accepts more types
+// and returns errors.
 func AppendValue(b []byte, v any) []byte {
 	switch v := v.(type) {
 	case nil:

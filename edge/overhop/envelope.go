@@ -5,13 +5,13 @@ import (
 	"fmt"
 	"time"
 
-	"yardmaster/internal/frame"
+	"github.com/yardmaster-dev/yardmaster/internal/frame"
 )
 
-// Version is the protocol version that every envelope names.
+// Version is the protocol version, v in every envelope.
 const Version = 2
 
-// PushRID is the request id of what a server says unasked.
+// PushRID is the request id of messages that a server sends without a request.
 const PushRID = "0"
 
 // Frame limits, in bytes of payload.
@@ -21,22 +21,22 @@ const (
 	DefaultFrameLimit = 8 << 20
 )
 
-// Envelope is one message of the wire. P lies in the frame it was read from
-// and is valid as long as that.
+// Envelope is one message. P refers to the frame that the message was read from
+// and is valid as long as the frame.
 type Envelope struct {
 	T   int64  // message type
 	RID string // request id
 	P   Raw    // payload, a map
 }
 
-// EnvelopeError says which part of an envelope is missing or wrong.
+// EnvelopeError describes which part of an envelope is missing or invalid.
 type EnvelopeError struct{ Reason string }
 
 func (e *EnvelopeError) Error() string { return "not an envelope: " + e.Reason }
 
-// ParseEnvelope reads a frame's payload: one allowed map with v, t, rid and p.
-// The error is a [*CodecError] or an [*EnvelopeError]; both end a connection
-// without an answer.
+// ParseEnvelope parses a frame's payload, a map with v, t, rid and p. The error
+// is a [*CodecError] or an [*EnvelopeError]; both end a connection without an
+// answer.
 func ParseEnvelope(payload []byte) (Envelope, error) {
 	t, rid, p, err := parseEnvelope(payload)
 	return Envelope{T: t, RID: string(rid), P: p}, err
@@ -70,15 +70,15 @@ func parseEnvelope(payload []byte) (t int64, rid []byte, p Raw, err error) {
 	return t, rid, f[0], nil
 }
 
-// Begin opens a framed message at the end of b: append the payload map to what
-// it returns, then call [End] with mark.
+// Begin begins a framed message at the end of b. The caller appends the payload
+// map to the returned slice and then calls [End] with mark.
 func Begin(b []byte) (open []byte, mark int) {
 	b, mark = frame.Begin(b)
 	return append(b, 0x84, 0xa1, 'p'), mark
 }
 
-// End closes the message that [Begin] opened and gives its size in bytes of
-// frame payload, for the caller to hold against the peer's limit.
+// End finishes the message begun by [Begin]. size is the size of the frame's
+// payload in bytes, which the caller must compare with the peer's limit.
 func End[S ~string | ~[]byte](b []byte, mark int, t int64, rid S) (whole []byte, size int) {
 	b = append(b, 0xa3, 'r', 'i', 'd')
 	b = AppendStr(b, rid)
@@ -87,7 +87,7 @@ func End[S ~string | ~[]byte](b []byte, mark int, t int64, rid S) (whole []byte,
 	return b, frame.End(b, mark)
 }
 
-// AppendMessage appends one framed message with a payload at hand.
+// AppendMessage appends a framed message with payload p.
 func AppendMessage(b []byte, t int64, rid string, p Raw) []byte {
 	b, mark := Begin(b)
 	b, _ = End(append(b, p...), mark, t, rid)
@@ -114,16 +114,16 @@ func AppendErr(b []byte, rid string, code Code, message string, details Fields) 
 	return b
 }
 
-// AppendFields appends a framed message with a payload of plain values, and
-// gives its size in bytes of frame payload.
+// AppendFields appends a framed message with payload p and returns the size of
+// the frame's payload in bytes.
 func AppendFields(b []byte, t int64, rid string, p Fields) (whole []byte, size int) {
 	b, mark := Begin(b)
 	return End(AppendValue(b, p), mark, t, rid)
 }
 
-// AppendHi appends the answer to a HELLO: empty by the draft, unless the
-// client offered the delivery extension. limit is the largest frame payload that
-// the node takes, in bytes.
+// AppendHi appends the answer to HELLO. It is empty unless the client offered
+// the delivery extension. limit is the largest frame payload that the node
+// accepts, in bytes.
 func AppendHi(b []byte, rid string, delivery bool, node string, limit int) []byte {
 	if !delivery {
 		return AppendMessage(b, THi, rid, EmptyMap)
@@ -140,8 +140,8 @@ func AppendPong(b []byte, rid string, now time.Time) []byte {
 	return b
 }
 
-// AppendIdent appends the question to a client that has said HELLO and nothing
-// since.
+// AppendIdent appends an IDENT, which asks a client that has sent HELLO to
+// register.
 func AppendIdent(b []byte, timeout time.Duration, deadline time.Time) []byte {
 	b, _ = AppendFields(b, TIdent, PushRID, Fields{
 		"register_timeout_seconds": int64(timeout.Round(time.Second) / time.Second),
@@ -150,7 +150,7 @@ func AppendIdent(b []byte, timeout time.Duration, deadline time.Time) []byte {
 	return b
 }
 
-// RemoteError is an ERR as a client gets it.
+// RemoteError is an ERR received by a client.
 type RemoteError struct {
 	Code    Code
 	Message string
@@ -159,7 +159,7 @@ type RemoteError struct {
 
 func (e *RemoteError) Error() string { return string(e.Code) + ": " + e.Message }
 
-// ErrorCode is the code of the [*RemoteError] in err, or "".
+// ErrorCode returns the code of the [*RemoteError] in err's chain, or "".
 func ErrorCode(err error) Code {
 	var remote *RemoteError
 	if errors.As(err, &remote) {
@@ -178,8 +178,8 @@ func parseErr(p Raw) *RemoteError {
 	return e
 }
 
-// RetryAfter is how long the node asks to wait before the same is asked again,
-// within 50 ms and 5 s; without a wish 250 ms.
+// RetryAfter returns how long to wait before the request is repeated: the
+// node's retry_after_ms, limited to 50 ms to 5 s, or 250 ms if there is none.
 func (e *RemoteError) RetryAfter() time.Duration {
 	ms, ok := e.Details.Get("retry_after_ms").Int()
 	if !ok {

@@ -9,11 +9,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestQuestThereAndBack(t *testing.T) {
+func TestQuest_RoundTrip(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 600, time.UTC)
 	q := Quest{
 		JID: "q:x", Queue: "q", Function: "r#h", SID: "s", Token: [16]byte{1, 2, 3}, Fence: 1 << 60, Attempt: 2, MaxAttempts: 7,
-		Payload: unhex(t, "81a162c4020001"), Created: at, RunAt: at, AckBy: at, LeaseUntil: at, Deadline: at,
+		Payload: decodeHex(t, "81a162c4020001"), Created: at, RunAt: at, AckBy: at, LeaseUntil: at, Deadline: at,
 		Lease: time.Second, Beat: time.Millisecond, Redelivered: true, Credits: 9, Trace: map[string]string{"traceparent": "00-1"},
 	}
 	b, err := AppendQuest(nil, &q, DefaultFrameLimit)
@@ -32,9 +32,9 @@ func TestQuestThereAndBack(t *testing.T) {
 
 func TestAppendQuest_NotSendable(t *testing.T) {
 	for name, q := range map[string]Quest{
-		"float":     {Payload: unhex(t, "ca00000000")},
-		"two":       {Payload: unhex(t, "c0c0")},
-		"deep":      {Payload: unhex(t, strings.Repeat("91", 127)+"c0")},
+		"float":     {Payload: decodeHex(t, "ca00000000")},
+		"two":       {Payload: decodeHex(t, "c0c0")},
+		"deep":      {Payload: decodeHex(t, strings.Repeat("91", 127)+"c0")},
 		"deep JSON": {Params: []byte(strings.Repeat("[", 127) + strings.Repeat("]", 127))},
 		"large":     {Params: []byte(`{"x":"` + strings.Repeat("x", MinFrameLimit) + `"}`)},
 	} {
@@ -84,12 +84,12 @@ func parseAll(t testing.TB, p Raw) {
 	parse(second(ParseEnqueue(p, false)))
 	parse(second(ParseJobRef(p)))
 	parse(second(ParseListJobs(p)))
-	parse(second(ParseHeld(p)))
+	parse(second(ParseLeaseRef(p)))
 	parse(second(ParseNack(p)))
 	b, err := ParseBeat(p)
 	for item := range b.Jobs.Items() {
 		if err == nil {
-			_, err = ParseHeld(item)
+			_, err = ParseLeaseRef(item)
 		}
 	}
 	parse(err)

@@ -7,16 +7,16 @@ import (
 	"net"
 	"time"
 
-	"yardmaster/edge/overhop"
+	"github.com/yardmaster-dev/yardmaster/edge/overhop"
 )
 
-// A worker says which queues it serves, how many jobs it takes at once, and
-// what is to be done. Run connects, and stays connected, until ctx ends.
+// A worker registers a handler for each queue, with the number of jobs that may
+// run at once. Run connects, and stays connected, until ctx ends.
 func ExampleWorker() {
-	ctx, stop := context.WithTimeout(context.Background(), 200*time.Millisecond) // your signal.NotifyContext
+	ctx, stop := context.WithTimeout(context.Background(), 200*time.Millisecond) // use signal.NotifyContext in a program
 	defer stop()
-	w := overhop.Worker{Nodes: []string{"127.0.0.1:9876", "127.0.0.1:9877"}, Create: true}
-	w.Dial = exampleNode // not in your program
+	w := overhop.Worker{Nodes: []string{"127.0.0.1:9876", "127.0.0.1:9877"}, CreateQueues: true}
+	w.Dial = exampleNode // for this example only
 	w.Handle("mail", 4, func(ctx context.Context, q *overhop.Quest) (overhop.Raw, error) {
 		var mail struct{ To string }
 		if err := q.Decode(&mail); err != nil {
@@ -31,12 +31,12 @@ func ExampleWorker() {
 	// Output: to ann
 }
 
-// A producer hands over jobs, and may wait for their ends.
+// A producer submits jobs and can wait for their results.
 func ExampleProducer() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	p := overhop.Producer{Nodes: []string{"127.0.0.1:9876", "127.0.0.1:9877"}}
-	p.Dial = exampleNode // not in your program
+	p.Dial = exampleNode // for this example only
 	defer p.Close()
 	jid, err := p.Enqueue(ctx, overhop.Enqueue{Queue: "mail", Payload: overhop.Fields{"To": "ann"}.Raw()})
 	if err != nil {
@@ -53,7 +53,7 @@ func ExampleProducer() {
 	// Output: true <nil>
 }
 
-// exampleNode is a node with one job, for whoever subscribes.
+// exampleNode returns a connection to a node that has one job.
 func exampleNode(context.Context, string) (net.Conn, error) {
 	ours, theirs := net.Pipe()
 	go serveExample(ours)

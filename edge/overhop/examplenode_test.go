@@ -4,11 +4,11 @@ import (
 	"net"
 	"time"
 
-	"yardmaster/edge/overhop"
-	"yardmaster/internal/frame"
+	"github.com/yardmaster-dev/yardmaster/edge/overhop"
+	"github.com/yardmaster-dev/yardmaster/internal/frame"
 )
 
-// serveExample answers what the examples of the documentation ask.
+// serveExample answers the requests of the examples.
 func serveExample(nc net.Conn) {
 	defer nc.Close()
 	in := frame.NewReader(nc, overhop.DefaultFrameLimit)

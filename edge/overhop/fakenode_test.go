@@ -9,77 +9,78 @@ import (
 	"testing/synctest"
 	"time"
 
-	"yardmaster/internal/frame"
+	"github.com/yardmaster-dev/yardmaster/internal/frame"
 )
 
-// fakeYard is where the clients of a test connect to: nodes that answer as the
-// protocol wants it, unless the test says otherwise, and keep count of credits.
-// Everything happens in a synctest bubble.
-type fakeYard struct {
+// fakeCluster is a set of nodes for the clients of a test. The nodes answer as
+// the protocol requires, unless the test sets other answers, and count credits.
+// Everything runs in a synctest bubble.
+type fakeCluster struct {
 	t *testing.T
 
-	mu     sync.Mutex
-	nodes  []*fakeNode // in the order of the connections
-	answer func(n *fakeNode, e Envelope) (then func(), ok bool)
-	refuse func(addr string) error
-	queues []string
-}
-
-// fakeNode is one connection's other end.
-type fakeNode struct {
-	yard *fakeYard
-	addr string
-	turn int // how many connections there were before
-	nc   net.Conn
-
 	mu      sync.Mutex
-	write   sync.Mutex
-	said    []Envelope     // all that came, in order
-	balance map[string]int // credits by queue
+	nodes   []*fakeNode // in the order of the connections
+	answer  func(n *fakeNode, e Envelope) (then func(), ok bool)
+	dialErr func(addr string) error
+	queues  []string
 }
 
-func newFakeYard(t *testing.T) *fakeYard { return &fakeYard{t: t} }
+// fakeNode is the server's end of one connection.
+type fakeNode struct {
+	cluster *fakeCluster
+	addr    string
+	index   int // number of earlier connections
+	nc      net.Conn
 
-func (y *fakeYard) dial(_ context.Context, addr string) (net.Conn, error) {
-	y.mu.Lock()
-	defer y.mu.Unlock()
-	if y.refuse != nil {
-		if err := y.refuse(addr); err != nil {
+	mu       sync.Mutex
+	write    sync.Mutex
+	received []Envelope     // all messages, in order
+	balance  map[string]int // credits by queue
+}
+
+func newFakeCluster(t *testing.T) *fakeCluster { return &fakeCluster{t: t} }
+
+func (c *fakeCluster) dial(_ context.Context, addr string) (net.Conn, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.dialErr != nil {
+		if err := c.dialErr(addr); err != nil {
 			return nil, err
 		}
 	}
 	ours, theirs := net.Pipe()
-	n := &fakeNode{yard: y, addr: addr, turn: len(y.nodes), nc: ours, balance: map[string]int{}}
-	y.nodes = append(y.nodes, n)
+	n := &fakeNode{cluster: c, addr: addr, index: len(c.nodes), nc: ours, balance: map[string]int{}}
+	c.nodes = append(c.nodes, n)
 	go n.run()
 	return theirs, nil
 }
 
-// answers sets what is done before a node's usual answer. If it is ok, the
-// usual answer is not given; then, if any, runs in its place.
-func (y *fakeYard) answers(f func(n *fakeNode, e Envelope) (then func(), ok bool)) {
-	y.mu.Lock()
-	defer y.mu.Unlock()
-	y.answer = f
+// setAnswer sets a function that is called before a node answers. If ok is
+// true, the node does not send its default answer, and runs then if it is not
+// nil.
+func (c *fakeCluster) setAnswer(f func(n *fakeNode, e Envelope) (then func(), ok bool)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.answer = f
 }
 
-// node is the i-th connection, once all rests.
-func (y *fakeYard) node(i int) *fakeNode {
-	y.t.Helper()
+// node returns the i-th connection, once the bubble is idle.
+func (c *fakeCluster) node(i int) *fakeNode {
+	c.t.Helper()
 	synctest.Wait()
-	y.mu.Lock()
-	defer y.mu.Unlock()
-	if i >= len(y.nodes) {
-		y.t.Fatalf("%d connections, want more than %d", len(y.nodes), i)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if i >= len(c.nodes) {
+		c.t.Fatalf("%d connections, want more than %d", len(c.nodes), i)
 	}
-	return y.nodes[i]
+	return c.nodes[i]
 }
 
-func (y *fakeYard) count() int {
+func (c *fakeCluster) count() int {
 	synctest.Wait()
-	y.mu.Lock()
-	defer y.mu.Unlock()
-	return len(y.nodes)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.nodes)
 }
 
 func (n *fakeNode) run() {
@@ -92,15 +93,15 @@ func (n *fakeNode) run() {
 		}
 		e, err := ParseEnvelope(append([]byte(nil), payload...))
 		if err != nil {
-			n.yard.t.Errorf("node got %x: %v", payload, err)
+			n.cluster.t.Errorf("node got %x: %v", payload, err)
 			return
 		}
 		n.mu.Lock()
-		n.said = append(n.said, e)
+		n.received = append(n.received, e)
 		n.mu.Unlock()
-		n.yard.mu.Lock()
-		answer := n.yard.answer
-		n.yard.mu.Unlock()
+		n.cluster.mu.Lock()
+		answer := n.cluster.answer
+		n.cluster.mu.Unlock()
 		if answer != nil {
 			if then, ok := answer(n, e); ok {
 				if then != nil {
@@ -109,13 +110,13 @@ func (n *fakeNode) run() {
 				continue
 			}
 		}
-		n.usual(e)
+		n.defaultAnswer(e)
 	}
 }
 
-// usual is the answer of a node at which all is well.
-func (n *fakeNode) usual(e Envelope) {
-	n.account(e)
+// defaultAnswer answers as a healthy node does.
+func (n *fakeNode) defaultAnswer(e Envelope) {
+	n.countCredits(e)
 	switch e.T {
 	case THello:
 		n.send(AppendHi(nil, e.RID, true, n.addr, DefaultFrameLimit))
@@ -137,8 +138,8 @@ func (n *fakeNode) usual(e Envelope) {
 	}
 }
 
-// account keeps the balances as a server does.
-func (n *fakeNode) account(e Envelope) {
+// countCredits updates the balances as a server does.
+func (n *fakeNode) countCredits(e Envelope) {
 	credits, _ := e.P.Get("credits").Int()
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -154,7 +155,7 @@ func (n *fakeNode) account(e Envelope) {
 func (n *fakeNode) send(b []byte) {
 	n.write.Lock()
 	defer n.write.Unlock()
-	n.nc.Write(b) // to a client that has gone: the test sees what it did
+	n.nc.Write(b) // the client may have disconnected
 }
 
 func (n *fakeNode) ok(e Envelope, p Fields) { n.send(AppendOK(nil, e.RID, p.Raw())) }
@@ -169,9 +170,9 @@ func (n *fakeNode) push(t int64, p Fields) {
 	synctest.Wait()
 }
 
-// quest hands out the n-th dispatch of a job, for one credit of "mail".
+// quest sends the n-th dispatch of a job, for one credit of "mail".
 func (n *fakeNode) quest(number int, change func(*Quest)) Quest {
-	n.yard.t.Helper()
+	n.cluster.t.Helper()
 	now := time.Now()
 	q := Quest{
 		JID: fmt.Sprintf("mail:%d", number), Queue: "mail", SID: "sid-mail", Token: [TokenLen]byte{15: byte(number)}, Attempt: 1,
@@ -183,7 +184,7 @@ func (n *fakeNode) quest(number int, change func(*Quest)) Quest {
 	}
 	b, err := AppendQuest(nil, &q, MaxFrameLimit)
 	if err != nil {
-		n.yard.t.Fatal(err)
+		n.cluster.t.Fatal(err)
 	}
 	n.mu.Lock()
 	n.balance["mail"]--
@@ -193,12 +194,13 @@ func (n *fakeNode) quest(number int, change func(*Quest)) Quest {
 	return q
 }
 
-// heard gives what came of a type so far, once all rests.
-func (n *fakeNode) heard(t int64) (got []Raw) {
+// messages returns the messages of a type received so far, once the bubble is
+// idle.
+func (n *fakeNode) messages(t int64) (got []Raw) {
 	synctest.Wait()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, e := range n.said {
+	for _, e := range n.received {
 		if e.T == t {
 			got = append(got, e.P)
 		}
@@ -206,24 +208,24 @@ func (n *fakeNode) heard(t int64) (got []Raw) {
 	return got
 }
 
-// one is what came of a type, which must be one message.
-func (n *fakeNode) one(t int64) Raw {
-	n.yard.t.Helper()
-	got := n.heard(t)
+// onlyMessage returns the only message of a type.
+func (n *fakeNode) onlyMessage(t int64) Raw {
+	n.cluster.t.Helper()
+	got := n.messages(t)
 	if len(got) != 1 {
-		n.yard.t.Fatalf("%s got t=%d %d times, want once: %v", n.addr, t, len(got), got)
+		n.cluster.t.Fatalf("%s got t=%d %d times, want once: %v", n.addr, t, len(got), got)
 	}
 	return got[0]
 }
 
-// room is the balance of "mail", which must be as wanted.
-func (n *fakeNode) room(want int) {
-	n.yard.t.Helper()
+// expectBalance checks the credits of "mail".
+func (n *fakeNode) expectBalance(want int) {
+	n.cluster.t.Helper()
 	synctest.Wait()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if got := n.balance["mail"]; got != want {
-		n.yard.t.Errorf("%s may hand out %d jobs, want %d", n.addr, got, want)
+		n.cluster.t.Errorf("%s may send %d jobs, want %d", n.addr, got, want)
 	}
 }
 

@@ -15,14 +15,14 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
-	"yardmaster/internal/frame"
+	"github.com/yardmaster-dev/yardmaster/internal/frame"
 )
 
-// vector is a frame of testdata, and what it says.
+// vector is a frame in testdata, and its expected content.
 type vector struct {
 	name  string
 	frame []byte
-	says  any // of its JSON file, numbers as they are written
+	want  any // content of its JSON file, numbers as written
 }
 
 // vectors reads a directory of testdata.
@@ -37,16 +37,16 @@ func vectors(t *testing.T, dir string) (all []vector) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		v := vector{name: strings.TrimSuffix(filepath.Base(file), ".hex"), frame: unhex(t, string(text))}
+		v := vector{name: strings.TrimSuffix(filepath.Base(file), ".hex"), frame: decodeHex(t, string(text))}
 		if dir == "accept" || dir == "frames" && !strings.HasSuffix(v.name, "-unsorted") {
-			v.says = readJSON(t, strings.TrimSuffix(file, ".hex")+".json")
+			v.want = readJSON(t, strings.TrimSuffix(file, ".hex")+".json")
 		}
 		all = append(all, v)
 	}
 	return all
 }
 
-func readJSON(t *testing.T, file string) (says any) {
+func readJSON(t *testing.T, file string) (content any) {
 	t.Helper()
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -54,13 +54,13 @@ func readJSON(t *testing.T, file string) (says any) {
 	}
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
-	if err := d.Decode(&says); err != nil {
+	if err := d.Decode(&content); err != nil {
 		t.Fatalf("%s: %v", file, err)
 	}
-	return says
+	return content
 }
 
-// plain turns a value of a JSON file into one that AppendValue takes.
+// plain converts a value of a JSON file to one for AppendValue.
 func plain(v any) any {
 	switch v := v.(type) {
 	case json.Number:
@@ -91,8 +91,8 @@ func plain(v any) any {
 	return v
 }
 
-// rendered is a value as the JSON files have it; of a key that comes twice the
-// last value counts.
+// rendered returns a value as the JSON files represent it. Of a repeated key
+// the last value counts.
 func rendered(r Raw) any {
 	switch r.Kind() {
 	case KindBool:
@@ -123,7 +123,7 @@ func rendered(r Raw) any {
 	return nil
 }
 
-// asText is a value in one form of JSON.
+// asText returns a value as JSON, for comparison.
 func asText(v any) string {
 	text, err := json.Marshal(v)
 	if err != nil {
@@ -132,8 +132,9 @@ func asText(v any) string {
 	return string(text)
 }
 
-// The files under testdata/frames are whole frames in the one form that we
-// write: read, they say what their JSON says, and that, written, is them.
+// The files in testdata/frames are frames in the form that this package writes.
+// Decoding them yields the content of their JSON files, and encoding that
+// yields the frames.
 func TestGoldenFrames(t *testing.T) {
 	seen := map[int64]bool{}
 	for _, v := range vectors(t, "frames") {
@@ -146,13 +147,13 @@ func TestGoldenFrames(t *testing.T) {
 		if err := parseRequest(e); err != nil {
 			t.Errorf("%s is refused: %v", v.name, err)
 		}
-		if v.says == nil {
+		if v.want == nil {
 			continue
 		}
-		if want, got := asText(v.says), asText(rendered(v.frame[4:])); want != got {
-			t.Errorf("%s says\n%s\nits JSON says\n%s", v.name, got, want)
+		if want, got := asText(v.want), asText(rendered(v.frame[4:])); want != got {
+			t.Errorf("%s contains\n%s\nits JSON file\n%s", v.name, got, want)
 		}
-		if got := frame.Append(nil, AppendValue(nil, plain(v.says))); !bytes.Equal(got, v.frame) {
+		if got := frame.Append(nil, AppendValue(nil, plain(v.want))); !bytes.Equal(got, v.frame) {
 			t.Errorf("the JSON of %s is written as\n%x, want\n%x", v.name, got, v.frame)
 		}
 		if got := AppendMessage(nil, e.T, e.RID, e.P); !bytes.Equal(got, v.frame) {
@@ -160,7 +161,7 @@ func TestGoldenFrames(t *testing.T) {
 		}
 		var theirs any
 		if err := msgpack.Unmarshal(v.frame[4:], &theirs); err != nil {
-			t.Errorf("another library refuses %s: %v", v.name, err)
+			t.Errorf("the other library refuses %s: %v", v.name, err)
 		}
 	}
 	for _, block := range [][2]int64{{THello, TQStats}, {TAck, TObliterate}, {TOK, TPong}, {TQuest, TJobEnd}} {
@@ -172,7 +173,7 @@ func TestGoldenFrames(t *testing.T) {
 	}
 }
 
-// parseRequest reads a request's payload as a server does.
+// parseRequest parses a request's payload as a server does.
 func parseRequest(e Envelope) error {
 	p := e.P
 	switch e.T {
@@ -195,7 +196,7 @@ func parseRequest(e Envelope) error {
 	case TLsJob:
 		return second(ParseListJobs(p))
 	case TAck:
-		return second(ParseHeld(p))
+		return second(ParseLeaseRef(p))
 	case TNack:
 		return second(ParseNack(p))
 	case TBeat:
@@ -216,8 +217,8 @@ func parseRequest(e Envelope) error {
 	return nil
 }
 
-// What our own code builds is what the files say.
-func TestGoldenFrames_AreOurs(t *testing.T) {
+// The Append functions write the frames in testdata.
+func TestGoldenFrames_Encode(t *testing.T) {
 	now := time.Date(2026, 2, 23, 10, 18, 33, 0, time.UTC)
 	quest := Quest{
 		JID: "jobs:0190a5b2-0000-7000-8000-000000000001", Queue: "jobs", SID: "7b3c6a52-4f6e-4a51-9c1e-1d1a3a2b4c5d",
@@ -248,24 +249,24 @@ func TestGoldenFrames_AreOurs(t *testing.T) {
 		text, err := os.ReadFile(filepath.Join("testdata", "frames", name+".hex"))
 		if err != nil {
 			t.Error(err)
-		} else if want := unhex(t, string(text)); !bytes.Equal(got, want) {
+		} else if want := decodeHex(t, string(text)); !bytes.Equal(got, want) {
 			t.Errorf("%s is\n%x, want\n%x", name, got, want)
 		}
 	}
 }
 
-// What others may write in another form than ours means the same.
+// Frames in other valid forms have the same meaning.
 func TestGoldenFrames_Accepted(t *testing.T) {
 	for _, v := range vectors(t, "accept") {
 		if _, err := ParseEnvelope(v.frame[4:]); err != nil {
 			t.Errorf("%s is refused: %v", v.name, err)
 			continue
 		}
-		if want, got := asText(v.says), asText(rendered(v.frame[4:])); want != got {
-			t.Errorf("%s says\n%s\nits JSON says\n%s", v.name, got, want)
+		if want, got := asText(v.want), asText(rendered(v.frame[4:])); want != got {
+			t.Errorf("%s contains\n%s\nits JSON file\n%s", v.name, got, want)
 		}
-		if ours := AppendValue(nil, plain(v.says)); !bytes.Equal(canonical(nil, v.frame[4:]), ours) {
-			t.Errorf("%s is in our form %x, want %x", v.name, canonical(nil, v.frame[4:]), ours)
+		if ours := AppendValue(nil, plain(v.want)); !bytes.Equal(canonical(nil, v.frame[4:]), ours) {
+			t.Errorf("the canonical form of %s is %x, want %x", v.name, canonical(nil, v.frame[4:]), ours)
 		}
 	}
 	for _, name := range []string{"subscribe", "enqueue"} {
@@ -275,7 +276,7 @@ func TestGoldenFrames_Accepted(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			frames[i] = canonical(nil, unhex(t, string(text))[4:])
+			frames[i] = canonical(nil, decodeHex(t, string(text))[4:])
 		}
 		if !bytes.Equal(frames[0], frames[1]) {
 			t.Errorf("%s differs from its unsorted form", name)
@@ -283,7 +284,7 @@ func TestGoldenFrames_Accepted(t *testing.T) {
 	}
 }
 
-// What must be refused is refused for the reason the table gives.
+// Invalid frames are refused for the reason given in reasons.tsv.
 func TestGoldenFrames_Rejected(t *testing.T) {
 	text, err := os.ReadFile("testdata/reject/reasons.tsv")
 	if err != nil {
@@ -305,7 +306,7 @@ func TestGoldenFrames_Rejected(t *testing.T) {
 			_, err = ParseEnvelope(payload)
 			got = "envelope"
 		} else if !errors.Is(err, frame.ErrZeroLength) && !errors.As(err, &large) {
-			got = "nothing: it is cut off"
+			got = "nothing (incomplete frame)"
 		}
 		var codec *CodecError
 		if errors.As(err, &codec) {
@@ -316,6 +317,6 @@ func TestGoldenFrames_Rejected(t *testing.T) {
 		}
 	}
 	for name := range reasons {
-		t.Errorf("reasons.tsv names %s, which is not there", name)
+		t.Errorf("reasons.tsv lists %s, which does not exist", name)
 	}
 }

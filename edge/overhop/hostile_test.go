@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// allocated is the memory that f asks for, in bytes.
+// allocated returns the memory that f allocates, in bytes.
 func allocated(f func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -16,13 +16,13 @@ func allocated(f func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// many is a map or an array of n times the same bytes.
+// many returns a map or an array of n times the same bytes.
 func many(head byte, n int, item string) Raw {
 	b := binary.BigEndian.AppendUint32([]byte{head}, uint32(n))
 	return append(b, bytes.Repeat([]byte(item), n)...)
 }
 
-// distinct is a map of n different keys with empty text.
+// distinct returns a map of n different keys with empty text.
 func distinct(n int) Raw {
 	b := AppendMap(nil, n)
 	for i := range n {
@@ -31,8 +31,8 @@ func distinct(n int) Raw {
 	return b
 }
 
-// Whatever a client packs into a frame, reading it costs memory in proportion
-// to what was really sent, and not a multiple that pays for the attack.
+// The memory for parsing a payload is in proportion to its size, whatever it
+// contains.
 func TestHostilePayloads(t *testing.T) {
 	const n = 50_000
 	for name, value := range map[string]Raw{
@@ -64,14 +64,14 @@ func TestHostilePayloads(t *testing.T) {
 				}
 			}
 			used := allocated(func() { parseAll(t, p) })
-			if most := uint64(12*len(p) + 64<<10); used > most {
-				t.Errorf("%d bytes with %s under %s cost %d bytes, at most %d", len(p), name, key, used, most)
+			if limit := uint64(12*len(p) + 64<<10); used > limit {
+				t.Errorf("%d bytes with %s under %s cost %d bytes, at most %d", len(p), name, key, used, limit)
 			}
 		}
 	}
 }
 
-// Nor does turning a payload into what the yard keeps.
+// So is the memory for converting a payload to JSON.
 func TestHostileConversions(t *testing.T) {
 	const n = 1_000_000
 	for name, p := range map[string]Raw{
@@ -79,8 +79,8 @@ func TestHostileConversions(t *testing.T) {
 		"maps": many(0xdd, n, "\x81\xa0\xc0"), "control characters": AppendStr(nil, bytes.Repeat([]byte{1}, n)),
 	} {
 		used := allocated(func() { AppendJSON(nil, p) })
-		if most := uint64(40 * len(p)); used > most {
-			t.Errorf("%d bytes of %s cost %d bytes as JSON, at most %d", len(p), name, used, most)
+		if limit := uint64(40 * len(p)); used > limit {
+			t.Errorf("%d bytes of %s cost %d bytes as JSON, at most %d", len(p), name, used, limit)
 		}
 	}
 }

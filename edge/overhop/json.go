@@ -14,15 +14,15 @@ import (
 	"unicode/utf8"
 )
 
-// ErrBinary refuses to write binary as JSON.
-var ErrBinary = errors.New("JSON cannot carry binary")
+// ErrBinary is returned for binary values, which JSON cannot represent.
+var ErrBinary = errors.New("JSON cannot represent binary")
 
-// ErrNotSendable refuses a JSON value that no frame can carry.
-var ErrNotSendable = errors.New("value cannot be sent over Overhop's wire")
+// ErrNotSendable is returned for values that cannot be encoded in a frame.
+var ErrNotSendable = errors.New("value cannot be sent over Overhop")
 
-// AppendJSON appends r as JSON. Integers keep every digit and text every
-// character; of a repeated key the last value stays. A value that is or holds
-// binary gives [ErrBinary] and an unchanged b.
+// AppendJSON appends r as JSON. Integers and text are represented exactly; of a
+// repeated key the last value is kept. If r is or contains binary, AppendJSON
+// returns [ErrBinary] and an unchanged b.
 func AppendJSON(b []byte, r Raw) ([]byte, error) {
 	if r.HasBinary() {
 		return b, ErrBinary
@@ -32,7 +32,7 @@ func AppendJSON(b []byte, r Raw) ([]byte, error) {
 	return w.out, nil
 }
 
-// AppendLossyJSON is [AppendJSON] for people's eyes: binary becomes Base64
+// AppendLossyJSON is like [AppendJSON], for display: binary becomes Base64
 // text.
 func AppendLossyJSON(b []byte, r Raw) []byte {
 	w := jsonWriter{out: b, src: r}
@@ -43,19 +43,19 @@ func AppendLossyJSON(b []byte, r Raw) []byte {
 type jsonWriter struct {
 	out []byte
 	src Raw
-	// pairs are the pairs written so far of all maps that are open, the
-	// innermost last.
+	// pairs holds the pairs written so far of all open maps, the innermost
+	// last.
 	pairs []writtenPair
 }
 
-// writtenPair is a pair's key in src and its bytes in out. Neither is ever
-// beyond 4 GiB, and a client may send millions of pairs.
+// writtenPair holds the position of a pair's key in src and of its bytes in
+// out. The positions are less than 4 GiB, and there may be millions of pairs.
 type writtenPair struct{ key, out, end uint32 }
 
-// value writes the value at at and gives its end. It visits every byte once,
-// however deep it is nested.
+// value writes the value at offset at and returns its end. It visits every byte
+// once, however deep the nesting.
 func (w *jsonWriter) value(at int) int {
-	h, _ := readHead(w.src[at:])
+	h, _ := readHeader(w.src[at:])
 	at += h.size
 	switch h.kind {
 	case KindNil:
@@ -94,8 +94,8 @@ func (w *jsonWriter) array(at int, n uint64) int {
 
 func (w *jsonWriter) object(at int, n uint64) int {
 	w.out = append(w.out, '{')
-	mine := len(w.pairs)
-	w.pairs = slices.Grow(w.pairs, int(n)) // they are there: src has been checked
+	first := len(w.pairs)
+	w.pairs = slices.Grow(w.pairs, int(n)) // src has been checked, so there are n pairs
 	for i := range n {
 		if i > 0 {
 			w.out = append(w.out, ',')
@@ -107,8 +107,8 @@ func (w *jsonWriter) object(at int, n uint64) int {
 		pair.end = uint32(len(w.out))
 		w.pairs = append(w.pairs, pair)
 	}
-	w.dropRepeated(w.pairs[mine:])
-	w.pairs = w.pairs[:mine]
+	w.dropRepeated(w.pairs[first:])
+	w.pairs = w.pairs[:first]
 	w.out = append(w.out, '}')
 	return at
 }
@@ -118,7 +118,7 @@ func (w *jsonWriter) key(p writtenPair) []byte {
 	return text
 }
 
-// dropRepeated takes back all but the last pair of every key.
+// dropRepeated removes all but the last pair of every key from the output.
 func (w *jsonWriter) dropRepeated(pairs []writtenPair) {
 	if !w.markRepeated(pairs) {
 		return
@@ -138,9 +138,9 @@ func (w *jsonWriter) dropRepeated(pairs []writtenPair) {
 	w.out = w.out[:end]
 }
 
-// markRepeated sets the end of all pairs to 0 whose key comes again, and tells
-// whether there are any. Many keys are looked up in a table of a few bytes each,
-// probed onwards from a hash that no client can foresee.
+// markRepeated sets end to 0 for all pairs whose key is repeated later, and
+// reports whether there are any. Many keys are looked up in an open-addressing
+// table with a random hash seed, which clients cannot predict.
 func (w *jsonWriter) markRepeated(pairs []writtenPair) (found bool) {
 	if len(pairs) <= 16 {
 		for i := range pairs {
@@ -172,7 +172,8 @@ func (w *jsonWriter) markRepeated(pairs []writtenPair) (found bool) {
 
 const hexDigits = "0123456789abcdef"
 
-// appendJSONText quotes UTF-8 text, escaping what JSON demands and no more.
+// appendJSONText appends UTF-8 text as a JSON string, with the required escapes
+// only.
 func appendJSONText(b, text []byte) []byte {
 	b = append(b, '"')
 	plain := 0
@@ -199,11 +200,12 @@ func appendJSONText(b, text []byte) []byte {
 	return append(b, '"')
 }
 
-// AppendFromJSON appends one JSON value as MessagePack. Integers in int64's
-// range stay integers; other numbers, which the wire has no type for, become
-// their text as it was written ("1.5", "1e3", "18446744073709551615"). Broken
-// surrogates and bytes that are not UTF-8 become U+FFFD. Text that is not JSON,
-// or nests deeper than levels, gives [ErrNotSendable] and an unchanged b.
+// AppendFromJSON appends one JSON value as MessagePack. Integers in the range
+// of int64 stay integers; other numbers, which MessagePack as used here has no
+// type for, become their text as written ("1.5", "1e3",
+// "18446744073709551615"). Invalid surrogates and bytes that are not UTF-8
+// become U+FFFD. If text is not JSON or is nested deeper than levels,
+// AppendFromJSON returns an error that is [ErrNotSendable], and an unchanged b.
 func AppendFromJSON(b, text []byte, levels int) ([]byte, error) {
 	r := jsonReader{out: b, src: text}
 	err := r.value(levels)
@@ -266,13 +268,13 @@ func (r *jsonReader) value(levels int) error {
 	return r.fail("has an unknown value")
 }
 
-// container reads an object or an array. The number of items stands before
-// them on the wire and is known only after them, so one byte is kept free and
-// widened in the rare case that it does not do.
+// container parses an object or an array. Its length precedes the items in
+// MessagePack but is known only after them, so one byte is reserved and widened
+// if necessary.
 func (r *jsonReader) container(open byte, levels int) error {
 	start := len(r.out)
 	r.out = append(r.out, 0)
-	closing := open + 2 // ']' and '}' follow their partners by two
+	closing := open + 2 // ']' and '}' are two code points after '[' and '{'
 	n := 0
 	for r.at++; ; n++ {
 		r.space()
@@ -301,10 +303,10 @@ func (r *jsonReader) container(open byte, levels int) error {
 		r.at++
 	}
 	r.at++
-	var room [5]byte
-	head := AppendArray(room[:0], n)
+	var buf [5]byte
+	head := AppendArray(buf[:0], n)
 	if open == '{' {
-		head = AppendMap(room[:0], n)
+		head = AppendMap(buf[:0], n)
 	}
 	r.out = slices.Replace(r.out, start, start+1, head...)
 	return nil
@@ -368,7 +370,7 @@ func (r *jsonReader) number() error {
 	return nil
 }
 
-// parseInt reads what JSON takes for an integer, if it fits int64.
+// parseInt parses a JSON integer that fits into an int64.
 func parseInt(digits []byte) (v int64, ok bool) {
 	negative := len(digits) > 0 && digits[0] == '-'
 	if negative {

@@ -19,7 +19,7 @@ func TestAppendJSON(t *testing.T) {
 		{"82a16101a16102", `{"a":2}`},
 		{"9281a161c2a0", `[{"a":false},""]`},
 	} {
-		b := unhex(t, c.bytes)
+		b := decodeHex(t, c.bytes)
 		if err := Check(b); err != nil {
 			t.Fatal(err)
 		}
@@ -28,15 +28,15 @@ func TestAppendJSON(t *testing.T) {
 			t.Errorf("%s is %s (%v), want %s", c.bytes, got, err, c.want)
 		}
 	}
-	if _, err := AppendJSON(nil, unhex(t, "81a16191c40100")); !errors.Is(err, ErrBinary) {
+	if _, err := AppendJSON(nil, decodeHex(t, "81a16191c40100")); !errors.Is(err, ErrBinary) {
 		t.Errorf("binary gave %v", err)
 	}
-	if got := AppendLossyJSON(nil, unhex(t, "81a161c4020001")); string(got) != `{"a":"AAE="}` {
-		t.Errorf("binary for people is %s", got)
+	if got := AppendLossyJSON(nil, decodeHex(t, "81a161c4020001")); string(got) != `{"a":"AAE="}` {
+		t.Errorf("binary in lossy JSON is %s", got)
 	}
 }
 
-// Maps with many keys, and with repeated ones, stay right and cheap.
+// Maps with many keys and many repeated keys are converted correctly.
 func TestAppendJSON_ManyRepeated(t *testing.T) {
 	b := AppendMap(nil, 1000)
 	for i := range 1000 {
@@ -95,7 +95,7 @@ func FuzzFromJSON(f *testing.F) {
 			return
 		}
 		if !json.Valid(text) {
-			t.Fatalf("%q is no JSON and was taken", text)
+			t.Fatalf("%q is not JSON and was accepted", text)
 		}
 		if err := Check(got); err != nil {
 			t.Fatalf("%q became %x: %v", text, got, err)

@@ -11,9 +11,10 @@ import (
 	"unicode/utf8"
 )
 
-// ValueError says why a Go value and a value of the wire do not fit together.
+// ValueError describes why a Go value cannot be converted to or from a value of
+// the protocol.
 type ValueError struct {
-	Path   string // where in the value, as in "items[3].price"; "" for the whole
+	Path   string // position in the value, such as "items[3].price"; "" for the whole
 	Reason string
 }
 
@@ -24,19 +25,21 @@ func (e *ValueError) Error() string {
 	return "value at " + e.Path + ": " + e.Reason
 }
 
-// Marshal gives a Go value as a value of the wire:
+// Marshal returns the encoding of v:
 //
-//   - bools, strings, all integers within int64's range;
+//   - bools, strings, and integers in the range of int64;
 //   - []byte as binary, other slices and arrays as arrays;
-//   - maps with text or integers for keys, sorted; structs as maps, their fields
-//     under the names that encoding/json would use (tag `json`, omitempty,
-//     omitzero, "-"), embedded structs without a name merged into the outer;
+//   - maps with text or integer keys, sorted; structs as maps whose keys are the
+//     names that encoding/json would use (tag `json`, omitempty, omitzero, "-"),
+//     with unnamed embedded structs merged into the outer struct;
 //   - time.Time as RFC 3339 text in UTC, other [encoding.TextMarshaler]s as
 //     their text;
-//   - pointers and interfaces as what they hold, nil as nil; a [Raw] as it is.
+//   - pointers and interfaces as the value they hold, nil as nil; a [Raw]
+//     unchanged.
 //
-// The wire has no floats: they are an error, as is all else. Send a fraction as
-// text, or as an integer of a smaller unit. The error is a [*ValueError].
+// The protocol has no floats: they are an error, as is every other type. Send a
+// fraction as text, or as an integer of a smaller unit. The error is a
+// [*ValueError].
 func Marshal(v any) (Raw, error) {
 	m := marshaler{}
 	if err := m.value(reflect.ValueOf(v), MaxDepth-2); err != nil {
@@ -45,7 +48,7 @@ func Marshal(v any) (Raw, error) {
 	return m.out, nil
 }
 
-// Raw gives f as a value of the wire. It panics as [AppendValue] does.
+// Raw returns f as an encoded value. It panics like [AppendValue].
 func (f Fields) Raw() Raw { return AppendValue(nil, f) }
 
 type marshaler struct {
@@ -65,7 +68,7 @@ var (
 	textType = reflect.TypeFor[encoding.TextMarshaler]()
 )
 
-// value appends v, which may have depth more levels of containers.
+// value appends v, which may contain depth levels of containers.
 func (m *marshaler) value(v reflect.Value, depth int) error {
 	switch {
 	case !v.IsValid() || (v.Kind() == reflect.Pointer || v.Kind() == reflect.Interface) && v.IsNil():
@@ -95,8 +98,8 @@ func (m *marshaler) value(v reflect.Value, depth int) error {
 	return m.scalar(v)
 }
 
-// pointerCost gives a level back for a pointer to something else than a
-// pointer: only a ring of pointers is to run out of levels by them.
+// pointerCost returns 1 for a pointer to anything but a pointer, to compensate
+// for the level it takes: only a cycle of pointers should exhaust the levels.
 func pointerCost(v reflect.Value) int {
 	if v.Elem().Kind() == reflect.Pointer || v.Elem().Kind() == reflect.Interface {
 		return 0
@@ -150,9 +153,9 @@ func (m *marshaler) container(v reflect.Value, depth int) error {
 	}
 	switch {
 	case v.Kind() == reflect.Struct:
-		return m.structure(v, depth)
+		return m.structValue(v, depth)
 	case v.Kind() == reflect.Map:
-		return m.mapping(v, depth)
+		return m.mapValue(v, depth)
 	case v.Kind() == reflect.Slice && v.IsNil():
 		m.out = AppendNil(m.out)
 		return nil
@@ -162,22 +165,23 @@ func (m *marshaler) container(v reflect.Value, depth int) error {
 	}
 	m.out = AppendArray(m.out, v.Len())
 	for i := range v.Len() {
-		if err := m.within(fmt.Sprintf("[%d]", i), v.Index(i), depth); err != nil {
+		if err := m.element(fmt.Sprintf("[%d]", i), v.Index(i), depth); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// within appends a part of a container.
-func (m *marshaler) within(name string, v reflect.Value, depth int) error {
+// element appends a part of a container. name is appended to the path of
+// errors.
+func (m *marshaler) element(name string, v reflect.Value, depth int) error {
 	m.path = append(m.path, name)
 	err := m.value(v, depth-1)
 	m.path = m.path[:len(m.path)-1]
 	return err
 }
 
-func (m *marshaler) mapping(v reflect.Value, depth int) error {
+func (m *marshaler) mapValue(v reflect.Value, depth int) error {
 	if v.IsNil() {
 		m.out = AppendNil(m.out)
 		return nil
@@ -200,14 +204,14 @@ func (m *marshaler) mapping(v reflect.Value, depth int) error {
 		if err := m.text(p.key); err != nil {
 			return err
 		}
-		if err := m.within("."+p.key, p.value, depth); err != nil {
+		if err := m.element("."+p.key, p.value, depth); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// keyText is a map's key as text, as encoding/json writes it.
+// keyText returns a map key as text, as encoding/json writes it.
 func keyText(key reflect.Value) (string, error) {
 	switch {
 	case key.Kind() == reflect.String:
@@ -223,18 +227,18 @@ func keyText(key reflect.Value) (string, error) {
 	return "", fmt.Errorf("map keys must be text or integers, not %s", key.Type())
 }
 
-func (m *marshaler) structure(v reflect.Value, depth int) error {
+func (m *marshaler) structValue(v reflect.Value, depth int) error {
 	fields := fieldsOf(v.Type())
 	fields = slices.DeleteFunc(fields, func(f field) bool {
 		at, err := v.FieldByIndexErr(f.index)
-		return err != nil || f.omits(at) // the error is a nil embedded pointer
+		return err != nil || f.omits(at) // the error means a nil embedded pointer
 	})
 	m.out = AppendMap(m.out, len(fields))
 	for _, f := range fields {
 		if err := m.text(f.name); err != nil {
 			return err
 		}
-		if err := m.within("."+f.name, v.FieldByIndex(f.index), depth); err != nil {
+		if err := m.element("."+f.name, v.FieldByIndex(f.index), depth); err != nil {
 			return err
 		}
 	}

@@ -17,7 +17,7 @@ type inner struct {
 	Shown int
 }
 
-type letter struct {
+type testMessage struct {
 	inner
 	To      string `json:"to"`
 	Shown   int    // hides inner's
@@ -26,7 +26,7 @@ type letter struct {
 	Sent    time.Time      `json:"sent,omitzero"`
 	ID      uuid.UUID      `json:"id"`
 	Tries   map[int]uint16 `json:"tries"`
-	Next    *letter        `json:"next,omitempty"`
+	Next    *testMessage   `json:"next,omitempty"`
 	Any     any            `json:"any"`
 	Raw     Raw            `json:"raw"`
 	Pair    [2]int8        `json:"pair"`
@@ -34,24 +34,24 @@ type letter struct {
 	private int
 }
 
-var someLetter = letter{
+var someMessage = testMessage{
 	inner: inner{Deep: "d"}, To: "ann", Shown: 1, CC: []string{"bob"}, Body: []byte{0, 0xff},
 	Sent: time.Date(2026, 5, 4, 3, 2, 1, 5000, time.UTC), ID: uuid.UUID{15: 7}, Tries: map[int]uint16{-3: 65535},
-	Next: &letter{To: "carl"}, Any: map[string]any{"n": int64(math.MinInt64), "list": []any{true, nil, "ü"}},
+	Next: &testMessage{To: "carl"}, Any: map[string]any{"n": int64(math.MinInt64), "list": []any{true, nil, "ü"}},
 	Raw: Raw{0x01}, Pair: [2]int8{-128, 127},
 }
 
 func TestMarshal_RoundTrip(t *testing.T) {
-	r, err := Marshal(&someLetter)
+	r, err := Marshal(&someMessage)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := CheckDepth(r, MaxDepth-2); err != nil {
 		t.Fatal(err)
 	}
-	again, err := Marshal(someLetter)
+	again, err := Marshal(someMessage)
 	if err != nil || !bytes.Equal(r, again) {
-		t.Errorf("the same value is other bytes: %v", err)
+		t.Errorf("the value has a different encoding than a pointer to it: %v", err)
 	}
 	if sent := textOf(r.Get("sent")); sent != "2026-05-04T03:02:01.000005Z" {
 		t.Errorf("sent is %q", sent)
@@ -61,11 +61,11 @@ func TestMarshal_RoundTrip(t *testing.T) {
 			t.Errorf("%s was sent", key)
 		}
 	}
-	var back letter
+	var back testMessage
 	if err := Unmarshal(r, &back); err != nil {
 		t.Fatal(err)
 	}
-	want := someLetter
+	want := someMessage
 	next := *want.Next
 	next.Raw, want.Next = Nil, &next // an empty Raw is sent as nil
 	back.Next.Raw = Nil
@@ -76,7 +76,7 @@ func TestMarshal_RoundTrip(t *testing.T) {
 		r[i] = 0xc1
 	}
 	if back.To != "ann" || back.Body[1] != 0xff || back.Raw[0] != 1 {
-		t.Error("what was read lies in the bytes it was read from")
+		t.Error("the decoded value refers to the encoded bytes")
 	}
 }
 
@@ -84,7 +84,7 @@ type ring struct{ Next *ring }
 
 type pointers *pointers
 
-func TestMarshal_Refuses(t *testing.T) {
+func TestMarshal_Errors(t *testing.T) {
 	endless := &ring{}
 	endless.Next = endless
 	var self pointers
@@ -138,7 +138,7 @@ func TestUnmarshal(t *testing.T) {
 	}
 }
 
-func TestUnmarshal_Refuses(t *testing.T) {
+func TestUnmarshal_Errors(t *testing.T) {
 	for _, c := range []struct {
 		value Raw
 		into  any
@@ -147,16 +147,16 @@ func TestUnmarshal_Refuses(t *testing.T) {
 		{AppendInt(nil, 128), new(int8), "128 does not fit into a int8"},
 		{AppendInt(nil, -1), new(uint), "-1 does not fit into a uint"},
 		{AppendStr(nil, "1"), new(int), "string does not fit into a int"},
-		{AppendStr(nil, "x"), new(float64), `"x" is no number`},
+		{AppendStr(nil, "x"), new(float64), `"x" is not a number`},
 		{AppendStr(nil, "x"), new([]byte), "string does not fit into a []uint8"},
 		{AppendStr(nil, "x"), new(time.Time), "parsing time"},
 		{AppendValue(nil, []any{1}), new([2]int), "1 items do not fit"},
-		{Fields{"to": 1}.Raw(), new(letter), "value at to: int does not fit into a string"},
-		{Fields{"tries": Fields{"a": 1}}.Raw(), new(letter), `value at tries: key "a" does not fit`},
-		{Fields{"next": Fields{"CC": []any{1}}}.Raw(), new(letter), "value at next.CC[0]"},
+		{Fields{"to": 1}.Raw(), new(testMessage), "value at to: int does not fit into a string"},
+		{Fields{"tries": Fields{"a": 1}}.Raw(), new(testMessage), `value at tries: key "a" does not fit`},
+		{Fields{"next": Fields{"CC": []any{1}}}.Raw(), new(testMessage), "value at next.CC[0]"},
 		{Raw{0xca, 0, 0, 0, 0}, new(any), "float"},
-		{Nil, nil, "only into what a pointer points to"},
-		{Nil, letter{}, "only into what a pointer points to"},
+		{Nil, nil, "only into what a non-nil pointer points to"},
+		{Nil, testMessage{}, "only into what a non-nil pointer points to"},
 	} {
 		err := Unmarshal(c.value, c.into)
 		var value *ValueError
@@ -171,13 +171,13 @@ func TestUnmarshal_Refuses(t *testing.T) {
 	}
 }
 
-// Whatever is read into an any is written back as it was, but for map keys
-// that were there twice.
+// A value decoded into an any is encoded as the same value, except for repeated
+// map keys.
 func FuzzUnmarshal(f *testing.F) {
 	f.Add([]byte(Fields{"a": []any{1, "x", []byte{1}, nil, true}}.Raw()))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		var l letter
-		Unmarshal(b, &l) // any error will do, a panic not
+		var l testMessage
+		Unmarshal(b, &l) // an error is fine, a panic is not
 		if CheckDepth(b, MaxDepth-2) != nil {
 			return
 		}

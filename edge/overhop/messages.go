@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Requests of the protocol's draft.
+// Message types of the protocol's requests.
 const (
 	THello       = 1
 	TRegister    = 2
@@ -27,7 +27,7 @@ const (
 	TQStats      = 18
 )
 
-// What a server answers and says by the draft.
+// Message types that a server sends.
 const (
 	TOK    = 101
 	TErr   = 102
@@ -36,12 +36,12 @@ const (
 	TPong  = 105
 )
 
-// Code is an ERR's code: stable, for programs. The message beside it is for
-// people and may change.
+// Code is the code of an ERR. Codes are stable; the message that comes with a
+// code is for people and may change.
 type Code string
 
-// Codes of the draft and its implementation. The first three end the
-// connection.
+// Error codes of the protocol and of its reference server. Those of the first
+// group end the connection.
 const (
 	CodeProtocolViolation Code = "PROTOCOL_VIOLATION"
 	CodeRegisterTimeout   Code = "REGISTER_TIMEOUT"
@@ -69,15 +69,15 @@ const (
 	CodeNotImplemented      Code = "NOT_IMPLEMENTED"
 )
 
-// Hello is what a client says of itself.
+// Hello describes a client, from its HELLO.
 type Hello struct {
-	Delivery bool   // it offered the delivery extension
-	Name     string // of the client, for people; may be empty
-	Client   string // its software; may be empty
+	Delivery bool   // the client offered the delivery extension
+	Name     string // name of the client, for display; may be empty
+	Client   string // the client's software; may be empty
 }
 
-// parseHello takes what it knows and ignores the rest, whatever its type: the
-// draft gives HELLO's payload no meaning.
+// parseHello ignores fields that it does not know or that have another type,
+// because the protocol's draft gives the payload of HELLO no meaning.
 func parseHello(p Raw) Hello {
 	var f [3]Raw
 	p.pick(f[:], "ext", "name", "client")
@@ -95,67 +95,68 @@ func parseHello(p Raw) Hello {
 // QueueName is the payload of QUEUE, RMQUEUE, PAUSE, RESUME and QSTATS.
 type QueueName struct{ Queue string }
 
-// ParseQueueName reads it; the error is a [*Violation].
+// ParseQueueName parses a payload that consists of a queue name. The error is a
+// [*Violation].
 func ParseQueueName(p Raw) (QueueName, error) {
-	var r reading
+	var r fieldReader
 	q := QueueName{Queue: r.str("q", p.Get("q"))}
 	return q, r.result()
 }
 
-// Subscribe asks for a queue's jobs.
+// Subscribe is the payload of SUBSCRIBE.
 type Subscribe struct {
 	Queue   string
-	Credits uint32 // to begin with
+	Credits uint32 // initial credits
 }
 
-// ParseSubscribe reads it; the error is a [*Violation].
+// ParseSubscribe parses a SUBSCRIBE. The error is a [*Violation].
 func ParseSubscribe(p Raw) (Subscribe, error) {
 	var f [2]Raw
 	p.pick(f[:], "q", "credits")
-	var r reading
+	var r fieldReader
 	s := Subscribe{Queue: r.str("q", f[0]), Credits: uint32(r.optInt("credits", f[1], 0, maxCount, 0))}
 	return s, r.result()
 }
 
-// Credit gives more credits to a subscription.
+// Credit is the payload of CREDIT, which adds credits to a subscription.
 type Credit struct {
-	SID     string // canonical
-	Credits uint32 // ≥ 1
+	SID     string // canonical UUID
+	Credits uint32 // at least 1
 }
 
-// ParseCredit reads it; the error is a [*Violation].
+// ParseCredit parses a CREDIT. The error is a [*Violation].
 func ParseCredit(p Raw) (Credit, error) {
 	var f [2]Raw
 	p.pick(f[:], "sid", "credits")
-	var r reading
+	var r fieldReader
 	c := Credit{SID: r.uuid("sid", f[0]), Credits: uint32(r.int("credits", f[1], 1, maxCount))}
 	return c, r.result()
 }
 
-// ParseUnsubscribe reads an UNSUBSCRIBE's sid, canonical; the error is a
-// [*Violation].
+// ParseUnsubscribe parses an UNSUBSCRIBE and returns the subscription's id as a
+// canonical UUID. The error is a [*Violation].
 func ParseUnsubscribe(p Raw) (sid string, err error) {
-	var r reading
+	var r fieldReader
 	sid = r.uuid("sid", p.Get("sid"))
 	return sid, r.result()
 }
 
-// AddQueue creates a queue.
+// AddQueue is the payload of ADDQUEUE, which creates a queue.
 type AddQueue struct {
 	Name           string
-	Limit          uint32 // concurrency_limit; 0: none
+	Limit          uint32 // concurrency_limit, the most jobs that run at once; 0: no limit
 	AllowOverrides bool   // allow_job_overrides, default true
 }
 
-// ParseAddQueue reads it; the error is a [*Violation].
+// ParseAddQueue parses an ADDQUEUE. The error is a [*Violation].
 func ParseAddQueue(p Raw) (AddQueue, error) {
 	var f [2]Raw
 	p.pick(f[:], "name", "config")
-	var r reading
+	var r fieldReader
 	a := AddQueue{Name: r.str("name", f[0]), AllowOverrides: true}
 	if config := f[1]; len(config) > 0 {
 		if config.Kind() != KindMap {
-			r.wrong("config", "a map", config)
+			r.mismatch("config", "a map", config)
 		}
 		var c [2]Raw
 		config.pick(c[:], "concurrency_limit", "allow_job_overrides")
@@ -167,24 +168,26 @@ func ParseAddQueue(p Raw) (AddQueue, error) {
 	return a, r.result()
 }
 
-// Enqueue is a job to be done. The fields from Function on are our additions
-// and count only for who offered the delivery extension.
+// Enqueue is the payload of ENQUEUE, a job to be run. The fields from Function
+// on are part of the delivery extension: a server ignores them for clients that
+// did not offer it.
 type Enqueue struct {
 	Queue         string
-	Payload       Raw // nil or empty: none
-	At            time.Time
-	MaxAttempts   int64 // 0: not given
-	RetryInterval int64 // in milliseconds; 0: not given
+	Payload       Raw       // encoded by [Marshal] or [Fields.Raw]; empty: none
+	At            time.Time // earliest start; zero: now
+	MaxAttempts   int64     // 0: the yard's default
+	RetryInterval int64     // in milliseconds; 0: not set
 
-	Function string // "handler" or "runner#handler"
-	Key      string // idempotency key: the same key is the same job
-	Timeout  int64  // of one attempt, in milliseconds; 0: not given
-	Priority *int64 // 0 to 9
-	Trace    map[string]string
-	Notify   bool // push JOBEND when the job has ended
+	Function string            // "handler" or "runner#handler"
+	Key      string            // idempotency key: a job with the same queue and key is the same job; at most 128 bytes
+	Timeout  int64             // of one attempt, in milliseconds; 0: not set
+	Priority *int64            // 0 to 9, 9 starts first; nil: 5
+	Trace    map[string]string // trace context, such as traceparent
+	Notify   bool              // push JOBEND when the job has ended
 
-	// Keys by which the job is made only if no other is in its way, nil if not
-	// given; times in milliseconds.
+	// The guards. A unique or rate limit key keeps the job from being created
+	// while another one holds the key, a debounce key replaces a job that has
+	// not started. nil means not set; times are in milliseconds.
 	UniqueKey    *string
 	UniqueTTL    *int64
 	RateLimitKey *string
@@ -193,13 +196,14 @@ type Enqueue struct {
 	Debounce     *int64
 }
 
-// ParseEnqueue reads it; the error is a [*Violation].
+// ParseEnqueue parses an ENQUEUE. The fields of the extension are read only if
+// delivery is set. The error is a [*Violation].
 func ParseEnqueue(p Raw, delivery bool) (Enqueue, error) {
 	var f [17]Raw
 	p.pick(f[:], "q", "job_payload", "scheduled_at", "max_attempts", "retry_interval_ms",
 		"fn", "key", "timeout_ms", "priority", "trace", "notify", "unique_key", "unique_ttl_ms",
 		"rate_limit_key", "rate_limit_ms", "debounce_key", "debounce_ms")
-	var r reading
+	var r fieldReader
 	e := Enqueue{
 		Queue:         r.str("q", f[0]),
 		Payload:       f[1],
@@ -208,15 +212,15 @@ func ParseEnqueue(p Raw, delivery bool) (Enqueue, error) {
 		RetryInterval: r.optInt("retry_interval_ms", f[4], 1, maxInt, 0),
 	}
 	if delivery {
-		e.Function = r.optStr("fn", orAbsent(f[5]))
-		e.Key = r.optStr("key", orAbsent(f[6]))
-		e.Timeout = r.optInt("timeout_ms", orAbsent(f[7]), 1, maxInt, 0)
+		e.Function = r.optStr("fn", nilAsAbsent(f[5]))
+		e.Key = r.optStr("key", nilAsAbsent(f[6]))
+		e.Timeout = r.optInt("timeout_ms", nilAsAbsent(f[7]), 1, maxInt, 0)
 		if !f[8].IsNil() {
 			priority := r.int("priority", f[8], 0, 9)
 			e.Priority = &priority
 		}
-		e.Trace = r.optTexts("trace", orAbsent(f[9]))
-		e.Notify = r.optBool("notify", orAbsent(f[10]), false)
+		e.Trace = r.optStrings("trace", nilAsAbsent(f[9]))
+		e.Notify = r.optBool("notify", nilAsAbsent(f[10]), false)
 		e.UniqueKey, e.UniqueTTL = r.optKey("unique_key", f[11]), r.optCount("unique_ttl_ms", f[12])
 		e.RateLimitKey, e.RateLimit = r.optKey("rate_limit_key", f[13]), r.optCount("rate_limit_ms", f[14])
 		e.DebounceKey, e.Debounce = r.optKey("debounce_key", f[15]), r.optCount("debounce_ms", f[16])
@@ -224,26 +228,26 @@ func ParseEnqueue(p Raw, delivery bool) (Enqueue, error) {
 	return e, r.result()
 }
 
-// ParseJobRef reads the jid of JOB, RMJOB and RETRYJOB; the error is a
+// ParseJobRef parses the jid of JOB, RMJOB and RETRYJOB. The error is a
 // [*Violation].
 func ParseJobRef(p Raw) (jid string, err error) {
-	var r reading
+	var r fieldReader
 	jid = r.str("jid", p.Get("jid"))
 	return jid, r.result()
 }
 
-// ListJobs asks for a page of a queue's jobs.
+// ListJobs is the payload of LSJOB, which requests a page of a queue's jobs.
 type ListJobs struct {
 	Queue, Status string
 	Page          int64 // from 1
 	PageSize      int64 // 0: the server's default
 }
 
-// ParseListJobs reads it; the error is a [*Violation].
+// ParseListJobs parses an LSJOB. The error is a [*Violation].
 func ParseListJobs(p Raw) (ListJobs, error) {
 	var f [4]Raw
 	p.pick(f[:], "q", "status", "page", "page_size")
-	var r reading
+	var r fieldReader
 	l := ListJobs{
 		Queue: r.str("q", f[0]), Status: r.str("status", f[1]),
 		Page: r.optInt("page", f[2], 1, maxCount, 1), PageSize: r.optInt("page_size", f[3], 1, maxCount, 0),
@@ -252,7 +256,7 @@ func ParseListJobs(p Raw) (ListJobs, error) {
 }
 
 // ParseEmpty checks the payload of PING, LSQUEUE, STATUS and REGISTER, which
-// must be an empty map; the error is a [*Violation].
+// must be an empty map. The error is a [*Violation].
 func ParseEmpty(p Raw) error {
 	if p.Len() != 0 {
 		return &Violation{"payload must be an empty map"}
@@ -260,8 +264,8 @@ func ParseEmpty(p Raw) error {
 	return nil
 }
 
-// Violation says what a client did against the protocol: it gets an ERR
-// PROTOCOL_VIOLATION and its connection ends.
+// Violation describes how a message violates the protocol. The server answers
+// it with ERR PROTOCOL_VIOLATION and closes the connection.
 type Violation struct{ Reason string }
 
 func (v *Violation) Error() string { return v.Reason }

@@ -12,55 +12,58 @@ import (
 	"sync"
 	"time"
 
-	"yardmaster/internal/backoff"
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 )
 
-// Producer hands jobs to a yard and waits for their ends. It connects when it
-// is first used, to one of its nodes, and to another whenever that one is gone
-// or cannot serve; what was under way is asked again there. It may be used by
-// any number of goroutines at once, whose requests share one connection and do
-// not wait for each other. Its fields do not change once it is used.
+// Producer submits jobs to a yard and waits for them to end. It connects when
+// it is first used, and connects to another node whenever its node is lost or
+// cannot serve; pending requests are then repeated. Its methods may be called
+// concurrently: calls share one connection and do not wait for each other. Its
+// fields must not be changed after first use.
 //
-// A call goes on trying until its context ends: give it a deadline.
+// Calls retry until their context ends, so the context should have a deadline.
 type Producer struct {
-	Nodes []string     // addresses; one is chosen at random, then the next
-	Name  string       // for people
-	Token string       // what the nodes ask of their clients; empty: nothing
+	Nodes []string     // addresses, host:port; the first is chosen at random, then they are tried in turn
+	Name  string       // name of this producer, for display
+	Token string       // token that the nodes require; empty: none
 	TLS   *tls.Config  // nil: plain TCP
 	Log   *slog.Logger // nil: slog.Default
 
-	// Dial opens a connection, under TLS if that is given; nil: TCP.
+	// Dial opens a connection, below TLS if TLS is set. nil means TCP.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
 
-	running sync.WaitGroup // dials and clients
+	running sync.WaitGroup // connection attempts and clients
 
 	mu      sync.Mutex
-	doors   *doors             // nil until first used; of the one goroutine that dials
-	life    context.Context    // of all connections
-	stop    context.CancelFunc // ends life
-	client  *Client            // takes new requests; nil: none
-	dialing *dialing           // nil: nobody dials
-	ends    map[string][]chan JobEnd
+	dialer  *nodeDialer        // used by the one goroutine that connects; nil until first use
+	ctx     context.Context    // context of all connections
+	cancel  context.CancelFunc // cancels ctx
+	client  *Client            // used for new requests; nil: none
+	dialing *dialAttempt       // nil: no attempt is in progress
+	waiters map[string][]chan JobEnd
 	closed  bool
 }
 
-// dialing is one try to get connected, for all who wait for it.
-type dialing struct {
+// dialAttempt is one attempt to connect, shared by all calls that wait for it.
+type dialAttempt struct {
 	done chan struct{}
-	err  error // valid once done
+	err  error // valid once done is closed
 }
 
-// DuplicateJobError says that a job was not made because one with the same
-// unique key exists.
+// DuplicateJobError is returned when a job was not created because another job
+// holds the same unique key.
 type DuplicateJobError struct {
-	JID   string // of the job that exists
+	JID   string // id of the other job
 	cause error
 }
 
-func (e *DuplicateJobError) Error() string { return "job " + e.JID + " has the same unique key" }
+func (e *DuplicateJobError) Error() string { return "job " + e.JID + " holds the same unique key" }
+
+// Unwrap returns the node's [*RemoteError].
 func (e *DuplicateJobError) Unwrap() error { return e.cause }
 
-// RateLimitedError says that a job was not made because there are too many.
+// RateLimitedError is returned when a job was not created because its rate
+// limit key is held.
 type RateLimitedError struct {
 	RetryAfter time.Duration
 	cause      error
@@ -69,29 +72,34 @@ type RateLimitedError struct {
 func (e *RateLimitedError) Error() string {
 	return fmt.Sprintf("%v; try again after %s", e.cause, e.RetryAfter)
 }
+
+// Unwrap returns the node's [*RemoteError].
 func (e *RateLimitedError) Unwrap() error { return e.cause }
 
-// Enqueue hands over a job and returns its id once it is accepted: from then on
-// the yard will not lose it. Without a Key the call makes one up, so that a job
-// whose answer got lost is still one job when it is handed over again. The
-// error may be a [*DuplicateJobError], a [*RateLimitedError] or another
-// [*RemoteError]; what cannot be sent is [ErrNotSendable]. When ctx ends first
-// it is not known whether the job was accepted; handing it over again with the
-// same Key is safe.
+// Enqueue submits a job and returns its id once the job is accepted, that is,
+// stored durably by the yard.
+//
+// Enqueue retries until ctx ends. If e.Key is empty it generates a key, so that
+// retries cannot create a second job. If ctx ends first, it is not known
+// whether the job was accepted; calling Enqueue again with the same Key is
+// safe.
+//
+// The error may be a [*DuplicateJobError], a [*RateLimitedError] or another
+// [*RemoteError]. It is [ErrNotSendable] if the job cannot be encoded.
 func (p *Producer) Enqueue(ctx context.Context, e Enqueue) (jid string, err error) {
 	if e.Key == "" {
-		e.Key = "auto-" + rand.Text() // no UUID: that would be the job's id itself, which a node has to look up first
+		e.Key = "auto-" + rand.Text() // not a UUID, which would be taken as the job's id and looked up first
 	}
-	ok, err := p.ask(ctx, TEnqueue, e.append(nil))
+	ok, err := p.callRetrying(ctx, TEnqueue, e.append(nil))
 	if err != nil {
-		return "", typed(err)
+		return "", typedError(err)
 	}
 	jid, _ = ok.Get("jid").Str()
 	return jid, nil
 }
 
-// typed gives refusals that callers act on a type of their own.
-func typed(err error) error {
+// typedError converts refusals that callers act on to their own types.
+func typedError(err error) error {
 	var remote *RemoteError
 	if !errors.As(err, &remote) {
 		return err
@@ -107,12 +115,12 @@ func typed(err error) error {
 	return err
 }
 
-// mostTries is how often a node may say that it cannot serve before another is
-// asked.
-const mostTries = 3
+// maxTries is how often a node may answer UNAVAILABLE before another is tried.
+const maxTries = 3
 
-// ask sends a request that may be repeated until some node has answered it.
-func (p *Producer) ask(ctx context.Context, t int64, payload Raw) (Raw, error) {
+// callRetrying sends an idempotent request until a node has answered it or ctx
+// ends.
+func (p *Producer) callRetrying(ctx context.Context, t int64, payload Raw) (Raw, error) {
 	var last *RemoteError
 	for try := 1; ; try++ {
 		c, err := p.Client(ctx)
@@ -127,52 +135,53 @@ func (p *Producer) ask(ctx context.Context, t int64, payload Raw) (Raw, error) {
 		case errors.Is(err, ErrClosed):
 			p.retire(c)
 		case errors.As(err, &remote) && remote.Code == CodeUnavailable:
-			if try%mostTries == 0 {
+			if try%maxTries == 0 {
 				p.retire(c)
-				c.Close() // others ask again elsewhere too
+				c.Close() // calls that wait for this node try another one too
 			}
 			last = remote
-			backoff.Sleep(ctx, last.RetryAfter()) // the next try sees that ctx has ended
+			backoff.Sleep(ctx, last.RetryAfter()) // if ctx has ended, the next iteration returns
 		default:
 			return ok, err
 		}
 	}
 }
 
-// unavailable adds to err why the yard could not serve, if it ever said so.
+// unavailable adds the yard's last refusal, if any, to err.
 func unavailable(err error, last *RemoteError) error {
 	if last == nil {
 		return err
 	}
-	return fmt.Errorf("%w; the yard's last word: %w", err, last)
+	return fmt.Errorf("%w; last answer: %w", err, last)
 }
 
-// Client is the connection that requests go over at present, for all that a
-// Producer has no method for. It waits until there is one. An error means that
-// ctx has ended, the producer is closed, or a node refuses it for good.
+// Client returns the current connection, for requests that Producer has no
+// method for. It blocks until there is one. It returns an error if ctx ends,
+// the producer is closed, or a node refuses the producer permanently.
 func (p *Producer) Client(ctx context.Context) (*Client, error) {
 	var last error
 	for {
-		c, d, err := p.connected()
+		c, d, err := p.clientOrAttempt()
 		if c != nil || err != nil {
 			return c, err
 		}
 		select {
 		case <-d.done:
-			if last = d.err; slices.Contains(hardPlaces, ErrorCode(last)) {
+			if last = d.err; slices.Contains(permanentCodes, ErrorCode(last)) {
 				return nil, last
 			}
 		case <-ctx.Done():
 			if last != nil {
-				return nil, fmt.Errorf("%w; no node to be reached: %w", ctx.Err(), last)
+				return nil, fmt.Errorf("%w; no node could be reached: %w", ctx.Err(), last)
 			}
 			return nil, ctx.Err()
 		}
 	}
 }
 
-// connected gives the connection, or the try to get one.
-func (p *Producer) connected() (*Client, *dialing, error) {
+// clientOrAttempt returns the connection, or the attempt to get one, which it
+// starts if necessary.
+func (p *Producer) clientOrAttempt() (*Client, *dialAttempt, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
@@ -181,33 +190,32 @@ func (p *Producer) connected() (*Client, *dialing, error) {
 	case p.client != nil:
 		return p.client, nil, nil
 	case len(p.Nodes) == 0:
-		return nil, nil, errors.New("producer has no Nodes: give the address of one at least")
+		return nil, nil, errors.New("producer has no Nodes: set the address of at least one")
 	}
-	if p.doors == nil {
-		p.doors = newDoors(p.Nodes, p.Dial, p.TLS)
-		p.life, p.stop = context.WithCancel(context.Background())
-		p.ends = make(map[string][]chan JobEnd)
+	if p.dialer == nil {
+		p.dialer = newNodeDialer(p.Nodes, p.Dial, p.TLS)
+		p.ctx, p.cancel = context.WithCancel(context.Background())
+		p.waiters = make(map[string][]chan JobEnd)
 		if p.Log == nil {
 			p.Log = slog.Default()
 		}
 	}
 	if p.dialing == nil {
-		d := &dialing{done: make(chan struct{})}
+		d := &dialAttempt{done: make(chan struct{})}
 		p.dialing = d
 		p.running.Go(func() { p.connect(d) })
 	}
 	return nil, p.dialing, nil
 }
 
-// connect tries one node. Before it tries another it lets some time pass: the
-// one before could not be reached, or has left us.
-func (p *Producer) connect(d *dialing) {
+// connect connects to one node, after a pause if another one was tried before.
+func (p *Producer) connect(d *dialAttempt) {
 	var c *Client
-	backoff.Sleep(p.life, p.doors.pause()) // ends early only with the producer
-	addr := p.doors.next()
-	c, d.err = p.doors.open(p.life, addr, Options{
+	backoff.Sleep(p.ctx, p.dialer.retryDelay()) // interrupted by Close only
+	addr := p.dialer.next()
+	c, d.err = p.dialer.connect(p.ctx, addr, Options{
 		Name: p.Name, Token: p.Token,
-		Pushes: func(t int64, payload Raw) { p.pushed(c, t, payload) },
+		OnPush: func(t int64, payload Raw) { p.handlePush(c, t, payload) },
 	})
 	if d.err != nil {
 		d.err = fmt.Errorf("node %s: %w", addr, d.err)
@@ -217,8 +225,8 @@ func (p *Producer) connect(d *dialing) {
 	if d.err == nil {
 		p.client = c
 		p.running.Go(func() {
-			if err := c.Run(p.life); err != nil {
-				p.Log.Warn("producer lost its node", "node", addr, "error", err)
+			if err := c.Run(p.ctx); err != nil {
+				p.Log.Warn("producer disconnected", "addr", addr, "err", err)
 			}
 			p.retire(c)
 		})
@@ -227,8 +235,8 @@ func (p *Producer) connect(d *dialing) {
 	close(d.done)
 }
 
-// retire gives new requests another connection. What is under way over this
-// one may still be answered.
+// retire makes new requests use another connection than c. Pending requests may
+// still be answered over c.
 func (p *Producer) retire(c *Client) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -237,7 +245,7 @@ func (p *Producer) retire(c *Client) {
 	}
 }
 
-func (p *Producer) pushed(c *Client, t int64, payload Raw) {
+func (p *Producer) handlePush(c *Client, t int64, payload Raw) {
 	switch t {
 	case TDrain, TBye:
 		p.retire(c)
@@ -245,21 +253,21 @@ func (p *Producer) pushed(c *Client, t int64, payload Raw) {
 		end := parseJobEnd(payload)
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		for _, waiter := range p.ends[end.JID] {
+		for _, waiter := range p.waiters[end.JID] {
 			select {
 			case waiter <- end:
-			default: // it has one already
+			default: // it already has one
 			}
 		}
 	}
 }
 
-// Close ends all connections. Calls under way end with [ErrClosed].
+// Close closes all connections. Pending calls end with [ErrClosed].
 func (p *Producer) Close() error {
 	p.mu.Lock()
 	p.closed = true
-	if p.stop != nil {
-		p.stop()
+	if p.cancel != nil {
+		p.cancel()
 	}
 	p.mu.Unlock()
 	p.running.Wait()

@@ -13,12 +13,12 @@ import (
 	"github.com/google/uuid"
 )
 
-// produce uses a producer in a bubble.
-func produce(t *testing.T, test func(ctx context.Context, y *fakeYard, p *Producer)) {
+// runProducer runs a test with a producer in a synctest bubble.
+func runProducer(t *testing.T, test func(ctx context.Context, y *fakeCluster, p *Producer)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		y := newFakeYard(t)
-		p := &Producer{Nodes: []string{"n1", "n2"}, Dial: y.dial, Log: quiet}
+		y := newFakeCluster(t)
+		p := &Producer{Nodes: []string{"n1", "n2"}, Dial: y.dial, Log: discardLog}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		test(ctx, y, p)
@@ -26,33 +26,33 @@ func produce(t *testing.T, test func(ctx context.Context, y *fakeYard, p *Produc
 	})
 }
 
-// accepts makes nodes accept jobs under their keys.
-func accepts(n *fakeNode, e Envelope) (func(), bool) {
+// acceptJobs answers ENQUEUEs with an id made of the key.
+func acceptJobs(n *fakeNode, e Envelope) (func(), bool) {
 	return func() { n.ok(e, Fields{"jid": "mail:" + textOf(e.P.Get("key"))}) }, e.T == TEnqueue
 }
 
-// A job whose answer was lost is handed over again at another node, under the
+// A job whose answer was lost is submitted again at another node, under the
 // same key.
 func TestProducer_LostAnswer(t *testing.T) {
-	produce(t, func(ctx context.Context, y *fakeYard, p *Producer) {
-		drop := dropped(TEnqueue, 1)
-		y.answers(func(n *fakeNode, e Envelope) (func(), bool) {
+	runProducer(t, func(ctx context.Context, y *fakeCluster, p *Producer) {
+		drop := dropAnswers(TEnqueue, 1)
+		y.setAnswer(func(n *fakeNode, e Envelope) (func(), bool) {
 			if then, ok := drop(n, e); ok {
 				return then, ok
 			}
-			return accepts(n, e)
+			return acceptJobs(n, e)
 		})
 		jid, err := p.Enqueue(ctx, Enqueue{Queue: "mail", Payload: Fields{"to": "ann"}.Raw()})
 		if err != nil {
 			t.Fatal(err)
 		}
-		first, second := y.node(0).one(TEnqueue), y.node(1).one(TEnqueue)
+		first, second := y.node(0).onlyMessage(TEnqueue), y.node(1).onlyMessage(TEnqueue)
 		key := textOf(first.Get("key"))
 		if uuid.Validate(key) == nil {
 			t.Errorf("the key %s is a UUID, which a node takes for the job's id", key)
 		}
 		if key == "" || jid != "mail:"+key || textOf(second.Get("key")) != key || y.node(0).addr == y.node(1).addr {
-			t.Errorf("job %s was handed over as %x and %x", jid, first, second)
+			t.Errorf("job %s was submitted as %x and %x", jid, first, second)
 		}
 		other, err := p.Enqueue(ctx, Enqueue{Queue: "mail"})
 		if err != nil || other == jid {
@@ -61,23 +61,23 @@ func TestProducer_LostAnswer(t *testing.T) {
 	})
 }
 
-// What is not available is asked for again, in the end at another node, until
-// the caller's time is over.
+// After UNAVAILABLE a call is repeated, finally at another node, until its
+// context ends.
 func TestProducer_Unavailable(t *testing.T) {
-	produce(t, func(ctx context.Context, y *fakeYard, p *Producer) {
-		y.answers(func(n *fakeNode, e Envelope) (func(), bool) {
-			if e.T == TEnqueue && n.turn == 0 {
+	runProducer(t, func(ctx context.Context, y *fakeCluster, p *Producer) {
+		y.setAnswer(func(n *fakeNode, e Envelope) (func(), bool) {
+			if e.T == TEnqueue && n.index == 0 {
 				return func() { n.err(e, CodeUnavailable) }, true
 			}
-			return accepts(n, e)
+			return acceptJobs(n, e)
 		})
 		if _, err := p.Enqueue(ctx, Enqueue{Queue: "mail"}); err != nil {
 			t.Error(err)
 		}
-		if got := len(y.node(0).heard(TEnqueue)); got != mostTries || y.count() != 2 {
+		if got := len(y.node(0).messages(TEnqueue)); got != maxTries || y.count() != 2 {
 			t.Errorf("%d tries at the first of %d nodes", got, y.count())
 		}
-		y.answers(refused(TEnqueue, CodeUnavailable, 1000))
+		y.setAnswer(refuseAnswers(TEnqueue, CodeUnavailable, 1000))
 		_, err := p.Enqueue(ctx, Enqueue{Queue: "mail"})
 		if !errors.Is(err, context.DeadlineExceeded) || ErrorCode(err) != CodeUnavailable {
 			t.Errorf("%v", err)
@@ -85,17 +85,17 @@ func TestProducer_Unavailable(t *testing.T) {
 	})
 }
 
-// Nodes that take a producer in and hang up on its requests are not asked in
-// one go.
+// A producer pauses between connections to nodes that accept it and close on
+// its requests.
 func TestProducer_BriefConnections(t *testing.T) {
-	produce(t, func(ctx context.Context, y *fakeYard, p *Producer) {
+	runProducer(t, func(ctx context.Context, y *fakeCluster, p *Producer) {
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
-		const most = 10 // pauses of 25 ms and more that double
-		y.answers(func(n *fakeNode, e Envelope) (func(), bool) {
+		const maxConns = 10 // pauses of 25 ms and more that double
+		y.setAnswer(func(n *fakeNode, e Envelope) (func(), bool) {
 			return func() {
-				if n.turn >= most {
-					cancel() // else the second would never pass
+				if n.index >= maxConns {
+					cancel() // otherwise fake time would not advance
 				}
 				n.nc.Close()
 			}, e.T == TEnqueue
@@ -103,21 +103,21 @@ func TestProducer_BriefConnections(t *testing.T) {
 		if _, err := p.Enqueue(ctx, Enqueue{Queue: "mail"}); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%v", err)
 		}
-		if got := y.count(); got < 3 || got > most {
+		if got := y.count(); got < 3 || got > maxConns {
 			t.Errorf("%d connections within a second", got)
 		}
 	})
 }
 
 func TestProducer_Refused(t *testing.T) {
-	produce(t, func(ctx context.Context, y *fakeYard, p *Producer) {
-		y.answers(refused(TEnqueue, CodeDuplicateJob, 1))
+	runProducer(t, func(ctx context.Context, y *fakeCluster, p *Producer) {
+		y.setAnswer(refuseAnswers(TEnqueue, CodeDuplicateJob, 1))
 		_, err := p.Enqueue(ctx, Enqueue{Queue: "mail"})
 		var dup *DuplicateJobError
 		if !errors.As(err, &dup) || dup.JID != "mail:other" || ErrorCode(err) != CodeDuplicateJob {
 			t.Errorf("%v", err)
 		}
-		y.answers(refused(TEnqueue, CodeRateLimited, 1))
+		y.setAnswer(refuseAnswers(TEnqueue, CodeRateLimited, 1))
 		_, err = p.Enqueue(ctx, Enqueue{Queue: "mail"})
 		var limited *RateLimitedError
 		if !errors.As(err, &limited) || limited.RetryAfter != 100*time.Millisecond {
@@ -132,10 +132,11 @@ func TestProducer_Refused(t *testing.T) {
 	})
 }
 
-// A job's end is heard over reconnects: from a push, or from its record.
+// Wait survives reconnects and takes a job's end from a push or from its
+// record.
 func TestProducer_Wait(t *testing.T) {
-	produce(t, func(ctx context.Context, y *fakeYard, p *Producer) {
-		y.answers(func(n *fakeNode, e Envelope) (func(), bool) {
+	runProducer(t, func(ctx context.Context, y *fakeCluster, p *Producer) {
+		y.setAnswer(func(n *fakeNode, e Envelope) (func(), bool) {
 			return func() {
 				if jid := textOf(e.P.Get("jid")); jid == "mail:ended" {
 					n.ok(e, Fields{"jid": jid, "status": "failed", "error": Fields{"message": "m", "type": "t"}, "runtime": Fields{"attempts_so_far": 3}})
@@ -152,7 +153,7 @@ func TestProducer_Wait(t *testing.T) {
 			t.Errorf("%+v, %v", end, err)
 		}
 		begin := time.Now()
-		if _, err := p.Wait(ctx, "mail:unknown"); ErrorCode(err) != CodeJobNotFound || time.Since(begin) < strange {
+		if _, err := p.Wait(ctx, "mail:unknown"); ErrorCode(err) != CodeJobNotFound || time.Since(begin) < unknownGrace {
 			t.Errorf("%v after %s", err, time.Since(begin))
 		}
 		var waiting sync.WaitGroup
@@ -170,16 +171,17 @@ func TestProducer_Wait(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		y.node(1).push(TJobEnd, Fields{"jid": "mail:later", "status": "completed", "result": 7, "error": nil, "attempts": 1})
 		waiting.Wait()
-		if len(p.ends) > 0 {
-			t.Errorf("still waiting for %v", p.ends)
+		if len(p.waiters) > 0 {
+			t.Errorf("still waiting for %v", p.waiters)
 		}
 	})
 }
 
-// Many calls share one connection, none waits for another, and Close ends them.
+// Many calls share one connection without waiting for each other, and Close
+// ends them.
 func TestProducer_Close(t *testing.T) {
-	produce(t, func(ctx context.Context, y *fakeYard, p *Producer) {
-		y.answers(func(n *fakeNode, e Envelope) (func(), bool) { return nil, e.T == TEnqueue })
+	runProducer(t, func(ctx context.Context, y *fakeCluster, p *Producer) {
+		y.setAnswer(func(n *fakeNode, e Envelope) (func(), bool) { return nil, e.T == TEnqueue })
 		var calls sync.WaitGroup
 		for range 100 {
 			calls.Go(func() {
@@ -188,8 +190,8 @@ func TestProducer_Close(t *testing.T) {
 				}
 			})
 		}
-		if got := len(y.node(0).heard(TEnqueue)); got != 100 || y.count() != 1 {
-			t.Errorf("%d under way over %d connections", got, y.count())
+		if got := len(y.node(0).messages(TEnqueue)); got != 100 || y.count() != 1 {
+			t.Errorf("%d pending over %d connections", got, y.count())
 		}
 		p.Close()
 		calls.Wait()
@@ -199,16 +201,17 @@ func TestProducer_Close(t *testing.T) {
 	})
 }
 
-// What no node answers says why, and what no node will ever take ends at once.
+// If no node can be reached the error contains the reason, and a permanent
+// refusal ends a call at once.
 func TestProducer_NoNode(t *testing.T) {
-	produce(t, func(ctx context.Context, y *fakeYard, p *Producer) {
-		y.refuse = func(addr string) error { return fmt.Errorf("nobody at %s", addr) }
-		if _, err := p.Enqueue(ctx, Enqueue{Queue: "mail"}); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "nobody at n") {
+	runProducer(t, func(ctx context.Context, y *fakeCluster, p *Producer) {
+		y.dialErr = func(addr string) error { return fmt.Errorf("no node at %s", addr) }
+		if _, err := p.Enqueue(ctx, Enqueue{Queue: "mail"}); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "no node at n") {
 			t.Errorf("%v", err)
 		}
 	})
-	produce(t, func(ctx context.Context, y *fakeYard, p *Producer) {
-		y.answers(refused(TRegister, CodeUnauthorized, 1))
+	runProducer(t, func(ctx context.Context, y *fakeCluster, p *Producer) {
+		y.setAnswer(refuseAnswers(TRegister, CodeUnauthorized, 1))
 		if _, err := p.Enqueue(ctx, Enqueue{Queue: "mail"}); ErrorCode(err) != CodeUnauthorized || y.count() != 1 {
 			t.Errorf("%v", err)
 		}

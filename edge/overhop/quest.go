@@ -6,32 +6,32 @@ import (
 	"time"
 )
 
-// Quest is a job put into a worker's hands.
+// Quest is a job sent to a worker, the payload of QUEST.
 type Quest struct {
-	JID, Queue  string
-	Function    string // "": the job names none
-	SID         string
-	Token       [TokenLen]byte
-	Fence       int64
-	Attempt     uint32
-	MaxAttempts uint32 // 0: the yard's default, nil on the wire
-	Payload     Raw    // empty: nil, unless Params is given
-	Params      []byte // JSON, written as the payload; never read
-	Created     time.Time
-	RunAt       time.Time
-	AckBy       time.Time
-	LeaseUntil  time.Time
-	Deadline    time.Time // zero: none
-	Lease       time.Duration
-	Beat        time.Duration // how often to BEAT
-	Redelivered bool
-	Credits     uint32 // left on SID
+	JID, Queue  string         // JID is "<queue>:<uuid>"
+	Function    string         // "": the job names no function
+	SID         string         // the subscription
+	Token       [TokenLen]byte // proves the lease
+	Fence       int64          // greater with every dispatch of the yard; lets other systems refuse writes of an old one
+	Attempt     uint32         // from 1
+	MaxAttempts uint32         // 0: the yard's default, nil in the message
+	Payload     Raw            // decoded by [Quest.Decode]; empty: nil, unless Params is set
+	Params      []byte         // JSON, sent as the payload by AppendQuest; not set by ParseQuest
+	Created     time.Time      // when the job was accepted
+	RunAt       time.Time      // when it was due
+	AckBy       time.Time      // deadline of ACK or NACK
+	LeaseUntil  time.Time      // end of the lease, by the node's clock
+	Deadline    time.Time      // zero: none
+	Lease       time.Duration  // length of the lease
+	Beat        time.Duration  // interval of BEATs
+	Redelivered bool           // an earlier dispatch of this attempt was lost or not acknowledged; the job may have run before
+	Credits     uint32         // credits left on SID
 	Trace       map[string]string
 }
 
-// AppendQuest appends a framed QUEST of at most limit bytes of payload. A
-// payload that the wire cannot carry or that is too large gives an error that
-// is [ErrNotSendable], and an unchanged b.
+// AppendQuest appends a framed QUEST with a frame payload of at most limit
+// bytes. If the job's payload cannot be encoded or is too large, it returns an
+// error that is [ErrNotSendable], and an unchanged b.
 func AppendQuest(b []byte, q *Quest, limit int) ([]byte, error) {
 	fields := 17
 	if q.Function != "" {
@@ -70,24 +70,24 @@ func AppendQuest(b []byte, q *Quest, limit int) ([]byte, error) {
 	}
 	out, size := End(out, mark, TQuest, PushRID)
 	if size > limit {
-		return b, fmt.Errorf("%w: its frame has %d bytes of %d", ErrNotSendable, size, limit)
+		return b, fmt.Errorf("%w: its frame would have %d bytes, the limit is %d", ErrNotSendable, size, limit)
 	}
 	return out, nil
 }
 
-// payloadLevels is how deep a job's payload may be nested below the envelope
-// and the message's own map.
-const payloadLevels = MaxDepth - 2
+// payloadDepth is how deep a job's payload may be nested. It is below the
+// envelope and the message's own map.
+const payloadDepth = MaxDepth - 2
 
 func (q *Quest) appendPayload(b []byte) ([]byte, error) {
 	switch {
 	case len(q.Payload) > 0:
-		if err := CheckDepth(q.Payload, payloadLevels); err != nil {
+		if err := CheckDepth(q.Payload, payloadDepth); err != nil {
 			return b, fmt.Errorf("%w: %v", ErrNotSendable, err)
 		}
 		return append(b, q.Payload...), nil
 	case len(q.Params) > 0:
-		return AppendFromJSON(b, q.Params, payloadLevels)
+		return AppendFromJSON(b, q.Params, payloadDepth)
 	}
 	return AppendNil(b), nil
 }
@@ -106,27 +106,27 @@ func appendCountOrNil(b []byte, n uint32) []byte {
 	return AppendInt(b, int64(n))
 }
 
-// ParseQuest reads a QUEST's payload into a value that outlives the frame; the
-// error is a [*Violation] of the server's.
+// ParseQuest parses a QUEST into a value that does not refer to the frame. The
+// error is a [*Violation].
 func ParseQuest(p Raw) (Quest, error) {
 	var f [19]Raw
 	p.pick(f[:], "jid", "q", "fn", "sid", "tok", "fence", "attempt", "max_attempts", "job_payload", "created_at",
 		"execution_start_at", "ack_by", "lease_until", "deadline", "lease_ms", "beat_ms", "redelivered", "credits", "trace")
-	var r reading
+	var r fieldReader
 	q := Quest{
-		JID: r.str("jid", f[0]), Queue: r.str("q", f[1]), Function: r.optStr("fn", orAbsent(f[2])), SID: r.str("sid", f[3]),
+		JID: r.str("jid", f[0]), Queue: r.str("q", f[1]), Function: r.optStr("fn", nilAsAbsent(f[2])), SID: r.str("sid", f[3]),
 		Fence: r.int("fence", f[5], 0, maxInt), Attempt: uint32(r.int("attempt", f[6], 1, maxCount)),
-		MaxAttempts: uint32(r.optInt("max_attempts", orAbsent(f[7]), 1, maxCount, 0)), Payload: slices.Clone(orAbsent(f[8])),
-		Created: r.optTime("created_at", orAbsent(f[9])), RunAt: r.optTime("execution_start_at", orAbsent(f[10])),
-		AckBy: r.optTime("ack_by", orAbsent(f[11])), LeaseUntil: r.optTime("lease_until", orAbsent(f[12])),
-		Deadline: r.optTime("deadline", orAbsent(f[13])), Lease: milliseconds(r.optInt("lease_ms", f[14], 1, maxInt, 6000)),
+		MaxAttempts: uint32(r.optInt("max_attempts", nilAsAbsent(f[7]), 1, maxCount, 0)), Payload: slices.Clone(nilAsAbsent(f[8])),
+		Created: r.optTime("created_at", nilAsAbsent(f[9])), RunAt: r.optTime("execution_start_at", nilAsAbsent(f[10])),
+		AckBy: r.optTime("ack_by", nilAsAbsent(f[11])), LeaseUntil: r.optTime("lease_until", nilAsAbsent(f[12])),
+		Deadline: r.optTime("deadline", nilAsAbsent(f[13])), Lease: milliseconds(r.optInt("lease_ms", f[14], 1, maxInt, 6000)),
 		Beat: milliseconds(r.optInt("beat_ms", f[15], 1, maxInt, 2000)), Redelivered: r.optBool("redelivered", f[16], false),
-		Credits: uint32(r.optInt("credits", f[17], 0, maxCount, 0)), Trace: r.optTexts("trace", orAbsent(f[18])),
+		Credits: uint32(r.optInt("credits", f[17], 0, maxCount, 0)), Trace: r.optStrings("trace", nilAsAbsent(f[18])),
 	}
 	if token := r.bin("tok", f[4]); len(token) == TokenLen {
 		q.Token = [TokenLen]byte(token)
 	} else {
-		r.wrong("tok", "16 bytes", f[4])
+		r.mismatch("tok", "16 bytes", f[4])
 	}
 	return q, r.result()
 }

@@ -7,96 +7,97 @@ import (
 	"time"
 )
 
-// Lifetimes bound how long a connection may stay without registering.
+// Lifetimes limit how long a connection may exist without registering.
 type Lifetimes struct {
-	Unhelloed    time.Duration // from the connection's begin to HELLO
+	Unhelloed    time.Duration // from the connection to HELLO
 	Unregistered time.Duration // from HELLO to the server's IDENT
 	Ident        time.Duration // from IDENT to REGISTER
 }
 
-// Cadence is how often [Session.Tick] is to be called.
-func (l Lifetimes) Cadence() time.Duration { return min(l.Unhelloed, l.Unregistered, l.Ident) }
+// TickInterval returns the interval at which [Session.Tick] must be called.
+func (l Lifetimes) TickInterval() time.Duration { return min(l.Unhelloed, l.Unregistered, l.Ident) }
 
-// Session holds a server's side of the rules of order. It is pure: what it is
-// told comes with the time, what is to be done comes back as a [Step].
+// Session enforces, for a server, the order in which a client must send
+// messages. It performs no I/O and has no clock: callers pass messages and the
+// time, and perform the returned [Step].
 //
 //	fresh ──HELLO──▶ helloed ──REGISTER──▶ registered ──anything else──▶ registered
 //	  │ Unhelloed       │ Unregistered: IDENT
 //	  ▼                 ▼ Ident
 //	closed silently   CONNECTION_TIMEOUT
 //
-// Whether HELLO brought the token shows at REGISTER only: that a client may not
-// register is REGISTER's answer.
+// A wrong or missing token is reported in the answer to REGISTER, not to HELLO.
 type Session struct {
-	life   Lifetimes
-	token  string // asked of HELLO; empty: none
-	all    bool   // the extension is for whoever uses it
-	state  state
-	barred bool      // its HELLO did not bring the token
-	since  time.Time // the connection's begin, then HELLO's arrival
-	answer time.Time // IDENT's deadline; zero: not asked
+	lifetimes      Lifetimes
+	token          string // required in HELLO; empty: none
+	allowExtension bool   // accept the extension from clients that did not offer it
+	state          state
+	unauthorized   bool      // HELLO did not contain the token
+	since          time.Time // when the connection began or, once helloed, when HELLO arrived
+	identDeadline  time.Time // deadline of the IDENT; zero: none was sent
 
-	// Hello is what the client said of itself; valid once it said it.
+	// Hello describes the client. It is valid once HELLO was received.
 	Hello Hello
 }
 
 type state uint8
 
 const (
-	fresh state = iota
+	connected state = iota
 	helloed
 	registered
 )
 
-// NewSession begins at the connection's accept.
-func NewSession(life Lifetimes, now time.Time) *Session { return &Session{life: life, since: now} }
+// NewSession returns the session of a connection accepted at the time now.
+func NewSession(life Lifetimes, now time.Time) *Session { return &Session{lifetimes: life, since: now} }
 
-// RequireToken lets only clients register whose HELLO brings this token; an
-// empty one is asked of nobody. It is to be called before the first Step.
+// RequireToken makes REGISTER fail unless HELLO contained this token. An empty
+// token means that none is required. It must be called before the first Step.
 func (s *Session) RequireToken(token string) { s.token = token }
 
-// AllowExtension lets requests of the extension through also if HELLO did not
-// offer it. It is to be called before the first Step.
-func (s *Session) AllowExtension() { s.all = true }
+// AllowExtension accepts requests of the extension even if HELLO did not offer
+// it. It must be called before the first Step.
+func (s *Session) AllowExtension() { s.allowExtension = true }
 
-// Do is what a server has to do next.
-type Do uint8
+// Action is what a server must do after an event.
+type Action uint8
 
-// What may have to be done.
+// The actions.
 const (
-	DoNothing   Do = iota
-	DoHi           // answer HI
-	DoRegister     // make it a worker and answer OK with its wid
-	DoHandle       // a registered worker's request: handle it
-	DoIdent        // push IDENT with Step.Deadline
-	DoRefuse       // answer ERR with Step.Code and Step.Message, then close
-	DoHangUp       // close without a word
-	DoRefuseOut    // as DoRefuse, but pushed: nothing was asked
+	ActionNone        Action = iota
+	ActionHi                 // answer HI
+	ActionRegister           // make it a worker and answer OK with its wid
+	ActionHandle             // a registered worker's request: handle it
+	ActionIdent              // push IDENT with Step.Deadline
+	ActionRefuse             // answer ERR with Step.Code and Step.Message, then close
+	ActionClose              // close without a message
+	ActionPushRefusal        // like ActionRefuse, but as a push: there is no request
 )
 
-// Step is the outcome of an event.
+// Step is the result of an event.
 type Step struct {
-	Do       Do
+	Action   Action
 	Code     Code
 	Message  string
 	Deadline time.Time
 }
 
 func refuse(code Code, format string, args ...any) Step {
-	return Step{Do: DoRefuse, Code: code, Message: fmt.Sprintf(format, args...)}
+	return Step{Action: ActionRefuse, Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
-// Registered tells a session whose client is a worker.
+// Registered reports whether the client has registered.
 func (s *Session) Registered() bool { return s.state == registered }
 
-// HelloedAt tells since when the client has waited to register; ok is false
-// if it does not.
+// HelloedAt returns when HELLO was received. ok is false unless the client has
+// sent HELLO and not registered.
 func (s *Session) HelloedAt() (at time.Time, ok bool) { return s.since, s.state == helloed }
 
-// Challenged tells a session that was sent an IDENT and has not answered it.
-func (s *Session) Challenged() bool { return s.state == helloed && !s.answer.IsZero() }
+// Challenged reports whether the client was sent an IDENT and has not
+// registered.
+func (s *Session) Challenged() bool { return s.state == helloed && !s.identDeadline.IsZero() }
 
-// Step takes the client's next message.
+// Step handles the client's next message.
 func (s *Session) Step(e Envelope, now time.Time) Step {
 	switch s.state {
 	case registered:
@@ -108,14 +109,14 @@ func (s *Session) Step(e Envelope, now time.Time) Step {
 		return refuse(CodeProtocolViolation, "first message must be HELLO (t=%d), not t=%d", THello, e.T)
 	}
 	s.Hello = parseHello(e.P)
-	s.barred = s.token != "" && !s.proves(e.P.Get("token"))
+	s.unauthorized = s.token != "" && !s.tokenMatches(e.P.Get("token"))
 	s.state, s.since = helloed, now
-	return Step{Do: DoHi}
+	return Step{Action: ActionHi}
 }
 
-// proves tells the right token. It takes as long for a wrong one, and for one of
-// another length; what is no text is a wrong one.
-func (s *Session) proves(given Raw) bool {
+// tokenMatches reports whether the token is right. It takes the same time for
+// every wrong token of any length; a value that is not text is wrong.
+func (s *Session) tokenMatches(given Raw) bool {
 	text, _ := given.Text()
 	want, got := sha256.Sum256([]byte(s.token)), sha256.Sum256(text)
 	return subtle.ConstantTimeCompare(want[:], got[:]) == 1
@@ -128,14 +129,14 @@ func (s *Session) register(e Envelope, now time.Time) Step {
 	if err := ParseEmpty(e.P); err != nil {
 		return refuse(CodeProtocolViolation, "REGISTER %v", err)
 	}
-	if !s.answer.IsZero() && !now.Before(s.answer) {
+	if !s.identDeadline.IsZero() && !now.Before(s.identDeadline) {
 		return refuse(CodeRegisterTimeout, "REGISTER came after IDENT's deadline")
 	}
-	if s.barred {
-		return refuse(CodeUnauthorized, "this node asks for a token: HELLO must carry the right one as %q", "token")
+	if s.unauthorized {
+		return refuse(CodeUnauthorized, "this node requires a token: HELLO must contain the right one as %q", "token")
 	}
 	s.state = registered
-	return Step{Do: DoRegister}
+	return Step{Action: ActionRegister}
 }
 
 func (s *Session) request(e Envelope) Step {
@@ -143,28 +144,29 @@ func (s *Session) request(e Envelope) Step {
 	case e.T == THello || e.T == TRegister:
 		return refuse(CodeProtocolViolation, "t=%d is not allowed after REGISTER", e.T)
 	case e.T >= TPing && e.T <= TQStats:
-		return Step{Do: DoHandle}
-	case e.T >= TAck && e.T <= TObliterate && (s.all || s.Hello.Delivery):
-		return Step{Do: DoHandle}
+		return Step{Action: ActionHandle}
+	case e.T >= TAck && e.T <= TObliterate && (s.allowExtension || s.Hello.Delivery):
+		return Step{Action: ActionHandle}
 	case e.T >= TAck && e.T <= TObliterate:
 		return refuse(CodeProtocolViolation, "t=%d needs ext [%q] in HELLO", e.T, Delivery)
 	}
 	return refuse(CodeProtocolViolation, "unknown message type t=%d", e.T)
 }
 
-// Tick is to be called every [Lifetimes.Cadence].
+// Tick handles the passage of time. It must be called every
+// [Lifetimes.TickInterval].
 func (s *Session) Tick(now time.Time) Step {
 	switch {
-	case s.state == fresh && now.Sub(s.since) >= s.life.Unhelloed:
-		return Step{Do: DoHangUp}
+	case s.state == connected && now.Sub(s.since) >= s.lifetimes.Unhelloed:
+		return Step{Action: ActionClose}
 	case s.state != helloed:
 		return Step{}
-	case s.answer.IsZero() && now.Sub(s.since) >= s.life.Unregistered:
-		s.answer = now.Add(s.life.Ident)
-		return Step{Do: DoIdent, Deadline: s.answer}
-	case !s.answer.IsZero() && !now.Before(s.answer):
+	case s.identDeadline.IsZero() && now.Sub(s.since) >= s.lifetimes.Unregistered:
+		s.identDeadline = now.Add(s.lifetimes.Ident)
+		return Step{Action: ActionIdent, Deadline: s.identDeadline}
+	case !s.identDeadline.IsZero() && !now.Before(s.identDeadline):
 		step := refuse(CodeConnectionTimeout, "no REGISTER before IDENT's deadline")
-		step.Do = DoRefuseOut
+		step.Action = ActionPushRefusal
 		return step
 	}
 	return Step{}

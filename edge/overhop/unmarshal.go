@@ -8,17 +8,19 @@ import (
 	"strconv"
 )
 
-// Unmarshal reads a value of the wire into what v, a non-nil pointer, points
-// to: the reverse of [Marshal]. Keys that a struct does not have are ignored,
-// nil and an empty r empty the target. An integer must fit its target. Into a
-// float goes an integer, and text that is a number: that is how numbers with a
-// fraction come from producers who speak JSON. Into an any go nil, bool,
-// int64, string, []byte, []any and map[string]any. Nothing of the target lies
-// in r. The error is a [*CodecError] or a [*ValueError].
+// Unmarshal decodes r into the value that v, a non-nil pointer, points to. It
+// is the inverse of [Marshal].
+//
+// Keys that a struct does not have are ignored. A nil or empty r sets the
+// target to its zero value. An integer must fit into its target. A float
+// accepts an integer, or text that is a number, which is how jobs submitted as
+// JSON represent fractions. An interface value of type any receives nil, bool,
+// int64, string, []byte, []any or map[string]any. The result does not refer to
+// r. The error is a [*CodecError] or a [*ValueError].
 func Unmarshal(r Raw, v any) error {
 	target := reflect.ValueOf(v)
 	if target.Kind() != reflect.Pointer || target.IsNil() {
-		return &ValueError{Reason: fmt.Sprintf("cannot be read into a %T, only into what a pointer points to", v)}
+		return &ValueError{Reason: fmt.Sprintf("cannot be decoded into a %T, only into what a non-nil pointer points to", v)}
 	}
 	if len(r) == 0 {
 		r = Nil
@@ -30,9 +32,9 @@ func Unmarshal(r Raw, v any) error {
 	return u.value(r, target.Elem())
 }
 
-// Decode reads the job's payload into what v points to, as [Unmarshal] does.
-// Its error ends the job for good if the handler returns it as it is: no
-// attempt would read more out of the same payload.
+// Decode decodes the job's payload into the value that v points to, as
+// [Unmarshal] does. Its error is a final [*FailError]: if the handler returns
+// it, the job is not retried, because the payload would not change.
 func (q *Quest) Decode(v any) error {
 	if err := Unmarshal(q.Payload, v); err != nil {
 		return &FailError{Message: "payload: " + err.Error(), Type: "invalid_params", Final: true}
@@ -46,7 +48,7 @@ func (u *unmarshaler) fail(format string, args ...any) error {
 	return &ValueError{Path: joinPath(u.path), Reason: fmt.Sprintf(format, args...)}
 }
 
-func (u *unmarshaler) misfit(r Raw, v reflect.Value) error {
+func (u *unmarshaler) mismatch(r Raw, v reflect.Value) error {
 	return u.fail("%s does not fit into a %s", r.Kind(), v.Type())
 }
 
@@ -67,7 +69,7 @@ func (u *unmarshaler) value(r Raw, v reflect.Value) error {
 	if into, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
 		text, isText := r.Text()
 		if !isText {
-			return u.misfit(r, v)
+			return u.mismatch(r, v)
 		}
 		if err := into.UnmarshalText(text); err != nil {
 			return u.fail("%v", err)
@@ -77,16 +79,16 @@ func (u *unmarshaler) value(r Raw, v reflect.Value) error {
 	switch v.Kind() {
 	case reflect.Interface:
 		if v.NumMethod() > 0 {
-			return u.misfit(r, v)
+			return u.mismatch(r, v)
 		}
-		v.Set(reflect.ValueOf(tree(r)))
+		v.Set(reflect.ValueOf(toGo(r)))
 		return nil
 	case reflect.Slice, reflect.Array:
 		return u.list(r, v)
 	case reflect.Map:
-		return u.mapping(r, v)
+		return u.mapValue(r, v)
 	case reflect.Struct:
-		return u.structure(r, v)
+		return u.structValue(r, v)
 	}
 	return u.scalar(r, v)
 }
@@ -113,7 +115,7 @@ func (u *unmarshaler) scalar(r Raw, v reflect.Value) error {
 	case v.CanFloat():
 		return u.float(r, v)
 	default:
-		return u.misfit(r, v)
+		return u.mismatch(r, v)
 	}
 	return nil
 }
@@ -125,11 +127,11 @@ func (u *unmarshaler) float(r Raw, v reflect.Value) error {
 	}
 	text, ok := r.Str()
 	if !ok {
-		return u.misfit(r, v)
+		return u.mismatch(r, v)
 	}
 	f, err := strconv.ParseFloat(text, v.Type().Bits())
 	if err != nil {
-		return u.fail("%q is no number that fits into a %s", text, v.Type())
+		return u.fail("%q is not a number that fits into a %s", text, v.Type())
 	}
 	v.SetFloat(f)
 	return nil
@@ -142,7 +144,7 @@ func (u *unmarshaler) list(r Raw, v reflect.Value) error {
 	}
 	switch {
 	case r.Kind() != KindArray:
-		return u.misfit(r, v)
+		return u.mismatch(r, v)
 	case v.Kind() == reflect.Slice:
 		v.Set(reflect.MakeSlice(v.Type(), r.Len(), r.Len()))
 	case v.Len() != r.Len():
@@ -150,7 +152,7 @@ func (u *unmarshaler) list(r Raw, v reflect.Value) error {
 	}
 	i := 0
 	for item := range r.Items() {
-		if err := u.within(fmt.Sprintf("[%d]", i), item, v.Index(i)); err != nil {
+		if err := u.element(fmt.Sprintf("[%d]", i), item, v.Index(i)); err != nil {
 			return err
 		}
 		i++
@@ -158,16 +160,16 @@ func (u *unmarshaler) list(r Raw, v reflect.Value) error {
 	return nil
 }
 
-func (u *unmarshaler) within(name string, r Raw, v reflect.Value) error {
+func (u *unmarshaler) element(name string, r Raw, v reflect.Value) error {
 	u.path = append(u.path, name)
 	err := u.value(r, v)
 	u.path = u.path[:len(u.path)-1]
 	return err
 }
 
-func (u *unmarshaler) mapping(r Raw, v reflect.Value) error {
+func (u *unmarshaler) mapValue(r Raw, v reflect.Value) error {
 	if r.Kind() != KindMap {
-		return u.misfit(r, v)
+		return u.mismatch(r, v)
 	}
 	t := v.Type()
 	v.Set(reflect.MakeMapWithSize(t, min(r.Len(), 1024)))
@@ -176,7 +178,7 @@ func (u *unmarshaler) mapping(r Raw, v reflect.Value) error {
 		if err := u.key(string(key), k); err != nil {
 			return err
 		}
-		if err := u.within("."+string(key), value, item); err != nil {
+		if err := u.element("."+string(key), value, item); err != nil {
 			return err
 		}
 		v.SetMapIndex(k, item)
@@ -184,7 +186,7 @@ func (u *unmarshaler) mapping(r Raw, v reflect.Value) error {
 	return nil
 }
 
-// key reads a map's key: text, or an integer's digits.
+// key decodes a map key: text, or the digits of an integer.
 func (u *unmarshaler) key(text string, k reflect.Value) error {
 	if k.Kind() != reflect.String && !k.CanInt() && !k.CanUint() {
 		return u.value(AppendStr(nil, text), k)
@@ -200,9 +202,9 @@ func (u *unmarshaler) key(text string, k reflect.Value) error {
 	return u.scalar(AppendInt(nil, n), k)
 }
 
-func (u *unmarshaler) structure(r Raw, v reflect.Value) error {
+func (u *unmarshaler) structValue(r Raw, v reflect.Value) error {
 	if r.Kind() != KindMap {
-		return u.misfit(r, v)
+		return u.mismatch(r, v)
 	}
 	fields := fieldsOf(v.Type())
 	for key, value := range r.Pairs() {
@@ -210,9 +212,9 @@ func (u *unmarshaler) structure(r Raw, v reflect.Value) error {
 		if i < 0 {
 			continue
 		}
-		at, err := reach(v, fields[i].index)
+		at, err := fieldByIndex(v, fields[i].index)
 		if err == nil {
-			err = u.within("."+fields[i].name, value, at)
+			err = u.element("."+fields[i].name, value, at)
 		}
 		if err != nil {
 			return err
@@ -221,9 +223,9 @@ func (u *unmarshaler) structure(r Raw, v reflect.Value) error {
 	return nil
 }
 
-// reach gives a struct's field and makes the embedded structs on the way that
-// are not there yet.
-func reach(v reflect.Value, index []int) (reflect.Value, error) {
+// fieldByIndex returns a field of a struct. It allocates embedded structs on
+// the way that are nil.
+func fieldByIndex(v reflect.Value, index []int) (reflect.Value, error) {
 	for n, i := range index {
 		if n > 0 && v.Kind() == reflect.Pointer {
 			if v.IsNil() && !v.CanSet() {
@@ -239,8 +241,8 @@ func reach(v reflect.Value, index []int) (reflect.Value, error) {
 	return v, nil
 }
 
-// tree is a value of the wire as plain Go values.
-func tree(r Raw) any {
+// toGo returns a value as plain Go values.
+func toGo(r Raw) any {
 	switch r.Kind() {
 	case KindBool:
 		b, _ := r.Bool()
@@ -257,13 +259,13 @@ func tree(r Raw) any {
 	case KindArray:
 		items := make([]any, 0, min(r.Len(), 1024))
 		for item := range r.Items() {
-			items = append(items, tree(item))
+			items = append(items, toGo(item))
 		}
 		return items
 	case KindMap:
 		pairs := make(map[string]any, min(r.Len(), 1024))
 		for key, value := range r.Pairs() {
-			pairs[string(key)] = tree(value)
+			pairs[string(key)] = toGo(value)
 		}
 		return pairs
 	}

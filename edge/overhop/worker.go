@@ -11,92 +11,102 @@ import (
 	"sync"
 	"time"
 
-	"yardmaster/internal/backoff"
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 )
 
-// Handler does one job. Its context ends when the job is recalled, its lease
-// is lost, its deadline has passed or the worker stops; [context.Cause] is then
-// a [*Stopped]. It should return soon. An error fails the attempt, as a
-// [*FailError] says or with another attempt to follow; but when the worker
-// stops, the context's own error or its cause, wrapped or not, gives the job
-// back instead.
+// Handler runs one job and returns its result, encoded by [Marshal] or empty
+// for none.
+//
+// ctx ends when the job is recalled, its lease is lost, its deadline has
+// passed, or the worker stops; [context.Cause] then returns a [*StopError]. The
+// handler should return soon after.
+//
+// An error fails the attempt. If it is or wraps a [*FailError], that determines
+// the details and whether another attempt may follow; otherwise the yard
+// retries the job according to its policy. There is one exception: when the
+// worker stops and the handler returns the error or the cause of ctx, possibly
+// wrapped, the job is released to another worker, and the attempt does not
+// count.
 type Handler func(ctx context.Context, q *Quest) (result Raw, err error)
 
-// FailError fails an attempt with more than a message.
+// FailError is an error with details for the yard.
 type FailError struct {
-	Message, Type, Code string
-	Details             Raw            // empty: none
+	Message, Type, Code string         // Type and Code are for programs and may be empty
+	Details             Raw            // encoded by [Marshal]; empty: none
 	Final               bool           // no further attempt
 	RetryAfter          *time.Duration // nil: the yard decides
 }
 
 func (e *FailError) Error() string { return e.Message }
 
-// Stopped is why a handler's context ended before the handler did. Reason is
-// that of a RECALL, or one of the reasons here.
-type Stopped struct{ Reason string }
+// StopError is the cause of a handler's context that ended early. Reason is the
+// reason of a RECALL, or one of the constants below.
+type StopError struct{ Reason string }
 
-func (e *Stopped) Error() string { return "job is to stop: " + e.Reason }
+func (e *StopError) Error() string { return "job must stop: " + e.Reason }
 
-// Why a worker stops a handler, beside the reasons of a RECALL.
+// Reasons of a [StopError], in addition to those of a RECALL.
 const (
-	StoppedDeadline  = "DEADLINE"   // the job's time is over
-	StoppedLeaseLost = "LEASE_LOST" // the job is somebody else's by now
-	StoppedWorker    = "WORKER"     // the worker itself stops and its grace is over
+	StopDeadline  = "DEADLINE"   // the job's deadline has passed
+	StopLeaseLost = "LEASE_LOST" // the job may already be running elsewhere
+	StopWorker    = "WORKER"     // the worker stops and ShutdownGrace is over
 )
 
-// Worker runs the jobs of the queues it was given by [Worker.Handle]. It
-// connects to one of several nodes, stays connected, and goes on with what it
-// has in hand when it must change over: the token of a job, not the
-// connection, owns its lease.
+// Worker runs the jobs of the queues given to [Worker.Handle]. It connects to
+// one of several nodes, and to another when it loses that one. Running jobs
+// continue meanwhile: a job's lease belongs to its token, not to the
+// connection.
+//
+// Its fields must not be changed after Run was called. A Worker must not be
+// copied.
 type Worker struct {
-	Nodes []string      // addresses; one is chosen at random, then the next
-	Name  string        // for people
-	Token string        // what the nodes ask of their clients; empty: nothing
-	TLS   *tls.Config   // nil: plain TCP
-	Grace time.Duration // for jobs in hand once Run's context has ended; 0: 10 s
-	Log   *slog.Logger  // nil: slog.Default
+	Nodes         []string      // addresses, host:port; the first is chosen at random, then they are tried in turn
+	Name          string        // name of this worker, for display
+	Token         string        // token that the nodes require; empty: none
+	TLS           *tls.Config   // nil: plain TCP
+	ShutdownGrace time.Duration // time for running jobs to end after Run's context has ended; 0: 10 s
+	Log           *slog.Logger  // nil: slog.Default
 
-	// Create adds queues that do not exist yet. Without it, a missing queue
+	// CreateQueues creates queues that do not exist. Otherwise a missing queue
 	// ends Run with an error.
-	Create bool
+	CreateQueues bool
 
-	// Dial opens a connection, under TLS if that is given; nil: TCP.
+	// Dial opens a connection, below TLS if TLS is set. nil means TCP.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
 
-	queues []*served
-	doors  *doors
-	jobs   context.Context // of all handlers
-	hands  sync.WaitGroup  // the handlers
-	loops  sync.WaitGroup  // what the lines run
+	queues   []*queueHandler
+	dialer   *nodeDialer
+	jobsCtx  context.Context // parent context of all handlers
+	handlers sync.WaitGroup  // running handlers
+	loops    sync.WaitGroup  // goroutines of connections
 
-	mu      sync.Mutex
-	line    *line                    // nil while not connected
-	running map[[TokenLen]byte]*held // by token: a job may be in hand twice, of which one is void
-	leaving bool
-	parted  bool          // no end is told any more
-	idle    chan struct{} // closed when the worker leaves and has no more ends to tell
+	mu       sync.Mutex
+	conn     *workerConn                   // the connection in use; nil: none
+	running  map[[TokenLen]byte]*activeJob // by token; two dispatches of one job may be present, of which one has lost its lease
+	stopping bool
+	released bool          // no more outcomes are sent
+	idle     chan struct{} // closed when the worker is stopping and all outcomes are answered
 }
 
-// served is a queue that a worker runs the jobs of.
-type served struct {
+// queueHandler is a queue that the worker serves.
+type queueHandler struct {
 	name    string
 	credits uint32
 	handler Handler
 }
 
-// lastWord is how long a handler that was cancelled at the end of the grace
-// has to return and have its end told; and then how long the node has to take
-// back the rest.
-const lastWord = 2 * time.Second
+// stopTimeout is the time for handlers to return and have their outcomes
+// answered after they were cancelled; and then the time for the node to answer
+// the final GOODBYE.
+const stopTimeout = 2 * time.Second
 
-// Handle gives a queue's jobs to h, at most credits (≥ 1) of them at once. It
-// is called before Run, once for every queue.
+// Handle registers h as the handler of a queue's jobs, of which at most credits
+// (at least 1) run at once. It must be called before Run, once for every queue.
 func (w *Worker) Handle(queue string, credits uint32, h Handler) {
-	w.queues = append(w.queues, &served{name: queue, credits: credits, handler: h})
+	w.queues = append(w.queues, &queueHandler{name: queue, credits: credits, handler: h})
 }
 
-func (w *Worker) queue(name string) *served {
+func (w *Worker) handlerOf(name string) *queueHandler {
 	for _, q := range w.queues {
 		if q.name == name {
 			return q
@@ -105,213 +115,217 @@ func (w *Worker) queue(name string) *served {
 	return nil
 }
 
-// Run works until ctx ends, then finishes what it has in hand and returns nil.
+// Run connects and runs jobs until ctx ends. Then it takes no more jobs, waits
+// for running ones to end, and returns nil.
 //
-// After Grace it ends the contexts of the handlers that are not done. They have
-// 2 s for a last word: a result, or an error of their own, is told as ever. A
-// job whose handler returns the context's error, or does not return, goes back
-// to the yard: another worker gets it at once, and the attempt is not counted.
-// Without a connection that happens when the job's lease is over. Run still
-// waits for handlers that do not heed their context; what they return is told
-// to nobody.
+// After [Worker.ShutdownGrace], Run cancels the contexts of the handlers that
+// still run. They have 2 s to return. A result, or an error of their own, is
+// reported as usual. A job whose handler returns the context's error, or does
+// not return, is released: another worker gets it at once and the attempt does
+// not count. If the worker is not connected then, that happens when the job's
+// lease expires. Run still waits for handlers that ignore their context; what
+// they return is discarded.
 //
-// An error means that the worker cannot work as it is set up: a queue does not
-// exist or has an impossible name, or a node refuses the worker for good.
+// Run returns an error if the worker cannot work as configured: a queue does
+// not exist or has an invalid name, or a node refuses the worker permanently.
 func (w *Worker) Run(ctx context.Context) error {
-	if err := w.setUp(); err != nil {
+	if err := w.prepare(); err != nil {
 		return err
 	}
 	var stopJobs context.CancelCauseFunc
-	w.jobs, stopJobs = context.WithCancelCause(context.WithoutCancel(ctx))
-	// The worker stays connected beyond ctx for what it has in hand.
-	stay, part := context.WithCancel(context.WithoutCancel(ctx))
+	w.jobsCtx, stopJobs = context.WithCancelCause(context.WithoutCancel(ctx))
+	// The worker stays connected after ctx has ended, for the jobs that still
+	// run.
+	connCtx, disconnect := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan error, 1)
-	go func() { ended <- w.stayConnected(stay) }()
+	go func() { ended <- w.keepConnected(connCtx) }()
 	var err error
 	select {
 	case <-ctx.Done():
-		w.leave(stopJobs)
-		part()
+		w.shutdown(stopJobs)
+		disconnect()
 		<-ended
 	case err = <-ended:
-		w.leave(stopJobs)
-		part()
+		w.shutdown(stopJobs)
+		disconnect()
 	}
-	stopJobs(&Stopped{StoppedWorker})
+	stopJobs(&StopError{StopWorker})
 	w.loops.Wait()
-	w.hands.Wait()
+	w.handlers.Wait()
 	return err
 }
 
-func (w *Worker) setUp() error {
+func (w *Worker) prepare() error {
 	switch {
 	case len(w.Nodes) == 0:
-		return errors.New("worker has no Nodes: give the address of one at least")
+		return errors.New("worker has no Nodes: set the address of at least one")
 	case len(w.queues) == 0:
 		return errors.New("worker serves no queue: call Handle before Run")
 	}
 	for i, q := range w.queues {
 		switch {
 		case q.handler == nil || q.credits == 0:
-			return fmt.Errorf("worker cannot serve %q with %d credits and handler %t: give a handler and one credit at least",
+			return fmt.Errorf("worker cannot serve %q with %d credits and handler %t: pass a handler and at least one credit",
 				q.name, q.credits, q.handler != nil)
-		case w.queue(q.name) != w.queues[i]:
-			return fmt.Errorf("worker serves %q twice: one Handle for every queue", q.name)
+		case w.handlerOf(q.name) != w.queues[i]:
+			return fmt.Errorf("worker serves %q twice: call Handle once for every queue", q.name)
 		}
 	}
-	if w.Grace == 0 {
-		w.Grace = 10 * time.Second
+	if w.ShutdownGrace == 0 {
+		w.ShutdownGrace = 10 * time.Second
 	}
 	if w.Log == nil {
 		w.Log = slog.Default()
 	}
-	w.doors = newDoors(w.Nodes, w.Dial, w.TLS)
-	w.running = make(map[[TokenLen]byte]*held)
-	w.idle, w.leaving, w.parted = make(chan struct{}), false, false
+	w.dialer = newNodeDialer(w.Nodes, w.Dial, w.TLS)
+	w.running = make(map[[TokenLen]byte]*activeJob)
+	w.idle, w.stopping, w.released = make(chan struct{}), false, false
 	return nil
 }
 
-// stayConnected keeps a line to some node until ctx ends, which gives nil. A
-// line that drains is left for another, and serves until there is one.
-func (w *Worker) stayConnected(ctx context.Context) error {
+// keepConnected keeps the worker connected until ctx ends, when it returns nil.
+// A connection to a node that drains is used until another one is ready.
+func (w *Worker) keepConnected(ctx context.Context) error {
 	for {
-		l, err := w.connect(ctx, w.doors.next())
+		wc, err := w.connect(ctx, w.dialer.next())
 		if err == nil {
-			err = w.begin(l)
+			err = w.activate(wc)
 		}
 		if err == nil {
-			err = l.wait(ctx)
-		} else if l != nil && !slices.Contains(hardPlaces, ErrorCode(err)) {
-			l.hangUp(err)
+			err = wc.wait(ctx)
+		} else if wc != nil && !slices.Contains(permanentCodes, ErrorCode(err)) {
+			wc.cancel(err)
 		}
 		var drain *drainError
 		switch {
-		case ctx.Err() != nil || w.isOver():
+		case ctx.Err() != nil || w.isDone():
 			return nil
-		case slices.Contains(hardPlaces, ErrorCode(err)):
+		case slices.Contains(permanentCodes, ErrorCode(err)):
 			return err
 		case errors.As(err, &drain):
-			w.Log.Info("worker's node drains", "node", l.addr, "elsewhere", drain.elsewhere)
-			w.doors.wish(drain.elsewhere)
+			w.Log.Info("node is draining, worker switches to another", "addr", wc.addr, "reconnect", drain.addrs)
+			w.dialer.prefer(drain.addrs)
 			continue
 		}
-		w.Log.Warn("worker lost its node", "error", err)
-		if backoff.Sleep(ctx, w.doors.pause()) != nil {
+		w.Log.Warn("worker disconnected", "err", err)
+		if backoff.Sleep(ctx, w.dialer.retryDelay()) != nil {
 			return nil
 		}
 	}
 }
 
-// begin puts a fresh line to work. Jobs in hand change over to it at once if
-// there is no other, and else when this node turns out to be willing.
-func (w *Worker) begin(l *line) error {
+// activate makes a new connection the one in use, and subscribes to the queues.
+// If another connection is in use, that one keeps the jobs until the
+// subscriptions succeed.
+func (w *Worker) activate(wc *workerConn) error {
 	w.mu.Lock()
-	alone, leaving := w.line == nil, w.leaving
+	alone, stopping := w.conn == nil, w.stopping
 	w.mu.Unlock()
 	if alone {
-		w.use(l)
+		w.switchTo(wc)
 	}
-	if leaving {
-		w.use(l)
+	if stopping {
+		w.switchTo(wc)
 		return nil
 	}
-	sids, err := l.subscribe()
+	sids, err := wc.subscribe()
 	if err != nil {
 		return err
 	}
-	w.use(l)
+	w.switchTo(wc)
 	for i, q := range w.queues {
 		w.mu.Lock()
-		l.sids[q.name] = sids[i]
-		room := w.roomLocked(q)
-		if w.leaving {
-			room = 0
+		wc.sids[q.name] = sids[i]
+		available := w.availableLocked(q)
+		if w.stopping {
+			available = 0
 		}
 		w.mu.Unlock()
-		if room == 0 {
+		if available == 0 {
 			continue
 		}
-		if err := l.c.Credit(l.ctx, sids[i], room); err != nil {
-			return fmt.Errorf("give credits to %q: %w", q.name, err)
+		if err := wc.client.Credit(wc.ctx, sids[i], available); err != nil {
+			return fmt.Errorf("credit subscription to %q: %w", q.name, err)
 		}
 	}
-	w.Log.Info("worker is subscribed", "node", l.c.Node(), "worker", l.c.WID(), "queues", len(w.queues))
+	w.Log.Info("worker is subscribed", "node", wc.client.Node(), "worker", wc.client.WID(), "queues", len(w.queues))
 	return nil
 }
 
-// use makes l the line over which everything in hand goes on: leases are
-// renewed there, and ends told again that were not answered elsewhere.
-func (w *Worker) use(l *line) {
+// switchTo makes wc the connection in use: leases are renewed over it, and
+// outcomes that were not answered are sent again.
+func (w *Worker) switchTo(wc *workerConn) {
 	w.mu.Lock()
-	old := w.line
-	if old == l || l.ctx.Err() != nil {
+	old := w.conn
+	if old == wc || wc.ctx.Err() != nil {
 		w.mu.Unlock()
 		return
 	}
-	w.line = l
-	var ends []*held
-	for _, h := range w.running {
-		if h.end != nil {
-			ends = append(ends, h)
+	w.conn = wc
+	var finished []*activeJob
+	for _, j := range w.running {
+		if j.send != nil {
+			finished = append(finished, j)
 		}
 	}
 	w.mu.Unlock()
-	l.beat()
-	for _, h := range ends {
-		l.tell(h)
+	wc.beat()
+	for _, j := range finished {
+		wc.sendOutcome(j)
 	}
 	if old != nil {
-		old.hangUp(errors.New("worker changed over to another node"))
+		old.cancel(errors.New("worker switched to another node"))
 	}
 }
 
-// roomLocked is how many more jobs of a queue there is room for.
-func (w *Worker) roomLocked(q *served) uint32 {
-	room := q.credits
-	for _, h := range w.running {
-		if h.quest.Queue == q.name && room > 0 {
-			room--
+// availableLocked returns how many more jobs of a queue may run. Worker.mu is
+// held.
+func (w *Worker) availableLocked(q *queueHandler) uint32 {
+	available := q.credits
+	for _, j := range w.running {
+		if j.quest.Queue == q.name && available > 0 {
+			available--
 		}
 	}
-	return room
+	return available
 }
 
-// leave takes nothing new, gives what is in hand its grace, and gives back what
-// has not ended then.
-func (w *Worker) leave(stopJobs context.CancelCauseFunc) {
+// shutdown takes no more jobs, waits for running ones during the grace, and
+// releases those that have not ended.
+func (w *Worker) shutdown(stopJobs context.CancelCauseFunc) {
 	w.mu.Lock()
-	w.leaving = true
-	l := w.line
+	w.stopping = true
+	wc := w.conn
 	w.closeIdleLocked()
 	w.mu.Unlock()
-	if l != nil {
-		l.c.Go(TGoodbye, func(b []byte) []byte {
+	if wc != nil {
+		wc.client.Go(TGoodbye, func(b []byte) []byte {
 			return AppendValue(b, Fields{"reason": "worker stops", "drain": true})
 		}, nil)
 	}
-	grace := time.NewTimer(w.Grace)
+	grace := time.NewTimer(w.ShutdownGrace)
 	defer grace.Stop()
 	select {
 	case <-w.idle:
 	case <-grace.C:
-		stopJobs(&Stopped{StoppedWorker})
-		grace.Reset(lastWord)
+		stopJobs(&StopError{StopWorker})
+		grace.Reset(stopTimeout)
 		select {
 		case <-w.idle:
 		case <-grace.C:
 		}
 	}
-	w.giveBack()
+	w.release()
 }
 
-// giveBack parts from what has not ended: its node hands it to another worker
-// at once. If that cannot be said, the leases run out.
-func (w *Worker) giveBack() {
+// release returns the jobs that have not ended to the node, which sends them to
+// other workers at once. Without a connection their leases expire.
+func (w *Worker) release() {
 	w.mu.Lock()
-	w.parted = true
-	l, left := w.line, 0
-	for _, h := range w.running {
-		if h.alive() {
+	w.released = true
+	wc, left := w.conn, 0
+	for _, j := range w.running {
+		if j.renewable() {
 			left++
 		}
 	}
@@ -320,25 +334,26 @@ func (w *Worker) giveBack() {
 		return
 	}
 	err := ErrClosed
-	if l != nil {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(l.ctx), lastWord) // the node hangs up right after its answer
+	if wc != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(wc.ctx), stopTimeout) // the node closes the connection right after its answer
 		defer cancel()
-		err = l.c.Goodbye(ctx, "worker stops", false)
+		err = wc.client.Goodbye(ctx, "worker stops", false)
 	}
 	if err != nil {
-		w.Log.Warn("worker leaves jobs until their leases end", "jobs", left, "error", err)
+		w.Log.Warn("running jobs not released, their leases will expire", "count", left, "err", err)
 		return
 	}
-	w.Log.Info("worker gave jobs back", "jobs", left)
+	w.Log.Info("running jobs released", "count", left)
 }
 
-// isOver tells that the worker needs no node any more.
-func (w *Worker) isOver() bool {
+// isDone reports whether the worker needs no connection any more.
+func (w *Worker) isDone() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.parted || w.idleLocked()
+	return w.released || w.idleLocked()
 }
 
+// idleLocked reports whether idle is closed. Worker.mu is held.
 func (w *Worker) idleLocked() bool {
 	select {
 	case <-w.idle:
@@ -348,14 +363,15 @@ func (w *Worker) idleLocked() bool {
 	}
 }
 
-// closeIdleLocked says that the worker leaves and waits for no more ends.
+// closeIdleLocked closes idle if the worker is stopping and no job needs an
+// outcome any more. Worker.mu is held.
 func (w *Worker) closeIdleLocked() {
-	for _, h := range w.running {
-		if !h.cut {
+	for _, j := range w.running {
+		if !j.interrupted {
 			return
 		}
 	}
-	if w.leaving && !w.idleLocked() {
+	if w.stopping && !w.idleLocked() {
 		close(w.idle)
 	}
 }

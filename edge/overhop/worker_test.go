@@ -12,19 +12,19 @@ import (
 	"time"
 )
 
-var quiet = slog.New(slog.DiscardHandler)
+var discardLog = slog.New(slog.DiscardHandler)
 
-// work runs a worker of "mail" with room for 2 jobs in a bubble of its own,
-// until test returns.
-func work(t *testing.T, h Handler, test func(y *fakeYard)) {
+// runWorker runs a worker of "mail" with 2 credits in a synctest bubble until
+// test returns.
+func runWorker(t *testing.T, h Handler, test func(y *fakeCluster)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) { workHere(t, h, test) })
+	synctest.Test(t, func(t *testing.T) { runWorkerHere(t, h, test) })
 }
 
-// workHere is work within a bubble.
-func workHere(t *testing.T, h Handler, test func(y *fakeYard)) {
-	y := newFakeYard(t)
-	w := Worker{Nodes: []string{"n1"}, Dial: y.dial, Log: quiet}
+// runWorkerHere is runWorker within the caller's bubble.
+func runWorkerHere(t *testing.T, h Handler, test func(y *fakeCluster)) {
+	y := newFakeCluster(t)
+	w := Worker{Nodes: []string{"n1"}, Dial: y.dial, Log: discardLog}
 	w.Handle("mail", 2, h)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -38,11 +38,12 @@ func workHere(t *testing.T, h Handler, test func(y *fakeYard)) {
 
 func echoHandler(_ context.Context, q *Quest) (Raw, error) { return q.Payload, nil }
 
-// until is a handler that waits for a fact or its end.
-func until(fact <-chan struct{}) Handler {
+// waitHandler returns a handler that waits until done is closed or its context
+// ends.
+func waitHandler(done <-chan struct{}) Handler {
 	return func(ctx context.Context, q *Quest) (Raw, error) {
 		select {
-		case <-fact:
+		case <-done:
 			return nil, nil
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
@@ -50,83 +51,84 @@ func until(fact <-chan struct{}) Handler {
 	}
 }
 
-// dropped answers nothing to messages of type t and closes the connection, the
-// first times.
-func dropped(kind int64, times int) func(*fakeNode, Envelope) (func(), bool) {
+// dropAnswers closes the connection in place of an answer to a message of the
+// given kind, the first times.
+func dropAnswers(kind int64, times int) func(*fakeNode, Envelope) (func(), bool) {
 	return func(n *fakeNode, e Envelope) (func(), bool) {
 		if e.T != kind || times == 0 {
 			return nil, false
 		}
 		times--
-		n.account(e)
+		n.countCredits(e)
 		return func() { n.nc.Close() }, true
 	}
 }
 
-// refused answers messages of type t with a code, the first times.
-func refused(kind int64, code Code, times int) func(*fakeNode, Envelope) (func(), bool) {
+// refuseAnswers answers messages of the given kind with a code, the first
+// times.
+func refuseAnswers(kind int64, code Code, times int) func(*fakeNode, Envelope) (func(), bool) {
 	return func(n *fakeNode, e Envelope) (func(), bool) {
 		if e.T != kind || times == 0 {
 			return nil, false
 		}
 		times--
-		n.account(e)
+		n.countCredits(e)
 		return func() { n.err(e, code) }, true
 	}
 }
 
 func TestWorker(t *testing.T) {
-	work(t, echoHandler, func(y *fakeYard) {
+	runWorker(t, echoHandler, func(y *fakeCluster) {
 		n := y.node(0)
-		n.room(2)
+		n.expectBalance(2)
 		n.quest(1, nil)
-		if got := n.one(TAck); textOf(got.Get("jid")) != "mail:1" {
+		if got := n.onlyMessage(TAck); textOf(got.Get("jid")) != "mail:1" {
 			t.Errorf("ACK is %x", got)
 		}
-		if got, _ := n.one(TDone).Get("result").Get("n").Int(); got != 1 {
+		if got, _ := n.onlyMessage(TDone).Get("result").Get("n").Int(); got != 1 {
 			t.Errorf("result is %d", got)
 		}
-		n.room(2)
+		n.expectBalance(2)
 	})
 }
 
-// A worker that leaves finishes what it has in hand, over another connection
-// if it must, and takes nothing new.
-func TestWorker_Leaves(t *testing.T) {
+// A worker that stops finishes its running jobs, over another connection if
+// necessary, and takes no new ones.
+func TestWorker_Stops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		y := newFakeYard(t)
+		y := newFakeCluster(t)
 		done := make(chan struct{})
-		w := Worker{Nodes: []string{"n1"}, Dial: y.dial, Log: quiet}
-		w.Handle("mail", 2, until(done))
+		w := Worker{Nodes: []string{"n1"}, Dial: y.dial, Log: discardLog}
+		w.Handle("mail", 2, waitHandler(done))
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- w.Run(ctx) }()
 		n := y.node(0)
 		n.quest(1, nil)
 		stop()
-		if drain, _ := n.one(TGoodbye).Get("drain").Bool(); !drain {
-			t.Error("it left without finishing")
+		if drain, _ := n.onlyMessage(TGoodbye).Get("drain").Bool(); !drain {
+			t.Error("GOODBYE without drain")
 		}
 		n.quest(2, nil)
-		n.one(TNack)
+		n.onlyMessage(TNack)
 		n.nc.Close()
 		time.Sleep(3 * time.Second)
 		n = y.node(1)
-		n.one(TBeat)
-		if got := n.heard(TSubscribe); len(got) > 0 {
-			t.Error("a worker that leaves subscribed")
+		n.onlyMessage(TBeat)
+		if got := n.messages(TSubscribe); len(got) > 0 {
+			t.Error("a stopping worker subscribed")
 		}
 		close(done)
-		n.one(TDone)
+		n.onlyMessage(TDone)
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
 	})
 }
 
-// At the end of the grace handlers are stopped. Those with a last word have it
-// told; what else is in hand goes back, and nothing of it has failed.
-func TestWorker_GraceOver(t *testing.T) {
+// At the end of the grace handlers are cancelled. A result or error of their
+// own is reported; the other jobs are released and none of them has failed.
+func TestWorker_GraceExpires(t *testing.T) {
 	heeds := func(ctx context.Context) (Raw, error) { <-ctx.Done(); return nil, ctx.Err() }
 	wraps := func(ctx context.Context) (Raw, error) {
 		<-ctx.Done()
@@ -144,13 +146,13 @@ func TestWorker_GraceOver(t *testing.T) {
 		"ends":    {func(ctx context.Context) (Raw, error) { <-ctx.Done(); time.Sleep(time.Second); return nil, nil }, 1, 0, false, time.Second},
 		"fails":   {func(ctx context.Context) (Raw, error) { <-ctx.Done(); return nil, errors.New("half done") }, 0, 1, false, 0},
 		"says so": {func(ctx context.Context) (Raw, error) { <-ctx.Done(); return nil, &FailError{Message: "m"} }, 0, 1, false, 0},
-		"its own": {func(ctx context.Context) (Raw, error) { <-ctx.Done(); return nil, &Stopped{StoppedWorker} }, 0, 1, false, 0},
+		"its own": {func(ctx context.Context) (Raw, error) { <-ctx.Done(); return nil, &StopError{StopWorker} }, 0, 1, false, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				y := newFakeYard(t)
-				y.answers(partsAsked)
-				w := Worker{Nodes: []string{"n1"}, Dial: y.dial, Log: quiet, Grace: 3 * time.Second}
+				y := newFakeCluster(t)
+				y.setAnswer(closeOnGoodbye)
+				w := Worker{Nodes: []string{"n1"}, Dial: y.dial, Log: discardLog, ShutdownGrace: 3 * time.Second}
 				w.Handle("mail", 2, func(ctx context.Context, _ *Quest) (Raw, error) { return c.handler(ctx) })
 				ctx, stop := context.WithCancel(t.Context())
 				ended := make(chan error, 1)
@@ -159,18 +161,18 @@ func TestWorker_GraceOver(t *testing.T) {
 				n.quest(1, nil)
 				stop()
 				time.Sleep(3*time.Second + c.after - time.Millisecond)
-				if got := n.heard(TGoodbye); len(got) != 1 {
+				if got := n.messages(TGoodbye); len(got) != 1 {
 					t.Fatalf("%d GOODBYEs within the grace", len(got))
 				}
 				time.Sleep(2 * time.Millisecond)
-				byes := n.heard(TGoodbye)
+				byes := n.messages(TGoodbye)
 				if drain, _ := byes[len(byes)-1].Get("drain").Bool(); drain == c.back {
 					t.Errorf("GOODBYEs are %x, given back: want %t", byes, c.back)
 				}
 				if err := <-ended; err != nil || y.count() != 1 {
 					t.Errorf("%v after %d connections", err, y.count())
 				}
-				if d, f := len(n.heard(TDone)), len(n.heard(TFail)); d != c.done || f != c.fail {
+				if d, f := len(n.messages(TDone)), len(n.messages(TFail)); d != c.done || f != c.fail {
 					t.Errorf("%d DONEs and %d FAILs, want %d and %d", d, f, c.done, c.fail)
 				}
 			})
@@ -178,8 +180,9 @@ func TestWorker_GraceOver(t *testing.T) {
 	}
 }
 
-// partsAsked hangs up as a node does that has been asked to.
-func partsAsked(n *fakeNode, e Envelope) (func(), bool) {
+// closeOnGoodbye answers a GOODBYE without drain as a node does, and closes the
+// connection.
+func closeOnGoodbye(n *fakeNode, e Envelope) (func(), bool) {
 	drain, _ := e.P.Get("drain").Bool()
 	return func() {
 		n.ok(e, Fields{"inflight": 1})
@@ -189,13 +192,13 @@ func partsAsked(n *fakeNode, e Envelope) (func(), bool) {
 	}, e.T == TGoodbye && !drain
 }
 
-// Leases of jobs that are to be given back live on until that can be said: a
-// handler beside them may still have its last word.
-func TestWorker_GraceOverBeside(t *testing.T) {
+// The leases of jobs that are to be released are renewed until the release,
+// because another handler may still be returning.
+func TestWorker_GraceExpires_LeasesKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		y := newFakeYard(t)
-		y.answers(partsAsked)
-		w := Worker{Nodes: []string{"n1"}, Dial: y.dial, Log: quiet, Grace: time.Second}
+		y := newFakeCluster(t)
+		y.setAnswer(closeOnGoodbye)
+		w := Worker{Nodes: []string{"n1"}, Dial: y.dial, Log: discardLog, ShutdownGrace: time.Second}
 		w.Handle("mail", 2, func(ctx context.Context, q *Quest) (Raw, error) {
 			<-ctx.Done()
 			if q.JID == "mail:1" {
@@ -214,31 +217,31 @@ func TestWorker_GraceOverBeside(t *testing.T) {
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-		if got := n.one(TDone).Get("jid"); textOf(got) != "mail:2" {
+		if got := n.onlyMessage(TDone).Get("jid"); textOf(got) != "mail:2" {
 			t.Errorf("%x is done", got)
 		}
-		if got := len(n.heard(TFail)); got > 0 {
+		if got := len(n.messages(TFail)); got > 0 {
 			t.Errorf("%d FAILs", got)
 		}
-		if byes, beats := len(n.heard(TGoodbye)), len(n.heard(TBeat)); byes != 2 || beats < 24 {
+		if byes, beats := len(n.messages(TGoodbye)), len(n.messages(TBeat)); byes != 2 || beats < 24 {
 			t.Errorf("%d GOODBYEs, want 2; %d BEATs in 2.5 s, want 24", byes, beats)
 		}
 	})
 }
 
-// A worker without a node leaves its jobs to their leases, and does not hang.
-func TestWorker_GraceOverAlone(t *testing.T) {
+// A worker without a node leaves its jobs to their leases and does not block.
+func TestWorker_GraceExpires_Disconnected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		y := newFakeYard(t)
-		w := Worker{Nodes: []string{"n1"}, Dial: y.dial, Log: quiet, Grace: 3 * time.Second}
-		w.Handle("mail", 2, until(nil))
+		y := newFakeCluster(t)
+		w := Worker{Nodes: []string{"n1"}, Dial: y.dial, Log: discardLog, ShutdownGrace: 3 * time.Second}
+		w.Handle("mail", 2, waitHandler(nil))
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- w.Run(ctx) }()
 		n := y.node(0)
 		n.quest(1, nil)
 		y.mu.Lock()
-		y.refuse = func(string) error { return errors.New("nobody there") }
+		y.dialErr = func(string) error { return errors.New("no node") }
 		y.mu.Unlock()
 		n.nc.Close()
 		stop()
@@ -249,17 +252,16 @@ func TestWorker_GraceOverAlone(t *testing.T) {
 	})
 }
 
-// A refusal that nothing would take back ends the worker; one that time might
-// take back does not.
+// A permanent refusal ends the worker; others do not.
 func TestWorker_Refused(t *testing.T) {
-	for _, code := range hardPlaces {
+	for _, code := range permanentCodes {
 		synctest.Test(t, func(t *testing.T) {
-			y := newFakeYard(t)
+			y := newFakeCluster(t)
 			codes := []Code{CodeUnavailable, CodeDraining, code}
-			y.answers(func(n *fakeNode, e Envelope) (func(), bool) {
-				return func() { n.err(e, codes[min(n.turn, 2)]) }, e.T != THello && e.T != TRegister
+			y.setAnswer(func(n *fakeNode, e Envelope) (func(), bool) {
+				return func() { n.err(e, codes[min(n.index, 2)]) }, e.T != THello && e.T != TRegister
 			})
-			w := Worker{Nodes: []string{"n1"}, Create: true, Log: quiet, Dial: y.dial}
+			w := Worker{Nodes: []string{"n1"}, CreateQueues: true, Log: discardLog, Dial: y.dial}
 			w.Handle("mail", 1, echoHandler)
 			err := w.Run(t.Context())
 			if ErrorCode(err) != code || !strings.Contains(err.Error(), `subscribe to "mail"`) || y.count() != 3 {
@@ -271,14 +273,14 @@ func TestWorker_Refused(t *testing.T) {
 
 func TestWorker_WrongToken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		y := newFakeYard(t)
-		y.answers(func(n *fakeNode, e Envelope) (func(), bool) {
+		y := newFakeCluster(t)
+		y.setAnswer(func(n *fakeNode, e Envelope) (func(), bool) {
 			if e.T == THello && textOf(e.P.Get("token")) != "sesam" {
 				t.Errorf("HELLO carries %x", e.P)
 			}
 			return func() { n.err(e, CodeUnauthorized); n.nc.Close() }, e.T == TRegister
 		})
-		w := Worker{Nodes: []string{"n1"}, Token: "sesam", Log: quiet, Dial: y.dial}
+		w := Worker{Nodes: []string{"n1"}, Token: "sesam", Log: discardLog, Dial: y.dial}
 		w.Handle("mail", 1, echoHandler)
 		if err := w.Run(t.Context()); ErrorCode(err) != CodeUnauthorized || y.count() != 1 {
 			t.Errorf("%v after %d connections", err, y.count())
@@ -303,11 +305,11 @@ func TestWorker_SetUp(t *testing.T) {
 	}
 }
 
-// Queues have handlers and room of their own.
+// Each queue has its own handler and credits.
 func TestWorker_Queues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		y := newFakeYard(t)
-		w := Worker{Nodes: []string{"n1"}, Dial: y.dial, Log: quiet}
+		y := newFakeCluster(t)
+		w := Worker{Nodes: []string{"n1"}, Dial: y.dial, Log: discardLog}
 		var ran []string
 		note := func(name string) Handler {
 			return func(context.Context, *Quest) (Raw, error) { ran = append(ran, name); return nil, nil }
@@ -318,7 +320,7 @@ func TestWorker_Queues(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- w.Run(ctx) }()
 		n := y.node(0)
-		n.room(2)
+		n.expectBalance(2)
 		if n.balance["video"] != 7 {
 			t.Errorf("video has %d credits", n.balance["video"])
 		}

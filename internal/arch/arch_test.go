@@ -1,6 +1,6 @@
-// Package arch holds the house to its plan: who may import whom, which
-// dependency lives in which room, and what the pure packages never do. It
-// consists of tests alone.
+// Package arch enforces the architecture of the module: which package may import
+// which, which package may use which dependency, and what pure packages may not
+// do. It has only tests.
 package arch
 
 import (
@@ -15,94 +15,99 @@ import (
 	"testing"
 )
 
-const module = "yardmaster"
+const module = "github.com/yardmaster-dev/yardmaster"
 
-// A package of the house may import these others of it. The key covers the
-// packages below it, unless they have a line of their own.
-var floors = map[string]struct {
-	may []string
-	why string
+// layers lists the packages of the module that a package may import, and the
+// reason of the rule. An entry covers the packages below its key, unless they have
+// an entry of their own; "*" allows all packages.
+var layers = map[string]struct {
+	imports []string
+	reason  string
 }{
-	"job":            {nil, "the nouns stand on nothing"},
-	"ledger":         {[]string{"job"}, "the record is pure: it knows the nouns and nobody who acts"},
-	"consensus":      {[]string{"job", "ledger", "internal"}, "a room knows no other room: it agrees on entries, whatever they are for"},
-	"cluster":        {[]string{"job", "ledger", "internal"}, "a room knows no other room: it carries messages, whoever asked"},
-	"scheduler":      {[]string{"job", "ledger", "internal"}, "a room knows no other room: the mind declares what it needs, the roof binds it"},
-	"agent":          {[]string{"job", "internal"}, "a room knows no other room, and a node's hands do not read the ledger"},
-	"edge":           {[]string{"job", "internal"}, "a room knows no other room, and a door does not read the ledger"},
-	"edge/overhop":   {[]string{"internal"}, "a protocol speaks of its wire, not of our jobs"},
-	"runnerpool":     {[]string{"job", "internal"}, "a room knows no other room, and a pool does not read the ledger"},
-	"runnerpool/rrq": {[]string{"internal"}, "a protocol speaks of its wire, not of our jobs"},
-	"tracing":        {[]string{"job", "internal"}, "a room knows no other room: it hears of dispatches from the roof"},
-	"client":         {[]string{"job", "edge/overhop", "runnerpool/rrq", "internal"}, "users' programs must not carry a node along"},
-	"examples":       {[]string{"client", "edge/overhop", "runnerpool/rrq"}, "an example shows what a user has, the wire and the client"},
-	"scrub":          {nil, "what a copy holds is read, and others are asked, by the roof"},
-	"vigil":          {nil, "a node's watch over itself decides by what the roof tells it"},
-	"backup":         {[]string{"job", "ledger"}, "a backup's file is read without a yard: it knows the record and nobody who acts"},
-	"board":          {[]string{"internal"}, "what a board shows and where it lies is the roof's to bind"},
-	"web":            {[]string{"job", "ledger", "internal"}, "HTTP is a door: the roof binds what it shows"},
-	"membership":     {[]string{"ledger", "internal"}, "who belongs to the yard is told to Raft and NATS by the roof"},
-	"node":           {[]string{"job", "ledger", "membership", "consensus", "cluster", "scheduler", "agent", "edge", "runnerpool", "tracing", "board", "web", "vigil", "scrub", "backup", "internal"}, "the roof knows every room; nothing above it is its business"},
-	"internal":       {nil, "the ground carries all and knows nobody"},
+	"job":            {nil, "the domain types depend on nothing"},
+	"ledger":         {[]string{"job"}, "the ledger is pure: it depends on the domain types only"},
+	"consensus":      {[]string{"job", "ledger", "internal"}, "subsystems do not import each other: consensus replicates entries and does not interpret them"},
+	"cluster":        {[]string{"job", "ledger", "internal"}, "subsystems do not import each other: cluster transports messages for all of them"},
+	"scheduler":      {[]string{"job", "ledger", "internal"}, "subsystems do not import each other: the scheduler declares interfaces, and node implements them"},
+	"agent":          {[]string{"job", "internal"}, "subsystems do not import each other, and the agent does not read the ledger"},
+	"edge":           {[]string{"job", "internal"}, "subsystems do not import each other, and the edge does not read the ledger"},
+	"edge/overhop":   {[]string{"internal"}, "a protocol package defines wire types only"},
+	"runnerpool":     {[]string{"job", "internal"}, "subsystems do not import each other, and a pool does not read the ledger"},
+	"runnerpool/rrq": {[]string{"internal"}, "a protocol package defines wire types only"},
+	"tracing":        {[]string{"job", "internal"}, "subsystems do not import each other: node passes dispatches to tracing"},
+	"client":         {[]string{"job", "edge/overhop", "runnerpool/rrq", "internal"}, "programs of users must not link a node"},
+	"examples":       {[]string{"client", "edge/overhop", "runnerpool/rrq"}, "an example uses only what users have: the protocols and the client"},
+	"health":         {nil, "node passes health everything that it needs"},
+	"backup":         {[]string{"job", "ledger"}, "a backup file is read without a yard: it depends on the ledger only"},
+	"board":          {[]string{"internal"}, "node defines the content and the storage of boards"},
+	"web":            {[]string{"job", "ledger", "internal"}, "web serves HTTP only: node passes the handlers"},
+	"membership":     {[]string{"ledger", "internal"}, "node applies membership changes to Raft and NATS"},
+	"node":           {[]string{"job", "ledger", "membership", "consensus", "cluster", "scheduler", "agent", "edge", "runnerpool", "tracing", "board", "web", "health", "backup", "internal"}, "node connects all subsystems and imports nothing above them"},
+	"internal":       {nil, "internal packages are shared by all layers and depend on none"},
 
-	"cli/statedir": {[]string{"ledger"}, "a directory holds what the contract's commands make, and has no yard"},
-	"cli":          {[]string{"*"}, "verbs reach whatever they show"}, "cmd": {[]string{"*"}, "main binds it all"},
-	"bench": {[]string{"*"}, "measures every floor"}, "drill": {[]string{"*"}, "breaks every part"}, "drill/check": {nil, "judges by what it is told, and shares no code with the accused"}, "drill/hosts": {nil, "knows hosts and cables, not who uses them"},
-	"sim": {[]string{"*"}, "drives every part"}, "internal/nodetest": {[]string{"*"}, "starts whole nodes for tests"},
-	"internal/dialogue": {[]string{"edge/overhop", "internal"}, "speaks Overhop's wire with whoever is under test"},
-	"internal/scenario": {[]string{"job", "cluster", "edge/overhop", "internal"}, "asks a yard as a client does"}, "internal/scenario/sequential": {nil, "stands on the contract's text alone"},
-	"internal/recount": {nil, "stands on the contract's text alone, to be held against ours"},
-	"internal/arch":    {nil, "looks at files only"}, "internal/docs": {[]string{"job"}, "computes what the documents publish"}, "internal/deps": {nil, "holds modules until their rooms do"},
+	"cli/statedir": {[]string{"ledger"}, "a state directory is used without a yard"},
+	"cli":          {[]string{"*"}, "commands may use any package"}, "cmd": {[]string{"*"}, "main may use any package"},
+	"bench": {[]string{"*"}, "benchmarks measure every layer"}, "drill": {[]string{"*"}, "drills may use any package"}, "drill/check": {nil, "the checkers share no code with what they check"}, "drill/hosts": {nil, "virtual hosts and networks do not depend on their use"},
+	"sim": {[]string{"*"}, "the simulation drives every layer"}, "internal/clustertest": {[]string{"*"}, "starts whole nodes for tests"},
+	"internal/wirescript":   {[]string{"edge/overhop", "internal"}, "plays scripts of the Overhop protocol against any implementation"},
+	"internal/runnerscript": {[]string{"job", "cluster", "edge/overhop", "internal"}, "uses a yard like a client"}, "internal/runnerscript/sequential": {nil, "implements the contract independently"},
+	"internal/contractcheck": {nil, "implements the contract independently, to be compared with the ledger"},
+	"internal/arch":          {nil, "reads source files only"}, "internal/docs": {[]string{"job"}, "computes values that documents publish"}, "internal/deps": {nil, "keeps modules in go.mod that no package imports yet"},
 }
 
-// Each dependency lives in one room, so that it can be understood, replaced
-// and upgraded there. Packages that measure or test it bare are named too.
+// dependencies lists the packages that may import a dependency, by prefix of its
+// import path, and the reason. Each dependency is limited to one package, so that
+// it can be understood, replaced and upgraded there, and to those that benchmark
+// or test it directly. Test files are exempt.
 var dependencies = map[string]struct {
-	rooms []string
-	why   string
+	packages []string
+	reason   string
 }{
-	"github.com/nats-io/":            {[]string{"cluster", "client", "bench", "drill", "backup"}, "messages are the cluster's; a user's client dials it, benchmarks measure it bare"},
-	"github.com/hashicorp/raft":      {[]string{"consensus", "bench"}, "agreement is consensus'; benchmarks measure it bare"},
-	"github.com/hashicorp/go-":       {[]string{"consensus", "bench"}, "what comes along with raft stays with it"},
-	"go.etcd.io/bbolt":               {[]string{"consensus", "bench"}, "the log store is consensus'; benchmarks measure it bare"},
-	"github.com/vmihailenco/msgpack": {[]string{"edge/overhop", "consensus"}, "it is Overhop's wire and the log's bytes; all else is JSON for people to read"},
-	"github.com/spf13/":              {[]string{"cli", "cmd"}, "flags end where the command line ends"},
-	"github.com/tidwall/btree":       {[]string{"ledger"}, "copy-on-write trees are the ledger's"},
-	"github.com/robfig/cron":         {[]string{"scheduler"}, "what an expression comes to is the authority's to say"},
-	"github.com/prometheus/":         {[]string{"web"}, "metrics are shown by the HTTP door, rooms count in plain numbers"},
-	"go.opentelemetry.io/":           {[]string{"tracing"}, "spans are made in one place, and rooms run without them"},
-	"github.com/BurntSushi/toml":     {[]string{"node", "cli", "cmd"}, "rooms get structs, not files"},
-	"github.com/anishathalye/":       {[]string{"drill/check"}, "whether some order explains all answers is the checkers' to find"},
-	"github.com/google/go-cmp":       {nil, "tests only"},
-	"pgregory.net/rapid":             {nil, "tests only"},
-	"github.com/VictoriaMetrics/":    {nil, "tests only: reads the expressions of alerts and dashboards"},
-	"go.yaml.in/yaml":                {nil, "tests only: reads the alerts"},
-	"testing":                        {[]string{"internal/testlog", "internal/netfault", "internal/nodetest"}, "tests only"},
-	module + "/internal/testlog":     {[]string{"internal/nodetest"}, "tests only"},
-	module + "/internal/netfault":    {[]string{"internal/nodetest"}, "tests only"},
-	module + "/internal/nodetest":    {nil, "tests only"},
-	module + "/internal/recount":     {[]string{"drill", "sim"}, "tests and drills hold the ledger against it"},
-	module + "/internal/dialogue":    {nil, "tests only"},
-	module + "/internal/scenario":    {nil, "tests only"},
+	"github.com/nats-io/":              {[]string{"cluster", "client", "bench", "drill", "backup"}, "cluster wraps NATS; clients dial it, benchmarks measure it directly"},
+	"github.com/hashicorp/raft":        {[]string{"consensus", "bench"}, "consensus wraps Raft; benchmarks measure it directly"},
+	"github.com/hashicorp/go-":         {[]string{"consensus", "bench"}, "only raft uses these modules"},
+	"go.etcd.io/bbolt":                 {[]string{"consensus", "bench"}, "consensus owns the log store; benchmarks measure it directly"},
+	"github.com/vmihailenco/msgpack":   {[]string{"edge/overhop", "consensus"}, "MessagePack is used for the Overhop protocol and the Raft log; everything else is JSON, which people can read"},
+	"github.com/spf13/":                {[]string{"cli", "cmd"}, "only the command line parses flags"},
+	"github.com/tidwall/btree":         {[]string{"ledger"}, "only the ledger uses copy-on-write trees"},
+	"github.com/robfig/cron":           {[]string{"scheduler"}, "only the authority evaluates cron expressions"},
+	"github.com/prometheus/":           {[]string{"web"}, "web exports metrics; the other packages count in plain numbers"},
+	"go.opentelemetry.io/":             {[]string{"tracing"}, "only tracing creates spans; the other packages work without it"},
+	"github.com/BurntSushi/toml":       {[]string{"node", "cli", "cmd"}, "the other packages get structs, not files"},
+	"github.com/anishathalye/":         {[]string{"drill/check"}, "only the checkers of drills check linearizability"},
+	"github.com/google/go-cmp":         {nil, "tests only"},
+	"pgregory.net/rapid":               {nil, "tests only"},
+	"github.com/VictoriaMetrics/":      {nil, "tests only: parses the expressions of alerts and dashboards"},
+	"go.yaml.in/yaml":                  {nil, "tests only: parses the alerts"},
+	"testing":                          {[]string{"internal/testlog", "internal/netfault", "internal/clustertest"}, "tests only"},
+	module + "/internal/testlog":       {[]string{"internal/clustertest"}, "tests only"},
+	module + "/internal/netfault":      {[]string{"internal/clustertest"}, "tests only"},
+	module + "/internal/clustertest":   {nil, "tests only"},
+	module + "/internal/contractcheck": {[]string{"drill", "sim"}, "only tests, drills and the simulation compare the ledger with it"},
+	module + "/internal/wirescript":    {nil, "tests only"},
+	module + "/internal/runnerscript":  {nil, "tests only"},
 }
 
-// The pure packages: replay must never ask a clock, roll dice, or wait. Of the
-// protocols, the files that hold a connection are exempt.
+// pure lists the pure packages, which must be replayable: they may not read a
+// clock, use random numbers, or block. The files of a protocol package that handle
+// connections are exempt; they are listed.
 var pure = map[string][]string{
 	"job": nil, "ledger": nil, "cluster/wire": nil,
-	"edge/overhop":   {"client.go", "calls.go", "await.go", "doors.go", "inhand.go", "line.go", "producer.go", "watch.go", "worker.go"},
+	"edge/overhop":   {"client.go", "calls.go", "await.go", "dialer.go", "activejob.go", "workerconn.go", "producer.go", "silence.go", "worker.go"},
 	"runnerpool/rrq": {"conn.go", "serve.go"},
 }
 
+// impure lists the packages that pure packages may not import, with the reason.
 var impure = map[string]string{
-	"context": "waits for somebody", "log": "talks", "log/slog": "talks", "math/rand": "rolls dice", "math/rand/v2": "rolls dice",
-	"crypto/rand": "rolls dice", "sync": "shares with a goroutine", "net": "does input and output", "os": "does input and output",
+	"context": "is for blocking calls", "log": "does output", "log/slog": "does output", "math/rand": "is not deterministic", "math/rand/v2": "is not deterministic",
+	"crypto/rand": "is not deterministic", "sync": "is for goroutines", "net": "does input and output", "os": "does input and output",
 }
 
+// clocks lists the functions of package time that pure packages may not call.
 var clocks = []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "NewTimer", "NewTicker", "Tick"}
 
-// emptyNames say nothing about what a file or package holds.
-var emptyNames = []string{"util", "utils", "common", "helper", "helpers", "types", "misc", "manager", "service"}
+// vagueNames lists names of files and packages that do not describe their content.
+var vagueNames = []string{"util", "utils", "common", "helper", "helpers", "types", "misc", "manager", "service"}
 
 const (
 	maxFileLines     = 500
@@ -110,7 +115,7 @@ const (
 	docFileLines     = 15
 )
 
-// source is one Go file of the house.
+// source is one Go file of the module.
 type source struct {
 	pkg, name string // package path below the module, file name
 	test      bool
@@ -121,6 +126,7 @@ type source struct {
 
 func (s *source) path() string { return path.Join(s.pkg, s.name) }
 
+// imports returns the import paths of the file.
 func (s *source) imports() []string {
 	var paths []string
 	for _, spec := range s.file.Imports {
@@ -129,8 +135,8 @@ func (s *source) imports() []string {
 	return paths
 }
 
-// house reads every Go file of the module.
-func house(t *testing.T) []source {
+// moduleSources reads every Go file of the module.
+func moduleSources(t *testing.T) []source {
 	t.Helper()
 	var files []source
 	root := filepath.Join("..", "..")
@@ -165,72 +171,76 @@ func house(t *testing.T) []source {
 		t.Fatal(err)
 	}
 	if len(files) < 50 {
-		t.Fatalf("only %d files found: is this the house?", len(files))
+		t.Fatalf("only %d Go files found below %s: is this the root of the module?", len(files), root)
 	}
 	return files
 }
 
-// within tells that a package is one of rooms or lies below one.
-func within(pkg string, rooms []string) bool {
-	for _, room := range rooms {
-		if room == "*" || pkg == room || strings.HasPrefix(pkg, room+"/") {
+// inPackages reports whether pkg is one of pkgs or below one. "*" matches all.
+func inPackages(pkg string, pkgs []string) bool {
+	for _, p := range pkgs {
+		if p == "*" || pkg == p || strings.HasPrefix(pkg, p+"/") {
 			return true
 		}
 	}
 	return false
 }
 
-// floorOf finds the longest key of floors that covers a package.
-func floorOf(pkg string) string {
+// layerOf returns the longest key of layers that covers a package, or "".
+func layerOf(pkg string) string {
 	for key := pkg; key != "."; key = path.Dir(key) {
-		if _, ok := floors[key]; ok {
+		if _, ok := layers[key]; ok {
 			return key
 		}
 	}
 	return ""
 }
 
-// TestFloorOf makes sure that the plan itself is read right.
-func TestFloorOf(t *testing.T) {
+// TestLayerOf checks layerOf, and that layers does not let subsystems import each
+// other.
+func TestLayerOf(t *testing.T) {
 	for pkg, want := range map[string]string{
 		"job": "job", "edge": "edge", "edge/overhop": "edge/overhop", "cluster/wire": "cluster", "cmd/node": "cmd",
 		"internal/frame": "internal", "internal/arch": "internal/arch", "nowhere": "", "jobs": "",
 	} {
-		if got := floorOf(pkg); got != want {
-			t.Errorf("%s stands on %q, want %q", pkg, got, want)
+		if got := layerOf(pkg); got != want {
+			t.Errorf("layer of %s is %q, want %q", pkg, got, want)
 		}
 	}
-	for _, room := range []string{"consensus", "cluster", "scheduler", "agent", "edge", "runnerpool", "tracing", "board"} {
+	for _, pkg := range []string{"consensus", "cluster", "scheduler", "agent", "edge", "runnerpool", "tracing", "board"} {
 		for _, other := range []string{"consensus", "cluster", "scheduler", "agent", "edge", "runnerpool", "tracing", "node", "cli"} {
-			if room != other && within(other, floors[room].may) {
-				t.Errorf("the plan lets %s import %s", room, other)
+			if pkg != other && inPackages(other, layers[pkg].imports) {
+				t.Errorf("layers lets %s import %s", pkg, other)
 			}
 		}
 	}
 }
 
-func TestFloors(t *testing.T) {
-	for _, s := range house(t) {
-		floor := floorOf(s.pkg)
-		if floor == "" {
-			t.Errorf("%s: package %s has no place in the plan; give it one in floors", s.path(), s.pkg)
+// TestLayers checks the imports within the module against layers. Test files may
+// also import internal packages.
+func TestLayers(t *testing.T) {
+	for _, s := range moduleSources(t) {
+		layer := layerOf(s.pkg)
+		if layer == "" {
+			t.Errorf("%s: package %s has no layer; add it to layers", s.path(), s.pkg)
 			continue
 		}
 		for _, imported := range s.imports() {
 			other, ours := strings.CutPrefix(imported, module+"/")
-			if !ours || s.test && within(other, []string{"internal"}) {
+			if !ours || s.test && inPackages(other, []string{"internal"}) {
 				continue
 			}
-			if floorOf(other) == floor || strings.HasPrefix(other, floor+"/") || within(other, floors[floor].may) {
+			if layerOf(other) == layer || strings.HasPrefix(other, layer+"/") || inPackages(other, layers[layer].imports) {
 				continue
 			}
-			t.Errorf("%s imports %s: %s", s.path(), imported, floors[floor].why)
+			t.Errorf("%s must not import %s: %s", s.path(), imported, layers[layer].reason)
 		}
 	}
 }
 
+// TestDependencies checks the imports of product files against dependencies.
 func TestDependencies(t *testing.T) {
-	for _, s := range house(t) {
+	for _, s := range moduleSources(t) {
 		if s.test || s.pkg == "internal/deps" {
 			continue
 		}
@@ -239,23 +249,24 @@ func TestDependencies(t *testing.T) {
 				if !strings.HasPrefix(imported, dependency) || dependency == "testing" && imported != dependency {
 					continue
 				}
-				if !within(s.pkg, rule.rooms) {
-					t.Errorf("%s imports %s, which lives in %v: %s", s.path(), imported, rule.rooms, rule.why)
+				if !inPackages(s.pkg, rule.packages) {
+					t.Errorf("%s imports %s, which only %v may import: %s", s.path(), imported, rule.packages, rule.reason)
 				}
 			}
 		}
 	}
 }
 
+// TestPure checks that pure packages have no side effects.
 func TestPure(t *testing.T) {
-	for _, s := range house(t) {
-		talks, ok := pure[s.pkg]
-		if !ok || s.test || within(s.name, talks) {
+	for _, s := range moduleSources(t) {
+		exempt, ok := pure[s.pkg]
+		if !ok || s.test || inPackages(s.name, exempt) {
 			continue
 		}
 		for _, imported := range s.imports() {
-			if why, bad := impure[imported]; bad {
-				t.Errorf("%s imports %s, which %s; this package is pure", s.path(), imported, why)
+			if reason, bad := impure[imported]; bad {
+				t.Errorf("%s imports %s, which %s; this package is pure", s.path(), imported, reason)
 			}
 		}
 		ast.Inspect(s.file, func(n ast.Node) bool {
@@ -263,7 +274,7 @@ func TestPure(t *testing.T) {
 			case *ast.GoStmt:
 				t.Errorf("%s starts a goroutine; this package is pure", s.fset.Position(n.Pos()))
 			case *ast.SelectorExpr:
-				if x, ok := n.X.(*ast.Ident); ok && x.Name == "time" && within(n.Sel.Name, clocks) {
+				if x, ok := n.X.(*ast.Ident); ok && x.Name == "time" && inPackages(n.Sel.Name, clocks) {
 					t.Errorf("%s reads the clock; pure code takes the time as a value", s.fset.Position(n.Pos()))
 				}
 			}
@@ -272,23 +283,25 @@ func TestPure(t *testing.T) {
 	}
 }
 
+// TestNames checks that the names of files and packages describe their content.
 func TestNames(t *testing.T) {
-	for _, s := range house(t) {
+	for _, s := range moduleSources(t) {
 		for _, name := range []string{strings.TrimSuffix(strings.TrimSuffix(s.name, ".go"), "_test"), path.Base(s.pkg)} {
-			if within(name, emptyNames) {
-				t.Errorf("%s: %q says nothing about what it holds", s.path(), name)
+			if inPackages(name, vagueNames) {
+				t.Errorf("%s: the name %q does not describe the content", s.path(), name)
 			}
 		}
 	}
 }
 
+// TestSizes checks the length of files and functions.
 func TestSizes(t *testing.T) {
-	for _, s := range house(t) {
+	for _, s := range moduleSources(t) {
 		if s.test {
 			continue
 		}
 		if s.lines > maxFileLines {
-			t.Errorf("%s has %d lines, at most %d: a file that long is read by nobody", s.path(), s.lines, maxFileLines)
+			t.Errorf("%s has %d lines, at most %d: split it", s.path(), s.lines, maxFileLines)
 		}
 		for _, decl := range s.file.Decls {
 			f, ok := decl.(*ast.FuncDecl)
@@ -302,12 +315,12 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// TestPackageComments: every package says once what it is for, in doc.go if it
-// has more to say than fits above its main file.
+// TestPackageComments checks that every package has exactly one package comment,
+// and that a long one is in doc.go.
 func TestPackageComments(t *testing.T) {
 	comments, packages := make(map[string][]string), make(map[string]bool)
-	for _, s := range house(t) {
-		if s.test && !within(s.pkg, []string{"internal/arch", "internal/docs"}) {
+	for _, s := range moduleSources(t) {
+		if s.test && !inPackages(s.pkg, []string{"internal/arch", "internal/docs"}) {
 			continue
 		}
 		packages[s.pkg] = true
@@ -317,7 +330,7 @@ func TestPackageComments(t *testing.T) {
 		comments[s.pkg] = append(comments[s.pkg], s.name)
 		from, to := s.fset.Position(s.file.Doc.Pos()).Line, s.fset.Position(s.file.Doc.End()).Line
 		if to-from+1 > docFileLines && s.name != "doc.go" {
-			t.Errorf("%s: a package comment of %d lines goes to doc.go", s.path(), to-from+1)
+			t.Errorf("%s: move the package comment of %d lines to doc.go", s.path(), to-from+1)
 		}
 	}
 	for pkg := range packages {

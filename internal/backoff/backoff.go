@@ -1,8 +1,7 @@
-// Package backoff spaces out repeated tries.
+// Package backoff computes the pauses between retries.
 //
-// The pauses grow geometrically up to a ceiling, and each one is drawn at
-// random from its upper half, so that many who failed together do not return
-// together:
+// Pauses grow exponentially up to a maximum. Each is chosen at random from its
+// upper half, so that clients that failed together do not retry together:
 //
 //	wait := backoff.Backoff{Base: 50 * time.Millisecond, Max: 2 * time.Second}
 //	for try() != nil {
@@ -18,40 +17,40 @@ import (
 	"time"
 )
 
-// Backoff is a growing pause. It is used by one goroutine at a time; the zero
-// value waits from 100 ms to 10 s.
+// Backoff is a growing pause. It is used by one goroutine at a time. The zero
+// value pauses from 100 ms to 10 s.
 type Backoff struct {
 	Base   time.Duration // of the first pause; 0: 100 ms
 	Max    time.Duration // no pause is longer; 0: 10 s
 	Factor float64       // growth from one pause to the next, ≥ 1; 0: 2
 
-	Dice func(below int64) int64 // throws for a number from 0 on; nil: math/rand's
+	Rand func(below int64) int64 // random number in [0, below); nil: math/rand's
 
-	pause time.Duration // of the next turn before jitter; 0: Base
+	pause time.Duration // next pause before jitter; 0: Base
 }
 
-// Next is how long to wait before the next try: between a half and the whole
-// of the current pause, which then grows.
+// Next returns how long to wait before the next attempt: between half and all of
+// the current pause, which then grows.
 func (b *Backoff) Next() time.Duration {
 	base, ceiling, factor := b.limits()
 	if b.pause == 0 {
 		b.pause = base
 	}
 	d := min(b.pause, ceiling)
-	// Comparing as floats keeps a huge factor from overflowing Duration.
+	// Compared as floats, so that a huge factor does not overflow Duration.
 	if grown := float64(d) * factor; grown < float64(ceiling) {
 		b.pause = time.Duration(grown)
 	} else {
 		b.pause = ceiling
 	}
-	half, dice := d/2, b.Dice
-	if dice == nil {
-		dice = rand.Int64N
+	half, random := d/2, b.Rand
+	if random == nil {
+		random = rand.Int64N
 	}
-	return half + time.Duration(dice(int64(d-half)+1))
+	return half + time.Duration(random(int64(d-half)+1))
 }
 
-// Reset begins again at Base: call it after a success.
+// Reset makes the next pause start at Base again. Call it after a success.
 func (b *Backoff) Reset() { b.pause = 0 }
 
 func (b *Backoff) limits() (base, ceiling time.Duration, factor float64) {
@@ -68,7 +67,7 @@ func (b *Backoff) limits() (base, ceiling time.Duration, factor float64) {
 	return base, max(base, ceiling), factor
 }
 
-// Sleep waits for d, or returns ctx's error as soon as ctx ends.
+// Sleep blocks for d and returns nil, or returns ctx's error as soon as ctx ends.
 func Sleep(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return ctx.Err()

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-func TestNextGrowsToMax(t *testing.T) {
+func TestNext_GrowsToMax(t *testing.T) {
 	b := Backoff{Base: 10 * time.Millisecond, Max: 100 * time.Millisecond}
 	for _, whole := range []time.Duration{10, 20, 40, 80, 100, 100, 100} {
 		whole *= time.Millisecond
@@ -23,7 +23,7 @@ func TestNextGrowsToMax(t *testing.T) {
 	}
 }
 
-func TestNextJitters(t *testing.T) {
+func TestNext_Jitters(t *testing.T) {
 	b := Backoff{Base: time.Second, Max: time.Second}
 	first := b.Next()
 	for range 50 {
@@ -34,7 +34,7 @@ func TestNextJitters(t *testing.T) {
 	t.Fatal("51 pauses are the same: no jitter")
 }
 
-func TestNextOfOddLimits(t *testing.T) {
+func TestNext_InvalidLimits(t *testing.T) {
 	for _, b := range []Backoff{
 		{},
 		{Base: time.Hour, Max: time.Second},

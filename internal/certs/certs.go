@@ -1,7 +1,7 @@
-// Package certs keeps the certificate that a door shows and the authorities
-// that it holds others against. Both come from PEM files and are read again
-// when these change: whoever renews a certificate replaces the files and is
-// done. Connections that stand go on, new ones get what lies there now.
+// Package certs provides the certificate of a listener and the authorities that it
+// trusts. Both come from PEM files, which are read again when they change: to
+// renew a certificate, replace the files. Open connections continue; new ones use
+// the new files.
 package certs
 
 import (
@@ -17,24 +17,27 @@ import (
 	"time"
 )
 
-// LookEvery is how often the files are looked at while somebody connects.
-const LookEvery = time.Second
+// RefreshInterval is the minimum time between two reads of the files, which happen
+// during handshakes.
+const RefreshInterval = time.Second
 
-// Files names PEM files, and the keys of the configuration that name them.
+// Files names the PEM files of a listener, and the configuration keys that name
+// them.
 type Files struct {
-	Door  string // whose they are, for the log: "edge"
-	Table string // of the configuration: "server.tls"
+	Listener string // name of the listener for the log, such as "edge"
+	Table    string // table in the configuration, such as "server.tls"
 
-	Cert string // the certificate, then those that lead to its root
+	Cert string // the certificate, followed by intermediate ones
 	Key  string // its private key
-	CA   string // authorities of who comes, or is gone to; "": nobody is asked for a certificate
-	// CAKey is the key in Table that names CA. Default: "client_ca_file".
+	CA   string // trusted authorities of peers; "": clients need no certificate
+	// CAKey is the key in Table that names CA; "" is "client_ca_file".
 	CAKey string
 
-	// Member is a name that the certificate has to carry, as a DNS name; "": any.
+	// Member is a DNS name that the certificate must contain; "": any.
 	Member string
 }
 
+// key returns the full configuration key of a file.
 func (f Files) key(name string) string { return f.Table + "." + name }
 
 func (f Files) caKey() string {
@@ -44,58 +47,57 @@ func (f Files) caKey() string {
 	return f.key("client_ca_file")
 }
 
-// Store is what lies in the files, as far as it is any good.
+// Store holds the latest valid content of the files.
 type Store struct {
-	files Files
-	log   *slog.Logger
-	now   atomic.Pointer[held]
+	files   Files
+	log     *slog.Logger
+	current atomic.Pointer[keyPair]
 
-	mu     sync.Mutex // guards all below; held while files are read
-	looked time.Time
-	tried  pems // what lay there when they were last read, good or bad
-	warned time.Time
+	mu        sync.Mutex // guards the fields below; held while the files are read
+	refreshed time.Time
+	lastRead  pems      // content when last read, valid or not
+	warned    time.Time // last time that the warning was logged
 }
 
-// held is a certificate that can be shown, and whom to believe.
-type held struct {
-	pair        tls.Certificate
-	authorities *x509.CertPool // nil: nobody is asked
+// keyPair is a certificate and the authorities to trust.
+type keyPair struct {
+	cert        tls.Certificate
+	authorities *x509.CertPool // nil: clients need no certificate
 }
 
-// pems are the contents of the files. Comparing these, and not the files'
-// times, misses no change however quick, and sees through links.
+// pems is the content of the files. Comparing it, and not the files' times,
+// detects every change, and works with symbolic links.
 type pems struct{ cert, key, ca string }
 
-// Open reads the files for the first time. The error names the key and the
-// file.
+// Open reads the files. The error names the configuration key and the file.
 func Open(files Files, log *slog.Logger) (*Store, error) {
-	s := &Store{files: files, log: log, looked: time.Now()}
+	s := &Store{files: files, log: log, refreshed: time.Now()}
 	found, err := files.read()
 	if err != nil {
 		return nil, err
 	}
-	s.tried = found
-	if err := s.use(found); err != nil {
+	s.lastRead = found
+	if err := s.install(found); err != nil {
 		return nil, err
 	}
-	s.warn(time.Now())
+	s.logWarning(time.Now())
 	return s, nil
 }
 
-// Server is the config of one who is dialled. Who comes has to show a
-// certificate if there are authorities for that. Tickets would let somebody in
-// on the strength of files that have been replaced since.
+// Server returns the TLS configuration of a server. It requires a client
+// certificate if there are authorities. Session tickets are disabled, because they
+// would admit clients by files that have been replaced since.
 func (s *Store) Server() *tls.Config {
 	return &tls.Config{
 		MinVersion:             tls.VersionTLS12,
 		SessionTicketsDisabled: true,
-		ClientAuth:             s.clientAuth(), // what is asked for, for those who look at the config
+		ClientAuth:             s.clientAuth(), // informational; GetConfigForClient decides
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
-			s.Look(time.Now())
-			now := s.now.Load()
+			s.Refresh(time.Now())
+			current := s.current.Load()
 			return &tls.Config{
-				MinVersion: tls.VersionTLS12, SessionTicketsDisabled: true, Certificates: []tls.Certificate{now.pair},
-				ClientAuth: s.clientAuth(), ClientCAs: now.authorities,
+				MinVersion: tls.VersionTLS12, SessionTicketsDisabled: true, Certificates: []tls.Certificate{current.cert},
+				ClientAuth: s.clientAuth(), ClientCAs: current.authorities,
 			}, nil
 		},
 	}
@@ -108,134 +110,139 @@ func (s *Store) clientAuth() tls.ClientAuthType {
 	return tls.RequireAndVerifyClientCert
 }
 
-// Client is the config of one who dials a member: it shows the certificate,
-// and believes the authorities that there are at the time of the handshake.
-// The other side's certificate has to carry one of the names that wanted gives
-// for the host that was dialled, "" if that was an address; any if wanted is nil.
-func (s *Store) Client(wanted func(host string) []string) *tls.Config {
+// Client returns the TLS configuration for connections to members. It presents the
+// certificate, and trusts the authorities that are current at the time of the
+// handshake. The server's certificate must contain one of the names that names
+// returns for the dialled host, which is "" if an IP address was dialled. If names
+// is nil, any name is accepted.
+func (s *Store) Client(names func(host string) []string) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
-		// The library would go by authorities that cannot be replaced, and by
-		// the host, which may move. VerifyConnection does the same work by those
-		// of now, and by members' names.
+		// The standard verification uses authorities that cannot be replaced, and the
+		// host name, which may change. VerifyConnection verifies with the current
+		// authorities and members' names instead.
 		InsecureSkipVerify: true,
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			s.Look(time.Now())
-			return &s.now.Load().pair, nil
+			s.Refresh(time.Now())
+			return &s.current.Load().cert, nil
 		},
 		VerifyConnection: func(c tls.ConnectionState) error {
-			s.Look(time.Now())
-			if wanted == nil {
+			s.Refresh(time.Now())
+			if names == nil {
 				return s.verify(c.PeerCertificates)
 			}
-			return named(c.PeerCertificates, wanted(c.ServerName), s.verify(c.PeerCertificates))
+			return requireName(c.PeerCertificates, names(c.ServerName), s.verify(c.PeerCertificates))
 		},
 	}
 }
 
-// verify holds a server's certificate against the authorities.
+// verify verifies a server's certificate chain with the current authorities.
 func (s *Store) verify(chain []*x509.Certificate) error {
 	if len(chain) == 0 {
-		return fmt.Errorf("no certificate is shown")
+		return fmt.Errorf("no certificate presented")
 	}
-	leaf, between := chain[0], x509.NewCertPool()
+	leaf, intermediates := chain[0], x509.NewCertPool()
 	for _, c := range chain[1:] {
-		between.AddCert(c)
+		intermediates.AddCert(c)
 	}
-	authorities := s.now.Load().authorities
-	if authorities == nil { // nil would mean the system's
+	authorities := s.current.Load().authorities
+	if authorities == nil { // nil would mean the system's authorities
 		authorities = x509.NewCertPool()
 	}
 	_, err := leaf.Verify(x509.VerifyOptions{
-		Roots: authorities, Intermediates: between, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		Roots: authorities, Intermediates: intermediates, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	})
 	return err
 }
 
-// named wants one of the names on a certificate that is otherwise good.
-func named(chain []*x509.Certificate, wanted []string, err error) error {
+// requireName returns err or, if it is nil, an error unless the certificate
+// contains one of names.
+func requireName(chain []*x509.Certificate, names []string, err error) error {
 	if err != nil {
 		return err
 	}
 	leaf := chain[0]
-	for _, name := range wanted {
-		if Names(leaf, name) {
+	for _, name := range names {
+		if HasName(leaf, name) {
 			return nil
 		}
 	}
-	return fmt.Errorf("its certificate is %s's, and not %s's", Of(leaf), strings.Join(wanted, "'s or "))
+	return fmt.Errorf("the certificate is for %s, not for %s", SubjectOf(leaf), strings.Join(names, " or "))
 }
 
-// Names tells whether a certificate carries a member's name.
-func Names(c *x509.Certificate, member string) bool { return slices.Contains(c.DNSNames, member) }
+// HasName reports whether a certificate contains a member's name.
+func HasName(c *x509.Certificate, member string) bool { return slices.Contains(c.DNSNames, member) }
 
-// Of says whose a certificate is, for people.
-func Of(c *x509.Certificate) string {
+// SubjectOf returns the name or names in a certificate for messages.
+func SubjectOf(c *x509.Certificate) string {
 	if len(c.DNSNames) > 0 {
 		return strings.Join(c.DNSNames, "/")
 	}
 	return fmt.Sprintf("%q", c.Subject.CommonName)
 }
 
-// Look reads the files again if the last look was a while ago, and warns of a
-// certificate that ends soon. What is broken is told once, and what was there
-// before goes on. Only one handshake at a time spends time on this.
-func (s *Store) Look(now time.Time) {
+// Refresh reads the files again if RefreshInterval has passed, and logs a warning
+// if the certificate expires soon. Invalid files are logged once, and the previous
+// ones stay in use. If another call is in progress, Refresh returns at once.
+func (s *Store) Refresh(now time.Time) {
 	if !s.mu.TryLock() {
 		return
 	}
 	defer s.mu.Unlock()
-	if now.Sub(s.looked) < LookEvery {
+	if now.Sub(s.refreshed) < RefreshInterval {
 		return
 	}
-	s.looked = now
-	s.again()
-	s.warn(now)
+	s.refreshed = now
+	s.reload()
+	s.logWarning(now)
 }
 
-func (s *Store) again() {
+// reload reads the files and installs them if they have changed. The caller holds
+// s.mu.
+func (s *Store) reload() {
 	found, err := s.files.read()
-	if err == nil && found == s.tried {
+	if err == nil && found == s.lastRead {
 		return
 	}
 	if err == nil {
-		s.tried = found
-		err = s.use(found)
-	} else if s.tried != (pems{}) {
-		s.tried = pems{} // told; whatever can be read next is news
+		s.lastRead = found
+		err = s.install(found)
+	} else if s.lastRead != (pems{}) {
+		s.lastRead = pems{} // logged; whatever can be read next counts as a change
 	} else {
 		return
 	}
 	if err != nil {
-		s.log.Warn("the door goes on with the certificates it has: the new ones are no good", "door", s.files.Door, "error", err)
+		s.log.Warn("new certificates invalid, keeping the old ones", "listener", s.files.Listener, "err", err)
 		return
 	}
 	s.warned = time.Time{}
-	s.log.Info("the door has new certificates", "door", s.files.Door, "cert_file", s.files.Cert, "until", s.Until())
+	s.log.Info("certificates reloaded", "listener", s.files.Listener, "cert_file", s.files.Cert, "not_after", s.NotAfter())
 }
 
-// use makes found what the next handshakes go by, if it is sound.
-func (s *Store) use(found pems) error {
+// install validates the content of the files and makes it current.
+func (s *Store) install(found pems) error {
 	f := s.files
 	pair, err := tls.X509KeyPair([]byte(found.cert), []byte(found.key))
 	if err != nil {
-		return fmt.Errorf("%s %s and %s %s are no pair: %w", f.key("cert_file"), f.Cert, f.key("key_file"), f.Key, err)
+		return fmt.Errorf("certificate %s %s and key %s %s do not match: %w", f.key("cert_file"), f.Cert, f.key("key_file"), f.Key, err)
 	}
-	if f.Member != "" && !Names(pair.Leaf, f.Member) {
-		return fmt.Errorf("%s %s is the certificate of %s, and this is member %s; make its own with 'yardmaster cert node %s'",
-			f.key("cert_file"), f.Cert, Of(pair.Leaf), f.Member, f.Member)
+	if f.Member != "" && !HasName(pair.Leaf, f.Member) {
+		return fmt.Errorf("%s %s is the certificate of %s, but this is member %s; create one with 'yardmaster cert node %s'",
+			f.key("cert_file"), f.Cert, SubjectOf(pair.Leaf), f.Member, f.Member)
 	}
-	h := &held{pair: pair}
+	kp := &keyPair{cert: pair}
 	if f.CA != "" {
-		h.authorities = x509.NewCertPool()
-		if !h.authorities.AppendCertsFromPEM([]byte(found.ca)) {
-			return fmt.Errorf("%s %s holds no certificate; it must be PEM", f.caKey(), f.CA)
+		kp.authorities = x509.NewCertPool()
+		if !kp.authorities.AppendCertsFromPEM([]byte(found.ca)) {
+			return fmt.Errorf("%s %s contains no certificate; it must be PEM", f.caKey(), f.CA)
 		}
 	}
-	s.now.Store(h)
+	s.current.Store(kp)
 	return nil
 }
 
+// read reads all files that are named.
 func (f Files) read() (found pems, err error) {
 	for _, file := range [...]struct {
 		key, name string

@@ -18,36 +18,36 @@ import (
 
 const day24 = 24 * time.Hour
 
-// desk is an authority and a directory for what it signs.
-type desk struct {
+// testCA is an authority and a directory for the certificates that it signs.
+type testCA struct {
 	*Authority
 	dir string
 	ca  string
 }
 
-func newDesk(t *testing.T) *desk {
+func newTestCA(t *testing.T) *testCA {
 	t.Helper()
 	a, pair, err := NewAuthority("of a test", 100*day24, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &desk{Authority: a, dir: t.TempDir()}
+	d := &testCA{Authority: a, dir: t.TempDir()}
 	d.ca = filepath.Join(d.dir, "ca.pem")
-	if err := pair.Keep(d.ca, filepath.Join(d.dir, "ca-key.pem"), false); err != nil {
+	if err := pair.WriteFiles(d.ca, filepath.Join(d.dir, "ca-key.pem"), false); err != nil {
 		t.Fatal(err)
 	}
 	return d
 }
 
 // issue signs at a moment, and leaves the pair in files of the name.
-func (d *desk) issue(t *testing.T, l Leaf, at time.Time) Files {
+func (d *testCA) issue(t *testing.T, l Leaf, at time.Time) Files {
 	t.Helper()
 	pair, err := d.Issue(l, at)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := Files{Door: "test", Table: "test.tls", Cert: filepath.Join(d.dir, l.Name+".pem"), Key: filepath.Join(d.dir, l.Name+"-key.pem"), CA: d.ca}
-	if err := pair.Keep(f.Cert, f.Key, true); err != nil {
+	f := Files{Listener: "test", Table: "test.tls", Cert: filepath.Join(d.dir, l.Name+".pem"), Key: filepath.Join(d.dir, l.Name+"-key.pem"), CA: d.ca}
+	if err := pair.WriteFiles(f.Cert, f.Key, true); err != nil {
 		t.Fatal(err)
 	}
 	return f
@@ -62,9 +62,9 @@ func open(t *testing.T, f Files) *Store {
 	return s
 }
 
-// meet has two shake hands and exchange a byte: with TLS 1.3 a dialler learns
-// only then that it was refused.
-func meet(t *testing.T, server, client *tls.Config) (atServer, atClient error) {
+// handshake connects a client and a server and exchanges a byte: with TLS 1.3 a
+// client learns only then that it was refused.
+func handshake(t *testing.T, server, client *tls.Config) (atServer, atClient error) {
 	t.Helper()
 	a, b := net.Pipe()
 	defer a.Close()
@@ -87,7 +87,7 @@ func meet(t *testing.T, server, client *tls.Config) (atServer, atClient error) {
 }
 
 func TestIssue(t *testing.T) {
-	d, now := newDesk(t), time.Now()
+	d, now := newTestCA(t), time.Now()
 	parse := func(l Leaf) *x509.Certificate {
 		pair, err := d.Issue(l, now)
 		if err != nil {
@@ -99,25 +99,25 @@ func TestIssue(t *testing.T) {
 		}
 		return all[0]
 	}
-	member := parse(Leaf{Name: "n1", Hosts: []string{"10.0.0.1", "n1.example.org", "n1"}, Member: true, Life: 30 * day24})
+	member := parse(Leaf{Name: "n1", Hosts: []string{"10.0.0.1", "n1.example.org", "n1"}, Member: true, Lifetime: 30 * day24})
 	if got := fmt.Sprint(member.DNSNames, member.IPAddresses); got != "[n1 n1.example.org] [10.0.0.1]" {
 		t.Errorf("a member's names are %s", got)
 	}
 	if member.IsCA || len(member.ExtKeyUsage) != 2 {
 		t.Errorf("a member's certificate is for %v", member.ExtKeyUsage)
 	}
-	client := parse(Leaf{Name: "shop", Life: day24})
+	client := parse(Leaf{Name: "shop", Lifetime: day24})
 	if len(client.DNSNames) > 0 || len(client.ExtKeyUsage) != 1 || client.ExtKeyUsage[0] != x509.ExtKeyUsageClientAuth {
 		t.Errorf("a client's certificate carries %v and is for %v", client.DNSNames, client.ExtKeyUsage)
 	}
-	if long := parse(Leaf{Name: "n2", Member: true, Life: 1000 * day24}); long.NotAfter.After(d.Cert.NotAfter) {
-		t.Errorf("it outlives its authority: %s", long.NotAfter)
+	if long := parse(Leaf{Name: "n2", Member: true, Lifetime: 1000 * day24}); long.NotAfter.After(d.Cert.NotAfter) {
+		t.Errorf("valid longer than its authority: %s", long.NotAfter)
 	}
 }
 
 func TestReadAuthority_Refuses(t *testing.T) {
-	d := newDesk(t)
-	leaf, err := d.Issue(Leaf{Name: "n1", Member: true, Life: day24}, time.Now())
+	d := newTestCA(t)
+	leaf, err := d.Issue(Leaf{Name: "n1", Member: true, Lifetime: day24}, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,15 +132,15 @@ func TestReadAuthority_Refuses(t *testing.T) {
 	for _, c := range []struct {
 		what string
 		pair Pair
-		says string
+		want string
 	}{
-		{"a member's pair", leaf, "no authority's"},
+		{"a member's pair", leaf, "not an authority's"},
 		{"another's key", Pair{own, other.Key}, "does not belong"},
 		{"no certificate", Pair{[]byte("text"), other.Key}, "no PEM certificate"},
 		{"no key", Pair{own, []byte("text")}, "not PEM"},
 	} {
-		if _, err := ReadAuthority(c.pair); err == nil || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: %v, want %q", c.what, err, c.says)
+		if _, err := ReadAuthority(c.pair); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", c.what, err, c.want)
 		}
 	}
 }
@@ -164,11 +164,11 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-func TestKeep(t *testing.T) {
-	d := newDesk(t)
-	f := d.issue(t, Leaf{Name: "n1", Member: true, Life: day24}, time.Now())
-	if err := (Pair{[]byte("c"), []byte("k")}).Keep(f.Cert, f.Key, false); !errors.Is(err, fs.ErrExist) {
-		t.Errorf("files that are there: %v", err)
+func TestWriteFiles(t *testing.T) {
+	d := newTestCA(t)
+	f := d.issue(t, Leaf{Name: "n1", Member: true, Lifetime: day24}, time.Now())
+	if err := (Pair{[]byte("c"), []byte("k")}).WriteFiles(f.Cert, f.Key, false); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("existing files: %v", err)
 	}
 	for name, mode := range map[string]fs.FileMode{f.Key: 0o600, f.Cert: 0o644} {
 		if info, err := os.Stat(name); err != nil || info.Mode().Perm() != mode {
@@ -177,17 +177,17 @@ func TestKeep(t *testing.T) {
 	}
 	left, err := os.ReadDir(d.dir)
 	if err != nil || len(left) != 4 {
-		t.Errorf("%d files are left, %v", len(left), err)
+		t.Errorf("%d files exist, %v", len(left), err)
 	}
 }
 
-func TestStore_WhoMeets(t *testing.T) {
-	d, other, now := newDesk(t), newDesk(t), time.Now()
-	n1 := open(t, d.issue(t, Leaf{Name: "n1", Member: true, Life: 30 * day24}, now))
-	n2 := open(t, d.issue(t, Leaf{Name: "n2", Member: true, Life: 30 * day24}, now))
-	shop := open(t, d.issue(t, Leaf{Name: "shop", Life: 30 * day24}, now))
-	old := open(t, d.issue(t, Leaf{Name: "old", Member: true, Life: day24}, now.Add(-day24-time.Hour)))
-	stranger := open(t, other.issue(t, Leaf{Name: "n2", Member: true, Life: day24}, now))
+func TestStore_Handshakes(t *testing.T) {
+	d, other, now := newTestCA(t), newTestCA(t), time.Now()
+	n1 := open(t, d.issue(t, Leaf{Name: "n1", Member: true, Lifetime: 30 * day24}, now))
+	n2 := open(t, d.issue(t, Leaf{Name: "n2", Member: true, Lifetime: 30 * day24}, now))
+	shop := open(t, d.issue(t, Leaf{Name: "shop", Lifetime: 30 * day24}, now))
+	old := open(t, d.issue(t, Leaf{Name: "old", Member: true, Lifetime: day24}, now.Add(-day24-time.Hour)))
+	stranger := open(t, other.issue(t, Leaf{Name: "n2", Member: true, Lifetime: day24}, now))
 	wants := func(name string) func(string) []string { return func(string) []string { return []string{name} } }
 	for _, c := range []struct {
 		what   string
@@ -197,41 +197,41 @@ func TestStore_WhoMeets(t *testing.T) {
 	}{
 		{"a member and a member", n1, n2.Client(wants("n1")), true},
 		{"a member and a client", n1, shop.Client(nil), true},
-		{"a member that is another", n1, n2.Client(wants("n3")), false},
+		{"a member with another name", n1, n2.Client(wants("n3")), false},
 		{"a client that serves", shop, n2.Client(nil), false},
 		{"a stranger who comes", n1, stranger.Client(nil), false},
-		{"a stranger who is dialled", stranger, n1.Client(wants("n2")), false},
+		{"a server of another authority", stranger, n1.Client(wants("n2")), false},
 		{"who shows nothing", n1, &tls.Config{InsecureSkipVerify: true}, false},
 		{"one whose certificate has ended comes", n1, old.Client(nil), false},
-		{"one whose certificate has ended is dialled", old, n1.Client(wants("old")), false},
+		{"a server with an expired certificate", old, n1.Client(wants("old")), false},
 	} {
-		atServer, atClient := meet(t, c.server.Server(), c.client)
+		atServer, atClient := handshake(t, c.server.Server(), c.client)
 		if good := atServer == nil && atClient == nil; good != c.good {
 			t.Errorf("%s: %v, %v", c.what, atServer, atClient)
 		}
 	}
 }
 
-// TestStore_Renewed replaces a pair, and then the authority, under a store.
+// TestStore_Renewed replaces the certificate, and then the authority, of a store.
 func TestStore_Renewed(t *testing.T) {
-	d, now := newDesk(t), time.Now()
-	files := d.issue(t, Leaf{Name: "n1", Member: true, Life: 20 * day24}, now)
+	d, now := newTestCA(t), time.Now()
+	files := d.issue(t, Leaf{Name: "n1", Member: true, Lifetime: 20 * day24}, now)
 	n1 := open(t, files)
-	n2 := open(t, d.issue(t, Leaf{Name: "n2", Member: true, Life: 20 * day24}, now))
-	was := n1.Until()
+	n2 := open(t, d.issue(t, Leaf{Name: "n2", Member: true, Lifetime: 20 * day24}, now))
+	was := n1.NotAfter()
 	if err := os.WriteFile(files.Cert, []byte("half a file"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	n1.Look(now.Add(time.Hour))
-	if !n1.Until().Equal(was) {
-		t.Error("what lies there is no certificate, and the old one is not shown any more")
+	n1.Refresh(now.Add(time.Hour))
+	if !n1.NotAfter().Equal(was) {
+		t.Error("with an invalid file, the old certificate is no longer used")
 	}
-	d.issue(t, Leaf{Name: "n1", Member: true, Life: 40 * day24}, now)
-	n1.Look(now.Add(2 * time.Hour))
-	if !n1.Until().After(was) {
-		t.Errorf("the new certificate is not shown: until %s", n1.Until())
+	d.issue(t, Leaf{Name: "n1", Member: true, Lifetime: 40 * day24}, now)
+	n1.Refresh(now.Add(2 * time.Hour))
+	if !n1.NotAfter().After(was) {
+		t.Errorf("the new certificate is not used: not after %s", n1.NotAfter())
 	}
-	next := newDesk(t)
+	next := newTestCA(t)
 	text, err := os.ReadFile(next.ca)
 	if err == nil {
 		err = os.WriteFile(d.ca, text, 0o600)
@@ -239,32 +239,32 @@ func TestStore_Renewed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n1.Look(now.Add(3 * time.Hour))
-	if atServer, _ := meet(t, n1.Server(), n2.Client(nil)); atServer == nil {
-		t.Error("who comes from the authority that was taken out is let in")
+	n1.Refresh(now.Add(3 * time.Hour))
+	if atServer, _ := handshake(t, n1.Server(), n2.Client(nil)); atServer == nil {
+		t.Error("a client of the removed authority is admitted")
 	}
 }
 
 func TestWarning(t *testing.T) {
-	d, now := newDesk(t), time.Now()
-	s := open(t, d.issue(t, Leaf{Name: "n1", Member: true, Life: 30 * day24}, now))
+	d, now := newTestCA(t), time.Now()
+	s := open(t, d.issue(t, Leaf{Name: "n1", Member: true, Lifetime: 30 * day24}, now))
 	for _, c := range []struct {
 		at   time.Time
-		says string
+		want string
 	}{
-		{now, ""}, {now.Add(15 * day24), ""}, {now.Add(17 * day24), "ends on"},
-		{now.Add(31 * day24), "has ended on"}, {now.Add(-time.Hour), "begins only on"},
+		{now, ""}, {now.Add(15 * day24), ""}, {now.Add(17 * day24), "expires on"},
+		{now.Add(31 * day24), "expired on"}, {now.Add(-time.Hour), "not valid before"},
 	} {
-		if got := s.Warning(c.at); (got == "") != (c.says == "") || !strings.Contains(got, c.says) {
-			t.Errorf("at %s: %q, want %q", c.at, got, c.says)
+		if got := s.Warning(c.at); (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
+			t.Errorf("at %s: %q, want %q", c.at, got, c.want)
 		}
 	}
 	var out bytes.Buffer
 	s.log = slog.New(slog.NewTextHandler(&out, nil))
 	for hour := range 30 {
-		s.warn(now.Add(20*day24 + time.Duration(hour)*time.Hour))
+		s.logWarning(now.Add(20*day24 + time.Duration(hour)*time.Hour))
 	}
-	if n := strings.Count(out.String(), "needs to be replaced"); n != 2 {
-		t.Errorf("in 30 hours it is said %d times", n)
+	if n := strings.Count(out.String(), "must be replaced"); n != 2 {
+		t.Errorf("logged %d times in 30 hours", n)
 	}
 }

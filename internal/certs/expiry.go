@@ -5,40 +5,40 @@ import (
 	"time"
 )
 
-// Soon is how long before its end a certificate is warned of.
-const Soon = 14 * 24 * time.Hour
+// WarnBefore is how long before a certificate expires [Store.Warning] reports it.
+const WarnBefore = 14 * 24 * time.Hour
 
-// warnEvery is how often that is said in the log.
-const warnEvery = 24 * time.Hour
+// warnInterval is the minimum time between two log lines with the warning.
+const warnInterval = 24 * time.Hour
 
-// Until is when the certificate that is shown now ends.
-func (s *Store) Until() time.Time { return s.now.Load().pair.Leaf.NotAfter }
+// NotAfter returns when the current certificate expires.
+func (s *Store) NotAfter() time.Time { return s.current.Load().cert.Leaf.NotAfter }
 
-// Door is whose certificate it is.
-func (s *Store) Door() string { return s.files.Door }
+// Listener returns the name of the listener that uses the certificate.
+func (s *Store) Listener() string { return s.files.Listener }
 
-// Warning says that the certificate ends soon, has ended or has not begun; ""
-// if it is well.
+// Warning returns a text if the certificate expires soon, has expired or is not
+// valid yet, and "" otherwise.
 func (s *Store) Warning(now time.Time) string {
-	leaf := s.now.Load().pair.Leaf
+	leaf := s.current.Load().cert.Leaf
 	file := s.files.key("cert_file") + " " + s.files.Cert
 	switch {
 	case now.After(leaf.NotAfter):
-		return fmt.Sprintf("the certificate in %s has ended on %s: whoever connects anew refuses it; replace the file", file, day(leaf.NotAfter))
+		return fmt.Sprintf("the certificate in %s expired on %s: clients refuse it; replace the file", file, formatDate(leaf.NotAfter))
 	case now.Before(leaf.NotBefore):
-		return fmt.Sprintf("the certificate in %s begins only on %s: whoever connects before refuses it; look at this host's clock", file, day(leaf.NotBefore))
-	case leaf.NotAfter.Sub(now) < Soon:
-		return fmt.Sprintf("the certificate in %s ends on %s; replace the file before", file, day(leaf.NotAfter))
+		return fmt.Sprintf("the certificate in %s is not valid before %s: clients refuse it; check this host's clock", file, formatDate(leaf.NotBefore))
+	case leaf.NotAfter.Sub(now) < WarnBefore:
+		return fmt.Sprintf("the certificate in %s expires on %s; replace the file before then", file, formatDate(leaf.NotAfter))
 	}
 	return ""
 }
 
-func day(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 MST") }
+func formatDate(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 MST") }
 
-// warn says a [Store.Warning] in the log, once a day.
-func (s *Store) warn(now time.Time) {
-	if text := s.Warning(now); text != "" && now.Sub(s.warned) >= warnEvery {
+// logWarning logs a [Store.Warning], at most once per warnInterval.
+func (s *Store) logWarning(now time.Time) {
+	if text := s.Warning(now); text != "" && now.Sub(s.warned) >= warnInterval {
 		s.warned = now
-		s.log.Warn("a certificate needs to be replaced", "door", s.files.Door, "because", text)
+		s.log.Warn("certificate must be replaced", "listener", s.files.Listener, "reason", text)
 	}
 }

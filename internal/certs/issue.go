@@ -23,33 +23,34 @@ type Authority struct {
 	key  *ecdsa.PrivateKey
 }
 
-// Leaf says for whom a certificate is.
+// Leaf describes a certificate to be issued.
 type Leaf struct {
-	// Name is the member's or the client's. On a member's certificate it is a
-	// DNS name, too, by which other members know it.
+	// Name is the name of the member or client. In a member's certificate it is also
+	// a DNS name, by which other members identify it.
 	Name string
-	// Hosts are names and addresses under which others reach the member.
+	// Hosts are the host names and addresses of a member.
 	Hosts []string
-	// Member may serve and dial; others only dial, and carry no name that a
-	// member could have.
+	// Member allows the certificate to be used by servers and clients. Without it the
+	// certificate is only for clients, and contains no DNS names.
 	Member bool
-	// Life is how long it is to be good; never longer than the authority's.
-	Life time.Duration
+	// Lifetime is how long the certificate is valid, at most until the authority's
+	// expires.
+	Lifetime time.Duration
 }
 
-// skew is how much later than ours others' clocks may be when a certificate is
-// new.
+// skew is how far in the past a new certificate becomes valid, to allow for clocks
+// of other hosts that are slow.
 const skew = 5 * time.Minute
 
-// NewAuthority makes an authority of its own root.
-func NewAuthority(name string, life time.Duration, now time.Time) (*Authority, Pair, error) {
-	plan := &x509.Certificate{
-		Subject: subject(name), NotBefore: now.Add(-skew), NotAfter: now.Add(life),
+// NewAuthority creates a self-signed authority that is valid for lifetime.
+func NewAuthority(name string, lifetime time.Duration, now time.Time) (*Authority, Pair, error) {
+	template := &x509.Certificate{
+		Subject: subject(name), NotBefore: now.Add(-skew), NotAfter: now.Add(lifetime),
 		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true,
 		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
 	}
-	a := &Authority{Cert: plan}
-	pair, err := a.sign(plan)
+	a := &Authority{Cert: template}
+	pair, err := a.sign(template)
 	if err != nil {
 		return nil, Pair{}, err
 	}
@@ -57,14 +58,14 @@ func NewAuthority(name string, life time.Duration, now time.Time) (*Authority, P
 	return a, pair, err
 }
 
-// ReadAuthority takes an authority from its files' contents.
+// ReadAuthority returns the authority in the content of its files.
 func ReadAuthority(p Pair) (*Authority, error) {
 	cert, err := Parse(p.Cert)
 	if err != nil {
 		return nil, fmt.Errorf("certificate: %w", err)
 	}
 	if !cert[0].IsCA {
-		return nil, errors.New("the certificate is no authority's")
+		return nil, errors.New("the certificate is not an authority's")
 	}
 	block, _ := pem.Decode(p.Key)
 	if block == nil {
@@ -74,55 +75,55 @@ func ReadAuthority(p Pair) (*Authority, error) {
 	if err != nil {
 		return nil, fmt.Errorf("key: %w", err)
 	}
-	own, ok := key.(*ecdsa.PrivateKey)
-	if !ok || !own.PublicKey.Equal(cert[0].PublicKey) {
+	private, ok := key.(*ecdsa.PrivateKey)
+	if !ok || !private.PublicKey.Equal(cert[0].PublicKey) {
 		return nil, errors.New("the key does not belong to the certificate")
 	}
-	return &Authority{Cert: cert[0], key: own}, nil
+	return &Authority{Cert: cert[0], key: private}, nil
 }
 
-// Issue makes a certificate and its key.
+// Issue returns a new certificate and its key.
 func (a *Authority) Issue(l Leaf, now time.Time) (Pair, error) {
-	plan := &x509.Certificate{
-		Subject: subject(l.Name), NotBefore: now.Add(-skew), NotAfter: now.Add(l.Life),
+	template := &x509.Certificate{
+		Subject: subject(l.Name), NotBefore: now.Add(-skew), NotAfter: now.Add(l.Lifetime),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 		BasicConstraintsValid: true,
 	}
-	if plan.NotAfter.After(a.Cert.NotAfter) {
-		plan.NotAfter = a.Cert.NotAfter
+	if template.NotAfter.After(a.Cert.NotAfter) {
+		template.NotAfter = a.Cert.NotAfter
 	}
-	if plan.NotBefore.Before(a.Cert.NotBefore) {
-		plan.NotBefore = a.Cert.NotBefore
+	if template.NotBefore.Before(a.Cert.NotBefore) {
+		template.NotBefore = a.Cert.NotBefore
 	}
 	if l.Member {
-		plan.ExtKeyUsage = append(plan.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
-		plan.DNSNames = []string{l.Name}
+		template.ExtKeyUsage = append(template.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
+		template.DNSNames = []string{l.Name}
 		for _, host := range l.Hosts {
 			if ip := net.ParseIP(host); ip != nil {
-				plan.IPAddresses = append(plan.IPAddresses, ip)
+				template.IPAddresses = append(template.IPAddresses, ip)
 			} else if host != l.Name {
-				plan.DNSNames = append(plan.DNSNames, host)
+				template.DNSNames = append(template.DNSNames, host)
 			}
 		}
 	}
-	return a.sign(plan)
+	return a.sign(template)
 }
 
-// sign makes a key for plan and signs with the authority's, which is the same
-// if it has none yet.
-func (a *Authority) sign(plan *x509.Certificate) (Pair, error) {
+// sign generates a key for template and signs it with the authority's key, or with
+// the new key itself if the authority has none yet.
+func (a *Authority) sign(template *x509.Certificate) (Pair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return Pair{}, fmt.Errorf("make a key: %w", err)
+		return Pair{}, fmt.Errorf("generate a key: %w", err)
 	}
 	signer := a.key
 	if signer == nil {
 		signer = key
 	}
-	if plan.SerialNumber, err = rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127)); err != nil {
-		return Pair{}, fmt.Errorf("draw a serial number: %w", err)
+	if template.SerialNumber, err = rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127)); err != nil {
+		return Pair{}, fmt.Errorf("generate a serial number: %w", err)
 	}
-	cert, err := x509.CreateCertificate(rand.Reader, plan, a.Cert, &key.PublicKey, signer)
+	cert, err := x509.CreateCertificate(rand.Reader, template, a.Cert, &key.PublicKey, signer)
 	if err != nil {
 		return Pair{}, fmt.Errorf("sign the certificate: %w", err)
 	}
@@ -140,7 +141,7 @@ func subject(name string) pkix.Name {
 	return pkix.Name{Organization: []string{"Yardmaster"}, CommonName: name}
 }
 
-// Parse reads all certificates of a PEM text; there is at least one.
+// Parse returns the certificates in a PEM text, at least one.
 func Parse(text []byte) ([]*x509.Certificate, error) {
 	var all []*x509.Certificate
 	for {
@@ -159,7 +160,7 @@ func Parse(text []byte) ([]*x509.Certificate, error) {
 		all = append(all, c)
 	}
 	if len(all) == 0 {
-		return nil, errors.New("there is no PEM certificate in it")
+		return nil, errors.New("no PEM certificate found")
 	}
 	return all, nil
 }

@@ -1,13 +1,12 @@
-// Package frame cuts a byte stream into frames and back: each is a u32
-// big-endian length followed by that many bytes of payload. Both wires of the
-// yard, Overhop's and RRQ's, are framed like this.
+// Package frame splits a byte stream into frames and writes frames. A frame is a
+// big-endian uint32 length followed by that many bytes of payload. Both the
+// Overhop and the RRQ protocol use it.
 //
 //	| length, 4 bytes | payload, length bytes |
 //
-// A frame may arrive in any number of pieces, and one read may bring many
-// frames. The length is a stranger's word: it is checked against the limit
-// before anything else, and memory grows with the bytes that really arrive,
-// never with the bytes that were promised.
+// A frame may arrive in any number of pieces, and one read may return many frames.
+// The length is untrusted: it is checked against the limit first, and memory grows
+// with the bytes that have arrived, not with the announced length.
 package frame
 
 import (
@@ -21,64 +20,65 @@ import (
 const HeaderLen = 4
 
 const (
-	firstBuffer = 512      // what an idle connection costs
-	readAhead   = 64 << 10 // the most a buffer grows before its bytes are here
-	keepBuffer  = 16 << 10 // a larger buffer is given back once it is empty
+	initialBuffer = 512      // initial buffer of a connection
+	readAhead     = 64 << 10 // maximum growth of a buffer beyond the bytes received
+	maxIdleBuffer = 16 << 10 // a larger buffer is released once it is empty
 )
 
-// ErrZeroLength refuses a frame without payload.
+// ErrZeroLength means that a frame has no payload.
 var ErrZeroLength = errors.New("frame of zero length")
 
-// TooLargeError refuses a frame that announces more than the limit.
+// TooLargeError means that the length of a frame exceeds the limit.
 type TooLargeError struct{ Size, Limit int }
 
 func (e *TooLargeError) Error() string {
 	return fmt.Sprintf("frame of %d bytes is larger than the limit of %d", e.Size, e.Limit)
 }
 
-// FreeBytes is the most payload that a [Gate] is not asked for.
-const FreeBytes = 64 << 10
+// UngatedBytes is the largest payload for which [Gate.Reserve] is not called.
+const UngatedBytes = 64 << 10
 
-// Gate hears of frames while they come, and has the say about large ones.
+// Gate observes incoming frames and controls the admission of large ones.
 type Gate interface {
-	// Begun says that the length of a frame is here, size, and its payload is not
-	// yet.
-	Begun(size int)
-	// Hold is asked for leave to hold a frame of size bytes of payload, more than
-	// FreeBytes, once FreeBytes of it have come. It may wait; its error ends the
-	// stream.
-	Hold(size int) error
+	// Started is called when a frame's length has arrived and its payload has not,
+	// with the size of the payload.
+	Started(size int)
+	// Reserve is called for a frame with more than UngatedBytes of payload, after
+	// UngatedBytes of it have arrived. It may block until there is memory for it; its
+	// error ends the stream.
+	Reserve(size int) error
 }
 
-// Reader cuts frames off a stream. It is used by one goroutine at a time and
-// cannot go on after an error.
+// Reader reads frames from a stream. It must be used by one goroutine at a time,
+// and not after an error.
 type Reader struct {
 	r     io.Reader
 	limit int
 	gate  Gate // nil: none
 	buf   []byte
-	// The bytes received and not yet handed out are buf[at:end].
-	at, end int
-	filled  bool // the last read left no room: the stream is ahead of us
+	// The bytes received and not yet returned are buf[start:end].
+	start, end int
+	filled     bool // the last read filled the buffer: more is likely to follow
 }
 
-// NewReader reads frames of 1 to limit bytes of payload from r.
+// NewReader returns a reader of frames with 1 to limit bytes of payload.
 func NewReader(r io.Reader, limit int) *Reader { return &Reader{r: r, limit: limit} }
 
-// SetLimit changes the limit from the next frame on.
+// SetLimit changes the limit, beginning with the next frame.
 func (r *Reader) SetLimit(limit int) { r.limit = limit }
 
-// SetGate has g hear of the frames that come from now on.
+// SetGate sets the gate, beginning with the next frame.
 func (r *Reader) SetGate(g Gate) { r.gate = g }
 
-// Next returns the next frame's payload, valid until the next call. The error
-// is io.EOF if the stream ended between two frames, io.ErrUnexpectedEOF if it
-// ended within one, [ErrZeroLength], a [*TooLargeError], or the stream's own.
+// Next returns the next frame's payload, which is valid until the next call. The
+// error is io.EOF if the stream ends between two frames, io.ErrUnexpectedEOF if it
+// ends within one, [ErrZeroLength], a [*TooLargeError], or an error of the stream
+// or the gate.
 func (r *Reader) Next() ([]byte, error) {
-	if err := r.need(HeaderLen); err != nil {
+	if err := r.fill(HeaderLen); err != nil {
 		return nil, err
 	}
-	size := binary.BigEndian.Uint32(r.buf[r.at:])
+	size := binary.BigEndian.Uint32(r.buf[r.start:])
 	if size == 0 {
 		return nil, ErrZeroLength
 	}
@@ -86,116 +86,117 @@ func (r *Reader) Next() ([]byte, error) {
 		return nil, &TooLargeError{Size: int(size), Limit: r.limit}
 	}
 	whole := HeaderLen + int(size)
-	if err := r.pass(int(size)); err != nil {
+	if err := r.passGate(int(size)); err != nil {
 		return nil, err
 	}
-	if err := r.need(whole); err != nil {
+	if err := r.fill(whole); err != nil {
 		return nil, err
 	}
-	payload := r.buf[r.at+HeaderLen : r.at+whole : r.at+whole]
-	r.at += whole
+	payload := r.buf[r.start+HeaderLen : r.start+whole : r.start+whole]
+	r.start += whole
 	return payload, nil
 }
 
-// pass takes a frame whose length is here past the gate.
-func (r *Reader) pass(size int) error {
-	if r.gate == nil || size <= FreeBytes && r.end-r.at >= HeaderLen+size {
+// passGate calls the gate for a frame whose length has arrived.
+func (r *Reader) passGate(size int) error {
+	if r.gate == nil || size <= UngatedBytes && r.end-r.start >= HeaderLen+size {
 		return nil
 	}
-	r.gate.Begun(size)
-	if size <= FreeBytes {
+	r.gate.Started(size)
+	if size <= UngatedBytes {
 		return nil
 	}
-	if err := r.need(HeaderLen + FreeBytes); err != nil {
+	if err := r.fill(HeaderLen + UngatedBytes); err != nil {
 		return err
 	}
-	return r.gate.Hold(size)
+	return r.gate.Reserve(size)
 }
 
-// Ready tells that a whole frame, or the reason to refuse it, is here already:
-// the next call of Next will not wait for the stream.
+// Ready reports whether a whole frame, or an invalid length, is buffered, so that
+// Next will not block.
 func (r *Reader) Ready() bool {
-	have := r.end - r.at
+	have := r.end - r.start
 	if have < HeaderLen {
 		return false
 	}
-	size := uint64(binary.BigEndian.Uint32(r.buf[r.at:]))
+	size := uint64(binary.BigEndian.Uint32(r.buf[r.start:]))
 	return size == 0 || size > uint64(r.limit) || uint64(have) >= HeaderLen+size
 }
 
-// Buffered is how many bytes of the stream are here and not returned yet.
-func (r *Reader) Buffered() int { return r.end - r.at }
+// Buffered returns the number of bytes that were received and not returned yet.
+func (r *Reader) Buffered() int { return r.end - r.start }
 
-// need reads until n unread bytes are here.
-func (r *Reader) need(n int) error {
-	if r.at == r.end {
-		r.at, r.end = 0, 0
+// fill reads until n bytes are buffered.
+func (r *Reader) fill(n int) error {
+	if r.start == r.end {
+		r.start, r.end = 0, 0
 		switch {
-		case len(r.buf) > keepBuffer:
+		case len(r.buf) > maxIdleBuffer:
 			r.buf = nil
-		case r.filled && len(r.buf) < keepBuffer:
+		case r.filled && len(r.buf) < maxIdleBuffer:
 			r.buf = make([]byte, 2*len(r.buf)) // fewer reads for a busy stream
 		}
 		r.filled = false
 	}
-	for r.end-r.at < n {
-		r.makeRoom(n)
+	for r.end-r.start < n {
+		r.grow(n)
 		m, err := r.r.Read(r.buf[r.end:])
 		r.end += m
 		r.filled = r.end == len(r.buf)
-		if r.end-r.at >= n {
-			break // an error that came with enough bytes will come again
+		if r.end-r.start >= n {
+			break // a persistent error will occur again
 		}
 		if err != nil {
-			return r.failure(err)
+			return r.readError(err)
 		}
 	}
 	return nil
 }
 
-// makeRoom leaves space for at least one more byte of the n that are wanted.
-// It moves the unread bytes to the front at most once a frame, and grows a full
-// buffer by what has arrived so far, within readAhead.
-func (r *Reader) makeRoom(n int) {
-	have := r.end - r.at
-	if r.at > 0 && r.at+n > len(r.buf) {
-		copy(r.buf, r.buf[r.at:r.end])
-		r.at, r.end = 0, have
+// grow makes space for at least one more of the n bytes that are needed. It moves
+// the buffered bytes to the front at most once per frame, and grows a full buffer
+// by what has arrived so far, at most by readAhead.
+func (r *Reader) grow(n int) {
+	have := r.end - r.start
+	if r.start > 0 && r.start+n > len(r.buf) {
+		copy(r.buf, r.buf[r.start:r.end])
+		r.start, r.end = 0, have
 	}
 	if r.end < len(r.buf) {
 		return
 	}
-	step := min(max(have, firstBuffer), readAhead)
+	step := min(max(have, initialBuffer), readAhead)
 	if have > readAhead {
-		step = have / 2 // what is here already vouches for more
+		step = have / 2 // a peer that has sent this much is likely to send the rest
 	}
-	grown := make([]byte, min(max(n, firstBuffer), have+step))
+	grown := make([]byte, min(max(n, initialBuffer), have+step))
 	copy(grown, r.buf[:r.end])
 	r.buf = grown
 }
 
-func (r *Reader) failure(err error) error {
-	if errors.Is(err, io.EOF) && r.end > r.at {
+// readError converts io.EOF within a frame to io.ErrUnexpectedEOF.
+func (r *Reader) readError(err error) error {
+	if errors.Is(err, io.EOF) && r.end > r.start {
 		return io.ErrUnexpectedEOF
 	}
 	return err
 }
 
-// Append adds payload as one frame to dst. The caller keeps to the peer's
+// Append appends payload to dst as one frame. The caller must respect the peer's
 // limit.
 func Append(dst, payload []byte) []byte {
 	dst = binary.BigEndian.AppendUint32(dst, uint32(len(payload)))
 	return append(dst, payload...)
 }
 
-// Begin opens a frame at the end of dst. Append the payload to what it
-// returns, then close the frame with [End] and mark.
+// Begin begins a frame at the end of dst. Append the payload to the result, then
+// complete the frame with [End] and mark.
 func Begin(dst []byte) (open []byte, mark int) {
 	return append(dst, 0, 0, 0, 0), len(dst)
 }
 
-// End writes the length of the frame that [Begin] opened at mark, and returns
-// how many bytes its payload has.
+// End writes the length of the frame that [Begin] began at mark, and returns the
+// size of its payload.
 func End(dst []byte, mark int) int {
 	size := len(dst) - mark - HeaderLen
 	binary.BigEndian.PutUint32(dst[mark:], uint32(size))

@@ -10,7 +10,7 @@ import (
 	"testing/iotest"
 )
 
-func TestNextReassembles(t *testing.T) {
+func TestNext_Reassembles(t *testing.T) {
 	var stream []byte
 	var want [][]byte
 	for _, size := range []int{1, 2, 507, 508, 509, 512, 5000, 16 << 10, 70_000, 200_000, 3, 1} {
@@ -23,7 +23,7 @@ func TestNextReassembles(t *testing.T) {
 		"byte-wise": iotest.OneByteReader(bytes.NewReader(stream)),
 		"halves":    iotest.HalfReader(bytes.NewReader(stream)),
 		"data+EOF":  iotest.DataErrReader(bytes.NewReader(stream)),
-		"pieces":    &pieces{data: stream, rnd: rand.New(rand.NewPCG(1, 2))},
+		"pieces":    &randomChunks{data: stream, rnd: rand.New(rand.NewPCG(1, 2))},
 	} {
 		frames := NewReader(r, 200_000)
 		for i, w := range want {
@@ -38,13 +38,13 @@ func TestNextReassembles(t *testing.T) {
 	}
 }
 
-// pieces reads between 1 and 700 bytes at a time.
-type pieces struct {
+// randomChunks reads between 1 and 700 bytes at a time.
+type randomChunks struct {
 	data []byte
 	rnd  *rand.Rand
 }
 
-func (p *pieces) Read(b []byte) (int, error) {
+func (p *randomChunks) Read(b []byte) (int, error) {
 	if len(p.data) == 0 {
 		return 0, io.EOF
 	}
@@ -53,7 +53,7 @@ func (p *pieces) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-func TestNextRefuses(t *testing.T) {
+func TestNext_Refuses(t *testing.T) {
 	if _, err := NewReader(bytes.NewReader(make([]byte, 4)), 10).Next(); !errors.Is(err, ErrZeroLength) {
 		t.Errorf("zero length gave %v", err)
 	}
@@ -72,8 +72,9 @@ func TestNextRefuses(t *testing.T) {
 	}
 }
 
-// A peer that announces much and sends little costs little.
-func TestMemoryFollowsArrival(t *testing.T) {
+// TestNext_BoundsAllocation checks that a peer that announces a large frame and
+// sends little of it causes only a small allocation.
+func TestNext_BoundsAllocation(t *testing.T) {
 	const limit = 32 << 20
 	for _, sent := range []int{0, 1, 1000, 100_000} {
 		stream := binary.BigEndian.AppendUint32(nil, limit)
@@ -82,13 +83,13 @@ func TestMemoryFollowsArrival(t *testing.T) {
 		if _, err := r.Next(); err != io.ErrUnexpectedEOF {
 			t.Fatalf("cut frame gave %v", err)
 		}
-		if most := 2*sent + readAhead + firstBuffer; len(r.buf) > most {
+		if most := 2*sent + readAhead + initialBuffer; len(r.buf) > most {
 			t.Errorf("%d bytes received hold a buffer of %d, want at most %d", sent, len(r.buf), most)
 		}
 	}
 }
 
-func TestBufferIsGivenBack(t *testing.T) {
+func TestNext_ReleasesBuffer(t *testing.T) {
 	stream := Append(nil, make([]byte, 1<<20))
 	stream = Append(stream, []byte("x"))
 	r := NewReader(iotest.OneByteReader(bytes.NewReader(stream)), 1<<20)
@@ -97,8 +98,8 @@ func TestBufferIsGivenBack(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if len(r.buf) > keepBuffer {
-		t.Errorf("buffer of %d bytes is kept, want at most %d", len(r.buf), keepBuffer)
+	if len(r.buf) > maxIdleBuffer {
+		t.Errorf("buffer of %d bytes is kept, want at most %d", len(r.buf), maxIdleBuffer)
 	}
 }
 
@@ -133,7 +134,7 @@ func FuzzNext(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 1, 'a', 0, 0, 0, 2, 'b', 'c'}, 1)
 	f.Add([]byte{0xff, 0xff, 0xff, 0xff, 1}, 3)
 	f.Fuzz(func(t *testing.T, stream []byte, step int) {
-		r := NewReader(&pieces{data: stream, rnd: rand.New(rand.NewPCG(uint64(step), 0))}, 1<<16)
+		r := NewReader(&randomChunks{data: stream, rnd: rand.New(rand.NewPCG(uint64(step), 0))}, 1<<16)
 		var again []byte
 		for {
 			payload, err := r.Next()

@@ -1,5 +1,5 @@
-// Package netfault stands between two programs that talk TCP and breaks the
-// line when a test says so.
+// Package netfault provides a TCP proxy that stalls or cuts connections on
+// demand, to simulate network faults between two programs.
 package netfault
 
 import (
@@ -10,46 +10,47 @@ import (
 	"sync"
 )
 
-// Proxy carries connections to one address.
+// Proxy forwards TCP connections to one target address.
 type Proxy struct {
 	target string
 	ln     net.Listener
 
-	mu    sync.Mutex
-	open  chan struct{} // closed while bytes may pass
-	cut   bool
-	conns map[net.Conn]struct{}
+	mu        sync.Mutex
+	unblocked chan struct{} // closed while bytes are forwarded
+	cut       bool          // connections are closed and refused
+	conns     map[net.Conn]struct{}
 }
 
-// New listens on a free port of the loopback for connections to target.
-// [Proxy.Serve] carries them.
+// New listens on a free loopback port for connections to target. They are
+// forwarded once [Proxy.Serve] runs.
 func New(target string) (*Proxy, error) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("open a proxy to %s: %w", target, err)
 	}
-	p := &Proxy{target: target, ln: ln, open: make(chan struct{}), conns: make(map[net.Conn]struct{})}
-	close(p.open)
+	p := &Proxy{target: target, ln: ln, unblocked: make(chan struct{}), conns: make(map[net.Conn]struct{})}
+	close(p.unblocked)
 	return p, nil
 }
 
-// Addr is what to connect to instead of the target.
+// Addr returns the address that clients connect to in place of the target.
 func (p *Proxy) Addr() string { return p.ln.Addr().String() }
 
-// Hold lets nothing through, and nobody is told: connections stay open and
-// silent, as behind a switch that died. What was sent meanwhile arrives after
-// [Proxy.Heal].
-func (p *Proxy) Hold() {
+// Stall stops forwarding without an error to either side: connections stay open
+// and silent, as behind a dead switch. Bytes sent in the meantime are delivered
+// after [Proxy.Heal].
+func (p *Proxy) Stall() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	select {
-	case <-p.open:
-		p.open = make(chan struct{})
+	case <-p.unblocked:
+		p.unblocked = make(chan struct{})
 	default:
 	}
 }
 
-// Cut ends all connections, and new ones at once, as if nobody listened.
+// Cut closes all connections. New ones are closed as soon as they are accepted,
+// until [Proxy.Heal].
 func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -59,19 +60,20 @@ func (p *Proxy) Cut() {
 	}
 }
 
-// Heal undoes [Proxy.Hold] and [Proxy.Cut].
+// Heal undoes [Proxy.Stall] and [Proxy.Cut].
 func (p *Proxy) Heal() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.cut = false
 	select {
-	case <-p.open:
+	case <-p.unblocked:
 	default:
-		close(p.open)
+		close(p.unblocked)
 	}
 }
 
-// Serve carries connections until ctx ends, and returns when the last is gone.
+// Serve forwards connections until ctx ends, and returns when the last of them
+// has been closed.
 func (p *Proxy) Serve(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() {
 		p.ln.Close()
@@ -88,18 +90,19 @@ func (p *Proxy) Serve(ctx context.Context) error {
 			}
 			return err
 		}
-		work.Go(func() { p.carry(ctx, c) })
+		work.Go(func() { p.forward(ctx, c) })
 	}
 }
 
-// carry joins one connection with the target until either end closes.
-func (p *Proxy) carry(ctx context.Context, near net.Conn) {
+// forward copies bytes between near and a new connection to the target, in both
+// directions, until either side closes.
+func (p *Proxy) forward(ctx context.Context, near net.Conn) {
 	defer near.Close()
-	if !p.keep(near) {
+	if !p.track(near) {
 		return
 	}
-	defer p.drop(near)
-	if p.pass(ctx) != nil {
+	defer p.untrack(near)
+	if p.awaitUnblocked(ctx) != nil {
 		return
 	}
 	var d net.Dialer
@@ -108,27 +111,27 @@ func (p *Proxy) carry(ctx context.Context, near net.Conn) {
 		return
 	}
 	defer far.Close()
-	if !p.keep(far) {
+	if !p.track(far) {
 		return
 	}
-	defer p.drop(far)
-	var ways sync.WaitGroup
-	for _, way := range [2][2]net.Conn{{near, far}, {far, near}} {
-		ways.Go(func() {
-			p.copy(ctx, way[1], way[0])
+	defer p.untrack(far)
+	var directions sync.WaitGroup
+	for _, direction := range [2][2]net.Conn{{near, far}, {far, near}} {
+		directions.Go(func() {
+			p.pipe(ctx, direction[1], direction[0])
 			near.Close()
 			far.Close()
 		})
 	}
-	ways.Wait()
+	directions.Wait()
 }
 
-func (p *Proxy) copy(ctx context.Context, to, from net.Conn) {
+func (p *Proxy) pipe(ctx context.Context, to, from net.Conn) {
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := from.Read(buf)
 		if n > 0 {
-			if p.pass(ctx) != nil {
+			if p.awaitUnblocked(ctx) != nil {
 				return
 			}
 			if _, err := to.Write(buf[:n]); err != nil {
@@ -141,10 +144,10 @@ func (p *Proxy) copy(ctx context.Context, to, from net.Conn) {
 	}
 }
 
-// pass waits until bytes may go through.
-func (p *Proxy) pass(ctx context.Context) error {
+// awaitUnblocked blocks until the proxy is not stalled, or ctx ends.
+func (p *Proxy) awaitUnblocked(ctx context.Context) error {
 	p.mu.Lock()
-	open := p.open
+	open := p.unblocked
 	p.mu.Unlock()
 	select {
 	case <-open:
@@ -154,8 +157,9 @@ func (p *Proxy) pass(ctx context.Context) error {
 	}
 }
 
-// keep remembers a connection, so that Cut ends it; false if all are cut.
-func (p *Proxy) keep(c net.Conn) bool {
+// track registers c, so that Cut closes it. It returns false if the proxy is
+// cut.
+func (p *Proxy) track(c net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.cut {
@@ -165,7 +169,7 @@ func (p *Proxy) keep(c net.Conn) bool {
 	return true
 }
 
-func (p *Proxy) drop(c net.Conn) {
+func (p *Proxy) untrack(c net.Conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.conns, c)

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// echoing gives a proxy before a server that says everything back.
-func echoing(t *testing.T) *Proxy {
+// newEchoProxy returns a proxy in front of a server that echoes what it reads.
+func newEchoProxy(t *testing.T) *Proxy {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -51,51 +51,51 @@ func dial(t *testing.T, p *Proxy) net.Conn {
 	return c
 }
 
-func say(c net.Conn, word string, wait time.Duration) (string, error) {
+func sendRecv(c net.Conn, word string, wait time.Duration) (string, error) {
 	if _, err := c.Write([]byte(word)); err != nil {
 		return "", err
 	}
-	return hear(c, len(word), wait)
+	return recv(c, len(word), wait)
 }
 
-func hear(c net.Conn, n int, wait time.Duration) (string, error) {
+func recv(c net.Conn, n int, wait time.Duration) (string, error) {
 	c.SetReadDeadline(time.Now().Add(wait))
 	got := make([]byte, n)
 	_, err := io.ReadFull(c, got)
 	return string(got), err
 }
 
-func TestProxy_Hold(t *testing.T) {
-	p := echoing(t)
+func TestProxy_Stall(t *testing.T) {
+	p := newEchoProxy(t)
 	c := dial(t, p)
-	if got, err := say(c, "one", 5*time.Second); got != "one" {
+	if got, err := sendRecv(c, "one", 5*time.Second); got != "one" {
 		t.Fatal(got, err)
 	}
-	p.Hold()
-	if got, err := say(c, "two", 100*time.Millisecond); !os.IsTimeout(err) {
-		t.Fatalf("a held line carried %q, %v", got, err)
+	p.Stall()
+	if got, err := sendRecv(c, "two", 100*time.Millisecond); !os.IsTimeout(err) {
+		t.Fatalf("a stalled connection carried %q, %v", got, err)
 	}
 	p.Heal()
-	if got, err := hear(c, 3, 5*time.Second); got != "two" {
-		t.Fatalf("after healing came %q, %v", got, err)
+	if got, err := recv(c, 3, 5*time.Second); got != "two" {
+		t.Fatalf("after healing the client read %q, %v", got, err)
 	}
 }
 
 func TestProxy_Cut(t *testing.T) {
-	p := echoing(t)
+	p := newEchoProxy(t)
 	c := dial(t, p)
-	if got, err := say(c, "one", 5*time.Second); got != "one" {
+	if got, err := sendRecv(c, "one", 5*time.Second); got != "one" {
 		t.Fatal(got, err)
 	}
 	p.Cut()
-	if got, err := hear(c, 1, 5*time.Second); err == nil || os.IsTimeout(err) {
-		t.Fatalf("a cut line gave %q, %v", got, err)
+	if got, err := recv(c, 1, 5*time.Second); err == nil || os.IsTimeout(err) {
+		t.Fatalf("a cut connection delivered %q, %v", got, err)
 	}
-	if got, err := say(dial(t, p), "two", 5*time.Second); err == nil {
-		t.Fatalf("a new line carried %q while all were cut", got)
+	if got, err := sendRecv(dial(t, p), "two", 5*time.Second); err == nil {
+		t.Fatalf("a new connection carried %q while the proxy was cut", got)
 	}
 	p.Heal()
-	if got, err := say(dial(t, p), "three", 5*time.Second); got != "three" {
+	if got, err := sendRecv(dial(t, p), "three", 5*time.Second); got != "three" {
 		t.Fatal(got, err)
 	}
 }

@@ -1,4 +1,4 @@
-// Package testlog shows a test what the code under test logs.
+// Package testlog routes the log of the code under test to the test's log.
 package testlog
 
 import (
@@ -9,32 +9,32 @@ import (
 	"testing"
 )
 
-// New gives a logger that writes to a test's log, which is shown if the test
-// fails or with -v. What is logged after the test has ended is dropped: a
-// goroutine that outlives its test must not panic in the next one.
+// New returns a logger that writes to t's log, which is shown if the test fails
+// or with -v. Records logged after the test has ended are dropped, because
+// writing to the log of a finished test panics.
 func New(t testing.TB) *slog.Logger {
 	w := &writer{t: t}
 	t.Cleanup(w.end)
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: withoutTime}))
 }
 
-// Discard gives a logger for benchmarks and for noise.
+// Discard returns a logger that drops every record, for benchmarks.
 func Discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-// Recorder keeps what is logged, for tests that look at it.
+// Recorder collects log records, for tests that check what was logged.
 type Recorder struct {
 	mu      sync.Mutex
 	records []slog.Record
 }
 
-// NewRecorder gives a logger and the recorder behind it; the test's own log
-// shows the lines too.
+// NewRecorder returns a logger and the Recorder that collects its records. The
+// records are written to t's log as well.
 func NewRecorder(t testing.TB) (*slog.Logger, *Recorder) {
 	r := new(Recorder)
-	return slog.New(&recording{next: New(t).Handler(), to: r}), r
+	return slog.New(&recordingHandler{next: New(t).Handler(), recorder: r}), r
 }
 
-// Messages gives the messages at a level or above, in order.
+// Messages returns the messages of all records at level or above, in order.
 func (r *Recorder) Messages(level slog.Level) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -47,7 +47,8 @@ func (r *Recorder) Messages(level slog.Level) []string {
 	return messages
 }
 
-// Lines gives the messages at a level or above with their facts, in order.
+// Lines returns the message and attributes of all records at level or above,
+// one string per record, in order.
 func (r *Recorder) Lines(level slog.Level) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -66,7 +67,7 @@ func (r *Recorder) Lines(level slog.Level) []string {
 	return lines
 }
 
-// writer passes lines to a test until it ends.
+// writer passes log lines to a test until the test ends.
 type writer struct {
 	mu    sync.Mutex
 	t     testing.TB
@@ -88,7 +89,7 @@ func (w *writer) end() {
 	w.ended = true
 }
 
-// withoutTime leaves the time out: a test's log has its order.
+// withoutTime removes the time attribute: in a test's log the order is enough.
 func withoutTime(groups []string, a slog.Attr) slog.Attr {
 	if a.Key == slog.TimeKey && len(groups) == 0 {
 		return slog.Attr{}
@@ -96,24 +97,25 @@ func withoutTime(groups []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-type recording struct {
-	next slog.Handler
-	to   *Recorder
+// recordingHandler adds every record to recorder before passing it to next.
+type recordingHandler struct {
+	next     slog.Handler
+	recorder *Recorder
 }
 
-func (r *recording) Enabled(context.Context, slog.Level) bool { return true }
+func (r *recordingHandler) Enabled(context.Context, slog.Level) bool { return true }
 
-func (r *recording) Handle(ctx context.Context, record slog.Record) error {
-	r.to.mu.Lock()
-	r.to.records = append(r.to.records, record.Clone())
-	r.to.mu.Unlock()
+func (r *recordingHandler) Handle(ctx context.Context, record slog.Record) error {
+	r.recorder.mu.Lock()
+	r.recorder.records = append(r.recorder.records, record.Clone())
+	r.recorder.mu.Unlock()
 	return r.next.Handle(ctx, record)
 }
 
-func (r *recording) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return &recording{next: r.next.WithAttrs(attrs), to: r.to}
+func (r *recordingHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return &recordingHandler{next: r.next.WithAttrs(attrs), recorder: r.recorder}
 }
 
-func (r *recording) WithGroup(name string) slog.Handler {
-	return &recording{next: r.next.WithGroup(name), to: r.to}
+func (r *recordingHandler) WithGroup(name string) slog.Handler {
+	return &recordingHandler{next: r.next.WithGroup(name), recorder: r.recorder}
 }

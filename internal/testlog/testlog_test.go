@@ -8,26 +8,26 @@ import (
 	"testing"
 )
 
-// fake is a test that counts its lines and ends when told to.
-type fake struct {
+// fakeTB is a test that collects its log lines and ends on request.
+type fakeTB struct {
 	testing.TB
 	lines    []string
 	cleanups []func()
 }
 
-func (f *fake) Logf(format string, args ...any) {
+func (f *fakeTB) Logf(format string, args ...any) {
 	f.lines = append(f.lines, fmt.Sprintf(format, args...))
 }
-func (f *fake) Cleanup(do func()) { f.cleanups = append(f.cleanups, do) }
+func (f *fakeTB) Cleanup(do func()) { f.cleanups = append(f.cleanups, do) }
 
-func (f *fake) end() {
+func (f *fakeTB) end() {
 	for _, do := range f.cleanups {
 		do()
 	}
 }
 
-func TestNew_SilentAfterTheEnd(t *testing.T) {
-	f := &fake{TB: t}
+func TestNew_SilentAfterTest(t *testing.T) {
+	f := &fakeTB{TB: t}
 	log := New(f).With("node", "n1")
 	log.Debug("first", "n", 1)
 	f.end()
@@ -40,7 +40,7 @@ func TestNew_SilentAfterTheEnd(t *testing.T) {
 }
 
 func TestRecorder(t *testing.T) {
-	f := &fake{TB: t}
+	f := &fakeTB{TB: t}
 	log, seen := NewRecorder(f)
 	log.Info("quiet")
 	log.With("a", 1).WithGroup("g").Error("loud", "b", 2)

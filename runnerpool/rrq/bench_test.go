@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"yardmaster/internal/frame"
+	"github.com/yardmaster-dev/yardmaster/internal/frame"
 )
 
 var benchRequest = Request{
@@ -53,7 +53,7 @@ func BenchmarkDecodeRequest(b *testing.B) {
 	}
 }
 
-// BenchmarkDo is a whole request over a socket, both ends in this process.
+// BenchmarkDo measures a request over a socket, with both ends in this process.
 func BenchmarkDo(b *testing.B) {
 	c := dial(b, serve(b, func(_ context.Context, r *Request) Outcome { return Outcome{Status: Success, Result: r.Params} }))
 	b.ReportAllocs()

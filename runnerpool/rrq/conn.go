@@ -10,31 +10,33 @@ import (
 	"syscall"
 	"time"
 
-	"yardmaster/internal/frame"
+	"github.com/yardmaster-dev/yardmaster/internal/frame"
 )
 
-// The ways a connection to a runner fails besides the network's own errors and
-// [ErrMalformed]. After any of them the connection is of no more use.
+// Failures of a connection to a runner, in addition to network errors and
+// [ErrMalformed]. After any of them the connection must be closed.
 var (
 	ErrClosed   = errors.New("runner closed the connection")
 	ErrMismatch = errors.New("runner outcome mismatch")
 )
 
-// Conn is the yard's end of a connection to a runner. One request is on it at
-// a time; one goroutine sends and waits, any may call [Conn.Interrupt].
+// Conn is the node's end of a connection to a runner. It carries one request at
+// a time. One goroutine sends and waits; any goroutine may call
+// [Conn.SetDeadline].
 type Conn struct {
-	// Stray, if set, is told of frames that answer nothing: late or repeated
-	// answers, and messages that only the yard may send. Set it before Send.
-	Stray func(requestID string)
+	// OnUnmatched, if set, is called for frames that are not an answer to the
+	// request: late or repeated answers, and messages that only a node may
+	// send. It must be set before Send.
+	OnUnmatched func(requestID string)
 
 	nc     net.Conn
 	frames *frame.Reader
 	out    []byte // reused between requests
 
-	request, job string // what is being waited for; "": nothing
+	requestID, jobID string // of the request that is awaited; "": none
 }
 
-// Dial connects to a runner's address, "host:port".
+// Dial connects to a runner at addr, "host:port".
 func Dial(ctx context.Context, addr string) (*Conn, error) {
 	var d net.Dialer
 	nc, err := d.DialContext(ctx, "tcp", addr)
@@ -44,18 +46,18 @@ func Dial(ctx context.Context, addr string) (*Conn, error) {
 	return NewConn(nc), nil
 }
 
-// NewConn speaks over nc, which it owns from now on.
+// NewConn returns a connection over nc and takes ownership of it.
 func NewConn(nc net.Conn) *Conn {
 	return &Conn{nc: nc, frames: frame.NewReader(nc, MaxFrame)}
 }
 
-// Do sends r and waits for its outcome, or until ctx ends; then the answer is
-// still due and the connection must be closed.
+// Do sends r and waits for its outcome or for ctx to end. In the latter case
+// the answer is still pending and the connection must be closed.
 func (c *Conn) Do(ctx context.Context, r *Request) (Outcome, error) {
 	if err := c.Send(r); err != nil {
 		return Outcome{}, err
 	}
-	stop := context.AfterFunc(ctx, func() { c.Interrupt(time.Now()) })
+	stop := context.AfterFunc(ctx, func() { c.SetDeadline(time.Now()) })
 	o, err := c.Wait()
 	if !stop() && errors.Is(err, os.ErrDeadlineExceeded) {
 		return o, ctx.Err()
@@ -63,8 +65,8 @@ func (c *Conn) Do(ctx context.Context, r *Request) (Outcome, error) {
 	return o, err
 }
 
-// Send writes r. A [*TooLargeError] or an [ErrMalformed] tells that r itself
-// cannot be sent: nothing was written and the connection is as it was.
+// Send writes r. If the error is a [*TooLargeError] or [ErrMalformed], r cannot
+// be encoded: nothing was written and the connection can still be used.
 func (c *Conn) Send(r *Request) error {
 	b, err := appendRequest(c.out[:0], r)
 	if err != nil {
@@ -76,13 +78,13 @@ func (c *Conn) Send(r *Request) error {
 	if _, err := c.nc.Write(b); err != nil {
 		return fmt.Errorf("send request: %w", err)
 	}
-	c.request, c.job = r.RequestID, r.JobID
+	c.requestID, c.jobID = r.RequestID, r.JobID
 	return nil
 }
 
-// Wait returns the outcome of the request sent last. An interrupted wait
-// returns [os.ErrDeadlineExceeded] and may be taken up again: what has arrived
-// so far is kept.
+// Wait returns the outcome of the last request. If the deadline interrupts it,
+// it returns [os.ErrDeadlineExceeded] and may be called again: the part of the
+// answer that has arrived is kept.
 func (c *Conn) Wait() (Outcome, error) {
 	for {
 		payload, err := c.frames.Next()
@@ -94,30 +96,30 @@ func (c *Conn) Wait() (Outcome, error) {
 			return Outcome{}, err
 		}
 		if m.outcome == nil {
-			c.stray(m.envelope)
+			c.unmatched(m.envelope)
 			continue
 		}
 		o := *m.outcome
-		// The ids are judged in the protocol's order: an outcome without
-		// request id can only mean the one request that is open.
+		// The ids are checked in the protocol's order: an outcome without a
+		// request id can only refer to the pending request.
 		if !m.hasID {
 			return Outcome{}, fmt.Errorf("%w: no request_id", ErrMismatch)
 		}
-		if o.RequestID != c.request {
-			c.stray(o.RequestID)
+		if o.RequestID != c.requestID {
+			c.unmatched(o.RequestID)
 			continue
 		}
-		if o.JobID != c.job {
-			return Outcome{}, fmt.Errorf("%w: job_id is %.60q, not %q", ErrMismatch, o.JobID, c.job)
+		if o.JobID != c.jobID {
+			return Outcome{}, fmt.Errorf("%w: job_id is %.60q, not %q", ErrMismatch, o.JobID, c.jobID)
 		}
-		c.request, c.job = "", ""
+		c.requestID, c.jobID = "", ""
 		return o, nil
 	}
 }
 
-func (c *Conn) stray(id string) {
-	if c.Stray != nil {
-		c.Stray(id)
+func (c *Conn) unmatched(id string) {
+	if c.OnUnmatched != nil {
+		c.OnUnmatched(id)
 	}
 }
 
@@ -131,15 +133,15 @@ func readError(err error) error {
 	return fmt.Errorf("read response: %w", err)
 }
 
-// Interrupt ends a Send or a Wait, the present or the next one, at t. The zero
-// time takes it back. An interrupted Send makes the connection useless.
-func (c *Conn) Interrupt(t time.Time) {
-	_ = c.nc.SetDeadline(t) // fails on a closed connection only, whose wait has ended
+// SetDeadline ends the current or the next Send or Wait at t. The zero time
+// removes the deadline. An interrupted Send makes the connection unusable.
+func (c *Conn) SetDeadline(t time.Time) {
+	_ = c.nc.SetDeadline(t) // fails only on a closed connection
 }
 
-// Idle tells that the connection, on which no answer is due, can take the next
-// request: a runner may close it between two requests, or have said something
-// that nobody asked for, which must not be taken for the next answer.
+// Idle reports whether the connection, on which no answer is pending, can carry
+// the next request. A runner may have closed it since the last request, or have
+// sent something that must not be taken for the next answer.
 func (c *Conn) Idle() bool {
 	if c.frames.Buffered() > 0 {
 		return false
@@ -161,28 +163,28 @@ func (c *Conn) Idle() bool {
 	return err == nil && idle
 }
 
-// HalfClose ends our side of the connection. A runner takes that as the end of
-// the requests it has from there, and can still answer.
+// HalfClose closes the sending side of the connection. A runner treats that as
+// a cancel of its request, and can still answer.
 func (c *Conn) HalfClose() {
 	if half, ok := c.nc.(interface{ CloseWrite() error }); ok {
 		_ = half.CloseWrite() // the connection is given up either way
 	}
 }
 
-// Close half-closes first and reads away what has already come in: a reset
-// would keep some runtimes from noticing the end.
+// Close closes the connection: first the sending side, then, with the input
+// read, the rest. A reset would keep some runtimes from noticing the end.
 func (c *Conn) Close() error {
 	c.HalfClose()
 	if tcp, ok := c.nc.(*net.TCPConn); ok {
 		if raw, err := tcp.SyscallConn(); err == nil {
-			_ = raw.Control(drain)
+			_ = raw.Control(drainBuffer)
 		}
 	}
 	return c.nc.Close()
 }
 
-// drain empties the receive buffer without waiting, within a bound.
-func drain(fd uintptr) {
+// drainBuffer empties the receive buffer without blocking, up to a limit.
+func drainBuffer(fd uintptr) {
 	var b [4096]byte
 	for range 64 {
 		n, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_DONTWAIT)
@@ -192,8 +194,8 @@ func drain(fd uintptr) {
 	}
 }
 
-// SendCancel delivers a cancel on a connection of its own and does not wait
-// for its effect: the answer to the request comes where the request went.
+// SendCancel sends a cancel over a new connection and does not wait for its
+// effect: the request is answered on its own connection.
 func SendCancel(ctx context.Context, addr string, cancel *Cancel) error {
 	b, err := appendCancel(nil, cancel)
 	if err != nil {
@@ -204,7 +206,7 @@ func SendCancel(ctx context.Context, addr string, cancel *Cancel) error {
 		return fmt.Errorf("send cancel: %w", err)
 	}
 	if until, ok := ctx.Deadline(); ok {
-		_ = c.nc.SetWriteDeadline(until) // the write below tells if the connection is gone
+		_ = c.nc.SetWriteDeadline(until) // if this fails, so does the write
 	}
 	_, err = c.nc.Write(b)
 	return errors.Join(err, c.Close())

@@ -12,14 +12,14 @@ import (
 	"testing"
 	"time"
 
-	"yardmaster/internal/frame"
+	"github.com/yardmaster-dev/yardmaster/internal/frame"
 )
 
 var testRequest = Request{RequestID: "r#1", JobID: "j", Function: "f", Context: Context{EnqueueTime: time.Unix(0, 0)}}
 
-// runnerSide plays a runner by hand: after each request it writes the next of
-// its answers, raw.
-func runnerSide(t *testing.T, answers ...[]byte) *Conn {
+// fakeRunner runs a listener that writes the next of the given raw answers
+// after each request.
+func fakeRunner(t *testing.T, answers ...[]byte) *Conn {
 	t.Helper()
 	ln := listen(t)
 	var done sync.WaitGroup
@@ -65,16 +65,16 @@ func response(format string, args ...any) []byte {
 	return frame.Append(nil, fmt.Appendf(nil, `{"type":"response","payload":{`+format+`}}`, args...))
 }
 
-const good = `"job_id":"j","request_id":"r#1","status":"success","result":1`
+const goodResponse = `"job_id":"j","request_id":"r#1","status":"success","result":1`
 
-func TestDoSkipsWhatAnswersNothing(t *testing.T) {
+func TestDo_SkipsUnmatchedFrames(t *testing.T) {
 	answer := response(`"job_id":"j","request_id":"r#0","status":"success"`) // late, of another request
 	answer = append(answer, frame.Append(nil, []byte(`{"type":"cancel","payload":{"job_id":"j"}}`))...)
-	answer = append(answer, response(good)...)
-	answer = append(answer, response(good)...) // twice: the second is late at the next request
-	c := runnerSide(t, answer, response(`"job_id":"j","request_id":"r#2","status":"success","result":2`))
+	answer = append(answer, response(goodResponse)...)
+	answer = append(answer, response(goodResponse)...) // repeated: the second one arrives during the next request
+	c := fakeRunner(t, answer, response(`"job_id":"j","request_id":"r#2","status":"success","result":2`))
 	var stray []string
-	c.Stray = func(id string) { stray = append(stray, id) }
+	c.OnUnmatched = func(id string) { stray = append(stray, id) }
 	for i, want := range []string{"1", "2"} {
 		r := testRequest
 		r.RequestID = fmt.Sprintf("r#%d", i+1)
@@ -84,29 +84,29 @@ func TestDoSkipsWhatAnswersNothing(t *testing.T) {
 		}
 	}
 	if got := strings.Join(stray, " "); got != "r#0 cancel r#1" {
-		t.Errorf("strays are %q", got)
+		t.Errorf("unmatched frames are %q", got)
 	}
 }
 
-func TestDoFails(t *testing.T) {
+func TestDo_Errors(t *testing.T) {
 	var large *frame.TooLargeError
 	for _, test := range []struct {
 		name   string
 		answer []byte
 		want   func(error) bool
 	}{
-		{"closed", nil, is(ErrClosed)},
-		{"cut", response(good)[:20], is(io.ErrUnexpectedEOF)},
-		{"no request id", response(`"job_id":"j","status":"success"`), is(ErrMismatch)},
-		{"foreign job", response(`"job_id":"k","request_id":"r#1","status":"success"`), is(ErrMismatch)},
-		{"no job id", response(`"request_id":"r#1","status":"success"`), is(ErrMismatch)},
-		{"garbage", frame.Append(nil, []byte("garbage")), is(ErrMalformed)},
-		{"zero length", make([]byte, 4), is(frame.ErrZeroLength)},
+		{"closed", nil, wantErr(ErrClosed)},
+		{"cut", response(goodResponse)[:20], wantErr(io.ErrUnexpectedEOF)},
+		{"no request id", response(`"job_id":"j","status":"success"`), wantErr(ErrMismatch)},
+		{"foreign job", response(`"job_id":"k","request_id":"r#1","status":"success"`), wantErr(ErrMismatch)},
+		{"no job id", response(`"request_id":"r#1","status":"success"`), wantErr(ErrMismatch)},
+		{"garbage", frame.Append(nil, []byte("garbage")), wantErr(ErrMalformed)},
+		{"zero length", make([]byte, 4), wantErr(frame.ErrZeroLength)},
 		{"17 MiB announced", []byte{1, 0x10, 0, 0}, func(err error) bool { return errors.As(err, &large) }},
 		{"HTTP", []byte("HTTP/1.1 400 Bad Request\r\n"), func(err error) bool { return errors.As(err, &large) }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			_, err := runnerSide(t, test.answer).Do(t.Context(), &testRequest)
+			_, err := fakeRunner(t, test.answer).Do(t.Context(), &testRequest)
 			if !test.want(err) {
 				t.Errorf("error is %v", err)
 			}
@@ -114,21 +114,23 @@ func TestDoFails(t *testing.T) {
 	}
 }
 
-func is(want error) func(error) bool { return func(err error) bool { return errors.Is(err, want) } }
+func wantErr(want error) func(error) bool {
+	return func(err error) bool { return errors.Is(err, want) }
+}
 
-func TestFrameOfLimitIsRead(t *testing.T) {
+func TestDo_ReadsFrameOfMaxSize(t *testing.T) {
 	body := `{"type":"response","payload":{"job_id":"j","request_id":"r#1","status":"success","result":"`
 	tail := `"}}`
 	filler := strings.Repeat("x", MaxFrame-len(body)-len(tail))
-	c := runnerSide(t, frame.Append(nil, []byte(body+filler+tail)))
+	c := fakeRunner(t, frame.Append(nil, []byte(body+filler+tail)))
 	o, err := c.Do(t.Context(), &testRequest)
 	if err != nil || len(o.Result) != len(filler)+2 {
 		t.Fatalf("a frame as large as the limit gives %d bytes and %v", len(o.Result), err)
 	}
 }
 
-// An interrupted wait loses nothing of an answer that has arrived in part.
-func TestWaitGoesOnAfterInterrupt(t *testing.T) {
+// An interrupted wait keeps a partial answer.
+func TestWait_ContinuesAfterDeadline(t *testing.T) {
 	near, far := net.Pipe()
 	defer func() { _ = far.Close() }()
 	c := NewConn(near)
@@ -140,12 +142,12 @@ func TestWaitGoesOnAfterInterrupt(t *testing.T) {
 		if _, err := frame.NewReader(far, MaxFrame).Next(); err != nil {
 			t.Errorf("runner reads: %v", err)
 		}
-		answer := response(good)
+		answer := response(goodResponse)
 		for _, part := range [][]byte{answer[:3], answer[3:30], answer[30:]} {
 			if _, err := far.Write(part); err != nil { // returns when it has been read
 				t.Errorf("runner writes: %v", err)
 			}
-			c.Interrupt(time.Now())
+			c.SetDeadline(time.Now())
 			<-step
 		}
 	})
@@ -156,7 +158,7 @@ func TestWaitGoesOnAfterInterrupt(t *testing.T) {
 		if _, err := c.Wait(); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Fatalf("interrupted wait gives %v", err)
 		}
-		c.Interrupt(time.Time{})
+		c.SetDeadline(time.Time{})
 		step <- struct{}{}
 	}
 	o, err := c.Wait()
@@ -166,7 +168,7 @@ func TestWaitGoesOnAfterInterrupt(t *testing.T) {
 	}
 }
 
-func TestDoEndsWithContext(t *testing.T) {
+func TestDo_ContextEnds(t *testing.T) {
 	ln := listen(t) // accepts in the kernel, never answers
 	c, err := Dial(t.Context(), ln.Addr().String())
 	if err != nil {
@@ -180,15 +182,15 @@ func TestDoEndsWithContext(t *testing.T) {
 	}
 }
 
-func TestIdleNoticesClose(t *testing.T) {
-	c := runnerSide(t, response(good)) // answers once, then closes
+func TestIdle_Closed(t *testing.T) {
+	c := fakeRunner(t, response(goodResponse)) // answers once, then closes
 	if !c.Idle() {
 		t.Fatal("fresh connection is not idle")
 	}
 	if _, err := c.Do(t.Context(), &testRequest); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Wait(); !errors.Is(err, ErrClosed) { // the end has arrived
+	if _, err := c.Wait(); !errors.Is(err, ErrClosed) { // the end of the connection has arrived
 		t.Fatalf("wait for the end gives %v", err)
 	}
 	if c.Idle() {
@@ -196,14 +198,14 @@ func TestIdleNoticesClose(t *testing.T) {
 	}
 }
 
-// What a runner says unasked does not become the answer to the next request.
-func TestIdleNoticesWhatNobodyAskedFor(t *testing.T) {
-	twice := append(response(good), response(`"job_id":"j","status":"success"`)...)
-	c := runnerSide(t, twice)
+// An unsolicited frame is not taken for the answer to the next request.
+func TestIdle_UnexpectedFrame(t *testing.T) {
+	twice := append(response(goodResponse), response(`"job_id":"j","status":"success"`)...)
+	c := fakeRunner(t, twice)
 	if _, err := c.Do(t.Context(), &testRequest); err != nil {
 		t.Fatal(err)
 	}
 	if c.Idle() {
-		t.Fatal("a connection with a frame that nobody asked for is idle")
+		t.Fatal("a connection with an unsolicited frame is idle")
 	}
 }

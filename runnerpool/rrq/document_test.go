@@ -12,20 +12,20 @@ import (
 	"strings"
 	"testing"
 
-	"yardmaster/internal/frame"
+	"github.com/yardmaster-dev/yardmaster/internal/frame"
 )
 
-// page is docs/rrq.md.
-func page(t *testing.T) string {
+// docText returns docs/reference/rrq.md.
+func docText(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/rrq.md")
+	text, err := os.ReadFile("../../docs/reference/rrq.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	return string(text)
 }
 
-// written is a message as this package writes it.
+// written returns a message as this package encodes it.
 func written(t *testing.T, payload []byte) []byte {
 	t.Helper()
 	m, err := decode(payload)
@@ -47,7 +47,7 @@ func written(t *testing.T, payload []byte) []byte {
 	return b[4:]
 }
 
-// canonical is JSON in one form, for comparing.
+// canonical returns JSON in one form, for comparisons.
 func canonical(t *testing.T, text []byte) string {
 	t.Helper()
 	d := json.NewDecoder(bytes.NewReader(text))
@@ -63,11 +63,11 @@ func canonical(t *testing.T, text []byte) string {
 	return string(b)
 }
 
-// The page's messages are exactly what this package writes, and its tables name
-// each of their keys.
-func TestPageShowsMessages(t *testing.T) {
-	text := page(t)
-	objects := make(map[string]any) // by the word of the tables' headings
+// The messages on the page are those that this package encodes, and its tables
+// list all their keys.
+func TestDoc_Messages(t *testing.T) {
+	text := docText(t)
+	objects := make(map[string]any) // by the word in the headings of the tables
 	for _, block := range regexp.MustCompile("(?s)```json\n(.*?)```").FindAllStringSubmatch(text, -1) {
 		example := []byte(block[1])
 		if got, want := canonical(t, written(t, example)), canonical(t, example); got != want {
@@ -111,9 +111,9 @@ func TestPageShowsMessages(t *testing.T) {
 	}
 }
 
-// The page's bytes are a frame that can be read.
-func TestPageShowsBytes(t *testing.T) {
-	block := regexp.MustCompile("(?s)```hex\n(.*?)```").FindStringSubmatch(page(t))
+// The bytes on the page are a valid frame.
+func TestDoc_Bytes(t *testing.T) {
+	block := regexp.MustCompile("(?s)```hex\n(.*?)```").FindStringSubmatch(docText(t))
 	if block == nil {
 		t.Fatal("the page shows no bytes")
 	}
@@ -131,13 +131,13 @@ func TestPageShowsBytes(t *testing.T) {
 	}
 }
 
-// The page's limits of the wire are those of this package.
-func TestPageNamesWireLimits(t *testing.T) {
+// The page lists the limits of this package.
+func TestDoc_WireLimits(t *testing.T) {
 	for _, row := range []string{
 		fmt.Sprintf("| payload of a frame | %d bytes |", MaxFrame),
 		fmt.Sprintf("| requests of one process at once | %d |", MaxInFlight),
 	} {
-		if !strings.Contains(page(t), "\n"+row+"\n") {
+		if !strings.Contains(docText(t), "\n"+row+"\n") {
 			t.Errorf("the page lacks %s", row)
 		}
 	}

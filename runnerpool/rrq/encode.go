@@ -10,16 +10,16 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"yardmaster/internal/frame"
+	"github.com/yardmaster-dev/yardmaster/internal/frame"
 )
 
-// The messages are written by hand: every key is always there, in the order of
-// the protocol text, and a request costs no reflection.
+// The messages are encoded by hand: every key is written, in the order of the
+// protocol's description, without reflection.
 
-// appendRequest adds r as one frame to b. The error is a [*TooLargeError], or
-// tells that Params is not a JSON object.
+// appendRequest appends r as one frame to b. The error is a [*TooLargeError],
+// or an [ErrMalformed] if Params is not a JSON object.
 func appendRequest(b []byte, r *Request) ([]byte, error) {
-	params, err := object(r.Params)
+	params, err := checkParams(r.Params)
 	if err != nil {
 		return b, err
 	}
@@ -55,9 +55,9 @@ func appendContext(b []byte, c *Context) []byte {
 		b = append(b, '"')
 	}
 	b = append(b, `,"trace_context":`...)
-	b = appendCarrier(b, c.Trace)
+	b = appendStringMap(b, c.Trace)
 	b = append(b, `,"correlation_context":`...)
-	b = appendCarrier(b, c.Correlation)
+	b = appendStringMap(b, c.Correlation)
 	b = append(b, `,"worker_id":`...)
 	b = appendOptional(b, c.WorkerID)
 	b = append(b, `,"fence":`...)
@@ -65,7 +65,7 @@ func appendContext(b []byte, c *Context) []byte {
 	return append(b, '}')
 }
 
-// appendOutcome adds o as one frame to b.
+// appendOutcome appends o as one frame to b.
 func appendOutcome(b []byte, o *Outcome) ([]byte, error) {
 	b, mark := frame.Begin(b)
 	b = append(b, `{"type":"response","payload":{"job_id":`...)
@@ -99,7 +99,7 @@ func appendOutcome(b []byte, o *Outcome) ([]byte, error) {
 	return closeFrame(b, mark)
 }
 
-// appendCancel adds c as one frame to b.
+// appendCancel appends c as one frame to b.
 func appendCancel(b []byte, c *Cancel) ([]byte, error) {
 	b, mark := frame.Begin(b)
 	b = append(b, `{"type":"cancel","payload":{"protocol_version":"2","job_id":`...)
@@ -112,7 +112,8 @@ func appendCancel(b []byte, c *Cancel) ([]byte, error) {
 	return closeFrame(b, mark)
 }
 
-// closeFrame refuses what the peer would answer with a cut connection.
+// closeFrame finishes a frame. It returns an error for a frame that the peer
+// would refuse by closing the connection.
 func closeFrame(b []byte, mark int) ([]byte, error) {
 	if size := frame.End(b, mark); size > MaxFrame {
 		return b[:mark], &TooLargeError{Size: size, Limit: MaxFrame}
@@ -120,8 +121,8 @@ func closeFrame(b []byte, mark int) ([]byte, error) {
 	return b, nil
 }
 
-// object checks that params are what a runner can read.
-func object(params json.RawMessage) (json.RawMessage, error) {
+// checkParams returns params in a form that a runner can decode.
+func checkParams(params json.RawMessage) (json.RawMessage, error) {
 	params = bytes.TrimLeft(params, " \t\r\n")
 	if len(params) == 0 {
 		return json.RawMessage("{}"), nil
@@ -142,7 +143,7 @@ func appendRaw(b []byte, raw json.RawMessage) []byte {
 	return append(b, raw...)
 }
 
-// appendOptional writes "" as null.
+// appendOptional appends a string, or null for "".
 func appendOptional(b []byte, s string) []byte {
 	if s == "" {
 		return append(b, "null"...)
@@ -150,7 +151,7 @@ func appendOptional(b []byte, s string) []byte {
 	return appendString(b, s)
 }
 
-func appendCarrier(b []byte, carrier map[string]string) []byte {
+func appendStringMap(b []byte, carrier map[string]string) []byte {
 	if carrier == nil {
 		return append(b, "null"...)
 	}
@@ -166,7 +167,7 @@ func appendCarrier(b []byte, carrier map[string]string) []byte {
 	return append(b, '}')
 }
 
-// appendString quotes s; invalid UTF-8 becomes U+FFFD.
+// appendString appends s as a JSON string. Invalid UTF-8 becomes U+FFFD.
 func appendString(b []byte, s string) []byte {
 	for i := range len(s) {
 		if c := s[i]; c < ' ' || c == '"' || c == '\\' || c >= utf8.RuneSelf {
@@ -179,8 +180,8 @@ func appendString(b []byte, s string) []byte {
 	return append(b, '"')
 }
 
-// appendTime writes RFC 3339 in UTC with at most microseconds, the finest that
-// every runtime keeps.
+// appendTime appends a time as RFC 3339 in UTC, with at most microseconds,
+// which every runtime preserves.
 func appendTime(b []byte, t time.Time) []byte {
 	return t.UTC().AppendFormat(b, "2006-01-02T15:04:05.999999Z")
 }

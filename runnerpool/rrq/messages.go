@@ -7,19 +7,20 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"yardmaster/internal/frame"
+	"github.com/yardmaster-dev/yardmaster/internal/frame"
 )
 
-// Version is the protocol version this package speaks.
+// Version is the protocol version of this package.
 const Version = "2"
 
 // MaxFrame is the largest payload of a frame, in bytes, in both directions.
 const MaxFrame = 16 << 20
 
-// ErrMalformed tells of a frame that is not a message of the protocol.
+// ErrMalformed means that a frame is not a message of the protocol, or that a
+// message cannot be encoded as one.
 var ErrMalformed = errors.New("malformed message")
 
-// TooLargeError refuses to send a message that the peer would not read.
+// TooLargeError means that a message exceeds [MaxFrame] and was not sent.
 type TooLargeError = frame.TooLargeError
 
 // Request asks a runner to run one handler.
@@ -31,19 +32,19 @@ type Request struct {
 	Context   Context
 }
 
-// Context is what a handler may know of its job.
+// Context describes a job to its handler.
 type Context struct {
 	JobID       string
-	Attempt     uint32 // 1-based
+	Attempt     uint32 // from 1
 	EnqueueTime time.Time
 	QueueName   string
 	Deadline    time.Time         // zero: none
-	Trace       map[string]string // carrier of the producer's trace; nil: none
+	Trace       map[string]string // trace context of the producer; nil: none
 	Correlation map[string]string // nil: none
 	WorkerID    string
-	// Fence grows over all dispatches of a yard: a handler may hand it to its
-	// own database to have stale writes refused. It is an addition to the
-	// protocol; a runner that does not know it skips it.
+	// Fence increases with every dispatch of the yard. A handler can pass it to
+	// a database that refuses stale writes. It is an extension of the protocol;
+	// other runners ignore it.
 	Fence uint64
 }
 
@@ -62,25 +63,25 @@ type Outcome struct {
 	Status     string          // Success, Retry, Timeout or Error
 	Result     json.RawMessage // nil: none, or null
 	Fault      *Fault          // nil: none
-	RetryAfter *float64        // seconds, with Retry; nil: as the policy has it
+	RetryAfter *float64        // seconds, with Retry; nil: the yard's policy applies
 }
 
-// Fault says why a handler failed.
+// Fault describes why a handler failed.
 type Fault struct {
 	Message string
-	Type    string // HandlerNotFound, Cancelled, TimedOut, or the handler's own
+	Type    string // HandlerNotFound, Cancelled, TimedOut, or any other
 	Code    string
 	Details json.RawMessage // any JSON; nil: none
 }
 
-// Fault types with a meaning.
+// Fault types with a defined meaning.
 const (
-	HandlerNotFound = "handler_not_found" // final: no attempt follows
+	HandlerNotFound = "handler_not_found" // final: the job is not retried
 	Cancelled       = "cancelled"
 	TimedOut        = "timeout"
 )
 
-// Cancel asks a runner to stop what it runs for a job.
+// Cancel asks a runner to stop the requests of a job.
 type Cancel struct {
 	JobID     string
 	RequestID string // "": every request of the job
@@ -94,17 +95,17 @@ const (
 	typeCancel   = "cancel"
 )
 
-// message is one decoded envelope: exactly one of the pointers is set.
+// message is a decoded envelope. Exactly one of the pointers is set.
 type message struct {
 	request  *Request
 	version  string // of the request or cancel
 	outcome  *Outcome
-	hasID    bool // the outcome names its request
+	hasID    bool // the outcome has a request id
 	cancel   *Cancel
 	envelope string
 }
 
-// decode reads a frame's payload. Every error wraps [ErrMalformed].
+// decode parses a frame's payload. Every error wraps [ErrMalformed].
 func decode(payload []byte) (message, error) {
 	if !utf8.Valid(payload) {
 		return message{}, fmt.Errorf("%w: not UTF-8", ErrMalformed)
@@ -114,7 +115,7 @@ func decode(payload []byte) (message, error) {
 		if err == nil {
 			return message{envelope: typeResponse, outcome: o, hasID: hasID}, nil
 		}
-		// What is wrong, or only unusual, is told below.
+		// The general path below returns the error, or accepts an unusual form.
 	}
 	var env struct {
 		Type    string          `json:"type"`
@@ -145,18 +146,18 @@ func malformed(what string, err error) error {
 	return fmt.Errorf("%w: %s: %v", ErrMalformed, what, err)
 }
 
-// isNull tells a value that is absent or null.
+// isNull reports whether a value is absent or null.
 func isNull(raw json.RawMessage) bool { return len(raw) == 0 || string(raw) == "null" }
 
-// present gives a value, or nil for null.
-func present(raw json.RawMessage) json.RawMessage {
+// nonNull returns a value, nil for null.
+func nonNull(raw json.RawMessage) json.RawMessage {
 	if isNull(raw) {
 		return nil
 	}
 	return raw
 }
 
-// wireOutcome is an outcome as it comes.
+// wireOutcome is an outcome as encoded.
 type wireOutcome struct {
 	JobID      string          `json:"job_id"`
 	RequestID  *string         `json:"request_id"`
@@ -166,13 +167,13 @@ type wireOutcome struct {
 	RetryAfter *float64        `json:"retry_after_seconds"`
 }
 
-// responseHead is how every runtime begins an answer; a space may follow each
-// of its marks.
+// responseHead is the usual beginning of an answer. A space may follow each ':'
+// and ','.
 const responseHead = `{"type":"response","payload":`
 
-// responsePayload cuts the payload out of an answer that begins as usual and
-// holds nothing else, nil if it does not: what is in it is checked when it is
-// decoded, and need not be read twice.
+// responsePayload returns the payload of an answer that begins with
+// responseHead and contains nothing else, nil otherwise. It avoids decoding the
+// envelope; the payload itself is checked when it is decoded.
 func responsePayload(b []byte) []byte {
 	at := 0
 	for i := range len(responseHead) {
@@ -198,14 +199,14 @@ func decodeOutcome(payload []byte) (*Outcome, bool, error) {
 	return w.outcome()
 }
 
-// outcome judges what has been read.
+// outcome converts and checks a decoded outcome.
 func (w *wireOutcome) outcome() (*Outcome, bool, error) {
 	switch w.Status {
 	case Success, Retry, Timeout, Error:
 	default:
 		return nil, false, fmt.Errorf("%w: response with status %.40q", ErrMalformed, w.Status)
 	}
-	o := &Outcome{JobID: w.JobID, Status: w.Status, Result: present(w.Result), RetryAfter: w.RetryAfter}
+	o := &Outcome{JobID: w.JobID, Status: w.Status, Result: nonNull(w.Result), RetryAfter: w.RetryAfter}
 	if w.RequestID != nil {
 		o.RequestID = *w.RequestID
 	}
@@ -215,9 +216,9 @@ func (w *wireOutcome) outcome() (*Outcome, bool, error) {
 		}
 		o.Fault = &Fault{
 			Message: *w.Error.Message,
-			Type:    scalar(w.Error.Type),
-			Code:    scalar(w.Error.Code),
-			Details: present(w.Error.Details),
+			Type:    lenientString(w.Error.Type),
+			Code:    lenientString(w.Error.Code),
+			Details: nonNull(w.Error.Details),
 		}
 	}
 	return o, o.RequestID != "", nil
@@ -230,9 +231,9 @@ type wireFault struct {
 	Details json.RawMessage `json:"details"`
 }
 
-// scalar reads a string leniently: a runner that gives its code as a number is
-// not worth a lost connection.
-func scalar(raw json.RawMessage) string {
+// lenientString accepts any JSON value: a number as a fault's code should not
+// cost the connection.
+func lenientString(raw json.RawMessage) string {
 	if isNull(raw) {
 		return ""
 	}
@@ -304,7 +305,8 @@ func decodeCancel(payload []byte) (*Cancel, string, error) {
 	return c, version(w.Version), nil
 }
 
-// version: a peer that names none is taken to speak ours.
+// version returns a message's version. A message without one is assumed to have
+// the current version.
 func version(v *string) string {
 	if v == nil {
 		return Version

@@ -10,12 +10,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"yardmaster/internal/frame"
+	"github.com/yardmaster-dev/yardmaster/internal/frame"
 )
 
-// Every key of the protocol is there whatever is missing, and nothing a user
-// wrote has changed on the way.
-func TestRequestOnTheWire(t *testing.T) {
+// Every key of the protocol is encoded, even if it is not set, and the user's
+// JSON is unchanged.
+func TestAppendRequest(t *testing.T) {
 	full := Request{
 		RequestID: "r#1", JobID: "j", Function: `say "hi"`,
 		Params: json.RawMessage(` {"big":9007199254740993,"f":1.50,"u":"é"}`),
@@ -57,7 +57,7 @@ func TestRequestOnTheWire(t *testing.T) {
 	}
 }
 
-func TestRequestRefusedBeforeSending(t *testing.T) {
+func TestAppendRequest_Errors(t *testing.T) {
 	for _, params := range []string{`[1]`, `null`, `{"a":}`, `7`} {
 		if _, err := appendRequest(nil, &Request{Params: json.RawMessage(params)}); !errors.Is(err, ErrMalformed) {
 			t.Errorf("params %s give %v, want ErrMalformed", params, err)
@@ -73,7 +73,7 @@ func TestRequestRefusedBeforeSending(t *testing.T) {
 	}
 }
 
-func TestOutcomeReadTolerantly(t *testing.T) {
+func TestDecodeOutcome_Lenient(t *testing.T) {
 	half := 0.5
 	for _, test := range []struct {
 		wire string
@@ -146,7 +146,8 @@ func TestOutcomeAndCancelRoundTrip(t *testing.T) {
 	}
 }
 
-// What decodes as an outcome must survive being written and read again.
+// A message that decodes as an outcome survives being encoded and decoded
+// again.
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"type":"response","payload":{"job_id":"j","request_id":"r","status":"error","error":{"message":"m","details":[1]},"retry_after_seconds":1}}`))
 	f.Add([]byte(`{"type":"request","payload":{"request_id":"r","job_id":"j","function_name":"f","params":{},"context":{"attempt":1,"enqueue_time":"2026-01-01T00:00:00Z"}}}`))
@@ -158,7 +159,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"type":"response","payload": null }`))
 	f.Fuzz(func(t *testing.T, payload []byte) {
 		m, err := decode(payload)
-		// A space before it keeps an answer off the short way.
+		// With a space before it, the answer takes the general path.
 		long, longErr := decode(append([]byte(" "), payload...))
 		if diff := cmp.Diff(m.outcome, long.outcome); diff != "" || fmt.Sprint(err) != fmt.Sprint(longErr) || m.hasID != long.hasID {
 			t.Fatalf("%s: errors %v and %v, the long way: %s", payload, err, longErr, diff)

@@ -9,32 +9,34 @@ import (
 	"os"
 	"sync"
 
-	"yardmaster/internal/frame"
+	"github.com/yardmaster-dev/yardmaster/internal/frame"
 )
 
-// MaxInFlight is how many requests of one connection run at once; the next one
-// is refused.
+// MaxInFlight is the number of requests that one connection may run at once.
+// Further requests are refused.
 const MaxInFlight = 64
 
-// Handler runs one request. Its ctx ends with the request's deadline, a cancel,
-// or the connection; [context.Cause] tells which. Ids left empty in the outcome
-// are filled in; an empty Status is an error, or what ended ctx.
+// Handler runs one request. ctx ends with the request's deadline, a cancel, or
+// the connection; [context.Cause] returns which. Ids that are empty in the
+// outcome are filled in. An empty Status means an error, or the reason for
+// which ctx ended.
 type Handler func(ctx context.Context, r *Request) Outcome
 
-// Why a handler's ctx ended, besides its deadline.
+// Causes of a handler's ctx, in addition to [context.DeadlineExceeded].
 var (
 	ErrCancelled    = errors.New("request cancelled")
 	ErrDisconnected = errors.New("connection of the request closed")
 	ErrStopped      = errors.New("runner is stopping")
 )
 
-// Serve is a runner: it answers requests on every connection that ln accepts,
-// until ctx ends. It returns nil then, when all handlers have returned, and the
-// listener's error otherwise. A handler that ignores its ctx keeps it waiting.
+// Serve runs a runner: it answers requests on every connection that ln accepts
+// until ctx ends. It then cancels the handlers, returns nil when all of them
+// have returned, and so blocks as long as a handler ignores its ctx. Otherwise
+// it returns the listener's error. It closes ln.
 func Serve(ctx context.Context, ln net.Listener, h Handler) error {
 	s := &server{handler: h, calls: make(map[*call]struct{}), conns: make(map[net.Conn]struct{})}
 	stop := context.AfterFunc(ctx, func() {
-		_ = ln.Close() // its Accept then fails, which ends the loop
+		_ = ln.Close() // makes Accept fail, which ends the loop
 		s.stop()
 	})
 	var err error
@@ -46,12 +48,12 @@ func Serve(ctx context.Context, ln net.Listener, h Handler) error {
 		if !s.add(nc) {
 			break
 		}
-		s.conversations.Go(func() { s.converse(nc) })
+		s.connLoops.Go(func() { s.serveConn(nc) })
 	}
 	if stop() {
 		s.stop()
 	}
-	s.conversations.Wait()
+	s.connLoops.Wait()
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -59,34 +61,34 @@ func Serve(ctx context.Context, ln net.Listener, h Handler) error {
 }
 
 type server struct {
-	handler       Handler
-	conversations sync.WaitGroup
+	handler   Handler
+	connLoops sync.WaitGroup
 
 	mu      sync.Mutex
 	stopped bool
 	conns   map[net.Conn]struct{}
-	calls   map[*call]struct{} // in flight, over all connections: a cancel comes on another one
+	calls   map[*call]struct{} // pending requests of all connections, because a cancel arrives on another one
 }
 
-// call is one request in flight.
+// call is one pending request.
 type call struct {
-	request, job string
-	cancel       context.CancelCauseFunc
+	requestID, jobID string
+	cancel           context.CancelCauseFunc
 }
 
 func (s *server) add(nc net.Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopped {
-		_ = nc.Close() // nothing was said on it
+		_ = nc.Close() // nothing was received on it
 		return false
 	}
 	s.conns[nc] = struct{}{}
 	return true
 }
 
-// stop cancels everything; the connections' readers then end too, while the
-// handlers' last answers can still be written.
+// stop cancels all requests and stops reading from the connections. The answers
+// of the handlers can still be written.
 func (s *server) stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,21 +109,21 @@ func closeRead(nc net.Conn) {
 	_ = nc.Close()
 }
 
-// peer is one connection.
-type peer struct {
+// serverConn is one connection.
+type serverConn struct {
 	*server
 	nc       net.Conn
 	handlers sync.WaitGroup
 
-	mu       sync.Mutex // of what follows, and of writing
+	mu       sync.Mutex // guards what follows, and writing
 	inFlight map[*call]struct{}
 	out      []byte
 }
 
-// converse serves one connection to its end. What it still has in flight then
-// is cancelled: nobody could be told how it ended.
-func (s *server) converse(nc net.Conn) {
-	p := &peer{server: s, nc: nc, inFlight: make(map[*call]struct{})}
+// serveConn serves one connection until it ends, and then cancels its pending
+// requests, which can no longer be answered.
+func (s *server) serveConn(nc net.Conn) {
+	p := &serverConn{server: s, nc: nc, inFlight: make(map[*call]struct{})}
 	frames := frame.NewReader(nc, MaxFrame)
 	for {
 		payload, err := frames.Next()
@@ -136,7 +138,7 @@ func (s *server) converse(nc net.Conn) {
 			s.cancel(m.cancel, m.version)
 			continue
 		}
-		p.accept(m.request, m.version)
+		p.startRequest(m.request, m.version)
 	}
 	p.mu.Lock()
 	for c := range p.inFlight {
@@ -147,7 +149,7 @@ func (s *server) converse(nc net.Conn) {
 	s.mu.Lock()
 	delete(s.conns, nc)
 	s.mu.Unlock()
-	_ = nc.Close() // all that could be written has been
+	_ = nc.Close() // everything that could be written was written
 }
 
 func (s *server) cancel(c *Cancel, version string) {
@@ -157,41 +159,41 @@ func (s *server) cancel(c *Cancel, version string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for running := range s.calls {
-		if c.RequestID == running.request || c.RequestID == "" && c.JobID == running.job {
+		if c.RequestID == running.requestID || c.RequestID == "" && c.JobID == running.jobID {
 			running.cancel(ErrCancelled)
 		}
 	}
 }
 
-// accept starts a request, or answers why not.
-func (p *peer) accept(r *Request, version string) {
+// startRequest starts a request, or refuses it with an answer.
+func (sc *serverConn) startRequest(r *Request, version string) {
 	if version != Version {
-		p.answer(r, Outcome{Status: Error, Fault: &Fault{Message: "Unsupported protocol version"}})
+		sc.answer(r, Outcome{Status: Error, Fault: &Fault{Message: "Unsupported protocol version"}})
 		return
 	}
 	ctx, cancel := context.WithCancelCause(context.Background())
-	c := &call{request: r.RequestID, job: r.JobID, cancel: cancel}
-	p.mu.Lock()
-	full := len(p.inFlight) >= MaxInFlight
+	c := &call{requestID: r.RequestID, jobID: r.JobID, cancel: cancel}
+	sc.mu.Lock()
+	full := len(sc.inFlight) >= MaxInFlight
 	if !full {
-		p.inFlight[c] = struct{}{}
+		sc.inFlight[c] = struct{}{}
 	}
-	p.mu.Unlock()
+	sc.mu.Unlock()
 	if full {
 		cancel(nil)
-		p.answer(r, Outcome{Status: Error, Fault: &Fault{Message: "Runner busy: too many in-flight requests"}})
+		sc.answer(r, Outcome{Status: Error, Fault: &Fault{Message: "Runner busy: too many in-flight requests"}})
 		return
 	}
-	p.server.mu.Lock()
-	p.calls[c] = struct{}{}
-	if p.stopped {
+	sc.server.mu.Lock()
+	sc.calls[c] = struct{}{}
+	if sc.stopped {
 		cancel(ErrStopped)
 	}
-	p.server.mu.Unlock()
-	p.handlers.Go(func() { p.run(ctx, c, r) })
+	sc.server.mu.Unlock()
+	sc.handlers.Go(func() { sc.runHandler(ctx, c, r) })
 }
 
-func (p *peer) run(ctx context.Context, c *call, r *Request) {
+func (sc *serverConn) runHandler(ctx context.Context, c *call, r *Request) {
 	if until := r.Context.Deadline; !until.IsZero() {
 		var release context.CancelFunc
 		ctx, release = context.WithDeadline(ctx, until)
@@ -201,25 +203,26 @@ func (p *peer) run(ctx context.Context, c *call, r *Request) {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		o = Outcome{Status: Timeout, Fault: &Fault{Message: "Job deadline exceeded", Type: TimedOut}}
 	} else {
-		o = p.handler(ctx, r)
+		o = sc.handler(ctx, r)
 	}
 	if o.Status == "" {
-		o.Status, o.Fault = ended(ctx, o.Fault)
+		o.Status, o.Fault = endedOutcome(ctx, o.Fault)
 	}
-	p.mu.Lock()
-	delete(p.inFlight, c)
-	p.mu.Unlock()
-	p.server.mu.Lock()
-	delete(p.calls, c)
-	p.server.mu.Unlock()
+	sc.mu.Lock()
+	delete(sc.inFlight, c)
+	sc.mu.Unlock()
+	sc.server.mu.Lock()
+	delete(sc.calls, c)
+	sc.server.mu.Unlock()
 	c.cancel(nil)
 	if !errors.Is(context.Cause(ctx), ErrDisconnected) {
-		p.answer(r, o)
+		sc.answer(r, o)
 	}
 }
 
-// ended is the outcome of a handler that left it open.
-func ended(ctx context.Context, f *Fault) (string, *Fault) {
+// endedOutcome returns the status and fault of a handler that left the status
+// empty.
+func endedOutcome(ctx context.Context, f *Fault) (string, *Fault) {
 	switch {
 	case errors.Is(context.Cause(ctx), context.DeadlineExceeded):
 		return Timeout, &Fault{Message: "Job execution timed out", Type: TimedOut}
@@ -231,9 +234,9 @@ func ended(ctx context.Context, f *Fault) (string, *Fault) {
 	return Error, &Fault{Message: "Job failed"}
 }
 
-// answer writes an outcome. A result that no frame can carry becomes an error,
-// so that the yard need not wait for the deadline.
-func (p *peer) answer(r *Request, o Outcome) {
+// answer writes an outcome. A result that does not fit into a frame becomes an
+// error, so that the node does not have to wait for the deadline.
+func (sc *serverConn) answer(r *Request, o Outcome) {
 	if o.JobID == "" {
 		o.JobID = r.JobID
 	}
@@ -243,19 +246,19 @@ func (p *peer) answer(r *Request, o Outcome) {
 	if len(o.Result) > 0 && !json.Valid(o.Result) {
 		o = Outcome{JobID: o.JobID, RequestID: o.RequestID, Status: Error, Fault: &Fault{Message: "Result is not JSON"}}
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	b, err := appendOutcome(p.out[:0], &o)
+	sc.mu.Lock()
+	defer sc.mu.Unlock()
+	b, err := appendOutcome(sc.out[:0], &o)
 	if err != nil {
 		o = Outcome{JobID: o.JobID, RequestID: o.RequestID, Status: Error, Fault: &Fault{Message: "Result too large: " + err.Error()}}
-		if b, err = appendOutcome(p.out[:0], &o); err != nil {
-			return // ids of 16 MiB: whoever sent them does not wait for an answer
+		if b, err = appendOutcome(sc.out[:0], &o); err != nil {
+			return // ids of 16 MiB: the client cannot expect an answer
 		}
 	}
 	if cap(b) <= 64<<10 {
-		p.out = b
+		sc.out = b
 	}
-	if _, err := p.nc.Write(b); err != nil && !errors.Is(err, os.ErrClosed) {
-		_ = p.nc.Close() // the reader sees it and ends the conversation
+	if _, err := sc.nc.Write(b); err != nil && !errors.Is(err, os.ErrClosed) {
+		_ = sc.nc.Close() // makes the reader end the connection
 	}
 }

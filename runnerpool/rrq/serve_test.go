@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"yardmaster/internal/frame"
+	"github.com/yardmaster-dev/yardmaster/internal/frame"
 )
 
 // serve runs a runner for the test and returns its address.
@@ -44,7 +44,7 @@ func request(id string) *Request {
 		Context: Context{EnqueueTime: time.Unix(0, 0)}}
 }
 
-func TestServeAnswersInTurn(t *testing.T) {
+func TestServe_AnswersInOrder(t *testing.T) {
 	addr := serve(t, func(_ context.Context, r *Request) Outcome {
 		return Outcome{Status: Success, Result: r.Params}
 	})
@@ -65,8 +65,8 @@ func TestServeAnswersInTurn(t *testing.T) {
 	}
 }
 
-// A cancel finds its request by either id, on another connection.
-func TestServeCancels(t *testing.T) {
+// A cancel on another connection finds its request by either id.
+func TestServe_Cancel(t *testing.T) {
 	started := make(chan string, 2)
 	addr := serve(t, func(ctx context.Context, r *Request) Outcome {
 		started <- r.RequestID
@@ -91,7 +91,7 @@ func TestServeCancels(t *testing.T) {
 	}
 }
 
-func TestServeEndOfConnectionCancels(t *testing.T) {
+func TestServe_CloseCancels(t *testing.T) {
 	started, cause := make(chan bool), make(chan error)
 	addr := serve(t, func(ctx context.Context, r *Request) Outcome {
 		started <- true
@@ -113,7 +113,7 @@ func TestServeEndOfConnectionCancels(t *testing.T) {
 	}
 }
 
-func TestServeKeepsDeadlines(t *testing.T) {
+func TestServe_Deadline(t *testing.T) {
 	addr := serve(t, func(ctx context.Context, r *Request) Outcome {
 		<-ctx.Done()
 		return Outcome{}
@@ -132,7 +132,7 @@ func TestServeKeepsDeadlines(t *testing.T) {
 	}
 }
 
-func TestServeRefuses(t *testing.T) {
+func TestServe_Refusals(t *testing.T) {
 	release := make(chan struct{})
 	var running sync.WaitGroup
 	addr := serve(t, func(ctx context.Context, r *Request) Outcome {
@@ -180,13 +180,13 @@ func TestServeRefuses(t *testing.T) {
 	}
 }
 
-func TestServeClosesOnGarbage(t *testing.T) {
+func TestServe_ClosesOnMalformedFrame(t *testing.T) {
 	addr := serve(t, func(context.Context, *Request) Outcome { return Outcome{Status: Success} })
 	for _, wire := range [][]byte{
 		frame.Append(nil, []byte("garbage")),
 		make([]byte, 4),
 		{0xff, 0xff, 0xff, 0xff},
-		response(good),
+		response(goodResponse),
 	} {
 		nc, err := net.Dial("tcp", addr)
 		if err != nil {
@@ -210,7 +210,7 @@ func TestServeClosesOnGarbage(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := NewConn(nc)
-	c.request, c.job = "r#1", "j"
+	c.requestID, c.jobID = "r#1", "j"
 	if o, err := c.Wait(); err != nil || o.Fault == nil || o.Fault.Message != "Unsupported protocol version" {
 		t.Errorf("version 1 gives %+v, %v", o, err)
 	}

@@ -1,0 +1,159 @@
+package agent
+
+import (
+	"context"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/job"
+)
+
+// heartbeatLoop sends a heartbeat every Config.HeartbeatInterval, and at once after a
+// change of authority or a signal on heartbeatNow, until ctx ends.
+func (a *Agent) heartbeatLoop(ctx context.Context) {
+	timer := time.NewTimer(a.cfg.HeartbeatInterval)
+	defer timer.Stop()
+	for { // one heartbeat answers all signals before it
+		timer.Reset(a.cfg.HeartbeatInterval)
+		tryReceive(a.heartbeatNow)
+		changed := a.transport.AuthorityChanged()
+		if node, epoch, ok := a.transport.Authority(); ok {
+			a.sendHeartbeat(ctx, node, epoch)
+		}
+		select {
+		case <-timer.C:
+		case <-a.heartbeatNow:
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// sendHeartbeat sends one heartbeat. Its acknowledgement extends the lease, counted
+// from before the heartbeat was sent, so that the lease ends before the authority
+// assumes that it has.
+func (a *Agent) sendHeartbeat(ctx context.Context, node string, epoch uint64) {
+	a.mu.Lock()
+	a.observeEpoch(epoch)
+	heartbeat := job.Heartbeat{
+		Node: a.cfg.Node, Incarnation: a.cfg.Incarnation, Rev: a.capacity.ackedRev,
+		Running: a.table.running, Draining: a.draining, Runners: a.cfg.Runners, Edge: a.cfg.Edge,
+	}
+	if epoch == a.epoch && len(a.table.live) <= job.MaxListedDispatches {
+		heartbeat.Epoch, heartbeat.AckSeq, heartbeat.Dispatches = epoch, a.ackSeq, a.table.ids()
+	}
+	a.mu.Unlock()
+	heartbeat.Lanes = a.cfg.LedLanes()
+	ctx, cancel := context.WithTimeout(ctx, a.cfg.HeartbeatInterval)
+	defer cancel()
+	sent := time.Now()
+	heartbeat.At = sent
+	ack, err := a.transport.Heartbeat(ctx, node, heartbeat)
+	if err != nil {
+		a.log.Debug("heartbeat not acknowledged", "authority", node, "err", err)
+		return
+	}
+	a.checkLease() // first: if the node was frozen, watchLease may not have run since the lease expired
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.observeEpoch(ack.Epoch) {
+		return // the authority has been replaced
+	}
+	a.ackSeq = max(a.ackSeq, ack.Seq)
+	if a.leaseJustExpired() {
+		return // it expired since checkLease: the next heartbeat gets a new lease
+	}
+	if len(ack.Edges) > 0 { // a new authority has no heartbeats of the other nodes yet
+		a.otherEdges = ack.Edges
+	}
+	if until := sent.Add(ack.Lease); until.After(a.lease) {
+		a.lease = until
+		signal(a.leaseRenewed)
+	}
+	if a.suspended && time.Now().Before(a.lease) {
+		a.suspended, a.previous = false, previousLease{ack.Epoch, ack.LastBatch}
+		a.capacity.resendAll()
+		a.log.Info("lease granted again, accepting work")
+	}
+	if ack.WantFull {
+		a.capacity.resendAll()
+	}
+	signal(a.wakeReporter)
+}
+
+// Edges returns the edge addresses of the other available nodes, to which clients may
+// connect instead: those in the last acknowledged heartbeat that had any.
+func (a *Agent) Edges() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.otherEdges
+}
+
+// watchLease stops all work when the lease expires. It checks again at every new
+// lease: the first one, or the one after an expired one, may be far shorter than
+// HeartbeatInterval, if the authority's own lease is nearly over.
+func (a *Agent) watchLease(ctx context.Context) {
+	for {
+		a.mu.Lock()
+		wait := a.cfg.HeartbeatInterval
+		if remaining := time.Until(a.lease); remaining > 0 {
+			wait = remaining
+		}
+		a.mu.Unlock()
+		a.checkLease()
+		select {
+		case <-time.After(wait):
+		case <-a.leaseRenewed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// checkLease stops all work if the lease has expired.
+func (a *Agent) checkLease() {
+	a.mu.Lock()
+	expired := a.leaseJustExpired()
+	if expired {
+		a.suspended = true
+	}
+	a.mu.Unlock()
+	if expired {
+		a.log.Warn("lease expired, stopping all work", "count", a.Running())
+		a.stopAll(job.RecallLease)
+	}
+}
+
+// leaseJustExpired reports whether the lease has expired and the work is not stopped
+// yet. Callers hold mu.
+func (a *Agent) leaseJustExpired() bool { return a.leaseExpired() && !a.suspended && !a.lease.IsZero() }
+
+// WorkerLease returns the end of a lease that a worker asks for until the given
+// time: that time, or the end of the node's own lease if that is earlier. After its
+// own lease has expired, the node cannot stop a worker that has lost its
+// connection, and the authority may start the job on another node. WorkerLease may
+// be called with a target's locks held.
+func (a *Agent) WorkerLease(until time.Time) time.Time {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.lease.Before(until) {
+		return a.lease
+	}
+	return until
+}
+
+// previousLease identifies the last batch of assignments that may have been meant for
+// a lease that has expired. Such a batch may have been delayed for as long as the
+// node was frozen, and its authority may have placed the jobs elsewhere since.
+type previousLease struct{ epoch, batch uint64 }
+
+// covers reports whether a batch may have been meant for the expired lease.
+func (l previousLease) covers(b job.AssignmentBatch) bool {
+	return b.Epoch == l.epoch && b.Number <= l.batch
+}
+
+// canWork reports whether this node may start dispatches. Callers hold mu.
+func (a *Agent) canWork() bool { return !a.suspended && !a.leaseExpired() }
+
+// leaseExpired reports whether there is no lease or it has expired. Callers hold mu.
+func (a *Agent) leaseExpired() bool { return !time.Now().Before(a.lease) }

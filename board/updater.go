@@ -1,0 +1,248 @@
+package board
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// Timing and limits of the updater.
+const (
+	passInterval       = time.Second
+	minPassGap         = 250 * time.Millisecond // between two passes, if something wakes the updater
+	minRowInterval     = 900 * time.Millisecond // between two writes of one row
+	maxWritesPerSecond = 200                    // of all boards together; after a quiet second as many more at once
+	valuesPerCall      = 200                    // rows per call of Source.Values
+	forgetAfter        = time.Minute            // the row was removed rows; by then the watch has reported the removal
+	ensureInterval     = 5 * time.Second
+	retryDelay         = time.Second
+	failureGrace       = 10 * time.Second // before a failure is logged
+	maxConflicts       = 3                // consecutive passes whose only errors are conflicts, before all boards are read again
+)
+
+// Row is the key of a row and hashes of its content.
+type Row struct {
+	Key      string
+	Stable   uint64 // changes are written at once
+	Volatile uint64 // changes are written once per Board.Interval
+}
+
+// Version is the state of the ledger that values reflect.
+type Version struct {
+	Epoch uint64
+	Index uint64
+	At    time.Time
+}
+
+// Source provides the content of the boards.
+type Source interface {
+	// Rows returns all rows of a board; ok is false while they are unknown. Boards are
+	// requested in the order passed to New.
+	Rows(ctx context.Context, board string) (rows []Row, ok bool)
+	// Values returns the values of some rows. Each marshals to a JSON object with at
+	// least one field, or is nil if the row no longer exists.
+	Values(board string, keys []string) (values []any, version Version)
+}
+
+// Entry is a stored row.
+type Entry struct {
+	Key      string // "" marks the end of the initial rows
+	Value    []byte
+	Revision uint64 // increases with every write to the board
+	Deleted  bool   // the row was removed
+}
+
+// ErrConflict means that a write was refused because the row has another revision.
+var ErrConflict = errors.New("row was written by another client")
+
+// errCreated makes Run start over, because boards were missing and have been
+// created.
+var errCreated = errors.New("boards were missing and have been created")
+
+// Store stores the boards.
+type Store interface {
+	// Ensure creates missing boards and reports whether there were any.
+	Ensure(ctx context.Context) (created bool, err error)
+	// Watch calls fn with each row of a board, then with an empty entry, then with
+	// every write, until ctx ends or an error occurs.
+	Watch(ctx context.Context, board string, fn func(Entry)) error
+	// Put writes a row if its revision is last, or in any case if last is 0. done is
+	// called once, with [ErrConflict] for another revision, and does not block.
+	Put(board, key string, value []byte, last uint64, done func(rev uint64, err error))
+	// Remove removes a row under the same condition.
+	Remove(board, key string, last uint64, done func(rev uint64, err error))
+}
+
+// Board is the name of a board and how to maintain it.
+type Board struct {
+	Name     string
+	Interval time.Duration // minimum time between writes of a row's volatile part; 0: every pass
+	// SkipWatch makes the updater write all rows at the beginning, whatever is stored,
+	// without waiting for the watch. It is meant for boards with few rows.
+	SkipWatch bool
+}
+
+// Updater keeps boards up to date.
+type Updater struct {
+	boards []Board
+	source Source
+	store  Store
+	log    *slog.Logger
+
+	mu      sync.Mutex
+	failing map[string]*failure // by task, or by the name of a board that cannot be watched
+}
+
+// failure is an ongoing failure.
+type failure struct {
+	since  time.Time
+	logged bool // it was logged
+}
+
+// New returns an updater. Boards that come first are written first.
+func New(boards []Board, source Source, store Store, log *slog.Logger) *Updater {
+	return &Updater{boards: boards, source: source, store: store, log: log, failing: map[string]*failure{}}
+}
+
+// Run maintains the boards until ctx ends, and starts over after failures.
+func (u *Updater) Run(ctx context.Context) {
+	for ctx.Err() == nil {
+		if err := u.runOnce(ctx); err != nil && ctx.Err() == nil {
+			u.reportFailure(taskWriting, err)
+			pause(ctx, retryDelay)
+		}
+	}
+}
+
+// Tasks that may fail, besides watching a board.
+const (
+	taskWriting  = "write"
+	taskCreating = "create"
+)
+
+// reportFailure logs a failure once, if it lasts for failureGrace; an election
+// takes less.
+func (u *Updater) reportFailure(task string, err error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	switch f := u.failing[task]; {
+	case f == nil:
+		u.failing[task] = &failure{since: time.Now()}
+	case !f.logged && time.Since(f.since) > failureGrace:
+		f.logged = true
+		u.log.Warn("boards out of date", "task", task, "err", err)
+	}
+}
+
+// reportSuccess ends a failure, and logs that if the failure was logged.
+func (u *Updater) reportSuccess(task string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if f := u.failing[task]; f != nil && f.logged {
+		u.log.Info("boards up to date again", "task", task)
+	}
+	delete(u.failing, task)
+}
+
+// runOnce watches and writes the boards until its view turns out to be wrong or a
+// board was missing.
+func (u *Updater) runOnce(ctx context.Context) error {
+	wake := make(chan struct{}, 1)
+	wake <- struct{}{}
+	states := make([]*boardState, len(u.boards))
+	group, ctx := errgroup.WithContext(ctx)
+	for i, b := range u.boards {
+		bs := newBoardState(b, u.log, wake)
+		states[i] = bs
+		group.Go(func() error { u.watch(ctx, bs); return nil })
+	}
+	group.Go(func() error { return u.ensure(ctx) })
+	group.Go(func() error { return u.runPasses(ctx, states, wake) })
+	return group.Wait()
+}
+
+// watch passes the entries of a board to its state, and watches again after an
+// error.
+func (u *Updater) watch(ctx context.Context, bs *boardState) {
+	for ctx.Err() == nil {
+		receive := func(e Entry) {
+			if bs.receive(e); e.Key == "" {
+				u.reportSuccess(bs.board.Name)
+			}
+		}
+		if err := u.store.Watch(ctx, bs.board.Name, receive); err != nil && ctx.Err() == nil {
+			u.reportFailure(bs.board.Name, err)
+			pause(ctx, retryDelay)
+		}
+	}
+}
+
+// ensure creates missing boards. It returns errCreated after it has, because a new
+// board is empty, and the watch of the old one may not report its loss.
+func (u *Updater) ensure(ctx context.Context) error {
+	for ctx.Err() == nil {
+		wait := ensureInterval
+		created, err := u.store.Ensure(ctx)
+		switch {
+		case ctx.Err() != nil:
+		case err != nil:
+			u.reportFailure(taskCreating, err)
+			wait = retryDelay
+		default:
+			u.reportSuccess(taskCreating)
+		}
+		if created {
+			return errCreated
+		}
+		pause(ctx, wait)
+	}
+	return nil
+}
+
+// runPasses makes a pass each second, and sooner after a wake-up. It returns
+// ErrConflict after maxConflicts.
+func (u *Updater) runPasses(ctx context.Context, states []*boardState, wake <-chan struct{}) error {
+	tick := time.NewTicker(passInterval)
+	defer tick.Stop()
+	conflicts, last, allowance := 0, time.Time{}, 0.0
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		case <-wake:
+		}
+		pause(ctx, time.Until(last.Add(minPassGap)))
+		allowance = min(maxWritesPerSecond, allowance+time.Since(last).Seconds()*maxWritesPerSecond)
+		last = time.Now()
+		wrote, err := u.pass(ctx, states, int(allowance))
+		allowance -= float64(wrote)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err == nil:
+			conflicts = 0
+			u.reportSuccess(taskWriting)
+		case !errors.Is(err, ErrConflict):
+			u.reportFailure(taskWriting, err) // the next pass writes the rows again
+		default:
+			if conflicts++; conflicts == maxConflicts {
+				return err // the view of the boards is wrong: read them again
+			}
+		}
+	}
+}
+
+// pause blocks for d or until ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}

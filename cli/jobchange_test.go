@@ -1,0 +1,128 @@
+package cli
+
+import (
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/yardmaster-dev/yardmaster/cluster"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func fakeJobChanges(t *testing.T) *fakeAPI {
+	page := func(question []byte) ([]byte, error) {
+		switch {
+		case strings.Contains(string(question), `"waiting"`) && strings.Contains(string(question), `"page":1,`):
+			return []byte(`{"jobs":[{"id":"w1","state":"waiting","function":"send"},{"id":"w2","state":"waiting","function":"other"}]}`), nil
+		case strings.Contains(string(question), `"active"`):
+			return []byte(`{"jobs":[{"id":"a1","state":"active","function":"send"},{"id":"gone","state":"active","function":"send"}]}`), nil
+		}
+		return []byte(`{"jobs":[]}`), nil
+	}
+	return startFakeAPI(t, cannedReplies{
+		"yard.api.v1.job.list": page,
+		"yard.api.v1.job.cancel": func(question []byte) ([]byte, error) {
+			if strings.Contains(string(question), "gone") {
+				return nil, &cluster.APIError{Code: "409", Text: "job has ended already"}
+			}
+			if strings.Contains(string(question), "away") {
+				return nil, &cluster.APIError{Code: "503", Text: "yard is unavailable: no authority"}
+			}
+			return []byte(`{"id":"a1","state":"active"}`), nil
+		},
+		"yard.api.v1.job.replay": `{"id":"new","queue":"mail","duplicate":true,"replay_of":"old"}`,
+		"yard.api.v1.job.wait":   `{"id":"new","state":"completed"}`,
+	})
+}
+
+func TestCancel(t *testing.T) {
+	f := fakeJobChanges(t)
+	for _, tt := range []struct {
+		line string
+		want cmdResult
+	}{
+		{"job cancel a1", cmdResult{out: "a1  active, stopping\n"}},
+		{"job cancel --queue mail --function send", cmdResult{
+			out: "JOB   STATE   RESULT\nw1    active  cancelled\na1    active  cancelled\ngone  active  ended\n",
+			err: "yardmaster: 2 cancelled, 1 ended\n",
+		}},
+		{"job cancel --queue mail --state delayed", cmdResult{out: "no such jobs\n"}},
+		{"job cancel --queue mail --state waiting --dry-run", cmdResult{
+			out: "JOB  STATE    RESULT\nw1   waiting  would be cancelled\nw2   waiting  would be cancelled\n",
+			err: "yardmaster: 2 would be cancelled\n",
+		}},
+	} {
+		if diff := cmp.Diff(tt.want, f.run(t, strings.Fields(tt.line)...), cmp.AllowUnexported(cmdResult{})); diff != "" {
+			t.Errorf("%s: %s", tt.line, diff)
+		}
+	}
+	sameJSON(t, f.run(t, "job", "cancel", "--queue", "mail", "--function", "other", "--json").out,
+		`{"jobs":[{"id":"w2","state":"active","result":"cancelled"}]}`)
+	if got := f.run(t, "job", "cancel", "away"); got.code != 1 {
+		t.Errorf("%+v", got)
+	}
+	for _, line := range []string{
+		"job cancel", "job cancel --queue mail", "job cancel --all", "job cancel --state waiting", "job cancel a1 --all", "job cancel a1 --dry-run",
+		"job cancel --queue mail --state failed", "job cancel --queue mail --all --state waiting",
+	} {
+		if got := f.run(t, strings.Fields(line)...); got.code != 2 {
+			t.Errorf("%s: %+v", line, got)
+		}
+	}
+}
+
+func TestReplay(t *testing.T) {
+	f := fakeJobChanges(t)
+	const existed = "yardmaster: the job already existed\n"
+	for _, tt := range []struct {
+		line, asked string
+		want        cmdResult
+	}{
+		{"job replay old -q mail --to slow --id k --params {\"a\":1}", `replay {"id":"old","new_id":"k","params":{"a":1},"queue":"mail","to":"slow"}`, cmdResult{out: "new\n", err: existed}},
+		{"job replay old --wait", `replay {"id":"old"}`, cmdResult{out: "job    new\nstate  completed\n", err: existed + "yardmaster: accepted as new\n"}},
+	} {
+		f.requests()
+		got := f.run(t, strings.Fields(tt.line)...)
+		got.out = strings.Join(strings.SplitAfter(got.out, "\n")[:strings.Count(tt.want.out, "\n")], "")
+		if asked := f.requests(); len(asked) == 0 || asked[0] != tt.asked {
+			t.Errorf("%s: requests %q", tt.line, asked)
+		}
+		if tt.want.out == "new\n" && got != tt.want || got.err != tt.want.err || got.code != 0 {
+			t.Errorf("%s: %+v", tt.line, got)
+		}
+	}
+	for _, line := range []string{
+		"job replay", "job replay a b --id k", "job replay a b --wait", "job replay a --for 1s", "job replay a --to no.good",
+		"job replay a --params 7", "job replay a --id " + strings.Repeat("k", 129),
+	} {
+		if got := f.run(t, strings.Fields(line)...); got.code != 2 {
+			t.Errorf("%s: %+v", line, got)
+		}
+	}
+}
+
+// A job that one pass misses because others leave the list is found by the next
+// pass; a job that appears in two lists is cancelled once.
+func TestCancel_JobsChangeState(t *testing.T) {
+	var lists, cancels atomic.Int64
+	f := startFakeAPI(t, cannedReplies{
+		"yard.api.v1.job.list": func(question []byte) ([]byte, error) {
+			switch n := lists.Add(1); {
+			case n == 2 && strings.Contains(string(question), `"delayed"`), n == 3 && strings.Contains(string(question), `"active"`):
+				return []byte(`{"jobs":[{"id":"moving","state":"active","function":"send"}]}`), nil
+			case n == 4:
+				return []byte(`{"jobs":[{"id":"missed","state":"waiting","function":"send"}]}`), nil
+			}
+			return []byte(`{"jobs":[]}`), nil
+		},
+		"yard.api.v1.job.cancel": func([]byte) ([]byte, error) {
+			cancels.Add(1)
+			return []byte(`{"id":"x","state":"failed"}`), nil
+		},
+	})
+	got := f.run(t, "job", "cancel", "--queue", "mail", "--all")
+	if want := "yardmaster: 2 cancelled\n"; got.err != want || cancels.Load() != 2 || !strings.Contains(got.out, "missed") {
+		t.Errorf("%d cancellations, %+v", cancels.Load(), got)
+	}
+}

@@ -1,0 +1,19 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+)
+
+// The retired verbs are accepted with their flags, and fail with the verb to use
+// instead, without contacting a node.
+func TestRetired(t *testing.T) {
+	for _, line := range []string{
+		"cluster scrub", "cluster scrub --json", "cluster rebuild YARD_JOBS_0 --node n2", "cluster rebuild YARD_JOBS_0 --node n2 --no-wait --json",
+	} {
+		got := runLine(t, "", strings.Fields(line)...)
+		if got.code != 1 || got.out != "" || !strings.Contains(got.err, "'yardmaster cluster replace <member>'") {
+			t.Errorf("%s: %+v", line, got)
+		}
+	}
+}

@@ -1,0 +1,88 @@
+package cluster
+
+import (
+	"fmt"
+	"testing"
+)
+
+// listDeadLetters returns the names of the dead letters that DeadLetters yields,
+// at most most.
+func listDeadLetters(t *testing.T, c *Cluster, queue string, from, until uint64, most int) (names []string) {
+	t.Helper()
+	err := c.DeadLetters(t.Context(), queue, from, until, func(l Batch) bool {
+		names = append(names, l.ID)
+		return len(names) < most
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
+
+func TestDeadLetters(t *testing.T) {
+	c := startSingle(t)
+	if last, err := c.LastDeadLetter(t.Context()); last != 0 || err != nil {
+		t.Fatalf("no dead letter yet: %d, %v", last, err)
+	}
+	for i := range 600 { // more than one read returns
+		queue := []string{"mail", "odd queue.name"}[i%2]
+		deadLetter := Batch{Subject: DLQSubject(queue), ID: fmt.Sprintf("job-%d", i), Body: jobBody(i)}
+		for range 1 + (i+1)/600 { // the last is published again by the next authority, and stored once
+			if _, err := c.Append(t.Context(), StreamDLQ, deadLetter, AnySequence); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	last, err := c.LastDeadLetter(t.Context())
+	if last != 600 || err != nil {
+		t.Fatalf("last dead letter: %d, %v", last, err)
+	}
+	for _, tt := range []struct {
+		queue       string
+		from, until uint64
+		most, want  int
+		first, last string
+	}{
+		{"", 0, last, 1000, 600, "job-0", "job-599"},
+		{"mail", 0, last, 1000, 300, "job-0", "job-598"},
+		{"odd queue.name", 300, last, 1000, 151, "job-299", "job-599"},
+		{"mail", 2, 5, 1000, 2, "job-2", "job-4"},
+		{"", 590, last, 3, 3, "job-589", "job-591"},
+		{"unknown", 0, last, 1000, 0, "", ""},
+		{"", 601, last, 1000, 0, "", ""},
+	} {
+		got := listDeadLetters(t, c.Cluster, tt.queue, tt.from, tt.until, tt.most)
+		if len(got) != tt.want || len(got) > 0 && (got[0] != tt.first || got[len(got)-1] != tt.last) {
+			t.Errorf("dead letters of %q from %d to %d: %d, %v", tt.queue, tt.from, tt.until, len(got), got[:min(len(got), 5)])
+		}
+	}
+}
+
+// TestRemoveDeadLetter checks that dead letters are removed, that removing one
+// twice succeeds, and that the last sequence remains: otherwise a later dead
+// letter would get the same one.
+func TestRemoveDeadLetter(t *testing.T) {
+	c := startSingle(t)
+	for i := range 4 {
+		deadLetter := Batch{Subject: DLQSubject("mail"), ID: fmt.Sprintf("job-%d", i), Body: jobBody(i)}
+		if _, err := c.Append(t.Context(), StreamDLQ, deadLetter, AnySequence); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, seq := range []uint64{2, 4, 2, 9} {
+		if err := c.RemoveDeadLetter(t.Context(), seq); err != nil {
+			t.Errorf("remove %d: %v", seq, err)
+		}
+	}
+	if got := listDeadLetters(t, c.Cluster, "", 0, 4, 10); fmt.Sprint(got) != "[job-0 job-2]" {
+		t.Errorf("remaining: %v", got)
+	}
+	if last, err := c.LastDeadLetter(t.Context()); last != 4 || err != nil {
+		t.Errorf("last dead letter: %d, %v", last, err)
+	}
+	if l, err := c.DeadLetter(t.Context(), 3); err != nil || l.ID != "job-2" || string(l.Body) != string(jobBody(2)) {
+		t.Errorf("dead letter 3: %+v, %v", l, err)
+	}
+	_, err := c.DeadLetter(t.Context(), 2)
+	wantErr(t, err, ErrNotStored)
+}

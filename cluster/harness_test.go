@@ -1,0 +1,189 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// Clusters in one process: real servers on the loopback interface.
+
+func discardLog() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
+
+// testNode is one node's Cluster with its running Run loop.
+type testNode struct {
+	*Cluster
+	cfg    Config
+	cancel context.CancelFunc
+	runErr chan error
+	once   sync.Once
+}
+
+// startNode starts a node and stops it when the test ends.
+func startNode(t testing.TB, cfg Config) *testNode { return startNodeLogged(t, cfg, discardLog()) }
+
+func startNodeLogged(t testing.TB, cfg Config, log *slog.Logger) *testNode {
+	t.Helper()
+	c, err := Start(t.Context(), cfg, log)
+	if err != nil {
+		t.Fatalf("start %s: %v", cfg.Node, err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	r := &testNode{Cluster: c, cfg: cfg, cancel: cancel, runErr: make(chan error, 1)}
+	go func() { r.runErr <- c.Run(ctx) }()
+	t.Cleanup(r.kill)
+	return r
+}
+
+// kill stops the node without transferring its leaderships.
+func (n *testNode) kill() {
+	n.once.Do(func() {
+		n.cancel()
+		<-n.runErr
+		n.Stop()
+	})
+}
+
+// startSingle starts a node that runs alone, with its streams.
+func startSingle(t testing.TB) *testNode {
+	t.Helper()
+	r := startNode(t, Config{Node: "solo", Dir: t.TempDir(), ClientListen: "127.0.0.1:0", MaxStore: 1 << 30})
+	if _, err := r.EnsureStreams(t.Context(), smallLayout(1)); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// logBuffer collects log output.
+type logBuffer struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *logBuffer) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+// contains returns an error unless the log contains text.
+func (l *logBuffer) contains(text string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !strings.Contains(l.text.String(), text) {
+		return fmt.Errorf("log does not contain %q: %.2000s", text, l.text.String())
+	}
+	return nil
+}
+
+// smallLayout returns a layout that fits the tests' MaxStore.
+func smallLayout(lanes int) Layout {
+	return Layout{Identities: make([]string, lanes), Create: true, MaxLaneBytes: 64 << 20, MaxBlobBytes: 64 << 20, HistoryBytes: 32 << 20}
+}
+
+func freePort(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// startThree starts three members; they may still be electing when it returns.
+func startThree(t testing.TB) []*testNode {
+	t.Helper()
+	var peers []Peer
+	for i := range 3 {
+		peers = append(peers, Peer{Node: fmt.Sprintf("n%d", i+1), Route: freePort(t)})
+	}
+	nodes := make([]*testNode, 3)
+	for i, p := range peers {
+		nodes[i] = startNode(t, Config{
+			Node: p.Node, Identity: fmt.Sprintf("%s-0000000%d", p.Node, i), Yard: "test", Dir: t.TempDir(),
+			ClientListen: "127.0.0.1:0", RouteListen: p.Route, Peers: peers, Secret: "between us", MaxStore: 1 << 30,
+		})
+	}
+	return nodes
+}
+
+// startCluster starts three members with their streams; member i leads lane i.
+func startCluster(t testing.TB) []*testNode {
+	t.Helper()
+	nodes := startThree(t)
+	eventually(t, "streams to be created", func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		_, err := nodes[0].EnsureStreams(ctx, smallLayout(3))
+		return err
+	})
+	eventually(t, "leaders to be spread", func() error {
+		if _, err := nodes[0].SpreadLeaders(t.Context(), "n1", noMember); err != nil {
+			return err
+		}
+		for i, n := range nodes {
+			if led := n.LedLanes(); len(led) != 1 || int(led[0]) != i {
+				return fmt.Errorf("%s leads lanes %v", n.Node(), led)
+			}
+		}
+		return nil
+	})
+	return nodes
+}
+
+// eventually repeats check until it returns nil, and fails the test with the last
+// error after 30 s.
+func eventually(t testing.TB, what string, check func() error) {
+	t.Helper()
+	deadline := time.Now().Add(30 * time.Second)
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("waited for %s: %v", what, err)
+		}
+		sleep(t.Context(), 20*time.Millisecond)
+	}
+}
+
+// connectClient connects without a user name, as any client can.
+func connectClient(t *testing.T, c *Cluster) *nats.Conn {
+	t.Helper()
+	nc, err := nats.Connect(c.ClientURL(), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	return nc
+}
+
+func jobBody(i int) []byte { return fmt.Appendf(nil, `{"function":"echo","params":{"i":%d}}`, i) }
+
+func withDeadline(t *testing.T, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func wantErr(t *testing.T, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Fatalf("error %v, want %v", err, want)
+	}
+}
+
+// noMember is an unfit function that matches no member.
+func noMember(string) bool { return false }

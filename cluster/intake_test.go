@@ -1,0 +1,88 @@
+package cluster
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/job"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// TestSetIntakeClosed checks that a node with a closed intake refuses jobs from
+// all sources at once, with the reason, and accepts jobs again when the intake is
+// opened.
+func TestSetIntakeClosed(t *testing.T) {
+	c := startSingle(t)
+	nc, err := nats.Connect(c.ClientURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	direct := func() error {
+		_, err := js.Publish(withDeadline(t, 5*time.Second), JobsSubject("mail"), jobBody(1))
+		return err
+	}
+	if err := direct(); err != nil {
+		t.Fatalf("before: %v", err)
+	}
+	c.SetIntakeClosed("no room", false)
+	_, err = c.PublishWait(withDeadline(t, 5*time.Second), "mail", "k", time.Time{}, jobBody(2))
+	var later *job.UnavailableError
+	if !errors.As(err, &later) || later.Reason != "no room" || later.RetryAfter != closedRetryAfter {
+		t.Errorf("a node's publish: %v", err)
+	}
+	eventually(t, "a direct publish to be refused", func() error {
+		begun := time.Now()
+		var refused *jetstream.APIError
+		if err := direct(); !errors.As(err, &refused) || refused.Code != 503 || !strings.Contains(refused.Description, "no room") {
+			return errors.Join(errors.New("want 503 and the reason"), err)
+		}
+		if took := time.Since(begun); took > 2*time.Second {
+			t.Errorf("it took %s", took)
+		}
+		return nil
+	})
+	c.SetIntakeClosed("", true)
+	eventually(t, "a direct publish to be accepted", direct)
+	if _, err = c.PublishWait(withDeadline(t, 5*time.Second), "mail", "k", time.Time{}, jobBody(2)); err != nil {
+		t.Errorf("after: %v", err)
+	}
+}
+
+func TestLaneStates_RemoteRoute(t *testing.T) {
+	s := newLaneStates(&Cluster{cfg: Config{Node: "n1", Peers: []Peer{{Node: "n1"}, {Node: "n2"}, {Node: "n3"}}}})
+	s.c.SetLanes(3)
+	now := time.Now()
+	s.updateLed(now, func(lane uint8) bool { return lane == 0 })
+	if got := s.remoteRoute(now); got != 1 {
+		t.Errorf("route %d; want lane 1, which another member leads", got)
+	}
+	s.markNoAnswer(1, now)
+	if got := s.remoteRoute(now); got != 2 {
+		t.Errorf("route %d; want lane 2, which answers", got)
+	}
+	s.markNoAnswer(2, now)
+	if got := s.remoteRoute(now); got != routeNone {
+		t.Errorf("route %d; want none", got)
+	}
+	if got := s.availableCount(); got != 1 {
+		t.Errorf("%d lanes available; want the one that this node leads", got)
+	}
+}
+
+func TestPreferredLeader(t *testing.T) {
+	members := []string{"n1", "n2", "n3"}
+	for lane, want := range []string{"n1", "n3", "n3"} {
+		if got := preferredLeader(lane, members, []string{"n1", "n3"}); got != want {
+			t.Errorf("lane %d goes to %s; want %s", lane, got, want)
+		}
+	}
+}

@@ -1,0 +1,161 @@
+package cluster
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+)
+
+// Requests to JetStream's meta leader, sent from the system account.
+const (
+	apiEvacuate     = "$JS.API.SERVER.EVACUATE"
+	apiRemoveServer = "$JS.API.SERVER.REMOVE"
+
+	apiMetaStepDown = "$JS.API.META.LEADER.STEPDOWN"
+
+	systemTimeout = 5 * time.Second // a removal is answered after it is committed
+)
+
+// ErrNoMetaLeader means that JetStream has no meta leader at the moment, so that its
+// servers cannot be changed.
+var ErrNoMetaLeader = errors.New("JetStream has no meta leader that answers")
+
+// SetPeers replaces the list of members. New members open routes to this node;
+// this node opens routes to them after its next restart.
+func (c *Cluster) SetPeers(peers []Peer) {
+	sorted := slices.SortedFunc(slices.Values(peers), func(a, b Peer) int { return strings.Compare(a.Node, b.Node) })
+	c.peers.Store(&sorted)
+}
+
+func (c *Cluster) peerList() []Peer { return *c.peers.Load() }
+
+// members returns the members' names, in the order of their lanes.
+func (c *Cluster) members() []string {
+	peers := *c.peers.Load()
+	if !c.cfg.clustered() {
+		return []string{c.cfg.Node}
+	}
+	names := make([]string, len(peers))
+	for i, p := range peers {
+		names[i] = p.Node
+	}
+	return names
+}
+
+// Routed returns the sorted identities of the servers that this node has a route
+// to, including its own.
+func (c *Cluster) Routed() []string {
+	identities := []string{c.cfg.Identity}
+	if !c.cfg.clustered() {
+		return identities
+	}
+	routes, err := c.srv.Routez(nil)
+	if err != nil {
+		return identities
+	}
+	for _, r := range routes.Routes {
+		if !slices.Contains(identities, r.RemoteName) {
+			identities = append(identities, r.RemoteName)
+		}
+	}
+	slices.Sort(identities)
+	return identities
+}
+
+// Evacuate starts to move the replicas of all streams from a member's server to
+// other servers. The number of replicas does not drop, and the server keeps
+// serving meanwhile. It returns when JetStream has accepted the request, not when
+// the move is complete.
+func (c *Cluster) Evacuate(ctx context.Context, identity string) error {
+	return c.changeServer(ctx, apiEvacuate, identity)
+}
+
+// RemoveServer removes a server and its replicas from JetStream, which places new
+// replicas where there is space. Removing an unknown server succeeds. If the
+// server is JetStream's meta leader, RemoveServer only makes it step down, and
+// must be called again: a meta leader that removes itself stops before it applies
+// its own removal, and keeps answering that JetStream is not available.
+func (c *Cluster) RemoveServer(ctx context.Context, identity string) error {
+	if info, err := c.srv.Jsz(&server.JSzOptions{}); err == nil && info.Meta != nil && info.Meta.Leader == identity {
+		return c.stepDownMeta(ctx, c.cfg.Identity)
+	}
+	err := c.changeServer(ctx, apiRemoveServer, identity)
+	var apiErr *apiError
+	if errors.As(err, &apiErr) && apiErr.ErrCode == codePeerNotMember {
+		return nil
+	}
+	return err
+}
+
+// codePeerNotMember is JetStream's error code for a server that is not in the meta
+// group.
+const codePeerNotMember = 10044
+
+// changeServer sends a request about one server to the meta leader.
+func (c *Cluster) changeServer(ctx context.Context, subject, identity string) error {
+	if c.system == nil {
+		return errors.New("this node runs alone: it has no other members")
+	}
+	body, err := json.Marshal(map[string]string{"peer": identity, "peer_id": peerHash(identity)})
+	if err != nil {
+		return err
+	}
+	if err := c.requestMeta(ctx, subject, body); err != nil {
+		return fmt.Errorf("%s: %w", identity, err)
+	}
+	return nil
+}
+
+// stepDownMeta makes JetStream's meta leader step down in favour of the server to,
+// if that one is current; "" is any server.
+func (c *Cluster) stepDownMeta(ctx context.Context, to string) error {
+	var body []byte
+	if to != "" {
+		body = fmt.Appendf(nil, `{"placement":{"preferred":%q}}`, to)
+	}
+	return c.requestMeta(ctx, apiMetaStepDown, body)
+}
+
+// requestMeta sends a request to JetStream's meta leader and returns the error
+// that it answers with.
+func (c *Cluster) requestMeta(ctx context.Context, subject string, body []byte) error {
+	m, err := c.system.request(ctx, &nats.Msg{Subject: subject, Data: body}, systemTimeout)
+	switch {
+	case errors.Is(err, errNoAnswer), errors.Is(err, errNoResponders):
+		return ErrNoMetaLeader
+	case err != nil:
+		return err
+	}
+	var reply struct {
+		Error *apiError `json:"error"`
+	}
+	if err := json.Unmarshal(m.Data, &reply); err != nil {
+		return fmt.Errorf("malformed reply of JetStream's meta leader: %w", err)
+	}
+	if reply.Error != nil {
+		return reply.Error
+	}
+	return nil
+}
+
+// peerHash returns the id of a server within JetStream: the first eight bytes of
+// the SHA-256 of its name, each as one of 62 digits. The id is sent along with the
+// name, because JetStream may have forgotten the name of a server that is long
+// gone.
+func peerHash(identity string) string {
+	const digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+	sum := sha256.Sum256([]byte(identity))
+	hash := sum[:8]
+	for i := range hash {
+		hash[i] = digits[int(hash[i])%len(digits)]
+	}
+	return string(hash)
+}

@@ -1,0 +1,123 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/nats-io/nats-server/v2/server"
+)
+
+// TestMembers_JoinAndLeave adds a fourth server, moves the first one's replicas to
+// it and removes the first; then it removes a server that is dead.
+func TestMembers_JoinAndLeave(t *testing.T) {
+	nodes := startCluster(t)
+	peers := slices.Clone(nodes[0].cfg.Peers)
+	peers = append(peers, Peer{Node: "n4", Route: freePort(t)})
+	n4 := startNode(t, Config{
+		Node: "n4", Identity: "n4-00000004", Yard: "test", Dir: t.TempDir(), ClientListen: "127.0.0.1:0",
+		RouteListen: peers[3].Route, Peers: peers, Secret: "between us", MaxStore: 1 << 30,
+	})
+	for _, n := range nodes {
+		n.SetPeers(peers)
+	}
+	eventually(t, "the fourth server to be current", func() error {
+		for _, n := range nodes {
+			if c, led := n.MetaReplicas(); led {
+				i := slices.IndexFunc(c, func(c Replica) bool { return c.Is("n4-00000004") })
+				if i < 0 || !c[i].Current || len(c) != 4 {
+					return fmt.Errorf("meta group is %+v", c)
+				}
+				return nil
+			}
+		}
+		return errors.New("no meta leader")
+	})
+	first := nodes[0].cfg.Identity
+	if err := n4.Evacuate(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+	whole := func(without string) error {
+		streams, err := n4.StreamReplicas(t.Context())
+		if err != nil {
+			return err
+		}
+		for _, s := range streams {
+			if len(s.Replicas) != s.Want {
+				return fmt.Errorf("%s has replicas %+v", s.Stream, s.Replicas)
+			}
+			for _, c := range s.Replicas {
+				if c.Is(without) || !c.Current || c.Offline {
+					return fmt.Errorf("%s has replicas %+v", s.Stream, s.Replicas)
+				}
+			}
+		}
+		return nil
+	}
+	eventually(t, "all replicas to be moved off the first server", func() error { return whole(first) })
+	// A meta leader that removes itself would keep answering requests.
+	eventually(t, "the first server to be the meta leader", func() error {
+		if _, led := nodes[0].MetaReplicas(); led {
+			return nil
+		}
+		return errors.Join(n4.stepDownMeta(t.Context(), first), errors.New("another server leads"))
+	})
+	eventually(t, "the first server to be removed", func() error {
+		if err := n4.RemoveServer(t.Context(), first); err != nil {
+			return err
+		}
+		for _, n := range []*testNode{nodes[1], nodes[2], n4} {
+			if c, led := n.MetaReplicas(); led && !slices.ContainsFunc(c, func(c Replica) bool { return c.Is(first) }) {
+				return nil
+			}
+		}
+		return errors.New("it is still a member")
+	})
+	eventually(t, "the first server to know that it was removed", func() error {
+		if nodes[0].srv.JetStreamEnabled() {
+			return errors.New("it does not")
+		}
+		return nil
+	})
+	nodes[0].kill()
+	eventually(t, "the first server to be removed", func() error {
+		for _, n := range []*testNode{nodes[1], nodes[2], n4} {
+			c, led := n.MetaReplicas()
+			if led && len(c) == 3 && !slices.ContainsFunc(c, func(c Replica) bool { return c.Is(first) }) {
+				return nil
+			} else if led {
+				return fmt.Errorf("meta group is %+v", c)
+			}
+		}
+		return errors.New("no meta leader")
+	})
+	if err := n4.RemoveServer(t.Context(), first); err != nil {
+		t.Errorf("removing it again: %v", err)
+	}
+	n4.SetLanes(3)
+	if !slices.Equal(n4.Members(), []string{"n1", "n2", "n3", "n4"}) {
+		t.Errorf("members are %v", n4.Members())
+	}
+	if led, err := n4.SpreadLeaders(t.Context(), "n2", func(string) bool { return false }); err != nil {
+		t.Errorf("spread %d leaders: %v", led, err)
+	}
+}
+
+// TestMembers_PeerHash compares peerHash with the server's own peer ids.
+func TestMembers_PeerHash(t *testing.T) {
+	nodes := startThree(t)
+	eventually(t, "a meta group", func() error {
+		info, err := nodes[0].srv.Jsz(&server.JSzOptions{})
+		if err != nil || info.Meta == nil || info.Meta.Leader == "" {
+			return fmt.Errorf("none yet: %v", err)
+		}
+		if got := peerHash(info.Meta.Leader); got != info.Meta.Peer {
+			t.Fatalf("%s is %s, not %s", info.Meta.Leader, info.Meta.Peer, got)
+		}
+		return nil
+	})
+	if got := parsePeerName("Server name unknown at this time (peerID: abc12345)"); got != "#abc12345" {
+		t.Errorf("a forgotten name is %q", got)
+	}
+}

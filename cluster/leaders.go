@@ -1,0 +1,198 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
+)
+
+// Moving the leadership of a lane. A direct publish to a lane that has no leader at
+// the moment fails, because no node retries it. So all members are notified before a
+// lane's leadership moves and route direct publishes to other lanes until it has
+// moved. Lanes move one at a time, so that other lanes remain.
+const (
+	verbLeaderMoves = "leader_moves" // of yard.node.<node>.<verb>: the payload is the lane, one byte
+	verbLeaderMoved = "leader_moved" // the same, after the new leader is known
+
+	publishGrace     = 100 * time.Millisecond // for publishes in flight to be acknowledged before the move
+	moveTimeout      = 2 * time.Second        // after which a move no longer affects routing
+	movePollInterval = 10 * time.Millisecond
+)
+
+// leaderMove moves the leadership of a stream from one server to another.
+type leaderMove struct{ stream, from, to string }
+
+// SpreadLeaders gives each member the leadership of its lane, lane i to member i,
+// and moves the leaders of the history streams away from the authority's node, so
+// that history outlives that node. Members for which unfit returns true, because
+// their disk is low, lead no lane. It only moves leaderships to replicas that are
+// online and current, and returns how many moves it has requested.
+func (c *Cluster) SpreadLeaders(ctx context.Context, authority string, unfit func(node string) bool) (moves int, err error) {
+	if !c.cfg.clustered() {
+		return 0, nil
+	}
+	members := slices.DeleteFunc(c.members(), unfit)
+	if len(members) == 0 {
+		members = c.members() // all are equally unfit
+	}
+	want := map[string]func(node string) bool{}
+	for lane := range c.Lanes() {
+		owner := preferredLeader(lane, c.members(), members)
+		want[LaneStream(uint8(lane))] = func(node string) bool { return node == owner }
+	}
+	notHere := func(node string) bool { return node != authority }
+	want[StreamEvents], want[StreamResults] = notHere, notHere
+	var wanted []leaderMove
+	var errs []error
+	for stream, fits := range want {
+		m, err := c.successor(ctx, stream, fits)
+		if m.to != "" {
+			wanted = append(wanted, m)
+		}
+		errs = append(errs, err)
+	}
+	return len(wanted), errors.Join(append(errs, c.moveLeaders(ctx, wanted))...)
+}
+
+// preferredLeader returns the member that should lead a lane: the one with the
+// lane's number if it is eligible, otherwise another eligible one.
+func preferredLeader(lane int, members, eligible []string) string {
+	if preferred := members[lane%len(members)]; slices.Contains(eligible, preferred) {
+		return preferred
+	}
+	return eligible[lane%len(eligible)]
+}
+
+// successor returns a move of a stream's leadership to a current replica on a node
+// that fits. The move's to is "" if the present leader fits or no replica does.
+func (c *Cluster) successor(ctx context.Context, stream string, fits func(node string) bool) (m leaderMove, err error) {
+	info, err := c.streamInfo(ctx, stream)
+	if err != nil {
+		return m, err
+	}
+	if info.Cluster == nil || info.Cluster.Leader == "" || fits(NodeOf(info.Cluster.Leader)) {
+		return m, nil
+	}
+	m = leaderMove{stream: stream, from: info.Cluster.Leader}
+	next := slices.IndexFunc(info.Cluster.Replicas, func(p *jetstream.PeerInfo) bool {
+		return p.Current && !p.Offline && fits(NodeOf(p.Name))
+	})
+	if next >= 0 {
+		m.to = info.Cluster.Replicas[next].Name
+	}
+	return m, nil
+}
+
+// moveLeaders moves leaderships: lanes last and one at a time. It skips the lanes
+// while another move is in progress.
+func (c *Cluster) moveLeaders(ctx context.Context, moves []leaderMove) error {
+	var errs []error
+	lanes := map[string]uint8{}
+	for lane := range c.Lanes() {
+		lanes[LaneStream(uint8(lane))] = uint8(lane)
+	}
+	moving := c.publisher.state.anyMoving(time.Now())
+	for _, m := range moves {
+		if _, lane := lanes[m.stream]; !lane {
+			errs = append(errs, c.stepDown(ctx, m.stream, m.to))
+		}
+	}
+	for _, m := range moves {
+		if lane, ok := lanes[m.stream]; ok && !moving {
+			errs = append(errs, c.moveLane(ctx, lane, m))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// moveLane makes a lane's leader step down and returns when there is a new leader,
+// or with an error after moveTimeout. Before that it notifies all members and
+// waits for publishes in flight, because a leader that steps down drops messages
+// that it has not yet replicated.
+func (c *Cluster) moveLane(ctx context.Context, lane uint8, m leaderMove) error {
+	ctx, cancel := context.WithTimeout(ctx, moveTimeout)
+	defer cancel()
+	if err := c.notifyMembers(verbLeaderMoves, lane); err != nil {
+		return err
+	}
+	if err := backoff.Sleep(ctx, publishGrace); err != nil {
+		return err
+	}
+	if err := c.stepDown(ctx, m.stream, m.to); err != nil {
+		return err
+	}
+	for {
+		info, err := c.streamInfo(ctx, m.stream)
+		if err == nil && info.Cluster != nil && info.Cluster.Leader != "" && info.Cluster.Leader != m.from {
+			return c.notifyMembers(verbLeaderMoved, lane) // a member that misses this waits for moveTimeout
+		}
+		if late := backoff.Sleep(ctx, movePollInterval); late != nil {
+			return fmt.Errorf("lane %d has no new leader after %s: %w", lane, moveTimeout, errors.Join(late, err))
+		}
+	}
+}
+
+// notifyMembers notifies all members, including this one, about a move of a lane's
+// leader.
+func (c *Cluster) notifyMembers(verb string, lane uint8) error {
+	for _, node := range c.members() {
+		if err := c.fleet.nc.Publish(nodeSubject(node, verb), []byte{lane}); err != nil {
+			return fmt.Errorf("notify %s about lane %d: %w", node, lane, err)
+		}
+	}
+	return nil
+}
+
+// subscribeMoves handles the notifications about moves of leaders.
+func (c *Cluster) subscribeMoves() error {
+	state := c.publisher.state
+	for verb, record := range map[string]func(lane uint8, now time.Time){
+		verbLeaderMoves: func(lane uint8, now time.Time) { state.setMoving(lane, now.Add(moveTimeout)) },
+		verbLeaderMoved: func(lane uint8, now time.Time) {
+			c.router.refreshLed(now)
+			state.setMoving(lane, time.Time{})
+			state.markHealthy(lane)
+		},
+	} {
+		_, err := c.fleet.nc.Subscribe(nodeSubject(c.cfg.Node, verb), func(m *nats.Msg) {
+			if len(m.Data) == 1 && m.Data[0] < MaxLanes {
+				record(m.Data[0], time.Now())
+				c.router.updateMapping()
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stepDown makes a stream's leader step down in favour of the preferred server.
+func (c *Cluster) stepDown(ctx context.Context, stream, preferred string) error {
+	body, err := json.Marshal(map[string]any{"placement": map[string]string{"preferred": preferred}})
+	if err != nil {
+		return err
+	}
+	m, err := c.api.request(ctx, &nats.Msg{Subject: apiStepDown + stream, Data: body}, 2*time.Second)
+	if err != nil {
+		return fmt.Errorf("ask the leader of %s to step down: %w", stream, err)
+	}
+	var reply struct {
+		Error *apiError `json:"error"`
+	}
+	if err := json.Unmarshal(m.Data, &reply); err != nil {
+		return fmt.Errorf("malformed reply of the leader of %s: %w", stream, err)
+	}
+	if reply.Error != nil {
+		return fmt.Errorf("leader of %s does not step down: %w", stream, reply.Error)
+	}
+	return nil
+}

@@ -1,0 +1,177 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/yardmaster-dev/yardmaster/job"
+)
+
+// Lanes are checked after each of these advisories, and regularly because an
+// advisory may be missed.
+const (
+	mismatchCheckInterval  = time.Second
+	advisoryStreamCreated  = "$JS.EVENT.ADVISORY.STREAM.CREATED.*"
+	advisoryStreamModified = "$JS.EVENT.ADVISORY.STREAM.MODIFIED.*"
+)
+
+// ErrStreamMismatch means that a lane's stream is not the one recorded in the
+// ledger.
+var ErrStreamMismatch = errors.New("the lane's stream is not the one recorded in the ledger")
+
+// mismatchWatch keeps jobs out of lanes whose stream is not the one recorded in
+// the ledger. Such a stream was recreated, and the authority does not ingest its
+// records.
+type mismatchWatch struct {
+	c    *Cluster
+	wake chan struct{}
+
+	mu         sync.Mutex
+	identities []string // identities of the lanes in the ledger
+}
+
+func newMismatchWatch(c *Cluster) *mismatchWatch {
+	return &mismatchWatch{c: c, wake: make(chan struct{}, 1)}
+}
+
+// SetLaneIdentities sets the lanes' identities, which the ledger records. Until
+// the first call every stream with a lane's name counts as that lane.
+func (c *Cluster) SetLaneIdentities(identities []string) {
+	c.SetLanes(len(identities))
+	w := c.mismatch
+	w.mu.Lock()
+	for i := range identities {
+		if i >= len(w.identities) || w.identities[i] != identities[i] {
+			c.publisher.state.reset(uint8(i))
+		}
+	}
+	w.identities = identities
+	w.mu.Unlock()
+	w.trigger()
+}
+
+// trigger makes run check as soon as it can.
+func (w *mismatchWatch) trigger() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run checks each second, and as soon as a stream is created or changed, until ctx
+// ends.
+func (w *mismatchWatch) run(ctx context.Context) {
+	for _, subject := range []string{advisoryStreamCreated, advisoryStreamModified} {
+		sub, err := w.c.api.nc.Subscribe(subject, func(*nats.Msg) { w.trigger() })
+		if err != nil {
+			w.c.log.Warn("subscription to stream advisories failed", "subject", subject, "err", err)
+			continue
+		}
+		defer sub.Unsubscribe() //nolint:errcheck // the connection is gone, and so is the subscription
+	}
+	tick := time.NewTicker(mismatchCheckInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.wake:
+		case <-tick.C:
+		}
+		w.check(ctx)
+	}
+}
+
+// check compares each lane's identity with the ledger's.
+func (w *mismatchWatch) check(ctx context.Context) {
+	w.mu.Lock()
+	known := w.identities
+	w.mu.Unlock()
+	for lane, want := range known {
+		info, err := w.c.streamInfo(ctx, LaneStream(uint8(lane)))
+		if err != nil || want == "" {
+			continue // unknown: keep the state; a lane without a leader accepts nothing
+		}
+		got := info.Config.Metadata[MetaIdentity]
+		w.c.publisher.state.setIdentityMatch(uint8(lane), got == want, info.State.LastSeq)
+	}
+}
+
+// setIdentityMatch records whether a lane's stream is the ledger's and its last
+// sequence. A stream that was rolled back stays excluded until it has reached the
+// highest known sequence again.
+func (s *laneStates) setIdentityMatch(lane uint8, match bool, last uint64) {
+	s.mu.Lock()
+	l := &s.lane[lane]
+	before := l.mismatched
+	switch {
+	case !match:
+		l.mismatched = true
+	case last >= s.lastSeq[lane].Load():
+		l.mismatched = false
+	}
+	mismatched := l.mismatched
+	s.mu.Unlock()
+	if mismatched != before {
+		s.c.log.Warn("lane stream mismatch changed", "lane", lane, "mismatched", mismatched)
+	}
+	if match && !mismatched {
+		s.raiseLast(lane, last)
+	}
+}
+
+// markMismatched excludes a lane that has just stored a job under a sequence that
+// was used before.
+func (s *laneStates) markMismatched(lane uint8) {
+	s.mu.Lock()
+	before := s.lane[lane].mismatched
+	s.lane[lane].mismatched = true
+	s.mu.Unlock()
+	if !before {
+		s.c.log.Error("lane reuses sequence numbers, publishes to it stopped", "lane", lane)
+	}
+}
+
+// reset discards what is known about a lane, because its stream was replaced.
+func (s *laneStates) reset(lane uint8) {
+	s.mu.Lock()
+	s.lane[lane].mismatched = false
+	s.lastSeq[lane].Store(0)
+	s.mu.Unlock()
+}
+
+// raiseLast records that a lane has stored a record with this sequence.
+func (s *laneStates) raiseLast(lane uint8, seq uint64) {
+	for {
+		last := s.lastSeq[lane].Load()
+		if seq <= last || s.lastSeq[lane].CompareAndSwap(last, seq) {
+			return
+		}
+	}
+}
+
+// LoadVerified reads the record of a job and verifies that it is the one the job
+// was created from, given the identity of its lane. The error is [ErrNotStored] if
+// the lane has no such record, and [ErrStreamMismatch] if the lane's stream is
+// another one. See also [Cluster.LoadRecord].
+func (c *Cluster) LoadVerified(ctx context.Context, at job.Position, id job.ID, identity string) (job.Record, error) {
+	r, err := c.LoadRecord(ctx, at)
+	if err == nil && r.Matches(id, identity) || err != nil && !errors.Is(err, ErrNotStored) {
+		return r, err
+	}
+	// The record is missing or does not match. It may also be a later record that
+	// debounced the job: that one counts if the lane is the same.
+	info, laneErr := c.LaneInfo(ctx, at.Lane)
+	if laneErr == nil && info.Identity != identity {
+		laneErr = ErrStreamMismatch
+	}
+	if laneErr != nil {
+		return job.Record{}, fmt.Errorf("load record %d@%d of job %s: %w", at.Lane, at.Seq, id, laneErr)
+	}
+	return r, err
+}

@@ -1,0 +1,259 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
+)
+
+// Users with a role read streams with consumers. A consumer publishes to any subject
+// that its configuration names, so users cannot create consumers themselves. Their
+// node creates and deletes them after it has checked the configuration, and marks
+// them in their metadata.
+
+// SubjectConsumers is the prefix of these requests: .CREATE.<stream>.<name>[.<filter>]
+// and .DELETE.<stream>.<name>, as in the JetStream API.
+const (
+	SubjectConsumers = "yard.consumers"
+	consumerCreate   = "CREATE."
+	consumerDelete   = "DELETE."
+)
+
+// Limits of users' consumers.
+const (
+	maxConsumerRequests  = 16              // concurrent requests of one node
+	maxUserConsumers     = 256             // per stream
+	maxConsumerIdle      = 5 * time.Minute // maximum inactive_threshold
+	consumerTimeout      = 4 * time.Second
+	consumerPollInterval = 5 * time.Millisecond // between two checks of a new consumer
+	metaUserConsumer     = "io.yard.client"     // metadata key of a user's consumer
+)
+
+// allowedConsumerKeys are the configuration keys that users may set.
+var allowedConsumerKeys = []string{
+	"name", "durable_name", "description", "deliver_policy", "opt_start_seq", "opt_start_time", "ack_policy", "ack_wait",
+	"max_deliver", "filter_subject", "filter_subjects", "replay_policy", "sample_freq", "rate_limit_bps", "max_waiting",
+	"max_ack_pending", "idle_heartbeat", "flow_control", "headers_only", "max_batch", "max_expires", "max_bytes",
+	"deliver_subject", "inactive_threshold", "num_replicas", "mem_storage", "metadata", "backoff",
+}
+
+// isConsumerVerb reports whether nodes handle this verb under $JS.API.CONSUMER.
+func isConsumerVerb(verb string) bool {
+	return strings.HasPrefix(verb, consumerCreate) || strings.HasPrefix(verb, consumerDelete)
+}
+
+// userConsumers creates and deletes users' consumers.
+type userConsumers struct {
+	c      *Cluster
+	work   errgroup.Group
+	ctx    context.Context
+	cancel context.CancelFunc
+}
+
+// startUserConsumers starts to serve the requests of this node's clients.
+func (c *Cluster) startUserConsumers() (*userConsumers, error) {
+	u := &userConsumers{c: c}
+	u.work.SetLimit(maxConsumerRequests)
+	u.ctx, u.cancel = context.WithCancel(context.Background())
+	prefix := localSubject(c.cfg.Node, SubjectConsumers) + "."
+	_, err := c.api.nc.Subscribe(prefix+">", func(m *nats.Msg) {
+		verb := strings.TrimPrefix(m.Subject, prefix)
+		if !u.work.TryGo(func() error { u.handle(m, verb); return nil }) {
+			u.respondError(m, verb, 503, "too many consumer requests at once: try again")
+		}
+	})
+	return u, err
+}
+
+// close cancels the requests in progress and waits for their handlers.
+func (u *userConsumers) close() {
+	u.cancel()
+	_ = u.work.Wait() // its functions return no errors
+}
+
+// handle handles one request; verb is the part of the subject after
+// SubjectConsumers.
+func (u *userConsumers) handle(m *nats.Msg, verb string) {
+	var reply *nats.Msg
+	var err error
+	if target, create := strings.CutPrefix(verb, consumerCreate); create {
+		reply, err = u.create(target, m.Data)
+	} else {
+		reply, err = u.remove(strings.TrimPrefix(verb, consumerDelete))
+	}
+	if err != nil {
+		u.respondError(m, verb, 403, err.Error())
+		return
+	}
+	if err := m.Respond(reply.Data); err != nil {
+		u.c.log.Debug("consumer reply not sent", "err", err)
+	}
+}
+
+// respondError replies with an error in JetStream's format, so that its clients
+// can show it.
+func (u *userConsumers) respondError(m *nats.Msg, verb string, code int, reason string) {
+	kind := "create"
+	if strings.HasPrefix(verb, consumerDelete) {
+		kind = "delete"
+	}
+	text, err := json.Marshal(map[string]any{
+		"type": "io.nats.jetstream.api.v1.consumer_" + kind + "_response", "error": apiError{Code: code, Description: reason},
+	})
+	if err == nil {
+		err = m.Respond(text)
+	}
+	if err != nil {
+		u.c.log.Debug("consumer reply not sent", "err", err)
+	}
+}
+
+// create creates a consumer for "<stream>.<name>[.<filter>]" or "<stream>".
+func (u *userConsumers) create(target string, body []byte) (*nats.Msg, error) {
+	var request struct {
+		Stream string                     `json:"stream_name"`
+		Config map[string]json.RawMessage `json:"config"`
+		Action string                     `json:"action,omitempty"`
+	}
+	if err := json.Unmarshal(body, &request); err != nil {
+		return nil, fmt.Errorf("malformed consumer configuration: %w", err)
+	}
+	if request.Config == nil {
+		request.Config = map[string]json.RawMessage{}
+	}
+	if err := restrictConsumer(request.Config); err != nil {
+		return nil, err
+	}
+	stream, _, _ := strings.Cut(target, ".")
+	if err := u.checkLimit(stream); err != nil {
+		return nil, err
+	}
+	restricted, err := json.Marshal(request)
+	if err != nil {
+		return nil, err
+	}
+	reply, err := u.request(apiConsumer+consumerCreate+target, restricted)
+	if err == nil {
+		u.awaitInterest(reply.Data)
+	}
+	return reply, err
+}
+
+// awaitInterest blocks until a consumer that was just created can be asked for
+// messages from this node. Members propagate subscriptions on another connection
+// than replies, so the reply to the creation may arrive before the consumer's
+// subscription is known here, and the client's first pull would get "no
+// responders". The request that this sends is malformed on purpose: it is
+// answered, but takes no message.
+func (u *userConsumers) awaitInterest(reply []byte) {
+	var info struct {
+		Stream string `json:"stream_name"`
+		Name   string `json:"name"`
+		Config struct {
+			Deliver string `json:"deliver_subject"`
+		} `json:"config"`
+	}
+	if json.Unmarshal(reply, &info) != nil || info.Name == "" || info.Config.Deliver != "" {
+		return // an error, or a push consumer
+	}
+	for end := time.Now().Add(consumerTimeout); time.Now().Before(end); {
+		_, err := u.request(apiConsumer+"MSG.NEXT."+info.Stream+"."+info.Name, []byte("{"))
+		if !errors.Is(err, errNoResponders) || backoff.Sleep(u.ctx, consumerPollInterval) != nil {
+			return
+		}
+	}
+}
+
+// restrictConsumer changes a consumer's configuration to a harmless one, or
+// returns an error: the consumer delivers to an inbox, is kept in memory without
+// replicas, needs no acknowledgements, and expires when idle.
+func restrictConsumer(config map[string]json.RawMessage) error {
+	for key := range config {
+		if !slices.Contains(allowedConsumerKeys, key) {
+			return fmt.Errorf("consumers of the yard's streams are read-only here: %q cannot be set", key)
+		}
+	}
+	if raw, pushed := config["deliver_subject"]; pushed {
+		var subject string
+		if err := json.Unmarshal(raw, &subject); err != nil || subject != "" && !strings.HasPrefix(subject, "_INBOX") {
+			return fmt.Errorf("consumers of the yard's streams can only deliver to an inbox, and %s is not one", raw)
+		}
+	}
+	var idle time.Duration
+	if raw, given := config["inactive_threshold"]; given {
+		if err := json.Unmarshal(raw, &idle); err != nil {
+			return fmt.Errorf("inactive_threshold: %w", err)
+		}
+	}
+	if idle <= 0 || idle > maxConsumerIdle {
+		idle = maxConsumerIdle
+	}
+	var meta map[string]string
+	if raw, given := config["metadata"]; given {
+		if err := json.Unmarshal(raw, &meta); err != nil {
+			return fmt.Errorf("metadata: %w", err)
+		}
+	}
+	if meta == nil {
+		meta = map[string]string{}
+	}
+	meta[metaUserConsumer] = "true"
+	for key, value := range map[string]any{
+		"inactive_threshold": idle, "metadata": meta, "mem_storage": true, "num_replicas": 1, "ack_policy": "none",
+	} {
+		text, err := json.Marshal(value)
+		if err != nil {
+			return err
+		}
+		config[key] = text
+	}
+	return nil
+}
+
+// checkLimit returns an error if the stream has reached its limit of consumers.
+func (u *userConsumers) checkLimit(stream string) error {
+	ctx, cancel := context.WithTimeout(u.ctx, consumerTimeout)
+	defer cancel()
+	info, err := u.c.streamInfo(ctx, stream)
+	if err != nil {
+		return err
+	}
+	if info.State.Consumers >= maxUserConsumers {
+		return fmt.Errorf("stream %s has %d consumers, which is the limit; idle ones are removed after %s", stream, info.State.Consumers, maxConsumerIdle)
+	}
+	return nil
+}
+
+// remove deletes the consumer "<stream>.<name>" if it is a user's.
+func (u *userConsumers) remove(target string) (*nats.Msg, error) {
+	info, err := u.request(apiConsumer+"INFO."+target, nil)
+	if err != nil {
+		return nil, err
+	}
+	var consumer struct {
+		Config struct {
+			Metadata map[string]string `json:"metadata"`
+		} `json:"config"`
+		Error *apiError `json:"error"`
+	}
+	if err := json.Unmarshal(info.Data, &consumer); err != nil {
+		return nil, fmt.Errorf("consumer %s: %w", target, err)
+	}
+	if consumer.Error == nil && consumer.Config.Metadata[metaUserConsumer] == "" {
+		return nil, fmt.Errorf("consumer %s belongs to the yard and cannot be deleted", target)
+	}
+	return u.request(apiConsumer+consumerDelete+target, nil) // JetStream answers if there is no such consumer
+}
+
+func (u *userConsumers) request(subject string, body []byte) (*nats.Msg, error) {
+	return u.c.api.request(u.ctx, &nats.Msg{Subject: subject, Data: body}, consumerTimeout)
+}

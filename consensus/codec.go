@@ -1,0 +1,301 @@
+package consensus
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/vmihailenco/msgpack/v5"
+	"github.com/vmihailenco/msgpack/v5/msgpcode"
+)
+
+// codec encodes and decodes one Go type as MessagePack. Codecs are compiled
+// once per type, because commands are slices of thousands of small structs.
+//
+// A struct is encoded as the array of its fields in order, without zero fields
+// at its end: a field may be appended, but never removed or moved. An array
+// that is longer than the struct was written by a newer release and is refused,
+// because its additional fields would be lost on this member only. Times are
+// Unix nanoseconds, ids are 16 bytes, and nil differs from empty.
+type codec struct {
+	put func(*msgpack.Encoder, reflect.Value) error
+	get func(*entryReader, reflect.Value) error
+}
+
+var (
+	codecs   sync.Map // reflect.Type → *codec
+	timeType = reflect.TypeFor[time.Time]()
+)
+
+func codecOf(t reflect.Type) *codec {
+	if s, ok := codecs.Load(t); ok {
+		return s.(*codec)
+	}
+	s, _ := codecs.LoadOrStore(t, compile(t))
+	return s.(*codec)
+}
+
+// compile panics on a type that cannot be in a log entry. That is a programming
+// error, which the first test that encodes the command detects.
+func compile(t reflect.Type) *codec {
+	if t == timeType {
+		return &codec{putTime, getTime}
+	}
+	switch t.Kind() {
+	case reflect.Bool:
+		return &codec{putBool, getBool}
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		return &codec{putInt, getInt}
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		return &codec{putUint, getUint}
+	case reflect.String:
+		return &codec{putString, getString}
+	case reflect.Array:
+		if t.Elem().Kind() == reflect.Uint8 {
+			return &codec{putBytes, getByteArray}
+		}
+	case reflect.Slice:
+		if t.Elem().Kind() == reflect.Uint8 {
+			return &codec{putBytes, getBytes}
+		}
+		return compileSlice(t)
+	case reflect.Map:
+		if t.Key().Kind() == reflect.String {
+			return compileMap(t)
+		}
+	case reflect.Pointer:
+		return compilePointer(t)
+	case reflect.Struct:
+		return compileStruct(t)
+	}
+	panic(fmt.Sprintf("consensus: a %v cannot be in a log entry", t))
+}
+
+func compileStruct(t reflect.Type) *codec {
+	fields := make([]*codec, t.NumField())
+	for i := range fields {
+		if !t.Field(i).IsExported() {
+			panic(fmt.Sprintf("consensus: field %s of %v is not exported and would be lost in the log", t.Field(i).Name, t))
+		}
+		fields[i] = codecOf(t.Field(i).Type)
+	}
+	put := func(e *msgpack.Encoder, v reflect.Value) error {
+		n := len(fields)
+		for n > 0 && v.Field(n-1).IsZero() {
+			n--
+		}
+		if err := e.EncodeArrayLen(n); err != nil {
+			return err
+		}
+		for i, f := range fields[:n] {
+			if err := f.put(e, v.Field(i)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	get := func(d *entryReader, v reflect.Value) error {
+		n, err := d.DecodeArrayLen()
+		if err != nil {
+			return err
+		}
+		if n < 0 || n > len(fields) {
+			return fmt.Errorf("%v with %d fields, this release knows %d", t, n, len(fields))
+		}
+		for i, f := range fields[:n] {
+			if err := f.get(d, v.Field(i)); err != nil {
+				return fmt.Errorf("%v.%s: %w", t, t.Field(i).Name, err)
+			}
+		}
+		return nil
+	}
+	return &codec{put, get}
+}
+
+func compileSlice(t reflect.Type) *codec {
+	elem := codecOf(t.Elem())
+	put := func(e *msgpack.Encoder, v reflect.Value) error {
+		if v.IsNil() {
+			return e.EncodeNil()
+		}
+		n := v.Len()
+		if err := e.EncodeArrayLen(n); err != nil {
+			return err
+		}
+		for i := range n {
+			if err := elem.put(e, v.Index(i)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	get := func(d *entryReader, v reflect.Value) error {
+		n, err := d.DecodeArrayLen()
+		if err != nil || n < 0 {
+			return err // nil
+		}
+		// Do not allocate by the length, which may be wrong: each element takes
+		// at least one byte, so the input itself limits n.
+		v.Set(reflect.MakeSlice(t, 0, min(n, 512)))
+		for i := range n {
+			if i == v.Cap() {
+				v.Grow(min(n-i, i))
+			}
+			v.SetLen(i + 1)
+			if err := elem.get(d, v.Index(i)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return &codec{put, get}
+}
+
+func compileMap(t reflect.Type) *codec {
+	elem := codecOf(t.Elem())
+	put := func(e *msgpack.Encoder, v reflect.Value) error {
+		if v.IsNil() {
+			return e.EncodeNil()
+		}
+		if err := e.EncodeMapLen(v.Len()); err != nil {
+			return err
+		}
+		for it := v.MapRange(); it.Next(); {
+			if err := errors.Join(e.EncodeString(it.Key().String()), elem.put(e, it.Value())); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	get := func(d *entryReader, v reflect.Value) error {
+		n, err := d.DecodeMapLen()
+		if err != nil || n < 0 {
+			return err
+		}
+		v.Set(reflect.MakeMap(t))
+		for range n {
+			key, value := reflect.New(t.Key()).Elem(), reflect.New(t.Elem()).Elem()
+			if err := getString(d, key); err != nil {
+				return err
+			}
+			if err := elem.get(d, value); err != nil {
+				return err
+			}
+			v.SetMapIndex(key, value)
+		}
+		return nil
+	}
+	return &codec{put, get}
+}
+
+// compilePointer returns the codec of a pointer type. A nil pointer is encoded
+// as nil, so the type that it points to must not have a nil itself.
+func compilePointer(t reflect.Type) *codec {
+	to := t.Elem()
+	switch k := to.Kind(); {
+	case to == timeType, k == reflect.Pointer, k == reflect.Map, k == reflect.Slice:
+		panic(fmt.Sprintf("consensus: a %v cannot be in a log entry: its nil would be ambiguous", t))
+	}
+	elem := codecOf(to)
+	put := func(e *msgpack.Encoder, v reflect.Value) error {
+		if v.IsNil() {
+			return e.EncodeNil()
+		}
+		return elem.put(e, v.Elem())
+	}
+	get := func(d *entryReader, v reflect.Value) error {
+		code, err := d.PeekCode()
+		if err != nil {
+			return err
+		}
+		if code == msgpcode.Nil {
+			return d.DecodeNil()
+		}
+		v.Set(reflect.New(to))
+		return elem.get(d, v.Elem())
+	}
+	return &codec{put, get}
+}
+
+func putTime(e *msgpack.Encoder, v reflect.Value) error {
+	at := v.Addr().Interface().(*time.Time)
+	if at.IsZero() {
+		return e.EncodeNil()
+	}
+	return e.EncodeInt(at.UnixNano())
+}
+
+func getTime(d *entryReader, v reflect.Value) error {
+	code, err := d.PeekCode()
+	if err != nil {
+		return err
+	}
+	at := v.Addr().Interface().(*time.Time)
+	if code == msgpcode.Nil {
+		*at = time.Time{}
+		return d.DecodeNil()
+	}
+	n, err := d.DecodeInt64()
+	*at = time.Unix(0, n).UTC()
+	return err
+}
+
+func putBool(e *msgpack.Encoder, v reflect.Value) error { return e.EncodeBool(v.Bool()) }
+
+func getBool(d *entryReader, v reflect.Value) error {
+	b, err := d.DecodeBool()
+	v.SetBool(b)
+	return err
+}
+
+func putInt(e *msgpack.Encoder, v reflect.Value) error { return e.EncodeInt(v.Int()) }
+
+func getInt(d *entryReader, v reflect.Value) error {
+	n, err := d.DecodeInt64()
+	if err == nil && v.OverflowInt(n) {
+		return fmt.Errorf("%d does not fit a %v", n, v.Type())
+	}
+	v.SetInt(n)
+	return err
+}
+
+func putUint(e *msgpack.Encoder, v reflect.Value) error { return e.EncodeUint(v.Uint()) }
+
+func getUint(d *entryReader, v reflect.Value) error {
+	n, err := d.DecodeUint64()
+	if err == nil && v.OverflowUint(n) {
+		return fmt.Errorf("%d does not fit a %v", n, v.Type())
+	}
+	v.SetUint(n)
+	return err
+}
+
+func putString(e *msgpack.Encoder, v reflect.Value) error { return e.EncodeString(v.String()) }
+
+func getString(d *entryReader, v reflect.Value) error {
+	s, err := d.internedString()
+	v.SetString(s)
+	return err
+}
+
+// putBytes encodes byte slices and byte arrays.
+func putBytes(e *msgpack.Encoder, v reflect.Value) error { return e.EncodeBytes(v.Bytes()) }
+
+func getBytes(d *entryReader, v reflect.Value) error {
+	b, err := d.DecodeBytes()
+	v.SetBytes(b)
+	return err
+}
+
+func getByteArray(d *entryReader, v reflect.Value) error {
+	n, err := d.DecodeBytesLen()
+	if err != nil {
+		return err
+	}
+	if n != v.Len() {
+		return fmt.Errorf("%d bytes for a %v", n, v.Type())
+	}
+	return d.ReadFull(v.Bytes())
+}

@@ -1,0 +1,206 @@
+package consensus
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/hashicorp/raft"
+	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
+
+	"github.com/yardmaster-dev/yardmaster/consensus/boltcheck"
+	"github.com/yardmaster-dev/yardmaster/consensus/peers"
+)
+
+// DamagedError is returned when the data on a node's disk is not what the node
+// wrote. Such a node must not take part: it would vote, and count towards a
+// quorum, for entries that it does not have.
+type DamagedError struct {
+	Node string
+	Dir  string // its data directory
+	What string // the damaged part
+	Err  error
+}
+
+func (e *DamagedError) Error() string {
+	return fmt.Sprintf("%s of node %s is not what it wrote: %v. This node stops, to protect the other members, which continue. "+
+		"Do not put an older copy back: move %s away, start the node with an empty directory, and run "+
+		"'yardmaster cluster replace %s' at another member; restore a single node from a backup, with 'yardmaster restore'",
+		e.What, e.Node, e.Err, e.Dir, e.Node)
+}
+
+func (e *DamagedError) Unwrap() error { return e.Err }
+
+// Store is what a node has on disk for consensus: Raft's log with its term and
+// vote, the snapshots, and the watermarks.
+type Store struct {
+	dir        string
+	bolt       *raftboltdb.BoltStore
+	snaps      raft.SnapshotStore
+	watermarks *watermarks
+	lastIndex  uint64 // last index of the log and its snapshot when it was opened
+}
+
+// OpenStore opens Raft's files and verifies all of them before they are used:
+// the pages of the log's file, each entry, the newest snapshot, and that they
+// reach as far as this node and its peers have recorded. If that fails, the
+// error is a [*DamagedError]. It must be called before any other part of the
+// node communicates with other members. The caller closes the Store unless it
+// passes it to [Open].
+func OpenStore(cfg Config, id *Identity, log *slog.Logger) (*Store, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	s := &Store{dir: filepath.Join(cfg.Dir, "raft")}
+	if err := s.open(id, log); err != nil {
+		err = errors.Join(err, s.Close())
+		var d *damageError
+		if errors.As(err, &d) {
+			err = &DamagedError{Node: id.Node, Dir: cfg.Dir, What: d.what, Err: d.err}
+		}
+		return nil, err
+	}
+	if err := s.checkWithPeers(cfg, id); err != nil {
+		return nil, errors.Join(&DamagedError{Node: id.Node, Dir: cfg.Dir, What: "the log", Err: err}, s.Close())
+	}
+	return s, nil
+}
+
+// damageError is a [DamagedError] without the node.
+type damageError struct {
+	what string
+	err  error
+}
+
+func (d *damageError) Error() string { return d.what + ": " + d.err.Error() }
+
+// Close closes the log's file. It may be called more than once.
+func (s *Store) Close() error {
+	if s.bolt == nil {
+		return nil
+	}
+	err := s.bolt.Close()
+	s.bolt = nil
+	return err
+}
+
+// open opens and verifies the files, except for the comparison with peers.
+func (s *Store) open(id *Identity, log *slog.Logger) (err error) {
+	if err := prepareDir(s.dir, id); err != nil {
+		return err
+	}
+	if s.watermarks, err = loadWatermarks(s.dir); err != nil {
+		return &damageError{watermarkFile, err}
+	}
+	if err := boltcheck.Check(filepath.Join(s.dir, logFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return &damageError{logFile, err}
+	}
+	if s.bolt, err = openBolt(s.dir); err != nil {
+		return err
+	}
+	if s.snaps, err = raft.NewFileSnapshotStoreWithLogger(s.dir, retainSnapshots, &raftLog{log: log}); err != nil {
+		return fmt.Errorf("open snapshots: %w", err)
+	}
+	last, err := s.verify()
+	if err != nil {
+		return err
+	}
+	s.lastIndex = last
+	switch {
+	case !id.Bootstrapped():
+		return nil
+	case last == 0:
+		return &damageError{"raft's directory", errors.New("its files are gone, although this node was bootstrapped before")}
+	}
+	if err := s.watermarks.verify(s.bolt, last); err != nil {
+		return &damageError{"an older " + logFile + " was put back: the log", err}
+	}
+	return nil
+}
+
+// prepareDir creates the directory. It removes files of a first start that was
+// not completed, which Raft has never used.
+func prepareDir(dir string, id *Identity) error {
+	if !id.Bootstrapped() {
+		if err := os.RemoveAll(dir); err != nil {
+			return fmt.Errorf("clear unfinished raft directory: %w", err)
+		}
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("make raft directory: %w", err)
+	}
+	return nil
+}
+
+// verify checks the newest snapshot and every entry after it, and returns the
+// last index that they contain together.
+func (s *Store) verify() (last uint64, err error) {
+	list, err := s.snaps.List()
+	if err != nil {
+		return 0, fmt.Errorf("list snapshots: %w", err)
+	}
+	if len(list) > 0 { // the newest comes first; older ones lack the entries removed since
+		meta, body, err := s.snaps.Open(list[0].ID) // verifies its checksum
+		if err != nil {
+			return 0, &damageError{"snapshot " + list[0].ID, err}
+		}
+		if err := body.Close(); err != nil {
+			return 0, fmt.Errorf("close snapshot: %w", err)
+		}
+		last = meta.Index
+	}
+	first, err := s.bolt.FirstIndex()
+	end, err2 := s.bolt.LastIndex()
+	if err := errors.Join(err, err2); err != nil {
+		return 0, &damageError{logFile, err}
+	}
+	if first > last+1 {
+		return 0, &damageError{"the snapshot before the log", fmt.Errorf("the log begins with entry %d, but the newest snapshot is of entry %d", first, last)}
+	}
+	if err := s.verifyEntries(first, end); err != nil {
+		return 0, &damageError{logFile, err}
+	}
+	return max(last, end), nil
+}
+
+// verifyEntries checks the entries first to end of the log.
+func (s *Store) verifyEntries(first, end uint64) error {
+	term := uint64(0)
+	for i := first; i <= end && end > 0; i++ {
+		var entry raft.Log
+		if err := s.bolt.GetLog(i, &entry); err != nil {
+			return fmt.Errorf("entry %d: %w", i, err)
+		}
+		if entry.Index != i || entry.Term < term {
+			return fmt.Errorf("entry %d has index %d and term %d, after an entry of term %d", i, entry.Index, entry.Term, term)
+		}
+		if err := checkLog(&entry); err != nil {
+			return err
+		}
+		term = entry.Term
+	}
+	return nil
+}
+
+// checkWithPeers asks the members that can be reached whether they have seen
+// more of this node's log than there is: the whole directory may be an older
+// copy.
+func (s *Store) checkWithPeers(cfg Config, id *Identity) error {
+	if id.Listener() == nil {
+		return nil
+	}
+	s.setLogInfo(cfg, id, func() uint64 { return s.lastIndex })
+	return id.Listener().CheckTruncated()
+}
+
+// setLogInfo gives the peer listener access to the log's last index, and to
+// what the watermarks have recorded of other members' logs.
+func (s *Store) setLogInfo(cfg Config, id *Identity, last func() uint64) {
+	id.Listener().SetLogInfo(peers.LogInfo{LastIndex: last, Fresh: !id.Bootstrapped(), MinIndex: s.watermarks.peerIndex, OnTruncated: func(err error) {
+		cfg.OnFatal(&DamagedError{Node: id.Node, Dir: cfg.Dir, What: "the log", Err: err})
+	}})
+}

@@ -1,0 +1,242 @@
+package consensus
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// requireDamaged opens a member and requires a DamagedError whose text contains words.
+func (c *testCluster) requireDamaged(name string, words ...string) {
+	c.t.Helper()
+	n, err := c.open(name)
+	if err == nil {
+		err = errors.Join(errors.New("opened without an error"), n.Close(), n.id.Close())
+	}
+	var damaged *DamagedError
+	if !errors.As(err, &damaged) {
+		c.t.Fatalf("got %v, want a DamagedError", err)
+	}
+	for _, w := range append(words, "yardmaster cluster replace "+name) {
+		if !strings.Contains(err.Error(), w) {
+			c.t.Errorf("error %q, want %q in it", err, w)
+		}
+	}
+}
+
+func copyDir(t *testing.T, from string) string {
+	t.Helper()
+	to := t.TempDir()
+	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
+		t.Fatal(err)
+	}
+	return to
+}
+
+func editFile(t *testing.T, file string, edit func([]byte) []byte) {
+	t.Helper()
+	raw, err := os.ReadFile(file)
+	if err == nil {
+		err = os.WriteFile(file, edit(raw), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// startDamaged starts a cluster whose log will have snapshots, and returns the name of
+// a follower that the test is to stop and damage.
+func startDamaged(t *testing.T) (c *testCluster, down string, lead *Node, epoch uint64) {
+	c = newTestCluster(t, "n1", "n2", "n3")
+	c.configure = func(c *Config) { c.SnapshotBytes, c.TrailingLogs = 4<<10, 8 }
+	c.start(c.names()...)
+	lead = c.leader()
+	epoch = acquire(t, lead)
+	last := addQueues(t, lead, epoch, "a", "b", "c")
+	down = "n1"
+	if lead.id.Node == down {
+		down = "n2"
+	}
+	if err := c.nodes[down].WaitApplied(t.Context(), last.Index); err != nil {
+		t.Fatal(err)
+	}
+	return c, down, lead, epoch
+}
+
+// TestOpenStore_DetectsDamage checks that damage to a member's files is detected
+// before it takes part, and that the other members continue.
+func TestOpenStore_DetectsDamage(t *testing.T) {
+	c, down, lead, epoch := startDamaged(t)
+	for range 40 {
+		addQueues(t, lead, epoch, strings.Repeat("q", 100))
+	}
+	snaps := filepath.Join(c.dirs[down], "raft", "snapshots")
+	eventually(t, "a snapshot", func() (bool, any) {
+		found, err := filepath.Glob(filepath.Join(snaps, "*", "state.bin"))
+		return len(found) > 0, err
+	})
+	last := addQueues(t, lead, epoch, "findme")
+	if err := c.nodes[down].WaitApplied(t.Context(), last.Index); err != nil {
+		t.Fatal(err)
+	}
+	c.kill(down)
+	whole := copyDir(t, c.dirs[down])
+	newest := func(dir string) string {
+		found, _ := filepath.Glob(filepath.Join(dir, "raft", "snapshots", "*", "state.bin"))
+		if len(found) == 0 {
+			t.Fatal("no snapshot")
+		}
+		return found[len(found)-1]
+	}
+	for name, corrupt := range map[string]func(dir string){
+		"truncated": func(dir string) {
+			editFile(t, filepath.Join(dir, "raft", logFile), func(b []byte) []byte { return b[:9000] })
+		},
+		"a byte of an entry": func(dir string) {
+			editFile(t, filepath.Join(dir, "raft", logFile), func(b []byte) []byte {
+				return bytes.ReplaceAll(b, []byte("findme"), []byte("fincme")) // free pages also contain it
+			})
+		},
+		"a meta page": func(dir string) {
+			editFile(t, filepath.Join(dir, "raft", logFile), func(b []byte) []byte { b[4096+40] ^= 1; return b })
+		},
+		"a snapshot": func(dir string) {
+			editFile(t, newest(dir), func(b []byte) []byte { b[len(b)/2] ^= 1; return b })
+		},
+		"a missing snapshot": func(dir string) {
+			if err := os.RemoveAll(filepath.Join(dir, "raft", "snapshots")); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"the watermarks": func(dir string) {
+			editFile(t, filepath.Join(dir, "raft", watermarkFile), func(b []byte) []byte { b[len(b)/2] ^= 1; return b })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := &testCluster{t: t, members: c.members, dirs: map[string]string{down: copyDir(t, whole)}, configure: c.configure}
+			corrupt(c.dirs[down])
+			c.requireDamaged(down)
+		})
+	}
+	addQueues(t, lead, epoch, "others-continue")
+	c.start(down) // undamaged
+}
+
+// TestOpenStore_DetectsOlderCopy checks that an older copy of Raft's file, or of the
+// whole directory, is refused: it lacks what the member has acknowledged since.
+func TestOpenStore_DetectsOlderCopy(t *testing.T) {
+	c, down, lead, epoch := startDamaged(t)
+	c.kill(down)
+	old := copyDir(t, c.dirs[down])
+	c.start(down)
+	last := addQueues(t, lead, epoch, "later")
+	if err := c.nodes[down].WaitApplied(t.Context(), last.Index); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the leader has recorded it", func() (bool, any) {
+		seen := lead.store.watermarks.peerIndex(c.nodes[down].id.ServerID())
+		return seen >= last.Index, seen
+	})
+	c.nodes[down].recordWatermarks()
+	c.kill(down)
+
+	t.Run("of the log", func(t *testing.T) {
+		c := &testCluster{t: t, members: c.members, dirs: map[string]string{down: copyDir(t, c.dirs[down])}, configure: c.configure}
+		editFile(t, filepath.Join(c.dirs[down], "raft", logFile), func([]byte) []byte {
+			raw, err := os.ReadFile(filepath.Join(old, "raft", logFile))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return raw
+		})
+		c.requireDamaged(down, "put back", "had reached")
+	})
+	t.Run("of all", func(t *testing.T) {
+		c := &testCluster{t: t, members: c.members, dirs: map[string]string{down: copyDir(t, old)}, configure: c.configure}
+		c.requireDamaged(down, lead.id.Node, "older copy of its data directory")
+	})
+	eventually(t, "a follower has recorded the index of its leader", func() (bool, any) {
+		for name, n := range c.nodes {
+			n.recordWatermarks()
+			if name != lead.id.Node && n.store.watermarks.peerIndex(lead.id.ServerID()) >= last.Index {
+				return true, nil
+			}
+		}
+		return false, nil
+	})
+}
+
+// TestWatermarks_Verify checks that a vote that the store has lost is detected, and
+// that one that the watermarks do not have yet is accepted.
+func TestWatermarks_Verify(t *testing.T) {
+	dir := t.TempDir()
+	m, err := loadWatermarks(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := raft.NewInmemStore()
+	g := newGuardedStore(store, m, time.Minute, func(err error) { t.Errorf("fatal: %v", err) })
+	vote := func(term uint64, name string) {
+		t.Helper()
+		if err := errors.Join(g.SetUint64([]byte(keyTerm), term), g.SetUint64([]byte(keyVoteTerm), term), g.Set([]byte(keyVote), []byte(name))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	vote(3, "n1-1")
+	vote(4, "n2-2")
+	if m, err = loadWatermarks(dir); err != nil {
+		t.Fatal(err)
+	}
+	m.state.Index = 10
+	for _, c := range []struct {
+		what                 string
+		term, voteTerm, last uint64
+		vote                 string
+		valid                bool
+	}{
+		{"as it was", 4, 4, 10, "n2-2", true},
+		{"a crash before the watermarks were written", 6, 5, 12, "n3-3", true},
+		{"a crash between term and vote", 5, 5, 10, "n2-2", true},
+		{"another vote", 4, 4, 10, "n1-1", false},
+		{"an older vote", 4, 3, 10, "n1-1", false},
+		{"an older term", 3, 4, 10, "n2-2", false},
+		{"a shorter log", 4, 4, 9, "n2-2", false},
+	} {
+		old := raft.NewInmemStore()
+		if err := errors.Join(old.SetUint64([]byte(keyTerm), c.term), old.SetUint64([]byte(keyVoteTerm), c.voteTerm), old.Set([]byte(keyVote), []byte(c.vote))); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.verify(old, c.last); (err == nil) != c.valid {
+			t.Errorf("%s: %v", c.what, err)
+		}
+	}
+	if err := m.verify(raft.NewInmemStore(), 10); err == nil {
+		t.Error("an empty store is accepted")
+	}
+}
+
+// TestEntryChecksum_CoversEveryField checks that the checksum covers all fields of an
+// entry, also of Raft's own entries.
+func TestEntryChecksum_CoversEveryField(t *testing.T) {
+	entry := raft.Log{Index: 7, Term: 3, Type: raft.LogConfiguration, Data: []byte("servers")}
+	entry.Extensions = entryChecksum(&entry)
+	if err := checkLog(&entry); err != nil {
+		t.Fatal(err)
+	}
+	for field, corrupt := range map[string]func(*raft.Log){
+		"index": func(e *raft.Log) { e.Index++ }, "term": func(e *raft.Log) { e.Term ^= 1 },
+		"type": func(e *raft.Log) { e.Type = raft.LogNoop }, "data": func(e *raft.Log) { e.Data = []byte("Servers") },
+		"checksum": func(e *raft.Log) { e.Extensions = []byte{1, 2, 3, 4} },
+	} {
+		broken := entry
+		if corrupt(&broken); checkLog(&broken) == nil {
+			t.Errorf("another %s is accepted", field)
+		}
+	}
+}

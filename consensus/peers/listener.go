@@ -1,0 +1,412 @@
+package peers
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/internal/certs"
+)
+
+const (
+	handshakeTimeout = 3 * time.Second
+	maxHandshakes    = 64 // at the same time; further connections wait in the kernel
+)
+
+// reasonNotFormed is a temporary reason to refuse a connection, which is not
+// logged.
+const reasonNotFormed = "has not formed its yard yet"
+
+// RefusedError is returned when two members refuse each other.
+type RefusedError struct {
+	Peer   string // name or address
+	Reason string
+}
+
+func (e *RefusedError) Error() string { return fmt.Sprintf("member %s: %s", e.Peer, e.Reason) }
+
+// PeerListener is the raft port. It exchanges hellos on every connection,
+// answers probes itself and passes connections for Raft to Accept.
+type PeerListener struct {
+	ln         net.Listener
+	certs      *certs.Store // nil: no TLS
+	log        *slog.Logger
+	raftConns  chan net.Conn
+	done       chan struct{}
+	handshakes chan struct{}
+	work       sync.WaitGroup
+
+	declared []Member // members in the configuration
+
+	mu         sync.Mutex
+	self       hello
+	addrs      map[string]string     // address by server id
+	logInfo    LogInfo               // access to this node's log and watermarks, once set
+	verified   map[string]string     // by server id: Instance of the process whose log was verified
+	conns      map[net.Conn]MemberID // every accepted connection, to be closed by Close; with its member if it is Raft's
+	closed     bool
+	contacts   map[string]*Contact  // by name of the member
+	lastLogged map[string]time.Time // when a key was last logged
+}
+
+// newPeerListener starts to serve ln; Close stops it.
+func newPeerListener(ln net.Listener, self hello, members []Member, store *certs.Store, log *slog.Logger) *PeerListener {
+	l := &PeerListener{
+		ln: ln, self: self, certs: store, log: log, declared: members, addrs: addrsOf(members, self.peers()),
+		raftConns: make(chan net.Conn), done: make(chan struct{}), handshakes: make(chan struct{}, maxHandshakes),
+		conns: map[net.Conn]MemberID{}, verified: map[string]string{}, contacts: map[string]*Contact{}, lastLogged: map[string]time.Time{},
+	}
+	l.self.Instance = rand.Text()
+	l.work.Go(l.serve)
+	l.work.Go(l.probeLoop)
+	return l
+}
+
+// Addr returns the address that the listener is bound to.
+func (l *PeerListener) Addr() net.Addr { return l.ln.Addr() }
+
+// Accept returns the next connection that a member made for Raft.
+func (l *PeerListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.raftConns:
+		return c, nil
+	case <-l.done:
+		return nil, net.ErrClosed
+	}
+}
+
+// Dial connects for Raft to the member with this server id. If the node that
+// answers is of another cluster, version, name or directory, the error is a
+// [*RefusedError]: what is sent to one member must never reach another.
+func (l *PeerListener) Dial(id string, timeout time.Duration) (net.Conn, error) {
+	addr := l.Address(id)
+	if addr == "" {
+		return nil, &RefusedError{Peer: id, Reason: errNotMember.Error()}
+	}
+	conn, answer, err := l.connect(addr, purposeRaft, timeout)
+	if err != nil {
+		if answer.Truncated {
+			l.reportTruncated(err)
+		}
+		return nil, err
+	}
+	self, reason := l.hello(), ""
+	switch {
+	case answer.YardID != self.YardID:
+		reason = "belongs to yard " + answer.YardID + ", this node to " + self.YardID
+	case answer.memberID().ServerID() != id:
+		reason = fmt.Sprintf("answers as %q, of data directory %s, at %s", answer.Node, answer.Dir, addr)
+	default:
+		reason = l.truncationReason(&answer)
+	}
+	if reason != "" {
+		conn.Close()
+		return nil, &RefusedError{Peer: id, Reason: reason}
+	}
+	return conn, nil
+}
+
+// Close stops the listener and closes every accepted connection.
+func (l *PeerListener) Close() error {
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return nil
+	}
+	l.closed = true
+	close(l.done)
+	for c := range l.conns {
+		c.Close()
+	}
+	l.mu.Unlock()
+	err := l.ln.Close()
+	l.work.Wait()
+	return err
+}
+
+// updateHello changes the hello that this node sends.
+func (l *PeerListener) updateHello(change func(*hello)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	change(&l.self)
+}
+
+// SetNodeStatus sets the status in this node's hello, which every member can
+// get: JSON of at most a few KiB. It reaches members even if NATS does not.
+func (l *PeerListener) SetNodeStatus(status []byte) {
+	l.updateHello(func(h *hello) { h.Status = status })
+}
+
+// PeerStatus returns the status of the member at addr, or nil if it has not set
+// one.
+func (l *PeerListener) PeerStatus(addr string) ([]byte, error) {
+	answer, err := l.fetchHello(addr)
+	if err == nil && answer.YardID != l.hello().YardID {
+		err = &RefusedError{Peer: l.nameAt(addr), Reason: "belongs to another yard"}
+	}
+	return answer.Status, err
+}
+
+// hello returns this node's present hello.
+func (l *PeerListener) hello() hello {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	mine := l.self
+	if l.logInfo.LastIndex != nil {
+		last := l.logInfo.LastIndex()
+		mine.LastIndex = &last
+	}
+	return mine
+}
+
+// fetchHello returns the hello of the member at addr.
+func (l *PeerListener) fetchHello(addr string) (hello, error) {
+	conn, answer, err := l.connect(addr, purposeProbe, time.Second)
+	if err != nil {
+		return hello{}, err
+	}
+	return answer, conn.Close()
+}
+
+// connect connects to addr and exchanges hellos within timeout. If either side
+// refuses the other regardless of the purpose, the error is a [*RefusedError],
+// and the returned hello may still be set.
+func (l *PeerListener) connect(addr, purpose string, timeout time.Duration) (net.Conn, hello, error) {
+	raw, err := net.DialTimeout("tcp", addr, timeout)
+	if err != nil {
+		return nil, hello{}, err
+	}
+	conn, answer, err := l.clientHandshake(raw, addr, purpose, timeout)
+	if err == nil && answer.Refused != "" {
+		err = &RefusedError{Peer: l.nameAt(addr), Reason: answer.Refused}
+	}
+	if refused := (*RefusedError)(nil); errors.As(err, &refused) {
+		if refused.Reason != reasonNotFormed {
+			l.logThrottled(refused.Error(), "members do not talk", refused.Peer, "reason", refused.Reason)
+			l.recordRefusal(addr, refused.Reason)
+		}
+		raw.Close()
+		return nil, answer, refused
+	}
+	if err != nil {
+		raw.Close()
+		return nil, hello{}, fmt.Errorf("member %s: %w", l.nameAt(addr), err)
+	}
+	return conn, answer, nil
+}
+
+// clientHandshake starts TLS and exchanges hellos on a connection that this
+// member has made.
+func (l *PeerListener) clientHandshake(raw net.Conn, addr, purpose string, timeout time.Duration) (net.Conn, hello, error) {
+	if err := raw.SetDeadline(time.Now().Add(timeout)); err != nil {
+		return nil, hello{}, err
+	}
+	conn, cert, err := l.startTLS(raw, addr)
+	if err != nil {
+		return nil, hello{}, err
+	}
+	mine := l.hello()
+	mine.Purpose = purpose
+	writeErr := writeHello(conn, mine)
+	answer, err := readHello(conn) // a TLS server's refusal arrives here, even if the handshake seemed complete
+	if err == nil && writeErr != nil {
+		err = fmt.Errorf("write hello: %w", writeErr)
+	}
+	if err != nil {
+		return nil, hello{}, l.certRefused(addr, err)
+	}
+	if reason := nameMismatch(cert, answer.Node); reason != "" {
+		return nil, hello{}, &RefusedError{Peer: l.nameAt(addr), Reason: reason}
+	}
+	if answer.Refused == "" {
+		answer.Refused = answer.Build.rejectReason(mine.Build)
+	}
+	l.recordContact(&answer, l.certs != nil, "")
+	return conn, answer, raw.SetDeadline(time.Time{})
+}
+
+// nameAt returns the name of the member at addr, or addr itself if it is not
+// known.
+func (l *PeerListener) nameAt(addr string) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for id, at := range l.addrs {
+		if at == addr {
+			return NodeOf(id)
+		}
+	}
+	for _, m := range l.declared {
+		if m.Addr == addr {
+			return m.Name
+		}
+	}
+	return addr
+}
+
+func (l *PeerListener) serve() {
+	for {
+		select {
+		case l.handshakes <- struct{}{}:
+		case <-l.done:
+			return
+		}
+		conn, err := l.ln.Accept()
+		if err != nil {
+			<-l.handshakes
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			l.log.Warn("raft port accept failed", "err", err)
+			select { // probably out of file descriptors: retry after a pause
+			case <-time.After(100 * time.Millisecond):
+				continue
+			case <-l.done:
+				return
+			}
+		}
+		tracked, ok := l.track(conn)
+		if !ok {
+			return
+		}
+		l.work.Go(func() { l.handle(tracked) })
+	}
+}
+
+// handle performs the handshake of one connection and passes it to Accept if it
+// is for Raft.
+func (l *PeerListener) handle(raw net.Conn) {
+	conn, theirs, err := l.serverHandshake(raw)
+	<-l.handshakes
+	if err != nil {
+		if refused := (*RefusedError)(nil); errors.As(err, &refused) && refused.Reason != reasonNotFormed {
+			l.logRefusedCaller(remoteHost(raw), refused)
+		}
+		l.log.Debug("connection at the raft port refused", "addr", raw.RemoteAddr().String(), "err", err)
+		raw.Close()
+		return
+	}
+	if theirs.Purpose != purposeRaft || !l.assignConn(raw, theirs.memberID()) {
+		conn.Close()
+		return
+	}
+	select {
+	case l.raftConns <- conn:
+	case <-l.done:
+		conn.Close()
+	}
+}
+
+// serverHandshake accepts TLS and exchanges hellos on a connection that a
+// caller has made.
+func (l *PeerListener) serverHandshake(raw net.Conn) (net.Conn, hello, error) {
+	if err := raw.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
+		return nil, hello{}, err
+	}
+	conn, cert, err := l.acceptTLS(raw)
+	if err != nil {
+		return nil, hello{}, err
+	}
+	theirs, err := readHello(conn)
+	if err == nil {
+		if reason := nameMismatch(cert, theirs.Node); reason != "" {
+			return nil, hello{}, l.reject(conn, hello{}, reason)
+		}
+	}
+	mine := l.hello()
+	var version *versionError
+	switch {
+	case errors.As(err, &version):
+		mine.Refused = fmt.Sprintf("version %d of the members' protocol is not known here", version.theirs)
+	case err != nil:
+		return nil, hello{}, err
+	default:
+		mine.Refused = mine.Build.rejectReason(theirs.Build)
+		if mine.Refused == "" && theirs.Purpose == purposeRaft {
+			if mine.Refused = mine.rejectReason(theirs); mine.Refused == "" {
+				mine.Refused = l.truncationReason(&theirs)
+				mine.Truncated = mine.Refused != ""
+			}
+		}
+		l.warnDirChanged(&mine, &theirs, conn)
+		l.recordContact(&theirs, cert != nil, mine.Refused)
+	}
+	if werr := writeHello(conn, mine); werr != nil {
+		return nil, hello{}, werr
+	}
+	if err == nil && mine.Refused != "" {
+		err = &RefusedError{Peer: theirs.Node, Reason: mine.Refused}
+	}
+	if err != nil {
+		return nil, hello{}, err
+	}
+	return conn, theirs, raw.SetDeadline(time.Time{})
+}
+
+// warnDirChanged logs, throttled, that a member came with another data
+// directory than the one the cluster knows. That member waits and logs the
+// reason itself; this log entry is for the operator of the other members.
+func (l *PeerListener) warnDirChanged(mine, theirs *hello, conn net.Conn) {
+	want, known := mine.memberNamed(theirs.Node)
+	if !known || mine.hasMember(theirs.memberID()) || theirs.Yard != mine.Yard || l.recentlyLogged("moved "+theirs.Node) {
+		return
+	}
+	l.log.Warn("a member came without its data directory and is kept waiting: mount that one again, or replace the member if it is lost",
+		"peer", theirs.Node, "directory", want.Dir, "came_with", theirs.Dir, "addr", conn.RemoteAddr().String(),
+		"command", "yardmaster cluster replace "+theirs.Node)
+}
+
+// rejectReason returns why the sender of theirs may not connect for Raft, or
+// "".
+func (h *hello) rejectReason(theirs hello) string {
+	switch want, known := h.memberNamed(theirs.Node); {
+	case !h.formed():
+		return reasonNotFormed
+	case theirs.YardID != h.YardID:
+		return fmt.Sprintf("belongs to yard %s, the caller to %s", h.YardID, theirs.YardID)
+	case h.hasMember(theirs.memberID()):
+		return ""
+	case !known:
+		return fmt.Sprintf("knows no member %q", theirs.Node)
+	default:
+		return replaceHint(theirs.Node, want.Dir, theirs.Dir)
+	}
+}
+
+// trackedConn is an accepted connection that PeerListener.Close also closes.
+type trackedConn struct {
+	net.Conn
+	listener *PeerListener
+}
+
+func (t *trackedConn) Close() error {
+	t.listener.mu.Lock()
+	delete(t.listener.conns, t.Conn)
+	t.listener.mu.Unlock()
+	return t.Conn.Close()
+}
+
+func (l *PeerListener) track(conn net.Conn) (net.Conn, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		conn.Close()
+		return nil, false
+	}
+	l.conns[conn] = MemberID{}
+	return &trackedConn{Conn: conn, listener: l}, true
+}
+
+// assignConn records the member of a connection for Raft. It returns false if
+// that member has just been removed.
+func (l *PeerListener) assignConn(conn net.Conn, id MemberID) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if t, ok := conn.(*trackedConn); ok {
+		l.conns[t.Conn] = id
+	}
+	return l.self.hasMember(id)
+}

@@ -1,0 +1,86 @@
+package peers
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// LogInfo gives a PeerListener access to this node's log and to what it knows
+// of others' logs.
+type LogInfo struct {
+	// LastIndex returns the last index of the log.
+	LastIndex func() uint64
+	// Fresh: the node had promised nothing when it started, so its log may
+	// start again from empty.
+	Fresh bool
+	// MinIndex returns the index that the log of the member with this
+	// [MemberID.ServerID] has reached at least, or 0 if it is not known.
+	MinIndex func(id string) uint64
+	// OnTruncated is called when another member has seen more of this node's
+	// log than there is.
+	OnTruncated func(error)
+}
+
+// SetLogInfo makes the listener refuse members whose logs have lost their ends,
+// and announce the last index of this node's log.
+//
+// A member's log loses its end when an older copy of its data directory is put
+// back. The member would then vote, and count, without what it has
+// acknowledged. Its own files are consistent, so only other members can detect
+// this. They compare the indexes when they first meet a process of that member:
+// what it acknowledges afterwards may be later than the index in its hello.
+func (l *PeerListener) SetLogInfo(log LogInfo) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.logInfo, l.self.Fresh = log, log.Fresh
+}
+
+// CheckTruncated asks the other members whether they have seen more of this
+// node's log than there is. It takes at most a second, and ignores members that
+// do not answer.
+func (l *PeerListener) CheckTruncated() error {
+	addrs := l.otherAddrs()
+	errs := make([]error, len(addrs))
+	var asks sync.WaitGroup
+	for i, addr := range addrs {
+		asks.Go(func() {
+			conn, answer, err := l.connect(addr, purposeRaft, time.Second)
+			if err == nil {
+				conn.Close()
+			}
+			if answer.Truncated {
+				errs[i] = &RefusedError{Peer: l.nameAt(addr), Reason: answer.Refused}
+			}
+		})
+	}
+	asks.Wait()
+	return errors.Join(errs...)
+}
+
+// truncationReason returns a reason if the sender's log has lost its end, or
+// "".
+func (l *PeerListener) truncationReason(theirs *hello) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	id := theirs.memberID()
+	if l.logInfo.MinIndex == nil || theirs.LastIndex == nil || theirs.Instance == "" || l.verified[id.ServerID()] == theirs.Instance {
+		return ""
+	}
+	if minIndex := l.logInfo.MinIndex(id.ServerID()); !theirs.Fresh && *theirs.LastIndex < minIndex {
+		return fmt.Sprintf("has seen the log of %s reach entry %d, but it now ends at %d: an older copy of its data directory was put back",
+			id.Node, minIndex, *theirs.LastIndex)
+	}
+	l.verified[id.ServerID()] = theirs.Instance
+	return ""
+}
+
+func (l *PeerListener) reportTruncated(err error) {
+	l.mu.Lock()
+	report := l.logInfo.OnTruncated
+	l.mu.Unlock()
+	if report != nil {
+		report(err)
+	}
+}

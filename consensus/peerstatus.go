@@ -1,0 +1,47 @@
+package consensus
+
+import (
+	"fmt"
+
+	"github.com/yardmaster-dev/yardmaster/ledger"
+)
+
+// SetNodeStatus sets the status that other members get from this node over the
+// raft port: a few KiB of JSON.
+func (n *Node) SetNodeStatus(status []byte) {
+	if listener := n.id.Listener(); listener != nil {
+		listener.SetNodeStatus(status)
+	}
+}
+
+// PeerStatus returns the status that a member has set, or nil if it has not set
+// one. It takes at most a second.
+func (n *Node) PeerStatus(member string) ([]byte, error) {
+	addr, listener := n.addr(member), n.id.Listener()
+	if addr == "" || listener == nil {
+		return nil, fmt.Errorf("member %s has no declared address", member)
+	}
+	return listener.PeerStatus(addr)
+}
+
+// WriteError returns the error of the last write to the log, or nil if it
+// succeeded.
+func (n *Node) WriteError() error {
+	if err := n.guarded.lastErr.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// ConsistencyChecks returns a channel that receives a copy of the ledger as it
+// was right after each entry with a [ledger.CheckConsistency]. A copy that is
+// not received is replaced by the next one.
+func (n *Node) ConsistencyChecks() <-chan *ledger.Ledger { return n.fsm.checks }
+
+// CorruptLedger changes this member's ledger without consensus, so that tests
+// can check how a member with corrupt memory is handled.
+func (n *Node) CorruptLedger(change func(*ledger.Ledger)) {
+	n.fsm.mu.Lock()
+	defer n.fsm.mu.Unlock()
+	change(n.fsm.ledger)
+}

@@ -1,0 +1,188 @@
+package consensus
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/hashicorp/raft"
+)
+
+// watermarkFile is the file with a node's watermarks, in Raft's directory.
+const watermarkFile = "marks.json"
+
+// watermarks are what this node has promised to other members, and how far it
+// has seen each member's log reach. They are kept in addition to Raft's store,
+// so that an older copy of either is detected: a voter that has forgotten a
+// vote, or an entry that it acknowledged, could undo a decision of a quorum.
+//
+// They are written after the store, so after a crash they may be behind it, but
+// never ahead of it.
+type watermarks struct {
+	path string
+
+	mu    sync.Mutex
+	state hardState
+	saved string // content of the file
+}
+
+// hardState is the content of the file.
+type hardState struct {
+	Term     uint64            `json:"term"`      // highest term that this node has been in
+	VoteTerm uint64            `json:"vote_term"` // term in which it voted last
+	Vote     string            `json:"vote"`      // raft id of the candidate it voted for
+	Index    uint64            `json:"index"`     // the log reached this index, and all of it was committed
+	Peers    map[string]uint64 `json:"peers"`     // by raft id: index that its log has reached at least
+}
+
+// watermarkRecord is the content of the file: the state and its checksum
+// (CRC-32C).
+type watermarkRecord struct {
+	Sum        uint32          `json:"sum"`
+	Watermarks json.RawMessage `json:"marks"`
+}
+
+// loadWatermarks reads the watermarks in dir. Without a file they are zero.
+func loadWatermarks(dir string) (*watermarks, error) {
+	m := &watermarks{path: filepath.Join(dir, watermarkFile)}
+	raw, err := os.ReadFile(m.path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return m, nil
+	case err != nil:
+		return nil, fmt.Errorf("read watermarks: %w", err)
+	}
+	var r watermarkRecord
+	if err := json.Unmarshal(raw, &r); err != nil {
+		return nil, fmt.Errorf("%s: %w", watermarkFile, err)
+	}
+	if crc32.Checksum(r.Watermarks, castagnoli) != r.Sum {
+		return nil, fmt.Errorf("%s does not match its checksum", watermarkFile)
+	}
+	m.saved = string(r.Watermarks)
+	return m, json.Unmarshal(r.Watermarks, &m.state)
+}
+
+// save writes the watermarks if they have changed.
+func (w *watermarks) save() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	body, err := json.Marshal(w.state)
+	if err != nil || string(body) == w.saved {
+		return err
+	}
+	raw, err := json.Marshal(watermarkRecord{Sum: crc32.Checksum(body, castagnoli), Watermarks: body})
+	if err != nil {
+		return err
+	}
+	if err := writeDurably(w.path, raw); err != nil {
+		return fmt.Errorf("write watermarks: %w", err)
+	}
+	w.saved = string(body)
+	return nil
+}
+
+// writeDurably replaces a file atomically, so that after a power loss it has
+// the old or the new content.
+func writeDurably(path string, raw []byte) error {
+	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(raw)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+// update changes the watermarks in memory; save writes them.
+func (w *watermarks) update(change func(*hardState)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	change(&w.state)
+}
+
+// recordPeer records that a member has the log up to index, all of it
+// committed.
+func (w *watermarks) recordPeer(id string, index uint64) {
+	w.update(func(p *hardState) {
+		if index <= p.Peers[id] {
+			return
+		}
+		if p.Peers == nil {
+			p.Peers = make(map[string]uint64)
+		}
+		p.Peers[id] = index
+	})
+}
+
+// peerIndex returns the index that a member's log has reached at least, or 0 if
+// it is not known.
+func (w *watermarks) peerIndex(id string) uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.state.Peers[id]
+}
+
+// prunePeers forgets servers that are not in the group any more.
+func (w *watermarks) prunePeers(members []MemberInfo) {
+	w.update(func(p *hardState) {
+		maps.DeleteFunc(p.Peers, func(id string, _ uint64) bool {
+			for _, member := range members {
+				if member.ID == id {
+					return false
+				}
+			}
+			return true
+		})
+	})
+}
+
+// Raft's keys in its stable store.
+const (
+	keyTerm     = "CurrentTerm"
+	keyVoteTerm = "LastVoteTerm"
+	keyVote     = "LastVoteCand"
+)
+
+// verify compares the store with the watermarks. last is the last index of the
+// log and its snapshot.
+func (w *watermarks) verify(store raft.StableStore, last uint64) error {
+	term, err := zeroIfMissing(store.GetUint64([]byte(keyTerm)))
+	voteTerm, err2 := zeroIfMissing(store.GetUint64([]byte(keyVoteTerm)))
+	vote, err3 := zeroIfMissing(store.Get([]byte(keyVote)))
+	if err := errors.Join(err, err2, err3); err != nil {
+		return fmt.Errorf("read raft's term and vote: %w", err)
+	}
+	p := w.state
+	switch {
+	case term < p.Term:
+		return fmt.Errorf("its term is %d, but had reached %d", term, p.Term)
+	case voteTerm < p.VoteTerm:
+		return fmt.Errorf("it voted in term %d, but its last recorded vote is in term %d", p.VoteTerm, voteTerm)
+	case voteTerm == p.VoteTerm && string(vote) != p.Vote:
+		return fmt.Errorf("in term %d it voted for %q, but its recorded vote is for %q", voteTerm, p.Vote, vote)
+	case last < p.Index:
+		return fmt.Errorf("its log ends at entry %d, but had reached %d", last, p.Index)
+	}
+	return nil
+}
+
+// zeroIfMissing returns zero for a value that was never written.
+func zeroIfMissing[T any](v T, err error) (T, error) {
+	if err != nil && err.Error() == "not found" { // the text of raft's own error
+		var zero T
+		return zero, nil
+	}
+	return v, err
+}

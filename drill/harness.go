@@ -1,0 +1,329 @@
+package drill
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Harness is the environment of one drill: a cluster, loads for it, and the report.
+// Its methods must be called from the goroutine of the drill, except Logf, Require,
+// Target and Figure, which are safe for concurrent use.
+type Harness struct {
+	*Cluster
+	Seed  uint64
+	Rand  *rand.Rand // determines the schedule of faults, from Seed
+	Quick bool       // repeat each fault only as often as needed to show it
+
+	progress        io.Writer
+	began           time.Time
+	loads           []*Load
+	loadGroup       sync.WaitGroup
+	loadsEndedAt    int64 // when the loads were stopped, by the host's clock
+	faults          []fault
+	targets         map[string]Limits
+	authorityLimits []authorityLimit
+	ignorable       func(refusal string) bool // nil if publishes may fail and runs be repeated
+
+	observer      observer
+	contention    contention
+	orphans       orphans
+	stopObservers context.CancelFunc // stops the observer and the contending writers
+	baselines     map[string]usage
+
+	mu        sync.Mutex
+	report    *Report
+	loadError error
+}
+
+// fault is the time at which a fault was injected, or healed.
+type fault struct {
+	what string
+	at   int64 // by the host's clock
+}
+
+// authorityLimit limits the changes of authority in a period.
+type authorityLimit struct {
+	name     string
+	from, to int64 // by the host's clock
+	max      int   // changes of authority
+}
+
+// Limits are the targets for one kind of fault; 0 means none.
+type Limits struct {
+	Dispatch time.Duration // 99th percentile of the times in which no job begins
+	Ack      time.Duration // 99th percentile of the times in which no job is acknowledged
+}
+
+// Logf adds a line to the timeline of the report.
+func (h *Harness) Logf(format string, v ...any) {
+	line := fmt.Sprintf("%7.2fs  %s", time.Since(h.began).Seconds(), fmt.Sprintf(format, v...))
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.report.Timeline = append(h.report.Timeline, line)
+	if h.progress != nil {
+		fmt.Fprintln(h.progress, line)
+	}
+}
+
+// Require records a broken promise unless kept is true.
+func (h *Harness) Require(kept bool, format string, v ...any) {
+	if kept {
+		return
+	}
+	what := fmt.Sprintf(format, v...)
+	h.Logf("BROKEN: %s", what)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.report.Broken = append(h.report.Broken, what)
+}
+
+// Figure adds a figure to the report.
+func (h *Harness) Figure(name string, value any) {
+	if d, ok := value.(time.Duration); ok {
+		value = d.Round(time.Millisecond).String()
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.report.Figures = append(h.report.Figures, Figure{name, fmt.Sprint(value)})
+}
+
+// Target adds a figure that should be at most limit. A missed target is reported
+// separately. It does not break a promise, because the machine may be busy.
+func (h *Harness) Target(name string, got, limit time.Duration) {
+	h.Figure(name, got)
+	if got > limit {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.report.Missed = append(h.report.Missed, fmt.Sprintf("%s %s, target %s", name, got.Round(time.Millisecond), limit))
+	}
+}
+
+// SetTargets sets the targets for the gaps around faults of one kind.
+func (h *Harness) SetTargets(what string, l Limits) { h.targets[what] = l }
+
+// Fault records that a fault is injected now. Gaps after it, up to the next fault,
+// are attributed to it.
+func (h *Harness) Fault(what, detail string) {
+	h.faults = append(h.faults, fault{what, HostClock()})
+	h.Logf("%s: %s", what, detail)
+}
+
+// Recover records the healing as an event to which gaps are attributed, and calls
+// [Harness.Heal].
+func (h *Harness) Recover(ctx context.Context) error {
+	h.faults = append(h.faults, fault{recovered, HostClock()})
+	return h.Heal(ctx)
+}
+
+// recovered is the name of the fault to which gaps after healing are attributed.
+const recovered = "healed"
+
+// Repeats returns how often to repeat a fault: n times, or at most twice in a quick
+// run.
+func (h *Harness) Repeats(n int) int {
+	if h.Quick {
+		return min(n, 2)
+	}
+	return n
+}
+
+// RandDuration returns a random duration between minimum and maximum.
+func (h *Harness) RandDuration(minimum, maximum time.Duration) time.Duration {
+	return minimum + time.Duration(h.Rand.Int64N(int64(maximum-minimum)+1))
+}
+
+// RequireNoRetries makes repeated runs and failed publishes break the promises of
+// the drill. Publishes that fail for an ignorable reason do not count.
+func (h *Harness) RequireNoRetries(ignorable func(refusal string) bool) { h.ignorable = ignorable }
+
+// checkNoRetries checks the promise made by [Harness.RequireNoRetries].
+func (h *Harness) checkNoRetries(v *Verdict) {
+	if h.ignorable == nil {
+		return
+	}
+	failed := 0
+	for reason, times := range v.Refusals {
+		if !h.ignorable(reason) {
+			h.Logf("%d publishes failed: %s", times, reason)
+			failed += times
+		}
+	}
+	h.Figure("failed publishes, and those repeated at another node", fmt.Sprintf("%d, %d", failed, v.Retried-failed))
+	h.Figure("repeated runs", v.Reruns)
+	h.Require(failed == 0, "%d publishes failed", failed)
+	h.Require(v.Reruns == 0, "%d jobs ran again", v.Reruns)
+}
+
+// LimitAuthorityChanges makes it break a promise if the authority has changed more
+// than limit times from since, by the host's clock, until now.
+func (h *Harness) LimitAuthorityChanges(name string, since int64, limit int) {
+	h.authorityLimits = append(h.authorityLimits, authorityLimit{name, since, HostClock(), limit})
+}
+
+// HostClock returns the host's monotonic clock in nanoseconds. It is the same for
+// all processes of the host.
+func HostClock() int64 {
+	now, _ := readHostClock() // cannot fail
+	return now
+}
+
+// Sleep waits for d, or until ctx ends.
+func (h *Harness) Sleep(ctx context.Context, d time.Duration) error { return sleep(ctx, d) }
+
+// StartLoads starts to publish loads. They are stopped when the drill ends.
+func (h *Harness) StartLoads(ctx context.Context, loads ...*Load) {
+	for _, l := range loads {
+		h.loads = append(h.loads, l)
+		h.loadGroup.Go(func() {
+			if err := l.Run(ctx, h.Cluster); err != nil {
+				h.mu.Lock()
+				defer h.mu.Unlock()
+				h.loadError = errors.Join(h.loadError, err)
+			}
+		})
+	}
+}
+
+// The queues of [Harness.StartSteadyLoad].
+const (
+	FreeQueue    = "free"
+	LimitedQueue = "limited" // concurrency limit Strict
+	RunnerQueue  = "rrq"
+	Strict       = 3
+)
+
+// StartSteadyLoad creates the queues, starts workers, and publishes several hundred
+// jobs per second of all kinds over all transports until the drill ends. It returns
+// when jobs run.
+func (h *Harness) StartSteadyLoad(ctx context.Context) error {
+	if err := h.StartWorkers(ctx, 3, 16, 2*time.Millisecond); err != nil {
+		return err
+	}
+	const interval = 20 * time.Millisecond
+	loads := []*Load{
+		{Queue: LimitedQueue, Parallel: 1, Pace: interval},
+		{Queue: RunnerQueue, Function: "demo#echo", Parallel: 1, Pace: interval},
+	}
+	for _, t := range Transports {
+		loads = append(loads, &Load{Queue: FreeQueue, Transport: t, Parallel: 2, Pace: interval})
+	}
+	h.StartLoads(ctx, loads...)
+	h.startObservers(ctx)
+	return until(ctx, "jobs run", func() error {
+		for _, l := range h.loads {
+			if l.Acked() < 10 {
+				return fmt.Errorf("%d jobs like %s are acknowledged; refusals: %v", l.Acked(), l.Key(0), l.Refusals())
+			}
+		}
+		return nil
+	})
+}
+
+// startObservers starts the observers and the contending writers, one of each per
+// node. They stop with the loads.
+func (h *Harness) startObservers(ctx context.Context) {
+	ctx, h.stopObservers = context.WithCancel(ctx)
+	for i, n := range h.Nodes {
+		rnd := rand.New(rand.NewPCG(h.Seed, uint64(1000+i)))
+		h.contention.runWriter(ctx, i, n, rnd.IntN)
+		h.observer.observe(ctx, n)
+	}
+}
+
+// StartWorkers creates the queues and starts workers: as many for FreeQueue, with
+// these credits, as for LimitedQueue. hold is how long they take over a job.
+func (h *Harness) StartWorkers(ctx context.Context, workers int, credits uint32, hold time.Duration) error {
+	for queue, limit := range map[string]int{FreeQueue: 0, LimitedQueue: Strict, RunnerQueue: 0} {
+		if err := h.AddQueue(ctx, queue, limit); err != nil {
+			return err
+		}
+	}
+	for range workers {
+		for _, t := range []Task{{Queue: FreeQueue, Credits: credits, Hold: hold}, {Queue: LimitedQueue, Credits: 4, Hold: 2 * hold}} {
+			t.Nodes = h.Edges()
+			if _, err := h.AddWorker(t); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Acked returns the number of jobs acknowledged so far.
+func (h *Harness) Acked() (n int) {
+	for _, l := range h.loads {
+		n += l.Acked()
+	}
+	return n
+}
+
+// AwaitAuthority waits until a node holds the authority, and returns it.
+func (h *Harness) AwaitAuthority(ctx context.Context) (n *Node, err error) {
+	return n, until(ctx, "there is an authority", func() (err error) { n, err = h.Authority(ctx); return err })
+}
+
+// AwaitOtherAuthority waits until a node other than except holds the authority,
+// without asking except.
+func (h *Harness) AwaitOtherAuthority(ctx context.Context, except *Node) (n *Node, err error) {
+	rest := Cluster{}
+	for _, other := range h.Nodes {
+		if other != except {
+			rest.Nodes = append(rest.Nodes, other)
+		}
+	}
+	return n, until(ctx, "there is an authority other than "+except.Name, func() (err error) { n, err = rest.Authority(ctx); return err })
+}
+
+// Heal undoes all faults of links and disks, resumes stopped nodes and starts those
+// that have exited. It returns when all nodes are ready.
+func (h *Harness) Heal(ctx context.Context) error {
+	if h.Net != nil {
+		if err := h.Net.Heal(); err != nil {
+			return err
+		}
+	}
+	began := time.Now()
+	for _, n := range h.Nodes {
+		if n.Disk != nil {
+			if err := n.Disk.Repair(); err != nil {
+				return err
+			}
+		}
+		if n.Running() {
+			if err := n.Signal(syscall.SIGCONT); err != nil {
+				return fmt.Errorf("resume %s: %w", n.Name, err)
+			}
+		} else if err := n.Start(); err != nil {
+			return err
+		}
+	}
+	if err := h.WaitReady(ctx); err != nil {
+		return err
+	}
+	h.Logf("all nodes are ready after %s", time.Since(began).Round(time.Millisecond))
+	return nil
+}
+
+// StopLoads stops the loads before the end of the drill.
+func (h *Harness) StopLoads() error { return h.stopLoads() }
+
+// stopLoads stops the loads, the observers and the contending writers.
+func (h *Harness) stopLoads() error {
+	if h.loadsEndedAt == 0 {
+		h.loadsEndedAt = HostClock()
+	}
+	for _, l := range h.loads {
+		l.Stop()
+	}
+	h.loadGroup.Wait()
+	h.stopObservers()
+	h.observer.done.Wait()
+	h.contention.done.Wait()
+	return h.loadError
+}

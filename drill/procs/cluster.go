@@ -1,0 +1,310 @@
+// Package procs starts nodes as separate processes of the program itself, on
+// loopback addresses and in a directory of the caller's. It is for benchmarks and
+// demos of real clusters.
+package procs
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
+	"github.com/yardmaster-dev/yardmaster/node"
+)
+
+const (
+	startTimeout   = 30 * time.Second
+	stopTimeout    = 5 * time.Second
+	requestTimeout = 3 * time.Second
+)
+
+// Options configures a cluster.
+type Options struct {
+	Nodes  int    // 1, 3 or 5
+	Dir    string // an empty directory; the caller removes it
+	Binary string // the program; "" means this one
+	Config string // TOML appended to every node's configuration file
+	Env    []string
+	// Profile opens a profiling listener on every node, at Node.Profile.
+	Profile bool
+}
+
+// Cluster is a set of nodes that run as processes.
+type Cluster struct {
+	Nodes []*Node
+	opts  Options
+}
+
+// Node is one node of a cluster, running or stopped.
+type Node struct {
+	Name    string
+	NATS    string // host:port for clients
+	Edge    string // host:port for Overhop workers
+	Profile string // host:port of its profiling listener; "" without Options.Profile
+	*Process
+	cluster     *Cluster
+	route, raft string
+}
+
+// Start starts the nodes and returns when all of them report that the cluster is
+// ready. After an error no node is running.
+func Start(ctx context.Context, o Options) (*Cluster, error) {
+	c, err := layOut(o)
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range c.Nodes {
+		err = errors.Join(err, n.Start())
+	}
+	if err == nil {
+		err = c.AwaitReady(ctx)
+	}
+	if err != nil {
+		c.Stop()
+		return nil, err
+	}
+	return c, nil
+}
+
+// layOut chooses addresses and writes the configuration files.
+func layOut(o Options) (*Cluster, error) {
+	if o.Binary == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return nil, fmt.Errorf("find the program itself: %w", err)
+		}
+		o.Binary = self
+	}
+	c := &Cluster{opts: o}
+	const ports = 5
+	a, err := FreeAddresses(ports * o.Nodes)
+	if err != nil {
+		return nil, err
+	}
+	for i := range o.Nodes {
+		a := a[ports*i:]
+		n := &Node{Name: fmt.Sprintf("n%d", i+1), cluster: c, NATS: a[0], Edge: a[1], route: a[2], raft: a[3]}
+		if o.Profile {
+			n.Profile = a[4]
+		}
+		c.Nodes = append(c.Nodes, n)
+	}
+	for _, n := range c.Nodes {
+		if err := os.WriteFile(n.path("toml"), []byte(n.config()), 0o600); err != nil {
+			return nil, fmt.Errorf("write the configuration of %s: %w", n.Name, err)
+		}
+	}
+	return c, nil
+}
+
+func (n *Node) path(suffix string) string {
+	return filepath.Join(n.cluster.opts.Dir, n.Name+"."+suffix)
+}
+
+// config returns the node's configuration file.
+func (n *Node) config() string {
+	var b strings.Builder
+	host, port, _ := net.SplitHostPort(n.Edge)
+	fmt.Fprintf(&b, "[node]\nname = %q\ndata_dir = %q\n\n", n.Name, n.path("data"))
+	fmt.Fprintf(&b, "[nats]\nlisten = %q\n\n", n.NATS)
+	fmt.Fprint(&b, "[http]\nlisten = \"127.0.0.1:0\"\n\n")
+	fmt.Fprintf(&b, "[server]\nhost = %q\nport = %s\n", host, port)
+	if len(n.cluster.Nodes) > 1 {
+		fmt.Fprintf(&b, "\n[cluster]\nmembers = [\n")
+		for _, m := range n.cluster.Nodes {
+			fmt.Fprintf(&b, "  { name = %q, route = %q, raft = %q },\n", m.Name, m.route, m.raft)
+		}
+		fmt.Fprint(&b, "]\n")
+	}
+	return b.String() + "\n" + n.cluster.opts.Config
+}
+
+// FreeAddresses returns n free loopback addresses below the range from which the
+// kernel takes ports for outgoing connections, so that none of those occupies
+// them first.
+func FreeAddresses(n int) ([]string, error) {
+	var found []string
+	for range 100 * n {
+		address := fmt.Sprintf("127.0.0.1:%d", 10000+rand.IntN(10000))
+		l, err := net.Listen("tcp", address)
+		if err != nil {
+			continue
+		}
+		defer l.Close() // at return, so that no address is found twice
+		if found = append(found, address); len(found) == n {
+			return found, nil
+		}
+	}
+	return nil, fmt.Errorf("found only %d of %d free ports on 127.0.0.1 between 10000 and 20000", len(found), n)
+}
+
+// Start starts the node's process, for the first time or again.
+func (n *Node) Start() error {
+	env := n.cluster.opts.Env
+	if n.Profile != "" {
+		env = append(env[:len(env):len(env)], "YARD_PPROF="+n.Profile)
+	}
+	p, err := StartProcess("node "+n.Name, n.path("log"), env, n.cluster.opts.Binary, "node", "--config", n.path("toml"))
+	if err == nil {
+		n.Process = p
+	}
+	return err
+}
+
+// URL returns the URL of the node for NATS clients.
+func (n *Node) URL() string { return "nats://" + n.NATS }
+
+// Route returns the address of the node for the routes of other NATS servers.
+func (n *Node) Route() string { return n.route }
+
+// Ask sends a request to the node and decodes its JSON answer.
+func (n *Node) Ask(ctx context.Context, subject string, request, answer any) error {
+	body, err := json.Marshal(request)
+	if err != nil {
+		return fmt.Errorf("encode the request %s: %w", subject, err)
+	}
+	raw, err := n.Request(ctx, subject, body)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(raw, answer); err != nil {
+		return fmt.Errorf("decode the answer of %s to %s: %w", n.Name, subject, err)
+	}
+	return nil
+}
+
+// Request sends a request to the node and returns its raw answer.
+func (n *Node) Request(ctx context.Context, subject string, request []byte) ([]byte, error) {
+	c, err := cluster.Dial(ctx, n.URL(), cluster.DialOptions{Timeout: requestTimeout})
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	raw, err := c.Request(ctx, subject, request)
+	if err != nil {
+		return nil, fmt.Errorf("ask %s: %w", n.Name, err)
+	}
+	return raw, nil
+}
+
+// Status returns the node's status.
+func (n *Node) Status(ctx context.Context) (s node.Status, err error) {
+	err = n.Ask(ctx, cluster.SubjectStatus, struct{}{}, &s)
+	return s, err
+}
+
+// AwaitReady waits until every node reports that the cluster is ready, with all
+// members and runners up.
+func (c *Cluster) AwaitReady(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	for _, n := range c.Nodes {
+		err := c.Until(ctx, "node "+n.Name+" is ready", func() error {
+			s, err := n.Status(ctx)
+			if err != nil {
+				return err
+			}
+			return CheckReady(&s, len(c.Nodes))
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// CheckReady returns an error unless the status of a node shows a ready cluster
+// with this number of members up and all runners up.
+func CheckReady(s *node.Status, members int) error {
+	up := 0
+	for _, m := range s.Members {
+		if m.State == "up" {
+			up++
+		}
+	}
+	if up < members {
+		return fmt.Errorf("%d of %d members are up", up, members)
+	}
+	for _, p := range s.Pools {
+		if p.Up < p.Size {
+			return fmt.Errorf("%d of %d runners are up", p.Up, p.Size)
+		}
+	}
+	if !s.Readiness.Ready {
+		return fmt.Errorf("not ready: %v", s.Readiness.Reasons)
+	}
+	return nil
+}
+
+// Authority returns the node that holds the authority, as the first node that
+// answers reports it.
+func (c *Cluster) Authority(ctx context.Context) (*Node, error) {
+	var last error
+	for _, asked := range c.Nodes {
+		s, err := asked.Status(ctx)
+		if err != nil {
+			last = err
+			continue
+		}
+		for _, n := range c.Nodes {
+			if n.Name == s.Authority.Owner {
+				return n, nil
+			}
+		}
+		last = fmt.Errorf("%s reports no authority", asked.Name)
+	}
+	return nil, last
+}
+
+// Until polls fact until it returns nil. It gives up when ctx ends or a node has
+// exited.
+func (c *Cluster) Until(ctx context.Context, what string, fact func() error) error {
+	for {
+		err := fact()
+		if err == nil {
+			return nil
+		}
+		for _, n := range c.Nodes {
+			if ended := n.Ended(); ended != nil {
+				return ended
+			}
+		}
+		if backoff.Sleep(ctx, 50*time.Millisecond) != nil {
+			return fmt.Errorf("gave up waiting until %s: %w", what, err)
+		}
+	}
+}
+
+// CPU returns the processor time used by all nodes.
+func (c *Cluster) CPU() (sum time.Duration) {
+	for _, n := range c.Nodes {
+		if n.Process != nil {
+			sum += n.CPU()
+		}
+	}
+	return sum
+}
+
+// Stop stops all nodes.
+func (c *Cluster) Stop() {
+	for _, n := range c.Nodes {
+		if n.Process != nil {
+			n.Term()
+		}
+	}
+	for _, n := range c.Nodes {
+		if n.Process != nil {
+			n.Process.Stop(stopTimeout)
+		}
+	}
+}

@@ -1,0 +1,155 @@
+package overhop
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
+)
+
+const (
+	// connectTimeout limits the time for connecting to a node and registering
+	// there.
+	connectTimeout = 5 * time.Second
+
+	// probeTimeout is how long a node may take to answer a probe.
+	probeTimeout = 3 * time.Second
+)
+
+// nodeDialer connects to the nodes of a worker or a producer in turn. Only
+// alive may be called concurrently.
+type nodeDialer struct {
+	nodes     []string
+	index     int
+	preferred []string // nodes named by one that drains; each is tried once
+	dial      func(ctx context.Context, addr string) (net.Conn, error)
+	tls       *tls.Config
+	backoff   backoff.Backoff
+	lastTry   time.Time
+}
+
+func newNodeDialer(nodes []string, dial func(context.Context, string) (net.Conn, error), tlsConfig *tls.Config) *nodeDialer {
+	if dial == nil {
+		dial = dialTCP
+	}
+	return &nodeDialer{
+		nodes: nodes, index: rand.IntN(len(nodes)), dial: dial, tls: tlsConfig,
+		backoff: backoff.Backoff{Base: 50 * time.Millisecond, Max: 2 * time.Second},
+	}
+}
+
+// maxPreferred is the number of addresses of a DRAIN that are tried.
+const maxPreferred = 16
+
+// prefer makes next return addrs first, in random order.
+func (nd *nodeDialer) prefer(addrs []string) {
+	nd.preferred = addrs[:min(len(addrs), maxPreferred)]
+	rand.Shuffle(len(nd.preferred), func(i, j int) { nd.preferred[i], nd.preferred[j] = nd.preferred[j], nd.preferred[i] })
+}
+
+// next returns the address to try next.
+func (nd *nodeDialer) next() string {
+	nd.lastTry = time.Now()
+	if len(nd.preferred) > 0 {
+		addr := nd.preferred[0]
+		nd.preferred = nd.preferred[1:]
+		return addr
+	}
+	nd.index++
+	return nd.nodes[nd.index%len(nd.nodes)]
+}
+
+// connect connects to a node and registers.
+func (nd *nodeDialer) connect(ctx context.Context, addr string, o Options) (*Client, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	nc, err := nd.dial(ctx, addr)
+	if err != nil {
+		return nil, fmt.Errorf("connect to node: %w", err)
+	}
+	if nc, err = wrapTLS(ctx, nc, addr, nd.tls); err != nil {
+		return nil, err
+	}
+	o.probe = func(ctx context.Context) bool { return nd.alive(ctx, addr) }
+	c, err := Connect(ctx, nc, o)
+	if err != nil {
+		nc.Close()
+	}
+	return c, err
+}
+
+// alive reports whether a node answers over a new connection. Any answer
+// counts, including a refusal or a closed connection: a process that hangs
+// still accepts connections, but sends nothing. alive may be called
+// concurrently with the other methods.
+func (nd *nodeDialer) alive(ctx context.Context, addr string) bool {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	nc, err := nd.dial(ctx, addr)
+	if err != nil {
+		return false
+	}
+	if nc, err = wrapTLS(ctx, nc, addr, nd.tls); err != nil {
+		return ctx.Err() == nil
+	}
+	defer nc.Close()
+	stop := context.AfterFunc(ctx, func() { nc.Close() })
+	defer stop()
+	if _, err = nc.Write(AppendMessage(nil, THello, "1", EmptyMap)); err == nil {
+		_, err = nc.Read(make([]byte, 1))
+	}
+	return ctx.Err() == nil
+}
+
+// retryDelay returns how long to wait before the next attempt, 0 before the
+// first. A connection that lasted resets the backoff.
+func (nd *nodeDialer) retryDelay() time.Duration {
+	if nd.lastTry.IsZero() {
+		return 0
+	}
+	if time.Since(nd.lastTry) > nd.backoff.Max {
+		nd.backoff.Reset()
+	}
+	return nd.backoff.Next()
+}
+
+func dialTCP(ctx context.Context, addr string) (net.Conn, error) {
+	d := net.Dialer{Control: setUserTimeout}
+	nc, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("connect to node: %w", err)
+	}
+	return nc, nil
+}
+
+// wrapTLS starts TLS over nc, unless cfg is nil. On error it closes nc.
+func wrapTLS(ctx context.Context, nc net.Conn, addr string, cfg *tls.Config) (net.Conn, error) {
+	if cfg == nil {
+		return nc, nil
+	}
+	if cfg.ServerName == "" && !cfg.InsecureSkipVerify {
+		host, _, err := net.SplitHostPort(addr)
+		if err != nil {
+			host = addr
+		}
+		cfg = cfg.Clone()
+		cfg.ServerName = host
+	}
+	conn := tls.Client(nc, cfg)
+	if err := conn.HandshakeContext(ctx); err != nil {
+		nc.Close()
+		return nil, fmt.Errorf("TLS with node: %w", err)
+	}
+	return conn, nil
+}
+
+// permanentCodes are refusals that another node or a later attempt would not
+// change: the worker or producer is misconfigured.
+var permanentCodes = []Code{
+	CodeProtocolViolation, CodeQueueNotFound, CodeInvalidQueueName, CodeSystemQueue, CodeDuplicateSub, CodeNotImplemented,
+	CodeUnauthorized,
+}

@@ -1,0 +1,69 @@
+package edge
+
+import (
+	"sync"
+	"time"
+)
+
+// stopwatch adds up the time during which a connection's requests are handled
+// or wait, and nothing is read. The worker's messages cannot be received during
+// that time, so it does not count as silence.
+type stopwatch struct {
+	mu    sync.Mutex
+	total time.Duration
+	since time.Time // zero: not running
+}
+
+// start starts the stopwatch. It has no effect on a running one.
+func (w *stopwatch) start() {
+	w.mu.Lock()
+	if w.since.IsZero() {
+		w.since = time.Now()
+	}
+	w.mu.Unlock()
+}
+
+func (w *stopwatch) stop() {
+	w.mu.Lock()
+	if !w.since.IsZero() {
+		w.total += time.Since(w.since)
+		w.since = time.Time{}
+	}
+	w.mu.Unlock()
+}
+
+// elapsed returns the total time.
+func (w *stopwatch) elapsed() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.since.IsZero() {
+		return w.total
+	}
+	return w.total + time.Since(w.since)
+}
+
+// setReplyByLocked sets the time by which the worker of d must reply.
+// Server.mu is held.
+func (d *dispatch) setReplyByLocked(until time.Time) {
+	d.replyBy, d.busyAtGrant = until, 0
+	if d.conn != nil {
+		d.busyAtGrant = d.conn.busy.elapsed()
+	}
+}
+
+// replyDeadline returns replyBy, postponed by the time during which the
+// connection was not read. Server.mu is held.
+func (d *dispatch) replyDeadline() time.Time {
+	if d.conn == nil {
+		return d.replyBy
+	}
+	return d.replyBy.Add(d.conn.busy.elapsed() - d.busyAtGrant)
+}
+
+// setConnLocked makes c the connection of d's worker, nil for none, and keeps
+// the time that is left for the worker. Server.mu is held.
+func (d *dispatch) setConnLocked(c *conn) {
+	until := d.replyDeadline()
+	d.conn = c
+	d.setReplyByLocked(until)
+}

@@ -1,0 +1,93 @@
+package health
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// DiskLevel classifies the free space of a disk.
+type DiskLevel uint8
+
+// The levels, from good to bad.
+const (
+	LevelOK       DiskLevel = iota // no restriction
+	LevelLow                       // the node accepts no jobs
+	LevelCritical                  // the node also gives up the authority
+)
+
+func (l DiskLevel) String() string {
+	return [...]string{"ok", "low", "critical"}[min(l, LevelCritical)]
+}
+
+// Thresholds defines below how much free space a disk is low, and below how much
+// it is critical. Each is a percentage of the disk or a number of bytes, whichever
+// is less, so that a small disk keeps a reserve and a large one can be used almost
+// completely.
+type Thresholds struct {
+	RefusePercent, StopPercent int
+	RefuseBytes, StopBytes     int64
+}
+
+// bytes returns the thresholds in bytes for a disk of size bytes.
+func (m Thresholds) bytes(size int64) (refuse, stop int64) {
+	refuse = min(size/100*int64(m.RefusePercent), m.RefuseBytes)
+	return refuse, min(size/100*int64(m.StopPercent), m.StopBytes, refuse)
+}
+
+// FreeSpace is the state of a file system, in bytes.
+type FreeSpace struct {
+	Size, Free   int64 // Free is what an unprivileged process may still use
+	Refuse, Stop int64 // the thresholds for this disk
+}
+
+// withHysteresis returns how much must be free to leave the level below a
+// threshold: an eighth more. Without it a disk at the threshold would open and
+// close the intake in turn.
+func withHysteresis(threshold int64) int64 { return threshold + threshold/8 }
+
+// diskLevel returns the level, given the previous one.
+func (r FreeSpace) diskLevel(before DiskLevel) DiskLevel {
+	refuse, stop := r.Refuse, r.Stop
+	if before >= LevelLow {
+		refuse = withHysteresis(refuse)
+	}
+	if before >= LevelCritical {
+		stop = withHysteresis(stop)
+	}
+	switch {
+	case r.Free < stop:
+		return LevelCritical
+	case r.Free < refuse:
+		return LevelLow
+	}
+	return LevelOK
+}
+
+// Disk is the file system of a directory, with its thresholds.
+type Disk struct {
+	Dir        string
+	Thresholds Thresholds
+}
+
+// Measure returns the free space.
+func (d Disk) Measure() (FreeSpace, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(d.Dir, &st); err != nil {
+		return FreeSpace{}, fmt.Errorf("measure the room in %s: %w", d.Dir, err)
+	}
+	r := FreeSpace{Size: int64(st.Blocks) * st.Bsize, Free: int64(st.Bavail) * st.Bsize}
+	r.Refuse, r.Stop = d.Thresholds.bytes(r.Size)
+	return r, nil
+}
+
+// formatBytes formats a number of bytes with a binary unit.
+func formatBytes(bytes int64) string {
+	switch {
+	case bytes >= 10<<30:
+		return fmt.Sprintf("%d GiB", bytes>>30)
+	case bytes >= 1<<20:
+		return fmt.Sprintf("%d MiB", bytes>>20)
+	}
+	return fmt.Sprintf("%d KiB", bytes>>10)
+}

@@ -1,0 +1,271 @@
+package health
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Config configures a monitor. Its functions are called from one goroutine, except
+// PeerStatus, which is called concurrently. They must not block for long.
+type Config struct {
+	Node    string
+	Members func() []string // all members, including this node
+	Disk    Disk
+
+	// Check returns the node's status without its disk.
+	Check func(context.Context) NodeStatus
+	// PeerStatus requests another member's status. PublishStatus sets the status that
+	// this node returns to such requests.
+	PeerStatus    func(member string) (NodeStatus, error)
+	PublishStatus func(NodeStatus)
+	// HoldsAuthority reports whether this node holds the authority;
+	// TransferAuthority transfers it to another member.
+	HoldsAuthority    func() bool
+	TransferAuthority func(ctx context.Context, to string) error
+	// SetClosed is called with the reason why this node accepts no jobs, "" if it does,
+	// and whether other members accept them. It is called only when that changes.
+	SetClosed func(reason string, othersAccept bool)
+}
+
+// Timing of a monitor.
+const (
+	CheckInterval = time.Second     // between two checks
+	StaleAfter    = 4 * time.Second // age at which a member's status is ignored
+	checkTimeout  = 800 * time.Millisecond
+)
+
+// Monitor monitors one node.
+type Monitor struct {
+	cfg      Config
+	log      *slog.Logger
+	transfer transferPolicy
+
+	mu           sync.Mutex
+	freeSpace    FreeSpace
+	status       NodeStatus
+	received     map[string]receivedStatus
+	closedReason string // why the intake is closed; "": it is open
+
+	othersAccept bool // while the intake is closed: other members accept jobs
+}
+
+// receivedStatus is another member's status and when it was received.
+type receivedStatus struct {
+	NodeStatus
+	receivedAt time.Time
+}
+
+// New returns a monitor; [Monitor.Run] runs it.
+func New(cfg Config, log *slog.Logger) *Monitor {
+	return &Monitor{cfg: cfg, log: log, othersAccept: true, received: map[string]receivedStatus{}, status: NodeStatus{Node: cfg.Node, Contact: -1}}
+}
+
+// Run monitors the node until ctx ends.
+func (m *Monitor) Run(ctx context.Context) error {
+	tick := time.NewTicker(CheckInterval)
+	defer tick.Stop()
+	for {
+		m.tick(ctx)
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// tick runs all checks once and acts on the result.
+func (m *Monitor) tick(ctx context.Context) {
+	m.check(ctx)
+	m.pollMembers()
+	m.updateIntake()
+	now := time.Now()
+	others := m.PeerStatuses()
+	m.mu.Lock()
+	status := m.status
+	m.mu.Unlock()
+	to := m.transfer.successor(now, m.cfg.HoldsAuthority(), &status, others)
+	if to == "" {
+		return
+	}
+	m.log.Warn("node unfit for the authority, transferring it", "to", to, "reason", joinTexts(status.Conditions))
+	transfer, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	if err := m.cfg.TransferAuthority(transfer, to); err != nil && m.cfg.HoldsAuthority() {
+		m.log.Warn("authority transfer failed", "to", to, "err", err)
+	}
+}
+
+// check determines this node's status and publishes it.
+func (m *Monitor) check(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	status := m.cfg.Check(ctx)
+	status.Node = m.cfg.Node
+	space, err := m.cfg.Disk.Measure()
+	m.mu.Lock()
+	if err != nil {
+		status.DiskLevel = LevelCritical
+		status.Conditions = append(status.Conditions, Condition{DiskFailed, fmt.Sprintf("%v: mend the disk", err)})
+	} else {
+		status.DiskLevel = space.diskLevel(m.status.DiskLevel)
+		status.Conditions = append(status.Conditions, m.cfg.Disk.conditions(status.DiskLevel, space)...)
+		m.freeSpace = space
+	}
+	previous := m.status
+	m.status = status
+	m.mu.Unlock()
+	if joinTexts(previous.Conditions) != joinTexts(status.Conditions) && previous.DiskLevel != status.DiskLevel {
+		m.log.Warn("disk space level changed", "level", status.DiskLevel.String(), "free_bytes", space.Free, "refuse_below", space.Refuse, "stop_below", space.Stop)
+	}
+	m.cfg.PublishStatus(status)
+}
+
+// conditions returns the conditions of a level. Their texts contain the thresholds
+// and not the free space, because a text that changes each second would flood the
+// history. The free space is in the metrics.
+func (d Disk) conditions(l DiskLevel, r FreeSpace) []Condition {
+	switch l {
+	case LevelLow:
+		return []Condition{{DiskLow, fmt.Sprintf("less than %s is free where the data lies: this node takes no jobs in until there is more; free space, or run 'yardmaster node release-ballast --data-dir %s' there", formatBytes(r.Refuse), d.Dir)}}
+	case LevelCritical:
+		return []Condition{{DiskCritical, fmt.Sprintf("less than %s is free where the data lies: this node takes no jobs in and decides nothing new; free space, or run 'yardmaster node release-ballast --data-dir %s' there", formatBytes(r.Stop), d.Dir)}}
+	}
+	return nil
+}
+
+// pollMembers requests the status of all other members at once. The last status of
+// a member that does not answer is used until it is stale.
+func (m *Monitor) pollMembers() {
+	var requests sync.WaitGroup
+	for _, member := range m.cfg.Members() {
+		if member == m.cfg.Node {
+			continue
+		}
+		requests.Go(func() {
+			status, err := m.cfg.PeerStatus(member)
+			if err != nil || status.Node != member {
+				return
+			}
+			m.mu.Lock()
+			m.received[member] = receivedStatus{status, time.Now()}
+			m.mu.Unlock()
+		})
+	}
+	requests.Wait()
+}
+
+// updateIntake closes or opens the intake if the reason to do so has changed.
+func (m *Monitor) updateIntake() {
+	reason, othersAccept := m.closeReason()
+	m.mu.Lock()
+	changed := reason != m.closedReason || othersAccept != m.othersAccept
+	m.closedReason, m.othersAccept = reason, othersAccept
+	m.mu.Unlock()
+	if !changed {
+		return
+	}
+	if reason != "" {
+		m.log.Warn("job intake closed", "reason", reason)
+	} else {
+		m.log.Info("job intake reopened")
+	}
+	m.cfg.SetClosed(reason, othersAccept)
+}
+
+// closeReason returns why the intake must be closed, "" if it need not be, and
+// whether other members accept jobs.
+func (m *Monitor) closeReason() (reason string, othersAccept bool) {
+	low, members := m.MembersAtLevel(LevelLow), len(m.cfg.Members())
+	switch {
+	case len(low) > 0 && members-len(low) <= members/2:
+		return "not enough free space on the disk of " + strings.Join(low, ", ") + ": a job needs a majority of disks", false
+	case m.Status().DiskLevel >= LevelLow:
+		return "not enough free space on the disk of this node, " + m.cfg.Node, true
+	}
+	return "", true
+}
+
+// PeerStatuses returns the other members' statuses that are not stale, sorted by
+// name.
+func (m *Monitor) PeerStatuses() []NodeStatus {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var statuses []NodeStatus
+	for _, r := range m.received {
+		if time.Since(r.receivedAt) < StaleAfter {
+			statuses = append(statuses, r.NodeStatus)
+		}
+	}
+	slices.SortFunc(statuses, func(a, b NodeStatus) int { return strings.Compare(a.Node, b.Node) })
+	return statuses
+}
+
+// MembersAtLevel returns the sorted names of the members, including this node,
+// whose disk is at level l or worse.
+func (m *Monitor) MembersAtLevel(l DiskLevel) (names []string) {
+	for _, s := range append(m.PeerStatuses(), m.Status()) {
+		if s.DiskLevel >= l {
+			names = append(names, s.Node)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Status returns this node's status.
+func (m *Monitor) Status() NodeStatus {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.status
+}
+
+// FreeSpace returns the free disk space at the last check.
+func (m *Monitor) FreeSpace() FreeSpace {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.freeSpace
+}
+
+// ClosedReason returns why the intake is closed, "" if it is open.
+func (m *Monitor) ClosedReason() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.closedReason
+}
+
+// HoldReason returns why this node, as the authority, has stopped ingesting
+// records, or "". It holds until another member with enough space has the
+// authority, or for as long as there is none.
+func (m *Monitor) HoldReason() string {
+	if m.Status().DiskLevel < LevelCritical {
+		return ""
+	}
+	return fmt.Sprintf("the disk of the authority's node, %s, has next to no room: no more jobs are taken from the lanes until there is; free space there, or release its ballast", m.cfg.Node)
+}
+
+// Reasons returns the conditions of this node and the others as readiness reasons.
+func (m *Monitor) Reasons() (reasons []string) {
+	for _, s := range append(m.PeerStatuses(), m.Status()) {
+		for _, c := range s.Conditions {
+			if c.Kind != JetStream && c.Kind != NoLane { // readiness reports these itself
+				reasons = append(reasons, fmt.Sprintf("node %s: %s", s.Node, c.Text))
+			}
+		}
+	}
+	slices.Sort(reasons)
+	return reasons
+}
+
+func joinTexts(conditions []Condition) string {
+	texts := make([]string, len(conditions))
+	for i, c := range conditions {
+		texts[i] = c.Text
+	}
+	return strings.Join(texts, "; ")
+}

@@ -1,0 +1,136 @@
+package job
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// keyAliases maps the keys of other job systems to ours, so that a producer
+// moved from such a system is told the right key instead of silently getting
+// the default.
+var keyAliases = map[string]string{
+	"function_name":       "function",
+	"job_id":              "id",
+	"max_retries":         "max_attempts",
+	"job_timeout_seconds": "timeout_ms",
+	"timeout":             "timeout_ms",
+	"result_ttl_seconds":  "result_ttl_ms",
+	"defer_until":         "run_at",
+	"defer_by_seconds":    "delay_ms",
+	"delay":               "delay_ms",
+	"unique_ttl_seconds":  "unique_ttl_ms",
+	"rate_limit_seconds":  "rate_limit_ms",
+	"debounce_seconds":    "debounce_ms",
+	"limit":               "concurrency_limit",
+}
+
+// UnmarshalStrict decodes data, one JSON object of a request, into v. subject
+// names the object in errors. A key that is not a field of v is refused,
+// because a misspelt key would otherwise be ignored silently. Records that are
+// already accepted are read by [ParseSpec], which ignores unknown keys. The
+// error is an [*InvalidError].
+func UnmarshalStrict(subject string, data []byte, v any) error {
+	if !utf8.Valid(data) {
+		return invalid("%s is not valid JSON: it holds bytes that are not UTF-8", subject)
+	}
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	strictErr := d.Decode(v)
+	if strictErr == nil && len(bytes.TrimSpace(data[d.InputOffset():])) == 0 {
+		return nil
+	}
+	// The decoder finds unknown keys; for everything else Unmarshal has the
+	// better error messages.
+	if err := json.Unmarshal(data, v); err != nil {
+		return invalid("%s is not valid JSON: %v", subject, describeJSONError(err))
+	}
+	if name, ok := strings.CutPrefix(fmt.Sprint(strictErr), "json: unknown field "); ok {
+		return invalid("%s has no key %s; %s", subject, name, suggestKey(strings.Trim(name, `"`), jsonKeys(reflect.TypeOf(v), "")))
+	}
+	return invalid("%s cannot be read: %v", subject, strictErr)
+}
+
+// suggestKey returns which key was probably meant, or else which keys there
+// are.
+func suggestKey(name string, keys []string) string {
+	if alias := keyAliases[name]; slices.Contains(keys, alias) {
+		return "here it is " + alias
+	}
+	if len(keys) == 0 {
+		return "it takes none"
+	}
+	return "there are " + strings.Join(keys, ", ")
+}
+
+// jsonKeys returns the JSON keys of a struct in alphabetical order; keys of
+// nested structs are joined with a dot.
+func jsonKeys(t reflect.Type, prefix string) (keys []string) {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if t.Kind() != reflect.Struct || t == reflect.TypeFor[time.Time]() {
+		return nil
+	}
+	for _, f := range reflect.VisibleFields(t) {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if f.Anonymous && name == "" || !f.IsExported() || name == "-" || f.Type == reflect.TypeFor[*Blob]() {
+			continue // blobs are written by nodes only, so the key is not suggested
+		}
+		if nested := jsonKeys(f.Type, prefix+name+"."); len(nested) > 0 {
+			keys = append(keys, nested...)
+			continue
+		}
+		keys = append(keys, prefix+name)
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+// describeJSONError describes a type mismatch in JSON's terms instead of Go's.
+func describeJSONError(err error) error {
+	var (
+		typeErr *json.UnmarshalTypeError
+		timeErr *time.ParseError
+	)
+	switch {
+	case errors.As(err, &typeErr):
+		return fmt.Errorf("%s must be %s, not %s", cmp.Or(jsonPath(typeErr.Field), "it"), jsonTypeName(typeErr.Type), typeErr.Value)
+	case errors.As(err, &timeErr):
+		return fmt.Errorf("%q is not a time like \"2026-11-21T09:30:00Z\"", strings.Trim(timeErr.Value, `"`))
+	}
+	return err
+}
+
+// jsonPath returns a field's path without the names of embedded structs, which
+// are not in the JSON. They are recognised by their capital letters, which no
+// key of ours has.
+func jsonPath(field string) string {
+	parts := slices.DeleteFunc(strings.Split(field, "."), func(part string) bool { return part != strings.ToLower(part) })
+	return strings.Join(parts, ".")
+}
+
+// jsonTypeName describes a field's type in JSON's terms.
+func jsonTypeName(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Int, reflect.Int32, reflect.Int64, reflect.Uint8, reflect.Uint32, reflect.Uint64:
+		return "a whole number"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.String:
+		return "a string"
+	case reflect.Slice:
+		if t.Elem().Kind() == reflect.Uint8 {
+			return "a base64 string"
+		}
+		return "an array"
+	}
+	return "an object"
+}

@@ -1,0 +1,145 @@
+package ledger
+
+import (
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/job"
+)
+
+// maxDecisions is how many decisions are kept; the oldest are dropped.
+const maxDecisions = 65_536
+
+// Decision is what the ledger made of a record with guards.
+type Decision struct {
+	Ingested   Ingested
+	Job        job.ID        // the job it became, was merged into, or duplicates; zero: none
+	Queue      string        // queue of Job
+	RetryAfter time.Duration // with IngestedRateLimited: until the key is free
+	Reason     string        // with IngestedRejected and IngestedKeysFull
+}
+
+// decisionEntry is a decision and the record that it is about.
+type decisionEntry struct {
+	at       int64 // when the record was ingested, in Unix nanoseconds
+	position job.Position
+	id       job.ID
+	accepted int64
+	Decision
+}
+
+// decisions are kept until no client can still be waiting for them and no
+// second copy of their record can still arrive. The list only grows at the end
+// and shrinks at the front, so copies of the ledger share it.
+type decisions struct {
+	list       []decisionEntry
+	first      uint64                  // number of list[0]
+	byPosition map[job.Position]uint64 // number by record; nil in a copy
+	byID       map[job.ID]uint64       // number of the last decision about an id; nil in a copy
+}
+
+func newDecisions() decisions {
+	return decisions{byPosition: make(map[job.Position]uint64), byID: make(map[job.ID]uint64)}
+}
+
+func (d *decisions) copy() decisions { return decisions{list: d.list} }
+
+func (d *decisions) add(r decisionEntry) {
+	n := d.first + uint64(len(d.list))
+	d.list = append(d.list, r)
+	d.byPosition[r.position], d.byID[r.id] = n, n
+}
+
+// forDuplicate returns the decision about another copy of the same record: a
+// node that gets no acknowledgement from one lane stores the record in the
+// next, with the same time. A producer's own retry has a later time, and is
+// decided again.
+func (d *decisions) forDuplicate(j *job.Job) (Decision, bool) {
+	n, ok := d.byID[j.ID]
+	if !ok || d.list[n-d.first].accepted != j.Accepted.UnixNano() {
+		return Decision{}, false
+	}
+	r := d.list[n-d.first].Decision
+	if r.Ingested == IngestedWaiting || r.Ingested == IngestedDelayed {
+		r.Ingested = IngestedKnown
+	}
+	return r, true
+}
+
+// trim drops decisions that are older than before or too many, at most
+// maxPruned at a time.
+func (d *decisions) trim(before int64) {
+	for range maxPruned {
+		if len(d.list) == 0 || len(d.list) <= maxDecisions && d.list[0].at >= before {
+			return
+		}
+		r := &d.list[0]
+		if d.byPosition[r.position] == d.first {
+			delete(d.byPosition, r.position)
+		}
+		if d.byID[r.id] == d.first {
+			delete(d.byID, r.id)
+		}
+		d.list = d.list[1:]
+		d.first++
+	}
+}
+
+// Decision returns what became of the record with guards at position p. ok is
+// false if there was no such record or its decision is no longer kept.
+func (l *Ledger) Decision(p job.Position) (r Decision, ok bool) {
+	n, ok := l.decisions.byPosition[p]
+	if !ok {
+		return Decision{}, false
+	}
+	return l.decisions.list[n-l.decisions.first].Decision, true
+}
+
+func (e *encoder) guards(l *Ledger) {
+	e.uint(uint64(l.guards.byTime.Len()))
+	l.guards.byTime.Scan(func(h *heldKey) bool {
+		e.raw(h.key[:])
+		e.id(h.job)
+		e.int(h.until)
+		e.bool(h.rate)
+		return e.err == nil
+	})
+	e.uint(uint64(len(l.decisions.list)))
+	for i := range l.decisions.list {
+		r := &l.decisions.list[i]
+		e.int(r.at)
+		e.uint(uint64(r.position.Lane))
+		e.uint(r.position.Seq)
+		e.id(r.id)
+		e.int(r.accepted)
+		e.uint(uint64(r.Ingested))
+		e.id(r.Job)
+		e.name(r.Queue)
+		e.int(int64(r.RetryAfter))
+		e.text(r.Reason)
+	}
+}
+
+func (d *decoder) guards(l *Ledger) {
+	d.repeat(func() {
+		h := &heldKey{key: job.GuardKey(d.id()), job: d.id(), until: d.int(), rate: d.bool()}
+		r := l.jobs.byID[h.job]
+		if l.guards.byKey[h.key] != nil || !h.rate && (r == nil || r.flags&guarded == 0) {
+			d.fail(errCorrupt)
+			return
+		}
+		l.guards.hold(h)
+	})
+	d.repeat(func() {
+		r := decisionEntry{
+			at: d.int(), position: job.Position{Lane: uint8(d.uint()), Seq: d.uint()}, id: d.id(), accepted: d.int(),
+			Decision: Decision{
+				Ingested: Ingested(d.uint()), Job: d.id(), Queue: d.name(),
+				RetryAfter: time.Duration(d.int()), Reason: d.text(),
+			},
+		}
+		if r.Ingested == 0 || r.Ingested > IngestedKeysFull {
+			d.fail(errCorrupt)
+		}
+		l.decisions.add(r)
+	})
+}

@@ -1,0 +1,244 @@
+package ledger
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Limits of the number of members. Four members tolerate no more losses than
+// three; four is a step on the way to five.
+const (
+	MinMembers = 3
+	MaxMembers = 5
+)
+
+// MemberState is how far a member has joined or left.
+type MemberState uint8
+
+// The states of a member.
+const (
+	MemberOut     MemberState = iota // not in the list any more
+	MemberJoining                    // added, does not vote yet
+	MemberPresent                    // a voting member
+	MemberLeaving                    // does not count any more, being removed
+)
+
+func (s MemberState) String() string {
+	if int(s) >= len(memberStateNames) {
+		return "unknown"
+	}
+	return memberStateNames[s]
+}
+
+var memberStateNames = [...]string{"out", "joining", "present", "leaving"}
+
+// Member is a member of the cluster: a node's name bound to one data directory.
+type Member struct {
+	Node, Dir    string
+	Route, Raft  string // host:port, as reachable from the other members
+	JoinRevision uint64 // the revision in which it was added; 0: a bootstrap member
+	State        MemberState
+}
+
+// ServerID returns the member's Raft server id: "<node>-<directory>".
+func (m *Member) ServerID() string { return m.Node + "-" + m.Dir }
+
+// Membership is the list of members. Revision increases with every change; 0
+// means that the ledger does not have the list yet.
+type Membership struct {
+	Revision uint64   // by name; read-only
+	Members  []Member // by name; not to be changed
+}
+
+// PresentNodes returns the names of the members that are present.
+func (m Membership) PresentNodes() (names []string) {
+	for i := range m.Members {
+		if m.Members[i].State == MemberPresent {
+			names = append(names, m.Members[i].Node)
+		}
+	}
+	return names
+}
+
+// Pending returns the members that are joining and leaving, or nil.
+func (m Membership) Pending() (joining, leaving *Member) {
+	for i := range m.Members {
+		switch m.Members[i].State {
+		case MemberJoining:
+			joining = &m.Members[i]
+		case MemberLeaving:
+			leaving = &m.Members[i]
+		}
+	}
+	return joining, leaving
+}
+
+// Errors that refuse a change of membership.
+var (
+	ErrMembersChanging = errors.New("a change of members is under way")
+	ErrNoChange        = errors.New("no change of members is under way that could be cancelled")
+	ErrMemberExists    = errors.New("a member of that name exists already")
+	ErrMemberNotFound  = errors.New("no such member")
+	ErrMemberCount     = fmt.Errorf("a yard has %d to %d members", MinMembers, MaxMembers)
+	ErrMemberState     = errors.New("the member is not in the state that this step starts from")
+)
+
+// SetMembers stores the bootstrap members. It has no effect once there is a
+// list.
+type SetMembers struct{ Members []Member }
+
+// ChangeMembers begins a change of membership if none is pending: Join is
+// added, Leave is removed; both together are a replacement. With Cancel it
+// instead cancels a pending join or replacement, as long as the new member does
+// not vote.
+type ChangeMembers struct {
+	Join   *Member
+	Leave  string // server id of the member to remove; "": none
+	Cancel bool
+}
+
+// AdvanceMember moves a member from one state to the next in a pending change.
+type AdvanceMember struct {
+	ServerID string
+	From, To MemberState
+}
+
+func (*SetMembers) Kind() Kind    { return KindSetMembers }
+func (*ChangeMembers) Kind() Kind { return KindChangeMembers }
+func (*AdvanceMember) Kind() Kind { return KindAdvanceMember }
+
+// Membership returns the list of members. It is read-only.
+func (l *Ledger) Membership() Membership { return l.membership }
+
+// setMembership stores a new list. It does not modify the old one, which
+// readers may hold.
+func (l *Ledger) setMembership(members []Member) Result {
+	slices.SortFunc(members, func(a, b Member) int {
+		return cmp.Or(strings.Compare(a.Node, b.Node), cmp.Compare(a.JoinRevision, b.JoinRevision))
+	})
+	l.membership = Membership{l.membership.Revision + 1, members}
+	return Result{}
+}
+
+func (l *Ledger) setMembers(c *SetMembers) Result {
+	if l.membership.Revision > 0 {
+		return Result{} // later changes are not reverted
+	}
+	return l.setMembership(slices.Clone(c.Members))
+}
+
+func (l *Ledger) changeMembers(c *ChangeMembers) Result {
+	joining, leaving := l.membership.Pending()
+	if c.Cancel {
+		if joining == nil {
+			return Result{Err: ErrNoChange}
+		}
+		return l.cancelChange()
+	}
+	if joining != nil || leaving != nil {
+		return Result{Err: fmt.Errorf("%w: %s", ErrMembersChanging, l.membership.PendingChange())}
+	}
+	members := slices.Clone(l.membership.Members)
+	count := len(members)
+	if c.Leave != "" {
+		i := slices.IndexFunc(members, func(m Member) bool { return m.ServerID() == c.Leave })
+		if i < 0 {
+			return Result{Err: fmt.Errorf("%s: %w", c.Leave, ErrMemberNotFound)}
+		}
+		members[i].State = MemberLeaving
+		count--
+	}
+	if c.Join != nil {
+		if slices.ContainsFunc(members, func(m Member) bool { return m.Node == c.Join.Node && m.State == MemberPresent }) {
+			return Result{Err: fmt.Errorf("%s: %w", c.Join.Node, ErrMemberExists)}
+		}
+		joiner := *c.Join
+		joiner.State, joiner.JoinRevision = MemberJoining, l.membership.Revision+1
+		members = append(members, joiner)
+		count++
+	}
+	if c.Join == nil && c.Leave == "" {
+		return Result{Err: ErrNoChange}
+	}
+	if count > MaxMembers && c.Join != nil || count < MinMembers && c.Join == nil {
+		return Result{Err: fmt.Errorf("%d members after this: %w", count, ErrMemberCount)}
+	}
+	return l.setMembership(members)
+}
+
+// cancelChange removes the joining member again and keeps the member that it
+// was to replace.
+func (l *Ledger) cancelChange() Result {
+	members := slices.Clone(l.membership.Members)
+	for i := range members {
+		switch members[i].State {
+		case MemberJoining:
+			members[i].State = MemberLeaving
+		case MemberLeaving:
+			members[i].State = MemberPresent
+		}
+	}
+	return l.setMembership(members)
+}
+
+func (l *Ledger) stepMember(c *AdvanceMember) Result {
+	i := slices.IndexFunc(l.membership.Members, func(m Member) bool { return m.ServerID() == c.ServerID })
+	if i < 0 || l.membership.Members[i].State != c.From {
+		return Result{Err: fmt.Errorf("%s, from %s to %s: %w", c.ServerID, c.From, c.To, ErrMemberState)}
+	}
+	members := slices.Clone(l.membership.Members)
+	joining, _ := l.membership.Pending()
+	switch {
+	case c.From == MemberLeaving && joining != nil: // the member to be replaced leaves last
+		return Result{Err: fmt.Errorf("%s cannot leave before %s has joined: %w", c.ServerID, joining.ServerID(), ErrMemberState)}
+	case c.From == MemberJoining && c.To == MemberPresent:
+		members[i].State = MemberPresent
+	case c.From == MemberLeaving && c.To == MemberOut:
+		members = slices.Delete(members, i, i+1)
+	default:
+		return Result{Err: fmt.Errorf("%s, from %s to %s: %w", c.ServerID, c.From, c.To, ErrMemberState)}
+	}
+	return l.setMembership(members)
+}
+
+// PendingChange describes the pending change, or returns "".
+func (m Membership) PendingChange() string {
+	joining, leaving := m.Pending()
+	switch {
+	case joining != nil && leaving != nil:
+		return leaving.ServerID() + " is replaced by " + joining.ServerID()
+	case joining != nil:
+		return joining.ServerID() + " joins"
+	case leaving != nil:
+		return leaving.ServerID() + " leaves"
+	}
+	return ""
+}
+
+func (e *encoder) membership(r *Membership) {
+	e.uint(r.Revision)
+	e.uint(uint64(len(r.Members)))
+	for i := range r.Members {
+		m := &r.Members[i]
+		e.text(m.Node)
+		e.text(m.Dir)
+		e.text(m.Route)
+		e.text(m.Raft)
+		e.uint(m.JoinRevision)
+		e.uint(uint64(m.State))
+	}
+}
+
+func (d *decoder) membership(r *Membership) {
+	r.Revision = d.uint()
+	d.repeat(func() {
+		m := Member{Node: d.text(), Dir: d.text(), Route: d.text(), Raft: d.text(), JoinRevision: d.uint(), State: MemberState(d.uint())}
+		if m.State == MemberOut || m.State > MemberLeaving {
+			d.fail(errCorrupt)
+		}
+		r.Members = append(r.Members, m)
+	})
+}

@@ -1,0 +1,112 @@
+package ledger
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/tidwall/btree"
+)
+
+// waitlist holds the waiting jobs of one queue and class, which the same
+// executors may run, in start order. It exists as long as the queue has an
+// unfinished job of the class, so that function names chosen by producers leave
+// nothing behind.
+type waitlist struct {
+	queue      *queue
+	class      string
+	jobs       *btree.BTreeG[orderItem]
+	unfinished int // number of waiting, delayed and active jobs of the class; 0 in a copy
+}
+
+// The classes of jobs. A function with a runner's prefix has the class
+// "<runner>#".
+const (
+	ClassPlain = ""  // no function: Overhop workers of the queue
+	ClassBare  = "#" // a function without a runner
+)
+
+// Class returns the class of a function, which determines the executors that
+// may run it.
+func Class(function string) string {
+	if function == "" {
+		return ClassPlain
+	}
+	if i := strings.IndexByte(function, '#'); i >= 0 {
+		return function[:i+1]
+	}
+	return ClassBare
+}
+
+// ofRunner reports whether only one runner may run the jobs of a class.
+func ofRunner(class string) bool { return class != ClassPlain && class != ClassBare }
+
+// ErrRunnersFull is wrapped by the errors that refuse a job because it names
+// one runner more than unfinished jobs may.
+var ErrRunnersFull = errors.New("runners_full")
+
+var (
+	errQueueRunners = fmt.Errorf("%w: the unfinished jobs of the queue already name %d different runners, the maximum; try again when all jobs for one of them have ended", ErrRunnersFull, MaxQueueRunners)
+	errRunnerLines  = fmt.Errorf("%w: the unfinished jobs of all queues already name %d runners, added up over the queues, the maximum; try again when all jobs of one queue for one of them have ended", ErrRunnersFull, MaxRunnerLines)
+)
+
+// checkRunnerLimit returns an error if the queue cannot take another unfinished
+// job with the given function. It is called only for jobs that are not
+// unfinished yet: an accepted job keeps its waitlist until it ends.
+//
+// The result depends only on the jobs in the ledger, so a ledger restored from
+// a snapshot gives the same result.
+func (l *Ledger) checkRunnerLimit(q *queue, function string) error {
+	class := Class(function)
+	if !ofRunner(class) {
+		return nil
+	}
+	if _, ok := q.waitlists.Get(class); ok {
+		return nil
+	}
+	switch {
+	case q.runners >= MaxQueueRunners:
+		return errQueueRunners
+	case l.jobs.lines >= MaxRunnerLines:
+		return errRunnerLines
+	}
+	return nil
+}
+
+// joinWaitlist counts an unfinished job in its waitlist, which it creates if
+// needed, and returns the waitlist, or nil for a job that has ended.
+func (l *Ledger) joinWaitlist(r *storedJob) *waitlist {
+	if r.state.Ended() {
+		return nil
+	}
+	class := Class(r.function)
+	wl, ok := r.queue.waitlists.Get(class)
+	if !ok {
+		wl = &waitlist{queue: r.queue, class: class, jobs: btree.NewBTreeGOptions(orderLess, treeOptions)}
+		r.queue.waitlists.Set(class, wl)
+		l.countRunner(wl, 1)
+	}
+	wl.unfinished++
+	return wl
+}
+
+// leaveWaitlist undoes joinWaitlist. It removes the waitlist with its last
+// unfinished job.
+func (l *Ledger) leaveWaitlist(r *storedJob) *waitlist {
+	if r.state.Ended() {
+		return nil
+	}
+	wl, _ := r.queue.waitlists.Get(Class(r.function))
+	if wl.unfinished--; wl.unfinished == 0 {
+		r.queue.waitlists.Delete(wl.class)
+		l.countRunner(wl, -1)
+	}
+	return wl
+}
+
+func (l *Ledger) countRunner(wl *waitlist, n int) {
+	if ofRunner(wl.class) {
+		wl.queue.runners += n
+		l.jobs.lines += n
+	}
+}

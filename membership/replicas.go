@@ -1,0 +1,145 @@
+package membership
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// streams returns the replicas of all streams. While jobs arrive, a replica lacks
+// at any moment what is in transit to it. Replicas that are behind are therefore
+// checked again for up to r.replicaWait, and count as current if they were within
+// the last currentGrace.
+func (r *Reconciler) streams(ctx context.Context) ([]StreamReplicas, error) {
+	deadline := time.Now().Add(r.replicaWait)
+	var streams []StreamReplicas
+	for {
+		latest, err := r.cluster.Streams(ctx)
+		if err != nil && streams == nil {
+			return nil, err
+		}
+		if err == nil {
+			streams = latest
+		}
+		if r.markCurrent(streams, time.Now()) || !time.Now().Before(deadline) {
+			return streams, nil
+		}
+		select {
+		case <-time.After(replicaPollInterval):
+		case <-ctx.Done():
+			return streams, nil
+		}
+	}
+}
+
+// markCurrent records which replicas are current and marks those as current that
+// were within currentGrace. all reports whether every replica that is online is
+// current.
+func (r *Reconciler) markCurrent(streams []StreamReplicas, now time.Time) (all bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all = true
+	for i := range streams {
+		for n := range streams[i].Replicas {
+			c := &streams[i].Replicas[n]
+			key := streams[i].Stream + " " + c.ID
+			if c.Current {
+				r.lastCurrent[key] = now
+			}
+			c.Current = now.Sub(r.lastCurrent[key]) < currentGrace
+			all = all && (c.Current || c.Offline)
+		}
+	}
+	for key, at := range r.lastCurrent {
+		if now.Sub(at) >= currentGrace {
+			delete(r.lastCurrent, key)
+		}
+	}
+	return all
+}
+
+// evacuate moves the replicas on a live member to other members. remaining
+// describes what is left, "" if nothing is.
+func (r *Reconciler) evacuate(ctx context.Context, id string) (remaining string, err error) {
+	streams, err := r.streams(ctx)
+	if err != nil {
+		return "", err
+	}
+	hosted := 0
+	for i := range streams {
+		if len(streams[i].Replicas) == 0 || slices.ContainsFunc(streams[i].Replicas, func(c Replica) bool { return c.ID == id }) {
+			hosted++ // a stream without a leader may have a replica there
+		}
+	}
+	if hosted == 0 {
+		return r.missingReplicas(ctx, id)
+	}
+	if time.Since(r.evacuatedAt) > evacuateInterval {
+		r.evacuatedAt = time.Now()
+		err = r.cluster.Evacuate(ctx, id)
+	}
+	return fmt.Sprintf("streams are moved to other members: %d of %d still have a replica on %s", hosted, len(streams), id), err
+}
+
+// canSpare returns "" if a dead member's replicas can be given up, and otherwise
+// the streams that must catch up first. Its place in a stream's group goes to an
+// empty replica. An empty replica and one that is behind are a majority, and could
+// elect a leader without entries that only the third replica has. After
+// replicaTimeout, replicas that are still behind are assumed lost as well and no
+// longer waited for.
+func (r *Reconciler) canSpare(ctx context.Context, dead string) (remaining string, err error) {
+	streams, err := r.streams(ctx)
+	if err != nil || time.Since(r.startedAt) > replicaTimeout {
+		return "", err
+	}
+	var waiting []string
+	for i := range streams {
+		s := &streams[i]
+		hosted := len(s.Replicas) == 0 // without a leader it may be hosted there
+		behind := hosted
+		for n := range s.Replicas {
+			c := &s.Replicas[n]
+			hosted = hosted || c.ID == dead
+			behind = behind || c.ID != dead && !c.healthy()
+		}
+		if hosted && behind {
+			waiting = append(waiting, s.Stream)
+		}
+	}
+	if len(waiting) == 0 {
+		return "", nil
+	}
+	return fmt.Sprintf("streams have to be current on other members first: %d of %d are not (%s)", len(waiting), len(streams), strings.Join(waiting, ", ")), nil
+}
+
+// missingReplicas returns the streams that lack a current replica, not counting
+// replicas on the server without, or "".
+func (r *Reconciler) missingReplicas(ctx context.Context, without string) (remaining string, err error) {
+	streams, err := r.streams(ctx)
+	if err != nil {
+		return "", err
+	}
+	var lacking []string
+	behind := uint64(0)
+	for i := range streams {
+		s := &streams[i]
+		healthy := 0
+		for n := range s.Replicas {
+			if c := &s.Replicas[n]; c.ID != without {
+				if c.healthy() {
+					healthy++
+				}
+				behind += c.Lag
+			}
+		}
+		if healthy < max(s.Want, 1) {
+			lacking = append(lacking, s.Stream)
+		}
+	}
+	if len(lacking) == 0 {
+		return "", nil
+	}
+	return fmt.Sprintf("streams are replicated: %d of %d lack a current replica, %d operations behind (%s)", len(lacking), len(streams), behind, strings.Join(lacking, ", ")), nil
+}

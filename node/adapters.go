@@ -1,0 +1,260 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/agent"
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/consensus"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/scheduler"
+)
+
+// The adapters connect packages that do not import each other: each type here is one
+// package's implementation of an interface that another package declares.
+
+// consensusAdapter implements the scheduler's consensus interface.
+type consensusAdapter struct{ *consensus.Node }
+
+func (a consensusAdapter) Submit(p scheduler.Proposal) (func(context.Context) (scheduler.Commit, error), error) {
+	pending, err := a.Node.Submit(consensus.Proposal(p))
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) (scheduler.Commit, error) {
+		c, err := pending.Wait(ctx)
+		return scheduler.Commit{Index: c.Index, Results: c.Results}, err
+	}, nil
+}
+
+// laneAdapter implements the scheduler's lane interface.
+type laneAdapter struct {
+	*cluster.Cluster
+	shouldNotLead func(node string) bool  // reports whether a node should lead no lane
+	identity      func(lane uint8) string // returns the identity of a lane's stream
+}
+
+// spreadTimeout bounds how long the lanes of a new cluster may take to elect their
+// preferred leaders.
+const spreadTimeout = 5 * time.Second
+
+func (l laneAdapter) Ensure(ctx context.Context, identities []string, create bool) error {
+	_, err := l.EnsureStreams(ctx, cluster.Layout{Identities: identities, Create: create})
+	if err != nil {
+		return decideError(err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, spreadTimeout)
+	defer cancel()
+	for moves := 1; moves > 0; {
+		if moves, err = l.SpreadLeaders(ctx, l.Node(), l.shouldNotLead); err != nil {
+			return fmt.Errorf("spread the lanes' leaders: %w", err)
+		}
+		if !create || moves == 0 {
+			return nil
+		}
+		select { // a new cluster accepts jobs when its leaders no longer move
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	return nil
+}
+
+func (l laneAdapter) Info(ctx context.Context, lane uint8) (scheduler.LaneInfo, error) {
+	info, err := l.LaneInfo(ctx, lane)
+	return scheduler.LaneInfo{Identity: info.Identity, Leader: info.Leader, First: info.First, Last: info.Last, Bytes: info.Bytes, MaxBytes: uint64(max(info.MaxBytes, 0))}, decideError(err)
+}
+
+// decideError marks errors that only an operator can resolve: a stream was deleted or
+// replaced, or no disk has enough free space.
+func decideError(err error) error {
+	var identity *cluster.IdentityError
+	if errors.Is(err, cluster.ErrStreamMissing) || errors.Is(err, cluster.ErrStorageFull) || errors.As(err, &identity) {
+		return &scheduler.OperatorError{Err: err}
+	}
+	return err
+}
+
+// Publish stores the record of a job that the authority itself creates.
+func (l laneAdapter) Publish(queue, key string, at time.Time, body []byte, done func(job.Position, bool, error)) {
+	l.Cluster.Publish(queue, key, at, body, func(a cluster.Ack, err error) { done(a.Position, !a.Duplicate, err) })
+}
+
+// Load returns the body of a record from its lane. With an id it also verifies that
+// the record belongs to that job.
+func (l laneAdapter) Load(ctx context.Context, at job.Position, id job.ID) (body []byte, err error) {
+	var r job.Record
+	if id.IsZero() {
+		r, err = l.LoadRecord(ctx, at)
+	} else {
+		r, err = l.LoadVerified(ctx, at, id, l.identity(at.Lane))
+	}
+	if errors.Is(err, cluster.ErrNotStored) {
+		return nil, fmt.Errorf("lane %d at %d: %w", at.Lane, at.Seq, scheduler.ErrRecordGone)
+	}
+	return r.Body, err
+}
+
+// fleetAdapter implements the scheduler's interface to the nodes' agents.
+type fleetAdapter struct{ *cluster.Fleet }
+
+func (o fleetAdapter) Assign(node string, b job.AssignmentBatch, done func([]job.Answer, error)) {
+	o.AssignAsync(node, b, done)
+}
+
+func (o fleetAdapter) Recall(node string, r job.Recall) {
+	// A lost recall does no harm: the dispatch ends with its own outcome.
+	_ = o.Fleet.Recall(node, r)
+}
+
+// outboxAdapter implements the scheduler's interface to the streams of the outbox.
+type outboxAdapter struct{ *cluster.Cluster }
+
+var outboxStreams = [...]string{
+	scheduler.History: cluster.StreamEvents, scheduler.Results: cluster.StreamResults, scheduler.DeadLetters: cluster.StreamDLQ,
+}
+
+func (a outboxAdapter) LastPublished(ctx context.Context, s scheduler.Stream) (seq, number uint64, err error) {
+	return a.Cluster.LastPublished(ctx, outboxStreams[s])
+}
+
+func (a outboxAdapter) Append(s scheduler.Stream, batch scheduler.Batch, expect uint64, done func(uint64, error)) {
+	subject := [...]string{cluster.SubjectHistory, cluster.SubjectResults, cluster.DLQSubject(batch.Queue)}[s]
+	a.AppendAsync(outboxStreams[s], cluster.Batch{
+		Subject: subject, ID: batch.ID, First: batch.First, Count: batch.Count, Header: batch.Header, Body: batch.Body,
+	}, expect, func(seq uint64, err error) { done(seq, decideError(err)) })
+}
+
+// agentAdapter implements the agent's interface to the authority, which may be on
+// this node.
+type agentAdapter struct {
+	fleet     *cluster.Fleet
+	cluster   *cluster.Cluster
+	authority *authorityWatch
+	load      func(context.Context, job.Position, job.ID) ([]byte, error)
+}
+
+func (a agentAdapter) Authority() (string, uint64, bool) { return a.authority.current() }
+func (a agentAdapter) AuthorityChanged() <-chan struct{} { return a.authority.changed() }
+func (a agentAdapter) StoreBlob(ctx context.Context, name string, data []byte) (job.Blob, error) {
+	return a.cluster.StoreBlob(ctx, name, data)
+}
+
+func (a agentAdapter) Report(ctx context.Context, node string, r job.Report) (job.ReportAck, error) {
+	return a.fleet.Report(ctx, node, r)
+}
+
+func (a agentAdapter) Heartbeat(ctx context.Context, node string, beat job.Heartbeat) (job.HeartbeatAck, error) {
+	return a.fleet.Heartbeat(ctx, node, beat)
+}
+
+func (a agentAdapter) LoadBody(ctx context.Context, at job.Position, id job.ID) ([]byte, error) {
+	body, err := a.load(ctx, at, id)
+	var corrupt *cluster.CorruptBlobError
+	if errors.Is(err, cluster.ErrNotStored) || errors.As(err, &corrupt) {
+		return nil, fmt.Errorf("%w: %w", agent.ErrBodyLost, err)
+	}
+	return body, err
+}
+
+// laneIdentities returns the identities of all lanes in the ledger.
+func laneIdentities(l *ledger.Ledger) (identities []string) {
+	for _, lane := range l.Lanes() {
+		identities = append(identities, lane.Identity)
+	}
+	return identities
+}
+
+// laneIdentity returns a lane's identity in the local ledger, or "".
+func (n *Node) laneIdentity(lane uint8) (identity string) {
+	n.raft.View(func(l *ledger.Ledger) {
+		if all := l.Lanes(); int(lane) < len(all) {
+			identity = all[lane].Identity
+		}
+	})
+	return identity
+}
+
+// loadBody reads a job's body from its lane.
+func (n *Node) loadBody(ctx context.Context, at job.Position, id job.ID) ([]byte, error) {
+	return n.cluster.Load(ctx, at, id, n.laneIdentity(at.Lane))
+}
+
+// authorityWatch follows the holder of the authority in the local ledger.
+type authorityWatch struct {
+	mu     sync.Mutex
+	owner  string        // "": no holder is known
+	epoch  uint64        // of owner's authority
+	notify chan struct{} // closed and replaced when epoch changes
+
+	count int // changes of the epoch since the first one that this node saw
+}
+
+func newAuthorityWatch() *authorityWatch { return &authorityWatch{notify: make(chan struct{})} }
+
+func (w *authorityWatch) current() (string, uint64, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.owner, w.epoch, w.owner != ""
+}
+
+// watch returns the holder of the authority, and a channel that is closed when the
+// epoch changes.
+func (w *authorityWatch) watch() (owner string, changed <-chan struct{}) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.owner, w.notify
+}
+
+// changeCount returns how often the epoch has changed since the node started.
+func (w *authorityWatch) changeCount() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.count
+}
+
+func (w *authorityWatch) changed() <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.notify
+}
+
+// run updates w after every applied entry until ctx ends.
+func (w *authorityWatch) run(ctx context.Context, raft *consensus.Node) error {
+	for {
+		_, changed := raft.Applied()
+		var a ledger.Authority
+		raft.View(func(l *ledger.Ledger) { a = l.Authority() })
+		w.set(a.Owner, a.Epoch)
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func (w *authorityWatch) set(owner string, epoch uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if epoch == w.epoch {
+		return
+	}
+	if w.epoch != 0 {
+		w.count++
+	}
+	w.owner, w.epoch = owner, epoch
+	close(w.notify)
+	w.notify = make(chan struct{})
+}
+
+func (a outboxAdapter) PublishLive(event, queue string, line []byte) {
+	// A live view may miss a line: history has all of them.
+	_ = a.Cluster.PublishLive(event, queue, line)
+}

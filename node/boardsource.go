@@ -1,0 +1,350 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"strings"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/board"
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/scheduler"
+)
+
+// slowInterval is the update interval of boards whose history should cover most of a
+// minute: JetStream keeps ten revisions of a key.
+const slowInterval = 5 * time.Second
+
+// boardList lists the boards in the order in which they are updated.
+var boardList = []board.Board{
+	{Name: cluster.BucketAuthority, Interval: slowInterval, SkipWatch: true}, {Name: cluster.BucketNodes, Interval: slowInterval, SkipWatch: true},
+	{Name: cluster.BucketQueues}, {Name: cluster.BucketCron},
+}
+
+// runTenure runs this node's scheduler for one Raft term as leader, with the board
+// updater and the membership reconciler. Those two start when the streams exist, so
+// that they do not delay the first start of a cluster, and end with the scheduler.
+func (n *Node) runTenure(ctx context.Context, term uint64) error {
+	ctx, cancel := context.WithCancel(ctx)
+	boardsDone := make(chan struct{})
+	go func() {
+		defer close(boardsDone)
+		if n.awaitStreams(ctx) {
+			source := &boardSource{node: n}
+			board.New(boardList, source, boardAdapter{n.cluster}, n.log).Run(ctx)
+		}
+	}()
+	reconcilerDone := make(chan struct{})
+	go func() {
+		defer close(reconcilerDone)
+		if n.cfg.Clustered() && n.awaitStreams(ctx) {
+			n.reconciler.Run(ctx)
+		}
+	}()
+	defer func() { cancel(); <-boardsDone; <-reconcilerDone }()
+	return n.scheduler.Run(ctx, term)
+}
+
+// awaitStreams blocks until the ledger records that all streams were created. It
+// reports false if ctx ends first.
+func (n *Node) awaitStreams(ctx context.Context) bool {
+	for {
+		_, changed := n.raft.Applied()
+		created := false
+		n.raft.View(func(l *ledger.Ledger) { created = l.StreamsCreated() })
+		if created {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// boardAdapter implements the board updater's interface to the key-value buckets.
+type boardAdapter struct{ cluster *cluster.Cluster }
+
+func (b boardAdapter) Ensure(ctx context.Context) (made bool, err error) {
+	return b.cluster.EnsureBoards(ctx)
+}
+
+func (b boardAdapter) Watch(ctx context.Context, name string, receive func(board.Entry)) error {
+	return b.cluster.WatchBoard(ctx, name, func(e cluster.BoardEntry) { receive(board.Entry(e)) })
+}
+
+func (b boardAdapter) Put(name, key string, value []byte, last uint64, done func(uint64, error)) {
+	b.cluster.PutRow(name, key, value, last, func(rev uint64, err error) { done(rev, rowError(err)) })
+}
+
+func (b boardAdapter) Remove(name, key string, last uint64, done func(uint64, error)) {
+	b.cluster.DeleteRow(name, key, last, func(rev uint64, err error) { done(rev, rowError(err)) })
+}
+
+// rowError maps a conflicting write to [board.ErrConflict].
+func rowError(err error) error {
+	var changed *cluster.WrongLastError
+	if errors.As(err, &changed) {
+		return board.ErrConflict
+	}
+	return err
+}
+
+// boardSource derives the rows of the boards from the ledger and from the scheduler's
+// status. The status is read for the first board of a pass and used for all of them.
+type boardSource struct {
+	node   *Node
+	active bool // this node is the authority
+	status scheduler.AuthorityStatus
+	values map[string]map[string]any // of the small boards, by board and key
+}
+
+// Rows implements [board.Source].
+func (s *boardSource) Rows(ctx context.Context, name string) ([]board.Row, bool) {
+	if name == cluster.BucketAuthority {
+		s.refresh(ctx)
+	}
+	if !s.active {
+		return nil, false
+	}
+	switch name {
+	case cluster.BucketAuthority:
+		return s.authorityRows(ctx), true
+	case cluster.BucketNodes:
+		return s.nodeRows(), true
+	case cluster.BucketQueues:
+		return s.queueRows(), true
+	}
+	return s.cronRows(), true
+}
+
+// refresh reads the scheduler's status. Before the tenure has begun it fails and there
+// is nothing to show.
+func (s *boardSource) refresh(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, authorityStatusTimeout)
+	defer cancel()
+	status, err := s.node.scheduler.Status(ctx)
+	s.status, s.active, s.values = status, err == nil, map[string]map[string]any{}
+}
+
+// Values implements [board.Source].
+func (s *boardSource) Values(name string, keys []string) ([]any, board.Version) {
+	values := make([]any, len(keys))
+	version := board.Version{Epoch: s.status.Epoch}
+	s.node.raft.View(func(l *ledger.Ledger) {
+		version.Index, version.At = l.Index(), l.Now()
+		for i, key := range keys {
+			switch name {
+			case cluster.BucketQueues:
+				if v, ok := l.Queue(key); ok {
+					values[i] = queueRowOf(l, &v)
+				}
+			case cluster.BucketCron:
+				if v, ok := l.Cron(key); ok {
+					values[i] = cronRowOf(&v)
+				}
+			default:
+				values[i] = s.values[name][key]
+			}
+		}
+	})
+	return values, version
+}
+
+// boardSeed seeds the hashes of rows, which are compared only within this process.
+var boardSeed = maphash.MakeSeed()
+
+func hashOf[T comparable](v T) uint64 { return maphash.Comparable(boardSeed, v) }
+
+// leaseRow is the holder of the authority. It does not contain the end of the lease,
+// which moves every few seconds: each renewal would push the last change of the holder
+// out of the key's history.
+type leaseRow struct {
+	Owner   string `json:"owner"`
+	LeaseID string `json:"lease_id"`
+}
+
+func (s *boardSource) authorityRows(ctx context.Context) []board.Row {
+	// authorityRows returns the rows of the authority board.
+	n := s.node
+	ready := n.readiness(ctx, s.status, n.laneStatus(ctx))
+	var lease leaseRow
+	var replay ledger.SnapshotReplay
+	n.raft.View(func(l *ledger.Ledger) {
+		a := l.Authority()
+		lease = leaseRow{a.Owner, a.LeaseID}
+		replay = l.Snapshot(n.snapshotContext(l, s.status)).Replay
+	})
+	s.values[cluster.BucketAuthority] = map[string]any{"lease": lease, "readiness": ready, "replay": replay}
+	reasons := strings.Join(ready.Reasons, "\n")
+	return []board.Row{
+		{Key: "lease", Stable: hashOf(lease)},
+		{
+			Key: "readiness", Volatile: hashOf(reasons),
+			Stable: hashOf(fmt.Sprint(ready.Ready, ready.Accepting, ready.Dispatching, withoutDigits(reasons))),
+		},
+		{
+			Key: "replay", Stable: hashOf(replay.DeferredLeaderNotification),
+			Volatile: hashOf(fmt.Sprint(stringOrEmpty(replay.Cursor), replay.PendingEvents, stringOrEmpty(replay.LastReplayedEventID))),
+		},
+	}
+}
+
+// withoutDigits returns s without its digits, so that a changed number in a reason
+// does not count as a new reason.
+func withoutDigits(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= '0' && r <= '9' {
+			return -1
+		}
+		return r
+	}, s)
+}
+
+func stringOrEmpty(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}
+
+// nodeRow is a member as the authority sees it.
+type nodeRow struct {
+	Name         string               `json:"name"`
+	State        string               `json:"state"` // up, draining, down
+	Authority    bool                 `json:"authority"`
+	Voter        bool                 `json:"voter"`
+	Raft         string               `json:"raft"`    // address; "" in a cluster of one
+	Overhop      string               `json:"overhop"` // address; "" if the member has not reported one
+	Incarnation  uint64               `json:"incarnation"`
+	LastReceived *time.Time           `json:"last_heard"` // last heartbeat; null: none in this tenure
+	Running      int                  `json:"running"`
+	Credits      int                  `json:"credits"` // available, at Overhop subscriptions
+	Slots        int                  `json:"slots"`   // available, at RRQ processes
+	Pools        []scheduler.PoolView `json:"pools"`
+}
+
+func (s *boardSource) nodeRows() []board.Row {
+	// nodeRows returns the rows of the node board.
+	now := time.Now()
+	statuses := map[string]*scheduler.NodeView{}
+	for i := range s.status.Nodes {
+		statuses[s.status.Nodes[i].Name] = &s.status.Nodes[i]
+	}
+	values := map[string]any{}
+	var rows []board.Row
+	for _, m := range s.node.raft.Status().Members {
+		row := nodeRow{
+			Name: m.Name, State: "down", Authority: m.Name == s.node.cfg.Node.Name, Voter: m.Voter, Raft: m.Addr,
+			Pools: []scheduler.PoolView{},
+		}
+		runners := ""
+		if status := statuses[m.Name]; status != nil {
+			at := now.Add(-time.Duration(status.BeatAgoMS) * time.Millisecond).UTC().Truncate(time.Millisecond)
+			row.State, row.Overhop, row.Incarnation, row.LastReceived = status.State(), status.Edge, status.Incarnation, &at
+			row.Running, row.Credits, row.Slots, row.Pools = status.Running, status.Credits, status.Slots, status.Pools
+			for _, p := range status.Pools {
+				runners += " " + p.Runner
+			}
+		}
+		values[m.Name] = row
+		rows = append(rows, board.Row{
+			Key:      m.Name,
+			Stable:   hashOf(fmt.Sprint(row.State, row.Authority, row.Voter, row.Raft, row.Overhop, row.Incarnation, runners)),
+			Volatile: hashOf(fmt.Sprint(row.Running, row.Credits, row.Slots, row.Pools)),
+		})
+	}
+	s.values[cluster.BucketNodes] = values
+	return rows
+}
+
+// queueRow is a queue with the time since when its oldest waiting job has been due.
+type queueRow struct {
+	queueJSON
+	Oldest *time.Time `json:"oldest_waiting_since"`
+}
+
+func queueRowOf(l *ledger.Ledger, v *ledger.QueueView) queueRow {
+	row := queueRow{queueJSON: queueToJSON(v)}
+	if since, ok := l.OldestWaiting(v.Name); ok {
+		since = since.UTC()
+		row.Oldest = &since
+	}
+	return row
+}
+
+func (s *boardSource) queueRows() []board.Row {
+	// queueRows returns the rows of the queue board.
+	var views []ledger.QueueView
+	s.node.raft.View(func(l *ledger.Ledger) { views = l.Queues() })
+	rows := make([]board.Row, len(views))
+	for i := range views {
+		rows[i] = board.Row{Key: views[i].Name, Stable: hashOf(views[i].Queue), Volatile: hashOf(views[i].Counts)}
+	}
+	return rows
+}
+
+// cronRow is a cron entry without its job, which may be large: cron.show returns
+// that.
+type cronRow struct {
+	Name     string     `json:"name"`
+	Schedule string     `json:"schedule"`
+	Zone     string     `json:"time_zone"`
+	Queue    string     `json:"queue"`
+	Declared bool       `json:"declared"`
+	State    string     `json:"state"` // running, paused, or ended (no more ticks)
+	Next     *time.Time `json:"next"`
+	Last     *time.Time `json:"last"`
+	LastJob  *job.ID    `json:"last_job"`
+	Fired    uint64     `json:"fired"`
+	Skipped  uint64     `json:"skipped"`
+	Overdue  uint64     `json:"missed_count"`
+}
+
+func cronRowOf(v *ledger.CronView) cronRow {
+	row := cronRow{
+		Name: v.Name, Schedule: v.Schedule, Zone: v.TimeZone, Queue: v.Queue, Declared: v.Declared, State: cronState(v),
+		Fired: v.Fired, Skipped: v.Skipped, Overdue: v.Missed,
+	}
+	setDefault(&row.Zone, "UTC")
+	if row.State == "running" {
+		row.Next = &v.Next
+	}
+	if !v.Last.IsZero() {
+		row.Last, row.LastJob = &v.Last, &v.LastJob
+	}
+	return row
+}
+
+// cronsPerView is how many cron entries are read under the lock that entries are
+// applied under.
+const cronsPerView = 1000
+
+func (s *boardSource) cronRows() []board.Row {
+	// cronRows returns the rows of the cron board.
+	var rows []board.Row
+	for from, more := "", true; more; {
+		more = false
+		s.node.raft.View(func(l *ledger.Ledger) {
+			count := 0
+			l.Crons(from, func(v ledger.CronView) bool {
+				if count++; count > cronsPerView {
+					from, more = v.Name, true
+					return false
+				}
+				rows = append(rows, board.Row{
+					Key:      v.Name,
+					Stable:   hashOf([4]string{v.Schedule, v.TimeZone, v.Queue, cronState(&v)}),
+					Volatile: hashOf([5]uint64{uint64(v.Next.UnixNano()), uint64(v.Last.UnixNano()), v.Fired, v.Skipped, v.Missed}),
+				})
+				return true
+			})
+		})
+	}
+	return rows
+}

@@ -1,0 +1,156 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+)
+
+// list returns the body of a bulk request with n jobs.
+func list(queue string, n int, text string) string {
+	one := fmt.Sprintf(`{"function":"send","params":{"text":%q}}`, text)
+	return fmt.Sprintf(`{"queue":%q,"jobs":[%s]}`, queue, strings.Repeat(one+",", n-1)+one)
+}
+
+// A bulk request that is repeated under its key creates no more jobs.
+func TestBulk_KeyOfList(t *testing.T) {
+	n := startSingleNode(t, nil)
+	t.Cleanup(http.DefaultClient.CloseIdleConnections)
+	const named = `{"queue":"mail","jobs":[{"function":"a"},{"function":"b","id":"mine"},{"function":"c"}]}`
+	var first, second, other bulkReply
+	send(t, n, "POST", "/v1/jobs/bulk", named, "Idempotency-Key: list-1").decode(t, http.StatusOK, &first)
+	send(t, n, "POST", "/v1/jobs/bulk", named, "Idempotency-Key: list-1").decode(t, http.StatusOK, &second)
+	send(t, n, "POST", "/v1/jobs/bulk", named, "Idempotency-Key: list-2").decode(t, http.StatusOK, &other)
+	for i, key := range []string{"list-1#0", "mine", "list-1#2"} {
+		id, err := job.KeyID("mail", key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if *first.Jobs[i].ID != id || *second.Jobs[i].ID != id || (*other.Jobs[i].ID == id) != (key == "mine") {
+			t.Errorf("job %d is %s, %s when repeated, and %s in another list; want %s", i, first.Jobs[i].ID, second.Jobs[i].ID, other.Jobs[i].ID, id)
+		}
+	}
+}
+
+// A bulk request with more jobs than the limits for large bodies and for unknown queues
+// waits instead of failing.
+func TestBulk_BlocksForSlot(t *testing.T) {
+	n := startSingleNode(t, func(c *Config) { no := false; c.Scheduler.CreateQueues = &no })
+	t.Cleanup(http.DefaultClient.CloseIdleConnections)
+	send(t, n, "PUT", "/v1/queues/mail", `{}`).decode(t, http.StatusOK, nil)
+	var got bulkReply
+	send(t, n, "POST", "/v1/jobs/bulk", list("mail", 4*maxBlobs, strings.Repeat("x", job.MaxInlineBody))).decode(t, http.StatusOK, &got)
+	if got.Refused != 0 {
+		t.Errorf("%d of %d large jobs were rejected: %+v", got.Refused, len(got.Jobs), got.Jobs[len(got.Jobs)-1].Error)
+	}
+	got = bulkReply{}
+	send(t, n, "POST", "/v1/jobs/bulk", list("nothing", 3*maxBarriers, "")).decode(t, http.StatusOK, &got)
+	for i, item := range got.Jobs {
+		if item.Error == nil || item.Error.Code != "404" {
+			t.Fatalf("job %d for a queue that does not exist: %+v with %+v, want 404", i, item, item.Error)
+		}
+	}
+}
+
+// The errors of a bulk reply fit a NATS message, whatever the jobs contain.
+func TestBulk_ErrorTextsBounded(t *testing.T) {
+	n := startSingleNode(t, nil)
+	t.Cleanup(http.DefaultClient.CloseIdleConnections)
+	said := send(t, n, "POST", "/v1/jobs/bulk", list("mail", maxBulkJobs, ""), "Yard-Delay: "+strings.Repeat(`"`, 4<<10))
+	var got bulkReply
+	said.decode(t, http.StatusOK, &got)
+	if got.Refused != maxBulkJobs || got.Jobs[0].Error.Code != "400" || !strings.Contains(got.Jobs[0].Error.Text, "Yard-Delay") {
+		t.Errorf("%d rejected, the first with %+v", got.Refused, got.Jobs[0].Error)
+	}
+	if len(said.body) >= 1<<20 {
+		t.Errorf("the reply has %d bytes", len(said.body))
+	}
+}
+
+// The error of a wait that ends too early carries the id of the accepted job.
+func TestWeb_WaitTimeout(t *testing.T) {
+	n := startSingleNode(t, nil)
+	t.Cleanup(http.DefaultClient.CloseIdleConnections)
+	for path, body := range map[string]string{
+		"/v1/queues/mail/jobs?wait=1ms": `{"function":"send"}`,
+		"/v1/queues/mail/call":          `{"function":"send","wait_ms":1}`,
+	} {
+		var said struct {
+			Error struct {
+				Code string
+				Data struct{ ID job.ID }
+			}
+		}
+		send(t, n, "POST", path, body).decode(t, http.StatusRequestTimeout, &said)
+		if said.Error.Code != "408" {
+			t.Errorf("%s: %+v", path, said)
+		}
+		var shown jobJSON
+		send(t, n, "GET", "/v1/jobs/"+said.Error.Data.ID.String(), "").decode(t, http.StatusOK, &shown)
+		if shown.State != job.Waiting.String() {
+			t.Errorf("%s: the job is in state %s", path, shown.State)
+		}
+	}
+}
+
+// A request releases the memory of its body before it waits.
+func TestCall_ReleasesRequestBody(t *testing.T) {
+	n := startSingleNode(t, nil)
+	waits := map[string]func(context.Context, *cluster.Request) (any, error){
+		"called": n.handleCall,
+		"waited": func(ctx context.Context, r *cluster.Request) (any, error) {
+			return n.enqueueAndShow(ctx, r, time.Minute)
+		},
+	}
+	for key, wait := range waits {
+		r := cluster.NewRequest(fmt.Appendf(nil, `{"function":"send","id":%q}`, key), "mail", func(string) string { return "" }, nil)
+		freed, ended := make(chan bool, 1), make(chan error, 1)
+		r.OnRelease = func() { freed <- r.Data == nil }
+		go func() {
+			_, err := wait(t.Context(), r)
+			ended <- err
+		}()
+		select {
+		case gone := <-freed:
+			if !gone {
+				t.Errorf("%s: released memory is still used", key)
+			}
+		case err := <-ended:
+			t.Fatalf("%s: returned %v before the end of its job", key, err)
+		}
+		id, err := job.KeyID("mail", key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		waitUntil(t, "the job exists", func() bool {
+			_, err := n.proposer.propose(t.Context(), &ledger.CancelJob{Job: id})
+			return err == nil
+		})
+		if err := <-ended; err != nil {
+			t.Errorf("%s: %v", key, err)
+		}
+	}
+}
+
+// A call that is repeated after the ledger has dropped its job creates no second job and
+// is not answered with 404.
+func TestCall_JobForgotten(t *testing.T) {
+	n := startSingleNode(t, nil)
+	t.Cleanup(http.DefaultClient.CloseIdleConnections)
+	var first enqueueReply
+	send(t, n, "POST", "/v1/queues/mail/jobs", `{"function":"send","id":"old"}`).decode(t, http.StatusAccepted, &first)
+	path := "/v1/jobs/" + first.ID.String()
+	send(t, n, "GET", path, "").decode(t, http.StatusOK, nil)
+	send(t, n, "POST", path+"/cancel", "").decode(t, http.StatusOK, nil)
+	send(t, n, "DELETE", path, "").decode(t, http.StatusOK, nil)
+	if said := send(t, n, "POST", "/v1/queues/mail/call", `{"function":"send","id":"old"}`); said.status != http.StatusGone || !strings.Contains(string(said.body), first.ID.String()) {
+		t.Errorf("%s, want 410", said)
+	}
+}

@@ -1,0 +1,117 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/BurntSushi/toml"
+)
+
+// typeMismatch matches the decoder's error about a value of the wrong type: the line,
+// the key, and both types by their Go names.
+var typeMismatch = regexp.MustCompile(`^toml: (?:line (\d+) )?\(last key (".*")\): ` +
+	`(?:incompatible types: TOML value has type (\S+); destination has type (.+)|type mismatch for \S+: expected (table) but found (\S+))$`)
+
+// outOfRange matches the end of the decoder's error about a number, which names a Go
+// type.
+var outOfRange = regexp.MustCompile(`( is out of range) for \w+$`)
+
+// tomlTypes maps the decoder's type names to words for users.
+var tomlTypes = map[string]string{
+	"string": "text", "int64": "a whole number", "float64": "a number with a fraction", "bool": "a boolean",
+	"time.Time": "a date or time", "[]any": "a list", "map[string]any": "a table", "[]map[string]any": "a list of tables",
+}
+
+// expectedValues describes the values that a type accepts, by the decoder's name of it.
+var expectedValues = map[string]string{
+	"string": `text in quotes, such as "a"`, "primitive (string-like)": `text in quotes, such as "a"`,
+	"integer": "a whole number, such as 5", "float": "a number without a unit, such as 300 or 0.5",
+	"boolean": "true or false", "slice": `a list, such as ["a", "b"]`, "map": "a table", "table": "a table",
+}
+
+// decodeError rewrites a decoder error in terms of TOML. meta has the keys that were
+// read before the error.
+func decodeError(err error, meta *toml.MetaData) error {
+	var parse toml.ParseError
+	if errors.As(err, &parse) {
+		text := strings.TrimPrefix(parse.Error(), "toml: ")
+		return errors.New(outOfRange.ReplaceAllString(text, "$1"))
+	}
+	m := typeMismatch.FindStringSubmatch(err.Error())
+	if m == nil {
+		return err
+	}
+	name, unquoteErr := strconv.Unquote(m[2])
+	key := findKey(name, meta)
+	if unquoteErr != nil || key == nil {
+		return err
+	}
+	line, found, expected := m[1], m[3]+m[6], m[4]+m[5]
+	if line != "" {
+		line = "line " + line + ": "
+	}
+	what, right := name+" is ", expectedValues[expected]
+	switch {
+	case found != "[]any" && meta.Type(key...) == "Array":
+		what = name + " is a list with " // one of its values found wrong
+		right = "a list whose values are each " + right
+	case typeOf(reflect.TypeFor[Config](), key) == reflect.TypeFor[time.Duration]():
+		right = `text with a unit, such as "30s"`
+	}
+	if tomlTypes[found] == "" || right == "" {
+		return err
+	}
+	return fmt.Errorf("%s%s%s; must be %s", line, what, tomlTypes[found], right)
+}
+
+// findKey returns the key with the given text, or nil if meta does not have it.
+func findKey(name string, meta *toml.MetaData) toml.Key {
+	for _, k := range meta.Keys() {
+		if k.String() == name {
+			return k
+		}
+	}
+	return nil
+}
+
+// checkTables returns an error for a key that must be a table and is something else:
+// the decoder ignores those silently.
+func checkTables(meta *toml.MetaData) error {
+	for _, k := range meta.Keys() {
+		t := typeOf(reflect.TypeFor[Config](), k)
+		if t != nil && t.Kind() == reflect.Map && meta.Type(k...) != "Hash" {
+			return fmt.Errorf("%s is not a table; it must be one, as in docs/reference/config.md", k)
+		}
+	}
+	return nil
+}
+
+// typeOf returns the type of the field of t that key names, or nil without such a field.
+func typeOf(t reflect.Type, key toml.Key) reflect.Type {
+	switch {
+	case len(key) == 0:
+		return t
+	case t.Kind() == reflect.Map:
+		return typeOf(t.Elem(), key[1:])
+	case t.Kind() == reflect.Slice:
+		return typeOf(t.Elem(), key)
+	case t.Kind() != reflect.Struct:
+		return nil
+	}
+	for i := range t.NumField() {
+		f := t.Field(i)
+		if f.Anonymous {
+			if found := typeOf(f.Type, key); found != nil {
+				return found
+			}
+		} else if f.Tag.Get("toml") == key[0] {
+			return typeOf(f.Type, key[1:])
+		}
+	}
+	return nil
+}

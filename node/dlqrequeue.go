@@ -1,0 +1,288 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+)
+
+// What happened to a dead letter. It leaves the stream only once that is certain.
+const (
+	resultRetried  = "retried"  // its job waits again, under the same id
+	resultEnqueued = "enqueued" // a new job was created from it
+	resultStale    = "stale"    // nothing to do: its job has moved on since
+	resultRemoved  = "removed"
+	resultFailed   = "failed" // it is still in the stream
+)
+
+// deadLetterResult reports what happened to one dead letter, or in a dry run would.
+type deadLetterResult struct {
+	Number uint64 `json:"letter"`
+	ID     string `json:"id"`     // the job that failed
+	Result string `json:"result"` // one of the constants above
+	Job    string `json:"job,omitempty"`
+	Queue  string `json:"queue,omitempty"` // of Job
+	Note   string `json:"note,omitempty"`
+	Error  string `json:"error,omitempty"` // what failed and what to do
+}
+
+// deadLetterResults is the reply to a change, with one result per dead letter.
+type deadLetterResults struct {
+	DryRun bool               `json:"dry_run"`
+	Items  []deadLetterResult `json:"items"`
+	walkEnd
+	Stopped string `json:"stopped,omitempty"` // why the rest was not begun, if not for lack of time
+}
+
+// Bounds of one change.
+const (
+	maxParallelChanges = 16
+	maxChangedLetters  = 100
+	maxChangedSize     = 8 << 20 // bytes of the dead letters, which are all in memory
+)
+
+func (d *dlq) remove(ctx context.Context, q *deadLetterRequest) (any, error) {
+	return d.change(ctx, q, func(context.Context, *deadLetter) (deadLetterResult, error) {
+		return deadLetterResult{Result: resultRemoved}, nil
+	})
+}
+
+func (d *dlq) requeue(ctx context.Context, q *deadLetterRequest) (any, error) {
+	if q.To != "" {
+		if err := job.ValidQueue(q.To); err != nil {
+			return nil, err
+		}
+		_, there, err := d.proposer.queue(ctx, q.To)
+		if err == nil && !there {
+			err = fmt.Errorf("queue %q: %w", q.To, job.ErrQueueNotFound)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	// Jobs that an earlier requeue has had accepted, perhaps on another node, must be
+	// in the local ledger before anything is requeued.
+	if err := d.viewer.catchUp(ctx); err != nil {
+		return nil, err
+	}
+	m := &requeuer{dlq: d, req: q}
+	return d.change(ctx, q, m.requeueOne)
+}
+
+// change collects the dead letters that q selects and calls fn for each, several at the
+// same time. What cannot be begun before the deadline is left to the next request.
+func (d *dlq) change(ctx context.Context, q *deadLetterRequest, fn func(context.Context, *deadLetter) (deadLetterResult, error)) (any, error) {
+	if err := q.requireFilter(); err != nil {
+		return nil, err
+	}
+	var letters []deadLetter
+	size := 0
+	w, err := d.walk(ctx, q, func(l deadLetter) bool {
+		letters = append(letters, l)
+		size += l.size() + 2*len(l.record)
+		return len(letters) < min(q.Limit, maxChangedLetters) && size < maxChangedSize
+	})
+	if err != nil {
+		return nil, err
+	}
+	items, started := make([]deadLetterResult, len(letters)), 0
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.SetLimit(maxParallelChanges)
+	for ; started < len(letters) && groupCtx.Err() == nil; started++ {
+		if started >= maxParallelChanges && time.Now().After(q.deadline) {
+			break
+		}
+		l, item := &letters[started], &items[started]
+		group.Go(func() (err error) {
+			if *item, err = d.changeOne(ctx, q, l, fn); unavailableNow(err) {
+				return err
+			}
+			return nil
+		})
+	}
+	answer := deadLetterResults{DryRun: q.DryRun, walkEnd: w}
+	if err := group.Wait(); err != nil {
+		answer.Stopped = err.Error()
+	}
+	if answer.Items = items[:started]; started < len(letters) {
+		answer.Next = letters[started].number
+	}
+	return answer, nil
+}
+
+// unavailableNow reports whether the next dead letter would meet the same error.
+func unavailableNow(err error) bool {
+	var unavailable *job.UnavailableError
+	return errors.As(err, &unavailable) || errors.Is(err, cluster.ErrUnknown)
+}
+
+func (d *dlq) changeOne(ctx context.Context, q *deadLetterRequest, l *deadLetter, fn func(context.Context, *deadLetter) (deadLetterResult, error)) (deadLetterResult, error) {
+	// changeOne calls fn for l and then removes l from the stream.
+	item, err := fn(ctx, l)
+	item.Number, item.ID = l.number, l.ID
+	if err == nil && !q.DryRun {
+		if err = d.cluster.RemoveDeadLetter(ctx, l.number); err != nil && item.Result != resultRemoved {
+			item.Error = "the change is done, but the letter is still in the stream; repeat the request, which does nothing twice: " + err.Error()
+			return item, err
+		}
+	}
+	if err != nil {
+		item.Result, item.Error = resultFailed, err.Error()
+	}
+	return item, err
+}
+
+// requeuer serves one request to requeue dead letters.
+type requeuer struct {
+	*dlq
+	req       *deadLetterRequest
+	largeBody sync.Mutex // held while a large body is in memory: one at a time
+}
+
+// requeueOne runs the job of a dead letter again: under the same id while the ledger
+// has it, else, or in another queue, as a new job. The new job's id is derived from the
+// dead letter, so that there is never a second one.
+func (r *requeuer) requeueOne(ctx context.Context, l *deadLetter) (deadLetterResult, error) {
+	if l.unreadable {
+		return deadLetterResult{}, errors.New(l.Reason + "; remove it with 'yardmaster dlq rm'")
+	}
+	id := l.requeueID()
+	if queue, known := r.knownQueue(id); known {
+		return deadLetterResult{Result: resultStale, Job: id.String(), Queue: queue, Note: "requeued before"}, nil
+	}
+	to := l.Queue
+	if r.req.To != "" {
+		to = r.req.To
+	}
+	found, kept := r.findJob(l)
+	switch {
+	case !kept || l.rejected():
+		return r.enqueue(ctx, l, id, to)
+	case found.State != job.Failed || found.Dispatches != l.n:
+		return deadLetterResult{Result: resultStale, Job: l.ID, Queue: found.Queue, Note: "the job is " + found.State.String() + " after dispatch " + fmt.Sprint(found.Dispatches)}, nil
+	case to != l.Queue:
+		return r.enqueue(ctx, l, id, to)
+	}
+	return r.retry(ctx, l)
+}
+
+func (r *requeuer) knownQueue(id job.ID) (queue string, known bool) {
+	// knownQueue returns the queue of a job id that the ledger knows.
+	r.view(func(lg *ledger.Ledger) { queue, known = lg.Known(id) })
+	return queue, known
+}
+
+// requeueID returns the id of the job that is created from l. It depends on the
+// dispatch and the record: a forgotten job id may have been used again.
+func (l *deadLetter) requeueID() job.ID {
+	key := fmt.Sprintf("dead/%s@%d/%d", job.RequestID(l.job, l.n), l.Lane, l.Seq)
+	id, _ := job.KeyID("", key) // the key is shorter than the limit; no queue, so the same id for each target
+	return id
+}
+
+// rejected reports whether l is about a record that never became a job.
+func (l *deadLetter) rejected() bool {
+	return l.Attempts == 0 && l.Error != nil && l.Error.Type == job.FaultRejected
+}
+
+func (r *requeuer) retry(ctx context.Context, l *deadLetter) (deadLetterResult, error) {
+	// retry lets the job of l wait again.
+	item := deadLetterResult{Result: resultRetried, Job: l.ID, Queue: l.Queue}
+	if r.req.DryRun {
+		return item, nil
+	}
+	_, err := r.proposer.propose(ctx, &ledger.RetryJob{Job: l.job, N: l.n, KeepAttempts: r.req.KeepAttempts})
+	if errors.Is(err, job.ErrNotFailed) || errors.Is(err, job.ErrLeaseLost) { // another request was faster
+		return deadLetterResult{Result: resultStale, Job: l.ID, Queue: l.Queue, Note: "the job has been started again meanwhile"}, nil
+	}
+	return item, err
+}
+
+func (r *requeuer) enqueue(ctx context.Context, l *deadLetter, id job.ID, to string) (deadLetterResult, error) {
+	// enqueue creates a new job from l in the queue to.
+	spec, release, err := r.spec(ctx, l)
+	if err != nil {
+		return deadLetterResult{}, err
+	}
+	defer release()
+	item := deadLetterResult{Result: resultEnqueued, Job: id.String(), Queue: to}
+	if r.req.DryRun {
+		_, err := r.intake.validate(to, &spec, id.String(), r.req.To != "")
+		return item, err
+	}
+	a, err := r.intake.enqueueWait(ctx, to, spec, id.String(), r.req.To != "")
+	if a.duplicate {
+		item.Result, item.Note = resultStale, "requeued before"
+	}
+	return item, err
+}
+
+// respec returns the specification of a job that is to run again: due at once, and
+// without guards, which are there to limit producers.
+func respec(spec job.Spec) job.Spec {
+	spec.ClearSchedule()
+	spec.UniqueKey, spec.UniqueTTLMS, spec.RateLimitKey, spec.RateLimitMS, spec.DebounceKey, spec.DebounceMS = nil, nil, nil, nil, nil, nil
+	return spec
+}
+
+// spec returns the specification of the new job. The caller must call release when it
+// no longer uses it.
+func (r *requeuer) spec(ctx context.Context, l *deadLetter) (spec job.Spec, release func(), err error) {
+	release = func() {}
+	if l.record == nil {
+		return spec, release, errors.New("the letter has no record, which was already gone when the letter was written; it can only be removed, with 'yardmaster dlq rm'")
+	}
+	if spec, err = job.ParseSpec(l.record); err == nil && spec.Blob != nil {
+		r.largeBody.Lock()
+		release = r.largeBody.Unlock
+		spec, err = r.largeSpec(ctx, l, spec.Blob.Size)
+	}
+	var invalid *job.InvalidError
+	if errors.As(err, &invalid) {
+		err = fmt.Errorf("its record cannot be a job: %w; enqueue a corrected job and remove the letter", err)
+	}
+	if err != nil {
+		release()
+		return spec, func() {}, err
+	}
+	spec = respec(spec)
+	if r.req.KeepAttempts {
+		spec.MaxAttempts = r.attemptsLeft(spec.MaxAttempts, l.Attempts)
+	}
+	return spec, release, nil
+}
+
+// largeSpec loads the body of a record that refers to a blob.
+func (r *requeuer) largeSpec(ctx context.Context, l *deadLetter, size int64) (job.Spec, error) {
+	body, err := r.cluster.LoadRecordBody(ctx, l.record)
+	if errors.Is(err, cluster.ErrNotStored) {
+		return job.Spec{}, fmt.Errorf("its body of %d bytes is gone: large bodies are kept about as long as the ledger has their job; enqueue the job again and remove the letter", size)
+	}
+	if err != nil {
+		return job.Spec{}, err
+	}
+	spec, err := job.ParseSpec(body)
+	if err == nil && spec.Blob != nil {
+		err = &job.InvalidError{Reason: "its body refers to another body"}
+	}
+	return spec, err
+}
+
+// attemptsLeft returns how many attempts a job has left after used ones, at least one.
+// own is the job's own limit, or nil.
+func (r *requeuer) attemptsLeft(own *int64, used uint32) *int64 {
+	limit := int64(r.maxAttempts)
+	if own != nil {
+		limit = *own
+	}
+	n := max(1, limit-int64(used))
+	return &n
+}

@@ -1,0 +1,331 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/consensus"
+	"github.com/yardmaster-dev/yardmaster/edge"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+)
+
+// readTimeout is how long a read waits for the ledger to contain what its session wrote
+// before.
+const readTimeout = 2 * time.Second
+
+// edgeAdapter implements the edge's interface to the node.
+type edgeAdapter struct {
+	n *Node
+}
+
+// Session returns a session for one connection.
+func (a edgeAdapter) Session() edge.Session { return &edgeSession{n: a.n} }
+
+// Secret returns the key that signs lease tokens.
+func (a edgeAdapter) Secret() (secret []byte) {
+	a.n.raft.View(func(l *ledger.Ledger) { secret = l.Secret() })
+	return secret
+}
+
+// Edges returns the addresses of other nodes' edges, to which a worker can move.
+func (a edgeAdapter) Edges() []string { return a.n.agent.Edges() }
+
+// Resume moves a dispatch to a worker of this node and returns its assignment.
+func (a edgeAdapter) Resume(ctx context.Context, id job.ID, n uint32, worker string) (job.Assignment, error) {
+	channel := job.Channel(job.Overhop, worker)
+	moved, err := a.n.proposer.propose(ctx, &ledger.MoveDispatch{
+		Job: id, N: n, Node: a.n.cfg.Node.Name, Incarnation: a.n.id.Incarnation, Channel: channel,
+	})
+	if err != nil {
+		return job.Assignment{}, err
+	}
+	var found ledger.ActiveDispatch
+	ok := false
+	a.n.raft.View(func(l *ledger.Ledger) { found, ok = l.Dispatch(id, n) })
+	if !ok {
+		return job.Assignment{}, job.ErrLeaseLost
+	}
+	return job.Assignment{
+		Job: id, N: n, Attempt: found.Attempt, MaxAttempts: found.MaxAttempts, Queue: found.Queue,
+		Function: found.Function, Kind: job.Overhop, Key: found.Queue, Worker: worker, Epoch: found.Epoch,
+		Fence: found.Fence, Timeout: cmp.Or(found.Timeout, a.n.cfg.Scheduler.DefaultTimeout), Accepted: found.Accepted, RunAt: found.Due,
+		Redelivered: found.Redelivered, Position: found.Position, Started: found.Started, MoveIndex: moved.Index,
+	}, nil
+}
+
+// Status returns the state of the cluster for the STATUS frame.
+func (a edgeAdapter) Status(context.Context) (edge.Status, error) { return a.n.edgeStatus(), nil }
+
+// edgeSession records what its connection has written, so that later reads of the
+// connection contain it. Enqueue answers from other goroutines.
+type edgeSession struct {
+	n *Node
+
+	mu       sync.Mutex
+	written  map[uint8]uint64 // highest sequence of its accepted records, by lane
+	index    uint64           // of the entry of its latest command
+	sawIndex uint64           // of the latest entry that ended one of its dispatches
+}
+
+// ObserveIndex makes later reads contain the entry at index.
+func (s *edgeSession) ObserveIndex(index uint64) {
+	s.mu.Lock()
+	s.sawIndex = max(s.sawIndex, index)
+	s.mu.Unlock()
+}
+
+func (s *edgeSession) noteAccepted(p job.Position) {
+	// noteAccepted makes later reads contain the record at p.
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p.Seq == 0 {
+		return
+	}
+	if s.written == nil {
+		s.written = make(map[uint8]uint64)
+	}
+	// A job with guards may be answered after later ones.
+	s.written[p.Lane] = max(s.written[p.Lane], p.Seq)
+}
+
+// awaitWrites waits until the local ledger contains what this session has written and
+// observed.
+func (s *edgeSession) awaitWrites(ctx context.Context) error {
+	s.mu.Lock()
+	written, index := maps.Clone(s.written), max(s.index, s.sawIndex)
+	s.mu.Unlock()
+	if err := s.awaitIndex(ctx, index); err != nil || len(written) == 0 {
+		return err
+	}
+	return waitForLedger(ctx, s.n.raft, func() (ok bool) {
+		s.n.raft.View(func(l *ledger.Ledger) { ok = ingestedAll(l, written) })
+		return ok
+	})
+}
+
+// ingestedAll reports whether all lanes have been ingested up to the given sequences.
+func ingestedAll(l *ledger.Ledger, written map[uint8]uint64) bool {
+	for lane, seq := range written {
+		if !l.Ingested(job.Position{Lane: lane, Seq: seq}) {
+			return false
+		}
+	}
+	return true
+}
+
+// awaitCommands waits for this session's commands only. Enqueueing needs no more and
+// must not wait until earlier records have been ingested.
+func (s *edgeSession) awaitCommands(ctx context.Context) error {
+	s.mu.Lock()
+	index := s.index
+	s.mu.Unlock()
+	return s.awaitIndex(ctx, index)
+}
+
+func (s *edgeSession) awaitIndex(ctx context.Context, index uint64) error {
+	// awaitIndex waits until the local ledger has applied the entry at index.
+	return waitForLedger(ctx, s.n.raft, func() bool {
+		applied, _ := s.n.raft.Applied()
+		return applied >= index
+	})
+}
+
+// waitForLedger waits until cond reports true, checking after each applied entry. After
+// readTimeout it returns a [*job.UnavailableError].
+func waitForLedger(ctx context.Context, raft *consensus.Node, cond func() bool) error {
+	if cond() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	for {
+		_, changed := raft.Applied()
+		if cond() {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return &job.UnavailableError{Reason: "this node's ledger does not contain your last write yet", RetryAfter: time.Second}
+		}
+	}
+}
+
+func (s *edgeSession) propose(ctx context.Context, c ledger.Command) (commandResult, error) {
+	// propose commits a command after the session's earlier writes.
+	if err := s.awaitWrites(ctx); err != nil {
+		return commandResult{}, err
+	}
+	d, err := s.n.proposer.propose(ctx, c)
+	s.mu.Lock()
+	s.index = max(s.index, d.Index)
+	s.mu.Unlock()
+	return d, err
+}
+
+func (s *edgeSession) Queue(ctx context.Context, name string) (q job.Queue, ok bool, err error) {
+	if err := s.awaitWrites(ctx); err != nil {
+		return q, false, err
+	}
+	view, ok, err := s.n.proposer.queue(ctx, name)
+	return view.Queue, ok, err
+}
+
+func (s *edgeSession) Queues(ctx context.Context) ([]job.Queue, error) {
+	if err := s.awaitWrites(ctx); err != nil {
+		return nil, err
+	}
+	var queues []job.Queue
+	s.n.raft.View(func(l *ledger.Ledger) {
+		for _, v := range l.Queues() {
+			queues = append(queues, v.Queue)
+		}
+	})
+	return queues, nil
+}
+
+func (s *edgeSession) AddQueue(ctx context.Context, name string, cfg job.QueueConfig) (job.ID, error) {
+	id := job.ID(uuid.New())
+	_, err := s.propose(ctx, &ledger.AddQueue{ID: id, Name: name, Config: cfg})
+	return id, err
+}
+
+func (s *edgeSession) RemoveQueue(ctx context.Context, name string) error {
+	_, err := s.propose(ctx, &ledger.RemoveQueue{Name: name})
+	return err
+}
+
+func (s *edgeSession) PauseQueue(ctx context.Context, name string, paused bool) error {
+	_, err := s.propose(ctx, &ledger.PauseQueue{Name: name, Paused: paused})
+	return err
+}
+
+// Enqueue accepts a job and calls then once. It rejects jobs for system queues.
+func (s *edgeSession) Enqueue(ctx context.Context, queue string, spec job.Spec, key string, then func(job.ID, error)) {
+	if err := s.checkUserQueue(ctx, queue); err != nil {
+		then(job.ID{}, err)
+		return
+	}
+	s.n.intake.enqueue(queue, spec, nil, key, enqueueOptions{mustExist: true}, func(a accepted, err error) {
+		s.noteAccepted(a.position)
+		then(a.id, workerError(err))
+	})
+}
+
+// workerError maps errors of the cluster package to those that the Overhop protocol has
+// codes for: an unknown result can be retried, a conflict cannot.
+func workerError(err error) error {
+	var api *cluster.APIError
+	switch {
+	case errors.Is(err, cluster.ErrUnknown):
+		return &job.UnavailableError{Reason: err.Error(), RetryAfter: time.Second}
+	case errors.As(err, &api) && api.Code == "409":
+		return &job.InvalidError{Reason: api.Text}
+	}
+	return err
+}
+
+func (s *edgeSession) checkUserQueue(ctx context.Context, name string) error {
+	// checkUserQueue returns an error unless the queue exists and is not a system queue.
+	if err := s.awaitCommands(ctx); err != nil {
+		return err
+	}
+	_, exists, err := s.n.proposer.queue(ctx, name)
+	if err != nil {
+		return err
+	}
+	if !exists {
+		return fmt.Errorf("queue %q: %w", name, job.ErrQueueNotFound)
+	}
+	if name[0] == '_' {
+		return fmt.Errorf("queue %q: %w", name, job.ErrSystemQueue)
+	}
+	return nil
+}
+
+// Job returns a job with its body and its result.
+func (s *edgeSession) Job(ctx context.Context, id job.ID) (job.View, bool, error) {
+	return s.find(ctx, id, s.n.viewer.full)
+}
+
+// Peek returns a job from memory, without its body and its result.
+func (s *edgeSession) Peek(ctx context.Context, id job.ID) (job.View, bool, error) {
+	return s.find(ctx, id, s.n.viewer.summary)
+}
+
+func (s *edgeSession) find(ctx context.Context, id job.ID, show func(context.Context, job.ID) (job.View, error)) (job.View, bool, error) {
+	// find returns a job with show. It reports false only after a read barrier.
+	if err := s.awaitWrites(ctx); err != nil {
+		return job.View{}, false, err
+	}
+	v, err := show(ctx, id)
+	if errors.Is(err, job.ErrJobNotFound) {
+		if err := s.n.viewer.catchUp(ctx); err != nil {
+			return job.View{}, false, err
+		}
+		v, err = show(ctx, id)
+	}
+	if errors.Is(err, job.ErrJobNotFound) {
+		return job.View{}, false, nil
+	}
+	return v, err == nil, err
+}
+
+// Await waits until a job has ended and returns it.
+func (s *edgeSession) Await(ctx context.Context, id job.ID) (job.View, error) {
+	if err := s.awaitWrites(ctx); err != nil {
+		return job.View{}, err
+	}
+	if err := s.n.completions.await(ctx, id, job.Position{}); err != nil {
+		return job.View{}, err
+	}
+	return s.n.viewer.finished(ctx, id)
+}
+
+func (s *edgeSession) List(ctx context.Context, queue string, state job.State, page, size int) ([]job.View, error) {
+	if err := s.awaitWrites(ctx); err != nil {
+		return nil, err
+	}
+	return s.n.viewer.list(ctx, queue, state, page, size)
+}
+
+func (s *edgeSession) Stats(ctx context.Context, queue string) (counts [job.Failed + 1]uint64, err error) {
+	if err := s.awaitWrites(ctx); err != nil {
+		return counts, err
+	}
+	v, ok, err := s.n.proposer.queue(ctx, queue)
+	if err != nil {
+		return counts, err
+	}
+	if !ok {
+		return counts, fmt.Errorf("queue %q: %w", queue, job.ErrQueueNotFound)
+	}
+	for state, n := range v.Counts {
+		counts[state] = uint64(n)
+	}
+	return counts, nil
+}
+
+func (s *edgeSession) RemoveJob(ctx context.Context, id job.ID) error {
+	_, err := s.propose(ctx, &ledger.RemoveJob{Job: id})
+	return err
+}
+
+func (s *edgeSession) Cancel(ctx context.Context, id job.ID, reason string) (job.State, error) {
+	d, err := s.propose(ctx, &ledger.CancelJob{Job: id, Reason: reason})
+	return d.State, err
+}
+
+func (s *edgeSession) Retry(ctx context.Context, id job.ID) (job.State, error) {
+	d, err := s.propose(ctx, &ledger.RetryJob{Job: id})
+	return d.State, err
+}

@@ -1,0 +1,174 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+)
+
+// An unknown result of a publish is unavailable, so it can be retried, and a conflicting key
+// is invalid.
+func TestWorkerError(t *testing.T) {
+	var away *job.UnavailableError
+	if err := workerError(fmt.Errorf("%w: timeout", cluster.ErrUnknown)); !errors.As(err, &away) {
+		t.Errorf("an unknown result became %v", err)
+	}
+	var invalid *job.InvalidError
+	if err := workerError(&cluster.APIError{Code: "409", Text: "id_conflict"}); !errors.As(err, &invalid) {
+		t.Errorf("a conflict became %v", err)
+	}
+	other := errors.New("disk")
+	if err := workerError(other); err != other || workerError(nil) != nil {
+		t.Errorf("another error became %v", err)
+	}
+}
+
+// A job with guards may be answered after later jobs. The positions that a session waits for
+// never decrease, in any lane.
+func TestEdgeSession_AcceptedIsMonotonic(t *testing.T) {
+	s := new(edgeSession)
+	for _, p := range []job.Position{{Lane: 0, Seq: 2}, {Lane: 1, Seq: 11}, {Lane: 1, Seq: 10}, {Lane: 2}} {
+		s.noteAccepted(p)
+	}
+	if len(s.written) != 2 || s.written[0] != 2 || s.written[1] != 11 {
+		t.Fatalf("the session waits for %v", s.written)
+	}
+	f := newFakeLedger()
+	shows := func() (ok bool) {
+		f.View(func(l *ledger.Ledger) { ok = ingestedAll(l, map[uint8]uint64{0: 2}) })
+		return ok
+	}
+	f.apply(&ledger.Ingest{Identity: "L0", From: 0, To: 1})
+	if shows() {
+		t.Error("a read does not wait for the session's own write")
+	}
+	f.apply(&ledger.Ingest{Identity: "L0", From: 1, To: 2})
+	if !shows() {
+		t.Error("a read still waits for what is ingested")
+	}
+	f.View(func(l *ledger.Ledger) {
+		if ingestedAll(l, map[uint8]uint64{0: 2, 1: 1}) {
+			t.Error("a lane that is not ingested is ignored")
+		}
+	})
+}
+
+// Only requests that return a job's body read it from its lane.
+func TestEdgeSession_LookReadsNoBody(t *testing.T) {
+	n := startSingleNode(t, nil)
+	loads := 0
+	load := n.viewer.load
+	n.viewer.load = func(ctx context.Context, at job.Position, id job.ID) ([]byte, error) {
+		loads++
+		return load(ctx, at, id)
+	}
+	ctx, s := t.Context(), edgeAdapter{n}.Session()
+	if _, err := s.AddQueue(ctx, "looks", job.QueueConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	made := make(chan job.ID, 1)
+	s.Enqueue(ctx, "looks", job.Spec{Params: []byte(`{"n":1}`)}, "", func(id job.ID, err error) {
+		if err != nil {
+			t.Error(err)
+		}
+		made <- id
+	})
+	id := <-made
+	if v, found, err := s.Peek(ctx, id); err != nil || !found || v.Queue != "looks" || v.Spec != nil {
+		t.Fatalf("Peek: %+v, %t, %v", v, found, err)
+	}
+	if _, found, err := s.Peek(ctx, job.ID{1}); found || err != nil {
+		t.Errorf("Peek at an unknown job: %t, %v", found, err)
+	}
+	if _, err := s.Cancel(ctx, id, "done with"); err != nil {
+		t.Fatal(err)
+	}
+	if v, err := s.Await(ctx, id); err != nil || v.State != job.Failed || v.Fault == nil {
+		t.Errorf("Await: %+v, %v", v, err)
+	}
+	if loads != 0 {
+		t.Errorf("%d bodies were read by requests that return none", loads)
+	}
+	if v, _, err := s.Job(ctx, id); err != nil || v.Spec == nil || loads != 1 {
+		t.Errorf("Job: %+v, %v, %d bodies read", v, err, loads)
+	}
+}
+
+// Clear removes many jobs in few entries of the log.
+func TestEdgeSession_ClearBatchesEntries(t *testing.T) {
+	n := startSingleNode(t, nil)
+	ctx, s := t.Context(), edgeAdapter{n}.Session()
+	if _, err := s.AddQueue(ctx, "full", job.QueueConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	const jobs = 8*clearBatchSize + 8
+	taken := make(chan error, jobs)
+	for range jobs {
+		s.Enqueue(ctx, "full", job.Spec{Params: []byte(`{}`)}, "", func(_ job.ID, err error) { taken <- err })
+	}
+	for range jobs {
+		if err := <-taken; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.Stats(ctx, "full"); err != nil { // waits until they are ingested
+		t.Fatal(err)
+	}
+	before, _ := n.raft.Applied()
+	removed, err := s.Clear(ctx, "full", []job.State{job.Waiting})
+	if err != nil || removed != jobs {
+		t.Fatalf("%d removed, %v; want %d", removed, err, jobs)
+	}
+	after, _ := n.raft.Applied()
+	if entries := after - before; entries > jobs/4 {
+		t.Errorf("removing %d jobs took %d entries", jobs, entries)
+	}
+}
+
+// A forced Obliterate that times out leaves the queue paused, and can be repeated.
+func TestEdgeSession_ObliterateTimeout(t *testing.T) {
+	n := startSingleNode(t, nil)
+	ctx, s := t.Context(), edgeAdapter{n}.Session()
+	if _, err := s.AddQueue(ctx, "doomed", job.QueueConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	taken := make(chan job.ID, 1)
+	s.Enqueue(ctx, "doomed", job.Spec{Params: []byte(`{}`)}, "", func(id job.ID, err error) {
+		if err != nil {
+			t.Error(err)
+		}
+		taken <- id
+	})
+	id := <-taken
+	if _, err := s.Stats(ctx, "doomed"); err != nil { // waits until it is ingested
+		t.Fatal(err)
+	}
+	place := &ledger.Place{Placements: []ledger.Placement{{Job: id, N: 1, Node: "away", Incarnation: 1, Channel: "overhop/w"}}}
+	if _, err := n.proposer.propose(ctx, place); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Obliterate(ctx, "doomed", false); !errors.Is(err, job.ErrQueueNotEmpty) {
+		t.Errorf("without force: %v", err)
+	}
+	if q, _, err := s.Queue(ctx, "doomed"); err != nil || q.Paused {
+		t.Errorf("after the rejection the queue is %+v, %v", q, err)
+	}
+	if _, err := s.(*edgeSession).recallActive(ctx, "doomed", false, nil); !errors.Is(err, job.ErrQueueNotEmpty) {
+		t.Errorf("resumed meanwhile: %v", err)
+	}
+	short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+	defer cancel()
+	var away *job.UnavailableError
+	if _, err := s.Obliterate(short, "doomed", true); !errors.As(err, &away) {
+		t.Errorf("timed out: %v", err)
+	}
+	if q, found, err := s.Queue(ctx, "doomed"); err != nil || !found || !q.Paused {
+		t.Errorf("after the timeout the queue is %+v, %v", q, err)
+	}
+}

@@ -1,0 +1,104 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/consensus"
+	"github.com/yardmaster-dev/yardmaster/health"
+)
+
+// Exit codes of a node that has ended itself, for its supervisor: see
+// docs/guides/operate.md.
+const (
+	ExitRemoved = 3 // its data directory was removed from the cluster for good
+	ExitDamaged = 4 // its data is damaged or belongs to another cluster: a restart does not help
+	ExitDisk    = 5 // its disk hangs, fails or is full: restart it after a pause
+)
+
+// ExitError is the reason why a node has ended itself, with the exit code for the
+// process.
+type ExitError struct {
+	Code int
+	Err  error // ends with the remedy, after a semicolon
+}
+
+func (e *ExitError) Error() string { return e.Err.Error() }
+func (e *ExitError) Unwrap() error { return e.Err }
+
+// ErrRestart ends a node that has to run again in the same process, as a new [Node],
+// because only a restart of its NATS server resolves what it has found.
+var ErrRestart = errors.New("the node has to be started again")
+
+// exitError wraps an error that ended the node in an [*ExitError] if the process
+// should exit with a special code.
+func (n *Node) exitError(err error) error {
+	var damage *consensus.DamagedError // its text names the remedy
+	var gone *consensus.RemovedError   // likewise
+	var exit *ExitError
+	switch {
+	case errors.As(err, &exit):
+		return err
+	case errors.Is(err, cluster.ErrDamaged):
+		return &ExitError{ExitDamaged, fmt.Errorf("%w; %s", err, n.replaceAdvice())}
+	case errors.As(err, &gone):
+		return &ExitError{ExitRemoved, err}
+	case errors.As(err, &damage):
+		return &ExitError{ExitDamaged, err}
+	}
+	return err
+}
+
+// replaceAdvice returns the remedy for a member that cannot continue.
+func (n *Node) replaceAdvice() string {
+	if !n.cfg.Clustered() {
+		return "restore the yard from a backup: no other node has what is lost"
+	}
+	return fmt.Sprintf("the other members have all that it had: keep %s aside, and at one of them run 'yardmaster cluster replace %s'", n.cfg.Node.DataDir, n.cfg.Node.Name)
+}
+
+// exit ends the process where no error can be returned: in a goroutine of the Raft
+// library, which would panic, or while another goroutine hangs in the kernel.
+func (n *Node) exit(code int, err error) {
+	n.log.Error("node exiting", "exit_code", code, "err", err)
+	os.Exit(code)
+}
+
+// exitForDisk ends the process because its disk has failed, or data on it is damaged.
+func (n *Node) exitForDisk(err error) {
+	var damage *consensus.DamagedError
+	if errors.As(err, &damage) {
+		n.exit(ExitDamaged, err)
+	}
+	n.exit(ExitDisk, fmt.Errorf("%w; repair the disk, or free space in %s, if need be by 'yardmaster node release-ballast'; then start the node again", err, n.cfg.Node.DataDir))
+}
+
+// resumeInterval is how often a node checks whether JetStream has stopped writing.
+const resumeInterval = 2 * time.Second
+
+// resumeJetStream returns [ErrRestart] when JetStream has stopped writing although
+// the disk has free space again: after a full disk it writes only once its server has
+// been restarted.
+func (n *Node) resumeJetStream(ctx context.Context) error {
+	tick := time.NewTicker(resumeInterval)
+	defer tick.Stop()
+	for stopped := 0; ; {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+		if n.cluster.WriteFailure() == "" || n.monitor.Status().DiskLevel != health.LevelOK {
+			stopped = 0
+			continue
+		}
+		if stopped++; stopped == 2 { // seen twice: not while it is just stopping
+			n.log.Warn("disk has free space again, restarting the node so that JetStream writes")
+			return ErrRestart
+		}
+	}
+}

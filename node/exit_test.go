@@ -1,0 +1,25 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/yardmaster-dev/yardmaster/cluster"
+)
+
+// A node with damaged JetStream data exits with the code after which no supervisor restarts
+// it, and names the command that replaces it.
+func TestHaltOf_Damaged(t *testing.T) {
+	n := &Node{cfg: Config{Node: NodeConfig{Name: "n2", DataDir: "/data"}, Cluster: ClusterConfig{Members: []MemberConfig{{Name: "n2"}}}}}
+	for _, err := range []error{
+		fmt.Errorf("start NATS: %w", cluster.ErrDamaged),
+		fmt.Errorf("%w: RAFT [yrzKKRBu - S-R3F-a] Snapshot corrupt", cluster.ErrDamaged),
+	} {
+		var halt *ExitError
+		if !errors.As(n.exitError(err), &halt) || halt.Code != ExitDamaged || !strings.HasSuffix(halt.Error(), "'yardmaster cluster replace n2'") {
+			t.Errorf("%v: %v", err, n.exitError(err))
+		}
+	}
+}

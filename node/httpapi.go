@@ -1,0 +1,159 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/web"
+)
+
+// openHTTP opens the HTTP listener, so that the node's health can be asked for while it
+// starts, once the certificates of all listeners are valid. close stops it and is
+// called after everything else has ended.
+func (n *Node) openHTTP(ctx context.Context) (close func() error, err error) {
+	if err := n.openCertificates(); err != nil {
+		return nil, err
+	}
+	n.warnOpenListeners()
+	n.metrics = web.NewMetrics()
+	n.web = web.New(web.Config{Version: n.version, Token: string(n.cfg.HTTP.Token), Ready: n.readyz, Metrics: n.metrics, TLS: serverTLS(n.certs.http)}, n.log)
+	if n.cfg.HTTP.Off() {
+		return func() error { return nil }, nil
+	}
+	listener, err := net.Listen("tcp", n.cfg.HTTP.Listen)
+	if err != nil {
+		return nil, portInUse(fmt.Errorf("open the HTTP listener: %w", err), "http.listen")
+	}
+	n.httpAddr = listener.Addr().String()
+	loops := newLoopGroup(ctx)
+	loops.Go(func(ctx context.Context) error { return n.web.Serve(ctx, listener) })
+	return loops.stop, nil
+}
+
+// readyz returns the readiness of the node for GET /readyz.
+func (n *Node) readyz(ctx context.Context) (bool, any) {
+	select {
+	case <-n.serving:
+	default:
+		text := "the node is starting"
+		if waiting := n.waitingFor.Load(); waiting != nil && len(*waiting) > 0 {
+			text = "the node waits: " + strings.Join(*waiting, "; ")
+		}
+		return false, ReadinessStatus{Readiness: ledger.Readiness{Reasons: []string{text}}}
+	}
+	r := n.readiness(ctx, n.authorityStatus(ctx), n.laneStatus(ctx))
+	return r.Ready, r
+}
+
+// webRoutes returns the HTTP routes of the endpoints under /v1.
+func (n *Node) webRoutes(endpoints []cluster.Endpoint) []web.Route {
+	var bound []web.Route
+	for _, e := range endpoints {
+		r, ok := routes[e.Name]
+		if !ok {
+			continue // TestRoutes checks that the table is complete
+		}
+		r.Name, r.Summary, r.Waits = e.Name, e.Description, e.LongRunning
+		r.Handle = httpHandler(&e)
+		if e.Name == "enqueue" {
+			r.Handle = n.enqueueAndWait(r.Handle)
+		}
+		bound = append(bound, r)
+	}
+	return bound
+}
+
+// httpHandler returns an HTTP handler that calls an endpoint.
+func httpHandler(e *cluster.Endpoint) func(context.Context, *web.Request) ([]byte, error) {
+	return func(ctx context.Context, req *web.Request) ([]byte, error) {
+		type reply struct {
+			data   []byte
+			apiErr *cluster.APIError
+		}
+		replied := make(chan reply, 1)
+		header := func(name string) string {
+			if name == cluster.HeaderMsgID {
+				name = headerIdempotencyKey
+			}
+			return req.Header.Get(name)
+		}
+		r := cluster.NewRequest(req.Data, req.Token, header, func(data []byte, apiErr *cluster.APIError) error {
+			replied <- reply{data, apiErr}
+			return nil
+		})
+		r.OnRelease = req.Release
+		if e.Handle != nil {
+			data, err := e.Handle(ctx, r)
+			req.Index = r.Index()
+			return data, webError(err)
+		}
+		e.HandleAsync(r)
+		// An answer always arrives in bounded time, also while the node stops.
+		answer := <-replied
+		if answer.apiErr != nil {
+			return nil, webError(answer.apiErr)
+		}
+		return answer.data, nil
+	}
+}
+
+// headerIdempotencyKey is the HTTP header of a producer's key.
+const headerIdempotencyKey = "Idempotency-Key"
+
+// webError converts an error to an HTTP error with the same code as over NATS.
+func webError(err error) error {
+	if err == nil {
+		return nil
+	}
+	apiErr := cluster.AsAPIError(err)
+	status, parseErr := strconv.Atoi(apiErr.Code)
+	if parseErr != nil || status < 400 || status > 599 {
+		status = http.StatusInternalServerError
+	}
+	return &web.Error{Status: status, Text: apiErr.Text, RetryAfter: apiErr.RetryAfter, Data: apiErr.Data}
+}
+
+// enqueueAndWait returns a handler that enqueues a job and, with ?wait=30s, waits for it
+// and returns it.
+func (n *Node) enqueueAndWait(enqueue func(context.Context, *web.Request) ([]byte, error)) func(context.Context, *web.Request) ([]byte, error) {
+	return func(ctx context.Context, req *web.Request) ([]byte, error) {
+		text := req.Query.Get("wait")
+		if text == "" {
+			return enqueue(ctx, req)
+		}
+		wait, err := time.ParseDuration(text)
+		if err != nil || wait < time.Millisecond {
+			return nil, &web.Error{Status: http.StatusBadRequest, Text: fmt.Sprintf("parameter wait is %q; must be a duration, such as 30s", text)}
+		}
+		req.Waited = true
+		end := cluster.Endpoint{Handle: jsonHandler(func(ctx context.Context, r *cluster.Request) (any, error) {
+			return n.enqueueAndShow(ctx, r, min(wait, maxWait))
+		})}
+		return httpHandler(&end)(ctx, req)
+	}
+}
+
+func (n *Node) enqueueAndShow(ctx context.Context, r *cluster.Request, wait time.Duration) (any, error) {
+	// enqueueAndShow enqueues a job, waits for it to end and returns it.
+	var req enqueueRequest
+	body, err := readJob(r, &req, &req)
+	if err != nil {
+		return nil, err
+	}
+	reply, err := n.enqueueAndAwait(ctx, r, req, body, wait)
+	if err != nil {
+		return nil, err
+	}
+	view, err := n.viewer.full(ctx, reply.ID)
+	if err != nil {
+		return nil, waitError(err, reply.ID, wait)
+	}
+	return jobToJSON(&view), nil
+}

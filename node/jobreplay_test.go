@@ -1,0 +1,58 @@
+package node
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+)
+
+// A job whose record has been deleted is replayed from its dead letter; without one it
+// cannot be replayed.
+func TestReplay_BodyReclaimed(t *testing.T) {
+	n := startSingleNode(t, nil)
+	l := failedJob(t, n, "mail", `{"function":"send","params":{"n":1},"unique_key":"u"}`)
+	for range 2 { // the last record of a lane is never purged
+		if _, err := enqueue(n, "mail", `{"params":{}}`, "", false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := n.cluster.Purge(t.Context(), l.Lane, l.Seq+1); err != nil {
+		t.Fatal(err)
+	}
+	check := func() {
+		t.Helper()
+		old, err := n.dlq.finishedJob(t.Context(), l.ID, "")
+		if err != nil || old.queue != "mail" || old.spec.Function != "send" || string(old.spec.Params) != `{"n":1}` {
+			t.Errorf("%+v, %v", old, err)
+		}
+	}
+	check()
+	if _, err := n.proposer.propose(t.Context(), &ledger.RemoveJob{Job: l.job}); err != nil {
+		t.Fatal(err)
+	}
+	check() // the ledger no longer has the job, but its dead letter still exists
+	if err := n.cluster.RemoveDeadLetter(t.Context(), l.number); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.dlq.finishedJob(t.Context(), l.ID, ""); !errors.Is(err, job.ErrJobNotFound) {
+		t.Errorf("without the dead letter: %v", err)
+	}
+
+	l = failedJob(t, n, "mail", `{"function":"send"}`)
+	if _, err := enqueue(n, "mail", `{"params":{}}`, "", false); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.cluster.Purge(t.Context(), l.Lane, l.Seq+1); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.cluster.RemoveDeadLetter(t.Context(), l.number); err != nil {
+		t.Fatal(err)
+	}
+	var refused *cluster.APIError
+	if _, err := n.dlq.finishedJob(t.Context(), l.ID, ""); !errors.As(err, &refused) || refused.Code != "410" {
+		t.Errorf("with neither record nor dead letter: %v", err)
+	}
+}

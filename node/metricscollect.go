@@ -1,0 +1,238 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/runnerpool"
+	"github.com/yardmaster-dev/yardmaster/web"
+)
+
+// Values of the metrics that are read at each scrape: from the ledger, from the status,
+// and from the counters of other packages.
+
+// collectMetrics emits all of them.
+func (n *Node) collectMetrics(ctx context.Context, emit web.Emit) {
+	s := n.status(ctx)
+	emit("yard_ready", boolValue(s.Readiness.Ready))
+	emit("yard_accepting", boolValue(s.Readiness.Accepting))
+	emit("yard_dispatching", boolValue(s.Readiness.Dispatching))
+	emit("yard_authority", boolValue(s.Authority.Owner == s.Node && !s.Authority.Expired))
+	emit("yard_authority_known", boolValue(s.Authority.Owner != "" && !s.Authority.Expired))
+	emit("yard_authority_epoch", float64(s.Authority.Epoch))
+	emit("yard_authority_changes_total", float64(n.authority.changeCount()))
+	for state, count := range map[string]uint64{
+		"pending": s.Backlog.Pending, "notified": s.Backlog.Notified, "delivered": s.Backlog.Delivered, "failed": s.Backlog.Failed,
+	} {
+		emit("yard_dispatches", float64(count), state)
+	}
+	members := map[string]int{"up": 0, "draining": 0, "down": 0, "unknown": 0}
+	for i := range s.Members {
+		members[s.Members[i].State]++
+	}
+	for state, count := range members {
+		emit("yard_members", float64(count), state)
+	}
+	emit("yard_held_keys", float64(s.HeldKeys))
+	emit("yard_stale_outcomes_total", float64(s.StaleOutcomes))
+	for _, l := range s.Lanes {
+		if l.Leader != "" { // without a leader the lag is unknown
+			emit("yard_lane_lag_records", float64(l.Lag), strconv.Itoa(l.Lane))
+		}
+	}
+	emit("yard_overhop_connections", float64(s.Workers.Connections))
+	emit("yard_overhop_workers", float64(s.Workers.Registered))
+	emit("yard_overhop_subscriptions", float64(s.Workers.Subscriptions))
+	emit("yard_overhop_credits", float64(s.Workers.Credits))
+	for i := range s.Pools {
+		collectPool(emit, &s.Pools[i])
+	}
+	n.collectRaft(emit)
+	n.collectJetStream(emit)
+	var disk unix.Statfs_t
+	if err := unix.Statfs(n.cfg.Node.DataDir, &disk); err == nil { // on an error the metrics are left out
+		emit("yard_disk_free_bytes", float64(disk.Bavail)*float64(disk.Bsize))
+		space := n.monitor.FreeSpace()
+		emit("yard_disk_refuse_bytes", float64(space.Refuse))
+		emit("yard_disk_stop_bytes", float64(space.Stop))
+		emit("yard_disk_size_bytes", float64(disk.Blocks)*float64(disk.Bsize))
+	}
+	for _, store := range n.certStores() {
+		emit("yard_certificate_expires_timestamp_seconds", float64(store.NotAfter().Unix()), store.Listener())
+	}
+	n.collectDecisions(emit)
+	collectLedger(n.raft.View, emit)
+	collectQueues(n.raft.View, emit)
+}
+
+func boolValue(yes bool) float64 {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
+func collectPool(emit web.Emit, p *runnerpool.PoolStatus) {
+	emit("yard_runner_processes", float64(p.Size), p.Runner)
+	emit("yard_runner_processes_up", float64(p.Up), p.Runner)
+	emit("yard_runner_slots", float64(p.Slots), p.Runner)
+	emit("yard_runner_in_flight", float64(p.InFlight), p.Runner)
+	emit("yard_runner_crash_looping", float64(p.CrashLooping), p.Runner)
+	restarts := 0
+	for i := range p.Members {
+		restarts += p.Members[i].Restarts
+	}
+	emit("yard_runner_restarts_total", float64(restarts), p.Runner)
+}
+
+func (n *Node) collectRaft(emit web.Emit) {
+	raft := n.raft.Status()
+	emit("yard_raft_leader", boolValue(raft.State == "leader"))
+	emit("yard_raft_term", float64(raft.Term))
+	emit("yard_raft_last_index", float64(raft.Last))
+	emit("yard_raft_committed_index", float64(raft.Commit))
+	emit("yard_raft_applied_index", float64(raft.Applied))
+	emit("yard_raft_contact_seconds", contactSeconds(raft.Contact))
+	voters := 0
+	for _, m := range raft.Members {
+		if m.Voter {
+			voters++
+		}
+	}
+	emit("yard_raft_voters", float64(voters))
+}
+
+// contactSeconds returns the seconds since the last contact with the leader, or -1 if
+// there was none.
+func contactSeconds(contact time.Duration) float64 {
+	if contact < 0 {
+		return -1
+	}
+	return contact.Seconds()
+}
+
+func (n *Node) collectJetStream(emit web.Emit) {
+	s, err := n.cluster.Storage()
+	if err != nil {
+		return // the server stops
+	}
+	emit("yard_jetstream_messages", float64(s.Messages))
+	emit("yard_jetstream_bytes", float64(s.Bytes))
+	emit("yard_jetstream_used_bytes", float64(s.Used))
+	emit("yard_jetstream_limit_bytes", float64(s.Limit))
+	emit("yard_jetstream_streams", float64(len(s.Streams)))
+	leaderless := 0
+	for _, stream := range s.Streams {
+		switch stream.Leader {
+		case "":
+			leaderless++
+		case n.cfg.Node.Name:
+			emit("yard_jetstream_stream_messages", float64(stream.Messages), stream.Name)
+			emit("yard_jetstream_stream_bytes", float64(stream.Bytes), stream.Name)
+			emit("yard_jetstream_replica_lag", float64(stream.Lag), stream.Name)
+			emit("yard_jetstream_replicas_offline", float64(stream.Offline), stream.Name)
+		}
+	}
+	emit("yard_jetstream_streams_leaderless", float64(leaderless))
+}
+
+// collectDecisions emits what this node has decided as the authority.
+func (n *Node) collectDecisions(emit web.Emit) {
+	c := n.scheduler.Counts()
+	for result, count := range map[string]uint64{"done": c.Done, "again": c.Retried, "back": c.GivenBack, "dead": c.Dead, "stale": c.Stale} {
+		emit("yard_settled_total", float64(count), result)
+	}
+	for result, count := range map[string]uint64{
+		"job": c.Jobs, "known": c.Known, "duplicate": c.Duplicate, "limited": c.RateLimited, "debounced": c.Debounced, "rejected": c.Rejected,
+	} {
+		emit("yard_records_folded_total", float64(count), result)
+	}
+}
+
+// collectLedger emits counters of the ledger, which are the same on every node and do not
+// restart with the process.
+func collectLedger(view func(func(*ledger.Ledger)), emit web.Emit) {
+	view(func(l *ledger.Ledger) {
+		emit("yard_outbox_bytes", float64(l.OutboxBytes()))
+		emit("yard_outbox_limit_bytes", ledger.MaxOutbox)
+		emit("yard_outbox_items", float64(l.LastEvent()-l.PublishedEvents()), "events")
+		emit("yard_outbox_items", float64(len(l.ResultsAfter(0))), "results")
+		emit("yard_outbox_items", float64(len(l.DeadLettersAfter(0))), "dead_letters")
+		if l.Index() > 0 { // an empty ledger of a node that has just started would look like a counter reset
+			emit("yard_history_events_total", float64(l.LastEvent()))
+			emit("yard_dead_letters_total", float64(l.LastDeadLetter()))
+		}
+		entries, paused := 0, 0
+		var fired, skipped, overdue uint64
+		l.Crons("", func(c ledger.CronView) bool {
+			entries++
+			if c.Paused {
+				paused++
+			}
+			fired, skipped, overdue = fired+c.Fired, skipped+c.Skipped, overdue+c.Missed
+			return true
+		})
+		emit("yard_cron_entries", float64(entries-paused), "running")
+		emit("yard_cron_entries", float64(paused), "paused")
+		emit("yard_cron_ticks", float64(fired), "fired")
+		emit("yard_cron_ticks", float64(skipped), "skipped")
+		emit("yard_cron_ticks", float64(overdue), "missed")
+	})
+}
+
+// maxQueueLabels is how many queues have their own series: those with the most jobs that
+// have not ended. The rest are added up under otherQueuesLabel, which is not a valid
+// name of a queue.
+const (
+	maxQueueLabels   = 100
+	otherQueuesLabel = "(others)"
+)
+
+func collectQueues(view func(func(*ledger.Ledger)), emit web.Emit) {
+	// collectQueues emits the metrics of queues.
+	var queues []ledger.QueueView
+	view(func(l *ledger.Ledger) { queues = l.Queues() })
+	emit("yard_queues", float64(len(queues)))
+	open := func(q *ledger.QueueView) int {
+		return q.Counts[job.Waiting] + q.Counts[job.Delayed] + q.Counts[job.Active]
+	}
+	slices.SortStableFunc(queues, func(a, b ledger.QueueView) int { return cmp.Compare(open(&b), open(&a)) })
+	labelled := queues[:min(len(queues), maxQueueLabels)]
+	due := make([]time.Time, len(labelled))
+	view(func(l *ledger.Ledger) {
+		for i := range labelled {
+			due[i], _ = l.OldestWaiting(labelled[i].Name)
+		}
+	})
+	now := time.Now()
+	for i := range labelled {
+		q, age := &labelled[i], 0.0
+		if !due[i].IsZero() {
+			age = max(now.Sub(due[i]).Seconds(), 0)
+		}
+		emit("yard_queue_oldest_waiting_seconds", age, q.Name)
+		emit("yard_queue_paused", boolValue(q.Paused), q.Name)
+		for state := job.Waiting; state <= job.Failed; state++ {
+			emit("yard_queue_jobs", float64(q.Counts[state]), q.Name, state.String())
+		}
+	}
+	if len(queues) == len(labelled) {
+		return
+	}
+	var rest [6]int
+	for i := range queues[maxQueueLabels:] {
+		for state := job.Waiting; state <= job.Failed; state++ {
+			rest[state] += queues[maxQueueLabels+i].Counts[state]
+		}
+	}
+	for state := job.Waiting; state <= job.Failed; state++ {
+		emit("yard_queue_jobs", float64(rest[state]), otherQueuesLabel, state.String())
+	}
+}

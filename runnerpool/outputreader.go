@@ -1,0 +1,84 @@
+package runnerpool
+
+import (
+	"context"
+	"io"
+	"os"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// outputReader reads the output of a process and can wait until all output up
+// to now has been handled.
+type outputReader struct {
+	raw syscall.RawConn
+
+	mu           sync.Mutex
+	bytesRead    int64         // bytes read from the pipe
+	bytesHandled int64         // of these, bytes whose reader has called Read again
+	changed      chan struct{} // closed when bytesHandled grows; nil: nothing waits
+}
+
+func newOutputReader(pipe *os.File) (*outputReader, error) {
+	raw, err := pipe.SyscallConn()
+	return &outputReader{raw: raw}, err
+}
+
+// Read reads what is available, and blocks if there is nothing.
+func (r *outputReader) Read(p []byte) (n int, err error) {
+	r.mu.Lock()
+	r.bytesHandled = r.bytesRead
+	if r.changed != nil {
+		close(r.changed)
+		r.changed = nil
+	}
+	r.mu.Unlock()
+	rawErr := r.raw.Read(func(fd uintptr) bool {
+		r.mu.Lock() // held during the read, so that bytes that left the pipe are counted
+		defer r.mu.Unlock()
+		for n, err = unix.Read(int(fd), p); err == unix.EINTR; {
+			n, err = unix.Read(int(fd), p)
+		}
+		if n > 0 {
+			r.bytesRead += int64(n)
+		}
+		return err != unix.EAGAIN
+	})
+	switch {
+	case rawErr != nil:
+		return 0, rawErr
+	case err != nil:
+		return 0, err
+	case n == 0:
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+// awaitHandled returns when everything that the process has written so far is
+// handled, or ctx ends.
+func (r *outputReader) awaitHandled(ctx context.Context) {
+	r.mu.Lock()
+	goal := r.bytesRead
+	_ = r.raw.Control(func(fd uintptr) { // a closed pipe is empty
+		if n, err := unix.IoctlGetInt(int(fd), unix.TIOCINQ); err == nil {
+			goal += int64(n)
+		}
+	})
+	for r.bytesHandled < goal {
+		if r.changed == nil {
+			r.changed = make(chan struct{})
+		}
+		changed := r.changed
+		r.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+		r.mu.Lock()
+	}
+	r.mu.Unlock()
+}

@@ -1,0 +1,278 @@
+package scheduler
+
+import (
+	"bytes"
+	"errors"
+	"iter"
+	"slices"
+	"sort"
+	"strings"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+)
+
+// pendingRecord is a parsed record. It shares no memory with the message that
+// brought the record.
+type pendingRecord struct {
+	record job.Record // its Body is nil if it is too large for an assignment
+	job    job.Job    // only the ID if the record is rejected
+	err    error      // why the record is rejected, at most maxReason bytes; nil: it is not
+}
+
+// detach copies the parts of the message that the record needs. One message brings
+// hundreds of records; a job may wait in the ledger for days and must not keep the
+// whole message in memory.
+func (r *pendingRecord) detach() {
+	switch {
+	case r.err != nil:
+		reason := r.err.Error()
+		reason = strings.ToValidUTF8(reason[:min(len(reason), maxReason)], "")
+		r.err = errors.New(strings.Clone(reason))
+		r.job = job.Job{ID: r.job.ID}
+		r.record = job.Record{Position: r.record.Position, Queue: r.record.Queue, Stored: r.record.Stored}
+	case len(r.record.Body) > maxCachedBody:
+		r.record.Body = nil
+	default:
+		r.record.Body = bytes.Clone(r.record.Body)
+	}
+}
+
+// size estimates the size of the record in an entry, in bytes.
+func (r *pendingRecord) size() int {
+	n := recordSize + len(r.record.Queue) + len(r.job.Function)
+	if r.err != nil {
+		n += maxReason
+	}
+	if r.job.Guards != nil {
+		n += guardsSize
+	}
+	return n
+}
+
+// pendingIngest is a run of contiguous records of one lane that wait for an entry.
+type pendingIngest struct {
+	lane    *laneState
+	from    uint64 // sequence before the first of records
+	records []pendingRecord
+}
+
+// addRecord appends the lane's next record to its pending ingest.
+func (t *tenure) addRecord(lane *laneState, r pendingRecord) {
+	in := t.pendingIngestOf(lane)
+	if in == nil {
+		in = &pendingIngest{lane: lane, from: lane.next - 1}
+		t.entry.ingests = append(t.entry.ingests, in)
+		lane.receivedAt = time.Now()
+	}
+	in.records = append(in.records, r)
+	lane.next++
+	t.entry.size += r.size()
+	if t.blocked == "" {
+		t.markUrgent()
+	}
+}
+
+// pendingIngestOf returns the pending ingest of a lane, or nil.
+func (t *tenure) pendingIngestOf(lane *laneState) *pendingIngest {
+	for _, in := range t.entry.ingests {
+		if in.lane == lane {
+			return in
+		}
+	}
+	return nil
+}
+
+// pendingRecords returns the number of a lane's records that wait for an entry.
+func (t *tenure) pendingRecords(lane *laneState) int {
+	if in := t.pendingIngestOf(lane); in != nil {
+		return len(in.records)
+	}
+	return 0
+}
+
+// addIngests moves pending records into the entry, up to maxIngestSize, which the
+// lanes share evenly. Due jobs join the provisional waitlists, so that the same
+// entry can place them. While ingest is blocked, it does nothing.
+func (t *tenure) addIngests(l *ledger.Ledger, b *entryBuilder) {
+	if t.checkBlocked(l); t.blocked != "" {
+		return
+	}
+	budget := maxIngestSize
+	ingests := t.entry.ingests
+	t.entry.ingests = nil
+	for i, in := range ingests {
+		share, n := budget/(len(ingests)-i), 0
+		for n < len(in.records) && share > 0 {
+			size := in.records[n].size()
+			share -= size
+			budget -= size
+			n++
+		}
+		if n > 0 {
+			t.addIngest(l, b, in.lane, in.from, in.records[:n])
+		}
+		if n < len(in.records) {
+			in.from += uint64(n)
+			in.records = in.records[n:]
+			t.entry.ingests = append(t.entry.ingests, in)
+		}
+	}
+}
+
+// maxReason is the maximum length of a rejection's reason, which may quote the
+// record, in bytes.
+const maxReason = 512
+
+// addIngest adds the command that ingests records to the entry.
+func (t *tenure) addIngest(l *ledger.Ledger, b *entryBuilder, lane *laneState, from uint64, records []pendingRecord) {
+	c := &ledger.Ingest{
+		Lane: lane.number, Identity: lane.identity, From: from, To: from + uint64(len(records)),
+		CreateQueues: t.cfg.CreateQueues, Jobs: make([]job.Job, 0, len(records)),
+	}
+	t.ingests++
+	provisional := provisionalJobs{ingest: t.ingests, jobs: make([]provisionalJob, 0, len(records))}
+	for i := range records {
+		r := &records[i]
+		if r.err != nil {
+			c.Rejected = append(c.Rejected, ledger.Rejection{
+				ID: r.job.ID, Queue: r.record.Queue, Seq: r.record.Seq, Accepted: r.record.Stored, Reason: r.err.Error(),
+			})
+			continue
+		}
+		c.Jobs = append(c.Jobs, r.job)
+		if g := r.job.Guards; r.job.RunAt.After(b.at) || g != nil && l.GuardsBlock(g) {
+			continue
+		}
+		if _, known := l.Known(r.job.ID); !known {
+			t.bodies.put(r.job.Position, r.record.Body)
+			t.addProvisional(&provisional, &r.job, b.at)
+		}
+	}
+	b.add(c, func(result ledger.Result, _ uint64) {
+		t.removeProvisional(&provisional)
+		if result.Err != nil {
+			t.sched.log.Error("ingest refused by the ledger", "lane", lane.number, "from", from, "err", result.Err)
+			t.resync(lane)
+			return
+		}
+		t.sched.counters.ingested(result.Ingested, len(c.Rejected))
+		for i, ingested := range result.Ingested {
+			if ingested != ledger.IngestedWaiting {
+				t.bodies.take(c.Jobs[i].Position)
+			}
+		}
+	})
+}
+
+// checkBlocked sets t.blocked, which stops ingest while the outbox is half full or
+// Config.BlockedReason returns a reason.
+func (t *tenure) checkBlocked(l *ledger.Ledger) {
+	t.blocked = ""
+	if t.cfg.BlockedReason != nil {
+		t.blocked = t.cfg.BlockedReason()
+	}
+	if l.OutboxBytes() >= ledger.MaxOutbox/2 {
+		t.blocked = "the outbox is half full: history, results or dead letters cannot be published, and no more jobs are taken from the lanes until they are"
+	}
+}
+
+// provisionalJob is a due job whose ingest is in flight.
+type provisionalJob struct {
+	ledger.WaitingJob
+	ingest uint64
+}
+
+// provisionalJobs are the provisional jobs of one ingest, and their waitlists.
+type provisionalJobs struct {
+	ingest    uint64
+	jobs      []provisionalJob
+	waitlists []waitlistKey
+}
+
+// addProvisional inserts a job into its provisional waitlist, in start order.
+func (t *tenure) addProvisional(s *provisionalJobs, j *job.Job, at time.Time) {
+	k := waitlistKeyOf(j)
+	if !slices.Contains(s.waitlists, k) {
+		s.waitlists = append(s.waitlists, k)
+	}
+	s.jobs = append(s.jobs, provisionalJob{ledger.WaitingJob{Job: *j, N: 1, Attempt: 1, Due: at}, s.ingest})
+	w := &s.jobs[len(s.jobs)-1]
+	list := t.provisional[k]
+	i := len(list)
+	if i > 0 && w.Before(&list[i-1].WaitingJob) { // it has a higher priority, or comes from another lane
+		i = sort.Search(i, func(i int) bool { return w.Before(&list[i].WaitingJob) })
+	}
+	t.provisional[k] = slices.Insert(list, i, w)
+}
+
+// removeProvisional removes the jobs of an applied ingest from their provisional
+// waitlists.
+func (t *tenure) removeProvisional(s *provisionalJobs) {
+	for _, k := range s.waitlists {
+		list := slices.DeleteFunc(t.provisional[k], func(w *provisionalJob) bool { return w.ingest == s.ingest })
+		if t.provisional[k] = list; len(list) == 0 {
+			delete(t.provisional, k)
+		}
+	}
+}
+
+// provisionalSeq returns an iterator over jobs.
+func provisionalSeq(jobs []*provisionalJob) iter.Seq[ledger.WaitingJob] {
+	return func(yield func(ledger.WaitingJob) bool) {
+		for i := range jobs {
+			if !yield(jobs[i].WaitingJob) {
+				return
+			}
+		}
+	}
+}
+
+// Limits of the body cache, in bytes.
+const (
+	maxCachedBody   = 4 << 10  // one body
+	maxCachedBodies = 64 << 20 // all bodies with their overhead
+	bodyOverhead    = 96       // estimated memory per body, in addition to its bytes
+)
+
+// bodyCache holds small bodies of jobs that are about to be placed, so that their
+// assignments can carry them; nodes read other bodies from the lane. The key is the
+// record's position, because two records may have the same job id.
+type bodyCache struct {
+	bodies map[job.Position][]byte // none shares memory with a message, see [pendingRecord.detach]
+	order  []job.Position          // in the order of put; may contain positions that were taken
+	bytes  int                     // memory that the bodies use
+}
+
+func newBodyCache() bodyCache { return bodyCache{bodies: map[job.Position][]byte{}} }
+
+// put stores a body unless it is too large, and evicts the oldest bodies while the
+// cache is too large.
+func (c *bodyCache) put(pos job.Position, body []byte) {
+	if _, have := c.bodies[pos]; have || len(body) == 0 || len(body) > maxCachedBody {
+		return
+	}
+	c.bodies[pos] = body
+	c.order = append(c.order, pos)
+	c.bytes += bodyOverhead + cap(body)
+	for c.bytes > maxCachedBodies {
+		c.take(c.order[0])
+		c.order = c.order[1:]
+	}
+	if len(c.order) > 2*len(c.bodies)+1024 {
+		c.order = slices.DeleteFunc(c.order, func(pos job.Position) bool { return c.bodies[pos] == nil })
+	}
+}
+
+func (c *bodyCache) has(pos job.Position) bool { return c.bodies[pos] != nil }
+
+// take removes a body from the cache and returns it; nil if it is not cached.
+func (c *bodyCache) take(pos job.Position) []byte {
+	body, ok := c.bodies[pos]
+	if ok {
+		delete(c.bodies, pos)
+		c.bytes -= bodyOverhead + cap(body)
+	}
+	return body
+}

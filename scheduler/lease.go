@@ -1,0 +1,163 @@
+package scheduler
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/yardmaster-dev/yardmaster/ledger"
+)
+
+// acquire acquires the authority lease and returns the new tenure, after the
+// cluster's bootstrap if this is its first tenure.
+func (s *Scheduler) acquire(ctx context.Context) (*tenure, error) {
+	var ledgerNow time.Time
+	s.ledger.View(func(l *ledger.Ledger) { ledgerNow = l.Now() })
+	clock := newStampClock(ledgerNow, len(s.cfg.Members) <= 1)
+	requestedAt := time.Now()
+	at := clock.now()
+	c, err := s.commit(ctx, Proposal{At: at, Commands: []ledger.Command{
+		&ledger.Lead{Owner: s.cfg.Node, Until: at.Add(leaseTime)},
+	}})
+	if err != nil {
+		return nil, err
+	}
+	t := newTenure(s, clock, requestedAt.Add(trustTime))
+	s.ledger.View(func(l *ledger.Ledger) {
+		a := l.Authority()
+		if t.epoch = a.Epoch; a.Owner != s.cfg.Node || a.Epoch < c.Index {
+			err = fmt.Errorf("%s acquired it at the same time", a.Owner)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	return t, t.bootstrap(ctx)
+}
+
+// commit submits an entry and waits until it is applied. It returns an error also
+// if the ledger refuses one of the commands.
+func (s *Scheduler) commit(ctx context.Context, p Proposal) (Commit, error) {
+	wait, err := s.ledger.Submit(p)
+	if err != nil {
+		return Commit{}, err
+	}
+	c, err := wait(ctx)
+	if err != nil {
+		return Commit{}, err
+	}
+	for _, r := range c.Results {
+		if r.Err != nil {
+			return Commit{}, r.Err
+		}
+	}
+	return c, nil
+}
+
+// bootstrap loads the tenure's state from the ledger. In a new cluster it first
+// commits the secret and the identities of the lanes, before any stream is created.
+func (t *tenure) bootstrap(ctx context.Context) error {
+	exists := false
+	t.ledger().View(func(l *ledger.Ledger) { exists = len(l.Lanes()) > 0 })
+	if !exists {
+		c := &ledger.Bootstrap{Secret: make([]byte, 32)}
+		rand.Read(c.Secret)
+		for range t.cfg.Members {
+			c.Lanes = append(c.Lanes, uuid.NewString())
+		}
+		if _, err := t.sched.commit(ctx, Proposal{At: t.clock.now(), Epoch: t.epoch, Commands: []ledger.Command{c}}); err != nil {
+			return fmt.Errorf("bootstrap the cluster: %w", err)
+		}
+	}
+	t.ledger().View(func(l *ledger.Ledger) {
+		t.restoring, _ = l.Restoring()
+		t.loadLedger(l)
+	})
+	return nil
+}
+
+var errRestore = errors.New("a restore has begun or ended: the next tenure starts with another ledger")
+
+// checkRestore ends the tenure when a restore begins, because a restore removes the
+// streams, and when it ends, even if the next one has begun. A restored ledger also
+// refuses the tenure's commands by their epoch.
+func (t *tenure) checkRestore() {
+	var id string
+	t.ledger().View(func(l *ledger.Ledger) { id, _ = l.Restoring() })
+	if id != t.restoring && t.ended == nil {
+		t.ended = errRestore
+	}
+}
+
+var errLeaseLost = errors.New("the lease could not be renewed in time")
+
+// watchLease returns an error, which ends the tenure, when the lease can no longer be
+// trusted. The sweep renews the lease.
+func (t *tenure) watchLease(ctx context.Context) error {
+	for {
+		trust := time.NewTimer(time.Until(t.trusted()))
+		select {
+		case <-ctx.Done():
+			trust.Stop()
+			return nil
+		case <-trust.C:
+			if time.Until(t.trusted()) <= 0 {
+				return errLeaseLost
+			}
+		}
+	}
+}
+
+// renew submits the renewal of the lease, and with it the authority's heartbeat
+// event.
+func (t *tenure) renew() {
+	requestedAt := time.Now()
+	t.renewedAt = requestedAt
+	t.submitCommand(&ledger.Observe{Observations: []ledger.Observation{
+		{Event: ledger.RunHeartbeat, Subject: t.cfg.Node, Detail: t.phase()},
+	}}, nil)
+	t.submitCommand(&ledger.Renew{Until: t.clock.now().Add(leaseTime)}, func(r ledger.Result, _ uint64) {
+		if r.Err == nil {
+			until := requestedAt.Add(trustTime)
+			t.trustedUntil.Store(&until)
+		}
+	})
+}
+
+// firstConsistencyCheck is the time from a tenure's start to its first consistency
+// check, unless Config.ConsistencyCheckInterval is shorter.
+const firstConsistencyCheck = 30 * time.Second
+
+// checkConsistency submits a consistency check, which has all members publish their
+// ledgers' hashes at one index, when the next is due.
+func (t *tenure) checkConsistency(now time.Time) {
+	every := t.cfg.ConsistencyCheckInterval
+	if every == 0 {
+		return
+	}
+	if t.consistencyCheckedAt.IsZero() {
+		t.consistencyCheckedAt = now.Add(min(firstConsistencyCheck, every) - every)
+	}
+	if now.Sub(t.consistencyCheckedAt) >= every {
+		t.consistencyCheckedAt = now
+		t.submitCommand(&ledger.CheckConsistency{}, nil)
+	}
+}
+
+// phase returns what the authority is doing, in one word, for its heartbeat event.
+func (t *tenure) phase() string {
+	switch {
+	case t.blocked != "":
+		return "blocked"
+	case len(t.dispatches) > 0:
+		return "execute"
+	}
+	return "idle"
+}
+
+// trusted returns until when the lease can be trusted. Any goroutine may call it.
+func (t *tenure) trusted() time.Time { return *t.trustedUntil.Load() }

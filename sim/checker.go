@@ -1,0 +1,297 @@
+package sim
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+)
+
+// checker checks the invariants of the whole cluster. It keeps its own state from the
+// log, the streams and the workers, and compares the ledgers with it.
+type checker struct {
+	sim            *simulation
+	index          int                       // of the last checked entry
+	hashes         map[int][sha256.Size]byte // of the ledger, by index
+	events         uint64                    // number of the last event
+	history        strings.Builder           // the history stream's expected content
+	epoch          uint64
+	owner          string        // the authority
+	counts         ledger.Counts // the backlog, counted from the events
+	cursors        [members]uint64
+	states         map[dispatch]ledger.EventKind
+	attempts       map[job.ID]*attemptState
+	order          map[orderKey]lastStarted
+	runs           map[runKey]*jobRun
+	fences         map[job.ID]uint64       // last fence of each job
+	reportedStatus map[dispatch]job.Status // as workers reported it
+	paused         map[string]bool         // queues
+	removed        map[job.ID]bool         // jobs that the ledger may lack
+	skipped        map[job.ID]bool         // jobs with a placement that was not accepted: later jobs may start before them
+	guards         *guardChecker
+	external       *externalChecker
+	crons          *cronChecker
+	now            time.Time         // the ledger's time
+	keys           []string          // of accepted jobs, in order
+	duplicated     map[job.ID]bool   // jobs with more than one record
+	records        map[string]int    // number of stored records, by key
+	jobs           map[string]job.ID // accepted jobs, by key
+	lastEvents     uint64            // number of events at the last call of unfinished
+}
+
+// dispatch identifies a dispatch: the n-th one of a job.
+type dispatch struct {
+	id job.ID
+	n  uint32
+}
+
+// runKey identifies an execution of a dispatch at a process.
+type runKey struct {
+	id      job.ID
+	n       uint32
+	process string
+}
+
+// attemptState is the state of a job according to its events and settlements.
+type attemptState struct {
+	n       uint32 // last dispatch
+	counted int    // attempts used
+	max     int    // maximum of counted
+	ended   bool
+}
+
+// lastStarted is the record of the job that was started last under an orderKey.
+type lastStarted struct {
+	seq      uint64
+	accepted time.Time
+}
+
+// orderKey identifies jobs that start in the order of their records.
+type orderKey struct {
+	queue, class string
+	priority     uint8
+	lane         uint8
+}
+
+func newChecker(sim *simulation) *checker {
+	return &checker{
+		sim: sim, hashes: map[int][sha256.Size]byte{}, states: map[dispatch]ledger.EventKind{}, attempts: map[job.ID]*attemptState{},
+		order: map[orderKey]lastStarted{}, runs: map[runKey]*jobRun{}, fences: map[job.ID]uint64{}, reportedStatus: map[dispatch]job.Status{}, jobs: map[string]job.ID{},
+		duplicated: map[job.ID]bool{}, records: map[string]int{}, paused: map[string]bool{}, skipped: map[job.ID]bool{}, removed: map[job.ID]bool{},
+		guards: newGuardChecker(sim), external: newExternalChecker(sim), crons: newCronChecker(sim),
+	}
+}
+
+// onStored is called when a record is stored.
+func (ch *checker) onStored(r *job.Record) {
+	if ch.records[r.Key]++; ch.records[r.Key] > 1 {
+		id, _ := job.KeyID(r.Queue, r.Key)
+		ch.duplicated[id] = true
+	}
+}
+
+// onAccepted is called when a stored record is acknowledged to its producer.
+func (ch *checker) onAccepted(key string, r *job.Record) {
+	if _, known := ch.jobs[key]; known {
+		return
+	}
+	id, err := job.KeyID(r.Queue, r.Key)
+	if err != nil {
+		ch.sim.fail("key %s: %v", r.Key, err)
+	}
+	ch.jobs[key] = id
+	ch.keys = append(ch.keys, key)
+	ch.sim.report.Accepted++
+}
+
+// ids returns the accepted jobs.
+func (ch *checker) ids() []job.ID {
+	ids := make([]job.ID, len(ch.keys))
+	for i, key := range ch.keys {
+		ids[i] = ch.jobs[key]
+	}
+	return ids
+}
+
+// onReported is called when a worker reports an outcome. A success replaces another
+// outcome of the same dispatch.
+func (ch *checker) onReported(o job.Outcome) {
+	if d := (dispatch{o.Job, o.N}); ch.reportedStatus[d] != job.Success {
+		ch.reportedStatus[d] = o.Status
+	}
+}
+
+// onStarted is called when an execution starts. It checks that the job does not run
+// elsewhere under a lease, the queue's limit and the fence.
+func (ch *checker) onStarted(r *jobRun) {
+	now, copies, active := time.Now(), 0, 0
+	for k, other := range ch.runs {
+		mayRun := other.mayRun(now)
+		if mayRun && other.Queue == r.Queue {
+			active++
+		}
+		if k.id == r.Job {
+			copies++
+			if mayRun { // also by a worker without a connection
+				ch.sim.fail("%s starts %s while %s runs %s, whose lease has not expired", r.process.id, r.RequestID(), other.process.id, other.RequestID())
+			}
+		}
+	}
+	if copies > 0 {
+		ch.sim.report.Restarts++
+	}
+	if r.Queue == "narrow" && active >= narrowLimit {
+		ch.sim.fail("%s starts %s while %d others of its queue run, whose limit is %d", r.process.id, r.RequestID(), active, narrowLimit)
+	}
+	if last := ch.fences[r.Job]; r.Fence <= last {
+		ch.sim.fail("%s starts %s with fence %d after %d", r.process.id, r.RequestID(), r.Fence, last)
+	}
+	ch.fences[r.Job] = r.Fence
+	ch.runs[runKey{r.Job, r.N, r.process.id}] = r
+}
+
+// hashInterval is the number of entries between two comparisons of the ledgers.
+const hashInterval = 40
+
+// observe is called after a node has applied an entry. It checks the entry when the
+// first node has applied it, and compares the ledgers every hashInterval entries.
+func (ch *checker) observe(proc *process, e *logEntry, results []ledger.Result) {
+	if at := proc.applied; at > ch.index {
+		ch.index = at
+		ch.checkEntry(proc, e, results)
+	}
+	if proc.applied%hashInterval == 0 {
+		ch.checkHash(proc)
+	}
+}
+
+// checkHash compares a node's ledger with the other nodes' at the same entry.
+func (ch *checker) checkHash(proc *process) {
+	hash, err := proc.ledger.Hash()
+	if err != nil {
+		ch.sim.fail("%s: hash: %v", proc.id, err)
+	}
+	if want, ok := ch.hashes[proc.applied]; !ok {
+		ch.hashes[proc.applied] = hash
+	} else if hash != want {
+		ch.sim.fail("%s: the ledger differs from the other nodes' at entry %d", proc.id, proc.applied)
+	}
+}
+
+// checkEntry checks an entry and its events, and compares the ledger with the
+// checker's state.
+func (ch *checker) checkEntry(proc *process, e *logEntry, results []ledger.Result) {
+	sim := ch.sim
+	if sim.tracing() {
+		sim.trace("entry %d term %d epoch %d: %s", e.stamp.Index, e.stamp.Term, e.stamp.Epoch, describe(e.commands, results))
+	}
+	ch.checkTime(proc, e)
+	for i, r := range results {
+		if _, lead := e.commands[i].(*ledger.Lead); !lead && r.Err == nil && e.stamp.Epoch != ch.epoch {
+			sim.fail("entry %d: a command of epoch %d took effect in epoch %d", e.stamp.Index, e.stamp.Epoch, ch.epoch)
+		}
+		ch.checkCommand(proc, e.commands[i], r)
+	}
+	ended := map[dispatch]bool{}
+	proc.ledger.EventsAfter(ch.events, func(number uint64, at time.Time, ev *ledger.Event) bool {
+		if number != ch.events+1 {
+			sim.fail("entry %d: event %d follows %d", e.stamp.Index, number, ch.events)
+		}
+		ch.events = number
+		ch.history.Write(ev.AppendLine(nil, number, at))
+		ch.checkEvent(proc, ev, ended)
+		return true
+	})
+	ch.checkSettled(e, results, ended)
+	ch.applyRetries(e, results)
+	ch.compare(proc, e)
+	ch.crons.check(proc.ledger)
+}
+
+// checkTime checks that the ledger's time is not ahead: with one wrong clock of three
+// it may fall behind and must not run ahead.
+func (ch *checker) checkTime(proc *process, e *logEntry) {
+	ch.now = proc.ledger.Now()
+	if ahead := e.stamp.At.Sub(time.Now()); ahead > maxClockLead {
+		ch.sim.fail("entry %d: its stamp is %s ahead of the current time", e.stamp.Index, ahead)
+	}
+}
+
+// maxClockLead is how far the ledger's time may be ahead.
+const maxClockLead = 2 * time.Second
+
+// checkCommand updates the checker's state by a command that took effect, and checks
+// placements.
+func (ch *checker) checkCommand(proc *process, c ledger.Command, r ledger.Result) {
+	if r.Err != nil {
+		return
+	}
+	switch c := c.(type) {
+	case *ledger.PauseQueue:
+		ch.paused[c.Name] = c.Paused
+	case *ledger.Place:
+		for i, p := range c.Placements {
+			view, _, _ := proc.ledger.Find(p.Job)
+			switch {
+			case !r.Placed[i]:
+				ch.skipped[p.Job] = true // by a pause that may end before the next entry
+			case ch.paused[view.Queue]:
+				ch.sim.fail("%s starts in a queue that is paused", job.RequestID(p.Job, p.N))
+			}
+		}
+	case *ledger.Ingest:
+		for i := range c.Jobs {
+			ch.guards.onIngested(ch.now, &c.Jobs[i], r.Ingested[i])
+			if at := &c.Jobs[i]; r.Ingested[i] == ledger.IngestedRateLimited { // its events use the record's id
+				ch.removed[job.RecordID(c.Identity, at.Position.Seq, at.Accepted)] = true
+			}
+		}
+	case *ledger.RetryJob:
+		if t := ch.attempts[c.Job]; t != nil {
+			t.ended = false
+		}
+	case *ledger.RemoveJob:
+		ch.removed[c.Job] = true
+		ch.guards.onRemoved(c.Job)
+	case *ledger.MoveDispatch:
+		ch.sim.report.Moves++
+	}
+}
+
+// describe returns an entry's commands as text for the trace.
+func describe(commands []ledger.Command, results []ledger.Result) string {
+	var b strings.Builder
+	for i, c := range commands {
+		name := strings.TrimPrefix(fmt.Sprintf("%T", c), "*ledger.")
+		fmt.Fprintf(&b, " %s", name)
+		switch c := c.(type) {
+		case *ledger.Ingest:
+			fmt.Fprintf(&b, "(%d@%d-%d)", c.Lane, c.From, c.To)
+		case *ledger.Place:
+			for _, p := range c.Placements {
+				fmt.Fprintf(&b, " %s %s/%d,", job.RequestID(p.Job, p.N), p.Node, p.Incarnation)
+			}
+		case *ledger.Settle:
+			for _, end := range c.Settlements {
+				fmt.Fprintf(&b, " %s %d,", job.RequestID(end.Job, end.N), end.Next)
+			}
+		case *ledger.CancelJob:
+			fmt.Fprintf(&b, "(%s)", c.Job)
+		case *ledger.RetryJob:
+			fmt.Fprintf(&b, "(%s)", c.Job)
+		case *ledger.RemoveJob:
+			fmt.Fprintf(&b, "(%s)", c.Job)
+		case *ledger.MoveDispatch:
+			fmt.Fprintf(&b, "(%s %s)", job.RequestID(c.Job, c.N), c.Node)
+		case *ledger.PauseQueue:
+			fmt.Fprintf(&b, "(%s %t)", c.Name, c.Paused)
+		}
+		if results[i].Err != nil {
+			b.WriteString(" refused")
+		}
+	}
+	return b.String()
+}

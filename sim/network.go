@@ -1,0 +1,233 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/agent"
+	"github.com/yardmaster-dev/yardmaster/job"
+)
+
+var errNoAnswer = errors.New("no answer")
+
+// network simulates the messages between nodes. A node always reaches itself.
+type network struct {
+	sim          *simulation
+	cut          map[[2]string]bool // from, to
+	lossPerMille int                // messages lost, of a thousand
+	frozen       map[string]time.Time
+	diskBlocked  map[string]time.Time     // until when a node's disk accepts no writes
+	skew         map[string]time.Duration // by which a node's clock is ahead
+	skewedUntil  time.Time                // until when samples of heartbeats may contain a skew
+}
+
+func newNetwork(sim *simulation) *network {
+	return &network{sim: sim, cut: map[[2]string]bool{}, frozen: map[string]time.Time{}, diskBlocked: map[string]time.Time{}, skew: map[string]time.Duration{}}
+}
+
+func (n *network) heal() {
+	clear(n.cut)
+	clear(n.frozen)
+	clear(n.diskBlocked)
+	clear(n.skew)
+	n.lossPerMille = 0
+}
+
+// canWrite reports whether a node's disk accepts writes.
+func (n *network) canWrite(name string) bool { return !n.diskBlocked[name].After(time.Now()) }
+
+// connected reports whether two nodes reach each other, in both directions.
+func (n *network) connected(a, b *node) bool {
+	now := time.Now()
+	return a == b || !n.cut[[2]string{a.name, b.name}] && !n.cut[[2]string{b.name, a.name}] &&
+		!n.frozen[a.name].After(now) && !n.frozen[b.name].After(now)
+}
+
+// send delivers a message to a node: never, once or twice, soon or late. A frozen node
+// sends and receives nothing; its messages are delayed until it resumes. Only events
+// may call send.
+func (n *network) send(from *process, to, key string, deliver func(*process)) {
+	sim := n.sim
+	key = from.id + ">" + to + " " + key
+	if !from.up {
+		return
+	}
+	local := from.name == to
+	if !local && (n.cut[[2]string{from.name, to}] || sim.minorFaultsActive() && sim.chance(key+"lost", n.lossPerMille)) {
+		return
+	}
+	times := 1
+	if !local && sim.minorFaultsActive() && sim.chance(key+"twice", 20) {
+		times = 2
+	}
+	for i := range times {
+		key := fmt.Sprintf("%s %d", key, i)
+		wait := sim.duration(key, 50*time.Microsecond, 900*time.Microsecond)
+		if !local {
+			wait = sim.delay(key, time.Millisecond, 3*time.Second)
+		}
+		sim.after(n.resumeDelay(from.name, wait), key, func() { n.deliver(to, key, deliver) })
+	}
+}
+
+func (n *network) deliver(to, key string, deliver func(*process)) {
+	if n.frozen[to].After(time.Now()) {
+		n.sim.after(n.resumeDelay(to, 0), key, func() { n.deliver(to, key, deliver) })
+		return
+	}
+	for _, node := range n.sim.nodes {
+		if node.name == to && node.process.up {
+			deliver(node.process)
+		}
+	}
+}
+
+// resumeDelay returns when a message that is due after wait is sent or received by a
+// node that may be frozen. Delayed messages keep their order.
+func (n *network) resumeDelay(name string, wait time.Duration) time.Duration {
+	left := time.Until(n.frozen[name])
+	if wait >= left {
+		return wait
+	}
+	return left + time.Millisecond - (left-wait)/10_000
+}
+
+// fleetView implements scheduler.Fleet for one process.
+type fleetView struct{ *process }
+
+const assignTimeout = 2 * time.Second
+
+// Assign implements scheduler.Fleet.
+func (v fleetView) Assign(to string, b job.AssignmentBatch, done func([]job.Answer, error)) {
+	proc, sim := v.process, v.sim
+	var once sync.Once
+	key := fmt.Sprintf("assign %d.%d", b.Epoch, b.Number)
+	sim.after(0, proc.id+">"+to+" "+key, func() {
+		sim.net.send(proc, to, key, func(dst *process) {
+			_, epoch, _ := dst.authority.authority()
+			answers := dst.agent.Assign(b)
+			if b.Epoch < epoch && dst.agentStarted && slices.ContainsFunc(answers, func(a job.Answer) bool { return a != job.StaleEpoch }) {
+				sim.fail("%s answers %v to assignments of epoch %d, and its ledger is at epoch %d", dst.id, answers, b.Epoch, epoch)
+			}
+			sim.trace("%s answers %s %v", dst.id, key, answers)
+			sim.net.send(dst, proc.name, "answer "+key, func(back *process) {
+				if back == proc {
+					once.Do(func() { done(answers, nil) })
+				}
+			})
+		})
+		sim.after(assignTimeout, "late "+key, func() {
+			if proc.up {
+				once.Do(func() { done(nil, errNoAnswer) })
+			}
+		})
+	})
+}
+
+// Recall implements scheduler.Fleet.
+func (v fleetView) Recall(to string, r job.Recall) {
+	proc, sim := v.process, v.sim
+	key := fmt.Sprintf("recall %s#%d %d %s", r.Job, r.N, r.Epoch, r.Reason)
+	sim.after(0, proc.id+">"+to+" "+key, func() {
+		sim.net.send(proc, to, key, func(dst *process) {
+			sim.trace("%s receives %s", dst.id, key)
+			dst.agent.Recall(r)
+		})
+	})
+}
+
+// busView implements agent.Transport for one process.
+type busView struct{ *process }
+
+// Authority implements agent.Transport.
+func (v busView) Authority() (string, uint64, bool) { return v.authority.authority() }
+
+// AuthorityChanged implements agent.Transport.
+func (v busView) AuthorityChanged() <-chan struct{} { return v.authority.changed() }
+
+// Report implements agent.Transport.
+func (v busView) Report(ctx context.Context, to string, r job.Report) (job.ReportAck, error) {
+	key := fmt.Sprintf("report %d.%d", r.Rev, r.FirstWorkerEvent)
+	if len(r.Outcomes) > 0 {
+		key += fmt.Sprintf(" %s#%d", r.Outcomes[0].Job, r.Outcomes[0].N)
+	}
+	return request(ctx, v.process, to, key, func(dst *process, reply func(job.ReportAck)) error { return dst.sched.Report(r, reply) })
+}
+
+// Heartbeat implements agent.Transport. The heartbeat carries the node's skewed time.
+func (v busView) Heartbeat(ctx context.Context, to string, beat job.Heartbeat) (job.HeartbeatAck, error) {
+	return request(ctx, v.process, to, "beat", func(dst *process, reply func(job.HeartbeatAck)) error {
+		sent := beat
+		sent.At = beat.At.Add(v.sim.net.skew[v.name])
+		return dst.sched.Heartbeat(sent, reply)
+	})
+}
+
+// request sends a request to a node and waits for its answer or error. The process
+// that receives it calls serve.
+func request[T any](ctx context.Context, proc *process, to, key string, serve func(dst *process, reply func(T)) error) (T, error) {
+	sim := proc.sim
+	answered := make(chan T, 2)
+	refused := make(chan error, 2)
+	sim.after(0, proc.id+">"+to+" "+key, func() {
+		sim.net.send(proc, to, key, func(dst *process) {
+			err := serve(dst, func(answer T) {
+				sim.after(0, dst.id+" answers "+key, func() {
+					sim.net.send(dst, proc.name, "answer "+key, func(back *process) {
+						if back == proc {
+							offer(answered, answer)
+						}
+					})
+				})
+			})
+			if err != nil {
+				sim.net.send(dst, proc.name, "refuse "+key, func(back *process) {
+					if back == proc {
+						offer(refused, err)
+					}
+				})
+			}
+		})
+	})
+	var none T
+	select {
+	case a := <-answered:
+		return a, nil
+	case err := <-refused:
+		return none, err
+	case <-ctx.Done():
+		return none, ctx.Err()
+	}
+}
+
+// offer sends v to c unless its buffer is full.
+func offer[T any](c chan T, v T) {
+	select {
+	case c <- v:
+	default:
+	}
+}
+
+// LoadBody implements agent.Transport.
+func (v busView) LoadBody(ctx context.Context, pos job.Position, _ job.ID) ([]byte, error) {
+	body, err := v.sim.lanes.load(ctx, v.process, pos)
+	if errors.Is(err, errGone) {
+		err = agent.ErrBodyLost
+	}
+	return body, err
+}
+
+// StoreBlob implements agent.Transport. It keeps nothing.
+func (v busView) StoreBlob(ctx context.Context, name string, data []byte) (job.Blob, error) {
+	key := fmt.Sprintf("store %s %s", v.id, name)
+	return callAfter(ctx, v.process, key, v.sim.delay(key, 2*time.Millisecond, time.Second), func() (job.Blob, error) {
+		if err := v.sim.lanes.checkAvailable(v.process, 0, key); err != nil {
+			return job.Blob{}, err
+		}
+		return job.Blob{Name: name, Chunks: 1, Size: int64(len(data))}, nil
+	})
+}

@@ -1,0 +1,163 @@
+package tracing
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+
+	"github.com/yardmaster-dev/yardmaster/job"
+)
+
+// Attributes of a span. Names that begin with "rrq." are those that RRQ uses.
+
+// maxTextBytes is the maximum length of a string attribute in bytes.
+const maxTextBytes = 1 << 10
+
+// startAttributes returns the attributes known when a dispatch starts.
+func (t *Tracer) startAttributes(a *job.Assignment, worker string, now time.Time) []attribute.KeyValue {
+	due := a.RunAt
+	if due.Before(a.Accepted) {
+		due = a.Accepted
+	}
+	attrs := []attribute.KeyValue{
+		attribute.String("rrq.job_id", a.Job.String()),
+		attribute.String("rrq.function", text(a.Function)),
+		attribute.String("rrq.queue", a.Queue),
+		attribute.Int64("rrq.attempt", int64(a.Attempt)),
+		attribute.String("rrq.worker_id", text(worker)),
+		attribute.Float64("rrq.queue_wait_ms", milliseconds(max(now.Sub(due), 0))),
+		attribute.String("messaging.system", "yardmaster"),
+		attribute.String("messaging.operation.name", "process"),
+		attribute.String("messaging.operation.type", "process"),
+		attribute.String("messaging.destination.name", a.Queue),
+		attribute.String("messaging.message.id", a.Job.String()),
+		attribute.String("yard.node", t.node),
+		attribute.String("yard.request_id", a.RequestID()),
+		attribute.Int64("yard.dispatch", int64(a.N)),
+		attribute.Bool("yard.redelivered", a.Redelivered),
+	}
+	if a.Kind == job.RRQ {
+		attrs = append(attrs, attribute.String("rrq.runner", text(a.Key)))
+	}
+	return attrs
+}
+
+// endAttributes returns the attributes known when a dispatch ends.
+func endAttributes(o *job.Outcome, took time.Duration) []attribute.KeyValue {
+	attrs := []attribute.KeyValue{
+		attribute.String("rrq.outcome", outcome(o)),
+		attribute.Float64("rrq.duration_ms", milliseconds(took)),
+	}
+	if o.RetryAfter != nil {
+		attrs = append(attrs, attribute.Float64("rrq.retry_delay_ms", milliseconds(*o.RetryAfter)))
+	}
+	if o.Fault == nil || o.Status == job.Success {
+		return attrs
+	}
+	attrs = append(attrs, attribute.String("rrq.error_message", text(o.Fault.Message)))
+	if o.Fault.Type != "" {
+		attrs = append(attrs, attribute.String("rrq.error_type", text(o.Fault.Type)), attribute.String("error.type", text(o.Fault.Type)))
+	}
+	return attrs
+}
+
+// outcome returns RRQ's name for an outcome, or the status where RRQ has none.
+func outcome(o *job.Outcome) string {
+	switch {
+	case o.Status != job.Error:
+		return o.Status.String()
+	case o.Final, o.Permanent():
+		return "fatal"
+	case o.Fault != nil && o.Fault.Type == "transport":
+		return "transport_error"
+	}
+	return o.Status.String()
+}
+
+// spanStatus returns the span status of an outcome. Outcomes that are not caused
+// by the job or its worker, such as a cancellation, are not errors.
+func spanStatus(o *job.Outcome) (codes.Code, string) {
+	switch o.Status {
+	case job.Error, job.TimedOut, job.Lost:
+		if o.Fault != nil {
+			return codes.Error, text(o.Fault.Message)
+		}
+		return codes.Error, o.Status.String()
+	}
+	return codes.Unset, ""
+}
+
+// settledAttributes returns the attributes that follow from how the outcome was
+// settled.
+func settledAttributes(s *job.Settled, ended time.Time) []attribute.KeyValue {
+	if s.Stale {
+		return []attribute.KeyValue{attribute.Bool("yard.stale", true)}
+	}
+	attrs := []attribute.KeyValue{attribute.String("yard.job_state", s.State.String())}
+	if s.State == job.Delayed || s.State == job.Waiting {
+		attrs = append(attrs, attribute.Float64("rrq.retry_delay_ms", milliseconds(max(s.RunAt.Sub(ended), 0))))
+	}
+	return attrs
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// text returns s as valid UTF-8 of at most maxTextBytes.
+func text(s string) string {
+	if len(s) > maxTextBytes {
+		s = s[:maxTextBytes]
+	}
+	return strings.ToValidUTF8(s, "")
+}
+
+const traceparent = "traceparent"
+
+var w3c propagation.TraceContext
+
+// parent returns a context with the remote span in traceContext, if there is one.
+func parent(traceContext map[string]string) context.Context {
+	return w3c.Extract(context.Background(), carrier(traceContext))
+}
+
+// withParent returns a copy of traceContext with the span of ctx as the parent.
+func withParent(ctx context.Context, traceContext map[string]string) map[string]string {
+	injected := carrier{}
+	w3c.Inject(ctx, injected)
+	out := make(map[string]string, len(traceContext)+1)
+	for k, v := range traceContext {
+		if !strings.EqualFold(k, traceparent) {
+			out[k] = v
+		}
+	}
+	out[traceparent] = injected[traceparent]
+	return out
+}
+
+// carrier is a trace context whose keys may have any case.
+type carrier map[string]string
+
+// Get returns the value of a key; an exact match takes precedence over other
+// cases.
+func (c carrier) Get(name string) string {
+	if v, ok := c[name]; ok {
+		return v
+	}
+	for _, k := range slices.Sorted(maps.Keys(c)) {
+		if strings.EqualFold(k, name) {
+			return c[k]
+		}
+	}
+	return ""
+}
+
+// Set sets a key.
+func (c carrier) Set(name, value string) { c[name] = value }
+
+// Keys lists the keys.
+func (c carrier) Keys() []string { return slices.Collect(maps.Keys(c)) }

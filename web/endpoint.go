@@ -1,0 +1,241 @@
+package web
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// endpoint is a validated route.
+type endpoint struct {
+	*Route
+	method    string
+	path      string
+	wildcards []string       // of the path, in order
+	keys      []requestField // accepted in the body or the query
+}
+
+// requestField is a field of a request struct, by its JSON key.
+type requestField struct {
+	name string
+	kind reflect.Type
+}
+
+// newEndpoint validates a route. It returns an error if a name in the route is not
+// a field of its request.
+func newEndpoint(r *Route) (*endpoint, error) {
+	e := &endpoint{Route: r}
+	if e.Status == 0 {
+		e.Status = http.StatusOK
+	}
+	e.method, e.path, _ = strings.Cut(r.Pattern, " ")
+	for part := range strings.SplitSeq(e.path, "/") {
+		if name, ok := strings.CutPrefix(part, "{"); ok {
+			e.wildcards = append(e.wildcards, strings.TrimSuffix(name, "}"))
+		}
+	}
+	fields := requestFields(reflect.TypeOf(r.Request))
+	for _, name := range e.wildcards {
+		if name != r.Token && findField(fields, name) == nil {
+			return nil, fmt.Errorf("{%s} is not a field of %T", name, r.Request)
+		}
+	}
+	for _, name := range append(splitNames(r.Accepts), splitNames(r.Required)...) {
+		if name != "*" && findField(fields, strings.TrimPrefix(name, "-")) == nil {
+			return nil, fmt.Errorf("%s is not a field of %T", name, r.Request)
+		}
+	}
+	for _, f := range fields {
+		accepted := splitNames(r.Accepts)
+		if !slices.Contains(e.wildcards, f.name) && !slices.Contains(accepted, "-"+f.name) &&
+			(slices.Contains(accepted, "*") || slices.Contains(accepted, f.name)) {
+			e.keys = append(e.keys, requestField{f.name, f.kind})
+		}
+	}
+	return e, nil
+}
+
+// hasBody reports whether the method has a body.
+func (e *endpoint) hasBody() bool { return e.method == http.MethodPost || e.method == http.MethodPut }
+
+// bodyLimit returns the size of the largest accepted body, in bytes.
+func (e *endpoint) bodyLimit() int64 {
+	if e.Large {
+		return maxLargeBody
+	}
+	return maxBody
+}
+
+// request returns the handler's request: the body, with the values of the path
+// and the query merged in.
+func (e *endpoint) request(r *http.Request, body []byte) (*Request, error) {
+	q := &Request{Header: r.Header, Query: url.Values{}}
+	set := map[string]json.RawMessage{}
+	for _, name := range e.wildcards {
+		value := r.PathValue(name)
+		if name == e.Token {
+			q.Token = value
+			continue
+		}
+		text, err := literal(findField(requestFields(reflect.TypeOf(e.Request)), name).kind, []string{value})
+		if err != nil {
+			return nil, badRequest("%s in the path is %q: %v", name, value, err)
+		}
+		set[name] = text
+	}
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return nil, badRequest("the query cannot be read: %v", err)
+	}
+	for name, values := range query {
+		if slices.Contains(splitNames(e.Query), name) {
+			q.Query[name] = values
+			continue
+		}
+		k, text, err := e.parameter(name, values)
+		if err != nil {
+			return nil, err
+		}
+		set[k] = text
+	}
+	if len(body) > 0 && !e.hasBody() {
+		return nil, badRequest("%s takes no body; use query parameters", e.Pattern)
+	}
+	q.Data, err = merge(body, set)
+	return q, err
+}
+
+// parameter returns the key and the JSON value of a query parameter. A key that
+// ends in _ms may also be given without the suffix, as a duration: timeout=30s.
+func (e *endpoint) parameter(name string, values []string) (string, json.RawMessage, error) {
+	if !e.hasBody() {
+		if k := findField(e.keys, name); k != nil {
+			text, err := literal(k.kind, values)
+			if err != nil {
+				return "", nil, badRequest("parameter %s is %q: %v", name, strings.Join(values, ", "), err)
+			}
+			return k.name, text, nil
+		}
+		if k := findField(e.keys, name+"_ms"); k != nil {
+			d, err := time.ParseDuration(values[0])
+			if err != nil || d < time.Millisecond || len(values) > 1 {
+				return "", nil, badRequest("parameter %s is %q; must be one duration, such as 30s", name, strings.Join(values, ", "))
+			}
+			return k.name, json.RawMessage(strconv.FormatInt(d.Milliseconds(), 10)), nil
+		}
+	}
+	allowed := strings.Join(e.parameters(), ", ")
+	if allowed == "" {
+		allowed = "none"
+	}
+	return "", nil, badRequest("unknown parameter %s; known are: %s", name, allowed)
+}
+
+// parameters returns the names of the query parameters.
+func (e *endpoint) parameters() []string {
+	names := splitNames(e.Query)
+	if !e.hasBody() {
+		for _, k := range e.keys {
+			names = append(names, strings.TrimSuffix(k.name, "_ms"))
+		}
+	}
+	return names
+}
+
+// literal returns the JSON of a value of type kind that is given as text. Only a
+// slice may have several values.
+func literal(kind reflect.Type, values []string) (json.RawMessage, error) {
+	for kind.Kind() == reflect.Pointer {
+		kind = kind.Elem()
+	}
+	if kind.Kind() == reflect.Slice && kind.Elem().Kind() != reflect.Uint8 {
+		parts := make([]json.RawMessage, len(values))
+		for i, v := range values {
+			part, err := literal(kind.Elem(), []string{v})
+			if err != nil {
+				return nil, err
+			}
+			parts[i] = part
+		}
+		return json.Marshal(parts)
+	}
+	if len(values) != 1 {
+		return nil, fmt.Errorf("must be given once")
+	}
+	var err error
+	switch kind.Kind() {
+	case reflect.Bool:
+		_, err = strconv.ParseBool(values[0])
+		if err != nil {
+			return nil, fmt.Errorf("must be true or false")
+		}
+		b, _ := strconv.ParseBool(values[0])
+		return json.Marshal(b)
+	case reflect.Int, reflect.Int64, reflect.Int32:
+		_, err = strconv.ParseInt(values[0], 10, kind.Bits())
+	case reflect.Uint, reflect.Uint64, reflect.Uint32, reflect.Uint8:
+		_, err = strconv.ParseUint(values[0], 10, kind.Bits())
+	default:
+		return json.Marshal(values[0])
+	}
+	if err != nil {
+		return nil, fmt.Errorf("must be a whole number")
+	}
+	return json.RawMessage(strings.TrimPrefix(values[0], "+")), nil
+}
+
+// merge returns the JSON object in body with the values in set added. If set is
+// empty it returns body unchanged.
+func merge(body []byte, set map[string]json.RawMessage) ([]byte, error) {
+	if len(set) == 0 {
+		return body, nil
+	}
+	whole := map[string]json.RawMessage{}
+	if len(bytes.TrimSpace(body)) > 0 {
+		if err := json.Unmarshal(body, &whole); err != nil {
+			return nil, badRequest("request is not a JSON object: %v", err)
+		}
+	}
+	for name, value := range set {
+		if given, ok := whole[name]; ok && !bytes.Equal(bytes.TrimSpace(given), value) {
+			return nil, badRequest("%s is %s in the body and %s in the path", name, given, value)
+		}
+		if whole == nil {
+			whole = map[string]json.RawMessage{}
+		}
+		whole[name] = value
+	}
+	return json.Marshal(whole)
+}
+
+func badRequest(format string, args ...any) error {
+	return &Error{Status: http.StatusBadRequest, Text: fmt.Sprintf(format, args...)}
+}
+
+// requestFields returns the fields of a struct, including the fields of embedded
+// structs.
+func requestFields(kind reflect.Type) (fields []requestField) {
+	if kind == nil || kind.Kind() != reflect.Struct {
+		return nil
+	}
+	for f := range fieldsIn(kind) {
+		fields = append(fields, requestField{f.key, f.kind})
+	}
+	return fields
+}
+
+func findField(keys []requestField, name string) *requestField {
+	for i := range keys {
+		if keys[i].name == name {
+			return &keys[i]
+		}
+	}
+	return nil
+}
