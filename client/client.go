@@ -1,0 +1,234 @@
+package client
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/edge/overhop"
+)
+
+// DefaultNode is the address that a node of a single-node cluster serves workers
+// and producers at.
+const DefaultNode = "127.0.0.1:9876"
+
+// Options configure a [Client]. The zero value connects to [DefaultNode].
+type Options struct {
+	// Nodes are host:port addresses of nodes. The client connects to one of them,
+	// and to another one when that fails. List all nodes of the cluster.
+	Nodes []string
+	// Name appears in the cluster's status and logs.
+	Name string
+	// Token is the secret that the nodes ask of their clients; "" means none.
+	Token string
+	// TLS enables TLS; nil means plain TCP.
+	TLS *tls.Config
+	// Log receives what the client reports; nil means slog.Default().
+	Log *slog.Logger
+	// Dial opens a connection, under TLS if TLS is set; nil means TCP.
+	Dial func(ctx context.Context, addr string) (net.Conn, error)
+}
+
+// Client enqueues jobs and waits for their results. Its methods may be called
+// from any number of goroutines; they share one connection.
+type Client struct {
+	opts     Options
+	producer *overhop.Producer
+}
+
+// Connect returns a client that is connected to one of the nodes. It tries until
+// ctx ends. The error says which node refused the client, or why none could be
+// reached.
+func Connect(ctx context.Context, opts Options) (*Client, error) {
+	if len(opts.Nodes) == 0 {
+		opts.Nodes = []string{DefaultNode}
+	}
+	c := &Client{opts: opts, producer: &overhop.Producer{
+		Nodes: opts.Nodes, Name: opts.Name, Token: opts.Token, TLS: opts.TLS, Log: opts.Log, Dial: opts.Dial,
+	}}
+	if _, err := c.producer.Client(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("connect to %v: %w", opts.Nodes, err), c.producer.Close())
+	}
+	return c, nil
+}
+
+// Close closes the client's connections. Calls in progress return an error.
+func (c *Client) Close() error { return c.producer.Close() }
+
+// Job is a job to enqueue. Queue is required; every other field may be left zero.
+type Job struct {
+	// Queue is the queue that workers subscribe to.
+	Queue string
+	// Function selects the handler: a name of the worker's choice, or
+	// "runner#handler" for a handler of an RRQ runner.
+	Function string
+	// Params are the handler's input. Structs travel as maps, with the names of
+	// their json tags; integers are exact and []byte is binary. The wire has no
+	// fractions: send one as a string, or as an integer of a smaller unit.
+	Params any
+	// Key makes the enqueue idempotent: up to 128 bytes, unique in the queue.
+	Key string
+	// RunAt is the earliest start; the zero time means now.
+	RunAt time.Time
+	// Priority is 0 (first) to 9 (last); nil means 5.
+	Priority *int
+	// MaxAttempts is how often the job may be tried; 0 means the cluster's default.
+	MaxAttempts int
+	// Timeout ends an attempt that takes longer; 0 means the cluster's default.
+	Timeout time.Duration
+	// Trace carries a trace context, for example traceparent, to the handler.
+	Trace map[string]string
+}
+
+// Enqueue returns the id of a job once it is accepted: a quorum of the cluster
+// has it on disk. When ctx ends first, the job may or may not have been accepted;
+// with a Key it is safe to enqueue it again.
+//
+// The error is a [*Error] when the cluster refused the job. An error that wraps
+// [ErrInvalidJob] says which field is wrong.
+func (c *Client) Enqueue(ctx context.Context, j Job) (id string, err error) {
+	e, err := j.wire()
+	if err != nil {
+		return "", err
+	}
+	id, err = c.producer.Enqueue(ctx, e)
+	if err != nil {
+		return "", wrap("enqueue into "+j.Queue, err)
+	}
+	return id, nil
+}
+
+// ErrInvalidJob is wrapped by the errors of jobs that cannot be sent.
+var ErrInvalidJob = errors.New("invalid job")
+
+// wire encodes the job.
+func (j *Job) wire() (overhop.Enqueue, error) {
+	invalid := func(format string, args ...any) (overhop.Enqueue, error) {
+		return overhop.Enqueue{}, fmt.Errorf("%w: "+format, append([]any{ErrInvalidJob}, args...)...)
+	}
+	e := overhop.Enqueue{
+		Queue: j.Queue, Function: j.Function, Key: j.Key, At: j.RunAt, MaxAttempts: int64(j.MaxAttempts),
+		Timeout: j.Timeout.Milliseconds(), Trace: j.Trace,
+	}
+	switch {
+	case j.Queue == "":
+		return invalid("Queue is empty")
+	case j.MaxAttempts < 0:
+		return invalid("MaxAttempts is %d", j.MaxAttempts)
+	case j.Timeout < 0 || j.Timeout > 0 && j.Timeout < time.Millisecond:
+		return invalid("Timeout is %s; it is at least 1ms, or 0 for the default", j.Timeout)
+	}
+	if p := j.Priority; p != nil {
+		if *p < 0 || *p > 9 {
+			return invalid("Priority is %d; it is 0 to 9", *p)
+		}
+		priority := int64(*p)
+		e.Priority = &priority
+	}
+	if j.Params != nil {
+		payload, err := overhop.Marshal(j.Params)
+		if err != nil {
+			return invalid("Params: %w", err)
+		}
+		e.Payload = payload
+	}
+	return e, nil
+}
+
+// Result is how a job ended well.
+type Result struct {
+	// Attempts is how many attempts it took.
+	Attempts int
+	// Omitted reports that the result is too large to be sent over this protocol.
+	Omitted bool
+
+	raw overhop.Raw
+}
+
+// Decode stores the handler's result in v, a non-nil pointer; json tags name the
+// fields. Without a result it stores nothing.
+func (r *Result) Decode(v any) error { return decode(r.raw, v) }
+
+func decode(raw overhop.Raw, v any) error {
+	if len(raw) == 0 {
+		return nil
+	}
+	return overhop.Unmarshal(raw, v)
+}
+
+// Wait blocks until the job has ended, and returns its result. The error is a
+// [*JobError] when the job failed, was cancelled or expired, and a [*Error] when
+// the cluster does not know the job. If ctx ends first, the job keeps running.
+func (c *Client) Wait(ctx context.Context, id string) (Result, error) {
+	end, err := c.producer.Wait(ctx, id)
+	if err != nil {
+		return Result{}, wrap("wait for "+id, err)
+	}
+	r := Result{Attempts: int(end.Attempts), Omitted: end.Omitted, raw: end.Result}
+	if f := end.Fault; f != nil {
+		return r, &JobError{ID: id, Type: f.Type, Code: f.Code, Message: f.Message, Attempts: r.Attempts}
+	}
+	return r, nil
+}
+
+// AddQueue creates a queue. A queue that exists already is no error.
+func (c *Client) AddQueue(ctx context.Context, name string) error {
+	conn, err := c.producer.Client(ctx)
+	if err == nil {
+		_, err = conn.AddQueue(ctx, overhop.AddQueue{Name: name, AllowOverrides: true})
+	}
+	if overhop.ErrorCode(err) == overhop.CodeDuplicateQueue {
+		return nil
+	}
+	return wrap("add queue "+name, err)
+}
+
+// Error is a refusal by the cluster.
+type Error struct {
+	// Code is a stable word, for example QUEUE_NOT_FOUND; docs/reference/overhop.md
+	// lists all.
+	Code string
+	// Message says what was wrong.
+	Message string
+	// RetryAfter is how long to wait before the same request may succeed; 0 means
+	// that waiting does not help.
+	RetryAfter time.Duration
+
+	op  string
+	err error
+}
+
+func (e *Error) Error() string { return e.op + ": " + cmp.Or(e.Message, e.Code) }
+
+// Unwrap returns the error of the protocol.
+func (e *Error) Unwrap() error { return e.err }
+
+// wrap turns a refusal into an [*Error], and names what was tried.
+func wrap(op string, err error) error {
+	var refused *overhop.RemoteError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &refused):
+		return &Error{Code: string(refused.Code), Message: refused.Message, RetryAfter: refused.RetryAfter(), op: op, err: err}
+	}
+	return fmt.Errorf("%s: %w", op, err)
+}
+
+// JobError is why a job failed.
+type JobError struct {
+	ID       string
+	Type     string // for example "timeout", "cancelled", or the handler's own
+	Code     string // the handler's own, if it gave one
+	Message  string
+	Attempts int
+}
+
+func (e *JobError) Error() string {
+	return fmt.Sprintf("job %s failed after %d attempts: %s", e.ID, e.Attempts, cmp.Or(e.Message, e.Type))
+}

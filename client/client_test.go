@@ -1,0 +1,184 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/client"
+	"github.com/yardmaster-dev/yardmaster/internal/clustertest"
+)
+
+type mail struct {
+	To    string `json:"to"`
+	Count int64  `json:"count"`
+}
+
+// connect returns a client of a cluster of one node.
+func connect(t *testing.T) *client.Client {
+	t.Helper()
+	cl := clustertest.Start(t, 1)
+	c, err := client.Connect(t.Context(), client.Options{Nodes: []string{cl.Members[0].Node().Addresses().Overhop}, Name: t.Name()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// work runs a worker until the test ends.
+func work(t *testing.T, w *client.Worker) {
+	t.Helper()
+	w.CreateQueues, w.ShutdownGrace = true, 100*time.Millisecond
+	ctx, stop := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := w.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() { stop(); running.Wait() })
+}
+
+// enqueue enqueues a job as soon as its queue exists.
+func enqueue(t *testing.T, c *client.Client, j client.Job) string {
+	t.Helper()
+	if err := c.AddQueue(t.Context(), j.Queue); err != nil {
+		t.Fatal(err)
+	}
+	id, err := c.Enqueue(t.Context(), j)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+func TestClient(t *testing.T) {
+	c := connect(t)
+	var mu sync.Mutex
+	var fences []int64
+	w := c.Worker()
+	w.Handle("mail", "send", func(ctx context.Context, a *client.Attempt) (any, error) {
+		var m mail
+		if err := a.Decode(&m); err != nil {
+			return nil, client.Permanent(err)
+		}
+		if err := a.Progress(ctx, 50, nil); err != nil {
+			return nil, err
+		}
+		return mail{To: strings.ToUpper(m.To), Count: m.Count + 1}, a.Log(ctx, "sent to "+m.To)
+	})
+	w.Handle("mail", "flaky", func(_ context.Context, a *client.Attempt) (any, error) {
+		mu.Lock()
+		fences = append(fences, a.Fence)
+		mu.Unlock()
+		if a.Number < 3 {
+			return nil, client.RetryAfter(errors.New("not yet"), time.Millisecond)
+		}
+		return a.Number, nil
+	})
+	w.Handle("mail", "broken", func(context.Context, *client.Attempt) (any, error) {
+		return nil, client.Permanent(fmt.Errorf("no such user"))
+	})
+	w.Handle("mail", "silent", func(context.Context, *client.Attempt) (any, error) { return nil, nil })
+	work(t, w)
+
+	t.Run("result", func(t *testing.T) {
+		const large = 1<<53 + 1 // a float64 would lose the last bit
+		id := enqueue(t, c, client.Job{Queue: "mail", Function: "send", Params: mail{"ann", large}})
+		result, err := c.Wait(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var m mail
+		if err := result.Decode(&m); err != nil || m != (mail{"ANN", large + 1}) {
+			t.Errorf("result is %+v, %v", m, err)
+		}
+		if result.Attempts != 1 {
+			t.Errorf("%d attempts", result.Attempts)
+		}
+	})
+	t.Run("retries", func(t *testing.T) {
+		result, err := c.Wait(t.Context(), enqueue(t, c, client.Job{Queue: "mail", Function: "flaky"}))
+		var attempt int
+		if err == nil {
+			err = result.Decode(&attempt)
+		}
+		if err != nil || attempt != 3 || result.Attempts != 3 {
+			t.Errorf("attempt %d of %d, %v", attempt, result.Attempts, err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if !slices.IsSorted(fences) || len(slices.Compact(fences)) != 3 {
+			t.Errorf("fences %d do not grow", fences)
+		}
+	})
+	t.Run("permanent failure", func(t *testing.T) {
+		_, err := c.Wait(t.Context(), enqueue(t, c, client.Job{Queue: "mail", Function: "broken"}))
+		var failed *client.JobError
+		if !errors.As(err, &failed) || failed.Message != "no such user" || failed.Attempts != 1 {
+			t.Errorf("error is %v", err)
+		}
+	})
+	t.Run("no result", func(t *testing.T) {
+		result, err := c.Wait(t.Context(), enqueue(t, c, client.Job{Queue: "mail", Function: "silent"}))
+		v := "unchanged"
+		if err == nil {
+			err = result.Decode(&v)
+		}
+		if err != nil || v != "unchanged" {
+			t.Errorf("decoded %q, %v", v, err)
+		}
+	})
+	t.Run("unknown function", func(t *testing.T) {
+		_, err := c.Wait(t.Context(), enqueue(t, c, client.Job{Queue: "mail", Function: "sned"}))
+		var failed *client.JobError
+		if !errors.As(err, &failed) || failed.Type != "handler_not_found" || !strings.Contains(failed.Message, `"send"`) {
+			t.Errorf("error is %v, which should name the known functions", err)
+		}
+	})
+	t.Run("key", func(t *testing.T) {
+		j := client.Job{Queue: "mail", Function: "silent", Key: "order 17"}
+		if first, second := enqueue(t, c, j), enqueue(t, c, j); first != second {
+			t.Errorf("one key gave two jobs: %s, %s", first, second)
+		}
+	})
+}
+
+func TestClient_Errors(t *testing.T) {
+	c := connect(t)
+	_, err := c.Enqueue(t.Context(), client.Job{Queue: "nowhere"})
+	var refused *client.Error
+	if !errors.As(err, &refused) || refused.Code != "QUEUE_NOT_FOUND" || !strings.Contains(err.Error(), "nowhere") {
+		t.Errorf("a queue that does not exist: %v", err)
+	}
+	ten := 10
+	for _, j := range []client.Job{
+		{}, {Queue: "mail", MaxAttempts: -1}, {Queue: "mail", Timeout: time.Microsecond},
+		{Queue: "mail", Priority: &ten}, {Queue: "mail", Params: func() {}}, {Queue: "mail", Params: 0.5},
+	} {
+		if _, err := c.Enqueue(t.Context(), j); !errors.Is(err, client.ErrInvalidJob) {
+			t.Errorf("%+v: %v", j, err)
+		}
+	}
+	if err := c.Worker().Run(t.Context()); err == nil {
+		t.Error("a worker without handlers runs")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if c, err := client.Connect(ctx, client.Options{Nodes: []string{"127.0.0.1:1"}}); err == nil {
+		c.Close()
+		t.Error("connected where nothing listens")
+	} else if !strings.Contains(err.Error(), "127.0.0.1:1") {
+		t.Errorf("error %q does not name the node", err)
+	}
+}

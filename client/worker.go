@@ -1,0 +1,174 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/edge/overhop"
+)
+
+// Attempt is one attempt at a job, as its handler sees it.
+type Attempt struct {
+	ID          string // of the job
+	Queue       string
+	Function    string
+	Number      int               // 1 for the first attempt
+	MaxAttempts int               // 0: the cluster's default
+	Fence       int64             // grows with every attempt of every job
+	Redelivered bool              // an earlier attempt may have had side effects
+	Accepted    time.Time         // when the job was enqueued
+	Deadline    time.Time         // when the attempt is ended; zero: never
+	Trace       map[string]string // as enqueued
+
+	quest *overhop.Quest
+}
+
+// Decode stores the job's params in v, a non-nil pointer; json tags name the
+// fields.
+func (a *Attempt) Decode(v any) error { return decode(a.quest.Payload, v) }
+
+// Progress reports how far the attempt is, in percent, with optional data. It
+// also renews the attempt's lease. The error says that the attempt is to stop.
+func (a *Attempt) Progress(ctx context.Context, percent int, data any) error {
+	return a.quest.Progress(ctx, percent, data)
+}
+
+// Log adds lines to the job's log. The error says that the attempt is to stop.
+func (a *Attempt) Log(ctx context.Context, lines ...string) error {
+	return a.quest.Log(ctx, lines...)
+}
+
+// Handler runs one attempt. Its result travels as [Job.Params] do. An error fails
+// the attempt, and the job is tried again as its retry policy says, unless the
+// error is [Permanent]. The context ends when the job is cancelled or times out,
+// its lease is lost, or the worker stops.
+type Handler func(ctx context.Context, a *Attempt) (result any, err error)
+
+// Permanent wraps an error so that the job fails without another attempt.
+func Permanent(err error) error { return &failure{err: err, final: true} }
+
+// RetryAfter wraps an error so that the next attempt starts after d.
+func RetryAfter(err error, d time.Duration) error { return &failure{err: err, after: &d} }
+
+// failure is a handler's error with what is to follow.
+type failure struct {
+	err   error
+	final bool
+	after *time.Duration
+}
+
+func (f *failure) Error() string { return f.err.Error() }
+func (f *failure) Unwrap() error { return f.err }
+
+// Worker runs the jobs of the queues whose handlers it has. Create one with
+// [Client.Worker], register handlers, then call Run.
+type Worker struct {
+	// Concurrency is how many jobs of each queue run at once; 0 means 10.
+	Concurrency int
+	// ShutdownGrace is how long running jobs may take to finish after the context
+	// of Run has ended; 0 means 10 s.
+	ShutdownGrace time.Duration
+	// CreateQueues adds queues that do not exist yet; otherwise Run fails.
+	CreateQueues bool
+
+	opts   Options
+	queues map[string]map[string]Handler // by queue and function
+}
+
+// Worker returns a worker that connects to the client's nodes over connections of
+// its own.
+func (c *Client) Worker() *Worker {
+	return &Worker{opts: c.opts, queues: map[string]map[string]Handler{}}
+}
+
+// Handle registers the handler of a queue's function. The function "" is for jobs
+// that name none. A worker receives every job of its queues, so register all
+// functions that are enqueued there: a job with another function fails, and the
+// error names the known ones. Handle panics if the function has a handler already.
+func (w *Worker) Handle(queue, function string, h Handler) {
+	functions := w.queues[queue]
+	if functions == nil {
+		functions = map[string]Handler{}
+		w.queues[queue] = functions
+	}
+	if functions[function] != nil {
+		panic(fmt.Sprintf("client: function %q of queue %q has a handler already", function, queue))
+	}
+	functions[function] = h
+}
+
+// Run runs jobs until ctx ends, then waits for the running ones, at most for
+// ShutdownGrace: jobs that have not ended by then go back to the cluster and start
+// elsewhere without losing an attempt. Run reconnects by itself. It returns nil
+// after ctx has ended, and an error if the worker cannot work: no handlers are
+// registered, a queue does not exist, or a node refuses the worker for good.
+func (w *Worker) Run(ctx context.Context) error {
+	if len(w.queues) == 0 {
+		return errors.New("worker has no handlers: call Handle before Run")
+	}
+	inner := overhop.Worker{
+		Nodes: w.opts.Nodes, Name: w.opts.Name, Token: w.opts.Token, TLS: w.opts.TLS, Log: w.opts.Log, Dial: w.opts.Dial,
+		ShutdownGrace: w.ShutdownGrace, CreateQueues: w.CreateQueues,
+	}
+	concurrency := w.Concurrency
+	if concurrency <= 0 {
+		concurrency = 10
+	}
+	for queue, functions := range w.queues {
+		inner.Handle(queue, uint32(concurrency), dispatch(queue, functions))
+	}
+	return inner.Run(ctx)
+}
+
+// dispatch returns the handler of a queue that calls the one of a job's function.
+func dispatch(queue string, functions map[string]Handler) overhop.Handler {
+	return func(ctx context.Context, q *overhop.Quest) (overhop.Raw, error) {
+		h := functions[q.Function]
+		if h == nil {
+			return nil, &overhop.FailError{Type: "handler_not_found", Final: true, Message: fmt.Sprintf(
+				"this worker has no handler for function %q of queue %q; it has %s", q.Function, queue, known(functions))}
+		}
+		result, err := h(ctx, newAttempt(q))
+		if err != nil {
+			return nil, fail(err)
+		}
+		if result == nil {
+			return nil, nil
+		}
+		raw, err := overhop.Marshal(result)
+		if err != nil {
+			return nil, &overhop.FailError{Type: "invalid_result", Final: true, Message: "result cannot be encoded: " + err.Error()}
+		}
+		return raw, nil
+	}
+}
+
+func known(functions map[string]Handler) string {
+	names := slices.Sorted(maps.Keys(functions))
+	for i, name := range names {
+		names[i] = fmt.Sprintf("%q", name)
+	}
+	return strings.Join(names, ", ")
+}
+
+func newAttempt(q *overhop.Quest) *Attempt {
+	return &Attempt{
+		ID: q.JID, Queue: q.Queue, Function: q.Function, Number: int(q.Attempt), MaxAttempts: int(q.MaxAttempts), Fence: q.Fence,
+		Redelivered: q.Redelivered, Accepted: q.Created, Deadline: q.Deadline, Trace: q.Trace, quest: q,
+	}
+}
+
+// fail turns a handler's error into the protocol's. Errors that the protocol
+// knows, such as that the worker was asked to stop, pass unchanged.
+func fail(err error) error {
+	var f *failure
+	if !errors.As(err, &f) {
+		return err
+	}
+	return &overhop.FailError{Message: err.Error(), Final: f.final, RetryAfter: f.after}
+}
