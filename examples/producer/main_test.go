@@ -8,21 +8,21 @@ import (
 	"time"
 )
 
-// Told to stop while nobody answers, the producer ends without an error: the job
-// that it had in hand was never accepted, and nobody was told that it was.
+// A producer that is stopped while no node answers ends without an error: its
+// last job was not accepted, and was not reported as such.
 func TestProduce_Stopped(t *testing.T) {
-	deaf, err := net.Listen("tcp", "127.0.0.1:0")
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer deaf.Close()
+	defer silent.Close()
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	ended := make(chan error, 1)
 	go func() {
-		ended <- produce(ctx, options{nodes: deaf.Addr().String(), queue: "mail", functions: "echo", every: time.Second})
+		ended <- produce(ctx, options{nodes: silent.Addr().String(), queue: "mail", functions: "echo", every: time.Second})
 	}()
-	c, err := deaf.Accept() // it is at it
+	c, err := silent.Accept() // the producer is connected
 	if err != nil {
 		t.Fatal(err)
 	}

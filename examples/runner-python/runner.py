@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""An RRQ runner in one file, with nothing but Python 3.9 and its own library.
+"""An RRQ runner in one file for Python 3.9 or later, using only the standard library.
 
-A runner is a process that a yard's node starts. It listens on a socket of the
-loopback, gets requests to run handlers by name, and answers each of them once.
-Copy this file and put your handlers where the examples stand, at its end:
+A runner is a process that a node starts. It listens on a loopback socket, receives
+requests to run handlers by name, and sends one response to each. Copy this file
+and replace the example handlers at its end:
 
     @handler("mail.send")
     def send(job):
-        deliver(job.params["to"])       # whatever is raised is a failed attempt
-        return {"sent": True}           # whatever is returned is the result
+        deliver(job.params["to"])       # an exception fails the attempt
+        return {"sent": True}           # the returned value is the result
 
-Requests run at the same time, each in a thread of its own, as many as the
-pool's max_in_flight. Python cannot end a thread: a handler that runs for long
-should call job.check() or wait with job.sleep(), so that it can be cancelled. If
-it does not stop when it must, the node ends the whole process.
+Requests run concurrently, each in its own thread, up to the pool's max_in_flight.
+Python cannot end a thread: a long-running handler should call job.check(), or wait
+with job.sleep(), so that it can be cancelled. If it does not stop in time, the node
+ends the whole process.
 """
 
 import argparse
@@ -41,7 +41,7 @@ log = logging.getLogger("runner")
 
 
 class Retry(Exception):
-    """Raised by a handler to be run again: after so many seconds, or when the yard's policy says."""
+    """Raised by a handler to request another attempt, after the given seconds or by the retry policy."""
 
     def __init__(self, after=None, message="Job requested retry"):
         super().__init__(message)
@@ -49,7 +49,7 @@ class Retry(Exception):
 
 
 class Fail(Exception):
-    """Raised by a handler to fail its attempt, with a type, code and details of its own."""
+    """Raised by a handler to fail its attempt with a type, code and details."""
 
     def __init__(self, message, type=None, code=None, details=None):
         super().__init__(message)
@@ -57,11 +57,11 @@ class Fail(Exception):
 
 
 class Stopped(BaseException):
-    """Raised in a handler that is not to go on. It is no Exception, so that 'except Exception' lets it pass."""
+    """Raised in a handler that must stop. It is a BaseException, so 'except Exception' does not catch it."""
 
 
 class Job:
-    """One request, as its handler sees it."""
+    """One request, passed to its handler."""
 
     def __init__(self, request):
         context = request["context"]
@@ -73,8 +73,8 @@ class Job:
             raise ValueError("params are not an object")
         self.attempt = context["attempt"]                   # from 1
         self.queue = context.get("queue_name")
-        self.fence = context.get("fence", 0)                # grows with every run of any job
-        self.trace = context.get("trace_context") or {}     # the producer's traceparent and the like
+        self.fence = context.get("fence", 0)                # increases with every run of any job
+        self.trace = context.get("trace_context") or {}     # the producer's trace headers
         self.correlation = context.get("correlation_context") or {}
         self.deadline = _time(context.get("deadline"))      # datetime or None
         self._until = float("inf")                          # the same, by the monotonic clock
@@ -95,12 +95,12 @@ class Job:
         return time.monotonic() >= self._until
 
     def check(self):
-        """Raise Stopped if the handler should end. To be called now and then."""
+        """Raise Stopped if the handler must stop. Call it regularly."""
         if self.cancelled or self.late:
             raise Stopped
 
     def sleep(self, seconds):
-        """Wait; raise Stopped as soon as the handler should end."""
+        """Wait; raise Stopped as soon as the handler must stop."""
         self._cancelled.wait(min(max(seconds, 0), max(self._until - time.monotonic(), 0), threading.TIMEOUT_MAX))
         self.check()
 
@@ -109,16 +109,16 @@ handlers = {}
 
 
 def handler(name):
-    """Register the function below under a name."""
+    """Return a decorator that registers a handler under a name."""
     def register(function):
         if handlers.setdefault(name, function) is not function:
-            raise ValueError(f"two handlers are called {name!r}")
+            raise ValueError(f"two handlers are named {name!r}")
         return function
     return register
 
 
 def run(job, around=contextlib.nullcontext):
-    """Run a job's handler and return the outcome, but for the ids."""
+    """Run a job's handler and return the outcome without ids."""
     function = handlers.get(job.function)
     if function is None:
         return _error(f"No handler registered for function '{job.function}'", "handler_not_found")
@@ -135,7 +135,7 @@ def run(job, around=contextlib.nullcontext):
         return {**_error(str(retry), status="retry"), "retry_after_seconds": retry.after}
     except Fail as fail:
         return _error(str(fail), fail.type, fail.code, fail.details)
-    except BaseException as problem:  # SystemExit too: it would end this thread without an answer
+    except BaseException as problem:  # also SystemExit, which would end this thread without a response
         log.exception("handler %s failed: request %s", job.function, job.request_id)
         return _error(str(problem) or type(problem).__name__, type(problem).__name__)
 
@@ -150,8 +150,8 @@ class Connection:
     def __init__(self, runner, sock):
         self.runner, self.sock = runner, sock
         self.writing = threading.Lock()
-        self.jobs = set()     # in flight; under the runner's lock
-        self.threads = set()  # theirs, until they have answered; under the same
+        self.jobs = set()     # running; protected by the runner's lock
+        self.threads = set()  # of jobs, until the response is sent; likewise
 
     def serve(self):
         try:
@@ -159,15 +159,15 @@ class Connection:
                 for kind, payload in iter(lambda: read_frame(stream), None):
                     self.take(kind, payload)
         except OSError:
-            pass  # the node has gone; what it asked for is stopped below
+            pass  # the node is gone; its jobs are cancelled below
         except Exception as problem:
-            log.error("connection closed, what came is no message of the protocol: %r", problem)
+            log.error("connection closed after an invalid message: %r", problem)
         with self.runner.lock:
             jobs, threads = set(self.jobs), set(self.threads)
         for job in jobs:
-            job.cancel()  # whoever asked does not listen any more
+            job.cancel()
         for thread in threads:
-            thread.join()  # or does, for the last answers
+            thread.join()  # the node may still read the last responses
         with self.runner.lock:
             self.runner.connections.pop(self, None)
         self.sock.close()
@@ -177,7 +177,7 @@ class Connection:
             if payload.get("protocol_version", VERSION) == VERSION:
                 self.runner.cancel(payload["job_id"], payload.get("request_id"))
         elif kind != "request":
-            raise ValueError(f"a runner takes requests and cancels, not {kind!r}")
+            raise ValueError(f"unexpected message type {kind!r}")
         elif payload.get("protocol_version", VERSION) != VERSION:
             self.answer(payload["job_id"], payload["request_id"], _error("Unsupported protocol version"))
         else:
@@ -188,7 +188,7 @@ class Connection:
         with self.runner.lock:
             full = len(self.jobs) >= MAX_IN_FLIGHT
             if not full:
-                thread.start()  # it cannot end before the lock is free
+                thread.start()  # cannot end before the lock is released
                 self.jobs.add(job)
                 self.threads.add(thread)
                 if self.runner.stopping:
@@ -199,13 +199,13 @@ class Connection:
     def work(self, job):
         outcome = run(job, self.runner.around)
         with self.runner.lock:
-            self.jobs.remove(job)  # whoever has the answer may send the next request
+            self.jobs.remove(job)  # before the response, after which the node may send the next request
         self.answer(job.id, job.request_id, outcome)
         with self.runner.lock:
             self.threads.remove(threading.current_thread())
 
     def answer(self, job_id, request_id, outcome):
-        """Write an outcome. One that no frame can carry becomes an error: silence would cost the whole deadline."""
+        """Send an outcome. One that does not fit into a frame is sent as an error, so that the node need not wait for the deadline."""
         ids = {"job_id": job_id, "request_id": request_id}
         try:
             frame = to_frame({**outcome, **ids})
@@ -215,17 +215,17 @@ class Connection:
             with self.writing:
                 self.sock.sendall(frame)
         except OSError:
-            pass  # the node has gone; it will run the job again
+            pass  # the node is gone; the job will run again
 
 
 def read_frame(stream):
-    """The next message as (type, payload), or None at the end of the connection."""
+    """Return the next message as (type, payload), or None at the end of the connection."""
     header = stream.read(4)
     if not header:
-        return None  # the node only looks whether somebody listens
+        return None  # end of the connection
     size, = struct.unpack(">I", header) if len(header) == 4 else (0,)
     if not 0 < size <= MAX_FRAME:
-        raise ValueError(f"frame of {size} bytes, must be 1 to {MAX_FRAME}")
+        raise ValueError(f"frame has {size} bytes; must be 1 to {MAX_FRAME}")
     body = stream.read(size)
     if len(body) < size:
         raise ConnectionError("connection ended in the middle of a frame")
@@ -238,18 +238,18 @@ def read_frame(stream):
 def to_frame(payload):
     body = json.dumps({"type": "response", "payload": payload}, allow_nan=False, separators=(",", ":")).encode()
     if len(body) > MAX_FRAME:
-        raise ValueError(f"{len(body)} bytes, may be {MAX_FRAME}")
+        raise ValueError(f"{len(body)} bytes; at most {MAX_FRAME}")
     return struct.pack(">I", len(body)) + body
 
 
 def _text(request, key):
     if not isinstance(request[key], str):
-        raise ValueError(f"{key} is not a text")
+        raise ValueError(f"{key} is not a string")
     return request[key]
 
 
 def _time(text):
-    """An RFC 3339 time with any number of fractional digits, which Python 3.9 cannot read by itself."""
+    """Parse an RFC 3339 time with any number of fractional digits, which Python 3.9 does not support."""
     if text is None:
         return None
     found = re.fullmatch(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?(Z|[+-]\d\d:\d\d)", text)
@@ -260,16 +260,16 @@ def _time(text):
 
 
 class Runner:
-    """Accepts connections until stopping is set and the listener closed. Every handler runs within around(job)."""
+    """Accepts connections until stopping is set and the listener is closed. Every handler runs within around(job)."""
 
     def __init__(self, around=contextlib.nullcontext):
         self.around = around
         self.lock = threading.Lock()
-        self.connections = {}  # to their threads
+        self.connections = {}  # thread by connection
         self.stopping = False
 
     def cancel(self, job_id, request_id=None):
-        """A cancel comes on a connection of its own, so it is looked for on all of them."""
+        """Cancel a job of any connection: a cancel arrives on a separate one."""
         with self.lock:
             for job in (job for connection in self.connections for job in connection.jobs):
                 if job.request_id == request_id if request_id else job.id == job_id:
@@ -291,7 +291,7 @@ class Runner:
             thread.start()
 
     def finish(self):
-        """Cancel what runs, let it answer, and return when it has."""
+        """Cancel the running jobs, and return when their responses are sent."""
         with self.lock:
             connections = dict(self.connections)
             for connection in connections:
@@ -300,13 +300,13 @@ class Runner:
                 try:
                     connection.sock.shutdown(socket.SHUT_RD)
                 except OSError:
-                    pass  # it has ended by itself
+                    pass  # already closed
         for thread in connections.values():
             thread.join()
 
 
 def loopback(text):
-    """Read host:port. Only the node on the same host is to reach a runner: there is no password on this wire."""
+    """Parse host:port. The host must be a loopback address, because the protocol has no authentication."""
     host, _, port = text.rpartition(":")
     host = "127.0.0.1" if host == "localhost" else host.strip("[]")
     try:
@@ -314,7 +314,7 @@ def loopback(text):
     except ValueError:
         raise ValueError(f"socket {text!r} is not host:port, such as 127.0.0.1:9000") from None
     if not address.is_loopback:
-        raise ValueError(f"socket {text} is not on the loopback; use 127.0.0.1")
+        raise ValueError(f"socket {text} is not on the loopback interface; use 127.0.0.1")
     if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         raise ValueError(f"socket {text!r} needs a port from 1 to 65535")
     return address, int(port)
@@ -322,9 +322,9 @@ def loopback(text):
 
 def main(argv=None, around=contextlib.nullcontext):
     """Serve the registered handlers until SIGTERM or SIGINT."""
-    parser = argparse.ArgumentParser(description="RRQ runner; a runner pool starts it.")
+    parser = argparse.ArgumentParser(description="RRQ runner, usually started by a runner pool.")
     parser.add_argument("--tcp-socket", default=os.environ.get(SOCKET_ENV, ""), metavar="HOST:PORT",
-                        help=f"where to listen, on the loopback; default ${SOCKET_ENV}")
+                        help=f"loopback address to listen on; default ${SOCKET_ENV}")
     arguments = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     if not arguments.tcp_socket:
@@ -339,7 +339,7 @@ def main(argv=None, around=contextlib.nullcontext):
 
     def stop(*_):
         runner.stopping = True
-        listener.close()  # the accept it interrupts fails then
+        listener.close()  # makes accept fail
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
@@ -347,7 +347,7 @@ def main(argv=None, around=contextlib.nullcontext):
     runner.finish()
 
 
-# ---- Handlers: yours go here. These are examples/runner/demo's, one for everything that can happen to a job.
+# ---- Replace these handlers. They are the same as in examples/runner/demo, one for each way in which a job can end.
 
 def param(job, name, kind, otherwise):
     value = job.params.get(name)
@@ -392,7 +392,7 @@ def crash(job):
 
 @handler("hang")
 def hang(job):
-    threading.Event().wait()  # takes no notice of a cancel: only the end of the process stops it
+    threading.Event().wait()  # ignores cancellation; only the end of the process stops it
 
 
 @handler("big")
@@ -411,7 +411,7 @@ def hash_text(job):
 
 @contextlib.contextmanager
 def witness(job):
-    """Append what begins and ends to the file that YARD_WITNESS names, and sync it: for tests that trust no yard."""
+    """Append the start and the end of a request to the file YARD_WITNESS, which tests compare with the state of the yard."""
     if not os.environ.get("YARD_WITNESS"):
         yield
         return

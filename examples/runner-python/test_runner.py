@@ -1,4 +1,4 @@
-"""The runner as a process, spoken to by hand."""
+"""Tests of the runner as a process, by its protocol, and of its parts."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from datetime import datetime, timedelta, timezone
 import runner
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-PATIENCE = 20
+TIMEOUT = 20
 
 
 def frame(kind, payload):
@@ -47,7 +47,7 @@ class RunnerCase(unittest.TestCase):
     def connect(self):
         while True:
             try:
-                sock = socket.create_connection(self.address, PATIENCE)
+                sock = socket.create_connection(self.address, TIMEOUT)
                 self.addCleanup(sock.close)
                 return sock
             except ConnectionRefusedError:
@@ -72,7 +72,7 @@ class RunnerCase(unittest.TestCase):
                 ("big", {"bytes": 3}, 6, "success", "xxx"),
                 ("big", {"bytes": 17000000}, 7, "error", None),
                 ("sleep", {"ms": "x"}, 8, "error", "params"),
-                ("nobody", {}, 9, "error", "handler_not_found")):
+                ("unknown", {}, 9, "error", "handler_not_found")):
             with self.subTest(function=function, n=n):
                 outcome = self.ask(function, params, n=n)
                 self.assertEqual((outcome["status"], outcome["job_id"], outcome["request_id"]), (status, "j", f"j#{n}"))
@@ -89,7 +89,7 @@ class RunnerCase(unittest.TestCase):
     def test_cancel_from_another_connection(self):
         for target in ({"request_id": "j#1"}, {"request_id": None}):
             self.sock.sendall(request("sleep", {"ms": 60000}) + request("echo", n=2))
-            self.assertEqual(self.answer()["request_id"], "j#2")  # it overtakes: the other one runs
+            self.assertEqual(self.answer()["request_id"], "j#2")  # the first request is still running
             with self.connect() as other:
                 other.sendall(frame("cancel", {"protocol_version": "1", "job_id": "j"}))
                 other.sendall(frame("cancel", {"protocol_version": "2", "job_id": "j", "request_id": "j#7"}))
@@ -111,8 +111,8 @@ class RunnerCase(unittest.TestCase):
     def test_wrong_version(self):
         self.assertEqual(self.ask("echo", protocol_version="1")["error"]["message"], "Unsupported protocol version")
 
-    def test_what_is_no_message_closes(self):
-        self.connect().close()  # the node looks whether somebody listens
+    def test_invalid_message_closes_connection(self):
+        self.connect().close()  # a node checks the port like this
         for garbage in (bytes(4), b"\1\0\0\1", b"\0\0\0\4null", b"\0\0\0\2{}", frame("response", {}), frame("request", {}),
                         frame("what", {}), request("echo", params=[1]), request("echo", context={"deadline": "soon"}),
                         struct.pack(">I", 200000) + b"[" * 200000):
@@ -121,36 +121,36 @@ class RunnerCase(unittest.TestCase):
                 other.shutdown(socket.SHUT_WR)
                 with other.makefile("rb") as stream:
                     self.assertEqual(stream.read(), b"")
-        self.assertEqual(self.ask("echo")["status"], "success")  # the others are not hurt
+        self.assertEqual(self.ask("echo")["status"], "success")  # other connections are not affected
 
-    def test_stops_when_told(self):
+    def test_stops_on_sigterm(self):
         self.sock.sendall(request("sleep", {"ms": 60000}) + request("echo", n=2))
         self.assertEqual(self.answer()["request_id"], "j#2")
         self.process.send_signal(signal.SIGTERM)
         self.assertEqual(self.answer()["error"]["type"], "cancelled")
-        self.assertEqual(self.process.wait(PATIENCE), 0)
+        self.assertEqual(self.process.wait(TIMEOUT), 0)
 
 
 class ConnectionCase(unittest.TestCase):
     def test_ends_after_the_last_answer(self):
         ours, theirs = socket.socketpair()
         self.addCleanup(ours.close)
-        ours.settimeout(PATIENCE)
+        ours.settimeout(TIMEOUT)
         connection = runner.Connection(runner.Runner(), theirs)
         answer, begun, go_on = connection.answer, threading.Event(), threading.Event()
 
         def slow(*outcome):
             begun.set()
-            go_on.wait(PATIENCE)
+            go_on.wait(TIMEOUT)
             answer(*outcome)
 
         connection.answer = slow
         serving = threading.Thread(target=connection.serve)
         serving.start()
         ours.sendall(request("echo"))
-        self.assertTrue(begun.wait(PATIENCE))
+        self.assertTrue(begun.wait(TIMEOUT))
         ours.shutdown(socket.SHUT_WR)
-        serving.join(0.2)  # if it does not wait for the answer, it ends here
+        serving.join(0.2)  # serve must still be waiting for the response
         go_on.set()
         with ours.makefile("rb") as stream:
             self.assertEqual(runner.read_frame(stream)[1]["status"], "success")
@@ -159,7 +159,7 @@ class ConnectionCase(unittest.TestCase):
 
 
 class HandlerCase(unittest.TestCase):
-    """Handlers of one's own, without a process."""
+    """Handlers, without a process."""
 
     def run_handler(self, function):
         self.addCleanup(runner.handlers.pop, "mine", None)
@@ -190,11 +190,11 @@ class HandlerCase(unittest.TestCase):
         outcome = self.run_handler(again)
         self.assertEqual((outcome["status"], outcome["retry_after_seconds"], outcome["error"]["message"]), ("retry", 2, "not yet"))
 
-    def test_one_handler_to_a_name(self):
-        with self.assertRaisesRegex(ValueError, "two handlers are called 'echo'"):
+    def test_duplicate_handler_name(self):
+        with self.assertRaisesRegex(ValueError, "two handlers are named 'echo'"):
             runner.handler("echo")(lambda job: None)
 
-    def test_what_json_cannot_carry(self):
+    def test_result_that_is_not_json(self):
         for result in ({1, 2}, float("nan"), object()):
             with self.assertRaises((TypeError, ValueError)):
                 runner.to_frame({"result": result})
@@ -209,12 +209,12 @@ class SocketCase(unittest.TestCase):
             address, port = runner.loopback(text)
             self.assertEqual((str(address), port), (host, 9000))
 
-    def test_says_what_is_missing(self):
-        for arguments, said in (((), "from a runner pool"), (("--tcp-socket", "10.0.0.1:1"), "not on the loopback")):
+    def test_usage_errors(self):
+        for arguments, message in (((), "from a runner pool"), (("--tcp-socket", "10.0.0.1:1"), "not on the loopback")):
             environment = {key: value for key, value in os.environ.items() if key != runner.SOCKET_ENV}
             ended = subprocess.run([sys.executable, "runner.py", *arguments], cwd=HERE, env=environment, capture_output=True, text=True)
             self.assertEqual(ended.returncode, 2)
-            self.assertIn(said, ended.stderr)
+            self.assertIn(message, ended.stderr)
 
 
 if __name__ == "__main__":

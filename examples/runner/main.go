@@ -1,13 +1,13 @@
-// Command runner is an RRQ runner: a process of handlers that a yard's node
-// starts and feeds. Point a pool at it:
+// Command runner is an RRQ runner: a process with handlers that a node starts
+// and sends requests to. To use it, configure a pool:
 //
 //	[rrq.runners.demo]
 //	cmd = ["./runner"]
 //	pool_size = 2
 //	tcp_port = 9000
 //
-// Everything of interest is in package demo; a runner of your own needs a
-// handler and rrq.Serve.
+// The handlers are in package demo. A runner of your own needs a handler and
+// rrq.Serve.
 package main
 
 import (
@@ -17,7 +17,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	"yardmaster/examples/runner/demo"
+	"github.com/yardmaster-dev/yardmaster/examples/runner/demo"
 )
 
 func main() {

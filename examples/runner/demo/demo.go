@@ -1,14 +1,14 @@
-// Package demo is a runner with a handler for everything that can happen to a
-// job: echo, sleep, fail, retry, crash, hang, big and hash.
+// Package demo is an RRQ runner with handlers for everything that can happen to
+// a job: echo, sleep, fail, retry, crash, hang, big and hash.
 //
-// It is the reference for runners in Go, the built-in runner of the binary,
-// and what the demo and the drills run. If the environment names a file in
-// YARD_WITNESS, each handler's first act is to append a line to it,
+// It is the reference for runners in Go, the runner built into the yardmaster
+// program, and used by the demo and the drills. If the environment variable
+// YARD_WITNESS names a file, each handler begins by appending a line to it,
 //
 //	<request id> <job id> <attempt> <fence>
 //
-// and to sync it to disk, and its last one to append "end <request id>": a
-// witness, independent of the yard, of what was run.
+// and syncing it to disk, and ends by appending "end <request id>". The file is
+// a record of what was run that does not depend on the yard.
 package demo
 
 import (
@@ -21,17 +21,17 @@ import (
 	"os"
 	"strings"
 
-	"yardmaster/runnerpool/rrq"
+	"github.com/yardmaster-dev/yardmaster/runnerpool/rrq"
 )
 
-// SocketEnv names the socket when no --tcp-socket does.
+// SocketEnv is the environment variable with the default of --tcp-socket.
 const SocketEnv = "RRQ_RUNNER_TCP_SOCKET"
 
-// WitnessEnv names the file that executions are witnessed in.
+// WitnessEnv is the environment variable with the path of the witness file.
 const WitnessEnv = "YARD_WITNESS"
 
-// Main serves the handlers on the socket that args or the environment name,
-// until ctx ends and the last handler has returned.
+// Main serves the handlers on the socket given by args or the environment. It
+// returns when ctx has ended and the last handler has returned.
 func Main(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("runner", flag.ContinueOnError)
 	socket := flags.String("tcp-socket", os.Getenv(SocketEnv), "loopback `host:port` to listen on; default $"+SocketEnv)
@@ -53,8 +53,8 @@ func Main(ctx context.Context, args []string) error {
 	return errors.Join(rrq.Serve(ctx, ln, w.handle), w.close())
 }
 
-// loopback reads a socket. Only the node on the same host is to reach a
-// runner: there is no password on this wire.
+// loopback parses a socket address. It must be on the loopback, because the
+// protocol has no authentication.
 func loopback(socket string) (netip.AddrPort, error) {
 	if socket == "" {
 		return netip.AddrPort{}, errors.New("no socket given; start it from a runner pool, or with --tcp-socket 127.0.0.1:9000")

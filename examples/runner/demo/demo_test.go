@@ -15,13 +15,14 @@ import (
 	"testing"
 	"time"
 
-	"yardmaster/runnerpool/rrq"
+	"github.com/yardmaster-dev/yardmaster/runnerpool/rrq"
 )
 
 // example is the same runner in Python.
 var example = filepath.Join("..", "..", "runner-python", "runner.py")
 
-// runners serve the same handlers at an address, each in its language.
+// runners holds functions that run the same handlers in each language at an
+// address.
 var runners = map[string]func(ctx context.Context, t *testing.T, addr string) error{
 	"go": func(ctx context.Context, _ *testing.T, addr string) error {
 		return Main(ctx, []string{"--tcp-socket", addr})

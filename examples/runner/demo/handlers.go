@@ -11,11 +11,11 @@ import (
 	"strings"
 	"time"
 
-	"yardmaster/runnerpool/rrq"
+	"github.com/yardmaster-dev/yardmaster/runnerpool/rrq"
 )
 
-// handlers by name. An outcome without a status is filled in by rrq.Serve: it
-// tells what ended the handler's ctx.
+// handlers holds the handlers by name. If a handler returns an outcome without
+// a status, rrq.Serve sets it according to what ended ctx.
 var handlers = map[string]rrq.Handler{
 	"echo":  echo,
 	"sleep": sleep,
@@ -27,7 +27,7 @@ var handlers = map[string]rrq.Handler{
 	"hash":  hash,
 }
 
-// handle witnesses a request and runs its handler.
+// handle records a request in the witness file and runs its handler.
 func (w *witness) handle(ctx context.Context, r *rrq.Request) rrq.Outcome {
 	h := handlers[r.Function]
 	if h == nil {
@@ -45,7 +45,7 @@ func echo(_ context.Context, r *rrq.Request) rrq.Outcome {
 	return rrq.Outcome{Status: rrq.Success, Result: r.Params}
 }
 
-// sleep takes {"ms": n} milliseconds and returns its params.
+// sleep waits {"ms": n} milliseconds and returns its params.
 func sleep(ctx context.Context, r *rrq.Request) rrq.Outcome {
 	var p struct {
 		MS int64 `json:"ms"`
@@ -74,8 +74,8 @@ func fail(_ context.Context, r *rrq.Request) rrq.Outcome {
 	return failed(rrq.Fault{Message: p.Message, Type: "demo"})
 }
 
-// retry asks for {"times": n} further attempts, {"after": s} seconds apart if
-// given, and succeeds then.
+// retry requests {"times": n} further attempts, after {"after": s} seconds if
+// given, and then succeeds.
 func retry(_ context.Context, r *rrq.Request) rrq.Outcome {
 	var p struct {
 		Times uint32   `json:"times"`
@@ -90,8 +90,8 @@ func retry(_ context.Context, r *rrq.Request) rrq.Outcome {
 	return rrq.Outcome{Status: rrq.Success, Result: fmt.Appendf(nil, `{"attempt":%d}`, r.Context.Attempt)}
 }
 
-// crash ends the whole process with {"code": n}, 1 if not given; with
-// {"times": n} only in the job's first n dispatches, and is an echo then.
+// crash exits the process with {"code": n}, 1 by default. With {"times": n} it
+// does so only in the job's first n dispatches and then returns its params.
 func crash(ctx context.Context, r *rrq.Request) rrq.Outcome {
 	p := struct {
 		Code  int    `json:"code"`
@@ -108,8 +108,7 @@ func crash(ctx context.Context, r *rrq.Request) rrq.Outcome {
 	return rrq.Outcome{}
 }
 
-// hang never returns and takes no notice of a cancel: only the end of its
-// process stops it.
+// hang never returns and ignores cancels: only the end of its process stops it.
 func hang(context.Context, *rrq.Request) rrq.Outcome {
 	<-make(chan struct{})
 	return rrq.Outcome{}
@@ -132,8 +131,8 @@ func big(_ context.Context, r *rrq.Request) rrq.Outcome {
 	return rrq.Outcome{Status: rrq.Success, Result: append(result, '"')}
 }
 
-// hash tells what it was given without giving it back: the SHA-256 of {"text":
-// text}, and how many bytes it has.
+// hash returns the SHA-256 of {"text": text} and its length in bytes, without
+// the text itself.
 func hash(_ context.Context, r *rrq.Request) rrq.Outcome {
 	var p struct {
 		Text string `json:"text"`

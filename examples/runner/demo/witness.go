@@ -5,13 +5,13 @@ import (
 	"os"
 	"sync"
 
-	"yardmaster/runnerpool/rrq"
+	"github.com/yardmaster-dev/yardmaster/runnerpool/rrq"
 )
 
-// witness notes each execution in a file of its own.
+// witness records executions in a file.
 type witness struct {
 	mu   sync.Mutex
-	file *os.File // nil: nobody asked for one
+	file *os.File // nil: not requested
 }
 
 func openWitness(path string) (*witness, error) {
@@ -25,7 +25,7 @@ func openWitness(path string) (*witness, error) {
 	return &witness{file: f}, nil
 }
 
-// write appends one line in one write, so that several runners can share a
+// write appends a line with a single write, so that several runners can share a
 // file, and returns when it is on disk.
 func (w *witness) write(r *rrq.Request) error {
 	if w.file == nil {
@@ -43,8 +43,8 @@ func (w *witness) write(r *rrq.Request) error {
 	return nil
 }
 
-// end appends that a handler has ended. It need not be on disk: a host that
-// dies has no runner that goes on.
+// end records that a handler has ended. The line is not synced: after a crash
+// of the host no handler is running.
 func (w *witness) end(r *rrq.Request) {
 	if w.file == nil {
 		return

@@ -6,11 +6,11 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"yardmaster/edge/overhop"
+	"github.com/yardmaster-dev/yardmaster/edge/overhop"
 )
 
-// handlers is what this worker can do, by the job's function. Any other
-// function, and a job without one, ends well with no result.
+// handlers holds the handlers by the job's function. A job with another
+// function, or without one, succeeds without a result.
 var handlers = map[string]overhop.Handler{
 	"echo":  echo,
 	"sleep": sleep,
@@ -18,46 +18,45 @@ var handlers = map[string]overhop.Handler{
 	"retry": retry,
 }
 
-func nothing(context.Context, *overhop.Quest) (overhop.Raw, error) { return nil, nil }
+func noResult(context.Context, *overhop.Quest) (overhop.Raw, error) { return nil, nil }
 
-// handler is the one that [overhop.Worker] calls.
+// handler returns the handler for [overhop.Worker].
 func (o *Options) handler() overhop.Handler {
 	return func(ctx context.Context, q *overhop.Quest) (overhop.Raw, error) {
 		if err := pause(ctx, o.Delay); err != nil {
 			return nil, err
 		}
 		if o.FailRate > 0 && rand.Float64() < o.FailRate {
-			return nil, &overhop.FailError{Message: "failed by dice", Type: "dice"}
+			return nil, &overhop.FailError{Message: "random failure", Type: "dice"}
 		}
 		do, ok := handlers[q.Function]
 		if !ok {
-			do = nothing
+			do = noResult
 		}
 		return do(ctx, q)
 	}
 }
 
-// echo gives the payload back.
+// echo returns the payload.
 func echo(_ context.Context, q *overhop.Quest) (overhop.Raw, error) { return q.Payload, nil }
 
-// sleep takes {"ms": n} milliseconds, or until the job is no longer ours.
+// sleep waits {"ms": n} milliseconds, or until ctx ends.
 func sleep(ctx context.Context, q *overhop.Quest) (overhop.Raw, error) {
 	ms, ok := q.Payload.Get("ms").Int()
 	if !ok || ms < 0 || ms > time.Hour.Milliseconds() {
-		return nil, wrong("sleep needs params {\"ms\": n}, n from 0 to an hour")
+		return nil, invalidParams("sleep needs params {\"ms\": n}, n from 0 to an hour")
 	}
 	return nil, pause(ctx, time.Duration(ms)*time.Millisecond)
 }
 
-// fail always fails, and lets the yard try again. With {"final": true} it
-// says that there is no use.
+// fail always fails. With {"final": true} the job is not retried.
 func fail(_ context.Context, q *overhop.Quest) (overhop.Raw, error) {
 	final, _ := q.Payload.Get("final").Bool()
 	return nil, &overhop.FailError{Message: "failed on request", Type: "demo", Final: final}
 }
 
-// retry fails {"times": n} attempts, 1 if it is not given, and then ends well
-// with the number of the attempt that did.
+// retry fails {"times": n} attempts, 1 by default, and then returns the number
+// of the attempt.
 func retry(_ context.Context, q *overhop.Quest) (overhop.Raw, error) {
 	times, ok := q.Payload.Get("times").Int()
 	if !ok {
@@ -69,8 +68,8 @@ func retry(_ context.Context, q *overhop.Quest) (overhop.Raw, error) {
 	return overhop.AppendInt(nil, int64(q.Attempt)), nil
 }
 
-// wrong is for a job that no attempt could ever do.
-func wrong(message string) error {
+// invalidParams returns the error for a job that cannot succeed in any attempt.
+func invalidParams(message string) error {
 	return &overhop.FailError{Message: message, Type: "invalid_params", Final: true}
 }
 

@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// Witness is a file of what was really run, independent of what the yard
-// believes: drills compare the two.
+// Witness is a file that records what was run, independently of the yard.
+// Drills compare the two.
 type Witness struct {
 	file *os.File
 
@@ -18,7 +18,7 @@ type Witness struct {
 	synced  uint64 // lines on disk
 }
 
-// OpenWitness opens the file to append to.
+// OpenWitness opens a file for appending.
 func OpenWitness(path string) (*Witness, error) {
 	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -27,9 +27,9 @@ func OpenWitness(path string) (*Witness, error) {
 	return &Witness{file: file}, nil
 }
 
-// Note returns when the line is on disk. Lines noted at the same time share
-// one fsync, so that the witness does not become the worker's bottleneck.
-func (w *Witness) Note(line string) error {
+// Append writes a line and returns when it is on disk. Concurrent calls share
+// one fsync, so that the witness does not limit the worker's throughput.
+func (w *Witness) Append(line string) error {
 	w.mu.Lock()
 	_, err := w.file.WriteString(line + "\n")
 	w.written++

@@ -9,45 +9,45 @@ import (
 	"strings"
 	"time"
 
-	"yardmaster/edge/overhop"
+	"github.com/yardmaster-dev/yardmaster/edge/overhop"
 )
 
-// Options say where to work and how.
+// Options configures the worker.
 type Options struct {
-	Nodes    []string      // edges, host:port; the worker changes over when one is gone; none: 127.0.0.1:9876
-	Queues   []string      // at least one; one that does not exist yet is added
-	Credits  uint          // jobs in hand at once, per queue
-	Delay    time.Duration // spent in every handler before it begins
-	FailRate float64       // share of attempts that fail by dice, 0 to 1
+	Nodes    []string      // nodes to connect to, host:port, tried in turn; none: 127.0.0.1:9876
+	Queues   []string      // at least one; missing queues are created
+	Credits  uint          // jobs that run at once, per queue
+	Delay    time.Duration // time each handler waits before it begins
+	FailRate float64       // share of attempts that fail at random, 0 to 1
 	Witness  string        // file that gets a line for every attempt; "": none
-	Name     string        // shown to the yard's people
+	Name     string        // name of the worker, for display
 
-	Token   string // what the edges ask of their clients; "": nothing
-	Secret  string // file that holds Token; "": none
-	TLS     bool   // speak TLS; any of the files below says so too
-	TLSCA   string // PEM file of the authorities whose edges are trusted; "": the system's
-	TLSCert string // PEM file to show to edges that want a client certificate
-	TLSKey  string // its private key
+	Token     string // token that the nodes require; "": none
+	TokenFile string // file that contains Token; "": none
+	TLS       bool   // use TLS; implied by any of the files below
+	TLSCA     string // PEM file of the trusted authorities; "": the system's
+	TLSCert   string // PEM file of the client certificate
+	TLSKey    string // its private key
 }
 
-// Flags declares o's fields as flags.
+// Flags defines a flag for each field of o.
 func (o *Options) Flags(f *flag.FlagSet) {
-	f.Var((*list)(&o.Nodes), "addr", "edge to connect to, `host:port`; repeat it to name others to change over to (default 127.0.0.1:9876)")
+	f.Var((*list)(&o.Nodes), "addr", "node to connect to, `host:port`; may be repeated to add further nodes (default 127.0.0.1:9876)")
 	f.Var((*list)(&o.Queues), "queue", "`queue` to serve; may be repeated")
-	f.UintVar(&o.Credits, "credits", 1, "jobs in hand at once, per queue")
-	f.DurationVar(&o.Delay, "handler-delay", 0, "`time` to spend in every handler before it begins")
-	f.Float64Var(&o.FailRate, "fail-rate", 0, "`share` of attempts that fail by dice, 0 to 1")
-	f.StringVar(&o.Witness, "witness", "", "`file` to append \"<jid> <attempt> <fence>\" to, on disk before the job's end is told")
-	f.StringVar(&o.Token, "token", "", "`token` that the edges ask of their clients: server.token of their configuration")
-	f.StringVar(&o.Secret, "token-file", "", "`file` that holds the token, where others can see what a program is started with")
-	f.BoolVar(&o.TLS, "tls", false, "speak TLS, and trust the authorities that this machine trusts")
-	f.StringVar(&o.TLSCA, "tls-ca", "", "speak TLS, and trust the authorities in this PEM `file`")
-	f.StringVar(&o.TLSCert, "tls-cert", "", "speak TLS, and show the certificate in this PEM `file`")
+	f.UintVar(&o.Credits, "credits", 1, "jobs to run at once, per queue")
+	f.DurationVar(&o.Delay, "handler-delay", 0, "`time` each handler waits before it begins")
+	f.Float64Var(&o.FailRate, "fail-rate", 0, "`share` of attempts that fail at random, 0 to 1")
+	f.StringVar(&o.Witness, "witness", "", "`file` to append \"<jid> <attempt> <fence>\" to, on disk before the job's end is reported")
+	f.StringVar(&o.Token, "token", "", "`token` that the nodes require: server.token in their configuration")
+	f.StringVar(&o.TokenFile, "token-file", "", "`file` that contains the token; unlike --token it is not visible in the process list")
+	f.BoolVar(&o.TLS, "tls", false, "use TLS, and trust the system's authorities")
+	f.StringVar(&o.TLSCA, "tls-ca", "", "use TLS, and trust the authorities in this PEM `file`")
+	f.StringVar(&o.TLSCert, "tls-cert", "", "use TLS, and present the certificate in this PEM `file`")
 	f.StringVar(&o.TLSKey, "tls-key", "", "PEM `file` of the private key of --tls-cert")
-	f.StringVar(&o.Name, "name", "", "`name` of this worker, for people")
+	f.StringVar(&o.Name, "name", "", "`name` of this worker, for display")
 }
 
-// OptionError refuses an option; Flag names it.
+// OptionError reports an invalid option; Flag is its flag.
 type OptionError struct{ Flag, Reason string }
 
 func (e *OptionError) Error() string { return "--" + e.Flag + " " + e.Reason }
@@ -73,8 +73,9 @@ func (o *Options) validate() error {
 	return nil
 }
 
-// Run works until ctx ends and what was in hand is finished. An error is an
-// [*OptionError], or says why this worker cannot work as it is set up.
+// Run runs the worker until ctx has ended and running jobs have finished. The
+// error is an [*OptionError], or describes why the worker cannot work as
+// configured.
 func Run(ctx context.Context, o Options, log *slog.Logger) (err error) {
 	if len(o.Nodes) == 0 {
 		o.Nodes = []string{"127.0.0.1:9876"}
@@ -97,27 +98,28 @@ func Run(ctx context.Context, o Options, log *slog.Logger) (err error) {
 			return openErr
 		}
 		defer func() { err = errors.Join(err, witness.Close()) }()
-		handler = witnessed(witness, handler)
+		handler = withWitness(witness, handler)
 	}
-	w := overhop.Worker{Nodes: o.Nodes, Create: true, Name: o.Name, Token: token, TLS: secret, Log: log}
+	w := overhop.Worker{Nodes: o.Nodes, CreateQueues: true, Name: o.Name, Token: token, TLS: secret, Log: log}
 	for _, queue := range o.Queues {
 		w.Handle(queue, uint32(o.Credits), handler)
 	}
 	return w.Run(ctx)
 }
 
-// witnessed writes down an attempt before its end is told, whatever the end.
-func witnessed(w *Witness, next overhop.Handler) overhop.Handler {
+// withWitness records every attempt before its end is reported.
+func withWitness(w *Witness, next overhop.Handler) overhop.Handler {
 	return func(ctx context.Context, q *overhop.Quest) (overhop.Raw, error) {
 		result, err := next(ctx, q)
-		if werr := w.Note(fmt.Sprintf("%s %d %d", q.JID, q.Attempt, q.Fence)); werr != nil {
+		if werr := w.Append(fmt.Sprintf("%s %d %d", q.JID, q.Attempt, q.Fence)); werr != nil {
 			return nil, werr
 		}
 		return result, err
 	}
 }
 
-// list is a flag that may be repeated, or hold several values between commas.
+// list is a flag that may be repeated, or contain several values separated by
+// commas.
 type list []string
 
 func (l *list) String() string { return strings.Join(*l, ",") }

@@ -16,7 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"yardmaster/edge/overhop"
+	"github.com/yardmaster-dev/yardmaster/edge/overhop"
 )
 
 func payload(t *testing.T, text string) overhop.Raw {
@@ -77,7 +77,7 @@ func orNil(r overhop.Raw) overhop.Raw {
 	return r
 }
 
-// A recalled job stops where it is.
+// A recalled job stops at once.
 func TestHandlers_Recalled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, recall := context.WithCancel(t.Context())
@@ -112,7 +112,7 @@ func TestRun_Options(t *testing.T) {
 		"handler-delay": func(o *Options) { o.Delay = -1 },
 		"fail-rate":     func(o *Options) { o.FailRate = 1.5 },
 		"tls-ca":        func(o *Options) { o.TLSCA = "worker_test.go" }, // no PEM
-		"token-file":    func(o *Options) { o.Secret = "none.txt" },
+		"token-file":    func(o *Options) { o.TokenFile = "none.txt" },
 		"tls-cert":      func(o *Options) { o.TLSKey = "key.pem" },
 		"tls-key":       func(o *Options) { o.TLSCert = "cert.pem" },
 	} {
@@ -130,7 +130,7 @@ func TestRun_Options(t *testing.T) {
 		t.Errorf("a queue twice: %v", err)
 	}
 	both := good
-	both.Token, both.Secret = "mellon", "worker_test.go"
+	both.Token, both.TokenFile = "mellon", "worker_test.go"
 	if err := Run(t.Context(), both, log); !errors.As(err, &wrong) || wrong.Flag != "token-file" {
 		t.Errorf("a token twice: %v", err)
 	}
@@ -156,7 +156,7 @@ func TestList(t *testing.T) {
 	}
 }
 
-// Lines noted at once are all there, whole, before Note returns.
+// Lines that are appended concurrently are complete when Append returns.
 func TestWitness(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "witness")
 	w, err := OpenWitness(path)
@@ -169,11 +169,11 @@ func TestWitness(t *testing.T) {
 		all.Go(func() {
 			for j := range each {
 				line := fmt.Sprintf("job-%d-%d 1 7", i, j)
-				if err := w.Note(line); err != nil {
+				if err := w.Append(line); err != nil {
 					t.Error(err)
 				}
 				if text, err := os.ReadFile(path); err != nil || !strings.Contains(string(text), line+"\n") {
-					t.Errorf("%s is not there: %v", line, err)
+					t.Errorf("%s is missing: %v", line, err)
 				}
 			}
 		})
@@ -182,8 +182,8 @@ func TestWitness(t *testing.T) {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if w.Note("late") == nil {
-		t.Error("noted in a closed file")
+	if w.Append("late") == nil {
+		t.Error("appended to a closed file")
 	}
 	text, err := os.ReadFile(path)
 	if err != nil || strings.Count(string(text), "\n") != writers*each {
@@ -191,13 +191,13 @@ func TestWitness(t *testing.T) {
 	}
 }
 
-// What cannot be witnessed does not end well.
+// An attempt that cannot be recorded fails.
 func TestWitnessed(t *testing.T) {
 	w, err := OpenWitness(filepath.Join(t.TempDir(), "witness"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	handler := witnessed(w, func(context.Context, *overhop.Quest) (overhop.Raw, error) { return overhop.Nil, nil })
+	handler := withWitness(w, func(context.Context, *overhop.Quest) (overhop.Raw, error) { return overhop.Nil, nil })
 	q := overhop.Quest{JID: "mail:x", Attempt: 2, Fence: 9}
 	if _, err := handler(t.Context(), &q); err != nil {
 		t.Fatal(err)
@@ -210,6 +210,6 @@ func TestWitnessed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := handler(t.Context(), &q); err == nil {
-		t.Error("ended well without a witness")
+		t.Error("succeeded without a witness")
 	}
 }

@@ -8,23 +8,23 @@ import (
 	"strings"
 )
 
-// token is what the edges are shown; a newline at a file's end is no part of it.
+// token returns the token to send. A newline at the end of a file is removed.
 func (o *Options) token() (string, error) {
-	if o.Secret == "" {
+	if o.TokenFile == "" {
 		return o.Token, nil
 	}
 	if o.Token != "" {
-		return "", &OptionError{"token-file", "and --token are both given: give one of them"}
+		return "", &OptionError{"token-file", "and --token are both set: use one of them"}
 	}
-	text, err := os.ReadFile(o.Secret)
+	text, err := os.ReadFile(o.TokenFile)
 	if err != nil {
 		return "", &OptionError{"token-file", "cannot be read: " + err.Error()}
 	}
 	return strings.TrimRight(string(text), "\r\n"), nil
 }
 
-// tlsConfig is how the edges are spoken to: nil is plain TCP. Whoever names a
-// file wants TLS.
+// tlsConfig returns the TLS configuration, nil for plain TCP. Any of the TLS
+// files implies TLS.
 func (o *Options) tlsConfig() (*tls.Config, error) {
 	if !o.TLS && o.TLSCA == "" && o.TLSCert == "" && o.TLSKey == "" {
 		return nil, nil
@@ -50,7 +50,7 @@ func (o *Options) tlsConfig() (*tls.Config, error) {
 	}
 	own, err := tls.LoadX509KeyPair(o.TLSCert, o.TLSKey)
 	if err != nil {
-		return nil, &OptionError{"tls-cert", fmt.Sprintf("and --tls-key are no pair: %v", err)}
+		return nil, &OptionError{"tls-cert", fmt.Sprintf("and --tls-key do not match: %v", err)}
 	}
 	cfg.Certificates = []tls.Certificate{own}
 	return cfg, nil
