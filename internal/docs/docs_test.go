@@ -1,5 +1,4 @@
-// Package docs holds the documents to what they speak of. It consists of
-// tests alone.
+// Package docs checks the Markdown documents against the code. It has only tests.
 package docs
 
 import (
@@ -11,12 +10,12 @@ import (
 	"strings"
 	"testing"
 
-	"yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
 var root = filepath.Join("..", "..")
 
-// documents reads every Markdown file, by its path below the root.
+// documents returns the text of every Markdown file, by its path below the root.
 func documents(t *testing.T) map[string]string {
 	t.Helper()
 	texts := make(map[string]string)
@@ -42,13 +41,14 @@ func documents(t *testing.T) map[string]string {
 		t.Fatal(err)
 	}
 	if texts["docs/glossary.md"] == "" {
-		t.Fatal("no glossary found: is this the house?")
+		t.Fatal("docs/glossary.md not found: is this the root of the module?")
 	}
 	return texts
 }
 
 var link = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 
+// TestLinks checks that links within the documents have a target.
 func TestLinks(t *testing.T) {
 	for name, text := range documents(t) {
 		for _, found := range link.FindAllStringSubmatch(text, -1) {
@@ -62,24 +62,24 @@ func TestLinks(t *testing.T) {
 			}
 			linked, err := os.ReadFile(file)
 			if info, statErr := os.Stat(file); err != nil && (statErr != nil || !info.IsDir()) {
-				t.Errorf("%s: %s leads nowhere", name, found[1])
+				t.Errorf("%s: the target of %s does not exist", name, found[1])
 			} else if anchor != "" && !slices.Contains(anchors(string(linked)), anchor) {
-				t.Errorf("%s: %s leads to no heading", name, found[1])
+				t.Errorf("%s: the heading of %s does not exist", name, found[1])
 			}
 		}
 	}
 }
 
 var (
-	heading  = regexp.MustCompile(`(?m)^#+ +(.+)$`)
-	unlinked = regexp.MustCompile("[^a-z0-9 _-]")
+	heading        = regexp.MustCompile(`(?m)^#+ +(.+)$`)
+	nonAnchorChars = regexp.MustCompile("[^a-z0-9 _-]")
 )
 
-// anchors are the names that a document's headings are linked by.
+// anchors returns the anchors of a document's headings.
 func anchors(text string) []string {
 	var names []string
 	for _, found := range heading.FindAllStringSubmatch(text, -1) {
-		name := unlinked.ReplaceAllString(strings.ToLower(found[1]), "")
+		name := nonAnchorChars.ReplaceAllString(strings.ToLower(found[1]), "")
 		names = append(names, strings.ReplaceAll(name, " ", "-"))
 	}
 	return names
@@ -87,6 +87,7 @@ func anchors(text string) []string {
 
 var makeCommand = regexp.MustCompile("(?m)(?:^|`)make ([a-z][a-z-]*)")
 
+// TestMakeTargets checks that the make targets in the documents exist.
 func TestMakeTargets(t *testing.T) {
 	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
 	if err != nil {
@@ -95,33 +96,33 @@ func TestMakeTargets(t *testing.T) {
 	for name, text := range documents(t) {
 		for _, found := range makeCommand.FindAllStringSubmatch(text, -1) {
 			if !strings.Contains(string(makefile), "\n"+found[1]+":") {
-				t.Errorf("%s: there is no `make %s`", name, found[1])
+				t.Errorf("%s: the target of `make %s` does not exist", name, found[1])
 			}
 		}
 	}
 }
 
-// TestNoMachine: what is written holds on every machine.
-func TestNoMachine(t *testing.T) {
+// TestNoMachinePaths checks that the documents have no paths of one machine.
+func TestNoMachinePaths(t *testing.T) {
 	machine := regexp.MustCompile(`/(work|root|home)/|/tmp/[a-z]`)
 	for name, text := range documents(t) {
 		if found := machine.FindString(text); found != "" {
-			t.Errorf("%s names %q, a place on somebody's machine", name, found)
+			t.Errorf("%s has %q, a path of one machine", name, found)
 		}
 	}
 }
 
 var vector = regexp.MustCompile("(?m)^\\| `([^`]+)` \\| `([^`]+)` \\| `([0-9a-f-]{36})` \\|$")
 
-// TestVectors computes the ids that the glossary publishes.
+// TestVectors checks the job ids in the glossary.
 func TestVectors(t *testing.T) {
 	rows := vector.FindAllStringSubmatch(documents(t)["docs/glossary.md"], -1)
 	if len(rows) < 3 {
-		t.Fatalf("%d vectors published, want three", len(rows))
+		t.Fatalf("%d job ids in docs/glossary.md, want at least 3", len(rows))
 	}
 	for _, row := range rows {
 		if id, err := job.KeyID(row[1], row[2]); err != nil || id.String() != row[3] {
-			t.Errorf("key %q of queue %q is %s, %v; published as %s", row[2], row[1], id, err, row[3])
+			t.Errorf("key %q of queue %q is %s, %v; the glossary has %s", row[2], row[1], id, err, row[3])
 		}
 	}
 }

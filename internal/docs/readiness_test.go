@@ -9,95 +9,97 @@ import (
 	"testing"
 )
 
-// provoked: the test that brings each reason about, by how the reason begins.
-var provoked = map[string]string{
+// reasonTests maps the beginning of each reason to the test that covers it: a
+// file, and a text in that file.
+var reasonTests = map[string]string{
 	"authority lease not acquired":       "ledger/testdata/readiness.txt: authority lease not acquired",
 	"authority lease is stale":           "ledger/testdata/readiness.txt: authority lease is stale",
-	"no quorum":                          "internal/nodetest/fault_test.go: TestIsolate",
-	"no authority is known":              "node/status_test.go: TestNoLook",
-	"this node holds the lease":          "node/status_test.go: TestNoLook",
-	"the authority, ":                    "internal/nodetest/fault_test.go: TestIsolate",
-	"the authority's lease":              "scheduler/reasons_test.go: TestReasons_LeaseIsNotCertain",
-	"member … is not heard":              "scheduler/reasons_test.go: TestReasons_MembersAreNotHeard",
+	"no quorum":                          "internal/clustertest/isolate_test.go: TestIsolate",
+	"no authority is known":              "node/status_test.go: TestReadiness_NoAuthority",
+	"this node holds the lease":          "node/status_test.go: TestReadiness_NoAuthority",
+	"the authority, ":                    "internal/clustertest/isolate_test.go: TestIsolate",
+	"the authority's lease":              "scheduler/reasons_test.go: TestReasons_LeaseUncertain",
+	"member … is not heard":              "scheduler/reasons_test.go: TestReasons_MembersSilent",
 	"member …'s clock":                   "scheduler/clock_test.go: TestClock_AheadAtTakeOver",
-	"members are out of step":            "membership/keeper_test.go: TestKeeper_BringsInStep",
-	"the node is starting":               "node/status_test.go: TestNoLook",
-	"the node waits":                     "node/status_test.go: TestNoLook",
+	"members are out of step":            "membership/reconciler_test.go: TestReconciler_SyncsMembers",
+	"the node is starting":               "node/status_test.go: TestReadiness_NoAuthority",
+	"the node waits":                     "node/status_test.go: TestReadiness_NoAuthority",
 	"the yard's streams are not":         "node/status_test.go: TestStreamsNotMade",
-	"a restore of":                       "ledger/bringback_test.go: a restore of elsewhere was begun",
-	"the yard's streams are being":       "scheduler/reasons_test.go: TestReasons_StreamsAreBeingMade",
-	"streams are not as":                 "scheduler/reasons_test.go: TestReasons_StreamsAreGone",
-	"JetStream is not healthy":           "internal/nodetest/fault_test.go: TestIsolate",
-	"no lane has a leader":               "node/status_test.go: TestAcceptance",
-	"lane … is not folded":               "scheduler/verify_test.go: TestVerify_LaneChangesWithinATenure",
+	"a restore of":                       "ledger/restore_test.go: a restore of elsewhere was begun",
+	"the yard's streams are being":       "scheduler/reasons_test.go: TestReasons_StreamsBeingCreated",
+	"streams are not as":                 "scheduler/reasons_test.go: TestReasons_StreamsMissing",
+	"JetStream is not healthy":           "internal/clustertest/isolate_test.go: TestIsolate",
+	"no lane has a leader":               "node/status_test.go: TestAcceptingJobs",
+	"lane … is not folded":               "scheduler/verifylane_test.go: TestVerifyLane_ReplacedDuringTenure",
 	"lane … is full":                     "scheduler/blocked_test.go: lane 0 is full and takes no jobs",
 	"replay has":                         "ledger/testdata/readiness.txt: replay has 2 pending events",
-	"keys of forgotten jobs":             "ledger/gone_test.go: TestGone_Short",
+	"keys of forgotten jobs":             "ledger/idring_test.go: TestIDRing_Shortfall",
 	"lane …: record … missing":           "ledger/testdata/replay.txt: missing from the stream",
-	"lane …: record … not what":          "ledger/testdata/replay.txt: not what was folded",
-	"the replay found damage":            "ledger/gone_test.go: TestReplay_MoreDamage",
-	"runner …":                           "internal/nodetest/because_test.go: func runnerGoes",
+	"lane …: record … not what":          "ledger/testdata/replay.txt: not what was ingested",
+	"the replay found damage":            "ledger/idring_test.go: TestReplay_MoreDamage",
+	"runner …":                           "internal/clustertest/waitreason_test.go: func runnerFails",
 	"jobs wait for runner …, which only": "scheduler/flow_test.go: which only members that are down have",
 	"jobs wait for runner …, which no":   "scheduler/flow_test.go: which no member that was heard has",
-	"history is not":                     "scheduler/reasons_test.go: TestReasons_NothingIsPublished",
-	"results are not":                    "scheduler/reasons_test.go: TestReasons_NothingIsPublished",
-	"dead letters are not":               "scheduler/reasons_test.go: TestReasons_NothingIsPublished",
+	"history is not":                     "scheduler/reasons_test.go: TestReasons_NotPublished",
+	"results are not":                    "scheduler/reasons_test.go: TestReasons_NotPublished",
+	"dead letters are not":               "scheduler/reasons_test.go: TestReasons_NotPublished",
 	"the outbox is half full":            "scheduler/publish_test.go: half full",
 
-	"node …: less than … is free where the data lies: this node takes no jobs in until": "vigil/keeper_test.go: TestDisk_Ailments",
-	"node …: less than … is free where the data lies: this node takes no jobs in and":   "vigil/keeper_test.go: TestDisk_Ailments",
-	"node …: measure the room in":                              "vigil/keeper_test.go: TestKeeper_ADiskThatDoesNotAnswer",
-	"node …: the log cannot be written":                        "consensus/store_test.go: TestGuard_AFailedVoteIsSaid",
-	"node …: it hears the yard agree":                          "internal/nodetest/routes_test.go: TestRoutesCut",
-	"node …: partial partition":                                "node/keep_test.go: TestCutWatch",
-	"member …'s ledger is not":                                 "node/proofs_test.go: TestCompare",
-	"the ledgers of … differ":                                  "node/proofs_test.go: TestCompare",
-	"node …: its copy of … lacks, or cannot read, what others": "node/scrub_test.go: TestCopyText",
-	"node …: its copy of … is not what":                        "node/scrub_test.go: TestCopyText",
-	"node …: its copy of … and that of":                        "node/scrub_test.go: TestCopyText",
-	"node …: its copy of … lacks, or cannot read, what no":     "node/scrub_test.go: TestCopyText",
-	"node …: its copy of … cannot be opened":                   "node/scrub_test.go: TestUnopenedText",
-	"the disk of the authority's node":                         "scheduler/publish_test.go: TestHeld",
-	"node …: its copy of … lags":                               "cluster/standstill_test.go: TestStandstill",
+	"node …: less than … is free where the data lies: this node takes no jobs in until": "health/monitor_test.go: TestDisk_Conditions",
+	"node …: less than … is free where the data lies: this node takes no jobs in and":   "health/monitor_test.go: TestDisk_Conditions",
+	"node …: measure the room in":             "health/monitor_test.go: TestMonitor_DiskUnreadable",
+	"node …: the log cannot be written":       "consensus/guardedstore_test.go: TestGuardedStore_FailedVoteIsFatal",
+	"node …: it follows a Raft leader":        "internal/clustertest/routes_test.go: TestRoutesCut",
+	"node …: partial partition":               "node/health_test.go: TestPartitionWatch",
+	"member …'s ledger is not":                "node/consistency_test.go: TestCompareHashes",
+	"the ledgers of … differ":                 "node/consistency_test.go: TestCompareHashes",
+	"the disk of the authority's node":        "scheduler/publish_test.go: TestBlockedReason",
+	"node …: its replica of … lacks messages": "node/health_test.go: TestGapText",
+	"node …: its copy of … lags":              "cluster/stalledreplica_test.go: TestStalledReplicas",
 }
 
 var reasonRow = regexp.MustCompile("(?m)^\\| `([^`]+)` \\|")
 
-// TestReadiness holds the table of reasons against the code that says them, in
-// both ways, and against the tests that provoke them.
+// TestReadiness checks that every reason in docs/reference/readiness.md occurs in
+// the code and is covered by a test, and that every covered reason is documented.
 func TestReadiness(t *testing.T) {
-	says := sources(t)
-	rows := reasonRow.FindAllStringSubmatch(documents(t)["docs/readiness.md"], -1)
-	if len(rows) != len(provoked) {
-		t.Errorf("%d reasons are documented, %d provoked", len(rows), len(provoked))
+	code := sources(t)
+	page, _, found := strings.Cut(documents(t)["docs/reference/readiness.md"], "\n## Explain\n")
+	if !found {
+		t.Fatal("docs/reference/readiness.md has no section Explain")
+	}
+	rows := reasonRow.FindAllStringSubmatch(page, -1)
+	if len(rows) != len(reasonTests) {
+		t.Errorf("%d reasons are documented, %d are covered by tests", len(rows), len(reasonTests))
 	}
 	for _, row := range rows {
 		reason := row[1]
 		for _, part := range regexp.MustCompile("…|: ").Split(reason, -1) {
-			if part = strings.Trim(part, " :;,"); len(part) > 3 && !strings.Contains(says, part) {
-				t.Errorf("%q: nothing says %q", reason, part)
+			if part = strings.Trim(part, " :;,"); len(part) > 3 && !strings.Contains(code, part) {
+				t.Errorf("%q: %q is not in the code", reason, part)
 			}
 		}
-		by := ""
-		for begin, test := range provoked {
-			if strings.HasPrefix(reason, begin) {
-				by = test
+		covering := ""
+		for prefix, test := range reasonTests {
+			if strings.HasPrefix(reason, prefix) {
+				covering = test
 			}
 		}
-		file, word, _ := strings.Cut(by, ": ")
+		file, name, _ := strings.Cut(covering, ": ")
 		text, err := os.ReadFile(filepath.Join(root, file))
-		if by == "" || err != nil || !strings.Contains(string(text), word) {
-			t.Errorf("%q is provoked by no test (%s)", reason, by)
+		if covering == "" || err != nil || !strings.Contains(string(text), name) {
+			t.Errorf("%q is not covered by a test (%s)", reason, covering)
 		}
 	}
 }
 
-// sources is the text of the program, with "…" for what its formats leave open.
+// sources returns the product code of the packages with reasons, with "…" in place
+// of formatting verbs.
 func sources(t *testing.T) string {
 	t.Helper()
 	var all strings.Builder
-	for _, room := range []string{"ledger", "scheduler", "node", "cluster", "membership", "vigil"} {
-		err := filepath.WalkDir(filepath.Join(root, room), func(name string, d fs.DirEntry, err error) error {
+	for _, pkg := range []string{"ledger", "scheduler", "node", "cluster", "membership", "health"} {
+		err := filepath.WalkDir(filepath.Join(root, pkg), func(name string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
 				return err
 			}
