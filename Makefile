@@ -30,7 +30,8 @@ $(BINARY): FORCE
 test race: export YARD_BIN := $(CURDIR)/$(BINARY)
 test: build python ## run all tests; those with real processes use the binary
 	@set -o pipefail; log=$$(mktemp); trap 'rm -f $$log' EXIT; \
-	if CGO_ENABLED=0 $(GO) test -p 3 $(if $(filter ./...,$(PKGS)),./internal/nodetest) $(PKGS) 2>&1 | tee $$log | grep -v 'no test files'; then status=0; else status=$$?; fi; \
+	if CGO_ENABLED=0 $(GO) test -p 3 $(if $(filter ./...,$(PKGS)),./internal/clustertest) $(PKGS) 2>&1 | tee $$log | grep -v 'no test files'; then status=0; else status=$$?; fi; \
+	[ $$status = 0 ] || { echo; echo 'What failed, without the logs:'; grep -E '^ *--- FAIL|^panic:|^ *[a-z_]+_test\.go:[0-9]+: ' $$log | grep -v 'testlog\.go' | tail -n 60; }; \
 	printf '\n%s packages ok, %s failed\n' "$$(grep -c '^ok' $$log)" "$$(grep -c '^FAIL.*yardmaster' $$log)"; \
 	exit $$status
 
@@ -90,7 +91,7 @@ drill-docs: ## put the report of the last run into docs/drills.md
 	@mv docs/drills.md.new docs/drills.md
 
 drill-tests: build ## the drills that are tests still: some minutes
-	@YARD_SOAK=1 YARD_BIN=$(CURDIR)/$(BINARY) $(GO) test -count=1 -v -timeout 30m -run 'TestFailover|TestDrill|TestMembers|TestPeers' ./drill ./cluster ./internal/nodetest
+	@YARD_SOAK=1 YARD_BIN=$(CURDIR)/$(BINARY) $(GO) test -count=1 -v -timeout 30m -run 'TestFailover|TestDrill|TestMembers|TestInterop' ./drill ./cluster ./internal/clustertest
 
 # An image needs nothing that a registry has: it holds static programs alone.
 IMAGE   := bin/image
