@@ -31,7 +31,7 @@ test race: export YARD_BIN := $(CURDIR)/$(BINARY)
 test: build python ## run all tests; those with real processes use the binary
 	@set -o pipefail; log=$$(mktemp); trap 'rm -f $$log' EXIT; \
 	if CGO_ENABLED=0 $(GO) test -p 3 $(if $(filter ./...,$(PKGS)),./internal/clustertest) $(PKGS) 2>&1 | tee $$log | grep -v 'no test files'; then status=0; else status=$$?; fi; \
-	[ $$status = 0 ] || { echo; echo 'What failed, without the logs:'; grep -E '^ *--- FAIL|^panic:|^ *[a-z_]+_test\.go:[0-9]+: ' $$log | grep -v 'testlog\.go' | tail -n 60; }; \
+	[ $$status = 0 ] || { echo; echo 'What failed, without the logs:'; grep -E '^ *--- FAIL|^panic:|^ *[a-z_]+\.go:[0-9]+: ' $$log | grep -v 'testlog\.go' | tail -n 60; }; \
 	printf '\n%s packages ok, %s failed\n' "$$(grep -c '^ok' $$log)" "$$(grep -c '^FAIL.*yardmaster' $$log)"; \
 	exit $$status
 
