@@ -133,9 +133,9 @@ type recall struct {
 	reports     []report
 }
 
+// recallLocked recalls d and returns what the caller must pass to
+// finishRecall once Server.mu is released.
 func (s *Server) recallLocked(d *dispatch, reason job.RecallReason, now time.Time) recall {
-	// recallLocked recalls d and returns what the caller must pass to
-	// finishRecall once Server.mu is released.
 	grace := max(s.cfg.Delivery.RecallGrace, 0)
 	started := d.state != reserved
 	if !started || reason == job.RecallLease || reason == job.RecallSuperseded {

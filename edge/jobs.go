@@ -153,9 +153,9 @@ func specOf(m *overhop.Enqueue) (job.Spec, error) {
 	return spec, spec.Validate()
 }
 
+// mapParams returns a payload as JSON if it is a map, nil if it is another
+// value, and an error if JSON cannot represent it.
 func mapParams(payload overhop.Raw) ([]byte, error) {
-	// mapParams returns a payload as JSON if it is a map, nil if it is another
-	// value, and an error if JSON cannot represent it.
 	if payload.Kind() != overhop.KindMap {
 		return nil, nil
 	}

@@ -54,8 +54,8 @@ func newOutbox(drained func()) *outbox {
 // none.
 var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b }}
 
+// borrowBuffer makes sure that ready has memory to append to.
 func (o *outbox) borrowBuffer() {
-	// borrowBuffer makes sure that ready has memory to append to.
 	if o.ready == nil {
 		o.ready = *buffers.Get().(*[]byte)
 	}

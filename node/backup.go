@@ -59,8 +59,8 @@ func (b *backups) run(ctx context.Context) error {
 	return b.tasks.Wait()
 }
 
+// expire ends the sessions that have been idle for too long.
 func (b *backups) expire(now time.Time) {
-	// expire ends the sessions that have been idle for too long.
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.maker != nil && b.maker.idle(now) {
@@ -142,8 +142,8 @@ type backupMaker struct {
 	lastChunk []byte // kept because the reply with it may be lost
 }
 
+// begin starts a backup in the background and returns its session.
 func (b *backups) begin(ctx context.Context, _ *cluster.Request) (any, error) {
-	// begin starts a backup in the background and returns its session.
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.maker != nil && !b.maker.idle(time.Now()) {
@@ -168,8 +168,8 @@ func (b *backups) begin(ctx context.Context, _ *cluster.Request) (any, error) {
 	return backupReply{m.id, b.n.cfg.Node.Name}, nil
 }
 
+// lookUp returns the backup that a request names and counts as its activity.
 func (b *backups) lookUp(r *cluster.Request) (*backupMaker, backupRequest, error) {
-	// lookUp returns the backup that a request names and counts as its activity.
 	req, err := decodeRequest[backupRequest](r)
 	if err != nil {
 		return nil, req, err
@@ -228,8 +228,8 @@ func (m *backupMaker) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
+// end ends a backup at the client's request.
 func (b *backups) end(_ context.Context, r *cluster.Request) (any, error) {
-	// end ends a backup at the client's request.
 	m, _, err := b.lookUp(r)
 	if err != nil {
 		return nil, err
@@ -314,8 +314,8 @@ func (m *backupMaker) run(ctx context.Context) error {
 	return group.Wait()
 }
 
+// write writes the ledger, the streams and the manifest to w.
 func (m *backupMaker) write(ctx context.Context, w *backup.Writer) error {
-	// write writes the ledger, the streams and the manifest to w.
 	n := m.n
 	l := n.raft.Copy()
 	manifest := &backup.Manifest{

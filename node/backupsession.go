@@ -33,8 +33,8 @@ type sessionStep struct {
 	err  error // set before done is closed
 }
 
+// newBackupSession returns a session whose context ends with ctx.
 func newBackupSession(ctx context.Context, idle time.Duration) *backupSession {
-	// newBackupSession returns a session whose context ends with ctx.
 	sessionCtx, cancel := context.WithCancel(ctx)
 	return &backupSession{id: uuid.NewString(), idleTimeout: idle, ctx: sessionCtx, cancel: cancel, lastRequest: time.Now()}
 }
@@ -92,8 +92,8 @@ func (bs *backupSession) startStep(spawn func(func() error), fn func(context.Con
 	return true
 }
 
+// finished reports whether the step has ended.
 func (s *sessionStep) finished() bool {
-	// finished reports whether the step has ended.
 	select {
 	case <-s.done:
 		return true

@@ -169,8 +169,8 @@ type leaseRow struct {
 	LeaseID string `json:"lease_id"`
 }
 
+// authorityRows returns the rows of the authority board.
 func (s *boardSource) authorityRows(ctx context.Context) []board.Row {
-	// authorityRows returns the rows of the authority board.
 	n := s.node
 	ready := n.readiness(ctx, s.status, n.laneStatus(ctx))
 	var lease leaseRow
@@ -229,8 +229,8 @@ type nodeRow struct {
 	Pools        []scheduler.PoolView `json:"pools"`
 }
 
+// nodeRows returns the rows of the node board.
 func (s *boardSource) nodeRows() []board.Row {
-	// nodeRows returns the rows of the node board.
 	now := time.Now()
 	statuses := map[string]*scheduler.NodeView{}
 	for i := range s.status.Nodes {
@@ -278,8 +278,8 @@ func queueRowOf(l *ledger.Ledger, v *ledger.QueueView) queueRow {
 	return row
 }
 
+// queueRows returns the rows of the queue board.
 func (s *boardSource) queueRows() []board.Row {
-	// queueRows returns the rows of the queue board.
 	var views []ledger.QueueView
 	s.node.raft.View(func(l *ledger.Ledger) { views = l.Queues() })
 	rows := make([]board.Row, len(views))
@@ -325,8 +325,8 @@ func cronRowOf(v *ledger.CronView) cronRow {
 // applied under.
 const cronsPerView = 1000
 
+// cronRows returns the rows of the cron board.
 func (s *boardSource) cronRows() []board.Row {
-	// cronRows returns the rows of the cron board.
 	var rows []board.Row
 	for from, more := "", true; more; {
 		more = false

@@ -38,8 +38,8 @@ func (s *edgeSession) Clear(ctx context.Context, queue string, states []job.Stat
 // the authority serves at once, so that others get through as well.
 const clearBatchSize = 32
 
+// clearState removes the jobs of a queue that are in one state.
 func (s *edgeSession) clearState(ctx context.Context, queue string, state job.State) (removed int, err error) {
-	// clearState removes the jobs of a queue that are in one state.
 	for {
 		var views []job.View
 		s.n.raft.View(func(l *ledger.Ledger) { views = l.List(queue, state, 0, clearBatchSize) })

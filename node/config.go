@@ -234,8 +234,8 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
+// setDefault sets field to value if it is zero.
 func setDefault[T comparable](field *T, value T) {
-	// setDefault sets field to value if it is zero.
 	var zero T
 	if *field == zero {
 		*field = value

@@ -63,8 +63,8 @@ func (c *consistencyCheck) run(ctx context.Context) error {
 	}
 }
 
+// check hashes l and compares it with the other members' hashes at the same index.
 func (c *consistencyCheck) check(ctx context.Context, l *ledger.Ledger) error {
-	// check hashes l and compares it with the other members' hashes at the same index.
 	hash, err := l.Hash()
 	if err != nil {
 		return fmt.Errorf("encode the ledger: %w", err)

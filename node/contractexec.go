@@ -19,8 +19,8 @@ const (
 	verbFollowerStatus = "follower_status"
 )
 
+// handleExec carries out a command of the runtime contract.
 func (n *Node) handleExec(ctx context.Context, r *cluster.Request) ([]byte, error) {
-	// handleExec carries out a command of the runtime contract.
 	event, index, err := n.proposer.exec(ctx, r.Data)
 	r.SetIndex(index)
 	return event, err
@@ -135,8 +135,8 @@ func peerErrorText(err error) string {
 	return err.Error()
 }
 
+// requestTransfer asks the Raft leader to transfer the authority.
 func (p *proposer) requestTransfer(ctx context.Context, to string) error {
-	// requestTransfer asks the Raft leader to transfer the authority.
 	leader := p.raft.Status().Leader
 	switch leader {
 	case p.node:

@@ -46,8 +46,8 @@ func declaredCrons(tables []runnerpool.CronJob, queue string) ([]ledger.Cron, er
 	return crons, nil
 }
 
+// declaredCron converts one table. taken holds the names in use.
 func declaredCron(t *runnerpool.CronJob, queue string, taken map[string]bool) (ledger.Cron, error) {
-	// declaredCron converts one table. taken holds the names in use.
 	c := ledger.Cron{
 		Name: t.Name, TimeZone: t.TimeZone, NoOverlap: t.Unique, CatchUp: t.Missed == cronOnce, Declared: true,
 		Queue: runnerpool.QueueName(t.Queue),

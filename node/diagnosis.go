@@ -179,8 +179,8 @@ func (d *diagnosis) holderList() []holder {
 	return holders
 }
 
+// holderOf converts an active dispatch. timeout is the one of jobs that set none.
 func holderOf(a *ledger.ActiveDispatch, timeout time.Duration) holder {
-	// holderOf converts an active dispatch. timeout is the one of jobs that set none.
 	return holder{
 		ID: a.ID, Node: a.Node, Channel: a.Channel, Since: a.Started.UTC(), Attempt: a.Attempt,
 		Deadline: a.Started.Add(cmp.Or(a.Timeout, timeout)).UTC(), Stopping: a.Recalled != "",

@@ -22,8 +22,8 @@ type DiskConfig struct {
 	BallastBytes int64 `toml:"ballast_bytes"`
 }
 
+// fill sets the defaults.
 func (c *DiskConfig) fill() {
-	// fill sets the defaults.
 	setDefault(&c.RefusePercent, 10)
 	setDefault(&c.RefuseBytes, 2<<30)
 	setDefault(&c.StopPercent, 5)

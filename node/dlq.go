@@ -183,9 +183,9 @@ func (r *deadLetterRequest) matches(l *deadLetter) bool {
 	return r.Error == "" || l.failedWith(r.Error)
 }
 
+// failedWith reports whether the error's type or code is text, or its message or the
+// reason contains it.
 func (l *deadLetter) failedWith(text string) bool {
-	// failedWith reports whether the error's type or code is text, or its message or the
-	// reason contains it.
 	if containsFold(l.Reason, text) {
 		return true
 	}
@@ -382,8 +382,8 @@ func (s *deadLetterStats) add(l *deadLetter) {
 	countName(s.Errors, l.errorType())
 }
 
+// countName adds one to the count of name, or to that of "…" if there are too many.
 func countName(counts map[string]int, name string) {
-	// countName adds one to the count of name, or to that of "…" if there are too many.
 	if len(name) > job.MaxFunctionLen {
 		name = strings.ToValidUTF8(name[:job.MaxFunctionLen], "")
 	}

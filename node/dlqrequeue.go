@@ -124,8 +124,8 @@ func unavailableNow(err error) bool {
 	return errors.As(err, &unavailable) || errors.Is(err, cluster.ErrUnknown)
 }
 
+// changeOne calls fn for l and then removes l from the stream.
 func (d *dlq) changeOne(ctx context.Context, q *deadLetterRequest, l *deadLetter, fn func(context.Context, *deadLetter) (deadLetterResult, error)) (deadLetterResult, error) {
-	// changeOne calls fn for l and then removes l from the stream.
 	item, err := fn(ctx, l)
 	item.Number, item.ID = l.number, l.ID
 	if err == nil && !q.DryRun {
@@ -174,8 +174,8 @@ func (r *requeuer) requeueOne(ctx context.Context, l *deadLetter) (deadLetterRes
 	return r.retry(ctx, l)
 }
 
+// knownQueue returns the queue of a job id that the ledger knows.
 func (r *requeuer) knownQueue(id job.ID) (queue string, known bool) {
-	// knownQueue returns the queue of a job id that the ledger knows.
 	r.view(func(lg *ledger.Ledger) { queue, known = lg.Known(id) })
 	return queue, known
 }
@@ -193,8 +193,8 @@ func (l *deadLetter) rejected() bool {
 	return l.Attempts == 0 && l.Error != nil && l.Error.Type == job.FaultRejected
 }
 
+// retry lets the job of l wait again.
 func (r *requeuer) retry(ctx context.Context, l *deadLetter) (deadLetterResult, error) {
-	// retry lets the job of l wait again.
 	item := deadLetterResult{Result: resultRetried, Job: l.ID, Queue: l.Queue}
 	if r.req.DryRun {
 		return item, nil
@@ -206,8 +206,8 @@ func (r *requeuer) retry(ctx context.Context, l *deadLetter) (deadLetterResult, 
 	return item, err
 }
 
+// enqueue creates a new job from l in the queue to.
 func (r *requeuer) enqueue(ctx context.Context, l *deadLetter, id job.ID, to string) (deadLetterResult, error) {
-	// enqueue creates a new job from l in the queue to.
 	spec, release, err := r.spec(ctx, l)
 	if err != nil {
 		return deadLetterResult{}, err

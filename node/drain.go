@@ -88,8 +88,8 @@ func (d *drain) end(resumeWork func()) error {
 	return nil
 }
 
+// notify wakes maintainDrain.
 func (d *drain) notify() {
-	// notify wakes maintainDrain.
 	select {
 	case d.changed <- struct{}{}:
 	default:
@@ -142,8 +142,8 @@ type DrainStatus struct {
 	Authority bool      `json:"authority"` // it still holds the authority
 }
 
+// drainStatus returns the progress of the drain, or nil if the node is not drained.
 func (n *Node) drainStatus() *DrainStatus {
-	// drainStatus returns the progress of the drain, or nil if the node is not drained.
 	since := n.drain.Since()
 	if since.IsZero() {
 		return nil

@@ -83,8 +83,8 @@ func (s *edgeSession) ObserveIndex(index uint64) {
 	s.mu.Unlock()
 }
 
+// noteAccepted makes later reads contain the record at p.
 func (s *edgeSession) noteAccepted(p job.Position) {
-	// noteAccepted makes later reads contain the record at p.
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p.Seq == 0 {
@@ -131,8 +131,8 @@ func (s *edgeSession) awaitCommands(ctx context.Context) error {
 	return s.awaitIndex(ctx, index)
 }
 
+// awaitIndex waits until the local ledger has applied the entry at index.
 func (s *edgeSession) awaitIndex(ctx context.Context, index uint64) error {
-	// awaitIndex waits until the local ledger has applied the entry at index.
 	return waitForLedger(ctx, s.n.raft, func() bool {
 		applied, _ := s.n.raft.Applied()
 		return applied >= index
@@ -160,8 +160,8 @@ func waitForLedger(ctx context.Context, raft *consensus.Node, cond func() bool) 
 	}
 }
 
+// propose commits a command after the session's earlier writes.
 func (s *edgeSession) propose(ctx context.Context, c ledger.Command) (commandResult, error) {
-	// propose commits a command after the session's earlier writes.
 	if err := s.awaitWrites(ctx); err != nil {
 		return commandResult{}, err
 	}
@@ -234,8 +234,8 @@ func workerError(err error) error {
 	return err
 }
 
+// checkUserQueue returns an error unless the queue exists and is not a system queue.
 func (s *edgeSession) checkUserQueue(ctx context.Context, name string) error {
-	// checkUserQueue returns an error unless the queue exists and is not a system queue.
 	if err := s.awaitCommands(ctx); err != nil {
 		return err
 	}
@@ -262,8 +262,8 @@ func (s *edgeSession) Peek(ctx context.Context, id job.ID) (job.View, bool, erro
 	return s.find(ctx, id, s.n.viewer.summary)
 }
 
+// find returns a job with show. It reports false only after a read barrier.
 func (s *edgeSession) find(ctx context.Context, id job.ID, show func(context.Context, job.ID) (job.View, error)) (job.View, bool, error) {
-	// find returns a job with show. It reports false only after a read barrier.
 	if err := s.awaitWrites(ctx); err != nil {
 		return job.View{}, false, err
 	}

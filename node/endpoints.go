@@ -345,9 +345,9 @@ type jobRemoved struct {
 	Removed bool   `json:"removed"`
 }
 
+// changeJob commits a command about the job of a request and returns the job's new
+// state.
 func (n *Node) changeJob(ctx context.Context, r *cluster.Request, command func(job.ID, jobRequest) ledger.Command) (any, error) {
-	// changeJob commits a command about the job of a request and returns the job's new
-	// state.
 	q, id, err := n.findJob(ctx, r)
 	if err != nil {
 		return nil, err

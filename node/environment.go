@@ -100,8 +100,8 @@ func (c *Config) tables() []table {
 	}
 }
 
+// variable returns the name of the environment variable of a key.
 func variable(table, key string) string {
-	// variable returns the name of the environment variable of a key.
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(table, ".", "_")+"_"+key)
 }
 
@@ -174,8 +174,8 @@ func editDistance(a, b string) int {
 	return row[len(b)]
 }
 
+// quoteDuration quotes the text of a duration, which is a string in TOML.
 func quoteDuration(field reflect.Value, text string) string {
-	// quoteDuration quotes the text of a duration, which is a string in TOML.
 	if field.Type() == reflect.TypeFor[time.Duration]() {
 		return fmt.Sprintf("%q", text)
 	}

@@ -55,8 +55,8 @@ const (
 	findTimeoutNoQuorum = 50 * time.Millisecond
 )
 
+// findContext returns a context with the timeout for finding a job.
 func (n *Node) findContext(ctx context.Context) (context.Context, context.CancelFunc) {
-	// findContext returns a context with the timeout for finding a job.
 	if n.noQuorum() != "" {
 		return context.WithTimeout(ctx, findTimeoutNoQuorum)
 	}

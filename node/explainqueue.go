@@ -73,8 +73,8 @@ func (n *Node) handleQueueExplain(ctx context.Context, r *cluster.Request) (any,
 	return n.explainQueue(ctx, view), nil
 }
 
+// explainQueue explains a queue that exists.
 func (n *Node) explainQueue(ctx context.Context, view ledger.QueueView) *queueExplanation {
-	// explainQueue explains a queue that exists.
 	e := &queueExplanation{Queue: queueToJSON(&view), Reasons: []reason{}, Heads: []headJSON{}, Observed: n.provenance()}
 	s := n.schedulerConfig()
 	e.Workers, e.Runner = s.Route(view.Name, "any")

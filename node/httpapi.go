@@ -140,8 +140,8 @@ func (n *Node) enqueueAndWait(enqueue func(context.Context, *web.Request) ([]byt
 	}
 }
 
+// enqueueAndShow enqueues a job, waits for it to end and returns it.
 func (n *Node) enqueueAndShow(ctx context.Context, r *cluster.Request, wait time.Duration) (any, error) {
-	// enqueueAndShow enqueues a job, waits for it to end and returns it.
 	var req enqueueRequest
 	body, err := readJob(r, &req, &req)
 	if err != nil {

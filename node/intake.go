@@ -48,8 +48,8 @@ const (
 	maxBlobs    = 16
 )
 
+// newIntake returns an intake. notify is called for each acknowledged record.
 func newIntake(c *cluster.Cluster, view func(func(*ledger.Ledger)), readBarrier func(context.Context) error, createQueues bool, notify func(job.Record), r *decisions) *intake {
-	// newIntake returns an intake. notify is called for each acknowledged record.
 	in := &intake{cluster: c, view: view, readBarrier: readBarrier, createQueues: createQueues, notify: notify, decisions: r}
 	in.ctx, in.cancel = context.WithCancel(context.Background())
 	in.barriers.SetLimit(maxBarriers)
@@ -234,8 +234,8 @@ func staleDecisionError() error {
 // staleDecisionDelay is well above the time for which a lane remembers a key.
 const staleDecisionDelay = 500 * time.Millisecond
 
+// validate checks a job and returns its id.
 func (in *intake) validate(queue string, spec *job.Spec, key string, mustExist bool) (job.ID, error) {
-	// validate checks a job and returns its id.
 	if err := job.ValidQueue(queue); err != nil {
 		return job.ID{}, err
 	}
@@ -329,8 +329,8 @@ func newRecordNotifier(send func([]job.Record)) *recordNotifier {
 	return &recordNotifier{wake: make(chan struct{}, 1), send: send}
 }
 
+// add queues a record for the next message.
 func (rn *recordNotifier) add(r job.Record) {
-	// add queues a record for the next message.
 	rn.mu.Lock()
 	if len(rn.pending) < maxPendingRecords && rn.bytes < maxPendingBytes {
 		rn.pending = append(rn.pending, r)
@@ -343,8 +343,8 @@ func (rn *recordNotifier) add(r job.Record) {
 	}
 }
 
+// run sends queued records until ctx ends.
 func (rn *recordNotifier) run(ctx context.Context) error {
-	// run sends queued records until ctx ends.
 	for {
 		select {
 		case <-ctx.Done():

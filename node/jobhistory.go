@@ -133,8 +133,8 @@ func (r *historyReader) skipRead(batches []cluster.Batch) []cluster.Batch {
 	return batches
 }
 
+// readBatch searches a batch for events of the job.
 func (r *historyReader) readBatch(b *cluster.Batch) {
-	// readBatch searches a batch for events of the job.
 	r.next = b.Seq + 1
 	if !bytes.Contains(b.Body, r.id) {
 		return

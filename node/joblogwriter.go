@@ -97,8 +97,8 @@ func (j *jobLog) Log(l job.LogLine) {
 	j.bytes += len(text)
 }
 
+// notify sends to a channel with a buffer of one, unless it is full.
 func notify(c chan struct{}) {
-	// notify sends to a channel with a buffer of one, unless it is full.
 	select {
 	case c <- struct{}{}:
 	default:

@@ -106,8 +106,8 @@ func (d *dlq) finishedJob(ctx context.Context, name, queue string) (finishedJob,
 	return finishedJob{id, view.Queue, spec}, err
 }
 
+// payloadGoneError is the answer for a job whose body has been deleted.
 func payloadGoneError(id job.ID) error {
-	// payloadGoneError is the answer for a job whose body has been deleted.
 	return &cluster.APIError{Code: "410", Text: fmt.Sprintf(
 		"payload_gone: the body of job %s has been deleted; enqueue the job again", id)}
 }

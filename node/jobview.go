@@ -73,8 +73,8 @@ func (v *viewer) catchUp(ctx context.Context) error {
 	return nil
 }
 
+// catchUpWith is catchUp for one lane.
 func (v *viewer) catchUpWith(ctx context.Context, lane uint8) error {
-	// catchUpWith is catchUp for one lane.
 	reqCtx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	last, err := v.cluster.LastSeq(reqCtx, lane)
@@ -132,8 +132,8 @@ func (v *viewer) summary(_ context.Context, id job.ID) (job.View, error) {
 	return view, err
 }
 
+// ledgerView returns a job from the ledger, and where its result is.
 func (v *viewer) ledgerView(id job.ID) (view job.View, ref resultRef, err error) {
-	// ledgerView returns a job from the ledger, and where its result is.
 	ok := false
 	v.raft.View(func(l *ledger.Ledger) {
 		if view, ref.number, ok = l.Find(id); ok && ref.number > 0 {
@@ -216,8 +216,8 @@ func (v *viewer) addResult(ctx context.Context, view *job.View, ref resultRef) e
 	return nil
 }
 
+// addValue adds a result, loading it from its blob if it has one.
 func (v *viewer) addValue(ctx context.Context, view *job.View, value job.Value, blob *job.Blob) error {
-	// addValue adds a result, loading it from its blob if it has one.
 	view.Result = value
 	if blob == nil {
 		return nil
@@ -396,8 +396,8 @@ func jobToJSON(v *job.View) jobJSON {
 // both, one of them in base64, fit a message. Overhop shows larger ones.
 const maxShownBytes = 600 << 10
 
+// timePtr returns a pointer to t, or nil for the zero time.
 func timePtr(t time.Time) *time.Time {
-	// timePtr returns a pointer to t, or nil for the zero time.
 	if t.IsZero() {
 		return nil
 	}

@@ -27,8 +27,8 @@ type ledgerHashJSON struct {
 	Hash  string `json:"hash"`  // SHA-256, 64 hexadecimal digits
 }
 
+// hash returns the hash of the current ledger.
 func (h *ledgerHasher) hash(node string) (ledgerHashJSON, error) {
-	// hash returns the hash of the current ledger.
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	l := h.copy()

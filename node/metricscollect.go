@@ -195,8 +195,8 @@ const (
 	otherQueuesLabel = "(others)"
 )
 
+// collectQueues emits the metrics of queues.
 func collectQueues(view func(func(*ledger.Ledger)), emit web.Emit) {
-	// collectQueues emits the metrics of queues.
 	var queues []ledger.QueueView
 	view(func(l *ledger.Ledger) { queues = l.Queues() })
 	emit("yard_queues", float64(len(queues)))

@@ -223,8 +223,8 @@ type loopGroup struct {
 	cancel context.CancelFunc
 }
 
+// newLoopGroup returns a group with the values of ctx, but not its end.
 func newLoopGroup(ctx context.Context) *loopGroup {
-	// newLoopGroup returns a group with the values of ctx, but not its end.
 	groupCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	group, groupCtx := errgroup.WithContext(groupCtx)
 	return &loopGroup{group, groupCtx, cancel}

@@ -188,8 +188,8 @@ func untilAuthorityChanges(ctx context.Context, changed <-chan struct{}) (_ cont
 	return ctx, func() { cancel(); <-stopped }
 }
 
+// tryPropose commits a command on the current authority, once.
 func (p *proposer) tryPropose(ctx context.Context, command ledger.Command) (commandResult, error) {
-	// tryPropose commits a command on the current authority, once.
 	owner, changed := p.authority.watch()
 	if owner == "" {
 		return commandResult{}, scheduler.ErrNotAuthority

@@ -74,8 +74,8 @@ func (n *Node) handleQueueShow(ctx context.Context, r *cluster.Request) (any, er
 	return n.findQueue(ctx, q.Name)
 }
 
+// findQueue returns a queue. It returns ErrQueueNotFound only after a read barrier.
 func (n *Node) findQueue(ctx context.Context, name string) (any, error) {
-	// findQueue returns a queue. It returns ErrQueueNotFound only after a read barrier.
 	view, ok, err := n.proposer.queue(ctx, name)
 	if err != nil {
 		return nil, err

@@ -60,8 +60,8 @@ func errorText(err error) string {
 	return err.Error()
 }
 
+// authorityIndex returns the index that the authority's ledger has reached.
 func (p *proposer) authorityIndex(ctx context.Context) (uint64, error) {
-	// authorityIndex returns the index that the authority's ledger has reached.
 	owner := ""
 	p.raft.View(func(l *ledger.Ledger) { owner = l.Authority().Owner })
 	switch owner {

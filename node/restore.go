@@ -47,8 +47,8 @@ type restoreReply struct {
 	Report   *restoreReport `json:"report,omitempty"`
 }
 
+// beginRestore starts a restore: it prepares the cluster for the parts to come.
 func (b *backups) beginRestore(ctx context.Context, q *cluster.Request) (any, error) {
-	// beginRestore starts a restore: it prepares the cluster for the parts to come.
 	plan, err := decodeRequest[backup.Plan](q)
 	if err != nil {
 		return nil, err
@@ -103,8 +103,8 @@ func (r *restorer) runStep(ctx context.Context, fn func(context.Context) error) 
 	return r.wait(ctx)
 }
 
+// wait waits for the result of the current step for a short time.
 func (r *restorer) wait(ctx context.Context) (any, error) {
-	// wait waits for the result of the current step for a short time.
 	s := r.lastStep()
 	running, err := s.wait(ctx)
 	switch {
@@ -159,8 +159,8 @@ func (b *backups) findRestore(session string) (*restorer, error) {
 	return b.restorer, nil
 }
 
+// push takes a chunk of a part.
 func (b *backups) push(ctx context.Context, q *cluster.Request) (any, error) {
-	// push takes a chunk of a part.
 	var header chunkHeader
 	chunk, err := readChunk(q, &header)
 	if err != nil {
@@ -179,8 +179,8 @@ func (b *backups) push(ctx context.Context, q *cluster.Request) (any, error) {
 	})
 }
 
+// pushLedger proposes the ledger in chunks of ledger.MaxRestorePart bytes.
 func (r *restorer) pushLedger(ctx context.Context, chunk []byte, end bool) error {
-	// pushLedger proposes the ledger in chunks of ledger.MaxRestorePart bytes.
 	r.ledgerBuf = append(r.ledgerBuf, chunk...)
 	for len(r.ledgerBuf) >= ledger.MaxRestorePart || end && len(r.ledgerBuf) > 0 {
 		n := min(len(r.ledgerBuf), ledger.MaxRestorePart)
@@ -204,8 +204,8 @@ type streamImport struct {
 	group *errgroup.Group
 }
 
+// pushStream passes a chunk to the import of its stream. The first chunk starts it.
 func (r *restorer) pushStream(ctx context.Context, part string, chunk []byte, end bool) error {
-	// pushStream passes a chunk to the import of its stream. The first chunk starts it.
 	if r.importing == nil {
 		if err := r.checkCurrent(ctx); err != nil {
 			return err
@@ -238,8 +238,8 @@ func (r *restorer) pushStream(ctx context.Context, part string, chunk []byte, en
 	return retryLater(err)
 }
 
+// startImport starts the import of a stream from a pipe.
 func (r *restorer) startImport(keep backup.Stream) *streamImport {
-	// startImport starts the import of a stream from a pipe.
 	in, pipe := io.Pipe()
 	trimmed, trimTo := io.Pipe()
 	group, ctx := errgroup.WithContext(r.ctx)

@@ -30,8 +30,8 @@ type restoreReport struct {
 	Exact      bool           `json:"exact"`      // the restored ledger had the same counts before anything changed
 }
 
+// finishRestore completes a restore whose parts have all been received.
 func (b *backups) finishRestore(ctx context.Context, q *cluster.Request) (any, error) {
-	// finishRestore completes a restore whose parts have all been received.
 	req, err := decodeRequest[backupRequest](q)
 	if err != nil {
 		return nil, err
@@ -47,9 +47,9 @@ func (b *backups) finishRestore(ctx context.Context, q *cluster.Request) (any, e
 	})
 }
 
+// finish creates the missing streams, waits for all replicas, and makes the backup's
+// ledger the cluster's.
 func (r *restorer) finish(ctx context.Context) (*restoreReport, error) {
-	// finish creates the missing streams, waits for all replicas, and makes the backup's
-	// ledger the cluster's.
 	for _, s := range r.plan.Keep {
 		if !r.received[s.Name] {
 			return nil, &job.InvalidError{Reason: fmt.Sprintf("part %s was not received", s.Name)}
@@ -190,8 +190,8 @@ func (r *restorer) compare(l *ledger.Ledger, report *restoreReport) {
 	}
 }
 
+// abandonRestore gives up the restore under way.
 func (b *backups) abandonRestore(ctx context.Context, _ *cluster.Request) (any, error) {
-	// abandonRestore gives up the restore under way.
 	r, err := b.startRestore(backup.Plan{}, true)
 	if err != nil {
 		return nil, err

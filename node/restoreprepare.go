@@ -191,8 +191,8 @@ func (r *restorer) notFreshError() error {
 		"stop its nodes, move their data directories away, start them again, and restore before anything is enqueued (also before a declared cron entry is due)"}
 }
 
+// retryLater returns err as an error that may pass.
 func retryLater(err error) error {
-	// retryLater returns err as an error that may pass.
 	return &job.UnavailableError{Reason: err.Error(), RetryAfter: time.Second}
 }
 
