@@ -157,15 +157,10 @@ func (c *benchCluster) runBy(ctx context.Context, s workerPlan, queue string, l 
 	if err != nil {
 		return round{}, err
 	}
-	m := startMeter(c.CPU)
-	l.begin()
-	if err := l.run(ctx, generate); err != nil {
+	r, err := l.measure(ctx, c.CPU, latency, generate)
+	if err != nil {
 		return round{}, err
 	}
-	if err := l.awaitEnds(ctx); err != nil {
-		return round{}, err
-	}
-	r := m.end(l.round(latency))
 	return r, c.verify(ctx, before, l)
 }
 

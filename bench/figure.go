@@ -36,7 +36,7 @@ type Figure struct {
 	Floor string  `json:"floor,omitempty"` // the figure it is compared with
 	Ratio float64 `json:"ratio,omitempty"` // Value divided by the floor's
 	// Target describes the target, and Reached reports whether it was reached.
-	// Both are absent if there is none.
+	// Both are absent without a target.
 	Target  string `json:"target,omitempty"`
 	Reached *bool  `json:"reached,omitempty"`
 	Note    string `json:"note,omitempty"`
@@ -44,7 +44,7 @@ type Figure struct {
 	Skipped string `json:"skipped,omitempty"`
 }
 
-// median returns the median of values without reordering them, 0 if there are none.
+// median returns the median of values without reordering them, or 0 if values is empty.
 func median(values []float64) float64 {
 	if len(values) == 0 {
 		return 0
@@ -58,7 +58,7 @@ func median(values []float64) float64 {
 }
 
 // quantile sorts values and returns their quantile q, 0 ≤ q ≤ 1: the smallest value
-// that is not below a share q of them. It returns 0 if there are none.
+// that is not below a share q of them. It returns 0 if values is empty.
 func quantile(values []float64, q float64) float64 {
 	if len(values) == 0 {
 		return 0

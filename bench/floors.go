@@ -224,15 +224,10 @@ func (p *peers) workQueue(ctx context.Context, latency bool, generate func(conte
 	if err != nil {
 		return round{}, err
 	}
-	m := startMeter(p.cpu)
-	l.begin()
-	if err := l.run(ctx, generate); err != nil {
+	r, err := l.measure(ctx, p.cpu, latency, generate)
+	if err != nil {
 		return round{}, err
 	}
-	if err := l.awaitEnds(ctx); err != nil {
-		return round{}, err
-	}
-	r := m.end(l.round(latency))
 	return r, p.until(ctx, func() error {
 		info, err := s.Info(ctx)
 		if err == nil && info.State.Msgs > 0 {

@@ -349,6 +349,21 @@ type cpuMeter struct {
 	all         time.Duration // of the machine, at the begin
 }
 
+// measure generates the load, waits until all of its jobs have ended, and returns the
+// round. others returns the processor time used by the programs that are measured.
+func (l *load) measure(ctx context.Context, others func() time.Duration, latency bool, generate func(context.Context, *load) error) (round, error) {
+	m := startMeter(others)
+	l.begin()
+	if err := l.run(ctx, generate); err != nil {
+		return round{}, err
+	}
+	if err := l.awaitEnds(ctx); err != nil {
+		return round{}, err
+	}
+	return m.end(l.round(latency)), nil
+}
+
+// startMeter returns a meter that begins now.
 func startMeter(others func() time.Duration) cpuMeter {
 	return cpuMeter{others: others, began: time.Now(), mine: ownCPU(), spent: others(), all: procs.MachineCPU()}
 }

@@ -88,7 +88,7 @@ func (c *natsConn) call(m *nats.Msg, done func(*nats.Msg, error)) {
 	}
 }
 
-// takePending removes a waiting call and returns its callback, nil if there is none.
+// takePending removes a waiting call and returns its callback, or nil if the call is unknown.
 func (c *natsConn) takePending(token string) func(*nats.Msg, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

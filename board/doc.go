@@ -3,8 +3,8 @@
 //
 // # Overview
 //
-// A board is a key-value bucket: there is one for the queues, one for the nodes,
-// one for the authority and one for cron entries. Its rows are projections of the
+// A board is a key-value bucket. The queues, the nodes, the authority and the cron
+// entries have one each. Its rows are projections of the
 // ledger and of what the authority knows. Only the authority writes them, and they
 // are only for people: no part of the yard reads them. So a board may be late or
 // missing without any other effect.
