@@ -1,0 +1,71 @@
+package api
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/job"
+)
+
+// Values of Missed and Overlap of a cron entry.
+const (
+	CronSkip  = "skip"  // ticks that were missed, or that overlap a job, create no job
+	CronOnce  = "once"  // all missed ticks together create one job
+	CronAllow = "allow" // a tick creates a job although the last one has not ended
+)
+
+// CronRequest names a cron entry, or describes a new one.
+type CronRequest struct {
+	Name     string          `json:"name"`
+	Schedule string          `json:"schedule"`  // five or six fields, or such as @hourly or "@every 90s"
+	Zone     string          `json:"time_zone"` // IANA name; "" means UTC
+	Queue    string          `json:"queue"`
+	Missed   string          `json:"missed"`  // [CronSkip] or [CronOnce]; "" means skip
+	Overlap  string          `json:"overlap"` // [CronAllow] or [CronSkip]; "" means allow
+	Replace  bool            `json:"replace"` // replace a different entry of this name
+	Job      json.RawMessage `json:"job"`     // a [job.Spec]
+	NewID    string          `json:"new_id"`  // key of the job that cron-run creates; "" means a new id
+
+	After string `json:"after"` // last name of the previous page; "" is the first page
+	Limit int    `json:"limit"` // entries of a page, 1 to 100; 0 means 50
+}
+
+// Cron is a cron entry.
+type Cron struct {
+	Name        string          `json:"name"`
+	Schedule    string          `json:"schedule"`
+	Zone        string          `json:"time_zone"`
+	Queue       string          `json:"queue"`
+	Job         json.RawMessage `json:"job"` // a [job.Spec]
+	Missed      string          `json:"missed"`
+	Overlap     string          `json:"overlap"`
+	Declared    bool            `json:"declared"` // in the configuration of the nodes
+	State       string          `json:"state"`    // running, paused, or ended (no more ticks)
+	Next        *time.Time      `json:"next"`     // nil unless it is running
+	Upcoming    []time.Time     `json:"upcoming"` // the next ticks, at most 3, the first of them Next
+	Last        *time.Time      `json:"last"`     // the last tick that created a job; nil means none did
+	LastJob     *job.ID         `json:"last_job"`
+	LastSkipped *SkippedTick    `json:"last_left_out"` // the last tick that created no job; nil means none
+	Fired       uint64          `json:"fired"`
+	Skipped     uint64          `json:"skipped"`      // because the last job had not ended
+	Overdue     uint64          `json:"missed_count"` // because there was no authority
+}
+
+// SkippedTick is why a tick created no job.
+type SkippedTick struct {
+	At     time.Time `json:"at"`            // the first, if several were missed
+	Reason string    `json:"why"`           // overlap or missed
+	Job    *job.ID   `json:"job,omitempty"` // the one that had not ended
+}
+
+// CronPage is a page of cron entries, by name.
+type CronPage struct {
+	Entries []Cron `json:"entries"`
+	More    bool   `json:"more"` // there are further entries
+}
+
+// CronDetail is one cron entry with the state of its last job.
+type CronDetail struct {
+	Cron
+	LastState string `json:"last_job_state,omitempty"` // "" means that there was no job, or that it is no longer in the ledger
+}

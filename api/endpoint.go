@@ -1,0 +1,80 @@
+package api
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// The beginnings of the subjects of endpoints.
+const (
+	SubjectEnqueue  = "yard.enqueue"  // .<queue>: answered with the job's acceptance
+	SubjectCall     = "yard.call"     // .<queue>: answered with the job's outcome
+	SubjectExec     = "yard.exec"     // one contract command of any kind; .<command>: of that kind
+	SubjectSnapshot = "yard.snapshot" // the runtime contract's snapshot
+	SubjectStatus   = "yard.status"   // members, authority, lanes, readiness
+	SubjectAPI      = "yard.api.v1"   // .<noun>.<verb>
+	SubjectNode     = "yard.node"     // .<node>.<verb>: at one node
+)
+
+// HeaderIndex is the header with the index of the last ledger entry that a reply
+// shows, over NATS and HTTP.
+const HeaderIndex = "Yard-Index"
+
+// Endpoint describes one operation: how it is requested, and with which types.
+type Endpoint struct {
+	Name    string // "job-show"; unique in its table
+	Subject string // over NATS; a "*" is a token of the request, such as a queue or a node
+	Summary string // for people, without a full stop
+
+	// Request is the zero value of the request, a struct whose fields are named by
+	// their JSON keys. nil means that there is none, or that it is not JSON.
+	Request any
+	Reply   any // zero value of the reply; nil means any JSON
+
+	LongRunning  bool // a request may take minutes
+	Large        bool // a request over HTTP may have 32 MiB instead of 1 MiB
+	Indexed      bool // the reply has the header [HeaderIndex]
+	AllowNoReply bool // a NATS message without a reply subject is a request, too
+
+	// The rest describes the HTTP route. A wildcard of the path sets the key of its
+	// name in the request. If the method has no body, parameters of the query set
+	// the other keys.
+	Pattern   string           // "GET /v1/jobs/{id}"; "" means that there is no route
+	Status    int              // of a successful response; 0 means 200
+	Accepts   string           // accepted keys besides those of the path, separated by spaces; "*" is all, "-name" excludes one
+	Required  string           // those of them that are required
+	Token     string           // wildcard that becomes the subject's "*" instead of a key
+	Query     string           // parameters of the query that are not keys, separated by spaces
+	Shapes    map[string]Shape // types of keys that are raw JSON in Request
+	WaitReply any              // zero value of the reply to a request that waited for the job's end
+}
+
+// Shape describes the type of a key of a request that is raw JSON in its struct.
+type Shape struct {
+	Of      any    // zero value of the type, or of an item if List is set
+	List    bool   // the key is a list
+	Without string // a field that is not accepted; "" means none
+}
+
+// Subject returns the subject of an endpoint in [Endpoints] or [BackupEndpoints],
+// with token in place of its "*". It panics if no endpoint has this name.
+func Subject(name string, token ...string) string {
+	for _, table := range [][]Endpoint{Endpoints, BackupEndpoints} {
+		for i := range table {
+			if e := &table[i]; e.Name == name {
+				return strings.Replace(e.Subject, "*", strings.Join(token, "."), 1)
+			}
+		}
+	}
+	panic(fmt.Sprintf("api: no endpoint is named %q", name))
+}
+
+// NodeSubject returns the subject of an endpoint in [NodeEndpoints] at one node. It
+// panics if no endpoint has this name.
+func NodeSubject(node, name string) string {
+	if !slices.ContainsFunc(NodeEndpoints, func(e Endpoint) bool { return e.Name == name }) {
+		panic(fmt.Sprintf("api: no endpoint of a node is named %q", name))
+	}
+	return SubjectNode + "." + node + "." + name
+}

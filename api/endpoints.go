@@ -1,0 +1,226 @@
+package api
+
+import (
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+)
+
+// Endpoints lists the operations that every node serves alike, over NATS and HTTP.
+var Endpoints = []Endpoint{
+	{
+		Name: "enqueue", Subject: "yard.enqueue.*", Summary: "accept a job for a queue", AllowNoReply: true,
+		Pattern: "POST /v1/queues/{queue}/jobs", Token: "queue", Query: "wait", Large: true,
+		Request: EnqueueRequest{}, Accepts: "* -blob", Reply: EnqueueReply{}, Status: 202, WaitReply: Job{},
+	},
+	{
+		Name: "call", Subject: "yard.call.*", Summary: "accept a job for a queue, and return how it ended", LongRunning: true,
+		Pattern: "POST /v1/queues/{queue}/call", Token: "queue", Large: true,
+		Request: CallRequest{}, Accepts: "* -blob", Reply: CallReply{},
+	},
+	{
+		Name: "exec", Subject: "yard.exec", Summary: "carry out one command of the runtime contract",
+		Pattern: "POST /v1/exec", Request: ContractCommand{}, Accepts: "*", Required: "command", Indexed: true,
+	},
+	{
+		Name: "exec-command", Subject: "yard.exec.*", Summary: "carry out the command of the runtime contract that the subject names",
+		Pattern: "POST /v1/exec/{command}", Token: "command", Request: ContractCommand{}, Accepts: "*", Required: "command", Indexed: true,
+	},
+	{
+		Name: "snapshot", Subject: "yard.snapshot", Summary: "the runtime contract's snapshot",
+		Pattern: "GET /v1/snapshot", Reply: ledger.Snapshot{}, Indexed: true,
+	},
+	{
+		Name: "status", Subject: "yard.status", Summary: "members, authority, lanes, backlog, readiness",
+		Pattern: "GET /v1/status", Reply: Status{}, Indexed: true,
+	},
+
+	{
+		Name: "job-show", Subject: "yard.api.v1.job.show", Summary: "a job by id or key",
+		Pattern: "GET /v1/jobs/{id}", Request: JobRequest{}, Accepts: "queue", Reply: Job{}, Indexed: true,
+	},
+	{
+		Name: "job-explain", Subject: "yard.api.v1.job.explain", Summary: "why a job is where it is, when that will change, and what has happened to it",
+		Pattern: "GET /v1/jobs/{id}/explain", Request: JobRequest{}, Accepts: "queue", Reply: JobExplanation{}, Indexed: true,
+	},
+	{
+		Name: "job-wait", Subject: "yard.api.v1.job.wait", Summary: "a job, once it has ended", LongRunning: true,
+		Pattern: "GET /v1/jobs/{id}/wait", Request: JobRequest{}, Accepts: "queue timeout_ms", Reply: Job{}, Indexed: true,
+	},
+	{
+		Name: "job-bulk", Subject: "yard.api.v1.job.bulk", Summary: "accept many jobs, each with its own result",
+		Pattern: "POST /v1/jobs/bulk", Request: BulkRequest{}, Accepts: "*", Required: "jobs", Large: true,
+		Shapes: map[string]Shape{"jobs": {Of: BulkJob{}, List: true, Without: "blob"}}, Reply: BulkReply{},
+	},
+	{
+		Name: "job-logs", Subject: "yard.api.v1.job.logs", Summary: "the end of a job's log",
+		Pattern: "GET /v1/jobs/{id}/logs", Request: LogRequest{}, Accepts: "queue lines", Reply: LogReply{},
+	},
+	{
+		Name: "job-list", Subject: "yard.api.v1.job.list", Summary: "a page of a queue's jobs in a state",
+		Pattern: "GET /v1/queues/{queue}/jobs", Request: JobRequest{}, Accepts: "state page page_size brief", Required: "state",
+		Reply: JobPage{}, Indexed: true,
+	},
+	{
+		Name: "job-cancel", Subject: "yard.api.v1.job.cancel", Summary: "cancel a job",
+		Pattern: "POST /v1/jobs/{id}/cancel", Request: JobRequest{}, Accepts: "queue reason", Reply: JobChanged{}, Indexed: true,
+	},
+	{
+		Name: "job-retry", Subject: "yard.api.v1.job.retry", Summary: "run a failed job again",
+		Pattern: "POST /v1/jobs/{id}/retry", Request: JobRequest{}, Accepts: "queue", Reply: JobChanged{}, Indexed: true,
+	},
+	{
+		Name: "job-replay", Subject: "yard.api.v1.job.replay", Summary: "enqueue a copy of a job that has ended",
+		Pattern: "POST /v1/jobs/{id}/replay", Request: ReplayRequest{}, Accepts: "*", Reply: ReplayReply{}, Large: true,
+	},
+	{
+		Name: "job-remove", Subject: "yard.api.v1.job.remove", Summary: "remove a job that is not active",
+		Pattern: "DELETE /v1/jobs/{id}", Request: JobRequest{}, Accepts: "queue", Reply: JobRemoved{}, Indexed: true,
+	},
+
+	{
+		Name: "cron-list", Subject: "yard.api.v1.cron.list", Summary: "a page of the cron entries",
+		Pattern: "GET /v1/cron", Request: CronRequest{}, Accepts: "after limit", Reply: CronPage{}, Indexed: true,
+	},
+	{
+		Name: "cron-show", Subject: "yard.api.v1.cron.show", Summary: "one cron entry, and the state of its last job",
+		Pattern: "GET /v1/cron/{name}", Request: CronRequest{}, Reply: CronDetail{}, Indexed: true,
+	},
+	{
+		Name: "cron-add", Subject: "yard.api.v1.cron.add", Summary: "add a cron entry",
+		Pattern: "PUT /v1/cron/{name}", Request: CronRequest{}, Accepts: "schedule time_zone queue missed overlap replace job",
+		Required: "schedule queue job", Shapes: map[string]Shape{"job": {Of: job.Spec{}, Without: "blob"}}, Reply: Cron{}, Indexed: true,
+	},
+	{
+		Name: "cron-remove", Subject: "yard.api.v1.cron.remove", Summary: "remove a cron entry",
+		Pattern: "DELETE /v1/cron/{name}", Request: CronRequest{}, Reply: Removed{}, Indexed: true,
+	},
+	{
+		Name: "cron-pause", Subject: "yard.api.v1.cron.pause", Summary: "pause a cron entry",
+		Pattern: "POST /v1/cron/{name}/pause", Request: CronRequest{}, Reply: Cron{}, Indexed: true,
+	},
+	{
+		Name: "cron-resume", Subject: "yard.api.v1.cron.resume", Summary: "resume a cron entry",
+		Pattern: "POST /v1/cron/{name}/resume", Request: CronRequest{}, Reply: Cron{}, Indexed: true,
+	},
+	{
+		Name: "cron-run", Subject: "yard.api.v1.cron.run", Summary: "enqueue a cron entry's job now",
+		Pattern: "POST /v1/cron/{name}/run", Request: CronRequest{}, Accepts: "new_id", Reply: EnqueueReply{},
+	},
+
+	{
+		Name: "cluster-members", Subject: "yard.api.v1.cluster.members", Summary: "the members, their state, and the progress of a change",
+		Pattern: "GET /v1/cluster/members", Reply: Membership{}, Indexed: true,
+	},
+	{
+		Name: "cluster-add", Subject: "yard.api.v1.cluster.add", Summary: "admit a waiting node",
+		Pattern: "PUT /v1/cluster/members/{name}", Request: MemberRequest{}, Accepts: "route raft", Required: "route raft",
+		Reply: Membership{}, Status: 202,
+	},
+	{
+		Name: "cluster-rm", Subject: "yard.api.v1.cluster.rm", Summary: "remove a member",
+		Pattern: "DELETE /v1/cluster/members/{name}", Request: MemberRequest{}, Reply: Membership{}, Status: 202,
+	},
+	{
+		Name: "cluster-replace", Subject: "yard.api.v1.cluster.replace", Summary: "replace a lost member by a node with another data directory",
+		Pattern: "POST /v1/cluster/members/{name}/replace", Request: MemberRequest{}, Accepts: "with route raft",
+		Reply: Membership{}, Status: 202,
+	},
+	{
+		Name: "cluster-cancel", Subject: "yard.api.v1.cluster.cancel", Summary: "cancel a change that admits a node",
+		Pattern: "POST /v1/cluster/cancel", Request: MemberRequest{}, Reply: Membership{}, Status: 202,
+	},
+	{
+		Name: "cluster-transfer", Subject: "yard.api.v1.cluster.transfer", Summary: "transfer the authority to another member",
+		Pattern: "POST /v1/cluster/transfer", Request: MemberRequest{}, Accepts: "to", Reply: Transfer{}, Indexed: true,
+	},
+	{
+		Name: "cluster-scrub", Subject: "yard.api.v1.cluster.scrub", Summary: "retired: refused with 410, which names the step that replaces it",
+		Pattern: "GET /v1/cluster/scrub", Reply: struct{}{},
+	},
+	{
+		Name: "cluster-rebuild", Subject: "yard.api.v1.cluster.rebuild", Summary: "retired: refused with 410, which names the step that replaces it",
+		Pattern: "POST /v1/cluster/members/{name}/rebuild", Request: RetiredRequest{}, Accepts: "stream", Reply: struct{}{},
+	},
+
+	{
+		Name: "ledger-hash", Subject: "yard.api.v1.ledger.hash", Summary: "the hash of this node's ledger, which is the same on every node at that index",
+		Pattern: "GET /v1/ledger/hash", Reply: LedgerHash{}, Indexed: true,
+	},
+
+	{
+		Name: "queue-list", Subject: "yard.api.v1.queue.list", Summary: "all queues",
+		Pattern: "GET /v1/queues", Reply: QueueList{}, Indexed: true,
+	},
+	{
+		Name: "queue-show", Subject: "yard.api.v1.queue.show", Summary: "one queue",
+		Pattern: "GET /v1/queues/{name}", Request: QueueRequest{}, Reply: Queue{}, Indexed: true,
+	},
+	{
+		Name: "queue-explain", Subject: "yard.api.v1.queue.explain", Summary: "why a queue's jobs run or do not",
+		Pattern: "GET /v1/queues/{name}/explain", Request: QueueRequest{}, Reply: QueueExplanation{}, Indexed: true,
+	},
+	{
+		Name: "queue-add", Subject: "yard.api.v1.queue.add", Summary: "add a queue",
+		Pattern: "PUT /v1/queues/{name}", Request: QueueRequest{}, Accepts: "concurrency_limit allow_job_overrides", Reply: Queue{}, Indexed: true,
+	},
+	{
+		Name: "queue-pause", Subject: "yard.api.v1.queue.pause", Summary: "start no more jobs of a queue",
+		Pattern: "POST /v1/queues/{name}/pause", Request: QueueRequest{}, Reply: Queue{}, Indexed: true,
+	},
+	{
+		Name: "queue-resume", Subject: "yard.api.v1.queue.resume", Summary: "start jobs of a queue again",
+		Pattern: "POST /v1/queues/{name}/resume", Request: QueueRequest{}, Reply: Queue{}, Indexed: true,
+	},
+	{
+		Name: "queue-remove", Subject: "yard.api.v1.queue.remove", Summary: "remove a queue all of whose jobs have ended",
+		Pattern: "DELETE /v1/queues/{name}", Request: QueueRequest{}, Reply: Removed{}, Indexed: true,
+	},
+
+	{
+		Name: "dlq-list", Subject: "yard.api.v1.dlq.list", Summary: "dead letters, oldest first",
+		Pattern: "GET /v1/dlq", Request: DeadLetterRequest{},
+		Accepts: "letters jobs queue function error failed_before failed_after from until limit", Reply: DeadLetterPage{},
+	},
+	{
+		Name: "dlq-show", Subject: "yard.api.v1.dlq.show", Summary: "one dead letter, with its record",
+		Pattern: "GET /v1/dlq/{letters}", Request: DeadLetterRequest{}, Reply: DeadLetter{},
+	},
+	{
+		Name: "dlq-stats", Subject: "yard.api.v1.dlq.stats", Summary: "dead letters by queue, function and error",
+		Pattern: "GET /v1/dlq/stats", Request: DeadLetterRequest{},
+		Accepts: "letters jobs queue function error failed_before failed_after from until", Reply: DeadLetterStats{},
+	},
+	{
+		Name: "dlq-requeue", Subject: "yard.api.v1.dlq.requeue", Summary: "run the jobs of dead letters again",
+		Pattern: "POST /v1/dlq/requeue", Request: DeadLetterRequest{}, Accepts: "*", Reply: DeadLetterResults{},
+	},
+	{
+		Name: "dlq-remove", Subject: "yard.api.v1.dlq.remove", Summary: "remove dead letters",
+		Pattern: "POST /v1/dlq/remove", Request: DeadLetterRequest{}, Accepts: "* -to -keep_attempts", Reply: DeadLetterResults{},
+	},
+}
+
+// NodeEndpoints lists the operations of one node, whose name is the "*" in the
+// subject. A client reaches that node from wherever it is connected.
+var NodeEndpoints = []Endpoint{
+	{Name: "health", Subject: "yard.node.*.health", Summary: "whether this node works, of itself", Reply: Health{}},
+	{Name: "readiness", Subject: "yard.node.*.readiness", Summary: "whether the yard is ready, seen from this node, and why not", Reply: Readiness{}},
+	{Name: "snapshot", Subject: "yard.node.*.snapshot", Summary: "the runtime contract's snapshot, from this node", Reply: ledger.Snapshot{}, Indexed: true},
+	{Name: "status", Subject: "yard.node.*.status", Summary: "members, authority, lanes, backlog, readiness, seen from this node", Reply: Status{}, Indexed: true},
+	{Name: "stepdown", Subject: "yard.node.*.stepdown", Summary: "hand the authority to another member, if this node holds it", Reply: Transfer{}},
+	{Name: "drain", Subject: "yard.node.*.drain", Summary: "take no more work, and give to other members what they can do as well", Reply: DrainStatus{}},
+	{Name: "resume", Subject: "yard.node.*.resume", Summary: "take work again after a drain", Reply: Resumed{}},
+}
+
+// BackupEndpoints lists the operations of a backup and a restore of the whole yard.
+// The plan in restore-begin is what package backup reads from the file.
+var BackupEndpoints = []Endpoint{
+	{Name: "backup-begin", Subject: "yard.api.v1.backup.begin", Summary: "start a backup", LongRunning: true, Reply: BackupReply{}},
+	{Name: "backup-read", Subject: "yard.api.v1.backup.read", Summary: "return the next chunk of the file", LongRunning: true, Request: BackupRequest{}},
+	{Name: "backup-end", Subject: "yard.api.v1.backup.end", Summary: "end a backup, complete or not", LongRunning: true, Request: BackupRequest{}, Reply: struct{}{}},
+	{Name: "restore-begin", Subject: "yard.api.v1.restore.begin", Summary: "start a restore", LongRunning: true, Reply: RestoreReply{}},
+	{Name: "restore-push", Subject: "yard.api.v1.restore.push", Summary: "take the next chunk of a part", LongRunning: true, Request: RestoreChunk{}, Reply: RestoreReply{}},
+	{Name: "restore-finish", Subject: "yard.api.v1.restore.finish", Summary: "become the yard that was saved", LongRunning: true, Request: BackupRequest{}, Reply: RestoreReply{}},
+	{Name: "restore-abandon", Subject: "yard.api.v1.restore.abandon", Summary: "give up a restore and leave the yard empty", LongRunning: true, Reply: RestoreReply{}},
+	{Name: "restore-wait", Subject: "yard.api.v1.restore.wait", Summary: "wait for a step that takes longer than one reply", LongRunning: true, Request: BackupRequest{}, Reply: RestoreReply{}},
+}

@@ -1,0 +1,70 @@
+package api
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// The codes of an [Error]: HTTP status codes as text, the same over NATS and HTTP.
+const (
+	CodeInvalid     = "400" // the request is malformed
+	CodeNotFound    = "404" // the object does not exist
+	CodeTimeout     = "408" // the outcome did not arrive in time
+	CodeConflict    = "409" // the request conflicts with the current state
+	CodeGone        = "410" // the object is no longer known
+	CodeTooLarge    = "413" // the request or the reply is too large
+	CodeLimited     = "429" // the rate limit key is held; RetryAfter is until it is free
+	CodeInternal    = "500" // the node failed
+	CodeUnavailable = "503" // not possible at the moment; retry after RetryAfter
+	CodeUnknown     = "504" // it is unknown whether it was done: repeat it under the same key
+)
+
+// The codes of errors over HTTP only.
+const (
+	CodeUnauthorized     = "401" // the token is missing or wrong
+	CodeForbidden        = "403" // the request comes from a page of another site
+	CodeMethodNotAllowed = "405" // the path does not allow the method
+	CodeUnsupportedMedia = "415" // the body has an encoding
+)
+
+// Error is the error of a request: a code for programs and a text for people.
+type Error struct {
+	// Code is one of the Code constants. A newer node may send others, which are
+	// HTTP status codes too.
+	Code string
+	// Text states what failed, why, and what to do.
+	Text string
+	// RetryAfter is how long to wait before the request is repeated; 0 means
+	// unknown.
+	RetryAfter time.Duration
+	// Data is JSON with details, such as the id of the job; nil means none.
+	Data []byte
+}
+
+// Error returns the text and the code.
+func (e *Error) Error() string { return fmt.Sprintf("%s (%s)", e.Text, e.Code) }
+
+// Status returns the HTTP status of the error: its code, or 500 if that is not the
+// status of an error.
+func (e *Error) Status() int {
+	status, err := strconv.Atoi(e.Code)
+	if err != nil || status < 400 || status > 599 {
+		return 500
+	}
+	return status
+}
+
+// ErrorReply is the body of an error response over HTTP.
+type ErrorReply struct {
+	Error ErrorBody `json:"error"`
+}
+
+// ErrorBody is an [Error] in an HTTP response.
+type ErrorBody struct {
+	Code       string          `json:"code"` // the status
+	Message    string          `json:"message"`
+	RetryAfter int64           `json:"retry_after_ms,omitempty"` // 0 means unknown
+	Data       json.RawMessage `json:"data,omitempty"`
+}

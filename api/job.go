@@ -1,0 +1,123 @@
+package api
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/job"
+)
+
+// JobRequest names a job, or a page of a queue's jobs.
+type JobRequest struct {
+	ID    string `json:"id"`    // a UUID, "<queue>:<UUID>", "<queue>:<key>" or a key
+	Queue string `json:"queue"` // of a job that is named by its key; "" means the first queue with such a job
+
+	// Of a page of jobs, in which Queue is required.
+	State    string `json:"state"`     // new, waiting, delayed, active, completed or failed
+	Page     int    `json:"page"`      // from 1; 0 means 1
+	PageSize int    `json:"page_size"` // 1 to 1000; 0 means 15
+
+	// TimeoutMS is how long job-wait waits, at most 10 min; 0 means 30 s.
+	TimeoutMS int64 `json:"timeout_ms"`
+	// Reason is why a job is cancelled, for its history; "" means none.
+	Reason string `json:"reason"`
+	// Brief omits bodies and results from a page.
+	Brief bool `json:"brief"`
+}
+
+// Job is a job with its state. A field that is omitted is unknown or does not apply.
+type Job struct {
+	ID            job.ID            `json:"id"`
+	JID           string            `json:"jid"` // "<queue>:<id>"
+	Queue         string            `json:"queue"`
+	State         string            `json:"state"` // new, waiting, delayed, active, completed or failed
+	Function      string            `json:"function,omitempty"`
+	Params        json.RawMessage   `json:"params,omitempty"`
+	Payload       []byte            `json:"payload_msgpack,omitempty"`
+	PayloadGone   bool              `json:"payload_gone,omitempty"`
+	PayloadBytes  int               `json:"payload_bytes,omitempty"` // size of a body that is too large to show; 0 means that it is not
+	Created       time.Time         `json:"created_at"`
+	RunAt         time.Time         `json:"run_at"`
+	Started       *time.Time        `json:"started_at,omitempty"`
+	Ended         *time.Time        `json:"ended_at,omitempty"`
+	Priority      uint8             `json:"priority"` // 0 to 9; 9 starts first
+	Attempts      uint32            `json:"attempts"`
+	MaxAttempts   uint32            `json:"max_attempts,omitempty"` // 0 means the yard's default
+	Dispatches    uint32            `json:"dispatches"`
+	Losses        uint32            `json:"losses,omitempty"`            // dispatches whose executor was lost
+	TimeoutMS     int64             `json:"timeout_ms,omitempty"`        // of an attempt; 0 means the yard's default
+	RetryInterval int64             `json:"retry_interval_ms,omitempty"` // 0 means increasing
+	Node          string            `json:"node,omitempty"`
+	Worker        string            `json:"worker,omitempty"`
+	Reason        string            `json:"reason,omitempty"`          // why the job or its last attempt failed
+	Because       string            `json:"waiting_because,omitempty"` // job-show only: why it does not start
+	Error         *job.Fault        `json:"error,omitempty"`
+	Result        json.RawMessage   `json:"result,omitempty"`
+	ResultMsgpack []byte            `json:"result_msgpack,omitempty"`
+	ResultBytes   int               `json:"result_bytes,omitempty"` // size of a result that is too large to show; 0 means that it is not
+	ResultGone    bool              `json:"result_gone,omitempty"`
+	ResultTTL     int64             `json:"result_ttl_ms,omitempty"` // 0 means as long as the job
+	Trace         map[string]string `json:"trace_context,omitempty"`
+	Lease         *time.Time        `json:"lease_until,omitempty"` // of the Overhop worker that runs it
+	Progress      *Progress         `json:"progress,omitempty"`    // the latest report
+	Lane          uint8             `json:"lane"`
+	Seq           uint64            `json:"seq"` // of the job's record in the lane
+}
+
+// Progress is a worker's report about a job that it runs.
+type Progress struct {
+	Percent     *int64          `json:"percent,omitempty"`
+	Data        json.RawMessage `json:"data,omitempty"`
+	DataMsgpack []byte          `json:"data_msgpack,omitempty"`
+}
+
+// JobPage is a page of a queue's jobs in one state, oldest first.
+type JobPage struct {
+	Queue    string `json:"queue"`
+	State    string `json:"state"`
+	Page     int    `json:"page"`
+	PageSize int    `json:"page_size"`
+	Jobs     []Job  `json:"jobs"` // fewer than PageSize on the last page
+}
+
+// JobChanged reports a job's new state.
+type JobChanged struct {
+	ID    job.ID `json:"id"`
+	State string `json:"state"`
+}
+
+// JobRemoved reports that a job was removed.
+type JobRemoved struct {
+	ID      job.ID `json:"id"`
+	Removed bool   `json:"removed"` // always true
+}
+
+// LogRequest asks for the last lines of a job's log.
+type LogRequest struct {
+	ID    string `json:"id"`    // as in [JobRequest]
+	Queue string `json:"queue"` // likewise
+	Lines int    `json:"lines"` // at most 1000; 0 means 1000
+}
+
+// LogReply holds the last lines of a job's log, oldest first.
+type LogReply struct {
+	ID    job.ID            `json:"id"`
+	Lines []json.RawMessage `json:"lines"` // each a [job.LogLine]
+	More  bool              `json:"more"`  // there are older lines
+	Next  uint64            `json:"next"`  // sequence in the stream YARD_LOGS of the lines after these
+}
+
+// ReplayRequest names a job that has ended, and what to change in its copy.
+type ReplayRequest struct {
+	ID     string          `json:"id"`     // as in [JobRequest]
+	Queue  string          `json:"queue"`  // likewise
+	To     string          `json:"to"`     // another queue, which must exist; "" means the same
+	NewID  string          `json:"new_id"` // key of the new job; "" means a new id
+	Params json.RawMessage `json:"params"` // replace the job's own; nil means the same
+}
+
+// ReplayReply names the new job.
+type ReplayReply struct {
+	EnqueueReply
+	ReplayOf job.ID `json:"replay_of"`
+}
