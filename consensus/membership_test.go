@@ -3,22 +3,19 @@ package consensus
 import (
 	"context"
 	"errors"
-	"net"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/test/testnet"
 )
 
 // addMember starts a member that is not a bootstrap member, after adding it to the
 // membership lists of the running members.
 func (c *testCluster) addMember(name string, revision uint64) *Node {
 	c.t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	ln := testnet.Listen(c.t)
 	addr := ln.Addr().String()
 	c.dirs[name] = c.t.TempDir()
 	c.members = append(c.members, Member{Name: name, Addr: addr})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,8 +13,9 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// requireDamaged opens a member and requires a DamagedError whose text contains words.
-func (c *testCluster) requireDamaged(name string, words ...string) {
+// requireDamaged opens a member, requires a DamagedError whose text contains words, and
+// returns the text.
+func (c *testCluster) requireDamaged(name string, words ...string) string {
 	c.t.Helper()
 	n, err := c.open(name)
 	if err == nil {
@@ -28,6 +30,7 @@ func (c *testCluster) requireDamaged(name string, words ...string) {
 			c.t.Errorf("error %q, want %q in it", err, w)
 		}
 	}
+	return err.Error()
 }
 
 func copyDir(t *testing.T, from string) string {
@@ -51,37 +54,35 @@ func editFile(t *testing.T, file string, edit func([]byte) []byte) {
 }
 
 // startDamaged starts a cluster whose log will have snapshots, and returns the name of
-// a follower that the test is to stop and damage.
-func startDamaged(t *testing.T) (c *testCluster, down string, lead *Node, epoch uint64) {
+// a member that the test is to stop and damage.
+func startDamaged(t *testing.T) (c *testCluster, down string) {
 	c = newTestCluster(t, "n1", "n2", "n3")
 	c.configure = func(c *Config) { c.SnapshotBytes, c.TrailingLogs = 4<<10, 8 }
 	c.start(c.names()...)
-	lead = c.leader()
-	epoch = acquire(t, lead)
-	last := addQueues(t, lead, epoch, "a", "b", "c")
+	last := c.addQueues("a", "b", "c")
 	down = "n1"
-	if lead.id.Node == down {
+	if c.leader().id.Node == down {
 		down = "n2"
 	}
 	if err := c.nodes[down].WaitApplied(t.Context(), last.Index); err != nil {
 		t.Fatal(err)
 	}
-	return c, down, lead, epoch
+	return c, down
 }
 
 // TestOpenStore_DetectsDamage checks that damage to a member's files is detected
 // before it takes part, and that the other members continue.
 func TestOpenStore_DetectsDamage(t *testing.T) {
-	c, down, lead, epoch := startDamaged(t)
+	c, down := startDamaged(t)
 	for range 40 {
-		addQueues(t, lead, epoch, strings.Repeat("q", 100))
+		c.addQueues(strings.Repeat("q", 100))
 	}
 	snaps := filepath.Join(c.dirs[down], "raft", "snapshots")
 	eventually(t, "a snapshot", func() (bool, any) {
 		found, err := filepath.Glob(filepath.Join(snaps, "*", "state.bin"))
 		return len(found) > 0, err
 	})
-	last := addQueues(t, lead, epoch, "findme")
+	last := c.addQueues("findme")
 	if err := c.nodes[down].WaitApplied(t.Context(), last.Index); err != nil {
 		t.Fatal(err)
 	}
@@ -124,26 +125,33 @@ func TestOpenStore_DetectsDamage(t *testing.T) {
 			c.requireDamaged(down)
 		})
 	}
-	addQueues(t, lead, epoch, "others-continue")
+	c.addQueues("others-continue")
 	c.start(down) // undamaged
 }
 
 // TestOpenStore_DetectsOlderCopy checks that an older copy of Raft's file, or of the
 // whole directory, is refused: it lacks what the member has acknowledged since.
 func TestOpenStore_DetectsOlderCopy(t *testing.T) {
-	c, down, lead, epoch := startDamaged(t)
+	c, down := startDamaged(t)
 	c.kill(down)
 	old := copyDir(t, c.dirs[down])
 	c.start(down)
-	last := addQueues(t, lead, epoch, "later")
+	last := c.addQueues("later")
 	if err := c.nodes[down].WaitApplied(t.Context(), last.Index); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the leader has recorded it", func() (bool, any) {
-		seen := lead.store.watermarks.peerIndex(c.nodes[down].id.ServerID())
-		return seen >= last.Index, seen
+	id := c.nodes[down].id.ServerID()
+	var recorders []string // members that have recorded it: the leader, or followers if it leads itself
+	eventually(t, "another member has recorded its index", func() (bool, any) {
+		seen := map[string]uint64{}
+		for name, n := range c.nodes {
+			n.recordWatermarks()
+			if seen[name] = n.store.watermarks.peerIndex(id); name != down && seen[name] >= last.Index {
+				recorders = append(recorders, name)
+			}
+		}
+		return len(recorders) > 0, seen
 	})
-	c.nodes[down].recordWatermarks()
 	c.kill(down)
 
 	t.Run("of the log", func(t *testing.T) {
@@ -159,9 +167,13 @@ func TestOpenStore_DetectsOlderCopy(t *testing.T) {
 	})
 	t.Run("of all", func(t *testing.T) {
 		c := &testCluster{t: t, members: c.members, dirs: map[string]string{down: copyDir(t, old)}, configure: c.configure}
-		c.requireDamaged(down, lead.id.Node, "older copy of its data directory")
+		text := c.requireDamaged(down, "older copy of its data directory")
+		if !slices.ContainsFunc(recorders, func(name string) bool { return strings.Contains(text, name) }) {
+			t.Errorf("error %q, want a name of %v in it", text, recorders)
+		}
 	})
 	eventually(t, "a follower has recorded the index of its leader", func() (bool, any) {
+		lead := c.leader()
 		for name, n := range c.nodes {
 			n.recordWatermarks()
 			if name != lead.id.Node && n.store.watermarks.peerIndex(lead.id.ServerID()) >= last.Index {

@@ -37,11 +37,3 @@ func (n *Node) WriteError() error {
 // was right after each entry with a [ledger.CheckConsistency]. A copy that is
 // not received is replaced by the next one.
 func (n *Node) ConsistencyChecks() <-chan *ledger.Ledger { return n.fsm.checks }
-
-// CorruptLedger changes this member's ledger without consensus, so that tests
-// can check how a member with corrupt memory is handled.
-func (n *Node) CorruptLedger(change func(*ledger.Ledger)) {
-	n.fsm.mu.Lock()
-	defer n.fsm.mu.Unlock()
-	change(n.fsm.ledger)
-}

@@ -82,15 +82,6 @@ func (n *Node) Submit(p Proposal) (*Pending, error) {
 	return pending, nil
 }
 
-// Propose submits a proposal and waits for its result; see [Pending.Wait].
-func (n *Node) Propose(ctx context.Context, p Proposal) (Commit, error) {
-	pending, err := n.Submit(p)
-	if err != nil {
-		return Commit{}, err
-	}
-	return pending.Wait(ctx)
-}
-
 // Done returns a channel that closes when the proposal is resolved.
 func (p *Pending) Done() <-chan struct{} { return p.done }
 

@@ -11,8 +11,8 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/yardmaster-dev/yardmaster/internal/testlog"
 	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/test/testlog"
 )
 
 // TestFSM_OneSnapshotPerLimit takes snapshots as snapshotLoop and Raft do: entries

@@ -32,5 +32,8 @@ type Assignment struct {
 	MoveIndex uint64
 }
 
+// DispatchID returns which dispatch the node is to run.
+func (a *Assignment) DispatchID() DispatchID { return DispatchID{a.Job, a.N} }
+
 // RequestID returns the dispatch's request id; see the function [RequestID].
 func (a *Assignment) RequestID() string { return RequestID(a.Job, a.N) }

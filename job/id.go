@@ -1,6 +1,8 @@
 package job
 
 import (
+	"bytes"
+	"cmp"
 	"crypto/sha1"
 	"crypto/sha256"
 	"encoding/binary"
@@ -141,6 +143,17 @@ func (id ID) withVersion(v byte) ID {
 	id[6] = id[6]&0x0f | v<<4
 	id[8] = id[8]&0x3f | 0x80
 	return id
+}
+
+// DispatchID identifies a dispatch: the N-th one of a job.
+type DispatchID struct {
+	Job ID
+	N   uint32
+}
+
+// Compare orders dispatches by job and number, as [cmp.Compare] does.
+func (d DispatchID) Compare(o DispatchID) int {
+	return cmp.Or(bytes.Compare(d.Job[:], o.Job[:]), cmp.Compare(d.N, o.N))
 }
 
 // RequestID returns the name of one dispatch of a job: "<job uuid>#<n>". It is

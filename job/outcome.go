@@ -65,6 +65,9 @@ type Outcome struct {
 	Started    bool           // the worker acknowledged it, or the runner received it
 }
 
+// DispatchID returns which dispatch ended.
+func (o *Outcome) DispatchID() DispatchID { return DispatchID{o.Job, o.N} }
+
 // Limits of what an Outcome carries inline, in bytes.
 const (
 	MaxInlineResult = 1 << 10

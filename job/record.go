@@ -9,7 +9,7 @@ type Record struct {
 	Key       string    // the producer's idempotency key (Nats-Msg-Id); "": none
 	Stored    time.Time // the publishing node's time, or the stream's if a client published directly
 	Body      []byte    // the Spec's JSON, merged with what the producer gave in headers
-	HeaderErr error     // why the headers are invalid; nil: they are valid
+	HeaderErr error     `msgpack:"-"` // why the headers are invalid; nil: they are valid
 }
 
 // Defaults are applied to jobs that do not set a value themselves. They are the

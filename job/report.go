@@ -53,12 +53,6 @@ type AssignmentBatch struct {
 	Assignments []Assignment
 }
 
-// DispatchID identifies a dispatch.
-type DispatchID struct {
-	Job ID
-	N   uint32
-}
-
 // MaxListedDispatches is the highest number of dispatches that a heartbeat
 // lists.
 const MaxListedDispatches = 16384
@@ -106,6 +100,9 @@ type Recall struct {
 	// later entry has moved it back ignores the recall; see [Recall.Outdated].
 	MoveIndex uint64
 }
+
+// DispatchID returns which dispatch is to stop.
+func (r *Recall) DispatchID() DispatchID { return DispatchID{r.Job, r.N} }
 
 // Outdated reports whether the recall was sent before the log entry with the
 // index moveIndex moved the dispatch to the node, so that the node must ignore

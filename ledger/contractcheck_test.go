@@ -8,7 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/yardmaster-dev/yardmaster/internal/contractcheck"
+	"github.com/yardmaster-dev/yardmaster/test/contractcheck"
 )
 
 // TestLedger_ContractCheck checks for random entries that the events alone add up to

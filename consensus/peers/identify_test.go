@@ -13,7 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/yardmaster-dev/yardmaster/internal/testlog"
+	"github.com/yardmaster-dev/yardmaster/test/testlog"
+	"github.com/yardmaster-dev/yardmaster/test/testnet"
 )
 
 var discardLog = slog.New(slog.DiscardHandler)
@@ -29,13 +30,8 @@ func newTestSite(t *testing.T, names ...string) *testSite {
 	t.Helper()
 	s := &testSite{dirs: map[string]string{}}
 	for _, name := range names {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.members = append(s.members, Member{Name: name, Addr: ln.Addr().String()})
+		s.members = append(s.members, Member{Name: name, Addr: testnet.Address(t)})
 		s.dirs[name] = t.TempDir()
-		ln.Close()
 	}
 	return s
 }
@@ -356,13 +352,10 @@ func TestPeerListener_RefusesUnknownPeers(t *testing.T) {
 	unknown := wiped
 	unknown.Node = "n9"
 	for want, h := range map[string]hello{"cluster replace n2": wiped, "belongs to yard": foreign, `no member "n9"`: unknown} {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		ln := testnet.Listen(t)
 		caller := newPeerListener(ln, h, s.members, nil, discardLog)
 		caller.setBootstrapPeers([]Peer{{MemberID: n1.MemberID, Raft: s.members[0].Addr}})
-		_, err = caller.Dial(n1.ServerID(), time.Second)
+		_, err := caller.Dial(n1.ServerID(), time.Second)
 		var refused *RefusedError
 		if !errors.As(err, &refused) || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want a refusal with %q", err, want)

@@ -2,11 +2,12 @@ package peers
 
 import (
 	"errors"
-	"net"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/yardmaster-dev/yardmaster/test/testnet"
 )
 
 // nextMembership returns the membership list of a node with the given revision and
@@ -31,10 +32,7 @@ func TestMembership_AddWaitingNode(t *testing.T) {
 	ctx := deadline(t)
 	n1, n2 := wait(t, s.start(ctx, "n1")), wait(t, s.start(ctx, "n2"))
 
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := testnet.Listen(t)
 	addr := ln.Addr().String()
 	cfg := Config{Node: "n3", Dir: t.TempDir(), Listener: ln, Members: append(slices.Clone(s.members), Member{"n3", addr})}
 	waiting, _ := s.startWaiting(t, cfg)

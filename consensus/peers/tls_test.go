@@ -14,7 +14,8 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/internal/certs"
-	"github.com/yardmaster-dev/yardmaster/internal/testlog"
+	"github.com/yardmaster-dev/yardmaster/test/testlog"
+	"github.com/yardmaster-dev/yardmaster/test/testnet"
 )
 
 // testCA issues certificates for the members of a test.
@@ -122,10 +123,7 @@ func (p *pair) open(t *testing.T) {
 	var lns []net.Listener
 	var members []Member
 	for _, name := range []string{"n1", "n2"} {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		ln := testnet.Listen(t)
 		lns = append(lns, ln)
 		members = append(members, Member{name, ln.Addr().String()})
 	}

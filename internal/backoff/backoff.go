@@ -12,36 +12,31 @@
 package backoff
 
 import (
+	"cmp"
 	"context"
 	"math/rand/v2"
 	"time"
 )
 
-// Backoff is a growing pause. It is used by one goroutine at a time. The zero
-// value pauses from 100 ms to 10 s.
+// Backoff is a growing pause. It is used by one goroutine at a time.
 type Backoff struct {
-	Base   time.Duration // of the first pause; 0: 100 ms
-	Max    time.Duration // no pause is longer; 0: 10 s
-	Factor float64       // growth from one pause to the next, ≥ 1; 0: 2
+	Base time.Duration // of the first pause
+	Max  time.Duration // no pause is longer
 
-	Rand func(below int64) int64 // random number in [0, below); nil: math/rand's
+	// Rand returns a random number in [0, below); nil: math/rand's. The simulation
+	// replays pauses with its own.
+	Rand func(below int64) int64
 
 	pause time.Duration // next pause before jitter; 0: Base
 }
 
 // Next returns how long to wait before the next attempt: between half and all of
-// the current pause, which then grows.
+// the current pause, which then doubles.
 func (b *Backoff) Next() time.Duration {
-	base, ceiling, factor := b.limits()
-	if b.pause == 0 {
-		b.pause = base
-	}
-	d := min(b.pause, ceiling)
-	// Compared as floats, so that a huge factor does not overflow Duration.
-	if grown := float64(d) * factor; grown < float64(ceiling) {
-		b.pause = time.Duration(grown)
-	} else {
-		b.pause = ceiling
+	d := min(cmp.Or(b.pause, b.Base), b.Max)
+	b.pause = b.Max
+	if d < b.Max/2 { // does not overflow
+		b.pause = 2 * d
 	}
 	half, random := d/2, b.Rand
 	if random == nil {
@@ -52,20 +47,6 @@ func (b *Backoff) Next() time.Duration {
 
 // Reset makes the next pause start at Base again. Call it after a success.
 func (b *Backoff) Reset() { b.pause = 0 }
-
-func (b *Backoff) limits() (base, ceiling time.Duration, factor float64) {
-	base, ceiling, factor = b.Base, b.Max, b.Factor
-	if base <= 0 {
-		base = 100 * time.Millisecond
-	}
-	if ceiling <= 0 {
-		ceiling = 10 * time.Second
-	}
-	if factor < 1 {
-		factor = 2
-	}
-	return base, max(base, ceiling), factor
-}
 
 // Sleep blocks for d and returns nil, or returns ctx's error as soon as ctx ends.
 func Sleep(ctx context.Context, d time.Duration) error {

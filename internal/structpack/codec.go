@@ -1,4 +1,4 @@
-package consensus
+package structpack
 
 import (
 	"errors"
@@ -11,17 +11,11 @@ import (
 	"github.com/vmihailenco/msgpack/v5/msgpcode"
 )
 
-// codec encodes and decodes one Go type as MessagePack. Codecs are compiled
-// once per type, because commands are slices of thousands of small structs.
-//
-// A struct is encoded as the array of its fields in order, without zero fields
-// at its end: a field may be appended, but never removed or moved. An array
-// that is longer than the struct was written by a newer release and is refused,
-// because its additional fields would be lost on this member only. Times are
-// Unix nanoseconds, ids are 16 bytes, and nil differs from empty.
+// codec encodes and decodes one Go type. Codecs are compiled once per type, because
+// messages are slices of thousands of small structs.
 type codec struct {
 	put func(*msgpack.Encoder, reflect.Value) error
-	get func(*entryReader, reflect.Value) error
+	get func(*Decoder, reflect.Value) error
 }
 
 var (
@@ -37,8 +31,8 @@ func codecOf(t reflect.Type) *codec {
 	return s.(*codec)
 }
 
-// compile panics on a type that cannot be in a log entry. That is a programming
-// error, which the first test that encodes the command detects.
+// compile panics on a type that cannot be encoded. That is a programming error,
+// which the first test that encodes such a value detects.
 func compile(t reflect.Type) *codec {
 	if t == timeType {
 		return &codec{putTime, getTime}
@@ -70,33 +64,38 @@ func compile(t reflect.Type) *codec {
 	case reflect.Struct:
 		return compileStruct(t)
 	}
-	panic(fmt.Sprintf("consensus: a %v cannot be in a log entry", t))
+	panic(fmt.Sprintf("structpack: a %v cannot be encoded", t))
 }
 
 func compileStruct(t reflect.Type) *codec {
-	fields := make([]*codec, t.NumField())
-	for i := range fields {
-		if !t.Field(i).IsExported() {
-			panic(fmt.Sprintf("consensus: field %s of %v is not exported and would be lost in the log", t.Field(i).Name, t))
+	var fields []int // their indexes
+	var codecs []*codec
+	for i := range t.NumField() {
+		field := t.Field(i)
+		switch {
+		case field.Tag.Get("msgpack") == "-":
+			continue
+		case !field.IsExported():
+			panic(fmt.Sprintf("structpack: field %s of %v is not exported and would be lost", field.Name, t))
 		}
-		fields[i] = codecOf(t.Field(i).Type)
+		fields, codecs = append(fields, i), append(codecs, codecOf(field.Type))
 	}
 	put := func(e *msgpack.Encoder, v reflect.Value) error {
 		n := len(fields)
-		for n > 0 && v.Field(n-1).IsZero() {
+		for n > 0 && v.Field(fields[n-1]).IsZero() {
 			n--
 		}
 		if err := e.EncodeArrayLen(n); err != nil {
 			return err
 		}
 		for i, f := range fields[:n] {
-			if err := f.put(e, v.Field(i)); err != nil {
+			if err := codecs[i].put(e, v.Field(f)); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
-	get := func(d *entryReader, v reflect.Value) error {
+	get := func(d *Decoder, v reflect.Value) error {
 		n, err := d.DecodeArrayLen()
 		if err != nil {
 			return err
@@ -105,8 +104,8 @@ func compileStruct(t reflect.Type) *codec {
 			return fmt.Errorf("%v with %d fields, this release knows %d", t, n, len(fields))
 		}
 		for i, f := range fields[:n] {
-			if err := f.get(d, v.Field(i)); err != nil {
-				return fmt.Errorf("%v.%s: %w", t, t.Field(i).Name, err)
+			if err := codecs[i].get(d, v.Field(f)); err != nil {
+				return fmt.Errorf("%v.%s: %w", t, t.Field(f).Name, err)
 			}
 		}
 		return nil
@@ -131,13 +130,16 @@ func compileSlice(t reflect.Type) *codec {
 		}
 		return nil
 	}
-	get := func(d *entryReader, v reflect.Value) error {
+	get := func(d *Decoder, v reflect.Value) error {
 		n, err := d.DecodeArrayLen()
 		if err != nil || n < 0 {
 			return err // nil
 		}
-		// Do not allocate by the length, which may be wrong: each element takes
-		// at least one byte, so the input itself limits n.
+		// Do not allocate by the length, which may be wrong. Each element takes at
+		// least one byte.
+		if n > d.src.Len() {
+			return fmt.Errorf("array of %d in %d bytes", n, d.src.Len())
+		}
 		v.Set(reflect.MakeSlice(t, 0, min(n, 512)))
 		for i := range n {
 			if i == v.Cap() {
@@ -169,7 +171,7 @@ func compileMap(t reflect.Type) *codec {
 		}
 		return nil
 	}
-	get := func(d *entryReader, v reflect.Value) error {
+	get := func(d *Decoder, v reflect.Value) error {
 		n, err := d.DecodeMapLen()
 		if err != nil || n < 0 {
 			return err
@@ -196,7 +198,7 @@ func compilePointer(t reflect.Type) *codec {
 	to := t.Elem()
 	switch k := to.Kind(); {
 	case to == timeType, k == reflect.Pointer, k == reflect.Map, k == reflect.Slice:
-		panic(fmt.Sprintf("consensus: a %v cannot be in a log entry: its nil would be ambiguous", t))
+		panic(fmt.Sprintf("structpack: a %v cannot be encoded: its nil would be ambiguous", t))
 	}
 	elem := codecOf(to)
 	put := func(e *msgpack.Encoder, v reflect.Value) error {
@@ -205,7 +207,7 @@ func compilePointer(t reflect.Type) *codec {
 		}
 		return elem.put(e, v.Elem())
 	}
-	get := func(d *entryReader, v reflect.Value) error {
+	get := func(d *Decoder, v reflect.Value) error {
 		code, err := d.PeekCode()
 		if err != nil {
 			return err
@@ -227,7 +229,7 @@ func putTime(e *msgpack.Encoder, v reflect.Value) error {
 	return e.EncodeInt(at.UnixNano())
 }
 
-func getTime(d *entryReader, v reflect.Value) error {
+func getTime(d *Decoder, v reflect.Value) error {
 	code, err := d.PeekCode()
 	if err != nil {
 		return err
@@ -244,7 +246,7 @@ func getTime(d *entryReader, v reflect.Value) error {
 
 func putBool(e *msgpack.Encoder, v reflect.Value) error { return e.EncodeBool(v.Bool()) }
 
-func getBool(d *entryReader, v reflect.Value) error {
+func getBool(d *Decoder, v reflect.Value) error {
 	b, err := d.DecodeBool()
 	v.SetBool(b)
 	return err
@@ -252,7 +254,7 @@ func getBool(d *entryReader, v reflect.Value) error {
 
 func putInt(e *msgpack.Encoder, v reflect.Value) error { return e.EncodeInt(v.Int()) }
 
-func getInt(d *entryReader, v reflect.Value) error {
+func getInt(d *Decoder, v reflect.Value) error {
 	n, err := d.DecodeInt64()
 	if err == nil && v.OverflowInt(n) {
 		return fmt.Errorf("%d does not fit a %v", n, v.Type())
@@ -263,7 +265,7 @@ func getInt(d *entryReader, v reflect.Value) error {
 
 func putUint(e *msgpack.Encoder, v reflect.Value) error { return e.EncodeUint(v.Uint()) }
 
-func getUint(d *entryReader, v reflect.Value) error {
+func getUint(d *Decoder, v reflect.Value) error {
 	n, err := d.DecodeUint64()
 	if err == nil && v.OverflowUint(n) {
 		return fmt.Errorf("%d does not fit a %v", n, v.Type())
@@ -274,8 +276,8 @@ func getUint(d *entryReader, v reflect.Value) error {
 
 func putString(e *msgpack.Encoder, v reflect.Value) error { return e.EncodeString(v.String()) }
 
-func getString(d *entryReader, v reflect.Value) error {
-	s, err := d.internedString()
+func getString(d *Decoder, v reflect.Value) error {
+	s, err := d.string()
 	v.SetString(s)
 	return err
 }
@@ -283,13 +285,13 @@ func getString(d *entryReader, v reflect.Value) error {
 // putBytes encodes byte slices and byte arrays.
 func putBytes(e *msgpack.Encoder, v reflect.Value) error { return e.EncodeBytes(v.Bytes()) }
 
-func getBytes(d *entryReader, v reflect.Value) error {
-	b, err := d.DecodeBytes()
+func getBytes(d *Decoder, v reflect.Value) error {
+	b, err := d.bytes()
 	v.SetBytes(b)
 	return err
 }
 
-func getByteArray(d *entryReader, v reflect.Value) error {
+func getByteArray(d *Decoder, v reflect.Value) error {
 	n, err := d.DecodeBytesLen()
 	if err != nil {
 		return err
