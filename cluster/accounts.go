@@ -1,6 +1,10 @@
 package cluster
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+)
 
 // Users with a role live in a separate account, CLIENTS. The server checks which
 // subjects a client publishes to, but not which reply subject it names. Within the
@@ -19,9 +23,9 @@ type serviceImport struct {
 // user may is decided by its permissions.
 func serviceImports() []serviceImport {
 	list := []serviceImport{
-		{subject: SubjectJobs + ".*"}, {subject: SubjectEnqueue + ".*"}, {subject: SubjectCall + ".*"},
-		{subject: SubjectExec}, {subject: SubjectExec + ".*"}, {subject: SubjectSnapshot}, {subject: SubjectStatus},
-		{subject: SubjectAPI + ".>"}, {subject: "$SRV.>", multi: true},
+		{subject: SubjectJobs + ".*"}, {subject: api.SubjectEnqueue + ".*"}, {subject: api.SubjectCall + ".*"},
+		{subject: api.SubjectExec}, {subject: api.SubjectExec + ".*"}, {subject: api.SubjectSnapshot}, {subject: api.SubjectStatus},
+		{subject: api.SubjectAPI + ".>"}, {subject: "$SRV.>", multi: true},
 	}
 	for _, verb := range nodeVerbs {
 		list = append(list, serviceImport{subject: nodeSubject("*", verb)})

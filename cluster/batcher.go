@@ -28,7 +28,7 @@ const (
 // batcher sends the publishes of a node that runs alone to lane 0, one run at a
 // time.
 type batcher struct {
-	p *publisher
+	p *Publisher
 
 	mu         sync.Mutex
 	queue      []*pendingPublish
@@ -102,7 +102,7 @@ func (b *batcher) send(msgs []*pendingPublish) {
 		return
 	}
 	pending := &batchReply{b: b, batch: msgs, started: now}
-	in := b.p.c.ingest
+	in := b.p.local.ingest
 	reply, token := in.expect(pending, now.Add(laneTimeout), false)
 	id := randomHex(12)
 	for i, d := range msgs {

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/api"
+
 	"github.com/nats-io/nats.go"
 )
 
@@ -16,25 +18,25 @@ func BenchmarkPublish_SingleNode(b *testing.B) {
 	for _, window := range []int{1, 8, 64, 2000} {
 		b.Run(fmt.Sprintf("window=%d", window), func(b *testing.B) {
 			c := startSingle(b)
-			benchPublish(b, c.Cluster, window)
+			benchPublish(b, c.Server, window)
 		})
 	}
 }
 
-func benchPublish(b *testing.B, c *Cluster, window int) {
+func benchPublish(b *testing.B, c *Server, window int) {
 	b.ResetTimer()
 	publishMany(b, c, "k", b.N, window)
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "jobs/s")
 }
 
-func publishMany(b *testing.B, c *Cluster, prefix string, n, window int) {
+func publishMany(b *testing.B, c *Server, prefix string, n, window int) {
 	slots := make(chan struct{}, window)
 	var wg sync.WaitGroup
 	text := make([]byte, 256)
 	for i := range n {
 		slots <- struct{}{}
 		wg.Add(1)
-		c.Publish("mail", fmt.Sprintf("%s-%d", prefix, i), time.Now(), text, func(_ Ack, err error) {
+		c.Publisher.Publish("mail", fmt.Sprintf("%s-%d", prefix, i), time.Now(), text, func(_ Ack, err error) {
 			if err != nil {
 				b.Error(err)
 			}
@@ -53,7 +55,7 @@ func BenchmarkPublish_ThreeNodes(b *testing.B) {
 	var wg sync.WaitGroup
 	b.ResetTimer()
 	for _, n := range nodes {
-		wg.Go(func() { publishMany(b, n.Cluster, n.Node(), each, 4000) })
+		wg.Go(func() { publishMany(b, n.Server, n.cfg.Node, each, 4000) })
 	}
 	wg.Wait()
 	b.ReportMetric(float64(3*each)/b.Elapsed().Seconds(), "jobs/s")
@@ -67,8 +69,8 @@ func BenchmarkEnqueue_SingleNode(b *testing.B) {
 	ended := make(chan error, 1)
 	go func() {
 		ended <- c.Serve(ctx, Service{Name: "yard-api", Version: "1.0.0", Endpoints: []Endpoint{{
-			Name: "enqueue", Subject: SubjectEnqueue + ".*", HandleAsync: func(r *Request) {
-				c.Publish(r.Token(), r.Header(HeaderMsgID), time.Now(), r.Data, func(Ack, error) { _ = r.Respond([]byte(`{}`)) })
+			Endpoint: api.Endpoint{Name: "enqueue", Subject: api.SubjectEnqueue + ".*"}, HandleAsync: func(r *Request) {
+				c.Publisher.Publish(r.Token(), r.Header(HeaderMsgID), time.Now(), r.Data, func(Ack, error) { _ = r.Respond([]byte(`{}`)) })
 			},
 		}}})
 	}()

@@ -33,8 +33,8 @@ func (e *CorruptBlobError) Error() string { return "blob " + e.Name + ": " + e.R
 // StoreBlob stores data that is too large for a record. The blob's name contains
 // id and a checksum of data, so that different data under the same id overwrites
 // nothing. The blob is garbage until its reference is stored in a record;
-// [Cluster.PurgeBlobs] removes it with all blobs of its hour.
-func (c *Cluster) StoreBlob(ctx context.Context, id string, data []byte) (job.Blob, error) {
+// [Admin.PurgeBlobs] removes it with all blobs of its hour.
+func (p *Publisher) StoreBlob(ctx context.Context, id string, data []byte) (job.Blob, error) {
 	if len(data) == 0 || len(data) > job.MaxBody {
 		return job.Blob{}, fmt.Errorf("blob of %d bytes; must have 1 to %d: %w", len(data), job.MaxBody, job.ErrTooLarge)
 	}
@@ -43,13 +43,13 @@ func (c *Cluster) StoreBlob(ctx context.Context, id string, data []byte) (job.Bl
 		Name: blobName(id+"-"+hex.EncodeToString(sum[:6]), time.Now()), Chunks: (len(data) + chunkSize - 1) / chunkSize,
 		Size: int64(len(data)), SHA256: hex.EncodeToString(sum[:]),
 	}
-	ctx, cancel := c.withTimeout(ctx, blobTimeout)
+	ctx, cancel := withTimeout(ctx, blobTimeout)
 	defer cancel()
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(maxConcurrentChunks)
 	for i := range blob.Chunks {
 		chunk := data[i*chunkSize : min((i+1)*chunkSize, len(data))]
-		g.Go(func() error { return c.storeChunk(ctx, blobSubject(blob.Name, i), chunk) })
+		g.Go(func() error { return p.storeChunk(ctx, blobSubject(blob.Name, i), chunk) })
 	}
 	if err := g.Wait(); err != nil {
 		return job.Blob{}, fmt.Errorf("store blob %s: %w", blob.Name, err)
@@ -58,7 +58,7 @@ func (c *Cluster) StoreBlob(ctx context.Context, id string, data []byte) (job.Bl
 }
 
 // withTimeout returns ctx with a timeout of d if it has no deadline.
-func (c *Cluster) withTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+func withTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	if _, limited := ctx.Deadline(); limited {
 		return context.WithCancel(ctx)
 	}
@@ -67,9 +67,9 @@ func (c *Cluster) withTimeout(ctx context.Context, d time.Duration) (context.Con
 
 // storeChunk stores one chunk and retries until it is acknowledged or ctx ends. A
 // chunk that was stored twice does no harm: readers take the last one.
-func (c *Cluster) storeChunk(ctx context.Context, subject string, chunk []byte) error {
+func (p *Publisher) storeChunk(ctx context.Context, subject string, chunk []byte) error {
 	for {
-		m, err := c.ingest.request(ctx, &nats.Msg{Subject: subject, Data: chunk}, chunkTimeout)
+		m, err := p.local.ingest.request(ctx, &nats.Msg{Subject: subject, Data: chunk}, chunkTimeout)
 		if err == nil {
 			_, err = parsePubAck(m.Data)
 			if err == nil {
@@ -88,18 +88,18 @@ func (c *Cluster) storeChunk(ctx context.Context, subject string, chunk []byte) 
 
 // LoadBlob reads a blob and verifies its size and checksum. It returns a
 // [*CorruptBlobError] if they do not match, and [ErrNotStored] if a chunk is gone.
-func (c *Cluster) LoadBlob(ctx context.Context, blob job.Blob) ([]byte, error) {
+func (r *Reader) LoadBlob(ctx context.Context, blob job.Blob) ([]byte, error) {
 	if blob.Chunks < 1 || blob.Chunks > maxBlobChunks || blob.Size < 1 || blob.Size > job.MaxBody {
 		return nil, &CorruptBlobError{blob.Name, "size or number of chunks in its reference is out of range"}
 	}
-	ctx, cancel := c.withTimeout(ctx, blobTimeout)
+	ctx, cancel := withTimeout(ctx, blobTimeout)
 	defer cancel()
 	chunks := make([][]byte, blob.Chunks)
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(maxConcurrentChunks)
 	for i := range chunks {
 		g.Go(func() error {
-			s, err := c.load(ctx, StreamBlobs, getRequest{LastFor: blobSubject(blob.Name, i)})
+			s, err := r.load(ctx, StreamBlobs, getRequest{LastFor: blobSubject(blob.Name, i)})
 			chunks[i] = s.data
 			return err
 		})
@@ -123,10 +123,10 @@ func (c *Cluster) LoadBlob(ctx context.Context, blob job.Blob) ([]byte, error) {
 // PurgeBlobs removes the blobs of all hours before the hour of the time before, by
 // the hour in their names. It proceeds from the beginning of the stream to the
 // first blob that is to be kept.
-func (c *Cluster) PurgeBlobs(ctx context.Context, before time.Time) error {
+func (a *Admin) PurgeBlobs(ctx context.Context, before time.Time) error {
 	keepFrom := BlobHour(before)
 	for last := ""; ; {
-		first, err := c.getFromLeader(ctx, StreamBlobs, getRequest{NextFor: subjectBlob + ".>"})
+		first, err := a.reader.getFromLeader(ctx, StreamBlobs, getRequest{NextFor: subjectBlob + ".>"})
 		if errors.Is(err, ErrNotStored) {
 			return nil
 		}
@@ -140,7 +140,7 @@ func (c *Cluster) PurgeBlobs(ctx context.Context, before time.Time) error {
 		if hour == last {
 			return fmt.Errorf("blobs of hour %s are still there after their purge", hour)
 		}
-		if err := c.purge(ctx, StreamBlobs, jetstream.WithPurgeSubject(subjectBlob+"."+hour+".>")); err != nil {
+		if err := a.purge(ctx, StreamBlobs, jetstream.WithPurgeSubject(subjectBlob+"."+hour+".>")); err != nil {
 			return err
 		}
 		last = hour

@@ -61,25 +61,31 @@ func boardConfig(bucket string, l Layout, quota int64) jetstream.StreamConfig {
 	return c
 }
 
+// BoardStore reads and writes boards. Its methods may be called concurrently.
+type BoardStore struct {
+	local       *local
+	replication *Replication
+}
+
 // EnsureBoards creates missing boards and reports whether any were missing. It
 // also moves their leaders away from this node: if the authority's node dies,
 // watchers of the boards should see the failover at once. Only the authority may
 // call it.
-func (c *Cluster) EnsureBoards(ctx context.Context) (created bool, err error) {
-	layout := Layout{Identities: make([]string, c.Lanes())}.withDefaults(&c.cfg)
+func (b *BoardStore) EnsureBoards(ctx context.Context) (created bool, err error) {
+	layout := Layout{Identities: make([]string, b.local.laneCount())}.withDefaults(&b.local.cfg)
 	var errs []error
 	for _, bucket := range Boards {
 		boardCtx, cancel := context.WithTimeout(ctx, boardTimeout)
-		config := boardConfig(bucket, layout, c.cfg.MaxStore)
-		_, err := c.ensureStream(boardCtx, config, false)
+		config := boardConfig(bucket, layout, b.local.cfg.MaxStore)
+		_, err := b.local.ensureStream(boardCtx, config, false)
 		if errors.Is(err, ErrStreamMissing) {
-			_, err = c.ensureStream(boardCtx, config, true)
+			_, err = b.local.ensureStream(boardCtx, config, true)
 			created = created || err == nil
 		}
-		if err == nil && c.cfg.clustered() {
+		if err == nil && b.local.cfg.clustered() {
 			// Not an error: a board that this node leads works as well.
-			if err := c.moveLeaderAway(boardCtx, boardStream(bucket)); err != nil {
-				c.log.Debug("board leader not moved", "bucket", bucket, "err", err)
+			if err := b.replication.moveLeaderAway(boardCtx, boardStream(bucket)); err != nil {
+				b.local.log.Debug("board leader not moved", "bucket", bucket, "err", err)
 			}
 		}
 		cancel()
@@ -89,12 +95,12 @@ func (c *Cluster) EnsureBoards(ctx context.Context) (created bool, err error) {
 }
 
 // moveLeaderAway asks another member to take over a stream that this node leads.
-func (c *Cluster) moveLeaderAway(ctx context.Context, stream string) error {
-	m, err := c.successor(ctx, stream, func(node string) bool { return node != c.cfg.Node })
+func (r *Replication) moveLeaderAway(ctx context.Context, stream string) error {
+	m, err := r.successor(ctx, stream, func(node string) bool { return node != r.local.cfg.Node })
 	if err != nil || m.to == "" {
 		return err
 	}
-	return c.stepDown(ctx, stream, m.to)
+	return r.stepDown(ctx, stream, m.to)
 }
 
 // BoardEntry is a row of a board.
@@ -107,8 +113,8 @@ type BoardEntry struct {
 
 // WatchBoard calls fn for each row of a board, then once with an empty entry, and
 // then for every write, until ctx ends.
-func (c *Cluster) WatchBoard(ctx context.Context, bucket string, fn func(BoardEntry)) error {
-	js, err := jetstream.New(c.boards.nc)
+func (b *BoardStore) WatchBoard(ctx context.Context, bucket string, fn func(BoardEntry)) error {
+	js, err := jetstream.New(b.local.boards.nc)
 	if err != nil {
 		return err
 	}
@@ -145,41 +151,41 @@ func (c *Cluster) WatchBoard(ctx context.Context, bucket string, fn func(BoardEn
 // PutRow writes a row of a board if its revision is still last; with last 0 it
 // writes in any case. done is called once and must not block; its error is a
 // [*WrongLastError] if the row has changed.
-func (c *Cluster) PutRow(bucket, key string, value []byte, last uint64, done func(rev uint64, err error)) {
-	c.writeRow(bucket, &nats.Msg{Subject: boardSubject(bucket, key), Data: value, Header: nats.Header{}}, last, done)
+func (b *BoardStore) PutRow(bucket, key string, value []byte, last uint64, done func(rev uint64, err error)) {
+	b.writeRow(bucket, &nats.Msg{Subject: boardSubject(bucket, key), Data: value, Header: nats.Header{}}, last, done)
 }
 
 // DeleteRow removes a row with its history, on the same condition as
-// [Cluster.PutRow]. A marker of the removal remains for an hour.
-func (c *Cluster) DeleteRow(bucket, key string, last uint64, done func(rev uint64, err error)) {
+// [BoardStore.PutRow]. A marker of the removal remains for an hour.
+func (b *BoardStore) DeleteRow(bucket, key string, last uint64, done func(rev uint64, err error)) {
 	m := &nats.Msg{Subject: boardSubject(bucket, key), Header: nats.Header{
 		headerOperation: []string{operationPurge}, headerRollup: []string{rollupSubject}, headerTTL: []string{markerTTL.String()},
 	}}
-	c.writeRow(bucket, m, last, done)
+	b.writeRow(bucket, m, last, done)
 }
 
-func (c *Cluster) writeRow(bucket string, m *nats.Msg, last uint64, done func(uint64, error)) {
+func (b *BoardStore) writeRow(bucket string, m *nats.Msg, last uint64, done func(uint64, error)) {
 	m.Header[headerExpectName] = []string{boardStream(bucket)}
 	if last > 0 {
 		m.Header[headerExpectLastSubject] = []string{strconv.FormatUint(last, 10)}
 	}
-	c.sendRow(boardStream(bucket), m, time.Now().Add(boardTimeout), done)
+	b.sendRow(boardStream(bucket), m, time.Now().Add(boardTimeout), done)
 }
 
 // sendRow publishes a row, again while the leader has not applied the row's write
 // before it.
-func (c *Cluster) sendRow(stream string, m *nats.Msg, deadline time.Time, done func(uint64, error)) {
+func (b *BoardStore) sendRow(stream string, m *nats.Msg, deadline time.Time, done func(uint64, error)) {
 	call := &appendCall{stream, func(rev uint64, err error) {
 		var changed *WrongLastError
 		if errors.As(err, &changed) && changed.unapplied && time.Now().Before(deadline) {
-			time.AfterFunc(unappliedDelay, func() { c.sendRow(stream, m, deadline, done) })
+			time.AfterFunc(unappliedDelay, func() { b.sendRow(stream, m, deadline, done) })
 			return
 		}
 		done(rev, err)
 	}}
-	reply, token := c.boards.expect(call, deadline, false)
+	reply, token := b.local.boards.expect(call, deadline, false)
 	m.Reply = reply
-	if err := c.boards.nc.PublishMsg(m); err != nil && c.boards.cancel(token) {
+	if err := b.local.boards.nc.PublishMsg(m); err != nil && b.local.boards.cancel(token) {
 		done(0, sendError(err))
 	}
 }

@@ -13,12 +13,12 @@ import (
 )
 
 // watchBoard returns a channel with the entries of a watch.
-func watchBoard(t *testing.T, c *Cluster, bucket string) <-chan BoardEntry {
+func watchBoard(t *testing.T, c *Server, bucket string) <-chan BoardEntry {
 	t.Helper()
 	received := make(chan BoardEntry, 64)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- c.WatchBoard(ctx, bucket, func(e BoardEntry) { received <- e }) }()
+	go func() { ended <- c.Boards.WatchBoard(ctx, bucket, func(e BoardEntry) { received <- e }) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {
@@ -28,7 +28,7 @@ func watchBoard(t *testing.T, c *Cluster, bucket string) <-chan BoardEntry {
 	return received
 }
 
-func putRow(t *testing.T, c *Cluster, bucket, key, value string, last uint64) (rev uint64, err error) {
+func putRow(t *testing.T, c *Server, bucket, key, value string, last uint64) (rev uint64, err error) {
 	t.Helper()
 	type end struct {
 		rev uint64
@@ -37,26 +37,26 @@ func putRow(t *testing.T, c *Cluster, bucket, key, value string, last uint64) (r
 	ended := make(chan end, 1)
 	done := func(rev uint64, err error) { ended <- end{rev, err} }
 	if value == "" {
-		c.DeleteRow(bucket, key, last, done)
+		c.Boards.DeleteRow(bucket, key, last, done)
 	} else {
-		c.PutRow(bucket, key, []byte(value), last, done)
+		c.Boards.PutRow(bucket, key, []byte(value), last, done)
 	}
 	e := <-ended
 	return e.rev, e.err
 }
 
-func TestBoards_SingleNode(t *testing.T) { checkBoards(t, startSingle(t).Cluster, 1) }
+func TestBoards_SingleNode(t *testing.T) { checkBoards(t, startSingle(t).Server, 1) }
 
 // testClusterBoards checks boards as on a single node, and that the node that
 // writes them leads none.
 func testClusterBoards(t *testing.T, nodes []*testNode) {
-	checkBoards(t, nodes[0].Cluster, 3)
+	checkBoards(t, nodes[0].Server, 3)
 	eventually(t, "the boards' leaders to move", func() error {
-		if made, err := nodes[0].EnsureBoards(t.Context()); made || err != nil {
+		if made, err := nodes[0].Boards.EnsureBoards(t.Context()); made || err != nil {
 			return fmt.Errorf("created again: %t, %w", made, err)
 		}
 		for _, bucket := range Boards {
-			if info, err := nodes[0].streamInfo(t.Context(), boardStream(bucket)); err != nil || NodeOf(info.Cluster.Leader) == "n1" {
+			if info, err := nodes[0].local.streamInfo(t.Context(), boardStream(bucket)); err != nil || NodeOf(info.Cluster.Leader) == "n1" {
 				return fmt.Errorf("%s is led by its writer: %v", bucket, err)
 			}
 		}
@@ -65,15 +65,15 @@ func testClusterBoards(t *testing.T, nodes []*testNode) {
 }
 
 // checkBoards checks the boards as a client of key-value buckets sees them.
-func checkBoards(t *testing.T, c *Cluster, replicas int) {
+func checkBoards(t *testing.T, c *Server, replicas int) {
 	ctx := t.Context()
 	some := false
 	eventually(t, "the boards to be made", func() error {
-		made, err := c.EnsureBoards(ctx)
+		made, err := c.Boards.EnsureBoards(ctx)
 		some = some || made
 		return err
 	})
-	if made, err := c.EnsureBoards(ctx); !some || made || err != nil {
+	if made, err := c.Boards.EnsureBoards(ctx); !some || made || err != nil {
 		t.Errorf("boards created by the first call: %t, by the second: %t, %v", some, made, err)
 	}
 	js, err := jetstream.New(connectClient(t, c))
@@ -144,9 +144,9 @@ func checkBoards(t *testing.T, c *Cluster, replicas int) {
 // it is sent again: JetStream acknowledges a write shortly before it allows the next
 // one that expects its sequence.
 func TestPutRow_BeforeTheLastIsApplied(t *testing.T) {
-	c := startSingle(t).Cluster // without boards: the test answers as the leader
+	c := startSingle(t).Server // without boards: the test answers as the leader
 	var calls atomic.Int32
-	sub, err := c.boards.nc.Subscribe(boardSubject(BucketQueues, "mail"), func(m *nats.Msg) {
+	sub, err := c.local.boards.nc.Subscribe(boardSubject(BucketQueues, "mail"), func(m *nats.Msg) {
 		answer := `{"stream":"KV_YARD_QUEUES","seq":7}`
 		if calls.Add(1) <= 2 {
 			answer = `{"error":{"code":400,"err_code":10164,"description":"wrong last sequence"}}`

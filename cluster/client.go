@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/api"
+
 	"github.com/nats-io/nats.go"
 )
 
@@ -73,7 +75,7 @@ func Dial(ctx context.Context, url string, o DialOptions) (*Client, error) {
 func (c *Client) Close() { c.nc.Close() }
 
 // Request sends a request to a node and returns its reply. An error that the node
-// answered with is an [*APIError]; a missing permission is a [*ForbiddenError].
+// answered with is an [*api.Error]; a missing permission is a [*ForbiddenError].
 func (c *Client) Request(ctx context.Context, subject string, body []byte) ([]byte, error) {
 	data, _, err := c.RequestWithIndex(ctx, subject, body)
 	return data, err
@@ -89,7 +91,7 @@ func (c *Client) RequestWithIndex(ctx context.Context, subject string, body []by
 	if apiErr := parseErrorReply(m); apiErr != nil {
 		return nil, 0, apiErr
 	}
-	index, _ = strconv.ParseUint(m.Header.Get(HeaderIndex), 10, 64) // 0 if absent
+	index, _ = strconv.ParseUint(m.Header.Get(api.HeaderIndex), 10, 64) // 0 if absent
 	return m.Data, index, nil
 }
 

@@ -19,9 +19,9 @@ const (
 // CloseLane closes the lane with this identity for new records and returns its
 // final state. The state is zero if no such lane exists. The error is
 // [ErrNoLeader] if the lane could not be closed, and [ErrNoReplica] if the stream
-// may not exist at all. [Cluster.EnsureStreams] opens the lane again.
-func (c *Cluster) CloseLane(ctx context.Context, lane uint8, identity string) (StreamState, error) {
-	info, err := c.replicaInfo(ctx, LaneStream(lane))
+// may not exist at all. [Admin.EnsureStreams] opens the lane again.
+func (a *Admin) CloseLane(ctx context.Context, lane uint8, identity string) (StreamState, error) {
+	info, err := a.local.replicaInfo(ctx, LaneStream(lane))
 	switch {
 	case errors.Is(err, ErrStreamMissing):
 		return StreamState{}, nil
@@ -34,12 +34,12 @@ func (c *Cluster) CloseLane(ctx context.Context, lane uint8, identity string) (S
 	}
 	closed := info.Config
 	setClosedSubject(&closed, lane)
-	stream, err := c.js.UpdateStream(ctx, closed)
+	stream, err := a.local.js.UpdateStream(ctx, closed)
 	if err != nil {
 		return StreamState{}, fmt.Errorf("close lane %d: %w", lane, err)
 	}
 	final := streamStateOf(&stream.CachedInfo().Config, stream.CachedInfo().State)
-	last, err := c.closedLaneLast(ctx, lane)
+	last, err := a.closedLaneLast(ctx, lane)
 	if err != nil {
 		return StreamState{}, fmt.Errorf("close lane %d: %w", lane, err)
 	}
@@ -53,10 +53,10 @@ func (c *Cluster) CloseLane(ctx context.Context, lane uint8, identity string) (S
 // publishes a record with an impossible expected sequence. The leader handles it
 // after all accepted records, refuses it, and names its last sequence in the
 // error.
-func (c *Cluster) closedLaneLast(ctx context.Context, lane uint8) (last uint64, err error) {
+func (a *Admin) closedLaneLast(ctx context.Context, lane uint8) (last uint64, err error) {
 	m := nats.NewMsg(closedSubject(lane))
 	m.Header.Set(headerExpectLast, strconv.FormatInt(impossibleSeq, 10))
-	reply, err := c.requestWithRetry(ctx, m, closeLaneTimeout)
+	reply, err := a.requestWithRetry(ctx, m, closeLaneTimeout)
 	if err != nil {
 		return 0, err
 	}

@@ -16,24 +16,24 @@ import (
 func TestCloseLane(t *testing.T) {
 	t.Run("alone", func(t *testing.T) {
 		c := startSingle(t)
-		closeAndReopen(t, c.Cluster, 0, 0)
-		closeAndReopen(t, c.Cluster, 0, 500) // each record is synced
+		closeAndReopen(t, c.Server, 0, 0)
+		closeAndReopen(t, c.Server, 0, 500) // each record is synced
 	})
 	t.Run("three", func(t *testing.T) {
 		for lane, c := range startCluster(t)[:2] { // each node leads its lane
-			closeAndReopen(t, c.Cluster, uint8(lane), uint64(lane)*20_000)
+			closeAndReopen(t, c.Server, uint8(lane), uint64(lane)*20_000)
 		}
 	})
 }
 
 // closeAndReopen publishes records to a lane, closes the lane and opens it again.
-func closeAndReopen(t *testing.T, c *Cluster, lane uint8, records uint64) {
+func closeAndReopen(t *testing.T, c *Server, lane uint8, records uint64) {
 	t.Helper()
-	info, err := c.LaneInfo(t.Context(), lane)
+	info, err := c.Reader.LaneInfo(t.Context(), lane)
 	if err != nil {
 		t.Fatal(err)
 	}
-	nc, subject, want := c.boards.nc, laneSubject(lane, nodePublish, "mail"), info.Last+records
+	nc, subject, want := c.local.boards.nc, laneSubject(lane, nodePublish, "mail"), info.Last+records
 	for range records {
 		if err := nc.Publish(subject, jobBody(1)); err != nil {
 			t.Fatal(err)
@@ -42,11 +42,11 @@ func closeAndReopen(t *testing.T, c *Cluster, lane uint8, records uint64) {
 	if err := nc.Flush(); err != nil { // the leader has received all records
 		t.Fatal(err)
 	}
-	if was, err := c.CloseLane(t.Context(), lane, "another"); err != nil || was.Last != 0 {
+	if was, err := c.Admin.CloseLane(t.Context(), lane, "another"); err != nil || was.Last != 0 {
 		t.Errorf("a lane of another identity: %+v, %v", was, err)
 	}
 	for range 2 { // a successor that continues a restore closes it again
-		was, err := c.CloseLane(t.Context(), lane, info.Identity)
+		was, err := c.Admin.CloseLane(t.Context(), lane, info.Identity)
 		if err != nil || was.Last != want {
 			t.Fatalf("closed: %+v, %v, want all %d", was, err, want)
 		}
@@ -55,14 +55,14 @@ func closeAndReopen(t *testing.T, c *Cluster, lane uint8, records uint64) {
 		t.Errorf("a closed lane: %v", err)
 	}
 	eventually(t, "all accepted records to be stored, and no others", func() error {
-		if last, err := c.LastSeq(t.Context(), lane); err != nil || last != want {
+		if last, err := c.Reader.LastSeq(t.Context(), lane); err != nil || last != want {
 			return fmt.Errorf("%d, %v", last, err)
 		}
 		return nil
 	})
 	layout := Layout{Identities: make([]string, lane+1)}
 	layout.Identities[lane] = info.Identity
-	if _, err := c.EnsureStreams(t.Context(), layout); err != nil {
+	if _, err := c.Admin.EnsureStreams(t.Context(), layout); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the lane to be open", func() error {
@@ -85,20 +85,20 @@ func TestDrill_CloseLeaderlessLane(t *testing.T) {
 		t.Skip("long: set YARD_SOAK=1, or run make drill-tests")
 	}
 	nodes := startCluster(t)
-	info, err := nodes[0].LaneInfo(t.Context(), 0)
+	info, err := nodes[0].Reader.LaneInfo(t.Context(), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	nodes[1].kill()
 	nodes[2].kill()
 	eventually(t, "the replica to report that it has no leader", func() error {
-		_, err := nodes[0].CloseLane(t.Context(), 0, info.Identity)
+		_, err := nodes[0].Admin.CloseLane(t.Context(), 0, info.Identity)
 		if !errors.Is(err, ErrNoLeader) || errors.Is(err, ErrNoReplica) {
 			return fmt.Errorf("it reports %w", err)
 		}
 		return nil
 	})
-	if was, err := nodes[0].CloseLane(t.Context(), 0, "of another restore"); err != nil || was.Last != 0 {
+	if was, err := nodes[0].Admin.CloseLane(t.Context(), 0, "of another restore"); err != nil || was.Last != 0 {
 		t.Errorf("of another identity: %+v, %v", was, err)
 	}
 }

@@ -14,7 +14,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/test/testnet"
 
 	"github.com/nats-io/nats.go"
 )
@@ -54,25 +56,25 @@ func TestEnsureStreams_Identity(t *testing.T) {
 	c := startNode(t, Config{Node: "solo", Dir: t.TempDir(), ClientListen: "127.0.0.1:0", MaxStore: 1 << 30})
 	layout := smallLayout(1)
 	layout.Create = false
-	_, err := c.EnsureStreams(t.Context(), layout)
+	_, err := c.Admin.EnsureStreams(t.Context(), layout)
 	wantErr(t, err, ErrStreamMissing)
-	_, err = c.LaneInfo(t.Context(), 0)
+	_, err = c.Reader.LaneInfo(t.Context(), 0)
 	wantErr(t, err, ErrStreamMissing)
 
 	layout.Create, layout.Identities = true, []string{"one"}
-	if got, err := c.EnsureStreams(t.Context(), layout); err != nil || !slices.Equal(got, layout.Identities) {
+	if got, err := c.Admin.EnsureStreams(t.Context(), layout); err != nil || !slices.Equal(got, layout.Identities) {
 		t.Fatalf("created %v, %v", got, err)
 	}
 	layout.Identities = []string{"two"}
 	var other *IdentityError
-	if _, err := c.EnsureStreams(t.Context(), layout); !errors.As(err, &other) || other.Got != "one" {
+	if _, err := c.Admin.EnsureStreams(t.Context(), layout); !errors.As(err, &other) || other.Got != "one" {
 		t.Fatalf("another identity: %v", err)
 	}
 	layout.Identities = []string{""}
-	if got, err := c.EnsureStreams(t.Context(), layout); err != nil || got[0] != "one" {
+	if got, err := c.Admin.EnsureStreams(t.Context(), layout); err != nil || got[0] != "one" {
 		t.Fatalf("any identity: %v, %v", got, err)
 	}
-	if li, err := c.LaneInfo(t.Context(), 0); err != nil || li.Identity != "one" || li.Leader != "solo" || li.Created.IsZero() {
+	if li, err := c.Reader.LaneInfo(t.Context(), 0); err != nil || li.Identity != "one" || li.Leader != "solo" || li.Created.IsZero() {
 		t.Fatalf("lane: %+v, %v", li, err)
 	}
 	if err := c.Health(t.Context()); err != nil {
@@ -84,10 +86,10 @@ func TestEnsureStreams_Identity(t *testing.T) {
 // MaxStore.
 func TestEnsureStreams_SmallDisk(t *testing.T) {
 	c := startNode(t, Config{Node: "solo", Dir: t.TempDir(), ClientListen: "127.0.0.1:0", MaxStore: 256 << 20})
-	if _, err := c.EnsureStreams(t.Context(), Layout{Identities: make([]string, 5), Create: true}); err != nil {
+	if _, err := c.Admin.EnsureStreams(t.Context(), Layout{Identities: make([]string, 5), Create: true}); err != nil {
 		t.Fatal(err)
 	}
-	if li, err := c.LaneInfo(t.Context(), 4); err != nil || li.MaxBytes < 16<<20 {
+	if li, err := c.Reader.LaneInfo(t.Context(), 4); err != nil || li.MaxBytes < 16<<20 {
 		t.Fatalf("lane: %+v, %v", li, err)
 	}
 }
@@ -97,7 +99,7 @@ func TestEnsureStreams_SmallDisk(t *testing.T) {
 func TestRestart_SingleNode(t *testing.T) {
 	c := startSingle(t)
 	for i := range 3 {
-		if _, err := c.PublishWait(withDeadline(t, 5*time.Second), "mail", fmt.Sprintf("k%d", i), time.Time{}, jobBody(i)); err != nil {
+		if _, err := c.Publisher.PublishWait(withDeadline(t, 5*time.Second), "mail", fmt.Sprintf("k%d", i), time.Time{}, jobBody(i)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -105,10 +107,10 @@ func TestRestart_SingleNode(t *testing.T) {
 	again := startNode(t, c.cfg)
 	layout := smallLayout(1)
 	layout.Create = false
-	if _, err := again.EnsureStreams(t.Context(), layout); err != nil {
+	if _, err := again.Admin.EnsureStreams(t.Context(), layout); err != nil {
 		t.Fatal(err)
 	}
-	if got := readAll(t, again.Cluster, 0, 3); got[2].Key != "k2" {
+	if got := readAll(t, again.Server, 0, 3); got[2].Key != "k2" {
 		t.Fatalf("read back %+v", got)
 	}
 }
@@ -157,21 +159,21 @@ func testClusterPublish(t *testing.T, nodes []*testNode) {
 		if err := n.Health(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		a, err := n.PublishWait(withDeadline(t, 5*time.Second), "mail", "same", time.Now(), jobBody(i))
+		a, err := n.Publisher.PublishWait(withDeadline(t, 5*time.Second), "mail", "same", time.Now(), jobBody(i))
 		if err != nil || int(a.Lane) != i || a.Duplicate {
-			t.Fatalf("published through %s: %+v, %v; want its own lane", n.Node(), a, err)
+			t.Fatalf("published through %s: %+v, %v; want its own lane", n.cfg.Node, a, err)
 		}
 		// A direct publish is routed to the lane of the client's server.
-		m, err := connectClient(t, n.Cluster).Request("yard.jobs.mail", jobBody(i), 5*time.Second)
+		m, err := connectClient(t, n.Server).Request("yard.jobs.mail", jobBody(i), 5*time.Second)
 		if err != nil || !strings.Contains(string(m.Data), LaneStream(uint8(i))) {
-			t.Fatalf("direct publish at %s: %s, %v", n.Node(), m.Data, err)
+			t.Fatalf("direct publish at %s: %s, %v", n.cfg.Node, m.Data, err)
 		}
-		li, err := n.LaneInfo(t.Context(), uint8(i))
-		if err != nil || li.Leader != n.Node() || len(li.Replicas) != 2 || li.Last != 2 {
+		li, err := n.Reader.LaneInfo(t.Context(), uint8(i))
+		if err != nil || li.Leader != n.cfg.Node || len(li.Replicas) != 2 || li.Last != 2 {
 			t.Fatalf("lane %d: %+v, %v", i, li, err)
 		}
 		if got := n.ReachableMembers(); !slices.Equal(got, []string{"n1", "n2", "n3"}) {
-			t.Fatalf("%s reaches %v", n.Node(), got)
+			t.Fatalf("%s reaches %v", n.cfg.Node, got)
 		}
 	}
 }
@@ -181,8 +183,8 @@ func testClusterTail(t *testing.T, nodes []*testNode) {
 	defer cancel()
 	received := make(chan job.Record, 100)
 	ended := make(chan error, 1)
-	go func() { ended <- nodes[2].Tail(ctx, func(r job.Record) { received <- r }) }()
-	nc := connectClient(t, nodes[0].Cluster)
+	go func() { ended <- nodes[2].Reader.Tail(ctx, func(r job.Record) { received <- r }) }()
+	nc := connectClient(t, nodes[0].Server)
 	var r job.Record
 	eventually(t, "a record of another node's lane", func() error {
 		if _, err := nc.Request("yard.jobs.tail", jobBody(1), time.Second); err != nil {
@@ -196,18 +198,18 @@ func testClusterTail(t *testing.T, nodes []*testNode) {
 		}
 	})
 	for _, n := range nodes {
-		got, err := n.LoadRecord(t.Context(), r.Position)
+		got, err := n.Reader.LoadRecord(t.Context(), r.Position)
 		if err != nil || got.Queue != "tail" || !got.Stored.Equal(r.Stored) || r.Lane != 0 {
-			t.Fatalf("%s reads %+v, %v; received %+v", n.Node(), got, err, r)
+			t.Fatalf("%s reads %+v, %v; received %+v", n.cfg.Node, got, err, r)
 		}
-		readAll(t, n.Cluster, 0, int(r.Seq))
+		readAll(t, n.Server, 0, int(r.Seq))
 	}
 	data := []byte(strings.Repeat("x", 700<<10))
-	blob, err := nodes[1].StoreBlob(t.Context(), "b", data)
+	blob, err := nodes[1].Publisher.StoreBlob(t.Context(), "b", data)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := nodes[2].LoadBlob(t.Context(), blob); err != nil || string(got) != string(data) {
+	if got, err := nodes[2].Reader.LoadBlob(t.Context(), blob); err != nil || string(got) != string(data) {
 		t.Fatalf("blob from another node: %d bytes, %v", len(got), err)
 	}
 	cancel()
@@ -219,17 +221,17 @@ func testClusterTail(t *testing.T, nodes []*testNode) {
 func testClusterFleet(t *testing.T, nodes []*testNode) {
 	to := nodes[1]
 	startServing(t, "fleet of n2", func(ctx context.Context) error {
-		return to.Fleet().Serve(ctx, Handlers{Heartbeat: func(b job.Heartbeat, reply func(job.HeartbeatAck)) {
+		return to.Fleet.Serve(ctx, Handlers{Heartbeat: func(b job.Heartbeat, reply func(job.HeartbeatAck)) {
 			reply(job.HeartbeatAck{Epoch: b.Incarnation, Lease: 6 * time.Second})
 		}})
 	}, func() error {
-		ack, err := nodes[0].Fleet().Heartbeat(withDeadline(t, time.Second), "n2", job.Heartbeat{Node: "n1", Incarnation: 5})
+		ack, err := nodes[0].Fleet.Heartbeat(withDeadline(t, time.Second), "n2", job.Heartbeat{Node: "n1", Incarnation: 5})
 		if err == nil && ack.Epoch != 5 {
 			return fmt.Errorf("answer %+v", ack)
 		}
 		return err
 	})
-	_, err := nodes[0].Fleet().Heartbeat(withDeadline(t, time.Second), "n3", job.Heartbeat{})
+	_, err := nodes[0].Fleet.Heartbeat(withDeadline(t, time.Second), "n3", job.Heartbeat{})
 	wantErr(t, err, ErrNodeUnreachable)
 }
 
@@ -237,11 +239,11 @@ func testClusterFleet(t *testing.T, nodes []*testNode) {
 // is connected to.
 func testClusterLocal(t *testing.T, nodes []*testNode) {
 	for _, n := range nodes {
-		nc := connectClient(t, n.Cluster)
-		startServing(t, "service of "+n.Node(), func(ctx context.Context) error {
+		nc := connectClient(t, n.Server)
+		startServing(t, "service of "+n.cfg.Node, func(ctx context.Context) error {
 			return n.Serve(ctx, Service{Name: "yard-api", Version: "1.0.0", Endpoints: []Endpoint{{
-				Name: "status", Subject: SubjectStatus,
-				Handle: func(context.Context, *Request) ([]byte, error) { return []byte(n.Node()), nil },
+				Endpoint: api.Endpoint{Name: "status", Subject: api.SubjectStatus},
+				Handle:   func(context.Context, *Request) ([]byte, error) { return []byte(n.cfg.Node), nil },
 			}}})
 		}, func() error {
 			_, err := nc.Request("yard.status", nil, time.Second)
@@ -249,10 +251,10 @@ func testClusterLocal(t *testing.T, nodes []*testNode) {
 		})
 	}
 	for _, n := range nodes {
-		nc := connectClient(t, n.Cluster)
+		nc := connectClient(t, n.Server)
 		for range 20 {
-			if m, err := nc.Request("yard.status", nil, time.Second); err != nil || string(m.Data) != n.Node() {
-				t.Fatalf("client of %s is answered by %s, %v", n.Node(), m.Data, err)
+			if m, err := nc.Request("yard.status", nil, time.Second); err != nil || string(m.Data) != n.cfg.Node {
+				t.Fatalf("client of %s is answered by %s, %v", n.cfg.Node, m.Data, err)
 			}
 		}
 	}
@@ -261,23 +263,23 @@ func testClusterLocal(t *testing.T, nodes []*testNode) {
 // testClusterLeave checks that a node transfers its leaderships before it stops,
 // while its clients continue to publish.
 func testClusterLeave(t *testing.T, nodes []*testNode) {
-	if err := nodes[2].TransferLeaders(t.Context()); err != nil {
+	if err := nodes[2].Replication.TransferLeaders(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "n3 to lead nothing", func() error {
-		if led := nodes[2].LedLanes(); len(led) > 0 {
+		if led := nodes[2].Publisher.LedLanes(); len(led) > 0 {
 			return fmt.Errorf("it leads %v", led)
 		}
 		return nil
 	})
-	if _, err := nodes[2].PublishWait(withDeadline(t, 10*time.Second), "mail", "", time.Now(), jobBody(0)); err != nil {
+	if _, err := nodes[2].Publisher.PublishWait(withDeadline(t, 10*time.Second), "mail", "", time.Now(), jobBody(0)); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "leaders to be spread again", func() error {
-		if _, err := nodes[0].SpreadLeaders(t.Context(), "n1", noMember); err != nil {
+		if _, err := nodes[0].Replication.SpreadLeaders(t.Context(), "n1", noMember); err != nil {
 			return err
 		}
-		if led := nodes[2].LedLanes(); !slices.Equal(led, []uint8{2}) {
+		if led := nodes[2].Publisher.LedLanes(); !slices.Equal(led, []uint8{2}) {
 			return fmt.Errorf("n3 leads %v", led)
 		}
 		return nil
@@ -295,9 +297,9 @@ func testClusterKill(t *testing.T, nodes []*testNode) {
 		wg.Go(func() {
 			for k := 0; ctx.Err() == nil; k++ {
 				began := time.Now()
-				a, err := n.PublishWait(t.Context(), "kill", fmt.Sprintf("%s-%d", n.Node(), k), time.Now(), jobBody(k))
+				a, err := n.Publisher.PublishWait(t.Context(), "kill", fmt.Sprintf("%s-%d", n.cfg.Node, k), time.Now(), jobBody(k))
 				if err != nil {
-					t.Errorf("published through %s: %v", n.Node(), err)
+					t.Errorf("published through %s: %v", n.cfg.Node, err)
 				}
 				longest.Store(max(longest.Load(), int64(time.Since(began))))
 				accepted[i] = append(accepted[i], a)
@@ -305,12 +307,12 @@ func testClusterKill(t *testing.T, nodes []*testNode) {
 		})
 	}
 	nodes[1].kill()
-	plain := connectClient(t, nodes[0].Cluster)
+	plain := connectClient(t, nodes[0].Server)
 	eventually(t, "a new leader of the dead node's lane", func() error {
 		if _, err := plain.Request("yard.jobs.kill", jobBody(0), 5*time.Second); err != nil {
 			t.Errorf("direct publish at a survivor: %v", err)
 		}
-		_, err := nodes[0].LaneInfo(withDeadline(t, time.Second), 1)
+		_, err := nodes[0].Reader.LaneInfo(withDeadline(t, time.Second), 1)
 		return err
 	})
 	stop()
@@ -318,28 +320,28 @@ func testClusterKill(t *testing.T, nodes []*testNode) {
 	t.Logf("%d and %d jobs accepted, slowest publish %s", len(accepted[0]), len(accepted[1]), time.Duration(longest.Load()))
 	for i, n := range []*testNode{nodes[0], nodes[2]} {
 		for k, a := range accepted[i] {
-			r, err := n.LoadRecord(t.Context(), a.Position)
-			if err != nil || r.Key != fmt.Sprintf("%s-%d", n.Node(), k) {
-				t.Fatalf("job %d through %s at %+v: %+v, %v", k, n.Node(), a, r, err)
+			r, err := n.Reader.LoadRecord(t.Context(), a.Position)
+			if err != nil || r.Key != fmt.Sprintf("%s-%d", n.cfg.Node, k) {
+				t.Fatalf("job %d through %s at %+v: %+v, %v", k, n.cfg.Node, a, r, err)
 			}
 		}
 	}
 	nodes[1] = startNode(t, nodes[1].cfg)
 	eventually(t, "the restarted node to lead its lane", func() error {
-		if _, err := nodes[0].SpreadLeaders(t.Context(), "n1", noMember); err != nil {
+		if _, err := nodes[0].Replication.SpreadLeaders(t.Context(), "n1", noMember); err != nil {
 			return err
 		}
-		if led := nodes[1].LedLanes(); !slices.Equal(led, []uint8{1}) {
+		if led := nodes[1].Publisher.LedLanes(); !slices.Equal(led, []uint8{1}) {
 			return fmt.Errorf("it leads %v", led)
 		}
 		return nil
 	})
-	a, err := nodes[1].PublishWait(withDeadline(t, 10*time.Second), "mail", "", time.Now(), jobBody(0))
+	a, err := nodes[1].Publisher.PublishWait(withDeadline(t, 10*time.Second), "mail", "", time.Now(), jobBody(0))
 	if err != nil || a.Lane != 1 {
 		t.Fatalf("published through the restarted node: %+v, %v", a, err)
 	}
 	for _, stream := range []string{StreamEvents, StreamResults} {
-		info, err := nodes[0].streamInfo(t.Context(), stream)
+		info, err := nodes[0].local.streamInfo(t.Context(), stream)
 		if err != nil || NodeOf(info.Cluster.Leader) == "n1" {
 			t.Fatalf("%s is led by the authority's node: %v", stream, err)
 		}
@@ -358,7 +360,7 @@ func TestRoutes_RequireSecret(t *testing.T) {
 	})
 	stranger := nodes[0].cfg
 	stranger.Node, stranger.Identity, stranger.Secret = "n4", "n4-00000009", "guess"
-	stranger.Dir, stranger.RouteListen = t.TempDir(), freePort(t)
+	stranger.Dir, stranger.RouteListen = t.TempDir(), testnet.Address(t)
 	stranger.Peers = append(slices.Clone(stranger.Peers), Peer{Node: "n4", Route: stranger.RouteListen})
 	words := &logBuffer{}
 	s := startNodeLogged(t, stranger, slog.New(slog.NewTextHandler(words, nil)))

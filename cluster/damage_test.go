@@ -22,7 +22,7 @@ func TestRun_DamagedSnapshot(t *testing.T) {
 	nodes := startCluster(t)
 	stream, at := LaneStream(0), nodes[2]
 	publish(t, nodes[0], 0, 50)
-	eventually(t, "a snapshot", func() error { return at.srv.JetStreamSnapshotStream(accountYard, stream) })
+	eventually(t, "a snapshot", func() error { return at.local.srv.JetStreamSnapshotStream(accountYard, stream) })
 	group := groupOf(t, at, stream)
 	at.kill()
 	flipSnapshotBit(t, at.cfg.Dir, group)
@@ -56,7 +56,7 @@ func TestRun_GroupSetAside(t *testing.T) {
 	awaitAge(t, nodes[0])
 	at = startNode(t, at.cfg)
 	publish(t, nodes[0], 0, 5)
-	watch := &stallDetector{c: at.Cluster}
+	watch := &stallDetector{local: at.local}
 	eventually(t, "only that stream to be reported as stalled", func() error {
 		watch.check(t.Context())
 		if got := watch.stalled(time.Now()); !slices.Equal(got, []string{stream}) {
@@ -71,7 +71,7 @@ func TestRun_GroupSetAside(t *testing.T) {
 func awaitAge(t *testing.T, c *testNode) {
 	t.Helper()
 	eventually(t, "the lane to be older than six seconds", func() error {
-		info, err := c.LaneInfo(t.Context(), 0)
+		info, err := c.Reader.LaneInfo(t.Context(), 0)
 		if err == nil && time.Since(info.Created) < 6*time.Second {
 			err = errors.New("it is younger")
 		}
@@ -82,7 +82,7 @@ func awaitAge(t *testing.T, c *testNode) {
 // groupOf returns the Raft group of a stream of which c has a replica.
 func groupOf(t *testing.T, c *testNode, stream string) string {
 	t.Helper()
-	info, err := c.srv.Jsz(&server.JSzOptions{Account: accountYard, Streams: true, RaftGroups: true})
+	info, err := c.local.srv.Jsz(&server.JSzOptions{Account: accountYard, Streams: true, RaftGroups: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func groupOf(t *testing.T, c *testNode, stream string) string {
 			}
 		}
 	}
-	t.Fatalf("%s has no replica of %s", c.Node(), stream)
+	t.Fatalf("%s has no replica of %s", c.cfg.Node, stream)
 	return ""
 }
 
@@ -102,7 +102,7 @@ func publish(t *testing.T, c *testNode, lane uint8, messages int) {
 	t.Helper()
 	for i := range messages {
 		eventually(t, "a message to be stored", func() error {
-			_, err := c.ingest.request(t.Context(), &nats.Msg{Subject: laneSubject(lane, nodePublish, "q"), Data: jobBody(i)}, time.Second)
+			_, err := c.local.ingest.request(t.Context(), &nats.Msg{Subject: laneSubject(lane, nodePublish, "q"), Data: jobBody(i)}, time.Second)
 			return err
 		})
 	}

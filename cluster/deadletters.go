@@ -17,8 +17,8 @@ const removeAttempts = 3
 
 // LastDeadLetter returns the sequence of the newest dead letter ever written, 0 if
 // there was none. It is the end for a reader who iterates while more are written.
-func (c *Cluster) LastDeadLetter(ctx context.Context) (uint64, error) {
-	info, err := c.streamInfo(ctx, StreamDLQ)
+func (r *Reader) LastDeadLetter(ctx context.Context) (uint64, error) {
+	info, err := r.local.streamInfo(ctx, StreamDLQ)
 	if err != nil {
 		return 0, err
 	}
@@ -30,18 +30,18 @@ func (c *Cluster) LastDeadLetter(ctx context.Context) (uint64, error) {
 // Queue names that differ only in characters a subject cannot contain share a
 // subject; the body of a dead letter names its queue. A dead letter that was just
 // removed may still appear.
-func (c *Cluster) DeadLetters(ctx context.Context, queue string, from, until uint64, yield func(Batch) bool) error {
+func (r *Reader) DeadLetters(ctx context.Context, queue string, from, until uint64, yield func(Batch) bool) error {
 	subject := subjectDLQ + ".>"
 	if queue != "" {
 		subject = DLQSubject(queue)
 	}
 	for from = max(from, 1); from <= until; {
-		batches, err := c.readBatches(ctx, StreamDLQ, getRequest{Seq: from, NextFor: subject, Batch: deadLetterBatch, MaxBytes: deadLetterBatchBytes})
+		batches, err := r.readBatches(ctx, StreamDLQ, getRequest{Seq: from, NextFor: subject, Batch: deadLetterBatch, MaxBytes: deadLetterBatchBytes})
 		if err != nil {
 			return err
 		}
 		if len(batches) == 0 { // only the leader is authoritative
-			s, err := c.getFromLeader(ctx, StreamDLQ, getRequest{Seq: from, NextFor: subject})
+			s, err := r.getFromLeader(ctx, StreamDLQ, getRequest{Seq: from, NextFor: subject})
 			if errors.Is(err, ErrNotStored) {
 				return nil
 			}
@@ -62,8 +62,8 @@ func (c *Cluster) DeadLetters(ctx context.Context, queue string, from, until uin
 
 // DeadLetter reads one dead letter; it returns [ErrNotStored] if it does not
 // exist.
-func (c *Cluster) DeadLetter(ctx context.Context, seq uint64) (Batch, error) {
-	b, err := c.ReadBatch(ctx, StreamDLQ, seq)
+func (r *Reader) DeadLetter(ctx context.Context, seq uint64) (Batch, error) {
+	b, err := r.ReadBatch(ctx, StreamDLQ, seq)
 	if err != nil {
 		return Batch{}, fmt.Errorf("dead letter %d: %w", seq, err)
 	}
@@ -72,8 +72,8 @@ func (c *Cluster) DeadLetter(ctx context.Context, seq uint64) (Batch, error) {
 
 // RemoveDeadLetter removes one dead letter. It succeeds if the dead letter does
 // not exist, for example because another caller has removed it.
-func (c *Cluster) RemoveDeadLetter(ctx context.Context, seq uint64) error {
-	stream, err := c.js.Stream(ctx, StreamDLQ)
+func (a *Admin) RemoveDeadLetter(ctx context.Context, seq uint64) error {
+	stream, err := a.local.js.Stream(ctx, StreamDLQ)
 	if err != nil {
 		return fmt.Errorf("find stream %s: %w", StreamDLQ, err)
 	}
@@ -81,7 +81,7 @@ func (c *Cluster) RemoveDeadLetter(ctx context.Context, seq uint64) error {
 		if err = stream.DeleteMsg(ctx, seq); err == nil {
 			return nil
 		}
-		if _, readErr := c.getFromLeader(ctx, StreamDLQ, getRequest{Seq: seq}); errors.Is(readErr, ErrNotStored) {
+		if _, readErr := a.reader.getFromLeader(ctx, StreamDLQ, getRequest{Seq: seq}); errors.Is(readErr, ErrNotStored) {
 			return nil
 		}
 		if sleep(ctx, replicaTimeout); ctx.Err() != nil {
@@ -89,11 +89,4 @@ func (c *Cluster) RemoveDeadLetter(ctx context.Context, seq uint64) error {
 		}
 	}
 	return fmt.Errorf("remove dead letter %d: %w", seq, err)
-}
-
-// LoadRecordBody returns the body of a record: the record's bytes themselves, or
-// the content of the blob they refer to. It returns [ErrNotStored] if the blob was
-// reclaimed.
-func (c *Cluster) LoadRecordBody(ctx context.Context, record []byte) ([]byte, error) {
-	return c.resolveBlob(ctx, record)
 }

@@ -7,9 +7,9 @@ import (
 
 // listDeadLetters returns the names of the dead letters that DeadLetters yields,
 // at most most.
-func listDeadLetters(t *testing.T, c *Cluster, queue string, from, until uint64, most int) (names []string) {
+func listDeadLetters(t *testing.T, c *Server, queue string, from, until uint64, most int) (names []string) {
 	t.Helper()
-	err := c.DeadLetters(t.Context(), queue, from, until, func(l Batch) bool {
+	err := c.Reader.DeadLetters(t.Context(), queue, from, until, func(l Batch) bool {
 		names = append(names, l.ID)
 		return len(names) < most
 	})
@@ -21,19 +21,19 @@ func listDeadLetters(t *testing.T, c *Cluster, queue string, from, until uint64,
 
 func TestDeadLetters(t *testing.T) {
 	c := startSingle(t)
-	if last, err := c.LastDeadLetter(t.Context()); last != 0 || err != nil {
+	if last, err := c.Reader.LastDeadLetter(t.Context()); last != 0 || err != nil {
 		t.Fatalf("no dead letter yet: %d, %v", last, err)
 	}
 	for i := range 600 { // more than one read returns
 		queue := []string{"mail", "odd queue.name"}[i%2]
 		deadLetter := Batch{Subject: DLQSubject(queue), ID: fmt.Sprintf("job-%d", i), Body: jobBody(i)}
 		for range 1 + (i+1)/600 { // the last is published again by the next authority, and stored once
-			if _, err := c.Append(t.Context(), StreamDLQ, deadLetter, AnySequence); err != nil {
+			if _, err := c.Publisher.Append(t.Context(), StreamDLQ, deadLetter, AnySequence); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	last, err := c.LastDeadLetter(t.Context())
+	last, err := c.Reader.LastDeadLetter(t.Context())
 	if last != 600 || err != nil {
 		t.Fatalf("last dead letter: %d, %v", last, err)
 	}
@@ -51,7 +51,7 @@ func TestDeadLetters(t *testing.T) {
 		{"unknown", 0, last, 1000, 0, "", ""},
 		{"", 601, last, 1000, 0, "", ""},
 	} {
-		got := listDeadLetters(t, c.Cluster, tt.queue, tt.from, tt.until, tt.most)
+		got := listDeadLetters(t, c.Server, tt.queue, tt.from, tt.until, tt.most)
 		if len(got) != tt.want || len(got) > 0 && (got[0] != tt.first || got[len(got)-1] != tt.last) {
 			t.Errorf("dead letters of %q from %d to %d: %d, %v", tt.queue, tt.from, tt.until, len(got), got[:min(len(got), 5)])
 		}
@@ -65,24 +65,24 @@ func TestRemoveDeadLetter(t *testing.T) {
 	c := startSingle(t)
 	for i := range 4 {
 		deadLetter := Batch{Subject: DLQSubject("mail"), ID: fmt.Sprintf("job-%d", i), Body: jobBody(i)}
-		if _, err := c.Append(t.Context(), StreamDLQ, deadLetter, AnySequence); err != nil {
+		if _, err := c.Publisher.Append(t.Context(), StreamDLQ, deadLetter, AnySequence); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, seq := range []uint64{2, 4, 2, 9} {
-		if err := c.RemoveDeadLetter(t.Context(), seq); err != nil {
+		if err := c.Admin.RemoveDeadLetter(t.Context(), seq); err != nil {
 			t.Errorf("remove %d: %v", seq, err)
 		}
 	}
-	if got := listDeadLetters(t, c.Cluster, "", 0, 4, 10); fmt.Sprint(got) != "[job-0 job-2]" {
+	if got := listDeadLetters(t, c.Server, "", 0, 4, 10); fmt.Sprint(got) != "[job-0 job-2]" {
 		t.Errorf("remaining: %v", got)
 	}
-	if last, err := c.LastDeadLetter(t.Context()); last != 4 || err != nil {
+	if last, err := c.Reader.LastDeadLetter(t.Context()); last != 4 || err != nil {
 		t.Errorf("last dead letter: %d, %v", last, err)
 	}
-	if l, err := c.DeadLetter(t.Context(), 3); err != nil || l.ID != "job-2" || string(l.Body) != string(jobBody(2)) {
+	if l, err := c.Reader.DeadLetter(t.Context(), 3); err != nil || l.ID != "job-2" || string(l.Body) != string(jobBody(2)) {
 		t.Errorf("dead letter 3: %+v, %v", l, err)
 	}
-	_, err := c.DeadLetter(t.Context(), 2)
+	_, err := c.Reader.DeadLetter(t.Context(), 2)
 	wantErr(t, err, ErrNotStored)
 }

@@ -5,10 +5,19 @@
 // records, blobs, batches and nodes:
 //
 //	yard.jobs.<q> ──mapped on each node──▶ yard.lane.<n>.p.<q> ─┐
-//	Cluster.Publish ─────────────────────▶ yard.lane.<n>.n.<q> ─┴▶ YARD_JOBS_<n>
+//	Publisher.Publish ───────────────────▶ yard.lane.<n>.n.<q> ─┴▶ YARD_JOBS_<n>
 //	                                                                 │ Read, Load, Tail
 //	yard.enqueue.<q> ──mapped──▶ yard.local.<node>.enqueue.<q>       ▼
 //	                             (this node's Endpoints)       the authority
+//
+// [Start] starts the [Server]. What it does for other packages is divided by purpose:
+//
+//   - [Publisher] stores jobs, blobs, batches and logs.
+//   - [Reader] reads them.
+//   - [Admin] creates, purges, archives and removes streams.
+//   - [Replication] moves leaderships and replicas between members.
+//   - [BoardStore] reads and writes boards.
+//   - [Fleet] sends messages between nodes.
 //
 // # Lanes
 //
@@ -17,7 +26,7 @@
 // not stop intake: a node publishes to its own lane while that lane answers, and
 // otherwise to another lane under the same idempotency key. Clients that publish
 // directly to yard.jobs.<q> are routed the same way, by subject mappings that each
-// node maintains for its own clients (see [Cluster.Run]). Only the stream itself
+// node maintains for its own clients (see [Server.Run]). Only the stream itself
 // may subscribe to a lane's subjects. Any other subscriber would hide the
 // immediate "no responders" of a lane without a leader, and publishers would have
 // to wait for a timeout instead.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/nats-io/nats.go"
@@ -36,25 +37,20 @@ type Service struct {
 	Endpoints   []Endpoint
 }
 
-// Endpoint is one kind of request. It has either Handle or HandleAsync.
+// Endpoint is an endpoint of the API with its handler: either Handle or HandleAsync.
 type Endpoint struct {
-	Name        string // [A-Za-z0-9_-]+
-	Subject     string // public: "yard.enqueue.*", "yard.api.v1.job.show"
-	Description string
-	Metadata    map[string]string
+	api.Endpoint
+	Metadata map[string]string // besides the summary, which is the description
 
 	// Handle handles a request and returns the reply. It runs concurrently with
 	// other requests; beyond 256 at a time, requests are refused as unavailable.
+	// Long-running requests have their own limit of 4096, so that they do not delay
+	// short ones.
 	Handle func(ctx context.Context, r *Request) ([]byte, error)
-	// LongRunning marks requests whose Handle may take long. They have their own
-	// limit of 4096, so that they do not delay short ones.
-	LongRunning bool
 	// HandleAsync accepts a request and returns at once; the reply is sent later,
-	// once, from any goroutine. Requests are passed in order of arrival.
+	// once, from any goroutine. Requests are passed in order of arrival. Those
+	// without a reply subject are counted like all requests, including errors.
 	HandleAsync func(r *Request)
-	// AllowNoReply makes the endpoint handle requests without a reply subject as
-	// well. They are counted like all requests, including errors.
-	AllowNoReply bool
 }
 
 // Request is a request of a client over NATS or another transport.
@@ -64,14 +60,14 @@ type Request struct {
 
 	token   string
 	header  func(name string) string
-	respond func(data []byte, apiErr *APIError) error
+	respond func(data []byte, apiErr *api.Error) error
 	index   uint64
 }
 
 // NewRequest returns a request received over a transport other than NATS. token is
 // the equivalent of the subject's last token; header returns "" for a missing
 // header; reply sends either data or apiErr.
-func NewRequest(data []byte, token string, header func(name string) string, reply func(data []byte, apiErr *APIError) error) *Request {
+func NewRequest(data []byte, token string, header func(name string) string, reply func(data []byte, apiErr *api.Error) error) *Request {
 	return &Request{Data: data, token: token, header: header, respond: reply}
 }
 
@@ -83,7 +79,7 @@ func (r *Request) Token() string { return r.token }
 func (r *Request) Header(name string) string { return r.header(name) }
 
 // SetIndex sets the index of the last ledger entry that the reply reflects. The
-// reply carries it in the header [HeaderIndex]; 0 means none.
+// reply carries it in the header [api.HeaderIndex]; 0 means none.
 func (r *Request) SetIndex(index uint64) { r.index = index }
 
 // Index returns the value set by [Request.SetIndex].
@@ -117,7 +113,7 @@ type natsResponder struct {
 	started     time.Time
 }
 
-func (r *natsResponder) respond(data []byte, apiErr *APIError) error {
+func (r *natsResponder) respond(data []byte, apiErr *api.Error) error {
 	if len(data) > MaxMessage-maxReplyHeader {
 		apiErr = AsAPIError(fmt.Errorf("reply of %d bytes, maximum %d: %w", len(data), MaxMessage-maxReplyHeader, job.ErrTooLarge))
 	}
@@ -130,22 +126,22 @@ func (r *natsResponder) respond(data []byte, apiErr *APIError) error {
 	}
 	m := &nats.Msg{Subject: r.reply, Data: data}
 	if index := r.request.Index(); index > 0 {
-		m.Header = nats.Header{HeaderIndex: []string{strconv.FormatUint(index, 10)}}
+		m.Header = nats.Header{api.HeaderIndex: []string{strconv.FormatUint(index, 10)}}
 	}
 	return r.nc.PublishMsg(m)
 }
 
 // Serve serves a service until ctx has ended and all handlers have returned. It
 // receives only requests of this node's own clients, see mapLocalSubjects.
-func (c *Cluster) Serve(ctx context.Context, s Service) error {
+func (s *Server) Serve(ctx context.Context, service Service) error {
 	var work, waitGroup errgroup.Group
 	work.SetLimit(maxHandlers)
 	waitGroup.SetLimit(maxWaiters)
 	var endpoints []*activeEndpoint
 	var subs []*nats.Subscription
 	var err error
-	for i := range s.Endpoints {
-		e := &activeEndpoint{Endpoint: &s.Endpoints[i], errorsByCode: map[string]uint64{}}
+	for i := range service.Endpoints {
+		e := &activeEndpoint{Endpoint: &service.Endpoints[i], errorsByCode: map[string]uint64{}}
 		group := &work
 		if e.LongRunning {
 			group = &waitGroup
@@ -153,14 +149,14 @@ func (c *Cluster) Serve(ctx context.Context, s Service) error {
 		if err == nil {
 			endpoints = append(endpoints, e)
 			var sub *nats.Subscription
-			if sub, err = c.openEndpoint(ctx, e, group); err == nil {
+			if sub, err = s.openEndpoint(ctx, e, group); err == nil {
 				subs = append(subs, sub)
 			}
 		}
 	}
 	if err == nil {
 		var verbs []*nats.Subscription
-		verbs, err = c.serveMicro(&microService{Service: &s, node: c.cfg.Node, started: time.Now().UTC(), endpoints: endpoints})
+		verbs, err = s.serveMicro(&microService{Service: &service, node: s.local.cfg.Node, started: time.Now().UTC(), endpoints: endpoints})
 		subs = append(subs, verbs...)
 	}
 	if err == nil {
@@ -187,11 +183,11 @@ func drainSubs(subs []*nats.Subscription) error {
 }
 
 // openEndpoint subscribes to the endpoint's subject.
-func (c *Cluster) openEndpoint(ctx context.Context, e *activeEndpoint, work *errgroup.Group) (*nats.Subscription, error) {
+func (s *Server) openEndpoint(ctx context.Context, e *activeEndpoint, work *errgroup.Group) (*nats.Subscription, error) {
 	if (e.Handle == nil) == (e.HandleAsync == nil) {
 		return nil, fmt.Errorf("endpoint %s must have either Handle or HandleAsync", e.Name)
 	}
-	if verb, ofNode := strings.CutPrefix(e.Subject, nodeSubject(c.cfg.Node, "")); ofNode && !slices.Contains(nodeVerbs, verb) {
+	if verb, ofNode := strings.CutPrefix(e.Subject, nodeSubject(s.local.cfg.Node, "")); ofNode && !slices.Contains(nodeVerbs, verb) {
 		return nil, fmt.Errorf("endpoint %s is not one of the verbs %v that clients may send to a node", e.Name, nodeVerbs)
 	}
 	handle := func(m *nats.Msg) {
@@ -199,18 +195,18 @@ func (c *Cluster) openEndpoint(ctx context.Context, e *activeEndpoint, work *err
 			return // no one would see the reply
 		}
 		e.requests.Add(1)
-		d := &natsResponder{node: c.cfg.Node, reply: m.Reply, nc: c.api.nc, stats: e, started: time.Now()}
+		d := &natsResponder{node: s.local.cfg.Node, reply: m.Reply, nc: s.local.api.nc, stats: e, started: time.Now()}
 		r := NewRequest(m.Data, m.Subject[strings.LastIndexByte(m.Subject, '.')+1:], m.Header.Get, d.respond)
 		d.request = r
 		if e.HandleAsync != nil {
 			e.HandleAsync(r)
 			return
 		}
-		if !work.TryGo(func() error { c.handle(ctx, e.Endpoint, r); return nil }) {
-			c.logSendError(e.Endpoint, r.RespondError(&job.UnavailableError{Reason: "too many requests at once", RetryAfter: 100 * time.Millisecond}))
+		if !work.TryGo(func() error { s.handle(ctx, e.Endpoint, r); return nil }) {
+			s.logSendError(e.Endpoint, r.RespondError(&job.UnavailableError{Reason: "too many requests at once", RetryAfter: 100 * time.Millisecond}))
 		}
 	}
-	sub, err := c.api.nc.Subscribe(localSubject(c.cfg.Node, e.Subject), handle)
+	sub, err := s.local.api.nc.Subscribe(localSubject(s.local.cfg.Node, e.Subject), handle)
 	if err == nil {
 		err = sub.SetPendingLimits(endpointQueueLen, endpointQueueBytes)
 	}
@@ -227,20 +223,20 @@ func isReservedReply(reply string) bool {
 }
 
 // handle runs an endpoint's handler and sends its reply.
-func (c *Cluster) handle(ctx context.Context, e *Endpoint, r *Request) {
+func (s *Server) handle(ctx context.Context, e *Endpoint, r *Request) {
 	data, err := e.Handle(ctx, r)
 	if err != nil {
 		err = r.RespondError(err)
 	} else {
 		err = r.Respond(data)
 	}
-	c.logSendError(e, err)
+	s.logSendError(e, err)
 }
 
 // logSendError logs that a reply could not be sent. The client times out and
 // retries.
-func (c *Cluster) logSendError(e *Endpoint, err error) {
+func (s *Server) logSendError(e *Endpoint, err error) {
 	if err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
-		c.log.Warn("reply not sent", "endpoint", e.Name, "err", err)
+		s.local.log.Warn("reply not sent", "endpoint", e.Name, "err", err)
 	}
 }

@@ -2,11 +2,13 @@ package cluster
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster/wire"
 	"github.com/yardmaster-dev/yardmaster/job"
 
@@ -43,20 +45,21 @@ var (
 	ErrNoAnswer = errors.New("node did not answer in time")
 )
 
+// CodeNotAuthority is the code of an [api.Error] of a node that was asked for what only
+// the authority does, and does not hold it.
+const CodeNotAuthority = "421"
+
 // Fleet sends messages between nodes. Messages with the same verb to the same node
 // arrive in order as long as the connections between them persist.
 type Fleet struct {
-	c *Cluster
+	local *local
 }
-
-// Fleet returns the messaging to other nodes and to this one.
-func (c *Cluster) Fleet() *Fleet { return &Fleet{c} }
 
 // AssignAsync sends a batch of assignments. done gets one answer per assignment,
 // in order, or [ErrNodeUnreachable] or [ErrNoAnswer]. It must not block.
 func (f *Fleet) AssignAsync(node string, b job.AssignmentBatch, done func([]job.Answer, error)) {
-	call(f, node, verbAssign, wire.AppendAssignmentBatch(nil, &b), assignTimeout, func(data []byte) ([]job.Answer, error) {
-		answers, err := wire.ParseAnswers(data)
+	call(f, node, verbAssign, wire.Encode(&b), assignTimeout, func(data []byte) ([]job.Answer, error) {
+		answers, err := wire.Decode[[]job.Answer](data)
 		if err == nil && len(answers) != len(b.Assignments) {
 			return nil, fmt.Errorf("node %s answered %d of %d assignments", node, len(answers), len(b.Assignments))
 		}
@@ -71,7 +74,7 @@ func (f *Fleet) Assign(ctx context.Context, node string, b job.AssignmentBatch) 
 
 // ReportAsync sends a report to the authority's node.
 func (f *Fleet) ReportAsync(node string, r job.Report, done func(job.ReportAck, error)) {
-	call(f, node, verbReport, wire.AppendReport(nil, &r), reportTimeout, wire.ParseReportAck, done)
+	call(f, node, verbReport, wire.Encode(&r), reportTimeout, wire.Decode, done)
 }
 
 // Report is the blocking form of [Fleet.ReportAsync].
@@ -82,24 +85,24 @@ func (f *Fleet) Report(ctx context.Context, node string, r job.Report) (job.Repo
 // Heartbeat sends a heartbeat to the authority's node and returns its answer.
 func (f *Fleet) Heartbeat(ctx context.Context, node string, b job.Heartbeat) (job.HeartbeatAck, error) {
 	return await(ctx, func(done func(job.HeartbeatAck, error)) {
-		call(f, node, verbHeartbeat, wire.AppendHeartbeat(nil, &b), heartbeatTimeout, wire.ParseHeartbeatAck, done)
+		call(f, node, verbHeartbeat, wire.Encode(&b), heartbeatTimeout, wire.Decode, done)
 	})
 }
 
 // Recall asks a node to stop a dispatch. There is no reply; the dispatch's outcome
 // is reported as usual.
 func (f *Fleet) Recall(node string, r job.Recall) error {
-	return f.c.fleet.nc.Publish(nodeSubject(node, verbRecall), wire.AppendRecall(nil, &r))
+	return f.local.fleet.nc.Publish(nodeSubject(node, verbRecall), wire.Encode(&r))
 }
 
 // Notify sends records that were just stored to the authority's node. The message
 // may get lost; the authority then reads the records from their lanes.
 func (f *Fleet) Notify(node string, records []job.Record) error {
-	return f.c.fleet.nc.Publish(nodeSubject(node, verbNotice), wire.AppendRecords(nil, records))
+	return f.local.fleet.nc.Publish(nodeSubject(node, verbNotice), wire.Encode(&records))
 }
 
 // Request sends a request with any other verb and returns the reply. An error that
-// the handler returned is an [*APIError].
+// the handler returned is an [*api.Error].
 func (f *Fleet) Request(ctx context.Context, node, verb string, payload []byte) ([]byte, error) {
 	wait := requestTimeout
 	if deadline, ok := ctx.Deadline(); ok {
@@ -110,6 +113,19 @@ func (f *Fleet) Request(ctx context.Context, node, verb string, payload []byte) 
 	})
 }
 
+// RequestJSON is [Fleet.Request] with a request and a reply in JSON.
+func (f *Fleet) RequestJSON(ctx context.Context, node, verb string, request, reply any) error {
+	payload, err := json.Marshal(request)
+	if err != nil {
+		return err
+	}
+	text, err := f.Request(ctx, node, verb, payload)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(text, reply)
+}
+
 // call sends one request. It calls done once with the parsed reply or an error,
 // possibly before it returns; done must not block.
 func call[T any](f *Fleet, node, verb string, payload []byte, wait time.Duration, parse func([]byte) (T, error), done func(T, error)) {
@@ -118,7 +134,7 @@ func call[T any](f *Fleet, node, verb string, payload []byte, wait time.Duration
 		done(none, fmt.Errorf("message of %d bytes to node %s: %w", len(payload), node, job.ErrTooLarge))
 		return
 	}
-	box := f.c.fleet
+	box := f.local.fleet
 	reply, token := box.expect(&nodeCall[T]{node, parse, done}, time.Now().Add(wait), false)
 	if err := box.nc.PublishRequest(nodeSubject(node, verb), reply, payload); err != nil && box.cancel(token) {
 		done(none, fmt.Errorf("%s to node %s: %w", verb, node, err))
@@ -192,7 +208,7 @@ func (f *Fleet) Serve(ctx context.Context, h Handlers) error {
 		if slices.Contains(nodeVerbs, verb) {
 			return fmt.Errorf("verb %s is reserved for requests of clients: use another one between nodes", verb)
 		}
-		sub, err := f.c.fleet.nc.Subscribe(nodeSubject(f.c.cfg.Node, verb), handle)
+		sub, err := f.local.fleet.nc.Subscribe(nodeSubject(f.local.cfg.Node, verb), handle)
 		if err != nil {
 			return fmt.Errorf("subscribe to %s of other nodes: %w", verb, err)
 		}
@@ -217,38 +233,38 @@ func (f *Fleet) Serve(ctx context.Context, h Handlers) error {
 func (f *Fleet) subscribeAll(h Handlers, subscribe func(string, nats.MsgHandler) error) error {
 	var errs []error
 	if h.Assign != nil {
-		errs = append(errs, subscribe(verbAssign, decodeHandler(f, wire.ParseAssignmentBatch, func(b job.AssignmentBatch, m *nats.Msg) {
-			h.Assign(b, func(a []job.Answer) { f.respond(m, wire.AppendAnswers(nil, a)) })
+		errs = append(errs, subscribe(verbAssign, decodeHandler(f, func(b job.AssignmentBatch, m *nats.Msg) {
+			h.Assign(b, func(a []job.Answer) { f.respond(m, wire.Encode(&a)) })
 		})))
 	}
 	if h.Report != nil {
-		errs = append(errs, subscribe(verbReport, decodeHandler(f, wire.ParseReport, func(r job.Report, m *nats.Msg) {
-			h.Report(r, func(a job.ReportAck) { f.respond(m, wire.AppendReportAck(nil, &a)) })
+		errs = append(errs, subscribe(verbReport, decodeHandler(f, func(r job.Report, m *nats.Msg) {
+			h.Report(r, func(a job.ReportAck) { f.respond(m, wire.Encode(&a)) })
 		})))
 	}
 	if h.Heartbeat != nil {
-		errs = append(errs, subscribe(verbHeartbeat, decodeHandler(f, wire.ParseHeartbeat, func(b job.Heartbeat, m *nats.Msg) {
-			h.Heartbeat(b, func(a job.HeartbeatAck) { f.respond(m, wire.AppendHeartbeatAck(nil, &a)) })
+		errs = append(errs, subscribe(verbHeartbeat, decodeHandler(f, func(b job.Heartbeat, m *nats.Msg) {
+			h.Heartbeat(b, func(a job.HeartbeatAck) { f.respond(m, wire.Encode(&a)) })
 		})))
 	}
 	if h.Recall != nil {
-		errs = append(errs, subscribe(verbRecall, decodeHandler(f, wire.ParseRecall, func(r job.Recall, _ *nats.Msg) { h.Recall(r) })))
+		errs = append(errs, subscribe(verbRecall, decodeHandler(f, func(r job.Recall, _ *nats.Msg) { h.Recall(r) })))
 	}
 	if h.Notice != nil {
-		errs = append(errs, subscribe(verbNotice, decodeHandler(f, wire.ParseRecords, func(r []job.Record, _ *nats.Msg) { h.Notice(r) })))
+		errs = append(errs, subscribe(verbNotice, decodeHandler(f, func(r []job.Record, _ *nats.Msg) { h.Notice(r) })))
 	}
 	return errors.Join(errs...)
 }
 
 // decodeHandler returns a message handler that parses the message and calls
 // handle. A malformed message is logged, and answered with an error.
-func decodeHandler[T any](f *Fleet, parse func([]byte) (T, error), handle func(T, *nats.Msg)) nats.MsgHandler {
+func decodeHandler[T wire.Message](f *Fleet, handle func(T, *nats.Msg)) nats.MsgHandler {
 	return func(m *nats.Msg) {
-		v, err := parse(m.Data)
+		v, err := wire.Decode[T](m.Data)
 		if err != nil {
-			f.c.log.Warn("malformed message from another node", "subject", m.Subject, "bytes", len(m.Data), "err", err)
+			f.local.log.Warn("malformed message from another node", "subject", m.Subject, "bytes", len(m.Data), "err", err)
 			if m.Reply != "" {
-				f.send(errorReply(m.Reply, f.c.cfg.Node, &APIError{Code: "400", Text: err.Error()}))
+				f.send(errorReply(m.Reply, f.local.cfg.Node, &api.Error{Code: api.CodeInvalid, Text: err.Error()}))
 			}
 			return
 		}
@@ -260,7 +276,7 @@ func decodeHandler[T any](f *Fleet, parse func([]byte) (T, error), handle func(T
 func (f *Fleet) handleRequest(ctx context.Context, m *nats.Msg, handle func(context.Context, []byte) ([]byte, error)) {
 	data, err := handle(ctx, m.Data)
 	if err != nil {
-		f.send(errorReply(m.Reply, f.c.cfg.Node, AsAPIError(err)))
+		f.send(errorReply(m.Reply, f.local.cfg.Node, AsAPIError(err)))
 		return
 	}
 	f.respond(m, data)
@@ -270,7 +286,7 @@ func (f *Fleet) respond(m *nats.Msg, data []byte) { f.send(&nats.Msg{Subject: m.
 
 // send publishes a reply. If that fails, the requester times out and retries.
 func (f *Fleet) send(m *nats.Msg) {
-	if err := f.c.fleet.nc.PublishMsg(m); err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
-		f.c.log.Warn("reply to another node not sent", "bytes", len(m.Data), "err", err)
+	if err := f.local.fleet.nc.PublishMsg(m); err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
+		f.local.log.Warn("reply to another node not sent", "bytes", len(m.Data), "err", err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/nats-io/nats.go"
@@ -34,7 +35,7 @@ func startServing(t *testing.T, what string, start func(ctx context.Context) err
 
 func TestFleet(t *testing.T) {
 	c := startSingle(t)
-	f := c.Fleet()
+	f := c.Fleet
 	_, err := f.Assign(withDeadline(t, 5*time.Second), "solo", job.AssignmentBatch{})
 	wantErr(t, err, ErrNodeUnreachable)
 
@@ -103,12 +104,12 @@ func TestFleet(t *testing.T) {
 	if r := <-notices; len(r) != 1 || r[0].Queue != "mail" {
 		t.Fatalf("notice: %+v", r)
 	}
-	var apiErr *APIError
+	var apiErr *api.Error
 	if _, err := f.Request(withDeadline(t, time.Second), "solo", "fail", nil); !errors.As(err, &apiErr) || apiErr.Code != "404" {
 		t.Fatalf("failed request: %v", err)
 	}
 	// A malformed message is answered with an error.
-	m, err := c.fleet.request(t.Context(), &nats.Msg{Subject: nodeSubject("solo", verbAssign), Data: []byte("garbage")}, time.Second)
+	m, err := c.local.fleet.request(t.Context(), &nats.Msg{Subject: nodeSubject("solo", verbAssign), Data: []byte("garbage")}, time.Second)
 	if err != nil || parseErrorReply(m) == nil || parseErrorReply(m).Code != "400" {
 		t.Fatalf("malformed message: %v", err)
 	}
@@ -116,7 +117,7 @@ func TestFleet(t *testing.T) {
 
 func TestServe_MicroService(t *testing.T) {
 	c := startSingle(t)
-	nc := connectClient(t, c.Cluster)
+	nc := connectClient(t, c.Server)
 	client, err := Dial(t.Context(), c.ClientURL(), DialOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -127,12 +128,12 @@ func TestServe_MicroService(t *testing.T) {
 
 	startServing(t, "service", func(ctx context.Context) error {
 		return c.Serve(ctx, Service{Name: "yard-api", Version: "1.2.3", Description: "the yard", Endpoints: []Endpoint{
-			{Name: "status", Subject: SubjectStatus, Handle: func(context.Context, *Request) ([]byte, error) { return []byte(`{}`), nil }},
-			{Name: "job-show", Subject: SubjectAPI + ".job.show", Handle: func(context.Context, *Request) ([]byte, error) {
+			{Endpoint: api.Endpoint{Name: "status", Subject: api.SubjectStatus}, Handle: func(context.Context, *Request) ([]byte, error) { return []byte(`{}`), nil }},
+			{Endpoint: api.Endpoint{Name: "job-show", Subject: api.SubjectAPI + ".job.show"}, Handle: func(context.Context, *Request) ([]byte, error) {
 				return nil, fmt.Errorf("job %s: %w", "x", job.ErrJobNotFound)
 			}},
-			{Name: "enqueue", Subject: SubjectEnqueue + ".*", HandleAsync: func(r *Request) {
-				c.Publish(r.Token(), r.Header(HeaderMsgID), time.Now(), r.Data, func(a Ack, err error) {
+			{Endpoint: api.Endpoint{Name: "enqueue", Subject: api.SubjectEnqueue + ".*"}, HandleAsync: func(r *Request) {
+				c.Publisher.Publish(r.Token(), r.Header(HeaderMsgID), time.Now(), r.Data, func(a Ack, err error) {
 					if err != nil {
 						_ = r.RespondError(err)
 						return
@@ -148,7 +149,7 @@ func TestServe_MicroService(t *testing.T) {
 	if got, err := client.Request(withDeadline(t, time.Second), "yard.enqueue.mail", jobBody(1)); err != nil || string(got) != `{"queue":"mail","seq":1}` {
 		t.Fatalf("enqueue: %s, %v", got, err)
 	}
-	var apiErr *APIError
+	var apiErr *api.Error
 	if _, err := client.Request(withDeadline(t, time.Second), "yard.enqueue."+strings.Repeat("q", 200), jobBody(1)); !errors.As(err, &apiErr) {
 		t.Fatalf("bad queue: %v", err)
 	}

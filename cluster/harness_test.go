@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/yardmaster-dev/yardmaster/test/testnet"
 )
 
 // Clusters in one process: real servers on the loopback interface.
@@ -21,7 +21,7 @@ func discardLog() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard,
 
 // testNode is one node's Cluster with its running Run loop.
 type testNode struct {
-	*Cluster
+	*Server
 	cfg    Config
 	cancel context.CancelFunc
 	runErr chan error
@@ -38,7 +38,7 @@ func startNodeLogged(t testing.TB, cfg Config, log *slog.Logger) *testNode {
 		t.Fatalf("start %s: %v", cfg.Node, err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	r := &testNode{Cluster: c, cfg: cfg, cancel: cancel, runErr: make(chan error, 1)}
+	r := &testNode{Server: c, cfg: cfg, cancel: cancel, runErr: make(chan error, 1)}
 	go func() { r.runErr <- c.Run(ctx) }()
 	t.Cleanup(r.kill)
 	return r
@@ -57,7 +57,7 @@ func (n *testNode) kill() {
 func startSingle(t testing.TB) *testNode {
 	t.Helper()
 	r := startNode(t, Config{Node: "solo", Dir: t.TempDir(), ClientListen: "127.0.0.1:0", MaxStore: 1 << 30})
-	if _, err := r.EnsureStreams(t.Context(), smallLayout(1)); err != nil {
+	if _, err := r.Admin.EnsureStreams(t.Context(), smallLayout(1)); err != nil {
 		t.Fatal(err)
 	}
 	return r
@@ -90,22 +90,12 @@ func smallLayout(lanes int) Layout {
 	return Layout{Identities: make([]string, lanes), Create: true, MaxLaneBytes: 64 << 20, MaxBlobBytes: 64 << 20, HistoryBytes: 32 << 20}
 }
 
-func freePort(t testing.TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
-
 // startThree starts three members; they may still be electing when it returns.
 func startThree(t testing.TB) []*testNode {
 	t.Helper()
 	var peers []Peer
 	for i := range 3 {
-		peers = append(peers, Peer{Node: fmt.Sprintf("n%d", i+1), Route: freePort(t)})
+		peers = append(peers, Peer{Node: fmt.Sprintf("n%d", i+1), Route: testnet.Address(t)})
 	}
 	nodes := make([]*testNode, 3)
 	for i, p := range peers {
@@ -124,16 +114,16 @@ func startCluster(t testing.TB) []*testNode {
 	eventually(t, "streams to be created", func() error {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
-		_, err := nodes[0].EnsureStreams(ctx, smallLayout(3))
+		_, err := nodes[0].Admin.EnsureStreams(ctx, smallLayout(3))
 		return err
 	})
 	eventually(t, "leaders to be spread", func() error {
-		if _, err := nodes[0].SpreadLeaders(t.Context(), "n1", noMember); err != nil {
+		if _, err := nodes[0].Replication.SpreadLeaders(t.Context(), "n1", noMember); err != nil {
 			return err
 		}
 		for i, n := range nodes {
-			if led := n.LedLanes(); len(led) != 1 || int(led[0]) != i {
-				return fmt.Errorf("%s leads lanes %v", n.Node(), led)
+			if led := n.Publisher.LedLanes(); len(led) != 1 || int(led[0]) != i {
+				return fmt.Errorf("%s leads lanes %v", n.cfg.Node, led)
 			}
 		}
 		return nil
@@ -159,7 +149,7 @@ func eventually(t testing.TB, what string, check func() error) {
 }
 
 // connectClient connects without a user name, as any client can.
-func connectClient(t *testing.T, c *Cluster) *nats.Conn {
+func connectClient(t *testing.T, c *Server) *nats.Conn {
 	t.Helper()
 	nc, err := nats.Connect(c.ClientURL(), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
 	if err != nil {

@@ -11,16 +11,16 @@ import (
 
 // Health returns nil if JetStream is enabled, knows its meta leader, is current
 // and can write.
-func (c *Cluster) Health(ctx context.Context) error {
+func (s *Server) Health(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	// A server that runs alone has no meta group. For it the full check compares the
 	// loaded streams with those on disk. A stream that is being created is on disk
 	// before it is loaded, so only streams that failed to load at start count.
-	status := c.srv.Healthz(&server.HealthzOptions{JSMetaOnly: c.cfg.clustered(), Details: true})
+	status := s.local.srv.Healthz(&server.HealthzOptions{JSMetaOnly: s.local.cfg.clustered(), Details: true})
 	for i := range status.Errors {
-		if e := &status.Errors[i]; !isUnrecovered(e) || c.unrecovered[e.Stream] {
+		if e := &status.Errors[i]; !isUnrecovered(e) || s.local.unrecovered[e.Stream] {
 			return fmt.Errorf("JetStream is not healthy: %s", e.Error)
 		}
 	}
@@ -72,32 +72,32 @@ const offlineAfter = 20 * time.Second
 
 // Storage returns the state of JetStream on this node, without any network
 // request.
-func (c *Cluster) Storage() (Storage, error) {
-	info, err := c.srv.Jsz(&server.JSzOptions{Account: accountYard, Streams: true, Config: true})
+func (s *Server) Storage() (Storage, error) {
+	info, err := s.local.srv.Jsz(&server.JSzOptions{Account: accountYard, Streams: true, Config: true})
 	if err != nil {
 		return Storage{}, fmt.Errorf("read the state of JetStream: %w", err)
 	}
-	s := Storage{Messages: info.Messages, Bytes: info.Bytes, Used: info.Store, Limit: uint64(max(info.Config.MaxStore, 0))}
+	storage := Storage{Messages: info.Messages, Bytes: info.Bytes, Used: info.Store, Limit: uint64(max(info.Config.MaxStore, 0))}
 	for _, a := range info.AccountDetails {
 		for i := range a.Streams {
-			s.Streams = append(s.Streams, c.healthOf(&a.Streams[i]))
+			storage.Streams = append(storage.Streams, s.healthOf(&a.Streams[i]))
 		}
 	}
-	return s, nil
+	return storage, nil
 }
 
 // healthOf converts the server's description of a stream.
-func (c *Cluster) healthOf(d *server.StreamDetail) StreamHealth {
+func (s *Server) healthOf(d *server.StreamDetail) StreamHealth {
 	h := StreamHealth{Name: d.Name, Messages: d.State.Msgs, Bytes: d.State.Bytes}
 	switch {
-	case !c.cfg.clustered():
-		h.Leader = c.cfg.Node
+	case !s.local.cfg.clustered():
+		h.Leader = s.local.cfg.Node
 		return h
 	case d.Cluster == nil, d.Config != nil && d.Config.Replicas > 1 && len(d.Cluster.Replicas) == 0:
 		return h // still recovering: the server reports itself as the leader
 	}
 	h.Leader = NodeOf(d.Cluster.Leader)
-	if h.Leader != c.cfg.Node {
+	if h.Leader != s.local.cfg.Node {
 		return h
 	}
 	for _, r := range d.Cluster.Replicas {

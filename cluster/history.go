@@ -54,8 +54,8 @@ func (e *WrongLastError) Error() string {
 // called once and must not block. Its error is a [*WrongLastError]; a
 // [*job.UnavailableError] if the batch was not stored, which is also
 // [ErrStorageFull] if there is no space; or [ErrUnknown], after which
-// [Cluster.LastPublished] returns what the stream holds.
-func (c *Cluster) AppendAsync(stream string, b Batch, expectLast uint64, done func(seq uint64, err error)) {
+// [Reader.LastPublished] returns what the stream holds.
+func (p *Publisher) AppendAsync(stream string, b Batch, expectLast uint64, done func(seq uint64, err error)) {
 	m := &nats.Msg{Subject: b.Subject, Data: b.Body, Header: nats.Header{headerExpectName: []string{stream}}}
 	for k, v := range b.Header {
 		m.Header[k] = []string{v}
@@ -70,9 +70,9 @@ func (c *Cluster) AppendAsync(stream string, b Batch, expectLast uint64, done fu
 	if expectLast != AnySequence {
 		m.Header[headerExpectLast] = []string{strconv.FormatUint(expectLast, 10)}
 	}
-	reply, token := c.history.expect(&appendCall{stream, done}, time.Now().Add(appendTimeout), false)
+	reply, token := p.local.history.expect(&appendCall{stream, done}, time.Now().Add(appendTimeout), false)
 	m.Reply = reply
-	if err := c.history.nc.PublishMsg(m); err != nil && c.history.cancel(token) {
+	if err := p.local.history.nc.PublishMsg(m); err != nil && p.local.history.cancel(token) {
 		done(0, sendError(err))
 	}
 }
@@ -118,14 +118,14 @@ func (a *appendCall) decode(m *nats.Msg) (uint64, error) {
 	return 0, unavailable
 }
 
-// Append is the blocking form of [Cluster.AppendAsync].
-func (c *Cluster) Append(ctx context.Context, stream string, b Batch, expectLast uint64) (uint64, error) {
+// Append is the blocking form of [Publisher.AppendAsync].
+func (p *Publisher) Append(ctx context.Context, stream string, b Batch, expectLast uint64) (uint64, error) {
 	type result struct {
 		seq uint64
 		err error
 	}
 	done := make(chan result, 1)
-	c.AppendAsync(stream, b, expectLast, func(seq uint64, err error) { done <- result{seq, err} })
+	p.AppendAsync(stream, b, expectLast, func(seq uint64, err error) { done <- result{seq, err} })
 	select {
 	case r := <-done:
 		return r.seq, r.err
@@ -137,7 +137,7 @@ func (c *Cluster) Append(ctx context.Context, stream string, b Batch, expectLast
 // LastPublished returns the last sequence of a stream and the number of the last
 // entry published to it, as its leader knows them; 0 and 0 for a stream that was
 // never written.
-func (c *Cluster) LastPublished(ctx context.Context, stream string) (seq, number uint64, err error) {
+func (r *Reader) LastPublished(ctx context.Context, stream string) (seq, number uint64, err error) {
 	subject := SubjectHistory
 	switch stream {
 	case StreamResults:
@@ -145,7 +145,7 @@ func (c *Cluster) LastPublished(ctx context.Context, stream string) (seq, number
 	case StreamDLQ:
 		subject = subjectDLQ + ".>"
 	}
-	s, err := c.getFromLeader(ctx, stream, getRequest{LastFor: subject})
+	s, err := r.getFromLeader(ctx, stream, getRequest{LastFor: subject})
 	if err != nil && !errors.Is(err, ErrNotStored) {
 		return 0, 0, fmt.Errorf("find the end of %s: %w", stream, err)
 	}
@@ -157,7 +157,7 @@ func (c *Cluster) LastPublished(ctx context.Context, stream string) (seq, number
 	}
 	// All messages may have expired, or the last dead letter may have been removed.
 	// The stream's last sequence remains.
-	info, err := c.streamInfo(ctx, stream)
+	info, err := r.local.streamInfo(ctx, stream)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -185,8 +185,8 @@ func toBatch(s *storedMsg) Batch {
 }
 
 // ReadBatch reads the batch with this sequence.
-func (c *Cluster) ReadBatch(ctx context.Context, stream string, seq uint64) (Batch, error) {
-	s, err := c.load(ctx, stream, getRequest{Seq: seq})
+func (r *Reader) ReadBatch(ctx context.Context, stream string, seq uint64) (Batch, error) {
+	s, err := r.load(ctx, stream, getRequest{Seq: seq})
 	if err != nil {
 		return Batch{}, err
 	}
@@ -196,27 +196,27 @@ func (c *Cluster) ReadBatch(ctx context.Context, stream string, seq uint64) (Bat
 // ReadHistory reads up to limit batches of events that begin at the sequence from
 // or, if older ones have expired, later. An empty result means that there are no
 // more yet.
-func (c *Cluster) ReadHistory(ctx context.Context, from uint64, limit int) ([]Batch, error) {
-	return c.readBatches(ctx, StreamEvents, getRequest{Seq: max(from, 1), Batch: limit})
+func (r *Reader) ReadHistory(ctx context.Context, from uint64, limit int) ([]Batch, error) {
+	return r.readBatches(ctx, StreamEvents, getRequest{Seq: max(from, 1), Batch: limit})
 }
 
-// ReadHistorySince is like [Cluster.ReadHistory] for batches stored at since or
+// ReadHistorySince is like [Reader.ReadHistory] for batches stored at since or
 // later.
-func (c *Cluster) ReadHistorySince(ctx context.Context, since time.Time, limit int) ([]Batch, error) {
-	return c.readBatches(ctx, StreamEvents, getRequest{Since: &since, Batch: limit})
+func (r *Reader) ReadHistorySince(ctx context.Context, since time.Time, limit int) ([]Batch, error) {
+	return r.readBatches(ctx, StreamEvents, getRequest{Since: &since, Batch: limit})
 }
 
 // readBatches reads up to req.Batch messages of a stream from any replica, and
 // retries until ctx ends.
-func (c *Cluster) readBatches(ctx context.Context, stream string, req getRequest) ([]Batch, error) {
+func (r *Reader) readBatches(ctx context.Context, stream string, req getRequest) ([]Batch, error) {
 	req.Batch = min(max(req.Batch, 1), maxRead)
 	if req.MaxBytes == 0 {
 		req.MaxBytes = maxReadBytes
 	}
-	ctx, cancel := c.withTimeout(ctx, loadTimeout)
+	ctx, cancel := withTimeout(ctx, loadTimeout)
 	defer cancel()
 	for {
-		got, err := c.directBatch(ctx, stream, req)
+		got, err := r.directBatch(ctx, stream, req)
 		switch {
 		case err == nil:
 			batches := make([]Batch, len(got))
@@ -237,15 +237,15 @@ func (c *Cluster) readBatches(ctx context.Context, stream string, req getRequest
 // FindBatch finds the batch that holds the entry with this number, by binary
 // search. It returns [ErrNotStored] if the entry has expired or is not published
 // yet.
-func (c *Cluster) FindBatch(ctx context.Context, stream string, number uint64) (Batch, error) {
-	info, err := c.streamInfo(ctx, stream)
+func (r *Reader) FindBatch(ctx context.Context, stream string, number uint64) (Batch, error) {
+	info, err := r.local.streamInfo(ctx, stream)
 	if err != nil {
 		return Batch{}, err
 	}
 	low, high := info.State.FirstSeq, info.State.LastSeq
 	for low <= high && high > 0 {
 		middle := low + (high-low)/2
-		b, err := c.ReadBatch(ctx, stream, middle)
+		b, err := r.ReadBatch(ctx, stream, middle)
 		switch {
 		case err != nil:
 			return Batch{}, err
@@ -261,12 +261,12 @@ func (c *Cluster) FindBatch(ctx context.Context, stream string, number uint64) (
 }
 
 // HasSubscribers reports whether any client subscribes to such live events.
-func (c *Cluster) HasSubscribers(event, queue string) bool {
-	acc, err := c.srv.LookupAccount(accountYard)
+func (p *Publisher) HasSubscribers(event, queue string) bool {
+	acc, err := p.local.srv.LookupAccount(accountYard)
 	return err == nil && acc.SubscriptionInterest(LiveSubject(event, queue))
 }
 
 // PublishLive publishes one event to its current subscribers. It is not stored.
-func (c *Cluster) PublishLive(event, queue string, line []byte) error {
-	return c.history.nc.Publish(LiveSubject(event, queue), line)
+func (p *Publisher) PublishLive(event, queue string, line []byte) error {
+	return p.local.history.nc.Publish(LiveSubject(event, queue), line)
 }

@@ -12,7 +12,7 @@ import (
 
 func TestAppend_Fenced(t *testing.T) {
 	c := startSingle(t)
-	if seq, number, err := c.LastPublished(t.Context(), StreamEvents); seq != 0 || number != 0 || err != nil {
+	if seq, number, err := c.Reader.LastPublished(t.Context(), StreamEvents); seq != 0 || number != 0 || err != nil {
 		t.Fatalf("nothing published yet: %d, %d, %v", seq, number, err)
 	}
 	// Twenty appends in flight, each expecting the sequence of the one before.
@@ -21,7 +21,7 @@ func TestAppend_Fenced(t *testing.T) {
 	for i := range 20 {
 		wg.Add(1)
 		batch := Batch{Subject: SubjectHistory, First: next, Count: 5, Body: []byte("line\n"), Header: map[string]string{HeaderLanes: "0@7"}}
-		c.AppendAsync(StreamEvents, batch, uint64(i), func(seq uint64, err error) {
+		c.Publisher.AppendAsync(StreamEvents, batch, uint64(i), func(seq uint64, err error) {
 			if err != nil || seq != uint64(i)+1 {
 				t.Errorf("append %d: %d, %v", i, seq, err)
 			}
@@ -30,62 +30,62 @@ func TestAppend_Fenced(t *testing.T) {
 		next += 5
 	}
 	wg.Wait()
-	_, err := c.Append(t.Context(), StreamEvents, Batch{Subject: SubjectHistory, First: 96, Count: 5}, 19)
+	_, err := c.Publisher.Append(t.Context(), StreamEvents, Batch{Subject: SubjectHistory, First: 96, Count: 5}, 19)
 	var wrong *WrongLastError
 	if !errors.As(err, &wrong) || wrong.Stream != StreamEvents {
 		t.Fatalf("append after another writer's: %v", err)
 	}
-	if seq, number, err := c.LastPublished(t.Context(), StreamEvents); seq != 20 || number != 100 || err != nil {
+	if seq, number, err := c.Reader.LastPublished(t.Context(), StreamEvents); seq != 20 || number != 100 || err != nil {
 		t.Fatalf("last published: %d, %d, %v", seq, number, err)
 	}
-	batches, err := c.ReadHistory(t.Context(), 19, 10)
+	batches, err := c.Reader.ReadHistory(t.Context(), 19, 10)
 	if err != nil || len(batches) != 2 || batches[0].Seq != 19 || batches[0].First != 91 || batches[0].Count != 5 ||
 		batches[0].Header[HeaderLanes] != "0@7" || string(batches[0].Body) != "line\n" || batches[0].Stored.IsZero() {
 		t.Fatalf("read back: %+v, %v", batches, err)
 	}
 	for _, number := range []uint64{1, 5, 6, 50, 100} {
-		found, err := c.FindBatch(t.Context(), StreamEvents, number)
+		found, err := c.Reader.FindBatch(t.Context(), StreamEvents, number)
 		if err != nil || found.First > number || found.Last() < number {
 			t.Fatalf("batch with entry %d: %+v, %v", number, found, err)
 		}
 	}
-	_, err = c.FindBatch(t.Context(), StreamEvents, 101)
+	_, err = c.Reader.FindBatch(t.Context(), StreamEvents, 101)
 	wantErr(t, err, ErrNotStored)
-	if more, err := c.ReadHistory(t.Context(), 21, 10); err != nil || len(more) != 0 {
+	if more, err := c.Reader.ReadHistory(t.Context(), 21, 10); err != nil || len(more) != 0 {
 		t.Fatalf("beyond the end: %v, %v", more, err)
 	}
 }
 
 func TestResults(t *testing.T) {
 	c := startSingle(t)
-	seq, err := c.Append(t.Context(), StreamResults, Batch{Subject: SubjectResults, First: 7, Count: 1, Body: []byte("{}")}, 0)
+	seq, err := c.Publisher.Append(t.Context(), StreamResults, Batch{Subject: SubjectResults, First: 7, Count: 1, Body: []byte("{}")}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := c.ReadBatch(t.Context(), StreamResults, seq); err != nil || string(got.Body) != "{}" {
+	if got, err := c.Reader.ReadBatch(t.Context(), StreamResults, seq); err != nil || string(got.Body) != "{}" {
 		t.Fatalf("result: %q, %v", got.Body, err)
 	}
 }
 
 func TestPublishLive_HasSubscribers(t *testing.T) {
 	c := startSingle(t)
-	if c.HasSubscribers("dispatch-queued", "mail") {
+	if c.Publisher.HasSubscribers("dispatch-queued", "mail") {
 		t.Fatal("an empty cluster has subscribers")
 	}
-	sub, err := connectClient(t, c.Cluster).SubscribeSync("yard.events.*.mail")
+	sub, err := connectClient(t, c.Server).SubscribeSync("yard.events.*.mail")
 	if err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the subscription to be known", func() error {
-		if !c.HasSubscribers("dispatch-queued", "mail") {
+		if !c.Publisher.HasSubscribers("dispatch-queued", "mail") {
 			return errors.New("not known")
 		}
 		return nil
 	})
-	if c.HasSubscribers("dispatch-queued", "other") {
+	if c.Publisher.HasSubscribers("dispatch-queued", "other") {
 		t.Fatal("a subscriber to one queue counts for another")
 	}
-	if err := c.PublishLive("dispatch-queued", "mail", []byte("{}")); err != nil {
+	if err := c.Publisher.PublishLive("dispatch-queued", "mail", []byte("{}")); err != nil {
 		t.Fatal(err)
 	}
 	m, err := sub.NextMsg(5 * time.Second)

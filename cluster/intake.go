@@ -20,13 +20,13 @@ const closedRetryAfter = 5 * time.Second
 // reason; "" opens the intake again. Publishes in flight complete. If othersAccept
 // is true, direct publishes are routed to a lane that another member leads;
 // otherwise they are refused with a JetStream error.
-func (c *Cluster) SetIntakeClosed(reason string, othersAccept bool) {
-	c.publisher.othersAccept.Store(othersAccept)
-	c.publisher.closedFor.Store(&reason)
+func (p *Publisher) SetIntakeClosed(reason string, othersAccept bool) {
+	p.othersAccept.Store(othersAccept)
+	p.closedFor.Store(&reason)
 }
 
 // closedReason returns why the intake is closed, "" if it is open.
-func (p *publisher) closedReason() string {
+func (p *Publisher) closedReason() string {
 	if reason := p.closedFor.Load(); reason != nil {
 		return *reason
 	}
@@ -40,16 +40,16 @@ func closedError(reason string) error {
 
 // closedIntakeSubject returns the subject that direct publishes are mapped to
 // while they are refused.
-func (r *router) closedIntakeSubject() string { return localSubject(r.c.cfg.Node, "yard.shut") }
+func (r *router) closedIntakeSubject() string { return localSubject(r.local.cfg.Node, "yard.shut") }
 
 // refuseDirectPublishes subscribes to the closed intake's subject and answers
 // publishes as a full stream would.
 func (r *router) refuseDirectPublishes() error {
-	_, err := r.c.api.nc.Subscribe(r.closedIntakeSubject()+".*", func(m *nats.Msg) {
+	_, err := r.local.api.nc.Subscribe(r.closedIntakeSubject()+".*", func(m *nats.Msg) {
 		if m.Reply == "" {
 			return // this publisher does not wait for an acknowledgement
 		}
-		reason := r.c.publisher.closedReason()
+		reason := r.publisher.closedReason()
 		if reason == "" {
 			reason = "the node's intake was closed for a moment"
 		}
@@ -60,7 +60,7 @@ func (r *router) refuseDirectPublishes() error {
 			err = m.Respond(reply)
 		}
 		if err != nil {
-			r.c.log.Debug("refusal of a direct publish not sent", "err", err)
+			r.local.log.Debug("refusal of a direct publish not sent", "err", err)
 		}
 	})
 	return err
@@ -69,11 +69,11 @@ func (r *router) refuseDirectPublishes() error {
 // WriteFailure returns why this node's JetStream has stopped writing until the
 // node restarts, "" if it writes. A full disk causes that: the server disables
 // JetStream, or a stream refuses everything after the failed write.
-func (c *Cluster) WriteFailure() string {
-	if !c.srv.JetStreamEnabled() {
+func (s *Server) WriteFailure() string {
+	if !s.local.srv.JetStreamEnabled() {
 		return "JetStream has stopped, as it does when its disk is full or fails"
 	}
-	for _, e := range c.srv.Healthz(&server.HealthzOptions{Details: true}).Errors {
+	for _, e := range s.local.srv.Healthz(&server.HealthzOptions{Details: true}).Errors {
 		if strings.Contains(e.Error, "write error") {
 			return e.Error
 		}
@@ -83,12 +83,12 @@ func (c *Cluster) WriteFailure() string {
 
 // AvailableLanes returns the number of lanes that accept jobs, as far as this node
 // knows.
-func (c *Cluster) AvailableLanes() int { return c.publisher.state.availableCount() }
+func (p *Publisher) AvailableLanes() int { return p.state.availableCount() }
 
 func (s *laneStates) availableCount() (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i := range s.c.Lanes() {
+	for i := range s.local.laneCount() {
 		if !s.lane[i].mismatched && (s.lane[i].led || s.lane[i].downUntil.IsZero()) {
 			n++
 		}

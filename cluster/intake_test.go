@@ -33,8 +33,8 @@ func TestSetIntakeClosed(t *testing.T) {
 	if err := direct(); err != nil {
 		t.Fatalf("before: %v", err)
 	}
-	c.SetIntakeClosed("no room", false)
-	_, err = c.PublishWait(withDeadline(t, 5*time.Second), "mail", "k", time.Time{}, jobBody(2))
+	c.Publisher.SetIntakeClosed("no room", false)
+	_, err = c.Publisher.PublishWait(withDeadline(t, 5*time.Second), "mail", "k", time.Time{}, jobBody(2))
 	var later *job.UnavailableError
 	if !errors.As(err, &later) || later.Reason != "no room" || later.RetryAfter != closedRetryAfter {
 		t.Errorf("a node's publish: %v", err)
@@ -50,16 +50,16 @@ func TestSetIntakeClosed(t *testing.T) {
 		}
 		return nil
 	})
-	c.SetIntakeClosed("", true)
+	c.Publisher.SetIntakeClosed("", true)
 	eventually(t, "a direct publish to be accepted", direct)
-	if _, err = c.PublishWait(withDeadline(t, 5*time.Second), "mail", "k", time.Time{}, jobBody(2)); err != nil {
+	if _, err = c.Publisher.PublishWait(withDeadline(t, 5*time.Second), "mail", "k", time.Time{}, jobBody(2)); err != nil {
 		t.Errorf("after: %v", err)
 	}
 }
 
 func TestLaneStates_RemoteRoute(t *testing.T) {
-	s := newLaneStates(&Cluster{cfg: Config{Node: "n1", Peers: []Peer{{Node: "n1"}, {Node: "n2"}, {Node: "n3"}}}})
-	s.c.SetLanes(3)
+	s := newLaneStates(&local{cfg: Config{Node: "n1", Peers: []Peer{{Node: "n1"}, {Node: "n2"}, {Node: "n3"}}}})
+	s.local.setLanes(3)
 	now := time.Now()
 	s.updateLed(now, func(lane uint8) bool { return lane == 0 })
 	if got := s.remoteRoute(now); got != 1 {

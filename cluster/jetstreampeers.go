@@ -30,34 +30,19 @@ var ErrNoMetaLeader = errors.New("JetStream has no meta leader that answers")
 
 // SetPeers replaces the list of members. New members open routes to this node;
 // this node opens routes to them after its next restart.
-func (c *Cluster) SetPeers(peers []Peer) {
+func (s *Server) SetPeers(peers []Peer) {
 	sorted := slices.SortedFunc(slices.Values(peers), func(a, b Peer) int { return strings.Compare(a.Node, b.Node) })
-	c.peers.Store(&sorted)
-}
-
-func (c *Cluster) peerList() []Peer { return *c.peers.Load() }
-
-// members returns the members' names, in the order of their lanes.
-func (c *Cluster) members() []string {
-	peers := *c.peers.Load()
-	if !c.cfg.clustered() {
-		return []string{c.cfg.Node}
-	}
-	names := make([]string, len(peers))
-	for i, p := range peers {
-		names[i] = p.Node
-	}
-	return names
+	s.local.peers.Store(&sorted)
 }
 
 // Routed returns the sorted identities of the servers that this node has a route
 // to, including its own.
-func (c *Cluster) Routed() []string {
-	identities := []string{c.cfg.Identity}
-	if !c.cfg.clustered() {
+func (s *Server) Routed() []string {
+	identities := []string{s.local.cfg.Identity}
+	if !s.local.cfg.clustered() {
 		return identities
 	}
-	routes, err := c.srv.Routez(nil)
+	routes, err := s.local.srv.Routez(nil)
 	if err != nil {
 		return identities
 	}
@@ -74,8 +59,8 @@ func (c *Cluster) Routed() []string {
 // other servers. The number of replicas does not drop, and the server keeps
 // serving meanwhile. It returns when JetStream has accepted the request, not when
 // the move is complete.
-func (c *Cluster) Evacuate(ctx context.Context, identity string) error {
-	return c.changeServer(ctx, apiEvacuate, identity)
+func (r *Replication) Evacuate(ctx context.Context, identity string) error {
+	return r.changeServer(ctx, apiEvacuate, identity)
 }
 
 // RemoveServer removes a server and its replicas from JetStream, which places new
@@ -83,11 +68,11 @@ func (c *Cluster) Evacuate(ctx context.Context, identity string) error {
 // server is JetStream's meta leader, RemoveServer only makes it step down, and
 // must be called again: a meta leader that removes itself stops before it applies
 // its own removal, and keeps answering that JetStream is not available.
-func (c *Cluster) RemoveServer(ctx context.Context, identity string) error {
-	if info, err := c.srv.Jsz(&server.JSzOptions{}); err == nil && info.Meta != nil && info.Meta.Leader == identity {
-		return c.stepDownMeta(ctx, c.cfg.Identity)
+func (r *Replication) RemoveServer(ctx context.Context, identity string) error {
+	if info, err := r.local.srv.Jsz(&server.JSzOptions{}); err == nil && info.Meta != nil && info.Meta.Leader == identity {
+		return r.stepDownMeta(ctx, r.local.cfg.Identity)
 	}
-	err := c.changeServer(ctx, apiRemoveServer, identity)
+	err := r.changeServer(ctx, apiRemoveServer, identity)
 	var apiErr *apiError
 	if errors.As(err, &apiErr) && apiErr.ErrCode == codePeerNotMember {
 		return nil
@@ -100,15 +85,15 @@ func (c *Cluster) RemoveServer(ctx context.Context, identity string) error {
 const codePeerNotMember = 10044
 
 // changeServer sends a request about one server to the meta leader.
-func (c *Cluster) changeServer(ctx context.Context, subject, identity string) error {
-	if c.system == nil {
+func (r *Replication) changeServer(ctx context.Context, subject, identity string) error {
+	if r.local.system == nil {
 		return errors.New("this node runs alone: it has no other members")
 	}
 	body, err := json.Marshal(map[string]string{"peer": identity, "peer_id": peerHash(identity)})
 	if err != nil {
 		return err
 	}
-	if err := c.requestMeta(ctx, subject, body); err != nil {
+	if err := r.requestMeta(ctx, subject, body); err != nil {
 		return fmt.Errorf("%s: %w", identity, err)
 	}
 	return nil
@@ -116,18 +101,18 @@ func (c *Cluster) changeServer(ctx context.Context, subject, identity string) er
 
 // stepDownMeta makes JetStream's meta leader step down in favour of the server to,
 // if that one is current; "" is any server.
-func (c *Cluster) stepDownMeta(ctx context.Context, to string) error {
+func (r *Replication) stepDownMeta(ctx context.Context, to string) error {
 	var body []byte
 	if to != "" {
 		body = fmt.Appendf(nil, `{"placement":{"preferred":%q}}`, to)
 	}
-	return c.requestMeta(ctx, apiMetaStepDown, body)
+	return r.requestMeta(ctx, apiMetaStepDown, body)
 }
 
 // requestMeta sends a request to JetStream's meta leader and returns the error
 // that it answers with.
-func (c *Cluster) requestMeta(ctx context.Context, subject string, body []byte) error {
-	m, err := c.system.request(ctx, &nats.Msg{Subject: subject, Data: body}, systemTimeout)
+func (r *Replication) requestMeta(ctx context.Context, subject string, body []byte) error {
+	m, err := r.local.system.request(ctx, &nats.Msg{Subject: subject, Data: body}, systemTimeout)
 	switch {
 	case errors.Is(err, errNoAnswer), errors.Is(err, errNoResponders):
 		return ErrNoMetaLeader

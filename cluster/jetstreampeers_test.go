@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/yardmaster-dev/yardmaster/test/testnet"
 )
 
 // TestMembers_JoinAndLeave adds a fourth server, moves the first one's replicas to
@@ -14,7 +15,7 @@ import (
 func TestMembers_JoinAndLeave(t *testing.T) {
 	nodes := startCluster(t)
 	peers := slices.Clone(nodes[0].cfg.Peers)
-	peers = append(peers, Peer{Node: "n4", Route: freePort(t)})
+	peers = append(peers, Peer{Node: "n4", Route: testnet.Address(t)})
 	n4 := startNode(t, Config{
 		Node: "n4", Identity: "n4-00000004", Yard: "test", Dir: t.TempDir(), ClientListen: "127.0.0.1:0",
 		RouteListen: peers[3].Route, Peers: peers, Secret: "between us", MaxStore: 1 << 30,
@@ -24,7 +25,7 @@ func TestMembers_JoinAndLeave(t *testing.T) {
 	}
 	eventually(t, "the fourth server to be current", func() error {
 		for _, n := range nodes {
-			if c, led := n.MetaReplicas(); led {
+			if c, led := n.Replication.MetaReplicas(); led {
 				i := slices.IndexFunc(c, func(c Replica) bool { return c.Is("n4-00000004") })
 				if i < 0 || !c[i].Current || len(c) != 4 {
 					return fmt.Errorf("meta group is %+v", c)
@@ -35,11 +36,11 @@ func TestMembers_JoinAndLeave(t *testing.T) {
 		return errors.New("no meta leader")
 	})
 	first := nodes[0].cfg.Identity
-	if err := n4.Evacuate(t.Context(), first); err != nil {
+	if err := n4.Replication.Evacuate(t.Context(), first); err != nil {
 		t.Fatal(err)
 	}
 	whole := func(without string) error {
-		streams, err := n4.StreamReplicas(t.Context())
+		streams, err := n4.Replication.StreamReplicas(t.Context())
 		if err != nil {
 			return err
 		}
@@ -58,24 +59,24 @@ func TestMembers_JoinAndLeave(t *testing.T) {
 	eventually(t, "all replicas to be moved off the first server", func() error { return whole(first) })
 	// A meta leader that removes itself would keep answering requests.
 	eventually(t, "the first server to be the meta leader", func() error {
-		if _, led := nodes[0].MetaReplicas(); led {
+		if _, led := nodes[0].Replication.MetaReplicas(); led {
 			return nil
 		}
-		return errors.Join(n4.stepDownMeta(t.Context(), first), errors.New("another server leads"))
+		return errors.Join(n4.Replication.stepDownMeta(t.Context(), first), errors.New("another server leads"))
 	})
 	eventually(t, "the first server to be removed", func() error {
-		if err := n4.RemoveServer(t.Context(), first); err != nil {
+		if err := n4.Replication.RemoveServer(t.Context(), first); err != nil {
 			return err
 		}
 		for _, n := range []*testNode{nodes[1], nodes[2], n4} {
-			if c, led := n.MetaReplicas(); led && !slices.ContainsFunc(c, func(c Replica) bool { return c.Is(first) }) {
+			if c, led := n.Replication.MetaReplicas(); led && !slices.ContainsFunc(c, func(c Replica) bool { return c.Is(first) }) {
 				return nil
 			}
 		}
 		return errors.New("it is still a member")
 	})
 	eventually(t, "the first server to know that it was removed", func() error {
-		if nodes[0].srv.JetStreamEnabled() {
+		if nodes[0].local.srv.JetStreamEnabled() {
 			return errors.New("it does not")
 		}
 		return nil
@@ -83,7 +84,7 @@ func TestMembers_JoinAndLeave(t *testing.T) {
 	nodes[0].kill()
 	eventually(t, "the first server to be removed", func() error {
 		for _, n := range []*testNode{nodes[1], nodes[2], n4} {
-			c, led := n.MetaReplicas()
+			c, led := n.Replication.MetaReplicas()
 			if led && len(c) == 3 && !slices.ContainsFunc(c, func(c Replica) bool { return c.Is(first) }) {
 				return nil
 			} else if led {
@@ -92,14 +93,14 @@ func TestMembers_JoinAndLeave(t *testing.T) {
 		}
 		return errors.New("no meta leader")
 	})
-	if err := n4.RemoveServer(t.Context(), first); err != nil {
+	if err := n4.Replication.RemoveServer(t.Context(), first); err != nil {
 		t.Errorf("removing it again: %v", err)
 	}
-	n4.SetLanes(3)
+	n4.local.setLanes(3)
 	if !slices.Equal(n4.Members(), []string{"n1", "n2", "n3", "n4"}) {
 		t.Errorf("members are %v", n4.Members())
 	}
-	if led, err := n4.SpreadLeaders(t.Context(), "n2", func(string) bool { return false }); err != nil {
+	if led, err := n4.Replication.SpreadLeaders(t.Context(), "n2", func(string) bool { return false }); err != nil {
 		t.Errorf("spread %d leaders: %v", led, err)
 	}
 }
@@ -108,7 +109,7 @@ func TestMembers_JoinAndLeave(t *testing.T) {
 func TestMembers_PeerHash(t *testing.T) {
 	nodes := startThree(t)
 	eventually(t, "a meta group", func() error {
-		info, err := nodes[0].srv.Jsz(&server.JSzOptions{})
+		info, err := nodes[0].local.srv.Jsz(&server.JSzOptions{})
 		if err != nil || info.Meta == nil || info.Meta.Leader == "" {
 			return fmt.Errorf("none yet: %v", err)
 		}

@@ -30,13 +30,13 @@ const (
 	maxHeldBytes   = 128 << 20               // bytes of their bodies
 	laneTimeout    = 900 * time.Millisecond  // for a lane's acknowledgement
 	noLaneTimeout  = 1500 * time.Millisecond // for a job that was never sent to any lane
-	primaryLaneMax = 64                      // publishes; with more a node uses its own lane, not the primary one
 )
 
-// publisher publishes jobs to lanes. Every pending job is in exactly one place: in
+// Publisher stores jobs in lanes, and blobs, history and logs in their streams. Its
+// methods may be called concurrently. Every pending job is in exactly one place: in
 // the batcher's queue, in flight to a lane, or parked until a lane answers again.
-type publisher struct {
-	c     *Cluster
+type Publisher struct {
+	local *local
 	state *laneStates
 
 	outstanding atomic.Int64
@@ -53,7 +53,7 @@ type publisher struct {
 
 // pendingPublish is one job on its way into a lane.
 type pendingPublish struct {
-	p     *publisher
+	p     *Publisher
 	queue string
 	key   string
 	at    time.Time
@@ -69,9 +69,9 @@ type pendingPublish struct {
 	storageErr  *apiError // error of a lane without space; nil: none
 }
 
-func newPublisher(c *Cluster) *publisher {
-	p := &publisher{c: c, state: newLaneStates(c)}
-	if !c.cfg.clustered() {
+func newPublisher(l *local) *Publisher {
+	p := &Publisher{local: l, state: newLaneStates(l)}
+	if !l.cfg.clustered() {
 		p.batcher = &batcher{p: p}
 	}
 	return p
@@ -82,19 +82,19 @@ func newPublisher(c *Cluster) *publisher {
 // if the job is not stored and may be retried later, [ErrUnknown] if it may be
 // stored, [job.ErrTooLarge], or the error with which the lane refused it. Without
 // a key every attempt may become a job.
-func (c *Cluster) Publish(queue, key string, at time.Time, body []byte, done func(Ack, error)) {
-	c.publisher.publish(&pendingPublish{p: c.publisher, queue: queue, key: key, at: at, body: body, done: done, started: time.Now()})
+func (p *Publisher) Publish(queue, key string, at time.Time, body []byte, done func(Ack, error)) {
+	p.publish(&pendingPublish{p: p, queue: queue, key: key, at: at, body: body, done: done, started: time.Now()})
 }
 
-// PublishWait is the blocking form of [Cluster.Publish]. If ctx ends first, the
+// PublishWait is the blocking form of [Publisher.Publish]. If ctx ends first, the
 // job may still be accepted, and the error is [ErrUnknown].
-func (c *Cluster) PublishWait(ctx context.Context, queue, key string, at time.Time, body []byte) (Ack, error) {
+func (p *Publisher) PublishWait(ctx context.Context, queue, key string, at time.Time, body []byte) (Ack, error) {
 	type result struct {
 		ack Ack
 		err error
 	}
 	done := make(chan result, 1)
-	c.Publish(queue, key, at, body, func(a Ack, err error) { done <- result{a, err} })
+	p.Publish(queue, key, at, body, func(a Ack, err error) { done <- result{a, err} })
 	select {
 	case r := <-done:
 		return r.ack, r.err
@@ -104,9 +104,9 @@ func (c *Cluster) PublishWait(ctx context.Context, queue, key string, at time.Ti
 }
 
 // Outstanding returns the number of publishes in flight.
-func (c *Cluster) Outstanding() int { return int(c.publisher.outstanding.Load()) }
+func (p *Publisher) Outstanding() int { return int(p.outstanding.Load()) }
 
-func (p *publisher) publish(d *pendingPublish) {
+func (p *Publisher) publish(d *pendingPublish) {
 	if job.ValidQueue(d.queue) != nil {
 		d.done(Ack{}, job.ValidQueue(d.queue))
 		return
@@ -143,8 +143,8 @@ func (d *pendingPublish) finish(a Ack, err error) {
 }
 
 // sendToBestLane sends a job to the lane that is best now, or parks it.
-func (p *publisher) sendToBestLane(d *pendingPublish, now time.Time) {
-	lane, ok := p.state.pick(now, int(p.outstanding.Load()))
+func (p *Publisher) sendToBestLane(d *pendingPublish, now time.Time) {
+	lane, ok := p.state.pick(now)
 	switch {
 	case ok:
 		p.sendToLane(d, lane, now, d)
@@ -157,16 +157,16 @@ func (p *publisher) sendToBestLane(d *pendingPublish, now time.Time) {
 
 // sendToLane sends a job to a lane, whose reply handler gets. It returns false if
 // sending failed; then the job is finished and handler is not called.
-func (p *publisher) sendToLane(d *pendingPublish, lane uint8, now time.Time, handler replyHandler) bool {
+func (p *Publisher) sendToLane(d *pendingPublish, lane uint8, now time.Time, handler replyHandler) bool {
 	d.lane, d.lastTaken = lane, p.state.lastSeq[lane].Load()
 	deadline := now.Add(laneTimeout)
-	if end := d.started.Add(p.c.cfg.PublishTimeout); end.Before(deadline) {
+	if end := d.started.Add(p.local.cfg.PublishTimeout); end.Before(deadline) {
 		deadline = end // do not wait longer than the caller does
 	}
-	reply, token := p.c.ingest.expect(handler, deadline, false)
+	reply, token := p.local.ingest.expect(handler, deadline, false)
 	m := d.msg(lane)
 	m.Reply = reply
-	if err := p.c.ingest.nc.PublishMsg(m); err != nil && p.c.ingest.cancel(token) {
+	if err := p.local.ingest.nc.PublishMsg(m); err != nil && p.local.ingest.cancel(token) {
 		d.finish(Ack{}, sendError(err))
 		return false
 	}
@@ -224,12 +224,12 @@ func (d *pendingPublish) receive(m *nats.Msg) bool {
 
 // tryNextLane sends a job to another lane at once; the lane that failed is marked
 // as down. It fails the job if its time is up.
-func (p *publisher) tryNextLane(d *pendingPublish) {
+func (p *Publisher) tryNextLane(d *pendingPublish) {
 	p.mu.Lock()
 	closed := p.closed
 	p.mu.Unlock()
 	now := time.Now()
-	if closed || now.Sub(d.started) >= p.c.cfg.PublishTimeout {
+	if closed || now.Sub(d.started) >= p.local.cfg.PublishTimeout {
 		d.fail("no lane answered in time")
 		return
 	}
@@ -242,7 +242,7 @@ func (p *publisher) tryNextLane(d *pendingPublish) {
 
 // handleError handles an error of a lane by its class: try another lane, retry
 // later, or fail.
-func (p *publisher) handleError(d *pendingPublish, err error) {
+func (p *Publisher) handleError(d *pendingPublish, err error) {
 	now := time.Now()
 	var apiErr *apiError
 	if !errors.As(err, &apiErr) {
@@ -277,7 +277,7 @@ func (d *pendingPublish) fail(reason string) {
 
 // park keeps a job until retryAt; see retryParked. It fails the job if the
 // publisher is closed.
-func (p *publisher) park(d *pendingPublish, retryAt time.Time, lastErr string) {
+func (p *Publisher) park(d *pendingPublish, retryAt time.Time, lastErr string) {
 	d.retryAt, d.lastError = retryAt, lastErr
 	p.mu.Lock()
 	if !p.closed {
@@ -291,7 +291,7 @@ func (p *publisher) park(d *pendingPublish, retryAt time.Time, lastErr string) {
 
 // retryParked sends parked jobs again. A job that was never sent to any lane fails
 // early, so that its caller can use another node.
-func (p *publisher) retryParked(now time.Time) {
+func (p *Publisher) retryParked(now time.Time) {
 	p.mu.Lock()
 	parked := p.parked
 	p.parked = nil
@@ -299,7 +299,7 @@ func (p *publisher) retryParked(now time.Time) {
 	for _, d := range parked {
 		age := now.Sub(d.started)
 		switch {
-		case age >= p.c.cfg.PublishTimeout, !d.maybeStored && age > noLaneTimeout:
+		case age >= p.local.cfg.PublishTimeout, !d.maybeStored && age > noLaneTimeout:
 			d.fail(d.lastError)
 		case now.Before(d.retryAt):
 			p.park(d, d.retryAt, d.lastError)
@@ -312,7 +312,7 @@ func (p *publisher) retryParked(now time.Time) {
 }
 
 // close fails all jobs that are not in flight.
-func (p *publisher) close() {
+func (p *Publisher) close() {
 	p.mu.Lock()
 	p.closed = true
 	parked := p.parked

@@ -20,16 +20,16 @@ import (
 
 func TestPublish_SingleNode(t *testing.T) {
 	c := startSingle(t)
-	setDuplicateWindow(t, c.Cluster, 30*time.Second)
+	setDuplicateWindow(t, c.Server, 30*time.Second)
 	at := time.Unix(1700000000, 42)
-	a, err := c.PublishWait(withDeadline(t, 5*time.Second), "mail", "key-1", at, jobBody(1))
+	a, err := c.Publisher.PublishWait(withDeadline(t, 5*time.Second), "mail", "key-1", at, jobBody(1))
 	if err != nil || a != (Ack{Position: job.Position{Seq: 1}}) {
 		t.Fatalf("first publish: %+v, %v", a, err)
 	}
-	if a, err = c.PublishWait(withDeadline(t, 5*time.Second), "mail", "key-1", at, jobBody(1)); err != nil || !a.Duplicate || a.Seq != 1 {
+	if a, err = c.Publisher.PublishWait(withDeadline(t, 5*time.Second), "mail", "key-1", at, jobBody(1)); err != nil || !a.Duplicate || a.Seq != 1 {
 		t.Fatalf("same key again: %+v, %v", a, err)
 	}
-	got, err := c.Read(t.Context(), 0, 1, 10)
+	got, err := c.Reader.Read(t.Context(), 0, 1, 10)
 	if err != nil || len(got) != 1 {
 		t.Fatalf("read: %v, %v", got, err)
 	}
@@ -43,13 +43,13 @@ func TestPublish_SingleNode(t *testing.T) {
 // position.
 func TestPublish_SingleNodeBatches(t *testing.T) {
 	c := startSingle(t)
-	setDuplicateWindow(t, c.Cluster, 30*time.Second) // a batch that is acknowledged late is sent again
+	setDuplicateWindow(t, c.Server, 30*time.Second) // a batch that is acknowledged late is sent again
 	const n = 5000
 	acks := make([]Ack, n)
 	var wg sync.WaitGroup
 	wg.Add(n)
 	for i := range n {
-		c.Publish("mail", fmt.Sprintf("k%d", i), time.Time{}, jobBody(i), func(a Ack, err error) {
+		c.Publisher.Publish("mail", fmt.Sprintf("k%d", i), time.Time{}, jobBody(i), func(a Ack, err error) {
 			if err != nil {
 				t.Errorf("publish %d: %v", i, err)
 			}
@@ -58,13 +58,13 @@ func TestPublish_SingleNodeBatches(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	read := readAll(t, c.Cluster, 0, n)
+	read := readAll(t, c.Server, 0, n)
 	for i, a := range acks {
 		if a.Seq < 1 || a.Seq > n || read[a.Seq-1].Key != fmt.Sprintf("k%d", i) {
 			t.Fatalf("job %d is acknowledged at %d, which holds %q", i, a.Seq, read[a.Seq-1].Key)
 		}
 	}
-	if left := c.Outstanding(); left != 0 {
+	if left := c.Publisher.Outstanding(); left != 0 {
 		t.Fatalf("%d publishes are still counted as outstanding", left)
 	}
 }
@@ -75,9 +75,9 @@ func TestPublish_SingleNodeBatches(t *testing.T) {
 // longer, because a slow machine may need more time.
 func TestPublish_SingleNodeDuplicateInBatch(t *testing.T) {
 	c := startSingle(t)
-	setDuplicateWindow(t, c.Cluster, 30*time.Second)
+	setDuplicateWindow(t, c.Server, 30*time.Second)
 	for _, k := range []string{"k10", "k500", "k900"} {
-		if _, err := c.PublishWait(withDeadline(t, 5*time.Second), "mail", k, time.Time{}, jobBody(0)); err != nil {
+		if _, err := c.Publisher.PublishWait(withDeadline(t, 5*time.Second), "mail", k, time.Time{}, jobBody(0)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -88,7 +88,7 @@ func TestPublish_SingleNodeDuplicateInBatch(t *testing.T) {
 	wg.Add(2 * n)
 	for range 2 { // each key two more times
 		for i := range n {
-			c.Publish("mail", fmt.Sprintf("k%d", i), time.Time{}, jobBody(i), func(a Ack, err error) {
+			c.Publisher.Publish("mail", fmt.Sprintf("k%d", i), time.Time{}, jobBody(i), func(a Ack, err error) {
 				if err != nil {
 					t.Errorf("publish %d: %v", i, err)
 				}
@@ -105,12 +105,12 @@ func TestPublish_SingleNodeDuplicateInBatch(t *testing.T) {
 	if duplicates != n+3 {
 		t.Errorf("%d publishes were duplicates, want %d", duplicates, n+3)
 	}
-	last, err := c.LastSeq(t.Context(), 0)
+	last, err := c.Reader.LastSeq(t.Context(), 0)
 	if err != nil || last != n {
 		t.Fatalf("lane ends at %d, want %d (%v)", last, n, err)
 	}
 	seen := map[string]bool{}
-	for _, r := range readAll(t, c.Cluster, 0, n) {
+	for _, r := range readAll(t, c.Server, 0, n) {
 		seen[r.Key] = true
 	}
 	if len(seen) != n {
@@ -119,15 +119,15 @@ func TestPublish_SingleNodeDuplicateInBatch(t *testing.T) {
 }
 
 // setDuplicateWindow sets the duplicate window of lane 0.
-func setDuplicateWindow(t *testing.T, c *Cluster, window time.Duration) {
+func setDuplicateWindow(t *testing.T, c *Server, window time.Duration) {
 	t.Helper()
-	s, err := c.js.Stream(t.Context(), LaneStream(0))
+	s, err := c.local.js.Stream(t.Context(), LaneStream(0))
 	if err != nil {
 		t.Fatal(err)
 	}
 	cfg := s.CachedInfo().Config
 	cfg.Duplicates = window
-	if _, err := c.js.UpdateStream(t.Context(), cfg); err != nil {
+	if _, err := c.local.js.UpdateStream(t.Context(), cfg); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -135,26 +135,26 @@ func setDuplicateWindow(t *testing.T, c *Cluster, window time.Duration) {
 func TestPublish_Refusals(t *testing.T) {
 	c := startNode(t, Config{Node: "solo", Dir: t.TempDir(), ClientListen: "127.0.0.1:0", MaxStore: 1 << 30})
 	var unavailable *job.UnavailableError
-	if _, err := c.PublishWait(withDeadline(t, 10*time.Second), "mail", "k", time.Time{}, jobBody(1)); !errors.As(err, &unavailable) || errors.Is(err, ErrUnknown) {
+	if _, err := c.Publisher.PublishWait(withDeadline(t, 10*time.Second), "mail", "k", time.Time{}, jobBody(1)); !errors.As(err, &unavailable) || errors.Is(err, ErrUnknown) {
 		t.Fatalf("without a lane: %v, want an UnavailableError", err)
 	}
 	layout := smallLayout(1)
 	layout.MaxLaneBytes = 300 << 10
-	if _, err := c.EnsureStreams(t.Context(), layout); err != nil {
+	if _, err := c.Admin.EnsureStreams(t.Context(), layout); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.PublishWait(t.Context(), "bad name", "k", time.Time{}, jobBody(1)); !errors.Is(err, job.ErrBadQueueName) {
+	if _, err := c.Publisher.PublishWait(t.Context(), "bad name", "k", time.Time{}, jobBody(1)); !errors.Is(err, job.ErrBadQueueName) {
 		t.Fatalf("bad queue: %v", err)
 	}
-	if _, err := c.PublishWait(t.Context(), "mail", strings.Repeat("k", 129), time.Time{}, jobBody(1)); !errors.Is(err, job.ErrKeyTooLong) {
+	if _, err := c.Publisher.PublishWait(t.Context(), "mail", strings.Repeat("k", 129), time.Time{}, jobBody(1)); !errors.Is(err, job.ErrKeyTooLong) {
 		t.Fatalf("long key: %v", err)
 	}
-	if _, err := c.PublishWait(withDeadline(t, 5*time.Second), "mail", "k", time.Time{}, make([]byte, 400<<10)); !errors.Is(err, job.ErrTooLarge) {
+	if _, err := c.Publisher.PublishWait(withDeadline(t, 5*time.Second), "mail", "k", time.Time{}, make([]byte, 400<<10)); !errors.Is(err, job.ErrTooLarge) {
 		t.Fatalf("large body: %v", err)
 	}
 	var err error
 	for i := 0; err == nil && i < 100; i++ {
-		_, err = c.PublishWait(withDeadline(t, 5*time.Second), "mail", "", time.Time{}, make([]byte, 60<<10))
+		_, err = c.Publisher.PublishWait(withDeadline(t, 5*time.Second), "mail", "", time.Time{}, make([]byte, 60<<10))
 	}
 	if !errors.As(err, &unavailable) || unavailable.RetryAfter < time.Second {
 		t.Fatalf("full lane: %v, want an UnavailableError", err)
@@ -174,13 +174,13 @@ func TestPublish_FailsOnStop(t *testing.T) {
 		const n = 3000
 		var ends atomic.Int64
 		for i := range n {
-			c.Publish("mail", fmt.Sprintf("k%d", i), time.Time{}, jobBody(i), func(Ack, error) { ends.Add(1) })
+			c.Publisher.Publish("mail", fmt.Sprintf("k%d", i), time.Time{}, jobBody(i), func(Ack, error) { ends.Add(1) })
 		}
 		c.kill()
 		if got := ends.Load(); got != n {
 			t.Errorf("%s: %d of %d publishes ended", name, got, n)
 		}
-		if left := c.Outstanding(); left != 0 {
+		if left := c.Publisher.Outstanding(); left != 0 {
 			t.Errorf("%s: %d are still counted as outstanding", name, left)
 		}
 	}
@@ -190,7 +190,7 @@ func TestPublish_FailsOnStop(t *testing.T) {
 // an earlier attempt may have been stored.
 func TestPendingPublish_StaysUnknown(t *testing.T) {
 	var got error
-	d := &pendingPublish{p: &publisher{}, maybeStored: true, done: func(_ Ack, err error) { got = err }}
+	d := &pendingPublish{p: &Publisher{}, maybeStored: true, done: func(_ Ack, err error) { got = err }}
 	d.finish(Ack{}, &job.UnavailableError{Reason: "full"})
 	wantErr(t, got, ErrUnknown)
 	d.finish(Ack{}, nil)
@@ -198,14 +198,14 @@ func TestPendingPublish_StaysUnknown(t *testing.T) {
 }
 
 func TestLaneStates(t *testing.T) {
-	c := &Cluster{cfg: Config{Node: "n2", RouteListen: "x", Peers: []Peer{{Node: "n1"}, {Node: "n2"}, {Node: "n3"}}}}
-	c.peers.Store(&c.cfg.Peers)
-	c.SetLanes(3)
+	l := &local{cfg: Config{Node: "n2", RouteListen: "x", Peers: []Peer{{Node: "n1"}, {Node: "n2"}, {Node: "n3"}}}}
+	l.peers.Store(&l.cfg.Peers)
+	l.setLanes(3)
 	now := time.Unix(1000, 0)
-	s := newLaneStates(c)
+	s := newLaneStates(l)
 	pick := func(at time.Time, want int) {
 		t.Helper()
-		lane, ok := s.pick(at, 100)
+		lane, ok := s.pick(at)
 		if got := int(lane); !ok && want >= 0 || ok && got != want {
 			t.Fatalf("picked lane %d (%v), want %d", got, ok, want)
 		}
@@ -229,22 +229,16 @@ func TestLaneStates(t *testing.T) {
 	pick(now, 2)
 	s.updateLed(now, func(lane uint8) bool { return lane == 1 }) // it leads its own lane again
 	pick(now, 1)
-	c.cfg.PrimaryLane = true
-	s.markHealthy(0)
-	if lane, _ := s.pick(now, 10); lane != 0 {
-		t.Fatal("few publishes are in flight, but the primary lane is not used")
-	}
-	pick(now, 1) // many publishes are in flight
 }
 
 // TestLaneStates_DirectRoute checks that direct publishes, which nodes cannot
 // retry, are routed to lanes that have and keep a leader.
 func TestLaneStates_DirectRoute(t *testing.T) {
-	c := &Cluster{cfg: Config{Node: "n2", RouteListen: "x", Peers: []Peer{{Node: "n1"}, {Node: "n2"}, {Node: "n3"}}}}
-	c.peers.Store(&c.cfg.Peers)
-	c.SetLanes(3)
+	l := &local{cfg: Config{Node: "n2", RouteListen: "x", Peers: []Peer{{Node: "n1"}, {Node: "n2"}, {Node: "n3"}}}}
+	l.peers.Store(&l.cfg.Peers)
+	l.setLanes(3)
 	now := time.Unix(1000, 0)
-	s := newLaneStates(c)
+	s := newLaneStates(l)
 	leads := func(lanes ...uint8) { s.updateLed(now, func(lane uint8) bool { return slices.Contains(lanes, lane) }) }
 	route := func(want uint8, name string) {
 		t.Helper()
@@ -271,11 +265,11 @@ func TestLaneStates_DirectRoute(t *testing.T) {
 	route(1, "no other lane answers")
 }
 
-func readAll(t *testing.T, c *Cluster, lane uint8, n int) []job.Record {
+func readAll(t *testing.T, c *Server, lane uint8, n int) []job.Record {
 	t.Helper()
 	var all []job.Record
 	eventually(t, "all records", func() error {
-		got, err := c.Read(t.Context(), lane, uint64(len(all))+1, 4096)
+		got, err := c.Reader.Read(t.Context(), lane, uint64(len(all))+1, 4096)
 		if err != nil {
 			return err
 		}
@@ -293,9 +287,9 @@ func TestTail_DirectPublishesOnly(t *testing.T) {
 	received := make(chan job.Record, 1000)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
-	go func() { ended <- c.Tail(ctx, func(r job.Record) { received <- r }) }()
-	nc := connectClient(t, c.Cluster)
-	if _, err := c.PublishWait(withDeadline(t, 5*time.Second), "mail", "node", time.Time{}, jobBody(0)); err != nil {
+	go func() { ended <- c.Reader.Tail(ctx, func(r job.Record) { received <- r }) }()
+	nc := connectClient(t, c.Server)
+	if _, err := c.Publisher.PublishWait(withDeadline(t, 5*time.Second), "mail", "node", time.Time{}, jobBody(0)); err != nil {
 		t.Fatal(err)
 	}
 	var first job.Record
@@ -317,7 +311,7 @@ func TestTail_DirectPublishesOnly(t *testing.T) {
 	if first.Queue != "mail" || first.Key == "" || first.Key == "node" || first.Seq < 2 || !bytes.Equal(first.Body, jobBody(7)) || time.Since(first.Stored) > time.Minute {
 		t.Fatalf("received %+v", first)
 	}
-	loaded, err := c.LoadRecord(t.Context(), first.Position)
+	loaded, err := c.Reader.LoadRecord(t.Context(), first.Position)
 	if err != nil || loaded.Key != first.Key || !loaded.Stored.Equal(first.Stored) {
 		t.Fatalf("the same record read: %+v, %v; received %+v", loaded, err, first)
 	}
@@ -330,74 +324,74 @@ func TestTail_DirectPublishesOnly(t *testing.T) {
 func TestPurge_KeepsTheLast(t *testing.T) {
 	c := startSingle(t)
 	for i := range 10 {
-		if _, err := c.PublishWait(withDeadline(t, 5*time.Second), "mail", "", time.Time{}, jobBody(i)); err != nil {
+		if _, err := c.Publisher.PublishWait(withDeadline(t, 5*time.Second), "mail", "", time.Time{}, jobBody(i)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := c.Purge(t.Context(), 0, 4); err != nil {
+	if err := c.Admin.Purge(t.Context(), 0, 4); err != nil {
 		t.Fatal(err)
 	}
 	var gap *GapError
-	if _, err := c.Read(t.Context(), 0, 2, 10); !errors.As(err, &gap) || gap.First != 4 || gap.Last != 10 || !gap.Reclaimed() {
+	if _, err := c.Reader.Read(t.Context(), 0, 2, 10); !errors.As(err, &gap) || gap.First != 4 || gap.Last != 10 || !gap.Reclaimed() {
 		t.Fatalf("read below the purge: %v", err)
 	}
-	if err := c.Purge(t.Context(), 0, 1<<40); err != nil {
+	if err := c.Admin.Purge(t.Context(), 0, 1<<40); err != nil {
 		t.Fatal(err)
 	}
-	li, err := c.LaneInfo(t.Context(), 0)
+	li, err := c.Reader.LaneInfo(t.Context(), 0)
 	if err != nil || li.First != 10 || li.Last != 10 {
 		t.Fatalf("after a purge beyond the end: %+v, %v", li, err)
 	}
-	_, err = c.LoadRecord(t.Context(), job.Position{Seq: 3})
+	_, err = c.Reader.LoadRecord(t.Context(), job.Position{Seq: 3})
 	wantErr(t, err, ErrNotStored)
 }
 
 func TestBlobs(t *testing.T) {
 	c := startSingle(t)
 	data := bytes.Repeat([]byte("0123456789abcdef"), 100<<10) // 1.6 MB, four chunks
-	blob, err := c.StoreBlob(t.Context(), "some.id", data)
+	blob, err := c.Publisher.StoreBlob(t.Context(), "some.id", data)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if blob.Chunks != 4 || blob.Size != int64(len(data)) || strings.Count(blob.Name, ".") != 1 {
 		t.Fatalf("reference %+v", blob)
 	}
-	got, err := c.LoadBlob(t.Context(), blob)
+	got, err := c.Reader.LoadBlob(t.Context(), blob)
 	if err != nil || !bytes.Equal(got, data) {
 		t.Fatalf("read %d bytes, %v", len(got), err)
 	}
 	record := fmt.Appendf(nil, `{"function":"big","blob":{"name":%q,"chunks":%d,"size":%d,"sha256":%q}}`, blob.Name, blob.Chunks, blob.Size, blob.SHA256)
-	a, err := c.PublishWait(withDeadline(t, 5*time.Second), "mail", "", time.Time{}, record)
+	a, err := c.Publisher.PublishWait(withDeadline(t, 5*time.Second), "mail", "", time.Time{}, record)
 	if err != nil {
 		t.Fatal(err)
 	}
 	const lane = "lane 0 of this yard"
-	stored, err := c.LoadRecord(t.Context(), a.Position)
+	stored, err := c.Reader.LoadRecord(t.Context(), a.Position)
 	if err != nil {
 		t.Fatal(err)
 	}
 	id := job.RecordID(lane, stored.Seq, stored.Stored)
-	if got, err := c.Load(t.Context(), a.Position, id, lane); err != nil || !bytes.Equal(got, data) {
+	if got, err := c.Reader.Load(t.Context(), a.Position, id, lane); err != nil || !bytes.Equal(got, data) {
 		t.Fatalf("body that the record refers to: %d bytes, %v", len(got), err)
 	}
 	bad := blob
 	bad.SHA256 = strings.Repeat("0", 64)
 	var corrupt *CorruptBlobError
-	if _, err := c.LoadBlob(t.Context(), bad); !errors.As(err, &corrupt) {
+	if _, err := c.Reader.LoadBlob(t.Context(), bad); !errors.As(err, &corrupt) {
 		t.Fatalf("wrong checksum: %v", err)
 	}
-	if err := c.PurgeBlobs(t.Context(), time.Now()); err != nil {
+	if err := c.Admin.PurgeBlobs(t.Context(), time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err = c.LoadBlob(t.Context(), blob); err != nil {
+	if _, err = c.Reader.LoadBlob(t.Context(), blob); err != nil {
 		t.Fatalf("a blob of the hour that is kept: %v", err)
 	}
 	for range 2 { // the second time there is nothing to remove
-		if err := c.PurgeBlobs(t.Context(), time.Now().Add(time.Hour)); err != nil {
+		if err := c.Admin.PurgeBlobs(t.Context(), time.Now().Add(time.Hour)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	_, err = c.LoadBlob(t.Context(), blob)
+	_, err = c.Reader.LoadBlob(t.Context(), blob)
 	wantErr(t, err, ErrNotStored)
 }
 
@@ -434,23 +428,23 @@ func TestParsePubAck(t *testing.T) {
 func TestRead_Hole(t *testing.T) {
 	c := startSingle(t)
 	for _, queue := range []string{"mail", "mail", "lost", "lost", "mail"} {
-		if _, err := c.PublishWait(withDeadline(t, 5*time.Second), queue, "", time.Time{}, jobBody(0)); err != nil {
+		if _, err := c.Publisher.PublishWait(withDeadline(t, 5*time.Second), queue, "", time.Time{}, jobBody(0)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := c.purge(t.Context(), LaneStream(0), jetstream.WithPurgeSubject(laneSubject(0, nodePublish, "lost"))); err != nil {
+	if err := c.Admin.purge(t.Context(), LaneStream(0), jetstream.WithPurgeSubject(laneSubject(0, nodePublish, "lost"))); err != nil {
 		t.Fatal(err)
 	}
-	if records, err := c.Read(t.Context(), 0, 1, 10); err != nil || len(records) != 2 {
+	if records, err := c.Reader.Read(t.Context(), 0, 1, 10); err != nil || len(records) != 2 {
 		t.Errorf("%d records before the hole, %v", len(records), err)
 	}
 	var gap *GapError
-	if _, err := c.Read(t.Context(), 0, 3, 10); !errors.As(err, &gap) || gap.Reclaimed() || gap.First != 1 || gap.Last != 5 {
+	if _, err := c.Reader.Read(t.Context(), 0, 3, 10); !errors.As(err, &gap) || gap.Reclaimed() || gap.First != 1 || gap.Last != 5 {
 		t.Errorf("read in the hole: %v", err)
 	}
-	_, err := c.LoadRecord(t.Context(), job.Position{Seq: 4})
+	_, err := c.Reader.LoadRecord(t.Context(), job.Position{Seq: 4})
 	wantErr(t, err, ErrNotStored)
-	if records, err := c.Read(t.Context(), 0, 5, 10); err != nil || len(records) != 1 {
+	if records, err := c.Reader.Read(t.Context(), 0, 5, 10); err != nil || len(records) != 1 {
 		t.Errorf("%d records after the hole, %v", len(records), err)
 	}
 }

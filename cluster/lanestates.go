@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/api"
+
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 )
@@ -20,7 +22,7 @@ const (
 // laneStates records which lanes accept jobs, according to the results of publishes
 // and probes.
 type laneStates struct {
-	c       *Cluster
+	local   *local
 	leaving atomic.Bool // this node is transferring its leaderships
 
 	lastSeq [MaxLanes]atomic.Uint64 // highest known sequence of each lane
@@ -45,29 +47,25 @@ func (l *laneState) available() bool { return l.downUntil.IsZero() && !l.mismatc
 // moved.
 func (l *laneState) stable(now time.Time) bool { return l.available() && !now.Before(l.movingUntil) }
 
-func newLaneStates(c *Cluster) *laneStates { return &laneStates{c: c} }
+func newLaneStates(l *local) *laneStates { return &laneStates{local: l} }
 
 // ownLane returns this node's lane. Members beyond the number of lanes share one;
 // a node that is not a member uses lane 0.
 func (s *laneStates) ownLane() int {
-	peers := *s.c.peers.Load()
-	return max(slices.IndexFunc(peers, func(p Peer) bool { return p.Node == s.c.cfg.Node }), 0) % s.c.Lanes()
+	peers := *s.local.peers.Load()
+	return max(slices.IndexFunc(peers, func(p Peer) bool { return p.Node == s.local.cfg.Node }), 0) % s.local.laneCount()
 }
 
-// pick returns the lane for the next publish: the primary lane while few publishes
-// are in flight, then this node's own lane, then one that this node leads, then
-// any that answers. It returns false if no lane may be tried now.
-func (s *laneStates) pick(now time.Time, outstanding int) (uint8, bool) {
-	n, own := s.c.Lanes(), s.ownLane()
+// pick returns the lane for the next publish: this node's own lane, then one that this
+// node leads, then any that answers. It returns false if no lane may be tried now.
+func (s *laneStates) pick(now time.Time) (uint8, bool) {
+	n, own := s.local.laneCount(), s.ownLane()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.leaving.Load() {
 		if lane, ok := s.remoteLane(now); ok {
 			return lane, true
 		}
-	}
-	if s.c.cfg.PrimaryLane && outstanding < primaryLaneMax && s.lane[0].stable(now) {
-		return 0, true
 	}
 	if s.lane[own].stable(now) {
 		return uint8(own), true
@@ -126,18 +124,14 @@ func (s *laneStates) anyMoving(now time.Time) bool {
 	return slices.ContainsFunc(s.lane[:], func(l laneState) bool { return now.Before(l.movingUntil) })
 }
 
-// updateLed records which lanes this node leads, as reported by isLed, and returns
-// them. A lane that it has just begun to lead counts as healthy. A lane that it
-// has just lost counts as down until the new leader answers.
-func (s *laneStates) updateLed(now time.Time, isLed func(lane uint8) bool) []uint8 {
+// updateLed records which lanes this node leads, as reported by isLed. A lane
+// that it has just begun to lead counts as healthy. A lane that it has just lost
+// counts as down until the new leader answers.
+func (s *laneStates) updateLed(now time.Time, isLed func(lane uint8) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var ledLanes []uint8
-	for i := range s.c.Lanes() {
+	for i := range s.local.laneCount() {
 		lane, led := &s.lane[i], isLed(uint8(i))
-		if led {
-			ledLanes = append(ledLanes, uint8(i))
-		}
 		switch {
 		case led && !lane.led:
 			lane.downUntil = time.Time{}
@@ -146,7 +140,6 @@ func (s *laneStates) updateLed(now time.Time, isLed func(lane uint8) bool) []uin
 		}
 		lane.led = led
 	}
-	return ledLanes
 }
 
 // needsProbe reports whether the lane must be probed: all but those that this node
@@ -175,7 +168,7 @@ func (s *laneStates) remoteRoute(now time.Time) int {
 // stable one. The caller holds s.mu.
 func (s *laneStates) remoteLane(now time.Time) (uint8, bool) {
 	best := -1
-	for i := range s.c.Lanes() {
+	for i := range s.local.laneCount() {
 		lane := &s.lane[i]
 		if !lane.led && lane.available() && (best < 0 || lane.stable(now) && !s.lane[best].stable(now)) {
 			best = i
@@ -187,7 +180,7 @@ func (s *laneStates) remoteLane(now time.Time) (uint8, bool) {
 // directRoute returns the best lane for direct publishes, which the node cannot
 // retry; routeNone if no lane is usable.
 func (s *laneStates) directRoute(now time.Time) int {
-	n, own := s.c.Lanes(), s.ownLane()
+	n, own := s.local.laneCount(), s.ownLane()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.leaving.Load() {
@@ -227,43 +220,52 @@ func (l *laneState) rank(now time.Time) int {
 // subjects. A mapping exists on this server only and takes effect at once, also
 // for open connections.
 type router struct {
-	c     *Cluster
-	state *laneStates
+	local     *local
+	publisher *Publisher
+	state     *laneStates
 
 	lastProbe time.Time
 
 	mu     sync.Mutex
-	led    []uint8
 	mapped int // lane that yard.jobs.* is mapped to, or routeNone; -1: not mapped yet
 }
 
-func newRouter(c *Cluster) *router { return &router{c: c, state: c.publisher.state, mapped: -1} }
+func newRouter(l *local, p *Publisher) *router {
+	return &router{local: l, publisher: p, state: p.state, mapped: -1}
+}
 
 // LedLanes returns the lanes that this node leads.
-func (c *Cluster) LedLanes() []uint8 {
-	c.router.mu.Lock()
-	defer c.router.mu.Unlock()
-	return c.router.led
+func (p *Publisher) LedLanes() []uint8 { return p.state.ledLanes() }
+
+func (s *laneStates) ledLanes() (led []uint8) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.local.laneCount() {
+		if s.lane[i].led {
+			led = append(led, uint8(i))
+		}
+	}
+	return led
 }
 
 // mapLocalSubjects maps the public request subjects to subjects of this node, so
 // that each node serves its own clients. A queue group over all nodes would also
 // pick a node that has just died.
 func (r *router) mapLocalSubjects() error {
-	acc, err := r.c.srv.LookupAccount(accountYard)
+	acc, err := r.local.srv.LookupAccount(accountYard)
 	if err != nil {
 		return err
 	}
-	node := r.c.cfg.Node
+	node := r.local.cfg.Node
 	mapped := map[string]string{
-		SubjectEnqueue + ".*":   localSubject(node, SubjectEnqueue) + ".$1",
-		SubjectCall + ".*":      localSubject(node, SubjectCall) + ".$1",
-		SubjectExec:             localSubject(node, SubjectExec),
-		SubjectExec + ".*":      localSubject(node, SubjectExec) + ".$1",
-		SubjectSnapshot:         localSubject(node, SubjectSnapshot),
-		SubjectStatus:           localSubject(node, SubjectStatus),
-		SubjectAPI + ".>":       localSubject(node, SubjectAPI) + ".>",
-		SubjectConsumers + ".>": localSubject(node, SubjectConsumers) + ".>",
+		api.SubjectEnqueue + ".*": localSubject(node, api.SubjectEnqueue) + ".$1",
+		api.SubjectCall + ".*":    localSubject(node, api.SubjectCall) + ".$1",
+		api.SubjectExec:           localSubject(node, api.SubjectExec),
+		api.SubjectExec + ".*":    localSubject(node, api.SubjectExec) + ".$1",
+		api.SubjectSnapshot:       localSubject(node, api.SubjectSnapshot),
+		api.SubjectStatus:         localSubject(node, api.SubjectStatus),
+		api.SubjectAPI + ".>":     localSubject(node, api.SubjectAPI) + ".>",
+		SubjectConsumers + ".>":   localSubject(node, SubjectConsumers) + ".>",
 	}
 	for _, verb := range nodeVerbs { // to the node in the subject
 		mapped[nodeSubject("*", verb)] = nodeVerbSubject("$1", verb)
@@ -280,7 +282,7 @@ func (r *router) mapLocalSubjects() error {
 // and updates the mapping of yard.jobs.*.
 func (r *router) tick(now time.Time) {
 	r.refreshLed(now)
-	if r.c.cfg.clustered() && now.Sub(r.lastProbe) >= probeInterval {
+	if r.local.cfg.clustered() && now.Sub(r.lastProbe) >= probeInterval {
 		r.lastProbe = now
 		r.probe(now)
 	}
@@ -289,10 +291,7 @@ func (r *router) tick(now time.Time) {
 
 // refreshLed updates which lanes this node leads.
 func (r *router) refreshLed(now time.Time) {
-	led := r.state.updateLed(now, func(lane uint8) bool { return r.c.srv.JetStreamIsStreamLeader(accountYard, LaneStream(lane)) })
-	r.mu.Lock()
-	r.led = led
-	r.mu.Unlock()
+	r.state.updateLed(now, func(lane uint8) bool { return r.local.srv.JetStreamIsStreamLeader(accountYard, LaneStream(lane)) })
 }
 
 // updateMapping maps yard.jobs.* to the best lane, or to the closed intake.
@@ -301,16 +300,16 @@ func (r *router) updateMapping() {
 	defer r.mu.Unlock()
 	now := time.Now()
 	lane := r.state.directRoute(now)
-	if r.c.publisher.closedReason() != "" {
+	if r.publisher.closedReason() != "" {
 		lane = routeNone
-		if r.c.publisher.othersAccept.Load() {
+		if r.publisher.othersAccept.Load() {
 			lane = r.state.remoteRoute(now)
 		}
 	}
 	if lane == r.mapped {
 		return
 	}
-	acc, err := r.c.srv.LookupAccount(accountYard)
+	acc, err := r.local.srv.LookupAccount(accountYard)
 	if err == nil {
 		dest := r.closedIntakeSubject() + ".$1"
 		if lane != routeNone {
@@ -319,7 +318,7 @@ func (r *router) updateMapping() {
 		err = acc.AddWeightedMappings(SubjectJobs+".*", server.NewMapDest(dest, 100))
 	}
 	if err != nil {
-		r.c.log.Error("mapping of direct publishes failed", "lane", lane, "err", err)
+		r.local.log.Error("mapping of direct publishes failed", "lane", lane, "err", err)
 		return
 	}
 	r.mapped = lane
@@ -329,18 +328,18 @@ func (r *router) updateMapping() {
 // another stream name, so the leader refuses it and stores nothing. Without a
 // leader there is no reply, or "no responders".
 func (r *router) probe(now time.Time) {
-	for i := range r.c.Lanes() {
+	for i := range r.local.laneCount() {
 		lane := uint8(i)
 		if !r.state.needsProbe(lane) {
 			continue
 		}
-		reply, token := r.c.api.expect(&laneProbe{r.state, lane}, now.Add(probeTimeout), false)
-		err := r.c.api.nc.PublishMsg(&nats.Msg{
+		reply, token := r.local.api.expect(&laneProbe{r.state, lane}, now.Add(probeTimeout), false)
+		err := r.local.api.nc.PublishMsg(&nats.Msg{
 			Subject: laneSubject(lane, nodePublish, "_probe"), Reply: reply,
 			Header: nats.Header{headerExpectName: []string{"probe-" + strconv.Itoa(i)}},
 		})
 		if err != nil {
-			r.c.api.cancel(token)
+			r.local.api.cancel(token)
 		}
 	}
 }

@@ -30,22 +30,35 @@ const (
 // leaderMove moves the leadership of a stream from one server to another.
 type leaderMove struct{ stream, from, to string }
 
+// Replication moves the leaderships and replicas of streams between the members, and
+// reports on replicas. Its methods may be called concurrently.
+type Replication struct {
+	local   *local
+	router  *router
+	stalled *stallDetector
+}
+
+func newReplication(l *local, r *router) *Replication {
+	stalled := &stallDetector{local: l, interval: stallCheckInterval, timeout: stallTimeout}
+	return &Replication{local: l, router: r, stalled: stalled}
+}
+
 // SpreadLeaders gives each member the leadership of its lane, lane i to member i,
 // and moves the leaders of the history streams away from the authority's node, so
 // that history outlives that node. Members for which unfit returns true, because
 // their disk is low, lead no lane. It only moves leaderships to replicas that are
 // online and current, and returns how many moves it has requested.
-func (c *Cluster) SpreadLeaders(ctx context.Context, authority string, unfit func(node string) bool) (moves int, err error) {
-	if !c.cfg.clustered() {
+func (r *Replication) SpreadLeaders(ctx context.Context, authority string, unfit func(node string) bool) (moves int, err error) {
+	if !r.local.cfg.clustered() {
 		return 0, nil
 	}
-	members := slices.DeleteFunc(c.members(), unfit)
+	members := slices.DeleteFunc(r.local.memberNames(), unfit)
 	if len(members) == 0 {
-		members = c.members() // all are equally unfit
+		members = r.local.memberNames() // all are equally unfit
 	}
 	want := map[string]func(node string) bool{}
-	for lane := range c.Lanes() {
-		owner := preferredLeader(lane, c.members(), members)
+	for lane := range r.local.laneCount() {
+		owner := preferredLeader(lane, r.local.memberNames(), members)
 		want[LaneStream(uint8(lane))] = func(node string) bool { return node == owner }
 	}
 	notHere := func(node string) bool { return node != authority }
@@ -53,13 +66,13 @@ func (c *Cluster) SpreadLeaders(ctx context.Context, authority string, unfit fun
 	var wanted []leaderMove
 	var errs []error
 	for stream, fits := range want {
-		m, err := c.successor(ctx, stream, fits)
+		m, err := r.successor(ctx, stream, fits)
 		if m.to != "" {
 			wanted = append(wanted, m)
 		}
 		errs = append(errs, err)
 	}
-	return len(wanted), errors.Join(append(errs, c.moveLeaders(ctx, wanted))...)
+	return len(wanted), errors.Join(append(errs, r.moveLeaders(ctx, wanted))...)
 }
 
 // preferredLeader returns the member that should lead a lane: the one with the
@@ -73,8 +86,8 @@ func preferredLeader(lane int, members, eligible []string) string {
 
 // successor returns a move of a stream's leadership to a current replica on a node
 // that fits. The move's to is "" if the present leader fits or no replica does.
-func (c *Cluster) successor(ctx context.Context, stream string, fits func(node string) bool) (m leaderMove, err error) {
-	info, err := c.streamInfo(ctx, stream)
+func (r *Replication) successor(ctx context.Context, stream string, fits func(node string) bool) (m leaderMove, err error) {
+	info, err := r.local.streamInfo(ctx, stream)
 	if err != nil {
 		return m, err
 	}
@@ -93,21 +106,21 @@ func (c *Cluster) successor(ctx context.Context, stream string, fits func(node s
 
 // moveLeaders moves leaderships: lanes last and one at a time. It skips the lanes
 // while another move is in progress.
-func (c *Cluster) moveLeaders(ctx context.Context, moves []leaderMove) error {
+func (r *Replication) moveLeaders(ctx context.Context, moves []leaderMove) error {
 	var errs []error
 	lanes := map[string]uint8{}
-	for lane := range c.Lanes() {
+	for lane := range r.local.laneCount() {
 		lanes[LaneStream(uint8(lane))] = uint8(lane)
 	}
-	moving := c.publisher.state.anyMoving(time.Now())
+	moving := r.router.state.anyMoving(time.Now())
 	for _, m := range moves {
 		if _, lane := lanes[m.stream]; !lane {
-			errs = append(errs, c.stepDown(ctx, m.stream, m.to))
+			errs = append(errs, r.stepDown(ctx, m.stream, m.to))
 		}
 	}
 	for _, m := range moves {
 		if lane, ok := lanes[m.stream]; ok && !moving {
-			errs = append(errs, c.moveLane(ctx, lane, m))
+			errs = append(errs, r.moveLane(ctx, lane, m))
 		}
 	}
 	return errors.Join(errs...)
@@ -117,22 +130,22 @@ func (c *Cluster) moveLeaders(ctx context.Context, moves []leaderMove) error {
 // or with an error after moveTimeout. Before that it notifies all members and
 // waits for publishes in flight, because a leader that steps down drops messages
 // that it has not yet replicated.
-func (c *Cluster) moveLane(ctx context.Context, lane uint8, m leaderMove) error {
+func (r *Replication) moveLane(ctx context.Context, lane uint8, m leaderMove) error {
 	ctx, cancel := context.WithTimeout(ctx, moveTimeout)
 	defer cancel()
-	if err := c.notifyMembers(verbLeaderMoves, lane); err != nil {
+	if err := r.notifyMembers(verbLeaderMoves, lane); err != nil {
 		return err
 	}
 	if err := backoff.Sleep(ctx, publishGrace); err != nil {
 		return err
 	}
-	if err := c.stepDown(ctx, m.stream, m.to); err != nil {
+	if err := r.stepDown(ctx, m.stream, m.to); err != nil {
 		return err
 	}
 	for {
-		info, err := c.streamInfo(ctx, m.stream)
+		info, err := r.local.streamInfo(ctx, m.stream)
 		if err == nil && info.Cluster != nil && info.Cluster.Leader != "" && info.Cluster.Leader != m.from {
-			return c.notifyMembers(verbLeaderMoved, lane) // a member that misses this waits for moveTimeout
+			return r.notifyMembers(verbLeaderMoved, lane) // a member that misses this waits for moveTimeout
 		}
 		if late := backoff.Sleep(ctx, movePollInterval); late != nil {
 			return fmt.Errorf("lane %d has no new leader after %s: %w", lane, moveTimeout, errors.Join(late, err))
@@ -142,9 +155,9 @@ func (c *Cluster) moveLane(ctx context.Context, lane uint8, m leaderMove) error 
 
 // notifyMembers notifies all members, including this one, about a move of a lane's
 // leader.
-func (c *Cluster) notifyMembers(verb string, lane uint8) error {
-	for _, node := range c.members() {
-		if err := c.fleet.nc.Publish(nodeSubject(node, verb), []byte{lane}); err != nil {
+func (r *Replication) notifyMembers(verb string, lane uint8) error {
+	for _, node := range r.local.memberNames() {
+		if err := r.local.fleet.nc.Publish(nodeSubject(node, verb), []byte{lane}); err != nil {
 			return fmt.Errorf("notify %s about lane %d: %w", node, lane, err)
 		}
 	}
@@ -152,20 +165,20 @@ func (c *Cluster) notifyMembers(verb string, lane uint8) error {
 }
 
 // subscribeMoves handles the notifications about moves of leaders.
-func (c *Cluster) subscribeMoves() error {
-	state := c.publisher.state
+func (r *router) subscribeMoves() error {
+	state := r.state
 	for verb, record := range map[string]func(lane uint8, now time.Time){
 		verbLeaderMoves: func(lane uint8, now time.Time) { state.setMoving(lane, now.Add(moveTimeout)) },
 		verbLeaderMoved: func(lane uint8, now time.Time) {
-			c.router.refreshLed(now)
+			r.refreshLed(now)
 			state.setMoving(lane, time.Time{})
 			state.markHealthy(lane)
 		},
 	} {
-		_, err := c.fleet.nc.Subscribe(nodeSubject(c.cfg.Node, verb), func(m *nats.Msg) {
+		_, err := r.local.fleet.nc.Subscribe(nodeSubject(r.local.cfg.Node, verb), func(m *nats.Msg) {
 			if len(m.Data) == 1 && m.Data[0] < MaxLanes {
 				record(m.Data[0], time.Now())
-				c.router.updateMapping()
+				r.updateMapping()
 			}
 		})
 		if err != nil {
@@ -176,12 +189,12 @@ func (c *Cluster) subscribeMoves() error {
 }
 
 // stepDown makes a stream's leader step down in favour of the preferred server.
-func (c *Cluster) stepDown(ctx context.Context, stream, preferred string) error {
+func (r *Replication) stepDown(ctx context.Context, stream, preferred string) error {
 	body, err := json.Marshal(map[string]any{"placement": map[string]string{"preferred": preferred}})
 	if err != nil {
 		return err
 	}
-	m, err := c.api.request(ctx, &nats.Msg{Subject: apiStepDown + stream, Data: body}, 2*time.Second)
+	m, err := r.local.api.request(ctx, &nats.Msg{Subject: apiStepDown + stream, Data: body}, 2*time.Second)
 	if err != nil {
 		return fmt.Errorf("ask the leader of %s to step down: %w", stream, err)
 	}

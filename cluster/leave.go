@@ -22,14 +22,14 @@ const (
 // so that stopping the node interrupts nothing. It returns when the node leads
 // nothing, or an error that names the obstacle when ctx ends. From the call on,
 // new jobs are sent to lanes that other members lead, if there are any.
-func (c *Cluster) TransferLeaders(ctx context.Context) error {
-	if !c.cfg.clustered() {
+func (r *Replication) TransferLeaders(ctx context.Context) error {
+	if !r.local.cfg.clustered() {
 		return nil
 	}
-	c.publisher.state.leaving.Store(true)
-	c.router.updateMapping()
+	r.router.state.leaving.Store(true)
+	r.router.updateMapping()
 	for {
-		led, err := c.transferOnce(ctx)
+		led, err := r.transferOnce(ctx)
 		if led == 0 {
 			return nil
 		}
@@ -39,34 +39,34 @@ func (c *Cluster) TransferLeaders(ctx context.Context) error {
 	}
 }
 
-// ResumeLeading ends the effect of [Cluster.TransferLeaders]: this node may lead
+// ResumeLeading ends the effect of [Replication.TransferLeaders]: this node may lead
 // again.
-func (c *Cluster) ResumeLeading() {
-	c.publisher.state.leaving.Store(false)
-	c.router.updateMapping()
+func (r *Replication) ResumeLeading() {
+	r.router.state.leaving.Store(false)
+	r.router.updateMapping()
 }
 
 // LedStreams returns the streams that this node leads, and "JetStream" if it is
 // the meta leader.
-func (c *Cluster) LedStreams() (led []string) {
-	for _, stream := range c.systemStreams() {
-		if c.srv.JetStreamIsStreamLeader(accountYard, stream) {
+func (r *Replication) LedStreams() (led []string) {
+	for _, stream := range r.systemStreams() {
+		if r.local.srv.JetStreamIsStreamLeader(accountYard, stream) {
 			led = append(led, stream)
 		}
 	}
-	if c.cfg.clustered() && c.srv.JetStreamIsLeader() {
+	if r.local.cfg.clustered() && r.local.srv.JetStreamIsLeader() {
 		led = append(led, "JetStream")
 	}
 	return led
 }
 
 // systemStreams returns the names of all streams that belong to the yard.
-func (c *Cluster) systemStreams() []string {
+func (r *Replication) systemStreams() []string {
 	streams := []string{StreamBlobs, StreamEvents, StreamResults, StreamDLQ, StreamLogs}
 	for _, bucket := range Boards {
 		streams = append(streams, boardStream(bucket))
 	}
-	for lane := range c.Lanes() {
+	for lane := range r.local.laneCount() {
 		streams = append(streams, LaneStream(uint8(lane)))
 	}
 	return streams
@@ -74,24 +74,24 @@ func (c *Cluster) systemStreams() []string {
 
 // transferOnce requests one move for each leadership that this node holds, and
 // returns how many it holds.
-func (c *Cluster) transferOnce(ctx context.Context) (led int, err error) {
+func (r *Replication) transferOnce(ctx context.Context) (led int, err error) {
 	var moves []leaderMove
 	var errs []error
-	for _, stream := range c.systemStreams() {
-		if !c.srv.JetStreamIsStreamLeader(accountYard, stream) {
+	for _, stream := range r.systemStreams() {
+		if !r.local.srv.JetStreamIsStreamLeader(accountYard, stream) {
 			continue
 		}
 		led++
-		m, err := c.successor(ctx, stream, func(node string) bool { return node != c.cfg.Node })
+		m, err := r.successor(ctx, stream, func(node string) bool { return node != r.local.cfg.Node })
 		if m.to != "" {
 			moves = append(moves, m)
 		}
 		errs = append(errs, err)
 	}
-	errs = append(errs, c.moveLeaders(ctx, moves))
-	if c.srv.JetStreamIsLeader() { // the meta leader, which creates consumers
+	errs = append(errs, r.moveLeaders(ctx, moves))
+	if r.local.srv.JetStreamIsLeader() { // the meta leader, which creates consumers
 		led++
-		errs = append(errs, c.stepDownMeta(ctx, ""))
+		errs = append(errs, r.stepDownMeta(ctx, ""))
 	}
 	return led, errors.Join(errs...)
 }
@@ -100,10 +100,10 @@ func (c *Cluster) transferOnce(ctx context.Context) (led int, err error) {
 // lame duck mode, and closes the remaining connections as soon as they are idle, so
 // that they reconnect to another node. It returns when there are none left or ctx
 // ends. A client that is never idle is served until the node stops.
-func (c *Cluster) DrainClients(ctx context.Context) error {
+func (s *Server) DrainClients(ctx context.Context) error {
 	seen := make(map[uint64]clientActivity)
 	for {
-		left, err := c.closeIdleClients(seen, time.Now())
+		left, err := s.closeIdleClients(seen, time.Now())
 		if err != nil || left == 0 {
 			return err
 		}
@@ -121,16 +121,16 @@ type clientActivity struct {
 
 // closeIdleClients notifies new clients, closes those that have been idle since
 // the previous calls, and returns how many were still connected.
-func (c *Cluster) closeIdleClients(seen map[uint64]clientActivity, now time.Time) (left int, err error) {
+func (s *Server) closeIdleClients(seen map[uint64]clientActivity, now time.Time) (left int, err error) {
 	own := make(map[uint64]bool)
-	for _, nc := range c.conns {
+	for _, nc := range s.local.conns {
 		id, err := nc.GetClientID()
 		if err != nil {
 			return 0, fmt.Errorf("identify the node's own connections: %w", err)
 		}
 		own[id] = true
 	}
-	list, err := c.srv.Connz(&server.ConnzOptions{Limit: maxClients})
+	list, err := s.local.srv.Connz(&server.ConnzOptions{Limit: maxClients})
 	if err != nil {
 		return 0, fmt.Errorf("list clients: %w", err)
 	}
@@ -142,14 +142,14 @@ func (c *Cluster) closeIdleClients(seen map[uint64]clientActivity, now time.Time
 		last, known := seen[client.Cid]
 		if !known {
 			// It fails for old client libraries; those are closed as well.
-			_ = c.srv.LDMClientByID(client.Cid)
+			_ = s.local.srv.LDMClientByID(client.Cid)
 		}
 		if !known || last.received != client.InMsgs || last.sent != client.OutMsgs {
 			seen[client.Cid] = clientActivity{client.InMsgs, client.OutMsgs, now}
 			continue
 		}
 		if client.Pending == 0 && now.Sub(last.since) >= idleClientAfter {
-			_ = c.srv.DisconnectClientByID(client.Cid) // it may have disconnected already
+			_ = s.local.srv.DisconnectClientByID(client.Cid) // it may have disconnected already
 		}
 	}
 	return left, nil

@@ -45,21 +45,21 @@ func logStream(l Layout) jetstream.StreamConfig {
 // ensureLogs creates the log stream if it is missing. An existing yard may lack
 // it, because it is older than the log stream or because an operator has removed
 // it. The yard works without it.
-func (c *Cluster) ensureLogs(ctx context.Context, l Layout) {
+func (a *Admin) ensureLogs(ctx context.Context, l Layout) {
 	ctx, cancel := context.WithTimeout(ctx, logTimeout)
 	defer cancel()
-	if _, err := c.ensureStream(ctx, logStream(l), true); err != nil {
-		c.log.Warn("log stream not available, job logs are not stored", "err", err)
+	if _, err := a.local.ensureStream(ctx, logStream(l), true); err != nil {
+		a.local.log.Warn("log stream not available, job logs are not stored", "err", err)
 	}
 }
 
 // AppendLog stores some lines of a job's log. Lines with the same name are stored
 // once within 30 s. After an error they may be stored or not.
-func (c *Cluster) AppendLog(ctx context.Context, id job.ID, name string, lines []byte) error {
+func (p *Publisher) AppendLog(ctx context.Context, id job.ID, name string, lines []byte) error {
 	m := &nats.Msg{Subject: LogSubject(id), Data: lines, Header: nats.Header{
 		HeaderMsgID: []string{name}, headerExpectName: []string{StreamLogs},
 	}}
-	reply, err := c.history.request(ctx, m, logTimeout)
+	reply, err := p.local.history.request(ctx, m, logTimeout)
 	if err == nil {
 		_, err = parsePubAck(reply.Data)
 	}
@@ -71,8 +71,8 @@ func (c *Cluster) AppendLog(ctx context.Context, id job.ID, name string, lines [
 
 // ReadLog reads pages of a job's log from a sequence on, oldest first. An empty
 // result means that there are no more yet.
-func (c *Cluster) ReadLog(ctx context.Context, id job.ID, from uint64) ([]LogPage, error) {
-	batches, err := c.readBatches(ctx, StreamLogs, getRequest{Seq: max(from, 1), NextFor: LogSubject(id), Batch: logPagesPerJob, MaxBytes: logReadBytes})
+func (r *Reader) ReadLog(ctx context.Context, id job.ID, from uint64) ([]LogPage, error) {
+	batches, err := r.readBatches(ctx, StreamLogs, getRequest{Seq: max(from, 1), NextFor: LogSubject(id), Batch: logPagesPerJob, MaxBytes: logReadBytes})
 	if err != nil {
 		return nil, err
 	}

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/api"
+
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 )
@@ -27,7 +29,7 @@ type microService struct {
 
 // serveMicro answers PING, INFO and STATS requests, whether they are for all
 // services, for this service, or for this instance.
-func (c *Cluster) serveMicro(p *microService) ([]*nats.Subscription, error) {
+func (s *Server) serveMicro(p *microService) ([]*nats.Subscription, error) {
 	var subs []*nats.Subscription
 	for verb, respond := range map[micro.Verb]func() any{micro.PingVerb: p.ping, micro.InfoVerb: p.info, micro.StatsVerb: p.stats} {
 		handle := func(m *nats.Msg) {
@@ -39,12 +41,12 @@ func (c *Cluster) serveMicro(p *microService) ([]*nats.Subscription, error) {
 				err = m.Respond(text)
 			}
 			if err != nil {
-				c.log.Debug("service discovery reply not sent", "subject", m.Subject, "err", err)
+				s.local.log.Debug("service discovery reply not sent", "subject", m.Subject, "err", err)
 			}
 		}
 		all := micro.APIPrefix + "." + verb.String()
 		for _, subject := range []string{all, all + "." + p.Name, all + "." + p.Name + "." + p.node} {
-			sub, err := c.api.nc.Subscribe(subject, handle)
+			sub, err := s.local.api.nc.Subscribe(subject, handle)
 			if err != nil {
 				return subs, fmt.Errorf("subscribe to discovery of service %s: %w", p.Name, err)
 			}
@@ -73,7 +75,7 @@ func (p *microService) info() any {
 		Endpoints: make([]micro.EndpointInfo, len(p.endpoints)),
 	}
 	for i, e := range p.endpoints {
-		meta := map[string]string{"description": e.Description}
+		meta := map[string]string{"description": e.Summary}
 		maps.Copy(meta, e.Metadata)
 		info.Endpoints[i] = micro.EndpointInfo{Name: e.Name, Subject: e.Subject, Metadata: meta}
 	}
@@ -106,7 +108,7 @@ type activeEndpoint struct {
 
 // record counts a reply to a request that arrived at the time began; apiErr is nil
 // for a success.
-func (e *activeEndpoint) record(began time.Time, apiErr *APIError) {
+func (e *activeEndpoint) record(began time.Time, apiErr *api.Error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.responses++

@@ -4,6 +4,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/yardmaster-dev/yardmaster/api"
 )
 
 // Names of streams other than lanes; for lanes see [LaneStream].
@@ -28,12 +30,6 @@ const (
 // Public subjects.
 const (
 	SubjectJobs     = "yard.jobs"     // .<queue>: publish a job, acknowledged by JetStream
-	SubjectEnqueue  = "yard.enqueue"  // .<queue>: request, answered by a node
-	SubjectCall     = "yard.call"     // .<queue>: request, answered with the job's outcome
-	SubjectExec     = "yard.exec"     // one contract command of any kind; .<command>: of that kind
-	SubjectSnapshot = "yard.snapshot" // snapshot of the runtime contract's state
-	SubjectStatus   = "yard.status"   // members, authority, lanes, readiness
-	SubjectAPI      = "yard.api.v1"   // .<noun>.<verb>
 	SubjectLive     = "yard.events"   // .<event>.<queue>: live, not stored
 	SubjectAdvisory = "yard.advisory" // .<kind>
 )
@@ -49,15 +45,16 @@ const (
 	subjectLogs    = "yard.logs"    // .<job id>
 	subjectBlob    = "yard.blob"    // .<hour>.<id>.<chunk>
 	subjectLocal   = "yard.local"   // .<node>.…: requests of a node's own clients
-	subjectNode    = "yard.node"    // .<node>.<verb>: between nodes, except nodeVerbs
 )
 
 // nodeVerbs are the verbs that clients may send to a node, as
 // yard.node.<node>.<verb>. All other verbs are for messages between nodes.
-var nodeVerbs = []string{"health", "readiness", "snapshot", "status", "stepdown", "drain", "resume"}
-
-// NodeSubject returns the subject of a public verb of a node.
-func NodeSubject(node, verb string) string { return nodeSubject(node, verb) }
+var nodeVerbs = func() (verbs []string) {
+	for i := range api.NodeEndpoints {
+		verbs = append(verbs, api.NodeEndpoints[i].Name)
+	}
+	return verbs
+}()
 
 // The kinds of publishes in a lane's subjects.
 const (
@@ -67,15 +64,15 @@ const (
 
 // Headers. Names that begin with "Nats-" belong to the server.
 const (
-	HeaderMsgID      = "Nats-Msg-Id"      // the producer's idempotency key
-	HeaderAt         = "Yard-At"          // when a node accepted the job, in Unix nanoseconds
-	HeaderDelay      = "Yard-Delay"       // set by producers: delay before the job may start, "30s"
-	HeaderWait       = "Yard-Wait"        // set by callers: how long to wait for the outcome, "30s"
-	HeaderFirst      = "Yard-First"       // number of a batch's first entry
-	HeaderCount      = "Yard-Count"       // number of entries in a batch
-	HeaderLanes      = "Yard-Lanes"       // positions up to which the lanes are ingested
-	HeaderNode       = "Yard-Node"        // node that sent the reply
-	HeaderIndex      = "Yard-Index"       // index of the ledger that the reply shows
+	HeaderMsgID = "Nats-Msg-Id" // the producer's idempotency key
+	HeaderAt    = "Yard-At"     // when a node accepted the job, in Unix nanoseconds
+	HeaderDelay = "Yard-Delay"  // set by producers: delay before the job may start, "30s"
+	HeaderWait  = "Yard-Wait"   // set by callers: how long to wait for the outcome, "30s"
+	HeaderFirst = "Yard-First"  // number of a batch's first entry
+	HeaderCount = "Yard-Count"  // number of entries in a batch
+	HeaderLanes = "Yard-Lanes"  // positions up to which the lanes are ingested
+	HeaderNode  = "Yard-Node"   // node that sent the reply
+
 	HeaderRetryAfter = "Yard-Retry-After" // milliseconds until a retry makes sense
 
 	headerSubject    = "Nats-Subject"
@@ -129,7 +126,7 @@ func laneSubject(lane uint8, kind, queue string) string {
 	return subjectLane + "." + strconv.Itoa(int(lane)) + "." + kind + "." + queue
 }
 
-func nodeSubject(node, verb string) string { return subjectNode + "." + node + "." + verb }
+func nodeSubject(node, verb string) string { return api.SubjectNode + "." + node + "." + verb }
 
 // localSubject returns the subject on which node receives what its own clients
 // send to subject, which must begin with "yard.". The node's name in a subject of

@@ -27,6 +27,10 @@ const (
 // message.
 var ErrNotStored = errors.New("message is not stored")
 
+// Reader reads what the cluster's streams hold. Its methods may be called
+// concurrently.
+type Reader struct{ local *local }
+
 // storedMsg is a message as it is stored in a stream.
 type storedMsg struct {
 	subject string
@@ -53,15 +57,15 @@ var errNotOnReplica = errors.New("replica has no such message")
 
 // directBatch reads consecutive messages from whichever replica answers. The error
 // is errNoAnswer, errNoResponders, errNotOnReplica or that of the context.
-func (c *Cluster) directBatch(ctx context.Context, stream string, req getRequest) ([]storedMsg, error) {
+func (r *Reader) directBatch(ctx context.Context, stream string, req getRequest) ([]storedMsg, error) {
 	body, err := json.Marshal(req)
 	if err != nil {
 		return nil, err
 	}
 	replies := make(replyQueue, req.Batch+1)
-	reply, token := c.reads.expect(replies, time.Time{}, true)
-	defer c.reads.cancel(token)
-	if err := c.reads.nc.PublishMsg(&nats.Msg{Subject: apiDirectGet + stream, Reply: reply, Data: body}); err != nil {
+	reply, token := r.local.reads.expect(replies, time.Time{}, true)
+	defer r.local.reads.cancel(token)
+	if err := r.local.reads.nc.PublishMsg(&nats.Msg{Subject: apiDirectGet + stream, Reply: reply, Data: body}); err != nil {
 		return nil, err
 	}
 	var got []storedMsg
@@ -110,12 +114,12 @@ func (q replyQueue) receive(m *nats.Msg) bool {
 }
 
 // getDirect reads one message from whichever replica answers.
-func (c *Cluster) getDirect(ctx context.Context, stream string, req getRequest) (storedMsg, error) {
+func (r *Reader) getDirect(ctx context.Context, stream string, req getRequest) (storedMsg, error) {
 	body, err := json.Marshal(req)
 	if err != nil {
 		return storedMsg{}, err
 	}
-	m, err := c.reads.request(ctx, &nats.Msg{Subject: apiDirectGet + stream, Data: body}, replicaTimeout)
+	m, err := r.local.reads.request(ctx, &nats.Msg{Subject: apiDirectGet + stream, Data: body}, replicaTimeout)
 	if err != nil {
 		return storedMsg{}, err
 	}
@@ -128,12 +132,12 @@ func (c *Cluster) getDirect(ctx context.Context, stream string, req getRequest) 
 // getFromLeader reads one message from the stream's leader. [ErrNotStored] means
 // that the message is gone or damaged on the leader's disk; JetStream does not
 // distinguish these.
-func (c *Cluster) getFromLeader(ctx context.Context, stream string, req getRequest) (storedMsg, error) {
+func (r *Reader) getFromLeader(ctx context.Context, stream string, req getRequest) (storedMsg, error) {
 	body, err := json.Marshal(req)
 	if err != nil {
 		return storedMsg{}, err
 	}
-	m, err := c.reads.request(ctx, &nats.Msg{Subject: apiMsgGet + stream, Data: body}, leaderTimeout)
+	m, err := r.local.reads.request(ctx, &nats.Msg{Subject: apiMsgGet + stream, Data: body}, leaderTimeout)
 	if err != nil {
 		return storedMsg{}, err
 	}
@@ -170,9 +174,9 @@ func (c *Cluster) getFromLeader(ctx context.Context, stream string, req getReque
 
 // getFromAnyReplica reads a message that the leader does not have: if only the
 // leader's replica is damaged, another one has it.
-func (c *Cluster) getFromAnyReplica(ctx context.Context, stream string, req getRequest) (storedMsg, error) {
-	for i := 0; i < replicaAttempts && c.cfg.clustered() && ctx.Err() == nil; i++ {
-		s, err := c.getDirect(ctx, stream, req)
+func (r *Reader) getFromAnyReplica(ctx context.Context, stream string, req getRequest) (storedMsg, error) {
+	for i := 0; i < replicaAttempts && r.local.cfg.clustered() && ctx.Err() == nil; i++ {
+		s, err := r.getDirect(ctx, stream, req)
 		if err == nil && (req.Seq == 0 || s.seq == req.Seq) {
 			return s, nil
 		}
@@ -186,7 +190,7 @@ func (c *Cluster) getFromAnyReplica(ctx context.Context, stream string, req getR
 // load reads one message and retries until ctx ends: twice from a replica, then
 // from the leader, and so on. It stops early only for [ErrNotStored] and
 // [ErrStreamMissing].
-func (c *Cluster) load(ctx context.Context, stream string, req getRequest) (storedMsg, error) {
+func (r *Reader) load(ctx context.Context, stream string, req getRequest) (storedMsg, error) {
 	if _, limited := ctx.Deadline(); !limited {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, loadTimeout)
@@ -196,16 +200,16 @@ func (c *Cluster) load(ctx context.Context, stream string, req getRequest) (stor
 	for attempt := 0; ; attempt++ {
 		var s storedMsg
 		if attempt%3 == 2 {
-			s, lastErr = c.getFromLeader(ctx, stream, req)
+			s, lastErr = r.getFromLeader(ctx, stream, req)
 		} else {
-			s, lastErr = c.getDirect(ctx, stream, req)
+			s, lastErr = r.getDirect(ctx, stream, req)
 		}
 		if lastErr == nil && (req.Seq == 0 || s.seq == req.Seq) {
 			return s, nil
 		}
 		switch {
 		case errors.Is(lastErr, ErrNotStored):
-			return c.getFromAnyReplica(ctx, stream, req)
+			return r.getFromAnyReplica(ctx, stream, req)
 		case errors.Is(lastErr, ErrStreamMissing):
 			return storedMsg{}, lastErr
 		}

@@ -24,12 +24,12 @@ func TestLoad_LeaderDamaged(t *testing.T) {
 	const spoiled = 10
 	stream := LaneStream(0)
 	for i := range 2 * spoiled {
-		if _, err := nodes[0].PublishWait(withDeadline(t, 5*time.Second), "mail", fmt.Sprint("k", i), time.Time{}, fmt.Appendf(nil, `{"n":"number %d."}`, i+1)); err != nil {
+		if _, err := nodes[0].Publisher.PublishWait(withDeadline(t, 5*time.Second), "mail", fmt.Sprint("k", i), time.Time{}, fmt.Appendf(nil, `{"n":"number %d."}`, i+1)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	current := func() error {
-		info, err := nodes[1].streamInfo(t.Context(), stream)
+		info, err := nodes[1].local.streamInfo(t.Context(), stream)
 		if err != nil {
 			return err
 		}
@@ -60,24 +60,24 @@ func TestLoad_LeaderDamaged(t *testing.T) {
 	nodes[0] = startNode(t, nodes[0].cfg)
 	eventually(t, "the replica to be current", current)
 	eventually(t, "the damaged replica to lead", func() error {
-		if nodes[0].srv.JetStreamIsStreamLeader(accountYard, stream) {
+		if nodes[0].local.srv.JetStreamIsStreamLeader(accountYard, stream) {
 			return nil
 		}
-		return errors.Join(errors.New("another replica leads"), nodes[1].stepDown(t.Context(), stream, nodes[0].Cluster.cfg.Identity))
+		return errors.Join(errors.New("another replica leads"), nodes[1].Replication.stepDown(t.Context(), stream, nodes[0].Server.local.cfg.Identity))
 	})
 	eventually(t, "the leader not to have the message", func() error {
-		if _, err := nodes[1].getFromLeader(t.Context(), stream, getRequest{Seq: spoiled}); !errors.Is(err, ErrNotStored) {
+		if _, err := nodes[1].Reader.getFromLeader(t.Context(), stream, getRequest{Seq: spoiled}); !errors.Is(err, ErrNotStored) {
 			return fmt.Errorf("it returned %v", err)
 		}
 		return nil
 	})
 	for i := range 60 {
-		if _, err := nodes[i%3].LoadRecord(withDeadline(t, 10*time.Second), job.Position{Lane: 0, Seq: spoiled}); err != nil {
+		if _, err := nodes[i%3].Reader.LoadRecord(withDeadline(t, 10*time.Second), job.Position{Lane: 0, Seq: spoiled}); err != nil {
 			t.Fatalf("load %d: %v", i, err)
 		}
 	}
 	for _, n := range nodes {
-		if got, err := n.readAtGap(t.Context(), 0, spoiled); err != nil || len(got) != 1 {
+		if got, err := n.Reader.readAtGap(t.Context(), 0, spoiled); err != nil || len(got) != 1 {
 			t.Errorf("at %s: reading continues with %d records, %v", n.cfg.Node, len(got), err)
 		}
 	}

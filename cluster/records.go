@@ -35,23 +35,23 @@ func (e *GapError) Reclaimed() bool { return e.From < e.First }
 // most limit and at most 4096. It returns none, and no error, if the replica that
 // answered has no such record yet; read again then. It blocks for about a second
 // at most.
-func (c *Cluster) Read(ctx context.Context, lane uint8, from uint64, limit int) ([]job.Record, error) {
+func (r *Reader) Read(ctx context.Context, lane uint8, from uint64, limit int) ([]job.Record, error) {
 	req := getRequest{Seq: from, Batch: min(maxRead, max(limit, 1)), MaxBytes: maxReadBytes}
 	stream := LaneStream(lane)
 	for range 2 {
-		got, err := c.directBatch(ctx, stream, req)
+		got, err := r.directBatch(ctx, stream, req)
 		switch {
 		case err == nil && len(got) > 0 && got[0].seq == from:
 			return contiguous(lane, from, got), nil
 		case err == nil && len(got) > 0:
-			return c.readAtGap(ctx, lane, from)
+			return r.readAtGap(ctx, lane, from)
 		case err == nil, errors.Is(err, errNotOnReplica):
 			return nil, nil
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
 		}
 	}
-	s, err := c.getFromLeader(ctx, stream, getRequest{Seq: from})
+	s, err := r.getFromLeader(ctx, stream, getRequest{Seq: from})
 	switch {
 	case errors.Is(err, ErrNotStored):
 		return nil, nil
@@ -64,10 +64,10 @@ func (c *Cluster) Read(ctx context.Context, lane uint8, from uint64, limit int) 
 // readAtGap reads a record that one replica should have but lacks, from the leader
 // and then from all replicas. The replica may be damaged, the lane may have been
 // purged beyond the record, or the record may be lost.
-func (c *Cluster) readAtGap(ctx context.Context, lane uint8, from uint64) ([]job.Record, error) {
-	s, err := c.getFromLeader(ctx, LaneStream(lane), getRequest{Seq: from})
+func (r *Reader) readAtGap(ctx context.Context, lane uint8, from uint64) ([]job.Record, error) {
+	s, err := r.getFromLeader(ctx, LaneStream(lane), getRequest{Seq: from})
 	if errors.Is(err, ErrNotStored) {
-		s, err = c.getFromAnyReplica(ctx, LaneStream(lane), getRequest{Seq: from})
+		s, err = r.getFromAnyReplica(ctx, LaneStream(lane), getRequest{Seq: from})
 	}
 	if err == nil {
 		return contiguous(lane, from, []storedMsg{s}), nil
@@ -75,7 +75,7 @@ func (c *Cluster) readAtGap(ctx context.Context, lane uint8, from uint64) ([]job
 	if !errors.Is(err, ErrNotStored) {
 		return nil, fmt.Errorf("read lane %d from %d: %w", lane, from, err)
 	}
-	info, err := c.LaneInfo(ctx, lane)
+	info, err := r.LaneInfo(ctx, lane)
 	if err != nil {
 		return nil, err
 	}
@@ -129,8 +129,8 @@ func producerHeaders(get func(string) string) job.Headers {
 
 // LoadRecord reads one record and retries until ctx ends. It returns
 // [ErrNotStored] if the record is gone.
-func (c *Cluster) LoadRecord(ctx context.Context, at job.Position) (job.Record, error) {
-	s, err := c.load(ctx, LaneStream(at.Lane), getRequest{Seq: at.Seq})
+func (r *Reader) LoadRecord(ctx context.Context, at job.Position) (job.Record, error) {
+	s, err := r.load(ctx, LaneStream(at.Lane), getRequest{Seq: at.Seq})
 	if err != nil {
 		return job.Record{}, fmt.Errorf("load record %d@%d: %w", at.Lane, at.Seq, err)
 	}
@@ -138,18 +138,19 @@ func (c *Cluster) LoadRecord(ctx context.Context, at job.Position) (job.Record, 
 }
 
 // Load reads the body of a job, from its own record or from the blob that the
-// record refers to. See [Cluster.LoadVerified].
-func (c *Cluster) Load(ctx context.Context, at job.Position, id job.ID, identity string) ([]byte, error) {
-	r, err := c.LoadVerified(ctx, at, id, identity)
+// record refers to. See [Reader.LoadVerified].
+func (r *Reader) Load(ctx context.Context, at job.Position, id job.ID, identity string) ([]byte, error) {
+	record, err := r.LoadVerified(ctx, at, id, identity)
 	if err != nil {
 		return nil, err
 	}
-	return c.resolveBlob(ctx, r.Body)
+	return r.LoadRecordBody(ctx, record.Body)
 }
 
-// resolveBlob returns the content of the blob that body refers to, or body itself.
+// LoadRecordBody returns the body of a record: the content of the blob that body
+// refers to, or body itself. It returns [ErrNotStored] if the blob was reclaimed.
 // Few bodies refer to one, so it searches for the key before it parses.
-func (c *Cluster) resolveBlob(ctx context.Context, body []byte) ([]byte, error) {
+func (r *Reader) LoadRecordBody(ctx context.Context, body []byte) ([]byte, error) {
 	if !bytes.Contains(body, []byte(`"blob"`)) {
 		return body, nil
 	}
@@ -159,14 +160,14 @@ func (c *Cluster) resolveBlob(ctx context.Context, body []byte) ([]byte, error) 
 	if json.Unmarshal(body, &outer) != nil || outer.Blob == nil {
 		return body, nil
 	}
-	return c.LoadBlob(ctx, *outer.Blob)
+	return r.LoadBlob(ctx, *outer.Blob)
 }
 
 // Tail calls fn for each directly published record when it is stored. Records may
 // be missed, and must then be read from their lane. Tail returns when ctx has
 // ended and fn's last call has returned.
-func (c *Cluster) Tail(ctx context.Context, fn func(job.Record)) error {
-	return c.subscribe(ctx, c.reads.nc, subjectTail+".>", func(m *nats.Msg) {
+func (r *Reader) Tail(ctx context.Context, fn func(job.Record)) error {
+	return subscribe(ctx, r.local.reads.nc, subjectTail+".>", func(m *nats.Msg) {
 		lane, _, _, ok := parseLaneSubject(m.Subject)
 		s, err := parseStored(m)
 		if !ok || err != nil {
@@ -179,7 +180,7 @@ func (c *Cluster) Tail(ctx context.Context, fn func(job.Record)) error {
 
 // subscribe calls fn for each message until ctx has ended and the last call has
 // returned.
-func (c *Cluster) subscribe(ctx context.Context, nc *nats.Conn, subject string, fn nats.MsgHandler) error {
+func subscribe(ctx context.Context, nc *nats.Conn, subject string, fn nats.MsgHandler) error {
 	sub, err := nc.Subscribe(subject, fn)
 	if err != nil {
 		return fmt.Errorf("subscribe to %s: %w", subject, err)
@@ -207,9 +208,9 @@ func unsubscribe(subs ...*nats.Subscription) error {
 
 // Purge removes the lane's records below seq. It never removes the last record: a
 // purge beyond a stream's end would advance its sequence.
-func (c *Cluster) Purge(ctx context.Context, lane uint8, seq uint64) error {
+func (a *Admin) Purge(ctx context.Context, lane uint8, seq uint64) error {
 	name := LaneStream(lane)
-	info, err := c.streamInfo(ctx, name)
+	info, err := a.local.streamInfo(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -217,11 +218,11 @@ func (c *Cluster) Purge(ctx context.Context, lane uint8, seq uint64) error {
 	if seq <= info.State.FirstSeq {
 		return nil
 	}
-	return c.purge(ctx, name, jetstream.WithPurgeSequence(seq))
+	return a.purge(ctx, name, jetstream.WithPurgeSequence(seq))
 }
 
-func (c *Cluster) purge(ctx context.Context, name string, opts ...jetstream.StreamPurgeOpt) error {
-	stream, err := c.js.Stream(ctx, name)
+func (a *Admin) purge(ctx context.Context, name string, opts ...jetstream.StreamPurgeOpt) error {
+	stream, err := a.local.js.Stream(ctx, name)
 	if err != nil {
 		return fmt.Errorf("find stream %s: %w", name, err)
 	}

@@ -31,17 +31,17 @@ func (r *Replica) Is(identity string) bool {
 // MetaReplicas returns the members of JetStream's meta group. Only the meta leader
 // knows all of them and their progress: led reports whether that is this node's
 // server; otherwise there is no list.
-func (c *Cluster) MetaReplicas() (replicas []Replica, led bool) {
-	if !c.cfg.clustered() {
+func (r *Replication) MetaReplicas() (replicas []Replica, led bool) {
+	if !r.local.cfg.clustered() {
 		return nil, true
 	}
-	info, err := c.srv.Jsz(&server.JSzOptions{})
-	if err != nil || info.Meta == nil || info.Meta.Leader != c.cfg.Identity {
+	info, err := r.local.srv.Jsz(&server.JSzOptions{})
+	if err != nil || info.Meta == nil || info.Meta.Leader != r.local.cfg.Identity {
 		return nil, false
 	}
 	replicas = append(replicas, Replica{Identity: info.Meta.Leader, Leader: true, Current: true})
-	for _, r := range info.Meta.Replicas {
-		replicas = append(replicas, Replica{parsePeerName(r.Name), false, r.Current, r.Offline || r.Active > offlineAfter, r.Lag})
+	for _, peer := range info.Meta.Replicas {
+		replicas = append(replicas, Replica{parsePeerName(peer.Name), false, peer.Current, peer.Offline || peer.Active > offlineAfter, peer.Lag})
 	}
 	return replicas, true
 }
@@ -55,9 +55,9 @@ type StreamReplicas struct {
 
 // StreamReplicas returns the replicas of all streams of the yard's account,
 // including users' own streams. A stream whose leader does not answer has none.
-func (c *Cluster) StreamReplicas(ctx context.Context) ([]StreamReplicas, error) {
+func (r *Replication) StreamReplicas(ctx context.Context) ([]StreamReplicas, error) {
 	var all []StreamReplicas
-	err := c.eachStreamPage(ctx, func(page *streamPage) {
+	err := r.local.eachStreamPage(ctx, func(page *streamPage) {
 		for _, info := range page.Streams {
 			all = append(all, StreamReplicas{info.Config.Name, info.Config.Replicas, replicasOf(info.Cluster)})
 		}
@@ -97,9 +97,9 @@ type streamPage struct {
 }
 
 // eachStreamPage calls visit for each page of the list of streams.
-func (c *Cluster) eachStreamPage(ctx context.Context, visit func(*streamPage)) error {
+func (l *local) eachStreamPage(ctx context.Context, visit func(*streamPage)) error {
 	for seen, total := 0, 1; seen < total; {
-		page, err := c.streamPage(ctx, seen)
+		page, err := l.streamPage(ctx, seen)
 		if err != nil {
 			return err
 		}
@@ -111,9 +111,9 @@ func (c *Cluster) eachStreamPage(ctx context.Context, visit func(*streamPage)) e
 
 // streamPage requests the page of the list that begins at offset. The client
 // library's list silently omits streams whose leaders do not answer.
-func (c *Cluster) streamPage(ctx context.Context, offset int) (page streamPage, err error) {
+func (l *local) streamPage(ctx context.Context, offset int) (page streamPage, err error) {
 	body := fmt.Appendf(nil, `{"offset":%d}`, offset)
-	m, err := c.api.request(ctx, &nats.Msg{Subject: apiStreamList, Data: body}, systemTimeout)
+	m, err := l.api.request(ctx, &nats.Msg{Subject: apiStreamList, Data: body}, systemTimeout)
 	if err != nil {
 		return page, err
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nkeys"
 	"golang.org/x/crypto/bcrypt"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -119,13 +120,13 @@ func matches(pattern, subject string) bool {
 
 // The public subjects that the roles may publish to.
 var (
-	producerSubjects = []string{SubjectJobs + ".*", SubjectEnqueue + ".*", SubjectCall + ".*"}
-	workerSubjects   = withPrefix(SubjectExec, "QueueDispatch", "MarkNotified", "MarkDelivered", "MarkFailed")
-	statusSubjects   = append(withPrefix(subjectNode+".*", "health", "readiness"), SubjectStatus, SubjectSnapshot, SubjectAPI+".openapi")
-	observerSubjects = slices.Concat(statusSubjects, withPrefix(SubjectAPI,
+	producerSubjects = []string{SubjectJobs + ".*", api.SubjectEnqueue + ".*", api.SubjectCall + ".*"}
+	workerSubjects   = withPrefix(api.SubjectExec, "QueueDispatch", "MarkNotified", "MarkDelivered", "MarkFailed")
+	statusSubjects   = append(withPrefix(api.SubjectNode+".*", "health", "readiness"), api.SubjectStatus, api.SubjectSnapshot, api.SubjectAPI+".openapi")
+	observerSubjects = slices.Concat(statusSubjects, withPrefix(api.SubjectAPI,
 		"job.show", "job.explain", "job.wait", "job.logs", "job.list", "cron.list", "cron.show", "ledger.hash",
 		"queue.list", "queue.show", "queue.explain", "dlq.list", "dlq.show", "dlq.stats", "cluster.members", "cluster.scrub",
-	), withPrefix(subjectNode+".*", "snapshot", "status"), []string{"$SRV.>"}, streamReadSubjects)
+	), withPrefix(api.SubjectNode+".*", "snapshot", "status"), []string{"$SRV.>"}, streamReadSubjects)
 	// Reading streams. Nodes create the consumers of users; see userConsumers.
 	streamReadSubjects = append(withPrefix("$JS.API",
 		"INFO", "STREAM.NAMES", "STREAM.LIST", "STREAM.INFO.*", "STREAM.MSG.GET.*", "DIRECT.GET.>",
@@ -161,14 +162,14 @@ func (r Role) publishSubjects(queues []string) []string {
 			}
 			return allowed
 		}
-		return append(slices.Clone(producerSubjects), withPrefix(SubjectAPI, "job.bulk", "job.show", "job.wait", "openapi")...)
+		return append(slices.Clone(producerSubjects), withPrefix(api.SubjectAPI, "job.bulk", "job.show", "job.wait", "openapi")...)
 	case Worker:
-		return slices.Concat(workerSubjects, statusSubjects, withPrefix(SubjectAPI, "job.show", "job.wait"))
+		return slices.Concat(workerSubjects, statusSubjects, withPrefix(api.SubjectAPI, "job.show", "job.wait"))
 	case Observer:
 		return slices.Concat(observerSubjects, ackSubjects)
 	}
-	return slices.Concat(producerSubjects, observerSubjects, ackSubjects, withPrefix(subjectNode+".*", nodeVerbs...),
-		[]string{SubjectExec, SubjectExec + ".*", SubjectAPI + ".>"})
+	return slices.Concat(producerSubjects, observerSubjects, ackSubjects, withPrefix(api.SubjectNode+".*", nodeVerbs...),
+		[]string{api.SubjectExec, api.SubjectExec + ".*", api.SubjectAPI + ".>"})
 }
 
 // subscribeSubjects returns the subjects that the role may subscribe to besides

@@ -2,257 +2,157 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"net/url"
-	"strconv"
-	"strings"
-	"syscall"
+	"slices"
+	"sync"
 	"time"
-
-	"github.com/nats-io/nats-server/v2/server"
 )
 
-// Accounts and internal users of the embedded server.
-const (
-	accountYard    = "YARD"     // all streams, the nodes, and operators if there are no users
-	accountClients = "CLIENTS"  // users with a role
-	userInternal   = "internal" // this node's own connections; in-process only
-	userSystem     = "system"   // of the system account; in-process only
-	userOperator   = "operator" // every client, if there are no users
-)
+// Server is this node's embedded NATS server. Its fields are what can be done
+// through it; [Start] sets them, and they do not change. All methods may be called
+// concurrently.
+type Server struct {
+	Publisher   *Publisher
+	Reader      *Reader
+	Admin       *Admin
+	Replication *Replication
+	Boards      *BoardStore
+	Fleet       *Fleet
 
-// MaxMessage is the maximum size of a message in bytes, including headers. It
-// leaves ample space for an enqueue request of 1 MiB.
-const MaxMessage = 2 << 20
+	local         *local
+	serverLog     *serverLog
+	router        *router
+	userConsumers *userConsumers // nil if there are no users
+	mismatch      *mismatchWatch
+}
 
-// Limits for clients of one server.
-const (
-	maxClients       = 10000 // connections
-	maxSubscriptions = 10000 // per connection
-)
-
-const (
-	startTimeout      = 15 * time.Second
-	routePingInterval = 3 * time.Second // a route with two unanswered pings is closed
-	writeDeadline     = 5 * time.Second
-	duplicateWindow   = 30 * time.Second
-
-	// laneWindow is the duplicate window of lanes. The ledger detects duplicate jobs.
-	// JetStream ignores the queue, and would drop a job that has the same key as a
-	// job of another queue, so the window is the shortest that it permits.
-	laneWindow = 100 * time.Millisecond
-)
-
-// startServer starts the embedded server and returns when it accepts connections.
-// JetStream may still be electing its leader. peers returns the current members.
-func startServer(cfg *Config, password string, peers func() []Peer, log *slog.Logger) (*server.Server, *serverLog, error) {
-	opts := &server.Options{}
-	if err := opts.ProcessConfigString(serverConfig(cfg, password)); err != nil {
-		return nil, nil, fmt.Errorf("read the server's configuration: %w", err)
-	}
-	configureTLS(opts, cfg, peers, log)
-	// The server's signal handler would exit the process.
-	opts.NoSigs = true
-	opts.DisableJetStreamBanner = true
-	srv, err := server.NewServer(opts)
+// Start starts the embedded server and connects to it. JetStream may still be
+// electing its leader when Start returns; see [Server.Health]. Publishes and
+// requests only complete or time out while [Server.Run] runs.
+func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Server, error) {
+	full, err := cfg.withDefaults()
 	if err != nil {
-		return nil, nil, fmt.Errorf("create the NATS server: %w", err)
+		return nil, err
 	}
-	serverLog := newServerLog(log)
-	srv.SetLoggerV2(serverLog, log.Enabled(context.Background(), slog.LevelDebug-4), false, false)
-	// Start does not block; Shutdown and WaitForShutdown end the server's goroutines.
-	srv.Start()
-	if err := awaitServer(srv, serverLog); err != nil {
-		srv.Shutdown()
-		srv.WaitForShutdown()
-		return nil, nil, err
+	if err := ctx.Err(); err != nil {
+		return nil, err
 	}
-	return srv, serverLog, nil
+	l, serverLog, err := startLocal(full, log)
+	if err != nil {
+		return nil, err
+	}
+	s := newServer(l, serverLog)
+	if err := s.subscribe(); err != nil {
+		s.Stop()
+		return nil, err
+	}
+	return s, nil
 }
 
-// awaitServer blocks until the server accepts connections, fails, or startTimeout
-// has passed.
-func awaitServer(srv *server.Server, log *serverLog) error {
-	for deadline := time.Now().Add(startTimeout); ; {
-		ready := srv.ReadyForConnections(50 * time.Millisecond)
+// newServer returns a server whose parts share l.
+func newServer(l *local, serverLog *serverLog) *Server {
+	s := &Server{
+		Publisher: newPublisher(l), Reader: &Reader{l}, Fleet: &Fleet{l},
+		local: l, serverLog: serverLog,
+	}
+	s.mismatch = newMismatchWatch(l, s.Publisher.state)
+	s.router = newRouter(l, s.Publisher)
+	s.Replication = newReplication(l, s.router)
+	s.Admin = &Admin{l, s.Reader}
+	s.Boards = &BoardStore{l, s.Replication}
+	return s
+}
+
+// subscribe subscribes to the subjects that the server answers itself.
+func (s *Server) subscribe() (err error) {
+	if err := s.router.mapLocalSubjects(); err != nil {
+		return fmt.Errorf("map the node's local subjects: %w", err)
+	}
+	s.router.updateMapping()
+	if err := s.router.subscribeMoves(); err != nil {
+		return fmt.Errorf("subscribe to leader moves: %w", err)
+	}
+	if len(s.local.cfg.Users) > 0 {
+		if s.userConsumers, err = startUserConsumers(s.local); err != nil {
+			return fmt.Errorf("serve consumer requests of users: %w", err)
+		}
+	}
+	return nil
+}
+
+// Run routes publishes to lanes that answer and fails requests that have timed
+// out. It returns nil when ctx ends, [ErrDamaged] if the server found damage that
+// it cannot repair, and another error if the server failed.
+func (s *Server) Run(ctx context.Context) error {
+	var helper sync.WaitGroup
+	helping, stop := context.WithCancel(ctx)
+	defer helper.Wait()
+	defer stop()
+	helper.Go(func() { s.Replication.stalled.run(helping) })
+	if s.local.cfg.clustered() {
+		helper.Go(func() { (&snapshotSender{local: s.local}).run(helping) })
+		helper.Go(func() { s.mismatch.run(helping) })
+	}
+	tick := time.NewTicker(tickInterval)
+	defer tick.Stop()
+	for {
 		select {
-		case <-log.failed:
-			return &startError{log.fatal}
-		default:
-		}
-		if ready {
+		case <-ctx.Done():
 			return nil
-		}
-		if time.Now().After(deadline) {
-			return errors.New("NATS server did not start: its listeners are not up after " + startTimeout.String())
-		}
-	}
-}
-
-// ErrDamaged means that a snapshot of one of JetStream's Raft groups is damaged on
-// this node's disk. The server does not start that group.
-var ErrDamaged = errors.New("JetStream data on disk is damaged")
-
-// startError is the server's message about why it did not start. The server
-// returns no error value, so Is matches its text.
-type startError struct{ reason string }
-
-func (e *startError) Error() string { return "NATS server did not start: " + e.reason }
-
-func (e *startError) Is(target error) bool {
-	if target == ErrDamaged {
-		return strings.Contains(e.reason, "snapshot corrupt")
-	}
-	return target == syscall.EADDRINUSE && strings.Contains(e.reason, syscall.EADDRINUSE.Error())
-}
-
-// serverConfig returns the server's configuration in its own language, because
-// only the configuration file's parser validates all options together.
-func serverConfig(cfg *Config, password string) string {
-	var b strings.Builder
-	line := func(format string, v ...any) { fmt.Fprintf(&b, format+"\n", v...) }
-	line("server_name: %s", quote(cfg.Identity))
-	line("listen: %s", quote(listenAddress(cfg.ClientListen)))
-	line("max_payload: %d", MaxMessage)
-	line("max_pending: 64MB")
-	line("max_connections: %d", maxClients)
-	line("max_subscriptions: %d", maxSubscriptions)
-	line("write_deadline: %q", writeDeadline)
-	line("ping_interval: %q", 20*time.Second)
-	line("jetstream {")
-	line("  store_dir: %s", quote(cfg.Dir))
-	line("  sync_interval: always") // accepted jobs must survive a power failure
-	line("  max_file_store: %d", cfg.MaxStore)
-	line("  max_memory_store: %d", 64<<20)
-	line("  limits { duplicate_window: %q }", duplicateWindow)
-	line("}")
-	if cfg.clustered() {
-		writeRoutes(line, cfg)
-	}
-	writeAccounts(line, cfg, password)
-	return b.String()
-}
-
-// writeRoutes writes the cluster section. It lists every member, including this
-// one, because JetStream takes the number of routes as the expected number of
-// members when it forms.
-func writeRoutes(line func(string, ...any), cfg *Config) {
-	line("cluster {")
-	line("  name: %s", quote(cfg.Yard))
-	line("  listen: %s", quote(listenAddress(cfg.RouteListen)))
-	line("  no_advertise: true")
-	// Members gossip each other's addresses. Advertise the configured address, which
-	// every member already knows, and not the one a connection came from.
-	for _, peer := range cfg.Peers {
-		if peer.Node == cfg.Node {
-			line("  advertise: %s", quote(peer.Route))
+		case <-s.serverLog.failed:
+			return fmt.Errorf("NATS server failed: %s", s.serverLog.fatal)
+		case <-s.serverLog.damaged:
+			return fmt.Errorf("%w: %s", ErrDamaged, s.serverLog.damage)
+		case now := <-tick.C:
+			s.router.tick(now)
+			s.Publisher.retryParked(now)
+			for _, box := range s.local.inboxes() {
+				box.expire(now)
+			}
 		}
 	}
-	line("  pool_size: 3")
-	line("  accounts: [%s]", accountYard)
-	line("  ping_interval: %q", routePingInterval)
-	line("  ping_max: 2")
-	line("  write_deadline: %q", writeDeadline)
-	user := ""
-	switch {
-	case cfg.Secret != "":
-		line("  authorization { user: %s, password: %s, timeout: 5 }", quote(cfg.routeUserName()), quote(cfg.Secret))
-		user = url.UserPassword(cfg.routeUserName(), cfg.Secret).String() + "@"
-	case cfg.MemberTLS != nil:
-		user = url.User(cfg.routeUserName()).String() + "@"
-	}
-	line("  routes: [")
-	for _, peer := range cfg.Peers {
-		line("    %s", quote("nats-route://"+user+peer.Route))
-	}
-	line("  ]")
-	line("}")
 }
 
-// writeAccounts writes the accounts and their users. The server checks the
-// permission to publish after mapping, so operators in the yard's account must be
-// allowed to publish to the targets of the mappings of yard.jobs.* and
-// yard.enqueue.*: yard.lane.*.p.* and yard.local.>. Publishing there directly has
-// the same effect as using the public subject.
-func writeAccounts(line func(string, ...any), cfg *Config, password string) {
-	line("accounts {")
-	line("  \"$SYS\" { users: [ { user: %s, password: %s, allowed_connection_types: [\"IN_PROCESS\"] } ] }", userSystem, quote(password))
-	line("  %s {", accountYard)
-	line("    jetstream: enabled")
-	line("    users: [")
-	line("      { user: %s, password: %s, allowed_connection_types: [\"IN_PROCESS\"] }", userInternal, quote(password))
-	if len(cfg.Users) == 0 { // every client is an operator, except for what is reserved for nodes
-		line("      { user: %s, password: \"\", permissions {", userOperator)
-		line("        publish { deny: [%s] }", quoteAll(deniedPublishes()))
-		line("        subscribe { deny: [%s] }", quoteAll(deniedSubscriptions()))
-		line("      } }")
+// tickInterval is how often Run routes publishes and expires requests.
+const tickInterval = 100 * time.Millisecond
+
+// Stop closes the connections and stops the server. Pending publishes and requests
+// fail first.
+func (s *Server) Stop() {
+	if s.userConsumers != nil {
+		s.userConsumers.close()
 	}
-	line("    ]")
-	if len(cfg.Users) > 0 {
-		writeExports(line, cfg)
-	}
-	line("  }")
-	if len(cfg.Users) > 0 {
-		writeClientAccount(line, cfg)
-	}
-	line("}")
-	line("system_account: \"$SYS\"")
-	switch {
-	case len(cfg.Users) == 0:
-		line("no_auth_user: %s", userOperator)
-	case cfg.Anonymous != "":
-		line("no_auth_user: %s", anonymous)
-	}
+	s.local.close()
+	s.Publisher.close()
+	s.local.stopServer()
 }
 
-// deniedPublishes lists the subjects that operators may not publish to if there
-// are no users. A stream's name is a single token, which wildcards cannot match in
-// part, so every stream is listed.
-func deniedPublishes() []string {
-	denied := []string{
-		subjectLane + ".*." + nodePublish + ".>", subjectClosed + ".>", subjectTail + ".>", subjectNode + ".>", SubjectHistory,
-		SubjectResults, subjectDLQ + ".>", subjectLogs + ".>", subjectBlob + ".>", SubjectLive + ".>", SubjectAdvisory + ".>",
+// Lanes returns the number of lanes.
+func (s *Server) Lanes() int { return s.local.laneCount() }
+
+// Members returns all members' names, in the order of their lanes.
+func (s *Server) Members() []string { return s.local.memberNames() }
+
+// ClientURL returns the URL for clients.
+func (s *Server) ClientURL() string { return s.local.srv.ClientURL() }
+
+// ReachableMembers returns the sorted names of the members that this node has a
+// route to, including itself.
+func (s *Server) ReachableMembers() []string {
+	nodes := []string{s.local.cfg.Node}
+	if !s.local.cfg.clustered() {
+		return nodes
 	}
-	streams := []string{StreamBlobs, StreamEvents, StreamResults, StreamDLQ, StreamLogs}
-	for lane := range MaxLanes {
-		streams = append(streams, LaneStream(uint8(lane)))
+	routes, err := s.local.srv.Routez(nil)
+	if err != nil {
+		return nodes
 	}
-	for _, bucket := range Boards {
-		streams = append(streams, boardStream(bucket))
-		denied = append(denied, boardSubject(bucket, ">"))
-	}
-	for _, stream := range streams {
-		for _, verb := range []string{"CREATE", "UPDATE", "DELETE", "PURGE", "RESTORE", "MSG.DELETE", "PEER.REMOVE"} {
-			denied = append(denied, "$JS.API.STREAM."+verb+"."+stream)
+	for _, r := range routes.Routes {
+		if node := NodeOf(r.RemoteName); !slices.Contains(nodes, node) {
+			nodes = append(nodes, node)
 		}
 	}
-	return denied
-}
-
-// deniedSubscriptions lists the subjects that operators may not subscribe to if
-// there are no users: messages between nodes, and the lanes' own subjects, where a
-// subscriber would hide that a lane has no leader.
-func deniedSubscriptions() []string {
-	return []string{subjectLane + ".>", subjectTail + ".>", subjectNode + ".>", subjectLocal + ".>"}
-}
-
-// listenAddress converts port 0 to -1, which is the server's notation for any free
-// port.
-func listenAddress(hostPort string) string {
-	if host, ok := strings.CutSuffix(hostPort, ":0"); ok {
-		return host + ":-1"
-	}
-	return hostPort
-}
-
-func quote(s string) string { return strconv.Quote(s) }
-
-func quoteAll(list []string) string {
-	quoted := make([]string, len(list))
-	for i, s := range list {
-		quoted[i] = quote(s)
-	}
-	return strings.Join(quoted, ", ")
+	slices.Sort(nodes)
+	return nodes
 }

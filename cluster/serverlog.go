@@ -108,7 +108,7 @@ func level(usual slog.Level, format string) slog.Level {
 }
 
 // Fatalf records that the server has failed. The server expects its logger to
-// exit; instead the node stops, see [Cluster.Run].
+// exit; instead the node stops, see [Server.Run].
 func (l *serverLog) Fatalf(format string, v ...any) {
 	l.once.Do(func() {
 		l.fatal = formatLine(format, v)

@@ -27,8 +27,8 @@ const snapshotInterval = 10 * time.Second
 // gets the snapshot as a whole. The server makes snapshots by itself every two to
 // three minutes, unless another replica is catching up.
 type snapshotSender struct {
-	c    *Cluster
-	lags map[string]uint64 // entries by stream and replica, at the last check
+	local *local
+	lags  map[string]uint64 // entries by stream and replica, at the last check
 
 	sent map[string]time.Time // time of the last snapshot within snapshotInterval, by stream
 }
@@ -52,7 +52,7 @@ func (s *snapshotSender) run(ctx context.Context) {
 // check compares the lag of all replicas with the last check and makes snapshots
 // where a replica is stuck.
 func (s *snapshotSender) check() {
-	info, err := s.c.srv.Jsz(&server.JSzOptions{Account: accountYard, Streams: true, StreamLeaderOnly: true})
+	info, err := s.local.srv.Jsz(&server.JSzOptions{Account: accountYard, Streams: true, StreamLeaderOnly: true})
 	if err != nil {
 		return // JetStream does not work; Health reports that
 	}
@@ -60,12 +60,12 @@ func (s *snapshotSender) check() {
 	for _, a := range info.AccountDetails {
 		for _, stream := range a.Streams {
 			if stream.Cluster != nil && s.anyStuck(lags, stream.Name, stream.Cluster.Replicas) {
-				s.sendSnapshot(stream.Name, time.Now(), func() error { return s.c.srv.JetStreamSnapshotStream(accountYard, stream.Name) })
+				s.sendSnapshot(stream.Name, time.Now(), func() error { return s.local.srv.JetStreamSnapshotStream(accountYard, stream.Name) })
 			}
 		}
 	}
-	if info.Meta != nil && s.c.srv.JetStreamIsLeader() && s.anyStuck(lags, metaGroup, info.Meta.Replicas) {
-		s.sendSnapshot(metaGroup, time.Now(), s.c.srv.JetStreamSnapshotMeta)
+	if info.Meta != nil && s.local.srv.JetStreamIsLeader() && s.anyStuck(lags, metaGroup, info.Meta.Replicas) {
+		s.sendSnapshot(metaGroup, time.Now(), s.local.srv.JetStreamSnapshotMeta)
 	}
 	s.lags = lags
 }
@@ -93,12 +93,12 @@ func (s *snapshotSender) sendSnapshot(stream string, now time.Time, snapshot fun
 		return
 	}
 	if err := snapshot(); err != nil {
-		s.c.log.Debug("snapshot for lagging replica failed", "stream", stream, "err", err)
+		s.local.log.Debug("snapshot for lagging replica failed", "stream", stream, "err", err)
 		return
 	}
 	if s.sent == nil {
 		s.sent = make(map[string]time.Time)
 	}
 	s.sent[stream] = now
-	s.c.log.Info("replica lagging, sending snapshot", "stream", stream)
+	s.local.log.Info("replica lagging, sending snapshot", "stream", stream)
 }

@@ -26,7 +26,7 @@ func TestSnapshotSender_DeposedLeader(t *testing.T) {
 	publish := func(c *testNode, n int, answer time.Duration) (taken int) {
 		for i := range n {
 			m := &nats.Msg{Subject: laneSubject(0, nodePublish, "q"), Data: jobBody(i)}
-			if _, err := c.ingest.request(t.Context(), m, answer); err == nil {
+			if _, err := c.local.ingest.request(t.Context(), m, answer); err == nil {
 				taken++
 			}
 		}
@@ -50,7 +50,7 @@ func TestSnapshotSender_DeposedLeader(t *testing.T) {
 	publish(n3, 2*alone, time.Second)
 	startNode(t, cfg[0])
 	eventually(t, "the old leader's replica to equal theirs", func() error {
-		info, err := n2.streamInfo(t.Context(), stream)
+		info, err := n2.local.streamInfo(t.Context(), stream)
 		if err != nil {
 			return err
 		}
@@ -97,7 +97,7 @@ func TestSnapshotSender_AnyStuck(t *testing.T) {
 // TestSnapshotSender_Interval checks that a replica that stays behind causes one
 // snapshot per interval, and that a failed attempt is repeated at once.
 func TestSnapshotSender_Interval(t *testing.T) {
-	u := snapshotSender{c: &Cluster{log: discardLog()}}
+	u := snapshotSender{local: &local{log: discardLog()}}
 	at := time.Unix(1000, 0)
 	var made []time.Duration
 	for i := range 25 {

@@ -23,7 +23,7 @@ const (
 // entries: a replica whose server writes its log but fails to apply it has all
 // entries.
 type stallDetector struct {
-	c                 *Cluster
+	local             *local
 	interval, timeout time.Duration
 
 	mu       sync.Mutex
@@ -59,11 +59,11 @@ func (d *stallDetector) run(ctx context.Context) {
 // check compares this node's replicas with their leaders. What cannot be compared
 // now starts over: a replica that was cut off has not stalled yet.
 func (d *stallDetector) check(ctx context.Context) {
-	leaders, err := d.c.leaderLastSeqs(ctx)
+	leaders, err := d.leaderLastSeqs(ctx)
 	if err != nil {
 		leaders = nil
 	}
-	own, err := d.c.replicaStates() // read after the leaders, so as not to appear behind
+	own, err := d.replicaStates() // read after the leaders, so as not to appear behind
 	if err != nil {
 		leaders, own = nil, nil
 	}
@@ -110,7 +110,7 @@ func (d *stallDetector) lastingGaps(now time.Time) map[string]uint64 {
 // this node's replicas of lanes, history and results, by stream. It relies on the
 // server's count, which includes a damaged message only after the server has read
 // its file.
-func (c *Cluster) Gaps() map[string]uint64 { return c.stalled.lastingGaps(time.Now()) }
+func (r *Replication) Gaps() map[string]uint64 { return r.stalled.lastingGaps(time.Now()) }
 
 // isDense reports whether messages of a stream are only ever removed from its
 // beginning.
@@ -154,20 +154,20 @@ func (d *stallDetector) stalled(now time.Time) (streams []string) {
 
 // StalledReplicas returns the sorted names of the streams whose replica on this
 // node lacks messages and has received none for 20 s.
-func (c *Cluster) StalledReplicas() []string { return c.stalled.stalled(time.Now()) }
+func (r *Replication) StalledReplicas() []string { return r.stalled.stalled(time.Now()) }
 
 // leaderLastSeqs returns the last sequence of each stream that has a replica on
 // this node and is led by another one.
-func (c *Cluster) leaderLastSeqs(ctx context.Context) (map[string]uint64, error) {
+func (d *stallDetector) leaderLastSeqs(ctx context.Context) (map[string]uint64, error) {
 	last := make(map[string]uint64)
-	err := c.eachStreamPage(ctx, func(page *streamPage) {
+	err := d.local.eachStreamPage(ctx, func(page *streamPage) {
 		for _, info := range page.Streams {
 			g := info.Cluster
-			if g == nil || g.Leader == c.cfg.Identity {
+			if g == nil || g.Leader == d.local.cfg.Identity {
 				continue
 			}
 			for _, r := range replicasOf(g) {
-				if r.Is(c.cfg.Identity) {
+				if r.Is(d.local.cfg.Identity) {
 					last[info.Config.Name] = info.State.LastSeq
 				}
 			}
@@ -177,16 +177,16 @@ func (c *Cluster) leaderLastSeqs(ctx context.Context) (map[string]uint64, error)
 }
 
 // replicaStates returns the state of each replica on this node, by stream.
-func (c *Cluster) replicaStates() (map[string]replicaState, error) {
-	info, err := c.srv.Jsz(&server.JSzOptions{Account: accountYard, Streams: true})
+func (d *stallDetector) replicaStates() (map[string]replicaState, error) {
+	info, err := d.local.srv.Jsz(&server.JSzOptions{Account: accountYard, Streams: true})
 	if err != nil {
 		return nil, err
 	}
 	states := make(map[string]replicaState)
 	for _, a := range info.AccountDetails {
 		for i := range a.Streams {
-			d := &a.Streams[i]
-			states[d.Name] = replicaState{d.State.LastSeq, uint64(d.State.NumDeleted)}
+			detail := &a.Streams[i]
+			states[detail.Name] = replicaState{detail.State.LastSeq, uint64(detail.State.NumDeleted)}
 		}
 	}
 	return states, nil

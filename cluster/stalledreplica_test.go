@@ -78,19 +78,19 @@ func TestStallDetector_Gaps(t *testing.T) {
 func TestStallDetector_GapsCounted(t *testing.T) {
 	c := startSingle(t)
 	name := LaneStream(5) // the existing lane does not permit deletion
-	stream, err := c.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{"gaps"}})
+	stream, err := c.local.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{"gaps"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for range 5 {
-		if _, err := c.js.Publish(t.Context(), "gaps", nil); err != nil {
+		if _, err := c.local.js.Publish(t.Context(), "gaps", nil); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if err := stream.Purge(t.Context(), jetstream.WithPurgeSequence(2)); err != nil {
 		t.Fatal(err)
 	}
-	watch := &stallDetector{c: c.Cluster}
+	watch := &stallDetector{local: c.local}
 	for _, want := range []map[string]uint64{{}, {name: 1}} {
 		watch.check(t.Context())
 		if got := watch.lastingGaps(time.Now()); !maps.Equal(got, want) {
@@ -108,15 +108,15 @@ func TestStallDetector_GapsCounted(t *testing.T) {
 func TestStalledReplicas(t *testing.T) {
 	nodes := startCluster(t)
 	const name = "STALLS"
-	stream, err := nodes[0].js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Replicas: 3, Subjects: []string{"stalls"}})
+	stream, err := nodes[0].local.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Replicas: 3, Subjects: []string{"stalls"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	info := stream.CachedInfo()
-	at := slices.IndexFunc(nodes, func(n *testNode) bool { return n.Cluster.cfg.Identity != info.Cluster.Leader })
+	at := slices.IndexFunc(nodes, func(n *testNode) bool { return n.Server.local.cfg.Identity != info.Cluster.Leader })
 	var watches []*stallDetector
 	for _, n := range nodes {
-		watches = append(watches, &stallDetector{c: n.Cluster, timeout: time.Second})
+		watches = append(watches, &stallDetector{local: n.local, timeout: time.Second})
 	}
 	look := func() (named []string) {
 		for i, w := range watches {
@@ -138,7 +138,7 @@ func TestStalledReplicas(t *testing.T) {
 	}
 	body := []byte(strings.Repeat("x", 900<<10))
 	eventually(t, "the replica to be reported", func() error {
-		if _, err := nodes[0].js.Publish(t.Context(), "stalls", body); err != nil {
+		if _, err := nodes[0].local.js.Publish(t.Context(), "stalls", body); err != nil {
 			return err
 		}
 		if got := look(); !slices.Equal(got, []string{name}) {

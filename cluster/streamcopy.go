@@ -39,8 +39,8 @@ type StreamState struct {
 // publishing continues, and a slow chunk slows the transfer down. After
 // [ErrStreamMissing], [ErrNoLeader] or an interruption the archive may be started
 // again.
-func (c *Cluster) ArchiveStream(ctx context.Context, stream string, chunk func([]byte) error) (StreamState, error) {
-	nc := c.boards.nc
+func (a *Admin) ArchiveStream(ctx context.Context, stream string, chunk func([]byte) error) (StreamState, error) {
+	nc := a.local.boards.nc
 	inbox := nats.NewInbox()
 	chunks := make(chan *nats.Msg, 2*archiveWindow/archiveChunk+8)
 	sub, err := nc.ChanSubscribe(inbox, chunks)
@@ -59,7 +59,7 @@ func (c *Cluster) ArchiveStream(ctx context.Context, stream string, chunk func([
 		State  jetstream.StreamState   `json:"state"`
 		Config *jetstream.StreamConfig `json:"config"`
 	}
-	if err := c.requestAPI(ctx, "$JS.API.STREAM.SNAPSHOT."+stream, request, archiveTimeout, &started); err != nil {
+	if err := a.requestAPI(ctx, "$JS.API.STREAM.SNAPSHOT."+stream, request, archiveTimeout, &started); err != nil {
 		return StreamState{}, fmt.Errorf("archive stream %s: %w", stream, err)
 	}
 	if started.Error != nil || started.Config == nil {
@@ -112,8 +112,8 @@ func receiveArchive(ctx context.Context, stream string, chunks <-chan *nats.Msg,
 
 // requestAPI sends a request to the JetStream API and decodes its JSON reply. It
 // returns [ErrNoLeader] if no reply arrives.
-func (c *Cluster) requestAPI(ctx context.Context, subject string, request []byte, wait time.Duration, reply any) error {
-	m, err := c.boards.request(ctx, &nats.Msg{Subject: subject, Data: request}, wait)
+func (a *Admin) requestAPI(ctx context.Context, subject string, request []byte, wait time.Duration, reply any) error {
+	m, err := a.local.boards.request(ctx, &nats.Msg{Subject: subject, Data: request}, wait)
 	switch {
 	case errors.Is(err, errNoAnswer), errors.Is(err, errNoResponders):
 		return ErrNoLeader
@@ -124,13 +124,13 @@ func (c *Cluster) requestAPI(ctx context.Context, subject string, request []byte
 }
 
 // RestoreStream creates a stream that does not exist from an archive made by
-// [Cluster.ArchiveStream], with the yard's present configuration for it; a lane
+// [Admin.ArchiveStream], with the yard's present configuration for it; a lane
 // stays closed, see [Layout.Closed]. state is the archive's content. It returns
-// when the stream's leader has stored it; [Cluster.Replicated] reports on the
+// when the stream's leader has stored it; [Admin.Replicated] reports on the
 // other replicas.
-func (c *Cluster) RestoreStream(ctx context.Context, layout Layout, stream string, state StreamState, archive io.Reader) error {
+func (a *Admin) RestoreStream(ctx context.Context, layout Layout, stream string, state StreamState, archive io.Reader) error {
 	layout.Closed = true
-	cfg, ok := streamConfig(layout.withDefaults(&c.cfg), stream, state.Identity)
+	cfg, ok := streamConfig(layout.withDefaults(&a.local.cfg), stream, state.Identity)
 	if !ok {
 		return fmt.Errorf("stream %s does not belong to a yard", stream)
 	}
@@ -145,10 +145,10 @@ func (c *Cluster) RestoreStream(ctx context.Context, layout Layout, stream strin
 		Deliver string    `json:"deliver_subject"`
 	}
 	for began := time.Now(); ; {
-		err := c.requestAPI(ctx, "$JS.API.STREAM.RESTORE."+stream, request, restoreStartTimeout, &started)
+		err := a.requestAPI(ctx, "$JS.API.STREAM.RESTORE."+stream, request, restoreStartTimeout, &started)
 		if errors.Is(err, ErrNoLeader) && time.Since(began) < restoreRetryFor && ctx.Err() == nil {
 			// JetStream has chosen a leader that is down: start over.
-			if err := c.js.DeleteStream(ctx, stream); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+			if err := a.local.js.DeleteStream(ctx, stream); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
 				return fmt.Errorf("restore stream %s: %w", stream, err)
 			}
 			continue
@@ -165,7 +165,7 @@ func (c *Cluster) RestoreStream(ctx context.Context, layout Layout, stream strin
 	if started.Error != nil {
 		return fmt.Errorf("restore stream %s: %w", stream, started.Error)
 	}
-	if err := c.upload(ctx, started.Deliver, archive); err != nil {
+	if err := a.upload(ctx, started.Deliver, archive); err != nil {
 		return fmt.Errorf("restore stream %s: %w", stream, err)
 	}
 	return nil
@@ -192,7 +192,7 @@ func (e *apiError) transient() bool {
 
 // upload sends an archive chunk by chunk, each after the previous one was
 // acknowledged. An empty chunk ends it.
-func (c *Cluster) upload(ctx context.Context, subject string, archive io.Reader) error {
+func (a *Admin) upload(ctx context.Context, subject string, archive io.Reader) error {
 	buf := make([]byte, restoreChunk)
 	for {
 		n, err := io.ReadFull(archive, buf)
@@ -201,12 +201,12 @@ func (c *Cluster) upload(ctx context.Context, subject string, archive io.Reader)
 			return err // JetStream aborts the restore after a timeout
 		}
 		if n > 0 {
-			if err := c.uploadChunk(ctx, subject, buf[:n], restoreChunkTimeout); err != nil {
+			if err := a.uploadChunk(ctx, subject, buf[:n], restoreChunkTimeout); err != nil {
 				return err
 			}
 		}
 		if ended {
-			return c.uploadChunk(ctx, subject, nil, restoreEndTimeout)
+			return a.uploadChunk(ctx, subject, nil, restoreEndTimeout)
 		}
 	}
 }
@@ -214,18 +214,18 @@ func (c *Cluster) upload(ctx context.Context, subject string, archive io.Reader)
 // requestWithRetry sends a request to a stream's leader. The leader's subscription
 // may not be known here yet, so a request without responders is retried for
 // restoreInterestTimeout. No request is processed twice.
-func (c *Cluster) requestWithRetry(ctx context.Context, m *nats.Msg, wait time.Duration) (*nats.Msg, error) {
-	reply, err := c.boards.request(ctx, m, wait)
+func (a *Admin) requestWithRetry(ctx context.Context, m *nats.Msg, wait time.Duration) (*nats.Msg, error) {
+	reply, err := a.local.boards.request(ctx, m, wait)
 	for began := time.Now(); errors.Is(err, errNoResponders) && time.Since(began) < restoreInterestTimeout; {
 		sleep(ctx, 20*time.Millisecond)
-		reply, err = c.boards.request(ctx, m, wait)
+		reply, err = a.local.boards.request(ctx, m, wait)
 	}
 	return reply, err
 }
 
 // uploadChunk sends one chunk of an archive and waits for its acknowledgement.
-func (c *Cluster) uploadChunk(ctx context.Context, subject string, chunk []byte, wait time.Duration) error {
-	m, err := c.requestWithRetry(ctx, &nats.Msg{Subject: subject, Data: chunk}, wait)
+func (a *Admin) uploadChunk(ctx context.Context, subject string, chunk []byte, wait time.Duration) error {
+	m, err := a.requestWithRetry(ctx, &nats.Msg{Subject: subject, Data: chunk}, wait)
 	if err != nil {
 		return err
 	}
@@ -265,8 +265,8 @@ func streamStateOf(cfg *jetstream.StreamConfig, s jetstream.StreamState) StreamS
 }
 
 // StreamState returns the state of a stream, as its leader knows it.
-func (c *Cluster) StreamState(ctx context.Context, stream string) (StreamState, error) {
-	info, err := c.streamInfo(ctx, stream)
+func (a *Admin) StreamState(ctx context.Context, stream string) (StreamState, error) {
+	info, err := a.local.streamInfo(ctx, stream)
 	if err != nil {
 		return StreamState{}, err
 	}
@@ -275,13 +275,13 @@ func (c *Cluster) StreamState(ctx context.Context, stream string) (StreamState, 
 
 // RemoveStreams removes every stream of the yard, so that a restore can create
 // them again. Streams are removed in no other way.
-func (c *Cluster) RemoveStreams(ctx context.Context) error {
+func (a *Admin) RemoveStreams(ctx context.Context) error {
 	names := []string{StreamBlobs, StreamEvents, StreamResults, StreamDLQ, StreamLogs}
 	for lane := range uint8(MaxLanes) {
 		names = append(names, LaneStream(lane))
 	}
 	for _, name := range names {
-		if err := c.js.DeleteStream(ctx, name); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+		if err := a.local.js.DeleteStream(ctx, name); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
 			return fmt.Errorf("remove stream %s: %w", name, err)
 		}
 	}
@@ -290,8 +290,8 @@ func (c *Cluster) RemoveStreams(ctx context.Context) error {
 
 // Replicated returns "" if all replicas of a stream have everything that its
 // leader has, and otherwise what is missing.
-func (c *Cluster) Replicated(ctx context.Context, stream string) (missing string, err error) {
-	info, err := c.streamInfo(ctx, stream)
+func (a *Admin) Replicated(ctx context.Context, stream string) (missing string, err error) {
+	info, err := a.local.streamInfo(ctx, stream)
 	if err != nil || info.Cluster == nil {
 		return "", err
 	}

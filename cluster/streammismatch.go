@@ -28,26 +28,27 @@ var ErrStreamMismatch = errors.New("the lane's stream is not the one recorded in
 // the ledger. Such a stream was recreated, and the authority does not ingest its
 // records.
 type mismatchWatch struct {
-	c    *Cluster
-	wake chan struct{}
+	local *local
+	state *laneStates
+	wake  chan struct{}
 
 	mu         sync.Mutex
 	identities []string // identities of the lanes in the ledger
 }
 
-func newMismatchWatch(c *Cluster) *mismatchWatch {
-	return &mismatchWatch{c: c, wake: make(chan struct{}, 1)}
+func newMismatchWatch(l *local, s *laneStates) *mismatchWatch {
+	return &mismatchWatch{local: l, state: s, wake: make(chan struct{}, 1)}
 }
 
 // SetLaneIdentities sets the lanes' identities, which the ledger records. Until
 // the first call every stream with a lane's name counts as that lane.
-func (c *Cluster) SetLaneIdentities(identities []string) {
-	c.SetLanes(len(identities))
-	w := c.mismatch
+func (s *Server) SetLaneIdentities(identities []string) {
+	s.local.setLanes(len(identities))
+	w := s.mismatch
 	w.mu.Lock()
 	for i := range identities {
 		if i >= len(w.identities) || w.identities[i] != identities[i] {
-			c.publisher.state.reset(uint8(i))
+			s.Publisher.state.reset(uint8(i))
 		}
 	}
 	w.identities = identities
@@ -67,9 +68,9 @@ func (w *mismatchWatch) trigger() {
 // ends.
 func (w *mismatchWatch) run(ctx context.Context) {
 	for _, subject := range []string{advisoryStreamCreated, advisoryStreamModified} {
-		sub, err := w.c.api.nc.Subscribe(subject, func(*nats.Msg) { w.trigger() })
+		sub, err := w.local.api.nc.Subscribe(subject, func(*nats.Msg) { w.trigger() })
 		if err != nil {
-			w.c.log.Warn("subscription to stream advisories failed", "subject", subject, "err", err)
+			w.local.log.Warn("subscription to stream advisories failed", "subject", subject, "err", err)
 			continue
 		}
 		defer sub.Unsubscribe() //nolint:errcheck // the connection is gone, and so is the subscription
@@ -93,12 +94,12 @@ func (w *mismatchWatch) check(ctx context.Context) {
 	known := w.identities
 	w.mu.Unlock()
 	for lane, want := range known {
-		info, err := w.c.streamInfo(ctx, LaneStream(uint8(lane)))
+		info, err := w.local.streamInfo(ctx, LaneStream(uint8(lane)))
 		if err != nil || want == "" {
 			continue // unknown: keep the state; a lane without a leader accepts nothing
 		}
 		got := info.Config.Metadata[MetaIdentity]
-		w.c.publisher.state.setIdentityMatch(uint8(lane), got == want, info.State.LastSeq)
+		w.state.setIdentityMatch(uint8(lane), got == want, info.State.LastSeq)
 	}
 }
 
@@ -118,7 +119,7 @@ func (s *laneStates) setIdentityMatch(lane uint8, match bool, last uint64) {
 	mismatched := l.mismatched
 	s.mu.Unlock()
 	if mismatched != before {
-		s.c.log.Warn("lane stream mismatch changed", "lane", lane, "mismatched", mismatched)
+		s.local.log.Warn("lane stream mismatch changed", "lane", lane, "mismatched", mismatched)
 	}
 	if match && !mismatched {
 		s.raiseLast(lane, last)
@@ -133,7 +134,7 @@ func (s *laneStates) markMismatched(lane uint8) {
 	s.lane[lane].mismatched = true
 	s.mu.Unlock()
 	if !before {
-		s.c.log.Error("lane reuses sequence numbers, publishes to it stopped", "lane", lane)
+		s.local.log.Error("lane reuses sequence numbers, publishes to it stopped", "lane", lane)
 	}
 }
 
@@ -158,20 +159,20 @@ func (s *laneStates) raiseLast(lane uint8, seq uint64) {
 // LoadVerified reads the record of a job and verifies that it is the one the job
 // was created from, given the identity of its lane. The error is [ErrNotStored] if
 // the lane has no such record, and [ErrStreamMismatch] if the lane's stream is
-// another one. See also [Cluster.LoadRecord].
-func (c *Cluster) LoadVerified(ctx context.Context, at job.Position, id job.ID, identity string) (job.Record, error) {
-	r, err := c.LoadRecord(ctx, at)
-	if err == nil && r.Matches(id, identity) || err != nil && !errors.Is(err, ErrNotStored) {
-		return r, err
+// another one. See also [Reader.LoadRecord].
+func (r *Reader) LoadVerified(ctx context.Context, at job.Position, id job.ID, identity string) (job.Record, error) {
+	record, err := r.LoadRecord(ctx, at)
+	if err == nil && record.Matches(id, identity) || err != nil && !errors.Is(err, ErrNotStored) {
+		return record, err
 	}
 	// The record is missing or does not match. It may also be a later record that
 	// debounced the job: that one counts if the lane is the same.
-	info, laneErr := c.LaneInfo(ctx, at.Lane)
+	info, laneErr := r.LaneInfo(ctx, at.Lane)
 	if laneErr == nil && info.Identity != identity {
 		laneErr = ErrStreamMismatch
 	}
 	if laneErr != nil {
 		return job.Record{}, fmt.Errorf("load record %d@%d of job %s: %w", at.Lane, at.Seq, id, laneErr)
 	}
-	return r, err
+	return record, err
 }

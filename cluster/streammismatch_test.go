@@ -20,7 +20,7 @@ func TestStreamMismatch(t *testing.T) {
 	n1 := nodes[0]
 	var identities []string
 	for lane := range uint8(3) {
-		info, err := n1.LaneInfo(t.Context(), lane)
+		info, err := n1.Reader.LaneInfo(t.Context(), lane)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -30,7 +30,7 @@ func TestStreamMismatch(t *testing.T) {
 		n.SetLaneIdentities(identities)
 	}
 	put := func(key string) Ack {
-		a, err := n1.PublishWait(withDeadline(t, 5*time.Second), "mail", key, time.Time{}, jobBody(1))
+		a, err := n1.Publisher.PublishWait(withDeadline(t, 5*time.Second), "mail", key, time.Time{}, jobBody(1))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -40,30 +40,30 @@ func TestStreamMismatch(t *testing.T) {
 	for i := 0; own.Lane != 0 || own.Seq < 10; i++ { // so that n1 knows these sequences to be used
 		own = put(fmt.Sprintf("own %d", i))
 	}
-	record, err := n1.LoadRecord(t.Context(), own.Position)
+	record, err := n1.Reader.LoadRecord(t.Context(), own.Position)
 	if err != nil {
 		t.Fatal(err)
 	}
 	id := job.RecordID(identities[0], record.Seq, record.Stored)
-	if _, err := n1.LoadVerified(t.Context(), own.Position, id, identities[0]); err != nil {
+	if _, err := n1.Reader.LoadVerified(t.Context(), own.Position, id, identities[0]); err != nil {
 		t.Fatalf("own record: %v", err)
 	}
 
-	if err := nodes[1].js.DeleteStream(t.Context(), LaneStream(0)); err != nil {
+	if err := nodes[1].local.js.DeleteStream(t.Context(), LaneStream(0)); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the record to be gone with the stream", func() error { // replicas are removed one by one
-		if _, err := n1.LoadVerified(t.Context(), own.Position, id, identities[0]); !errors.Is(err, ErrStreamMissing) {
+		if _, err := n1.Reader.LoadVerified(t.Context(), own.Position, id, identities[0]); !errors.Is(err, ErrStreamMissing) {
 			return fmt.Errorf("record of the removed stream: %w", err)
 		}
 		return nil
 	})
-	cfg := laneConfig(0, "another", smallLayout(3).withDefaults(&n1.Cluster.cfg))
-	if _, err := nodes[1].js.CreateStream(t.Context(), cfg); err != nil {
+	cfg := laneConfig(0, "another", smallLayout(3).withDefaults(&n1.Server.local.cfg))
+	if _, err := nodes[1].local.js.CreateStream(t.Context(), cfg); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the other stream to accept messages", func() error {
-		_, err := nodes[1].js.Publish(t.Context(), laneSubject(0, nodePublish, "mail"), jobBody(2))
+		_, err := nodes[1].local.js.Publish(t.Context(), laneSubject(0, nodePublish, "mail"), jobBody(2))
 		return err
 	})
 	for i := range 50 {
@@ -72,15 +72,15 @@ func TestStreamMismatch(t *testing.T) {
 		}
 	}
 	for range own.Seq {
-		if _, err := nodes[1].js.Publish(t.Context(), laneSubject(0, nodePublish, "mail"), jobBody(2)); err != nil {
+		if _, err := nodes[1].local.js.Publish(t.Context(), laneSubject(0, nodePublish, "mail"), jobBody(2)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := n1.LoadVerified(t.Context(), own.Position, id, identities[0]); !errors.Is(err, ErrStreamMismatch) {
+	if _, err := n1.Reader.LoadVerified(t.Context(), own.Position, id, identities[0]); !errors.Is(err, ErrStreamMismatch) {
 		t.Errorf("record of the other stream: %v", err)
 	}
 	for _, n := range nodes {
-		nc := connectClient(t, n.Cluster)
+		nc := connectClient(t, n.Server)
 		eventually(t, "direct publishes to be routed to another lane", func() error {
 			var ack jetstream.PubAck
 			m, err := nc.Request(SubjectJobs+".mail", jobBody(3), time.Second)
@@ -98,9 +98,9 @@ func TestStreamMismatch(t *testing.T) {
 // TestStreamMismatch_RolledBack checks that a lane that was rolled back accepts
 // jobs again when it has reached its highest known sequence.
 func TestStreamMismatch_RolledBack(t *testing.T) {
-	c := startSingle(t).Cluster
-	c.SetLanes(2)
-	s := newLaneStates(c)
+	c := startSingle(t).Server
+	c.local.setLanes(2)
+	s := newLaneStates(c.local)
 	s.raiseLast(1, 100)
 	s.raiseLast(1, 90)
 	s.markMismatched(1)
@@ -118,7 +118,7 @@ func TestStreamMismatch_RolledBack(t *testing.T) {
 		t.Errorf("highest known sequence %d", at)
 	}
 	s.reset(1)
-	if lane, ok := s.pick(time.Now(), 0); !ok || s.lane[1].mismatched || s.lastSeq[1].Load() != 0 {
+	if lane, ok := s.pick(time.Now()); !ok || s.lane[1].mismatched || s.lastSeq[1].Load() != 0 {
 		t.Errorf("a replaced lane: picked %d, %t", lane, ok)
 	}
 }
@@ -126,9 +126,9 @@ func TestStreamMismatch_RolledBack(t *testing.T) {
 // TestStreamMismatch_AllLanes checks that direct publishes have no route if no
 // lane is the ledger's.
 func TestStreamMismatch_AllLanes(t *testing.T) {
-	c := startSingle(t).Cluster
-	c.SetLanes(2)
-	s := newLaneStates(c)
+	c := startSingle(t).Server
+	c.local.setLanes(2)
+	s := newLaneStates(c.local)
 	s.markMismatched(0)
 	if got := s.directRoute(time.Now()); got != 1 {
 		t.Errorf("routed to %d", got)
@@ -138,7 +138,7 @@ func TestStreamMismatch_AllLanes(t *testing.T) {
 		t.Errorf("routed to %d, while the only valid lane does not answer", got)
 	}
 	s.markMismatched(1)
-	if lane, ok := s.pick(time.Now().Add(2*time.Hour), 0); ok || s.directRoute(time.Now()) != routeNone {
+	if lane, ok := s.pick(time.Now().Add(2 * time.Hour)); ok || s.directRoute(time.Now()) != routeNone {
 		t.Errorf("picked lane %d, direct route %d", lane, s.directRoute(time.Now()))
 	}
 }

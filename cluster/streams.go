@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -82,39 +81,46 @@ func setDefault[T int64 | time.Duration](v *T, d T) {
 	}
 }
 
+// Admin creates, empties, archives and removes the cluster's streams. Its methods may
+// be called concurrently.
+type Admin struct {
+	local  *local
+	reader *Reader
+}
+
 // EnsureStreams creates the yard's streams or verifies that they exist, and
 // returns the lanes' identities. Only the authority may call it.
-func (c *Cluster) EnsureStreams(ctx context.Context, layout Layout) ([]string, error) {
+func (a *Admin) EnsureStreams(ctx context.Context, layout Layout) ([]string, error) {
 	if n := len(layout.Identities); n == 0 || n > MaxLanes {
 		return nil, fmt.Errorf("%d lanes: there must be 1 to %d", n, MaxLanes)
 	}
-	layout = layout.withDefaults(&c.cfg)
+	layout = layout.withDefaults(&a.local.cfg)
 	identities := make([]string, len(layout.Identities))
 	for lane, want := range layout.Identities {
-		identity, err := c.ensureLane(ctx, uint8(lane), want, layout)
+		identity, err := a.ensureLane(ctx, uint8(lane), want, layout)
 		if err != nil {
 			return nil, err
 		}
 		identities[lane] = identity
 	}
 	for _, cfg := range auxStreams(layout) {
-		if _, err := c.ensureStream(ctx, cfg, layout.Create); err != nil {
+		if _, err := a.local.ensureStream(ctx, cfg, layout.Create); err != nil {
 			return nil, err
 		}
 	}
-	c.ensureLogs(ctx, layout)
+	a.ensureLogs(ctx, layout)
 	return identities, nil
 }
 
 // ensureLane creates a lane or verifies its identity, and opens it unless layout
 // says otherwise. want is the identity recorded in the ledger, "" if any is
 // accepted. It returns the lane's identity.
-func (c *Cluster) ensureLane(ctx context.Context, lane uint8, want string, layout Layout) (string, error) {
+func (a *Admin) ensureLane(ctx context.Context, lane uint8, want string, layout Layout) (string, error) {
 	fresh := want
 	if fresh == "" {
 		fresh = randomHex(16)
 	}
-	info, err := c.ensureStream(ctx, laneConfig(lane, fresh, layout), layout.Create)
+	info, err := a.local.ensureStream(ctx, laneConfig(lane, fresh, layout), layout.Create)
 	if err != nil {
 		return "", err
 	}
@@ -126,31 +132,11 @@ func (c *Cluster) ensureLane(ctx context.Context, lane uint8, want string, layou
 		open := info.Config
 		direct := laneConfig(lane, got, layout)
 		open.Subjects, open.RePublish = direct.Subjects, direct.RePublish
-		if _, err := c.js.UpdateStream(ctx, open); err != nil {
+		if _, err := a.local.js.UpdateStream(ctx, open); err != nil {
 			return "", fmt.Errorf("open lane %d: %w", lane, err)
 		}
 	}
 	return got, nil
-}
-
-// ensureStream creates a stream if it is missing and create is set. It never
-// changes an existing stream: its configuration may have been chosen by an
-// operator.
-func (c *Cluster) ensureStream(ctx context.Context, cfg jetstream.StreamConfig, create bool) (*jetstream.StreamInfo, error) {
-	stream, err := c.js.Stream(ctx, cfg.Name)
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		if !create {
-			return nil, fmt.Errorf("%s: %w", cfg.Name, ErrStreamMissing)
-		}
-		stream, err = c.js.CreateStream(ctx, cfg)
-		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
-			stream, err = c.js.Stream(ctx, cfg.Name)
-		}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("ensure stream %s: %w", cfg.Name, err)
-	}
-	return stream.CachedInfo(), nil
 }
 
 // maxConsumers is the maximum number of consumers of one stream. Clients can
@@ -266,19 +252,19 @@ type LaneReplica struct {
 // LaneInfo returns the state of a lane from its leader. The error is
 // [ErrStreamMissing] if the lane does not exist and [ErrNoLeader] if its leader
 // does not answer.
-func (c *Cluster) LaneInfo(ctx context.Context, lane uint8) (LaneInfo, error) {
-	info, err := c.streamInfo(ctx, LaneStream(lane))
+func (r *Reader) LaneInfo(ctx context.Context, lane uint8) (LaneInfo, error) {
+	info, err := r.local.streamInfo(ctx, LaneStream(lane))
 	if err != nil {
 		return LaneInfo{}, err
 	}
 	li := LaneInfo{
-		Lane: lane, Identity: info.Config.Metadata[MetaIdentity], Leader: c.leaderOf(info),
+		Lane: lane, Identity: info.Config.Metadata[MetaIdentity], Leader: r.local.leaderOf(info),
 		First: info.State.FirstSeq, Last: info.State.LastSeq, Messages: info.State.Msgs, Bytes: info.State.Bytes,
 		MaxBytes: info.Config.MaxBytes, Created: info.Created, Quorum: hasQuorum(info.Cluster),
 	}
 	if info.Cluster != nil {
-		for _, r := range info.Cluster.Replicas {
-			li.Replicas = append(li.Replicas, LaneReplica{NodeOf(r.Name), r.Current, r.Offline, r.Lag})
+		for _, peer := range info.Cluster.Replicas {
+			li.Replicas = append(li.Replicas, LaneReplica{NodeOf(peer.Name), peer.Current, peer.Offline, peer.Lag})
 		}
 	}
 	return li, nil
@@ -310,46 +296,10 @@ func hasQuorum(c *jetstream.ClusterInfo) bool {
 }
 
 // LastSeq returns the sequence of a lane's last record, as its leader knows it.
-func (c *Cluster) LastSeq(ctx context.Context, lane uint8) (uint64, error) {
-	info, err := c.streamInfo(ctx, LaneStream(lane))
+func (r *Reader) LastSeq(ctx context.Context, lane uint8) (uint64, error) {
+	info, err := r.local.streamInfo(ctx, LaneStream(lane))
 	if err != nil {
 		return 0, err
 	}
 	return info.State.LastSeq, nil
-}
-
-// leaderOf returns the member that leads a stream, or "".
-func (c *Cluster) leaderOf(info *jetstream.StreamInfo) string {
-	if info.Cluster == nil {
-		return c.cfg.Node
-	}
-	return NodeOf(info.Cluster.Leader)
-}
-
-// streamInfo returns a stream's info from its leader only. Without a leader it
-// returns [ErrNoLeader], because another replica may be far behind what has been
-// ingested.
-func (c *Cluster) streamInfo(ctx context.Context, name string) (*jetstream.StreamInfo, error) {
-	info, err := c.replicaInfo(ctx, name)
-	if err == nil && info.Cluster != nil && info.Cluster.Leader == "" {
-		return nil, fmt.Errorf("%s: %w", name, ErrNoLeader)
-	}
-	return info, err
-}
-
-// replicaInfo returns a stream's info from its leader or, after ten seconds
-// without a leader, from any replica.
-func (c *Cluster) replicaInfo(ctx context.Context, name string) (*jetstream.StreamInfo, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-	defer cancel()
-	stream, err := c.js.Stream(ctx, name)
-	switch {
-	case errors.Is(err, jetstream.ErrStreamNotFound):
-		return nil, fmt.Errorf("%s: %w", name, ErrStreamMissing)
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrNoResponders):
-		return nil, fmt.Errorf("%s: %w", name, ErrNoReplica)
-	case err != nil:
-		return nil, fmt.Errorf("read info of stream %s: %w", name, err)
-	}
-	return stream.CachedInfo(), nil
 }

@@ -47,14 +47,14 @@ func TestHasQuorum(t *testing.T) {
 // TestPublish_FullLane checks that a job that does not fit into one lane goes to
 // another, and is refused if none has space.
 func TestPublish_FullLane(t *testing.T) {
-	c := startSingle(t).Cluster
-	c.SetLanes(3)
+	c := startSingle(t).Server
+	c.local.setLanes(3)
 	full := &apiError{Code: 503, ErrCode: codeStoreFailed, Description: "maximum bytes exceeded"}
 	for _, lanes := range []struct {
 		left int // lanes that seem to answer, other than the full one
 		want string
 	}{{1, ""}, {0, "maximum bytes exceeded"}} {
-		p := &publisher{c: c, state: newLaneStates(c)}
+		p := &Publisher{local: c.local, state: newLaneStates(c.local)}
 		for lane := lanes.left; lane < 3; lane++ {
 			p.state.markNoAnswer(uint8(lane), time.Now().Add(time.Minute))
 		}

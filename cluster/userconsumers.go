@@ -53,19 +53,19 @@ func isConsumerVerb(verb string) bool {
 
 // userConsumers creates and deletes users' consumers.
 type userConsumers struct {
-	c      *Cluster
+	local  *local
 	work   errgroup.Group
 	ctx    context.Context
 	cancel context.CancelFunc
 }
 
 // startUserConsumers starts to serve the requests of this node's clients.
-func (c *Cluster) startUserConsumers() (*userConsumers, error) {
-	u := &userConsumers{c: c}
+func startUserConsumers(l *local) (*userConsumers, error) {
+	u := &userConsumers{local: l}
 	u.work.SetLimit(maxConsumerRequests)
 	u.ctx, u.cancel = context.WithCancel(context.Background())
-	prefix := localSubject(c.cfg.Node, SubjectConsumers) + "."
-	_, err := c.api.nc.Subscribe(prefix+">", func(m *nats.Msg) {
+	prefix := localSubject(l.cfg.Node, SubjectConsumers) + "."
+	_, err := l.api.nc.Subscribe(prefix+">", func(m *nats.Msg) {
 		verb := strings.TrimPrefix(m.Subject, prefix)
 		if !u.work.TryGo(func() error { u.handle(m, verb); return nil }) {
 			u.respondError(m, verb, 503, "too many consumer requests at once: try again")
@@ -95,7 +95,7 @@ func (u *userConsumers) handle(m *nats.Msg, verb string) {
 		return
 	}
 	if err := m.Respond(reply.Data); err != nil {
-		u.c.log.Debug("consumer reply not sent", "err", err)
+		u.local.log.Debug("consumer reply not sent", "err", err)
 	}
 }
 
@@ -113,7 +113,7 @@ func (u *userConsumers) respondError(m *nats.Msg, verb string, code int, reason 
 		err = m.Respond(text)
 	}
 	if err != nil {
-		u.c.log.Debug("consumer reply not sent", "err", err)
+		u.local.log.Debug("consumer reply not sent", "err", err)
 	}
 }
 
@@ -223,7 +223,7 @@ func restrictConsumer(config map[string]json.RawMessage) error {
 func (u *userConsumers) checkLimit(stream string) error {
 	ctx, cancel := context.WithTimeout(u.ctx, consumerTimeout)
 	defer cancel()
-	info, err := u.c.streamInfo(ctx, stream)
+	info, err := u.local.streamInfo(ctx, stream)
 	if err != nil {
 		return err
 	}
@@ -255,5 +255,5 @@ func (u *userConsumers) remove(target string) (*nats.Msg, error) {
 }
 
 func (u *userConsumers) request(subject string, body []byte) (*nats.Msg, error) {
-	return u.c.api.request(u.ctx, &nats.Msg{Subject: subject, Data: body}, consumerTimeout)
+	return u.local.api.request(u.ctx, &nats.Msg{Subject: subject, Data: body}, consumerTimeout)
 }

@@ -1,0 +1,215 @@
+package cluster
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// local is what the types of this package share on one node: its configuration,
+// the embedded server with the node's connections to it, and the members that the
+// node knows. Its methods may be called concurrently.
+type local struct {
+	cfg   Config
+	log   *slog.Logger
+	srv   *server.Server
+	conns []*nats.Conn
+	js    jetstream.JetStream
+
+	unrecovered map[string]bool // streams on disk that could not be recovered at start; only of a node that runs alone
+
+	lanes atomic.Int32           // number of lanes
+	peers atomic.Pointer[[]Peer] // the members, sorted by name
+
+	// One connection per kind of traffic, so that a slow consumer of one kind does
+	// not delay the others.
+	ingest, reads, history, fleet, api, boards *inbox
+
+	system *inbox // system account; nil if the node runs alone
+}
+
+// startLocal starts the embedded server and connects to it.
+func startLocal(cfg Config, log *slog.Logger) (*local, *serverLog, error) {
+	password := cfg.InternalPassword
+	if password == "" {
+		password = randomHex(16)
+	}
+	l := &local{cfg: cfg, log: log}
+	l.peers.Store(&cfg.Peers)
+	l.setLanes(len(l.memberNames()))
+	srv, serverLog, err := startServer(&l.cfg, password, l.peerList, log)
+	if err != nil {
+		return nil, nil, err
+	}
+	l.srv = srv
+	if !l.cfg.clustered() {
+		l.unrecovered = unrecoveredStreams(l.srv)
+	}
+	if err := l.connect(password); err != nil {
+		l.close()
+		l.stopServer()
+		return nil, nil, err
+	}
+	return l, serverLog, nil
+}
+
+// connect opens the in-process connections, each with its inbox.
+func (l *local) connect(password string) error {
+	type traffic struct {
+		name string
+		box  **inbox
+		user string
+	}
+	kinds := []traffic{
+		{"ingest", &l.ingest, userInternal}, {"reads", &l.reads, userInternal}, {"history", &l.history, userInternal},
+		{"fleet", &l.fleet, userInternal}, {"api", &l.api, userInternal}, {"boards", &l.boards, userInternal},
+	}
+	if l.cfg.clustered() {
+		kinds = append(kinds, traffic{"system", &l.system, userSystem})
+	}
+	for _, kind := range kinds {
+		nc, err := nats.Connect("", nats.InProcessServer(l.srv), nats.UserInfo(kind.user, password),
+			nats.Name("yard-"+kind.name), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond),
+			nats.ErrorHandler(l.logConnError))
+		if err != nil {
+			return fmt.Errorf("connect %s to the node's own server: %w", kind.name, err)
+		}
+		l.conns = append(l.conns, nc)
+		if *kind.box, err = newInbox(nc); err != nil {
+			return fmt.Errorf("subscribe to the inbox of %s: %w", kind.name, err)
+		}
+	}
+	js, err := jetstream.New(l.api.nc)
+	if err != nil {
+		return fmt.Errorf("use JetStream: %w", err)
+	}
+	l.js = js
+	return nil
+}
+
+// logConnError logs an asynchronous error of one of the node's own connections.
+func (l *local) logConnError(nc *nats.Conn, sub *nats.Subscription, err error) {
+	subject := ""
+	if sub != nil {
+		subject = sub.Subject
+	}
+	l.log.Warn("error on in-process NATS connection", "connection", nc.Opts.Name, "subject", subject, "err", err)
+}
+
+// inboxes returns the inboxes of all open connections.
+func (l *local) inboxes() []*inbox {
+	all := []*inbox{l.ingest, l.reads, l.history, l.fleet, l.api, l.boards, l.system}
+	return slices.DeleteFunc(all, func(b *inbox) bool { return b == nil })
+}
+
+// close closes the connections and fails the requests on them.
+func (l *local) close() {
+	for _, nc := range l.conns {
+		nc.Close()
+	}
+	for _, box := range l.inboxes() {
+		box.close()
+	}
+}
+
+// stopServer stops the embedded server and blocks until it has stopped.
+func (l *local) stopServer() {
+	l.srv.Shutdown()
+	l.srv.WaitForShutdown()
+}
+
+// peerList returns the members, sorted by name.
+func (l *local) peerList() []Peer { return *l.peers.Load() }
+
+// memberNames returns the members' names, in the order of their lanes.
+func (l *local) memberNames() []string {
+	if !l.cfg.clustered() {
+		return []string{l.cfg.Node}
+	}
+	peers := l.peerList()
+	names := make([]string, len(peers))
+	for i, p := range peers {
+		names[i] = p.Node
+	}
+	return names
+}
+
+// setLanes sets the number of lanes, which the ledger decides. It is the number of
+// members until the first call.
+func (l *local) setLanes(n int) { l.lanes.Store(int32(min(max(n, 1), MaxLanes))) }
+
+// laneCount returns the number of lanes.
+func (l *local) laneCount() int { return int(l.lanes.Load()) }
+
+// ensureStream creates a stream if it is missing and create is set. It never
+// changes an existing stream: its configuration may have been chosen by an
+// operator.
+func (l *local) ensureStream(ctx context.Context, cfg jetstream.StreamConfig, create bool) (*jetstream.StreamInfo, error) {
+	stream, err := l.js.Stream(ctx, cfg.Name)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		if !create {
+			return nil, fmt.Errorf("%s: %w", cfg.Name, ErrStreamMissing)
+		}
+		stream, err = l.js.CreateStream(ctx, cfg)
+		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
+			stream, err = l.js.Stream(ctx, cfg.Name)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ensure stream %s: %w", cfg.Name, err)
+	}
+	return stream.CachedInfo(), nil
+}
+
+// leaderOf returns the member that leads a stream, or "".
+func (l *local) leaderOf(info *jetstream.StreamInfo) string {
+	if info.Cluster == nil {
+		return l.cfg.Node
+	}
+	return NodeOf(info.Cluster.Leader)
+}
+
+// streamInfo returns a stream's info from its leader only. Without a leader it
+// returns [ErrNoLeader], because another replica may be far behind what has been
+// ingested.
+func (l *local) streamInfo(ctx context.Context, name string) (*jetstream.StreamInfo, error) {
+	info, err := l.replicaInfo(ctx, name)
+	if err == nil && info.Cluster != nil && info.Cluster.Leader == "" {
+		return nil, fmt.Errorf("%s: %w", name, ErrNoLeader)
+	}
+	return info, err
+}
+
+// replicaInfo returns a stream's info from its leader or, after ten seconds
+// without a leader, from any replica.
+func (l *local) replicaInfo(ctx context.Context, name string) (*jetstream.StreamInfo, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	stream, err := l.js.Stream(ctx, name)
+	switch {
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		return nil, fmt.Errorf("%s: %w", name, ErrStreamMissing)
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrNoResponders):
+		return nil, fmt.Errorf("%s: %w", name, ErrNoReplica)
+	case err != nil:
+		return nil, fmt.Errorf("read info of stream %s: %w", name, err)
+	}
+	return stream.CachedInfo(), nil
+}
+
+// randomHex returns n random bytes in hexadecimal.
+func randomHex(n int) string {
+	b := make([]byte, n)
+	rand.Read(b) // never fails
+	return hex.EncodeToString(b)
+}
