@@ -34,15 +34,9 @@ const (
 	ending // its outcome is known and not yet settled
 )
 
-// dispatchKey identifies a dispatch: the n-th one of a job.
-type dispatchKey struct {
-	id job.ID
-	n  uint32
-}
-
 // dispatch is a dispatch that this node has and that is not settled.
 type dispatch struct {
-	dispatchKey
+	job.DispatchID
 	phase        phase
 	target       Target
 	recallReason job.RecallReason // why it must stop; "": it need not
@@ -87,29 +81,29 @@ const (
 // settled or refused: an assignment may arrive twice, and late. It is guarded by the
 // agent's mu.
 type dispatchTable struct {
-	live    map[dispatchKey]*dispatch
+	live    map[job.DispatchID]*dispatch
 	running int // number of dispatches in live that are not ending
 
 	settled recentKeys // settled here, or moved away
 	refused recentKeys // refused: the authority may place the job elsewhere, and a late copy of the assignment must not start it here
 }
 
-func newDispatchTable() dispatchTable { return dispatchTable{live: map[dispatchKey]*dispatch{}} }
+func newDispatchTable() dispatchTable { return dispatchTable{live: map[job.DispatchID]*dispatch{}} }
 
 // recentKeys is a set of keys that drops old ones.
 type recentKeys struct {
-	current, previous map[dispatchKey]struct{}
+	current, previous map[job.DispatchID]struct{}
 	rotatedAt         time.Time // when current was started
 }
 
-func (m *recentKeys) add(k dispatchKey, now time.Time) {
+func (m *recentKeys) add(k job.DispatchID, now time.Time) {
 	if m.current == nil || len(m.current) >= recentMax || now.Sub(m.rotatedAt) >= recentTTL {
-		m.previous, m.current, m.rotatedAt = m.current, make(map[dispatchKey]struct{}, len(m.current)), now
+		m.previous, m.current, m.rotatedAt = m.current, make(map[job.DispatchID]struct{}, len(m.current)), now
 	}
 	m.current[k] = struct{}{}
 }
 
-func (m *recentKeys) has(k dispatchKey) bool {
+func (m *recentKeys) has(k job.DispatchID) bool {
 	_, recently := m.current[k]
 	_, before := m.previous[k]
 	return recently || before
@@ -119,7 +113,7 @@ func (m *recentKeys) has(k dispatchKey) bool {
 // was settled here. Whether a dispatch that has moved here (Started is set) was
 // settled here before does not matter.
 func (t *dispatchTable) seen(asg *job.Assignment) bool {
-	k := dispatchKey{asg.Job, asg.N}
+	k := asg.DispatchID()
 	if _, ok := t.live[k]; ok {
 		return true
 	}
@@ -133,7 +127,7 @@ func (t *dispatchTable) seen(asg *job.Assignment) bool {
 // that has moved here: its worker may still resume it.
 func (t *dispatchTable) markRefused(asg *job.Assignment, now time.Time) {
 	if asg.Started.IsZero() {
-		t.refused.add(dispatchKey{asg.Job, asg.N}, now)
+		t.refused.add(asg.DispatchID(), now)
 	}
 }
 
@@ -141,13 +135,13 @@ func (t *dispatchTable) markRefused(asg *job.Assignment, now time.Time) {
 func (t *dispatchTable) ids() []job.DispatchID {
 	ids := make([]job.DispatchID, 0, len(t.live))
 	for k := range t.live {
-		ids = append(ids, job.DispatchID{Job: k.id, N: k.n})
+		ids = append(ids, k)
 	}
 	return ids
 }
 
 func (t *dispatchTable) add(d *dispatch) {
-	t.live[d.dispatchKey] = d
+	t.live[d.DispatchID] = d
 	t.running++
 }
 
@@ -159,21 +153,21 @@ func (t *dispatchTable) markEnding(d *dispatch) {
 
 // drop removes a dispatch that was not started.
 func (t *dispatchTable) drop(d *dispatch) {
-	delete(t.live, d.dispatchKey)
+	delete(t.live, d.DispatchID)
 	t.running--
 }
 
 // markMoved removes a dispatch that continues on another node, and remembers it as
 // settled.
 func (t *dispatchTable) markMoved(d *dispatch, now time.Time) {
-	if t.live[d.dispatchKey] == d && d.phase != ending {
+	if t.live[d.DispatchID] == d && d.phase != ending {
 		t.running--
-		t.markSettled(d.dispatchKey, now)
+		t.markSettled(d.DispatchID, now)
 	}
 }
 
 // markSettled removes a dispatch and remembers it as settled.
-func (t *dispatchTable) markSettled(k dispatchKey, now time.Time) {
+func (t *dispatchTable) markSettled(k job.DispatchID, now time.Time) {
 	if _, ok := t.live[k]; !ok {
 		return
 	}
@@ -237,11 +231,11 @@ func (a *Agent) accept(asg *job.Assignment) job.Answer {
 	if target == nil {
 		return job.NoCapacity
 	}
-	d := &dispatch{dispatchKey: dispatchKey{asg.Job, asg.N}, phase: starting, target: target}
+	d := &dispatch{DispatchID: asg.DispatchID(), phase: starting, target: target}
 	spec, needsLoad, err := parseBody(asg.Body)
 	a.mu.Lock()
 	known := a.table.seen(asg)
-	if known || !a.canWork() || a.table.refused.has(d.dispatchKey) || !asg.Started.IsZero() {
+	if known || !a.canWork() || a.table.refused.has(d.DispatchID) || !asg.Started.IsZero() {
 		if !known {
 			a.table.markRefused(asg, time.Now())
 		}
@@ -310,7 +304,7 @@ func (a *Agent) markRunning(d *dispatch) {
 // recallFor returns a recall of d that the node itself decides on, or that was
 // deferred until the target had started d.
 func (d *dispatch) recallFor(reason job.RecallReason) job.Recall {
-	return job.Recall{Job: d.id, N: d.n, Reason: reason}
+	return job.Recall{Job: d.Job, N: d.N, Reason: reason}
 }
 
 // loadAndStart loads the body of an accepted dispatch and starts it.
@@ -361,7 +355,7 @@ const maxLoadAttempts = 4
 func (a *Agent) loadBody(ctx context.Context, d *dispatch) ([]byte, error) {
 	retry := backoff.Backoff{Base: 50 * time.Millisecond, Max: time.Second, Rand: a.cfg.Rand}
 	for try := 1; ; try++ {
-		body, err := a.transport.LoadBody(ctx, d.assignment.Position, d.id)
+		body, err := a.transport.LoadBody(ctx, d.assignment.Position, d.Job)
 		if err == nil || errors.Is(err, ErrBodyLost) {
 			return body, err
 		}
@@ -379,13 +373,13 @@ func (a *Agent) loadBody(ctx context.Context, d *dispatch) ([]byte, error) {
 
 // invalidOutcome returns the outcome of a dispatch whose job can never run.
 func (d *dispatch) invalidOutcome(err error) job.Outcome {
-	return job.Outcome{Job: d.id, N: d.n, Status: job.Error, Final: true, Fault: &job.Fault{Message: err.Error(), Type: job.FaultInvalid}}
+	return job.Outcome{Job: d.Job, N: d.N, Status: job.Error, Final: true, Fault: &job.Fault{Message: err.Error(), Type: job.FaultInvalid}}
 }
 
 // declinedOutcome returns the outcome that gives back a dispatch which was not
 // started.
 func (d *dispatch) declinedOutcome(reason string) job.Outcome {
-	return job.Outcome{Job: d.id, N: d.n, Status: job.Declined, Fault: &job.Fault{Message: reason}}
+	return job.Outcome{Job: d.Job, N: d.N, Status: job.Declined, Fault: &job.Fault{Message: reason}}
 }
 
 // recalledOutcome returns the outcome of a dispatch that was recalled before it was

@@ -13,7 +13,7 @@ func (a *Agent) Recall(r job.Recall) {
 	a.mu.Lock()
 	var running *dispatch
 	if a.observeEpoch(r.Epoch) {
-		d := a.table.live[dispatchKey{r.Job, r.N}]
+		d := a.table.live[r.DispatchID()]
 		if d != nil && !r.Outdated(d.moveIndex) && d.recall(r.Reason) {
 			running = d
 		}
@@ -43,7 +43,7 @@ func (a *Agent) stop(d *dispatch, r job.Recall) {
 func (a *Agent) Adopt(asg job.Assignment) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	k := dispatchKey{asg.Job, asg.N}
+	k := asg.DispatchID()
 	if d := a.table.live[k]; d != nil {
 		d.moveIndex = max(d.moveIndex, asg.MoveIndex)
 		return d.phase == running && d.recallReason == ""
@@ -51,6 +51,6 @@ func (a *Agent) Adopt(asg job.Assignment) bool {
 	if !a.canWork() {
 		return false
 	}
-	a.table.add(&dispatch{dispatchKey: k, phase: running, target: a.targets[asg.Kind], moveIndex: asg.MoveIndex})
+	a.table.add(&dispatch{DispatchID: k, phase: running, target: a.targets[asg.Kind], moveIndex: asg.MoveIndex})
 	return true
 }

@@ -63,11 +63,11 @@ type outbox struct {
 // because its worker came from another node. Of two outcomes of one dispatch the
 // first counts; the callbacks of both are called.
 func (a *Agent) Report(outcome job.Outcome, onSettled func(job.Settled)) {
-	k := dispatchKey{outcome.Job, outcome.N}
+	k := outcome.DispatchID()
 	a.mu.Lock()
 	d := a.table.live[k]
 	if d == nil {
-		d = &dispatch{dispatchKey: k}
+		d = &dispatch{DispatchID: k}
 		a.table.add(d)
 	}
 	first := d.phase != ending
@@ -382,7 +382,7 @@ func (a *Agent) settle(ack job.ReportAck, batch []*pendingOutcome) (calls []func
 	}
 	now := time.Now()
 	for i, e := range batch {
-		a.table.markSettled(dispatchKey{e.outcome.Job, e.outcome.N}, now)
+		a.table.markSettled(e.outcome.DispatchID(), now)
 		for _, callback := range e.callbacks {
 			calls = append(calls, func() { callback(ack.Settled[i]) })
 		}

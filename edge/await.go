@@ -55,7 +55,7 @@ func (c *conn) handleAwait(ctx context.Context, p overhop.Raw) (overhop.Raw, err
 		if v, err = c.require(ctx, name, c.cluster.Job); err != nil {
 			return nil, err
 		}
-		return overhop.AppendValue(nil, c.s.omitToFit(c.s.jobFields(&v), "payload", "result", "error")), nil
+		return c.s.omitToFit(c.s.jobFields(&v), "payload", "result", "error").Raw(), nil
 	}
 	if wait > 0 {
 		if err := c.beginAwait(); err != nil {
@@ -64,7 +64,7 @@ func (c *conn) handleAwait(ctx context.Context, p overhop.Raw) (overhop.Raw, err
 		waiting, stop := context.WithTimeout(c.ctx, wait)
 		go c.pushJobEnd(waiting, stop, v.Queue, v.ID)
 	}
-	return overhop.AppendValue(nil, overhop.Fields{"pending": true}), nil
+	return overhop.Fields{"pending": true}.Raw(), nil
 }
 
 // pushJobEnd waits until the job has ended or ctx is done, and pushes JOBEND.
@@ -102,7 +102,7 @@ const envelopeOverhead = 64
 func (s *Server) omitToFit(p overhop.Fields, keys ...string) overhop.Fields {
 	var omitted []string
 	for _, key := range keys {
-		if len(overhop.AppendValue(nil, p)) <= s.cfg.Wire.MaxEnvelope-envelopeOverhead {
+		if len(p.Raw()) <= s.cfg.Wire.MaxEnvelope-envelopeOverhead {
 			break
 		}
 		if fault, ok := p[key].(overhop.Fields); ok && key == "error" {

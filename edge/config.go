@@ -104,47 +104,32 @@ func (c ServerConfig) validate() error {
 // maxToken is the largest length of a token, in bytes.
 const maxToken = 256
 
-// WireConfig limits frames and connections that are not registered.
+// WireConfig limits frames.
 type WireConfig struct {
 	// MaxEnvelope is the largest frame payload that is accepted and sent, in
 	// bytes, 65536 to 33554432. Default 8388608.
 	MaxEnvelope int `toml:"max_envelope_size_bytes"`
-	// Session limits connections that are not registered.
-	Session SessionConfig `toml:"session"`
 }
 
-// SessionConfig holds lifetimes in whole seconds, 1 to 3600.
-type SessionConfig struct {
-	// Unhelloed is the time a connection has to send HELLO. Default 10.
-	Unhelloed int `toml:"unhelloed_max_lifetime_seconds"`
-	// Unregistered is the time after its HELLO after which a connection is
-	// asked to register. Default 10.
-	Unregistered int `toml:"helloed_unregistered_max_lifetime_seconds"`
-	// Ident is the time it then has to register. Default 2.
-	Ident int `toml:"ident_register_timeout_seconds"`
-}
+// defaultLifetimes limit connections that are not registered.
+var defaultLifetimes = overhop.Lifetimes{Unhelloed: 10 * time.Second, Unregistered: 10 * time.Second, Ident: 2 * time.Second}
 
-func (c SessionConfig) lifetimes() overhop.Lifetimes {
-	return overhop.Lifetimes{
-		Unhelloed:    time.Duration(c.Unhelloed) * time.Second,
-		Unregistered: time.Duration(c.Unregistered) * time.Second,
-		Ident:        time.Duration(c.Ident) * time.Second,
-	}
-}
-
-// maxPageSize is the upper limit of page sizes.
+// maxPageSize is the upper limit of PaginationConfig.PageSize.
 const maxPageSize = 10_000
 
 // PaginationConfig configures the pages of LSJOB.
 type PaginationConfig struct {
-	// PageSize is the number of jobs on a page if the request has none, 1 to
-	// MaxPageSize. Default 15.
+	// PageSize is the number of jobs on a page if the request has none, 1 to 10000.
+	// Default 15.
 	PageSize int `toml:"page_size"`
-	// MaxPageSize is the largest number of jobs on a page, 1 to 10000; a
-	// request for more gets this number. Default 1000, or PageSize if that is
-	// larger.
-	MaxPageSize int `toml:"max_page_size"`
 }
+
+// largestPage returns the largest number of jobs on a page. A request for more gets this
+// number.
+func (c PaginationConfig) largestPage() int { return max(1000, c.PageSize) }
+
+// recallGrace is how long a recalled job has to end by itself.
+const recallGrace = 2 * time.Second
 
 // DeliveryConfig configures the delivery of jobs to workers.
 type DeliveryConfig struct {
@@ -162,17 +147,16 @@ type DeliveryConfig struct {
 	// Beat is the interval at which workers are asked to send BEAT, 100ms to
 	// half of Lease. Default 2s.
 	Beat time.Duration `toml:"beat"`
-	// RecallGrace is how long a recalled job has to end by itself, 0s to 60s;
-	// -1ns means no grace. Default 2s.
-	RecallGrace time.Duration `toml:"recall_grace"`
-	// SettleWait is how long a DONE or FAIL waits for its commit before it is
-	// answered UNAVAILABLE. It is at least 100ms and less than Lease minus
-	// Beat, because later messages of the worker, such as a BEAT, may wait as
-	// long. Default three quarters of that, at most 3s.
-	SettleWait time.Duration `toml:"settle_wait"`
 	// DrainGrace is the time, announced in DRAIN, after which the node closes
 	// its connections, 1s to 1h. Default 10s.
 	DrainGrace time.Duration `toml:"drain_grace"`
+}
+
+// settleWait returns how long a DONE or FAIL waits for its commit before it is answered
+// UNAVAILABLE. It is less than Lease minus Beat, because later messages of the worker,
+// such as a BEAT, may wait as long.
+func (c DeliveryConfig) settleWait() time.Duration {
+	return min(3*time.Second, (c.Lease-c.Beat)*3/4)
 }
 
 // LimitsConfig limits what clients may use.
@@ -210,11 +194,7 @@ func (c Config) WithDefaults() Config {
 	setDefault(&c.Server.Host, "127.0.0.1")
 	setDefault(&c.Server.Port, DefaultPort)
 	setDefault(&c.Wire.MaxEnvelope, overhop.DefaultFrameLimit)
-	setDefault(&c.Wire.Session.Unhelloed, 10)
-	setDefault(&c.Wire.Session.Unregistered, 10)
-	setDefault(&c.Wire.Session.Ident, 2)
 	setDefault(&c.Pagination.PageSize, 15)
-	setDefault(&c.Pagination.MaxPageSize, max(1000, min(c.Pagination.PageSize, maxPageSize)))
 	if c.Delivery.RequireHelloExt == nil {
 		required := true
 		c.Delivery.RequireHelloExt = &required
@@ -222,8 +202,6 @@ func (c Config) WithDefaults() Config {
 	setDefault(&c.Delivery.Ack, 5*time.Second)
 	setDefault(&c.Delivery.Lease, 6*time.Second)
 	setDefault(&c.Delivery.Beat, 2*time.Second)
-	setDefault(&c.Delivery.RecallGrace, 2*time.Second)
-	setDefault(&c.Delivery.SettleWait, min(3*time.Second, (c.Delivery.Lease-c.Delivery.Beat)*3/4))
 	setDefault(&c.Delivery.DrainGrace, 10*time.Second)
 	setDefault(&c.Limits.Connections, 20_000)
 	setDefault(&c.Limits.PerAddress, 10_000)
@@ -246,18 +224,13 @@ func setDefault[T comparable](field *T, value T) {
 // Validate returns an error that names the first field out of range, and its
 // range. Defaults must have been applied.
 func (c Config) Validate() error {
-	session := c.Wire.Session
 	for _, f := range [...]struct {
 		key             string
 		value, min, max int
 	}{
 		{"server.port", c.Server.Port, -1, 65535},
 		{"wire.max_envelope_size_bytes", c.Wire.MaxEnvelope, overhop.MinFrameLimit, overhop.MaxFrameLimit},
-		{"wire.session.unhelloed_max_lifetime_seconds", session.Unhelloed, 1, 3600},
-		{"wire.session.helloed_unregistered_max_lifetime_seconds", session.Unregistered, 1, 3600},
-		{"wire.session.ident_register_timeout_seconds", session.Ident, 1, 3600},
-		{"pagination.max_page_size", c.Pagination.MaxPageSize, 1, maxPageSize},
-		{"pagination.page_size", c.Pagination.PageSize, 1, c.Pagination.MaxPageSize},
+		{"pagination.page_size", c.Pagination.PageSize, 1, maxPageSize},
 		{"limits.max_connections", c.Limits.Connections, 1, 1_000_000},
 		{"limits.max_connections_per_address", c.Limits.PerAddress, 1, 1_000_000},
 		{"limits.max_subscriptions_per_worker", c.Limits.Subscriptions, 1, 100_000},
@@ -282,7 +255,6 @@ func (c Config) validateDurations() error {
 		{"delivery.ack_timeout", c.Delivery.Ack, time.Second, time.Minute},
 		{"delivery.lease", c.Delivery.Lease, 2 * time.Second, 6 * time.Second},
 		{"delivery.beat", c.Delivery.Beat, 100 * time.Millisecond, c.Delivery.Lease / 2},
-		{"delivery.recall_grace", c.Delivery.RecallGrace, -1, time.Minute},
 		{"delivery.drain_grace", c.Delivery.DrainGrace, time.Second, time.Hour},
 		{"limits.read_timeout", c.Limits.ReadTimeout, time.Second, 5 * time.Minute},
 		{"limits.write_timeout", c.Limits.WriteTimeout, 100 * time.Millisecond, 5 * time.Minute},
@@ -291,10 +263,6 @@ func (c Config) validateDurations() error {
 		if f.value < f.min || f.value > f.max {
 			return fmt.Errorf("%s is %s; must be %s to %s", f.key, f.value, f.min, f.max)
 		}
-	}
-	d := c.Delivery
-	if d.SettleWait < 100*time.Millisecond || d.SettleWait >= d.Lease-d.Beat {
-		return fmt.Errorf("delivery.settle_wait is %s; must be at least 100ms, and less than delivery.lease minus delivery.beat, which is %s", d.SettleWait, d.Lease-d.Beat)
 	}
 	if idle := c.Limits.IdleTimeout; idle != 0 && idle < 10*time.Second {
 		return fmt.Errorf("limits.idle_timeout is %s; must be 0 or at least 10s", idle)

@@ -57,7 +57,7 @@ func (s *Server) newConn(ctx context.Context, nc net.Conn) *conn {
 		s: s, nc: nc, host: hostOf(nc.RemoteAddr()),
 		in:         frame.NewReader(nc, s.cfg.Wire.MaxEnvelope),
 		writerDone: make(chan struct{}),
-		session:    overhop.NewSession(s.cfg.Wire.Session.lifetimes(), time.Now()),
+		session:    overhop.NewSession(s.lifetimes, time.Now()),
 	}
 	c.in.SetGate(c)
 	c.session.RequireToken(string(s.cfg.Server.Token))
@@ -188,8 +188,7 @@ func (c *conn) tick(now time.Time) {
 		})
 		c.out.finish()
 	case overhop.ActionIdent:
-		identTimeout := time.Duration(c.s.cfg.Wire.Session.Ident) * time.Second
-		c.out.push(pushLimit, func(b []byte) ([]byte, error) { return overhop.AppendIdent(b, identTimeout, step.Deadline), nil })
+		c.out.push(pushLimit, func(b []byte) ([]byte, error) { return overhop.AppendIdent(b, c.s.lifetimes.Ident, step.Deadline), nil })
 	}
 }
 

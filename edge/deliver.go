@@ -50,7 +50,7 @@ func (s *Server) Start(a job.Assignment, spec job.Spec) bool {
 // capacity, or if the dispatch exists, which known reports. reserve sets the
 // fields of q that depend on the time and the subscription.
 func (s *Server) reserve(c *conn, a job.Assignment, q *overhop.Quest) (d *dispatch, known bool) {
-	r := dispatchKey{a.Job, a.N}
+	r := a.DispatchID()
 	tok := s.tokens.mint(r)
 	now := time.Now()
 	s.mu.Lock()
@@ -64,7 +64,7 @@ func (s *Server) reserve(c *conn, a job.Assignment, q *overhop.Quest) (d *dispat
 	}
 	sub.credits--
 	s.offers.markDirty(sub)
-	d = &dispatch{dispatchKey: r, token: tok, queue: a.Queue, attempt: a.Attempt, timeout: a.Timeout, conn: c, wid: c.wid, sub: sub, state: reserved, heapIndex: -1}
+	d = &dispatch{DispatchID: r, token: tok, queue: a.Queue, attempt: a.Attempt, timeout: a.Timeout, conn: c, wid: c.wid, sub: sub, state: reserved, heapIndex: -1}
 	if a.Timeout > 0 {
 		d.deadline = now.Add(a.Timeout)
 	}
@@ -114,7 +114,7 @@ func (s *Server) failUnsendable(d *dispatch, err error) {
 // here without one, unless a later move has brought it back.
 func (s *Server) Stop(r job.Recall) {
 	s.mu.Lock()
-	d := s.dispatches[dispatchKey{r.Job, r.N}]
+	d := s.dispatches[r.DispatchID()]
 	if d == nil || d.state == ended || d.state == ackExpired || r.Outdated(d.moved) {
 		s.mu.Unlock()
 		return
@@ -136,13 +136,13 @@ type recall struct {
 // recallLocked recalls d and returns what the caller must pass to
 // finishRecall once Server.mu is released.
 func (s *Server) recallLocked(d *dispatch, reason job.RecallReason, now time.Time) recall {
-	grace := max(s.cfg.Delivery.RecallGrace, 0)
+	grace := recallGrace
 	started := d.state != reserved
 	if !started || reason == job.RecallLease || reason == job.RecallSuperseded {
 		grace = 0
 	}
 	r := recall{conn: d.conn, fields: overhop.Fields{
-		"jid": jid(d.queue, d.id), "tok": d.token[:], "reason": string(reason), "grace_ms": grace.Milliseconds(),
+		"jid": jid(d.queue, d.Job), "tok": d.token[:], "reason": string(reason), "grace_ms": grace.Milliseconds(),
 	}}
 	if !started && !d.sub.closed && (reason == job.RecallCancelled || reason == job.RecallQueueGone || reason == job.RecallSuperseded) {
 		d.sub.credits++
@@ -209,12 +209,6 @@ func lostOutcome(d *dispatch, message string) job.Outcome {
 	}
 }
 
-// dispatchKey identifies a dispatch.
-type dispatchKey struct {
-	id job.ID
-	n  uint32
-}
-
 type token = [overhop.TokenLen]byte
 
 // tokens creates and verifies lease tokens: the dispatch's number in eight
@@ -246,11 +240,11 @@ func (t *tokens) known() bool {
 }
 
 // mint returns the token of a dispatch. The secret must be known.
-func (t *tokens) mint(r dispatchKey) (tok token) {
-	binary.BigEndian.PutUint64(tok[:8], uint64(r.n))
+func (t *tokens) mint(r job.DispatchID) (tok token) {
+	binary.BigEndian.PutUint64(tok[:8], uint64(r.N))
 	mac := t.macs.Get().(hash.Hash)
 	mac.Reset()
-	mac.Write(r.id[:])
+	mac.Write(r.Job[:])
 	mac.Write(tok[:8])
 	var sum [sha256.Size]byte
 	copy(tok[8:], mac.Sum(sum[:0])[:8])
@@ -260,15 +254,15 @@ func (t *tokens) mint(r dispatchKey) (tok token) {
 
 // verify returns the dispatch that the token b belongs to. ok is false if the
 // token was not created with the yard's secret.
-func (t *tokens) verify(id job.ID, b []byte) (r dispatchKey, ok bool) {
+func (t *tokens) verify(id job.ID, b []byte) (r job.DispatchID, ok bool) {
 	if len(b) != overhop.TokenLen || !t.known() {
-		return dispatchKey{}, false
+		return job.DispatchID{}, false
 	}
 	n := binary.BigEndian.Uint64(b)
 	if n == 0 || n > 1<<32-1 {
-		return dispatchKey{}, false
+		return job.DispatchID{}, false
 	}
-	r = dispatchKey{id, uint32(n)}
+	r = job.DispatchID{Job: id, N: uint32(n)}
 	want := t.mint(r)
 	return r, hmac.Equal(want[:], b)
 }

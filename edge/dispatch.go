@@ -12,9 +12,9 @@ import (
 )
 
 // dispatch is one job sent to a worker. It is guarded by Server.mu, except for
-// dispatchKey, token, queue and timeout, which never change.
+// DispatchID, token, queue and timeout, which never change.
 type dispatch struct {
-	dispatchKey
+	job.DispatchID
 	token   token
 	queue   string
 	attempt uint32
@@ -69,12 +69,12 @@ type report struct {
 // endLocked ends a dispatch. The caller passes the result to reportOutcomes
 // once Server.mu is released.
 func (s *Server) endLocked(d *dispatch, outcome job.Outcome) report {
-	outcome.Job, outcome.N = d.id, d.n
+	outcome.Job, outcome.N = d.Job, d.N
 	d.state = ended
 	d.progress = nil
 	s.timers.drop(d)
 	if len(d.waiters) > 0 {
-		d.due = time.Now().Add(s.cfg.Delivery.SettleWait)
+		d.due = time.Now().Add(s.cfg.Delivery.settleWait())
 		s.timers.set(d)
 	}
 	return report{d, outcome}
@@ -96,7 +96,7 @@ func (s *Server) handleSettled(d *dispatch, settled job.Settled) {
 	s.forgetLocked(d)
 	if d.state == ackExpired {
 		d.conn = nil
-		s.dispatches[d.dispatchKey] = d
+		s.dispatches[d.DispatchID] = d
 		s.timers.set(d)
 	}
 	s.mu.Unlock()
@@ -112,7 +112,7 @@ func (s *Server) handleSettled(d *dispatch, settled job.Settled) {
 // forgetLocked removes d from the server and from its connection.
 func (s *Server) forgetLocked(d *dispatch) {
 	s.timers.drop(d)
-	delete(s.dispatches, d.dispatchKey)
+	delete(s.dispatches, d.DispatchID)
 	if d.conn != nil {
 		delete(d.conn.jobs, d)
 	}
@@ -292,7 +292,7 @@ func (s *Server) expireLocked(d *dispatch, now time.Time) func() {
 			}
 		}
 	case ackExpired:
-		delete(s.dispatches, d.dispatchKey)
+		delete(s.dispatches, d.DispatchID)
 	}
 	return nil
 }
@@ -305,7 +305,7 @@ func (s *Server) expireAckLocked(d *dispatch, now time.Time) func() {
 	rep := s.endLocked(d, lostOutcome(d, "no ACK in time"))
 	d.state, d.due = ackExpired, now.Add(ackExpiredTTL)
 	return func() {
-		s.log.Warn("worker did not acknowledge a job in time", "job", d.id, "dispatch", d.n, "queue", d.queue, "worker", d.wid)
+		s.log.Warn("worker did not acknowledge a job in time", "job", d.Job, "dispatch", d.N, "queue", d.queue, "worker", d.wid)
 		if c != nil {
 			c.pushCredits(sub.sid, 0, overhop.CreditsStalled)
 		}

@@ -29,19 +29,20 @@ type Server struct {
 	offers      offerQueue
 	timers      timers
 	frameBudget budget
+	lifetimes   overhop.Lifetimes
 	certs       *certs.Store // nil if the edge does not use TLS
 	tls         *tls.Config  // nil if the edge does not use TLS
 
 	mu            sync.Mutex
 	conns         map[*conn]struct{}
-	connsByHost   map[string]int            // connections by remote host
-	anonymous     map[*conn]struct{}        // connections that have not registered
-	workers       map[string]*conn          // registered connections, by worker id
-	dispatches    map[dispatchKey]*dispatch // until their outcome is committed
-	draining      bool                      // nothing is offered any more
-	closing       bool                      // no connections are accepted any more
-	drainDeadline time.Time                 // announced in DRAIN
-	connLoops     sync.WaitGroup            // one per connection
+	connsByHost   map[string]int               // connections by remote host
+	anonymous     map[*conn]struct{}           // connections that have not registered
+	workers       map[string]*conn             // registered connections, by worker id
+	dispatches    map[job.DispatchID]*dispatch // until their outcome is committed
+	draining      bool                         // nothing is offered any more
+	closing       bool                         // no connections are accepted any more
+	drainDeadline time.Time                    // announced in DRAIN
+	connLoops     sync.WaitGroup               // one per connection
 
 	// These throttle log lines that clients can cause at will.
 	overLimitLog, refusedLog, protocolMismatchLog, acceptErrorLog, slowFrameLog logthrottle.Throttle
@@ -57,7 +58,8 @@ func New(cfg Config, cluster Cluster, executor Executor, log *slog.Logger) (*Ser
 	s := &Server{
 		cfg: cfg, cluster: cluster, executor: executor, log: log, started: time.Now(),
 		conns: make(map[*conn]struct{}), connsByHost: make(map[string]int), anonymous: make(map[*conn]struct{}),
-		workers: make(map[string]*conn), dispatches: make(map[dispatchKey]*dispatch),
+		workers: make(map[string]*conn), dispatches: make(map[job.DispatchID]*dispatch),
+		lifetimes: defaultLifetimes,
 	}
 	s.frameBudget.available = cfg.Limits.FrameMemory
 	s.tokens.secret = cluster.Secret
@@ -196,7 +198,7 @@ func (s *Server) removeConn(c *conn) {
 // runPurge closes connections that do not register in time. It returns when ctx
 // ends.
 func (s *Server) runPurge(ctx context.Context) {
-	tick := time.NewTicker(s.cfg.Wire.Session.lifetimes().TickInterval())
+	tick := time.NewTicker(s.lifetimes.TickInterval())
 	defer tick.Stop()
 	for {
 		select {

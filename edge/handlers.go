@@ -17,9 +17,7 @@ import (
 // handler describes how messages of one type are handled. Exactly one of
 // respond and start is set.
 type handler struct {
-	// respond returns the payload of the OK; nil stands for the empty map. The
-	// payload may be backed by conn.scratch.
-	respond func(c *conn, ctx context.Context, p overhop.Raw) (overhop.Raw, error)
+	respond respondFunc
 
 	// clusterWide marks requests that the yard answers rather than this node.
 	// They wait until all earlier requests of the connection are answered, so
@@ -36,38 +34,65 @@ type handler struct {
 	start func(c *conn, e overhop.Envelope) error
 }
 
+// respondFunc returns the payload of the OK; nil stands for the empty map. The
+// payload may be backed by conn.scratch.
+type respondFunc func(c *conn, ctx context.Context, p overhop.Raw) (overhop.Raw, error)
+
 // handlers holds the handlers of a registered client's messages, by message
 // type.
 var handlers = [overhop.TObliterate + 1]handler{
 	overhop.TPing:        {start: (*conn).startPing},
-	overhop.TQueue:       {respond: (*conn).handleQueue, clusterWide: true},
+	overhop.TQueue:       {respond: parsed(overhop.ParseQueueName, (*conn).handleQueue), clusterWide: true},
 	overhop.TLsQueue:     {respond: (*conn).handleLsQueue, clusterWide: true},
-	overhop.TSubscribe:   {respond: (*conn).handleSubscribe, clusterWide: true, changesOffers: true},
-	overhop.TUnsubscribe: {respond: (*conn).handleUnsubscribe, changesOffers: true},
-	overhop.TCredit:      {respond: (*conn).handleCredit, changesOffers: true},
-	overhop.TAddQueue:    {respond: (*conn).handleAddQueue, clusterWide: true},
+	overhop.TSubscribe:   {respond: parsed(overhop.ParseSubscribe, (*conn).handleSubscribe), clusterWide: true, changesOffers: true},
+	overhop.TUnsubscribe: {respond: parsed(overhop.ParseUnsubscribe, (*conn).handleUnsubscribe), changesOffers: true},
+	overhop.TCredit:      {respond: parsed(overhop.ParseCredit, (*conn).handleCredit), changesOffers: true},
+	overhop.TAddQueue:    {respond: parsed(overhop.ParseAddQueue, (*conn).handleAddQueue), clusterWide: true},
 	overhop.TStatus:      {respond: (*conn).handleStatus, clusterWide: true},
-	overhop.TRmQueue:     {respond: (*conn).handleRmQueue, clusterWide: true},
-	overhop.TPause:       {respond: (*conn).handlePause, clusterWide: true},
-	overhop.TResume:      {respond: (*conn).handleResume, clusterWide: true},
+	overhop.TRmQueue:     {respond: onUserQueue((*conn).handleRmQueue), clusterWide: true},
+	overhop.TPause:       {respond: onUserQueue((*conn).handlePause), clusterWide: true},
+	overhop.TResume:      {respond: onUserQueue((*conn).handleResume), clusterWide: true},
 	overhop.TEnqueue:     {start: (*conn).startEnqueue},
-	overhop.TJob:         {respond: (*conn).handleJob, clusterWide: true},
-	overhop.TRmJob:       {respond: (*conn).handleRmJob, clusterWide: true},
-	overhop.TLsJob:       {respond: (*conn).handleLsJob, clusterWide: true},
-	overhop.TQStats:      {respond: (*conn).handleQStats, clusterWide: true},
-	overhop.TAck:         {respond: (*conn).handleAck},
+	overhop.TJob:         {respond: parsed(overhop.ParseJobRef, (*conn).handleJob), clusterWide: true},
+	overhop.TRmJob:       {respond: parsed(overhop.ParseJobRef, (*conn).handleRmJob), clusterWide: true},
+	overhop.TLsJob:       {respond: parsed(overhop.ParseListJobs, (*conn).handleLsJob), clusterWide: true},
+	overhop.TQStats:      {respond: onUserQueue((*conn).handleQStats), clusterWide: true},
+	overhop.TAck:         {respond: parsed(overhop.ParseLeaseRef, (*conn).handleAck)},
 	overhop.TNack:        {start: (*conn).startNack},
-	overhop.TBeat:        {respond: (*conn).handleBeat},
-	overhop.TProgress:    {respond: (*conn).handleProgress},
-	overhop.TLog:         {respond: (*conn).handleLog},
+	overhop.TBeat:        {respond: parsed(overhop.ParseBeat, (*conn).handleBeat)},
+	overhop.TProgress:    {respond: parsed(overhop.ParseProgress, (*conn).handleProgress)},
+	overhop.TLog:         {respond: parsed(overhop.ParseLog, (*conn).handleLog)},
 	overhop.TDone:        {start: (*conn).startDone},
 	overhop.TFail:        {start: (*conn).startFail},
 	overhop.TAwait:       {respond: (*conn).handleAwait, clusterWide: true},
-	overhop.TGoodbye:     {respond: (*conn).handleGoodbye},
+	overhop.TGoodbye:     {respond: parsed(overhop.ParseGoodbye, (*conn).handleGoodbye)},
 	overhop.TCancel:      {respond: (*conn).handleCancel, clusterWide: true},
-	overhop.TRetryJob:    {respond: (*conn).handleRetryJob, clusterWide: true},
+	overhop.TRetryJob:    {respond: parsed(overhop.ParseJobRef, (*conn).handleRetryJob), clusterWide: true},
 	overhop.TClrQueue:    {respond: (*conn).handleClrQueue, clusterWide: true},
 	overhop.TObliterate:  {respond: (*conn).handleObliterate, clusterWide: true},
+}
+
+// parsed returns a respond function that parses the payload first.
+func parsed[T any](parse func(overhop.Raw) (T, error), respond func(*conn, context.Context, T) (overhop.Raw, error)) respondFunc {
+	return func(c *conn, ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
+		m, err := parse(p)
+		if err != nil {
+			return nil, err
+		}
+		return respond(c, ctx, m)
+	}
+}
+
+// onUserQueue returns a respond function for a request that names a queue. It
+// checks that users may change the queue. A queue that does not exist is
+// reported before a system queue.
+func onUserQueue(respond func(c *conn, ctx context.Context, queue string) (overhop.Raw, error)) respondFunc {
+	return parsed(overhop.ParseQueueName, func(c *conn, ctx context.Context, queue string) (overhop.Raw, error) {
+		if err := c.checkUserQueue(ctx, queue); err != nil {
+			return nil, err
+		}
+		return respond(c, ctx, queue)
+	})
 }
 
 // handle handles a message of a registered client. An error ends the
@@ -150,6 +175,11 @@ func (c *conn) answerErr(e overhop.Envelope, err error) {
 	c.out.reply(func(b []byte) []byte { return overhop.AppendErr(b, e.RID, code, message, details) })
 }
 
+func appendError(b []byte, rid string, err error) []byte {
+	code, message, details := wireError(err)
+	return overhop.AppendErr(b, rid, code, message, details)
+}
+
 // startPing answers once all earlier requests are answered. No later request is
 // read and no push is written in between.
 func (c *conn) startPing(e overhop.Envelope) error {
@@ -165,16 +195,12 @@ func (c *conn) startPing(e overhop.Envelope) error {
 	return nil
 }
 
-func (c *conn) handleQueue(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
-	m, err := overhop.ParseQueueName(p)
-	if err != nil {
-		return nil, err
-	}
-	q, found, err := c.cluster.Queue(ctx, m.Queue)
+func (c *conn) handleQueue(ctx context.Context, name string) (overhop.Raw, error) {
+	q, found, err := c.cluster.Queue(ctx, name)
 	if err != nil || !found {
 		return nil, err
 	}
-	return overhop.AppendValue(nil, queueFields(q)), nil
+	return queueFields(q).Raw(), nil
 }
 
 func (c *conn) handleLsQueue(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
@@ -190,7 +216,7 @@ func (c *conn) handleLsQueue(ctx context.Context, p overhop.Raw) (overhop.Raw, e
 	for i, q := range queues {
 		list[i] = queueFields(q)
 	}
-	return overhop.AppendValue(nil, overhop.Fields{"queues": list}), nil
+	return overhop.Fields{"queues": list}.Raw(), nil
 }
 
 func queueFields(q job.Queue) overhop.Fields {
@@ -208,11 +234,7 @@ func queueFields(q job.Queue) overhop.Fields {
 	}
 }
 
-func (c *conn) handleAddQueue(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
-	m, err := overhop.ParseAddQueue(p)
-	if err != nil {
-		return nil, err
-	}
+func (c *conn) handleAddQueue(ctx context.Context, m overhop.AddQueue) (overhop.Raw, error) {
 	if err := job.ValidQueue(m.Name); err != nil {
 		return nil, &codeError{overhop.CodeInvalidQueueName, err.Error()}
 	}
@@ -221,17 +243,6 @@ func (c *conn) handleAddQueue(ctx context.Context, p overhop.Raw) (overhop.Raw, 
 		return nil, err
 	}
 	return textField("qid", id.String()), nil
-}
-
-// userQueue parses a request that names a queue and checks that users may
-// change that queue. A queue that does not exist is reported before a system
-// queue.
-func (c *conn) userQueue(ctx context.Context, p overhop.Raw) (string, error) {
-	m, err := overhop.ParseQueueName(p)
-	if err != nil {
-		return "", err
-	}
-	return m.Queue, c.checkUserQueue(ctx, m.Queue)
 }
 
 func (c *conn) checkUserQueue(ctx context.Context, name string) error {
@@ -247,35 +258,19 @@ func (c *conn) checkUserQueue(ctx context.Context, name string) error {
 	return nil
 }
 
-func (c *conn) handleRmQueue(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
-	queue, err := c.userQueue(ctx, p)
-	if err != nil {
-		return nil, err
-	}
+func (c *conn) handleRmQueue(ctx context.Context, queue string) (overhop.Raw, error) {
 	return nil, c.cluster.RemoveQueue(ctx, queue)
 }
 
-func (c *conn) handlePause(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
-	return c.pause(ctx, p, true)
+func (c *conn) handlePause(ctx context.Context, queue string) (overhop.Raw, error) {
+	return nil, c.cluster.PauseQueue(ctx, queue, true)
 }
 
-func (c *conn) handleResume(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
-	return c.pause(ctx, p, false)
+func (c *conn) handleResume(ctx context.Context, queue string) (overhop.Raw, error) {
+	return nil, c.cluster.PauseQueue(ctx, queue, false)
 }
 
-func (c *conn) pause(ctx context.Context, p overhop.Raw, paused bool) (overhop.Raw, error) {
-	queue, err := c.userQueue(ctx, p)
-	if err != nil {
-		return nil, err
-	}
-	return nil, c.cluster.PauseQueue(ctx, queue, paused)
-}
-
-func (c *conn) handleQStats(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
-	queue, err := c.userQueue(ctx, p)
-	if err != nil {
-		return nil, err
-	}
+func (c *conn) handleQStats(ctx context.Context, queue string) (overhop.Raw, error) {
 	counts, err := c.cluster.Stats(ctx, queue)
 	if err != nil {
 		return nil, err
@@ -284,14 +279,10 @@ func (c *conn) handleQStats(ctx context.Context, p overhop.Raw) (overhop.Raw, er
 	for state, n := range counts {
 		stats[job.State(state).String()] = int64(n)
 	}
-	return overhop.AppendValue(nil, overhop.Fields{"q": queue, "stats": stats}), nil
+	return overhop.Fields{"q": queue, "stats": stats}.Raw(), nil
 }
 
-func (c *conn) handleSubscribe(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
-	m, err := overhop.ParseSubscribe(p)
-	if err != nil {
-		return nil, err
-	}
+func (c *conn) handleSubscribe(ctx context.Context, m overhop.Subscribe) (overhop.Raw, error) {
 	_, found, err := c.cluster.Queue(ctx, m.Queue)
 	if err != nil {
 		return nil, err
@@ -306,19 +297,11 @@ func (c *conn) handleSubscribe(ctx context.Context, p overhop.Raw) (overhop.Raw,
 	return textField("sid", sid), nil
 }
 
-func (c *conn) handleUnsubscribe(_ context.Context, p overhop.Raw) (overhop.Raw, error) {
-	sid, err := overhop.ParseUnsubscribe(p)
-	if err != nil {
-		return nil, err
-	}
+func (c *conn) handleUnsubscribe(_ context.Context, sid string) (overhop.Raw, error) {
 	return nil, c.s.unsubscribe(c, sid)
 }
 
-func (c *conn) handleCredit(_ context.Context, p overhop.Raw) (overhop.Raw, error) {
-	m, err := overhop.ParseCredit(p)
-	if err != nil {
-		return nil, err
-	}
+func (c *conn) handleCredit(_ context.Context, m overhop.Credit) (overhop.Raw, error) {
 	return nil, c.s.credit(c, m.SID, m.Credits)
 }
 

@@ -14,8 +14,8 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/edge/overhop"
 	"github.com/yardmaster-dev/yardmaster/internal/frame"
-	"github.com/yardmaster-dev/yardmaster/internal/testlog"
 	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/test/testlog"
 )
 
 // harness is a server with a cluster and an executor in memory. Its connections

@@ -66,7 +66,6 @@ func (c *conn) require(ctx context.Context, name string, view viewFunc) (job.Vie
 
 // startEnqueue submits a job. The answer is written when the yard has accepted
 // or refused the job.
-
 func (c *conn) startEnqueue(e overhop.Envelope) error {
 	m, err := overhop.ParseEnqueue(e.P, c.delivery())
 	if err != nil {
@@ -77,8 +76,7 @@ func (c *conn) startEnqueue(e overhop.Envelope) error {
 		release()
 		c.out.fill(slot, func(b []byte) []byte {
 			if err != nil {
-				code, message, details := wireError(err)
-				return overhop.AppendErr(b, e.RID, code, message, details)
+				return appendError(b, e.RID, err)
 			}
 			b, mark := overhop.Begin(b)
 			b = overhop.AppendStr(overhop.AppendStr(overhop.AppendMap(b, 1), "jid"), jid(m.Queue, id))
@@ -180,41 +178,23 @@ func acquireConversion(r overhop.Raw) (release func()) {
 	return func() { <-conversions }
 }
 
-func (c *conn) handleJob(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
-	name, err := overhop.ParseJobRef(p)
-	if err != nil {
-		return nil, err
-	}
+func (c *conn) handleJob(ctx context.Context, name string) (overhop.Raw, error) {
 	v, found, err := c.find(ctx, name, c.cluster.Job)
 	if err != nil || !found {
 		return nil, err
 	}
-	return overhop.AppendValue(nil, c.s.jobFields(&v)), nil
+	return c.s.jobFields(&v).Raw(), nil
 }
 
-// requireNamed parses a request that consists of a jid and returns the job,
-// without its body.
-func (c *conn) requireNamed(ctx context.Context, p overhop.Raw) (job.View, error) {
-	name, err := overhop.ParseJobRef(p)
-	if err != nil {
-		return job.View{}, err
-	}
-	return c.require(ctx, name, c.cluster.Peek)
-}
-
-func (c *conn) handleRmJob(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
-	v, err := c.requireNamed(ctx, p)
+func (c *conn) handleRmJob(ctx context.Context, name string) (overhop.Raw, error) {
+	v, err := c.require(ctx, name, c.cluster.Peek)
 	if err != nil {
 		return nil, err
 	}
 	return nil, c.cluster.RemoveJob(ctx, v.ID)
 }
 
-func (c *conn) handleLsJob(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
-	m, err := overhop.ParseListJobs(p)
-	if err != nil {
-		return nil, err
-	}
+func (c *conn) handleLsJob(ctx context.Context, m overhop.ListJobs) (overhop.Raw, error) {
 	if _, found, err := c.cluster.Queue(ctx, m.Queue); err != nil || !found {
 		if err == nil {
 			err = job.ErrQueueNotFound
@@ -228,7 +208,7 @@ func (c *conn) handleLsJob(ctx context.Context, p overhop.Raw) (overhop.Raw, err
 	pages := c.s.cfg.Pagination
 	size := pages.PageSize
 	if m.PageSize > 0 {
-		size = int(min(m.PageSize, int64(pages.MaxPageSize)))
+		size = int(min(m.PageSize, int64(pages.largestPage())))
 	}
 	views, err := c.cluster.List(ctx, m.Queue, state, int(m.Page), size)
 	if errors.Is(err, job.ErrTooLarge) {
@@ -241,9 +221,9 @@ func (c *conn) handleLsJob(ctx context.Context, p overhop.Raw) (overhop.Raw, err
 	for i := range views {
 		records[i] = c.s.jobFields(&views[i])
 	}
-	return overhop.AppendValue(nil, overhop.Fields{
+	return overhop.Fields{
 		"q": m.Queue, "status": m.Status, "page": m.Page, "page_size": size, "jobs": records,
-	}), nil
+	}.Raw(), nil
 }
 
 func badStatus(name string) error {
@@ -268,8 +248,8 @@ func (c *conn) handleCancel(ctx context.Context, p overhop.Raw) (overhop.Raw, er
 	return textField("status", state.String()), err
 }
 
-func (c *conn) handleRetryJob(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
-	v, err := c.requireNamed(ctx, p)
+func (c *conn) handleRetryJob(ctx context.Context, name string) (overhop.Raw, error) {
+	v, err := c.require(ctx, name, c.cluster.Peek)
 	if err != nil {
 		return nil, err
 	}
@@ -316,4 +296,4 @@ func (c *conn) handleObliterate(ctx context.Context, p overhop.Raw) (overhop.Raw
 	return removedField(removed), err
 }
 
-func removedField(n int) overhop.Raw { return overhop.AppendValue(nil, overhop.Fields{"removed": n}) }
+func removedField(n int) overhop.Raw { return overhop.Fields{"removed": n}.Raw() }

@@ -44,7 +44,7 @@ func TestLease_EndsWithTheNodes(t *testing.T) {
 		within("BEAT", leaseOf(t, p.ask(overhop.TBeat, leaseFields(q), overhop.TOK), "lease_until"))
 
 		r.cluster.resume = func(_ job.ID, n uint32, _ string) (job.Assignment, error) { return assignment(p, n), nil }
-		tok := r.server.tokens.mint(dispatchKey{someJobID, 7})
+		tok := r.server.tokens.mint(job.DispatchID{Job: someJobID, N: 7})
 		moved := fields{"jid": someJob, "tok": tok[:]}
 		within("resumed", leaseOf(t, p.ask(overhop.TBeat, moved, overhop.TOK), "lease_until"))
 
@@ -136,7 +136,7 @@ func TestStop_OfAnEarlierStay(t *testing.T) {
 			a.MoveIndex = 26
 			return a, nil
 		}
-		tok := r.server.tokens.mint(dispatchKey{someJobID, 7})
+		tok := r.server.tokens.mint(job.DispatchID{Job: someJobID, N: 7})
 		h := fields{"jid": someJob, "tok": tok[:]}
 		p.ask(overhop.TBeat, h, overhop.TOK)
 		for _, moved := range []uint64{25, 26} {

@@ -47,14 +47,14 @@ func (c *conn) lockDispatch(ctx context.Context, h overhop.LeaseRef) (*dispatch,
 
 // checkToken verifies h's token for h's job and returns the dispatch it belongs
 // to.
-func (c *conn) checkToken(h overhop.LeaseRef) (dispatchKey, error) {
+func (c *conn) checkToken(h overhop.LeaseRef) (job.DispatchID, error) {
 	queue, id, err := parseJID(h.JID)
 	if err != nil {
-		return dispatchKey{}, err
+		return job.DispatchID{}, err
 	}
 	s := c.s
 	if !s.tokens.known() {
-		return dispatchKey{}, &job.UnavailableError{Reason: "the node does not know the yard's key yet", RetryAfter: time.Second}
+		return job.DispatchID{}, &job.UnavailableError{Reason: "the node does not know the yard's key yet", RetryAfter: time.Second}
 	}
 	// Comparing with a known dispatch's token is cheaper than computing the
 	// MAC.
@@ -69,7 +69,7 @@ func (c *conn) checkToken(h overhop.LeaseRef) (dispatchKey, error) {
 	}
 	r, ok := s.tokens.verify(id, h.Token)
 	if !ok {
-		return dispatchKey{}, job.ErrLeaseLost
+		return job.DispatchID{}, job.ErrLeaseLost
 	}
 	return r, nil
 }
@@ -81,14 +81,14 @@ var errClusterUnavailable = &job.UnavailableError{Reason: "the yard does not ans
 // lockResumed moves a running dispatch of another node to this one. It waits no
 // longer than ctx and the request timeout allow, and gives up if the worker has
 // disconnected. Without an error it returns with Server.mu held.
-func (c *conn) lockResumed(ctx context.Context, r dispatchKey) (*dispatch, error) {
+func (c *conn) lockResumed(ctx context.Context, r job.DispatchID) (*dispatch, error) {
 	s := c.s
 	if ctx.Err() != nil || peerClosed(c.socket()) {
 		return nil, errClusterUnavailable
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Limits.RequestTimeout)
 	defer cancel()
-	a, err := s.cluster.Resume(ctx, r.id, r.n, c.wid)
+	a, err := s.cluster.Resume(ctx, r.Job, r.N, c.wid)
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		return nil, errClusterUnavailable
@@ -107,7 +107,7 @@ func (c *conn) lockResumed(ctx context.Context, r dispatchKey) (*dispatch, error
 		s.mu.Unlock()
 		return nil, &job.UnavailableError{Reason: "the node may not run jobs at present", RetryAfter: time.Second}
 	}
-	d := &dispatch{dispatchKey: r, token: s.tokens.mint(r), queue: a.Queue, attempt: a.Attempt, timeout: a.Timeout, wid: c.wid, state: running, heapIndex: -1, moved: a.MoveIndex}
+	d := &dispatch{DispatchID: r, token: s.tokens.mint(r), queue: a.Queue, attempt: a.Attempt, timeout: a.Timeout, wid: c.wid, state: running, heapIndex: -1, moved: a.MoveIndex}
 	if a.Timeout > 0 {
 		d.deadline = now.Add(a.Timeout)
 		if !a.Started.IsZero() { // by the authority's clock, which may be ahead
@@ -118,7 +118,7 @@ func (c *conn) lockResumed(ctx context.Context, r dispatchKey) (*dispatch, error
 	d.due = d.replyBy
 	s.dispatches[r] = d
 	s.timers.set(d)
-	s.log.Info("worker resumed a job on this node", "job", r.id, "dispatch", r.n, "worker", c.wid)
+	s.log.Info("worker resumed a job on this node", "job", r.Job, "dispatch", r.N, "worker", c.wid)
 	return d, nil
 }
 
@@ -156,11 +156,7 @@ func (s *Server) leaseLocked(d *dispatch, now time.Time, length time.Duration) t
 	return until
 }
 
-func (c *conn) handleAck(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
-	h, err := overhop.ParseLeaseRef(p)
-	if err != nil {
-		return nil, err
-	}
+func (c *conn) handleAck(ctx context.Context, h overhop.LeaseRef) (overhop.Raw, error) {
 	d, err := c.lockDispatch(ctx, h)
 	if err != nil {
 		return nil, err
@@ -173,11 +169,7 @@ func (c *conn) handleAck(ctx context.Context, p overhop.Raw) (overhop.Raw, error
 	return c.timeField("lease_until", until), nil
 }
 
-func (c *conn) handleBeat(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
-	b, err := overhop.ParseBeat(p)
-	if err != nil {
-		return nil, err
-	}
+func (c *conn) handleBeat(ctx context.Context, b overhop.Beat) (overhop.Raw, error) {
 	if len(b.Jobs) > 0 {
 		return c.beatAll(ctx, b)
 	}
@@ -197,8 +189,8 @@ func (c *conn) handleBeat(ctx context.Context, p overhop.Raw) (overhop.Raw, erro
 
 // tokenKey returns the dispatch that a token claims to belong to. The MAC is
 // not verified.
-func tokenKey(id job.ID, token []byte) dispatchKey {
-	return dispatchKey{id, binary.BigEndian.Uint32(token[4:])}
+func tokenKey(id job.ID, token []byte) job.DispatchID {
+	return job.DispatchID{Job: id, N: binary.BigEndian.Uint32(token[4:])}
 }
 
 // beat extends the lease of one job. A zero deadline means none.
@@ -252,11 +244,7 @@ func (c *conn) beatAll(ctx context.Context, b overhop.Beat) (overhop.Raw, error)
 // maxProgress is the largest progress data that is accepted, in bytes.
 const maxProgress = 4 << 10
 
-func (c *conn) handleProgress(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
-	g, err := overhop.ParseProgress(p)
-	if err != nil {
-		return nil, err
-	}
+func (c *conn) handleProgress(ctx context.Context, g overhop.Progress) (overhop.Raw, error) {
 	if len(g.Data) > maxProgress {
 		return nil, &detailedError{&codeError{overhop.CodeResultTooLarge, "progress data is larger than 4096 bytes"}, overhop.Fields{"limit": maxProgress}}
 	}
@@ -275,7 +263,7 @@ func (c *conn) handleProgress(ctx context.Context, p overhop.Raw) (overhop.Raw, 
 	if d.state == reserved {
 		return nil, job.ErrNotActive
 	}
-	d.progress = overhop.AppendValue(nil, kept)
+	d.progress = kept.Raw()
 	c.s.extendLocked(d, 0)
 	return nil, nil
 }
@@ -288,11 +276,7 @@ const (
 	maxLevel = 32
 )
 
-func (c *conn) handleLog(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
-	l, err := overhop.ParseLog(p)
-	if err != nil {
-		return nil, err
-	}
+func (c *conn) handleLog(ctx context.Context, l overhop.Log) (overhop.Raw, error) {
 	d, err := c.lockDispatch(ctx, l.LeaseRef)
 	if err != nil {
 		return nil, err
@@ -304,11 +288,11 @@ func (c *conn) handleLog(ctx context.Context, p overhop.Raw) (overhop.Raw, error
 	c.s.extendLocked(d, 0)
 	accepted := min(len(l.Lines), maxLines-d.logLines)
 	d.logLines += accepted
-	entry := job.LogLine{Job: d.id, N: d.n, Attempt: d.attempt, Stream: job.LogWire, Worker: d.wid}
+	entry := job.LogLine{Job: d.Job, N: d.N, Attempt: d.attempt, Stream: job.LogWire, Worker: d.wid}
 	c.s.mu.Unlock()
 	for _, line := range l.Lines[:accepted] {
 		text := truncate(line.Text, maxLine)
-		c.s.log.Info("job log line", "job", d.id, "dispatch", d.n,
+		c.s.log.Info("job log line", "job", d.Job, "dispatch", d.N,
 			slog.Group("line", "at", line.At, "level", line.Level, "text", text))
 		entry.At, entry.Level = time.Now().UTC(), cmp.Or(strings.ToLower(truncate(line.Level, maxLevel)), "info")
 		if at, err := time.Parse(time.RFC3339, line.At); err == nil {

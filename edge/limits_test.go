@@ -18,7 +18,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/edge/overhop"
 	"github.com/yardmaster-dev/yardmaster/internal/frame"
 	"github.com/yardmaster-dev/yardmaster/internal/logthrottle"
-	"github.com/yardmaster-dev/yardmaster/internal/testlog"
+	"github.com/yardmaster-dev/yardmaster/test/testlog"
 )
 
 // addrConn is a connection with a chosen remote address.

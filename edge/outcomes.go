@@ -35,8 +35,7 @@ func (c *conn) startNack(e overhop.Envelope) error {
 		c.cluster.ObserveIndex(settled.Index)
 		c.out.fill(slot, func(b []byte) []byte {
 			if err != nil {
-				code, message, details := wireError(err)
-				return overhop.AppendErr(b, e.RID, code, message, details)
+				return appendError(b, e.RID, err)
 			}
 			return overhop.AppendOK(b, e.RID, overhop.EmptyMap)
 		})
@@ -129,13 +128,13 @@ func (c *conn) settleDispatch(rid string, h overhop.LeaseRef, credits uint32, ou
 	var reports []report
 	switch {
 	case d == nil:
-		d = &dispatch{dispatchKey: r, queue: string(queue), heapIndex: -1, waiters: []waiter{answer}}
+		d = &dispatch{DispatchID: r, queue: string(queue), heapIndex: -1, waiters: []waiter{answer}}
 		d.token = s.tokens.mint(r)
 		s.dispatches[r] = d
 		reports = append(reports, s.endLocked(d, outcome(nil)))
 	case d.state == ended:
 		d.waiters = append(d.waiters, answer)
-		d.due = time.Now().Add(s.cfg.Delivery.SettleWait)
+		d.due = time.Now().Add(s.cfg.Delivery.settleWait())
 		s.timers.set(d)
 	case d.state == ackExpired:
 		s.mu.Unlock()
@@ -158,8 +157,7 @@ func appendSettled(b []byte, rid string, settled job.Settled, err error) []byte 
 		err = job.ErrLeaseLost
 	}
 	if err != nil {
-		code, message, details := wireError(err)
-		return overhop.AppendErr(b, rid, code, message, details)
+		return appendError(b, rid, err)
 	}
 	b, mark := overhop.Begin(b)
 	retried := settled.State == job.Delayed && !settled.RunAt.IsZero()
@@ -196,11 +194,7 @@ func jobValue(r overhop.Raw) job.Value {
 	return job.Value{Data: text}
 }
 
-func (c *conn) handleGoodbye(_ context.Context, p overhop.Raw) (overhop.Raw, error) {
-	g, err := overhop.ParseGoodbye(p)
-	if err != nil {
-		return nil, err
-	}
+func (c *conn) handleGoodbye(_ context.Context, g overhop.Goodbye) (overhop.Raw, error) {
 	s := c.s
 	s.mu.Lock()
 	c.draining = true

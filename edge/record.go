@@ -40,7 +40,7 @@ func (s *Server) jobFields(v *job.View) overhop.Fields {
 // this node. ok is false if the dispatch is not here or not acknowledged.
 func (s *Server) Running(id job.ID, n uint32) (r job.Progress, ok bool) {
 	s.mu.Lock()
-	d := s.dispatches[dispatchKey{id, n}]
+	d := s.dispatches[job.DispatchID{Job: id, N: n}]
 	if d == nil || d.state != running && d.state != recalling {
 		s.mu.Unlock()
 		return r, false
@@ -191,7 +191,7 @@ func (c *conn) handleStatus(ctx context.Context, p overhop.Raw) (overhop.Raw, er
 	}
 	now := time.Now()
 	cfg := &c.s.cfg
-	return overhop.AppendValue(nil, overhop.Fields{
+	return overhop.Fields{
 		"application": overhop.Fields{
 			"name": "yardmaster", "version": cfg.Version, "build_date_utc": cfg.Built,
 			"started_at": c.s.started, "now": now,
@@ -208,7 +208,7 @@ func (c *conn) handleStatus(ctx context.Context, p overhop.Raw) (overhop.Raw, er
 			"active": st.Queues - st.PausedQueues, "paused": st.PausedQueues,
 		},
 		"cluster": st.Cluster,
-	}), nil
+	}.Raw(), nil
 }
 
 // Counts holds the numbers of the edge's connections, registered workers and

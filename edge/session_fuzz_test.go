@@ -279,7 +279,7 @@ func script(level int) []byte {
 func fuzzHeld() fields {
 	tokens := tokens{secret: func() []byte { return newMemCluster().secret }}
 	tokens.known()
-	tok := tokens.mint(dispatchKey{someJobID, 1})
+	tok := tokens.mint(job.DispatchID{Job: someJobID, N: 1})
 	return fields{"jid": someJob, "tok": tok[:], "error": fields{"message": "m"}, "result": 1, "credits": 1, "percent": 5}
 }
 

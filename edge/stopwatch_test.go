@@ -30,9 +30,7 @@ func stuck(r *harness, p *peer, q overhop.Raw) {
 // of its jobs is lost then, and the time it had left continues when reading
 // does.
 func TestStopwatch_PausesLeases(t *testing.T) {
-	cfg := Config{}
-	cfg.Delivery.SettleWait = 3500 * time.Millisecond
-	bubble(t, cfg, func(r *harness) {
+	bubble(t, Config{}, func(r *harness) {
 		p, _ := r.startWorker(4)
 		one, two, three := r.startJob(p, 1, nil), r.startJob(p, 2, nil), r.startJob(p, 3, nil)
 		for _, q := range []overhop.Raw{one, two, three} {
@@ -40,13 +38,13 @@ func TestStopwatch_PausesLeases(t *testing.T) {
 		}
 		time.Sleep(4 * time.Second)
 		r.startJob(p, 4, nil)
-		stuck(r, p, one) // until 7.5 s, and the leases end at 6 s
-		time.Sleep(3400 * time.Millisecond)
+		stuck(r, p, one) // until 7 s, and the leases end at 6 s
+		time.Sleep(2900 * time.Millisecond)
 		if got := r.executor.takeOutcomes(); len(got) != 1 || got[0].N != 1 {
 			t.Errorf("while nothing was read: outcomes %+v, want that of DONE", got)
 		}
 		go p.send(overhop.TBeat, "b", leaseFields(two)) // the pipe blocks until it is read
-		time.Sleep(2 * time.Second)                     // 9.4 s: the leases have gone on for 1.9 s of their 2
+		time.Sleep(2 * time.Second)                     // 8.9 s: the leases have gone on for 1.9 s of their 2
 		if got := r.executor.takeOutcomes(); len(got) > 0 {
 			t.Errorf("before their time was over: %+v", got)
 		}
@@ -54,7 +52,7 @@ func TestStopwatch_PausesLeases(t *testing.T) {
 		if o := r.executor.onlyOutcome(t); o.N != 3 || o.Status != job.Lost {
 			t.Errorf("outcome of the job without a BEAT: %+v", o)
 		}
-		time.Sleep(2900 * time.Millisecond) // 12.4 s; the QUEST of 4 s may lie until 12.5 s
+		time.Sleep(2900 * time.Millisecond) // 11.9 s; the QUEST of 4 s may lie until 12 s
 		if got := r.executor.takeOutcomes(); len(got) > 0 {
 			t.Errorf("before its time for ACK was over: %+v", got)
 		}
@@ -80,7 +78,7 @@ func TestStopwatch_KeepsDeadlines(t *testing.T) {
 		time.Sleep(2900 * time.Millisecond)
 		synctest.Wait()
 		r.server.mu.Lock()
-		got := r.server.dispatches[dispatchKey{someJobID, 2}].state
+		got := r.server.dispatches[job.DispatchID{Job: someJobID, N: 2}].state
 		r.server.mu.Unlock()
 		if got != recalling {
 			t.Errorf("state is %d, want a recall", got)
@@ -111,7 +109,7 @@ func TestBeat_OneTimeoutForAllJobs(t *testing.T) {
 			var jobs []any
 			for range 20 {
 				id := job.ID(uuid.New())
-				tok := r.server.tokens.mint(dispatchKey{id, 1})
+				tok := r.server.tokens.mint(job.DispatchID{Job: id, N: 1})
 				jobs = append(jobs, fields{"jid": jid("jobs", id), "tok": tok[:]})
 			}
 			p.send(overhop.TBeat, "9", fields{"jobs": jobs})
@@ -179,13 +177,13 @@ func TestPeerClosed(t *testing.T) {
 	if !r.server.tokens.known() {
 		t.Fatal("the secret is not known")
 	}
-	tok := r.server.tokens.mint(dispatchKey{someJobID, 1})
+	tok := r.server.tokens.mint(job.DispatchID{Job: someJobID, N: 1})
 	var away *job.UnavailableError
 	if _, err := c.lockDispatch(context.Background(), overhop.LeaseRef{JID: []byte(someJob), Token: tok[:]}); !errors.As(err, &away) || asked {
 		t.Errorf("asked %t, error %v", asked, err)
 	}
 	other := r.server.newConn(t.Context(), client)
-	d := &dispatch{dispatchKey: dispatchKey{someJobID, 1}, conn: other, heapIndex: -1}
+	d := &dispatch{DispatchID: job.DispatchID{Job: someJobID, N: 1}, conn: other, heapIndex: -1}
 	r.server.mu.Lock()
 	r.server.attachLocked(d, c)
 	r.server.mu.Unlock()

@@ -20,7 +20,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/edge/overhop"
 	"github.com/yardmaster-dev/yardmaster/internal/certs"
 	"github.com/yardmaster-dev/yardmaster/internal/frame"
-	"github.com/yardmaster-dev/yardmaster/internal/testlog"
+	"github.com/yardmaster-dev/yardmaster/test/testlog"
 )
 
 // TLS changes nothing in the life of a worker.

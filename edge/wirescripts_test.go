@@ -11,8 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/yardmaster-dev/yardmaster/internal/wirescript"
 	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/test/wirescript"
 )
 
 // TestWireScripts runs the scripts in testdata/conversations and checks that
@@ -65,9 +65,21 @@ func requireRows(t *testing.T, exchanges []wirescript.Exchange) {
 // playScript runs a script against its own server.
 func playScript(t *testing.T, s *wirescript.Script) ([]wirescript.Exchange, error) {
 	var cfg Config
+	lifetimes := defaultLifetimes
+	fixed := map[string]*time.Duration{ // not in Config
+		"wire.session.unhelloed_max_lifetime_seconds":            &lifetimes.Unhelloed,
+		"wire.session.helloed_unregistered_max_lifetime_seconds": &lifetimes.Unregistered,
+		"wire.session.ident_register_timeout_seconds":            &lifetimes.Ident,
+	}
 	for _, line := range s.Config {
 		key, text, _ := strings.Cut(line, " ")
-		if err := setConfigField(reflect.ValueOf(&cfg).Elem(), key, text); err != nil {
+		var err error
+		if lifetime := fixed[key]; lifetime != nil {
+			*lifetime, err = time.ParseDuration(text + "s")
+		} else {
+			err = setConfigField(reflect.ValueOf(&cfg).Elem(), key, text)
+		}
+		if err != nil {
 			return nil, fmt.Errorf("config %s: %w", line, err)
 		}
 	}
@@ -78,7 +90,7 @@ func playScript(t *testing.T, s *wirescript.Script) ([]wirescript.Exchange, erro
 	if r.server, err = New(cfg, c, c, slog.New(slog.DiscardHandler)); err != nil {
 		return nil, err
 	}
-	c.server = r.server
+	c.server, r.server.lifetimes = r.server, lifetimes
 	ctx := t.Context()
 	ctx, r.stop = context.WithCancel(ctx)
 	go func() { r.served <- r.server.Serve(ctx, r.ln) }()

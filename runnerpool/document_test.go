@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -76,38 +75,6 @@ func TestDoc_ListsTimesAndLimits(t *testing.T) {
 		if !strings.Contains(docText(t), text) {
 			t.Errorf("the page lacks %q", text)
 		}
-	}
-}
-
-// The page describes every key of RRQ's table.
-func TestDoc_ListsAllRRQKeys(t *testing.T) {
-	var listed []string
-	for row := range strings.Lines(docSection(t, "### 1. Start a yard")) {
-		if cells := strings.Split(row, "|"); len(cells) == 4 {
-			for _, key := range regexp.MustCompile("`([a-z_]+)`").FindAllStringSubmatch(cells[1], -1) {
-				if idle := IgnoredKeys[key[1]] != ""; idle != strings.HasPrefix(strings.TrimSpace(cells[2]), "none") {
-					t.Errorf("key %s is ignored: %t; the page says %q", key[1], idle, cells[2])
-				}
-				listed = append(listed, key[1])
-			}
-		}
-	}
-	var want []string
-	for key := range IgnoredKeys {
-		want = append(want, key)
-	}
-	for _, table := range []reflect.Type{reflect.TypeFor[Config](), reflect.TypeFor[RunnerConfig]()} {
-		for i := range table.NumField() {
-			key := table.Field(i).Tag.Get("toml")
-			if ours := []string{"-", "runners", "socket_via", "cancel_grace_seconds", "connections"}; !slices.Contains(ours, key) {
-				want = append(want, key)
-			}
-		}
-	}
-	slices.Sort(listed)
-	slices.Sort(want)
-	if !slices.Equal(listed, want) {
-		t.Errorf("the page lists\n%q\nwant\n%q", listed, want)
 	}
 }
 

@@ -7,15 +7,13 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/runnerpool/rrq"
+	"github.com/yardmaster-dev/yardmaster/test/testnet"
 )
 
 // An external runner is used while it is reachable, and neither started nor
 // stopped.
 func TestExternalRunner(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := testnet.Listen(t)
 	addr := ln.Addr().(*net.TCPAddr)
 	serve := func(ln net.Listener) (stop func()) {
 		ctx, cancel := context.WithCancel(context.Background())
@@ -42,6 +40,7 @@ func TestExternalRunner(t *testing.T) {
 		t.Errorf("without a runner the outcome is %s", o.Status)
 	}
 	y.awaitReason("does not accept connections")
+	var err error
 	if ln, err = net.Listen("tcp", addr.String()); err != nil {
 		t.Fatal(err)
 	}

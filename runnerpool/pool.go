@@ -44,15 +44,9 @@ type Pools struct {
 
 	mu       sync.Mutex
 	workers  map[string]*worker // by name; only those that accept dispatches
-	running  map[dispatchKey]*dispatch
+	running  map[job.DispatchID]*dispatch
 	draining bool
 	idle     chan struct{} // signalled when draining and nothing runs
-}
-
-// dispatchKey identifies a dispatch.
-type dispatchKey struct {
-	id job.ID
-	n  uint32
 }
 
 // New returns the pools of cfg, which must be valid, for the node of the given
@@ -67,7 +61,7 @@ func New(cfg Config, node string, executor Executor, log *slog.Logger) *Pools {
 		groups:       newGroupFile(cfg.Dir),
 		correlations: cfg.correlations(),
 		workers:      make(map[string]*worker),
-		running:      make(map[dispatchKey]*dispatch),
+		running:      make(map[job.DispatchID]*dispatch),
 		idle:         make(chan struct{}, 1),
 	}
 	for _, name := range p.cfg.RunnerNames() {
@@ -165,7 +159,7 @@ func (p *Pools) Kind() job.Kind { return job.RRQ }
 func (p *Pools) Start(a job.Assignment, spec job.Spec) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	k := dispatchKey{a.Job, a.N}
+	k := a.DispatchID()
 	if p.running[k] != nil {
 		return true
 	}
@@ -186,7 +180,7 @@ func (p *Pools) Start(a job.Assignment, spec job.Spec) bool {
 // dispatch is ignored.
 func (p *Pools) Stop(r job.Recall) {
 	p.mu.Lock()
-	d := p.running[dispatchKey{r.Job, r.N}]
+	d := p.running[r.DispatchID()]
 	p.mu.Unlock()
 	if d == nil {
 		return
@@ -203,7 +197,7 @@ func (p *Pools) Stop(r job.Recall) {
 // finish ends a dispatch: it offers the slot again and reports the outcome.
 func (p *Pools) finish(d *dispatch, o job.Outcome) {
 	p.mu.Lock()
-	delete(p.running, dispatchKey{d.Job, d.N})
+	delete(p.running, d.DispatchID())
 	w := d.w
 	w.free++
 	w.busy--

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -38,7 +39,7 @@ func TestForkedChildren(t *testing.T) {
 }
 
 // awaitReason waits until a pool that is not up shows a reason.
-func (h *harness) awaitReason(part string) PoolStatus {
+func (h *harness) awaitReason(part string) api.Pool {
 	h.t.Helper()
 	late, tick := time.After(testTimeout), time.NewTicker(5*time.Millisecond)
 	defer tick.Stop()

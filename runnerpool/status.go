@@ -1,38 +1,15 @@
 package runnerpool
 
-// PoolStatus is the state of one pool.
-type PoolStatus struct {
-	Runner       string         `json:"runner"`
-	Managed      bool           `json:"managed"`
-	Size         int            `json:"size"`  // configured processes
-	Up           int            `json:"up"`    // processes that accept dispatches
-	Slots        int            `json:"slots"` // slots of the processes that are up
-	InFlight     int            `json:"in_flight"`
-	CrashLooping int            `json:"crash_looping"`    // members in a crash loop
-	Reason       string         `json:"reason,omitempty"` // why the first member that is down is down
-	Members      []MemberStatus `json:"members"`
-}
-
-// MemberStatus is the state of one member of a pool.
-type MemberStatus struct {
-	Worker       string `json:"worker,omitempty"` // "": down
-	Port         int    `json:"port,omitempty"`
-	PID          int    `json:"pid,omitempty"`
-	Slots        int    `json:"slots"`
-	InFlight     int    `json:"in_flight"`
-	Restarts     int    `json:"restarts"`
-	CrashLooping bool   `json:"crash_looping,omitempty"`
-	Reason       string `json:"reason,omitempty"`
-}
+import "github.com/yardmaster-dev/yardmaster/api"
 
 // Status returns the pools sorted by name.
-func (p *Pools) Status() []PoolStatus {
+func (p *Pools) Status() []api.Pool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var pools []PoolStatus
+	var pools []api.Pool
 	for _, m := range p.members { // sorted by pool
 		if n := len(pools); n == 0 || pools[n-1].Runner != m.runner {
-			pools = append(pools, PoolStatus{Runner: m.runner, Managed: p.cfg.Management == Managed})
+			pools = append(pools, api.Pool{Runner: m.runner, Managed: p.cfg.Management == Managed})
 		}
 		pool := &pools[len(pools)-1]
 		s := m.status()
@@ -53,8 +30,8 @@ func (p *Pools) Status() []PoolStatus {
 }
 
 // status returns the member's state. Pools.mu is held.
-func (m *member) status() MemberStatus {
-	s := MemberStatus{Port: m.port, PID: m.pid, Restarts: m.restarts, CrashLooping: m.crashLooping, Reason: m.reason}
+func (m *member) status() api.PoolProcess {
+	s := api.PoolProcess{Port: m.port, PID: m.pid, Restarts: m.restarts, CrashLooping: m.crashLooping, Reason: m.reason}
 	if w := m.worker; w != nil {
 		s.Worker, s.Slots, s.InFlight = w.name, m.cfg.MaxInFlight, w.busy
 	}

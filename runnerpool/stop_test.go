@@ -20,7 +20,7 @@ func (h *harness) awaitWait(a job.Assignment, why job.RecallReason) {
 	defer tick.Stop()
 	for {
 		h.Pools.mu.Lock()
-		d := h.running[dispatchKey{a.Job, a.N}]
+		d := h.running[a.DispatchID()]
 		h.Pools.mu.Unlock()
 		d.mu.Lock()
 		sent := d.conn != nil && d.recallReason == why && !d.recallPending

@@ -21,32 +21,35 @@ type OperatorError struct{ Err error }
 func (e *OperatorError) Error() string { return e.Err.Error() }
 func (e *OperatorError) Unwrap() error { return e.Err }
 
-// setNeedsOperator records whether err, the last error about a topic, needs an
-// operator's decision. A nil err clears the topic.
-func (t *tenure) setNeedsOperator(topic string, err error) {
+// operatorTopics are the topics whose last error needs an operator's decision. They
+// belong to the loop's goroutine.
+type operatorTopics map[string]bool
+
+// note records err, the last error about a topic. A nil err clears the topic.
+func (o operatorTopics) note(topic string, err error) {
 	var operator *OperatorError
 	var mismatch *streamMismatchError
 	if errors.As(err, &operator) || errors.As(err, &mismatch) {
-		t.needsOperator[topic] = true
+		o[topic] = true
 	} else {
-		delete(t.needsOperator, topic)
+		delete(o, topic)
 	}
 }
 
-// blockedEventKind returns the kind of the event that history records about a
+// eventKind returns the kind of the event that history records about a
 // condition; 0 for none. An uncertain lease has no event because nothing can be
 // committed meanwhile, and a wrong clock has none because it stops nothing.
-func (t *tenure) blockedEventKind(topic string) ledger.EventKind {
+func (o operatorTopics) eventKind(topic string) ledger.EventKind {
 	switch {
 	case topic == topicLease, topic == topicClocks:
 		return 0
-	case t.needsOperator[topic], strings.HasSuffix(topic, " full"):
+	case o[topic], strings.HasSuffix(topic, " full"):
 		return ledger.RunBlockedOnUser
 	}
 	return ledger.RunBlockedOnSystem
 }
 
-// Parameters of publishBlocked. Conditions that pass quickly are not recorded, and a
+// Parameters of blockers. Conditions that pass quickly are not recorded, and a
 // condition whose text changes often is recorded once in a while.
 const (
 	blockedAfter     = time.Second      // how long a condition must last
@@ -61,30 +64,35 @@ type blocker struct {
 	publishedAt time.Time // when it was recorded; zero: not yet
 }
 
-// publishBlocked records in history each condition that stops something: once, and
-// again when its text or kind changes. The conditions are those that readiness
-// reports.
-func (t *tenure) publishBlocked(now time.Time) {
+// blockers are the lasting conditions, by topic. It belongs to the loop's goroutine.
+type blockers struct {
+	loop    *eventLoop
+	byTopic map[string]*blocker
+}
+
+// publish records in history each of the current conditions that stops something: once,
+// and again when its text or kind changes.
+func (bs *blockers) publish(conditions []condition, now time.Time) {
 	current := map[string]bool{}
-	for _, c := range t.conditions(now) {
+	for _, c := range conditions {
 		if c.kind == 0 {
 			continue
 		}
 		current[c.topic] = true
-		b := t.blockers[c.topic]
+		b := bs.byTopic[c.topic]
 		if b == nil {
 			b = &blocker{since: now}
-			t.blockers[c.topic] = b
+			bs.byTopic[c.topic] = b
 		}
 		if c == b.published || now.Sub(b.since) < blockedAfter || c.kind == b.published.kind && now.Sub(b.publishedAt) < blockedRepeat {
 			continue
 		}
 		b.published, b.publishedAt = c, now
-		t.submitCommand(&ledger.Observe{Observations: []ledger.Observation{{Event: c.kind, Subject: t.cfg.Node, Detail: truncate(c.text)}}}, nil)
+		bs.loop.submit(&ledger.Observe{Observations: []ledger.Observation{{Event: c.kind, Subject: bs.loop.cfg.Node, Detail: truncate(c.text)}}}, nil)
 	}
-	for topic := range t.blockers {
+	for topic := range bs.byTopic {
 		if !current[topic] {
-			delete(t.blockers, topic)
+			delete(bs.byTopic, topic)
 		}
 	}
 }

@@ -95,8 +95,8 @@ func TestBodies_KeepOnlyThemselvesAlive(t *testing.T) {
 			t.Errorf("%d of %d messages are still reachable", n, notices)
 		}
 		kept, counted := 0, 0
-		h.sched.current().post(func() {
-			cache := &h.sched.current().bodies
+		h.sched.current().loop.post(func() {
+			cache := &h.sched.current().lanes.bodies
 			counted = cache.bytes
 			for _, body := range cache.bodies {
 				kept += bodyOverhead + cap(body)
@@ -127,8 +127,8 @@ func TestBodies_OfRefusedJobsAreDropped(t *testing.T) {
 		plain := h.enqueue("mail", "", anyJob)
 		h.until("the plain job ran", func() bool { return h.state(plain) == job.Completed })
 		h.until("dead letters", func() bool { return h.streams.itemCount(DeadLetters) == 3 })
-		h.sched.current().post(func() {
-			if m := h.sched.current(); len(m.bodies.bodies) != ledger.MaxQueueRunners || len(m.provisional) != 0 {
+		h.sched.current().loop.post(func() {
+			if m := h.sched.current().lanes; len(m.bodies.bodies) != ledger.MaxQueueRunners || len(m.provisional) != 0 {
 				t.Errorf("%d bodies and %d provisional waitlists are left, want %d and none", len(m.bodies.bodies), len(m.provisional), ledger.MaxQueueRunners)
 			}
 		})

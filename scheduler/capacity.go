@@ -1,7 +1,6 @@
 package scheduler
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -9,112 +8,6 @@ import (
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
-
-// pool holds the slots of all workers that can run the same jobs. Only slots that
-// may have free capacity are in ready, so finding one takes constant time however
-// many are busy.
-type pool struct {
-	key   poolKey
-	slots int     // number of slots, ready or not
-	ready []*slot // served in turn, so that all get work
-}
-
-// slot is the capacity of one worker for one pool: the free capacity that its node
-// last offered, less the placements that the offer does not count yet.
-type slot struct {
-	node    *node
-	pool    *pool
-	worker  string
-	channel string
-	offered int // free capacity in the node's last offer, in jobs
-	// Placements that the last offer does not count: those not sent yet, and
-	// those sent, by batch.
-	reserved    int
-	sentBatches []sentBatch
-	ready       bool      // is in pool.ready
-	removed     bool      // was removed from its pool
-	emptySince  time.Time // see sweepSlots
-}
-
-// sentBatch counts a slot's placements in one batch of assignments.
-type sentBatch struct {
-	number uint64
-	count  int
-}
-
-// available returns how many more jobs can be placed on the slot.
-func (s *slot) available() int {
-	if s.removed || s.node.silent || s.node.draining {
-		return 0
-	}
-	n := s.offered - s.reserved
-	for _, b := range s.sentBatches {
-		n -= b.count
-	}
-	return max(n, 0)
-}
-
-// requeue appends s to its pool's ready list if it has free capacity. Call it after
-// anything that may free some.
-func (s *slot) requeue() {
-	if !s.ready && s.available() > 0 {
-		s.ready = true
-		s.pool.ready = append(s.pool.ready, s)
-	}
-}
-
-// unreserve releases a reservation.
-func (s *slot) unreserve() {
-	s.reserved--
-	s.requeue()
-}
-
-// markSent turns a reservation into a sent placement.
-func (s *slot) markSent(batch uint64, now time.Time) {
-	s.reserved--
-	last := len(s.sentBatches) - 1
-	if last >= 0 && s.sentBatches[last].number == batch {
-		s.sentBatches[last].count++
-		return
-	}
-	if last < 0 {
-		s.node.addUnseen(s, now)
-	}
-	s.sentBatches = append(s.sentBatches, sentBatch{batch, 1})
-}
-
-// hasAvailable reports whether any slot has free capacity. It removes slots without
-// from the front of the ready list.
-func (p *pool) hasAvailable() bool {
-	for len(p.ready) > 0 {
-		if p.ready[0].available() > 0 {
-			return true
-		}
-		p.pop()
-	}
-	return false
-}
-
-// reserve reserves capacity for one job on the next slot in turn; it returns nil if
-// no slot has any.
-func (p *pool) reserve() *slot {
-	if !p.hasAvailable() {
-		return nil
-	}
-	s := p.pop()
-	s.reserved++
-	s.requeue() // at the end of the list
-	return s
-}
-
-// pop removes the first slot from the ready list.
-func (p *pool) pop() *slot {
-	s := p.ready[0]
-	p.ready[0] = nil
-	p.ready = p.ready[1:]
-	s.ready = false
-	return s
-}
 
 // node is the tenure's state of one member.
 type node struct {
@@ -134,16 +27,6 @@ type node struct {
 	draining    bool
 	edge        string // address of its edge; "": not known
 	stale       bool   // its offers turned out wrong: it must send all of them again
-}
-
-// slotKey identifies a slot within its node.
-type slotKey struct {
-	poolKey
-	worker string
-}
-
-func (k slotKey) compare(o slotKey) int {
-	return cmp.Or(cmp.Compare(k.kind, o.kind), cmp.Compare(k.key, o.key), cmp.Compare(k.worker, o.worker))
 }
 
 // addUnseen adds a slot that has placements which the node's offers do not count
@@ -186,6 +69,22 @@ func (n *node) needsFull(now time.Time) bool {
 	return n.stale || len(n.unseen) > 0 && now.Sub(n.unseenSince) > unseenTimeout
 }
 
+// capacity is what the members could run, by their heartbeats and offers. It belongs
+// to the loop's goroutine.
+type capacity struct {
+	loop               *eventLoop
+	members            []string        // names of the members that count, by the ledger's membership
+	membershipRevision uint64          // revision that members and listed were taken from
+	listed             map[string]bool // every node in the membership, also joining and leaving ones
+	nodes              map[string]*node
+	pools              map[poolKey]*pool
+	roundRobin         []*pool // all pools
+}
+
+func newCapacity(loop *eventLoop, members []string) *capacity {
+	return &capacity{loop: loop, members: members, nodes: map[string]*node{}, pools: map[poolKey]*pool{}}
+}
+
 // batchesPerEntry is the number of bits by which the epoch is shifted to give a
 // tenure's first batch number. Batch numbers so grow over epochs, and a node's
 // SeenBatch of an earlier epoch is below all batches of this one: epochs are log
@@ -194,15 +93,15 @@ const batchesPerEntry = 16
 
 // nodeOf returns the state of a node, which it creates if needed and resets if the
 // incarnation is a new one.
-func (t *tenure) nodeOf(name string, incarnation uint64) *node {
-	n := t.nodes[name]
+func (c *capacity) nodeOf(name string, incarnation uint64) *node {
+	n := c.nodes[name]
 	if n == nil {
-		n = &node{name: name, slots: map[slotKey]*slot{}, silent: true, lastBatch: t.epoch << batchesPerEntry}
-		t.nodes[name] = n
+		n = &node{name: name, slots: map[slotKey]*slot{}, silent: true, lastBatch: c.loop.epoch << batchesPerEntry}
+		c.nodes[name] = n
 	}
 	if incarnation > n.incarnation {
 		for k := range n.slots {
-			t.removeSlot(n, k)
+			c.removeSlot(n, k)
 		}
 		n.incarnation, n.startedAt = incarnation, time.Now()
 		n.rev, n.seenBatch, n.unseen, n.runners = 0, 0, nil, nil
@@ -213,20 +112,20 @@ func (t *tenure) nodeOf(name string, incarnation uint64) *node {
 
 // setNodeState sets whether a node is silent and whether it is draining. If it has
 // become available, its slots are requeued.
-func (t *tenure) setNodeState(n *node, silent, draining bool) {
+func (c *capacity) setNodeState(n *node, silent, draining bool) {
 	wasUnavailable := n.silent || n.draining
 	n.silent, n.draining = silent, draining
 	if wasUnavailable && !silent && !draining {
 		for _, k := range slices.SortedFunc(maps.Keys(n.slots), slotKey.compare) {
 			n.slots[k].requeue()
 		}
-		t.placeDirty = true
+		c.loop.placeDirty = true
 	}
 }
 
 // removeSlot removes a slot from its node and its pool, and the pool if it was its
 // last slot.
-func (t *tenure) removeSlot(n *node, k slotKey) {
+func (c *capacity) removeSlot(n *node, k slotKey) {
 	s := n.slots[k]
 	if s == nil {
 		return
@@ -234,14 +133,14 @@ func (t *tenure) removeSlot(n *node, k slotKey) {
 	delete(n.slots, k)
 	s.removed = true
 	if s.pool.slots--; s.pool.slots == 0 {
-		delete(t.pools, s.pool.key)
-		t.roundRobin = slices.DeleteFunc(t.roundRobin, func(p *pool) bool { return p == s.pool })
+		delete(c.pools, s.pool.key)
+		c.roundRobin = slices.DeleteFunc(c.roundRobin, func(p *pool) bool { return p == s.pool })
 	}
 }
 
 // receiveOffers takes a report's offers. It reports whether the node must send all
 // its offers: because a report was missed, or the offers turned out wrong.
-func (t *tenure) receiveOffers(n *node, r *job.Report) (wantFull bool) {
+func (c *capacity) receiveOffers(n *node, r *job.Report) (wantFull bool) {
 	if r.Rev == 0 || r.Rev <= n.rev {
 		return n.stale
 	}
@@ -262,28 +161,28 @@ func (t *tenure) receiveOffers(n *node, r *job.Report) (wantFull bool) {
 		}
 	}
 	for i := range r.Offers {
-		t.receiveOffer(n, &r.Offers[i])
+		c.receiveOffer(n, &r.Offers[i])
 	}
 	n.setSeen(r.SeenBatch, time.Now())
-	t.placeDirty = true
+	c.loop.placeDirty = true
 	return n.stale
 }
 
 func slotKeyOf(o *job.Offer) slotKey { return slotKey{poolKey{o.Kind, o.Key}, o.Worker} }
 
 // receiveOffer sets the free capacity of a slot, which it creates if needed.
-func (t *tenure) receiveOffer(n *node, o *job.Offer) {
+func (c *capacity) receiveOffer(n *node, o *job.Offer) {
 	k := slotKeyOf(o)
 	s := n.slots[k]
 	if s == nil {
 		if o.Free == 0 {
 			return
 		}
-		p := t.pools[k.poolKey]
+		p := c.pools[k.poolKey]
 		if p == nil {
 			p = &pool{key: k.poolKey}
-			t.pools[k.poolKey] = p
-			t.roundRobin = append(t.roundRobin, p)
+			c.pools[k.poolKey] = p
+			c.roundRobin = append(c.roundRobin, p)
 		}
 		s = &slot{node: n, pool: p, worker: o.Worker, channel: o.Channel()}
 		n.slots[k] = s
@@ -294,25 +193,102 @@ func (t *tenure) receiveOffer(n *node, o *job.Offer) {
 }
 
 // updateMembership takes over the ledger's membership if it has changed.
-func (t *tenure) updateMembership(l *ledger.Ledger) {
+func (c *capacity) updateMembership(l *ledger.Ledger) {
 	membership := l.Membership()
-	if membership.Revision == t.membershipRevision {
+	if membership.Revision == c.membershipRevision {
 		return
 	}
-	t.membershipRevision, t.members = membership.Revision, membership.PresentNodes()
-	t.listed = map[string]bool{}
+	c.membershipRevision, c.members = membership.Revision, membership.PresentNodes()
+	c.listed = map[string]bool{}
 	for i := range membership.Members {
-		t.listed[membership.Members[i].Node] = true
+		c.listed[membership.Members[i].Node] = true
+	}
+}
+
+// sweep detects silent nodes and drops slots and nodes that are no longer needed.
+func (c *capacity) sweep(now time.Time) {
+	for _, name := range slices.Sorted(maps.Keys(c.nodes)) {
+		n := c.nodes[name]
+		c.setNodeState(n, now.Sub(n.heartbeatAt) > silenceTimeout, n.draining)
+		c.sweepSlots(n, now)
+		c.removeNode(n)
 	}
 }
 
 // removeNode drops a node that is silent and no longer in the membership.
-func (t *tenure) removeNode(n *node) {
-	if !n.silent || t.membershipRevision == 0 || t.listed[n.name] {
+func (c *capacity) removeNode(n *node) {
+	if !n.silent || c.membershipRevision == 0 || c.listed[n.name] {
 		return
 	}
 	for k := range n.slots {
-		t.removeSlot(n, k)
+		c.removeSlot(n, k)
 	}
-	delete(t.nodes, n.name)
+	delete(c.nodes, n.name)
+}
+
+// markFull sets a worker's offer to zero and has its node send all offers again,
+// unless the node has sent offers since the batch that it refused.
+func (c *capacity) markFull(n *node, k slotKey, batch uint64) {
+	s := n.slots[k]
+	if s == nil || n.seenBatch >= batch {
+		return
+	}
+	s.offered = 0
+	n.stale = true
+}
+
+// otherEdges returns the edge addresses of the other available nodes, to which a node
+// may redirect its clients when it stops.
+func (c *capacity) otherEdges(n *node) (edges []string) {
+	for _, other := range c.nodes {
+		if other != n && other.edge != "" && !other.silent && !other.draining {
+			edges = append(edges, other.edge)
+		}
+	}
+	slices.Sort(edges)
+	return edges
+}
+
+// sweepSlots removes a node's slots that have had no capacity for emptySlotTTL.
+func (c *capacity) sweepSlots(n *node, now time.Time) {
+	for k, s := range n.slots {
+		switch {
+		case s.offered > 0 || s.reserved > 0 || len(s.sentBatches) > 0:
+			s.emptySince = time.Time{}
+		case s.emptySince.IsZero():
+			s.emptySince = now
+		case now.Sub(s.emptySince) > emptySlotTTL:
+			c.removeSlot(n, k)
+		}
+	}
+}
+
+// lacksQuorum reports whether at most half of the members send heartbeats.
+func (c *capacity) lacksQuorum() bool {
+	live := 0
+	for _, name := range c.members {
+		if n := c.nodes[name]; n != nil && !n.silent {
+			live++
+		}
+	}
+	return live <= len(c.members)/2
+}
+
+// runnerOwners returns the members that are configured for each runner, the runners
+// that a member which is not silent has, and the members that have not reported
+// their runners.
+func (c *capacity) runnerOwners() (owners map[string][]string, available map[string]bool, unknown []string) {
+	owners, available = map[string][]string{}, map[string]bool{}
+	for _, name := range c.members {
+		n := c.nodes[name]
+		if n == nil || n.runners == nil {
+			unknown = append(unknown, name)
+			continue
+		}
+		for r := range n.runners {
+			owners[r] = append(owners[r], name)
+			available[r] = available[r] || !n.silent
+		}
+	}
+	return owners, available, unknown
 }

@@ -31,7 +31,7 @@ type modelBatch struct {
 }
 
 type capacityModel struct {
-	t     *tenure
+	c     *capacity
 	nodes []*modelNode
 	picks []*placement
 	now   time.Time
@@ -40,17 +40,17 @@ type capacityModel struct {
 var mailPool = poolKey{job.Overhop, "mail"}
 
 func newCapacityModel() *capacityModel {
-	m := &capacityModel{t: &tenure{epoch: 1, pools: map[poolKey]*pool{}, nodes: map[string]*node{}}, now: time.Now()}
+	m := &capacityModel{c: newCapacity(&eventLoop{epoch: 1}, nil), now: time.Now()}
 	for i := range 2 {
 		n := &modelNode{name: fmt.Sprint("n", i), free: map[string]int{}, running: map[string]int{}, changed: map[string]bool{}, full: true}
 		m.nodes = append(m.nodes, n)
-		m.t.setNodeState(m.t.nodeOf(n.name, 1), false, false)
+		m.c.setNodeState(m.c.nodeOf(n.name, 1), false, false)
 	}
 	return m
 }
 
 func (m *capacityModel) reserve() bool {
-	p := m.t.pools[mailPool]
+	p := m.c.pools[mailPool]
 	if p == nil {
 		return false
 	}
@@ -131,7 +131,7 @@ func (m *capacityModel) receive(n *modelNode, lose bool) {
 		n.full = true // as the next heartbeat will request
 		return
 	}
-	if m.t.receiveOffers(m.t.nodes[n.name], &r) {
+	if m.c.receiveOffers(m.c.nodes[n.name], &r) {
 		n.full = true
 	}
 }
@@ -140,7 +140,7 @@ func (m *capacityModel) receive(n *modelNode, lose bool) {
 // once, and that no count is negative.
 func (m *capacityModel) consistent() error {
 	queued := map[*slot]int{}
-	for _, p := range m.t.pools {
+	for _, p := range m.c.pools {
 		for _, s := range p.ready {
 			queued[s]++
 			if !s.ready {
@@ -148,7 +148,7 @@ func (m *capacityModel) consistent() error {
 			}
 		}
 	}
-	for _, n := range m.t.nodes {
+	for _, n := range m.c.nodes {
 		for _, s := range n.slots {
 			switch {
 			case queued[s] > 1, s.ready != (queued[s] == 1):
@@ -192,7 +192,7 @@ func TestCapacity_NeverOvercommittedNorLeaked(t *testing.T) {
 			"report":  func(t *rapid.T) { node().report() },
 			"hear":    func(t *rapid.T) { m.receive(node(), rapid.IntRange(0, 4).Draw(t, "lost") == 0) },
 			"state": func(t *rapid.T) {
-				m.t.setNodeState(m.t.nodes[node().name], rapid.Bool().Draw(t, "silent"), rapid.Bool().Draw(t, "draining"))
+				m.c.setNodeState(m.c.nodes[node().name], rapid.Bool().Draw(t, "silent"), rapid.Bool().Draw(t, "draining"))
 			},
 			"": func(t *rapid.T) {
 				if err := m.consistent(); err != nil {
@@ -212,7 +212,7 @@ func TestCapacity_NeverOvercommittedNorLeaked(t *testing.T) {
 		for _, n := range m.nodes {
 			for w, free := range n.free {
 				known := 0
-				if s := m.t.nodes[n.name].slots[slotKey{mailPool, w}]; s != nil {
+				if s := m.c.nodes[n.name].slots[slotKey{mailPool, w}]; s != nil {
 					known = s.available()
 				}
 				if known != free {
@@ -227,7 +227,7 @@ func TestCapacity_NeverOvercommittedNorLeaked(t *testing.T) {
 func (m *capacityModel) settle() {
 	m.commit(func(int) bool { return true })
 	for _, n := range m.nodes {
-		m.t.setNodeState(m.t.nodes[n.name], false, false)
+		m.c.setNodeState(m.c.nodes[n.name], false, false)
 		for len(n.inbox) > 0 {
 			n.receive()
 		}
@@ -242,7 +242,7 @@ func (m *capacityModel) settle() {
 
 func TestCapacity_RequestsMissedOffers(t *testing.T) {
 	m := newCapacityModel()
-	n := m.t.nodes["n0"]
+	n := m.c.nodes["n0"]
 	offer := func(free int) []job.Offer {
 		return []job.Offer{{Kind: job.Overhop, Key: "mail", Worker: "w", Free: free}}
 	}
@@ -263,7 +263,7 @@ func TestCapacity_RequestsMissedOffers(t *testing.T) {
 		{"left out of all", job.Report{Rev: 8, Full: true}, false, 0},
 	}
 	for _, test := range tests {
-		if got := m.t.receiveOffers(n, &test.report); got != test.wantFull {
+		if got := m.c.receiveOffers(n, &test.report); got != test.wantFull {
 			t.Errorf("%s: wants all offers: %v", test.name, got)
 		}
 		free := 0
@@ -300,7 +300,7 @@ func TestCapacity_RoundRobin(t *testing.T) {
 	m.receive(n, false)
 	got := map[string]int{}
 	for range 6 {
-		got[m.t.pools[mailPool].reserve().worker]++
+		got[m.c.pools[mailPool].reserve().worker]++
 	}
 	if got["w1"] != 2 || got["w2"] != 2 || got["w3"] != 2 {
 		t.Errorf("placements by worker: %v", got)

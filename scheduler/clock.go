@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"time"
-
-	"github.com/yardmaster-dev/yardmaster/job"
 )
 
 // Limits of clock deviations.
@@ -79,38 +77,17 @@ func (c *clockOffsets) add(ahead time.Duration) {
 // clockSamples that travelled fastest.
 func (c *clockOffsets) offset() time.Duration { return slices.Max(c.samples[:min(c.n, clockSamples)]) }
 
-// sampleClock adds the time in a heartbeat to its member's samples, and adjusts the
-// stamp clock to the median of the members' clocks.
-func (t *tenure) sampleClock(b job.Heartbeat, arrived time.Time) {
-	n := t.nodeOf(b.Node, b.Incarnation)
-	if b.At.IsZero() || b.Incarnation < n.incarnation {
-		return
-	}
-	n.clock.add(b.At.Sub(arrived))
-	median, ok := t.medianOffset()
-	if len(t.members) <= 1 || !ok {
-		return
-	}
-	t.crons.clockKnown = true
-	before := t.clock.now()
-	t.clock = t.clock.adjust(time.Now().Add(median))
-	if after := t.clock.now(); after.Sub(before) > clockSlack {
-		t.sched.log.Info("ledger time moved forward to the median of the members' clocks", "duration", after.Sub(before).Round(time.Millisecond))
-		t.renew() // the lease in the ledger was granted by the old time
-	}
-}
-
 // medianOffset returns the median offset of the clocks of the members that are not
 // silent; the lower one of an even number, because the ledger's time cannot be set
 // back. ok is false unless these members are a majority.
-func (t *tenure) medianOffset() (median time.Duration, ok bool) {
+func (c *capacity) medianOffset() (median time.Duration, ok bool) {
 	var offsets []time.Duration
-	for _, name := range t.members {
-		if n := t.nodes[name]; n != nil && !n.silent && n.clock.n > 0 {
+	for _, name := range c.members {
+		if n := c.nodes[name]; n != nil && !n.silent && n.clock.n > 0 {
 			offsets = append(offsets, n.clock.offset())
 		}
 	}
-	if len(offsets) == 0 || len(offsets) <= len(t.members)/2 {
+	if len(offsets) == 0 || len(offsets) <= len(c.members)/2 {
 		return 0, false
 	}
 	slices.Sort(offsets)
@@ -119,12 +96,12 @@ func (t *tenure) medianOffset() (median time.Duration, ok bool) {
 
 // clockWarnings returns a readiness reason for each member whose clock deviates from
 // the median by more than maxClockSkew.
-func (t *tenure) clockWarnings() (reasons []string) {
-	median, ok := t.medianOffset()
+func (c *capacity) clockWarnings() (reasons []string) {
+	median, ok := c.medianOffset()
 	if !ok {
 		return nil
 	}
-	for _, n := range t.nodes {
+	for _, n := range c.nodes {
 		if n.silent || n.clock.n == 0 {
 			continue
 		}

@@ -18,13 +18,19 @@ const (
 	tickRetryDelay   = time.Second // between two attempts to publish a tick's job
 )
 
-// cronState is the tenure's state of cron entries beyond the ledger. A tick takes
-// two steps: an entry commits that it has come and when the next one is due, then
-// its job is published under an id derived from the entry's name and the tick. A
-// new authority publishes the job again, and the ledger makes one job of both.
-type cronState struct {
+// crons commits the ticks of cron entries and publishes their jobs. It belongs to the
+// loop's goroutine. A tick takes two steps: an entry commits that it has come and when
+// the next one is due, then its job is published under an id derived from the entry's
+// name and the tick. A new authority publishes the job again, and the ledger makes one
+// job of both.
+type crons struct {
+	loop     *eventLoop
+	client   Lanes
+	lanes    *lanes
+	capacity *capacity
+
 	clockKnown bool                       // the members' median time is known
-	reconciled bool                       // reconcileCrons has run
+	reconciled bool                       // reconcile has run
 	dirty      bool                       // the entries or ticks may have changed
 	nextTick   time.Time                  // when the next tick is due; zero: not known, or there is none
 	inFlight   map[string]bool            // names of entries whose tick is in flight
@@ -32,148 +38,146 @@ type cronState struct {
 	schedules  map[[2]string]CronSchedule // parsed schedules, by expression and time zone
 }
 
-func newCronState() cronState {
-	return cronState{
+func newCrons(loop *eventLoop, client Lanes, lanes *lanes, c *capacity) *crons {
+	return &crons{
+		loop: loop, client: client, lanes: lanes, capacity: c,
 		dirty: true, inFlight: map[string]bool{}, published: map[job.ID]time.Time{}, schedules: map[[2]string]CronSchedule{},
 	}
 }
 
 // noteCommand marks the state dirty after a caller's command about cron entries.
-func (s *cronState) noteCommand(c ledger.Command) {
+func (cr *crons) noteCommand(c ledger.Command) {
 	switch c.Kind() {
 	case ledger.KindSetCron, ledger.KindRemoveCron, ledger.KindPauseCron:
-		s.dirty = true
+		cr.dirty = true
 	}
 }
 
 // scheduleOf returns an entry's parsed schedule.
-func (s *cronState) scheduleOf(c *ledger.Cron) (CronSchedule, error) {
+func (cr *crons) scheduleOf(c *ledger.Cron) (CronSchedule, error) {
 	key := [2]string{c.Schedule, c.TimeZone}
-	if t, ok := s.schedules[key]; ok {
+	if t, ok := cr.schedules[key]; ok {
 		return t, nil
 	}
 	t, err := ParseCron(c.Schedule, c.TimeZone)
 	if err == nil {
-		if len(s.schedules) >= ledger.MaxCrons {
-			clear(s.schedules) // some are of removed entries
+		if len(cr.schedules) >= ledger.MaxCrons {
+			clear(cr.schedules) // some are of removed entries
 		}
-		s.schedules[key] = t
+		cr.schedules[key] = t
 	}
 	return t, err
 }
 
 // setNextTick sets the next tick in a caller's command about a cron entry, by the
 // stamp clock. It returns an error if the schedule is invalid.
-func (t *tenure) setNextTick(c ledger.Command) error {
+func (cr *crons) setNextTick(c ledger.Command) error {
 	switch c := c.(type) {
 	case *ledger.SetCron:
-		schedule, err := t.crons.scheduleOf(&c.Cron)
+		schedule, err := cr.scheduleOf(&c.Cron)
 		c.Next = time.Time{}
 		if err == nil {
-			c.Next = schedule.After(t.clock.now())
+			c.Next = schedule.After(cr.loop.clock.now())
 		}
 		return err
 	case *ledger.PauseCron:
 		c.Next = time.Time{}
 		var existing ledger.CronView
-		t.ledger().View(func(l *ledger.Ledger) { existing, _ = l.Cron(c.Name) })
-		if schedule, err := t.crons.scheduleOf(&existing.Cron); err == nil && !c.Paused {
-			c.Next = schedule.After(t.clock.now())
+		cr.loop.ledger.View(func(l *ledger.Ledger) { existing, _ = l.Cron(c.Name) })
+		if schedule, err := cr.scheduleOf(&existing.Cron); err == nil && !c.Paused {
+			c.Next = schedule.After(cr.loop.clock.now())
 		}
 	}
 	return nil
 }
 
-// reconcileCrons submits the commands that make the ledger's declared cron entries
+// reconcile submits the commands that make the ledger's declared cron entries
 // equal to the configuration's. Entries set by callers stay, unless the
 // configuration declares the same name.
-func (t *tenure) reconcileCrons(l *ledger.Ledger) {
+func (cr *crons) reconcile(l *ledger.Ledger) {
 	declared := map[string]bool{}
-	for _, c := range t.cfg.Crons {
+	for _, c := range cr.loop.cfg.Crons {
 		declared[c.Name] = true
 		if existing, ok := l.Cron(c.Name); ok && existing.Equal(&c) {
 			continue
 		}
-		schedule, err := t.crons.scheduleOf(&c)
+		schedule, err := cr.scheduleOf(&c)
 		if err != nil { // not expected: CheckCron has accepted the configuration
-			t.sched.log.Error("invalid schedule of declared cron entry", "entry", c.Name, "err", err)
+			cr.loop.log.Error("invalid schedule of declared cron entry", "entry", c.Name, "err", err)
 			continue
 		}
-		t.submitDeclared(c.Name, &ledger.SetCron{Cron: c, Replace: true, Next: schedule.After(t.clock.now())})
+		cr.submitDeclared(c.Name, &ledger.SetCron{Cron: c, Replace: true, Next: schedule.After(cr.loop.clock.now())})
 	}
 	l.Crons("", func(c ledger.CronView) bool {
 		if c.Declared && !declared[c.Name] {
-			t.submitDeclared(c.Name, &ledger.RemoveCron{Name: c.Name, Declared: true})
+			cr.submitDeclared(c.Name, &ledger.RemoveCron{Name: c.Name, Declared: true})
 		}
 		return true
 	})
 }
 
 // submitDeclared submits a command about the declared cron entry with a name.
-func (t *tenure) submitDeclared(name string, c ledger.Command) {
-	t.submitCommand(c, func(r ledger.Result, _ uint64) {
-		t.crons.dirty = true
+func (cr *crons) submitDeclared(name string, c ledger.Command) {
+	cr.loop.submit(c, func(r ledger.Result, _ uint64) {
+		cr.dirty = true
 		if r.Err != nil {
-			t.sched.log.Error("declared cron entry refused by the ledger", "entry", name, "err", r.Err)
+			cr.loop.log.Error("declared cron entry refused by the ledger", "entry", name, "err", r.Err)
 		}
 	})
 }
 
-// checkCrons commits the ticks that are due, publishes the jobs of committed ticks,
+// check commits the ticks that are due, publishes the jobs of committed ticks,
 // and returns the time until the next tick. It waits for the members' median time
 // first: after the whole cluster was down the first stamps may be far behind, and
 // missed ticks would seem to be due.
-func (t *tenure) checkCrons() time.Duration {
-	s, now := &t.crons, t.clock.now()
-	if t.restoring != "" {
-		return idleWait
-	}
-	if !s.reconciled {
-		if !s.clockKnown && len(t.members) > 1 {
+func (cr *crons) check() time.Duration {
+	now := cr.loop.clock.now()
+	if !cr.reconciled {
+		if !cr.clockKnown && len(cr.capacity.members) > 1 {
 			return idleWait
 		}
-		s.reconciled = true
-		t.ledger().View(t.reconcileCrons)
+		cr.reconciled = true
+		cr.loop.ledger.View(cr.reconcile)
 	}
-	if s.dirty || !s.nextTick.IsZero() && !s.nextTick.After(now) {
-		s.dirty, s.nextTick = false, time.Time{}
+	if cr.dirty || !cr.nextTick.IsZero() && !cr.nextTick.After(now) {
+		cr.dirty, cr.nextTick = false, time.Time{}
 		var ticks ledger.TickCrons
 		var jobs []ledger.Tick
-		t.ledger().View(func(l *ledger.Ledger) {
+		cr.loop.ledger.View(func(l *ledger.Ledger) {
 			l.DueCrons(func(c ledger.CronView) bool {
 				if c.Next.After(now) {
-					s.nextTick = c.Next
+					cr.nextTick = c.Next
 					return false
 				}
-				if len(s.inFlight) >= maxTicksInFlight {
+				if len(cr.inFlight) >= maxTicksInFlight {
 					return false // the others are handled when these are committed
 				}
-				if !s.inFlight[c.Name] {
-					s.inFlight[c.Name] = true
-					ticks.Ticks = append(ticks.Ticks, t.tick(&c, now))
+				if !cr.inFlight[c.Name] {
+					cr.inFlight[c.Name] = true
+					ticks.Ticks = append(ticks.Ticks, cr.tick(&c, now))
 				}
 				return true
 			})
-			jobs = s.unpublished(l)
+			jobs = cr.unpublished(l)
 		})
-		t.commitTicks(&ticks)
+		cr.commit(&ticks)
 		for i := range jobs {
-			t.publishTick(&jobs[i])
+			cr.publish(&jobs[i])
 		}
 	}
-	if s.nextTick.IsZero() {
+	if cr.nextTick.IsZero() {
 		return idleWait
 	}
-	return s.nextTick.Sub(now)
+	return cr.nextTick.Sub(now)
 }
 
 // tick returns the tick of an entry that is due, with the next one. A tick that is
 // later than missedAfter counts as missed, with all others that are.
-func (t *tenure) tick(c *ledger.CronView, now time.Time) ledger.CronTick {
+func (cr *crons) tick(c *ledger.CronView, now time.Time) ledger.CronTick {
 	tick := ledger.CronTick{Name: c.Name, Rev: c.Rev, At: c.Next, Fire: true}
-	schedule, err := t.crons.scheduleOf(&c.Cron)
+	schedule, err := cr.scheduleOf(&c.Cron)
 	if err != nil { // set by another release that accepts it
-		t.sched.log.Error("invalid schedule of cron entry, entry stopped", "entry", c.Name, "err", err)
+		cr.loop.log.Error("invalid schedule of cron entry, entry stopped", "entry", c.Name, "err", err)
 		tick.Fire = false
 		return tick
 	}
@@ -191,54 +195,54 @@ func (t *tenure) tick(c *ledger.CronView, now time.Time) ledger.CronTick {
 	if !tick.Next.IsZero() && tick.Next.Before(overdue) { // too many to count
 		tick.Next = schedule.After(overdue)
 	}
-	t.sched.log.Warn("cron ticks missed", "entry", c.Name, "from", c.Next, "count", tick.Missed, "caught_up", tick.Fire)
+	cr.loop.log.Warn("cron ticks missed", "entry", c.Name, "from", c.Next, "count", tick.Missed, "caught_up", tick.Fire)
 	return tick
 }
 
-// commitTicks submits the ticks, if there are any.
-func (t *tenure) commitTicks(c *ledger.TickCrons) {
+// commit submits the ticks, if there are any.
+func (cr *crons) commit(c *ledger.TickCrons) {
 	if len(c.Ticks) == 0 {
 		return
 	}
-	t.submitCommand(c, func(ledger.Result, uint64) {
+	cr.loop.submit(c, func(ledger.Result, uint64) {
 		for i := range c.Ticks {
-			delete(t.crons.inFlight, c.Ticks[i].Name)
+			delete(cr.inFlight, c.Ticks[i].Name)
 		}
-		t.crons.dirty = true
+		cr.dirty = true
 	})
 }
 
 // unpublished returns the ticks whose jobs are to be published now, and drops the
 // state of ticks whose jobs were ingested.
-func (s *cronState) unpublished(l *ledger.Ledger) (jobs []ledger.Tick) {
+func (cr *crons) unpublished(l *ledger.Ledger) (jobs []ledger.Tick) {
 	now, published := time.Now(), make(map[job.ID]time.Time)
 	l.Ticks(func(t ledger.Tick) {
-		retryAt, known := s.published[t.Job]
+		retryAt, known := cr.published[t.Job]
 		if !known || !retryAt.IsZero() && !retryAt.After(now) {
 			jobs = append(jobs, t)
 			retryAt = time.Time{}
 		}
 		published[t.Job] = retryAt
 	})
-	s.published = published
+	cr.published = published
 	return jobs
 }
 
-// publishTick appends a tick's job to a lane, and receives the record at once.
-func (t *tenure) publishTick(tick *ledger.Tick) {
+// publish appends a tick's job to a lane, and receives the record at once.
+func (cr *crons) publish(tick *ledger.Tick) {
 	at, key := time.Now(), tick.Job.String()
-	t.sched.lanes.Publish(tick.Queue, key, at, tick.Body, func(p job.Position, fresh bool, err error) {
-		t.postReply(func() {
+	cr.client.Publish(tick.Queue, key, at, tick.Body, func(p job.Position, fresh bool, err error) {
+		cr.loop.postReply(func() {
 			switch {
 			case err != nil:
-				t.sched.log.Warn("cron job publish failed, retrying", "job", key, "queue", tick.Queue, "err", err)
-				if _, pending := t.crons.published[tick.Job]; pending {
-					t.crons.published[tick.Job] = time.Now().Add(tickRetryDelay)
+				cr.loop.log.Warn("cron job publish failed, retrying", "job", key, "queue", tick.Queue, "err", err)
+				if _, pending := cr.published[tick.Job]; pending {
+					cr.published[tick.Job] = time.Now().Add(tickRetryDelay)
 				}
-			case fresh && int(p.Lane) < len(t.lanes):
-				lane := t.lanes[p.Lane]
+			case fresh && int(p.Lane) < len(cr.lanes.all):
+				lane := cr.lanes.all[p.Lane]
 				record := job.Record{Position: p, Queue: tick.Queue, Key: key, Stored: at, Body: tick.Body}
-				t.receive(lane, parseRecords([]job.Record{record}, lane.identity, t.cfg.Defaults))
+				cr.lanes.receive(lane, parseRecords([]job.Record{record}, lane.identity, cr.loop.cfg.Defaults))
 			}
 		})
 	})

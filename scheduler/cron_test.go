@@ -255,13 +255,13 @@ func TestCron_ManyAtOnce(t *testing.T) {
 		for i := range entries {
 			c := everySecond(fmt.Sprint("e", i))
 			c.Schedule = "0 5 * * * *"
-			h.sched.current().post(func() {
+			h.sched.current().loop.post(func() {
 				tenure := h.sched.current()
 				s := &ledger.SetCron{Cron: c}
-				if err := tenure.setNextTick(s); err != nil {
+				if err := tenure.crons.setNextTick(s); err != nil {
 					t.Error(err)
 				}
-				tenure.submitCommand(s, nil)
+				tenure.loop.submit(s, nil)
 			})
 		}
 		h.advance(2 * time.Second)

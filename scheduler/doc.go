@@ -3,10 +3,11 @@
 // It does so only during a tenure, the time for which this node holds the
 // authority lease without interruption.
 //
-// One goroutine, [tenure.run], owns the tenure's state beyond the ledger: the
-// capacity that nodes offer, the placements in flight, and the running
-// dispatches. Other goroutines post functions to it. It submits its decisions as
-// Raft entries, one at a time:
+// One goroutine, [eventLoop.run], owns the tenure's state beyond the ledger. Other
+// goroutines post functions to it. The state is divided: [lanes] has the records to
+// ingest, [capacity] what nodes offer, [placer] the placements in flight, [dispatches]
+// the running dispatches, [crons] the ticks, and [outbox] what is published. The
+// [tenure] submits their decisions as Raft entries, one at a time:
 //
 //	lane records          ─▶ ingest ─┐
 //	reports, answers      ─▶ settle ─┤            ┌─▶ assignments to nodes

@@ -46,11 +46,11 @@ func (s *Scheduler) ExplainPlacement(ctx context.Context, q PlacementQuery) (Pla
 		return PlacementExplanation{}, ErrNotAuthority
 	}
 	answer := make(chan PlacementExplanation, 1)
-	t.post(func() { answer <- t.explainPlacement(&q, time.Now()) })
+	t.loop.post(func() { answer <- t.explainPlacement(&q, time.Now()) })
 	select {
 	case w := <-answer:
 		return w, nil
-	case <-t.done:
+	case <-t.loop.done:
 		return PlacementExplanation{}, ErrNotAuthority
 	case <-ctx.Done():
 		return PlacementExplanation{}, ctx.Err()
@@ -58,23 +58,23 @@ func (s *Scheduler) ExplainPlacement(ctx context.Context, q PlacementQuery) (Pla
 }
 
 func (t *tenure) explainPlacement(q *PlacementQuery, now time.Time) PlacementExplanation {
-	k := dispatchKey{q.Job, q.Dispatch}
-	e := PlacementExplanation{Blocked: t.blocked, LeaseUncertain: !t.trusted().After(now), Epoch: t.epoch}
-	e.WorkerQueue, e.Runner = t.cfg.Route(q.Queue, q.Function)
+	k := job.DispatchID{Job: q.Job, N: q.Dispatch}
+	e := PlacementExplanation{Blocked: t.lanes.blocked, LeaseUncertain: !t.lease.trusted().After(now), Epoch: t.loop.epoch}
+	e.WorkerQueue, e.Runner = t.loop.cfg.Route(q.Queue, q.Function)
 	for _, r := range []poolKey{{job.Overhop, e.WorkerQueue}, {job.RRQ, e.Runner}} {
-		if pool := t.pools[r]; r.key != "" && pool != nil {
+		if pool := t.capacity.pools[r]; r.key != "" && pool != nil {
 			e.Available += pool.available()
 		}
 	}
-	_, e.Placing = t.placing[k]
-	if d := t.dispatches[k]; d != nil {
-		n := t.nodes[d.node]
+	_, e.Placing = t.placer.inFlight[k]
+	if d := t.dispatches.running[k]; d != nil {
+		n := t.capacity.nodes[d.node]
 		e.Dispatch = &DispatchStatus{Confirmed: d.confirmed, Silent: n == nil || n.silent}
 		if !d.sentAt.IsZero() {
 			e.Dispatch.SentMS = now.Sub(d.sentAt).Milliseconds()
 		}
 	}
-	for i, lane := range t.lanes {
+	for i, lane := range t.lanes.all {
 		if lane.problem != "" {
 			for len(e.Lanes) < i {
 				e.Lanes = append(e.Lanes, "")
@@ -83,14 +83,6 @@ func (t *tenure) explainPlacement(q *PlacementQuery, now time.Time) PlacementExp
 		}
 	}
 	return e
-}
-
-// available returns how many more jobs can be placed on the pool's slots.
-func (p *pool) available() (n int) {
-	for _, s := range p.ready {
-		n += s.available()
-	}
-	return n
 }
 
 // Route returns where a job may run: the queue whose Overhop workers may run it, and

@@ -91,8 +91,8 @@ type fakeNode struct {
 	outcomes    []job.Outcome
 	reporting   int // number of the report in flight; 0: none
 	reports     int
-	running     map[dispatchKey]*fakeRun
-	known       map[dispatchKey]bool
+	running     map[job.DispatchID]*fakeRun
+	known       map[job.DispatchID]bool
 	runners     []string
 	edge        string
 	draining    bool
@@ -131,7 +131,7 @@ func newFakeNode(f *fakeFleet, name string, ended <-chan struct{}) *fakeNode {
 }
 
 func (n *fakeNode) reset() {
-	n.changed, n.running, n.known = map[slotKey]bool{}, map[dispatchKey]*fakeRun{}, map[dispatchKey]bool{}
+	n.changed, n.running, n.known = map[slotKey]bool{}, map[job.DispatchID]*fakeRun{}, map[job.DispatchID]bool{}
 	n.rev, n.seen, n.full, n.outcomes, n.reporting = 0, 0, true, nil, 0
 	n.epoch, n.ackSeq = 0, 0
 }
@@ -187,7 +187,7 @@ func (n *fakeNode) heartbeat() {
 		Epoch: n.epoch, AckSeq: n.ackSeq,
 	}
 	for k := range n.running {
-		b.Dispatches = append(b.Dispatches, job.DispatchID{Job: k.id, N: k.n})
+		b.Dispatches = append(b.Dispatches, k)
 	}
 	for _, o := range n.outcomes {
 		b.Dispatches = append(b.Dispatches, job.DispatchID{Job: o.Job, N: o.N})
@@ -225,7 +225,7 @@ func (n *fakeNode) assign(b job.AssignmentBatch) []job.Answer {
 }
 
 func (n *fakeNode) start(a job.Assignment) job.Answer {
-	k := dispatchKey{a.Job, a.N}
+	k := a.DispatchID()
 	slot := slotKey{poolKey{a.Kind, a.Key}, a.Worker}
 	switch {
 	case n.running[k] != nil, n.known[k] && a.Started.IsZero():
@@ -251,7 +251,7 @@ func (n *fakeNode) start(a job.Assignment) job.Answer {
 	return job.Taken
 }
 
-func (n *fakeNode) finish(k dispatchKey, r *fakeRun, o job.Outcome) {
+func (n *fakeNode) finish(k job.DispatchID, r *fakeRun, o job.Outcome) {
 	if n.running[k] != r {
 		return
 	}
@@ -259,14 +259,14 @@ func (n *fakeNode) finish(k dispatchKey, r *fakeRun, o job.Outcome) {
 	n.fleet.count(&r.Assignment, -1)
 	slot := slotKey{poolKey{r.Kind, r.Key}, r.Worker}
 	n.setFree(slot, n.free[slot]+1)
-	o.Job, o.N = k.id, k.n
+	o.Job, o.N = k.Job, k.N
 	n.outcomes = append(n.outcomes, o)
 }
 
 // moveHere has a worker resume its dispatch at this node.
 func (n *fakeNode) moveHere(a job.Assignment) {
 	n.do(func() {
-		k := dispatchKey{a.Job, a.N}
+		k := a.DispatchID()
 		n.known[k], n.running[k] = true, &fakeRun{Assignment: a}
 	})
 }
@@ -276,7 +276,7 @@ func (n *fakeNode) recall(r job.Recall) {
 		return
 	}
 	n.recalled = append(n.recalled, r)
-	k := dispatchKey{r.Job, r.N}
+	k := r.DispatchID()
 	if run := n.running[k]; run != nil {
 		if r.Reason == job.RecallSuperseded && run.Kind == job.Overhop {
 			delete(n.running, k) // its worker has resumed it elsewhere

@@ -239,10 +239,10 @@ func TestRetry_BacksOffThenFails(t *testing.T) {
 func (h *harness) dispatchCount() (n int) {
 	tenure := h.sched.current()
 	done := make(chan struct{})
-	tenure.post(func() { n = len(tenure.dispatches); close(done) })
+	tenure.loop.post(func() { n = len(tenure.dispatches.running); close(done) })
 	select {
 	case <-done:
-	case <-tenure.done:
+	case <-tenure.loop.done:
 	}
 	return n
 }

@@ -59,24 +59,24 @@ type pendingIngest struct {
 }
 
 // addRecord appends the lane's next record to its pending ingest.
-func (t *tenure) addRecord(lane *laneState, r pendingRecord) {
-	in := t.pendingIngestOf(lane)
+func (ls *lanes) addRecord(lane *laneState, r pendingRecord) {
+	in := ls.pendingIngestOf(lane)
 	if in == nil {
 		in = &pendingIngest{lane: lane, from: lane.next - 1}
-		t.entry.ingests = append(t.entry.ingests, in)
+		ls.pending = append(ls.pending, in)
 		lane.receivedAt = time.Now()
 	}
 	in.records = append(in.records, r)
 	lane.next++
-	t.entry.size += r.size()
-	if t.blocked == "" {
-		t.markUrgent()
+	ls.loop.entry.size += r.size()
+	if ls.blocked == "" {
+		ls.loop.markUrgent()
 	}
 }
 
 // pendingIngestOf returns the pending ingest of a lane, or nil.
-func (t *tenure) pendingIngestOf(lane *laneState) *pendingIngest {
-	for _, in := range t.entry.ingests {
+func (ls *lanes) pendingIngestOf(lane *laneState) *pendingIngest {
+	for _, in := range ls.pending {
 		if in.lane == lane {
 			return in
 		}
@@ -85,8 +85,8 @@ func (t *tenure) pendingIngestOf(lane *laneState) *pendingIngest {
 }
 
 // pendingRecords returns the number of a lane's records that wait for an entry.
-func (t *tenure) pendingRecords(lane *laneState) int {
-	if in := t.pendingIngestOf(lane); in != nil {
+func (ls *lanes) pendingRecords(lane *laneState) int {
+	if in := ls.pendingIngestOf(lane); in != nil {
 		return len(in.records)
 	}
 	return 0
@@ -95,13 +95,13 @@ func (t *tenure) pendingRecords(lane *laneState) int {
 // addIngests moves pending records into the entry, up to maxIngestSize, which the
 // lanes share evenly. Due jobs join the provisional waitlists, so that the same
 // entry can place them. While ingest is blocked, it does nothing.
-func (t *tenure) addIngests(l *ledger.Ledger, b *entryBuilder) {
-	if t.checkBlocked(l); t.blocked != "" {
+func (ls *lanes) addIngests(l *ledger.Ledger, b *entryBuilder) {
+	if ls.checkBlocked(l); ls.blocked != "" {
 		return
 	}
 	budget := maxIngestSize
-	ingests := t.entry.ingests
-	t.entry.ingests = nil
+	ingests := ls.pending
+	ls.pending = nil
 	for i, in := range ingests {
 		share, n := budget/(len(ingests)-i), 0
 		for n < len(in.records) && share > 0 {
@@ -111,12 +111,12 @@ func (t *tenure) addIngests(l *ledger.Ledger, b *entryBuilder) {
 			n++
 		}
 		if n > 0 {
-			t.addIngest(l, b, in.lane, in.from, in.records[:n])
+			ls.addIngest(l, b, in.lane, in.from, in.records[:n])
 		}
 		if n < len(in.records) {
 			in.from += uint64(n)
 			in.records = in.records[n:]
-			t.entry.ingests = append(t.entry.ingests, in)
+			ls.pending = append(ls.pending, in)
 		}
 	}
 }
@@ -126,13 +126,13 @@ func (t *tenure) addIngests(l *ledger.Ledger, b *entryBuilder) {
 const maxReason = 512
 
 // addIngest adds the command that ingests records to the entry.
-func (t *tenure) addIngest(l *ledger.Ledger, b *entryBuilder, lane *laneState, from uint64, records []pendingRecord) {
+func (ls *lanes) addIngest(l *ledger.Ledger, b *entryBuilder, lane *laneState, from uint64, records []pendingRecord) {
 	c := &ledger.Ingest{
 		Lane: lane.number, Identity: lane.identity, From: from, To: from + uint64(len(records)),
-		CreateQueues: t.cfg.CreateQueues, Jobs: make([]job.Job, 0, len(records)),
+		CreateQueues: ls.loop.cfg.CreateQueues, Jobs: make([]job.Job, 0, len(records)),
 	}
-	t.ingests++
-	provisional := provisionalJobs{ingest: t.ingests, jobs: make([]provisionalJob, 0, len(records))}
+	ls.ingests++
+	provisional := provisionalJobs{ingest: ls.ingests, jobs: make([]provisionalJob, 0, len(records))}
 	for i := range records {
 		r := &records[i]
 		if r.err != nil {
@@ -146,35 +146,46 @@ func (t *tenure) addIngest(l *ledger.Ledger, b *entryBuilder, lane *laneState, f
 			continue
 		}
 		if _, known := l.Known(r.job.ID); !known {
-			t.bodies.put(r.job.Position, r.record.Body)
-			t.addProvisional(&provisional, &r.job, b.at)
+			ls.bodies.put(r.job.Position, r.record.Body)
+			ls.provisional.add(&provisional, &r.job, b.at)
 		}
 	}
 	b.add(c, func(result ledger.Result, _ uint64) {
-		t.removeProvisional(&provisional)
+		ls.provisional.remove(&provisional)
 		if result.Err != nil {
-			t.sched.log.Error("ingest refused by the ledger", "lane", lane.number, "from", from, "err", result.Err)
-			t.resync(lane)
+			ls.loop.log.Error("ingest refused by the ledger", "lane", lane.number, "from", from, "err", result.Err)
+			ls.resync(lane)
 			return
 		}
-		t.sched.counters.ingested(result.Ingested, len(c.Rejected))
+		ls.counters.ingested(result.Ingested, len(c.Rejected))
 		for i, ingested := range result.Ingested {
 			if ingested != ledger.IngestedWaiting {
-				t.bodies.take(c.Jobs[i].Position)
+				ls.bodies.take(c.Jobs[i].Position)
 			}
 		}
 	})
 }
 
-// checkBlocked sets t.blocked, which stops ingest while the outbox is half full or
+// pendingSize returns the estimated size of the records that wait for an entry, in
+// bytes.
+func (ls *lanes) pendingSize() (size int) {
+	for _, in := range ls.pending {
+		for i := range in.records {
+			size += in.records[i].size()
+		}
+	}
+	return size
+}
+
+// checkBlocked sets ls.blocked, which stops ingest while the outbox is half full or
 // Config.BlockedReason returns a reason.
-func (t *tenure) checkBlocked(l *ledger.Ledger) {
-	t.blocked = ""
-	if t.cfg.BlockedReason != nil {
-		t.blocked = t.cfg.BlockedReason()
+func (ls *lanes) checkBlocked(l *ledger.Ledger) {
+	ls.blocked = ""
+	if ls.loop.cfg.BlockedReason != nil {
+		ls.blocked = ls.loop.cfg.BlockedReason()
 	}
 	if l.OutboxBytes() >= ledger.MaxOutbox/2 {
-		t.blocked = "the outbox is half full: history, results or dead letters cannot be published, and no more jobs are taken from the lanes until they are"
+		ls.blocked = "the outbox is half full: history, results or dead letters cannot be published, and no more jobs are taken from the lanes until they are"
 	}
 }
 
@@ -191,29 +202,32 @@ type provisionalJobs struct {
 	waitlists []waitlistKey
 }
 
-// addProvisional inserts a job into its provisional waitlist, in start order.
-func (t *tenure) addProvisional(s *provisionalJobs, j *job.Job, at time.Time) {
+// provisionalWaitlists are the due jobs whose ingest is in flight, in start order. The
+// jobs of the ledger's waitlists and these make up what can be placed.
+type provisionalWaitlists map[waitlistKey][]*provisionalJob
+
+// add inserts a job into its waitlist, in start order.
+func (p provisionalWaitlists) add(s *provisionalJobs, j *job.Job, at time.Time) {
 	k := waitlistKeyOf(j)
 	if !slices.Contains(s.waitlists, k) {
 		s.waitlists = append(s.waitlists, k)
 	}
 	s.jobs = append(s.jobs, provisionalJob{ledger.WaitingJob{Job: *j, N: 1, Attempt: 1, Due: at}, s.ingest})
 	w := &s.jobs[len(s.jobs)-1]
-	list := t.provisional[k]
+	list := p[k]
 	i := len(list)
 	if i > 0 && w.Before(&list[i-1].WaitingJob) { // it has a higher priority, or comes from another lane
 		i = sort.Search(i, func(i int) bool { return w.Before(&list[i].WaitingJob) })
 	}
-	t.provisional[k] = slices.Insert(list, i, w)
+	p[k] = slices.Insert(list, i, w)
 }
 
-// removeProvisional removes the jobs of an applied ingest from their provisional
-// waitlists.
-func (t *tenure) removeProvisional(s *provisionalJobs) {
+// remove removes the jobs of an applied ingest from their waitlists.
+func (p provisionalWaitlists) remove(s *provisionalJobs) {
 	for _, k := range s.waitlists {
-		list := slices.DeleteFunc(t.provisional[k], func(w *provisionalJob) bool { return w.ingest == s.ingest })
-		if t.provisional[k] = list; len(list) == 0 {
-			delete(t.provisional, k)
+		list := slices.DeleteFunc(p[k], func(w *provisionalJob) bool { return w.ingest == s.ingest })
+		if p[k] = list; len(list) == 0 {
+			delete(p, k)
 		}
 	}
 }
@@ -227,52 +241,4 @@ func provisionalSeq(jobs []*provisionalJob) iter.Seq[ledger.WaitingJob] {
 			}
 		}
 	}
-}
-
-// Limits of the body cache, in bytes.
-const (
-	maxCachedBody   = 4 << 10  // one body
-	maxCachedBodies = 64 << 20 // all bodies with their overhead
-	bodyOverhead    = 96       // estimated memory per body, in addition to its bytes
-)
-
-// bodyCache holds small bodies of jobs that are about to be placed, so that their
-// assignments can carry them; nodes read other bodies from the lane. The key is the
-// record's position, because two records may have the same job id.
-type bodyCache struct {
-	bodies map[job.Position][]byte // none shares memory with a message, see [pendingRecord.detach]
-	order  []job.Position          // in the order of put; may contain positions that were taken
-	bytes  int                     // memory that the bodies use
-}
-
-func newBodyCache() bodyCache { return bodyCache{bodies: map[job.Position][]byte{}} }
-
-// put stores a body unless it is too large, and evicts the oldest bodies while the
-// cache is too large.
-func (c *bodyCache) put(pos job.Position, body []byte) {
-	if _, have := c.bodies[pos]; have || len(body) == 0 || len(body) > maxCachedBody {
-		return
-	}
-	c.bodies[pos] = body
-	c.order = append(c.order, pos)
-	c.bytes += bodyOverhead + cap(body)
-	for c.bytes > maxCachedBodies {
-		c.take(c.order[0])
-		c.order = c.order[1:]
-	}
-	if len(c.order) > 2*len(c.bodies)+1024 {
-		c.order = slices.DeleteFunc(c.order, func(pos job.Position) bool { return c.bodies[pos] == nil })
-	}
-}
-
-func (c *bodyCache) has(pos job.Position) bool { return c.bodies[pos] != nil }
-
-// take removes a body from the cache and returns it; nil if it is not cached.
-func (c *bodyCache) take(pos job.Position) []byte {
-	body, ok := c.bodies[pos]
-	if ok {
-		delete(c.bodies, pos)
-		c.bytes -= bodyOverhead + cap(body)
-	}
-	return body
 }

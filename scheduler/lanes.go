@@ -2,7 +2,6 @@ package scheduler
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -44,174 +43,83 @@ type laneState struct {
 	receivedAt   time.Time   // when the oldest pending record was received
 }
 
-// loadLedger initializes the tenure from the ledger: members, lane cursors and
-// running dispatches.
-func (t *tenure) loadLedger(l *ledger.Ledger) {
-	t.updateMembership(l)
+// lanes ingests the records of all lanes. Its fields belong to the loop's goroutine,
+// apart from the first group and all, which do not change once run is called.
+type lanes struct {
+	loop     *eventLoop
+	client   Lanes
+	counters *counters
+	operator operatorTopics
+
+	all         []*laneState
+	pending     []*pendingIngest // wait for the next entry, by the time of their first record
+	bodies      bodyCache
+	ingests     uint64 // ingest commands built so far
+	provisional provisionalWaitlists
+	blocked     string // why no job is ingested; "": jobs are
+}
+
+func newLanes(loop *eventLoop, client Lanes, c *counters, operator operatorTopics) *lanes {
+	return &lanes{loop: loop, client: client, counters: c, operator: operator, bodies: newBodyCache(), provisional: provisionalWaitlists{}}
+}
+
+// load initializes the lanes from the ledger's cursors.
+func (ls *lanes) load(l *ledger.Ledger) {
 	for i, c := range l.Lanes() {
-		t.lanes = append(t.lanes, &laneState{
+		ls.all = append(ls.all, &laneState{
 			number: uint8(i), identity: c.Identity, next: c.Cursor + 1, lastReceived: c.Cursor,
 			outOfOrder: map[uint64]pendingRecord{}, wake: make(chan uint64, 1),
 		})
 	}
-	l.ActiveDispatches(func(a ledger.ActiveDispatch) bool {
-		t.dispatches[dispatchKey{a.ID, a.N}] = t.adoptDispatch(a, l.Index())
-		return true
-	})
-	t.fenceBase = l.FenceBase()
-	t.placeDirty = true
-	if at, ok := l.NextDue(); ok {
-		t.nextDue = at
-	}
 }
 
-// runLanes ensures that the streams exist, and verifies and reads each lane in a
-// goroutine until ctx ends.
-func (t *tenure) runLanes(ctx context.Context) error {
-	identities := make([]string, len(t.lanes))
-	for i, lane := range t.lanes {
+// identities returns the identities of all lanes, by number.
+func (ls *lanes) identities() []string {
+	identities := make([]string, len(ls.all))
+	for i, lane := range ls.all {
 		identities[i] = lane.identity
 	}
+	return identities
+}
+
+// run verifies and reads each lane in a goroutine until ctx ends.
+func (ls *lanes) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return t.tailLanes(ctx) })
-	group.Go(func() error { return t.ensureStreams(ctx, identities) })
-	for _, lane := range t.lanes {
-		group.Go(func() error { return t.readLane(ctx, lane) })
+	group.Go(func() error { return ls.tail(ctx) })
+	for _, lane := range ls.all {
+		r := &laneReader{ls.loop, ls.client, ls, lane}
+		group.Go(func() error { return r.run(ctx) })
 	}
 	return group.Wait()
 }
 
-// tailLanes receives records as the lanes store them. Records that it misses are
-// read.
-func (t *tenure) tailLanes(ctx context.Context) error {
+// tail receives records as the lanes store them. Records that it misses are read.
+func (ls *lanes) tail(ctx context.Context) error {
 	for ctx.Err() == nil {
-		err := t.sched.lanes.Tail(ctx, func(r job.Record) { t.receiveRecords([]job.Record{r}) })
+		err := ls.client.Tail(ctx, func(r job.Record) { ls.receiveRecords([]job.Record{r}) })
 		if ctx.Err() == nil {
-			t.sched.log.Warn("lane subscription failed, polling lanes instead", "err", err)
+			ls.loop.log.Warn("lane subscription failed, polling lanes instead", "err", err)
 			sleep(ctx, time.Second)
 		}
 	}
 	return nil
-}
-
-// ensureInterval is how often the streams are verified: that they exist, and that
-// each member leads its lane.
-const ensureInterval = 15 * time.Second
-
-// ensureStreams creates the streams of a new cluster, records in the ledger that
-// they exist, and verifies them every ensureInterval. A stream that is missing
-// later is not created again: it makes the node not ready.
-func (t *tenure) ensureStreams(ctx context.Context, identities []string) error {
-	created := t.streamsCreated()
-	if !created {
-		t.post(func() { t.streamsProblem = streamsBeingCreated })
-	}
-	for failures := 0; ctx.Err() == nil; {
-		err := t.sched.lanes.Ensure(ctx, identities, !created)
-		if err != nil {
-			if failures++; failures == 1 {
-				t.sched.log.Warn("stream verification failed", "err", err)
-			} else {
-				t.post(func() {
-					t.streamsProblem = err.Error()
-					t.setNeedsOperator(topicStreams, err)
-				})
-			}
-			sleep(ctx, time.Second)
-			continue
-		}
-		failures = 0
-		t.post(func() { t.streamsProblem = "" })
-		t.streamsOnce.Do(func() { close(t.streamsReady) })
-		if !created {
-			created = true
-			t.post(func() { t.submitCommand(&ledger.Bootstrap{StreamsCreated: true}, nil) })
-		}
-		sleep(ctx, ensureInterval)
-	}
-	return nil
-}
-
-// streamsCreated reports whether the ledger records that the streams were created.
-func (t *tenure) streamsCreated() (created bool) {
-	t.ledger().View(func(l *ledger.Ledger) { created = l.StreamsCreated() })
-	return created
-}
-
-// readLane verifies a lane and then serves it, again after each failure, until ctx
-// ends.
-func (t *tenure) readLane(ctx context.Context, lane *laneState) error {
-	for wait := 20 * time.Millisecond; ctx.Err() == nil; wait = min(2*wait, time.Second) {
-		err := t.verify(ctx, lane)
-		if err == nil {
-			t.post(func() { t.markHealthy(lane) })
-			err = t.serveLane(ctx, lane)
-			wait = time.Second
-		}
-		if ctx.Err() != nil {
-			return nil
-		}
-		t.post(func() { t.markFaulty(lane, err) })
-		sleep(ctx, wait)
-	}
-	return nil
-}
-
-// serveLane reads a verified lane on request and every pollInterval, and verifies it
-// every verifyInterval. It returns an error once two verifications in a row have
-// found a mismatch. A lane that does not answer is asked again.
-func (t *tenure) serveLane(ctx context.Context, lane *laneState) error {
-	poll := time.NewTicker(pollInterval)
-	defer poll.Stop()
-	check := time.NewTimer(verifyInterval - pollInterval/2) // between two polls
-	defer check.Stop()
-	var mismatch error
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case from := <-lane.wake:
-			t.read(ctx, lane, from)
-		case <-poll.C:
-			t.post(func() {
-				if !lane.reading {
-					t.requestRead(lane)
-				}
-			})
-		case <-check.C:
-			rechecked := mismatch != nil // a new leader may not have caught up at first
-			mismatch = nil
-			if err := t.verify(ctx, lane); isStreamMismatch(err) {
-				mismatch = err
-			}
-			if mismatch == nil {
-				check.Reset(verifyInterval)
-				continue
-			}
-			if rechecked {
-				t.stopLane(lane, mismatch)
-				return mismatch
-			}
-			check.Reset(recheckAfter)
-		}
-	}
 }
 
 // markHealthy lets the loop ingest from a lane that was verified.
-func (t *tenure) markHealthy(lane *laneState) {
+func (ls *lanes) markHealthy(lane *laneState) {
 	lane.ready, lane.problem = true, ""
 	if lane.lost.Swap(false) {
-		t.placeDirty = true
+		ls.loop.placeDirty = true
 	}
 }
 
 // markFaulty records err as the lane's problem.
-func (t *tenure) markFaulty(lane *laneState, err error) {
+func (ls *lanes) markFaulty(lane *laneState, err error) {
 	lane.problem = err.Error()
 	if isLaneLost(err) {
 		lane.lost.Store(true)
 	}
-	t.setNeedsOperator(lane.name(), err)
+	ls.operator.note(lane.name(), err)
 }
 
 // LaneFull reports whether a lane that uses size bytes of max cannot take another
@@ -220,124 +128,30 @@ func LaneFull(size, max uint64) bool { return max > 0 && size+maxRecordSize > ma
 
 func (l *laneState) name() string { return fmt.Sprintf("lane %d", l.number) }
 
-// stopLane stops ingesting a lane and drops its pending records.
-func (t *tenure) stopLane(lane *laneState, err error) {
-	t.sched.log.Error("lane ingest stopped", "lane", lane.number, "err", err)
-	t.post(func() {
-		lane.ready = false
-		t.markFaulty(lane, err)
-		t.resync(lane)
-	})
-}
-
-// streamMismatchError reports that a lane's stream is not the one in the ledger, or
-// lacks records of it.
-type streamMismatchError struct {
-	lane     uint8
-	reason   string
-	replaced bool // it is another stream, with none of the ledger's records
-}
-
-func (e *streamMismatchError) Error() string { return fmt.Sprintf("lane %d: %s", e.lane, e.reason) }
-
-// isLaneLost reports whether err means that a lane's stream was deleted or replaced.
-func isLaneLost(err error) bool {
-	var deleted *OperatorError
-	var mismatch *streamMismatchError
-	return errors.As(err, &deleted) || errors.As(err, &mismatch) && mismatch.replaced
-}
-
-// isStreamMismatch reports whether err means that a lane's stream does not match the
-// ledger.
-func isStreamMismatch(err error) bool {
-	var mismatch *streamMismatchError
-	return isLaneLost(err) || errors.As(err, &mismatch)
-}
-
-// verify compares a lane's stream with the ledger, while both may advance. It
-// returns a [*streamMismatchError] if they do not match, and another error if the
-// stream could not be read.
-func (t *tenure) verify(ctx context.Context, lane *laneState) error {
-	ingested := t.laneCursor(lane).Cursor // read before Info: the stream must not end below it
-	info, err := t.sched.lanes.Info(ctx, lane.number)
-	if err != nil {
-		return fmt.Errorf("lane %d: %w", lane.number, err)
-	}
-	t.post(func() { lane.full = LaneFull(info.Bytes, info.MaxBytes) })
-	cursor := t.laneCursor(lane) // read after Info: every record purged before is below it
-	mismatchf := func(format string, args ...any) error {
-		return &streamMismatchError{lane.number, fmt.Sprintf(format, args...), false}
-	}
-	switch {
-	case info.Identity != cursor.Identity:
-		return &streamMismatchError{lane.number, fmt.Sprintf("its stream is another one than the ledger's (%s, not %s): it was deleted and created again; restore the members' data directories that hold the right one", info.Identity, cursor.Identity), true}
-	case info.First > cursor.Cursor+1:
-		return mismatchf("its stream begins at %d, the records from %d on were lost before they were folded: bring back the data directory of a member that has them", info.First, cursor.Cursor+1)
-	case info.Last < ingested:
-		return mismatchf("its stream ends at %d, before the folded position %d: it went back; start a member whose data directory has the rest", info.Last, ingested)
-	case cursor.Cursor == 0 || cursor.Cursor < info.First || cursor.LastID.IsZero():
-		return nil
-	}
-	records, err := t.sched.lanes.Read(ctx, lane.number, cursor.Cursor, 1)
-	if err != nil {
-		return fmt.Errorf("lane %d: read the folded position: %w", lane.number, err)
-	}
-	if len(records) == 0 || records[0].Seq != cursor.Cursor {
-		return fmt.Errorf("lane %d: the record at the folded position %d cannot be read", lane.number, cursor.Cursor)
-	}
-	j, _ := records[0].Job(cursor.Identity, t.cfg.Defaults)
-	conflict := job.RecordID(cursor.Identity, records[0].Seq, records[0].Stored)
-	if j.ID != cursor.LastID && conflict != cursor.LastID {
-		return mismatchf("the record at the folded position %d is not the one that was folded: the stream went back and on another way; bring back the data directory of a member that has the right one", cursor.Cursor)
-	}
-	return nil
-}
-
-// laneCursor returns how far the ledger has ingested a lane.
-func (t *tenure) laneCursor(lane *laneState) (cursor ledger.LaneCursor) {
-	t.ledger().View(func(l *ledger.Ledger) { cursor = l.Lanes()[lane.number] })
-	return cursor
-}
-
-// read reads up to readBatch records of a lane from a sequence on, and posts them to
-// the loop.
-func (t *tenure) read(ctx context.Context, lane *laneState, from uint64) {
-	records, err := t.sched.lanes.Read(ctx, lane.number, from, readBatch)
-	parsed := parseRecords(records, lane.identity, t.cfg.Defaults)
-	t.post(func() {
-		lane.reading = false
-		t.noteRead(lane, err)
-		t.receive(lane, parsed)
-		if len(parsed) == readBatch {
-			t.requestRead(lane)
-		}
-	})
-}
-
 // noteRead records whether a lane can be read, and logs when it no longer can.
-func (t *tenure) noteRead(lane *laneState, err error) {
+func (ls *lanes) noteRead(lane *laneState, err error) {
 	if err == nil {
 		lane.problem = ""
 		return
 	}
 	if lane.problem == "" {
-		t.sched.log.Warn("lane read failed", "lane", lane.number, "from", lane.next, "err", err)
+		ls.loop.log.Warn("lane read failed", "lane", lane.number, "from", lane.next, "err", err)
 	}
-	t.markFaulty(lane, err)
+	ls.markFaulty(lane, err)
 }
 
 // receiveRecords parses records that arrived without a read, and posts them to the
 // loop. Records of one lane should be adjacent: each run of them is one post.
-func (t *tenure) receiveRecords(records []job.Record) {
+func (ls *lanes) receiveRecords(records []job.Record) {
 	for len(records) > 0 {
 		n := 1
 		for n < len(records) && records[n].Lane == records[0].Lane {
 			n++
 		}
-		if number := int(records[0].Lane); number < len(t.lanes) {
-			lane := t.lanes[number]
-			parsed := parseRecords(records[:n], lane.identity, t.cfg.Defaults)
-			t.post(func() { t.receive(lane, parsed) })
+		if number := int(records[0].Lane); number < len(ls.all) {
+			lane := ls.all[number]
+			parsed := parseRecords(records[:n], lane.identity, ls.loop.cfg.Defaults)
+			ls.loop.post(func() { ls.receive(lane, parsed) })
 		}
 		records = records[n:]
 	}
@@ -358,18 +172,18 @@ func parseRecords(records []job.Record, identity string, d job.Defaults) []pendi
 
 // receive takes parsed records of a lane in any order, queues the contiguous ones
 // for ingest and keeps those beyond a gap.
-func (t *tenure) receive(lane *laneState, records []pendingRecord) {
+func (ls *lanes) receive(lane *laneState, records []pendingRecord) {
 	if !lane.ready {
 		return // they are read once it is
 	}
 	for _, r := range records {
 		lane.lastReceived = max(lane.lastReceived, r.record.Seq)
 		switch seq := r.record.Seq; {
-		case seq < lane.next || t.pendingRecords(lane) >= maxPendingRecords:
+		case seq < lane.next || ls.pendingRecords(lane) >= maxPendingRecords:
 			// Already queued, or too many are pending: read again later.
 		case seq == lane.next:
-			t.addRecord(lane, r)
-			t.flushOutOfOrder(lane)
+			ls.addRecord(lane, r)
+			ls.flushOutOfOrder(lane)
 		case len(lane.outOfOrder) < maxOutOfOrder:
 			lane.outOfOrder[seq] = r
 		}
@@ -382,22 +196,22 @@ func (t *tenure) receive(lane *laneState, records []pendingRecord) {
 }
 
 // flushOutOfOrder queues kept records that have become contiguous.
-func (t *tenure) flushOutOfOrder(lane *laneState) {
+func (ls *lanes) flushOutOfOrder(lane *laneState) {
 	for len(lane.outOfOrder) > 0 {
 		r, ok := lane.outOfOrder[lane.next]
 		if !ok {
 			return
 		}
 		delete(lane.outOfOrder, lane.next)
-		t.addRecord(lane, r)
+		ls.addRecord(lane, r)
 	}
 }
 
 // closeGaps requests reads for gaps that are older than gapTimeout, and returns the
 // time until the next gap is.
-func (t *tenure) closeGaps(now time.Time) time.Duration {
+func (ls *lanes) closeGaps(now time.Time) time.Duration {
 	wait := idleWait
-	for _, lane := range t.lanes {
+	for _, lane := range ls.all {
 		if lane.gapSince.IsZero() || lane.reading {
 			continue
 		}
@@ -406,15 +220,15 @@ func (t *tenure) closeGaps(now time.Time) time.Duration {
 			continue
 		}
 		lane.gapSince = time.Time{}
-		t.requestRead(lane)
+		ls.requestRead(lane)
 	}
 	return wait
 }
 
 // requestRead has the lane's reader read from next on, unless it is reading or too
 // many records are pending.
-func (t *tenure) requestRead(lane *laneState) {
-	if t.pendingRecords(lane) >= maxPendingRecords || lane.reading {
+func (ls *lanes) requestRead(lane *laneState) {
+	if ls.pendingRecords(lane) >= maxPendingRecords || lane.reading {
 		return
 	}
 	select {
@@ -425,19 +239,20 @@ func (t *tenure) requestRead(lane *laneState) {
 }
 
 // resync drops a lane's pending records and continues at the ledger's cursor.
-func (t *tenure) resync(lane *laneState) {
-	t.ledger().View(func(l *ledger.Ledger) { lane.next = l.Lanes()[lane.number].Cursor + 1 })
+func (ls *lanes) resync(lane *laneState) {
+	ls.loop.ledger.View(func(l *ledger.Ledger) { lane.next = l.Lanes()[lane.number].Cursor + 1 })
 	clear(lane.outOfOrder)
-	t.entry.ingests = slices.DeleteFunc(t.entry.ingests, func(in *pendingIngest) bool { return in.lane == lane })
-	t.requestRead(lane)
+	ls.pending = slices.DeleteFunc(ls.pending, func(in *pendingIngest) bool { return in.lane == lane })
+	ls.requestRead(lane)
 }
 
-// sleep blocks for d or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
-	}
+// unreadable reports whether a job's body can be read neither from the cache nor from
+// its lane, because the lane is lost. Such a job waits until the lane is restored.
+func (ls *lanes) unreadable(pos job.Position) bool {
+	return ls.isLost(pos) && !ls.bodies.has(pos)
+}
+
+// isLost reports whether the lane of a position is lost. Any goroutine may call it.
+func (ls *lanes) isLost(pos job.Position) bool {
+	return int(pos.Lane) < len(ls.all) && ls.all[pos.Lane].lost.Load()
 }

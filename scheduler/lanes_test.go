@@ -106,9 +106,9 @@ func TestLanes_SameKeyIsOneJob(t *testing.T) {
 		if n := len(h.node("n1").startedNow()); n != 1 {
 			t.Errorf("it started %d times", n)
 		}
-		h.sched.current().post(func() {
-			if tenure := h.sched.current(); len(tenure.bodies.bodies) != 0 || tenure.bodies.bytes != 0 || len(tenure.provisional) != 0 {
-				t.Errorf("%d bodies of %d bytes and %d provisional waitlists are left", len(tenure.bodies.bodies), tenure.bodies.bytes, len(tenure.provisional))
+		h.sched.current().loop.post(func() {
+			if tenure := h.sched.current(); len(tenure.lanes.bodies.bodies) != 0 || tenure.lanes.bodies.bytes != 0 || len(tenure.lanes.provisional) != 0 {
+				t.Errorf("%d bodies of %d bytes and %d provisional waitlists are left", len(tenure.lanes.bodies.bodies), tenure.lanes.bodies.bytes, len(tenure.lanes.provisional))
 			}
 		})
 		h.advance(time.Millisecond)

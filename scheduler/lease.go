@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -29,14 +30,14 @@ func (s *Scheduler) acquire(ctx context.Context) (*tenure, error) {
 	t := newTenure(s, clock, requestedAt.Add(trustTime))
 	s.ledger.View(func(l *ledger.Ledger) {
 		a := l.Authority()
-		if t.epoch = a.Epoch; a.Owner != s.cfg.Node || a.Epoch < c.Index {
+		if t.loop.epoch = a.Epoch; a.Owner != s.cfg.Node || a.Epoch < c.Index {
 			err = fmt.Errorf("%s acquired it at the same time", a.Owner)
 		}
 	})
 	if err != nil {
 		return nil, err
 	}
-	return t, t.bootstrap(ctx)
+	return t, s.bootstrap(ctx, t)
 }
 
 // commit submits an entry and waits until it is applied. It returns an error also
@@ -58,22 +59,22 @@ func (s *Scheduler) commit(ctx context.Context, p Proposal) (Commit, error) {
 	return c, nil
 }
 
-// bootstrap loads the tenure's state from the ledger. In a new cluster it first
+// bootstrap loads a tenure's state from the ledger. In a new cluster it first
 // commits the secret and the identities of the lanes, before any stream is created.
-func (t *tenure) bootstrap(ctx context.Context) error {
+func (s *Scheduler) bootstrap(ctx context.Context, t *tenure) error {
 	exists := false
-	t.ledger().View(func(l *ledger.Ledger) { exists = len(l.Lanes()) > 0 })
+	s.ledger.View(func(l *ledger.Ledger) { exists = len(l.Lanes()) > 0 })
 	if !exists {
 		c := &ledger.Bootstrap{Secret: make([]byte, 32)}
 		rand.Read(c.Secret)
-		for range t.cfg.Members {
+		for range s.cfg.Members {
 			c.Lanes = append(c.Lanes, uuid.NewString())
 		}
-		if _, err := t.sched.commit(ctx, Proposal{At: t.clock.now(), Epoch: t.epoch, Commands: []ledger.Command{c}}); err != nil {
+		if _, err := s.commit(ctx, Proposal{At: t.loop.clock.now(), Epoch: t.loop.epoch, Commands: []ledger.Command{c}}); err != nil {
 			return fmt.Errorf("bootstrap the cluster: %w", err)
 		}
 	}
-	t.ledger().View(func(l *ledger.Ledger) {
+	s.ledger.View(func(l *ledger.Ledger) {
 		t.restoring, _ = l.Restoring()
 		t.loadLedger(l)
 	})
@@ -87,25 +88,42 @@ var errRestore = errors.New("a restore has begun or ended: the next tenure start
 // refuses the tenure's commands by their epoch.
 func (t *tenure) checkRestore() {
 	var id string
-	t.ledger().View(func(l *ledger.Ledger) { id, _ = l.Restoring() })
+	t.loop.ledger.View(func(l *ledger.Ledger) { id, _ = l.Restoring() })
 	if id != t.restoring && t.ended == nil {
 		t.ended = errRestore
 	}
 }
 
+// lease is the authority lease of a tenure. Any goroutine may call trusted and watch;
+// the rest belongs to the loop's goroutine.
+type lease struct {
+	loop         *eventLoop
+	trustedUntil atomic.Pointer[time.Time] // by this node's monotonic clock
+	renewedAt    time.Time                 // when the renewal was last queued
+}
+
+func newLease(loop *eventLoop, trusted time.Time) *lease {
+	l := &lease{loop: loop, renewedAt: loop.startedAt}
+	l.trustedUntil.Store(&trusted)
+	return l
+}
+
+// trusted returns until when the lease can be trusted. Any goroutine may call it.
+func (l *lease) trusted() time.Time { return *l.trustedUntil.Load() }
+
 var errLeaseLost = errors.New("the lease could not be renewed in time")
 
-// watchLease returns an error, which ends the tenure, when the lease can no longer be
+// watch returns an error, which ends the tenure, when the lease can no longer be
 // trusted. The sweep renews the lease.
-func (t *tenure) watchLease(ctx context.Context) error {
+func (l *lease) watch(ctx context.Context) error {
 	for {
-		trust := time.NewTimer(time.Until(t.trusted()))
+		trust := time.NewTimer(time.Until(l.trusted()))
 		select {
 		case <-ctx.Done():
 			trust.Stop()
 			return nil
 		case <-trust.C:
-			if time.Until(t.trusted()) <= 0 {
+			if time.Until(l.trusted()) <= 0 {
 				return errLeaseLost
 			}
 		}
@@ -113,17 +131,17 @@ func (t *tenure) watchLease(ctx context.Context) error {
 }
 
 // renew submits the renewal of the lease, and with it the authority's heartbeat
-// event.
-func (t *tenure) renew() {
+// event, which contains the phase.
+func (l *lease) renew(phase string) {
 	requestedAt := time.Now()
-	t.renewedAt = requestedAt
-	t.submitCommand(&ledger.Observe{Observations: []ledger.Observation{
-		{Event: ledger.RunHeartbeat, Subject: t.cfg.Node, Detail: t.phase()},
+	l.renewedAt = requestedAt
+	l.loop.submit(&ledger.Observe{Observations: []ledger.Observation{
+		{Event: ledger.RunHeartbeat, Subject: l.loop.cfg.Node, Detail: phase},
 	}}, nil)
-	t.submitCommand(&ledger.Renew{Until: t.clock.now().Add(leaseTime)}, func(r ledger.Result, _ uint64) {
+	l.loop.submit(&ledger.Renew{Until: l.loop.clock.now().Add(leaseTime)}, func(r ledger.Result, _ uint64) {
 		if r.Err == nil {
 			until := requestedAt.Add(trustTime)
-			t.trustedUntil.Store(&until)
+			l.trustedUntil.Store(&until)
 		}
 	})
 }
@@ -135,7 +153,7 @@ const firstConsistencyCheck = 30 * time.Second
 // checkConsistency submits a consistency check, which has all members publish their
 // ledgers' hashes at one index, when the next is due.
 func (t *tenure) checkConsistency(now time.Time) {
-	every := t.cfg.ConsistencyCheckInterval
+	every := t.loop.cfg.ConsistencyCheckInterval
 	if every == 0 {
 		return
 	}
@@ -144,20 +162,17 @@ func (t *tenure) checkConsistency(now time.Time) {
 	}
 	if now.Sub(t.consistencyCheckedAt) >= every {
 		t.consistencyCheckedAt = now
-		t.submitCommand(&ledger.CheckConsistency{}, nil)
+		t.loop.submit(&ledger.CheckConsistency{}, nil)
 	}
 }
 
 // phase returns what the authority is doing, in one word, for its heartbeat event.
 func (t *tenure) phase() string {
 	switch {
-	case t.blocked != "":
+	case t.lanes.blocked != "":
 		return "blocked"
-	case len(t.dispatches) > 0:
+	case len(t.dispatches.running) > 0:
 		return "execute"
 	}
 	return "idle"
 }
-
-// trusted returns until when the lease can be trusted. Any goroutine may call it.
-func (t *tenure) trusted() time.Time { return *t.trustedUntil.Load() }

@@ -196,7 +196,7 @@ func TestMove_IgnoresPreviousNodesAnswer(t *testing.T) {
 			h.move(a)
 			sent := len(h.fleet.assignments())
 			tenure := h.sched.current()
-			tenure.postReply(func() { tenure.handleAnswer(dispatchKey{a.Job, a.N}, "n1", 1, answer) })
+			tenure.loop.postReply(func() { tenure.dispatches.handleAnswer(a.DispatchID(), "n1", 1, answer) })
 			h.advance(2 * time.Second)
 			if h.state(a.Job) != job.Active || len(h.fleet.assignments()) == sent {
 				t.Errorf("after answer %d the job is %s, %d assignments", answer, h.state(a.Job), len(h.fleet.assignments())-sent)

@@ -404,10 +404,10 @@ func TestTenure_SendsNothingAfterItsLease(t *testing.T) {
 		h.enqueue("mail", "", anyJob)
 		h.until("it is placed", func() bool { return h.counts().Notified == 1 })
 		tenure, before := h.sched.current(), 0
-		tenure.post(func() {
+		tenure.loop.post(func() {
 			time.Sleep(trustTime + time.Second) // like a stopped process
 			before = len(h.fleet.assignments())
-			tenure.nodes["n1"].heartbeatAt = time.Now()
+			tenure.capacity.nodes["n1"].heartbeatAt = time.Now()
 			tenure.sweep() // it would send the assignment again
 		})
 		if err := <-h.ended; !errors.Is(err, errLeaseLost) {
@@ -425,9 +425,9 @@ func TestTenure_SendsNothingAfterItsLease(t *testing.T) {
 func TestTenure_EndsUnderLoad(t *testing.T) {
 	runHarness(t, 1, func(h *harness) {
 		tenure, held := h.sched.current(), make(chan struct{})
-		tenure.post(func() { <-held })
+		tenure.loop.post(func() { <-held })
 		for range 20 * inboxSize {
-			h.group.Go(func() { tenure.post(func() {}) })
+			h.group.Go(func() { tenure.loop.post(func() {}) })
 		}
 		h.advance(time.Second) // the lanes' readers are blocked in post as well
 		h.endTenure()

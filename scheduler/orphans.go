@@ -16,56 +16,45 @@ const (
 	maxOrphans     = 1000        // jobs cancelled per run
 )
 
-// sweepOrphans handles waiting jobs that need a runner which no live member has. If
-// no member is configured for the runner, they are cancelled; else they wait, and
-// the status names the runner. No job is cancelled before every member has reported
-// its runners.
-func (t *tenure) sweepOrphans(now time.Time) {
-	if now.Sub(t.orphansCheckedAt) < orphanInterval {
+// orphans finds the orphans: waiting jobs that need a runner which no live member has.
+// It belongs to the loop's goroutine.
+type orphans struct {
+	loop        *eventLoop
+	capacity    *capacity
+	checkedAt   time.Time // when sweep last ran
+	awayRunners []string  // a text for each runner that jobs wait for and no live member has
+}
+
+// sweep cancels the orphans of runners that no member is configured for. The others
+// wait, and the status names their runner. No job is cancelled before every member has
+// reported its runners.
+func (o *orphans) sweep(now time.Time) {
+	if now.Sub(o.checkedAt) < orphanInterval {
 		return
 	}
-	t.orphansCheckedAt = now
-	owners, available, unknown := t.runnerOwners()
+	o.checkedAt = now
+	owners, available, unknown := o.capacity.runnerOwners()
 	away := map[string]string{}
 	left := maxOrphans
-	t.ledger().View(func(l *ledger.Ledger) {
-		t.scanRunnerQueues(l, func(runner, queue, class string) {
+	o.loop.ledger.View(func(l *ledger.Ledger) {
+		o.scanQueues(l, func(runner, queue, class string) {
 			switch {
 			case available[runner]:
 			case len(owners[runner]) == 0 && len(unknown) == 0:
-				left -= t.cancelOrphans(l, runner, queue, class, left)
+				left -= o.cancel(l, runner, queue, class, left)
 			case anyWaiting(l, queue, class):
 				away[runner] = awayReason(runner, owners[runner], unknown)
 			}
 		})
 	})
-	t.awayRunners = t.awayRunners[:0]
+	o.awayRunners = o.awayRunners[:0]
 	for _, runner := range slices.Sorted(maps.Keys(away)) {
-		t.awayRunners = append(t.awayRunners, away[runner])
+		o.awayRunners = append(o.awayRunners, away[runner])
 	}
 }
 
-// runnerOwners returns the members that are configured for each runner, the runners
-// that a member which is not silent has, and the members that have not reported
-// their runners.
-func (t *tenure) runnerOwners() (owners map[string][]string, available map[string]bool, unknown []string) {
-	owners, available = map[string][]string{}, map[string]bool{}
-	for _, name := range t.members {
-		n := t.nodes[name]
-		if n == nil || n.runners == nil {
-			unknown = append(unknown, name)
-			continue
-		}
-		for r := range n.runners {
-			owners[r] = append(owners[r], name)
-			available[r] = available[r] || !n.silent
-		}
-	}
-	return owners, available, unknown
-}
-
-// scanRunnerQueues calls fn for every waitlist whose jobs only one runner may run.
-func (t *tenure) scanRunnerQueues(l *ledger.Ledger, fn func(runner, queue, class string)) {
+// scanQueues calls fn for every waitlist whose jobs only one runner may run.
+func (o *orphans) scanQueues(l *ledger.Ledger, fn func(runner, queue, class string)) {
 	l.Classes(func(class string) bool {
 		if runner, _ := job.SplitFunction(class); runner != "" {
 			l.QueuesWaiting(class, func(queue string) bool {
@@ -75,21 +64,21 @@ func (t *tenure) scanRunnerQueues(l *ledger.Ledger, fn func(runner, queue, class
 		}
 		return true
 	})
-	for queue, runner := range t.cfg.Routes {
+	for queue, runner := range o.loop.cfg.Routes {
 		fn(runner, queue, ledger.ClassPlain)
 		fn(runner, queue, ledger.ClassBare)
 	}
 }
 
-// cancelOrphans cancels the first jobs of a waitlist, at most limit, and returns how
-// many it has cancelled.
-func (t *tenure) cancelOrphans(l *ledger.Ledger, runner, queue, class string, limit int) (ended int) {
+// cancel cancels the first jobs of a waitlist, at most limit, and returns how many it
+// has cancelled.
+func (o *orphans) cancel(l *ledger.Ledger, runner, queue, class string, limit int) (ended int) {
 	l.WaitingJobs(queue, class, func(w ledger.WaitingJob) bool {
 		if ended == limit {
 			return false
 		}
 		ended++
-		t.submitCommand(&ledger.CancelJob{
+		o.loop.submit(&ledger.CancelJob{
 			Job: w.ID, Reason: "No runner configured for '" + runner + "'.", Type: job.HandlerNotFound,
 		}, nil)
 		return true

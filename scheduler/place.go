@@ -9,13 +9,6 @@ import (
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// poolKey identifies workers that can run the same jobs: the workers of an Overhop
-// queue, or the processes of an RRQ runner.
-type poolKey struct {
-	kind job.Kind
-	key  string
-}
-
 // waitlistKey identifies a waitlist: the waiting jobs of a queue that the same
 // workers may run.
 type waitlistKey struct{ queue, class string }
@@ -33,21 +26,36 @@ type placement struct {
 // maxPlacements is the maximum number of placements in an entry.
 const maxPlacements = 1000
 
+// placer decides which waiting job runs where. It belongs to the loop's goroutine.
+type placer struct {
+	loop     *eventLoop
+	lanes    *lanes // what is being ingested can be placed, too
+	capacity *capacity
+	pending  []*placement                  // wait for the next entry
+	inFlight map[job.DispatchID]*placement // until their entry is applied, with the pending ones
+	byQueue  map[string]int                // number of inFlight, by queue
+	nextPool int                           // index in capacity.roundRobin of the pool that is served first
+}
+
+func newPlacer(loop *eventLoop, lanes *lanes, c *capacity) *placer {
+	return &placer{loop: loop, lanes: lanes, capacity: c, inFlight: map[job.DispatchID]*placement{}, byQueue: map[string]int{}}
+}
+
 // place reserves a slot for every waiting job that may run now. Its cost depends on
 // the number of placements it makes, not on the number of waiting jobs. It does
 // nothing while the outbox is three quarters full.
-func (t *tenure) place(l *ledger.Ledger) {
+func (pl *placer) place(l *ledger.Ledger) {
 	if l.OutboxBytes() >= ledger.MaxOutbox/4*3 {
 		return
 	}
-	for i := range t.roundRobin {
-		if len(t.entry.placements) >= maxPlacements {
-			t.nextPool += i // the next entry continues with this pool
+	for i := range pl.capacity.roundRobin {
+		if len(pl.pending) >= maxPlacements {
+			pl.nextPool += i // the next entry continues with this pool
 			return
 		}
-		p := t.roundRobin[(t.nextPool+i)%len(t.roundRobin)]
+		p := pl.capacity.roundRobin[(pl.nextPool+i)%len(pl.capacity.roundRobin)]
 		if p.hasAvailable() {
-			merge(t.waitlistsFor(l, p.key), func(w *ledger.WaitingJob) mergeStep { return t.placeJob(l, w, p) })
+			merge(pl.waitlistsFor(l, p.key), func(w *ledger.WaitingJob) mergeStep { return pl.placeJob(l, w, p) })
 		}
 	}
 }
@@ -63,18 +71,18 @@ const (
 
 // placeJob reserves a slot of pool for a job, unless a placement of the job is in
 // flight, its body cannot be read, or its queue has reached its limit.
-func (t *tenure) placeJob(l *ledger.Ledger, w *ledger.WaitingJob, pool *pool) mergeStep {
-	key := dispatchKey{w.ID, w.N}
-	if _, ok := t.placing[key]; ok {
+func (pl *placer) placeJob(l *ledger.Ledger, w *ledger.WaitingJob, pool *pool) mergeStep {
+	key := job.DispatchID{Job: w.ID, N: w.N}
+	if _, ok := pl.inFlight[key]; ok {
 		return mergeNext
 	}
-	if t.unreadable(w.Position) {
+	if pl.lanes.unreadable(w.Position) {
 		return mergeNext
 	}
-	if headroom := l.Headroom(w.Queue); headroom != math.MaxInt && headroom <= t.placingByQueue[w.Queue] {
+	if headroom := l.Headroom(w.Queue); headroom != math.MaxInt && headroom <= pl.byQueue[w.Queue] {
 		return mergeSkipList
 	}
-	if len(t.entry.placements) >= maxPlacements {
+	if len(pl.pending) >= maxPlacements {
 		return mergeStop
 	}
 	s := pool.reserve()
@@ -82,64 +90,53 @@ func (t *tenure) placeJob(l *ledger.Ledger, w *ledger.WaitingJob, pool *pool) me
 		return mergeStop
 	}
 	p := &placement{WaitingJob: *w, slot: s, incarnation: s.node.incarnation}
-	t.placing[key] = p
-	t.placingByQueue[w.Queue]++
-	t.entry.placements = append(t.entry.placements, p)
-	t.entry.size += placementSize
-	t.markUrgent()
+	pl.inFlight[key] = p
+	pl.byQueue[w.Queue]++
+	pl.pending = append(pl.pending, p)
+	pl.loop.entry.size += placementSize
+	pl.loop.markUrgent()
 	return mergeNext
 }
 
-// unreadable reports whether a job's body can be read neither from the cache nor from
-// its lane, because the lane is lost. Such a job waits until the lane is restored.
-func (t *tenure) unreadable(pos job.Position) bool {
-	return t.laneLost(pos) && !t.bodies.has(pos)
-}
-
-// laneLost reports whether the lane of a position is lost. Any goroutine may call it.
-func (t *tenure) laneLost(pos job.Position) bool {
-	return int(pos.Lane) < len(t.lanes) && t.lanes[pos.Lane].lost.Load()
-}
-
-// forgetPlacement drops a placement whose entry was applied.
-func (t *tenure) forgetPlacement(p *placement) {
-	delete(t.placing, dispatchKey{p.ID, p.N})
-	if t.placingByQueue[p.Queue]--; t.placingByQueue[p.Queue] == 0 {
-		delete(t.placingByQueue, p.Queue)
+// forget drops a placement whose entry was applied.
+func (pl *placer) forget(p *placement) {
+	delete(pl.inFlight, job.DispatchID{Job: p.ID, N: p.N})
+	if pl.byQueue[p.Queue]--; pl.byQueue[p.Queue] == 0 {
+		delete(pl.byQueue, p.Queue)
 	}
 }
 
 // waitlistsFor returns the waitlists, with the provisional ones, whose jobs the
 // workers of a pool may run. It leaves out queues that have reached their limit.
-func (t *tenure) waitlistsFor(l *ledger.Ledger, k poolKey) []iter.Seq[ledger.WaitingJob] {
+func (pl *placer) waitlistsFor(l *ledger.Ledger, k poolKey) []iter.Seq[ledger.WaitingJob] {
 	var waitlists []iter.Seq[ledger.WaitingJob]
 	add := func(queue, class string) {
-		if headroom := l.Headroom(queue); headroom <= t.placingByQueue[queue] {
+		if headroom := l.Headroom(queue); headroom <= pl.byQueue[queue] {
 			return
 		}
 		waitlists = append(waitlists, func(yield func(ledger.WaitingJob) bool) { l.WaitingJobs(queue, class, yield) })
-		if jobs := t.provisional[waitlistKey{queue, class}]; len(jobs) > 0 {
+		if jobs := pl.lanes.provisional[waitlistKey{queue, class}]; len(jobs) > 0 {
 			waitlists = append(waitlists, provisionalSeq(jobs))
 		}
 	}
 	if k.kind == job.Overhop {
-		if t.cfg.Routes[k.key] == "" {
+		if pl.loop.cfg.Routes[k.key] == "" {
 			add(k.key, ledger.ClassPlain)
 			add(k.key, ledger.ClassBare)
 		}
 		return waitlists
 	}
 	runnerClass := k.key + "#"
-	t.queuesOfClass(l, runnerClass, func(queue string) { add(queue, runnerClass) })
-	for queue, runner := range t.cfg.Routes {
+	pl.queuesOfClass(l, runnerClass, func(queue string) { add(queue, runnerClass) })
+	for queue, runner := range pl.loop.cfg.Routes {
 		if runner == k.key {
 			add(queue, ledger.ClassPlain)
 			add(queue, ledger.ClassBare)
 		}
 	}
-	if k.key == t.cfg.DefaultRunner {
-		t.queuesOfClass(l, ledger.ClassBare, func(queue string) {
-			if t.cfg.Routes[queue] == "" {
+	if k.key == pl.loop.cfg.DefaultRunner {
+		pl.queuesOfClass(l, ledger.ClassBare, func(queue string) {
+			if pl.loop.cfg.Routes[queue] == "" {
 				add(queue, ledger.ClassBare)
 			}
 		})
@@ -149,14 +146,14 @@ func (t *tenure) waitlistsFor(l *ledger.Ledger, k poolKey) []iter.Seq[ledger.Wai
 
 // queuesOfClass calls yield once for each queue that has waiting jobs of a class, in
 // the ledger or provisional.
-func (t *tenure) queuesOfClass(l *ledger.Ledger, class string, yield func(queue string)) {
+func (pl *placer) queuesOfClass(l *ledger.Ledger, class string, yield func(queue string)) {
 	seen := map[string]bool{}
 	l.QueuesWaiting(class, func(queue string) bool {
 		seen[queue] = true
 		yield(queue)
 		return true
 	})
-	for k := range t.provisional {
+	for k := range pl.lanes.provisional {
 		if k.class == class && !seen[k.queue] {
 			yield(k.queue)
 		}
@@ -251,9 +248,11 @@ func (h *mergeHeap) Pop() any {
 	return last
 }
 
-// addPlacements adds the pending placements to the entry.
-func (t *tenure) addPlacements(b *entryBuilder) {
-	placements := t.entry.placements
+// addPlacements moves the pending placements into the entry. It calls done once the
+// entry is applied, with whether the ledger has accepted each, and the entry's index.
+func (pl *placer) addPlacements(b *entryBuilder, done func(placements []*placement, placed []bool, index uint64)) {
+	placements := pl.pending
+	pl.pending = nil
 	if len(placements) == 0 {
 		return
 	}
@@ -263,8 +262,8 @@ func (t *tenure) addPlacements(b *entryBuilder) {
 			Job: p.ID, N: p.N, Node: p.slot.node.name, Incarnation: p.incarnation, Channel: p.slot.channel,
 		}
 	}
-	b.add(c, func(r ledger.Result, index uint64) { t.finishPlacements(placements, r.Placed, index) })
+	b.add(c, func(r ledger.Result, index uint64) { done(placements, r.Placed, index) })
 	if len(placements) == maxPlacements {
-		t.placeDirty = true // there may be more to place
+		pl.loop.placeDirty = true // there may be more to place
 	}
 }

@@ -3,7 +3,6 @@ package scheduler
 import (
 	"fmt"
 	"iter"
-	"log/slog"
 	"slices"
 	"testing"
 	"time"
@@ -110,25 +109,24 @@ func compare(a, b ledger.WaitingJob) int {
 	return 0
 }
 
-// placer is a tenure without its loop, on a ledger with waiting jobs.
-type placer struct {
-	*tenure
+// placeFixture is a placer without a tenure, on a ledger with waiting jobs.
+type placeFixture struct {
+	*placer
 	raft *fakeRaft
 	seq  uint64
 }
 
-func newPlacer(t testing.TB, cfg Config) *placer {
-	p := &placer{raft: newFakeRaft(t)}
-	p.tenure = newTenure(New(cfg, p.raft, nil, nil, nil, slog.New(slog.DiscardHandler)), stampClock{}, time.Now().Add(time.Hour))
-	p.tenure.timer.Stop()
-	p.epoch = 1 // the index of the entry with Lead
+func newPlaceFixture(t testing.TB, cfg Config) *placeFixture {
+	p := &placeFixture{raft: newFakeRaft(t)}
+	loop := &eventLoop{cfg: cfg, ledger: p.raft, epoch: 1} // the index of the entry with Lead
+	p.placer = newPlacer(loop, newLanes(loop, nil, nil, nil), newCapacity(loop, nil))
 	p.apply(&ledger.Lead{Owner: "n1", Until: time.Now().Add(time.Hour)}, &ledger.Bootstrap{Lanes: []string{"lane"}})
 	return p
 }
 
-func (p *placer) apply(cmds ...ledger.Command) {
+func (p *placeFixture) apply(cmds ...ledger.Command) {
 	p.raft.index++
-	for _, r := range p.raft.ledger.Apply(ledger.Stamp{Index: p.raft.index, Term: 1, At: time.Now(), Epoch: p.epoch}, cmds) {
+	for _, r := range p.raft.ledger.Apply(ledger.Stamp{Index: p.raft.index, Term: 1, At: time.Now(), Epoch: p.loop.epoch}, cmds) {
 		if r.Err != nil {
 			p.raft.t.Fatal(r.Err)
 		}
@@ -136,7 +134,7 @@ func (p *placer) apply(cmds ...ledger.Command) {
 }
 
 // addWaiting ingests jobs of a queue.
-func (p *placer) addWaiting(queue, function string, count int) {
+func (p *placeFixture) addWaiting(queue, function string, count int) {
 	for count > 0 {
 		n := min(count, 1000)
 		c := &ledger.Ingest{Identity: "lane", From: p.seq, To: p.seq + uint64(n), CreateQueues: true}
@@ -152,17 +150,17 @@ func (p *placer) addWaiting(queue, function string, count int) {
 	p.apply(&ledger.MarkPublished{Events: p.raft.ledger.LastEvent()})
 }
 
-func (p *placer) offer(kind job.Kind, key, worker string, free int) {
-	n := p.nodeOf("n1", 1)
-	p.setNodeState(n, false, false)
-	p.receiveOffer(n, &job.Offer{Kind: kind, Key: key, Worker: worker, Free: free})
+func (p *placeFixture) offer(kind job.Kind, key, worker string, free int) {
+	n := p.capacity.nodeOf("n1", 1)
+	p.capacity.setNodeState(n, false, false)
+	p.capacity.receiveOffer(n, &job.Offer{Kind: kind, Key: key, Worker: worker, Free: free})
 }
 
 // placed runs place and returns the placements: queue, function and worker of each.
-func (p *placer) placed() map[string]int {
+func (p *placeFixture) placed() map[string]int {
 	p.place(p.raft.ledger)
 	picked := map[string]int{}
-	for _, k := range p.entry.placements {
+	for _, k := range p.pending {
 		picked[k.Queue+" "+k.Function+" "+k.slot.worker]++
 	}
 	return picked
@@ -172,78 +170,78 @@ func TestPlace(t *testing.T) {
 	tests := []struct {
 		name string
 		cfg  Config
-		set  func(p *placer)
+		set  func(p *placeFixture)
 		want map[string]int
 	}{
-		{"no jobs", Config{}, func(p *placer) { p.offer(job.Overhop, "a", "w", 3) }, map[string]int{}},
-		{"no capacity", Config{}, func(p *placer) { p.addWaiting("a", "", 3) }, map[string]int{}},
-		{"as many as there is capacity", Config{}, func(p *placer) {
+		{"no jobs", Config{}, func(p *placeFixture) { p.offer(job.Overhop, "a", "w", 3) }, map[string]int{}},
+		{"no capacity", Config{}, func(p *placeFixture) { p.addWaiting("a", "", 3) }, map[string]int{}},
+		{"as many as there is capacity", Config{}, func(p *placeFixture) {
 			p.addWaiting("a", "", 9)
 			p.offer(job.Overhop, "a", "w1", 2)
 			p.offer(job.Overhop, "a", "w2", 3)
 			p.offer(job.Overhop, "b", "w3", 3)
 		}, map[string]int{"a  w1": 2, "a  w2": 3}},
-		{"workers of a queue take plain and bare jobs", Config{}, func(p *placer) {
+		{"workers of a queue take plain and bare jobs", Config{}, func(p *placeFixture) {
 			p.addWaiting("a", "", 2)
 			p.addWaiting("a", "f", 2)
 			p.addWaiting("a", "py#f", 2)
 			p.offer(job.Overhop, "a", "w1", 9)
 		}, map[string]int{"a  w1": 2, "a f w1": 2}},
-		{"a runner takes its own", Config{}, func(p *placer) {
+		{"a runner takes its own", Config{}, func(p *placeFixture) {
 			p.addWaiting("a", "", 2)
 			p.addWaiting("a", "f", 2)
 			p.addWaiting("a", "py#f", 2)
 			p.addWaiting("b", "py#g", 2)
 			p.offer(job.RRQ, "py", "py/1", 9)
 		}, map[string]int{"a py#f py/1": 2, "b py#g py/1": 2}},
-		{"the default runner takes bare ones", Config{DefaultRunner: "py", Routes: map[string]string{"r": "go"}}, func(p *placer) {
+		{"the default runner takes bare ones", Config{DefaultRunner: "py", Routes: map[string]string{"r": "go"}}, func(p *placeFixture) {
 			p.addWaiting("a", "", 2)
 			p.addWaiting("a", "f", 2)
 			p.addWaiting("r", "f", 2)
 			p.offer(job.RRQ, "py", "py/1", 9)
 		}, map[string]int{"a f py/1": 2}},
-		{"a routed queue is the runner's", Config{Routes: map[string]string{"r": "go"}}, func(p *placer) {
+		{"a routed queue is the runner's", Config{Routes: map[string]string{"r": "go"}}, func(p *placeFixture) {
 			p.addWaiting("r", "", 2)
 			p.addWaiting("r", "f", 2)
 			p.offer(job.Overhop, "r", "w", 9)
 			p.offer(job.RRQ, "go", "go/1", 3)
 		}, map[string]int{"r  go/1": 2, "r f go/1": 1}},
-		{"a limit over two lines", Config{}, func(p *placer) {
+		{"a limit over two lines", Config{}, func(p *placeFixture) {
 			p.apply(&ledger.AddQueue{ID: job.ID{1}, Name: "a", Config: job.QueueConfig{Limit: 3}})
 			p.addWaiting("a", "", 2)
 			p.addWaiting("a", "f", 9)
 			p.offer(job.Overhop, "a", "w", 9)
 		}, map[string]int{"a  w": 2, "a f w": 1}},
-		{"paused", Config{}, func(p *placer) {
+		{"paused", Config{}, func(p *placeFixture) {
 			p.addWaiting("a", "", 2)
 			p.apply(&ledger.PauseQueue{Name: "a", Paused: true})
 			p.offer(job.Overhop, "a", "w", 9)
 		}, map[string]int{}},
-		{"silent", Config{}, func(p *placer) {
+		{"silent", Config{}, func(p *placeFixture) {
 			p.addWaiting("a", "", 2)
 			p.offer(job.Overhop, "a", "w", 9)
-			p.setNodeState(p.nodes["n1"], true, false)
+			p.capacity.setNodeState(p.capacity.nodes["n1"], true, false)
 		}, map[string]int{}},
-		{"draining", Config{}, func(p *placer) {
+		{"draining", Config{}, func(p *placeFixture) {
 			p.addWaiting("a", "", 2)
 			p.offer(job.Overhop, "a", "w", 9)
-			p.setNodeState(p.nodes["n1"], false, true)
+			p.capacity.setNodeState(p.capacity.nodes["n1"], false, true)
 		}, map[string]int{}},
-		{"no more than an entry takes", Config{}, func(p *placer) {
+		{"no more than an entry takes", Config{}, func(p *placeFixture) {
 			p.addWaiting("a", "", maxPlacements+500)
 			p.offer(job.Overhop, "a", "w", maxPlacements+500)
 		}, map[string]int{"a  w": maxPlacements}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			p := newPlacer(t, test.cfg)
+			p := newPlaceFixture(t, test.cfg)
 			test.set(p)
 			if got := p.placed(); fmt.Sprint(got) != fmt.Sprint(test.want) {
 				t.Errorf("placed %v, want %v", got, test.want)
 			}
-			before := len(p.entry.placements)
-			if p.place(p.raft.ledger); len(p.entry.placements) != before {
-				t.Errorf("a second call places %d more", len(p.entry.placements)-before)
+			before := len(p.pending)
+			if p.place(p.raft.ledger); len(p.pending) != before {
+				t.Errorf("a second call places %d more", len(p.pending)-before)
 			}
 		})
 	}
@@ -254,7 +252,7 @@ func BenchmarkPlace(b *testing.B) {
 	for _, backlog := range []int{1_000, 1_000_000} {
 		for _, lines := range []int{1, 3} {
 			b.Run(fmt.Sprintf("waiting=%d/lines=%d", backlog, lines), func(b *testing.B) {
-				p := newPlacer(b, Config{})
+				p := newPlaceFixture(b, Config{})
 				for i := range lines {
 					p.addWaiting("a", []string{"", "f", "py#f"}[i], backlog/lines)
 				}
@@ -264,12 +262,12 @@ func BenchmarkPlace(b *testing.B) {
 				picks := 0
 				for b.Loop() {
 					p.place(p.raft.ledger)
-					picks += len(p.entry.placements)
-					for _, k := range p.entry.placements {
-						p.forgetPlacement(k)
+					picks += len(p.pending)
+					for _, k := range p.pending {
+						p.forget(k)
 						k.slot.unreserve()
 					}
-					p.entry = pendingEntry{}
+					p.pending, p.loop.entry = nil, pendingEntry{}
 				}
 				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(picks), "ns/pick")
 			})

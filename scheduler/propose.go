@@ -15,18 +15,18 @@ func (t *tenure) propose(ctx context.Context, c ledger.Command) (ledger.Result, 
 	}
 	answered := make(chan answer, 1)
 	submit := func() {
-		if err := t.setNextTick(c); err != nil {
+		if err := t.crons.setNextTick(c); err != nil {
 			answered <- answer{ledger.Result{Err: err}, 0}
 			return
 		}
-		t.submitCommand(c, func(r ledger.Result, index uint64) {
+		t.loop.submit(c, func(r ledger.Result, index uint64) {
 			t.followCommand(c, r, index)
 			answered <- answer{r, index}
 		})
 	}
 	select {
-	case t.inbox <- submit:
-	case <-t.done:
+	case t.loop.inbox <- submit:
+	case <-t.loop.done:
 		return ledger.Result{}, 0, ErrNotAuthority
 	case <-ctx.Done():
 		return ledger.Result{}, 0, ctx.Err()
@@ -34,7 +34,7 @@ func (t *tenure) propose(ctx context.Context, c ledger.Command) (ledger.Result, 
 	select {
 	case a := <-answered:
 		return a.result, a.index, nil
-	case <-t.done:
+	case <-t.loop.done:
 		return ledger.Result{}, 0, ErrCommitUnknown
 	case <-ctx.Done():
 		return ledger.Result{}, 0, ctx.Err()
@@ -46,7 +46,7 @@ func (t *tenure) propose(ctx context.Context, c ledger.Command) (ledger.Result, 
 func (t *tenure) followCommand(c ledger.Command, r ledger.Result, index uint64) {
 	t.crons.noteCommand(c)
 	if _, ok := c.(*ledger.RequestReplay); ok {
-		signal(t.replayWake)
+		signal(t.replayer.wake)
 	}
 	if r.Err != nil || r.State != job.Active {
 		return
@@ -57,8 +57,8 @@ func (t *tenure) followCommand(c ledger.Command, r ledger.Result, index uint64) 
 		if c.QueueGone {
 			reason = job.RecallQueueGone
 		}
-		t.recall(c.Job, reason)
+		t.dispatches.recall(c.Job, reason)
 	case *ledger.MoveDispatch:
-		t.followMove(c, index)
+		t.dispatches.followMove(c, index)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
@@ -116,7 +117,7 @@ func TestPublish_InvalidValues(t *testing.T) {
 		}
 		h.until("all ran", func() bool { c := h.counts(); return c.Delivered+c.Failed == 3 })
 		h.until("everything is published", h.allPublished)
-		var letter DeadLetter
+		var letter api.DeadLetterMessage
 		if err := json.Unmarshal(h.streams.published(DeadLetters)[0].Body, &letter); err != nil || string(letter.Error.Details) != `"{'x'"` || string(letter.Job) != anyJob {
 			t.Errorf("dead letter %+v: %v", letter, err)
 		}
@@ -222,7 +223,7 @@ func TestPublish_NotifiedEventsKeepTheirQueue(t *testing.T) {
 		h.until("all ran", func() bool { return h.counts().Delivered == maxLines })
 		longest := uint64(0)
 		for after := range uint64(3 * maxLines) {
-			batch, err := h.sched.current().nextHistory(h.ctx, after)
+			batch, err := h.sched.current().outbox.nextHistory(h.ctx, after)
 			if err != nil {
 				t.Fatal(err)
 			}

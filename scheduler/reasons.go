@@ -19,7 +19,7 @@ var unpublishedText = [...]string{History: "history is not published", Results: 
 type condition struct {
 	topic string // what it concerns; stays the same while the text changes
 	text  string
-	kind  ledger.EventKind // RunBlockedOnSystem or RunBlockedOnUser; 0: no event, see blockedEventKind
+	kind  ledger.EventKind // RunBlockedOnSystem or RunBlockedOnUser; 0: no event, see operatorTopics.eventKind
 }
 
 // reasons returns the texts of all conditions.
@@ -37,58 +37,47 @@ func (t *tenure) reasons(now time.Time) []string {
 func (t *tenure) conditions(now time.Time) (all []condition) {
 	topic := ""
 	add := func(format string, args ...any) {
-		all = append(all, condition{topic, fmt.Sprintf(format, args...), t.blockedEventKind(topic)})
+		all = append(all, condition{topic, fmt.Sprintf(format, args...), t.operator.eventKind(topic)})
 	}
 	topic = topicStreams
-	if t.streamsProblem == streamsBeingCreated {
+	if t.streams.problem == streamsBeingCreated {
 		add(streamsBeingCreated)
-	} else if t.streamsProblem != "" {
-		add("streams are not as they were made: %s", t.streamsProblem)
+	} else if t.streams.problem != "" {
+		add("streams are not as they were made: %s", t.streams.problem)
 	}
 	topic = "outbox"
-	if t.blocked != "" {
-		add("%s", t.blocked)
+	if t.lanes.blocked != "" {
+		add("%s", t.lanes.blocked)
 	}
 	topic = topicLease
-	if !t.trusted().After(now) {
+	if !t.lease.trusted().After(now) {
 		add("the authority's lease is not certain: nothing is started until it is renewed, here or by another member")
 	}
-	for stream, reason := range t.unpublished {
+	for stream, reason := range t.outbox.unpublished {
 		if topic = Stream(stream).String(); reason != "" {
 			add("%s: %s", unpublishedText[stream], strings.TrimPrefix(reason, topic+": "))
 		}
 	}
-	for _, lane := range t.lanes {
+	for _, lane := range t.lanes.all {
 		if topic = lane.name(); lane.problem != "" {
 			add("%s is not folded: %s", topic, strings.TrimPrefix(lane.problem, topic+": "))
 		} else if topic += " full"; lane.full {
 			add("%s is full and takes no jobs: let those that lie in it end, or requeue elsewhere what cannot; nats.max_store says how large lanes are", lane.name())
 		}
 	}
-	for _, text := range t.awayRunners {
+	for _, text := range t.orphans.awayRunners {
 		topic = text
 		add("%s", text)
 	}
 	topic = topicClocks
-	for _, text := range t.clockWarnings() {
+	for _, text := range t.capacity.clockWarnings() {
 		add("%s", text)
 	}
-	for _, name := range t.members {
+	for _, name := range t.capacity.members {
 		topic = "member " + name
-		if n := t.nodes[name]; (n == nil || n.silent) && now.Sub(t.startedAt) > reassignAfter && t.lacksQuorum() {
-			add("member %s is not heard: start it, or mend the network between it and %s", name, t.cfg.Node)
+		if n := t.capacity.nodes[name]; (n == nil || n.silent) && now.Sub(t.loop.startedAt) > reassignAfter && t.capacity.lacksQuorum() {
+			add("member %s is not heard: start it, or mend the network between it and %s", name, t.loop.cfg.Node)
 		}
 	}
 	return all
-}
-
-// lacksQuorum reports whether at most half of the members send heartbeats.
-func (t *tenure) lacksQuorum() bool {
-	live := 0
-	for _, name := range t.members {
-		if n := t.nodes[name]; n != nil && !n.silent {
-			live++
-		}
-	}
-	return live <= len(t.members)/2
 }

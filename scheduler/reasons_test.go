@@ -37,7 +37,7 @@ func TestReasons_LeaseUncertain(t *testing.T) {
 	runHarness(t, 1, func(h *harness) {
 		tenure := h.sched.current()
 		answer := make(chan AuthorityStatus, 1)
-		tenure.post(func() { answer <- tenure.status(time.Now().Add(trustTime + time.Second)) })
+		tenure.loop.post(func() { answer <- tenure.status(time.Now().Add(trustTime + time.Second)) })
 		l := <-answer
 		if l.Dispatching || len(l.Reasons) != 1 || !strings.HasPrefix(l.Reasons[0], "the authority's lease is not certain: nothing is started") {
 			t.Errorf("%+v", l)
@@ -67,11 +67,11 @@ func TestReasons_NotPublished(t *testing.T) {
 		h.waitReason("history is not published: ")
 		tenure := h.sched.current()
 		for story, name := range map[Stream]string{Results: "results", DeadLetters: "dead letters"} {
-			tenure.post(func() { tenure.unpublished[story] = name + ": no leader" })
+			tenure.loop.post(func() { tenure.outbox.unpublished[story] = name + ": no leader" })
 			h.waitReason(name + " are not published: no leader")
 		}
 		h.streams.set(func() { h.streams.down = false })
-		tenure.post(func() { tenure.unpublished = [3]string{} })
+		tenure.loop.post(func() { tenure.outbox.unpublished = [3]string{} })
 		h.until("all goes on", func() bool { return len(h.reasons()) == 0 })
 	})
 }
@@ -82,9 +82,9 @@ func TestReasons_StreamsBeingCreated(t *testing.T) {
 	runHarness(t, 1, func(h *harness) {
 		h.advance(time.Second)
 		tenure := h.sched.current()
-		tenure.post(func() { tenure.streamsProblem = streamsBeingCreated })
+		tenure.loop.post(func() { tenure.streams.problem = streamsBeingCreated })
 		h.waitReason("the yard's streams are being made")
-		tenure.post(func() { tenure.streamsProblem = "" })
+		tenure.loop.post(func() { tenure.streams.problem = "" })
 		h.until("they are made", func() bool { return len(h.reasons()) == 0 })
 	})
 }

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/ledger"
@@ -16,19 +17,21 @@ const (
 	blobSlack       = time.Hour // how much older than its job, by the members' clocks, a blob may be
 )
 
-// reclaimer is the state that one step leaves for the next.
+// reclaimer removes what no job needs from lanes and blobs, and keeps the state that
+// one step leaves for the next.
 type reclaimer struct {
-	tenure            *tenure
+	ledger            Ledger
+	lanes             Lanes
+	log               *slog.Logger
 	laneEnds          []uint64  // last sequences of all lanes at the last step; nil: not all were known
 	seenAt            time.Time // before laneEnds was read
 	blobsPurgedBefore time.Time // older blobs have been purged
 }
 
-// reclaim purges the records at the beginning of lanes that no job needs, and the
+// run purges the records at the beginning of lanes that no job needs, and the
 // blobs of hours that no job refers to. A job that waits long keeps all later
 // records of its lane, and all later blobs.
-func (t *tenure) reclaim(ctx context.Context) error {
-	r := &reclaimer{tenure: t}
+func (r *reclaimer) run(ctx context.Context) error {
 	tick := time.NewTicker(reclaimInterval)
 	defer tick.Stop()
 	for {
@@ -44,7 +47,7 @@ func (t *tenure) reclaim(ctx context.Context) error {
 // step reclaims what it can of all lanes and blobs, unless a backup holds them.
 func (r *reclaimer) step(ctx context.Context) {
 	at := time.Now()
-	copied := r.tenure.ledger().Copy()
+	copied := r.ledger.Copy()
 	// A backup takes its hold before it copies the ledger. So if this copy shows
 	// no hold, a backup's copy is later and needs no record that this one does not.
 	if holder, _ := copied.Holder(); holder != "" {
@@ -53,17 +56,17 @@ func (r *reclaimer) step(ctx context.Context) {
 	lanes, needed := copied.Lanes(), copied.LowestNeeded()
 	ends := make([]uint64, 0, len(lanes))
 	for i, lane := range lanes {
-		info, err := r.tenure.sched.lanes.Info(ctx, uint8(i))
+		info, err := r.lanes.Info(ctx, uint8(i))
 		if err != nil || info.Identity != lane.Identity {
 			continue // no leader at present, or a replaced stream
 		}
 		ends = append(ends, info.Last)
 		if err := r.lane(ctx, uint8(i), info, needed[i]); err != nil && ctx.Err() == nil {
-			r.tenure.sched.log.Warn("lane purge failed", "lane", i, "below", needed[i], "err", err)
+			r.log.Warn("lane purge failed", "lane", i, "below", needed[i], "err", err)
 		}
 	}
 	if err := r.blobs(ctx, copied); err != nil && ctx.Err() == nil {
-		r.tenure.sched.log.Warn("blob purge failed", "err", err)
+		r.log.Warn("blob purge failed", "err", err)
 	}
 	if r.laneEnds, r.seenAt = ends, at; len(ends) < len(lanes) {
 		r.laneEnds = nil
@@ -79,7 +82,7 @@ func (r *reclaimer) lane(ctx context.Context, number uint8, info LaneInfo, neede
 	if share*float64(info.Bytes) < reclaimMinSize {
 		return nil
 	}
-	return r.tenure.sched.lanes.Purge(ctx, number, needed)
+	return r.lanes.Purge(ctx, number, needed)
 }
 
 // blobs purges the hours before the oldest job that the ledger keeps: a blob's name
@@ -104,7 +107,7 @@ func (r *reclaimer) blobs(ctx context.Context, copied *ledger.Ledger) error {
 	if !before.After(r.blobsPurgedBefore) {
 		return nil
 	}
-	if err := r.tenure.sched.lanes.PurgeBlobs(ctx, before); err != nil {
+	if err := r.lanes.PurgeBlobs(ctx, before); err != nil {
 		return fmt.Errorf("before %s: %w", before.UTC().Format(time.RFC3339), err)
 	}
 	r.blobsPurgedBefore = before

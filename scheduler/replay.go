@@ -28,7 +28,15 @@ const (
 // ingested twice. Its progress is kept in the ledger, and the next tenure continues
 // there.
 type replayer struct {
-	tenure      *tenure
+	loop       *eventLoop
+	client     Lanes
+	identities []string      // of the lanes, by number
+	wake       chan struct{} // a replay was requested
+	replayProgress
+}
+
+// replayProgress is the state of one replay.
+type replayProgress struct {
 	number      uint64 // of the request; 0: none
 	lanes       []replayLane
 	lastLane    int                   // the lane that was read last
@@ -52,10 +60,10 @@ type recordOwner struct {
 	id  job.ID
 }
 
-// replay carries out replay requests one after the other until ctx ends, first one
+// run carries out replay requests one after the other until ctx ends, first one
 // that the previous tenure has not finished.
-func (t *tenure) replay(ctx context.Context) error {
-	r := &replayer{tenure: t}
+func (r *replayer) run(ctx context.Context, identities []string) error {
+	r.identities = identities
 	for ctx.Err() == nil {
 		began := time.Now() // before sync, whose duration counts for the rest as well
 		if r.sync() {
@@ -64,7 +72,7 @@ func (t *tenure) replay(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-		case <-t.replayWake:
+		case <-r.wake:
 		}
 	}
 	return nil
@@ -74,13 +82,13 @@ func (t *tenure) replay(ctx context.Context) error {
 // false without a request.
 func (r *replayer) sync() bool {
 	var request ledger.ReplayView
-	r.tenure.ledger().View(func(l *ledger.Ledger) { request = l.Replay() })
+	r.loop.ledger.View(func(l *ledger.Ledger) { request = l.Replay() })
 	if len(request.Lanes) == 0 {
 		r.number = 0
 		return false
 	}
 	if request.Number != r.number {
-		*r = replayer{tenure: r.tenure, number: request.Number, lanes: make([]replayLane, len(request.Lanes)), committedAt: time.Now()}
+		r.replayProgress = replayProgress{number: request.Number, lanes: make([]replayLane, len(request.Lanes)), committedAt: time.Now()}
 		for i, part := range request.Lanes {
 			r.lanes[i].ReplayLane = part
 		}
@@ -93,7 +101,7 @@ func (r *replayer) sync() bool {
 // by position: a damaged record may no longer contain its job's id.
 func (r *replayer) loadOwners() {
 	n := 0
-	r.tenure.ledger().Copy().UncompletedJobs(func(at job.Position, id job.ID) bool {
+	r.loop.ledger.Copy().UncompletedJobs(func(at job.Position, id job.ID) bool {
 		if lane := &r.lanes[at.Lane]; at.Seq > lane.At && at.Seq <= lane.End {
 			lane.owners = append(lane.owners, recordOwner{at.Seq, id})
 			n++
@@ -143,14 +151,14 @@ func (r *replayer) read(ctx context.Context, number uint8) {
 		return
 	}
 	limit := int(min(replayBatch, lane.End-lane.At))
-	records, err := r.tenure.sched.lanes.Read(ctx, number, lane.At+1, limit)
+	records, err := r.client.Read(ctx, number, lane.At+1, limit)
 	if err != nil || len(records) == 0 {
 		r.checkMissing(ctx, number)
 		return
 	}
-	identity := r.tenure.lanes[number].identity
-	parsed := parseRecords(records[:min(limit, len(records))], identity, r.tenure.cfg.Defaults)
-	r.tenure.ledger().View(func(l *ledger.Ledger) {
+	identity := r.identities[number]
+	parsed := parseRecords(records[:min(limit, len(records))], identity, r.loop.cfg.Defaults)
+	r.loop.ledger.View(func(l *ledger.Ledger) {
 		for i := range parsed {
 			if !lane.matches(l, &parsed[i], identity) {
 				r.addDamage(number, parsed[i].record.Seq, ledger.DamageMismatch)
@@ -166,8 +174,8 @@ func (r *replayer) read(ctx context.Context, number uint8) {
 // match is a condition of the lane, not damage: it is tried again later.
 func (r *replayer) check(ctx context.Context, number uint8) bool {
 	lane := &r.lanes[number]
-	info, err := r.tenure.sched.lanes.Info(ctx, number)
-	if err != nil || info.Identity != r.tenure.lanes[number].identity || info.Last < lane.End {
+	info, err := r.client.Info(ctx, number)
+	if err != nil || info.Identity != r.identities[number] || info.Last < lane.End {
 		lane.retryAt = time.Now().Add(replayRetryDelay)
 		return false
 	}
@@ -188,7 +196,7 @@ func (r *replayer) checkMissing(ctx context.Context, number uint8) {
 	defer cancel()
 	for range replayBatch {
 		before := lane.At
-		switch _, err := r.tenure.sched.lanes.Load(ctx, job.Position{Lane: number, Seq: before + 1}, job.ID{}); {
+		switch _, err := r.client.Load(ctx, job.Position{Lane: number, Seq: before + 1}, job.ID{}); {
 		case err == nil: // the first record after the gap, or the read asked a replica that lags
 			lane.retryAt = time.Now().Add(replayMinRest)
 			return
@@ -251,16 +259,16 @@ func (r *replayer) commit(ctx context.Context) {
 		c.Lanes = append(c.Lanes, ledger.ReplayProgress{Lane: uint8(i), To: lane.At})
 	}
 	for _, d := range r.damage {
-		r.tenure.sched.log.Error("replay found damaged records", "lane", d.Lane, "from", d.From, "to", d.To, "missing", d.Kind == ledger.DamageMissing)
+		r.loop.log.Error("replay found damaged records", "lane", d.Lane, "from", d.From, "to", d.To, "missing", d.Kind == ledger.DamageMissing)
 	}
 	committed := make(chan struct{})
-	r.tenure.post(func() {
-		r.tenure.submitLazily(c, func(ledger.Result, uint64) { close(committed) })
+	r.loop.post(func() {
+		r.loop.submitLazily(c, func(ledger.Result, uint64) { close(committed) })
 	})
 	select {
 	case <-committed:
 		r.damage, r.dirty, r.committedAt = nil, false, time.Now()
-	case <-r.tenure.done:
+	case <-r.loop.done:
 	case <-ctx.Done():
 	}
 }

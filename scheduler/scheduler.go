@@ -151,21 +151,24 @@ func (s *Scheduler) Run(ctx context.Context, term uint64) error {
 	if err != nil {
 		return fmt.Errorf("acquire authority: %w", err)
 	}
-	s.log.Info("authority acquired", "epoch", t.epoch, "term", term)
-	defer s.log.Info("tenure ended", "epoch", t.epoch)
+	s.log.Info("authority acquired", "epoch", t.loop.epoch, "term", term)
+	defer s.log.Info("tenure ended", "epoch", t.loop.epoch)
 
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return t.run(ctx) })
+	group.Go(func() error { return t.loop.run(ctx, t.sweep, t.flush) })
 	s.begin(t)
 	group.Go(func() error { return t.awaitCommits(ctx) })
-	group.Go(func() error { return t.watchLease(ctx) })
+	group.Go(func() error { return t.lease.watch(ctx) })
 	if t.restoring != "" {
 		return group.Wait()
 	}
-	group.Go(func() error { return t.runLanes(ctx) })
-	group.Go(func() error { return t.publish(ctx) })
-	group.Go(func() error { return t.reclaim(ctx) })
-	group.Go(func() error { return t.replay(ctx) })
+	identities := t.lanes.identities()
+	reclaimer := &reclaimer{ledger: s.ledger, lanes: s.lanes, log: s.log}
+	group.Go(func() error { return t.streams.run(ctx, identities) })
+	group.Go(func() error { return t.lanes.run(ctx) })
+	group.Go(func() error { return t.outbox.run(ctx) })
+	group.Go(func() error { return reclaimer.run(ctx) })
+	group.Go(func() error { return t.replayer.run(ctx, identities) })
 	return group.Wait()
 }
 
@@ -225,21 +228,21 @@ func (s *Scheduler) current() *tenure {
 // it need not read them. Without a tenure it does nothing.
 func (s *Scheduler) ReceiveRecords(records []job.Record) {
 	if t := s.current(); t != nil {
-		t.receiveRecords(records)
+		t.lanes.receiveRecords(records)
 	}
 }
 
 // Report passes a node's outcomes and offers to the tenure. It calls reply once, when
 // the outcomes are committed, or never if the tenure ends first.
 func (s *Scheduler) Report(r job.Report, reply func(job.ReportAck)) error {
-	return s.post(func(t *tenure) { t.post(func() { t.receiveReport(r, reply) }) })
+	return s.post(func(t *tenure) { t.loop.post(func() { t.receiveReport(r, reply) }) })
 }
 
 // Heartbeat passes a node's heartbeat to the tenure, which calls reply at most once.
 func (s *Scheduler) Heartbeat(b job.Heartbeat, reply func(job.HeartbeatAck)) error {
 	arrived := time.Now()
 	return s.post(func(t *tenure) {
-		t.post(func() {
+		t.loop.post(func() {
 			t.sampleClock(b, arrived)
 			t.receiveHeartbeat(b, reply)
 		})

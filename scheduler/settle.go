@@ -15,46 +15,6 @@ type pendingOutcome struct {
 	done        func(job.Settled) // called once it is settled; may be nil
 }
 
-// receiveReport handles a node's report: its offers, outcomes and worker events. It
-// calls reply once all outcomes and events are committed.
-func (t *tenure) receiveReport(r job.Report, reply func(job.ReportAck)) {
-	n := t.nodeOf(r.Node, r.Incarnation)
-	ack := job.ReportAck{Epoch: t.epoch}
-	if r.Incarnation == n.incarnation {
-		ack.WantFull = t.receiveOffers(n, &r)
-	}
-	remaining := len(r.Outcomes) + 1
-	committed := func() {
-		if remaining--; remaining == 0 {
-			reply(ack)
-		}
-	}
-	ack.Settled = make([]job.Settled, len(r.Outcomes))
-	for i, o := range r.Outcomes {
-		t.addOutcome(&pendingOutcome{o, r.Node, r.Incarnation, func(s job.Settled) {
-			ack.Settled[i] = s
-			committed()
-		}})
-	}
-	t.recordWorkerEvents(&r, committed)
-}
-
-// recordWorkerEvents submits a report's worker events and calls committed afterwards,
-// also if the ledger refuses them: it would refuse them again.
-func (t *tenure) recordWorkerEvents(r *job.Report, committed func()) {
-	if len(r.WorkerEvents) == 0 {
-		committed()
-		return
-	}
-	c := &ledger.RecordWorkerEvents{Node: r.Node, Incarnation: r.Incarnation, First: r.FirstWorkerEvent, Events: r.WorkerEvents}
-	t.submitCommand(c, func(result ledger.Result, _ uint64) {
-		if result.Err != nil {
-			t.sched.log.Warn("worker events refused by the ledger", "node", r.Node, "err", result.Err)
-		}
-		committed()
-	})
-}
-
 // size estimates the size of the outcome in an entry, in bytes.
 func (o *pendingOutcome) size() int {
 	n := outcomeSize + len(o.node) + len(o.outcome.Result.Data)
@@ -65,46 +25,55 @@ func (o *pendingOutcome) size() int {
 }
 
 // addOutcome adds an outcome to the pending entry.
-func (t *tenure) addOutcome(e *pendingOutcome) {
-	t.entry.outcomes = append(t.entry.outcomes, e)
-	t.entry.size += e.size()
-	t.markLazy()
+func (ds *dispatches) addOutcome(e *pendingOutcome) {
+	ds.outcomes = append(ds.outcomes, e)
+	ds.loop.entry.size += e.size()
+	ds.loop.markLazy()
 }
 
-// endDispatch settles a dispatch with an outcome that the authority itself decides,
-// because its node will not report one.
-func (t *tenure) endDispatch(k dispatchKey, o job.Outcome) {
-	o.Job, o.N = k.id, k.n
+// end settles a dispatch with an outcome that the authority itself decides, because
+// its node will not report one.
+func (ds *dispatches) end(k job.DispatchID, o job.Outcome) {
+	o.Job, o.N = k.Job, k.N
 	e := &pendingOutcome{outcome: o}
-	if d := t.dispatches[k]; d != nil {
+	if d := ds.running[k]; d != nil {
 		d.settling = true
 		e.node, e.incarnation = d.node, d.incarnation
 	}
-	t.addOutcome(e)
+	ds.addOutcome(e)
+}
+
+// pendingSize returns the estimated size of the outcomes that wait for an entry, in
+// bytes.
+func (ds *dispatches) pendingSize() (size int) {
+	for _, o := range ds.outcomes {
+		size += o.size()
+	}
+	return size
 }
 
 // addOutcomes moves pending outcomes with their verdicts into the entry, up to about
 // maxOutcomeSize.
-func (t *tenure) addOutcomes(l *ledger.Ledger, b *entryBuilder) {
+func (ds *dispatches) addOutcomes(l *ledger.Ledger, b *entryBuilder) {
 	size, n := 0, 0
-	for n < len(t.entry.outcomes) && size < maxOutcomeSize {
-		size += t.entry.outcomes[n].size()
+	for n < len(ds.outcomes) && size < maxOutcomeSize {
+		size += ds.outcomes[n].size()
 		n++
 	}
 	if n == 0 {
 		return
 	}
-	outcomes := t.entry.outcomes[:n]
-	t.entry.outcomes = t.entry.outcomes[n:]
+	outcomes := ds.outcomes[:n]
+	ds.outcomes = ds.outcomes[n:]
 	c := &ledger.Settle{Settlements: make([]ledger.Settlement, n)}
 	for i, e := range outcomes {
-		c.Settlements[i] = t.settlementOf(l, e, b.at)
+		c.Settlements[i] = ds.settlementOf(l, e, b.at)
 	}
 	b.add(c, func(r ledger.Result, index uint64) {
 		for i, e := range outcomes {
 			v := r.Settled[i]
-			t.sched.counters.settled(c.Settlements[i].Next, v)
-			t.forgetEnded(e, v)
+			ds.counters.settled(c.Settlements[i].Next, v)
+			ds.forgetEnded(e, v)
 			if e.done != nil {
 				e.done(job.Settled{Stale: v.Stale, Duplicate: v.Duplicate, State: v.State, RunAt: v.RunAt, Index: index})
 			}
@@ -116,9 +85,9 @@ func (t *tenure) addOutcomes(l *ledger.Ledger, b *entryBuilder) {
 // a node that the dispatch has left, the dispatch continues. If the dispatch ended
 // at another node than its current one, because its worker reported to both, the
 // current node is sent a recall.
-func (t *tenure) forgetEnded(e *pendingOutcome, settled ledger.Settled) {
-	k := dispatchKey{e.outcome.Job, e.outcome.N}
-	d := t.dispatches[k]
+func (ds *dispatches) forgetEnded(e *pendingOutcome, settled ledger.Settled) {
+	k := e.outcome.DispatchID()
+	d := ds.running[k]
 	switch {
 	case d == nil:
 		return
@@ -126,17 +95,17 @@ func (t *tenure) forgetEnded(e *pendingOutcome, settled ledger.Settled) {
 		d.settling = false
 		return
 	case e.node != d.node:
-		t.sendRecall(d, job.RecallSuperseded, time.Now())
+		ds.sendRecall(d, job.RecallSuperseded, time.Now())
 	}
-	delete(t.dispatches, k)
+	delete(ds.running, k)
 }
 
 // settlementOf returns the settlement of an outcome by the retry policy. The ledger
 // ignores the settlement if the dispatch is no longer current.
-func (t *tenure) settlementOf(l *ledger.Ledger, e *pendingOutcome, now time.Time) ledger.Settlement {
+func (ds *dispatches) settlementOf(l *ledger.Ledger, e *pendingOutcome, now time.Time) ledger.Settlement {
 	o := &e.outcome
 	active, _ := l.Dispatch(o.Job, o.N)
-	verdict := t.cfg.Policy.Decide(job.Attempt{
+	verdict := ds.loop.cfg.Policy.Decide(job.Attempt{
 		Number: max(active.Attempt, 1), Losses: active.Losses, MaxAttempts: active.MaxAttempts, RetryInterval: active.RetryInterval,
 	}, *o)
 	s := ledger.Settlement{

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -17,37 +18,14 @@ type AuthorityStatus struct {
 	Deferred      bool          `json:"deferred"` // a lane is not verified yet
 	// Dispatching reports whether jobs are started. A lane with a problem stops
 	// only its own jobs.
-	Dispatching bool       `json:"dispatching"`
-	Reasons     []string   `json:"reasons"` // texts of all conditions
-	Nodes       []NodeView `json:"nodes"`
-	Error       string     `json:"error,omitempty"` // why the status could not be read; set by callers
+	Dispatching bool             `json:"dispatching"`
+	Reasons     []string         `json:"reasons"` // texts of all conditions
+	Nodes       []api.NodeStatus `json:"nodes"`
+	Error       string           `json:"error,omitempty"` // why the status could not be read; set by callers
 }
 
-// NodeView is the authority's view of a member.
-type NodeView struct {
-	Name        string `json:"name"`
-	Incarnation uint64 `json:"incarnation"`
-	Silent      bool   `json:"silent"` // heartbeats are missing
-	Draining    bool   `json:"draining"`
-	BeatAgoMS   int64  `json:"beat_ago_ms"` // milliseconds since its last heartbeat
-	Offers      int    `json:"offers"`      // number of its slots
-	Available   int    `json:"room"`        // jobs that could be placed on it now
-	Running     int    `json:"running"`     // its running dispatches
-
-	Edge    string     `json:"edge"`    // address of its edge; "": not known
-	Credits int        `json:"credits"` // the part of Available at Overhop subscriptions
-	Slots   int        `json:"slots"`   // the part of Available at RRQ processes
-	Pools   []PoolView `json:"pools"`   // by runner
-}
-
-// PoolView is the free capacity of a node for an RRQ runner.
-type PoolView struct {
-	Runner string `json:"runner"`
-	Slots  int    `json:"slots"` // free
-}
-
-// countAvailable sets Available, Credits, Slots and Pools from n's slots.
-func (s *NodeView) countAvailable(n *node) {
+// countAvailable sets Available, Credits, Slots and Pools of s from n's slots.
+func countAvailable(s *api.NodeStatus, n *node) {
 	free := map[string]int{}
 	for runner := range n.runners {
 		free[runner] = 0
@@ -62,22 +40,11 @@ func (s *NodeView) countAvailable(n *node) {
 			s.Credits += available
 		}
 	}
-	s.Pools = make([]PoolView, 0, len(free))
+	s.Pools = make([]api.RunnerSlots, 0, len(free))
 	for runner, slots := range free {
-		s.Pools = append(s.Pools, PoolView{runner, slots})
+		s.Pools = append(s.Pools, api.RunnerSlots{Runner: runner, Slots: slots})
 	}
-	slices.SortFunc(s.Pools, func(a, b PoolView) int { return strings.Compare(a.Runner, b.Runner) })
-}
-
-// State returns the node's state in one word: down, draining or up.
-func (n NodeView) State() string {
-	switch {
-	case n.Silent:
-		return "down"
-	case n.Draining:
-		return "draining"
-	}
-	return "up"
+	slices.SortFunc(s.Pools, func(a, b api.RunnerSlots) int { return strings.Compare(a.Runner, b.Runner) })
 }
 
 // Status returns the status of the current tenure. Without a tenure it returns
@@ -88,11 +55,11 @@ func (s *Scheduler) Status(ctx context.Context) (AuthorityStatus, error) {
 		return AuthorityStatus{}, ErrNotAuthority
 	}
 	answer := make(chan AuthorityStatus, 1)
-	t.post(func() { answer <- t.status(time.Now()) })
+	t.loop.post(func() { answer <- t.status(time.Now()) })
 	select {
 	case st := <-answer:
 		return st, nil
-	case <-t.done:
+	case <-t.loop.done:
 		return AuthorityStatus{}, ErrNotAuthority
 	case <-ctx.Done():
 		return AuthorityStatus{}, ctx.Err()
@@ -100,31 +67,31 @@ func (s *Scheduler) Status(ctx context.Context) (AuthorityStatus, error) {
 }
 
 func (t *tenure) status(now time.Time) AuthorityStatus {
-	st := AuthorityStatus{Epoch: t.epoch, Dispatching: t.blocked == "" && t.restoring == "" && t.trusted().After(now), Reasons: t.reasons(now)}
-	for _, lane := range t.lanes {
+	st := AuthorityStatus{Epoch: t.loop.epoch, Dispatching: t.lanes.blocked == "" && t.restoring == "" && t.lease.trusted().After(now), Reasons: t.reasons(now)}
+	for _, lane := range t.lanes.all {
 		if lane.problem == "" && !lane.ready {
 			st.Deferred = true
 		}
 		if lane.lastReceived >= lane.next {
 			st.Pending += lane.lastReceived + 1 - lane.next
 		}
-		if n := t.pendingRecords(lane); n > 0 {
+		if n := t.lanes.pendingRecords(lane); n > 0 {
 			st.Pending += uint64(n)
 			st.OldestPending = max(st.OldestPending, now.Sub(lane.receivedAt))
 		}
 	}
 	running := map[string]int{}
-	for _, d := range t.dispatches {
+	for _, d := range t.dispatches.running {
 		running[d.node]++
 	}
-	for _, n := range t.nodes {
-		s := NodeView{
+	for _, n := range t.capacity.nodes {
+		s := api.NodeStatus{
 			Name: n.name, Incarnation: n.incarnation, Silent: n.silent, Draining: n.draining,
 			BeatAgoMS: now.Sub(n.heartbeatAt).Milliseconds(), Offers: len(n.slots), Running: running[n.name], Edge: n.edge,
 		}
-		s.countAvailable(n)
+		countAvailable(&s, n)
 		st.Nodes = append(st.Nodes, s)
 	}
-	slices.SortFunc(st.Nodes, func(a, b NodeView) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(st.Nodes, func(a, b api.NodeStatus) int { return strings.Compare(a.Name, b.Name) })
 	return st
 }

@@ -12,7 +12,7 @@ import (
 func (h *harness) laneReady() (ready bool) {
 	done := make(chan struct{})
 	tenure := h.sched.current()
-	tenure.post(func() { ready = tenure.lanes[0].ready; close(done) })
+	tenure.loop.post(func() { ready = tenure.lanes.all[0].ready; close(done) })
 	<-done
 	return ready
 }

@@ -34,13 +34,7 @@ type Tracer struct {
 	cancelExport context.CancelFunc // aborts an export
 
 	mu   sync.Mutex
-	open map[dispatchKey]*span
-}
-
-// dispatchKey identifies a dispatch.
-type dispatchKey struct {
-	id job.ID
-	n  uint32
+	open map[job.DispatchID]*span
 }
 
 // span is the span of a dispatch that is running, or has ended and is not settled
@@ -81,7 +75,7 @@ func Open(ctx context.Context, node, version string, log *slog.Logger) (*Tracer,
 	provider := sdk.NewTracerProvider(sdk.WithResource(res), sdk.WithSpanProcessor(limiter))
 	log.Info("tracing enabled", "endpoint", s.endpoint, "grpc", s.grpc)
 	return &Tracer{
-		node: node, provider: provider, limiter: limiter, cancelExport: cancelExport, open: make(map[dispatchKey]*span),
+		node: node, provider: provider, limiter: limiter, cancelExport: cancelExport, open: make(map[job.DispatchID]*span),
 		tracer: provider.Tracer("yardmaster", trace.WithInstrumentationVersion(version)),
 	}, nil
 }
@@ -107,7 +101,7 @@ func (t *Tracer) Close() {
 // returns the trace context for it. It does not change traceContext. For a
 // dispatch that has a span it returns that span's trace context.
 func (t *Tracer) Begin(a *job.Assignment, traceContext map[string]string, worker string) map[string]string {
-	k := dispatchKey{a.Job, a.N}
+	k := a.DispatchID()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if s := t.open[k]; s != nil {
@@ -127,8 +121,8 @@ func (t *Tracer) Begin(a *job.Assignment, traceContext map[string]string, worker
 func (t *Tracer) Discard(id job.ID, n uint32) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if s := t.open[dispatchKey{id, n}]; s != nil && s.ended.IsZero() {
-		delete(t.open, dispatchKey{id, n})
+	if s := t.open[job.DispatchID{Job: id, N: n}]; s != nil && s.ended.IsZero() {
+		delete(t.open, job.DispatchID{Job: id, N: n})
 	}
 }
 
@@ -144,7 +138,7 @@ func (t *Tracer) Moved(id job.ID, n uint32) {
 	t.withSpan(id, n, func(s *span) {
 		s.SetAttributes(attribute.String("rrq.outcome", "moved"))
 		s.finish()
-		delete(t.open, dispatchKey{id, n})
+		delete(t.open, job.DispatchID{Job: id, N: n})
 	})
 }
 
@@ -169,7 +163,7 @@ func (t *Tracer) Ended(o *job.Outcome, then func(job.Settled)) func(job.Settled)
 		t.withSpan(id, n, func(s *span) {
 			s.SetAttributes(settledAttributes(&settled, s.ended)...)
 			s.finish()
-			delete(t.open, dispatchKey{id, n})
+			delete(t.open, job.DispatchID{Job: id, N: n})
 		})
 		if then != nil {
 			then(settled)
@@ -181,7 +175,7 @@ func (t *Tracer) Ended(o *job.Outcome, then func(job.Settled)) func(job.Settled)
 func (t *Tracer) withSpan(id job.ID, n uint32, fn func(*span)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if s := t.open[dispatchKey{id, n}]; s != nil {
+	if s := t.open[job.DispatchID{Job: id, N: n}]; s != nil {
 		fn(s)
 	}
 }

@@ -10,8 +10,8 @@ import (
 
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 
-	"github.com/yardmaster-dev/yardmaster/internal/testlog"
 	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/test/testlog"
 )
 
 func TestSettings(t *testing.T) {
@@ -88,7 +88,7 @@ func TestLimiter_DropsSpans(t *testing.T) {
 	exporter := &stuckExporter{entered: make(chan struct{})}
 	limiter.SpanProcessor = sdk.NewBatchSpanProcessor(&limitedExporter{exporter, exportCtx, limiter}, sdk.WithMaxQueueSize(8), sdk.WithMaxExportBatchSize(2))
 	provider := sdk.NewTracerProvider(sdk.WithSpanProcessor(limiter))
-	tracer := &Tracer{node: "n", provider: provider, tracer: provider.Tracer("t"), limiter: limiter, cancelExport: cancelExport, open: map[dispatchKey]*span{}}
+	tracer := &Tracer{node: "n", provider: provider, tracer: provider.Tracer("t"), limiter: limiter, cancelExport: cancelExport, open: map[job.DispatchID]*span{}}
 	run := func(n uint32) {
 		tracer.Begin(&job.Assignment{N: n}, nil, "w")
 		tracer.Ended(&job.Outcome{N: n, Status: job.Success}, nil)(job.Settled{State: job.Completed})

@@ -360,7 +360,7 @@ func (q *Quest) send(ctx context.Context, t int64, p Fields) error {
 		return nil
 	}
 	p["jid"], p["tok"] = j.quest.JID, j.quest.Token[:]
-	_, err := wc.client.Call(ctx, t, AppendValue(nil, p))
+	_, err := wc.client.Call(ctx, t, p.Raw())
 	switch code := ErrorCode(err); {
 	case endsLease(code):
 		j.w.loseLease(j, code)

@@ -46,26 +46,22 @@ func (e *JobEnd) Decode(v any) error {
 
 // parseJobEnd parses a JOBEND, or the record of a job that has ended.
 func parseJobEnd(p Raw) JobEnd {
-	var f [7]Raw
-	p.pick(f[:], "jid", "status", "result", "error", "attempts", "runtime", "omitted")
-	e := JobEnd{Result: slices.Clone(nilAsAbsent(f[2]))}
-	e.JID, _ = f[0].Str()
-	e.Attempts, _ = f[4].Int()
-	if len(f[4]) == 0 {
-		e.Attempts, _ = f[5].Get("attempts_so_far").Int()
+	r := newFieldReader(p, "jid", "status", "result", "error", "attempts", "runtime", "omitted")
+	e := JobEnd{JID: r.str("jid"), Result: slices.Clone(r.optional("result"))}
+	e.Attempts, _ = r.raw("attempts").Int()
+	if r.isAbsent("attempts") {
+		e.Attempts, _ = r.raw("runtime").Get("attempts_so_far").Int()
 	}
-	for key := range f[6].Items() {
+	for key := range r.raw("omitted").Items() {
 		name, _ := key.Text()
 		e.Omitted = e.Omitted || string(name) == "result"
 	}
-	if status, _ := f[1].Text(); string(status) != "completed" {
-		e.Fault = new(Fault)
-		var of [4]Raw
-		f[3].pick(of[:], "message", "type", "code", "details")
-		e.Fault.Message, _ = of[0].Str()
-		e.Fault.Type, _ = of[1].Str()
-		e.Fault.Code, _ = of[2].Str()
-		e.Fault.Details = slices.Clone(nilAsAbsent(of[3]))
+	if r.str("status") != "completed" {
+		reason := newFieldReader(r.raw("error"), "message", "type", "code", "details")
+		e.Fault = &Fault{
+			Message: reason.str("message"), Type: reason.str("type"), Code: reason.str("code"),
+			Details: slices.Clone(reason.optional("details")),
+		}
 	}
 	return e
 }

@@ -11,31 +11,33 @@ func (c *Client) Ping(ctx context.Context) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, err
 	}
-	var r fieldReader
-	now := r.optTime("server_time", pong.Get("server_time"))
-	return now, r.result()
+	r := newFieldReader(pong, "server_time")
+	now := r.optTime("server_time")
+	return now, r.err
+}
+
+// callForText sends a request and returns one text of its answer.
+func (c *Client) callForText(ctx context.Context, t int64, p Raw, name string) (string, error) {
+	ok, err := c.Call(ctx, t, p)
+	text, _ := ok.Get(name).Str()
+	return text, err
 }
 
 // Subscribe subscribes to a queue with the given credits and returns the
 // subscription's id.
 func (c *Client) Subscribe(ctx context.Context, queue string, credits uint32) (sid string, err error) {
-	ok, err := c.Call(ctx, TSubscribe, AppendValue(nil, Fields{"q": queue, "credits": credits}))
-	if err != nil {
-		return "", err
-	}
-	sid, _ = ok.Get("sid").Str()
-	return sid, nil
+	return c.callForText(ctx, TSubscribe, Fields{"q": queue, "credits": credits}.Raw(), "sid")
 }
 
 // Unsubscribe ends a subscription. Jobs that were received continue.
 func (c *Client) Unsubscribe(ctx context.Context, sid string) error {
-	_, err := c.Call(ctx, TUnsubscribe, AppendValue(nil, Fields{"sid": sid}))
+	_, err := c.Call(ctx, TUnsubscribe, Fields{"sid": sid}.Raw())
 	return err
 }
 
 // Credit adds n credits to a subscription; n must be at least 1.
 func (c *Client) Credit(ctx context.Context, sid string, n uint32) error {
-	_, err := c.Call(ctx, TCredit, AppendValue(nil, Fields{"sid": sid, "credits": n}))
+	_, err := c.Call(ctx, TCredit, Fields{"sid": sid, "credits": n}.Raw())
 	return err
 }
 
@@ -45,22 +47,12 @@ func (c *Client) AddQueue(ctx context.Context, q AddQueue) (qid string, err erro
 	if q.Limit > 0 {
 		config["concurrency_limit"] = q.Limit
 	}
-	ok, err := c.Call(ctx, TAddQueue, AppendValue(nil, Fields{"name": q.Name, "config": config}))
-	if err != nil {
-		return "", err
-	}
-	qid, _ = ok.Get("qid").Str()
-	return qid, nil
+	return c.callForText(ctx, TAddQueue, Fields{"name": q.Name, "config": config}.Raw(), "qid")
 }
 
 // Enqueue submits a job and returns its id once the job is accepted.
 func (c *Client) Enqueue(ctx context.Context, e Enqueue) (jid string, err error) {
-	ok, err := c.Call(ctx, TEnqueue, e.append(nil))
-	if err != nil {
-		return "", err
-	}
-	jid, _ = ok.Get("jid").Str()
-	return jid, nil
+	return c.callForText(ctx, TEnqueue, e.append(nil), "jid")
 }
 
 // GoEnqueue submits a job without waiting. done is called as described at
@@ -73,25 +65,19 @@ func (c *Client) GoEnqueue(e Enqueue, done func(jid string, err error)) {
 }
 
 func (e *Enqueue) append(b []byte) []byte {
-	if e.isPlain() { // the common case, without building a map
-		b = AppendMap(b, 2)
-		b = append(AppendStr(b, "job_payload"), e.payload()...)
-		return AppendStr(AppendStr(b, "q"), e.Queue)
+	p := Fields{"q": e.Queue, "job_payload": e.Payload.orNil()}
+	if !e.At.IsZero() {
+		p["scheduled_at"] = e.At
 	}
-	p := Fields{"q": e.Queue, "job_payload": e.payload()}
-	set := func(key string, given bool, value any) {
-		if given {
-			p[key] = value
-		}
+	if len(e.Trace) > 0 {
+		p["trace"] = e.Trace
 	}
-	set("scheduled_at", !e.At.IsZero(), e.At)
-	set("max_attempts", e.MaxAttempts > 0, e.MaxAttempts)
-	set("retry_interval_ms", e.RetryInterval > 0, e.RetryInterval)
-	set("fn", e.Function != "", e.Function)
-	set("key", e.Key != "", e.Key)
-	set("timeout_ms", e.Timeout > 0, e.Timeout)
-	set("trace", len(e.Trace) > 0, e.Trace)
-	set("notify", e.Notify, true)
+	setUnlessZero(p, "max_attempts", max(e.MaxAttempts, 0))
+	setUnlessZero(p, "retry_interval_ms", max(e.RetryInterval, 0))
+	setUnlessZero(p, "fn", e.Function)
+	setUnlessZero(p, "key", e.Key)
+	setUnlessZero(p, "timeout_ms", max(e.Timeout, 0))
+	setUnlessZero(p, "notify", e.Notify)
 	setIfGiven(p, "priority", e.Priority)
 	setIfGiven(p, "unique_key", e.UniqueKey)
 	setIfGiven(p, "unique_ttl_ms", e.UniqueTTL)
@@ -99,38 +85,19 @@ func (e *Enqueue) append(b []byte) []byte {
 	setIfGiven(p, "rate_limit_ms", e.RateLimit)
 	setIfGiven(p, "debounce_key", e.DebounceKey)
 	setIfGiven(p, "debounce_ms", e.Debounce)
-	return AppendValue(b, p)
-}
-
-func setIfGiven[T any](p Fields, key string, value *T) {
-	if value != nil {
-		p[key] = *value
-	}
-}
-
-func (e *Enqueue) isPlain() bool {
-	return e.At.IsZero() && e.MaxAttempts == 0 && e.RetryInterval == 0 && e.Function == "" && e.Key == "" &&
-		e.Timeout == 0 && e.Priority == nil && len(e.Trace) == 0 && !e.Notify &&
-		e.UniqueKey == nil && e.UniqueTTL == nil && e.RateLimitKey == nil && e.RateLimit == nil && e.DebounceKey == nil && e.Debounce == nil
-}
-
-func (e *Enqueue) payload() Raw {
-	if len(e.Payload) == 0 {
-		return Nil
-	}
-	return e.Payload
+	return p.append(b)
 }
 
 // Job returns a job's record, or an empty map if the job is unknown.
 func (c *Client) Job(ctx context.Context, jid string) (Raw, error) {
-	return c.Call(ctx, TJob, AppendValue(nil, Fields{"jid": jid}))
+	return c.Call(ctx, TJob, Fields{"jid": jid}.Raw())
 }
 
 // Await returns a job's record if the job has ended. Otherwise ended is false, and
 // the node pushes a JOBEND to [Options].OnPush if the job ends within wait, which
 // is limited to 0 to [MaxAwait].
 func (c *Client) Await(ctx context.Context, jid string, wait time.Duration) (record Raw, ended bool, err error) {
-	record, err = c.Call(ctx, TAwait, AppendValue(nil, Fields{"jid": jid, "timeout_ms": min(wireDelay(wait), MaxAwait.Milliseconds())}))
+	record, err = c.Call(ctx, TAwait, Fields{"jid": jid, "timeout_ms": min(wireDelay(wait), MaxAwait.Milliseconds())}.Raw())
 	pending, _ := record.Get("pending").Bool()
 	return record, err == nil && !pending, err
 }
@@ -149,14 +116,11 @@ func (q *Quest) appendLeaseRef(b []byte) []byte {
 // the queue's subscription. done may be nil; it is called with the answer once
 // the outcome is committed, or with an error, as described at [Client.Go].
 func (c *Client) Done(q *Quest, result Raw, credits uint32, done func(Raw, error)) {
-	if len(result) == 0 {
-		result = Nil
-	}
 	c.Go(TDone, func(b []byte) []byte {
 		b = AppendMap(b, 3+creditFields(credits))
 		b = appendCredits(b, credits)
 		b = AppendStr(AppendStr(b, "jid"), q.JID)
-		b = append(AppendStr(b, "result"), result...)
+		b = append(AppendStr(b, "result"), result.orNil()...)
 		return AppendBin(AppendStr(b, "tok"), q.Token[:])
 	}, done)
 }
@@ -174,12 +138,8 @@ func appendCredits(b []byte, credits uint32) []byte {
 // sent.
 func (c *Client) Fail(q *Quest, f Fail, done func(Raw, error)) {
 	reason := Fields{"message": f.Message}
-	if f.Type != "" {
-		reason["type"] = f.Type
-	}
-	if f.Code != "" {
-		reason["code"] = f.Code
-	}
+	setUnlessZero(reason, "type", f.Type)
+	setUnlessZero(reason, "code", f.Code)
 	if len(f.Details) > 0 {
 		reason["details"] = f.Details
 	}
@@ -187,10 +147,8 @@ func (c *Client) Fail(q *Quest, f Fail, done func(Raw, error)) {
 	if f.RetryAfter != nil {
 		p["retry_after_ms"] = wireDelay(*f.RetryAfter)
 	}
-	if f.Credits > 0 {
-		p["credits"] = f.Credits
-	}
-	c.Go(TFail, func(b []byte) []byte { return AppendValue(b, p) }, done)
+	setUnlessZero(p, "credits", f.Credits)
+	c.Go(TFail, p.append, done)
 }
 
 // wireDelay returns a delay in milliseconds. A negative delay becomes 0,
@@ -200,10 +158,8 @@ func wireDelay(d time.Duration) int64 { return max(d.Milliseconds(), 0) }
 // Nack declines a QUEST that was not acknowledged.
 func (c *Client) Nack(q *Quest, n Nack, done func(Raw, error)) {
 	p := Fields{"jid": q.JID, "tok": q.Token[:], "reason": n.Reason, "delay_ms": wireDelay(n.Delay)}
-	if n.Credits > 0 {
-		p["credits"] = n.Credits
-	}
-	c.Go(TNack, func(b []byte) []byte { return AppendValue(b, p) }, done)
+	setUnlessZero(p, "credits", n.Credits)
+	c.Go(TNack, p.append, done)
 }
 
 // Beat extends the leases of quests. The answer passed to done is for
@@ -234,6 +190,6 @@ func BeatAnswers(ok Raw, lost func(jid string, code Code)) {
 // more jobs and closes the connection when the worker's jobs have ended;
 // without, it ends the jobs as interrupted and closes the connection at once.
 func (c *Client) Goodbye(ctx context.Context, reason string, drain bool) error {
-	_, err := c.Call(ctx, TGoodbye, AppendValue(nil, Fields{"reason": reason, "drain": drain}))
+	_, err := c.Call(ctx, TGoodbye, Fields{"reason": reason, "drain": drain}.Raw())
 	return err
 }

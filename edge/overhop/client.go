@@ -61,30 +61,20 @@ type Client struct {
 	closed chan struct{} // closed when the connection has ended
 
 	mu           sync.Mutex
-	out          []byte        // frames that wait to be written
-	writable     chan struct{} // closed when out is below maxUnsent again; nil: no call is waiting
-	lastRID      uint64        // rid of the last request
-	pending      map[uint64]func(Raw, error)
-	lastActivity time.Time // when the last frame was received, or when pending last became non-empty
-	running      bool      // Run is active and will end the pending requests
-	err          error     // why the connection has ended
+	out          []byte                      // frames that wait to be written
+	writable     chan struct{}               // closed when out is below maxUnsent again; nil: no call is waiting
+	lastRID      uint64                      // rid of the last request
+	pending      map[string]func(Raw, error) // by rid
+	lastActivity time.Time                   // when the last frame was received, or when pending last became non-empty
+	running      bool                        // Run is active and will end the pending requests
+	err          error                       // why the connection has ended
 }
 
 // Dial connects to a node and registers. ctx limits the time for that, not the
 // life of the connection.
 func Dial(ctx context.Context, addr string, opts Options) (*Client, error) {
-	nc, err := dialTCP(ctx, addr)
-	if err != nil {
-		return nil, err
-	}
-	if nc, err = wrapTLS(ctx, nc, addr, opts.TLS); err != nil {
-		return nil, err
-	}
-	c, err := Connect(ctx, nc, opts)
-	if err != nil {
-		nc.Close()
-	}
-	return c, err
+	nd := nodeDialer{dial: dialTCP, tls: opts.TLS}
+	return nd.open(ctx, addr, opts)
 }
 
 // Connect registers over an existing connection. On error nc is left open.
@@ -97,7 +87,7 @@ func Connect(ctx context.Context, nc net.Conn, opts Options) (*Client, error) {
 	}
 	c := &Client{
 		nc: nc, in: frame.NewReader(nc, MaxFrameLimit), opts: opts,
-		wake: make(chan struct{}, 1), closed: make(chan struct{}), pending: make(map[uint64]func(Raw, error)),
+		wake: make(chan struct{}, 1), closed: make(chan struct{}), pending: make(map[string]func(Raw, error)),
 	}
 	stop := context.AfterFunc(ctx, func() { nc.SetDeadline(time.Unix(1, 0)) })
 	err := c.handshake()
@@ -112,16 +102,12 @@ func Connect(ctx context.Context, nc net.Conn, opts Options) (*Client, error) {
 
 func (c *Client) handshake() error {
 	hello := Fields{"client": "yardmaster"}
-	if c.opts.Name != "" {
-		hello["name"] = c.opts.Name
-	}
-	if c.opts.Token != "" {
-		hello["token"] = c.opts.Token
-	}
+	setUnlessZero(hello, "name", c.opts.Name)
+	setUnlessZero(hello, "token", c.opts.Token)
 	if !c.opts.NoDelivery {
 		hello["ext"] = []string{Delivery}
 	}
-	hi, err := c.roundTrip(THello, AppendValue(nil, hello), THi)
+	hi, err := c.roundTrip(THello, hello.Raw(), THi)
 	if err != nil {
 		return err
 	}
@@ -244,14 +230,13 @@ func (c *Client) readLoop() error {
 // handleAnswer passes an answer to its request. An answer without a request is
 // an error, because the two sides have lost track of each other.
 func (c *Client) handleAnswer(t int64, rid []byte, p Raw) error {
-	n, _ := parseInt(rid)
 	c.mu.Lock()
-	done, known := c.pending[uint64(n)]
+	done, known := c.pending[string(rid)]
 	if !known || t != TOK && t != TErr && t != TPong {
 		c.mu.Unlock()
 		return fmt.Errorf("node sent t=%d to request %q, which is not an answer to it", t, rid)
 	}
-	delete(c.pending, uint64(n))
+	delete(c.pending, string(rid))
 	c.lastActivity = time.Now()
 	c.mu.Unlock()
 	switch {
@@ -359,7 +344,7 @@ func (c *Client) send(t int64, payload func([]byte) []byte, done func(Raw, error
 	if c.err != nil {
 		return c.err
 	}
-	rid := strconv.AppendUint(make([]byte, 0, 20), c.lastRID+1, 10)
+	rid := strconv.FormatUint(c.lastRID+1, 10)
 	out, mark := Begin(c.out)
 	out, size := End(payload(out), mark, t, rid)
 	c.out = out[:mark]
@@ -375,7 +360,7 @@ func (c *Client) send(t int64, payload func([]byte) []byte, done func(Raw, error
 	if len(c.pending) == 0 {
 		c.lastActivity = time.Now()
 	}
-	c.pending[c.lastRID] = done
+	c.pending[rid] = done
 	select {
 	case c.wake <- struct{}{}:
 	default:
@@ -395,7 +380,7 @@ func (c *Client) Call(ctx context.Context, t int64, p Raw) (Raw, error) {
 		return nil, err
 	}
 	got := make(chan answer, 1)
-	err := c.send(t, func(b []byte) []byte { return append(b, p...) }, func(ok Raw, err error) {
+	err := c.send(t, p.append, func(ok Raw, err error) {
 		got <- answer{slices.Clone(ok), err}
 	})
 	c.mu.Unlock()

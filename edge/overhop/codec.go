@@ -33,6 +33,16 @@ func (e *CodecError) Error() string {
 	return fmt.Sprintf("not an allowed MessagePack value: %s at byte %d", e.Reason, e.Offset)
 }
 
+// orNil returns nil for an empty r.
+func (r Raw) orNil() Raw {
+	if len(r) == 0 {
+		return Nil
+	}
+	return r
+}
+
+func (r Raw) append(b []byte) []byte { return append(b, r...) }
+
 // Kind is the type of a value.
 type Kind uint8
 

@@ -63,10 +63,16 @@ func (nd *nodeDialer) next() string {
 	return nd.nodes[nd.index%len(nd.nodes)]
 }
 
-// connect connects to a node and registers.
+// connect is open with a time limit, and with probes of the node.
 func (nd *nodeDialer) connect(ctx context.Context, addr string, o Options) (*Client, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
+	o.probe = func(ctx context.Context) bool { return nd.alive(ctx, addr) }
+	return nd.open(ctx, addr, o)
+}
+
+// open connects to a node and registers.
+func (nd *nodeDialer) open(ctx context.Context, addr string, o Options) (*Client, error) {
 	nc, err := nd.dial(ctx, addr)
 	if err != nil {
 		return nil, fmt.Errorf("connect to node: %w", err)
@@ -74,7 +80,6 @@ func (nd *nodeDialer) connect(ctx context.Context, addr string, o Options) (*Cli
 	if nc, err = wrapTLS(ctx, nc, addr, nd.tls); err != nil {
 		return nil, err
 	}
-	o.probe = func(ctx context.Context) bool { return nd.alive(ctx, addr) }
 	c, err := Connect(ctx, nc, o)
 	if err != nil {
 		nc.Close()
@@ -119,11 +124,7 @@ func (nd *nodeDialer) retryDelay() time.Duration {
 
 func dialTCP(ctx context.Context, addr string) (net.Conn, error) {
 	d := net.Dialer{Control: setUserTimeout}
-	nc, err := d.DialContext(ctx, "tcp", addr)
-	if err != nil {
-		return nil, fmt.Errorf("connect to node: %w", err)
-	}
-	return nc, nil
+	return d.DialContext(ctx, "tcp", addr)
 }
 
 // wrapTLS starts TLS over nc, unless cfg is nil. On error it closes nc.

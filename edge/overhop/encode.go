@@ -101,6 +101,25 @@ func AppendTime(b []byte, t time.Time) []byte {
 // critical.
 type Fields map[string]any
 
+// Raw returns f as an encoded value. It panics like [AppendValue].
+func (f Fields) Raw() Raw { return f.append(nil) }
+
+func (f Fields) append(b []byte) []byte { return AppendValue(b, f) }
+
+// setUnlessZero sets a field unless v is the zero value.
+func setUnlessZero[T comparable](f Fields, name string, v T) {
+	if v != *new(T) {
+		f[name] = v
+	}
+}
+
+// setIfGiven sets a field to what v points to, unless v is nil.
+func setIfGiven[T any](f Fields, name string, v *T) {
+	if v != nil {
+		f[name] = *v
+	}
+}
+
 // AppendValue appends a value of type nil, bool, int, int64, uint32, string,
 // []byte (as binary), [Raw], time.Time, []any, []string, [Fields] or
 // map[string]string. It panics on any other type. [Marshal] accepts more types

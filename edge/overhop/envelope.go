@@ -3,6 +3,7 @@ package overhop
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/internal/frame"
@@ -118,7 +119,7 @@ func AppendErr(b []byte, rid string, code Code, message string, details Fields) 
 // the frame's payload in bytes.
 func AppendFields(b []byte, t int64, rid string, p Fields) (whole []byte, size int) {
 	b, mark := Begin(b)
-	return End(AppendValue(b, p), mark, t, rid)
+	return End(p.append(b), mark, t, rid)
 }
 
 // AppendHi appends the answer to HELLO. It is empty unless the client offered
@@ -168,14 +169,10 @@ func ErrorCode(err error) Code {
 	return ""
 }
 
+// parseErr ignores fields that have another type.
 func parseErr(p Raw) *RemoteError {
-	var f [3]Raw
-	p.pick(f[:], "code", "msg", "details")
-	e := &RemoteError{Details: append(Raw(nil), f[2]...)}
-	code, _ := f[0].Str()
-	e.Code = Code(code)
-	e.Message, _ = f[1].Str()
-	return e
+	r := newFieldReader(p, "code", "msg", "details")
+	return &RemoteError{Code: Code(r.str("code")), Message: r.str("msg"), Details: slices.Clone(r.raw("details"))}
 }
 
 // RetryAfter returns how long to wait before the request is repeated: the

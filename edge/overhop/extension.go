@@ -60,18 +60,16 @@ const TokenLen = 16
 // Both refer to the frame they were read from.
 type LeaseRef struct{ JID, Token []byte }
 
-func (r *fieldReader) leaseRef(jid, token Raw) LeaseRef {
-	return LeaseRef{JID: r.text("jid", jid), Token: r.bin("tok", token)}
+func (r *fieldReader) leaseRef() LeaseRef {
+	return LeaseRef{JID: r.text("jid"), Token: r.bin("tok")}
 }
 
 // ParseLeaseRef parses an ACK, or one job of a BEAT. The error is a
 // [*Violation].
 func ParseLeaseRef(p Raw) (LeaseRef, error) {
-	var f [2]Raw
-	p.pick(f[:], "jid", "tok")
-	var r fieldReader
-	h := r.leaseRef(f[0], f[1])
-	return h, r.result()
+	r := newExtensionReader(p, "jid", "tok")
+	h := r.leaseRef()
+	return h, r.err
 }
 
 // Nack is the payload of NACK, which declines a QUEST that was not
@@ -85,21 +83,17 @@ type Nack struct {
 
 // ParseNack parses a NACK. The error is a [*Violation].
 func ParseNack(p Raw) (Nack, error) {
-	var f [5]Raw
-	p.pick(f[:], "jid", "tok", "reason", "delay_ms", "credits")
-	var r fieldReader
+	r := newExtensionReader(p, "jid", "tok", "reason", "delay_ms", "credits")
 	n := Nack{
-		LeaseRef: r.leaseRef(f[0], f[1]), Reason: r.optStr("reason", nilAsAbsent(f[2])),
-		Delay:   milliseconds(r.optInt("delay_ms", nilAsAbsent(f[3]), 0, maxInt, 0)),
-		Credits: uint32(r.optInt("credits", nilAsAbsent(f[4]), 1, maxCount, 0)),
+		LeaseRef: r.leaseRef(), Reason: r.optStr("reason"),
+		Delay: milliseconds(r.optInt("delay_ms", 0, maxInt, 0)), Credits: r.addedCredits(),
 	}
-	return n, r.result()
+	return n, r.err
 }
 
-// milliseconds converts ms to a Duration, at most the largest one.
-func milliseconds(ms int64) time.Duration {
-	return time.Duration(min(ms, maxInt/int64(time.Millisecond))) * time.Millisecond
-}
+// addedCredits returns the credits that NACK, DONE and FAIL add to the queue's
+// subscription.
+func (r *fieldReader) addedCredits() uint32 { return uint32(r.optInt("credits", 1, maxCount, 0)) }
 
 // Beat is the payload of BEAT, which extends the lease of one job, or of those
 // in Jobs.
@@ -111,16 +105,14 @@ type Beat struct {
 
 // ParseBeat parses a BEAT. The error is a [*Violation].
 func ParseBeat(p Raw) (Beat, error) {
-	var f [4]Raw
-	p.pick(f[:], "jid", "tok", "extend_ms", "jobs")
-	var r fieldReader
-	b := Beat{Extend: milliseconds(r.optInt("extend_ms", nilAsAbsent(f[2]), 1, maxInt, 0))}
-	if b.Jobs = nilAsAbsent(f[3]); len(b.Jobs) == 0 {
-		b.LeaseRef = r.leaseRef(f[0], f[1])
-	} else if b.Jobs.Kind() != KindArray {
-		r.mismatch("jobs", "an array", b.Jobs)
+	r := newExtensionReader(p, "jid", "tok", "extend_ms", "jobs")
+	b := Beat{Extend: milliseconds(r.optInt("extend_ms", 1, maxInt, 0))}
+	if r.isAbsent("jobs") {
+		b.LeaseRef = r.leaseRef()
+	} else {
+		b.Jobs = r.container("jobs", KindArray, "an array")
 	}
-	return b, r.result()
+	return b, r.err
 }
 
 // Progress is the payload of PROGRESS, which reports how far a job has come.
@@ -132,15 +124,9 @@ type Progress struct {
 
 // ParseProgress parses a PROGRESS. The error is a [*Violation].
 func ParseProgress(p Raw) (Progress, error) {
-	var f [4]Raw
-	p.pick(f[:], "jid", "tok", "percent", "data")
-	var r fieldReader
-	g := Progress{LeaseRef: r.leaseRef(f[0], f[1]), Data: f[3]}
-	if !f[2].IsNil() {
-		percent := r.int("percent", f[2], 0, 100)
-		g.Percent = &percent
-	}
-	return g, r.result()
+	r := newExtensionReader(p, "jid", "tok", "percent", "data")
+	g := Progress{LeaseRef: r.leaseRef(), Data: r.raw("data"), Percent: r.optCount("percent", 0, 100)}
+	return g, r.err
 }
 
 // Log is the payload of LOG, lines of a job's log.
@@ -158,14 +144,9 @@ const MaxLogLines = 256
 
 // ParseLog parses a LOG. The error is a [*Violation].
 func ParseLog(p Raw) (Log, error) {
-	var f [3]Raw
-	p.pick(f[:], "jid", "tok", "lines")
-	var r fieldReader
-	l := Log{LeaseRef: r.leaseRef(f[0], f[1])}
-	if f[2].Kind() != KindArray {
-		r.mismatch("lines", "an array", f[2])
-	}
-	for item := range f[2].Items() {
+	r := newExtensionReader(p, "jid", "tok", "lines")
+	l := Log{LeaseRef: r.leaseRef()}
+	for item := range r.container("lines", KindArray, "an array").Items() {
 		if len(l.Lines) == MaxLogLines || r.err != nil {
 			break
 		}
@@ -173,14 +154,12 @@ func ParseLog(p Raw) (Log, error) {
 			l.Lines = append(l.Lines, LogLine{Text: text})
 			continue
 		}
-		var line [3]Raw
-		item.pick(line[:], "at", "level", "msg")
-		l.Lines = append(l.Lines, LogLine{
-			At: r.optStr("lines.at", nilAsAbsent(line[0])), Level: r.optStr("lines.level", nilAsAbsent(line[1])),
-			Text: r.str("lines.msg", line[2]),
-		})
+		line := newExtensionReader(item, "at", "level", "msg")
+		line.within = "lines."
+		l.Lines = append(l.Lines, LogLine{At: line.optStr("at"), Level: line.optStr("level"), Text: line.str("msg")})
+		r.err = line.err
 	}
-	return l, r.result()
+	return l, r.err
 }
 
 // Done is the payload of DONE, which ends a dispatch successfully.
@@ -192,11 +171,9 @@ type Done struct {
 
 // ParseDone parses a DONE. The error is a [*Violation].
 func ParseDone(p Raw) (Done, error) {
-	var f [4]Raw
-	p.pick(f[:], "jid", "tok", "result", "credits")
-	var r fieldReader
-	d := Done{LeaseRef: r.leaseRef(f[0], f[1]), Result: nilAsAbsent(f[2]), Credits: uint32(r.optInt("credits", nilAsAbsent(f[3]), 1, maxCount, 0))}
-	return d, r.result()
+	r := newExtensionReader(p, "jid", "tok", "result", "credits")
+	d := Done{LeaseRef: r.leaseRef(), Result: r.optional("result"), Credits: r.addedCredits()}
+	return d, r.err
 }
 
 // Fail is the payload of FAIL, which ends a dispatch with a failure.
@@ -211,27 +188,18 @@ type Fail struct {
 
 // ParseFail parses a FAIL. The error is a [*Violation].
 func ParseFail(p Raw) (Fail, error) {
-	var f [6]Raw
-	p.pick(f[:], "jid", "tok", "error", "retry", "retry_after_ms", "credits")
-	var r fieldReader
-	m := Fail{
-		LeaseRef: r.leaseRef(f[0], f[1]), Retry: r.optBool("retry", nilAsAbsent(f[3]), true),
-		Credits: uint32(r.optInt("credits", nilAsAbsent(f[5]), 1, maxCount, 0)),
-	}
-	if f[2].Kind() != KindMap {
-		r.mismatch("error", "a map", f[2])
-	}
-	var e [4]Raw
-	f[2].pick(e[:], "message", "type", "code", "details")
-	m.Message = r.str("error.message", e[0])
-	m.Type = r.optStr("error.type", nilAsAbsent(e[1]))
-	m.Code = r.optStr("error.code", nilAsAbsent(e[2]))
-	m.Details = nilAsAbsent(e[3])
-	if !f[4].IsNil() {
-		after := milliseconds(r.int("retry_after_ms", f[4], 0, maxInt))
+	r := newExtensionReader(p, "jid", "tok", "error", "retry", "retry_after_ms", "credits")
+	m := Fail{LeaseRef: r.leaseRef(), Retry: r.optBool("retry", true), Credits: r.addedCredits()}
+	reason := newExtensionReader(r.container("error", KindMap, "a map"), "message", "type", "code", "details")
+	reason.within, reason.err = "error.", r.err
+	m.Message, m.Type, m.Code = reason.str("message"), reason.optStr("type"), reason.optStr("code")
+	m.Details = reason.optional("details")
+	r.err = reason.err
+	if ms := r.optCount("retry_after_ms", 0, maxInt); ms != nil {
+		after := milliseconds(*ms)
 		m.RetryAfter = &after
 	}
-	return m, r.result()
+	return m, r.err
 }
 
 // MaxAwait is the longest timeout of an AWAIT.
@@ -239,12 +207,9 @@ const MaxAwait = 600 * time.Second
 
 // ParseAwait parses an AWAIT. The error is a [*Violation].
 func ParseAwait(p Raw) (jid string, wait time.Duration, err error) {
-	var f [2]Raw
-	p.pick(f[:], "jid", "timeout_ms")
-	var r fieldReader
-	jid = r.str("jid", f[0])
-	wait = milliseconds(r.int("timeout_ms", f[1], 0, MaxAwait.Milliseconds()))
-	return jid, wait, r.result()
+	r := newExtensionReader(p, "jid", "timeout_ms")
+	jid, wait = r.str("jid"), milliseconds(r.int("timeout_ms", 0, MaxAwait.Milliseconds()))
+	return jid, wait, r.err
 }
 
 // Goodbye is the payload of GOODBYE, which announces that a worker is leaving.
@@ -255,49 +220,40 @@ type Goodbye struct {
 
 // ParseGoodbye parses a GOODBYE. The error is a [*Violation].
 func ParseGoodbye(p Raw) (Goodbye, error) {
-	var f [2]Raw
-	p.pick(f[:], "reason", "drain")
-	var r fieldReader
-	g := Goodbye{Reason: r.optStr("reason", nilAsAbsent(f[0])), Drain: r.optBool("drain", nilAsAbsent(f[1]), false)}
-	return g, r.result()
+	r := newExtensionReader(p, "reason", "drain")
+	g := Goodbye{Reason: r.optStr("reason"), Drain: r.optBool("drain", false)}
+	return g, r.err
 }
 
 // ParseCancel parses a CANCEL. The error is a [*Violation].
 func ParseCancel(p Raw) (jid, reason string, err error) {
-	var f [2]Raw
-	p.pick(f[:], "jid", "reason")
-	var r fieldReader
-	jid, reason = r.str("jid", f[0]), r.optStr("reason", nilAsAbsent(f[1]))
-	return jid, reason, r.result()
+	r := newExtensionReader(p, "jid", "reason")
+	jid, reason = r.str("jid"), r.optStr("reason")
+	return jid, reason, r.err
 }
 
 // ParseClrQueue parses a CLRQUEUE: a queue and the statuses of the jobs to
 // remove. statuses is nil if the request has none, which is different from an
 // empty list. The error is a [*Violation].
 func ParseClrQueue(p Raw) (queue string, statuses []string, err error) {
-	var f [2]Raw
-	p.pick(f[:], "q", "statuses")
-	var r fieldReader
-	queue = r.str("q", f[0])
-	if list := nilAsAbsent(f[1]); len(list) > 0 {
-		statuses = []string{}
-		if list.Kind() != KindArray {
-			r.mismatch("statuses", "an array", list)
-		}
+	r := newExtensionReader(p, "q", "statuses")
+	queue = r.str("q")
+	if r.isAbsent("statuses") {
+		return queue, nil, r.err
 	}
-	for item := range f[1].Items() {
-		if statuses = append(statuses, r.str("statuses", item)); r.err != nil || len(statuses) > 6 {
+	statuses = []string{}
+	for item := range r.container("statuses", KindArray, "an array").Items() {
+		statuses = append(statuses, string(r.textOf("statuses", item)))
+		if r.err != nil || len(statuses) > 6 {
 			break
 		}
 	}
-	return queue, statuses, r.result()
+	return queue, statuses, r.err
 }
 
 // ParseObliterate parses an OBLITERATE. The error is a [*Violation].
 func ParseObliterate(p Raw) (queue string, force bool, err error) {
-	var f [2]Raw
-	p.pick(f[:], "q", "force")
-	var r fieldReader
-	queue, force = r.str("q", f[0]), r.optBool("force", nilAsAbsent(f[1]), false)
-	return queue, force, r.result()
+	r := newExtensionReader(p, "q", "force")
+	queue, force = r.str("q"), r.optBool("force", false)
+	return queue, force, r.err
 }

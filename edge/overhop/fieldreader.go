@@ -3,116 +3,175 @@ package overhop
 import (
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
 )
 
-// fieldReader parses a payload's fields and keeps the first error. A missing
-// field is an empty Raw. In the protocol's draft a nil is not the same as a
-// missing field; the messages of the extension treat it as one ([nilAsAbsent]).
-type fieldReader struct{ err error }
-
-func (r *fieldReader) result() error { return r.err }
-
-func (r *fieldReader) mismatch(name, want string, got Raw) {
-	if r.err != nil {
-		return
-	}
-	if len(got) == 0 {
-		r.err = &Violation{fmt.Sprintf("%s is missing, must be %s", name, want)}
-		return
-	}
-	r.err = &Violation{fmt.Sprintf("%s must be %s, not %s", name, want, got.Kind())}
+// fieldReader reads the fields of a payload by name and keeps the first error.
+// In the protocol's draft a nil is not the same as a missing field; the messages
+// of the extension treat it as one (nilIsAbsent).
+type fieldReader struct {
+	within      string // what precedes the names in errors, such as "error."
+	names       []string
+	values      [maxFields]Raw // by index of names; empty: missing
+	nilIsAbsent bool           // the opt methods treat nil as a missing field
+	err         error          // a *Violation
 }
 
-// nilAsAbsent returns an empty Raw for nil, and v otherwise.
-func nilAsAbsent(v Raw) Raw {
+// maxFields is the largest number of fields of a message.
+const maxFields = 19
+
+// newFieldReader returns a reader of the named fields of p, which it finds in one
+// pass. Only these can be read.
+func newFieldReader(p Raw, names ...string) fieldReader {
+	r := fieldReader{names: names}
+	p.pick(r.values[:], names...)
+	return r
+}
+
+// newExtensionReader is newFieldReader for a message of the delivery extension.
+func newExtensionReader(p Raw, names ...string) fieldReader {
+	r := newFieldReader(p, names...)
+	r.nilIsAbsent = true
+	return r
+}
+
+// raw returns a field, empty if it is missing.
+func (r *fieldReader) raw(name string) Raw { return r.values[slices.Index(r.names, name)] }
+
+// optional returns a field, empty if it is missing or nil.
+func (r *fieldReader) optional(name string) Raw {
+	v := r.raw(name)
 	if v.IsNil() {
 		return nil
 	}
 	return v
 }
 
-func (r *fieldReader) str(name string, v Raw) string {
-	s, ok := v.Str()
+// isAbsent reports whether an optional field is to have its default.
+func (r *fieldReader) isAbsent(name string) bool {
+	v := r.raw(name)
+	return len(v) == 0 || r.nilIsAbsent && v.IsNil()
+}
+
+func (r *fieldReader) fail(format string, args ...any) {
+	if r.err == nil {
+		r.err = &Violation{fmt.Sprintf(format, args...)}
+	}
+}
+
+func (r *fieldReader) mismatch(name, want string, got Raw) {
+	if len(got) == 0 {
+		r.fail("%s%s is missing, must be %s", r.within, name, want)
+		return
+	}
+	r.fail("%s%s must be %s, not %s", r.within, name, want, got.Kind())
+}
+
+func (r *fieldReader) str(name string) string { return string(r.text(name)) }
+
+// text returns text in place. It is valid as long as the frame.
+func (r *fieldReader) text(name string) []byte { return r.textOf(name, r.raw(name)) }
+
+func (r *fieldReader) textOf(name string, v Raw) []byte {
+	b, ok := v.Text()
 	if !ok {
 		r.mismatch(name, "a string", v)
-	}
-	return s
-}
-
-func (r *fieldReader) optStr(name string, v Raw) string {
-	if len(v) == 0 {
-		return ""
-	}
-	return r.str(name, v)
-}
-
-func (r *fieldReader) int(name string, v Raw, low, high int64) int64 {
-	i, ok := v.Int()
-	if !ok {
-		r.mismatch(name, "an int", v)
-	} else if (i < low || i > high) && r.err == nil {
-		r.err = &Violation{fmt.Sprintf("%s is %d, must be %d to %d", name, i, low, high)}
-	}
-	return i
-}
-
-func (r *fieldReader) optInt(name string, v Raw, low, high, otherwise int64) int64 {
-	if len(v) == 0 {
-		return otherwise
-	}
-	return r.int(name, v, low, high)
-}
-
-func (r *fieldReader) optBool(name string, v Raw, otherwise bool) bool {
-	if len(v) == 0 {
-		return otherwise
-	}
-	b, ok := v.Bool()
-	if !ok {
-		r.mismatch(name, "a bool", v)
 	}
 	return b
 }
 
-func (r *fieldReader) optTime(name string, v Raw) time.Time {
-	if len(v) == 0 {
-		return time.Time{}
+// bin returns binary in place. It is valid as long as the frame.
+func (r *fieldReader) bin(name string) []byte {
+	b, ok := r.raw(name).Bin()
+	if !ok {
+		r.mismatch(name, "binary", r.raw(name))
 	}
-	t, err := time.Parse(time.RFC3339Nano, r.str(name, v))
-	if err != nil {
-		r.mismatch(name, "an RFC 3339 time", v)
+	return b
+}
+
+func (r *fieldReader) int(name string, low, high int64) int64 {
+	i, ok := r.raw(name).Int()
+	if !ok {
+		r.mismatch(name, "an int", r.raw(name))
+	} else if i < low || i > high {
+		r.fail("%s%s is %d, must be %d to %d", r.within, name, i, low, high)
 	}
-	return t
+	return i
 }
 
 // uuid parses a UUID in any usual form and returns the canonical one.
-func (r *fieldReader) uuid(name string, v Raw) string {
-	id, err := uuid.Parse(r.str(name, v))
+func (r *fieldReader) uuid(name string) string {
+	id, err := uuid.ParseBytes(r.text(name))
 	if err != nil {
-		r.mismatch(name, "a UUID", v)
+		r.mismatch(name, "a UUID", r.raw(name))
 	}
 	return id.String()
 }
 
+// container returns an array or a map. want is the name of the kind in errors.
+func (r *fieldReader) container(name string, kind Kind, want string) Raw {
+	v := r.raw(name)
+	if v.Kind() != kind {
+		r.mismatch(name, want, v)
+	}
+	return v
+}
+
+func (r *fieldReader) optStr(name string) string {
+	if r.isAbsent(name) {
+		return ""
+	}
+	return r.str(name)
+}
+
+func (r *fieldReader) optInt(name string, low, high, otherwise int64) int64 {
+	if r.isAbsent(name) {
+		return otherwise
+	}
+	return r.int(name, low, high)
+}
+
+func (r *fieldReader) optBool(name string, otherwise bool) bool {
+	if r.isAbsent(name) {
+		return otherwise
+	}
+	b, ok := r.raw(name).Bool()
+	if !ok {
+		r.mismatch(name, "a bool", r.raw(name))
+	}
+	return b
+}
+
+func (r *fieldReader) optTime(name string) time.Time {
+	if r.isAbsent(name) {
+		return time.Time{}
+	}
+	t, err := time.Parse(time.RFC3339Nano, r.str(name))
+	if err != nil {
+		r.mismatch(name, "an RFC 3339 time", r.raw(name))
+	}
+	return t
+}
+
 // optKey returns nil for a missing text, so that it can be told from an empty
 // one.
-func (r *fieldReader) optKey(name string, v Raw) *string {
-	if v.IsNil() {
+func (r *fieldReader) optKey(name string) *string {
+	if r.raw(name).IsNil() {
 		return nil
 	}
-	key := r.str(name, v)
+	key := r.str(name)
 	return &key
 }
 
 // optCount returns nil for a missing number, so that it can be told from 0.
-func (r *fieldReader) optCount(name string, v Raw) *int64 {
-	if v.IsNil() {
+func (r *fieldReader) optCount(name string, low, high int64) *int64 {
+	if r.raw(name).IsNil() {
 		return nil
 	}
-	n := r.int(name, v, math.MinInt64, maxInt)
+	n := r.int(name, low, high)
 	return &n
 }
 
@@ -120,40 +179,29 @@ func (r *fieldReader) optCount(name string, v Raw) *int64 {
 // each takes many times its size in the frame.
 const maxStringMap = 64
 
-func (r *fieldReader) optStrings(name string, v Raw) map[string]string {
-	if len(v) == 0 {
+func (r *fieldReader) optStrings(name string) map[string]string {
+	if r.isAbsent(name) {
 		return nil
 	}
-	if v.Kind() != KindMap {
-		r.mismatch(name, "a map of strings", v)
-	}
+	v := r.container(name, KindMap, "a map of strings")
 	if v.Len() > maxStringMap {
-		if r.err == nil {
-			r.err = &Violation{fmt.Sprintf("%s has %d entries, must have at most %d", name, v.Len(), maxStringMap)}
-		}
+		r.fail("%s has %d entries, must have at most %d", name, v.Len(), maxStringMap)
 		return nil
 	}
 	texts := make(map[string]string)
 	for key, value := range v.Pairs() {
-		texts[string(key)] = r.str(name+"."+string(key), value)
+		texts[string(key)] = string(r.textOf(name+"."+string(key), value))
 	}
 	return texts
 }
 
-// bin returns binary in place. It is valid as long as the frame.
-func (r *fieldReader) bin(name string, v Raw) []byte {
-	b, ok := v.Bin()
-	if !ok {
-		r.mismatch(name, "binary", v)
-	}
-	return b
+// milliseconds converts ms to a Duration, at most the largest one.
+func milliseconds(ms int64) time.Duration {
+	return time.Duration(min(ms, maxInt/int64(time.Millisecond))) * time.Millisecond
 }
 
-// text returns text in place. It is valid as long as the frame.
-func (r *fieldReader) text(name string, v Raw) []byte {
-	b, ok := v.Text()
-	if !ok {
-		r.mismatch(name, "a string", v)
-	}
-	return b
-}
+const (
+	minInt   = math.MinInt64
+	maxInt   = math.MaxInt64
+	maxCount = 1<<32 - 1
+)

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
-	"math"
 	"math/bits"
 	"slices"
 	"strconv"
@@ -359,35 +358,14 @@ func (r *jsonReader) number() error {
 		end++
 	}
 	digits := r.src[r.at:end]
-	if v, ok := parseInt(digits); ok {
-		r.out = AppendInt(r.out, v)
-	} else if json.Valid(digits) {
-		r.out = AppendStr(r.out, digits)
-	} else {
+	switch v, err := strconv.ParseInt(string(digits), 10, 64); {
+	case !json.Valid(digits):
 		return r.fail("has a broken number")
+	case err == nil:
+		r.out = AppendInt(r.out, v)
+	default:
+		r.out = AppendStr(r.out, digits)
 	}
 	r.at = end
 	return nil
-}
-
-// parseInt parses a JSON integer that fits into an int64.
-func parseInt(digits []byte) (v int64, ok bool) {
-	negative := len(digits) > 0 && digits[0] == '-'
-	if negative {
-		digits = digits[1:]
-	}
-	if len(digits) == 0 || len(digits) > 19 || len(digits) > 1 && digits[0] == '0' {
-		return 0, false
-	}
-	var u uint64
-	for _, c := range digits {
-		if c < '0' || c > '9' {
-			return 0, false
-		}
-		u = u*10 + uint64(c-'0') // 19 digits stay below 2^64
-	}
-	if negative {
-		return -int64(u), u <= 1<<63
-	}
-	return int64(u), u <= math.MaxInt64
 }

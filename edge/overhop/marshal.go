@@ -48,9 +48,6 @@ func Marshal(v any) (Raw, error) {
 	return m.out, nil
 }
 
-// Raw returns f as an encoded value. It panics like [AppendValue].
-func (f Fields) Raw() Raw { return AppendValue(nil, f) }
-
 type marshaler struct {
 	out  []byte
 	path []string
@@ -108,9 +105,7 @@ func pointerCost(v reflect.Value) int {
 }
 
 func (m *marshaler) raw(b Raw, depth int) error {
-	if len(b) == 0 {
-		b = Nil
-	}
+	b = b.orNil()
 	if err := CheckDepth(b, depth); err != nil {
 		return m.fail("%v", err)
 	}

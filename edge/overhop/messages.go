@@ -1,9 +1,6 @@
 package overhop
 
-import (
-	"math"
-	"time"
-)
+import "time"
 
 // Message types of the protocol's requests.
 const (
@@ -79,28 +76,22 @@ type Hello struct {
 // parseHello ignores fields that it does not know or that have another type,
 // because the protocol's draft gives the payload of HELLO no meaning.
 func parseHello(p Raw) Hello {
-	var f [3]Raw
-	p.pick(f[:], "ext", "name", "client")
-	var h Hello
-	for ext := range f[0].Items() {
+	r := newExtensionReader(p, "ext", "name", "client")
+	h := Hello{Name: r.optStr("name"), Client: r.optStr("client")}
+	for ext := range r.raw("ext").Items() {
 		if name, _ := ext.Text(); string(name) == Delivery {
 			h.Delivery = true
 		}
 	}
-	h.Name, _ = f[1].Str()
-	h.Client, _ = f[2].Str()
 	return h
 }
 
-// QueueName is the payload of QUEUE, RMQUEUE, PAUSE, RESUME and QSTATS.
-type QueueName struct{ Queue string }
-
-// ParseQueueName parses a payload that consists of a queue name. The error is a
-// [*Violation].
-func ParseQueueName(p Raw) (QueueName, error) {
-	var r fieldReader
-	q := QueueName{Queue: r.str("q", p.Get("q"))}
-	return q, r.result()
+// ParseQueueName parses the queue name of QUEUE, RMQUEUE, PAUSE, RESUME and
+// QSTATS. The error is a [*Violation].
+func ParseQueueName(p Raw) (queue string, err error) {
+	r := newFieldReader(p, "q")
+	queue = r.str("q")
+	return queue, r.err
 }
 
 // Subscribe is the payload of SUBSCRIBE.
@@ -111,11 +102,9 @@ type Subscribe struct {
 
 // ParseSubscribe parses a SUBSCRIBE. The error is a [*Violation].
 func ParseSubscribe(p Raw) (Subscribe, error) {
-	var f [2]Raw
-	p.pick(f[:], "q", "credits")
-	var r fieldReader
-	s := Subscribe{Queue: r.str("q", f[0]), Credits: uint32(r.optInt("credits", f[1], 0, maxCount, 0))}
-	return s, r.result()
+	r := newFieldReader(p, "q", "credits")
+	s := Subscribe{Queue: r.str("q"), Credits: uint32(r.optInt("credits", 0, maxCount, 0))}
+	return s, r.err
 }
 
 // Credit is the payload of CREDIT, which adds credits to a subscription.
@@ -126,19 +115,17 @@ type Credit struct {
 
 // ParseCredit parses a CREDIT. The error is a [*Violation].
 func ParseCredit(p Raw) (Credit, error) {
-	var f [2]Raw
-	p.pick(f[:], "sid", "credits")
-	var r fieldReader
-	c := Credit{SID: r.uuid("sid", f[0]), Credits: uint32(r.int("credits", f[1], 1, maxCount))}
-	return c, r.result()
+	r := newFieldReader(p, "sid", "credits")
+	c := Credit{SID: r.uuid("sid"), Credits: uint32(r.int("credits", 1, maxCount))}
+	return c, r.err
 }
 
 // ParseUnsubscribe parses an UNSUBSCRIBE and returns the subscription's id as a
 // canonical UUID. The error is a [*Violation].
 func ParseUnsubscribe(p Raw) (sid string, err error) {
-	var r fieldReader
-	sid = r.uuid("sid", p.Get("sid"))
-	return sid, r.result()
+	r := newFieldReader(p, "sid")
+	sid = r.uuid("sid")
+	return sid, r.err
 }
 
 // AddQueue is the payload of ADDQUEUE, which creates a queue.
@@ -150,22 +137,18 @@ type AddQueue struct {
 
 // ParseAddQueue parses an ADDQUEUE. The error is a [*Violation].
 func ParseAddQueue(p Raw) (AddQueue, error) {
-	var f [2]Raw
-	p.pick(f[:], "name", "config")
-	var r fieldReader
-	a := AddQueue{Name: r.str("name", f[0]), AllowOverrides: true}
-	if config := f[1]; len(config) > 0 {
-		if config.Kind() != KindMap {
-			r.mismatch("config", "a map", config)
+	r := newFieldReader(p, "name", "config")
+	a := AddQueue{Name: r.str("name"), AllowOverrides: true}
+	if !r.isAbsent("config") {
+		config := newFieldReader(r.container("config", KindMap, "a map"), "concurrency_limit", "allow_job_overrides")
+		config.within, config.err = "config.", r.err
+		if limit := config.optCount("concurrency_limit", 1, maxCount); limit != nil {
+			a.Limit = uint32(*limit)
 		}
-		var c [2]Raw
-		config.pick(c[:], "concurrency_limit", "allow_job_overrides")
-		if !c[0].IsNil() {
-			a.Limit = uint32(r.int("config.concurrency_limit", c[0], 1, maxCount))
-		}
-		a.AllowOverrides = r.optBool("config.allow_job_overrides", c[1], true)
+		a.AllowOverrides = config.optBool("allow_job_overrides", true)
+		r.err = config.err
 	}
-	return a, r.result()
+	return a, r.err
 }
 
 // Enqueue is the payload of ENQUEUE, a job to be run. The fields from Function
@@ -199,41 +182,36 @@ type Enqueue struct {
 // ParseEnqueue parses an ENQUEUE. The fields of the extension are read only if
 // delivery is set. The error is a [*Violation].
 func ParseEnqueue(p Raw, delivery bool) (Enqueue, error) {
-	var f [17]Raw
-	p.pick(f[:], "q", "job_payload", "scheduled_at", "max_attempts", "retry_interval_ms",
+	r := newFieldReader(p, "q", "job_payload", "scheduled_at", "max_attempts", "retry_interval_ms",
 		"fn", "key", "timeout_ms", "priority", "trace", "notify", "unique_key", "unique_ttl_ms",
 		"rate_limit_key", "rate_limit_ms", "debounce_key", "debounce_ms")
-	var r fieldReader
 	e := Enqueue{
-		Queue:         r.str("q", f[0]),
-		Payload:       f[1],
-		At:            r.optTime("scheduled_at", f[2]),
-		MaxAttempts:   r.optInt("max_attempts", f[3], 1, maxCount, 0),
-		RetryInterval: r.optInt("retry_interval_ms", f[4], 1, maxInt, 0),
+		Queue:         r.str("q"),
+		Payload:       r.raw("job_payload"),
+		At:            r.optTime("scheduled_at"),
+		MaxAttempts:   r.optInt("max_attempts", 1, maxCount, 0),
+		RetryInterval: r.optInt("retry_interval_ms", 1, maxInt, 0),
 	}
 	if delivery {
-		e.Function = r.optStr("fn", nilAsAbsent(f[5]))
-		e.Key = r.optStr("key", nilAsAbsent(f[6]))
-		e.Timeout = r.optInt("timeout_ms", nilAsAbsent(f[7]), 1, maxInt, 0)
-		if !f[8].IsNil() {
-			priority := r.int("priority", f[8], 0, 9)
-			e.Priority = &priority
-		}
-		e.Trace = r.optStrings("trace", nilAsAbsent(f[9]))
-		e.Notify = r.optBool("notify", nilAsAbsent(f[10]), false)
-		e.UniqueKey, e.UniqueTTL = r.optKey("unique_key", f[11]), r.optCount("unique_ttl_ms", f[12])
-		e.RateLimitKey, e.RateLimit = r.optKey("rate_limit_key", f[13]), r.optCount("rate_limit_ms", f[14])
-		e.DebounceKey, e.Debounce = r.optKey("debounce_key", f[15]), r.optCount("debounce_ms", f[16])
+		r.nilIsAbsent = true
+		e.Function, e.Key = r.optStr("fn"), r.optStr("key")
+		e.Timeout = r.optInt("timeout_ms", 1, maxInt, 0)
+		e.Priority = r.optCount("priority", 0, 9)
+		e.Trace = r.optStrings("trace")
+		e.Notify = r.optBool("notify", false)
+		e.UniqueKey, e.UniqueTTL = r.optKey("unique_key"), r.optCount("unique_ttl_ms", minInt, maxInt)
+		e.RateLimitKey, e.RateLimit = r.optKey("rate_limit_key"), r.optCount("rate_limit_ms", minInt, maxInt)
+		e.DebounceKey, e.Debounce = r.optKey("debounce_key"), r.optCount("debounce_ms", minInt, maxInt)
 	}
-	return e, r.result()
+	return e, r.err
 }
 
 // ParseJobRef parses the jid of JOB, RMJOB and RETRYJOB. The error is a
 // [*Violation].
 func ParseJobRef(p Raw) (jid string, err error) {
-	var r fieldReader
-	jid = r.str("jid", p.Get("jid"))
-	return jid, r.result()
+	r := newFieldReader(p, "jid")
+	jid = r.str("jid")
+	return jid, r.err
 }
 
 // ListJobs is the payload of LSJOB, which requests a page of a queue's jobs.
@@ -245,14 +223,12 @@ type ListJobs struct {
 
 // ParseListJobs parses an LSJOB. The error is a [*Violation].
 func ParseListJobs(p Raw) (ListJobs, error) {
-	var f [4]Raw
-	p.pick(f[:], "q", "status", "page", "page_size")
-	var r fieldReader
+	r := newFieldReader(p, "q", "status", "page", "page_size")
 	l := ListJobs{
-		Queue: r.str("q", f[0]), Status: r.str("status", f[1]),
-		Page: r.optInt("page", f[2], 1, maxCount, 1), PageSize: r.optInt("page_size", f[3], 1, maxCount, 0),
+		Queue: r.str("q"), Status: r.str("status"),
+		Page: r.optInt("page", 1, maxCount, 1), PageSize: r.optInt("page_size", 1, maxCount, 0),
 	}
-	return l, r.result()
+	return l, r.err
 }
 
 // ParseEmpty checks the payload of PING, LSQUEUE, STATUS and REGISTER, which
@@ -269,8 +245,3 @@ func ParseEmpty(p Raw) error {
 type Violation struct{ Reason string }
 
 func (v *Violation) Error() string { return v.Reason }
-
-const (
-	maxCount = 1<<32 - 1
-	maxInt   = math.MaxInt64
-)

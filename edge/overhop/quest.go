@@ -109,24 +109,23 @@ func appendCountOrNil(b []byte, n uint32) []byte {
 // ParseQuest parses a QUEST into a value that does not refer to the frame. The
 // error is a [*Violation].
 func ParseQuest(p Raw) (Quest, error) {
-	var f [19]Raw
-	p.pick(f[:], "jid", "q", "fn", "sid", "tok", "fence", "attempt", "max_attempts", "job_payload", "created_at",
+	r := newFieldReader(p, "jid", "q", "fn", "sid", "tok", "fence", "attempt", "max_attempts", "job_payload", "created_at",
 		"execution_start_at", "ack_by", "lease_until", "deadline", "lease_ms", "beat_ms", "redelivered", "credits", "trace")
-	var r fieldReader
 	q := Quest{
-		JID: r.str("jid", f[0]), Queue: r.str("q", f[1]), Function: r.optStr("fn", nilAsAbsent(f[2])), SID: r.str("sid", f[3]),
-		Fence: r.int("fence", f[5], 0, maxInt), Attempt: uint32(r.int("attempt", f[6], 1, maxCount)),
-		MaxAttempts: uint32(r.optInt("max_attempts", nilAsAbsent(f[7]), 1, maxCount, 0)), Payload: slices.Clone(nilAsAbsent(f[8])),
-		Created: r.optTime("created_at", nilAsAbsent(f[9])), RunAt: r.optTime("execution_start_at", nilAsAbsent(f[10])),
-		AckBy: r.optTime("ack_by", nilAsAbsent(f[11])), LeaseUntil: r.optTime("lease_until", nilAsAbsent(f[12])),
-		Deadline: r.optTime("deadline", nilAsAbsent(f[13])), Lease: milliseconds(r.optInt("lease_ms", f[14], 1, maxInt, 6000)),
-		Beat: milliseconds(r.optInt("beat_ms", f[15], 1, maxInt, 2000)), Redelivered: r.optBool("redelivered", f[16], false),
-		Credits: uint32(r.optInt("credits", f[17], 0, maxCount, 0)), Trace: r.optStrings("trace", nilAsAbsent(f[18])),
+		Lease: milliseconds(r.optInt("lease_ms", 1, maxInt, 6000)), Beat: milliseconds(r.optInt("beat_ms", 1, maxInt, 2000)),
+		Redelivered: r.optBool("redelivered", false), Credits: uint32(r.optInt("credits", 0, maxCount, 0)),
 	}
-	if token := r.bin("tok", f[4]); len(token) == TokenLen {
+	r.nilIsAbsent = true
+	q.JID, q.Queue, q.Function, q.SID = r.str("jid"), r.str("q"), r.optStr("fn"), r.str("sid")
+	q.Fence, q.Attempt = r.int("fence", 0, maxInt), uint32(r.int("attempt", 1, maxCount))
+	q.MaxAttempts, q.Payload = uint32(r.optInt("max_attempts", 1, maxCount, 0)), slices.Clone(r.optional("job_payload"))
+	q.Created, q.RunAt = r.optTime("created_at"), r.optTime("execution_start_at")
+	q.AckBy, q.LeaseUntil, q.Deadline = r.optTime("ack_by"), r.optTime("lease_until"), r.optTime("deadline")
+	q.Trace = r.optStrings("trace")
+	if token := r.bin("tok"); len(token) == TokenLen {
 		q.Token = [TokenLen]byte(token)
 	} else {
-		r.mismatch("tok", "16 bytes", f[4])
+		r.mismatch("tok", "16 bytes", r.raw("tok"))
 	}
-	return q, r.result()
+	return q, r.err
 }

@@ -22,9 +22,7 @@ func Unmarshal(r Raw, v any) error {
 	if target.Kind() != reflect.Pointer || target.IsNil() {
 		return &ValueError{Reason: fmt.Sprintf("cannot be decoded into a %T, only into what a non-nil pointer points to", v)}
 	}
-	if len(r) == 0 {
-		r = Nil
-	}
+	r = r.orNil()
 	if err := Check(r); err != nil {
 		return err
 	}

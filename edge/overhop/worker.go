@@ -299,9 +299,7 @@ func (w *Worker) shutdown(stopJobs context.CancelCauseFunc) {
 	w.closeIdleLocked()
 	w.mu.Unlock()
 	if wc != nil {
-		wc.client.Go(TGoodbye, func(b []byte) []byte {
-			return AppendValue(b, Fields{"reason": "worker stops", "drain": true})
-		}, nil)
+		wc.client.Go(TGoodbye, Fields{"reason": "worker stops", "drain": true}.append, nil)
 	}
 	grace := time.NewTimer(w.ShutdownGrace)
 	defer grace.Stop()

@@ -160,7 +160,7 @@ func (wc *workerConn) beat() {
 	}
 	wc.w.mu.Unlock()
 	if idle {
-		wc.client.Go(TPing, func(b []byte) []byte { return append(b, EmptyMap...) }, nil)
+		wc.client.Go(TPing, EmptyMap.append, nil)
 	}
 	for len(jobs) > 0 {
 		n := min(len(jobs), maxBeatJobs)
@@ -257,5 +257,5 @@ func (wc *workerConn) handleCredits(p Raw) {
 }
 
 func (wc *workerConn) credit(sid string, n uint32) {
-	wc.client.Go(TCredit, func(b []byte) []byte { return AppendValue(b, Fields{"sid": sid, "credits": n}) }, nil)
+	wc.client.Go(TCredit, Fields{"sid": sid, "credits": n}.append, nil)
 }

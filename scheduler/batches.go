@@ -1,0 +1,165 @@
+package scheduler
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+)
+
+// nextHistory returns a batch of the events after a number.
+func (o *outbox) nextHistory(_ context.Context, after uint64) (Batch, error) {
+	type numbered struct {
+		number uint64
+		at     time.Time
+		event  *ledger.Event // never changed once it is in the outbox
+	}
+	var events []numbered
+	var lanes []ledger.LaneCursor
+	o.loop.ledger.View(func(l *ledger.Ledger) {
+		if waiting := l.LastEvent() - min(after, l.LastEvent()); waiting > 0 {
+			events = make([]numbered, 0, min(waiting, maxLines+1))
+		}
+		l.EventsAfter(after, func(number uint64, at time.Time, e *ledger.Event) bool {
+			events = append(events, numbered{number, at, e})
+			return len(events) <= maxLines
+		})
+		lanes = l.Lanes()
+	})
+	if len(events) == 0 {
+		return Batch{}, nil
+	}
+	batch := Batch{First: events[0].number, Header: map[string]string{"Yard-Lanes": laneCursors(lanes)}}
+	batch.Body = make([]byte, 0, min(maxBatchSize, typicalLine*len(events)))
+	for _, e := range events {
+		batch.Body = e.event.AppendLine(batch.Body, e.number, e.at)
+		batch.Count++
+		if e.event.N > 0 && e.event.Kind == ledger.DispatchNotified {
+			continue // the next line names its queue: both must be in one message
+		}
+		if batch.More = batch.Count >= maxLines || len(batch.Body) >= maxBatchSize-512; batch.More {
+			break
+		}
+	}
+	return batch, nil
+}
+
+// laneCursors returns the cursors of lanes as text, for example "0@17,1@0".
+func laneCursors(lanes []ledger.LaneCursor) string {
+	var b strings.Builder
+	for i, c := range lanes {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		fmt.Fprintf(&b, "%d@%d", i, c.Cursor)
+	}
+	return b.String()
+}
+
+// ResultLine is one line of the result stream. BlobIsMsgpack is the encoding of a
+// result that is stored in a blob.
+type ResultLine struct {
+	ID            job.ID          `json:"id"`
+	RequestID     string          `json:"request_id"`
+	Queue         string          `json:"queue"`
+	Number        uint64          `json:"seq"`
+	Result        json.RawMessage `json:"result,omitempty"`
+	ResultMsgpack []byte          `json:"result_msgpack,omitempty"`
+	ResultBytes   []byte          `json:"result_bytes,omitempty"` // a result that should be JSON and is not valid
+	Blob          *job.Blob       `json:"blob,omitempty"`
+	BlobIsMsgpack bool            `json:"blob_is_msgpack,omitempty"`
+}
+
+// Value returns the result, without its blob.
+func (r *ResultLine) Value() job.Value {
+	if r.ResultMsgpack != nil || r.BlobIsMsgpack {
+		return job.Value{Msgpack: true, Data: r.ResultMsgpack}
+	}
+	return job.Value{Data: r.Result}
+}
+
+// nextResults returns a batch of the results after a number.
+func (o *outbox) nextResults(_ context.Context, after uint64) (Batch, error) {
+	var items []ledger.ResultItem
+	o.loop.ledger.View(func(l *ledger.Ledger) { items = l.ResultsAfter(after) })
+	var batch Batch
+	for i := range items {
+		r := &items[i]
+		line := ResultLine{
+			ID: r.Job, RequestID: job.RequestID(r.Job, r.N), Queue: r.Queue, Number: r.Number,
+			Blob: r.Blob, BlobIsMsgpack: r.Blob != nil && r.Value.Msgpack,
+		}
+		switch data := r.Value.Data; {
+		case r.Value.Msgpack:
+			line.ResultMsgpack = data
+		case len(data) == 0 || json.Valid(data):
+			line.Result = data
+		default:
+			line.ResultBytes = data
+		}
+		text, err := json.Marshal(line)
+		if err != nil {
+			return Batch{}, fmt.Errorf("result of job %s: %w", line.ID, err)
+		}
+		if batch.Count == 0 {
+			batch.First = r.Number
+		}
+		batch.Body = append(append(batch.Body, text...), '\n')
+		batch.Count++
+		if batch.More = batch.Count == maxLines || len(batch.Body) > maxBatchSize; batch.More {
+			break
+		}
+	}
+	return batch, nil
+}
+
+// nextDeadLetter returns a batch of one: the first dead letter after a number, with
+// the job's body if it can be read.
+func (o *outbox) nextDeadLetter(ctx context.Context, after uint64) (Batch, error) {
+	var items []ledger.DeadLetter
+	o.loop.ledger.View(func(l *ledger.Ledger) { items = l.DeadLettersAfter(after) })
+	if len(items) == 0 {
+		return Batch{}, nil
+	}
+	item := &items[0]
+	letter := api.DeadLetterMessage{
+		ID: item.Job.String(), Queue: item.Queue, Function: item.Function, Reason: item.Reason, Error: validFault(item.Fault),
+		Attempts: item.Attempts, Accepted: item.Accepted, Failed: item.At, Lane: item.Position.Lane, Seq: item.Position.Seq,
+	}
+	body, err := o.records.Load(ctx, item.Position, item.Job)
+	switch {
+	case err != nil && !errors.Is(err, ErrRecordGone) && !o.lanes.isLost(item.Position): // a lost lane must not block the dead letters of the others
+		return Batch{}, fmt.Errorf("body of dead job %s: %w", letter.ID, err)
+	case json.Valid(body):
+		letter.Job = body
+	default:
+		letter.Record = body
+	}
+	text, err := json.Marshal(letter)
+	if err != nil {
+		return Batch{}, fmt.Errorf("dead letter of job %s: %w", letter.ID, err)
+	}
+	return Batch{
+		Queue: item.Queue, ID: fmt.Sprintf("dead/%s", job.RequestID(item.Job, item.N)), First: item.Number, Count: 1, Body: text, More: len(items) > 1,
+	}, nil
+}
+
+// validFault returns f, with its details quoted as a string if they are not valid
+// JSON.
+func validFault(f *job.Fault) *job.Fault {
+	if f == nil || len(f.Details) == 0 || json.Valid(f.Details) {
+		return f
+	}
+	quoted := *f
+	quoted.Details, _ = json.Marshal(string(f.Details))
+	return &quoted
+}
+
+// ErrRecordGone is returned by Lanes.Load if the record is no longer in its lane.
+var ErrRecordGone = errors.New("the record is no longer in its lane")

@@ -1,0 +1,173 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+)
+
+// laneReader verifies and reads one lane, in its own goroutine. It shares the lane's
+// state with the loop, by which it is changed.
+type laneReader struct {
+	loop   *eventLoop
+	client Lanes
+	lanes  *lanes
+	lane   *laneState
+}
+
+// run verifies the lane and then serves it, again after each failure, until ctx
+// ends.
+func (r *laneReader) run(ctx context.Context) error {
+	for wait := 20 * time.Millisecond; ctx.Err() == nil; wait = min(2*wait, time.Second) {
+		err := r.verify(ctx)
+		if err == nil {
+			r.loop.post(func() { r.lanes.markHealthy(r.lane) })
+			err = r.serve(ctx)
+			wait = time.Second
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		r.loop.post(func() { r.lanes.markFaulty(r.lane, err) })
+		sleep(ctx, wait)
+	}
+	return nil
+}
+
+// serve reads a verified lane on request and every pollInterval, and verifies it
+// every verifyInterval. It returns an error once two verifications in a row have
+// found a mismatch. A lane that does not answer is asked again.
+func (r *laneReader) serve(ctx context.Context) error {
+	poll := time.NewTicker(pollInterval)
+	defer poll.Stop()
+	check := time.NewTimer(verifyInterval - pollInterval/2) // between two polls
+	defer check.Stop()
+	var mismatch error
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case from := <-r.lane.wake:
+			r.read(ctx, from)
+		case <-poll.C:
+			r.loop.post(func() {
+				if !r.lane.reading {
+					r.lanes.requestRead(r.lane)
+				}
+			})
+		case <-check.C:
+			rechecked := mismatch != nil // a new leader may not have caught up at first
+			mismatch = nil
+			if err := r.verify(ctx); isStreamMismatch(err) {
+				mismatch = err
+			}
+			if mismatch == nil {
+				check.Reset(verifyInterval)
+				continue
+			}
+			if rechecked {
+				r.stop(mismatch)
+				return mismatch
+			}
+			check.Reset(recheckAfter)
+		}
+	}
+}
+
+// stop stops ingesting the lane and drops its pending records.
+func (r *laneReader) stop(err error) {
+	r.loop.log.Error("lane ingest stopped", "lane", r.lane.number, "err", err)
+	r.loop.post(func() {
+		r.lane.ready = false
+		r.lanes.markFaulty(r.lane, err)
+		r.lanes.resync(r.lane)
+	})
+}
+
+// streamMismatchError reports that a lane's stream is not the one in the ledger, or
+// lacks records of it.
+type streamMismatchError struct {
+	lane     uint8
+	reason   string
+	replaced bool // it is another stream, with none of the ledger's records
+}
+
+func (e *streamMismatchError) Error() string { return fmt.Sprintf("lane %d: %s", e.lane, e.reason) }
+
+// isLaneLost reports whether err means that a lane's stream was deleted or replaced.
+func isLaneLost(err error) bool {
+	var deleted *OperatorError
+	var mismatch *streamMismatchError
+	return errors.As(err, &deleted) || errors.As(err, &mismatch) && mismatch.replaced
+}
+
+// isStreamMismatch reports whether err means that a lane's stream does not match the
+// ledger.
+func isStreamMismatch(err error) bool {
+	var mismatch *streamMismatchError
+	return isLaneLost(err) || errors.As(err, &mismatch)
+}
+
+// verify compares the lane's stream with the ledger, while both may advance. It
+// returns a [*streamMismatchError] if they do not match, and another error if the
+// stream could not be read.
+func (r *laneReader) verify(ctx context.Context) error {
+	ingested := r.cursor().Cursor // read before Info: the stream must not end below it
+	info, err := r.client.Info(ctx, r.lane.number)
+	if err != nil {
+		return fmt.Errorf("lane %d: %w", r.lane.number, err)
+	}
+	r.loop.post(func() { r.lane.full = LaneFull(info.Bytes, info.MaxBytes) })
+	cursor := r.cursor() // read after Info: every record purged before is below it
+	mismatchf := func(format string, args ...any) error {
+		return &streamMismatchError{r.lane.number, fmt.Sprintf(format, args...), false}
+	}
+	switch {
+	case info.Identity != cursor.Identity:
+		return &streamMismatchError{r.lane.number, fmt.Sprintf("its stream is another one than the ledger's (%s, not %s): it was deleted and created again; restore the members' data directories that hold the right one", info.Identity, cursor.Identity), true}
+	case info.First > cursor.Cursor+1:
+		return mismatchf("its stream begins at %d, the records from %d on were lost before they were folded: bring back the data directory of a member that has them", info.First, cursor.Cursor+1)
+	case info.Last < ingested:
+		return mismatchf("its stream ends at %d, before the folded position %d: it went back; start a member whose data directory has the rest", info.Last, ingested)
+	case cursor.Cursor == 0 || cursor.Cursor < info.First || cursor.LastID.IsZero():
+		return nil
+	}
+	records, err := r.client.Read(ctx, r.lane.number, cursor.Cursor, 1)
+	if err != nil {
+		return fmt.Errorf("lane %d: read the folded position: %w", r.lane.number, err)
+	}
+	if len(records) == 0 || records[0].Seq != cursor.Cursor {
+		return fmt.Errorf("lane %d: the record at the folded position %d cannot be read", r.lane.number, cursor.Cursor)
+	}
+	j, _ := records[0].Job(cursor.Identity, r.loop.cfg.Defaults)
+	conflict := job.RecordID(cursor.Identity, records[0].Seq, records[0].Stored)
+	if j.ID != cursor.LastID && conflict != cursor.LastID {
+		return mismatchf("the record at the folded position %d is not the one that was folded: the stream went back and on another way; bring back the data directory of a member that has the right one", cursor.Cursor)
+	}
+	return nil
+}
+
+// cursor returns how far the ledger has ingested the lane.
+func (r *laneReader) cursor() (cursor ledger.LaneCursor) {
+	r.loop.ledger.View(func(l *ledger.Ledger) { cursor = l.Lanes()[r.lane.number] })
+	return cursor
+}
+
+// read reads up to readBatch records of the lane from a sequence on, and posts them to
+// the loop.
+func (r *laneReader) read(ctx context.Context, from uint64) {
+	records, err := r.client.Read(ctx, r.lane.number, from, readBatch)
+	parsed := parseRecords(records, r.lane.identity, r.loop.cfg.Defaults)
+	r.loop.post(func() {
+		r.lane.reading = false
+		r.lanes.noteRead(r.lane, err)
+		r.lanes.receive(r.lane, parsed)
+		if len(parsed) == readBatch {
+			r.lanes.requestRead(r.lane)
+		}
+	})
+}

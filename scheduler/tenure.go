@@ -1,0 +1,231 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+)
+
+// tenure is one tenure: an event loop and the parts that share it. A part uses only
+// parts above it in this list. The tenure builds entries from what the parts want to
+// commit, passes messages to the parts, and answers questions about all of them. The
+// pointers to the parts do not change; the fields of the second group belong to the
+// loop's goroutine.
+type tenure struct {
+	loop       *eventLoop
+	lease      *lease
+	operator   operatorTopics
+	streams    *streamVerifier
+	lanes      *lanes      // what is accepted
+	capacity   *capacity   // what the members could run
+	placer     *placer     // what they are to run
+	dispatches *dispatches // what they run
+	orphans    *orphans
+	crons      *crons
+	outbox     *outbox // what is over
+	replayer   *replayer
+	blockers   *blockers
+
+	restoring            string          // id of the restore in progress, during which nothing is scheduled; "": none
+	submitted            chan submission // to awaitCommits
+	inFlight             int             // entries in flight
+	ended                error           // why the tenure must end; nil while it may continue
+	nextDue              time.Time       // when the next delayed job is due; zero: not known, or there is none
+	consistencyCheckedAt time.Time       // when a consistency check was last queued; zero: not yet
+}
+
+func newTenure(s *Scheduler, clock stampClock, trusted time.Time) *tenure {
+	loop := newEventLoop(s.cfg, s.ledger, s.log, clock)
+	t := &tenure{loop: loop, lease: newLease(loop, trusted), operator: operatorTopics{}, submitted: make(chan submission, maxInFlight)}
+	t.streams = newStreamVerifier(loop, s.lanes, t.operator)
+	t.lanes = newLanes(loop, s.lanes, &s.counters, t.operator)
+	t.capacity = newCapacity(loop, s.cfg.Members)
+	t.placer = newPlacer(loop, t.lanes, t.capacity)
+	t.dispatches = &dispatches{
+		loop: loop, lease: t.lease, capacity: t.capacity, placer: t.placer, bodies: &t.lanes.bodies, fleet: s.fleet, counters: &s.counters,
+		running: map[job.DispatchID]*dispatch{},
+	}
+	t.orphans = &orphans{loop: loop, capacity: t.capacity}
+	t.crons = newCrons(loop, s.lanes, t.lanes, t.capacity)
+	t.outbox = &outbox{
+		loop: loop, streams: s.streams, records: s.lanes, lanes: t.lanes, verifier: t.streams, operator: t.operator,
+		applied: make(chan struct{}, 1),
+	}
+	t.replayer = &replayer{loop: loop, client: s.lanes, wake: make(chan struct{}, 1)}
+	t.blockers = &blockers{loop: loop, byTopic: map[string]*blocker{}}
+	return t
+}
+
+// loadLedger initializes the tenure from the ledger: members, lane cursors and
+// running dispatches.
+func (t *tenure) loadLedger(l *ledger.Ledger) {
+	t.capacity.updateMembership(l)
+	t.lanes.load(l)
+	t.dispatches.load(l)
+	t.loop.placeDirty = true
+	if at, ok := l.NextDue(); ok {
+		t.nextDue = at
+	}
+}
+
+// flush submits entries while one is due, then sets the timer for the next. It
+// returns the reason if the tenure must end.
+func (t *tenure) flush() error {
+	for t.ended == nil && t.inFlight < maxInFlight {
+		wait := t.waitFor(time.Now())
+		if wait == 0 {
+			sent, err := t.submitEntry()
+			if err != nil {
+				return err
+			}
+			if sent {
+				continue
+			}
+			wait = max(t.waitFor(time.Now()), time.Millisecond)
+		}
+		t.loop.timer.Reset(wait)
+		return nil
+	}
+	return t.ended
+}
+
+// idleWait is how long the loop sleeps when nothing is pending.
+const idleWait = time.Hour
+
+// waitFor places waiting jobs and returns how long the loop may sleep before it has
+// to act again; 0 if an entry is due.
+func (t *tenure) waitFor(now time.Time) time.Duration {
+	if t.loop.placeDirty {
+		t.loop.ledger.View(t.placer.place)
+		t.loop.placeDirty = false
+	}
+	untilDue := idleWait
+	if !t.nextDue.IsZero() {
+		if untilDue = t.nextDue.Sub(t.loop.clock.now()); untilDue <= 0 {
+			t.loop.markUrgent()
+		}
+	}
+	untilCron := idleWait
+	if t.restoring == "" {
+		untilCron = t.crons.check()
+	}
+	return max(0, min(untilDue, untilCron, t.lanes.closeGaps(now), t.waitForEntry(now)))
+}
+
+// waitForEntry returns how long the pending entry may wait; 0 or less if it is due.
+func (t *tenure) waitForEntry(now time.Time) time.Duration {
+	e := &t.loop.entry
+	urgent := !e.urgent.IsZero()
+	switch {
+	case !urgent && e.lazy.IsZero() && t.outbox.published == nil:
+		return idleWait
+	case !urgent && e.lazy.IsZero():
+		return trimMaxWait - now.Sub(t.outbox.publishedAt)
+	case e.size >= fullEntrySize || urgent && t.inFlight == 0:
+		return 0
+	case urgent:
+		return entryMaxWait - now.Sub(e.urgent)
+	}
+	return settleMaxWait - now.Sub(e.lazy)
+}
+
+// submitEntry builds the next entry and submits it. It reports false if the entry
+// would be empty.
+func (t *tenure) submitEntry() (bool, error) {
+	b := &entryBuilder{at: t.loop.clock.now()}
+	t.loop.ledger.View(func(l *ledger.Ledger) {
+		t.lanes.addIngests(l, b)
+		t.dispatches.addOutcomes(l, b)
+		t.loop.addCommands(b)
+		t.placer.place(l)
+		t.placer.addPlacements(b, t.dispatches.finishPlacements)
+	})
+	t.outbox.addPublished(b)
+	if len(b.commands) == 0 && !t.nextDue.IsZero() && !t.nextDue.After(b.at) {
+		b.add(&ledger.Observe{}, nil) // an empty command: the entry's stamp promotes the due jobs
+	}
+	t.loop.entry = pendingEntry{commands: t.loop.entry.commands}
+	t.resetSize()
+	if len(b.commands) == 0 {
+		return false, nil
+	}
+	t.nextDue = time.Time{} // set again once this entry is applied
+	wait, err := t.loop.ledger.Submit(Proposal{At: b.at, Epoch: t.loop.epoch, Commands: b.commands})
+	if err != nil {
+		return false, err
+	}
+	t.inFlight++
+	t.submitted <- submission{wait, b.done}
+	return true, nil
+}
+
+// resetSize adds up the sizes of the commands that did not fit into the last entry,
+// and marks them urgent.
+func (t *tenure) resetSize() {
+	e := &t.loop.entry
+	e.size += t.lanes.pendingSize() + t.dispatches.pendingSize()
+	for _, c := range e.commands {
+		e.size += sizeOf(c.command)
+	}
+	if len(t.dispatches.outcomes) > 0 || len(e.commands) > 0 || len(t.lanes.pending) > 0 && t.lanes.blocked == "" {
+		t.loop.markUrgent()
+	}
+}
+
+// awaitCommits waits for the entries in flight, in order, and posts their results
+// to the loop. It returns an error if an entry cannot be committed.
+func (t *tenure) awaitCommits(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case s := <-t.submitted:
+			c, err := s.wait(ctx)
+			if err != nil {
+				if ctx.Err() != nil {
+					return nil
+				}
+				return err
+			}
+			t.loop.post(func() { t.committed(s, c) })
+		}
+	}
+}
+
+// committed calls the functions that wait for the results of an applied entry, and
+// updates what the tenure derives from the ledger. It ends the tenure if the ledger
+// has refused a command because of its epoch.
+func (t *tenure) committed(s submission, c Commit) {
+	t.inFlight--
+	for i := range c.Results {
+		if errors.Is(c.Results[i].Err, ledger.ErrStaleEpoch) {
+			t.ended = c.Results[i].Err
+			return
+		}
+	}
+	for i, done := range s.done {
+		if done != nil {
+			done(c.Results[i], c.Index)
+		}
+	}
+	t.loop.placeDirty = true
+	t.crons.dirty = t.crons.dirty || len(t.crons.published) > 0 // a tick's job may have been ingested
+	t.loop.ledger.View(func(l *ledger.Ledger) {
+		t.lanes.checkBlocked(l)
+		t.capacity.updateMembership(l)
+		if t.inFlight > 0 {
+			return
+		}
+		var ok bool
+		if t.nextDue, ok = l.NextDue(); !ok {
+			t.nextDue = time.Time{}
+		}
+	})
+	if len(t.lanes.pending) > 0 {
+		t.loop.markUrgent() // ingests that a full outbox held back may continue
+	}
+	signal(t.outbox.applied)
+}
