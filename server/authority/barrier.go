@@ -1,0 +1,102 @@
+package authority
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/scheduler"
+)
+
+// verbIndex asks the authority for the index of its last applied entry.
+const verbIndex = "ledger_index"
+
+// ReadBarrier waits until the local ledger shows everything that had been committed
+// when ReadBarrier was called, which makes the next read linearizable. A node that has
+// just started or was partitioned lags behind, so call it before answering that
+// something does not exist. A [*job.UnavailableError] means that the authority could
+// not be asked within CommandTimeout.
+func (c *Client) ReadBarrier(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, CommandTimeout)
+	defer cancel()
+	for {
+		_, changed := c.Raft.Applied()
+		index, err := c.authorityIndex(ctx)
+		if err == nil {
+			err = c.Raft.WaitApplied(ctx, index)
+		}
+		if err == nil {
+			return nil
+		}
+		select { // wait for a change of the ledger, perhaps of the authority
+		case <-changed:
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return &job.UnavailableError{Reason: "this node cannot confirm that its ledger is current: " + barrierText(err), RetryAfter: time.Second}
+		}
+	}
+}
+
+// barrierText returns the reason why the authority's index is not known.
+func barrierText(err error) string {
+	switch {
+	case errors.Is(err, scheduler.ErrNotAuthority):
+		return "no authority is known"
+	case errors.Is(err, context.DeadlineExceeded):
+		return "the authority did not answer in time"
+	}
+	return err.Error()
+}
+
+// authorityIndex returns the index that the authority's ledger has reached.
+func (c *Client) authorityIndex(ctx context.Context) (uint64, error) {
+	owner := ""
+	c.Raft.View(func(l *ledger.Ledger) { owner = l.Authority().Owner })
+	switch owner {
+	case "":
+		return 0, scheduler.ErrNotAuthority
+	case c.Node:
+		return c.localIndex(ctx)
+	}
+	answer, err := c.Fleet.Request(ctx, owner, verbIndex, nil)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseUint(string(answer), 10, 64)
+}
+
+// localIndex returns this node's applied index. It fails unless this node is the
+// authority, whose index covers all committed entries.
+func (c *Client) localIndex(ctx context.Context) (uint64, error) {
+	if _, err := c.Scheduler.Status(ctx); err != nil {
+		return 0, err
+	}
+	index, _ := c.Raft.Applied()
+	return index, nil
+}
+
+func (c *Client) serveIndex(ctx context.Context, _ []byte) ([]byte, error) {
+	index, err := c.localIndex(ctx)
+	if errors.Is(err, scheduler.ErrNotAuthority) {
+		return nil, &api.Error{Code: cluster.CodeNotAuthority, Text: err.Error()}
+	}
+	return strconv.AppendUint(nil, index, 10), err
+}
+
+// Queue returns a queue. It reports ok false only after a ReadBarrier.
+func (c *Client) Queue(ctx context.Context, name string) (view ledger.QueueView, ok bool, err error) {
+	read := func() { c.Raft.View(func(l *ledger.Ledger) { view, ok = l.Queue(name) }) }
+	if read(); ok {
+		return view, true, nil
+	}
+	if err := c.ReadBarrier(ctx); err != nil {
+		return view, false, err
+	}
+	read()
+	return view, ok, nil
+}

@@ -1,0 +1,282 @@
+package authority
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/consensus"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/scheduler"
+)
+
+// verbPropose sends a command to the authority.
+const verbPropose = "propose"
+
+// CommandTimeout is how long a caller waits for a command before it is answered that
+// no authority is available.
+const CommandTimeout = 2 * time.Second
+
+// Client commits commands from any node: on this node if it is the authority, else by a
+// request to the authority. All fields are required.
+type Client struct {
+	Node      string // this node's name
+	Raft      Raft
+	Scheduler Scheduler
+	Fleet     Requester
+	Watch     *Watch
+}
+
+// Raft is the local ledger and the notification of its changes.
+type Raft interface {
+	View(func(*ledger.Ledger))
+	Applied() (index uint64, changed <-chan struct{})
+	WaitApplied(ctx context.Context, index uint64) error
+}
+
+// Scheduler is this node's scheduler, which may be the authority.
+type Scheduler interface {
+	Status(context.Context) (scheduler.AuthorityStatus, error)
+	Propose(context.Context, ledger.Command) (ledger.Result, uint64, error)
+}
+
+// Requester sends a request to another node and returns the answer.
+type Requester interface {
+	Request(ctx context.Context, node, verb string, payload []byte) ([]byte, error)
+}
+
+// Result is the result of a command, as nodes send it to each other.
+type Result struct {
+	Index uint64          `json:"index"`
+	Event json.RawMessage `json:"event,omitempty"`
+	State job.State       `json:"state,omitempty"`
+	Queue *api.Queue      `json:"queue,omitempty"` // the queue that was added or changed, after the command
+	Error string          `json:"error,omitempty"` // why the ledger rejected the command; "": it did not
+	Code  string          `json:"code,omitempty"`  // key of the error in sharedErrors
+}
+
+// sharedErrors are the errors that keep their identity between nodes, by code.
+var sharedErrors = map[string]error{
+	"queue_not_found": job.ErrQueueNotFound, "queue_exists": job.ErrQueueExists,
+	"too_many_queues": job.ErrTooManyQueues, "queue_not_empty": job.ErrQueueNotEmpty,
+	"queue_paused": job.ErrQueuePaused, "queue_running": job.ErrQueueNotPaused, "system_queue": job.ErrSystemQueue,
+	"job_not_found": job.ErrJobNotFound, "not_removable": job.ErrNotRemovable,
+	"cron_not_found": ledger.ErrCronNotFound, "cron_exists": ledger.ErrCronExists, "cron_declared": ledger.ErrCronDeclared,
+	"too_many_crons": ledger.ErrTooManyCrons, "backlog_full": ledger.ErrBacklogFull,
+	"held": ledger.ErrBackupRunning, "not_fresh": ledger.ErrNotFresh, "bring_seat": ledger.ErrNotRestoring, "bring_part": ledger.ErrRestoreIncomplete,
+	"bringing": ledger.ErrRestoring, "members_changing": ledger.ErrMembersChanging, "runners_full": ledger.ErrRunnersFull,
+	"malformed": job.ErrMalformed, "not_failed": job.ErrNotFailed, "not_active": job.ErrNotActive, "job_ended": job.ErrJobEnded, "lease_lost": job.ErrLeaseLost,
+}
+
+// KeysFullDelay is after what time a retry makes sense after [ledger.IngestedKeysFull].
+const KeysFullDelay = 10 * time.Second
+
+// passing are the errors that pass without intervention, with the time after which a
+// retry makes sense.
+var passing = map[error]time.Duration{ledger.ErrRestoring: time.Second, ledger.ErrRunnersFull: KeysFullDelay}
+
+// RejectedError is the reason why the ledger rejected a command.
+type RejectedError struct {
+	text  string
+	cause error // from sharedErrors; nil if the code is unknown
+}
+
+func (e *RejectedError) Error() string { return e.text }
+func (e *RejectedError) Unwrap() error { return e.cause }
+
+// Rejected returns err, of a ledger, as it arrives from another node.
+func Rejected(err error) *RejectedError {
+	return &RejectedError{text: err.Error(), cause: sharedErrors[sharedErrorCode(err)]}
+}
+
+func sharedErrorCode(err error) string {
+	for code, known := range sharedErrors {
+		if errors.Is(err, known) {
+			return code
+		}
+	}
+	return ""
+}
+
+// Propose commits one command and waits until the local ledger shows it. If the
+// ledger rejects the command, Propose returns that error. A [*job.UnavailableError]
+// means that no authority took the command within CommandTimeout, or that its outcome
+// is unknown. A command that was sent to an authority which has been superseded is
+// sent to the next one, if it is idempotent.
+func (c *Client) Propose(ctx context.Context, command ledger.Command) (Result, error) {
+	if err := ledger.Check(command); err != nil {
+		return Result{}, &job.InvalidError{Reason: err.Error()}
+	}
+	ctx, cancel := context.WithTimeout(ctx, CommandTimeout)
+	defer cancel()
+	for {
+		index, changed := c.Raft.Applied()
+		d, err := c.tryPropose(ctx, command)
+		switch {
+		case err == nil:
+			if later := passing[sharedErrors[d.Code]]; d.Error != "" && later > 0 {
+				return d, &job.UnavailableError{Reason: d.Error, RetryAfter: later}
+			}
+			if d.Error != "" {
+				return d, &RejectedError{text: d.Error, cause: sharedErrors[d.Code]}
+			}
+			return d, notAppliedError(d.Index, c.Raft.WaitApplied(ctx, d.Index))
+		case !NotProposed(err) && !(errors.Is(err, errSuperseded) && idempotent(command)):
+			return Result{}, &job.UnavailableError{
+				Reason:     fmt.Sprintf("the command's outcome is unknown: %v; repeat it: it is not carried out twice", err),
+				RetryAfter: time.Second,
+			}
+		}
+		if applied, _ := c.Raft.Applied(); applied != index {
+			continue
+		}
+		select { // wait for a change of the ledger, perhaps of the authority
+		case <-changed:
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return Result{}, &job.UnavailableError{Reason: "no authority answers", RetryAfter: time.Second}
+		}
+	}
+}
+
+// notAppliedError returns the answer to a command that is committed although this
+// node's ledger has not applied it in time, or nil if err is nil.
+func notAppliedError(index uint64, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &api.Error{
+		Code: api.CodeUnknown, Text: fmt.Sprintf("the command is carried out, by entry %d, which this node does not show yet: look again before you repeat it", index),
+		RetryAfter: time.Second,
+	}
+}
+
+// NotProposed reports whether err means for certain that nothing was proposed.
+func NotProposed(err error) bool {
+	var refused *api.Error
+	var notLeader *consensus.NotLeaderError
+	return errors.Is(err, scheduler.ErrNotAuthority) || errors.Is(err, cluster.ErrNodeUnreachable) ||
+		errors.As(err, &notLeader) || errors.As(err, &refused) && refused.Code == cluster.CodeNotAuthority
+}
+
+// errSuperseded means that a command was sent to an authority that has been
+// superseded. What it had not committed by the next epoch will never be committed.
+var errSuperseded = errors.New("the authority changed hands while the command was under way")
+
+// idempotent reports whether the ledger answers a repeated c like the first one and
+// adds no event.
+func idempotent(c ledger.Command) bool {
+	switch c.(type) {
+	case *ledger.QueueDispatch, *ledger.AcquireAuthority, *ledger.RenewAuthority, *ledger.AddQueue, *ledger.Hold:
+		return true
+	}
+	return false
+}
+
+// answerGrace is how long to wait for an answer after another authority is known. A
+// living node that transfers the authority has answered by then.
+const answerGrace = 200 * time.Millisecond
+
+// untilAuthorityChanges returns a context that ends answerGrace after changed is
+// closed. stop ends it earlier and must be called.
+func untilAuthorityChanges(ctx context.Context, changed <-chan struct{}) (_ context.Context, stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case <-time.After(answerGrace):
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { cancel(); <-stopped }
+}
+
+// tryPropose commits a command on the current authority, once.
+func (c *Client) tryPropose(ctx context.Context, command ledger.Command) (Result, error) {
+	owner, changed := c.Watch.Watch()
+	if owner == "" {
+		return Result{}, scheduler.ErrNotAuthority
+	}
+	if owner == c.Node {
+		return c.proposeLocal(ctx, command)
+	}
+	raw, err := consensus.EncodeCommand(command)
+	if err != nil {
+		return Result{}, err
+	}
+	reqCtx, stop := untilAuthorityChanges(ctx, changed)
+	defer stop()
+	answer, err := c.Fleet.Request(reqCtx, owner, verbPropose, raw)
+	if err != nil && ctx.Err() == nil && reqCtx.Err() != nil {
+		err = fmt.Errorf("%s does not answer, and %w", owner, errSuperseded)
+	}
+	if err != nil {
+		return Result{}, err
+	}
+	var d Result
+	return d, json.Unmarshal(answer, &d)
+}
+
+// proposeLocal commits a command on this node, which must be the authority.
+func (c *Client) proposeLocal(ctx context.Context, command ledger.Command) (Result, error) {
+	r, index, err := c.Scheduler.Propose(ctx, command)
+	if err != nil {
+		return Result{}, err
+	}
+	d := Result{Index: index, State: r.State}
+	if r.Err != nil {
+		d.Error, d.Code = r.Err.Error(), sharedErrorCode(r.Err)
+	}
+	if r.Event != nil {
+		d.Event = r.Event.JSON()
+	}
+	if r.Queue != nil {
+		q := api.QueueOf(r.Queue)
+		d.Queue = &q
+	}
+	return d, nil
+}
+
+// Handlers returns the handlers of requests from other nodes, by verb.
+func (c *Client) Handlers() map[string]func(context.Context, []byte) ([]byte, error) {
+	return map[string]func(context.Context, []byte) ([]byte, error){verbPropose: c.servePropose, verbIndex: c.serveIndex}
+}
+
+// servePropose commits the command of another node.
+func (c *Client) servePropose(ctx context.Context, payload []byte) ([]byte, error) {
+	command, err := consensus.DecodeCommand(payload)
+	if err != nil {
+		return nil, &job.InvalidError{Reason: err.Error()}
+	}
+	d, err := c.proposeLocal(ctx, command)
+	if NotProposed(err) {
+		return nil, &api.Error{Code: cluster.CodeNotAuthority, Text: err.Error()}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return d.encode()
+}
+
+// encode returns d as JSON. It does not escape HTML, which would change the bytes of
+// the event.
+func (d *Result) encode() ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(d)
+	return b.Bytes(), err
+}

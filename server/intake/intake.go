@@ -1,0 +1,167 @@
+// Package intake accepts jobs from all sources: requests, cron entries and Overhop
+// workers. Each is one publish to a lane; a job is accepted when the lane acknowledges
+// it, and one with guards when the ledger has decided about it.
+package intake
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/server/ledgerwait"
+)
+
+// Job is a job to accept.
+type Job struct {
+	Queue     string
+	Spec      job.Spec
+	Body      []byte // Spec as JSON if the caller has it, else nil
+	Key       string // the producer's key, or ""
+	MustExist bool   // reject an unknown queue even where jobs may create queues
+	Block     bool   // PublishAsync may block while MaxBarriers or MaxBlobs is reached
+}
+
+// Ack is the acknowledgement of a job that was accepted.
+type Ack struct {
+	ID        job.ID
+	Position  job.Position // zero if the ledger had the job already
+	Duplicate bool
+	Debounced bool // ID is an earlier job that now has the new specification
+}
+
+// Config is what an [Intake] uses. All fields are required.
+type Config struct {
+	Publisher    Publisher
+	Waiters      *ledgerwait.Waiters
+	ReadBarrier  func(context.Context) error // waits until the local ledger is current
+	CreateQueues bool                        // jobs may create their queues
+	OnAccept     func(job.Record)            // called for each acknowledged record
+	OnReject     func(error)                 // called for each job that is not accepted
+}
+
+// Publisher stores jobs in lanes, and large bodies.
+type Publisher interface {
+	Publish(queue, key string, at time.Time, body []byte, done func(cluster.Ack, error))
+	StoreBlob(ctx context.Context, id string, data []byte) (job.Blob, error)
+}
+
+// Intake accepts jobs.
+type Intake struct {
+	cfg Config
+
+	ctx      context.Context // of work that continues after PublishAsync has returned
+	cancel   context.CancelFunc
+	barriers errgroup.Group // waits for ReadBarrier
+	blobs    errgroup.Group // stores of large bodies
+}
+
+// Limits of concurrent work: jobs that wait for the confirmation that their queue does
+// not exist, and large bodies that are being stored.
+const (
+	MaxBarriers = 256
+	MaxBlobs    = 16
+)
+
+// blobTimeout bounds the storing of a large body.
+const blobTimeout = 30 * time.Second
+
+// New returns an intake.
+func New(cfg Config) *Intake {
+	in := &Intake{cfg: cfg}
+	in.ctx, in.cancel = context.WithCancel(context.Background())
+	in.barriers.SetLimit(MaxBarriers)
+	in.blobs.SetLimit(MaxBlobs)
+	return in
+}
+
+// Close cancels the work under way and waits for it. No job may be published after.
+func (in *Intake) Close() error {
+	in.cancel()
+	return errors.Join(in.barriers.Wait(), in.blobs.Wait())
+}
+
+// Publish accepts a job and returns when it is durable or rejected, or for a job with
+// guards when the ledger has decided. Then the error may be a [*job.DuplicateError] or a
+// [*job.RateLimitedError]. If ctx ends first the error is [cluster.ErrUnknown]: the job
+// may have been accepted.
+func (in *Intake) Publish(ctx context.Context, j Job) (Ack, error) {
+	type result struct {
+		ack Ack
+		err error
+	}
+	done := make(chan result, 1)
+	in.PublishAsync(j, func(a Ack, err error) { done <- result{a, err} })
+	select {
+	case r := <-done:
+		return r.ack, r.err
+	case <-ctx.Done():
+		return Ack{}, fmt.Errorf("job for queue %s: %w: %w", j.Queue, cluster.ErrUnknown, ctx.Err())
+	}
+}
+
+// PublishAsync is [Intake.Publish] for callers that do not wait: it calls done once,
+// with the result, perhaps before it returns. done must not block.
+func (in *Intake) PublishAsync(j Job, done func(Ack, error)) {
+	p := &pending{in: in, Job: j, named: j.Key != "", done: done}
+	if !p.named {
+		p.Key = uuid.Must(uuid.NewV7()).String()
+	}
+	id, err := in.Validate(j.Queue, &p.Spec, p.Key, j.MustExist)
+	p.id = id
+	switch {
+	case errors.Is(err, job.ErrQueueNotFound):
+		p.background(&in.barriers, "too many jobs for queues that are unknown to this node", p.retryValidate)
+	case err != nil:
+		p.finish(Ack{}, err)
+	default:
+		p.accept()
+	}
+}
+
+// Validate checks a job and returns its id.
+func (in *Intake) Validate(queue string, spec *job.Spec, key string, mustExist bool) (job.ID, error) {
+	if err := job.ValidQueue(queue); err != nil {
+		return job.ID{}, err
+	}
+	if spec.Blob != nil {
+		return job.ID{}, &job.InvalidError{Reason: "blob is written by nodes; send the body itself"}
+	}
+	if err := spec.Validate(); err != nil {
+		return job.ID{}, err
+	}
+	// Read the ledger only where necessary: a read waits while an entry is being
+	// applied, and delays all requests behind this one.
+	if mustExist || !in.cfg.CreateQueues {
+		exists := false
+		in.cfg.Waiters.View(func(l *ledger.Ledger) { _, exists = l.Queue(queue) })
+		if !exists {
+			return job.ID{}, fmt.Errorf("queue %q: %w", queue, job.ErrQueueNotFound)
+		}
+	}
+	return job.KeyID(queue, key)
+}
+
+// isKnown reports whether the local ledger has the job, so that a producer's late retry
+// costs no publish.
+func (in *Intake) isKnown(id job.ID, queue string) (known bool, err error) {
+	in.cfg.Waiters.View(func(l *ledger.Ledger) { known, err = checkOwner(l, id, queue) })
+	return known, err
+}
+
+// checkOwner reports whether the ledger has a job. It returns an error if the job belongs
+// to another queue.
+func checkOwner(l *ledger.Ledger, id job.ID, queue string) (known bool, err error) {
+	owner, known := l.Known(id)
+	if known && owner != "" && owner != queue {
+		err = &api.Error{Code: api.CodeConflict, Text: fmt.Sprintf("id_conflict: %s is a job of queue %s", id, owner)}
+	}
+	return known, err
+}

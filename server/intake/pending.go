@@ -1,0 +1,237 @@
+package intake
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/server/authority"
+)
+
+// pending is one job on its way: accept, publish, receive, and finish, which ends it.
+type pending struct {
+	Job
+	in      *Intake
+	id      job.ID
+	named   bool      // the producer chose the key
+	ownID   bool      // the key is a UUID, which may belong to another queue's job
+	guarded bool      // the ledger decides whether it becomes a job
+	at      time.Time // when it was published
+	done    func(Ack, error)
+}
+
+// finish reports the result. A duplicate of a unique key does not count as rejected.
+func (p *pending) finish(a Ack, err error) {
+	var duplicate *job.DuplicateError
+	if err != nil && !errors.As(err, &duplicate) {
+		p.in.cfg.OnReject(err)
+	}
+	p.done(a, err)
+}
+
+// background runs step in a group with a limit and finishes p with its error. At the
+// limit it blocks if p may, else it finishes p with the reason.
+func (p *pending) background(group *errgroup.Group, full string, step func() error) {
+	run := func() error {
+		if err := step(); err != nil {
+			p.finish(Ack{}, err)
+		}
+		return nil
+	}
+	if p.Block {
+		group.Go(run)
+	} else if !group.TryGo(run) {
+		p.finish(Ack{}, &job.UnavailableError{Reason: full, RetryAfter: time.Second})
+	}
+}
+
+// retryValidate accepts a job whose queue is unknown, once the local ledger is current.
+func (p *pending) retryValidate() (err error) {
+	if err = p.in.cfg.ReadBarrier(p.in.ctx); err != nil {
+		return err
+	}
+	if p.id, err = p.in.Validate(p.Queue, &p.Spec, p.Key, p.MustExist); err != nil {
+		return err
+	}
+	p.accept()
+	return nil
+}
+
+// accept publishes a job that was validated.
+func (p *pending) accept() {
+	in := p.in
+	if p.named { // a generated id cannot be known
+		if known, err := in.isKnown(p.id, p.Queue); known || err != nil {
+			p.finish(Ack{ID: p.id, Duplicate: true}, err)
+			return
+		}
+		_, notID := job.ParseID(p.Key)
+		p.ownID = notID == nil
+	}
+	if p.guarded = p.Spec.HasGuards(); p.guarded || p.ownID {
+		if err := in.admit(p.guarded); err != nil {
+			p.finish(Ack{}, err)
+			return
+		}
+	}
+	if p.Body == nil {
+		body, err := json.Marshal(p.Spec)
+		if err != nil {
+			p.finish(Ack{}, &job.InvalidError{Reason: err.Error()})
+			return
+		}
+		p.Body = body
+	}
+	if len(p.Body) > job.MaxInlineBody { // storing takes several round trips
+		p.background(&in.blobs, "too many large jobs at once", p.publishLarge)
+		return
+	}
+	p.publish()
+}
+
+// publishLarge publishes a job after its body, which is too large for a lane.
+func (p *pending) publishLarge() (err error) {
+	if p.Body, err = p.in.storeBlob(p.id, &p.Spec, p.Body); err != nil {
+		return err
+	}
+	p.publish()
+	return nil
+}
+
+// publish publishes a record under its job id. The producer's key would do for the
+// ledger but not for JetStream, where the same key in two queues is one message.
+func (p *pending) publish() {
+	p.at = time.Now()
+	p.in.cfg.Publisher.Publish(p.Queue, p.id.String(), p.at, p.Body, p.receive)
+}
+
+// receive takes the acknowledgement of the lane. A job with guards, or with an id of its
+// own, then waits for the ledger.
+func (p *pending) receive(ack cluster.Ack, err error) {
+	if err != nil {
+		p.finish(Ack{}, err)
+		return
+	}
+	if !ack.Duplicate {
+		p.in.cfg.OnAccept(job.Record{Position: ack.Position, Queue: p.Queue, Key: p.id.String(), Stored: p.at, Body: p.Body})
+	}
+	a := Ack{ID: p.id, Position: ack.Position, Duplicate: ack.Duplicate}
+	if !p.guarded && !p.ownID {
+		p.finish(a, nil)
+		return
+	}
+	p.Spec, p.Body = job.Spec{}, nil // not needed while it waits
+	check := p.checkOwner
+	if p.guarded {
+		check = p.checkDecision
+	}
+	p.in.cfg.Waiters.Async(func(l *ledger.Ledger) func() { return check(l, a) }, func() { p.finish(a, undecidedError()) })
+}
+
+// checkDecision returns how to finish p when the ledger has decided about its record,
+// else nil.
+func (p *pending) checkDecision(l *ledger.Ledger, a Ack) func() {
+	d, known := l.Decision(a.Position)
+	switch {
+	case known:
+		return func() {
+			decided, err := ackOf(d, p.id, a.Position, p.named)
+			if err != nil && a.Duplicate {
+				err = staleDecisionError()
+			}
+			p.finish(decided, err)
+		}
+	case l.Ingested(a.Position): // so long ago that the ledger no longer has the decision
+		return func() { p.finish(a, undecidedError()) }
+	}
+	return nil
+}
+
+// checkOwner returns how to finish p when its record is ingested, else nil: its id may
+// belong to a job of another queue.
+func (p *pending) checkOwner(l *ledger.Ledger, a Ack) func() {
+	if !l.Ingested(a.Position) {
+		return nil
+	}
+	_, err := checkOwner(l, p.id, p.Queue)
+	return func() { p.finish(a, err) }
+}
+
+// undecidedError returns the answer to a job about which the ledger does not decide in time.
+func undecidedError() error {
+	return &job.UnavailableError{
+		Reason: "the job is accepted, but the effect of its keys is not known yet: ask again under the same keys", RetryAfter: time.Second,
+	}
+}
+
+// admit returns an error if a job should not be published, because too many callers
+// wait or, for a job with guards, the ledger holds too many keys.
+func (in *Intake) admit(guarded bool) error {
+	if in.cfg.Waiters.Full() {
+		return &job.UnavailableError{Reason: "too many jobs with keys are waiting for a decision", RetryAfter: time.Second}
+	}
+	if !guarded {
+		return nil
+	}
+	full := false
+	in.cfg.Waiters.View(func(l *ledger.Ledger) { full = l.HeldKeys() >= ledger.MaxHeldKeys })
+	if full {
+		return &job.UnavailableError{Reason: ledger.ReasonKeysFull, RetryAfter: authority.KeysFullDelay}
+	}
+	return nil
+}
+
+// storeBlob stores a body that is too large for a lane and returns the record that refers
+// to it.
+func (in *Intake) storeBlob(id job.ID, spec *job.Spec, body []byte) ([]byte, error) {
+	if len(body) > job.MaxBody {
+		return nil, fmt.Errorf("job of %d bytes, at most %d: %w", len(body), job.MaxBody, job.ErrTooLarge)
+	}
+	ctx, cancel := context.WithTimeout(in.ctx, blobTimeout)
+	defer cancel()
+	blob, err := in.cfg.Publisher.StoreBlob(ctx, id.String(), body)
+	if err != nil {
+		return nil, fmt.Errorf("store the body: %w", err)
+	}
+	record := *spec
+	record.Params, record.Payload, record.Blob = nil, nil, &blob
+	return json.Marshal(record)
+}
+
+// staleDecisionError is the answer to a job with a key that the lane has dropped as a
+// repetition of a job rejected a moment ago. The reason for that rejection may no longer
+// hold, and the ledger never saw the second job.
+func staleDecisionError() error {
+	return &job.UnavailableError{Reason: "a job under this key was rejected a moment ago: ask again", RetryAfter: StaleDecisionDelay}
+}
+
+// StaleDecisionDelay is well above the time for which a lane remembers a key.
+const StaleDecisionDelay = 500 * time.Millisecond
+
+// ackOf turns a decision into the result for the caller. id is the job's ID; named
+// reports whether the caller chose it.
+func ackOf(d ledger.Decision, id job.ID, pos job.Position, named bool) (Ack, error) {
+	switch d.Ingested {
+	case ledger.IngestedDuplicate:
+		return Ack{}, &job.DuplicateError{Queue: d.Queue, ID: d.Job}
+	case ledger.IngestedRateLimited:
+		return Ack{}, &job.RateLimitedError{RetryAfter: d.RetryAfter}
+	case ledger.IngestedKeysFull:
+		return Ack{}, &job.UnavailableError{Reason: d.Reason, RetryAfter: authority.KeysFullDelay}
+	case ledger.IngestedRejected:
+		return Ack{}, &api.Error{Code: api.CodeConflict, Text: d.Reason}
+	case ledger.IngestedDebounced:
+		return Ack{ID: d.Job, Position: pos, Debounced: true}, nil
+	case ledger.IngestedKnown:
+		return Ack{ID: id, Position: pos, Duplicate: named}, nil
+	}
+	return Ack{ID: id, Position: pos}, nil
+}
