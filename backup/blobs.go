@@ -8,15 +8,18 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
 // Where bodies that are too large for a record are stored.
 const (
-	blobStream  = "YARD_BLOBS"
 	blobSubject = "yard.blob." // <name>.<chunk>
 	nodeToken   = "n"          // fourth token of the subject of records written by nodes; only those refer to blobs
 )
+
+// lanePrefix is the beginning of the names of the lanes' streams.
+var lanePrefix = strings.TrimSuffix(cluster.LaneStream(0), "0")
 
 // largeBody is a body that is stored as a blob: its reference in a record, and the
 // chunks that were found.
@@ -36,7 +39,7 @@ func (v *verifier) messageHandler(part string, s *stream) func(*message) {
 	if lane, err := strconv.ParseUint(strings.TrimPrefix(stream, lanePrefix), 10, 8); err == nil && strings.HasPrefix(stream, lanePrefix) {
 		return func(m *message) { v.recordBlob(s, uint8(lane), m) }
 	}
-	if stream != blobStream {
+	if stream != cluster.StreamBlobs {
 		return func(*message) {}
 	}
 	for _, lane := range v.streams { // blobs come after the records that refer to them
@@ -93,11 +96,11 @@ func (s *stream) addChunk(m *message) {
 // complete.
 func (v *verifier) checkBodies(m *Manifest) error {
 	found := map[string]*largeBody{}
-	if of := m.Stream(blobStream); of != nil {
+	if of := m.Stream(cluster.StreamBlobs); of != nil {
 		found = v.streams[of.Name].bodies
 	}
 	for i := range v.ledger.Lanes() {
-		for name, want := range v.streams[m.Stream(lanePrefix+strconv.Itoa(i)).Name].bodies {
+		for name, want := range v.streams[m.Stream(cluster.LaneStream(uint8(i))).Name].bodies {
 			owner := "a record of lane " + strconv.Itoa(i) + " that is not ingested yet"
 			if want.job != (job.ID{}) {
 				owner = "job " + want.job.String()

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/yardmaster-dev/yardmaster/api"
 )
 
 // Format is the version of the file format.
@@ -36,15 +38,15 @@ type Manifest struct {
 	Started time.Time `json:"begun"`
 	Ended   time.Time `json:"ended"`
 
-	Index      uint64  `json:"index"` // of the ledger's last entry
-	At         string  `json:"at"`    // the ledger's time
-	Epoch      uint64  `json:"epoch"`
-	LastEvent  uint64  `json:"last_event"`
-	LastResult uint64  `json:"last_result"`
-	LastDead   uint64  `json:"last_dead_letter"`
-	Ledger     Part    `json:"ledger"` // its checksum is the ledger's hash
-	Queues     []Queue `json:"queues"`
-	Crons      int     `json:"crons"`
+	Index      uint64            `json:"index"` // of the ledger's last entry
+	At         string            `json:"at"`    // the ledger's time
+	Epoch      uint64            `json:"epoch"`
+	LastEvent  uint64            `json:"last_event"`
+	LastResult uint64            `json:"last_result"`
+	LastDead   uint64            `json:"last_dead_letter"`
+	Ledger     Part              `json:"ledger"` // its checksum is the ledger's hash
+	Queues     []api.BackupQueue `json:"queues"`
+	Crons      int               `json:"crons"`
 
 	Streams []Stream `json:"streams"`
 }
@@ -66,21 +68,6 @@ type Stream struct {
 	Messages uint64 `json:"messages"`
 	Bytes    uint64 `json:"bytes"`
 }
-
-// Queue holds a queue's settings and its number of jobs by state.
-type Queue struct {
-	Name      string `json:"queue"`
-	Paused    bool   `json:"paused"`
-	Limit     uint32 `json:"concurrency_limit"`
-	Waiting   int    `json:"waiting"`
-	Delayed   int    `json:"delayed"`
-	Active    int    `json:"active"`
-	Completed int    `json:"completed"`
-	Failed    int    `json:"failed"`
-}
-
-// Jobs returns the number of all jobs.
-func (q *Queue) Jobs() int { return q.Waiting + q.Delayed + q.Active + q.Completed + q.Failed }
 
 // Size returns the size of all parts in bytes.
 func (m *Manifest) Size() int64 {

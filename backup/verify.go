@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
@@ -29,10 +31,6 @@ func (p *Plan) Kept(stream string) *Stream {
 	}
 	return nil
 }
-
-// lanePrefix is the beginning of the names of the lanes' streams. This package
-// does not import package cluster.
-const lanePrefix = "YARD_JOBS_"
 
 // Verify reads a whole file. It returns an error if the file's content has
 // changed, if its ledger cannot be decoded or has another hash, or if its streams
@@ -129,9 +127,9 @@ func parseNumbers(header []byte) (first, count uint64, ok bool) {
 		n, err := strconv.ParseUint(strings.TrimSpace(value), 10, 64)
 		switch {
 		case err != nil:
-		case key == "Yard-First":
+		case key == cluster.HeaderFirst:
 			first, ok = n, true
-		case key == "Yard-Count":
+		case key == cluster.HeaderCount:
 			count = n
 		}
 	}
@@ -187,7 +185,7 @@ func (v *verifier) check(p *Plan) error {
 func (v *verifier) checkLanes(m *Manifest) error {
 	lanes, needed := v.ledger.Lanes(), v.ledger.LowestNeeded()
 	for i, lane := range lanes {
-		of := m.Stream(lanePrefix + strconv.Itoa(i))
+		of := m.Stream(cluster.LaneStream(uint8(i)))
 		if of == nil {
 			return damaged("lane %d is missing", i)
 		}
@@ -205,7 +203,7 @@ func (v *verifier) checkLanes(m *Manifest) error {
 	}
 	var lost error
 	v.ledger.UncompletedJobs(func(at job.Position, id job.ID) bool {
-		of := m.Stream(lanePrefix + strconv.Itoa(int(at.Lane)))
+		of := m.Stream(cluster.LaneStream(at.Lane))
 		if of == nil || at.Seq < of.First || at.Seq > of.Last {
 			lost = damaged("the record of job %s, lane %d at %d, is missing", id, at.Lane, at.Seq)
 		}
@@ -225,9 +223,9 @@ func (v *verifier) checkOutboxStreams(p *Plan) error {
 		known, published uint64 // last number in the ledger, and the last one published
 		dense            bool   // false: dead letters may have been removed
 	}{
-		{"YARD_EVENTS", l.LastEvent(), l.PublishedEvents(), true},
-		{"YARD_RESULTS", l.LastResult(), publishedUpTo(l.LastResult(), len(l.ResultsAfter(0))), true},
-		{"YARD_DLQ", l.LastDeadLetter(), publishedUpTo(l.LastDeadLetter(), len(l.DeadLettersAfter(0))), false},
+		{cluster.StreamEvents, l.LastEvent(), l.PublishedEvents(), true},
+		{cluster.StreamResults, l.LastResult(), publishedUpTo(l.LastResult(), len(l.ResultsAfter(0))), true},
+		{cluster.StreamDLQ, l.LastDeadLetter(), publishedUpTo(l.LastDeadLetter(), len(l.DeadLettersAfter(0))), false},
 	} {
 		keep := p.Kept(want.stream)
 		if keep == nil {
@@ -256,10 +254,10 @@ func (v *verifier) checkOutboxStreams(p *Plan) error {
 }
 
 // Queues returns a ledger's queues with their numbers of jobs, sorted by name.
-func Queues(l *ledger.Ledger) []Queue {
-	var all []Queue
+func Queues(l *ledger.Ledger) []api.BackupQueue {
+	var all []api.BackupQueue
 	for _, q := range l.Queues() {
-		all = append(all, Queue{
+		all = append(all, api.BackupQueue{
 			Name: q.Name, Paused: q.Paused, Limit: q.Config.Limit,
 			Waiting: q.Counts[job.Waiting], Delayed: q.Counts[job.Delayed], Active: q.Counts[job.Active],
 			Completed: q.Counts[job.Completed], Failed: q.Counts[job.Failed],

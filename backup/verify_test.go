@@ -16,6 +16,7 @@ import (
 	"github.com/klauspost/compress/s2"
 	"github.com/nats-io/nats-server/v2/server/archive"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/backup"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
@@ -220,7 +221,7 @@ func TestVerify(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if q := plan.Queues[slices.IndexFunc(plan.Queues, func(q backup.Queue) bool { return q.Name == "mail" })]; q != (backup.Queue{Name: "mail", Waiting: 1, Active: 1, Completed: 1, Failed: 1}) {
+	if q := plan.Queues[slices.IndexFunc(plan.Queues, func(q api.BackupQueue) bool { return q.Name == "mail" })]; q != (api.BackupQueue{Name: "mail", Waiting: 1, Active: 1, Completed: 1, Failed: 1}) {
 		t.Errorf("counts %+v", q)
 	}
 	events, kept := plan.Manifest.Stream("YARD_EVENTS"), plan.Kept("YARD_EVENTS")

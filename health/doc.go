@@ -14,4 +14,8 @@
 // whether it holds the authority. A holder that has been unfit for some seconds
 // transfers the authority to a member that reports itself fit, at most once a
 // minute.
+//
+// A [Reporter] puts together what a person or a program reads about a node and, as far as
+// the node can see, the cluster: the status, the readiness with its reasons, and the
+// snapshot of the runtime contract. What only the authority knows it asks the authority.
 package health

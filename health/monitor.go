@@ -218,6 +218,13 @@ func (m *Monitor) MembersAtLevel(l DiskLevel) (names []string) {
 	return names
 }
 
+// ShouldNotLead reports whether a member should lead no lane, because its disk is low, or
+// because it is stopping or drained.
+func (m *Monitor) ShouldNotLead(member string) bool {
+	leaving := func(s NodeStatus) bool { return s.Node == member && s.Leaving }
+	return slices.Contains(m.MembersAtLevel(LevelLow), member) || slices.ContainsFunc(m.PeerStatuses(), leaving)
+}
+
 // Status returns this node's status.
 func (m *Monitor) Status() NodeStatus {
 	m.mu.Lock()

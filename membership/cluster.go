@@ -3,10 +3,11 @@ package membership
 import (
 	"context"
 
+	"github.com/yardmaster-dev/yardmaster/consensus"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// Cluster is what a [Reconciler] reads and changes. Package node implements it.
+// Cluster is what a [Reconciler] reads and changes. [Member] implements it.
 type Cluster interface {
 	// Membership returns the membership in this node's ledger. Propose commits a
 	// command, and returns an error if the ledger refuses it.
@@ -23,12 +24,12 @@ type Cluster interface {
 
 // Consensus is the Raft group.
 type Consensus interface {
-	Servers() []Server
+	Servers() []consensus.MemberInfo
 	LastIndex() uint64 // index of the last entry
 	AddMember(ctx context.Context, id string, vote bool) error
 	RemoveVoter(ctx context.Context, id string) error
 	// Probe returns the node that waits to join at a Raft address.
-	Probe(addr string) (JoiningNode, error)
+	Probe(addr string) (consensus.WaitingNode, error)
 }
 
 // JetStream is the group of NATS servers.
@@ -47,19 +48,6 @@ type Nodes interface {
 	// TransferAuthority transfers the authority to a member, or to any that
 	// accepts it if to is "".
 	TransferAuthority(ctx context.Context, to string) error
-}
-
-// Server is a server of the Raft group.
-type Server struct {
-	ID    string
-	Voter bool
-}
-
-// JoiningNode is a node that waits to join.
-type JoiningNode struct {
-	Node, Dir string
-	Cluster   string // the yard's name in its configuration
-	Used      bool   // its directory already belongs to a yard
 }
 
 // NodeStatus is a node's report about itself.

@@ -15,4 +15,8 @@
 //
 // A change begins only while all other members are healthy, see
 // [Reconciler.Begin].
+//
+// On every node a [Member] applies the membership to the node itself, a [Transferer]
+// hands the authority to another member, and a [Drainer] moves away work, clients and
+// leadership when the node is drained, removed or stopped.
 package membership

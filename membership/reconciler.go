@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/consensus"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
@@ -54,9 +55,9 @@ type Reconciler struct {
 	lastRouted  time.Time // when the leaving member last had a route, or startedAt
 }
 
-// New returns a reconciler for the node with the server ID self in the yard called
+// newReconciler returns a reconciler for the node with the server ID self in the yard called
 // name.
-func New(self, name string, cluster Cluster, log *slog.Logger) *Reconciler {
+func newReconciler(self, name string, cluster Cluster, log *slog.Logger) *Reconciler {
 	return &Reconciler{self: self, name: name, cluster: cluster, log: log, replicaWait: replicaPollTime, routeLossGrace: routeLossTimeout, lastCurrent: make(map[string]time.Time)}
 }
 
@@ -282,7 +283,7 @@ func (r *Reconciler) metaReplicas(ctx context.Context) ([]Replica, error) {
 
 // isServer reports whether the Raft group has a server with this ID.
 func (r *Reconciler) isServer(id string) bool {
-	return slices.ContainsFunc(r.cluster.Servers(), func(s Server) bool { return s.ID == id })
+	return slices.ContainsFunc(r.cluster.Servers(), func(s consensus.MemberInfo) bool { return s.ID == id })
 }
 
 // syncMembers adjusts Raft and JetStream to a membership without a pending change.
@@ -303,7 +304,7 @@ func (r *Reconciler) syncMembers(ctx context.Context, ms ledger.Membership) (ske
 	}
 	for i := range ms.Members {
 		id := ms.Members[i].ServerID()
-		if !slices.ContainsFunc(servers, func(s Server) bool { return s.ID == id && s.Voter }) {
+		if !slices.ContainsFunc(servers, func(s consensus.MemberInfo) bool { return s.ID == id && s.Voter }) {
 			report("%s is a member without a vote", id)
 			err = r.cluster.AddMember(ctx, id, true)
 		}

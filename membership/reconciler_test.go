@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/consensus"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
@@ -16,12 +18,12 @@ import (
 type fakeCluster struct {
 	l        *ledger.Ledger
 	at       ledger.Stamp
-	servers  []Server
+	servers  []consensus.MemberInfo
 	meta     []Replica
 	streams  []StreamReplicas
 	statuses map[string]NodeStatus // by node
 	routed   []string
-	joining  JoiningNode
+	joining  consensus.WaitingNode
 	calls    []string
 }
 
@@ -33,14 +35,14 @@ func newFakeCluster(t *testing.T) (*fakeCluster, *Reconciler) {
 	f.at.Epoch = f.l.Authority().Epoch
 	lane := StreamReplicas{Stream: "YARD_JOBS_0", Want: 3}
 	for i, m := range f.BootstrapMembers() {
-		f.servers = append(f.servers, Server{m.ServerID(), true})
+		f.servers = append(f.servers, consensus.MemberInfo{ID: m.ServerID(), Voter: true})
 		f.meta = append(f.meta, Replica{ID: m.ServerID(), Leader: i == 0, Current: true})
 		f.routed = append(f.routed, m.ServerID())
 		f.statuses[m.Node] = NodeStatus{ID: m.ServerID()}
 		lane.Replicas = append(lane.Replicas, Replica{ID: m.ServerID(), Leader: i == 0, Current: true})
 	}
 	f.streams = []StreamReplicas{lane}
-	r := New("n1-0000000a", "yard", f, slog.New(slog.DiscardHandler))
+	r := newReconciler("n1-0000000a", "yard", f, slog.New(slog.DiscardHandler))
 	r.replicaWait, r.routeLossGrace = 0, 0
 	if _, err := r.reconcile(t.Context()); err != nil || f.Membership().Revision != 1 {
 		t.Fatalf("the membership was not committed: %v", err)
@@ -60,19 +62,19 @@ func (f *fakeCluster) Propose(_ context.Context, c ledger.Command) error {
 	f.at.Index++
 	return f.l.Apply(f.at, []ledger.Command{c})[0].Err
 }
-func (f *fakeCluster) Servers() []Server { return f.servers }
-func (f *fakeCluster) LastIndex() uint64 { return 1000 }
+func (f *fakeCluster) Servers() []consensus.MemberInfo { return f.servers }
+func (f *fakeCluster) LastIndex() uint64               { return 1000 }
 func (f *fakeCluster) AddMember(_ context.Context, id string, vote bool) error {
-	f.servers = slices.DeleteFunc(f.servers, func(s Server) bool { return s.ID == id })
-	f.servers = append(f.servers, Server{id, vote})
+	f.servers = slices.DeleteFunc(f.servers, func(s consensus.MemberInfo) bool { return s.ID == id })
+	f.servers = append(f.servers, consensus.MemberInfo{ID: id, Voter: vote})
 	return nil
 }
 func (f *fakeCluster) RemoveVoter(_ context.Context, id string) error {
-	f.servers = slices.DeleteFunc(f.servers, func(s Server) bool { return s.ID == id })
+	f.servers = slices.DeleteFunc(f.servers, func(s consensus.MemberInfo) bool { return s.ID == id })
 	return nil
 }
-func (f *fakeCluster) Probe(string) (JoiningNode, error) { return f.joining, nil }
-func (f *fakeCluster) Routed() []string                  { return f.routed }
+func (f *fakeCluster) Probe(string) (consensus.WaitingNode, error) { return f.joining, nil }
+func (f *fakeCluster) Routed() []string                            { return f.routed }
 func (f *fakeCluster) Streams(context.Context) (all []StreamReplicas, err error) {
 	for _, s := range f.streams {
 		s.Replicas = slices.Clone(s.Replicas)
@@ -114,6 +116,11 @@ func (f *fakeCluster) NodeStatus(_ context.Context, node string) (NodeStatus, er
 	return w, nil
 }
 
+// waitingNode returns a node that waits to join. yardID is empty if its directory is.
+func waitingNode(node, dir, yard, yardID string) consensus.WaitingNode {
+	return consensus.WaitingNode{MemberID: consensus.MemberID{Node: node, Dir: dir}, Yard: yard, YardID: yardID}
+}
+
 // reconcileOnce reconciles once and returns the current step.
 func (f *fakeCluster) reconcileOnce(t *testing.T, r *Reconciler) string {
 	t.Helper()
@@ -130,7 +137,7 @@ func TestReconciler_SyncsMembers(t *testing.T) {
 	if f.reconcileOnce(t, r); len(r.Reasons()) > 0 {
 		t.Fatalf("reasons without a difference: %q", r.Reasons())
 	}
-	f.servers = append(f.servers[1:], Server{"n9-0000000a", true})
+	f.servers = append(f.servers[1:], consensus.MemberInfo{ID: "n9-0000000a", Voter: true})
 	f.meta = append(f.meta, Replica{ID: "n9-0000000a"})
 	f.reconcileOnce(t, r)
 	if got := strings.Join(r.Reasons(), "\n"); strings.Count(got, "members are out of step: ") != 3 {
@@ -145,7 +152,7 @@ func TestReconciler_SyncsMembers(t *testing.T) {
 // member votes only after it was promoted, and the old one is removed last.
 func TestReconciler_ReplacesDeadMember(t *testing.T) {
 	f, r := newFakeCluster(t)
-	ask := Request{Verb: Replace, Name: "n3"}
+	ask := Request{Replace, api.MemberRequest{Name: "n3"}}
 	var refused *RefusedError
 	if err := r.Begin(t.Context(), ask); !errors.As(err, &refused) || !strings.Contains(err.Error(), "is running with its data directory") {
 		t.Errorf("replace a live member: %v", err)
@@ -153,19 +160,19 @@ func TestReconciler_ReplacesDeadMember(t *testing.T) {
 	f.routed = f.routed[:2]
 	delete(f.statuses, "n3")
 	for _, wrong := range []struct {
-		node JoiningNode
+		node consensus.WaitingNode
 		want string
 	}{
-		{JoiningNode{Node: "n4", Dir: "0000000b", Cluster: "yard"}, `is "n4", not "n3"`},
-		{JoiningNode{Node: "n3", Dir: "0000000b", Cluster: "other"}, `configured for yard "other"`},
-		{JoiningNode{Node: "n3", Dir: "0000000b", Cluster: "yard", Used: true}, "belongs to a yard already"},
+		{waitingNode("n4", "0000000b", "yard", ""), `is "n4", not "n3"`},
+		{waitingNode("n3", "0000000b", "other", ""), `configured for yard "other"`},
+		{waitingNode("n3", "0000000b", "yard", "id"), "belongs to a yard already"},
 	} {
 		f.joining = wrong.node
 		if err := r.Begin(t.Context(), ask); err == nil || !strings.Contains(err.Error(), wrong.want) {
 			t.Errorf("%v, want %q", err, wrong.want)
 		}
 	}
-	f.joining = JoiningNode{Node: "n3", Dir: "0000000b", Cluster: "yard"}
+	f.joining = waitingNode("n3", "0000000b", "yard", "")
 	if err := r.Begin(t.Context(), ask); err != nil {
 		t.Fatal(err)
 	}
@@ -191,7 +198,7 @@ func TestReconciler_ReplacesDeadMember(t *testing.T) {
 	}
 	f.statuses["n3"] = NodeStatus{ID: id, Applied: 999}
 	wantStep("n3 has a vote")
-	if !slices.Equal(f.calls, []string{"promote " + id}) || !slices.Contains(f.servers, Server{id, true}) || !slices.Contains(f.servers, Server{old, true}) {
+	if !slices.Equal(f.calls, []string{"promote " + id}) || !slices.Contains(f.servers, consensus.MemberInfo{ID: id, Voter: true}) || !slices.Contains(f.servers, consensus.MemberInfo{ID: old, Voter: true}) {
 		t.Errorf("calls %q, servers %v", f.calls, f.servers)
 	}
 	r.routeLossGrace = routeLossTimeout
@@ -200,7 +207,7 @@ func TestReconciler_ReplacesDeadMember(t *testing.T) {
 	f.streams[0].Replicas[1] = Replica{ID: "n2-0000000a", Lag: 7}
 	clear(r.lastCurrent) // it was current a moment ago
 	wantStep("streams have to be current on other members first: 1 of 1 are not (YARD_JOBS_0)")
-	if !slices.Contains(f.servers, Server{old, true}) {
+	if !slices.Contains(f.servers, consensus.MemberInfo{ID: old, Voter: true}) {
 		t.Error("it lost its vote before its replicas could be spared")
 	}
 	f.streams[0].Replicas[1] = Replica{ID: "n2-0000000a", Current: true}
@@ -209,7 +216,7 @@ func TestReconciler_ReplacesDeadMember(t *testing.T) {
 	wantStep("streams are replicated: 1 of 1")
 	f.streams[0].Replicas[2] = Replica{ID: id, Current: true}
 	wantStep("n3 is removed")
-	if got := f.Membership(); got.PendingChange() != "" || len(got.Members) != 3 || slices.Contains(f.servers, Server{old, true}) {
+	if got := f.Membership(); got.PendingChange() != "" || len(got.Members) != 3 || slices.Contains(f.servers, consensus.MemberInfo{ID: old, Voter: true}) {
 		t.Errorf("at the end: %+v, %v", got, f.servers)
 	}
 	if v := r.View(t.Context()); len(v.Members) != 3 || v.Members[2].JetStream != "current" || !v.Members[2].Voter || v.Members[2].Streams != 1 {
@@ -219,8 +226,8 @@ func TestReconciler_ReplacesDeadMember(t *testing.T) {
 
 func TestReconciler_CancelsJoinWithoutRoute(t *testing.T) {
 	f, r := newFakeCluster(t)
-	f.joining = JoiningNode{Node: "n4", Dir: "0000000b", Cluster: "yard"}
-	if err := r.Begin(t.Context(), Request{Verb: Add, Name: "n4", Route: "h:3", Raft: "h:4"}); err != nil {
+	f.joining = waitingNode("n4", "0000000b", "yard", "")
+	if err := r.Begin(t.Context(), Request{Add, api.MemberRequest{Name: "n4", Route: "h:3", Raft: "h:4"}}); err != nil {
 		t.Fatal(err)
 	}
 	f.reconcileOnce(t, r)
@@ -268,15 +275,15 @@ func TestReconciler_CancelTooLate(t *testing.T) {
 func TestReconciler_RemovesLivingMember(t *testing.T) {
 	f, r := newFakeCluster(t)
 	const id = "n4-0000000b"
-	f.joining = JoiningNode{Node: "n4", Dir: "0000000b", Cluster: "yard"}
-	if err := r.Begin(t.Context(), Request{Verb: Add, Name: "n4", Route: "h:3", Raft: "h:4"}); err != nil {
+	f.joining = waitingNode("n4", "0000000b", "yard", "")
+	if err := r.Begin(t.Context(), Request{Add, api.MemberRequest{Name: "n4", Route: "h:3", Raft: "h:4"}}); err != nil {
 		t.Fatal(err)
 	}
 	f.routed, f.meta, f.statuses["n4"] = append(f.routed, id), append(f.meta, Replica{ID: id, Current: true}), NodeStatus{ID: id}
 	if got := f.reconcileOnce(t, r); got != "n4 has a vote" {
 		t.Fatalf("step %q", got)
 	}
-	if err := r.Begin(t.Context(), Request{Verb: Remove, Name: "n4"}); err != nil {
+	if err := r.Begin(t.Context(), Request{Remove, api.MemberRequest{Name: "n4"}}); err != nil {
 		t.Fatal(err)
 	}
 	f.calls = nil
@@ -295,7 +302,7 @@ func TestReconciler_RemovesLivingMember(t *testing.T) {
 			t.Errorf("step %q after calls %q, want %q after %q", got, f.calls, step.want, step.calls)
 		}
 	}
-	if slices.Contains(f.servers, Server{id, true}) || len(f.Membership().Members) != 3 {
+	if slices.Contains(f.servers, consensus.MemberInfo{ID: id, Voter: true}) || len(f.Membership().Members) != 3 {
 		t.Errorf("at the end: %v, %+v", f.servers, f.Membership())
 	}
 }

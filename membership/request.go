@@ -7,27 +7,23 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
 // Verbs of a [Request].
 const (
-	Show     = "members"
-	Add      = "add"
-	Remove   = "rm"
-	Replace  = "replace"
-	Cancel   = "cancel"
-	Transfer = "transfer"
+	Show    = "members"
+	Add     = "add"
+	Remove  = "rm"
+	Replace = "replace"
+	Cancel  = "cancel"
 )
 
 // Request is an operator's request about members.
 type Request struct {
-	Verb  string `json:"verb"`
-	Name  string `json:"name"`            // the member concerned
-	With  string `json:"with,omitempty"`  // for Replace, the new member's name; "": the same
-	Route string `json:"route,omitempty"` // address of a new member, host:port; for Replace, "" is the old one's
-	Raft  string `json:"raft,omitempty"`
-	To    string `json:"to,omitempty"` // for Transfer; "" is any member
+	Verb string `json:"verb"`
+	api.MemberRequest
 }
 
 // RefusedError says why a change cannot begin, and what to do about it.
@@ -151,9 +147,9 @@ func (r *Reconciler) probe(name, route, raft string) (*ledger.Member, error) {
 		return nil, refusef("no node answers at %s (%v): start %s with an empty data directory and all members in its configuration, then try again", raft, err, name)
 	case peer.Node != name:
 		return nil, refusef("the node at %s is %q, not %q", raft, peer.Node, name)
-	case peer.Cluster != r.name:
-		return nil, refusef("%s is configured for yard %q, this is %q: set cluster.name", name, peer.Cluster, r.name)
-	case peer.Used:
+	case peer.Yard != r.name:
+		return nil, refusef("%s is configured for yard %q, this is %q: set cluster.name", name, peer.Yard, r.name)
+	case peer.YardID != "":
 		return nil, refusef("%s's data directory %s belongs to a yard already: start it with an empty one", name, peer.Dir)
 	}
 	return &ledger.Member{Node: name, Dir: peer.Dir, Route: route, Raft: raft}, nil

@@ -3,44 +3,16 @@ package membership
 import (
 	"context"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// View shows the members of the yard and the progress of a change.
-type View struct {
-	Revision uint64         `json:"revision"`          // of the membership
-	Change   string         `json:"change"`            // pending change; "": none
-	Step     string         `json:"step"`              // its current step
-	Outcome  string         `json:"outcome,omitempty"` // why the last change failed
-	Skew     []string       `json:"skew"`              // where Raft and JetStream differ from the membership
-	Members  []MemberStatus `json:"members"`
-}
-
-// MemberStatus is the state of a member.
-type MemberStatus struct {
-	Name      string   `json:"name"`
-	Directory string   `json:"directory"`
-	State     string   `json:"state"` // present, joining, leaving
-	Route     string   `json:"route"`
-	Raft      string   `json:"raft"`
-	Answers   bool     `json:"heard"`     // it answered within a second
-	Voter     bool     `json:"voter"`     // in the Raft group
-	Lag       uint64   `json:"lag"`       // entries by which its ledger is behind
-	JetStream string   `json:"jetstream"` // current, behind, offline, absent; "unknown" without a leader
-	Streams   int      `json:"streams"`   // replicas of streams on it
-	Leads     int      `json:"leads"`     // number of streams that it leads
-	Behind    []string `json:"behind"`    // streams whose replica on it is not current
-	Version   string   `json:"version"`
-	Running   int      `json:"running"`
-	Declares  string   `json:"declares,omitempty"` // members in its configuration, if they differ
-}
-
 // View returns the state of all members. It asks them at once, and waits at most a
 // second for each.
-func (r *Reconciler) View(ctx context.Context) View {
+func (r *Reconciler) View(ctx context.Context) api.Membership {
 	ms := r.cluster.Membership()
 	r.mu.Lock()
-	v := View{Revision: ms.Revision, Change: ms.PendingChange(), Step: r.step, Outcome: r.outcome, Skew: append([]string{}, r.skew...)}
+	v := api.Membership{Revision: ms.Revision, Change: ms.PendingChange(), Step: r.step, Outcome: r.outcome, Skew: append([]string{}, r.skew...)}
 	r.mu.Unlock()
 	if ms.Revision == 0 {
 		ms.Members = r.cluster.BootstrapMembers()
@@ -65,8 +37,8 @@ func (r *Reconciler) View(ctx context.Context) View {
 
 // memberStatus combines what is known about one member. led reports whether meta
 // is known, and last is the index of the last Raft entry.
-func (r *Reconciler) memberStatus(m *ledger.Member, statuses map[string]NodeStatus, meta []Replica, led bool, streams []StreamReplicas, last uint64) MemberStatus {
-	s := MemberStatus{
+func (r *Reconciler) memberStatus(m *ledger.Member, statuses map[string]NodeStatus, meta []Replica, led bool, streams []StreamReplicas, last uint64) api.Member {
+	s := api.Member{
 		Name: m.Node, Directory: m.Dir, State: m.State.String(), Route: m.Route, Raft: m.Raft,
 		JetStream: "unknown", Behind: []string{},
 	}

@@ -1,0 +1,212 @@
+package backup
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+)
+
+// FinishRestore completes a restore whose parts have all been received.
+func (b *Server) FinishRestore(ctx context.Context, req *api.BackupRequest) (*api.RestoreReply, error) {
+	r, err := b.findRestore(req.Session)
+	if err != nil {
+		return nil, err
+	}
+	return r.runStep(ctx, func(ctx context.Context) (err error) {
+		defer r.cancel()
+		r.report, err = r.finish(ctx)
+		return err
+	})
+}
+
+// finish creates the missing streams, waits for all replicas, and makes the backup's
+// ledger the cluster's.
+func (r *restorer) finish(ctx context.Context) (*api.RestoreReport, error) {
+	for _, s := range r.plan.Keep {
+		if !r.received[s.Name] {
+			return nil, &job.InvalidError{Reason: fmt.Sprintf("part %s was not received", s.Name)}
+		}
+	}
+	if !r.received[r.plan.Ledger.Name] {
+		return nil, &job.InvalidError{Reason: "the ledger was not received"}
+	}
+	r.setActivity("creating the streams that the backup does not contain")
+	if err := r.ensureStreams(ctx, cluster.Layout{Identities: r.lanes}); err != nil {
+		return nil, err
+	}
+	if err := r.awaitReplicas(ctx); err != nil {
+		return nil, err
+	}
+	r.setActivity("installing the ledger of the backup")
+	sum, err := hex.DecodeString(r.plan.Ledger.SHA256)
+	if err != nil {
+		return nil, &job.InvalidError{Reason: "malformed ledger checksum in the plan"}
+	}
+	report := &api.RestoreReport{
+		Yard: r.plan.Yard, Index: r.plan.Index, Hash: r.plan.Ledger.SHA256, Lanes: len(r.lanes), Queues: r.plan.Queues,
+	}
+	var epoch uint64
+	r.cfg.Ledger.View(func(l *ledger.Ledger) { epoch = l.Authority().Epoch })
+	extra := r.lanes[len(r.lanes)-r.extraLanes():]
+	err = r.propose(ctx, &ledger.Restore{Stage: ledger.RestoreFinish, ID: r.id, SHA256: sum, Lanes: extra})
+	applied := func(l *ledger.Ledger) bool { return l.Authority().Epoch > epoch+ledger.RestoreJump/2 }
+	if errors.Is(err, ledger.ErrNotRestoring) { // proposed twice, or superseded by another restore
+		if err := r.cfg.ReadBarrier(ctx); err != nil {
+			return nil, err
+		}
+		r.cfg.Ledger.View(func(l *ledger.Ledger) {
+			if applied(l) {
+				err = nil
+			}
+		})
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := r.awaitLedger(ctx, applied); err != nil {
+		return nil, err
+	}
+	r.compare(r.cfg.Ledger.Copy(), report)
+	if err := r.awaitLedger(ctx, func(l *ledger.Ledger) bool { return l.Authority().Owner != "" }); err != nil {
+		return nil, err
+	}
+	r.cfg.Ledger.View(func(l *ledger.Ledger) { report.Epoch = l.Authority().Epoch })
+	return report, nil
+}
+
+// ensureStreams creates the missing streams, with closed lanes. It retries, because the
+// space of removed streams is not available at once.
+func (r *restorer) ensureStreams(ctx context.Context, layout cluster.Layout) error {
+	layout.Create, layout.Closed = true, true
+	for deadline := time.Now().Add(proposeTimeout); ; {
+		_, err := r.cfg.Streams.EnsureStreams(ctx, layout)
+		if err == nil {
+			return nil
+		}
+		if time.Now().After(deadline) || backoff.Sleep(ctx, 250*time.Millisecond) != nil {
+			return retryLater(err)
+		}
+	}
+}
+
+// extraLanes returns how many lanes the cluster gets in addition to the backup's.
+func (r *restorer) extraLanes() int {
+	n := len(r.lanes)
+	for _, s := range r.plan.Keep {
+		if s.Identity != "" {
+			n--
+		}
+	}
+	return n
+}
+
+// awaitReplicas waits until every replica has its stream: before that, the loss of one
+// member could lose restored data. It also checks that the streams are those of this
+// backup, and not of another restore.
+func (r *restorer) awaitReplicas(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, replicateTimeout)
+	defer cancel()
+	for i := range r.plan.Keep {
+		keep := &r.plan.Keep[i]
+		got, err := r.cfg.Streams.StreamState(ctx, keep.Stream)
+		if err != nil {
+			return retryLater(err)
+		}
+		if got.Identity != keep.Identity || got.Last != keep.Last {
+			return retryLater(fmt.Errorf("stream %s is not the backup's: it is %q and ends at %d, not %q at %d", keep.Stream, got.Identity, got.Last, keep.Identity, keep.Last))
+		}
+	}
+	for _, stream := range savedStreams(len(r.lanes)) {
+		for {
+			missing, err := r.cfg.Streams.Replicated(ctx, stream)
+			if err == nil && missing == "" || errors.Is(err, cluster.ErrStreamMissing) && stream == cluster.StreamLogs {
+				break
+			}
+			if err != nil {
+				missing = err.Error()
+			}
+			r.setActivity("waiting for the replicas of %s: %s", stream, missing)
+			if backoff.Sleep(ctx, 100*time.Millisecond) != nil {
+				return &job.UnavailableError{Reason: stream + " is not on all members: " + missing, RetryAfter: time.Second}
+			}
+		}
+	}
+	return nil
+}
+
+// compare fills in the report by comparing the restored ledger with the plan. Without an
+// authority nothing changes, so all counts must be equal, except that active jobs now
+// wait. If there is an authority already, jobs may have moved on, but none may be
+// missing.
+func (r *restorer) compare(l *ledger.Ledger, report *api.RestoreReport) {
+	report.At, report.FenceAbove = l.Index(), l.FenceBase()
+	report.Exact = l.Authority().Owner == ""
+	counts := map[string]api.BackupQueue{}
+	for _, q := range Queues(l) {
+		counts[q.Name] = q
+	}
+	for _, q := range r.plan.Queues {
+		report.GivenBack += q.Active
+		got := counts[q.Name]
+		same := got.Waiting+got.Failed == q.Waiting+q.Active+q.Failed && got.Active == 0 && got.Delayed <= q.Delayed
+		report.Exact = report.Exact && (same || got.Delayed < q.Delayed && got.Jobs() == q.Jobs()) && got.Jobs() == q.Jobs() && got.Completed == q.Completed && got.Paused == q.Paused
+	}
+	lanes := l.Lanes()
+	for i, lane := range lanes {
+		if s := r.plan.Kept(cluster.LaneStream(uint8(i))); s != nil && s.Last > lane.Cursor {
+			report.Replayed += s.Last - lane.Cursor
+		}
+	}
+	for i := range r.plan.Keep {
+		report.CutEvents += r.plan.Streams[i].Messages - r.plan.Keep[i].Messages
+	}
+}
+
+// AbandonRestore gives up the restore under way.
+func (b *Server) AbandonRestore(ctx context.Context) (*api.RestoreReply, error) {
+	r, err := b.startRestore(Plan{}, true)
+	if err != nil {
+		return nil, err
+	}
+	return r.runStep(ctx, r.abandon)
+}
+
+// abandon gives up the restore that is under way in the cluster, whichever client began
+// it, and reopens the cluster as it was before.
+func (r *restorer) abandon(ctx context.Context) error {
+	defer r.cancel()
+	if err := r.cfg.ReadBarrier(ctx); err != nil {
+		return err
+	}
+	id, source := "", ""
+	r.cfg.Ledger.View(func(l *ledger.Ledger) {
+		id, source = l.Restoring()
+		for _, lane := range l.Lanes() {
+			r.freshLanes = append(r.freshLanes, lane.Identity)
+		}
+	})
+	if id == "" {
+		return &api.Error{Code: api.CodeConflict, Text: "no restore is under way in this yard; there is nothing to abandon"}
+	}
+	if _, err := r.clear(ctx, source, true, 0); err != nil {
+		return err
+	}
+	return r.reopen(ctx)
+}
+
+// reopen creates the streams of the lanes that the cluster was founded with and ends the
+// restore, which makes the cluster accept jobs again.
+func (r *restorer) reopen(ctx context.Context) error {
+	if err := r.ensureStreams(ctx, cluster.Layout{Identities: r.freshLanes, Recreated: true}); err != nil {
+		return err
+	}
+	return r.propose(ctx, &ledger.Restore{Stage: ledger.RestoreAbandon, ID: r.id})
+}

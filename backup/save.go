@@ -1,0 +1,194 @@
+package backup
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+)
+
+// Sizes and times of a backup.
+const (
+	backupChunkSize   = 512 << 10        // bytes of one reply
+	backupIdleTimeout = 30 * time.Second // between requests: a client that writes to a pipe may be slow
+	holdInterval      = 20 * time.Second // between renewals of the hold
+	maxStreamTries    = 4                // to copy one stream, whose leader may change
+)
+
+// saver is a running backup.
+type saver struct {
+	*session
+	cfg    *Config
+	chunks chan []byte // of the file, in order; closed at its end
+	err    error       // set before chunks is closed; nil: the file is complete
+
+	reading   sync.Mutex
+	offset    int64  // in the file, after lastChunk
+	lastChunk []byte // kept because the reply with it may be lost
+}
+
+// setHold acquires or renews the hold, which keeps the cluster from deleting what the
+// ledger refers to, or releases it.
+func (m *saver) setHold(ctx context.Context, active bool) error {
+	c := &ledger.Hold{Holder: m.cfg.Node + "/" + m.id}
+	if active {
+		m.cfg.Ledger.View(func(l *ledger.Ledger) { c.Until = l.Now().Add(ledger.MaxHold) })
+	}
+	return m.cfg.Propose(ctx, c)
+}
+
+// acquireHold acquires the hold. It takes it over from a node that is not connected:
+// the client of that node's backup now asks this one.
+func (m *saver) acquireHold(ctx context.Context) error {
+	err := m.setHold(ctx, true)
+	if !errors.Is(err, ledger.ErrBackupRunning) {
+		return err
+	}
+	holderNode, _, holder := m.cfg.holder()
+	if members := m.cfg.members(); slices.ContainsFunc(members, func(member ledger.Member) bool {
+		return member.Node == holderNode && slices.Contains(m.cfg.Routed(), member.ServerID())
+	}) {
+		return err
+	}
+	if err := m.cfg.Propose(ctx, &ledger.Hold{Holder: holder}); err != nil {
+		return err
+	}
+	return m.setHold(ctx, true)
+}
+
+// renewHold renews the hold until ctx ends and then releases it. It returns an error
+// if the hold has expired, because data that the backup refers to may be gone.
+func (m *saver) renewHold(ctx context.Context) error {
+	tick := time.NewTicker(holdInterval)
+	defer tick.Stop()
+	defer func() {
+		// If this fails, the hold expires.
+		_ = m.setHold(context.WithoutCancel(ctx), false)
+	}()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		if _, id, _ := m.cfg.holder(); id != m.id {
+			return errors.New("the hold on what the ledger refers to has expired: no authority could be reached")
+		}
+		if err := m.setHold(ctx, true); err != nil && ctx.Err() == nil {
+			m.cfg.Log.Info("backup hold not renewed, retrying", "err", err)
+		}
+	}
+}
+
+// Write passes b to read in chunks. It blocks until they have been requested.
+func (m *saver) Write(b []byte) (int, error) {
+	for rest := b; len(rest) > 0; {
+		chunk := rest[:min(len(rest), backupChunkSize)]
+		select {
+		case m.chunks <- bytes.Clone(chunk):
+			rest = rest[len(chunk):]
+		case <-m.ctx.Done():
+			return len(b) - len(rest), errors.New("the client stopped reading")
+		}
+	}
+	return len(b), nil
+}
+
+// run writes the file. It acquires the hold before it copies the ledger, and copies
+// the streams last, so that they contain everything that the ledger refers to.
+func (m *saver) run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	holdCtx, stop := context.WithCancel(ctx)
+	group.Go(func() error { return m.renewHold(holdCtx) })
+	group.Go(func() error {
+		defer stop()
+		out := bufio.NewWriterSize(m, backupChunkSize)
+		if err := m.write(ctx, NewWriter(out)); err != nil {
+			return err
+		}
+		return out.Flush()
+	})
+	return group.Wait()
+}
+
+// write writes the ledger, the streams and the manifest to w.
+func (m *saver) write(ctx context.Context, w *Writer) error {
+	l := m.cfg.Ledger.Copy()
+	manifest := &Manifest{
+		Format: Format, Version: m.cfg.Version, Yard: m.cfg.Yard, Node: m.cfg.Node, Members: m.cfg.Members(),
+		Started: time.Now().UTC(), Index: l.Index(), At: ledger.FormatTime(l.Now()), Epoch: l.Authority().Epoch,
+		LastEvent: l.LastEvent(), LastResult: l.LastResult(), LastDead: l.LastDeadLetter(), Queues: Queues(l),
+	}
+	l.Crons("", func(ledger.CronView) bool { manifest.Crons++; return true })
+	part := w.Part(LedgerPart)
+	if err := l.Encode(part); err != nil {
+		return err
+	}
+	var err error
+	if manifest.Ledger, err = part.Close(); err != nil {
+		return err
+	}
+	for _, stream := range savedStreams(len(l.Lanes())) {
+		s, err := m.writeStream(ctx, w, stream)
+		if errors.Is(err, cluster.ErrStreamMissing) && stream == cluster.StreamLogs {
+			continue // the log stream is optional
+		}
+		if err != nil {
+			return err
+		}
+		manifest.Streams = append(manifest.Streams, s)
+	}
+	manifest.Ended = time.Now().UTC()
+	return w.Finish(manifest)
+}
+
+// savedStreams returns the streams of a backup in their order. A blob is stored
+// before the record that refers to it, so blobs are copied after the lanes. Boards are
+// not copied: the authority builds them again.
+func savedStreams(lanes int) []string {
+	var all []string
+	for lane := range lanes {
+		all = append(all, cluster.LaneStream(uint8(lane)))
+	}
+	return append(all, cluster.StreamBlobs, cluster.StreamEvents, cluster.StreamResults, cluster.StreamDLQ, cluster.StreamLogs)
+}
+
+// writeStream writes one stream to w, from its beginning again after an interruption.
+func (m *saver) writeStream(ctx context.Context, w *Writer, stream string) (Stream, error) {
+	name := stream
+	for try := 2; ; try++ {
+		part := w.Part(name)
+		at, err := m.cfg.Streams.ArchiveStream(ctx, stream, func(chunk []byte) error {
+			_, err := part.Write(chunk)
+			return err
+		})
+		if err == nil {
+			written, err := part.Close()
+			return Stream{
+				Part: written, Stream: stream, Identity: at.Identity, First: at.First, Last: at.Last,
+				Messages: at.Messages, Bytes: at.Bytes,
+			}, err
+		}
+		if ctx.Err() != nil || try > maxStreamTries || errors.Is(err, cluster.ErrStreamMissing) {
+			return Stream{}, err
+		}
+		m.cfg.Log.Info("stream copy interrupted, retrying", "stream", stream, "err", err)
+		if _, err := part.Close(); err != nil {
+			return Stream{}, err
+		}
+		name = fmt.Sprintf("%s.%d", stream, try)
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+		}
+	}
+}

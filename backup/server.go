@@ -1,0 +1,213 @@
+package backup
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+)
+
+// Config is what a [Server] uses of its node. All fields are required.
+type Config struct {
+	Node    string // this member's name
+	Yard    string // ID of the yard
+	Version string
+	Ledger  Ledger
+	Streams Streams
+	// LaneInfo returns the state of a lane.
+	LaneInfo func(ctx context.Context, lane uint8) (cluster.LaneInfo, error)
+	// Members returns the names of all members, Routed the server IDs of those that
+	// this node is connected to.
+	Members, Routed func() []string
+	// Propose commits a command on the authority and returns the ledger's error if it
+	// rejects the command.
+	Propose func(context.Context, ledger.Command) error
+	// ReadBarrier waits until the local ledger shows all that was committed before.
+	ReadBarrier func(context.Context) error
+	Log         *slog.Logger
+}
+
+// Ledger is the local ledger.
+type Ledger interface {
+	View(func(*ledger.Ledger))
+	Applied() (index uint64, changed <-chan struct{})
+	Copy() *ledger.Ledger
+}
+
+// Streams saves, removes and restores the yard's streams.
+type Streams interface {
+	ArchiveStream(ctx context.Context, stream string, chunk func([]byte) error) (cluster.StreamState, error)
+	CloseLane(ctx context.Context, lane uint8, identity string) (cluster.StreamState, error)
+	RemoveStreams(ctx context.Context) error
+	EnsureStreams(ctx context.Context, layout cluster.Layout) ([]string, error)
+	RestoreStream(ctx context.Context, layout cluster.Layout, stream string, state cluster.StreamState, archive io.Reader) error
+	StreamState(ctx context.Context, stream string) (cluster.StreamState, error)
+	Replicated(ctx context.Context, stream string) (missing string, err error)
+}
+
+// Server serves the backup and restore requests of clients: at most one backup and
+// one restore at a time.
+type Server struct {
+	cfg   Config
+	tasks errgroup.Group
+
+	mu       sync.Mutex
+	ctx      context.Context // of the work between requests
+	saver    *saver
+	restorer *restorer
+}
+
+// NewServer returns a server, which serves requests while [Server.Run] runs.
+func NewServer(cfg Config) *Server { return &Server{cfg: cfg, ctx: context.Background()} }
+
+// Run ends sessions without requests and stale holds, until ctx ends.
+func (b *Server) Run(ctx context.Context) error {
+	b.mu.Lock()
+	b.ctx = ctx
+	b.mu.Unlock()
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-tick.C:
+			b.expire(time.Now())
+			b.releaseHold(ctx)
+		}
+	}
+	return b.tasks.Wait()
+}
+
+// expire ends the sessions that have been idle for too long.
+func (b *Server) expire(now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.saver != nil && b.saver.idle(now) {
+		b.saver.cancel()
+		b.saver = nil
+	}
+	if b.restorer != nil && b.restorer.idle(now) {
+		b.restorer.cancel()
+		b.restorer = nil
+	}
+}
+
+// releaseHold ends a hold of this node that belongs to no running backup, because the
+// node was killed or did not learn that the hold was acquired.
+func (b *Server) releaseHold(ctx context.Context) {
+	b.mu.Lock() // begin acquires the hold and sets b.saver under the same lock
+	node, id, holder := b.cfg.holder()
+	stale := node == b.cfg.Node && (b.saver == nil || b.saver.id != id)
+	b.mu.Unlock()
+	if stale {
+		_ = b.cfg.Propose(ctx, &ledger.Hold{Holder: holder}) // on an error Run tries again
+	}
+}
+
+// holder returns which backup has the hold: its node, its session, and both as
+// the ledger stores them. All are "" without a hold.
+func (c *Config) holder() (node, session, holder string) {
+	c.Ledger.View(func(l *ledger.Ledger) { holder, _ = l.Holder() })
+	node, session, _ = strings.Cut(holder, "/")
+	return node, session, holder
+}
+
+// members returns the members in the ledger.
+func (c *Config) members() (members []ledger.Member) {
+	c.Ledger.View(func(l *ledger.Ledger) { members = l.Membership().Members })
+	return members
+}
+
+// BeginBackup starts a backup in the background and returns its session.
+func (b *Server) BeginBackup(ctx context.Context) (*api.BackupReply, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.saver != nil && !b.saver.idle(time.Now()) {
+		return nil, &api.Error{Code: api.CodeConflict, Text: fmt.Sprintf("%s is already making a backup; it ends %v after its client's last request", b.cfg.Node, backupIdleTimeout)}
+	}
+	m := &saver{session: newSession(b.ctx, backupIdleTimeout), cfg: &b.cfg, chunks: make(chan []byte)}
+	if err := m.acquireHold(ctx); err != nil {
+		m.cancel()
+		return nil, err
+	}
+	if b.saver != nil {
+		b.saver.cancel()
+	}
+	b.saver = m
+	b.tasks.Go(func() error {
+		if m.err = m.run(m.ctx); m.err != nil {
+			b.cfg.Log.Warn("backup failed", "err", m.err)
+		}
+		close(m.chunks)
+		return nil
+	})
+	return &api.BackupReply{Session: m.id, Node: b.cfg.Node}, nil
+}
+
+// findBackup returns the backup with the given session and counts the request as its
+// activity.
+func (b *Server) findBackup(session string) (*saver, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.saver == nil || b.saver.id != session {
+		return nil, &api.Error{Code: api.CodeGone, Text: fmt.Sprintf("%s makes no such backup (any more)", b.cfg.Node)}
+	}
+	b.saver.touch()
+	return b.saver, nil
+}
+
+// ReadBackup returns the chunk of the file at the requested offset, or an empty one after
+// the end of the file. If the chunk does not exist yet within sessionAnswerTimeout
+// the answer is 408.
+func (b *Server) ReadBackup(ctx context.Context, req *api.BackupRequest) ([]byte, error) {
+	m, err := b.findBackup(req.Session)
+	if err != nil {
+		return nil, err
+	}
+	m.reading.Lock()
+	defer m.reading.Unlock()
+	switch {
+	case req.Offset == m.offset-int64(len(m.lastChunk)) && len(m.lastChunk) > 0:
+		return m.lastChunk, nil
+	case req.Offset != m.offset:
+		return nil, &job.InvalidError{Reason: fmt.Sprintf("at %d: the next byte of the file is %d", req.Offset, m.offset)}
+	}
+	timeout := time.NewTimer(sessionAnswerTimeout)
+	defer timeout.Stop()
+	select {
+	case chunk, more := <-m.chunks:
+		if !more && m.err != nil {
+			return nil, &api.Error{Code: api.CodeUnavailable, Text: "the backup was interrupted: " + m.err.Error(), RetryAfter: time.Second}
+		}
+		m.lastChunk, m.offset = chunk, m.offset+int64(len(chunk))
+		return chunk, nil
+	case <-timeout.C:
+	case <-ctx.Done():
+	}
+	return nil, &api.Error{Code: api.CodeTimeout, Text: "the next chunk of the backup is not ready yet"}
+}
+
+// EndBackup ends a backup at the client's request.
+func (b *Server) EndBackup(_ context.Context, req *api.BackupRequest) (*struct{}, error) {
+	m, err := b.findBackup(req.Session)
+	if err != nil {
+		return nil, err
+	}
+	m.cancel()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.saver == m {
+		b.saver = nil
+	}
+	return &struct{}{}, nil
+}

@@ -1,0 +1,294 @@
+package diagnose
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/scheduler"
+)
+
+// diagnosis is everything that determines why a job is in its state: what the local
+// ledger has, and what the authority and the other nodes add.
+type diagnosis struct {
+	now        time.Time
+	job        ledger.JobDiagnosis
+	holders    []ledger.ActiveDispatch         // active jobs of the queue, if its limit is reached
+	outboxFull bool                            // so full that nothing is placed
+	timeout    time.Duration                   // of jobs that set none
+	attempts   uint32                          // likewise, the most
+	workers    string                          // the queue whose Overhop workers may run the job; "": none may
+	runner     string                          // the runner that may run the job; "": none may
+	placement  *scheduler.PlacementExplanation // nil: see noAnswer
+	noAnswer   api.Reason                      // why placement is nil
+	executors  []api.NodeExecutors             // nil: not asked
+}
+
+// readLedger reads a job from l into d. It reports false if l does not have the job.
+func (d *diagnosis) readLedger(l *ledger.Ledger, id job.ID) (ok bool) {
+	if d.job, ok = l.Diagnose(id); ok && d.job.LimitReached && d.job.State != job.Active && !d.job.State.Ended() {
+		d.holders = l.ActiveInQueue(d.job.View.Queue, api.MaxActiveJobs)
+	}
+	d.outboxFull = l.OutboxBytes() >= ledger.MaxOutbox/4*3
+	return ok
+}
+
+// newDiagnosis returns a diagnosis without facts.
+func (g *Diagnoser) newDiagnosis() *diagnosis {
+	return &diagnosis{now: time.Now(), timeout: g.cfg.DefaultTimeout, attempts: g.cfg.MaxAttempts}
+}
+
+// queryNodes asks the authority and the other nodes about the job of d.
+func (g *Diagnoser) queryNodes(ctx context.Context, d *diagnosis) {
+	v := &d.job.View
+	if v.State.Ended() {
+		return
+	}
+	d.workers, d.runner = g.cfg.Route(v.Queue, v.Function)
+	var queries sync.WaitGroup
+	queries.Go(func() {
+		query := scheduler.PlacementQuery{Queue: v.Queue, Function: v.Function, Job: v.ID, Dispatch: v.Dispatches}
+		d.placement, d.noAnswer = g.explainPlacement(ctx, query)
+	})
+	switch v.State {
+	case job.Waiting:
+		queries.Go(func() { d.executors = g.queryExecutors(ctx, executorsRequest{d.workers, d.runner}) })
+	case job.Active:
+		queries.Go(func() { g.AddProgress(ctx, v) })
+	}
+	queries.Wait()
+}
+
+// reason is one reason of an explanation.
+type reason struct {
+	api.Reason
+	blocks bool // it prevents a job from starting; blocking reasons come first
+}
+
+// published returns reasons as the API shows them.
+func published(reasons []reason) []api.Reason {
+	if reasons == nil {
+		return nil
+	}
+	shown := make([]api.Reason, len(reasons))
+	for i := range reasons {
+		shown[i] = reasons[i].Reason
+	}
+	return shown
+}
+
+// waitReason returns the reasons that block the job, or "" if it only waits for other
+// jobs. The text does not change unless the situation does.
+func (d *diagnosis) waitReason() string {
+	var texts []string
+	for _, r := range d.reasons() {
+		if r.blocks {
+			texts = append(texts, r.Text)
+		}
+	}
+	return strings.Join(texts, ", and ")
+}
+
+// reasons returns the reasons for the job's state, the one to resolve first at the
+// front.
+func (d *diagnosis) reasons() (all []reason) {
+	switch d.job.State {
+	case job.Delayed:
+		return append(append(all, d.delayReason()), d.blockers()...)
+	case job.Waiting:
+		if all = append(d.blockers(), d.executorReasons()...); len(all) > 0 && all[0].blocks {
+			return append(all, d.orderReasons(true)...)
+		}
+		return append(d.orderReasons(false), all...)
+	case job.Active:
+		return d.runningReasons()
+	case job.Completed:
+		return append(all, d.completedReason())
+	case job.Failed:
+		return append(all, d.failedReason())
+	}
+	return nil
+}
+
+// delayReason returns what a delayed job waits for.
+func (d *diagnosis) delayReason() reason {
+	p := &d.job
+	r := reason{Reason: api.Reason{Code: api.ReasonDelayed, Text: "it is due at " + ledger.FormatTime(p.Due), Data: &api.ReasonData{At: &p.Due}}, blocks: true}
+	switch {
+	case p.Retrying && p.Redelivered:
+		r.Code, r.Data.Error = api.ReasonGivenBack, p.Reason
+		r.Text += fmt.Sprintf(": its last dispatch was given back (%s), and the attempt is not counted", p.Reason)
+	case p.Retrying:
+		limit := d.maxAttempts()
+		r.Code, r.Data.Error, r.Data.Attempt, r.Data.MaxAttempts = api.ReasonBackoff, p.Reason, p.Attempts, limit
+		r.Text += fmt.Sprintf(": attempt %d of %d failed (%s), and it is tried again then", p.Attempts, limit, p.Reason)
+	case p.Debounced:
+		r.Code = api.ReasonDebounced
+		r.Text += ", unless another job with its debounce key takes its place before"
+	}
+	return r
+}
+
+func (d *diagnosis) maxAttempts() uint32 { return cmp.Or(d.job.MaxAttempts, d.attempts) }
+
+// blockers returns what prevents all jobs of the queue from starting.
+func (d *diagnosis) blockers() (all []reason) {
+	block := func(c api.ReasonCode, data *api.ReasonData, format string, args ...any) {
+		all = append(all, reason{api.Reason{Code: c, Text: fmt.Sprintf(format, args...), Data: data}, true})
+	}
+	switch {
+	case d.placement == nil && d.noAnswer.Text != "":
+		block(d.noAnswer.Code, nil, "%s", d.noAnswer.Text)
+	case d.placement != nil && d.placement.LeaseUncertain:
+		block(api.ReasonLease, nil, "the authority's lease is not certain: nothing is started meanwhile")
+	}
+	switch {
+	case d.outboxFull:
+		block(api.ReasonHistoryFull, nil, "history cannot be written: nothing is started until it can")
+	case d.placement != nil && d.placement.Blocked != "":
+		block(api.ReasonNotDispatching, nil, "%s", d.placement.Blocked)
+	}
+	p := &d.job
+	if p.QueueView.Paused {
+		block(api.ReasonPaused, &api.ReasonData{Queue: p.View.Queue, Since: timePtr(p.PausedSince)}, "queue %s is paused since %s", p.View.Queue, ledger.FormatTime(p.PausedSince))
+	}
+	if p.LimitReached {
+		active := p.QueueView.Counts[job.Active]
+		data := &api.ReasonData{Queue: p.View.Queue, Limit: p.QueueView.Config.Limit, Active: active, Holders: d.holderList()}
+		data.MoreHolders = max(0, active-len(data.Holders))
+		block(api.ReasonLimit, data, "queue %s runs as many jobs at once as its limit allows: %d", p.View.Queue, data.Limit)
+	}
+	return all
+}
+
+// holderList returns the jobs that fill the queue's limit.
+func (d *diagnosis) holderList() []api.ActiveJob {
+	holders := make([]api.ActiveJob, len(d.holders))
+	for i := range d.holders {
+		holders[i] = api.NewActiveJob(&d.holders[i], d.timeout)
+	}
+	return holders
+}
+
+// executorReasons returns why no worker and no runner can take the job.
+func (d *diagnosis) executorReasons() (all []reason) {
+	if d.executors == nil || d.placement != nil && (d.placement.Available > 0 || d.placement.Placing) {
+		return nil
+	}
+	able, drained := false, drainedReason(d.executors)
+	notDrained := slices.DeleteFunc(slices.Clone(d.executors), func(h api.NodeExecutors) bool { return h.Drained })
+	if d.workers != "" {
+		if r := workersReason(d.workers, notDrained); r != nil {
+			all = append(all, *r)
+		} else {
+			able = true
+		}
+	}
+	if d.runner != "" && !able {
+		switch r := runnerReason(d.runner, notDrained); {
+		case r == nil:
+			able = true
+		case r.Code != api.ReasonRunnerMissing || d.workers == "" && drained == nil:
+			all = append(all, *r)
+		}
+	}
+	if able {
+		return nil
+	}
+	if drained != nil {
+		all = append(all, *drained)
+	}
+	if silent := silentMembers(d.executors); len(silent) > 0 {
+		all = append(all, reason{Reason: api.Reason{Code: api.ReasonMembersSilent, Text: "no answer, so their workers and runners are not known: " + strings.Join(silent, ", ")}})
+	}
+	return all
+}
+
+// orderReasons returns which jobs start before this one. blocked reports whether
+// something else prevents its start.
+func (d *diagnosis) orderReasons(blocked bool) []reason {
+	p := &d.job
+	switch {
+	case p.Ahead > 0:
+		return []reason{{Reason: api.Reason{Code: api.ReasonJobsAhead, Text: "jobs of its queue for the same executors that start before it: " + strconv.Itoa(p.Ahead), Data: &api.ReasonData{Ahead: p.Ahead}}}}
+	case d.placement != nil && d.placement.Placing:
+		return []reason{{Reason: api.Reason{Code: api.ReasonBeingPlaced, Text: "an executor has been chosen for it, which is being committed"}}}
+	case blocked:
+		return []reason{{Reason: api.Reason{Code: api.ReasonNextInQueue, Text: "no job of its queue for the same executors starts before it"}}}
+	}
+	return []reason{{Reason: api.Reason{Code: api.ReasonNextInQueue, Text: "it is the next to start"}}}
+}
+
+// runningReasons returns where an active job runs, and what is unusual about it.
+func (d *diagnosis) runningReasons() (all []reason) {
+	p := &d.job
+	deadline := p.Started.Add(cmp.Or(p.Timeout, d.timeout))
+	data := &api.ReasonData{
+		Node: p.Node, Channel: p.Worker, Since: &p.Started, Dispatch: p.Dispatches, Attempt: p.Attempts, MaxAttempts: d.maxAttempts(),
+		Deadline: &deadline, RemainingMS: max(0, deadline.Sub(d.now).Milliseconds()), Losses: p.Losses,
+	}
+	if r := p.Progress; r != nil {
+		data.Lease, data.Percent = timePtr(r.Lease.UTC()), r.Percent
+	}
+	where := reason{Reason: api.Reason{Code: api.ReasonRunning, Data: data, Text: fmt.Sprintf("it runs on node %s, channel %s, since %s: attempt %d of %d, until %s at the latest",
+		p.Node, p.Worker, ledger.FormatTime(p.Started), p.Attempts, data.MaxAttempts, ledger.FormatTime(deadline))}}
+	add := func(c api.ReasonCode, format string, args ...any) {
+		all = append(all, reason{Reason: api.Reason{Code: c, Text: fmt.Sprintf(format, args...), Data: &api.ReasonData{Node: p.Node}}})
+	}
+	if p.Recalled != "" {
+		add(api.ReasonStopping, "it is being stopped: %s", p.Recalled)
+	}
+	all = append(all, where)
+	switch {
+	case d.placement == nil:
+		all = append(all, reason{Reason: d.noAnswer})
+	case d.placement.Dispatch != nil && d.placement.Dispatch.Silent:
+		add(api.ReasonNodeSilent, "node %s has sent no heartbeat lately: it ends what it runs, and the job is started elsewhere once its lease is over", p.Node)
+	case d.placement.Dispatch != nil && !d.placement.Dispatch.Confirmed:
+		add(api.ReasonNotTaken, "node %s has not confirmed yet that it took it", p.Node)
+	}
+	return all
+}
+
+func (d *diagnosis) completedReason() reason {
+	p := &d.job
+	data := &api.ReasonData{At: &p.Ended, Node: p.Node, Channel: p.Worker, Dispatch: p.Dispatches, Attempt: p.Attempts, MaxAttempts: d.maxAttempts(), Losses: p.Losses}
+	return reason{Reason: api.Reason{Code: api.ReasonCompleted, Data: data, Text: fmt.Sprintf("it completed at %s, by attempt %d of %d, on node %s",
+		ledger.FormatTime(p.Ended), p.Attempts, data.MaxAttempts, p.Node)}}
+}
+
+func (d *diagnosis) failedReason() reason {
+	p := &d.job
+	data := &api.ReasonData{At: &p.Ended, Node: p.Node, Channel: p.Worker, Dispatch: p.Dispatches, Attempt: p.Attempts, MaxAttempts: d.maxAttempts(), Losses: p.Losses, Error: p.Reason}
+	r := reason{Reason: api.Reason{Code: api.ReasonFailed, Data: data, Text: fmt.Sprintf("it failed at %s, after %d of %d attempts: %s; its dead letter: 'yardmaster dlq show %s'",
+		ledger.FormatTime(p.Ended), p.Attempts, data.MaxAttempts, p.Reason, p.ID)}}
+	if p.Fault != nil && p.Fault.Type == job.FaultCancelled {
+		r.Code = api.ReasonCancelled
+		r.Text = fmt.Sprintf("it was cancelled, and ended at %s, after %s: %s", ledger.FormatTime(p.Ended), plural(int(p.Attempts), "attempt"), p.Reason)
+	}
+	return r
+}
+
+// plural returns n with a noun, such as "2 jobs".
+func plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// timePtr returns a pointer to t, or nil for the zero time.
+func timePtr(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}

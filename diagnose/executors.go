@@ -1,0 +1,207 @@
+package diagnose
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/scheduler"
+)
+
+// explainPlacement asks the authority. If it does not answer, none has the reason.
+func (g *Diagnoser) explainPlacement(ctx context.Context, q scheduler.PlacementQuery) (explanation *scheduler.PlacementExplanation, none api.Reason) {
+	if text := g.cfg.NoQuorum(); text != "" {
+		return nil, api.Reason{Code: api.ReasonNoQuorum, Text: text}
+	}
+	owner, ok := g.cfg.Authority()
+	if !ok {
+		return nil, api.Reason{Code: api.ReasonNoAuthority, Text: "no authority is known: no node decides"}
+	}
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	var answer scheduler.PlacementExplanation
+	var err error
+	if owner == g.cfg.Node {
+		answer, err = g.cfg.Placement(ctx, q)
+	} else {
+		err = g.cfg.Peers.RequestJSON(ctx, owner, verbExplainPlacement, q, &answer)
+	}
+	if err != nil {
+		return nil, api.Reason{Code: api.ReasonAuthoritySilent, Text: fmt.Sprintf("the authority, %s, does not answer: %s", owner, cluster.ErrorText(err))}
+	}
+	return &answer, api.Reason{}
+}
+
+func (g *Diagnoser) servePlacement(ctx context.Context, request []byte) ([]byte, error) {
+	q, err := decode[scheduler.PlacementQuery](request)
+	if err != nil {
+		return nil, err
+	}
+	w, err := g.cfg.Placement(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(w)
+}
+
+// executorsRequest names a queue, for its workers, and a runner; "" for none.
+type executorsRequest struct {
+	Queue  string `json:"queue,omitempty"`
+	Runner string `json:"runner,omitempty"`
+}
+
+// queryExecutors asks all members at the same time for their executors.
+func (g *Diagnoser) queryExecutors(ctx context.Context, req executorsRequest) []api.NodeExecutors {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	members := g.cfg.Members()
+	all := make([]api.NodeExecutors, len(members))
+	var queries sync.WaitGroup
+	for i := range members {
+		if members[i] == g.cfg.Node {
+			all[i] = g.localExecutors(req)
+			continue
+		}
+		queries.Go(func() {
+			if err := g.cfg.Peers.RequestJSON(ctx, members[i], verbExecutors, req, &all[i]); err != nil {
+				all[i] = api.NodeExecutors{Error: cluster.ErrorText(err)}
+			}
+			all[i].Node = members[i]
+		})
+	}
+	queries.Wait()
+	return all
+}
+
+// localExecutors returns this node's executors.
+func (g *Diagnoser) localExecutors(q executorsRequest) api.NodeExecutors {
+	h := api.NodeExecutors{Node: g.cfg.Node, Drained: g.cfg.Drained()}
+	if q.Queue != "" {
+		workers := g.cfg.Workers.Subscribers(q.Queue)
+		h.Workers = &workers
+	}
+	for _, p := range g.cfg.Pools() {
+		if p.Runner == q.Runner {
+			p.Members = nil
+			h.Pool = &p
+		}
+	}
+	return h
+}
+
+func (g *Diagnoser) serveExecutors(_ context.Context, request []byte) ([]byte, error) {
+	q, err := decode[executorsRequest](request)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(g.localExecutors(q))
+}
+
+// silentMembers returns the names of the members that did not answer.
+func silentMembers(all []api.NodeExecutors) (silent []string) {
+	for i := range all {
+		if all[i].Error != "" {
+			silent = append(silent, all[i].Node)
+		}
+	}
+	return silent
+}
+
+// drainedReason names the nodes that have suitable executors but are drained, or
+// returns nil.
+func drainedReason(all []api.NodeExecutors) *reason {
+	var names []string
+	for i := range all {
+		if h := &all[i]; h.Drained && (h.Pool != nil || h.Workers != nil && h.Workers.Count > 0) {
+			names = append(names, h.Node)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	return &reason{Reason: api.Reason{Code: api.ReasonDrained, Data: &api.ReasonData{Nodes: all},
+		Text: "drained, so that nothing is started there: " + strings.Join(names, ", ") + "; 'yardmaster node resume " + names[0] + "' ends that"}, blocks: true}
+}
+
+// workersReason returns why no Overhop worker takes jobs of a queue; nil if one does.
+func workersReason(queue string, all []api.NodeExecutors) *reason {
+	count, stalled, credits := 0, 0, 0
+	for i := range all {
+		if w := all[i].Workers; w != nil {
+			count, stalled, credits = count+w.Count, stalled+w.Stalled, credits+w.Credits
+		}
+	}
+	r := reason{Reason: api.Reason{Text: "no worker has credit for queue " + queue, Data: &api.ReasonData{Queue: queue, Nodes: all}}, blocks: true}
+	switch {
+	case credits > 0:
+		return nil
+	case count == 0:
+		r.Code = api.ReasonNoWorker
+		r.Text += ": none is subscribed" + answeringSuffix(all)
+	case stalled == count && count == 1:
+		r.Code = api.ReasonWorkersStalled
+		r.Text += ": the only one that is subscribed has stalled" + answeringSuffix(all)
+	case stalled == count:
+		r.Code = api.ReasonWorkersStalled
+		r.Text += fmt.Sprintf(": all %d that are subscribed have stalled%s", count, answeringSuffix(all))
+	default:
+		r.Code = api.ReasonWorkersBusy
+		r.Text += ": those that are subscribed take no more for now"
+	}
+	return &r
+}
+
+// answeringSuffix returns a text that limits a statement to the members that answered,
+// or "" if all did.
+func answeringSuffix(all []api.NodeExecutors) string {
+	if len(silentMembers(all)) == 0 {
+		return ""
+	}
+	return " at the members that answer"
+}
+
+// runnerReason returns why no process of a runner takes jobs; nil if one does.
+func runnerReason(runner string, all []api.NodeExecutors) *reason {
+	var hosts, troubles []string
+	where := map[string][]string{} // nodes, by their pool's trouble
+	up, slots, busy, looping := 0, 0, 0, 0
+	for i := range all {
+		p := all[i].Pool
+		if p == nil {
+			continue
+		}
+		hosts = append(hosts, all[i].Node)
+		up, slots, busy, looping = up+p.Up, slots+p.Slots, busy+p.InFlight, looping+p.CrashLooping
+		if p.Reason != "" {
+			where[p.Reason] = append(where[p.Reason], all[i].Node)
+		}
+	}
+	for trouble, nodes := range where {
+		troubles = append(troubles, strings.Join(nodes, ", ")+": "+trouble)
+	}
+	slices.Sort(troubles)
+	r := reason{Reason: api.Reason{Data: &api.ReasonData{Runner: runner, Nodes: all}}, blocks: true}
+	switch {
+	case len(hosts) == 0 && answeringSuffix(all) == "":
+		r.Code, r.Text = api.ReasonRunnerMissing, fmt.Sprintf("no member has runner %s", runner)
+	case len(hosts) == 0:
+		r.Code, r.Text = api.ReasonRunnerMissing, fmt.Sprintf("no member that answers has runner %s", runner)
+	case up > 0 && busy < slots:
+		return nil
+	case up > 0:
+		r.Code, r.Text = api.ReasonRunnerBusy, fmt.Sprintf("all slots of runner %s are taken", runner)
+	case len(troubles) == 0:
+		r.Code, r.Text = api.ReasonRunnerDown, fmt.Sprintf("no process of runner %s is up yet", runner)
+	default:
+		r.Code, r.Text = api.ReasonRunnerDown, fmt.Sprintf("no process of runner %s is up: %s", runner, strings.Join(troubles, "; "))
+	}
+	if r.Code == api.ReasonRunnerDown && looping > 0 {
+		r.Code = api.ReasonRunnerLooping
+	}
+	return &r
+}

@@ -1,0 +1,209 @@
+package diagnose
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+)
+
+// Bounds of a search for a job's history, which is in one stream with that of all jobs.
+const (
+	historyTimeout   = 900 * time.Millisecond
+	historyMaxBytes  = 24 << 20 // from each time that the ledger knows
+	historyBatchSize = 64       // messages read at once
+	historySlack     = 2 * time.Second
+	maxUnpublished   = 100_000 // events searched that are not published yet
+	maxHistoryEvents = 1000    // events returned: the latest
+)
+
+// historyReader finds the events of one job. It reads the stream from each time at which
+// the ledger knows that something happened to the job, up to the last event that the job
+// can have.
+type historyReader struct {
+	readSince func(ctx context.Context, at time.Time, limit int) ([]cluster.Batch, error)
+	readFrom  func(ctx context.Context, seq uint64, limit int) ([]cluster.Batch, error)
+
+	id        []byte
+	lastEvent historyEvent // the last that the job can have
+	next      uint64       // sequence after the last batch read; 0: none
+	gap       bool         // batches were skipped
+	ended     bool         // lastEvent was found
+	err       error
+	found     []historyEvent
+}
+
+// historyEvent is one event about the job.
+type historyEvent struct {
+	Event    string `json:"event"`
+	Request  string `json:"request_id"`
+	Number   uint64 `json:"seq"`
+	Dispatch uint32 `json:"-"`
+	line     []byte
+}
+
+// readHistory reads a job's history. unpublished are the lines of events that are not
+// published yet, all of them if unpublishedAll.
+func (g *Diagnoser) readHistory(ctx context.Context, p *ledger.JobDiagnosis, unpublished [][]byte, unpublishedAll bool) api.JobHistory {
+	if p.Dispatches == 0 {
+		return api.JobHistory{Events: []json.RawMessage{}, Complete: true, Note: "no dispatch of it was ever made"}
+	}
+	ctx, cancel := context.WithTimeout(ctx, historyTimeout)
+	defer cancel()
+	r := &historyReader{readSince: g.cfg.Records.ReadHistorySince, readFrom: g.cfg.Records.ReadHistory, id: p.ID.Append(nil), lastEvent: lastEventOf(p)}
+	for _, line := range unpublished {
+		r.addLine(line)
+	}
+	ended := r.ended
+	r.ended = false
+	r.read(ctx, eventTimes(p))
+	r.ended = r.ended || ended
+	return r.history(unpublishedAll)
+}
+
+// lastEventOf returns the last event that a job in its state can have.
+func lastEventOf(p *ledger.JobDiagnosis) historyEvent {
+	kind := ledger.DispatchFailed
+	switch p.State {
+	case job.Waiting:
+		kind = ledger.DispatchQueued
+	case job.Active:
+		kind = ledger.WorkerAssigned
+	case job.Completed:
+		kind = ledger.DispatchDelivered
+	}
+	return historyEvent{Event: kind.String(), Dispatch: p.Dispatches}
+}
+
+// eventTimes returns the times at which the ledger knows that something happened.
+func eventTimes(p *ledger.JobDiagnosis) (times []time.Time) {
+	for _, at := range []time.Time{p.Created, p.RequestedAt, p.Started, p.Ended} {
+		if !at.IsZero() {
+			times = append(times, at)
+		}
+	}
+	slices.SortFunc(times, time.Time.Compare)
+	return times
+}
+
+// read reads from each of the times, up to historyMaxBytes each. What lies beyond that
+// before the next time is skipped.
+func (r *historyReader) read(ctx context.Context, times []time.Time) {
+	for _, at := range times {
+		batches, err := r.readSince(ctx, at.Add(-historySlack), historyBatchSize)
+		r.gap = r.gap || r.next > 0 && len(batches) > 0 && batches[0].Seq > r.next
+		for remaining := historyMaxBytes; ; {
+			if r.err = err; err != nil || r.ended {
+				return
+			}
+			if batches = r.skipRead(batches); len(batches) == 0 {
+				break
+			}
+			for i := range batches {
+				r.readBatch(&batches[i])
+				remaining -= len(batches[i].Body)
+			}
+			if remaining <= 0 {
+				break
+			}
+			batches, err = r.readFrom(ctx, r.next, historyBatchSize)
+		}
+	}
+}
+
+// skipRead returns batches without those that were read before.
+func (r *historyReader) skipRead(batches []cluster.Batch) []cluster.Batch {
+	for len(batches) > 0 && batches[0].Seq < r.next {
+		batches = batches[1:]
+	}
+	return batches
+}
+
+// readBatch searches a batch for events of the job.
+func (r *historyReader) readBatch(b *cluster.Batch) {
+	r.next = b.Seq + 1
+	if !bytes.Contains(b.Body, r.id) {
+		return
+	}
+	for line := range bytes.SplitSeq(b.Body, []byte("\n")) {
+		if bytes.Contains(line, r.id) {
+			r.addLine(line)
+		}
+	}
+}
+
+// addLine adds an event if it is about the job.
+func (r *historyReader) addLine(line []byte) {
+	var e historyEvent
+	if json.Unmarshal(line, &e) != nil {
+		return
+	}
+	if id, n, ok := job.ParseRequestID(e.Request); ok && id.String() == string(r.id) {
+		e.Dispatch = n
+	} else if e.Event != ledger.WorkerAssigned.String() { // an event of another job that mentions this one
+		return
+	} else if k := len(r.found); k > 0 { // WorkerAssigned names no dispatch, but follows its DispatchNotified
+		e.Dispatch = r.found[k-1].Dispatch
+	}
+	e.line = bytes.Clone(line)
+	r.found = append(r.found, e)
+	r.ended = r.ended || e.Event == r.lastEvent.Event && e.Dispatch == r.lastEvent.Dispatch
+}
+
+// history sorts the events and notes what is missing.
+func (r *historyReader) history(unpublishedAll bool) api.JobHistory {
+	slices.SortStableFunc(r.found, func(a, b historyEvent) int { return int(int64(a.Number - b.Number)) })
+	r.found = slices.CompactFunc(r.found, func(a, b historyEvent) bool { return a.Number == b.Number })
+	h := api.JobHistory{Events: []json.RawMessage{}, Complete: r.complete()}
+	switch {
+	case h.Complete:
+	case r.err != nil:
+		h.Note = "history could not be read to the end: " + r.err.Error()
+	case r.gap:
+		h.Note = "there is too much history of other jobs in between: events are missing; 'yardmaster events --job' searches all of it"
+	case !r.ended || !unpublishedAll:
+		h.Note = "the last events are not published yet, or no longer kept"
+	default:
+		h.Note = "the first events are no longer kept"
+	}
+	if cut := len(r.found) - maxHistoryEvents; cut > 0 {
+		r.found, h.Complete = r.found[cut:], false
+		h.Note = strings.TrimPrefix(fmt.Sprintf("%s; %d older events are omitted", h.Note, cut), "; ")
+	}
+	for _, e := range r.found {
+		h.Events = append(h.Events, e.line)
+	}
+	return h
+}
+
+// complete reports whether no event is missing: each dispatch has one DispatchQueued, one
+// DispatchNotified, and one DispatchDelivered or DispatchFailed, up to lastEvent.
+func (r *historyReader) complete() bool {
+	queued, notified, ended := uint32(0), uint32(0), uint32(0)
+	for _, e := range r.found {
+		switch e.Event {
+		case ledger.DispatchQueued.String():
+			queued++
+		case ledger.DispatchNotified.String():
+			notified++
+		case ledger.DispatchDelivered.String(), ledger.DispatchFailed.String():
+			ended++
+		}
+	}
+	n := r.lastEvent.Dispatch
+	switch r.lastEvent.Event {
+	case ledger.DispatchQueued.String():
+		return queued == n && notified == n-1 && ended == n-1
+	case ledger.WorkerAssigned.String():
+		return queued == n && notified == n && ended == n-1
+	}
+	return queued == n && notified == n && ended == n
+}

@@ -1,0 +1,163 @@
+package diagnose
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+)
+
+// explainDecision explains a name whose latest record did not become a new job. It
+// reports false without such a record.
+func (g *Diagnoser) explainDecision(e *api.JobExplanation, q *api.JobRequest) (found bool) {
+	g.cfg.View(func(l *ledger.Ledger) {
+		for _, id := range candidateIDs(l, q) {
+			d, at, ok := l.LastDecision(id)
+			if ok && d.Ingested > ledger.IngestedKnown { // otherwise it became a job
+				e.ID, found = id, true
+				e.Reasons = []api.Reason{decisionReason(d, at)}
+				return
+			}
+		}
+	})
+	if found {
+		e.State, e.Verdict = "none", sentence(e.Reasons[0].Text)
+		e.History.Note = "not searched: it is not a job"
+	}
+	return found
+}
+
+// decisionReason returns the effect of a record's keys.
+func decisionReason(d ledger.Decision, at time.Time) api.Reason {
+	data := &api.ReasonData{Since: &at, Error: d.Reason}
+	if !d.Job.IsZero() {
+		data.Job, data.Queue = &d.Job, d.Queue
+	}
+	switch d.Ingested {
+	case ledger.IngestedDuplicate:
+		return api.Reason{Code: api.ReasonDuplicate, Data: data, Text: fmt.Sprintf("it became no job at %s: job %s of queue %s holds its unique key", ledger.FormatTime(at), d.Job, d.Queue)}
+	case ledger.IngestedRateLimited:
+		freeAt := at.Add(d.RetryAfter)
+		data.At = &freeAt
+		return api.Reason{Code: api.ReasonRateLimited, Data: data, Text: fmt.Sprintf("it became no job at %s: its rate limit key was held until %s", ledger.FormatTime(at), ledger.FormatTime(freeAt))}
+	case ledger.IngestedDebounced:
+		return api.Reason{Code: api.ReasonMerged, Data: data, Text: fmt.Sprintf("at %s it replaced the content of job %s of queue %s, which holds its debounce key", ledger.FormatTime(at), d.Job, d.Queue)}
+	}
+	return api.Reason{Code: api.ReasonRejected, Data: data, Text: fmt.Sprintf("it became no job at %s: %s", ledger.FormatTime(at), d.Reason)}
+}
+
+// candidateIDs returns the job ids that a request may mean, by the rules of [Config].FindJob.
+func candidateIDs(l *ledger.Ledger, q *api.JobRequest) (ids []job.ID) {
+	queue, text := q.Queue, q.ID
+	if id, err := job.ParseID(text); err == nil {
+		return []job.ID{id}
+	}
+	for i := range text {
+		if text[i] == ':' && queue == "" && job.ValidQueue(text[:i]) == nil {
+			ids = candidateIDs(l, &api.JobRequest{ID: text[i+1:], Queue: text[:i]})
+			break
+		}
+	}
+	queues := []string{queue}
+	if queue == "" {
+		queues = queues[:0]
+		for _, view := range l.Queues() {
+			queues = append(queues, view.Name)
+		}
+	}
+	for _, name := range queues {
+		if id, err := job.KeyID(name, text); err == nil {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// findForgotten finds a job that a request may mean and of which the ledger only has the
+// id.
+func (g *Diagnoser) findForgotten(q *api.JobRequest) (found job.ID, ok bool) {
+	g.cfg.View(func(l *ledger.Ledger) {
+		for _, id := range candidateIDs(l, q) {
+			if queue, known := l.Known(id); known && queue == "" {
+				found, ok = id, true
+				return
+			}
+		}
+	})
+	return found, ok
+}
+
+// maxScanned is how many records of a lane are searched for one that is not ingested
+// yet.
+const maxScanned = 2048
+
+// findNotIngested explains a job whose record is stored in its lane but not ingested yet.
+// It reports false if there is no such record.
+func (g *Diagnoser) findNotIngested(ctx context.Context, e *api.JobExplanation, q *api.JobRequest) bool {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	var lanes []ledger.LaneCursor
+	ids := map[job.ID]bool{}
+	g.cfg.View(func(l *ledger.Ledger) {
+		lanes = l.Lanes()
+		for _, id := range candidateIDs(l, q) {
+			ids[id] = true
+		}
+	})
+	var mu sync.Mutex
+	var found *job.Record
+	var reads sync.WaitGroup
+	for lane := range lanes {
+		reads.Go(func() {
+			records, _ := g.cfg.Records.Read(ctx, uint8(lane), lanes[lane].Cursor+1, maxScanned) // records of a failed read are not found
+			for i := range records {
+				record := &records[i]
+				facts, _ := record.Job(lanes[lane].Identity, g.cfg.Defaults)
+				if ids[facts.ID] || record.Key == q.ID && (q.Queue == "" || q.Queue == record.Queue) {
+					mu.Lock()
+					found, e.ID, e.Queue = record, facts.ID, record.Queue
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	reads.Wait()
+	if found == nil {
+		return false
+	}
+	g.explainNotIngested(ctx, e, found, lanes[found.Lane].Cursor)
+	return true
+}
+
+// explainNotIngested fills in e for a record that is not ingested. cursor is how far its
+// lane has been ingested.
+func (g *Diagnoser) explainNotIngested(ctx context.Context, e *api.JobExplanation, record *job.Record, cursor uint64) {
+	d := g.newDiagnosis()
+	d.job.View.Queue = record.Queue
+	g.cfg.View(func(l *ledger.Ledger) { d.outboxFull = l.OutboxBytes() >= ledger.MaxOutbox/4*3 })
+	g.queryNodes(ctx, d)
+	e.State, e.Reasons = job.New.String(), published(d.notIngested(record, cursor))
+	var texts []string
+	for _, r := range e.Reasons {
+		texts = append(texts, r.Text)
+	}
+	e.Verdict = withCaveat(&e.Observed, sentence(strings.Join(texts, "; and ")), e.Reasons)
+	e.History.Complete, e.History.Note = true, "nothing has happened since it was accepted"
+}
+
+// notIngested returns where a record is, and what prevents its ingestion.
+func (d *diagnosis) notIngested(r *job.Record, cursor uint64) (all []reason) {
+	data := &api.ReasonData{Since: &r.Stored, Lane: &r.Lane, Seq: r.Seq, Cursor: cursor, Lag: r.Seq - cursor - 1}
+	all = append(all, reason{Reason: api.Reason{Code: api.ReasonNotIngested, Data: data, Text: fmt.Sprintf(
+		"it was accepted at %s, and is not ingested into the ledger yet: lane %d, sequence %d, %s before it",
+		ledger.FormatTime(r.Stored), r.Lane, r.Seq, plural(int(data.Lag), "record"))}, blocks: true})
+	if w := d.placement; w != nil && int(r.Lane) < len(w.Lanes) && w.Lanes[r.Lane] != "" {
+		all = append(all, reason{Reason: api.Reason{Code: api.ReasonLaneTrouble, Text: w.Lanes[r.Lane], Data: &api.ReasonData{Lane: &r.Lane}}, blocks: true})
+	}
+	return append(all, d.blockers()...)
+}

@@ -1,0 +1,134 @@
+package health
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/consensus"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+)
+
+// ChecksConfig is what the checks of a node depend on.
+type ChecksConfig struct {
+	Node      string
+	DataDir   string
+	Clustered bool
+	Members   func() []string // returns the names of all members, including this node
+
+	Raft      RaftState
+	Authority func() string // returns the authority according to the ledger, "" if there is none
+	NATS      NATSState
+	Replicas  ReplicaState
+	// AvailableLanes returns the number of lanes that answer.
+	AvailableLanes func() int
+	Leaving        func() bool      // reports whether this node is stopping or drained
+	Drained        func() time.Time // returns since when it has been drained; zero: it is not
+}
+
+// RaftState is the state of this node in the Raft group.
+type RaftState interface {
+	Status() consensus.Status
+	WriteError() error
+	View(func(*ledger.Ledger))
+}
+
+// NATSState is the state of this node's NATS server.
+type NATSState interface {
+	ReachableMembers() []string
+	WriteFailure() string
+	Health(context.Context) error
+}
+
+// ReplicaState is the state of this node's replicas of streams.
+type ReplicaState interface {
+	StalledReplicas() []string
+	Gaps() map[string]uint64
+}
+
+// Checks determines the status of this node, except for its disk.
+type Checks struct {
+	cfg       ChecksConfig
+	partition partitionWatch
+}
+
+// NewChecks returns the checks of a node, to be run by its monitor.
+func NewChecks(cfg ChecksConfig) *Checks { return &Checks{cfg: cfg} }
+
+// Status checks this node and returns what it found, without the disk.
+func (c *Checks) Status(ctx context.Context, now time.Time) NodeStatus {
+	raft := c.cfg.Raft.Status()
+	w := NodeStatus{
+		Reaches: c.cfg.NATS.ReachableMembers(), Leader: raft.Leader, Contact: raft.Contact, Last: raft.Last, Leaving: c.cfg.Leaving(),
+		Drained: c.cfg.Drained(),
+	}
+	add := func(kind Kind, format string, args ...any) {
+		w.Conditions = append(w.Conditions, Condition{Kind: kind, Text: fmt.Sprintf(format, args...)})
+	}
+	if err := c.cfg.Raft.WriteError(); err != nil {
+		add(DiskFailed, "the log cannot be written: %v; free space, or mend the disk", err)
+	}
+	if text := c.cfg.NATS.WriteFailure(); text != "" {
+		add(JetStream, "%s", text)
+	} else if err := c.cfg.NATS.Health(ctx); err != nil && c.cfg.Clustered {
+		add(JetStream, "%v", err)
+	}
+	members := c.cfg.Members()
+	if len(w.Reaches) <= len(members)/2 && raft.Leader != "" {
+		missing := slices.DeleteFunc(slices.Clone(members), func(m string) bool { return slices.Contains(w.Reaches, m) })
+		add(Routes, "it follows a Raft leader, but has no NATS route to %s: mend the network between their route addresses", strings.Join(missing, ", "))
+	}
+	streamsMade := false
+	c.cfg.Raft.View(func(l *ledger.Ledger) { streamsMade = l.StreamsCreated() })
+	if streamsMade && c.cfg.Clustered && c.cfg.AvailableLanes() == 0 {
+		add(NoLane, "no lane answers it")
+	}
+	if behind := c.cfg.Replicas.StalledReplicas(); len(behind) > 0 {
+		add(StalledReplica, "its copy of %s lags behind the leader's and has not come nearer for 20 s: stop no other member until it has; if it stays, run 'yardmaster cluster members', restart this node, and replace it if that does not help", strings.Join(behind, ", "))
+	}
+	gaps := c.cfg.Replicas.Gaps()
+	for _, stream := range slices.Sorted(maps.Keys(gaps)) {
+		add(ReplicaMismatch, "%s", c.gapText(stream, gaps[stream]))
+	}
+	owner := c.cfg.Authority()
+	if c.partition.persists(now, owner, w.Reaches, raft.Contact) && len(w.Reaches) > len(members)/2 {
+		add(PartialPartition, "partial partition: it has no NATS route to the authority, %s, which others have: mend the network between these two", owner)
+	}
+	return w
+}
+
+// gapText returns what to report of a gap in this node's replica of a stream.
+func (c *Checks) gapText(stream string, missing uint64) string {
+	step := "restore the yard from a backup"
+	if c.cfg.Clustered {
+		step = fmt.Sprintf("stop this node, keep %s aside, start it with an empty one, and at another member run 'yardmaster cluster replace %s'", c.cfg.DataDir, c.cfg.Node)
+	}
+	return fmt.Sprintf("its replica of %s lacks messages that its disk has lost, %d of them: %s", stream, missing, step)
+}
+
+// partitionGrace is how long the authority may be unreachable over NATS before the
+// condition is reported.
+const partitionGrace = 10 * time.Second
+
+// partitionWatch tracks since when this node follows an authority that it does not
+// reach over NATS.
+type partitionWatch struct {
+	from  string
+	since time.Time
+}
+
+// persists reports whether the node has followed an authority that it does not reach for
+// partitionGrace. contact is the time since the last contact with the Raft leader.
+func (c *partitionWatch) persists(now time.Time, owner string, reaches []string, contact time.Duration) bool {
+	if owner == "" || contact < 0 || contact > partitionGrace || slices.Contains(reaches, owner) {
+		c.from = ""
+		return false
+	}
+	if c.from != owner {
+		c.from, c.since = owner, now
+	}
+	return now.Sub(c.since) >= partitionGrace
+}

@@ -1,0 +1,64 @@
+package consistency
+
+import (
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestCompareHashes(t *testing.T) {
+	three, five := []string{"n1", "n2", "n3"}, []string{"n1", "n2", "n3", "n4", "n5"}
+	for name, c := range map[string]struct {
+		hashes          map[string]string
+		members         []string
+		diverged, split []string
+		says            string
+	}{
+		"all alike":                      {map[string]string{"n1": "a", "n2": "a", "n3": "a"}, three, nil, nil, ""},
+		"one does not answer":            {map[string]string{"n1": "a", "n2": "a"}, three, nil, nil, ""},
+		"one has diverged":               {map[string]string{"n1": "a", "n2": "b", "n3": "a"}, three, []string{"n2"}, nil, "run 'yardmaster cluster replace n2'"},
+		"two differ, the third is gone":  {map[string]string{"n1": "a", "n3": "b"}, three, nil, []string{"n1", "n3"}, "the ledgers of n1, n3 differ at entry 9"},
+		"three have three":               {map[string]string{"n1": "a", "n2": "b", "n3": "c"}, three, nil, three, "no majority says which is right"},
+		"two of five":                    {map[string]string{"n1": "a", "n2": "b", "n3": "a", "n4": "b", "n5": "a"}, five, []string{"n2", "n4"}, nil, "member n4's ledger is not the yard's at entry 9"},
+		"a majority of the answers only": {map[string]string{"n1": "a", "n2": "a", "n3": "b"}, five, nil, []string{"n1", "n2", "n3"}, "no majority"},
+		"one alone":                      {map[string]string{"n1": "a"}, []string{"n1"}, nil, nil, ""},
+	} {
+		v := compareHashes(c.hashes, c.members)
+		text := strings.Join(slices.Sorted(maps.Values(v.findings(9))), "\n")
+		if !slices.Equal(v.diverged, c.diverged) || !slices.Equal(v.split, c.split) || !strings.Contains(text, c.says) || (text == "") != (c.says == "") {
+			t.Errorf("%s: %+v, %q", name, v, text)
+		}
+	}
+}
+
+// A finding about a member stays until its hash is seen to be right.
+func TestCheck_Record(t *testing.T) {
+	c := New(Config{}, slog.New(slog.DiscardHandler))
+	three := []string{"n1", "n2", "n3"}
+	for _, step := range []struct {
+		what    string
+		hashes  map[string]string
+		members []string
+		says    string
+	}{
+		{"all alike", map[string]string{"n1": "a", "n2": "a", "n3": "a"}, three, ""},
+		{"one has diverged", map[string]string{"n1": "a", "n2": "b", "n3": "a"}, three, "member n2's ledger is not the yard's"},
+		{"it is gone", map[string]string{"n1": "a", "n3": "a"}, three, "member n2's ledger is not the yard's"},
+		{"no other answers", map[string]string{"n1": "a"}, three, "member n2's ledger is not the yard's"},
+		{"it was replaced", map[string]string{"n1": "a", "n2": "a", "n3": "a"}, three, ""},
+		{"two differ", map[string]string{"n1": "a", "n3": "b"}, three, "the ledgers of n1, n3 differ"},
+		{"one of them is gone", map[string]string{"n1": "a"}, three, "the ledgers of n1, n3 differ"},
+		{"the third makes a majority", map[string]string{"n1": "a", "n2": "a"}, three, ""},
+		{"another has diverged", map[string]string{"n1": "a", "n2": "a", "n3": "b"}, three, "member n3's ledger"},
+		{"and is taken out", map[string]string{"n1": "a", "n2": "a"}, three[:2], ""},
+	} {
+		v := compareHashes(step.hashes, step.members)
+		c.record(&v, 9, step.hashes, step.members)
+		got := strings.Join(c.Reasons(), "; ")
+		if (got == "") != (step.says == "") || !strings.Contains(got, step.says) {
+			t.Errorf("%s: %q, want %q", step.what, got, step.says)
+		}
+	}
+}

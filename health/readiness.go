@@ -1,0 +1,134 @@
+package health
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/scheduler"
+)
+
+// Readiness returns the readiness of the snapshot, with accepting and dispatching.
+func (r *Reporter) Readiness(ctx context.Context) api.Readiness {
+	return r.ReadinessUnder(ctx, r.authorityStatus(ctx))
+}
+
+// ReadinessUnder is [Reporter.Readiness] for a known status of the authority.
+func (r *Reporter) ReadinessUnder(ctx context.Context, authority scheduler.AuthorityStatus) api.Readiness {
+	return r.readiness(ctx, authority, r.laneStates(ctx))
+}
+
+func (r *Reporter) readiness(ctx context.Context, authority scheduler.AuthorityStatus, lanes []laneState) api.Readiness {
+	healthErr := r.cfg.NATSHealth(ctx)
+	if !r.cfg.Clustered && anyLaneLed(lanes) {
+		healthErr = nil // on a single server a stream that is being created looks like one that was lost
+	}
+	state := api.Readiness{Dispatching: authority.Error == "" && authority.Dispatching, Warnings: r.cfg.Warnings()}
+	accepting, reasons := acceptingJobs(healthErr, lanes)
+	state.Accepting = accepting && r.cfg.Monitor.ClosedReason() == ""
+	r.cfg.View(func(l *ledger.Ledger) {
+		s := r.SnapshotContext(l, authority)
+		s.Reasons = append(s.Reasons, reasons...)
+		state.Readiness = l.Snapshot(s).Readiness
+	})
+	return state
+}
+
+// acceptingJobs reports whether this node accepts jobs, and if not, why. There is another
+// reason until the lanes exist.
+func acceptingJobs(healthErr error, lanes []laneState) (accepting bool, reasons []string) {
+	if healthErr != nil {
+		reasons = append(reasons, fmt.Sprintf("%v: this node accepts no jobs until it is; others may", healthErr))
+	}
+	if len(lanes) > 0 && !anyLaneLed(lanes) {
+		reasons = append(reasons, "no lane has a leader that this node hears: it accepts no jobs until one has")
+	}
+	return healthErr == nil && slices.ContainsFunc(lanes, laneState.accepts), reasons
+}
+
+// laneState is the state of a lane, and whether it cannot take another job.
+type laneState struct {
+	api.LaneStatus
+	full bool
+}
+
+// accepts reports whether a job published now would be stored. The authority reports full
+// lanes.
+func (l laneState) accepts() bool { return l.Leader != "" && !l.full }
+
+func anyLaneLed(lanes []laneState) bool {
+	for _, l := range lanes {
+		if l.Leader != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// laneStatusTimeout bounds the requests to the lanes' leaders.
+const laneStatusTimeout = 400 * time.Millisecond
+
+// laneStates asks the leaders of all lanes at the same time.
+func (r *Reporter) laneStates(ctx context.Context) []laneState {
+	ctx, cancel := context.WithTimeout(ctx, laneStatusTimeout)
+	defer cancel()
+	var cursors []ledger.LaneCursor
+	r.cfg.View(func(l *ledger.Ledger) { cursors = l.Lanes() })
+	states := make([]laneState, len(cursors))
+	var queries sync.WaitGroup
+	for i, c := range cursors {
+		s := &states[i]
+		s.LaneStatus = api.LaneStatus{Lane: i, Stream: cluster.LaneStream(uint8(i)), Cursor: c.Cursor}
+		queries.Go(func() {
+			info, err := r.cfg.LaneInfo(ctx, uint8(s.Lane))
+			if err != nil || !info.Quorum {
+				return // no leader answers, or it is cut off from a majority
+			}
+			s.Leader, s.First, s.Last = info.Leader, info.First, info.Last
+			s.full = scheduler.LaneFull(info.Bytes, uint64(max(info.MaxBytes, 0)))
+			if s.Last > s.Cursor {
+				s.Lag = s.Last - s.Cursor
+			}
+		})
+	}
+	queries.Wait()
+	return states
+}
+
+// streamsNotMade reports that the cluster's streams were never created. An empty ledger,
+// of a node that has just started, does not count.
+func streamsNotMade(l *ledger.Ledger) bool { return l.Index() > 0 && !l.StreamsCreated() }
+
+// SnapshotContext returns what the snapshot of l needs besides the ledger.
+func (r *Reporter) SnapshotContext(l *ledger.Ledger, authority scheduler.AuthorityStatus) ledger.SnapshotContext {
+	s := ledger.SnapshotContext{
+		Now: time.Now(), PendingEvents: authority.Pending, OldestPending: authority.OldestPending, Deferred: authority.Deferred, Reasons: authority.Reasons,
+	}
+	if authority.Error != "" {
+		s.Reasons = append(s.Reasons, authority.Error)
+	}
+	if streamsNotMade(l) {
+		s.Reasons = append(s.Reasons, "the yard's streams are not made yet: that takes all members, once")
+	}
+	s.Reasons = append(append(s.Reasons, r.cfg.Monitor.Reasons()...), r.cfg.LedgerReasons()...)
+	for _, p := range r.cfg.Pools() {
+		if p.Reason != "" {
+			s.Reasons = append(s.Reasons, "runner "+p.Runner+": "+p.Reason)
+		}
+	}
+	return s
+}
+
+// Snapshot returns the runtime contract's view, and the index that it shows.
+func (r *Reporter) Snapshot(ctx context.Context) (ledger.Snapshot, uint64) {
+	authority := r.authorityStatus(ctx)
+	var view ledger.Snapshot
+	var index uint64
+	r.cfg.View(func(l *ledger.Ledger) { view, index = l.Snapshot(r.SnapshotContext(l, authority)), l.Index() })
+	return view, index
+}

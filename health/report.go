@@ -1,0 +1,173 @@
+package health
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/consensus"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/scheduler"
+)
+
+// VerbAuthorityStatus is the verb of the requests that [Reporter.ServeAuthorityStatus]
+// answers.
+const VerbAuthorityStatus = "authority_status"
+
+// AuthorityStatusTimeout bounds that request.
+const AuthorityStatusTimeout = 700 * time.Millisecond
+
+// ReporterConfig is what a [Reporter] depends on.
+type ReporterConfig struct {
+	Node, Version string
+	Clustered     bool
+	Started       time.Time
+	HTTP          string // address of the HTTP listener, "" without one
+
+	View      func(func(*ledger.Ledger))                                                   // reads this node's ledger
+	Raft      func() consensus.Status                                                      // returns this node's state in the Raft group
+	Authority func() (node string, known bool)                                             // returns the authority according to the ledger
+	Tenure    func(context.Context) (scheduler.AuthorityStatus, error)                     // asks this node's scheduler
+	Request   func(ctx context.Context, node, verb string, payload []byte) ([]byte, error) // sends a request to another node
+	AddPeers  func([]api.MemberStatus)                                                     // adds what this node has received from its peers
+	Skew      func() []string                                                              // returns where Raft voters, stream replicas and the membership differ
+
+	NATSHealth func(context.Context) error
+	LaneInfo   func(ctx context.Context, lane uint8) (cluster.LaneInfo, error) // asks the leader of a lane
+
+	Workers func() api.WorkerStatus
+	Pools   func() []api.Pool
+	Drain   func() *api.DrainStatus // nil: the node takes work
+
+	Monitor       *Monitor
+	LedgerReasons func() []string // returns how the members' ledgers differ, for readiness
+	Warnings      func() []string // returns what needs attention and does not make the node unready
+}
+
+// Reporter returns the status and the readiness of this node, and of the cluster as far as
+// this node can see.
+type Reporter struct{ cfg ReporterConfig }
+
+// NewReporter returns a reporter.
+func NewReporter(cfg ReporterConfig) *Reporter { return &Reporter{cfg} }
+
+// Status returns the status of the node and the cluster. It does not fail.
+func (r *Reporter) Status(ctx context.Context) (*api.Status, error) {
+	raft := r.cfg.Raft()
+	s := &api.Status{
+		Node: r.cfg.Node, Version: r.cfg.Version, Mode: "single", Uptime: int64(time.Since(r.cfg.Started).Seconds()),
+		Raft: api.RaftStatus{
+			State: raft.State, Leader: raft.Leader, Term: raft.Term, Applied: raft.Applied, Last: raft.Last,
+			ContactMS: raft.Contact.Milliseconds(),
+		},
+		Pools: r.cfg.Pools(), HTTP: r.cfg.HTTP, Drain: r.cfg.Drain(),
+	}
+	if raft.Contact < 0 {
+		s.Raft.ContactMS = -1
+	}
+	if r.cfg.Clustered {
+		s.Mode = "cluster"
+	}
+	s.Workers = r.cfg.Workers()
+	authority := r.authorityStatus(ctx)
+	s.Nodes = authority.Nodes
+	lanes := r.laneStates(ctx)
+	s.Lanes = make([]api.LaneStatus, len(lanes))
+	for i := range lanes {
+		s.Lanes[i] = lanes[i].LaneStatus
+	}
+	s.Readiness = r.readiness(ctx, authority, lanes)
+	r.cfg.View(func(l *ledger.Ledger) {
+		a, view := l.Authority(), l.Snapshot(ledger.SnapshotContext{Now: time.Now()}) // without a quorum the ledger's own time does not advance
+		s.Authority = api.AuthorityStatus{Owner: a.Owner, LeaseID: a.LeaseID, Epoch: a.Epoch, LeasedUntil: a.Until, Expired: view.Authority.Stale}
+		s.HeldKeys, s.OutboxBytes, s.StaleOutcomes = l.HeldKeys(), l.OutboxBytes(), l.Stale()
+		s.Backlog = view.Backlog
+	})
+	up := map[string]string{}
+	for _, node := range authority.Nodes {
+		up[node.Name] = node.State()
+	}
+	for _, m := range raft.Members {
+		state, known := up[m.Name]
+		switch {
+		case authority.Error != "":
+			state = "unknown"
+		case !known:
+			state = "down"
+		}
+		s.Members = append(s.Members, api.MemberStatus{Name: m.Name, Address: m.Addr, Voter: m.Voter, Leader: m.Name == raft.Leader, State: state})
+	}
+	r.cfg.AddPeers(s.Members)
+	return s, nil
+}
+
+// authorityStatus asks the authority for its status. Without an answer Error is set.
+func (r *Reporter) authorityStatus(ctx context.Context) scheduler.AuthorityStatus {
+	if text := NoQuorum(r.cfg.Raft()); text != "" {
+		return scheduler.AuthorityStatus{Error: text}
+	}
+	ctx, cancel := context.WithTimeout(ctx, AuthorityStatusTimeout)
+	defer cancel()
+	owner, known := r.cfg.Authority()
+	if text := noAuthorityText(known); text != "" {
+		return scheduler.AuthorityStatus{Error: text}
+	}
+	if owner == r.cfg.Node {
+		return r.localAuthorityStatus(ctx)
+	}
+	var l scheduler.AuthorityStatus
+	raw, err := r.cfg.Request(ctx, owner, VerbAuthorityStatus, nil)
+	if err == nil {
+		err = json.Unmarshal(raw, &l)
+	}
+	if err != nil {
+		l.Error = "the authority, " + owner + ", does not answer: " + cluster.ErrorText(err)
+	}
+	return l
+}
+
+// NoQuorum returns why there is no quorum, or "" if there is one as far as this node
+// knows.
+func NoQuorum(raft consensus.Status) string {
+	if raft.Leader != "" {
+		return ""
+	}
+	voters := 0
+	for _, m := range raft.Members {
+		if m.Voter {
+			voters++
+		}
+	}
+	return fmt.Sprintf("no quorum: this node hears no Raft leader, for which %d of %d members have to reach each other", voters/2+1, voters)
+}
+
+func noAuthorityText(known bool) string {
+	if known {
+		return ""
+	}
+	return "no authority is known to this node: the Raft leader takes it within seconds"
+}
+
+// localAuthorityStatus returns the status of this node, which is the authority according
+// to the ledger.
+func (r *Reporter) localAuthorityStatus(ctx context.Context) scheduler.AuthorityStatus {
+	l, err := r.cfg.Tenure(ctx)
+	if err != nil {
+		l.Error = "this node holds the lease and does not decide yet, or no more: that passes within seconds"
+	}
+	l.Reasons = append(l.Reasons, r.cfg.Skew()...)
+	return l
+}
+
+// ServeAuthorityStatus answers a request of another node for the status of the authority.
+func (r *Reporter) ServeAuthorityStatus(ctx context.Context, _ []byte) ([]byte, error) {
+	l, err := r.cfg.Tenure(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l.Reasons = append(l.Reasons, r.cfg.Skew()...)
+	return json.Marshal(l)
+}

@@ -1,0 +1,75 @@
+package health
+
+import (
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/scheduler"
+)
+
+// Without an answer of the authority, readiness has the reason.
+func TestReadiness_NoAuthority(t *testing.T) {
+	s := scheduler.New(scheduler.Config{Node: "n1", Members: []string{"n1"}}, nil, nil, nil, nil, slog.New(slog.DiscardHandler))
+	r := NewReporter(ReporterConfig{Tenure: s.Status, Skew: func() []string { return nil }})
+	if l := r.localAuthorityStatus(t.Context()); !strings.HasPrefix(l.Error, "this node holds the lease and does not decide yet") {
+		t.Errorf("a node without a tenure: %+v", l)
+	}
+	if why := noAuthorityText(false); !strings.HasPrefix(why, "no authority is known") || noAuthorityText(true) != "" {
+		t.Error(why)
+	}
+}
+
+// A node that accepts no jobs has a reason, and one that does has none.
+func TestAcceptingJobs(t *testing.T) {
+	lane := func(leader string, full bool) laneState {
+		return laneState{LaneStatus: api.LaneStatus{Leader: leader}, full: full}
+	}
+	led := []laneState{{}, lane("n2", false)}
+	for _, c := range []struct {
+		sound     error
+		lanes     []laneState
+		accepting bool
+		why       string
+	}{
+		{nil, led, true, ""},
+		{nil, led[:1], false, "no lane has a leader that this node hears: it accepts no jobs until one has"},
+		{nil, []laneState{{}, lane("n2", true)}, false, ""}, // the authority reports that
+		{nil, []laneState{lane("n1", false), lane("n2", true)}, true, ""},
+		{errors.New("JetStream is not healthy: x"), led, false, "JetStream is not healthy: x: this node accepts no jobs until it is; others may"},
+		{nil, nil, false, ""},
+	} {
+		if accepting, why := acceptingJobs(c.sound, c.lanes); accepting != c.accepting || strings.Join(why, "\n") != c.why {
+			t.Errorf("%v, %v: %t because %q", c.sound, c.lanes, accepting, why)
+		}
+	}
+}
+
+// streamsNotMade is true from the first entry until the authority has created the streams.
+func TestStreamsNotMade(t *testing.T) {
+	l := ledger.New()
+	at := ledger.Stamp{Index: 1, Term: 1, At: time.Unix(1, 0)}
+	for i, step := range []struct {
+		command ledger.Command
+		unmade  bool
+	}{
+		{nil, false},
+		{&ledger.Lead{Owner: "n1", Until: time.Unix(11, 0)}, true},
+		{&ledger.Bootstrap{Secret: []byte{1}, Lanes: []string{"L0"}}, true},
+		{&ledger.Bootstrap{StreamsCreated: true}, false},
+	} {
+		if step.command != nil {
+			if r := l.Apply(at, []ledger.Command{step.command}); r[0].Err != nil {
+				t.Fatal(r[0].Err)
+			}
+			at.Index, at.Epoch = at.Index+1, l.Authority().Epoch
+		}
+		if got := streamsNotMade(l); got != step.unmade {
+			t.Errorf("after step %d: %t", i, got)
+		}
+	}
+}

@@ -1,0 +1,285 @@
+package membership
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+)
+
+// drain is the state of an operator's request that this node take no more work. Work
+// moves to other members as if the node stopped, but it still serves requests. A drain
+// ends by a resume, or with the process.
+type drain struct {
+	changed chan struct{} // holds one notification
+	leaving *atomic.Bool  // shown to other members: the node is stopping or drained, or about to be drained
+
+	beginMu sync.Mutex // held by begin while it asks other members
+
+	mu       sync.Mutex // held also while a change is carried out, so that changes do not overlap
+	since    time.Time  // zero: the node takes work
+	stopping bool       // the node is stopping: no more changes
+}
+
+// Reasons why a node cannot be drained.
+var (
+	errStopping      = errors.New("it is about to stop")
+	errNoOtherMember = errors.New("no other member takes work that could take over")
+)
+
+func newDrain(leaving *atomic.Bool) *drain {
+	return &drain{changed: make(chan struct{}, 1), leaving: leaving}
+}
+
+// Since returns when the node was drained, or the zero time.
+func (d *drain) Since() time.Time {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.since
+}
+
+// begin drains the node by calling drainWork, if otherStays reports that another member
+// takes work. The node announces that it is leaving before otherStays is called: of
+// several members that are drained at the same time, none counts on another. Draining
+// a drained node does nothing.
+func (d *drain) begin(otherStays func() bool, drainWork func()) error {
+	d.beginMu.Lock()
+	defer d.beginMu.Unlock()
+	if d.active() {
+		return nil
+	}
+	if !d.unlessStopping(func() { d.leaving.Store(true) }) {
+		return errStopping
+	}
+	ok := otherStays()
+	stopping := !d.unlessStopping(func() {
+		if d.leaving.Store(ok); ok {
+			d.since = time.Now()
+			drainWork()
+		}
+	})
+	switch {
+	case stopping:
+		return errStopping
+	case !ok:
+		return errNoOtherMember
+	}
+	d.notify()
+	return nil
+}
+
+// end takes a drain back by calling resumeWork.
+func (d *drain) end(resumeWork func()) error {
+	if !d.unlessStopping(func() {
+		d.since = time.Time{}
+		d.leaving.Store(false)
+		resumeWork()
+	}) {
+		return errStopping
+	}
+	d.notify()
+	return nil
+}
+
+// notify wakes [Drainer.Run].
+func (d *drain) notify() {
+	select {
+	case d.changed <- struct{}{}:
+	default:
+	}
+}
+
+// close prevents further changes, because the node is stopping.
+func (d *drain) close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.stopping = true
+	d.leaving.Store(true)
+}
+
+// unlessStopping calls fn with d.mu held, so that a stop cannot interleave. It reports
+// false and does nothing if the node is stopping.
+func (d *drain) unlessStopping(fn func()) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.stopping {
+		fn()
+	}
+	return !d.stopping
+}
+
+// ifDrained calls fn, with d.mu held, if the node is drained, or if it is not, as
+// drained says, and is not stopping.
+func (d *drain) ifDrained(drained bool, fn func()) {
+	d.unlessStopping(func() {
+		if drained == !d.since.IsZero() {
+			fn()
+		}
+	})
+}
+
+// active reports whether the node is drained and not yet stopping.
+func (d *drain) active() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return !d.since.IsZero() && !d.stopping
+}
+
+// DrainConfig is what a [Drainer] moves work and leadership away from. All fields are
+// required.
+type DrainConfig struct {
+	Clustered    bool // the node has been configured with members
+	Agent        Agent
+	Edge         Edge
+	Streams      Leaders
+	DrainClients func(context.Context) error // moves NATS clients to other nodes
+	// ActiveJobs returns jobs of this node that the ledger has as active, at most as
+	// many as are worth listing.
+	ActiveJobs func() []api.ActiveJob
+	StopReason string // sent to Overhop clients when the node stops
+	Log        *slog.Logger
+}
+
+// Agent runs the dispatches of this node.
+type Agent interface {
+	Drain()
+	Resume()
+	Running() int
+	Edges() []string // addresses of other nodes' edges
+}
+
+// Edge is the listener for Overhop clients.
+type Edge interface {
+	Drain(reason string)
+	Resume()
+}
+
+// Leaders moves the leadership of streams.
+type Leaders interface {
+	LedStreams() []string
+	TransferLeaders(ctx context.Context) error
+	ResumeLeading()
+}
+
+// Drainer moves work, clients and leadership from this node to other members: when an
+// operator drains it, when it is removed from the cluster, and when it stops.
+type Drainer struct {
+	*drain
+	cfg      DrainConfig
+	transfer *Transferer
+	removing bool // the node is being removed; used by setRemoving only
+}
+
+// NewDrainer returns a drainer that transfers the authority by t, and announces by
+// t.Leaving that the node is stopping or drained.
+func NewDrainer(t *Transferer, cfg DrainConfig) *Drainer {
+	return &Drainer{drain: newDrain(t.Leaving), cfg: cfg, transfer: t}
+}
+
+// Drained reports whether the node is drained and not yet stopping.
+func (d *Drainer) Drained() bool { return d.active() }
+
+// Status returns the progress of the drain, or nil if the node is not drained.
+func (d *Drainer) Status() *api.DrainStatus {
+	since := d.Since()
+	if since.IsZero() {
+		return nil
+	}
+	s := &api.DrainStatus{
+		Since: since.UTC(), Running: d.cfg.Agent.Running(), Jobs: append([]api.ActiveJob{}, d.cfg.ActiveJobs()...),
+		Leads: append([]string{}, d.cfg.Streams.LedStreams()...), Authority: d.transfer.Owner() == d.transfer.Node,
+	}
+	s.Running = max(s.Running, len(s.Jobs)) // the agent has done those whose outcome is not committed yet
+	s.Done = s.Running == 0 && len(s.Leads) == 0 && !s.Authority
+	return s
+}
+
+// HandleDrain begins a drain, or returns the progress of the one under way.
+func (d *Drainer) HandleDrain(ctx context.Context) (*api.DrainStatus, error) {
+	if !d.active() {
+		err := d.begin(func() bool { return d.otherMemberStays(ctx) }, d.cfg.Agent.Drain)
+		switch {
+		case errors.Is(err, errNoOtherMember):
+			return nil, &api.Error{Code: api.CodeConflict, Text: err.Error() + "; use 'yardmaster queue pause' to bring a whole yard to rest"}
+		case err != nil:
+			return nil, &api.Error{Code: api.CodeConflict, Text: d.transfer.Node + ": " + err.Error()}
+		}
+		d.cfg.Log.Warn("node drained: it takes no more work until it is resumed or restarted")
+		d.awaitEdges(ctx)
+		d.ifDrained(true, func() { d.cfg.Edge.Drain("node is drained") }) // or it was resumed meanwhile
+	}
+	return d.Status(), nil
+}
+
+// HandleResume takes a drain back.
+func (d *Drainer) HandleResume(context.Context) (*api.Resumed, error) {
+	me, since := d.transfer.Node, d.Since()
+	switch {
+	case since.IsZero():
+		return nil, &api.Error{Code: api.CodeConflict, Text: me + " is not drained: it takes work"}
+	case d.cfg.Clustered && !slices.Contains(presentNodes(d.transfer.Raft), me):
+		return nil, &api.Error{Code: api.CodeConflict, Text: me + " is being removed from the yard"}
+	}
+	err := d.end(func() {
+		d.cfg.Streams.ResumeLeading()
+		d.cfg.Agent.Resume()
+		d.cfg.Edge.Resume()
+	})
+	if err != nil {
+		return nil, &api.Error{Code: api.CodeConflict, Text: me + ": " + err.Error()}
+	}
+	d.cfg.Log.Info("node resumed", "duration", time.Since(since))
+	return &api.Resumed{Node: me, Drained: since.UTC()}, nil
+}
+
+// Run transfers what a drained node leads to other members, and again what returns to
+// it when other members fail, until ctx ends.
+func (d *Drainer) Run(ctx context.Context) error {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-d.changed:
+		case <-tick.C:
+		}
+		if !d.active() {
+			continue
+		}
+		if err := d.transferOwnAuthority(ctx); err != nil {
+			d.cfg.Log.Debug("drained node still holds the authority", "err", err)
+		}
+		leaveCtx, cancel := context.WithTimeout(ctx, lanesTimeout)
+		if err := d.cfg.Streams.TransferLeaders(leaveCtx); err != nil {
+			d.cfg.Log.Debug("drained node still leads streams", "err", err)
+		}
+		cancel()
+		d.ifDrained(false, d.cfg.Streams.ResumeLeading) // undo: it was resumed meanwhile
+	}
+}
+
+// setRemoving drains this member when it is about to be removed, and resumes it when
+// the removal was taken back because its replacement was not admitted.
+func (d *Drainer) setRemoving(removing bool) {
+	switch {
+	case removing == d.removing:
+		return
+	case removing:
+		d.cfg.Log.Warn("member is being removed from the cluster and takes no more work")
+		d.cfg.Agent.Drain()
+		d.cfg.Edge.Drain("this member is taken out of the yard")
+	default:
+		d.cfg.Log.Info("removal of this member was taken back and it takes work again")
+		d.ifDrained(false, func() {
+			d.cfg.Agent.Resume()
+			d.cfg.Edge.Resume()
+		})
+	}
+	d.removing = removing
+}
