@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
+	"slices"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/agent"
@@ -13,6 +13,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/scheduler"
+	"github.com/yardmaster-dev/yardmaster/server/authority"
 )
 
 // The adapters connect packages that do not import each other: each type here is one
@@ -34,7 +35,11 @@ func (a consensusAdapter) Submit(p scheduler.Proposal) (func(context.Context) (s
 
 // laneAdapter implements the scheduler's lane interface.
 type laneAdapter struct {
-	*cluster.Cluster
+	*cluster.Reader
+	*cluster.Admin
+	publisher     *cluster.Publisher
+	replication   *cluster.Replication
+	node          string                  // this member's name
 	shouldNotLead func(node string) bool  // reports whether a node should lead no lane
 	identity      func(lane uint8) string // returns the identity of a lane's stream
 }
@@ -51,7 +56,7 @@ func (l laneAdapter) Ensure(ctx context.Context, identities []string, create boo
 	ctx, cancel := context.WithTimeout(ctx, spreadTimeout)
 	defer cancel()
 	for moves := 1; moves > 0; {
-		if moves, err = l.SpreadLeaders(ctx, l.Node(), l.shouldNotLead); err != nil {
+		if moves, err = l.replication.SpreadLeaders(ctx, l.node, l.shouldNotLead); err != nil {
 			return fmt.Errorf("spread the lanes' leaders: %w", err)
 		}
 		if !create || moves == 0 {
@@ -83,7 +88,7 @@ func decideError(err error) error {
 
 // Publish stores the record of a job that the authority itself creates.
 func (l laneAdapter) Publish(queue, key string, at time.Time, body []byte, done func(job.Position, bool, error)) {
-	l.Cluster.Publish(queue, key, at, body, func(a cluster.Ack, err error) { done(a.Position, !a.Duplicate, err) })
+	l.publisher.Publish(queue, key, at, body, func(a cluster.Ack, err error) { done(a.Position, !a.Duplicate, err) })
 }
 
 // Load returns the body of a record from its lane. With an id it also verifies that
@@ -114,14 +119,17 @@ func (o fleetAdapter) Recall(node string, r job.Recall) {
 }
 
 // outboxAdapter implements the scheduler's interface to the streams of the outbox.
-type outboxAdapter struct{ *cluster.Cluster }
+type outboxAdapter struct {
+	*cluster.Publisher
+	reader *cluster.Reader
+}
 
 var outboxStreams = [...]string{
 	scheduler.History: cluster.StreamEvents, scheduler.Results: cluster.StreamResults, scheduler.DeadLetters: cluster.StreamDLQ,
 }
 
 func (a outboxAdapter) LastPublished(ctx context.Context, s scheduler.Stream) (seq, number uint64, err error) {
-	return a.Cluster.LastPublished(ctx, outboxStreams[s])
+	return a.reader.LastPublished(ctx, outboxStreams[s])
 }
 
 func (a outboxAdapter) Append(s scheduler.Stream, batch scheduler.Batch, expect uint64, done func(uint64, error)) {
@@ -135,15 +143,15 @@ func (a outboxAdapter) Append(s scheduler.Stream, batch scheduler.Batch, expect 
 // this node.
 type agentAdapter struct {
 	fleet     *cluster.Fleet
-	cluster   *cluster.Cluster
-	authority *authorityWatch
+	publisher *cluster.Publisher
+	authority *authority.Watch
 	load      func(context.Context, job.Position, job.ID) ([]byte, error)
 }
 
-func (a agentAdapter) Authority() (string, uint64, bool) { return a.authority.current() }
-func (a agentAdapter) AuthorityChanged() <-chan struct{} { return a.authority.changed() }
+func (a agentAdapter) Authority() (string, uint64, bool) { return a.authority.Current() }
+func (a agentAdapter) AuthorityChanged() <-chan struct{} { return a.authority.Changed() }
 func (a agentAdapter) StoreBlob(ctx context.Context, name string, data []byte) (job.Blob, error) {
-	return a.cluster.StoreBlob(ctx, name, data)
+	return a.publisher.StoreBlob(ctx, name, data)
 }
 
 func (a agentAdapter) Report(ctx context.Context, node string, r job.Report) (job.ReportAck, error) {
@@ -171,6 +179,26 @@ func laneIdentities(l *ledger.Ledger) (identities []string) {
 	return identities
 }
 
+// followLanes passes the lanes' identities to the NATS server when the ledger has them,
+// until ctx ends.
+func (n *Node) followLanes(ctx context.Context) error {
+	var lanes []string
+	for {
+		_, changed := n.raft.Applied()
+		var latest []string
+		n.raft.View(func(l *ledger.Ledger) { latest = laneIdentities(l) })
+		if len(latest) > 0 && !slices.Equal(latest, lanes) {
+			lanes = latest
+			n.cluster.SetLaneIdentities(lanes)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
 // laneIdentity returns a lane's identity in the local ledger, or "".
 func (n *Node) laneIdentity(lane uint8) (identity string) {
 	n.raft.View(func(l *ledger.Ledger) {
@@ -183,78 +211,10 @@ func (n *Node) laneIdentity(lane uint8) (identity string) {
 
 // loadBody reads a job's body from its lane.
 func (n *Node) loadBody(ctx context.Context, at job.Position, id job.ID) ([]byte, error) {
-	return n.cluster.Load(ctx, at, id, n.laneIdentity(at.Lane))
-}
-
-// authorityWatch follows the holder of the authority in the local ledger.
-type authorityWatch struct {
-	mu     sync.Mutex
-	owner  string        // "": no holder is known
-	epoch  uint64        // of owner's authority
-	notify chan struct{} // closed and replaced when epoch changes
-
-	count int // changes of the epoch since the first one that this node saw
-}
-
-func newAuthorityWatch() *authorityWatch { return &authorityWatch{notify: make(chan struct{})} }
-
-func (w *authorityWatch) current() (string, uint64, bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.owner, w.epoch, w.owner != ""
-}
-
-// watch returns the holder of the authority, and a channel that is closed when the
-// epoch changes.
-func (w *authorityWatch) watch() (owner string, changed <-chan struct{}) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.owner, w.notify
-}
-
-// changeCount returns how often the epoch has changed since the node started.
-func (w *authorityWatch) changeCount() int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.count
-}
-
-func (w *authorityWatch) changed() <-chan struct{} {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.notify
-}
-
-// run updates w after every applied entry until ctx ends.
-func (w *authorityWatch) run(ctx context.Context, raft *consensus.Node) error {
-	for {
-		_, changed := raft.Applied()
-		var a ledger.Authority
-		raft.View(func(l *ledger.Ledger) { a = l.Authority() })
-		w.set(a.Owner, a.Epoch)
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return nil
-		}
-	}
-}
-
-func (w *authorityWatch) set(owner string, epoch uint64) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if epoch == w.epoch {
-		return
-	}
-	if w.epoch != 0 {
-		w.count++
-	}
-	w.owner, w.epoch = owner, epoch
-	close(w.notify)
-	w.notify = make(chan struct{})
+	return n.cluster.Reader.Load(ctx, at, id, n.laneIdentity(at.Lane))
 }
 
 func (a outboxAdapter) PublishLive(event, queue string, line []byte) {
 	// A live view may miss a line: history has all of them.
-	_ = a.Cluster.PublishLive(event, queue, line)
+	_ = a.Publisher.PublishLive(event, queue, line)
 }

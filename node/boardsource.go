@@ -8,8 +8,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/board"
 	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/health"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/scheduler"
@@ -35,14 +37,14 @@ func (n *Node) runTenure(ctx context.Context, term uint64) error {
 		defer close(boardsDone)
 		if n.awaitStreams(ctx) {
 			source := &boardSource{node: n}
-			board.New(boardList, source, boardAdapter{n.cluster}, n.log).Run(ctx)
+			board.New(boardList, source, boardAdapter{n.cluster.Boards}, n.log).Run(ctx)
 		}
 	}()
 	reconcilerDone := make(chan struct{})
 	go func() {
 		defer close(reconcilerDone)
 		if n.cfg.Clustered() && n.awaitStreams(ctx) {
-			n.reconciler.Run(ctx)
+			n.member.Reconcile(ctx)
 		}
 	}()
 	defer func() { cancel(); <-boardsDone; <-reconcilerDone }()
@@ -52,38 +54,26 @@ func (n *Node) runTenure(ctx context.Context, term uint64) error {
 // awaitStreams blocks until the ledger records that all streams were created. It
 // reports false if ctx ends first.
 func (n *Node) awaitStreams(ctx context.Context) bool {
-	for {
-		_, changed := n.raft.Applied()
-		created := false
-		n.raft.View(func(l *ledger.Ledger) { created = l.StreamsCreated() })
-		if created {
-			return true
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return false
-		}
-	}
+	return n.waiters.Wait(ctx, (*ledger.Ledger).StreamsCreated) == nil
 }
 
 // boardAdapter implements the board updater's interface to the key-value buckets.
-type boardAdapter struct{ cluster *cluster.Cluster }
+type boardAdapter struct{ boards *cluster.BoardStore }
 
 func (b boardAdapter) Ensure(ctx context.Context) (made bool, err error) {
-	return b.cluster.EnsureBoards(ctx)
+	return b.boards.EnsureBoards(ctx)
 }
 
 func (b boardAdapter) Watch(ctx context.Context, name string, receive func(board.Entry)) error {
-	return b.cluster.WatchBoard(ctx, name, func(e cluster.BoardEntry) { receive(board.Entry(e)) })
+	return b.boards.WatchBoard(ctx, name, func(e cluster.BoardEntry) { receive(board.Entry(e)) })
 }
 
 func (b boardAdapter) Put(name, key string, value []byte, last uint64, done func(uint64, error)) {
-	b.cluster.PutRow(name, key, value, last, func(rev uint64, err error) { done(rev, rowError(err)) })
+	b.boards.PutRow(name, key, value, last, func(rev uint64, err error) { done(rev, rowError(err)) })
 }
 
 func (b boardAdapter) Remove(name, key string, last uint64, done func(uint64, error)) {
-	b.cluster.DeleteRow(name, key, last, func(rev uint64, err error) { done(rev, rowError(err)) })
+	b.boards.DeleteRow(name, key, last, func(rev uint64, err error) { done(rev, rowError(err)) })
 }
 
 // rowError maps a conflicting write to [board.ErrConflict].
@@ -126,7 +116,7 @@ func (s *boardSource) Rows(ctx context.Context, name string) ([]board.Row, bool)
 // refresh reads the scheduler's status. Before the tenure has begun it fails and there
 // is nothing to show.
 func (s *boardSource) refresh(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, authorityStatusTimeout)
+	ctx, cancel := context.WithTimeout(ctx, health.AuthorityStatusTimeout)
 	defer cancel()
 	status, err := s.node.scheduler.Status(ctx)
 	s.status, s.active, s.values = status, err == nil, map[string]map[string]any{}
@@ -172,13 +162,13 @@ type leaseRow struct {
 // authorityRows returns the rows of the authority board.
 func (s *boardSource) authorityRows(ctx context.Context) []board.Row {
 	n := s.node
-	ready := n.readiness(ctx, s.status, n.laneStatus(ctx))
+	ready := n.reporter.ReadinessUnder(ctx, s.status)
 	var lease leaseRow
 	var replay ledger.SnapshotReplay
 	n.raft.View(func(l *ledger.Ledger) {
 		a := l.Authority()
 		lease = leaseRow{a.Owner, a.LeaseID}
-		replay = l.Snapshot(n.snapshotContext(l, s.status)).Replay
+		replay = l.Snapshot(n.reporter.SnapshotContext(l, s.status)).Replay
 	})
 	s.values[cluster.BucketAuthority] = map[string]any{"lease": lease, "readiness": ready, "replay": replay}
 	reasons := strings.Join(ready.Reasons, "\n")
@@ -215,24 +205,24 @@ func stringOrEmpty(s *string) string {
 
 // nodeRow is a member as the authority sees it.
 type nodeRow struct {
-	Name         string               `json:"name"`
-	State        string               `json:"state"` // up, draining, down
-	Authority    bool                 `json:"authority"`
-	Voter        bool                 `json:"voter"`
-	Raft         string               `json:"raft"`    // address; "" in a cluster of one
-	Overhop      string               `json:"overhop"` // address; "" if the member has not reported one
-	Incarnation  uint64               `json:"incarnation"`
-	LastReceived *time.Time           `json:"last_heard"` // last heartbeat; null: none in this tenure
-	Running      int                  `json:"running"`
-	Credits      int                  `json:"credits"` // available, at Overhop subscriptions
-	Slots        int                  `json:"slots"`   // available, at RRQ processes
-	Pools        []scheduler.PoolView `json:"pools"`
+	Name         string            `json:"name"`
+	State        string            `json:"state"` // up, draining, down
+	Authority    bool              `json:"authority"`
+	Voter        bool              `json:"voter"`
+	Raft         string            `json:"raft"`    // address; "" in a cluster of one
+	Overhop      string            `json:"overhop"` // address; "" if the member has not reported one
+	Incarnation  uint64            `json:"incarnation"`
+	LastReceived *time.Time        `json:"last_heard"` // last heartbeat; null: none in this tenure
+	Running      int               `json:"running"`
+	Credits      int               `json:"credits"` // available, at Overhop subscriptions
+	Slots        int               `json:"slots"`   // available, at RRQ processes
+	Pools        []api.RunnerSlots `json:"pools"`
 }
 
 // nodeRows returns the rows of the node board.
 func (s *boardSource) nodeRows() []board.Row {
 	now := time.Now()
-	statuses := map[string]*scheduler.NodeView{}
+	statuses := map[string]*api.NodeStatus{}
 	for i := range s.status.Nodes {
 		statuses[s.status.Nodes[i].Name] = &s.status.Nodes[i]
 	}
@@ -241,7 +231,7 @@ func (s *boardSource) nodeRows() []board.Row {
 	for _, m := range s.node.raft.Status().Members {
 		row := nodeRow{
 			Name: m.Name, State: "down", Authority: m.Name == s.node.cfg.Node.Name, Voter: m.Voter, Raft: m.Addr,
-			Pools: []scheduler.PoolView{},
+			Pools: []api.RunnerSlots{},
 		}
 		runners := ""
 		if status := statuses[m.Name]; status != nil {
@@ -265,12 +255,12 @@ func (s *boardSource) nodeRows() []board.Row {
 
 // queueRow is a queue with the time since when its oldest waiting job has been due.
 type queueRow struct {
-	queueJSON
+	api.Queue
 	Oldest *time.Time `json:"oldest_waiting_since"`
 }
 
 func queueRowOf(l *ledger.Ledger, v *ledger.QueueView) queueRow {
-	row := queueRow{queueJSON: queueToJSON(v)}
+	row := queueRow{Queue: api.QueueOf(v)}
 	if since, ok := l.OldestWaiting(v.Name); ok {
 		since = since.UTC()
 		row.Oldest = &since

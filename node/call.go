@@ -9,14 +9,16 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/server/intake"
 )
 
 // readJob decodes a request into dst, of which req is the part that holds the job.
 // body is the request's text if it can be stored as the record without changes,
 // else nil.
-func readJob(r *cluster.Request, req *enqueueRequest, dst any) (body []byte, err error) {
+func readJob(r *cluster.Request, req *api.EnqueueRequest, dst any) (body []byte, err error) {
 	if spec, ok := job.ScanSpec(r.Data); ok && utf8.Valid(r.Data) {
 		req.Spec, body = spec, r.Data
 	} else if err := readSpec(r.Data, req, dst); err != nil {
@@ -31,7 +33,7 @@ func readJob(r *cluster.Request, req *enqueueRequest, dst any) (body []byte, err
 }
 
 // readSpec decodes text into dst, of which req is the part that holds the job.
-func readSpec(text []byte, req *enqueueRequest, dst any) error {
+func readSpec(text []byte, req *api.EnqueueRequest, dst any) error {
 	if err := job.UnmarshalStrict("job", text, dst); err != nil {
 		return err
 	}
@@ -41,52 +43,30 @@ func readSpec(text []byte, req *enqueueRequest, dst any) error {
 	return nil
 }
 
-// enqueue passes a job to the intake and calls then exactly once. A job whose unique
-// key another job holds is answered with the ID of the holder; its position is zero
-// if the ledger knows that job already.
-func (n *Node) enqueue(queue string, req *enqueueRequest, body []byte, opts enqueueOptions, then func(enqueueReply, job.Position, error)) {
-	n.intake.enqueue(queue, req.Spec, body, req.ID, opts, func(a accepted, err error) {
-		reply := enqueueReply{a.id, queue, a.duplicate, a.debounced}
-		var other *job.DuplicateError
-		if errors.As(err, &other) {
-			reply, a.position, err = enqueueReply{ID: other.ID, Queue: other.Queue, Duplicate: true}, job.Position{}, nil
-		}
-		then(reply, a.position, err)
-	})
-}
-
-// callRequest is a job, and how long to wait for its outcome.
-type callRequest struct {
-	enqueueRequest
-	WaitMS *int64 `json:"wait_ms"` // 1 to 10 min; nil: the header Yard-Wait, else 30 s
-}
-
-// callReply reports how a job ended.
-type callReply struct {
-	enqueueReply
-	State         string          `json:"state"` // completed or failed
-	Attempts      uint32          `json:"attempts"`
-	Result        json.RawMessage `json:"result,omitempty"`
-	ResultMsgpack []byte          `json:"result_msgpack,omitempty"`
-	ResultBytes   int             `json:"result_bytes,omitempty"` // size of a result that is too large to return
-	ResultGone    bool            `json:"result_gone,omitempty"`  // the result has been removed from its stream
-	Error         *job.Fault      `json:"error,omitempty"`
+// enqueueReply returns the reply to the request for a job of a queue. A job whose unique
+// key another job holds is answered with the ID of the holder.
+func enqueueReply(queue string, a intake.Ack, err error) (api.EnqueueReply, error) {
+	var other *job.DuplicateError
+	if errors.As(err, &other) {
+		return api.EnqueueReply{ID: other.ID, Queue: other.Queue, Duplicate: true}, nil
+	}
+	return api.EnqueueReply{ID: a.ID, Queue: queue, Duplicate: a.Duplicate, Debounced: a.Debounced}, err
 }
 
 // handleCall accepts a job, waits for it and returns how it ended. A call may be
 // repeated under the same key at any node, whatever happened to the first: it refers
 // to the same job.
 func (n *Node) handleCall(ctx context.Context, r *cluster.Request) (any, error) {
-	var req callRequest
-	body, err := readJob(r, &req.enqueueRequest, &req)
+	var req api.CallRequest
+	body, err := readJob(r, &req.EnqueueRequest, &req)
 	if err != nil {
 		return nil, err
 	}
-	wait, err := req.waitTime(r.Header(cluster.HeaderWait))
+	wait, err := callTimeout(&req, r.Header(cluster.HeaderWait))
 	if err != nil {
 		return nil, err
 	}
-	reply, err := n.enqueueAndAwait(ctx, r, req.enqueueRequest, body, wait)
+	reply, err := n.enqueueAndAwait(ctx, r, req.EnqueueRequest, body, wait)
 	if err != nil {
 		return nil, err
 	}
@@ -95,42 +75,37 @@ func (n *Node) handleCall(ctx context.Context, r *cluster.Request) (any, error) 
 		return nil, waitError(err, reply.ID, wait)
 	}
 	full := jobToJSON(&view)
-	return callReply{
-		enqueueReply: reply, State: full.State, Attempts: full.Attempts, Result: full.Result,
+	return api.CallReply{
+		EnqueueReply: reply, State: full.State, Attempts: full.Attempts, Result: full.Result,
 		ResultMsgpack: full.ResultMsgpack, ResultBytes: full.ResultBytes, ResultGone: full.ResultGone, Error: full.Error,
 	}, nil
 }
 
 // enqueueAndAwait accepts a job and waits up to wait for it to end. Once the job is
 // accepted, every error carries its ID.
-func (n *Node) enqueueAndAwait(ctx context.Context, r *cluster.Request, req enqueueRequest, body []byte, wait time.Duration) (enqueueReply, error) {
+func (n *Node) enqueueAndAwait(ctx context.Context, r *cluster.Request, req api.EnqueueRequest, body []byte, wait time.Duration) (api.EnqueueReply, error) {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	type enqueued struct {
-		reply enqueueReply
-		at    job.Position
-		err   error
-	}
-	done := make(chan enqueued, 1)
-	n.enqueue(r.Token(), &req, body, enqueueOptions{}, func(reply enqueueReply, at job.Position, err error) {
-		done <- enqueued{reply, at, err}
-	})
-	result := <-done // always arrives: publishing has its own timeout
-	if result.err != nil {
-		return result.reply, result.err
+	// Publishing has its own timeout. It must not be cut short, or the reply would not
+	// carry the job's ID.
+	ack, err := n.intake.Publish(context.WithoutCancel(ctx), intake.Job{Queue: r.Token(), Spec: req.Spec, Body: body, Key: req.ID})
+	reply, err := enqueueReply(r.Token(), ack, err)
+	if err != nil {
+		return reply, err
 	}
 	r.Release()
-	err := n.completions.await(ctx, result.reply.ID, result.at)
-	if errors.Is(err, job.ErrJobNotFound) && result.reply.Duplicate {
-		err = &cluster.APIError{Code: "410", Text: fmt.Sprintf("job %s was accepted before and has ended; the yard no longer knows how", result.reply.ID)}
+	err = n.waiters.JobEnd(ctx, reply.ID, ack.Position) // the position is zero if the ledger knows the job already
+	if errors.Is(err, job.ErrJobNotFound) && reply.Duplicate {
+		err = &api.Error{Code: api.CodeGone, Text: fmt.Sprintf("job %s was accepted before and has ended; the yard no longer knows how", reply.ID)}
 	}
 	if err != nil {
-		return result.reply, waitError(err, result.reply.ID, wait)
+		return reply, waitError(err, reply.ID, wait)
 	}
-	return result.reply, nil
+	return reply, nil
 }
 
-func (c *callRequest) waitTime(header string) (time.Duration, error) {
+// callTimeout returns how long a call waits. header is the value of its header Yard-Wait.
+func callTimeout(c *api.CallRequest, header string) (time.Duration, error) {
 	d := defaultWait
 	switch {
 	case c.WaitMS != nil:
@@ -155,10 +130,10 @@ func waitError(err error, id job.ID, waited time.Duration) error {
 	}{id})
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		return &cluster.APIError{Code: "408", Text: fmt.Sprintf("job %s has not ended within %s", id, waited), Data: data}
+		return &api.Error{Code: api.CodeTimeout, Text: fmt.Sprintf("job %s has not ended within %s", id, waited), Data: data}
 	case errors.Is(err, context.Canceled):
 		text := fmt.Sprintf("job %s is accepted and has not ended, and this node is stopping: wait for it at another node", id)
-		return &cluster.APIError{Code: "503", Text: text, RetryAfter: 100 * time.Millisecond, Data: data}
+		return &api.Error{Code: api.CodeUnavailable, Text: text, RetryAfter: 100 * time.Millisecond, Data: data}
 	}
 	apiErr := *cluster.AsAPIError(err)
 	apiErr.Data = data

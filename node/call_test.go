@@ -8,9 +8,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/server/intake"
 )
 
 // list returns the body of a bulk request with n jobs.
@@ -24,7 +26,7 @@ func TestBulk_KeyOfList(t *testing.T) {
 	n := startSingleNode(t, nil)
 	t.Cleanup(http.DefaultClient.CloseIdleConnections)
 	const named = `{"queue":"mail","jobs":[{"function":"a"},{"function":"b","id":"mine"},{"function":"c"}]}`
-	var first, second, other bulkReply
+	var first, second, other api.BulkReply
 	send(t, n, "POST", "/v1/jobs/bulk", named, "Idempotency-Key: list-1").decode(t, http.StatusOK, &first)
 	send(t, n, "POST", "/v1/jobs/bulk", named, "Idempotency-Key: list-1").decode(t, http.StatusOK, &second)
 	send(t, n, "POST", "/v1/jobs/bulk", named, "Idempotency-Key: list-2").decode(t, http.StatusOK, &other)
@@ -45,15 +47,15 @@ func TestBulk_BlocksForSlot(t *testing.T) {
 	n := startSingleNode(t, func(c *Config) { no := false; c.Scheduler.CreateQueues = &no })
 	t.Cleanup(http.DefaultClient.CloseIdleConnections)
 	send(t, n, "PUT", "/v1/queues/mail", `{}`).decode(t, http.StatusOK, nil)
-	var got bulkReply
-	send(t, n, "POST", "/v1/jobs/bulk", list("mail", 4*maxBlobs, strings.Repeat("x", job.MaxInlineBody))).decode(t, http.StatusOK, &got)
+	var got api.BulkReply
+	send(t, n, "POST", "/v1/jobs/bulk", list("mail", 4*intake.MaxBlobs, strings.Repeat("x", job.MaxInlineBody))).decode(t, http.StatusOK, &got)
 	if got.Refused != 0 {
 		t.Errorf("%d of %d large jobs were rejected: %+v", got.Refused, len(got.Jobs), got.Jobs[len(got.Jobs)-1].Error)
 	}
-	got = bulkReply{}
-	send(t, n, "POST", "/v1/jobs/bulk", list("nothing", 3*maxBarriers, "")).decode(t, http.StatusOK, &got)
+	got = api.BulkReply{}
+	send(t, n, "POST", "/v1/jobs/bulk", list("nothing", 3*intake.MaxBarriers, "")).decode(t, http.StatusOK, &got)
 	for i, item := range got.Jobs {
-		if item.Error == nil || item.Error.Code != "404" {
+		if item.Error == nil || item.Error.Code != api.CodeNotFound {
 			t.Fatalf("job %d for a queue that does not exist: %+v with %+v, want 404", i, item, item.Error)
 		}
 	}
@@ -64,9 +66,9 @@ func TestBulk_ErrorTextsBounded(t *testing.T) {
 	n := startSingleNode(t, nil)
 	t.Cleanup(http.DefaultClient.CloseIdleConnections)
 	said := send(t, n, "POST", "/v1/jobs/bulk", list("mail", maxBulkJobs, ""), "Yard-Delay: "+strings.Repeat(`"`, 4<<10))
-	var got bulkReply
+	var got api.BulkReply
 	said.decode(t, http.StatusOK, &got)
-	if got.Refused != maxBulkJobs || got.Jobs[0].Error.Code != "400" || !strings.Contains(got.Jobs[0].Error.Text, "Yard-Delay") {
+	if got.Refused != maxBulkJobs || got.Jobs[0].Error.Code != api.CodeInvalid || !strings.Contains(got.Jobs[0].Error.Text, "Yard-Delay") {
 		t.Errorf("%d rejected, the first with %+v", got.Refused, got.Jobs[0].Error)
 	}
 	if len(said.body) >= 1<<20 {
@@ -89,10 +91,10 @@ func TestWeb_WaitTimeout(t *testing.T) {
 			}
 		}
 		send(t, n, "POST", path, body).decode(t, http.StatusRequestTimeout, &said)
-		if said.Error.Code != "408" {
+		if said.Error.Code != api.CodeTimeout {
 			t.Errorf("%s: %+v", path, said)
 		}
-		var shown jobJSON
+		var shown api.Job
 		send(t, n, "GET", "/v1/jobs/"+said.Error.Data.ID.String(), "").decode(t, http.StatusOK, &shown)
 		if shown.State != job.Waiting.String() {
 			t.Errorf("%s: the job is in state %s", path, shown.State)
@@ -130,7 +132,7 @@ func TestCall_ReleasesRequestBody(t *testing.T) {
 			t.Fatal(err)
 		}
 		waitUntil(t, "the job exists", func() bool {
-			_, err := n.proposer.propose(t.Context(), &ledger.CancelJob{Job: id})
+			_, err := n.proposer.Propose(t.Context(), &ledger.CancelJob{Job: id})
 			return err == nil
 		})
 		if err := <-ended; err != nil {
@@ -144,7 +146,7 @@ func TestCall_ReleasesRequestBody(t *testing.T) {
 func TestCall_JobForgotten(t *testing.T) {
 	n := startSingleNode(t, nil)
 	t.Cleanup(http.DefaultClient.CloseIdleConnections)
-	var first enqueueReply
+	var first api.EnqueueReply
 	send(t, n, "POST", "/v1/queues/mail/jobs", `{"function":"send","id":"old"}`).decode(t, http.StatusAccepted, &first)
 	path := "/v1/jobs/" + first.ID.String()
 	send(t, n, "GET", path, "").decode(t, http.StatusOK, nil)

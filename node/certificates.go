@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/consensus"
 	"github.com/yardmaster-dev/yardmaster/edge"
 	"github.com/yardmaster-dev/yardmaster/internal/certs"
@@ -119,7 +120,7 @@ func (n *Node) watchCertificates(ctx context.Context) error {
 }
 
 // addPeerInfo adds what this node has received from its peers to members.
-func (n *Node) addPeerInfo(members []MemberStatus) {
+func (n *Node) addPeerInfo(members []api.MemberStatus) {
 	peers := map[string]consensus.Contact{n.cfg.Node.Name: {Build: consensus.Build{Version: n.version}, TLS: n.certs.cluster != nil}}
 	if listener := n.id.Listener(); listener != nil {
 		for _, p := range listener.Contacts() {

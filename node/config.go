@@ -59,9 +59,6 @@ type NATSConfig struct {
 	// MaxStore is how many bytes the streams may fill, 0 or at least
 	// 268435456. Default 0: three quarters of the disk's free space.
 	MaxStore int64 `toml:"max_store_bytes"`
-	// PrimaryLane makes all nodes publish to one lane while the load is low: fewer
-	// and larger writes, one more hop. Default false.
-	PrimaryLane bool `toml:"primary_lane"`
 	// Anonymous is the role of clients without a user name if Users is set.
 	// Default "": they are rejected.
 	Anonymous string `toml:"anonymous"`

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -102,14 +103,14 @@ helloed_unregistered_max_lifetime_seconds = 4
 ident_register_timeout_seconds = 5
 [pagination]
 page_size = 5000
+max_page_size = 6000
 `)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if c.Server.Address() != "0.0.0.0:0" || *c.Server.TLSEnabled || c.Wire.MaxEnvelope != 1<<20 ||
-		c.Wire.Session != (edge.SessionConfig{Unhelloed: 3, Unregistered: 4, Ident: 5}) ||
-		c.Pagination != (edge.PaginationConfig{PageSize: 5000, MaxPageSize: 5000}) {
-		t.Errorf("%+v", c.Config)
+		c.Pagination != (edge.PaginationConfig{PageSize: 5000}) || len(c.RRQ.Ignored) != 4 {
+		t.Errorf("%+v, ignored: %q", c.Config, c.RRQ.Ignored)
 	}
 	t.Setenv("YARD_SERVER_PORT", "0")
 	if c, err := Load(""); err != nil || c.Server.Address() != "127.0.0.1:0" {
@@ -165,7 +166,6 @@ func TestLoad_InvalidConfig(t *testing.T) {
 		"TLS without key":    {"[server.tls]\ncert_file = \"a\"", "server.tls.key_file is missing"},
 		"TLS without cert":   {"[server.tls]\nclient_ca_file = \"a\"", "set cert_file and key_file in [server.tls]"},
 		"page":               {"[pagination]\npage_size = 10001", "pagination.page_size is 10001; must be 1 to 10000"},
-		"page beyond":        {"[pagination]\npage_size = 20\nmax_page_size = 10", "pagination.page_size is 20; must be 1 to 10"},
 		"old page":           {"[pagination]\ndefault_page_size = 20", "unknown key pagination.default_page_size (use pagination.page_size)"},
 		"other's log":        {"[logging]\nlevel = \"info\"", "unknown key logging.level (use node.log_level)"},
 		"other's store":      {"[storage]\nengine = \"sled\"\npath = \"x\"\n[storage.sled]\nmode = \"low_space\"", "unknown key storage.path (use node.data_dir), unknown key storage.sled.mode (there is no sled"},
@@ -192,7 +192,7 @@ func TestLoad_InvalidConfig(t *testing.T) {
 func TestFromEnvironment(t *testing.T) {
 	set := map[string]string{
 		"YARD_NODE_NAME": "n7", "YARD_NODE_DATA_DIR": "/data", "YARD_NATS_MAX_STORE_BYTES": "1073741824",
-		"YARD_NATS_PRIMARY_LANE": "true", "YARD_SCHEDULER_RETRY_BASE": "3s", "YARD_SCHEDULER_MAX_ATTEMPTS": "9",
+		"YARD_SCHEDULER_RETRY_BASE": "3s", "YARD_SCHEDULER_MAX_ATTEMPTS": "9",
 		"YARD_SCHEDULER_CREATE_QUEUES": "false", "YARD_SERVER_PORT": "1234", "YARD_CLUSTER_SECRET": "sesame",
 		"YARD_SERVER_TOKEN": "mellon", "YARD_SERVER_TLS_ENABLED": "false", "YARD_SERVER_TLS_CERT_FILE": "c.pem",
 		"YARD_SERVER_ADVERTISE": "n7:9876",
@@ -207,7 +207,7 @@ func TestFromEnvironment(t *testing.T) {
 	if err := fromEnvironment(&c, lookup(nil)); err != nil {
 		t.Fatal(err)
 	}
-	if c.Node != (NodeConfig{Name: "n7", DataDir: "/data", LogLevel: "warn"}) || c.NATS.MaxStore != 1<<30 || !c.NATS.PrimaryLane ||
+	if c.Node != (NodeConfig{Name: "n7", DataDir: "/data", LogLevel: "warn"}) || c.NATS.MaxStore != 1<<30 ||
 		c.Scheduler.RetryBase != 3*time.Second || c.Scheduler.MaxAttempts != 9 || *c.Scheduler.CreateQueues || c.Server.Port != 1234 || c.Cluster.Secret != "sesame" {
 		t.Errorf("%+v", c)
 	}
@@ -215,7 +215,7 @@ func TestFromEnvironment(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	for name, value := range map[string]string{
-		"YARD_SERVER_PORT": "many", "YARD_SCHEDULER_RETRY_BASE": "3", "YARD_NATS_PRIMARY_LANE": "yes",
+		"YARD_SERVER_PORT": "many", "YARD_SCHEDULER_RETRY_BASE": "3", "YARD_SCHEDULER_CREATE_QUEUES": "yes",
 		"YARD_SCHEDULER_MAX_ATTEMPTS": "1\nname = \"injected\"",
 	} {
 		var c Config
@@ -261,21 +261,54 @@ func TestFromEnvironment_SecretFiles(t *testing.T) {
 }
 
 // Keys of earlier builds without effect are accepted, in the file and as variables, and each
-// is reported with the reason.
+// is reported once with what applies instead.
 func TestLoad_RetiredKeys(t *testing.T) {
 	t.Setenv("YARD_SCRUB_EVERY", "5s")
-	c, err := load(t, "[scrub]\nevery = \"1h\"\nbytes_per_second = 1048576\n")
+	t.Setenv("YARD_NATS_PRIMARY_LANE", "true")
+	text := "[node]\nname = \"n1\"\n"
+	for _, key := range slices.Sorted(maps.Keys(retiredKeys)) {
+		dot := strings.LastIndexByte(key, '.')
+		if table := "[" + key[:dot] + "]\n"; !strings.Contains(text, table) {
+			text += table
+		}
+		text += key[dot+1:] + " = 1\n"
+	}
+	c, err := load(t, text)
+	if err != nil {
+		t.Fatalf("%v:\n%s", err, text)
+	}
+	ignored := strings.Join(c.RRQ.Ignored, "; ")
+	want := map[string]string{"YARD_SCRUB_EVERY": retiredKeys["scrub.every"], "YARD_NATS_PRIMARY_LANE": retiredKeys["nats.primary_lane"]}
+	maps.Copy(want, retiredKeys)
+	for name, reason := range want {
+		if strings.Count(ignored, name+" ("+reason+")") != 1 {
+			t.Errorf("%s is not named once in %q", name, ignored)
+		}
+	}
+	if len(c.RRQ.Ignored) != len(want) {
+		t.Errorf("%d keys are reported as ignored, want %d: %s", len(c.RRQ.Ignored), len(want), ignored)
+	}
+	if c, err := load(t, "[scrub]\n[wire.session]\n"); err != nil || len(c.RRQ.Ignored) != 2 {
+		t.Errorf("empty tables: %v, ignored: %q", err, c.RRQ.Ignored)
+	}
+	for _, key := range []string{"scrub.rate", "wire.session.rate", "delivery.grace"} {
+		dot := strings.LastIndexByte(key, '.')
+		if _, err := load(t, "["+key[:dot]+"]\n"+key[dot+1:]+" = 1\n"); err == nil || !strings.Contains(err.Error(), "unknown key "+key) {
+			t.Errorf("%s: %v", key, err)
+		}
+	}
+}
+
+// Every retired key is documented with what applies instead.
+func TestConfigurationDocument_RetiredKeys(t *testing.T) {
+	text, err := os.ReadFile("../docs/reference/config.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	idle := strings.Join(c.RRQ.Ignored, "; ")
-	for _, name := range []string{"scrub.every", "scrub.bytes_per_second", "YARD_SCRUB_EVERY"} {
-		if strings.Count(idle, name+" ("+scrubRetired+")") != 1 {
-			t.Errorf("%s is not named once in %q", name, idle)
+	for key, reason := range retiredKeys {
+		if row := "| `" + key + "` | " + reason + " |\n"; !strings.Contains(string(text), row) {
+			t.Errorf("docs/reference/config.md lacks the row %s", row)
 		}
-	}
-	if _, err := load(t, "[scrub]\nrate = 1\n"); err == nil || !strings.Contains(err.Error(), "unknown key scrub.rate") {
-		t.Errorf("another key: %v", err)
 	}
 }
 

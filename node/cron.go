@@ -1,16 +1,18 @@
 package node
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/scheduler"
+	"github.com/yardmaster-dev/yardmaster/server/intake"
 )
 
 // Page sizes of cron entries.
@@ -19,50 +21,6 @@ const (
 	maxCronPageSize     = 100 // with the largest jobs, half of a NATS message
 	cronUpcoming        = 3   // ticks shown of each entry
 )
-
-// cronRequest names a cron entry, or describes a new one.
-type cronRequest struct {
-	Name     string          `json:"name"`
-	Schedule string          `json:"schedule"`
-	Zone     string          `json:"time_zone"`
-	Queue    string          `json:"queue"`
-	Missed   string          `json:"missed"`
-	Overlap  string          `json:"overlap"`
-	Replace  bool            `json:"replace"`
-	Job      json.RawMessage `json:"job"`
-	NewID    string          `json:"new_id"` // key of the job that cron.run creates; "": a new one
-
-	After string `json:"after"` // last name of the previous page
-	Limit int    `json:"limit"`
-}
-
-// cronJSON is a cron entry in the API.
-type cronJSON struct {
-	Name        string           `json:"name"`
-	Schedule    string           `json:"schedule"`
-	Zone        string           `json:"time_zone"`
-	Queue       string           `json:"queue"`
-	Job         json.RawMessage  `json:"job"`
-	Missed      string           `json:"missed"`
-	Overlap     string           `json:"overlap"`
-	Declared    bool             `json:"declared"`
-	State       string           `json:"state"` // running, paused, or ended (no more ticks)
-	Next        *time.Time       `json:"next"`
-	Upcoming    []time.Time      `json:"upcoming"` // the next ticks, the first of them Next
-	Last        *time.Time       `json:"last"`
-	LastJob     *job.ID          `json:"last_job"`
-	LastSkipped *skippedTickJSON `json:"last_left_out"` // the last tick that created no job
-	Fired       uint64           `json:"fired"`
-	Skipped     uint64           `json:"skipped"`
-	Overdue     uint64           `json:"missed_count"`
-}
-
-// skippedTickJSON is why a tick created no job.
-type skippedTickJSON struct {
-	At     time.Time `json:"at"`            // the first, if several were missed
-	Reason string    `json:"why"`           // overlap or missed
-	Job    *job.ID   `json:"job,omitempty"` // the one that had not ended
-}
 
 func cronState(v *ledger.CronView) string {
 	switch {
@@ -74,18 +32,18 @@ func cronState(v *ledger.CronView) string {
 	return "running"
 }
 
-func cronToJSON(v *ledger.CronView) cronJSON {
-	c := cronJSON{
+func cronToJSON(v *ledger.CronView) api.Cron {
+	c := api.Cron{
 		Name: v.Name, Schedule: v.Schedule, Zone: v.TimeZone, Queue: v.Queue, Job: v.Body, Declared: v.Declared,
-		Missed: cronSkip, Overlap: cronAllow, State: cronState(v), Upcoming: []time.Time{},
+		Missed: api.CronSkip, Overlap: api.CronAllow, State: cronState(v), Upcoming: []time.Time{},
 		Fired: v.Fired, Skipped: v.Skipped, Overdue: v.Missed,
 	}
 	setDefault(&c.Zone, "UTC")
 	if v.CatchUp {
-		c.Missed = cronOnce
+		c.Missed = api.CronOnce
 	}
 	if v.NoOverlap {
-		c.Overlap = cronSkip
+		c.Overlap = api.CronSkip
 	}
 	if c.State == "running" {
 		c.Next = &v.Next
@@ -94,7 +52,7 @@ func cronToJSON(v *ledger.CronView) cronJSON {
 		c.Last, c.LastJob = &v.Last, &v.LastJob
 	}
 	if !v.LastUnfired.IsZero() {
-		c.LastSkipped = &skippedTickJSON{At: v.LastUnfired, Reason: "missed"}
+		c.LastSkipped = &api.SkippedTick{At: v.LastUnfired, Reason: "missed"}
 		if v.UnfiredFor != (job.ID{}) {
 			c.LastSkipped.Reason, c.LastSkipped.Job = "overlap", &v.UnfiredFor
 		}
@@ -108,7 +66,7 @@ func cronToJSON(v *ledger.CronView) cronJSON {
 }
 
 func (n *Node) handleCronList(_ context.Context, r *cluster.Request) (any, error) {
-	q, err := decodeRequest[cronRequest](r)
+	q, err := decodeRequest[api.CronRequest](r)
 	if err != nil {
 		return nil, err
 	}
@@ -129,21 +87,15 @@ func (n *Node) handleCronList(_ context.Context, r *cluster.Request) (any, error
 			return !more
 		})
 	})
-	entries := make([]cronJSON, len(views))
+	entries := make([]api.Cron, len(views))
 	for i := range views {
 		entries[i] = cronToJSON(&views[i])
 	}
-	return cronPage{entries, more}, nil
-}
-
-// cronPage is a page of cron entries.
-type cronPage struct {
-	Entries []cronJSON `json:"entries"`
-	More    bool       `json:"more"` // there are further entries
+	return api.CronPage{Entries: entries, More: more}, nil
 }
 
 func (n *Node) handleCronShow(ctx context.Context, r *cluster.Request) (any, error) {
-	q, err := decodeRequest[cronRequest](r)
+	q, err := decodeRequest[api.CronRequest](r)
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +103,7 @@ func (n *Node) handleCronShow(ctx context.Context, r *cluster.Request) (any, err
 	if err != nil {
 		return nil, err
 	}
-	c := cronDetail{cronJSON: cronToJSON(&view)}
+	c := api.CronDetail{Cron: cronToJSON(&view)}
 	switch found, err := n.viewer.summary(ctx, view.LastJob); {
 	case view.Last.IsZero():
 	case err == nil:
@@ -162,26 +114,19 @@ func (n *Node) handleCronShow(ctx context.Context, r *cluster.Request) (any, err
 	return c, nil
 }
 
-// cronDetail is one cron entry with the state of its last job, which is "" if there
-// was none or the ledger no longer has it.
-type cronDetail struct {
-	cronJSON
-	LastState string `json:"last_job_state,omitempty"`
-}
-
 func (n *Node) handleCronAdd(ctx context.Context, r *cluster.Request) (any, error) {
-	q, err := decodeRequest[cronRequest](r)
+	q, err := decodeRequest[api.CronRequest](r)
 	if err != nil {
 		return nil, err
 	}
-	c := ledger.Cron{Name: q.Name, Schedule: q.Schedule, TimeZone: q.Zone, Queue: q.Queue, Body: q.Job, CatchUp: q.Missed == cronOnce, NoOverlap: q.Overlap == cronSkip}
+	c := ledger.Cron{Name: q.Name, Schedule: q.Schedule, TimeZone: q.Zone, Queue: q.Queue, Body: q.Job, CatchUp: q.Missed == api.CronOnce, NoOverlap: q.Overlap == api.CronSkip}
 	if c.TimeZone == "UTC" { // the API shows "" as UTC
 		c.TimeZone = ""
 	}
 	switch {
-	case q.Missed != "" && q.Missed != cronSkip && q.Missed != cronOnce:
+	case q.Missed != "" && q.Missed != api.CronSkip && q.Missed != api.CronOnce:
 		return nil, &job.InvalidError{Reason: fmt.Sprintf("missed is %q; must be skip or once", q.Missed)}
-	case q.Overlap != "" && q.Overlap != cronAllow && q.Overlap != cronSkip:
+	case q.Overlap != "" && q.Overlap != api.CronAllow && q.Overlap != api.CronSkip:
 		return nil, &job.InvalidError{Reason: fmt.Sprintf("overlap is %q; must be allow or skip", q.Overlap)}
 	case len(q.Job) == 0:
 		return nil, &job.InvalidError{Reason: `job is missing; give what an enqueue takes, {"job": {"function": "send"}}`}
@@ -193,15 +138,15 @@ func (n *Node) handleCronAdd(ctx context.Context, r *cluster.Request) (any, erro
 		return nil, err
 	}
 	if !*n.cfg.Scheduler.CreateQueues {
-		if _, err := n.findQueue(ctx, c.Queue); err != nil {
-			return nil, err
+		if _, ok, err := n.proposer.Queue(ctx, c.Queue); err != nil || !ok {
+			return nil, cmp.Or(err, fmt.Errorf("queue %q: %w", c.Queue, job.ErrQueueNotFound))
 		}
 	}
 	return n.changeCron(ctx, r, c.Name, &ledger.SetCron{Cron: c, Replace: q.Replace})
 }
 
 func (n *Node) handleCronPause(ctx context.Context, r *cluster.Request) (any, error) {
-	q, err := decodeRequest[cronRequest](r)
+	q, err := decodeRequest[api.CronRequest](r)
 	if err != nil {
 		return nil, err
 	}
@@ -209,7 +154,7 @@ func (n *Node) handleCronPause(ctx context.Context, r *cluster.Request) (any, er
 }
 
 func (n *Node) handleCronResume(ctx context.Context, r *cluster.Request) (any, error) {
-	q, err := decodeRequest[cronRequest](r)
+	q, err := decodeRequest[api.CronRequest](r)
 	if err != nil {
 		return nil, err
 	}
@@ -217,20 +162,20 @@ func (n *Node) handleCronResume(ctx context.Context, r *cluster.Request) (any, e
 }
 
 func (n *Node) handleCronRemove(ctx context.Context, r *cluster.Request) (any, error) {
-	q, err := decodeRequest[cronRequest](r)
+	q, err := decodeRequest[api.CronRequest](r)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := n.propose(ctx, r, &ledger.RemoveCron{Name: q.Name}); err != nil {
+	if _, err := n.commit(ctx, r, &ledger.RemoveCron{Name: q.Name}); err != nil {
 		return nil, cronError(q.Name, err)
 	}
-	return removedReply{q.Name, true}, nil
+	return api.Removed{Name: q.Name, Removed: true}, nil
 }
 
 // handleCronRun creates a job of the entry in addition to the jobs of its ticks. With an
 // id of the caller it is the same job however often it is requested.
 func (n *Node) handleCronRun(ctx context.Context, r *cluster.Request) (any, error) {
-	q, err := decodeRequest[cronRequest](r)
+	q, err := decodeRequest[api.CronRequest](r)
 	if err != nil {
 		return nil, err
 	}
@@ -242,13 +187,13 @@ func (n *Node) handleCronRun(ctx context.Context, r *cluster.Request) (any, erro
 	if err != nil {
 		return nil, err
 	}
-	a, err := n.intake.enqueueWait(ctx, c.Queue, spec, q.NewID, false)
-	return enqueueReply{ID: a.id, Queue: c.Queue, Duplicate: a.duplicate}, err
+	a, err := n.intake.Publish(ctx, intake.Job{Queue: c.Queue, Spec: spec, Key: q.NewID})
+	return api.EnqueueReply{ID: a.ID, Queue: c.Queue, Duplicate: a.Duplicate}, err
 }
 
 // changeCron carries out a command about an entry and returns the changed entry.
 func (n *Node) changeCron(ctx context.Context, r *cluster.Request, name string, c ledger.Command) (any, error) {
-	if _, err := n.propose(ctx, r, c); err != nil {
+	if _, err := n.commit(ctx, r, c); err != nil {
 		return nil, cronError(name, err)
 	}
 	view, err := n.findCron(ctx, name)
@@ -263,7 +208,7 @@ func (n *Node) findCron(ctx context.Context, name string) (view ledger.CronView,
 	ok := false
 	read := func() { n.raft.View(func(l *ledger.Ledger) { view, ok = l.Cron(name) }) }
 	if read(); !ok {
-		if err := n.proposer.readBarrier(ctx); err != nil {
+		if err := n.proposer.ReadBarrier(ctx); err != nil {
 			return view, err
 		}
 		read()
@@ -279,9 +224,9 @@ func cronError(name string, err error) error {
 	text := fmt.Sprintf("cron entry %q: %v", name, err)
 	switch {
 	case errors.Is(err, ledger.ErrCronNotFound):
-		return &cluster.APIError{Code: "404", Text: text}
+		return &api.Error{Code: api.CodeNotFound, Text: text}
 	case errors.Is(err, ledger.ErrCronExists), errors.Is(err, ledger.ErrCronDeclared), errors.Is(err, ledger.ErrTooManyCrons):
-		return &cluster.APIError{Code: "409", Text: text}
+		return &api.Error{Code: api.CodeConflict, Text: text}
 	}
 	return err
 }

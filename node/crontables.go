@@ -6,18 +6,11 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/runnerpool"
 	"github.com/yardmaster-dev/yardmaster/scheduler"
-)
-
-// Values of missed and overlap: what happens with missed ticks, and with ticks while
-// the job of the tick before has not ended.
-const (
-	cronSkip  = "skip"
-	cronOnce  = "once"
-	cronAllow = "allow"
 )
 
 // declaredCrons converts the tables [[rrq.cron_jobs]]. queue is the queue of jobs that
@@ -49,14 +42,14 @@ func declaredCrons(tables []runnerpool.CronJob, queue string) ([]ledger.Cron, er
 // declaredCron converts one table. taken holds the names in use.
 func declaredCron(t *runnerpool.CronJob, queue string, taken map[string]bool) (ledger.Cron, error) {
 	c := ledger.Cron{
-		Name: t.Name, TimeZone: t.TimeZone, NoOverlap: t.Unique, CatchUp: t.Missed == cronOnce, Declared: true,
+		Name: t.Name, TimeZone: t.TimeZone, NoOverlap: t.Unique, CatchUp: t.Missed == api.CronOnce, Declared: true,
 		Queue: runnerpool.QueueName(t.Queue),
 	}
 	setDefault(&c.Queue, queue)
 	switch {
 	case t.Function == "":
 		return c, fmt.Errorf("function_name is missing; name the handler")
-	case t.Missed != "" && t.Missed != cronSkip && t.Missed != cronOnce:
+	case t.Missed != "" && t.Missed != api.CronSkip && t.Missed != api.CronOnce:
 		return c, fmt.Errorf("missed is %q; must be skip or once", t.Missed)
 	}
 	if c.Name == "" {

@@ -15,12 +15,7 @@ import (
 type dispatchTimer struct {
 	metrics *web.Metrics
 	mu      sync.Mutex
-	started map[dispatchKey]startedDispatch
-}
-
-type dispatchKey struct {
-	job job.ID
-	n   uint32
+	started map[job.DispatchID]startedDispatch
 }
 
 type startedDispatch struct {
@@ -29,15 +24,15 @@ type startedDispatch struct {
 }
 
 func newDispatchTimer(m *web.Metrics) *dispatchTimer {
-	return &dispatchTimer{metrics: m, started: map[dispatchKey]startedDispatch{}}
+	return &dispatchTimer{metrics: m, started: map[job.DispatchID]startedDispatch{}}
 }
 
 // remove removes a dispatch and returns what was recorded at its start.
 func (t *dispatchTimer) remove(id job.ID, n uint32) (b startedDispatch, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	b, ok = t.started[dispatchKey{id, n}]
-	delete(t.started, dispatchKey{id, n})
+	b, ok = t.started[job.DispatchID{Job: id, N: n}]
+	delete(t.started, job.DispatchID{Job: id, N: n})
 	return b, ok
 }
 
@@ -53,7 +48,7 @@ func (t timedTarget) Start(a job.Assignment, spec job.Spec) bool {
 		s.executor = web.Runner(a.Key)
 	}
 	t.timer.mu.Lock()
-	t.timer.started[dispatchKey{a.Job, a.N}] = s
+	t.timer.started[a.DispatchID()] = s
 	t.timer.mu.Unlock()
 	if !t.Target.Start(a, spec) {
 		t.timer.remove(a.Job, a.N)
@@ -88,5 +83,5 @@ func (e timedExecutor) Report(o job.Outcome, then func(job.Settled)) {
 // recordAccepted is called for each record that this node has had acknowledged.
 func (n *Node) recordAccepted(r job.Record) {
 	n.metrics.Accepted()
-	n.notifier.add(r)
+	n.notifier.Add(r)
 }

@@ -70,8 +70,16 @@ func TestMetrics(t *testing.T) {
 	for _, m := range regexp.MustCompile(`(?m)^# TYPE (yard_\w+) (\w+)$`).FindAllStringSubmatch(said, -1) {
 		shown[m[1]] = m[2]
 	}
-	for _, m := range regexp.MustCompile("(?m)^\\| `(yard_\\w+)` \\| (\\w+) \\|").FindAllStringSubmatch(string(text), -1) {
-		told[m[1]] = m[2]
+	histogram := regexp.MustCompile("`yard_(dispatch_run|dispatch_wait|http_request)_seconds`")
+	for _, m := range regexp.MustCompile("(?m)^- `(yard_\\w+)`: ").FindAllStringSubmatch(string(text), -1) {
+		switch name := m[1]; { // as the page says above its list
+		case strings.HasSuffix(name, "_total"):
+			told[name] = "counter"
+		case histogram.MatchString("`" + name + "`"):
+			told[name] = "histogram"
+		default:
+			told[name] = "gauge"
+		}
 	}
 	for name, kind := range shown {
 		if told[name] != kind {

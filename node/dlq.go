@@ -9,40 +9,38 @@ import (
 	"strings"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
-	"github.com/yardmaster-dev/yardmaster/scheduler"
+	"github.com/yardmaster-dev/yardmaster/server/authority"
+	"github.com/yardmaster-dev/yardmaster/server/intake"
 )
 
 // dlq serves requests about dead letters: it walks through their stream, in parts, and
 // removes or requeues the dead letters that match.
 type dlq struct {
-	cluster     *cluster.Cluster
+	reader      *cluster.Reader
+	admin       *cluster.Admin
 	view        func(func(*ledger.Ledger))
-	proposer    *proposer
+	proposer    *authority.Client
 	viewer      *viewer
-	intake      *intake
+	intake      *intake.Intake
 	maxAttempts uint32        // of a job that sets none
 	walks       chan struct{} // holds one value per running request
 }
 
 func newDLQ(n *Node) *dlq {
 	return &dlq{
-		cluster: n.cluster, view: n.raft.View, proposer: n.proposer, viewer: n.viewer, intake: n.intake,
+		reader: n.cluster.Reader, admin: n.cluster.Admin, view: n.raft.View, proposer: n.proposer, viewer: n.viewer, intake: n.intake,
 		maxAttempts: n.cfg.Scheduler.MaxAttempts, walks: make(chan struct{}, maxWalks),
 	}
 }
 
-// dlqEndpoint is one endpoint of the API for dead letters.
-type dlqEndpoint struct {
-	name, summary string
-	handle        func(context.Context, *cluster.Request) (any, error)
-}
-
-func (d *dlq) endpoints() []dlqEndpoint {
-	handle := func(fn func(context.Context, *deadLetterRequest) (any, error)) func(context.Context, *cluster.Request) (any, error) {
-		return func(ctx context.Context, r *cluster.Request) (any, error) {
+// handlers returns the handlers of the endpoints for dead letters by name.
+func (d *dlq) handlers() map[string]handler {
+	handle := func(fn func(context.Context, *deadLetterRequest) (any, error)) handler {
+		return jsonHandler(func(ctx context.Context, r *cluster.Request) (any, error) {
 			req, err := decodeDeadLetterRequest(r.Data)
 			if err != nil {
 				return nil, err
@@ -53,14 +51,11 @@ func (d *dlq) endpoints() []dlqEndpoint {
 			}
 			defer release()
 			return fn(ctx, req)
-		}
+		})
 	}
-	return []dlqEndpoint{
-		{"list", "dead letters, oldest first", handle(d.list)},
-		{"show", "one dead letter, with its record", handle(d.show)},
-		{"stats", "dead letters by queue, function and error", handle(d.stats)},
-		{"requeue", "run the jobs of dead letters again", handle(d.requeue)},
-		{"remove", "remove dead letters", handle(d.remove)},
+	return map[string]handler{
+		"dlq-list": handle(d.list), "dlq-show": handle(d.show), "dlq-stats": handle(d.stats),
+		"dlq-requeue": handle(d.requeue), "dlq-remove": handle(d.remove),
 	}
 }
 
@@ -83,39 +78,15 @@ const (
 	maxDeadLetterBytes = 512 << 10 // of dead letters in a reply
 )
 
-// deadLetterRequest selects dead letters: those that match all fields that are set.
-// From, Until and Limit divide a long walk into parts.
+// deadLetterRequest is a request, and how long it may take.
 type deadLetterRequest struct {
-	Letters      []uint64   `json:"letters"` // by number
-	Jobs         []job.ID   `json:"jobs"`
-	Queue        string     `json:"queue"`
-	Function     string     `json:"function"`
-	Error        string     `json:"error"` // type or code of the error, or part of its text or of the reason
-	FailedBefore *time.Time `json:"failed_before"`
-	FailedAfter  *time.Time `json:"failed_after"`
-
-	From  uint64 `json:"from"`  // first number; 0: the oldest
-	Until uint64 `json:"until"` // last number; 0: the newest at this time
-	Limit int    `json:"limit"` // maximum of dead letters in the reply; 0: 100
-
-	// For changes only.
-	All          bool   `json:"all"` // selects all dead letters: required without another filter
-	DryRun       bool   `json:"dry_run"`
-	To           string `json:"to"`            // another queue
-	KeepAttempts bool   `json:"keep_attempts"` // the attempts so far count
-
+	api.DeadLetterRequest
 	deadline time.Time // after which nothing new is begun
-}
-
-// walkEnd is where a walk ended. The next request continues from there.
-type walkEnd struct {
-	Next  uint64 `json:"next,omitempty"` // 0: there are no more
-	Until uint64 `json:"until"`
 }
 
 // deadLetter is a dead letter in its stream.
 type deadLetter struct {
-	scheduler.DeadLetter
+	api.DeadLetterMessage
 	number     uint64
 	job        job.ID
 	n          uint32 // the dispatch that failed; 0: the job failed before its first
@@ -127,7 +98,7 @@ type deadLetter struct {
 // becomes an unreadable dead letter with the reason.
 func parseDeadLetter(t *cluster.Batch) deadLetter {
 	l := deadLetter{number: t.Seq}
-	err := json.Unmarshal(t.Body, &l.DeadLetter)
+	err := json.Unmarshal(t.Body, &l.DeadLetterMessage)
 	var ok bool
 	name := strings.TrimPrefix(t.ID, "dead/")
 	if l.job, l.n, ok = job.ParseRequestID(name); !ok {
@@ -139,7 +110,7 @@ func parseDeadLetter(t *cluster.Batch) deadLetter {
 		err = fmt.Errorf("it is named %q", t.ID)
 	}
 	if err != nil {
-		return deadLetter{number: t.Seq, unreadable: true, DeadLetter: scheduler.DeadLetter{
+		return deadLetter{number: t.Seq, unreadable: true, DeadLetterMessage: api.DeadLetterMessage{
 			Queue: t.Subject[strings.LastIndexByte(t.Subject, '.')+1:], Failed: t.Stored,
 			Reason: "this letter cannot be read: " + err.Error(),
 		}}
@@ -203,7 +174,7 @@ func containsFold(text, part string) bool {
 func decodeDeadLetterRequest(text []byte) (*deadLetterRequest, error) {
 	req := &deadLetterRequest{deadline: time.Now().Add(walkTimeout)}
 	if len(text) > 0 {
-		if err := job.UnmarshalStrict("request about dead letters", text, req); err != nil {
+		if err := job.UnmarshalStrict("request about dead letters", text, &req.DeadLetterRequest); err != nil {
 			return nil, err
 		}
 	}
@@ -231,9 +202,9 @@ func (r *deadLetterRequest) requireFilter() error {
 
 // walk calls fn for each dead letter that q selects, oldest first, until fn returns
 // false or q's deadline has passed.
-func (d *dlq) walk(ctx context.Context, req *deadLetterRequest, fn func(deadLetter) (more bool)) (w walkEnd, err error) {
+func (d *dlq) walk(ctx context.Context, req *deadLetterRequest, fn func(deadLetter) (more bool)) (w api.Continuation, err error) {
 	if w.Until = req.Until; w.Until == 0 {
-		if w.Until, err = d.cluster.LastDeadLetter(ctx); err != nil {
+		if w.Until, err = d.reader.LastDeadLetter(ctx); err != nil {
 			return w, deadLetterReadError(err)
 		}
 	}
@@ -247,7 +218,7 @@ func (d *dlq) walk(ctx context.Context, req *deadLetterRequest, fn func(deadLett
 	if len(req.Letters) > 0 {
 		err = d.walkNumbers(ctx, req, w.Until, visit)
 	} else {
-		err = d.cluster.DeadLetters(ctx, req.Queue, req.From, w.Until, visit)
+		err = d.reader.DeadLetters(ctx, req.Queue, req.From, w.Until, visit)
 	}
 	if w.Next > w.Until {
 		w.Next = 0
@@ -262,7 +233,7 @@ func (d *dlq) walkNumbers(ctx context.Context, req *deadLetterRequest, until uin
 		if number < max(req.From, 1) || number > until {
 			continue
 		}
-		t, err := d.cluster.DeadLetter(ctx, number)
+		t, err := d.reader.DeadLetter(ctx, number)
 		if errors.Is(err, cluster.ErrNotStored) {
 			continue
 		}
@@ -285,15 +256,8 @@ func deadLetterReadError(err error) error {
 	return err
 }
 
-// deadLetterJSON is a dead letter in the API.
-type deadLetterJSON struct {
-	Number uint64 `json:"letter"`
-	scheduler.DeadLetter
-	State string `json:"state,omitempty"` // current state of its job; "": the ledger no longer has it
-}
-
-func (d *dlq) toJSON(l *deadLetter) deadLetterJSON {
-	j := deadLetterJSON{Number: l.number, DeadLetter: l.DeadLetter}
+func (d *dlq) toJSON(l *deadLetter) api.DeadLetter {
+	j := api.DeadLetter{Number: l.number, DeadLetterMessage: l.DeadLetterMessage}
 	if found, ok := d.findJob(l); ok {
 		j.State = found.State.String()
 	}
@@ -307,17 +271,11 @@ func (d *dlq) findJob(l *deadLetter) (found job.View, ok bool) {
 	return found, ok && found.Position == job.Position{Lane: l.Lane, Seq: l.Seq}
 }
 
-// deadLetterPage is a page of dead letters, and where the next one begins.
-type deadLetterPage struct {
-	Letters []deadLetterJSON `json:"letters"`
-	walkEnd
-}
-
 func (d *dlq) list(ctx context.Context, q *deadLetterRequest) (any, error) {
-	answer := deadLetterPage{Letters: []deadLetterJSON{}}
+	answer := api.DeadLetterPage{Letters: []api.DeadLetter{}}
 	size := 0
 	var err error
-	answer.walkEnd, err = d.walk(ctx, q, func(l deadLetter) bool {
+	answer.Continuation, err = d.walk(ctx, q, func(l deadLetter) bool {
 		l.Job, l.Record = nil, nil
 		answer.Letters = append(answer.Letters, d.toJSON(&l))
 		size += l.size()
@@ -337,7 +295,7 @@ func (d *dlq) show(ctx context.Context, q *deadLetterRequest) (any, error) {
 		return nil, err
 	}
 	if l == nil {
-		return nil, &cluster.APIError{Code: "404", Text: "dead letter does not exist; 'yardmaster dlq list' shows what there is"}
+		return nil, &api.Error{Code: api.CodeNotFound, Text: "dead letter does not exist; 'yardmaster dlq list' shows what there is"}
 	}
 	return d.toJSON(l), nil
 }
@@ -345,7 +303,7 @@ func (d *dlq) show(ctx context.Context, q *deadLetterRequest) (any, error) {
 // last returns the newest dead letter that q selects, or nil. It walks the whole stream,
 // in as many parts as necessary.
 func (d *dlq) last(ctx context.Context, q *deadLetterRequest) (last *deadLetter, err error) {
-	for w := (walkEnd{Next: 1}); w.Next > 0; {
+	for w := (api.Continuation{Next: 1}); w.Next > 0; {
 		if w, err = d.walk(ctx, q, func(l deadLetter) bool { last = &l; return true }); err != nil {
 			return nil, err
 		}
@@ -358,18 +316,8 @@ func (d *dlq) last(ctx context.Context, q *deadLetterRequest) (last *deadLetter,
 // statistics distinguishes.
 const maxStatNames = 500
 
-// deadLetterStats counts dead letters. Clients add up its parts.
-type deadLetterStats struct {
-	Count     int            `json:"count"`
-	Oldest    *time.Time     `json:"oldest,omitempty"` // when the oldest failed
-	Newest    *time.Time     `json:"newest,omitempty"`
-	Queues    map[string]int `json:"queues"`
-	Functions map[string]int `json:"functions"` // "" for jobs that name none
-	Errors    map[string]int `json:"errors"`    // by type; "…" for those beyond maxStatNames
-	walkEnd
-}
-
-func (s *deadLetterStats) add(l *deadLetter) {
+// countDeadLetter adds l to the statistics.
+func countDeadLetter(s *api.DeadLetterCounts, l *deadLetter) {
 	s.Count++
 	if s.Oldest == nil || l.Failed.Before(*s.Oldest) {
 		s.Oldest = &l.Failed
@@ -394,10 +342,10 @@ func countName(counts map[string]int, name string) {
 }
 
 func (d *dlq) stats(ctx context.Context, q *deadLetterRequest) (any, error) {
-	s := deadLetterStats{Queues: map[string]int{}, Functions: map[string]int{}, Errors: map[string]int{}}
+	s := api.DeadLetterStats{DeadLetterCounts: api.DeadLetterCounts{Queues: map[string]int{}, Functions: map[string]int{}, Errors: map[string]int{}}}
 	var err error
-	s.walkEnd, err = d.walk(ctx, q, func(l deadLetter) bool {
-		s.add(&l)
+	s.Continuation, err = d.walk(ctx, q, func(l deadLetter) bool {
+		countDeadLetter(&s.DeadLetterCounts, &l)
 		return true
 	})
 	return &s, err

@@ -9,38 +9,12 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/server/intake"
 )
-
-// What happened to a dead letter. It leaves the stream only once that is certain.
-const (
-	resultRetried  = "retried"  // its job waits again, under the same id
-	resultEnqueued = "enqueued" // a new job was created from it
-	resultStale    = "stale"    // nothing to do: its job has moved on since
-	resultRemoved  = "removed"
-	resultFailed   = "failed" // it is still in the stream
-)
-
-// deadLetterResult reports what happened to one dead letter, or in a dry run would.
-type deadLetterResult struct {
-	Number uint64 `json:"letter"`
-	ID     string `json:"id"`     // the job that failed
-	Result string `json:"result"` // one of the constants above
-	Job    string `json:"job,omitempty"`
-	Queue  string `json:"queue,omitempty"` // of Job
-	Note   string `json:"note,omitempty"`
-	Error  string `json:"error,omitempty"` // what failed and what to do
-}
-
-// deadLetterResults is the reply to a change, with one result per dead letter.
-type deadLetterResults struct {
-	DryRun bool               `json:"dry_run"`
-	Items  []deadLetterResult `json:"items"`
-	walkEnd
-	Stopped string `json:"stopped,omitempty"` // why the rest was not begun, if not for lack of time
-}
 
 // Bounds of one change.
 const (
@@ -50,8 +24,8 @@ const (
 )
 
 func (d *dlq) remove(ctx context.Context, q *deadLetterRequest) (any, error) {
-	return d.change(ctx, q, func(context.Context, *deadLetter) (deadLetterResult, error) {
-		return deadLetterResult{Result: resultRemoved}, nil
+	return d.change(ctx, q, func(context.Context, *deadLetter) (api.DeadLetterResult, error) {
+		return api.DeadLetterResult{Result: api.ResultRemoved}, nil
 	})
 }
 
@@ -60,7 +34,7 @@ func (d *dlq) requeue(ctx context.Context, q *deadLetterRequest) (any, error) {
 		if err := job.ValidQueue(q.To); err != nil {
 			return nil, err
 		}
-		_, there, err := d.proposer.queue(ctx, q.To)
+		_, there, err := d.proposer.Queue(ctx, q.To)
 		if err == nil && !there {
 			err = fmt.Errorf("queue %q: %w", q.To, job.ErrQueueNotFound)
 		}
@@ -79,7 +53,7 @@ func (d *dlq) requeue(ctx context.Context, q *deadLetterRequest) (any, error) {
 
 // change collects the dead letters that q selects and calls fn for each, several at the
 // same time. What cannot be begun before the deadline is left to the next request.
-func (d *dlq) change(ctx context.Context, q *deadLetterRequest, fn func(context.Context, *deadLetter) (deadLetterResult, error)) (any, error) {
+func (d *dlq) change(ctx context.Context, q *deadLetterRequest, fn func(context.Context, *deadLetter) (api.DeadLetterResult, error)) (any, error) {
 	if err := q.requireFilter(); err != nil {
 		return nil, err
 	}
@@ -93,7 +67,7 @@ func (d *dlq) change(ctx context.Context, q *deadLetterRequest, fn func(context.
 	if err != nil {
 		return nil, err
 	}
-	items, started := make([]deadLetterResult, len(letters)), 0
+	items, started := make([]api.DeadLetterResult, len(letters)), 0
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(maxParallelChanges)
 	for ; started < len(letters) && groupCtx.Err() == nil; started++ {
@@ -108,7 +82,7 @@ func (d *dlq) change(ctx context.Context, q *deadLetterRequest, fn func(context.
 			return nil
 		})
 	}
-	answer := deadLetterResults{DryRun: q.DryRun, walkEnd: w}
+	answer := api.DeadLetterResults{DryRun: q.DryRun, Continuation: w}
 	if err := group.Wait(); err != nil {
 		answer.Stopped = err.Error()
 	}
@@ -125,17 +99,17 @@ func unavailableNow(err error) bool {
 }
 
 // changeOne calls fn for l and then removes l from the stream.
-func (d *dlq) changeOne(ctx context.Context, q *deadLetterRequest, l *deadLetter, fn func(context.Context, *deadLetter) (deadLetterResult, error)) (deadLetterResult, error) {
+func (d *dlq) changeOne(ctx context.Context, q *deadLetterRequest, l *deadLetter, fn func(context.Context, *deadLetter) (api.DeadLetterResult, error)) (api.DeadLetterResult, error) {
 	item, err := fn(ctx, l)
 	item.Number, item.ID = l.number, l.ID
 	if err == nil && !q.DryRun {
-		if err = d.cluster.RemoveDeadLetter(ctx, l.number); err != nil && item.Result != resultRemoved {
+		if err = d.admin.RemoveDeadLetter(ctx, l.number); err != nil && item.Result != api.ResultRemoved {
 			item.Error = "the change is done, but the letter is still in the stream; repeat the request, which does nothing twice: " + err.Error()
 			return item, err
 		}
 	}
 	if err != nil {
-		item.Result, item.Error = resultFailed, err.Error()
+		item.Result, item.Error = api.ResultFailed, err.Error()
 	}
 	return item, err
 }
@@ -150,13 +124,13 @@ type requeuer struct {
 // requeueOne runs the job of a dead letter again: under the same id while the ledger
 // has it, else, or in another queue, as a new job. The new job's id is derived from the
 // dead letter, so that there is never a second one.
-func (r *requeuer) requeueOne(ctx context.Context, l *deadLetter) (deadLetterResult, error) {
+func (r *requeuer) requeueOne(ctx context.Context, l *deadLetter) (api.DeadLetterResult, error) {
 	if l.unreadable {
-		return deadLetterResult{}, errors.New(l.Reason + "; remove it with 'yardmaster dlq rm'")
+		return api.DeadLetterResult{}, errors.New(l.Reason + "; remove it with 'yardmaster dlq rm'")
 	}
 	id := l.requeueID()
 	if queue, known := r.knownQueue(id); known {
-		return deadLetterResult{Result: resultStale, Job: id.String(), Queue: queue, Note: "requeued before"}, nil
+		return api.DeadLetterResult{Result: api.ResultStale, Job: id.String(), Queue: queue, Note: "requeued before"}, nil
 	}
 	to := l.Queue
 	if r.req.To != "" {
@@ -167,7 +141,7 @@ func (r *requeuer) requeueOne(ctx context.Context, l *deadLetter) (deadLetterRes
 	case !kept || l.rejected():
 		return r.enqueue(ctx, l, id, to)
 	case found.State != job.Failed || found.Dispatches != l.n:
-		return deadLetterResult{Result: resultStale, Job: l.ID, Queue: found.Queue, Note: "the job is " + found.State.String() + " after dispatch " + fmt.Sprint(found.Dispatches)}, nil
+		return api.DeadLetterResult{Result: api.ResultStale, Job: l.ID, Queue: found.Queue, Note: "the job is " + found.State.String() + " after dispatch " + fmt.Sprint(found.Dispatches)}, nil
 	case to != l.Queue:
 		return r.enqueue(ctx, l, id, to)
 	}
@@ -194,33 +168,33 @@ func (l *deadLetter) rejected() bool {
 }
 
 // retry lets the job of l wait again.
-func (r *requeuer) retry(ctx context.Context, l *deadLetter) (deadLetterResult, error) {
-	item := deadLetterResult{Result: resultRetried, Job: l.ID, Queue: l.Queue}
+func (r *requeuer) retry(ctx context.Context, l *deadLetter) (api.DeadLetterResult, error) {
+	item := api.DeadLetterResult{Result: api.ResultRetried, Job: l.ID, Queue: l.Queue}
 	if r.req.DryRun {
 		return item, nil
 	}
-	_, err := r.proposer.propose(ctx, &ledger.RetryJob{Job: l.job, N: l.n, KeepAttempts: r.req.KeepAttempts})
+	_, err := r.proposer.Propose(ctx, &ledger.RetryJob{Job: l.job, N: l.n, KeepAttempts: r.req.KeepAttempts})
 	if errors.Is(err, job.ErrNotFailed) || errors.Is(err, job.ErrLeaseLost) { // another request was faster
-		return deadLetterResult{Result: resultStale, Job: l.ID, Queue: l.Queue, Note: "the job has been started again meanwhile"}, nil
+		return api.DeadLetterResult{Result: api.ResultStale, Job: l.ID, Queue: l.Queue, Note: "the job has been started again meanwhile"}, nil
 	}
 	return item, err
 }
 
 // enqueue creates a new job from l in the queue to.
-func (r *requeuer) enqueue(ctx context.Context, l *deadLetter, id job.ID, to string) (deadLetterResult, error) {
+func (r *requeuer) enqueue(ctx context.Context, l *deadLetter, id job.ID, to string) (api.DeadLetterResult, error) {
 	spec, release, err := r.spec(ctx, l)
 	if err != nil {
-		return deadLetterResult{}, err
+		return api.DeadLetterResult{}, err
 	}
 	defer release()
-	item := deadLetterResult{Result: resultEnqueued, Job: id.String(), Queue: to}
+	item := api.DeadLetterResult{Result: api.ResultEnqueued, Job: id.String(), Queue: to}
 	if r.req.DryRun {
-		_, err := r.intake.validate(to, &spec, id.String(), r.req.To != "")
+		_, err := r.intake.Validate(to, &spec, id.String(), r.req.To != "")
 		return item, err
 	}
-	a, err := r.intake.enqueueWait(ctx, to, spec, id.String(), r.req.To != "")
-	if a.duplicate {
-		item.Result, item.Note = resultStale, "requeued before"
+	a, err := r.intake.Publish(ctx, intake.Job{Queue: to, Spec: spec, Key: id.String(), MustExist: r.req.To != ""})
+	if a.Duplicate {
+		item.Result, item.Note = api.ResultStale, "requeued before"
 	}
 	return item, err
 }
@@ -262,7 +236,7 @@ func (r *requeuer) spec(ctx context.Context, l *deadLetter) (spec job.Spec, rele
 
 // largeSpec loads the body of a record that refers to a blob.
 func (r *requeuer) largeSpec(ctx context.Context, l *deadLetter, size int64) (job.Spec, error) {
-	body, err := r.cluster.LoadRecordBody(ctx, l.record)
+	body, err := r.reader.LoadRecordBody(ctx, l.record)
 	if errors.Is(err, cluster.ErrNotStored) {
 		return job.Spec{}, fmt.Errorf("its body of %d bytes is gone: large bodies are kept about as long as the ledger has their job; enqueue the job again and remove the letter", size)
 	}

@@ -12,5 +12,6 @@
 //	identity ─▶ NATS ─▶ consensus ─▶ edge, pools ─▶ agent ─▶ scheduler, endpoints
 //
 // Every node serves every request: it reads from its own copy of the ledger, sends
-// commands to the authority (proposer.go) and publishes jobs to a lane (intake.go).
+// commands to the authority ([authority.Client]) and publishes jobs to a lane
+// ([intake.Intake]).
 package node

@@ -11,16 +11,14 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
-	"github.com/yardmaster-dev/yardmaster/consensus"
 	"github.com/yardmaster-dev/yardmaster/edge"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/server/authority"
+	"github.com/yardmaster-dev/yardmaster/server/intake"
 )
-
-// readTimeout is how long a read waits for the ledger to contain what its session wrote
-// before.
-const readTimeout = 2 * time.Second
 
 // edgeAdapter implements the edge's interface to the node.
 type edgeAdapter struct {
@@ -42,7 +40,7 @@ func (a edgeAdapter) Edges() []string { return a.n.agent.Edges() }
 // Resume moves a dispatch to a worker of this node and returns its assignment.
 func (a edgeAdapter) Resume(ctx context.Context, id job.ID, n uint32, worker string) (job.Assignment, error) {
 	channel := job.Channel(job.Overhop, worker)
-	moved, err := a.n.proposer.propose(ctx, &ledger.MoveDispatch{
+	moved, err := a.n.proposer.Propose(ctx, &ledger.MoveDispatch{
 		Job: id, N: n, Node: a.n.cfg.Node.Name, Incarnation: a.n.id.Incarnation, Channel: channel,
 	})
 	if err != nil {
@@ -103,13 +101,10 @@ func (s *edgeSession) awaitWrites(ctx context.Context) error {
 	s.mu.Lock()
 	written, index := maps.Clone(s.written), max(s.index, s.sawIndex)
 	s.mu.Unlock()
-	if err := s.awaitIndex(ctx, index); err != nil || len(written) == 0 {
+	if err := s.n.waiters.WaitIndex(ctx, index); err != nil || len(written) == 0 {
 		return err
 	}
-	return waitForLedger(ctx, s.n.raft, func() (ok bool) {
-		s.n.raft.View(func(l *ledger.Ledger) { ok = ingestedAll(l, written) })
-		return ok
-	})
+	return s.n.waiters.WaitRead(ctx, func(l *ledger.Ledger) bool { return ingestedAll(l, written) })
 }
 
 // ingestedAll reports whether all lanes have been ingested up to the given sequences.
@@ -128,44 +123,15 @@ func (s *edgeSession) awaitCommands(ctx context.Context) error {
 	s.mu.Lock()
 	index := s.index
 	s.mu.Unlock()
-	return s.awaitIndex(ctx, index)
-}
-
-// awaitIndex waits until the local ledger has applied the entry at index.
-func (s *edgeSession) awaitIndex(ctx context.Context, index uint64) error {
-	return waitForLedger(ctx, s.n.raft, func() bool {
-		applied, _ := s.n.raft.Applied()
-		return applied >= index
-	})
-}
-
-// waitForLedger waits until cond reports true, checking after each applied entry. After
-// readTimeout it returns a [*job.UnavailableError].
-func waitForLedger(ctx context.Context, raft *consensus.Node, cond func() bool) error {
-	if cond() {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
-	for {
-		_, changed := raft.Applied()
-		if cond() {
-			return nil
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return &job.UnavailableError{Reason: "this node's ledger does not contain your last write yet", RetryAfter: time.Second}
-		}
-	}
+	return s.n.waiters.WaitIndex(ctx, index)
 }
 
 // propose commits a command after the session's earlier writes.
-func (s *edgeSession) propose(ctx context.Context, c ledger.Command) (commandResult, error) {
+func (s *edgeSession) propose(ctx context.Context, c ledger.Command) (authority.Result, error) {
 	if err := s.awaitWrites(ctx); err != nil {
-		return commandResult{}, err
+		return authority.Result{}, err
 	}
-	d, err := s.n.proposer.propose(ctx, c)
+	d, err := s.n.proposer.Propose(ctx, c)
 	s.mu.Lock()
 	s.index = max(s.index, d.Index)
 	s.mu.Unlock()
@@ -176,7 +142,7 @@ func (s *edgeSession) Queue(ctx context.Context, name string) (q job.Queue, ok b
 	if err := s.awaitWrites(ctx); err != nil {
 		return q, false, err
 	}
-	view, ok, err := s.n.proposer.queue(ctx, name)
+	view, ok, err := s.n.proposer.Queue(ctx, name)
 	return view.Queue, ok, err
 }
 
@@ -215,21 +181,21 @@ func (s *edgeSession) Enqueue(ctx context.Context, queue string, spec job.Spec, 
 		then(job.ID{}, err)
 		return
 	}
-	s.n.intake.enqueue(queue, spec, nil, key, enqueueOptions{mustExist: true}, func(a accepted, err error) {
-		s.noteAccepted(a.position)
-		then(a.id, workerError(err))
+	s.n.intake.PublishAsync(intake.Job{Queue: queue, Spec: spec, Key: key, MustExist: true}, func(a intake.Ack, err error) {
+		s.noteAccepted(a.Position)
+		then(a.ID, workerError(err))
 	})
 }
 
 // workerError maps errors of the cluster package to those that the Overhop protocol has
 // codes for: an unknown result can be retried, a conflict cannot.
 func workerError(err error) error {
-	var api *cluster.APIError
+	var refused *api.Error
 	switch {
 	case errors.Is(err, cluster.ErrUnknown):
 		return &job.UnavailableError{Reason: err.Error(), RetryAfter: time.Second}
-	case errors.As(err, &api) && api.Code == "409":
-		return &job.InvalidError{Reason: api.Text}
+	case errors.As(err, &refused) && refused.Code == api.CodeConflict:
+		return &job.InvalidError{Reason: refused.Text}
 	}
 	return err
 }
@@ -239,7 +205,7 @@ func (s *edgeSession) checkUserQueue(ctx context.Context, name string) error {
 	if err := s.awaitCommands(ctx); err != nil {
 		return err
 	}
-	_, exists, err := s.n.proposer.queue(ctx, name)
+	_, exists, err := s.n.proposer.Queue(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -285,7 +251,7 @@ func (s *edgeSession) Await(ctx context.Context, id job.ID) (job.View, error) {
 	if err := s.awaitWrites(ctx); err != nil {
 		return job.View{}, err
 	}
-	if err := s.n.completions.await(ctx, id, job.Position{}); err != nil {
+	if err := s.n.waiters.JobEnd(ctx, id, job.Position{}); err != nil {
 		return job.View{}, err
 	}
 	return s.n.viewer.finished(ctx, id)
@@ -302,7 +268,7 @@ func (s *edgeSession) Stats(ctx context.Context, queue string) (counts [job.Fail
 	if err := s.awaitWrites(ctx); err != nil {
 		return counts, err
 	}
-	v, ok, err := s.n.proposer.queue(ctx, queue)
+	v, ok, err := s.n.proposer.Queue(ctx, queue)
 	if err != nil {
 		return counts, err
 	}

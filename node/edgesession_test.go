@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
@@ -20,7 +21,7 @@ func TestWorkerError(t *testing.T) {
 		t.Errorf("an unknown result became %v", err)
 	}
 	var invalid *job.InvalidError
-	if err := workerError(&cluster.APIError{Code: "409", Text: "id_conflict"}); !errors.As(err, &invalid) {
+	if err := workerError(&api.Error{Code: api.CodeConflict, Text: "id_conflict"}); !errors.As(err, &invalid) {
 		t.Errorf("a conflict became %v", err)
 	}
 	other := errors.New("disk")
@@ -39,24 +40,25 @@ func TestEdgeSession_AcceptedIsMonotonic(t *testing.T) {
 	if len(s.written) != 2 || s.written[0] != 2 || s.written[1] != 11 {
 		t.Fatalf("the session waits for %v", s.written)
 	}
-	f := newFakeLedger()
-	shows := func() (ok bool) {
-		f.View(func(l *ledger.Ledger) { ok = ingestedAll(l, map[uint8]uint64{0: 2}) })
-		return ok
+	l, stamp := ledger.New(), ledger.Stamp{Index: 1, Term: 1, At: time.Now()}
+	l.Apply(stamp, []ledger.Command{&ledger.Lead{Owner: "n1", Until: time.Now().Add(time.Hour)}})
+	stamp.Epoch = l.Authority().Epoch
+	apply := func(c ledger.Command) {
+		stamp.Index++
+		l.Apply(stamp, []ledger.Command{c})
 	}
-	f.apply(&ledger.Ingest{Identity: "L0", From: 0, To: 1})
-	if shows() {
+	apply(&ledger.Bootstrap{Lanes: []string{"L0"}})
+	apply(&ledger.Ingest{Identity: "L0", From: 0, To: 1})
+	if ingestedAll(l, map[uint8]uint64{0: 2}) {
 		t.Error("a read does not wait for the session's own write")
 	}
-	f.apply(&ledger.Ingest{Identity: "L0", From: 1, To: 2})
-	if !shows() {
+	apply(&ledger.Ingest{Identity: "L0", From: 1, To: 2})
+	if !ingestedAll(l, map[uint8]uint64{0: 2}) {
 		t.Error("a read still waits for what is ingested")
 	}
-	f.View(func(l *ledger.Ledger) {
-		if ingestedAll(l, map[uint8]uint64{0: 2, 1: 1}) {
-			t.Error("a lane that is not ingested is ignored")
-		}
-	})
+	if ingestedAll(l, map[uint8]uint64{0: 2, 1: 1}) {
+		t.Error("a lane that is not ingested is ignored")
+	}
 }
 
 // Only requests that return a job's body read it from its lane.
@@ -150,7 +152,7 @@ func TestEdgeSession_ObliterateTimeout(t *testing.T) {
 		t.Fatal(err)
 	}
 	place := &ledger.Place{Placements: []ledger.Placement{{Job: id, N: 1, Node: "away", Incarnation: 1, Channel: "overhop/w"}}}
-	if _, err := n.proposer.propose(ctx, place); err != nil {
+	if _, err := n.proposer.Propose(ctx, place); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.Obliterate(ctx, "doomed", false); !errors.Is(err, job.ErrQueueNotEmpty) {

@@ -5,106 +5,90 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/membership"
+	"github.com/yardmaster-dev/yardmaster/server"
+	"github.com/yardmaster-dev/yardmaster/server/authority"
+	"github.com/yardmaster-dev/yardmaster/server/intake"
 )
 
 // apiService returns the API that every node serves alike.
 func (n *Node) apiService() cluster.Service {
-	api := func(noun, verb, description string, do func(context.Context, *cluster.Request) (any, error)) cluster.Endpoint {
-		return cluster.Endpoint{
-			Name: noun + "-" + verb, Subject: cluster.SubjectAPI + "." + noun + "." + verb,
-			Description: description, Handle: jsonHandler(do),
-		}
+	return cluster.Service{
+		Name: "yard-api", Version: semver(n.version), Description: "Yardmaster: jobs, queues and the state of the yard",
+		Metadata: n.serviceMetadata, Endpoints: n.bind(api.Endpoints, n.apiHandlers()),
 	}
-	wait := api("job", "wait", "a job, once it has ended", n.handleJobWait)
-	wait.LongRunning = true
-	service := cluster.Service{
-		Name:        "yard-api",
-		Version:     semver(n.version),
-		Description: "Yardmaster: jobs, queues and the state of the yard",
-		Metadata:    n.serviceMetadata,
-		Endpoints: []cluster.Endpoint{
-			{Name: "enqueue", Subject: cluster.SubjectEnqueue + ".*", Description: "accept a job for a queue", HandleAsync: n.handleEnqueue, AllowNoReply: true},
-			{Name: "call", Subject: cluster.SubjectCall + ".*", Description: "accept a job for a queue, and return how it ended", Handle: jsonHandler(n.handleCall), LongRunning: true},
-			{Name: "exec", Subject: cluster.SubjectExec, Description: "carry out one command of the runtime contract", Handle: n.handleExec},
-			{Name: "exec-command", Subject: cluster.SubjectExec + ".*", Description: "carry out the command of the runtime contract that the subject names", Handle: n.handleExecCommand},
-			{Name: "snapshot", Subject: cluster.SubjectSnapshot, Description: "the runtime contract's snapshot", Handle: jsonHandler(n.handleSnapshot)},
-			{Name: "status", Subject: cluster.SubjectStatus, Description: "members, authority, lanes, backlog, readiness", Handle: jsonHandler(n.handleStatus)},
-			api("job", "show", "a job by id or key", n.handleJobShow),
-			api("job", "explain", "why a job is where it is, when that will change, and what has happened to it", n.handleJobExplain),
-			wait,
-			api("job", "bulk", "accept many jobs, each with its own result", n.handleBulk),
-			api("job", "logs", "the end of a job's log", n.handleJobLogs),
-			api("job", "list", "a page of a queue's jobs in a state", n.handleJobList),
-			api("job", "cancel", "cancel a job", n.handleJobCancel),
-			api("job", "retry", "run a failed job again", n.handleJobRetry),
-			api("job", "replay", "enqueue a copy of a job that has ended", n.handleJobReplay),
-			api("job", "remove", "remove a job that is not active", n.handleJobRemove),
-			api("cron", "list", "a page of the cron entries", n.handleCronList),
-			api("cron", "show", "one cron entry, and the state of its last job", n.handleCronShow),
-			api("cron", "add", "add a cron entry", n.handleCronAdd),
-			api("cron", "remove", "remove a cron entry", n.handleCronRemove),
-			api("cron", "pause", "pause a cron entry", n.handleCronPause),
-			api("cron", "resume", "resume a cron entry", n.handleCronResume),
-			api("cron", "run", "enqueue a cron entry's job now", n.handleCronRun),
-			api("cluster", "members", "the members, their state, and the progress of a change", n.membersHandler(membership.Show)),
-			api("cluster", "add", "admit a waiting node", n.membersHandler(membership.Add)),
-			api("cluster", "rm", "remove a member", n.membersHandler(membership.Remove)),
-			api("cluster", "replace", "replace a lost member by a node with another data directory", n.membersHandler(membership.Replace)),
-			api("cluster", "cancel", "cancel a change that admits a node", n.membersHandler(membership.Cancel)),
-			api("cluster", "transfer", "transfer the authority to another member", n.handleTransfer),
-			api("cluster", "scrub", "retired: refused with 410, which names the step that replaces it", n.handleRetired),
-			api("cluster", "rebuild", "retired: refused with 410, which names the step that replaces it", n.handleRetired),
-			api("ledger", "hash", "the hash of this node's ledger, which is the same on every node at that index", n.handleLedgerHash),
-			api("queue", "list", "all queues", n.handleQueueList),
-			api("queue", "show", "one queue", n.handleQueueShow),
-			api("queue", "explain", "why a queue's jobs run or do not", n.handleQueueExplain),
-			api("queue", "add", "add a queue", n.handleQueueAdd),
-			api("queue", "pause", "start no more jobs of a queue", n.handleQueuePause),
-			api("queue", "resume", "start jobs of a queue again", n.handleQueueResume),
-			api("queue", "remove", "remove a queue all of whose jobs have ended", n.handleQueueRemove),
-		},
-	}
-	for _, e := range n.dlq.endpoints() {
-		service.Endpoints = append(service.Endpoints, api("dlq", e.name, e.summary, e.handle))
-	}
-	n.addIndex(service.Endpoints)
-	return service
 }
 
-// addIndex makes the replies of the endpoints that the table of routes marks as Indexed
-// carry the index of the ledger that they show: the one at the time of the request,
-// unless the handler sets a later one. A reply may show newer state, never older.
-func (n *Node) addIndex(endpoints []cluster.Endpoint) {
-	for i := range endpoints {
-		e := &endpoints[i]
-		if handle := e.Handle; handle != nil && routes[e.Name].Indexed {
-			e.Handle = func(ctx context.Context, r *cluster.Request) ([]byte, error) {
-				n.setIndex(r)
-				return handle(ctx, r)
-			}
+type handler = server.Handler
+
+// apiHandlers returns the handlers of [api.Endpoints] by name.
+func (n *Node) apiHandlers() map[string]handler {
+	handlers := map[string]handler{
+		"call":             jsonHandler(n.handleCall),
+		"snapshot":         jsonHandler(n.handleSnapshot),
+		"status":           server.JSONReply(n.reporter.Status),
+		"job-show":         jsonHandler(n.handleJobShow),
+		"job-explain":      server.JSON(n.diagnoser.ExplainJob),
+		"job-wait":         jsonHandler(n.handleJobWait),
+		"job-bulk":         jsonHandler(n.handleBulk),
+		"job-logs":         jsonHandler(n.handleJobLogs),
+		"job-list":         jsonHandler(n.handleJobList),
+		"job-cancel":       jsonHandler(n.handleJobCancel),
+		"job-retry":        jsonHandler(n.handleJobRetry),
+		"job-replay":       jsonHandler(n.handleJobReplay),
+		"job-remove":       jsonHandler(n.handleJobRemove),
+		"cron-list":        jsonHandler(n.handleCronList),
+		"cron-show":        jsonHandler(n.handleCronShow),
+		"cron-add":         jsonHandler(n.handleCronAdd),
+		"cron-remove":      jsonHandler(n.handleCronRemove),
+		"cron-pause":       jsonHandler(n.handleCronPause),
+		"cron-resume":      jsonHandler(n.handleCronResume),
+		"cron-run":         jsonHandler(n.handleCronRun),
+		"cluster-members":  server.JSON(n.member.Handler(membership.Show)),
+		"cluster-add":      server.JSON(n.member.Handler(membership.Add)),
+		"cluster-rm":       server.JSON(n.member.Handler(membership.Remove)),
+		"cluster-replace":  server.JSON(n.member.Handler(membership.Replace)),
+		"cluster-cancel":   server.JSON(n.member.Handler(membership.Cancel)),
+		"cluster-transfer": server.JSON(n.transfer.HandleTransfer),
+		"cluster-scrub":    jsonHandler(n.handleRetired),
+		"cluster-rebuild":  jsonHandler(n.handleRetired),
+		"ledger-hash":      server.JSONReply(n.hasher.Hash),
+		"queue-explain":    server.JSON(n.diagnoser.ExplainQueue),
+	}
+	queues := &server.Queues{Authority: n.proposer, View: n.raft.View}
+	contract := &server.Contract{Authority: n.proposer, IsMember: n.transfer.IsMember, Acquire: n.transfer.Acquire}
+	for _, more := range []map[string]handler{n.dlq.handlers(), queues.Handlers(), contract.Handlers()} {
+		maps.Copy(handlers, more)
+	}
+	return handlers
+}
+
+// bind returns the endpoints of a table with their handlers, by name.
+func (n *Node) bind(table []api.Endpoint, handlers map[string]handler) []cluster.Endpoint {
+	index := func() (index uint64) {
+		n.raft.View(func(l *ledger.Ledger) { index = l.Index() })
+		return index
+	}
+	bound := server.Binding{Node: n.cfg.Node.Name, Index: index}.Bind(table, handlers)
+	for i := range bound {
+		if e := &bound[i]; e.Name == "enqueue" {
+			e.HandleAsync = n.handleEnqueue
 		}
 	}
+	return bound
 }
 
 // setIndex sets the index of the reply to the ledger's current one.
 func (n *Node) setIndex(r *cluster.Request) {
 	n.raft.View(func(l *ledger.Ledger) { r.SetIndex(l.Index()) })
-}
-
-// propose commits a command and sets the index of the reply to that of its entry.
-func (n *Node) propose(ctx context.Context, r *cluster.Request, c ledger.Command) (commandResult, error) {
-	d, err := n.proposer.propose(ctx, c)
-	if err == nil {
-		r.SetIndex(d.Index)
-	}
-	return d, err
 }
 
 // semver returns version in the form that the NATS service API requires.
@@ -117,7 +101,7 @@ func semver(version string) string {
 }
 
 // jsonHandler returns a handler that encodes the result of handle as JSON.
-func jsonHandler(handle func(context.Context, *cluster.Request) (any, error)) func(context.Context, *cluster.Request) ([]byte, error) {
+func jsonHandler(handle func(context.Context, *cluster.Request) (any, error)) handler {
 	return func(ctx context.Context, r *cluster.Request) ([]byte, error) {
 		v, err := handle(ctx, r)
 		if err != nil {
@@ -135,30 +119,17 @@ func decodeRequest[T any](r *cluster.Request) (v T, err error) {
 	return v, job.UnmarshalStrict("request", r.Data, &v)
 }
 
-// enqueueRequest is a job with its producer's key.
-type enqueueRequest struct {
-	job.Spec
-	ID string `json:"id"`
-}
-
-// enqueueReply names the job that was accepted.
-type enqueueReply struct {
-	ID        job.ID `json:"id"`
-	Queue     string `json:"queue"`
-	Duplicate bool   `json:"duplicate"`           // the job existed before
-	Debounced bool   `json:"debounced,omitempty"` // the job existed before and now has the new specification
-}
-
 // handleEnqueue accepts a job. The key is "id", or the header Nats-Msg-Id.
 func (n *Node) handleEnqueue(r *cluster.Request) {
 	queue := r.Token()
-	var req enqueueRequest
+	var req api.EnqueueRequest
 	body, err := readJob(r, &req, &req)
 	if err != nil {
 		n.respondError(r, err)
 		return
 	}
-	n.enqueue(queue, &req, body, enqueueOptions{}, func(reply enqueueReply, _ job.Position, err error) {
+	n.intake.PublishAsync(intake.Job{Queue: queue, Spec: req.Spec, Body: body, Key: req.ID}, func(a intake.Ack, err error) {
+		reply, err := enqueueReply(queue, a, err)
 		if err != nil {
 			n.respondError(r, err)
 			return
@@ -181,30 +152,14 @@ func (n *Node) logUnsent(err error) {
 }
 
 func (n *Node) handleSnapshot(ctx context.Context, r *cluster.Request) (any, error) {
-	view, index := n.snapshot(ctx)
+	view, index := n.reporter.Snapshot(ctx)
 	r.SetIndex(index)
 	return view, nil
 }
 
-func (n *Node) handleStatus(ctx context.Context, _ *cluster.Request) (any, error) {
-	return n.status(ctx), nil
-}
-
-// jobRequest names a job, or a page of jobs.
-type jobRequest struct {
-	ID        string `json:"id"`
-	Queue     string `json:"queue"`
-	State     string `json:"state"`
-	Page      int    `json:"page"`
-	PageSize  int    `json:"page_size"`
-	TimeoutMS int64  `json:"timeout_ms"`
-	Reason    string `json:"reason"`
-	Brief     bool   `json:"brief"` // of a page: without bodies and results
-}
-
 // findJob decodes the request and finds the job that it names.
-func (n *Node) findJob(ctx context.Context, r *cluster.Request) (req jobRequest, id job.ID, err error) {
-	if req, err = decodeRequest[jobRequest](r); err != nil {
+func (n *Node) findJob(ctx context.Context, r *cluster.Request) (req api.JobRequest, id job.ID, err error) {
+	if req, err = decodeRequest[api.JobRequest](r); err != nil {
 		return req, id, err
 	}
 	if req.ID == "" {
@@ -225,9 +180,7 @@ func (n *Node) handleJobShow(ctx context.Context, r *cluster.Request) (any, erro
 	}
 	reply := jobToJSON(&view)
 	if view.State == job.Waiting || view.State == job.Delayed {
-		if d, ok := n.diagnose(ctx, id); ok {
-			reply.Because = d.waitReason()
-		}
+		reply.Because = n.diagnoser.WaitReason(ctx, id)
 	}
 	return reply, nil
 }
@@ -239,7 +192,7 @@ const (
 )
 
 func (n *Node) handleJobWait(ctx context.Context, r *cluster.Request) (any, error) {
-	q, err := decodeRequest[jobRequest](r)
+	q, err := decodeRequest[api.JobRequest](r)
 	if err != nil {
 		return nil, err
 	}
@@ -259,7 +212,7 @@ func (n *Node) handleJobWait(ctx context.Context, r *cluster.Request) (any, erro
 	if err != nil {
 		return nil, err
 	}
-	if err := n.completions.await(ctx, id, job.Position{}); err != nil {
+	if err := n.waiters.JobEnd(ctx, id, job.Position{}); err != nil {
 		return nil, waitError(err, id, wait)
 	}
 	n.setIndex(r) // an index that includes the end of the job
@@ -277,7 +230,7 @@ const (
 )
 
 func (n *Node) handleJobList(ctx context.Context, r *cluster.Request) (any, error) {
-	q, err := decodeRequest[jobRequest](r)
+	q, err := decodeRequest[api.JobRequest](r)
 	if err != nil {
 		return nil, err
 	}
@@ -302,30 +255,21 @@ func (n *Node) handleJobList(ctx context.Context, r *cluster.Request) (any, erro
 	if err != nil {
 		return nil, err
 	}
-	jobs := make([]jobJSON, len(views))
+	jobs := make([]api.Job, len(views))
 	for i := range views {
 		jobs[i] = jobToJSON(&views[i])
 	}
-	return jobPage{q.Queue, q.State, q.Page, q.PageSize, jobs}, nil
-}
-
-// jobPage is a page of jobs in the API.
-type jobPage struct {
-	Queue    string    `json:"queue"`
-	State    string    `json:"state"`
-	Page     int       `json:"page"`
-	PageSize int       `json:"page_size"`
-	Jobs     []jobJSON `json:"jobs"`
+	return api.JobPage{Queue: q.Queue, State: q.State, Page: q.Page, PageSize: q.PageSize, Jobs: jobs}, nil
 }
 
 func (n *Node) handleJobCancel(ctx context.Context, r *cluster.Request) (any, error) {
-	return n.changeJob(ctx, r, func(id job.ID, q jobRequest) ledger.Command {
+	return n.changeJob(ctx, r, func(id job.ID, q api.JobRequest) ledger.Command {
 		return &ledger.CancelJob{Job: id, Reason: q.Reason}
 	})
 }
 
 func (n *Node) handleJobRetry(ctx context.Context, r *cluster.Request) (any, error) {
-	return n.changeJob(ctx, r, func(id job.ID, _ jobRequest) ledger.Command { return &ledger.RetryJob{Job: id} })
+	return n.changeJob(ctx, r, func(id job.ID, _ api.JobRequest) ledger.Command { return &ledger.RetryJob{Job: id} })
 }
 
 func (n *Node) handleJobRemove(ctx context.Context, r *cluster.Request) (any, error) {
@@ -333,34 +277,31 @@ func (n *Node) handleJobRemove(ctx context.Context, r *cluster.Request) (any, er
 	if err != nil {
 		return nil, err
 	}
-	if _, err := n.propose(ctx, r, &ledger.RemoveJob{Job: id}); err != nil {
+	if _, err := n.commit(ctx, r, &ledger.RemoveJob{Job: id}); err != nil {
 		return nil, err
 	}
-	return jobRemoved{id, true}, nil
-}
-
-// jobRemoved reports that a job was removed.
-type jobRemoved struct {
-	ID      job.ID `json:"id"`
-	Removed bool   `json:"removed"`
+	return api.JobRemoved{ID: id, Removed: true}, nil
 }
 
 // changeJob commits a command about the job of a request and returns the job's new
 // state.
-func (n *Node) changeJob(ctx context.Context, r *cluster.Request, command func(job.ID, jobRequest) ledger.Command) (any, error) {
+func (n *Node) changeJob(ctx context.Context, r *cluster.Request, command func(job.ID, api.JobRequest) ledger.Command) (any, error) {
 	q, id, err := n.findJob(ctx, r)
 	if err != nil {
 		return nil, err
 	}
-	d, err := n.propose(ctx, r, command(id, q))
+	d, err := n.commit(ctx, r, command(id, q))
 	if err != nil {
 		return nil, err
 	}
-	return jobChanged{id, d.State.String()}, nil
+	return api.JobChanged{ID: id, State: d.State.String()}, nil
 }
 
-// jobChanged reports a job's new state.
-type jobChanged struct {
-	ID    job.ID `json:"id"`
-	State string `json:"state"`
+// commit commits a command and sets the index of the reply to that of its entry.
+func (n *Node) commit(ctx context.Context, r *cluster.Request, c ledger.Command) (authority.Result, error) {
+	d, err := n.proposer.Propose(ctx, c)
+	if err == nil {
+		r.SetIndex(d.Index)
+	}
+	return d, err
 }

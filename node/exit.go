@@ -10,6 +10,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/consensus"
 	"github.com/yardmaster-dev/yardmaster/health"
+	"github.com/yardmaster-dev/yardmaster/health/consistency"
 )
 
 // Exit codes of a node that has ended itself, for its supervisor: see
@@ -39,6 +40,7 @@ var ErrRestart = errors.New("the node has to be started again")
 func (n *Node) exitError(err error) error {
 	var damage *consensus.DamagedError // its text names the remedy
 	var gone *consensus.RemovedError   // likewise
+	var diverged *consistency.DivergedError
 	var exit *ExitError
 	switch {
 	case errors.As(err, &exit):
@@ -47,7 +49,7 @@ func (n *Node) exitError(err error) error {
 		return &ExitError{ExitDamaged, fmt.Errorf("%w; %s", err, n.replaceAdvice())}
 	case errors.As(err, &gone):
 		return &ExitError{ExitRemoved, err}
-	case errors.As(err, &damage):
+	case errors.As(err, &damage), errors.As(err, &diverged):
 		return &ExitError{ExitDamaged, err}
 	}
 	return err

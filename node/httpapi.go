@@ -4,11 +4,10 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/web"
@@ -46,28 +45,22 @@ func (n *Node) readyz(ctx context.Context) (bool, any) {
 		if waiting := n.waitingFor.Load(); waiting != nil && len(*waiting) > 0 {
 			text = "the node waits: " + strings.Join(*waiting, "; ")
 		}
-		return false, ReadinessStatus{Readiness: ledger.Readiness{Reasons: []string{text}}}
+		return false, api.Readiness{Readiness: ledger.Readiness{Reasons: []string{text}}}
 	}
-	r := n.readiness(ctx, n.authorityStatus(ctx), n.laneStatus(ctx))
+	r := n.reporter.Readiness(ctx)
 	return r.Ready, r
 }
 
 // webRoutes returns the HTTP routes of the endpoints under /v1.
 func (n *Node) webRoutes(endpoints []cluster.Endpoint) []web.Route {
-	var bound []web.Route
-	for _, e := range endpoints {
-		r, ok := routes[e.Name]
-		if !ok {
-			continue // TestRoutes checks that the table is complete
+	routes := make([]web.Route, len(endpoints))
+	for i := range endpoints {
+		routes[i] = web.Route{Endpoint: endpoints[i].Endpoint, Handle: httpHandler(&endpoints[i])}
+		if endpoints[i].Name == "enqueue" {
+			routes[i].Handle = n.enqueueAndWait(routes[i].Handle)
 		}
-		r.Name, r.Summary, r.Waits = e.Name, e.Description, e.LongRunning
-		r.Handle = httpHandler(&e)
-		if e.Name == "enqueue" {
-			r.Handle = n.enqueueAndWait(r.Handle)
-		}
-		bound = append(bound, r)
 	}
-	return bound
+	return routes
 }
 
 // httpHandler returns an HTTP handler that calls an endpoint.
@@ -75,7 +68,7 @@ func httpHandler(e *cluster.Endpoint) func(context.Context, *web.Request) ([]byt
 	return func(ctx context.Context, req *web.Request) ([]byte, error) {
 		type reply struct {
 			data   []byte
-			apiErr *cluster.APIError
+			apiErr *api.Error
 		}
 		replied := make(chan reply, 1)
 		header := func(name string) string {
@@ -84,7 +77,7 @@ func httpHandler(e *cluster.Endpoint) func(context.Context, *web.Request) ([]byt
 			}
 			return req.Header.Get(name)
 		}
-		r := cluster.NewRequest(req.Data, req.Token, header, func(data []byte, apiErr *cluster.APIError) error {
+		r := cluster.NewRequest(req.Data, req.Token, header, func(data []byte, apiErr *api.Error) error {
 			replied <- reply{data, apiErr}
 			return nil
 		})
@@ -92,13 +85,16 @@ func httpHandler(e *cluster.Endpoint) func(context.Context, *web.Request) ([]byt
 		if e.Handle != nil {
 			data, err := e.Handle(ctx, r)
 			req.Index = r.Index()
-			return data, webError(err)
+			if err != nil {
+				return nil, cluster.AsAPIError(err)
+			}
+			return data, nil
 		}
 		e.HandleAsync(r)
 		// An answer always arrives in bounded time, also while the node stops.
 		answer := <-replied
 		if answer.apiErr != nil {
-			return nil, webError(answer.apiErr)
+			return nil, answer.apiErr
 		}
 		return answer.data, nil
 	}
@@ -106,19 +102,6 @@ func httpHandler(e *cluster.Endpoint) func(context.Context, *web.Request) ([]byt
 
 // headerIdempotencyKey is the HTTP header of a producer's key.
 const headerIdempotencyKey = "Idempotency-Key"
-
-// webError converts an error to an HTTP error with the same code as over NATS.
-func webError(err error) error {
-	if err == nil {
-		return nil
-	}
-	apiErr := cluster.AsAPIError(err)
-	status, parseErr := strconv.Atoi(apiErr.Code)
-	if parseErr != nil || status < 400 || status > 599 {
-		status = http.StatusInternalServerError
-	}
-	return &web.Error{Status: status, Text: apiErr.Text, RetryAfter: apiErr.RetryAfter, Data: apiErr.Data}
-}
 
 // enqueueAndWait returns a handler that enqueues a job and, with ?wait=30s, waits for it
 // and returns it.
@@ -130,7 +113,7 @@ func (n *Node) enqueueAndWait(enqueue func(context.Context, *web.Request) ([]byt
 		}
 		wait, err := time.ParseDuration(text)
 		if err != nil || wait < time.Millisecond {
-			return nil, &web.Error{Status: http.StatusBadRequest, Text: fmt.Sprintf("parameter wait is %q; must be a duration, such as 30s", text)}
+			return nil, &api.Error{Code: api.CodeInvalid, Text: fmt.Sprintf("parameter wait is %q; must be a duration, such as 30s", text)}
 		}
 		req.Waited = true
 		end := cluster.Endpoint{Handle: jsonHandler(func(ctx context.Context, r *cluster.Request) (any, error) {
@@ -142,7 +125,7 @@ func (n *Node) enqueueAndWait(enqueue func(context.Context, *web.Request) ([]byt
 
 // enqueueAndShow enqueues a job, waits for it to end and returns it.
 func (n *Node) enqueueAndShow(ctx context.Context, r *cluster.Request, wait time.Duration) (any, error) {
-	var req enqueueRequest
+	var req api.EnqueueRequest
 	body, err := readJob(r, &req, &req)
 	if err != nil {
 		return nil, err

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -65,21 +66,21 @@ func (r httpReply) decode(t *testing.T, status int, v any) {
 func TestWeb_Job(t *testing.T) {
 	n := startSingleNode(t, nil)
 	t.Cleanup(http.DefaultClient.CloseIdleConnections)
-	var first, again enqueueReply
+	var first, again api.EnqueueReply
 	send(t, n, "POST", "/v1/queues/mail/jobs", `{"function":"send"}`, "Idempotency-Key: order-1").decode(t, http.StatusAccepted, &first)
 	send(t, n, "POST", "/v1/queues/mail/jobs", `{"function":"send"}`, "Idempotency-Key: order-1").decode(t, http.StatusAccepted, &again)
 	if id, _ := job.KeyID("mail", "order-1"); first.ID != id || again.ID != id || first.Duplicate || !again.Duplicate {
 		t.Errorf("the same key twice: %+v, then %+v", first, again)
 	}
 	parent := "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-	var traced enqueueReply
+	var traced api.EnqueueReply
 	send(t, n, "POST", "/v1/queues/mail/jobs", `{"function":"send"}`, "traceparent: "+parent, "tracestate: a=b").decode(t, http.StatusAccepted, &traced)
-	var shown jobJSON
+	var shown api.Job
 	send(t, n, "GET", "/v1/jobs/"+traced.ID.String(), "").decode(t, http.StatusOK, &shown)
 	if shown.Trace["traceparent"] != parent || shown.Trace["tracestate"] != "a=b" {
 		t.Errorf("the trace is %v", shown.Trace)
 	}
-	shown = jobJSON{}
+	shown = api.Job{}
 	send(t, n, "GET", "/v1/jobs/mail:order-1", "").decode(t, http.StatusOK, &shown)
 	if shown.ID != first.ID || shown.Function != "send" {
 		t.Errorf("shown: %+v", shown)
@@ -105,7 +106,7 @@ func TestWeb_Job(t *testing.T) {
 	waited := make(chan httpReply, 1)
 	go func() { waited <- send(t, n, "GET", "/v1/jobs/"+first.ID.String()+"/wait?timeout=1m", "") }()
 	send(t, n, "POST", "/v1/jobs/"+first.ID.String()+"/cancel", `{"reason":"cancelled"}`).decode(t, http.StatusOK, nil)
-	var ended jobJSON
+	var ended api.Job
 	(<-waited).decode(t, http.StatusOK, &ended)
 	if ended.State != "failed" || ended.Reason != "cancelled" || ended.Error == nil {
 		t.Errorf("after a cancel: %+v, %+v", ended, ended.Error)
@@ -119,9 +120,9 @@ func TestWeb_LargeJob(t *testing.T) {
 	n := startSingleNode(t, nil)
 	t.Cleanup(http.DefaultClient.CloseIdleConnections)
 	large := `{"function":"send","params":{"text":"` + strings.Repeat("x", 20<<20) + `"}}`
-	var accepted enqueueReply
+	var accepted api.EnqueueReply
 	send(t, n, "POST", "/v1/queues/mail/jobs", large).decode(t, http.StatusAccepted, &accepted)
-	var shown jobJSON
+	var shown api.Job
 	send(t, n, "GET", "/v1/jobs/"+accepted.ID.String(), "").decode(t, http.StatusOK, &shown)
 	if shown.PayloadBytes < 20<<20 {
 		t.Errorf("the job's body has %d bytes", shown.PayloadBytes)
@@ -250,9 +251,9 @@ func TestWeb_Document(t *testing.T) {
 			}
 		}
 	}
-	for name := range routes {
-		if !asked[name] {
-			t.Errorf("the document does not describe %s", name)
+	for _, e := range api.Endpoints {
+		if !asked[e.Name] {
+			t.Errorf("the document does not describe %s", e.Name)
 		}
 	}
 }
@@ -344,7 +345,7 @@ func TestWeb_Token(t *testing.T) {
 func TestWeb_Abort(t *testing.T) {
 	n := startSingleNode(t, nil)
 	t.Cleanup(http.DefaultClient.CloseIdleConnections)
-	var accepted enqueueReply
+	var accepted api.EnqueueReply
 	send(t, n, "POST", "/v1/queues/mail/jobs", `{"function":"f"}`).decode(t, 202, &accepted)
 	for path, body := range map[string]string{"/v1/jobs/" + accepted.ID.String() + "/wait?timeout=10m": "", "/v1/queues/mail/jobs?wait=10m": `{"function":"f"}`} {
 		ctx, cancel := context.WithCancel(t.Context())

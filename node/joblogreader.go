@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"encoding/json"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
@@ -18,23 +20,8 @@ const (
 	maxLogBytes = 256 << 10
 )
 
-// logRequest asks for the last lines of a job's log.
-type logRequest struct {
-	ID    string `json:"id"`
-	Queue string `json:"queue"`
-	Lines int    `json:"lines"` // maximum; 0: 1000
-}
-
-// logReply holds the last lines of a job's log, oldest first.
-type logReply struct {
-	ID    job.ID            `json:"id"`
-	Lines []json.RawMessage `json:"lines"` // each a [job.LogLine]
-	More  bool              `json:"more"`  // there are older lines
-	Next  uint64            `json:"next"`  // sequence in YARD_LOGS of the lines after these
-}
-
 func (n *Node) handleJobLogs(ctx context.Context, r *cluster.Request) (any, error) {
-	q, err := decodeRequest[logRequest](r)
+	q, err := decodeRequest[api.LogRequest](r)
 	if err != nil {
 		return nil, err
 	}
@@ -60,16 +47,16 @@ func (n *Node) handleJobLogs(ctx context.Context, r *cluster.Request) (any, erro
 }
 
 // readLog reads a job's log from its beginning and returns the last lines.
-func (n *Node) readLog(ctx context.Context, id job.ID, limit int) (logReply, error) {
+func (n *Node) readLog(ctx context.Context, id job.ID, limit int) (api.LogReply, error) {
 	if limit == 0 {
 		limit = maxLogLines
 	}
-	reply := logReply{ID: id, Lines: []json.RawMessage{}, Next: 1}
+	reply := api.LogReply{ID: id, Lines: []json.RawMessage{}, Next: 1}
 	size := 0
 	for {
-		pages, err := n.cluster.ReadLog(ctx, id, reply.Next)
+		pages, err := n.cluster.Reader.ReadLog(ctx, id, reply.Next)
 		if err != nil {
-			return reply, &job.UnavailableError{Reason: "the job's log cannot be read now: " + err.Error(), RetryAfter: staleDecisionDelay}
+			return reply, &job.UnavailableError{Reason: "the job's log cannot be read now: " + err.Error(), RetryAfter: 500 * time.Millisecond}
 		}
 		if len(pages) == 0 {
 			return reply, nil

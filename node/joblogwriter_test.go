@@ -12,8 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/yardmaster-dev/yardmaster/internal/testlog"
 	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/test/testlog"
 )
 
 // logStore is the store of a jobLog in tests.

@@ -2,33 +2,19 @@ package node
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/server/intake"
 )
-
-// replayRequest names a job that has ended, and what to change in its copy.
-type replayRequest struct {
-	ID     string          `json:"id"`
-	Queue  string          `json:"queue"`  // of a job that is named by its key
-	To     string          `json:"to"`     // another queue, which must exist
-	NewID  string          `json:"new_id"` // key of the new job; "": a new id
-	Params json.RawMessage `json:"params"` // replaces the job's own
-}
-
-// replayReply names the new job.
-type replayReply struct {
-	enqueueReply
-	ReplayOf job.ID `json:"replay_of"`
-}
 
 // handleJobReplay enqueues a copy of a job that has ended, well or badly. The old job and
 // its dead letter stay as they are.
 func (n *Node) handleJobReplay(ctx context.Context, r *cluster.Request) (any, error) {
-	req, err := decodeRequest[replayRequest](r)
+	req, err := decodeRequest[api.ReplayRequest](r)
 	if err != nil {
 		return nil, err
 	}
@@ -55,8 +41,8 @@ func (n *Node) handleJobReplay(ctx context.Context, r *cluster.Request) (any, er
 	if id, err := job.KeyID(to, req.NewID); req.NewID != "" && err == nil && id == old.id {
 		return nil, &job.InvalidError{Reason: fmt.Sprintf("new_id %q names the job that is to be replayed; choose another, or none", req.NewID)}
 	}
-	a, err := n.intake.enqueueWait(ctx, to, spec, req.NewID, req.To != "")
-	return replayReply{enqueueReply{ID: a.id, Queue: to, Duplicate: a.duplicate}, old.id}, err
+	a, err := n.intake.Publish(ctx, intake.Job{Queue: to, Spec: spec, Key: req.NewID, MustExist: req.To != ""})
+	return api.ReplayReply{EnqueueReply: api.EnqueueReply{ID: a.ID, Queue: to, Duplicate: a.Duplicate}, ReplayOf: old.id}, err
 }
 
 // finishedJob is a job that has ended, with its specification.
@@ -91,7 +77,7 @@ func (d *dlq) finishedJob(ctx context.Context, name, queue string) (finishedJob,
 	case err != nil:
 		return finishedJob{}, err
 	case !view.State.Ended():
-		return finishedJob{}, &cluster.APIError{Code: "409", Text: fmt.Sprintf("job %s is %s; wait for its end with 'yardmaster job wait', or cancel it first", id, view.State)}
+		return finishedJob{}, &api.Error{Code: api.CodeConflict, Text: fmt.Sprintf("job %s is %s; wait for its end with 'yardmaster job wait', or cancel it first", id, view.State)}
 	}
 	body, err := d.viewer.load(ctx, view.Position, id)
 	switch {
@@ -108,7 +94,7 @@ func (d *dlq) finishedJob(ctx context.Context, name, queue string) (finishedJob,
 
 // payloadGoneError is the answer for a job whose body has been deleted.
 func payloadGoneError(id job.ID) error {
-	return &cluster.APIError{Code: "410", Text: fmt.Sprintf(
+	return &api.Error{Code: api.CodeGone, Text: fmt.Sprintf(
 		"payload_gone: the body of job %s has been deleted; enqueue the job again", id)}
 }
 
@@ -128,7 +114,7 @@ func (d *dlq) fromDeadLetter(ctx context.Context, v job.View, notFound error) (f
 	if dl == nil || dl.record == nil || known && (job.Position{Lane: dl.Lane, Seq: dl.Seq}) != v.Position {
 		return finishedJob{}, notFound
 	}
-	body, err := d.cluster.LoadRecordBody(ctx, dl.record)
+	body, err := d.reader.LoadRecordBody(ctx, dl.record)
 	if errors.Is(err, cluster.ErrNotStored) {
 		return finishedJob{}, payloadGoneError(v.ID)
 	}

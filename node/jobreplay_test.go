@@ -4,7 +4,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
@@ -19,7 +19,7 @@ func TestReplay_BodyReclaimed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := n.cluster.Purge(t.Context(), l.Lane, l.Seq+1); err != nil {
+	if err := n.cluster.Admin.Purge(t.Context(), l.Lane, l.Seq+1); err != nil {
 		t.Fatal(err)
 	}
 	check := func() {
@@ -30,11 +30,11 @@ func TestReplay_BodyReclaimed(t *testing.T) {
 		}
 	}
 	check()
-	if _, err := n.proposer.propose(t.Context(), &ledger.RemoveJob{Job: l.job}); err != nil {
+	if _, err := n.proposer.Propose(t.Context(), &ledger.RemoveJob{Job: l.job}); err != nil {
 		t.Fatal(err)
 	}
 	check() // the ledger no longer has the job, but its dead letter still exists
-	if err := n.cluster.RemoveDeadLetter(t.Context(), l.number); err != nil {
+	if err := n.cluster.Admin.RemoveDeadLetter(t.Context(), l.number); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := n.dlq.finishedJob(t.Context(), l.ID, ""); !errors.Is(err, job.ErrJobNotFound) {
@@ -45,14 +45,14 @@ func TestReplay_BodyReclaimed(t *testing.T) {
 	if _, err := enqueue(n, "mail", `{"params":{}}`, "", false); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.cluster.Purge(t.Context(), l.Lane, l.Seq+1); err != nil {
+	if err := n.cluster.Admin.Purge(t.Context(), l.Lane, l.Seq+1); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.cluster.RemoveDeadLetter(t.Context(), l.number); err != nil {
+	if err := n.cluster.Admin.RemoveDeadLetter(t.Context(), l.number); err != nil {
 		t.Fatal(err)
 	}
-	var refused *cluster.APIError
-	if _, err := n.dlq.finishedJob(t.Context(), l.ID, ""); !errors.As(err, &refused) || refused.Code != "410" {
+	var refused *api.Error
+	if _, err := n.dlq.finishedJob(t.Context(), l.ID, ""); !errors.As(err, &refused) || refused.Code != api.CodeGone {
 		t.Errorf("with neither record nor dead letter: %v", err)
 	}
 }

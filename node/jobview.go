@@ -10,20 +10,24 @@ import (
 	"sync"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/consensus"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/scheduler"
+	"github.com/yardmaster-dev/yardmaster/server/ledgerwait"
 )
 
 // viewer returns jobs: what the ledger has, joined with the body from its lane and the
 // result from its stream.
 type viewer struct {
 	raft        *consensus.Node
-	cluster     *cluster.Cluster
+	waiters     *ledgerwait.Waiters
+	reader      *cluster.Reader
+	lanes       func() int                                                  // returns the number of lanes
 	load        func(context.Context, job.Position, job.ID) ([]byte, error) // a job's body
-	readBarrier func(context.Context) error                                 // see proposer.readBarrier
+	readBarrier func(context.Context) error                                 // see proposer.ReadBarrier
 	addProgress func(context.Context, *job.View)                            // adds what the worker last reported
 }
 
@@ -56,7 +60,7 @@ func (v *viewer) catchUp(ctx context.Context) error {
 	if err := v.readBarrier(ctx); err != nil {
 		return err
 	}
-	lanes := v.cluster.Lanes()
+	lanes := v.lanes()
 	errs := make([]error, lanes)
 	var queries sync.WaitGroup
 	for lane := range lanes {
@@ -66,7 +70,7 @@ func (v *viewer) catchUp(ctx context.Context) error {
 	for lane, err := range errs {
 		if err != nil {
 			return &job.UnavailableError{
-				Reason: fmt.Sprintf("lane %d may hold jobs that are not ingested yet: %s", lane, errorText(err)), RetryAfter: time.Second,
+				Reason: fmt.Sprintf("lane %d may hold jobs that are not ingested yet: %s", lane, cluster.ErrorText(err)), RetryAfter: time.Second,
 			}
 		}
 	}
@@ -75,16 +79,13 @@ func (v *viewer) catchUp(ctx context.Context) error {
 
 // catchUpWith is catchUp for one lane.
 func (v *viewer) catchUpWith(ctx context.Context, lane uint8) error {
-	reqCtx, cancel := context.WithTimeout(ctx, readTimeout)
+	reqCtx, cancel := context.WithTimeout(ctx, ledgerwait.ReadTimeout)
 	defer cancel()
-	last, err := v.cluster.LastSeq(reqCtx, lane)
+	last, err := v.reader.LastSeq(reqCtx, lane)
 	if err != nil {
 		return err
 	}
-	return waitForLedger(ctx, v.raft, func() (ok bool) {
-		v.raft.View(func(l *ledger.Ledger) { ok = l.Ingested(job.Position{Lane: lane, Seq: last}) })
-		return ok
-	})
+	return v.waiters.WaitRead(ctx, func(l *ledger.Ledger) bool { return l.Ingested(job.Position{Lane: lane, Seq: last}) })
 }
 
 // find returns the id that a text names: a UUID, "<queue>:<UUID>", "<queue>:<key>", or a
@@ -222,7 +223,7 @@ func (v *viewer) addValue(ctx context.Context, view *job.View, value job.Value, 
 	if blob == nil {
 		return nil
 	}
-	raw, err := v.cluster.LoadBlob(ctx, *blob)
+	raw, err := v.reader.LoadBlob(ctx, *blob)
 	if err != nil {
 		return readError("result", view.ID, err)
 	}
@@ -237,10 +238,10 @@ func (v *viewer) readResult(ctx context.Context, view *job.View, number, seq uin
 	var b cluster.Batch
 	var err error
 	if seq > 0 {
-		b, err = v.cluster.ReadBatch(ctx, cluster.StreamResults, seq)
+		b, err = v.reader.ReadBatch(ctx, cluster.StreamResults, seq)
 	}
 	if err == nil && (number < b.First || number > b.Last()) {
-		b, err = v.cluster.FindBatch(ctx, cluster.StreamResults, number)
+		b, err = v.reader.FindBatch(ctx, cluster.StreamResults, number)
 	}
 	if errors.Is(err, cluster.ErrNotStored) {
 		view.ResultGone = true
@@ -302,64 +303,18 @@ func (v *viewer) list(ctx context.Context, queue string, state job.State, page, 
 // size of an Overhop frame.
 const maxPageBytes = 8 << 20
 
-// jobJSON is a job in the API.
-type jobJSON struct {
-	ID            job.ID            `json:"id"`
-	JID           string            `json:"jid"`
-	Queue         string            `json:"queue"`
-	State         string            `json:"state"`
-	Function      string            `json:"function,omitempty"`
-	Params        json.RawMessage   `json:"params,omitempty"`
-	Payload       []byte            `json:"payload_msgpack,omitempty"`
-	PayloadGone   bool              `json:"payload_gone,omitempty"`
-	PayloadBytes  int               `json:"payload_bytes,omitempty"` // size of a body that is too large to show
-	Created       time.Time         `json:"created_at"`
-	RunAt         time.Time         `json:"run_at"`
-	Started       *time.Time        `json:"started_at,omitempty"`
-	Ended         *time.Time        `json:"ended_at,omitempty"`
-	Priority      uint8             `json:"priority"`
-	Attempts      uint32            `json:"attempts"`
-	MaxAttempts   uint32            `json:"max_attempts,omitempty"`
-	Dispatches    uint32            `json:"dispatches"`
-	Losses        uint32            `json:"losses,omitempty"`
-	TimeoutMS     int64             `json:"timeout_ms,omitempty"`
-	RetryInterval int64             `json:"retry_interval_ms,omitempty"`
-	Node          string            `json:"node,omitempty"`
-	Worker        string            `json:"worker,omitempty"`
-	Reason        string            `json:"reason,omitempty"`          // why the job or its last attempt failed
-	Because       string            `json:"waiting_because,omitempty"` // job.show only: why it does not start
-	Error         *job.Fault        `json:"error,omitempty"`
-	Result        json.RawMessage   `json:"result,omitempty"`
-	ResultMsgpack []byte            `json:"result_msgpack,omitempty"`
-	ResultBytes   int               `json:"result_bytes,omitempty"` // size of a result that is too large to show
-	ResultGone    bool              `json:"result_gone,omitempty"`
-	ResultTTL     int64             `json:"result_ttl_ms,omitempty"`
-	Trace         map[string]string `json:"trace_context,omitempty"`
-	Lease         *time.Time        `json:"lease_until,omitempty"` // of the Overhop worker that runs it
-	Progress      *progressJSON     `json:"progress,omitempty"`    // the latest report
-	Lane          uint8             `json:"lane"`
-	Seq           uint64            `json:"seq"`
-}
-
-// progressJSON is a worker's progress report about a job.
-type progressJSON struct {
-	Percent     *int64          `json:"percent,omitempty"`
-	Data        json.RawMessage `json:"data,omitempty"`
-	DataMsgpack []byte          `json:"data_msgpack,omitempty"`
-}
-
-func progressToJSON(r *job.Progress) *progressJSON {
+func progressToJSON(r *job.Progress) *api.Progress {
 	switch {
 	case r.Percent == nil && len(r.Data.Data) == 0:
 		return nil
 	case r.Data.Msgpack:
-		return &progressJSON{Percent: r.Percent, DataMsgpack: r.Data.Data}
+		return &api.Progress{Percent: r.Percent, DataMsgpack: r.Data.Data}
 	}
-	return &progressJSON{Percent: r.Percent, Data: r.Data.Data}
+	return &api.Progress{Percent: r.Percent, Data: r.Data.Data}
 }
 
-func jobToJSON(v *job.View) jobJSON {
-	j := jobJSON{
+func jobToJSON(v *job.View) api.Job {
+	j := api.Job{
 		ID: v.ID, JID: v.Queue + ":" + v.ID.String(), Queue: v.Queue, State: v.State.String(),
 		Function: v.Function, PayloadGone: v.PayloadGone, Created: v.Created, RunAt: v.RunAt,
 		Started: timePtr(v.Started), Ended: timePtr(v.Ended), Priority: v.Priority, Attempts: v.Attempts,

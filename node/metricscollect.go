@@ -9,9 +9,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
-	"github.com/yardmaster-dev/yardmaster/runnerpool"
 	"github.com/yardmaster-dev/yardmaster/web"
 )
 
@@ -20,14 +20,14 @@ import (
 
 // collectMetrics emits all of them.
 func (n *Node) collectMetrics(ctx context.Context, emit web.Emit) {
-	s := n.status(ctx)
+	s, _ := n.reporter.Status(ctx)
 	emit("yard_ready", boolValue(s.Readiness.Ready))
 	emit("yard_accepting", boolValue(s.Readiness.Accepting))
 	emit("yard_dispatching", boolValue(s.Readiness.Dispatching))
 	emit("yard_authority", boolValue(s.Authority.Owner == s.Node && !s.Authority.Expired))
 	emit("yard_authority_known", boolValue(s.Authority.Owner != "" && !s.Authority.Expired))
 	emit("yard_authority_epoch", float64(s.Authority.Epoch))
-	emit("yard_authority_changes_total", float64(n.authority.changeCount()))
+	emit("yard_authority_changes_total", float64(n.authority.ChangeCount()))
 	for state, count := range map[string]uint64{
 		"pending": s.Backlog.Pending, "notified": s.Backlog.Notified, "delivered": s.Backlog.Delivered, "failed": s.Backlog.Failed,
 	} {
@@ -79,7 +79,7 @@ func boolValue(yes bool) float64 {
 	return 0
 }
 
-func collectPool(emit web.Emit, p *runnerpool.PoolStatus) {
+func collectPool(emit web.Emit, p *api.Pool) {
 	emit("yard_runner_processes", float64(p.Size), p.Runner)
 	emit("yard_runner_processes_up", float64(p.Up), p.Runner)
 	emit("yard_runner_slots", float64(p.Slots), p.Runner)

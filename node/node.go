@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"path/filepath"
 	"slices"
@@ -16,15 +17,21 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/yardmaster-dev/yardmaster/agent"
+	"github.com/yardmaster-dev/yardmaster/backup"
 	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/consensus"
+	"github.com/yardmaster-dev/yardmaster/diagnose"
 	"github.com/yardmaster-dev/yardmaster/edge"
 	"github.com/yardmaster-dev/yardmaster/health"
+	"github.com/yardmaster-dev/yardmaster/health/consistency"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/membership"
 	"github.com/yardmaster-dev/yardmaster/runnerpool"
 	"github.com/yardmaster-dev/yardmaster/scheduler"
+	"github.com/yardmaster-dev/yardmaster/server/authority"
+	"github.com/yardmaster-dev/yardmaster/server/intake"
+	"github.com/yardmaster-dev/yardmaster/server/ledgerwait"
 	"github.com/yardmaster-dev/yardmaster/tracing"
 	"github.com/yardmaster-dev/yardmaster/web"
 )
@@ -40,10 +47,10 @@ type Node struct {
 
 	certs       certificates
 	id          *consensus.Identity
-	cluster     *cluster.Cluster
+	cluster     *cluster.Server
 	raft        *consensus.Node
 	fleet       *cluster.Fleet
-	authority   *authorityWatch
+	authority   *authority.Watch
 	edge        *edge.Server
 	edgeAddr    net.Addr
 	web         *web.Server
@@ -52,25 +59,24 @@ type Node struct {
 	runners     *runnerpool.Pools
 	agent       *agent.Agent
 	scheduler   *scheduler.Scheduler
-	intake      *intake
-	notifier    *recordNotifier
-	decisions   *decisions
-	completions *completions
-	proposer    *proposer
+	intake      *intake.Intake
+	notifier    *intake.Notifier
+	waiters     *ledgerwait.Waiters
+	proposer    *authority.Client
 	viewer      *viewer
 	dlq         *dlq
-	runningJobs *runningLookup
+	diagnoser   *diagnose.Diagnoser
 	dataSize    dirSizeCache
-	hasher      ledgerHasher
+	hasher      *consistency.Hasher
 	tracer      *tracing.Tracer // nil: dispatches are not traced
 	jobLog      *jobLog
 	monitor     *health.Monitor
-	consistency *consistencyCheck
-	reconciler  *membership.Reconciler
-	removedErr  chan error // receives the reason when this node is removed from the cluster
-	leaving     bool       // this node is being removed; used by followMembership only
-	backups     *backups
-	drain       *drain
+	reporter    *health.Reporter
+	consistency *consistency.Check
+	backups     *backup.Server
+	transfer    *membership.Transferer
+	drainer     *membership.Drainer
+	member      *membership.Member
 }
 
 // New returns a node with the given configuration, whose defaults are set. The node
@@ -79,7 +85,7 @@ func New(cfg Config, version string, log *slog.Logger) (*Node, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &Node{cfg: cfg, version: version, log: log.With("node", cfg.Node.Name), serving: make(chan struct{}), removedErr: make(chan error, 1)}, nil
+	return &Node{cfg: cfg, version: version, log: log.With("node", cfg.Node.Name), serving: make(chan struct{})}, nil
 }
 
 // Serving returns a channel that is closed when all listeners are open. Whether the
@@ -103,15 +109,12 @@ func (n *Node) Addresses() Addresses {
 // [Node.Serving] is closed.
 func (n *Node) Ledger() *ledger.Ledger { return n.raft.Copy() }
 
-// CorruptLedger applies change to this node's ledger outside of consensus. It is for
-// tests of the consistency check.
-func (n *Node) CorruptLedger(change func(*ledger.Ledger)) { n.raft.CorruptLedger(change) }
-
 // Run starts the node and blocks until ctx ends or a part of the node fails.
 //
 // Parts stop in the reverse order of their start. Before that the node transfers
-// leadership and clients to other members, see handOff. The executors stop after the
-// agent, so that a draining node finishes the dispatches that it has accepted.
+// leadership and clients to other members, see [membership.Drainer.HandOff]. The
+// executors stop after the agent, so that a draining node finishes the dispatches that
+// it has accepted.
 func (n *Node) Run(ctx context.Context) (err error) {
 	n.started = time.Now()
 	defer func() { err = n.exitError(err) }()
@@ -166,11 +169,11 @@ func (n *Node) Run(ctx context.Context) (err error) {
 	logLoops, baseLoops, leaderLoops, agentLoops, endpointLoops := newLoopGroup(ctx), newLoopGroup(ctx), newLoopGroup(ctx), newLoopGroup(ctx), newLoopGroup(ctx)
 	logLoops.Go(n.jobLog.run) // stops last: all other loops may log
 	for _, loop := range []func(context.Context) error{
-		n.cluster.Run, n.followMembership, n.notifier.run, n.decisions.run, n.completions.run, n.backups.run, n.runners.Run, n.maintainDrain,
+		n.cluster.Run, n.followLanes, n.member.Run, n.notifier.Run, n.waiters.Run, n.backups.Run, n.runners.Run, n.drainer.Run,
 	} {
 		baseLoops.Go(loop)
 	}
-	baseLoops.Go(func(ctx context.Context) error { return n.authority.run(ctx, n.raft) })
+	baseLoops.Go(func(ctx context.Context) error { return n.authority.Run(ctx, n.raft) })
 	baseLoops.Go(func(ctx context.Context) error { return n.fleet.Serve(ctx, n.handlers()) })
 	baseLoops.Go(func(ctx context.Context) error { return n.edge.Serve(ctx, listener) })
 	n.runChecks(baseLoops)
@@ -179,19 +182,19 @@ func (n *Node) Run(ctx context.Context) (err error) {
 	agentLoops.Go(n.agent.Run)
 	n.serveEndpoints(endpointLoops)
 	err = n.serveUntilFailure(ctx, baseLoops.ctx, leaderLoops.ctx, agentLoops.ctx, endpointLoops.ctx)
-	handedOff := n.handOff(baseLoops.ctx)
+	handedOff := n.drainer.HandOff(baseLoops.ctx)
 	err = errors.Join(err, agentLoops.stop())
 	if handedOff {
-		n.leaveStreams(baseLoops.ctx) // leadership that has returned since handOff
+		n.drainer.LeaveStreams(baseLoops.ctx) // leadership that has returned since HandOff
 	}
 	err = errors.Join(err, endpointLoops.stop(), leaderLoops.stop())
-	return errors.Join(err, baseLoops.stop(), n.intake.close(), logLoops.stop())
+	return errors.Join(err, baseLoops.stop(), n.intake.Close(), logLoops.stop())
 }
 
 // serveEndpoints serves the API over NATS and HTTP.
 func (n *Node) serveEndpoints(g *loopGroup) {
 	service := n.apiService()
-	for _, s := range []cluster.Service{n.withOpenAPI(service), n.nodeService(), n.backups.service()} {
+	for _, s := range []cluster.Service{n.withOpenAPI(service), n.nodeService(), n.backupService()} {
 		g.Go(func(ctx context.Context) error { return n.cluster.Serve(ctx, s) })
 	}
 	g.Go(func(ctx context.Context) error { return n.web.ServeAPI(ctx, n.webRoutes(service.Endpoints)) })
@@ -200,7 +203,7 @@ func (n *Node) serveEndpoints(g *loopGroup) {
 // openStore checks the data directory and opens the consensus store, before this
 // node sends its first message: a node whose data has diverged must not vote.
 func (n *Node) openStore() (*consensus.Store, error) {
-	if err := n.checkDiverged(); err != nil {
+	if err := consistency.CheckDir(n.cfg.Node.DataDir, n.replaceAdvice()); err != nil {
 		return nil, err
 	}
 	n.makeBallast() // before the store takes the free space
@@ -211,7 +214,7 @@ func (n *Node) openStore() (*consensus.Store, error) {
 func (n *Node) runChecks(g *loopGroup) {
 	g.Go(n.monitor.Run)
 	g.Go(n.resumeJetStream)
-	g.Go(n.consistency.run)
+	g.Go(n.consistency.Run)
 	g.Go(n.watchCertificates)
 }
 
@@ -244,29 +247,36 @@ func (g *loopGroup) stop() error {
 // wire creates the parts that need no start of their own and connects them.
 func (n *Node) wire() (err error) {
 	cfg := &n.cfg
-	n.fleet = n.cluster.Fleet()
-	n.authority = newAuthorityWatch()
-	n.scheduler = scheduler.New(n.schedulerConfig(), consensusAdapter{n.raft}, laneAdapter{n.cluster, n.shouldNotLead, n.laneIdentity}, fleetAdapter{n.fleet}, outboxAdapter{n.cluster}, n.log)
-	n.notifier = newRecordNotifier(n.notifyAuthority)
-	n.proposer = &proposer{
-		node: cfg.Node.Name, raft: n.raft, scheduler: n.scheduler, fleet: n.fleet, authority: n.authority, leaving: new(atomic.Bool),
+	n.fleet = n.cluster.Fleet
+	n.authority = authority.NewWatch()
+	lanes := laneAdapter{
+		Reader: n.cluster.Reader, Admin: n.cluster.Admin, publisher: n.cluster.Publisher, replication: n.cluster.Replication,
+		node: cfg.Node.Name, shouldNotLead: func(member string) bool { return n.monitor.ShouldNotLead(member) }, identity: n.laneIdentity,
+	}
+	n.scheduler = scheduler.New(n.schedulerConfig(), consensusAdapter{n.raft}, lanes, fleetAdapter{n.fleet}, outboxAdapter{n.cluster.Publisher, n.cluster.Reader}, n.log)
+	n.notifier = intake.NewNotifier(n.notifyAuthority)
+	n.proposer = &authority.Client{Node: cfg.Node.Name, Raft: n.raft, Scheduler: n.scheduler, Fleet: n.fleet, Watch: n.authority}
+	n.transfer = &membership.Transferer{
+		Node: cfg.Node.Name, Raft: n.raft, Fleet: n.fleet, Propose: n.proposeTransfer, Owner: n.authority.Holder, Leaving: new(atomic.Bool),
 	}
 	n.monitor = n.newMonitor()
-	n.decisions = newDecisions(n.raft, cfg.Limits.RequestTimeout)
-	n.completions = newCompletions(n.raft)
-	n.intake = newIntake(n.cluster, n.raft.View, n.proposer.readBarrier, *cfg.Scheduler.CreateQueues, n.recordAccepted, n.decisions)
-	n.intake.onReject = func(err error) { n.metrics.Rejected(cluster.AsAPIError(err).Code) }
-	n.viewer = &viewer{raft: n.raft, cluster: n.cluster, load: n.loadBody, readBarrier: n.proposer.readBarrier}
-	n.hasher.copy = n.raft.Copy
-	n.consistency = newConsistencyCheck(n)
+	n.waiters = ledgerwait.New(n.raft, cfg.Limits.RequestTimeout)
+	n.intake = intake.New(intake.Config{
+		Publisher: n.cluster.Publisher, Waiters: n.waiters, ReadBarrier: n.proposer.ReadBarrier, CreateQueues: *cfg.Scheduler.CreateQueues,
+		OnAccept: n.recordAccepted, OnReject: func(err error) { n.metrics.Rejected(cluster.AsAPIError(err).Code) },
+	})
+	n.viewer = &viewer{raft: n.raft, waiters: n.waiters, reader: n.cluster.Reader, lanes: n.cluster.Lanes, load: n.loadBody, readBarrier: n.proposer.ReadBarrier}
+	n.hasher = consistency.NewHasher(cfg.Node.Name, n.raft.Copy)
+	n.consistency = consistency.New(consistency.Config{
+		Node: cfg.Node.Name, Dir: cfg.Node.DataDir, Advice: n.replaceAdvice(),
+		Copies: n.raft.ConsistencyChecks(), Members: n.memberNames, Request: n.fleet.RequestJSON,
+	}, n.log)
 	n.dlq = newDLQ(n)
-	n.reconciler = membership.New(n.id.ServerID(), cfg.Cluster.Name, membershipAdapter{n}, n.log)
-	n.backups = newBackups(n)
-	n.drain = newDrain(n.proposer.leaving)
+	n.backups = backup.NewServer(n.backupConfig())
 	n.agent = agent.New(agent.Config{
-		Node: cfg.Node.Name, Incarnation: n.id.Incarnation, Runners: cfg.RRQ.RunnerNames(), LedLanes: n.cluster.LedLanes, Edge: n.edgeAddress(),
-	}, agentAdapter{n.fleet, n.cluster, n.authority, n.loadBody}, n.log)
-	n.jobLog = newJobLog(cfg.Node.Name, n.id.Incarnation, n.cluster.AppendLog, n.log)
+		Node: cfg.Node.Name, Incarnation: n.id.Incarnation, Runners: cfg.RRQ.RunnerNames(), LedLanes: n.cluster.Publisher.LedLanes, Edge: n.edgeAddress(),
+	}, agentAdapter{n.fleet, n.cluster.Publisher, n.authority, n.loadBody}, n.log)
+	n.jobLog = newJobLog(cfg.Node.Name, n.id.Incarnation, n.cluster.Publisher.AppendLog, n.log)
 	edgeConfig := cfg.Config
 	edgeConfig.Version = n.version
 	timer := newDispatchTimer(n.metrics)
@@ -274,9 +284,11 @@ func (n *Node) wire() (err error) {
 	if n.edge, err = edge.New(edgeConfig, edgeAdapter{n}, executor, n.log); err != nil {
 		return fmt.Errorf("open the Overhop edge: %w", err)
 	}
-	n.runningJobs = &runningLookup{node: cfg.Node.Name, edge: n.edge, fleet: n.fleet}
-	n.viewer.addProgress = n.runningJobs.addProgress
 	n.runners = runnerpool.New(cfg.RRQ, cfg.Node.Name, executor, n.log)
+	n.drainer = membership.NewDrainer(n.transfer, n.drainConfig())
+	n.member = membership.New(n.membershipConfig(), n.drainer)
+	n.diagnoser, n.reporter = n.newDiagnoser(), n.newReporter()
+	n.viewer.addProgress = n.diagnoser.AddProgress
 	n.agent.AddTarget(timedTarget{n.traced(n.edge), timer})
 	n.agent.AddTarget(timedTarget{n.traced(n.runners), timer})
 	return nil
@@ -326,7 +338,7 @@ func (n *Node) clusterConfig() cluster.Config {
 	c := cluster.Config{
 		Node: n.cfg.Node.Name, Identity: n.id.MemberID.ServerID(), Yard: n.id.Yard,
 		Dir: filepath.Join(n.cfg.Node.DataDir, "nats"), ClientListen: n.cfg.NATS.Listen,
-		Secret: n.cfg.Cluster.Secret, MaxStore: n.cfg.NATS.MaxStore, PrimaryLane: n.cfg.NATS.PrimaryLane,
+		Secret: n.cfg.Cluster.Secret, MaxStore: n.cfg.NATS.MaxStore,
 		ClientTLS: serverTLS(n.certs.nats), MemberTLS: n.certs.cluster,
 	}
 	c.Anonymous = cluster.Role(n.cfg.NATS.Anonymous)
@@ -383,22 +395,20 @@ func (n *Node) handlers() cluster.Handlers {
 		Report:    func(r job.Report, reply func(job.ReportAck)) { _ = n.scheduler.Report(r, reply) }, // no answer if this node is not the authority
 		Heartbeat: func(b job.Heartbeat, reply func(job.HeartbeatAck)) { _ = n.scheduler.Heartbeat(b, reply) },
 		Request: map[string]func(context.Context, []byte) ([]byte, error){
-			verbPropose: n.proposer.servePropose, verbTransfer: n.proposer.serveTransfer, verbFollowerStatus: n.proposer.serveFollowerStatus,
-			verbIndex: n.proposer.serveIndex, verbAuthorityStatus: n.serveAuthorityStatus, verbRunningJob: n.runningJobs.serve,
-			verbExplainPlacement: n.serveExplainPlacement, verbExecutors: n.serveExecutors, verbLedgerHash: n.consistency.serve,
-			verbMembers: n.serveMembers, verbNodeStatus: n.serveNodeStatus, verbPromote: n.servePromote, verbNotifyRemoved: n.serveNotifyRemoved,
+			health.VerbAuthorityStatus: n.reporter.ServeAuthorityStatus, consistency.VerbLedgerHash: n.consistency.Serve,
 		},
 	}
-	for _, verb := range retiredVerbs {
-		h.Request[verb] = serveRetired
-	}
+	maps.Copy(h.Request, n.proposer.Handlers())
+	maps.Copy(h.Request, n.transfer.Handlers())
+	maps.Copy(h.Request, n.member.Handlers())
+	maps.Copy(h.Request, n.diagnoser.PeerHandlers())
 	return h
 }
 
 // notifyAuthority sends acknowledged records to the authority, so that it need not
 // wait for its next read of the lanes. A lost message does no harm.
 func (n *Node) notifyAuthority(records []job.Record) {
-	owner, _, ok := n.authority.current()
+	owner, _, ok := n.authority.Current()
 	switch {
 	case !ok:
 	case owner == n.cfg.Node.Name:

@@ -22,6 +22,12 @@ var protocolVersions = map[int]map[string]string{
 		"../cluster/wire/buffer.go: version":        "3",
 		"../ledger/encode.go: formatVersion":        "7",
 	},
+	3: { // messages between nodes are MessagePack
+		"../consensus/peers/hello.go: helloVersion": "1",
+		"../consensus/entry.go: entryVersion":       "1",
+		"../cluster/wire/wire.go: version":          "4",
+		"../ledger/encode.go: formatVersion":        "7",
+	},
 }
 
 func TestProtocolVersion(t *testing.T) {

@@ -12,11 +12,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/yardmaster-dev/yardmaster/cluster"
-	"github.com/yardmaster-dev/yardmaster/internal/testlog"
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/scheduler"
+	"github.com/yardmaster-dev/yardmaster/server/intake"
+	"github.com/yardmaster-dev/yardmaster/test/testlog"
 )
 
 // startSingleNode starts a cluster of one and returns its node when it is ready.
@@ -64,40 +65,33 @@ func waitReady(t *testing.T, n *Node) {
 func (n *Node) snapshotReady(t *testing.T) error {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	if view, _ := n.snapshot(ctx); !view.Readiness.Ready {
+	if view, _ := n.reporter.Snapshot(ctx); !view.Readiness.Ready {
 		return fmt.Errorf("not ready: %v", view.Readiness.Reasons)
 	}
 	return t.Context().Err()
 }
 
 // enqueue passes a job to the intake and waits for the result.
-func enqueue(n *Node, queue, spec, key string, mustExist bool) (accepted, error) {
+func enqueue(n *Node, queue, spec, key string, mustExist bool) (intake.Ack, error) {
 	s, err := job.ParseSpec([]byte(spec))
 	if err != nil {
-		return accepted{}, err
+		return intake.Ack{}, err
 	}
-	type answer struct {
-		a   accepted
-		err error
-	}
-	said := make(chan answer, 1)
-	n.intake.enqueue(queue, s, nil, key, enqueueOptions{mustExist: mustExist}, func(a accepted, err error) { said <- answer{a, err} })
-	got := <-said
-	return got.a, got.err
+	return n.intake.Publish(context.Background(), intake.Job{Queue: queue, Spec: s, Key: key, MustExist: mustExist})
 }
 
 func TestIntake(t *testing.T) {
 	n := startSingleNode(t, nil)
 	first, err := enqueue(n, "mail", `{"params":{}}`, "order-1", false)
-	if err != nil || first.duplicate || first.position.Seq == 0 {
+	if err != nil || first.Duplicate || first.Position.Seq == 0 {
 		t.Fatalf("%+v, %v", first, err)
 	}
 	again, err := enqueue(n, "mail", `{"params":{}}`, "order-1", false)
-	if err != nil || !again.duplicate || again.id != first.id {
+	if err != nil || !again.Duplicate || again.ID != first.ID {
 		t.Errorf("the same key: %+v, %v", again, err)
 	}
 	other, err := enqueue(n, "post", `{"params":{}}`, "order-1", false)
-	if err != nil || other.duplicate || other.id == first.id {
+	if err != nil || other.Duplicate || other.ID == first.ID {
 		t.Errorf("the same key in another queue: %+v, %v", other, err)
 	}
 	for name, c := range map[string]struct {
@@ -121,8 +115,8 @@ func TestIntake(t *testing.T) {
 	if id, err := n.viewer.locate(t.Context(), own, ""); err != nil || id.String() != own { // waits until it is ingested
 		t.Fatal(id, err)
 	}
-	var refused *cluster.APIError
-	if _, err := enqueue(n, "post", `{"params":{}}`, own, false); !errors.As(err, &refused) || refused.Code != "409" {
+	var refused *api.Error
+	if _, err := enqueue(n, "post", `{"params":{}}`, own, false); !errors.As(err, &refused) || refused.Code != api.CodeConflict {
 		t.Errorf("an id of another queue: %v", err)
 	}
 }
@@ -138,8 +132,8 @@ func TestIntake_SameIDInTwoQueues(t *testing.T) {
 			asking.Go(func() { _, failed[i] = enqueue(n, queue, `{"params":{}}`, id, false) })
 		}
 		asking.Wait()
-		var conflict *cluster.APIError
-		if (failed[0] == nil) == (failed[1] == nil) || !errors.As(cmp.Or(failed[0], failed[1]), &conflict) || conflict.Code != "409" {
+		var conflict *api.Error
+		if (failed[0] == nil) == (failed[1] == nil) || !errors.As(cmp.Or(failed[0], failed[1]), &conflict) || conflict.Code != api.CodeConflict {
 			t.Fatalf("round %d: %v and %v", round, failed[0], failed[1])
 		}
 	}
@@ -150,16 +144,19 @@ func TestIntake_UnknownQueueRefused(t *testing.T) {
 	if _, err := enqueue(n, "mail", `{"params":{}}`, "", false); !errors.Is(err, job.ErrQueueNotFound) {
 		t.Errorf("%v", err)
 	}
-	if _, err := n.proposer.propose(t.Context(), &ledger.AddQueue{ID: job.ID{1}, Name: "mail"}); err != nil {
+	if _, err := n.proposer.Propose(t.Context(), &ledger.AddQueue{ID: job.ID{1}, Name: "mail"}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := enqueue(n, "mail", `{"params":{}}`, "", false); err != nil {
 		t.Error(err)
 	}
 	// While it is uncertain whether the queue exists, the answer is not that it does not.
-	n.intake.readBarrier = func(context.Context) error { return &job.UnavailableError{Reason: "test"} }
+	uncertain := intake.New(intake.Config{
+		Publisher: n.cluster.Publisher, Waiters: n.waiters, OnReject: func(error) {},
+		ReadBarrier: func(context.Context) error { return &job.UnavailableError{Reason: "test"} },
+	})
 	var unavailable *job.UnavailableError
-	if _, err := enqueue(n, "post", `{"params":{}}`, "", false); !errors.As(err, &unavailable) {
+	if _, err := uncertain.Publish(t.Context(), intake.Job{Queue: "post", Spec: job.Spec{Function: "f"}}); !errors.As(err, &unavailable) {
 		t.Errorf("%v", err)
 	}
 }
@@ -174,9 +171,9 @@ func TestViewer_Find(t *testing.T) {
 		text, queue string
 		want        job.ID
 	}{
-		{"a:b", "", byKey.id}, {"a:b", "mail", byKey.id}, {"mail:a:b", "", byKey.id},
-		{byKey.id.String(), "", byKey.id}, {"mail:" + byKey.id.String(), "", byKey.id},
-		{strings.ToUpper(byKey.id.String()), "", byKey.id},
+		{"a:b", "", byKey.ID}, {"a:b", "mail", byKey.ID}, {"mail:a:b", "", byKey.ID},
+		{byKey.ID.String(), "", byKey.ID}, {"mail:" + byKey.ID.String(), "", byKey.ID},
+		{strings.ToUpper(byKey.ID.String()), "", byKey.ID},
 	} {
 		if id, err := n.viewer.locate(t.Context(), c.text, c.queue); err != nil || id != c.want {
 			t.Errorf("%q of %q: %s, %v", c.text, c.queue, id, err)
@@ -194,36 +191,30 @@ func TestViewer_Find(t *testing.T) {
 func TestProposer(t *testing.T) {
 	n := startSingleNode(t, nil)
 	add := &ledger.AddQueue{ID: job.ID{1}, Name: "mail"}
-	if d, err := n.proposer.propose(t.Context(), add); err != nil || d.Index == 0 {
+	if d, err := n.proposer.Propose(t.Context(), add); err != nil || d.Index == 0 {
 		t.Fatalf("%+v, %v", d, err)
 	}
-	if _, err := n.proposer.propose(t.Context(), &ledger.AddQueue{ID: job.ID{2}, Name: "mail"}); !errors.Is(err, job.ErrQueueExists) {
+	if _, err := n.proposer.Propose(t.Context(), &ledger.AddQueue{ID: job.ID{2}, Name: "mail"}); !errors.Is(err, job.ErrQueueExists) {
 		t.Errorf("a second time: %v", err)
 	}
 	lost := *n.proposer
-	lost.scheduler = scheduler.New(n.schedulerConfig(), nil, nil, nil, nil, testlog.Discard()) // has no tenure
+	lost.Scheduler = scheduler.New(n.schedulerConfig(), nil, nil, nil, nil, testlog.Discard()) // has no tenure
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	var unavailable *job.UnavailableError
-	if _, err := lost.propose(ctx, add); !errors.As(err, &unavailable) || unavailable.RetryAfter == 0 {
+	if _, err := lost.Propose(ctx, add); !errors.As(err, &unavailable) || unavailable.RetryAfter == 0 {
 		t.Errorf("without an authority: %v", err)
 	}
 	ctx, cancel = context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	if _, ok, err := lost.queue(ctx, "nowhere"); ok || !errors.As(err, &unavailable) {
+	if _, ok, err := lost.Queue(ctx, "nowhere"); ok || !errors.As(err, &unavailable) {
 		t.Errorf("an unknown queue without an authority: %t, %v", ok, err)
 	}
-	if _, ok, err := lost.queue(ctx, "mail"); !ok || err != nil {
+	if _, ok, err := lost.Queue(ctx, "mail"); !ok || err != nil {
 		t.Errorf("a known queue without an authority: %t, %v", ok, err)
 	}
-	if _, ok, err := n.proposer.queue(t.Context(), "nowhere"); ok || err != nil {
+	if _, ok, err := n.proposer.Queue(t.Context(), "nowhere"); ok || err != nil {
 		t.Errorf("an unknown queue: %t, %v", ok, err)
-	}
-	// Codes and errors correspond one to one.
-	for code, err := range sharedErrors {
-		if got := sharedErrorCode(fmt.Errorf("wrapped: %w", err)); got != code {
-			t.Errorf("%v has code %s, want %s", err, got, code)
-		}
 	}
 }
 

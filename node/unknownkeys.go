@@ -26,12 +26,29 @@ var replacedKeys = map[string]string{
 	"pagination.default_page_size": "use pagination.page_size",
 }
 
-// scrubRetired is why the keys of [scrub] have no effect.
-const scrubRetired = "nodes do not read their replicas from the disk any more"
+// retiredKeys are keys of earlier builds that have no effect any more, with what applies
+// instead. They are accepted so that such a configuration still works.
+var retiredKeys = map[string]string{
+	"delivery.recall_grace":    "a recalled job has 2 s to end",
+	"delivery.settle_wait":     "DONE and FAIL wait 3 s for their commit, less if delivery.lease is shorter",
+	"nats.primary_lane":        "each member publishes to its own lane",
+	"pagination.max_page_size": "a page has at most 1000 jobs, or pagination.page_size if that is larger",
+	"scrub.bytes_per_second":   "nodes do not read their replicas from the disk any more",
+	"scrub.every":              "nodes do not read their replicas from the disk any more",
+	"wire.session.helloed_unregistered_max_lifetime_seconds": "a connection is asked to register 10 s after HELLO",
+	"wire.session.ident_register_timeout_seconds":            "a connection has 2 s to register once asked",
+	"wire.session.unhelloed_max_lifetime_seconds":            "a connection has 10 s to send HELLO",
+}
 
-// retiredKeys are keys of earlier builds that have no effect any more, and why. They are
-// accepted so that such a configuration still works.
-var retiredKeys = map[string]string{"scrub.every": scrubRetired, "scrub.bytes_per_second": scrubRetired}
+// isRetiredTable reports whether name is a table of retired keys.
+func isRetiredTable(name string) bool {
+	for key := range retiredKeys {
+		if strings.HasPrefix(key, name+".") {
+			return true
+		}
+	}
+	return false
+}
 
 // retiredVariable returns the environment variable of a retired key.
 func retiredVariable(key string) string {
@@ -56,7 +73,7 @@ func unknownKeys(unknown []toml.Key) (problems string, ignored []string) {
 	var unknownTexts []string
 	for i, key := range unknown {
 		name := key.String()
-		if i+1 < len(unknown) && strings.HasPrefix(unknown[i+1].String(), name+".") {
+		if isRetiredTable(name) || i+1 < len(unknown) && strings.HasPrefix(unknown[i+1].String(), name+".") {
 			continue // a table whose unknown keys follow
 		}
 		if name, reason, ok := ignoredKey(key); ok {

@@ -8,6 +8,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"github.com/yardmaster-dev/yardmaster/api"
 )
 
 // Limits of request bodies.
@@ -37,9 +39,9 @@ func (s *Server) read(w http.ResponseWriter, r *http.Request, limit int64) (body
 		return nil, release, nil
 	}
 	if encoding := r.Header.Get("Content-Encoding"); encoding != "" && encoding != "identity" {
-		return nil, release, &Error{Status: http.StatusUnsupportedMediaType, Text: fmt.Sprintf("Content-Encoding is %q; send JSON without an encoding", encoding)}
+		return nil, release, &api.Error{Code: api.CodeUnsupportedMedia, Text: fmt.Sprintf("Content-Encoding is %q; send JSON without an encoding", encoding)}
 	}
-	tooLarge := &Error{Status: http.StatusRequestEntityTooLarge, Text: fmt.Sprintf("body of more than %d bytes", limit)}
+	tooLarge := &api.Error{Code: api.CodeTooLarge, Text: fmt.Sprintf("body of more than %d bytes", limit)}
 	if r.ContentLength > limit {
 		return nil, release, tooLarge
 	}
@@ -50,7 +52,7 @@ func (s *Server) read(w http.ResponseWriter, r *http.Request, limit int64) (body
 				grown = min(grown, r.ContentLength+1) // one more byte, to detect the end
 			}
 			if !s.memory.acquire(grown - int64(cap(body))) {
-				return nil, release, &Error{Status: http.StatusServiceUnavailable, Text: "too many large requests at once", RetryAfter: time.Second}
+				return nil, release, &api.Error{Code: api.CodeUnavailable, Text: "too many large requests at once", RetryAfter: time.Second}
 			}
 			taken += grown - int64(cap(body))
 			body = append(make([]byte, 0, grown), body...)
@@ -64,9 +66,9 @@ func (s *Server) read(w http.ResponseWriter, r *http.Request, limit int64) (body
 			_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // a passed deadline would cancel the request's context
 			return body, release, nil
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			return nil, release, &Error{Status: http.StatusRequestTimeout, Text: fmt.Sprintf("the body did not arrive within %s", s.bodyTimeout)}
+			return nil, release, &api.Error{Code: api.CodeTimeout, Text: fmt.Sprintf("the body did not arrive within %s", s.bodyTimeout)}
 		case err != nil:
-			return nil, release, &Error{Status: http.StatusBadRequest, Text: "the body did not arrive: " + err.Error()}
+			return nil, release, &api.Error{Code: api.CodeInvalid, Text: "the body did not arrive: " + err.Error()}
 		}
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/yardmaster-dev/yardmaster/api"
 )
 
 // endpoint is a validated route.
@@ -216,7 +218,7 @@ func merge(body []byte, set map[string]json.RawMessage) ([]byte, error) {
 }
 
 func badRequest(format string, args ...any) error {
-	return &Error{Status: http.StatusBadRequest, Text: fmt.Sprintf(format, args...)}
+	return &api.Error{Code: api.CodeInvalid, Text: fmt.Sprintf(format, args...)}
 }
 
 // requestFields returns the fields of a struct, including the fields of embedded

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/yardmaster-dev/yardmaster/api"
 )
 
 // Document returns the OpenAPI 3.1 document of routes, as the server serves it.
@@ -47,7 +49,7 @@ func describe(version string, guarded bool, endpoints []*endpoint) ([]byte, erro
 			"description": "Jobs, queues and the state of the yard. The NATS API under yard.api.v1 gives the same replies.",
 		},
 		"paths":      paths,
-		"components": schema{"schemas": schema{"Error": schemaOf(reflect.TypeFor[errorReply](), true)}},
+		"components": schema{"schemas": schema{"Error": schemaOf(reflect.TypeFor[api.ErrorReply](), true)}},
 	}
 	if guarded {
 		document["components"].(schema)["securitySchemes"] = schema{"token": schema{"type": "http", "scheme": "bearer"}}
@@ -86,7 +88,7 @@ func (e *endpoint) operation() schema {
 	}
 	if e.Indexed {
 		good := operation["responses"].(schema)[strconv.Itoa(e.Status)].(schema)
-		good["headers"] = schema{headerIndex: schema{
+		good["headers"] = schema{api.HeaderIndex: schema{
 			"description": "index of the last ledger entry that the response shows", "schema": schema{"type": "integer"},
 		}}
 	}
@@ -100,7 +102,7 @@ func (e *endpoint) operation() schema {
 		if e.hasBody() {
 			properties[k.name] = schemaOf(k.kind, false)
 			if shape, ok := e.Shapes[k.name]; ok { // the type is any JSON
-				properties[k.name] = shape.schema()
+				properties[k.name] = shapeSchema(&shape)
 			}
 			continue
 		}
@@ -126,7 +128,8 @@ func (e *endpoint) operation() schema {
 	return operation
 }
 
-func (s *Shape) schema() schema {
+// shapeSchema returns the schema of a key of a request that is raw JSON in its struct.
+func shapeSchema(s *api.Shape) schema {
 	of := schemaOf(reflect.TypeOf(s.Of), false)
 	if fields, ok := of["properties"].(schema); ok {
 		delete(fields, s.Without)

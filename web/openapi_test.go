@@ -7,6 +7,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/yardmaster-dev/yardmaster/api"
 )
 
 // item is an item of a list that the request holds as raw JSON.
@@ -18,12 +20,12 @@ type item struct {
 // The document describes what the types do not: which paths need a token, the
 // items of a list of raw JSON, and that metrics are text.
 func TestDescribe_Auth(t *testing.T) {
-	e, err := newEndpoint(&Route{
+	e, err := newEndpoint(&Route{Endpoint: api.Endpoint{
 		Name: "make", Pattern: "POST /v1/things", Accepts: "*", Required: "things",
 		Request: struct {
 			Things []json.RawMessage `json:"things"`
-		}{}, Shapes: map[string]Shape{"things": {Of: item{}, List: true, Without: "secret"}},
-	})
+		}{}, Shapes: map[string]api.Shape{"things": {Of: item{}, List: true, Without: "secret"}},
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +72,7 @@ func TestDescribe_Auth(t *testing.T) {
 
 // HEAD gives the status and the content type of GET, and no body.
 func TestHeadRequests(t *testing.T) {
-	_, addr := startServer(t, nil, Route{Name: "show", Pattern: "GET /v1/things", Handle: echo})
+	_, addr := startServer(t, nil, Route{Endpoint: api.Endpoint{Name: "show", Pattern: "GET /v1/things"}, Handle: echo})
 	t.Cleanup(http.DefaultClient.CloseIdleConnections)
 	for _, path := range []string{"/healthz", "/readyz", "/metrics", "/v1/things", "/v1/nothing", "/v1/openapi.json"} {
 		ask := func(method string) (status int, kind string, body int64) {

@@ -16,6 +16,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/yardmaster-dev/yardmaster/api"
 )
 
 // Limits of the HTTP server.
@@ -49,10 +51,10 @@ type Server struct {
 	cfg         Config
 	log         *slog.Logger
 	crossOrigin *http.CrossOriginProtection
-	api         atomic.Pointer[api] // nil unless ServeAPI is running
-	memory      budget              // for request bodies, in bytes
-	requests    chan struct{}       // semaphore of maxRequests
-	checks      chan struct{}       // semaphore of maxProbes
+	api         atomic.Pointer[apiServer] // nil unless ServeAPI is running
+	memory      budget                    // for request bodies, in bytes
+	requests    chan struct{}             // semaphore of maxRequests
+	checks      chan struct{}             // semaphore of maxProbes
 
 	waiting     atomic.Int64  // requests that wait for a job
 	bodyTimeout time.Duration // the constant, except in tests
@@ -126,7 +128,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			defer func() { <-s.checks }()
 			s.probe(w, r, s.cfg.Ready)
 		default:
-			writeError(w, &Error{Status: http.StatusServiceUnavailable, Text: "too many health checks at once", RetryAfter: time.Second})
+			writeError(w, &api.Error{Code: api.CodeUnavailable, Text: "too many health checks at once", RetryAfter: time.Second})
 		}
 		return
 	}
@@ -144,7 +146,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	a := s.api.Load()
 	if a == nil || !a.begin() {
-		writeError(w, &Error{Status: http.StatusServiceUnavailable, Text: "this node is starting or stopping: try again, or use another node", RetryAfter: time.Second})
+		writeError(w, &api.Error{Code: api.CodeUnavailable, Text: "this node is starting or stopping: try again, or use another node", RetryAfter: time.Second})
 		return
 	}
 	defer a.work.Done()
@@ -158,7 +160,7 @@ func requireGet(w http.ResponseWriter, r *http.Request) bool {
 		return true
 	}
 	w.Header().Set("Allow", "GET, HEAD")
-	writeError(w, &Error{Status: http.StatusMethodNotAllowed, Text: fmt.Sprintf("%s does not allow %s; use GET", r.URL.Path, r.Method)})
+	writeError(w, &api.Error{Code: api.CodeMethodNotAllowed, Text: fmt.Sprintf("%s does not allow %s; use GET", r.URL.Path, r.Method)})
 	return false
 }
 
@@ -186,10 +188,10 @@ func (s *Server) probe(w http.ResponseWriter, r *http.Request, get func(context.
 // node's host, they would come from inside the firewall.
 func (s *Server) authorize(w http.ResponseWriter, r *http.Request) error {
 	if err := s.crossOrigin.Check(r); err != nil {
-		return &Error{Status: http.StatusForbidden, Text: "requests from pages of other sites are not allowed: " + err.Error()}
+		return &api.Error{Code: api.CodeForbidden, Text: "requests from pages of other sites are not allowed: " + err.Error()}
 	}
 	if s.cfg.Token == "" && !trustedHost(r.Host) {
-		return &Error{Status: http.StatusForbidden, Text: fmt.Sprintf(
+		return &api.Error{Code: api.CodeForbidden, Text: fmt.Sprintf(
 			"host %q is not allowed: without a token this node serves only addresses, localhost and names without a dot, because a page of another site may use a DNS name that resolves to this node; use its address, or set http.token", r.Host)}
 	}
 	scheme, given, _ := strings.Cut(r.Header.Get("Authorization"), " ")
@@ -197,7 +199,7 @@ func (s *Server) authorize(w http.ResponseWriter, r *http.Request) error {
 		return nil
 	}
 	w.Header().Set("WWW-Authenticate", `Bearer realm="yardmaster"`)
-	return &Error{Status: http.StatusUnauthorized, Text: "the token in http.token is required: Authorization: Bearer <token>"}
+	return &api.Error{Code: api.CodeUnauthorized, Text: "the token in http.token is required: Authorization: Bearer <token>"}
 }
 
 // trustedHost reports whether host is one that no page of another site can have

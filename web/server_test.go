@@ -13,7 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/yardmaster-dev/yardmaster/internal/testlog"
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/test/testlog"
 )
 
 // testRequest is the request of the routes in tests.
@@ -88,8 +89,8 @@ func echo(_ context.Context, q *Request) ([]byte, error) { return q.Data, nil }
 // Values of the path and the query are merged into the request.
 func TestRequest(t *testing.T) {
 	_, addr := startServer(t, nil,
-		Route{Name: "show", Pattern: "GET /v1/things/{id}", Request: testRequest{}, Accepts: "letters limit wait_ms", Handle: echo},
-		Route{Name: "change", Pattern: "POST /v1/things/{id}", Request: testRequest{}, Accepts: "*", Handle: echo})
+		Route{Endpoint: api.Endpoint{Name: "show", Pattern: "GET /v1/things/{id}", Request: testRequest{}, Accepts: "letters limit wait_ms"}, Handle: echo},
+		Route{Endpoint: api.Endpoint{Name: "change", Pattern: "POST /v1/things/{id}", Request: testRequest{}, Accepts: "*"}, Handle: echo})
 	for line, want := range map[string]string{
 		"GET /v1/things/a%2Fb?letters=4&letters=9&limit=2&wait=3s": `{"id":"a/b","letters":[4,9],"limit":2,"wait_ms":3000}`,
 		"GET /v1/things/a?limit=2&limit=3":                         "must be given once",
@@ -125,7 +126,7 @@ func TestServe_APINotReady(t *testing.T) {
 // A body that arrives too slowly, is too large or exceeds the memory budget is
 // refused.
 func TestRead_Bounds(t *testing.T) {
-	route := Route{Name: "change", Pattern: "POST /v1/things", Request: testRequest{}, Handle: echo}
+	route := Route{Endpoint: api.Endpoint{Name: "change", Pattern: "POST /v1/things", Request: testRequest{}}, Handle: echo}
 	s, addr := startServer(t, func(s *Server) { s.bodyTimeout, s.memory = 100*time.Millisecond, newBudget(3*bodyStep) }, route)
 	head := "POST /v1/things HTTP/1.1\r\nHost: x\r\n"
 	full := strings.Repeat("x", 4*bodyStep)
@@ -203,20 +204,20 @@ func TestLimitListener(t *testing.T) {
 
 // A route that names a field that its request does not have is an error.
 func TestEndpoint_Invalid(t *testing.T) {
-	for _, r := range []Route{
+	for _, described := range []api.Endpoint{
 		{Pattern: "GET /v1/things/{nothing}", Request: testRequest{}},
 		{Pattern: "GET /v1/things", Request: testRequest{}, Accepts: "nothing"},
 		{Pattern: "GET /v1/things", Request: testRequest{}, Required: "nothing"},
 	} {
-		if _, err := newEndpoint(&r); err == nil || !strings.Contains(err.Error(), "nothing") {
-			t.Errorf("%+v: %v", r, err)
+		if _, err := newEndpoint(&Route{Endpoint: described}); err == nil || !strings.Contains(err.Error(), "nothing") {
+			t.Errorf("%+v: %v", described, err)
 		}
 	}
 }
 
 // The document is JSON and has the version, the paths and the parameters.
 func TestDescribe(t *testing.T) {
-	r := Route{Name: "show", Pattern: "GET /v1/things/{letters}", Request: testRequest{}, Accepts: "wait_ms", Reply: testRequest{}}
+	r := Route{Endpoint: api.Endpoint{Name: "show", Pattern: "GET /v1/things/{letters}", Request: testRequest{}, Accepts: "wait_ms", Reply: testRequest{}}}
 	e, err := newEndpoint(&r)
 	if err != nil {
 		t.Fatal(err)
@@ -240,7 +241,7 @@ func TestDescribe(t *testing.T) {
 // have been loaded from; with a token it accepts them, because such a page does
 // not have it.
 func TestAuthorize_HostNames(t *testing.T) {
-	route := Route{Name: "show", Pattern: "GET /v1/things", Handle: echo}
+	route := Route{Endpoint: api.Endpoint{Name: "show", Pattern: "GET /v1/things"}, Handle: echo}
 	token := ""
 	for range 2 {
 		_, addr := startServer(t, func(s *Server) { s.cfg.Token = token }, route)
@@ -269,7 +270,7 @@ func TestAuthorize_HostNames(t *testing.T) {
 // A request that announces a body and sends none ends after the timeout, on every
 // path and with or without a token.
 func TestServe_NoBody(t *testing.T) {
-	route := Route{Name: "change", Pattern: "POST /v1/things", Request: testRequest{}, Handle: echo}
+	route := Route{Endpoint: api.Endpoint{Name: "change", Pattern: "POST /v1/things", Request: testRequest{}}, Handle: echo}
 	_, addr := startServer(t, func(s *Server) { s.bodyTimeout, s.cfg.Token = 50*time.Millisecond, "secret" }, route)
 	for _, path := range []string{"/healthz", "/readyz", "/metrics", "/v1/things", "/v1/nothing", "/"} {
 		c, err := net.Dial("tcp", addr)
@@ -309,7 +310,7 @@ func TestRequest_Release(t *testing.T) {
 		<-leave
 		return q.Data, nil
 	}
-	s, addr := startServer(t, nil, Route{Name: "wait", Pattern: "POST /v1/waits", Request: testRequest{}, Waits: true, Handle: wait})
+	s, addr := startServer(t, nil, Route{Endpoint: api.Endpoint{Name: "wait", Pattern: "POST /v1/waits", Request: testRequest{}, LongRunning: true}, Handle: wait})
 	answered := make(chan string, 1)
 	go func() {
 		_, body := sendRaw(t, addr, "POST /v1/waits HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
@@ -329,8 +330,8 @@ func TestRequest_Release(t *testing.T) {
 // Waiting requests have their own limit, which leaves connections for the others.
 func TestServe_WaitingRequests(t *testing.T) {
 	s, addr := startServer(t, nil,
-		Route{Name: "wait", Pattern: "GET /v1/wait", Request: testRequest{}, Waits: true, Handle: echo},
-		Route{Name: "show", Pattern: "GET /v1/show", Request: testRequest{}, Handle: echo})
+		Route{Endpoint: api.Endpoint{Name: "wait", Pattern: "GET /v1/wait", Request: testRequest{}, LongRunning: true}, Handle: echo},
+		Route{Endpoint: api.Endpoint{Name: "show", Pattern: "GET /v1/show", Request: testRequest{}}, Handle: echo})
 	for waiting, want := range map[int64]int{maxWaitingRequests - 1: http.StatusOK, maxWaitingRequests: http.StatusServiceUnavailable} {
 		s.waiting.Store(waiting)
 		for path, want := range map[string]int{"/v1/wait": want, "/v1/show": http.StatusOK} {
