@@ -12,8 +12,8 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/backup"
-	"github.com/yardmaster-dev/yardmaster/cluster"
 
 	"github.com/spf13/cobra"
 )
@@ -128,11 +128,8 @@ func syncDirectory(dir string) error {
 // fetchBackup writes a backup of the yard to w. It requests one piece after
 // the other, so that the node never sends faster than w accepts.
 func (cl *client) fetchBackup(ctx context.Context, w io.Writer) error {
-	var begun struct {
-		Session string `json:"session"`
-		Node    string `json:"node"`
-	}
-	data, err := cl.requestWithin(ctx, backupReplyTimeout, cluster.SubjectAPI+".backup.begin", struct{}{})
+	var begun api.BackupReply
+	data, err := cl.requestWithin(ctx, backupReplyTimeout, api.Subject("backup-begin"), struct{}{})
 	if err != nil {
 		return backupError("", err)
 	}
@@ -140,13 +137,13 @@ func (cl *client) fetchBackup(ctx context.Context, w io.Writer) error {
 		return badReplyError(err)
 	}
 	defer func() { // otherwise the node keeps the session until it times out
-		_, _ = cl.requestWithin(context.WithoutCancel(ctx), time.Second, cluster.SubjectAPI+".backup.end", map[string]any{"session": begun.Session})
+		_, _ = cl.requestWithin(context.WithoutCancel(ctx), time.Second, api.Subject("backup-end"), map[string]any{"session": begun.Session})
 	}()
 	for offset := int64(0); ; {
-		piece, err := cl.requestWithin(ctx, backupReplyTimeout, cluster.SubjectAPI+".backup.read", map[string]any{"session": begun.Session, "at": offset})
-		var later *cluster.APIError
+		piece, err := cl.requestWithin(ctx, backupReplyTimeout, api.Subject("backup-read"), api.BackupRequest{Session: begun.Session, Offset: offset})
+		var later *api.Error
 		switch {
-		case errors.As(err, &later) && later.Code == "408":
+		case errors.As(err, &later) && later.Code == api.CodeTimeout:
 			continue // the node is still working
 		case err != nil:
 			return backupError(begun.Node, err)
@@ -176,7 +173,7 @@ func backupError(node string, err error) error {
 // failureText describes the error of a request to the node that ran a backup
 // or restore; node is "" if no node had replied yet.
 func failureText(node string, err error) string {
-	var refused *cluster.APIError
+	var refused *api.Error
 	switch {
 	case errors.As(err, &refused):
 		return refused.Text
@@ -219,7 +216,7 @@ func manifestTable(w io.Writer, m *backup.Manifest) {
 	backupQueuesTable(w, m.Queues)
 }
 
-func backupQueuesTable(w io.Writer, queues []backup.Queue) {
+func backupQueuesTable(w io.Writer, queues []api.BackupQueue) {
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0) // its columns differ from those of w
 	fmt.Fprintln(t, "QUEUE\tWAITING\tDELAYED\tACTIVE\tCOMPLETED\tFAILED")
 	for _, q := range queues {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
 )
 
@@ -46,7 +47,7 @@ func backupChunks(size int, err error) cannedReplies {
 // A backup that cannot be written or is incomplete leaves no file, and ends the
 // session at the node.
 func TestBackup_Fails(t *testing.T) {
-	interrupted := &cluster.APIError{Code: "503", Text: "the backup was interrupted: the node stops"}
+	interrupted := &api.Error{Code: api.CodeUnavailable, Text: "the backup was interrupted: the node stops"}
 	for name, c := range map[string]struct {
 		size   int
 		fails  error
@@ -108,13 +109,13 @@ func TestRestore_KeepsSessionAlive(t *testing.T) {
 func TestRestore_Refused(t *testing.T) {
 	for _, err := range []error{
 		&cluster.ForbiddenError{Subject: "yard.api.v1.restore.begin"},
-		&cluster.APIError{Code: "409", Text: "this yard has accepted jobs"},
+		&api.Error{Code: api.CodeConflict, Text: "this yard has accepted jobs"},
 	} {
 		if !refusedToStart(fmt.Errorf("request: %w", err)) {
 			t.Errorf("%v counts as a restore that began", err)
 		}
 	}
-	for _, err := range []error{&cluster.APIError{Code: "503", Text: "no authority"}, context.DeadlineExceeded} {
+	for _, err := range []error{&api.Error{Code: api.CodeUnavailable, Text: "no authority"}, context.DeadlineExceeded} {
 		if refusedToStart(err) {
 			t.Errorf("%v counts as a refusal", err)
 		}

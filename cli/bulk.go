@@ -10,7 +10,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/spf13/cobra"
@@ -37,25 +37,17 @@ type bulkLine struct {
 
 // bulkItem is one line of the input and its result.
 type bulkItem struct {
-	Line      int        `json:"line"` // from 1
-	ID        string     `json:"id,omitempty"`
-	Queue     string     `json:"queue,omitempty"`
-	Duplicate bool       `json:"duplicate,omitempty"`
-	Debounced bool       `json:"debounced,omitempty"`
-	Error     *bulkError `json:"error,omitempty"`
+	Line int `json:"line"` // from 1
+	api.BulkResult
 
 	job    []byte // JSON to send; nil if the line is not a job
 	minted job.ID // generated for a line without an id; zero otherwise
 }
 
-type bulkError struct {
-	Code         string `json:"code"`
-	Text         string `json:"text"`
-	RetryAfterMS int64  `json:"retry_after_ms,omitempty"`
+// retryable reports whether a job with the error e should be sent again.
+func retryable(e *api.BulkError) bool {
+	return e != nil && (e.Code == api.CodeUnavailable || e.Code == api.CodeUnknown)
 }
-
-// retryable reports whether the request should be repeated.
-func (e *bulkError) retryable() bool { return e != nil && (e.Code == "503" || e.Code == "504") }
 
 // chunk is the lines of one request.
 type chunk struct {
@@ -200,7 +192,7 @@ func (b *bulk) send(ctx context.Context, c *chunk) {
 		c.lost = wait < 0
 		retry := pending[:0]
 		for _, item := range pending {
-			if item.Error.retryable() {
+			if retryable(item.Error) {
 				retry = append(retry, item)
 			}
 		}
@@ -225,16 +217,14 @@ func (b *bulk) sendOnce(ctx context.Context, items []*bulkItem) time.Duration {
 	body = append(body, `]}`...)
 	reqCtx, cancel := context.WithTimeout(ctx, b.cl.timeout)
 	defer cancel()
-	answer, err := b.cl.Request(reqCtx, cluster.SubjectAPI+".job.bulk", body)
-	var reply struct {
-		Jobs []bulkItem `json:"jobs"`
-	}
+	answer, err := b.cl.Request(reqCtx, api.Subject("job-bulk"), body)
+	var reply api.BulkReply
 	if err == nil {
 		if err = json.Unmarshal(answer, &reply); err == nil && len(reply.Jobs) != len(items) {
 			err = fmt.Errorf("%d results for %d jobs", len(reply.Jobs), len(items))
 		}
 		if err != nil {
-			err = &cluster.APIError{Code: "500", Text: badReplyError(err).Error()}
+			err = &api.Error{Code: api.CodeInternal, Text: badReplyError(err).Error()}
 		}
 	}
 	if err != nil {
@@ -243,7 +233,7 @@ func (b *bulk) sendOnce(ctx context.Context, items []*bulkItem) time.Duration {
 	wait := time.Duration(0)
 	for i, item := range items {
 		item.applyReply(&reply.Jobs[i])
-		if item.Error.retryable() {
+		if retryable(item.Error) {
 			wait = max(wait, time.Duration(item.Error.RetryAfterMS)*time.Millisecond)
 		}
 	}
@@ -252,21 +242,21 @@ func (b *bulk) sendOnce(ctx context.Context, items []*bulkItem) time.Duration {
 
 // applyReply sets the result of i. A duplicate of an id that this program
 // generated means only that the item was sent twice; it counts as accepted.
-func (i *bulkItem) applyReply(answer *bulkItem) {
-	i.ID, i.Queue, i.Debounced, i.Error = answer.ID, answer.Queue, answer.Debounced, answer.Error
-	i.Duplicate = answer.Duplicate && (i.minted == job.ID{} || answer.ID != i.minted.String())
+func (i *bulkItem) applyReply(answer *api.BulkResult) {
+	i.BulkResult = *answer
+	i.Duplicate = answer.Duplicate && (i.minted == job.ID{} || answer.ID == nil || *answer.ID != i.minted)
 }
 
 // failAll sets the result of all items of a request that failed as a whole, and
 // returns what sendOnce returns.
 func failAll(items []*bulkItem, err error) time.Duration {
-	var refused *cluster.APIError
+	var refused *api.Error
 	wait := time.Duration(-1)
-	refusal := bulkError{Code: "504", Text: "no node replied, so the job may or may not exist: " + err.Error()}
+	refusal := api.BulkError{Code: api.CodeUnknown, Text: "no node replied, so the job may or may not exist: " + err.Error()}
 	switch {
 	case errors.As(err, &refused):
 		wait = refused.RetryAfter
-		refusal = bulkError{refused.Code, refused.Text, refused.RetryAfter.Milliseconds()}
+		refusal = api.BulkError{Code: refused.Code, Text: refused.Text, RetryAfterMS: refused.RetryAfter.Milliseconds()}
 	case errors.Is(err, context.Canceled):
 		refusal.Text = "interrupted: the job may or may not exist"
 	}
@@ -299,7 +289,7 @@ func (b *bulk) show(c *chunk) error {
 			b.accepted++
 		}
 		if !b.a.json {
-			fmt.Fprintf(&out, "%d\t%s\t%s\n", item.Line, orDash(item.ID), word)
+			fmt.Fprintf(&out, "%d\t%s\t%s\n", item.Line, orDash(idText(item.ID)), word)
 			continue
 		}
 		text, err := json.Marshal(item)
@@ -317,7 +307,7 @@ func (b *bulk) show(c *chunk) error {
 func (b *bulk) summarize() {
 	fmt.Fprintf(b.a.Err, "yardmaster: %d accepted, %d already known, %d refused\n", b.accepted, b.duplicates, b.failed)
 	if b.first != nil {
-		e := explainAPIError(&cluster.APIError{
+		e := explainAPIError(&api.Error{
 			Code: b.first.Error.Code, Text: b.first.Error.Text, RetryAfter: time.Duration(b.first.Error.RetryAfterMS) * time.Millisecond,
 		})
 		fmt.Fprintf(b.a.Err, "yardmaster: line %d: %v\n", b.first.Line, e)

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -36,9 +36,9 @@ func (y *fakeBulk) answer(body []byte) ([]byte, error) {
 	y.requests++
 	y.chunks = append(y.chunks, len(asked.Jobs))
 	if y.requests%2 == 1 {
-		return nil, &cluster.APIError{Code: "503", Text: "yard is unavailable: no authority", RetryAfter: time.Millisecond}
+		return nil, &api.Error{Code: api.CodeUnavailable, Text: "yard is unavailable: no authority", RetryAfter: time.Millisecond}
 	}
-	items := make([]bulkItem, len(asked.Jobs))
+	items := make([]api.BulkResult, len(asked.Jobs))
 	for i, text := range asked.Jobs {
 		var one bulkLine
 		if err := json.Unmarshal(text, &one); err != nil {
@@ -53,15 +53,15 @@ func (y *fakeBulk) answer(body []byte) ([]byte, error) {
 		}
 		_, known := y.stored[one.ID]
 		y.stored[one.ID] = text
-		items[i] = bulkItem{ID: id.String(), Queue: one.Queue, Duplicate: known}
+		items[i] = api.BulkResult{ID: &id, Queue: one.Queue, Duplicate: known}
 		if i == len(asked.Jobs)-1 && i > 0 { // stored, but the reply is lost
-			items[i] = bulkItem{Error: &bulkError{Code: "504", Text: "unknown", RetryAfterMS: 1}}
+			items[i] = api.BulkResult{Error: &api.BulkError{Code: api.CodeUnknown, Text: "unknown", RetryAfterMS: 1}}
 		}
 		if one.ID == "dear" {
-			items[i] = bulkItem{Error: &bulkError{Code: "429", Text: "rate limit key is held", RetryAfterMS: 60000}}
+			items[i] = api.BulkResult{Error: &api.BulkError{Code: api.CodeLimited, Text: "rate limit key is held", RetryAfterMS: 60000}}
 		}
 	}
-	return json.Marshal(map[string]any{"jobs": items})
+	return json.Marshal(api.BulkReply{Jobs: items})
 }
 
 // Every line gets its result, in order, although requests are repeated, and no
@@ -131,7 +131,7 @@ func TestBulk(t *testing.T) {
 			t.Fatalf("got the result of line %d, want that of line %d", item.Line, want)
 		case code != "" && (item.Error == nil || item.Error.Code != code):
 			t.Errorf("%s, want %s", text, code)
-		case code == "" && (item.Error != nil || item.ID == "" || item.Duplicate):
+		case code == "" && (item.Error != nil || item.ID == nil || item.Duplicate):
 			t.Errorf("%s", text)
 		case item.Line == 12 && item.Queue != "other":
 			t.Errorf("%s", text)
@@ -146,11 +146,13 @@ func TestBulk(t *testing.T) {
 // Without --json the results are a table, and the summary goes to standard error.
 func TestBulk_Table(t *testing.T) {
 	f := startFakeAPI(t, cannedReplies{"yard.api.v1.job.bulk": `{"jobs":[
-		{"id":"a","queue":"mail"},{"id":"b","queue":"mail","duplicate":true},{"id":"c","queue":"mail","debounced":true},
+		{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a31","queue":"mail"},{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a32","queue":"mail","duplicate":true},
+		{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a33","queue":"mail","debounced":true},
 		{"error":{"code":"400","text":"priority is 99"}}]}`})
 	const in = "{\"id\":\"a\",\"params\":{}}\n{\"id\":\"b\"}\n\n{\"id\":\"c\"}\n{\"id\":\"d\",\"priority\":99}\n"
 	got := f.runIn(t, in, "enqueue", "mail", "--bulk", "-")
-	want := cmdResult{1, "1\ta\taccepted\n2\tb\tduplicate\n4\tc\tdebounced\n5\t-\trefused: priority is 99\n",
+	want := cmdResult{1, "1\t0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a31\taccepted\n2\t0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a32\tduplicate\n" +
+		"4\t0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a33\tdebounced\n5\t-\trefused: priority is 99\n",
 		"yardmaster: 1 accepted, 2 already known, 1 refused\nyardmaster: line 5: priority is 99; correct it and try again\n"}
 	if got != want {
 		t.Errorf("%+v", got)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -60,7 +61,7 @@ func (b *bulk) read(in io.Reader, emit func(*chunk) bool) error {
 func (b *bulk) parseLine(line int, text []byte, tooLong bool) bulkItem {
 	item := bulkItem{Line: line}
 	if tooLong || len(text) > maxBulkLine {
-		item.Error = &bulkError{Code: "413", Text: fmt.Sprintf("the line is longer than %d bytes, which is the most that fits into a request", maxBulkLine)}
+		item.Error = &api.BulkError{Code: api.CodeTooLarge, Text: fmt.Sprintf("the line is longer than %d bytes, which is the most that fits into a request", maxBulkLine)}
 		return item
 	}
 	var known bulkLine
@@ -69,7 +70,7 @@ func (b *bulk) parseLine(line int, text []byte, tooLong bool) bulkItem {
 		if err != nil {
 			reason = err.Error()
 		}
-		item.Error = &bulkError{Code: "400", Text: fmt.Sprintf(`the line is not a job as JSON, like {"function":"send"}: %s`, reason)}
+		item.Error = &api.BulkError{Code: api.CodeInvalid, Text: fmt.Sprintf(`the line is not a job as JSON, like {"function":"send"}: %s`, reason)}
 		return item
 	}
 	item.job = bytes.Clone(text)

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/api"
 
 	"github.com/spf13/cobra"
 )
@@ -70,7 +70,7 @@ it runs are cancelled too.`,
 
 // cancelledLine shows the state of a job after its cancellation. A job that
 // runs is still active until its executor stops it.
-func cancelledLine(w io.Writer, s *stateReply) {
+func cancelledLine(w io.Writer, s *api.JobChanged) {
 	if s.State == "active" {
 		s.State = "active, stopping"
 	}
@@ -126,14 +126,15 @@ func (f *cancelFlags) find(ctx context.Context, cl *client, seen map[string]bool
 			if err != nil {
 				return nil, err
 			}
-			var part jobsReply
+			var part api.JobPage
 			if err := json.Unmarshal(answer, &part); err != nil {
 				return nil, badReplyError(err)
 			}
 			for i := range part.Jobs {
-				if j := &part.Jobs[i]; !seen[j.ID] && (f.function == "" || j.Function == f.function) {
-					seen[j.ID] = true
-					jobs = append(jobs, cancelResult{ID: j.ID, State: j.State})
+				j := &part.Jobs[i]
+				if id := j.ID.String(); !seen[id] && (f.function == "" || j.Function == f.function) {
+					seen[id] = true
+					jobs = append(jobs, cancelResult{ID: id, State: j.State})
 				}
 			}
 			if len(part.Jobs) < size {
@@ -159,10 +160,10 @@ func cancelAll(ctx context.Context, cl *client, jobs []cancelResult) error {
 		workers.Go(func() {
 			for j := range next {
 				answer, err := cl.request(ctx, jobSubject("cancel"), jobRequest(j.ID, ""))
-				var refused *cluster.APIError
-				var now stateReply
+				var refused *api.Error
+				var now api.JobChanged
 				switch {
-				case errors.As(err, &refused) && (refused.Code == "404" || refused.Code == "409"):
+				case errors.As(err, &refused) && (refused.Code == api.CodeNotFound || refused.Code == api.CodeConflict):
 					j.Result = "ended"
 				case err != nil:
 					stop(err)

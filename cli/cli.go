@@ -129,8 +129,8 @@ holds the authority fails.`,
 	flags.StringVar(&a.tls.tls.Cert, "tlscert", "", "`file` with the client certificate (NATS_CERT)")
 	flags.StringVar(&a.tls.tls.Key, "tlskey", "", "`file` with its private key (NATS_KEY)")
 	flags.DurationVar(&a.timeout, "timeout", a.envTimeout(), "longest `time` to wait for a reply (NATS_TIMEOUT)")
-	a.add(root, groupRun, a.demoVerb(), a.drillVerbs(), a.benchVerb(), a.nodeVerb(), a.workerVerb(), a.runnerVerb())
-	root.AddCommand(a.benchPeerVerb(), a.wardenVerb())
+	a.add(root, groupRun, a.demoVerb(), a.nodeVerb(), a.workerVerb(), a.runnerVerb())
+	root.AddCommand(a.wardenVerb(), movedVerb("drill"), movedVerb("bench"))
 	a.add(root, groupManage, a.enqueueVerb(), a.jobVerbs(), a.queueVerbs(), a.dlqVerbs(), a.cronVerbs(), a.clusterVerbs(), a.execVerb(), a.initVerb(), a.certVerbs(), a.backupVerb(), a.restoreVerb())
 	a.add(root, groupInspect, a.statusVerb(), a.healthVerb(), a.eventsVerb(), a.snapshotVerb(), a.schemaVerb(), a.versionVerb())
 	return root

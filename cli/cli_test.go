@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/api"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -78,15 +78,15 @@ func fakeAllEndpoints(t *testing.T) *fakeAPI {
 		"yard.api.v1.queue.explain":    queueExplainJSON,
 		"yard.api.v1.job.list":         `{"queue":"mail","state":"failed","page":1,"page_size":20,"jobs":[` + jobJSON + `]}`,
 		"yard.api.v1.job.wait":         jobJSON,
-		"yard.api.v1.job.cancel":       `{"id":"x","state":"failed"}`,
-		"yard.api.v1.job.retry":        &cluster.APIError{Code: "409", Text: "job has not failed, so there is nothing to retry"},
-		"yard.api.v1.cluster.transfer": &cluster.APIError{Code: "404", Text: "there is no member \"n9\" to take the authority"},
-		"yard.api.v1.job.remove":       &cluster.APIError{Code: "404", Text: "job does not exist"},
+		"yard.api.v1.job.cancel":       `{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a28","state":"failed"}`,
+		"yard.api.v1.job.retry":        &api.Error{Code: api.CodeConflict, Text: "job has not failed, so there is nothing to retry"},
+		"yard.api.v1.cluster.transfer": &api.Error{Code: api.CodeNotFound, Text: "there is no member \"n9\" to take the authority"},
+		"yard.api.v1.job.remove":       &api.Error{Code: api.CodeNotFound, Text: "job does not exist"},
 		"yard.api.v1.queue.list":       `{"queues":[` + queueJSON + `]}`,
 		"yard.api.v1.queue.show":       queueJSON,
 		"yard.api.v1.queue.add":        queueJSON,
 		"yard.api.v1.queue.pause":      queueJSON,
-		"yard.api.v1.queue.resume":     &cluster.APIError{Code: "503", Text: "yard is unavailable: no authority", RetryAfter: time.Second},
+		"yard.api.v1.queue.resume":     &api.Error{Code: api.CodeUnavailable, Text: "yard is unavailable: no authority", RetryAfter: time.Second},
 		"yard.api.v1.queue.remove":     `{"name":"mail","removed":true}`,
 	})
 }
@@ -160,7 +160,7 @@ func withIndexLine(line string) string {
 // Refusals of the contract are shown unchanged, because programs compare them.
 func TestExec_Errors(t *testing.T) {
 	f := startFakeAPI(t, cannedReplies{
-		"yard.exec.*": &cluster.APIError{Code: "409", Text: "dispatch error: invalid transition for a; b: pending -> delivered"},
+		"yard.exec.*": &api.Error{Code: api.CodeConflict, Text: "dispatch error: invalid transition for a; b: pending -> delivered"},
 	})
 	for _, tt := range []struct{ line, want string }{
 		{"exec", "exec requires a JSON command argument"},
@@ -353,23 +353,23 @@ func TestHelp(t *testing.T) {
 func TestWait_RetriesWhileUnavailable(t *testing.T) {
 	turn := 0 // under the fake's lock
 	f := startFakeAPI(t, cannedReplies{
-		"yard.enqueue.*": `{"id":"j","queue":"mail","duplicate":true}`,
+		"yard.enqueue.*": `{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a28","queue":"mail","duplicate":true}`,
 		"yard.api.v1.job.wait": func([]byte) ([]byte, error) {
 			turn++
 			switch turn {
 			case 1:
-				return nil, &cluster.APIError{Code: "408", Text: "job has not ended"}
+				return nil, &api.Error{Code: api.CodeTimeout, Text: "job has not ended"}
 			case 2:
-				return nil, &cluster.APIError{Code: "503", Text: "no authority"}
+				return nil, &api.Error{Code: api.CodeUnavailable, Text: "no authority"}
 			}
-			return []byte(`{"id":"j","queue":"mail","state":"completed","result":[1],"priority":5,"attempts":1}`), nil
+			return []byte(`{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a28","queue":"mail","state":"completed","result":[1],"priority":5,"attempts":1}`), nil
 		},
 	})
 	got := f.run(t, "enqueue", "mail", "x", "--wait")
 	if got.code != 0 || len(f.requests()) != 4 || !strings.Contains(got.out, "completed") || !strings.Contains(got.out, "[1]") {
 		t.Errorf("gave up after a temporary refusal: %+v", got)
 	}
-	if got.err != "yardmaster: the job already existed\nyardmaster: accepted as j\n" {
+	if got.err != "yardmaster: the job already existed\nyardmaster: accepted as 0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a28\n" {
 		t.Errorf("duplicate: %q", got.err)
 	}
 }

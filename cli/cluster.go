@@ -9,8 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/yardmaster-dev/yardmaster/cluster"
-	"github.com/yardmaster-dev/yardmaster/membership"
+	"github.com/yardmaster-dev/yardmaster/api"
 
 	"github.com/spf13/cobra"
 )
@@ -37,7 +36,7 @@ shows its progress.`,
 	}, append(a.retired(), a.clusterMembers(), a.clusterAdd(), a.clusterRemove(), a.clusterReplace(), a.clusterCancel(), a.clusterTransfer())...)
 }
 
-func clusterSubject(verb string) string { return cluster.SubjectAPI + ".cluster." + verb }
+func clusterSubject(verb string) string { return api.Subject("cluster-" + verb) }
 
 func (a *app) clusterMembers() *cobra.Command {
 	return a.withJSONFlag(&cobra.Command{
@@ -56,7 +55,7 @@ them it leads. A change in progress is shown below with the step it waits for.`,
 	})
 }
 
-func membersTable(w io.Writer, v *membership.View) {
+func membersTable(w io.Writer, v *api.Membership) {
 	fmt.Fprint(w, "MEMBER\tDIRECTORY\tSTATE\tREACHABLE\tVOTE\tLAG\tJETSTREAM\tSTREAMS\tRUNNING\tROUTE\tRAFT\tVERSION\n")
 	for i := range v.Members {
 		m := &v.Members[i]
@@ -119,9 +118,9 @@ func (a *app) changeMembers(ctx context.Context, ch *memberChange, req map[strin
 	}
 	defer cl.Close()
 	answer, err := cl.request(ctx, clusterSubject(ch.verb), req)
-	var refused *cluster.APIError
+	var refused *api.Error
 	switch {
-	case errors.As(err, &refused) && refused.Code == "409": // the text states the precondition
+	case errors.As(err, &refused) && refused.Code == api.CodeConflict: // the text states the precondition
 		return &userError{msg: refused.Text, remedy: "'yardmaster cluster members' shows their state"}
 	case err != nil:
 		return err
@@ -130,7 +129,7 @@ func (a *app) changeMembers(ctx context.Context, ch *memberChange, req map[strin
 	}
 	lastStep, answered := "", time.Now()
 	for {
-		var v membership.View
+		var v api.Membership
 		if err == nil {
 			answered = time.Now()
 			if err := json.Unmarshal(answer, &v); err != nil {
@@ -248,12 +247,6 @@ func (a *app) clusterTransfer() *cobra.Command {
 	return c
 }
 
-// transferReply is the reply to a transfer of the authority.
-type transferReply struct {
-	From, To string
-	Epoch    uint64
-}
-
-func transferLine(w io.Writer, t *transferReply) {
+func transferLine(w io.Writer, t *api.Transfer) {
 	fmt.Fprintf(w, "authority transferred to %s from %s; epoch %d\n", t.To, t.From, t.Epoch)
 }

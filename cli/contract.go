@@ -9,7 +9,7 @@ import (
 	"io"
 	"strings"
 
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 
 	"github.com/spf13/cobra"
@@ -53,7 +53,7 @@ func (a *app) snapshot(ctx context.Context) error {
 	defer cl.Close()
 	ctx, cancel := context.WithTimeout(ctx, cl.timeout)
 	defer cancel()
-	answer, index, err := cl.RequestWithIndex(ctx, cluster.SubjectSnapshot, nil)
+	answer, index, err := cl.RequestWithIndex(ctx, api.Subject("snapshot"), nil)
 	if err != nil {
 		return err
 	}
@@ -139,8 +139,8 @@ func (a *app) exec(ctx context.Context, command string) error {
 	defer cl.Close()
 	ctx, cancel := context.WithTimeout(ctx, cl.timeout)
 	defer cancel()
-	event, err := cl.Request(ctx, cluster.SubjectExec+"."+ledger.CommandTag(parsed), []byte(command))
-	var refused *cluster.APIError
+	event, err := cl.Request(ctx, api.Subject("exec-command", ledger.CommandTag(parsed)), []byte(command))
+	var refused *api.Error
 	if errors.As(err, &refused) {
 		return &userError{msg: refused.Text}
 	}

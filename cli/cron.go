@@ -7,43 +7,11 @@ import (
 	"io"
 	"time"
 
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/spf13/cobra"
 )
-
-// cronReply is a cron entry in a reply.
-type cronReply struct {
-	Name         string            `json:"name"`
-	Schedule     string            `json:"schedule"`
-	Zone         string            `json:"time_zone"`
-	Queue        string            `json:"queue"`
-	Job          job.Spec          `json:"job"`
-	Declared     bool              `json:"declared"`
-	State        string            `json:"state"`
-	Upcoming     []time.Time       `json:"upcoming"`
-	Missed       string            `json:"missed"`
-	Overlap      string            `json:"overlap"`
-	Last         *time.Time        `json:"last"`
-	LastJob      string            `json:"last_job"`
-	LastJobState string            `json:"last_job_state"`
-	LastSkipped  *skippedTickReply `json:"last_left_out"`
-	Fired        uint64            `json:"fired"`
-	Skipped      uint64            `json:"skipped"`
-	Overdue      uint64            `json:"missed_count"`
-}
-
-// skippedTickReply is a tick that made no job.
-type skippedTickReply struct {
-	At  *time.Time `json:"at"`
-	Why string     `json:"why"`
-	Job string     `json:"job"`
-}
-
-type cronsReply struct {
-	Entries []cronReply `json:"entries"`
-}
 
 func (a *app) cronVerbs() *cobra.Command {
 	return group(&cobra.Command{
@@ -63,7 +31,7 @@ the configuration are changed there.`,
 }
 
 // cronVerb returns a verb that takes one entry and shows the reply by table.
-func (a *app) cronVerb(verb, short string, table func(io.Writer, *cronReply)) *cobra.Command {
+func (a *app) cronVerb(verb, short string, table func(io.Writer, *api.CronDetail)) *cobra.Command {
 	c := a.withJSONFlag(&cobra.Command{
 		Use:     verb + " <entry>",
 		Short:   short,
@@ -76,7 +44,7 @@ func (a *app) cronVerb(verb, short string, table func(io.Writer, *cronReply)) *c
 		c.Aliases = []string{"remove", "del", "delete"}
 	}
 	c.RunE = func(c *cobra.Command, args []string) error {
-		return requestAndPrint(c.Context(), a, cluster.SubjectAPI+".cron."+endpoint, map[string]any{"name": args[0]}, table)
+		return requestAndPrint(c.Context(), a, api.Subject("cron-"+endpoint), map[string]any{"name": args[0]}, table)
 	}
 	return c
 }
@@ -103,7 +71,7 @@ the previous job has ended, and the next time does not wait for this one.`,
 		if id != "" {
 			request["new_id"] = id
 		}
-		return requestAndPrint(c.Context(), a, cluster.SubjectAPI+".cron.run", request, a.acceptedLine)
+		return requestAndPrint(c.Context(), a, api.Subject("cron-run"), request, a.acceptedLine)
 	}
 	return c
 }
@@ -128,7 +96,7 @@ func (a *app) listCrons(c *cobra.Command) error {
 	defer cl.Close()
 	all := []json.RawMessage{}
 	for after, more := "", true; more; {
-		answer, err := cl.request(c.Context(), cluster.SubjectAPI+".cron.list", map[string]any{"after": after})
+		answer, err := cl.request(c.Context(), api.Subject("cron-list"), map[string]any{"after": after})
 		if err != nil {
 			return err
 		}
@@ -141,7 +109,7 @@ func (a *app) listCrons(c *cobra.Command) error {
 		}
 		all = append(all, page.Entries...)
 		if more = page.More && len(page.Entries) > 0; more {
-			var last cronReply
+			var last api.CronDetail
 			if err := json.Unmarshal(page.Entries[len(page.Entries)-1], &last); err != nil {
 				return badReplyError(err)
 			}
@@ -198,7 +166,7 @@ entry again changes nothing.`,
 		if err := spec.Validate(); err != nil {
 			return usageError(c, err.Error())
 		}
-		return requestAndPrint(c.Context(), a, cluster.SubjectAPI+".cron.add", map[string]any{
+		return requestAndPrint(c.Context(), a, api.Subject("cron-add"), map[string]any{
 			"name": args[0], "schedule": args[1], "queue": args[2], "job": spec,
 			"time_zone": zone, "missed": missed, "overlap": overlap, "replace": replace,
 		}, cronTable)
@@ -206,7 +174,7 @@ entry again changes nothing.`,
 	return c
 }
 
-func cronsTable(w io.Writer, s *cronsReply) {
+func cronsTable(w io.Writer, s *api.CronPage) {
 	fmt.Fprint(w, "ENTRY\tSTATE\tSCHEDULE\tZONE\tQUEUE\tFUNCTION\tNEXT\tLAST\tFIRED\tSKIPPED\tMISSED\tFROM\n")
 	for i := range s.Entries {
 		c := &s.Entries[i]
@@ -221,13 +189,13 @@ func cronsTable(w io.Writer, s *cronsReply) {
 			from = "configuration"
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\n", c.Name, c.State, c.Schedule, c.Zone, c.Queue,
-			cmp.Or(c.Job.Function, "-"), next, last, c.Fired, c.Skipped, c.Overdue, from)
+			orDash(cronSpec(c).Function), next, last, c.Fired, c.Skipped, c.Overdue, from)
 	}
 }
 
 // cronTable shows one entry and its further times.
-func cronTable(w io.Writer, c *cronReply) {
-	cronsTable(w, &cronsReply{Entries: []cronReply{*c}})
+func cronTable(w io.Writer, c *api.CronDetail) {
+	cronsTable(w, &api.CronPage{Entries: []api.Cron{c.Cron}})
 	for i, at := range c.Upcoming {
 		if i > 0 {
 			fmt.Fprintln(w, "then", at.Format(time.RFC3339))
@@ -236,7 +204,7 @@ func cronTable(w io.Writer, c *cronReply) {
 }
 
 // cronRows shows one entry in full, without empty fields.
-func cronRows(w io.Writer, c *cronReply) {
+func cronRows(w io.Writer, c *api.CronDetail) {
 	row := func(name, value string) {
 		if value != "" && value != "-" {
 			fmt.Fprintf(w, "%s\t%s\n", name, value)
@@ -247,25 +215,40 @@ func cronRows(w io.Writer, c *cronReply) {
 	row("from", map[bool]string{true: "configuration", false: "command"}[c.Declared])
 	row("schedule", c.Schedule+" in "+c.Zone)
 	row("queue", c.Queue)
-	row("function", c.Job.Function)
-	row("params", valueText(c.Job.Params, c.Job.Payload))
+	spec := cronSpec(&c.Cron)
+	row("function", spec.Function)
+	row("params", valueText(spec.Params, spec.Payload))
 	for i, at := range c.Upcoming {
 		row(map[bool]string{true: "next", false: "then"}[i == 0], timeText(&at))
 	}
 	row("last", timeText(c.Last))
 	if c.Last != nil {
-		row("last job", c.LastJob+", "+cmp.Or(c.LastJobState, "no longer in the ledger"))
+		row("last job", idText(c.LastJob)+", "+cmp.Or(c.LastState, "no longer in the ledger"))
 	}
 	row("fired", fmt.Sprint(c.Fired))
 	row("skipped", fmt.Sprintf("%d (overlap: %s)", c.Skipped, c.Overlap))
 	row("missed", fmt.Sprintf("%d (missed: %s)", c.Overdue, c.Missed))
 	if l := c.LastSkipped; l != nil {
 		reason := "and later times: there was no authority"
-		if l.Job != "" {
-			reason = "job " + l.Job + " had not ended"
+		if l.Job != nil {
+			reason = "job " + l.Job.String() + " had not ended"
 		}
-		row("last skipped", timeText(l.At)+", "+reason)
+		row("last skipped", timeText(&l.At)+", "+reason)
 	}
 }
 
-func cronRemovedLine(w io.Writer, c *cronReply) { fmt.Fprintf(w, "%s\tremoved\n", c.Name) }
+// cronSpec returns the specification of the jobs that an entry makes.
+func cronSpec(c *api.Cron) (spec job.Spec) {
+	_ = json.Unmarshal(c.Job, &spec) // what a newer version adds is not shown
+	return spec
+}
+
+// idText returns an id, "" for nil.
+func idText(id *job.ID) string {
+	if id == nil {
+		return ""
+	}
+	return id.String()
+}
+
+func cronRemovedLine(w io.Writer, c *api.CronDetail) { fmt.Fprintf(w, "%s\tremoved\n", c.Name) }

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/api"
 )
 
 const cronJSON = `{"name":"nightly","schedule":"0 0 3 * * *","time_zone":"Europe/Berlin","queue":"reports",
@@ -34,7 +34,7 @@ func TestCron(t *testing.T) {
 		"yard.api.v1.cron.show":   strings.Replace(cronJSON, `"fired"`, `"last_job_state":"active","fired"`, 1),
 		"yard.api.v1.cron.add":    cronJSON,
 		"yard.api.v1.cron.pause":  cronJSON,
-		"yard.api.v1.cron.resume": &cluster.APIError{Code: "404", Text: `cron entry "nightly": cron entry does not exist`},
+		"yard.api.v1.cron.resume": &api.Error{Code: api.CodeNotFound, Text: `cron entry "nightly": cron entry does not exist`},
 		"yard.api.v1.cron.remove": `{"name":"nightly","removed":true}`,
 		"yard.api.v1.cron.run":    `{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10","queue":"reports","duplicate":false}`,
 	})

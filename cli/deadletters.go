@@ -11,10 +11,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/api"
 )
 
-func dlqSubject(verb string) string { return cluster.SubjectAPI + ".dlq." + verb }
+func dlqSubject(verb string) string { return api.Subject("dlq-" + verb) }
 
 // eachPage requests dead letters page by page until all of them, or limit if it
 // is positive, are received. fn handles a page and returns how many dead letters
@@ -63,9 +63,9 @@ func (a *app) listDeadLetters(ctx context.Context, q map[string]any, limit int) 
 		if err := json.Unmarshal(answer, &part); err != nil {
 			return 0, badReplyError(err)
 		}
-		return len(part.Letters), writeItems(list, part.Letters, func(w io.Writer, l *deadLetterReply) {
-			fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", l.Letter, orDash(l.ID), l.Queue, orDash(l.Function), l.Attempts,
-				timeText(l.Failed), orDash(l.State), orDash(l.cause()))
+		return len(part.Letters), writeItems(list, part.Letters, func(w io.Writer, l *api.DeadLetter) {
+			fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", l.Number, orDash(l.ID), l.Queue, orDash(l.Function), l.Attempts,
+				timeText(&l.Failed), orDash(l.State), orDash(deadLetterCause(l)))
 		})
 	})
 	if err != nil {
@@ -77,8 +77,8 @@ func (a *app) listDeadLetters(ctx context.Context, q map[string]any, limit int) 
 	return list.end("no dead letters")
 }
 
-// cause returns the error of a dead letter in one line.
-func (l *deadLetterReply) cause() string {
+// deadLetterCause returns the error of a dead letter in one line.
+func deadLetterCause(l *api.DeadLetter) string {
 	e := l.Error
 	switch {
 	case e == nil || e.Message == "":
@@ -90,13 +90,13 @@ func (l *deadLetterReply) cause() string {
 }
 
 // deadLetterTable shows one dead letter, without empty fields.
-func deadLetterTable(w io.Writer, l *deadLetterReply) {
+func deadLetterTable(w io.Writer, l *api.DeadLetter) {
 	row := func(name, value string) {
 		if value != "" && value != "-" && value != "null" {
 			fmt.Fprintf(w, "%s\t%s\n", name, value)
 		}
 	}
-	row("letter", fmt.Sprint(l.Letter))
+	row("letter", fmt.Sprint(l.Number))
 	row("job", l.ID)
 	row("queue", l.Queue)
 	row("function", l.Function)
@@ -108,8 +108,8 @@ func deadLetterTable(w io.Writer, l *deadLetterReply) {
 		row("details", string(e.Details))
 	}
 	row("attempts", fmt.Sprint(l.Attempts))
-	row("accepted", timeText(l.Accepted))
-	row("failed", timeText(l.Failed))
+	row("accepted", timeText(&l.Accepted))
+	row("failed", timeText(&l.Failed))
 	row("state", cmp.Or(l.State, "no longer in the ledger"))
 	row("record", string(l.Job))
 	if l.Record != nil {
@@ -117,19 +117,17 @@ func deadLetterTable(w io.Writer, l *deadLetterReply) {
 	}
 }
 
-// nameCounts are numbers of dead letters by a name.
-type nameCounts map[string]int
-
-func (t nameCounts) add(o nameCounts) {
-	for name, n := range o {
-		t[name] += n
+// addCounts adds numbers of dead letters by a name.
+func addCounts(to, counts map[string]int) {
+	for name, n := range counts {
+		to[name] += n
 	}
 }
 
 func (a *app) countDeadLetters(ctx context.Context, q map[string]any) error {
-	all := statsReply{Queues: nameCounts{}, Functions: nameCounts{}, Errors: nameCounts{}}
+	all := api.DeadLetterCounts{Queues: map[string]int{}, Functions: map[string]int{}, Errors: map[string]int{}}
 	_, err := a.eachPage(ctx, "stats", q, 0, func(answer []byte) (int, error) {
-		var part statsReply
+		var part api.DeadLetterCounts
 		if err := json.Unmarshal(answer, &part); err != nil {
 			return 0, badReplyError(err)
 		}
@@ -140,9 +138,9 @@ func (a *app) countDeadLetters(ctx context.Context, q map[string]any) error {
 		if all.Newest == nil || part.Newest != nil && part.Newest.After(*all.Newest) {
 			all.Newest = part.Newest
 		}
-		all.Queues.add(part.Queues)
-		all.Functions.add(part.Functions)
-		all.Errors.add(part.Errors)
+		addCounts(all.Queues, part.Queues)
+		addCounts(all.Functions, part.Functions)
+		addCounts(all.Errors, part.Errors)
 		return part.Count, nil
 	})
 	if err != nil {
@@ -155,7 +153,7 @@ func (a *app) countDeadLetters(ctx context.Context, q map[string]any) error {
 	return printReply(a, answer, statsTable)
 }
 
-func statsTable(w io.Writer, s *statsReply) {
+func statsTable(w io.Writer, s *api.DeadLetterCounts) {
 	fmt.Fprintf(w, "letters\t%d\n", s.Count)
 	if s.Count == 0 {
 		return
@@ -163,7 +161,7 @@ func statsTable(w io.Writer, s *statsReply) {
 	fmt.Fprintf(w, "oldest\t%s\nnewest\t%s\n", timeText(s.Oldest), timeText(s.Newest))
 	for _, kind := range []struct {
 		name   string
-		counts nameCounts
+		counts map[string]int
 	}{{"QUEUE", s.Queues}, {"FUNCTION", s.Functions}, {"ERROR", s.Errors}} {
 		fmt.Fprintf(w, "\n%s\tLETTERS\n", kind.name)
 		names := sortedKeys(kind.counts)
@@ -182,12 +180,12 @@ func (a *app) changeDeadLetters(ctx context.Context, verb string, q map[string]a
 		if err := json.Unmarshal(answer, &part); err != nil {
 			return 0, badReplyError(err)
 		}
-		return len(part.Items), writeItems(list, part.Items, func(w io.Writer, i *deadLetterResult) {
+		return len(part.Items), writeItems(list, part.Items, func(w io.Writer, i *api.DeadLetterResult) {
 			results[i.Result]++
 			if i.Error != "" {
 				failed++
 			}
-			fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\n", i.Letter, i.Result, orDash(cmp.Or(i.Job, i.ID)), orDash(i.Queue), orDash(fitCell(cmp.Or(i.Error, i.Note))))
+			fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\n", i.Number, i.Result, orDash(cmp.Or(i.Job, i.ID)), orDash(i.Queue), orDash(fitCell(cmp.Or(i.Error, i.Note))))
 		})
 	})
 	if ended := list.end("no dead letters"); ended != nil {

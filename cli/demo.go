@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/yardmaster-dev/yardmaster/drill/demo"
+	"github.com/yardmaster-dev/yardmaster/cli/demo"
 
 	"github.com/spf13/cobra"
 )

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/api"
 )
 
 const deadLetterJSON = `{"letter":17,"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10","queue":"mail","function":"send","reason":"no route",
@@ -162,7 +162,7 @@ func TestDLQ_Usage(t *testing.T) {
 
 // A refused list shows the error and writes nothing to standard output.
 func TestDLQ_Error(t *testing.T) {
-	f := startFakeAPI(t, cannedReplies{"yard.api.v1.dlq.list": error(&cluster.APIError{Code: "503", Text: "yard is unavailable: dead letters cannot be read"})})
+	f := startFakeAPI(t, cannedReplies{"yard.api.v1.dlq.list": error(&api.Error{Code: api.CodeUnavailable, Text: "yard is unavailable: dead letters cannot be read"})})
 	got := f.run(t, "dlq", "list", "--json")
 	if got.code != 1 || got.out != "" || !strings.Contains(got.err, "cannot be read") {
 		t.Errorf("%+v", got)

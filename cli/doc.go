@@ -1,7 +1,7 @@
 // Package cli is the yardmaster command line.
 //
 // The verbs form three groups. The first starts processes (node, worker,
-// runner, demo, drill, bench). The second manages jobs, queues and the yard
+// runner, demo). The second manages jobs, queues and the yard
 // (enqueue, job, queue, cluster, exec and others). The third inspects the yard
 // (status, health, snapshot, events, schema). The verbs of the last two groups
 // send the same NATS requests that any other client may send; the command line

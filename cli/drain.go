@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
 
 	"github.com/spf13/cobra"
@@ -42,7 +43,7 @@ func (a *app) resumeVerb() *cobra.Command {
 		Example: "  yardmaster node resume n2",
 		Args:    takeArgs("member"),
 		RunE: func(c *cobra.Command, names []string) error {
-			err := requestAndPrint(c.Context(), a, cluster.NodeSubject(names[0], "resume"), struct{}{}, func(w io.Writer, r *resumeReply) {
+			err := requestAndPrint(c.Context(), a, api.NodeSubject(names[0], "resume"), struct{}{}, func(w io.Writer, r *api.Resumed) {
 				fmt.Fprintf(w, "%s is resumed; it was drained since %s\n", r.Node, timeText(&r.Drained))
 			})
 			return nodeRequestError(err, names[0])
@@ -50,12 +51,7 @@ func (a *app) resumeVerb() *cobra.Command {
 	})
 }
 
-type resumeReply struct {
-	Node    string    `json:"node"`
-	Drained time.Time `json:"drained_at"`
-}
-
-// drainReply is the progress of a drain.
+// drainReply is the part of an [api.DrainStatus] that 'node drain --json' prints.
 type drainReply struct {
 	Done      bool     `json:"done"`
 	Running   int      `json:"running"`
@@ -105,7 +101,7 @@ func (a *app) drain(ctx context.Context, member string, limit time.Duration, noW
 		return err
 	}
 	defer cl.Close()
-	answer, err := cl.request(ctx, cluster.NodeSubject(member, "drain"), struct{}{})
+	answer, err := cl.request(ctx, api.NodeSubject(member, "drain"), struct{}{})
 	if err != nil {
 		return nodeRequestError(err, member)
 	}
@@ -129,7 +125,7 @@ func (a *app) drain(ctx context.Context, member string, limit time.Duration, noW
 			return &userError{msg: member + " stays drained", remedy: "'yardmaster node resume " + member + "' ends the drain"}
 		}
 		var s struct{ Drain *drainReply }
-		answer, err = cl.request(ctx, cluster.NodeSubject(member, "status"), struct{}{})
+		answer, err = cl.request(ctx, api.NodeSubject(member, "status"), struct{}{})
 		switch {
 		case err == nil && json.Unmarshal(answer, &s) != nil:
 			return badReplyError(errors.New("no status"))
@@ -164,9 +160,9 @@ func (a *app) drained(member string, d *drainReply) error {
 // nodeRequestError returns the user error for a failed request to one member.
 // The text of a conflict states its remedy.
 func nodeRequestError(err error, member string) error {
-	var refused *cluster.APIError
+	var refused *api.Error
 	switch {
-	case errors.As(err, &refused) && refused.Code == "409":
+	case errors.As(err, &refused) && refused.Code == api.CodeConflict:
 		return &userError{msg: refused.Text}
 	case errors.Is(err, cluster.ErrNoNodes):
 		return &userError{msg: "node " + member + " did not reply", remedy: "'yardmaster status' lists the members and their state"}

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/spf13/cobra"
@@ -122,11 +122,11 @@ func (a *app) enqueue(c *cobra.Command, args []string, f *enqueueFlags) error {
 		return err
 	}
 	defer cl.Close()
-	answer, err := cl.requestWithin(c.Context(), cl.timeout, cluster.SubjectEnqueue+"."+queue, json.RawMessage(body))
+	answer, err := cl.requestWithin(c.Context(), cl.timeout, api.Subject("enqueue", queue), json.RawMessage(body))
 	if err != nil {
 		return err
 	}
-	var accepted enqueueReply
+	var accepted api.EnqueueReply
 	if err := json.Unmarshal(answer, &accepted); err != nil {
 		return badReplyError(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
@@ -142,18 +143,18 @@ func (f *eventFilter) findJob(ctx context.Context, cl *client) error {
 		f.job = id.String()
 		return nil
 	}
-	answer, err := cl.request(ctx, cluster.SubjectAPI+".job.show", jobRequest(f.job, f.queue))
-	if refused, ok := errors.AsType[*cluster.APIError](err); ok && refused.Code == "404" {
+	answer, err := cl.request(ctx, api.Subject("job-show"), jobRequest(f.job, f.queue))
+	if refused, ok := errors.AsType[*api.Error](err); ok && refused.Code == api.CodeNotFound {
 		return jobNotFoundError(f.job, f.queue)
 	}
 	if err != nil {
 		return err
 	}
-	var j jobReply
+	var j api.Job
 	if err := json.Unmarshal(answer, &j); err != nil {
 		return badReplyError(err)
 	}
-	f.job = j.ID
+	f.job = j.ID.String()
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
 
 	"github.com/google/go-cmp/cmp"
@@ -60,17 +61,17 @@ func TestEvents(t *testing.T) {
 		if strings.Contains(string(question), "order-1\"") {
 			return []byte(`{"id":"` + jobA + `","queue":"mail"}`), nil
 		}
-		return nil, &cluster.APIError{Code: "404", Text: "job does not exist"}
+		return nil, &api.Error{Code: api.CodeNotFound, Text: "job does not exist"}
 	}})
 	layout := cluster.Layout{Create: true, Identities: []string{""}}
-	if _, err := f.c.EnsureStreams(t.Context(), layout); err != nil {
+	if _, err := f.c.Admin.EnsureStreams(t.Context(), layout); err != nil {
 		t.Fatal(err)
 	}
 	if got := f.run(t, "events", "--since", "0"); got.code != 0 || got.out != "" {
 		t.Fatalf("no events yet: %+v", got)
 	}
 	batch := cluster.Batch{Subject: cluster.SubjectHistory, First: 1, Count: 8, Body: []byte(history)}
-	if _, err := f.c.Append(t.Context(), cluster.StreamEvents, batch, cluster.AnySequence); err != nil {
+	if _, err := f.c.Publisher.Append(t.Context(), cluster.StreamEvents, batch, cluster.AnySequence); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "events.txt", f.run(t, "events", "--since", "0").out)

@@ -9,103 +9,10 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/api"
 
 	"github.com/spf13/cobra"
 )
-
-// explainReply is the diagnosis of a job.
-type explainReply struct {
-	ID      string        `json:"id"`
-	Queue   string        `json:"queue"`
-	State   string        `json:"state"`
-	Verdict string        `json:"verdict"`
-	NextAt  *time.Time    `json:"next_at"`
-	Reasons []reasonReply `json:"reasons"`
-	Job     *jobReply     `json:"job"`
-	Result  string        `json:"result"`
-	History struct {
-		Events   []json.RawMessage `json:"events"`
-		Complete bool              `json:"complete"`
-		Note     string            `json:"note"`
-	} `json:"history"`
-	Observed provenanceReply `json:"observed"`
-}
-
-type provenanceReply struct {
-	Node     string     `json:"node"`
-	LedgerAt *time.Time `json:"ledger_at"`
-	Certain  bool       `json:"certain"`
-}
-
-type reasonReply struct {
-	Code string `json:"code"`
-	Text string `json:"text"`
-	Data *struct {
-		Holders     []holderReply    `json:"holders"`
-		MoreHolders int              `json:"more_holders"`
-		Nodes       []executorsReply `json:"nodes"`
-		RemainingMS int64            `json:"remaining_ms"`
-		Lease       *time.Time       `json:"lease_until"`
-	} `json:"data"`
-}
-
-type holderReply struct {
-	ID       string     `json:"id"`
-	Node     string     `json:"node"`
-	Channel  string     `json:"channel"`
-	Since    *time.Time `json:"since"`
-	Attempt  int        `json:"attempt"`
-	Deadline *time.Time `json:"deadline"`
-	Stopping bool       `json:"stopping"`
-}
-
-// executorsReply is the workers and the runner pool of a member.
-type executorsReply struct {
-	Node    string `json:"node"`
-	Error   string `json:"error"`
-	Workers *struct {
-		Count   int `json:"count"`
-		Stalled int `json:"stalled"`
-		Credits int `json:"credits"`
-	} `json:"workers"`
-	Pool *struct {
-		Runner   string `json:"runner"`
-		Size     int    `json:"size"`
-		Up       int    `json:"up"`
-		Slots    int    `json:"slots"`
-		InFlight int    `json:"in_flight"`
-		Looping  int    `json:"crash_looping"`
-		Reason   string `json:"reason"`
-	} `json:"pool"`
-}
-
-// queueExplainReply is the diagnosis of a queue.
-type queueExplainReply struct {
-	Queue   queueReply    `json:"queue"`
-	Verdict string        `json:"verdict"`
-	Reasons []reasonReply `json:"reasons"`
-	Oldest  *struct {
-		ID    string `json:"id"`
-		AgeMS int64  `json:"age_ms"`
-	} `json:"oldest"`
-	NextDue *struct {
-		ID *string    `json:"id"`
-		At *time.Time `json:"at"`
-	} `json:"next_due"`
-	Heads []struct {
-		ID       string        `json:"id"`
-		Function string        `json:"function"`
-		Count    int           `json:"count"`
-		Reasons  []reasonReply `json:"reasons"`
-	} `json:"heads"`
-	Active     []holderReply    `json:"active"`
-	MoreActive int              `json:"more_active"`
-	Workers    string           `json:"workers"`
-	Runner     string           `json:"runner"`
-	Nodes      []executorsReply `json:"nodes"`
-	Observed   provenanceReply  `json:"observed"`
-}
 
 func (a *app) jobExplain() *cobra.Command {
 	var queue string
@@ -119,7 +26,7 @@ lists the reason codes for programs that read --json.`,
 		Example: `  yardmaster job explain order-7 --queue mail`,
 		Args:    takeArgs("job"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return requestAndPrint(c.Context(), a, cluster.SubjectAPI+".job.explain", jobRequest(args[0], queue), explainTable)
+			return requestAndPrint(c.Context(), a, api.Subject("job-explain"), jobRequest(args[0], queue), explainTable)
 		},
 	}), &queue)
 }
@@ -134,17 +41,19 @@ and runners of each node.`,
 		Example: `  yardmaster queue explain mail`,
 		Args:    takeArgs("queue"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return requestAndPrint(c.Context(), a, cluster.SubjectAPI+".queue.explain", map[string]any{"name": args[0]}, queueExplainTable)
+			return requestAndPrint(c.Context(), a, api.Subject("queue-explain"), map[string]any{"name": args[0]}, queueExplainTable)
 		},
 	})
 }
 
 // explainTable shows the verdict, the facts, and the history.
-func explainTable(out io.Writer, e *explainReply) {
+func explainTable(out io.Writer, e *api.JobExplanation) {
 	fmt.Fprintf(out, "%s\n\n", sanitize(e.Verdict))
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	row := rows(w)
-	row("job", e.ID)
+	if !e.ID.IsZero() {
+		row("job", e.ID.String())
+	}
 	row("queue", e.Queue)
 	row("state", e.State)
 	row("next at", timeText(e.NextAt))
@@ -155,18 +64,18 @@ func explainTable(out io.Writer, e *explainReply) {
 		if j.Dispatches > 0 {
 			row("dispatches", dispatchesText(j))
 		}
-		row("accepted", timeText(j.Created))
+		row("accepted", timeText(&j.Created))
 		row("started", timeText(j.Started))
 		row("ended", timeText(j.Ended))
 		row("lease until", timeText(j.Lease))
 		row("progress", progressText(j.Progress))
-		row("error", string(j.Error))
+		row("error", faultText(j.Error))
 	}
 	row("result", e.Result)
 	reasonRows(row, e.Reasons)
 	observedRow(row, &e.Observed)
 	w.Flush() // out is in memory
-	e.writeHistory(out)
+	writeHistory(out, e)
 }
 
 // rows returns a function that writes a named value to w, unless it is empty.
@@ -179,10 +88,10 @@ func rows(w io.Writer) func(name, value string) {
 }
 
 // reasonRows shows reasons and the data behind them.
-func reasonRows(row func(name, value string), reasons []reasonReply) {
+func reasonRows(row func(name, value string), reasons []api.Reason) {
 	for i := range reasons {
 		r := &reasons[i]
-		row("reason", r.Code+": "+r.Text)
+		row("reason", string(r.Code)+": "+r.Text)
 		if r.Data == nil {
 			continue
 		}
@@ -194,10 +103,10 @@ func reasonRows(row func(name, value string), reasons []reasonReply) {
 	}
 }
 
-func holderRows(row func(name, value string), name string, holders []holderReply, more int) {
+func holderRows(row func(name, value string), name string, holders []api.ActiveJob, more int) {
 	for i := range holders {
 		h := &holders[i]
-		text := fmt.Sprintf("%s on %s, %s, since %s, attempt %d, until %s", h.ID, h.Node, h.Channel, timeText(h.Since), h.Attempt, timeText(h.Deadline))
+		text := fmt.Sprintf("%s on %s, %s, since %s, attempt %d, until %s", h.ID, h.Node, h.Channel, timeText(&h.Since), h.Attempt, timeText(&h.Deadline))
 		if h.Stopping {
 			text += ", stopping"
 		}
@@ -209,7 +118,7 @@ func holderRows(row func(name, value string), name string, holders []holderReply
 }
 
 // executorRows shows the workers and the runner pool of each member.
-func executorRows(row func(name, value string), nodes []executorsReply) {
+func executorRows(row func(name, value string), nodes []api.NodeExecutors) {
 	for i := range nodes {
 		n := &nodes[i]
 		var parts []string
@@ -225,7 +134,7 @@ func executorRows(row func(name, value string), nodes []executorsReply) {
 		}
 		if p := n.Pool; p != nil {
 			text := fmt.Sprintf("runner %s %d of %d up, %d of %d slots in use", p.Runner, p.Up, p.Size, p.InFlight, p.Slots)
-			if p.Looping > 0 {
+			if p.CrashLooping > 0 {
 				text += ", crash-looping"
 			}
 			if p.Reason != "" {
@@ -240,9 +149,9 @@ func executorRows(row func(name, value string), nodes []executorsReply) {
 	}
 }
 
-func observedRow(row func(name, value string), o *provenanceReply) {
-	text := "node " + o.Node + ", ledger as of " + timeText(o.LedgerAt)
-	if o.LedgerAt == nil || o.LedgerAt.Unix() <= 0 {
+func observedRow(row func(name, value string), o *api.Provenance) {
+	text := "node " + o.Node + ", ledger as of " + timeText(&o.LedgerAt)
+	if o.LedgerAt.Unix() <= 0 {
 		text = "node " + o.Node + ", whose ledger is empty"
 	}
 	if !o.Certain {
@@ -251,7 +160,7 @@ func observedRow(row func(name, value string), o *provenanceReply) {
 	row("observed by", text)
 }
 
-func (e *explainReply) writeHistory(out io.Writer) {
+func writeHistory(out io.Writer, e *api.JobExplanation) {
 	fmt.Fprint(out, "\nhistory")
 	if e.History.Note != "" {
 		fmt.Fprintf(out, " (%s)", sanitize(e.History.Note))
@@ -259,7 +168,7 @@ func (e *explainReply) writeHistory(out io.Writer) {
 	fmt.Fprintln(out)
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	if e.Job != nil {
-		fmt.Fprintf(w, "%s\t-\taccepted\tlane %d, sequence %d\n", timeText(e.Job.Created), e.Job.Lane, e.Job.Seq)
+		fmt.Fprintf(w, "%s\t-\taccepted\tlane %d, sequence %d\n", timeText(&e.Job.Created), e.Job.Lane, e.Job.Seq)
 	}
 	for _, text := range e.History.Events {
 		var line eventLine
@@ -277,7 +186,7 @@ func (e *explainReply) writeHistory(out io.Writer) {
 }
 
 // queueExplainTable shows the verdict and the facts.
-func queueExplainTable(out io.Writer, e *queueExplainReply) {
+func queueExplainTable(out io.Writer, e *api.QueueExplanation) {
 	fmt.Fprintf(out, "%s\n\n", sanitize(e.Verdict))
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	defer w.Flush()
@@ -285,15 +194,15 @@ func queueExplainTable(out io.Writer, e *queueExplainReply) {
 	row("queue", e.Queue.Name)
 	row("state", e.Queue.State)
 	row("limit", limitText(e.Queue.Limit))
-	n := &e.Queue.Counts
-	row("jobs", fmt.Sprintf("%d waiting, %d delayed, %d active, %d completed, %d failed", n.Waiting, n.Delayed, n.Active, n.Completed, n.Failed))
+	n := e.Queue.Counts
+	row("jobs", fmt.Sprintf("%d waiting, %d delayed, %d active, %d completed, %d failed", n["waiting"], n["delayed"], n["active"], n["completed"], n["failed"]))
 	if o := e.Oldest; o != nil {
 		row("oldest", fmt.Sprintf("%s, waiting for %s", o.ID, time.Duration(o.AgeMS)*time.Millisecond))
 	}
 	if d := e.NextDue; d != nil && d.ID != nil {
-		row("next due", fmt.Sprintf("%s at %s", *d.ID, timeText(d.At)))
+		row("next due", fmt.Sprintf("%s at %s", *d.ID, timeText(&d.At)))
 	} else if d != nil {
-		row("next due", "not before "+timeText(d.At))
+		row("next due", "not before "+timeText(&d.At))
 	}
 	row("run by", executorText(e))
 	nodesShown := false // by a reason
@@ -310,7 +219,7 @@ func queueExplainTable(out io.Writer, e *queueExplainReply) {
 		row("first", text)
 		reasonRows(row, h.Reasons)
 	}
-	if !slices.ContainsFunc(e.Reasons, func(r reasonReply) bool { return r.Code == "queue_limit" }) { // a reason that shows them
+	if !slices.ContainsFunc(e.Reasons, func(r api.Reason) bool { return r.Code == api.ReasonLimit }) { // a reason that shows them
 		holderRows(row, "active", e.Active, e.MoreActive)
 	}
 	if !nodesShown {
@@ -320,11 +229,11 @@ func queueExplainTable(out io.Writer, e *queueExplainReply) {
 }
 
 // executorText returns what runs the queue's jobs that name no runner.
-func executorText(e *queueExplainReply) string {
+func executorText(e *api.QueueExplanation) string {
 	switch {
 	case e.Workers == "":
 		return "runner " + e.Runner
-	case !slices.ContainsFunc(e.Nodes, func(n executorsReply) bool { return n.Pool != nil }):
+	case !slices.ContainsFunc(e.Nodes, func(n api.NodeExecutors) bool { return n.Pool != nil }):
 		return "workers of queue " + e.Workers
 	}
 	return fmt.Sprintf("workers of queue %s; functions also by runner %s", e.Workers, e.Runner)

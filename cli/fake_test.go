@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
 
 	"github.com/google/go-cmp/cmp"
@@ -25,7 +26,7 @@ var rewriteGolden = flag.Bool("rewrite", false, "rewrite the golden files")
 // the requests.
 type fakeAPI struct {
 	url string
-	c   *cluster.Cluster
+	c   *cluster.Server
 
 	mu       sync.Mutex
 	received []string // "<subject> <body>"
@@ -71,7 +72,7 @@ func (f *fakeAPI) endpoints(canned cannedReplies) []cluster.Endpoint {
 	var all []cluster.Endpoint
 	for subject, answer := range canned {
 		name := strings.NewReplacer(".", "-", "*", "any").Replace(subject)
-		all = append(all, cluster.Endpoint{Name: name, Subject: subject, Handle: func(_ context.Context, r *cluster.Request) ([]byte, error) {
+		all = append(all, cluster.Endpoint{Endpoint: api.Endpoint{Name: name, Subject: subject}, Handle: func(_ context.Context, r *cluster.Request) ([]byte, error) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			f.received = append(f.received, r.Token()+" "+string(r.Data))

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/spf13/cobra"
@@ -85,7 +86,7 @@ func (f *guardFlags) into(spec *job.Spec, c *cobra.Command) {
 
 // noteExisting writes a line to standard error if the id in the reply is that of
 // an existing job.
-func (a *app) noteExisting(accepted enqueueReply, f *guardFlags) {
+func (a *app) noteExisting(accepted api.EnqueueReply, f *guardFlags) {
 	switch {
 	case accepted.Debounced:
 		fmt.Fprintln(a.Err, "yardmaster: the job replaces one that has not started, under its id")

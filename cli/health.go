@@ -13,7 +13,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/api"
 
 	"github.com/spf13/cobra"
 )
@@ -107,7 +107,7 @@ func (a *app) requestHealth(ctx context.Context, url, path string) (text []byte,
 		return nil, "", err
 	}
 	defer cl.Close()
-	answer, err := cl.request(ctx, cluster.SubjectStatus, struct{}{})
+	answer, err := cl.request(ctx, api.Subject("status"), struct{}{})
 	if err != nil {
 		return nil, "", err
 	}

@@ -9,7 +9,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/spf13/cobra"
@@ -51,7 +51,7 @@ func (a *app) jobShow() *cobra.Command {
 		Example: `  yardmaster job show mail:0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10`,
 		Args:    takeArgs("job"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return requestAndPrint(c.Context(), a, cluster.SubjectAPI+".job.show", jobRequest(args[0], queue), jobTable)
+			return requestAndPrint(c.Context(), a, api.Subject("job-show"), jobRequest(args[0], queue), jobTable)
 		},
 	}), &queue)
 }
@@ -130,7 +130,7 @@ var listed = []string{"active", "waiting", "delayed", "failed", "completed"}
 func (a *app) listJobs(c *cobra.Command, queue, state string, page, pageSize int) error {
 	request := map[string]any{"queue": queue, "state": state, "page": page, "page_size": pageSize}
 	if state != "" {
-		return requestAndPrint(c.Context(), a, cluster.SubjectAPI+".job.list", request, jobsTable)
+		return requestAndPrint(c.Context(), a, api.Subject("job-list"), request, jobsTable)
 	}
 	cl, err := a.dial(c.Context())
 	if err != nil {
@@ -143,7 +143,7 @@ func (a *app) listJobs(c *cobra.Command, queue, state string, page, pageSize int
 	}{Queue: queue, Jobs: []json.RawMessage{}}
 	for _, state := range listed {
 		request["state"] = state
-		answer, err := cl.request(c.Context(), cluster.SubjectAPI+".job.list", request)
+		answer, err := cl.request(c.Context(), api.Subject("job-list"), request)
 		if err != nil {
 			return err
 		}
@@ -162,7 +162,7 @@ func (a *app) listJobs(c *cobra.Command, queue, state string, page, pageSize int
 	return printReply(a, merged, jobsTable)
 }
 
-func jobsTable(w io.Writer, s *jobsReply) {
+func jobsTable(w io.Writer, s *api.JobPage) {
 	if len(s.Jobs) == 0 {
 		fmt.Fprintln(w, "no jobs")
 		return
@@ -170,11 +170,11 @@ func jobsTable(w io.Writer, s *jobsReply) {
 	fmt.Fprint(w, "JOB\tSTATE\tFUNCTION\tATTEMPT\tCREATED\tNOTE\n")
 	for i := range s.Jobs {
 		j := &s.Jobs[i]
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", j.ID, j.State, orDash(j.Function), attemptText(j), timeText(j.Created), jobNote(j))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", j.ID, j.State, orDash(j.Function), attemptText(j), timeText(&j.Created), jobNote(j))
 	}
 }
 
-func attemptText(j *jobReply) string {
+func attemptText(j *api.Job) string {
 	if j.MaxAttempts == 0 {
 		return fmt.Sprint(j.Attempts)
 	}
@@ -182,12 +182,12 @@ func attemptText(j *jobReply) string {
 }
 
 // jobNote returns the most important fact about a job in its state.
-func jobNote(j *jobReply) string {
+func jobNote(j *api.Job) string {
 	switch j.State {
 	case "active":
 		return fmt.Sprintf("on %s, %s", orDash(j.Node), orDash(j.Worker))
 	case "delayed":
-		return "due " + timeText(j.RunAt)
+		return "due " + timeText(&j.RunAt)
 	case "failed":
 		return orDash(j.Reason)
 	case "completed":
@@ -204,7 +204,7 @@ func timeText(t *time.Time) string {
 }
 
 // jobTable shows one job, without empty fields.
-func jobTable(out io.Writer, j *jobReply) {
+func jobTable(out io.Writer, j *api.Job) {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	defer w.Flush()
 	row := func(name, value string) {
@@ -212,13 +212,13 @@ func jobTable(out io.Writer, j *jobReply) {
 			fmt.Fprintf(w, "%s\t%s\n", name, value)
 		}
 	}
-	row("job", j.ID)
+	row("job", j.ID.String())
 	row("queue", j.Queue)
 	row("state", j.State)
 	row("function", j.Function)
 	row("reason", j.Reason)
 	row("waiting because", j.Because)
-	row("error", string(j.Error))
+	row("error", faultText(j.Error))
 	row("result", valueText(j.Result, j.ResultMsgpack))
 	if j.ResultGone {
 		row("result", "gone: its retention time has passed")
@@ -234,9 +234,9 @@ func jobTable(out io.Writer, j *jobReply) {
 	}
 	row("timeout", durationText(j.TimeoutMS))
 	row("retry interval", durationText(j.RetryInterval))
-	row("result kept", durationText(j.ResultTTLMS))
-	row("created", timeText(j.Created))
-	row("due", timeText(j.RunAt))
+	row("result kept", durationText(j.ResultTTL))
+	row("created", timeText(&j.Created))
+	row("due", timeText(&j.RunAt))
 	row("started", timeText(j.Started))
 	row("ended", timeText(j.Ended))
 	row("node", j.Node)
@@ -249,8 +249,17 @@ func jobTable(out io.Writer, j *jobReply) {
 	row("record", fmt.Sprintf("lane %d, sequence %d", j.Lane, j.Seq))
 }
 
+// faultText returns a job's error as JSON, "" for nil.
+func faultText(f *job.Fault) string {
+	if f == nil {
+		return ""
+	}
+	text, _ := json.Marshal(f) // cannot fail: what it holds was decoded from JSON
+	return string(text)
+}
+
 // progressText returns the last progress that a worker reported.
-func progressText(p *progressReply) string {
+func progressText(p *api.Progress) string {
 	if p == nil {
 		return ""
 	}
@@ -264,7 +273,7 @@ func progressText(p *progressReply) string {
 	return fmt.Sprintf("%d %%, %s", *p.Percent, data)
 }
 
-func dispatchesText(j *jobReply) string {
+func dispatchesText(j *api.Job) string {
 	if j.Losses == 0 {
 		return fmt.Sprint(j.Dispatches)
 	}

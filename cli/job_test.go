@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+
+	"github.com/yardmaster-dev/yardmaster/api"
 )
 
 // An active job is shown with the last progress that its worker reported.
@@ -15,7 +17,7 @@ func TestJobTable_Progress(t *testing.T) {
 		{`{"percent":100,"data_msgpack":"xAEA"}`, "100 %, MessagePack, as Base64: xAEA"},
 		{`null`, ""},
 	} {
-		var j jobReply
+		var j api.Job
 		if err := json.Unmarshal([]byte(`{"state":"active","lease_until":"2026-01-02T03:04:05Z","progress":`+c.progress+`}`), &j); err != nil {
 			t.Fatal(err)
 		}

@@ -7,7 +7,7 @@ import (
 	"maps"
 	"time"
 
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/spf13/cobra"
@@ -33,7 +33,7 @@ func (a *app) jobRemove() *cobra.Command {
 		Long: `Removes a job that is not running from the ledger; a waiting job will not run. Its
 history, and its dead letter if it has one, stay.`,
 		Example: "  yardmaster job rm order-7 --queue mail",
-	}, "remove", func(w io.Writer, s *removedReply) { fmt.Fprintf(w, "%s\tremoved\n", s.ID) })
+	}, "remove", func(w io.Writer, s *api.JobRemoved) { fmt.Fprintf(w, "%s\tremoved\n", s.ID) })
 }
 
 // jobsCommand adds to c the flags and the action of a verb that sends the same
@@ -72,9 +72,9 @@ func eachJob[T any](a *app, c *cobra.Command, verb string, jobs []string, reques
 	return nil
 }
 
-func jobSubject(verb string) string { return cluster.SubjectAPI + ".job." + verb }
+func jobSubject(verb string) string { return api.Subject("job-" + verb) }
 
-func stateLine(w io.Writer, s *stateReply) { fmt.Fprintf(w, "%s\t%s\n", s.ID, s.State) }
+func stateLine(w io.Writer, s *api.JobChanged) { fmt.Fprintf(w, "%s\t%s\n", s.ID, s.State) }
 
 func (a *app) jobReplay() *cobra.Command {
 	var (
@@ -150,7 +150,7 @@ func withFields(request, fields map[string]any) map[string]any {
 }
 
 // acceptedLine prints the id of an accepted job.
-func (a *app) acceptedLine(w io.Writer, e *enqueueReply) {
+func (a *app) acceptedLine(w io.Writer, e *api.EnqueueReply) {
 	a.noteExisting(*e, &guardFlags{})
 	fmt.Fprintln(w, e.ID)
 }
@@ -165,7 +165,7 @@ func (a *app) replayAndWait(c *cobra.Command, request any, limit time.Duration) 
 	if err != nil {
 		return err
 	}
-	var made enqueueReply
+	var made api.EnqueueReply
 	if err := json.Unmarshal(answer, &made); err != nil {
 		return badReplyError(err)
 	}

@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/api"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -14,25 +14,25 @@ func fakeJobChanges(t *testing.T) *fakeAPI {
 	page := func(question []byte) ([]byte, error) {
 		switch {
 		case strings.Contains(string(question), `"waiting"`) && strings.Contains(string(question), `"page":1,`):
-			return []byte(`{"jobs":[{"id":"w1","state":"waiting","function":"send"},{"id":"w2","state":"waiting","function":"other"}]}`), nil
+			return []byte(`{"jobs":[{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a21","state":"waiting","function":"send"},{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a22","state":"waiting","function":"other"}]}`), nil
 		case strings.Contains(string(question), `"active"`):
-			return []byte(`{"jobs":[{"id":"a1","state":"active","function":"send"},{"id":"gone","state":"active","function":"send"}]}`), nil
+			return []byte(`{"jobs":[{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a23","state":"active","function":"send"},{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a24","state":"active","function":"send"}]}`), nil
 		}
 		return []byte(`{"jobs":[]}`), nil
 	}
 	return startFakeAPI(t, cannedReplies{
 		"yard.api.v1.job.list": page,
 		"yard.api.v1.job.cancel": func(question []byte) ([]byte, error) {
-			if strings.Contains(string(question), "gone") {
-				return nil, &cluster.APIError{Code: "409", Text: "job has ended already"}
+			if strings.Contains(string(question), "0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a24") {
+				return nil, &api.Error{Code: api.CodeConflict, Text: "job has ended already"}
 			}
 			if strings.Contains(string(question), "away") {
-				return nil, &cluster.APIError{Code: "503", Text: "yard is unavailable: no authority"}
+				return nil, &api.Error{Code: api.CodeUnavailable, Text: "yard is unavailable: no authority"}
 			}
-			return []byte(`{"id":"a1","state":"active"}`), nil
+			return []byte(`{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a23","state":"active"}`), nil
 		},
-		"yard.api.v1.job.replay": `{"id":"new","queue":"mail","duplicate":true,"replay_of":"old"}`,
-		"yard.api.v1.job.wait":   `{"id":"new","state":"completed"}`,
+		"yard.api.v1.job.replay": `{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a25","queue":"mail","duplicate":true,"replay_of":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a29"}`,
+		"yard.api.v1.job.wait":   `{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a25","state":"completed"}`,
 	})
 }
 
@@ -42,14 +42,16 @@ func TestCancel(t *testing.T) {
 		line string
 		want cmdResult
 	}{
-		{"job cancel a1", cmdResult{out: "a1  active, stopping\n"}},
+		{"job cancel a1", cmdResult{out: "0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a23  active, stopping\n"}},
 		{"job cancel --queue mail --function send", cmdResult{
-			out: "JOB   STATE   RESULT\nw1    active  cancelled\na1    active  cancelled\ngone  active  ended\n",
+			out: "JOB                                   STATE   RESULT\n0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a21  active  cancelled\n" +
+				"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a23  active  cancelled\n0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a24  active  ended\n",
 			err: "yardmaster: 2 cancelled, 1 ended\n",
 		}},
 		{"job cancel --queue mail --state delayed", cmdResult{out: "no such jobs\n"}},
 		{"job cancel --queue mail --state waiting --dry-run", cmdResult{
-			out: "JOB  STATE    RESULT\nw1   waiting  would be cancelled\nw2   waiting  would be cancelled\n",
+			out: "JOB                                   STATE    RESULT\n0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a21  waiting  would be cancelled\n" +
+				"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a22  waiting  would be cancelled\n",
 			err: "yardmaster: 2 would be cancelled\n",
 		}},
 	} {
@@ -58,7 +60,7 @@ func TestCancel(t *testing.T) {
 		}
 	}
 	sameJSON(t, f.run(t, "job", "cancel", "--queue", "mail", "--function", "other", "--json").out,
-		`{"jobs":[{"id":"w2","state":"active","result":"cancelled"}]}`)
+		`{"jobs":[{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a22","state":"active","result":"cancelled"}]}`)
 	if got := f.run(t, "job", "cancel", "away"); got.code != 1 {
 		t.Errorf("%+v", got)
 	}
@@ -74,13 +76,16 @@ func TestCancel(t *testing.T) {
 
 func TestReplay(t *testing.T) {
 	f := fakeJobChanges(t)
-	const existed = "yardmaster: the job already existed\n"
+	const (
+		existed = "yardmaster: the job already existed\n"
+		made    = "0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a25"
+	)
 	for _, tt := range []struct {
 		line, asked string
 		want        cmdResult
 	}{
-		{"job replay old -q mail --to slow --id k --params {\"a\":1}", `replay {"id":"old","new_id":"k","params":{"a":1},"queue":"mail","to":"slow"}`, cmdResult{out: "new\n", err: existed}},
-		{"job replay old --wait", `replay {"id":"old"}`, cmdResult{out: "job    new\nstate  completed\n", err: existed + "yardmaster: accepted as new\n"}},
+		{"job replay old -q mail --to slow --id k --params {\"a\":1}", `replay {"id":"old","new_id":"k","params":{"a":1},"queue":"mail","to":"slow"}`, cmdResult{out: made + "\n", err: existed}},
+		{"job replay old --wait", `replay {"id":"old"}`, cmdResult{out: "job    " + made + "\nstate  completed\n", err: existed + "yardmaster: accepted as " + made + "\n"}},
 	} {
 		f.requests()
 		got := f.run(t, strings.Fields(tt.line)...)
@@ -88,7 +93,7 @@ func TestReplay(t *testing.T) {
 		if asked := f.requests(); len(asked) == 0 || asked[0] != tt.asked {
 			t.Errorf("%s: requests %q", tt.line, asked)
 		}
-		if tt.want.out == "new\n" && got != tt.want || got.err != tt.want.err || got.code != 0 {
+		if tt.want.out == made+"\n" && got != tt.want || got.err != tt.want.err || got.code != 0 {
 			t.Errorf("%s: %+v", tt.line, got)
 		}
 	}
@@ -110,19 +115,19 @@ func TestCancel_JobsChangeState(t *testing.T) {
 		"yard.api.v1.job.list": func(question []byte) ([]byte, error) {
 			switch n := lists.Add(1); {
 			case n == 2 && strings.Contains(string(question), `"delayed"`), n == 3 && strings.Contains(string(question), `"active"`):
-				return []byte(`{"jobs":[{"id":"moving","state":"active","function":"send"}]}`), nil
+				return []byte(`{"jobs":[{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a26","state":"active","function":"send"}]}`), nil
 			case n == 4:
-				return []byte(`{"jobs":[{"id":"missed","state":"waiting","function":"send"}]}`), nil
+				return []byte(`{"jobs":[{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a27","state":"waiting","function":"send"}]}`), nil
 			}
 			return []byte(`{"jobs":[]}`), nil
 		},
 		"yard.api.v1.job.cancel": func([]byte) ([]byte, error) {
 			cancels.Add(1)
-			return []byte(`{"id":"x","state":"failed"}`), nil
+			return []byte(`{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a28","state":"failed"}`), nil
 		},
 	})
 	got := f.run(t, "job", "cancel", "--queue", "mail", "--all")
-	if want := "yardmaster: 2 cancelled\n"; got.err != want || cancels.Load() != 2 || !strings.Contains(got.out, "missed") {
+	if want := "yardmaster: 2 cancelled\n"; got.err != want || cancels.Load() != 2 || !strings.Contains(got.out, "0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a27") {
 		t.Errorf("%d cancellations, %+v", cancels.Load(), got)
 	}
 }

@@ -6,34 +6,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"time"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/spf13/cobra"
 )
-
-// logReply is the end of a job's log.
-type logReply struct {
-	ID    job.ID            `json:"id"`
-	Lines []json.RawMessage `json:"lines"`
-	More  bool              `json:"more"`
-	Next  uint64            `json:"next"`
-}
-
-type logLine struct {
-	Dispatch uint32          `json:"dispatch"`
-	At       time.Time       `json:"at"`
-	Level    string          `json:"level"`
-	Stream   string          `json:"stream"`
-	Node     string          `json:"node"`
-	Worker   string          `json:"worker"`
-	Text     string          `json:"text"`
-	Record   json.RawMessage `json:"record"`
-	Cut      bool            `json:"cut"`
-	Dropped  int             `json:"dropped"`
-}
 
 // maxLogLines is the largest number of lines in one reply.
 const maxLogLines = 1000
@@ -74,11 +53,11 @@ func (a *app) logs(ctx context.Context, request map[string]any, follow bool) err
 		return err
 	}
 	defer cl.Close()
-	answer, err := cl.request(ctx, cluster.SubjectAPI+".job.logs", request)
+	answer, err := cl.request(ctx, api.Subject("job-logs"), request)
 	if err != nil {
 		return err
 	}
-	var log logReply
+	var log api.LogReply
 	if err := json.Unmarshal(answer, &log); err != nil {
 		return badReplyError(err)
 	}
@@ -108,23 +87,23 @@ func (a *app) logLine(line []byte) error {
 		_, err := fmt.Fprintf(a.Out, "%s\n", line)
 		return err
 	}
-	var l logLine
+	var l job.LogLine
 	if err := json.Unmarshal(line, &l); err != nil {
 		return badReplyError(err)
 	}
-	return l.write(a.Out)
+	return writeLogLine(a.Out, &l)
 }
 
-func (l *logLine) write(w io.Writer) error {
+func writeLogLine(w io.Writer, l *job.LogLine) error {
 	text := l.Text
 	switch {
 	case l.Dropped > 0:
 		text = fmt.Sprintf("(%d lines dropped)", l.Dropped)
 	case len(l.Record) > 0:
 		text = string(l.Record)
-	case l.Cut:
+	case l.Truncated:
 		text += " (truncated)"
 	}
-	_, err := fmt.Fprintf(w, "%s  #%d %s %s %-5s %s\n", timeText(&l.At), l.Dispatch, l.Node, l.Worker, l.Level, text)
+	_, err := fmt.Fprintf(w, "%s  #%d %s %s %-5s %s\n", timeText(&l.At), l.N, l.Node, l.Worker, l.Level, text)
 	return err
 }

@@ -1,15 +1,11 @@
 package cli
 
 import (
-	"bytes"
-	"io/fs"
 	"math"
 	"os"
-	"path"
 	"runtime/debug"
-	"slices"
-	"strconv"
-	"strings"
+
+	"github.com/KimMachineGun/automemlimit/memlimit"
 )
 
 // nodeGCPercent is the GOGC of a node. A node allocates much and keeps little;
@@ -29,66 +25,21 @@ func tuneMemory() {
 		debug.SetGCPercent(nodeGCPercent)
 	}
 	if os.Getenv("GOMEMLIMIT") == "" {
-		if available, known := availableMemory(os.DirFS("/")); known {
-			debug.SetMemoryLimit(memoryLimit(available))
+		if limit, known := memoryLimit(memlimit.FromSystem, memlimit.FromCgroup); known {
+			debug.SetMemoryLimit(limit)
 		}
 	}
 }
 
-// memoryLimit returns the memory limit of a node, in bytes.
-func memoryLimit(available int64) int64 { return max(available/2, minMemoryLimit) }
-
-// availableMemory returns how much memory this process may use, in bytes: the
-// memory of the machine or the smallest limit of its control groups. known is
-// false if root has no Linux /proc.
-func availableMemory(root fs.FS) (available int64, known bool) {
-	available = math.MaxInt64
-	for line := range lines(root, "proc/meminfo") { // MemTotal:  4032712 kB
-		if f := strings.Fields(line); len(f) == 3 && f[0] == "MemTotal:" {
-			if n, err := strconv.ParseInt(f[1], 10, 64); err == nil {
-				available = n << 10
-			}
+// memoryLimit returns the memory limit of a node, in bytes: half of the smallest
+// of the sources' limits, but at least minMemoryLimit. known is false if no source
+// has a limit.
+func memoryLimit(sources ...memlimit.Provider) (limit int64, known bool) {
+	available := uint64(math.MaxUint64)
+	for _, source := range sources {
+		if n, err := source(); err == nil { // an error means that the source has no limit
+			available, known = min(available, n), true
 		}
 	}
-	for line := range lines(root, "proc/self/cgroup") { // 0::/a/b or 9:cpu,memory:/a/b
-		f := strings.SplitN(line, ":", 3)
-		switch {
-		case len(f) < 3:
-		case f[1] == "":
-			available = min(available, cgroupLimit(root, "sys/fs/cgroup", f[2], "memory.max"))
-		case slices.Contains(strings.Split(f[1], ","), "memory"):
-			available = min(available, cgroupLimit(root, "sys/fs/cgroup/memory", f[2], "memory.limit_in_bytes"))
-		}
-	}
-	return available, available < math.MaxInt64
-}
-
-// cgroupLimit returns the smallest limit of a control group and its ancestors, in
-// bytes, or math.MaxInt64 without a limit. It ignores groups whose files cannot be
-// read, such as the ancestors of a container's group.
-func cgroupLimit(root fs.FS, top, group, file string) int64 {
-	limit := int64(math.MaxInt64)
-	for group = path.Clean("/" + group); ; group = path.Dir(group) {
-		for line := range lines(root, path.Join(top, group, file)) { // "max" does not parse
-			if n, err := strconv.ParseInt(line, 10, 64); err == nil && n > 0 {
-				limit = min(limit, n)
-			}
-		}
-		if group == "/" {
-			return limit
-		}
-	}
-}
-
-// lines returns an iterator over the trimmed lines of a file. It is empty if the
-// file cannot be read.
-func lines(root fs.FS, name string) func(yield func(string) bool) {
-	text, _ := fs.ReadFile(root, name)
-	return func(yield func(string) bool) {
-		for line := range bytes.Lines(text) {
-			if !yield(string(bytes.TrimSpace(line))) {
-				return
-			}
-		}
-	}
+	return max(int64(available/2), minMemoryLimit), known
 }

@@ -16,6 +16,7 @@ import (
 
 // natsContext is a context of the nats CLI: a file with a server's address and
 // credentials. The fields of the second block are not supported and refused.
+// ADR 38 has the reason why jsm.go does not read it.
 type natsContext struct {
 	URL         string `json:"url"`
 	User        string `json:"user"`

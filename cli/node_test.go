@@ -4,25 +4,15 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
-)
 
-// freeAddress returns a local address that was just free.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
+	"github.com/yardmaster-dev/yardmaster/test/testnet"
+)
 
 // background runs a verb until the test ends.
 func background(t *testing.T, args ...string) {
@@ -64,7 +54,7 @@ func TestAgainstNode(t *testing.T) {
 	}
 	t.Setenv("YARD_SERVER_HOST", "127.0.0.1")
 	t.Setenv("YARD_SERVER_PORT", "1")
-	server, edge := freeAddress(t), freeAddress(t)
+	server, edge := testnet.Address(t), testnet.Address(t)
 	f := &fakeAPI{url: "nats://" + server} // the real node
 	background(t, "node", "--name", "solo", "--data-dir", t.TempDir(), "--nats-listen", server, "--raft-listen", "127.0.0.1:1",
 		"--edge-listen", edge, "--http-listen", "127.0.0.1:0", "--log-level", "error")

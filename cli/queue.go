@@ -6,7 +6,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/spf13/cobra"
@@ -38,7 +38,7 @@ func (a *app) queueList() *cobra.Command {
 		Example: `  yardmaster queue list --json`,
 		Args:    takeArgs(),
 		RunE: func(c *cobra.Command, _ []string) error {
-			return requestAndPrint(c.Context(), a, cluster.SubjectAPI+".queue.list", struct{}{}, queuesTable)
+			return requestAndPrint(c.Context(), a, api.Subject("queue-list"), struct{}{}, queuesTable)
 		},
 	})
 }
@@ -51,16 +51,18 @@ func (a *app) queueVerb(verb, short string) *cobra.Command {
 		Example: "  yardmaster queue " + verb + " mail",
 		Args:    takeArgs("queue"),
 	})
-	endpoint, table := verb, queueTable
 	if verb == "rm" {
-		endpoint, table = "remove", removedLine
 		c.Aliases = []string{"remove", "del", "delete"}
 		c.Long = `Removes a queue. It is refused while the queue has waiting, delayed or active jobs.
 Its completed and failed jobs are removed from the ledger, with their results; dead
 letters and history stay.`
 	}
 	c.RunE = func(c *cobra.Command, args []string) error {
-		return requestAndPrint(c.Context(), a, cluster.SubjectAPI+".queue."+endpoint, map[string]any{"name": args[0]}, table)
+		request := map[string]any{"name": args[0]}
+		if verb == "rm" {
+			return requestAndPrint(c.Context(), a, api.Subject("queue-remove"), request, removedLine)
+		}
+		return requestAndPrint(c.Context(), a, api.Subject("queue-"+verb), request, queueTable)
 	}
 	return c
 }
@@ -84,37 +86,37 @@ func (a *app) queueAdd() *cobra.Command {
 				}
 				request["concurrency_limit"] = limit
 			}
-			return requestAndPrint(c.Context(), a, cluster.SubjectAPI+".queue.add", request, queueTable)
+			return requestAndPrint(c.Context(), a, api.Subject("queue-add"), request, queueTable)
 		},
 	})
 	c.Flags().Int64Var(&limit, "limit", 0, "largest number of the queue's jobs that run at the same time in the whole yard (default no limit)")
 	return c
 }
 
-func queuesTable(w io.Writer, s *queuesReply) {
+func queuesTable(w io.Writer, s *api.QueueList) {
 	fmt.Fprint(w, "QUEUE\tSTATE\tLIMIT\tWAITING\tDELAYED\tACTIVE\tCOMPLETED\tFAILED\n")
 	for i := range s.Queues {
 		q := &s.Queues[i]
-		n := &q.Counts
+		n := q.Counts
 		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\n", q.Name, q.State, limitText(q.Limit),
-			n.Waiting, n.Delayed, n.Active, n.Completed, n.Failed)
+			n["waiting"], n["delayed"], n["active"], n["completed"], n["failed"])
 	}
 }
 
-func queueTable(w io.Writer, q *queueReply) {
-	queuesTable(w, &queuesReply{Queues: []queueReply{*q}})
+func queueTable(w io.Writer, q *api.Queue) {
+	queuesTable(w, &api.QueueList{Queues: []api.Queue{*q}})
 }
 
 // removedLine shows that a queue was removed.
-func removedLine(w io.Writer, q *queueReply) {
+func removedLine(w io.Writer, q *api.Removed) {
 	fmt.Fprintf(w, "%s\tremoved, with its ended jobs\n", q.Name)
 }
 
-func limitText(limit uint32) string {
-	if limit == 0 {
+func limitText(limit *uint32) string {
+	if limit == nil {
 		return "-"
 	}
-	return fmt.Sprint(limit)
+	return fmt.Sprint(*limit)
 }
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

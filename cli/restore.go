@@ -12,6 +12,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/backup"
 	"github.com/yardmaster-dev/yardmaster/cluster"
 
@@ -119,13 +120,13 @@ func (a *app) abandon(ctx context.Context) error {
 	return a.runRestore(ctx, retryHint, func(b *restoreClient) ([]byte, error) {
 		_, err := b.request(ctx, "abandon", []byte("{}"))
 		return []byte(`{"abandoned": true}`), err
-	}, func(w io.Writer, _ *restoreReport) { fmt.Fprintln(w, "given up; the yard is fresh again") })
+	}, func(w io.Writer, _ *api.RestoreReport) { fmt.Fprintln(w, "given up; the yard is fresh again") })
 }
 
 // runRestore calls do with a connection and shows the report that it returns.
 // Once a restore has begun, the yard accepts nothing until it is complete;
 // retryHint is then the remedy of an error.
-func (a *app) runRestore(ctx context.Context, retryHint string, do func(*restoreClient) ([]byte, error), table func(io.Writer, *restoreReport)) error {
+func (a *app) runRestore(ctx context.Context, retryHint string, do func(*restoreClient) ([]byte, error), table func(io.Writer, *api.RestoreReport)) error {
 	cl, err := a.dial(ctx)
 	if err != nil {
 		return err
@@ -149,9 +150,9 @@ func (a *app) runRestore(ctx context.Context, retryHint string, do func(*restore
 // which the yard is unchanged.
 func refusedToStart(err error) bool {
 	var forbidden *cluster.ForbiddenError
-	var refused *cluster.APIError
+	var refused *api.Error
 	return errors.As(err, &forbidden) ||
-		errors.As(err, &refused) && slices.Contains([]string{"400", "403", "409", "413"}, refused.Code)
+		errors.As(err, &refused) && slices.Contains([]string{api.CodeInvalid, api.CodeForbidden, api.CodeConflict, api.CodeTooLarge}, refused.Code)
 }
 
 // request sends one request and waits until the node has done it; a node that is
@@ -160,27 +161,25 @@ func refusedToStart(err error) bool {
 func (b *restoreClient) request(ctx context.Context, verb string, body []byte) ([]byte, error) {
 	for {
 		reqCtx, cancel := context.WithTimeout(ctx, backupReplyTimeout)
-		data, err := b.Request(reqCtx, cluster.SubjectAPI+".restore."+verb, body)
+		data, err := b.Request(reqCtx, api.Subject("restore-"+verb), body)
 		b.lastRequest = time.Now()
 		cancel()
 		if err != nil {
 			return nil, err
 		}
 		var answer struct {
-			Session string          `json:"session"`
-			Node    string          `json:"node"`
-			Working string          `json:"working"`
-			Report  json.RawMessage `json:"report"`
+			api.RestoreReply
+			Report json.RawMessage `json:"report"` // printed as it is
 		}
 		if err := json.Unmarshal(data, &answer); err != nil {
 			return nil, badReplyError(err)
 		}
 		b.session, b.node = answer.Session, answer.Node
-		if answer.Working == "" {
+		if answer.Activity == "" {
 			return answer.Report, nil
 		}
-		if answer.Working != b.activity {
-			b.activity = answer.Working
+		if answer.Activity != b.activity {
+			b.activity = answer.Activity
 			fmt.Fprintf(b.progress, "%s: %s\n", b.node, b.activity)
 		}
 		verb, body = "wait", b.header(nil)
@@ -213,23 +212,7 @@ func (b *restoreClient) push(ctx context.Context, name string, part io.Reader) e
 	}
 }
 
-// restoreReport is the result of a restore.
-type restoreReport struct {
-	Yard       string         `json:"yard"`
-	Index      uint64         `json:"index"`
-	Hash       string         `json:"hash"`
-	At         uint64         `json:"at"`
-	Epoch      uint64         `json:"epoch"`
-	FenceAbove uint64         `json:"fence_above"`
-	Lanes      int            `json:"lanes"`
-	Replayed   uint64         `json:"replayed"`
-	Cut        uint64         `json:"cut_messages"`
-	GivenBack  int            `json:"given_back"`
-	Queues     []backup.Queue `json:"queues"`
-	Exact      bool           `json:"exact"`
-}
-
-func restoredTable(w io.Writer, r *restoreReport) {
+func restoredTable(w io.Writer, r *api.RestoreReport) {
 	fmt.Fprintf(w, "restored\tyard %s as of entry %d, at entry %d here\n", r.Yard, r.Index, r.At)
 	fmt.Fprintf(w, "ledger\thash %s: identical\n", r.Hash)
 	counts := "compared: identical to the backup"
@@ -238,7 +221,7 @@ func restoredTable(w io.Writer, r *restoreReport) {
 	}
 	fmt.Fprintf(w, "counts\t%s\n", counts)
 	fmt.Fprintf(w, "running\t%d jobs ran when the backup was made, and run again\n", r.GivenBack)
-	fmt.Fprintf(w, "later\t%d records accepted after the ledger was saved are ingested again; %d messages about later decisions are dropped\n", r.Replayed, r.Cut)
+	fmt.Fprintf(w, "later\t%d records accepted after the ledger was saved are ingested again; %d messages about later decisions are dropped\n", r.Replayed, r.CutEvents)
 	fmt.Fprintf(w, "fences\tabove %d, epochs from %d: workers of the saved yard are refused\n", r.FenceAbove, r.Epoch)
 	fmt.Fprintf(w, "lanes\t%d\n", r.Lanes)
 	backupQueuesTable(w, r.Queues)

@@ -1,6 +1,10 @@
 package cli
 
-import "github.com/spf13/cobra"
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+)
 
 // retired returns the verbs of earlier versions that compared and rebuilt replicas
 // of single streams. They fail with an error that names their replacement.
@@ -25,4 +29,18 @@ func (a *app) retired() []*cobra.Command {
 	rebuild.Flags().String("node", "", "`member` that has the replica")
 	rebuild.Flags().Bool("no-wait", false, "has no effect")
 	return []*cobra.Command{scrub, rebuild}
+}
+
+// movedVerb returns a verb of earlier versions that is a command of its own, below
+// test/cmd. It fails with an error that names that command.
+func movedVerb(name string) *cobra.Command {
+	return &cobra.Command{
+		Use: name, Hidden: true, DisableFlagParsing: true, Short: fmt.Sprintf("Moved: see 'make %s'", name),
+		RunE: func(*cobra.Command, []string) error {
+			return &userError{
+				msg:    fmt.Sprintf("%s is not part of this program any more, nothing was done", name),
+				remedy: fmt.Sprintf("in a checkout of the source run 'make %s' or 'go run ./test/cmd/%s'", name, name),
+			}
+		},
+	}
 }

@@ -17,3 +17,15 @@ func TestRetired(t *testing.T) {
 		}
 	}
 }
+
+// The verbs that became commands of their own fail with the command to use, whatever
+// their flags.
+func TestMovedVerbs(t *testing.T) {
+	for _, line := range []string{"drill", "drill list --json", "drill run --all --report drills", "bench", "bench --help", "bench --only yard3 -s x"} {
+		name := strings.Fields(line)[0]
+		got := runLine(t, "", strings.Fields(line)...)
+		if got.code != 1 || got.out != "" || !strings.Contains(got.err, "'go run ./test/cmd/"+name+"'") {
+			t.Errorf("%s: %+v", line, got)
+		}
+	}
+}

@@ -9,7 +9,7 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/api"
 
 	"github.com/spf13/cobra"
 )
@@ -25,12 +25,12 @@ pending and running dispatches, and, if the yard is not ready, the reasons.`,
   yardmaster status --json -s nats://10.0.0.2:4222`,
 		Args: takeArgs(),
 		RunE: func(c *cobra.Command, _ []string) error {
-			return requestAndPrint(c.Context(), a, cluster.SubjectStatus, struct{}{}, statusTable)
+			return requestAndPrint(c.Context(), a, api.Subject("status"), struct{}{}, statusTable)
 		},
 	})
 }
 
-func statusTable(w io.Writer, s *statusReply) {
+func statusTable(w io.Writer, s *api.Status) {
 	fmt.Fprintf(w, "node\t%s, version %s, %s, up %s\n", s.Node, s.Version, s.Mode, time.Duration(s.Uptime)*time.Second)
 	fmt.Fprintf(w, "ready\t%s\n", readiness(s))
 	for _, reason := range s.Readiness.Reasons {
@@ -54,11 +54,11 @@ func statusTable(w io.Writer, s *statusReply) {
 	poolTable(w, s)
 }
 
-func memberTable(w io.Writer, s *statusReply) {
+func memberTable(w io.Writer, s *api.Status) {
 	if len(s.Members) == 0 {
 		return
 	}
-	statuses := make(map[string]nodeStatusReply, len(s.Nodes))
+	statuses := make(map[string]api.NodeStatus, len(s.Nodes))
 	for _, n := range s.Nodes {
 		statuses[n.Name] = n
 	}
@@ -95,7 +95,7 @@ func voterText(leader, voter bool) string {
 	return "learner"
 }
 
-func laneTable(w io.Writer, s *statusReply) {
+func laneTable(w io.Writer, s *api.Status) {
 	if len(s.Lanes) == 0 {
 		return
 	}
@@ -105,7 +105,7 @@ func laneTable(w io.Writer, s *statusReply) {
 	}
 }
 
-func poolTable(w io.Writer, s *statusReply) {
+func poolTable(w io.Writer, s *api.Status) {
 	if len(s.Pools) == 0 {
 		return
 	}
@@ -115,7 +115,7 @@ func poolTable(w io.Writer, s *statusReply) {
 	}
 }
 
-func readiness(s *statusReply) string {
+func readiness(s *api.Status) string {
 	r := s.Readiness
 	if r.Ready {
 		return "yes"
@@ -123,7 +123,7 @@ func readiness(s *statusReply) string {
 	return fmt.Sprintf("no (accepting %s, dispatching %s)", yesNo(r.Accepting), yesNo(r.Dispatching))
 }
 
-func authority(s *statusReply) string {
+func authority(s *api.Status) string {
 	if s.Authority.Owner == "" {
 		return "none"
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/job"
 
@@ -66,7 +67,7 @@ func takeArgs(names ...string) cobra.PositionalArgs {
 func (a *app) asUserError(err error) error {
 	var (
 		known       *userError
-		refused     *cluster.APIError
+		refused     *api.Error
 		invalid     *job.InvalidError
 		unavailable *job.UnavailableError
 		forbidden   *cluster.ForbiddenError
@@ -126,7 +127,7 @@ var remediesByText = []struct{ text, do string }{
 
 // explainAPIError returns the user error for a refusal. A text that contains "; "
 // states its own remedy.
-func explainAPIError(e *cluster.APIError) error {
+func explainAPIError(e *api.Error) error {
 	if strings.Contains(e.Text, "; ") {
 		return &userError{msg: e.Text[:strings.LastIndex(e.Text, "; ")], remedy: e.Text[strings.LastIndex(e.Text, "; ")+2:]}
 	}
@@ -140,7 +141,7 @@ func explainAPIError(e *cluster.APIError) error {
 	if p.remedy == "" {
 		p.remedy = "the refusal's code is " + e.Code
 	}
-	if e.Code == "503" && e.RetryAfter > 0 {
+	if e.Code == api.CodeUnavailable && e.RetryAfter > 0 {
 		p.remedy = fmt.Sprintf("'yardmaster status' shows why; try again in %s", e.RetryAfter.Round(time.Millisecond))
 	}
 	return p

@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
@@ -27,7 +27,7 @@ func TestExplainAPIError(t *testing.T) {
 		{"404", job.ErrJobNotFound.Error(), "yardmaster job list"},
 		{"500", "disk is full", "the node's log"},
 	} {
-		got := explainAPIError(&cluster.APIError{Code: tt.code, Text: tt.text}).Error()
+		got := explainAPIError(&api.Error{Code: tt.code, Text: tt.text}).Error()
 		if !strings.HasPrefix(got, tt.text) || !strings.Contains(got, tt.hint) || strings.Count(got, "node's log") > 0 != (tt.hint == "the node's log") {
 			t.Errorf("%s: %q", tt.text, got)
 		}

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/spf13/cobra"
@@ -47,7 +47,7 @@ func (a *app) await(ctx context.Context, cl *client, w waitRequest) error {
 	case err != nil:
 		return err
 	}
-	var j jobReply
+	var j api.Job
 	if err := json.Unmarshal(answer, &j); err != nil {
 		return badReplyError(err)
 	}
@@ -62,9 +62,9 @@ func (a *app) await(ctx context.Context, cl *client, w waitRequest) error {
 
 // awaitAccepted is like await, for a job that this command has enqueued. It shows
 // the id first, so that it is known if the wait is interrupted.
-func (a *app) awaitAccepted(ctx context.Context, cl *client, made enqueueReply, timeout time.Duration) error {
+func (a *app) awaitAccepted(ctx context.Context, cl *client, made api.EnqueueReply, timeout time.Duration) error {
 	fmt.Fprintln(a.Err, "yardmaster: accepted as", made.ID)
-	return a.await(ctx, cl, waitRequest{id: made.ID, queue: made.Queue, accepted: true, timeout: timeout})
+	return a.await(ctx, cl, waitRequest{id: made.ID.String(), queue: made.Queue, accepted: true, timeout: timeout})
 }
 
 // awaitReply repeats the request until the job has ended or ctx is done, and
@@ -76,9 +76,9 @@ func (a *app) awaitReply(ctx context.Context, cl *client, w waitRequest) ([]byte
 			wait = min(wait, time.Until(end))
 		}
 		request := map[string]any{"id": w.id, "queue": w.queue, "timeout_ms": max(wait.Milliseconds(), 1)}
-		answer, err := cl.requestWithin(ctx, wait+cl.timeout, cluster.SubjectAPI+".job.wait", request)
-		var refused *cluster.APIError
-		if !errors.As(err, &refused) || refused.Code != "408" && refused.Code != "503" {
+		answer, err := cl.requestWithin(ctx, wait+cl.timeout, api.Subject("job-wait"), request)
+		var refused *api.Error
+		if !errors.As(err, &refused) || refused.Code != api.CodeTimeout && refused.Code != api.CodeUnavailable {
 			return answer, err
 		}
 		if err := pause(ctx, refused.RetryAfter); err != nil {
@@ -95,13 +95,13 @@ const reportInterval = 2 * time.Second
 func (a *app) reportWaiting(ctx context.Context, cl *client, w waitRequest) {
 	last := ""
 	for pause(ctx, reportInterval) == nil {
-		answer, err := cl.request(ctx, cluster.SubjectAPI+".job.show", jobRequest(w.id, w.queue))
+		answer, err := cl.request(ctx, api.Subject("job-show"), jobRequest(w.id, w.queue))
 		var (
-			j       jobReply
-			refused *cluster.APIError
+			j       api.Job
+			refused *api.Error
 		)
 		switch {
-		case errors.As(err, &refused) && refused.Code == "503":
+		case errors.As(err, &refused) && refused.Code == api.CodeUnavailable:
 			j.Because = refused.Text
 		case err != nil || json.Unmarshal(answer, &j) != nil:
 			continue // the wait itself reports the error

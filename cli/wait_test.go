@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/api"
 )
 
 // A wait ends at its timeout, whether the node replies 408 or not at all.
@@ -28,10 +28,10 @@ func TestWait_Timeout(t *testing.T) {
 			if hold {
 				<-release
 			}
-			return nil, &cluster.APIError{Code: "408", Text: "job has not ended"}
+			return nil, &api.Error{Code: api.CodeTimeout, Text: "job has not ended"}
 		}
 	}
-	const enqueued = `{"id":"j","queue":"mail","duplicate":false}`
+	const enqueued = `{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a28","queue":"mail","duplicate":false}`
 	prompt := startFakeAPI(t, cannedReplies{"yard.enqueue.*": enqueued, "yard.api.v1.job.wait": notYet(false)})
 	silent := startFakeAPI(t, cannedReplies{"yard.api.v1.job.wait": notYet(true)})
 	defer close(release) // before the servers stop, which wait for their handlers
@@ -43,8 +43,8 @@ func TestWait_Timeout(t *testing.T) {
 			"job j is not known to have ended within 300ms; the job continues; 'yardmaster job wait j' waits until it ends"},
 		{prompt, "job wait k1 --queue mail --timeout 300ms",
 			"job k1 is not known to have ended within 300ms; the job continues; 'yardmaster job wait k1 --queue mail' waits until it ends"},
-		{prompt, "enqueue mail x --wait --for 300ms", "accepted as j\nyardmaster: " +
-			"job j is not known to have ended within 300ms; the job continues; 'yardmaster job wait j' waits until it ends"},
+		{prompt, "enqueue mail x --wait --for 300ms", "accepted as 0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a28\nyardmaster: " +
+			"job 0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a28 is not known to have ended within 300ms; the job continues; 'yardmaster job wait 0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a28' waits until it ends"},
 		{silent, "job wait j --timeout 300ms",
 			"job j is not known to have ended within 300ms; the job continues; 'yardmaster job wait j' waits until it ends"},
 	} {
@@ -68,13 +68,13 @@ func TestWait_Timeout(t *testing.T) {
 // An interrupted wait shows the job and that it continues.
 func TestWait_Interrupted(t *testing.T) {
 	for line, want := range map[string]string{
-		"enqueue mail x --wait": "yardmaster: accepted as j\n" +
-			"yardmaster: interrupted; job j is accepted and has not ended yet; the job continues; 'yardmaster job wait j' waits for it again\n",
+		"enqueue mail x --wait": "yardmaster: accepted as 0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a28\n" +
+			"yardmaster: interrupted; job 0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a28 is accepted and has not ended yet; the job continues; 'yardmaster job wait 0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a28' waits for it again\n",
 		"job wait k1 -q mail": "yardmaster: interrupted while waiting for job k1; the job continues; 'yardmaster job wait k1 --queue mail' waits for it again\n",
 	} {
 		ctx, interrupt := context.WithCancel(t.Context())
 		f := startFakeAPI(t, cannedReplies{
-			"yard.enqueue.*": `{"id":"j","queue":"mail","duplicate":false}`,
+			"yard.enqueue.*": `{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a28","queue":"mail","duplicate":false}`,
 			"yard.api.v1.job.wait": func([]byte) ([]byte, error) {
 				interrupt()
 				return nil, errors.New("not received")
@@ -91,15 +91,15 @@ func TestWait_Interrupted(t *testing.T) {
 // A removed job or queue is shown without a state.
 func TestRemoved(t *testing.T) {
 	f := startFakeAPI(t, cannedReplies{
-		"yard.api.v1.job.remove":   `{"id":"j","removed":true}`,
+		"yard.api.v1.job.remove":   `{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a28","removed":true}`,
 		"yard.api.v1.queue.remove": `{"name":"mail","removed":true}`,
 	})
-	for line, want := range map[string]string{"job rm j": "j  removed\n", "queue rm mail": "mail  removed, with its ended jobs\n"} {
+	for line, want := range map[string]string{"job rm j": "0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a28  removed\n", "queue rm mail": "mail  removed, with its ended jobs\n"} {
 		if got := f.run(t, strings.Fields(line)...); got != (cmdResult{out: want}) {
 			t.Errorf("%s: %+v", line, got)
 		}
 	}
-	sameJSON(t, f.run(t, "job", "rm", "j", "--json").out, `{"id":"j","removed":true}`)
+	sameJSON(t, f.run(t, "job", "rm", "j", "--json").out, `{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a28","removed":true}`)
 	sameJSON(t, f.run(t, "queue", "rm", "mail", "--json").out, `{"name":"mail","removed":true}`)
 }
 
@@ -107,11 +107,11 @@ func TestRemoved(t *testing.T) {
 func TestWait_ReportsReason(t *testing.T) {
 	var shown []string
 	for _, reason := range []string{"queue mail is paused", "queue mail is paused", "no worker has credit for queue mail", ""} {
-		shown = append(shown, `{"id":"j","state":"waiting","waiting_because":"`+reason+`"}`)
+		shown = append(shown, `{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a28","state":"waiting","waiting_because":"`+reason+`"}`)
 	}
 	allShown := make(chan struct{})
 	f := startFakeAPI(t, cannedReplies{
-		"yard.enqueue.*": `{"id":"j","queue":"mail","duplicate":false}`,
+		"yard.enqueue.*": `{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a28","queue":"mail","duplicate":false}`,
 		"yard.api.v1.job.show": func([]byte) ([]byte, error) {
 			text := shown[0]
 			if shown = shown[1:]; len(shown) == 0 {
@@ -122,15 +122,15 @@ func TestWait_ReportsReason(t *testing.T) {
 		"yard.api.v1.job.wait": func([]byte) ([]byte, error) {
 			select {
 			case <-allShown:
-				return []byte(`{"id":"j","state":"completed"}`), nil
+				return []byte(`{"id":"0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a28","state":"completed"}`), nil
 			default:
-				return nil, &cluster.APIError{Code: "408", Text: "job has not ended"}
+				return nil, &api.Error{Code: api.CodeTimeout, Text: "job has not ended"}
 			}
 		},
 	})
 	got := f.run(t, "enqueue", "mail", "x", "--wait", "--json")
-	const want = "yardmaster: accepted as j\nyardmaster: job j does not run yet: queue mail is paused\n" +
-		"yardmaster: job j does not run yet: no worker has credit for queue mail\n"
+	const want = "yardmaster: accepted as 0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a28\nyardmaster: job 0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a28 does not run yet: queue mail is paused\n" +
+		"yardmaster: job 0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a28 does not run yet: no worker has credit for queue mail\n"
 	if got.code != 0 || got.err != want {
 		t.Errorf("%+v", got)
 	}

@@ -15,6 +15,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/yardmaster-dev/yardmaster/test/testnet"
 )
 
 // writePair writes a self-signed certificate for servers and clients, and its key.
@@ -59,7 +61,7 @@ func TestWorker_TLS(t *testing.T) {
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
 	writePair(t, cert, key)
-	server, edge := freeAddress(t), freeAddress(t)
+	server, edge := testnet.Address(t), testnet.Address(t)
 	host, port, _ := strings.Cut(edge, ":")
 	t.Setenv("YARD_SERVER_HOST", host)
 	t.Setenv("YARD_SERVER_PORT", port)

@@ -75,7 +75,7 @@ type Job struct {
 	Key string
 	// RunAt is the earliest start; the zero time means now.
 	RunAt time.Time
-	// Priority is 0 (first) to 9 (last); nil means 5.
+	// Priority is 0 to 9, 9 starts first; nil means 5.
 	Priority *int
 	// MaxAttempts is how often the job may be tried; 0 means the cluster's default.
 	MaxAttempts int

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/client"
-	"github.com/yardmaster-dev/yardmaster/internal/clustertest"
+	"github.com/yardmaster-dev/yardmaster/test/clustertest"
 )
 
 type mail struct {

@@ -425,7 +425,7 @@ _MOST_IN = 32 << 20  # bytes, the largest frame that any node may be set to
 _CONNECT_TIME = 5.0  # seconds for connecting and registering
 _QUIET = 5.0         # seconds of silence before a PING asks whether the node is there
 _SILENT = 65.0       # seconds without a byte after which it is not: answers come in order, and the one
-                     # before the PING's may take a node's settle_wait or request_timeout, 60 s at most
+                     # before the PING's may take a node's request_timeout, 60 s at most
 _DEAF = 15.0         # the same while nothing but the PING is to be answered, which takes no time
 _UNREACHED = 3.0     # the same for bytes that the node's host does not confirm: with the time between two
                      # BEATs less than a lease, so that jobs in hand come to another node in time

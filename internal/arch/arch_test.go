@@ -19,41 +19,55 @@ const module = "github.com/yardmaster-dev/yardmaster"
 
 // layers lists the packages of the module that a package may import, and the
 // reason of the rule. An entry covers the packages below its key, unless they have
-// an entry of their own; "*" allows all packages.
+// an entry of their own; "*" allows all packages. No entry allows product packages
+// to import packages below test: see testTree.
 var layers = map[string]struct {
 	imports []string
 	reason  string
 }{
 	"job":            {nil, "the domain types depend on nothing"},
 	"ledger":         {[]string{"job"}, "the ledger is pure: it depends on the domain types only"},
+	"api":            {[]string{"job", "ledger"}, "the public contract is data only: it depends on the domain types, and on the ledger for the runtime contract's snapshot"},
 	"consensus":      {[]string{"job", "ledger", "internal"}, "subsystems do not import each other: consensus replicates entries and does not interpret them"},
-	"cluster":        {[]string{"job", "ledger", "internal"}, "subsystems do not import each other: cluster transports messages for all of them"},
-	"scheduler":      {[]string{"job", "ledger", "internal"}, "subsystems do not import each other: the scheduler declares interfaces, and node implements them"},
+	"cluster":        {[]string{"job", "ledger", "api", "internal"}, "subsystems do not import each other: cluster transports messages for all of them"},
+	"scheduler":      {[]string{"job", "ledger", "api", "internal"}, "subsystems do not import each other: the scheduler declares interfaces, and node implements them; what the API shows of it has the API's types"},
 	"agent":          {[]string{"job", "internal"}, "subsystems do not import each other, and the agent does not read the ledger"},
-	"edge":           {[]string{"job", "internal"}, "subsystems do not import each other, and the edge does not read the ledger"},
+	"edge":           {[]string{"job", "api", "internal"}, "subsystems do not import each other, and the edge does not read the ledger; its status has the API's types"},
 	"edge/overhop":   {[]string{"internal"}, "a protocol package defines wire types only"},
-	"runnerpool":     {[]string{"job", "internal"}, "subsystems do not import each other, and a pool does not read the ledger"},
+	"runnerpool":     {[]string{"job", "api", "internal"}, "subsystems do not import each other, and a pool does not read the ledger; its status has the API's types"},
 	"runnerpool/rrq": {[]string{"internal"}, "a protocol package defines wire types only"},
 	"tracing":        {[]string{"job", "internal"}, "subsystems do not import each other: node passes dispatches to tracing"},
 	"client":         {[]string{"job", "edge/overhop", "runnerpool/rrq", "internal"}, "programs of users must not link a node"},
 	"examples":       {[]string{"client", "edge/overhop", "runnerpool/rrq"}, "an example uses only what users have: the protocols and the client"},
-	"health":         {nil, "node passes health everything that it needs"},
-	"backup":         {[]string{"job", "ledger"}, "a backup file is read without a yard: it depends on the ledger only"},
+	"diagnose":       {[]string{"job", "ledger", "api", "cluster", "scheduler"}, "a diagnosis asks the scheduler, and reads records and history, in their types; node passes everything else"},
+	"health":         {[]string{"job", "ledger", "api", "cluster", "consensus", "scheduler", "internal"}, "health reports the state of the other parts of a node in their types; node passes the parts"},
+	"backup":         {[]string{"job", "ledger", "api", "cluster", "internal"}, "backup saves and restores the streams of cluster; what it needs of other subsystems it declares as functions"},
 	"board":          {[]string{"internal"}, "node defines the content and the storage of boards"},
-	"web":            {[]string{"job", "ledger", "internal"}, "web serves HTTP only: node passes the handlers"},
-	"membership":     {[]string{"ledger", "internal"}, "node applies membership changes to Raft and NATS"},
-	"node":           {[]string{"job", "ledger", "membership", "consensus", "cluster", "scheduler", "agent", "edge", "runnerpool", "tracing", "board", "web", "health", "backup", "internal"}, "node connects all subsystems and imports nothing above them"},
+	"web":            {[]string{"job", "ledger", "api", "internal"}, "web serves HTTP only: node passes the handlers"},
+	"membership":     {[]string{"job", "ledger", "api", "consensus", "cluster", "internal"}, "membership keeps Raft and NATS in step, so it uses both; what it needs of other subsystems it declares as interfaces"},
+	"server":         {[]string{"job", "ledger", "api", "cluster", "consensus", "scheduler", "internal"}, "server answers requests: it reads the ledger and the streams, and asks the authority; node passes it what it needs of the other subsystems"},
+	"node":           {[]string{"job", "ledger", "api", "server", "membership", "consensus", "cluster", "scheduler", "agent", "edge", "runnerpool", "tracing", "board", "web", "health", "diagnose", "backup", "internal"}, "node connects all subsystems and imports nothing above them"},
 	"internal":       {nil, "internal packages are shared by all layers and depend on none"},
+
+	"health/consistency": {[]string{"job", "ledger", "api", "internal"}, "the check compares ledgers; node passes the requests to other members"},
 
 	"cli/statedir": {[]string{"ledger"}, "a state directory is used without a yard"},
 	"cli":          {[]string{"*"}, "commands may use any package"}, "cmd": {[]string{"*"}, "main may use any package"},
-	"bench": {[]string{"*"}, "benchmarks measure every layer"}, "drill": {[]string{"*"}, "drills may use any package"}, "drill/check": {nil, "the checkers share no code with what they check"}, "drill/hosts": {nil, "virtual hosts and networks do not depend on their use"},
-	"sim": {[]string{"*"}, "the simulation drives every layer"}, "internal/clustertest": {[]string{"*"}, "starts whole nodes for tests"},
-	"internal/wirescript":   {[]string{"edge/overhop", "internal"}, "plays scripts of the Overhop protocol against any implementation"},
-	"internal/runnerscript": {[]string{"job", "cluster", "edge/overhop", "internal"}, "uses a yard like a client"}, "internal/runnerscript/sequential": {nil, "implements the contract independently"},
-	"internal/contractcheck": {nil, "implements the contract independently, to be compared with the ledger"},
-	"internal/arch":          {nil, "reads source files only"}, "internal/docs": {[]string{"job"}, "computes values that documents publish"}, "internal/deps": {nil, "keeps modules in go.mod that no package imports yet"},
+	"test/testnet":   {[]string{"internal"}, "finds addresses for tests of any layer"},
+	"internal/procs": {[]string{"api", "cluster", "internal"}, "starts nodes as processes and asks for their status"},
+
+	"test":             {[]string{"*"}, "what proves the product drives every layer of it"},
+	"test/drill/check": {nil, "the checkers share no code with what they check"}, "test/drill/hosts": {nil, "virtual hosts and networks do not depend on their use"},
+	"test/wirescript":   {[]string{"edge/overhop", "internal"}, "plays scripts of the Overhop protocol against any implementation"},
+	"test/runnerscript": {[]string{"job", "api", "cluster", "edge/overhop", "internal"}, "uses a yard like a client"}, "test/runnerscript/sequential": {nil, "implements the contract independently"},
+	"test/contractcheck": {nil, "implements the contract independently, to be compared with the ledger"},
+	"internal/arch":      {nil, "reads source files only"}, "internal/docs": {[]string{"job"}, "computes values that documents publish"}, "internal/deps": {nil, "keeps modules in go.mod that no package imports yet"},
 }
+
+// testTree contains what proves the product: harnesses, drills, benchmarks, the
+// simulation and their commands. Only packages in it, and test files, may import it,
+// so that the product's binary links no fault injection and no benchmark.
+const testTree = "test"
 
 // dependencies lists the packages that may import a dependency, by prefix of its
 // import path, and the reason. Each dependency is limited to one package, so that
@@ -63,36 +77,35 @@ var dependencies = map[string]struct {
 	packages []string
 	reason   string
 }{
-	"github.com/nats-io/":              {[]string{"cluster", "client", "bench", "drill", "backup"}, "cluster wraps NATS; clients dial it, benchmarks measure it directly"},
-	"github.com/hashicorp/raft":        {[]string{"consensus", "bench"}, "consensus wraps Raft; benchmarks measure it directly"},
-	"github.com/hashicorp/go-":         {[]string{"consensus", "bench"}, "only raft uses these modules"},
-	"go.etcd.io/bbolt":                 {[]string{"consensus", "bench"}, "consensus owns the log store; benchmarks measure it directly"},
-	"github.com/vmihailenco/msgpack":   {[]string{"edge/overhop", "consensus"}, "MessagePack is used for the Overhop protocol and the Raft log; everything else is JSON, which people can read"},
-	"github.com/spf13/":                {[]string{"cli", "cmd"}, "only the command line parses flags"},
-	"github.com/tidwall/btree":         {[]string{"ledger"}, "only the ledger uses copy-on-write trees"},
-	"github.com/robfig/cron":           {[]string{"scheduler"}, "only the authority evaluates cron expressions"},
-	"github.com/prometheus/":           {[]string{"web"}, "web exports metrics; the other packages count in plain numbers"},
-	"go.opentelemetry.io/":             {[]string{"tracing"}, "only tracing creates spans; the other packages work without it"},
-	"github.com/BurntSushi/toml":       {[]string{"node", "cli", "cmd"}, "the other packages get structs, not files"},
-	"github.com/anishathalye/":         {[]string{"drill/check"}, "only the checkers of drills check linearizability"},
-	"github.com/google/go-cmp":         {nil, "tests only"},
-	"pgregory.net/rapid":               {nil, "tests only"},
-	"github.com/VictoriaMetrics/":      {nil, "tests only: parses the expressions of alerts and dashboards"},
-	"go.yaml.in/yaml":                  {nil, "tests only: parses the alerts"},
-	"testing":                          {[]string{"internal/testlog", "internal/netfault", "internal/clustertest"}, "tests only"},
-	module + "/internal/testlog":       {[]string{"internal/clustertest"}, "tests only"},
-	module + "/internal/netfault":      {[]string{"internal/clustertest"}, "tests only"},
-	module + "/internal/clustertest":   {nil, "tests only"},
-	module + "/internal/contractcheck": {[]string{"drill", "sim"}, "only tests, drills and the simulation compare the ledger with it"},
-	module + "/internal/wirescript":    {nil, "tests only"},
-	module + "/internal/runnerscript":  {nil, "tests only"},
+	"github.com/nats-io/":            {[]string{"cluster", "client", "backup", "test"}, "cluster wraps NATS; clients dial it, benchmarks measure it directly"},
+	"github.com/hashicorp/raft":      {[]string{"consensus", "test"}, "consensus wraps Raft; benchmarks measure it directly"},
+	"github.com/hashicorp/go-":       {[]string{"consensus", "test"}, "only raft uses these modules"},
+	"go.etcd.io/bbolt":               {[]string{"consensus", "test"}, "consensus owns the log store; benchmarks measure it directly"},
+	"github.com/vmihailenco/msgpack": {[]string{"edge/overhop", "internal/structpack"}, "MessagePack is used for the Overhop protocol, and by structpack for the Raft log and messages between nodes; everything else is JSON, which people can read"},
+	"github.com/spf13/":              {[]string{"cli", "cmd", "test/cmd"}, "only command lines parse flags"},
+	"github.com/KimMachineGun/":      {[]string{"cli"}, "only the command line sets the memory limit of a node"},
+	"github.com/tidwall/btree":       {[]string{"ledger"}, "only the ledger uses copy-on-write trees"},
+	"github.com/robfig/cron":         {[]string{"scheduler"}, "only the authority evaluates cron expressions"},
+	"github.com/prometheus/":         {[]string{"web"}, "web exports metrics; the other packages count in plain numbers"},
+	"go.opentelemetry.io/":           {[]string{"tracing"}, "only tracing creates spans; the other packages work without it"},
+	"github.com/BurntSushi/toml":     {[]string{"node", "cli", "cmd"}, "the other packages get structs, not files"},
+	"github.com/anishathalye/":       {[]string{"test/drill/check"}, "only the checkers of drills check linearizability"},
+	"github.com/google/go-cmp":       {nil, "tests only"},
+	"pgregory.net/rapid":             {nil, "tests only"},
+	"github.com/VictoriaMetrics/":    {nil, "tests only: parses the expressions of alerts and dashboards"},
+	"go.yaml.in/yaml":                {nil, "tests only: parses the alerts"},
+	"testing":                        {[]string{"test"}, "tests only"},
+	module + "/internal/procs":       {[]string{"cli/demo", "test"}, "only the demo and tests start nodes as processes"},
+	module + "/test/clustertest":     {nil, "tests only"},
+	module + "/test/wirescript":      {nil, "tests only"},
+	module + "/test/runnerscript":    {nil, "tests only"},
 }
 
 // pure lists the pure packages, which must be replayable: they may not read a
 // clock, use random numbers, or block. The files of a protocol package that handle
 // connections are exempt; they are listed.
 var pure = map[string][]string{
-	"job": nil, "ledger": nil, "cluster/wire": nil,
+	"job": nil, "ledger": nil, "api": nil, "cluster/wire": nil,
 	"edge/overhop":   {"client.go", "calls.go", "await.go", "dialer.go", "activejob.go", "workerconn.go", "producer.go", "silence.go", "worker.go"},
 	"runnerpool/rrq": {"conn.go", "serve.go"},
 }
@@ -201,7 +214,7 @@ func layerOf(pkg string) string {
 func TestLayerOf(t *testing.T) {
 	for pkg, want := range map[string]string{
 		"job": "job", "edge": "edge", "edge/overhop": "edge/overhop", "cluster/wire": "cluster", "cmd/node": "cmd",
-		"internal/frame": "internal", "internal/arch": "internal/arch", "nowhere": "", "jobs": "",
+		"internal/frame": "internal", "internal/arch": "internal/arch", "test/drill/catalogue": "test", "nowhere": "", "jobs": "",
 	} {
 		if got := layerOf(pkg); got != want {
 			t.Errorf("layer of %s is %q, want %q", pkg, got, want)
@@ -216,8 +229,8 @@ func TestLayerOf(t *testing.T) {
 	}
 }
 
-// TestLayers checks the imports within the module against layers. Test files may
-// also import internal packages.
+// TestLayers checks the imports within the module against layers and testTree. Test
+// files may also import internal packages and those of testTree.
 func TestLayers(t *testing.T) {
 	for _, s := range moduleSources(t) {
 		layer := layerOf(s.pkg)
@@ -227,7 +240,11 @@ func TestLayers(t *testing.T) {
 		}
 		for _, imported := range s.imports() {
 			other, ours := strings.CutPrefix(imported, module+"/")
-			if !ours || s.test && inPackages(other, []string{"internal"}) {
+			if !ours || s.test && inPackages(other, []string{"internal", testTree}) {
+				continue
+			}
+			if inPackages(other, []string{testTree}) && !inPackages(s.pkg, []string{testTree}) {
+				t.Errorf("%s must not import %s: no product package may import what tests it", s.path(), imported)
 				continue
 			}
 			if layerOf(other) == layer || strings.HasPrefix(other, layer+"/") || inPackages(other, layers[layer].imports) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +15,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/runnerpool/rrq"
+	"github.com/yardmaster-dev/yardmaster/test/testnet"
 )
 
 // example is the same runner in Python.
@@ -45,14 +45,7 @@ func startRunner(t *testing.T, language string) *rrq.Conn {
 	if _, err := exec.LookPath("python3"); language == "python" && err != nil {
 		t.Skip("no python3 on this machine")
 	}
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := ln.Addr().String()
-	if err := ln.Close(); err != nil {
-		t.Fatal(err)
-	}
+	addr := testnet.Address(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- runners[language](ctx, t, addr) }()

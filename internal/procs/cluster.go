@@ -1,0 +1,303 @@
+// Package procs starts nodes as separate processes of the program itself, on
+// loopback addresses and in a directory of the caller's. It is for benchmarks and
+// demos of real clusters.
+package procs
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
+	"github.com/yardmaster-dev/yardmaster/internal/freeport"
+)
+
+const (
+	startTimeout   = 30 * time.Second
+	stopTimeout    = 5 * time.Second
+	dialTimeout    = 2 * time.Second
+	requestTimeout = 5 * time.Second // including the connection
+)
+
+// Options configures a cluster.
+type Options struct {
+	Nodes  int    // 1, 3 or 5
+	Dir    string // an empty directory; the caller removes it
+	Binary string // path of the program
+	Config string // TOML appended to every node's configuration file
+	// NodeConfig returns TOML appended to the configuration file of a node; nil: none.
+	NodeConfig func(node string) string
+	Env        []string
+	// Profile opens a profiling listener on every node, at Node.Profile.
+	Profile bool
+}
+
+// Cluster is a set of nodes that run as processes.
+type Cluster struct {
+	Nodes   []*Node
+	Workers []*Process // other processes that Until watches, and that Stop stops first
+	opts    Options
+}
+
+// Node is one node of a cluster, running or stopped.
+type Node struct {
+	Name    string
+	NATS    string // host:port for clients
+	Edge    string // host:port for Overhop workers
+	Profile string // host:port of its profiling listener; "" without Options.Profile
+	*Process
+	cluster     *Cluster
+	route, raft string
+}
+
+// Start starts the nodes and returns when all of them report that the cluster is
+// ready. After an error no node is running.
+func Start(ctx context.Context, o Options) (*Cluster, error) {
+	c, err := LayOut(o)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.Start(ctx); err != nil {
+		c.Stop()
+		return nil, err
+	}
+	return c, nil
+}
+
+// Start starts the nodes and returns when all of them report that the cluster is
+// ready.
+func (c *Cluster) Start(ctx context.Context) error {
+	for _, n := range c.Nodes {
+		if err := n.Start(); err != nil {
+			return err
+		}
+	}
+	return c.AwaitReady(ctx)
+}
+
+// LayOut chooses addresses and writes the configuration files. It starts nothing.
+func LayOut(o Options) (*Cluster, error) {
+	c := &Cluster{opts: o}
+	const ports = 5
+	a, err := freeport.Addresses(ports * o.Nodes)
+	if err != nil {
+		return nil, err
+	}
+	for i := range o.Nodes {
+		a := a[ports*i:]
+		n := &Node{Name: fmt.Sprintf("n%d", i+1), cluster: c, NATS: a[0], Edge: a[1], route: a[2], raft: a[3]}
+		if o.Profile {
+			n.Profile = a[4]
+		}
+		c.Nodes = append(c.Nodes, n)
+	}
+	for _, n := range c.Nodes {
+		n.Process = &Process{Name: "node " + n.Name, LogFile: n.path("log"), Env: slices.Clone(o.Env),
+			Args: []string{o.Binary, "node", "--config", n.path("toml")}}
+		if n.Profile != "" {
+			n.Env = append(n.Env, "YARD_PPROF="+n.Profile)
+		}
+		if err := os.WriteFile(n.path("toml"), []byte(n.config()), 0o600); err != nil {
+			return nil, fmt.Errorf("write the configuration of %s: %w", n.Name, err)
+		}
+	}
+	return c, nil
+}
+
+func (n *Node) path(suffix string) string {
+	return filepath.Join(n.cluster.opts.Dir, n.Name+"."+suffix)
+}
+
+// config returns the node's configuration file.
+func (n *Node) config() string {
+	var b strings.Builder
+	host, port, _ := net.SplitHostPort(n.Edge)
+	fmt.Fprintf(&b, "[node]\nname = %q\ndata_dir = %q\n\n", n.Name, n.path("data"))
+	fmt.Fprintf(&b, "[nats]\nlisten = %q\n\n", n.NATS)
+	fmt.Fprint(&b, "[http]\nlisten = \"127.0.0.1:0\"\n\n")
+	fmt.Fprintf(&b, "[server]\nhost = %q\nport = %s\n", host, port)
+	if len(n.cluster.Nodes) > 1 {
+		fmt.Fprintf(&b, "\n[cluster]\nmembers = [\n")
+		for _, m := range n.cluster.Nodes {
+			fmt.Fprintf(&b, "  { name = %q, route = %q, raft = %q },\n", m.Name, m.route, m.raft)
+		}
+		fmt.Fprint(&b, "]\n")
+	}
+	b.WriteString("\n" + n.cluster.opts.Config)
+	if more := n.cluster.opts.NodeConfig; more != nil {
+		b.WriteString("\n" + more(n.Name))
+	}
+	return b.String()
+}
+
+// URL returns the URL of the node for NATS clients.
+func (n *Node) URL() string { return "nats://" + n.NATS }
+
+// Route returns the address of the node for the routes of other NATS servers.
+func (n *Node) Route() string { return n.route }
+
+// Ask sends a request to the node and decodes its JSON answer.
+func (n *Node) Ask(ctx context.Context, subject string, request, answer any) error {
+	return Ask(ctx, n.Name, n.URL(), subject, request, answer)
+}
+
+// Request sends a request to the node and returns its raw answer.
+func (n *Node) Request(ctx context.Context, subject string, request []byte) ([]byte, error) {
+	return ask(ctx, n.Name, n.URL(), subject, request)
+}
+
+// Ask sends a request to the node of that name and NATS URL over a connection of
+// its own, and decodes the JSON answer.
+func Ask(ctx context.Context, name, url, subject string, request, answer any) error {
+	body, err := json.Marshal(request)
+	if err != nil {
+		return fmt.Errorf("encode the request %s: %w", subject, err)
+	}
+	raw, err := ask(ctx, name, url, subject, body)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(raw, answer); err != nil {
+		return fmt.Errorf("decode the answer of %s to %s: %w", name, subject, err)
+	}
+	return nil
+}
+
+func ask(ctx context.Context, name, url, subject string, body []byte) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	c, err := cluster.Dial(ctx, url, cluster.DialOptions{Timeout: dialTimeout})
+	if err != nil {
+		return nil, fmt.Errorf("ask %s: %w", name, err)
+	}
+	defer c.Close()
+	raw, err := c.Request(ctx, subject, body)
+	if err != nil {
+		return nil, fmt.Errorf("ask %s: %w", name, err)
+	}
+	return raw, nil
+}
+
+// Status returns the node's status.
+func (n *Node) Status(ctx context.Context) (s api.Status, err error) {
+	err = n.Ask(ctx, api.SubjectStatus, struct{}{}, &s)
+	return s, err
+}
+
+// AwaitReady waits until every node reports that the cluster is ready, with all
+// members and runners up.
+func (c *Cluster) AwaitReady(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	for _, n := range c.Nodes {
+		err := c.Until(ctx, "node "+n.Name+" is ready", func() error {
+			s, err := n.Status(ctx)
+			if err != nil {
+				return err
+			}
+			return CheckReady(&s, len(c.Nodes))
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// CheckReady returns an error unless the status of a node shows a ready cluster
+// with this number of members up and all runners up.
+func CheckReady(s *api.Status, members int) error {
+	up := 0
+	for _, m := range s.Members {
+		if m.State == "up" {
+			up++
+		}
+	}
+	if up < members {
+		return fmt.Errorf("%d of %d members are up", up, members)
+	}
+	for _, p := range s.Pools {
+		if p.Up < p.Size {
+			return fmt.Errorf("%d of %d runners are up", p.Up, p.Size)
+		}
+	}
+	if !s.Readiness.Ready {
+		return fmt.Errorf("not ready: %v", s.Readiness.Reasons)
+	}
+	return nil
+}
+
+// Authority returns the node that holds the authority, as the first node that
+// answers reports it.
+func (c *Cluster) Authority(ctx context.Context) (*Node, error) {
+	var last error
+	for _, asked := range c.Nodes {
+		s, err := asked.Status(ctx)
+		if err != nil {
+			last = err
+			continue
+		}
+		for _, n := range c.Nodes {
+			if n.Name == s.Authority.Owner {
+				return n, nil
+			}
+		}
+		last = fmt.Errorf("%s reports no authority", asked.Name)
+	}
+	return nil, last
+}
+
+// Until polls fact until it returns nil. It gives up when ctx ends or a process
+// has exited unexpectedly.
+func (c *Cluster) Until(ctx context.Context, what string, fact func() error) error {
+	for {
+		err := fact()
+		if err == nil {
+			return nil
+		}
+		if err := c.UnexpectedExit(); err != nil {
+			return err
+		}
+		if backoff.Sleep(ctx, 50*time.Millisecond) != nil {
+			return fmt.Errorf("gave up waiting until %s: %w", what, err)
+		}
+	}
+}
+
+// UnexpectedExit returns an error if a process has exited without a request.
+func (c *Cluster) UnexpectedExit() error {
+	for _, p := range append(c.nodeProcesses(), c.Workers...) {
+		if err := p.UnexpectedExit(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *Cluster) nodeProcesses() (nodes []*Process) {
+	for _, n := range c.Nodes {
+		nodes = append(nodes, n.Process)
+	}
+	return nodes
+}
+
+// Stop stops all processes: the workers first, so that they can report their last
+// outcomes.
+func (c *Cluster) Stop() {
+	for _, group := range [][]*Process{c.Workers, c.nodeProcesses()} {
+		for _, p := range group {
+			p.Term()
+		}
+		for _, p := range group {
+			p.Stop(stopTimeout)
+		}
+	}
+}

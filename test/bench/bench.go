@@ -1,0 +1,349 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/internal/procs"
+)
+
+// Options configures a run of benchmarks.
+type Options struct {
+	Only    []string      // names or prefixes of figures to measure; empty means all
+	Round   time.Duration // approximate length of a round; 0 means 3 s
+	Rounds  int           // 0 means 3
+	Binary  string        // path of the program to measure
+	Profile bool          // nodes open profiling listeners and print their addresses to Progress
+	Out     io.Writer     // receives each figure as a line of JSON
+	// Progress receives messages for people.
+	Progress io.Writer
+}
+
+// ErrUnknownFigure is returned if no figure matches Options.Only.
+var ErrUnknownFigure = errors.New("no figure has that name")
+
+const defaultRound = 3 * time.Second
+
+// bench is a run of benchmarks.
+type bench struct {
+	Options
+	self    string // path of this process, which runs [Peer] if it is started with PeerVerb
+	dir     string
+	figures []Figure
+	needed  []string // floors of the selected figures
+}
+
+// experiment measures one figure.
+type experiment struct {
+	name, unit string
+	target     target
+	note       string
+	once       bool // measure one round only: the figure hardly varies
+	run        func(context.Context) (round, error)
+}
+
+// suite is a set of experiments that share the same processes.
+type suite struct {
+	name  string
+	names []experiment
+	// open starts the processes that the experiments use.
+	open func(ctx context.Context, dir string) (closer func(), err error)
+}
+
+// Run measures figures and returns them in order. It leaves no process behind. It
+// returns an error if a figure could not be measured or a job was accepted and not
+// settled.
+func Run(ctx context.Context, o Options) ([]Figure, error) {
+	if o.Round == 0 {
+		o.Round = defaultRound
+	}
+	if o.Rounds == 0 {
+		o.Rounds = 3
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("find the path of this process: %w", err)
+	}
+	b := &bench{Options: o, self: self}
+	suites := b.suites()
+	b.needed = floorsOf(suites, b.Only)
+	if !slices.ContainsFunc(suites, func(s suite) bool { return len(b.wanted(s)) > 0 }) {
+		return nil, fmt.Errorf("%s: %w; there are %s", strings.Join(o.Only, ", "), ErrUnknownFigure, strings.Join(Names(), ", "))
+	}
+	dir, err := os.MkdirTemp("", "yardmaster-bench-")
+	if err != nil {
+		return nil, fmt.Errorf("create a directory: %w", err)
+	}
+	b.dir = dir
+	for _, s := range suites {
+		if err := b.runSuite(ctx, s); err != nil {
+			return b.figures, fmt.Errorf("%w; logs and data are in %s", err, dir)
+		}
+	}
+	return b.figures, os.RemoveAll(dir)
+}
+
+// Names returns the names of all figures.
+func Names() []string {
+	var names []string
+	for _, s := range (&bench{}).suites() {
+		for _, e := range s.names {
+			names = append(names, e.name)
+		}
+	}
+	return names
+}
+
+// floorsOf returns the floors that the selected figures are compared with. They are
+// measured as well.
+func floorsOf(suites []suite, only []string) (floors []string) {
+	for _, s := range suites {
+		for _, e := range s.names {
+			if hasPrefix(e.name, only) && strings.HasPrefix(e.target.floor, "floor.") {
+				floors = append(floors, e.target.floor)
+			}
+		}
+	}
+	return floors
+}
+
+// hasPrefix reports whether name begins with one of the prefixes.
+func hasPrefix(name string, prefixes []string) bool {
+	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) })
+}
+
+// wanted returns the experiments of a suite that are selected or needed as floors.
+func (b *bench) wanted(s suite) []experiment {
+	if len(b.Only) == 0 {
+		return s.names
+	}
+	return slices.DeleteFunc(slices.Clone(s.names), func(e experiment) bool {
+		return !hasPrefix(e.name, b.Only) && !slices.Contains(b.needed, e.name)
+	})
+}
+
+// runSuite starts the processes of a suite and runs its selected experiments.
+func (b *bench) runSuite(ctx context.Context, s suite) error {
+	wanted := b.wanted(s)
+	if len(wanted) == 0 {
+		return nil
+	}
+	dir := filepath.Join(b.dir, s.name)
+	if err := os.Mkdir(dir, 0o750); err != nil {
+		return fmt.Errorf("create a directory: %w", err)
+	}
+	b.logf("%s: starting", s.name)
+	closer, err := s.open(ctx, dir)
+	if err != nil {
+		return fmt.Errorf("%s: %w", s.name, err)
+	}
+	defer closer()
+	for _, e := range wanted {
+		if err := b.measure(ctx, e); err != nil {
+			return fmt.Errorf("%s: %w", e.name, err)
+		}
+	}
+	return nil
+}
+
+// measure runs all rounds of an experiment and records its figure.
+func (b *bench) measure(ctx context.Context, e experiment) error {
+	f := Figure{Name: e.name, Unit: e.unit, Note: e.note}
+	rounds := b.Rounds
+	if e.once {
+		rounds = 1
+	}
+	for range rounds {
+		r, err := e.run(ctx)
+		if skipped := (*skippedError)(nil); errors.As(err, &skipped) {
+			f.Skipped = skipped.reason
+			break
+		}
+		if err != nil {
+			return err
+		}
+		f.Rounds = append(f.Rounds, r.value)
+		if r.p99 > 0 {
+			f.P99Rounds = append(f.P99Rounds, r.p99)
+		}
+		f.Jobs += r.jobs
+		f.Settled += r.settled
+		f.Repeated += r.repeated
+		f.Accepted += r.accepted / float64(rounds)
+		f.Cores += r.cores / float64(rounds)
+		f.Load += r.load / float64(rounds)
+		f.Machine += r.machine / float64(rounds)
+	}
+	f.Value, f.P99 = median(f.Rounds), median(f.P99Rounds)
+	f.compare(e.target, b.figures)
+	b.figures = append(b.figures, f)
+	b.logf("  %-22s %s", f.Name, f.value())
+	if b.Out == nil {
+		return nil
+	}
+	return f.WriteLine(b.Out)
+}
+
+// logf writes a line of progress.
+func (b *bench) logf(format string, v ...any) {
+	if b.Progress != nil {
+		fmt.Fprintf(b.Progress, format+"\n", v...)
+	}
+}
+
+// Machine describes this machine in one line.
+func Machine() string {
+	return fmt.Sprintf("%d processors, %s, %s/%s", runtime.NumCPU(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+}
+
+// suites returns all suites in the order in which they run.
+func (b *bench) suites() []suite {
+	return []suite{
+		b.floorSuite(), b.echoSuite(), b.rrqFloorSuite(), b.threeSuite(), b.singleSuite(),
+		b.overhopSuite(), b.idleSuite(), b.rejoinSuite(),
+		b.rrqSuite(1), b.rrqSuite(3), b.rrqLifeSuite(), b.ledgerSuite(),
+	}
+}
+
+// asyncJobs returns the number of jobs that take about a round.
+func (b *bench) asyncJobs() int { return int(b.Round.Seconds() * 15_000) }
+
+// The three patterns of load: asynchronous, synchronous and open-loop.
+func (b *bench) async(ctx context.Context, l *load) error { return l.async(ctx, b.asyncJobs(), window) }
+func (b *bench) sync(ctx context.Context, l *load) error  { return l.sync(ctx, b.Round) }
+func (b *bench) open(rate int) func(context.Context, *load) error {
+	return func(ctx context.Context, l *load) error { return l.openLoop(ctx, rate, b.Round) }
+}
+
+const (
+	jobsPerSecond = "jobs/s"
+	milliseconds  = "ms"
+)
+
+// floorSuite measures JetStream, Raft and a simple work queue without Yardmaster.
+func (b *bench) floorSuite() suite {
+	var p *peers
+	queue := func(latency bool, generate func(context.Context, *load) error) func(context.Context) (round, error) {
+		return func(ctx context.Context) (round, error) { return p.workQueue(ctx, latency, generate) }
+	}
+	return suite{
+		name: "floors",
+		open: func(ctx context.Context, dir string) (closer func(), err error) {
+			if p, err = startPeers(ctx, b.self, dir); err != nil {
+				return nil, err
+			}
+			return p.stop, nil
+		},
+		names: []experiment{
+			{name: "floor.stream.async", unit: "messages/s", run: func(ctx context.Context) (round, error) {
+				return p.publish(ctx, func(ctx context.Context, l *load) error { return l.async(ctx, 3*b.asyncJobs(), window) })
+			}},
+			{name: "floor.stream.sync64", unit: "messages/s", run: func(ctx context.Context) (round, error) { return p.publish(ctx, b.sync) }},
+			{name: "floor.stream.flight2048", unit: "messages/s", run: func(ctx context.Context) (round, error) { return p.publish(ctx, b.piped) }},
+			{name: "floor.raft16k.alone", unit: "entries/s", run: func(context.Context) (round, error) { return p.commit(1, b.Round/2) }},
+			{name: "floor.raft16k.flight16", unit: "entries/s", run: func(context.Context) (round, error) { return p.commit(16, b.Round/2) }},
+			{name: "floor.queue.async", unit: jobsPerSecond, run: queue(false, b.async)},
+			{name: "floor.queue.sync64", unit: jobsPerSecond, run: queue(false, b.sync)},
+			{name: "floor.queue.start200", unit: milliseconds, run: queue(true, b.open(200))},
+			{name: "floor.queue.start500", unit: milliseconds, run: queue(true, b.open(500))},
+			{name: "floor.queue.start1000", unit: milliseconds, run: queue(true, b.open(1000))},
+			{name: "floor.queue.start2000", unit: milliseconds, run: queue(true, b.open(2000))},
+		},
+	}
+}
+
+// openCluster returns a function that starts a cluster for a suite and stores it in
+// cl.
+func (b *bench) openCluster(o procs.Options, cl **benchCluster) func(context.Context, string) (func(), error) {
+	return func(ctx context.Context, dir string) (closer func(), err error) {
+		o.Dir, o.Binary, o.Profile = dir, b.Binary, b.Profile
+		started, err := startCluster(ctx, o)
+		if err != nil {
+			return nil, err
+		}
+		*cl = started
+		for _, n := range started.Nodes {
+			if b.Profile {
+				b.logf("  profile of %s: http://%s/debug/pprof/", n.Name, n.Profile)
+			}
+		}
+		return started.close, nil
+	}
+}
+
+// threeSuite measures a cluster of three nodes.
+func (b *bench) threeSuite() suite {
+	var cl *benchCluster
+	jobs := func(queue string, w way, latency bool, generate func(context.Context, *load) error) func(context.Context) (round, error) {
+		return func(ctx context.Context) (round, error) { return cl.overhop(ctx, queue, w, latency, generate) }
+	}
+	return suite{
+		name: "yard3", open: b.openCluster(procs.Options{Nodes: 3}, &cl),
+		names: []experiment{
+			{name: "yard3.plain", unit: jobsPerSecond, run: jobs(queuePlain, plain(queuePlain), false, b.async),
+				target: target{floor: "floor.queue.async", atLeast: 15_000, ratio: 0.8}},
+			{name: "yard3.limit", unit: jobsPerSecond, run: jobs(queueLimited, plain(queueLimited), false, b.async),
+				target: target{floor: "yard3.plain", ratio: 0.95}, note: fmt.Sprintf("concurrency_limit %d", strictLimit)},
+			{name: "yard3.enqueue", unit: jobsPerSecond, run: jobs(queuePlain, enqueued(queuePlain), false, b.async),
+				target: target{floor: "floor.queue.async", atLeast: 15_000, ratio: 0.8}},
+			{name: "yard3.sync64", unit: jobsPerSecond, run: jobs(queuePlain, enqueued(queuePlain), false, b.sync),
+				target: target{floor: "floor.queue.sync64", ratio: 1}},
+			{name: "yard3.start500", unit: milliseconds, run: jobs(queuePlain, enqueued(queuePlain), true, b.open(500)),
+				target: target{floor: "floor.queue.start500", atMost: 4, p99: 10}},
+			{name: "yard3.start2000", unit: milliseconds, run: jobs(queuePlain, enqueued(queuePlain), true, b.open(2000)),
+				target: target{floor: "floor.queue.start2000", atMost: 10, p99: 25, maxRatio: 1}},
+			{name: "yard3.rrq", unit: jobsPerSecond, run: func(ctx context.Context) (round, error) {
+				return cl.rrq(ctx, plain(queueRRQ), functionRRQ, b.asyncJobs()/3)
+			},
+				note: "a pool of one process with 32 slots on each node"},
+			{name: "yard3.history", unit: "bytes/job", once: true, target: target{atMost: 150},
+				run: func(ctx context.Context) (round, error) { return cl.history(ctx, b.sync) }},
+			{name: "yard3.trip.overhop", unit: milliseconds, note: "one job at a time: from the enqueue call to the notification of its end",
+				run: func(ctx context.Context) (round, error) { return cl.roundTrip(ctx, queuePlain, "") }},
+			{name: "yard3.trip.rrq", unit: milliseconds, target: target{floor: "yard3.trip.overhop"}, note: "the same with a runner",
+				run: func(ctx context.Context) (round, error) { return cl.roundTrip(ctx, queueRRQ, functionRRQ) }},
+		},
+	}
+}
+
+// singleSuite measures a standalone node.
+func (b *bench) singleSuite() suite {
+	var cl *benchCluster
+	jobs := func(w way, latency bool, generate func(context.Context, *load) error) func(context.Context) (round, error) {
+		return func(ctx context.Context) (round, error) { return cl.overhop(ctx, queuePlain, w, latency, generate) }
+	}
+	return suite{
+		name: "yard1", open: b.openCluster(procs.Options{Nodes: 1}, &cl),
+		names: []experiment{
+			{name: "yard1.plain", unit: jobsPerSecond, run: jobs(plain(queuePlain), false, b.async), target: target{floor: "yard3.plain"}},
+			{name: "yard1.enqueue", unit: jobsPerSecond, run: jobs(enqueued(queuePlain), false, b.async), target: target{floor: "yard3.enqueue"}},
+			{name: "yard1.sync64", unit: jobsPerSecond, run: jobs(enqueued(queuePlain), false, b.sync), target: target{floor: "yard3.sync64"}},
+			{name: "yard1.start500", unit: milliseconds, run: jobs(enqueued(queuePlain), true, b.open(500)), target: target{floor: "yard3.start500"}},
+			{name: "yard1.start2000", unit: milliseconds, run: jobs(enqueued(queuePlain), true, b.open(2000)), target: target{floor: "yard3.start2000"}},
+		},
+	}
+}
+
+// ledgerSuite measures the ledger as a data structure.
+func (b *bench) ledgerSuite() suite {
+	apply := func(waiting int) func(context.Context) (round, error) {
+		return func(ctx context.Context) (round, error) { return measureApply(ctx, waiting) }
+	}
+	return suite{
+		name: "ledger", open: func(context.Context, string) (func(), error) { return func() {}, nil },
+		names: []experiment{
+			{name: "ledger.apply.1k", unit: "ns/command", run: apply(1000)},
+			{name: "ledger.apply.1m", unit: "ns/command", run: apply(million), once: true, target: target{floor: "ledger.apply.1k", maxRatio: 1.1}},
+			{name: "ledger.bytes.1m", unit: "bytes/job", run: measureSize, once: true, target: target{atMost: 250}},
+			{name: "ledger.copy.1m", unit: milliseconds, run: measureCopy, once: true, target: target{atMost: 10}},
+		},
+	}
+}

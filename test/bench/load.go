@@ -1,0 +1,396 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
+	"github.com/yardmaster-dev/yardmaster/internal/procs"
+	"github.com/yardmaster-dev/yardmaster/test/procstat"
+
+	"github.com/nats-io/nats.go"
+	"golang.org/x/sys/unix"
+)
+
+// The parameters of loads.
+const (
+	bodySize    = 256  // size of a job in bytes
+	window      = 4000 // concurrent calls of an asynchronous load
+	syncCalls   = 64   // callers that wait for each answer
+	waitTimeout = 30 * time.Second
+)
+
+// jobBody returns the record of a job, 256 bytes of JSON, with the time at which it
+// was due, in nanoseconds after the begin of the load.
+func jobBody(function string, due int64) []byte {
+	b := make([]byte, 0, bodySize)
+	b = append(strconv.AppendInt(append(b, `{"params":{"due":`...), due, 10), `,"pad":"`...)
+	tail := `"},"function":"` + function + `"}`
+	if function == "" {
+		tail = `"}}`
+	}
+	for len(b) < bodySize-len(tail) {
+		b = append(b, 'x')
+	}
+	return append(b, tail...)
+}
+
+// transport is a connection over which jobs are enqueued.
+type transport interface {
+	// submit enqueues job i. done is called once and must not block.
+	submit(l *load, i int, due time.Duration, done func(error))
+	// repeat sends calls again that were not answered within after, if the
+	// transport needs that, and returns their number.
+	repeat(after time.Duration) int
+}
+
+// load is the load of one round and its progress.
+type load struct {
+	transports []transport
+	subject    string // NATS subject, or name of the queue over Overhop
+	function   string // of every job; "" means none
+	key        string // prefix of every job's key; "" means no keys
+	began      time.Time
+
+	accepted atomic.Int64
+	refused  atomic.Int64
+	settled  atomic.Int64
+	repeated atomic.Int64
+
+	mu          sync.Mutex
+	allAccepted time.Time // when the last call was answered
+	lastEnd     time.Time
+	latencies   []float64 // from due to started, in ms
+	err         error     // the first
+	// seen is set if a job may run more than once. It holds the due times of
+	// the jobs that have started, true for those that have ended.
+	seen map[int64]bool
+}
+
+// begin sets the begin of the load. It must be called before the first submit.
+func (l *load) begin() { l.began = time.Now() }
+
+// repeatAfter is how long to wait for an answer before a call with a key is repeated.
+const repeatAfter = 2 * time.Second
+
+// run calls generate to enqueue jobs, and meanwhile repeats calls with keys that are
+// not answered.
+func (l *load) run(ctx context.Context, generate func(context.Context, *load) error) error {
+	generating, stop := context.WithCancel(ctx)
+	var repeater sync.WaitGroup
+	repeater.Go(func() {
+		for l.key != "" && backoff.Sleep(generating, repeatAfter/4) == nil {
+			for _, t := range l.transports {
+				l.repeated.Add(int64(t.repeat(repeatAfter)))
+			}
+		}
+	})
+	err := generate(ctx, l)
+	stop()
+	repeater.Wait()
+	return err
+}
+
+func (l *load) message(i int, due time.Duration) *nats.Msg {
+	m := &nats.Msg{Subject: l.subject, Data: jobBody(l.function, int64(due))}
+	if l.key != "" {
+		m.Header = nats.Header{"Nats-Msg-Id": []string{l.key + strconv.Itoa(i)}}
+	}
+	return m
+}
+
+// submit enqueues job i over the transport with this index, modulo their number.
+func (l *load) submit(transport, i int, due time.Duration, done func()) {
+	l.transports[transport%len(l.transports)].submit(l, i, due, func(err error) {
+		if err != nil {
+			l.refused.Add(1)
+			l.fail(err)
+		} else {
+			l.accepted.Add(1)
+		}
+		done()
+	})
+}
+
+// fail records an error, if it is the first.
+func (l *load) fail(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err == nil {
+		l.err = err
+	}
+}
+
+// failure returns the first error.
+func (l *load) failure() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err
+}
+
+// started records the start of the job with this due time.
+func (l *load) started(due int64) {
+	took := time.Since(l.began) - time.Duration(due)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.seen != nil {
+		if _, found := l.seen[due]; found {
+			return
+		}
+		l.seen[due] = false
+	}
+	l.latencies = append(l.latencies, float64(took)/1e6)
+}
+
+// ended records that the job with this due time is settled.
+func (l *load) ended(due int64) {
+	now := time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.seen != nil {
+		if l.seen[due] {
+			return
+		}
+		l.seen[due] = true
+	}
+	l.settled.Add(1)
+	l.lastEnd = now
+}
+
+// mayRerun reports whether a job of this load may run more than once, because nodes
+// are killed.
+func (l *load) mayRerun() bool { return l.seen != nil }
+
+// async enqueues n jobs with at most limit concurrent calls, and waits for all
+// answers.
+func (l *load) async(ctx context.Context, n, limit int) error {
+	slots := make(chan struct{}, limit)
+	for i := range n {
+		select {
+		case slots <- struct{}{}:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		l.submit(i, i, time.Since(l.began), func() { <-slots })
+	}
+	return l.awaitAnswers(ctx, n)
+}
+
+// sync has 64 callers enqueue one job after the other for d.
+func (l *load) sync(ctx context.Context, d time.Duration) error {
+	var next atomic.Int64
+	var callers sync.WaitGroup
+	for caller := range syncCalls {
+		callers.Go(func() {
+			answered := make(chan struct{}, 1)
+			timer := time.NewTimer(waitTimeout)
+			defer timer.Stop()
+			for time.Since(l.began) < d && ctx.Err() == nil {
+				l.submit(caller, int(next.Add(1)-1), time.Since(l.began), func() { answered <- struct{}{} })
+				select {
+				case <-answered:
+				case <-timer.C:
+					l.fail(fmt.Errorf("a call was not answered within %v", waitTimeout))
+					return
+				}
+			}
+		})
+	}
+	callers.Wait()
+	return l.awaitAnswers(ctx, int(next.Load()))
+}
+
+// openLoop enqueues rate jobs per second for d, each when it is due.
+func (l *load) openLoop(ctx context.Context, rate int, d time.Duration) error {
+	return l.openLoopWhile(ctx, rate, func(due time.Duration) bool { return due < d })
+}
+
+// openLoopWhile is like openLoop, and ends when more returns false for the due time of
+// the next job.
+func (l *load) openLoopWhile(ctx context.Context, rate int, more func(due time.Duration) bool) error {
+	step := time.Second / time.Duration(rate)
+	tick := time.NewTimer(0)
+	defer tick.Stop()
+	i := 0
+	for {
+		due := time.Duration(i) * step
+		if !more(due) {
+			return l.awaitAnswers(ctx, i)
+		}
+		if early := due - time.Since(l.began); early > 0 {
+			tick.Reset(early)
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+			continue
+		}
+		l.submit(i, i, due, func() {})
+		i++
+	}
+}
+
+// awaitAnswers waits until n calls have been answered. Refused jobs are an error.
+func (l *load) awaitAnswers(ctx context.Context, n int) error {
+	err := until(ctx, waitTimeout, func() bool { return l.accepted.Load()+l.refused.Load() >= int64(n) })
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.allAccepted = time.Now()
+	if l.err != nil {
+		return fmt.Errorf("%d of %d jobs were refused: %w", l.refused.Load(), n, l.err)
+	}
+	if err != nil {
+		return fmt.Errorf("%d of %d calls were answered: %w", l.accepted.Load(), n, err)
+	}
+	return nil
+}
+
+// awaitEnds waits until all accepted jobs are settled.
+func (l *load) awaitEnds(ctx context.Context) error {
+	err := until(ctx, waitTimeout, func() bool { return l.settled.Load() >= l.accepted.Load() })
+	if accepted, settled := l.accepted.Load(), l.settled.Load(); err != nil || accepted != settled {
+		return fmt.Errorf("accepted %d, settled %d: they must be equal", accepted, settled)
+	}
+	return nil
+}
+
+// endedAt returns when the last job was settled.
+func (l *load) endedAt() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lastEnd
+}
+
+// rate returns settled jobs per second, from the begin to the last end.
+func (l *load) rate() float64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return float64(l.settled.Load()) / l.lastEnd.Sub(l.began).Seconds()
+}
+
+// acceptRate returns accepted jobs per second, from the begin to the last answer.
+func (l *load) acceptRate() float64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return float64(l.accepted.Load()) / l.allAccepted.Sub(l.began).Seconds()
+}
+
+// latency returns the median and the p99 of the time from due to started, in ms.
+func (l *load) latency() (p50, p99 float64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	values := slices.Clone(l.latencies)
+	return quantile(values, 0.5), quantile(values, 0.99)
+}
+
+// until polls fact every millisecond until it is true, limited to within.
+func until(ctx context.Context, within time.Duration, fact func() bool) error {
+	timer := time.NewTimer(within)
+	defer timer.Stop()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for !fact() {
+		select {
+		case <-tick.C:
+		case <-timer.C:
+			return fmt.Errorf("not within %v", within)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// dueOf reads the due time from the record of a job.
+func dueOf(body []byte) int64 {
+	digits := body[len(`{"params":{"due":`):]
+	var due int64
+	for _, c := range digits {
+		if c < '0' || c > '9' {
+			break
+		}
+		due = due*10 + int64(c-'0')
+	}
+	return due
+}
+
+// round is the result of one round.
+type round struct {
+	value, p99    float64
+	accepted      float64 // accepted jobs per second; 0 if value is that or a latency
+	jobs, settled int
+	repeated      int
+	// Processors used by nodes or peers, by this process, and by everything on
+	// the machine.
+	cores, load, machine float64
+}
+
+// round summarizes the load as a latency or a rate.
+func (l *load) round(latency bool) round {
+	r := round{jobs: int(l.accepted.Load()), settled: int(l.settled.Load()), repeated: int(l.repeated.Load())}
+	if latency {
+		r.value, r.p99 = l.latency()
+	} else {
+		r.value, r.accepted = l.rate(), l.acceptRate()
+	}
+	return r
+}
+
+// cpuMeter measures how many processors were used.
+type cpuMeter struct {
+	others      func() time.Duration // processor time of nodes or peers
+	began       time.Time
+	mine, spent time.Duration // of this process and of others, at the begin
+	all         time.Duration // of the machine, at the begin
+}
+
+// measure generates the load, waits until all of its jobs have ended, and returns the
+// round. others returns the processor time used by the programs that are measured.
+func (l *load) measure(ctx context.Context, others func() time.Duration, latency bool, generate func(context.Context, *load) error) (round, error) {
+	m := startMeter(others)
+	l.begin()
+	if err := l.run(ctx, generate); err != nil {
+		return round{}, err
+	}
+	if err := l.awaitEnds(ctx); err != nil {
+		return round{}, err
+	}
+	return m.end(l.round(latency)), nil
+}
+
+// startMeter returns a meter that begins now.
+func startMeter(others func() time.Duration) cpuMeter {
+	return cpuMeter{others: others, began: time.Now(), mine: ownCPU(), spent: others(), all: procstat.MachineCPU()}
+}
+
+func (m cpuMeter) end(r round) round {
+	took := time.Since(m.began).Seconds()
+	r.cores, r.load = (m.others()-m.spent).Seconds()/took, (ownCPU()-m.mine).Seconds()/took
+	r.machine = (procstat.MachineCPU() - m.all).Seconds() / took
+	return r
+}
+
+// cpuOf returns the processor time used by processes; nil ones were never started.
+func cpuOf(processes ...*procs.Process) (sum time.Duration) {
+	for _, p := range processes {
+		if p != nil {
+			sum += procstat.PID(p.PID()).CPU()
+		}
+	}
+	return sum
+}
+
+// ownCPU returns the processor time used by this process.
+func ownCPU() time.Duration {
+	var u unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}

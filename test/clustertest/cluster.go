@@ -1,0 +1,250 @@
+package clustertest
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/node"
+	"github.com/yardmaster-dev/yardmaster/test/testnet"
+)
+
+// waitTimeout is how long a fact may take to become true on a busy machine.
+const waitTimeout = 30 * time.Second
+
+// Cluster is a set of nodes in one process. A standalone node is a cluster of one.
+type Cluster struct {
+	Members []*Member
+
+	t      testing.TB
+	log    slog.Handler
+	links  []*link
+	work   sync.WaitGroup // goroutines that serve the links
+	cancel context.CancelFunc
+}
+
+// Member is one node of a cluster, running or stopped.
+type Member struct {
+	Name   string
+	Config node.Config
+
+	cluster  *Cluster
+	node     *node.Node // nil while stopped
+	client   *cluster.Client
+	stop     context.CancelFunc
+	runErr   chan error
+	excluded bool // cannot be restarted
+}
+
+// Option changes the config of every member before the cluster starts.
+type Option func(*node.Config)
+
+// Start runs a cluster of n members, 1 or 3, and returns when it is ready. It is
+// verified and stopped when the test ends.
+func Start(t testing.TB, n int, options ...Option) *Cluster {
+	t.Helper()
+	countCluster()
+	ctx, cancel := context.WithCancel(context.Background())
+	cl := &Cluster{t: t, log: newLog(t), cancel: cancel}
+	for i := range n {
+		cl.Members = append(cl.Members, &Member{Name: fmt.Sprintf("n%d", i+1), cluster: cl})
+	}
+	cl.configure(options)
+	for _, l := range cl.links {
+		for _, p := range l.proxies() {
+			cl.work.Go(func() {
+				if err := p.Serve(ctx); err != nil {
+					t.Errorf("link to %s: %v", l.to.Name, err)
+				}
+			})
+		}
+	}
+	t.Cleanup(cl.verifyAndStop)
+	for _, m := range cl.Members {
+		m.run()
+	}
+	for _, m := range cl.Members {
+		m.awaitServing()
+	}
+	cl.WaitReady()
+	return cl
+}
+
+// unreachable is the route address a member announces for itself, so that members
+// that learn of it from others cannot bypass the links.
+const unreachable = "127.0.0.1:1"
+
+// configure gives every member a config in which it reaches the other members
+// through links.
+func (c *Cluster) configure(options []Option) {
+	dir := c.t.TempDir()
+	raft, route := map[string]string{}, map[string]string{}
+	free := testnet.Addresses(c.t, 2*len(c.Members))
+	for i, m := range c.Members {
+		raft[m.Name], route[m.Name] = free[2*i], free[2*i+1]
+	}
+	for _, m := range c.Members {
+		cfg := node.Config{
+			Node: node.NodeConfig{Name: m.Name, DataDir: filepath.Join(dir, m.Name)},
+			NATS: node.NATSConfig{Listen: "127.0.0.1:0", MaxStore: 1 << 30},
+			HTTP: node.HTTPConfig{Listen: "127.0.0.1:0"},
+			Disk: node.DiskConfig{RefuseBytes: 64 << 20, StopBytes: 32 << 20, BallastBytes: -1}, // for any disk
+		}
+		cfg.Server.Port = -1
+		if len(c.Members) > 1 {
+			cfg.Raft.Listen, cfg.NATS.RouteListen = raft[m.Name], route[m.Name]
+			for _, other := range c.Members {
+				declared := node.MemberConfig{Name: other.Name, Raft: raft[other.Name], Route: route[other.Name]}
+				if other == m {
+					declared.Route = unreachable
+				} else {
+					l := newLink(c.t, m, other, declared)
+					c.links = append(c.links, l)
+					declared = l.declared(declared)
+				}
+				cfg.Cluster.Members = append(cfg.Cluster.Members, declared)
+			}
+		}
+		for _, option := range options {
+			option(&cfg)
+		}
+		m.Config = cfg.WithDefaults()
+	}
+}
+
+// run starts the member's node in a goroutine.
+func (m *Member) run() {
+	t := m.cluster.t
+	t.Helper()
+	n, err := node.New(m.Config, "v0.0.0-test", slog.New(m.cluster.log))
+	if err != nil {
+		t.Fatalf("node %s: %v", m.Name, err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	m.node, m.stop, m.runErr = n, cancel, make(chan error, 1)
+	ended := m.runErr
+	go func() { ended <- n.Run(ctx) }() // joined by Stop
+}
+
+// awaitServing waits until the node listens, and connects m.client to it.
+func (m *Member) awaitServing() {
+	t := m.cluster.t
+	t.Helper()
+	select {
+	case <-m.node.Serving():
+	case err := <-m.runErr:
+		m.runErr <- err
+		t.Fatalf("node %s ended during start: %v", m.Name, err)
+	case <-time.After(waitTimeout):
+		t.Fatalf("node %s is not serving", m.Name)
+	}
+	client, err := cluster.Dial(context.Background(), m.node.Addresses().NATS, cluster.DialOptions{Name: "test"})
+	if err != nil {
+		t.Fatalf("connect to %s: %v", m.Name, err)
+	}
+	m.client = client
+}
+
+// Running reports whether the member's node has been started and not stopped.
+func (m *Member) Running() bool { return m.node != nil }
+
+// Node returns the running node, nil while the member is stopped.
+func (m *Member) Node() *node.Node { return m.node }
+
+// Client returns an operator's connection to this member.
+func (m *Member) Client() *cluster.Client { return m.client }
+
+// Stop stops the member's node. It fails the test if the node reports an error.
+func (m *Member) Stop() {
+	m.cluster.t.Helper()
+	if m.node == nil {
+		return
+	}
+	if m.client != nil {
+		m.client.Close()
+	}
+	m.stop()
+	select {
+	case err := <-m.runErr:
+		if err != nil {
+			m.cluster.t.Errorf("node %s ended with: %v", m.Name, err)
+		}
+	case <-time.After(waitTimeout):
+		m.cluster.t.Fatalf("node %s has not stopped:\n%s", m.Name, stacks())
+	}
+	m.node, m.client = nil, nil
+}
+
+// WaitEnd waits until the member's node has ended by itself, and returns its error.
+func (m *Member) WaitEnd() (err error) {
+	m.cluster.t.Helper()
+	select {
+	case err = <-m.runErr:
+	case <-time.After(waitTimeout):
+		m.cluster.t.Fatalf("node %s has not ended", m.Name)
+	}
+	m.stop()
+	if m.client != nil {
+		m.client.Close()
+	}
+	m.node, m.client = nil, nil
+	return err
+}
+
+// StartAsync starts the member's node without waiting for it.
+func (m *Member) StartAsync() { m.run() }
+
+// Exclude leaves a member that cannot be restarted out of the final verification.
+func (m *Member) Exclude() { m.excluded = true }
+
+// Restart stops the member's node and starts it again in its data directory.
+func (m *Member) Restart() {
+	m.cluster.t.Helper()
+	m.Stop()
+	m.run()
+	m.awaitServing()
+}
+
+// Running returns the members that are running.
+func (c *Cluster) Running() []*Member {
+	var running []*Member
+	for _, m := range c.Members {
+		if m.Running() {
+			running = append(running, m)
+		}
+	}
+	return running
+}
+
+// verifyAndStop checks the state of the cluster, unless the test has failed, and
+// stops all its members at once.
+func (c *Cluster) verifyAndStop() {
+	defer uncountCluster(c.t)
+	if !c.t.Failed() {
+		c.Heal()
+		for _, m := range c.Members {
+			if !m.Running() && !m.excluded {
+				m.Restart()
+			}
+		}
+		c.waitServing()
+		if len(c.Running()) == len(c.Members) { // otherwise some streams lack a replica
+			c.waitStreams() // a server stopped while opening a stream leaks goroutines
+		}
+		c.RequireOneAuthority()
+		c.RequireSameLedger()
+	}
+	for _, m := range c.Running() {
+		m.stop()
+	}
+	for _, m := range c.Members {
+		m.Stop()
+	}
+	c.cancel()
+	c.work.Wait()
+}

@@ -1,0 +1,234 @@
+package clustertest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/edge/overhop"
+	"github.com/yardmaster-dev/yardmaster/job"
+)
+
+// Job is the part of a node's answer to job.show that tests use.
+type Job struct {
+	ID          job.ID          `json:"id"`
+	Queue       string          `json:"queue"`
+	State       string          `json:"state"`
+	Function    string          `json:"function"`
+	Params      json.RawMessage `json:"params"`
+	Payload     []byte          `json:"payload_msgpack"`
+	PayloadGone bool            `json:"payload_gone"`
+
+	PayloadBytes int `json:"payload_bytes"`
+
+	RunAt      time.Time       `json:"run_at"`
+	Started    time.Time       `json:"started_at"`
+	Ended      time.Time       `json:"ended_at"`
+	Attempts   uint32          `json:"attempts"`
+	Dispatches uint32          `json:"dispatches"`
+	Losses     uint32          `json:"losses"`
+	Node       string          `json:"node"`
+	Worker     string          `json:"worker"`
+	Reason     string          `json:"reason"`
+	Result     json.RawMessage `json:"result"`
+	ResultPack []byte          `json:"result_msgpack"`
+	ResultGone bool            `json:"result_gone"`
+
+	Trace map[string]string `json:"trace_context"`
+}
+
+// Queue is the part of a node's answer to queue.show that tests use.
+type Queue struct {
+	Name   string         `json:"name"`
+	State  string         `json:"state"`
+	Counts map[string]int `json:"counts"`
+}
+
+// Request sends a request to the member, a string as it is and any other value as
+// JSON, and decodes the answer into answer unless that is nil.
+func (m *Member) Request(subject string, request, answer any) error {
+	body, raw := []byte(nil), json.RawMessage(nil)
+	var err error
+	if text, ok := request.(string); ok {
+		body = []byte(text)
+	} else if body, err = json.Marshal(request); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
+	defer cancel()
+	if raw, err = m.client.Request(ctx, subject, body); err != nil {
+		return fmt.Errorf("request to %s, %s: %w", m.Name, subject, err)
+	}
+	if answer == nil {
+		return nil
+	}
+	return json.Unmarshal(raw, answer)
+}
+
+// API sends an API request, named by noun and verb such as "job.show".
+func (m *Member) API(verb string, request, answer any) error {
+	return m.Request(api.SubjectAPI+"."+verb, request, answer)
+}
+
+// Status returns the member's status.
+func (m *Member) Status() (s api.Status, err error) {
+	return s, m.Request(api.SubjectStatus, "", &s)
+}
+
+// Enqueue enqueues a job at the member and returns its id.
+func (m *Member) Enqueue(t testing.TB, queue, spec string) job.ID {
+	t.Helper()
+	var accepted struct{ ID job.ID }
+	if err := m.Request(api.SubjectEnqueue+"."+queue, spec, &accepted); err != nil {
+		t.Fatal(err)
+	}
+	return accepted.ID
+}
+
+// AddQueue creates a queue, without a limit if limit is 0, and waits until it is
+// in every member's ledger.
+func (m *Member) AddQueue(t testing.TB, name string, limit int) {
+	t.Helper()
+	params := map[string]any{"name": name}
+	if limit > 0 {
+		params["concurrency_limit"] = limit
+	}
+	m.cluster.Eventually("queue "+name+" is created", func() error {
+		err := m.API("queue.add", params, nil)
+		var refused *api.Error
+		if errors.As(err, &refused) && refused.Code != api.CodeUnavailable { // final, unlike a change of authority
+			t.Fatal(err)
+		}
+		return err
+	})
+	m.cluster.Eventually("queue "+name+" is known everywhere", func() error {
+		for _, other := range m.cluster.Running() {
+			if _, ok := other.node.Ledger().Queue(name); !ok {
+				return fmt.Errorf("the ledger of %s does not have it", other.Name)
+			}
+		}
+		return nil
+	})
+}
+
+// Job returns a job by id or key.
+func (m *Member) Job(t testing.TB, id string) (j Job) {
+	t.Helper()
+	if err := m.API("job.show", map[string]any{"id": id}, &j); err != nil {
+		t.Fatal(err)
+	}
+	return j
+}
+
+// WaitOutcome waits until a job has ended, and returns it.
+func (m *Member) WaitOutcome(t testing.TB, id string) (j Job) {
+	t.Helper()
+	if err := m.API("job.wait", map[string]any{"id": id, "timeout_ms": waitTimeout.Milliseconds() - 1000}, &j); err != nil {
+		var now Job
+		shown := m.API("job.show", map[string]any{"id": id}, &now)
+		t.Fatalf("%v; the job is %+v (%v)", err, now, shown)
+	}
+	return j
+}
+
+// WaitState waits until a job is in a state, and returns it.
+func (m *Member) WaitState(t testing.TB, id, state string) (j Job) {
+	t.Helper()
+	m.cluster.Eventually("job "+id+" is "+state, func() error {
+		j = Job{}
+		if err := m.API("job.show", map[string]any{"id": id}, &j); err != nil || j.State == state {
+			return err
+		}
+		return fmt.Errorf("the job is %s: %+v", j.State, j)
+	})
+	return j
+}
+
+// Worker runs a worker for one queue at this member until the test ends.
+func (m *Member) Worker(t testing.TB, queue string, credits uint32, h overhop.Handler) {
+	t.Helper()
+	var w overhop.Worker
+	w.Handle(queue, credits, h)
+	m.RunWorker(t, &w)
+}
+
+// RunWorker runs w at this member, or at w.Nodes if set, until the test ends. It
+// returns when the worker has dialled a node.
+func (m *Member) RunWorker(t testing.TB, w *overhop.Worker) {
+	t.Helper()
+	if len(w.Nodes) == 0 {
+		w.Nodes = []string{m.node.Addresses().Overhop}
+	}
+	if w.ShutdownGrace == 0 {
+		w.ShutdownGrace = time.Second
+	}
+	dialled := make(chan struct{}, 64)
+	w.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
+		var d net.Dialer
+		c, err := d.DialContext(ctx, "tcp", addr)
+		select {
+		case dialled <- struct{}{}:
+		default:
+		}
+		return c, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- w.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("worker ended with: %v", err)
+		}
+	})
+	select {
+	case <-dialled:
+	case err := <-ended:
+		ended <- err
+		t.Fatalf("worker ended during start: %v", err)
+	}
+}
+
+// Overhop connects a client to this member until the test ends.
+func (m *Member) Overhop(t testing.TB, o overhop.Options) *overhop.Client {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
+	defer cancel()
+	c, err := overhop.Dial(ctx, m.node.Addresses().Overhop, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(context.Background()) }()
+	t.Cleanup(func() {
+		c.Close()
+		if err := <-ended; err != nil && !errors.Is(err, net.ErrClosed) {
+			t.Logf("connection to %s ended with: %v", m.Name, err)
+		}
+	})
+	return c
+}
+
+// Queue returns a queue.
+func (m *Member) Queue(t testing.TB, name string) (q Queue) {
+	t.Helper()
+	if err := m.API("queue.show", map[string]any{"name": name}, &q); err != nil {
+		t.Fatal(err)
+	}
+	return q
+}
+
+// CheckCount returns an error unless n jobs of a queue are in a state.
+func (m *Member) CheckCount(queue, state string, n int) error {
+	var q Queue
+	err := m.API("queue.show", map[string]any{"name": queue}, &q)
+	if err == nil && q.Counts[state] != n {
+		err = fmt.Errorf("queue %s holds %v, want %d %s", queue, q.Counts, n, state)
+	}
+	return err
+}

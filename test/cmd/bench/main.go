@@ -1,0 +1,131 @@
+// Command bench benchmarks a yard on this machine against baselines: see package
+// [github.com/yardmaster-dev/yardmaster/test/bench].
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/yardmaster-dev/yardmaster/test/bench"
+	"github.com/yardmaster-dev/yardmaster/test/program"
+)
+
+// Exit codes.
+const (
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal kills the process
+	err := command().ExecuteContext(ctx)
+	if err == nil {
+		return
+	}
+	fmt.Fprintln(os.Stderr, "bench:", err)
+	if errors.As(err, new(*failure)) {
+		os.Exit(exitFailed)
+	}
+	os.Exit(exitUsage)
+}
+
+// failure is an error that is not one of the command line.
+type failure struct{ text string }
+
+func (f *failure) Error() string { return f.text }
+
+func command() *cobra.Command {
+	var o bench.Options
+	var asJSON bool
+	seconds := 3
+	c := &cobra.Command{
+		Use:   "bench",
+		Short: "Benchmark a yard on this machine against baselines",
+		Long: `Starts nodes as separate processes in a temporary directory, puts load on them,
+and compares them with baselines that use no yard: a bare stream, a bare Raft
+group, a hand-written work queue on the same server, a TCP echo, and bare
+runners. All of them sync to disk before they reply. Writes one line of JSON per
+figure, then a table with notes. Exits with 1 if an accepted job was not settled.
+
+The nodes run the program that YARD_BIN names, by default one built from source.
+docs/reference/performance.md explains the figures.`,
+		Example: `  bench
+  bench --only overhop --rounds 1
+  bench --only rrq
+  bench --only yard3.plain,yard3.limit --seconds 5`,
+		Args:          cobra.NoArgs,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	c.CompletionOptions.DisableDefaultCmd = true
+	flags := c.Flags()
+	flags.StringSliceVar(&o.Only, "only", nil, "`names` or prefixes of figures, separated by commas; their baselines are measured too")
+	flags.IntVar(&seconds, "seconds", seconds, "approximate length of a round in `seconds`")
+	flags.IntVar(&o.Rounds, "rounds", 3, "`number` of rounds; a figure is their median")
+	flags.BoolVar(&o.Profile, "profile", false, "print the pprof address of each node")
+	flags.BoolVarP(&asJSON, "json", "j", false, "write only the lines of JSON")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if seconds < 1 || seconds > 60 || o.Rounds < 1 || o.Rounds > 100 {
+			return fmt.Errorf("%d rounds of %d seconds: must be 1 to 100 of 1 to 60", o.Rounds, seconds)
+		}
+		o.Round, o.Out, o.Progress = time.Duration(seconds)*time.Second, os.Stdout, os.Stderr
+		return run(c.Context(), o, asJSON)
+	}
+	c.AddCommand(&cobra.Command{
+		Use: bench.PeerVerb + " <options>", Hidden: true, Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := bench.Peer(c.Context(), args[0]); err != nil {
+				return &failure{err.Error()}
+			}
+			return nil
+		},
+	})
+	return c
+}
+
+// run measures the figures and writes their table unless asJSON is set.
+func run(ctx context.Context, o bench.Options, asJSON bool) error {
+	built, err := os.MkdirTemp("", "yardmaster-program-")
+	if err != nil {
+		return &failure{"make a directory for the program: " + err.Error()}
+	}
+	defer os.RemoveAll(built)
+	if o.Binary, err = program.Find(built); err != nil {
+		return &failure{err.Error()}
+	}
+	figures, err := bench.Run(ctx, o)
+	if len(figures) > 0 && !asJSON {
+		err = errors.Join(err, writeTable(figures))
+	}
+	switch {
+	case errors.Is(err, bench.ErrUnknownFigure):
+		return fmt.Errorf("--only %w", err)
+	case ctx.Err() != nil:
+		return &failure{"interrupted; nothing was left running"}
+	case err != nil:
+		return &failure{"the benchmark failed: " + strings.ReplaceAll(err.Error(), "; ", ", ") + "; see the logs there"}
+	}
+	return nil
+}
+
+func writeTable(figures []bench.Figure) error {
+	_, err := io.WriteString(os.Stdout, "\n"+bench.Machine()+"\n\n")
+	if err == nil {
+		err = bench.WriteTable(os.Stdout, figures)
+	}
+	if err != nil {
+		return err
+	}
+	fmt.Println()
+	return bench.WriteNotes(os.Stdout, figures)
+}

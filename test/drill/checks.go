@@ -1,0 +1,181 @@
+package drill
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/test/drill/check"
+)
+
+// checkTimeout limits all checks of a drill together, once its jobs have ended.
+const checkTimeout = 4 * time.Minute
+
+// check waits until all jobs have ended, and then checks every promise that all
+// drills have in common. It ends with all nodes killed.
+func (h *Harness) check(ctx context.Context) error {
+	if err := h.Await(ctx, h.loads...); err != nil {
+		h.Require(false, "not all jobs have ended: %v", err) // Judge counts them
+	}
+	h.Logf("all jobs have ended")
+	// A new time limit: waiting may have used up the old one.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkTimeout)
+	defer cancel()
+	v, err := h.Judge(ctx, h.loads...)
+	if err != nil {
+		return fmt.Errorf("judge: %w", err)
+	}
+	h.Logf("outcomes, history and witnesses compared")
+	h.report.Verdict, h.report.Refusals = &v, v.Refusals
+	for _, flaw := range slices.Concat(v.Flaws(), v.unjustified) {
+		h.Require(false, "%s", flaw)
+	}
+	if n := v.MaxConcurrent[LimitedQueue]; n > Strict {
+		h.Require(false, "%d jobs of a queue with the limit %d ran concurrently", n, Strict)
+	}
+	h.checkNoRetries(&v)
+	for reason, n := range v.reasons {
+		h.Figure("overlaps with the reason "+reason, n)
+	}
+	h.Figure("longest time from a kill to the next end", v.Recovery)
+	h.Figure("longest time between two ends under load", v.LongestOutcomeGap)
+	h.measureGaps(v.starts)
+	h.checkDecisions(&v.events)
+	h.checkReadiness(v.starts)
+	if err := h.checkHistory(ctx, &v); err != nil {
+		return err
+	}
+	h.checkUsage(ctx)
+	h.awaitReplicas(ctx)
+	running := h.Running()
+	h.checkOrphans(running)
+	h.Logf("%s", v.String())
+	return h.checkReplicas(ctx, running)
+}
+
+// catchUpTimeout is how long a replica may lag behind after all faults are healed
+// and all jobs have ended.
+const catchUpTimeout = time.Minute
+
+// awaitReplicas waits until the streams' replicas on all members are current. It
+// does nothing unless all nodes are running.
+func (h *Harness) awaitReplicas(ctx context.Context) {
+	if running := h.Running(); len(running) == 1 || len(running) < len(h.Nodes) {
+		return
+	}
+	limited, cancel := context.WithTimeout(ctx, catchUpTimeout)
+	defer cancel()
+	began := time.Now()
+	err := h.AwaitMembersInSync(limited)
+	h.Require(err == nil, "%v", err)
+	h.Figure("all replicas are current after", time.Since(began))
+}
+
+// checkHistory checks that every node shows the same complete history, that
+// history agrees with the state of the nodes, and that all ledgers are equal.
+func (h *Harness) checkHistory(ctx context.Context, v *Verdict) error {
+	began := time.Now()
+	for _, n := range h.Running() {
+		// A replica that was cut off may have to catch up first.
+		limited, cancel := context.WithTimeout(ctx, catchUpTimeout)
+		var got history
+		err := until(limited, "history is complete through "+n.Name, func() (err error) {
+			if got, err = readHistory(limited, n); err == nil && len(got.ends) < len(v.events.ends) {
+				err = fmt.Errorf("it has %d ends of dispatches; another node had %d", len(got.ends), len(v.events.ends))
+			}
+			return err
+		})
+		cancel()
+		h.Require(err == nil, "%v", err)
+		h.Require(got.eventGaps == 0 && got.duplicates == 0, "history read through %s has %d gaps and %d duplicate ends", n.Name, got.eventGaps, got.duplicates)
+	}
+	h.Figure("history is complete through every node after", time.Since(began))
+	h.Logf("history was read through every node")
+	checker, err := h.CheckContract(ctx)
+	h.Require(err == nil, "history and the snapshots of the nodes differ: %v", err)
+	if err == nil && v.Lost == 0 {
+		_, err = h.RequireSameOutcomes(ctx, checker, h.loads...)
+		h.Require(err == nil, "history and a node differ about a job: %v", err)
+	}
+	index, err := h.RequireSameLedger(ctx)
+	h.Require(err == nil, "ledgers differ: %v", err)
+	h.Figure("ledgers are equal at index", index)
+	return nil
+}
+
+// checkDecisions checks that decisions follow a single order: the leases of the
+// authority, and the operations of concurrent writers on the same queues.
+func (h *Harness) checkDecisions(events *history) {
+	for _, wrong := range check.Leases(events.leases, h.observer.views) {
+		h.Require(false, "authority: %s", wrong)
+	}
+	for _, l := range h.authorityLimits {
+		n := events.acquired(l.from, l.to)
+		h.Figure(l.name+": changes of authority", n)
+		h.Require(n <= l.max, "%s: the authority changed %d times, want at most %d", l.name, n, l.max)
+	}
+	if len(h.contention.changes) == 0 {
+		return
+	}
+	ok, undecided := check.Linearizable(h.contention.changes)
+	answers := make(map[check.Answer]int)
+	for _, c := range h.contention.changes {
+		answers[c.Answer]++
+	}
+	h.Require(answers[check.Done] > 0 && answers[check.Refused] > 0, "of %d changes to queues %d were done and %d refused", len(h.contention.changes), answers[check.Done], answers[check.Refused])
+	if !ok {
+		text, _ := json.MarshalIndent(h.contention.changes, "", " ") // cannot fail
+		_ = os.WriteFile(filepath.Join(h.Dir, "contest.json"), text, 0o600)
+	}
+	h.Require(ok || undecided, "no order of the concurrent changes to queues explains all answers")
+	h.Figure("concurrent changes to the same queues", fmt.Sprintf("%d, of which %d without an answer; explained by one order: %s",
+		len(h.contention.changes), answers[check.Unknown], map[bool]string{true: "not decided in time", false: fmt.Sprint(ok)}[undecided]))
+}
+
+// checkReadiness checks that no node reported itself ready while no job began.
+func (h *Harness) checkReadiness(begins []int64) {
+	const minGap, grace = 8 * time.Second, 6 * time.Second // grace: a lease, and the time to learn of its end
+	if len(h.faults) == 0 || len(h.observer.samples) == 0 {
+		return
+	}
+	gaps := check.Gaps(begins, minGap, h.faults[0].at, h.loadsEndedAt)
+	wrong := check.ReadinessErrors(gaps, h.observer.samples, grace)
+	for _, w := range wrong {
+		h.Require(false, "%s", w)
+	}
+	if len(wrong) > 0 {
+		_ = h.observer.writeFile(filepath.Join(h.Dir, "samples.jsonl")) // to find the cause
+	}
+	if len(gaps) > 0 {
+		reasons := make(map[string]bool)
+		for _, s := range h.observer.samples {
+			for _, gap := range gaps {
+				if !s.Ready && s.At > gap.From && s.At < gap.To {
+					reasons[s.Reasons] = true
+				}
+			}
+		}
+		var all []string
+		for r := range reasons {
+			all = append(all, r)
+		}
+		slices.Sort(all)
+		h.Figure(fmt.Sprintf("reasons that nodes reported during %d gaps of more than %s", len(gaps), minGap), strings.Join(all[:min(len(all), 5)], " / "))
+	}
+}
+
+// checkOrphans kills the nodes and checks that no process started by any killed
+// node is left.
+func (h *Harness) checkOrphans(nodes []*Node) {
+	h.Kill(nodes...)
+	h.orphans.done.Wait()
+	h.Figure("orphans 2 s after a kill", len(h.orphans.left))
+	for _, o := range h.orphans.left {
+		h.Require(false, "process outlives its node: %s", o)
+	}
+}

@@ -1,0 +1,190 @@
+package drill
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/test/drill/check"
+)
+
+// observer polls the status of every node over HTTP and keeps the answers for the
+// checks.
+type observer struct {
+	done sync.WaitGroup
+
+	mu      sync.Mutex
+	samples []check.Sample
+	views   []check.View
+	entries []entry
+}
+
+// entry is a status as written to the file for finding the cause of a failure.
+type entry struct {
+	Time      time.Time           `json:"time"`
+	Node      string              `json:"node"`
+	Readiness api.Readiness       `json:"readiness"`
+	Authority api.AuthorityStatus `json:"authority"`
+	Lanes     []api.LaneStatus    `json:"lanes"`
+}
+
+// observeInterval is the time between two polls of a node.
+const observeInterval = 250 * time.Millisecond
+
+// statusWait limits the wait for an answer.
+const statusWait = 2 * time.Second
+
+// observe polls one node in a goroutine until ctx ends.
+func (w *observer) observe(ctx context.Context, n *Node) {
+	w.done.Go(func() {
+		client := &http.Client{Timeout: statusWait, Transport: &http.Transport{DialContext: (&net.Dialer{Timeout: time.Second}).DialContext}}
+		defer client.CloseIdleConnections()
+		var l lives
+		for sleep(ctx, observeInterval) == nil {
+			asked := time.Now()
+			s, err := httpStatus(ctx, client, n)
+			if err != nil {
+				continue // no answer, no claim
+			}
+			w.record(n, l.count(asked, s.Uptime), &s)
+		}
+	})
+}
+
+// lives counts the starts of a node by its reported uptimes. A restarted node that
+// is not polled for a while may report a longer uptime than before its restart.
+type lives struct {
+	life   int
+	uptime int64     // last reported, in seconds
+	began  time.Time // earliest begin of this life computed so far
+}
+
+// mayDiffer is the maximum difference between two computed begins of the same life:
+// a second by which the uptime is truncated, and the longest wait for an answer.
+const mayDiffer = statusWait + time.Second
+
+// count returns the number of the life in which a node polled at asked reported the
+// uptime, in seconds.
+func (l *lives) count(asked time.Time, uptime int64) int {
+	began := asked.Add(-time.Duration(uptime) * time.Second)
+	switch {
+	case l.began.IsZero():
+		l.began = began
+	case uptime < l.uptime, began.Sub(l.began) > mayDiffer:
+		l.life++
+		l.began = began
+	case began.Before(l.began):
+		l.began = began
+	}
+	l.uptime = uptime
+	return l.life
+}
+
+// record stores an answer.
+func (w *observer) record(n *Node, life int, s *api.Status) {
+	at := HostClock()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.samples = append(w.samples, check.Sample{Node: n.Name, At: at, Ready: s.Readiness.Ready && s.Readiness.Dispatching, Reasons: strings.Join(s.Readiness.Reasons, "; ")})
+	w.entries = append(w.entries, entry{time.Now(), n.Name, s.Readiness, s.Authority, s.Lanes})
+	w.views = append(w.views, check.View{Node: n.Name, Life: life, Owner: s.Authority.Owner, Epoch: s.Authority.Epoch, At: at})
+}
+
+// writeFile writes all statuses to a file, one JSON object per line.
+func (w *observer) writeFile(file string) error {
+	var lines bytes.Buffer
+	out := json.NewEncoder(&lines)
+	for _, e := range w.entries {
+		if err := out.Encode(&e); err != nil {
+			return err
+		}
+	}
+	return os.WriteFile(file, lines.Bytes(), 0o600)
+}
+
+func httpStatus(ctx context.Context, client *http.Client, n *Node) (s api.Status, err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, n.HTTP+"/v1/status", nil)
+	if err != nil {
+		return s, err
+	}
+	request.Header.Set("Authorization", "Bearer "+Token)
+	answer, err := client.Do(request)
+	if err != nil {
+		return s, err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return s, errors.New(answer.Status)
+	}
+	return s, json.NewDecoder(answer.Body).Decode(&s)
+}
+
+// contention is a set of writers that create and remove the same few queues
+// concurrently, each through a different node.
+type contention struct {
+	done sync.WaitGroup
+
+	mu      sync.Mutex
+	changes []check.Operation
+}
+
+const (
+	contentionQueues   = 4
+	contentionInterval = 300 * time.Millisecond
+)
+
+// runWriter runs one writer in a goroutine until ctx ends. intN returns a random
+// number below its argument.
+func (c *contention) runWriter(ctx context.Context, writer int, n *Node, intN func(int) int) {
+	c.done.Go(func() {
+		// Each change uses a new connection: on a reused one net/http repeats
+		// idempotent requests after a failure, and a repeated removal would be
+		// refused although the first took effect.
+		client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
+			DisableKeepAlives: true, DialContext: (&net.Dialer{Timeout: time.Second}).DialContext}}
+		for sleep(ctx, contentionInterval) == nil {
+			ch := check.Operation{Writer: writer, Name: fmt.Sprintf("contest-%d", intN(contentionQueues)), Create: intN(2) == 0}
+			ch.From = HostClock()
+			ch.Answer = change(ctx, client, n, ch.Name, ch.Create)
+			ch.To = HostClock()
+			c.mu.Lock()
+			c.changes = append(c.changes, ch)
+			c.mu.Unlock()
+		}
+	})
+}
+
+// change creates or removes a queue through one node.
+func change(ctx context.Context, client *http.Client, n *Node, name string, create bool) check.Answer {
+	method, body := http.MethodDelete, ""
+	if create {
+		method, body = http.MethodPut, "{}"
+	}
+	request, err := http.NewRequestWithContext(context.WithoutCancel(ctx), method, n.HTTP+"/v1/queues/"+name, strings.NewReader(body))
+	if err != nil {
+		return check.Unknown
+	}
+	request.Header.Set("Authorization", "Bearer "+Token)
+	request.Header.Set("Content-Type", "application/json")
+	answer, err := client.Do(request)
+	if err != nil {
+		return check.Unknown
+	}
+	answer.Body.Close()
+	switch {
+	case answer.StatusCode/100 == 2:
+		return check.Done
+	case create && answer.StatusCode == http.StatusConflict, !create && answer.StatusCode == http.StatusNotFound:
+		return check.Refused
+	}
+	return check.Unknown
+}

@@ -1,0 +1,297 @@
+package runnerscript
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/job"
+)
+
+// scriptRun is the state of one running script.
+type scriptRun struct {
+	ctx    context.Context
+	env    Env
+	script Script
+	jobs   map[string]*scriptJob
+	out    strings.Builder
+
+	// No fault is injected between a script's wait for an active job and its
+	// cancel: if the job's runner were killed there, the job would end as one
+	// that never started.
+	pendingCancels *sync.WaitGroup // counts the scripts with cancels left
+	cancelsDone    func()          // marks this script as having none left
+	cancelsLeft    int             // cancels of this script not sent yet
+}
+
+// scriptJob is a job that the script has enqueued.
+type scriptJob struct {
+	id             job.ID
+	jid            string    // id on the Overhop wire
+	prevDispatches uint32    // number of dispatches at the last requeue
+	due            time.Time // zero if not delayed
+	losses         uint32    // lost dispatches, known at the end
+}
+
+// run plays the script and returns its text with the actual output.
+func (run *scriptRun) run() (string, error) {
+	if run.cancelsLeft == 0 {
+		run.cancelsDone()
+	}
+	for line := range strings.Lines(run.script.Text) {
+		line = strings.TrimRight(line, "\n")
+		if line != "" && strings.IndexByte("#>?", line[0]) < 0 {
+			continue // expected output
+		}
+		fmt.Fprintln(&run.out, line)
+		var err error
+		switch {
+		case line == "" || line[0] == '#':
+		case line[0] == '>':
+			err = run.exec(strings.TrimSpace(line[1:]))
+		default:
+			err = run.waitEnd(strings.Fields(line[1:]))
+		}
+		if err != nil {
+			return run.out.String(), fmt.Errorf("%s: %s: %w", run.script.Name, line, err)
+		}
+	}
+	return run.out.String(), nil
+}
+
+// exec executes a command line, without its ">".
+func (run *scriptRun) exec(line string) error {
+	verb, rest, _ := strings.Cut(line, " ")
+	switch verb {
+	case "job":
+		return run.enqueue(rest)
+	case "queue", "pause", "resume":
+		return run.queueCommand(verb, strings.Fields(rest))
+	case "inturn":
+		return run.checkOrder(strings.Fields(rest))
+	case "atonce":
+		return run.checkConcurrency(strings.Fields(rest))
+	case "now":
+		run.cancelsDone()
+		if run.pendingCancels.Wait(); run.env.OnNow == nil {
+			return nil
+		}
+		var ids []job.ID
+		for _, e := range run.jobs {
+			ids = append(ids, e.id)
+		}
+		return run.env.OnNow(run.ctx, ids)
+	}
+	e := run.jobs[rest]
+	if e == nil {
+		return fmt.Errorf("unknown job %q", rest)
+	}
+	switch verb {
+	case "active":
+		return run.waitState(e, "active")
+	case "waiting":
+		return run.waitState(e, "waiting", "delayed")
+	case "cancel":
+		defer run.cancelSent()
+		return run.recordRefusal(run.request("yard.api.v1.job.cancel", map[string]any{"id": e.id.String()}, nil))
+	case "requeue":
+		return run.requeue(e)
+	}
+	return fmt.Errorf("unknown command %q", verb)
+}
+
+// cancelSent counts a cancel as sent.
+func (run *scriptRun) cancelSent() {
+	if run.cancelsLeft--; run.cancelsLeft == 0 {
+		run.cancelsDone()
+	}
+}
+
+// queueCommand creates (words: <name> [<limit>]), pauses or resumes a queue. A
+// conflict is not an error: it means that an earlier request was executed and
+// its answer lost.
+func (run *scriptRun) queueCommand(verb string, words []string) error {
+	if len(words) == 0 {
+		return errors.New("the name of a queue is missing")
+	}
+	params := map[string]any{"name": words[0]}
+	if verb == "queue" {
+		verb = "add"
+		if len(words) == 2 {
+			limit, err := strconv.Atoi(words[1])
+			if err != nil {
+				return err
+			}
+			params["concurrency_limit"] = limit
+		}
+	}
+	err := run.request(api.SubjectAPI+".queue."+verb, params, nil)
+	if refused := (*api.Error)(nil); errors.As(err, &refused) && refused.Code == "409" {
+		return nil
+	}
+	return err
+}
+
+// repeatPattern matches "text*n" in a record, which means n times the text.
+var repeatPattern = regexp.MustCompile(`"([^"]+)\*([0-9]+)"`)
+
+// enqueue enqueues a job. line is <name> <queue> [delay=…] <record>.
+func (run *scriptRun) enqueue(line string) error {
+	name, line, _ := strings.Cut(line, " ")
+	queue, line, _ := strings.Cut(line, " ")
+	var due time.Time
+	if rest, ok := strings.CutPrefix(line, "delay="); ok {
+		text, record, _ := strings.Cut(rest, " ")
+		delay, err := time.ParseDuration(text)
+		if err != nil {
+			return err
+		}
+		line, due = record, time.Now().Add(delay)
+	}
+	line = repeatPattern.ReplaceAllStringFunc(line, func(s string) string {
+		found := repeatPattern.FindStringSubmatch(s)
+		n, _ := strconv.Atoi(found[2])
+		return `"` + strings.Repeat(found[1], n) + `"`
+	})
+	var spec map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(line), &spec); err != nil {
+		return err
+	}
+	key := run.script.Name + "/" + name
+	spec["id"], _ = json.Marshal(key)
+	if !due.IsZero() {
+		spec["run_at"], _ = json.Marshal(due)
+	}
+	id, err := job.KeyID(queue, key)
+	if err != nil {
+		return err
+	}
+	var accepted struct{ ID job.ID }
+	if err := run.request(api.SubjectEnqueue+"."+queue, spec, &accepted); err != nil {
+		return run.recordRefusal(err)
+	}
+	run.jobs[name] = &scriptJob{id: accepted.ID, jid: queue + ":" + accepted.ID.String(), due: due}
+	if accepted.ID == id {
+		return nil
+	}
+	for other, e := range run.jobs {
+		if other != name && e.id == accepted.ID {
+			fmt.Fprintf(&run.out, "it is %s\n", other)
+			return nil
+		}
+	}
+	return fmt.Errorf("accepted as %s, which is not a job of this script", accepted.ID)
+}
+
+// request sends a request until it is answered or refused, and decodes the answer
+// into answer unless that is nil.
+func (run *scriptRun) request(subject string, request, answer any) error {
+	body, err := json.Marshal(request)
+	if err != nil {
+		return err
+	}
+	for {
+		var raw []byte
+		if queue, ok := strings.CutPrefix(subject, api.SubjectEnqueue+"."); ok && len(body) > maxNATSRecord {
+			raw, err = run.enqueueHTTP(queue, body)
+		} else {
+			raw, err = run.env.Request(run.ctx, subject, body)
+		}
+		if err == nil {
+			if answer == nil {
+				return nil
+			}
+			return json.Unmarshal(raw, answer)
+		}
+		var refused *api.Error
+		if errors.As(err, &refused) && refused.Code[0] == '4' {
+			return refused
+		}
+		if run.pause() != nil {
+			return err
+		}
+	}
+}
+
+// pause waits for the time between two polls, or until run.ctx ends.
+func (run *scriptRun) pause() error {
+	t := time.NewTimer(20 * time.Millisecond)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-run.ctx.Done():
+		return run.ctx.Err()
+	}
+}
+
+// durationPattern matches durations, which differ between runs of a script.
+var durationPattern = regexp.MustCompile(`\b[0-9]+(h|m|s|ms)[0-9.hms]*\b`)
+
+// recordRefusal records err as output of the script if it is a refusal, and
+// returns any other error.
+func (run *scriptRun) recordRefusal(err error) error {
+	var refused *api.Error
+	if errors.As(err, &refused) {
+		fmt.Fprintf(&run.out, "refused with %s: %s\n", refused.Code, durationPattern.ReplaceAllString(refused.Text, "…"))
+		return nil
+	}
+	return err
+}
+
+// waitState waits until a job is in one of the states. It fails if the job ends
+// first.
+func (run *scriptRun) waitState(e *scriptJob, states ...string) error {
+	for {
+		v, err := run.show(e)
+		if err != nil {
+			return err
+		}
+		for _, s := range states {
+			if v.State == s {
+				return nil
+			}
+		}
+		if v.State == "completed" || v.State == "failed" {
+			return fmt.Errorf("the job is already %s: %s", v.State, v.Reason)
+		}
+		if err := run.pause(); err != nil {
+			return fmt.Errorf("the job is still %s: %w", v.State, err)
+		}
+	}
+}
+
+// requeue requeues the dead letter of a job. It treats a job with a new dispatch
+// as requeued, because the answer to an earlier request may have been lost.
+func (run *scriptRun) requeue(e *scriptJob) error {
+	v, err := run.show(e)
+	if err != nil {
+		return err
+	}
+	e.prevDispatches = v.Dispatches
+	for {
+		var answer struct {
+			Items []struct{ Result, Error string }
+		}
+		if err := run.request("yard.api.v1.dlq.requeue", map[string]any{"jobs": []job.ID{e.id}}, &answer); err != nil {
+			return run.recordRefusal(err)
+		}
+		if n := len(answer.Items); n == 1 && answer.Items[0].Result != "failed" {
+			return nil
+		}
+		v, err := run.show(e)
+		if err != nil || v.Dispatches > e.prevDispatches || v.State != "failed" {
+			return err // requeued; the answer was lost
+		}
+		if run.pause() != nil {
+			return fmt.Errorf("requeue answered %+v", answer)
+		}
+	}
+}

@@ -1,0 +1,158 @@
+package sim
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var mutantsFlag = flag.Bool("mutants", false, "have TestMutants build each mutant and simulate it until a seed finds it")
+
+// mutantSeeds is how many seeds findFailingSeed tries before it reports that a
+// mutant survives.
+const mutantSeeds = 10000
+
+// mutant is the code with one mistake in it: one that was made once, or one that a
+// rule of the design excludes.
+type mutant struct {
+	name  string
+	edits []edit
+}
+
+// edit replaces old, which must occur exactly once in file, by new.
+type edit struct{ file, old, new string }
+
+var mutants = []mutant{
+	{"a stale outcome settles the current dispatch", []edit{
+		{"ledger/dispatch.go", "if r == nil || r.n != e.N || r.state", "if r == nil || r.state"}}},
+	{"a given-back attempt is subtracted twice", []edit{
+		{"ledger/dispatch.go", "next.attempt--\n", "next.attempt -= min(2, next.attempt)\n"}}},
+	{"a queue's limit is not checked", []edit{
+		{"ledger/dispatch.go", "|| r.queue.limitReached() {", "{"},
+		{"scheduler/place.go", "headroom != math.MaxInt && headroom <= pl.byQueue[w.Queue]", "headroom != math.MaxInt && headroom <= 0"}}},
+	{"a placement is committed although its queue is paused", []edit{
+		{"ledger/dispatch.go", "|| r.queue.paused ||", "||"}}},
+	{"a gap in a lane is skipped", []edit{
+		{"scheduler/lanes.go", "case seq == lane.next:", "case seq >= lane.next:\n\t\t\tlane.next = seq"}}},
+	{"a known job id makes a second job", []edit{
+		{"ledger/ingest.go", "if known := l.jobs.byID[j.ID]; known != nil {", "if known := l.jobs.byID[j.ID]; known != nil && known.state != job.Completed {"}}},
+	{"a new authority does not adopt running dispatches", []edit{
+		{"scheduler/assign.go", "ds.running[job.DispatchID{Job: a.ID, N: a.N}] = ds.adopt(a, l.Index())", "_ = ds.adopt"}}},
+	{"a dispatch is reassigned before its node's lease has ended", []edit{
+		{"scheduler/sweep.go", "case now.Sub(lastContact) > reassignAfter:", "case now.Sub(lastContact) > reassignAfter/2:"}}},
+	{"a node works after its lease has expired", []edit{
+		{"agent/heartbeat.go", "func (a *Agent) leaseExpired() bool { return !time.Now().Before(a.lease) }", "func (a *Agent) leaseExpired() bool { return false }"}}},
+	{"a node obeys a replaced authority", []edit{
+		{"agent/agent.go", "return epoch == a.epoch\n", "return true\n"}}},
+	{"a node starts a dispatch that it refused before", []edit{
+		{"agent/inflight.go", " || a.table.refused.has(d.DispatchID)", ""}}},
+	{"a node accepts assignments meant for its previous incarnation", []edit{
+		{"agent/inflight.go", "case b.Incarnation != 0 && b.Incarnation != a.cfg.Incarnation, !a.observeEpoch(b.Epoch):", "case !a.observeEpoch(b.Epoch):"}}},
+	{"a node that was frozen renews its expired lease", []edit{
+		{"agent/heartbeat.go", "\ta.checkLease() //", "\t//"},
+		{"agent/heartbeat.go", "if a.leaseJustExpired() {\n\t\treturn", "if false {\n\t\treturn"}}},
+	{"leases that the previous authority granted late are not waited for", []edit{
+		{"scheduler/sweep.go", "ds.loop.startedAt.Add(trustTime-nodeLease)", "ds.loop.startedAt"}}},
+	{"a worker's lease outlasts its node's", []edit{
+		{"agent/heartbeat.go", "\tif a.lease.Before(until) {\n\t\treturn a.lease\n\t}\n", ""}}},
+	{"a late recall stops a dispatch that a later move brought back", []edit{
+		{"agent/recall.go", "d != nil && !r.Outdated(d.moveIndex) && d.recall(r.Reason)", "d != nil && d.recall(r.Reason)"},
+		{"job/report.go", "return r.Reason == RecallSuperseded && r.MoveIndex != 0", "return false && r.MoveIndex != 0"},
+		{"scheduler/reports.go", "\tt.dispatches.endMissing(n, &b)\n", ""}}},
+	{"a new lease does not wake the lease's watcher", []edit{
+		{"agent/heartbeat.go", "\t\tcase <-a.leaseRenewed:\n", ""}}},
+	{"a node accepts assignments meant for its previous lease", []edit{
+		{"agent/inflight.go", "case !a.canWork(), a.previous.covers(b):", "case !a.canWork():"}}},
+	{"a unique key is not held", []edit{
+		{"ledger/guards.go", "if g.Unique.IsSet() {", "if g.Unique.IsSet() && l.now == 0 {"}}},
+	{"a rate limit ends after half its time", []edit{
+		{"ledger/guards.go", "l.now + int64(g.Rate.TTL)", "l.now + int64(g.Rate.TTL)/2"}}},
+	{"a tick comes again under the next authority", []edit{
+		{"ledger/cron.go", "old.Rev != t.Rev || old.Next.IsZero() || !old.Next.Equal(t.At) || old.tick != nil", "old.Rev != t.Rev || old.tick != nil"}}},
+	{"a tick's job that was not stored is not published again", []edit{
+		{"scheduler/cron.go", "cr.published[tick.Job] = time.Now().Add(tickRetryDelay)", "cr.published[tick.Job] = time.Time{}"},
+		{"scheduler/cron.go", "retryAt, known := cr.published[t.Job]", "retryAt, known := cr.published[t.Job]\n\t\tknown = known || len(cr.schedules) == 0"}}},
+	{"a truncated lane counts as healthy", []edit{
+		{"scheduler/lanereader.go", "case info.Last < ingested:", "case false && info.Last < ingested:"}}},
+	{"a moved dispatch is lost when the node it left reports so", []edit{
+		{"ledger/dispatch.go", "if e.Node != \"\" && (e.Node != r.run.node || e.Incarnation != r.run.incarnation) {", "if e.Node != \"\" && e.Node == \"none\" {"}}},
+	{"a moved dispatch is lost because its new node was silent before", []edit{
+		{"scheduler/sweep.go", "lastContact := latest(ds.loop.startedAt.Add(trustTime-nodeLease), d.movedAt)", "lastContact := ds.loop.startedAt.Add(trustTime-nodeLease)"}}},
+	{"a dispatch that has ended is moved", []edit{
+		{"ledger/dispatch.go", "if r == nil || r.n != c.N || r.state != job.Active {\n\t\treturn Result{Err: job.ErrLeaseLost}", "if r == nil || r.run == nil {\n\t\treturn Result{Err: job.ErrLeaseLost}"}}},
+	{"one member's clock sets the time of all entries", []edit{
+		{"scheduler/clock.go", "return offsets[(len(offsets)-1)/2], true", "return offsets[len(offsets)-1], true"}}},
+	{"several batches of history are in flight", []edit{
+		{"scheduler/publish.go", "batchWindow   = 1\n", "batchWindow   = 4\n"}}},
+}
+
+// TestMutants verifies that each mutant's edits still apply to the source and,
+// with -mutants, that the simulation finds each mutant.
+func TestMutants(t *testing.T) {
+	root, err := filepath.Abs(filepath.Join("..", ".."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range mutants {
+		t.Run(m.name, func(t *testing.T) {
+			overlay := filepath.Join(t.TempDir(), "overlay.json")
+			m.writeOverlay(t, root, overlay)
+			if *mutantsFlag {
+				t.Logf("%s", findFailingSeed(t, root, overlay))
+			}
+		})
+	}
+}
+
+// writeOverlay writes the mutant's files beside overlay, and to overlay the JSON
+// that go build's -overlay flag reads.
+func (m *mutant) writeOverlay(t *testing.T, root, overlay string) {
+	t.Helper()
+	files := map[string]string{}
+	for i, e := range m.edits {
+		name := filepath.Join(root, e.file)
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := strings.Count(string(text), e.old); n != 1 {
+			t.Fatalf("%s contains %d times\n%s\nwant once: adapt the mutant to the changed source", e.file, n, e.old)
+		}
+		files[name] = filepath.Join(filepath.Dir(overlay), fmt.Sprintf("%d.go", i))
+		if err := os.WriteFile(files[name], []byte(strings.Replace(string(text), e.old, e.new, 1)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := json.Marshal(map[string]any{"Replace": files})
+	if err == nil {
+		err = os.WriteFile(overlay, text, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+var failingSeed = regexp.MustCompile(`FIRST=(\d+) SEEDS=1\n\s*(.*)`)
+
+// findFailingSeed simulates a mutant until a seed fails, and returns that seed and
+// its failure as text. It fails t if no seed does.
+func findFailingSeed(t *testing.T, root, overlay string) string {
+	t.Helper()
+	c := exec.Command("go", "test", "-count=1", "-timeout", "1h", "-overlay", overlay, "-run", "TestSeeds", "./test/sim", "-shrink=false", fmt.Sprintf("-seeds=%d", mutantSeeds))
+	c.Dir = root
+	out, err := c.CombinedOutput()
+	seed := failingSeed.FindSubmatch(out)
+	switch {
+	case err == nil:
+		t.Fatalf("not found in %d seeds", mutantSeeds)
+	case seed == nil:
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return fmt.Sprintf("found by seed %s: %s", seed[1], seed[2])
+}
