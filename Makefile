@@ -13,7 +13,7 @@ FIRST      ?= 1
 REPORT     ?= drills
 
 .DEFAULT_GOAL := help
-.PHONY: help build test python race check fuzz sim mutants bench demo drill drill-docs drill-tests image \
+.PHONY: help build test python race check fuzz sim mutants bench demo drill drill-tests image \
         compose-secrets compose-up compose-down compose-ps compose-logs compose-drill cover clean FORCE
 
 help: ## show this list
@@ -25,15 +25,12 @@ build: $(BINARY) ## build bin/yardmaster, one static binary
 $(BINARY): FORCE
 	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/node
 
-# The tests with clusters mostly wait, so they begin first, beside all others; go
-# shows the others' results only after theirs.
+# The tests with clusters take longest and mostly wait, so they begin first, beside
+# all others.
 test race: export YARD_BIN := $(CURDIR)/$(BINARY)
 test: build python ## run all tests; those with real processes use the binary
-	@set -o pipefail; log=$$(mktemp); trap 'rm -f $$log' EXIT; \
-	if CGO_ENABLED=0 $(GO) test -p 3 $(if $(filter ./...,$(PKGS)),./internal/clustertest) $(PKGS) 2>&1 | tee $$log | grep -v 'no test files'; then status=0; else status=$$?; fi; \
-	[ $$status = 0 ] || { echo; echo 'What failed, without the logs:'; grep -E '^ *--- FAIL|^panic:|^ *[a-z_]+\.go:[0-9]+: ' $$log | grep -v 'testlog\.go' | tail -n 60; }; \
-	printf '\n%s packages ok, %s failed\n' "$$(grep -c '^ok' $$log)" "$$(grep -c '^FAIL.*yardmaster' $$log)"; \
-	exit $$status
+	@set -o pipefail; CGO_ENABLED=0 $(GO) build -o bin/testreport ./test/cmd/testreport && \
+	CGO_ENABLED=0 $(GO) test -json -p 3 $(if $(filter ./...,$(PKGS)),./test/clustertest) $(PKGS) | bin/testreport
 
 # The tests of the Python client skip themselves where it cannot run.
 PYTHON_WORKS := python3 -c 'import ssl, sys, threading, unittest; assert sys.version_info >= (3, 9)' >/dev/null 2>&1
@@ -71,27 +68,22 @@ fuzz: ## run every fuzz target for FUZZTIME (30s), in PKGS (all)
 	  done; done
 
 sim: ## play SEEDS (100000) stories of breaking yards from seed FIRST (1) on
-	@$(GO) test -count=1 -timeout 24h -v -run TestSeeds ./sim -seeds=$(SEEDS) -first=$(FIRST)
+	@$(GO) test -count=1 -timeout 24h -v -run TestSeeds ./test/sim -seeds=$(SEEDS) -first=$(FIRST)
 
 mutants: ## break the code in known ways; the simulation must find each
-	@$(GO) test -count=1 -timeout 1h -v -run TestMutants ./sim -mutants
+	@$(GO) test -count=1 -timeout 1h -v -run TestMutants ./test/sim -mutants
 
 bench: build ## measure it, beside the floors of this machine
-	@$(BINARY) bench
+	@YARD_BIN=$(BINARY) $(GO) run ./test/cmd/bench
 
 demo: build ## three nodes, workers and runners; the authority is killed half-way
 	@$(BINARY) demo --nodes 3 --jobs $(JOBS) --kill
 
 drill: build ## break real yards in every known way; judge what is left (REPORT=<dir>)
-	@$(BINARY) drill run --all --report $(REPORT)
-
-drill-docs: ## put the report of the last run into docs/drills.md
-	@awk -v report=$(REPORT)/report.md '/^<!-- .report -->/ { skip = 0 } !skip { print } \
-	  /^<!-- report -->/ { skip = 1; while ((getline line < report) > 0) print line }' docs/drills.md > docs/drills.md.new
-	@mv docs/drills.md.new docs/drills.md
+	@YARD_BIN=$(BINARY) $(GO) run ./test/cmd/drill run --all --report $(REPORT)
 
 drill-tests: build ## the drills that are tests still: some minutes
-	@YARD_SOAK=1 YARD_BIN=$(CURDIR)/$(BINARY) $(GO) test -count=1 -v -timeout 30m -run 'TestFailover|TestDrill|TestMembers|TestInterop' ./drill ./cluster ./internal/clustertest
+	@YARD_SOAK=1 YARD_BIN=$(CURDIR)/$(BINARY) $(GO) test -count=1 -v -timeout 30m -run 'TestFailover|TestDrill|TestMembers|TestInterop' ./test/drill ./cluster ./test/clustertest
 
 # An image needs nothing that a registry has: it holds static programs alone.
 IMAGE   := bin/image
@@ -123,7 +115,7 @@ compose-logs: ## follow what the containers say
 	@$(YARD) logs -f --tail 20
 
 compose-drill: image compose-secrets ## kill each node's container in turn under load; judge what is left
-	@YARD_COMPOSE='$(COMPOSE)' YARD_TEST_SEED=$(SEED) $(GO) test -count=1 -v -timeout 20m -run 'TestCompose' ./drill
+	@YARD_COMPOSE='$(COMPOSE)' YARD_TEST_SEED=$(SEED) $(GO) test -count=1 -v -timeout 20m -run 'TestCompose' ./test/drill
 
 cover: ## write coverage.out, and say how much of each package is covered
 	@$(GO) test -coverprofile=coverage.out ./... | grep -v 'no test files'
