@@ -122,10 +122,26 @@ func (l *local) close() {
 	}
 }
 
-// stopServer stops the embedded server and blocks until it has stopped.
+// shutdownTimeout bounds stopServer. A replica that catches up waits for the leader of
+// its stream, and nats-server waits for the replica: when all members stop at once, for
+// more than a minute.
+const shutdownTimeout = 20 * time.Second
+
+// stopServer stops the embedded server. It blocks until the server has stopped or
+// shutdownTimeout has passed. The caller then ends the process, and the server's files
+// are as after a crash, which loses nothing that was acknowledged.
 func (l *local) stopServer() {
-	l.srv.Shutdown()
-	l.srv.WaitForShutdown()
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		l.srv.Shutdown()
+		l.srv.WaitForShutdown()
+	}()
+	select {
+	case <-stopped:
+	case <-time.After(shutdownTimeout):
+		l.log.Warn("embedded NATS server has not stopped: going on without it", "waited", shutdownTimeout)
+	}
 }
 
 // peerList returns the members, sorted by name.
