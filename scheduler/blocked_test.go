@@ -77,7 +77,7 @@ func TestBlocked(t *testing.T) {
 			func(h *harness) { h.lanes.set(func() { h.lanes.ensureErr = nil }) },
 		},
 		{
-			"LaneReplaced", "user: lane 0 is not folded: its stream is another one than the ledger's",
+			"LaneReplaced", "user: lane 0 is not ingested: its stream is another one than the ledger's",
 			func(h *harness) { h.lanes.set(func() { h.lanes.lanes[0].identity += "x" }) },
 			func(h *harness) {
 				h.lanes.set(func() { h.lanes.lanes[0].identity = strings.TrimSuffix(h.lanes.lanes[0].identity, "x") })
@@ -89,7 +89,7 @@ func TestBlocked(t *testing.T) {
 			func(h *harness) { h.lanes.set(func() { h.lanes.max = 0 }) },
 		},
 		{
-			"LaneUnreadable", "system: lane 0 is not folded: no answer",
+			"LaneUnreadable", "system: lane 0 is not ingested: no answer",
 			func(h *harness) { h.lanes.set(func() { h.lanes.readsFail = true }) },
 			func(h *harness) { h.lanes.set(func() { h.lanes.readsFail = false }) },
 		},
@@ -99,7 +99,7 @@ func TestBlocked(t *testing.T) {
 			func(h *harness) { h.streams.set(func() { h.streams.down = false }) },
 		},
 		{
-			"MemberSilent", "system: member n2 is not heard",
+			"MemberSilent", "system: member n2 sends no heartbeat",
 			func(h *harness) { n := h.node("n2"); n.do(func() { n.silent = true }) },
 			func(h *harness) { n := h.node("n2"); n.do(func() { n.silent = false; n.heartbeat() }) },
 		},

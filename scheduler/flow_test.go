@@ -299,7 +299,7 @@ func TestOrphans_WaitForAllMembers(t *testing.T) {
 		if got := h.state(lost); got != job.Waiting {
 			t.Fatalf("the job is %s before all members have sent heartbeats", got)
 		}
-		h.wantReason("rust, which no member that was heard has; not heard yet: n3")
+		h.wantReason("rust, which no member with a heartbeat has; no heartbeat yet from: n3")
 		n3.do(func() { n3.silent = false; n3.runners = []string{"py"}; n3.heartbeat() })
 		h.until("it is dead", func() bool { return h.state(lost) == job.Failed && h.state(routed) == job.Failed })
 		view, _ := h.find(lost)

@@ -130,23 +130,23 @@ func (r *laneReader) verify(ctx context.Context) error {
 	case info.Identity != cursor.Identity:
 		return &streamMismatchError{r.lane.number, fmt.Sprintf("its stream is another one than the ledger's (%s, not %s): it was deleted and created again; restore the members' data directories that hold the right one", info.Identity, cursor.Identity), true}
 	case info.First > cursor.Cursor+1:
-		return mismatchf("its stream begins at %d, the records from %d on were lost before they were folded: bring back the data directory of a member that has them", info.First, cursor.Cursor+1)
+		return mismatchf("its stream begins at %d, the records from %d on were lost before they were ingested: bring back the data directory of a member that has them", info.First, cursor.Cursor+1)
 	case info.Last < ingested:
-		return mismatchf("its stream ends at %d, before the folded position %d: it went back; start a member whose data directory has the rest", info.Last, ingested)
+		return mismatchf("its stream ends at %d, before the ingested position %d: it went back; start a member whose data directory has the rest", info.Last, ingested)
 	case cursor.Cursor == 0 || cursor.Cursor < info.First || cursor.LastID.IsZero():
 		return nil
 	}
 	records, err := r.client.Read(ctx, r.lane.number, cursor.Cursor, 1)
 	if err != nil {
-		return fmt.Errorf("lane %d: read the folded position: %w", r.lane.number, err)
+		return fmt.Errorf("lane %d: read the ingested position: %w", r.lane.number, err)
 	}
 	if len(records) == 0 || records[0].Seq != cursor.Cursor {
-		return fmt.Errorf("lane %d: the record at the folded position %d cannot be read", r.lane.number, cursor.Cursor)
+		return fmt.Errorf("lane %d: the record at the ingested position %d cannot be read", r.lane.number, cursor.Cursor)
 	}
 	j, _ := records[0].Job(cursor.Identity, r.loop.cfg.Defaults)
 	conflict := job.RecordID(cursor.Identity, records[0].Seq, records[0].Stored)
 	if j.ID != cursor.LastID && conflict != cursor.LastID {
-		return mismatchf("the record at the folded position %d is not the one that was folded: the stream went back and on another way; bring back the data directory of a member that has the right one", cursor.Cursor)
+		return mismatchf("the record at the ingested position %d is not the one that was ingested: the stream went back and on another way; bring back the data directory of a member that has the right one", cursor.Cursor)
 	}
 	return nil
 }

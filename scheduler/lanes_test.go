@@ -179,7 +179,7 @@ func TestLanes_ReplacedStreamIsNotIngested(t *testing.T) {
 		h.until("the other lane's job ran", func() bool { return h.counts().Delivered == 2 })
 		h.advance(time.Second)
 		status, err := h.sched.Status(h.ctx)
-		if err != nil || !strings.Contains(fmt.Sprint(status.Reasons), "is not the one that was folded") {
+		if err != nil || !strings.Contains(fmt.Sprint(status.Reasons), "is not the one that was ingested") {
 			t.Errorf("reasons %q, error %v", status.Reasons, err)
 		}
 		if n := len(h.node("n1").startedNow()); n != 2 {
@@ -249,7 +249,7 @@ func TestLanes_BacklogIsSharedAndBounded(t *testing.T) {
 		if took := time.Since(began); took > 60*time.Millisecond {
 			t.Errorf("it took %v", took)
 		}
-		h.until("all are folded", func() bool { return h.counts().Pending == 20_001 })
+		h.until("all are ingested", func() bool { return h.counts().Pending == 20_001 })
 		for _, f := range commandsOf[*ledger.Ingest](h.raft.entries()) {
 			size := 0
 			for i := range f.Jobs {

@@ -99,7 +99,7 @@ func anyWaiting(l *ledger.Ledger, queue, class string) (found bool) {
 // members in owners are configured for and those in unknown might be.
 func awayReason(runner string, owners, unknown []string) string {
 	if len(owners) == 0 {
-		return fmt.Sprintf("jobs wait for runner %s, which no member that was heard has; not heard yet: %s", runner, strings.Join(unknown, ", "))
+		return fmt.Sprintf("jobs wait for runner %s, which no member with a heartbeat has; no heartbeat yet from: %s", runner, strings.Join(unknown, ", "))
 	}
 	return fmt.Sprintf("jobs wait for runner %s, which only members that are down have: %s", runner, strings.Join(owners, ", "))
 }

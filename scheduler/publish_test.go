@@ -251,14 +251,14 @@ func TestOutbox_FullStopsIngestThenPlacement(t *testing.T) {
 		for range jobs {
 			h.lanes.store(0, "mail", "", anyJob)
 		}
-		h.until("all are folded", func() bool { return h.counts().Pending == jobs })
+		h.until("all are ingested", func() bool { return h.counts().Pending == jobs })
 		h.streams.set(func() { h.streams.down = true })
 		n.offer(job.Overhop, "mail", "w1", 100)
 		h.until("placing stops", func() bool {
 			h.advance(2 * time.Second)
 			return h.counts().Notified == 0
 		})
-		unfolded := h.enqueue("mail", "", anyJob)
+		pending := h.enqueue("mail", "", anyJob)
 		h.advance(time.Until(due) - 10*time.Second)
 		h.until("the delayed job is due, and waits", func() bool { return h.state(delayed) == job.Waiting })
 		if late := time.Since(due); late < 0 || late > 20*time.Millisecond {
@@ -269,7 +269,7 @@ func TestOutbox_FullStopsIngestThenPlacement(t *testing.T) {
 				t.Errorf("the outbox has %d bytes", b)
 			}
 		})
-		if _, known := h.find(unfolded); known || h.counts().Pending == 0 {
+		if _, known := h.find(pending); known || h.counts().Pending == 0 {
 			t.Errorf("ingested: %v; %d wait", known, h.counts().Pending)
 		}
 		status, _ := h.sched.Status(h.ctx)

@@ -60,7 +60,7 @@ func (t *tenure) conditions(now time.Time) (all []condition) {
 	}
 	for _, lane := range t.lanes.all {
 		if topic = lane.name(); lane.problem != "" {
-			add("%s is not folded: %s", topic, strings.TrimPrefix(lane.problem, topic+": "))
+			add("%s is not ingested: %s", topic, strings.TrimPrefix(lane.problem, topic+": "))
 		} else if topic += " full"; lane.full {
 			add("%s is full and takes no jobs: let those that lie in it end, or requeue elsewhere what cannot; nats.max_store says how large lanes are", lane.name())
 		}
@@ -76,7 +76,7 @@ func (t *tenure) conditions(now time.Time) (all []condition) {
 	for _, name := range t.capacity.members {
 		topic = "member " + name
 		if n := t.capacity.nodes[name]; (n == nil || n.silent) && now.Sub(t.loop.startedAt) > reassignAfter && t.capacity.lacksQuorum() {
-			add("member %s is not heard: start it, or mend the network between it and %s", name, t.loop.cfg.Node)
+			add("member %s sends no heartbeat: start it, or repair the network between it and %s", name, t.loop.cfg.Node)
 		}
 	}
 	return all

@@ -23,8 +23,8 @@ func TestReasons_MembersSilent(t *testing.T) {
 			n := h.node(name)
 			n.do(func() { n.silent = true })
 		}
-		h.waitReason("member n2 is not heard: start it, or mend the network between it and n1")
-		h.wantReason("member n3 is not heard")
+		h.waitReason("member n2 sends no heartbeat: start it, or repair the network between it and n1")
+		h.wantReason("member n3 sends no heartbeat")
 		n2 := h.node("n2")
 		n2.do(func() { n2.silent = false; n2.heartbeat() })
 		h.until("a majority is heard", func() bool { return len(h.reasons()) == 0 })

@@ -243,7 +243,7 @@ func TestReplay_AnotherJobsRecord(t *testing.T) {
 		for i := range 10 { // the holder's record is the one that came last
 			h.enqueue("mail", fmt.Sprint("one", i), `{"params":{},"debounce_key":"k","debounce_ms":60000}`)
 		}
-		h.until("all are folded", func() bool { return *h.snapshot().Replay.Cursor == "0@20" })
+		h.until("all are ingested", func() bool { return *h.snapshot().Replay.Cursor == "0@20" })
 		h.requestReplay("0@0")
 		h.waitReplayed()
 		if s := h.snapshot(); !s.Readiness.Ready {

@@ -50,7 +50,7 @@ func TestVerifyLane_ReplacedDuringTenure(t *testing.T) {
 				if h.laneReady() {
 					t.Error("the lane is still ingested")
 				}
-				if got := h.reasons(); len(got) != 1 || !strings.HasPrefix(got[0], "lane 0 is not folded: ") {
+				if got := h.reasons(); len(got) != 1 || !strings.HasPrefix(got[0], "lane 0 is not ingested: ") {
 					t.Errorf("reasons %q", got)
 				}
 				h.lanes.set(undo)
@@ -92,7 +92,7 @@ func TestVerifyLane_JobsOfLostLaneWait(t *testing.T) {
 				large := `{"params":{"x":"` + strings.Repeat("x", 2*maxCachedBody) + `"}}`
 				lost := h.enqueueIn(1, "mail", "lost", large)
 				h.enqueueIn(1, "mail", "at hand", anyJob)
-				h.until("both are folded", func() bool { return h.counts().Pending == 2 })
+				h.until("both are ingested", func() bool { return h.counts().Pending == 2 })
 				var was string
 				h.lanes.set(func() { was = h.lanes.lanes[1].identity; change(h.lanes.lanes[1]) })
 				h.advance(verifyInterval + 2*recheckAfter)
@@ -116,7 +116,7 @@ func TestVerifyLane_JobsOfLostLaneWait(t *testing.T) {
 func TestVerifyLane_DeadLettersOfLostLane(t *testing.T) {
 	runHarness(t, 2, func(h *harness) {
 		h.enqueueIn(1, "mail", "lost", anyJob)
-		h.until("it is folded", func() bool { return h.counts().Pending == 1 })
+		h.until("it is ingested", func() bool { return h.counts().Pending == 1 })
 		h.lanes.set(func() { h.lanes.lanes[1].identity = "" })
 		h.advance(verifyInterval + 2*recheckAfter)
 		n := h.node("n1")
@@ -126,7 +126,7 @@ func TestVerifyLane_DeadLettersOfLostLane(t *testing.T) {
 		h.enqueueIn(0, "mail", "other", anyJob)
 		h.until("another died", func() bool { return h.counts().Failed == 2 })
 		h.until("both have letters", func() bool { return len(h.streams.published(DeadLetters)) == 2 })
-		if got := h.reasons(); len(got) != 1 || !strings.HasPrefix(got[0], "lane 1 is not folded: ") {
+		if got := h.reasons(); len(got) != 1 || !strings.HasPrefix(got[0], "lane 1 is not ingested: ") {
 			t.Errorf("reasons %q", got)
 		}
 	})

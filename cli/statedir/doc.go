@@ -39,7 +39,7 @@
 // # Directories of the original program
 //
 // A directory with an events.json but no state file was written by the program
-// that defined the contract. Its events are folded as that program folds them,
+// that defined the contract. Its events are applied as that program applies them,
 // times come from dispatch.json, and the first command that is executed writes
 // the state file.
 package statedir

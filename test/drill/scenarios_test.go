@@ -242,7 +242,7 @@ func (s *scenarioRun) start() error {
 // comeBack restarts the dead node once the cluster reports that jobs wait for it, because
 // its runners are unknown.
 func (s *scenarioRun) comeBack(ctx context.Context, _ []job.ID) error {
-	const wait = "jobs wait for runner ghost, which no member that was heard has; not heard yet: "
+	const wait = "jobs wait for runner ghost, which no member with a heartbeat has; no heartbeat yet from: "
 	dead := s.dead.Load()
 	err := until(ctx, "a readiness reason names the runner that jobs wait for", func() error {
 		status, err := s.next().Status(ctx)

@@ -27,7 +27,7 @@ func (o *Options) handler() overhop.Handler {
 			return nil, err
 		}
 		if o.FailRate > 0 && rand.Float64() < o.FailRate {
-			return nil, &overhop.FailError{Message: "random failure", Type: "dice"}
+			return nil, &overhop.FailError{Message: "random failure", Type: "random"}
 		}
 		do, ok := handlers[q.Function]
 		if !ok {

@@ -102,7 +102,7 @@ func (c *laneLossCluster) checkRemovedLane(ctx context.Context) error {
 	if err := c.intruder.Ask(ctx, "$JS.API.STREAM.DELETE."+cluster.LaneStream(0), nil, &done); err != nil {
 		return err
 	}
-	c.awaitReported(ctx, "a removed lane", "lane 0 is not folded: ")
+	c.awaitReported(ctx, "a removed lane", "lane 0 is not ingested: ")
 	c.work("kept")
 	for i := range c.Nodes {
 		jids, err := c.enqueue(ctx, i, "kept", each)
@@ -152,7 +152,7 @@ func (c *laneLossCluster) checkRecreatedLane(ctx context.Context) error {
 			return err
 		}
 	}
-	c.awaitReported(ctx, "a recreated lane", "lane 1 is not folded: its stream is another one than the ledger's")
+	c.awaitReported(ctx, "a recreated lane", "lane 1 is not ingested: its stream is another one than the ledger's")
 	c.work("later")
 	after, err := c.enqueue(ctx, 1, "later", each)
 	if err != nil {
