@@ -2,17 +2,14 @@ package cli
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/yardmaster-dev/yardmaster/api"
-	"github.com/yardmaster-dev/yardmaster/cluster"
 )
 
 // fullWriter fails after free bytes.
@@ -82,42 +79,5 @@ func TestBackup_Fails(t *testing.T) {
 				t.Errorf("last request %q, want the end of the session", asked[len(asked)-1])
 			}
 		})
-	}
-}
-
-// Reading the backup file keeps the session of a restore alive.
-func TestRestore_KeepsSessionAlive(t *testing.T) {
-	f := startFakeAPI(t, cannedReplies{"yard.api.v1.restore.wait": `{"session":"s1","node":"n1"}`})
-	c, err := cluster.Dial(t.Context(), f.url, cluster.DialOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	b := &restoreClient{client: &client{Client: c}, session: "s1"} // its last request is long ago
-	in := &keepAliveReader{strings.NewReader("the parts"), context.Background(), b}
-	for range 2 {
-		if _, err := in.Read(make([]byte, 3)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if asked := f.requests(); len(asked) != 1 || asked[0] != `wait {"session":"s1"}` {
-		t.Errorf("requests %q, want one", asked)
-	}
-}
-
-// A refused restore is distinguished from one that may have begun.
-func TestRestore_Refused(t *testing.T) {
-	for _, err := range []error{
-		&cluster.ForbiddenError{Subject: "yard.api.v1.restore.begin"},
-		&api.Error{Code: api.CodeConflict, Text: "this yard has accepted jobs"},
-	} {
-		if !refusedToStart(fmt.Errorf("request: %w", err)) {
-			t.Errorf("%v counts as a restore that began", err)
-		}
-	}
-	for _, err := range []error{&api.Error{Code: api.CodeUnavailable, Text: "no authority"}, context.DeadlineExceeded} {
-		if refusedToStart(err) {
-			t.Errorf("%v counts as a refusal", err)
-		}
 	}
 }

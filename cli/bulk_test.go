@@ -40,7 +40,7 @@ func (y *fakeBulk) answer(body []byte) ([]byte, error) {
 	}
 	items := make([]api.BulkResult, len(asked.Jobs))
 	for i, text := range asked.Jobs {
-		var one bulkLine
+		var one struct{ ID, Queue string }
 		if err := json.Unmarshal(text, &one); err != nil {
 			return nil, err
 		}
@@ -78,7 +78,7 @@ func TestBulk(t *testing.T) {
 		case 9:
 			in.WriteString("\n")
 		case 10:
-			fmt.Fprintf(&in, `{"params":{"text":"%s"}}`+"\n", strings.Repeat("x", maxRequest))
+			fmt.Fprintf(&in, `{"params":{"text":"%s"}}`+"\n", strings.Repeat("x", 1<<20))
 		case 11:
 			in.WriteString(`{"function":"f","id":"dear"}` + "\r\n")
 		case 12:
@@ -112,13 +112,16 @@ func TestBulk(t *testing.T) {
 		t.Errorf("stored %s", text)
 	}
 	for _, n := range y.chunks {
-		if n > chunkJobs {
+		if n > 1000 {
 			t.Errorf("%d jobs in a request", n)
 		}
 	}
 	want := 1
 	for text := range strings.Lines(got.out) {
-		var item bulkItem
+		var item struct {
+			Line int
+			api.BulkResult
+		}
 		if err := json.Unmarshal([]byte(text), &item); err != nil {
 			t.Fatalf("%q: %v", text, err)
 		}
@@ -178,7 +181,7 @@ func TestBulk_Table(t *testing.T) {
 func TestBulk_Timeout(t *testing.T) {
 	t.Setenv("NATS_TIMEOUT", "50ms")
 	f := startFakeAPI(t, cannedReplies{})
-	in := strings.Repeat("{\"function\":\"f\"}\n", (maxOpenChunks+3)*chunkJobs)
+	in := strings.Repeat("{\"function\":\"f\"}\n", (4+3)*1000)
 	got := f.runIn(t, in, "enqueue", "mail", "--bulk", "-")
 	if got.code != 1 || !strings.Contains(got.err, "0 accepted, 0 already known") || !strings.Contains(got.err, "was sent; send the rest once the yard replies") {
 		t.Errorf("code %d, %s", got.code, got.err)

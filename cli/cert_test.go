@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestCert(t *testing.T) {
@@ -40,7 +41,11 @@ func TestCert(t *testing.T) {
 		t.Fatalf("files %v, %v", files, err)
 	}
 	got := runLine(t, "", append([]string{"cert", "show", "--json"}, files...)...)
-	var shown []certInfo
+	var shown []struct {
+		File, For, State string
+		Names            []string
+		Until            time.Time
+	}
 	if err := json.Unmarshal([]byte(got.out), &shown); err != nil || got.code != 0 {
 		t.Fatalf("cert show: code %d, %v: %q %q", got.code, err, got.out, got.err)
 	}

@@ -332,8 +332,7 @@ func TestFailures(t *testing.T) {
 // Every visible verb has a short text and an example; the help of the program
 // matches its golden file.
 func TestHelp(t *testing.T) {
-	a := &app{getenv: func(string) string { return "" }}
-	root := a.root()
+	root := testRoot()
 	verbs := root.Commands()
 	for len(verbs) > 0 {
 		v := verbs[0]

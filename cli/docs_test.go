@@ -23,7 +23,7 @@ func rrqPage(t *testing.T) string {
 
 // All verbs and flags in docs/reference/rrq.md exist.
 func TestRRQDocument_Verbs(t *testing.T) {
-	root := (&app{getenv: func(string) string { return "" }}).root()
+	root := testRoot()
 	found := regexp.MustCompile("(?:`|\n)yardmaster ([a-z][^`\n]*)").FindAllStringSubmatch(rrqPage(t), -1)
 	if len(found) < 20 {
 		t.Fatalf("%d verbs found", len(found))
@@ -57,7 +57,10 @@ func TestProducersDocument(t *testing.T) {
 			t.Errorf("docs/guides/producers.md does not list field %s", key)
 		}
 	}
-	enqueue := (&app{getenv: func(string) string { return "" }}).enqueueVerb()
+	enqueue, _, err := testRoot().Find([]string{"enqueue"})
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, flag := range regexp.MustCompile("[` ]--([a-z-]+)`").FindAllStringSubmatch(page, -1) {
 		if enqueue.Flag(flag[1]) == nil {
 			t.Errorf("enqueue has no flag %s", flag[1])
@@ -130,7 +133,7 @@ func TestCLIDocument(t *testing.T) {
 		}
 		documented[m[1]] = true
 	}
-	root := (&app{getenv: func(string) string { return "" }}).root()
+	root := testRoot()
 	var check func(c *cobra.Command)
 	check = func(c *cobra.Command) {
 		for _, sub := range c.Commands() {

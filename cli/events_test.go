@@ -3,12 +3,9 @@ package cli
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 const (
@@ -27,34 +24,6 @@ var history = strings.Join([]string{
 	`{"event":"ReplayRequested","cursor":"0@1","seq":8,"at":"2026-01-02T03:04:10.000Z"}`,
 	"",
 }, "\n")
-
-func TestEventFilter(t *testing.T) {
-	for _, tt := range []struct {
-		name string
-		f    eventFilter
-		want []uint64
-	}{
-		{"all", eventFilter{}, []uint64{1, 2, 3, 4, 5, 6, 7, 8}},
-		{"since", eventFilter{since: time.Date(2026, 1, 2, 3, 4, 9, 0, time.UTC)}, []uint64{6, 7, 8}},
-		{"type", eventFilter{event: "dispatchqueued"}, []uint64{2, 3, 7}},
-		{"dotted type", eventFilter{event: plainName("worker.assigned")}, []uint64{5}},
-		{"job", eventFilter{job: jobA}, []uint64{2, 4, 5}},
-		{"queue", eventFilter{queue: "mail"}, []uint64{2, 4, 5}},
-		{"queue behind a runner", eventFilter{queue: "slow"}, []uint64{3, 6}},
-	} {
-		var got []uint64
-		err := tt.f.eachEvent([]byte(history), func(_ []byte, e *eventLine) error {
-			got = append(got, e.Number)
-			return nil
-		})
-		if err != nil {
-			t.Errorf("%s: %v", tt.name, err)
-		}
-		if diff := cmp.Diff(tt.want, got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
-		}
-	}
-}
 
 func TestEvents(t *testing.T) {
 	f := startFakeAPI(t, cannedReplies{"yard.api.v1.job.show": func(question []byte) ([]byte, error) {
@@ -94,18 +63,5 @@ func TestEvents(t *testing.T) {
 	}
 	if got := f.run(t, "events", "--job", "order-7"); got.code != 1 || !strings.Contains(got.err, "<queue>:<key>") {
 		t.Errorf("events of an unknown key: %+v", got)
-	}
-}
-
-// Text from callers and workers is shown without line breaks and control
-// characters.
-func TestEventLine_Plain(t *testing.T) {
-	var out strings.Builder
-	e := eventLine{Event: "DispatchFailed", Request: "own\x1b[2J", Reason: "boom\nAuthorityAcquired owner=\x07me", Number: 7}
-	if err := e.write(&out); err != nil {
-		t.Fatal(err)
-	}
-	if got := out.String(); !strings.HasSuffix(got, "own [2J reason=boom AuthorityAcquired owner= me\n") || strings.Count(got, "\n") != 1 {
-		t.Errorf("%q", got)
 	}
 }

@@ -15,9 +15,11 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cli/command"
 	"github.com/yardmaster-dev/yardmaster/cluster"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
 )
 
 var rewriteGolden = flag.Bool("rewrite", false, "rewrite the golden files")
@@ -140,6 +142,23 @@ func runLine(t *testing.T, in string, args ...string) cmdResult {
 	var out, errs bytes.Buffer
 	code := Run(ctx, args, Streams{In: strings.NewReader(in), Out: &out, Err: &errs}, Program{Version: "1.2.3"})
 	return cmdResult{code, out.String(), errs.String()}
+}
+
+// testRoot returns the tree of commands.
+func testRoot() *cobra.Command {
+	env := new(command.Env)
+	env.Getenv = func(string) string { return "" }
+	return newRoot(env)
+}
+
+// unsetNodeVariables removes the variables of the flags of 'yardmaster node' from the
+// environment, and restores them when the test ends.
+func unsetNodeVariables(t *testing.T) {
+	t.Helper()
+	for _, name := range []string{"YARD_NODE_NAME", "YARD_NODE_DATA_DIR", "YARD_NATS_LISTEN", "YARD_HTTP_LISTEN", "YARD_RAFT_LISTEN", "YARD_NODE_LOG_LEVEL"} {
+		t.Setenv(name, "")
+		os.Unsetenv(name)
+	}
 }
 
 // golden compares got with a file in testdata.

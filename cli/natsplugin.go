@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/yardmaster-dev/yardmaster/cli/command"
+
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -44,14 +46,14 @@ type pluginArg struct {
 }
 
 // writeIntrospection writes the tree of commands in the plugin format.
-func (a *app) writeIntrospection(root *cobra.Command) error {
+func writeIntrospection(env *command.Env, root *cobra.Command) error {
 	v := pluginCommand(root)
-	v.Version = a.program.Version
+	v.Version = env.Program.Version
 	text, err := json.Marshal(v)
 	if err != nil {
 		return fmt.Errorf("describe the command line: %w", err)
 	}
-	_, err = fmt.Fprintln(a.Out, string(text))
+	_, err = fmt.Fprintln(env.Out, string(text))
 	return err
 }
 

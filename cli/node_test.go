@@ -47,11 +47,7 @@ func (b *lockedBuffer) String() string {
 
 // Most verbs work against a real node with one worker.
 func TestAgainstNode(t *testing.T) {
-	for _, f := range nodeFlags { // the flags set the variables; Setenv restores them
-		if f.variable != "" {
-			t.Setenv(f.variable, "")
-		}
-	}
+	unsetNodeVariables(t)
 	t.Setenv("YARD_SERVER_HOST", "127.0.0.1")
 	t.Setenv("YARD_SERVER_PORT", "1")
 	server, edge := testnet.Address(t), testnet.Address(t)
@@ -136,7 +132,7 @@ func testFollow(t *testing.T, f *fakeAPI) {
 	}
 	stop()
 	follow.Wait()
-	var e eventLine
+	var e struct{ Event string }
 	if err := json.Unmarshal([]byte(out.String()), &e); err != nil || e.Event != "SnapshotCaptured" || code != 0 {
 		t.Errorf("followed %q, code %d, %v", out.String(), code, err)
 	}

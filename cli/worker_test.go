@@ -53,11 +53,7 @@ func writeText(t *testing.T, name, text string) {
 // The flags of worker are sufficient for a node that requires TLS, a client
 // certificate and a token; the error for a wrong token names the flag.
 func TestWorker_TLS(t *testing.T) {
-	for _, f := range nodeFlags { // the flags set the variables; Setenv restores them
-		if f.variable != "" {
-			t.Setenv(f.variable, "")
-		}
-	}
+	unsetNodeVariables(t)
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
 	writePair(t, cert, key)

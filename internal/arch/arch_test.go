@@ -51,8 +51,11 @@ var layers = map[string]struct {
 
 	"health/consistency": {[]string{"job", "ledger", "api", "internal"}, "the check compares ledgers; node passes the requests to other members"},
 
-	"cli/statedir": {[]string{"ledger"}, "a state directory is used without a yard"},
-	"cli":          {[]string{"*"}, "commands may use any package"}, "cmd": {[]string{"*"}, "main may use any package"},
+	"cli/statedir":  {[]string{"ledger"}, "a state directory is used without a yard"},
+	"cli/usererror": {[]string{"job", "ledger", "api", "cluster"}, "explains the errors of requests; it knows no verb"},
+	"cli/connect":   {[]string{"cluster", "cli/usererror"}, "connects to a yard; it knows no verb"},
+	"cli/command":   {[]string{"cli/connect", "cli/usererror"}, "what verbs have in common; it knows no verb"},
+	"cli":           {[]string{"*"}, "commands may use any package"}, "cmd": {[]string{"*"}, "main may use any package"},
 	"test/testnet":   {[]string{"internal"}, "finds addresses for tests of any layer"},
 	"internal/procs": {[]string{"api", "cluster", "internal"}, "starts nodes as processes and asks for their status"},
 
@@ -83,7 +86,7 @@ var dependencies = map[string]struct {
 	"go.etcd.io/bbolt":               {[]string{"consensus", "test"}, "consensus owns the log store; benchmarks measure it directly"},
 	"github.com/vmihailenco/msgpack": {[]string{"edge/overhop", "internal/structpack"}, "MessagePack is used for the Overhop protocol, and by structpack for the Raft log and messages between nodes; everything else is JSON, which people can read"},
 	"github.com/spf13/":              {[]string{"cli", "cmd", "test/cmd"}, "only command lines parse flags"},
-	"github.com/KimMachineGun/":      {[]string{"cli"}, "only the command line sets the memory limit of a node"},
+	"github.com/KimMachineGun/":      {[]string{"cli/run"}, "only the command line sets the memory limit of a node"},
 	"github.com/tidwall/btree":       {[]string{"ledger"}, "only the ledger uses copy-on-write trees"},
 	"github.com/robfig/cron":         {[]string{"scheduler"}, "only the authority evaluates cron expressions"},
 	"github.com/prometheus/":         {[]string{"web"}, "web exports metrics; the other packages count in plain numbers"},

@@ -1,0 +1,114 @@
+// Package command has what the verbs of the command line have in common: their
+// streams and connection, requests to a node, and tables and lists on standard
+// output.
+package command
+
+import (
+	"context"
+	"io"
+	"regexp"
+	"strings"
+
+	"github.com/yardmaster-dev/yardmaster/cli/connect"
+	"github.com/yardmaster-dev/yardmaster/cli/usererror"
+
+	"github.com/spf13/cobra"
+)
+
+// Streams are the standard input, output and error of the program.
+type Streams struct {
+	In       io.Reader
+	Out, Err io.Writer
+}
+
+// Program describes the executable that calls cli.Run.
+type Program struct {
+	Version string
+	// File is the path of the executable. A node starts it again as the warden
+	// of its runners. If File is empty there is no warden, and processes that
+	// runners forked survive a killed node until its next start.
+	File string
+}
+
+// Env is one execution of a command line, as its verb sees it.
+type Env struct {
+	Streams
+	Program Program
+	connect.Settings
+	JSON bool // --json of the verb
+}
+
+// WithJSON adds the flag --json to c and returns c.
+func (env *Env) WithJSON(c *cobra.Command) *cobra.Command {
+	c.Flags().BoolVarP(&env.JSON, "json", "j", false, "show the reply as JSON")
+	return c
+}
+
+// Send connects to a node, sends one request and returns the reply.
+func (env *Env) Send(ctx context.Context, subject string, request any) ([]byte, error) {
+	cl, err := env.Dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return cl.Send(ctx, subject, request)
+}
+
+// Query returns c as a verb with --json that sends one request and prints the reply
+// by table. request returns the subject and the body of the request.
+func Query[T any](env *Env, c *cobra.Command, table func(io.Writer, *T), request func(args []string) (subject string, body any)) *cobra.Command {
+	c.RunE = func(c *cobra.Command, args []string) error {
+		subject, body := request(args)
+		return Request(c.Context(), env, subject, body, table)
+	}
+	return env.WithJSON(c)
+}
+
+// Request sends one request and prints the reply as [Print] does.
+func Request[T any](ctx context.Context, env *Env, subject string, request any, table func(io.Writer, *T)) error {
+	reply, err := env.Send(ctx, subject, request)
+	if err != nil {
+		return err
+	}
+	return Print(env, reply, table)
+}
+
+// Group turns c into a command that only has subcommands. Without an argument
+// it shows its help.
+func Group(c *cobra.Command, verbs ...*cobra.Command) *cobra.Command {
+	c.Args = cobra.ArbitraryArgs
+	c.DisableFlagsInUseLine = true
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return c.Help()
+		}
+		return usererror.UnknownVerb(c, args[0])
+	}
+	c.AddCommand(verbs...)
+	return c
+}
+
+// argNames matches the arguments in a Use line: "<job>", "[function]", "[job]...".
+var argNames = regexp.MustCompile(`<[^>]+>(?:\.\.\.)?|\[[^\]]+\](?:\.\.\.)?`)
+
+// CheckArgs returns a usage error unless the number of arguments is that of the Use
+// line of c.
+func CheckArgs(c *cobra.Command, given []string) error {
+	names := argNames.FindAllString(c.Use, -1)
+	last := len(names) - 1
+	if len(given) > len(names) && (last < 0 || !strings.HasSuffix(names[last], "...")) {
+		return usererror.Usage(c, "%q is one argument too many", given[len(names)])
+	}
+	if len(given) < len(names) && names[len(given)][0] == '<' {
+		return usererror.Usage(c, "%s is missing", strings.Trim(names[len(given)], "<>."))
+	}
+	return nil
+}
+
+// JobRequest returns the body of a request about one job.
+func JobRequest(id, queue string) map[string]any {
+	request := map[string]any{"id": id}
+	if queue != "" {
+		request["queue"] = queue
+	}
+	return request
+}

@@ -1,0 +1,297 @@
+// Package connect connects the command line to a yard: it finds the server, the
+// login and the certificates in the flags, in the NATS_… variables and in the
+// contexts of the nats CLI.
+package connect
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/cli/usererror"
+	"github.com/yardmaster-dev/yardmaster/cluster"
+
+	"github.com/spf13/pflag"
+)
+
+// Defaults of the flags.
+const (
+	defaultServer  = "nats://127.0.0.1:4222"
+	defaultTimeout = 5 * time.Second
+)
+
+// Settings are the connection settings of one command line, and its connection.
+type Settings struct {
+	Getenv  func(string) string
+	Timeout time.Duration // --timeout, of one request
+
+	flags   source
+	context string // --context
+	target  *target
+	client  *Client
+}
+
+// AddFlags adds the flags of the connection.
+func (s *Settings) AddFlags(flags *pflag.FlagSet) {
+	s.flags.name = flagSource
+	flags.StringVarP(&s.flags.url, "server", "s", "", "`url` of a node, or several separated by commas (NATS_URL; default "+defaultServer+")")
+	flags.StringVar(&s.flags.login.User, "user", "", "user `name`, with --password or NATS_PASSWORD (NATS_USER)")
+	flags.StringVar(&s.flags.login.Password, "password", "", "`password` of the user (NATS_PASSWORD)")
+	flags.StringVar(&s.flags.login.NKey, "nkey", "", "`file` with the user's NKey seed (NATS_NKEY)")
+	flags.StringVar(&s.context, "context", "", "`name` or file of a nats CLI context (NATS_CONTEXT; default the selected context)")
+	flags.StringVar(&s.flags.tls.CA, "tlsca", "", "`file` with the trusted CA certificates (NATS_CA)")
+	flags.StringVar(&s.flags.tls.Cert, "tlscert", "", "`file` with the client certificate (NATS_CERT)")
+	flags.StringVar(&s.flags.tls.Key, "tlskey", "", "`file` with its private key (NATS_KEY)")
+	timeout, err := time.ParseDuration(s.Getenv("NATS_TIMEOUT"))
+	if err != nil || timeout <= 0 { // so that a wrong value does not make every verb fail
+		timeout = defaultTimeout
+	}
+	flags.DurationVar(&s.Timeout, "timeout", timeout, "longest `time` to wait for a reply (NATS_TIMEOUT)")
+}
+
+// Dial connects to the node that flags, environment and contexts name, or returns
+// the connection if there is one. [Settings.Close] closes it.
+func (s *Settings) Dial(ctx context.Context) (*Client, error) {
+	if s.client != nil {
+		return s.client, nil
+	}
+	t, err := s.destination()
+	if err != nil {
+		return nil, err
+	}
+	if s.Timeout < time.Millisecond {
+		return nil, &usererror.Error{Msg: fmt.Sprintf("--timeout is %v: must be at least 1ms", s.Timeout), Remedy: "give a duration such as 5s", Usage: true}
+	}
+	s.target = t
+	c, err := cluster.Dial(ctx, t.url, t.opts)
+	if err != nil {
+		return nil, t.unreachable(err)
+	}
+	s.client = &Client{Client: c, Timeout: s.Timeout}
+	return s.client, nil
+}
+
+// Close closes the connection, if there is one.
+func (s *Settings) Close() {
+	if s.client != nil {
+		s.client.Close()
+	}
+}
+
+// Target returns the address of the connection, or "the yard" before the first
+// Dial.
+func (s *Settings) Target() string {
+	if s.target == nil {
+		return "the yard"
+	}
+	return s.target.String()
+}
+
+// target is the server to connect to, and how to log in.
+type target struct {
+	url  string
+	opts cluster.DialOptions
+	// Names of the sources of url and login, for error messages. Empty for the
+	// flag --server and for the default.
+	urlFrom, loginFrom string
+}
+
+// source is one source of connection settings: the flags, the environment
+// or a context.
+type source struct {
+	name string
+	url  string
+	login,
+	tls cluster.DialOptions
+}
+
+// destination returns the target of the connection. The sources, in order, are
+// the flags, the context that --context names, the NATS_* variables, the context
+// that NATS_CONTEXT names or that is selected, and a node on this host. Each of
+// address, login, client certificate and CA comes as a whole from the first
+// source that has it. The selected context is ignored if a flag or a variable
+// names the server, because its credentials belong to its own server.
+func (s *Settings) destination() (*target, error) {
+	flags := s.flags
+	var err error
+	if flags.login, err = s.loginFlags(); err != nil {
+		return nil, err
+	}
+	variables := s.natsVariables()
+	sources := []source{flags, variables}
+	named := cmp.Or(s.context, s.Getenv("NATS_CONTEXT"))
+	if named == "" && flags.url == "" && variables.url == "" {
+		named = s.selectedContext()
+	}
+	if named != "" {
+		c, origin, err := s.readContext(named)
+		if err != nil {
+			return nil, err
+		}
+		sources = append(sources, c.source(origin))
+		if s.context != "" { // then it precedes the variables
+			sources[1], sources[2] = sources[2], sources[1]
+		}
+	}
+	d := &target{}
+	for _, from := range append(sources, source{url: defaultServer}) {
+		if d.url == "" && from.url != "" {
+			d.url, d.urlFrom = from.url, from.name
+			switch from.name {
+			case envSource:
+				d.urlFrom = "NATS_URL"
+			case flagSource:
+				d.urlFrom = "" // needs no mention
+			}
+		}
+		if d.opts == (cluster.DialOptions{}) && from.login != (cluster.DialOptions{}) {
+			d.opts, d.loginFrom = from.login, from.name
+		}
+	}
+	if err := d.applyTLS(sources); err != nil {
+		return nil, err
+	}
+	d.opts.Name, d.opts.Timeout = "yardmaster cli", s.Timeout
+	return d, nil
+}
+
+// loginFlags returns the login that the flags name. The password of --user may
+// come from NATS_PASSWORD, so that it does not show up in a list of processes.
+func (s *Settings) loginFlags() (cluster.DialOptions, error) {
+	l := s.flags.login
+	if l.User != "" {
+		l.Password = cmp.Or(l.Password, s.Getenv("NATS_PASSWORD"))
+	}
+	switch {
+	case l.User != "" && l.NKey != "":
+		return l, &usererror.Error{Msg: "--user and --nkey are two ways to log in", Remedy: "give one of them", Usage: true}
+	case l.User != "" && l.Password == "":
+		return l, &usererror.Error{Msg: "user " + l.User + " has no password", Remedy: "set NATS_PASSWORD, or give --password", Usage: true}
+	case l.User == "" && l.Password != "":
+		return l, &usererror.Error{Msg: "--password goes with --user", Remedy: "name the user", Usage: true}
+	}
+	return l, nil
+}
+
+// applyTLS sets the TLS options of d, which are independent of the login. It
+// returns an error if a file that d uses, including the login's, cannot be read.
+func (d *target) applyTLS(sources []source) error {
+	for _, s := range sources {
+		taken := source{name: s.name}
+		if s.name == d.loginFrom {
+			taken.login = s.login
+		}
+		if d.opts.Cert == "" && d.opts.Key == "" {
+			d.opts.Cert, d.opts.Key = s.tls.Cert, s.tls.Key
+			taken.tls.Cert, taken.tls.Key = s.tls.Cert, s.tls.Key
+		}
+		if d.opts.CA == "" {
+			d.opts.CA, taken.tls.CA = s.tls.CA, s.tls.CA
+		}
+		d.opts.TLSFirst = d.opts.TLSFirst || s.tls.TLSFirst
+		d.opts.InboxPrefix = cmp.Or(d.opts.InboxPrefix, s.tls.InboxPrefix)
+		if err := taken.checkFiles(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Names of sources in error messages.
+const (
+	flagSource = "a flag"
+	envSource  = "the variables NATS_*"
+)
+
+// natsVariables returns the settings in the variables that the nats CLI reads,
+// interpreted as it does: a user without a password is a token.
+func (s *Settings) natsVariables() source {
+	get := s.Getenv
+	login := cluster.DialOptions{
+		User: get("NATS_USER"), Password: get("NATS_PASSWORD"), Token: get("NATS_TOKEN"),
+		Creds: get("NATS_CREDS"), NKey: get("NATS_NKEY"), JWT: get("NATS_JWT"), Seed: get("NATS_SEED"),
+	}
+	if login.Password == "" && login.User != "" {
+		login.User, login.Token = "", cmp.Or(login.Token, login.User)
+	}
+	if login.User == "" {
+		login.Password = "" // ignored without a user
+	}
+	return source{
+		name: envSource, url: get("NATS_URL"), login: login,
+		tls: cluster.DialOptions{Cert: get("NATS_CERT"), Key: get("NATS_KEY"), CA: get("NATS_CA")},
+	}
+}
+
+// checkFiles returns an error if a file of s cannot be read. The error names the
+// source, which the error of the connection would not. The caller passes only
+// the settings that are used.
+func (s *source) checkFiles() error {
+	if (s.tls.Cert == "") != (s.tls.Key == "") {
+		return usererror.New(fmt.Sprintf("%s: a client certificate requires its key, and one of them is missing", s.name), "name both, or neither")
+	}
+	for _, f := range []struct{ key, path string }{
+		{"creds", s.login.Creds}, {"nkey", s.login.NKey}, {"cert", s.tls.Cert}, {"key", s.tls.Key}, {"ca", s.tls.CA},
+	} {
+		if f.path == "" {
+			continue
+		}
+		file, err := os.Open(f.path)
+		if err != nil {
+			return usererror.New(fmt.Sprintf("the %s file of %s cannot be read: %v", f.key, s.name, err), "correct the path")
+		}
+		_ = file.Close() // opened for reading only
+	}
+	return nil
+}
+
+// String returns the address without user, password or token, and its source.
+func (d *target) String() string {
+	parts := strings.Split(d.url, ",")
+	for i, part := range parts {
+		if at := strings.LastIndexByte(part, '@'); at >= 0 { // hides a password or token
+			scheme := ""
+			if named, _, ok := strings.Cut(part[:at], "://"); ok {
+				scheme = named + "://"
+			}
+			parts[i] = scheme + "…" + part[at:]
+		}
+	}
+	shown := strings.Join(parts, ",")
+	if d.urlFrom != "" {
+		shown += " (from " + d.urlFrom + ")"
+	}
+	return shown
+}
+
+// unreachable returns the error for a connection that failed with err.
+func (d *target) unreachable(err error) error {
+	if login := (*cluster.LoginError)(nil); errors.As(err, &login) {
+		text := strings.ReplaceAll(login.Error(), "nats: ", "")
+		if !login.TLS && d.loginFrom != "" {
+			text = d.loginFrom + ": " + text
+		}
+		return usererror.New(text, "no connection was made; correct it, or omit it")
+	}
+	cause := err
+	for next := errors.Unwrap(cause); next != nil; next = errors.Unwrap(cause) {
+		cause = next
+	}
+	text := strings.TrimPrefix(cause.Error(), "nats: ")
+	switch refused := strings.Contains(strings.ToLower(text), "authorization") || strings.Contains(text, "nkeys not supported"); {
+	case strings.Contains(text, "tls"):
+		return usererror.New(fmt.Sprintf("no TLS connection to %s: %s", d, strings.TrimPrefix(text, "tls error: ")),
+			"give the CA with --tlsca and, if the node requires it, a client certificate with --tlscert and --tlskey; 'yardmaster cert show' shows certificates")
+	case refused && d.loginFrom == "":
+		return usererror.New(fmt.Sprintf("the server at %s requires credentials, and none are given", d),
+			"name a context with --context, or set NATS_USER and NATS_PASSWORD, NATS_TOKEN, NATS_CREDS or NATS_NKEY")
+	case refused:
+		return usererror.New(fmt.Sprintf("the server at %s refuses the credentials of %s: %s", d, d.loginFrom, text),
+			"correct them, or name another server with --server")
+	}
+	return usererror.New(fmt.Sprintf("no yard can be reached at %s: %s", d, text), "start one with 'yardmaster node', or name another with --server")
+}

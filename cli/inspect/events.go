@@ -1,0 +1,252 @@
+package inspect
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cli/command"
+	"github.com/yardmaster-dev/yardmaster/cli/connect"
+	"github.com/yardmaster-dev/yardmaster/cli/usererror"
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+
+	"github.com/spf13/cobra"
+)
+
+// eventLine is one event of history, with the fields of all kinds of events.
+type eventLine struct {
+	Event    string          `json:"event"`
+	Request  string          `json:"request_id"`
+	Owner    string          `json:"owner"`
+	LeaseID  string          `json:"lease_id"`
+	Until    string          `json:"leased_until"`
+	Target   string          `json:"target"`
+	Channel  string          `json:"channel"`
+	Reason   string          `json:"reason"`
+	Phase    string          `json:"phase"`
+	Worker   string          `json:"worker"`
+	Task     string          `json:"task_id"`
+	Recovery string          `json:"recovery"`
+	Cursor   *string         `json:"cursor"`
+	Metadata json.RawMessage `json:"metadata"`
+	Number   uint64          `json:"seq"`
+	At       time.Time       `json:"at"`
+	Queue    string          `json:"queue"` // of its job; may be empty in the line
+
+	jobID string
+}
+
+// eventFilter selects events.
+type eventFilter struct {
+	since time.Time
+	event string // a tag in the form of plainName; "": all
+	queue string
+	job   string // as given; the id after findJob
+}
+
+// Events returns the verb events.
+func Events(env *command.Env) *cobra.Command {
+	var (
+		f      eventFilter
+		since  time.Duration
+		follow bool
+	)
+	c := env.WithJSON(&cobra.Command{
+		Use:   "events",
+		Short: "Show past events, and with --follow new ones",
+		Long: `Shows the yard's history, oldest event first, for the last ten minutes or for the
+time of --since. With --follow it continues with new events, and starts now unless
+--since is given. With --json each event is one line, as in the stream YARD_EVENTS.
+A job is named by its id, by "<queue>:<id>" or "<queue>:<key>", or, with --queue,
+by its key. A job that is no longer in the ledger is named by its id only.`,
+		Example: `  yardmaster events --since 1h --type dispatch-failed
+  yardmaster events --follow --queue mail --json`,
+	})
+	flags := c.Flags()
+	flags.BoolVarP(&follow, "follow", "f", false, "continue with new events until interrupted")
+	flags.DurationVar(&since, "since", 10*time.Minute, "start this `time` ago; 0 starts with the oldest event kept")
+	flags.StringVar(&f.event, "type", "", "only events of this `type`, such as dispatch-queued")
+	flags.StringVarP(&f.queue, "queue", "q", "", "only events of this `queue`'s jobs")
+	flags.StringVar(&f.job, "job", "", "only events of this `job`")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		switch {
+		case since < 0:
+			return usererror.Usage(c, "--since is %s: must not be negative", since)
+		case follow && !c.Flags().Changed("since"):
+			f.since = time.Now()
+		case since > 0:
+			f.since = time.Now().Add(-since)
+		}
+		if err := f.check(c); err != nil {
+			return err
+		}
+		return events(c.Context(), env, &f, follow)
+	}
+	return c
+}
+
+// plainName returns the name of an event in lower case without '-', '.' and '_',
+// so that tags, labels and user input can be compared.
+func plainName(event string) string {
+	return strings.ToLower(strings.NewReplacer("-", "", ".", "", "_", "").Replace(event))
+}
+
+// check validates the filter and normalizes f.event.
+func (f *eventFilter) check(c *cobra.Command) error {
+	if f.event != "" {
+		known := slices.ContainsFunc(ledger.EventNames(), func(n string) bool { return plainName(n) == plainName(f.event) })
+		if !known {
+			return usererror.Usage(c, "--type is %q: must be one of %s", f.event, strings.Join(ledger.EventNames(), ", "))
+		}
+		f.event = plainName(f.event)
+	}
+	if f.queue != "" && job.ValidQueue(f.queue) != nil {
+		return usererror.Usage(c, "--queue: %v", job.ValidQueue(f.queue))
+	}
+	return nil
+}
+
+func events(ctx context.Context, env *command.Env, f *eventFilter, follow bool) error {
+	cl, err := env.Dial(ctx)
+	if err != nil {
+		return err
+	}
+	if err := f.findJob(ctx, cl); err != nil {
+		return err
+	}
+	return cl.History(ctx, f.since, follow, func(t cluster.Batch) error {
+		return f.eachEvent(t.Body, func(line []byte, e *eventLine) error {
+			if env.JSON {
+				_, err := fmt.Fprintf(env.Out, "%s\n", line)
+				return err
+			}
+			return e.write(env.Out)
+		})
+	})
+}
+
+// findJob replaces f.job by the id of the job. A job given by its id is not
+// looked up, so that the history of a job that is no longer in the ledger can
+// be shown.
+func (f *eventFilter) findJob(ctx context.Context, cl *connect.Client) error {
+	if f.job == "" {
+		return nil
+	}
+	if id, err := job.ParseID(f.job[strings.LastIndexByte(f.job, ':')+1:]); err == nil {
+		f.job = id.String()
+		return nil
+	}
+	found, err := connect.Decode[api.Job](cl.Send(ctx, api.Subject("job-show"), command.JobRequest(f.job, f.queue)))
+	if refused, ok := errors.AsType[*api.Error](err); ok && refused.Code == api.CodeNotFound {
+		return jobNotFoundError(f.job, f.queue)
+	}
+	if err != nil {
+		return err
+	}
+	f.job = found.ID.String()
+	return nil
+}
+
+// jobNotFoundError returns the error for a job that the yard does not find. Its
+// remedy is the id that a job with this key has, if the queue is known.
+func jobNotFoundError(key, queue string) error {
+	remedy := `name it by its id, or by "<queue>:<key>"`
+	named := key
+	if before, after, ok := strings.Cut(key, ":"); ok && queue == "" && job.ValidQueue(before) == nil {
+		queue, key = before, after
+	}
+	if id, err := job.KeyID(queue, key); err == nil && queue != "" {
+		remedy = fmt.Sprintf("if it is no longer in the ledger, --job %s shows its events", id)
+	}
+	return usererror.New(fmt.Sprintf("there is no job %q", named), remedy)
+}
+
+// eachEvent calls fn for each event of one message of history that f selects.
+func (f *eventFilter) eachEvent(body []byte, fn func([]byte, *eventLine) error) error {
+	var events []eventLine
+	var lines [][]byte
+	for line := range bytes.SplitSeq(body, []byte("\n")) {
+		if len(line) == 0 {
+			continue
+		}
+		var e eventLine
+		if err := json.Unmarshal(line, &e); err != nil {
+			return connect.BadReply(err)
+		}
+		e.findJob()
+		events, lines = append(events, e), append(lines, line)
+	}
+	for i := range events {
+		e := &events[i]
+		// A worker event without a queue is followed by an event of the same job.
+		if e.Queue == "" && i+1 < len(events) && events[i+1].jobID == e.jobID {
+			e.Queue = events[i+1].Queue
+		}
+		if !f.matches(e) {
+			continue
+		}
+		if err := fn(lines[i], e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// findJob sets the id of the job that the event is about, and its queue if the
+// event names it.
+func (e *eventLine) findJob() {
+	if id, _, ok := job.ParseRequestID(e.Request); ok {
+		e.jobID = id.String()
+		if e.Queue == "" && !strings.Contains(e.Target, "/") {
+			e.Queue = e.Target
+		}
+	}
+	if queue, id, ok := strings.Cut(e.Task, ":"); ok {
+		e.jobID, e.Queue = id, queue
+	}
+}
+
+// matches reports whether f selects e.
+func (f *eventFilter) matches(e *eventLine) bool {
+	switch {
+	case e.At.Before(f.since.Truncate(time.Millisecond)),
+		f.event != "" && plainName(e.Event) != f.event,
+		f.job != "" && e.jobID != f.job,
+		f.queue != "" && (e.jobID == "" || e.Queue != f.queue):
+		return false
+	}
+	return true
+}
+
+func (e *eventLine) write(w io.Writer) error {
+	subject := e.Request
+	if subject == "" {
+		subject = e.Task
+	}
+	var rest strings.Builder
+	for _, field := range []struct{ name, value string }{
+		{"owner", e.Owner}, {"phase", e.Phase}, {"target", e.Target}, {"channel", e.Channel}, {"worker", e.Worker},
+		{"reason", e.Reason}, {"recovery", e.Recovery}, {"lease_id", e.LeaseID}, {"leased_until", e.Until},
+	} {
+		if field.value != "" {
+			fmt.Fprintf(&rest, " %s=%s", field.name, field.value)
+		}
+	}
+	if e.Cursor != nil {
+		fmt.Fprintf(&rest, " cursor=%s", *e.Cursor)
+	}
+	if len(e.Metadata) > 0 && string(e.Metadata) != "null" {
+		fmt.Fprintf(&rest, " metadata=%s", e.Metadata)
+	}
+	_, err := fmt.Fprintf(w, "%s  %-8d %-19s %s\n", command.TimeText(&e.At), e.Number, e.Event, command.Sanitize(command.OrDash(subject)+rest.String()))
+	return err
+}

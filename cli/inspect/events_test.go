@@ -1,0 +1,67 @@
+package inspect
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const (
+	jobA = "0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10"
+	jobB = "0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a11"
+)
+
+var history = strings.Join([]string{
+	`{"event":"AuthorityAcquired","owner":"n1","lease_id":"n1-1","leased_until":"2026-01-02T03:04:15.000Z","seq":1,"at":"2026-01-02T03:04:05.000Z"}`,
+	`{"event":"DispatchQueued","request_id":"` + jobA + `#1","target":"mail","seq":2,"at":"2026-01-02T03:04:06.000Z"}`,
+	`{"event":"DispatchQueued","request_id":"` + jobB + `#1","target":"rrq/demo","seq":3,"at":"2026-01-02T03:04:07.000Z","queue":"slow"}`,
+	`{"event":"DispatchNotified","request_id":"` + jobA + `#1","channel":"overhop/w1","seq":4,"at":"2026-01-02T03:04:08.000Z"}`,
+	`{"event":"worker.assigned","worker":"overhop/w1","task_id":"mail:` + jobA + `","seq":5,"at":"2026-01-02T03:04:08.000Z"}`,
+	`{"event":"DispatchFailed","request_id":"` + jobB + `#1","reason":"no route","seq":6,"at":"2026-01-02T03:04:09.000Z","queue":"slow"}`,
+	`{"event":"DispatchQueued","request_id":"own","target":"mail","metadata":{"a":1},"seq":7,"at":"2026-01-02T03:04:09.500Z"}`,
+	`{"event":"ReplayRequested","cursor":"0@1","seq":8,"at":"2026-01-02T03:04:10.000Z"}`,
+	"",
+}, "\n")
+
+func TestEventFilter(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		f    eventFilter
+		want []uint64
+	}{
+		{"all", eventFilter{}, []uint64{1, 2, 3, 4, 5, 6, 7, 8}},
+		{"since", eventFilter{since: time.Date(2026, 1, 2, 3, 4, 9, 0, time.UTC)}, []uint64{6, 7, 8}},
+		{"type", eventFilter{event: "dispatchqueued"}, []uint64{2, 3, 7}},
+		{"dotted type", eventFilter{event: plainName("worker.assigned")}, []uint64{5}},
+		{"job", eventFilter{job: jobA}, []uint64{2, 4, 5}},
+		{"queue", eventFilter{queue: "mail"}, []uint64{2, 4, 5}},
+		{"queue behind a runner", eventFilter{queue: "slow"}, []uint64{3, 6}},
+	} {
+		var got []uint64
+		err := tt.f.eachEvent([]byte(history), func(_ []byte, e *eventLine) error {
+			got = append(got, e.Number)
+			return nil
+		})
+		if err != nil {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
+	}
+}
+
+// Text from callers and workers is shown without line breaks and control
+// characters.
+func TestEventLine_Plain(t *testing.T) {
+	var out strings.Builder
+	e := eventLine{Event: "DispatchFailed", Request: "own\x1b[2J", Reason: "boom\nAuthorityAcquired owner=\x07me", Number: 7}
+	if err := e.write(&out); err != nil {
+		t.Fatal(err)
+	}
+	if got := out.String(); !strings.HasSuffix(got, "own [2J reason=boom AuthorityAcquired owner= me\n") || strings.Count(got, "\n") != 1 {
+		t.Errorf("%q", got)
+	}
+}

@@ -1,0 +1,131 @@
+// Package inspect has the verbs that show the state of a yard: status, health and
+// events.
+package inspect
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cli/command"
+
+	"github.com/spf13/cobra"
+)
+
+// Status returns the verb status.
+func Status(env *command.Env) *cobra.Command {
+	return command.Query(env, &cobra.Command{
+		Use:   "status",
+		Short: "Show members, authority, lanes, backlog and readiness",
+		Long: `Shows the yard as the node that replies sees it: the members, the Raft leader, the
+holder of the authority, how far each lane has been ingested, the numbers of
+pending and running dispatches, and, if the yard is not ready, the reasons.`,
+		Example: `  yardmaster status
+  yardmaster status --json -s nats://10.0.0.2:4222`,
+	}, statusTable, func([]string) (string, any) { return api.Subject("status"), struct{}{} })
+}
+
+func statusTable(w io.Writer, s *api.Status) {
+	fmt.Fprintf(w, "node\t%s, version %s, %s, up %s\n", s.Node, s.Version, s.Mode, time.Duration(s.Uptime)*time.Second)
+	fmt.Fprintf(w, "ready\t%s\n", readiness(s))
+	for _, reason := range s.Readiness.Reasons {
+		fmt.Fprintf(w, "\t- %s\n", reason)
+	}
+	for _, warning := range s.Readiness.Warnings {
+		fmt.Fprintf(w, "warning\t%s\n", warning)
+	}
+	fmt.Fprintf(w, "http\t%s\n", command.OrDash(s.HTTP))
+	fmt.Fprintf(w, "authority\t%s\n", authority(s))
+	fmt.Fprintf(w, "raft\t%s, leader %s, term %d, applied %d of %d\n",
+		command.OrDash(s.Raft.State), command.OrDash(s.Raft.Leader), s.Raft.Term, s.Raft.Applied, s.Raft.Last)
+	fmt.Fprintf(w, "backlog\t%d pending, %d notified, %d delivered, %d failed\n",
+		s.Backlog.Pending, s.Backlog.Notified, s.Backlog.Delivered, s.Backlog.Failed)
+	fmt.Fprintf(w, "guards\t%d keys held\n", s.HeldKeys)
+	fmt.Fprintf(w, "outbox\t%d bytes to publish; %d stale outcomes\n", s.OutboxBytes, s.StaleOutcomes)
+	fmt.Fprintf(w, "workers\t%d connections here, %d registered, %d subscriptions\n",
+		s.Workers.Connections, s.Workers.Registered, s.Workers.Subscriptions)
+	memberTable(w, s)
+	laneTable(w, s)
+	poolTable(w, s)
+}
+
+func memberTable(w io.Writer, s *api.Status) {
+	if len(s.Members) == 0 {
+		return
+	}
+	statuses := make(map[string]api.NodeStatus, len(s.Nodes))
+	for _, n := range s.Nodes {
+		statuses[n.Name] = n
+	}
+	fmt.Fprint(w, "\nMEMBER\tSTATE\tROLE\tRAFT ADDRESS\tRUNNING\tAVAILABLE\tLAST BEAT\tVERSION\n")
+	for _, m := range s.Members {
+		running, available, beat := "-", "-", "-"
+		if n, ok := statuses[m.Name]; ok {
+			running, available = fmt.Sprint(n.Running), fmt.Sprint(n.Available)
+			beat = (time.Duration(n.BeatAgoMS) * time.Millisecond).String() + " ago"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", m.Name, m.State, voterText(m.Leader, m.Voter), command.OrDash(m.Address), running, available, beat, peerText(m.Version, m.TLS, m.Refused))
+	}
+}
+
+// peerText returns a member's version, and whether the connection to it uses TLS
+// or was refused.
+func peerText(version string, secured bool, refused string) string {
+	switch {
+	case refused != "":
+		return command.OrDash(version) + ", refused: " + refused
+	case secured:
+		return command.OrDash(version) + ", TLS"
+	}
+	return command.OrDash(version)
+}
+
+func voterText(leader, voter bool) string {
+	switch {
+	case leader:
+		return "leader"
+	case voter:
+		return "voter"
+	}
+	return "learner"
+}
+
+func laneTable(w io.Writer, s *api.Status) {
+	if len(s.Lanes) == 0 {
+		return
+	}
+	fmt.Fprint(w, "\nLANE\tSTREAM\tLEADER\tFIRST\tLAST\tINGESTED\tLAG\n")
+	for _, l := range s.Lanes {
+		fmt.Fprintf(w, "%d\t%s\t%s\t%d\t%d\t%d\t%d\n", l.Lane, l.Stream, command.OrDash(l.Leader), l.First, l.Last, l.Cursor, l.Lag)
+	}
+}
+
+func poolTable(w io.Writer, s *api.Status) {
+	if len(s.Pools) == 0 {
+		return
+	}
+	fmt.Fprint(w, "\nRUNNER\tUP\tRUNNING\tSLOTS\tPROBLEM\n")
+	for _, p := range s.Pools {
+		fmt.Fprintf(w, "%s\t%d of %d\t%d\t%d\t%s\n", p.Runner, p.Up, p.Size, p.InFlight, p.Slots, command.OrDash(p.Reason))
+	}
+}
+
+func readiness(s *api.Status) string {
+	r := s.Readiness
+	if r.Ready {
+		return "yes"
+	}
+	return fmt.Sprintf("no (accepting %s, dispatching %s)", command.YesNo(r.Accepting), command.YesNo(r.Dispatching))
+}
+
+func authority(s *api.Status) string {
+	if s.Authority.Owner == "" {
+		return "none"
+	}
+	lease := "leased until "
+	if s.Authority.Expired {
+		lease = "lease expired at "
+	}
+	return fmt.Sprintf("%s, epoch %d, %s%s", s.Authority.Owner, s.Authority.Epoch, lease, command.TimeText(&s.Authority.LeasedUntil))
+}

@@ -1,0 +1,292 @@
+package jobs
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cli/command"
+	"github.com/yardmaster-dev/yardmaster/cli/connect"
+	"github.com/yardmaster-dev/yardmaster/cli/usererror"
+	"github.com/yardmaster-dev/yardmaster/job"
+
+	"github.com/spf13/cobra"
+)
+
+// maxRequest is the largest body of a request, in bytes.
+const maxRequest = 1 << 20
+
+// enqueueFlags are the flags of enqueue.
+type enqueueFlags struct {
+	id            string
+	params        string
+	payload       string
+	in            time.Duration
+	at            string
+	priority      int64
+	maxAttempts   int64
+	timeout       time.Duration
+	retryInterval time.Duration
+	resultTTL     time.Duration
+	trace         []string // name=value
+	guards        guardFlags
+	wait          bool
+	waitTimeout   time.Duration
+	bulk          string // file
+}
+
+// Enqueue returns the verb enqueue.
+func Enqueue(env *command.Env) *cobra.Command {
+	var f enqueueFlags
+	c := env.WithJSON(&cobra.Command{
+		Use:   "enqueue <queue> [function]",
+		Short: "Enqueue a job",
+		Long: `Enqueues a job and shows its id. When the command returns, the job is on the disks
+of a quorum of members.
+
+The function selects the handler: "handler" runs on a worker of the queue,
+"runner#handler" on an RRQ runner. Without a function, the job runs on any Overhop
+worker of the queue. If it is not certain that a job was accepted, repeat the
+command with the same --id; it makes no second job.
+
+A job with --unique-key, --rate-limit-key or --debounce-key is made only if no
+other job holds that key, and the command waits for that decision. With a unique
+key, the id shown may be that of the job that holds it. With a rate limit key, the
+job may be refused. With a debounce key, the job replaces one that has not started.
+
+Numbers with a fraction reach Overhop workers as decimal strings, 0.5 as "0.5",
+because the Overhop protocol has no floats; so do integers beyond 64 bits. RRQ
+runners receive them as numbers.
+
+With --bulk, each line of a file is one job as a JSON object, which may have its
+own queue and id. The results appear in the order of the lines, but jobs may be
+stored in another order. A refused line does not affect the others, but the exit
+code is 1. A line that is refused temporarily is sent again for up to a minute (12
+times NATS_TIMEOUT), which makes no second job.`,
+		Example: `  yardmaster enqueue mail send --params '{"to":"ann"}'
+  yardmaster enqueue mail send --params @mail.json --in 10m --id order-7
+  yardmaster enqueue mail digest --unique-key digest-ann --unique-ttl 1h
+  yardmaster enqueue index rebuild --debounce-key index --debounce 5s
+  echo '{"ms":500}' | yardmaster enqueue slow sleep --params - --wait
+  echo '{"function":"send","params":{"to":"ann"},"id":"order-7"}' | yardmaster enqueue mail --bulk -`,
+	})
+	flags := c.Flags()
+	flags.StringVar(&f.id, "id", "", "idempotency `key`: a UUID or any text up to 128 bytes")
+	flags.StringVar(&f.params, "params", "", "JSON object given to the handler: `json`, @file, or - for standard input")
+	flags.StringVar(&f.payload, "payload-file", "", "`file` with one MessagePack value instead of params; - for standard input")
+	flags.DurationVar(&f.in, "in", 0, "start no earlier than this `time` after the job is stored")
+	flags.StringVar(&f.at, "at", "", "start no earlier than this `time`, in RFC 3339 format")
+	flags.Int64Var(&f.priority, "priority", job.DefaultPriority, "0 to 9; 9 starts first")
+	flags.Int64Var(&f.maxAttempts, "max-attempts", 0, "total `number` of attempts (default set by the yard)")
+	flags.DurationVar(&f.timeout, "timeout", 0, "`time` limit of one attempt (default set by the yard); NATS_TIMEOUT limits the request itself")
+	flags.DurationVar(&f.retryInterval, "retry-interval", 0, "fixed `time` between attempts (default increasing)")
+	flags.DurationVar(&f.resultTTL, "result-ttl", 0, "`time` to keep the result after the job has ended (default as long as the job)")
+	flags.StringArrayVar(&f.trace, "trace", nil, "`name=value` of the trace context, passed to the worker or runner; may be repeated")
+	f.guards.add(c)
+	flags.BoolVar(&f.wait, "wait", false, "wait until the job has ended; exit with 1 if it failed")
+	flags.DurationVar(&f.waitTimeout, "for", 0, "longest `time` to wait with --wait; then exit with 1 (default no limit)")
+	flags.StringVar(&f.bulk, "bulk", "", "`file` with one job as JSON per line; - for standard input")
+	c.RunE = func(c *cobra.Command, args []string) error { return enqueue(env, c, args, &f) }
+	return c
+}
+
+// enqueue sends one job, or the jobs of --bulk, and prints the result.
+func enqueue(env *command.Env, c *cobra.Command, args []string, f *enqueueFlags) error {
+	queue := args[0]
+	if err := job.ValidQueue(queue); err != nil {
+		return usererror.Usage(c, "%v", err)
+	}
+	if c.Flags().Changed("bulk") {
+		if err := checkBulkFlags(c, args[1:]); err != nil {
+			return err
+		}
+		return enqueueBulk(env, c, queue, f.bulk)
+	}
+	if c.Flags().Changed("for") && !f.wait {
+		return usererror.Usage(c, "--for requires --wait")
+	}
+	if err := validateFor(c, f.waitTimeout); err != nil {
+		return err
+	}
+	if err := f.guards.check(c); err != nil {
+		return err
+	}
+	body, err := enqueueBody(env, c, args[1:], f)
+	if err != nil {
+		return err
+	}
+	cl, err := env.Dial(c.Context())
+	if err != nil {
+		return err
+	}
+	answer, err := cl.Send(c.Context(), api.Subject("enqueue", queue), body)
+	accepted, err := connect.Decode[api.EnqueueReply](answer, err)
+	if err != nil {
+		return err
+	}
+	noteExisting(env, &accepted, f.guards.unique != "")
+	switch {
+	case f.wait:
+		return awaitAccepted(c.Context(), env, cl, accepted, f.waitTimeout)
+	case env.JSON:
+		return env.PrintJSON(answer)
+	}
+	_, err = fmt.Fprintln(env.Out, accepted.ID)
+	return err
+}
+
+// enqueueBody returns the body of the request. It returns an error for a job
+// that a node would refuse.
+func enqueueBody(env *command.Env, c *cobra.Command, function []string, f *enqueueFlags) ([]byte, error) {
+	spec, err := spec(env, c, f)
+	if err != nil {
+		return nil, err
+	}
+	if len(function) > 0 {
+		spec.Function = function[0]
+	}
+	if len(f.id) > job.MaxKeyLen {
+		return nil, usererror.Usage(c, "--id: %v", job.ErrKeyTooLong)
+	}
+	if err := spec.Validate(); err != nil {
+		return nil, usererror.Usage(c, "%v", err)
+	}
+	body, err := json.Marshal(struct {
+		ID string `json:"id,omitempty"`
+		*job.Spec
+	}{f.id, spec})
+	if err != nil {
+		return nil, fmt.Errorf("write the job as JSON: %w", err)
+	}
+	if len(body) > maxRequest {
+		return nil, usererror.New(fmt.Sprintf("the job has %d bytes, a request at most %d", len(body), maxRequest),
+			"over HTTP a job may have 32 MiB: POST /v1/queues/<queue>/jobs at a node's http.listen; or store the data elsewhere and enqueue a reference to it")
+	}
+	return body, nil
+}
+
+// spec returns the job that the flags describe, without function and id.
+func spec(env *command.Env, c *cobra.Command, f *enqueueFlags) (*job.Spec, error) {
+	var (
+		spec job.Spec
+		err  error
+	)
+	given := c.Flags().Changed
+	if given("params") && given("payload-file") {
+		return nil, usererror.Usage(c, "--params and --payload-file exclude each other")
+	}
+	if given("params") {
+		if spec.Params, err = readParams(env, c, f.params); err != nil {
+			return nil, err
+		}
+	}
+	if given("payload-file") {
+		if spec.Payload, err = readFile(env, f.payload); err != nil {
+			return nil, err
+		}
+	}
+	if err := f.deferral(&spec, c); err != nil {
+		return nil, err
+	}
+	if spec.Trace, err = f.traceEntries(c); err != nil {
+		return nil, err
+	}
+	f.guards.into(&spec, c)
+	for _, number := range []struct {
+		flag  string
+		value int64
+		field **int64
+	}{
+		{"priority", f.priority, &spec.Priority},
+		{"max-attempts", f.maxAttempts, &spec.MaxAttempts},
+		{"timeout", f.timeout.Milliseconds(), &spec.TimeoutMS},
+		{"retry-interval", f.retryInterval.Milliseconds(), &spec.RetryInterval},
+		{"result-ttl", f.resultTTL.Milliseconds(), &spec.ResultTTLMS},
+	} {
+		if given(number.flag) {
+			*number.field = &number.value
+		}
+	}
+	return &spec, nil
+}
+
+// deferral sets in spec when the job may start. A delay of --in counts from
+// when the job is stored, by the clock of the yard.
+func (f *enqueueFlags) deferral(spec *job.Spec, c *cobra.Command) error {
+	in, at := c.Flags().Changed("in"), c.Flags().Changed("at")
+	switch {
+	case in && at:
+		return usererror.Usage(c, "--in and --at exclude each other")
+	case in && (f.in < 0 || f.in > job.MaxDuration):
+		return usererror.Usage(c, "--in is %s: must be 0 to %dh", f.in, int(job.MaxDuration.Hours()))
+	case in:
+		ms := f.in.Milliseconds()
+		spec.DelayMS = &ms
+	case at:
+		t, err := time.Parse(time.RFC3339, f.at)
+		if err != nil {
+			return usererror.Usage(c, "--at is %q: must be a time like %s", f.at, time.Now().UTC().Format(time.RFC3339))
+		}
+		spec.RunAt = &t
+	}
+	return nil
+}
+
+func (f *enqueueFlags) traceEntries(c *cobra.Command) (map[string]string, error) {
+	if len(f.trace) == 0 {
+		return nil, nil
+	}
+	entries := make(map[string]string, len(f.trace))
+	for _, text := range f.trace {
+		name, value, ok := strings.Cut(text, "=")
+		if !ok || name == "" {
+			return nil, usererror.Usage(c, "--trace is %q: must be name=value", text)
+		}
+		entries[name] = value
+	}
+	return entries, nil
+}
+
+// readParams returns the JSON object that a --params flag names, unchanged, so that
+// its numbers keep all their digits.
+func readParams(env *command.Env, c *cobra.Command, given string) (json.RawMessage, error) {
+	text := []byte(given)
+	var err error
+	if path, isFile := strings.CutPrefix(given, "@"); isFile {
+		text, err = readFile(env, path)
+	} else if given == "-" {
+		text, err = readFile(env, given)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var v json.RawMessage
+	if err := json.Unmarshal(text, &v); err != nil {
+		return nil, usererror.Usage(c, "--params is not JSON (%v)", err)
+	}
+	if text = bytes.TrimSpace(text); text[0] != '{' {
+		return nil, usererror.Usage(c, "--params must be a JSON object; pass any other value as MessagePack with --payload-file")
+	}
+	return text, nil
+}
+
+// readFile reads a file, or standard input if path is "-".
+func readFile(env *command.Env, path string) ([]byte, error) {
+	if path == "-" {
+		data, err := io.ReadAll(env.In)
+		if err != nil {
+			return nil, usererror.New(fmt.Sprintf("standard input cannot be read: %v", err), "name a file instead")
+		}
+		return data, nil
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, usererror.New(err.Error(), "name a file that can be read, or - for standard input")
+	}
+	return data, nil
+}

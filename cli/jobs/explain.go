@@ -1,0 +1,236 @@
+package jobs
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cli/command"
+
+	"github.com/spf13/cobra"
+)
+
+func jobExplain(env *command.Env) *cobra.Command {
+	var queue string
+	return withQueue(command.Query(env, &cobra.Command{
+		Use:   "explain <job>",
+		Short: "Explain why a job does not run, when it will, or how it ended",
+		Long: `Explains the state of a job in one sentence, followed by the facts: what the job
+waits for and which jobs hold it up, where it runs, or how it ended; and by its
+history. Any node can reply, even while there is no authority. docs/reference/readiness.md
+lists the reason codes for programs that read --json.`,
+		Example: `  yardmaster job explain order-7 --queue mail`,
+	}, explainTable, func(args []string) (string, any) {
+		return api.Subject("job-explain"), command.JobRequest(args[0], queue)
+	}), &queue)
+}
+
+func queueExplain(env *command.Env) *cobra.Command {
+	return command.Query(env, &cobra.Command{
+		Use:   "explain <queue>",
+		Short: "Explain why a queue's jobs do or do not run",
+		Long: `Explains in one sentence whether the jobs of a queue run and, if not, why; then
+shows the number of jobs by state, the running and the next jobs, and the workers
+and runners of each node.`,
+		Example: `  yardmaster queue explain mail`,
+	}, queueExplainTable, func(args []string) (string, any) { return api.Subject("queue-explain"), named(args) })
+}
+
+// explainTable shows the verdict, the facts, and the history.
+func explainTable(out io.Writer, e *api.JobExplanation) {
+	fmt.Fprintf(out, "%s\n\n", command.Sanitize(e.Verdict))
+	w := command.Table(out)
+	row := rows(w)
+	if !e.ID.IsZero() {
+		row("job", e.ID.String())
+	}
+	row("queue", e.Queue)
+	row("state", e.State)
+	row("next at", command.TimeText(e.NextAt))
+	if j := e.Job; j != nil {
+		row("function", j.Function)
+		row("priority", fmt.Sprint(j.Priority))
+		row("attempts", attemptText(j))
+		if j.Dispatches > 0 {
+			row("dispatches", dispatchesText(j))
+		}
+		row("accepted", command.TimeText(&j.Created))
+		row("started", command.TimeText(j.Started))
+		row("ended", command.TimeText(j.Ended))
+		row("lease until", command.TimeText(j.Lease))
+		row("progress", progressText(j.Progress))
+		row("error", faultText(j.Error))
+	}
+	row("result", e.Result)
+	reasonRows(row, e.Reasons)
+	observedRow(row, &e.Observed)
+	w.Flush() // out is in memory
+	writeHistory(out, e)
+}
+
+// rows returns a function that writes a named value to w without control
+// characters, unless it is empty.
+func rows(w io.Writer) func(name, value string) {
+	row := command.Rows(w)
+	return func(name, value string) { row(name, command.Sanitize(value)) }
+}
+
+// reasonRows shows reasons and the data behind them.
+func reasonRows(row func(name, value string), reasons []api.Reason) {
+	for i := range reasons {
+		r := &reasons[i]
+		row("reason", string(r.Code)+": "+r.Text)
+		if r.Data == nil {
+			continue
+		}
+		if ms := r.Data.RemainingMS; ms > 0 {
+			row("  remaining", (time.Duration(ms) * time.Millisecond).String())
+		}
+		holderRows(row, "  holder", r.Data.Holders, r.Data.MoreHolders)
+		executorRows(row, r.Data.Nodes)
+	}
+}
+
+func holderRows(row func(name, value string), name string, holders []api.ActiveJob, more int) {
+	for i := range holders {
+		h := &holders[i]
+		text := fmt.Sprintf("%s on %s, %s, since %s, attempt %d, until %s", h.ID, h.Node, h.Channel, command.TimeText(&h.Since), h.Attempt, command.TimeText(&h.Deadline))
+		if h.Stopping {
+			text += ", stopping"
+		}
+		row(name, text)
+	}
+	if more > 0 {
+		row(name, fmt.Sprintf("and %d more", more))
+	}
+}
+
+// executorRows shows the workers and the runner pool of each member.
+func executorRows(row func(name, value string), nodes []api.NodeExecutors) {
+	for i := range nodes {
+		n := &nodes[i]
+		var parts []string
+		if n.Error != "" {
+			parts = append(parts, "no reply: "+n.Error)
+		}
+		if w := n.Workers; w != nil {
+			text := fmt.Sprintf("workers %d, credits %d", w.Count, w.Credits)
+			if w.Stalled > 0 {
+				text += fmt.Sprintf(", stalled %d", w.Stalled)
+			}
+			parts = append(parts, text)
+		}
+		if p := n.Pool; p != nil {
+			text := fmt.Sprintf("runner %s %d of %d up, %d of %d slots in use", p.Runner, p.Up, p.Size, p.InFlight, p.Slots)
+			if p.CrashLooping > 0 {
+				text += ", crash-looping"
+			}
+			if p.Reason != "" {
+				text += ": " + p.Reason
+			}
+			parts = append(parts, text)
+		}
+		if len(parts) == 0 {
+			parts = append(parts, "no workers and no runners")
+		}
+		row("  node "+n.Node, strings.Join(parts, "; "))
+	}
+}
+
+func observedRow(row func(name, value string), o *api.Provenance) {
+	text := "node " + o.Node + ", ledger as of " + command.TimeText(&o.LedgerAt)
+	if o.LedgerAt.Unix() <= 0 {
+		text = "node " + o.Node + ", whose ledger is empty"
+	}
+	if !o.Certain {
+		text += ": may be outdated, this node reaches no quorum"
+	}
+	row("observed by", text)
+}
+
+func writeHistory(out io.Writer, e *api.JobExplanation) {
+	fmt.Fprint(out, "\nhistory")
+	if e.History.Note != "" {
+		fmt.Fprintf(out, " (%s)", command.Sanitize(e.History.Note))
+	}
+	fmt.Fprintln(out)
+	w := command.Table(out)
+	if e.Job != nil {
+		fmt.Fprintf(w, "%s\t-\taccepted\tlane %d, sequence %d\n", command.TimeText(&e.Job.Created), e.Job.Lane, e.Job.Seq)
+	}
+	for _, text := range e.History.Events {
+		var line struct {
+			Event, Target, Channel, Worker, Reason string
+			Request                                string `json:"request_id"`
+			At                                     time.Time
+		}
+		if json.Unmarshal(text, &line) != nil {
+			continue
+		}
+		dispatch := "-"
+		if i := strings.LastIndexByte(line.Request, '#'); i >= 0 {
+			dispatch = line.Request[i:]
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", command.TimeText(&line.At), dispatch, line.Event,
+			command.Sanitize(strings.TrimSpace(strings.Join([]string{line.Target, line.Channel, line.Worker, line.Reason}, " "))))
+	}
+	w.Flush() // out is in memory
+}
+
+// queueExplainTable shows the verdict and the facts.
+func queueExplainTable(out io.Writer, e *api.QueueExplanation) {
+	fmt.Fprintf(out, "%s\n\n", command.Sanitize(e.Verdict))
+	w := command.Table(out)
+	defer w.Flush()
+	row := rows(w)
+	row("queue", e.Queue.Name)
+	row("state", e.Queue.State)
+	row("limit", limitText(e.Queue.Limit))
+	n := e.Queue.Counts
+	row("jobs", fmt.Sprintf("%d waiting, %d delayed, %d active, %d completed, %d failed", n["waiting"], n["delayed"], n["active"], n["completed"], n["failed"]))
+	if o := e.Oldest; o != nil {
+		row("oldest", fmt.Sprintf("%s, waiting for %s", o.ID, time.Duration(o.AgeMS)*time.Millisecond))
+	}
+	if d := e.NextDue; d != nil && d.ID != nil {
+		row("next due", fmt.Sprintf("%s at %s", *d.ID, command.TimeText(&d.At)))
+	} else if d != nil {
+		row("next due", "not before "+command.TimeText(&d.At))
+	}
+	row("run by", executorText(e))
+	nodesShown := false // by a reason
+	for i := range e.Reasons {
+		nodesShown = nodesShown || e.Reasons[i].Data != nil && len(e.Reasons[i].Data.Nodes) > 0
+	}
+	reasonRows(row, e.Reasons)
+	for i := range e.Heads {
+		h := &e.Heads[i]
+		text := fmt.Sprintf("%s of %d", h.ID, h.Count)
+		if h.Function != "" {
+			text += ", " + h.Function
+		}
+		row("first", text)
+		reasonRows(row, h.Reasons)
+	}
+	if !slices.ContainsFunc(e.Reasons, func(r api.Reason) bool { return r.Code == api.ReasonLimit }) { // a reason that shows them
+		holderRows(row, "active", e.Active, e.MoreActive)
+	}
+	if !nodesShown {
+		executorRows(row, e.Nodes)
+	}
+	observedRow(row, &e.Observed)
+}
+
+// executorText returns what runs the queue's jobs that name no runner.
+func executorText(e *api.QueueExplanation) string {
+	switch {
+	case e.Workers == "":
+		return "runner " + e.Runner
+	case !slices.ContainsFunc(e.Nodes, func(n api.NodeExecutors) bool { return n.Pool != nil }):
+		return "workers of queue " + e.Workers
+	}
+	return fmt.Sprintf("workers of queue %s; functions also by runner %s", e.Workers, e.Runner)
+}

@@ -1,0 +1,258 @@
+// Package jobs has the verbs for jobs, queues and cron entries.
+package jobs
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cli/command"
+	"github.com/yardmaster-dev/yardmaster/cli/connect"
+	"github.com/yardmaster-dev/yardmaster/cli/usererror"
+	"github.com/yardmaster-dev/yardmaster/job"
+
+	"github.com/spf13/cobra"
+)
+
+// Verbs returns the verb job.
+func Verbs(env *command.Env) *cobra.Command {
+	return command.Group(&cobra.Command{
+		Use:   "job <verb>",
+		Short: "Show, list, explain, wait for, cancel, retry, replay and remove jobs; show their logs",
+		Long: `Shows and changes jobs. A job is named by its id, by "<queue>:<id>", or, with
+--queue, by the key it was enqueued with.`,
+		Example: `  yardmaster job list mail --state failed
+  yardmaster job show order-7 --queue mail
+  yardmaster job retry 0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10
+  yardmaster job replay order-7 --queue mail --wait`,
+	}, jobShow(env), jobExplain(env), jobList(env), jobWait(env), jobLogs(env), jobCancel(env), jobRetry(env), jobReplay(env), jobRemove(env))
+}
+
+// withQueue adds the flag --queue to c and returns c.
+func withQueue(c *cobra.Command, queue *string) *cobra.Command {
+	c.Flags().StringVarP(queue, "queue", "q", "", "`queue` of the job, if it is named by its key")
+	return c
+}
+
+func jobShow(env *command.Env) *cobra.Command {
+	var queue string
+	return withQueue(command.Query(env, &cobra.Command{
+		Use:     "show <job>",
+		Short:   "Show a job",
+		Example: `  yardmaster job show mail:0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10`,
+	}, jobTable, func(args []string) (string, any) { return api.Subject("job-show"), command.JobRequest(args[0], queue) }), &queue)
+}
+
+func jobWait(env *command.Env) *cobra.Command {
+	var (
+		queue string
+		limit time.Duration
+	)
+	c := withQueue(env.WithJSON(&cobra.Command{
+		Use:   "wait <job>",
+		Short: "Wait until a job has ended; exit with 1 if it failed",
+		Long: `Waits until a job has ended and shows it; exits with 1 if it failed. --for, or
+--timeout if --for is not given, limits the wait: after that time the command
+exits with 1, and the job continues.`,
+		Example: `  yardmaster job wait order-7 --queue mail
+  yardmaster job wait order-7 --queue mail --for 30s`,
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := validateFor(c, limit); err != nil {
+				return err
+			}
+			if c.Flags().Changed("timeout") && !c.Flags().Changed("for") {
+				limit = env.Timeout
+			}
+			cl, err := env.Dial(c.Context())
+			if err != nil {
+				return err
+			}
+			return await(c.Context(), env, cl, waitRequest{id: args[0], queue: queue, timeout: limit})
+		},
+	}), &queue)
+	c.Flags().DurationVar(&limit, "for", 0, "longest `time` to wait; then exit with 1 (default --timeout if given, else no limit)")
+	return c
+}
+
+func jobList(env *command.Env) *cobra.Command {
+	var (
+		state    string
+		page     int
+		pageSize int
+	)
+	c := env.WithJSON(&cobra.Command{
+		Use:     "list <queue>",
+		Aliases: []string{"ls"},
+		Short:   "List a queue's jobs, oldest first",
+		Long: `Lists one page of the queue's jobs in a state, oldest first; without --state, the
+first page of every state.`,
+		Example: `  yardmaster job list mail
+  yardmaster job list mail --state failed --page 2`,
+		RunE: func(c *cobra.Command, given []string) error {
+			if _, known := job.ParseState(state); state != "" && !known {
+				return usererror.Usage(c, "--state is %q: must be one of %s", state, strings.Join(listed, ", "))
+			}
+			if page < 1 || pageSize < 1 {
+				return usererror.Usage(c, "--page and --page-size must be at least 1")
+			}
+			if page > 1 && state == "" {
+				return usererror.Usage(c, "--page requires --state")
+			}
+			return listJobs(env, c, given[0], state, page, pageSize)
+		},
+	})
+	c.Flags().StringVar(&state, "state", "", "only jobs in this `state`: "+strings.Join(listed, ", "))
+	c.Flags().IntVar(&page, "page", 1, "`number` of the page")
+	c.Flags().IntVar(&pageSize, "page-size", 20, "largest number of jobs on a page")
+	return c
+}
+
+// listed are the states of jobs in the ledger, in the order of display.
+var listed = []string{"active", "waiting", "delayed", "failed", "completed"}
+
+// listJobs shows a page of jobs, of one state or of each.
+func listJobs(env *command.Env, c *cobra.Command, queue, state string, page, pageSize int) error {
+	request := map[string]any{"queue": queue, "state": state, "page": page, "page_size": pageSize}
+	if state != "" {
+		return command.Request(c.Context(), env, api.Subject("job-list"), request, jobsTable)
+	}
+	all := struct {
+		Queue string            `json:"queue"`
+		Jobs  []json.RawMessage `json:"jobs"`
+	}{Queue: queue, Jobs: []json.RawMessage{}}
+	for _, state := range listed {
+		request["state"] = state
+		part, err := connect.Decode[struct{ Jobs []json.RawMessage }](env.Send(c.Context(), api.Subject("job-list"), request))
+		if err != nil {
+			return err
+		}
+		all.Jobs = append(all.Jobs, part.Jobs...)
+	}
+	return command.PrintValue(env, all, jobsTable)
+}
+
+func jobsTable(w io.Writer, s *api.JobPage) {
+	if len(s.Jobs) == 0 {
+		fmt.Fprintln(w, "no jobs")
+		return
+	}
+	fmt.Fprint(w, "JOB\tSTATE\tFUNCTION\tATTEMPT\tCREATED\tNOTE\n")
+	for i := range s.Jobs {
+		j := &s.Jobs[i]
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", j.ID, j.State, command.OrDash(j.Function), attemptText(j), command.TimeText(&j.Created), jobNote(j))
+	}
+}
+
+func attemptText(j *api.Job) string {
+	if j.MaxAttempts == 0 {
+		return fmt.Sprint(j.Attempts)
+	}
+	return fmt.Sprintf("%d of %d", j.Attempts, j.MaxAttempts)
+}
+
+// jobNote returns the most important fact about a job in its state.
+func jobNote(j *api.Job) string {
+	switch j.State {
+	case "active":
+		return fmt.Sprintf("on %s, %s", command.OrDash(j.Node), command.OrDash(j.Worker))
+	case "delayed":
+		return "due " + command.TimeText(&j.RunAt)
+	case "failed":
+		return command.OrDash(j.Reason)
+	case "completed":
+		return "ended " + command.TimeText(j.Ended)
+	}
+	return "-"
+}
+
+// jobTable shows one job, without empty fields.
+func jobTable(out io.Writer, j *api.Job) {
+	w := command.Table(out)
+	defer w.Flush()
+	row := command.Rows(w)
+	row("job", j.ID.String())
+	row("queue", j.Queue)
+	row("state", j.State)
+	row("function", j.Function)
+	row("reason", j.Reason)
+	row("waiting because", j.Because)
+	row("error", faultText(j.Error))
+	row("result", valueText(j.Result, j.ResultMsgpack))
+	if j.ResultGone {
+		row("result", "gone: its retention time has passed")
+	}
+	row("params", valueText(j.Params, j.Payload))
+	if j.PayloadGone {
+		row("params", "gone: the record has been reclaimed")
+	}
+	row("priority", fmt.Sprint(j.Priority))
+	row("attempts", attemptText(j))
+	if j.Dispatches > 0 {
+		row("dispatches", dispatchesText(j))
+	}
+	row("timeout", durationText(j.TimeoutMS))
+	row("retry interval", durationText(j.RetryInterval))
+	row("result kept", durationText(j.ResultTTL))
+	row("created", command.TimeText(&j.Created))
+	row("due", command.TimeText(&j.RunAt))
+	row("started", command.TimeText(j.Started))
+	row("ended", command.TimeText(j.Ended))
+	row("node", j.Node)
+	row("worker", j.Worker)
+	row("lease until", command.TimeText(j.Lease))
+	row("progress", progressText(j.Progress))
+	for _, name := range command.SortedKeys(j.Trace) {
+		row("trace "+name, j.Trace[name])
+	}
+	row("record", fmt.Sprintf("lane %d, sequence %d", j.Lane, j.Seq))
+}
+
+// faultText returns a job's error as JSON, "" for nil.
+func faultText(f *job.Fault) string {
+	if f == nil {
+		return ""
+	}
+	text, _ := json.Marshal(f) // cannot fail: what it holds was decoded from JSON
+	return string(text)
+}
+
+// progressText returns the last progress that a worker reported.
+func progressText(p *api.Progress) string {
+	if p == nil {
+		return ""
+	}
+	data := valueText(p.Data, p.DataMsgpack)
+	switch {
+	case p.Percent == nil:
+		return data
+	case data == "":
+		return fmt.Sprintf("%d %%", *p.Percent)
+	}
+	return fmt.Sprintf("%d %%, %s", *p.Percent, data)
+}
+
+func dispatchesText(j *api.Job) string {
+	if j.Losses == 0 {
+		return fmt.Sprint(j.Dispatches)
+	}
+	return fmt.Sprintf("%d, %d of them lost", j.Dispatches, j.Losses)
+}
+
+// valueText returns a JSON value as it is, or a MessagePack value as Base64.
+func valueText(text json.RawMessage, msgpack []byte) string {
+	if len(msgpack) > 0 {
+		return "MessagePack, as Base64: " + base64.StdEncoding.EncodeToString(msgpack)
+	}
+	return string(text)
+}
+
+func durationText(ms int64) string {
+	if ms == 0 {
+		return ""
+	}
+	return (time.Duration(ms) * time.Millisecond).String()
+}

@@ -1,0 +1,106 @@
+package jobs
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cli/command"
+	"github.com/yardmaster-dev/yardmaster/cli/connect"
+	"github.com/yardmaster-dev/yardmaster/cli/usererror"
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/job"
+
+	"github.com/spf13/cobra"
+)
+
+// maxLogLines is the largest number of lines in one reply.
+const maxLogLines = 1000
+
+func jobLogs(env *command.Env) *cobra.Command {
+	var (
+		queue  string
+		lines  int
+		follow bool
+	)
+	c := withQueue(env.WithJSON(&cobra.Command{
+		Use:     "logs <job>",
+		Aliases: []string{"log"},
+		Short:   "Show the log of a job, and with --follow new lines",
+		Long: `Shows the end of a job's log, oldest line first: the lines that its runner printed
+or its worker sent with LOG, in all its dispatches. With --follow it continues with
+new lines. With --json each line is a JSON object, as in the stream YARD_LOGS.`,
+		Example: `  yardmaster job logs order-7 --queue mail --lines 20
+  yardmaster job logs mail:0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10 --follow`,
+	}), &queue)
+	c.Flags().IntVarP(&lines, "lines", "n", maxLogLines, "`number` of lines from the end")
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "continue with new lines until interrupted")
+	c.RunE = func(c *cobra.Command, given []string) error {
+		if lines < 1 || lines > maxLogLines {
+			return usererror.Usage(c, "--lines is %d: must be 1 to %d", lines, maxLogLines)
+		}
+		request := command.JobRequest(given[0], queue)
+		request["lines"] = lines
+		return logs(c.Context(), env, request, follow)
+	}
+	return c
+}
+
+func logs(ctx context.Context, env *command.Env, request map[string]any, follow bool) error {
+	cl, err := env.Dial(ctx)
+	if err != nil {
+		return err
+	}
+	log, err := connect.Decode[api.LogReply](cl.Send(ctx, api.Subject("job-logs"), request))
+	if err != nil {
+		return err
+	}
+	if log.More && !env.JSON {
+		fmt.Fprintln(env.Out, "... (earlier lines are not shown)")
+	}
+	for _, line := range log.Lines {
+		if err := logLine(env, line); err != nil {
+			return err
+		}
+	}
+	if !follow {
+		return nil
+	}
+	return cl.FollowLog(ctx, log.ID, log.Next, func(p cluster.LogPage) error {
+		for line := range bytes.SplitSeq(bytes.TrimSuffix(p.Body, []byte("\n")), []byte("\n")) {
+			if err := logLine(env, line); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func logLine(env *command.Env, line []byte) error {
+	if env.JSON {
+		_, err := fmt.Fprintf(env.Out, "%s\n", line)
+		return err
+	}
+	var l job.LogLine
+	if err := json.Unmarshal(line, &l); err != nil {
+		return connect.BadReply(err)
+	}
+	return writeLogLine(env.Out, &l)
+}
+
+func writeLogLine(w io.Writer, l *job.LogLine) error {
+	text := l.Text
+	switch {
+	case l.Dropped > 0:
+		text = fmt.Sprintf("(%d lines dropped)", l.Dropped)
+	case len(l.Record) > 0:
+		text = string(l.Record)
+	case l.Truncated:
+		text += " (truncated)"
+	}
+	_, err := fmt.Fprintf(w, "%s  #%d %s %s %-5s %s\n", command.TimeText(&l.At), l.N, l.Node, l.Worker, l.Level, text)
+	return err
+}

@@ -1,0 +1,113 @@
+package jobs
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cli/command"
+	"github.com/yardmaster-dev/yardmaster/cli/usererror"
+	"github.com/yardmaster-dev/yardmaster/job"
+
+	"github.com/spf13/cobra"
+)
+
+// QueueVerbs returns the verb queue.
+func QueueVerbs(env *command.Env) *cobra.Command {
+	return command.Group(&cobra.Command{
+		Use:   "queue <verb>",
+		Short: "List, show, explain, add, pause, resume and remove queues",
+		Long: `Shows and changes queues. A queue is created by its first job; add it beforehand to
+give it a concurrency limit.`,
+		Example: `  yardmaster queue list
+  yardmaster queue add mail --limit 10
+  yardmaster queue pause mail`,
+	}, queueList(env),
+		queueVerb(env, "show", "Show a queue and its number of jobs by state"),
+		queueExplain(env),
+		queueAdd(env),
+		queueVerb(env, "pause", "Pause a queue: its jobs do not start; running jobs continue"),
+		queueVerb(env, "resume", "Resume a paused queue"),
+		queueRemove(env))
+}
+
+func queueList(env *command.Env) *cobra.Command {
+	return command.Query(env, &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "List all queues and their number of jobs by state",
+		Example: `  yardmaster queue list --json`,
+	}, queuesTable, func([]string) (string, any) { return api.Subject("queue-list"), struct{}{} })
+}
+
+// queueVerb returns a verb that takes one queue and shows it.
+func queueVerb(env *command.Env, verb, short string) *cobra.Command {
+	return command.Query(env, &cobra.Command{
+		Use:     verb + " <queue>",
+		Short:   short,
+		Example: "  yardmaster queue " + verb + " mail",
+	}, queueTable, func(args []string) (string, any) { return api.Subject("queue-" + verb), named(args) })
+}
+
+// named returns the body of a request about the queue or cron entry that is the
+// first argument.
+func named(args []string) map[string]any { return map[string]any{"name": args[0]} }
+
+func queueRemove(env *command.Env) *cobra.Command {
+	return command.Query(env, &cobra.Command{
+		Use:     "rm <queue>",
+		Aliases: []string{"remove", "del", "delete"},
+		Short:   "Remove a queue whose jobs have all ended, and those jobs",
+		Long: `Removes a queue. It is refused while the queue has waiting, delayed or active jobs.
+Its completed and failed jobs are removed from the ledger, with their results; dead
+letters and history stay.`,
+		Example: "  yardmaster queue rm mail",
+	}, func(w io.Writer, q *api.Removed) { fmt.Fprintf(w, "%s\tremoved, with its ended jobs\n", q.Name) },
+		func(args []string) (string, any) { return api.Subject("queue-remove"), named(args) })
+}
+
+func queueAdd(env *command.Env) *cobra.Command {
+	var limit int64
+	c := env.WithJSON(&cobra.Command{
+		Use:     "add <queue>",
+		Aliases: []string{"create"},
+		Short:   "Add a queue",
+		Example: `  yardmaster queue add mail --limit 10`,
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := job.ValidQueue(args[0]); err != nil {
+				return usererror.Usage(c, "%v", err)
+			}
+			request := named(args)
+			if c.Flags().Changed("limit") {
+				if limit < 1 || limit > job.MaxLimit {
+					return usererror.Usage(c, "--limit is %d: must be 1 to %d", limit, int64(job.MaxLimit))
+				}
+				request["concurrency_limit"] = limit
+			}
+			return command.Request(c.Context(), env, api.Subject("queue-add"), request, queueTable)
+		},
+	})
+	c.Flags().Int64Var(&limit, "limit", 0, "largest number of the queue's jobs that run at the same time in the whole yard (default no limit)")
+	return c
+}
+
+func queuesTable(w io.Writer, s *api.QueueList) {
+	fmt.Fprint(w, "QUEUE\tSTATE\tLIMIT\tWAITING\tDELAYED\tACTIVE\tCOMPLETED\tFAILED\n")
+	for i := range s.Queues {
+		q := &s.Queues[i]
+		n := q.Counts
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\n", q.Name, q.State, limitText(q.Limit),
+			n["waiting"], n["delayed"], n["active"], n["completed"], n["failed"])
+	}
+}
+
+func queueTable(w io.Writer, q *api.Queue) {
+	queuesTable(w, &api.QueueList{Queues: []api.Queue{*q}})
+}
+
+func limitText(limit *uint32) string {
+	if limit == nil {
+		return "-"
+	}
+	return fmt.Sprint(*limit)
+}

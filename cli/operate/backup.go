@@ -1,0 +1,211 @@
+package operate
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/backup"
+	"github.com/yardmaster-dev/yardmaster/cli/command"
+	"github.com/yardmaster-dev/yardmaster/cli/connect"
+	"github.com/yardmaster-dev/yardmaster/cli/usererror"
+
+	"github.com/spf13/cobra"
+)
+
+const (
+	pushChunkSize = 256 << 10 // bytes
+	// backupReplyTimeout bounds one request of a backup or restore. A live node
+	// replies within 2 s, with "408" while it is still working.
+	backupReplyTimeout = 20 * time.Second
+)
+
+// Backup returns the verb backup.
+func Backup(env *command.Env) *cobra.Command {
+	c := env.WithJSON(&cobra.Command{
+		Use:   "backup <file>",
+		Short: "Save a running yard in one file, or verify such a file",
+		Long: `Saves the ledger as of now, and every stream as of moments later. The yard
+keeps accepting and running jobs; until the backup is complete it only does not
+reclaim space in its lanes. The file gets its name once it is complete, synced
+to disk and verified. '-' writes to standard output, without verification.`,
+		Example: `  yardmaster backup yard-monday.tar
+  yardmaster backup - | ssh vault 'cat > yard.tar'
+  yardmaster backup verify yard-monday.tar`,
+		RunE: func(c *cobra.Command, given []string) error { return saveBackup(c.Context(), env, given[0]) },
+	})
+	c.AddCommand(env.WithJSON(&cobra.Command{
+		Use:   "verify <file>",
+		Short: "Verify a backup file without a yard",
+		Long: `Reads the whole file, compares its parts with the checksums in it, decodes the
+ledger, and checks that every stream holds what the ledger refers to. Exits
+with 1 if a check fails.`,
+		Example: "  yardmaster backup verify yard-monday.tar",
+		RunE: func(_ *cobra.Command, given []string) error {
+			plan, err := verifyFile(given[0])
+			if err != nil {
+				return err
+			}
+			return command.PrintValue(env, plan.Manifest, manifestTable)
+		},
+	}))
+	return c
+}
+
+// backup saves the yard in a temporary file beside path, verifies it and
+// renames it to path. A path of "-" is standard output.
+func saveBackup(ctx context.Context, env *command.Env, path string) error {
+	cl, err := env.Dial(ctx)
+	if err != nil {
+		return err
+	}
+	if path == "-" {
+		out := bufio.NewWriterSize(env.Out, 1<<20)
+		if err := fetchBackup(ctx, cl, out); err != nil {
+			return err
+		}
+		return writeError("standard output", out.Flush())
+	}
+	if _, err := os.Lstat(path); err == nil {
+		return usererror.New(path+" already exists", "name another file, or remove it")
+	}
+	temporary, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".part-*")
+	if err != nil {
+		return writeError(path, err)
+	}
+	defer os.Remove(temporary.Name()) //nolint:errcheck // already renamed on success
+	plan, err := saveTo(ctx, env, cl, temporary)
+	if err = errors.Join(err, temporary.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(temporary.Name(), path); err != nil {
+		return writeError(path, err)
+	}
+	if err := syncDirectory(filepath.Dir(path)); err != nil {
+		return writeError(path, err)
+	}
+	return command.PrintValue(env, plan.Manifest, manifestTable)
+}
+
+// saveTo fetches a backup into f, syncs f to disk and verifies it.
+func saveTo(ctx context.Context, env *command.Env, cl *connect.Client, f *os.File) (*backup.Plan, error) {
+	if err := fetchBackup(ctx, cl, f); err != nil {
+		return nil, err
+	}
+	if err := f.Sync(); err != nil {
+		return nil, writeError(f.Name(), err)
+	}
+	return verifyFile(f.Name())
+}
+
+// writeError returns the user error for a backup that could not be written to
+// path; nil if err is nil.
+func writeError(path string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return usererror.New(fmt.Sprintf("no backup was made: %s cannot be written: %v", path, err), "free disk space, or name a file elsewhere")
+}
+
+func syncDirectory(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// fetchBackup writes a backup of the yard to w. It requests one piece after
+// the other, so that the node never sends faster than w accepts.
+func fetchBackup(ctx context.Context, cl *connect.Client, w io.Writer) error {
+	reply, err := cl.SendWithin(ctx, backupReplyTimeout, api.Subject("backup-begin"), struct{}{})
+	if err != nil {
+		return backupError("", err)
+	}
+	begun, err := connect.Decode[api.BackupReply](reply, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { // otherwise the node keeps the session until it times out
+		_, _ = cl.SendWithin(context.WithoutCancel(ctx), time.Second, api.Subject("backup-end"), map[string]any{"session": begun.Session})
+	}()
+	for offset := int64(0); ; {
+		piece, err := cl.SendWithin(ctx, backupReplyTimeout, api.Subject("backup-read"), api.BackupRequest{Session: begun.Session, Offset: offset})
+		var later *api.Error
+		switch {
+		case errors.As(err, &later) && later.Code == api.CodeTimeout:
+			continue // the node is still working
+		case err != nil:
+			return backupError(begun.Node, err)
+		case len(piece) == 0:
+			return nil
+		}
+		if _, err := w.Write(piece); err != nil {
+			return writeError("its file", err)
+		}
+		offset += int64(len(piece))
+	}
+}
+
+// backupError returns the user error for a backup that failed at node. If the
+// session never began (node is "") err is returned as it is, except for a
+// timeout: a refusal already states its remedy.
+func backupError(node string, err error) error {
+	if node == "" && !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return usererror.New("no backup was made: "+failureText(node, err), "run the command again, with any node; the yard itself is not affected")
+}
+
+// failureText describes the error of a request to the node that ran a backup
+// or restore; node is "" if no node had replied yet.
+func failureText(node string, err error) string {
+	var refused *api.Error
+	switch {
+	case errors.As(err, &refused):
+		return refused.Text
+	case errors.Is(err, context.Canceled):
+		return "interrupted"
+	case errors.Is(err, context.DeadlineExceeded) && node == "":
+		return fmt.Sprintf("no node replied within %v", backupReplyTimeout)
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Sprintf("node %s did not reply within %v", node, backupReplyTimeout)
+	}
+	return err.Error()
+}
+
+// verifyFile checks the backup file at path and returns its contents' plan.
+func verifyFile(path string) (*backup.Plan, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, usererror.New(err.Error(), "name a file written by 'yardmaster backup'")
+	}
+	defer f.Close()
+	plan, err := backup.Verify(bufio.NewReaderSize(f, 1<<20))
+	if errors.Is(err, backup.ErrDamaged) {
+		return nil, usererror.New(path+": "+err.Error(), "make another backup; nothing of this one was used")
+	}
+	return plan, err
+}
+
+func manifestTable(w io.Writer, m *backup.Manifest) {
+	fmt.Fprintf(w, "yard\t%s, saved by %s of %v\n", m.Yard, m.Node, m.Members)
+	fmt.Fprintf(w, "ledger\tentry %d, %s, hash %s\n", m.Index, m.At, m.Ledger.SHA256)
+	fmt.Fprintf(w, "size\t%d bytes in %d streams, %v\n", m.Size(), len(m.Streams), m.Ended.Sub(m.Started).Round(time.Millisecond))
+	backupQueuesTable(w, m.Queues)
+}
+
+func backupQueuesTable(w io.Writer, queues []api.BackupQueue) {
+	t := command.Table(w) // its columns differ from those of w
+	fmt.Fprintln(t, "QUEUE\tWAITING\tDELAYED\tACTIVE\tCOMPLETED\tFAILED")
+	for _, q := range queues {
+		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\t%d\n", q.Name, q.Waiting, q.Delayed, q.Active, q.Completed, q.Failed)
+	}
+	t.Flush() // w is in memory
+}
