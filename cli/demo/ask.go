@@ -10,25 +10,25 @@ import (
 	"github.com/yardmaster-dev/yardmaster/api"
 )
 
-// status returns the status of one node.
-func (c *demoCluster) status(ctx context.Context, m *member) (s api.Status, err error) {
-	err = ask(ctx, m, api.SubjectStatus, struct{}{}, &s)
-	return s, err
-}
-
 // ask sends one request to one node and decodes the answer.
-func ask(ctx context.Context, m *member, subject string, request, answer any) error {
+func ask[T any](ctx context.Context, m *member, subject string, request any) (answer T, err error) {
 	body, err := json.Marshal(request)
 	if err != nil {
-		return err
+		return answer, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	raw, err := m.client.Request(ctx, subject, body)
 	if err != nil {
-		return fmt.Errorf("ask %s: %w", m.Name, err)
+		return answer, fmt.Errorf("ask %s: %w", m.Name, err)
 	}
-	return json.Unmarshal(raw, answer)
+	err = json.Unmarshal(raw, &answer)
+	return answer, err
+}
+
+// askStatus returns the status of one node.
+func askStatus(ctx context.Context, m *member) (api.Status, error) {
+	return ask[api.Status](ctx, m, api.SubjectStatus, struct{}{})
 }
 
 // survivor returns a node that is not dead, starting the search at turn. If all
@@ -42,24 +42,12 @@ func (c *demoCluster) survivor(turn int) *member {
 	return c.members[0]
 }
 
-// askAny sends a request to one node after the other until one answers, ctx ends or
-// a process of the demo has exited.
-func (c *demoCluster) askAny(ctx context.Context, subject string, request, answer any) error {
-	turn := 0
-	return c.Until(ctx, "a node answers "+subject, func() error {
-		turn++
-		return ask(ctx, c.survivor(turn), subject, request, answer)
-	})
-}
-
 // addQueues creates the queues before workers subscribe to them.
 func (c *demoCluster) addQueues(ctx context.Context) error {
 	for _, name := range []string{queueOverhop, queueRRQ} {
-		var made json.RawMessage
 		err := c.Until(ctx, "queue "+name+" is created", func() error {
-			err := ask(ctx, c.members[0], api.SubjectAPI+".queue.add", map[string]any{"name": name}, &made)
-			var refused *api.Error
-			if errors.As(err, &refused) && refused.Code == api.CodeConflict { // created by an earlier request
+			_, err := ask[json.RawMessage](ctx, c.members[0], api.Subject("queue-add"), map[string]any{"name": name})
+			if refused, ok := errors.AsType[*api.Error](err); ok && refused.Code == api.CodeConflict { // created by an earlier request
 				return nil
 			}
 			return err
@@ -71,31 +59,19 @@ func (c *demoCluster) addQueues(ctx context.Context) error {
 	return nil
 }
 
-// jobCounts counts the jobs of all queues by state.
-type jobCounts struct{ waiting, delayed, active, completed, failed int }
-
-func (t jobCounts) ended() int { return t.completed + t.failed }
-func (t jobCounts) open() int  { return t.waiting + t.delayed + t.active }
-
-// tally reads the job counts from one node.
-func (c *demoCluster) tally(ctx context.Context, m *member) (t jobCounts, err error) {
-	var answer struct {
-		Queues []struct {
-			Name   string         `json:"name"`
-			Counts map[string]int `json:"counts"`
-		} `json:"queues"`
+// tally returns the number of jobs in each state, and under "ended" and "open",
+// as one node counts them.
+func tally(ctx context.Context, m *member) (map[string]int, error) {
+	list, err := ask[api.QueueList](ctx, m, api.Subject("queue-list"), struct{}{})
+	t := make(map[string]int)
+	for _, q := range list.Queues {
+		for state, n := range q.Counts {
+			t[state] += n
+		}
 	}
-	if err := ask(ctx, m, api.SubjectAPI+".queue.list", struct{}{}, &answer); err != nil {
-		return t, err
-	}
-	for _, q := range answer.Queues {
-		t.waiting += q.Counts["waiting"]
-		t.delayed += q.Counts["delayed"]
-		t.active += q.Counts["active"]
-		t.completed += q.Counts["completed"]
-		t.failed += q.Counts["failed"]
-	}
-	return t, nil
+	t["ended"] = t["completed"] + t["failed"]
+	t["open"] = t["waiting"] + t["delayed"] + t["active"]
+	return t, err
 }
 
 // awaitEnds waits until all jobs of the load have ended. It returns nil after its
@@ -107,9 +83,9 @@ func (c *demoCluster) awaitEnds(ctx context.Context, l *load) error {
 	turn := 0
 	err := c.Until(waiting, "all jobs have ended", func() error {
 		turn++
-		t, err := c.tally(waiting, c.survivor(turn))
-		if err == nil && t.ended() < l.jobs {
-			return fmt.Errorf("%d of %d have ended", t.ended(), l.jobs)
+		t, err := tally(waiting, c.survivor(turn))
+		if err == nil && t["ended"] < l.jobs {
+			return fmt.Errorf("%d of %d have ended", t["ended"], l.jobs)
 		}
 		return err
 	})

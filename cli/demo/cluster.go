@@ -118,7 +118,7 @@ func (c *demoCluster) startWorkers(ctx context.Context) error {
 	return c.Until(ctx, "the workers are subscribed", func() error {
 		subscribed := 0
 		for _, m := range c.members {
-			s, err := c.status(ctx, m)
+			s, err := askStatus(ctx, m)
 			if err != nil {
 				return err
 			}

@@ -92,19 +92,20 @@ func (c *demoCluster) readEnds(ctx context.Context) (map[job.ID]end, error) {
 	for _, queue := range []string{queueOverhop, queueRRQ} {
 		for _, state := range []job.State{job.Completed, job.Failed} {
 			for number, full := 1, true; full; number++ {
-				var answer struct {
-					Jobs []struct {
-						ID       job.ID `json:"id"`
-						State    string `json:"state"`
-						Attempts uint32 `json:"attempts"`
-						Losses   uint32 `json:"losses"`
-					} `json:"jobs"`
-				}
-				request := map[string]any{"queue": queue, "state": state.String(), "page": number, "page_size": page}
-				if err := c.askAny(ctx, api.SubjectAPI+".job.list", request, &answer); err != nil {
+				var answer api.JobPage
+				turn := 0
+				subject := api.Subject("job-list")
+				err := c.Until(ctx, "a node answers "+subject, func() (err error) {
+					turn++
+					answer, err = ask[api.JobPage](ctx, c.survivor(turn), subject,
+						map[string]any{"queue": queue, "state": state.String(), "page": number, "page_size": page})
+					return err
+				})
+				if err != nil {
 					return nil, err
 				}
-				for _, j := range answer.Jobs {
+				for i := range answer.Jobs {
+					j := &answer.Jobs[i]
 					ends[j.ID] = end{j.State, j.Attempts, j.Losses}
 				}
 				full = len(answer.Jobs) == page

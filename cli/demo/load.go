@@ -114,8 +114,7 @@ func (l *load) enqueue(ctx context.Context, i int) error {
 		if err == nil {
 			break
 		}
-		var refused *api.Error
-		if errors.As(err, &refused) && refused.Code[0] == '4' {
+		if refused, ok := errors.AsType[*api.Error](err); ok && refused.Code[0] == '4' {
 			return fmt.Errorf("enqueue job %d: %w", i, err)
 		}
 		l.repeated.Add(1)
@@ -133,10 +132,8 @@ func (l *load) enqueue(ctx context.Context, i int) error {
 
 // call sends one enqueue request and checks the id in the answer.
 func (l *load) call(ctx context.Context, m *member, queue string, id job.ID, body json.RawMessage) error {
-	var answer struct {
-		ID job.ID `json:"id"`
-	}
-	if err := ask(ctx, m, api.SubjectEnqueue+"."+queue, body, &answer); err != nil {
+	answer, err := ask[api.EnqueueReply](ctx, m, api.Subject("enqueue", queue), body)
+	if err != nil {
 		return err
 	}
 	if answer.ID != id {

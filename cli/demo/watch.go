@@ -43,7 +43,7 @@ func (c *demoCluster) authority(ctx context.Context) (found *member, err error) 
 	turn := 0
 	err = c.Until(ctx, "there is an authority", func() error {
 		turn++
-		s, err := c.status(ctx, c.survivor(turn))
+		s, err := askStatus(ctx, c.survivor(turn))
 		if err != nil {
 			return err
 		}
@@ -67,7 +67,7 @@ func (c *demoCluster) showProgress(ctx context.Context, l *load) {
 	}
 	for turn := 0; backoff.Sleep(ctx, interval) == nil; turn++ {
 		m := c.survivor(turn)
-		t, err := c.tally(ctx, m)
+		t, err := tally(ctx, m)
 		if ctx.Err() != nil {
 			return
 		}
@@ -77,7 +77,7 @@ func (c *demoCluster) showProgress(ctx context.Context, l *load) {
 			continue
 		}
 		c.printLine(fmt.Sprintf("%s  completed %d  failed %d  open %d (running %d)  authority %s",
-			text, t.completed, t.failed, t.open(), t.active, *c.currentAuthority.Load()))
+			text, t["completed"], t["failed"], t["open"], t["active"], *c.currentAuthority.Load()))
 	}
 }
 
@@ -86,7 +86,7 @@ func (c *demoCluster) showProgress(ctx context.Context, l *load) {
 func (c *demoCluster) watchAuthority(ctx context.Context) {
 	for turn := 0; ; turn++ {
 		text := "none"
-		s, err := c.status(ctx, c.survivor(turn))
+		s, err := askStatus(ctx, c.survivor(turn))
 		if err == nil && s.Authority.Owner != "" && !s.Authority.Expired {
 			text = fmt.Sprintf("%s, epoch %d", s.Authority.Owner, s.Authority.Epoch)
 		}
