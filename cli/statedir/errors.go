@@ -29,21 +29,16 @@ func ioError(err error) error {
 	return fmt.Errorf("io error: %w", err)
 }
 
-// missingDirError returns the error for a directory that does not exist.
-func missingDirError(dir string) error {
-	return fmt.Errorf("io error: %s: %w; create it with 'yardmaster init %s'", dir, errNoDir, dir)
-}
-
-var errNoDir = errors.New("no such state directory")
-
-// noStateError returns the error for a directory without a state.
-func noStateError(dir string) error {
-	return fmt.Errorf("io error: %s: %w; create one with 'yardmaster init %s'", dir, errNoState, dir)
-}
-
+// Errors that the error of a command names.
 var (
+	errNoDir       = errors.New("no such state directory")
 	errNoState     = errors.New("holds no state")
 	errFileMissing = errors.New("it is missing, but other files of the state exist")
+	// errChangedOutside is reported for events.json only: for the original program
+	// it is the authoritative file, so its content must not be overwritten.
+	errChangedOutside = errors.New("another program has changed it since the last command")
+	errNewerFormat    = errors.New("it was written by a newer release")
+	errCrashed        = errors.New("killed") // at a step at which a test stops
 )
 
 // isNotExist reports whether err means that a file does not exist.

@@ -50,7 +50,7 @@ func (s *state) importTimes(file []byte) error {
 	if file == nil {
 		return nil
 	}
-	records, err := readDispatches(file)
+	records, err := readRecords[record](file)
 	if err != nil {
 		return err
 	}

@@ -188,10 +188,7 @@ func (s *state) compact(at time.Time) error {
 		return err
 	}
 	last := make(map[string]int) // index of the last event of each kind
-	kinds := make([]struct {
-		Event     string `json:"event"`
-		RequestID string `json:"request_id"`
-	}, len(s.events))
+	kinds := make([]event, len(s.events))
 	for i, line := range s.events {
 		if err := json.Unmarshal(line, &kinds[i]); err != nil {
 			return err

@@ -3,14 +3,15 @@ package statedir
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/yardmaster-dev/yardmaster/ledger"
+
+	"golang.org/x/sys/unix"
 )
 
 // Exec executes one command of the contract in a directory and returns the event
@@ -77,7 +78,7 @@ func Snapshot(ctx context.Context, dir string) (ledger.Snapshot, error) {
 		return ledger.Snapshot{}, err
 	}
 	if s == nil {
-		return ledger.Snapshot{}, noStateError(dir)
+		return ledger.Snapshot{}, fmt.Errorf("io error: %s: %w; create one with 'yardmaster init %s'", dir, errNoState, dir)
 	}
 	return s.snapshot(d.now)
 }
@@ -157,7 +158,7 @@ func open(ctx context.Context, dir string, how int) (*store, error) {
 	info, err := os.Stat(dir)
 	switch {
 	case isNotExist(err):
-		return nil, missingDirError(dir)
+		return nil, fmt.Errorf("io error: %s: %w; create it with 'yardmaster init %s'", dir, errNoDir, dir)
 	case err != nil:
 		return nil, ioError(err)
 	case !info.IsDir():

@@ -98,7 +98,7 @@ func tags(t *testing.T, dir string) (names []string) {
 
 func dispatchesOf(t *testing.T, dir string) []record {
 	t.Helper()
-	records, err := readDispatches([]byte(read(t, dir, dispatchFile)))
+	records, err := readRecords[record]([]byte(read(t, dir, dispatchFile)))
 	if err != nil {
 		t.Fatal(err)
 	}

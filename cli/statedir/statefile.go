@@ -93,5 +93,3 @@ func decodeState(file []byte) (s *state, want, previous digests, err error) {
 	}
 	return s, p.Views, p.Before, nil
 }
-
-var errNewerFormat = errors.New("it was written by a newer release")

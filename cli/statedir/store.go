@@ -67,10 +67,6 @@ func (d *store) load() (*state, error) {
 	return d.importOriginal(contents)
 }
 
-// errChangedOutside is reported for events.json only: for the original program
-// it is the authoritative file, so its content must not be overwritten.
-var errChangedOutside = errors.New("another program has changed it since the last command")
-
 // readStateFile reads and decodes the state file. If the file does not exist, all
 // results are nil.
 func (d *store) readStateFile() (s *state, want, previous digests, err error) {
@@ -104,9 +100,6 @@ func (d *store) damaged(name string, err error, hasState bool) error {
 	}
 	return &DamagedError{File: d.path(name), Err: err, Remedy: remedy}
 }
-
-// errCrashed is the error of a step at which a test stops.
-var errCrashed = errors.New("killed")
 
 // step is called before each change on disk. It returns an error if a test stops
 // there.
@@ -171,19 +164,16 @@ func (d *store) tempPath(name string) string { return d.path("." + name + ".new"
 // once for all of them.
 func (d *store) writeTemp(files map[string][]byte) error {
 	var writes sync.WaitGroup
-	errs := make([]error, 0, len(files))
-	var mu sync.Mutex
+	errs := make([]error, len(files))
+	next := 0
 	for name, content := range files {
 		if err := d.step("write " + name); err != nil {
 			writes.Wait()
 			return err
 		}
-		writes.Go(func() {
-			err := writeSynced(d.tempPath(name), content)
-			mu.Lock()
-			defer mu.Unlock()
-			errs = append(errs, err)
-		})
+		err := &errs[next]
+		next++
+		writes.Go(func() { *err = writeSynced(d.tempPath(name), content) })
 	}
 	writes.Wait()
 	return errors.Join(errs...)

@@ -29,9 +29,9 @@ var viewFiles = []struct {
 	{"backlog.json", object("pending", "notified", "delivered", "failed")},
 	{"readiness.json", object("ready", "reasons")},
 	{"replay.json", object("cursor", "pending_events", "last_replayed_event_id", "deferred_leader_notification")},
-	{dispatchFile, isDispatches},
-	{mailboxFile, isMailbox},
-	{eventsFile, isEvents},
+	{dispatchFile, shapeOf(readRecords[record])},
+	{mailboxFile, shapeOf(readRecords[map[string]json.RawMessage])},
+	{eventsFile, shapeOf(readEvents)},
 }
 
 // emptyMailbox is the initial mailbox.json. The contract has no commands that
@@ -99,9 +99,12 @@ func object(keys ...string) func([]byte) error {
 	}
 }
 
-func isEvents(b []byte) error {
-	_, err := readEvents(b)
-	return err
+// shapeOf returns a check that read decodes a text.
+func shapeOf[T any](read func([]byte) (T, error)) func([]byte) error {
+	return func(b []byte) error {
+		_, err := read(b)
+		return err
+	}
 }
 
 // readEvents decodes an events.json and returns one compact line for each event.
@@ -133,15 +136,11 @@ func readEvents(b []byte) ([][]byte, error) {
 	return lines, nil
 }
 
-func isDispatches(b []byte) error {
-	_, err := readDispatches(b)
-	return err
-}
-
-// readDispatches decodes a dispatch.json.
-func readDispatches(b []byte) ([]record, error) {
+// readRecords decodes an object with a list of records: a dispatch.json or a
+// mailbox.json.
+func readRecords[T any](b []byte) ([]T, error) {
 	var list struct {
-		Records *[]record `json:"records"`
+		Records *[]T `json:"records"`
 	}
 	if err := json.Unmarshal(b, &list); err != nil {
 		return nil, err
@@ -150,17 +149,4 @@ func readDispatches(b []byte) ([]record, error) {
 		return nil, errors.New("missing field `records`")
 	}
 	return *list.Records, nil
-}
-
-func isMailbox(b []byte) error {
-	var list struct {
-		Records *[]map[string]json.RawMessage `json:"records"`
-	}
-	if err := json.Unmarshal(b, &list); err != nil {
-		return err
-	}
-	if list.Records == nil {
-		return errors.New("missing field `records`")
-	}
-	return nil
 }
