@@ -5,11 +5,14 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
+	"slices"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cli/usererror"
 	"github.com/yardmaster-dev/yardmaster/cluster"
 )
@@ -50,6 +53,16 @@ func Decode[T any](reply []byte, err error) (v T, _ error) {
 		return v, BadReply(err)
 	}
 	return v, nil
+}
+
+// Refused returns the refusal in err if its code is one of codes, or any if none are
+// given; nil otherwise.
+func Refused(err error, codes ...string) *api.Error {
+	refused, ok := errors.AsType[*api.Error](err)
+	if !ok || len(codes) > 0 && !slices.Contains(codes, refused.Code) {
+		return nil
+	}
+	return refused
 }
 
 // BadReply returns the error for a reply that cannot be decoded.

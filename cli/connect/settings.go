@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 	"time"
 
@@ -251,22 +252,15 @@ func (s *source) checkFiles() error {
 
 // String returns the address without user, password or token, and its source.
 func (d *target) String() string {
-	parts := strings.Split(d.url, ",")
-	for i, part := range parts {
-		if at := strings.LastIndexByte(part, '@'); at >= 0 { // hides a password or token
-			scheme := ""
-			if named, _, ok := strings.Cut(part[:at], "://"); ok {
-				scheme = named + "://"
-			}
-			parts[i] = scheme + "…" + part[at:]
-		}
-	}
-	shown := strings.Join(parts, ",")
+	shown := secret.ReplaceAllString(d.url, "$1…@")
 	if d.urlFrom != "" {
 		shown += " (from " + d.urlFrom + ")"
 	}
 	return shown
 }
+
+// secret matches the user, password or token in each of several addresses.
+var secret = regexp.MustCompile(`((?:^|,)(?:[^,]*?://)?)[^,]*@`)
 
 // unreachable returns the error for a connection that failed with err.
 func (d *target) unreachable(err error) error {

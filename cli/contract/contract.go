@@ -4,13 +4,13 @@ package contract
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cli/command"
+	"github.com/yardmaster-dev/yardmaster/cli/connect"
 	"github.com/yardmaster-dev/yardmaster/cli/usererror"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 
@@ -135,8 +135,7 @@ func exec(ctx context.Context, env *command.Env, text string) error {
 		return usererror.New(err.Error(), "")
 	}
 	event, err := env.Send(ctx, api.Subject("exec-command", ledger.CommandTag(parsed)), []byte(text))
-	var refused *api.Error
-	if errors.As(err, &refused) {
+	if refused := connect.Refused(err); refused != nil {
 		return usererror.New(refused.Text, "")
 	}
 	if err != nil {

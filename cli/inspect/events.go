@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -146,7 +145,7 @@ func (f *eventFilter) findJob(ctx context.Context, cl *connect.Client) error {
 		return nil
 	}
 	found, err := connect.Decode[api.Job](cl.Send(ctx, api.Subject("job-show"), command.JobRequest(f.job, f.queue)))
-	if refused, ok := errors.AsType[*api.Error](err); ok && refused.Code == api.CodeNotFound {
+	if connect.Refused(err, api.CodeNotFound) != nil {
 		return jobNotFoundError(f.job, f.queue)
 	}
 	if err != nil {

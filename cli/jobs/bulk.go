@@ -2,12 +2,14 @@ package jobs
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
@@ -30,13 +32,6 @@ const (
 // bulkTries limits the retries of a chunk that is refused temporarily: they
 // stop after bulkTries times the request timeout.
 const bulkTries = 12
-
-// bulkLine holds the fields of a line that this program reads. The line is
-// sent unchanged, so that its numbers keep all their digits.
-type bulkLine struct {
-	ID    string `json:"id"`
-	Queue string `json:"queue"`
-}
 
 // bulkItem is one line of the input and its result.
 type bulkItem struct {
@@ -91,7 +86,7 @@ func enqueueBulk(env *command.Env, c *cobra.Command, queue, path string) error {
 	if path != "-" {
 		f, err := os.Open(path)
 		if err != nil {
-			return usererror.New(err.Error(), "name a file that can be read, or - for standard input")
+			return fileError(err)
 		}
 		defer f.Close()
 		in = f
@@ -130,9 +125,7 @@ func (b *bulk) run(ctx context.Context, in io.Reader) error {
 	last := 0
 	for c := range sent {
 		<-c.done
-		if err := b.show(c); err != nil && failed == nil {
-			failed = err
-		}
+		failed = cmp.Or(failed, b.show(c))
 		if c.lost || failed != nil {
 			stop()
 		}
@@ -179,7 +172,7 @@ func (b *bulk) sendAll(ctx, sending context.Context, chunks <-chan *chunk, sent 
 // send sends the items of c and sets their results. It repeats items that are
 // refused temporarily, which is safe because their ids identify the jobs.
 func (b *bulk) send(ctx context.Context, c *chunk) {
-	pending := make([]*bulkItem, 0, len(c.items))
+	var pending []*bulkItem
 	for i := range c.items {
 		if c.items[i].job != nil {
 			pending = append(pending, &c.items[i])
@@ -189,13 +182,7 @@ func (b *bulk) send(ctx context.Context, c *chunk) {
 	for len(pending) > 0 {
 		wait := b.sendOnce(ctx, pending)
 		c.lost = wait < 0
-		retry := pending[:0]
-		for _, item := range pending {
-			if retryable(item.Error) {
-				retry = append(retry, item)
-			}
-		}
-		pending = retry
+		pending = slices.DeleteFunc(pending, func(i *bulkItem) bool { return !retryable(i.Error) })
 		if len(pending) == 0 || time.Now().After(deadline) || pause(ctx, wait) != nil {
 			return
 		}
@@ -205,27 +192,22 @@ func (b *bulk) send(ctx context.Context, c *chunk) {
 // sendOnce sends items in one request and sets their results. It returns how
 // long to wait before a retry, or a negative duration if no node replied.
 func (b *bulk) sendOnce(ctx context.Context, items []*bulkItem) time.Duration {
-	queue, _ := json.Marshal(b.queue) // cannot fail for a string
-	body := fmt.Appendf(nil, `{"queue":%s,"jobs":[`, queue)
+	jobs := make([][]byte, len(items))
 	for i, item := range items {
-		if i > 0 {
-			body = append(body, ',')
-		}
-		body = append(body, item.job...)
+		jobs[i] = item.job
 	}
-	body = append(body, `]}`...)
+	queue, _ := json.Marshal(b.queue) // cannot fail for a string
+	body := fmt.Appendf(nil, `{"queue":%s,"jobs":[%s]}`, queue, bytes.Join(jobs, []byte(",")))
 	answer, err := b.cl.Send(ctx, api.Subject("job-bulk"), body)
-	var reply api.BulkReply
-	if err == nil {
-		if err = json.Unmarshal(answer, &reply); err == nil && len(reply.Jobs) != len(items) {
-			err = fmt.Errorf("%d results for %d jobs", len(reply.Jobs), len(items))
-		}
-		if err != nil {
-			err = &api.Error{Code: api.CodeInternal, Text: connect.BadReply(err).Error()}
-		}
-	}
 	if err != nil {
 		return failAll(items, err)
+	}
+	var reply api.BulkReply
+	if err = json.Unmarshal(answer, &reply); err == nil && len(reply.Jobs) != len(items) {
+		err = fmt.Errorf("%d results for %d jobs", len(reply.Jobs), len(items))
+	}
+	if err != nil {
+		return failAll(items, &api.Error{Code: api.CodeInternal, Text: connect.BadReply(err).Error()})
 	}
 	wait := time.Duration(0)
 	for i, item := range items {
@@ -247,11 +229,10 @@ func (i *bulkItem) applyReply(answer *api.BulkResult) {
 // failAll sets the result of all items of a request that failed as a whole, and
 // returns what sendOnce returns.
 func failAll(items []*bulkItem, err error) time.Duration {
-	var refused *api.Error
 	wait := time.Duration(-1)
 	refusal := api.BulkError{Code: api.CodeUnknown, Text: "no node replied, so the job may or may not exist: " + err.Error()}
-	switch {
-	case errors.As(err, &refused):
+	switch refused := connect.Refused(err); {
+	case refused != nil:
 		wait = refused.RetryAfter
 		refusal = api.BulkError{Code: refused.Code, Text: refused.Text, RetryAfterMS: refused.RetryAfter.Milliseconds()}
 	case errors.Is(err, context.Canceled):

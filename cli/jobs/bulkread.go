@@ -64,7 +64,7 @@ func (b *bulk) parseLine(line int, text []byte, tooLong bool) bulkItem {
 		item.Error = &api.BulkError{Code: api.CodeTooLarge, Text: fmt.Sprintf("the line is longer than %d bytes, which is the most that fits into a request", maxBulkLine)}
 		return item
 	}
-	var known bulkLine
+	var known struct{ ID, Queue string } // the line is sent unchanged, so that its numbers keep all their digits
 	if err := json.Unmarshal(text, &known); err != nil || text[0] != '{' {
 		reason := "it is not an object"
 		if err != nil {

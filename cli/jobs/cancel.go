@@ -158,10 +158,9 @@ func cancelAll(ctx context.Context, cl *connect.Client, jobs []cancelResult) err
 		workers.Go(func() {
 			for j := range next {
 				answer, err := cl.Send(ctx, api.Subject("job-cancel"), command.JobRequest(j.ID, ""))
-				var refused *api.Error
 				var now api.JobChanged
 				switch {
-				case errors.As(err, &refused) && (refused.Code == api.CodeNotFound || refused.Code == api.CodeConflict):
+				case connect.Refused(err, api.CodeNotFound, api.CodeConflict) != nil:
 					j.Result = "ended"
 				case err != nil:
 					stop(err)

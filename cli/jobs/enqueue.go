@@ -113,9 +113,6 @@ func enqueue(env *command.Env, c *cobra.Command, args []string, f *enqueueFlags)
 	if err := validateFor(c, f.waitTimeout); err != nil {
 		return err
 	}
-	if err := f.guards.check(c); err != nil {
-		return err
-	}
 	body, err := enqueueBody(env, c, args[1:], f)
 	if err != nil {
 		return err
@@ -129,7 +126,7 @@ func enqueue(env *command.Env, c *cobra.Command, args []string, f *enqueueFlags)
 	if err != nil {
 		return err
 	}
-	noteExisting(env, &accepted, f.guards.unique != "")
+	noteExisting(env, &accepted, f.guards.unique.key != "")
 	switch {
 	case f.wait:
 		return awaitAccepted(c.Context(), env, cl, accepted, f.waitTimeout)
@@ -176,6 +173,9 @@ func spec(env *command.Env, c *cobra.Command, f *enqueueFlags) (*job.Spec, error
 		spec job.Spec
 		err  error
 	)
+	if err := f.guards.into(&spec, c); err != nil {
+		return nil, err
+	}
 	given := c.Flags().Changed
 	if given("params") && given("payload-file") {
 		return nil, usererror.Usage(c, "--params and --payload-file exclude each other")
@@ -196,7 +196,6 @@ func spec(env *command.Env, c *cobra.Command, f *enqueueFlags) (*job.Spec, error
 	if spec.Trace, err = f.traceEntries(c); err != nil {
 		return nil, err
 	}
-	f.guards.into(&spec, c)
 	for _, number := range []struct {
 		flag  string
 		value int64
@@ -225,8 +224,7 @@ func (f *enqueueFlags) deferral(spec *job.Spec, c *cobra.Command) error {
 	case in && (f.in < 0 || f.in > job.MaxDuration):
 		return usererror.Usage(c, "--in is %s: must be 0 to %dh", f.in, int(job.MaxDuration.Hours()))
 	case in:
-		ms := f.in.Milliseconds()
-		spec.DelayMS = &ms
+		spec.DelayMS = new(f.in.Milliseconds())
 	case at:
 		t, err := time.Parse(time.RFC3339, f.at)
 		if err != nil {
@@ -286,7 +284,11 @@ func readFile(env *command.Env, path string) ([]byte, error) {
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return nil, usererror.New(err.Error(), "name a file that can be read, or - for standard input")
+		return nil, fileError(err)
 	}
 	return data, nil
+}
+
+func fileError(err error) error {
+	return usererror.New(err.Error(), "name a file that can be read, or - for standard input")
 }

@@ -2,8 +2,6 @@ package jobs
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -80,8 +78,8 @@ func awaitReply(ctx context.Context, env *command.Env, cl *connect.Client, w wai
 		}
 		request := map[string]any{"id": w.id, "queue": w.queue, "timeout_ms": max(wait.Milliseconds(), 1)}
 		answer, err := cl.SendWithin(ctx, wait+cl.Timeout, api.Subject("job-wait"), request)
-		var refused *api.Error
-		if !errors.As(err, &refused) || refused.Code != api.CodeTimeout && refused.Code != api.CodeUnavailable {
+		refused := connect.Refused(err, api.CodeTimeout, api.CodeUnavailable)
+		if refused == nil {
 			return answer, err
 		}
 		if err := pause(ctx, refused.RetryAfter); err != nil {
@@ -98,15 +96,10 @@ const reportInterval = 2 * time.Second
 func reportWaiting(ctx context.Context, env *command.Env, cl *connect.Client, w waitRequest) {
 	last := ""
 	for pause(ctx, reportInterval) == nil {
-		answer, err := cl.Send(ctx, api.Subject("job-show"), command.JobRequest(w.id, w.queue))
-		var (
-			j       api.Job
-			refused *api.Error
-		)
-		switch {
-		case errors.As(err, &refused) && refused.Code == api.CodeUnavailable:
+		j, err := connect.Decode[api.Job](cl.Send(ctx, api.Subject("job-show"), command.JobRequest(w.id, w.queue)))
+		if refused := connect.Refused(err, api.CodeUnavailable); refused != nil {
 			j.Because = refused.Text
-		case err != nil || json.Unmarshal(answer, &j) != nil:
+		} else if err != nil {
 			continue // the wait itself reports the error
 		}
 		if j.Because != last && j.Because != "" {

@@ -137,9 +137,8 @@ func fetchBackup(ctx context.Context, cl *connect.Client, w io.Writer) error {
 	}()
 	for offset := int64(0); ; {
 		piece, err := cl.SendWithin(ctx, backupReplyTimeout, api.Subject("backup-read"), api.BackupRequest{Session: begun.Session, Offset: offset})
-		var later *api.Error
 		switch {
-		case errors.As(err, &later) && later.Code == api.CodeTimeout:
+		case connect.Refused(err, api.CodeTimeout) != nil:
 			continue // the node is still working
 		case err != nil:
 			return backupError(begun.Node, err)
@@ -166,9 +165,8 @@ func backupError(node string, err error) error {
 // failureText describes the error of a request to the node that ran a backup
 // or restore; node is "" if no node had replied yet.
 func failureText(node string, err error) string {
-	var refused *api.Error
-	switch {
-	case errors.As(err, &refused):
+	switch refused := connect.Refused(err); {
+	case refused != nil:
 		return refused.Text
 	case errors.Is(err, context.Canceled):
 		return "interrupted"

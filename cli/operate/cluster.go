@@ -4,7 +4,6 @@ package operate
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -120,9 +119,8 @@ func (ch *memberChange) run(ctx context.Context, env *command.Env, req map[strin
 		return err
 	}
 	answer, err := cl.Send(ctx, api.Subject("cluster-"+ch.verb), req)
-	var refused *api.Error
-	switch {
-	case errors.As(err, &refused) && refused.Code == api.CodeConflict: // the text states the precondition
+	switch refused := connect.Refused(err, api.CodeConflict); {
+	case refused != nil: // the text states the precondition
 		return usererror.New(refused.Text, "'yardmaster cluster members' shows their state")
 	case err != nil:
 		return err

@@ -154,9 +154,8 @@ func drained(env *command.Env, member string, d *drainReply) error {
 // nodeRequestError returns the user error for a failed request to one member.
 // The text of a conflict states its remedy.
 func nodeRequestError(err error, member string) error {
-	var refused *api.Error
-	switch {
-	case errors.As(err, &refused) && refused.Code == api.CodeConflict:
+	switch refused := connect.Refused(err, api.CodeConflict); {
+	case refused != nil:
 		return usererror.New(refused.Text, "")
 	case errors.Is(err, cluster.ErrNoNodes):
 		return usererror.New("node "+member+" did not reply", "'yardmaster status' lists the members and their state")

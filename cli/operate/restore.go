@@ -8,8 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
-	"slices"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
@@ -154,10 +154,8 @@ func runRestore(ctx context.Context, env *command.Env, retryHint string, do func
 // refusedToStart reports whether err, of the first request, is a refusal, after
 // which the yard is unchanged.
 func refusedToStart(err error) bool {
-	var forbidden *cluster.ForbiddenError
-	var refused *api.Error
-	return errors.As(err, &forbidden) ||
-		errors.As(err, &refused) && slices.Contains([]string{api.CodeInvalid, api.CodeForbidden, api.CodeConflict, api.CodeTooLarge}, refused.Code)
+	_, forbidden := errors.AsType[*cluster.ForbiddenError](err)
+	return forbidden || connect.Refused(err, api.CodeInvalid, api.CodeForbidden, api.CodeConflict, api.CodeTooLarge) != nil
 }
 
 // request sends one request and waits until the node has done it; a node that is
@@ -188,9 +186,7 @@ func (b *restoreClient) request(ctx context.Context, verb string, body []byte) (
 // header returns the JSON header of a request: the session and more fields.
 func (b *restoreClient) header(more map[string]any) []byte {
 	all := map[string]any{"session": b.session}
-	for k, v := range more {
-		all[k] = v
-	}
+	maps.Copy(all, more)
 	text, _ := json.Marshal(all) // cannot fail for these values
 	return text
 }

@@ -164,8 +164,7 @@ func configProblem(err error) error {
 
 // nodeProblem returns the user error for a node that ended with err.
 func nodeProblem(err error) error {
-	var exit *node.ExitError
-	if errors.As(err, &exit) {
+	if exit, ok := errors.AsType[*node.ExitError](err); ok {
 		return &usererror.Error{Msg: err.Error(), Code: exit.Code}
 	}
 	return processError(err, "address", "correct that and start the node again")
@@ -237,8 +236,7 @@ starting point for your own worker.`,
 				}
 			}
 			err := worker.Run(c.Context(), o, logger(env.Err, "info", "text"))
-			var wrong *worker.OptionError
-			if errors.As(err, &wrong) {
+			if wrong, ok := errors.AsType[*worker.OptionError](err); ok {
 				return usererror.Usage(c, "%v", wrong)
 			}
 			if overhop.ErrorCode(err) == overhop.CodeUnauthorized {

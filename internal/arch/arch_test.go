@@ -53,7 +53,7 @@ var layers = map[string]struct {
 
 	"cli/statedir":  {[]string{"ledger"}, "a state directory is used without a yard"},
 	"cli/usererror": {[]string{"job", "ledger", "api", "cluster"}, "explains the errors of requests; it knows no verb"},
-	"cli/connect":   {[]string{"cluster", "cli/usererror"}, "connects to a yard; it knows no verb"},
+	"cli/connect":   {[]string{"api", "cluster", "cli/usererror"}, "connects to a yard; it knows no verb"},
 	"cli/command":   {[]string{"cli/connect", "cli/usererror"}, "what verbs have in common; it knows no verb"},
 	"cli":           {[]string{"*"}, "commands may use any package"}, "cmd": {[]string{"*"}, "main may use any package"},
 	"test/testnet":   {[]string{"internal"}, "finds addresses for tests of any layer"},
