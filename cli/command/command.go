@@ -44,15 +44,6 @@ func (env *Env) WithJSON(c *cobra.Command) *cobra.Command {
 	return c
 }
 
-// Send connects to a node, sends one request and returns the reply.
-func (env *Env) Send(ctx context.Context, subject string, request any) ([]byte, error) {
-	cl, err := env.Dial(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return cl.Send(ctx, subject, request)
-}
-
 // Query returns c as a verb with --json that sends one request and prints the reply
 // by table. request returns the subject and the body of the request.
 func Query[T any](env *Env, c *cobra.Command, table func(io.Writer, *T), request func(args []string) (subject string, body any)) *cobra.Command {

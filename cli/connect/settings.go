@@ -33,7 +33,7 @@ type Settings struct {
 	flags   source
 	context string // --context
 	target  *target
-	client  *Client
+	client  *cluster.Client
 }
 
 // AddFlags adds the flags of the connection.
@@ -55,8 +55,9 @@ func (s *Settings) AddFlags(flags *pflag.FlagSet) {
 }
 
 // Dial connects to the node that flags, environment and contexts name, or returns
-// the connection if there is one. [Settings.Close] closes it.
-func (s *Settings) Dial(ctx context.Context) (*Client, error) {
+// the connection if there is one. [Settings.Close] closes it. Until a call has
+// succeeded, there may be no other call at the same time.
+func (s *Settings) Dial(ctx context.Context) (*cluster.Client, error) {
 	if s.client != nil {
 		return s.client, nil
 	}
@@ -68,11 +69,9 @@ func (s *Settings) Dial(ctx context.Context) (*Client, error) {
 		return nil, &usererror.Error{Msg: fmt.Sprintf("--timeout is %v: must be at least 1ms", s.Timeout), Remedy: "give a duration such as 5s", Usage: true}
 	}
 	s.target = t
-	c, err := cluster.Dial(ctx, t.url, t.opts)
-	if err != nil {
+	if s.client, err = cluster.Dial(ctx, t.url, t.opts); err != nil {
 		return nil, t.unreachable(err)
 	}
-	s.client = &Client{Client: c, Timeout: s.Timeout}
 	return s.client, nil
 }
 

@@ -52,8 +52,6 @@ func snapshot(ctx context.Context, env *command.Env) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, cl.Timeout)
-	defer cancel()
 	answer, index, err := cl.RequestWithIndex(ctx, api.Subject("snapshot"), nil)
 	if err != nil {
 		return err

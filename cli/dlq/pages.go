@@ -16,32 +16,35 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cli/usererror"
 )
 
+// page is the reply to any request for several dead letters.
+type page struct {
+	api.DeadLetterCounts
+	api.Continuation
+	Stopped        string
+	Letters, Items []json.RawMessage
+}
+
 // eachPage requests dead letters page by page until all of them, or limit if it
-// is positive, are received. fn handles a page and returns how many dead letters
-// it held. more reports whether there are further ones.
-func eachPage(ctx context.Context, env *command.Env, verb string, q map[string]any, limit int, fn func(answer []byte) (int, error)) (more bool, err error) {
+// is positive, are received, and calls fn for each page. more reports whether there
+// are further ones.
+func eachPage(ctx context.Context, env *command.Env, verb string, q map[string]any, limit int, fn func(*page) error) (more bool, err error) {
 	const pageSize = 1000
 	for received := 0; ; {
 		q["limit"] = pageSize
 		if limit > 0 {
 			q["limit"] = min(pageSize, limit-received)
 		}
-		answer, err := env.Send(ctx, api.Subject("dlq-"+verb), q)
-		part, err := connect.Decode[struct {
-			Next, Until uint64
-			Stopped     string
-		}](answer, err)
-		if err != nil {
-			return false, err
+		part, err := connect.Decode[page](env.Send(ctx, api.Subject("dlq-"+verb), q))
+		if err == nil {
+			err = fn(&part)
 		}
-		n, err := fn(answer)
 		if err != nil {
 			return false, err
 		}
 		if part.Stopped != "" {
 			return false, usererror.New(part.Stopped, "repeat the command for the rest: nothing is done twice")
 		}
-		if received += n; part.Next == 0 || limit > 0 && received >= limit {
+		if received += part.Count + len(part.Letters) + len(part.Items); part.Next == 0 || limit > 0 && received >= limit {
 			return part.Next > 0, nil
 		}
 		q["from"], q["until"] = part.Next, part.Until
@@ -50,12 +53,8 @@ func eachPage(ctx context.Context, env *command.Env, verb string, q map[string]a
 
 func listDeadLetters(ctx context.Context, env *command.Env, q map[string]any, limit int) error {
 	list := &command.List{Env: env, Head: "LETTER\tJOB\tQUEUE\tFUNCTION\tATTEMPTS\tFAILED\tSTATE\tERROR\n", Name: "letters"}
-	more, err := eachPage(ctx, env, "list", q, limit, func(answer []byte) (int, error) {
-		part, err := connect.Decode[struct{ Letters []json.RawMessage }](answer, nil)
-		if err != nil {
-			return 0, err
-		}
-		return len(part.Letters), command.WriteItems(list, part.Letters, func(w io.Writer, l *api.DeadLetter) {
+	more, err := eachPage(ctx, env, "list", q, limit, func(p *page) error {
+		return command.WriteItems(list, p.Letters, func(w io.Writer, l *api.DeadLetter) {
 			fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", l.Number, command.OrDash(l.ID), l.Queue, command.OrDash(l.Function), l.Attempts,
 				command.TimeText(&l.Failed), command.OrDash(l.State), command.OrDash(deadLetterCause(l)))
 		})
@@ -64,7 +63,7 @@ func listDeadLetters(ctx context.Context, env *command.Env, q map[string]any, li
 		return err
 	}
 	if more {
-		fmt.Fprintln(env.Err, "yardmaster: there are more; --limit 0 lists all")
+		env.Note("there are more; --limit 0 lists all")
 	}
 	return list.End("no dead letters")
 }
@@ -114,11 +113,7 @@ func addCounts(to, counts map[string]int) {
 
 func countDeadLetters(ctx context.Context, env *command.Env, q map[string]any) error {
 	all := api.DeadLetterCounts{Queues: map[string]int{}, Functions: map[string]int{}, Errors: map[string]int{}}
-	_, err := eachPage(ctx, env, "stats", q, 0, func(answer []byte) (int, error) {
-		part, err := connect.Decode[api.DeadLetterCounts](answer, nil)
-		if err != nil {
-			return 0, err
-		}
+	_, err := eachPage(ctx, env, "stats", q, 0, func(part *page) error {
 		all.Count += part.Count
 		if all.Oldest == nil || part.Oldest != nil && part.Oldest.Before(*all.Oldest) {
 			all.Oldest = part.Oldest
@@ -129,7 +124,7 @@ func countDeadLetters(ctx context.Context, env *command.Env, q map[string]any) e
 		addCounts(all.Queues, part.Queues)
 		addCounts(all.Functions, part.Functions)
 		addCounts(all.Errors, part.Errors)
-		return part.Count, nil
+		return nil
 	})
 	if err != nil {
 		return err
@@ -159,12 +154,8 @@ func statsTable(w io.Writer, s *api.DeadLetterCounts) {
 func changeDeadLetters(ctx context.Context, env *command.Env, verb string, q map[string]any, limit int) error {
 	list := &command.List{Env: env, Head: "LETTER\tRESULT\tJOB\tQUEUE\tNOTE\n", Name: "items"}
 	results, failed := map[string]int{}, 0
-	_, err := eachPage(ctx, env, verb, q, limit, func(answer []byte) (int, error) {
-		part, err := connect.Decode[struct{ Items []json.RawMessage }](answer, nil)
-		if err != nil {
-			return 0, err
-		}
-		return len(part.Items), command.WriteItems(list, part.Items, func(w io.Writer, i *api.DeadLetterResult) {
+	_, err := eachPage(ctx, env, verb, q, limit, func(p *page) error {
+		return command.WriteItems(list, p.Items, func(w io.Writer, i *api.DeadLetterResult) {
 			results[i.Result]++
 			if i.Error != "" {
 				failed++

@@ -119,7 +119,7 @@ func events(ctx context.Context, env *command.Env, f *eventFilter, follow bool) 
 	if err != nil {
 		return err
 	}
-	if err := f.findJob(ctx, cl); err != nil {
+	if err := f.findJob(ctx, env); err != nil {
 		return err
 	}
 	return cl.History(ctx, f.since, follow, func(t cluster.Batch) error {
@@ -136,7 +136,7 @@ func events(ctx context.Context, env *command.Env, f *eventFilter, follow bool) 
 // findJob replaces f.job by the id of the job. A job given by its id is not
 // looked up, so that the history of a job that is no longer in the ledger can
 // be shown.
-func (f *eventFilter) findJob(ctx context.Context, cl *connect.Client) error {
+func (f *eventFilter) findJob(ctx context.Context, env *command.Env) error {
 	if f.job == "" {
 		return nil
 	}
@@ -144,7 +144,7 @@ func (f *eventFilter) findJob(ctx context.Context, cl *connect.Client) error {
 		f.job = id.String()
 		return nil
 	}
-	found, err := connect.Decode[api.Job](cl.Send(ctx, api.Subject("job-show"), command.JobRequest(f.job, f.queue)))
+	found, err := connect.Decode[api.Job](env.Send(ctx, api.Subject("job-show"), command.JobRequest(f.job, f.queue)))
 	if connect.Refused(err, api.CodeNotFound) != nil {
 		return jobNotFoundError(f.job, f.queue)
 	}

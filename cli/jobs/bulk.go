@@ -58,7 +58,6 @@ type chunk struct {
 // bulk is one run of 'enqueue --bulk'.
 type bulk struct {
 	env   *command.Env
-	cl    *connect.Client
 	queue string // default for lines without a queue
 
 	accepted, duplicates, failed int
@@ -91,11 +90,10 @@ func enqueueBulk(env *command.Env, c *cobra.Command, queue, path string) error {
 		defer f.Close()
 		in = f
 	}
-	cl, err := env.Dial(c.Context())
-	if err != nil {
+	if _, err := env.Dial(c.Context()); err != nil {
 		return err
 	}
-	b := &bulk{env: env, cl: cl, queue: queue}
+	b := &bulk{env: env, queue: queue}
 	return b.run(c.Context(), in)
 }
 
@@ -178,7 +176,7 @@ func (b *bulk) send(ctx context.Context, c *chunk) {
 			pending = append(pending, &c.items[i])
 		}
 	}
-	deadline := time.Now().Add(bulkTries * b.cl.Timeout)
+	deadline := time.Now().Add(bulkTries * b.env.Timeout)
 	for len(pending) > 0 {
 		wait := b.sendOnce(ctx, pending)
 		c.lost = wait < 0
@@ -198,7 +196,7 @@ func (b *bulk) sendOnce(ctx context.Context, items []*bulkItem) time.Duration {
 	}
 	queue, _ := json.Marshal(b.queue) // cannot fail for a string
 	body := fmt.Appendf(nil, `{"queue":%s,"jobs":[%s]}`, queue, bytes.Join(jobs, []byte(",")))
-	answer, err := b.cl.Send(ctx, api.Subject("job-bulk"), body)
+	answer, err := b.env.Send(ctx, api.Subject("job-bulk"), body)
 	if err != nil {
 		return failAll(items, err)
 	}

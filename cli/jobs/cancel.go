@@ -87,16 +87,16 @@ const maxListPasses = 10
 // cancelFiltered lists and cancels the jobs that f selects until no new ones
 // are found.
 func cancelFiltered(ctx context.Context, env *command.Env, f *cancelFlags) error {
-	cl, err := env.Dial(ctx)
-	if err != nil {
+	if _, err := env.Dial(ctx); err != nil {
 		return err
 	}
 	var jobs []cancelResult
+	var err error
 	seen := map[string]bool{}
 	for range maxListPasses {
 		var found []cancelResult
-		if found, err = f.find(ctx, cl, seen); err == nil && !f.dry {
-			err = cancelAll(ctx, cl, found)
+		if found, err = f.find(ctx, env, seen); err == nil && !f.dry {
+			err = cancelAll(ctx, env, found)
 		}
 		jobs = append(jobs, found...)
 		if err != nil || f.dry || len(found) == 0 {
@@ -115,14 +115,14 @@ type cancelResult struct {
 
 // find lists the jobs that f selects and that are not in seen, page by page,
 // and adds them to seen.
-func (f *cancelFlags) find(ctx context.Context, cl *connect.Client, seen map[string]bool) (jobs []cancelResult, err error) {
+func (f *cancelFlags) find(ctx context.Context, env *command.Env, seen map[string]bool) (jobs []cancelResult, err error) {
 	const size = 500
 	for _, state := range cancellable {
 		if f.state != "" && f.state != state {
 			continue
 		}
 		for page := 1; ; page++ {
-			part, err := connect.Decode[api.JobPage](cl.Send(ctx, api.Subject("job-list"), map[string]any{
+			part, err := connect.Decode[api.JobPage](env.Send(ctx, api.Subject("job-list"), map[string]any{
 				"queue": f.queue, "state": state, "page": page, "page_size": size, "brief": true,
 			}))
 			if err != nil {
@@ -149,7 +149,7 @@ const maxParallelCancels = 32
 
 // cancelAll cancels jobs and sets their results. It stops at the first error
 // that is not specific to one job.
-func cancelAll(ctx context.Context, cl *connect.Client, jobs []cancelResult) error {
+func cancelAll(ctx context.Context, env *command.Env, jobs []cancelResult) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	next := make(chan *cancelResult)
@@ -157,7 +157,7 @@ func cancelAll(ctx context.Context, cl *connect.Client, jobs []cancelResult) err
 	for range maxParallelCancels {
 		workers.Go(func() {
 			for j := range next {
-				answer, err := cl.Send(ctx, api.Subject("job-cancel"), command.JobRequest(j.ID, ""))
+				answer, err := env.Send(ctx, api.Subject("job-cancel"), command.JobRequest(j.ID, ""))
 				var now api.JobChanged
 				switch {
 				case connect.Refused(err, api.CodeNotFound, api.CodeConflict) != nil:

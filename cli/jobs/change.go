@@ -140,14 +140,10 @@ func acceptedLine(env *command.Env) func(io.Writer, *api.EnqueueReply) {
 }
 
 func replayAndWait(env *command.Env, c *cobra.Command, request any, limit time.Duration) error {
-	cl, err := env.Dial(c.Context())
-	if err != nil {
-		return err
-	}
-	made, err := connect.Decode[api.EnqueueReply](cl.Send(c.Context(), api.Subject("job-replay"), request))
+	made, err := connect.Decode[api.EnqueueReply](env.Send(c.Context(), api.Subject("job-replay"), request))
 	if err != nil {
 		return err
 	}
 	noteExisting(env, &made, false)
-	return awaitAccepted(c.Context(), env, cl, made, limit)
+	return awaitAccepted(c.Context(), env, made, limit)
 }

@@ -117,11 +117,7 @@ func enqueue(env *command.Env, c *cobra.Command, args []string, f *enqueueFlags)
 	if err != nil {
 		return err
 	}
-	cl, err := env.Dial(c.Context())
-	if err != nil {
-		return err
-	}
-	answer, err := cl.Send(c.Context(), api.Subject("enqueue", queue), body)
+	answer, err := env.Send(c.Context(), api.Subject("enqueue", queue), body)
 	accepted, err := connect.Decode[api.EnqueueReply](answer, err)
 	if err != nil {
 		return err
@@ -129,7 +125,7 @@ func enqueue(env *command.Env, c *cobra.Command, args []string, f *enqueueFlags)
 	noteExisting(env, &accepted, f.guards.unique.key != "")
 	switch {
 	case f.wait:
-		return awaitAccepted(c.Context(), env, cl, accepted, f.waitTimeout)
+		return awaitAccepted(c.Context(), env, accepted, f.waitTimeout)
 	case env.JSON:
 		return env.PrintJSON(answer)
 	}

@@ -67,11 +67,10 @@ exits with 1, and the job continues.`,
 			if c.Flags().Changed("timeout") && !c.Flags().Changed("for") {
 				limit = env.Timeout
 			}
-			cl, err := env.Dial(c.Context())
-			if err != nil {
+			if _, err := env.Dial(c.Context()); err != nil { // before requests are sent concurrently
 				return err
 			}
-			return await(c.Context(), env, cl, waitRequest{id: args[0], queue: queue, timeout: limit})
+			return await(c.Context(), env, waitRequest{id: args[0], queue: queue, timeout: limit})
 		},
 	}), &queue)
 	c.Flags().DurationVar(&limit, "for", 0, "longest `time` to wait; then exit with 1 (default --timeout if given, else no limit)")

@@ -50,11 +50,7 @@ new lines. With --json each line is a JSON object, as in the stream YARD_LOGS.`,
 }
 
 func logs(ctx context.Context, env *command.Env, request map[string]any, follow bool) error {
-	cl, err := env.Dial(ctx)
-	if err != nil {
-		return err
-	}
-	log, err := connect.Decode[api.LogReply](cl.Send(ctx, api.Subject("job-logs"), request))
+	log, err := connect.Decode[api.LogReply](env.Send(ctx, api.Subject("job-logs"), request))
 	if err != nil {
 		return err
 	}
@@ -68,6 +64,10 @@ func logs(ctx context.Context, env *command.Env, request map[string]any, follow 
 	}
 	if !follow {
 		return nil
+	}
+	cl, err := env.Dial(ctx)
+	if err != nil {
+		return err
 	}
 	return cl.FollowLog(ctx, log.ID, log.Next, func(p cluster.LogPage) error {
 		for line := range bytes.SplitSeq(bytes.TrimSuffix(p.Body, []byte("\n")), []byte("\n")) {

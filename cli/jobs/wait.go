@@ -27,7 +27,7 @@ const waitPollTimeout = 20 * time.Second
 
 // await blocks until a job has ended and shows it. It returns an error if the job
 // has not completed, or has not ended within w.timeout.
-func await(ctx context.Context, env *command.Env, cl *connect.Client, w waitRequest) error {
+func await(ctx context.Context, env *command.Env, w waitRequest) error {
 	limited := ctx
 	if w.timeout > 0 {
 		var cancel context.CancelFunc
@@ -36,8 +36,8 @@ func await(ctx context.Context, env *command.Env, cl *connect.Client, w waitRequ
 	}
 	reportCtx, stop := context.WithCancel(limited)
 	var reporter sync.WaitGroup
-	reporter.Go(func() { reportWaiting(reportCtx, env, cl, w) })
-	answer, err := awaitReply(limited, env, cl, w)
+	reporter.Go(func() { reportWaiting(reportCtx, env, w) })
+	answer, err := awaitReply(limited, env, w)
 	stop()
 	reporter.Wait()
 	switch {
@@ -63,21 +63,21 @@ func await(ctx context.Context, env *command.Env, cl *connect.Client, w waitRequ
 
 // awaitAccepted is like await, for a job that this command has enqueued. It shows
 // the id first, so that it is known if the wait is interrupted.
-func awaitAccepted(ctx context.Context, env *command.Env, cl *connect.Client, made api.EnqueueReply, timeout time.Duration) error {
+func awaitAccepted(ctx context.Context, env *command.Env, made api.EnqueueReply, timeout time.Duration) error {
 	fmt.Fprintln(env.Err, "yardmaster: accepted as", made.ID)
-	return await(ctx, env, cl, waitRequest{id: made.ID.String(), queue: made.Queue, accepted: true, timeout: timeout})
+	return await(ctx, env, waitRequest{id: made.ID.String(), queue: made.Queue, accepted: true, timeout: timeout})
 }
 
 // awaitReply repeats the request until the job has ended or ctx is done, and
 // returns the job.
-func awaitReply(ctx context.Context, env *command.Env, cl *connect.Client, w waitRequest) ([]byte, error) {
+func awaitReply(ctx context.Context, env *command.Env, w waitRequest) ([]byte, error) {
 	for {
 		wait := waitPollTimeout
 		if end, limited := ctx.Deadline(); limited {
 			wait = min(wait, time.Until(end))
 		}
 		request := map[string]any{"id": w.id, "queue": w.queue, "timeout_ms": max(wait.Milliseconds(), 1)}
-		answer, err := cl.SendWithin(ctx, wait+cl.Timeout, api.Subject("job-wait"), request)
+		answer, err := env.SendWithin(ctx, wait+env.Timeout, api.Subject("job-wait"), request)
 		refused := connect.Refused(err, api.CodeTimeout, api.CodeUnavailable)
 		if refused == nil {
 			return answer, err
@@ -93,10 +93,10 @@ const reportInterval = 2 * time.Second
 
 // reportWaiting writes to standard error why a job does not run, whenever the
 // reason changes, until ctx is done.
-func reportWaiting(ctx context.Context, env *command.Env, cl *connect.Client, w waitRequest) {
+func reportWaiting(ctx context.Context, env *command.Env, w waitRequest) {
 	last := ""
 	for pause(ctx, reportInterval) == nil {
-		j, err := connect.Decode[api.Job](cl.Send(ctx, api.Subject("job-show"), command.JobRequest(w.id, w.queue)))
+		j, err := connect.Decode[api.Job](env.Send(ctx, api.Subject("job-show"), command.JobRequest(w.id, w.queue)))
 		if refused := connect.Refused(err, api.CodeUnavailable); refused != nil {
 			j.Because = refused.Text
 		} else if err != nil {

@@ -61,13 +61,12 @@ with 1 if a check fails.`,
 // backup saves the yard in a temporary file beside path, verifies it and
 // renames it to path. A path of "-" is standard output.
 func saveBackup(ctx context.Context, env *command.Env, path string) error {
-	cl, err := env.Dial(ctx)
-	if err != nil {
+	if _, err := env.Dial(ctx); err != nil {
 		return err
 	}
 	if path == "-" {
 		out := bufio.NewWriterSize(env.Out, 1<<20)
-		if err := fetchBackup(ctx, cl, out); err != nil {
+		if err := fetchBackup(ctx, env, out); err != nil {
 			return err
 		}
 		return writeError("standard output", out.Flush())
@@ -80,7 +79,7 @@ func saveBackup(ctx context.Context, env *command.Env, path string) error {
 		return writeError(path, err)
 	}
 	defer os.Remove(temporary.Name()) //nolint:errcheck // already renamed on success
-	plan, err := saveTo(ctx, env, cl, temporary)
+	plan, err := saveTo(ctx, env, temporary)
 	if err = errors.Join(err, temporary.Close()); err != nil {
 		return err
 	}
@@ -94,8 +93,8 @@ func saveBackup(ctx context.Context, env *command.Env, path string) error {
 }
 
 // saveTo fetches a backup into f, syncs f to disk and verifies it.
-func saveTo(ctx context.Context, env *command.Env, cl *connect.Client, f *os.File) (*backup.Plan, error) {
-	if err := fetchBackup(ctx, cl, f); err != nil {
+func saveTo(ctx context.Context, env *command.Env, f *os.File) (*backup.Plan, error) {
+	if err := fetchBackup(ctx, env, f); err != nil {
 		return nil, err
 	}
 	if err := f.Sync(); err != nil {
@@ -123,8 +122,8 @@ func syncDirectory(dir string) error {
 
 // fetchBackup writes a backup of the yard to w. It requests one piece after
 // the other, so that the node never sends faster than w accepts.
-func fetchBackup(ctx context.Context, cl *connect.Client, w io.Writer) error {
-	reply, err := cl.SendWithin(ctx, backupReplyTimeout, api.Subject("backup-begin"), struct{}{})
+func fetchBackup(ctx context.Context, env *command.Env, w io.Writer) error {
+	reply, err := env.SendWithin(ctx, backupReplyTimeout, api.Subject("backup-begin"), struct{}{})
 	if err != nil {
 		return backupError("", err)
 	}
@@ -133,10 +132,10 @@ func fetchBackup(ctx context.Context, cl *connect.Client, w io.Writer) error {
 		return err
 	}
 	defer func() { // otherwise the node keeps the session until it times out
-		_, _ = cl.SendWithin(context.WithoutCancel(ctx), time.Second, api.Subject("backup-end"), map[string]any{"session": begun.Session})
+		_, _ = env.SendWithin(context.WithoutCancel(ctx), time.Second, api.Subject("backup-end"), map[string]any{"session": begun.Session})
 	}()
 	for offset := int64(0); ; {
-		piece, err := cl.SendWithin(ctx, backupReplyTimeout, api.Subject("backup-read"), api.BackupRequest{Session: begun.Session, Offset: offset})
+		piece, err := env.SendWithin(ctx, backupReplyTimeout, api.Subject("backup-read"), api.BackupRequest{Session: begun.Session, Offset: offset})
 		switch {
 		case connect.Refused(err, api.CodeTimeout) != nil:
 			continue // the node is still working

@@ -114,11 +114,7 @@ func (ch *memberChange) addAddressFlags(c *cobra.Command, note string) {
 // run starts a change and reports its steps on standard error until
 // it has ended.
 func (ch *memberChange) run(ctx context.Context, env *command.Env, req map[string]string) error {
-	cl, err := env.Dial(ctx)
-	if err != nil {
-		return err
-	}
-	answer, err := cl.Send(ctx, api.Subject("cluster-"+ch.verb), req)
+	answer, err := env.Send(ctx, api.Subject("cluster-"+ch.verb), req)
 	switch refused := connect.Refused(err, api.CodeConflict); {
 	case refused != nil: // the text states the precondition
 		return usererror.New(refused.Text, "'yardmaster cluster members' shows their state")
@@ -153,7 +149,7 @@ func (ch *memberChange) run(ctx context.Context, env *command.Env, req map[strin
 		case <-ctx.Done():
 			return usererror.New("interrupted; the change continues", "'yardmaster cluster members' shows its progress")
 		}
-		answer, err = cl.Send(ctx, api.Subject("cluster-members"), struct{}{}) // may fail while the authority changes
+		answer, err = env.Send(ctx, api.Subject("cluster-members"), struct{}{}) // may fail while the authority changes
 	}
 }
 

@@ -99,11 +99,7 @@ const (
 // drain starts the drain of a member and, unless noWait is set, waits up to
 // limit until it is done.
 func drain(ctx context.Context, env *command.Env, member string, limit time.Duration, noWait bool) error {
-	cl, err := env.Dial(ctx)
-	if err != nil {
-		return err
-	}
-	d, err := connect.Decode[drainReply](cl.Send(ctx, api.NodeSubject(member, "drain"), struct{}{}))
+	d, err := connect.Decode[drainReply](env.Send(ctx, api.NodeSubject(member, "drain"), struct{}{}))
 	if err != nil {
 		return nodeRequestError(err, member)
 	}
@@ -123,7 +119,7 @@ func drain(ctx context.Context, env *command.Env, member string, limit time.Dura
 			return usererror.New(member+" stays drained", "'yardmaster node resume "+member+"' ends the drain")
 		}
 		var s struct{ Drain *drainReply }
-		answer, err := cl.Send(ctx, api.NodeSubject(member, "status"), struct{}{})
+		answer, err := env.Send(ctx, api.NodeSubject(member, "status"), struct{}{})
 		switch {
 		case err == nil && json.Unmarshal(answer, &s) != nil:
 			return connect.BadReply(errors.New("no status"))

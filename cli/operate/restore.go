@@ -136,11 +136,10 @@ func abandonRestore(ctx context.Context, env *command.Env) error {
 // Once a restore has begun, the yard accepts nothing until it is complete;
 // retryHint is then the remedy of an error.
 func runRestore(ctx context.Context, env *command.Env, retryHint string, do func(*restoreClient) ([]byte, error), table func(io.Writer, *api.RestoreReport)) error {
-	cl, err := env.Dial(ctx)
-	if err != nil {
+	if _, err := env.Dial(ctx); err != nil {
 		return err
 	}
-	b := &restoreClient{send: cl.SendWithin, progress: env.Err}
+	b := &restoreClient{send: env.SendWithin, progress: env.Err}
 	report, err := do(b)
 	if !b.started && refusedToStart(err) {
 		return err

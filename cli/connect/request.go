@@ -14,27 +14,23 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cli/usererror"
-	"github.com/yardmaster-dev/yardmaster/cluster"
 )
 
-// Client is a connection to a node.
-type Client struct {
-	*cluster.Client
-	Timeout time.Duration // of one request
-}
-
-// Send sends one request, as [Client.SendWithin] does, and waits for the reply at
+// Send sends one request, as [Settings.SendWithin] does, and waits for the reply at
 // most the time of --timeout.
-func (cl *Client) Send(ctx context.Context, subject string, request any) ([]byte, error) {
-	return cl.SendWithin(ctx, cl.Timeout, subject, request)
+func (s *Settings) Send(ctx context.Context, subject string, request any) ([]byte, error) {
+	return s.SendWithin(ctx, s.Timeout, subject, request)
 }
 
-// SendWithin sends one request and returns the reply. A request that is a []byte is
-// sent as it is, any other as JSON.
-func (cl *Client) SendWithin(ctx context.Context, timeout time.Duration, subject string, request any) ([]byte, error) {
+// SendWithin connects to a node, sends one request and returns the reply. A request
+// that is a []byte is sent as it is, any other as JSON.
+func (s *Settings) SendWithin(ctx context.Context, timeout time.Duration, subject string, request any) ([]byte, error) {
+	cl, err := s.Dial(ctx)
+	if err != nil {
+		return nil, err
+	}
 	body, raw := request.([]byte)
 	if !raw {
-		var err error
 		if body, err = json.Marshal(request); err != nil {
 			return nil, fmt.Errorf("write the request as JSON: %w", err)
 		}
