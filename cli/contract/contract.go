@@ -11,6 +11,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cli/command"
 	"github.com/yardmaster-dev/yardmaster/cli/connect"
+	"github.com/yardmaster-dev/yardmaster/cli/statedir"
 	"github.com/yardmaster-dev/yardmaster/cli/usererror"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 
@@ -26,7 +27,7 @@ const snapshotTransport = "tmux"
 
 // Snapshot returns the verb snapshot.
 func Snapshot(env *command.Env) *cobra.Command {
-	var dir stateDir
+	var dir string
 	c := env.WithJSON(&cobra.Command{
 		Use:   "snapshot",
 		Short: "Show the runtime snapshot: authority, backlog, replay, readiness",
@@ -37,32 +38,25 @@ error as index=<n>. With --state-dir it shows the state in that directory.`,
   yardmaster snapshot --json
   yardmaster snapshot --json --state-dir=state`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if dir.isSet() {
-				return snapshotDir(env, c, dir.name)
+			if c.Flags().Changed(stateDir) {
+				return snapshotDir(env, c, dir)
 			}
-			return snapshot(c.Context(), env)
+			cl, err := env.Dial(c.Context())
+			if err != nil {
+				return err
+			}
+			answer, index, err := cl.RequestWithIndex(c.Context(), api.Subject("snapshot"), nil)
+			if err == nil {
+				err = command.Print(env, answer, snapshotLine)
+			}
+			if err == nil && index > 0 {
+				fmt.Fprintf(env.Err, "index=%d\n", index)
+			}
+			return err
 		},
 	})
-	dir.addFlag(c)
+	addStateDir(c, &dir)
 	return c
-}
-
-func snapshot(ctx context.Context, env *command.Env) error {
-	cl, err := env.Dial(ctx)
-	if err != nil {
-		return err
-	}
-	answer, index, err := cl.RequestWithIndex(ctx, api.Subject("snapshot"), nil)
-	if err != nil {
-		return err
-	}
-	if err := command.Print(env, answer, snapshotLine); err != nil {
-		return err
-	}
-	if index > 0 {
-		fmt.Fprintf(env.Err, "index=%d\n", index)
-	}
-	return nil
 }
 
 func snapshotLine(w io.Writer, s *ledger.Snapshot) {
@@ -89,7 +83,7 @@ func orNone(s *string) string {
 
 // Exec returns the verb exec.
 func Exec(env *command.Env) *cobra.Command {
-	var dir stateDir
+	var dir string
 	compact := false
 	c := &cobra.Command{
 		Use:   "exec <command json>",
@@ -111,45 +105,43 @@ that 'yardmaster init' created.`,
 			return command.CheckArgs(c, given)
 		},
 		RunE: func(c *cobra.Command, args []string) error {
-			if dir.isSet() {
-				return execDir(env, c, dir.name, args[0], compact)
+			event, err := exec(env, c, dir, []byte(args[0]), compact)
+			if err != nil {
+				return err
 			}
-			if compact {
-				return usererror.Usage(c, "--compact requires --state-dir")
+			if err := env.PrintJSON(event); err != nil { // the caller must not repeat the command
+				return usererror.New(fmt.Sprintf("the command was executed, but its event cannot be shown: %v", err), "")
 			}
-			return exec(c.Context(), env, args[0])
+			return nil
 		},
 	}
-	dir.addFlag(c)
+	addStateDir(c, &dir)
 	c.Flags().BoolVar(&compact, "compact", false, "afterwards drop the events of dispatches that have ended; requires --state-dir")
 	return c
 }
 
-// exec executes a command of the contract and shows its event. An error is the
+// exec executes a command of the contract and returns its event. An error is the
 // contract's text without a remedy, because programs compare it.
-func exec(ctx context.Context, env *command.Env, text string) error {
-	parsed, err := ledger.ParseCommand([]byte(text))
-	if err != nil {
-		return usererror.New(err.Error(), "")
+func exec(env *command.Env, c *cobra.Command, dir string, text []byte, compact bool) (event []byte, err error) {
+	if c.Flags().Changed(stateDir) {
+		err = useDir(env, c, "exec --state-dir", dir, func(ctx context.Context) (err error) {
+			event, err = statedir.Exec(ctx, dir, text, compact)
+			return err
+		})
+		return event, err
 	}
-	event, err := env.Send(ctx, api.Subject("exec-command", ledger.CommandTag(parsed)), []byte(text))
+	if compact {
+		return nil, usererror.Usage(c, "--compact requires --state-dir")
+	}
+	parsed, err := ledger.ParseCommand(text)
+	if err != nil {
+		return nil, usererror.New(err.Error(), "")
+	}
+	event, err = env.Send(c.Context(), api.Subject("exec-command", ledger.CommandTag(parsed)), text)
 	if refused := connect.Refused(err); refused != nil {
-		return usererror.New(refused.Text, "")
+		return nil, usererror.New(refused.Text, "")
 	}
-	if err != nil {
-		return err
-	}
-	return showEvent(env, event)
-}
-
-// showEvent writes the event of a command to standard output. If that fails the
-// command is executed nevertheless, which the error states so that the caller
-// does not repeat it.
-func showEvent(env *command.Env, event []byte) error {
-	if err := env.PrintJSON(event); err != nil {
-		return usererror.New(fmt.Sprintf("the command was executed, but its event cannot be shown: %v", err), "")
-	}
-	return nil
+	return event, err
 }
 
 // Schema returns the verb schema.
@@ -160,26 +152,22 @@ func Schema(env *command.Env) *cobra.Command {
 		Example: `  yardmaster schema
   yardmaster schema --json`,
 		RunE: func(*cobra.Command, []string) error {
-			if !env.JSON {
-				return schemaText(env)
-			}
-			return command.PrintValue[struct{}](env, struct {
+			return command.PrintValue(env, struct {
 				Commands      []string `json:"commands"`
 				Events        []string `json:"events"`
 				SchemaVersion int      `json:"schema_version"`
 				Transport     string   `json:"transport"`
-			}{ledger.CommandNames, ledger.EventNames(), ledger.SchemaVersion, snapshotTransport}, nil)
+			}{ledger.CommandNames, ledger.EventNames(), ledger.SchemaVersion, snapshotTransport}, schemaText)
 		},
 	})
 }
 
-func schemaText(env *command.Env) error {
-	_, err := fmt.Fprintf(env.Out, `runtime-schema=%d
+func schemaText(w io.Writer, _ *struct{}) {
+	fmt.Fprintf(w, `runtime-schema=%d
 commands=%s
 events=%s
 transport=%s
 queue-transition=notified
 snapshot=authority, backlog, replay, readiness
 `, ledger.SchemaVersion, strings.Join(ledger.CommandNames, ", "), strings.Join(ledger.EventNames(), ", "), snapshotTransport)
-	return err
 }

@@ -58,7 +58,7 @@ with 1 if a check fails.`,
 	return c
 }
 
-// backup saves the yard in a temporary file beside path, verifies it and
+// saveBackup saves the yard in a temporary file beside path, verifies it and
 // renames it to path. A path of "-" is standard output.
 func saveBackup(ctx context.Context, env *command.Env, path string) error {
 	if _, err := env.Dial(ctx); err != nil {

@@ -56,12 +56,9 @@ variables YARD_<TABLE>_<KEY> override the file, the flags below override both.`,
 		c.Flags().String(f.flag, "", f.help)
 	}
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		if err := setNodeEnv(c); err != nil {
-			return err
-		}
-		cfg, err := node.Load(config)
+		cfg, err := loadConfig(c, config)
 		if err != nil {
-			return configProblem(err)
+			return err
 		}
 		tuneMemory()
 		if file := env.Program.File; file != "" {
@@ -107,12 +104,9 @@ and has enough disk space; docs/guides/operate.md explains its use.`,
 	c.Flags().StringVarP(&config, "config", "c", "", "configuration `file` of the node")
 	c.Flags().String("data-dir", "", "data `directory` of the node")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		if err := setNodeEnv(c); err != nil {
-			return err
-		}
-		cfg, err := node.Load(config)
+		cfg, err := loadConfig(c, config)
 		if err != nil {
-			return configProblem(err)
+			return err
 		}
 		bytes, err := cfg.ReleaseBallast()
 		if err != nil {
@@ -126,6 +120,21 @@ and has enough disk space; docs/guides/operate.md explains its use.`,
 		return err
 	}
 	return c
+}
+
+// loadConfig reads a configuration file, which the flags of c override.
+func loadConfig(c *cobra.Command, file string) (node.Config, error) {
+	if err := setNodeEnv(c); err != nil {
+		return node.Config{}, err
+	}
+	cfg, err := node.Load(file)
+	switch {
+	case err == nil:
+		return cfg, nil
+	case strings.Contains(err.Error(), "; "): // states its own remedy
+		return cfg, usererror.New(err.Error(), "")
+	}
+	return cfg, usererror.New(err.Error(), "correct the configuration; docs/reference/config.md lists the keys")
 }
 
 // setNodeEnv sets the environment variables of the flags in nodeFlags that are
@@ -151,15 +160,6 @@ func setNodeEnv(c *cobra.Command) error {
 		}
 	}
 	return nil
-}
-
-// configProblem returns the user error for an invalid configuration. An error
-// that contains "; " states its own remedy.
-func configProblem(err error) error {
-	if strings.Contains(err.Error(), "; ") {
-		return usererror.New(err.Error(), "")
-	}
-	return usererror.New(err.Error(), "correct the configuration; docs/reference/config.md lists the keys")
 }
 
 // nodeProblem returns the user error for a node that ended with err.
