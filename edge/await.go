@@ -10,25 +10,21 @@ import (
 
 // errTooManyAwaits refuses another AWAIT, or an ENQUEUE with notify, on a
 // connection that awaits as many jobs as it may.
-var errTooManyAwaits = &codeError{overhop.CodeRateLimited, "this connection waits for too many jobs already"}
+var errTooManyAwaits = &codeError{overhop.CodeRateLimited, "this connection waits for too many jobs already", nil}
 
 // beginAwait counts one more job that the connection awaits. It fails at the
-// limit and on a closed connection; otherwise endAwait must follow.
+// limit; otherwise endAwait must follow.
 func (c *conn) beginAwait() error {
-	c.s.mu.Lock()
-	defer c.s.mu.Unlock()
-	if c.awaitCount >= c.s.cfg.Limits.Awaits || c.closed {
+	if int(c.awaits.Load()) >= c.s.cfg.Limits.Awaits {
 		return errTooManyAwaits
 	}
-	c.awaitCount++
+	c.awaits.Add(1)
 	c.awaitGroup.Add(1)
 	return nil
 }
 
 func (c *conn) endAwait() {
-	c.s.mu.Lock()
-	c.awaitCount--
-	c.s.mu.Unlock()
+	c.awaits.Add(-1)
 	c.awaitGroup.Done()
 }
 
@@ -47,15 +43,16 @@ func (c *conn) handleAwait(ctx context.Context, p overhop.Raw) (overhop.Raw, err
 	if err != nil {
 		return nil, err
 	}
-	v, err := c.require(ctx, name, c.cluster.Peek)
+	q := toCluster(c)
+	v, err := q.require(ctx, name, c.cluster.Peek)
 	if err != nil {
 		return nil, err
 	}
 	if v.State.Ended() {
-		if v, err = c.require(ctx, name, c.cluster.Job); err != nil {
+		if v, err = q.require(ctx, name, c.cluster.Job); err != nil {
 			return nil, err
 		}
-		return c.s.omitToFit(c.s.jobFields(&v), "payload", "result", "error").Raw(), nil
+		return q.omitToFit(q.jobFields(&v), "payload", "result", "error").Raw(), nil
 	}
 	if wait > 0 {
 		if err := c.beginAwait(); err != nil {
@@ -86,9 +83,9 @@ func (c *conn) pushJobEnd(ctx context.Context, stop context.CancelFunc, queue st
 		}
 		return
 	}
-	c.pushFields(overhop.TJobEnd, c.s.omitToFit(overhop.Fields{
+	c.pushFields(overhop.TJobEnd, toCluster(c).omitToFit(overhop.Fields{
 		"jid": jid(v.Queue, v.ID), "status": v.State.String(), "attempts": v.Attempts,
-		"result": resultOf(&v), "error": faultOf(&v),
+		"result": valueOf(v.Result, recordDepth), "error": faultOf(&v),
 	}, "result", "error"))
 }
 
@@ -99,10 +96,10 @@ const envelopeOverhead = 64
 // omitToFit removes the values of keys from p, one after another, until p fits
 // into a frame, and lists them under "omitted". The client must be informed
 // that a job has ended, whatever the size of its result.
-func (s *Server) omitToFit(p overhop.Fields, keys ...string) overhop.Fields {
+func (q queries) omitToFit(p overhop.Fields, keys ...string) overhop.Fields {
 	var omitted []string
 	for _, key := range keys {
-		if len(p.Raw()) <= s.cfg.Wire.MaxEnvelope-envelopeOverhead {
+		if len(p.Raw()) <= q.cfg.Wire.MaxEnvelope-envelopeOverhead {
 			break
 		}
 		if fault, ok := p[key].(overhop.Fields); ok && key == "error" {

@@ -16,55 +16,35 @@ import (
 
 // conn is one client connection.
 type conn struct {
+	link
 	s          *Server
-	nc         net.Conn // may be a *tls.Conn
-	host       string   // the client's address without its port
-	ctx        context.Context
-	cancel     context.CancelFunc
 	out        *outbox
+	worker     worker
+	awaits     atomic.Int32 // jobs that are awaited; raised by the read loop only
 	awaitGroup sync.WaitGroup
-	busy       stopwatch     // runs while a request is handled and nothing is read
-	writerDone chan struct{} // closed when nothing can be written any more
-	readDone   atomic.Bool   // the read loop has ended
+	readDone   atomic.Bool // the read loop has ended
 
 	// Used by the read loop only.
-	in              *frame.Reader
-	cluster         Session
-	scratch         []byte // buffer for an answer's payload
-	closeAfterReply bool   // GOODBYE was sent without drain: close once it is answered
-	frameMemory     int    // bytes of Server.frameBudget that the current frame takes
-	frameBegun      bool   // the current frame is incomplete and has a read deadline
+	in      *frame.Reader
+	cluster Session
 
 	sessionMu sync.Mutex // guards session
 	session   *overhop.Session
-
-	// Guarded by Server.mu.
-	wid        string // empty: not registered
-	subs       map[string]*subscription
-	byQueue    map[string]*subscription
-	jobs       map[*dispatch]struct{} // dispatched to this worker and not settled
-	awaitCount int                    // AWAITs that are pending
-	draining   bool                   // GOODBYE was received: no more jobs
-	closed     bool
-
-	stallCount   int  // number of reasons to treat the worker as stalled
-	leaseExpired bool // one of them: a job's lease expired
-	resumed      bool // it was reported that the worker resumed jobs of another connection
 }
 
 func (s *Server) newConn(ctx context.Context, nc net.Conn) *conn {
 	c := &conn{
-		s: s, nc: nc, host: hostOf(nc.RemoteAddr()),
-		in:         frame.NewReader(nc, s.cfg.Wire.MaxEnvelope),
-		writerDone: make(chan struct{}),
-		session:    overhop.NewSession(s.lifetimes, time.Now()),
+		s: s, link: link{linkLimits: &s.links, nc: nc, host: hostOf(nc.RemoteAddr())},
+		in:      frame.NewReader(nc, s.cfg.Wire.MaxEnvelope),
+		session: overhop.NewSession(s.lifetimes, time.Now()),
 	}
-	c.in.SetGate(c)
+	c.worker.conn, c.worker.ds = c, &s.deliveries
+	c.in.SetGate(&c.link)
 	c.session.RequireToken(string(s.cfg.Server.Token))
 	if !*s.cfg.Delivery.RequireHelloExt {
 		c.session.AllowExtension()
 	}
-	c.out = newOutbox(func() { s.congestionChanged(c) })
+	c.out = newOutbox(c.worker.congestionChanged)
 	c.ctx, c.cancel = context.WithCancel(ctx)
 	return c
 }
@@ -83,7 +63,6 @@ func hostOf(a net.Addr) string {
 func (c *conn) run() {
 	var writer sync.WaitGroup
 	writer.Go(func() {
-		defer close(c.writerDone)
 		flushed := c.out.run(c.nc, c.s.cfg.Limits.WriteTimeout)
 		if !flushed || !c.readDone.Load() {
 			c.abort() // nothing can be answered any more
@@ -115,7 +94,7 @@ func (c *conn) readLoop() error {
 	for {
 		if !c.in.Ready() {
 			c.out.wakeWriter() // the input is used up: write what was collected
-			c.setIdleDeadline()
+			c.setIdleDeadline(c.worker.wid != "")
 			c.busy.stop()
 		}
 		payload, err := c.in.Next()
@@ -155,7 +134,10 @@ func (c *conn) step(e overhop.Envelope) error {
 	case overhop.ActionRegister:
 		wid := uuid.NewString()
 		c.cluster = c.s.cluster.Session()
-		c.s.registerWorker(c, wid)
+		c.s.mu.Lock()
+		delete(c.s.anonymous, c)
+		c.s.mu.Unlock()
+		c.s.deliveries.addWorker(&c.worker, wid)
 		c.in.SetLimit(c.s.cfg.Wire.MaxEnvelope)
 		c.out.reply(func(b []byte) []byte { return overhop.AppendOK(b, e.RID, textField("wid", wid)) })
 	default:
@@ -227,6 +209,7 @@ func (c *conn) bye(code, message string) {
 	c.out.finish()
 }
 
+// textField returns a map with one text.
 func textField(key, value string) overhop.Raw {
 	return overhop.AppendStr(overhop.AppendStr(overhop.AppendMap(nil, 1), key), value)
 }

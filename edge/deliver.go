@@ -13,73 +13,66 @@ import (
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// Start sends a job to the worker that the assignment names and takes one of
-// its credits. It returns false, without effect, if the worker is not
-// connected, has no credit left, or has too much unread output. It returns true
-// for a dispatch that is already here. Executor.Offer may be called before it
-// returns.
-func (s *Server) Start(a job.Assignment, spec job.Spec) bool {
-	s.mu.Lock()
-	c := s.workers[a.Worker]
-	s.mu.Unlock()
-	if c == nil || !s.tokens.known() {
+// start is [Server.Start].
+func (ds *deliveries) start(a job.Assignment, spec job.Spec) bool {
+	ds.mu.Lock()
+	w := ds.workers[a.Worker]
+	ds.mu.Unlock()
+	if w == nil || !ds.tokens.known() {
 		return false
 	}
 	var d *dispatch
 	known := false
-	result, err := c.out.push(questLimit, func(b []byte) ([]byte, error) {
+	result, err := w.conn.out.push(questLimit, func(b []byte) ([]byte, error) {
 		// Within the outbox's lock, so that no RECALL can precede its QUEST.
 		q := overhop.Quest{}
-		if d, known = s.reserve(c, a, &q); d == nil {
+		if d, known = ds.reserve(w, a, &q); d == nil {
 			return b, nil
 		}
 		fillQuest(&q, &a, &spec)
-		return overhop.AppendQuest(b, &q, s.cfg.Wire.MaxEnvelope)
+		return overhop.AppendQuest(b, &q, ds.cfg.Wire.MaxEnvelope)
 	})
 	if result == pushFull {
-		s.congestionChanged(c)
+		w.congestionChanged()
 	}
 	if err != nil {
-		s.failUnsendable(d, err)
+		ds.failUnsendable(d, err)
 	}
-	s.flushOffers()
+	ds.flushOffers()
 	return d != nil || known
 }
 
 // reserve takes a credit and creates a dispatch. d is nil if the worker has no
 // capacity, or if the dispatch exists, which known reports. reserve sets the
 // fields of q that depend on the time and the subscription.
-func (s *Server) reserve(c *conn, a job.Assignment, q *overhop.Quest) (d *dispatch, known bool) {
+func (ds *deliveries) reserve(w *worker, a job.Assignment, q *overhop.Quest) (d *dispatch, known bool) {
 	r := a.DispatchID()
-	tok := s.tokens.mint(r)
+	tok := ds.tokens.mint(r)
 	now := time.Now()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.dispatches[r] != nil {
+	ds.mu.Lock()
+	defer ds.mu.Unlock()
+	if ds.dispatches[r] != nil {
 		return nil, true
 	}
-	sub := c.byQueue[a.Key]
-	if sub == nil || s.available(sub) == 0 {
+	sub := w.byQueue[a.Key]
+	if sub == nil || sub.available() == 0 {
 		return nil, false
 	}
 	sub.credits--
-	s.offers.markDirty(sub)
-	d = &dispatch{DispatchID: r, token: tok, queue: a.Queue, attempt: a.Attempt, timeout: a.Timeout, conn: c, wid: c.wid, sub: sub, state: reserved, heapIndex: -1}
+	sub.changed()
+	d = &dispatch{DispatchID: r, token: tok, queue: a.Queue, attempt: a.Attempt, timeout: a.Timeout, worker: w, wid: w.wid, sub: sub, state: reserved, heapIndex: -1}
 	if a.Timeout > 0 {
 		d.deadline = now.Add(a.Timeout)
 	}
-	until := s.leaseLocked(d, now, s.cfg.Delivery.Lease)
-	d.setReplyByLocked(now.Add(s.cfg.Delivery.Ack))
+	until := ds.leaseLocked(d, now, ds.cfg.Delivery.Lease)
+	d.setReplyByLocked(now.Add(ds.cfg.Delivery.Ack))
 	d.due = earlier(d.replyBy, d.deadline)
-	s.dispatches[r] = d
-	if c.jobs == nil {
-		c.jobs = make(map[*dispatch]struct{})
-	}
-	c.jobs[d] = struct{}{}
-	s.timers.set(d)
+	ds.dispatches[r] = d
+	w.addJob(d)
+	ds.timers.set(d)
 	*q = overhop.Quest{
 		SID: sub.sid, Credits: sub.credits, Token: tok, AckBy: d.due, LeaseUntil: until, Deadline: d.deadline,
-		Lease: max(until.Sub(now), time.Millisecond), Beat: s.cfg.Delivery.Beat,
+		Lease: max(until.Sub(now), time.Millisecond), Beat: ds.cfg.Delivery.Beat,
 	}
 	return d, false
 }
@@ -94,39 +87,33 @@ func fillQuest(q *overhop.Quest, a *job.Assignment, spec *job.Spec) {
 
 // failUnsendable ends a dispatch whose job does not fit into a frame. The
 // outcome is final, because no other worker could receive the job either.
-func (s *Server) failUnsendable(d *dispatch, err error) {
-	s.mu.Lock()
+func (ds *deliveries) failUnsendable(d *dispatch, err error) {
+	ds.mu.Lock()
 	d.sub.credits++
-	s.offers.markDirty(d.sub)
-	rep := s.endLocked(d, job.Outcome{
+	d.sub.changed()
+	rep := ds.endLocked(d, job.Outcome{
 		Status: job.Error, Final: true,
 		Fault: &job.Fault{Type: job.FaultInvalid, Message: err.Error()},
 	})
-	s.mu.Unlock()
-	s.reportOutcomes(rep)
+	ds.unlock(rep)
 }
 
-// Stop recalls a dispatch. One that was not acknowledged ends at once. A
-// running one ends when its worker reports the end or the grace is over, which
-// revokes the lease; if the worker has not received the recall, the dispatch
-// ends only with its lease, because the job may still be running. A superseded
-// dispatch has moved to another node, which reports its outcome: it is removed
-// here without one, unless a later move has brought it back.
-func (s *Server) Stop(r job.Recall) {
-	s.mu.Lock()
-	d := s.dispatches[r.DispatchID()]
+// stop is [Server.Stop].
+func (ds *deliveries) stop(r job.Recall) {
+	ds.mu.Lock()
+	d := ds.dispatches[r.DispatchID()]
 	if d == nil || d.state == ended || d.state == ackExpired || r.Outdated(d.moved) {
-		s.mu.Unlock()
+		ds.mu.Unlock()
 		return
 	}
-	left := s.recallLocked(d, r.Reason, time.Now())
-	s.mu.Unlock()
-	s.finishRecall(left)
+	left := ds.recallLocked(d, r.Reason, time.Now())
+	ds.mu.Unlock()
+	ds.finishRecall(left)
 }
 
-// recall is what remains to be done without Server.mu after recallLocked.
+// recall is what remains to be done without deliveries.mu after recallLocked.
 type recall struct {
-	conn        *conn // nil: the worker is not connected
+	worker      *worker // nil: it is not connected
 	fields      overhop.Fields
 	restoredSub *subscription // the subscription whose credit was restored
 	credits     uint32
@@ -134,29 +121,29 @@ type recall struct {
 }
 
 // recallLocked recalls d and returns what the caller must pass to
-// finishRecall once Server.mu is released.
-func (s *Server) recallLocked(d *dispatch, reason job.RecallReason, now time.Time) recall {
+// finishRecall once deliveries.mu is released.
+func (ds *deliveries) recallLocked(d *dispatch, reason job.RecallReason, now time.Time) recall {
 	grace := recallGrace
 	started := d.state != reserved
 	if !started || reason == job.RecallLease || reason == job.RecallSuperseded {
 		grace = 0
 	}
-	r := recall{conn: d.conn, fields: overhop.Fields{
+	r := recall{worker: d.worker, fields: overhop.Fields{
 		"jid": jid(d.queue, d.Job), "tok": d.token[:], "reason": string(reason), "grace_ms": grace.Milliseconds(),
 	}}
 	if !started && !d.sub.closed && (reason == job.RecallCancelled || reason == job.RecallQueueGone || reason == job.RecallSuperseded) {
 		d.sub.credits++
-		s.offers.markDirty(d.sub)
+		d.sub.changed()
 		r.restoredSub, r.credits = d.sub, d.sub.credits
 	}
 	switch {
 	case reason == job.RecallSuperseded:
-		s.forgetLocked(d)
+		ds.forgetLocked(d)
 	case !started || reason == job.RecallLease:
-		r.reports = append(r.reports, s.endLocked(d, recalledOutcome(d, reason)))
+		r.reports = append(r.reports, ds.endLocked(d, recalledOutcome(d, reason)))
 	case d.state != recalling: // the first reason is kept
 		d.state, d.recallReason, d.due = recalling, reason, now.Add(grace)
-		s.timers.set(d)
+		ds.timers.set(d)
 	}
 	return r
 }
@@ -165,22 +152,22 @@ func (s *Server) recallLocked(d *dispatch, reason job.RecallReason, now time.Tim
 // and its host has acknowledged everything that was written, the recall
 // included.
 func (d *dispatch) receivedRecall() bool {
-	c := d.conn
-	return c != nil && !c.closed && c.out.written() && receivedAll(c.socket())
+	w := d.worker
+	return w != nil && !w.closed && w.conn.out.written() && receivedAll(w.conn.socket())
 }
 
 // finishRecall sends a recall to the worker and reports the outcomes to the
-// agent. Server.mu must not be held.
-func (s *Server) finishRecall(r recall) {
-	if r.conn != nil {
-		r.conn.pushFields(overhop.TRecall, r.fields)
+// agent. deliveries.mu must not be held.
+func (ds *deliveries) finishRecall(r recall) {
+	if w := r.worker; w != nil {
+		w.conn.pushFields(overhop.TRecall, r.fields)
 		if r.restoredSub != nil {
-			r.conn.pushCredits(r.restoredSub.sid, r.credits, overhop.CreditsRestored)
+			w.pushCredits(r.restoredSub.sid, r.credits, overhop.CreditsRestored)
 		}
-		s.closeIfDrained(r.conn)
+		w.closeIfDrained()
 	}
-	s.reportOutcomes(r.reports...)
-	s.flushOffers()
+	ds.reportOutcomes(r.reports...)
+	ds.flushOffers()
 }
 
 // recalledOutcome returns the outcome of a dispatch that ended because of a

@@ -37,8 +37,8 @@ func TestQuestToDone(t *testing.T) {
 		if got := r.executor.offered("jobs", p.wid); got != 2 {
 			t.Errorf("offer after DONE is %d, want 2", got)
 		}
-		if len(r.server.dispatches) != 0 {
-			t.Errorf("%d dispatches are kept", len(r.server.dispatches))
+		if len(r.server.deliveries.dispatches) != 0 {
+			t.Errorf("%d dispatches are kept", len(r.server.deliveries.dispatches))
 		}
 	})
 }

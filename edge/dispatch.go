@@ -4,14 +4,18 @@ import (
 	"container/heap"
 	"context"
 	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/edge/overhop"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// dispatch is one job sent to a worker. It is guarded by Server.mu, except for
+// dispatch is one job sent to a worker. It is guarded by deliveries.mu, except for
 // DispatchID, token, queue and timeout, which never change.
 type dispatch struct {
 	job.DispatchID
@@ -20,14 +24,14 @@ type dispatch struct {
 	attempt uint32
 	timeout time.Duration // 0: none
 
-	conn         *conn  // nil: the worker is not connected
-	wid          string // the last worker that had it; "": none on this node
+	worker       *worker // nil: it is not connected
+	wid          string  // the last worker that had it; "": none on this node
 	sub          *subscription
 	state        state
 	recallReason job.RecallReason // the first one, if recalled
 	leaseUntil   time.Time        // end of the last lease granted to the worker; never after the node's own lease
 	replyBy      time.Time        // when the worker must have acknowledged it or extended its lease
-	busyAtGrant  time.Duration    // conn.busy.elapsed when replyBy was set
+	busyAtGrant  time.Duration    // the connection's busy.elapsed when replyBy was set
 	deadline     time.Time        // zero: none
 	due          time.Time        // when its timer fires
 	heapIndex    int              // index in timers.heap; -1: not in it
@@ -60,6 +64,91 @@ const ackExpiredTTL = time.Minute
 // committed.
 type waiter func(settled job.Settled, err error)
 
+// deliveries holds the workers of this node and their dispatches, each from
+// start to its outcome, and offers the workers' capacity to the agent. Its lock
+// guards workers, subscriptions and dispatches, because they change together.
+type deliveries struct {
+	cfg      *Config
+	cluster  Cluster
+	executor Executor
+	log      *slog.Logger
+	tokens   tokens
+	offers   offerQueue
+	timers   timers
+
+	mu         sync.Mutex
+	workers    map[string]*worker           // registered connections, by worker id
+	dispatches map[job.DispatchID]*dispatch // until their outcome is committed
+	draining   bool                         // nothing is offered any more
+}
+
+func (ds *deliveries) init(cfg *Config, cluster Cluster, executor Executor, log *slog.Logger) {
+	ds.cfg, ds.cluster, ds.executor, ds.log = cfg, cluster, executor, log
+	ds.workers, ds.dispatches = make(map[string]*worker), make(map[job.DispatchID]*dispatch)
+	ds.tokens.secret = cluster.Secret
+	ds.timers.wake = make(chan struct{}, 1)
+}
+
+// addWorker adds a client that has registered, under its worker id.
+func (ds *deliveries) addWorker(w *worker, wid string) {
+	ds.mu.Lock()
+	defer ds.mu.Unlock()
+	w.wid = wid
+	ds.workers[wid] = w
+}
+
+// removeWorker removes the worker of a closed connection. Its dispatches that
+// were not acknowledged end as never started; running ones stay until their
+// lease expires.
+func (ds *deliveries) removeWorker(w *worker) {
+	ds.mu.Lock()
+	delete(ds.workers, w.wid)
+	w.closed = true
+	for _, sub := range w.subs {
+		sub.close()
+	}
+	var reports []report
+	for d := range w.jobs {
+		if d.state == reserved {
+			reports = append(reports, ds.endLocked(d, lostOutcome(d, "connection lost before ACK")))
+		}
+		d.setWorkerLocked(nil)
+	}
+	w.jobs = nil
+	ds.unlock(reports...)
+}
+
+// setDraining begins or ends a drain and offers the capacity of all workers
+// again. It returns the workers, or nil if a drain had begun before.
+func (ds *deliveries) setDraining(draining bool) []*worker {
+	ds.mu.Lock()
+	if draining && ds.draining {
+		ds.mu.Unlock()
+		return nil
+	}
+	ds.draining = draining
+	workers := slices.Collect(maps.Values(ds.workers))
+	ds.mu.Unlock()
+	ds.offerAll()
+	return workers
+}
+
+// reportInterrupted ends, when the node stops, the dispatches that were not
+// acknowledged and those whose lease has expired. A worker with a valid lease
+// may still be running its job, or be reconnecting to another node: such a
+// dispatch is left to the authority, which ends it when the lease expires.
+func (ds *deliveries) reportInterrupted() {
+	now := time.Now()
+	ds.mu.Lock()
+	var reports []report
+	for _, d := range ds.dispatches {
+		if d.state == reserved || (d.state == running || d.state == recalling) && !d.leaseUntil.After(now) {
+			reports = append(reports, ds.endLocked(d, job.Outcome{Status: job.Interrupted, Started: d.state != reserved}))
+		}
+	}
+	ds.unlock(reports...)
+}
+
 // report is an outcome to be passed to the agent.
 type report struct {
 	d       *dispatch
@@ -67,81 +156,86 @@ type report struct {
 }
 
 // endLocked ends a dispatch. The caller passes the result to reportOutcomes
-// once Server.mu is released.
-func (s *Server) endLocked(d *dispatch, outcome job.Outcome) report {
+// once deliveries.mu is released.
+func (ds *deliveries) endLocked(d *dispatch, outcome job.Outcome) report {
 	outcome.Job, outcome.N = d.Job, d.N
 	d.state = ended
 	d.progress = nil
-	s.timers.drop(d)
+	ds.timers.drop(d)
 	if len(d.waiters) > 0 {
-		d.due = time.Now().Add(s.cfg.Delivery.settleWait())
-		s.timers.set(d)
+		d.due = time.Now().Add(ds.cfg.Delivery.settleWait())
+		ds.timers.set(d)
 	}
 	return report{d, outcome}
 }
 
-// reportOutcomes passes outcomes to the agent. Server.mu must not be held.
-func (s *Server) reportOutcomes(reports ...report) {
+// unlock releases deliveries.mu, then passes outcomes to the agent and sends the
+// offers that have changed.
+func (ds *deliveries) unlock(reports ...report) {
+	ds.mu.Unlock()
+	ds.reportOutcomes(reports...)
+	ds.flushOffers()
+}
+
+// reportOutcomes passes outcomes to the agent. deliveries.mu must not be held.
+func (ds *deliveries) reportOutcomes(reports ...report) {
 	for _, r := range reports {
-		s.executor.Report(r.outcome, func(settled job.Settled) { s.handleSettled(r.d, settled) })
+		ds.executor.Report(r.outcome, func(settled job.Settled) { ds.handleSettled(r.d, settled) })
 	}
 }
 
 // handleSettled removes a dispatch whose outcome is committed and answers the
 // requests that reported its end. All but the first are answered as duplicates.
-func (s *Server) handleSettled(d *dispatch, settled job.Settled) {
-	s.mu.Lock()
-	conn, waiters := d.conn, d.waiters
+func (ds *deliveries) handleSettled(d *dispatch, settled job.Settled) {
+	ds.mu.Lock()
+	w, waiters := d.worker, d.waiters
 	d.waiters = nil
-	s.forgetLocked(d)
+	ds.forgetLocked(d)
 	if d.state == ackExpired {
-		d.conn = nil
-		s.dispatches[d.DispatchID] = d
-		s.timers.set(d)
+		d.worker = nil
+		ds.dispatches[d.DispatchID] = d
+		ds.timers.set(d)
 	}
-	s.mu.Unlock()
+	ds.mu.Unlock()
 	for _, answer := range waiters {
 		answer(settled, nil)
 		settled.Duplicate = true
 	}
-	if conn != nil {
-		s.closeIfDrained(conn)
+	if w != nil {
+		w.closeIfDrained()
 	}
 }
 
 // forgetLocked removes d from the server and from its connection.
-func (s *Server) forgetLocked(d *dispatch) {
-	s.timers.drop(d)
-	delete(s.dispatches, d.DispatchID)
-	if d.conn != nil {
-		delete(d.conn.jobs, d)
+func (ds *deliveries) forgetLocked(d *dispatch) {
+	ds.timers.drop(d)
+	delete(ds.dispatches, d.DispatchID)
+	if d.worker != nil {
+		delete(d.worker.jobs, d)
 	}
 }
 
-// attachLocked makes c the connection of d's worker: the lease belongs to the
+// attachLocked makes w the worker of d: the lease belongs to the
 // token, not to the connection. A message that was sent before the worker
 // disconnected has no effect, because the worker may already be back over
 // another connection.
-func (s *Server) attachLocked(d *dispatch, c *conn) {
-	if d.conn == c || c.closed || c.ctx.Err() != nil || peerClosed(c.socket()) {
+func (ds *deliveries) attachLocked(d *dispatch, w *worker) {
+	if d.worker == w || w.closed || w.conn.ctx.Err() != nil || peerClosed(w.conn.socket()) {
 		return
 	}
-	if d.conn != nil {
-		delete(d.conn.jobs, d)
+	if d.worker != nil {
+		delete(d.worker.jobs, d)
 	}
-	s.noteResumed(d, c)
-	d.setConnLocked(c)
-	d.wid = c.wid
-	if c.jobs == nil {
-		c.jobs = make(map[*dispatch]struct{})
-	}
-	c.jobs[d] = struct{}{}
+	w.noteResumed(d)
+	d.setWorkerLocked(w)
+	d.wid = w.wid
+	w.addJob(d)
 }
 
 // timers wakes one goroutine when the earliest dispatch is due. A dispatch
 // whose due time was postponed is examined at the old time and set again, so
 // that extending a lease does not change the heap. All fields but wake are
-// guarded by Server.mu.
+// guarded by deliveries.mu.
 type timers struct {
 	wake  chan struct{} // capacity 1: something is due before armed
 	heap  byDue
@@ -190,19 +284,21 @@ func (h *byDue) Pop() any {
 const secretPoll = 100 * time.Millisecond
 
 // runTimers runs expired timers until ctx ends.
-func (s *Server) runTimers(ctx context.Context) {
-	noSecret := !s.tokens.known()
+func (ds *deliveries) runTimers(ctx context.Context) {
+	noSecret := !ds.tokens.known()
 	for {
-		wait := s.expire(time.Now())
+		wait := ds.expire(time.Now())
 		if noSecret {
-			noSecret = !s.offerAll()
+			if noSecret = !ds.tokens.known(); !noSecret {
+				ds.offerAll()
+			}
 			wait = min(wait, secretPoll)
 		}
 		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
 		case <-timer.C:
-		case <-s.timers.wake:
+		case <-ds.timers.wake:
 		}
 		timer.Stop()
 		if ctx.Err() != nil {
@@ -211,43 +307,27 @@ func (s *Server) runTimers(ctx context.Context) {
 	}
 }
 
-// offerAll offers all capacity and returns true once the secret is known.
-func (s *Server) offerAll() bool {
-	if !s.tokens.known() {
-		return false
-	}
-	s.mu.Lock()
-	for _, c := range s.workers {
-		for _, sub := range c.subs {
-			s.offers.markDirty(sub)
-		}
-	}
-	s.mu.Unlock()
-	s.flushOffers()
-	return true
-}
-
 // expire handles all dispatches that are due and returns the time until the
 // next.
-func (s *Server) expire(now time.Time) time.Duration {
+func (ds *deliveries) expire(now time.Time) time.Duration {
 	var actions []func()
-	s.mu.Lock()
-	for len(s.timers.heap) > 0 {
-		d := s.timers.heap[0]
+	ds.mu.Lock()
+	for len(ds.timers.heap) > 0 {
+		d := ds.timers.heap[0]
 		if d.due.After(now) {
 			break
 		}
-		s.timers.drop(d)
-		if f := s.expireLocked(d, now); f != nil {
+		ds.timers.drop(d)
+		if f := ds.expireLocked(d, now); f != nil {
 			actions = append(actions, f)
 		}
 	}
 	wait := time.Hour
-	if len(s.timers.heap) > 0 {
-		wait = s.timers.heap[0].due.Sub(now)
+	if len(ds.timers.heap) > 0 {
+		wait = ds.timers.heap[0].due.Sub(now)
 	}
-	s.timers.armed = now.Add(wait)
-	s.mu.Unlock()
+	ds.timers.armed = now.Add(wait)
+	ds.mu.Unlock()
 	for _, f := range actions {
 		f()
 	}
@@ -255,34 +335,34 @@ func (s *Server) expire(now time.Time) time.Duration {
 }
 
 // expireLocked handles a dispatch whose timer has fired. It returns what the
-// caller must run once Server.mu is released, or nil.
-func (s *Server) expireLocked(d *dispatch, now time.Time) func() {
+// caller must run once deliveries.mu is released, or nil.
+func (ds *deliveries) expireLocked(d *dispatch, now time.Time) func() {
 	switch d.state {
 	case reserved, running:
 		pastDeadline := !d.deadline.IsZero() && !d.deadline.After(now)
 		if until := d.replyDeadline(); until.After(now) && !pastDeadline {
 			d.due = earlier(until, d.deadline)
-			s.timers.set(d)
+			ds.timers.set(d)
 			return nil
 		}
 		if d.state == reserved {
-			return s.expireAckLocked(d, now)
+			return ds.expireAckLocked(d, now)
 		}
 		if pastDeadline {
-			r := s.recallLocked(d, job.RecallDeadline, now)
-			return func() { s.finishRecall(r) }
+			r := ds.recallLocked(d, job.RecallDeadline, now)
+			return func() { ds.finishRecall(r) }
 		}
-		s.noteLeaseExpired(d)
-		r := s.recallLocked(d, job.RecallLease, now)
-		return func() { s.finishRecall(r) }
+		ds.noteLeaseExpired(d)
+		r := ds.recallLocked(d, job.RecallLease, now)
+		return func() { ds.finishRecall(r) }
 	case recalling:
 		if d.leaseUntil.After(now) && !d.receivedRecall() {
 			d.due = earlier(now.Add(recallPoll), d.leaseUntil)
-			s.timers.set(d)
+			ds.timers.set(d)
 			return nil
 		}
-		rep := s.endLocked(d, recalledOutcome(d, d.recallReason))
-		return func() { s.reportOutcomes(rep) }
+		rep := ds.endLocked(d, recalledOutcome(d, d.recallReason))
+		return func() { ds.reportOutcomes(rep) }
 	case ended:
 		waiters := d.waiters
 		d.waiters = nil
@@ -292,25 +372,25 @@ func (s *Server) expireLocked(d *dispatch, now time.Time) func() {
 			}
 		}
 	case ackExpired:
-		delete(s.dispatches, d.DispatchID)
+		delete(ds.dispatches, d.DispatchID)
 	}
 	return nil
 }
 
 // expireAckLocked ends a dispatch whose QUEST was not acknowledged, and stalls
 // its subscription until the next CREDIT.
-func (s *Server) expireAckLocked(d *dispatch, now time.Time) func() {
-	sub, c := d.sub, d.conn
-	s.stallSubscription(sub)
-	rep := s.endLocked(d, lostOutcome(d, "no ACK in time"))
+func (ds *deliveries) expireAckLocked(d *dispatch, now time.Time) func() {
+	sub, w := d.sub, d.worker
+	sub.stall()
+	rep := ds.endLocked(d, lostOutcome(d, "no ACK in time"))
 	d.state, d.due = ackExpired, now.Add(ackExpiredTTL)
 	return func() {
-		s.log.Warn("worker did not acknowledge a job in time", "job", d.Job, "dispatch", d.N, "queue", d.queue, "worker", d.wid)
-		if c != nil {
-			c.pushCredits(sub.sid, 0, overhop.CreditsStalled)
+		ds.log.Warn("worker did not acknowledge a job in time", "job", d.Job, "dispatch", d.N, "queue", d.queue, "worker", d.wid)
+		if w != nil {
+			w.pushCredits(sub.sid, 0, overhop.CreditsStalled)
 		}
-		s.reportOutcomes(rep)
-		s.flushOffers()
+		ds.reportOutcomes(rep)
+		ds.flushOffers()
 	}
 }
 

@@ -99,7 +99,7 @@ func TestResume_OtherNode(t *testing.T) {
 			a.Timeout = 8 * time.Second
 			return a, nil
 		}
-		tok := r.server.tokens.mint(job.DispatchID{Job: someJobID, N: 7})
+		tok := r.server.deliveries.tokens.mint(job.DispatchID{Job: someJobID, N: 7})
 		h := fields{"jid": someJob, "tok": tok[:]}
 		p.ask(overhop.TBeat, h, overhop.TOK)
 		time.Sleep(5 * time.Second)
@@ -112,7 +112,7 @@ func TestResume_OtherNode(t *testing.T) {
 		if o := r.executor.onlyOutcome(t); o.Status != job.Success || o.N != 7 {
 			t.Errorf("outcome is %+v", o)
 		}
-		tok = r.server.tokens.mint(job.DispatchID{Job: someJobID, N: 8})
+		tok = r.server.deliveries.tokens.mint(job.DispatchID{Job: someJobID, N: 8})
 		p.ask(overhop.TDone, fields{"jid": someJob, "tok": tok[:]}, overhop.TOK)
 		if o := r.executor.onlyOutcome(t); o.N != 8 || !o.Started {
 			t.Errorf("outcome of a dispatch that was never here is %+v", o)
@@ -131,12 +131,12 @@ func TestResume_AdoptedWithItsDeadline(t *testing.T) {
 			a.Timeout, a.Started = 10*time.Second, began
 			return a, nil
 		}
-		tok := r.server.tokens.mint(job.DispatchID{Job: someJobID, N: 7})
+		tok := r.server.deliveries.tokens.mint(job.DispatchID{Job: someJobID, N: 7})
 		h := fields{"jid": someJob, "tok": tok[:]}
 		r.executor.refuseAdopt = true
 		p.expectErr(overhop.TBeat, h, overhop.CodeUnavailable)
-		if len(r.server.dispatches) != 0 {
-			t.Errorf("%d dispatches are kept that the node may not run", len(r.server.dispatches))
+		if len(r.server.deliveries.dispatches) != 0 {
+			t.Errorf("%d dispatches are kept that the node may not run", len(r.server.deliveries.dispatches))
 		}
 		r.executor.refuseAdopt = false
 		for range 2 {

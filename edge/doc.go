@@ -50,7 +50,7 @@
 // dispatch when it ends. Other nodes request them when a user looks at a job
 // ([Server.Running]).
 //
-// One lock, Server.mu, guards workers, subscriptions and dispatches, because
+// One lock, deliveries.mu, guards workers, subscriptions and dispatches, because
 // they change together. It is held for a few map operations at a time and never
 // while anything is encoded or written, or during calls to [Executor], with
 // these exceptions: Adopt and WorkerLease, so that a dispatch cannot be stopped

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"slices"
 	"sync"
@@ -16,36 +17,31 @@ import (
 	"github.com/yardmaster-dev/yardmaster/internal/certs"
 	"github.com/yardmaster-dev/yardmaster/internal/logthrottle"
 	"github.com/yardmaster-dev/yardmaster/job"
+	"golang.org/x/sync/semaphore"
 )
 
-// Server is the Overhop server of one node.
+// Server is the Overhop server of one node. It accepts connections; what it
+// does with jobs is in deliveries.
 type Server struct {
-	cfg         Config
-	cluster     Cluster
-	executor    Executor
-	log         *slog.Logger
-	started     time.Time
-	tokens      tokens
-	offers      offerQueue
-	timers      timers
-	frameBudget budget
-	lifetimes   overhop.Lifetimes
-	certs       *certs.Store // nil if the edge does not use TLS
-	tls         *tls.Config  // nil if the edge does not use TLS
+	cfg        Config
+	cluster    Cluster
+	log        *slog.Logger
+	started    time.Time
+	links      linkLimits
+	lifetimes  overhop.Lifetimes
+	certs      *certs.Store // nil if the edge does not use TLS
+	tls        *tls.Config  // nil if the edge does not use TLS
+	deliveries deliveries
+	connLoops  sync.WaitGroup // one per connection
 
-	mu            sync.Mutex
-	conns         map[*conn]struct{}
-	connsByHost   map[string]int               // connections by remote host
-	anonymous     map[*conn]struct{}           // connections that have not registered
-	workers       map[string]*conn             // registered connections, by worker id
-	dispatches    map[job.DispatchID]*dispatch // until their outcome is committed
-	draining      bool                         // nothing is offered any more
-	closing       bool                         // no connections are accepted any more
-	drainDeadline time.Time                    // announced in DRAIN
-	connLoops     sync.WaitGroup               // one per connection
+	mu          sync.Mutex // guards the fields below; may be held while deliveries.mu is locked
+	conns       map[*conn]struct{}
+	connsByHost map[string]int     // connections by remote host
+	anonymous   map[*conn]struct{} // connections that have not registered
+	closing     bool               // no connections are accepted any more
 
 	// These throttle log lines that clients can cause at will.
-	overLimitLog, refusedLog, protocolMismatchLog, acceptErrorLog, slowFrameLog logthrottle.Throttle
+	overLimitLog, refusedLog, acceptErrorLog logthrottle.Throttle
 }
 
 // New returns a server. The error names the key of cfg, with defaults applied,
@@ -56,14 +52,11 @@ func New(cfg Config, cluster Cluster, executor Executor, log *slog.Logger) (*Ser
 		return nil, err
 	}
 	s := &Server{
-		cfg: cfg, cluster: cluster, executor: executor, log: log, started: time.Now(),
+		cfg: cfg, cluster: cluster, log: log, started: time.Now(), lifetimes: defaultLifetimes,
 		conns: make(map[*conn]struct{}), connsByHost: make(map[string]int), anonymous: make(map[*conn]struct{}),
-		workers: make(map[string]*conn), dispatches: make(map[job.DispatchID]*dispatch),
-		lifetimes: defaultLifetimes,
 	}
-	s.frameBudget.available = cfg.Limits.FrameMemory
-	s.tokens.secret = cluster.Secret
-	s.timers.wake = make(chan struct{}, 1)
+	s.links.log, s.links.limits, s.links.frames = log, cfg.Limits, semaphore.NewWeighted(int64(cfg.Limits.FrameMemory))
+	s.deliveries.init(&s.cfg, cluster, executor, log)
 	if cfg.Server.tlsEnabled() {
 		store, err := certs.Open(cfg.Server.TLS.certFiles(), log)
 		if err != nil {
@@ -81,6 +74,27 @@ func (s *Server) Certificates() *certs.Store { return s.certs }
 // Kind returns the job kind that the edge's offers are for.
 func (s *Server) Kind() job.Kind { return job.Overhop }
 
+// Start sends a job to the worker that the assignment names and takes one of
+// its credits. It returns false, without effect, if the worker is not
+// connected, has no credit left, or has too much unread output. It returns true
+// for a dispatch that is already here. Executor.Offer may be called before it
+// returns.
+func (s *Server) Start(a job.Assignment, spec job.Spec) bool { return s.deliveries.start(a, spec) }
+
+// Stop recalls a dispatch. One that was not acknowledged ends at once. A
+// running one ends when its worker reports the end or the grace is over, which
+// revokes the lease; if the worker has not received the recall, the dispatch
+// ends only with its lease, because the job may still be running. A superseded
+// dispatch has moved to another node, which reports its outcome: it is removed
+// here without one, unless a later move has brought it back.
+func (s *Server) Stop(r job.Recall) { s.deliveries.stop(r) }
+
+// Running returns the lease and progress of a dispatch that runs at a worker of
+// this node. ok is false if the dispatch is not here or not acknowledged.
+func (s *Server) Running(id job.ID, n uint32) (r job.Progress, ok bool) {
+	return s.deliveries.running(id, n)
+}
+
 // Serve accepts connections from ln until ctx ends. It then sends BYE on every
 // connection, closes them all, reports dispatches that hold no lease as
 // interrupted, and returns nil. It closes ln. It must be called at most once.
@@ -90,14 +104,14 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	stop := context.AfterFunc(ctx, func() { ln.Close() })
 	defer stop()
 	var background sync.WaitGroup
-	background.Go(func() { s.runTimers(connCtx) })
+	background.Go(func() { s.deliveries.runTimers(connCtx) })
 	background.Go(func() { s.runPurge(connCtx) })
 	s.log.Info("edge is listening", "addr", ln.Addr().String(), "tls", s.tls != nil, "token", s.cfg.Server.Token != "")
 	err := s.accept(ctx, connCtx, ln)
 	ln.Close()
 	s.closeConns()
 	s.connLoops.Wait()
-	s.reportInterrupted()
+	s.deliveries.reportInterrupted()
 	cancelConns()
 	background.Wait()
 	return err
@@ -158,41 +172,16 @@ func (s *Server) startConn(ctx context.Context, nc net.Conn) {
 	}()
 }
 
-// registerWorker adds the connection to the registered workers under wid.
-func (s *Server) registerWorker(c *conn, wid string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.anonymous, c)
-	c.wid = wid
-	s.workers[wid] = c
-}
-
-// removeConn removes a closed connection. Its dispatches that were not
-// acknowledged end as never started; running ones stay until their lease
-// expires.
+// removeConn removes a closed connection and its worker.
 func (s *Server) removeConn(c *conn) {
 	s.mu.Lock()
 	delete(s.conns, c)
 	delete(s.anonymous, c)
-	delete(s.workers, c.wid)
 	if s.connsByHost[c.host]--; s.connsByHost[c.host] <= 0 {
 		delete(s.connsByHost, c.host)
 	}
-	c.closed = true
-	for _, sub := range c.subs {
-		s.closeSubscription(sub)
-	}
-	var reports []report
-	for d := range c.jobs {
-		if d.state == reserved {
-			reports = append(reports, s.endLocked(d, lostOutcome(d, "connection lost before ACK")))
-		}
-		d.setConnLocked(nil)
-	}
-	c.jobs = nil
 	s.mu.Unlock()
-	s.reportOutcomes(reports...)
-	s.flushOffers()
+	s.deliveries.removeWorker(&c.worker)
 }
 
 // runPurge closes connections that do not register in time. It returns when ctx
@@ -206,61 +195,38 @@ func (s *Server) runPurge(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		s.mu.Lock()
-		anonymous := make([]*conn, 0, len(s.anonymous))
-		for c := range s.anonymous {
-			anonymous = append(anonymous, c)
-		}
-		s.mu.Unlock()
 		now := time.Now()
-		for _, c := range anonymous {
+		for _, c := range s.listAnonymous() {
 			c.tick(now)
 		}
 	}
 }
 
+// listAnonymous returns the connections that have not registered.
+func (s *Server) listAnonymous() []*conn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(s.anonymous))
+}
+
 // Drain withdraws all offers and sends the reason to the workers with DRAIN.
 // Running jobs go on. Further calls have no effect until [Server.Resume].
 func (s *Server) Drain(reason string) {
-	s.mu.Lock()
-	if s.draining {
-		s.mu.Unlock()
-		return
-	}
-	s.draining = true
-	s.drainDeadline = time.Now().Add(s.cfg.Delivery.DrainGrace)
-	var workers []*conn
-	for _, c := range s.workers {
-		workers = append(workers, c)
-		for _, sub := range c.subs {
-			s.offers.markDirty(sub)
-		}
-	}
-	s.mu.Unlock()
-	s.flushOffers()
+	workers := s.deliveries.setDraining(true)
+	deadline := time.Now().Add(s.cfg.Delivery.DrainGrace)
 	edges := slices.Clone(s.cluster.Edges())
-	for _, c := range workers {
-		drain := overhop.Fields{"reason": reason, "close_at": s.drainDeadline}
+	for _, w := range workers {
+		drain := overhop.Fields{"reason": reason, "close_at": deadline}
 		if len(edges) > 0 {
 			edges = append(edges[1:], edges[0]) // spread the workers over the other nodes
 			drain["reconnect"] = edges
 		}
-		c.pushFields(overhop.TDrain, drain)
+		w.conn.pushFields(overhop.TDrain, drain)
 	}
 }
 
 // Resume ends a drain: the capacity of connected workers is offered again.
-func (s *Server) Resume() {
-	s.mu.Lock()
-	s.draining = false
-	for _, c := range s.workers {
-		for _, sub := range c.subs {
-			s.offers.markDirty(sub)
-		}
-	}
-	s.mu.Unlock()
-	s.flushOffers()
-}
+func (s *Server) Resume() { s.deliveries.setDraining(false) }
 
 // DrainReasonStop is the reason sent with DRAIN and BYE when the node stops.
 const DrainReasonStop = "node stops"
@@ -270,146 +236,9 @@ func (s *Server) closeConns() {
 	s.Drain(DrainReasonStop)
 	s.mu.Lock()
 	s.closing = true
-	conns := make([]*conn, 0, len(s.conns))
-	for c := range s.conns {
-		conns = append(conns, c)
-	}
+	conns := slices.Collect(maps.Keys(s.conns))
 	s.mu.Unlock()
 	for _, c := range conns {
 		c.bye("SHUTDOWN", DrainReasonStop)
 	}
-}
-
-// reportInterrupted ends, when the node stops, the dispatches that were not
-// acknowledged and those whose lease has expired. A worker with a valid lease
-// may still be running its job, or be reconnecting to another node: such a
-// dispatch is left to the authority, which ends it when the lease expires.
-func (s *Server) reportInterrupted() {
-	now := time.Now()
-	s.mu.Lock()
-	var reports []report
-	for _, d := range s.dispatches {
-		if d.state == reserved || (d.state == running || d.state == recalling) && !d.leaseUntil.After(now) {
-			reports = append(reports, s.endLocked(d, job.Outcome{Status: job.Interrupted, Started: d.state != reserved}))
-		}
-	}
-	s.mu.Unlock()
-	s.reportOutcomes(reports...)
-}
-
-// Cluster is what the edge needs of its node.
-type Cluster interface {
-	// Session returns a session for one connection. Its reads reflect its
-	// earlier writes.
-	Session() Session
-	// Secret returns the yard's key for lease tokens, the same on every node.
-	// It is empty until the node has it, then constant; no jobs are delivered
-	// before. It does not block.
-	Secret() []byte
-	// Resume moves dispatch n of the job to a worker of this node. It returns
-	// [job.ErrLeaseLost] if n is not the job's current dispatch.
-	Resume(ctx context.Context, id job.ID, n uint32, worker string) (job.Assignment, error)
-	// Edges returns the addresses, host:port, to which clients of this node may
-	// reconnect when it stops. It does not block.
-	Edges() []string
-	// Status returns what STATUS shows in addition to the edge's own figures.
-	Status(ctx context.Context) (Status, error)
-}
-
-// Session is the set of yard operations that one connection uses. Errors are
-// those of package job, possibly wrapped; any other error is reported to the
-// client as an internal failure. A session is not used concurrently, except for
-// ObserveIndex.
-type Session interface {
-	Queues
-	Jobs
-	Admin
-
-	// ObserveIndex makes later reads reflect the log up to index. It does not
-	// block and may be called concurrently.
-	ObserveIndex(index uint64)
-}
-
-// Queues reads and changes queues.
-type Queues interface {
-	Queue(ctx context.Context, name string) (job.Queue, bool, error)
-	Queues(ctx context.Context) ([]job.Queue, error) // in any order
-	AddQueue(ctx context.Context, name string, cfg job.QueueConfig) (job.ID, error)
-	RemoveQueue(ctx context.Context, name string) error
-	// PauseQueue pauses or resumes a queue. It returns job.ErrQueuePaused or
-	// job.ErrQueueNotPaused if there is nothing to change.
-	PauseQueue(ctx context.Context, name string, paused bool) error
-}
-
-// Jobs accepts and reads jobs.
-type Jobs interface {
-	// Enqueue accepts a job and calls done once, from any goroutine, when the
-	// job is accepted or refused. Jobs are accepted in the order of the calls.
-	// It refuses a queue that does not exist, then a system queue. With an
-	// empty key the yard generates the id.
-	Enqueue(ctx context.Context, queue string, spec job.Spec, key string, done func(job.ID, error))
-	// Job returns a job with its body and its result, which may have to be read
-	// from disk. Peek returns it without them, from memory.
-	Job(ctx context.Context, id job.ID) (job.View, bool, error)
-	Peek(ctx context.Context, id job.ID) (job.View, bool, error)
-	// Await blocks until the job has ended or ctx is done. The view has a
-	// result and no body.
-	Await(ctx context.Context, id job.ID) (job.View, error)
-	// List returns a page (from 1) of a queue's jobs in a state, oldest first.
-	List(ctx context.Context, queue string, state job.State, page, size int) ([]job.View, error)
-	// Stats returns the number of a queue's jobs by state.
-	Stats(ctx context.Context, queue string) (counts [job.Failed + 1]uint64, err error)
-}
-
-// Admin changes jobs and queues that have been accepted.
-type Admin interface {
-	RemoveJob(ctx context.Context, id job.ID) error
-	Cancel(ctx context.Context, id job.ID, reason string) (job.State, error)
-	Retry(ctx context.Context, id job.ID) (job.State, error)
-	// Clear removes a queue's jobs in the given states.
-	Clear(ctx context.Context, queue string, states []job.State) (removed int, err error)
-	// Obliterate removes a queue and all its jobs. It refuses if jobs are
-	// active, unless force is set.
-	Obliterate(ctx context.Context, queue string, force bool) (removed int, err error)
-}
-
-// Executor is the node's agent as the edge sees it: it receives offers,
-// outcomes, log lines and the health of workers. Its methods do not block and
-// do not call back into the edge before they return. Adopt, WorkerLease,
-// Stalled and Recovered are called with the edge's locks held.
-type Executor interface {
-	// Adopt takes over a running dispatch whose worker came from another node;
-	// from then on it is stopped and reported as if Start had accepted it. It
-	// returns false if the node may not run it.
-	Adopt(a job.Assignment) bool
-	// WorkerLease returns the end of a lease that a worker asks for until the
-	// given time: that time, or the end of the node's own lease if that is
-	// earlier.
-	WorkerLease(until time.Time) time.Time
-	// Offer announces how many jobs one worker takes from one queue, as an
-	// absolute number. Free 0 withdraws the offer.
-	Offer(o job.Offer)
-	// Report reports how a dispatch ended: once for every dispatch that Start
-	// or Adopt accepted, and also for a dispatch of another node whose worker
-	// sends the end to this one. If done is not nil it is called once, from
-	// another goroutine, when the outcome is committed or known to be stale.
-	Report(o job.Outcome, done func(job.Settled))
-	// Log records a line of a dispatch's log. It never blocks.
-	Log(l job.LogLine)
-	// Stalled reports that a worker, named by its channel, takes jobs and does
-	// not work on them. Recovered reports that it works again or has come back
-	// over another connection.
-	Stalled(worker, reason string)
-	Recovered(worker, recovery string)
-}
-
-// Status is the node's part of the answer to STATUS.
-type Status struct {
-	DataPath     string
-	PathExists   bool
-	DataSize     int64 // bytes
-	Bootstrapped bool  // the yard's queues are known on this node
-	Queues       int
-	PausedQueues int
-	Cluster      map[string]string // shown as "cluster"
 }

@@ -2,6 +2,7 @@ package edge
 
 import (
 	"encoding/binary"
+	"sort"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -28,12 +29,18 @@ func largeFrame() []byte {
 	return build(mib - slack)
 }
 
-// freeBudget returns the available bytes of the frame budget.
+// freeBudget returns the available bytes of the frame budget, 0 while a frame
+// waits.
 func (h *harness) freeBudget() int {
 	synctest.Wait()
-	h.server.frameBudget.mu.Lock()
-	defer h.server.frameBudget.mu.Unlock()
-	return h.server.frameBudget.available
+	frames := h.server.links.frames
+	return sort.Search(2*mib, func(n int) bool {
+		ok := frames.TryAcquire(int64(n + 1))
+		if ok {
+			frames.Release(int64(n + 1))
+		}
+		return !ok
+	})
 }
 
 // writeAsync writes what the server may be slow to read.

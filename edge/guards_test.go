@@ -68,9 +68,9 @@ func TestRefusal_Guards(t *testing.T) {
 			"the rate limit key is held, so no job was made; it is free in 1ms", `{"retry_after_ms":1}`,
 		},
 	} {
-		code, message, details := wireError(c.err)
-		if got := text(overhop.AppendValue(nil, details)); code != c.code || message != c.message || got != c.details {
-			t.Errorf("%v: %s %q %s, want %s %q %s", c.err, code, message, got, c.code, c.message, c.details)
+		e := wireError(c.err)
+		if got := text(overhop.AppendValue(nil, e.details)); e.code != c.code || e.message != c.message || got != c.details {
+			t.Errorf("%v: %s %q %s, want %s %q %s", c.err, e.code, e.message, got, c.code, c.message, c.details)
 		}
 	}
 }

@@ -41,7 +41,7 @@ func bubble(t *testing.T, cfg Config, test func(*harness)) {
 		if err := <-r.served; err != nil {
 			t.Errorf("serve: %v", err)
 		}
-		if n := len(r.server.conns) + len(r.server.workers) + len(r.server.anonymous) + len(r.server.connsByHost); n > 0 {
+		if n := len(r.server.conns) + len(r.server.deliveries.workers) + len(r.server.anonymous) + len(r.server.connsByHost); n > 0 {
 			t.Errorf("%d connections are kept after the end", n)
 		}
 	})
@@ -276,12 +276,12 @@ type cuttable struct{ net.Conn }
 func (h *harness) onlyWorker() string {
 	h.t.Helper()
 	synctest.Wait()
-	h.server.mu.Lock()
-	defer h.server.mu.Unlock()
-	if len(h.server.workers) != 1 {
-		h.t.Fatalf("%d workers, want 1", len(h.server.workers))
+	h.server.deliveries.mu.Lock()
+	defer h.server.deliveries.mu.Unlock()
+	if len(h.server.deliveries.workers) != 1 {
+		h.t.Fatalf("%d workers, want 1", len(h.server.deliveries.workers))
 	}
-	for wid := range h.server.workers {
+	for wid := range h.server.deliveries.workers {
 		return wid
 	}
 	return ""

@@ -19,7 +19,7 @@ func jid(queue string, id job.ID) string {
 }
 
 // errBadJID refuses a text that is not of the form "<queue>:<uuid>".
-var errBadJID = &codeError{overhop.CodeInvalidJobID, "jid must be <queue>:<uuid>"}
+var errBadJID = &codeError{overhop.CodeInvalidJobID, "jid must be <queue>:<uuid>", nil}
 
 // parseJID splits a jid. It accepts the UUID in canonical form only, and
 // refuses system queues.
@@ -42,7 +42,7 @@ type viewFunc func(ctx context.Context, id job.ID) (job.View, bool, error)
 
 // find returns the job with the given jid. A job that does not exist is not an
 // error.
-func (c *conn) find(ctx context.Context, name string, view viewFunc) (v job.View, found bool, err error) {
+func (q queries) find(ctx context.Context, name string, view viewFunc) (v job.View, found bool, err error) {
 	queue, id, err := parseJID([]byte(name))
 	if err != nil {
 		return v, false, err
@@ -56,8 +56,8 @@ func (c *conn) find(ctx context.Context, name string, view viewFunc) (v job.View
 
 // require is find for requests that need the job: it returns job.ErrJobNotFound
 // if there is none.
-func (c *conn) require(ctx context.Context, name string, view viewFunc) (job.View, error) {
-	v, found, err := c.find(ctx, name, view)
+func (q queries) require(ctx context.Context, name string, view viewFunc) (job.View, error) {
+	v, found, err := q.find(ctx, name, view)
 	if err == nil && !found {
 		err = job.ErrJobNotFound
 	}
@@ -86,7 +86,7 @@ func (c *conn) startEnqueue(e overhop.Envelope) error {
 	}
 	spec, err := specOf(&m)
 	if limit := c.s.cfg.Wire.MaxEnvelope - questOverhead; err == nil && len(e.P) > limit {
-		err = &detailedError{&codeError{overhop.CodeResultTooLarge, "the job would not fit into a QUEST"}, overhop.Fields{"limit": limit}}
+		err = &codeError{overhop.CodeResultTooLarge, "the job would not fit into a QUEST", overhop.Fields{"limit": limit}}
 	}
 	if err == nil && m.Notify {
 		err = c.beginAwait()
@@ -178,24 +178,24 @@ func acquireConversion(r overhop.Raw) (release func()) {
 	return func() { <-conversions }
 }
 
-func (c *conn) handleJob(ctx context.Context, name string) (overhop.Raw, error) {
-	v, found, err := c.find(ctx, name, c.cluster.Job)
+func (q queries) handleJob(ctx context.Context, name string) (overhop.Raw, error) {
+	v, found, err := q.find(ctx, name, q.cluster.Job)
 	if err != nil || !found {
 		return nil, err
 	}
-	return c.s.jobFields(&v).Raw(), nil
+	return q.jobFields(&v).Raw(), nil
 }
 
-func (c *conn) handleRmJob(ctx context.Context, name string) (overhop.Raw, error) {
-	v, err := c.require(ctx, name, c.cluster.Peek)
+func (q queries) handleRmJob(ctx context.Context, name string) (overhop.Raw, error) {
+	v, err := q.require(ctx, name, q.cluster.Peek)
 	if err != nil {
 		return nil, err
 	}
-	return nil, c.cluster.RemoveJob(ctx, v.ID)
+	return nil, q.cluster.RemoveJob(ctx, v.ID)
 }
 
-func (c *conn) handleLsJob(ctx context.Context, m overhop.ListJobs) (overhop.Raw, error) {
-	if _, found, err := c.cluster.Queue(ctx, m.Queue); err != nil || !found {
+func (q queries) handleLsJob(ctx context.Context, m overhop.ListJobs) (overhop.Raw, error) {
+	if _, found, err := q.cluster.Queue(ctx, m.Queue); err != nil || !found {
 		if err == nil {
 			err = job.ErrQueueNotFound
 		}
@@ -205,21 +205,21 @@ func (c *conn) handleLsJob(ctx context.Context, m overhop.ListJobs) (overhop.Raw
 	if !ok {
 		return nil, badStatus(m.Status)
 	}
-	pages := c.s.cfg.Pagination
+	pages := q.cfg.Pagination
 	size := pages.PageSize
 	if m.PageSize > 0 {
 		size = int(min(m.PageSize, int64(pages.largestPage())))
 	}
-	views, err := c.cluster.List(ctx, m.Queue, state, int(m.Page), size)
+	views, err := q.cluster.List(ctx, m.Queue, state, int(m.Page), size)
 	if errors.Is(err, job.ErrTooLarge) {
-		return nil, &detailedError{&codeError{overhop.CodeResponseTooLarge, err.Error()}, overhop.Fields{"limit": c.s.cfg.Wire.MaxEnvelope}}
+		return nil, &codeError{overhop.CodeResponseTooLarge, err.Error(), overhop.Fields{"limit": q.cfg.Wire.MaxEnvelope}}
 	}
 	if err != nil {
 		return nil, err
 	}
 	records := make([]any, len(views))
 	for i := range views {
-		records[i] = c.s.jobFields(&views[i])
+		records[i] = q.jobFields(&views[i])
 	}
 	return overhop.Fields{
 		"q": m.Queue, "status": m.Status, "page": m.Page, "page_size": size, "jobs": records,
@@ -227,33 +227,33 @@ func (c *conn) handleLsJob(ctx context.Context, m overhop.ListJobs) (overhop.Raw
 }
 
 func badStatus(name string) error {
-	return &codeError{overhop.CodeInvalidStatusFilter, "status " + truncate(name, 40) + " is not one of new, waiting, delayed, active, completed, failed"}
+	return &codeError{overhop.CodeInvalidStatusFilter, "status " + truncate(name, 40) + " is not one of new, waiting, delayed, active, completed, failed", nil}
 }
 
-func (c *conn) handleCancel(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
+func (q queries) handleCancel(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
 	name, reason, err := overhop.ParseCancel(p)
 	if err != nil {
 		return nil, err
 	}
-	v, err := c.require(ctx, name, c.cluster.Peek)
+	v, err := q.require(ctx, name, q.cluster.Peek)
 	if err != nil {
 		return nil, err
 	}
-	state, err := c.cluster.Cancel(ctx, v.ID, reason)
+	state, err := q.cluster.Cancel(ctx, v.ID, reason)
 	if errors.Is(err, job.ErrJobEnded) {
-		if v, found, _ := c.find(ctx, name, c.cluster.Peek); found && v.State.Ended() {
-			err = &detailedError{err, overhop.Fields{"status": v.State.String()}}
+		if v, found, _ := q.find(ctx, name, q.cluster.Peek); found && v.State.Ended() {
+			err = &codeError{overhop.CodeAlreadyTerminal, err.Error(), overhop.Fields{"status": v.State.String()}}
 		}
 	}
 	return textField("status", state.String()), err
 }
 
-func (c *conn) handleRetryJob(ctx context.Context, name string) (overhop.Raw, error) {
-	v, err := c.require(ctx, name, c.cluster.Peek)
+func (q queries) handleRetryJob(ctx context.Context, name string) (overhop.Raw, error) {
+	v, err := q.require(ctx, name, q.cluster.Peek)
 	if err != nil {
 		return nil, err
 	}
-	state, err := c.cluster.Retry(ctx, v.ID)
+	state, err := q.cluster.Retry(ctx, v.ID)
 	return textField("status", state.String()), err
 }
 
@@ -261,12 +261,12 @@ func (c *conn) handleRetryJob(ctx context.Context, name string) (overhop.Raw, er
 // Active jobs are never removed.
 var clearable = []job.State{job.New, job.Waiting, job.Delayed, job.Completed, job.Failed}
 
-func (c *conn) handleClrQueue(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
+func (q queries) handleClrQueue(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
 	queue, statuses, err := overhop.ParseClrQueue(p)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.checkUserQueue(ctx, queue); err != nil {
+	if err := q.checkUserQueue(ctx, queue); err != nil {
 		return nil, err
 	}
 	states := clearable
@@ -280,19 +280,19 @@ func (c *conn) handleClrQueue(ctx context.Context, p overhop.Raw) (overhop.Raw, 
 		}
 		states = append(states, state)
 	}
-	removed, err := c.cluster.Clear(ctx, queue, states)
+	removed, err := q.cluster.Clear(ctx, queue, states)
 	return removedField(removed), err
 }
 
-func (c *conn) handleObliterate(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
+func (q queries) handleObliterate(ctx context.Context, p overhop.Raw) (overhop.Raw, error) {
 	queue, force, err := overhop.ParseObliterate(p)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.checkUserQueue(ctx, queue); err != nil {
+	if err := q.checkUserQueue(ctx, queue); err != nil {
 		return nil, err
 	}
-	removed, err := c.cluster.Obliterate(ctx, queue, force)
+	removed, err := q.cluster.Obliterate(ctx, queue, force)
 	return removedField(removed), err
 }
 

@@ -44,7 +44,7 @@ func TestLease_EndsWithTheNodes(t *testing.T) {
 		within("BEAT", leaseOf(t, p.ask(overhop.TBeat, leaseFields(q), overhop.TOK), "lease_until"))
 
 		r.cluster.resume = func(_ job.ID, n uint32, _ string) (job.Assignment, error) { return assignment(p, n), nil }
-		tok := r.server.tokens.mint(job.DispatchID{Job: someJobID, N: 7})
+		tok := r.server.deliveries.tokens.mint(job.DispatchID{Job: someJobID, N: 7})
 		moved := fields{"jid": someJob, "tok": tok[:]}
 		within("resumed", leaseOf(t, p.ask(overhop.TBeat, moved, overhop.TOK), "lease_until"))
 
@@ -136,17 +136,17 @@ func TestStop_OfAnEarlierStay(t *testing.T) {
 			a.MoveIndex = 26
 			return a, nil
 		}
-		tok := r.server.tokens.mint(job.DispatchID{Job: someJobID, N: 7})
+		tok := r.server.deliveries.tokens.mint(job.DispatchID{Job: someJobID, N: 7})
 		h := fields{"jid": someJob, "tok": tok[:]}
 		p.ask(overhop.TBeat, h, overhop.TOK)
 		for _, moved := range []uint64{25, 26} {
 			r.server.Stop(job.Recall{Job: someJobID, N: 7, Reason: job.RecallSuperseded, MoveIndex: moved})
-			if len(r.server.dispatches) != 1 {
+			if len(r.server.deliveries.dispatches) != 1 {
 				t.Fatalf("the recall by entry %d stopped a dispatch that entry 26 moved here", moved)
 			}
 		}
 		r.server.Stop(job.Recall{Job: someJobID, N: 7, Reason: job.RecallSuperseded, MoveIndex: 27})
-		if len(r.server.dispatches) != 0 {
+		if len(r.server.deliveries.dispatches) != 0 {
 			t.Error("the recall by a later entry is ignored")
 		}
 	})

@@ -17,10 +17,10 @@ func (c *conn) startNack(e overhop.Envelope) error {
 	if err != nil {
 		return err
 	}
-	d, err := c.lockDispatch(c.ctx, n.LeaseRef)
-	s := c.s
+	w, ds := &c.worker, c.worker.ds
+	d, err := w.lockDispatch(c.ctx, n.LeaseRef)
 	if err == nil && d.state != reserved {
-		s.mu.Unlock()
+		ds.mu.Unlock()
 		err = job.ErrNotActive
 	}
 	if err != nil {
@@ -39,28 +39,25 @@ func (c *conn) startNack(e overhop.Envelope) error {
 			}
 			return overhop.AppendOK(b, e.RID, overhop.EmptyMap)
 		})
-		s.mu.Lock() // only now, so that the job is not sent again before the answer
-		c.addCreditsLocked(d.queue, n.Credits)
-		s.mu.Unlock()
-		s.flushOffers()
+		ds.mu.Lock() // only now, so that the job is not sent again before the answer
+		w.addCreditsLocked(d.queue, n.Credits)
+		ds.unlock()
 	})
 	o := job.Outcome{Status: job.Declined, RetryAfter: &n.Delay}
 	if n.Reason != "" {
 		o.Fault = &job.Fault{Message: truncate(n.Reason, job.MaxInlineFault/2)}
 	}
-	rep := s.endLocked(d, o)
-	s.mu.Unlock()
-	s.reportOutcomes(rep)
-	s.flushOffers()
+	rep := ds.endLocked(d, o)
+	ds.unlock(rep)
 	return nil
 }
 
 // addCreditsLocked adds the credits that came with the end of a dispatch to the
 // connection's subscription to its queue: the QUEST's own, unless the worker
 // has reconnected.
-func (c *conn) addCreditsLocked(queue string, credits uint32) {
-	if sub := c.byQueue[queue]; sub != nil && credits > 0 {
-		c.s.addCredits(sub, credits)
+func (w *worker) addCreditsLocked(queue string, credits uint32) {
+	if sub := w.byQueue[queue]; sub != nil && credits > 0 {
+		sub.addCredits(credits)
 	}
 }
 
@@ -106,49 +103,45 @@ func lossyJSON(r overhop.Raw) json.RawMessage {
 // worker may report an end twice, or to a node that never had the dispatch: the
 // authority decides which report is the first.
 func (c *conn) settleDispatch(rid string, h overhop.LeaseRef, credits uint32, outcome func(*dispatch) job.Outcome) {
-	s := c.s
+	w, ds := &c.worker, c.worker.ds
 	slot, release := c.out.reserve(), c.detachFrame()
 	answer := func(settled job.Settled, err error) {
 		release()
 		c.cluster.ObserveIndex(settled.Index)
 		c.out.fill(slot, func(b []byte) []byte { return appendSettled(b, rid, settled, err) })
 	}
-	r, err := c.checkToken(h)
+	r, err := w.checkToken(h)
 	queue, _, _ := parseJID(h.JID)
-	s.mu.Lock()
-	c.addCreditsLocked(string(queue), credits)
+	ds.mu.Lock()
+	w.addCreditsLocked(string(queue), credits)
 	if err != nil {
-		s.mu.Unlock()
-		s.flushOffers()
+		ds.unlock()
 		answer(job.Settled{}, err)
 		return
 	}
-	s.noteAlive(c)
-	d := s.dispatches[r]
+	w.noteAlive()
+	d := ds.dispatches[r]
 	var reports []report
 	switch {
 	case d == nil:
 		d = &dispatch{DispatchID: r, queue: string(queue), heapIndex: -1, waiters: []waiter{answer}}
-		d.token = s.tokens.mint(r)
-		s.dispatches[r] = d
-		reports = append(reports, s.endLocked(d, outcome(nil)))
+		d.token = ds.tokens.mint(r)
+		ds.dispatches[r] = d
+		reports = append(reports, ds.endLocked(d, outcome(nil)))
 	case d.state == ended:
 		d.waiters = append(d.waiters, answer)
-		d.due = time.Now().Add(s.cfg.Delivery.settleWait())
-		s.timers.set(d)
+		d.due = time.Now().Add(ds.cfg.Delivery.settleWait())
+		ds.timers.set(d)
 	case d.state == ackExpired:
-		s.mu.Unlock()
-		s.flushOffers()
-		answer(job.Settled{}, &codeError{overhop.CodeAckTimeout, "the QUEST was not acknowledged in time; the job went elsewhere"})
+		ds.unlock()
+		answer(job.Settled{}, errAckTimeout)
 		return
 	default:
-		s.attachLocked(d, c)
+		ds.attachLocked(d, w)
 		d.waiters = append(d.waiters, answer)
-		reports = append(reports, s.endLocked(d, outcome(d)))
+		reports = append(reports, ds.endLocked(d, outcome(d)))
 	}
-	s.mu.Unlock()
-	s.reportOutcomes(reports...)
-	s.flushOffers()
+	ds.unlock(reports...)
 }
 
 // appendSettled appends the answer to a DONE or a FAIL.
@@ -194,38 +187,36 @@ func jobValue(r overhop.Raw) job.Value {
 	return job.Value{Data: text}
 }
 
-func (c *conn) handleGoodbye(_ context.Context, g overhop.Goodbye) (overhop.Raw, error) {
-	s := c.s
-	s.mu.Lock()
-	c.draining = true
-	c.closeAfterReply = !g.Drain
-	for _, sub := range c.subs {
-		s.offers.markDirty(sub)
-	}
-	inflight := len(c.jobs)
+func (w *worker) handleGoodbye(_ context.Context, g overhop.Goodbye) (overhop.Raw, error) {
+	ds := w.ds
+	ds.mu.Lock()
+	w.draining = true
+	w.closeAfterReply = !g.Drain
+	w.offersChanged()
+	inflight := len(w.jobs)
 	var reports []report
 	if !g.Drain {
-		for d := range c.jobs {
+		for d := range w.jobs {
 			if d.state != ended && d.state != ackExpired {
-				reports = append(reports, s.endLocked(d, job.Outcome{
+				reports = append(reports, ds.endLocked(d, job.Outcome{
 					Status: job.Interrupted, Started: d.state != reserved, Fault: &job.Fault{Message: "worker said goodbye"},
 				}))
 			}
 		}
 	}
-	s.mu.Unlock()
-	s.flushOffers()
-	s.reportOutcomes(reports...)
+	ds.mu.Unlock()
+	ds.flushOffers()
+	ds.reportOutcomes(reports...)
 	return overhop.AppendInt(overhop.AppendStr(overhop.AppendMap(nil, 1), "inflight"), int64(inflight)), nil
 }
 
 // closeIfDrained closes the connection of a worker that is draining and has no
 // jobs left.
-func (s *Server) closeIfDrained(c *conn) {
-	s.mu.Lock()
-	done := c.draining && !c.closed && len(c.jobs) == 0
-	s.mu.Unlock()
+func (w *worker) closeIfDrained() {
+	w.ds.mu.Lock()
+	done := w.draining && !w.closed && len(w.jobs) == 0
+	w.ds.mu.Unlock()
 	if done {
-		c.bye("GOODBYE", "no jobs left")
+		w.conn.bye("GOODBYE", "no jobs left")
 	}
 }

@@ -88,9 +88,9 @@ func converse(r *harness, stream []byte, want verdict) {
 	p.nc.Close()
 	time.Sleep(5 * time.Minute) // beyond every lease and grace
 	synctest.Wait()
-	r.server.mu.Lock()
-	defer r.server.mu.Unlock()
-	if n := len(r.server.conns) + len(r.server.dispatches) + len(r.server.timers.heap) + len(r.server.connsByHost); n > 0 {
+	r.server.deliveries.mu.Lock()
+	defer r.server.deliveries.mu.Unlock()
+	if n := len(r.server.conns) + len(r.server.deliveries.dispatches) + len(r.server.deliveries.timers.heap) + len(r.server.connsByHost); n > 0 {
 		t.Fatalf("%d connections, dispatches, timers and addresses are kept", n)
 	}
 }

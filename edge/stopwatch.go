@@ -43,27 +43,27 @@ func (w *stopwatch) elapsed() time.Duration {
 }
 
 // setReplyByLocked sets the time by which the worker of d must reply.
-// Server.mu is held.
+// deliveries.mu is held.
 func (d *dispatch) setReplyByLocked(until time.Time) {
 	d.replyBy, d.busyAtGrant = until, 0
-	if d.conn != nil {
-		d.busyAtGrant = d.conn.busy.elapsed()
+	if d.worker != nil {
+		d.busyAtGrant = d.worker.conn.busy.elapsed()
 	}
 }
 
 // replyDeadline returns replyBy, postponed by the time during which the
-// connection was not read. Server.mu is held.
+// connection was not read. deliveries.mu is held.
 func (d *dispatch) replyDeadline() time.Time {
-	if d.conn == nil {
+	if d.worker == nil {
 		return d.replyBy
 	}
-	return d.replyBy.Add(d.conn.busy.elapsed() - d.busyAtGrant)
+	return d.replyBy.Add(d.worker.conn.busy.elapsed() - d.busyAtGrant)
 }
 
-// setConnLocked makes c the connection of d's worker, nil for none, and keeps
-// the time that is left for the worker. Server.mu is held.
-func (d *dispatch) setConnLocked(c *conn) {
+// setWorkerLocked makes w the worker of d, nil for none, and keeps the time that
+// is left for it. deliveries.mu is held.
+func (d *dispatch) setWorkerLocked(w *worker) {
 	until := d.replyDeadline()
-	d.conn = c
+	d.worker = w
 	d.setReplyByLocked(until)
 }

@@ -77,9 +77,9 @@ func TestStopwatch_KeepsDeadlines(t *testing.T) {
 		}
 		time.Sleep(2900 * time.Millisecond)
 		synctest.Wait()
-		r.server.mu.Lock()
-		got := r.server.dispatches[job.DispatchID{Job: someJobID, N: 2}].state
-		r.server.mu.Unlock()
+		r.server.deliveries.mu.Lock()
+		got := r.server.deliveries.dispatches[job.DispatchID{Job: someJobID, N: 2}].state
+		r.server.deliveries.mu.Unlock()
 		if got != recalling {
 			t.Errorf("state is %d, want a recall", got)
 		}
@@ -109,7 +109,7 @@ func TestBeat_OneTimeoutForAllJobs(t *testing.T) {
 			var jobs []any
 			for range 20 {
 				id := job.ID(uuid.New())
-				tok := r.server.tokens.mint(job.DispatchID{Job: id, N: 1})
+				tok := r.server.deliveries.tokens.mint(job.DispatchID{Job: id, N: 1})
 				jobs = append(jobs, fields{"jid": jid("jobs", id), "tok": tok[:]})
 			}
 			p.send(overhop.TBeat, "9", fields{"jobs": jobs})
@@ -167,27 +167,27 @@ func TestPeerClosed(t *testing.T) {
 	// this node stays with its worker.
 	r := newHarness(t, Config{})
 	defer func() { r.stop(); <-r.served }()
-	c := r.server.newConn(t.Context(), ours)
-	c.wid = "gone"
+	w := &r.server.newConn(t.Context(), ours).worker
+	w.wid = "gone"
 	asked := false
 	r.cluster.resume = func(job.ID, uint32, string) (job.Assignment, error) {
 		asked = true
 		return job.Assignment{}, nil
 	}
-	if !r.server.tokens.known() {
+	if !r.server.deliveries.tokens.known() {
 		t.Fatal("the secret is not known")
 	}
-	tok := r.server.tokens.mint(job.DispatchID{Job: someJobID, N: 1})
+	tok := r.server.deliveries.tokens.mint(job.DispatchID{Job: someJobID, N: 1})
 	var away *job.UnavailableError
-	if _, err := c.lockDispatch(context.Background(), overhop.LeaseRef{JID: []byte(someJob), Token: tok[:]}); !errors.As(err, &away) || asked {
+	if _, err := w.lockDispatch(context.Background(), overhop.LeaseRef{JID: []byte(someJob), Token: tok[:]}); !errors.As(err, &away) || asked {
 		t.Errorf("asked %t, error %v", asked, err)
 	}
-	other := r.server.newConn(t.Context(), client)
-	d := &dispatch{DispatchID: job.DispatchID{Job: someJobID, N: 1}, conn: other, heapIndex: -1}
-	r.server.mu.Lock()
-	r.server.attachLocked(d, c)
-	r.server.mu.Unlock()
-	if d.conn != other {
+	other := &r.server.newConn(t.Context(), client).worker
+	d := &dispatch{DispatchID: job.DispatchID{Job: someJobID, N: 1}, worker: other, heapIndex: -1}
+	r.server.deliveries.mu.Lock()
+	r.server.deliveries.attachLocked(d, w)
+	r.server.deliveries.mu.Unlock()
+	if d.worker != other {
 		t.Error("a dispatch was attached to a closed connection")
 	}
 }
@@ -253,13 +253,13 @@ func TestLog_Lines(t *testing.T) {
 func TestCongestion_LateNotice(t *testing.T) {
 	bubble(t, Config{}, func(r *harness) {
 		p, _ := r.startWorker(3)
-		r.server.mu.Lock()
-		c := r.server.workers[p.wid]
-		r.server.mu.Unlock()
-		c.out.mu.Lock()
-		c.out.congested.Store(true) // like a push that exceeds its limit
-		c.out.mu.Unlock()
-		r.server.congestionChanged(c)
+		r.server.deliveries.mu.Lock()
+		w := r.server.deliveries.workers[p.wid]
+		r.server.deliveries.mu.Unlock()
+		w.conn.out.mu.Lock()
+		w.conn.out.congested.Store(true) // like a push that exceeds its limit
+		w.conn.out.mu.Unlock()
+		w.congestionChanged()
 		if got := r.executor.offered("jobs", p.wid); got != 0 {
 			t.Errorf("offer is %d while too much waits", got)
 		}
@@ -267,7 +267,7 @@ func TestCongestion_LateNotice(t *testing.T) {
 		if got := r.executor.offered("jobs", p.wid); got != 3 {
 			t.Errorf("offer is %d after all is written, want 3", got)
 		}
-		r.server.congestionChanged(c) // a late call
+		w.congestionChanged() // a late call
 		if got := r.executor.offered("jobs", p.wid); got != 3 {
 			t.Errorf("offer is %d after a late call, want 3", got)
 		}

@@ -1,8 +1,11 @@
 package edge
 
 import (
+	"context"
 	"math"
 	"sync"
+
+	"github.com/google/uuid"
 
 	"github.com/yardmaster-dev/yardmaster/edge/overhop"
 	"github.com/yardmaster-dev/yardmaster/job"
@@ -13,11 +16,11 @@ import (
 const maxOffered = 4096
 
 // subscription is a worker's subscription to a queue. It is guarded by
-// Server.mu, except for sid, queue and conn, which never change.
+// deliveries.mu, except for sid, queue and worker, which never change.
 type subscription struct {
 	sid     string
 	queue   string
-	conn    *conn
+	worker  *worker
 	credits uint32
 	stalled bool // a QUEST was not acknowledged: no jobs until the next CREDIT
 	closed  bool
@@ -26,75 +29,66 @@ type subscription struct {
 	dirty   bool // in offerQueue.dirty
 }
 
-// available returns the number of jobs that may be offered for sub. Server.mu
-// is held.
-func (s *Server) available(sub *subscription) int {
-	c := sub.conn
-	if sub.closed || sub.stalled || s.draining || c.draining || c.closed || c.out.congested.Load() || !c.acceptsJobs() || !s.tokens.known() {
+// available returns the number of jobs that may be offered for sub.
+// deliveries.mu is held.
+func (sub *subscription) available() int {
+	w := sub.worker
+	if sub.closed || sub.stalled || w.ds.draining || w.draining || w.closed || w.conn.out.congested.Load() || !w.conn.acceptsJobs() || !w.ds.tokens.known() {
 		return 0
 	}
 	return int(min(sub.credits, maxOffered))
 }
 
 // addCredits adds credits, up to the maximum of the counter, and ends the stall
-// of a subscription. Server.mu is held.
-func (s *Server) addCredits(sub *subscription, credits uint32) {
+// of a subscription. deliveries.mu is held.
+func (sub *subscription) addCredits(credits uint32) {
 	sub.credits += min(credits, math.MaxUint32-sub.credits)
-	s.noteAlive(sub.conn)
-	s.reviveSubscription(sub, job.RecoveredCredit)
-	s.offers.markDirty(sub)
+	sub.worker.noteAlive()
+	sub.revive(job.RecoveredCredit)
+	sub.changed()
 }
 
-// congestionChanged updates the offers of a worker after c.out.congested has
-// changed. Calls may arrive late, so the present value counts.
-func (s *Server) congestionChanged(c *conn) {
-	s.mu.Lock()
-	for _, sub := range c.subs {
-		s.offers.markDirty(sub)
-	}
-	s.mu.Unlock()
-	s.flushOffers()
-}
-
-func (s *Server) closeSubscription(sub *subscription) {
+func (sub *subscription) close() {
 	sub.closed = true
-	s.offers.markDirty(sub)
+	sub.changed()
+}
+
+// changed records that the offer of sub may have changed. deliveries.mu is
+// held.
+func (sub *subscription) changed() {
+	if !sub.dirty {
+		sub.dirty = true
+		offers := &sub.worker.ds.offers
+		offers.dirty = append(offers.dirty, sub)
+	}
 }
 
 // offerQueue sends changed offers to the agent, those of each subscription in
-// order, without holding Server.mu during the calls.
+// order, without holding deliveries.mu during the calls.
 type offerQueue struct {
-	dirty []*subscription // guarded by Server.mu
+	dirty []*subscription // guarded by deliveries.mu
 
 	flushing sync.Mutex // held while offers are sent
 }
 
-// markDirty records that the offer of sub may have changed. Server.mu is held.
-func (o *offerQueue) markDirty(sub *subscription) {
-	if !sub.dirty {
-		sub.dirty = true
-		o.dirty = append(o.dirty, sub)
-	}
-}
-
 // flushOffers sends the offers of all dirty subscriptions. If another goroutine
 // is sending, that one sends them too.
-func (s *Server) flushOffers() {
-	for s.offers.flushing.TryLock() {
+func (ds *deliveries) flushOffers() {
+	for ds.offers.flushing.TryLock() {
 		var batch [16]job.Offer
 		more := true
 		for more {
-			offers := s.takeOffers(batch[:0])
+			offers := ds.takeOffers(batch[:0])
 			for _, o := range offers {
-				s.executor.Offer(o)
+				ds.executor.Offer(o)
 			}
 			more = len(offers) > 0
 		}
-		s.offers.flushing.Unlock()
+		ds.offers.flushing.Unlock()
 		// What was marked since the last takeOffers found flushing locked.
-		s.mu.Lock()
-		more = len(s.offers.dirty) > 0
-		s.mu.Unlock()
+		ds.mu.Lock()
+		more = len(ds.offers.dirty) > 0
+		ds.mu.Unlock()
 		if !more {
 			return
 		}
@@ -102,75 +96,100 @@ func (s *Server) flushOffers() {
 }
 
 // takeOffers appends the offers of dirty subscriptions that have changed.
-func (s *Server) takeOffers(offers []job.Offer) []job.Offer {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for i, sub := range s.offers.dirty {
-		s.offers.dirty[i] = nil
+func (ds *deliveries) takeOffers(offers []job.Offer) []job.Offer {
+	ds.mu.Lock()
+	defer ds.mu.Unlock()
+	for i, sub := range ds.offers.dirty {
+		ds.offers.dirty[i] = nil
 		sub.dirty = false
-		if available := s.available(sub); available != sub.offered {
+		if available := sub.available(); available != sub.offered {
 			sub.offered = available
-			offers = append(offers, job.Offer{Kind: job.Overhop, Key: sub.queue, Worker: sub.conn.wid, Free: available})
+			offers = append(offers, job.Offer{Kind: job.Overhop, Key: sub.queue, Worker: sub.worker.wid, Free: available})
 		}
 	}
-	s.offers.dirty = s.offers.dirty[:0]
+	ds.offers.dirty = ds.offers.dirty[:0]
 	return offers
 }
 
-var errDraining = &codeError{overhop.CodeDraining, "no more jobs are given out over this connection"}
+// offerAll offers the capacity of all workers again.
+func (ds *deliveries) offerAll() {
+	ds.mu.Lock()
+	for _, w := range ds.workers {
+		w.offersChanged()
+	}
+	ds.unlock()
+}
 
-// subscribe adds a subscription for c's worker.
-func (s *Server) subscribe(c *conn, sid, queue string, credits uint32) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+var (
+	errDraining       = &codeError{overhop.CodeDraining, "no more jobs are given out over this connection", nil}
+	errNoSubscription = &codeError{overhop.CodeSubNotFound, "worker has no such subscription", nil}
+)
+
+// subscribe adds a subscription.
+func (w *worker) subscribe(sid, queue string, credits uint32) error {
+	w.ds.mu.Lock()
+	defer w.ds.mu.Unlock()
 	switch {
-	case s.draining || c.draining:
+	case w.ds.draining || w.draining:
 		return errDraining
-	case c.byQueue[queue] != nil:
-		return &codeError{overhop.CodeDuplicateSub, "worker has a subscription to this queue already"}
-	case len(c.subs) >= s.cfg.Limits.Subscriptions:
-		return &codeError{overhop.CodeRateLimited, "worker has too many subscriptions"}
+	case w.byQueue[queue] != nil:
+		return &codeError{overhop.CodeDuplicateSub, "worker has a subscription to this queue already", nil}
+	case len(w.subs) >= w.ds.cfg.Limits.Subscriptions:
+		return &codeError{overhop.CodeRateLimited, "worker has too many subscriptions", nil}
 	}
-	if c.subs == nil {
-		c.subs, c.byQueue = make(map[string]*subscription), make(map[string]*subscription)
+	if w.subs == nil {
+		w.subs, w.byQueue = make(map[string]*subscription), make(map[string]*subscription)
 	}
-	sub := &subscription{sid: sid, queue: queue, conn: c, credits: credits}
-	c.subs[sid], c.byQueue[queue] = sub, sub
-	s.offers.markDirty(sub)
+	sub := &subscription{sid: sid, queue: queue, worker: w, credits: credits}
+	w.subs[sid], w.byQueue[queue] = sub, sub
+	sub.changed()
 	return nil
 }
 
-var errNoSubscription = &codeError{overhop.CodeSubNotFound, "worker has no such subscription"}
+func (w *worker) handleSubscribe(ctx context.Context, m overhop.Subscribe) (overhop.Raw, error) {
+	_, found, err := w.conn.cluster.Queue(ctx, m.Queue)
+	if err != nil {
+		return nil, err
+	}
+	if !found {
+		return nil, job.ErrQueueNotFound
+	}
+	sid := uuid.NewString()
+	if err := w.subscribe(sid, m.Queue, m.Credits); err != nil {
+		return nil, err
+	}
+	return textField("sid", sid), nil
+}
 
-func (s *Server) unsubscribe(c *conn, sid string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	sub := c.subs[sid]
+func (w *worker) handleUnsubscribe(_ context.Context, sid string) (overhop.Raw, error) {
+	w.ds.mu.Lock()
+	defer w.ds.mu.Unlock()
+	sub := w.subs[sid]
 	if sub == nil {
-		return errNoSubscription
+		return nil, errNoSubscription
 	}
-	delete(c.subs, sid)
-	delete(c.byQueue, sub.queue)
-	s.reviveSubscription(sub, job.RecoveredLeft)
-	s.closeSubscription(sub)
-	return nil
+	delete(w.subs, sid)
+	delete(w.byQueue, sub.queue)
+	sub.revive(job.RecoveredLeft)
+	sub.close()
+	return nil, nil
 }
 
-func (s *Server) credit(c *conn, sid string, credits uint32) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	sub := c.subs[sid]
+func (w *worker) handleCredit(_ context.Context, m overhop.Credit) (overhop.Raw, error) {
+	w.ds.mu.Lock()
+	defer w.ds.mu.Unlock()
+	sub := w.subs[m.SID]
 	switch {
 	case sub == nil:
-		return errNoSubscription
-	case s.draining || c.draining:
-		return errDraining
+		return nil, errNoSubscription
+	case w.ds.draining || w.draining:
+		return nil, errDraining
 	}
-	s.addCredits(sub, credits)
-	return nil
+	sub.addCredits(m.Credits)
+	return nil, nil
 }
 
 // pushCredits pushes a credit balance that the server has changed.
-func (c *conn) pushCredits(sid string, credits uint32, reason string) {
-	c.pushFields(overhop.TCredits, overhop.Fields{"sid": sid, "credits": credits, "reason": reason})
+func (w *worker) pushCredits(sid string, credits uint32, reason string) {
+	w.conn.pushFields(overhop.TCredits, overhop.Fields{"sid": sid, "credits": credits, "reason": reason})
 }

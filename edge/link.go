@@ -1,0 +1,200 @@
+package edge
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/internal/frame"
+	"github.com/yardmaster-dev/yardmaster/internal/logthrottle"
+	"golang.org/x/sync/semaphore"
+)
+
+// minSendRate is the lowest rate, in bytes per second, at which a client may
+// send a large frame: 2 Mbit/s. The read timeout comes on top.
+const minSendRate = 256 << 10
+
+// These bound what is read from a client that is refused, so that the refusal
+// reaches it before the connection is reset.
+const (
+	lingerTime  = 500 * time.Millisecond
+	lingerBytes = 1 << 20
+)
+
+// link is the byte stream of one connection: its socket, and the deadline and
+// memory of the frame that is being read. Only the read loop uses it, except
+// for socket and abort.
+type link struct {
+	*linkLimits
+	nc          net.Conn        // may be a *tls.Conn
+	host        string          // the client's address without its port
+	ctx         context.Context // done when nothing can be written any more
+	cancel      context.CancelFunc
+	busy        stopwatch // runs while a request is handled and nothing is read
+	frameMemory int       // bytes of linkLimits.frames that the current frame takes
+	frameBegun  bool      // the current frame is incomplete and has a read deadline
+}
+
+// linkLimits is what the links of all connections share.
+type linkLimits struct {
+	limits LimitsConfig
+	log    *slog.Logger
+
+	// frames is the memory, in bytes, that the large frames of all connections
+	// may take, each from its reservation until its answer is formed. A frame
+	// gets its whole announced size at once, or waits in order of arrival. So a
+	// frame that has begun never waits for another that waits for it; a client
+	// that sends its frame too slowly is cut off ([link.Started]).
+	frames *semaphore.Weighted
+
+	protocolMismatchLog, slowFrameLog logthrottle.Throttle
+}
+
+// socket returns the connection below TLS, or the connection itself.
+func (l *link) socket() net.Conn {
+	if t, ok := l.nc.(*tls.Conn); ok {
+		return t.NetConn()
+	}
+	return l.nc
+}
+
+// abort closes the connection at once. A close by TLS would wait for a client
+// that may not read.
+func (l *link) abort() { l.socket().Close() }
+
+// handshake performs the TLS handshake if the edge uses TLS. Its time is
+// limited by the purge of connections that have not sent HELLO.
+func (l *link) handshake() error {
+	t, ok := l.nc.(*tls.Conn)
+	if !ok {
+		return nil
+	}
+	err := t.Handshake()
+	if err == nil {
+		return nil
+	}
+	var plain tls.RecordHeaderError
+	switch {
+	case errors.As(err, &plain):
+		l.logProtocolMismatch("it does not speak TLS, and this port speaks nothing else; see [server.tls]")
+	case !isDisconnect(err):
+		l.logProtocolMismatch(err.Error())
+	}
+	return fmt.Errorf("%w: %w", errRefused, err)
+}
+
+// logUnexpectedTLS logs a client that uses TLS on a port that does not. Its
+// first bytes look like a frame of an implausible length.
+func (l *link) logUnexpectedTLS(err error) {
+	const handshake, version = 22, 3 // the first bytes of a TLS record, for all versions in use
+	var size *frame.TooLargeError
+	if errors.As(err, &size) && size.Size>>16 == handshake<<8|version {
+		l.logProtocolMismatch("it speaks TLS, and this port does not; see [server.tls]")
+	}
+}
+
+// logSlowFrame logs a client that was cut off because it did not finish a frame
+// in time.
+func (l *link) logSlowFrame(err error) {
+	if !l.frameBegun || !errors.Is(err, os.ErrDeadlineExceeded) {
+		return
+	}
+	if n, ok := l.slowFrameLog.Allow(time.Now()); ok {
+		l.log.Info("client cut off, frame not completed in time", "peer", l.host, "count", n)
+	}
+}
+
+func (l *link) logProtocolMismatch(reason string) {
+	if n, ok := l.protocolMismatchLog.Allow(time.Now()); ok {
+		l.log.Warn("client protocol mismatch", "peer", l.host, "reason", reason, "count", n)
+	}
+}
+
+// isDisconnect reports whether err means that the connection was closed by
+// either side.
+func isDisconnect(err error) bool {
+	for _, end := range [...]error{io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, net.ErrClosed, syscall.ECONNRESET, syscall.EPIPE} {
+		if errors.Is(err, end) {
+			return true
+		}
+	}
+	return false
+}
+
+// linger waits until a refused client has read the reason: closing a socket
+// with unread input resets the connection, and the reason may be lost.
+func (l *link) linger(err error) {
+	if !errors.Is(err, errRefused) {
+		return
+	}
+	if t, ok := l.nc.(*tls.Conn); ok {
+		t.CloseWrite() // TLS's own end of stream; fails if the handshake did
+	}
+	socket := l.socket()
+	half, ok := socket.(interface{ CloseWrite() error })
+	if !ok || half.CloseWrite() != nil {
+		return
+	}
+	socket.SetReadDeadline(time.Now().Add(lingerTime))
+	io.Copy(io.Discard, io.LimitReader(socket, lingerBytes))
+}
+
+// Started sets the read deadline for the rest of a frame of size bytes that has
+// begun, so that the frame cannot keep its memory for ever.
+func (l *link) Started(size int) {
+	l.frameBegun = true
+	sendTime := time.Duration(size) * time.Second / minSendRate
+	l.nc.SetReadDeadline(time.Now().Add(l.limits.ReadTimeout + sendTime))
+}
+
+// Reserve waits for the memory of a large frame. The wait does not count as the
+// client's silence.
+func (l *link) Reserve(size int) error {
+	l.busy.start()
+	err := l.frames.Acquire(l.ctx, int64(size))
+	l.busy.stop()
+	if err != nil {
+		return net.ErrClosed
+	}
+	l.frameMemory = size
+	l.Started(size)
+	return nil
+}
+
+// setIdleDeadline sets the read deadline for the time between two frames.
+func (l *link) setIdleDeadline(registered bool) {
+	switch idle := l.limits.IdleTimeout; {
+	case idle > 0 && registered:
+		l.nc.SetReadDeadline(time.Now().Add(idle))
+	case l.frameBegun:
+		l.nc.SetReadDeadline(time.Time{})
+	}
+	l.frameBegun = false
+}
+
+// releaseFrame returns the current frame's memory to the budget, unless
+// detachFrame was called for it.
+func (l *link) releaseFrame() {
+	if l.frameMemory > 0 {
+		l.frames.Release(int64(l.frameMemory))
+		l.frameMemory = 0
+	}
+}
+
+// detachFrame keeps the current frame's memory reserved after its handling,
+// until its answer is formed. release must be called once.
+func (l *link) detachFrame() (release func()) {
+	size := l.frameMemory
+	if size == 0 {
+		return func() {}
+	}
+	l.frameMemory = 0
+	return func() { l.frames.Release(int64(size)) }
+}
