@@ -40,10 +40,7 @@ func (s *Server) newConn(ctx context.Context, nc net.Conn) *conn {
 	}
 	c.worker.conn, c.worker.ds = c, &s.deliveries
 	c.in.SetGate(&c.link)
-	c.session.RequireToken(string(s.cfg.Server.Token))
-	if !*s.cfg.Delivery.RequireHelloExt {
-		c.session.AllowExtension()
-	}
+	c.session.Token, c.session.AllowExtension = string(s.cfg.Server.Token), !*s.cfg.Delivery.RequireHelloExt
 	c.out = newOutbox(c.worker.congestionChanged)
 	c.ctx, c.cancel = context.WithCancel(ctx)
 	return c

@@ -78,7 +78,7 @@ func (s *Server) connStats() overhop.Fields {
 	helloed, challenged := 0, 0
 	for _, c := range anonymous {
 		c.sessionMu.Lock()
-		if _, ok := c.session.HelloedAt(); ok {
+		if c.session.Helloed() {
 			helloed++
 		}
 		if c.session.Challenged() {

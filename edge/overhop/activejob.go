@@ -152,14 +152,14 @@ func (q *Quest) timeLeft() (left time.Duration, ok bool) {
 // deadline the failure is final, because the yard does not retry a job that
 // timed out.
 func withStopCause(ctx context.Context, err error) error {
-	var stopped *StopError
-	var own *FailError
+	stopped, ok := errors.AsType[*StopError](context.Cause(ctx))
+	_, own := errors.AsType[*FailError](err)
 	switch {
-	case err == nil || !errors.As(context.Cause(ctx), &stopped):
+	case err == nil || !ok:
 		return err
 	case stopped.Reason == StopDeadline:
 		return &FailError{Message: err.Error(), Type: "timeout", Final: true}
-	case errors.As(err, &own) || stopped.Reason == StopWorker:
+	case own || stopped.Reason == StopWorker:
 		return err
 	}
 	return &FailError{Message: err.Error(), Type: "cancelled"}
@@ -168,11 +168,8 @@ func withStopCause(ctx context.Context, err error) error {
 // interruptedByStop reports whether a handler ended only because the worker
 // stops: its error is that of its context.
 func interruptedByStop(ctx context.Context, err error) bool {
-	var cause, own *StopError
-	if !errors.As(context.Cause(ctx), &cause) || cause.Reason != StopWorker {
-		return false
-	}
-	return errors.Is(err, context.Canceled) || errors.As(err, &own) && own == cause
+	cause, ok := errors.AsType[*StopError](context.Cause(ctx))
+	return ok && cause.Reason == StopWorker && (errors.Is(err, context.Canceled) || errors.Is(err, cause))
 }
 
 // keepForRelease keeps a job whose handler was interrupted, so that its lease
@@ -181,7 +178,7 @@ func (w *Worker) keepForRelease(j *activeJob) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	j.interrupted = true
-	w.closeIdleLocked()
+	w.checkIdleLocked()
 }
 
 // finish records a job's outcome and sends it. It is sent again over later
@@ -212,8 +209,7 @@ func (j *activeJob) finish(result Raw, err error) {
 // newFail converts a handler's error to a FAIL.
 func newFail(err error) Fail {
 	fail := Fail{Message: err.Error(), Retry: true}
-	var detailed *FailError
-	if errors.As(err, &detailed) {
+	if detailed, ok := errors.AsType[*FailError](err); ok {
 		fail.Type, fail.Code, fail.Details = detailed.Type, detailed.Code, detailed.Details
 		fail.Retry, fail.RetryAfter = !detailed.Final, detailed.RetryAfter
 	}
@@ -236,8 +232,7 @@ func (wc *workerConn) sendOutcome(j *activeJob) {
 	end := j.send
 	wc.w.mu.Unlock()
 	end(wc.client, credits, func(_ Raw, err error) {
-		var large *frame.TooLargeError
-		if errors.As(err, &large) || errors.Is(err, ErrNotSendable) {
+		if _, large := errors.AsType[*frame.TooLargeError](err); large || errors.Is(err, ErrNotSendable) {
 			wc.failUnsendable(j, credited, credits, err)
 			return
 		}
@@ -272,18 +267,18 @@ func (wc *workerConn) returnCreditLocked(j *activeJob) uint32 {
 // kept and its outcome is sent again over the next connection.
 func (wc *workerConn) handleSettled(j *activeJob, err error) {
 	w := wc.w
-	var remote *RemoteError
+	remote, refused := errors.AsType[*RemoteError](err)
 	switch {
-	case errors.As(err, &remote) && remote.Code == CodeResultTooLarge:
+	case refused && remote.Code == CodeResultTooLarge:
 		j.finish(nil, &FailError{Message: "result: " + remote.Message, Type: "invalid_result", Final: true})
 		return
-	case remote != nil && remote.Code == CodeUnavailable:
+	case refused && remote.Code == CodeUnavailable:
 		w.loops.Go(func() { wc.resendLater(j, remote.RetryAfter()) })
 		return
-	case err != nil && remote == nil:
+	case err != nil && !refused:
 		return
 	}
-	if remote != nil {
+	if refused {
 		w.Log.Warn("job outcome refused", "job", j.quest.JID, "err", err)
 	}
 	w.mu.Lock()
@@ -293,7 +288,7 @@ func (wc *workerConn) handleSettled(j *activeJob, err error) {
 	if first && sid != "" && j.creditedOn != wc && !w.stopping {
 		owed = wc.returnCreditLocked(j) // the queue was subscribed after the outcome was sent
 	}
-	w.closeIdleLocked()
+	w.checkIdleLocked()
 	w.mu.Unlock()
 	if owed > 0 {
 		wc.credit(sid, owed)
@@ -313,9 +308,6 @@ func (wc *workerConn) resendLater(j *activeJob, after time.Duration) {
 
 // activeJobKey is the context key of a handler's *activeJob.
 type activeJobKey struct{}
-
-// errNotHandler is returned for a context that does not come from a handler.
-var errNotHandler = errors.New("the context is not that of a Worker's handler")
 
 // Progress reports how far the job has come: percent, 0 to 100, and data, which
 // must be acceptable to [Marshal] and at most 4 KiB, or nil. The yard keeps the
@@ -348,7 +340,7 @@ func (q *Quest) Log(ctx context.Context, lines ...string) error {
 func (q *Quest) send(ctx context.Context, t int64, p Fields) error {
 	j, ok := ctx.Value(activeJobKey{}).(*activeJob)
 	if !ok {
-		return errNotHandler
+		return errors.New("the context is not that of a Worker's handler")
 	}
 	j.w.mu.Lock()
 	wc := j.w.conn

@@ -117,21 +117,15 @@ func (q *Quest) appendLeaseRef(b []byte) []byte {
 // the outcome is committed, or with an error, as described at [Client.Go].
 func (c *Client) Done(q *Quest, result Raw, credits uint32, done func(Raw, error)) {
 	c.Go(TDone, func(b []byte) []byte {
-		b = AppendMap(b, 3+creditFields(credits))
-		b = appendCredits(b, credits)
+		if credits == 0 {
+			b = AppendMap(b, 3)
+		} else {
+			b = AppendInt(AppendStr(AppendMap(b, 4), "credits"), int64(credits))
+		}
 		b = AppendStr(AppendStr(b, "jid"), q.JID)
 		b = append(AppendStr(b, "result"), result.orNil()...)
 		return AppendBin(AppendStr(b, "tok"), q.Token[:])
 	}, done)
-}
-
-func creditFields(credits uint32) int { return min(int(credits), 1) }
-
-func appendCredits(b []byte, credits uint32) []byte {
-	if credits == 0 {
-		return b
-	}
-	return AppendInt(AppendStr(b, "credits"), int64(credits))
 }
 
 // Fail ends a dispatch with a failure. The [LeaseRef] of f is ignored, q's is

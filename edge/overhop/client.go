@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/internal/frame"
@@ -57,17 +58,8 @@ type Client struct {
 	wid  string
 	node string
 
-	wake   chan struct{} // capacity 1: out is not empty
-	closed chan struct{} // closed when the connection has ended
-
-	mu           sync.Mutex
-	out          []byte                      // frames that wait to be written
-	writable     chan struct{}               // closed when out is below maxUnsent again; nil: no call is waiting
-	lastRID      uint64                      // rid of the last request
-	pending      map[string]func(Raw, error) // by rid
-	lastActivity time.Time                   // when the last frame was received, or when pending last became non-empty
-	running      bool                        // Run is active and will end the pending requests
-	err          error                       // why the connection has ended
+	requests pipeline
+	running  atomic.Bool // Run is active and will end the pending requests
 }
 
 // Dial connects to a node and registers. ctx limits the time for that, not the
@@ -87,7 +79,7 @@ func Connect(ctx context.Context, nc net.Conn, opts Options) (*Client, error) {
 	}
 	c := &Client{
 		nc: nc, in: frame.NewReader(nc, MaxFrameLimit), opts: opts,
-		wake: make(chan struct{}, 1), closed: make(chan struct{}), pending: make(map[string]func(Raw, error)),
+		requests: pipeline{wake: make(chan struct{}, 1), closed: make(chan struct{}), pending: make(map[string]func(Raw, error))},
 	}
 	stop := context.AfterFunc(ctx, func() { nc.SetDeadline(time.Unix(1, 0)) })
 	err := c.handshake()
@@ -118,6 +110,7 @@ func (c *Client) handshake() error {
 			c.opts.MaxFrame = int(limit)
 		}
 	}
+	c.requests.maxFrame = c.opts.MaxFrame
 	c.in.SetLimit(c.opts.MaxFrame)
 	ok, err := c.roundTrip(TRegister, EmptyMap, TOK)
 	if err != nil {
@@ -130,8 +123,8 @@ func (c *Client) handshake() error {
 // roundTrip sends one request and returns the payload of its answer. It skips
 // an IDENT, which REGISTER answers.
 func (c *Client) roundTrip(t int64, p Raw, want int64) (Raw, error) {
-	c.lastRID++
-	rid := strconv.FormatUint(c.lastRID, 10)
+	c.requests.lastRID++
+	rid := strconv.FormatUint(c.requests.lastRID, 10)
 	if _, err := c.nc.Write(AppendMessage(nil, t, rid, p)); err != nil {
 		return nil, err
 	}
@@ -163,15 +156,13 @@ func (c *Client) Node() string { return c.node }
 
 // Closed returns a channel that is closed when the connection has ended. Requests
 // that are pending then end with [ErrClosed].
-func (c *Client) Closed() <-chan struct{} { return c.closed }
+func (c *Client) Closed() <-chan struct{} { return c.requests.closed }
 
 // Run sends requests, receives messages and calls callbacks until the
 // connection fails, or until ctx ends, when it returns nil. It then closes the
 // connection and fails all pending requests. It must be called at most once.
 func (c *Client) Run(ctx context.Context) error {
-	c.mu.Lock()
-	c.running = true
-	c.mu.Unlock()
+	c.running.Store(true)
 	stop := context.AfterFunc(ctx, func() { c.nc.Close() })
 	defer stop()
 	loops, stopLoops := context.WithCancel(ctx)
@@ -186,7 +177,7 @@ func (c *Client) Run(ctx context.Context) error {
 	if silenceErr != nil {
 		err = silenceErr
 	}
-	c.failPending(fmt.Errorf("%w: %v", ErrClosed, err))
+	c.requests.fail(fmt.Errorf("%w: %v", ErrClosed, err))
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -197,11 +188,8 @@ func (c *Client) Run(ctx context.Context) error {
 // [ErrClosed].
 func (c *Client) Close() error {
 	err := c.nc.Close()
-	c.mu.Lock()
-	running := c.running
-	c.mu.Unlock()
-	if !running {
-		c.failPending(ErrClosed)
+	if !c.running.Load() {
+		c.requests.fail(ErrClosed)
 	}
 	return err
 }
@@ -219,7 +207,7 @@ func (c *Client) readLoop() error {
 		if string(rid) == PushRID {
 			err = c.handlePush(t, p)
 		} else {
-			err = c.handleAnswer(t, rid, p)
+			err = c.requests.answer(t, rid, p)
 		}
 		if err != nil {
 			return err
@@ -227,32 +215,8 @@ func (c *Client) readLoop() error {
 	}
 }
 
-// handleAnswer passes an answer to its request. An answer without a request is
-// an error, because the two sides have lost track of each other.
-func (c *Client) handleAnswer(t int64, rid []byte, p Raw) error {
-	c.mu.Lock()
-	done, known := c.pending[string(rid)]
-	if !known || t != TOK && t != TErr && t != TPong {
-		c.mu.Unlock()
-		return fmt.Errorf("node sent t=%d to request %q, which is not an answer to it", t, rid)
-	}
-	delete(c.pending, string(rid))
-	c.lastActivity = time.Now()
-	c.mu.Unlock()
-	switch {
-	case done == nil:
-	case t == TErr:
-		done(nil, parseErr(p))
-	default:
-		done(p, nil)
-	}
-	return nil
-}
-
 func (c *Client) handlePush(t int64, p Raw) error {
-	c.mu.Lock()
-	c.lastActivity = time.Now()
-	c.mu.Unlock()
+	c.requests.received()
 	switch {
 	case t == TErr:
 		return parseErr(p)
@@ -280,14 +244,11 @@ func (c *Client) writeLoop(ctx context.Context) {
 	var batch []byte
 	for {
 		select {
-		case <-c.wake:
+		case <-c.requests.wake:
 		case <-ctx.Done():
 			return
 		}
-		c.mu.Lock()
-		batch, c.out = c.out, batch[:0]
-		c.signalWritable()
-		c.mu.Unlock()
+		batch = c.requests.take(batch)
 		for part := range slices.Chunk(batch, maxWrite) {
 			c.nc.SetWriteDeadline(time.Now().Add(c.opts.WriteTimeout))
 			if _, err := c.nc.Write(part); err != nil {
@@ -297,24 +258,6 @@ func (c *Client) writeLoop(ctx context.Context) {
 		}
 		if cap(batch) > 1<<20 {
 			batch = nil
-		}
-	}
-}
-
-// failPending fails all requests, including later ones, with err.
-func (c *Client) failPending(err error) {
-	c.mu.Lock()
-	if c.err == nil {
-		c.err = err
-		close(c.closed)
-	}
-	pending := c.pending
-	c.pending = nil
-	c.signalWritable()
-	c.mu.Unlock()
-	for _, done := range pending {
-		if done != nil {
-			done(nil, err)
 		}
 	}
 }
@@ -331,41 +274,12 @@ func (c *Client) failPending(err error) {
 // Go does not limit the number of requests that wait to be sent; [Client.Call]
 // does.
 func (c *Client) Go(t int64, payload func([]byte) []byte, done func(ok Raw, err error)) {
-	c.mu.Lock()
-	err := c.send(t, payload, done)
-	c.mu.Unlock()
+	c.requests.mu.Lock()
+	err := c.requests.addLocked(t, payload, done)
+	c.requests.mu.Unlock()
 	if err != nil && done != nil {
 		done(nil, err)
 	}
-}
-
-// send adds a request to the output. Client.mu is held.
-func (c *Client) send(t int64, payload func([]byte) []byte, done func(Raw, error)) error {
-	if c.err != nil {
-		return c.err
-	}
-	rid := strconv.FormatUint(c.lastRID+1, 10)
-	out, mark := Begin(c.out)
-	out, size := End(payload(out), mark, t, rid)
-	c.out = out[:mark]
-	if size > c.opts.MaxFrame {
-		return &frame.TooLargeError{Size: size, Limit: c.opts.MaxFrame}
-	}
-	// The node would close the connection, and so fail all other requests.
-	if err := Check(out[mark+frame.HeaderLen:]); err != nil {
-		return fmt.Errorf("%w: %v", ErrNotSendable, err)
-	}
-	c.out = out
-	c.lastRID++
-	if len(c.pending) == 0 {
-		c.lastActivity = time.Now()
-	}
-	c.pending[rid] = done
-	select {
-	case c.wake <- struct{}{}:
-	default:
-	}
-	return nil
 }
 
 // Call sends a request of message type t with payload p and returns a copy of
@@ -376,14 +290,14 @@ func (c *Client) Call(ctx context.Context, t int64, p Raw) (Raw, error) {
 		ok  Raw
 		err error
 	}
-	if err := c.lockWritable(ctx); err != nil {
+	if err := c.requests.lockWritable(ctx); err != nil {
 		return nil, err
 	}
 	got := make(chan answer, 1)
-	err := c.send(t, p.append, func(ok Raw, err error) {
+	err := c.requests.addLocked(t, p.append, func(ok Raw, err error) {
 		got <- answer{slices.Clone(ok), err}
 	})
-	c.mu.Unlock()
+	c.requests.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
@@ -392,37 +306,5 @@ func (c *Client) Call(ctx context.Context, t int64, p Raw) (Raw, error) {
 		return a.ok, a.err
 	case <-ctx.Done():
 		return nil, ctx.Err()
-	}
-}
-
-// maxUnsent is the unsent output, in bytes, above which Call waits.
-const maxUnsent = 1 << 20
-
-// lockWritable waits until a request may be added to the output. Without an
-// error it returns with Client.mu held.
-func (c *Client) lockWritable(ctx context.Context) error {
-	for {
-		c.mu.Lock()
-		if len(c.out) < maxUnsent || c.err != nil {
-			return nil
-		}
-		if c.writable == nil {
-			c.writable = make(chan struct{})
-		}
-		writable := c.writable
-		c.mu.Unlock()
-		select {
-		case <-writable:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
-// signalWritable wakes the calls that wait in lockWritable. Client.mu is held.
-func (c *Client) signalWritable() {
-	if c.writable != nil {
-		close(c.writable)
-		c.writable = nil
 	}
 }

@@ -119,11 +119,11 @@ func TestClient_CallsWaitForSpace(t *testing.T) {
 			go c.Enqueue(t.Context(), Enqueue{Queue: "q", Payload: payload})
 		}
 		synctest.Wait()
-		c.mu.Lock()
-		if got := len(c.out); got > 2*maxUnsent {
+		c.requests.mu.Lock()
+		if got := len(c.requests.out); got > 2*maxUnsent {
 			t.Errorf("%d bytes wait", got)
 		}
-		c.mu.Unlock()
+		c.requests.mu.Unlock()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, err := c.Ping(ctx); !errors.Is(err, context.DeadlineExceeded) {

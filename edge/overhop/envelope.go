@@ -162,8 +162,7 @@ func (e *RemoteError) Error() string { return string(e.Code) + ": " + e.Message 
 
 // ErrorCode returns the code of the [*RemoteError] in err's chain, or "".
 func ErrorCode(err error) Code {
-	var remote *RemoteError
-	if errors.As(err, &remote) {
+	if remote, ok := errors.AsType[*RemoteError](err); ok {
 		return remote.Code
 	}
 	return ""

@@ -100,8 +100,8 @@ func (p *Producer) Enqueue(ctx context.Context, e Enqueue) (jid string, err erro
 
 // typedError converts refusals that callers act on to their own types.
 func typedError(err error) error {
-	var remote *RemoteError
-	if !errors.As(err, &remote) {
+	remote, ok := errors.AsType[*RemoteError](err)
+	if !ok {
 		return err
 	}
 	switch remote.Code {
@@ -128,13 +128,13 @@ func (p *Producer) callRetrying(ctx context.Context, t int64, payload Raw) (Raw,
 			return nil, unavailable(err, last)
 		}
 		ok, err := c.Call(ctx, t, payload)
-		var remote *RemoteError
+		remote, refused := errors.AsType[*RemoteError](err)
 		switch {
 		case ctx.Err() != nil && err != nil:
 			return nil, unavailable(ctx.Err(), last)
 		case errors.Is(err, ErrClosed):
 			p.retire(c)
-		case errors.As(err, &remote) && remote.Code == CodeUnavailable:
+		case refused && remote.Code == CodeUnavailable:
 			if try%maxTries == 0 {
 				p.retire(c)
 				c.Close() // calls that wait for this node try another one too

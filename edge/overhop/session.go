@@ -28,13 +28,15 @@ func (l Lifetimes) TickInterval() time.Duration { return min(l.Unhelloed, l.Unre
 //
 // A wrong or missing token is reported in the answer to REGISTER, not to HELLO.
 type Session struct {
-	lifetimes      Lifetimes
-	token          string // required in HELLO; empty: none
-	allowExtension bool   // accept the extension from clients that did not offer it
-	state          state
-	unauthorized   bool      // HELLO did not contain the token
-	since          time.Time // when the connection began or, once helloed, when HELLO arrived
-	identDeadline  time.Time // deadline of the IDENT; zero: none was sent
+	lifetimes     Lifetimes
+	state         state
+	unauthorized  bool      // HELLO did not contain the token
+	since         time.Time // when the connection began or, once helloed, when HELLO arrived
+	identDeadline time.Time // deadline of the IDENT; zero: none was sent
+
+	// These must be set before the first Step.
+	Token          string // REGISTER fails unless HELLO contained it; empty: none is required
+	AllowExtension bool   // accept the extension from clients that did not offer it
 
 	// Hello describes the client. It is valid once HELLO was received.
 	Hello Hello
@@ -50,14 +52,6 @@ const (
 
 // NewSession returns the session of a connection accepted at the time now.
 func NewSession(life Lifetimes, now time.Time) *Session { return &Session{lifetimes: life, since: now} }
-
-// RequireToken makes REGISTER fail unless HELLO contained this token. An empty
-// token means that none is required. It must be called before the first Step.
-func (s *Session) RequireToken(token string) { s.token = token }
-
-// AllowExtension accepts requests of the extension even if HELLO did not offer
-// it. It must be called before the first Step.
-func (s *Session) AllowExtension() { s.allowExtension = true }
 
 // Action is what a server must do after an event.
 type Action uint8
@@ -89,9 +83,8 @@ func refuse(code Code, format string, args ...any) Step {
 // Registered reports whether the client has registered.
 func (s *Session) Registered() bool { return s.state == registered }
 
-// HelloedAt returns when HELLO was received. ok is false unless the client has
-// sent HELLO and not registered.
-func (s *Session) HelloedAt() (at time.Time, ok bool) { return s.since, s.state == helloed }
+// Helloed reports whether the client has sent HELLO and not registered.
+func (s *Session) Helloed() bool { return s.state == helloed }
 
 // Challenged reports whether the client was sent an IDENT and has not
 // registered.
@@ -109,7 +102,7 @@ func (s *Session) Step(e Envelope, now time.Time) Step {
 		return refuse(CodeProtocolViolation, "first message must be HELLO (t=%d), not t=%d", THello, e.T)
 	}
 	s.Hello = parseHello(e.P)
-	s.unauthorized = s.token != "" && !s.tokenMatches(e.P.Get("token"))
+	s.unauthorized = s.Token != "" && !s.tokenMatches(e.P.Get("token"))
 	s.state, s.since = helloed, now
 	return Step{Action: ActionHi}
 }
@@ -118,7 +111,7 @@ func (s *Session) Step(e Envelope, now time.Time) Step {
 // every wrong token of any length; a value that is not text is wrong.
 func (s *Session) tokenMatches(given Raw) bool {
 	text, _ := given.Text()
-	want, got := sha256.Sum256([]byte(s.token)), sha256.Sum256(text)
+	want, got := sha256.Sum256([]byte(s.Token)), sha256.Sum256(text)
 	return subtle.ConstantTimeCompare(want[:], got[:]) == 1
 }
 
@@ -145,7 +138,7 @@ func (s *Session) request(e Envelope) Step {
 		return refuse(CodeProtocolViolation, "t=%d is not allowed after REGISTER", e.T)
 	case e.T >= TPing && e.T <= TQStats:
 		return Step{Action: ActionHandle}
-	case e.T >= TAck && e.T <= TObliterate && (s.allowExtension || s.Hello.Delivery):
+	case e.T >= TAck && e.T <= TObliterate && (s.AllowExtension || s.Hello.Delivery):
 		return Step{Action: ActionHandle}
 	case e.T >= TAck && e.T <= TObliterate:
 		return refuse(CodeProtocolViolation, "t=%d needs ext [%q] in HELLO", e.T, Delivery)

@@ -76,7 +76,7 @@ func TestSessionToken(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := NewSession(lifetimes, startTime)
-			s.RequireToken(c.token)
+			s.Token = c.token
 			if step := s.Step(testEnvelope(THello, c.hello), startTime); step.Action != ActionHi {
 				t.Errorf("HELLO: %+v, want HI", step)
 			}
@@ -90,7 +90,7 @@ func TestSessionToken(t *testing.T) {
 		})
 	}
 	s := NewSession(lifetimes, startTime)
-	s.RequireToken("sesame")
+	s.Token = "sesame"
 	s.Step(testEnvelope(THello, nil), startTime)
 	if step := s.Step(testEnvelope(TPing, nil), startTime); step.Code != CodeProtocolViolation {
 		t.Errorf("PING before REGISTER: %+v", step)

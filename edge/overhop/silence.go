@@ -34,18 +34,18 @@ func (c *Client) watchSilence(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		since, waiting := c.unansweredSince()
+		since, waiting := c.requests.unansweredSince()
 		switch {
 		case !waiting:
 			continue
 		case time.Since(since) > c.opts.ResponseTimeout:
-		case c.opts.probe == nil || time.Since(latest(since, lastAlive)) <= probeAfter:
+		case c.opts.probe == nil || min(time.Since(since), time.Since(lastAlive)) <= probeAfter:
 			continue
 		case c.opts.probe(ctx):
 			lastAlive = time.Now()
 			continue
 		default:
-			if again, waiting := c.unansweredSince(); !waiting || again.After(since) {
+			if again, waiting := c.requests.unansweredSince(); !waiting || again.After(since) {
 				continue // it has answered during the probe
 			}
 		}
@@ -55,20 +55,4 @@ func (c *Client) watchSilence(ctx context.Context) error {
 		c.nc.Close()
 		return fmt.Errorf("node has sent nothing for %s", time.Since(since).Round(watchInterval))
 	}
-}
-
-// unansweredSince returns when the node last sent a frame or, if later, when
-// the oldest pending request was sent. waiting is false if no request is
-// pending.
-func (c *Client) unansweredSince() (since time.Time, waiting bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.lastActivity, len(c.pending) > 0
-}
-
-func latest(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }

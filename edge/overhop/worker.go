@@ -84,8 +84,9 @@ type Worker struct {
 	conn     *workerConn                   // the connection in use; nil: none
 	running  map[[TokenLen]byte]*activeJob // by token; two dispatches of one job may be present, of which one has lost its lease
 	stopping bool
-	released bool          // no more outcomes are sent
-	idle     chan struct{} // closed when the worker is stopping and all outcomes are answered
+	released bool            // no more outcomes are sent
+	idle     context.Context // done when the worker is stopping and all outcomes are answered
+	setIdle  context.CancelFunc
 }
 
 // queueHandler is a queue that the worker serves.
@@ -138,17 +139,14 @@ func (w *Worker) Run(ctx context.Context) error {
 	// run.
 	connCtx, disconnect := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan error, 1)
-	go func() { ended <- w.keepConnected(connCtx) }()
+	w.loops.Go(func() { ended <- w.keepConnected(connCtx) })
 	var err error
 	select {
 	case <-ctx.Done():
-		w.shutdown(stopJobs)
-		disconnect()
-		<-ended
 	case err = <-ended:
-		w.shutdown(stopJobs)
-		disconnect()
 	}
+	w.shutdown(stopJobs)
+	disconnect()
 	stopJobs(&StopError{StopWorker})
 	w.loops.Wait()
 	w.handlers.Wait()
@@ -179,7 +177,8 @@ func (w *Worker) prepare() error {
 	}
 	w.dialer = newNodeDialer(w.Nodes, w.Dial, w.TLS)
 	w.running = make(map[[TokenLen]byte]*activeJob)
-	w.idle, w.stopping, w.released = make(chan struct{}), false, false
+	w.idle, w.setIdle = context.WithCancel(context.Background())
+	w.stopping, w.released = false, false
 	return nil
 }
 
@@ -196,13 +195,13 @@ func (w *Worker) keepConnected(ctx context.Context) error {
 		} else if wc != nil && !slices.Contains(permanentCodes, ErrorCode(err)) {
 			wc.cancel(err)
 		}
-		var drain *drainError
+		drain, draining := errors.AsType[*drainError](err)
 		switch {
 		case ctx.Err() != nil || w.isDone():
 			return nil
 		case slices.Contains(permanentCodes, ErrorCode(err)):
 			return err
-		case errors.As(err, &drain):
+		case draining:
 			w.Log.Info("node is draining, worker switches to another", "addr", wc.addr, "reconnect", drain.addrs)
 			w.dialer.prefer(drain.addrs)
 			continue
@@ -221,11 +220,10 @@ func (w *Worker) activate(wc *workerConn) error {
 	w.mu.Lock()
 	alone, stopping := w.conn == nil, w.stopping
 	w.mu.Unlock()
-	if alone {
+	if alone || stopping {
 		w.switchTo(wc)
 	}
 	if stopping {
-		w.switchTo(wc)
 		return nil
 	}
 	sids, err := wc.subscribe()
@@ -296,7 +294,7 @@ func (w *Worker) shutdown(stopJobs context.CancelCauseFunc) {
 	w.mu.Lock()
 	w.stopping = true
 	wc := w.conn
-	w.closeIdleLocked()
+	w.checkIdleLocked()
 	w.mu.Unlock()
 	if wc != nil {
 		wc.client.Go(TGoodbye, Fields{"reason": "worker stops", "drain": true}.append, nil)
@@ -304,12 +302,12 @@ func (w *Worker) shutdown(stopJobs context.CancelCauseFunc) {
 	grace := time.NewTimer(w.ShutdownGrace)
 	defer grace.Stop()
 	select {
-	case <-w.idle:
+	case <-w.idle.Done():
 	case <-grace.C:
 		stopJobs(&StopError{StopWorker})
 		grace.Reset(stopTimeout)
 		select {
-		case <-w.idle:
+		case <-w.idle.Done():
 		case <-grace.C:
 		}
 	}
@@ -348,28 +346,18 @@ func (w *Worker) release() {
 func (w *Worker) isDone() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.released || w.idleLocked()
+	return w.released || w.idle.Err() != nil
 }
 
-// idleLocked reports whether idle is closed. Worker.mu is held.
-func (w *Worker) idleLocked() bool {
-	select {
-	case <-w.idle:
-		return true
-	default:
-		return false
-	}
-}
-
-// closeIdleLocked closes idle if the worker is stopping and no job needs an
+// checkIdleLocked ends idle if the worker is stopping and no job needs an
 // outcome any more. Worker.mu is held.
-func (w *Worker) closeIdleLocked() {
+func (w *Worker) checkIdleLocked() {
 	for _, j := range w.running {
 		if !j.interrupted {
 			return
 		}
 	}
-	if w.stopping && !w.idleLocked() {
-		close(w.idle)
+	if w.stopping {
+		w.setIdle()
 	}
 }

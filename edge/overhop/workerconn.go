@@ -3,6 +3,7 @@ package overhop
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -162,10 +163,8 @@ func (wc *workerConn) beat() {
 	if idle {
 		wc.client.Go(TPing, EmptyMap.append, nil)
 	}
-	for len(jobs) > 0 {
-		n := min(len(jobs), maxBeatJobs)
-		wc.beatBatch(jobs[:n])
-		jobs = jobs[n:]
+	for batch := range slices.Chunk(jobs, maxBeatJobs) {
+		wc.beatBatch(batch)
 	}
 }
 

@@ -1,0 +1,155 @@
+package overhop
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/internal/frame"
+)
+
+// maxUnsent is the unsent output, in bytes, above which Call waits.
+const maxUnsent = 1 << 20
+
+// pipeline holds the requests of a connection that wait to be written and those
+// that wait for their answer.
+type pipeline struct {
+	maxFrame int           // set before the first request
+	wake     chan struct{} // capacity 1: out is not empty
+	closed   chan struct{} // closed by fail
+
+	mu           sync.Mutex
+	out          []byte                      // frames that wait to be written
+	writable     chan struct{}               // closed when out is below maxUnsent again; nil: no call is waiting
+	lastRID      uint64                      // rid of the last request
+	pending      map[string]func(Raw, error) // by rid
+	lastActivity time.Time                   // when the last frame was received, or when pending last became non-empty
+	err          error                       // why the connection has ended
+}
+
+// lockWritable waits until a request may be added to the output. Without an
+// error it returns with mu held.
+func (pl *pipeline) lockWritable(ctx context.Context) error {
+	for {
+		pl.mu.Lock()
+		if len(pl.out) < maxUnsent || pl.err != nil {
+			return nil
+		}
+		if pl.writable == nil {
+			pl.writable = make(chan struct{})
+		}
+		writable := pl.writable
+		pl.mu.Unlock()
+		select {
+		case <-writable:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// signalWritable wakes the calls that wait in lockWritable. mu is held.
+func (pl *pipeline) signalWritable() {
+	if pl.writable != nil {
+		close(pl.writable)
+		pl.writable = nil
+	}
+}
+
+// addLocked adds a request to the output. mu is held.
+func (pl *pipeline) addLocked(t int64, payload func([]byte) []byte, done func(Raw, error)) error {
+	if pl.err != nil {
+		return pl.err
+	}
+	rid := strconv.FormatUint(pl.lastRID+1, 10)
+	out, mark := Begin(pl.out)
+	out, size := End(payload(out), mark, t, rid)
+	pl.out = out[:mark]
+	if size > pl.maxFrame {
+		return &frame.TooLargeError{Size: size, Limit: pl.maxFrame}
+	}
+	// The node would close the connection, and so fail all other requests.
+	if err := Check(out[mark+frame.HeaderLen:]); err != nil {
+		return fmt.Errorf("%w: %v", ErrNotSendable, err)
+	}
+	pl.out = out
+	pl.lastRID++
+	if len(pl.pending) == 0 {
+		pl.lastActivity = time.Now()
+	}
+	pl.pending[rid] = done
+	select {
+	case pl.wake <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// take returns the output that waits to be written. It continues with the memory
+// of spent, which was written.
+func (pl *pipeline) take(spent []byte) []byte {
+	pl.mu.Lock()
+	defer pl.mu.Unlock()
+	batch := pl.out
+	pl.out = spent[:0]
+	pl.signalWritable()
+	return batch
+}
+
+// received records that the node has sent a frame.
+func (pl *pipeline) received() {
+	pl.mu.Lock()
+	defer pl.mu.Unlock()
+	pl.lastActivity = time.Now()
+}
+
+// answer passes an answer to its request. An answer without a request is an
+// error, because the two sides have lost track of each other.
+func (pl *pipeline) answer(t int64, rid []byte, p Raw) error {
+	pl.mu.Lock()
+	done, known := pl.pending[string(rid)]
+	if !known || t != TOK && t != TErr && t != TPong {
+		pl.mu.Unlock()
+		return fmt.Errorf("node sent t=%d to request %q, which is not an answer to it", t, rid)
+	}
+	delete(pl.pending, string(rid))
+	pl.lastActivity = time.Now()
+	pl.mu.Unlock()
+	switch {
+	case done == nil:
+	case t == TErr:
+		done(nil, parseErr(p))
+	default:
+		done(p, nil)
+	}
+	return nil
+}
+
+// fail fails all requests, including later ones, with err.
+func (pl *pipeline) fail(err error) {
+	pl.mu.Lock()
+	if pl.err == nil {
+		pl.err = err
+		close(pl.closed)
+	}
+	pending := pl.pending
+	pl.pending = nil
+	pl.signalWritable()
+	pl.mu.Unlock()
+	for _, done := range pending {
+		if done != nil {
+			done(nil, err)
+		}
+	}
+}
+
+// unansweredSince returns when the node last sent a frame or, if later, when
+// the oldest pending request was sent. waiting is false if no request is
+// pending.
+func (pl *pipeline) unansweredSince() (since time.Time, waiting bool) {
+	pl.mu.Lock()
+	defer pl.mu.Unlock()
+	return pl.lastActivity, len(pl.pending) > 0
+}
