@@ -166,7 +166,7 @@ func TestLease_ExpiresDuringLoad(t *testing.T) {
 			b.transport.onLoad = func() {
 				// The lease expires before watchLease checks it.
 				b.mu.Lock()
-				b.lease = time.Now()
+				b.lease.until = time.Now()
 				b.mu.Unlock()
 			}
 		})

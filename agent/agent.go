@@ -55,28 +55,23 @@ type Config struct {
 
 // withDefaults returns c with the defaults in place of zero fields.
 func (c Config) withDefaults() Config {
-	def := func(d *time.Duration, v time.Duration) {
-		if *d <= 0 {
-			*d = v
-		}
-	}
-	def(&c.HeartbeatInterval, time.Second)
-	def(&c.ReportTimeout, 5*time.Second)
-	def(&c.DrainTimeout, 10*time.Second)
-	def(&c.StopTimeout, 5*time.Second)
-	if c.MaxReports <= 0 {
-		c.MaxReports = 4
-	}
-	if c.FlushOutcomes <= 0 {
-		c.FlushOutcomes = 64
-	}
-	if c.MaxLoads <= 0 {
-		c.MaxLoads = 16
-	}
+	setDefault(&c.HeartbeatInterval, time.Second)
+	setDefault(&c.ReportTimeout, 5*time.Second)
+	setDefault(&c.MaxReports, 4)
+	setDefault(&c.FlushOutcomes, 64)
+	setDefault(&c.MaxLoads, 16)
+	setDefault(&c.DrainTimeout, 10*time.Second)
+	setDefault(&c.StopTimeout, 5*time.Second)
 	if c.LedLanes == nil {
 		c.LedLanes = func() []uint8 { return nil }
 	}
 	return c
+}
+
+func setDefault[T int | time.Duration](field *T, value T) {
+	if *field <= 0 {
+		*field = value
+	}
 }
 
 // Agent is the agent of one node. All methods may be called from any goroutine.
@@ -85,28 +80,23 @@ type Agent struct {
 	transport Transport
 	log       *slog.Logger
 	targets   map[job.Kind]Target // fixed before Run
+	reporter  reporter
+	results   resultStore
 
 	assignMu     sync.Mutex     // one batch at a time
 	wg           sync.WaitGroup // all goroutines of Run
 	loadPool     taskPool
-	storePool    taskPool
-	wakeReporter chan struct{} // buffer of one: wakes reportLoop
 	heartbeatNow chan struct{} // buffer of one: wakes heartbeatLoop
 	leaseRenewed chan struct{} // buffer of one: wakes watchLease
 
-	mu           sync.Mutex    // guards the fields below; never held while a target or the transport is called
-	epoch        uint64        // highest seen
-	lease        time.Time     // until when this node may work; zero: no lease yet
-	suspended    bool          // the lease expired and the work was stopped
-	previous     previousLease // the assignments of the lease that expired
-	ackSeq       uint64        // number of the last acknowledged heartbeat of this epoch; 0: none
-	draining     bool
-	otherEdges   []string // edge addresses of the other nodes, as the authority last sent them
-	table        dispatchTable
-	capacity     capacity
-	outbox       outbox
-	workerEvents workerEventLog
-	changed      chan struct{} // closed by signalChanged; nil: waitFor does not wait
+	mu         sync.Mutex // guards the fields below; never held while a target or the transport is called
+	epoch      uint64     // highest seen
+	lease      lease
+	ackSeq     uint64 // number of the last acknowledged heartbeat of this epoch; 0: none
+	draining   bool
+	otherEdges []string // edge addresses of the other nodes, as the authority last sent them
+	table      dispatchTable
+	changed    chan struct{} // closed by signalChanged; nil: waitFor does not wait
 }
 
 // New returns an agent. Add its targets before Run.
@@ -114,11 +104,23 @@ func New(cfg Config, transport Transport, log *slog.Logger) *Agent {
 	cfg = cfg.withDefaults()
 	a := &Agent{
 		cfg: cfg, transport: transport, log: log, targets: map[job.Kind]Target{},
-		wakeReporter: make(chan struct{}, 1), heartbeatNow: make(chan struct{}, 1), leaseRenewed: make(chan struct{}, 1),
-		table: newDispatchTable(), capacity: newCapacity(), workerEvents: workerEventLog{first: 1},
+		heartbeatNow: make(chan struct{}, 1), leaseRenewed: make(chan struct{}, 1),
+		table: newDispatchTable(),
+	}
+	a.reporter = reporter{
+		cfg: cfg, transport: transport, log: log, wg: &a.wg, wake: make(chan struct{}, 1), settle: a.settle,
+		observeEpoch: func(epoch uint64) {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			a.observeEpoch(epoch)
+		},
+		capacity: newCapacity(), workerEvents: workerEventLog{first: 1},
+	}
+	a.results = resultStore{
+		transport: transport, log: log, rand: cfg.Rand, stored: a.reporter.enqueue,
+		pool: taskPool{max: cfg.MaxLoads, wg: &a.wg},
 	}
 	a.loadPool = taskPool{max: cfg.MaxLoads, wg: &a.wg}
-	a.storePool = taskPool{max: cfg.MaxLoads, wg: &a.wg}
 	return a
 }
 
@@ -133,27 +135,34 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer a.wg.Wait()
 	defer stop()
 	a.loadPool.start(working)
-	a.storePool.start(working)
+	a.results.pool.start(working)
 	a.wg.Go(func() { a.heartbeatLoop(working) })
 	a.wg.Go(func() { a.watchLease(working) })
-	a.wg.Go(func() { a.reportLoop(working) })
+	a.wg.Go(func() { a.reporter.run(working) })
 	<-ctx.Done()
-	a.drainAndStop()
+	a.Drain()
+	if a.waitFor(a.cfg.DrainTimeout, func() bool { return a.table.running == 0 }) {
+		a.stopAll(job.RecallShutdown)
+		a.waitFor(a.cfg.StopTimeout, func() bool { return a.table.running == 0 })
+	}
+	a.waitFor(a.cfg.StopTimeout, func() bool { return len(a.table.live) == 0 })
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if remaining := len(a.table.live); remaining > 0 {
+		a.log.Warn("agent stopped with uncommitted outcomes", "count", remaining)
+	}
 	return nil
 }
 
 // Drain makes the agent refuse new work; running work continues.
-func (a *Agent) Drain() {
-	a.mu.Lock()
-	a.draining = true
-	a.mu.Unlock()
-	signal(a.heartbeatNow)
-}
+func (a *Agent) Drain() { a.setDraining(true) }
 
 // Resume undoes Drain.
-func (a *Agent) Resume() {
+func (a *Agent) Resume() { a.setDraining(false) }
+
+func (a *Agent) setDraining(draining bool) {
 	a.mu.Lock()
-	a.draining = false
+	a.draining = draining
 	a.mu.Unlock()
 	signal(a.heartbeatNow)
 }
@@ -171,22 +180,7 @@ func (a *Agent) Running() int {
 func (a *Agent) Lease() time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.lease
-}
-
-// drainAndStop is the part of Run after ctx has ended.
-func (a *Agent) drainAndStop() {
-	a.Drain()
-	if a.waitFor(a.cfg.DrainTimeout, func() bool { return a.table.running == 0 }) {
-		a.stopAll(job.RecallShutdown)
-		a.waitFor(a.cfg.StopTimeout, func() bool { return a.table.running == 0 })
-	}
-	a.waitFor(a.cfg.StopTimeout, func() bool { return len(a.table.live) == 0 })
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if remaining := len(a.table.live); remaining > 0 {
-		a.log.Warn("agent stopped with uncommitted outcomes", "count", remaining)
-	}
+	return a.lease.until
 }
 
 // waitFor blocks until cond, which it calls with mu held, returns true. It reports
@@ -242,8 +236,7 @@ func (a *Agent) stopAll(reason job.RecallReason) {
 func (a *Agent) observeEpoch(epoch uint64) bool {
 	if epoch > a.epoch {
 		a.epoch, a.ackSeq = epoch, 0
-		a.capacity.resendAll()
-		signal(a.wakeReporter)
+		a.reporter.update((*capacity).resendAll)
 	}
 	return epoch == a.epoch
 }

@@ -38,7 +38,7 @@ type slot struct {
 func (s *slot) available() int { return max(s.free-s.reserved, 0) }
 
 // capacity holds the node's slots and which of them are to be reported. It is
-// guarded by the agent's mu.
+// guarded by the reporter's mu.
 type capacity struct {
 	slots    map[slotKey]*slot
 	dirty    []slotKey // slots to be reported, in the order of their changes
@@ -58,12 +58,7 @@ func newCapacity() capacity { return capacity{slots: map[slotKey]*slot{}} }
 // Offer sets the free capacity of one worker for one key; 0 withdraws it. The last
 // value counts. It may be called with a target's locks held.
 func (a *Agent) Offer(o job.Offer) {
-	a.mu.Lock()
-	wake := a.capacity.set(slotKey{o.Kind, o.Key, o.Worker}, o.Free, time.Now())
-	a.mu.Unlock()
-	if wake {
-		signal(a.wakeReporter)
-	}
+	a.reporter.offer(o)
 }
 
 // set sets a slot's free capacity. It reports whether the reporter should be woken.

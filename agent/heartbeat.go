@@ -2,6 +2,8 @@ package agent
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/job"
@@ -36,11 +38,11 @@ func (a *Agent) sendHeartbeat(ctx context.Context, node string, epoch uint64) {
 	a.mu.Lock()
 	a.observeEpoch(epoch)
 	heartbeat := job.Heartbeat{
-		Node: a.cfg.Node, Incarnation: a.cfg.Incarnation, Rev: a.capacity.ackedRev,
+		Node: a.cfg.Node, Incarnation: a.cfg.Incarnation, Rev: a.reporter.ackedRev(),
 		Running: a.table.running, Draining: a.draining, Runners: a.cfg.Runners, Edge: a.cfg.Edge,
 	}
 	if epoch == a.epoch && len(a.table.live) <= job.MaxListedDispatches {
-		heartbeat.Epoch, heartbeat.AckSeq, heartbeat.Dispatches = epoch, a.ackSeq, a.table.ids()
+		heartbeat.Epoch, heartbeat.AckSeq, heartbeat.Dispatches = epoch, a.ackSeq, slices.AppendSeq(make([]job.DispatchID, 0, len(a.table.live)), maps.Keys(a.table.live))
 	}
 	a.mu.Unlock()
 	heartbeat.Lanes = a.cfg.LedLanes()
@@ -60,25 +62,25 @@ func (a *Agent) sendHeartbeat(ctx context.Context, node string, epoch uint64) {
 		return // the authority has been replaced
 	}
 	a.ackSeq = max(a.ackSeq, ack.Seq)
-	if a.leaseJustExpired() {
+	if a.lease.justExpired() {
 		return // it expired since checkLease: the next heartbeat gets a new lease
 	}
 	if len(ack.Edges) > 0 { // a new authority has no heartbeats of the other nodes yet
 		a.otherEdges = ack.Edges
 	}
-	if until := sent.Add(ack.Lease); until.After(a.lease) {
-		a.lease = until
+	if until := sent.Add(ack.Lease); until.After(a.lease.until) {
+		a.lease.until = until
 		signal(a.leaseRenewed)
 	}
-	if a.suspended && time.Now().Before(a.lease) {
-		a.suspended, a.previous = false, previousLease{ack.Epoch, ack.LastBatch}
-		a.capacity.resendAll()
+	if a.lease.suspended && !a.lease.expired() {
+		a.lease.suspended, a.lease.previous = false, previousLease{ack.Epoch, ack.LastBatch}
+		a.reporter.update((*capacity).resendAll)
 		a.log.Info("lease granted again, accepting work")
 	}
 	if ack.WantFull {
-		a.capacity.resendAll()
+		a.reporter.update((*capacity).resendAll)
 	}
-	signal(a.wakeReporter)
+	signal(a.reporter.wake)
 }
 
 // Edges returns the edge addresses of the other available nodes, to which clients may
@@ -96,7 +98,7 @@ func (a *Agent) watchLease(ctx context.Context) {
 	for {
 		a.mu.Lock()
 		wait := a.cfg.HeartbeatInterval
-		if remaining := time.Until(a.lease); remaining > 0 {
+		if remaining := time.Until(a.lease.until); remaining > 0 {
 			wait = remaining
 		}
 		a.mu.Unlock()
@@ -113,9 +115,9 @@ func (a *Agent) watchLease(ctx context.Context) {
 // checkLease stops all work if the lease has expired.
 func (a *Agent) checkLease() {
 	a.mu.Lock()
-	expired := a.leaseJustExpired()
+	expired := a.lease.justExpired()
 	if expired {
-		a.suspended = true
+		a.lease.suspended = true
 	}
 	a.mu.Unlock()
 	if expired {
@@ -123,10 +125,6 @@ func (a *Agent) checkLease() {
 		a.stopAll(job.RecallLease)
 	}
 }
-
-// leaseJustExpired reports whether the lease has expired and the work is not stopped
-// yet. Callers hold mu.
-func (a *Agent) leaseJustExpired() bool { return a.leaseExpired() && !a.suspended && !a.lease.IsZero() }
 
 // WorkerLease returns the end of a lease that a worker asks for until the given
 // time: that time, or the end of the node's own lease if that is earlier. After its
@@ -136,11 +134,28 @@ func (a *Agent) leaseJustExpired() bool { return a.leaseExpired() && !a.suspende
 func (a *Agent) WorkerLease(until time.Time) time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.lease.Before(until) {
-		return a.lease
+	if a.lease.until.Before(until) {
+		return a.lease.until
 	}
 	return until
 }
+
+// lease is this node's permission to work. It is guarded by the agent's mu.
+type lease struct {
+	until     time.Time     // zero: no lease yet
+	suspended bool          // it expired and the work was stopped
+	previous  previousLease // the assignments of the lease that expired
+}
+
+// canWork reports whether this node may start dispatches.
+func (l *lease) canWork() bool { return !l.suspended && !l.expired() }
+
+// expired reports whether there is no lease or it has expired.
+func (l *lease) expired() bool { return !time.Now().Before(l.until) }
+
+// justExpired reports whether the lease has expired and the work is not stopped
+// yet.
+func (l *lease) justExpired() bool { return l.expired() && !l.suspended && !l.until.IsZero() }
 
 // previousLease identifies the last batch of assignments that may have been meant for
 // a lease that has expired. Such a batch may have been delayed for as long as the
@@ -151,9 +166,3 @@ type previousLease struct{ epoch, batch uint64 }
 func (l previousLease) covers(b job.AssignmentBatch) bool {
 	return b.Epoch == l.epoch && b.Number <= l.batch
 }
-
-// canWork reports whether this node may start dispatches. Callers hold mu.
-func (a *Agent) canWork() bool { return !a.suspended && !a.leaseExpired() }
-
-// leaseExpired reports whether there is no lease or it has expired. Callers hold mu.
-func (a *Agent) leaseExpired() bool { return !time.Now().Before(a.lease) }

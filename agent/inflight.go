@@ -114,13 +114,8 @@ func (m *recentKeys) has(k job.DispatchID) bool {
 // settled here before does not matter.
 func (t *dispatchTable) seen(asg *job.Assignment) bool {
 	k := asg.DispatchID()
-	if _, ok := t.live[k]; ok {
-		return true
-	}
-	if !asg.Started.IsZero() {
-		return false
-	}
-	return t.settled.has(k)
+	_, live := t.live[k]
+	return live || asg.Started.IsZero() && t.settled.has(k)
 }
 
 // markRefused remembers an assignment that was refused, unless it is of a dispatch
@@ -129,15 +124,6 @@ func (t *dispatchTable) markRefused(asg *job.Assignment, now time.Time) {
 	if asg.Started.IsZero() {
 		t.refused.add(asg.DispatchID(), now)
 	}
-}
-
-// ids returns the ids of the dispatches that are not settled.
-func (t *dispatchTable) ids() []job.DispatchID {
-	ids := make([]job.DispatchID, 0, len(t.live))
-	for k := range t.live {
-		ids = append(ids, k)
-	}
-	return ids
 }
 
 func (t *dispatchTable) add(d *dispatch) {
@@ -168,11 +154,10 @@ func (t *dispatchTable) markMoved(d *dispatch, now time.Time) {
 
 // markSettled removes a dispatch and remembers it as settled.
 func (t *dispatchTable) markSettled(k job.DispatchID, now time.Time) {
-	if _, ok := t.live[k]; !ok {
-		return
+	if _, ok := t.live[k]; ok {
+		delete(t.live, k)
+		t.settled.add(k, now)
 	}
-	delete(t.live, k)
-	t.settled.add(k, now)
 }
 
 // Assign takes a batch of assignments and returns the answer to each. Bodies that the
@@ -188,10 +173,7 @@ func (a *Agent) Assign(b job.AssignmentBatch) []job.Answer {
 	for i := range b.Assignments {
 		answers[i] = a.accept(&b.Assignments[i])
 	}
-	a.mu.Lock()
-	a.capacity.batchSeen(b, time.Now())
-	a.mu.Unlock()
-	signal(a.wakeReporter)
+	a.reporter.update(func(c *capacity) { c.batchSeen(b, time.Now()) })
 	return answers
 }
 
@@ -207,7 +189,7 @@ func (a *Agent) refuseBatch(b job.AssignmentBatch, answers []job.Answer) bool {
 		refusal = job.StaleEpoch // meant for another incarnation, or sent by a replaced authority
 	case a.draining:
 		refusal = job.Draining
-	case !a.canWork(), a.previous.covers(b):
+	case !a.lease.canWork(), a.lease.previous.covers(b):
 		refusal = job.NoCapacity // there is no lease, or the batch was meant for a previous one
 	default:
 		return false
@@ -234,15 +216,13 @@ func (a *Agent) accept(asg *job.Assignment) job.Answer {
 	d := &dispatch{DispatchID: asg.DispatchID(), phase: starting, target: target}
 	spec, needsLoad, err := parseBody(asg.Body)
 	a.mu.Lock()
-	known := a.table.seen(asg)
-	if known || !a.canWork() || a.table.refused.has(d.DispatchID) || !asg.Started.IsZero() {
-		if !known {
-			a.table.markRefused(asg, time.Now())
-		}
+	switch {
+	case a.table.seen(asg):
 		a.mu.Unlock()
-		if known {
-			return job.Taken
-		}
+		return job.Taken
+	case !a.lease.canWork() || a.table.refused.has(d.DispatchID) || !asg.Started.IsZero():
+		a.table.markRefused(asg, time.Now())
+		a.mu.Unlock()
 		return job.NoCapacity // also if it has moved here and its worker has not resumed it yet, see Adopt
 	}
 	a.table.add(d)
@@ -250,7 +230,7 @@ func (a *Agent) accept(asg *job.Assignment) job.Answer {
 		assignment := *asg    // the batch is the caller's
 		assignment.Body = nil // it shares the batch's memory; loadAndStart sets it
 		d.phase, d.assignment = loading, &assignment
-		a.capacity.reserve(slotKeyOf(asg), 1, time.Now())
+		a.reporter.update(func(c *capacity) { c.reserve(slotKeyOf(asg), 1, time.Now()) })
 	}
 	a.mu.Unlock()
 	if needsLoad {
@@ -319,16 +299,16 @@ func (a *Agent) loadAndStart(ctx context.Context, d *dispatch) {
 	d.assignment = nil
 	reason := d.recallReason
 	d.phase = starting
-	canWork := a.canWork() // if the lease expires after this, the dispatch is recalled
+	canWork := a.lease.canWork() // if the lease expires after this, the dispatch is recalled
 	a.mu.Unlock()
 
-	var bad *job.InvalidError
+	_, bad := errors.AsType[*job.InvalidError](err)
 	switch {
 	case !canWork && reason == "":
 		a.Report(d.declinedOutcome("the node's lease expired while the body was loaded"), nil)
 	case reason != "":
 		a.Report(d.recalledOutcome(reason), nil)
-	case errors.As(err, &bad), errors.Is(err, ErrBodyLost):
+	case bad, errors.Is(err, ErrBodyLost):
 		a.Report(d.invalidOutcome(err), nil)
 	case err != nil:
 		a.Report(d.declinedOutcome(err.Error()), nil)
@@ -340,10 +320,7 @@ func (a *Agent) loadAndStart(ctx context.Context, d *dispatch) {
 			a.Report(d.declinedOutcome("no capacity once the body was loaded"), nil)
 		}
 	}
-	a.mu.Lock()
-	a.capacity.reserve(slotKeyOf(assignment), -1, time.Now())
-	a.mu.Unlock()
-	signal(a.wakeReporter)
+	a.reporter.update(func(c *capacity) { c.reserve(slotKeyOf(assignment), -1, time.Now()) })
 }
 
 // maxLoadAttempts is how often a body is requested before the dispatch is given back:

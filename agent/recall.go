@@ -48,7 +48,7 @@ func (a *Agent) Adopt(asg job.Assignment) bool {
 		d.moveIndex = max(d.moveIndex, asg.MoveIndex)
 		return d.phase == running && d.recallReason == ""
 	}
-	if !a.canWork() {
+	if !a.lease.canWork() {
 		return false
 	}
 	a.table.add(&dispatch{DispatchID: k, phase: running, target: a.targets[asg.Kind], moveIndex: asg.MoveIndex})

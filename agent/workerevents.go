@@ -7,7 +7,7 @@ import "github.com/yardmaster-dev/yardmaster/job"
 const maxPendingEvents = 10_000
 
 // workerEventLog holds the worker events that are not committed, in order. It is
-// guarded by the agent's mu.
+// guarded by the reporter's mu.
 type workerEventLog struct {
 	pending  []job.WorkerEvent
 	first    uint64 // number of pending[0], from 1
@@ -18,21 +18,14 @@ type workerEventLog struct {
 // and does not work. It may be called repeatedly: history records one event until
 // the worker has recovered. It may be called with a target's locks held.
 func (a *Agent) Stalled(worker, reason string) {
-	a.addWorkerEvent(job.WorkerEvent{Worker: worker, Stalled: true, Detail: reason})
+	a.reporter.addEvent(job.WorkerEvent{Worker: worker, Stalled: true, Detail: reason})
 }
 
 // Recovered records that a stalled worker works again or, with
 // [job.RecoveredResumed], has reconnected. It may be called with a target's locks
 // held.
 func (a *Agent) Recovered(worker, recovery string) {
-	a.addWorkerEvent(job.WorkerEvent{Worker: worker, Detail: recovery})
-}
-
-func (a *Agent) addWorkerEvent(e job.WorkerEvent) {
-	a.mu.Lock()
-	a.workerEvents.add(e)
-	a.mu.Unlock()
-	signal(a.wakeReporter)
+	a.reporter.addEvent(job.WorkerEvent{Worker: worker, Detail: recovery})
 }
 
 func (l *workerEventLog) add(e job.WorkerEvent) {

@@ -47,7 +47,7 @@ var mutants = []mutant{
 	{"a dispatch is reassigned before its node's lease has ended", []edit{
 		{"scheduler/sweep.go", "case now.Sub(lastContact) > reassignAfter:", "case now.Sub(lastContact) > reassignAfter/2:"}}},
 	{"a node works after its lease has expired", []edit{
-		{"agent/heartbeat.go", "func (a *Agent) leaseExpired() bool { return !time.Now().Before(a.lease) }", "func (a *Agent) leaseExpired() bool { return false }"}}},
+		{"agent/heartbeat.go", "func (l *lease) expired() bool { return !time.Now().Before(l.until) }", "func (l *lease) expired() bool { return false }"}}},
 	{"a node obeys a replaced authority", []edit{
 		{"agent/agent.go", "return epoch == a.epoch\n", "return true\n"}}},
 	{"a node starts a dispatch that it refused before", []edit{
@@ -56,11 +56,11 @@ var mutants = []mutant{
 		{"agent/inflight.go", "case b.Incarnation != 0 && b.Incarnation != a.cfg.Incarnation, !a.observeEpoch(b.Epoch):", "case !a.observeEpoch(b.Epoch):"}}},
 	{"a node that was frozen renews its expired lease", []edit{
 		{"agent/heartbeat.go", "\ta.checkLease() //", "\t//"},
-		{"agent/heartbeat.go", "if a.leaseJustExpired() {\n\t\treturn", "if false {\n\t\treturn"}}},
+		{"agent/heartbeat.go", "if a.lease.justExpired() {\n\t\treturn", "if false {\n\t\treturn"}}},
 	{"leases that the previous authority granted late are not waited for", []edit{
 		{"scheduler/sweep.go", "ds.loop.startedAt.Add(trustTime-nodeLease)", "ds.loop.startedAt"}}},
 	{"a worker's lease outlasts its node's", []edit{
-		{"agent/heartbeat.go", "\tif a.lease.Before(until) {\n\t\treturn a.lease\n\t}\n", ""}}},
+		{"agent/heartbeat.go", "\tif a.lease.until.Before(until) {\n\t\treturn a.lease.until\n\t}\n", ""}}},
 	{"a late recall stops a dispatch that a later move brought back", []edit{
 		{"agent/recall.go", "d != nil && !r.Outdated(d.moveIndex) && d.recall(r.Reason)", "d != nil && d.recall(r.Reason)"},
 		{"job/report.go", "return r.Reason == RecallSuperseded && r.MoveIndex != 0", "return false && r.MoveIndex != 0"},
@@ -68,7 +68,7 @@ var mutants = []mutant{
 	{"a new lease does not wake the lease's watcher", []edit{
 		{"agent/heartbeat.go", "\t\tcase <-a.leaseRenewed:\n", ""}}},
 	{"a node accepts assignments meant for its previous lease", []edit{
-		{"agent/inflight.go", "case !a.canWork(), a.previous.covers(b):", "case !a.canWork():"}}},
+		{"agent/inflight.go", "case !a.lease.canWork(), a.lease.previous.covers(b):", "case !a.lease.canWork():"}}},
 	{"a unique key is not held", []edit{
 		{"ledger/guards.go", "if g.Unique.IsSet() {", "if g.Unique.IsSet() && l.now == 0 {"}}},
 	{"a rate limit ends after half its time", []edit{
