@@ -27,7 +27,7 @@ type Member struct {
 }
 
 // Config describes the node that is to be identified.
-type Config struct { // name of the cluster; default "yard"
+type Config struct {
 	Yard    string   // the yard as people call it; default "yard"
 	Node    string   // name of this member: lower case letters, digits, '-'
 	Dir     string   // data directory; created if missing
@@ -174,12 +174,12 @@ func bootstrapOrJoin(ctx context.Context, cfg Config, id *Identity, log *slog.Lo
 		return err
 	}
 	if id.listener != nil {
-		id.listener.updateHello(func(h *hello) { h.YardID, h.BootstrapMembers = id.Yard, id.BootstrapMembers })
-		if found.membership.Revision > 0 {
-			id.listener.updateMembership(found.membership)
-		} else {
-			id.listener.setBootstrapPeers(id.Peers())
-		}
+		id.listener.updateHello(func(h *hello) {
+			h.YardID, h.BootstrapMembers = id.Yard, id.BootstrapMembers
+			if found.membership.Revision > 0 {
+				h.Membership = &found.membership
+			}
+		})
 	}
 	return nil
 }

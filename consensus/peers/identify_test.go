@@ -354,7 +354,6 @@ func TestPeerListener_RefusesUnknownPeers(t *testing.T) {
 	for want, h := range map[string]hello{"cluster replace n2": wiped, "belongs to yard": foreign, `no member "n9"`: unknown} {
 		ln := testnet.Listen(t)
 		caller := newPeerListener(ln, h, s.members, nil, discardLog)
-		caller.setBootstrapPeers([]Peer{{MemberID: n1.MemberID, Raft: s.members[0].Addr}})
 		_, err := caller.Dial(n1.ServerID(), time.Second)
 		var refused *RefusedError
 		if !errors.As(err, &refused) || !strings.Contains(err.Error(), want) {

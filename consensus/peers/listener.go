@@ -1,7 +1,6 @@
 package peers
 
 import (
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -32,35 +31,25 @@ func (e *RefusedError) Error() string { return fmt.Sprintf("member %s: %s", e.Pe
 // PeerListener is the raft port. It exchanges hellos on every connection,
 // answers probes itself and passes connections for Raft to Accept.
 type PeerListener struct {
+	peerState
 	ln         net.Listener
 	certs      *certs.Store // nil: no TLS
-	log        *slog.Logger
 	raftConns  chan net.Conn
 	done       chan struct{}
 	handshakes chan struct{}
 	work       sync.WaitGroup
 
-	declared []Member // members in the configuration
-
-	mu         sync.Mutex
-	self       hello
-	addrs      map[string]string     // address by server id
-	logInfo    LogInfo               // access to this node's log and watermarks, once set
-	verified   map[string]string     // by server id: Instance of the process whose log was verified
-	conns      map[net.Conn]MemberID // every accepted connection, to be closed by Close; with its member if it is Raft's
-	closed     bool
-	contacts   map[string]*Contact  // by name of the member
-	lastLogged map[string]time.Time // when a key was last logged
+	connsMu sync.Mutex
+	conns   map[net.Conn]MemberID // every accepted connection, to be closed by Close; with its member if it is Raft's
+	closed  bool
 }
 
 // newPeerListener starts to serve ln; Close stops it.
 func newPeerListener(ln net.Listener, self hello, members []Member, store *certs.Store, log *slog.Logger) *PeerListener {
 	l := &PeerListener{
-		ln: ln, self: self, certs: store, log: log, declared: members, addrs: addrsOf(members, self.peers()),
+		peerState: newPeerState(self, members, log), ln: ln, certs: store, conns: map[net.Conn]MemberID{},
 		raftConns: make(chan net.Conn), done: make(chan struct{}), handshakes: make(chan struct{}, maxHandshakes),
-		conns: map[net.Conn]MemberID{}, verified: map[string]string{}, contacts: map[string]*Contact{}, lastLogged: map[string]time.Time{},
 	}
-	l.self.Instance = rand.Text()
 	l.work.Go(l.serve)
 	l.work.Go(l.probeLoop)
 	return l
@@ -112,9 +101,9 @@ func (l *PeerListener) Dial(id string, timeout time.Duration) (net.Conn, error) 
 
 // Close stops the listener and closes every accepted connection.
 func (l *PeerListener) Close() error {
-	l.mu.Lock()
+	l.connsMu.Lock()
 	if l.closed {
-		l.mu.Unlock()
+		l.connsMu.Unlock()
 		return nil
 	}
 	l.closed = true
@@ -122,23 +111,10 @@ func (l *PeerListener) Close() error {
 	for c := range l.conns {
 		c.Close()
 	}
-	l.mu.Unlock()
+	l.connsMu.Unlock()
 	err := l.ln.Close()
 	l.work.Wait()
 	return err
-}
-
-// updateHello changes the hello that this node sends.
-func (l *PeerListener) updateHello(change func(*hello)) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	change(&l.self)
-}
-
-// SetNodeStatus sets the status in this node's hello, which every member can
-// get: JSON of at most a few KiB. It reaches members even if NATS does not.
-func (l *PeerListener) SetNodeStatus(status []byte) {
-	l.updateHello(func(h *hello) { h.Status = status })
 }
 
 // PeerStatus returns the status of the member at addr, or nil if it has not set
@@ -149,18 +125,6 @@ func (l *PeerListener) PeerStatus(addr string) ([]byte, error) {
 		err = &RefusedError{Peer: l.nameAt(addr), Reason: "belongs to another yard"}
 	}
 	return answer.Status, err
-}
-
-// hello returns this node's present hello.
-func (l *PeerListener) hello() hello {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	mine := l.self
-	if l.logInfo.LastIndex != nil {
-		last := l.logInfo.LastIndex()
-		mine.LastIndex = &last
-	}
-	return mine
 }
 
 // fetchHello returns the hello of the member at addr.
@@ -184,7 +148,7 @@ func (l *PeerListener) connect(addr, purpose string, timeout time.Duration) (net
 	if err == nil && answer.Refused != "" {
 		err = &RefusedError{Peer: l.nameAt(addr), Reason: answer.Refused}
 	}
-	if refused := (*RefusedError)(nil); errors.As(err, &refused) {
+	if refused, ok := errors.AsType[*RefusedError](err); ok {
 		if refused.Reason != reasonNotFormed {
 			l.logThrottled(refused.Error(), "members do not talk", refused.Peer, "reason", refused.Reason)
 			l.recordRefusal(addr, refused.Reason)
@@ -229,24 +193,6 @@ func (l *PeerListener) clientHandshake(raw net.Conn, addr, purpose string, timeo
 	return conn, answer, raw.SetDeadline(time.Time{})
 }
 
-// nameAt returns the name of the member at addr, or addr itself if it is not
-// known.
-func (l *PeerListener) nameAt(addr string) string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for id, at := range l.addrs {
-		if at == addr {
-			return NodeOf(id)
-		}
-	}
-	for _, m := range l.declared {
-		if m.Addr == addr {
-			return m.Name
-		}
-	}
-	return addr
-}
-
 func (l *PeerListener) serve() {
 	for {
 		select {
@@ -282,7 +228,7 @@ func (l *PeerListener) handle(raw net.Conn) {
 	conn, theirs, err := l.serverHandshake(raw)
 	<-l.handshakes
 	if err != nil {
-		if refused := (*RefusedError)(nil); errors.As(err, &refused) && refused.Reason != reasonNotFormed {
+		if refused, ok := errors.AsType[*RefusedError](err); ok && refused.Reason != reasonNotFormed {
 			l.logRefusedCaller(remoteHost(raw), refused)
 		}
 		l.log.Debug("connection at the raft port refused", "addr", raw.RemoteAddr().String(), "err", err)
@@ -317,9 +263,9 @@ func (l *PeerListener) serverHandshake(raw net.Conn) (net.Conn, hello, error) {
 		}
 	}
 	mine := l.hello()
-	var version *versionError
+	version, unknown := errors.AsType[*versionError](err)
 	switch {
-	case errors.As(err, &version):
+	case unknown:
 		mine.Refused = fmt.Sprintf("version %d of the members' protocol is not known here", version.theirs)
 	case err != nil:
 		return nil, hello{}, err
@@ -383,15 +329,15 @@ type trackedConn struct {
 }
 
 func (t *trackedConn) Close() error {
-	t.listener.mu.Lock()
+	t.listener.connsMu.Lock()
 	delete(t.listener.conns, t.Conn)
-	t.listener.mu.Unlock()
+	t.listener.connsMu.Unlock()
 	return t.Conn.Close()
 }
 
 func (l *PeerListener) track(conn net.Conn) (net.Conn, bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.connsMu.Lock()
+	defer l.connsMu.Unlock()
 	if l.closed {
 		conn.Close()
 		return nil, false
@@ -403,10 +349,29 @@ func (l *PeerListener) track(conn net.Conn) (net.Conn, bool) {
 // assignConn records the member of a connection for Raft. It returns false if
 // that member has just been removed.
 func (l *PeerListener) assignConn(conn net.Conn, id MemberID) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.connsMu.Lock()
 	if t, ok := conn.(*trackedConn); ok {
 		l.conns[t.Conn] = id
 	}
-	return l.self.hasMember(id)
+	l.connsMu.Unlock()
+	self := l.hello() // only now: updateMembership closes the connections of removed members after it has changed the list
+	return self.hasMember(id)
+}
+
+// probeLoop probes members without recent contact. Two followers exchange no
+// messages until one of them becomes a candidate, but incompatible builds must
+// be known before that.
+func (l *PeerListener) probeLoop() {
+	tick := time.NewTicker(probeInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-l.done:
+			return
+		case <-tick.C:
+		}
+		for _, addr := range l.staleAddrs() {
+			_, _ = l.fetchHello(addr) // fetchHello records and logs the result
+		}
+	}
 }

@@ -161,67 +161,14 @@ func (l *PeerListener) Probe(addr string) (WaitingNode, error) {
 // updateMembership applies a newer membership list: connections of removed
 // members are closed.
 func (l *PeerListener) updateMembership(membership Membership) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.self.Membership = &membership
-	l.addrs = addrsOf(l.declared, membership.Peers)
+	l.updateHello(func(h *hello) { h.Membership = &membership })
+	l.connsMu.Lock()
+	defer l.connsMu.Unlock()
 	for conn, id := range l.conns {
 		if id != (MemberID{}) && !membership.has(id) {
 			conn.Close()
 		}
 	}
-}
-
-// setBootstrapPeers applies the members of a cluster that has just formed.
-func (l *PeerListener) setBootstrapPeers(peers []Peer) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.addrs = addrsOf(l.declared, peers)
-}
-
-// addrsOf returns the addresses of members, by server id. For a bootstrap
-// member the address in this node's configuration takes precedence, which may
-// be specific to this node; for a member added later it is the address in the
-// membership list.
-func addrsOf(declared []Member, peers []Peer) map[string]string {
-	addrs := map[string]string{}
-	for _, p := range peers {
-		addrs[p.ServerID()] = p.Raft
-		for _, m := range declared {
-			if m.Name == p.Node && m.Addr != "" && (p.JoinRevision == 0 || p.Raft == "") {
-				addrs[p.ServerID()] = m.Addr
-			}
-		}
-	}
-	return addrs
-}
-
-// Address returns the raft address of the member with this server id, or "" if
-// there is no such member.
-func (l *PeerListener) Address(id string) string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.addrs[id]
-}
-
-// otherAddrs returns the possible addresses of the other members: those in the
-// membership list and the declared ones.
-func (l *PeerListener) otherAddrs() []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var addrs []string
-	add := func(node, addr string) {
-		if node != l.self.Node && addr != "" && !slices.Contains(addrs, addr) {
-			addrs = append(addrs, addr)
-		}
-	}
-	for id, addr := range l.addrs {
-		add(NodeOf(id), addr)
-	}
-	for _, m := range l.declared {
-		add(m.Name, m.Addr)
-	}
-	return addrs
 }
 
 // waitPollInterval is how often a node probes while it waits to be added.

@@ -83,11 +83,11 @@ func (l *PeerListener) startTLS(conn net.Conn, addr string) (net.Conn, *x509.Cer
 	}
 	secure := tls.Client(conn, l.certs.Client(nil))
 	err := secure.Handshake()
-	var plain tls.RecordHeaderError
+	plain, isPlain := errors.AsType[tls.RecordHeaderError](err)
 	switch {
 	case err == nil:
 		return secure, secure.ConnectionState().PeerCertificates[0], nil
-	case errors.As(err, &plain) && string(plain.RecordHeader[:len(magic)]) == magic:
+	case isPlain && string(plain.RecordHeader[:len(magic)]) == magic:
 		return nil, nil, &RefusedError{Peer: l.nameAt(addr), Reason: reasonNoTLS}
 	}
 	return nil, nil, handshakeError(l.nameAt(addr), err)
@@ -97,8 +97,7 @@ func (l *PeerListener) startTLS(conn net.Conn, addr string) (net.Conn, *x509.Cer
 // refused our certificate, else err. In TLS 1.3 that is only known after our
 // side of the handshake.
 func (l *PeerListener) certRefused(addr string, err error) error {
-	var alert *net.OpError
-	if errors.As(err, &alert) && alert.Op == "remote error" {
+	if alert, ok := errors.AsType[*net.OpError](err); ok && alert.Op == "remote error" {
 		return &RefusedError{Peer: l.nameAt(addr), Reason: "refuses this member's certificate: " + alert.Err.Error()}
 	}
 	return err
@@ -107,8 +106,7 @@ func (l *PeerListener) certRefused(addr string, err error) error {
 // handshakeError returns a [*RefusedError] for a failed TLS handshake, but a
 // plain error if the peer was only unreachable.
 func handshakeError(peer string, err error) error {
-	var waited net.Error
-	if errors.As(err, &waited) && waited.Timeout() || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+	if waited, ok := errors.AsType[net.Error](err); ok && waited.Timeout() || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
 		return fmt.Errorf("TLS handshake: %w", err)
 	}

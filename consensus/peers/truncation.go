@@ -31,10 +31,10 @@ type LogInfo struct {
 // acknowledged. Its own files are consistent, so only other members can detect
 // this. They compare the indexes when they first meet a process of that member:
 // what it acknowledges afterwards may be later than the index in its hello.
-func (l *PeerListener) SetLogInfo(log LogInfo) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.logInfo, l.self.Fresh = log, log.Fresh
+func (s *peerState) SetLogInfo(log LogInfo) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.logInfo, s.self.Fresh = log, log.Fresh
 }
 
 // CheckTruncated asks the other members whether they have seen more of this
@@ -61,25 +61,25 @@ func (l *PeerListener) CheckTruncated() error {
 
 // truncationReason returns a reason if the sender's log has lost its end, or
 // "".
-func (l *PeerListener) truncationReason(theirs *hello) string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (s *peerState) truncationReason(theirs *hello) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	id := theirs.memberID()
-	if l.logInfo.MinIndex == nil || theirs.LastIndex == nil || theirs.Instance == "" || l.verified[id.ServerID()] == theirs.Instance {
+	if s.logInfo.MinIndex == nil || theirs.LastIndex == nil || theirs.Instance == "" || s.verified[id.ServerID()] == theirs.Instance {
 		return ""
 	}
-	if minIndex := l.logInfo.MinIndex(id.ServerID()); !theirs.Fresh && *theirs.LastIndex < minIndex {
+	if minIndex := s.logInfo.MinIndex(id.ServerID()); !theirs.Fresh && *theirs.LastIndex < minIndex {
 		return fmt.Sprintf("has seen the log of %s reach entry %d, but it now ends at %d: an older copy of its data directory was put back",
 			id.Node, minIndex, *theirs.LastIndex)
 	}
-	l.verified[id.ServerID()] = theirs.Instance
+	s.verified[id.ServerID()] = theirs.Instance
 	return ""
 }
 
-func (l *PeerListener) reportTruncated(err error) {
-	l.mu.Lock()
-	report := l.logInfo.OnTruncated
-	l.mu.Unlock()
+func (s *peerState) reportTruncated(err error) {
+	s.mu.Lock()
+	report := s.logInfo.OnTruncated
+	s.mu.Unlock()
 	if report != nil {
 		report(err)
 	}
