@@ -1,12 +1,14 @@
 package consensus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"time"
 
+	"github.com/hashicorp/raft"
 	"github.com/yardmaster-dev/yardmaster/consensus/peers"
 )
 
@@ -72,28 +74,15 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	def := func(d *time.Duration, v time.Duration) {
-		if *d == 0 {
-			*d = v
-		}
-	}
-	def(&c.HeartbeatTimeout, 600*time.Millisecond)
-	def(&c.ElectionTimeout, max(600*time.Millisecond, c.HeartbeatTimeout))
-	def(&c.LeaderLease, c.HeartbeatTimeout/2)
-	def(&c.CommitTimeout, 5*time.Millisecond)
-	def(&c.WriteDeadline, 5*time.Second)
-	if c.MaxAppendEntries == 0 {
-		c.MaxAppendEntries = 32
-	}
-	if c.MaxEntryBytes == 0 {
-		c.MaxEntryBytes = 1 << 20
-	}
-	if c.SnapshotBytes == 0 {
-		c.SnapshotBytes = 64 << 20
-	}
-	if c.TrailingLogs == 0 {
-		c.TrailingLogs = 1024
-	}
+	c.HeartbeatTimeout = cmp.Or(c.HeartbeatTimeout, 600*time.Millisecond)
+	c.ElectionTimeout = cmp.Or(c.ElectionTimeout, max(600*time.Millisecond, c.HeartbeatTimeout))
+	c.LeaderLease = cmp.Or(c.LeaderLease, c.HeartbeatTimeout/2)
+	c.CommitTimeout = cmp.Or(c.CommitTimeout, 5*time.Millisecond)
+	c.WriteDeadline = cmp.Or(c.WriteDeadline, 5*time.Second)
+	c.MaxAppendEntries = cmp.Or(c.MaxAppendEntries, 32)
+	c.MaxEntryBytes = cmp.Or(c.MaxEntryBytes, 1<<20)
+	c.SnapshotBytes = cmp.Or(c.SnapshotBytes, 64<<20)
+	c.TrailingLogs = cmp.Or(c.TrailingLogs, 1024)
 	if c.OnFatal == nil {
 		c.OnFatal = func(err error) { panic(err) }
 	}
@@ -123,4 +112,21 @@ func (c Config) Validate() error {
 		return errors.New("entry size, snapshot size or write deadline is out of range: at least 4 KiB, 1 KiB and 0")
 	}
 	return nil
+}
+
+// raft returns the configuration of Raft.
+func (c Config) raft(id *Identity, log *raftLog) *raft.Config {
+	conf := raft.DefaultConfig()
+	conf.LocalID = raft.ServerID(id.ServerID())
+	conf.HeartbeatTimeout, conf.ElectionTimeout = c.HeartbeatTimeout, c.ElectionTimeout
+	conf.LeaderLeaseTimeout, conf.CommitTimeout = c.LeaderLease, c.CommitTimeout
+	conf.MaxAppendEntries, conf.BatchApplyCh = c.MaxAppendEntries, true
+	conf.TrailingLogs = c.TrailingLogs
+	// Snapshots are taken by bytes, see snapshotLoop; this limits a log of many
+	// tiny entries.
+	conf.SnapshotThreshold, conf.SnapshotInterval = 64<<10, time.Minute
+	conf.ShutdownOnRemove = false
+	conf.NoLegacyTelemetry = true
+	conf.Logger = log
+	return conf
 }

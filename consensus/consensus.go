@@ -1,11 +1,9 @@
 package consensus
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,7 +13,6 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/yardmaster-dev/yardmaster/consensus/peers"
-	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
 const (
@@ -28,6 +25,7 @@ const (
 
 // Node is this member of the Raft group.
 type Node struct {
+	*Replica
 	cfg           Config
 	id            *Identity
 	log           *slog.Logger
@@ -37,7 +35,6 @@ type Node struct {
 	raftTransport raft.Transport
 	raft          *raft.Raft
 	work          sync.WaitGroup
-	done          chan struct{} // closed when Raft has stopped
 
 	submitMu sync.Mutex // keeps proposals in order, protects closing
 	closing  bool
@@ -59,11 +56,12 @@ func Open(cfg Config, id *Identity, store *Store, log *slog.Logger) (*Node, erro
 	cfg = cfg.withDefaults()
 	n := &Node{
 		cfg: cfg, id: id, log: log, store: store,
-		done: make(chan struct{}), pending: make(chan *Pending, 1024), resolved: make(chan struct{}),
+		pending: make(chan *Pending, 1024), resolved: make(chan struct{}),
 	}
 	n.fsm = newFSM(cfg.SnapshotBytes, func(err error) {
 		cfg.OnFatal(&DamagedError{Node: id.Node, Dir: cfg.Dir, What: "the log", Err: err})
 	}, log)
+	n.Replica = n.fsm.Replica
 	if err := n.start(); err != nil {
 		return nil, err
 	}
@@ -81,8 +79,8 @@ func (n *Node) start() error {
 	if err != nil {
 		return fmt.Errorf("open log cache: %w", err)
 	}
-	n.raftTransport = n.newTransport(rlog)
-	conf := n.raftConfig(rlog)
+	n.raftTransport = newTransport(n.id, n.store.watermarks, rlog)
+	conf := n.cfg.raft(n.id, rlog)
 	if err := n.bootstrap(conf, logs, store); err != nil {
 		return errors.Join(err, closeTransport(n.raftTransport))
 	}
@@ -120,95 +118,6 @@ func (n *Node) bootstrap(conf *raft.Config, logs raft.LogStore, stable raft.Stab
 		return fmt.Errorf("make raft directory durable: %w", err)
 	}
 	return n.id.MarkBootstrapped()
-}
-
-func (n *Node) raftConfig(log *raftLog) *raft.Config {
-	conf := raft.DefaultConfig()
-	conf.LocalID = raft.ServerID(n.id.ServerID())
-	conf.HeartbeatTimeout, conf.ElectionTimeout = n.cfg.HeartbeatTimeout, n.cfg.ElectionTimeout
-	conf.LeaderLeaseTimeout, conf.CommitTimeout = n.cfg.LeaderLease, n.cfg.CommitTimeout
-	conf.MaxAppendEntries, conf.BatchApplyCh = n.cfg.MaxAppendEntries, true
-	conf.TrailingLogs = n.cfg.TrailingLogs
-	// Snapshots are taken by bytes, see snapshotLoop; this limits a log of many
-	// tiny entries.
-	conf.SnapshotThreshold, conf.SnapshotInterval = 64<<10, time.Minute
-	conf.ShutdownOnRemove = false
-	conf.NoLegacyTelemetry = true
-	conf.Logger = log
-	return conf
-}
-
-// newTransport returns Raft's transport over the peer listener. A single node
-// without a listener gets a transport that connects to nothing.
-func (n *Node) newTransport(log *raftLog) raft.Transport {
-	if n.id.Listener() == nil {
-		_, t := raft.NewInmemTransport(raft.ServerAddress(n.id.ServerID()))
-		return t
-	}
-	return &trackingTransport{n.store.watermarks, raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
-		ServerAddressProvider: addressProvider{},
-		Stream:                streamLayer{n.id.Listener()},
-		Logger:                log,
-		MaxPool:               3,
-		// 1 disables pipelining, which has blocked replication behind a slow
-		// disk; with batched entries it has no advantage.
-		MaxRPCsInFlight:         1,
-		Timeout:                 rpcTimeout,
-		MsgpackUseNewTimeFormat: true,
-	})}
-}
-
-// trackingTransport is Raft's transport. It records how far the logs of the
-// members reach that this node leads.
-type trackingTransport struct {
-	watermarks *watermarks
-	*raft.NetworkTransport
-}
-
-// AppendEntries sends entries to a member. If it succeeds, the member has them
-// on its disk, and must keep forever those that are committed by now.
-func (o *trackingTransport) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
-	err := o.NetworkTransport.AppendEntries(id, target, args, resp)
-	if err == nil && resp.Success {
-		o.watermarks.recordPeer(string(id), min(args.PrevLogEntry+uint64(len(args.Entries)), args.LeaderCommitIndex))
-	}
-	return err
-}
-
-// server returns the member with this server id as an entry of Raft's
-// configuration.
-func server(id string) raft.Server {
-	return raft.Server{ID: raft.ServerID(id), Address: raft.ServerAddress(id)}
-}
-
-// streamLayer adapts the peer listener to Raft's transport.
-type streamLayer struct{ *peers.PeerListener }
-
-func (s streamLayer) Dial(id raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
-	return s.PeerListener.Dial(string(id), timeout)
-}
-
-// addressProvider uses a member's server id as its address. The peer listener
-// maps server ids to network addresses, and checks which member answers there.
-type addressProvider struct{}
-
-func (addressProvider) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
-	return raft.ServerAddress(id), nil
-}
-
-// addr returns the raft address of a member, given by its name or its server
-// id, or "" if it is not known.
-func (n *Node) addr(member string) string {
-	for _, p := range n.id.Peers() {
-		if p.Node != member && p.ServerID() != member {
-			continue
-		}
-		if listener := n.id.Listener(); listener != nil {
-			return listener.Address(p.ServerID())
-		}
-		return p.Raft
-	}
-	return ""
 }
 
 // snapshotLoop takes a snapshot whenever enough bytes were applied.
@@ -301,52 +210,6 @@ func (n *Node) recordWatermarks() {
 	}
 }
 
-// closeTransport closes the transport and its pooled connections.
-func closeTransport(t raft.Transport) error {
-	if net, ok := t.(*trackingTransport); ok {
-		net.CloseStreams()
-		return net.Close()
-	}
-	return nil
-}
-
-// View calls fn with the ledger. Entries are not applied meanwhile, so fn must
-// be short, and it must not keep references into the ledger.
-func (n *Node) View(fn func(*ledger.Ledger)) {
-	n.fsm.mu.RLock()
-	defer n.fsm.mu.RUnlock()
-	fn(n.fsm.ledger)
-}
-
-// Copy returns a copy of the current ledger, for reads that take longer.
-func (n *Node) Copy() *ledger.Ledger { // a copy modifies the original's trees
-	n.fsm.mu.Lock() // copying marks the original's trees
-	defer n.fsm.mu.Unlock()
-	return n.fsm.ledger.Copy()
-}
-
-// Applied returns the index of the last entry that this node applied, and a
-// channel that closes when the next one is applied.
-func (n *Node) Applied() (index uint64, changed <-chan struct{}) { return n.fsm.applied() }
-
-// WaitApplied blocks until the entry at index is applied on this node. It
-// returns an error if ctx ends or the node closes first.
-func (n *Node) WaitApplied(ctx context.Context, index uint64) error {
-	for {
-		now, changed := n.fsm.applied()
-		if now >= index {
-			return nil
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return fmt.Errorf("wait for log entry %d, at %d: %w", index, now, ctx.Err())
-		case <-n.done:
-			return ErrClosed
-		}
-	}
-}
-
 // Status is the state of the group as seen by this node.
 type Status struct {
 	State   string        `json:"state"`  // leader, follower, candidate, shutdown
@@ -370,9 +233,9 @@ type MemberInfo struct {
 // Status returns the node's present status. It only reads counters and does not
 // block.
 func (n *Node) Status() Status {
-	n.fsm.mu.RLock()
-	applied := n.fsm.index
-	n.fsm.mu.RUnlock()
+	n.mu.RLock()
+	applied := n.index
+	n.mu.RUnlock()
 	s := Status{
 		State: strings.ToLower(n.raft.State().String()), Leader: n.leader(), Term: n.raft.CurrentTerm(),
 		Applied: applied, Commit: n.raft.CommitIndex(), Last: n.raft.LastIndex(), Members: n.members(),
@@ -390,7 +253,7 @@ func (n *Node) members() []MemberInfo {
 	var members []MemberInfo
 	for _, s := range n.raft.GetConfiguration().Configuration().Servers {
 		name := peers.NodeOf(string(s.ID))
-		members = append(members, MemberInfo{Name: name, ID: string(s.ID), Addr: n.addr(string(s.ID)), Voter: s.Suffrage == raft.Voter})
+		members = append(members, MemberInfo{Name: name, ID: string(s.ID), Addr: addrOf(n.id, string(s.ID)), Voter: s.Suffrage == raft.Voter})
 	}
 	return members
 }

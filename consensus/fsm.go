@@ -9,31 +9,24 @@ import (
 	"io"
 	"log/slog"
 	"slices"
-	"sync"
 
 	"github.com/hashicorp/raft"
 
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// fsm connects Raft, which calls it from one goroutine, with the ledger, which
-// any goroutine may read under mu.
+// fsm connects Raft, which calls it from one goroutine, with the replica.
 type fsm struct {
+	*Replica
 	log           *slog.Logger
-	snapshotBytes int64               // size of applied entries after which a snapshot is due
-	onFatal       func(error)         // ends the process when an entry cannot be applied
-	snapshotDue   chan struct{}       // signals that a snapshot is due
-	checks        chan *ledger.Ledger // the newest copy whose hash is to be checked
-
-	mu           sync.RWMutex
-	ledger       *ledger.Ledger
-	index        uint64        // of the last applied entry
-	next         chan struct{} // closed when the next entry is applied; nil: not waited for
-	appliedBytes int64         // since the last snapshot
+	snapshotBytes int64         // size of applied entries after which a snapshot is due
+	onFatal       func(error)   // ends the process when an entry cannot be applied
+	snapshotDue   chan struct{} // signals that a snapshot is due
+	appliedBytes  int64         // since the last snapshot; guarded by mu
 }
 
 func newFSM(snapshotBytes int64, onFatal func(error), log *slog.Logger) *fsm {
-	return &fsm{ledger: ledger.New(), snapshotBytes: snapshotBytes, onFatal: onFatal, snapshotDue: make(chan struct{}, 1), checks: make(chan *ledger.Ledger, 1), log: log}
+	return &fsm{Replica: newReplica(), snapshotBytes: snapshotBytes, onFatal: onFatal, snapshotDue: make(chan struct{}, 1), log: log}
 }
 
 // Apply applies one committed entry and returns a [*Commit]. An entry that
@@ -61,17 +54,6 @@ func (f *fsm) Apply(entry *raft.Log) any {
 		}
 	}
 	return &Commit{Index: entry.Index, Term: entry.Term, Results: results}
-}
-
-// offerCheck sends a copy of the ledger to the consistency checker, replacing
-// one that was not received yet: only the newest matters while a log is
-// replayed.
-func (f *fsm) offerCheck(l *ledger.Ledger) {
-	select {
-	case <-f.checks:
-	default:
-	}
-	f.checks <- l // only this goroutine sends
 }
 
 // Snapshot returns a copy of the ledger, which takes no time. Raft writes it
@@ -108,27 +90,6 @@ func (f *fsm) Restore(r io.ReadCloser) error {
 	f.covered()
 	f.advance(l.Index())
 	return nil
-}
-
-// advance sets the last applied index and wakes the waiters. The caller must
-// hold mu.
-func (f *fsm) advance(index uint64) {
-	f.index = index
-	if f.next != nil {
-		close(f.next)
-		f.next = nil
-	}
-}
-
-// applied returns the last applied index, and a channel that closes when the
-// next entry is applied.
-func (f *fsm) applied() (uint64, <-chan struct{}) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.next == nil {
-		f.next = make(chan struct{})
-	}
-	return f.index, f.next
 }
 
 // snapshot is a copy of the ledger that is being written to disk.

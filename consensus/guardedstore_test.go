@@ -146,11 +146,11 @@ func TestSnapshot_DetectsTruncation(t *testing.T) {
 		t.Fatal(err)
 	}
 	restored := newFSM(1<<20, func(err error) { panic(err) }, discardLog)
-	_, changed := restored.applied()
+	_, changed := restored.Applied()
 	if err := restored.Restore(io.NopCloser(bytes.NewReader(whole.Bytes()))); err != nil {
 		t.Fatal(err)
 	}
-	if index, _ := restored.applied(); index != 50 {
+	if index, _ := restored.Applied(); index != 50 {
 		t.Errorf("restored to %d", index)
 	}
 	select {

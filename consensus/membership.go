@@ -39,11 +39,10 @@ func (n *Node) AddMember(ctx context.Context, id string, vote bool) error {
 			return nil
 		}
 	}
+	s := server(id)
 	if vote {
-		s := server(id)
 		return n.configChangeErr(n.raft.AddVoter(s.ID, s.Address, 0, changeDeadline(ctx)), "make "+id+" a voter")
 	}
-	s := server(id)
 	return n.configChangeErr(n.raft.AddNonvoter(s.ID, s.Address, 0, changeDeadline(ctx)), "add "+id)
 }
 

@@ -58,8 +58,7 @@ func OpenStore(cfg Config, id *Identity, log *slog.Logger) (*Store, error) {
 	s := &Store{dir: filepath.Join(cfg.Dir, "raft")}
 	if err := s.open(id, log); err != nil {
 		err = errors.Join(err, s.Close())
-		var d *damageError
-		if errors.As(err, &d) {
+		if d, ok := errors.AsType[*damageError](err); ok {
 			err = &DamagedError{Node: id.Node, Dir: cfg.Dir, What: d.what, Err: d.err}
 		}
 		return nil, err

@@ -2,8 +2,6 @@ package consensus
 
 import (
 	"fmt"
-
-	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
 // SetNodeStatus sets the status that other members get from this node over the
@@ -17,7 +15,7 @@ func (n *Node) SetNodeStatus(status []byte) {
 // PeerStatus returns the status that a member has set, or nil if it has not set
 // one. It takes at most a second.
 func (n *Node) PeerStatus(member string) ([]byte, error) {
-	addr, listener := n.addr(member), n.id.Listener()
+	addr, listener := addrOf(n.id, member), n.id.Listener()
 	if addr == "" || listener == nil {
 		return nil, fmt.Errorf("member %s has no declared address", member)
 	}
@@ -32,8 +30,3 @@ func (n *Node) WriteError() error {
 	}
 	return nil
 }
-
-// ConsistencyChecks returns a channel that receives a copy of the ledger as it
-// was right after each entry with a [ledger.CheckConsistency]. A copy that is
-// not received is replaced by the next one.
-func (n *Node) ConsistencyChecks() <-chan *ledger.Ledger { return n.fsm.checks }

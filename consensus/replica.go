@@ -1,0 +1,94 @@
+package consensus
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/yardmaster-dev/yardmaster/ledger"
+)
+
+// Replica is this node's copy of the ledger, to be read by any goroutine.
+type Replica struct {
+	checks chan *ledger.Ledger // the newest copy whose hash is to be checked
+	done   chan struct{}       // closed when no more entries will be applied
+
+	mu     sync.RWMutex
+	ledger *ledger.Ledger
+	index  uint64        // of the last applied entry
+	next   chan struct{} // closed when the next entry is applied; nil: not waited for
+}
+
+func newReplica() *Replica {
+	return &Replica{ledger: ledger.New(), checks: make(chan *ledger.Ledger, 1), done: make(chan struct{})}
+}
+
+// View calls fn with the ledger. Entries are not applied meanwhile, so fn must
+// be short, and it must not keep references into the ledger.
+func (r *Replica) View(fn func(*ledger.Ledger)) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	fn(r.ledger)
+}
+
+// Copy returns a copy of the current ledger, for reads that take longer.
+func (r *Replica) Copy() *ledger.Ledger {
+	r.mu.Lock() // copying marks the original's trees
+	defer r.mu.Unlock()
+	return r.ledger.Copy()
+}
+
+// ConsistencyChecks returns a channel that receives a copy of the ledger as it
+// was right after each entry with a [ledger.CheckConsistency]. A copy that is
+// not received is replaced by the next one.
+func (r *Replica) ConsistencyChecks() <-chan *ledger.Ledger { return r.checks }
+
+// advance sets the last applied index and wakes the waiters. The caller must
+// hold mu.
+func (r *Replica) advance(index uint64) {
+	r.index = index
+	if r.next != nil {
+		close(r.next)
+		r.next = nil
+	}
+}
+
+// Applied returns the index of the last entry that this node applied, and a
+// channel that closes when the next one is applied.
+func (r *Replica) Applied() (index uint64, changed <-chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.next == nil {
+		r.next = make(chan struct{})
+	}
+	return r.index, r.next
+}
+
+// WaitApplied blocks until the entry at index is applied on this node. It
+// returns an error if ctx ends or the node closes first.
+func (r *Replica) WaitApplied(ctx context.Context, index uint64) error {
+	for {
+		now, changed := r.Applied()
+		if now >= index {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("wait for log entry %d, at %d: %w", index, now, ctx.Err())
+		case <-r.done:
+			return ErrClosed
+		}
+	}
+}
+
+// offerCheck sends a copy of the ledger to the consistency checker, replacing
+// one that was not received yet: only the newest matters while a log is
+// replayed.
+func (r *Replica) offerCheck(l *ledger.Ledger) {
+	select {
+	case <-r.checks:
+	default:
+	}
+	r.checks <- l // only this goroutine sends
+}
