@@ -72,7 +72,7 @@ func (c *Conn) Send(r *Request) error {
 	if err != nil {
 		return err
 	}
-	if cap(b) <= 64<<10 {
+	if cap(b) <= maxKeptBuffer {
 		c.out = b
 	}
 	if _, err := c.nc.Write(b); err != nil {
@@ -82,7 +82,8 @@ func (c *Conn) Send(r *Request) error {
 	return nil
 }
 
-// Wait returns the outcome of the last request. If the deadline interrupts it,
+// Wait returns the outcome of the last request, and passes other messages that
+// arrive before it to OnUnmatched. If the deadline interrupts it,
 // it returns [os.ErrDeadlineExceeded] and may be called again: the part of the
 // answer that has arrived is kept.
 func (c *Conn) Wait() (Outcome, error) {
@@ -102,7 +103,7 @@ func (c *Conn) Wait() (Outcome, error) {
 		o := *m.outcome
 		// The ids are checked in the protocol's order: an outcome without a
 		// request id can only refer to the pending request.
-		if !m.hasID {
+		if o.RequestID == "" {
 			return Outcome{}, fmt.Errorf("%w: no request_id", ErrMismatch)
 		}
 		if o.RequestID != c.requestID {
@@ -123,6 +124,7 @@ func (c *Conn) unmatched(id string) {
 	}
 }
 
+// readError converts an error of reading a frame to one that Wait returns.
 func readError(err error) error {
 	if err == io.EOF {
 		return ErrClosed
@@ -183,7 +185,8 @@ func (c *Conn) Close() error {
 	return c.nc.Close()
 }
 
-// drainBuffer empties the receive buffer without blocking, up to a limit.
+// drainBuffer reads what is in the socket's receive buffer without blocking, up
+// to 256 KiB.
 func drainBuffer(fd uintptr) {
 	var b [4096]byte
 	for range 64 {
@@ -194,8 +197,8 @@ func drainBuffer(fd uintptr) {
 	}
 }
 
-// SendCancel sends a cancel over a new connection and does not wait for its
-// effect: the request is answered on its own connection.
+// SendCancel sends a cancel over a new connection to addr, "host:port", and does
+// not wait for its effect: the request is answered on its own connection.
 func SendCancel(ctx context.Context, addr string, cancel *Cancel) error {
 	b, err := appendCancel(nil, cancel)
 	if err != nil {

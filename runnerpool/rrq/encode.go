@@ -19,7 +19,7 @@ import (
 // appendRequest appends r as one frame to b. The error is a [*TooLargeError],
 // or an [ErrMalformed] if Params is not a JSON object.
 func appendRequest(b []byte, r *Request) ([]byte, error) {
-	params, err := checkParams(r.Params)
+	params, err := normalizeParams(r.Params)
 	if err != nil {
 		return b, err
 	}
@@ -65,7 +65,7 @@ func appendContext(b []byte, c *Context) []byte {
 	return append(b, '}')
 }
 
-// appendOutcome appends o as one frame to b.
+// appendOutcome appends o as one frame to b. The error is a [*TooLargeError].
 func appendOutcome(b []byte, o *Outcome) ([]byte, error) {
 	b, mark := frame.Begin(b)
 	b = append(b, `{"type":"response","payload":{"job_id":`...)
@@ -99,7 +99,7 @@ func appendOutcome(b []byte, o *Outcome) ([]byte, error) {
 	return closeFrame(b, mark)
 }
 
-// appendCancel appends c as one frame to b.
+// appendCancel appends c as one frame to b. The error is a [*TooLargeError].
 func appendCancel(b []byte, c *Cancel) ([]byte, error) {
 	b, mark := frame.Begin(b)
 	b = append(b, `{"type":"cancel","payload":{"protocol_version":"2","job_id":`...)
@@ -112,8 +112,9 @@ func appendCancel(b []byte, c *Cancel) ([]byte, error) {
 	return closeFrame(b, mark)
 }
 
-// closeFrame finishes a frame. It returns an error for a frame that the peer
-// would refuse by closing the connection.
+// closeFrame finishes the frame that [frame.Begin] began at mark. A frame that
+// the peer would refuse, because it exceeds [MaxFrame], is removed from b, and
+// the error is a [*TooLargeError].
 func closeFrame(b []byte, mark int) ([]byte, error) {
 	if size := frame.End(b, mark); size > MaxFrame {
 		return b[:mark], &TooLargeError{Size: size, Limit: MaxFrame}
@@ -121,8 +122,10 @@ func closeFrame(b []byte, mark int) ([]byte, error) {
 	return b, nil
 }
 
-// checkParams returns params in a form that a runner can decode.
-func checkParams(params json.RawMessage) (json.RawMessage, error) {
+// normalizeParams returns params in a form that a runner can decode: without
+// leading space, {} if they are empty, and with U+FFFD for invalid UTF-8. The
+// error is [ErrMalformed] if they are not a JSON object.
+func normalizeParams(params json.RawMessage) (json.RawMessage, error) {
 	params = bytes.TrimLeft(params, " \t\r\n")
 	if len(params) == 0 {
 		return json.RawMessage("{}"), nil
@@ -136,6 +139,7 @@ func checkParams(params json.RawMessage) (json.RawMessage, error) {
 	return params, nil
 }
 
+// appendRaw appends JSON, or null if there is none.
 func appendRaw(b []byte, raw json.RawMessage) []byte {
 	if len(raw) == 0 {
 		return append(b, "null"...)
@@ -151,18 +155,19 @@ func appendOptional(b []byte, s string) []byte {
 	return appendString(b, s)
 }
 
-func appendStringMap(b []byte, carrier map[string]string) []byte {
-	if carrier == nil {
+// appendStringMap appends m as a JSON object sorted by key, or null for nil.
+func appendStringMap(b []byte, m map[string]string) []byte {
+	if m == nil {
 		return append(b, "null"...)
 	}
 	b = append(b, '{')
-	for i, k := range slices.Sorted(maps.Keys(carrier)) {
+	for i, k := range slices.Sorted(maps.Keys(m)) {
 		if i > 0 {
 			b = append(b, ',')
 		}
 		b = appendString(b, k)
 		b = append(b, ':')
-		b = appendString(b, carrier[k])
+		b = appendString(b, m[k])
 	}
 	return append(b, '}')
 }

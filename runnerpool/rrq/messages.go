@@ -16,6 +16,10 @@ const Version = "2"
 // MaxFrame is the largest payload of a frame, in bytes, in both directions.
 const MaxFrame = 16 << 20
 
+// maxKeptBuffer is the largest buffer, in bytes, that a connection keeps for the
+// next message.
+const maxKeptBuffer = 64 << 10
+
 // ErrMalformed means that a frame is not a message of the protocol, or that a
 // message cannot be encoded as one.
 var ErrMalformed = errors.New("malformed message")
@@ -100,9 +104,8 @@ type message struct {
 	request  *Request
 	version  string // of the request or cancel
 	outcome  *Outcome
-	hasID    bool // the outcome has a request id
 	cancel   *Cancel
-	envelope string
+	envelope string // the envelope's type
 }
 
 // decode parses a frame's payload. Every error wraps [ErrMalformed].
@@ -111,9 +114,9 @@ func decode(payload []byte) (message, error) {
 		return message{}, fmt.Errorf("%w: not UTF-8", ErrMalformed)
 	}
 	if inner := responsePayload(payload); inner != nil && !isNull(inner) {
-		o, hasID, err := decodeOutcome(inner)
+		o, err := decodeOutcome(inner)
 		if err == nil {
-			return message{envelope: typeResponse, outcome: o, hasID: hasID}, nil
+			return message{envelope: typeResponse, outcome: o}, nil
 		}
 		// The general path below returns the error, or accepts an unusual form.
 	}
@@ -133,7 +136,7 @@ func decode(payload []byte) (message, error) {
 	case typeRequest:
 		m.request, m.version, err = decodeRequest(env.Payload)
 	case typeResponse:
-		m.outcome, m.hasID, err = decodeOutcome(env.Payload)
+		m.outcome, err = decodeOutcome(env.Payload)
 	case typeCancel:
 		m.cancel, m.version, err = decodeCancel(env.Payload)
 	default:
@@ -171,11 +174,12 @@ type wireOutcome struct {
 // and ','.
 const responseHead = `{"type":"response","payload":`
 
-// responsePayload returns the payload of an answer that begins with
-// responseHead and contains nothing else, nil otherwise. It avoids decoding the
-// envelope; the payload itself is checked when it is decoded.
+// responsePayload returns what is between responseHead and the last '}' of b,
+// nil if b does not have this form. So the most frequent message is decoded
+// without its envelope. The result need not be JSON: b may have other keys
+// after the payload.
 func responsePayload(b []byte) []byte {
-	at := 0
+	at := 0 // in b
 	for i := range len(responseHead) {
 		if at < len(b) && b[at] == ' ' && i > 0 && (responseHead[i-1] == ':' || responseHead[i-1] == ',') {
 			at++
@@ -191,20 +195,16 @@ func responsePayload(b []byte) []byte {
 	return b[at : len(b)-1]
 }
 
-func decodeOutcome(payload []byte) (*Outcome, bool, error) {
+// decodeOutcome parses a response's payload. A missing request id is accepted.
+func decodeOutcome(payload []byte) (*Outcome, error) {
 	var w wireOutcome
 	if err := json.Unmarshal(payload, &w); err != nil {
-		return nil, false, malformed("response", err)
+		return nil, malformed("response", err)
 	}
-	return w.outcome()
-}
-
-// outcome converts and checks a decoded outcome.
-func (w *wireOutcome) outcome() (*Outcome, bool, error) {
 	switch w.Status {
 	case Success, Retry, Timeout, Error:
 	default:
-		return nil, false, fmt.Errorf("%w: response with status %.40q", ErrMalformed, w.Status)
+		return nil, fmt.Errorf("%w: response with status %.40q", ErrMalformed, w.Status)
 	}
 	o := &Outcome{JobID: w.JobID, Status: w.Status, Result: nonNull(w.Result), RetryAfter: w.RetryAfter}
 	if w.RequestID != nil {
@@ -212,7 +212,7 @@ func (w *wireOutcome) outcome() (*Outcome, bool, error) {
 	}
 	if w.Error != nil {
 		if w.Error.Message == nil {
-			return nil, false, fmt.Errorf("%w: response with an error that has no message", ErrMalformed)
+			return nil, fmt.Errorf("%w: response with an error that has no message", ErrMalformed)
 		}
 		o.Fault = &Fault{
 			Message: *w.Error.Message,
@@ -221,7 +221,7 @@ func (w *wireOutcome) outcome() (*Outcome, bool, error) {
 			Details: nonNull(w.Error.Details),
 		}
 	}
-	return o, o.RequestID != "", nil
+	return o, nil
 }
 
 type wireFault struct {
@@ -231,8 +231,8 @@ type wireFault struct {
 	Details json.RawMessage `json:"details"`
 }
 
-// lenientString accepts any JSON value: a number as a fault's code should not
-// cost the connection.
+// lenientString returns a JSON string's value, "" for null, and any other JSON
+// as it is: a number as a fault's code should not cost the connection.
 func lenientString(raw json.RawMessage) string {
 	if isNull(raw) {
 		return ""
@@ -244,6 +244,8 @@ func lenientString(raw json.RawMessage) string {
 	return string(raw)
 }
 
+// decodeRequest parses a request's payload. The string is the request's
+// protocol version, which is not checked.
 func decodeRequest(payload []byte) (*Request, string, error) {
 	var w struct {
 		Version   *string         `json:"protocol_version"`
@@ -288,6 +290,8 @@ func decodeRequest(payload []byte) (*Request, string, error) {
 	return r, version(w.Version), nil
 }
 
+// decodeCancel parses a cancel's payload. The string is the cancel's protocol
+// version, which is not checked.
 func decodeCancel(payload []byte) (*Cancel, string, error) {
 	var w struct {
 		Version   *string `json:"protocol_version"`

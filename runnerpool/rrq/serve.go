@@ -76,6 +76,8 @@ type call struct {
 	cancel           context.CancelCauseFunc
 }
 
+// add registers an accepted connection. If the server has stopped, it closes the
+// connection and returns false.
 func (s *server) add(nc net.Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -120,10 +122,11 @@ type serverConn struct {
 	out      []byte
 }
 
-// serveConn serves one connection until it ends, and then cancels its pending
-// requests, which can no longer be answered.
+// serveConn serves one connection until it ends or receives something that only
+// a runner may send, and then cancels its pending requests, which can no longer
+// be answered. It returns when their handlers have returned.
 func (s *server) serveConn(nc net.Conn) {
-	p := &serverConn{server: s, nc: nc, inFlight: make(map[*call]struct{})}
+	sc := &serverConn{server: s, nc: nc, inFlight: make(map[*call]struct{})}
 	frames := frame.NewReader(nc, MaxFrame)
 	for {
 		payload, err := frames.Next()
@@ -138,20 +141,22 @@ func (s *server) serveConn(nc net.Conn) {
 			s.cancel(m.cancel, m.version)
 			continue
 		}
-		p.startRequest(m.request, m.version)
+		sc.startRequest(m.request, m.version)
 	}
-	p.mu.Lock()
-	for c := range p.inFlight {
+	sc.mu.Lock()
+	for c := range sc.inFlight {
 		c.cancel(ErrDisconnected)
 	}
-	p.mu.Unlock()
-	p.handlers.Wait()
+	sc.mu.Unlock()
+	sc.handlers.Wait()
 	s.mu.Lock()
 	delete(s.conns, nc)
 	s.mu.Unlock()
 	_ = nc.Close() // everything that could be written was written
 }
 
+// cancel cancels the pending requests that c names, on any connection. A cancel
+// of another protocol version is ignored.
 func (s *server) cancel(c *Cancel, version string) {
 	if version != Version {
 		return
@@ -165,7 +170,9 @@ func (s *server) cancel(c *Cancel, version string) {
 	}
 }
 
-// startRequest starts a request, or refuses it with an answer.
+// startRequest starts the handler of a request, or refuses the request with an
+// answer if it has another protocol version or the connection has MaxInFlight
+// requests.
 func (sc *serverConn) startRequest(r *Request, version string) {
 	if version != Version {
 		sc.answer(r, Outcome{Status: Error, Fault: &Fault{Message: "Unsupported protocol version"}})
@@ -193,6 +200,8 @@ func (sc *serverConn) startRequest(r *Request, version string) {
 	sc.handlers.Go(func() { sc.runHandler(ctx, c, r) })
 }
 
+// runHandler calls the handler, unless the deadline has passed, and answers the
+// request, unless its connection has ended.
 func (sc *serverConn) runHandler(ctx context.Context, c *call, r *Request) {
 	if until := r.Context.Deadline; !until.IsZero() {
 		var release context.CancelFunc
@@ -206,7 +215,7 @@ func (sc *serverConn) runHandler(ctx context.Context, c *call, r *Request) {
 		o = sc.handler(ctx, r)
 	}
 	if o.Status == "" {
-		o.Status, o.Fault = endedOutcome(ctx, o.Fault)
+		o.Status, o.Fault = defaultStatus(ctx, o.Fault)
 	}
 	sc.mu.Lock()
 	delete(sc.inFlight, c)
@@ -220,9 +229,10 @@ func (sc *serverConn) runHandler(ctx context.Context, c *call, r *Request) {
 	}
 }
 
-// endedOutcome returns the status and fault of a handler that left the status
-// empty.
-func endedOutcome(ctx context.Context, f *Fault) (string, *Fault) {
+// defaultStatus returns the status and fault for a handler that left the status
+// empty: the reason for which ctx ended, or else an error with the handler's
+// fault f.
+func defaultStatus(ctx context.Context, f *Fault) (string, *Fault) {
 	switch {
 	case errors.Is(context.Cause(ctx), context.DeadlineExceeded):
 		return Timeout, &Fault{Message: "Job execution timed out", Type: TimedOut}
@@ -255,7 +265,7 @@ func (sc *serverConn) answer(r *Request, o Outcome) {
 			return // ids of 16 MiB: the client cannot expect an answer
 		}
 	}
-	if cap(b) <= 64<<10 {
+	if cap(b) <= maxKeptBuffer {
 		sc.out = b
 	}
 	if _, err := sc.nc.Write(b); err != nil && !errors.Is(err, os.ErrClosed) {
