@@ -1,6 +1,7 @@
 package runnerpool
 
 import (
+	"cmp"
 	"maps"
 	"runtime"
 	"slices"
@@ -177,7 +178,8 @@ func (e *ConfigError) Error() string { return e.Key + " " + e.Cause + "; " + e.F
 // RunnerNames returns the names of the configured runners, sorted.
 func (c *Config) RunnerNames() []string { return slices.Sorted(maps.Keys(c.Runners)) }
 
-// Policy returns p with the retry settings of the table.
+// Policy returns p with those of its retry settings replaced that the table
+// sets.
 func (c *Config) Policy(p job.Policy) job.Policy {
 	if c.DefaultMaxRetries != nil {
 		p.MaxAttempts = max(*c.DefaultMaxRetries, 1)
@@ -198,7 +200,7 @@ func (c *Config) Defaults() job.Defaults {
 
 // DefaultRunnerName returns the runner of jobs that name none. It need not be
 // configured on this node.
-func (c *Config) DefaultRunnerName() string { return or(c.DefaultRunner, "python") }
+func (c *Config) DefaultRunnerName() string { return cmp.Or(c.DefaultRunner, "python") }
 
 // queuePrefix is the prefix with which RRQ stores queue names.
 const queuePrefix = "rrq:queue:"
@@ -207,11 +209,11 @@ const queuePrefix = "rrq:queue:"
 func QueueName(name string) string { return strings.TrimPrefix(name, queuePrefix) }
 
 // RoutesByQueue returns the runner of each queue that has a route, by the
-// queue's name in the yard.
+// queue's name in the yard. It merges both tables; Routes overrides Routing.
 func (c *Config) RoutesByQueue() map[string]string {
 	routes := make(map[string]string, len(c.Routes)+len(c.Routing))
 	for _, table := range [...]map[string]string{c.Routing, c.Routes} {
-		for _, queue := range slices.Sorted(maps.Keys(table)) { // sorted, so that of two spellings of a queue always the same one counts
+		for _, queue := range slices.Sorted(maps.Keys(table)) { // sorted, because of two spellings of a queue the last one wins
 			routes[QueueName(queue)] = table[queue]
 		}
 	}
@@ -219,17 +221,19 @@ func (c *Config) RoutesByQueue() map[string]string {
 }
 
 // DefaultQueueName returns the queue of cron entries that name none.
-func (c *Config) DefaultQueueName() string { return or(QueueName(c.DefaultQueue), "default") }
+func (c *Config) DefaultQueueName() string { return cmp.Or(QueueName(c.DefaultQueue), "default") }
 
+// withDefaults returns c with the default of every key that is not set, of its
+// runners' too. Afterwards no pointer in it is nil.
 func (c Config) withDefaults() Config {
-	c.Management = or(c.Management, Managed)
-	c.DefaultTimeout = or(c.DefaultTimeout, 300)
+	c.Management = cmp.Or(c.Management, Managed)
+	c.DefaultTimeout = cmp.Or(c.DefaultTimeout, 300) // seconds, as are the graces
 	if c.ConnectTimeoutMS <= 0 {
 		c.ConnectTimeoutMS = 15_000
 	}
-	c.TermGrace = orDefault(c.TermGrace, 5)
-	c.ShutdownGrace = orDefault(c.ShutdownGrace, 10)
-	c.CancelHints = orDefault(c.CancelHints, true)
+	c.TermGrace = cmp.Or(c.TermGrace, new(5.0))
+	c.ShutdownGrace = cmp.Or(c.ShutdownGrace, new(10.0))
+	c.CancelHints = cmp.Or(c.CancelHints, new(true))
 	runners := make(map[string]RunnerConfig, len(c.Runners))
 	for name, r := range c.Runners {
 		runners[name] = r.withDefaults(c.Management)
@@ -238,19 +242,23 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
+// withDefaults returns r with the default of every key that is not set, and
+// with the values that the management mode dictates: a managed runner listens
+// on the loopback, an external one is a pool of one process.
 func (r RunnerConfig) withDefaults(management string) RunnerConfig {
-	r.Type = or(r.Type, "socket")
-	r.PoolSize = or(r.PoolSize, runtime.NumCPU())
-	r.MaxInFlight = or(r.MaxInFlight, 1)
-	r.TCPHost = or(strings.Trim(strings.TrimSpace(r.TCPHost), "[]"), "127.0.0.1")
+	const loopback = "127.0.0.1"
+	r.Type = cmp.Or(r.Type, "socket")
+	r.PoolSize = cmp.Or(r.PoolSize, runtime.NumCPU())
+	r.MaxInFlight = cmp.Or(r.MaxInFlight, 1)
+	r.TCPHost = cmp.Or(strings.Trim(strings.TrimSpace(r.TCPHost), "[]"), loopback)
 	if management == Managed {
-		r.TCPHost = "127.0.0.1"
+		r.TCPHost = loopback
 	} else {
 		r.PoolSize = 1
 	}
-	r.SocketVia = or(r.SocketVia, SocketBoth)
-	r.CancelGrace = orDefault(r.CancelGrace, 1)
-	r.Connections = or(r.Connections, ConnReuse)
+	r.SocketVia = cmp.Or(r.SocketVia, SocketBoth)
+	r.CancelGrace = cmp.Or(r.CancelGrace, new(1.0)) // seconds
+	r.Connections = cmp.Or(r.Connections, ConnReuse)
 	return r
 }
 
@@ -260,22 +268,6 @@ func (r *RunnerConfig) port(i int) int {
 		return 0
 	}
 	return r.TCPPort + i
-}
-
-// or returns v, or def if v is the zero value.
-func or[T comparable](v, def T) T {
-	var zero T
-	if v == zero {
-		return def
-	}
-	return v
-}
-
-func orDefault[T any](v *T, def T) *T {
-	if v == nil {
-		return &def
-	}
-	return v
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

@@ -23,6 +23,8 @@ type correlation struct {
 	path []string
 }
 
+// validateCorrelation checks the length of the keys, and that no path has an
+// empty name.
 func (c *Config) validateCorrelation() error {
 	for _, key := range slices.Sorted(maps.Keys(c.Correlation)) {
 		path := c.Correlation[key]
@@ -41,7 +43,7 @@ func pathOf(path string) []string {
 	return strings.Split(strings.TrimPrefix(strings.TrimSpace(path), "params."), ".")
 }
 
-// correlations returns the entries sorted by key.
+// correlations returns the entries of [Config.Correlation], sorted by key.
 func (c *Config) correlations() []correlation {
 	var all []correlation
 	for _, key := range slices.Sorted(maps.Keys(c.Correlation)) {
@@ -52,9 +54,10 @@ func (c *Config) correlations() []correlation {
 
 // correlate returns the correlation context of a job: for each entry the value
 // of its key in the producer's trace, else the scalar at its path in the
-// params. It returns nil if there is none.
-func correlate(all []correlation, params json.RawMessage, trace map[string]string) map[string]string {
-	if len(all) == 0 {
+// params. Entries without a value are left out, and values are truncated to
+// maxCorrelationValue. The result is nil if no entry has a value.
+func correlate(entries []correlation, params json.RawMessage, trace map[string]string) map[string]string {
+	if len(entries) == 0 {
 		return nil
 	}
 	var top map[string]json.RawMessage
@@ -62,7 +65,7 @@ func correlate(all []correlation, params json.RawMessage, trace map[string]strin
 		return nil // reported when the request is sent
 	}
 	var found map[string]string
-	for _, c := range all {
+	for _, c := range entries {
 		value := trace[c.key]
 		if value == "" {
 			value = scalarAt(top, c.path)
@@ -78,12 +81,14 @@ func correlate(all []correlation, params json.RawMessage, trace map[string]strin
 	return found
 }
 
-// scalarAt returns the string, number or boolean at path as text, "" if there
-// is none. A number keeps its digits.
+// scalarAt returns the string, number or boolean at path, which leads through
+// nested objects, as text. It returns "" if there is none. A number keeps its
+// digits.
 func scalarAt(fields map[string]json.RawMessage, path []string) string {
 	for ; len(path) > 1; path = path[1:] {
 		inner := fields[path[0]]
-		if fields = nil; len(inner) == 0 || json.Unmarshal(inner, &fields) != nil {
+		fields = nil // or Unmarshal would add to it
+		if len(inner) == 0 || json.Unmarshal(inner, &fields) != nil {
 			return ""
 		}
 	}

@@ -22,7 +22,7 @@ type dispatch struct {
 	w        *worker
 	timeout  time.Duration
 	deadline time.Time // as sent to the runner
-	stuck    bool      // waits for its process to end; guarded by Pools.mu
+	stuck    bool      // its handler did not stop, only the end of the process stops it; guarded by Pools.mu
 
 	mu            sync.Mutex
 	conn          *rrq.Conn        // the connection its slot waits on; nil: none
@@ -31,24 +31,27 @@ type dispatch struct {
 	waitDeadline  time.Time        // end of all waits; zero: none
 }
 
-// newDispatch returns the dispatch of a. It drops the body, which spec holds
-// already: the body refers to the memory of a whole batch of assignments.
-func newDispatch(a job.Assignment, spec job.Spec, w *worker, defTimeout time.Duration) *dispatch {
+// newDispatch returns the dispatch of a, with defaultTimeout if a has no
+// timeout. It drops the body, which spec holds already: the body refers to the
+// memory of a whole batch of assignments.
+func newDispatch(a job.Assignment, spec job.Spec, w *worker, defaultTimeout time.Duration) *dispatch {
 	a.Body = nil
 	d := &dispatch{Assignment: a, spec: spec, w: w, timeout: a.Timeout}
 	if d.timeout <= 0 {
-		d.timeout = defTimeout
+		d.timeout = defaultTimeout
 	}
 	d.deadline = time.Now().Add(d.timeout)
 	return d
 }
 
-// recall makes the slot end the dispatch. The first reason is kept, unless the
-// node's lease ends, which allows no grace.
+// recall makes the slot end the dispatch, and interrupts its wait. After the
+// first recall, only one because of the end of the node's lease still has an
+// effect, because that end allows no grace.
 func (d *dispatch) recall(reason job.RecallReason) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.recallReason != "" && (reason != job.RecallLease || d.recallReason == job.RecallLease) {
+	leaseEnds := reason == job.RecallLease && d.recallReason != job.RecallLease
+	if d.recallReason != "" && !leaseEnds {
 		return
 	}
 	d.recallReason, d.recallPending = reason, true
@@ -61,27 +64,30 @@ func (d *dispatch) recall(reason job.RecallReason) {
 func (d *dispatch) setDeadline(t time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.waitDeadline = t; d.conn != nil {
+	d.waitDeadline = t
+	if d.conn != nil {
 		d.conn.SetDeadline(t)
 	}
 }
 
-// arm sets the connection on which the slot sends and waits until t, or until a
-// recall.
+// arm sets the connection on which the slot is going to send and wait. Until
+// disarm, both are interrupted at t, at setDeadline's time if that is earlier,
+// and by a recall, even one that came before.
 func (d *dispatch) arm(conn *rrq.Conn, t time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.conn = conn
 	if !d.waitDeadline.IsZero() && d.waitDeadline.Before(t) {
 		t = d.waitDeadline
 	}
-	if d.conn = conn; d.recallPending {
+	if d.recallPending {
 		t = time.Now()
 	}
 	conn.SetDeadline(t)
 }
 
-// disarm ends the slot's wait and returns the reason of a recall, "" if there
-// was none.
+// disarm is called after the wait that arm began. It returns the reason of the
+// dispatch's recall, "" if it was not recalled.
 func (d *dispatch) disarm() job.RecallReason {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -90,7 +96,7 @@ func (d *dispatch) disarm() job.RecallReason {
 }
 
 // request returns the request for the runner, or the fault of a job that no
-// runner can run.
+// runner can run. workerID identifies the node to the runner; see [WorkerID].
 func (d *dispatch) request(workerID string) (rrq.Request, *job.Fault) {
 	_, handler := job.SplitFunction(d.Function)
 	if handler == "" {
@@ -132,7 +138,8 @@ func (d *dispatch) unstartedOutcome(s job.Status, f *job.Fault) job.Outcome {
 	return o
 }
 
-// answeredOutcome converts the runner's answer.
+// answeredOutcome converts the runner's answer. A fault without a message gets
+// the message that RRQ uses for the status.
 func (d *dispatch) answeredOutcome(a rrq.Outcome) job.Outcome {
 	o := d.outcome(job.Error, jobFault(a.Fault))
 	switch a.Status {
@@ -166,6 +173,8 @@ func jobFault(f *rrq.Fault) *job.Fault {
 	return &job.Fault{Message: f.Message, Type: f.Type, Code: f.Code, Details: f.Details}
 }
 
+// withMessage returns f with text as its message if it has none, and a new
+// fault if f is nil.
 func withMessage(f *job.Fault, text string) *job.Fault {
 	if f == nil {
 		return &job.Fault{Message: text}
@@ -208,8 +217,9 @@ func (d *dispatch) transportOutcome(err error) job.Outcome {
 	return d.outcome(job.Error, &job.Fault{Message: "Runner transport error: " + err.Error(), Type: "transport"})
 }
 
-// unsendableOutcome returns the outcome of a request that cannot be encoded for
-// any runner. ok is false for other errors.
+// unsendableOutcome returns the outcome of a dispatch if err, from sending its
+// request, means that the request cannot be encoded for any runner. ok is false
+// for other errors and nil.
 func (d *dispatch) unsendableOutcome(err error) (o job.Outcome, ok bool) {
 	var large *rrq.TooLargeError
 	if !errors.As(err, &large) && !errors.Is(err, rrq.ErrMalformed) {

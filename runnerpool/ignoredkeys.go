@@ -1,7 +1,7 @@
 package runnerpool
 
-// IgnoredKeys are the keys of [rrq] that RRQ knows and that do nothing here, with
-// the reason why: a table as RRQ's users have it is taken whole.
+// IgnoredKeys maps the keys of [rrq] that RRQ knows and that have no effect here
+// to the reason. They are accepted, so that RRQ's users can keep their table.
 var IgnoredKeys = map[string]string{
 	"redis_dsn":                              "a yard has no Redis: jobs lie in JetStream",
 	"default_dlq_name":                       "a yard has one place for dead letters, which know their queues",

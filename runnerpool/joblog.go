@@ -3,6 +3,7 @@ package runnerpool
 import (
 	"encoding/json"
 	"log/slog"
+	"slices"
 	"sync"
 
 	"github.com/yardmaster-dev/yardmaster/job"
@@ -49,8 +50,8 @@ func (l *jobLog) end(d *dispatch) {
 	}
 }
 
-// attribute returns the dispatch that a line belongs to. record is nil if the
-// line is not a JSON object.
+// attribute returns the dispatch that a line of output belongs to, as a log line
+// without text. record is the line as a JSON object, nil if it is not one.
 func (l *jobLog) attribute(record map[string]json.RawMessage) (entry job.LogLine, found bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -71,19 +72,19 @@ func (l *jobLog) attribute(record map[string]json.RawMessage) (entry job.LogLine
 	return entry, false
 }
 
-// byID returns the dispatch of this process that a record names, of several
-// dispatches of a job the latest.
+// byID returns the dispatch of this process that a record names by its request
+// id or job id: of several dispatches of a job the latest, running or ended.
+// l.mu is held.
 func (l *jobLog) byID(record map[string]json.RawMessage) (entry job.LogLine, found bool) {
-	request := jsonString(record["request_id"])
 	for _, key := range [...]string{"request_id", "job_id", "rrq.job_id"} {
-		name := jsonString(record[key])
-		if name == "" {
+		id := jsonString(record[key])
+		if id == "" {
 			continue
 		}
 		for _, list := range [...][]job.LogLine{l.running, l.ended} {
-			for i := len(list) - 1; i >= 0; i-- {
-				if name == list[i].Job.String() || name == request && request == job.RequestID(list[i].Job, list[i].N) {
-					return list[i], true
+			for _, line := range slices.Backward(list) {
+				if id == line.Job.String() || key == "request_id" && id == job.RequestID(line.Job, line.N) {
+					return line, true
 				}
 			}
 		}

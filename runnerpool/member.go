@@ -53,7 +53,7 @@ type crashHistory struct {
 
 // run keeps the member's process running until ctx ends.
 func (m *member) run(ctx context.Context) {
-	r := crashHistory{backoff: backoff.Backoff{Base: minRestartDelay, Max: maxRestartDelay}}
+	history := crashHistory{backoff: backoff.Backoff{Base: minRestartDelay, Max: maxRestartDelay}}
 	for {
 		err := m.runProcess(ctx)
 		if ctx.Err() != nil {
@@ -61,7 +61,7 @@ func (m *member) run(ctx context.Context) {
 			return
 		}
 		m.setDown(err.Error())
-		pause := m.restartDelay(&r, err, time.Now())
+		pause := m.restartDelay(&history, err, time.Now())
 		m.log.Warn("runner ended", "err", err, "restart_in", pause)
 		if backoff.Sleep(ctx, pause) != nil {
 			return
@@ -72,8 +72,9 @@ func (m *member) run(ctx context.Context) {
 	}
 }
 
-// restartDelay returns how long to wait before the next process is started, and
-// detects crash loops.
+// restartDelay returns how long to wait before the next process is started. It
+// adds the end of the last one, at now because of err, to r, and stops offering
+// the member if the ends are a crash loop.
 func (m *member) restartDelay(r *crashHistory, err error, now time.Time) time.Duration {
 	if m.hasAnswered.Swap(false) {
 		r.exits = nil
@@ -189,8 +190,9 @@ func (m *member) awaitListener(ctx context.Context, proc *process, addr string, 
 	return err
 }
 
-// awaitConnectable connects until it succeeds, the process has ended, or ctx
-// ends. It sends nothing on the connection.
+// awaitConnectable tries to connect to addr until it succeeds, the process has
+// ended, or ctx ends. It sends nothing on the connection. ended is closed when
+// the process has ended; nil: it is never known to.
 func awaitConnectable(ctx context.Context, addr string, ended <-chan struct{}) error {
 	var d net.Dialer
 	lastErr := errors.New("no answer")

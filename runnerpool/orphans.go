@@ -59,8 +59,9 @@ func newGroupFile(dir string) *groupFile {
 	return f
 }
 
-// reap kills what a previous process of this node has left behind, removes the
-// file, and returns the number of processes killed.
+// reap kills the processes that belong to the groups in the file, which a
+// previous process of this node has left behind. It removes the file and
+// returns the number of processes killed.
 func (f *groupFile) reap() (int, error) {
 	if f.path == "" {
 		return 0, nil
@@ -72,21 +73,21 @@ func (f *groupFile) reap() (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("read the record of previous runners: %w", err)
 	}
-	leaders, markers := make(map[int]uint64), make(map[string]bool)
+	startOfLeader, markers := make(map[int]uint64), make(map[string]bool)
 	for line := range bytes.Lines(b) {
 		var g group
 		// A line cut short by a power loss can be ignored: nothing has
 		// survived.
 		if json.Unmarshal(line, &g) == nil && g.PID > 1 && g.Marker != "" && !g.ownerAlive() {
-			leaders[g.PID] = g.Start
+			startOfLeader[g.PID] = g.Start
 			markers[g.Marker] = true
 		}
 	}
 	reaped := killProcesses(func(pid int, s procStat) bool {
 		// The pid may have been reused since: the start time of the leader must
 		// match.
-		start, listed := leaders[pid]
-		return listed && start == s.start || markers[markerOf(pid)]
+		start, isLeader := startOfLeader[pid]
+		return isLeader && start == s.start || markers[markerOf(pid)]
 	})
 	if err := os.Remove(f.path); err != nil {
 		return reaped, fmt.Errorf("remove the record of previous runners: %w", err)

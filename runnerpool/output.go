@@ -16,9 +16,10 @@ import (
 // maxLine is the longest line of output that is kept, in bytes.
 const maxLine = 16 << 10
 
-// readLines calls handle for every line of a stream until it ends. Bytes of a
-// line beyond maxLine are read and dropped, so that the runner is never
-// blocked.
+// readLines calls handle for every line of a stream that is not empty, without
+// its line end, until the stream ends. Of a line longer than maxLine, handle
+// gets the beginning, and cut is true; the rest is read and dropped, so that the
+// runner is never blocked.
 func readLines(stream io.Reader, handle func(line []byte, cut bool)) {
 	lines := bufio.NewReaderSize(stream, maxLine)
 	skipping := false // the rest of a line that was handled
@@ -34,9 +35,10 @@ func readLines(stream io.Reader, handle func(line []byte, cut bool)) {
 	}
 }
 
-// writeLine logs a line of output and, if it belongs to a job, adds it to the
-// job's log. A line that is a JSON object is kept as a record and sets its own
-// level.
+// writeLine logs a line of output, which is not empty, and, if it belongs to a
+// job, adds it to the job's log. A line that is a JSON object is kept as a
+// record and sets its own level. stream is job.LogStdout or job.LogStderr; cut
+// means that the end of the line is missing.
 func (l *jobLog) writeLine(stream string, line []byte, cut bool) {
 	level := slog.LevelInfo
 	if stream == job.LogStderr {
@@ -73,7 +75,8 @@ func (l *jobLog) writeLine(stream string, line []byte, cut bool) {
 	l.emit(entry)
 }
 
-// addStandardFields adds the fields to a runner's record that RRQ adds.
+// addStandardFields adds the fields that RRQ adds to a runner's record, and
+// returns the record as JSON.
 func (l *jobLog) addStandardFields(record map[string]json.RawMessage, stream string, at time.Time) json.RawMessage {
 	add := func(key, value string) { record[key], _ = json.Marshal(value) } // strings cannot fail
 	if _, given := record["timestamp"]; !given {
@@ -97,6 +100,8 @@ func jsonString(raw json.RawMessage) (s string) {
 	return s
 }
 
+// parseLevel returns the level that a runner calls name, def if name is not
+// known.
 func parseLevel(name string, def slog.Level) slog.Level {
 	switch strings.ToLower(name) {
 	case "trace", "debug":

@@ -40,7 +40,7 @@ type Pools struct {
 	spawner      *spawner
 	groups       *groupFile
 	members      []*member
-	correlations []correlation // what jobs are to be known by
+	correlations []correlation // of the table; see correlate
 
 	mu       sync.Mutex
 	workers  map[string]*worker // by name; only those that accept dispatches
@@ -115,7 +115,8 @@ func (p *Pools) Run(ctx context.Context) error {
 // managed reports whether the node starts processes itself.
 func (p *Pools) managed() bool { return len(p.members) > 0 && p.cfg.Management == Managed }
 
-// drain withdraws all offers and returns when nothing runs any more.
+// drain withdraws all offers, recalls the dispatches that do not finish within
+// the shutdown grace, and returns when nothing runs any more.
 func (p *Pools) drain() {
 	p.mu.Lock()
 	p.draining = true
@@ -190,7 +191,7 @@ func (p *Pools) Stop(r job.Recall) {
 	killNow := d.stuck && r.Reason == job.RecallLease
 	p.mu.Unlock()
 	if killNow {
-		d.w.proc.kill() // it is being terminated with a grace, which is too long now
+		d.w.proc.kill() // its process is being terminated with a grace, which the lease does not allow
 	}
 }
 
@@ -238,8 +239,8 @@ func (p *Pools) addWorker(w *worker) {
 }
 
 // removeWorker withdraws a worker's offer for good. It returns why the process
-// is to be replaced, nil if it is not: that reason is better than an exit
-// status that follows from it.
+// is to be replaced, nil if it is not. The member reports that cause rather
+// than the exit status that follows from it.
 func (p *Pools) removeWorker(w *worker) (cause error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -38,8 +38,8 @@ type process struct {
 	groupEnded bool      // the group has ended: its id may have been reused
 }
 
-// startProcess starts a command with pipes for its output, and watches it. The
-// output goes to log.
+// startProcess starts cmd by calling startCmd, with pipes for its output, and
+// watches it. The output goes to log.
 func startProcess(cmd *exec.Cmd, startCmd func(*exec.Cmd) error, log *jobLog) (*process, error) {
 	p := &process{cmd: cmd, exited: make(chan struct{}), cleaned: make(chan struct{}), jobLog: log}
 	var childEnds [2]*os.File
@@ -87,8 +87,9 @@ func closeAll(files []*os.File) {
 	}
 }
 
-// watch waits for the process to end, kills what is left of its group, and
-// closes exited and cleaned.
+// watch waits for the process to end, kills what is left of its group, sets
+// exitStatus, and closes exited and cleaned. If the process was being
+// terminated, the rest of its group may run until graceUntil.
 func (p *process) watch() {
 	p.awaitLeader()
 	p.mu.Lock()

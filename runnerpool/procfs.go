@@ -29,26 +29,27 @@ func checkListener(port, pgid int) error {
 	if len(inodes) == 0 {
 		return fmt.Errorf("port %d: nothing listens any more", port)
 	}
-	held := make(map[string]bool)
-	addSocketInodes(pgid, held) // usually the leader listens
-	if !containsAll(held, inodes) {
+	owned := make(map[string]bool) // inodes of the group's sockets
+	addSocketInodes(pgid, owned)   // usually the leader listens
+	if !containsAll(owned, inodes) {
 		for _, pid := range groupMembers(pgid) {
-			addSocketInodes(pid, held)
+			addSocketInodes(pid, owned)
 		}
 	}
-	if !containsAll(held, inodes) {
+	if !containsAll(owned, inodes) {
 		return fmt.Errorf("port %d: %w; give each node and runner its own ports", port, errForeignListener)
 	}
 	return nil
 }
 
-func containsAll(held map[string]bool, inodes []string) bool {
-	return !slices.ContainsFunc(inodes, func(inode string) bool { return !held[inode] })
+func containsAll(set map[string]bool, inodes []string) bool {
+	return !slices.ContainsFunc(inodes, func(inode string) bool { return !set[inode] })
 }
 
 // listeningInodes returns the inodes of the listening sockets that a connection
 // to the port on the IPv4 loopback could reach.
 func listeningInodes(port int) ([]string, error) {
+	const listening = "0A" // TCP_LISTEN
 	suffix := fmt.Sprintf(":%04X", port)
 	var inodes []string
 	for _, table := range [...]string{"/proc/net/tcp", "/proc/net/tcp6"} {
@@ -63,7 +64,7 @@ func listeningInodes(port int) ([]string, error) {
 		for lines.Scan() {
 			// sl local_address rem_address st … uid timeout inode
 			col := strings.Fields(lines.Text())
-			if len(col) > 9 && col[3] == "0A" && strings.HasSuffix(col[1], suffix) && acceptsLoopback(col[1]) {
+			if len(col) > 9 && col[3] == listening && strings.HasSuffix(col[1], suffix) && acceptsLoopback(col[1]) {
 				inodes = append(inodes, col[9])
 			}
 		}
@@ -75,9 +76,9 @@ func listeningInodes(port int) ([]string, error) {
 	return inodes, nil
 }
 
-// acceptsLoopback reports whether a local address accepts connections to
-// 127.0.0.1: it is that address or a wildcard. The kernel writes words in host
-// order.
+// acceptsLoopback reports whether a socket with the local address, in hex as in
+// /proc/net/tcp and tcp6, accepts connections to 127.0.0.1: it is that address,
+// its IPv4-mapped form, or a wildcard. The kernel writes words in host order.
 func acceptsLoopback(local string) bool {
 	host, _, _ := strings.Cut(local, ":")
 	b, err := hex.DecodeString(host)
@@ -89,8 +90,8 @@ func acceptsLoopback(local string) bool {
 	return loopback || len(bytes.Trim(b, "\x00")) == 0
 }
 
-// addSocketInodes adds the inodes of a process's sockets to held.
-func addSocketInodes(pid int, held map[string]bool) {
+// addSocketInodes adds the inodes of a process's sockets to set.
+func addSocketInodes(pid int, set map[string]bool) {
 	dir := fmt.Sprintf("/proc/%d/fd", pid)
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -99,7 +100,7 @@ func addSocketInodes(pid int, held map[string]bool) {
 	for _, e := range entries {
 		link, err := os.Readlink(dir + "/" + e.Name())
 		if inode, ok := strings.CutPrefix(link, "socket:["); ok && err == nil {
-			held[strings.TrimSuffix(inode, "]")] = true
+			set[strings.TrimSuffix(inode, "]")] = true
 		}
 	}
 }
@@ -141,6 +142,8 @@ type procStat struct {
 	start uint64 // ticks since boot; unique together with the pid
 }
 
+// readStat returns the status of a process, and false if the process does not
+// exist or its status cannot be read.
 func readStat(pid int) (procStat, bool) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -152,11 +155,11 @@ func readStat(pid int) (procStat, bool) {
 	if at < 0 {
 		return procStat{}, false
 	}
-	col := strings.Fields(string(b[at+1:]))
+	col := strings.Fields(string(b[at+1:])) // from the third field, the state
 	if len(col) < 20 {
 		return procStat{}, false
 	}
-	group, groupErr := strconv.Atoi(col[2])
-	start, startErr := strconv.ParseUint(col[19], 10, 64)
+	group, groupErr := strconv.Atoi(col[2])               // pgrp
+	start, startErr := strconv.ParseUint(col[19], 10, 64) // starttime
 	return procStat{state: col[0][0], group: group, start: start}, groupErr == nil && startErr == nil
 }

@@ -57,7 +57,9 @@ func (s *slot) execute(d *dispatch) job.Outcome {
 	return o
 }
 
-// doRequest runs one dispatch and returns its outcome.
+// doRequest sends the request of a dispatch, waits for the answer, and returns
+// the dispatch's outcome. If the deadline passes or the dispatch is recalled, it
+// stops the handler first.
 func (s *slot) doRequest(d *dispatch) job.Outcome {
 	req, fault := d.request(s.w.id)
 	if fault != nil {
@@ -66,20 +68,20 @@ func (s *slot) doRequest(d *dispatch) job.Outcome {
 	if err := s.connect(); err != nil {
 		return s.connectFailed(d, err)
 	}
-	deadline, timeoutErr := d.deadline.Add(deadlineSlack), errors.New("deadline")
-	if rt := s.w.m.cfg.ResponseTimeout; rt > 0 && time.Now().Add(seconds(rt)).Before(deadline) {
-		deadline, timeoutErr = time.Now().Add(seconds(rt)), errResponseTimeout
+	waitUntil, hasResponseTimeout := d.deadline.Add(deadlineSlack), false
+	if rt := s.w.m.cfg.ResponseTimeout; rt > 0 && time.Now().Add(seconds(rt)).Before(waitUntil) {
+		waitUntil, hasResponseTimeout = time.Now().Add(seconds(rt)), true
 	}
-	d.arm(s.conn, deadline)
+	d.arm(s.conn, waitUntil)
 	err := s.conn.Send(&req)
 	sent := err == nil
 	var answer rrq.Outcome
 	if sent {
 		answer, err = s.conn.Wait()
 	}
-	reason := d.disarm()
-	if fault, ok := d.unsendableOutcome(err); ok && !sent {
-		return fault
+	recallReason := d.disarm()
+	if o, unsendable := d.unsendableOutcome(err); unsendable && !sent {
+		return o
 	}
 	switch {
 	case err == nil:
@@ -90,7 +92,13 @@ func (s *slot) doRequest(d *dispatch) job.Outcome {
 		s.closeConn()
 		return d.lostOutcome()
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return s.terminate(d, sent, s.stopOutcome(d, reason, timeoutErr))
+		o := d.outcome(job.TimedOut, d.timeoutFault())
+		if recallReason != "" {
+			o = d.recalledOutcome(recallReason)
+		} else if hasResponseTimeout {
+			o = d.transportOutcome(errResponseTimeout)
+		}
+		return s.terminate(d, sent, o)
 	}
 	return s.connFailed(d, sent, err)
 }
@@ -98,18 +106,6 @@ func (s *slot) doRequest(d *dispatch) job.Outcome {
 // errResponseTimeout ends a request that exceeded
 // [RunnerConfig].ResponseTimeout.
 var errResponseTimeout = errors.New("runner response timeout")
-
-// stopOutcome returns the outcome of a dispatch that the slot is about to
-// terminate.
-func (s *slot) stopOutcome(d *dispatch, reason job.RecallReason, timeoutErr error) job.Outcome {
-	switch {
-	case reason != "":
-		return d.recalledOutcome(reason)
-	case timeoutErr == errResponseTimeout:
-		return d.transportOutcome(timeoutErr)
-	}
-	return d.outcome(job.TimedOut, d.timeoutFault())
-}
 
 // connect makes sure that the slot has a connection without a pending answer.
 func (s *slot) connect() error {
@@ -186,7 +182,8 @@ func isBadAnswer(err error) bool {
 // terminate ends a dispatch and returns when its handler has stopped: it sends
 // a cancel, waits for an answer, closes the connection, and finally kills the
 // process. It returns outcome, unless the handler succeeds while it is being
-// cancelled; after a deadline it returns outcome in any case.
+// cancelled; after a deadline it returns outcome in any case. sent reports
+// whether the whole request was written.
 func (s *slot) terminate(d *dispatch, sent bool, outcome job.Outcome) job.Outcome {
 	if !sent {
 		// A partial request starts nothing, but a runner that does not read for
@@ -222,7 +219,9 @@ func (s *slot) terminate(d *dispatch, sent bool, outcome job.Outcome) job.Outcom
 	return outcome
 }
 
-// requestCancel sends a cancel for a request and waits for its answer.
+// requestCancel sends a cancel for a request and waits for the request's answer.
+// The error is [os.ErrDeadlineExceeded] if there is none in time, or if no
+// cancel may be sent.
 func (s *slot) requestCancel(d *dispatch) (rrq.Outcome, error) {
 	if !s.sendCancel(d) {
 		return rrq.Outcome{}, os.ErrDeadlineExceeded

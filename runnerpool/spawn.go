@@ -43,7 +43,7 @@ func (s *spawner) run(ctx context.Context) {
 	}
 }
 
-// start starts cmd in a new process group.
+// start starts cmd in a new process group, from the thread of run.
 func (s *spawner) start(ctx context.Context, cmd *exec.Cmd) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	call := spawnCall{cmd: cmd, done: make(chan error, 1)}

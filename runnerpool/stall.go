@@ -15,8 +15,8 @@ type stall struct {
 	channel  string      // the channel reported; guarded by Pools.mu
 }
 
-// reportStalled stops offering a member whose processes fail repeatedly, and
-// reports it once until it has recovered.
+// reportStalled stops offering a member whose processes fail repeatedly, the
+// last one because of err, and reports it once until it has recovered.
 func (m *member) reportStalled(err error) {
 	reason := job.StalledCrashLoop
 	switch {

@@ -54,9 +54,9 @@ func (c Config) Validate() error {
 	return c.validateRouting()
 }
 
-// ValidateExplicit refuses an explicit 0 for keys that only default if they are
-// missing. isSet reports whether the file sets a runner's key. Every error is a
-// [*ConfigError].
+// ValidateExplicit refuses an explicit 0 for keys whose default applies only if
+// they are missing. isSet reports whether the file sets a runner's key. Every
+// error is a [*ConfigError].
 func (c *Config) ValidateExplicit(isSet func(runner, key string) bool) error {
 	for _, name := range c.RunnerNames() {
 		r := c.Runners[name]
@@ -78,15 +78,17 @@ func (c *Config) ValidateStandalone() error {
 	if _, ok := c.Runners[c.DefaultRunner]; !ok && len(c.Runners) > 0 && c.DefaultRunner != "" {
 		return keyError("default_runner_name", c.DefaultRunner, "define [rrq.runners."+c.DefaultRunner+"] or name one that is: "+strings.Join(c.RunnerNames(), ", "))
 	}
-	table, routes := c.writtenRoutes()
+	keyPrefix, routes := c.writtenRoutes()
 	for _, queue := range slices.Sorted(maps.Keys(routes)) {
 		if _, ok := c.Runners[routes[queue]]; !ok {
-			return keyError(table+queue, routes[queue], "define [rrq.runners."+routes[queue]+"] or remove the route: no node has such a runner")
+			return keyError(keyPrefix+queue, routes[queue], "define [rrq.runners."+routes[queue]+"] or remove the route: no node has such a runner")
 		}
 	}
 	return nil
 }
 
+// validateRouting checks the names of queues, that only one of the two tables
+// of routes is used, and that no queue has two routes.
 func (c *Config) validateRouting() error {
 	if name := c.DefaultQueueName(); job.ValidQueue(name) != nil {
 		return keyError("default_queue_name", c.DefaultQueue, queueNameRule)
@@ -94,22 +96,23 @@ func (c *Config) validateRouting() error {
 	if len(c.Routing) > 0 && len(c.Routes) > 0 {
 		return keyError("routing", fmt.Sprintf("%d routes", len(c.Routing)), "it is the old name of runner_routes, which is set too: move its entries there")
 	}
-	table, routes := c.writtenRoutes()
+	keyPrefix, routes := c.writtenRoutes()
 	for _, queue := range slices.Sorted(maps.Keys(routes)) {
 		switch {
 		case routes[queue] == "":
-			return keyError(table+queue, "", "name a runner")
+			return keyError(keyPrefix+queue, "", "name a runner")
 		case job.ValidQueue(QueueName(queue)) != nil:
-			return keyError(table+queue, routes[queue], queueNameRule)
+			return keyError(keyPrefix+queue, routes[queue], queueNameRule)
 		case c.RoutesByQueue()[QueueName(queue)] != routes[queue]:
-			return keyError(table+queue, routes[queue], "the same queue, written with or without \"rrq:queue:\", goes to another runner too: remove one of the two")
+			return keyError(keyPrefix+queue, routes[queue], "the same queue, written with or without \"rrq:queue:\", goes to another runner too: remove one of the two")
 		}
 	}
 	return c.validateCorrelation()
 }
 
-// writtenRoutes returns the routes as written, and the prefix of their keys.
-func (c *Config) writtenRoutes() (table string, routes map[string]string) {
+// writtenRoutes returns the routes with the queue names as in the file, and the
+// prefix of their keys in an error.
+func (c *Config) writtenRoutes() (keyPrefix string, routes map[string]string) {
 	if len(c.Routing) > 0 {
 		return "routing.", c.Routing
 	}
@@ -119,6 +122,8 @@ func (c *Config) writtenRoutes() (table string, routes map[string]string) {
 // queueNameRule describes valid queue names.
 const queueNameRule = `begin the queue's name, which may have "rrq:queue:" before it, with a letter or digit and use only letters, digits, '_' and '-'`
 
+// validateRunner checks a runner's table, to which defaults were applied. ports
+// maps the ports of runners checked before to their names; it adds r's.
 func (c *Config) validateRunner(name string, r RunnerConfig, ports map[int]string) error {
 	key := "runners." + name + "."
 	if job.ValidQueue(name) != nil {
@@ -169,6 +174,8 @@ func validateCmd(key string, cmd []string) error {
 	return nil
 }
 
+// validateExternal checks that an external runner has a port, and a host that
+// is the loopback or listed in AllowedHosts.
 func validateExternal(key string, r RunnerConfig) error {
 	if r.TCPPort == 0 {
 		return keyError(key+"tcp_port", r.TCPPort, "name the port that the external runner listens on")
@@ -187,6 +194,7 @@ func validateExternal(key string, r RunnerConfig) error {
 	return keyError(key+"tcp_host", r.TCPHost, "use the loopback, or list the host in "+key+"allowed_hosts")
 }
 
+// keyError returns the [ConfigError] of an invalid value of rrq.<key>.
 func keyError(key string, value any, fix string) error {
 	return &ConfigError{Key: "rrq." + key, Cause: fmt.Sprintf("is %#v", value), Fix: fix}
 }

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// Warden blocks until in ends, which happens when the node that holds the other
-// end has exited, for whatever reason. It then kills the processes whose marker
+// Warden blocks until in, a pipe from the node, ends, which it does when the
+// node has exited for whatever reason. It then kills the processes whose marker
 // begins with prefix, which the node's runners had forked, and returns their
 // number. It ignores the signals that stop a node, because a node that is
 // stopping still needs it.
@@ -25,12 +25,12 @@ func Warden(in io.Reader, prefix string) (int, error) {
 	if _, err := io.Copy(io.Discard, in); err != nil {
 		return 0, fmt.Errorf("warden of runners: wait for the node to exit: %w", err)
 	}
-	ended := make(map[int]bool)
+	found := make(map[int]bool)
 	for range wardenTries { // processes forked meanwhile are found in the next pass
 		killed := killProcesses(func(pid int, _ procStat) bool {
 			ours := strings.HasPrefix(markerOf(pid), prefix)
 			if ours {
-				ended[pid] = true
+				found[pid] = true
 			}
 			return ours
 		})
@@ -39,7 +39,7 @@ func Warden(in io.Reader, prefix string) (int, error) {
 		}
 		time.Sleep(wardenInterval)
 	}
-	return len(ended), nil
+	return len(found), nil
 }
 
 // wardenTries is the maximum number of passes, wardenInterval the time between

@@ -61,7 +61,7 @@ func workerName(runner string, port int) string { return fmt.Sprintf("%s/%d", ru
 
 // serve offers the worker's slots until its process ends, is to be replaced, or
 // ctx ends. It returns when every dispatch has its outcome and the process has
-// ended. The error is why.
+// ended. The error is why the process was replaced, or its exit status.
 func (w *worker) serve(ctx context.Context) error {
 	var slots sync.WaitGroup
 	for range w.free {
@@ -93,8 +93,9 @@ func (w *worker) serve(ctx context.Context) error {
 	return err
 }
 
-// awaitOnlyStuck waits until all running requests are stuck, at most for the
-// term grace.
+// awaitOnlyStuck waits until all running requests are stuck, so that the end of
+// the process interrupts no handler that could still finish. It waits at most
+// for the term grace.
 func (w *worker) awaitOnlyStuck() {
 	limit := time.NewTimer(seconds(*w.m.pools.cfg.TermGrace))
 	defer limit.Stop()
