@@ -21,28 +21,30 @@ const (
 // lanePrefix is the beginning of the names of the lanes' streams.
 var lanePrefix = strings.TrimSuffix(cluster.LaneStream(0), "0")
 
-// largeBody is a body that is stored as a blob: its reference in a record, and the
-// chunks that were found.
+// largeBody is a body that is stored as a blob: its reference in a record and, in
+// the blobs' stream, the chunks that were read so far.
 type largeBody struct {
 	job.Blob
 	job job.ID // the job; zero: of a record that is not ingested yet
 
 	hash       hash.Hash      // of the chunks before next
-	next       int            // first chunk that was not found yet
+	next       int            // number of the first chunk that was not read yet
 	size       int64          // bytes of the chunks before next
-	outOfOrder map[int][]byte // chunks found beyond next
+	outOfOrder map[int][]byte // chunks beyond next, by their number
 }
 
-// messageHandler returns the function that inspects each message of a part.
+// messageHandler returns the function that collects what checkBodies compares from
+// each message of a part: the references of a lane's records to blobs, and the
+// chunks of the blobs that the lanes read before refer to. It ignores other streams.
 func (v *verifier) messageHandler(part string, s *stream) func(*message) {
-	stream, _, _ := strings.Cut(part, ".") // what follows is the number of the attempt
-	if lane, err := strconv.ParseUint(strings.TrimPrefix(stream, lanePrefix), 10, 8); err == nil && strings.HasPrefix(stream, lanePrefix) {
+	name, _, _ := strings.Cut(part, ".") // what follows is the number of the attempt
+	if lane, err := strconv.ParseUint(strings.TrimPrefix(name, lanePrefix), 10, 8); err == nil && strings.HasPrefix(name, lanePrefix) {
 		return func(m *message) { v.recordBlob(s, uint8(lane), m) }
 	}
-	if stream != cluster.StreamBlobs {
+	if name != cluster.StreamBlobs {
 		return func(*message) {}
 	}
-	for _, lane := range v.streams { // blobs come after the records that refer to them
+	for _, lane := range v.streams {
 		for name, b := range lane.bodies {
 			s.bodies[name] = &largeBody{Blob: b.Blob, job: b.job, hash: sha256.New(), outOfOrder: map[int][]byte{}}
 		}
@@ -50,11 +52,12 @@ func (v *verifier) messageHandler(part string, s *stream) func(*message) {
 	return s.addChunk
 }
 
-// recordBlob records the blob that a record of a lane refers to, if the record is
-// still needed.
+// recordBlob adds the blob that a record of a lane refers to, if any, to s. It
+// ignores records of jobs that have ended: a record is still needed if its job has
+// not, or if it is not ingested yet.
 func (v *verifier) recordBlob(s *stream, lane uint8, m *message) {
-	id, needed := v.unfinished[job.Position{Lane: lane, Seq: m.Sequence}]
-	if lanes := v.ledger.Lanes(); !needed && int(lane) < len(lanes) && m.Sequence <= lanes[lane].Cursor {
+	id, unended := v.unended[job.Position{Lane: lane, Seq: m.Sequence}]
+	if lanes := v.ledger.Lanes(); !unended && int(lane) < len(lanes) && m.Sequence <= lanes[lane].Cursor {
 		return
 	}
 	subject := strings.Split(m.Name, ".")
@@ -67,19 +70,22 @@ func (v *verifier) recordBlob(s *stream, lane uint8, m *message) {
 	}
 }
 
-// addChunk adds a chunk of a blob to what was found. A chunk may be stored twice.
+// addChunk adds the chunk of a blob that m contains to the size and hash of the
+// blob's body. They need the chunks in their order: a chunk that comes too early is
+// kept until those before it were read. Chunks of unknown blobs, and a chunk that
+// was stored twice, are ignored.
 func (s *stream) addChunk(m *message) {
-	name, ok := strings.CutPrefix(m.Name, blobSubject)
-	at := strings.LastIndexByte(name, '.')
-	if !ok || at < 0 {
+	nameAndNumber, ok := strings.CutPrefix(m.Name, blobSubject)
+	dot := strings.LastIndexByte(nameAndNumber, '.')
+	if !ok || dot < 0 {
 		return
 	}
-	n, err := strconv.Atoi(name[at+1:])
-	b := s.bodies[name[:at]]
-	if err != nil || b == nil || n < b.next || n >= b.Chunks {
+	number, err := strconv.Atoi(nameAndNumber[dot+1:])
+	b := s.bodies[nameAndNumber[:dot]]
+	if err != nil || b == nil || number < b.next || number >= b.Chunks {
 		return
 	}
-	b.outOfOrder[n] = bytes.Clone(m.data[m.HeaderSize:])
+	b.outOfOrder[number] = bytes.Clone(m.data[m.HeaderSize:])
 	for {
 		chunk, ok := b.outOfOrder[b.next]
 		if !ok {
@@ -95,9 +101,9 @@ func (s *stream) addChunk(m *message) {
 // checkBodies returns an error unless every blob that a needed record refers to is
 // complete.
 func (v *verifier) checkBodies(m *Manifest) error {
-	found := map[string]*largeBody{}
-	if of := m.Stream(cluster.StreamBlobs); of != nil {
-		found = v.streams[of.Name].bodies
+	stored := map[string]*largeBody{}
+	if blobs := m.Stream(cluster.StreamBlobs); blobs != nil {
+		stored = v.streams[blobs.Name].bodies
 	}
 	for i := range v.ledger.Lanes() {
 		for name, want := range v.streams[m.Stream(cluster.LaneStream(uint8(i))).Name].bodies {
@@ -105,7 +111,7 @@ func (v *verifier) checkBodies(m *Manifest) error {
 			if want.job != (job.ID{}) {
 				owner = "job " + want.job.String()
 			}
-			switch got := found[name]; {
+			switch got := stored[name]; {
 			case got == nil || got.next < want.Chunks:
 				return damaged("the body of %s, blob %s, is missing or incomplete", owner, name)
 			case got.size != want.Size || hex.EncodeToString(got.hash.Sum(nil)) != want.SHA256:

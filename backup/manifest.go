@@ -24,6 +24,7 @@ const (
 // written.
 var ErrDamaged = errors.New("the backup is damaged")
 
+// damaged returns an error that wraps [ErrDamaged] and says what is wrong.
 func damaged(format string, v ...any) error {
 	return fmt.Errorf("%w: %s", ErrDamaged, fmt.Sprintf(format, v...))
 }
@@ -51,7 +52,7 @@ type Manifest struct {
 	Streams []Stream `json:"streams"`
 }
 
-// Part is a part of a file.
+// Part describes a part of a file: the ledger, or the archive of a stream.
 type Part struct {
 	Name   string `json:"name"`
 	Size   int64  `json:"size"`
@@ -88,6 +89,7 @@ func (m *Manifest) Stream(name string) *Stream {
 	return nil
 }
 
+// checksum returns the SHA-256 of b in hex.
 func checksum(b []byte) string {
 	s := sha256.Sum256(b)
 	return hex.EncodeToString(s[:])

@@ -14,8 +14,9 @@ import (
 
 const maxManifestBytes = 64 << 20 // bytes
 
-// eachPart reads a file and calls fn with each part in order; fn need not read all
-// of it. It returns the manifest after it has compared all parts with it.
+// eachPart reads a file and calls fn with the name and the content of each part, in
+// the file's order; fn need not read all of it. At the end it compares the size and
+// checksum of all parts with the manifest, which it returns.
 func eachPart(r io.Reader, fn func(name string, part io.Reader) error) (*Manifest, error) {
 	f := &archiveReader{tar: tar.NewReader(r), parts: map[string]Part{}}
 	if err := f.next(); err != nil {
@@ -40,13 +41,15 @@ func eachPart(r io.Reader, fn func(name string, part io.Reader) error) (*Manifes
 	return f.manifest()
 }
 
-// archiveReader reads the entries of the archive; name is the current entry's.
+// archiveReader reads the entries of the archive.
 type archiveReader struct {
 	tar   *tar.Reader
-	name  string
-	parts map[string]Part
+	name  string          // of the current entry
+	parts map[string]Part // that were read completely, by name
 }
 
+// next goes to the next entry. The end of the file is an error, because it is only
+// called where an entry must follow.
 func (f *archiveReader) next() error {
 	h, err := f.tar.Next()
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
@@ -59,11 +62,11 @@ func (f *archiveReader) next() error {
 	return nil
 }
 
-// partName returns the name of the part that the current entry belongs to, "" if
-// it is not part of one.
+// partName returns the name of the part that the current entry, "<part>/<chunk>",
+// belongs to, "" if it belongs to none.
 func (f *archiveReader) partName() string {
-	name, piece, ok := strings.Cut(f.name, "/")
-	if !ok || len(piece) != 8 {
+	name, chunk, ok := strings.Cut(f.name, "/")
+	if !ok || len(chunk) != 8 {
 		return ""
 	}
 	return name
@@ -100,6 +103,8 @@ func (f *archiveReader) manifest() (*Manifest, error) {
 	return m, nil
 }
 
+// allParts returns the parts that the manifest names. The file may have others, of
+// streams whose copying was interrupted.
 func (m *Manifest) allParts() []Part {
 	parts := []Part{m.Ledger}
 	for i := range m.Streams {
@@ -112,12 +117,14 @@ func (m *Manifest) allParts() []Part {
 type partReader struct {
 	archive *archiveReader
 	name    string
-	chunks  int
-	size    int64
-	hash    hash.Hash
+	chunks  int       // begun so far
+	size    int64     // bytes read
+	hash    hash.Hash // of the bytes read
 	ended   bool
 }
 
+// Read reads from the current chunk. At its end, it goes to the archive's next
+// entry, which is the part's next chunk or ends the part.
 func (p *partReader) Read(b []byte) (int, error) {
 	for !p.ended {
 		if p.chunks == 0 {

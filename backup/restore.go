@@ -21,15 +21,16 @@ import (
 // restoreIdleTimeout is how long a restore waits for the next request of its client.
 const restoreIdleTimeout = 10 * time.Second
 
-// restorer is a restore under way. Its client sends one part after the other.
+// restorer is a restore under way. Its client sends one part after the other, in
+// requests that each run a step of the session.
 type restorer struct {
 	*session
 	cfg   *Config
 	tasks *errgroup.Group
 	plan  Plan
 
-	freshLanes []string // identities of the lanes that the cluster has now
-	lanes      []string // identities of the lanes that it gets
+	freshLanes []string // identities of the lanes that the cluster was founded with
+	lanes      []string // identities of the lanes that it gets; the backup's, then new ones
 
 	// Used by the current step only.
 	importing   *streamImport
@@ -39,7 +40,10 @@ type restorer struct {
 	report      *api.RestoreReport
 }
 
-// BeginRestore starts a restore: it prepares the cluster for the parts to come.
+// BeginRestore starts a restore: it prepares the cluster for the parts to come. As
+// for all requests of a restore, the reply reports what the node is doing if that
+// takes longer than sessionAnswerTimeout; the client then calls
+// [Server.WaitRestore].
 func (b *Server) BeginRestore(ctx context.Context, plan *Plan) (*api.RestoreReply, error) {
 	if plan.Format != Format || len(plan.Keep) == 0 || len(plan.Keep) != len(plan.Streams) {
 		return nil, &job.InvalidError{Reason: fmt.Sprintf("a plan of format %d: this node restores format %d", plan.Format, Format)}
@@ -51,8 +55,9 @@ func (b *Server) BeginRestore(ctx context.Context, plan *Plan) (*api.RestoreRepl
 	return r.runStep(ctx, r.prepare)
 }
 
-// startRestore returns a new restore. Unless force is set it fails while another one is
-// active; otherwise it cancels that one.
+// startRestore makes a new restore the server's current one and returns it. If the
+// client of the previous one still sends requests, it fails, or if force is set cancels
+// the previous one.
 func (b *Server) startRestore(plan Plan, force bool) (*restorer, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -69,8 +74,8 @@ func (b *Server) startRestore(plan Plan, force bool) (*restorer, error) {
 	return r, nil
 }
 
-// runStep starts a step once the one before has ended, and waits for its result for a
-// short time. A step that fails ends the restore.
+// runStep runs fn as a step of the session once the one before has ended, and waits for
+// its result for up to sessionAnswerTimeout. A step that fails ends the restore.
 func (r *restorer) runStep(ctx context.Context, fn func(context.Context) error) (*api.RestoreReply, error) {
 	if previous := r.lastStep(); previous != nil {
 		if running, _ := previous.wait(ctx); running { // its error was returned already, or belongs to a cancelled restore
@@ -91,7 +96,8 @@ func (r *restorer) runStep(ctx context.Context, fn func(context.Context) error) 
 	return r.wait(ctx)
 }
 
-// wait waits for the result of the current step for a short time.
+// wait waits for the result of the current step for up to sessionAnswerTimeout. While
+// the step runs, the reply has its activity, afterwards the report, if there is one.
 func (r *restorer) wait(ctx context.Context) (*api.RestoreReply, error) {
 	s := r.lastStep()
 	running, err := s.wait(ctx)
@@ -104,7 +110,7 @@ func (r *restorer) wait(ctx context.Context) (*api.RestoreReply, error) {
 	return &api.RestoreReply{Session: r.id, Node: r.cfg.Node, Report: r.report}, nil
 }
 
-// WaitRestore waits for the result of the current step for a short time.
+// WaitRestore waits for the result of the current step for up to sessionAnswerTimeout.
 func (b *Server) WaitRestore(ctx context.Context, req *api.BackupRequest) (*api.RestoreReply, error) {
 	r, err := b.findRestore(req.Session)
 	if err != nil {
@@ -128,12 +134,12 @@ func (b *Server) findRestore(session string) (*restorer, error) {
 // PushRestore takes a chunk of a part. The request is an [api.RestoreChunk] as a line of
 // JSON, followed by the chunk.
 func (b *Server) PushRestore(ctx context.Context, request []byte) (*api.RestoreReply, error) {
-	line, chunk, ok := bytes.Cut(request, []byte("\n"))
+	headerLine, chunk, ok := bytes.Cut(request, []byte("\n"))
 	if !ok {
 		return nil, &job.InvalidError{Reason: "the request must be a line of JSON, followed by the chunk"}
 	}
 	var header api.RestoreChunk
-	if err := json.Unmarshal(line, &header); err != nil {
+	if err := json.Unmarshal(headerLine, &header); err != nil {
 		return nil, &job.InvalidError{Reason: err.Error()}
 	}
 	r, err := b.findRestore(header.Session)
@@ -149,7 +155,8 @@ func (b *Server) PushRestore(ctx context.Context, request []byte) (*api.RestoreR
 	})
 }
 
-// pushLedger proposes the ledger in chunks of ledger.MaxRestorePart bytes.
+// pushLedger collects the bytes of the ledger and proposes them to the cluster in
+// pieces of ledger.MaxRestorePart bytes. end means that chunk is the last one.
 func (r *restorer) pushLedger(ctx context.Context, chunk []byte, end bool) error {
 	r.ledgerBuf = append(r.ledgerBuf, chunk...)
 	for len(r.ledgerBuf) >= ledger.MaxRestorePart || end && len(r.ledgerBuf) > 0 {
@@ -169,31 +176,33 @@ func (r *restorer) pushLedger(ctx context.Context, chunk []byte, end bool) error
 
 // streamImport is a stream being restored: trimmed to the plan, then imported.
 type streamImport struct {
-	part  string
-	in    *io.PipeWriter
-	group *errgroup.Group
+	part    string
+	archive *io.PipeWriter // receives the part's bytes
+	group   *errgroup.Group
 }
 
-// pushStream passes a chunk to the import of its stream. The first chunk starts it.
+// pushStream passes a chunk of a part to the import of the part's stream. The first
+// chunk starts the import; with the last one, where end is set, pushStream waits until
+// the stream is restored.
 func (r *restorer) pushStream(ctx context.Context, part string, chunk []byte, end bool) error {
 	if r.importing == nil {
 		if err := r.checkCurrent(ctx); err != nil {
 			return err
 		}
-		keep := slices.IndexFunc(r.plan.Keep, func(s Stream) bool { return s.Name == part })
-		if keep < 0 || r.received[part] {
+		i := slices.IndexFunc(r.plan.Keep, func(s Stream) bool { return s.Name == part })
+		if i < 0 || r.received[part] {
 			return &job.InvalidError{Reason: fmt.Sprintf("part %q is not expected", part)}
 		}
-		r.importing = r.startImport(r.plan.Keep[keep])
+		r.importing = r.startImport(r.plan.Keep[i])
 	}
 	if r.importing.part != part {
 		return &job.InvalidError{Reason: fmt.Sprintf("part %q comes before %q has ended", part, r.importing.part)}
 	}
-	_, err := r.importing.in.Write(chunk)
+	_, err := r.importing.archive.Write(chunk)
 	if err == nil && !end {
 		return nil
 	}
-	r.importing.in.Close() //nolint:errcheck // never fails
+	r.importing.archive.Close() //nolint:errcheck // never fails
 	if importErr := r.importing.group.Wait(); importErr != nil {
 		err = importErr
 	}
@@ -208,19 +217,20 @@ func (r *restorer) pushStream(ctx context.Context, part string, chunk []byte, en
 	return retryLater(err)
 }
 
-// startImport starts the import of a stream from a pipe.
+// startImport starts the import of a stream. Two goroutines connected by a pipe trim
+// the archive that is written to the result, and restore the stream from what is left.
 func (r *restorer) startImport(keep Stream) *streamImport {
-	in, pipe := io.Pipe()
+	whole, wholeTo := io.Pipe()
 	trimmed, trimTo := io.Pipe()
 	group, ctx := errgroup.WithContext(r.ctx)
 	group.Go(func() error {
-		defer context.AfterFunc(ctx, func() { in.CloseWithError(ctx.Err()) })()
-		err := Trim(trimTo, in, keep)
+		defer context.AfterFunc(ctx, func() { whole.CloseWithError(ctx.Err()) })()
+		err := Trim(trimTo, whole, keep)
 		trimTo.CloseWithError(err)
 		if err == nil { // read what follows the trimmed end
-			_, err = io.Copy(io.Discard, in)
+			_, err = io.Copy(io.Discard, whole)
 		}
-		in.CloseWithError(errors.Join(err, io.ErrClosedPipe))
+		whole.CloseWithError(errors.Join(err, io.ErrClosedPipe))
 		return err
 	})
 	group.Go(func() error {
@@ -232,7 +242,7 @@ func (r *restorer) startImport(keep Stream) *streamImport {
 		_ = group.Wait() // pushStream returns its error
 		return nil
 	})
-	return &streamImport{keep.Name, pipe, group}
+	return &streamImport{keep.Name, wholeTo, group}
 }
 
 func streamPoint(s *Stream) cluster.StreamState {

@@ -57,6 +57,8 @@ func (r *restorer) finish(ctx context.Context) (*api.RestoreReport, error) {
 	r.cfg.Ledger.View(func(l *ledger.Ledger) { epoch = l.Authority().Epoch })
 	extra := r.lanes[len(r.lanes)-r.extraLanes():]
 	err = r.propose(ctx, &ledger.Restore{Stage: ledger.RestoreFinish, ID: r.id, SHA256: sum, Lanes: extra})
+	// The backup's ledger is installed with an epoch that is higher by RestoreJump or
+	// more. A new authority of the old ledger raises it by 1.
 	applied := func(l *ledger.Ledger) bool { return l.Authority().Epoch > epoch+ledger.RestoreJump/2 }
 	if errors.Is(err, ledger.ErrNotRestoring) { // proposed twice, or superseded by another restore
 		if err := r.cfg.ReadBarrier(ctx); err != nil {
@@ -108,9 +110,9 @@ func (r *restorer) extraLanes() int {
 	return n
 }
 
-// awaitReplicas waits until every replica has its stream: before that, the loss of one
-// member could lose restored data. It also checks that the streams are those of this
-// backup, and not of another restore.
+// awaitReplicas waits until every stream is complete on all members that hold it:
+// before that, the loss of one member could lose restored data. It also checks that the
+// streams are those of this backup, and not of another restore.
 func (r *restorer) awaitReplicas(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, replicateTimeout)
 	defer cancel()
@@ -142,10 +144,9 @@ func (r *restorer) awaitReplicas(ctx context.Context) error {
 	return nil
 }
 
-// compare fills in the report by comparing the restored ledger with the plan. Without an
-// authority nothing changes, so all counts must be equal, except that active jobs now
-// wait. If there is an authority already, jobs may have moved on, but none may be
-// missing.
+// compare fills in the report by comparing the restored ledger with the plan. The report
+// is exact if all queues have the same jobs as in the backup and no authority has
+// changed them yet.
 func (r *restorer) compare(l *ledger.Ledger, report *api.RestoreReport) {
 	report.At, report.FenceAbove = l.Index(), l.FenceBase()
 	report.Exact = l.Authority().Owner == ""
@@ -155,9 +156,7 @@ func (r *restorer) compare(l *ledger.Ledger, report *api.RestoreReport) {
 	}
 	for _, q := range r.plan.Queues {
 		report.GivenBack += q.Active
-		got := counts[q.Name]
-		same := got.Waiting+got.Failed == q.Waiting+q.Active+q.Failed && got.Active == 0 && got.Delayed <= q.Delayed
-		report.Exact = report.Exact && (same || got.Delayed < q.Delayed && got.Jobs() == q.Jobs()) && got.Jobs() == q.Jobs() && got.Completed == q.Completed && got.Paused == q.Paused
+		report.Exact = report.Exact && sameQueue(q, counts[q.Name])
 	}
 	lanes := l.Lanes()
 	for i, lane := range lanes {
@@ -168,6 +167,14 @@ func (r *restorer) compare(l *ledger.Ledger, report *api.RestoreReport) {
 	for i := range r.plan.Keep {
 		report.CutEvents += r.plan.Streams[i].Messages - r.plan.Keep[i].Messages
 	}
+}
+
+// sameQueue reports whether a queue is restored as it was saved: with the same jobs, of
+// which the active ones wait again and delayed ones may have become due.
+func sameQueue(saved, restored api.BackupQueue) bool {
+	activeWait := restored.Active == 0 && restored.Waiting+restored.Failed == saved.Waiting+saved.Active+saved.Failed
+	return restored.Jobs() == saved.Jobs() && restored.Completed == saved.Completed && restored.Paused == saved.Paused &&
+		(restored.Delayed < saved.Delayed || restored.Delayed == saved.Delayed && activeWait)
 }
 
 // AbandonRestore gives up the restore under way.

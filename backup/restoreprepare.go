@@ -76,10 +76,11 @@ func (r *restorer) clear(ctx context.Context, source string, resumed bool, epoch
 	return false, r.removeStreams(ctx)
 }
 
-// closeLanes closes the lanes that the cluster was founded with. If there are records in
-// one of them it reports accepted. resumed reports whether a restore was begun earlier.
+// closeLanes closes the lanes that the cluster was founded with, so that they accept no
+// records. If there are records in one of them it reports accepted. resumed reports
+// whether a restore was begun earlier.
 //
-// A lane may have no replica that answers although all members are there: then an
+// A lane may have no replica that answers although all members are connected: then an
 // earlier restore has created it and its leader died. It counts as closed.
 func (r *restorer) closeLanes(ctx context.Context, resumed bool) (accepted bool, err error) {
 	deadline := time.Now().Add(leaderTimeout)
@@ -132,7 +133,8 @@ func (r *restorer) checkCurrent(ctx context.Context) error {
 }
 
 // checkFresh returns an error if the cluster has accepted something or is not complete.
-// resumed reports whether a restore was begun before and has not ended.
+// It sets freshLanes, and lanes as planned. resumed reports whether a restore was begun
+// before and has not ended; epoch is the authority's, for clear.
 func (r *restorer) checkFresh(ctx context.Context) (resumed bool, epoch uint64, err error) {
 	if err := r.cfg.ReadBarrier(ctx); err != nil {
 		return false, 0, err
@@ -197,8 +199,8 @@ func retryLater(err error) error {
 	return &job.UnavailableError{Reason: err.Error(), RetryAfter: time.Second}
 }
 
-// propose retries a command while no authority is available: the authority changes when a
-// restore begins and when it ends.
+// propose proposes a command, and retries for up to proposeTimeout while no authority is
+// available: the authority changes when a restore begins and when it ends.
 func (r *restorer) propose(ctx context.Context, c ledger.Command) error {
 	for deadline := time.Now().Add(proposeTimeout); ; {
 		err := r.cfg.Propose(ctx, c)
@@ -212,7 +214,7 @@ func (r *restorer) propose(ctx context.Context, c ledger.Command) error {
 	}
 }
 
-// awaitLedger waits until cond is true for the local ledger.
+// awaitLedger waits until cond is true for the local ledger, for up to ledgerTimeout.
 func (r *restorer) awaitLedger(ctx context.Context, cond func(*ledger.Ledger) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, ledgerTimeout)
 	defer cancel()

@@ -21,10 +21,11 @@ const (
 	backupChunkSize   = 512 << 10        // bytes of one reply
 	backupIdleTimeout = 30 * time.Second // between requests: a client that writes to a pipe may be slow
 	holdInterval      = 20 * time.Second // between renewals of the hold
-	maxStreamTries    = 4                // to copy one stream, whose leader may change
+	maxStreamTries    = 4                // attempts to copy one stream, whose leader may change
 )
 
-// saver is a running backup.
+// saver is a running backup. Its goroutine writes the file, in chunks that the client
+// fetches with one request each.
 type saver struct {
 	*session
 	cfg    *Config
@@ -36,43 +37,44 @@ type saver struct {
 	lastChunk []byte // kept because the reply with it may be lost
 }
 
-// setHold acquires or renews the hold, which keeps the cluster from deleting what the
-// ledger refers to, or releases it.
-func (m *saver) setHold(ctx context.Context, active bool) error {
-	c := &ledger.Hold{Holder: m.cfg.Node + "/" + m.id}
+// setHold acquires or renews the backup's hold if active is set, otherwise it releases
+// it. A hold keeps the cluster from deleting what the ledger refers to, for up to
+// ledger.MaxHold. At most one backup has it.
+func (sv *saver) setHold(ctx context.Context, active bool) error {
+	c := &ledger.Hold{Holder: sv.cfg.Node + "/" + sv.id}
 	if active {
-		m.cfg.Ledger.View(func(l *ledger.Ledger) { c.Until = l.Now().Add(ledger.MaxHold) })
+		sv.cfg.Ledger.View(func(l *ledger.Ledger) { c.Until = l.Now().Add(ledger.MaxHold) })
 	}
-	return m.cfg.Propose(ctx, c)
+	return sv.cfg.Propose(ctx, c)
 }
 
 // acquireHold acquires the hold. It takes it over from a node that is not connected:
 // the client of that node's backup now asks this one.
-func (m *saver) acquireHold(ctx context.Context) error {
-	err := m.setHold(ctx, true)
+func (sv *saver) acquireHold(ctx context.Context) error {
+	err := sv.setHold(ctx, true)
 	if !errors.Is(err, ledger.ErrBackupRunning) {
 		return err
 	}
-	holderNode, _, holder := m.cfg.holder()
-	if members := m.cfg.members(); slices.ContainsFunc(members, func(member ledger.Member) bool {
-		return member.Node == holderNode && slices.Contains(m.cfg.Routed(), member.ServerID())
+	holderNode, _, holder := sv.cfg.holder()
+	if members := sv.cfg.members(); slices.ContainsFunc(members, func(member ledger.Member) bool {
+		return member.Node == holderNode && slices.Contains(sv.cfg.Routed(), member.ServerID())
 	}) {
 		return err
 	}
-	if err := m.cfg.Propose(ctx, &ledger.Hold{Holder: holder}); err != nil {
+	if err := sv.cfg.Propose(ctx, &ledger.Hold{Holder: holder}); err != nil {
 		return err
 	}
-	return m.setHold(ctx, true)
+	return sv.setHold(ctx, true)
 }
 
 // renewHold renews the hold until ctx ends and then releases it. It returns an error
 // if the hold has expired, because data that the backup refers to may be gone.
-func (m *saver) renewHold(ctx context.Context) error {
+func (sv *saver) renewHold(ctx context.Context) error {
 	tick := time.NewTicker(holdInterval)
 	defer tick.Stop()
 	defer func() {
 		// If this fails, the hold expires.
-		_ = m.setHold(context.WithoutCancel(ctx), false)
+		_ = sv.setHold(context.WithoutCancel(ctx), false)
 	}()
 	for {
 		select {
@@ -80,23 +82,23 @@ func (m *saver) renewHold(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		if _, id, _ := m.cfg.holder(); id != m.id {
+		if _, id, _ := sv.cfg.holder(); id != sv.id {
 			return errors.New("the hold on what the ledger refers to has expired: no authority could be reached")
 		}
-		if err := m.setHold(ctx, true); err != nil && ctx.Err() == nil {
-			m.cfg.Log.Info("backup hold not renewed, retrying", "err", err)
+		if err := sv.setHold(ctx, true); err != nil && ctx.Err() == nil {
+			sv.cfg.Log.Info("backup hold not renewed, retrying", "err", err)
 		}
 	}
 }
 
 // Write passes b to read in chunks. It blocks until they have been requested.
-func (m *saver) Write(b []byte) (int, error) {
+func (sv *saver) Write(b []byte) (int, error) {
 	for rest := b; len(rest) > 0; {
 		chunk := rest[:min(len(rest), backupChunkSize)]
 		select {
-		case m.chunks <- bytes.Clone(chunk):
+		case sv.chunks <- bytes.Clone(chunk):
 			rest = rest[len(chunk):]
-		case <-m.ctx.Done():
+		case <-sv.ctx.Done():
 			return len(b) - len(rest), errors.New("the client stopped reading")
 		}
 	}
@@ -105,14 +107,14 @@ func (m *saver) Write(b []byte) (int, error) {
 
 // run writes the file. It acquires the hold before it copies the ledger, and copies
 // the streams last, so that they contain everything that the ledger refers to.
-func (m *saver) run(ctx context.Context) error {
+func (sv *saver) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	holdCtx, stop := context.WithCancel(ctx)
-	group.Go(func() error { return m.renewHold(holdCtx) })
+	group.Go(func() error { return sv.renewHold(holdCtx) })
 	group.Go(func() error {
 		defer stop()
-		out := bufio.NewWriterSize(m, backupChunkSize)
-		if err := m.write(ctx, NewWriter(out)); err != nil {
+		out := bufio.NewWriterSize(sv, backupChunkSize)
+		if err := sv.write(ctx, NewWriter(out)); err != nil {
 			return err
 		}
 		return out.Flush()
@@ -121,10 +123,10 @@ func (m *saver) run(ctx context.Context) error {
 }
 
 // write writes the ledger, the streams and the manifest to w.
-func (m *saver) write(ctx context.Context, w *Writer) error {
-	l := m.cfg.Ledger.Copy()
+func (sv *saver) write(ctx context.Context, w *Writer) error {
+	l := sv.cfg.Ledger.Copy()
 	manifest := &Manifest{
-		Format: Format, Version: m.cfg.Version, Yard: m.cfg.Yard, Node: m.cfg.Node, Members: m.cfg.Members(),
+		Format: Format, Version: sv.cfg.Version, Yard: sv.cfg.Yard, Node: sv.cfg.Node, Members: sv.cfg.Members(),
 		Started: time.Now().UTC(), Index: l.Index(), At: ledger.FormatTime(l.Now()), Epoch: l.Authority().Epoch,
 		LastEvent: l.LastEvent(), LastResult: l.LastResult(), LastDead: l.LastDeadLetter(), Queues: Queues(l),
 	}
@@ -138,7 +140,7 @@ func (m *saver) write(ctx context.Context, w *Writer) error {
 		return err
 	}
 	for _, stream := range savedStreams(len(l.Lanes())) {
-		s, err := m.writeStream(ctx, w, stream)
+		s, err := sv.writeStream(ctx, w, stream)
 		if errors.Is(err, cluster.ErrStreamMissing) && stream == cluster.StreamLogs {
 			continue // the log stream is optional
 		}
@@ -162,12 +164,14 @@ func savedStreams(lanes int) []string {
 	return append(all, cluster.StreamBlobs, cluster.StreamEvents, cluster.StreamResults, cluster.StreamDLQ, cluster.StreamLogs)
 }
 
-// writeStream writes one stream to w, from its beginning again after an interruption.
-func (m *saver) writeStream(ctx context.Context, w *Writer, stream string) (Stream, error) {
+// writeStream writes one stream to w. After an interruption it writes the stream from
+// its beginning again, as the part "<stream>.<try>"; the result names the part that is
+// complete.
+func (sv *saver) writeStream(ctx context.Context, w *Writer, stream string) (Stream, error) {
 	name := stream
 	for try := 2; ; try++ {
 		part := w.Part(name)
-		at, err := m.cfg.Streams.ArchiveStream(ctx, stream, func(chunk []byte) error {
+		at, err := sv.cfg.Streams.ArchiveStream(ctx, stream, func(chunk []byte) error {
 			_, err := part.Write(chunk)
 			return err
 		})
@@ -181,7 +185,7 @@ func (m *saver) writeStream(ctx context.Context, w *Writer, stream string) (Stre
 		if ctx.Err() != nil || try > maxStreamTries || errors.Is(err, cluster.ErrStreamMissing) {
 			return Stream{}, err
 		}
-		m.cfg.Log.Info("stream copy interrupted, retrying", "stream", stream, "err", err)
+		sv.cfg.Log.Info("stream copy interrupted, retrying", "stream", stream, "err", err)
 		if _, err := part.Close(); err != nil {
 			return Stream{}, err
 		}

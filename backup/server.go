@@ -128,30 +128,31 @@ func (c *Config) members() (members []ledger.Member) {
 	return members
 }
 
-// BeginBackup starts a backup in the background and returns its session.
+// BeginBackup starts a backup in the background and returns its session. The client
+// then fetches the file with [Server.ReadBackup].
 func (b *Server) BeginBackup(ctx context.Context) (*api.BackupReply, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.saver != nil && !b.saver.idle(time.Now()) {
 		return nil, &api.Error{Code: api.CodeConflict, Text: fmt.Sprintf("%s is already making a backup; it ends %v after its client's last request", b.cfg.Node, backupIdleTimeout)}
 	}
-	m := &saver{session: newSession(b.ctx, backupIdleTimeout), cfg: &b.cfg, chunks: make(chan []byte)}
-	if err := m.acquireHold(ctx); err != nil {
-		m.cancel()
+	sv := &saver{session: newSession(b.ctx, backupIdleTimeout), cfg: &b.cfg, chunks: make(chan []byte)}
+	if err := sv.acquireHold(ctx); err != nil {
+		sv.cancel()
 		return nil, err
 	}
 	if b.saver != nil {
 		b.saver.cancel()
 	}
-	b.saver = m
+	b.saver = sv
 	b.tasks.Go(func() error {
-		if m.err = m.run(m.ctx); m.err != nil {
-			b.cfg.Log.Warn("backup failed", "err", m.err)
+		if sv.err = sv.run(sv.ctx); sv.err != nil {
+			b.cfg.Log.Warn("backup failed", "err", sv.err)
 		}
-		close(m.chunks)
+		close(sv.chunks)
 		return nil
 	})
-	return &api.BackupReply{Session: m.id, Node: b.cfg.Node}, nil
+	return &api.BackupReply{Session: sv.id, Node: b.cfg.Node}, nil
 }
 
 // findBackup returns the backup with the given session and counts the request as its
@@ -167,29 +168,30 @@ func (b *Server) findBackup(session string) (*saver, error) {
 }
 
 // ReadBackup returns the chunk of the file at the requested offset, or an empty one after
-// the end of the file. If the chunk does not exist yet within sessionAnswerTimeout
-// the answer is 408.
+// the end of the file. The offset must be that of the next chunk, or of the last one
+// again, whose reply may have been lost. If the next chunk does not exist within
+// sessionAnswerTimeout the error has [api.CodeTimeout].
 func (b *Server) ReadBackup(ctx context.Context, req *api.BackupRequest) ([]byte, error) {
-	m, err := b.findBackup(req.Session)
+	sv, err := b.findBackup(req.Session)
 	if err != nil {
 		return nil, err
 	}
-	m.reading.Lock()
-	defer m.reading.Unlock()
+	sv.reading.Lock()
+	defer sv.reading.Unlock()
 	switch {
-	case req.Offset == m.offset-int64(len(m.lastChunk)) && len(m.lastChunk) > 0:
-		return m.lastChunk, nil
-	case req.Offset != m.offset:
-		return nil, &job.InvalidError{Reason: fmt.Sprintf("at %d: the next byte of the file is %d", req.Offset, m.offset)}
+	case req.Offset == sv.offset-int64(len(sv.lastChunk)) && len(sv.lastChunk) > 0:
+		return sv.lastChunk, nil
+	case req.Offset != sv.offset:
+		return nil, &job.InvalidError{Reason: fmt.Sprintf("at %d: the next byte of the file is %d", req.Offset, sv.offset)}
 	}
 	timeout := time.NewTimer(sessionAnswerTimeout)
 	defer timeout.Stop()
 	select {
-	case chunk, more := <-m.chunks:
-		if !more && m.err != nil {
-			return nil, &api.Error{Code: api.CodeUnavailable, Text: "the backup was interrupted: " + m.err.Error(), RetryAfter: time.Second}
+	case chunk, more := <-sv.chunks:
+		if !more && sv.err != nil {
+			return nil, &api.Error{Code: api.CodeUnavailable, Text: "the backup was interrupted: " + sv.err.Error(), RetryAfter: time.Second}
 		}
-		m.lastChunk, m.offset = chunk, m.offset+int64(len(chunk))
+		sv.lastChunk, sv.offset = chunk, sv.offset+int64(len(chunk))
 		return chunk, nil
 	case <-timeout.C:
 	case <-ctx.Done():
@@ -199,14 +201,14 @@ func (b *Server) ReadBackup(ctx context.Context, req *api.BackupRequest) ([]byte
 
 // EndBackup ends a backup at the client's request.
 func (b *Server) EndBackup(_ context.Context, req *api.BackupRequest) (*struct{}, error) {
-	m, err := b.findBackup(req.Session)
+	sv, err := b.findBackup(req.Session)
 	if err != nil {
 		return nil, err
 	}
-	m.cancel()
+	sv.cancel()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.saver == m {
+	if b.saver == sv {
 		b.saver = nil
 	}
 	return &struct{}{}, nil

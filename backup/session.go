@@ -74,8 +74,8 @@ func (bs *session) lastStep() *sessionStep {
 	return bs.step
 }
 
-// startStep runs fn as a new step by passing it to spawn, which must not block. It
-// reports false and does nothing while another step runs.
+// startStep makes fn the session's current step and passes it to spawn, which must run
+// it in the background. It returns false and does nothing while another step runs.
 func (bs *session) startStep(spawn func(func() error), fn func(context.Context) error) bool {
 	bs.mu.Lock()
 	defer bs.mu.Unlock()

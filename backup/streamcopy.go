@@ -28,8 +28,8 @@ type message struct {
 	data []byte // headers and payload
 }
 
-// scanMessages reads the archive of a stream and calls begin with its state, and
-// fn with each message.
+// scanMessages reads the archive of a stream and calls begin with the stream's state,
+// and then fn with each message. The first error of either ends it.
 func scanMessages(r io.Reader, begin func(streamState) error, fn func(*message) error) error {
 	in := archive.NewReader(s2.NewReader(r))
 	head, err := in.Next()
@@ -49,7 +49,8 @@ func scanMessages(r io.Reader, begin func(streamState) error, fn func(*message) 
 		if err != nil {
 			return damaged("the archive is truncated after message %d (%v)", last, err)
 		}
-		if m.Header = *head; head.Sequence == 0 {
+		m.Header = *head
+		if head.Sequence == 0 {
 			if head.Name != "" || head.Timestamp != 0 {
 				return damaged("unexpected %q after message %d", head.Name, last)
 			}
@@ -79,8 +80,9 @@ const maxMessageBytes = 64 << 20 // bytes; JetStream's own limit is below it
 // block could take longer than its timeout for the next chunk.
 const restoreBlock = 64 << 10
 
-// Trim copies the archive of a stream from r to w, up to keep.Last, which [Verify]
-// determined. Later messages are about decisions that the ledger does not contain.
+// Trim copies the archive of a stream from r to w, up to the message keep.Last, which
+// [Verify] determined. Later messages are about decisions that the ledger does not
+// contain. The copy's state has the numbers of keep.
 func Trim(w io.Writer, r io.Reader, keep Stream) error {
 	packed := s2.NewWriter(w, s2.WriterBlockSize(restoreBlock), s2.WriterConcurrency(1))
 	out := archive.NewWriter(packed)

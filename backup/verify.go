@@ -49,10 +49,11 @@ func Verify(r io.Reader) (*Plan, error) {
 	return plan, nil
 }
 
+// verifier collects from the parts of a file what check compares.
 type verifier struct {
-	ledger     *ledger.Ledger
-	unfinished map[job.Position]job.ID // jobs in the ledger whose records are needed
-	streams    map[string]*stream      // by name of the part
+	ledger  *ledger.Ledger
+	unended map[job.Position]job.ID // jobs of the ledger that have not ended, by the position of their record
+	streams map[string]*stream      // by name of the part
 }
 
 // stream is what was found in the archive of a stream.
@@ -63,18 +64,24 @@ type stream struct {
 	dense  bool   // without gaps
 	first  uint64
 	last   uint64
-	ranges []numberRange         // numbered messages, in order
+	ranges []numberRange         // of numbered messages, in order
 	bodies map[string]*largeBody // by blob name: in a lane, the blobs that its records refer to; in the blobs' stream, what was found
 }
 
-// numberRange is a message that holds the entries numbered first to last.
+// numberRange describes a message of a history stream: the message with sequence seq
+// holds the entries numbered first to last.
 type numberRange struct {
 	seq, first, last uint64
-	size             uint64
+	size             uint64 // as JetStream counts it
 }
 
+// messageOverhead is what JetStream adds to the length of a message's subject, headers
+// and payload to get the message's size, in bytes.
+const messageOverhead = 30
+
 // readPart reads the ledger, which must be the first part, or the archive of a
-// stream.
+// stream. It keeps an error of a stream for check, because the part may be an attempt
+// that was interrupted.
 func (v *verifier) readPart(name string, r io.Reader) error {
 	if (name == LedgerPart) != (v.ledger == nil) {
 		return damaged("it begins with %s instead of the ledger", name)
@@ -84,9 +91,9 @@ func (v *verifier) readPart(name string, r io.Reader) error {
 		if err != nil {
 			return damaged("malformed ledger: %v", err)
 		}
-		v.ledger, v.unfinished = l, map[job.Position]job.ID{}
+		v.ledger, v.unended = l, map[job.Position]job.ID{}
 		l.UnendedJobs(func(at job.Position, id job.ID) bool {
-			v.unfinished[at] = id
+			v.unended[at] = id
 			return true
 		})
 		return nil
@@ -107,7 +114,7 @@ func (v *verifier) readPart(name string, r io.Reader) error {
 		}
 		s.last = m.Sequence
 		if first, count, ok := parseNumbers(m.data[:m.HeaderSize]); ok {
-			size := uint64(len(m.Name)) + uint64(len(m.data)) + 30
+			size := uint64(len(m.Name)) + uint64(len(m.data)) + messageOverhead
 			s.ranges = append(s.ranges, numberRange{m.Sequence, first, first + max(count, 1) - 1, size})
 		}
 		handle(m)
@@ -116,8 +123,9 @@ func (v *verifier) readPart(name string, r io.Reader) error {
 	return nil
 }
 
-// parseNumbers parses the number of a message's first entry and the number of
-// entries.
+// parseNumbers returns the number of the first entry of a history message and the count
+// of its entries, 0 if the header has no count. ok is false if the message has no
+// number.
 func parseNumbers(header []byte) (first, count uint64, ok bool) {
 	for line := range bytes.SplitSeq(header, []byte("\r\n")) {
 		key, value, found := strings.Cut(string(line), ":")
@@ -156,20 +164,20 @@ func (v *verifier) check(p *Plan) error {
 		return damaged("it was written while a restore was in progress")
 	}
 	for i := range m.Streams {
-		of := &m.Streams[i]
-		s := v.streams[of.Name]
+		saved := &m.Streams[i]
+		s := v.streams[saved.Name]
 		switch {
 		case s == nil:
-			return damaged("stream %s is missing: there is no part %q", of.Stream, of.Name)
-		case m.Stream(of.Stream) != of:
-			return damaged("stream %s occurs twice", of.Stream)
+			return damaged("stream %s is missing: there is no part %q", saved.Stream, saved.Name)
+		case m.Stream(saved.Stream) != saved:
+			return damaged("stream %s occurs twice", saved.Stream)
 		case s.broken != nil:
-			return damaged("malformed stream %s: %v", of.Stream, s.broken)
+			return damaged("malformed stream %s: %v", saved.Stream, s.broken)
 		}
-		if s.state.FirstSeq != of.First || s.state.LastSeq != of.Last || s.seen > of.Messages {
-			return damaged("stream %s has %d messages up to %d, its manifest says %d up to %d", of.Stream, s.seen, s.last, of.Messages, of.Last)
+		if s.state.FirstSeq != saved.First || s.state.LastSeq != saved.Last || s.seen > saved.Messages {
+			return damaged("stream %s has %d messages up to %d, its manifest says %d up to %d", saved.Stream, s.seen, s.last, saved.Messages, saved.Last)
 		}
-		p.Keep = append(p.Keep, *of)
+		p.Keep = append(p.Keep, *saved)
 	}
 	if err := v.checkLanes(m); err != nil {
 		return err
@@ -185,26 +193,30 @@ func (v *verifier) check(p *Plan) error {
 func (v *verifier) checkLanes(m *Manifest) error {
 	lanes, needed := v.ledger.Lanes(), v.ledger.LowestNeeded()
 	for i, lane := range lanes {
-		of := m.Stream(cluster.LaneStream(uint8(i)))
-		if of == nil {
+		saved := m.Stream(cluster.LaneStream(uint8(i)))
+		if saved == nil {
 			return damaged("lane %d is missing", i)
 		}
-		s := v.streams[of.Name]
+		s := v.streams[saved.Name]
+		complete := s.dense && s.first == saved.First && s.last == saved.Last
+		if s.seen == 0 {
+			complete = saved.Messages == 0
+		}
 		switch {
-		case of.Identity != lane.Identity:
-			return damaged("lane %d has identity %s, the ledger has %s", i, of.Identity, lane.Identity)
-		case of.Last < lane.Cursor:
-			return damaged("lane %d ends at %d, the ledger has ingested it up to %d", i, of.Last, lane.Cursor)
-		case !s.dense || s.seen > 0 && (s.first != of.First || s.last != of.Last) || s.seen == 0 && of.Messages > 0:
+		case saved.Identity != lane.Identity:
+			return damaged("lane %d has identity %s, the ledger has %s", i, saved.Identity, lane.Identity)
+		case saved.Last < lane.Cursor:
+			return damaged("lane %d ends at %d, the ledger has ingested it up to %d", i, saved.Last, lane.Cursor)
+		case !complete:
 			return damaged("lane %d has a gap: %d records from %d to %d", i, s.seen, s.first, s.last)
-		case needed[i] > 0 && needed[i] < of.First && (lane.Cursor != needed[i] || lane.Cursor+1 < of.First):
-			return damaged("lane %d begins at %d, jobs need it from %d", i, of.First, needed[i])
+		case needed[i] > 0 && needed[i] < saved.First && (lane.Cursor != needed[i] || lane.Cursor+1 < saved.First):
+			return damaged("lane %d begins at %d, jobs need it from %d", i, saved.First, needed[i])
 		}
 	}
 	var lost error
 	v.ledger.UncompletedJobs(func(at job.Position, id job.ID) bool {
-		of := m.Stream(cluster.LaneStream(at.Lane))
-		if of == nil || at.Seq < of.First || at.Seq > of.Last {
+		saved := m.Stream(cluster.LaneStream(at.Lane))
+		if saved == nil || at.Seq < saved.First || at.Seq > saved.Last {
 			lost = damaged("the record of job %s, lane %d at %d, is missing", id, at.Lane, at.Seq)
 		}
 		return lost == nil
@@ -212,20 +224,21 @@ func (v *verifier) checkLanes(m *Manifest) error {
 	return lost
 }
 
-// checkOutboxStreams determines how much of each history stream agrees with the
-// ledger. It returns an error if a stream has a gap, or ends before what the
-// ledger has recorded as published.
+// checkOutboxStreams cuts from each history stream in p.Keep the messages with
+// numbers that the ledger has not assigned yet. It returns an error if a stream has a
+// gap, or ends before what the ledger has recorded as published.
 func (v *verifier) checkOutboxStreams(p *Plan) error {
 	l := v.ledger
-	publishedUpTo := func(last uint64, waiting int) uint64 { return last - uint64(waiting) }
+	publishedResults := l.LastResult() - uint64(len(l.ResultsAfter(0))) // the outbox has those that are not published
+	publishedDeadLetters := l.LastDeadLetter() - uint64(len(l.DeadLettersAfter(0)))
 	for _, want := range []struct {
-		stream           string
-		known, published uint64 // last number in the ledger, and the last one published
-		dense            bool   // false: dead letters may have been removed
+		stream              string
+		assigned, published uint64 // the last number assigned, and the last one published
+		dense               bool   // false: dead letters may have been removed
 	}{
 		{cluster.StreamEvents, l.LastEvent(), l.PublishedEvents(), true},
-		{cluster.StreamResults, l.LastResult(), publishedUpTo(l.LastResult(), len(l.ResultsAfter(0))), true},
-		{cluster.StreamDLQ, l.LastDeadLetter(), publishedUpTo(l.LastDeadLetter(), len(l.DeadLettersAfter(0))), false},
+		{cluster.StreamResults, l.LastResult(), publishedResults, true},
+		{cluster.StreamDLQ, l.LastDeadLetter(), publishedDeadLetters, false},
 	} {
 		keep := p.Kept(want.stream)
 		if keep == nil {
@@ -234,7 +247,7 @@ func (v *verifier) checkOutboxStreams(p *Plan) error {
 		s := v.streams[keep.Name]
 		last := uint64(0)
 		for i, r := range s.ranges {
-			if r.last > want.known {
+			if r.last > want.assigned {
 				keep.Last = r.seq - 1
 				for _, dropped := range s.ranges[i:] {
 					keep.Messages, keep.Bytes = keep.Messages-1, keep.Bytes-min(dropped.size, keep.Bytes)

@@ -45,6 +45,7 @@ func (w *Writer) Finish(m *Manifest) error {
 	return w.tar.Close()
 }
 
+// entry writes one entry of the archive.
 func (w *Writer) entry(name string, data []byte) error {
 	err := w.tar.WriteHeader(&tar.Header{Name: name, Mode: 0o600, Size: int64(len(data)), ModTime: w.now().Truncate(time.Second)})
 	if err == nil {
@@ -61,8 +62,8 @@ type PartWriter struct {
 	w      *Writer
 	part   Part
 	hash   hash.Hash
-	buf    []byte
-	chunks int
+	buf    []byte // the next chunk
+	chunks int    // written
 }
 
 // Write appends b to the part.
@@ -80,6 +81,7 @@ func (p *PartWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
+// flush writes the buffer as the part's next chunk.
 func (p *PartWriter) flush() error {
 	p.chunks++
 	p.hash.Write(p.buf)
