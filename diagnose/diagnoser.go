@@ -12,11 +12,11 @@ import (
 	"github.com/yardmaster-dev/yardmaster/scheduler"
 )
 
-// Config is what a [Diagnoser] knows of its node, and what it asks.
+// Config is what a [Diagnoser] knows of its node, and the functions that it calls.
 type Config struct {
-	Node           string
+	Node           string        // this node's name
 	DefaultTimeout time.Duration // of jobs that set none
-	MaxAttempts    uint32        // likewise
+	MaxAttempts    uint32        // of jobs that set none
 	Defaults       job.Defaults
 	// Route returns the queue whose Overhop workers may run a job and the runner that
 	// may, as [scheduler.Config.Route].
@@ -31,7 +31,7 @@ type Config struct {
 	ShowJob   func(*job.View) api.Job                                                            // returns a job as the API shows it
 	ShowQueue func(*ledger.QueueView) api.Queue                                                  // likewise a queue
 
-	Placement func(context.Context, scheduler.PlacementQuery) (scheduler.PlacementExplanation, error) // asks this node, if it is the authority
+	Placement func(context.Context, scheduler.PlacementQuery) (scheduler.PlacementExplanation, error) // asks this node's scheduler; fails unless this node is the authority
 	Peers     Peers
 	Records   Records
 	Workers   Workers
@@ -90,9 +90,10 @@ func decode[T any](request []byte) (v T, err error) {
 	return v, nil
 }
 
-// diagnose collects what is known about a job, from the ledger and from the other nodes,
+// diagnose collects the facts about a job from the ledger and from the other nodes,
 // which it asks at the same time. It takes at most [queryTimeout] and never fails:
-// unknown facts are left out. ok is false if the ledger does not have the job.
+// what a node does not answer is left out. ok is false if the ledger does not have the
+// job.
 func (g *Diagnoser) diagnose(ctx context.Context, id job.ID) (d *diagnosis, ok bool) {
 	d = g.newDiagnosis()
 	g.cfg.View(func(l *ledger.Ledger) { ok = d.readLedger(l, id) })

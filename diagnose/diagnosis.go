@@ -22,31 +22,38 @@ type diagnosis struct {
 	now        time.Time
 	job        ledger.JobDiagnosis
 	holders    []ledger.ActiveDispatch         // active jobs of the queue, if its limit is reached
-	outboxFull bool                            // so full that nothing is placed
+	outboxFull bool                            // so full that the authority places no job
 	timeout    time.Duration                   // of jobs that set none
-	attempts   uint32                          // likewise, the most
+	attempts   uint32                          // maximum of jobs that set none
 	workers    string                          // the queue whose Overhop workers may run the job; "": none may
 	runner     string                          // the runner that may run the job; "": none may
-	placement  *scheduler.PlacementExplanation // nil: see noAnswer
+	placement  *scheduler.PlacementExplanation // the authority's answer; nil: see noAnswer
 	noAnswer   api.Reason                      // why placement is nil
-	executors  []api.NodeExecutors             // nil: not asked
+	executors  []api.NodeExecutors             // the members' answers; nil: they were not asked
 }
 
-// readLedger reads a job from l into d. It reports false if l does not have the job.
+// readLedger reads a job from l into d. It returns false if l does not have the job.
 func (d *diagnosis) readLedger(l *ledger.Ledger, id job.ID) (ok bool) {
-	if d.job, ok = l.Diagnose(id); ok && d.job.LimitReached && d.job.State != job.Active && !d.job.State.Ended() {
+	d.job, ok = l.Diagnose(id)
+	if ok && d.job.LimitReached && d.job.State != job.Active && !d.job.State.Ended() {
 		d.holders = l.ActiveInQueue(d.job.View.Queue, api.MaxActiveJobs)
 	}
-	d.outboxFull = l.OutboxBytes() >= ledger.MaxOutbox/4*3
+	d.outboxFull = outboxFull(l)
 	return ok
 }
+
+// outboxFull reports whether the events and results that are not published yet take so
+// many bytes that the authority places no job.
+func outboxFull(l *ledger.Ledger) bool { return l.OutboxBytes() >= ledger.MaxOutbox/4*3 }
 
 // newDiagnosis returns a diagnosis without facts.
 func (g *Diagnoser) newDiagnosis() *diagnosis {
 	return &diagnosis{now: time.Now(), timeout: g.cfg.DefaultTimeout, attempts: g.cfg.MaxAttempts}
 }
 
-// queryNodes asks the authority and the other nodes about the job of d.
+// queryNodes asks the authority and, depending on the job's state, the other nodes about
+// the job of d, and adds their answers to d. It returns when all have answered or
+// their time has passed.
 func (g *Diagnoser) queryNodes(ctx context.Context, d *diagnosis) {
 	v := &d.job.View
 	if v.State.Ended() {
@@ -73,8 +80,8 @@ type reason struct {
 	blocks bool // it prevents a job from starting; blocking reasons come first
 }
 
-// published returns reasons as the API shows them.
-func published(reasons []reason) []api.Reason {
+// apiReasons returns reasons as the API shows them, nil for nil.
+func apiReasons(reasons []reason) []api.Reason {
 	if reasons == nil {
 		return nil
 	}
@@ -118,7 +125,9 @@ func (d *diagnosis) reasons() (all []reason) {
 	return nil
 }
 
-// delayReason returns what a delayed job waits for.
+// delayReason returns why a job is delayed: its last dispatch was lost and did not
+// count as an attempt, its last attempt failed, it has a debounce key, or else the
+// producer chose the time at which it is due.
 func (d *diagnosis) delayReason() reason {
 	p := &d.job
 	r := reason{Reason: api.Reason{Code: api.ReasonDelayed, Text: "it is due at " + ledger.FormatTime(p.Due), Data: &api.ReasonData{At: &p.Due}}, blocks: true}
@@ -137,9 +146,11 @@ func (d *diagnosis) delayReason() reason {
 	return r
 }
 
+// maxAttempts returns how many attempts the job may have.
 func (d *diagnosis) maxAttempts() uint32 { return cmp.Or(d.job.MaxAttempts, d.attempts) }
 
-// blockers returns what prevents all jobs of the queue from starting.
+// blockers returns what prevents every job of the queue from starting, whatever its
+// function is: missing answers of the authority, its state, a pause, the limit.
 func (d *diagnosis) blockers() (all []reason) {
 	block := func(c api.ReasonCode, data *api.ReasonData, format string, args ...any) {
 		all = append(all, reason{api.Reason{Code: c, Text: fmt.Sprintf(format, args...), Data: data}, true})
@@ -169,7 +180,7 @@ func (d *diagnosis) blockers() (all []reason) {
 	return all
 }
 
-// holderList returns the jobs that fill the queue's limit.
+// holderList returns the active jobs in holders as the API shows them.
 func (d *diagnosis) holderList() []api.ActiveJob {
 	holders := make([]api.ActiveJob, len(d.holders))
 	for i := range d.holders {
@@ -178,13 +189,15 @@ func (d *diagnosis) holderList() []api.ActiveJob {
 	return holders
 }
 
-// executorReasons returns why no worker and no runner can take the job.
+// executorReasons returns why no worker and no runner can take the job, or nil if one
+// can. A missing runner is not a reason if workers may run the job, or if drained nodes
+// have the executors.
 func (d *diagnosis) executorReasons() (all []reason) {
 	if d.executors == nil || d.placement != nil && (d.placement.Available > 0 || d.placement.Placing) {
 		return nil
 	}
 	able, drained := false, drainedReason(d.executors)
-	notDrained := slices.DeleteFunc(slices.Clone(d.executors), func(h api.NodeExecutors) bool { return h.Drained })
+	notDrained := slices.DeleteFunc(slices.Clone(d.executors), func(n api.NodeExecutors) bool { return n.Drained })
 	if d.workers != "" {
 		if r := workersReason(d.workers, notDrained); r != nil {
 			all = append(all, *r)
@@ -227,7 +240,8 @@ func (d *diagnosis) orderReasons(blocked bool) []reason {
 	return []reason{{Reason: api.Reason{Code: api.ReasonNextInQueue, Text: "it is the next to start"}}}
 }
 
-// runningReasons returns where an active job runs, and what is unusual about it.
+// runningReasons returns where an active job runs, after that it is being stopped if it
+// is, and before what the authority adds about its node.
 func (d *diagnosis) runningReasons() (all []reason) {
 	p := &d.job
 	deadline := p.Started.Add(cmp.Or(p.Timeout, d.timeout))
@@ -258,6 +272,7 @@ func (d *diagnosis) runningReasons() (all []reason) {
 	return all
 }
 
+// completedReason returns when and where the job completed.
 func (d *diagnosis) completedReason() reason {
 	p := &d.job
 	data := &api.ReasonData{At: &p.Ended, Node: p.Node, Channel: p.Worker, Dispatch: p.Dispatches, Attempt: p.Attempts, MaxAttempts: d.maxAttempts(), Losses: p.Losses}
@@ -265,6 +280,7 @@ func (d *diagnosis) completedReason() reason {
 		ledger.FormatTime(p.Ended), p.Attempts, data.MaxAttempts, p.Node)}}
 }
 
+// failedReason returns when and why the job failed or was cancelled.
 func (d *diagnosis) failedReason() reason {
 	p := &d.job
 	data := &api.ReasonData{At: &p.Ended, Node: p.Node, Channel: p.Worker, Dispatch: p.Dispatches, Attempt: p.Attempts, MaxAttempts: d.maxAttempts(), Losses: p.Losses, Error: p.Reason}
@@ -277,7 +293,7 @@ func (d *diagnosis) failedReason() reason {
 	return r
 }
 
-// plural returns n with a noun, such as "2 jobs".
+// plural returns n with a noun, such as "1 job" or "2 jobs".
 func plural(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun

@@ -13,8 +13,10 @@ import (
 	"github.com/yardmaster-dev/yardmaster/scheduler"
 )
 
-// explainPlacement asks the authority. If it does not answer, none has the reason.
-func (g *Diagnoser) explainPlacement(ctx context.Context, q scheduler.PlacementQuery) (explanation *scheduler.PlacementExplanation, none api.Reason) {
+// explainPlacement asks the authority, which may be this node, what prevents the
+// placement of a job. Without an answer within queryTimeout, explanation is nil and
+// noAnswer says why.
+func (g *Diagnoser) explainPlacement(ctx context.Context, q scheduler.PlacementQuery) (explanation *scheduler.PlacementExplanation, noAnswer api.Reason) {
 	if text := g.cfg.NoQuorum(); text != "" {
 		return nil, api.Reason{Code: api.ReasonNoQuorum, Text: text}
 	}
@@ -37,16 +39,17 @@ func (g *Diagnoser) explainPlacement(ctx context.Context, q scheduler.PlacementQ
 	return &answer, api.Reason{}
 }
 
+// servePlacement answers explainPlacement of another node.
 func (g *Diagnoser) servePlacement(ctx context.Context, request []byte) ([]byte, error) {
 	q, err := decode[scheduler.PlacementQuery](request)
 	if err != nil {
 		return nil, err
 	}
-	w, err := g.cfg.Placement(ctx, q)
+	explanation, err := g.cfg.Placement(ctx, q)
 	if err != nil {
 		return nil, err
 	}
-	return json.Marshal(w)
+	return json.Marshal(explanation)
 }
 
 // executorsRequest names a queue, for its workers, and a runner; "" for none.
@@ -55,7 +58,9 @@ type executorsRequest struct {
 	Runner string `json:"runner,omitempty"`
 }
 
-// queryExecutors asks all members at the same time for their executors.
+// queryExecutors asks all members at the same time for their executors. The answers are
+// in the order of [Config].Members; that of a member which does not answer within
+// queryTimeout has only its name and an error.
 func (g *Diagnoser) queryExecutors(ctx context.Context, req executorsRequest) []api.NodeExecutors {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
@@ -78,28 +83,29 @@ func (g *Diagnoser) queryExecutors(ctx context.Context, req executorsRequest) []
 	return all
 }
 
-// localExecutors returns this node's executors.
-func (g *Diagnoser) localExecutors(q executorsRequest) api.NodeExecutors {
-	h := api.NodeExecutors{Node: g.cfg.Node, Drained: g.cfg.Drained()}
-	if q.Queue != "" {
-		workers := g.cfg.Workers.Subscribers(q.Queue)
-		h.Workers = &workers
+// localExecutors returns those of this node's executors that req names.
+func (g *Diagnoser) localExecutors(req executorsRequest) api.NodeExecutors {
+	n := api.NodeExecutors{Node: g.cfg.Node, Drained: g.cfg.Drained()}
+	if req.Queue != "" {
+		workers := g.cfg.Workers.Subscribers(req.Queue)
+		n.Workers = &workers
 	}
 	for _, p := range g.cfg.Pools() {
-		if p.Runner == q.Runner {
-			p.Members = nil
-			h.Pool = &p
+		if p.Runner == req.Runner {
+			p.Members = nil // the reply has only their sums
+			n.Pool = &p
 		}
 	}
-	return h
+	return n
 }
 
+// serveExecutors answers queryExecutors of another node.
 func (g *Diagnoser) serveExecutors(_ context.Context, request []byte) ([]byte, error) {
-	q, err := decode[executorsRequest](request)
+	req, err := decode[executorsRequest](request)
 	if err != nil {
 		return nil, err
 	}
-	return json.Marshal(g.localExecutors(q))
+	return json.Marshal(g.localExecutors(req))
 }
 
 // silentMembers returns the names of the members that did not answer.
@@ -112,13 +118,13 @@ func silentMembers(all []api.NodeExecutors) (silent []string) {
 	return silent
 }
 
-// drainedReason names the nodes that have suitable executors but are drained, or
-// returns nil.
+// drainedReason returns a reason that names the nodes with suitable executors that are
+// drained, nil if there are none.
 func drainedReason(all []api.NodeExecutors) *reason {
 	var names []string
 	for i := range all {
-		if h := &all[i]; h.Drained && (h.Pool != nil || h.Workers != nil && h.Workers.Count > 0) {
-			names = append(names, h.Node)
+		if n := &all[i]; n.Drained && (n.Pool != nil || n.Workers != nil && n.Workers.Count > 0) {
+			names = append(names, n.Node)
 		}
 	}
 	if len(names) == 0 {
@@ -128,7 +134,8 @@ func drainedReason(all []api.NodeExecutors) *reason {
 		Text: "drained, so that nothing is started there: " + strings.Join(names, ", ") + "; 'yardmaster node resume " + names[0] + "' ends that"}, blocks: true}
 }
 
-// workersReason returns why no Overhop worker takes jobs of a queue; nil if one does.
+// workersReason returns why no Overhop worker takes jobs of a queue, nil if one does.
+// all are the answers of the nodes that are not drained.
 func workersReason(queue string, all []api.NodeExecutors) *reason {
 	count, stalled, credits := 0, 0, 0
 	for i := range all {
@@ -165,10 +172,11 @@ func answeringSuffix(all []api.NodeExecutors) string {
 	return " at the members that answer"
 }
 
-// runnerReason returns why no process of a runner takes jobs; nil if one does.
+// runnerReason returns why no process of a runner takes jobs, nil if one does. all are
+// the answers of the nodes that are not drained.
 func runnerReason(runner string, all []api.NodeExecutors) *reason {
 	var hosts, troubles []string
-	where := map[string][]string{} // nodes, by their pool's trouble
+	nodesByTrouble := map[string][]string{} // a trouble is why a pool's process is down
 	up, slots, busy, looping := 0, 0, 0, 0
 	for i := range all {
 		p := all[i].Pool
@@ -178,10 +186,10 @@ func runnerReason(runner string, all []api.NodeExecutors) *reason {
 		hosts = append(hosts, all[i].Node)
 		up, slots, busy, looping = up+p.Up, slots+p.Slots, busy+p.InFlight, looping+p.CrashLooping
 		if p.Reason != "" {
-			where[p.Reason] = append(where[p.Reason], all[i].Node)
+			nodesByTrouble[p.Reason] = append(nodesByTrouble[p.Reason], all[i].Node)
 		}
 	}
-	for trouble, nodes := range where {
+	for trouble, nodes := range nodesByTrouble {
 		troubles = append(troubles, strings.Join(nodes, ", ")+": "+trouble)
 	}
 	slices.Sort(troubles)

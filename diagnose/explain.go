@@ -56,11 +56,11 @@ func (g *Diagnoser) ExplainJob(ctx context.Context, q *api.JobRequest) (*api.Job
 	return g.explainMissing(ctx, q, id, err)
 }
 
-// explain explains a job, or returns nil if the ledger does not have it.
+// explain explains a job that the ledger has; without it, it returns nil.
 func (g *Diagnoser) explain(ctx context.Context, id job.ID) *api.JobExplanation {
 	var unpublished [][]byte
-	var unpublishedAll bool
-	g.cfg.View(func(l *ledger.Ledger) { unpublished, unpublishedAll = l.UnpublishedEvents(id, maxUnpublished) })
+	var allUnpublished bool
+	g.cfg.View(func(l *ledger.Ledger) { unpublished, allUnpublished = l.UnpublishedEvents(id, maxUnpublished) })
 	d, ok := g.newDiagnosis(), false
 	g.cfg.View(func(l *ledger.Ledger) { ok = d.readLedger(l, id) })
 	if !ok {
@@ -69,11 +69,11 @@ func (g *Diagnoser) explain(ctx context.Context, id job.ID) *api.JobExplanation 
 	p := d.job // queryNodes changes d meanwhile
 	e := &api.JobExplanation{ID: id, Queue: p.View.Queue, State: p.State.String(), Observed: g.provenance()}
 	var queries sync.WaitGroup
-	queries.Go(func() { e.History = g.readHistory(ctx, &p, unpublished, unpublishedAll) })
+	queries.Go(func() { e.History = g.readHistory(ctx, &p, unpublished, allUnpublished) })
 	queries.Go(func() { g.queryNodes(ctx, d) })
 	queries.Wait()
 	reasons := d.reasons()
-	e.Reasons = published(reasons)
+	e.Reasons = apiReasons(reasons)
 	e.Verdict = withCaveat(&e.Observed, d.verdict(reasons), e.Reasons)
 	if p.State == job.Delayed {
 		e.NextAt = &p.Due
@@ -84,8 +84,8 @@ func (g *Diagnoser) explain(ctx context.Context, id job.ID) *api.JobExplanation 
 	return e
 }
 
-// withCaveat returns verdict, marked as possibly outdated if there is no quorum. It checks
-// the reasons as well, because the quorum may have been lost during the queries.
+// withCaveat returns verdict, marked as possibly outdated if there is no quorum. It first
+// calls checkQuorum, because the quorum may have been lost during the queries.
 func withCaveat(o *api.Provenance, verdict string, reasons []api.Reason) string {
 	checkQuorum(o, reasons)
 	if o.Certain {
@@ -101,7 +101,7 @@ func checkQuorum(o *api.Provenance, reasons []api.Reason) {
 	}
 }
 
-// verdict returns the explanation in one sentence.
+// verdict returns the explanation in one sentence. reasons is the result of d.reasons.
 func (d *diagnosis) verdict(reasons []reason) string {
 	var blocking []string
 	for _, r := range reasons {
@@ -130,7 +130,8 @@ func sentence(text string) string {
 	return strings.ToUpper(text[:1]) + text[1:] + "."
 }
 
-// resultText returns where the result of a completed job is.
+// resultText returns where the result of a completed job is, or why there is none. It
+// returns "" for other jobs.
 func (g *Diagnoser) resultText(p *ledger.JobDiagnosis) string {
 	if p.State != job.Completed {
 		return ""
@@ -141,6 +142,7 @@ func (g *Diagnoser) resultText(p *ledger.JobDiagnosis) string {
 	if ttl := p.ResultTTL; ttl > 0 && !time.Now().Before(p.Ended.Add(ttl)) {
 		return "no longer available: it was to be kept for " + ttl.String()
 	}
+	// p.Result is the result's number in its stream.
 	text := fmt.Sprintf("number %d, in stream %s", p.Result, cluster.StreamResults)
 	g.cfg.View(func(l *ledger.Ledger) {
 		if item, seq := l.FindResult(p.Result); item != nil {
@@ -153,15 +155,17 @@ func (g *Diagnoser) resultText(p *ledger.JobDiagnosis) string {
 }
 
 // explainMissing explains a name for which the ledger has no job: its record may not be
-// ingested yet, may have been rejected, or may be forgotten. err is the error of the
-// search for the job; nil if its id is known nevertheless.
+// ingested yet, it may have been rejected, or the ledger may have kept only the job's
+// id. id and err are the result of the search for the job. If the search could not be
+// completed, the explanation says that it is not known whether the job exists; if there
+// is certainly no such job, the error is [job.ErrJobNotFound].
 func (g *Diagnoser) explainMissing(ctx context.Context, q *api.JobRequest, id job.ID, err error) (*api.JobExplanation, error) {
 	var unavailable *job.UnavailableError
 	unsure := errors.As(err, &unavailable) || errors.Is(err, context.DeadlineExceeded)
 	if err != nil && !unsure && !errors.Is(err, job.ErrJobNotFound) {
 		return nil, err
 	}
-	if err != nil && !unsure { // no job has this key, but the ids it stands for may be known
+	if err != nil && !unsure { // no job has this key, but the ledger may have an id that it stands for
 		if forgotten, ok := g.findForgotten(q); ok {
 			id, err = forgotten, nil
 		}
@@ -185,8 +189,8 @@ func (g *Diagnoser) explainMissing(ctx context.Context, q *api.JobRequest, id jo
 			}
 		})
 		e.Reasons = []api.Reason{{Code: api.ReasonUnknown, Text: "this node has no such job, and cannot tell whether it exists: " + err.Error()}}
-		if _, none := g.explainPlacement(ctx, scheduler.PlacementQuery{}); none.Text != "" {
-			e.Reasons = append(e.Reasons, none)
+		if _, noAnswer := g.explainPlacement(ctx, scheduler.PlacementQuery{}); noAnswer.Text != "" {
+			e.Reasons = append(e.Reasons, noAnswer)
 		}
 		checkQuorum(&e.Observed, e.Reasons)
 	default:

@@ -18,11 +18,11 @@ import (
 // Bounds of a search for a job's history, which is in one stream with that of all jobs.
 const (
 	historyTimeout   = 900 * time.Millisecond
-	historyMaxBytes  = 24 << 20 // from each time that the ledger knows
-	historyBatchSize = 64       // messages read at once
-	historySlack     = 2 * time.Second
-	maxUnpublished   = 100_000 // events searched that are not published yet
-	maxHistoryEvents = 1000    // events returned: the latest
+	historyMaxBytes  = 24 << 20        // bytes read from each of eventTimes on
+	historyBatchSize = 64              // messages read at once
+	historySlack     = 2 * time.Second // how much earlier than the ledger's time reading begins
+	maxUnpublished   = 100_000         // events searched that are not published yet
+	maxHistoryEvents = 1000            // events returned: the latest
 )
 
 // historyReader finds the events of one job. It reads the stream from each time at which
@@ -32,7 +32,7 @@ type historyReader struct {
 	readSince func(ctx context.Context, at time.Time, limit int) ([]cluster.Batch, error)
 	readFrom  func(ctx context.Context, seq uint64, limit int) ([]cluster.Batch, error)
 
-	id        []byte
+	id        []byte       // of the job, as text
 	lastEvent historyEvent // the last that the job can have
 	next      uint64       // sequence after the last batch read; 0: none
 	gap       bool         // batches were skipped
@@ -50,9 +50,10 @@ type historyEvent struct {
 	line     []byte
 }
 
-// readHistory reads a job's history. unpublished are the lines of events that are not
-// published yet, all of them if unpublishedAll.
-func (g *Diagnoser) readHistory(ctx context.Context, p *ledger.JobDiagnosis, unpublished [][]byte, unpublishedAll bool) api.JobHistory {
+// readHistory reads a job's history. unpublished are lines of events that are still in
+// the ledger's outbox, and therefore not in the stream; allUnpublished reports whether
+// these are all such events of the job.
+func (g *Diagnoser) readHistory(ctx context.Context, p *ledger.JobDiagnosis, unpublished [][]byte, allUnpublished bool) api.JobHistory {
 	if p.Dispatches == 0 {
 		return api.JobHistory{Events: []json.RawMessage{}, Complete: true, Note: "no dispatch of it was ever made"}
 	}
@@ -62,11 +63,11 @@ func (g *Diagnoser) readHistory(ctx context.Context, p *ledger.JobDiagnosis, unp
 	for _, line := range unpublished {
 		r.addLine(line)
 	}
-	ended := r.ended
-	r.ended = false
+	endedUnpublished := r.ended
+	r.ended = false // or read would stop at once
 	r.read(ctx, eventTimes(p))
-	r.ended = r.ended || ended
-	return r.history(unpublishedAll)
+	r.ended = r.ended || endedUnpublished
+	return r.history(allUnpublished)
 }
 
 // lastEventOf returns the last event that a job in its state can have.
@@ -83,7 +84,7 @@ func lastEventOf(p *ledger.JobDiagnosis) historyEvent {
 	return historyEvent{Event: kind.String(), Dispatch: p.Dispatches}
 }
 
-// eventTimes returns the times at which the ledger knows that something happened.
+// eventTimes returns the times of the job's events that the ledger has, earliest first.
 func eventTimes(p *ledger.JobDiagnosis) (times []time.Time) {
 	for _, at := range []time.Time{p.Created, p.RequestedAt, p.Started, p.Ended} {
 		if !at.IsZero() {
@@ -94,8 +95,8 @@ func eventTimes(p *ledger.JobDiagnosis) (times []time.Time) {
 	return times
 }
 
-// read reads from each of the times, up to historyMaxBytes each. What lies beyond that
-// before the next time is skipped.
+// read reads the stream from each of the times on, at most historyMaxBytes each, until
+// lastEvent is found. It sets gap if it skips what is between two such parts.
 func (r *historyReader) read(ctx context.Context, times []time.Time) {
 	for _, at := range times {
 		batches, err := r.readSince(ctx, at.Add(-historySlack), historyBatchSize)
@@ -127,7 +128,7 @@ func (r *historyReader) skipRead(batches []cluster.Batch) []cluster.Batch {
 	return batches
 }
 
-// readBatch searches a batch for events of the job.
+// readBatch adds the events of the job that a batch contains.
 func (r *historyReader) readBatch(b *cluster.Batch) {
 	r.next = b.Seq + 1
 	if !bytes.Contains(b.Body, r.id) {
@@ -158,8 +159,9 @@ func (r *historyReader) addLine(line []byte) {
 	r.ended = r.ended || e.Event == r.lastEvent.Event && e.Dispatch == r.lastEvent.Dispatch
 }
 
-// history sorts the events and notes what is missing.
-func (r *historyReader) history(unpublishedAll bool) api.JobHistory {
+// history returns the events that were found, sorted and without duplicates, with a note
+// about what is missing. allUnpublished is as in readHistory.
+func (r *historyReader) history(allUnpublished bool) api.JobHistory {
 	slices.SortStableFunc(r.found, func(a, b historyEvent) int { return int(int64(a.Number - b.Number)) })
 	r.found = slices.CompactFunc(r.found, func(a, b historyEvent) bool { return a.Number == b.Number })
 	h := api.JobHistory{Events: []json.RawMessage{}, Complete: r.complete()}
@@ -169,7 +171,7 @@ func (r *historyReader) history(unpublishedAll bool) api.JobHistory {
 		h.Note = "history could not be read to the end: " + r.err.Error()
 	case r.gap:
 		h.Note = "there is too much history of other jobs in between: events are missing; 'yardmaster events --job' searches all of it"
-	case !r.ended || !unpublishedAll:
+	case !r.ended || !allUnpublished:
 		h.Note = "the last events are not published yet, or no longer kept"
 	default:
 		h.Note = "the first events are no longer kept"

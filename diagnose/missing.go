@@ -12,8 +12,8 @@ import (
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// explainDecision explains a name whose latest record did not become a new job. It
-// reports false without such a record.
+// explainDecision fills in e for a name whose latest record did not become a new job,
+// because of its keys or an error. It returns false if the ledger has no such decision.
 func (g *Diagnoser) explainDecision(e *api.JobExplanation, q *api.JobRequest) (found bool) {
 	g.cfg.View(func(l *ledger.Ledger) {
 		for _, id := range candidateIDs(l, q) {
@@ -32,7 +32,7 @@ func (g *Diagnoser) explainDecision(e *api.JobExplanation, q *api.JobRequest) (f
 	return found
 }
 
-// decisionReason returns the effect of a record's keys.
+// decisionReason returns why a record, ingested at the given time, became no job.
 func decisionReason(d ledger.Decision, at time.Time) api.Reason {
 	data := &api.ReasonData{Since: &at, Error: d.Reason}
 	if !d.Job.IsZero() {
@@ -51,7 +51,9 @@ func decisionReason(d ledger.Decision, at time.Time) api.Reason {
 	return api.Reason{Code: api.ReasonRejected, Data: data, Text: fmt.Sprintf("it became no job at %s: %s", ledger.FormatTime(at), d.Reason)}
 }
 
-// candidateIDs returns the job ids that a request may mean, by the rules of [Config].FindJob.
+// candidateIDs returns the job ids that a request may mean, by the rules of
+// [Config].FindJob: its text is an id, a key of its queue, or without a queue
+// "<queue>:<id or key>", or a key of any queue.
 func candidateIDs(l *ledger.Ledger, q *api.JobRequest) (ids []job.ID) {
 	queue, text := q.Queue, q.ID
 	if id, err := job.ParseID(text); err == nil {
@@ -96,8 +98,8 @@ func (g *Diagnoser) findForgotten(q *api.JobRequest) (found job.ID, ok bool) {
 // yet.
 const maxScanned = 2048
 
-// findNotIngested explains a job whose record is stored in its lane but not ingested yet.
-// It reports false if there is no such record.
+// findNotIngested fills in e for a job whose record is stored in its lane but not ingested
+// yet. It returns false if it finds no such record within queryTimeout.
 func (g *Diagnoser) findNotIngested(ctx context.Context, e *api.JobExplanation, q *api.JobRequest) bool {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
@@ -134,14 +136,14 @@ func (g *Diagnoser) findNotIngested(ctx context.Context, e *api.JobExplanation, 
 	return true
 }
 
-// explainNotIngested fills in e for a record that is not ingested. cursor is how far its
-// lane has been ingested.
+// explainNotIngested fills in e for a record that is not ingested. cursor is the sequence
+// up to which its lane has been ingested.
 func (g *Diagnoser) explainNotIngested(ctx context.Context, e *api.JobExplanation, record *job.Record, cursor uint64) {
 	d := g.newDiagnosis()
 	d.job.View.Queue = record.Queue
-	g.cfg.View(func(l *ledger.Ledger) { d.outboxFull = l.OutboxBytes() >= ledger.MaxOutbox/4*3 })
+	g.cfg.View(func(l *ledger.Ledger) { d.outboxFull = outboxFull(l) })
 	g.queryNodes(ctx, d)
-	e.State, e.Reasons = job.New.String(), published(d.notIngested(record, cursor))
+	e.State, e.Reasons = job.New.String(), apiReasons(d.notIngested(record, cursor))
 	var texts []string
 	for _, r := range e.Reasons {
 		texts = append(texts, r.Text)
@@ -156,8 +158,8 @@ func (d *diagnosis) notIngested(r *job.Record, cursor uint64) (all []reason) {
 	all = append(all, reason{Reason: api.Reason{Code: api.ReasonNotIngested, Data: data, Text: fmt.Sprintf(
 		"it was accepted at %s, and is not ingested into the ledger yet: lane %d, sequence %d, %s before it",
 		ledger.FormatTime(r.Stored), r.Lane, r.Seq, plural(int(data.Lag), "record"))}, blocks: true})
-	if w := d.placement; w != nil && int(r.Lane) < len(w.Lanes) && w.Lanes[r.Lane] != "" {
-		all = append(all, reason{Reason: api.Reason{Code: api.ReasonLaneTrouble, Text: w.Lanes[r.Lane], Data: &api.ReasonData{Lane: &r.Lane}}, blocks: true})
+	if p := d.placement; p != nil && int(r.Lane) < len(p.Lanes) && p.Lanes[r.Lane] != "" {
+		all = append(all, reason{Reason: api.Reason{Code: api.ReasonLaneTrouble, Text: p.Lanes[r.Lane], Data: &api.ReasonData{Lane: &r.Lane}}, blocks: true})
 	}
 	return append(all, d.blockers()...)
 }

@@ -11,7 +11,8 @@ import (
 	"github.com/yardmaster-dev/yardmaster/scheduler"
 )
 
-// maxHeads is how many heads an explanation has at most.
+// maxHeads is how many heads an explanation has at most. A head is the first of
+// those jobs of a queue that the same executors may run.
 const maxHeads = 5
 
 // ExplainQueue returns why a queue's jobs run or do not run.
@@ -31,7 +32,8 @@ func (g *Diagnoser) ExplainQueue(ctx context.Context, q *api.QueueRequest) (*api
 	return g.explainQueue(ctx, view), nil
 }
 
-// explainQueue explains a queue that exists.
+// explainQueue explains a queue that exists. The reasons that concern the whole queue, and
+// what blocks its first head, are the queue's; other reasons are stated with their head.
 func (g *Diagnoser) explainQueue(ctx context.Context, view ledger.QueueView) *api.QueueExplanation {
 	e := &api.QueueExplanation{Queue: g.cfg.ShowQueue(&view), Reasons: []api.Reason{}, Heads: []api.WaitlistHead{}, Observed: g.provenance()}
 	e.Workers, e.Runner = g.cfg.Route(view.Name, "any")
@@ -49,14 +51,14 @@ func (g *Diagnoser) explainQueue(ctx context.Context, view ledger.QueueView) *ap
 	}
 	queries.Wait()
 	reasons := own.blockers()
-	seen := map[api.ReasonCode]bool{}
+	stated := map[api.ReasonCode]bool{} // for the whole queue
 	for _, r := range reasons {
-		seen[r.Code] = true
+		stated[r.Code] = true
 	}
 	for i, head := range heads {
 		for _, r := range head.reasons() {
 			switch {
-			case seen[r.Code]: // stated for the whole queue
+			case stated[r.Code]:
 			case r.blocks && i == 0:
 				reasons = append(reasons, r)
 			default:
@@ -68,11 +70,11 @@ func (g *Diagnoser) explainQueue(ctx context.Context, view ledger.QueueView) *ap
 	return e
 }
 
-// readQueue reads the queue of own from l into e and own. It returns a diagnosis for
-// each head.
+// readQueue reads the queue of own, whose diagnosis is not about a job but about the
+// queue, from l into e and own. It adds the heads to e and returns a diagnosis for each.
 func (g *Diagnoser) readQueue(l *ledger.Ledger, e *api.QueueExplanation, own *diagnosis) (heads []*diagnosis) {
 	name := own.job.View.Queue
-	own.outboxFull = l.OutboxBytes() >= ledger.MaxOutbox/4*3
+	own.outboxFull = outboxFull(l)
 	own.holders = l.ActiveInQueue(name, api.MaxActiveJobs)
 	e.Active = own.holderList()
 	active := own.job.QueueView.Counts[job.Active]
@@ -133,7 +135,8 @@ func summarize(e *api.QueueExplanation, view *ledger.QueueView, reasons []reason
 	e.Verdict = withCaveat(&e.Observed, sentence(text), e.Reasons)
 }
 
-// delayedSuffix returns the end of a sentence about delayed jobs, or "".
+// delayedSuffix returns the end of a sentence about the number of delayed jobs, or "" for
+// 0.
 func delayedSuffix(e *api.QueueExplanation, delayed int) string {
 	if delayed == 0 {
 		return ""

@@ -10,8 +10,8 @@ import (
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// runningJobTimeout bounds that request. A job is shown without progress rather than
-// waiting for a node in trouble.
+// runningJobTimeout bounds the request for a job's progress. A job is shown without
+// progress rather than waiting for a node in trouble.
 const runningJobTimeout = 200 * time.Millisecond
 
 // AddProgress adds the progress of a job that an Overhop worker runs, if its node
