@@ -25,17 +25,18 @@ const NoBallast = -1
 
 // EnsureBallast creates a file that only occupies disk space, which an operator
 // can release when the disk is full. size is in bytes; 0 chooses one by the size
-// of the disk. An existing ballast is kept, whatever its size. None is created in
-// a memory file system, or if less than twice the refuse threshold would remain
-// free. EnsureBallast returns the size of the ballast, 0 for none.
+// of the disk, and NoBallast removes an existing ballast. Otherwise an existing
+// ballast is kept, whatever its size. None is created in a memory file system, or
+// if less than twice the refuse threshold would remain free. EnsureBallast returns
+// the size of the ballast, 0 for none.
 func (d Disk) EnsureBallast(size int64) (int64, error) {
-	path := filepath.Join(d.Dir, BallastFile)
-	if info, err := os.Stat(path); size != NoBallast && err == nil {
-		return info.Size(), nil // resizing could fail on a full disk
-	}
 	if size == NoBallast {
 		_, err := d.ReleaseBallast()
 		return 0, err
+	}
+	path := filepath.Join(d.Dir, BallastFile)
+	if info, err := os.Stat(path); err == nil {
+		return info.Size(), nil // resizing could fail on a full disk
 	}
 	space, err := d.Measure()
 	if err != nil {

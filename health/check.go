@@ -58,15 +58,16 @@ type Checks struct {
 // NewChecks returns the checks of a node, to be run by its monitor.
 func NewChecks(cfg ChecksConfig) *Checks { return &Checks{cfg: cfg} }
 
-// Status checks this node and returns what it found, without the disk.
+// Status checks this node, except its disk, and returns its status with a condition for
+// each problem.
 func (c *Checks) Status(ctx context.Context, now time.Time) NodeStatus {
 	raft := c.cfg.Raft.Status()
-	w := NodeStatus{
+	s := NodeStatus{
 		Reaches: c.cfg.NATS.ReachableMembers(), Leader: raft.Leader, Contact: raft.Contact, Last: raft.Last, Leaving: c.cfg.Leaving(),
 		Drained: c.cfg.Drained(),
 	}
 	add := func(kind Kind, format string, args ...any) {
-		w.Conditions = append(w.Conditions, Condition{Kind: kind, Text: fmt.Sprintf(format, args...)})
+		s.Conditions = append(s.Conditions, Condition{Kind: kind, Text: fmt.Sprintf(format, args...)})
 	}
 	if err := c.cfg.Raft.WriteError(); err != nil {
 		add(DiskFailed, "the log cannot be written: %v; free space, or mend the disk", err)
@@ -77,30 +78,32 @@ func (c *Checks) Status(ctx context.Context, now time.Time) NodeStatus {
 		add(JetStream, "%v", err)
 	}
 	members := c.cfg.Members()
-	if len(w.Reaches) <= len(members)/2 && raft.Leader != "" {
-		missing := slices.DeleteFunc(slices.Clone(members), func(m string) bool { return slices.Contains(w.Reaches, m) })
+	reachesMajority := len(s.Reaches) > len(members)/2
+	if !reachesMajority && raft.Leader != "" {
+		missing := slices.DeleteFunc(slices.Clone(members), func(m string) bool { return slices.Contains(s.Reaches, m) })
 		add(Routes, "it follows a Raft leader, but has no NATS route to %s: mend the network between their route addresses", strings.Join(missing, ", "))
 	}
-	streamsMade := false
-	c.cfg.Raft.View(func(l *ledger.Ledger) { streamsMade = l.StreamsCreated() })
-	if streamsMade && c.cfg.Clustered && c.cfg.AvailableLanes() == 0 {
+	streamsCreated := false
+	c.cfg.Raft.View(func(l *ledger.Ledger) { streamsCreated = l.StreamsCreated() })
+	if streamsCreated && c.cfg.Clustered && c.cfg.AvailableLanes() == 0 {
 		add(NoLane, "no lane answers it")
 	}
-	if behind := c.cfg.Replicas.StalledReplicas(); len(behind) > 0 {
-		add(StalledReplica, "its copy of %s lags behind the leader's and has not come nearer for 20 s: stop no other member until it has; if it stays, run 'yardmaster cluster members', restart this node, and replace it if that does not help", strings.Join(behind, ", "))
+	if stalled := c.cfg.Replicas.StalledReplicas(); len(stalled) > 0 {
+		add(StalledReplica, "its copy of %s lags behind the leader's and has not come nearer for 20 s: stop no other member until it has; if it stays, run 'yardmaster cluster members', restart this node, and replace it if that does not help", strings.Join(stalled, ", "))
 	}
 	gaps := c.cfg.Replicas.Gaps()
 	for _, stream := range slices.Sorted(maps.Keys(gaps)) {
 		add(ReplicaMismatch, "%s", c.gapText(stream, gaps[stream]))
 	}
 	owner := c.cfg.Authority()
-	if c.partition.persists(now, owner, w.Reaches, raft.Contact) && len(w.Reaches) > len(members)/2 {
+	if c.partition.persists(now, owner, s.Reaches, raft.Contact) && reachesMajority {
 		add(PartialPartition, "partial partition: it has no NATS route to the authority, %s, which others have: mend the network between these two", owner)
 	}
-	return w
+	return s
 }
 
-// gapText returns what to report of a gap in this node's replica of a stream.
+// gapText returns the text of the condition that this node's replica of a stream lacks
+// a number of messages.
 func (c *Checks) gapText(stream string, missing uint64) string {
 	step := "restore the yard from a backup"
 	if c.cfg.Clustered {
@@ -116,19 +119,21 @@ const partitionGrace = 10 * time.Second
 // partitionWatch tracks since when this node follows an authority that it does not
 // reach over NATS.
 type partitionWatch struct {
-	from  string
+	from  string // the authority that is not reached; "": none
 	since time.Time
 }
 
-// persists reports whether the node has followed an authority that it does not reach for
-// partitionGrace. contact is the time since the last contact with the Raft leader.
-func (c *partitionWatch) persists(now time.Time, owner string, reaches []string, contact time.Duration) bool {
+// persists reports whether, for partitionGrace, owner has been the authority, has been
+// absent from reaches, the members that this node reaches over NATS, and the node has had
+// contact with the Raft leader. contact is the time since the last contact, negative if
+// there was none.
+func (p *partitionWatch) persists(now time.Time, owner string, reaches []string, contact time.Duration) bool {
 	if owner == "" || contact < 0 || contact > partitionGrace || slices.Contains(reaches, owner) {
-		c.from = ""
+		p.from = ""
 		return false
 	}
-	if c.from != owner {
-		c.from, c.since = owner, now
+	if p.from != owner {
+		p.from, p.since = owner, now
 	}
-	return now.Sub(c.since) >= partitionGrace
+	return now.Sub(p.since) >= partitionGrace
 }

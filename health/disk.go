@@ -20,8 +20,8 @@ func (l DiskLevel) String() string {
 	return [...]string{"ok", "low", "critical"}[min(l, LevelCritical)]
 }
 
-// Thresholds defines below how much free space a disk is low, and below how much
-// it is critical. Each is a percentage of the disk or a number of bytes, whichever
+// Thresholds are the free space below which a disk is low (refuse), and below which it
+// is critical (stop). Each is a percentage of the disk or a number of bytes, whichever
 // is less, so that a small disk keeps a reserve and a large one can be used almost
 // completely.
 type Thresholds struct {
@@ -29,10 +29,11 @@ type Thresholds struct {
 	RefuseBytes, StopBytes     int64
 }
 
-// bytes returns the thresholds in bytes for a disk of size bytes.
-func (m Thresholds) bytes(size int64) (refuse, stop int64) {
-	refuse = min(size/100*int64(m.RefusePercent), m.RefuseBytes)
-	return refuse, min(size/100*int64(m.StopPercent), m.StopBytes, refuse)
+// bytes returns the thresholds in bytes for a disk of size bytes. stop is at most
+// refuse.
+func (t Thresholds) bytes(size int64) (refuse, stop int64) {
+	refuse = min(size/100*int64(t.RefusePercent), t.RefuseBytes)
+	return refuse, min(size/100*int64(t.StopPercent), t.StopBytes, refuse)
 }
 
 // FreeSpace is the state of a file system, in bytes.
@@ -46,19 +47,20 @@ type FreeSpace struct {
 // close the intake in turn.
 func withHysteresis(threshold int64) int64 { return threshold + threshold/8 }
 
-// diskLevel returns the level, given the previous one.
-func (r FreeSpace) diskLevel(before DiskLevel) DiskLevel {
-	refuse, stop := r.Refuse, r.Stop
-	if before >= LevelLow {
+// diskLevel returns the level of the disk. To get better than the previous level, more
+// must be free than the threshold; see withHysteresis.
+func (f FreeSpace) diskLevel(previous DiskLevel) DiskLevel {
+	refuse, stop := f.Refuse, f.Stop
+	if previous >= LevelLow {
 		refuse = withHysteresis(refuse)
 	}
-	if before >= LevelCritical {
+	if previous >= LevelCritical {
 		stop = withHysteresis(stop)
 	}
 	switch {
-	case r.Free < stop:
+	case f.Free < stop:
 		return LevelCritical
-	case r.Free < refuse:
+	case f.Free < refuse:
 		return LevelLow
 	}
 	return LevelOK
@@ -76,12 +78,12 @@ func (d Disk) Measure() (FreeSpace, error) {
 	if err := unix.Statfs(d.Dir, &st); err != nil {
 		return FreeSpace{}, fmt.Errorf("measure the room in %s: %w", d.Dir, err)
 	}
-	r := FreeSpace{Size: int64(st.Blocks) * st.Bsize, Free: int64(st.Bavail) * st.Bsize}
-	r.Refuse, r.Stop = d.Thresholds.bytes(r.Size)
-	return r, nil
+	f := FreeSpace{Size: int64(st.Blocks) * st.Bsize, Free: int64(st.Bavail) * st.Bsize}
+	f.Refuse, f.Stop = d.Thresholds.bytes(f.Size)
+	return f, nil
 }
 
-// formatBytes formats a number of bytes with a binary unit.
+// formatBytes formats a number of bytes with a binary unit, rounded down.
 func formatBytes(bytes int64) string {
 	switch {
 	case bytes >= 10<<30:

@@ -79,7 +79,8 @@ func (m *Monitor) Run(ctx context.Context) error {
 	}
 }
 
-// tick runs all checks once and acts on the result.
+// tick runs all checks once, opens or closes the intake, and transfers the authority if
+// this node holds it and should not.
 func (m *Monitor) tick(ctx context.Context) {
 	m.check(ctx)
 	m.pollMembers()
@@ -101,7 +102,7 @@ func (m *Monitor) tick(ctx context.Context) {
 	}
 }
 
-// check determines this node's status and publishes it.
+// check determines this node's status, including its disk, and publishes it.
 func (m *Monitor) check(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
@@ -126,15 +127,15 @@ func (m *Monitor) check(ctx context.Context) {
 	m.cfg.PublishStatus(status)
 }
 
-// conditions returns the conditions of a level. Their texts contain the thresholds
-// and not the free space, because a text that changes each second would flood the
-// history. The free space is in the metrics.
-func (d Disk) conditions(l DiskLevel, r FreeSpace) []Condition {
-	switch l {
+// conditions returns the condition of a disk at a level, nil for LevelOK. Its text
+// contains the threshold and not the free space, because a text that changes each
+// second would flood the history. The free space is in the metrics.
+func (d Disk) conditions(level DiskLevel, space FreeSpace) []Condition {
+	switch level {
 	case LevelLow:
-		return []Condition{{DiskLow, fmt.Sprintf("less than %s is free where the data lies: this node takes no jobs in until there is more; free space, or run 'yardmaster node release-ballast --data-dir %s' there", formatBytes(r.Refuse), d.Dir)}}
+		return []Condition{{DiskLow, fmt.Sprintf("less than %s is free where the data lies: this node takes no jobs in until there is more; free space, or run 'yardmaster node release-ballast --data-dir %s' there", formatBytes(space.Refuse), d.Dir)}}
 	case LevelCritical:
-		return []Condition{{DiskCritical, fmt.Sprintf("less than %s is free where the data lies: this node takes no jobs in and decides nothing new; free space, or run 'yardmaster node release-ballast --data-dir %s' there", formatBytes(r.Stop), d.Dir)}}
+		return []Condition{{DiskCritical, fmt.Sprintf("less than %s is free where the data lies: this node takes no jobs in and decides nothing new; free space, or run 'yardmaster node release-ballast --data-dir %s' there", formatBytes(space.Stop), d.Dir)}}
 	}
 	return nil
 }
@@ -179,7 +180,8 @@ func (m *Monitor) updateIntake() {
 }
 
 // closeReason returns why the intake must be closed, "" if it need not be, and
-// whether other members accept jobs.
+// whether other members accept jobs. They do unless so many disks are low that no
+// majority is left to store a record.
 func (m *Monitor) closeReason() (reason string, othersAccept bool) {
 	low, members := m.MembersAtLevel(LevelLow), len(m.cfg.Members())
 	switch {
@@ -256,11 +258,12 @@ func (m *Monitor) HoldReason() string {
 	return fmt.Sprintf("the disk of the authority's node, %s, has next to no room: no more jobs are taken from the lanes until there is; free space there, or release its ballast", m.cfg.Node)
 }
 
-// Reasons returns the conditions of this node and the others as readiness reasons.
+// Reasons returns the conditions of this node and the others as readiness reasons,
+// except those that the readiness determines itself.
 func (m *Monitor) Reasons() (reasons []string) {
 	for _, s := range append(m.PeerStatuses(), m.Status()) {
 		for _, c := range s.Conditions {
-			if c.Kind != JetStream && c.Kind != NoLane { // readiness reports these itself
+			if c.Kind != JetStream && c.Kind != NoLane {
 				reasons = append(reasons, fmt.Sprintf("node %s: %s", s.Node, c.Text))
 			}
 		}
@@ -269,6 +272,7 @@ func (m *Monitor) Reasons() (reasons []string) {
 	return reasons
 }
 
+// joinTexts returns the texts of conditions in one string.
 func joinTexts(conditions []Condition) string {
 	texts := make([]string, len(conditions))
 	for i, c := range conditions {

@@ -13,7 +13,8 @@ import (
 	"github.com/yardmaster-dev/yardmaster/scheduler"
 )
 
-// Readiness returns the readiness of the snapshot, with accepting and dispatching.
+// Readiness returns whether the cluster is ready and why not, as in the snapshot of the
+// runtime contract, and whether this node accepts jobs and the authority dispatches them.
 func (r *Reporter) Readiness(ctx context.Context) api.Readiness {
 	return r.ReadinessUnder(ctx, r.authorityStatus(ctx))
 }
@@ -23,6 +24,7 @@ func (r *Reporter) ReadinessUnder(ctx context.Context, authority scheduler.Autho
 	return r.readiness(ctx, authority, r.laneStates(ctx))
 }
 
+// readiness is [Reporter.Readiness] for known states of the authority and the lanes.
 func (r *Reporter) readiness(ctx context.Context, authority scheduler.AuthorityStatus, lanes []laneState) api.Readiness {
 	healthErr := r.cfg.NATSHealth(ctx)
 	if !r.cfg.Clustered && anyLaneLed(lanes) {
@@ -39,8 +41,9 @@ func (r *Reporter) readiness(ctx context.Context, authority scheduler.AuthorityS
 	return state
 }
 
-// acceptingJobs reports whether this node accepts jobs, and if not, why. There is another
-// reason until the lanes exist.
+// acceptingJobs reports whether this node can store a job, and if not, why. healthErr is
+// the state of its NATS server. There is no reason as long as no lanes exist: then the
+// readiness has another one.
 func acceptingJobs(healthErr error, lanes []laneState) (accepting bool, reasons []string) {
 	if healthErr != nil {
 		reasons = append(reasons, fmt.Sprintf("%v: this node accepts no jobs until it is; others may", healthErr))
@@ -61,19 +64,16 @@ type laneState struct {
 // lanes.
 func (l laneState) accepts() bool { return l.Leader != "" && !l.full }
 
+// anyLaneLed reports whether one of the lanes has a leader.
 func anyLaneLed(lanes []laneState) bool {
-	for _, l := range lanes {
-		if l.Leader != "" {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(lanes, func(l laneState) bool { return l.Leader != "" })
 }
 
 // laneStatusTimeout bounds the requests to the lanes' leaders.
 const laneStatusTimeout = 400 * time.Millisecond
 
-// laneStates asks the leaders of all lanes at the same time.
+// laneStates asks the leaders of all lanes at the same time. A lane whose leader does not
+// answer within laneStatusTimeout has none in the result.
 func (r *Reporter) laneStates(ctx context.Context) []laneState {
 	ctx, cancel := context.WithTimeout(ctx, laneStatusTimeout)
 	defer cancel()
@@ -100,8 +100,8 @@ func (r *Reporter) laneStates(ctx context.Context) []laneState {
 	return states
 }
 
-// streamsNotMade reports that the cluster's streams were never created. An empty ledger,
-// of a node that has just started, does not count.
+// streamsNotMade reports whether the cluster's streams were never created. For an empty
+// ledger, of a node that has just started, it returns false, because that is not known.
 func streamsNotMade(l *ledger.Ledger) bool { return l.Index() > 0 && !l.StreamsCreated() }
 
 // SnapshotContext returns what the snapshot of l needs besides the ledger.
@@ -124,7 +124,8 @@ func (r *Reporter) SnapshotContext(l *ledger.Ledger, authority scheduler.Authori
 	return s
 }
 
-// Snapshot returns the runtime contract's view, and the index that it shows.
+// Snapshot returns the snapshot of the runtime contract, and the index of the last ledger
+// entry that it contains.
 func (r *Reporter) Snapshot(ctx context.Context) (ledger.Snapshot, uint64) {
 	authority := r.authorityStatus(ctx)
 	var view ledger.Snapshot

@@ -54,7 +54,8 @@ type Reporter struct{ cfg ReporterConfig }
 // NewReporter returns a reporter.
 func NewReporter(cfg ReporterConfig) *Reporter { return &Reporter{cfg} }
 
-// Status returns the status of the node and the cluster. It does not fail.
+// Status returns the status of the node and the cluster. The error is always nil: what
+// another node does not answer is missing or "unknown".
 func (r *Reporter) Status(ctx context.Context) (*api.Status, error) {
 	raft := r.cfg.Raft()
 	s := &api.Status{
@@ -86,12 +87,12 @@ func (r *Reporter) Status(ctx context.Context) (*api.Status, error) {
 		s.HeldKeys, s.OutboxBytes, s.StaleOutcomes = l.HeldKeys(), l.OutboxBytes(), l.Stale()
 		s.Backlog = view.Backlog
 	})
-	up := map[string]string{}
+	states := map[string]string{} // of the nodes that the authority knows, by name
 	for _, node := range authority.Nodes {
-		up[node.Name] = node.State()
+		states[node.Name] = node.State()
 	}
 	for _, m := range raft.Members {
-		state, known := up[m.Name]
+		state, known := states[m.Name]
 		switch {
 		case authority.Error != "":
 			state = "unknown"
@@ -104,7 +105,8 @@ func (r *Reporter) Status(ctx context.Context) (*api.Status, error) {
 	return s, nil
 }
 
-// authorityStatus asks the authority for its status. Without an answer Error is set.
+// authorityStatus asks the authority, which may be this node, for its status. Without an
+// answer within AuthorityStatusTimeout, the status has only an Error.
 func (r *Reporter) authorityStatus(ctx context.Context) scheduler.AuthorityStatus {
 	if text := NoQuorum(r.cfg.Raft()); text != "" {
 		return scheduler.AuthorityStatus{Error: text}
@@ -112,21 +114,21 @@ func (r *Reporter) authorityStatus(ctx context.Context) scheduler.AuthorityStatu
 	ctx, cancel := context.WithTimeout(ctx, AuthorityStatusTimeout)
 	defer cancel()
 	owner, known := r.cfg.Authority()
-	if text := noAuthorityText(known); text != "" {
-		return scheduler.AuthorityStatus{Error: text}
+	if !known {
+		return scheduler.AuthorityStatus{Error: "no authority is known to this node: the Raft leader takes it within seconds"}
 	}
 	if owner == r.cfg.Node {
 		return r.localAuthorityStatus(ctx)
 	}
-	var l scheduler.AuthorityStatus
+	var status scheduler.AuthorityStatus
 	raw, err := r.cfg.Request(ctx, owner, VerbAuthorityStatus, nil)
 	if err == nil {
-		err = json.Unmarshal(raw, &l)
+		err = json.Unmarshal(raw, &status)
 	}
 	if err != nil {
-		l.Error = "the authority, " + owner + ", does not answer: " + cluster.ErrorText(err)
+		status.Error = "the authority, " + owner + ", does not answer: " + cluster.ErrorText(err)
 	}
-	return l
+	return status
 }
 
 // NoQuorum returns why there is no quorum, or "" if there is one as far as this node
@@ -144,30 +146,24 @@ func NoQuorum(raft consensus.Status) string {
 	return fmt.Sprintf("no quorum: this node hears no Raft leader, for which %d of %d members have to reach each other", voters/2+1, voters)
 }
 
-func noAuthorityText(known bool) string {
-	if known {
-		return ""
-	}
-	return "no authority is known to this node: the Raft leader takes it within seconds"
-}
-
-// localAuthorityStatus returns the status of this node, which is the authority according
-// to the ledger.
+// localAuthorityStatus returns the authority's status on this node, which is the authority
+// according to the ledger. If its scheduler does not run, the status has an Error.
 func (r *Reporter) localAuthorityStatus(ctx context.Context) scheduler.AuthorityStatus {
-	l, err := r.cfg.Tenure(ctx)
+	status, err := r.cfg.Tenure(ctx)
 	if err != nil {
-		l.Error = "this node holds the lease and does not decide yet, or no more: that passes within seconds"
+		status.Error = "this node holds the lease and does not decide yet, or no more: that passes within seconds"
 	}
-	l.Reasons = append(l.Reasons, r.cfg.Skew()...)
-	return l
+	status.Reasons = append(status.Reasons, r.cfg.Skew()...)
+	return status
 }
 
 // ServeAuthorityStatus answers a request of another node for the status of the authority.
+// It fails if this node's scheduler does not run.
 func (r *Reporter) ServeAuthorityStatus(ctx context.Context, _ []byte) ([]byte, error) {
-	l, err := r.cfg.Tenure(ctx)
+	status, err := r.cfg.Tenure(ctx)
 	if err != nil {
 		return nil, err
 	}
-	l.Reasons = append(l.Reasons, r.cfg.Skew()...)
-	return json.Marshal(l)
+	status.Reasons = append(status.Reasons, r.cfg.Skew()...)
+	return json.Marshal(status)
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/consensus"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/scheduler"
 )
@@ -15,11 +16,15 @@ import (
 // Without an answer of the authority, readiness has the reason.
 func TestReadiness_NoAuthority(t *testing.T) {
 	s := scheduler.New(scheduler.Config{Node: "n1", Members: []string{"n1"}}, nil, nil, nil, nil, slog.New(slog.DiscardHandler))
-	r := NewReporter(ReporterConfig{Tenure: s.Status, Skew: func() []string { return nil }})
+	r := NewReporter(ReporterConfig{
+		Tenure: s.Status, Skew: func() []string { return nil },
+		Raft:      func() consensus.Status { return consensus.Status{Leader: "n2"} },
+		Authority: func() (string, bool) { return "", false },
+	})
 	if l := r.localAuthorityStatus(t.Context()); !strings.HasPrefix(l.Error, "this node holds the lease and does not decide yet") {
 		t.Errorf("a node without a tenure: %+v", l)
 	}
-	if why := noAuthorityText(false); !strings.HasPrefix(why, "no authority is known") || noAuthorityText(true) != "" {
+	if why := r.authorityStatus(t.Context()).Error; !strings.HasPrefix(why, "no authority is known") {
 		t.Error(why)
 	}
 }

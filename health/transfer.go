@@ -25,9 +25,10 @@ type transferPolicy struct {
 	cooldown     time.Duration // minimum time until the next one
 }
 
-// successor returns the member that should get the authority, "" for none. holds
-// reports whether this node holds it, own is its status, and others are the recent
-// statuses of the other members.
+// successor returns the member to which this node should transfer the authority now,
+// "" for none. It must be called after each check, with this node's status and the
+// recent statuses of the other members; holds reports whether this node holds the
+// authority. It counts a result other than "" as a transfer.
 func (p *transferPolicy) successor(now time.Time, holds bool, own *NodeStatus, others []NodeStatus) string {
 	if own.Fit() {
 		p.unfitSince = time.Time{}
@@ -43,7 +44,8 @@ func (p *transferPolicy) successor(now time.Time, holds bool, own *NodeStatus, o
 	if own.has(Routes) {
 		wait = routesGrace
 	}
-	if !holds || now.Sub(p.unfitSince) < wait || !p.lastTransfer.IsZero() && now.Sub(p.lastTransfer) < p.cooldown {
+	inCooldown := !p.lastTransfer.IsZero() && now.Sub(p.lastTransfer) < p.cooldown
+	if !holds || now.Sub(p.unfitSince) < wait || inCooldown {
 		return ""
 	}
 	candidates := slices.DeleteFunc(slices.Clone(others), func(s NodeStatus) bool { return !s.canSucceed(own) })
@@ -58,7 +60,8 @@ func (p *transferPolicy) successor(now time.Time, holds bool, own *NodeStatus, o
 }
 
 // canSucceed reports whether a member is fit and follows the present leader
-// closely: Raft accepts no proposals during a transfer.
+// closely. It must not have much to catch up, because Raft accepts no proposals during a
+// transfer.
 func (s *NodeStatus) canSucceed(leader *NodeStatus) bool {
 	return s.Fit() && s.Leader == leader.Node && s.Contact >= 0 && s.Contact <= maxContactAge && s.Last+maxSuccessorLag >= leader.Last
 }

@@ -74,7 +74,9 @@ func (c *Check) Run(ctx context.Context) error {
 	}
 }
 
-// check hashes l and compares it with the other members' hashes at the same index.
+// check hashes l and compares it with the other members' hashes at the same index. It
+// marks the data directory and returns a [*DivergedError] if the majority has another
+// hash.
 func (c *Check) check(ctx context.Context, l *ledger.Ledger) error {
 	hash, err := l.Hash()
 	if err != nil {
@@ -104,43 +106,46 @@ func (c *Check) check(ctx context.Context, l *ledger.Ledger) error {
 	return &DivergedError{text, c.cfg.Advice}
 }
 
-// record replaces the findings with the findings of v. It keeps the finding about a member
-// that did not answer this time, because that member may have stopped itself, and the
-// finding that there is no majority until there is one.
-func (c *Check) record(v *hashComparison, index uint64, hashes map[string]string, members []string) {
-	found := v.findings(index)
+// record logs the findings of a comparison of hashes at an index, and replaces the
+// findings of earlier ones. It keeps the finding about a member that did not answer this
+// time, because that member may have stopped itself, and the finding that there is no
+// majority until there is one.
+func (c *Check) record(result *hashComparison, index uint64, hashes map[string]string, members []string) {
+	found := result.findings(index)
 	for _, text := range found {
 		c.log.Error("ledgers differ", "finding", text)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for member, text := range c.findings {
-		unknown := hashes[member] == "" && slices.Contains(members, member)
-		if unknown || member == "" && v.majority == "" && found[""] == "" {
+		silent := hashes[member] == "" && slices.Contains(members, member)
+		stillSplit := member == "" && result.majority == "" && found[""] == ""
+		if silent || stillSplit {
 			found[member] = text
 		}
 	}
 	c.findings = found
 }
 
-// awaitPeers waits until that many other members have asked for the hash at an index,
-// for at most divergedStay, so that they learn which ledger is wrong before this node
-// stops.
+// awaitPeers waits until the given number of other members have got this node's hash at
+// an index, for at most divergedStay, so that they learn which ledger is wrong before
+// this node stops.
 func (c *Check) awaitPeers(ctx context.Context, index uint64, others int) {
 	ctx, cancel := context.WithTimeout(ctx, divergedStay)
 	defer cancel()
 	for {
 		c.mu.Lock()
-		asked := c.served[index] >= others
+		allServed := c.served[index] >= others
 		c.mu.Unlock()
-		if asked || backoff.Sleep(ctx, hashRetryInterval) != nil {
+		if allServed || backoff.Sleep(ctx, hashRetryInterval) != nil {
 			return
 		}
 	}
 }
 
-// collectHashes asks all members for their hash at an index, for up to hashTimeout. It
-// asks those again that have not reached the index.
+// collectHashes asks all members for their hash at own.Index, for up to hashTimeout. It
+// asks those again that have not reached the index, or did not answer. It returns the
+// hashes that it got by member, including this node's own.
 func (c *Check) collectHashes(ctx context.Context, own api.LedgerHash, members []string) map[string]string {
 	ctx, cancel := context.WithTimeout(ctx, hashTimeout)
 	defer cancel()

@@ -13,8 +13,8 @@ type hashComparison struct {
 	split    []string // all members that answered, if hashes differ without a majority
 }
 
-// compareHashes compares the hashes of members, by member. The majority counts all
-// members, also those without a hash.
+// compareHashes compares hashes, which are by member. Its majority is one of all members,
+// also of those without a hash.
 func compareHashes(hashes map[string]string, members []string) (result hashComparison) {
 	votes := map[string]int{}
 	for _, hash := range hashes {
@@ -39,15 +39,15 @@ func compareHashes(hashes map[string]string, members []string) (result hashCompa
 	return result
 }
 
-// findings returns what the result means and what to do, by member; "" is about
-// several.
-func (v *hashComparison) findings(index uint64) map[string]string {
+// findings returns texts about the members whose ledgers differ, with what to do, by
+// member. The text under "" is about several members.
+func (c *hashComparison) findings(index uint64) map[string]string {
 	texts := map[string]string{}
-	for _, member := range v.diverged {
+	for _, member := range c.diverged {
 		texts[member] = fmt.Sprintf("member %s's ledger is not the yard's at entry %d: it ends itself; run 'yardmaster cluster replace %s'", member, index, member)
 	}
-	if len(v.split) > 0 {
-		texts[""] = fmt.Sprintf("the ledgers of %s differ at entry %d, and no majority says which is right: start the other members", strings.Join(v.split, ", "), index)
+	if len(c.split) > 0 {
+		texts[""] = fmt.Sprintf("the ledgers of %s differ at entry %d, and no majority says which is right: start the other members", strings.Join(c.split, ", "), index)
 	}
 	return texts
 }

@@ -18,8 +18,9 @@ func (e *DivergedError) Error() string { return e.Text + "; " + e.Advice }
 // divergedFile returns the file that marks a data directory whose ledger has diverged.
 func divergedFile(dir string) string { return filepath.Join(dir, "diverged") }
 
-// CheckDir returns a [*DivergedError] if a data directory is marked as diverged. A replay
-// of its log might produce the right ledger this time and hide the fault.
+// CheckDir returns a [*DivergedError] with advice if a data directory is marked as
+// diverged. Without the mark, a replay of its log might produce the right ledger this
+// time and hide the fault.
 func CheckDir(dir, advice string) error {
 	text, err := os.ReadFile(divergedFile(dir))
 	switch {
