@@ -22,9 +22,9 @@ type boardState struct {
 
 // rowState is the updater's view of one row.
 type rowState struct {
-	rev              uint64
-	deleted          bool
-	stable, volatile uint64
+	rev              uint64    // the latest known
+	deleted          bool      // removed by the write with rev
+	stable, volatile uint64    // hashes of what this updater wrote; see Row
 	found            []byte    // value written by another tenure, not compared yet; nil: none
 	conflicting      bool      // written by another client
 	wroteAt          time.Time // last write by this updater
@@ -37,7 +37,8 @@ func newBoardState(b Board, log *slog.Logger, wake chan<- struct{}) *boardState 
 	return &boardState{board: b, log: log, wake: wake, rows: map[string]*rowState{}}
 }
 
-// receive handles an entry of the watch.
+// receive handles an entry of the watch. It ignores writes that are known already, and
+// keeps one that arrives while the updater writes the row, until endWrite.
 func (bs *boardState) receive(e Entry) {
 	bs.mu.Lock()
 	defer bs.mu.Unlock()
@@ -63,14 +64,16 @@ func (bs *boardState) receive(e Entry) {
 	bs.apply(s, e)
 }
 
-// apply updates a row from an entry of the watch. The caller holds bs.mu.
+// apply updates a row from an entry of the watch. The value is to be compared, as found,
+// if the entry is an initial row, or a write of this updater whose result was lost. Any
+// other entry is a write of another client, which is to be overwritten. The caller holds
+// bs.mu.
 func (bs *boardState) apply(s *rowState, e Entry) {
 	s.rev, s.deleted = e.Revision, e.Deleted
 	s.stable, s.volatile, s.found = 0, 0, nil
-	switch {
-	case !bs.synced || s.sent != nil && bytes.Equal(s.sent, e.Value):
+	if !bs.synced || s.sent != nil && bytes.Equal(s.sent, e.Value) {
 		s.found = e.Value
-	default:
+	} else {
 		s.conflicting = true
 		bs.log.Warn("board row written by another client, overwriting it", "bucket", bs.board.Name, "key", e.Key, "revision", e.Revision)
 		bs.notify()
@@ -78,7 +81,7 @@ func (bs *boardState) apply(s *rowState, e Entry) {
 	s.sent = nil
 }
 
-// notify wakes the updater.
+// notify makes the updater begin a pass soon. It does not block.
 func (bs *boardState) notify() {
 	select {
 	case bs.wake <- struct{}{}:
@@ -90,12 +93,15 @@ func (bs *boardState) notify() {
 type pendingWrite struct {
 	Row
 	remove  bool
-	compare bool // the stored value may be correct already
+	compare bool // the stored value may be correct already; see confirm
 	urgency int  // 0 is the most urgent
 	wroteAt time.Time
 }
 
-// pendingWrites returns the rows that must be written, the most urgent first.
+// pendingWrites returns the rows that must be written, because they differ from rows,
+// and those that must be removed, because rows does not have them. The most urgent come
+// first. There are none before the initial rows were received, unless the board's
+// SkipWatch is set.
 func (bs *boardState) pendingWrites(rows []Row, now time.Time) []pendingWrite {
 	bs.mu.Lock()
 	defer bs.mu.Unlock()
@@ -112,7 +118,7 @@ func (bs *boardState) pendingWrites(rows []Row, now time.Time) []pendingWrite {
 			w.wroteAt = s.wroteAt
 		}
 		switch {
-		case s == nil:
+		case s == nil: // not stored
 		case s.inFlight || now.Sub(s.wroteAt) < minRowInterval:
 			continue
 		case s.deleted, s.conflicting:
@@ -141,8 +147,8 @@ func (bs *boardState) pendingWrites(rows []Row, now time.Time) []pendingWrite {
 	return writes
 }
 
-// confirm reports whether the row left by another tenure has this value, and then
-// records that it needs no write.
+// confirm reports whether the row that another tenure wrote has the given value, apart
+// from its version, and then records that it needs no write.
 func (bs *boardState) confirm(w *pendingWrite, value []byte) bool {
 	bs.mu.Lock()
 	defer bs.mu.Unlock()
@@ -154,10 +160,10 @@ func (bs *boardState) confirm(w *pendingWrite, value []byte) bool {
 	return true
 }
 
-// begin records that a row is being written and returns the revision on which the
-// write is conditional: 0 for a row that does not exist, because its deletion
-// marker may have been missed.
-func (bs *boardState) begin(w *pendingWrite, value []byte) (last uint64) {
+// beginWrite records that value is being written to a row, and returns the revision on
+// which the write is conditional: 0, for none, if the row does not exist, because its
+// deletion marker may have been missed.
+func (bs *boardState) beginWrite(w *pendingWrite, value []byte) (last uint64) {
 	bs.mu.Lock()
 	defer bs.mu.Unlock()
 	s := bs.rows[w.Key]
@@ -172,8 +178,9 @@ func (bs *boardState) begin(w *pendingWrite, value []byte) (last uint64) {
 	return s.rev
 }
 
-// end records the result of a write.
-func (bs *boardState) end(w *pendingWrite, rev uint64, err error, now time.Time) {
+// endWrite records the result of a write: the row's new revision, or an error. Then it
+// applies what the watch has received meanwhile, unless it was this write.
+func (bs *boardState) endWrite(w *pendingWrite, rev uint64, err error, now time.Time) {
 	bs.mu.Lock()
 	defer bs.mu.Unlock()
 	s := bs.rows[w.Key]

@@ -6,11 +6,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
-// pass writes the most urgent rows, at most limit, and waits for the results. Its
-// error is [ErrConflict] if nothing else went wrong.
+// pass writes the most urgent rows of the boards, at most limit, and waits for the
+// results. It returns the number of writes. The error wraps [ErrConflict] only if
+// conflicts were all that went wrong.
 func (u *Updater) pass(ctx context.Context, boards []*boardState, limit int) (wrote int, err error) {
 	batch := &writeBatch{limit: limit, results: make(chan writeResult, limit)}
 	var writeErr error
@@ -29,35 +31,38 @@ func (u *Updater) pass(ctx context.Context, boards []*boardState, limit int) (wr
 	return batch.count, err
 }
 
-// writeRows starts the first of the writes, within the batch's limit.
+// writeRows starts the writes in their order until the batch has reached its limit. It
+// gets the values of valuesPerCall rows at once from the source.
 func (u *Updater) writeRows(bs *boardState, writes []pendingWrite, batch *writeBatch) error {
-	for len(writes) > 0 && batch.count < batch.limit {
-		some := writes[:min(len(writes), valuesPerCall)]
-		writes = writes[len(some):]
-		keys := make([]string, len(some))
-		for i := range some {
-			keys[i] = some[i].Key
+	for chunk := range slices.Chunk(writes, valuesPerCall) {
+		if batch.count == batch.limit {
+			return nil
+		}
+		keys := make([]string, len(chunk))
+		for i := range chunk {
+			keys[i] = chunk[i].Key
 		}
 		values, version := u.source.Values(bs.board.Name, keys)
-		for i := range some {
+		for i := range chunk {
 			if batch.count == batch.limit {
 				return nil
 			}
-			if err := u.writeRow(bs, &some[i], values[i], version, batch); err != nil {
-				return fmt.Errorf("row %s of %s: %w", some[i].Key, bs.board.Name, err)
+			if err := u.writeRow(bs, &chunk[i], values[i], version, batch); err != nil {
+				return fmt.Errorf("row %s of %s: %w", chunk[i].Key, bs.board.Name, err)
 			}
 		}
 	}
 	return nil
 }
 
-// writeRow starts one write, unless the stored value is correct already.
+// writeRow starts one write, unless the stored value is correct already. rowValue is the
+// row's present value, nil if the row no longer exists.
 func (u *Updater) writeRow(bs *boardState, w *pendingWrite, rowValue any, version Version, batch *writeBatch) error {
 	if w.remove {
-		u.store.Remove(bs.board.Name, w.Key, bs.begin(w, []byte{}), batch.onDone(bs, w))
+		u.store.Remove(bs.board.Name, w.Key, bs.beginWrite(w, []byte{}), batch.add(bs, w))
 		return nil
 	}
-	if rowValue == nil { // it no longer exists; the next pass removes it
+	if rowValue == nil { // the next pass removes it
 		return nil
 	}
 	text, err := json.Marshal(rowValue)
@@ -68,7 +73,7 @@ func (u *Updater) writeRow(bs *boardState, w *pendingWrite, rowValue any, versio
 		return nil
 	}
 	value := withVersion(text, version)
-	u.store.Put(bs.board.Name, w.Key, value, bs.begin(w, value), batch.onDone(bs, w))
+	u.store.Put(bs.board.Name, w.Key, value, bs.beginWrite(w, value), batch.add(bs, w))
 	return nil
 }
 
@@ -94,7 +99,7 @@ func withoutVersion(value []byte) []byte {
 type writeBatch struct {
 	limit   int              // maximum number of writes
 	results chan writeResult // buffered for limit results
-	count   int
+	count   int              // writes added
 }
 
 type writeResult struct {
@@ -104,13 +109,14 @@ type writeResult struct {
 	err   error
 }
 
-// onDone returns the callback for the result of a write.
-func (wb *writeBatch) onDone(bs *boardState, w *pendingWrite) func(uint64, error) {
+// add adds a write to the batch and returns the callback for its result.
+func (wb *writeBatch) add(bs *boardState, w *pendingWrite) func(uint64, error) {
 	wb.count++
 	return func(rev uint64, err error) { wb.results <- writeResult{bs, w, rev, err} }
 }
 
-// await waits for the results of all writes, or until ctx ends.
+// await waits for the results of all writes, or until ctx ends. It returns the first
+// error of a write, but a conflict only if there is no other error.
 func (wb *writeBatch) await(ctx context.Context) error {
 	var failed error
 	for range wb.count {
@@ -118,7 +124,7 @@ func (wb *writeBatch) await(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case r := <-wb.results:
-			r.board.end(r.write, r.rev, r.err, time.Now())
+			r.board.endWrite(r.write, r.rev, r.err, time.Now())
 			if r.err != nil && (failed == nil || errors.Is(failed, ErrConflict)) {
 				failed = fmt.Errorf("row %s of %s: %w", r.write.Key, r.board.board.Name, r.err)
 			}

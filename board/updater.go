@@ -124,8 +124,8 @@ const (
 	taskCreating = "create"
 )
 
-// reportFailure logs a failure once, if it lasts for failureGrace; an election
-// takes less.
+// reportFailure records that a task has failed, and logs that once if it has done so for
+// failureGrace without a success; an election takes less.
 func (u *Updater) reportFailure(task string, err error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -148,8 +148,8 @@ func (u *Updater) reportSuccess(task string) {
 	delete(u.failing, task)
 }
 
-// runOnce watches and writes the boards until its view turns out to be wrong or a
-// board was missing.
+// runOnce watches and writes the boards until ctx ends, or with an error until its view
+// of the boards turns out to be wrong or a board was missing.
 func (u *Updater) runOnce(ctx context.Context) error {
 	wake := make(chan struct{}, 1)
 	wake <- struct{}{}
@@ -170,7 +170,8 @@ func (u *Updater) runOnce(ctx context.Context) error {
 func (u *Updater) watch(ctx context.Context, bs *boardState) {
 	for ctx.Err() == nil {
 		receive := func(e Entry) {
-			if bs.receive(e); e.Key == "" {
+			bs.receive(e)
+			if e.Key == "" { // the initial rows are complete
 				u.reportSuccess(bs.board.Name)
 			}
 		}
@@ -203,12 +204,13 @@ func (u *Updater) ensure(ctx context.Context) error {
 	return nil
 }
 
-// runPasses makes a pass each second, and sooner after a wake-up. It returns
-// ErrConflict after maxConflicts.
+// runPasses makes a pass each second, and sooner after a wake-up. Their writes are limited
+// by an allowance that grows by maxWritesPerSecond each second. It returns an error that
+// wraps [ErrConflict] after maxConflicts passes in a row.
 func (u *Updater) runPasses(ctx context.Context, states []*boardState, wake <-chan struct{}) error {
 	tick := time.NewTicker(passInterval)
 	defer tick.Stop()
-	conflicts, last, allowance := 0, time.Time{}, 0.0
+	conflicts, lastPass, allowance := 0, time.Time{}, 0.0
 	for {
 		select {
 		case <-ctx.Done():
@@ -216,9 +218,9 @@ func (u *Updater) runPasses(ctx context.Context, states []*boardState, wake <-ch
 		case <-tick.C:
 		case <-wake:
 		}
-		pause(ctx, time.Until(last.Add(minPassGap)))
-		allowance = min(maxWritesPerSecond, allowance+time.Since(last).Seconds()*maxWritesPerSecond)
-		last = time.Now()
+		pause(ctx, time.Until(lastPass.Add(minPassGap)))
+		allowance = min(maxWritesPerSecond, allowance+time.Since(lastPass).Seconds()*maxWritesPerSecond)
+		lastPass = time.Now()
 		wrote, err := u.pass(ctx, states, int(allowance))
 		allowance -= float64(wrote)
 		switch {
