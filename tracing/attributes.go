@@ -19,7 +19,7 @@ import (
 // maxTextBytes is the maximum length of a string attribute in bytes.
 const maxTextBytes = 1 << 10
 
-// startAttributes returns the attributes known when a dispatch starts.
+// startAttributes returns the attributes of a dispatch that starts at a worker now.
 func (t *Tracer) startAttributes(a *job.Assignment, worker string, now time.Time) []attribute.KeyValue {
 	due := a.RunAt
 	if due.Before(a.Accepted) {
@@ -48,7 +48,7 @@ func (t *Tracer) startAttributes(a *job.Assignment, worker string, now time.Time
 	return attrs
 }
 
-// endAttributes returns the attributes known when a dispatch ends.
+// endAttributes returns the attributes of a dispatch that has ended after a time.
 func endAttributes(o *job.Outcome, took time.Duration) []attribute.KeyValue {
 	attrs := []attribute.KeyValue{
 		attribute.String("rrq.outcome", outcome(o)),
@@ -93,8 +93,9 @@ func spanStatus(o *job.Outcome) (codes.Code, string) {
 	return codes.Unset, ""
 }
 
-// settledAttributes returns the attributes that follow from how the outcome was
-// settled.
+// settledAttributes returns the attributes of a dispatch that ended at a time and was
+// then settled: the job's next state, and when it is tried again. An outcome that came
+// too late has only the attribute yard.stale.
 func settledAttributes(s *job.Settled, ended time.Time) []attribute.KeyValue {
 	if s.Stale {
 		return []attribute.KeyValue{attribute.Bool("yard.stale", true)}
@@ -125,7 +126,8 @@ func parent(traceContext map[string]string) context.Context {
 	return w3c.Extract(context.Background(), carrier(traceContext))
 }
 
-// withParent returns a copy of traceContext with the span of ctx as the parent.
+// withParent returns a copy of traceContext with the span of ctx as the parent: it
+// replaces the key traceparent, in any case, and keeps all others.
 func withParent(ctx context.Context, traceContext map[string]string) map[string]string {
 	injected := carrier{}
 	w3c.Inject(ctx, injected)

@@ -142,20 +142,21 @@ func (t *Tracer) Moved(id job.ID, n uint32) {
 	})
 }
 
-// Ended records how a dispatch ended. Its span ends when the outcome is settled:
-// the function that Ended returns must be called then. It ends the span and calls
-// then, which may be nil.
+// Ended records how a dispatch ended. Its span stays open until the outcome is
+// settled: the caller must then call the function that Ended returns, which ends the
+// span and calls then. then may be nil, and so may the result if the dispatch has no
+// span.
 func (t *Tracer) Ended(o *job.Outcome, then func(job.Settled)) func(job.Settled) {
-	known := false
+	traced := false
 	t.withSpan(o.Job, o.N, func(s *span) {
-		known = true
+		traced = true
 		if s.ended.IsZero() {
 			s.ended = time.Now()
 			s.SetAttributes(endAttributes(o, s.ended.Sub(s.started))...)
 			s.SetStatus(spanStatus(o))
 		}
 	})
-	if !known {
+	if !traced {
 		return then
 	}
 	id, n := o.Job, o.N
