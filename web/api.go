@@ -49,6 +49,8 @@ type apiServer struct {
 	work   sync.WaitGroup
 }
 
+// newAPI returns the server of routes and of the OpenAPI document that describes them.
+// It returns an error if a route is invalid. ctx ends when the node stops.
 func (s *Server) newAPI(ctx context.Context, routes []Route) (*apiServer, error) {
 	a := &apiServer{server: s, ctx: ctx}
 	var document []byte
@@ -90,6 +92,7 @@ func (a *apiServer) close() {
 	a.work.Wait()
 }
 
+// serve serves a request that begin has admitted.
 func (a *apiServer) serve(w http.ResponseWriter, r *http.Request) {
 	if h, pattern := a.mux.Handler(r); pattern == "" {
 		a.notFound(w, r, h)
@@ -121,7 +124,8 @@ func (v *muxReply) Header() http.Header            { return v.header }
 func (v *muxReply) Write(text []byte) (int, error) { return len(text), nil }
 func (v *muxReply) WriteHeader(status int)         { v.status = status }
 
-// handle serves one request of an endpoint.
+// handle serves one request of an endpoint, if the limit of concurrent requests permits.
+// Requests that wait for a job have a higher limit of their own.
 func (a *apiServer) handle(w http.ResponseWriter, r *http.Request, e *endpoint) {
 	waits := e.LongRunning || r.URL.Query().Get("wait") != ""
 	if waits {
@@ -139,7 +143,7 @@ func (a *apiServer) handle(w http.ResponseWriter, r *http.Request, e *endpoint) 
 			return
 		}
 	}
-	body, release, err := a.server.read(w, r, e.bodyLimit())
+	body, release, err := a.server.readBody(w, r, e.bodyLimit())
 	defer release()
 	var q *Request
 	if err == nil {
@@ -178,11 +182,13 @@ func (a *apiServer) handle(w http.ResponseWriter, r *http.Request, e *endpoint) 
 	writeReply(w, status, reply)
 }
 
+// writeError sends an error response and counts the request.
 func (a *apiServer) writeError(w http.ResponseWriter, e *endpoint, err error) {
 	a.count(e, errorStatus(err))
 	writeError(w, err)
 }
 
+// count counts a request of an endpoint by the status of its response.
 func (a *apiServer) count(e *endpoint, status int) {
 	a.server.cfg.Metrics.requests.WithLabelValues(e.Name, strconv.Itoa(status)).Inc()
 }

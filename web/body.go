@@ -20,19 +20,19 @@ const (
 	bodyStep     = 32 << 10  // bytes, initial buffer of a body; it doubles as it fills
 )
 
-// handleExpect sets the deadline for a request's body. It also applies to a body
-// that no handler reads, because the HTTP server reads the rest of it before it
-// completes a response.
-func (s *Server) handleExpect(w http.ResponseWriter, r *http.Request) {
+// setBodyDeadline sets the deadline by which a request's body must have arrived. It also
+// applies to a body that no handler reads, because the HTTP server reads the rest of it
+// before it completes a response.
+func (s *Server) setBodyDeadline(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength != 0 {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.bodyTimeout)) // fails only for writers of tests
 	}
 }
 
-// read returns a request's body of at most limit bytes. It takes memory from the
-// server's budget as bytes arrive, not as they are announced. The caller calls
-// release, also after an error; it may be called more than once.
-func (s *Server) read(w http.ResponseWriter, r *http.Request, limit int64) (body []byte, release func(), err error) {
+// readBody returns a request's body of at most limit bytes. It takes memory from the
+// server's budget as bytes arrive, not as they are announced. The caller must call
+// release, also after an error, to return the memory; it may be called more than once.
+func (s *Server) readBody(w http.ResponseWriter, r *http.Request, limit int64) (body []byte, release func(), err error) {
 	var taken int64
 	release = sync.OnceFunc(func() { s.memory.release(taken) })
 	if r.ContentLength == 0 {

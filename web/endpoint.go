@@ -30,8 +30,8 @@ type requestField struct {
 	kind reflect.Type
 }
 
-// newEndpoint validates a route. It returns an error if a name in the route is not
-// a field of its request.
+// newEndpoint returns the endpoint of a route, with its status if the route has none. It
+// returns an error if a name in the route is not a field of its request.
 func newEndpoint(r *Route) (*endpoint, error) {
 	e := &endpoint{Route: r}
 	if e.Status == 0 {
@@ -76,7 +76,8 @@ func (e *endpoint) bodyLimit() int64 {
 }
 
 // request returns the handler's request: the body, with the values of the path
-// and the query merged in.
+// and the query merged in. The value of the wildcard Token, and the parameters in Query,
+// become fields of the request instead.
 func (e *endpoint) request(r *http.Request, body []byte) (*Request, error) {
 	q := &Request{Header: r.Header, Query: url.Values{}}
 	set := map[string]json.RawMessage{}
@@ -114,8 +115,9 @@ func (e *endpoint) request(r *http.Request, body []byte) (*Request, error) {
 	return q, err
 }
 
-// parameter returns the key and the JSON value of a query parameter. A key that
-// ends in _ms may also be given without the suffix, as a duration: timeout=30s.
+// parameter returns the key of a request and its JSON value for a query parameter. A key
+// that ends in _ms may also be given without the suffix, as a duration: timeout=30s. If
+// the method has a body, no key may be given as a parameter.
 func (e *endpoint) parameter(name string, values []string) (string, json.RawMessage, error) {
 	if !e.hasBody() {
 		if k := findField(e.keys, name); k != nil {
@@ -151,8 +153,8 @@ func (e *endpoint) parameters() []string {
 	return names
 }
 
-// literal returns the JSON of a value of type kind that is given as text. Only a
-// slice may have several values.
+// literal returns the JSON of a value of type kind that is given as text. A slice has
+// one text per item; for other types values must have one element.
 func literal(kind reflect.Type, values []string) (json.RawMessage, error) {
 	for kind.Kind() == reflect.Pointer {
 		kind = kind.Elem()
@@ -174,11 +176,10 @@ func literal(kind reflect.Type, values []string) (json.RawMessage, error) {
 	var err error
 	switch kind.Kind() {
 	case reflect.Bool:
-		_, err = strconv.ParseBool(values[0])
+		b, err := strconv.ParseBool(values[0])
 		if err != nil {
 			return nil, fmt.Errorf("must be true or false")
 		}
-		b, _ := strconv.ParseBool(values[0])
 		return json.Marshal(b)
 	case reflect.Int, reflect.Int64, reflect.Int32:
 		_, err = strconv.ParseInt(values[0], 10, kind.Bits())
@@ -193,8 +194,9 @@ func literal(kind reflect.Type, values []string) (json.RawMessage, error) {
 	return json.RawMessage(strings.TrimPrefix(values[0], "+")), nil
 }
 
-// merge returns the JSON object in body with the values in set added. If set is
-// empty it returns body unchanged.
+// merge returns the JSON object in body with the values in set added. It returns an
+// error if the body has a key of set with another value. If set is empty it returns
+// body unchanged.
 func merge(body []byte, set map[string]json.RawMessage) ([]byte, error) {
 	if len(set) == 0 {
 		return body, nil
@@ -204,19 +206,20 @@ func merge(body []byte, set map[string]json.RawMessage) ([]byte, error) {
 		if err := json.Unmarshal(body, &whole); err != nil {
 			return nil, badRequest("request is not a JSON object: %v", err)
 		}
+		if whole == nil { // the body is null
+			whole = map[string]json.RawMessage{}
+		}
 	}
 	for name, value := range set {
 		if given, ok := whole[name]; ok && !bytes.Equal(bytes.TrimSpace(given), value) {
 			return nil, badRequest("%s is %s in the body and %s in the path", name, given, value)
-		}
-		if whole == nil {
-			whole = map[string]json.RawMessage{}
 		}
 		whole[name] = value
 	}
 	return json.Marshal(whole)
 }
 
+// badRequest returns an error with the status 400.
 func badRequest(format string, args ...any) error {
 	return &api.Error{Code: api.CodeInvalid, Text: fmt.Sprintf(format, args...)}
 }
@@ -233,10 +236,11 @@ func requestFields(kind reflect.Type) (fields []requestField) {
 	return fields
 }
 
-func findField(keys []requestField, name string) *requestField {
-	for i := range keys {
-		if keys[i].name == name {
-			return &keys[i]
+// findField returns the field of a name, or nil.
+func findField(fields []requestField, name string) *requestField {
+	for i := range fields {
+		if fields[i].name == name {
+			return &fields[i]
 		}
 	}
 	return nil

@@ -116,10 +116,10 @@ func Worker() Executor { return Executor{kind: "worker"} }
 // Runner is the executor of the RRQ runner with the given name.
 func Runner(name string) Executor { return Executor{kind: "runner", runner: name} }
 
-// maxScrapes and collectTimeout bound what it costs to be looked at.
+// Limits of the cost of scrapes.
 const (
-	maxScrapes     = 4
-	collectTimeout = 2 * time.Second
+	maxScrapes     = 4               // concurrent scrapes
+	collectTimeout = 2 * time.Second // of the collector
 )
 
 // NewMetrics returns metrics without a collector; see [Metrics.SetCollector].
@@ -175,7 +175,9 @@ func (m *Metrics) Describe(to chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements [prometheus.Collector].
+// Collect implements [prometheus.Collector]: it calls the collector, which has
+// collectTimeout, and sends each value that it emits. A value whose metric is not in
+// families makes the scrape fail.
 func (m *Metrics) Collect(to chan<- prometheus.Metric) {
 	gather := m.collect.Load()
 	if gather == nil {
@@ -185,7 +187,8 @@ func (m *Metrics) Collect(to chan<- prometheus.Metric) {
 	defer cancel()
 	kinds := map[string]prometheus.ValueType{}
 	for _, f := range families {
-		if kinds[f.name] = prometheus.GaugeValue; f.counts {
+		kinds[f.name] = prometheus.GaugeValue
+		if f.counts {
 			kinds[f.name] = prometheus.CounterValue
 		}
 	}

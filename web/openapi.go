@@ -58,7 +58,8 @@ func describe(version string, guarded bool, endpoints []*endpoint) ([]byte, erro
 	return json.MarshalIndent(document, "", "  ")
 }
 
-// operation returns the OpenAPI operation of the endpoint.
+// operation returns the OpenAPI operation of the endpoint: its parameters in the path and
+// the query, its body if the method has one, and its responses.
 func (e *endpoint) operation() schema {
 	parameters := []schema{}
 	fields := requestFields(reflect.TypeOf(e.Request))
@@ -87,8 +88,8 @@ func (e *endpoint) operation() schema {
 		},
 	}
 	if e.Indexed {
-		good := operation["responses"].(schema)[strconv.Itoa(e.Status)].(schema)
-		good["headers"] = schema{api.HeaderIndex: schema{
+		success := operation["responses"].(schema)[strconv.Itoa(e.Status)].(schema)
+		success["headers"] = schema{api.HeaderIndex: schema{
 			"description": "index of the last ledger entry that the response shows", "schema": schema{"type": "integer"},
 		}}
 	}
@@ -129,19 +130,21 @@ func (e *endpoint) operation() schema {
 }
 
 // shapeSchema returns the schema of a key of a request that is raw JSON in its struct.
-func shapeSchema(s *api.Shape) schema {
-	of := schemaOf(reflect.TypeOf(s.Of), false)
-	if fields, ok := of["properties"].(schema); ok {
-		delete(fields, s.Without)
+func shapeSchema(shape *api.Shape) schema {
+	s := schemaOf(reflect.TypeOf(shape.Of), false)
+	if fields, ok := s["properties"].(schema); ok {
+		delete(fields, shape.Without)
 	}
-	if s.List {
-		return schema{"type": "array", "items": of}
+	if shape.List {
+		return schema{"type": "array", "items": s}
 	}
-	return of
+	return s
 }
 
+// content returns the content of a body with the schema s.
 func content(s schema) schema { return schema{"application/json": schema{"schema": s}} }
 
+// duration returns the schema of a parameter that is a duration.
 func duration() schema {
 	return schema{"type": "string", "description": "a duration, such as 30s"}
 }

@@ -19,10 +19,12 @@ type field struct {
 // fieldsIn returns an iterator over the fields of a struct. The fields of an
 // embedded struct appear in its place.
 func fieldsIn(kind reflect.Type) iter.Seq[field] {
-	return func(yield func(field) bool) { walk(kind, yield) }
+	return func(yield func(field) bool) { walkFields(kind, yield) }
 }
 
-func walk(kind reflect.Type, yield func(field) bool) bool {
+// walkFields yields the fields of a struct until yield returns false, and reports whether
+// it never did.
+func walkFields(kind reflect.Type, yield func(field) bool) bool {
 	for i := range kind.NumField() {
 		f := kind.Field(i)
 		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
@@ -33,7 +35,7 @@ func walk(kind reflect.Type, yield func(field) bool) bool {
 		switch {
 		case name == "-":
 		case f.Anonymous && name == "" && inner.Kind() == reflect.Struct:
-			if !walk(inner, yield) {
+			if !walkFields(inner, yield) {
 				return false
 			}
 		case !f.IsExported():
@@ -60,8 +62,9 @@ var (
 	jsonMarshaler = reflect.TypeFor[json.Marshaler]()
 )
 
-// schemaOf returns the schema of the JSON of a type. In a reply, the fields that
-// are always there are required and nil slices and maps are null.
+// schemaOf returns the schema of the JSON of a type, {} if it may be any JSON. reply means
+// that the JSON is part of a reply: then the fields that are always there are required,
+// and slices and maps may be null.
 func schemaOf(kind reflect.Type, reply bool) schema {
 	switch {
 	case kind == nil, kind == rawJSON, kind == anyType:

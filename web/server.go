@@ -71,8 +71,9 @@ func New(cfg Config, log *slog.Logger) *Server {
 	}
 }
 
-// Serve accepts connections on ln until ctx ends. Without [Server.ServeAPI], it
-// serves only health checks and metrics.
+// Serve accepts connections on ln until ctx ends, and returns nil when the last
+// responses are sent, at most stopTimeout later. Without [Server.ServeAPI], it serves
+// only health checks and metrics.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	server := &http.Server{
 		Handler: s, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
@@ -117,7 +118,7 @@ func (s *Server) ServeAPI(ctx context.Context, routes []Route) error {
 // ServeHTTP implements [http.Handler].
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	s.handleExpect(w, r)
+	s.setBodyDeadline(w, r)
 	switch r.URL.Path {
 	case "/healthz": // not limited, so that many requests of /readyz cannot block it
 		s.probe(w, r, func(context.Context) (bool, any) { return true, map[string]bool{"serving": true} })
@@ -164,13 +165,14 @@ func requireGet(w http.ResponseWriter, r *http.Request) bool {
 	return false
 }
 
-// probe serves a health check: 200 or 503, with the details as JSON.
-func (s *Server) probe(w http.ResponseWriter, r *http.Request, get func(context.Context) (bool, any)) {
+// probe serves a health check: 200 if check returns true, otherwise 503, with the
+// details that it returns as JSON.
+func (s *Server) probe(w http.ResponseWriter, r *http.Request, check func(context.Context) (ok bool, details any)) {
 	w.Header().Set("Cache-Control", "no-store")
 	if !requireGet(w, r) {
 		return
 	}
-	ok, details := get(r.Context())
+	ok, details := check(r.Context())
 	body, err := json.Marshal(details)
 	if err != nil {
 		writeError(w, err)
@@ -183,9 +185,9 @@ func (s *Server) probe(w http.ResponseWriter, r *http.Request, get func(context.
 	writeReply(w, status, body)
 }
 
-// authorize returns an error unless the request has the token. It also refuses
-// requests that a browser makes for a page of another site: with a browser on the
-// node's host, they would come from inside the firewall.
+// authorize returns an error unless the request has the token, if there is one. It also
+// refuses requests that a browser makes for a page of another site: with a browser on
+// the node's host, they would come from inside the firewall.
 func (s *Server) authorize(w http.ResponseWriter, r *http.Request) error {
 	if err := s.crossOrigin.Check(r); err != nil {
 		return &api.Error{Code: api.CodeForbidden, Text: "requests from pages of other sites are not allowed: " + err.Error()}
@@ -225,22 +227,23 @@ type limitListener struct {
 
 // Accept returns the next connection within the limit. It closes those beyond it,
 // so that their clients get an error at once.
-func (b *limitListener) Accept() (net.Conn, error) {
+func (l *limitListener) Accept() (net.Conn, error) {
 	for {
-		c, err := b.Listener.Accept()
+		c, err := l.Listener.Accept()
 		if err != nil {
 			return nil, err
 		}
-		if b.free.acquire(1) {
-			return &limitConn{Conn: c, end: sync.OnceFunc(func() { b.free.release(1) })}, nil
+		if l.free.acquire(1) {
+			return &limitConn{Conn: c, end: sync.OnceFunc(func() { l.free.release(1) })}, nil
 		}
 		_ = c.Close()
 	}
 }
 
+// limitConn is a connection that counts towards the limit until it is closed.
 type limitConn struct {
 	net.Conn
-	end func()
+	end func() // gives its place to another connection; may be called again
 }
 
 // CloseWrite is used by the HTTP server to send a response before it closes a
