@@ -33,16 +33,17 @@ type Backoff struct {
 // Next returns how long to wait before the next attempt: between half and all of
 // the current pause, which then doubles.
 func (b *Backoff) Next() time.Duration {
-	d := min(cmp.Or(b.pause, b.Base), b.Max)
+	current := min(cmp.Or(b.pause, b.Base), b.Max)
 	b.pause = b.Max
-	if d < b.Max/2 { // does not overflow
-		b.pause = 2 * d
+	if current < b.Max/2 { // does not overflow
+		b.pause = 2 * current
 	}
-	half, random := d/2, b.Rand
+	random := b.Rand
 	if random == nil {
 		random = rand.Int64N
 	}
-	return half + time.Duration(random(int64(d-half)+1))
+	half := current / 2
+	return half + time.Duration(random(int64(current-half)+1))
 }
 
 // Reset makes the next pause start at Base again. Call it after a success.

@@ -40,6 +40,7 @@ type Files struct {
 // key returns the full configuration key of a file.
 func (f Files) key(name string) string { return f.Table + "." + name }
 
+// caKey returns the full configuration key of CA.
 func (f Files) caKey() string {
 	if f.CAKey != "" {
 		return f.key(f.CAKey)
@@ -128,15 +129,16 @@ func (s *Store) Client(names func(host string) []string) *tls.Config {
 		},
 		VerifyConnection: func(c tls.ConnectionState) error {
 			s.Refresh(time.Now())
-			if names == nil {
-				return s.verify(c.PeerCertificates)
+			if err := s.verify(c.PeerCertificates); err != nil || names == nil {
+				return err
 			}
-			return requireName(c.PeerCertificates, names(c.ServerName), s.verify(c.PeerCertificates))
+			return requireName(c.PeerCertificates[0], names(c.ServerName))
 		},
 	}
 }
 
-// verify verifies a server's certificate chain with the current authorities.
+// verify verifies a server's certificate chain, its certificate first, with the
+// current authorities. Without authorities no chain is valid.
 func (s *Store) verify(chain []*x509.Certificate) error {
 	if len(chain) == 0 {
 		return fmt.Errorf("no certificate presented")
@@ -155,19 +157,12 @@ func (s *Store) verify(chain []*x509.Certificate) error {
 	return err
 }
 
-// requireName returns err or, if it is nil, an error unless the certificate
-// contains one of names.
-func requireName(chain []*x509.Certificate, names []string, err error) error {
-	if err != nil {
-		return err
+// requireName returns an error unless a certificate contains one of names.
+func requireName(c *x509.Certificate, names []string) error {
+	if slices.ContainsFunc(names, func(name string) bool { return HasName(c, name) }) {
+		return nil
 	}
-	leaf := chain[0]
-	for _, name := range names {
-		if HasName(leaf, name) {
-			return nil
-		}
-	}
-	return fmt.Errorf("the certificate is for %s, not for %s", SubjectOf(leaf), strings.Join(names, " or "))
+	return fmt.Errorf("the certificate is for %s, not for %s", SubjectOf(c), strings.Join(names, " or "))
 }
 
 // HasName reports whether a certificate contains a member's name.
@@ -197,20 +192,17 @@ func (s *Store) Refresh(now time.Time) {
 	s.logWarning(now)
 }
 
-// reload reads the files and installs them if they have changed. The caller holds
-// s.mu.
+// reload reads the files and installs them if they have changed. It logs files that
+// cannot be read or are invalid once: lastRead is empty while they cannot be read. The
+// caller holds s.mu.
 func (s *Store) reload() {
-	found, err := s.files.read()
-	if err == nil && found == s.lastRead {
+	found, err := s.files.read() // empty after an error
+	if found == s.lastRead {
 		return
 	}
+	s.lastRead = found
 	if err == nil {
-		s.lastRead = found
 		err = s.install(found)
-	} else if s.lastRead != (pems{}) {
-		s.lastRead = pems{} // logged; whatever can be read next counts as a change
-	} else {
-		return
 	}
 	if err != nil {
 		s.log.Warn("new certificates invalid, keeping the old ones", "listener", s.files.Listener, "err", err)
@@ -242,7 +234,7 @@ func (s *Store) install(found pems) error {
 	return nil
 }
 
-// read reads all files that are named.
+// read returns the content of all files that are named. After an error it is empty.
 func (f Files) read() (found pems, err error) {
 	for _, file := range [...]struct {
 		key, name string

@@ -17,7 +17,8 @@ var (
 	hostName   = regexp.MustCompile(`^(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9])?$`)
 )
 
-// Validate returns an error if a name or a host is invalid.
+// Validate returns an error unless the name can be a file's name, and a member's also a
+// DNS name, and every host is a host name or an address.
 func (l Leaf) Validate() error {
 	if l.Member && !memberName.MatchString(l.Name) {
 		return fmt.Errorf("name %q: must be a member's, 1 to 63 lower-case letters, digits and '-', with no '-' at its ends", l.Name)

@@ -31,7 +31,7 @@ type Leaf struct {
 	// Hosts are the host names and addresses of a member.
 	Hosts []string
 	// Member allows the certificate to be used by servers and clients. Without it the
-	// certificate is only for clients, and contains no DNS names.
+	// certificate is only for clients, and contains no DNS names and addresses.
 	Member bool
 	// Lifetime is how long the certificate is valid, at most until the authority's
 	// expires.
@@ -42,7 +42,8 @@ type Leaf struct {
 // of other hosts that are slow.
 const skew = 5 * time.Minute
 
-// NewAuthority creates a self-signed authority that is valid for lifetime.
+// NewAuthority creates a self-signed authority that is valid for lifetime from now on,
+// and returns it with the content of its files.
 func NewAuthority(name string, lifetime time.Duration, now time.Time) (*Authority, Pair, error) {
 	template := &x509.Certificate{
 		Subject: subject(name), NotBefore: now.Add(-skew), NotAfter: now.Add(lifetime),
@@ -58,7 +59,8 @@ func NewAuthority(name string, lifetime time.Duration, now time.Time) (*Authorit
 	return a, pair, err
 }
 
-// ReadAuthority returns the authority in the content of its files.
+// ReadAuthority returns the authority whose files have the content p. It returns an
+// error if they are malformed, not an authority's, or do not belong together.
 func ReadAuthority(p Pair) (*Authority, error) {
 	cert, err := Parse(p.Cert)
 	if err != nil {
@@ -82,7 +84,10 @@ func ReadAuthority(p Pair) (*Authority, error) {
 	return &Authority{Cert: cert[0], key: private}, nil
 }
 
-// Issue returns a new certificate and its key.
+// Issue returns a new certificate, signed by the authority, and its key. The
+// certificate is valid from skew before now until l.Lifetime after it, but not beyond
+// the validity of the authority's own. Every certificate can be used by a client, a
+// member's also by a server.
 func (a *Authority) Issue(l Leaf, now time.Time) (Pair, error) {
 	template := &x509.Certificate{
 		Subject: subject(l.Name), NotBefore: now.Add(-skew), NotAfter: now.Add(l.Lifetime),
@@ -141,7 +146,8 @@ func subject(name string) pkix.Name {
 	return pkix.Name{Organization: []string{"Yardmaster"}, CommonName: name}
 }
 
-// Parse returns the certificates in a PEM text, at least one.
+// Parse returns the certificates in a PEM text. Without any it returns an error; blocks
+// of other types are ignored.
 func Parse(text []byte) ([]*x509.Certificate, error) {
 	var all []*x509.Certificate
 	for {

@@ -97,7 +97,8 @@ func (r *Reader) Next() ([]byte, error) {
 	return payload, nil
 }
 
-// passGate calls the gate for a frame whose length has arrived.
+// passGate calls the gate, if there is one, for a frame whose length has arrived and
+// whose payload of size bytes may still be incomplete.
 func (r *Reader) passGate(size int) error {
 	if r.gate == nil || size <= UngatedBytes && r.end-r.start >= HeaderLen+size {
 		return nil
@@ -126,7 +127,8 @@ func (r *Reader) Ready() bool {
 // Buffered returns the number of bytes that were received and not returned yet.
 func (r *Reader) Buffered() int { return r.end - r.start }
 
-// fill reads until n bytes are buffered.
+// fill reads until n bytes, from the start of the current frame, are buffered. Between
+// two frames it also releases a large buffer, or enlarges one that was too small.
 func (r *Reader) fill(n int) error {
 	if r.start == r.end {
 		r.start, r.end = 0, 0
@@ -189,8 +191,8 @@ func Append(dst, payload []byte) []byte {
 	return append(dst, payload...)
 }
 
-// Begin begins a frame at the end of dst. Append the payload to the result, then
-// complete the frame with [End] and mark.
+// Begin begins a frame at the end of dst, at the index mark. Append the payload to open,
+// then complete the frame with [End].
 func Begin(dst []byte) (open []byte, mark int) {
 	return append(dst, 0, 0, 0, 0), len(dst)
 }

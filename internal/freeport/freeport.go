@@ -62,7 +62,7 @@ func Addresses(n int) ([]string, error) {
 	return free, nil
 }
 
-// hold takes a block that no other process holds.
+// hold takes a block that no other process holds. The caller has locked block.
 func hold() error {
 	var last error
 	for _, i := range rand.Perm(blocks) {

@@ -58,8 +58,8 @@ type Node struct {
 	route, raft string
 }
 
-// Start starts the nodes and returns when all of them report that the cluster is
-// ready. After an error no node is running.
+// Start lays out a cluster, starts its nodes and returns when all of them report that
+// the cluster is ready. After an error no node is running.
 func Start(ctx context.Context, o Options) (*Cluster, error) {
 	c, err := LayOut(o)
 	if err != nil {
@@ -73,7 +73,7 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 }
 
 // Start starts the nodes and returns when all of them report that the cluster is
-// ready.
+// ready. After an error the nodes that were started keep running.
 func (c *Cluster) Start(ctx context.Context) error {
 	for _, n := range c.Nodes {
 		if err := n.Start(); err != nil {
@@ -86,16 +86,16 @@ func (c *Cluster) Start(ctx context.Context) error {
 // LayOut chooses addresses and writes the configuration files. It starts nothing.
 func LayOut(o Options) (*Cluster, error) {
 	c := &Cluster{opts: o}
-	const ports = 5
-	a, err := freeport.Addresses(ports * o.Nodes)
+	const portsPerNode = 5
+	all, err := freeport.Addresses(portsPerNode * o.Nodes)
 	if err != nil {
 		return nil, err
 	}
 	for i := range o.Nodes {
-		a := a[ports*i:]
-		n := &Node{Name: fmt.Sprintf("n%d", i+1), cluster: c, NATS: a[0], Edge: a[1], route: a[2], raft: a[3]}
+		addr := all[portsPerNode*i:]
+		n := &Node{Name: fmt.Sprintf("n%d", i+1), cluster: c, NATS: addr[0], Edge: addr[1], route: addr[2], raft: addr[3]}
 		if o.Profile {
-			n.Profile = a[4]
+			n.Profile = addr[4]
 		}
 		c.Nodes = append(c.Nodes, n)
 	}
@@ -112,6 +112,7 @@ func LayOut(o Options) (*Cluster, error) {
 	return c, nil
 }
 
+// path returns the path of the node's file or directory with the given suffix.
 func (n *Node) path(suffix string) string {
 	return filepath.Join(n.cluster.opts.Dir, n.Name+"."+suffix)
 }
@@ -171,6 +172,7 @@ func Ask(ctx context.Context, name, url, subject string, request, answer any) er
 	return nil
 }
 
+// ask is Ask for a request and an answer that are already encoded.
 func ask(ctx context.Context, name, url, subject string, body []byte) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -255,11 +257,12 @@ func (c *Cluster) Authority(ctx context.Context) (*Node, error) {
 	return nil, last
 }
 
-// Until polls fact until it returns nil. It gives up when ctx ends or a process
-// has exited unexpectedly.
-func (c *Cluster) Until(ctx context.Context, what string, fact func() error) error {
+// Until calls check every 50 ms until it returns nil. It gives up when ctx ends, with
+// check's last error, or when a process has exited unexpectedly. what completes the
+// error's "gave up waiting until …".
+func (c *Cluster) Until(ctx context.Context, what string, check func() error) error {
 	for {
-		err := fact()
+		err := check()
 		if err == nil {
 			return nil
 		}

@@ -103,29 +103,27 @@ func (p *Process) Kill() {
 	}
 }
 
-// Term sends SIGTERM once, if the process has been started. A second SIGTERM would make a node exit without
-// finishing its work.
+// Term sends SIGTERM once, if the process has been started. A second SIGTERM would make
+// a node exit without finishing its work.
 func (p *Process) Term() {
 	e := p.last.Load()
 	if e == nil {
 		return
 	}
 	e.requested.Store(true)
-	e.term.Do(func() { _ = e.cmd.Process.Signal(syscall.SIGTERM) }) // as above
+	e.term.Do(func() { _ = e.cmd.Process.Signal(syscall.SIGTERM) }) // fails if it has exited already
 }
 
-// Stop sends SIGTERM, unless Term has, and waits for the exit. After within it
-// kills the process.
-func (p *Process) Stop(within time.Duration) {
+// Stop sends SIGTERM, unless Term has, and waits for the exit. It kills a process that
+// has not exited after grace.
+func (p *Process) Stop(grace time.Duration) {
 	if p.last.Load() == nil {
 		return
 	}
 	p.Term()
-	ctx, cancel := context.WithTimeout(context.Background(), within)
-	defer cancel()
 	select {
 	case <-p.last.Load().ended:
-	case <-ctx.Done():
+	case <-time.After(grace):
 		p.Kill()
 	}
 }
@@ -170,7 +168,8 @@ func (p *Process) Log() string {
 	return string(text)
 }
 
-// OutputTail returns the end of the process's output.
+// OutputTail returns the last 600 bytes of the process's output, with the name of the
+// log file.
 func (p *Process) OutputTail() string {
 	text := bytes.TrimSpace([]byte(p.Log()))
 	if cut := len(text) - 600; cut > 0 {

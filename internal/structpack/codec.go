@@ -23,16 +23,17 @@ var (
 	timeType = reflect.TypeFor[time.Time]()
 )
 
+// codecOf returns the codec of a type, which it compiles at the first call.
 func codecOf(t reflect.Type) *codec {
-	if s, ok := codecs.Load(t); ok {
-		return s.(*codec)
+	if c, ok := codecs.Load(t); ok {
+		return c.(*codec)
 	}
-	s, _ := codecs.LoadOrStore(t, compile(t))
-	return s.(*codec)
+	c, _ := codecs.LoadOrStore(t, compile(t))
+	return c.(*codec)
 }
 
-// compile panics on a type that cannot be encoded. That is a programming error,
-// which the first test that encodes such a value detects.
+// compile returns a new codec of a type. It panics on a type that cannot be encoded.
+// That is a programming error, which the first test that encodes such a value detects.
 func compile(t reflect.Type) *codec {
 	if t == timeType {
 		return &codec{putTime, getTime}
@@ -67,6 +68,9 @@ func compile(t reflect.Type) *codec {
 	panic(fmt.Sprintf("structpack: a %v cannot be encoded", t))
 }
 
+// compileStruct returns the codec of a struct type: the array of its fields without
+// zero fields at its end. The decoder sets only the fields that the array has; it
+// refuses an array that is longer than the struct.
 func compileStruct(t reflect.Type) *codec {
 	var fields []int // their indexes
 	var codecs []*codec
@@ -113,6 +117,7 @@ func compileStruct(t reflect.Type) *codec {
 	return &codec{put, get}
 }
 
+// compileSlice returns the codec of a slice type: an array, or nil.
 func compileSlice(t reflect.Type) *codec {
 	elem := codecOf(t.Elem())
 	put := func(e *msgpack.Encoder, v reflect.Value) error {
@@ -142,7 +147,7 @@ func compileSlice(t reflect.Type) *codec {
 		}
 		v.Set(reflect.MakeSlice(t, 0, min(n, 512)))
 		for i := range n {
-			if i == v.Cap() {
+			if i == v.Cap() { // doubled, as the elements arrive
 				v.Grow(min(n-i, i))
 			}
 			v.SetLen(i + 1)
@@ -155,6 +160,8 @@ func compileSlice(t reflect.Type) *codec {
 	return &codec{put, get}
 }
 
+// compileMap returns the codec of a map type with string keys: a map, or nil. The
+// order of the keys is random.
 func compileMap(t reflect.Type) *codec {
 	elem := codecOf(t.Elem())
 	put := func(e *msgpack.Encoder, v reflect.Value) error {
@@ -221,6 +228,7 @@ func compilePointer(t reflect.Type) *codec {
 	return &codec{put, get}
 }
 
+// putTime encodes a time as nanoseconds since 1970, the zero time as nil.
 func putTime(e *msgpack.Encoder, v reflect.Value) error {
 	at := v.Addr().Interface().(*time.Time)
 	if at.IsZero() {
@@ -229,6 +237,7 @@ func putTime(e *msgpack.Encoder, v reflect.Value) error {
 	return e.EncodeInt(at.UnixNano())
 }
 
+// getTime decodes what putTime has encoded.
 func getTime(d *Decoder, v reflect.Value) error {
 	code, err := d.PeekCode()
 	if err != nil {

@@ -46,11 +46,11 @@ func (e *Encoder) Value(p any) error {
 // Decoders are pooled.
 type Decoder struct {
 	*msgpack.Decoder
-	raw      []byte
-	shared   bool
-	src      bytes.Reader // of raw
-	buf      [maxInterned]byte
-	interned [64]string
+	raw      []byte            // the input
+	shared   bool              // decoded byte slices share raw's memory
+	src      bytes.Reader      // of raw
+	buf      [maxInterned]byte // of string
+	interned [64]string        // the cache, by a hash of the string
 }
 
 const maxInterned = 64 // longest string that is cached, in bytes
@@ -94,7 +94,8 @@ func (d *Decoder) ExpectArray(want int) error {
 	return err
 }
 
-// string decodes a string, using the cache.
+// string decodes a string, "" for nil. It returns the cached string if it has the same
+// bytes, and puts others of at most maxInterned bytes into the cache.
 func (d *Decoder) string() (string, error) {
 	n, err := d.bytesLen()
 	if err != nil || n <= 0 {
@@ -116,7 +117,7 @@ func (d *Decoder) string() (string, error) {
 	return *slot, nil
 }
 
-// bytes decodes a byte slice.
+// bytes decodes a byte slice, nil for nil. It copies the bytes unless d.shared is set.
 func (d *Decoder) bytes() ([]byte, error) {
 	n, err := d.bytesLen()
 	if err != nil || n < 0 {
