@@ -58,7 +58,8 @@ type Shape struct {
 }
 
 // Subject returns the subject of an endpoint in [Endpoints] or [BackupEndpoints],
-// with token in place of its "*". It panics if no endpoint has this name.
+// with token in place of its "*"; several tokens are joined by dots. It panics if no
+// endpoint has this name.
 func Subject(name string, token ...string) string {
 	for _, table := range [][]Endpoint{Endpoints, BackupEndpoints} {
 		for i := range table {

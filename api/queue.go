@@ -35,7 +35,7 @@ type Removed struct {
 	Removed bool   `json:"removed"` // always true
 }
 
-// QueueOf returns a queue of the ledger.
+// QueueOf returns a queue of the ledger as the API shows it.
 func QueueOf(v *ledger.QueueView) Queue {
 	q := Queue{ID: v.ID, Name: v.Name, State: "running", AllowOverrides: v.Config.AllowOverrides, Counts: map[string]int{}}
 	if v.Paused {
@@ -44,7 +44,7 @@ func QueueOf(v *ledger.QueueView) Queue {
 	if v.Config.Limit > 0 {
 		q.Limit = &v.Config.Limit
 	}
-	for s := job.Waiting; s <= job.Failed; s++ {
+	for _, s := range []job.State{job.Waiting, job.Delayed, job.Active, job.Completed, job.Failed} {
 		q.Counts[s.String()] = v.Counts[s]
 	}
 	return q

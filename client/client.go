@@ -92,7 +92,7 @@ type Job struct {
 // The error is a [*Error] when the cluster refused the job. An error that wraps
 // [ErrInvalidJob] says which field is wrong.
 func (c *Client) Enqueue(ctx context.Context, j Job) (id string, err error) {
-	e, err := j.wire()
+	e, err := j.message()
 	if err != nil {
 		return "", err
 	}
@@ -106,8 +106,9 @@ func (c *Client) Enqueue(ctx context.Context, j Job) (id string, err error) {
 // ErrInvalidJob is wrapped by the errors of jobs that cannot be sent.
 var ErrInvalidJob = errors.New("invalid job")
 
-// wire encodes the job.
-func (j *Job) wire() (overhop.Enqueue, error) {
+// message returns the job as a message of the protocol. The error wraps
+// [ErrInvalidJob].
+func (j *Job) message() (overhop.Enqueue, error) {
 	invalid := func(format string, args ...any) (overhop.Enqueue, error) {
 		return overhop.Enqueue{}, fmt.Errorf("%w: "+format, append([]any{ErrInvalidJob}, args...)...)
 	}
@@ -154,6 +155,7 @@ type Result struct {
 // fields. Without a result it stores nothing.
 func (r *Result) Decode(v any) error { return decode(r.raw, v) }
 
+// decode decodes raw into v, or does nothing if raw is empty.
 func decode(raw overhop.Raw, v any) error {
 	if len(raw) == 0 {
 		return nil
@@ -208,7 +210,8 @@ func (e *Error) Error() string { return e.op + ": " + cmp.Or(e.Message, e.Code) 
 // Unwrap returns the error of the protocol.
 func (e *Error) Unwrap() error { return e.err }
 
-// wrap turns a refusal into an [*Error], and names what was tried.
+// wrap returns err with op, which names what was tried: as an [*Error] if the cluster
+// refused it. It returns nil for nil.
 func wrap(op string, err error) error {
 	var refused *overhop.RemoteError
 	switch {

@@ -120,22 +120,24 @@ func (w *Worker) Run(ctx context.Context) error {
 		concurrency = 10
 	}
 	for queue, functions := range w.queues {
-		inner.Handle(queue, uint32(concurrency), dispatch(queue, functions))
+		inner.Handle(queue, uint32(concurrency), queueHandler(queue, functions))
 	}
 	return inner.Run(ctx)
 }
 
-// dispatch returns the handler of a queue that calls the one of a job's function.
-func dispatch(queue string, functions map[string]Handler) overhop.Handler {
+// queueHandler returns the handler of a queue, which calls the handler of a job's
+// function and encodes its result. A job without a handler, and one whose result
+// cannot be encoded, fail for good.
+func queueHandler(queue string, functions map[string]Handler) overhop.Handler {
 	return func(ctx context.Context, q *overhop.Quest) (overhop.Raw, error) {
 		h := functions[q.Function]
 		if h == nil {
 			return nil, &overhop.FailError{Type: "handler_not_found", Final: true, Message: fmt.Sprintf(
-				"this worker has no handler for function %q of queue %q; it has %s", q.Function, queue, known(functions))}
+				"this worker has no handler for function %q of queue %q; it has %s", q.Function, queue, quotedNames(functions))}
 		}
 		result, err := h(ctx, newAttempt(q))
 		if err != nil {
-			return nil, fail(err)
+			return nil, protocolError(err)
 		}
 		if result == nil {
 			return nil, nil
@@ -148,7 +150,8 @@ func dispatch(queue string, functions map[string]Handler) overhop.Handler {
 	}
 }
 
-func known(functions map[string]Handler) string {
+// quotedNames returns the names of functions, sorted, for a message.
+func quotedNames(functions map[string]Handler) string {
 	names := slices.Sorted(maps.Keys(functions))
 	for i, name := range names {
 		names[i] = fmt.Sprintf("%q", name)
@@ -163,9 +166,9 @@ func newAttempt(q *overhop.Quest) *Attempt {
 	}
 }
 
-// fail turns a handler's error into the protocol's. Errors that the protocol
-// knows, such as that the worker was asked to stop, pass unchanged.
-func fail(err error) error {
+// protocolError converts an error from [Permanent] or [RetryAfter] to the protocol's, and
+// returns any other error unchanged.
+func protocolError(err error) error {
 	var f *failure
 	if !errors.As(err, &f) {
 		return err
