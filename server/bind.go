@@ -14,10 +14,10 @@ type Binding struct {
 	Index func() uint64 // returns the index of the local ledger
 }
 
-// Bind returns the endpoints of a table with their handlers, by name. The replies of
-// indexed endpoints carry the index of the ledger that they show: the one at the time
-// of the request, unless the handler sets a later one. A reply may show newer state,
-// never older.
+// Bind returns the endpoints of a table with their handlers, which are by endpoint name;
+// an endpoint without one has a nil Handle. The replies of indexed endpoints carry the
+// index of the ledger that they show: the one at the time of the request, unless the
+// handler sets a later one. A reply may show newer state, never older.
 func (b Binding) Bind(table []api.Endpoint, handlers map[string]Handler) []cluster.Endpoint {
 	bound := make([]cluster.Endpoint, len(table))
 	for i, described := range table {

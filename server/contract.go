@@ -39,8 +39,8 @@ func (c *Contract) execNamed(ctx context.Context, text []byte) ([]byte, error) {
 	return c.exec(ctx, text)
 }
 
-// exec carries out one command of the runtime contract and returns the event that
-// answers it. The ledger's errors keep the texts of the contract.
+// exec carries out one command of the runtime contract, which is text, and returns the
+// event that answers it. The ledger's errors keep the texts of the contract.
 func (c *Contract) exec(ctx context.Context, text []byte) ([]byte, error) {
 	command, err := ledger.ParseCommand(text)
 	if err == nil {
@@ -54,12 +54,13 @@ func (c *Contract) exec(ctx context.Context, text []byte) ([]byte, error) {
 		SetIndex(ctx, index)
 		return event, err
 	}
-	d, err := c.Authority.Propose(ctx, command)
-	SetIndex(ctx, d.Index)
-	return d.Event, contractError(err)
+	result, err := c.Authority.Propose(ctx, command)
+	SetIndex(ctx, result.Index)
+	return result.Event, contractError(err)
 }
 
-// contractError adds the error code to an error of the ledger and keeps its text.
+// contractError adds the error code to an error of the ledger and keeps its text. It
+// returns other errors, and nil, unchanged.
 func contractError(err error) error {
 	var rejected *authority.RejectedError
 	switch {

@@ -43,7 +43,8 @@ func (h *Queues) show(ctx context.Context, q *api.QueueRequest) (*api.Queue, err
 	return findQueue(ctx, h.Authority, q.Name)
 }
 
-// findQueue returns a queue. It returns ErrQueueNotFound only after a read barrier.
+// findQueue returns a queue as the API shows it. The error wraps job.ErrQueueNotFound if
+// there is certainly none of this name; see [authority.Client.Queue].
 func findQueue(ctx context.Context, c *authority.Client, name string) (*api.Queue, error) {
 	view, ok, err := c.Queue(ctx, name)
 	if err != nil {
@@ -56,6 +57,8 @@ func findQueue(ctx context.Context, c *authority.Client, name string) (*api.Queu
 	return &reply, nil
 }
 
+// add adds a queue with the settings of the request, and defaults for those that are not
+// given.
 func (h *Queues) add(ctx context.Context, q *api.QueueRequest) (*api.Queue, error) {
 	c := &ledger.AddQueue{ID: job.ID(uuid.New()), Name: q.Name, Config: job.DefaultQueueConfig}
 	if q.Limit != nil {
@@ -84,14 +87,14 @@ func (h *Queues) resume(ctx context.Context, q *api.QueueRequest) (*api.Queue, e
 // change commits a command and returns the queue as the command left it. The current
 // state would not do: another client may have removed the queue since.
 func (h *Queues) change(ctx context.Context, name string, c ledger.Command) (*api.Queue, error) {
-	d, err := commit(ctx, h.Authority, c)
+	result, err := commit(ctx, h.Authority, c)
 	if err != nil {
 		return nil, err
 	}
-	if d.Queue == nil { // the authority runs a build that does not return it
+	if result.Queue == nil { // the authority runs a build that does not return it
 		return findQueue(ctx, h.Authority, name)
 	}
-	return d.Queue, nil
+	return result.Queue, nil
 }
 
 func (h *Queues) remove(ctx context.Context, q *api.QueueRequest) (*api.Removed, error) {
@@ -103,9 +106,9 @@ func (h *Queues) remove(ctx context.Context, q *api.QueueRequest) (*api.Removed,
 
 // commit commits a command and sets the index of the reply to that of its entry.
 func commit(ctx context.Context, a *authority.Client, c ledger.Command) (authority.Result, error) {
-	d, err := a.Propose(ctx, c)
+	result, err := a.Propose(ctx, c)
 	if err == nil {
-		SetIndex(ctx, d.Index)
+		SetIndex(ctx, result.Index)
 	}
-	return d, err
+	return result, err
 }

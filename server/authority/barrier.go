@@ -42,7 +42,7 @@ func (c *Client) ReadBarrier(ctx context.Context) error {
 	}
 }
 
-// barrierText returns the reason why the authority's index is not known.
+// barrierText returns err, of a failed ReadBarrier, as a reason for users.
 func barrierText(err error) string {
 	switch {
 	case errors.Is(err, scheduler.ErrNotAuthority):
@@ -53,7 +53,8 @@ func barrierText(err error) string {
 	return err.Error()
 }
 
-// authorityIndex returns the index that the authority's ledger has reached.
+// authorityIndex returns the index that the authority's ledger has reached. The error is
+// scheduler.ErrNotAuthority if no authority is known.
 func (c *Client) authorityIndex(ctx context.Context) (uint64, error) {
 	owner := ""
 	c.Raft.View(func(l *ledger.Ledger) { owner = l.Authority().Owner })
@@ -80,6 +81,7 @@ func (c *Client) localIndex(ctx context.Context) (uint64, error) {
 	return index, nil
 }
 
+// serveIndex answers authorityIndex of another node.
 func (c *Client) serveIndex(ctx context.Context, _ []byte) ([]byte, error) {
 	index, err := c.localIndex(ctx)
 	if errors.Is(err, scheduler.ErrNotAuthority) {
@@ -88,10 +90,12 @@ func (c *Client) serveIndex(ctx context.Context, _ []byte) ([]byte, error) {
 	return strconv.AppendUint(nil, index, 10), err
 }
 
-// Queue returns a queue. It reports ok false only after a ReadBarrier.
+// Queue returns a queue of the local ledger. If the ledger does not have it, Queue looks
+// again after a ReadBarrier; ok is false if there is certainly no such queue.
 func (c *Client) Queue(ctx context.Context, name string) (view ledger.QueueView, ok bool, err error) {
 	read := func() { c.Raft.View(func(l *ledger.Ledger) { view, ok = l.Queue(name) }) }
-	if read(); ok {
+	read()
+	if ok {
 		return view, true, nil
 	}
 	if err := c.ReadBarrier(ctx); err != nil {

@@ -77,9 +77,9 @@ var sharedErrors = map[string]error{
 // KeysFullDelay is after what time a retry makes sense after [ledger.IngestedKeysFull].
 const KeysFullDelay = 10 * time.Second
 
-// passing are the errors that pass without intervention, with the time after which a
+// retryDelays has the errors that pass without intervention, with the time after which a
 // retry makes sense.
-var passing = map[error]time.Duration{ledger.ErrRestoring: time.Second, ledger.ErrRunnersFull: KeysFullDelay}
+var retryDelays = map[error]time.Duration{ledger.ErrRestoring: time.Second, ledger.ErrRunnersFull: KeysFullDelay}
 
 // RejectedError is the reason why the ledger rejected a command.
 type RejectedError struct {
@@ -90,14 +90,16 @@ type RejectedError struct {
 func (e *RejectedError) Error() string { return e.text }
 func (e *RejectedError) Unwrap() error { return e.cause }
 
-// Rejected returns err, of a ledger, as it arrives from another node.
+// Rejected returns err, with which a ledger rejected a command, in the form in which it
+// arrives from another node.
 func Rejected(err error) *RejectedError {
 	return &RejectedError{text: err.Error(), cause: sharedErrors[sharedErrorCode(err)]}
 }
 
+// sharedErrorCode returns the code of err in sharedErrors, "" if it has none.
 func sharedErrorCode(err error) string {
-	for code, known := range sharedErrors {
-		if errors.Is(err, known) {
+	for code, shared := range sharedErrors {
+		if errors.Is(err, shared) {
 			return code
 		}
 	}
@@ -105,10 +107,11 @@ func sharedErrorCode(err error) string {
 }
 
 // Propose commits one command and waits until the local ledger shows it. If the
-// ledger rejects the command, Propose returns that error. A [*job.UnavailableError]
-// means that no authority took the command within CommandTimeout, or that its outcome
-// is unknown. A command that was sent to an authority which has been superseded is
-// sent to the next one, if it is idempotent.
+// ledger rejects the command, the error is a [*RejectedError], or for a reason that
+// passes a [*job.UnavailableError]. A [*job.UnavailableError] without a result means
+// that no authority took the command within CommandTimeout, or that its outcome is
+// unknown. A command that was sent to an authority which has been superseded is sent to
+// the next one, if it is idempotent.
 func (c *Client) Propose(ctx context.Context, command ledger.Command) (Result, error) {
 	if err := ledger.Check(command); err != nil {
 		return Result{}, &job.InvalidError{Reason: err.Error()}
@@ -116,24 +119,24 @@ func (c *Client) Propose(ctx context.Context, command ledger.Command) (Result, e
 	ctx, cancel := context.WithTimeout(ctx, CommandTimeout)
 	defer cancel()
 	for {
-		index, changed := c.Raft.Applied()
-		d, err := c.tryPropose(ctx, command)
+		appliedBefore, changed := c.Raft.Applied()
+		result, err := c.tryPropose(ctx, command)
 		switch {
 		case err == nil:
-			if later := passing[sharedErrors[d.Code]]; d.Error != "" && later > 0 {
-				return d, &job.UnavailableError{Reason: d.Error, RetryAfter: later}
+			if delay := retryDelays[sharedErrors[result.Code]]; result.Error != "" && delay > 0 {
+				return result, &job.UnavailableError{Reason: result.Error, RetryAfter: delay}
 			}
-			if d.Error != "" {
-				return d, &RejectedError{text: d.Error, cause: sharedErrors[d.Code]}
+			if result.Error != "" {
+				return result, &RejectedError{text: result.Error, cause: sharedErrors[result.Code]}
 			}
-			return d, notAppliedError(d.Index, c.Raft.WaitApplied(ctx, d.Index))
+			return result, notAppliedError(result.Index, c.Raft.WaitApplied(ctx, result.Index))
 		case !NotProposed(err) && !(errors.Is(err, errSuperseded) && idempotent(command)):
 			return Result{}, &job.UnavailableError{
 				Reason:     fmt.Sprintf("the command's outcome is unknown: %v; repeat it: it is not carried out twice", err),
 				RetryAfter: time.Second,
 			}
 		}
-		if applied, _ := c.Raft.Applied(); applied != index {
+		if applied, _ := c.Raft.Applied(); applied != appliedBefore {
 			continue
 		}
 		select { // wait for a change of the ledger, perhaps of the authority
@@ -145,8 +148,8 @@ func (c *Client) Propose(ctx context.Context, command ledger.Command) (Result, e
 	}
 }
 
-// notAppliedError returns the answer to a command that is committed although this
-// node's ledger has not applied it in time, or nil if err is nil.
+// notAppliedError returns the answer to a command that is committed at index if err,
+// from waiting until this node's ledger has applied it, is not nil; otherwise nil.
 func notAppliedError(index uint64, err error) error {
 	if err == nil {
 		return nil
@@ -204,7 +207,8 @@ func untilAuthorityChanges(ctx context.Context, changed <-chan struct{}) (_ cont
 	return ctx, func() { cancel(); <-stopped }
 }
 
-// tryPropose commits a command on the current authority, once.
+// tryPropose sends a command once to the current authority, which may be this node. The
+// error wraps errSuperseded if that authority was superseded before it answered.
 func (c *Client) tryPropose(ctx context.Context, command ledger.Command) (Result, error) {
 	owner, changed := c.Watch.Watch()
 	if owner == "" {
@@ -226,28 +230,29 @@ func (c *Client) tryPropose(ctx context.Context, command ledger.Command) (Result
 	if err != nil {
 		return Result{}, err
 	}
-	var d Result
-	return d, json.Unmarshal(answer, &d)
+	var result Result
+	return result, json.Unmarshal(answer, &result)
 }
 
-// proposeLocal commits a command on this node, which must be the authority.
+// proposeLocal commits a command on this node, which must be the authority. That the
+// ledger rejected it is part of the result.
 func (c *Client) proposeLocal(ctx context.Context, command ledger.Command) (Result, error) {
 	r, index, err := c.Scheduler.Propose(ctx, command)
 	if err != nil {
 		return Result{}, err
 	}
-	d := Result{Index: index, State: r.State}
+	result := Result{Index: index, State: r.State}
 	if r.Err != nil {
-		d.Error, d.Code = r.Err.Error(), sharedErrorCode(r.Err)
+		result.Error, result.Code = r.Err.Error(), sharedErrorCode(r.Err)
 	}
 	if r.Event != nil {
-		d.Event = r.Event.JSON()
+		result.Event = r.Event.JSON()
 	}
 	if r.Queue != nil {
 		q := api.QueueOf(r.Queue)
-		d.Queue = &q
+		result.Queue = &q
 	}
-	return d, nil
+	return result, nil
 }
 
 // Handlers returns the handlers of requests from other nodes, by verb.
@@ -261,22 +266,22 @@ func (c *Client) servePropose(ctx context.Context, payload []byte) ([]byte, erro
 	if err != nil {
 		return nil, &job.InvalidError{Reason: err.Error()}
 	}
-	d, err := c.proposeLocal(ctx, command)
+	result, err := c.proposeLocal(ctx, command)
 	if NotProposed(err) {
 		return nil, &api.Error{Code: cluster.CodeNotAuthority, Text: err.Error()}
 	}
 	if err != nil {
 		return nil, err
 	}
-	return d.encode()
+	return result.encode()
 }
 
-// encode returns d as JSON. It does not escape HTML, which would change the bytes of
+// encode returns r as JSON. It does not escape HTML, which would change the bytes of
 // the event.
-func (d *Result) encode() ([]byte, error) {
+func (r *Result) encode() ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
-	err := enc.Encode(d)
+	err := enc.Encode(r)
 	return b.Bytes(), err
 }

@@ -71,7 +71,8 @@ func (w *Watch) Run(ctx context.Context, raft Raft) error {
 	}
 }
 
-// Set sets the holder of the authority, unless the epoch is already known.
+// Set sets the holder of the authority and its epoch. It does nothing if the epoch has
+// not changed.
 func (w *Watch) Set(owner string, epoch uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

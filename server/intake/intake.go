@@ -126,7 +126,9 @@ func (in *Intake) PublishAsync(j Job, done func(Ack, error)) {
 	}
 }
 
-// Validate checks a job and returns its id.
+// Validate checks a job for a queue and returns its id, which follows from the queue and
+// the key. The error is a [*job.InvalidError], or wraps job.ErrQueueNotFound if the local
+// ledger does not have the queue and mustExist or the configuration requires it.
 func (in *Intake) Validate(queue string, spec *job.Spec, key string, mustExist bool) (job.ID, error) {
 	if err := job.ValidQueue(queue); err != nil {
 		return job.ID{}, err
@@ -156,8 +158,8 @@ func (in *Intake) isKnown(id job.ID, queue string) (known bool, err error) {
 	return known, err
 }
 
-// checkOwner reports whether the ledger has a job. It returns an error if the job belongs
-// to another queue.
+// checkOwner reports whether the ledger has, or had, a job with this id. It returns an
+// error if the job belongs to another queue.
 func checkOwner(l *ledger.Ledger, id job.ID, queue string) (known bool, err error) {
 	owner, known := l.Known(id)
 	if known && owner != "" && owner != queue {

@@ -17,11 +17,13 @@ type Notifier struct {
 	send    func([]job.Record)
 }
 
+// Limits of a notifier. Records beyond those of the queue are dropped: the authority
+// reads them from the lanes.
 const (
-	maxPendingBytes   = 32 << 20
-	maxPendingRecords = 8192 // further ones are left to the authority's reads of the lanes
-	maxNoticeRecords  = 256  // records in a message
-	noticeMaxBytes    = 512 << 10
+	maxPendingBytes    = 32 << 20 // of the bodies in the queue
+	maxPendingRecords  = 8192     // in the queue
+	maxMessageRecords  = 256
+	maxMessageBodySize = 512 << 10 // bytes; a larger body is sent alone
 )
 
 // NewNotifier returns a notifier that sends messages with send.
@@ -29,7 +31,7 @@ func NewNotifier(send func([]job.Record)) *Notifier {
 	return &Notifier{wake: make(chan struct{}, 1), send: send}
 }
 
-// Add queues a record for the next message.
+// Add queues a record for the next message, or drops it if the queue is full.
 func (rn *Notifier) Add(r job.Record) {
 	rn.mu.Lock()
 	if len(rn.pending) < maxPendingRecords && rn.bytes < maxPendingBytes {
@@ -43,7 +45,7 @@ func (rn *Notifier) Add(r job.Record) {
 	}
 }
 
-// Run sends queued records until ctx ends.
+// Run sends queued records, in messages within the limits, until ctx ends.
 func (rn *Notifier) Run(ctx context.Context) error {
 	for {
 		select {
@@ -56,13 +58,13 @@ func (rn *Notifier) Run(ctx context.Context) error {
 		rn.pending, rn.bytes = nil, 0
 		rn.mu.Unlock()
 		for len(batch) > 0 {
-			k, bytes := 0, 0
-			for k < len(batch) && k < maxNoticeRecords && (k == 0 || bytes+len(batch[k].Body) < noticeMaxBytes) {
-				bytes += len(batch[k].Body)
-				k++
+			count, size := 0, 0 // of the next message
+			for count < len(batch) && count < maxMessageRecords && (count == 0 || size+len(batch[count].Body) < maxMessageBodySize) {
+				size += len(batch[count].Body)
+				count++
 			}
-			rn.send(batch[:k])
-			batch = batch[k:]
+			rn.send(batch[:count])
+			batch = batch[count:]
 		}
 	}
 }

@@ -23,7 +23,7 @@ type pending struct {
 	id      job.ID
 	named   bool      // the producer chose the key
 	ownID   bool      // the key is a UUID, which may belong to another queue's job
-	guarded bool      // the ledger decides whether it becomes a job
+	guarded bool      // it has guards (unique, rate limit or debounce keys): the ledger decides whether it becomes a job
 	at      time.Time // when it was published
 	done    func(Ack, error)
 }
@@ -37,9 +37,10 @@ func (p *pending) finish(a Ack, err error) {
 	p.done(a, err)
 }
 
-// background runs step in a group with a limit and finishes p with its error. At the
-// limit it blocks if p may, else it finishes p with the reason.
-func (p *pending) background(group *errgroup.Group, full string, step func() error) {
+// background runs step in a goroutine of group, which has a limit. If step returns an
+// error it finishes p; otherwise step has continued p itself. At the limit, background
+// blocks if p.Block is set, and else finishes p with fullReason as the error.
+func (p *pending) background(group *errgroup.Group, fullReason string, step func() error) {
 	run := func() error {
 		if err := step(); err != nil {
 			p.finish(Ack{}, err)
@@ -49,11 +50,12 @@ func (p *pending) background(group *errgroup.Group, full string, step func() err
 	if p.Block {
 		group.Go(run)
 	} else if !group.TryGo(run) {
-		p.finish(Ack{}, &job.UnavailableError{Reason: full, RetryAfter: time.Second})
+		p.finish(Ack{}, &job.UnavailableError{Reason: fullReason, RetryAfter: time.Second})
 	}
 }
 
-// retryValidate accepts a job whose queue is unknown, once the local ledger is current.
+// retryValidate validates a job whose queue was unknown again, once the local ledger is
+// current, and accepts it.
 func (p *pending) retryValidate() (err error) {
 	if err = p.in.cfg.ReadBarrier(p.in.ctx); err != nil {
 		return err
@@ -65,7 +67,8 @@ func (p *pending) retryValidate() (err error) {
 	return nil
 }
 
-// accept publishes a job that was validated.
+// accept publishes a job that was validated. It finishes a job that the ledger has
+// already, and one that should not be published now. A large body is stored first.
 func (p *pending) accept() {
 	in := p.in
 	if p.named { // a generated id cannot be known
@@ -73,10 +76,11 @@ func (p *pending) accept() {
 			p.finish(Ack{ID: p.id, Duplicate: true}, err)
 			return
 		}
-		_, notID := job.ParseID(p.Key)
-		p.ownID = notID == nil
+		_, err := job.ParseID(p.Key)
+		p.ownID = err == nil
 	}
-	if p.guarded = p.Spec.HasGuards(); p.guarded || p.ownID {
+	p.guarded = p.Spec.HasGuards()
+	if p.guarded || p.ownID {
 		if err := in.admit(p.guarded); err != nil {
 			p.finish(Ack{}, err)
 			return
@@ -113,8 +117,9 @@ func (p *pending) publish() {
 	p.in.cfg.Publisher.Publish(p.Queue, p.id.String(), p.at, p.Body, p.receive)
 }
 
-// receive takes the acknowledgement of the lane. A job with guards, or with an id of its
-// own, then waits for the ledger.
+// receive takes the acknowledgement of the lane, or the error of the publish. A job with
+// guards, or with an id of the producer's, then waits until the ledger has ingested it;
+// any other job is finished.
 func (p *pending) receive(ack cluster.Ack, err error) {
 	if err != nil {
 		p.finish(Ack{}, err)
@@ -136,18 +141,18 @@ func (p *pending) receive(ack cluster.Ack, err error) {
 	p.in.cfg.Waiters.Async(func(l *ledger.Ledger) func() { return check(l, a) }, func() { p.finish(a, undecidedError()) })
 }
 
-// checkDecision returns how to finish p when the ledger has decided about its record,
-// else nil.
+// checkDecision returns a function that finishes p if the ledger has decided about its
+// record, else nil. a is the acknowledgement of the lane.
 func (p *pending) checkDecision(l *ledger.Ledger, a Ack) func() {
-	d, known := l.Decision(a.Position)
+	d, decided := l.Decision(a.Position)
 	switch {
-	case known:
+	case decided:
 		return func() {
-			decided, err := ackOf(d, p.id, a.Position, p.named)
+			final, err := ackOf(d, p.id, a.Position, p.named)
 			if err != nil && a.Duplicate {
 				err = staleDecisionError()
 			}
-			p.finish(decided, err)
+			p.finish(final, err)
 		}
 	case l.Ingested(a.Position): // so long ago that the ledger no longer has the decision
 		return func() { p.finish(a, undecidedError()) }
@@ -155,8 +160,8 @@ func (p *pending) checkDecision(l *ledger.Ledger, a Ack) func() {
 	return nil
 }
 
-// checkOwner returns how to finish p when its record is ingested, else nil: its id may
-// belong to a job of another queue.
+// checkOwner returns a function that finishes p if its record is ingested, else nil. The
+// result is an error if its id belongs to a job of another queue.
 func (p *pending) checkOwner(l *ledger.Ledger, a Ack) func() {
 	if !l.Ingested(a.Position) {
 		return nil
@@ -189,8 +194,8 @@ func (in *Intake) admit(guarded bool) error {
 	return nil
 }
 
-// storeBlob stores a body that is too large for a lane and returns the record that refers
-// to it.
+// storeBlob stores a body that is too large for a lane as a blob, and returns the body of
+// the record that refers to it: spec as JSON, without its params.
 func (in *Intake) storeBlob(id job.ID, spec *job.Spec, body []byte) ([]byte, error) {
 	if len(body) > job.MaxBody {
 		return nil, fmt.Errorf("job of %d bytes, at most %d: %w", len(body), job.MaxBody, job.ErrTooLarge)
@@ -216,8 +221,9 @@ func staleDecisionError() error {
 // StaleDecisionDelay is well above the time for which a lane remembers a key.
 const StaleDecisionDelay = 500 * time.Millisecond
 
-// ackOf turns a decision into the result for the caller. id is the job's ID; named
-// reports whether the caller chose it.
+// ackOf converts the ledger's decision about the record at pos to the result for the
+// caller. id is the job's id; named reports whether the caller chose the key, so that a
+// known id means a duplicate.
 func ackOf(d ledger.Decision, id job.ID, pos job.Position, named bool) (Ack, error) {
 	switch d.Ingested {
 	case ledger.IngestedDuplicate:

@@ -143,6 +143,7 @@ func (w *Waiters) add(caller *waiter) {
 	w.notify()
 }
 
+// notify wakes Run. It does not block.
 func (w *Waiters) notify() {
 	select {
 	case w.wake <- struct{}{}:
@@ -161,7 +162,8 @@ func (w *Waiters) Run(ctx context.Context) error {
 		if !waiting {
 			changed = nil // without waiters there is nothing to check
 		}
-		if timer.Stop(); !deadline.IsZero() {
+		timer.Stop()
+		if !deadline.IsZero() {
 			timer.Reset(time.Until(deadline))
 		}
 		select {
@@ -174,14 +176,15 @@ func (w *Waiters) Run(ctx context.Context) error {
 	}
 }
 
-// answerReady answers all callers that can be answered, and returns the first deadline
-// of the others and whether there are others. index is that of the ledger: callers that
-// were checked at it are not checked again. It does not hold the lock while it reads
-// the ledger, which may be busy with an entry.
+// answerReady answers all callers that can be answered at the time now, or whose deadline
+// has passed. It returns whether others are still waiting, and their earliest deadline,
+// zero for none. index is that of the ledger: callers that were checked at it are not
+// checked again. It does not hold the lock while it reads the ledger, which may be busy
+// with an entry.
 func (w *Waiters) answerReady(index uint64, now time.Time) (deadline time.Time, waiting bool) {
-	first := 0
+	unchecked := 0 // index of the first caller that was not checked at this index
 	if index == w.checkedAt {
-		first = len(w.waiting)
+		unchecked = len(w.waiting)
 	}
 	w.mu.Lock()
 	w.waiting = append(w.waiting, w.added...)
@@ -189,7 +192,7 @@ func (w *Waiters) answerReady(index uint64, now time.Time) (deadline time.Time, 
 	w.mu.Unlock()
 	w.checkedAt = index
 	var answers []func()
-	if callers := w.waiting[first:]; len(callers) > 0 {
+	if callers := w.waiting[unchecked:]; len(callers) > 0 {
 		w.ledger.View(func(l *ledger.Ledger) {
 			for i, caller := range callers {
 				if caller.abandoned.Load() {
