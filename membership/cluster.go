@@ -73,6 +73,7 @@ type Replica struct {
 	Lag     uint64 `json:"lag,omitempty"` // operations behind the leader
 }
 
+// healthy reports whether the replica is current and its server is online.
 func (r *Replica) healthy() bool { return r.Current && !r.Offline }
 
 // StreamReplicas is the list of a stream's replicas.

@@ -44,7 +44,8 @@ func (d *drain) Since() time.Time {
 }
 
 // begin drains the node by calling drainWork, if otherStays reports that another member
-// takes work. The node announces that it is leaving before otherStays is called: of
+// takes work; otherwise it returns errNoOtherMember, and errStopping if the node is
+// stopping. The node announces that it is leaving before otherStays is called: of
 // several members that are drained at the same time, none counts on another. Draining
 // a drained node does nothing.
 func (d *drain) begin(otherStays func() bool, drainWork func()) error {
@@ -56,9 +57,10 @@ func (d *drain) begin(otherStays func() bool, drainWork func()) error {
 	if !d.unlessStopping(func() { d.leaving.Store(true) }) {
 		return errStopping
 	}
-	ok := otherStays()
+	drained := otherStays()
 	stopping := !d.unlessStopping(func() {
-		if d.leaving.Store(ok); ok {
+		d.leaving.Store(drained)
+		if drained {
 			d.since = time.Now()
 			drainWork()
 		}
@@ -66,14 +68,15 @@ func (d *drain) begin(otherStays func() bool, drainWork func()) error {
 	switch {
 	case stopping:
 		return errStopping
-	case !ok:
+	case !drained:
 		return errNoOtherMember
 	}
 	d.notify()
 	return nil
 }
 
-// end takes a drain back by calling resumeWork.
+// end takes a drain back by calling resumeWork. It returns errStopping if the node is
+// stopping.
 func (d *drain) end(resumeWork func()) error {
 	if !d.unlessStopping(func() {
 		d.since = time.Time{}
@@ -102,8 +105,8 @@ func (d *drain) close() {
 	d.leaving.Store(true)
 }
 
-// unlessStopping calls fn with d.mu held, so that a stop cannot interleave. It reports
-// false and does nothing if the node is stopping.
+// unlessStopping calls fn with d.mu held, so that a stop cannot interleave, and returns
+// true. If the node is stopping it does nothing and returns false.
 func (d *drain) unlessStopping(fn func()) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -113,11 +116,19 @@ func (d *drain) unlessStopping(fn func()) bool {
 	return !d.stopping
 }
 
-// ifDrained calls fn, with d.mu held, if the node is drained, or if it is not, as
-// drained says, and is not stopping.
-func (d *drain) ifDrained(drained bool, fn func()) {
+// ifDrained calls fn, with d.mu held, if the node is drained and not stopping.
+func (d *drain) ifDrained(fn func()) {
 	d.unlessStopping(func() {
-		if drained == !d.since.IsZero() {
+		if !d.since.IsZero() {
+			fn()
+		}
+	})
+}
+
+// ifNotDrained calls fn, with d.mu held, if the node is neither drained nor stopping.
+func (d *drain) ifNotDrained(fn func()) {
+	d.unlessStopping(func() {
+		if d.since.IsZero() {
 			fn()
 		}
 	})
@@ -211,7 +222,7 @@ func (d *Drainer) HandleDrain(ctx context.Context) (*api.DrainStatus, error) {
 		}
 		d.cfg.Log.Warn("node drained: it takes no more work until it is resumed or restarted")
 		d.awaitEdges(ctx)
-		d.ifDrained(true, func() { d.cfg.Edge.Drain("node is drained") }) // or it was resumed meanwhile
+		d.ifDrained(func() { d.cfg.Edge.Drain("node is drained") }) // it may have been resumed meanwhile
 	}
 	return d.Status(), nil
 }
@@ -237,8 +248,9 @@ func (d *Drainer) HandleResume(context.Context) (*api.Resumed, error) {
 	return &api.Resumed{Node: me, Drained: since.UTC()}, nil
 }
 
-// Run transfers what a drained node leads to other members, and again what returns to
-// it when other members fail, until ctx ends.
+// Run transfers the authority and the leadership of streams from a drained node to other
+// members, until ctx ends. It repeats this every second, because leadership returns when
+// other members fail.
 func (d *Drainer) Run(ctx context.Context) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -260,12 +272,13 @@ func (d *Drainer) Run(ctx context.Context) error {
 			d.cfg.Log.Debug("drained node still leads streams", "err", err)
 		}
 		cancel()
-		d.ifDrained(false, d.cfg.Streams.ResumeLeading) // undo: it was resumed meanwhile
+		d.ifNotDrained(d.cfg.Streams.ResumeLeading) // undo: it was resumed meanwhile
 	}
 }
 
-// setRemoving drains this member when it is about to be removed, and resumes it when
-// the removal was taken back because its replacement was not admitted.
+// setRemoving takes the state of this member in the membership. It drains the node when
+// the member is about to be removed, and resumes it when the removal was taken back
+// because its replacement was not admitted.
 func (d *Drainer) setRemoving(removing bool) {
 	switch {
 	case removing == d.removing:
@@ -276,7 +289,7 @@ func (d *Drainer) setRemoving(removing bool) {
 		d.cfg.Edge.Drain("this member is taken out of the yard")
 	default:
 		d.cfg.Log.Info("removal of this member was taken back and it takes work again")
-		d.ifDrained(false, func() {
+		d.ifNotDrained(func() {
 			d.cfg.Agent.Resume()
 			d.cfg.Edge.Resume()
 		})

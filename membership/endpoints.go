@@ -17,7 +17,8 @@ import (
 // commits a change.
 const membersTimeout = 4 * time.Second
 
-// Handler returns the handler of one verb about members.
+// Handler returns the API's handler of one verb about members. It serves the request on
+// whichever node it arrives.
 func (m *Member) Handler(verb string) func(context.Context, *api.MemberRequest) (*api.Membership, error) {
 	return func(ctx context.Context, q *api.MemberRequest) (*api.Membership, error) {
 		for _, a := range []struct{ key, value string }{{"route", q.Route}, {"raft", q.Raft}} {
@@ -64,7 +65,8 @@ func (m *Member) request(ctx context.Context, q Request) (v *api.Membership, err
 
 var errNoAuthority = &api.Error{Code: cluster.CodeNotAuthority, Text: "no authority is known"}
 
-// serve serves a request about members on the authority itself.
+// serve serves a request about members on the authority itself: it begins the change, if
+// the request is for one, and returns the state of all members.
 func (m *Member) serve(ctx context.Context, q Request) (*api.Membership, error) {
 	if q.Verb != Show {
 		var restoreID string
@@ -95,6 +97,8 @@ func (m *Member) apiError(err error) error {
 	return err
 }
 
+// serveMembers serves a [Request] that another node has sent to the authority. It fails
+// if this node does not hold the authority.
 func (m *Member) serveMembers(ctx context.Context, payload []byte) ([]byte, error) {
 	var q Request
 	if err := json.Unmarshal(payload, &q); err != nil {

@@ -54,9 +54,9 @@ func (d *Drainer) otherMemberStays(ctx context.Context) bool {
 	return anyStays(ctx, othersPresent(d.transfer.Raft, d.transfer.Node), d.transfer.followerStatus)
 }
 
-// anyStays asks all members at the same time and reports whether one of them stays.
-// It returns with the first that does, or when all have answered, and after at most
-// followerTimeout.
+// anyStays calls ask for all members at the same time and reports whether one of them
+// answers that it is neither stopping nor drained. It returns as soon as one has, or when
+// all calls have ended, after at most followerTimeout.
 func anyStays(ctx context.Context, members []string, ask func(ctx context.Context, name string) (followerStatus, error)) bool {
 	ctx, cancel := context.WithTimeout(ctx, followerTimeout)
 	defer cancel()

@@ -99,7 +99,7 @@ func TestDrain_ResumedDuringDrain(t *testing.T) {
 	if err := d.end(take); err != nil || !takes || d.leaving.Load() {
 		t.Errorf("resumed: %v, takes work %v, leaves %v", err, takes, d.leaving.Load())
 	}
-	d.ifDrained(true, give)
+	d.ifDrained(give)
 	if !takes {
 		t.Error("the rest of the drain is carried out although it was taken back")
 	}

@@ -116,7 +116,7 @@ func (m *Member) nodeStatus(ctx context.Context) NodeStatus {
 	replicas, led := m.cfg.Replication.MetaReplicas()
 	s := NodeStatus{
 		ID: m.cfg.Identity.ServerID(), Version: m.cfg.Version, Applied: m.transfer.Raft.Status().Applied, Running: m.cfg.Running(), Led: led,
-		Meta: replicasByMember(m.membership(), replicas), Declares: m.declaredMembers(),
+		Meta: withMemberIDs(m.membership(), replicas), Declares: m.declaredMembers(),
 	}
 	if err := m.cfg.NATS.Health(ctx); err != nil {
 		s.JetStream = err.Error()
@@ -124,15 +124,16 @@ func (m *Member) nodeStatus(ctx context.Context) NodeStatus {
 	return s
 }
 
-// replicasByMember names replicas by their member IDs, also the replicas of removed
-// servers, for which NATS only has a hash.
-func replicasByMember(ms ledger.Membership, in []cluster.Replica) []Replica {
-	all := make([]Replica, len(in))
-	for i := range in {
-		c := &in[i]
-		all[i] = Replica{ID: c.Identity, Leader: c.Leader, Current: c.Current, Offline: c.Offline, Lag: c.Lag}
+// withMemberIDs converts replicas as package cluster reports them. Where NATS only has
+// the hash of a server's name, because the server was removed, it finds the server ID in
+// the membership.
+func withMemberIDs(ms ledger.Membership, replicas []cluster.Replica) []Replica {
+	all := make([]Replica, len(replicas))
+	for i := range replicas {
+		from := &replicas[i]
+		all[i] = Replica{ID: from.Identity, Leader: from.Leader, Current: from.Current, Offline: from.Offline, Lag: from.Lag}
 		for n := range ms.Members {
-			if id := ms.Members[n].ServerID(); c.Is(id) {
+			if id := ms.Members[n].ServerID(); from.Is(id) {
 				all[i].ID = id
 			}
 		}
@@ -140,17 +141,17 @@ func replicasByMember(ms ledger.Membership, in []cluster.Replica) []Replica {
 	return all
 }
 
-// declaredMembers returns the members of this node's configuration if they differ
-// from the cluster's, else "".
+// declaredMembers returns the names of the members in this node's configuration, sorted
+// and separated by commas, if they differ from the cluster's present members, else "".
 func (m *Member) declaredMembers() string {
 	var declared []string
 	for i := range m.cfg.Declared {
 		declared = append(declared, m.cfg.Declared[i].Node)
 	}
-	have := m.membership().PresentNodes()
+	present := m.membership().PresentNodes()
 	slices.Sort(declared)
-	slices.Sort(have)
-	if slices.Equal(have, declared) {
+	slices.Sort(present)
+	if slices.Equal(present, declared) {
 		return ""
 	}
 	return strings.Join(declared, ",")
@@ -160,8 +161,9 @@ func (m *Member) serveNodeStatus(ctx context.Context, _ []byte) ([]byte, error) 
 	return json.Marshal(m.nodeStatus(ctx))
 }
 
-// checkMemberID checks that a message is meant for this member ID. The name alone
-// does not suffice: it may belong to a new data directory by now.
+// checkMemberID returns an error unless a message, which is a server ID as JSON, is meant
+// for this node. The node's name alone does not suffice: it may belong to a new data
+// directory by now.
 func (m *Member) checkMemberID(payload []byte) error {
 	var id string
 	if err := json.Unmarshal(payload, &id); err != nil {
@@ -173,6 +175,7 @@ func (m *Member) checkMemberID(payload []byte) error {
 	return nil
 }
 
+// servePromote records on disk that this node votes from now on.
 func (m *Member) servePromote(_ context.Context, payload []byte) ([]byte, error) {
 	if err := m.checkMemberID(payload); err != nil {
 		return nil, err
@@ -180,6 +183,7 @@ func (m *Member) servePromote(_ context.Context, payload []byte) ([]byte, error)
 	return []byte("{}"), m.cfg.Group.Promote()
 }
 
+// serveNotifyRemoved records on disk that this node has been removed, and makes Run end.
 func (m *Member) serveNotifyRemoved(_ context.Context, payload []byte) ([]byte, error) {
 	if err := m.checkMemberID(payload); err != nil {
 		return nil, err
@@ -216,7 +220,8 @@ func (m *Member) Run(ctx context.Context) error {
 	}
 }
 
-// apply stores a membership in the data directory and passes it to the NATS server.
+// apply passes a membership to the NATS server and the drainer, and stores it in the data
+// directory. NATS gets no peers that are leaving.
 func (m *Member) apply(ms ledger.Membership) error {
 	kept := consensus.Membership{Revision: ms.Revision}
 	var peers []cluster.Peer
@@ -289,7 +294,7 @@ func (c memberCluster) Streams(ctx context.Context) ([]StreamReplicas, error) {
 	ms := c.membership()
 	all := make([]StreamReplicas, len(streams))
 	for i, s := range streams {
-		all[i] = StreamReplicas{Stream: s.Stream, Want: s.Want, Replicas: replicasByMember(ms, s.Replicas)}
+		all[i] = StreamReplicas{Stream: s.Stream, Want: s.Want, Replicas: withMemberIDs(ms, s.Replicas)}
 	}
 	return all, err
 }

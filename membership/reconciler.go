@@ -41,7 +41,7 @@ type Reconciler struct {
 	log     *slog.Logger
 
 	mu          sync.Mutex
-	step        string               // current step of the pending change
+	step        string               // description of the pending change's current step
 	outcome     string               // why the last change failed
 	skew        []string             // where Raft and JetStream differ from the membership
 	lastCurrent map[string]time.Time // when each replica was last seen current, by stream and server ID
@@ -94,7 +94,8 @@ func (r *Reconciler) sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// reconcile performs the next step. busy reports whether a change is pending.
+// reconcile performs the next step of a pending change, which busy reports, or without
+// one adjusts Raft and JetStream. It records the step and the differences.
 func (r *Reconciler) reconcile(ctx context.Context) (busy bool, err error) {
 	ms := r.cluster.Membership()
 	if ms.Revision == 0 {
@@ -123,14 +124,17 @@ func (r *Reconciler) reconcile(ctx context.Context) (busy bool, err error) {
 	return true, err
 }
 
-// setStep records the current step, and logs it if it is of another kind than the
-// previous one. The kind of a step is the part before a colon.
+// setStep records the current step, "" for none, and the differences that were found. It
+// logs the step if it is of another kind than the previous one: the kind is the part
+// before a colon.
 func (r *Reconciler) setStep(step string, skew []string) {
 	r.mu.Lock()
 	previous := r.step
 	r.step, r.skew = step, skew
 	r.mu.Unlock()
-	if kind := func(s string) string { head, _, _ := strings.Cut(s, ":"); return head }; step != "" && kind(step) != kind(previous) {
+	kind, _, _ := strings.Cut(step, ":")
+	previousKind, _, _ := strings.Cut(previous, ":")
+	if step != "" && kind != previousKind {
 		r.log.Info("membership change", "step", step)
 	}
 }
@@ -143,7 +147,9 @@ func (r *Reconciler) Reasons() []string {
 	return slices.Clone(r.skew)
 }
 
-// join performs the next step of a joining member and returns its description.
+// join performs the next step of a joining member and returns its description for
+// operators. The steps are those in the package comment; a step whose condition is not
+// met yet is repeated.
 func (r *Reconciler) join(ctx context.Context, j *ledger.Member) (string, error) {
 	id := j.ServerID()
 	if !slices.Contains(r.cluster.Routed(), id) {
@@ -186,7 +192,9 @@ func (r *Reconciler) cancelJoin(ctx context.Context, reason string) error {
 	return r.cluster.Propose(ctx, &ledger.ChangeMembers{Cancel: true})
 }
 
-// leave performs the next step of a leaving member and returns its description.
+// leave performs the next step of a leaving member and returns its description for
+// operators. If the member has had no route for routeLossGrace it counts as dead, and
+// the steps that need it are left out.
 func (r *Reconciler) leave(ctx context.Context, l *ledger.Member) (string, error) {
 	id := l.ServerID()
 	if id == r.self {
@@ -208,11 +216,11 @@ func (r *Reconciler) leave(ctx context.Context, l *ledger.Member) (string, error
 	}
 	inJetStream := slices.ContainsFunc(meta, func(c Replica) bool { return c.ID == id })
 	if inJetStream {
-		blocker := r.evacuate
+		freeReplicas := r.evacuate
 		if !alive {
-			blocker = r.canSpare
+			freeReplicas = r.awaitSpare
 		}
-		if remaining, err := blocker(ctx, id); remaining != "" || err != nil {
+		if remaining, err := freeReplicas(ctx, id); remaining != "" || err != nil {
 			return remaining, err
 		}
 	}
@@ -225,10 +233,10 @@ func (r *Reconciler) leave(ctx context.Context, l *ledger.Member) (string, error
 	return r.finishLeave(ctx, l, alive)
 }
 
-// finishLeave notifies a member that was removed from Raft and JetStream, so that
-// its node stops, and removes it from the membership when all streams have their
-// replicas. The node is stopped first because a removed JetStream server may still
-// answer requests meant for the meta leader.
+// finishLeave notifies a member that was removed from Raft and JetStream, if it is
+// alive, so that its node stops, and removes it from the membership when all streams
+// have their replicas. It returns a description of the step. The node is stopped first
+// because a removed JetStream server may still answer requests meant for the meta leader.
 func (r *Reconciler) finishLeave(ctx context.Context, l *ledger.Member, alive bool) (string, error) {
 	id := l.ServerID()
 	var notifyErr error
@@ -271,7 +279,8 @@ func (r *Reconciler) nodeStatuses(ctx context.Context, ms ledger.Membership) map
 	return statuses
 }
 
-// metaReplicas returns JetStream's meta group, as its leader reports it.
+// metaReplicas returns the servers of JetStream's meta group, as its leader reports
+// them. It fails if no member that answers leads the group.
 func (r *Reconciler) metaReplicas(ctx context.Context) ([]Replica, error) {
 	for _, s := range r.nodeStatuses(ctx, r.cluster.Membership()) {
 		if s.Led {
@@ -287,7 +296,8 @@ func (r *Reconciler) isServer(id string) bool {
 }
 
 // syncMembers adjusts Raft and JetStream to a membership without a pending change.
-// skew lists the differences that it found, as readiness reasons.
+// skew lists the differences that it found, as readiness reasons. err is the last error
+// of an adjustment; the next call repeats what failed.
 func (r *Reconciler) syncMembers(ctx context.Context, ms ledger.Membership) (skew []string, err error) {
 	isMember := func(id string) bool {
 		return slices.ContainsFunc(ms.Members, func(m ledger.Member) bool { return m.ServerID() == id })

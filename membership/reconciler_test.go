@@ -245,14 +245,14 @@ func TestReconciler_CancelsJoinWithoutRoute(t *testing.T) {
 func TestReconciler_DeadMemberReplicas(t *testing.T) {
 	f, r := newFakeCluster(t)
 	f.streams[0].Replicas[1], r.startedAt = Replica{ID: "n2-0000000a", Lag: 7, Offline: true}, time.Now()
-	if left, err := r.canSpare(t.Context(), "n3-0000000a"); err != nil || left == "" {
+	if left, err := r.awaitSpare(t.Context(), "n3-0000000a"); err != nil || left == "" {
 		t.Errorf("%q, %v", left, err)
 	}
-	if left, err := r.canSpare(t.Context(), "n4-0000000a"); err != nil || left != "" {
+	if left, err := r.awaitSpare(t.Context(), "n4-0000000a"); err != nil || left != "" {
 		t.Errorf("a member without replicas: %q, %v", left, err)
 	}
 	r.startedAt = time.Now().Add(-replicaTimeout - time.Second)
-	if left, err := r.canSpare(t.Context(), "n3-0000000a"); err != nil || left != "" {
+	if left, err := r.awaitSpare(t.Context(), "n3-0000000a"); err != nil || left != "" {
 		t.Errorf("after %s: %q, %v", replicaTimeout, left, err)
 	}
 }

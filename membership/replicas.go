@@ -34,9 +34,9 @@ func (r *Reconciler) streams(ctx context.Context) ([]StreamReplicas, error) {
 	}
 }
 
-// markCurrent records which replicas are current and marks those as current that
-// were within currentGrace. all reports whether every replica that is online is
-// current.
+// markCurrent records in r.lastCurrent which replicas are current, and marks in streams
+// those as current that were so within the last currentGrace. all reports whether every
+// replica that is online is then current.
 func (r *Reconciler) markCurrent(streams []StreamReplicas, now time.Time) (all bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -60,8 +60,9 @@ func (r *Reconciler) markCurrent(streams []StreamReplicas, now time.Time) (all b
 	return all
 }
 
-// evacuate moves the replicas on a live member to other members. remaining
-// describes what is left, "" if nothing is.
+// evacuate requests, at most every evacuateInterval, that the replicas on a live member
+// be moved to other members. remaining describes what is left to move or to replicate,
+// "" if nothing is; until then, call it again.
 func (r *Reconciler) evacuate(ctx context.Context, id string) (remaining string, err error) {
 	streams, err := r.streams(ctx)
 	if err != nil {
@@ -83,13 +84,13 @@ func (r *Reconciler) evacuate(ctx context.Context, id string) (remaining string,
 	return fmt.Sprintf("streams are moved to other members: %d of %d still have a replica on %s", hosted, len(streams), id), err
 }
 
-// canSpare returns "" if a dead member's replicas can be given up, and otherwise
-// the streams that must catch up first. Its place in a stream's group goes to an
-// empty replica. An empty replica and one that is behind are a majority, and could
-// elect a leader without entries that only the third replica has. After
-// replicaTimeout, replicas that are still behind are assumed lost as well and no
-// longer waited for.
-func (r *Reconciler) canSpare(ctx context.Context, dead string) (remaining string, err error) {
+// awaitSpare returns "" if a dead member's replicas can be given up. Otherwise remaining
+// describes the streams that must catch up first; call it again later. The member's
+// place in a stream's group goes to an empty replica. An empty replica and one that is
+// behind are a majority, and could elect a leader without entries that only the third
+// replica has. After replicaTimeout, replicas that are still behind are assumed lost as
+// well and no longer waited for.
+func (r *Reconciler) awaitSpare(ctx context.Context, dead string) (remaining string, err error) {
 	streams, err := r.streams(ctx)
 	if err != nil || time.Since(r.startedAt) > replicaTimeout {
 		return "", err
@@ -114,9 +115,9 @@ func (r *Reconciler) canSpare(ctx context.Context, dead string) (remaining strin
 	return fmt.Sprintf("streams have to be current on other members first: %d of %d are not (%s)", len(waiting), len(streams), strings.Join(waiting, ", ")), nil
 }
 
-// missingReplicas returns the streams that lack a current replica, not counting
-// replicas on the server without, or "".
-func (r *Reconciler) missingReplicas(ctx context.Context, without string) (remaining string, err error) {
+// missingReplicas describes the streams that have fewer healthy replicas than intended, ""
+// if there are none. It does not count replicas on the server with the ID ignored.
+func (r *Reconciler) missingReplicas(ctx context.Context, ignored string) (remaining string, err error) {
 	streams, err := r.streams(ctx)
 	if err != nil {
 		return "", err
@@ -127,7 +128,7 @@ func (r *Reconciler) missingReplicas(ctx context.Context, without string) (remai
 		s := &streams[i]
 		healthy := 0
 		for n := range s.Replicas {
-			if c := &s.Replicas[n]; c.ID != without {
+			if c := &s.Replicas[n]; c.ID != ignored {
 				if c.healthy() {
 					healthy++
 				}

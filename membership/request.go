@@ -1,6 +1,7 @@
 package membership
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,6 +32,7 @@ type RefusedError struct{ Text string }
 
 func (e *RefusedError) Error() string { return e.Text }
 
+// refusef returns a [*RefusedError].
 func refusef(format string, args ...any) error { return &RefusedError{fmt.Sprintf(format, args...)} }
 
 // ErrAuthorityMoved means that the authority was transferred first; the request
@@ -76,13 +78,15 @@ func (r *Reconciler) Begin(ctx context.Context, q Request) error {
 	return r.cluster.Propose(ctx, c)
 }
 
+// setOutcome records why the last change failed or was cancelled, "" for a new change.
 func (r *Reconciler) setOutcome(outcome string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.outcome = outcome
 }
 
-// plan returns the command for a request, or a [*RefusedError].
+// plan returns the command for a request to add, remove or replace a member, or a
+// [*RefusedError]. It contacts the node that is to join.
 func (r *Reconciler) plan(ms ledger.Membership, q Request) (*ledger.ChangeMembers, error) {
 	old := slices.IndexFunc(ms.Members, func(m ledger.Member) bool { return m.Node == q.Name })
 	switch q.Verb {
@@ -113,13 +117,9 @@ func (r *Reconciler) plan(ms ledger.Membership, q Request) (*ledger.ChangeMember
 	if slices.Contains(r.cluster.Routed(), leaving.ServerID()) {
 		return nil, refusef("%s is running with its data directory %s: it needs no replacement; stop it first to replace it", q.Name, leaving.Dir)
 	}
-	name := q.Name
-	if q.With != "" {
-		name = q.With
-	}
-	route, raft := q.Route, q.Raft
+	name, route, raft := cmp.Or(q.With, q.Name), q.Route, q.Raft
 	if name == q.Name {
-		route, raft = orDefault(route, leaving.Route), orDefault(raft, leaving.Raft)
+		route, raft = cmp.Or(route, leaving.Route), cmp.Or(raft, leaving.Raft)
 	}
 	joiner, err := r.probe(name, route, raft)
 	if err == nil && joiner.Dir == leaving.Dir {
@@ -128,15 +128,9 @@ func (r *Reconciler) plan(ms ledger.Membership, q Request) (*ledger.ChangeMember
 	return &ledger.ChangeMembers{Join: joiner, Leave: leaving.ServerID()}, err
 }
 
-func orDefault(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
-}
-
-// probe contacts the node that waits to join at the address raft, checks it, and
-// returns it as a member.
+// probe contacts the node that waits to join at the address raft and returns it as a
+// member. It returns a [*RefusedError] if no node answers, or if the node has another
+// name, is configured for another yard, or belongs to one already.
 func (r *Reconciler) probe(name, route, raft string) (*ledger.Member, error) {
 	if name == "" || route == "" || raft == "" {
 		return nil, refusef("name the member and both of its addresses: cluster add NAME --route HOST:PORT --raft HOST:PORT")
@@ -155,8 +149,8 @@ func (r *Reconciler) probe(name, route, raft string) (*ledger.Member, error) {
 	return &ledger.Member{Node: name, Dir: peer.Dir, Route: route, Raft: raft}, nil
 }
 
-// checkHealthy returns a [*RefusedError] unless all members but the server except
-// are healthy and their replicas are current.
+// checkHealthy returns a [*RefusedError] unless all members are healthy and their
+// replicas are current. It leaves out the member with the server ID except; "" is none.
 func (r *Reconciler) checkHealthy(ctx context.Context, ms ledger.Membership, except string) error {
 	statuses := r.nodeStatuses(ctx, ms)
 	last := r.cluster.LastIndex()

@@ -104,7 +104,7 @@ func (t *Transferer) transferTo(ctx context.Context, to string) (*api.Transfer, 
 	} else if !t.IsMember(to) {
 		return nil, &api.Error{Code: api.CodeNotFound, Text: fmt.Sprintf("there is no member %q to take the authority", to)}
 	}
-	lastErr := error(&api.Error{Code: api.CodeConflict, Text: "there is no other member to hand the authority to"})
+	var lastErr error = &api.Error{Code: api.CodeConflict, Text: "there is no other member to hand the authority to"}
 	for _, name := range candidates {
 		if _, _, err := t.Acquire(ctx, &ledger.AcquireAuthority{Owner: name, LeaseID: "transfer", LeasedUntil: "transfer"}); err != nil {
 			lastErr = err
@@ -141,14 +141,14 @@ func (t *Transferer) IsMember(name string) bool {
 func (t *Transferer) Acquire(ctx context.Context, a *ledger.AcquireAuthority) (event []byte, index uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	d, err := t.Propose(ctx, a)
-	if err != nil || d.Rejected == nil {
-		return d.Event, d.Index, err
+	proposed, err := t.Propose(ctx, a)
+	if err != nil || proposed.Rejected == nil {
+		return proposed.Event, proposed.Index, err
 	}
-	if err := t.Raft.WaitApplied(ctx, d.Index); err != nil {
+	if err := t.Raft.WaitApplied(ctx, proposed.Index); err != nil {
 		return nil, 0, &job.UnavailableError{Reason: err.Error(), RetryAfter: time.Second}
 	}
-	transferErr := t.request(ctx, a.Owner)
+	transferErr := t.requestTransfer(ctx, a.Owner)
 	for {
 		_, changed := t.Raft.Applied()
 		var lease ledger.Authority
@@ -160,18 +160,18 @@ func (t *Transferer) Acquire(ctx context.Context, a *ledger.AcquireAuthority) (e
 			return acquired.JSON(), index, nil // perhaps at the request of another client
 		}
 		if transferErr != nil {
-			return nil, 0, transferRefused(d.Rejected, a.Owner, transferErr)
+			return nil, 0, transferRefused(proposed.Rejected, a.Owner, transferErr)
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return nil, 0, transferRefused(d.Rejected, a.Owner, errors.New("it has not acquired the authority in time"))
+			return nil, 0, transferRefused(proposed.Rejected, a.Owner, errors.New("it has not acquired the authority in time"))
 		}
 	}
 }
 
-// transferRefused returns the contract's error with the reason why the member cannot
-// take over now.
+// transferRefused returns the error of a transfer: rejected, which is the runtime
+// contract's, with the reason why the member cannot take over now.
 func transferRefused(rejected error, member string, reason error) error {
 	return &api.Error{
 		Code: api.CodeUnavailable, Text: fmt.Sprintf("%s; member %s cannot take it over: %s", rejected, member, peerErrorText(reason)), RetryAfter: time.Second,
@@ -190,8 +190,9 @@ func peerErrorText(err error) string {
 	return err.Error()
 }
 
-// request asks the Raft leader to transfer the authority.
-func (t *Transferer) request(ctx context.Context, to string) error {
+// requestTransfer asks the Raft leader, which may be this node, to transfer its leadership
+// to a member. The authority follows it.
+func (t *Transferer) requestTransfer(ctx context.Context, to string) error {
 	leader := t.Raft.Status().Leader
 	switch leader {
 	case t.Node:
@@ -203,7 +204,7 @@ func (t *Transferer) request(ctx context.Context, to string) error {
 	return err
 }
 
-// serveTransfer transfers the authority at another node's request.
+// serveTransfer serves requestTransfer of another node.
 func (t *Transferer) serveTransfer(ctx context.Context, payload []byte) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -252,6 +253,7 @@ func (t *Transferer) followerStatus(ctx context.Context, member string) (f follo
 	return f, err
 }
 
+// serveFollowerStatus returns this node's own status as a follower.
 func (t *Transferer) serveFollowerStatus(context.Context, []byte) ([]byte, error) {
 	s := t.Raft.Status()
 	return json.Marshal(followerStatus{s.Leader, s.Contact, s.Last, t.Leaving.Load()})

@@ -35,8 +35,10 @@ func (r *Reconciler) View(ctx context.Context) api.Membership {
 	return v
 }
 
-// memberStatus combines what is known about one member. led reports whether meta
-// is known, and last is the index of the last Raft entry.
+// memberStatus returns the state of one member, from the statuses of the nodes by server
+// ID, JetStream's meta group, and the replicas of all streams. led reports whether the
+// meta group has a leader, without which meta is not known. last is the index of the last
+// Raft entry.
 func (r *Reconciler) memberStatus(m *ledger.Member, statuses map[string]NodeStatus, meta []Replica, led bool, streams []StreamReplicas, last uint64) api.Member {
 	s := api.Member{
 		Name: m.Node, Directory: m.Dir, State: m.State.String(), Route: m.Route, Raft: m.Raft,
