@@ -7,7 +7,6 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -192,6 +191,3 @@ func (a *apiServer) writeError(w http.ResponseWriter, e *endpoint, err error) {
 func (a *apiServer) count(e *endpoint, status int) {
 	a.server.cfg.Metrics.requests.WithLabelValues(e.Name, strconv.Itoa(status)).Inc()
 }
-
-// splitNames splits a list of names at spaces.
-func splitNames(list string) []string { return strings.Fields(list) }

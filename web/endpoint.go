@@ -20,14 +20,8 @@ type endpoint struct {
 	*Route
 	method    string
 	path      string
-	wildcards []string       // of the path, in order
-	keys      []requestField // accepted in the body or the query
-}
-
-// requestField is a field of a request struct, by its JSON key.
-type requestField struct {
-	name string
-	kind reflect.Type
+	wildcards []string // of the path, in order
+	keys      []field  // accepted in the body or the query
 }
 
 // newEndpoint returns the endpoint of a route, with its status if the route has none. It
@@ -49,16 +43,16 @@ func newEndpoint(r *Route) (*endpoint, error) {
 			return nil, fmt.Errorf("{%s} is not a field of %T", name, r.Request)
 		}
 	}
-	for _, name := range append(splitNames(r.Accepts), splitNames(r.Required)...) {
+	for _, name := range append(strings.Fields(r.Accepts), strings.Fields(r.Required)...) {
 		if name != "*" && findField(fields, strings.TrimPrefix(name, "-")) == nil {
 			return nil, fmt.Errorf("%s is not a field of %T", name, r.Request)
 		}
 	}
 	for _, f := range fields {
-		accepted := splitNames(r.Accepts)
-		if !slices.Contains(e.wildcards, f.name) && !slices.Contains(accepted, "-"+f.name) &&
-			(slices.Contains(accepted, "*") || slices.Contains(accepted, f.name)) {
-			e.keys = append(e.keys, requestField{f.name, f.kind})
+		accepted := strings.Fields(r.Accepts)
+		if !slices.Contains(e.wildcards, f.key) && !slices.Contains(accepted, "-"+f.key) &&
+			(slices.Contains(accepted, "*") || slices.Contains(accepted, f.key)) {
+			e.keys = append(e.keys, f)
 		}
 	}
 	return e, nil
@@ -98,7 +92,7 @@ func (e *endpoint) request(r *http.Request, body []byte) (*Request, error) {
 		return nil, badRequest("the query cannot be read: %v", err)
 	}
 	for name, values := range query {
-		if slices.Contains(splitNames(e.Query), name) {
+		if slices.Contains(strings.Fields(e.Query), name) {
 			q.Query[name] = values
 			continue
 		}
@@ -125,14 +119,14 @@ func (e *endpoint) parameter(name string, values []string) (string, json.RawMess
 			if err != nil {
 				return "", nil, badRequest("parameter %s is %q: %v", name, strings.Join(values, ", "), err)
 			}
-			return k.name, text, nil
+			return k.key, text, nil
 		}
 		if k := findField(e.keys, name+"_ms"); k != nil {
 			d, err := time.ParseDuration(values[0])
 			if err != nil || d < time.Millisecond || len(values) > 1 {
 				return "", nil, badRequest("parameter %s is %q; must be one duration, such as 30s", name, strings.Join(values, ", "))
 			}
-			return k.name, json.RawMessage(strconv.FormatInt(d.Milliseconds(), 10)), nil
+			return k.key, json.RawMessage(strconv.FormatInt(d.Milliseconds(), 10)), nil
 		}
 	}
 	allowed := strings.Join(e.parameters(), ", ")
@@ -144,10 +138,10 @@ func (e *endpoint) parameter(name string, values []string) (string, json.RawMess
 
 // parameters returns the names of the query parameters.
 func (e *endpoint) parameters() []string {
-	names := splitNames(e.Query)
+	names := strings.Fields(e.Query)
 	if !e.hasBody() {
 		for _, k := range e.keys {
-			names = append(names, strings.TrimSuffix(k.name, "_ms"))
+			names = append(names, strings.TrimSuffix(k.key, "_ms"))
 		}
 	}
 	return names
@@ -225,21 +219,18 @@ func badRequest(format string, args ...any) error {
 }
 
 // requestFields returns the fields of a struct, including the fields of embedded
-// structs.
-func requestFields(kind reflect.Type) (fields []requestField) {
+// structs. It returns nil for other types.
+func requestFields(kind reflect.Type) []field {
 	if kind == nil || kind.Kind() != reflect.Struct {
 		return nil
 	}
-	for f := range fieldsIn(kind) {
-		fields = append(fields, requestField{f.key, f.kind})
-	}
-	return fields
+	return slices.Collect(fieldsIn(kind))
 }
 
-// findField returns the field of a name, or nil.
-func findField(fields []requestField, name string) *requestField {
+// findField returns the field with a JSON key, or nil.
+func findField(fields []field, key string) *field {
 	for i := range fields {
-		if fields[i].name == name {
+		if fields[i].key == key {
 			return &fields[i]
 		}
 	}

@@ -74,7 +74,7 @@ func (e *endpoint) operation() schema {
 			parameters = append(parameters, schema{"name": name, "in": "path", "required": true, "schema": s})
 		}
 	}
-	for _, name := range splitNames(e.Query) {
+	for _, name := range strings.Fields(e.Query) {
 		parameters = append(parameters, schema{"name": name, "in": "query", "schema": duration()})
 	}
 	operation := schema{
@@ -101,17 +101,17 @@ func (e *endpoint) operation() schema {
 	properties := schema{}
 	for _, k := range e.keys {
 		if e.hasBody() {
-			properties[k.name] = schemaOf(k.kind, false)
-			if shape, ok := e.Shapes[k.name]; ok { // the type is any JSON
-				properties[k.name] = shapeSchema(&shape)
+			properties[k.key] = schemaOf(k.kind, false)
+			if shape, ok := e.Shapes[k.key]; ok { // the type is any JSON
+				properties[k.key] = shapeSchema(&shape)
 			}
 			continue
 		}
-		p := schema{"name": k.name, "in": "query", "schema": schemaOf(k.kind, false)}
-		if name, ok := strings.CutSuffix(k.name, "_ms"); ok {
+		p := schema{"name": k.key, "in": "query", "schema": schemaOf(k.kind, false)}
+		if name, ok := strings.CutSuffix(k.key, "_ms"); ok {
 			p["name"], p["schema"] = name, duration()
 		}
-		if slices.Contains(splitNames(e.Required), k.name) {
+		if slices.Contains(strings.Fields(e.Required), k.key) {
 			p["required"] = true
 		}
 		parameters = append(parameters, p)
@@ -119,7 +119,7 @@ func (e *endpoint) operation() schema {
 	if len(properties) > 0 {
 		body := schema{"type": "object", "properties": properties}
 		if len(e.Required) > 0 {
-			body["required"] = splitNames(e.Required)
+			body["required"] = strings.Fields(e.Required)
 		}
 		operation["requestBody"] = schema{"content": content(body), "required": len(e.Required) > 0}
 	}
