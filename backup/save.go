@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
@@ -190,9 +191,6 @@ func (sv *saver) writeStream(ctx context.Context, w *Writer, stream string) (Str
 			return Stream{}, err
 		}
 		name = fmt.Sprintf("%s.%d", stream, try)
-		select {
-		case <-time.After(time.Second):
-		case <-ctx.Done():
-		}
+		_ = backoff.Sleep(ctx, time.Second) // after ctx, the next try fails
 	}
 }

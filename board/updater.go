@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 )
 
 // Timing and limits of the updater.
@@ -113,7 +115,7 @@ func (u *Updater) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := u.runOnce(ctx); err != nil && ctx.Err() == nil {
 			u.reportFailure(taskWriting, err)
-			pause(ctx, retryDelay)
+			_ = backoff.Sleep(ctx, retryDelay)
 		}
 	}
 }
@@ -177,7 +179,7 @@ func (u *Updater) watch(ctx context.Context, bs *boardState) {
 		}
 		if err := u.store.Watch(ctx, bs.board.Name, receive); err != nil && ctx.Err() == nil {
 			u.reportFailure(bs.board.Name, err)
-			pause(ctx, retryDelay)
+			_ = backoff.Sleep(ctx, retryDelay)
 		}
 	}
 }
@@ -199,7 +201,7 @@ func (u *Updater) ensure(ctx context.Context) error {
 		if created {
 			return errCreated
 		}
-		pause(ctx, wait)
+		_ = backoff.Sleep(ctx, wait)
 	}
 	return nil
 }
@@ -218,7 +220,7 @@ func (u *Updater) runPasses(ctx context.Context, states []*boardState, wake <-ch
 		case <-tick.C:
 		case <-wake:
 		}
-		pause(ctx, time.Until(lastPass.Add(minPassGap)))
+		_ = backoff.Sleep(ctx, time.Until(lastPass.Add(minPassGap)))
 		allowance = min(maxWritesPerSecond, allowance+time.Since(lastPass).Seconds()*maxWritesPerSecond)
 		lastPass = time.Now()
 		wrote, err := u.pass(ctx, states, int(allowance))
@@ -236,15 +238,5 @@ func (u *Updater) runPasses(ctx context.Context, states []*boardState, wake <-ch
 				return err // the view of the boards is wrong: read them again
 			}
 		}
-	}
-}
-
-// pause blocks for d or until ctx ends.
-func pause(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
 	}
 }

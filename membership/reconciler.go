@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/consensus"
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
@@ -83,12 +84,7 @@ func (r *Reconciler) Run(ctx context.Context) {
 func (r *Reconciler) sleep(ctx context.Context, d time.Duration) {
 	revision := r.cluster.Membership().Revision
 	for until := time.Now().Add(d); time.Now().Before(until); {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(min(busyInterval, time.Until(until))):
-		}
-		if r.cluster.Membership().Revision != revision {
+		if backoff.Sleep(ctx, min(busyInterval, time.Until(until))) != nil || r.cluster.Membership().Revision != revision {
 			return
 		}
 	}

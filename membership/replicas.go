@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 )
 
 // streams returns the replicas of all streams. While jobs arrive, a replica lacks
@@ -26,9 +28,7 @@ func (r *Reconciler) streams(ctx context.Context) ([]StreamReplicas, error) {
 		if r.markCurrent(streams, time.Now()) || !time.Now().Before(deadline) {
 			return streams, nil
 		}
-		select {
-		case <-time.After(replicaPollInterval):
-		case <-ctx.Done():
+		if backoff.Sleep(ctx, replicaPollInterval) != nil {
 			return streams, nil
 		}
 	}

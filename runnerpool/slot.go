@@ -32,11 +32,11 @@ func (s *slot) run() {
 	for {
 		select {
 		case d := <-s.w.work:
-			s.w.finish(d, s.execute(d))
+			s.w.m.pools.finish(d, s.execute(d))
 		case <-s.w.closed:
 			select {
 			case d := <-s.w.work:
-				s.w.finish(d, d.unstartedOutcome(job.Lost, d.lostOutcome().Fault))
+				s.w.m.pools.finish(d, d.unstartedOutcome(job.Lost, d.lostOutcome().Fault))
 			default:
 				return
 			}

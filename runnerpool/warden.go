@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 )
 
 // Warden blocks until in, a pipe from the node, ends, which it does when the
@@ -61,10 +63,7 @@ func (p *Pools) superviseWarden(ctx context.Context) {
 			return
 		}
 		p.log.Warn("warden ended, restarting", "err", err, "restart_in", wardenRestartDelay)
-		select {
-		case <-time.After(wardenRestartDelay):
-		case <-ctx.Done():
-		}
+		_ = backoff.Sleep(ctx, wardenRestartDelay) // the loop checks ctx
 	}
 }
 

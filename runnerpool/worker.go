@@ -7,8 +7,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/yardmaster-dev/yardmaster/job"
 )
 
 // worker is a process that listens, with its slots. It is offered under one
@@ -162,9 +160,6 @@ func (w *worker) killFor(d *dispatch, cause error) {
 	}
 	<-w.proc.exited
 }
-
-// finish releases the slot and reports the outcome.
-func (w *worker) finish(d *dispatch, o job.Outcome) { w.m.pools.finish(d, o) }
 
 // exited returns a channel that is closed when the process has ended; nil for
 // an external one.

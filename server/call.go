@@ -19,17 +19,13 @@ func WithCall(ctx context.Context, r *cluster.Request) context.Context {
 	return context.WithValue(ctx, callKey{}, r)
 }
 
-// noCall stands for the request where a handler is called without one, as in tests.
-func noCall() *cluster.Request {
-	return cluster.NewRequest(nil, "", func(string) string { return "" }, nil)
-}
-
-// call returns the request that is being answered.
+// call returns the request that is being answered, an empty one if a handler is called
+// without a request, as in tests.
 func call(ctx context.Context) *cluster.Request {
 	if r, ok := ctx.Value(callKey{}).(*cluster.Request); ok {
 		return r
 	}
-	return noCall()
+	return cluster.NewRequest(nil, "", func(string) string { return "" }, nil)
 }
 
 // Header returns the value of a header of the request, "" if it is missing.

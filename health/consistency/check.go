@@ -165,9 +165,7 @@ func (c *Check) collectHashes(ctx context.Context, own api.LedgerHash, members [
 		if len(hashes) == len(members) {
 			return hashes
 		}
-		select {
-		case <-time.After(hashRetryInterval):
-		case <-ctx.Done():
+		if backoff.Sleep(ctx, hashRetryInterval) != nil {
 			return hashes
 		}
 	}
