@@ -56,36 +56,35 @@ func (l *Ledger) Authority() Authority {
 
 func (a *authority) expired(now int64) bool { return a.owner != "" && a.until > 0 && now >= a.until }
 
-// lead acquires the lease for the Raft leader. A lease that a node acquired in
+// apply acquires the lease for the Raft leader. A lease that a node acquired in
 // an earlier term is void, because that node can no longer commit anything.
-func (l *Ledger) lead(at Stamp, c *Lead) Result {
+func (c *Lead) apply(l *Ledger) Result {
 	a := &l.authority
-	if a.owner != "" && a.owner != c.Owner && at.Term <= a.term && !a.expired(l.now) {
+	if a.owner != "" && a.owner != c.Owner && l.term <= a.term && !a.expired(l.now) {
 		return Result{Err: &LeaseHeldError{Owner: a.owner}}
 	}
-	epoch := max(at.Index, a.epoch+1)
+	epoch := max(l.index, a.epoch+1)
 	*a = authority{
 		owner: c.Owner, leaseID: strconv.FormatUint(epoch, 10) + "-" + c.Owner,
 		leasedUntil: FormatTime(c.Until), until: c.Until.UnixNano(),
-		epoch: epoch, term: at.Term, member: true,
+		epoch: epoch, term: l.term, member: true,
 	}
-	return l.emitLease(AuthorityAcquired)
+	return l.respond(a.event(AuthorityAcquired))
 }
 
-func (l *Ledger) renew(c *Renew) Result {
+func (c *Renew) apply(l *Ledger) Result {
 	a := &l.authority
 	a.until, a.leasedUntil = c.Until.UnixNano(), FormatTime(c.Until)
-	return l.emitLease(AuthorityRenewed)
+	return l.respond(a.event(AuthorityRenewed))
 }
 
-// acquire applies the contract's AcquireAuthority. While a member of the
-// cluster holds the lease the command changes nothing: if it names that member
-// as owner, the answer is the current lease, else the command is refused. A
-// member hands over its lease by other means.
-func (l *Ledger) acquire(at Stamp, c *AcquireAuthority) Result {
+// apply changes nothing while a member of the cluster holds the lease: if the
+// command names that member as owner, the answer is the current lease, else the
+// command is refused. A member hands over its lease by other means.
+func (c *AcquireAuthority) apply(l *Ledger) Result {
 	a := &l.authority
 	if a.member && a.owner == c.Owner && !a.expired(l.now) {
-		held := l.leaseEvent(AuthorityAcquired)
+		held := a.event(AuthorityAcquired)
 		return Result{Event: &held}
 	}
 	if a.owner != "" && (a.member || a.owner != c.Owner && !a.expired(l.now)) {
@@ -93,14 +92,13 @@ func (l *Ledger) acquire(at Stamp, c *AcquireAuthority) Result {
 	}
 	*a = authority{
 		owner: c.Owner, leaseID: c.LeaseID, leasedUntil: c.LeasedUntil,
-		until: l.parseExpiry(c.LeasedUntil), epoch: max(at.Index, a.epoch+1), term: at.Term,
+		until: parseExpiry(c.LeasedUntil, l.now), epoch: max(l.index, a.epoch+1), term: l.term,
 	}
-	return l.emitLease(AuthorityAcquired)
+	return l.respond(a.event(AuthorityAcquired))
 }
 
-// renewAuthority applies the contract's RenewAuthority. The lease of a member
-// cannot be renewed this way.
-func (l *Ledger) renewAuthority(c *RenewAuthority) Result {
+// apply refuses to renew the lease of a member.
+func (c *RenewAuthority) apply(l *Ledger) Result {
 	a := &l.authority
 	switch {
 	case a.owner == "":
@@ -108,44 +106,35 @@ func (l *Ledger) renewAuthority(c *RenewAuthority) Result {
 	case a.member || a.owner != c.Owner:
 		return Result{Err: &OwnerMismatchError{Owner: a.owner}}
 	}
-	a.leaseID, a.leasedUntil, a.until = c.LeaseID, c.LeasedUntil, l.parseExpiry(c.LeasedUntil)
-	return l.emitLease(AuthorityRenewed)
+	a.leaseID, a.leasedUntil, a.until = c.LeaseID, c.LeasedUntil, parseExpiry(c.LeasedUntil, l.now)
+	return l.respond(a.event(AuthorityRenewed))
 }
 
 // parseExpiry parses a caller's leased_until. It returns 0, a lease that never
 // expires, for a text that is not a time and for a time that had passed
 // already.
-func (l *Ledger) parseExpiry(until string) int64 {
+func parseExpiry(until string, now int64) int64 {
 	t, err := time.Parse(time.RFC3339, until)
-	if err != nil || t.UnixNano() <= l.now {
+	if err != nil || t.UnixNano() <= now {
 		return 0
 	}
 	return t.UnixNano()
 }
 
-func (l *Ledger) emitLease(k EventKind) Result { return l.respond(l.leaseEvent(k)) }
-
-// leaseEvent returns an event of kind k with the current lease.
-func (l *Ledger) leaseEvent(k EventKind) Event {
-	a := &l.authority
+// event returns an event of kind k with the lease.
+func (a *authority) event(k EventKind) Event {
 	return Event{Kind: k, A: a.owner, B: a.leaseID, Extra: &Extra{C: a.leasedUntil}}
-}
-
-// respond emits e as the answer to a contract command.
-func (l *Ledger) respond(e Event) Result {
-	l.outbox.emit(e)
-	return Result{Event: &e}
 }
 
 // FormatTime formats t as in the events that the system emits.
 func FormatTime(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
 
-// observe emits the contract's run events. Other events are ignored: they have
+// apply emits the contract's run events. Other events are ignored: they have
 // commands of their own.
-func (l *Ledger) observe(c *Observe) Result {
+func (c *Observe) apply(l *Ledger) Result {
 	for _, o := range c.Observations {
 		if o.Event >= RunHeartbeat && o.Event <= RunBlockedOnSystem {
-			l.outbox.emit(Event{Kind: o.Event, A: strings.Clone(o.Subject), B: strings.Clone(o.Detail)})
+			l.emit(Event{Kind: o.Event, A: strings.Clone(o.Subject), B: strings.Clone(o.Detail)})
 		}
 	}
 	return Result{}

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"reflect"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/job"
@@ -63,55 +64,36 @@ const (
 )
 
 // Command is one atomic change: it takes effect completely or not at all.
-type Command interface{ Kind() Kind }
+type Command interface {
+	Kind() Kind
+	apply(l *Ledger) Result
+}
 
 // NewCommand returns an empty command of kind k to decode into; ok is false for
 // an unknown kind.
 func NewCommand(k Kind) (c Command, ok bool) {
-	make, ok := commandTypes[k]
+	t, ok := commandTypes[k]
 	if !ok {
 		return nil, false
 	}
-	return make(), true
+	return reflect.New(t).Interface().(Command), true
 }
 
-var commandTypes = map[Kind]func() Command{
-	KindLead:               func() Command { return new(Lead) },
-	KindRenew:              func() Command { return new(Renew) },
-	KindBootstrap:          func() Command { return new(Bootstrap) },
-	KindIngest:             func() Command { return new(Ingest) },
-	KindPlace:              func() Command { return new(Place) },
-	KindSettle:             func() Command { return new(Settle) },
-	KindMarkPublished:      func() Command { return new(MarkPublished) },
-	KindAddQueue:           func() Command { return new(AddQueue) },
-	KindRemoveQueue:        func() Command { return new(RemoveQueue) },
-	KindPauseQueue:         func() Command { return new(PauseQueue) },
-	KindCancelJob:          func() Command { return new(CancelJob) },
-	KindRemoveJob:          func() Command { return new(RemoveJob) },
-	KindRetryJob:           func() Command { return new(RetryJob) },
-	KindMoveDispatch:       func() Command { return new(MoveDispatch) },
-	KindObserve:            func() Command { return new(Observe) },
-	KindRecordWorkerEvents: func() Command { return new(RecordWorkerEvents) },
-	KindSetCron:            func() Command { return new(SetCron) },
-	KindRemoveCron:         func() Command { return new(RemoveCron) },
-	KindPauseCron:          func() Command { return new(PauseCron) },
-	KindTickCrons:          func() Command { return new(TickCrons) },
-	KindAdvanceReplay:      func() Command { return new(AdvanceReplay) },
-	KindSetMembers:         func() Command { return new(SetMembers) },
-	KindChangeMembers:      func() Command { return new(ChangeMembers) },
-	KindAdvanceMember:      func() Command { return new(AdvanceMember) },
-	KindCheckConsistency:   func() Command { return new(CheckConsistency) },
-	KindHold:               func() Command { return new(Hold) },
-	KindRestore:            func() Command { return new(Restore) },
-	KindAcquireAuthority:   func() Command { return new(AcquireAuthority) },
-	KindRenewAuthority:     func() Command { return new(RenewAuthority) },
-	KindQueueDispatch:      func() Command { return new(QueueDispatch) },
-	KindMarkNotified:       func() Command { return new(MarkNotified) },
-	KindMarkDelivered:      func() Command { return new(MarkDelivered) },
-	KindMarkFailed:         func() Command { return new(MarkFailed) },
-	KindRequestReplay:      func() Command { return new(RequestReplay) },
-	KindCaptureSnapshot:    func() Command { return new(CaptureSnapshot) },
-}
+var commandTypes = func() map[Kind]reflect.Type {
+	types := make(map[Kind]reflect.Type)
+	for _, c := range [...]Command{
+		(*Lead)(nil), (*Renew)(nil), (*Bootstrap)(nil), (*Ingest)(nil), (*Place)(nil), (*Settle)(nil), (*MarkPublished)(nil),
+		(*AddQueue)(nil), (*RemoveQueue)(nil), (*PauseQueue)(nil), (*CancelJob)(nil), (*RemoveJob)(nil), (*RetryJob)(nil),
+		(*MoveDispatch)(nil), (*Observe)(nil), (*RecordWorkerEvents)(nil), (*SetCron)(nil), (*RemoveCron)(nil), (*PauseCron)(nil),
+		(*TickCrons)(nil), (*AdvanceReplay)(nil), (*SetMembers)(nil), (*ChangeMembers)(nil), (*AdvanceMember)(nil),
+		(*CheckConsistency)(nil), (*Hold)(nil), (*Restore)(nil), (*AcquireAuthority)(nil), (*RenewAuthority)(nil),
+		(*QueueDispatch)(nil), (*MarkNotified)(nil), (*MarkDelivered)(nil), (*MarkFailed)(nil), (*RequestReplay)(nil),
+		(*CaptureSnapshot)(nil),
+	} {
+		types[c.Kind()] = reflect.TypeOf(c).Elem()
+	}
+	return types
+}()
 
 // Lead acquires the authority for the Raft leader. It succeeds in a term later
 // than the lease's, after the lease has expired, or for its present owner.

@@ -131,7 +131,7 @@ func (s *crons) put(old, c *cron) {
 	}
 }
 
-func (l *Ledger) setCron(c *SetCron) Result {
+func (c *SetCron) apply(l *Ledger) Result {
 	if err := errors.Join(job.ValidQueue(c.Cron.Name), job.ValidQueue(c.Cron.Queue)); err != nil {
 		return Result{Err: err}
 	}
@@ -158,7 +158,7 @@ func (l *Ledger) setCron(c *SetCron) Result {
 	return Result{}
 }
 
-func (l *Ledger) removeCron(c *RemoveCron) Result {
+func (c *RemoveCron) apply(l *Ledger) Result {
 	old, known := l.crons.byName.Get(c.Name)
 	switch {
 	case !known:
@@ -170,8 +170,8 @@ func (l *Ledger) removeCron(c *RemoveCron) Result {
 	return Result{}
 }
 
-// pauseCron succeeds without a change if the entry is already as requested.
-func (l *Ledger) pauseCron(c *PauseCron) Result {
+// apply succeeds without a change if the entry is already as requested.
+func (c *PauseCron) apply(l *Ledger) Result {
 	old, known := l.crons.byName.Get(c.Name)
 	switch {
 	case !known:
@@ -188,10 +188,14 @@ func (l *Ledger) pauseCron(c *PauseCron) Result {
 	return Result{}
 }
 
-// tickCrons applies ticks one by one, and skips one whose entry now waits for
+// apply applies ticks one by one, and skips one whose entry now waits for
 // another tick. Consuming a tick and setting the next one is a single step, so
 // no tick is applied twice, whichever authority computed it.
-func (l *Ledger) tickCrons(c *TickCrons) Result {
+func (c *TickCrons) apply(l *Ledger) Result {
+	unfinished := func(id job.ID) bool {
+		state, ok := l.State(id)
+		return ok && !state.Ended()
+	}
 	for i := range c.Ticks {
 		t := &c.Ticks[i]
 		old, known := l.crons.byName.Get(t.Name)
@@ -209,7 +213,7 @@ func (l *Ledger) tickCrons(c *TickCrons) Result {
 			if t.Missed > 0 {
 				next.LastUnfired, next.UnfiredFor = t.At, job.ID{}
 			}
-		case old.NoOverlap && l.unfinished(old.LastJob):
+		case old.NoOverlap && unfinished(old.LastJob):
 			next.Skipped++
 			next.LastUnfired, next.UnfiredFor = t.At, old.LastJob
 		default:
@@ -222,23 +226,14 @@ func (l *Ledger) tickCrons(c *TickCrons) Result {
 	return Result{}
 }
 
-// unfinished reports whether the ledger has a job of this id that has not
-// ended.
-func (l *Ledger) unfinished(id job.ID) bool {
-	r := l.jobs.byID[id]
-	return r != nil && !r.state.Ended()
-}
-
 // tickIngested records that a record was ingested, whatever the result. If it
 // belongs to a tick, that tick need not be published any more.
-func (l *Ledger) tickIngested(id job.ID) {
-	old := l.crons.ticks[id]
-	if old == nil {
-		return
+func (s *crons) tickIngested(id job.ID) {
+	if old := s.ticks[id]; old != nil {
+		next := *old
+		next.tick = nil
+		s.put(old, &next)
 	}
-	next := *old
-	next.tick = nil
-	l.crons.put(old, &next)
 }
 
 func (c *cron) view() CronView {
@@ -248,8 +243,8 @@ func (c *cron) view() CronView {
 }
 
 // Cron returns the cron entry of a name.
-func (l *Ledger) Cron(name string) (CronView, bool) {
-	c, ok := l.crons.byName.Get(name)
+func (s *crons) Cron(name string) (CronView, bool) {
+	c, ok := s.byName.Get(name)
 	if !ok {
 		return CronView{}, false
 	}
@@ -258,20 +253,20 @@ func (l *Ledger) Cron(name string) (CronView, bool) {
 
 // Crons yields the cron entries in the order of their names, beginning at from,
 // until yield returns false.
-func (l *Ledger) Crons(from string, yield func(CronView) bool) {
-	l.crons.byName.Ascend(from, func(_ string, c *cron) bool { return yield(c.view()) })
+func (s *crons) Crons(from string, yield func(CronView) bool) {
+	s.byName.Ascend(from, func(_ string, c *cron) bool { return yield(c.view()) })
 }
 
 // DueCrons yields the cron entries that wait for a tick, in the order of their
 // next ticks, until yield returns false.
-func (l *Ledger) DueCrons(yield func(CronView) bool) {
-	l.crons.byTime.Scan(func(due cronDue) bool { return yield(due.c.view()) })
+func (s *crons) DueCrons(yield func(CronView) bool) {
+	s.byTime.Scan(func(due cronDue) bool { return yield(due.c.view()) })
 }
 
 // Ticks yields the ticks whose jobs are not known to be in a lane, in no
 // particular order. It must not be called on a copy.
-func (l *Ledger) Ticks(yield func(Tick)) {
-	for _, c := range l.crons.ticks {
+func (s *crons) Ticks(yield func(Tick)) {
+	for _, c := range s.ticks {
 		yield(*c.tick)
 	}
 }

@@ -86,12 +86,23 @@ func (d *decisions) trim(before int64) {
 
 // Decision returns what became of the record with guards at position p. ok is
 // false if there was no such record or its decision is no longer kept.
-func (l *Ledger) Decision(p job.Position) (r Decision, ok bool) {
-	n, ok := l.decisions.byPosition[p]
+func (d *decisions) Decision(p job.Position) (r Decision, ok bool) {
+	n, ok := d.byPosition[p]
 	if !ok {
 		return Decision{}, false
 	}
-	return l.decisions.list[n-l.decisions.first].Decision, true
+	return d.list[n-d.first].Decision, true
+}
+
+// LastDecision returns the last decision about records of an id, and when it
+// was made. ok is false if there was none or it is no longer kept.
+func (d *decisions) LastDecision(id job.ID) (r Decision, at time.Time, ok bool) {
+	n, ok := d.byID[id]
+	if !ok {
+		return Decision{}, time.Time{}, false
+	}
+	found := &d.list[n-d.first]
+	return found.Decision, time.Unix(0, found.at).UTC(), true
 }
 
 func (e *encoder) guards(l *Ledger) {

@@ -16,18 +16,31 @@ type Settled struct {
 	RunAt     time.Time // when the job is due again, or was due
 }
 
-// place applies placements. A placement is skipped if the job's state, a pause
-// or a limit no longer permits it.
-func (l *Ledger) place(c *Place) Result {
+// dispatches is the state of all jobs, and the rules by which their dispatches
+// are placed and settled.
+type dispatches struct {
+	entry
+	jobs
+	guards
+	outbox
+	stale uint64 // number of outcomes for dispatches that were not current
+}
+
+// Stale returns how many outcomes were for a dispatch that was not current.
+func (d *dispatches) Stale() uint64 { return d.stale }
+
+func (c *Place) apply(l *Ledger) Result {
 	placed := make([]bool, len(c.Placements))
 	for i := range c.Placements {
-		placed[i] = l.placeOne(&c.Placements[i])
+		placed[i] = l.place(&c.Placements[i])
 	}
 	return Result{Placed: placed}
 }
 
-func (l *Ledger) placeOne(p *Placement) bool {
-	r := l.jobs.byID[p.Job]
+// place applies a placement, unless the job's state, a pause or a limit no
+// longer permits it.
+func (d *dispatches) place(p *Placement) bool {
+	r := d.jobs.byID[p.Job]
 	if r == nil || r.state != job.Waiting || r.n != p.N || r.queue.paused || r.queue.limitReached() {
 		return false
 	}
@@ -35,82 +48,73 @@ func (l *Ledger) placeOne(p *Placement) bool {
 	next.state = job.Active
 	next.attempt++
 	next.run = &run{
-		executor: l.jobs.internExecutor(executor{node: p.Node, channel: p.Channel, incarnation: p.Incarnation}),
-		fence:    l.fence(), epoch: l.authority.epoch, started: l.now,
+		executor: d.internExecutor(executor{node: p.Node, channel: p.Channel, incarnation: p.Incarnation}),
+		fence:    d.fence(), epoch: d.epoch, started: d.now,
 	}
 	if r.run != nil {
 		next.run.failure = r.run.failure
 	}
-	l.store(r, &next)
-	l.releaseDebounce(r)
-	l.outbox.emit(Event{Kind: DispatchNotified, Job: r.id, N: r.n, A: next.run.channel, B: r.queue.name})
-	l.outbox.emit(Event{Kind: WorkerAssigned, Job: r.id, N: r.n, A: next.run.channel, B: r.queue.name})
+	d.store(r, &next)
+	d.releaseDebounce(r)
+	d.emitDispatch(r, DispatchNotified, next.run.channel)
+	d.emitDispatch(r, WorkerAssigned, next.run.channel)
 	return true
 }
 
-// releaseDebounce releases the debounce key of a job that starts or will never
-// start.
-func (l *Ledger) releaseDebounce(r *storedJob) {
-	if r.flags&guarded != 0 {
-		l.guards.release(r.id, true)
-	}
-}
-
-func (l *Ledger) settle(c *Settle) Result {
+func (c *Settle) apply(l *Ledger) Result {
 	settled := make([]Settled, len(c.Settlements))
 	for i := range c.Settlements {
-		settled[i] = l.settleDispatch(&c.Settlements[i])
+		settled[i] = l.settle(&c.Settlements[i])
 	}
 	return Result{Settled: settled}
 }
 
-// settleDispatch ends a dispatch and applies the verdict to its job.
-func (l *Ledger) settleDispatch(e *Settlement) Settled {
-	r := l.jobs.byID[e.Job]
+// settle ends a dispatch and applies the verdict to its job.
+func (d *dispatches) settle(e *Settlement) Settled {
+	r := d.jobs.byID[e.Job]
 	if r == nil || r.n != e.N || r.state != job.Active {
-		return l.settleStale(r, e)
+		return d.settleStale(r, e)
 	}
 	if e.Node != "" && (e.Node != r.run.node || e.Incarnation != r.run.incarnation) {
-		l.stale++ // the worker has moved to another node and continues there
+		d.stale++ // the worker has moved to another node and continues there
 		return Settled{Stale: true, State: r.state, RunAt: time.Unix(0, r.due)}
 	}
 	next := *r
 	if e.Next == job.NextDone {
-		l.complete(r, &next, e)
+		d.complete(r, &next, e)
 		return Settled{State: next.state, RunAt: time.Unix(0, next.due)}
 	}
 	last := *r.run
 	next.run = &last
-	last.failure = l.jobs.failure(e.Reason, e.Fault)
+	last.failure = d.failure(e.Reason, e.Fault)
 	if r.flags&cancelling != 0 {
 		e = &Settlement{Job: e.Job, N: e.N, Next: job.NextDead, Reason: job.ReasonCancelled, Fault: e.Fault}
 	}
-	l.emitFailed(r, e.Reason)
+	d.emitDispatch(r, DispatchFailed, e.Reason)
 	if e.Next == job.NextDead {
-		l.fail(r, &next, e.Reason, e.Fault)
+		d.fail(r, &next, e.Reason, e.Fault)
 	} else {
-		l.reschedule(r, &next, e)
+		d.reschedule(r, &next, e)
 	}
 	return Settled{State: next.state, RunAt: time.Unix(0, next.due)}
 }
 
 // complete ends a job successfully. Without a result the job keeps its last run
 // as it is.
-func (l *Ledger) complete(r, next *storedJob, e *Settlement) {
-	l.outbox.emit(Event{Kind: DispatchDelivered, Job: r.id, N: r.n, B: r.queue.name})
-	l.counts.Delivered++
-	next.state, next.due, next.flags = job.Completed, l.now, r.flags&guarded
+func (d *dispatches) complete(r, next *storedJob, e *Settlement) {
+	d.emitDispatch(r, DispatchDelivered, "")
+	next.state, next.due, next.flags = job.Completed, d.now, r.flags&guarded
 	if len(e.Result.Data) > 0 || e.Blob != nil {
 		last := *r.run
-		last.result = l.outbox.addResult(ResultItem{Job: r.id, N: r.n, Queue: r.queue.name, Value: e.Result, Blob: e.Blob})
+		last.result = d.addResult(ResultItem{Job: r.id, N: r.n, Queue: r.queue.name, Value: e.Result, Blob: e.Blob})
 		next.run = &last
 	}
-	l.store(r, next)
+	d.store(r, next)
 }
 
 // settleStale answers an outcome that is not of a current dispatch: a repeated
 // one, or one of a dispatch that was given up. r is nil for an unknown job.
-func (l *Ledger) settleStale(r *storedJob, e *Settlement) Settled {
+func (d *dispatches) settleStale(r *storedJob, e *Settlement) Settled {
 	view := Settled{Stale: true}
 	if r != nil {
 		view.State, view.RunAt = r.state, time.Unix(0, r.due)
@@ -118,14 +122,14 @@ func (l *Ledger) settleStale(r *storedJob, e *Settlement) Settled {
 		view.Stale = !view.Duplicate
 	}
 	if view.Stale {
-		l.stale++
+		d.stale++
 	}
 	return view
 }
 
 // reschedule makes the job waiting or delayed for another dispatch. An attempt
 // that is given back does not count.
-func (l *Ledger) reschedule(r, next *storedJob, e *Settlement) {
+func (d *dispatches) reschedule(r, next *storedJob, e *Settlement) {
 	next.flags &^= redelivered | moved
 	if e.Next == job.NextGiveBack {
 		next.attempt--
@@ -134,29 +138,68 @@ func (l *Ledger) reschedule(r, next *storedJob, e *Settlement) {
 			next.losses++
 		}
 	}
-	next.due = l.now
-	if at := e.At.UnixNano(); !e.At.IsZero() && at > l.now {
+	next.due = d.now
+	if at := e.At.UnixNano(); !e.At.IsZero() && at > d.now {
 		next.due, next.state = at, job.Delayed
-		l.store(r, next)
+		d.store(r, next)
 		return
 	}
-	l.enqueue(r, next)
+	d.enqueue(r, next)
+}
+
+// enqueue makes a job waiting under a new dispatch number. next must not be in
+// any index yet; old is its stored form, nil for a new job.
+func (d *dispatches) enqueue(old, next *storedJob) {
+	next.state = job.Waiting
+	next.n++
+	d.store(old, next)
+	d.emitDispatch(next, DispatchQueued, target(next))
+}
+
+// promote makes delayed jobs waiting that are due, at most maxPromotions at a
+// time.
+func (d *dispatches) promote() {
+	for range maxPromotions {
+		item, ok := d.jobs.due.Min()
+		if !ok || item.at > d.now {
+			return
+		}
+		next := *item.r
+		d.enqueue(item.r, &next)
+	}
 }
 
 // fail ends a job with a failure, and adds a dead letter.
-func (l *Ledger) fail(r, next *storedJob, reason string, fault *job.Fault) {
+func (d *dispatches) fail(r, next *storedJob, reason string, fault *job.Fault) {
 	if next.run == nil {
 		next.run = &run{executor: noExecutor}
 	}
-	next.run.failure = l.jobs.failure(reason, fault)
-	next.state, next.due, next.flags = job.Failed, l.now, r.flags&guarded
-	l.store(r, next)
-	l.emitDeadLetter(next, reason, fault)
+	next.run.failure = d.failure(reason, fault)
+	next.state, next.due, next.flags = job.Failed, d.now, r.flags&guarded
+	d.store(r, next)
+	d.addDeadLetter(next, reason, fault)
 }
 
-func (l *Ledger) emitFailed(r *storedJob, reason string) {
-	l.outbox.emit(Event{Kind: DispatchFailed, Job: r.id, N: r.n, A: reason, B: r.queue.name})
-	l.counts.Failed++
+// drop removes a job and remembers its id as forgotten.
+func (d *dispatches) drop(r *storedJob) {
+	d.unindex(r)
+	if r.flags&guarded != 0 {
+		d.release(r.id, false)
+	}
+	delete(d.jobs.byID, r.id)
+	d.jobs.forgotten.add(r.id, d.now)
+}
+
+// prune removes old finished jobs and ids, a bounded number of each.
+func (d *dispatches) prune() {
+	for range maxPruned {
+		oldest, ok := d.jobs.ended.Min()
+		if !ok || d.jobs.ended.Len() <= MaxFinished && d.now-oldest.at < int64(FinishedRetention) {
+			break
+		}
+		d.drop(oldest.r)
+	}
+	d.jobs.forgotten.trim(d.now-int64(DedupeHorizon), MaxDedupeIDs)
 }
 
 // maxReason is how many bytes of a reason the ledger keeps with a job. The
@@ -175,28 +218,25 @@ func truncate(reason string) string {
 	return strings.Clone(reason[:end])
 }
 
-// move moves a running dispatch to the node to which its worker has
-// reconnected.
-func (l *Ledger) move(c *MoveDispatch) Result {
+func (c *MoveDispatch) apply(l *Ledger) Result {
 	r := l.jobs.byID[c.Job]
 	if r == nil || r.n != c.N || r.state != job.Active {
 		return Result{Err: job.ErrLeaseLost}
 	}
 	next := *r
 	run := *r.run
-	run.executor = l.jobs.internExecutor(executor{node: c.Node, channel: c.Channel, incarnation: c.Incarnation})
+	run.executor = l.internExecutor(executor{node: c.Node, channel: c.Channel, incarnation: c.Incarnation})
 	if *run.executor == *r.run.executor { // the command is repeated
 		return Result{State: job.Active}
 	}
 	next.run = &run
 	next.flags |= moved
 	l.store(r, &next)
-	l.outbox.emit(Event{Kind: WorkerRecovered, A: run.channel, B: job.RecoveredResumed})
+	l.emit(Event{Kind: WorkerRecovered, A: run.channel, B: job.RecoveredResumed})
 	return Result{State: job.Active}
 }
 
-// cancel ends a job that is not active, and marks an active one to be recalled.
-func (l *Ledger) cancel(c *CancelJob) Result {
+func (c *CancelJob) apply(l *Ledger) Result {
 	r := l.jobs.byID[c.Job]
 	switch {
 	case r == nil:
@@ -230,7 +270,7 @@ func (l *Ledger) cancel(c *CancelJob) Result {
 	return Result{State: job.Failed}
 }
 
-func (l *Ledger) remove(c *RemoveJob) Result {
+func (c *RemoveJob) apply(l *Ledger) Result {
 	r := l.jobs.byID[c.Job]
 	switch {
 	case r == nil:
@@ -244,7 +284,7 @@ func (l *Ledger) remove(c *RemoveJob) Result {
 	return Result{State: r.state}
 }
 
-func (l *Ledger) retry(c *RetryJob) Result {
+func (c *RetryJob) apply(l *Ledger) Result {
 	r := l.jobs.byID[c.Job]
 	switch {
 	case r == nil:

@@ -28,9 +28,9 @@ func (l *Ledger) Encode(w io.Writer) error {
 	e.bytes(l.secret)
 	e.uint(uint64(len(l.lanes)))
 	for _, ln := range l.lanes {
-		e.text(ln.identity)
-		e.uint(ln.cursor)
-		e.id(ln.lastID)
+		e.text(ln.Identity)
+		e.uint(ln.Cursor)
+		e.id(ln.LastID)
 	}
 	e.bool(l.streamsCreated)
 	e.replay(&l.replay)
@@ -183,7 +183,7 @@ func Decode(r io.Reader) (*Ledger, error) {
 		until: d.int(), epoch: d.uint(), term: d.uint(), member: d.bool(),
 	}
 	l.secret = d.bytes()
-	d.repeat(func() { l.lanes = append(l.lanes, lane{identity: d.text(), cursor: d.uint(), lastID: d.id()}) })
+	d.repeat(func() { l.lanes = append(l.lanes, LaneCursor{Identity: d.text(), Cursor: d.uint(), LastID: d.id()}) })
 	l.streamsCreated = d.bool()
 	d.replay(&l.replay)
 	l.lastIngested = d.id()
@@ -218,6 +218,12 @@ func (d *decoder) queues(l *Ledger) {
 				d.fail(errCorrupt)
 			default:
 				l.store(nil, r)
+			}
+			switch r.state {
+			case job.Waiting:
+				l.counts.Pending++
+			case job.Active:
+				l.counts.Notified++
 			}
 		})
 	})

@@ -93,18 +93,6 @@ func (e *Event) Queue() string {
 	return e.B
 }
 
-// RequestID returns the request id of the dispatch that the event is about, or
-// "" if it is not about one.
-func (e *Event) RequestID() string {
-	if e.Extra != nil && e.Extra.Request != "" {
-		return e.Extra.Request
-	}
-	if e.N == 0 {
-		return ""
-	}
-	return job.RequestID(e.Job, e.N)
-}
-
 // JSON returns the event in the contract's form.
 func (e *Event) JSON() []byte { return e.append(nil, 0, time.Time{}) }
 

@@ -27,17 +27,17 @@ type JobDiagnosis struct {
 
 // Diagnose returns the diagnosis of a job; ok is false if the ledger has no
 // such job.
-func (l *Ledger) Diagnose(id job.ID) (p JobDiagnosis, ok bool) {
-	r := l.jobs.byID[id]
+func (d *dispatches) Diagnose(id job.ID) (p JobDiagnosis, ok bool) {
+	r := d.jobs.byID[id]
 	if r == nil {
 		return JobDiagnosis{}, false
 	}
 	p = JobDiagnosis{
 		QueueView: r.queue.view(), LimitReached: r.queue.limitReached(), Due: time.Unix(0, r.due).UTC(),
-		Redelivered: r.flags&redelivered != 0, Debounced: l.guards.holdsDebounce(r),
+		Redelivered: r.flags&redelivered != 0, Debounced: d.holdsDebounce(r),
 	}
 	p.View, p.Result = r.view()
-	p.PausedSince, _ = l.PausedSince(r.queue.name)
+	p.PausedSince, _ = d.PausedSince(r.queue.name)
 	if o := r.options; o != nil && o.runAt != 0 {
 		p.RequestedAt = time.Unix(0, o.runAt).UTC()
 	}
@@ -53,8 +53,8 @@ func (l *Ledger) Diagnose(id job.ID) (p JobDiagnosis, ok bool) {
 }
 
 // PausedSince returns when a queue was paused; ok is false if it is not paused.
-func (l *Ledger) PausedSince(queue string) (at time.Time, ok bool) {
-	if q := l.queues.get(queue); q != nil && q.paused {
+func (qs *queues) PausedSince(queue string) (at time.Time, ok bool) {
+	if q := qs.get(queue); q != nil && q.paused {
 		return time.Unix(0, q.pausedAt).UTC(), true
 	}
 	return time.Time{}, false
@@ -100,8 +100,8 @@ func (wl *waitlist) rank(item orderItem) int {
 // ActiveInQueue returns up to limit active jobs of a queue, in the order in
 // which they were placed. Its cost grows with the number of active jobs of all
 // queues.
-func (l *Ledger) ActiveInQueue(queue string, limit int) (dispatches []ActiveDispatch) {
-	q := l.queues.get(queue)
+func (j *jobs) ActiveInQueue(queue string, limit int) (dispatches []ActiveDispatch) {
+	q := j.queues.get(queue)
 	if q == nil || limit <= 0 {
 		return nil
 	}
@@ -109,7 +109,7 @@ func (l *Ledger) ActiveInQueue(queue string, limit int) (dispatches []ActiveDisp
 	if limit == 0 {
 		return nil
 	}
-	l.jobs.active.Scan(func(item orderItem) bool {
+	j.active.Scan(func(item orderItem) bool {
 		if item.r.queue.name == queue {
 			dispatches = append(dispatches, item.r.activeDispatch())
 		}
@@ -127,8 +127,8 @@ type WaitlistHead struct {
 
 // WaitlistHeads returns the heads of up to limit waitlists of a queue that are
 // not empty, in the order of their classes.
-func (l *Ledger) WaitlistHeads(queue string, limit int) (heads []WaitlistHead) {
-	q := l.queues.get(queue)
+func (qs *queues) WaitlistHeads(queue string, limit int) (heads []WaitlistHead) {
+	q := qs.get(queue)
 	if q == nil {
 		return nil
 	}
@@ -142,8 +142,8 @@ func (l *Ledger) WaitlistHeads(queue string, limit int) (heads []WaitlistHead) {
 }
 
 // OldestWaitingJob returns the waiting job of a queue that was accepted first.
-func (l *Ledger) OldestWaitingJob(queue string) (w WaitingJob, ok bool) {
-	if q := l.queues.get(queue); q != nil {
+func (qs *queues) OldestWaitingJob(queue string) (w WaitingJob, ok bool) {
+	if q := qs.get(queue); q != nil {
 		q.byAcceptance(func(r *storedJob) bool {
 			w, ok = r.waitingJob(), true
 			return false
@@ -160,13 +160,13 @@ const maxDueScan = 2000
 // jobs of other queues are due before it, ok is false and none of the queue's
 // jobs is due before notBefore. If the queue has no delayed job, ok is false
 // and notBefore is zero.
-func (l *Ledger) NextDelayed(queue string) (id job.ID, at, notBefore time.Time, ok bool) {
-	q := l.queues.get(queue)
+func (j *jobs) NextDelayed(queue string) (id job.ID, at, notBefore time.Time, ok bool) {
+	q := j.queues.get(queue)
 	if q == nil || q.counts[job.Delayed] == 0 {
 		return id, at, notBefore, false
 	}
 	looked := 0
-	l.jobs.due.Scan(func(item timeItem) bool {
+	j.due.Scan(func(item timeItem) bool {
 		if ok = item.r.queue.name == queue; ok {
 			id, at = item.r.id, time.Unix(0, item.at).UTC()
 			return false
@@ -184,33 +184,4 @@ func (l *Ledger) NextDelayed(queue string) (id job.ID, at, notBefore time.Time, 
 		})
 	}
 	return id, at, notBefore, ok
-}
-
-// LastDecision returns the last decision about records of an id, and when it
-// was made. ok is false if there was none or it is no longer kept.
-func (l *Ledger) LastDecision(id job.ID) (r Decision, at time.Time, ok bool) {
-	n, ok := l.decisions.byID[id]
-	if !ok {
-		return Decision{}, time.Time{}, false
-	}
-	found := &l.decisions.list[n-l.decisions.first]
-	return found.Decision, time.Unix(0, found.at).UTC(), true
-}
-
-// UnpublishedEvents returns those events of a job that are not yet known to be
-// published, as lines of history. It examines at most limit events of the
-// outbox; complete is false if there are more.
-func (l *Ledger) UnpublishedEvents(id job.ID, limit int) (lines [][]byte, complete bool) {
-	complete = true
-	l.EventsAfter(l.outbox.published, func(number uint64, at time.Time, e *Event) bool {
-		if limit--; limit < 0 {
-			complete = false
-			return false
-		}
-		if e.N > 0 && e.Job == id {
-			lines = append(lines, e.AppendLine(nil, number, at))
-		}
-		return true
-	})
-	return lines, complete
 }

@@ -56,6 +56,7 @@ type externalDispatch struct {
 	queued, ended     int64
 }
 
+// externalStates are in the order of the events from DispatchQueued on.
 var externalStates = [...]string{"pending", "notified", "delivered", "failed"}
 
 const (
@@ -95,29 +96,21 @@ func (e *external) prune(cutoff int64) {
 	}
 }
 
-func (l *Ledger) applyContract(at Stamp, c Command) Result {
-	switch c := c.(type) {
-	case *AcquireAuthority:
-		return l.acquire(at, c)
-	case *RenewAuthority:
-		return l.renewAuthority(c)
-	case *QueueDispatch:
-		return l.queueDispatch(c)
-	case *MarkNotified:
-		return l.mark(c.RequestID, externalNotified, c.Channel)
-	case *MarkDelivered:
-		return l.mark(c.RequestID, externalDelivered, "")
-	case *MarkFailed:
-		return l.mark(c.RequestID, externalFailed, c.Reason)
-	case *RequestReplay:
-		return l.requestReplay(c)
-	case *CaptureSnapshot:
-		return l.respond(Event{Kind: SnapshotCaptured})
-	}
-	return Result{Err: ErrUnknownKind}
+func (c *MarkNotified) apply(l *Ledger) Result {
+	return l.mark(c.RequestID, externalNotified, c.Channel)
 }
 
-func (l *Ledger) queueDispatch(c *QueueDispatch) Result {
+func (c *MarkDelivered) apply(l *Ledger) Result {
+	return l.mark(c.RequestID, externalDelivered, "")
+}
+
+func (c *MarkFailed) apply(l *Ledger) Result {
+	return l.mark(c.RequestID, externalFailed, c.Reason)
+}
+
+func (c *CaptureSnapshot) apply(l *Ledger) Result { return l.respond(Event{Kind: SnapshotCaptured}) }
+
+func (c *QueueDispatch) apply(l *Ledger) Result {
 	queued := Event{Kind: DispatchQueued, A: c.Target, Extra: &Extra{Request: c.RequestID, Metadata: c.Metadata}}
 	if r, ok := l.external.byID.Get(c.RequestID); ok {
 		if r.target == c.Target && equalJSON(r.metadata, c.Metadata) {
@@ -134,7 +127,6 @@ func (l *Ledger) queueDispatch(c *QueueDispatch) Result {
 	}
 	l.external.byID.Set(c.RequestID, &externalDispatch{requestID: c.RequestID, target: c.Target, metadata: c.Metadata, queued: l.now})
 	l.external.unfinished++
-	l.counts.Pending++
 	return l.respond(queued)
 }
 
@@ -157,19 +149,14 @@ func equalJSON(a, b json.RawMessage) bool {
 	return err == nil && reflect.DeepEqual(x, y)
 }
 
-// isJobDispatch reports whether a request id names a dispatch of a known job.
-func (l *Ledger) isJobDispatch(request string) bool {
-	id, _, ok := job.ParseRequestID(request)
-	return ok && (l.jobs.byID[id] != nil || l.jobs.forgotten.has(id))
-}
-
 // mark moves an external dispatch to another state. A pending one that fails
 // passes through notified with the channel "none", so that every dispatch has
 // the contract's order of events.
 func (l *Ledger) mark(request string, to uint8, text string) Result {
 	r, ok := l.external.byID.Get(request)
 	if !ok {
-		if l.isJobDispatch(request) {
+		id, _, ok := job.ParseRequestID(request)
+		if _, known := l.Known(id); ok && known {
 			return Result{Err: &JobDispatchError{RequestID: request}}
 		}
 		return Result{Err: &NotFoundError{RequestID: request}}
@@ -191,26 +178,11 @@ func (l *Ledger) mark(request string, to uint8, text string) Result {
 func (l *Ledger) transition(r *externalDispatch, to uint8, text string) Result {
 	next := *r
 	next.state, next.reason = to, text
-	e := Event{A: text, Extra: &Extra{Request: r.requestID}}
-	switch to {
-	case externalNotified:
-		e.Kind = DispatchNotified
-		l.counts.Pending--
-		l.counts.Notified++
-	case externalDelivered:
-		e.Kind = DispatchDelivered
-		l.counts.Notified--
-		l.counts.Delivered++
-	case externalFailed:
-		e.Kind = DispatchFailed
-		l.counts.Notified--
-		l.counts.Failed++
-	}
 	if to != externalNotified {
 		next.ended = l.now
 		l.external.unfinished--
 		l.external.finished.Set(externalFinish{l.now, r.requestID})
 	}
 	l.external.byID.Set(r.requestID, &next)
-	return l.respond(e)
+	return l.respond(Event{Kind: DispatchQueued + EventKind(to), A: text, Extra: &Extra{Request: r.requestID}})
 }

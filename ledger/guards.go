@@ -123,102 +123,104 @@ func (g *guards) expire(now int64) {
 	}
 }
 
-// holdGuards holds the keys of a job that was created or replaced. A unique key
+// releaseDebounce releases the debounce key of a job that starts or will never
+// start.
+func (g *guards) releaseDebounce(r *storedJob) {
+	if r.flags&guarded != 0 {
+		g.release(r.id, true)
+	}
+}
+
+// holdFor holds the keys of a job that was created or replaced. A unique key
 // is held at least until the job is due.
-func (l *Ledger) holdGuards(r *storedJob, g *job.Guards) {
-	if g.Unique.IsSet() {
-		l.guards.hold(&heldKey{key: g.Unique.Key, job: r.id, until: max(l.now+int64(g.Unique.TTL), r.due)})
+func (g *guards) holdFor(r *storedJob, want *job.Guards, now int64) {
+	if want.Unique.IsSet() {
+		g.hold(&heldKey{key: want.Unique.Key, job: r.id, until: max(now+int64(want.Unique.TTL), r.due)})
 	}
-	if g.Rate.IsSet() {
-		l.guards.hold(&heldKey{key: g.Rate.Key, until: l.now + int64(g.Rate.TTL), rate: true})
+	if want.Rate.IsSet() {
+		g.hold(&heldKey{key: want.Rate.Key, until: now + int64(want.Rate.TTL), rate: true})
 	}
-	if g.Debounce.IsSet() {
-		l.guards.hold(&heldKey{key: g.Debounce.Key, job: r.id, until: untilStart})
+	if want.Debounce.IsSet() {
+		g.hold(&heldKey{key: want.Debounce.Key, job: r.id, until: untilStart})
 	}
 }
 
 // ingestGuarded ingests a record with guards, and keeps the decision for the
 // client that waits for it.
-func (l *Ledger) ingestGuarded(j *job.Job, identity string, createQueues bool) Ingested {
+func (in *ingestion) ingestGuarded(j *job.Job, identity string, createQueues bool) Ingested {
 	if window := j.Guards.Debounce.TTL; window > 0 {
 		later := *j
-		later.RunAt = l.Now().Add(window)
+		later.RunAt = in.Now().Add(window)
 		j = &later
 	}
-	r := l.decide(j, identity, createQueues)
-	l.decisions.add(decisionEntry{at: l.now, position: j.Position, id: j.ID, accepted: j.Accepted.UnixNano(), Decision: r})
+	r := in.decide(j, identity, createQueues)
+	in.decisions.add(decisionEntry{at: in.now, position: j.Position, id: j.ID, accepted: j.Accepted.UnixNano(), Decision: r})
 	return r.Ingested
 }
 
 // decide determines what a record with guards becomes, and carries that out.
-func (l *Ledger) decide(j *job.Job, identity string, createQueues bool) Decision {
-	if known := l.jobs.byID[j.ID]; known != nil || l.jobs.forgotten.has(j.ID) {
-		return l.decideUnguarded(j, identity, createQueues)
+func (in *ingestion) decide(j *job.Job, identity string, createQueues bool) Decision {
+	if known := in.jobs.byID[j.ID]; known != nil || in.jobs.forgotten.has(j.ID) {
+		return in.decideUnguarded(j, identity, createQueues)
 	}
-	if r, ok := l.decisions.forDuplicate(j); ok {
+	if r, ok := in.forDuplicate(j); ok {
 		return r
 	}
-	merge := l.debounceTarget(j.Guards.Debounce)
-	if h := l.guards.holder(j.Guards.Unique, l.now); h != nil && (merge == nil || h.job != merge.id) {
-		return Decision{Ingested: IngestedDuplicate, Job: h.job, Queue: l.jobs.byID[h.job].queue.name}
+	var merge *storedJob // the job that the record replaces: one that has not started
+	if h := in.holder(j.Guards.Debounce, in.now); h != nil {
+		merge = in.jobs.byID[h.job]
 	}
-	if h := l.guards.holder(j.Guards.Rate, l.now); h != nil {
-		l.emitRateLimited(j, identity)
-		return Decision{Ingested: IngestedRateLimited, RetryAfter: time.Duration(h.until - l.now)}
+	if h := in.holder(j.Guards.Unique, in.now); h != nil && (merge == nil || h.job != merge.id) {
+		return Decision{Ingested: IngestedDuplicate, Job: h.job, Queue: in.jobs.byID[h.job].queue.name}
 	}
-	if l.guards.full(j.Guards) {
-		l.rejectJob(j, identity, ReasonKeysFull)
+	if h := in.holder(j.Guards.Rate, in.now); h != nil {
+		in.emitRateLimited(j, identity)
+		return Decision{Ingested: IngestedRateLimited, RetryAfter: time.Duration(h.until - in.now)}
+	}
+	if in.full(j.Guards) {
+		in.rejectJob(j, identity, ReasonKeysFull)
 		return Decision{Ingested: IngestedKeysFull, Reason: ReasonKeysFull}
 	}
 	if merge != nil && merge.queue.name != j.Queue {
 		reason := "debounce_conflict: the key is held by a job of queue " + merge.queue.name
-		l.rejectJob(j, identity, reason)
+		in.rejectJob(j, identity, reason)
 		return Decision{Ingested: IngestedRejected, Reason: reason}
 	}
 	if merge != nil {
-		if err := l.checkRunnerLimit(merge.queue, j.Function); err != nil {
-			l.rejectJob(j, identity, err.Error())
+		if err := in.checkRunnerLimit(merge.queue, j.Function); err != nil {
+			in.rejectJob(j, identity, err.Error())
 			return Decision{Ingested: IngestedKeysFull, Reason: err.Error()}
 		}
-		l.debounceInto(merge, j)
+		in.debounceInto(merge, j)
 		return Decision{Ingested: IngestedDebounced, Job: merge.id, Queue: j.Queue}
 	}
-	r := l.decideUnguarded(j, identity, createQueues)
-	if made := l.jobs.byID[j.ID]; made != nil {
-		l.holdGuards(made, j.Guards)
+	r := in.decideUnguarded(j, identity, createQueues)
+	if made := in.jobs.byID[j.ID]; made != nil {
+		in.holdFor(made, j.Guards, in.now)
 	}
 	return r
 }
 
 // decideUnguarded ingests a record regardless of its guards.
-func (l *Ledger) decideUnguarded(j *job.Job, identity string, createQueues bool) Decision {
-	ingested, reason := l.addJob(j, identity, createQueues)
+func (in *ingestion) decideUnguarded(j *job.Job, identity string, createQueues bool) Decision {
+	ingested, reason := in.addJob(j, identity, createQueues)
 	if reason != "" {
 		return Decision{Ingested: ingested, Reason: reason}
 	}
 	return Decision{Ingested: ingested, Job: j.ID, Queue: j.Queue}
 }
 
-// debounceTarget returns the job that a record with guard g replaces: the one
-// that holds the key, which has not started.
-func (l *Ledger) debounceTarget(g job.Guard) *storedJob {
-	if h := l.guards.holder(g, l.now); h != nil {
-		return l.jobs.byID[h.job]
-	}
-	return nil
-}
-
 // debounceInto replaces what a job that has not started asks for by what a
 // newer record asks for. The job keeps its id and the time it was accepted.
-func (l *Ledger) debounceInto(old *storedJob, j *job.Job) {
-	next := l.newStoredJob(j, old.queue)
+func (in *ingestion) debounceInto(old *storedJob, j *job.Job) {
+	next := in.newStoredJob(j, old.queue)
 	next.id, next.accepted, next.n, next.state = old.id, old.accepted, old.n, job.Delayed
 	if old.state == job.Waiting {
-		l.emitUnstartedFailure(old, reasonDebounced)
+		in.emitUnstartedFailure(old, reasonDebounced)
 	}
-	l.store(old, next)
-	l.guards.release(next.id, false)
-	l.holdGuards(next, j.Guards)
+	in.store(old, next)
+	in.release(next.id, false)
+	in.holdFor(next, j.Guards, in.now)
 }
 
 // Reasons of dispatches that never started, as written to history.
@@ -231,20 +233,20 @@ const (
 // emitRateLimited emits the events of a record that a rate limit refused. They
 // carry the id of the record's position, because its own id may still become a
 // job.
-func (l *Ledger) emitRateLimited(j *job.Job, identity string) {
+func (in *ingestion) emitRateLimited(j *job.Job, identity string) {
 	r := &storedJob{
 		id:    job.RecordID(identity, j.Position.Seq, j.Accepted),
 		queue: &queue{name: j.Queue}, function: j.Function, n: 1,
 	}
-	l.outbox.emit(Event{Kind: DispatchQueued, Job: r.id, N: 1, A: target(r), B: j.Queue})
-	l.emitUnstartedFailure(r, reasonRateLimited)
+	in.emitDispatch(r, DispatchQueued, target(r))
+	in.emitUnstartedFailure(r, reasonRateLimited)
 }
 
 // HeldKeys returns how many guard keys are held, at most [MaxHeldKeys].
-func (l *Ledger) HeldKeys() int { return l.guards.byTime.Len() }
+func (g *guards) HeldKeys() int { return g.byTime.Len() }
 
 // GuardsBlock reports whether a job with these guards would be refused now, or
 // would not start immediately.
-func (l *Ledger) GuardsBlock(g *job.Guards) bool {
-	return g.Debounce.IsSet() || l.guards.holder(g.Unique, l.now) != nil || l.guards.holder(g.Rate, l.now) != nil
+func (d *dispatches) GuardsBlock(g *job.Guards) bool {
+	return g.Debounce.IsSet() || d.holder(g.Unique, d.now) != nil || d.holder(g.Rate, d.now) != nil
 }

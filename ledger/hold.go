@@ -29,9 +29,9 @@ type hold struct {
 	until  int64 // unix nanoseconds
 }
 
-// applyHold grants the hold to one holder at a time. The hold is in the ledger,
+// apply grants the hold to one holder at a time. The hold is in the ledger,
 // so that a new authority respects it, and it expires by itself.
-func (l *Ledger) applyHold(c *Hold) Result {
+func (c *Hold) apply(l *Ledger) Result {
 	if holder, until := l.Holder(); holder != "" && holder != c.Holder {
 		return Result{Err: fmt.Errorf("%w, by %s; its hold expires at %s unless renewed", ErrBackupRunning, holder, FormatTime(until))}
 	}

@@ -16,8 +16,8 @@ import (
 type eventChecker struct {
 	events     uint64 // number of the last one seen
 	dispatches map[string]EventKind
-	counts     Counts // computed from events alone
-	owner      string // computed from events alone
+	counts     SnapshotBacklog // computed from events alone
+	owner      string          // computed from events alone
 	epoch      uint64
 	stalled    map[string]bool // by worker; names are unique in these tests
 }
@@ -57,8 +57,8 @@ func (w *eventChecker) observe(l *Ledger) (err error) {
 	switch {
 	case w.events != l.LastEvent():
 		return fmt.Errorf("%d events seen, %d counted", w.events, l.LastEvent())
-	case w.counts != l.Counts():
-		return fmt.Errorf("events give %+v, the ledger counts %+v", w.counts, l.Counts())
+	case w.counts != l.counts:
+		return fmt.Errorf("events give %+v, the ledger counts %+v", w.counts, l.counts)
 	case w.owner != a.Owner:
 		return fmt.Errorf("events give authority %q, the ledger %q", w.owner, a.Owner)
 	case a.Epoch < w.epoch:
@@ -102,7 +102,10 @@ func (w *eventChecker) apply(e *Event) error {
 	if !isStep {
 		return nil
 	}
-	id := e.RequestID()
+	id := job.RequestID(e.Job, e.N)
+	if e.Extra != nil && e.Extra.Request != "" {
+		id = e.Extra.Request
+	}
 	before := w.dispatches[id]
 	if e.N == 0 && e.Kind == DispatchQueued && (before == DispatchDelivered || before == DispatchFailed) {
 		before = 0 // an external dispatch that ended and was forgotten
@@ -123,7 +126,7 @@ func checkInvariants(l *Ledger) error {
 			return err
 		}
 	}
-	want := Counts{Delivered: l.counts.Delivered, Failed: l.counts.Failed}
+	want := SnapshotBacklog{Delivered: l.counts.Delivered, Failed: l.counts.Failed}
 	due, ended, active := 0, 0, 0
 	var err error
 	l.jobs.active.Scan(func(item orderItem) bool {
@@ -181,8 +184,8 @@ func checkInvariants(l *Ledger) error {
 		}
 		return true
 	})
-	if want != l.Counts() {
-		return fmt.Errorf("recounted %+v, counted %+v", want, l.Counts())
+	if want != l.counts {
+		return fmt.Errorf("recounted %+v, counted %+v", want, l.counts)
 	}
 	if err := checkStalls(l); err != nil {
 		return err
@@ -385,8 +388,8 @@ func checkReplay(l *Ledger) error {
 		return fmt.Errorf("%d lanes, replay %+v", len(l.lanes), r)
 	}
 	for i, part := range r.lanes {
-		if part.at > part.end || part.end > l.lanes[i].cursor {
-			return fmt.Errorf("lane %d is ingested to %d and replayed from %d to %d", i, l.lanes[i].cursor, part.at, part.end)
+		if part.At > part.End || part.End > l.lanes[i].Cursor {
+			return fmt.Errorf("lane %d is ingested to %d and replayed from %d to %d", i, l.lanes[i].Cursor, part.At, part.End)
 		}
 	}
 	return nil

@@ -94,6 +94,7 @@ type timeItem struct {
 
 // jobs holds every job that the ledger has, with its indexes.
 type jobs struct {
+	queues
 	byID      map[job.ID]*storedJob         // nil in a copy
 	due       *btree.BTreeG[timeItem]       // delayed jobs by the time they are due
 	ended     *btree.BTreeG[timeItem]       // completed and failed jobs by the time they ended
@@ -160,28 +161,26 @@ func (r *storedJob) order() orderItem { return orderItem{orderKey(r.priority, r.
 
 // store puts r into every index of its state. old is the job's previous form,
 // which it replaces, or nil for a new job.
-func (l *Ledger) store(old, r *storedJob) {
-	wl := l.joinWaitlist(r) // before old leaves it
+func (j *jobs) store(old, r *storedJob) {
+	wl := j.joinWaitlist(r) // before old leaves it
 	if old != nil {
-		l.unindex(old)
+		j.unindex(old)
 	}
-	l.jobs.byID[r.id] = r
+	j.byID[r.id] = r
 	r.queue.counts[r.state]++
 	if r.state == job.Waiting {
-		l.counts.Pending++
 		if wl.jobs.Len() == 0 {
-			l.jobs.waitlists.Set(wl.key(), wl)
+			j.waitlists.Set(wl.key(), wl)
 		}
 		wl.jobs.Set(r.order())
 		return
 	}
 	if r.state == job.Active {
-		l.counts.Notified++
-		l.jobs.active.Set(orderItem{r.run.fence, r})
+		j.active.Set(orderItem{r.run.fence, r})
 		return
 	}
 	r.queue.list(r.state).Set(timeItem{r.accepted, r})
-	l.jobs.byTime(r.state).Set(timeItem{r.due, r})
+	j.byTime(r.state).Set(timeItem{r.due, r})
 }
 
 // byTime returns the index by time for the state of a delayed or an ended job.
@@ -193,48 +192,22 @@ func (j *jobs) byTime(s job.State) *btree.BTreeG[timeItem] {
 }
 
 // unindex removes a job from every index except byID.
-func (l *Ledger) unindex(r *storedJob) {
+func (j *jobs) unindex(r *storedJob) {
 	r.queue.counts[r.state]--
-	wl := l.leaveWaitlist(r)
+	wl := j.leaveWaitlist(r)
 	if r.state == job.Waiting {
-		l.counts.Pending--
 		wl.jobs.Delete(r.order())
 		if wl.jobs.Len() == 0 {
-			l.jobs.waitlists.Delete(wl.key())
+			j.waitlists.Delete(wl.key())
 		}
 		return
 	}
 	if r.state == job.Active {
-		l.counts.Notified--
-		l.jobs.active.Delete(orderItem{r.run.fence, r})
+		j.active.Delete(orderItem{r.run.fence, r})
 		return
 	}
 	r.queue.list(r.state).Delete(timeItem{r.accepted, r})
-	l.jobs.byTime(r.state).Delete(timeItem{r.due, r})
-}
-
-// drop removes a job and remembers its id as forgotten.
-func (l *Ledger) drop(r *storedJob) {
-	l.unindex(r)
-	if r.flags&guarded != 0 {
-		l.guards.release(r.id, false)
-	}
-	delete(l.jobs.byID, r.id)
-	l.jobs.forgotten.add(r.id, l.now)
-}
-
-// prune removes old finished jobs, ids and decisions, a bounded number of each.
-func (l *Ledger) prune() {
-	for range maxPruned {
-		oldest, ok := l.jobs.ended.Min()
-		if !ok || l.jobs.ended.Len() <= MaxFinished && l.now-oldest.at < int64(FinishedRetention) {
-			break
-		}
-		l.drop(oldest.r)
-	}
-	l.jobs.forgotten.trim(l.now-int64(DedupeHorizon), MaxDedupeIDs)
-	l.external.prune(l.now - int64(FinishedRetention))
-	l.decisions.trim(l.now - int64(DedupeHorizon))
+	j.byTime(r.state).Delete(timeItem{r.due, r})
 }
 
 // maxResultScan is how many finished jobs are examined to find the oldest
@@ -264,6 +237,12 @@ func (j *jobs) oldestResult() uint64 {
 
 func (j *jobs) copy() jobs {
 	return jobs{
-		due: j.due.Copy(), ended: j.ended.Copy(), active: j.active.Copy(), forgotten: j.forgotten.copy(),
+		queues: j.queues.copy(), due: j.due.Copy(), ended: j.ended.Copy(), active: j.active.Copy(), forgotten: j.forgotten.copy(),
 	}
+}
+
+// NextDue returns when the next delayed job is due; ok is false without delayed jobs.
+func (j *jobs) NextDue() (at time.Time, ok bool) {
+	item, ok := j.due.Min()
+	return time.Unix(0, item.at), ok
 }

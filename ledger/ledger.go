@@ -3,6 +3,7 @@ package ledger
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/job"
@@ -51,44 +52,37 @@ const (
 
 // Ledger is the replicated state. It is not safe for concurrent use: package
 // consensus guards it with a lock, and long reads use a [Ledger.Copy].
+//
+// Each part has its own state and the methods that read it. The commands change
+// them.
 type Ledger struct {
-	index uint64
-	term  uint64
-	now   int64 // Unix nanoseconds; never decreases
+	ingestion
+	crons
 
 	authority      authority
 	secret         []byte
-	lanes          []lane
-	streamsCreated bool   // the cluster's streams have been created
-	lastIngested   job.ID // id of the last ingested record
+	streamsCreated bool // the cluster's streams have been created
 	replay         replay
 	membership     Membership
-
-	queues   queues
-	jobs     jobs
-	external external
-	stalls   stalls
-	crons    crons
-	counts   Counts
-	outbox   outbox
-
-	guards    guards
-	decisions decisions
-	stale     uint64 // number of outcomes for dispatches that were not current
-
-	hold      hold
-	restoring *restoreState // immutable: each part replaces it
-	fenceBase uint64        // difference between fences and the indexes of their entries
+	external       external
+	stalls         stalls
+	hold           hold
+	restoring      *restoreState // immutable: each part replaces it
 }
 
-// Counts is the contract's backlog. Pending and Notified are current numbers,
-// Delivered and Failed are cumulative.
-type Counts struct{ Pending, Notified, Delivered, Failed uint64 }
+// entry is the last applied log entry.
+type entry struct {
+	index, term uint64
+	epoch       uint64 // its proposer's
+	now         int64  // Unix nanoseconds; never decreases
+	fenceBase   uint64 // difference between fences and the indexes of their entries
+}
 
 func empty() *Ledger {
+	d := dispatches{jobs: newJobs(), guards: newGuards()}
 	return &Ledger{
-		queues: newQueues(), jobs: newJobs(), external: newExternal(), stalls: newStalls(),
-		guards: newGuards(), decisions: newDecisions(), crons: newCrons(),
+		ingestion: ingestion{dispatches: d, decisions: newDecisions()},
+		external:  newExternal(), stalls: newStalls(), crons: newCrons(),
 	}
 }
 
@@ -102,7 +96,7 @@ func New() *Ledger {
 // Apply applies one log entry: its commands in order, with one result each. A
 // refused command does not affect the others.
 func (l *Ledger) Apply(at Stamp, cmds []Command) []Result {
-	l.index, l.term = at.Index, at.Term
+	l.index, l.term, l.epoch = at.Index, at.Term, at.Epoch
 	l.now = max(l.now, at.At.UnixNano())
 	l.outbox.begin(at.Index, l.now, cmds)
 	l.promote()
@@ -112,95 +106,48 @@ func (l *Ledger) Apply(at Stamp, cmds []Command) []Result {
 		results[i] = l.apply(at, c)
 	}
 	l.prune()
+	l.external.prune(l.now - int64(FinishedRetention))
+	l.decisions.trim(l.now - int64(DedupeHorizon))
 	l.outbox.seal()
 	return results
 }
 
 func (l *Ledger) apply(at Stamp, c Command) Result {
-	if lead, ok := c.(*Lead); ok {
-		return l.lead(at, lead)
+	if _, lead := c.(*Lead); !lead {
+		if at.Epoch != l.authority.epoch {
+			return Result{Err: fmt.Errorf("epoch %d, current %d: %w", at.Epoch, l.authority.epoch, ErrStaleEpoch)}
+		}
+		if err := Check(c); err != nil {
+			return Result{Err: err}
+		}
+		if l.restoring != nil && !allowedDuringRestore(c) {
+			return Result{Err: ErrRestoring}
+		}
 	}
-	if at.Epoch != l.authority.epoch {
-		return Result{Err: fmt.Errorf("epoch %d, current %d: %w", at.Epoch, l.authority.epoch, ErrStaleEpoch)}
-	}
-	if err := Check(c); err != nil {
-		return Result{Err: err}
-	}
-	if l.restoring != nil && !allowedDuringRestore(c) {
-		return Result{Err: ErrRestoring}
-	}
-	switch c := c.(type) {
-	case *Renew:
-		return l.renew(c)
-	case *Bootstrap:
-		return l.bootstrap(c)
-	case *Ingest:
-		return l.ingest(c)
-	case *Place:
-		return l.place(c)
-	case *Settle:
-		return l.settle(c)
-	case *MarkPublished:
-		return l.markPublished(c)
-	case *AddQueue:
-		return l.addQueue(c)
-	case *RemoveQueue:
-		return l.removeQueue(c)
-	case *PauseQueue:
-		return l.pauseQueue(c)
-	case *CancelJob:
-		return l.cancel(c)
-	case *RemoveJob:
-		return l.remove(c)
-	case *RetryJob:
-		return l.retry(c)
-	case *MoveDispatch:
-		return l.move(c)
-	case *Observe:
-		return l.observe(c)
-	case *RecordWorkerEvents:
-		return l.recordWorkerEvents(c)
-	case *SetCron:
-		return l.setCron(c)
-	case *RemoveCron:
-		return l.removeCron(c)
-	case *PauseCron:
-		return l.pauseCron(c)
-	case *TickCrons:
-		return l.tickCrons(c)
-	case *AdvanceReplay:
-		return l.advanceReplay(c)
-	case *SetMembers:
-		return l.setMembers(c)
-	case *ChangeMembers:
-		return l.changeMembers(c)
-	case *AdvanceMember:
-		return l.stepMember(c)
-	case *CheckConsistency:
-		return Result{}
-	case *Hold:
-		return l.applyHold(c)
-	case *Restore:
-		return l.applyRestore(c)
-	}
-	return l.applyContract(at, c)
+	return c.apply(l)
 }
 
 // Index returns the index of the last applied entry.
-func (l *Ledger) Index() uint64 { return l.index }
+func (e *entry) Index() uint64 { return e.index }
 
 // Now returns the ledger's time: the latest stamp.
-func (l *Ledger) Now() time.Time { return time.Unix(0, l.now).UTC() }
+func (e *entry) Now() time.Time { return time.Unix(0, e.now).UTC() }
+
+// FenceBase returns the difference between fences and the indexes of their
+// entries. It changes only at a restore.
+func (e *entry) FenceBase() uint64 { return e.fenceBase }
+
+// fence returns the fence of dispatches that the entry places. It increases
+// with every entry, also across a restore.
+func (e *entry) fence() uint64 { return e.fenceBase + e.index }
 
 // Secret returns the key that lease tokens are signed with, or nil before the
 // cluster is bootstrapped.
 func (l *Ledger) Secret() []byte { return l.secret }
 
-// Counts returns the backlog.
-func (l *Ledger) Counts() Counts { return l.counts }
-
-// Stale returns how many outcomes were for a dispatch that was not current.
-func (l *Ledger) Stale() uint64 { return l.stale }
+// StreamsCreated reports whether the cluster's streams have been created, so
+// that a missing stream means a loss of data.
+func (l *Ledger) StreamsCreated() bool { return l.streamsCreated }
 
 // Copy returns a copy of the ledger that may be read while the original
 // changes. It shares all records with the original; its cost grows only with
@@ -213,9 +160,8 @@ func (l *Ledger) Stale() uint64 { return l.stale }
 // Copy modifies the original's trees: it needs the same exclusion as a write.
 func (l *Ledger) Copy() *Ledger {
 	c := *l
-	c.lanes = append([]lane(nil), l.lanes...)
+	c.lanes = slices.Clone(l.lanes)
 	c.replay = l.replay.copy()
-	c.queues = l.queues.copy()
 	c.jobs = l.jobs.copy()
 	c.external = l.external.copy()
 	c.stalls = l.stalls.copy()

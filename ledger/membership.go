@@ -113,30 +113,30 @@ func (*AdvanceMember) Kind() Kind { return KindAdvanceMember }
 // Membership returns the list of members. It is read-only.
 func (l *Ledger) Membership() Membership { return l.membership }
 
-// setMembership stores a new list. It does not modify the old one, which
+// set stores a new list. It does not modify the old one, which
 // readers may hold.
-func (l *Ledger) setMembership(members []Member) Result {
+func (m *Membership) set(members []Member) Result {
 	slices.SortFunc(members, func(a, b Member) int {
 		return cmp.Or(strings.Compare(a.Node, b.Node), cmp.Compare(a.JoinRevision, b.JoinRevision))
 	})
-	l.membership = Membership{l.membership.Revision + 1, members}
+	*m = Membership{m.Revision + 1, members}
 	return Result{}
 }
 
-func (l *Ledger) setMembers(c *SetMembers) Result {
+func (c *SetMembers) apply(l *Ledger) Result {
 	if l.membership.Revision > 0 {
 		return Result{} // later changes are not reverted
 	}
-	return l.setMembership(slices.Clone(c.Members))
+	return l.membership.set(slices.Clone(c.Members))
 }
 
-func (l *Ledger) changeMembers(c *ChangeMembers) Result {
+func (c *ChangeMembers) apply(l *Ledger) Result {
 	joining, leaving := l.membership.Pending()
 	if c.Cancel {
 		if joining == nil {
 			return Result{Err: ErrNoChange}
 		}
-		return l.cancelChange()
+		return l.membership.cancelChange()
 	}
 	if joining != nil || leaving != nil {
 		return Result{Err: fmt.Errorf("%w: %s", ErrMembersChanging, l.membership.PendingChange())}
@@ -166,13 +166,13 @@ func (l *Ledger) changeMembers(c *ChangeMembers) Result {
 	if count > MaxMembers && c.Join != nil || count < MinMembers && c.Join == nil {
 		return Result{Err: fmt.Errorf("%d members after this: %w", count, ErrMemberCount)}
 	}
-	return l.setMembership(members)
+	return l.membership.set(members)
 }
 
 // cancelChange removes the joining member again and keeps the member that it
 // was to replace.
-func (l *Ledger) cancelChange() Result {
-	members := slices.Clone(l.membership.Members)
+func (m *Membership) cancelChange() Result {
+	members := slices.Clone(m.Members)
 	for i := range members {
 		switch members[i].State {
 		case MemberJoining:
@@ -181,10 +181,10 @@ func (l *Ledger) cancelChange() Result {
 			members[i].State = MemberPresent
 		}
 	}
-	return l.setMembership(members)
+	return m.set(members)
 }
 
-func (l *Ledger) stepMember(c *AdvanceMember) Result {
+func (c *AdvanceMember) apply(l *Ledger) Result {
 	i := slices.IndexFunc(l.membership.Members, func(m Member) bool { return m.ServerID() == c.ServerID })
 	if i < 0 || l.membership.Members[i].State != c.From {
 		return Result{Err: fmt.Errorf("%s, from %s to %s: %w", c.ServerID, c.From, c.To, ErrMemberState)}
@@ -201,7 +201,7 @@ func (l *Ledger) stepMember(c *AdvanceMember) Result {
 	default:
 		return Result{Err: fmt.Errorf("%s, from %s to %s: %w", c.ServerID, c.From, c.To, ErrMemberState)}
 	}
-	return l.setMembership(members)
+	return l.membership.set(members)
 }
 
 // PendingChange describes the pending change, or returns "".

@@ -36,6 +36,8 @@ type outbox struct {
 	deadLetters    []DeadLetter
 	nextDeadLetter uint64
 
+	counts SnapshotBacklog // of the dispatches that the events are about
+
 	bytes int
 }
 
@@ -101,6 +103,37 @@ func (o *outbox) emit(e Event) {
 	o.next++
 	o.current.events = append(o.current.events, e)
 	o.current.bytes += e.cost()
+	switch e.Kind {
+	case DispatchQueued:
+		o.counts.Pending++
+	case DispatchNotified:
+		o.counts.Pending--
+		o.counts.Notified++
+	case DispatchDelivered:
+		o.counts.Notified--
+		o.counts.Delivered++
+	case DispatchFailed:
+		o.counts.Notified--
+		o.counts.Failed++
+	}
+}
+
+// respond emits e as the answer to a contract command.
+func (o *outbox) respond(e Event) Result {
+	o.emit(e)
+	return Result{Event: &e}
+}
+
+// emitDispatch emits an event about the last dispatch of a job.
+func (o *outbox) emitDispatch(r *storedJob, kind EventKind, detail string) {
+	o.emit(Event{Kind: kind, Job: r.id, N: r.n, A: detail, B: r.queue.name})
+}
+
+// emitUnstartedFailure emits the events of a dispatch that ends before it was
+// placed, in the contract's order.
+func (o *outbox) emitUnstartedFailure(r *storedJob, reason string) {
+	o.emitDispatch(r, DispatchNotified, "none")
+	o.emitDispatch(r, DispatchFailed, reason)
 }
 
 // cost returns the size with which an event is counted, in bytes. Names shared
@@ -142,13 +175,18 @@ func (o *outbox) addResult(r ResultItem) uint64 {
 
 func (r *ResultItem) cost() int { return resultCost + len(r.Value.Data) }
 
-// addDeadLetter numbers a dead letter and adds it.
-func (o *outbox) addDeadLetter(d DeadLetter) *DeadLetter {
+// addDeadLetter adds the dead letter of a job.
+func (d *dispatches) addDeadLetter(r *storedJob, reason string, fault *job.Fault) *DeadLetter {
+	o := &d.outbox
 	o.nextDeadLetter++
-	d.Number = o.nextDeadLetter
-	o.deadLetters = append(o.deadLetters, d)
-	o.bytes += d.cost()
-	return &o.deadLetters[len(o.deadLetters)-1]
+	o.deadLetters = append(o.deadLetters, DeadLetter{
+		Number: o.nextDeadLetter, Job: r.id, N: r.n, Queue: r.queue.name, Function: r.function,
+		Position: job.Position{Lane: r.lane, Seq: r.seq}, Attempts: r.attempt,
+		Accepted: time.Unix(0, r.accepted).UTC(), At: d.Now(), Reason: reason, Fault: fault,
+	})
+	letter := &o.deadLetters[len(o.deadLetters)-1]
+	o.bytes += letter.cost()
+	return letter
 }
 
 func (d *DeadLetter) cost() int {
@@ -159,9 +197,9 @@ func (d *DeadLetter) cost() int {
 	return n
 }
 
-// markPublished removes published items. Numbers below those of an earlier
-// command have no effect.
-func (l *Ledger) markPublished(c *MarkPublished) Result {
+// apply removes published items. Numbers below those of an earlier command have
+// no effect.
+func (c *MarkPublished) apply(l *Ledger) Result {
 	o := &l.outbox
 	for len(o.entries) > 0 {
 		e := &o.entries[0]
@@ -199,25 +237,25 @@ func (o *outbox) dropMessages(oldest uint64) {
 }
 
 // OutboxBytes returns the size of what is not published yet, in bytes.
-func (l *Ledger) OutboxBytes() int { return l.outbox.bytes }
+func (o *outbox) OutboxBytes() int { return o.bytes }
 
 // PublishedEvents returns the number of the last event that is known to be
 // published.
-func (l *Ledger) PublishedEvents() uint64 { return l.outbox.published }
+func (o *outbox) PublishedEvents() uint64 { return o.published }
 
 // LastEvent returns the number of the last event.
-func (l *Ledger) LastEvent() uint64 { return l.outbox.next }
+func (o *outbox) LastEvent() uint64 { return o.next }
 
 // LastResult returns the number of the last result.
-func (l *Ledger) LastResult() uint64 { return l.outbox.nextResult }
+func (o *outbox) LastResult() uint64 { return o.nextResult }
 
 // LastDeadLetter returns the number of the last dead letter.
-func (l *Ledger) LastDeadLetter() uint64 { return l.outbox.nextDeadLetter }
+func (o *outbox) LastDeadLetter() uint64 { return o.nextDeadLetter }
 
 // EventsAfter yields the unpublished events with a number greater than after,
 // with number and time, until yield returns false.
-func (l *Ledger) EventsAfter(after uint64, yield func(number uint64, at time.Time, e *Event) bool) {
-	entries := l.outbox.entries
+func (o *outbox) EventsAfter(after uint64, yield func(number uint64, at time.Time, e *Event) bool) {
+	entries := o.entries
 	from := sort.Search(len(entries), func(i int) bool {
 		return entries[i].first+uint64(len(entries[i].events)) > after+1
 	})
@@ -234,29 +272,47 @@ func (l *Ledger) EventsAfter(after uint64, yield func(number uint64, at time.Tim
 
 // ResultsAfter returns the unpublished results with a number greater than
 // after. The slice is read-only.
-func (l *Ledger) ResultsAfter(after uint64) []ResultItem {
-	r := l.outbox.results
+func (o *outbox) ResultsAfter(after uint64) []ResultItem {
+	r := o.results
 	return r[sort.Search(len(r), func(i int) bool { return r[i].Number > after }):]
 }
 
 // DeadLettersAfter returns the unpublished dead letters with a number greater
 // than after. The slice is read-only.
-func (l *Ledger) DeadLettersAfter(after uint64) []DeadLetter {
-	d := l.outbox.deadLetters
+func (o *outbox) DeadLettersAfter(after uint64) []DeadLetter {
+	d := o.deadLetters
 	return d[sort.Search(len(d), func(i int) bool { return d[i].Number > after }):]
 }
 
 // FindResult returns the result of a number if it is not published yet, or else
 // the sequence number of its message in the result stream. Both are zero if the
 // ledger no longer knows it.
-func (l *Ledger) FindResult(number uint64) (item *ResultItem, seq uint64) {
-	if r := l.ResultsAfter(number - 1); len(r) > 0 && r[0].Number == number {
+func (o *outbox) FindResult(number uint64) (item *ResultItem, seq uint64) {
+	if r := o.ResultsAfter(number - 1); len(r) > 0 && r[0].Number == number {
 		return &r[0], 0
 	}
-	m := l.outbox.messages
+	m := o.messages
 	i := sort.Search(len(m), func(i int) bool { return m[i].First > number })
 	if i == 0 {
 		return nil, 0
 	}
 	return nil, m[i-1].Seq
+}
+
+// UnpublishedEvents returns those events of a job that are not yet known to be
+// published, as lines of history. It examines at most limit events of the
+// outbox; complete is false if there are more.
+func (o *outbox) UnpublishedEvents(id job.ID, limit int) (lines [][]byte, complete bool) {
+	complete = true
+	o.EventsAfter(o.published, func(number uint64, at time.Time, e *Event) bool {
+		if limit--; limit < 0 {
+			complete = false
+			return false
+		}
+		if e.N > 0 && e.Job == id {
+			lines = append(lines, e.AppendLine(nil, number, at))
+		}
+		return true
+	})
+	return lines, complete
 }

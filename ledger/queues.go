@@ -32,8 +32,6 @@ type queues struct {
 	byName btree.Map[string, *queue]
 }
 
-func newQueues() queues { return queues{} }
-
 func (q *queues) add(name string, id job.ID, config job.QueueConfig) *queue {
 	added := &queue{id: id, name: name, config: config}
 	q.byName.Set(name, added)
@@ -48,7 +46,7 @@ func (q *queues) get(name string) *queue {
 // copy returns a copy that shares the trees. Its cost grows with the number of
 // queues and waitlists.
 func (q *queues) copy() queues {
-	c := newQueues()
+	var c queues
 	q.byName.Scan(func(name string, from *queue) bool {
 		c.byName.Set(name, from.copy())
 		return true
@@ -95,7 +93,7 @@ func (q *queue) limitReached() bool {
 	return q.config.Limit > 0 && q.counts[job.Active] >= int(q.config.Limit)
 }
 
-func (l *Ledger) addQueue(c *AddQueue) Result {
+func (c *AddQueue) apply(l *Ledger) Result {
 	if err := job.ValidQueue(c.Name); err != nil {
 		return Result{Err: err}
 	}
@@ -108,11 +106,10 @@ func (l *Ledger) addQueue(c *AddQueue) Result {
 	if l.queues.byName.Len() >= MaxQueues {
 		return Result{Err: errTooManyQueues}
 	}
-	l.queues.add(c.Name, c.ID, c.Config)
-	return l.queues.get(c.Name).result()
+	return l.queues.add(c.Name, c.ID, c.Config).result()
 }
 
-func (l *Ledger) removeQueue(c *RemoveQueue) Result {
+func (c *RemoveQueue) apply(l *Ledger) Result {
 	q, err := l.userQueue(c.Name)
 	if err != nil {
 		return Result{Err: err}
@@ -133,7 +130,7 @@ func (l *Ledger) removeQueue(c *RemoveQueue) Result {
 	return Result{}
 }
 
-func (l *Ledger) pauseQueue(c *PauseQueue) Result {
+func (c *PauseQueue) apply(l *Ledger) Result {
 	q, err := l.userQueue(c.Name)
 	switch {
 	case err != nil:
@@ -158,15 +155,15 @@ func (q *queue) result() Result {
 }
 
 // userQueue returns a queue that users may change.
-func (l *Ledger) userQueue(name string) (*queue, error) {
-	q := l.queues.get(name)
-	if q == nil {
+func (q *queues) userQueue(name string) (*queue, error) {
+	found := q.get(name)
+	if found == nil {
 		return nil, job.ErrQueueNotFound
 	}
 	if name[0] == '_' {
 		return nil, job.ErrSystemQueue
 	}
-	return q, nil
+	return found, nil
 }
 
 // ErrQueueUnknown rejects a record of a queue that does not exist, in a cluster

@@ -56,8 +56,8 @@ func (r *storedJob) waitingJob() WaitingJob {
 
 // WaitingJobs yields the waiting jobs of a queue and class in start order,
 // until yield returns false.
-func (l *Ledger) WaitingJobs(queue, class string, yield func(WaitingJob) bool) {
-	q := l.queues.get(queue)
+func (qs *queues) WaitingJobs(queue, class string, yield func(WaitingJob) bool) {
+	q := qs.get(queue)
 	if q == nil {
 		return
 	}
@@ -67,9 +67,9 @@ func (l *Ledger) WaitingJobs(queue, class string, yield func(WaitingJob) bool) {
 }
 
 // Classes yields the classes that have waiting jobs, in order.
-func (l *Ledger) Classes(yield func(class string) bool) {
+func (j *jobs) Classes(yield func(class string) bool) {
 	last, first := "", true
-	l.jobs.waitlists.Scan(func(_ string, wl *waitlist) bool {
+	j.waitlists.Scan(func(_ string, wl *waitlist) bool {
 		if wl.class == last && !first {
 			return true
 		}
@@ -80,9 +80,9 @@ func (l *Ledger) Classes(yield func(class string) bool) {
 
 // QueuesWaiting yields the queues that have waiting jobs of a class, in the
 // order of their names. It must not be called on a copy.
-func (l *Ledger) QueuesWaiting(class string, yield func(queue string) bool) {
+func (j *jobs) QueuesWaiting(class string, yield func(queue string) bool) {
 	prefix := class + "\x00"
-	l.jobs.waitlists.Ascend(prefix, func(key string, wl *waitlist) bool {
+	j.waitlists.Ascend(prefix, func(key string, wl *waitlist) bool {
 		return strings.HasPrefix(key, prefix) && yield(wl.queue.name)
 	})
 }
@@ -90,8 +90,8 @@ func (l *Ledger) QueuesWaiting(class string, yield func(queue string) bool) {
 // Headroom returns how many more jobs of a queue may become active: 0 if the
 // queue is paused or its limit is reached, math.MaxInt without a limit, also
 // for a queue that does not exist yet.
-func (l *Ledger) Headroom(queue string) int {
-	q := l.queues.get(queue)
+func (qs *queues) Headroom(queue string) int {
+	q := qs.get(queue)
 	switch {
 	case q == nil || q.config.Limit == 0 && !q.paused:
 		return math.MaxInt
@@ -138,14 +138,14 @@ func (r *storedJob) recallReason() job.RecallReason {
 
 // ActiveDispatches yields the active dispatches, oldest first, until yield
 // returns false.
-func (l *Ledger) ActiveDispatches(yield func(ActiveDispatch) bool) {
-	l.jobs.active.Scan(func(item orderItem) bool { return yield(item.r.activeDispatch()) })
+func (j *jobs) ActiveDispatches(yield func(ActiveDispatch) bool) {
+	j.active.Scan(func(item orderItem) bool { return yield(item.r.activeDispatch()) })
 }
 
 // Dispatch returns an active dispatch; ok is false if it is not the current one
 // of its job.
-func (l *Ledger) Dispatch(id job.ID, n uint32) (a ActiveDispatch, ok bool) {
-	r := l.jobs.byID[id]
+func (j *jobs) Dispatch(id job.ID, n uint32) (a ActiveDispatch, ok bool) {
+	r := j.byID[id]
 	if r == nil || r.n != n || r.state != job.Active {
 		return ActiveDispatch{}, false
 	}
@@ -154,16 +154,16 @@ func (l *Ledger) Dispatch(id job.ID, n uint32) (a ActiveDispatch, ok bool) {
 
 // Known reports whether a job exists, or existed within the dedupe horizon.
 // queue is empty if it does not exist any more.
-func (l *Ledger) Known(id job.ID) (queue string, known bool) {
-	if r := l.jobs.byID[id]; r != nil {
+func (j *jobs) Known(id job.ID) (queue string, known bool) {
+	if r := j.byID[id]; r != nil {
 		return r.queue.name, true
 	}
-	return "", l.jobs.forgotten.has(id)
+	return "", j.forgotten.has(id)
 }
 
 // State returns a job's state; ok is false if the ledger has no such job.
-func (l *Ledger) State(id job.ID) (state job.State, ok bool) {
-	if r := l.jobs.byID[id]; r != nil {
+func (j *jobs) State(id job.ID) (state job.State, ok bool) {
+	if r := j.byID[id]; r != nil {
 		return r.state, true
 	}
 	return job.New, false
@@ -171,8 +171,8 @@ func (l *Ledger) State(id job.ID) (state job.State, ok bool) {
 
 // Find returns a view of a job without body and result, and the number of its
 // result (0: none). ok is false if the ledger has no such job.
-func (l *Ledger) Find(id job.ID) (view job.View, result uint64, ok bool) {
-	r := l.jobs.byID[id]
+func (j *jobs) Find(id job.ID) (view job.View, result uint64, ok bool) {
+	r := j.byID[id]
 	if r == nil {
 		return job.View{}, 0, false
 	}
@@ -228,8 +228,8 @@ func (q *queue) view() QueueView {
 }
 
 // Queue returns the queue of a name.
-func (l *Ledger) Queue(name string) (QueueView, bool) {
-	q := l.queues.get(name)
+func (qs *queues) Queue(name string) (QueueView, bool) {
+	q := qs.get(name)
 	if q == nil {
 		return QueueView{}, false
 	}
@@ -238,9 +238,9 @@ func (l *Ledger) Queue(name string) (QueueView, bool) {
 
 // Queues returns all queues in the order of their names, including the system
 // queue.
-func (l *Ledger) Queues() []QueueView {
-	views := make([]QueueView, 0, l.queues.byName.Len())
-	l.queues.byName.Scan(func(_ string, q *queue) bool {
+func (qs *queues) Queues() []QueueView {
+	views := make([]QueueView, 0, qs.byName.Len())
+	qs.byName.Scan(func(_ string, q *queue) bool {
 		views = append(views, q.view())
 		return true
 	})
@@ -249,8 +249,8 @@ func (l *Ledger) Queues() []QueueView {
 
 // OldestWaiting returns when the job became due that was accepted first among
 // the waiting jobs of a queue. Its cost does not grow with the number of jobs.
-func (l *Ledger) OldestWaiting(queue string) (due time.Time, ok bool) {
-	q := l.queues.get(queue)
+func (qs *queues) OldestWaiting(queue string) (due time.Time, ok bool) {
+	q := qs.get(queue)
 	if q == nil || q.counts[job.Waiting] == 0 {
 		return time.Time{}, false
 	}
@@ -263,8 +263,8 @@ func (l *Ledger) OldestWaiting(queue string) (due time.Time, ok bool) {
 
 // List returns jobs of a queue in a state, oldest first: at most limit jobs
 // after the first skip ones.
-func (l *Ledger) List(queue string, state job.State, skip, limit int) []job.View {
-	q := l.queues.get(queue)
+func (j *jobs) List(queue string, state job.State, skip, limit int) []job.View {
+	q := j.queues.get(queue)
 	if q == nil || state == job.New || skip < 0 || limit <= 0 { // skip may have overflowed in the caller
 		return nil
 	}
@@ -283,7 +283,7 @@ func (l *Ledger) List(queue string, state job.State, skip, limit int) []job.View
 		q.byAcceptance(take)
 		return views
 	case job.Active:
-		for _, r := range l.jobs.activeInQueue(queue) {
+		for _, r := range j.activeInQueue(queue) {
 			if !take(r) {
 				break
 			}

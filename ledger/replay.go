@@ -21,15 +21,11 @@ const maxDamage = 8
 type replay struct {
 	cursor     *string      // of the last request; used only by a ledger without lanes
 	number     uint64       // number of the request; progress of earlier ones is ignored
-	lanes      []replayLane // by lane; nil when all is read
+	lanes      []ReplayLane // by lane; nil when all is read
 	last       job.ID       // id of the last record that was read again
 	damage     []ReplayDamage
 	moreDamage uint64 // number of damaged ranges beyond maxDamage
 }
-
-// replayLane is one lane's part of a replay: records after at, up to and
-// including end, are still to be read.
-type replayLane struct{ at, end uint64 }
 
 // AdvanceReplay records the progress of the replay with this number. Progress
 // that is already recorded is ignored.
@@ -92,25 +88,21 @@ type ReplayLane struct{ At, End uint64 }
 
 // Replay returns the replay in progress.
 func (l *Ledger) Replay() ReplayView {
-	view := ReplayView{Number: l.replay.number}
-	for _, r := range l.replay.lanes {
-		view.Lanes = append(view.Lanes, ReplayLane{At: r.at, End: r.end})
-	}
-	return view
+	return ReplayView{Number: l.replay.number, Lanes: slices.Clone(l.replay.lanes)}
 }
 
-// requestReplay begins a replay and ends any other; a nil cursor only ends it.
+// apply begins a replay and ends any other; a nil cursor only ends it.
 // Each lane is read up to its present cursor: later records are not part of the
 // replay, because they are still to be ingested.
-func (l *Ledger) requestReplay(c *RequestReplay) Result {
+func (c *RequestReplay) apply(l *Ledger) Result {
 	l.replay = replay{cursor: c.Cursor, number: l.replay.number + 1}
 	if c.Cursor != nil && len(l.lanes) > 0 {
-		l.replay.lanes = make([]replayLane, len(l.lanes))
-		from := l.replayFrom(*c.Cursor)
+		l.replay.lanes = make([]ReplayLane, len(l.lanes))
+		from := replayFrom(*c.Cursor, len(l.lanes))
 		for i, ln := range l.lanes {
-			l.replay.lanes[i] = replayLane{at: min(from[i], ln.cursor), end: ln.cursor}
+			l.replay.lanes[i] = ReplayLane{At: min(from[i], ln.Cursor), End: ln.Cursor}
 		}
-		l.finishReplay()
+		l.replay.finish()
 	}
 	return l.respond(Event{Kind: ReplayRequested, Extra: &Extra{Cursor: c.Cursor}})
 }
@@ -119,8 +111,8 @@ func (l *Ledger) requestReplay(c *RequestReplay) Result {
 // lane, the sequence after which it is read again. For a lane that is not named
 // it is MaxUint64, which is after the lane's end. A text that is not a valid
 // cursor of this cluster means the beginning: reading too much costs only time.
-func (l *Ledger) replayFrom(cursor string) []uint64 {
-	from := make([]uint64, len(l.lanes))
+func replayFrom(cursor string, lanes int) []uint64 {
+	from := make([]uint64, lanes)
 	for i := range from {
 		from[i] = math.MaxUint64
 	}
@@ -129,70 +121,68 @@ func (l *Ledger) replayFrom(cursor string) []uint64 {
 		number, err := strconv.ParseUint(lane, 10, 8)
 		at, atErr := strconv.ParseUint(seq, 10, 64) // out of range: the largest number
 		if !ok || err != nil || int(number) >= len(from) || atErr != nil && !errors.Is(atErr, strconv.ErrRange) {
-			return make([]uint64, len(l.lanes))
+			return make([]uint64, lanes)
 		}
 		from[number] = min(from[number], at)
 	}
 	return from
 }
 
-// advanceReplay records what the authority has read again.
-func (l *Ledger) advanceReplay(c *AdvanceReplay) Result {
+// apply records what the authority has read again.
+func (c *AdvanceReplay) apply(l *Ledger) Result {
 	r := &l.replay
 	if c.Number != r.number || len(r.lanes) == 0 {
 		return Result{} // of an earlier replay
 	}
 	for _, d := range c.Damage {
-		if int(d.Lane) < len(r.lanes) && d.From > r.lanes[d.Lane].at && d.To >= d.From {
-			l.addDamage(d)
+		if int(d.Lane) < len(r.lanes) && d.From > r.lanes[d.Lane].At && d.To >= d.From {
+			if r.addDamage(d) {
+				l.emit(Event{Kind: RunBlockedOnUser, A: l.authority.owner, B: d.String()})
+			}
 		}
 	}
 	for _, lane := range c.Lanes {
 		if int(lane.Lane) < len(r.lanes) {
 			part := &r.lanes[lane.Lane]
-			part.at = min(max(part.at, lane.To), part.end)
+			part.At = min(max(part.At, lane.To), part.End)
 		}
 	}
 	if !c.Last.IsZero() {
 		r.last = c.Last
 	}
-	l.finishReplay()
+	l.replay.finish()
 	return Result{}
 }
 
-// addDamage records a damaged range, merged with the one before it, and emits
-// an event that an operator has to decide.
-func (l *Ledger) addDamage(d ReplayDamage) {
-	r := &l.replay
+// addDamage records a damaged range, merged with the one before it, and reports
+// whether an operator has to decide about it.
+func (r *replay) addDamage(d ReplayDamage) bool {
 	for i := range r.damage {
 		if known := &r.damage[i]; known.Lane == d.Lane && known.Kind == d.Kind && known.To+1 == d.From {
 			known.To = d.To
-			return
+			return false
 		}
 	}
 	if len(r.damage) == maxDamage {
 		r.moreDamage++
-		return
+		return false
 	}
 	r.damage = append(r.damage, d)
-	l.outbox.emit(Event{Kind: RunBlockedOnUser, A: l.authority.owner, B: d.String()})
+	return true
 }
 
-// finishReplay ends a replay that has nothing left to read. The damage it found
-// is kept until the next request.
-func (l *Ledger) finishReplay() {
-	for _, r := range l.replay.lanes {
-		if r.at < r.end {
-			return
-		}
+// finish ends a replay that has nothing left to read. The damage it found is
+// kept until the next request.
+func (r *replay) finish() {
+	if r.remaining() == 0 {
+		r.lanes, r.last = nil, job.ID{}
 	}
-	l.replay.lanes, l.replay.last = nil, job.ID{}
 }
 
 // remaining returns the number of records that are still to be read again.
 func (r *replay) remaining() (n uint64) {
 	for _, part := range r.lanes {
-		n += part.end - part.at
+		n += part.End - part.At
 	}
 	return n
 }
@@ -223,9 +213,9 @@ func (l *Ledger) replayCursor() *string {
 	}
 	parts := make([]string, len(l.lanes))
 	for i, ln := range l.lanes {
-		at := ln.cursor
-		if i < len(l.replay.lanes) && l.replay.lanes[i].at < l.replay.lanes[i].end {
-			at = l.replay.lanes[i].at
+		at := ln.Cursor
+		if i < len(l.replay.lanes) && l.replay.lanes[i].At < l.replay.lanes[i].End {
+			at = l.replay.lanes[i].At
 		}
 		parts[i] = fmt.Sprintf("%d@%d", i, at)
 	}
@@ -254,8 +244,8 @@ func (e *encoder) replay(r *replay) {
 	e.uint(r.number)
 	e.uint(uint64(len(r.lanes)))
 	for _, part := range r.lanes {
-		e.uint(part.at)
-		e.uint(part.end)
+		e.uint(part.At)
+		e.uint(part.End)
 	}
 	e.id(r.last)
 	e.uint(uint64(len(r.damage)))
@@ -275,8 +265,8 @@ func (d *decoder) replay(r *replay) {
 	}
 	r.number = d.uint()
 	d.repeat(func() {
-		part := replayLane{at: d.uint(), end: d.uint()}
-		if part.at > part.end {
+		part := ReplayLane{At: d.uint(), End: d.uint()}
+		if part.At > part.End {
 			d.fail(errCorrupt)
 		}
 		r.lanes = append(r.lanes, part)

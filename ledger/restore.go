@@ -82,9 +82,8 @@ func (l *Ledger) Restoring() (id, source string) {
 // Fresh reports whether the cluster has never accepted a job or dispatch. It
 // must not be called on a copy.
 func (l *Ledger) Fresh() bool {
-	untouched := func(ln lane) bool { return ln.cursor == 0 }
-	return len(l.jobs.byID) == 0 && l.jobs.forgotten.size == 0 && l.external.byID.Len() == 0 && l.counts == Counts{} &&
-		l.outbox.nextDeadLetter == 0 && l.outbox.nextResult == 0 && !slices.ContainsFunc(l.lanes, func(ln lane) bool { return !untouched(ln) })
+	return len(l.jobs.byID) == 0 && l.forgotten.size == 0 && l.external.byID.Len() == 0 && l.counts == SnapshotBacklog{} &&
+		l.nextDeadLetter == 0 && l.nextResult == 0 && !slices.ContainsFunc(l.lanes, func(ln LaneCursor) bool { return ln.Cursor > 0 })
 }
 
 // allowedDuringRestore reports whether a command may be applied during a
@@ -99,7 +98,7 @@ func allowedDuringRestore(c Command) bool {
 	return false
 }
 
-func (l *Ledger) applyRestore(c *Restore) Result {
+func (c *Restore) apply(l *Ledger) Result {
 	if c.Stage == RestoreBegin {
 		if !l.Fresh() {
 			return Result{Err: ErrNotFresh}
@@ -180,9 +179,9 @@ func (l *Ledger) replaceWith(backup *Ledger, extraLanes []string) {
 	backup.replay = replay{number: backup.replay.number}
 	backup.stalls, backup.hold, backup.restoring = newStalls(), hold{}, nil
 	for _, identity := range extraLanes {
-		backup.lanes = append(backup.lanes, lane{identity: identity})
+		backup.lanes = append(backup.lanes, LaneCursor{Identity: identity})
 	}
-	backup.outbox.begin(l.index, backup.now, nil)
+	backup.begin(l.index, backup.now, nil)
 	*l = *backup
 
 	var running []*storedJob
@@ -191,17 +190,9 @@ func (l *Ledger) replaceWith(backup *Ledger, extraLanes []string) {
 		return true
 	})
 	for _, r := range running {
-		l.settleDispatch(&Settlement{Job: r.id, N: r.n, Next: job.NextGiveBack, Reason: ReasonRestored})
+		l.settle(&Settlement{Job: r.id, N: r.n, Next: job.NextGiveBack, Reason: ReasonRestored})
 	}
 }
-
-// fence returns the fence of dispatches that the current entry places. It
-// increases with every entry, also across a restore.
-func (l *Ledger) fence() uint64 { return l.fenceBase + l.index }
-
-// FenceBase returns the difference between fences and the indexes of their
-// entries. It changes only at a restore.
-func (l *Ledger) FenceBase() uint64 { return l.fenceBase }
 
 func (e *encoder) backups(l *Ledger) {
 	e.text(l.hold.holder)

@@ -11,10 +11,10 @@ import (
 // read: records of jobs that have not completed, and of dead letters that are
 // not published yet. Records below it may be reclaimed. It scans all such jobs,
 // so call it on a [Ledger.Copy].
-func (l *Ledger) LowestNeeded() []uint64 {
-	needed := make([]uint64, len(l.lanes))
-	for i, ln := range l.lanes {
-		needed[i] = ln.cursor // the record at the cursor identifies the lane
+func (in *ingestion) LowestNeeded() []uint64 {
+	needed := make([]uint64, len(in.lanes))
+	for i, ln := range in.lanes {
+		needed[i] = ln.Cursor // the record at the cursor identifies the lane
 	}
 	need := func(lane uint8, seq uint64) bool {
 		if int(lane) < len(needed) {
@@ -22,9 +22,9 @@ func (l *Ledger) LowestNeeded() []uint64 {
 		}
 		return true
 	}
-	l.scanUncompleted(func(r *storedJob) bool { return need(r.lane, r.seq) })
-	for i := range l.outbox.deadLetters {
-		need(l.outbox.deadLetters[i].Position.Lane, l.outbox.deadLetters[i].Position.Seq)
+	in.scanUncompleted(func(r *storedJob) bool { return need(r.lane, r.seq) })
+	for i := range in.outbox.deadLetters {
+		need(in.outbox.deadLetters[i].Position.Lane, in.outbox.deadLetters[i].Position.Seq)
 	}
 	return needed
 }
@@ -33,8 +33,8 @@ func (l *Ledger) LowestNeeded() []uint64 {
 // of their records, until yield returns false. It leaves out jobs with a unique
 // or debounce key, whose record may have another job's id. Call it on a
 // [Ledger.Copy].
-func (l *Ledger) UncompletedJobs(yield func(at job.Position, id job.ID) bool) {
-	l.scanUncompleted(func(r *storedJob) bool {
+func (j *jobs) UncompletedJobs(yield func(at job.Position, id job.ID) bool) {
+	j.scanUncompleted(func(r *storedJob) bool {
 		return r.flags&guarded != 0 || yield(job.Position{Lane: r.lane, Seq: r.seq}, r.id)
 	})
 }
@@ -42,19 +42,19 @@ func (l *Ledger) UncompletedJobs(yield func(at job.Position, id job.ID) bool) {
 // UnendedJobs yields the jobs that are waiting, delayed or active, with the
 // positions of their bodies, until yield returns false. It includes jobs with a
 // unique or debounce key. Call it on a [Ledger.Copy].
-func (l *Ledger) UnendedJobs(yield func(at job.Position, id job.ID) bool) {
-	l.scanUncompleted(func(r *storedJob) bool {
+func (j *jobs) UnendedJobs(yield func(at job.Position, id job.ID) bool) {
+	j.scanUncompleted(func(r *storedJob) bool {
 		return r.state == job.Failed || yield(job.Position{Lane: r.lane, Seq: r.seq}, r.id)
 	})
 }
 
 // scanUncompleted yields all jobs that have not completed, until yield returns
 // false.
-func (l *Ledger) scanUncompleted(yield func(*storedJob) bool) {
+func (j *jobs) scanUncompleted(yield func(*storedJob) bool) {
 	more := true
 	ordered := func(item orderItem) bool { more = yield(item.r); return more }
 	timed := func(item timeItem) bool { more = yield(item.r); return more }
-	l.queues.byName.Scan(func(_ string, q *queue) bool {
+	j.queues.byName.Scan(func(_ string, q *queue) bool {
 		q.waitlists.Scan(func(_ string, wl *waitlist) bool {
 			wl.jobs.Scan(ordered)
 			return more
@@ -67,20 +67,20 @@ func (l *Ledger) scanUncompleted(yield func(*storedJob) bool) {
 		return more
 	})
 	if more {
-		l.jobs.active.Scan(ordered)
+		j.active.Scan(ordered)
 	}
 }
 
 // OldestKept returns when the oldest job was accepted that the ledger keeps in
 // any state, or that is an unpublished dead letter; the zero time without any.
 // Call it on a [Ledger.Copy].
-func (l *Ledger) OldestKept() time.Time {
+func (d *dispatches) OldestKept() time.Time {
 	oldest := int64(math.MaxInt64)
 	keep := func(r *storedJob) bool {
 		oldest = min(oldest, r.accepted)
 		return false
 	}
-	l.queues.byName.Scan(func(_ string, q *queue) bool {
+	d.queues.byName.Scan(func(_ string, q *queue) bool {
 		q.byAcceptance(keep)
 		for _, list := range q.lists {
 			if list != nil {
@@ -91,12 +91,12 @@ func (l *Ledger) OldestKept() time.Time {
 		}
 		return true
 	})
-	l.jobs.active.Scan(func(item orderItem) bool {
+	d.jobs.active.Scan(func(item orderItem) bool {
 		keep(item.r)
 		return true
 	})
-	for i := range l.outbox.deadLetters {
-		oldest = min(oldest, l.outbox.deadLetters[i].Accepted.UnixNano())
+	for i := range d.outbox.deadLetters {
+		oldest = min(oldest, d.outbox.deadLetters[i].Accepted.UnixNano())
 	}
 	if oldest == math.MaxInt64 {
 		return time.Time{}

@@ -41,7 +41,7 @@ func FromRuntime(r Runtime) (*Ledger, error) {
 		l.authority.until = r.Expires.UnixNano()
 	}
 	l.replay.cursor = r.Cursor
-	l.counts = Counts{Pending: r.Pending, Notified: r.Notified, Delivered: r.Delivered, Failed: r.Failed}
+	l.counts = SnapshotBacklog{Pending: r.Pending, Notified: r.Notified, Delivered: r.Delivered, Failed: r.Failed}
 	l.external.unfinished = int(r.Pending + r.Notified)
 	for _, d := range r.External {
 		state := slices.Index(externalStates[:], d.State)

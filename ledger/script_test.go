@@ -199,7 +199,7 @@ func (s *script) ask(words []string) {
 	case "snapshot":
 		s.print(l.Snapshot(s.snapshotContext(words[1:])))
 	case "counts":
-		fmt.Fprintf(&s.out, "%+v\n", l.Counts())
+		fmt.Fprintf(&s.out, "%+v\n", l.counts)
 	case "authority":
 		a := l.Authority()
 		fmt.Fprintf(&s.out, "%s %q epoch %d until %s expired %t\n", a.Owner, a.LeaseID, a.Epoch, a.Until.Sub(scriptStart), a.Expired)

@@ -65,7 +65,7 @@ const maxPendingAge = 5 * time.Second
 
 // Snapshot returns the contract's view of the state.
 func (l *Ledger) Snapshot(s SnapshotContext) Snapshot {
-	view := Snapshot{SchemaVersion: SchemaVersion, Backlog: SnapshotBacklog(l.counts)}
+	view := Snapshot{SchemaVersion: SchemaVersion, Backlog: l.counts}
 	a := l.authority // a copy: the view outlives the lock under which the ledger is read
 	if a.owner != "" {
 		view.Authority.Owner, view.Authority.LeaseID, view.Authority.LeasedUntil = &a.owner, &a.leaseID, &a.leasedUntil
@@ -95,7 +95,7 @@ func (l *Ledger) reasons(view *Snapshot, s SnapshotContext) []string {
 	if s.PendingEvents > 0 && (s.Deferred || s.OldestPending > maxPendingAge) {
 		reasons = append(reasons, fmt.Sprintf("replay has %d pending events", s.PendingEvents))
 	}
-	if age, short := l.jobs.forgotten.shortfall(l.now, int64(DedupeHorizon), MaxDedupeIDs); short {
+	if age, short := l.forgotten.shortfall(l.now, int64(DedupeHorizon), MaxDedupeIDs); short {
 		reasons = append(reasons, fmt.Sprintf("keys of forgotten jobs are known for %s, not for %s: there are more than %d; publish no job again that is older",
 			time.Duration(age).Round(time.Second), DedupeHorizon, MaxDedupeIDs-slabSize))
 	}

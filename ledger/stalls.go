@@ -73,9 +73,9 @@ func (s *stalls) dropNode(node string) {
 	}
 }
 
-// recordWorkerEvents records each of a node's events once, however often the
+// apply records each of a node's events once, however often the
 // node repeats it.
-func (l *Ledger) recordWorkerEvents(c *RecordWorkerEvents) Result {
+func (c *RecordWorkerEvents) apply(l *Ledger) Result {
 	s := &l.stalls
 	cursor, _ := s.received.Get(c.Node)
 	switch {
@@ -88,22 +88,21 @@ func (l *Ledger) recordWorkerEvents(c *RecordWorkerEvents) Result {
 	for i := range c.Events {
 		if number := c.First + uint64(i); number > cursor.last {
 			cursor.last = number
-			l.recordWorkerEvent(c.Node, &c.Events[i])
+			s.record(&l.outbox, c.Node, &c.Events[i])
 		}
 	}
 	s.received.Set(strings.Clone(c.Node), cursor)
 	return Result{}
 }
 
-// recordWorkerEvent emits a stall unless the worker is already stalled, and a
+// record emits a stall unless the worker is already stalled, and a
 // recovery only if it is stalled; the recovery of a worker that reconnected is
 // always emitted.
-func (l *Ledger) recordWorkerEvent(node string, n *job.WorkerEvent) {
-	s := &l.stalls
+func (s *stalls) record(out *outbox, node string, n *job.WorkerEvent) {
 	worker, detail := strings.Clone(n.Worker), strings.Clone(n.Detail)
 	if !n.Stalled {
 		if s.drop(node, worker) || detail == job.RecoveredResumed {
-			l.outbox.emit(Event{Kind: WorkerRecovered, A: worker, B: detail})
+			out.emit(Event{Kind: WorkerRecovered, A: worker, B: detail})
 		}
 		return
 	}
@@ -114,8 +113,8 @@ func (l *Ledger) recordWorkerEvent(node string, n *job.WorkerEvent) {
 		_, oldest, _ := s.byAge.Min()
 		s.drop(oldest.node, oldest.worker)
 	}
-	l.outbox.emit(Event{Kind: WorkerStalled, A: worker, B: detail})
-	s.add(stall{node: strings.Clone(node), worker: worker, event: l.outbox.next})
+	out.emit(Event{Kind: WorkerStalled, A: worker, B: detail})
+	s.add(stall{node: strings.Clone(node), worker: worker, event: out.next})
 }
 
 func (e *encoder) stalls(s *stalls) {

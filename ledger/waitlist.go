@@ -56,7 +56,7 @@ var (
 //
 // The result depends only on the jobs in the ledger, so a ledger restored from
 // a snapshot gives the same result.
-func (l *Ledger) checkRunnerLimit(q *queue, function string) error {
+func (j *jobs) checkRunnerLimit(q *queue, function string) error {
 	class := Class(function)
 	if !ofRunner(class) {
 		return nil
@@ -67,7 +67,7 @@ func (l *Ledger) checkRunnerLimit(q *queue, function string) error {
 	switch {
 	case q.runners >= MaxQueueRunners:
 		return errQueueRunners
-	case l.jobs.lines >= MaxRunnerLines:
+	case j.lines >= MaxRunnerLines:
 		return errRunnerLines
 	}
 	return nil
@@ -75,7 +75,7 @@ func (l *Ledger) checkRunnerLimit(q *queue, function string) error {
 
 // joinWaitlist counts an unfinished job in its waitlist, which it creates if
 // needed, and returns the waitlist, or nil for a job that has ended.
-func (l *Ledger) joinWaitlist(r *storedJob) *waitlist {
+func (j *jobs) joinWaitlist(r *storedJob) *waitlist {
 	if r.state.Ended() {
 		return nil
 	}
@@ -84,7 +84,7 @@ func (l *Ledger) joinWaitlist(r *storedJob) *waitlist {
 	if !ok {
 		wl = &waitlist{queue: r.queue, class: class, jobs: btree.NewBTreeGOptions(orderLess, treeOptions)}
 		r.queue.waitlists.Set(class, wl)
-		l.countRunner(wl, 1)
+		j.countRunner(wl, 1)
 	}
 	wl.unfinished++
 	return wl
@@ -92,21 +92,21 @@ func (l *Ledger) joinWaitlist(r *storedJob) *waitlist {
 
 // leaveWaitlist undoes joinWaitlist. It removes the waitlist with its last
 // unfinished job.
-func (l *Ledger) leaveWaitlist(r *storedJob) *waitlist {
+func (j *jobs) leaveWaitlist(r *storedJob) *waitlist {
 	if r.state.Ended() {
 		return nil
 	}
 	wl, _ := r.queue.waitlists.Get(Class(r.function))
 	if wl.unfinished--; wl.unfinished == 0 {
 		r.queue.waitlists.Delete(wl.class)
-		l.countRunner(wl, -1)
+		j.countRunner(wl, -1)
 	}
 	return wl
 }
 
-func (l *Ledger) countRunner(wl *waitlist, n int) {
+func (j *jobs) countRunner(wl *waitlist, n int) {
 	if ofRunner(wl.class) {
 		wl.queue.runners += n
-		l.jobs.lines += n
+		j.lines += n
 	}
 }

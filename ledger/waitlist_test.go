@@ -311,7 +311,7 @@ func TestWaitlists_SnapshotBeyondTheBound(t *testing.T) {
 		r.place(j.ID, 1)
 		r.settle(j.ID, 1, job.NextDone)
 	}
-	r.l.lanes[0].cursor = uint64(r.n)
+	r.l.lanes[0].Cursor = uint64(r.n)
 	for _, want := range []Ingested{IngestedWaiting, IngestedKeysFull} {
 		if got := r.ingest(r.job("mail", fmt.Sprint("late", want, "#h"))); got != want {
 			t.Errorf("with %d waitlists: %s", r.waitlists("mail"), ingestedNames[got])

@@ -144,8 +144,8 @@ func (h *harness) state(id job.ID) job.State {
 }
 
 // counts returns the backlog.
-func (h *harness) counts() (c ledger.Counts) {
-	h.raft.View(func(l *ledger.Ledger) { c = l.Counts() })
+func (h *harness) counts() (c ledger.SnapshotBacklog) {
+	h.raft.View(func(l *ledger.Ledger) { c = l.Snapshot(ledger.SnapshotContext{}).Backlog })
 	return c
 }
 

@@ -24,7 +24,7 @@ func inReplay(t *testing.T, jobs int, test func(h *harness)) {
 		h.advance(100 * time.Millisecond)
 		test(h)
 		h.checkNoOverlap()
-		if c := h.counts(); c != (ledger.Counts{Delivered: uint64(jobs)}) {
+		if c := h.counts(); c != (ledger.SnapshotBacklog{Delivered: uint64(jobs)}) {
 			t.Errorf("a replay changed the backlog: %+v", c)
 		}
 	})

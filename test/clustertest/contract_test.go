@@ -119,7 +119,7 @@ func history(t *testing.T, cl *clustertest.Cluster) {
 	last := l.LastEvent()
 	for _, m := range cl.Members {
 		lines := readHistory(t, cl, m, last)
-		var counts ledger.Counts
+		var counts ledger.SnapshotBacklog
 		owner, states := "", map[string]string{}
 		for i, e := range lines {
 			if e.Seq != uint64(i)+1 {
@@ -153,8 +153,8 @@ func history(t *testing.T, cl *clustertest.Cluster) {
 			}
 			states[e.Request] = to
 		}
-		if counts != l.Counts() || owner != l.Authority().Owner {
-			t.Errorf("%s: history leads to %+v under %s, the ledger has %+v under %s", m.Name, counts, owner, l.Counts(), l.Authority().Owner)
+		if have := l.Snapshot(ledger.SnapshotContext{}).Backlog; counts != have || owner != l.Authority().Owner {
+			t.Errorf("%s: history leads to %+v under %s, the ledger has %+v under %s", m.Name, counts, owner, have, l.Authority().Owner)
 		}
 	}
 }

@@ -19,8 +19,8 @@ type checker struct {
 	events         uint64                    // number of the last event
 	history        strings.Builder           // the history stream's expected content
 	epoch          uint64
-	owner          string        // the authority
-	counts         ledger.Counts // the backlog, counted from the events
+	owner          string                 // the authority
+	counts         ledger.SnapshotBacklog // the backlog, counted from the events
 	cursors        [members]uint64
 	states         map[dispatch]ledger.EventKind
 	attempts       map[job.ID]*attemptState

@@ -30,19 +30,19 @@ func (ch *checker) checkEvent(proc *process, e *ledger.Event, ended map[dispatch
 		ch.attempts[e.Job] = t
 	}
 	if t.ended {
-		sim.fail("%s: %s after the job's end", e.RequestID(), e.Kind)
+		sim.fail("%s: %s after the job's end", job.RequestID(e.Job, e.N), e.Kind)
 	}
 	before := map[ledger.EventKind]ledger.EventKind{
 		ledger.DispatchNotified: ledger.DispatchQueued, ledger.DispatchDelivered: ledger.DispatchNotified, ledger.DispatchFailed: ledger.DispatchNotified,
 	}[e.Kind]
 	if ch.states[d] != before {
-		sim.fail("%s: %s follows %s", e.RequestID(), e.Kind, ch.states[d])
+		sim.fail("%s: %s follows %s", job.RequestID(e.Job, e.N), e.Kind, ch.states[d])
 	}
 	ch.states[d] = e.Kind
 	switch e.Kind {
 	case ledger.DispatchQueued:
 		if e.N != t.n+1 {
-			sim.fail("%s follows dispatch %d", e.RequestID(), t.n)
+			sim.fail("%s follows dispatch %d", job.RequestID(e.Job, e.N), t.n)
 		}
 		t.n = e.N
 		ch.counts.Pending++
@@ -56,7 +56,7 @@ func (ch *checker) checkEvent(proc *process, e *ledger.Event, ended map[dispatch
 	case ledger.DispatchDelivered:
 		t.ended = true
 		if ch.reportedStatus[d] != job.Success {
-			sim.fail("%s is delivered, and no worker has reported a success", e.RequestID())
+			sim.fail("%s is delivered, and no worker has reported a success", job.RequestID(e.Job, e.N))
 		}
 		ch.counts.Notified--
 		ch.counts.Delivered++
@@ -81,7 +81,7 @@ func (ch *checker) checkOrder(proc *process, e *ledger.Event) {
 	key := orderKey{view.Queue, ledger.Class(view.Function), view.Priority, view.Position.Lane}
 	last := ch.order[key]
 	if view.Position.Seq < last.seq && !view.Created.After(last.accepted) {
-		ch.sim.fail("%s at %d@%d starts after %d@%d", e.RequestID(), key.lane, view.Position.Seq, key.lane, last.seq)
+		ch.sim.fail("%s at %d@%d starts after %d@%d", job.RequestID(e.Job, e.N), key.lane, view.Position.Seq, key.lane, last.seq)
 	}
 	if view.Position.Seq > last.seq {
 		ch.order[key] = lastStarted{view.Position.Seq, view.Created}
@@ -131,8 +131,23 @@ func (ch *checker) applyRetries(e *logEntry, results []ledger.Result) {
 // compare compares a ledger with the checker's state.
 func (ch *checker) compare(proc *process, e *logEntry) {
 	sim := ch.sim
-	if got := proc.ledger.Counts(); got != ch.counts {
+	if got := proc.ledger.Snapshot(ledger.SnapshotContext{}).Backlog; got != ch.counts {
 		sim.fail("entry %d: the backlog is %v, want %v by the events", e.stamp.Index, got, ch.counts)
+	}
+	recount := ledger.SnapshotBacklog{Delivered: ch.counts.Delivered, Failed: ch.counts.Failed}
+	for _, q := range proc.ledger.Queues() {
+		recount.Pending += uint64(q.Counts[job.Waiting])
+		recount.Notified += uint64(q.Counts[job.Active])
+	}
+	for _, id := range ch.external.unfinished() {
+		if ch.external.states[id] == ledger.DispatchQueued {
+			recount.Pending++
+		} else {
+			recount.Notified++
+		}
+	}
+	if recount != ch.counts {
+		sim.fail("entry %d: the jobs' states give the backlog %v, want %v by the events", e.stamp.Index, recount, ch.counts)
 	}
 	if a := proc.ledger.Authority(); a.Epoch != ch.epoch || a.Owner != ch.owner {
 		sim.fail("entry %d: the authority is %s in epoch %d, want %s in epoch %d by the events", e.stamp.Index, a.Owner, a.Epoch, ch.owner, ch.epoch)

@@ -41,7 +41,7 @@ var mutants = []mutant{
 	{"a gap in a lane is skipped", []edit{
 		{"scheduler/lanes.go", "case seq == lane.next:", "case seq >= lane.next:\n\t\t\tlane.next = seq"}}},
 	{"a known job id makes a second job", []edit{
-		{"ledger/ingest.go", "if known := l.jobs.byID[j.ID]; known != nil {", "if known := l.jobs.byID[j.ID]; known != nil && known.state != job.Completed {"}}},
+		{"ledger/ingest.go", "if known := in.jobs.byID[j.ID]; known != nil {", "if known := in.jobs.byID[j.ID]; known != nil && known.state != job.Completed {"}}},
 	{"a new authority does not adopt running dispatches", []edit{
 		{"scheduler/assign.go", "ds.running[job.DispatchID{Job: a.ID, N: a.N}] = ds.adopt(a, l.Index())", "_ = ds.adopt"}}},
 	{"a dispatch is reassigned before its node's lease has ended", []edit{
@@ -70,9 +70,9 @@ var mutants = []mutant{
 	{"a node accepts assignments meant for its previous lease", []edit{
 		{"agent/inflight.go", "case !a.lease.canWork(), a.lease.previous.covers(b):", "case !a.lease.canWork():"}}},
 	{"a unique key is not held", []edit{
-		{"ledger/guards.go", "if g.Unique.IsSet() {", "if g.Unique.IsSet() && l.now == 0 {"}}},
+		{"ledger/guards.go", "if want.Unique.IsSet() {", "if want.Unique.IsSet() && now == 0 {"}}},
 	{"a rate limit ends after half its time", []edit{
-		{"ledger/guards.go", "l.now + int64(g.Rate.TTL)", "l.now + int64(g.Rate.TTL)/2"}}},
+		{"ledger/guards.go", "now + int64(want.Rate.TTL)", "now + int64(want.Rate.TTL)/2"}}},
 	{"a tick comes again under the next authority", []edit{
 		{"ledger/cron.go", "old.Rev != t.Rev || old.Next.IsZero() || !old.Next.Equal(t.At) || old.tick != nil", "old.Rev != t.Rev || old.tick != nil"}}},
 	{"a tick's job that was not stored is not published again", []edit{
