@@ -271,50 +271,21 @@ func (s *crons) Ticks(yield func(Tick)) {
 	}
 }
 
-func (e *encoder) crons(s *crons) {
-	e.uint(uint64(s.byName.Len()))
-	s.byName.Scan(func(_ string, c *cron) bool {
-		for _, text := range [...]string{c.Name, c.Schedule, c.TimeZone, c.Queue} {
-			e.text(text)
+func (c *codec) crons(s *crons) {
+	stored := func(yield func(*cron) bool) {
+		s.byName.Scan(func(_ string, e *cron) bool { return yield(e) })
+	}
+	each(c, s.byName.Len(), stored, func(e *cron) {
+		c.fields(&e.Name, &e.Schedule, &e.TimeZone, &e.Queue, &e.Body, &e.CatchUp, &e.NoOverlap, &e.Declared, &e.Paused,
+			&e.Next, &e.Last, &e.LastJob, &e.LastUnfired, &e.UnfiredFor, &e.Rev, &e.Fired, &e.Skipped, &e.Missed)
+		if optional(c, &e.tick) {
+			c.fields(&e.tick.Queue, &e.tick.Body)
 		}
-		e.bytes(c.Body)
-		for _, is := range [...]bool{c.CatchUp, c.NoOverlap, c.Declared, c.Paused} {
-			e.bool(is)
+		if c.decoding() {
+			if e.tick != nil {
+				e.tick.Job = e.LastJob
+			}
+			s.put(nil, e)
 		}
-		e.time(c.Next)
-		e.time(c.Last)
-		e.id(c.LastJob)
-		e.time(c.LastUnfired)
-		e.id(c.UnfiredFor)
-		for _, n := range [...]uint64{c.Rev, c.Fired, c.Skipped, c.Missed} {
-			e.uint(n)
-		}
-		if e.optional(c.tick != nil) {
-			e.text(c.tick.Queue)
-			e.bytes(c.tick.Body)
-		}
-		return e.err == nil
-	})
-}
-
-func (d *decoder) crons(s *crons) {
-	d.repeat(func() {
-		c := new(cron)
-		for _, text := range [...]*string{&c.Name, &c.Schedule, &c.TimeZone, &c.Queue} {
-			*text = d.text()
-		}
-		c.Body = d.bytes()
-		for _, is := range [...]*bool{&c.CatchUp, &c.NoOverlap, &c.Declared, &c.Paused} {
-			*is = d.bool()
-		}
-		c.Next, c.Last, c.LastJob = d.time(), d.time(), d.id()
-		c.LastUnfired, c.UnfiredFor = d.time(), d.id()
-		for _, n := range [...]*uint64{&c.Rev, &c.Fired, &c.Skipped, &c.Missed} {
-			*n = d.uint()
-		}
-		if d.bool() {
-			c.tick = &Tick{Job: c.LastJob, Queue: d.text(), Body: d.bytes()}
-		}
-		s.put(nil, c)
 	})
 }

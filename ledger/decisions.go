@@ -44,9 +44,15 @@ func newDecisions() decisions {
 func (d *decisions) copy() decisions { return decisions{list: d.list} }
 
 func (d *decisions) add(r decisionEntry) {
-	n := d.first + uint64(len(d.list))
 	d.list = append(d.list, r)
-	d.byPosition[r.position], d.byID[r.id] = n, n
+	d.indexLast()
+}
+
+// indexLast adds the last decision of the list to the maps.
+func (d *decisions) indexLast() {
+	n := len(d.list) - 1
+	r := &d.list[n]
+	d.byPosition[r.position], d.byID[r.id] = d.first+uint64(n), d.first+uint64(n)
 }
 
 // forDuplicate returns the decision about another copy of the same record: a
@@ -105,52 +111,15 @@ func (d *decisions) LastDecision(id job.ID) (r Decision, at time.Time, ok bool) 
 	return found.Decision, time.Unix(0, found.at).UTC(), true
 }
 
-func (e *encoder) guards(l *Ledger) {
-	e.uint(uint64(l.guards.byTime.Len()))
-	l.guards.byTime.Scan(func(h *heldKey) bool {
-		e.raw(h.key[:])
-		e.id(h.job)
-		e.int(h.until)
-		e.bool(h.rate)
-		return e.err == nil
-	})
-	e.uint(uint64(len(l.decisions.list)))
-	for i := range l.decisions.list {
-		r := &l.decisions.list[i]
-		e.int(r.at)
-		e.uint(uint64(r.position.Lane))
-		e.uint(r.position.Seq)
-		e.id(r.id)
-		e.int(r.accepted)
-		e.uint(uint64(r.Ingested))
-		e.id(r.Job)
-		e.name(r.Queue)
-		e.int(int64(r.RetryAfter))
-		e.text(r.Reason)
-	}
-}
-
-func (d *decoder) guards(l *Ledger) {
-	d.repeat(func() {
-		h := &heldKey{key: job.GuardKey(d.id()), job: d.id(), until: d.int(), rate: d.bool()}
-		r := l.jobs.byID[h.job]
-		if l.guards.byKey[h.key] != nil || !h.rate && (r == nil || r.flags&guarded == 0) {
-			d.fail(errCorrupt)
-			return
-		}
-		l.guards.hold(h)
-	})
-	d.repeat(func() {
-		r := decisionEntry{
-			at: d.int(), position: job.Position{Lane: uint8(d.uint()), Seq: d.uint()}, id: d.id(), accepted: d.int(),
-			Decision: Decision{
-				Ingested: Ingested(d.uint()), Job: d.id(), Queue: d.name(),
-				RetryAfter: time.Duration(d.int()), Reason: d.text(),
-			},
-		}
+func (c *codec) decisions(d *decisions) {
+	list(c, &d.list, func(r *decisionEntry) {
+		c.fields(&r.at, &r.position.Lane, &r.position.Seq, &r.id, &r.accepted,
+			(*uint8)(&r.Ingested), &r.Job, (*name)(&r.Queue), &r.RetryAfter, &r.Reason)
 		if r.Ingested == 0 || r.Ingested > IngestedKeysFull {
-			d.fail(errCorrupt)
+			c.fail(errCorrupt)
 		}
-		l.decisions.add(r)
+		if c.decoding() {
+			d.indexLast()
+		}
 	})
 }

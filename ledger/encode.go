@@ -4,9 +4,6 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"io"
-	"time"
-
-	"github.com/tidwall/btree"
 
 	"github.com/yardmaster-dev/yardmaster/job"
 )
@@ -19,38 +16,10 @@ const formatVersion = 7
 // encode to the same bytes, also if they were restored from different
 // snapshots.
 func (l *Ledger) Encode(w io.Writer) error {
-	e := newEncoder(w)
-	e.uint(formatVersion)
-	e.uint(l.index)
-	e.uint(l.term)
-	e.int(l.now)
-	e.authority(&l.authority)
-	e.bytes(l.secret)
-	e.uint(uint64(len(l.lanes)))
-	for _, ln := range l.lanes {
-		e.text(ln.Identity)
-		e.uint(ln.Cursor)
-		e.id(ln.LastID)
-	}
-	e.bool(l.streamsCreated)
-	e.replay(&l.replay)
-	e.id(l.lastIngested)
-	e.uint(l.counts.Delivered)
-	e.uint(l.counts.Failed)
-	e.uint(l.stale)
-	e.queues(&l.queues, &l.jobs)
-	e.external(&l.external)
-	e.forgottenIDs(l.jobs.forgotten)
-	e.outbox(&l.outbox)
-	e.stalls(&l.stalls)
-	e.guards(l)
-	e.crons(&l.crons)
-	e.membership(&l.membership)
-	e.backups(l)
-	if e.err != nil {
-		return e.err
-	}
-	return e.w.Flush()
+	c, format := newEncoder(w), uint64(formatVersion)
+	c.uint(&format)
+	c.ledger(l)
+	return c.flush()
 }
 
 // Hash returns the SHA-256 of the encoded ledger. It is the same on every node
@@ -61,204 +30,135 @@ func (l *Ledger) Hash() ([sha256.Size]byte, error) {
 	return [sha256.Size]byte(h.Sum(nil)), err
 }
 
-func (e *encoder) authority(a *authority) {
-	e.text(a.owner)
-	e.text(a.leaseID)
-	e.text(a.leasedUntil)
-	e.int(a.until)
-	e.uint(a.epoch)
-	e.uint(a.term)
-	e.bool(a.member)
-}
-
-// queues writes each queue with its jobs: waiting jobs in start order, active
-// jobs by fence, then the others by time.
-func (e *encoder) queues(qs *queues, j *jobs) {
-	active := make(map[string][]*storedJob) // by queue
-	j.active.Scan(func(item orderItem) bool {
-		name := item.r.queue.name
-		active[name] = append(active[name], item.r)
-		return true
-	})
-	e.uint(uint64(qs.byName.Len()))
-	qs.byName.Scan(func(_ string, q *queue) bool {
-		e.id(q.id)
-		e.text(q.name)
-		e.bool(q.paused)
-		e.int(q.pausedAt)
-		e.uint(uint64(q.config.Limit))
-		e.bool(q.config.AllowOverrides)
-		n := 0
-		for _, count := range q.counts {
-			n += count
-		}
-		e.uint(uint64(n))
-		q.waitlists.Scan(func(_ string, wl *waitlist) bool {
-			wl.jobs.Scan(func(item orderItem) bool { e.record(item.r); return e.err == nil })
-			return e.err == nil
-		})
-		for _, r := range active[q.name] {
-			e.record(r)
-		}
-		for _, list := range q.lists {
-			if list != nil {
-				list.Scan(func(item timeItem) bool { e.record(item.r); return e.err == nil })
-			}
-		}
-		return e.err == nil
-	})
-}
-
-func (e *encoder) record(r *storedJob) {
-	e.id(r.id)
-	e.name(r.function)
-	e.int(r.accepted)
-	e.int(r.due)
-	e.uint(uint64(r.lane))
-	e.uint(r.seq)
-	e.uint(uint64(r.n))
-	e.uint(uint64(r.attempt))
-	e.uint(uint64(r.priority))
-	e.uint(uint64(r.state))
-	e.uint(uint64(r.losses))
-	e.uint(uint64(r.flags))
-	if e.optional(r.options != nil) {
-		e.int(r.options.runAt)
-		e.uint(uint64(r.options.maxAttempts))
-		e.int(int64(r.options.timeout))
-		e.int(int64(r.options.retryInterval))
-		e.int(int64(r.options.resultTTL))
-	}
-	if e.optional(r.run != nil) {
-		e.name(r.run.node)
-		e.name(r.run.channel)
-		e.uint(r.run.incarnation)
-		e.uint(r.run.fence)
-		e.uint(r.run.epoch)
-		e.int(r.run.started)
-		e.uint(r.run.result)
-		if e.optional(r.run.failure != nil) {
-			e.text(r.run.failure.reason)
-			e.name(r.run.failure.kind)
-		}
-	}
-}
-
-func (e *encoder) external(o *external) {
-	e.uint(uint64(o.byID.Len()))
-	o.byID.Scan(func(_ string, r *externalDispatch) bool {
-		e.text(r.requestID)
-		e.text(r.target)
-		e.bytes(r.metadata)
-		e.uint(uint64(r.state))
-		e.text(r.reason)
-		e.int(r.queued)
-		e.int(r.ended)
-		return e.err == nil
-	})
-}
-
-func (e *encoder) forgottenIDs(g *idRing) {
-	e.uint(uint64(len(g.slabs)))
-	for _, slab := range g.slabs {
-		e.int(slab.at)
-		e.uint(uint64(len(slab.ids)))
-		for _, id := range slab.ids {
-			e.id(id)
-		}
-	}
-}
-
 // Decode reads a ledger that [Ledger.Encode] wrote.
 func Decode(r io.Reader) (*Ledger, error) {
-	d := newDecoder(r)
-	format := d.uint()
-	if d.err == nil && format != formatVersion {
+	c, format := newDecoder(r), uint64(0)
+	if c.uint(&format); c.err == nil && format != formatVersion {
 		return nil, fmt.Errorf("ledger snapshot has format %d, this build reads %d: run the build that wrote it", format, formatVersion)
 	}
 	l := empty()
-	l.index, l.term, l.now = d.uint(), d.uint(), d.int()
-	l.authority = authority{
-		owner: d.text(), leaseID: d.text(), leasedUntil: d.text(),
-		until: d.int(), epoch: d.uint(), term: d.uint(), member: d.bool(),
-	}
-	l.secret = d.bytes()
-	d.repeat(func() { l.lanes = append(l.lanes, LaneCursor{Identity: d.text(), Cursor: d.uint(), LastID: d.id()}) })
-	l.streamsCreated = d.bool()
-	d.replay(&l.replay)
-	l.lastIngested = d.id()
-	delivered, failed := d.uint(), d.uint()
-	l.stale = d.uint()
-	d.queues(l)
-	d.external(l)
-	d.forgottenIDs(l.jobs.forgotten)
-	d.outbox(&l.outbox)
-	d.stalls(&l.stalls)
-	d.guards(l)
-	d.crons(&l.crons)
-	d.membership(&l.membership)
-	d.backups(l)
-	l.counts.Delivered, l.counts.Failed = delivered, failed
-	if d.err != nil {
-		return nil, fmt.Errorf("decode ledger: %w", d.err)
+	if c.ledger(l); c.err != nil {
+		return nil, fmt.Errorf("decode ledger: %w", c.err)
 	}
 	return l, nil
 }
 
-func (d *decoder) queues(l *Ledger) {
-	d.repeat(func() {
-		q := &queue{id: d.id(), name: d.text(), paused: d.bool(), pausedAt: d.int()}
-		q.config = job.QueueConfig{Limit: uint32(d.uint()), AllowOverrides: d.bool()}
-		l.queues.byName.Set(q.name, q)
-		d.repeat(func() {
-			r := d.record(l)
+func (c *codec) ledger(l *Ledger) {
+	a := &l.authority
+	c.fields(&l.index, &l.term, &l.now, &a.owner, &a.leaseID, &a.leasedUntil, &a.until, &a.epoch, &a.term, &a.member, &l.secret)
+	list(c, &l.lanes, func(ln *LaneCursor) { c.fields(&ln.Identity, &ln.Cursor, &ln.LastID) })
+	c.fields(&l.streamsCreated)
+	c.replay(&l.replay)
+	c.fields(&l.lastIngested, &l.counts.Delivered, &l.counts.Failed, &l.stale)
+	c.jobs(&l.dispatches)
+	c.external(l)
+	c.forgottenIDs(l.forgotten)
+	c.outbox(&l.outbox)
+	c.stalls(&l.stalls)
+	c.guards(&l.dispatches)
+	c.decisions(&l.decisions)
+	c.crons(&l.crons)
+	c.membership(&l.membership)
+	c.backups(l)
+}
+
+// jobs encodes or decodes each queue with its jobs: waiting jobs in start
+// order, active jobs by fence, then the others by time.
+func (c *codec) jobs(d *dispatches) {
+	active := make(map[string][]*storedJob) // by queue
+	d.active.Scan(func(item orderItem) bool {
+		name := item.r.queue.name
+		active[name] = append(active[name], item.r)
+		return true
+	})
+	each(c, d.queues.byName.Len(), d.queues.all, func(q *queue) {
+		c.fields(&q.id, &q.name, &q.paused, &q.pausedAt, &q.config.Limit, &q.config.AllowOverrides)
+		if c.decoding() {
+			d.queues.byName.Set(q.name, q)
+		}
+		n := 0
+		for _, count := range q.counts {
+			n += count
+		}
+		stored := func(yield func(*storedJob) bool) { q.scan(active[q.name], yield) }
+		each(c, n, stored, func(r *storedJob) {
+			if c.record(r, &d.jobs); !c.decoding() {
+				return
+			}
 			r.queue = q
 			switch {
 			case r.state == job.New || r.state > job.Failed || r.state == job.Active && r.run == nil:
-				d.fail(errCorrupt)
-			default:
-				l.store(nil, r)
+				c.fail(errCorrupt)
+				return
+			case r.state == job.Waiting:
+				d.counts.Pending++
+			case r.state == job.Active:
+				d.counts.Notified++
 			}
-			switch r.state {
-			case job.Waiting:
-				l.counts.Pending++
-			case job.Active:
-				l.counts.Notified++
-			}
+			d.store(nil, r)
 		})
 	})
 }
 
-func (d *decoder) record(l *Ledger) *storedJob {
-	r := &storedJob{
-		id: d.id(), function: l.jobs.intern(d.name()), accepted: d.int(), due: d.int(),
-		lane: uint8(d.uint()), seq: d.uint(), n: uint32(d.uint()), attempt: uint32(d.uint()),
-		priority: uint8(d.uint()), state: job.State(d.uint()), losses: uint8(d.uint()), flags: flags(d.uint()),
-	}
-	if d.bool() {
-		r.options = &options{
-			runAt: d.int(), maxAttempts: uint32(d.uint()),
-			timeout: time.Duration(d.int()), retryInterval: time.Duration(d.int()), resultTTL: time.Duration(d.int()),
-		}
-	}
-	if d.bool() {
-		r.run = &run{
-			executor: l.jobs.internExecutor(executor{node: d.name(), channel: d.name(), incarnation: d.uint()}),
-			fence:    d.uint(), epoch: d.uint(), started: d.int(), result: d.uint(),
-		}
-		if d.bool() {
-			r.run.failure = &failure{reason: d.text(), kind: l.jobs.intern(d.name())}
-		}
-	}
-	return r
+// all yields the queues in the order of their names.
+func (q *queues) all(yield func(*queue) bool) {
+	q.byName.Scan(func(_ string, q *queue) bool { return yield(q) })
 }
 
-func (d *decoder) external(l *Ledger) {
-	l.external.byID = new(btree.Map[string, *externalDispatch])
-	d.repeat(func() {
-		r := &externalDispatch{
-			requestID: d.text(), target: d.text(), metadata: d.bytes(),
-			state: uint8(d.uint()), reason: d.text(), queued: d.int(), ended: d.int(),
+// scan yields the queue's jobs; active are those that are active.
+func (q *queue) scan(active []*storedJob, yield func(*storedJob) bool) {
+	more := true
+	q.waitlists.Scan(func(_ string, wl *waitlist) bool {
+		wl.jobs.Scan(func(item orderItem) bool { more = yield(item.r); return more })
+		return more
+	})
+	for i := 0; more && i < len(active); i++ {
+		more = yield(active[i])
+	}
+	for _, list := range q.lists {
+		if list != nil && more {
+			list.Scan(func(item timeItem) bool { more = yield(item.r); return more })
+		}
+	}
+}
+
+func (c *codec) record(r *storedJob, j *jobs) {
+	c.fields(&r.id, (*name)(&r.function), &r.accepted, &r.due, &r.lane, &r.seq, &r.n, &r.attempt,
+		&r.priority, (*uint8)(&r.state), &r.losses, (*uint8)(&r.flags))
+	if c.decoding() {
+		r.function = j.intern(r.function)
+	}
+	if optional(c, &r.options) {
+		o := r.options
+		c.fields(&o.runAt, &o.maxAttempts, &o.timeout, &o.retryInterval, &o.resultTTL)
+	}
+	if !optional(c, &r.run) {
+		return
+	}
+	x := r.run.executor
+	if c.decoding() {
+		x = &c.executor
+	}
+	c.fields((*name)(&x.node), (*name)(&x.channel), &x.incarnation, &r.run.fence, &r.run.epoch, &r.run.started, &r.run.result)
+	if c.decoding() {
+		r.run.executor = j.internExecutor(*x)
+	}
+	if f := &r.run.failure; optional(c, f) {
+		c.fields(&(*f).reason, (*name)(&(*f).kind))
+		if c.decoding() {
+			(*f).kind = j.intern((*f).kind)
+		}
+	}
+}
+
+func (c *codec) external(l *Ledger) {
+	stored := func(yield func(*externalDispatch) bool) {
+		l.external.byID.Scan(func(_ string, r *externalDispatch) bool { return yield(r) })
+	}
+	each(c, l.external.byID.Len(), stored, func(r *externalDispatch) {
+		c.fields(&r.requestID, &r.target, (*[]byte)(&r.metadata), &r.state, &r.reason, &r.queued, &r.ended)
+		if !c.decoding() {
+			return
 		}
 		l.external.byID.Set(r.requestID, r)
 		switch r.state {
@@ -271,24 +171,59 @@ func (d *decoder) external(l *Ledger) {
 		case externalDelivered, externalFailed:
 			l.external.finished.Set(externalFinish{r.ended, r.requestID})
 		default:
-			d.fail(errCorrupt)
+			c.fail(errCorrupt)
 		}
 	})
 }
 
-func (d *decoder) forgottenIDs(g *idRing) {
-	d.repeat(func() {
-		slab := idSlab{at: d.int()}
-		n := d.uint()
-		if n == 0 || n > slabSize {
-			d.fail(errCorrupt)
+func (c *codec) forgottenIDs(g *idRing) {
+	list(c, &g.slabs, func(slab *idSlab) {
+		c.fields(&slab.at)
+		list(c, &slab.ids, func(id *job.ID) {
+			if c.fields(id); c.decoding() {
+				g.known[*id] = struct{}{}
+				g.size++
+			}
+		})
+		if len(slab.ids) == 0 || len(slab.ids) > slabSize {
+			c.fail(errCorrupt)
 		}
-		for ; n > 0 && d.err == nil; n-- {
-			id := d.id()
-			slab.ids = append(slab.ids, id)
-			g.known[id] = struct{}{}
-			g.size++
-		}
-		g.slabs = append(g.slabs, slab)
 	})
+}
+
+// outbox encodes or decodes the outbox. It is part of the replicated state, so
+// that everything committed is published also under a later authority.
+func (c *codec) outbox(o *outbox) {
+	c.fields(&o.next, &o.published, &o.nextResult, &o.nextDeadLetter, &o.bytes)
+	list(c, &o.entries, func(entry *eventEntry) {
+		c.fields(&entry.first, &entry.index, &entry.at, &entry.bytes)
+		list(c, &entry.events, c.event)
+	})
+	list(c, &o.results, func(r *ResultItem) {
+		c.fields(&r.Number, &r.Job, &r.N, (*name)(&r.Queue), &r.Value.Msgpack, &r.Value.Data)
+		if b := &r.Blob; optional(c, b) {
+			c.fields(&(*b).Name, &(*b).Chunks, &(*b).Size, &(*b).SHA256)
+		}
+	})
+	list(c, &o.messages, func(m *ResultMessage) { c.fields(&m.First, &m.Seq) })
+	list(c, &o.deadLetters, func(v *DeadLetter) {
+		c.fields(&v.Number, &v.Job, &v.N, (*name)(&v.Queue), (*name)(&v.Function), &v.Position.Lane, &v.Position.Seq,
+			&v.Attempts, (*unixTime)(&v.Accepted), (*unixTime)(&v.At), &v.Reason)
+		if f := &v.Fault; optional(c, f) {
+			c.fields(&(*f).Message, &(*f).Type, &(*f).Code, (*[]byte)(&(*f).Details))
+		}
+	})
+}
+
+func (c *codec) event(v *Event) {
+	c.fields((*uint8)(&v.Kind), &v.N, &v.Job, &v.A, &v.B)
+	if v.Kind == 0 || v.Kind > WorkerRecovered {
+		c.fail(errCorrupt)
+	}
+	if x := &v.Extra; optional(c, x) {
+		c.fields(&(*x).Request, &(*x).C, (*[]byte)(&(*x).Metadata))
+		if optional(c, &(*x).Cursor) {
+			c.fields((*x).Cursor)
+		}
+	}
 }

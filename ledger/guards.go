@@ -250,3 +250,18 @@ func (g *guards) HeldKeys() int { return g.byTime.Len() }
 func (d *dispatches) GuardsBlock(g *job.Guards) bool {
 	return g.Debounce.IsSet() || d.holder(g.Unique, d.now) != nil || d.holder(g.Rate, d.now) != nil
 }
+
+func (c *codec) guards(d *dispatches) {
+	each(c, d.guards.byTime.Len(), d.guards.byTime.Scan, func(h *heldKey) {
+		c.fields((*job.ID)(&h.key), &h.job, &h.until, &h.rate)
+		if !c.decoding() {
+			return
+		}
+		r := d.jobs.byID[h.job]
+		if d.guards.byKey[h.key] != nil || !h.rate && (r == nil || r.flags&guarded == 0) {
+			c.fail(errCorrupt)
+			return
+		}
+		d.hold(h)
+	})
+}

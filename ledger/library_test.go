@@ -60,15 +60,15 @@ func BenchmarkLibrary(b *testing.B) {
 			func() error {
 				e := newEncoder(&own)
 				for _, r := range stored {
-					e.record(r)
+					e.record(r, nil)
 				}
-				return e.w.Flush()
+				return e.flush()
 			},
 			func() error { return libraryEncode(&library, stored) },
 			func() error {
 				d := newDecoder(bytes.NewReader(own.Bytes()))
 				for range stored {
-					d.record(l)
+					d.record(new(storedJob), &l.jobs)
 				}
 				return d.err
 			},

@@ -218,27 +218,12 @@ func (m Membership) PendingChange() string {
 	return ""
 }
 
-func (e *encoder) membership(r *Membership) {
-	e.uint(r.Revision)
-	e.uint(uint64(len(r.Members)))
-	for i := range r.Members {
-		m := &r.Members[i]
-		e.text(m.Node)
-		e.text(m.Dir)
-		e.text(m.Route)
-		e.text(m.Raft)
-		e.uint(m.JoinRevision)
-		e.uint(uint64(m.State))
-	}
-}
-
-func (d *decoder) membership(r *Membership) {
-	r.Revision = d.uint()
-	d.repeat(func() {
-		m := Member{Node: d.text(), Dir: d.text(), Route: d.text(), Raft: d.text(), JoinRevision: d.uint(), State: MemberState(d.uint())}
+func (c *codec) membership(r *Membership) {
+	c.fields(&r.Revision)
+	list(c, &r.Members, func(m *Member) {
+		c.fields(&m.Node, &m.Dir, &m.Route, &m.Raft, &m.JoinRevision, (*uint8)(&m.State))
 		if m.State == MemberOut || m.State > MemberLeaving {
-			d.fail(errCorrupt)
+			c.fail(errCorrupt)
 		}
-		r.Members = append(r.Members, m)
 	})
 }

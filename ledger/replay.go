@@ -237,43 +237,17 @@ func (l *Ledger) lastReplayed() *string {
 	return &text
 }
 
-func (e *encoder) replay(r *replay) {
-	if e.optional(r.cursor != nil) {
-		e.text(*r.cursor)
+func (c *codec) replay(r *replay) {
+	if optional(c, &r.cursor) {
+		c.fields(r.cursor)
 	}
-	e.uint(r.number)
-	e.uint(uint64(len(r.lanes)))
-	for _, part := range r.lanes {
-		e.uint(part.At)
-		e.uint(part.End)
-	}
-	e.id(r.last)
-	e.uint(uint64(len(r.damage)))
-	for _, d := range r.damage {
-		e.uint(uint64(d.Lane))
-		e.uint(d.From)
-		e.uint(d.To)
-		e.uint(uint64(d.Kind))
-	}
-	e.uint(r.moreDamage)
-}
-
-func (d *decoder) replay(r *replay) {
-	if d.bool() {
-		cursor := d.text()
-		r.cursor = &cursor
-	}
-	r.number = d.uint()
-	d.repeat(func() {
-		part := ReplayLane{At: d.uint(), End: d.uint()}
-		if part.At > part.End {
-			d.fail(errCorrupt)
+	c.fields(&r.number)
+	list(c, &r.lanes, func(part *ReplayLane) {
+		if c.fields(&part.At, &part.End); part.At > part.End {
+			c.fail(errCorrupt)
 		}
-		r.lanes = append(r.lanes, part)
 	})
-	r.last = d.id()
-	d.repeat(func() {
-		r.damage = append(r.damage, ReplayDamage{Lane: uint8(d.uint()), From: d.uint(), To: d.uint(), Kind: DamageKind(d.uint())})
-	})
-	r.moreDamage = d.uint()
+	c.fields(&r.last)
+	list(c, &r.damage, func(d *ReplayDamage) { c.fields(&d.Lane, &d.From, &d.To, (*uint8)(&d.Kind)) })
+	c.fields(&r.moreDamage)
 }

@@ -194,29 +194,14 @@ func (l *Ledger) replaceWith(backup *Ledger, extraLanes []string) {
 	}
 }
 
-func (e *encoder) backups(l *Ledger) {
-	e.text(l.hold.holder)
-	e.int(l.hold.until)
-	e.uint(l.fenceBase)
-	if e.optional(l.restoring != nil) {
-		e.text(l.restoring.id)
-		e.text(l.restoring.source)
-		e.uint(uint64(len(l.restoring.parts)))
-		for _, part := range l.restoring.parts {
-			e.bytes(part)
-		}
-	}
-}
-
-func (d *decoder) backups(l *Ledger) {
-	l.hold = hold{d.text(), d.int()}
-	l.fenceBase = d.uint()
-	if d.bool() {
-		l.restoring = &restoreState{id: d.text(), source: d.text()}
-		d.repeat(func() {
-			part := d.bytes()
-			l.restoring.parts = append(l.restoring.parts, part)
-			l.restoring.size += len(part)
+func (c *codec) backups(l *Ledger) {
+	c.fields(&l.hold.holder, &l.hold.until, &l.fenceBase)
+	if r := &l.restoring; optional(c, r) {
+		c.fields(&(*r).id, &(*r).source)
+		list(c, &(*r).parts, func(part *[]byte) {
+			if c.fields(part); c.decoding() {
+				(*r).size += len(*part)
+			}
 		})
 	}
 }

@@ -117,30 +117,25 @@ func (s *stalls) record(out *outbox, node string, n *job.WorkerEvent) {
 	s.add(stall{node: strings.Clone(node), worker: worker, event: out.next})
 }
 
-func (e *encoder) stalls(s *stalls) {
-	e.uint(uint64(s.byAge.Len()))
-	s.byAge.Scan(func(event uint64, w stall) bool {
-		e.uint(event)
-		e.text(w.node)
-		e.text(w.worker)
-		return e.err == nil
+func (c *codec) stalls(s *stalls) {
+	stored := func(yield func(*stall) bool) {
+		s.byAge.Scan(func(_ uint64, w stall) bool { return yield(&w) })
+	}
+	each(c, s.byAge.Len(), stored, func(w *stall) {
+		if c.fields(&w.event, &w.node, &w.worker); c.decoding() {
+			s.add(*w)
+		}
 	})
-	e.uint(uint64(s.received.Len()))
-	s.received.Scan(func(node string, h eventCursor) bool {
-		e.text(node)
-		e.uint(h.incarnation)
-		e.uint(h.last)
-		return e.err == nil
-	})
-}
-
-func (d *decoder) stalls(s *stalls) {
-	d.repeat(func() {
-		event := d.uint()
-		s.add(stall{node: d.text(), worker: d.text(), event: event})
-	})
-	d.repeat(func() {
-		node := d.text()
-		s.received.Set(node, eventCursor{incarnation: d.uint(), last: d.uint()})
+	type nodeCursor struct {
+		node string
+		eventCursor
+	}
+	received := func(yield func(*nodeCursor) bool) {
+		s.received.Scan(func(node string, at eventCursor) bool { return yield(&nodeCursor{node, at}) })
+	}
+	each(c, s.received.Len(), received, func(r *nodeCursor) {
+		if c.fields(&r.node, &r.incarnation, &r.last); c.decoding() {
+			s.received.Set(r.node, r.eventCursor)
+		}
 	})
 }
