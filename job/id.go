@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 )
 
@@ -103,12 +104,8 @@ func KeyID(queue, key string) (ID, error) {
 	}
 	h := sha1.New()
 	h.Write(namespace[:])
-	h.Write([]byte(queue))
-	h.Write([]byte{0})
-	h.Write([]byte(key))
-	var id ID
-	copy(id[:], h.Sum(nil))
-	return id.withVersion(5), nil
+	h.Write([]byte(queue + "\x00" + key))
+	return ID(h.Sum(nil)[:16]).withVersion(5), nil
 }
 
 // TickID returns the id of the job that a cron entry creates for the tick at
@@ -119,9 +116,7 @@ func TickID(entry string, at time.Time) ID {
 	h.Write(namespace[:])
 	h.Write([]byte("\x00cron\x00" + entry + "\x00")) // differs from every KeyID, which hashes a queue name here
 	h.Write(binary.BigEndian.AppendUint64(nil, uint64(at.UnixNano())))
-	var id ID
-	copy(id[:], h.Sum(nil))
-	return id.withVersion(5)
+	return ID(h.Sum(nil)[:16]).withVersion(5)
 }
 
 // RecordID returns the id of a record without a key: a UUIDv8 of the record's
@@ -134,9 +129,7 @@ func RecordID(lane string, seq uint64, stored time.Time) ID {
 	binary.BigEndian.PutUint64(b[:8], seq)
 	binary.BigEndian.PutUint64(b[8:], uint64(stored.UnixNano()))
 	h.Write(b[:])
-	var id ID
-	copy(id[:], h.Sum(nil))
-	return id.withVersion(8)
+	return ID(h.Sum(nil)[:16]).withVersion(8)
 }
 
 func (id ID) withVersion(v byte) ID {
@@ -161,7 +154,7 @@ func (d DispatchID) Compare(o DispatchID) int {
 func RequestID(id ID, n uint32) string {
 	b := id.Append(make([]byte, 0, 48))
 	b = append(b, '#')
-	return string(appendUint(b, n))
+	return string(strconv.AppendUint(b, uint64(n), 10))
 }
 
 // ParseRequestID parses a text that [RequestID] returned; ok is false for any
@@ -170,32 +163,10 @@ func ParseRequestID(s string) (id ID, n uint32, ok bool) {
 	if len(s) < 38 || len(s) > 47 || s[36] != '#' {
 		return ID{}, 0, false
 	}
-	id, err := ParseID(s[:36])
-	if err != nil {
-		return ID{}, 0, false
-	}
-	var v uint64
-	for _, c := range []byte(s[37:]) {
-		if c < '0' || c > '9' {
-			return ID{}, 0, false
-		}
-		v = v*10 + uint64(c-'0')
-	}
-	if v == 0 || v > 1<<32-1 || RequestID(id, uint32(v)) != s {
+	id, ok = parseID(s[:36])
+	v, err := strconv.ParseUint(s[37:], 10, 32)
+	if !ok || err != nil || v == 0 || RequestID(id, uint32(v)) != s {
 		return ID{}, 0, false
 	}
 	return id, uint32(v), true
-}
-
-// appendUint appends n in decimal.
-func appendUint(b []byte, n uint32) []byte {
-	var digits [10]byte
-	i := len(digits)
-	for {
-		i--
-		digits[i] = byte('0' + n%10)
-		if n /= 10; n == 0 {
-			return append(b, digits[i:]...)
-		}
-	}
 }

@@ -1,6 +1,9 @@
 package job
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // State is the state of a job, in Overhop's terms.
 type State uint8
@@ -68,10 +71,8 @@ type Job struct {
 // SplitFunction splits "runner#handler" at its first '#'. For "#h" and "h" the
 // runner is empty; for "a#" the handler is empty.
 func SplitFunction(function string) (runner, handler string) {
-	for i := range len(function) {
-		if function[i] == '#' {
-			return function[:i], function[i+1:]
-		}
+	if runner, handler, ok := strings.Cut(function, "#"); ok {
+		return runner, handler
 	}
 	return "", function
 }

@@ -16,7 +16,7 @@ const (
 )
 
 // Policy decides what follows an outcome. The defaults equal those of RRQ.
-type Policy struct { // attempts in total, for a job that sets none; default 5
+type Policy struct {
 	MaxAttempts uint32        // total attempts of a job that names none; default 5
 	BaseDelay   time.Duration // delay after the first failure; default 5 s
 	MaxDelay    time.Duration // longest delay; default 1 h
@@ -55,17 +55,18 @@ func (p Policy) Decide(a Attempt, o Outcome) Verdict {
 	case Cancelled:
 		return Verdict{Next: NextDead, Reason: o.reason(ReasonCancelled)}
 	case Declined, Interrupted:
-		return Verdict{Next: NextGiveBack, Delay: p.retryAfter(o, 0), Reason: o.reason(o.Status.String())}
+		return Verdict{Next: NextGiveBack, Delay: p.retryAfter(o), Reason: o.reason(o.Status.String())}
 	case Lost:
 		if a.Losses+1 >= MaxLosses {
 			return Verdict{Next: NextDead, Reason: o.lossReason()}
 		}
 		return Verdict{Next: NextGiveBack, Reason: o.reason(o.Status.String()), Loss: true}
 	}
-	if o.Final || o.Permanent() {
-		return Verdict{Next: NextDead, Reason: o.reason("error")}
+	attempts := a.MaxAttempts
+	if attempts == 0 {
+		attempts = max(p.MaxAttempts, 1)
 	}
-	if a.Number >= p.maxAttempts(a.MaxAttempts) {
+	if o.Final || o.Permanent() || a.Number >= attempts {
 		return Verdict{Next: NextDead, Reason: o.reason("error")}
 	}
 	return Verdict{Next: NextRetry, Delay: p.delay(a, o), Reason: o.reason("error")}
@@ -79,19 +80,11 @@ type Attempt struct {
 	RetryInterval time.Duration // the job's own setting; 0: exponential backoff
 }
 
-// maxAttempts returns own, or the policy's number if own is 0.
-func (p Policy) maxAttempts(own uint32) uint32 {
-	if own > 0 {
-		return own
-	}
-	return max(p.MaxAttempts, 1)
-}
-
 // delay returns the delay before the next attempt: what the worker asked for,
 // else the job's fixed interval, else exponential backoff without jitter.
 func (p Policy) delay(a Attempt, o Outcome) time.Duration {
 	if o.RetryAfter != nil {
-		return p.retryAfter(o, 0)
+		return p.retryAfter(o)
 	}
 	if a.RetryInterval > 0 {
 		return a.RetryInterval
@@ -104,10 +97,10 @@ func (p Policy) delay(a Attempt, o Outcome) time.Duration {
 }
 
 // retryAfter returns the delay that the worker asked for, between 0 and
-// MaxDelay, or fallback if it asked for none.
-func (p Policy) retryAfter(o Outcome, fallback time.Duration) time.Duration {
+// MaxDelay, or 0 if it asked for none.
+func (p Policy) retryAfter(o Outcome) time.Duration {
 	if o.RetryAfter == nil {
-		return fallback
+		return 0
 	}
 	return min(max(*o.RetryAfter, 0), p.MaxDelay)
 }
