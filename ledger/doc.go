@@ -28,6 +28,17 @@
 // compute times: the authority proposes the tick that is due together with the
 // next one.
 //
+// Each command is a type that applies itself. The state is in parts, and Ledger
+// embeds those whose methods are its own:
+//
+//	Ledger         authority, members, replay, contract dispatches, stalls, restore
+//	├ crons        cron entries
+//	└ ingestion    lanes become jobs; decisions about records with guards
+//	  └ dispatches jobs are placed, settled, cancelled, retried
+//	    ├ jobs     the jobs by id, state and time, and their queues
+//	    ├ guards   held keys
+//	    └ outbox   events, results and dead letters that are not published yet
+//
 // Commands that only the system itself proposes (command.go) are idempotent: a
 // repetition changes nothing. The eight commands of the runtime contract
 // (contract.go) answer as the contract prescribes.

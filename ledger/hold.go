@@ -29,8 +29,8 @@ type hold struct {
 	until  int64 // unix nanoseconds
 }
 
-// apply grants the hold to one holder at a time. The hold is in the ledger,
-// so that a new authority respects it, and it expires by itself.
+// apply grants the hold to one holder at a time. The hold is in the ledger, so
+// that a new authority respects it.
 func (c *Hold) apply(l *Ledger) Result {
 	if holder, until := l.Holder(); holder != "" && holder != c.Holder {
 		return Result{Err: fmt.Errorf("%w, by %s; its hold expires at %s unless renewed", ErrBackupRunning, holder, FormatTime(until))}

@@ -52,9 +52,6 @@ const (
 
 // Ledger is the replicated state. It is not safe for concurrent use: package
 // consensus guards it with a lock, and long reads use a [Ledger.Copy].
-//
-// Each part has its own state and the methods that read it. The commands change
-// them.
 type Ledger struct {
 	ingestion
 	crons

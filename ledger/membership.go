@@ -49,8 +49,8 @@ func (m *Member) ServerID() string { return m.Node + "-" + m.Dir }
 // Membership is the list of members. Revision increases with every change; 0
 // means that the ledger does not have the list yet.
 type Membership struct {
-	Revision uint64   // by name; read-only
-	Members  []Member // by name; not to be changed
+	Revision uint64
+	Members  []Member // by name; read-only
 }
 
 // PresentNodes returns the names of the members that are present.
