@@ -11,7 +11,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
-	"github.com/yardmaster-dev/yardmaster/scheduler"
+	"github.com/yardmaster-dev/yardmaster/scheduler/cronspec"
 	"github.com/yardmaster-dev/yardmaster/server/intake"
 )
 
@@ -57,7 +57,7 @@ func cronToJSON(v *ledger.CronView) api.Cron {
 			c.LastSkipped.Reason, c.LastSkipped.Job = "overlap", &v.UnfiredFor
 		}
 	}
-	if times, err := scheduler.ParseCron(v.Schedule, v.TimeZone); err == nil {
+	if times, err := cronspec.Parse(v.Schedule, v.TimeZone); err == nil {
 		for at := v.Next; !at.IsZero() && len(c.Upcoming) < cronUpcoming; at = times.After(at) {
 			c.Upcoming = append(c.Upcoming, at)
 		}
@@ -134,7 +134,7 @@ func (n *Node) handleCronAdd(ctx context.Context, r *cluster.Request) (any, erro
 	if err := job.UnmarshalStrict("job", q.Job, new(job.Spec)); err != nil {
 		return nil, err
 	}
-	if err := scheduler.CheckCron(&c); err != nil {
+	if err := cronspec.Check(&c); err != nil {
 		return nil, err
 	}
 	if !*n.cfg.Scheduler.CreateQueues {

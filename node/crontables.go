@@ -10,7 +10,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/runnerpool"
-	"github.com/yardmaster-dev/yardmaster/scheduler"
+	"github.com/yardmaster-dev/yardmaster/scheduler/cronspec"
 )
 
 // declaredCrons converts the tables [[rrq.cron_jobs]]. queue is the queue of jobs that
@@ -68,7 +68,7 @@ func declaredCron(t *runnerpool.CronJob, queue string, taken map[string]bool) (l
 	if c.Body, err = json.Marshal(spec); err != nil {
 		return c, err
 	}
-	return c, scheduler.CheckCron(&c)
+	return c, cronspec.Check(&c)
 }
 
 // cronName derives a name from a function, different from those taken, and adds it to
@@ -118,7 +118,7 @@ func fromRRQ(expression string) (string, error) {
 		fields = fields[:6]
 	}
 	if len(fields) != 6 {
-		return expression, nil // scheduler.CheckCron reports what is wrong
+		return expression, nil // cronspec.Check reports what is wrong
 	}
 	fields[4], _ = mapRangeEnds(fields[4], func(end string) (string, error) { return rrqName(end), nil })
 	days, err := mapRangeEnds(fields[5], func(end string) (string, error) {

@@ -1,11 +1,11 @@
 package scheduler
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/scheduler/cronspec"
 )
 
 // Parameters of cron ticks.
@@ -29,19 +29,19 @@ type crons struct {
 	lanes    *lanes
 	capacity *capacity
 
-	clockKnown bool                       // the members' median time is known
-	reconciled bool                       // reconcile has run
-	dirty      bool                       // the entries or ticks may have changed
-	nextTick   time.Time                  // when the next tick is due; zero: not known, or there is none
-	inFlight   map[string]bool            // names of entries whose tick is in flight
-	published  map[job.ID]time.Time       // jobs of ticks: zero if stored or in flight, else when to publish again
-	schedules  map[[2]string]CronSchedule // parsed schedules, by expression and time zone
+	clockKnown bool                            // the members' median time is known
+	reconciled bool                            // reconcile has run
+	dirty      bool                            // the entries or ticks may have changed
+	nextTick   time.Time                       // when the next tick is due; zero: not known, or there is none
+	inFlight   map[string]bool                 // names of entries whose tick is in flight
+	published  map[job.ID]time.Time            // jobs of ticks: zero if stored or in flight, else when to publish again
+	schedules  map[[2]string]cronspec.Schedule // parsed schedules, by expression and time zone
 }
 
 func newCrons(loop *eventLoop, client Lanes, lanes *lanes, c *capacity) *crons {
 	return &crons{
 		loop: loop, client: client, lanes: lanes, capacity: c,
-		dirty: true, inFlight: map[string]bool{}, published: map[job.ID]time.Time{}, schedules: map[[2]string]CronSchedule{},
+		dirty: true, inFlight: map[string]bool{}, published: map[job.ID]time.Time{}, schedules: map[[2]string]cronspec.Schedule{},
 	}
 }
 
@@ -54,12 +54,12 @@ func (cr *crons) noteCommand(c ledger.Command) {
 }
 
 // scheduleOf returns an entry's parsed schedule.
-func (cr *crons) scheduleOf(c *ledger.Cron) (CronSchedule, error) {
+func (cr *crons) scheduleOf(c *ledger.Cron) (cronspec.Schedule, error) {
 	key := [2]string{c.Schedule, c.TimeZone}
 	if t, ok := cr.schedules[key]; ok {
 		return t, nil
 	}
-	t, err := ParseCron(c.Schedule, c.TimeZone)
+	t, err := cronspec.Parse(c.Schedule, c.TimeZone)
 	if err == nil {
 		if len(cr.schedules) >= ledger.MaxCrons {
 			clear(cr.schedules) // some are of removed entries
@@ -102,7 +102,7 @@ func (cr *crons) reconcile(l *ledger.Ledger) {
 			continue
 		}
 		schedule, err := cr.scheduleOf(&c)
-		if err != nil { // not expected: CheckCron has accepted the configuration
+		if err != nil { // not expected: cronspec.Check has accepted the configuration
 			cr.loop.log.Error("invalid schedule of declared cron entry", "entry", c.Name, "err", err)
 			continue
 		}
@@ -246,34 +246,4 @@ func (cr *crons) publish(tick *ledger.Tick) {
 			}
 		})
 	})
-}
-
-// CheckCron reports whether a cron entry is valid: whether its schedule can be
-// parsed and its job enqueued. If not, it returns a [*job.InvalidError] that names
-// the field.
-func CheckCron(c *ledger.Cron) error {
-	if _, err := ParseCron(c.Schedule, c.TimeZone); err != nil {
-		return err
-	}
-	if err := job.ValidQueue(c.Name); err != nil {
-		return &job.InvalidError{Reason: fmt.Sprintf("name %q: must be 1 to %d letters, digits, '_' and '-', a letter or digit first", c.Name, job.MaxQueueLen)}
-	}
-	if err := job.ValidQueue(c.Queue); err != nil {
-		return &job.InvalidError{Reason: "queue: " + err.Error()}
-	}
-	if len(c.Body) > ledger.MaxCronBody {
-		return &job.InvalidError{Reason: fmt.Sprintf("job has %d bytes; a cron entry's at most %d: store what is larger elsewhere and name it in params", len(c.Body), ledger.MaxCronBody)}
-	}
-	spec, err := job.ParseSpec(c.Body)
-	switch {
-	case err != nil:
-		return err
-	case spec.Deferred():
-		return &job.InvalidError{Reason: "run_at, delay_ms: a cron entry's schedule says when its jobs run"}
-	case spec.Blob != nil:
-		return &job.InvalidError{Reason: "blob is written by nodes; send the body itself"}
-	case spec.HasGuards():
-		return &job.InvalidError{Reason: "a cron entry's job has no unique, rate limit or debounce key; overlap \"skip\" keeps its jobs apart"}
-	}
-	return nil
 }

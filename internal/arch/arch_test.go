@@ -49,6 +49,7 @@ var layers = map[string]struct {
 	"node":           {[]string{"job", "ledger", "api", "server", "membership", "consensus", "cluster", "scheduler", "agent", "edge", "runnerpool", "tracing", "board", "web", "health", "diagnose", "backup", "internal"}, "node connects all subsystems and imports nothing above them"},
 	"internal":       {nil, "internal packages are shared by all layers and depend on none"},
 
+	"scheduler/cronspec": {[]string{"job", "ledger"}, "cron entries are checked without a scheduler"},
 	"health/consistency": {[]string{"job", "ledger", "api", "internal"}, "the check compares ledgers; node passes the requests to other members"},
 
 	"cli/statedir":  {[]string{"ledger"}, "a state directory is used without a yard"},
@@ -88,7 +89,7 @@ var dependencies = map[string]struct {
 	"github.com/spf13/":              {[]string{"cli", "cmd", "test/cmd"}, "only command lines parse flags"},
 	"github.com/KimMachineGun/":      {[]string{"cli/run"}, "only the command line sets the memory limit of a node"},
 	"github.com/tidwall/btree":       {[]string{"ledger"}, "only the ledger uses copy-on-write trees"},
-	"github.com/robfig/cron":         {[]string{"scheduler"}, "only the authority evaluates cron expressions"},
+	"github.com/robfig/cron":         {[]string{"scheduler/cronspec"}, "only cronspec evaluates cron expressions"},
 	"github.com/prometheus/":         {[]string{"web"}, "web exports metrics; the other packages count in plain numbers"},
 	"go.opentelemetry.io/":           {[]string{"tracing"}, "only tracing creates spans; the other packages work without it"},
 	"github.com/BurntSushi/toml":     {[]string{"node", "cli", "cmd"}, "the other packages get structs, not files"},

@@ -1,4 +1,4 @@
-package scheduler
+package cronspec
 
 import (
 	"errors"
@@ -9,7 +9,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-func TestParseCron_Times(t *testing.T) {
+func TestParse_Times(t *testing.T) {
 	for _, tt := range []struct{ name, times, zone, from, want string }{
 		{"six fields", "30 15 9 * * *", "", "2026-03-01T00:00:00Z", "2026-03-01T09:15:30Z 2026-03-02T09:15:30Z"},
 		{"five fields", "*/20 9 * * *", "", "2026-03-01T09:30:00Z", "2026-03-01T09:40:00Z 2026-03-02T09:00:00Z"},
@@ -29,7 +29,7 @@ func TestParseCron_Times(t *testing.T) {
 		// A zone in which midnight is skipped.
 		{"no midnight", "0 0 0 * * *", "America/Santiago", "2026-09-05T00:00:00Z", "2026-09-05T04:00:00Z 2026-09-07T03:00:00Z"},
 	} {
-		schedule, err := ParseCron(tt.times, tt.zone)
+		schedule, err := Parse(tt.times, tt.zone)
 		if err != nil {
 			t.Errorf("%s: %v", tt.name, err)
 			continue
@@ -49,7 +49,7 @@ func TestParseCron_Times(t *testing.T) {
 	}
 }
 
-func TestParseCron_Refuses(t *testing.T) {
+func TestParse_Refuses(t *testing.T) {
 	for _, tt := range []struct{ times, zone, says string }{
 		{"", "", "empty"},
 		{"* * * *", "", "4 fields"},
@@ -68,7 +68,7 @@ func TestParseCron_Refuses(t *testing.T) {
 		{"@daily", "Local", "IANA"},
 		{"@daily", "../etc/passwd", "IANA"},
 	} {
-		_, err := ParseCron(tt.times, tt.zone)
+		_, err := Parse(tt.times, tt.zone)
 		var invalid *job.InvalidError
 		if !errors.As(err, &invalid) || !strings.Contains(err.Error(), tt.says) {
 			t.Errorf("%q in %q: error %v, want %q in it", tt.times, tt.zone, err, tt.says)
@@ -76,12 +76,12 @@ func TestParseCron_Refuses(t *testing.T) {
 	}
 }
 
-func FuzzParseCron(f *testing.F) {
+func FuzzParse(f *testing.F) {
 	f.Add("0 0 3 * * *", "Europe/Berlin")
 	f.Add("@every 1h", "")
 	f.Add("*/7 1-5,9 */2 ? JAN-MAR MON", "UTC")
 	f.Fuzz(func(t *testing.T, expression, zone string) {
-		schedule, err := ParseCron(expression, zone)
+		schedule, err := Parse(expression, zone)
 		if err != nil {
 			return
 		}
