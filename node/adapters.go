@@ -13,6 +13,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/scheduler"
+	"github.com/yardmaster-dev/yardmaster/scheduler/outbox"
 	"github.com/yardmaster-dev/yardmaster/server/authority"
 )
 
@@ -125,14 +126,14 @@ type outboxAdapter struct {
 }
 
 var outboxStreams = [...]string{
-	scheduler.History: cluster.StreamEvents, scheduler.Results: cluster.StreamResults, scheduler.DeadLetters: cluster.StreamDLQ,
+	outbox.History: cluster.StreamEvents, outbox.Results: cluster.StreamResults, outbox.DeadLetters: cluster.StreamDLQ,
 }
 
-func (a outboxAdapter) LastPublished(ctx context.Context, s scheduler.Stream) (seq, number uint64, err error) {
+func (a outboxAdapter) LastPublished(ctx context.Context, s outbox.Stream) (seq, number uint64, err error) {
 	return a.reader.LastPublished(ctx, outboxStreams[s])
 }
 
-func (a outboxAdapter) Append(s scheduler.Stream, batch scheduler.Batch, expect uint64, done func(uint64, error)) {
+func (a outboxAdapter) Append(s outbox.Stream, batch outbox.Batch, expect uint64, done func(uint64, error)) {
 	subject := [...]string{cluster.SubjectHistory, cluster.SubjectResults, cluster.DLQSubject(batch.Queue)}[s]
 	a.AppendAsync(outboxStreams[s], cluster.Batch{
 		Subject: subject, ID: batch.ID, First: batch.First, Count: batch.Count, Header: batch.Header, Body: batch.Body,

@@ -15,7 +15,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/consensus"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
-	"github.com/yardmaster-dev/yardmaster/scheduler"
+	"github.com/yardmaster-dev/yardmaster/scheduler/outbox"
 	"github.com/yardmaster-dev/yardmaster/server/ledgerwait"
 )
 
@@ -253,7 +253,7 @@ func (v *viewer) readResult(ctx context.Context, view *job.View, number, seq uin
 	lines := bufio.NewScanner(bytes.NewReader(b.Body))
 	lines.Buffer(nil, len(b.Body)+1)
 	for lines.Scan() {
-		var line scheduler.ResultLine
+		var line outbox.ResultLine
 		if json.Unmarshal(lines.Bytes(), &line) == nil && line.Number == number {
 			return v.addValue(ctx, view, line.Value(), line.Blob)
 		}

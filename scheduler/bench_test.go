@@ -10,6 +10,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/scheduler/outbox"
 )
 
 // instantRaft applies entries at once, so that a benchmark measures the loop and the
@@ -77,11 +78,11 @@ func (f *instantFleet) Recall(string, job.Recall) {}
 // instantStreams acknowledges every batch at once.
 type instantStreams struct{ last [3][2]uint64 }
 
-func (t *instantStreams) LastPublished(_ context.Context, s Stream) (seq, number uint64, err error) {
+func (t *instantStreams) LastPublished(_ context.Context, s outbox.Stream) (seq, number uint64, err error) {
 	return t.last[s][0], t.last[s][1], nil
 }
 
-func (t *instantStreams) Append(s Stream, batch Batch, expect uint64, done func(uint64, error)) {
+func (t *instantStreams) Append(s outbox.Stream, batch outbox.Batch, expect uint64, done func(uint64, error)) {
 	t.last[s] = [2]uint64{expect + 1, batch.First + batch.Count - 1}
 	done(expect+1, nil)
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/scheduler/outbox"
 )
 
 // Topics of conditions that the code distinguishes.
@@ -29,7 +30,8 @@ type operatorTopics map[string]bool
 func (o operatorTopics) note(topic string, err error) {
 	var operator *OperatorError
 	var mismatch *streamMismatchError
-	if errors.As(err, &operator) || errors.As(err, &mismatch) {
+	var unpublished *outbox.MismatchError
+	if errors.As(err, &operator) || errors.As(err, &mismatch) || errors.As(err, &unpublished) {
 		o[topic] = true
 	} else {
 		delete(o, topic)

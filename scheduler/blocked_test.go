@@ -10,6 +10,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/scheduler/outbox"
 )
 
 // blockedEvents returns the published blocked events: "system: …" or "user: …".
@@ -142,23 +143,23 @@ func TestBlocked_IgnoresTransients(t *testing.T) {
 		h.advance(5 * time.Second)
 		tenure := h.sched.current()
 		for i := range 10 { // conditions shorter than a second
-			tenure.loop.post(func() { tenure.outbox.unpublished[Results] = fmt.Sprint("results: away ", i) })
+			tenure.loop.post(func() { tenure.unpublished[outbox.Results] = fmt.Errorf("results: away %d", i) })
 			h.advance(700 * time.Millisecond)
-			tenure.loop.post(func() { tenure.outbox.unpublished[Results] = "" })
+			tenure.loop.post(func() { tenure.unpublished[outbox.Results] = nil })
 			h.advance(700 * time.Millisecond)
 		}
 		if published := h.blockedEvents(); len(published) > 0 {
 			t.Errorf("published %q", published)
 		}
 		for i := range 100 { // a condition whose text changes each time is published once
-			tenure.loop.post(func() { tenure.outbox.unpublished[Results] = fmt.Sprint("results: away ", i) })
+			tenure.loop.post(func() { tenure.unpublished[outbox.Results] = fmt.Errorf("results: away %d", i) })
 			h.advance(300 * time.Millisecond)
 		}
 		if published := h.blockedEvents(); len(published) != 1 {
 			t.Errorf("published %q", published)
 		}
 		// It is published again when it needs an operator.
-		tenure.loop.post(func() { tenure.operator.note(Results.String(), &OperatorError{errors.New("lost")}) })
+		tenure.loop.post(func() { tenure.operator.note(outbox.Results.String(), &OperatorError{errors.New("lost")}) })
 		h.advance(time.Second)
 		if published := h.blockedEvents(); len(published) != 2 || !strings.HasPrefix(published[1], "user: results are not published") {
 			t.Errorf("published %q", published)

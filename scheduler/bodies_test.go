@@ -11,6 +11,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/scheduler/outbox"
 )
 
 // message is a message with several records, whose bodies share its bytes.
@@ -126,7 +127,7 @@ func TestBodies_OfRefusedJobsAreDropped(t *testing.T) {
 		h.node("n1").offer(job.Overhop, "mail", "w1", 1)
 		plain := h.enqueue("mail", "", anyJob)
 		h.until("the plain job ran", func() bool { return h.state(plain) == job.Completed })
-		h.until("dead letters", func() bool { return h.streams.itemCount(DeadLetters) == 3 })
+		h.until("dead letters", func() bool { return h.streams.itemCount(outbox.DeadLetters) == 3 })
 		h.sched.current().loop.post(func() {
 			if m := h.sched.current().lanes; len(m.bodies.bodies) != ledger.MaxQueueRunners || len(m.provisional) != 0 {
 				t.Errorf("%d bodies and %d provisional waitlists are left, want %d and none", len(m.bodies.bodies), len(m.provisional), ledger.MaxQueueRunners)

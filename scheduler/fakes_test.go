@@ -9,8 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/scheduler/outbox"
 )
 
 // fakeRaft is a ledger with a log in memory: entries are applied in order, each after
@@ -63,7 +65,7 @@ func (r *fakeRaft) run(ctx context.Context) {
 			delay := r.delay
 			r.mu.Unlock()
 			if wait := delay - time.Since(p.at); wait > 0 {
-				sleep(ctx, wait)
+				backoff.Sleep(ctx, wait)
 			}
 			r.apply(p)
 		}
@@ -308,7 +310,7 @@ type fakeStreams struct {
 	t testing.TB
 
 	mu           sync.Mutex
-	batches      [3][]Batch
+	batches      [3][]outbox.Batch
 	down         bool   // nothing is stored
 	faults       string // faults of the next messages: 'k' stored and not acknowledged, 'r' refused, '.' none
 	lines        []string
@@ -318,7 +320,7 @@ type fakeStreams struct {
 
 var errWrongLast = errors.New("the stream ends elsewhere")
 
-func (f *fakeStreams) LastPublished(_ context.Context, s Stream) (seq, number uint64, err error) {
+func (f *fakeStreams) LastPublished(_ context.Context, s outbox.Stream) (seq, number uint64, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.down {
@@ -332,14 +334,14 @@ func (f *fakeStreams) LastPublished(_ context.Context, s Stream) (seq, number ui
 	return uint64(len(tales)), last.First + last.Count - 1, nil
 }
 
-func (f *fakeStreams) Append(s Stream, t Batch, expect uint64, done func(uint64, error)) {
+func (f *fakeStreams) Append(s outbox.Stream, t outbox.Batch, expect uint64, done func(uint64, error)) {
 	f.mu.Lock()
 	seq, err := f.append(s, t, expect)
 	f.mu.Unlock()
 	time.AfterFunc(time.Millisecond, func() { done(seq, err) })
 }
 
-func (f *fakeStreams) append(s Stream, t Batch, expect uint64) (uint64, error) {
+func (f *fakeStreams) append(s outbox.Stream, t outbox.Batch, expect uint64) (uint64, error) {
 	fault := byte('.')
 	if f.faults != "" {
 		fault, f.faults = f.faults[0], f.faults[1:]
@@ -379,14 +381,14 @@ func (f *fakeStreams) PublishLive(event, _ string, _ []byte) {
 }
 
 // published returns the batches of a stream.
-func (f *fakeStreams) published(s Stream) []Batch {
+func (f *fakeStreams) published(s outbox.Stream) []outbox.Batch {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.batches[s])
 }
 
 // itemCount returns the number of items in a stream.
-func (f *fakeStreams) itemCount(s Stream) (n uint64) {
+func (f *fakeStreams) itemCount(s outbox.Stream) (n uint64) {
 	for _, t := range f.published(s) {
 		n += t.Count
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/scheduler/outbox"
 )
 
 func TestOrder_PriorityThenAcceptance(t *testing.T) {
@@ -230,7 +231,7 @@ func TestRetry_BacksOffThenFails(t *testing.T) {
 				t.Errorf("start %d is dispatch %d, attempt %d of %d", i, a.N, a.Attempt, a.MaxAttempts)
 			}
 		}
-		h.until("its dead letter", func() bool { return h.streams.itemCount(DeadLetters) == 1 })
+		h.until("its dead letter", func() bool { return h.streams.itemCount(outbox.DeadLetters) == 1 })
 		h.until("the tenure has dropped the dispatch", func() bool { return h.dispatchCount() == 0 })
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
@@ -33,7 +34,7 @@ func (r *laneReader) run(ctx context.Context) error {
 			return nil
 		}
 		r.loop.post(func() { r.lanes.markFaulty(r.lane, err) })
-		sleep(ctx, wait)
+		backoff.Sleep(ctx, wait)
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -9,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
@@ -99,7 +101,7 @@ func (ls *lanes) tail(ctx context.Context) error {
 		err := ls.client.Tail(ctx, func(r job.Record) { ls.receiveRecords([]job.Record{r}) })
 		if ctx.Err() == nil {
 			ls.loop.log.Warn("lane subscription failed, polling lanes instead", "err", err)
-			sleep(ctx, time.Second)
+			backoff.Sleep(ctx, time.Second)
 		}
 	}
 	return nil
@@ -250,6 +252,16 @@ func (ls *lanes) resync(lane *laneState) {
 // its lane, because the lane is lost. Such a job waits until the lane is restored.
 func (ls *lanes) unreadable(pos job.Position) bool {
 	return ls.isLost(pos) && !ls.bodies.has(pos)
+}
+
+// loadBody returns the body of a job's record, or nil if the record is gone or its lane
+// is lost. Any goroutine may call it.
+func (ls *lanes) loadBody(ctx context.Context, pos job.Position, id job.ID) ([]byte, error) {
+	body, err := ls.client.Load(ctx, pos, id)
+	if errors.Is(err, ErrRecordGone) || err != nil && ls.isLost(pos) {
+		return nil, nil
+	}
+	return body, err
 }
 
 // isLost reports whether the lane of a position is lost. Any goroutine may call it.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/scheduler/outbox"
 )
 
 func TestLanes_IngestAndPlaceInOneEntry(t *testing.T) {
@@ -142,10 +143,10 @@ func TestLanes_InvalidRecordsBecomeDeadLetters(t *testing.T) {
 		}
 		h.enqueue("nobody", "", anyJob)
 		h.enqueue("mail", strings.Repeat("k", job.MaxKeyLen+1), anyJob)
-		h.until("dead letters", func() bool { return h.streams.itemCount(DeadLetters) == 7 })
+		h.until("dead letters", func() bool { return h.streams.itemCount(outbox.DeadLetters) == 7 })
 		h.until("the good ones ran", func() bool { return h.counts().Delivered == 2 })
 		var letters strings.Builder
-		for _, batch := range h.streams.published(DeadLetters) {
+		for _, batch := range h.streams.published(outbox.DeadLetters) {
 			letters.Write(batch.Body)
 			letters.WriteByte('\n')
 		}

@@ -223,12 +223,10 @@ func (e *eventLoop) markLazy() {
 	}
 }
 
-// sleep blocks for d or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
+// signal wakes the receiver of c, a channel with a buffer of one. It does not block.
+func signal(c chan struct{}) {
 	select {
-	case <-ctx.Done():
-	case <-t.C:
+	case c <- struct{}{}:
+	default:
 	}
 }

@@ -12,14 +12,15 @@ import (
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/scheduler/outbox"
 )
 
 // allPublished reports whether everything in the ledger is published and the outbox
 // is empty.
 func (h *harness) allPublished() (done bool) {
 	h.raft.View(func(l *ledger.Ledger) {
-		done = l.OutboxBytes() == 0 && h.streams.itemCount(History) == l.LastEvent() &&
-			h.streams.itemCount(Results) == l.LastResult() && h.streams.itemCount(DeadLetters) == l.LastDeadLetter()
+		done = l.OutboxBytes() == 0 && h.streams.itemCount(outbox.History) == l.LastEvent() &&
+			h.streams.itemCount(outbox.Results) == l.LastResult() && h.streams.itemCount(outbox.DeadLetters) == l.LastDeadLetter()
 	})
 	return done
 }
@@ -57,7 +58,7 @@ func TestPublish_NoGapsThroughFaults(t *testing.T) {
 		h.streams.set(func() { h.streams.faults = "" })
 		h.until("everything is published", h.allPublished)
 		number := uint64(0)
-		for _, batch := range h.streams.published(History) {
+		for _, batch := range h.streams.published(outbox.History) {
 			for _, line := range bytes.Split(bytes.TrimSpace(batch.Body), []byte("\n")) {
 				var event struct{ Seq uint64 }
 				if err := json.Unmarshal(line, &event); err != nil || event.Seq != number+1 {
@@ -65,7 +66,7 @@ func TestPublish_NoGapsThroughFaults(t *testing.T) {
 				}
 				number = event.Seq
 			}
-			if len(batch.Body) > maxBatchSize || batch.Count > maxLines {
+			if len(batch.Body) > 256<<10 || batch.Count > 2000 {
 				t.Errorf("a batch of %d lines, %d bytes", batch.Count, len(batch.Body))
 			}
 			if batch.Header["Yard-Lanes"] == "" {
@@ -118,11 +119,11 @@ func TestPublish_InvalidValues(t *testing.T) {
 		h.until("all ran", func() bool { c := h.counts(); return c.Delivered+c.Failed == 3 })
 		h.until("everything is published", h.allPublished)
 		var letter api.DeadLetterMessage
-		if err := json.Unmarshal(h.streams.published(DeadLetters)[0].Body, &letter); err != nil || string(letter.Error.Details) != `"{'x'"` || string(letter.Job) != anyJob {
+		if err := json.Unmarshal(h.streams.published(outbox.DeadLetters)[0].Body, &letter); err != nil || string(letter.Error.Details) != `"{'x'"` || string(letter.Job) != anyJob {
 			t.Errorf("dead letter %+v: %v", letter, err)
 		}
-		var line ResultLine
-		first, _, _ := bytes.Cut(h.streams.published(Results)[0].Body, []byte("\n"))
+		var line outbox.ResultLine
+		first, _, _ := bytes.Cut(h.streams.published(outbox.Results)[0].Body, []byte("\n"))
 		if err := json.Unmarshal(first, &line); err != nil || string(line.ResultBytes) != `{"open` {
 			t.Errorf("result line %s: %v", first, err)
 		}
@@ -140,7 +141,7 @@ func TestPublish_RefusesTruncatedStream(t *testing.T) {
 		if err := h.end(); err != nil {
 			t.Fatal(err)
 		}
-		h.streams.set(func() { h.streams.batches[History] = h.streams.batches[History][:3] })
+		h.streams.set(func() { h.streams.batches[outbox.History] = h.streams.batches[outbox.History][:3] })
 		h.begin()
 		h.enqueue("mail", "", anyJob)
 		h.until("it ran", func() bool { return h.counts().Delivered == 21 })
@@ -149,7 +150,7 @@ func TestPublish_RefusesTruncatedStream(t *testing.T) {
 		if !strings.Contains(fmt.Sprint(status.Reasons), "it has lost them") {
 			t.Errorf("reasons %q", status.Reasons)
 		}
-		if n := len(h.streams.published(History)); n != 3 {
+		if n := len(h.streams.published(outbox.History)); n != 3 {
 			t.Errorf("%d batches: the gap was not detected", n)
 		}
 	})
@@ -160,7 +161,7 @@ func TestPublish_StreamAheadOfLedger(t *testing.T) {
 		if err := h.end(); err != nil {
 			t.Fatal(err)
 		}
-		h.streams.set(func() { h.streams.batches[Results] = []Batch{{First: 1, Count: 50}} })
+		h.streams.set(func() { h.streams.batches[outbox.Results] = []outbox.Batch{{First: 1, Count: 50}} })
 		h.begin()
 		n := h.node("n1")
 		n.do(func() { n.work = endsWith(job.Outcome{Status: job.Success, Result: job.Value{Data: []byte("1")}}) })
@@ -206,35 +207,6 @@ func TestPublish_NoLiveEventsWithoutSubscribers(t *testing.T) {
 		defer h.streams.mu.Unlock()
 		if len(h.streams.lines) > 0 || h.streams.watchedCalls == 0 {
 			t.Errorf("%d calls of HasSubscribers, published %q", h.streams.watchedCalls, h.streams.lines)
-		}
-	})
-}
-
-// TestPublish_NotifiedEventsKeepTheirQueue checks that a notified event, which
-// does not name its queue, is always in one message with the next line, which
-// does.
-func TestPublish_NotifiedEventsKeepTheirQueue(t *testing.T) {
-	runHarness(t, 1, func(h *harness) {
-		h.streams.set(func() { h.streams.down = true })
-		for range maxLines {
-			h.lanes.store(0, "mail", "", anyJob)
-		}
-		h.node("n1").offer(job.Overhop, "mail", "w1", 100)
-		h.until("all ran", func() bool { return h.counts().Delivered == maxLines })
-		longest := uint64(0)
-		for after := range uint64(3 * maxLines) {
-			batch, err := h.sched.current().outbox.nextHistory(h.ctx, after)
-			if err != nil {
-				t.Fatal(err)
-			}
-			lines := strings.Split(strings.TrimSpace(string(batch.Body)), "\n")
-			if last := lines[len(lines)-1]; strings.Contains(last, `"DispatchNotified"`) || !batch.More {
-				t.Fatalf("%d events after number %d, more: %v; the last line is %s", batch.Count, after, batch.More, last)
-			}
-			longest = max(longest, batch.Count)
-		}
-		if longest > maxLines+1 {
-			t.Errorf("%d events in a message", longest)
 		}
 	})
 }

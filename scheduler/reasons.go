@@ -6,13 +6,14 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/scheduler/outbox"
 )
 
 // streamsBeingCreated is the problem of the streams of a new cluster.
 const streamsBeingCreated = "the yard's streams are being made"
 
 // unpublishedText begins the reason of each stream that is not published.
-var unpublishedText = [...]string{History: "history is not published", Results: "results are not published", DeadLetters: "dead letters are not published"}
+var unpublishedText = [...]string{outbox.History: "history is not published", outbox.Results: "results are not published", outbox.DeadLetters: "dead letters are not published"}
 
 // condition is a problem of the cluster that the authority sees: a reason not to be
 // ready and, depending on its kind, an event of history.
@@ -53,9 +54,9 @@ func (t *tenure) conditions(now time.Time) (all []condition) {
 	if !t.lease.trusted().After(now) {
 		add("the authority's lease is not certain: nothing is started until it is renewed, here or by another member")
 	}
-	for stream, reason := range t.outbox.unpublished {
-		if topic = Stream(stream).String(); reason != "" {
-			add("%s: %s", unpublishedText[stream], strings.TrimPrefix(reason, topic+": "))
+	for stream, err := range t.unpublished {
+		if topic = outbox.Stream(stream).String(); err != nil {
+			add("%s: %s", unpublishedText[stream], strings.TrimPrefix(err.Error(), topic+": "))
 		}
 	}
 	for _, lane := range t.lanes.all {

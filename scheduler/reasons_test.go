@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/yardmaster-dev/yardmaster/scheduler/outbox"
 )
 
 // waitReason waits until the status has a reason containing text.
@@ -66,12 +68,12 @@ func TestReasons_NotPublished(t *testing.T) {
 		h.enqueue("mail", "", anyJob)
 		h.waitReason("history is not published: ")
 		tenure := h.sched.current()
-		for story, name := range map[Stream]string{Results: "results", DeadLetters: "dead letters"} {
-			tenure.loop.post(func() { tenure.outbox.unpublished[story] = name + ": no leader" })
+		for story, name := range map[outbox.Stream]string{outbox.Results: "results", outbox.DeadLetters: "dead letters"} {
+			tenure.loop.post(func() { tenure.unpublished[story] = errors.New(name + ": no leader") })
 			h.waitReason(name + " are not published: no leader")
 		}
 		h.streams.set(func() { h.streams.down = false })
-		tenure.loop.post(func() { tenure.outbox.unpublished = [3]string{} })
+		tenure.loop.post(func() { tenure.unpublished = [3]error{} })
 		h.until("all goes on", func() bool { return len(h.reasons()) == 0 })
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
@@ -125,7 +126,7 @@ func (r *replayer) step(ctx context.Context, began time.Time) {
 		r.commit(ctx)
 	}
 	if more {
-		sleep(ctx, rest)
+		backoff.Sleep(ctx, rest)
 	}
 }
 

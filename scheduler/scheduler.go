@@ -12,6 +12,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/scheduler/outbox"
 )
 
 // Config configures a [Scheduler]. All members must use the same values, apart
@@ -110,6 +111,9 @@ type Fleet interface {
 // does not hold the authority.
 var ErrNotAuthority = errors.New("this node is not the authority")
 
+// ErrRecordGone is returned by [Lanes.Load] if the record is no longer in its lane.
+var ErrRecordGone = errors.New("the record is no longer in its lane")
+
 // ErrCommitUnknown is returned when the tenure ended while a command was in flight:
 // the command may or may not have been committed.
 var ErrCommitUnknown = errors.New("the authority changed; it is not known whether the command took effect")
@@ -121,7 +125,7 @@ type Scheduler struct {
 	ledger  Ledger
 	lanes   Lanes
 	fleet   Fleet
-	streams Streams
+	streams outbox.Streams
 	log     *slog.Logger
 
 	counters counters
@@ -136,7 +140,7 @@ type Scheduler struct {
 const maxDeferred = 1024
 
 // New returns a scheduler. Call [Scheduler.Run] for each tenure.
-func New(cfg Config, l Ledger, lanes Lanes, fleet Fleet, streams Streams, log *slog.Logger) *Scheduler {
+func New(cfg Config, l Ledger, lanes Lanes, fleet Fleet, streams outbox.Streams, log *slog.Logger) *Scheduler {
 	return &Scheduler{cfg: cfg, ledger: l, lanes: lanes, fleet: fleet, streams: streams, log: log}
 }
 
@@ -166,7 +170,7 @@ func (s *Scheduler) Run(ctx context.Context, term uint64) error {
 	reclaimer := &reclaimer{ledger: s.ledger, lanes: s.lanes, log: s.log}
 	group.Go(func() error { return t.streams.run(ctx, identities) })
 	group.Go(func() error { return t.lanes.run(ctx) })
-	group.Go(func() error { return t.outbox.run(ctx) })
+	group.Go(func() error { return t.outbox.Run(ctx, t.loop.epoch) })
 	group.Go(func() error { return reclaimer.run(ctx) })
 	group.Go(func() error { return t.replayer.run(ctx, identities) })
 	return group.Wait()

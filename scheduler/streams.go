@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
@@ -45,7 +46,7 @@ func (v *streamVerifier) run(ctx context.Context, identities []string) error {
 					v.operator.note(topicStreams, err)
 				})
 			}
-			sleep(ctx, time.Second)
+			backoff.Sleep(ctx, time.Second)
 			continue
 		}
 		failures = 0
@@ -58,7 +59,7 @@ func (v *streamVerifier) run(ctx context.Context, identities []string) error {
 			created = true
 			v.loop.post(func() { v.loop.submit(&ledger.Bootstrap{StreamsCreated: true}, nil) })
 		}
-		sleep(ctx, ensureInterval)
+		backoff.Sleep(ctx, ensureInterval)
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/scheduler/outbox"
 )
 
 // tenure is one tenure: an event loop and the parts that share it. A part uses only
@@ -25,7 +26,7 @@ type tenure struct {
 	dispatches *dispatches // what they run
 	orphans    *orphans
 	crons      *crons
-	outbox     *outbox // what is over
+	outbox     *outbox.Outbox // what is over
 	replayer   *replayer
 	blockers   *blockers
 
@@ -33,6 +34,7 @@ type tenure struct {
 	submitted            chan submission // to awaitCommits
 	inFlight             int             // entries in flight
 	ended                error           // why the tenure must end; nil while it may continue
+	unpublished          [3]error        // by [outbox.Stream]: why it is not published; nil: it is
 	nextDue              time.Time       // when the next delayed job is due; zero: not known, or there is none
 	consistencyCheckedAt time.Time       // when a consistency check was last queued; zero: not yet
 }
@@ -50,13 +52,19 @@ func newTenure(s *Scheduler, clock stampClock, trusted time.Time) *tenure {
 	}
 	t.orphans = &orphans{loop: loop, capacity: t.capacity}
 	t.crons = newCrons(loop, s.lanes, t.lanes, t.capacity)
-	t.outbox = &outbox{
-		loop: loop, streams: s.streams, records: s.lanes, lanes: t.lanes, verifier: t.streams, operator: t.operator,
-		applied: make(chan struct{}, 1),
-	}
+	t.outbox = outbox.New(outbox.Config{
+		Ledger: s.ledger, Streams: s.streams, Log: s.log, Post: loop.post,
+		AwaitStreams: t.streams.await, LoadBody: t.lanes.loadBody, SetProblem: t.setUnpublished,
+	})
 	t.replayer = &replayer{loop: loop, client: s.lanes, wake: make(chan struct{}, 1)}
 	t.blockers = &blockers{loop: loop, byTopic: map[string]*blocker{}}
 	return t
+}
+
+// setUnpublished records why a stream of the outbox is not published; nil: it is.
+func (t *tenure) setUnpublished(s outbox.Stream, err error) {
+	t.unpublished[s] = err
+	t.operator.note(s.String(), err)
 }
 
 // loadLedger initializes the tenure from the ledger: members, lane cursors and
@@ -120,10 +128,11 @@ func (t *tenure) waitForEntry(now time.Time) time.Duration {
 	e := &t.loop.entry
 	urgent := !e.urgent.IsZero()
 	switch {
-	case !urgent && e.lazy.IsZero() && t.outbox.published == nil:
-		return idleWait
 	case !urgent && e.lazy.IsZero():
-		return trimMaxWait - now.Sub(t.outbox.publishedAt)
+		if since := t.outbox.PublishedSince(); !since.IsZero() {
+			return trimMaxWait - now.Sub(since)
+		}
+		return idleWait
 	case e.size >= fullEntrySize || urgent && t.inFlight == 0:
 		return 0
 	case urgent:
@@ -143,7 +152,9 @@ func (t *tenure) submitEntry() (bool, error) {
 		t.placer.place(l)
 		t.placer.addPlacements(b, t.dispatches.finishPlacements)
 	})
-	t.outbox.addPublished(b)
+	if c := t.outbox.TakePublished(); c != nil {
+		b.add(c, nil)
+	}
 	if len(b.commands) == 0 && !t.nextDue.IsZero() && !t.nextDue.After(b.at) {
 		b.add(&ledger.Observe{}, nil) // an empty command: the entry's stamp promotes the due jobs
 	}
@@ -227,5 +238,5 @@ func (t *tenure) committed(s submission, c Commit) {
 	if len(t.lanes.pending) > 0 {
 		t.loop.markUrgent() // ingests that a full outbox held back may continue
 	}
-	signal(t.outbox.applied)
+	t.outbox.Wake()
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/scheduler/outbox"
 )
 
 func (h *harness) laneReady() (ready bool) {
@@ -125,7 +126,7 @@ func TestVerifyLane_DeadLettersOfLostLane(t *testing.T) {
 		h.until("it died", func() bool { return h.counts().Failed == 1 })
 		h.enqueueIn(0, "mail", "other", anyJob)
 		h.until("another died", func() bool { return h.counts().Failed == 2 })
-		h.until("both have letters", func() bool { return len(h.streams.published(DeadLetters)) == 2 })
+		h.until("both have letters", func() bool { return len(h.streams.published(outbox.DeadLetters)) == 2 })
 		if got := h.reasons(); len(got) != 1 || !strings.HasPrefix(got[0], "lane 1 is not ingested: ") {
 			t.Errorf("reasons %q", got)
 		}

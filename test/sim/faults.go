@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/yardmaster-dev/yardmaster/scheduler"
+	"github.com/yardmaster-dev/yardmaster/scheduler/outbox"
 )
 
 // startFaults injects faults at random times until the fault phase ends.
@@ -65,7 +65,7 @@ func (sim *simulation) injectFault(n int, target *node) {
 		sim.trace("lane %d is down for %s", lane, d)
 		sim.lanes.lanes[lane].downUntil = time.Now().Add(d)
 	case n < 92:
-		stream := scheduler.Stream(sim.intn("which story", 3))
+		stream := outbox.Stream(sim.intn("which story", 3))
 		sim.trace("%s cannot be written for %s", stream, d)
 		sim.history.down[stream] = time.Now().Add(d)
 	case n < 94:

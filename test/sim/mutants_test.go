@@ -89,7 +89,7 @@ var mutants = []mutant{
 	{"one member's clock sets the time of all entries", []edit{
 		{"scheduler/clock.go", "return offsets[(len(offsets)-1)/2], true", "return offsets[len(offsets)-1], true"}}},
 	{"several batches of history are in flight", []edit{
-		{"scheduler/publish.go", "batchWindow   = 1\n", "batchWindow   = 4\n"}}},
+		{"scheduler/outbox/publisher.go", "batchWindow   = 1\n", "batchWindow   = 4\n"}}},
 }
 
 // TestMutants verifies that each mutant's edits still apply to the source and,

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/yardmaster-dev/yardmaster/scheduler"
+	"github.com/yardmaster-dev/yardmaster/scheduler/outbox"
 )
 
 // unfinished returns what keeps the cluster from having recovered: jobs that have not
@@ -53,8 +53,8 @@ func (ch *checker) unfinished() (problems []string) {
 	last := [3]uint64{ch.lastEvents, leader.ledger.LastResult(), leader.ledger.LastDeadLetter()}
 	ch.lastEvents = leader.ledger.LastEvent()
 	for stream, want := range last {
-		if _, number := sim.history.last(scheduler.Stream(stream)); number < want || want == 0 && stream == 0 {
-			problems = append(problems, fmt.Sprintf("%s published to %d of %d", scheduler.Stream(stream), number, want))
+		if _, number := sim.history.last(outbox.Stream(stream)); number < want || want == 0 && stream == 0 {
+			problems = append(problems, fmt.Sprintf("%s published to %d of %d", outbox.Stream(stream), number, want))
 		}
 	}
 	slices.Sort(problems)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/scheduler"
+	"github.com/yardmaster-dev/yardmaster/scheduler/outbox"
 )
 
 var (
@@ -298,19 +299,19 @@ func (v lanesView) PurgeBlobs(context.Context, time.Time) error { return nil }
 // historyStreams simulates the streams of the outbox.
 type historyStreams struct {
 	sim     *simulation
-	batches [3][]scheduler.Batch
+	batches [3][]outbox.Batch
 	down    [3]time.Time // until when a stream refuses requests
 	order   [3]time.Time // time of the last scheduled Append: appends keep their order
 }
 
 func newHistoryStreams(sim *simulation) *historyStreams { return &historyStreams{sim: sim} }
 
-func (s *historyStreams) isDown(stream scheduler.Stream) bool {
+func (s *historyStreams) isDown(stream outbox.Stream) bool {
 	return s.sim.faultsActive() && s.down[stream].After(time.Now())
 }
 
 // last returns a stream's last sequence and the number of its last item.
-func (s *historyStreams) last(stream scheduler.Stream) (seq, number uint64) {
+func (s *historyStreams) last(stream outbox.Stream) (seq, number uint64) {
 	if batches := s.batches[stream]; len(batches) > 0 {
 		last := &batches[len(batches)-1]
 		return uint64(len(batches)), last.First + last.Count - 1
@@ -321,17 +322,17 @@ func (s *historyStreams) last(stream scheduler.Stream) (seq, number uint64) {
 // published returns the whole history stream.
 func (s *historyStreams) published() string {
 	var b strings.Builder
-	for _, t := range s.batches[scheduler.History] {
+	for _, t := range s.batches[outbox.History] {
 		b.Write(t.Body)
 	}
 	return b.String()
 }
 
-// historyView implements scheduler.Streams for one process.
+// historyView implements outbox.Streams for one process.
 type historyView struct{ *process }
 
-// LastPublished implements scheduler.Streams.
-func (v historyView) LastPublished(ctx context.Context, stream scheduler.Stream) (seq, number uint64, err error) {
+// LastPublished implements outbox.Streams.
+func (v historyView) LastPublished(ctx context.Context, stream outbox.Stream) (seq, number uint64, err error) {
 	key := fmt.Sprintf("told %s %s", v.id, stream)
 	ends, err := callAfter(ctx, v.process, key, v.sim.delay(key, 2*time.Millisecond, time.Second), func() ([2]uint64, error) {
 		if !v.up || v.sim.net.isolated(v.process) || v.sim.history.isDown(stream) {
@@ -345,9 +346,9 @@ func (v historyView) LastPublished(ctx context.Context, stream scheduler.Stream)
 
 var errWrongLast = errors.New("the stream ends elsewhere")
 
-// Append implements scheduler.Streams. It fails the run if a batch does not follow the
+// Append implements outbox.Streams. It fails the run if a batch does not follow the
 // stream's last item.
-func (v historyView) Append(stream scheduler.Stream, batch scheduler.Batch, expect uint64, done func(uint64, error)) {
+func (v historyView) Append(stream outbox.Stream, batch outbox.Batch, expect uint64, done func(uint64, error)) {
 	sim := v.sim
 	key := fmt.Sprintf("append %s %s %d", v.id, stream, batch.First)
 	at := time.Now().Add(sim.delay(key, 2*time.Millisecond, time.Second))
@@ -380,8 +381,8 @@ func (v historyView) Append(stream scheduler.Stream, batch scheduler.Batch, expe
 	})
 }
 
-// HasSubscribers implements scheduler.Streams.
+// HasSubscribers implements outbox.Streams.
 func (historyView) HasSubscribers(string, string) bool { return false }
 
-// PublishLive implements scheduler.Streams.
+// PublishLive implements outbox.Streams.
 func (historyView) PublishLive(string, string, []byte) {}

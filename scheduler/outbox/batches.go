@@ -1,9 +1,8 @@
-package scheduler
+package outbox
 
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -14,7 +13,7 @@ import (
 )
 
 // nextHistory returns a batch of the events after a number.
-func (o *outbox) nextHistory(_ context.Context, after uint64) (Batch, error) {
+func (o *Outbox) nextHistory(_ context.Context, after uint64) (Batch, error) {
 	type numbered struct {
 		number uint64
 		at     time.Time
@@ -22,7 +21,7 @@ func (o *outbox) nextHistory(_ context.Context, after uint64) (Batch, error) {
 	}
 	var events []numbered
 	var lanes []ledger.LaneCursor
-	o.loop.ledger.View(func(l *ledger.Ledger) {
+	o.cfg.Ledger.View(func(l *ledger.Ledger) {
 		if waiting := l.LastEvent() - min(after, l.LastEvent()); waiting > 0 {
 			events = make([]numbered, 0, min(waiting, maxLines+1))
 		}
@@ -85,9 +84,9 @@ func (r *ResultLine) Value() job.Value {
 }
 
 // nextResults returns a batch of the results after a number.
-func (o *outbox) nextResults(_ context.Context, after uint64) (Batch, error) {
+func (o *Outbox) nextResults(_ context.Context, after uint64) (Batch, error) {
 	var items []ledger.ResultItem
-	o.loop.ledger.View(func(l *ledger.Ledger) { items = l.ResultsAfter(after) })
+	o.cfg.Ledger.View(func(l *ledger.Ledger) { items = l.ResultsAfter(after) })
 	var batch Batch
 	for i := range items {
 		r := &items[i]
@@ -121,9 +120,9 @@ func (o *outbox) nextResults(_ context.Context, after uint64) (Batch, error) {
 
 // nextDeadLetter returns a batch of one: the first dead letter after a number, with
 // the job's body if it can be read.
-func (o *outbox) nextDeadLetter(ctx context.Context, after uint64) (Batch, error) {
+func (o *Outbox) nextDeadLetter(ctx context.Context, after uint64) (Batch, error) {
 	var items []ledger.DeadLetter
-	o.loop.ledger.View(func(l *ledger.Ledger) { items = l.DeadLettersAfter(after) })
+	o.cfg.Ledger.View(func(l *ledger.Ledger) { items = l.DeadLettersAfter(after) })
 	if len(items) == 0 {
 		return Batch{}, nil
 	}
@@ -132,9 +131,9 @@ func (o *outbox) nextDeadLetter(ctx context.Context, after uint64) (Batch, error
 		ID: item.Job.String(), Queue: item.Queue, Function: item.Function, Reason: item.Reason, Error: validFault(item.Fault),
 		Attempts: item.Attempts, Accepted: item.Accepted, Failed: item.At, Lane: item.Position.Lane, Seq: item.Position.Seq,
 	}
-	body, err := o.records.Load(ctx, item.Position, item.Job)
+	body, err := o.cfg.LoadBody(ctx, item.Position, item.Job)
 	switch {
-	case err != nil && !errors.Is(err, ErrRecordGone) && !o.lanes.isLost(item.Position): // a lost lane must not block the dead letters of the others
+	case err != nil:
 		return Batch{}, fmt.Errorf("body of dead job %s: %w", letter.ID, err)
 	case json.Valid(body):
 		letter.Job = body
@@ -160,6 +159,3 @@ func validFault(f *job.Fault) *job.Fault {
 	quoted.Details, _ = json.Marshal(string(f.Details))
 	return &quoted
 }
-
-// ErrRecordGone is returned by Lanes.Load if the record is no longer in its lane.
-var ErrRecordGone = errors.New("the record is no longer in its lane")
