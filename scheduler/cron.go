@@ -126,11 +126,11 @@ func (cr *crons) submitDeclared(name string, c ledger.Command) {
 	})
 }
 
-// check commits the ticks that are due, publishes the jobs of committed ticks,
+// fireDue commits the ticks that are due, publishes the jobs of committed ticks,
 // and returns the time until the next tick. It waits for the members' median time
 // first: after the whole cluster was down the first stamps may be far behind, and
 // missed ticks would seem to be due.
-func (cr *crons) check() time.Duration {
+func (cr *crons) fireDue() time.Duration {
 	now := cr.loop.clock.now()
 	if !cr.reconciled {
 		if !cr.clockKnown && len(cr.capacity.members) > 1 {

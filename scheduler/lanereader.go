@@ -71,7 +71,7 @@ func (r *laneReader) serve(ctx context.Context) error {
 				continue
 			}
 			if rechecked {
-				r.stop(mismatch)
+				r.stopIngest(mismatch)
 				return mismatch
 			}
 			check.Reset(recheckAfter)
@@ -79,8 +79,8 @@ func (r *laneReader) serve(ctx context.Context) error {
 	}
 }
 
-// stop stops ingesting the lane and drops its pending records.
-func (r *laneReader) stop(err error) {
+// stopIngest stops ingesting the lane and drops its pending records.
+func (r *laneReader) stopIngest(err error) {
 	r.loop.log.Error("lane ingest stopped", "lane", r.lane.number, "err", err)
 	r.loop.post(func() {
 		r.lane.ready = false

@@ -209,9 +209,9 @@ func (ls *lanes) flushOutOfOrder(lane *laneState) {
 	}
 }
 
-// closeGaps requests reads for gaps that are older than gapTimeout, and returns the
+// readGaps requests reads for gaps that are older than gapTimeout, and returns the
 // time until the next gap is.
-func (ls *lanes) closeGaps(now time.Time) time.Duration {
+func (ls *lanes) readGaps(now time.Time) time.Duration {
 	wait := idleWait
 	for _, lane := range ls.all {
 		if lane.gapSince.IsZero() || lane.reading {

@@ -83,10 +83,10 @@ func (s *Scheduler) bootstrap(ctx context.Context, t *tenure) error {
 
 var errRestore = errors.New("a restore has begun or ended: the next tenure starts with another ledger")
 
-// checkRestore ends the tenure when a restore begins, because a restore removes the
+// endOnRestore ends the tenure when a restore begins, because a restore removes the
 // streams, and when it ends, even if the next one has begun. A restored ledger also
 // refuses the tenure's commands by their epoch.
-func (t *tenure) checkRestore() {
+func (t *tenure) endOnRestore() {
 	var id string
 	t.loop.ledger.View(func(l *ledger.Ledger) { id, _ = l.Restoring() })
 	if id != t.restoring && t.ended == nil {
@@ -150,9 +150,9 @@ func (l *lease) renew(phase string) {
 // check, unless Config.ConsistencyCheckInterval is shorter.
 const firstConsistencyCheck = 30 * time.Second
 
-// checkConsistency submits a consistency check, which has all members publish their
+// submitConsistencyCheck submits a consistency check, which has all members publish their
 // ledgers' hashes at one index, when the next is due.
-func (t *tenure) checkConsistency(now time.Time) {
+func (t *tenure) submitConsistencyCheck(now time.Time) {
 	every := t.loop.cfg.ConsistencyCheckInterval
 	if every == 0 {
 		return

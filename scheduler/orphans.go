@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	orphanInterval = time.Second // between two runs of sweepOrphans
+	orphanInterval = time.Second // between two runs of orphans.sweep
 	maxOrphans     = 1000        // jobs cancelled per run
 )
 
@@ -35,13 +35,13 @@ func (o *orphans) sweep(now time.Time) {
 	o.checkedAt = now
 	owners, available, unknown := o.capacity.runnerOwners()
 	away := map[string]string{}
-	left := maxOrphans
+	remaining := maxOrphans
 	o.loop.ledger.View(func(l *ledger.Ledger) {
 		o.scanQueues(l, func(runner, queue, class string) {
 			switch {
 			case available[runner]:
 			case len(owners[runner]) == 0 && len(unknown) == 0:
-				left -= o.cancel(l, runner, queue, class, left)
+				remaining -= o.cancel(l, runner, queue, class, remaining)
 			case anyWaiting(l, queue, class):
 				away[runner] = awayReason(runner, owners[runner], unknown)
 			}
@@ -72,18 +72,18 @@ func (o *orphans) scanQueues(l *ledger.Ledger, fn func(runner, queue, class stri
 
 // cancel cancels the first jobs of a waitlist, at most limit, and returns how many it
 // has cancelled.
-func (o *orphans) cancel(l *ledger.Ledger, runner, queue, class string, limit int) (ended int) {
+func (o *orphans) cancel(l *ledger.Ledger, runner, queue, class string, limit int) (cancelled int) {
 	l.WaitingJobs(queue, class, func(w ledger.WaitingJob) bool {
-		if ended == limit {
+		if cancelled == limit {
 			return false
 		}
-		ended++
+		cancelled++
 		o.loop.submit(&ledger.CancelJob{
 			Job: w.ID, Reason: "No runner configured for '" + runner + "'.", Type: job.HandlerNotFound,
 		}, nil)
 		return true
 	})
-	return ended
+	return cancelled
 }
 
 // anyWaiting reports whether the ledger's waitlist of a queue and class has a job.

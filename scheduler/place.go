@@ -1,12 +1,12 @@
 package scheduler
 
 import (
-	"container/heap"
 	"iter"
 	"math"
 
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/scheduler/waitlist"
 )
 
 // waitlistKey identifies a waitlist: the waiting jobs of a queue that the same
@@ -55,39 +55,30 @@ func (pl *placer) place(l *ledger.Ledger) {
 		}
 		p := pl.capacity.roundRobin[(pl.nextPool+i)%len(pl.capacity.roundRobin)]
 		if p.hasAvailable() {
-			merge(pl.waitlistsFor(l, p.key), func(w *ledger.WaitingJob) mergeStep { return pl.placeJob(l, w, p) })
+			waitlist.Merge(pl.waitlistsFor(l, p.key), func(w *ledger.WaitingJob) waitlist.Step { return pl.placeJob(l, w, p) })
 		}
 	}
 }
 
-// mergeStep is how a merge of waitlists continues after a job.
-type mergeStep uint8
-
-const (
-	mergeNext     mergeStep = iota // with the next job
-	mergeSkipList                  // without the rest of the job's waitlist
-	mergeStop
-)
-
 // placeJob reserves a slot of pool for a job, unless a placement of the job is in
 // flight, its body cannot be read, or its queue has reached its limit.
-func (pl *placer) placeJob(l *ledger.Ledger, w *ledger.WaitingJob, pool *pool) mergeStep {
+func (pl *placer) placeJob(l *ledger.Ledger, w *ledger.WaitingJob, pool *pool) waitlist.Step {
 	key := job.DispatchID{Job: w.ID, N: w.N}
 	if _, ok := pl.inFlight[key]; ok {
-		return mergeNext
+		return waitlist.Next
 	}
 	if pl.lanes.unreadable(w.Position) {
-		return mergeNext
+		return waitlist.Next
 	}
 	if headroom := l.Headroom(w.Queue); headroom != math.MaxInt && headroom <= pl.byQueue[w.Queue] {
-		return mergeSkipList
+		return waitlist.SkipList
 	}
 	if len(pl.pending) >= maxPlacements {
-		return mergeStop
+		return waitlist.Stop
 	}
 	s := pool.reserve()
 	if s == nil {
-		return mergeStop
+		return waitlist.Stop
 	}
 	p := &placement{WaitingJob: *w, slot: s, incarnation: s.node.incarnation}
 	pl.inFlight[key] = p
@@ -95,7 +86,7 @@ func (pl *placer) placeJob(l *ledger.Ledger, w *ledger.WaitingJob, pool *pool) m
 	pl.pending = append(pl.pending, p)
 	pl.loop.entry.size += placementSize
 	pl.loop.markUrgent()
-	return mergeNext
+	return waitlist.Next
 }
 
 // forget drops a placement whose entry was applied.
@@ -158,94 +149,6 @@ func (pl *placer) queuesOfClass(l *ledger.Ledger, class string, yield func(queue
 			yield(k.queue)
 		}
 	}
-}
-
-// merge calls visit for the jobs of several ordered waitlists in their common order.
-func merge(waitlists []iter.Seq[ledger.WaitingJob], visit func(*ledger.WaitingJob) mergeStep) {
-	h := make(mergeHeap, 0, len(waitlists))
-	for _, waitlist := range waitlists {
-		if cursor := (mergeCursor{waitlist: waitlist}); cursor.next() {
-			h = append(h, cursor)
-		}
-	}
-	heap.Init(&h)
-	for len(h) > 1 {
-		step := visit(h[0].job())
-		if step == mergeStop {
-			return
-		}
-		if step == mergeNext && h[0].next() {
-			heap.Fix(&h, 0)
-		} else {
-			heap.Pop(&h)
-		}
-	}
-	if len(h) == 1 {
-		h[0].visitRest(visit)
-	}
-}
-
-// mergeCursor is a position in a waitlist that is being merged. It reads the
-// waitlist in growing chunks, each time from its start: most merges need only the
-// first job of most waitlists, and an iterator that can be suspended (iter.Pull)
-// costs more than that.
-type mergeCursor struct {
-	waitlist  iter.Seq[ledger.WaitingJob]
-	jobs      []ledger.WaitingJob // the chunk that was read last
-	pos       int                 // of the current job in jobs
-	readCount int                 // number of jobs read, in all chunks
-	end       bool                // jobs is the last chunk
-}
-
-func (h *mergeCursor) job() *ledger.WaitingJob { return &h.jobs[h.pos] }
-
-// next moves to the next job, at first to the first one. It reports false at the end.
-func (h *mergeCursor) next() bool {
-	if h.pos++; h.pos < len(h.jobs) {
-		return true
-	}
-	if h.end {
-		return false
-	}
-	skip, limit := h.readCount, min(4*h.readCount+1, 4096)
-	h.jobs, h.pos, h.end = h.jobs[:0], 0, true
-	for w := range h.waitlist {
-		if skip > 0 {
-			skip--
-			continue
-		}
-		if h.jobs = append(h.jobs, w); len(h.jobs) == limit {
-			h.end = false
-			break
-		}
-	}
-	h.readCount += len(h.jobs)
-	return len(h.jobs) > 0
-}
-
-// visitRest calls visit for the current job and all after it.
-func (h *mergeCursor) visitRest(visit func(*ledger.WaitingJob) mergeStep) {
-	skip := h.readCount - len(h.jobs) + h.pos
-	for w := range h.waitlist {
-		if skip > 0 {
-			skip--
-		} else if visit(&w) != mergeNext {
-			return
-		}
-	}
-}
-
-type mergeHeap []mergeCursor
-
-func (h mergeHeap) Len() int           { return len(h) }
-func (h mergeHeap) Less(i, j int) bool { return h[i].job().Before(h[j].job()) }
-func (h mergeHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *mergeHeap) Push(x any)        { *h = append(*h, x.(mergeCursor)) }
-func (h *mergeHeap) Pop() any {
-	old := *h
-	last := old[len(old)-1]
-	*h = old[:len(old)-1]
-	return last
 }
 
 // addPlacements moves the pending placements into the entry. It calls done once the

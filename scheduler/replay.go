@@ -148,13 +148,13 @@ func (r *replayer) nextLane(now time.Time) (lane int, more bool) {
 // read reads a lane's next batch and compares it with the ledger.
 func (r *replayer) read(ctx context.Context, number uint8) {
 	lane := &r.lanes[number]
-	if !lane.checked && !r.check(ctx, number) {
+	if !lane.checked && !r.verifyLane(ctx, number) {
 		return
 	}
 	limit := int(min(replayBatch, lane.End-lane.At))
 	records, err := r.client.Read(ctx, number, lane.At+1, limit)
 	if err != nil || len(records) == 0 {
-		r.checkMissing(ctx, number)
+		r.skipMissing(ctx, number)
 		return
 	}
 	identity := r.identities[number]
@@ -170,10 +170,10 @@ func (r *replayer) read(ctx context.Context, number uint8) {
 	lane.At, r.lastJob, r.dirty = last.record.Seq, last.job.ID, true
 }
 
-// check verifies that a lane's stream is the one that was ingested, skips reclaimed
+// verifyLane verifies that a lane's stream is the one that was ingested, skips reclaimed
 // records, and reports whether records are left to read. A stream that does not
 // match is a condition of the lane, not damage: it is tried again later.
-func (r *replayer) check(ctx context.Context, number uint8) bool {
+func (r *replayer) verifyLane(ctx context.Context, number uint8) bool {
 	lane := &r.lanes[number]
 	info, err := r.client.Info(ctx, number)
 	if err != nil || info.Identity != r.identities[number] || info.Last < lane.End {
@@ -187,10 +187,10 @@ func (r *replayer) check(ctx context.Context, number uint8) bool {
 	return lane.At < lane.End
 }
 
-// checkMissing determines why the next record could not be read: the lane does not
+// skipMissing determines why the next record could not be read: the lane does not
 // answer, the record was reclaimed meanwhile, or it is missing. It records missing
 // ones as damage, up to replayBatch in a row.
-func (r *replayer) checkMissing(ctx context.Context, number uint8) {
+func (r *replayer) skipMissing(ctx context.Context, number uint8) {
 	lane := &r.lanes[number]
 	lane.checked = false
 	ctx, cancel := context.WithTimeout(ctx, replayLoadTimeout)
@@ -205,7 +205,7 @@ func (r *replayer) checkMissing(ctx context.Context, number uint8) {
 			lane.retryAt = time.Now().Add(replayRetryDelay)
 			return
 		}
-		if !r.check(ctx, number) {
+		if !r.verifyLane(ctx, number) {
 			return
 		}
 		if lane.At == before {

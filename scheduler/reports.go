@@ -92,3 +92,122 @@ func (t *tenure) sampleClock(b job.Heartbeat, arrived time.Time) {
 		t.lease.renew(t.phase()) // the lease in the ledger was granted by the old time
 	}
 }
+
+// pendingOutcome is an outcome that waits for an entry.
+type pendingOutcome struct {
+	outcome     job.Outcome
+	node        string // that reported it, or whose dispatch the authority ends
+	incarnation uint64
+	done        func(job.Settled) // called once it is settled; may be nil
+}
+
+// size estimates the size of the outcome in an entry, in bytes.
+func (o *pendingOutcome) size() int {
+	n := outcomeSize + len(o.node) + len(o.outcome.Result.Data)
+	if f := o.outcome.Fault; f != nil {
+		n += 2*len(f.Message) + len(f.Details) // the message is also the reason
+	}
+	return n
+}
+
+// addOutcome adds an outcome to the pending entry.
+func (ds *dispatches) addOutcome(e *pendingOutcome) {
+	ds.outcomes = append(ds.outcomes, e)
+	ds.loop.entry.size += e.size()
+	ds.loop.markLazy()
+}
+
+// end settles a dispatch with an outcome that the authority itself decides, because
+// its node will not report one.
+func (ds *dispatches) end(k job.DispatchID, o job.Outcome) {
+	o.Job, o.N = k.Job, k.N
+	e := &pendingOutcome{outcome: o}
+	if d := ds.running[k]; d != nil {
+		d.settling = true
+		e.node, e.incarnation = d.node, d.incarnation
+	}
+	ds.addOutcome(e)
+}
+
+// pendingSize returns the estimated size of the outcomes that wait for an entry, in
+// bytes.
+func (ds *dispatches) pendingSize() (size int) {
+	for _, o := range ds.outcomes {
+		size += o.size()
+	}
+	return size
+}
+
+// addOutcomes moves pending outcomes with their verdicts into the entry, up to about
+// maxOutcomeSize.
+func (ds *dispatches) addOutcomes(l *ledger.Ledger, b *entryBuilder) {
+	size, n := 0, 0
+	for n < len(ds.outcomes) && size < maxOutcomeSize {
+		size += ds.outcomes[n].size()
+		n++
+	}
+	if n == 0 {
+		return
+	}
+	outcomes := ds.outcomes[:n]
+	ds.outcomes = ds.outcomes[n:]
+	c := &ledger.Settle{Settlements: make([]ledger.Settlement, n)}
+	for i, e := range outcomes {
+		c.Settlements[i] = ds.settlementOf(l, e, b.at)
+	}
+	b.add(c, func(r ledger.Result, index uint64) {
+		for i, e := range outcomes {
+			v := r.Settled[i]
+			ds.counters.countSettled(c.Settlements[i].Next, v)
+			ds.forgetEnded(e, v)
+			if e.done != nil {
+				e.done(job.Settled{Stale: v.Stale, Duplicate: v.Duplicate, State: v.State, RunAt: v.RunAt, Index: index})
+			}
+		}
+	})
+}
+
+// forgetEnded drops a dispatch that has ended. If the outcome was a loss reported by
+// a node that the dispatch has left, the dispatch continues. If the dispatch ended
+// at another node than its current one, because its worker reported to both, the
+// current node is sent a recall.
+func (ds *dispatches) forgetEnded(e *pendingOutcome, settled ledger.Settled) {
+	k := e.outcome.DispatchID()
+	d := ds.running[k]
+	switch {
+	case d == nil:
+		return
+	case settled.Stale && settled.State == job.Active:
+		d.settling = false
+		return
+	case e.node != d.node:
+		ds.sendRecall(d, job.RecallSuperseded, time.Now())
+	}
+	delete(ds.running, k)
+}
+
+// settlementOf returns the settlement of an outcome by the retry policy. The ledger
+// ignores the settlement if the dispatch is no longer current.
+func (ds *dispatches) settlementOf(l *ledger.Ledger, e *pendingOutcome, now time.Time) ledger.Settlement {
+	o := &e.outcome
+	active, _ := l.Dispatch(o.Job, o.N)
+	verdict := ds.loop.cfg.Policy.Decide(job.Attempt{
+		Number: max(active.Attempt, 1), Losses: active.Losses, MaxAttempts: active.MaxAttempts, RetryInterval: active.RetryInterval,
+	}, *o)
+	s := ledger.Settlement{
+		Job: o.Job, N: o.N, Next: verdict.Next, Loss: verdict.Loss, Reason: verdict.Reason,
+		Result: o.Result, Blob: o.Blob, Fault: o.Fault,
+	}
+	if verdict.Delay > 0 {
+		s.At = now.Add(verdict.Delay)
+	}
+	switch o.Status {
+	case job.Lost, job.Declined, job.Interrupted:
+		// Counts only if the dispatch is still on that node: it may have moved.
+		s.Node, s.Incarnation = e.node, e.incarnation
+		if active.Recalled != "" { // it was recalled, and has stopped
+			s.Fault = &job.Fault{Message: verdict.Reason, Type: job.FaultCancelled}
+		}
+	}
+	return s
+}

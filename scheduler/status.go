@@ -2,12 +2,15 @@ package scheduler
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
 // AuthorityStatus is the state of a tenure that the ledger does not hold.
@@ -24,8 +27,8 @@ type AuthorityStatus struct {
 	Error       string           `json:"error,omitempty"` // why the status could not be read; set by callers
 }
 
-// countAvailable sets Available, Credits, Slots and Pools of s from n's slots.
-func countAvailable(s *api.NodeStatus, n *node) {
+// setAvailable sets Available, Credits, Slots and Pools of s from n's slots.
+func setAvailable(s *api.NodeStatus, n *node) {
 	free := map[string]int{}
 	for runner := range n.runners {
 		free[runner] = 0
@@ -89,9 +92,166 @@ func (t *tenure) status(now time.Time) AuthorityStatus {
 			Name: n.name, Incarnation: n.incarnation, Silent: n.silent, Draining: n.draining,
 			BeatAgoMS: now.Sub(n.heartbeatAt).Milliseconds(), Offers: len(n.slots), Running: running[n.name], Edge: n.edge,
 		}
-		countAvailable(&s, n)
+		setAvailable(&s, n)
 		st.Nodes = append(st.Nodes, s)
 	}
 	slices.SortFunc(st.Nodes, func(a, b api.NodeStatus) int { return strings.Compare(a.Name, b.Name) })
 	return st
+}
+
+// PlacementQuery asks what keeps a job, or any job of a queue and function, from
+// being started.
+type PlacementQuery struct {
+	Queue    string `json:"queue"`
+	Function string `json:"function,omitempty"`
+	Job      job.ID `json:"job,omitzero"`      // zero: any job
+	Dispatch uint32 `json:"dispatch,omitzero"` // of Job
+}
+
+// PlacementExplanation answers a [PlacementQuery] with the state that only the
+// authority has. Pauses, limits and the order of jobs are in every node's ledger.
+type PlacementExplanation struct {
+	Blocked        string          `json:"blocked,omitempty"` // why nothing is started; "": jobs are
+	LeaseUncertain bool            `json:"unsure,omitempty"`  // the lease may have expired: nothing is started meanwhile
+	WorkerQueue    string          `json:"workers,omitempty"` // the queue whose Overhop workers may run it; "": none may
+	Runner         string          `json:"runner,omitempty"`  // the RRQ runner that may run it; "": none may
+	Available      int             `json:"room,omitempty"`    // number of jobs that these workers would take now
+	Placing        bool            `json:"placing,omitempty"` // a worker is chosen, and the commit is in flight
+	Dispatch       *DispatchStatus `json:"sent,omitempty"`    // of the running dispatch; nil: the tenure has none
+	Lanes          []string        `json:"lanes,omitempty"`   // problems of lanes, by number; "": none
+	Epoch          uint64          `json:"epoch"`
+}
+
+// DispatchStatus is the authority's state of a running dispatch.
+type DispatchStatus struct {
+	Confirmed bool  `json:"taken"`   // its node has confirmed it
+	Silent    bool  `json:"silent"`  // its node sends no heartbeats
+	SentMS    int64 `json:"sent_ms"` // milliseconds since it was last sent; 0: not sent by this tenure
+}
+
+// ExplainPlacement answers q from the current tenure. Without a tenure it returns
+// [ErrNotAuthority].
+func (s *Scheduler) ExplainPlacement(ctx context.Context, q PlacementQuery) (PlacementExplanation, error) {
+	t := s.current()
+	if t == nil {
+		return PlacementExplanation{}, ErrNotAuthority
+	}
+	answer := make(chan PlacementExplanation, 1)
+	t.loop.post(func() { answer <- t.explainPlacement(&q, time.Now()) })
+	select {
+	case w := <-answer:
+		return w, nil
+	case <-t.loop.done:
+		return PlacementExplanation{}, ErrNotAuthority
+	case <-ctx.Done():
+		return PlacementExplanation{}, ctx.Err()
+	}
+}
+
+func (t *tenure) explainPlacement(q *PlacementQuery, now time.Time) PlacementExplanation {
+	k := job.DispatchID{Job: q.Job, N: q.Dispatch}
+	e := PlacementExplanation{Blocked: t.lanes.blocked, LeaseUncertain: !t.lease.trusted().After(now), Epoch: t.loop.epoch}
+	e.WorkerQueue, e.Runner = t.loop.cfg.Route(q.Queue, q.Function)
+	for _, r := range []poolKey{{job.Overhop, e.WorkerQueue}, {job.RRQ, e.Runner}} {
+		if pool := t.capacity.pools[r]; r.key != "" && pool != nil {
+			e.Available += pool.available()
+		}
+	}
+	_, e.Placing = t.placer.inFlight[k]
+	if d := t.dispatches.running[k]; d != nil {
+		n := t.capacity.nodes[d.node]
+		e.Dispatch = &DispatchStatus{Confirmed: d.confirmed, Silent: n == nil || n.silent}
+		if !d.sentAt.IsZero() {
+			e.Dispatch.SentMS = now.Sub(d.sentAt).Milliseconds()
+		}
+	}
+	for i, lane := range t.lanes.all {
+		if lane.problem != "" {
+			for len(e.Lanes) < i {
+				e.Lanes = append(e.Lanes, "")
+			}
+			e.Lanes = append(e.Lanes, fmt.Sprintf("lane %d is not read: %s", i, lane.problem))
+		}
+	}
+	return e
+}
+
+// Route returns where a job may run: the queue whose Overhop workers may run it, and
+// the RRQ runner that may; "" for none.
+func (c *Config) Route(queue, function string) (workers, runner string) {
+	if runner, _ := job.SplitFunction(function); runner != "" {
+		return "", runner
+	}
+	if runner := c.Routes[queue]; runner != "" {
+		return "", runner
+	}
+	if function != "" {
+		runner = c.DefaultRunner
+	}
+	return queue, runner
+}
+
+// Counts counts what this node has decided as the authority since it started. The
+// cluster's totals are the sums over all nodes.
+type Counts struct {
+	// Settled dispatches, by verdict. Stale counts outcomes of dispatches that
+	// were no longer current.
+	Done, Retried, GivenBack, Dead, Stale uint64
+	// Ingested records, by result. Only those counted by Jobs have made a job.
+	Jobs, Known, Duplicate, RateLimited, Debounced, Rejected uint64
+}
+
+// counters holds the growing values of [Counts].
+type counters struct {
+	done, retried, givenBack, dead, stale                    atomic.Uint64
+	jobs, known, duplicate, rateLimited, debounced, rejected atomic.Uint64
+}
+
+// Counts returns the current counts.
+func (s *Scheduler) Counts() Counts {
+	c := &s.counters
+	return Counts{
+		Done: c.done.Load(), Retried: c.retried.Load(), GivenBack: c.givenBack.Load(), Dead: c.dead.Load(), Stale: c.stale.Load(),
+		Jobs: c.jobs.Load(), Known: c.known.Load(), Duplicate: c.duplicate.Load(),
+		RateLimited: c.rateLimited.Load(), Debounced: c.debounced.Load(), Rejected: c.rejected.Load(),
+	}
+}
+
+// countSettled counts a committed settlement. An outcome that was reported twice counts
+// once.
+func (c *counters) countSettled(next job.Next, v ledger.Settled) {
+	switch {
+	case v.Duplicate:
+	case v.Stale:
+		c.stale.Add(1)
+	case next == job.NextDone:
+		c.done.Add(1)
+	case v.State == job.Failed: // also if the policy said retry and the job was cancelled meanwhile
+		c.dead.Add(1)
+	case next == job.NextRetry:
+		c.retried.Add(1)
+	default:
+		c.givenBack.Add(1)
+	}
+}
+
+// countIngested counts the results of an ingest and the records rejected before it.
+func (c *counters) countIngested(results []ledger.Ingested, rejected int) {
+	c.rejected.Add(uint64(rejected))
+	for _, f := range results {
+		switch f {
+		case ledger.IngestedWaiting, ledger.IngestedDelayed:
+			c.jobs.Add(1)
+		case ledger.IngestedKnown:
+			c.known.Add(1)
+		case ledger.IngestedDuplicate:
+			c.duplicate.Add(1)
+		case ledger.IngestedRateLimited:
+			c.rateLimited.Add(1)
+		case ledger.IngestedDebounced:
+			c.debounced.Add(1)
+		case ledger.IngestedRejected, ledger.IngestedKeysFull:
+			c.rejected.Add(1)
+		}
+	}
 }

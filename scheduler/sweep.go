@@ -56,9 +56,9 @@ func (t *tenure) sweep() {
 	now := time.Now()
 	if now.Sub(t.lease.renewedAt) >= renewInterval {
 		t.lease.renew(t.phase())
-		t.checkConsistency(now)
+		t.submitConsistencyCheck(now)
 	}
-	t.checkRestore()
+	t.endOnRestore()
 	t.capacity.sweep(now)
 	t.dispatches.sweep(now)
 	t.orphans.sweep(now)
@@ -103,7 +103,7 @@ func (ds *dispatches) sweepDispatch(k job.DispatchID, d *dispatch, now time.Time
 		lastContact = latest(lastContact, n.heartbeatAt)
 	}
 	lost := job.Outcome{Status: job.Lost, Started: true}
-	ds.release(d, now)
+	ds.recallPrevious(d, now)
 	switch {
 	case d.settling:
 	case now.Sub(lastContact) > reassignAfter:

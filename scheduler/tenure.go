@@ -32,7 +32,7 @@ type tenure struct {
 
 	restoring            string          // id of the restore in progress, during which nothing is scheduled; "": none
 	submitted            chan submission // to awaitCommits
-	inFlight             int             // entries in flight
+	entriesInFlight      int             // submitted and not applied yet
 	ended                error           // why the tenure must end; nil while it may continue
 	unpublished          [3]error        // by [outbox.Stream]: why it is not published; nil: it is
 	nextDue              time.Time       // when the next delayed job is due; zero: not known, or there is none
@@ -82,8 +82,8 @@ func (t *tenure) loadLedger(l *ledger.Ledger) {
 // flush submits entries while one is due, then sets the timer for the next. It
 // returns the reason if the tenure must end.
 func (t *tenure) flush() error {
-	for t.ended == nil && t.inFlight < maxInFlight {
-		wait := t.waitFor(time.Now())
+	for t.ended == nil && t.entriesInFlight < maxInFlight {
+		wait := t.nextWait(time.Now())
 		if wait == 0 {
 			sent, err := t.submitEntry()
 			if err != nil {
@@ -92,7 +92,7 @@ func (t *tenure) flush() error {
 			if sent {
 				continue
 			}
-			wait = max(t.waitFor(time.Now()), time.Millisecond)
+			wait = max(t.nextWait(time.Now()), time.Millisecond)
 		}
 		t.loop.timer.Reset(wait)
 		return nil
@@ -103,9 +103,9 @@ func (t *tenure) flush() error {
 // idleWait is how long the loop sleeps when nothing is pending.
 const idleWait = time.Hour
 
-// waitFor places waiting jobs and returns how long the loop may sleep before it has
+// nextWait places waiting jobs and returns how long the loop may sleep before it has
 // to act again; 0 if an entry is due.
-func (t *tenure) waitFor(now time.Time) time.Duration {
+func (t *tenure) nextWait(now time.Time) time.Duration {
 	if t.loop.placeDirty {
 		t.loop.ledger.View(t.placer.place)
 		t.loop.placeDirty = false
@@ -118,13 +118,13 @@ func (t *tenure) waitFor(now time.Time) time.Duration {
 	}
 	untilCron := idleWait
 	if t.restoring == "" {
-		untilCron = t.crons.check()
+		untilCron = t.crons.fireDue()
 	}
-	return max(0, min(untilDue, untilCron, t.lanes.closeGaps(now), t.waitForEntry(now)))
+	return max(0, min(untilDue, untilCron, t.lanes.readGaps(now), t.entryWait(now)))
 }
 
-// waitForEntry returns how long the pending entry may wait; 0 or less if it is due.
-func (t *tenure) waitForEntry(now time.Time) time.Duration {
+// entryWait returns how long the pending entry may wait; 0 or less if it is due.
+func (t *tenure) entryWait(now time.Time) time.Duration {
 	e := &t.loop.entry
 	urgent := !e.urgent.IsZero()
 	switch {
@@ -133,7 +133,7 @@ func (t *tenure) waitForEntry(now time.Time) time.Duration {
 			return trimMaxWait - now.Sub(since)
 		}
 		return idleWait
-	case e.size >= fullEntrySize || urgent && t.inFlight == 0:
+	case e.size >= fullEntrySize || urgent && t.entriesInFlight == 0:
 		return 0
 	case urgent:
 		return entryMaxWait - now.Sub(e.urgent)
@@ -159,7 +159,7 @@ func (t *tenure) submitEntry() (bool, error) {
 		b.add(&ledger.Observe{}, nil) // an empty command: the entry's stamp promotes the due jobs
 	}
 	t.loop.entry = pendingEntry{commands: t.loop.entry.commands}
-	t.resetSize()
+	t.carryOver()
 	if len(b.commands) == 0 {
 		return false, nil
 	}
@@ -168,14 +168,14 @@ func (t *tenure) submitEntry() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	t.inFlight++
+	t.entriesInFlight++
 	t.submitted <- submission{wait, b.done}
 	return true, nil
 }
 
-// resetSize adds up the sizes of the commands that did not fit into the last entry,
+// carryOver adds up the sizes of the commands that did not fit into the last entry,
 // and marks them urgent.
-func (t *tenure) resetSize() {
+func (t *tenure) carryOver() {
 	e := &t.loop.entry
 	e.size += t.lanes.pendingSize() + t.dispatches.pendingSize()
 	for _, c := range e.commands {
@@ -210,7 +210,7 @@ func (t *tenure) awaitCommits(ctx context.Context) error {
 // updates what the tenure derives from the ledger. It ends the tenure if the ledger
 // has refused a command because of its epoch.
 func (t *tenure) committed(s submission, c Commit) {
-	t.inFlight--
+	t.entriesInFlight--
 	for i := range c.Results {
 		if errors.Is(c.Results[i].Err, ledger.ErrStaleEpoch) {
 			t.ended = c.Results[i].Err
@@ -225,9 +225,9 @@ func (t *tenure) committed(s submission, c Commit) {
 	t.loop.placeDirty = true
 	t.crons.dirty = t.crons.dirty || len(t.crons.published) > 0 // a tick's job may have been ingested
 	t.loop.ledger.View(func(l *ledger.Ledger) {
-		t.lanes.checkBlocked(l)
+		t.lanes.updateBlocked(l)
 		t.capacity.updateMembership(l)
-		if t.inFlight > 0 {
+		if t.entriesInFlight > 0 {
 			return
 		}
 		var ok bool
@@ -239,4 +239,60 @@ func (t *tenure) committed(s submission, c Commit) {
 		t.loop.markUrgent() // ingests that a full outbox held back may continue
 	}
 	t.outbox.Wake()
+}
+
+// propose commits one command for a caller: see [Scheduler.Propose].
+func (t *tenure) propose(ctx context.Context, c ledger.Command) (ledger.Result, uint64, error) {
+	type answer struct {
+		result ledger.Result
+		index  uint64
+	}
+	answered := make(chan answer, 1)
+	submit := func() {
+		if err := t.crons.setNextTick(c); err != nil {
+			answered <- answer{ledger.Result{Err: err}, 0}
+			return
+		}
+		t.loop.submit(c, func(r ledger.Result, index uint64) {
+			t.followCommand(c, r, index)
+			answered <- answer{r, index}
+		})
+	}
+	select {
+	case t.loop.inbox <- submit:
+	case <-t.loop.done:
+		return ledger.Result{}, 0, ErrNotAuthority
+	case <-ctx.Done():
+		return ledger.Result{}, 0, ctx.Err()
+	}
+	select {
+	case a := <-answered:
+		return a.result, a.index, nil
+	case <-t.loop.done:
+		return ledger.Result{}, 0, ErrCommitUnknown
+	case <-ctx.Done():
+		return ledger.Result{}, 0, ctx.Err()
+	}
+}
+
+// followCommand applies the effects of a caller's committed command on running
+// dispatches, cron entries and replays.
+func (t *tenure) followCommand(c ledger.Command, r ledger.Result, index uint64) {
+	t.crons.noteCommand(c)
+	if _, ok := c.(*ledger.RequestReplay); ok {
+		signal(t.replayer.wake)
+	}
+	if r.Err != nil || r.State != job.Active {
+		return
+	}
+	switch c := c.(type) {
+	case *ledger.CancelJob:
+		reason := job.RecallCancelled
+		if c.QueueGone {
+			reason = job.RecallQueueGone
+		}
+		t.dispatches.recall(c.Job, reason)
+	case *ledger.MoveDispatch:
+		t.dispatches.followMove(c, index)
+	}
 }

@@ -50,6 +50,7 @@ var layers = map[string]struct {
 	"internal":       {nil, "internal packages are shared by all layers and depend on none"},
 
 	"scheduler/cronspec": {[]string{"job", "ledger"}, "cron entries are checked without a scheduler"},
+	"scheduler/waitlist": {[]string{"job", "ledger"}, "merging lists is an algorithm without state"},
 	"scheduler/outbox":   {[]string{"job", "ledger", "api", "internal"}, "publishing is a part of the scheduler that does not know the others"},
 	"health/consistency": {[]string{"job", "ledger", "api", "internal"}, "the check compares ledgers; node passes the requests to other members"},
 

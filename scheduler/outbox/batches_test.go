@@ -38,7 +38,7 @@ func TestNextHistory_NotifiedEventsKeepTheirQueue(t *testing.T) {
 	}
 	o := New(Config{Ledger: fixedLedger{l}})
 	var longest, notified uint64
-	for after := uint64(0); after < l.LastEvent(); after += 7 {
+	for after := uint64(0); after < l.LastEvent(); after += 41 {
 		batch, err := o.nextHistory(t.Context(), after)
 		if err != nil {
 			t.Fatal(err)

@@ -23,19 +23,19 @@ const (
 
 // publisher publishes one stream of the outbox.
 type publisher struct {
-	outbox   *Outbox
-	epoch    uint64 // of the tenure
-	stream   Stream
-	wake     chan struct{}
-	next     func(ctx context.Context, after uint64) (Batch, error) // returns the items after a number; Count 0: none
-	seq      uint64                                                 // the stream's last sequence, once the batches in flight are stored
-	number   uint64                                                 // number of the last item sent
-	sent     uint64                                                 // batches sent in this tenure
-	acks     chan batchAck
-	inFlight int       // batches
-	sentAt   time.Time // when the last batch was sent
-	more     bool      // the last batch was full: the next one need not wait
-	failed   bool      // the last call of setProblem was with an error
+	outbox          *Outbox
+	epoch           uint64 // of the tenure
+	stream          Stream
+	wake            chan struct{}
+	next            func(ctx context.Context, after uint64) (Batch, error) // returns the items after a number; Count 0: none
+	seq             uint64                                                 // the stream's last sequence, once the batches in flight are stored
+	number          uint64                                                 // number of the last item sent
+	sentCount       uint64                                                 // batches sent in this tenure
+	acks            chan batchAck
+	batchesInFlight int
+	sentAt          time.Time // when the last batch was sent
+	more            bool      // the last batch was full: the next one need not wait
+	failed          bool      // the last call of setProblem was with an error
 }
 
 // MismatchError reports that a stream and the ledger do not belong together: the stream
@@ -94,7 +94,7 @@ func (p *publisher) resume(ctx context.Context) error {
 			p.stream, number, last[p.stream])}
 	}
 	p.seq, p.number = seq, number
-	p.acks, p.inFlight = make(chan batchAck, batchWindow), 0
+	p.acks, p.batchesInFlight = make(chan batchAck, batchWindow), 0
 	if number > 0 {
 		p.outbox.markPublished(p.stream, number, 0, 0)
 	}
@@ -104,9 +104,9 @@ func (p *publisher) resume(ctx context.Context) error {
 // publish sends batches until one fails or ctx ends.
 func (p *publisher) publish(ctx context.Context) error {
 	for {
-		for p.inFlight < batchWindow {
+		for p.batchesInFlight < batchWindow {
 			if wait := batchInterval - time.Since(p.sentAt); wait > 0 && !p.more {
-				if p.inFlight > 0 {
+				if p.batchesInFlight > 0 {
 					break
 				}
 				backoff.Sleep(ctx, wait)
@@ -123,7 +123,7 @@ func (p *publisher) publish(ctx context.Context) error {
 			}
 			p.send(batch)
 		}
-		if p.failed && p.inFlight == 0 {
+		if p.failed && p.batchesInFlight == 0 {
 			p.setProblem(nil) // everything is published
 		}
 		select {
@@ -131,7 +131,7 @@ func (p *publisher) publish(ctx context.Context) error {
 			return nil
 		case <-p.wake:
 		case a := <-p.acks:
-			p.inFlight--
+			p.batchesInFlight--
 			if a.err != nil {
 				return a.err
 			}
@@ -158,15 +158,15 @@ func (p *publisher) checkGap(first uint64) error {
 func (p *publisher) send(batch Batch) {
 	first, last := batch.First, batch.First+batch.Count-1
 	acks := p.acks
-	p.sent++
+	p.sentCount++
 	if batch.ID == "" {
-		batch.ID = fmt.Sprintf("%d.%d", p.epoch, p.sent)
+		batch.ID = fmt.Sprintf("%d.%d", p.epoch, p.sentCount)
 	}
 	p.outbox.cfg.Streams.Append(p.stream, batch, p.seq, func(seq uint64, err error) {
 		acks <- batchAck{first, last, seq, err}
 	})
 	p.seq++
 	p.number = last
-	p.inFlight++
+	p.batchesInFlight++
 	p.sentAt, p.more = time.Now(), batch.More
 }
