@@ -73,6 +73,7 @@ type Config struct {
 	wrapStore func(rawStore) rawStore // wraps the disk's store with the faults of a test
 }
 
+// withDefaults returns c with the default in place of each zero field.
 func (c Config) withDefaults() Config {
 	c.HeartbeatTimeout = cmp.Or(c.HeartbeatTimeout, 600*time.Millisecond)
 	c.ElectionTimeout = cmp.Or(c.ElectionTimeout, max(600*time.Millisecond, c.HeartbeatTimeout))
@@ -92,7 +93,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Validate checks the values, with the defaults applied.
+// Validate returns an error if a value is out of range. It checks the defaults of zero
+// fields, too, because some limits depend on other fields.
 func (c Config) Validate() error {
 	c = c.withDefaults()
 	switch {

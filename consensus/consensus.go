@@ -71,6 +71,8 @@ func Open(cfg Config, id *Identity, store *Store, log *slog.Logger) (*Node, erro
 	return n, nil
 }
 
+// start opens the transport and the guarded store, writes the bootstrap configuration if
+// this is the first start, and starts Raft.
 func (n *Node) start() error {
 	rlog := &raftLog{log: n.log}
 	store := newGuardedStore(n.cfg.wrapStore(n.store.bolt), n.store.watermarks, n.cfg.WriteDeadline, n.cfg.OnFatal)
@@ -204,7 +206,7 @@ func (n *Node) recordWatermarks() {
 	term := n.raft.CurrentTerm()
 	_, leader := n.raft.LeaderWithID()
 	commit := min(n.raft.CommitIndex(), n.raft.LastIndex())
-	n.store.watermarks.update(func(p *hardState) { p.Index = max(p.Index, commit) })
+	n.store.watermarks.update(func(s *hardState) { s.Index = max(s.Index, commit) })
 	if leader != "" && n.raft.CurrentTerm() == term && string(leader) != n.id.ServerID() {
 		n.store.watermarks.recordPeer(string(leader), commit)
 	}
@@ -249,6 +251,7 @@ func (n *Node) Status() Status {
 	return s
 }
 
+// members returns the servers of the group's latest configuration, committed or not.
 func (n *Node) members() []MemberInfo {
 	var members []MemberInfo
 	for _, s := range n.raft.GetConfiguration().Configuration().Servers {
@@ -258,6 +261,7 @@ func (n *Node) members() []MemberInfo {
 	return members
 }
 
+// syncDir makes the creation and renaming of files in dir durable.
 func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

@@ -29,6 +29,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // errInvalidEntry is wrapped by the error of every damaged or unknown entry.
 var errInvalidEntry = errors.New("log entry cannot be read")
 
+// encodeEntry returns the log entry of a proposal.
 func encodeEntry(p *Proposal) ([]byte, error) {
 	return encode(func(e *structpack.Encoder) error {
 		err := errors.Join(e.EncodeArrayLen(3), e.EncodeInt(p.At.UnixNano()), e.EncodeUint(p.Epoch), e.EncodeArrayLen(len(p.Commands)))
@@ -44,6 +45,7 @@ func encodeEntry(p *Proposal) ([]byte, error) {
 	})
 }
 
+// decodeEntry returns the proposal of a log entry. An error wraps errInvalidEntry.
 func decodeEntry(raw []byte) (*Proposal, error) {
 	var p Proposal
 	err := decode(raw, func(d *structpack.Decoder) error {
@@ -89,7 +91,7 @@ func DecodeCommand(raw []byte) (c ledger.Command, err error) {
 	return c, err
 }
 
-// encode returns the frame around what put encodes.
+// encode returns what put encodes, after a header with version, length and checksum.
 func encode(put func(*structpack.Encoder) error) ([]byte, error) {
 	raw, err := structpack.Encode(make([]byte, entryHeaderLen), put)
 	if err != nil {
@@ -115,8 +117,8 @@ func checkEntry(raw []byte) error {
 	return nil
 }
 
-// decode checks the frame of raw and calls get with a reader for its content,
-// all of which get must consume.
+// decode checks the header that encode has written and calls get with a decoder of the
+// content, all of which get must consume.
 func decode(raw []byte, get func(*structpack.Decoder) error) error {
 	if err := checkEntry(raw); err != nil {
 		return err

@@ -31,7 +31,7 @@ func newFSM(snapshotBytes int64, onFatal func(error), log *slog.Logger) *fsm {
 
 // Apply applies one committed entry and returns a [*Commit]. An entry that
 // cannot be decoded stops the process: without it, this member's ledger would
-// differ from those of the others.
+// differ from those of the other members.
 func (f *fsm) Apply(entry *raft.Log) any {
 	p, err := decodeEntry(entry.Data)
 	if err != nil {
@@ -61,15 +61,15 @@ func (f *fsm) Apply(entry *raft.Log) any {
 func (f *fsm) Snapshot() (raft.FSMSnapshot, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.covered()
+	f.resetSnapshotDue()
 	return snapshot{f.ledger.Copy()}, nil
 }
 
-// covered resets the bytes since the last snapshot and clears snapshotDue,
+// resetSnapshotDue resets the bytes since the last snapshot and clears snapshotDue,
 // which entries applied between that signal and the snapshot have set again.
 // The caller must hold mu. Raft calls Apply, Snapshot and Restore from one
 // goroutine, so no later signal can be for entries that the snapshot covers.
-func (f *fsm) covered() {
+func (f *fsm) resetSnapshotDue() {
 	f.appliedBytes = 0
 	select {
 	case <-f.snapshotDue:
@@ -87,7 +87,7 @@ func (f *fsm) Restore(r io.ReadCloser) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.ledger = l
-	f.covered()
+	f.resetSnapshotDue()
 	f.advance(l.Index())
 	return nil
 }
@@ -111,6 +111,7 @@ const (
 	snapshotChunk = 256 << 10
 )
 
+// writeSnapshot writes the ledger in the format above.
 func writeSnapshot(w io.Writer, l *ledger.Ledger) error {
 	if _, err := io.WriteString(w, snapshotMagic); err != nil {
 		return err
@@ -126,6 +127,7 @@ func writeSnapshot(w io.Writer, l *ledger.Ledger) error {
 	return err
 }
 
+// readSnapshot reads what writeSnapshot wrote, and verifies all of it.
 func readSnapshot(r io.Reader) (*ledger.Ledger, error) {
 	magic := make([]byte, len(snapshotMagic))
 	if _, err := io.ReadFull(r, magic); err != nil {
@@ -145,6 +147,7 @@ func readSnapshot(r io.Reader) (*ledger.Ledger, error) {
 	return l, nil
 }
 
+// chunkWriter writes each Write as one chunk, or as several if it is too long for one.
 type chunkWriter struct{ w io.Writer }
 
 func (c chunkWriter) Write(b []byte) (int, error) {
@@ -186,6 +189,7 @@ func (c *chunkReader) Read(b []byte) (int, error) {
 	return n, nil
 }
 
+// next reads and verifies the next chunk. It sets done after the last one, which is empty.
 func (c *chunkReader) next() error {
 	var head [8]byte
 	if _, err := io.ReadFull(c.r, head[:]); err != nil {

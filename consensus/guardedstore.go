@@ -58,15 +58,15 @@ func openBolt(dir string) (*raftboltdb.BoltStore, error) {
 // onFatal, which ends the process.
 type guardedStore struct {
 	rawStore
-	watermarks *watermarks // second copy of what was promised; nil in some tests
+	watermarks *watermarks // second copy of term and vote; nil in some tests
 	deadline   time.Duration
 	onFatal    func(error)
 	writing    chan struct{}         // holds a token while a write runs, including a late one
 	lastErr    atomic.Pointer[error] // of the last write; nil: it succeeded
 }
 
-func newGuardedStore(d rawStore, m *watermarks, deadline time.Duration, onFatal func(error)) *guardedStore {
-	return &guardedStore{rawStore: d, watermarks: m, deadline: deadline, onFatal: onFatal, writing: make(chan struct{}, 1)}
+func newGuardedStore(s rawStore, w *watermarks, deadline time.Duration, onFatal func(error)) *guardedStore {
+	return &guardedStore{rawStore: s, watermarks: w, deadline: deadline, onFatal: onFatal, writing: make(chan struct{}, 1)}
 }
 
 // GetLog reads an entry and checks it, so that a damaged entry is neither
@@ -112,7 +112,7 @@ func (g *guardedStore) Set(key, val []byte) error {
 		if err != nil {
 			return err
 		}
-		g.watermarks.update(func(p *hardState) { p.VoteTerm, p.Vote = term, string(val) })
+		g.watermarks.update(func(s *hardState) { s.VoteTerm, s.Vote = term, string(val) })
 		return g.watermarks.save()
 	})
 }
@@ -123,12 +123,12 @@ func (g *guardedStore) SetUint64(key []byte, val uint64) error {
 		if err := g.rawStore.SetUint64(key, val); err != nil || string(key) != keyTerm || g.watermarks == nil {
 			return err
 		}
-		g.watermarks.update(func(p *hardState) { p.Term = val })
+		g.watermarks.update(func(s *hardState) { s.Term = val })
 		return g.watermarks.save()
 	})
 }
 
-// writeStable writes a term or vote. Raft panics if that fails, so onFatal is
+// writeStable calls do, which writes a term or vote. Raft panics if that fails, so onFatal is
 // called first, to report the reason.
 func (g *guardedStore) writeStable(what string, do func() error) error {
 	err := g.write(what, do, nil)
@@ -146,8 +146,7 @@ const (
 	writeLate
 )
 
-// write writes within the deadline and records the result in lastErr. See
-// writeWithDeadline.
+// write is writeWithDeadline, and records its result in lastErr.
 func (g *guardedStore) write(what string, do, undo func() error) error {
 	err := g.writeWithDeadline(what, do, undo)
 	if err == nil {
@@ -158,9 +157,10 @@ func (g *guardedStore) write(what string, do, undo func() error) error {
 	return err
 }
 
-// writeWithDeadline calls do and returns its error, or errWriteDeadline if it
-// takes too long. If do succeeds after that, undo reverts it; undo is nil if
-// that is not possible.
+// writeWithDeadline calls do and returns its error, or errWriteDeadline if do takes
+// longer than the deadline. If do succeeds after that, undo is called to revert it.
+// undo is nil for a write that cannot be reverted: then a missed deadline is fatal.
+// what names the write in errors.
 func (g *guardedStore) writeWithDeadline(what string, do, undo func() error) error {
 	timer := time.NewTimer(g.deadline)
 	defer timer.Stop()

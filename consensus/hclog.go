@@ -26,6 +26,7 @@ var levels = map[hclog.Level]slog.Level{
 	hclog.Warn: slog.LevelWarn, hclog.Error: slog.LevelError,
 }
 
+// Log logs a message. Arguments that hclog would format are formatted first.
 func (r *raftLog) Log(level hclog.Level, msg string, args ...any) {
 	for i, a := range args {
 		if f, ok := a.(hclog.Format); ok && len(f) > 0 {

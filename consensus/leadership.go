@@ -137,6 +137,7 @@ func (n *Node) Transfer(ctx context.Context, to string) error {
 	return err
 }
 
+// transfer is one attempt of [Node.Transfer].
 func (n *Node) transfer(to string) error {
 	if to == "" {
 		if err := n.raft.LeadershipTransfer().Error(); err != nil {

@@ -14,9 +14,9 @@ import (
 // already belongs to a cluster.
 var ErrDirectoryUsed = errors.New("its data directory belongs to a yard already")
 
-// changeTimeout is the time limit of a change of the group's configuration if
+// defaultChangeTimeout is the time limit of a change of the group's configuration if
 // the caller's context has no deadline.
-const changeTimeout = 5 * time.Second
+const defaultChangeTimeout = 5 * time.Second
 
 // Probe returns which node answers at a raft address. It takes at most a
 // second.
@@ -41,9 +41,9 @@ func (n *Node) AddMember(ctx context.Context, id string, vote bool) error {
 	}
 	s := server(id)
 	if vote {
-		return n.configChangeErr(n.raft.AddVoter(s.ID, s.Address, 0, changeDeadline(ctx)), "make "+id+" a voter")
+		return n.awaitConfigChange(n.raft.AddVoter(s.ID, s.Address, 0, changeTimeout(ctx)), "make "+id+" a voter")
 	}
-	return n.configChangeErr(n.raft.AddNonvoter(s.ID, s.Address, 0, changeDeadline(ctx)), "add "+id)
+	return n.awaitConfigChange(n.raft.AddNonvoter(s.ID, s.Address, 0, changeTimeout(ctx)), "add "+id)
 }
 
 // RemoveServer removes a server from the group. Without such a server it has no
@@ -52,12 +52,12 @@ func (n *Node) RemoveServer(ctx context.Context, id string) error {
 	if !slices.ContainsFunc(n.members(), func(m MemberInfo) bool { return m.ID == id }) {
 		return nil
 	}
-	return n.configChangeErr(n.raft.RemoveServer(server(id).ID, 0, changeDeadline(ctx)), "remove "+id)
+	return n.awaitConfigChange(n.raft.RemoveServer(server(id).ID, 0, changeTimeout(ctx)), "remove "+id)
 }
 
-// configChangeErr waits for a change of the configuration and returns its
-// error.
-func (n *Node) configChangeErr(f raft.IndexFuture, what string) error {
+// awaitConfigChange blocks until a change of the configuration is committed or has
+// failed, and returns its error. what describes the change.
+func (n *Node) awaitConfigChange(f raft.IndexFuture, what string) error {
 	err := f.Error()
 	switch {
 	case err == nil:
@@ -68,11 +68,13 @@ func (n *Node) configChangeErr(f raft.IndexFuture, what string) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-func changeDeadline(ctx context.Context) time.Duration {
+// changeTimeout returns the time until ctx's deadline, or defaultChangeTimeout if it has
+// none. It never returns 0, which Raft takes for no limit.
+func changeTimeout(ctx context.Context) time.Duration {
 	if due, limited := ctx.Deadline(); limited {
 		return max(time.Until(due), time.Millisecond)
 	}
-	return changeTimeout
+	return defaultChangeTimeout
 }
 
 // Promote records on disk that this member's votes and log count from now on,

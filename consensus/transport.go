@@ -28,7 +28,7 @@ func newTransport(id *Identity, marks *watermarks, log *raftLog) raft.Transport 
 	})}
 }
 
-// trackingTransport is Raft's transport. It records how far the logs of the
+// trackingTransport is Raft's transport. While this node leads, it records how far the logs of the
 // members reach that this node leads.
 type trackingTransport struct {
 	watermarks *watermarks

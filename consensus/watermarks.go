@@ -50,11 +50,11 @@ type watermarkRecord struct {
 
 // loadWatermarks reads the watermarks in dir. Without a file they are zero.
 func loadWatermarks(dir string) (*watermarks, error) {
-	m := &watermarks{path: filepath.Join(dir, watermarkFile)}
-	raw, err := os.ReadFile(m.path)
+	w := &watermarks{path: filepath.Join(dir, watermarkFile)}
+	raw, err := os.ReadFile(w.path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return m, nil
+		return w, nil
 	case err != nil:
 		return nil, fmt.Errorf("read watermarks: %w", err)
 	}
@@ -65,8 +65,8 @@ func loadWatermarks(dir string) (*watermarks, error) {
 	if crc32.Checksum(r.Watermarks, castagnoli) != r.Sum {
 		return nil, fmt.Errorf("%s does not match its checksum", watermarkFile)
 	}
-	m.saved = string(r.Watermarks)
-	return m, json.Unmarshal(r.Watermarks, &m.state)
+	w.saved = string(r.Watermarks)
+	return w, json.Unmarshal(r.Watermarks, &w.state)
 }
 
 // save writes the watermarks if they have changed.
@@ -115,14 +115,14 @@ func (w *watermarks) update(change func(*hardState)) {
 // recordPeer records that a member has the log up to index, all of it
 // committed.
 func (w *watermarks) recordPeer(id string, index uint64) {
-	w.update(func(p *hardState) {
-		if index <= p.Peers[id] {
+	w.update(func(s *hardState) {
+		if index <= s.Peers[id] {
 			return
 		}
-		if p.Peers == nil {
-			p.Peers = make(map[string]uint64)
+		if s.Peers == nil {
+			s.Peers = make(map[string]uint64)
 		}
-		p.Peers[id] = index
+		s.Peers[id] = index
 	})
 }
 
@@ -136,8 +136,8 @@ func (w *watermarks) peerIndex(id string) uint64 {
 
 // prunePeers forgets servers that are not in the group any more.
 func (w *watermarks) prunePeers(members []MemberInfo) {
-	w.update(func(p *hardState) {
-		maps.DeleteFunc(p.Peers, func(id string, _ uint64) bool {
+	w.update(func(s *hardState) {
+		maps.DeleteFunc(s.Peers, func(id string, _ uint64) bool {
 			for _, member := range members {
 				if member.ID == id {
 					return false
@@ -155,8 +155,8 @@ const (
 	keyVote     = "LastVoteCand"
 )
 
-// verify compares the store with the watermarks. last is the last index of the
-// log and its snapshot.
+// verify returns an error if the store has an older term, vote or log than the
+// watermarks record. last is the last index of the log and its snapshot.
 func (w *watermarks) verify(store raft.StableStore, last uint64) error {
 	term, err := zeroIfMissing(store.GetUint64([]byte(keyTerm)))
 	voteTerm, err2 := zeroIfMissing(store.GetUint64([]byte(keyVoteTerm)))
@@ -164,16 +164,16 @@ func (w *watermarks) verify(store raft.StableStore, last uint64) error {
 	if err := errors.Join(err, err2, err3); err != nil {
 		return fmt.Errorf("read raft's term and vote: %w", err)
 	}
-	p := w.state
+	recorded := w.state
 	switch {
-	case term < p.Term:
-		return fmt.Errorf("its term is %d, but had reached %d", term, p.Term)
-	case voteTerm < p.VoteTerm:
-		return fmt.Errorf("it voted in term %d, but its last recorded vote is in term %d", p.VoteTerm, voteTerm)
-	case voteTerm == p.VoteTerm && string(vote) != p.Vote:
-		return fmt.Errorf("in term %d it voted for %q, but its recorded vote is for %q", voteTerm, p.Vote, vote)
-	case last < p.Index:
-		return fmt.Errorf("its log ends at entry %d, but had reached %d", last, p.Index)
+	case term < recorded.Term:
+		return fmt.Errorf("its term is %d, but had reached %d", term, recorded.Term)
+	case voteTerm < recorded.VoteTerm:
+		return fmt.Errorf("it voted in term %d, but its last recorded vote is in term %d", recorded.VoteTerm, voteTerm)
+	case voteTerm == recorded.VoteTerm && string(vote) != recorded.Vote:
+		return fmt.Errorf("in term %d it voted for %q, but its recorded vote is for %q", voteTerm, recorded.Vote, vote)
+	case last < recorded.Index:
+		return fmt.Errorf("its log ends at entry %d, but had reached %d", last, recorded.Index)
 	}
 	return nil
 }
