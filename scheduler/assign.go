@@ -18,13 +18,13 @@ type dispatch struct {
 	sentAt             time.Time        // when the assignment was last sent; zero: not by this tenure
 	resendingSince     time.Time        // when the assignment was first sent again; zero: not yet
 	recalledAt         time.Time        // when a recall was last sent; zero: never
-	firstBatch         uint64           // first batch that carried the assignment to the node; 0: none since the dispatch moved there
+	firstBatch         uint64           // first batch that carried the assignment to the current node; 0: none yet
 	confirmed          bool             // the node answered that it has the dispatch
-	confirmedSeq       uint64           // number of the last heartbeat acknowledged before that answer
+	confirmedSeq       uint64           // dispatches.ackSeq when that answer arrived, see endMissing
 	recallReason       job.RecallReason // why the node must stop it; "": it need not
 	settling           bool             // its outcome is pending or in flight
 	previous           []string         // nodes that must release it, because its worker may have come from there
-	previousRecalledAt time.Time        // when release last sent recalls
+	previousRecalledAt time.Time        // when recallPrevious last sent recalls
 	movedAt            time.Time        // when it last moved to another node; zero: never
 }
 
@@ -41,11 +41,11 @@ type dispatches struct {
 
 	running   map[job.DispatchID]*dispatch
 	outcomes  []*pendingOutcome // wait for the next entry
-	ackSeq    uint64            // number of the last acknowledged heartbeat
+	ackSeq    uint64            // number of heartbeats acknowledged, of all nodes
 	fenceBase uint64            // added to the index of an entry to give the fence of its dispatches
 }
 
-// load adopts the ledger's running dispatches.
+// load initializes the dispatches with those that the ledger has as running.
 func (ds *dispatches) load(l *ledger.Ledger) {
 	l.ActiveDispatches(func(a ledger.ActiveDispatch) bool {
 		ds.running[job.DispatchID{Job: a.ID, N: a.N}] = ds.adopt(a, l.Index())
@@ -72,8 +72,8 @@ type openBatch struct {
 	bytes int
 }
 
-// add adds an assignment to its node's batch and returns the batch's number. A batch
-// that is full is sent first.
+// add adds an assignment to the open batch of its node and returns the batch's number. If
+// that batch is full, it sends the batch first and opens another.
 func (b batcher) add(n *node, a job.Assignment) uint64 {
 	open := b.open[n]
 	if open != nil && (len(open.Assignments) == maxBatchAssignments || open.bytes+len(a.Body) > maxBatchBytes) {
@@ -97,9 +97,9 @@ func (b batcher) send() {
 	}
 }
 
-// finishPlacements sends the assignments of the placements that the ledger has
-// accepted (placed), and unreserves the slots of the others. index is that of
-// their entry.
+// finishPlacements is called once the entry with the placements is applied. It sends the
+// assignments of those that the ledger has accepted, for which placed is true, and
+// releases the slots of the others. index is the log index of the entry.
 func (ds *dispatches) finishPlacements(placements []*placement, placed []bool, index uint64) {
 	now := time.Now()
 	out := batcher{ds, map[*node]*openBatch{}}
@@ -163,8 +163,8 @@ func (ds *dispatches) sendBatch(node string, b job.AssignmentBatch) {
 	})
 }
 
-// handleAnswer handles a node's answer to an assignment. An assignment without an
-// answer is sent again, see resend.
+// handleAnswer handles a node's answer to an assignment in a batch. It ignores the answer
+// if the dispatch has ended or moved since that batch was sent.
 func (ds *dispatches) handleAnswer(k job.DispatchID, node string, batch uint64, answer job.Answer) {
 	d := ds.running[k]
 	if d == nil || d.settling || d.node != node || d.firstBatch == 0 || batch < d.firstBatch {
@@ -226,8 +226,8 @@ func splitChannel(channel, queue string) (kind job.Kind, key, worker string) {
 	return job.Overhop, queue, strings.TrimPrefix(channel, "overhop/")
 }
 
-// resendAssignment adds an unconfirmed assignment to out again. The node recognizes
-// dispatches that it has already taken.
+// resendAssignment adds an unconfirmed assignment to out again. A node that has taken the
+// dispatch already recognizes it.
 func (ds *dispatches) resendAssignment(d *dispatch, n *node, now time.Time, out batcher) {
 	a := d.assignment
 	a.Epoch = ds.loop.epoch
@@ -238,8 +238,8 @@ func (ds *dispatches) resendAssignment(d *dispatch, n *node, now time.Time, out 
 	}
 }
 
-// recall has the node that runs a job stop it. The recall is repeated until the
-// dispatch ends, see resend.
+// recall has the node that runs a job stop it. The sweep repeats the recall until the
+// dispatch ends.
 func (ds *dispatches) recall(id job.ID, reason job.RecallReason) {
 	ds.loop.ledger.View(func(l *ledger.Ledger) {
 		if view, _, ok := l.Find(id); ok {
@@ -251,7 +251,7 @@ func (ds *dispatches) recall(id job.ID, reason job.RecallReason) {
 	})
 }
 
-// sendRecall sends one recall of a dispatch to its node.
+// sendRecall sends one recall of a dispatch to its current node.
 func (ds *dispatches) sendRecall(d *dispatch, reason job.RecallReason, now time.Time) {
 	d.recalledAt = now
 	a := &d.assignment
@@ -290,8 +290,8 @@ func (ds *dispatches) followMove(c *ledger.MoveDispatch, index uint64) {
 	a.Kind = d.kind
 }
 
-// recallPrevious sends a recall to the previous nodes of a dispatch every resendInterval
-// until assignTimeout after the move. Recalls are not acknowledged.
+// recallPrevious sends a recall to the nodes that a moved dispatch has left, every
+// resendInterval until assignTimeout after the move. Nodes do not acknowledge recalls.
 func (ds *dispatches) recallPrevious(d *dispatch, now time.Time) {
 	switch {
 	case len(d.previous) == 0 || now.Sub(d.previousRecalledAt) <= resendInterval:

@@ -29,8 +29,8 @@ type node struct {
 	stale       bool   // its offers turned out wrong: it must send all of them again
 }
 
-// addUnseen adds a slot that has placements which the node's offers do not count
-// yet.
+// addUnseen adds a slot that has received its first placement which the node's offers do
+// not count yet.
 func (n *node) addUnseen(s *slot, now time.Time) {
 	if len(n.unseen) == 0 {
 		n.unseenSince = now
@@ -74,7 +74,7 @@ func (n *node) needsFull(now time.Time) bool {
 type capacity struct {
 	loop               *eventLoop
 	members            []string        // names of the members that count, by the ledger's membership
-	membershipRevision uint64          // revision that members and listed were taken from
+	membershipRevision uint64          // of the membership that members and listed are from; 0: none yet
 	listed             map[string]bool // every node in the membership, also joining and leaving ones
 	nodes              map[string]*node
 	pools              map[poolKey]*pool
@@ -192,7 +192,7 @@ func (c *capacity) receiveOffer(n *node, o *job.Offer) {
 	s.requeue()
 }
 
-// updateMembership takes over the ledger's membership if it has changed.
+// updateMembership reads the members from the ledger if its membership has changed.
 func (c *capacity) updateMembership(l *ledger.Ledger) {
 	membership := l.Membership()
 	if membership.Revision == c.membershipRevision {
@@ -226,8 +226,9 @@ func (c *capacity) removeNode(n *node) {
 	delete(c.nodes, n.name)
 }
 
-// markFull sets a worker's offer to zero and has its node send all offers again,
-// unless the node has sent offers since the batch that it refused.
+// markFull sets a worker's offer to zero, after its node has refused an assignment in a
+// batch, and has the node send all offers again. It does nothing if the node's offers
+// already take that batch into account.
 func (c *capacity) markFull(n *node, k slotKey, batch uint64) {
 	s := n.slots[k]
 	if s == nil || n.seenBatch >= batch {
@@ -274,9 +275,9 @@ func (c *capacity) lacksQuorum() bool {
 	return live <= len(c.members)/2
 }
 
-// runnerOwners returns the members that are configured for each runner, the runners
-// that a member which is not silent has, and the members that have not reported
-// their runners.
+// runnerOwners returns, by RRQ runner, the members that are configured for it and whether
+// one of them is not silent. unknown are the members that have not reported their
+// runners yet.
 func (c *capacity) runnerOwners() (owners map[string][]string, available map[string]bool, unknown []string) {
 	owners, available = map[string][]string{}, map[string]bool{}
 	for _, name := range c.members {

@@ -15,12 +15,12 @@ const (
 	slewDivisor     = 8                      // a clock that is ahead loses one part in slewDivisor
 )
 
-// stampClock gives the times of entries. It follows the monotonic clock, so that a
+// stampClock determines the times of entries. It follows the monotonic clock, so that a
 // step of the wall clock does not affect it, and it never goes back: a clock that is
 // ahead runs slower until it is right.
 type stampClock struct {
 	base, since time.Time     // it showed base at since
-	slew        time.Duration // time still to be lost at since
+	slew        time.Duration // how far it was ahead at since; it loses that much
 }
 
 // newStampClock returns a clock that starts at the wall clock's time, but not before

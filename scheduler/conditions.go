@@ -33,8 +33,8 @@ func (t *tenure) reasons(now time.Time) []string {
 	return reasons
 }
 
-// conditions returns all current conditions. Each text says what is wrong and what an
-// operator can do if it does not pass. docs/reference/readiness.md documents every
+// conditions returns all current conditions. Each text states what is wrong and what an
+// operator can do if it lasts. docs/reference/readiness.md documents every
 // text, which a test in internal/docs checks.
 func (t *tenure) conditions(now time.Time) (all []condition) {
 	topic := ""
@@ -67,7 +67,7 @@ func (t *tenure) conditions(now time.Time) (all []condition) {
 			add("%s is full and takes no jobs: let those that lie in it end, or requeue elsewhere what cannot; nats.max_store says how large lanes are", lane.name())
 		}
 	}
-	for _, text := range t.orphans.awayRunners {
+	for _, text := range t.orphans.awayReasons {
 		topic = text
 		add("%s", text)
 	}
@@ -101,7 +101,7 @@ func (e *OperatorError) Unwrap() error { return e.Err }
 // belong to the loop's goroutine.
 type operatorTopics map[string]bool
 
-// note records err, the last error about a topic. A nil err clears the topic.
+// note records whether err, the last error about a topic, needs an operator's decision.
 func (o operatorTopics) note(topic string, err error) {
 	var operator *OperatorError
 	var mismatch *streamMismatchError
@@ -113,8 +113,8 @@ func (o operatorTopics) note(topic string, err error) {
 	}
 }
 
-// eventKind returns the kind of the event that history records about a
-// condition; 0 for none. An uncertain lease has no event because nothing can be
+// eventKind returns the kind of the event that history records about a condition with
+// this topic; 0 for no event. An uncertain lease has no event because nothing can be
 // committed meanwhile, and a wrong clock has none because it stops nothing.
 func (o operatorTopics) eventKind(topic string) ledger.EventKind {
 	switch {

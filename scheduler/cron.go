@@ -45,7 +45,8 @@ func newCrons(loop *eventLoop, client Lanes, lanes *lanes, c *capacity) *crons {
 	}
 }
 
-// noteCommand marks the state dirty after a caller's command about cron entries.
+// noteCommand has fireDue read the cron entries again after a caller's command that may
+// have changed them.
 func (cr *crons) noteCommand(c ledger.Command) {
 	switch c.Kind() {
 	case ledger.KindSetCron, ledger.KindRemoveCron, ledger.KindPauseCron:
@@ -69,8 +70,9 @@ func (cr *crons) scheduleOf(c *ledger.Cron) (cronspec.Schedule, error) {
 	return t, err
 }
 
-// setNextTick sets the next tick in a caller's command about a cron entry, by the
-// stamp clock. It returns an error if the schedule is invalid.
+// setNextTick sets the time of the next tick in a caller's command that sets or resumes a
+// cron entry; the ledger does not evaluate schedules. It ignores other commands. It
+// returns an error if the schedule is invalid.
 func (cr *crons) setNextTick(c ledger.Command) error {
 	switch c := c.(type) {
 	case *ledger.SetCron:
@@ -126,10 +128,10 @@ func (cr *crons) submitDeclared(name string, c ledger.Command) {
 	})
 }
 
-// fireDue commits the ticks that are due, publishes the jobs of committed ticks,
-// and returns the time until the next tick. It waits for the members' median time
-// first: after the whole cluster was down the first stamps may be far behind, and
-// missed ticks would seem to be due.
+// fireDue submits the ticks that are due, publishes the jobs of committed ticks, and
+// returns the time until the next tick. It does nothing before the median of the
+// members' clocks is known: after the whole cluster was down, the first stamps may be far
+// behind, and missed ticks would seem to be due.
 func (cr *crons) fireDue() time.Duration {
 	now := cr.loop.clock.now()
 	if !cr.reconciled {
@@ -171,8 +173,9 @@ func (cr *crons) fireDue() time.Duration {
 	return cr.nextTick.Sub(now)
 }
 
-// tick returns the tick of an entry that is due, with the next one. A tick that is
-// later than missedAfter counts as missed, with all others that are.
+// tick returns the tick of an entry that is due, with the time of the next one. If the
+// tick is later than missedAfter, it is counted as missed, together with all later ticks
+// that are; an entry with CatchUp makes one job for them.
 func (cr *crons) tick(c *ledger.CronView, now time.Time) ledger.CronTick {
 	tick := ledger.CronTick{Name: c.Name, Rev: c.Rev, At: c.Next, Fire: true}
 	schedule, err := cr.scheduleOf(&c.Cron)
@@ -228,7 +231,8 @@ func (cr *crons) unpublished(l *ledger.Ledger) (jobs []ledger.Tick) {
 	return jobs
 }
 
-// publish appends a tick's job to a lane, and receives the record at once.
+// publish appends the job of a tick to a lane. It passes the stored record to the lanes,
+// which need not read it then.
 func (cr *crons) publish(tick *ledger.Tick) {
 	at, key := time.Now(), tick.Job.String()
 	cr.client.Publish(tick.Queue, key, at, tick.Body, func(p job.Position, fresh bool, err error) {

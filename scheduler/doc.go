@@ -6,8 +6,8 @@
 // One goroutine, [eventLoop.run], owns the tenure's state beyond the ledger. Other
 // goroutines post functions to it. The state is divided: [lanes] has the records to
 // ingest, [capacity] what nodes offer, [placer] the placements in flight, [dispatches]
-// the running dispatches, [crons] the ticks, and [outbox] what is published. The
-// [tenure] submits their decisions as Raft entries, one at a time:
+// the running dispatches, and [crons] the ticks. The [tenure] submits their decisions
+// as Raft entries, one at a time:
 //
 //	lane records          ─▶ ingest ─┐
 //	reports, answers      ─▶ settle ─┤            ┌─▶ assignments to nodes
@@ -32,6 +32,6 @@
 //
 // Failure. A tenure's state ends with the tenure. A new authority adopts the
 // running dispatches that it finds in the ledger: it sends their assignments again
-// under the same ids, which nodes recognize. It gives back each dispatch that its
-// node does not confirm within the node's lease.
+// under the same ids, which nodes recognize. It settles as lost each dispatch whose
+// node sends no heartbeat before its lease ends.
 package scheduler

@@ -21,9 +21,9 @@ type pendingRecord struct {
 	err    error      // why the record is rejected, at most maxReason bytes; nil: it is not
 }
 
-// detach copies the parts of the message that the record needs. One message brings
-// hundreds of records; a job may wait in the ledger for days and must not keep the
-// whole message in memory.
+// detach copies the parts of the message that the record needs, and drops a body that is
+// too large for an assignment. One message contains hundreds of records; a job may wait
+// in the ledger for days and must not keep the whole message in memory.
 func (r *pendingRecord) detach() {
 	switch {
 	case r.err != nil:
@@ -92,9 +92,9 @@ func (ls *lanes) pendingRecords(lane *laneState) int {
 	return 0
 }
 
-// addIngests moves pending records into the entry, up to maxIngestSize, which the
-// lanes share evenly. Due jobs join the provisional waitlists, so that the same
-// entry can place them. While ingest is blocked, it does nothing.
+// addIngests moves pending records into the entry, up to maxIngestSize bytes, of which
+// each lane gets an equal share. Jobs that are due join the provisional waitlists, so
+// that the same entry can place them. While ingest is blocked, it does nothing.
 func (ls *lanes) addIngests(l *ledger.Ledger, b *entryBuilder) {
 	if ls.updateBlocked(l); ls.blocked != "" {
 		return
@@ -125,7 +125,8 @@ func (ls *lanes) addIngests(l *ledger.Ledger, b *entryBuilder) {
 // record, in bytes.
 const maxReason = 512
 
-// addIngest adds the command that ingests records to the entry.
+// addIngest adds to the entry the command that ingests records, which follow sequence
+// from. Once it is applied, jobs that do not wait leave the body cache.
 func (ls *lanes) addIngest(l *ledger.Ledger, b *entryBuilder, lane *laneState, from uint64, records []pendingRecord) {
 	c := &ledger.Ingest{
 		Lane: lane.number, Identity: lane.identity, From: from, To: from + uint64(len(records)),
@@ -177,8 +178,8 @@ func (ls *lanes) pendingSize() (size int) {
 	return size
 }
 
-// updateBlocked sets ls.blocked, which stops ingest while the outbox is half full or
-// Config.BlockedReason returns a reason.
+// updateBlocked sets ls.blocked, the reason why nothing is ingested: the outbox is half
+// full, or the reason that Config.BlockedReason returns.
 func (ls *lanes) updateBlocked(l *ledger.Ledger) {
 	ls.blocked = ""
 	if ls.loop.cfg.BlockedReason != nil {
@@ -279,6 +280,7 @@ func (c *bodyCache) put(pos job.Position, body []byte) {
 	}
 }
 
+// has reports whether a body is cached.
 func (c *bodyCache) has(pos job.Position) bool { return c.bodies[pos] != nil }
 
 // take removes a body from the cache and returns it; nil if it is not cached.

@@ -11,8 +11,8 @@ import (
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// laneReader verifies and reads one lane, in its own goroutine. It shares the lane's
-// state with the loop, by which it is changed.
+// laneReader verifies and reads one lane, in its own goroutine. It posts what it finds to
+// the loop, which alone changes the lane's state.
 type laneReader struct {
 	loop   *eventLoop
 	client Lanes
@@ -79,7 +79,8 @@ func (r *laneReader) serve(ctx context.Context) error {
 	}
 }
 
-// stopIngest stops ingesting the lane and drops its pending records.
+// stopIngest records err as the lane's problem and drops its pending records. The lane is
+// ingested again once it is verified.
 func (r *laneReader) stopIngest(err error) {
 	r.loop.log.Error("lane ingest stopped", "lane", r.lane.number, "err", err)
 	r.loop.post(func() {
@@ -113,9 +114,10 @@ func isStreamMismatch(err error) bool {
 	return isLaneLost(err) || errors.As(err, &mismatch)
 }
 
-// verify compares the lane's stream with the ledger, while both may advance. It
-// returns a [*streamMismatchError] if they do not match, and another error if the
-// stream could not be read.
+// verify compares the lane's stream with the ledger, while both may advance: the stream
+// must be the same one, have all records after the cursor, and have the last ingested
+// record at the cursor. It returns a [*streamMismatchError] if that is not so, and
+// another error if the stream could not be read.
 func (r *laneReader) verify(ctx context.Context) error {
 	ingested := r.cursor().Cursor // read before Info: the stream must not end below it
 	info, err := r.client.Info(ctx, r.lane.number)

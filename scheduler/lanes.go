@@ -130,7 +130,8 @@ func LaneFull(size, max uint64) bool { return max > 0 && size+maxRecordSize > ma
 
 func (l *laneState) name() string { return fmt.Sprintf("lane %d", l.number) }
 
-// noteRead records whether a lane can be read, and logs when it no longer can.
+// noteRead records the result of a read as the lane's problem; a nil err clears it. It
+// logs the first failure.
 func (ls *lanes) noteRead(lane *laneState, err error) {
 	if err == nil {
 		lane.problem = ""
@@ -172,8 +173,9 @@ func parseRecords(records []job.Record, identity string, d job.Defaults) []pendi
 	return parsed
 }
 
-// receive takes parsed records of a lane in any order, queues the contiguous ones
-// for ingest and keeps those beyond a gap.
+// receive takes parsed records of a lane in any order. It adds those that continue the
+// lane to its pending ingest, keeps those beyond a gap, and ignores the others, which
+// are known or are read again.
 func (ls *lanes) receive(lane *laneState, records []pendingRecord) {
 	if !lane.ready {
 		return // they are read once it is
@@ -197,7 +199,7 @@ func (ls *lanes) receive(lane *laneState, records []pendingRecord) {
 	}
 }
 
-// flushOutOfOrder queues kept records that have become contiguous.
+// flushOutOfOrder adds the kept records that now continue the lane to its pending ingest.
 func (ls *lanes) flushOutOfOrder(lane *laneState) {
 	for len(lane.outOfOrder) > 0 {
 		r, ok := lane.outOfOrder[lane.next]
@@ -209,8 +211,8 @@ func (ls *lanes) flushOutOfOrder(lane *laneState) {
 	}
 }
 
-// readGaps requests reads for gaps that are older than gapTimeout, and returns the
-// time until the next gap is.
+// readGaps requests a read of each lane whose next record has been missing for
+// gapTimeout. It returns the time until the next lane has to be read.
 func (ls *lanes) readGaps(now time.Time) time.Duration {
 	wait := idleWait
 	for _, lane := range ls.all {

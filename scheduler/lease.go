@@ -13,8 +13,8 @@ import (
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// acquire acquires the authority lease and returns the new tenure, after the
-// cluster's bootstrap if this is its first tenure.
+// acquire acquires the authority lease and returns the new tenure, with its state loaded
+// from the ledger. In the cluster's first tenure it also initializes the ledger.
 func (s *Scheduler) acquire(ctx context.Context) (*tenure, error) {
 	var ledgerNow time.Time
 	s.ledger.View(func(l *ledger.Ledger) { ledgerNow = l.Now() })
@@ -59,8 +59,9 @@ func (s *Scheduler) commit(ctx context.Context, p Proposal) (Commit, error) {
 	return c, nil
 }
 
-// bootstrap loads a tenure's state from the ledger. In a new cluster it first
-// commits the secret and the identities of the lanes, before any stream is created.
+// bootstrap loads a tenure's state from the ledger. In a new cluster it first commits the
+// cluster's secret and the identities of the lanes, because their streams are created
+// with these.
 func (s *Scheduler) bootstrap(ctx context.Context, t *tenure) error {
 	exists := false
 	s.ledger.View(func(l *ledger.Ledger) { exists = len(l.Lanes()) > 0 })
@@ -83,8 +84,8 @@ func (s *Scheduler) bootstrap(ctx context.Context, t *tenure) error {
 
 var errRestore = errors.New("a restore has begun or ended: the next tenure starts with another ledger")
 
-// endOnRestore ends the tenure when a restore begins, because a restore removes the
-// streams, and when it ends, even if the next one has begun. A restored ledger also
+// endOnRestore ends the tenure if a restore has begun, because a restore removes the
+// streams, or if the restore that the tenure began with has ended. A restored ledger also
 // refuses the tenure's commands by their epoch.
 func (t *tenure) endOnRestore() {
 	var id string

@@ -54,7 +54,7 @@ type eventLoop struct {
 
 	clock      stampClock
 	entry      pendingEntry // the next entry
-	timer      *time.Timer  // wakes the loop when it has to act next
+	timer      *time.Timer  // wakes the loop; flush resets it to when the loop has to act next
 	placeDirty bool         // a waiting job may have become placeable
 }
 
@@ -65,8 +65,9 @@ func newEventLoop(cfg Config, l Ledger, log *slog.Logger, clock stampClock) *eve
 	}
 }
 
-// run handles what is posted and calls sweep every sweepInterval, each followed by
-// flush. It returns when ctx ends, or flush's error; later posts are dropped.
+// run calls the posted functions, and sweep every sweepInterval. After either, and when
+// the timer fires, it calls flush. It returns when ctx ends, or with flush's error; it
+// drops functions that are posted later.
 func (e *eventLoop) run(ctx context.Context, sweep func(), flush func() error) error {
 	defer close(e.done)
 	ticker := time.NewTicker(sweepInterval)
@@ -100,9 +101,9 @@ func (e *eventLoop) post(f func()) {
 	}
 }
 
-// postReply is post for replies to requests of the loop. It never blocks, because
-// the loop itself may deliver a reply. The number of replies is bounded by that of
-// the requests in flight.
+// postReply is post for the functions that handle answers to requests of the loop. It
+// never blocks, because the answer may arrive in the loop's own goroutine. The number of
+// waiting functions is bounded by that of the requests in flight.
 func (e *eventLoop) postReply(f func()) {
 	e.replyMu.Lock()
 	e.replies = append(e.replies, f)
@@ -110,7 +111,7 @@ func (e *eventLoop) postReply(f func()) {
 	signal(e.replyWake)
 }
 
-// drainReplies handles all posted replies.
+// drainReplies calls the functions that postReply has added.
 func (e *eventLoop) drainReplies() {
 	e.replyMu.Lock()
 	posts := e.replies
@@ -121,7 +122,7 @@ func (e *eventLoop) drainReplies() {
 	}
 }
 
-// drain handles up to drainBatch posts without blocking.
+// drain calls the functions in the inbox, at most drainBatch, without blocking.
 func (e *eventLoop) drain() {
 	for range drainBatch {
 		select {
@@ -136,8 +137,8 @@ func (e *eventLoop) drain() {
 // pendingEntry collects the commands of the next Raft entry.
 type pendingEntry struct {
 	commands []pendingCommand
-	urgent   time.Time // since when urgent commands wait; zero: none do
-	lazy     time.Time // since when other commands wait; zero: none do
+	urgent   time.Time // since when the entry should be submitted at once; zero: it need not
+	lazy     time.Time // since when commands wait that may wait for others; zero: none do
 	size     int       // estimated, in bytes
 }
 
@@ -162,12 +163,14 @@ type entryBuilder struct {
 	done     []func(ledger.Result, uint64)
 }
 
+// add appends a command. done is called with its result and the index of the entry; it
+// may be nil.
 func (b *entryBuilder) add(c ledger.Command, done func(ledger.Result, uint64)) {
 	b.commands = append(b.commands, c)
 	b.done = append(b.done, done)
 }
 
-// addCommands moves pending commands into the entry, up to about maxCommandSize.
+// addCommands moves the first pending commands into b, about maxCommandSize bytes of them.
 func (e *eventLoop) addCommands(b *entryBuilder) {
 	size, n := 0, 0
 	for n < len(e.entry.commands) && size < maxCommandSize {
@@ -185,17 +188,17 @@ func sizeOf(c ledger.Command) int {
 	return commandSize + ledger.TextBytes(c)
 }
 
-// submit adds a command to the next entry, which is urgent from then on. It
-// calls done, which may be nil, with the result.
+// submit adds a command to the next entry and makes the entry urgent. done, which may be
+// nil, is called with the result and the index of the entry.
 func (e *eventLoop) submit(c ledger.Command, done func(ledger.Result, uint64)) {
 	if e.submitLazily(c, done) {
 		e.markUrgent()
 	}
 }
 
-// submitLazily is submitCommand without urgency: the command may wait for others to
-// share its entry. If the ledger would refuse the command, submitLazily calls done
-// at once and reports false.
+// submitLazily is submit for a command that may wait for others to share its entry. If
+// the command is invalid by [ledger.Check], submitLazily calls done at once, with the
+// error and index 0, and reports false.
 func (e *eventLoop) submitLazily(c ledger.Command, done func(ledger.Result, uint64)) bool {
 	if err := ledger.Check(c); err != nil {
 		if done != nil {

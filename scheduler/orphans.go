@@ -22,7 +22,7 @@ type orphans struct {
 	loop        *eventLoop
 	capacity    *capacity
 	checkedAt   time.Time // when sweep last ran
-	awayRunners []string  // a text for each runner that jobs wait for and no live member has
+	awayReasons []string  // for each runner that jobs wait for and no live member has, see awayReason
 }
 
 // sweep cancels the orphans of runners that no member is configured for. The others
@@ -47,9 +47,9 @@ func (o *orphans) sweep(now time.Time) {
 			}
 		})
 	})
-	o.awayRunners = o.awayRunners[:0]
+	o.awayReasons = o.awayReasons[:0]
 	for _, runner := range slices.Sorted(maps.Keys(away)) {
-		o.awayRunners = append(o.awayRunners, away[runner])
+		o.awayReasons = append(o.awayReasons, away[runner])
 	}
 }
 

@@ -41,7 +41,7 @@ func newPlacer(loop *eventLoop, lanes *lanes, c *capacity) *placer {
 	return &placer{loop: loop, lanes: lanes, capacity: c, inFlight: map[job.DispatchID]*placement{}, byQueue: map[string]int{}}
 }
 
-// place reserves a slot for every waiting job that may run now. Its cost depends on
+// place adds a placement, with a reserved slot, for every waiting job that may run now. Its cost depends on
 // the number of placements it makes, not on the number of waiting jobs. It does
 // nothing while the outbox is three quarters full.
 func (pl *placer) place(l *ledger.Ledger) {
@@ -89,7 +89,7 @@ func (pl *placer) placeJob(l *ledger.Ledger, w *ledger.WaitingJob, pool *pool) w
 	return waitlist.Next
 }
 
-// forget drops a placement whose entry was applied.
+// forget removes a placement, whose entry was applied, from those in flight.
 func (pl *placer) forget(p *placement) {
 	delete(pl.inFlight, job.DispatchID{Job: p.ID, N: p.N})
 	if pl.byQueue[p.Queue]--; pl.byQueue[p.Queue] == 0 {

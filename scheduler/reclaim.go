@@ -9,8 +9,8 @@ import (
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// Parameters of reclaiming lanes: seldom and much at a time, because a purge stalls
-// the stream for a time that depends on the blocks it removes.
+// Parameters of reclaiming lanes. Purges are rare and large, because each stalls the
+// stream.
 const (
 	reclaimInterval = 30 * time.Second
 	reclaimMinSize  = 64 << 20  // bytes that are worth a purge
@@ -73,7 +73,8 @@ func (r *reclaimer) step(ctx context.Context) {
 	}
 }
 
-// lane purges a lane's records below needed if they take reclaimMinSize or more.
+// lane purges a lane's records below the sequence needed, if they are estimated to take
+// reclaimMinSize or more.
 func (r *reclaimer) lane(ctx context.Context, number uint8, info LaneInfo, needed uint64) error {
 	if needed <= info.First || info.Last < needed {
 		return nil

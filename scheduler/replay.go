@@ -38,7 +38,7 @@ type replayer struct {
 
 // replayProgress is the state of one replay.
 type replayProgress struct {
-	number      uint64 // of the request; 0: none
+	number      uint64 // number of the request; 0: none
 	lanes       []replayLane
 	lastLane    int                   // the lane that was read last
 	lastJob     job.ID                // the job of the last record read
@@ -79,8 +79,8 @@ func (r *replayer) run(ctx context.Context, identities []string) error {
 	return nil
 }
 
-// sync loads the ledger's current replay request, if it is a new one. It reports
-// false without a request.
+// sync reports whether the ledger has a replay request, and starts its replay if it is a
+// new one.
 func (r *replayer) sync() bool {
 	var request ledger.ReplayView
 	r.loop.ledger.View(func(l *ledger.Ledger) { request = l.Replay() })
@@ -170,8 +170,8 @@ func (r *replayer) read(ctx context.Context, number uint8) {
 	lane.At, r.lastJob, r.dirty = last.record.Seq, last.job.ID, true
 }
 
-// verifyLane verifies that a lane's stream is the one that was ingested, skips reclaimed
-// records, and reports whether records are left to read. A stream that does not
+// verifyLane verifies that a lane's stream is the one that was ingested, moves the progress
+// past records that were reclaimed, and reports whether records are left to read. A stream that does not
 // match is a condition of the lane, not damage: it is tried again later.
 func (r *replayer) verifyLane(ctx context.Context, number uint8) bool {
 	lane := &r.lanes[number]
@@ -187,9 +187,9 @@ func (r *replayer) verifyLane(ctx context.Context, number uint8) bool {
 	return lane.At < lane.End
 }
 
-// skipMissing determines why the next record could not be read: the lane does not
-// answer, the record was reclaimed meanwhile, or it is missing. It records missing
-// ones as damage, up to replayBatch in a row.
+// skipMissing is called when a read returned nothing. If the lane does not answer, the
+// lane is retried later. Records that were reclaimed meanwhile are skipped, and missing
+// ones are recorded as damage, up to replayBatch in a row.
 func (r *replayer) skipMissing(ctx context.Context, number uint8) {
 	lane := &r.lanes[number]
 	lane.checked = false

@@ -72,8 +72,9 @@ func (t *tenure) recordWorkerEvents(r *job.Report, committed func()) {
 	})
 }
 
-// sampleClock adds the time in a heartbeat to its member's samples, and adjusts the
-// stamp clock to the median of the members' clocks.
+// sampleClock adds the time in a heartbeat, which arrived at the given time, to the
+// samples of its member's clock. Then it adjusts the stamp clock to the median of the
+// members' clocks.
 func (t *tenure) sampleClock(b job.Heartbeat, arrived time.Time) {
 	n := t.capacity.nodeOf(b.Node, b.Incarnation)
 	if b.At.IsZero() || b.Incarnation < n.incarnation {
@@ -117,8 +118,8 @@ func (ds *dispatches) addOutcome(e *pendingOutcome) {
 	ds.loop.markLazy()
 }
 
-// end settles a dispatch with an outcome that the authority itself decides, because
-// its node will not report one.
+// end adds an outcome of a dispatch that the authority itself decides, because its node
+// will not report one.
 func (ds *dispatches) end(k job.DispatchID, o job.Outcome) {
 	o.Job, o.N = k.Job, k.N
 	e := &pendingOutcome{outcome: o}
@@ -167,8 +168,8 @@ func (ds *dispatches) addOutcomes(l *ledger.Ledger, b *entryBuilder) {
 	})
 }
 
-// forgetEnded drops a dispatch that has ended. If the outcome was a loss reported by
-// a node that the dispatch has left, the dispatch continues. If the dispatch ended
+// forgetEnded removes the dispatch of an outcome that was settled. If the outcome was a
+// loss reported by a node that the dispatch has left, the dispatch continues. If the dispatch ended
 // at another node than its current one, because its worker reported to both, the
 // current node is sent a recall.
 func (ds *dispatches) forgetEnded(e *pendingOutcome, settled ledger.Settled) {

@@ -176,8 +176,8 @@ func (s *Scheduler) Run(ctx context.Context, term uint64) error {
 	return group.Wait()
 }
 
-// prepare starts to defer the messages of nodes, which may arrive as soon as the
-// ledger names this node as the authority.
+// prepare has post keep messages until begin or end. Nodes send them as soon as the
+// ledger names this node as the authority, which may be before the tenure begins.
 func (s *Scheduler) prepare() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,9 +202,9 @@ func (s *Scheduler) end() {
 	s.tenure, s.deferred = nil, nil
 }
 
-// post calls fn with the current tenure, or defers it until the tenure that is
-// being acquired begins. Without either, or with maxDeferred messages deferred, it
-// returns [ErrNotAuthority].
+// post calls fn with the current tenure, or keeps fn until the tenure that is being
+// acquired begins. It returns [ErrNotAuthority] if there is neither, or if maxDeferred
+// functions are kept already.
 func (s *Scheduler) post(fn func(*tenure)) error {
 	s.mu.Lock()
 	t := s.tenure
@@ -242,7 +242,8 @@ func (s *Scheduler) Report(r job.Report, reply func(job.ReportAck)) error {
 	return s.post(func(t *tenure) { t.loop.post(func() { t.receiveReport(r, reply) }) })
 }
 
-// Heartbeat passes a node's heartbeat to the tenure, which calls reply at most once.
+// Heartbeat passes a node's heartbeat to the tenure. It calls reply once, or never if the
+// tenure ends first, the authority's lease has expired, or the node has restarted.
 func (s *Scheduler) Heartbeat(b job.Heartbeat, reply func(job.HeartbeatAck)) error {
 	arrived := time.Now()
 	return s.post(func(t *tenure) {
@@ -253,7 +254,7 @@ func (s *Scheduler) Heartbeat(b job.Heartbeat, reply func(job.HeartbeatAck)) err
 	})
 }
 
-// Propose commits a caller's command and returns its result and the index of its
+// Propose commits a caller's command and returns its result and the log index of its
 // entry. If the ledger refuses the command, the result's Err says why. If Propose
 // returns an error other than [ErrNotAuthority], the command may or may not have
 // taken effect.

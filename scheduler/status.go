@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
@@ -53,22 +53,29 @@ func setAvailable(s *api.NodeStatus, n *node) {
 // Status returns the status of the current tenure. Without a tenure it returns
 // [ErrNotAuthority].
 func (s *Scheduler) Status(ctx context.Context) (AuthorityStatus, error) {
+	return ask(ctx, s, func(t *tenure) AuthorityStatus { return t.status(time.Now()) })
+}
+
+// ask returns what fn returns for the current tenure, in whose event loop it is called.
+// Without a tenure, or if the tenure ends first, it returns [ErrNotAuthority].
+func ask[T any](ctx context.Context, s *Scheduler, fn func(*tenure) T) (answer T, err error) {
 	t := s.current()
 	if t == nil {
-		return AuthorityStatus{}, ErrNotAuthority
+		return answer, ErrNotAuthority
 	}
-	answer := make(chan AuthorityStatus, 1)
-	t.loop.post(func() { answer <- t.status(time.Now()) })
+	answers := make(chan T, 1)
+	t.loop.post(func() { answers <- fn(t) })
 	select {
-	case st := <-answer:
-		return st, nil
+	case answer = <-answers:
+		return answer, nil
 	case <-t.loop.done:
-		return AuthorityStatus{}, ErrNotAuthority
+		return answer, ErrNotAuthority
 	case <-ctx.Done():
-		return AuthorityStatus{}, ctx.Err()
+		return answer, ctx.Err()
 	}
 }
 
+// status implements [Scheduler.Status].
 func (t *tenure) status(now time.Time) AuthorityStatus {
 	st := AuthorityStatus{Epoch: t.loop.epoch, Dispatching: t.lanes.blocked == "" && t.restoring == "" && t.lease.trusted().After(now), Reasons: t.reasons(now)}
 	for _, lane := range t.lanes.all {
@@ -132,28 +139,16 @@ type DispatchStatus struct {
 // ExplainPlacement answers q from the current tenure. Without a tenure it returns
 // [ErrNotAuthority].
 func (s *Scheduler) ExplainPlacement(ctx context.Context, q PlacementQuery) (PlacementExplanation, error) {
-	t := s.current()
-	if t == nil {
-		return PlacementExplanation{}, ErrNotAuthority
-	}
-	answer := make(chan PlacementExplanation, 1)
-	t.loop.post(func() { answer <- t.explainPlacement(&q, time.Now()) })
-	select {
-	case w := <-answer:
-		return w, nil
-	case <-t.loop.done:
-		return PlacementExplanation{}, ErrNotAuthority
-	case <-ctx.Done():
-		return PlacementExplanation{}, ctx.Err()
-	}
+	return ask(ctx, s, func(t *tenure) PlacementExplanation { return t.explainPlacement(&q, time.Now()) })
 }
 
+// explainPlacement implements [Scheduler.ExplainPlacement].
 func (t *tenure) explainPlacement(q *PlacementQuery, now time.Time) PlacementExplanation {
 	k := job.DispatchID{Job: q.Job, N: q.Dispatch}
 	e := PlacementExplanation{Blocked: t.lanes.blocked, LeaseUncertain: !t.lease.trusted().After(now), Epoch: t.loop.epoch}
 	e.WorkerQueue, e.Runner = t.loop.cfg.Route(q.Queue, q.Function)
-	for _, r := range []poolKey{{job.Overhop, e.WorkerQueue}, {job.RRQ, e.Runner}} {
-		if pool := t.capacity.pools[r]; r.key != "" && pool != nil {
+	for _, key := range []poolKey{{job.Overhop, e.WorkerQueue}, {job.RRQ, e.Runner}} {
+		if pool := t.capacity.pools[key]; key.key != "" && pool != nil {
 			e.Available += pool.available()
 		}
 	}
@@ -176,8 +171,8 @@ func (t *tenure) explainPlacement(q *PlacementQuery, now time.Time) PlacementExp
 	return e
 }
 
-// Route returns where a job may run: the queue whose Overhop workers may run it, and
-// the RRQ runner that may; "" for none.
+// Route returns the queue whose Overhop workers may run a job, and the RRQ runner that may
+// run it; "" for none. The function is "" for a job without one.
 func (c *Config) Route(queue, function string) (workers, runner string) {
 	if runner, _ := job.SplitFunction(function); runner != "" {
 		return "", runner
@@ -194,64 +189,67 @@ func (c *Config) Route(queue, function string) (workers, runner string) {
 // Counts counts what this node has decided as the authority since it started. The
 // cluster's totals are the sums over all nodes.
 type Counts struct {
-	// Settled dispatches, by verdict. Stale counts outcomes of dispatches that
-	// were no longer current.
+	// Settled dispatches. GivenBack counts those whose job waits again without
+	// a used attempt; Stale, outcomes of dispatches that were no longer current.
 	Done, Retried, GivenBack, Dead, Stale uint64
-	// Ingested records, by result. Only those counted by Jobs have made a job.
+	// Ingested records. Only those counted by Jobs have made a job. Known counts
+	// records of a job that the ledger already has; Duplicate, records whose unique
+	// key another job has.
 	Jobs, Known, Duplicate, RateLimited, Debounced, Rejected uint64
 }
 
-// counters holds the growing values of [Counts].
+// counters holds the growing [Counts]. Any goroutine may use it.
 type counters struct {
-	done, retried, givenBack, dead, stale                    atomic.Uint64
-	jobs, known, duplicate, rateLimited, debounced, rejected atomic.Uint64
+	mu sync.Mutex
+	Counts
 }
 
 // Counts returns the current counts.
 func (s *Scheduler) Counts() Counts {
-	c := &s.counters
-	return Counts{
-		Done: c.done.Load(), Retried: c.retried.Load(), GivenBack: c.givenBack.Load(), Dead: c.dead.Load(), Stale: c.stale.Load(),
-		Jobs: c.jobs.Load(), Known: c.known.Load(), Duplicate: c.duplicate.Load(),
-		RateLimited: c.rateLimited.Load(), Debounced: c.debounced.Load(), Rejected: c.rejected.Load(),
-	}
+	s.counters.mu.Lock()
+	defer s.counters.mu.Unlock()
+	return s.counters.Counts
 }
 
 // countSettled counts a committed settlement. An outcome that was reported twice counts
 // once.
 func (c *counters) countSettled(next job.Next, v ledger.Settled) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	switch {
 	case v.Duplicate:
 	case v.Stale:
-		c.stale.Add(1)
+		c.Stale++
 	case next == job.NextDone:
-		c.done.Add(1)
+		c.Done++
 	case v.State == job.Failed: // also if the policy said retry and the job was cancelled meanwhile
-		c.dead.Add(1)
+		c.Dead++
 	case next == job.NextRetry:
-		c.retried.Add(1)
+		c.Retried++
 	default:
-		c.givenBack.Add(1)
+		c.GivenBack++
 	}
 }
 
 // countIngested counts the results of an ingest and the records rejected before it.
 func (c *counters) countIngested(results []ledger.Ingested, rejected int) {
-	c.rejected.Add(uint64(rejected))
-	for _, f := range results {
-		switch f {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.Rejected += uint64(rejected)
+	for _, result := range results {
+		switch result {
 		case ledger.IngestedWaiting, ledger.IngestedDelayed:
-			c.jobs.Add(1)
+			c.Jobs++
 		case ledger.IngestedKnown:
-			c.known.Add(1)
+			c.Known++
 		case ledger.IngestedDuplicate:
-			c.duplicate.Add(1)
+			c.Duplicate++
 		case ledger.IngestedRateLimited:
-			c.rateLimited.Add(1)
+			c.RateLimited++
 		case ledger.IngestedDebounced:
-			c.debounced.Add(1)
+			c.Debounced++
 		case ledger.IngestedRejected, ledger.IngestedKeysFull:
-			c.rejected.Add(1)
+			c.Rejected++
 		}
 	}
 }

@@ -82,15 +82,15 @@ func (ds *dispatches) sweep(now time.Time) {
 	out.send()
 }
 
-// healthy reports whether a dispatch needs no sweep, as is the rule: its node has
-// confirmed it and is not silent, and no recall is to be sent.
+// healthy reports whether a dispatch needs nothing of the sweep, as most do: its node has
+// confirmed it, is not silent, and was not restarted, and no recall is to be sent.
 func (ds *dispatches) healthy(d *dispatch) bool {
 	n := ds.capacity.nodes[d.node]
 	return d.confirmed && d.recallReason == "" && len(d.previous) == 0 && n != nil && !n.silent && n.incarnation == d.incarnation
 }
 
-// sweepDispatch ends a dispatch whose node is gone or was restarted, or else resends
-// what the node has not confirmed.
+// sweepDispatch ends a dispatch as lost if its node is gone or was restarted. Otherwise it
+// sends again what the node has not confirmed.
 func (ds *dispatches) sweepDispatch(k job.DispatchID, d *dispatch, now time.Time, out batcher) {
 	n := ds.capacity.nodes[d.node]
 	// The previous authority may have renewed its lease just before this tenure

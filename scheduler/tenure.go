@@ -79,8 +79,9 @@ func (t *tenure) loadLedger(l *ledger.Ledger) {
 	}
 }
 
-// flush submits entries while one is due, then sets the timer for the next. It
-// returns the reason if the tenure must end.
+// flush submits entries while one is due and fewer than maxInFlight are in flight. Then
+// it sets the timer to when the loop has to act next. It returns an error if the tenure
+// must end.
 func (t *tenure) flush() error {
 	for t.ended == nil && t.entriesInFlight < maxInFlight {
 		wait := t.nextWait(time.Now())
@@ -103,8 +104,9 @@ func (t *tenure) flush() error {
 // idleWait is how long the loop sleeps when nothing is pending.
 const idleWait = time.Hour
 
-// nextWait places waiting jobs and returns how long the loop may sleep before it has
-// to act again; 0 if an entry is due.
+// nextWait does what is due apart from entries: it places waiting jobs, submits and
+// publishes cron ticks, and requests missing records. It returns how long the loop may
+// sleep until it has to act again; 0 if an entry is due.
 func (t *tenure) nextWait(now time.Time) time.Duration {
 	if t.loop.placeDirty {
 		t.loop.ledger.View(t.placer.place)
@@ -173,8 +175,8 @@ func (t *tenure) submitEntry() (bool, error) {
 	return true, nil
 }
 
-// carryOver adds up the sizes of the commands that did not fit into the last entry,
-// and marks them urgent.
+// carryOver sets the size of the next entry to that of everything that did not fit into
+// the last one, and makes the next one urgent if there is something.
 func (t *tenure) carryOver() {
 	e := &t.loop.entry
 	e.size += t.lanes.pendingSize() + t.dispatches.pendingSize()
@@ -241,7 +243,7 @@ func (t *tenure) committed(s submission, c Commit) {
 	t.outbox.Wake()
 }
 
-// propose commits one command for a caller: see [Scheduler.Propose].
+// propose implements [Scheduler.Propose].
 func (t *tenure) propose(ctx context.Context, c ledger.Command) (ledger.Result, uint64, error) {
 	type answer struct {
 		result ledger.Result
@@ -275,8 +277,9 @@ func (t *tenure) propose(ctx context.Context, c ledger.Command) (ledger.Result, 
 	}
 }
 
-// followCommand applies the effects of a caller's committed command on running
-// dispatches, cron entries and replays.
+// followCommand updates the parts of the tenure after a caller's command with result r
+// was applied: it recalls a cancelled dispatch, follows a moved one, and wakes the
+// replayer or the crons.
 func (t *tenure) followCommand(c ledger.Command, r ledger.Result, index uint64) {
 	t.crons.noteCommand(c)
 	if _, ok := c.(*ledger.RequestReplay); ok {

@@ -1,8 +1,8 @@
 // Package outbox publishes the ledger's outbox to three streams: history, results and
 // dead letters. It runs on the authority, for one tenure at a time.
 //
-// The ledger numbers the items of each stream and keeps them until a command,
-// [ledger.MarkPublished], says that they are published. A publisher per stream reads
+// The ledger numbers the items of each stream and keeps them until the command
+// [ledger.MarkPublished] removes them. A publisher per stream reads
 // the end of its stream, sends the items that follow it in batches, and reports each
 // stored batch to the ledger. A batch names the stream's sequence that it expects, so
 // two authorities cannot both append, and no item is published twice or left out.
