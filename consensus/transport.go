@@ -28,8 +28,8 @@ func newTransport(id *Identity, marks *watermarks, log *raftLog) raft.Transport 
 	})}
 }
 
-// trackingTransport is Raft's transport. While this node leads, it records how far the logs of the
-// members reach that this node leads.
+// trackingTransport is Raft's transport. While this node leads, it records how far the
+// logs of the followers reach.
 type trackingTransport struct {
 	watermarks *watermarks
 	*raft.NetworkTransport
