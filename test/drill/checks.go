@@ -18,18 +18,16 @@ const checkTimeout = 4 * time.Minute
 
 // check waits until all jobs have ended, and then checks every promise that all
 // drills have in common. It ends with all nodes killed.
-func (h *Harness) check(ctx context.Context) error {
-	if err := h.Await(ctx, h.loads...); err != nil {
+func (h *Harness) check() {
+	if err := h.Await(h.Ctx, h.loads...); err != nil {
 		h.Require(false, "not all jobs have ended: %v", err) // Judge counts them
 	}
 	h.Logf("all jobs have ended")
 	// A new time limit: waiting may have used up the old one.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(h.Ctx), checkTimeout)
 	defer cancel()
-	v, err := h.Judge(ctx, h.loads...)
-	if err != nil {
-		return fmt.Errorf("judge: %w", err)
-	}
+	h.Ctx = ctx
+	v := Must(h.Judge(ctx, h.loads...))
 	h.Logf("outcomes, history and witnesses compared")
 	h.report.Verdict, h.report.Refusals = &v, v.Refusals
 	for _, flaw := range slices.Concat(v.Flaws(), v.unjustified) {
@@ -47,15 +45,13 @@ func (h *Harness) check(ctx context.Context) error {
 	h.measureGaps(v.starts)
 	h.checkDecisions(&v.events)
 	h.checkReadiness(v.starts)
-	if err := h.checkHistory(ctx, &v); err != nil {
-		return err
-	}
-	h.checkUsage(ctx)
-	h.awaitReplicas(ctx)
+	h.checkHistory(&v)
+	h.checkUsage()
+	h.awaitReplicas()
 	running := h.Running()
 	h.checkOrphans(running)
 	h.Logf("%s", v.String())
-	return h.checkReplicas(ctx, running)
+	h.checkReplicas(running)
 }
 
 // catchUpTimeout is how long a replica may lag behind after all faults are healed
@@ -64,11 +60,11 @@ const catchUpTimeout = time.Minute
 
 // awaitReplicas waits until the streams' replicas on all members are current. It
 // does nothing unless all nodes are running.
-func (h *Harness) awaitReplicas(ctx context.Context) {
+func (h *Harness) awaitReplicas() {
 	if running := h.Running(); len(running) == 1 || len(running) < len(h.Nodes) {
 		return
 	}
-	limited, cancel := context.WithTimeout(ctx, catchUpTimeout)
+	limited, cancel := context.WithTimeout(h.Ctx, catchUpTimeout)
 	defer cancel()
 	began := time.Now()
 	err := h.AwaitMembersInSync(limited)
@@ -78,11 +74,11 @@ func (h *Harness) awaitReplicas(ctx context.Context) {
 
 // checkHistory checks that every node shows the same complete history, that
 // history agrees with the state of the nodes, and that all ledgers are equal.
-func (h *Harness) checkHistory(ctx context.Context, v *Verdict) error {
+func (h *Harness) checkHistory(v *Verdict) {
 	began := time.Now()
 	for _, n := range h.Running() {
 		// A replica that was cut off may have to catch up first.
-		limited, cancel := context.WithTimeout(ctx, catchUpTimeout)
+		limited, cancel := context.WithTimeout(h.Ctx, catchUpTimeout)
 		var got history
 		err := until(limited, "history is complete through "+n.Name, func() (err error) {
 			if got, err = readHistory(limited, n); err == nil && len(got.ends) < len(v.events.ends) {
@@ -96,22 +92,21 @@ func (h *Harness) checkHistory(ctx context.Context, v *Verdict) error {
 	}
 	h.Figure("history is complete through every node after", time.Since(began))
 	h.Logf("history was read through every node")
-	checker, err := h.CheckContract(ctx)
+	checker, err := h.CheckContract(h.Ctx)
 	h.Require(err == nil, "history and the snapshots of the nodes differ: %v", err)
 	if err == nil && v.Lost == 0 {
-		_, err = h.RequireSameOutcomes(ctx, checker, h.loads...)
+		_, err = h.RequireSameOutcomes(h.Ctx, checker, h.loads...)
 		h.Require(err == nil, "history and a node differ about a job: %v", err)
 	}
-	index, err := h.RequireSameLedger(ctx)
+	index, err := h.RequireSameLedger(h.Ctx)
 	h.Require(err == nil, "ledgers differ: %v", err)
 	h.Figure("ledgers are equal at index", index)
-	return nil
 }
 
 // checkDecisions checks that decisions follow a single order: the leases of the
 // authority, and the operations of concurrent writers on the same queues.
 func (h *Harness) checkDecisions(events *history) {
-	for _, wrong := range check.Leases(events.leases, h.observer.views) {
+	for _, wrong := range check.Leases(events.leases, h.observer.views()) {
 		h.Require(false, "authority: %s", wrong)
 	}
 	for _, l := range h.authorityLimits {
@@ -140,11 +135,12 @@ func (h *Harness) checkDecisions(events *history) {
 // checkReadiness checks that no node reported itself ready while no job began.
 func (h *Harness) checkReadiness(begins []int64) {
 	const minGap, grace = 8 * time.Second, 6 * time.Second // grace: a lease, and the time to learn of its end
-	if len(h.faults) == 0 || len(h.observer.samples) == 0 {
+	samples := h.observer.samples()
+	if len(h.faults) == 0 || len(samples) == 0 {
 		return
 	}
 	gaps := check.Gaps(begins, minGap, h.faults[0].at, h.loadsEndedAt)
-	wrong := check.ReadinessErrors(gaps, h.observer.samples, grace)
+	wrong := check.ReadinessErrors(gaps, samples, grace)
 	for _, w := range wrong {
 		h.Require(false, "%s", w)
 	}
@@ -153,7 +149,7 @@ func (h *Harness) checkReadiness(begins []int64) {
 	}
 	if len(gaps) > 0 {
 		reasons := make(map[string]bool)
-		for _, s := range h.observer.samples {
+		for _, s := range samples {
 			for _, gap := range gaps {
 				if !s.Ready && s.At > gap.From && s.At < gap.To {
 					reasons[s.Reasons] = true

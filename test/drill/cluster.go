@@ -212,11 +212,8 @@ func (c *Cluster) AddQueue(ctx context.Context, name string, limit int) error {
 	})
 }
 
-// Until polls fact every 50 ms until it returns nil. If ctx ends first, it returns
+// until polls fact every 50 ms until it returns nil. If ctx ends first, it returns
 // the last error, prefixed with what.
-func Until(ctx context.Context, what string, fact func() error) error { return until(ctx, what, fact) }
-
-// until implements [Until].
 func until(ctx context.Context, what string, fact func() error) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()

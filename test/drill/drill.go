@@ -1,7 +1,6 @@
 package drill
 
 import (
-	"context"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/test/drill/disk"
@@ -19,11 +18,11 @@ type Drill struct {
 	StartsStopped bool          // Run starts the cluster itself
 	Timeout       time.Duration // for the whole drill; 0 means 5 minutes
 
-	// Run injects the faults. It returns an error if the drill could not be
-	// completed; broken promises are reported with [Harness.Require]. After it
-	// returns, the harness heals all faults, restarts nodes, stops the loads, waits
-	// for their jobs to end and judges the result.
-	Run func(ctx context.Context, s *Harness) error
+	// Run injects the faults. [Check] ends it if the drill cannot be completed;
+	// broken promises are reported with [Harness.Require]. After it returns, the
+	// harness heals all faults, restarts nodes, stops the loads, waits for their
+	// jobs to end and judges the result.
+	Run func(s *Harness)
 }
 
 // Requirement is a capability of the machine that a drill needs.
@@ -53,11 +52,4 @@ func (d *Drill) missing() string {
 		}
 	}
 	return ""
-}
-
-func (d *Drill) timeout() time.Duration {
-	if d.Timeout == 0 {
-		return 5 * time.Minute
-	}
-	return d.Timeout
 }

@@ -189,18 +189,13 @@ func TestFailover_KillAuthority(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := Drill{Number: 2, Name: "in-short", Breaks: "kill -9 the authority", Promises: "every job ends once", Timeout: 90 * time.Second,
-		Run: func(ctx context.Context, s *Harness) error {
-			if err := s.StartSteadyLoad(ctx); err != nil {
-				return err
-			}
-			s.StartLoads(ctx, &Load{Queue: RunnerQueue, Prefix: "retry", Function: "demo#retry", JobParams: `{"times":1}`, Jobs: 50})
-			n, err := s.AwaitAuthority(ctx)
-			if err != nil {
-				return err
-			}
+		Run: func(s *Harness) {
+			s.StartSteadyLoad()
+			s.StartLoads(&Load{Queue: RunnerQueue, Prefix: "retry", Function: "demo#retry", JobParams: `{"times":1}`, Jobs: 50})
+			n := s.AwaitAuthority()
 			s.Fault("kill", n.Name)
 			s.Kill(n)
-			return s.Sleep(ctx, 3*time.Second)
+			s.Sleep(3 * time.Second)
 		}}
 	r := Play(t.Context(), Options{Binary: program, Dir: t.TempDir(), Seed: 1}, d)
 	for _, line := range r.Timeline {

@@ -6,16 +6,22 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/internal/procs"
 )
 
 // Harness is the environment of one drill: a cluster, loads for it, and the report.
-// Its methods must be called from the goroutine of the drill, except Logf, Require,
-// Target and Figure, which are safe for concurrent use.
+// Its methods end the drill if they fail, as [Check] does, and must be called from the
+// goroutine of the drill, except Logf, Require, Target and Figure, which are safe for
+// concurrent use. Where a failure is an answer, use the methods of Cluster and Node.
 type Harness struct {
 	*Cluster
+	Ctx   context.Context // ends with the time limit of the drill
 	Seed  uint64
 	Rand  *rand.Rand // determines the schedule of faults, from Seed
 	Quick bool       // repeat each fault only as often as needed to show it
@@ -39,6 +45,34 @@ type Harness struct {
 	mu        sync.Mutex
 	report    *Report
 	loadError error
+}
+
+// aborted is the value with which Check panics.
+type aborted struct{ err error }
+
+// Check ends the drill, which could not be completed, if err is not nil. Like
+// [testing.T.FailNow], it must be called from the goroutine of the drill.
+func Check(err error) {
+	if err != nil {
+		panic(aborted{err})
+	}
+}
+
+// Must returns v, or ends the drill like [Check] if err is not nil.
+func Must[T any](v T, err error) T {
+	Check(err)
+	return v
+}
+
+// recoverAborted stores the error with which Check has ended the drill.
+func recoverAborted(err *error) {
+	if r := recover(); r != nil {
+		a, ok := r.(aborted)
+		if !ok {
+			panic(r)
+		}
+		*err = a.err
+	}
 }
 
 // fault is the time at which a fault was injected, or healed.
@@ -116,9 +150,9 @@ func (h *Harness) Fault(what, detail string) {
 
 // Recover records the healing as an event to which gaps are attributed, and calls
 // [Harness.Heal].
-func (h *Harness) Recover(ctx context.Context) error {
+func (h *Harness) Recover() {
 	h.faults = append(h.faults, fault{recovered, HostClock()})
-	return h.Heal(ctx)
+	h.Heal()
 }
 
 // recovered is the name of the fault to which gaps after healing are attributed.
@@ -173,15 +207,32 @@ func HostClock() int64 {
 	return now
 }
 
-// Sleep waits for d, or until ctx ends.
-func (h *Harness) Sleep(ctx context.Context, d time.Duration) error { return sleep(ctx, d) }
+// Sleep waits for d.
+func (h *Harness) Sleep(d time.Duration) { Check(sleep(h.Ctx, d)) }
+
+// Pause waits for a random time between minimum and maximum.
+func (h *Harness) Pause(minimum, maximum time.Duration) { h.Sleep(h.RandDuration(minimum, maximum)) }
+
+// Until waits until fact returns nil.
+func (h *Harness) Until(what string, fact func() error) { Check(until(h.Ctx, what, fact)) }
+
+// Within polls fact until it returns true or the limit has passed, and reports
+// whether it did.
+func (h *Harness) Within(limit time.Duration, fact func() bool) bool {
+	for end := time.Now().Add(limit); h.Ctx.Err() == nil && time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		if fact() {
+			return true
+		}
+	}
+	return false
+}
 
 // StartLoads starts to publish loads. They are stopped when the drill ends.
-func (h *Harness) StartLoads(ctx context.Context, loads ...*Load) {
+func (h *Harness) StartLoads(loads ...*Load) {
 	for _, l := range loads {
 		h.loads = append(h.loads, l)
 		h.loadGroup.Go(func() {
-			if err := l.Run(ctx, h.Cluster); err != nil {
+			if err := l.Run(h.Ctx, h.Cluster); err != nil {
 				h.mu.Lock()
 				defer h.mu.Unlock()
 				h.loadError = errors.Join(h.loadError, err)
@@ -201,10 +252,8 @@ const (
 // StartSteadyLoad creates the queues, starts workers, and publishes several hundred
 // jobs per second of all kinds over all transports until the drill ends. It returns
 // when jobs run.
-func (h *Harness) StartSteadyLoad(ctx context.Context) error {
-	if err := h.StartWorkers(ctx, 3, 16, 2*time.Millisecond); err != nil {
-		return err
-	}
+func (h *Harness) StartSteadyLoad() {
+	h.StartWorkers(3, 16, 2*time.Millisecond)
 	const interval = 20 * time.Millisecond
 	loads := []*Load{
 		{Queue: LimitedQueue, Parallel: 1, Pace: interval},
@@ -213,12 +262,17 @@ func (h *Harness) StartSteadyLoad(ctx context.Context) error {
 	for _, t := range Transports {
 		loads = append(loads, &Load{Queue: FreeQueue, Transport: t, Parallel: 2, Pace: interval})
 	}
-	h.StartLoads(ctx, loads...)
-	h.startObservers(ctx)
-	return until(ctx, "jobs run", func() error {
-		for _, l := range h.loads {
-			if l.Acked() < 10 {
-				return fmt.Errorf("%d jobs like %s are acknowledged; refusals: %v", l.Acked(), l.Key(0), l.Refusals())
+	h.StartLoads(loads...)
+	h.startObservers()
+	h.AwaitAcked(10, h.loads...)
+}
+
+// AwaitAcked waits until n jobs of each load are acknowledged.
+func (h *Harness) AwaitAcked(n int, loads ...*Load) {
+	h.Until("jobs are acknowledged", func() error {
+		for _, l := range loads {
+			if l.Acked() < n {
+				return fmt.Errorf("%d of %d jobs like %s are acknowledged; refusals: %v", l.Acked(), n, l.Key(0), l.Refusals())
 			}
 		}
 		return nil
@@ -227,8 +281,9 @@ func (h *Harness) StartSteadyLoad(ctx context.Context) error {
 
 // startObservers starts the observers and the contending writers, one of each per
 // node. They stop with the loads.
-func (h *Harness) startObservers(ctx context.Context) {
-	ctx, h.stopObservers = context.WithCancel(ctx)
+func (h *Harness) startObservers() {
+	ctx, stop := context.WithCancel(h.Ctx)
+	h.stopObservers = stop
 	for i, n := range h.Nodes {
 		rnd := rand.New(rand.NewPCG(h.Seed, uint64(1000+i)))
 		h.contention.runWriter(ctx, i, n, rnd.IntN)
@@ -238,21 +293,49 @@ func (h *Harness) startObservers(ctx context.Context) {
 
 // StartWorkers creates the queues and starts workers: as many for FreeQueue, with
 // these credits, as for LimitedQueue. hold is how long they take over a job.
-func (h *Harness) StartWorkers(ctx context.Context, workers int, credits uint32, hold time.Duration) error {
-	for queue, limit := range map[string]int{FreeQueue: 0, LimitedQueue: Strict, RunnerQueue: 0} {
-		if err := h.AddQueue(ctx, queue, limit); err != nil {
-			return err
-		}
-	}
+func (h *Harness) StartWorkers(workers int, credits uint32, hold time.Duration) {
+	h.AddQueue(FreeQueue, 0)
+	h.AddQueue(LimitedQueue, Strict)
+	h.AddQueue(RunnerQueue, 0)
 	for range workers {
-		for _, t := range []Task{{Queue: FreeQueue, Credits: credits, Hold: hold}, {Queue: LimitedQueue, Credits: 4, Hold: 2 * hold}} {
-			t.Nodes = h.Edges()
-			if _, err := h.AddWorker(t); err != nil {
-				return err
+		h.AddWorker(Task{Queue: FreeQueue, Credits: credits, Hold: hold})
+		h.AddWorker(Task{Queue: LimitedQueue, Credits: 4, Hold: 2 * hold})
+	}
+}
+
+// AddQueues creates queues without a limit.
+func (h *Harness) AddQueues(names ...string) {
+	for _, name := range names {
+		h.AddQueue(name, 0)
+	}
+}
+
+// AddQueue creates a queue, without a limit if limit is 0.
+func (h *Harness) AddQueue(name string, limit int) { Check(h.Cluster.AddQueue(h.Ctx, name, limit)) }
+
+// AddWorker starts a worker process that uses all nodes.
+func (h *Harness) AddWorker(t Task) *procs.Process {
+	t.Nodes = h.Edges()
+	return Must(h.Cluster.AddWorker(t))
+}
+
+// Ask sends an API request, named by noun and verb, to one running node after the
+// other until one answers, and decodes the answer into answer unless that is nil. A
+// conflict means that an earlier request was executed.
+func (h *Harness) Ask(verb string, request, answer any) {
+	if answer == nil {
+		answer = new(any)
+	}
+	h.Until(verb, func() error {
+		err := errors.New("no node is running")
+		for _, n := range h.Running() {
+			err = n.Ask(h.Ctx, api.SubjectAPI+"."+verb, request, answer)
+			if refused := (*api.Error)(nil); err == nil || errors.As(err, &refused) && refused.Code == "409" {
+				return nil
 			}
 		}
-	}
-	return nil
+		return err
+	})
 }
 
 // Acked returns the number of jobs acknowledged so far.
@@ -263,58 +346,57 @@ func (h *Harness) Acked() (n int) {
 	return n
 }
 
+// RequireAcks requires that n more jobs are acknowledged within a time. when says when
+// they should be.
+func (h *Harness) RequireAcks(n int, limit time.Duration, when string) {
+	acked := h.Acked()
+	h.Require(h.Within(limit, func() bool { return h.Acked() > acked+n }), "no jobs are acknowledged %s", when)
+}
+
 // AwaitAuthority waits until a node holds the authority, and returns it.
-func (h *Harness) AwaitAuthority(ctx context.Context) (n *Node, err error) {
-	return n, until(ctx, "there is an authority", func() (err error) { n, err = h.Authority(ctx); return err })
+func (h *Harness) AwaitAuthority() (n *Node) {
+	h.Until("there is an authority", func() (err error) { n, err = h.Authority(h.Ctx); return err })
+	return n
 }
 
 // AwaitOtherAuthority waits until a node other than except holds the authority,
-// without asking except.
-func (h *Harness) AwaitOtherAuthority(ctx context.Context, except *Node) (n *Node, err error) {
-	rest := Cluster{}
-	for _, other := range h.Nodes {
-		if other != except {
-			rest.Nodes = append(rest.Nodes, other)
-		}
-	}
-	return n, until(ctx, "there is an authority other than "+except.Name, func() (err error) { n, err = rest.Authority(ctx); return err })
+// without asking except. It returns nil if there is none within the limit.
+func (h *Harness) AwaitOtherAuthority(limit time.Duration, except *Node) (n *Node) {
+	rest := Cluster{Nodes: slices.DeleteFunc(slices.Clone(h.Nodes), func(n *Node) bool { return n == except })}
+	h.Within(limit, func() bool { n, _ = rest.Authority(h.Ctx); return n != nil })
+	return n
 }
+
+// WaitReady waits until every running node is ready and sees all running nodes.
+func (h *Harness) WaitReady() { Check(h.Cluster.WaitReady(h.Ctx)) }
+
+// StartNodes starts all nodes and returns when they are ready.
+func (h *Harness) StartNodes() { Check(h.Start(h.Ctx)) }
 
 // Heal undoes all faults of links and disks, resumes stopped nodes and starts those
 // that have exited. It returns when all nodes are ready.
-func (h *Harness) Heal(ctx context.Context) error {
+func (h *Harness) Heal() {
 	if h.Net != nil {
-		if err := h.Net.Heal(); err != nil {
-			return err
-		}
+		Check(h.Net.Heal())
 	}
 	began := time.Now()
 	for _, n := range h.Nodes {
 		if n.Disk != nil {
-			if err := n.Disk.Repair(); err != nil {
-				return err
-			}
+			Check(n.Disk.Repair())
 		}
 		if n.Running() {
-			if err := n.Signal(syscall.SIGCONT); err != nil {
-				return fmt.Errorf("resume %s: %w", n.Name, err)
-			}
-		} else if err := n.Start(); err != nil {
-			return err
+			Check(n.Signal(syscall.SIGCONT))
+		} else {
+			Check(n.Start())
 		}
 	}
-	if err := h.WaitReady(ctx); err != nil {
-		return err
-	}
+	h.WaitReady()
 	h.Logf("all nodes are ready after %s", time.Since(began).Round(time.Millisecond))
-	return nil
 }
 
-// StopLoads stops the loads before the end of the drill.
-func (h *Harness) StopLoads() error { return h.stopLoads() }
-
-// stopLoads stops the loads, the observers and the contending writers.
-func (h *Harness) stopLoads() error {
+// StopLoads stops the loads, the observers and the contending writers. It is called
+// when Run has returned; a drill may call it before.
+func (h *Harness) StopLoads() error {
 	if h.loadsEndedAt == 0 {
 		h.loadsEndedAt = HostClock()
 	}

@@ -32,8 +32,10 @@ func (n *Node) Command(ctx context.Context, words ...string) (output string, err
 	return output, err
 }
 
-// JoinFlags returns the flags with which an operator adds this node.
-func (n *Node) JoinFlags() []string { return []string{"--route", n.route, "--raft", n.raft} }
+// JoinCommand returns the "cluster" command with which an operator adds this node.
+func (n *Node) JoinCommand() []string {
+	return []string{"add", n.Name, "--route", n.route, "--raft", n.raft}
+}
 
 // Members returns the members of the cluster as the node reports them.
 func (n *Node) Members(ctx context.Context) (v api.Membership, err error) {
@@ -42,18 +44,12 @@ func (n *Node) Members(ctx context.Context) (v api.Membership, err error) {
 
 // AddNode prepares and starts one more node, configured with the current members
 // and itself, and waits until it logs the command that adds it.
-func (h *Harness) AddNode(ctx context.Context, name string) (*Node, error) {
-	n, err := h.Add(name)
-	if err != nil {
-		return nil, err
-	}
-	if err := h.WriteConfig(n, h.Nodes...); err != nil {
-		return nil, err
-	}
-	if err := n.Start(); err != nil {
-		return nil, err
-	}
-	return n, n.AwaitLog(ctx, 0, "yardmaster cluster add "+name)
+func (h *Harness) AddNode(name string) *Node {
+	n := Must(h.Add(name))
+	Check(h.WriteConfig(n, h.Nodes...))
+	Check(n.Start())
+	Check(n.AwaitLog(h.Ctx, 0, "yardmaster cluster add "+name))
+	return n
 }
 
 // AwaitLog waits until the node has logged text after the first bytes of its log.

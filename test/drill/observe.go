@@ -23,15 +23,15 @@ type observer struct {
 	done sync.WaitGroup
 
 	mu      sync.Mutex
-	samples []check.Sample
-	views   []check.View
 	entries []entry
 }
 
-// entry is a status as written to the file for finding the cause of a failure.
+// entry is an answer. It is written to a file for finding the cause of a failure.
 type entry struct {
 	Time      time.Time           `json:"time"`
+	At        int64               `json:"at"` // by the host's clock
 	Node      string              `json:"node"`
+	Life      int                 `json:"life"`
 	Readiness api.Readiness       `json:"readiness"`
 	Authority api.AuthorityStatus `json:"authority"`
 	Lanes     []api.LaneStatus    `json:"lanes"`
@@ -91,12 +91,25 @@ func (l *lives) count(asked time.Time, uptime int64) int {
 
 // record stores an answer.
 func (w *observer) record(n *Node, life int, s *api.Status) {
-	at := HostClock()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.samples = append(w.samples, check.Sample{Node: n.Name, At: at, Ready: s.Readiness.Ready && s.Readiness.Dispatching, Reasons: strings.Join(s.Readiness.Reasons, "; ")})
-	w.entries = append(w.entries, entry{time.Now(), n.Name, s.Readiness, s.Authority, s.Lanes})
-	w.views = append(w.views, check.View{Node: n.Name, Life: life, Owner: s.Authority.Owner, Epoch: s.Authority.Epoch, At: at})
+	w.entries = append(w.entries, entry{time.Now(), HostClock(), n.Name, life, s.Readiness, s.Authority, s.Lanes})
+}
+
+// samples returns the readiness in all answers.
+func (w *observer) samples() (samples []check.Sample) {
+	for _, e := range w.entries {
+		samples = append(samples, check.Sample{Node: e.Node, At: e.At, Ready: e.Readiness.Ready && e.Readiness.Dispatching, Reasons: strings.Join(e.Readiness.Reasons, "; ")})
+	}
+	return samples
+}
+
+// views returns the authority in all answers.
+func (w *observer) views() (views []check.View) {
+	for _, e := range w.entries {
+		views = append(views, check.View{Node: e.Node, Life: e.Life, Owner: e.Authority.Owner, Epoch: e.Authority.Epoch, At: e.At})
+	}
+	return views
 }
 
 // writeFile writes all statuses to a file, one JSON object per line.

@@ -51,3 +51,6 @@ func (h *Harness) Kill(nodes ...*Node) {
 		h.orphans.expect(n, trees[i])
 	}
 }
+
+// CutPower is like [Cluster.CutPower], and ends the drill if it fails.
+func (h *Harness) CutPower(nodes ...*Node) { Check(h.Cluster.CutPower(nodes...)) }

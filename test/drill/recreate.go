@@ -1,7 +1,6 @@
 package drill
 
 import (
-	"context"
 	"fmt"
 	"os"
 
@@ -12,16 +11,12 @@ import (
 // starts a new cluster of the given number of members at the same addresses, with
 // the same secret and empty directories. It returns when the cluster is ready. One
 // member is a standalone node.
-func (h *Harness) Recreate(ctx context.Context, members int) error {
+func (h *Harness) Recreate(members int) {
 	for _, n := range h.Nodes {
-		if err := os.Rename(n.DataDir, n.DataDir+"-before"); err != nil {
-			return err
-		}
+		Check(os.Rename(n.DataDir, n.DataDir+"-before"))
 	}
 	for len(h.Nodes) < members {
-		if _, err := h.Add(fmt.Sprintf("n%d", len(h.Nodes)+1)); err != nil {
-			return err
-		}
+		Must(h.Add(fmt.Sprintf("n%d", len(h.Nodes)+1)))
 	}
 	h.Nodes = h.Nodes[:members]
 	listed := h.Nodes
@@ -29,21 +24,17 @@ func (h *Harness) Recreate(ctx context.Context, members int) error {
 		listed = nil
 	}
 	for _, n := range h.Nodes {
-		if err := h.WriteConfig(n, listed...); err != nil {
-			return err
-		}
+		Check(h.WriteConfig(n, listed...))
 	}
-	return h.Start(ctx)
+	h.StartNodes()
 }
 
 // EndedJobs returns the jobs of a queue that have ended, as listed by a node, with
 // their states.
-func (h *Harness) EndedJobs(ctx context.Context, n *Node, queue string) (map[job.ID]string, error) {
+func (h *Harness) EndedJobs(n *Node, queue string) map[job.ID]string {
 	all := make(map[job.ID]string)
 	for _, state := range []string{"completed", "failed"} {
-		if err := h.eachEnded(ctx, n, queue, state, func(id job.ID) { all[id] = state }); err != nil {
-			return nil, err
-		}
+		Check(h.eachEnded(h.Ctx, n, queue, state, func(id job.ID) { all[id] = state }))
 	}
-	return all, nil
+	return all
 }

@@ -197,15 +197,12 @@ type nodeReplica struct {
 
 // checkReplicas compares the streams on the disks of all nodes, which must have
 // exited.
-func (h *Harness) checkReplicas(ctx context.Context, nodes []*Node) error {
+func (h *Harness) checkReplicas(nodes []*Node) {
 	held := map[string][]nodeReplica{}
 	for _, n := range nodes {
 		copied := filepath.Join(h.Dir, n.Name+"-copied")
-		streams, err := readReplicas(ctx, n.DataDir, copied)
-		err = errors.Join(err, os.RemoveAll(copied))
-		if err != nil {
-			return err
-		}
+		streams, err := readReplicas(h.Ctx, n.DataDir, copied)
+		Check(errors.Join(err, os.RemoveAll(copied)))
 		for name, r := range streams {
 			held[name] = append(held[name], nodeReplica{n.Name, r})
 		}
@@ -224,7 +221,6 @@ func (h *Harness) checkReplicas(ctx context.Context, nodes []*Node) error {
 	}
 	h.Require(behind <= maxLag, "a replica lacks the last %d messages of a stream although all faults are healed and all jobs have ended", behind)
 	h.Figure("replicas on the nodes' disks", fmt.Sprintf("%d messages compared; a replica lacked at most the last %d at the kill", messages, behind))
-	return nil
 }
 
 // diffNodes returns the flaws of a stream that should have this number of replicas.

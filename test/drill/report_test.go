@@ -1,7 +1,6 @@
 package drill
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -53,10 +52,10 @@ func TestPlay_Skips(t *testing.T) {
 	if r.Ended != Skipped || r.Skipped != "a unicorn: none was seen" {
 		t.Errorf("%+v", r)
 	}
-	broken := Play(t.Context(), o, Drill{Number: 1, Name: "shut", StartsStopped: true, Run: func(_ context.Context, s *Harness) error {
+	broken := Play(t.Context(), o, Drill{Number: 1, Name: "shut", StartsStopped: true, Run: func(s *Harness) {
 		s.Require(true, "kept")
 		s.Require(false, "%d promises", 1)
-		return errors.New("cannot continue")
+		Check(errors.New("cannot continue"))
 	}})
 	if broken.Ended != NotRun || fmt.Sprint(broken.Broken) != "[1 promises]" || !strings.Contains(broken.Unplayed, "cannot continue") {
 		t.Errorf("%+v", broken)
@@ -84,11 +83,11 @@ func TestPlay_Skips(t *testing.T) {
 func TestHarness_Seed(t *testing.T) {
 	schedule := func(seed uint64) (times []time.Duration) {
 		Play(t.Context(), Options{Dir: t.TempDir(), Binary: "/nowhere", Seed: seed}, Drill{Number: 3, Name: "rnd", StartsStopped: true,
-			Run: func(_ context.Context, s *Harness) error {
+			Run: func(s *Harness) {
 				for range 20 {
 					times = append(times, s.RandDuration(time.Second, 9*time.Second))
 				}
-				return errors.New("enough")
+				Check(errors.New("enough"))
 			}})
 		return times
 	}

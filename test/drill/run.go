@@ -1,13 +1,13 @@
 package drill
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"time"
@@ -49,9 +49,9 @@ func Play(ctx context.Context, o Options, d Drill) (r Report) {
 		h.Logf("skipped: %s", r.Skipped)
 		return r
 	}
-	inner, cancel := context.WithTimeout(ctx, d.timeout())
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(d.Timeout, 5*time.Minute))
 	defer cancel()
-	err := h.play(inner, o, d)
+	err := h.play(ctx, o, d)
 	r.Seconds = time.Since(h.began).Seconds()
 	switch {
 	case err != nil:
@@ -75,11 +75,11 @@ func Play(ctx context.Context, o Options, d Drill) (r Report) {
 // play prepares the cluster, runs the drill, heals all faults and checks the
 // result.
 func (h *Harness) play(ctx context.Context, o Options, d Drill) (err error) {
-	dir := filepath.Join(o.Dir, fmt.Sprintf("%02d-%s", d.Number, d.Name))
 	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
 		return err
 	}
-	if dir, err = os.MkdirTemp(o.Dir, filepath.Base(dir)+"-"); err != nil {
+	dir, err := os.MkdirTemp(o.Dir, fmt.Sprintf("%02d-%s-", d.Number, d.Name))
+	if err != nil {
 		return err
 	}
 	h.report.Kept = dir
@@ -87,27 +87,24 @@ func (h *Harness) play(ctx context.Context, o Options, d Drill) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, h.Close()) }()
-	// A drill that returns early must not leave publishers running.
+	// A drill that ends early must not leave publishers running.
 	ctx, stop := context.WithCancel(ctx)
-	defer func() { stop(); _ = h.stopLoads() }()
+	defer func() { stop(); _ = h.StopLoads() }()
+	defer recoverAborted(&err)
+	h.Ctx = ctx
 	if !d.StartsStopped {
-		if err := h.Start(ctx); err != nil {
-			return err
-		}
+		h.StartNodes()
 		h.Logf("%d nodes are ready", len(h.Nodes))
 		h.recordUsage()
 	}
-	if err := d.Run(ctx, h); err != nil {
-		return err
-	}
-	if err := h.Heal(ctx); err != nil {
-		return fmt.Errorf("heal: %w", err)
-	}
+	d.Run(h)
+	h.Heal()
 	h.Logf("healed; %d jobs acknowledged", h.Acked())
-	if err := h.stopLoads(); err != nil {
+	if err := h.StopLoads(); err != nil {
 		h.Require(false, "%v", err)
 	}
-	return h.check(ctx)
+	h.check()
+	return nil
 }
 
 // machine describes the machine in one line.

@@ -36,11 +36,11 @@ func (h *Harness) recordUsage() {
 
 // checkUsage kills the workers and waits until the number of files and sockets that
 // each node has open is back near the recorded one.
-func (h *Harness) checkUsage(ctx context.Context) {
+func (h *Harness) checkUsage() {
 	for _, w := range h.workers {
 		w.Kill()
 	}
-	limited, cancel := context.WithTimeout(ctx, 20*time.Second)
+	limited, cancel := context.WithTimeout(h.Ctx, 20*time.Second)
 	defer cancel()
 	for _, n := range h.Running() {
 		before, known := h.baselines[n.Name]

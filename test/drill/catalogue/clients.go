@@ -34,30 +34,19 @@ var clients = []drill.Drill{
 // hostileMemory is the maximum growth of a node under attack, in bytes.
 const hostileMemory = 600 << 20
 
-func hostileClients(ctx context.Context, s *drill.Harness) error {
-	if err := s.StartSteadyLoad(ctx); err != nil {
-		return err
-	}
-	victim := s.Nodes[s.Rand.IntN(len(s.Nodes))]
-	bait, err := layBait(ctx, s, victim)
-	if err != nil {
-		return err
-	}
-	p, err := newProbe(ctx, s, []string{victim.Overhop})
-	if err != nil {
-		return err
-	}
+func hostileClients(s *drill.Harness) {
+	s.StartSteadyLoad()
+	victim := randomNode(s)
+	bait := layBait(s, victim)
+	p := newProbe(s, []string{victim.Overhop})
 	defer p.close()
 	span := 30 * time.Second
 	if s.Quick {
 		span = 15 * time.Second // longer than a connection may stay unregistered
 	}
-	calm, err := p.measure(ctx, span/3)
-	if err != nil {
-		return err
-	}
+	calm := p.measure(span / 3)
 	before := procstat.PID(victim.PID()).Memory()
-	attackers, stop := context.WithCancel(ctx)
+	attackers, stop := context.WithCancel(s.Ctx)
 	defer stop()
 	var all sync.WaitGroup
 	count := 0
@@ -68,84 +57,62 @@ func hostileClients(ctx context.Context, s *drill.Harness) error {
 		}
 	}
 	s.Fault("attack", fmt.Sprintf("%d clients at %s", count, victim.Name))
-	attacked, err := p.measure(ctx, span)
+	attacked := p.measure(span)
 	grown := procstat.PID(victim.PID()).Memory() - before
 	stop()
 	all.Wait()
-	if err != nil {
-		return err
-	}
 	p.compare("attack", calm, attacked, 10)
 	s.Figure("attackers", count)
 	s.Figure("growth of the node's memory", fmt.Sprintf("%d MB", grown>>20))
 	s.Require(grown < hostileMemory, "the node's memory grew by %d MB", grown>>20)
-	return s.Recover(ctx)
+	s.Recover()
 }
 
 // layBait enqueues a job with a large body in a paused queue and returns its JID.
-func layBait(ctx context.Context, s *drill.Harness, at *drill.Node) (jid string, err error) {
+func layBait(s *drill.Harness, at *drill.Node) (jid string) {
 	const queue = "lure"
-	if err := s.AddQueue(ctx, queue, 0); err != nil {
-		return "", err
-	}
-	if err := ask(ctx, s, "queue.pause", map[string]any{"name": queue}, nil); err != nil {
-		return "", err
-	}
+	s.AddQueues(queue)
+	setPaused(s, queue, "pause")
 	p := &overhop.Producer{Nodes: []string{at.Overhop}, Name: "lure"}
 	defer p.Close()
-	return p.Enqueue(ctx, overhop.Enqueue{Queue: queue, Payload: overhop.AppendBin(nil, bytes.Repeat([]byte("x"), 256<<10))})
+	return drill.Must(p.Enqueue(s.Ctx, overhop.Enqueue{Queue: queue, Payload: overhop.AppendBin(nil, bytes.Repeat([]byte("x"), 256<<10))}))
 }
 
 // spareDescriptors is how many more files and sockets a node may open.
 const spareDescriptors = 30
 
-func noDescriptors(ctx context.Context, s *drill.Harness) error {
-	if err := s.StartSteadyLoad(ctx); err != nil {
-		return err
-	}
+func noDescriptors(s *drill.Harness) {
+	s.StartSteadyLoad()
 	for range s.Repeats(3) {
-		victim := s.Nodes[s.Rand.IntN(len(s.Nodes))]
+		victim := randomNode(s)
 		pid := victim.PID()
 		var was unix.Rlimit
-		if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &was); err != nil {
-			return fmt.Errorf("read the limit of %s: %w", victim.Name, err)
-		}
+		drill.Check(unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &was))
 		open := procstat.PID(pid).Descriptors()
 		few := unix.Rlimit{Cur: uint64(open + spareDescriptors), Max: was.Max}
-		if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &few, nil); err != nil {
-			return fmt.Errorf("set the limit of %s: %w", victim.Name, err)
-		}
+		drill.Check(unix.Prlimit(pid, unix.RLIMIT_NOFILE, &few, nil))
 		s.Fault("no descriptors", fmt.Sprintf("%s has %d open and may open %d more", victim.Name, open, spareDescriptors))
 		since := drill.HostClock()
-		conns := openIdleConns(ctx, victim, 4*spareDescriptors)
-		err := s.Sleep(ctx, 10*time.Second)
-		for _, nc := range conns {
-			nc.Close()
-		}
-		if lift := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &was, nil); lift != nil && victim.Running() {
-			return fmt.Errorf("lift the limit of %s: %w", victim.Name, lift)
-		}
-		if err != nil {
-			return err
+		exhaustFor(s, victim, 10*time.Second)
+		if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &was, nil); victim.Running() {
+			drill.Check(err)
 		}
 		s.Require(victim.Running(), "%s exited without free descriptors", victim.Name)
 		s.LimitAuthorityChanges("no descriptors", since, 1)
 		began := time.Now()
-		if err := s.Recover(ctx); err != nil {
-			return err
-		}
+		s.Recover()
 		s.Target("all nodes are ready again after", time.Since(began), 5*time.Second)
 	}
-	return nil
 }
 
-// openIdleConns opens count connections to a node's Overhop listener.
-func openIdleConns(ctx context.Context, n *drill.Node, count int) (conns []net.Conn) {
-	d := net.Dialer{Timeout: time.Second}
-	for range count {
-		if nc, err := d.DialContext(ctx, "tcp", n.Overhop); err == nil {
-			conns = append(conns, nc)
+// exhaustFor opens more connections to a node's Overhop listener than it can accept,
+// and closes them after d.
+func exhaustFor(s *drill.Harness, n *drill.Node, d time.Duration) {
+	dialer := net.Dialer{Timeout: time.Second}
+	for range 4 * spareDescriptors {
+		if nc, err := dialer.DialContext(s.Ctx, "tcp", n.Overhop); err == nil {
+			defer nc.Close()
 		}
 	}
-	return conns
+	s.Sleep(d)
 }

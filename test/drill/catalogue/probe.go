@@ -29,12 +29,11 @@ type probe struct {
 const probeQueue = "probe"
 
 // newProbe starts a worker and a producer that use these nodes.
-func newProbe(ctx context.Context, s *drill.Harness, nodes []string) (*probe, error) {
-	if err := s.AddQueue(ctx, probeQueue, 0); err != nil {
-		return nil, err
-	}
+func newProbe(s *drill.Harness, nodes []string) *probe {
+	s.AddQueues(probeQueue)
 	p := &probe{s: s, producer: &overhop.Producer{Nodes: nodes, Name: "probe"}, began: map[string]chan time.Time{}}
-	ctx, p.stop = context.WithCancel(ctx)
+	ctx, stop := context.WithCancel(s.Ctx)
+	p.stop = stop
 	w := overhop.Worker{Nodes: nodes, Name: "probe", Log: slog.New(slog.DiscardHandler), ShutdownGrace: time.Second}
 	w.Handle(probeQueue, 8, func(_ context.Context, q *overhop.Quest) (overhop.Raw, error) {
 		at := time.Now()
@@ -48,7 +47,7 @@ func newProbe(ctx context.Context, s *drill.Harness, nodes []string) (*probe, er
 		return nil, nil
 	})
 	p.done.Go(func() { _ = w.Run(ctx) }) // ends with ctx
-	return p, nil
+	return p
 }
 
 // close stops the worker and closes the producer.
@@ -66,40 +65,32 @@ const (
 
 // measure enqueues jobs one after the other during span, and returns their sorted
 // latencies.
-func (p *probe) measure(ctx context.Context, span time.Duration) (took []time.Duration, err error) {
-	for began := time.Now(); time.Since(began) < span; {
-		d, err := p.once(ctx)
-		if err != nil {
-			return took, err
-		}
-		took = append(took, d)
-		if err := p.s.Sleep(ctx, probeInterval); err != nil {
-			return took, err
-		}
+func (p *probe) measure(span time.Duration) (took []time.Duration) {
+	for began := time.Now(); time.Since(began) < span; p.s.Sleep(probeInterval) {
+		took = append(took, p.once())
 	}
 	slices.Sort(took)
-	return took, nil
+	return took
 }
 
 // once measures the latency of one job.
-func (p *probe) once(ctx context.Context) (time.Duration, error) {
+func (p *probe) once() time.Duration {
 	p.mu.Lock()
 	p.count++
 	key := fmt.Sprintf("probe-%d", p.count)
 	started := make(chan time.Time, 1)
 	p.began[key] = started
 	p.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	ctx, cancel := context.WithTimeout(p.s.Ctx, probeTimeout)
 	defer cancel()
 	asked := time.Now()
-	if _, err := p.producer.Enqueue(ctx, overhop.Enqueue{Queue: probeQueue, Key: key, Payload: overhop.AppendStr(nil, key)}); err != nil {
-		return 0, fmt.Errorf("probe: %w", err)
-	}
+	drill.Must(p.producer.Enqueue(ctx, overhop.Enqueue{Queue: probeQueue, Key: key, Payload: overhop.AppendStr(nil, key)}))
 	select {
 	case at := <-started:
-		return at.Sub(asked), nil
+		return at.Sub(asked)
 	case <-ctx.Done():
-		return 0, errors.Join(errors.New("the job of the probe has not begun"), ctx.Err())
+		drill.Check(errors.Join(errors.New("the job of the probe has not begun"), ctx.Err()))
+		return 0
 	}
 }
 

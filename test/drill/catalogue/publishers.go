@@ -69,21 +69,16 @@ func badRecords() []badRecord {
 
 const badQueue = "junk"
 
-func poisonLog(ctx context.Context, s *drill.Harness) error {
-	if err := s.StartSteadyLoad(ctx); err != nil {
-		return err
+func poisonLog(s *drill.Harness) {
+	s.StartSteadyLoad()
+	s.AddQueues(badQueue)
+	s.AddWorker(drill.Task{Queue: badQueue, Credits: 16})
+	var js []jetstream.JetStream // through each node
+	for _, n := range s.Nodes {
+		nc := drill.Must(nats.Connect(n.NATS, nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond)))
+		defer nc.Close()
+		js = append(js, drill.Must(jetstream.New(nc)))
 	}
-	if err := s.AddQueue(ctx, badQueue, 0); err != nil {
-		return err
-	}
-	if _, err := s.AddWorker(drill.Task{Nodes: s.Edges(), Queue: badQueue, Credits: 16}); err != nil {
-		return err
-	}
-	_, js, closeAll, err := connect(s)
-	if err != nil {
-		return err
-	}
-	defer closeAll()
 	s.SetTargets("junk", drill.Limits{Dispatch: time.Second})
 	s.Fault("junk", "malformed records")
 	refused := make(map[string]int)
@@ -94,7 +89,7 @@ func poisonLog(ctx context.Context, s *drill.Harness) error {
 			if j.queue != "" {
 				m.Subject = "yard.jobs." + j.queue
 			}
-			one, cancel := context.WithTimeout(ctx, 5*time.Second)
+			one, cancel := context.WithTimeout(s.Ctx, 5*time.Second)
 			_, err := js[round%len(js)].PublishMsg(one, m, jetstream.WithRetryAttempts(0))
 			cancel()
 			switch {
@@ -111,153 +106,91 @@ func poisonLog(ctx context.Context, s *drill.Harness) error {
 	s.Figure("unusual jobs stored", fine)
 	s.Figure("refused by the stream", fmt.Sprint(refused))
 	s.Require(stored > 0 && fine > 0, "no record was stored")
-	return checkBadRecords(ctx, s, stored, fine)
+	checkBadRecords(s, stored, fine)
 }
 
 // checkBadRecords waits until every stored record has ended, and has a dead letter if
 // it is malformed: dead letters are published after the commit. Dead letters of
 // unknown queues belong to the queue _system.
-func checkBadRecords(ctx context.Context, s *drill.Harness, stored, fine int) error {
-	for deadline := time.Now().Add(30 * time.Second); ; {
-		failed, completed, letters, err := badRecordCounts(ctx, s)
-		if err != nil {
-			return err
-		}
-		if failed == stored && completed == fine && letters == stored || time.Now().After(deadline) {
-			s.Require(failed == stored, "%d malformed records were stored, %d were rejected", stored, failed)
-			s.Require(completed == fine, "%d unusual jobs were stored, %d completed", fine, completed)
-			s.Require(letters == stored, "%d malformed records were stored, and there are %d dead letters", stored, letters)
-			return nil
-		}
-		if err := s.Sleep(ctx, 200*time.Millisecond); err != nil {
-			return err
-		}
-	}
+func checkBadRecords(s *drill.Harness, stored, fine int) {
+	var failed, completed, letters int
+	s.Within(30*time.Second, func() bool {
+		failed, completed, letters = badRecordCounts(s)
+		return failed == stored && completed == fine && letters == stored
+	})
+	s.Require(failed == stored, "%d malformed records were stored, %d were rejected", stored, failed)
+	s.Require(completed == fine, "%d unusual jobs were stored, %d completed", fine, completed)
+	s.Require(letters == stored, "%d malformed records were stored, and there are %d dead letters", stored, letters)
 }
 
 // badRecordCounts returns the number of records that have failed and completed so
 // far, and of dead letters.
-func badRecordCounts(ctx context.Context, s *drill.Harness) (failed, completed, letters int, err error) {
+func badRecordCounts(s *drill.Harness) (failed, completed, letters int) {
 	for _, queue := range []string{badQueue, "_system"} {
-		var q struct{ Counts map[string]int }
-		if err := ask(ctx, s, "queue.show", map[string]any{"name": queue}, &q); err != nil {
-			return 0, 0, 0, err
-		}
-		failed += q.Counts["failed"]
-		completed += q.Counts["completed"]
+		counts := countsOf(s, queue)
+		failed, completed = failed+counts["failed"], completed+counts["completed"]
 	}
 	var stats struct{ Count int }
-	err = ask(ctx, s, "dlq.stats", map[string]any{}, &stats)
-	return failed, completed, stats.Count, err
+	s.Ask("dlq.stats", map[string]any{}, &stats)
+	return failed, completed, stats.Count
 }
 
-// connect opens a plain NATS connection to each node.
-func connect(s *drill.Harness) (conns []*nats.Conn, streams []jetstream.JetStream, closeAll func(), err error) {
-	closeAll = func() {
-		for _, nc := range conns {
-			nc.Close()
-		}
-	}
-	for _, n := range s.Nodes {
-		nc, err := nats.Connect(n.NATS, nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
-		if err != nil {
-			closeAll()
-			return nil, nil, nil, fmt.Errorf("connect to %s: %w", n.Name, err)
-		}
-		conns = append(conns, nc)
-		js, err := jetstream.New(nc)
-		if err != nil {
-			closeAll()
-			return nil, nil, nil, err
-		}
-		streams = append(streams, js)
-	}
-	return conns, streams, closeAll, nil
-}
-
-func publisherFlood(ctx context.Context, s *drill.Harness) error {
-	if err := s.StartWorkers(ctx, 1, 64, 0); err != nil {
-		return err
-	}
-	p, err := newProbe(ctx, s, s.Edges())
-	if err != nil {
-		return err
-	}
+func publisherFlood(s *drill.Harness) {
+	s.StartWorkers(1, 64, 0)
+	p := newProbe(s, s.Edges())
 	defer p.close()
 	span := 15 * time.Second
 	if s.Quick {
 		span = 4 * time.Second
 	}
-	if _, err := p.measure(ctx, time.Second); err != nil { // warm up
-		return err
-	}
-	calm, err := p.measure(ctx, span)
-	if err != nil {
-		return err
-	}
+	p.measure(time.Second) // warm up
+	calm := p.measure(span)
 	flood := []*drill.Load{
 		{Queue: drill.FreeQueue, Parallel: 48},
 		{Queue: drill.FreeQueue, Transport: drill.Enqueue, Parallel: 16},
 	}
 	s.Fault("flood", "64 publishers without pauses")
-	s.StartLoads(ctx, flood...)
-	flooded, err := p.measure(ctx, span)
-	if err != nil {
-		return err
-	}
+	s.StartLoads(flood...)
+	flooded := p.measure(span)
 	for _, l := range flood {
 		l.Stop()
 	}
 	s.Figure("flood: jobs per second", int(float64(s.Acked())/span.Seconds()))
 	p.compare("flood", calm, flooded, 2)
-	return nil
 }
 
-func duplicatePublishes(ctx context.Context, s *drill.Harness) error {
-	if err := s.StartSteadyLoad(ctx); err != nil {
-		return err
-	}
+func duplicatePublishes(s *drill.Harness) {
+	s.StartSteadyLoad()
 	const queue = "same"
-	if err := s.AddQueue(ctx, queue, 0); err != nil {
-		return err
-	}
-	if _, err := s.AddWorker(drill.Task{Nodes: s.Edges(), Queue: queue, Credits: 16}); err != nil {
-		return err
-	}
+	s.AddQueues(queue)
+	s.AddWorker(drill.Task{Queue: queue, Credits: 16})
 	same := &drill.Load{Queue: queue, Jobs: 40, Parallel: 4}
-	s.StartLoads(ctx, same)
-	if err := s.Await(ctx, &drill.Load{Queue: queue, Jobs: same.Jobs}); err != nil {
-		return err
-	}
+	s.StartLoads(same)
+	drill.Check(s.Await(s.Ctx, same))
 	again := func(when string, times int) {
-		acked, refused := republish(ctx, s, same, times)
+		acked, refused := republish(s, same, times)
 		s.Figure("published again "+when, fmt.Sprintf("%d acknowledged, %d not", acked, refused))
 		s.Require(acked > 0, "no publish is acknowledged %s", when)
 	}
 	again("immediately", 100/len(s.Nodes))
-	if err := s.Sleep(ctx, time.Second); err != nil { // far beyond the streams' duplicate window
-		return err
-	}
+	s.Sleep(time.Second) // far beyond the streams' duplicate window
 	again("when the streams have forgotten", 10)
-	authority, err := s.AwaitAuthority(ctx)
-	if err != nil {
-		return err
-	}
+	authority := s.AwaitAuthority()
 	s.Fault(kill, authority.Name+", the authority")
 	s.Kill(authority)
 	again("after a failover", 5)
-	if err := s.Recover(ctx); err != nil {
-		return err
-	}
+	s.Recover()
 	again("when all nodes are ready", 5)
-	runs, err := runsOf(s, queue)
+	runs := 0
+	for _, f := range drill.Must(filepath.Glob(filepath.Join(s.Dir, "*.witness"))) {
+		runs += strings.Count(string(drill.Must(os.ReadFile(f))), "begin "+queue+":")
+	}
 	s.Require(runs == same.Jobs, "%d jobs ran %d times", same.Jobs, runs)
-	return err
 }
 
 // republish publishes every job of a load times more, through all running nodes
 // concurrently. It returns the numbers of acknowledged and failed publishes.
-func republish(ctx context.Context, s *drill.Harness, l *drill.Load, times int) (acked, refused int) {
+func republish(s *drill.Harness, l *drill.Load, times int) (acked, refused int) {
 	var mu sync.Mutex
 	var work sync.WaitGroup
 	for _, n := range s.Running() {
@@ -272,7 +205,7 @@ func republish(ctx context.Context, s *drill.Harness, l *drill.Load, times int) 
 				if i%3 == 0 {
 					subject = "yard.enqueue."
 				}
-				one, cancel := context.WithTimeout(ctx, 2*time.Second)
+				one, cancel := context.WithTimeout(s.Ctx, 2*time.Second)
 				answer, err := nc.RequestMsgWithContext(one, &nats.Msg{
 					Subject: subject + l.Queue, Header: nats.Header{"Nats-Msg-Id": []string{key}}, Data: []byte(`{"params":{}}`)})
 				cancel()
@@ -289,21 +222,4 @@ func republish(ctx context.Context, s *drill.Harness, l *drill.Load, times int) 
 	}
 	work.Wait()
 	return acked, refused
-}
-
-// runsOf returns the number of runs of a queue's jobs recorded in the witness files.
-func runsOf(s *drill.Harness, queue string) (runs int, err error) {
-	files, err := filepath.Glob(filepath.Join(s.Dir, "*.witness"))
-	for _, f := range files {
-		text, err := os.ReadFile(f)
-		if err != nil {
-			return runs, err
-		}
-		for line := range strings.Lines(string(text)) {
-			if strings.HasPrefix(line, "begin "+queue+":") {
-				runs++
-			}
-		}
-	}
-	return runs, err
 }

@@ -1,7 +1,6 @@
 package catalogue
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -31,38 +30,24 @@ const (
 	longQueue = "long"
 )
 
-func rollingRestart(ctx context.Context, s *drill.Harness) error {
+func rollingRestart(s *drill.Harness) {
 	s.SetTargets(restart, drill.Limits{Ack: time.Second})
 	s.RequireNoRetries(isRedirect)
-	if err := s.AddQueue(ctx, longQueue, 0); err != nil {
-		return err
-	}
+	s.AddQueues(longQueue)
 	for i := range 3 { // three workers for jobs of one, two and three seconds
-		if _, err := s.AddWorker(drill.Task{Nodes: s.Edges(), Queue: longQueue, Credits: 4, Hold: time.Duration(i+1) * time.Second}); err != nil {
-			return err
-		}
+		s.AddWorker(drill.Task{Queue: longQueue, Credits: 4, Hold: time.Duration(i+1) * time.Second})
 	}
-	if err := s.StartSteadyLoad(ctx); err != nil {
-		return err
-	}
-	loads := []*drill.Load{
-		{Queue: longQueue, Parallel: 1, Pace: 250 * time.Millisecond},
-		{Queue: drill.RunnerQueue, Function: "demo#sleep", JobParams: `{"ms":2000}`, Prefix: "rrq-slow", Parallel: 1, Pace: 700 * time.Millisecond},
-	}
-	s.StartLoads(ctx, loads...)
+	s.StartSteadyLoad()
+	s.StartLoads(&drill.Load{Queue: longQueue, Parallel: 1, Pace: 250 * time.Millisecond},
+		&drill.Load{Queue: drill.RunnerQueue, Function: "demo#sleep", JobParams: `{"ms":2000}`, Prefix: "rrq-slow", Parallel: 1, Pace: 700 * time.Millisecond})
 	var stops, handovers []time.Duration
 	for round := range s.Repeats(2) {
 		for _, n := range s.Nodes {
 			if s.Quick && round > 0 {
 				break
 			}
-			if err := s.Sleep(ctx, s.RandDuration(2*time.Second, 4*time.Second)); err != nil {
-				return err
-			}
-			stop, handover, err := restartOne(ctx, s, n)
-			if err != nil {
-				return err
-			}
+			s.Pause(2*time.Second, 4*time.Second)
+			stop, handover := restartOne(s, n)
 			stops = append(stops, stop)
 			if handover > 0 {
 				handovers = append(handovers, handover)
@@ -75,34 +60,27 @@ func rollingRestart(ctx context.Context, s *drill.Harness) error {
 	if len(handovers) > 0 {
 		s.Target("longest handover by a stopping node", slices.Max(handovers), 200*time.Millisecond)
 	}
-	return nil
 }
 
 // restartOne stops a node with SIGTERM and restarts it. handover is how long the
 // handover of the authority took according to the node's log, 0 if the node did not
 // hold it.
-func restartOne(ctx context.Context, s *drill.Harness, n *drill.Node) (stop, handover time.Duration, err error) {
-	authority, err := s.AwaitAuthority(ctx)
-	if err != nil {
-		return 0, 0, err
-	}
+func restartOne(s *drill.Harness, n *drill.Node) (stop, handover time.Duration) {
+	authority := s.AwaitAuthority()
 	logged := len(n.Log())
 	s.Fault(restart, fmt.Sprintf("%s; the authority is %s", n.Name, authority.Name))
 	began := time.Now()
-	if err := n.Signal(syscall.SIGTERM); err != nil {
-		return 0, 0, err
-	}
-	if err := n.Wait(ctx); err != nil {
-		s.Require(false, "%s exited with %v", n.Name, err)
-	}
+	drill.Check(n.Signal(syscall.SIGTERM))
+	err := n.Wait(s.Ctx)
+	s.Require(err == nil, "%s exited with %v", n.Name, err)
 	stop = time.Since(began)
 	s.Logf("%s exited after %s", n.Name, stop.Round(time.Millisecond))
 	if authority == n {
-		if handover, err = handOver(n.Log()[logged:]); err != nil {
-			s.Require(false, "%s held the authority when it stopped: %v", n.Name, err)
-		}
+		handover, err = handOver(n.Log()[logged:])
+		s.Require(err == nil, "%s held the authority when it stopped: %v", n.Name, err)
 	}
-	return stop, handover, s.Recover(ctx)
+	s.Recover()
+	return stop, handover
 }
 
 // handOver reads from a node's log how long its handover took.

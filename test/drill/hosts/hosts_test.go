@@ -150,10 +150,11 @@ func TestNetwork_Delay(t *testing.T) {
 	}
 }
 
-func TestNetwork_Except(t *testing.T) {
+func TestHost_Others(t *testing.T) {
 	a, b, c := &Host{Name: "a"}, &Host{Name: "b"}, &Host{Name: "c"}
 	n := &Network{Hosts: []*Host{a, b, c}}
-	if o := n.Except(b); len(o) != 2 || o[0] != a || o[1] != c {
+	a.net, b.net, c.net = n, n, n
+	if o := b.Others(); len(o) != 2 || o[0] != a || o[1] != c {
 		t.Errorf("%v", o)
 	}
 }

@@ -3,6 +3,7 @@ package hosts
 import (
 	"fmt"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 )
@@ -91,18 +92,9 @@ func (n *Network) Heal() error {
 	return nil
 }
 
-// Except returns all hosts but these.
-func (n *Network) Except(but ...*Host) (others []*Host) {
-next:
-	for _, h := range n.Hosts {
-		for _, b := range but {
-			if h == b {
-				continue next
-			}
-		}
-		others = append(others, h)
-	}
-	return others
+// Others returns all other hosts.
+func (h *Host) Others() []*Host {
+	return slices.DeleteFunc(slices.Clone(h.net.Hosts), func(other *Host) bool { return other == h })
 }
 
 func (h *Host) addRules(rules ...string) error {
