@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/test/drill/check"
+	"github.com/yardmaster-dev/yardmaster/test/must"
 )
 
 // checkTimeout limits all checks of a drill together, once its jobs have ended.
@@ -27,7 +28,7 @@ func (h *Harness) check() {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(h.Ctx), checkTimeout)
 	defer cancel()
 	h.Ctx = ctx
-	v := Must(h.Judge(ctx, h.loads...))
+	v := must.Get(h.Judge(ctx, h.loads...))
 	h.Logf("outcomes, history and witnesses compared")
 	h.report.Verdict, h.report.Refusals = &v, v.Refusals
 	for _, flaw := range slices.Concat(v.Flaws(), v.unjustified) {

@@ -18,8 +18,8 @@ type Drill struct {
 	StartsStopped bool          // Run starts the cluster itself
 	Timeout       time.Duration // for the whole drill; 0 means 5 minutes
 
-	// Run injects the faults. [Check] ends it if the drill cannot be completed;
-	// broken promises are reported with [Harness.Require]. After it returns, the
+	// Run injects the faults. It ends with package must if the drill cannot be
+	// completed; broken promises are reported with [Harness.Require]. After it returns, the
 	// harness heals all faults, restarts nodes, stops the loads, waits for their
 	// jobs to end and judges the result.
 	Run func(s *Harness)

@@ -13,10 +13,11 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/internal/procs"
+	"github.com/yardmaster-dev/yardmaster/test/must"
 )
 
 // Harness is the environment of one drill: a cluster, loads for it, and the report.
-// Its methods end the drill if they fail, as [Check] does, and must be called from the
+// Its methods end the drill if they fail, as [must.Do] does, and must be called from the
 // goroutine of the drill, except Logf, Require, Target and Figure, which are safe for
 // concurrent use. Where a failure is an answer, use the methods of Cluster and Node.
 type Harness struct {
@@ -45,34 +46,6 @@ type Harness struct {
 	mu        sync.Mutex
 	report    *Report
 	loadError error
-}
-
-// aborted is the value with which Check panics.
-type aborted struct{ err error }
-
-// Check ends the drill, which could not be completed, if err is not nil. Like
-// [testing.T.FailNow], it must be called from the goroutine of the drill.
-func Check(err error) {
-	if err != nil {
-		panic(aborted{err})
-	}
-}
-
-// Must returns v, or ends the drill like [Check] if err is not nil.
-func Must[T any](v T, err error) T {
-	Check(err)
-	return v
-}
-
-// recoverAborted stores the error with which Check has ended the drill.
-func recoverAborted(err *error) {
-	if r := recover(); r != nil {
-		a, ok := r.(aborted)
-		if !ok {
-			panic(r)
-		}
-		*err = a.err
-	}
 }
 
 // fault is the time at which a fault was injected, or healed.
@@ -208,13 +181,13 @@ func HostClock() int64 {
 }
 
 // Sleep waits for d.
-func (h *Harness) Sleep(d time.Duration) { Check(sleep(h.Ctx, d)) }
+func (h *Harness) Sleep(d time.Duration) { must.Do(sleep(h.Ctx, d)) }
 
 // Pause waits for a random time between minimum and maximum.
 func (h *Harness) Pause(minimum, maximum time.Duration) { h.Sleep(h.RandDuration(minimum, maximum)) }
 
 // Until waits until fact returns nil.
-func (h *Harness) Until(what string, fact func() error) { Check(until(h.Ctx, what, fact)) }
+func (h *Harness) Until(what string, fact func() error) { must.Do(until(h.Ctx, what, fact)) }
 
 // Within polls fact until it returns true or the limit has passed, and reports
 // whether it did.
@@ -311,12 +284,12 @@ func (h *Harness) AddQueues(names ...string) {
 }
 
 // AddQueue creates a queue, without a limit if limit is 0.
-func (h *Harness) AddQueue(name string, limit int) { Check(h.Cluster.AddQueue(h.Ctx, name, limit)) }
+func (h *Harness) AddQueue(name string, limit int) { must.Do(h.Cluster.AddQueue(h.Ctx, name, limit)) }
 
 // AddWorker starts a worker process that uses all nodes.
 func (h *Harness) AddWorker(t Task) *procs.Process {
 	t.Nodes = h.Edges()
-	return Must(h.Cluster.AddWorker(t))
+	return must.Get(h.Cluster.AddWorker(t))
 }
 
 // Ask sends an API request, named by noun and verb, to one running node after the
@@ -368,26 +341,26 @@ func (h *Harness) AwaitOtherAuthority(limit time.Duration, except *Node) (n *Nod
 }
 
 // WaitReady waits until every running node is ready and sees all running nodes.
-func (h *Harness) WaitReady() { Check(h.Cluster.WaitReady(h.Ctx)) }
+func (h *Harness) WaitReady() { must.Do(h.Cluster.WaitReady(h.Ctx)) }
 
 // StartNodes starts all nodes and returns when they are ready.
-func (h *Harness) StartNodes() { Check(h.Start(h.Ctx)) }
+func (h *Harness) StartNodes() { must.Do(h.Start(h.Ctx)) }
 
 // Heal undoes all faults of links and disks, resumes stopped nodes and starts those
 // that have exited. It returns when all nodes are ready.
 func (h *Harness) Heal() {
 	if h.Net != nil {
-		Check(h.Net.Heal())
+		must.Do(h.Net.Heal())
 	}
 	began := time.Now()
 	for _, n := range h.Nodes {
 		if n.Disk != nil {
-			Check(n.Disk.Repair())
+			must.Do(n.Disk.Repair())
 		}
 		if n.Running() {
-			Check(n.Signal(syscall.SIGCONT))
+			must.Do(n.Signal(syscall.SIGCONT))
 		} else {
-			Check(n.Start())
+			must.Do(n.Start())
 		}
 	}
 	h.WaitReady()

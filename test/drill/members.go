@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/test/must"
 )
 
 // MemberCommand runs a "cluster" command of the program against the node and returns
@@ -45,10 +46,10 @@ func (n *Node) Members(ctx context.Context) (v api.Membership, err error) {
 // AddNode prepares and starts one more node, configured with the current members
 // and itself, and waits until it logs the command that adds it.
 func (h *Harness) AddNode(name string) *Node {
-	n := Must(h.Add(name))
-	Check(h.WriteConfig(n, h.Nodes...))
-	Check(n.Start())
-	Check(n.AwaitLog(h.Ctx, 0, "yardmaster cluster add "+name))
+	n := must.Get(h.Add(name))
+	must.Do(h.WriteConfig(n, h.Nodes...))
+	must.Do(n.Start())
+	must.Do(n.AwaitLog(h.Ctx, 0, "yardmaster cluster add "+name))
 	return n
 }
 

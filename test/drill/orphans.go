@@ -6,6 +6,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"github.com/yardmaster-dev/yardmaster/test/must"
 )
 
 // orphans finds processes that outlive the node that started them.
@@ -53,4 +55,4 @@ func (h *Harness) Kill(nodes ...*Node) {
 }
 
 // CutPower is like [Cluster.CutPower], and ends the drill if it fails.
-func (h *Harness) CutPower(nodes ...*Node) { Check(h.Cluster.CutPower(nodes...)) }
+func (h *Harness) CutPower(nodes ...*Node) { must.Do(h.Cluster.CutPower(nodes...)) }

@@ -5,6 +5,7 @@ import (
 	"os"
 
 	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/test/must"
 )
 
 // Recreate moves the data directories of all nodes, which must have exited, away and
@@ -13,10 +14,10 @@ import (
 // member is a standalone node.
 func (h *Harness) Recreate(members int) {
 	for _, n := range h.Nodes {
-		Check(os.Rename(n.DataDir, n.DataDir+"-before"))
+		must.Do(os.Rename(n.DataDir, n.DataDir+"-before"))
 	}
 	for len(h.Nodes) < members {
-		Must(h.Add(fmt.Sprintf("n%d", len(h.Nodes)+1)))
+		must.Get(h.Add(fmt.Sprintf("n%d", len(h.Nodes)+1)))
 	}
 	h.Nodes = h.Nodes[:members]
 	listed := h.Nodes
@@ -24,7 +25,7 @@ func (h *Harness) Recreate(members int) {
 		listed = nil
 	}
 	for _, n := range h.Nodes {
-		Check(h.WriteConfig(n, listed...))
+		must.Do(h.WriteConfig(n, listed...))
 	}
 	h.StartNodes()
 }
@@ -34,7 +35,7 @@ func (h *Harness) Recreate(members int) {
 func (h *Harness) EndedJobs(n *Node, queue string) map[job.ID]string {
 	all := make(map[job.ID]string)
 	for _, state := range []string{"completed", "failed"} {
-		Check(h.eachEnded(h.Ctx, n, queue, state, func(id job.ID) { all[id] = state }))
+		must.Do(h.eachEnded(h.Ctx, n, queue, state, func(id job.ID) { all[id] = state }))
 	}
 	return all
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/yardmaster-dev/yardmaster/test/must"
 )
 
 // replica is the content of one node's replica of a stream.
@@ -202,7 +203,7 @@ func (h *Harness) checkReplicas(nodes []*Node) {
 	for _, n := range nodes {
 		copied := filepath.Join(h.Dir, n.Name+"-copied")
 		streams, err := readReplicas(h.Ctx, n.DataDir, copied)
-		Check(errors.Join(err, os.RemoveAll(copied)))
+		must.Do(errors.Join(err, os.RemoveAll(copied)))
 		for name, r := range streams {
 			held[name] = append(held[name], nodeReplica{n.Name, r})
 		}

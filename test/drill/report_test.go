@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/yardmaster-dev/yardmaster/test/must"
 )
 
 func TestLongest(t *testing.T) {
@@ -55,7 +57,7 @@ func TestPlay_Skips(t *testing.T) {
 	broken := Play(t.Context(), o, Drill{Number: 1, Name: "shut", StartsStopped: true, Run: func(s *Harness) {
 		s.Require(true, "kept")
 		s.Require(false, "%d promises", 1)
-		Check(errors.New("cannot continue"))
+		must.Do(errors.New("cannot continue"))
 	}})
 	if broken.Ended != NotRun || fmt.Sprint(broken.Broken) != "[1 promises]" || !strings.Contains(broken.Unplayed, "cannot continue") {
 		t.Errorf("%+v", broken)
@@ -87,7 +89,7 @@ func TestHarness_Seed(t *testing.T) {
 				for range 20 {
 					times = append(times, s.RandDuration(time.Second, 9*time.Second))
 				}
-				Check(errors.New("enough"))
+				must.Do(errors.New("enough"))
 			}})
 		return times
 	}

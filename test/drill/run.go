@@ -11,6 +11,8 @@ import (
 	"runtime"
 	"strings"
 	"time"
+
+	"github.com/yardmaster-dev/yardmaster/test/must"
 )
 
 // Options configures a series of drills.
@@ -90,7 +92,7 @@ func (h *Harness) play(ctx context.Context, o Options, d Drill) (err error) {
 	// A drill that ends early must not leave publishers running.
 	ctx, stop := context.WithCancel(ctx)
 	defer func() { stop(); _ = h.StopLoads() }()
-	defer recoverAborted(&err)
+	defer must.Recover(&err)
 	h.Ctx = ctx
 	if !d.StartsStopped {
 		h.StartNodes()

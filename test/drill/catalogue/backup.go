@@ -12,6 +12,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/test/drill"
+	"github.com/yardmaster-dev/yardmaster/test/must"
 )
 
 // Drills that back a cluster up and restore it.
@@ -44,7 +45,7 @@ func backupAndRestore(s *drill.Harness) {
 	before := endedBefore(s, jobs)
 	file := filepath.Join(s.Dir, "yard.tar")
 	backupUnderKill(s, file)
-	old := drill.Must(s.Nodes[0].Status(s.Ctx))
+	old := must.Get(s.Nodes[0].Status(s.Ctx))
 	s.Fault("kill all", "their directories are gone")
 	s.Kill(s.Nodes...)
 	members := restoredInto[s.Seed%uint64(len(restoredInto))]
@@ -134,7 +135,7 @@ func backupUnderKill(s *drill.Harness, file string) {
 	s.Kill(authority)
 	first := <-saved
 	for first.err != nil {
-		drill.Check(s.Ctx.Err())
+		must.Do(s.Ctx.Err())
 		s.Require(strings.Contains(first.output, "again"), "an interrupted backup does not name the next step: %s", first.output)
 		s.Logf("%s", first.output)
 		began = time.Now()
@@ -145,9 +146,9 @@ func backupUnderKill(s *drill.Harness, file string) {
 	if info, err := os.Stat(file); err == nil {
 		s.Figure("size of the backup, bytes", info.Size())
 	}
-	drill.Check(authority.Start())
+	must.Do(authority.Start())
 	load.Stop()
-	drill.Check(<-published)
+	must.Do(<-published)
 	_, err := s.Nodes[0].Command(s.Ctx, "backup", "verify", file)
 	s.Require(err == nil, "the backup is not valid: %v", err)
 	s.WaitReady()
@@ -208,7 +209,7 @@ func restoreUnderKills(s *drill.Harness, file string) {
 	s.Fault(kill, n.Name+", which restores the backup")
 	s.Kill(n)
 	second := <-ended
-	drill.Check(n.Start())
+	must.Do(n.Start())
 	if second.err == nil {
 		s.Logf("the restore was complete before the kill")
 		return
@@ -230,7 +231,7 @@ func restoreUnderKills(s *drill.Harness, file string) {
 // resumes its work: the harness judges the rest.
 func checkRestored(s *drill.Harness, jobs []*drill.Load, before map[string]map[job.ID]string, epoch uint64) {
 	n := randomNode(s)
-	st := drill.Must(n.Status(s.Ctx))
+	st := must.Get(n.Status(s.Ctx))
 	s.Require(st.Authority.Epoch > epoch+ledger.RestoreJump/2, "the epoch is %[2]d after the restore and was %[1]d before", epoch, st.Authority.Epoch)
 	ended := 0
 	for queue, jobs := range before {
@@ -246,7 +247,7 @@ func checkRestored(s *drill.Harness, jobs []*drill.Load, before map[string]map[j
 	// Repeated publishes must be recognized, whatever the state of the job.
 	for _, l := range jobs {
 		again := &drill.Load{Queue: l.Queue, Transport: l.Transport, Function: l.Function, JobParams: l.JobParams, Fields: l.Fields, Prefix: l.Prefix, Jobs: l.Jobs, Parallel: l.Parallel}
-		drill.Check(again.Run(s.Ctx, s.Cluster))
+		must.Do(again.Run(s.Ctx, s.Cluster))
 	}
 	setPaused(s, pausedQueue, "resume")
 	for _, l := range jobs {

@@ -13,6 +13,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/edge/overhop"
 	"github.com/yardmaster-dev/yardmaster/test/drill"
 	"github.com/yardmaster-dev/yardmaster/test/drill/hostile"
+	"github.com/yardmaster-dev/yardmaster/test/must"
 	"github.com/yardmaster-dev/yardmaster/test/procstat"
 )
 
@@ -75,7 +76,7 @@ func layBait(s *drill.Harness, at *drill.Node) (jid string) {
 	setPaused(s, queue, "pause")
 	p := &overhop.Producer{Nodes: []string{at.Overhop}, Name: "lure"}
 	defer p.Close()
-	return drill.Must(p.Enqueue(s.Ctx, overhop.Enqueue{Queue: queue, Payload: overhop.AppendBin(nil, bytes.Repeat([]byte("x"), 256<<10))}))
+	return must.Get(p.Enqueue(s.Ctx, overhop.Enqueue{Queue: queue, Payload: overhop.AppendBin(nil, bytes.Repeat([]byte("x"), 256<<10))}))
 }
 
 // spareDescriptors is how many more files and sockets a node may open.
@@ -87,15 +88,15 @@ func noDescriptors(s *drill.Harness) {
 		victim := randomNode(s)
 		pid := victim.PID()
 		var was unix.Rlimit
-		drill.Check(unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &was))
+		must.Do(unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &was))
 		open := procstat.PID(pid).Descriptors()
 		few := unix.Rlimit{Cur: uint64(open + spareDescriptors), Max: was.Max}
-		drill.Check(unix.Prlimit(pid, unix.RLIMIT_NOFILE, &few, nil))
+		must.Do(unix.Prlimit(pid, unix.RLIMIT_NOFILE, &few, nil))
 		s.Fault("no descriptors", fmt.Sprintf("%s has %d open and may open %d more", victim.Name, open, spareDescriptors))
 		since := drill.HostClock()
 		exhaustFor(s, victim, 10*time.Second)
 		if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &was, nil); victim.Running() {
-			drill.Check(err)
+			must.Do(err)
 		}
 		s.Require(victim.Running(), "%s exited without free descriptors", victim.Name)
 		s.LimitAuthorityChanges("no descriptors", since, 1)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/test/drill"
 	"github.com/yardmaster-dev/yardmaster/test/drill/disk"
+	"github.com/yardmaster-dev/yardmaster/test/must"
 )
 
 // smallSnapshots makes Raft snapshots frequent.
@@ -46,7 +47,7 @@ var damage = []drill.Drill{
 		Run: func(s *drill.Harness) {
 			runRounds(s, 2, func(*drill.Node) {
 				n := randomNode(s)
-				expectRefusal(s, n, emptied, "its data directory is empty", n.DataDir, func() { drill.Check(os.RemoveAll(n.DataDir)) }, replaceHint)
+				expectRefusal(s, n, emptied, "its data directory is empty", n.DataDir, func() { must.Do(os.RemoveAll(n.DataDir)) }, replaceHint)
 			})
 			replaced(s, randomNode(s))
 		},
@@ -88,10 +89,10 @@ func damageLog(s *drill.Harness) {
 func expectRefusal(s *drill.Harness, n *drill.Node, fault, what, dir string, damage func(), texts ...string) {
 	intact := filepath.Join(s.Dir, "intact")
 	expectNotJoined(s, n, fault, what, func() {
-		drill.Check(disk.Replace(intact, dir))
+		must.Do(disk.Replace(intact, dir))
 		damage()
 	}, texts...)
-	drill.Check(disk.Replace(dir, intact))
+	must.Do(disk.Replace(dir, intact))
 	s.Heal()
 }
 
@@ -110,7 +111,7 @@ func expectNotJoined(s *drill.Harness, n *drill.Node, fault, what string, damage
 	s.Kill(n)
 	damage()
 	logged, began := len(n.Log()), time.Now()
-	drill.Check(n.Start())
+	must.Do(n.Start())
 	for _, text := range texts {
 		found := s.Within(30*time.Second, func() bool { return strings.Contains(n.Log()[logged:], text) })
 		s.Require(found, "%s does not log %q when %s", n.Name, text, what)
@@ -131,16 +132,16 @@ func expectNotJoined(s *drill.Harness, n *drill.Node, fault, what string, damage
 // is preallocated space.
 func truncateLog(n *drill.Node) {
 	file := filepath.Join(n.DataDir, "raft", "raft.db")
-	size := drill.Must(os.Stat(file)).Size()
-	drill.Check(disk.Truncate(file, size-size/1000))
+	size := must.Get(os.Stat(file)).Size()
+	must.Do(disk.Truncate(file, size-size/1000))
 }
 
 // flipBits flips a random bit in each of a number of random nonzero bytes of a file.
 func flipBits(s *drill.Harness, file string, places int) {
-	content := drill.Must(os.ReadFile(file))
+	content := must.Get(os.ReadFile(file))
 	for tries := 0; places > 0 && tries < 1000*len(content); tries++ {
 		if i := s.Rand.IntN(len(content)); content[i] != 0 {
-			drill.Check(disk.Flip(file, int64(i), 1<<s.Rand.IntN(8)))
+			must.Do(disk.Flip(file, int64(i), 1<<s.Rand.IntN(8)))
 			places--
 		}
 	}
@@ -152,10 +153,10 @@ func rollBackNode(s *drill.Harness) {
 	n, what := randomNode(s), "its directory is an older copy"
 	old := filepath.Join(s.Dir, "old")
 	s.Kill(n)
-	drill.Check(disk.Replace(old, n.DataDir))
+	must.Do(disk.Replace(old, n.DataDir))
 	s.Heal()
 	s.Sleep(5 * time.Second)
-	restore := func() { drill.Check(disk.Replace(n.DataDir, old)) }
+	restore := func() { must.Do(disk.Replace(n.DataDir, old)) }
 	expectRefusal(s, n, "roll back", what, n.DataDir, restore, replaceHint)
 	expectReplacement(s, n, "roll back", what, restore, replaceHint)
 }
@@ -165,7 +166,7 @@ func rollBackNode(s *drill.Harness) {
 func rollBackStreams(s *drill.Harness) {
 	each := func(do func(streams, name string) error, name string) {
 		for _, n := range s.Nodes {
-			drill.Check(do(filepath.Join(n.DataDir, "nats"), filepath.Join(s.Dir, name+n.Name)))
+			must.Do(do(filepath.Join(n.DataDir, "nats"), filepath.Join(s.Dir, name+n.Name)))
 		}
 	}
 	save := func(streams, name string) error { return disk.Replace(name, streams) }
@@ -175,14 +176,14 @@ func rollBackStreams(s *drill.Harness) {
 	s.Sleep(5 * time.Second)
 	// Jobs that were accepted into the older streams would be lost when the newer
 	// ones are restored.
-	drill.Check(s.StopLoads())
+	must.Do(s.StopLoads())
 	s.Fault("roll back", "the streams of all nodes")
 	s.Kill(s.Nodes...)
 	each(save, "newer-")
 	each(disk.Replace, "older-")
 	began := time.Now()
 	for _, n := range s.Nodes {
-		drill.Check(n.Start())
+		must.Do(n.Start())
 	}
 	var reasons []string
 	found := s.Within(90*time.Second, func() bool {

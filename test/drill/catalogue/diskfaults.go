@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/test/drill"
+	"github.com/yardmaster-dev/yardmaster/test/must"
 )
 
 // diskSize is the size of a node's simulated disk in bytes. Its file is sparse.
@@ -41,15 +42,15 @@ var disks = []drill.Drill{
 				victim := other(s, authority)
 				if s.Rand.IntN(2) == 0 {
 					s.Fault("power loss and pause", fmt.Sprintf("%s is stopped, %s loses its power", authority.Name, victim.Name))
-					drill.Check(authority.Signal(syscall.SIGSTOP))
+					must.Do(authority.Signal(syscall.SIGSTOP))
 				} else {
 					s.Fault("power loss and partition", fmt.Sprintf("%s is cut off, %s loses its power", authority.Name, victim.Name))
-					drill.Check(authority.Host.Cut(authority.Host.Others()...))
+					must.Do(authority.Host.Cut(authority.Host.Others()...))
 				}
 				s.Pause(0, 4*time.Second)
 				s.CutPower(victim)
-				drill.Check(victim.Disk.Repair())
-				drill.Check(victim.Start())
+				must.Do(victim.Disk.Repair())
+				must.Do(victim.Start())
 				s.Pause(5*time.Second, 15*time.Second)
 				s.Heal()
 			})
@@ -100,9 +101,9 @@ func cutPowerOnce(s *drill.Harness, n *drill.Node) {
 
 // stallDisk freezes a node's disk for a moment.
 func stallDisk(s *drill.Harness, n *drill.Node) {
-	thaw := drill.Must(n.Disk.Freeze(10 * time.Second))
+	thaw := must.Get(n.Disk.Freeze(10 * time.Second))
 	s.Pause(50*time.Millisecond, 500*time.Millisecond)
-	drill.Check(thaw())
+	must.Do(thaw())
 	s.Sleep(50 * time.Millisecond)
 }
 
@@ -112,7 +113,7 @@ func hangDisk(s *drill.Harness, n *drill.Node, isAuthority bool) {
 	logged := len(n.Log())
 	s.Fault("hung disk", n.Name)
 	began := time.Now()
-	thaw := drill.Must(n.Disk.Freeze(90 * time.Second))
+	thaw := must.Get(n.Disk.Freeze(90 * time.Second))
 	defer thaw()
 	if isAuthority {
 		expectOtherAuthority(s, n, "the hang of the authority's disk")
@@ -122,7 +123,7 @@ func hangDisk(s *drill.Harness, n *drill.Node, isAuthority bool) {
 	s.Target("from the hang of a disk to the node's exit", time.Since(began), 15*time.Second)
 	s.Require(strings.Contains(n.Log()[logged:], "write to the log missed its deadline"), "%s does not log why it exits", n.Name)
 	s.Pause(time.Second, 5*time.Second)
-	drill.Check(thaw())
+	must.Do(thaw())
 	_ = n.Wait(s.Ctx) // it exits with an error
 	s.Heal()
 }

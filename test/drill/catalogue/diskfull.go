@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/test/drill"
+	"github.com/yardmaster-dev/yardmaster/test/must"
 )
 
 // The sizes of disks that fill up, in bytes. A node refuses jobs when less than a
@@ -34,7 +35,7 @@ var full = []drill.Drill{{
 // fill fills the disks of nodes up to left bytes each.
 func fill(nodes []*drill.Node, left int64) {
 	for _, n := range nodes {
-		drill.Check(n.Disk.Fill(left))
+		must.Do(n.Disk.Fill(left))
 	}
 }
 
@@ -62,7 +63,7 @@ func fillOne(s *drill.Harness, n *drill.Node) {
 // freeSpace frees the filled space of nodes. They must recover without a restart.
 func freeSpace(s *drill.Harness, nodes ...*drill.Node) {
 	for _, n := range nodes {
-		drill.Check(n.Disk.FreeSpace())
+		must.Do(n.Disk.FreeSpace())
 		s.Require(n.Running(), "%s has exited", n.Name)
 	}
 	began := time.Now()
@@ -112,7 +113,7 @@ func fillCompletely(s *drill.Harness) {
 	s.RequireAcks(50, 30*time.Second, "while a disk is full")
 	s.Sleep(5 * time.Second)
 	s.Logf("%s is running: %t", n.Name, n.Running())
-	drill.Check(n.Disk.FreeSpace())
+	must.Do(n.Disk.FreeSpace())
 	if s.Within(time.Second, func() bool { return !n.Running() }) {
 		s.Heal() // restarts it, as a supervisor would
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/test/drill"
 	"github.com/yardmaster-dev/yardmaster/test/drill/hostile"
+	"github.com/yardmaster-dev/yardmaster/test/must"
 )
 
 // laneLossCluster is a second cluster, beside the drill's own, whose lanes are removed
@@ -40,15 +41,15 @@ type laneLossCluster struct {
 // afterwards.
 func removeLanes(s *drill.Harness) {
 	dir := filepath.Join(s.Dir, "second")
-	drill.Check(os.Mkdir(dir, 0o700))
-	second := drill.Must(procs.Start(s.Ctx, procs.Options{Nodes: 3, Dir: dir, Binary: s.Binary}))
+	must.Do(os.Mkdir(dir, 0o700))
+	second := must.Get(procs.Start(s.Ctx, procs.Options{Nodes: 3, Dir: dir, Binary: s.Binary}))
 	defer second.Stop()
 	c := &laneLossCluster{Cluster: second, s: s, ran: map[string]int{}}
-	c.intruder = drill.Must(hostile.Connect(second.Nodes[0].URL(), second.Nodes[0].Route(), second.Nodes[1].Route(), second.Nodes[2].Route()))
+	c.intruder = must.Get(hostile.Connect(second.Nodes[0].URL(), second.Nodes[0].Route(), second.Nodes[1].Route(), second.Nodes[2].Route()))
 	defer c.intruder.Close()
 	for _, queue := range []string{"kept", "later"} {
 		var answer any
-		drill.Check(second.Nodes[0].Ask(s.Ctx, api.SubjectAPI+".queue.add", map[string]string{"name": queue}, &answer))
+		must.Do(second.Nodes[0].Ask(s.Ctx, api.SubjectAPI+".queue.add", map[string]string{"name": queue}, &answer))
 	}
 	life, end := context.WithCancel(s.Ctx)
 	c.life = life
@@ -80,7 +81,7 @@ func (c *laneLossCluster) checkRemovedLane() {
 	c.awaitIngested()
 	c.s.Fault("remove lane", "lane 0 of a second cluster")
 	var done any
-	drill.Check(c.intruder.Ask(c.s.Ctx, "$JS.API.STREAM.DELETE."+cluster.LaneStream(0), nil, &done))
+	must.Do(c.intruder.Ask(c.s.Ctx, "$JS.API.STREAM.DELETE."+cluster.LaneStream(0), nil, &done))
 	c.awaitReported("a removed lane", "lane 0 is not ingested: ")
 	c.work("kept")
 	for i := range c.Nodes {
@@ -103,14 +104,14 @@ func (c *laneLossCluster) checkRecreatedLane() {
 		Config map[string]any
 	}
 	var done any
-	drill.Check(c.intruder.Ask(c.s.Ctx, "$JS.API.STREAM.INFO."+stream, nil, &was))
+	must.Do(c.intruder.Ask(c.s.Ctx, "$JS.API.STREAM.INFO."+stream, nil, &was))
 	delete(was.Config, "metadata")
-	drill.Check(c.intruder.Ask(c.s.Ctx, "$JS.API.STREAM.DELETE."+stream, nil, &done))
-	drill.Check(c.intruder.Ask(c.s.Ctx, "$JS.API.STREAM.CREATE."+stream, was.Config, &done))
+	must.Do(c.intruder.Ask(c.s.Ctx, "$JS.API.STREAM.DELETE."+stream, nil, &done))
+	must.Do(c.intruder.Ask(c.s.Ctx, "$JS.API.STREAM.CREATE."+stream, was.Config, &done))
 	meanwhile := c.enqueue(1, "kept", 4*each)
 	for i := range 4 * each { // other records at the old sequence numbers
 		record := map[string]any{"params": map[string]any{"key": fmt.Sprintf("foreign-%d", i)}}
-		drill.Check(c.intruder.Ask(c.s.Ctx, "yard.lane.1.n.later", record, &done))
+		must.Do(c.intruder.Ask(c.s.Ctx, "yard.lane.1.n.later", record, &done))
 	}
 	c.awaitReported("a recreated lane", "lane 1 is not ingested: its stream is another one than the ledger's")
 	c.work("later")
@@ -129,7 +130,7 @@ func (c *laneLossCluster) enqueue(node int, queue string, jobs int) (jids []stri
 	for i := range jobs {
 		key := fmt.Sprintf("n%d-%d-%d", node+1, time.Now().UnixNano(), i)
 		body := overhop.AppendStr(nil, key+" "+strings.Repeat("x", 8<<10))
-		jids = append(jids, drill.Must(p.Enqueue(ctx, overhop.Enqueue{Queue: queue, Key: key, Payload: body})))
+		jids = append(jids, must.Get(p.Enqueue(ctx, overhop.Enqueue{Queue: queue, Key: key, Payload: body})))
 	}
 	return jids
 }
@@ -170,7 +171,7 @@ func (c *laneLossCluster) awaitIngested() {
 		return err == nil && len(left) == 1
 	})
 	if !ingested {
-		drill.Check(fmt.Errorf("lanes are not completely ingested: %v", left))
+		must.Do(fmt.Errorf("lanes are not completely ingested: %v", left))
 	}
 }
 
@@ -209,7 +210,7 @@ func (c *laneLossCluster) expectWaiting(jids []string) {
 	for _, jid := range jids {
 		queue, id, _ := strings.Cut(jid, ":")
 		var view struct{ State string }
-		drill.Check(c.Nodes[2].Ask(c.s.Ctx, api.SubjectAPI+".job.show", map[string]string{"id": id, "queue": queue}, &view))
+		must.Do(c.Nodes[2].Ask(c.s.Ctx, api.SubjectAPI+".job.show", map[string]string{"id": id, "queue": queue}, &view))
 		c.mu.Lock()
 		ran := c.ran[jid]
 		c.mu.Unlock()

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/test/drill"
+	"github.com/yardmaster-dev/yardmaster/test/must"
 )
 
 // Drills with members that are added, removed and replaced.
@@ -57,11 +58,11 @@ func refusedCommands(s *drill.Harness) {
 // another secret, which must not be admitted. The cluster must not change.
 func foreignNodes(s *drill.Harness) {
 	start := func(name, env, logs string) *drill.Node {
-		n := drill.Must(s.Add(name))
+		n := must.Get(s.Add(name))
 		n.Env = append(n.Env, env)
-		drill.Check(errors.Join(s.WriteConfig(n, s.Nodes...), n.Start()))
+		must.Do(errors.Join(s.WriteConfig(n, s.Nodes...), n.Start()))
 		s.RemoveNode(n)
-		drill.Check(n.AwaitLog(s.Ctx, 0, logs))
+		must.Do(n.AwaitLog(s.Ctx, 0, logs))
 		return n
 	}
 	other := start("n9", "YARD_CLUSTER_NAME=another", `belongs to yard "drill"`)
@@ -83,7 +84,7 @@ func addedMemberDies(s *drill.Harness) {
 		s.Fault(kill, n.Name+", which is being added")
 		s.Kill(n)
 		s.Pause(0, 3*time.Second)
-		drill.Check(n.Start())
+		must.Do(n.Start())
 	})
 	awaitInSync(s, "n4 was added")
 }
@@ -126,7 +127,7 @@ func initialMemberLeaves(s *drill.Harness) {
 		if i == 0 {
 			status := fmt.Sprint(n.Wait(s.Ctx))
 			s.Require(status == "exit status 3", "%s was removed, and exited with %s", n.Name, status)
-			drill.Check(n.Start())
+			must.Do(n.Start())
 		}
 	}
 	s.RemoveNode(n)
@@ -173,10 +174,10 @@ func oldFiles(s *drill.Harness) {
 func loseDirectory(s *drill.Harness, n *drill.Node) {
 	s.Fault(emptied, n.Name+": its directory is deleted")
 	s.Kill(n)
-	drill.Check(os.RemoveAll(n.DataDir))
+	must.Do(os.RemoveAll(n.DataDir))
 	logged := len(n.Log())
-	drill.Check(n.Start())
-	drill.Check(n.AwaitLog(s.Ctx, logged, replaceHint+" "+n.Name))
+	must.Do(n.Start())
+	must.Do(n.AwaitLog(s.Ctx, logged, replaceHint+" "+n.Name))
 }
 
 // memberCommand repeats a command that changes members until it succeeds: the cluster
@@ -234,7 +235,7 @@ func changeWhileAuthorityDies(s *drill.Harness, of *drill.Node, words []string) 
 		s.Fault(kill, victim.Name+", the authority, during cluster "+words[0])
 		s.Kill(victim)
 		s.Pause(3*time.Second, 6*time.Second)
-		drill.Check(victim.Start())
+		must.Do(victim.Start())
 	})
 }
 
@@ -244,8 +245,8 @@ func awaitInSync(s *drill.Harness, when string) {
 	began := time.Now()
 	s.Logf("waiting for members in sync: %s", when)
 	s.WaitReady()
-	drill.Check(s.AwaitMembersInSync(s.Ctx))
-	for lane := range drill.Must(s.Nodes[0].Status(s.Ctx)).Lanes {
+	must.Do(s.AwaitMembersInSync(s.Ctx))
+	for lane := range must.Get(s.Nodes[0].Status(s.Ctx)).Lanes {
 		awaitLaneLeader(s, lane)
 	}
 	s.Logf("in sync %s after %s; %d jobs acknowledged", time.Since(began).Round(time.Millisecond), when, s.Acked())

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/test/drill"
+	"github.com/yardmaster-dev/yardmaster/test/must"
 )
 
 // Drills with links that are cut, lossy or slow.
@@ -66,7 +67,7 @@ func partition(s *drill.Harness) {
 	for range s.Repeats(2) {
 		eachRole(s, func(role string, victim *drill.Node) {
 			withFault(s, role+" cut off", victim.Name, func() {
-				drill.Check(victim.Host.Cut(victim.Host.Others()...))
+				must.Do(victim.Host.Cut(victim.Host.Others()...))
 				expectRefusals(s, victim)
 			})
 		})
@@ -99,19 +100,19 @@ func oneWay(s *drill.Harness) {
 	eachRole(s, func(role string, victim *drill.Node) {
 		withFault(s, role+" cannot send", victim.Name, func() {
 			for _, h := range victim.Host.Others() {
-				drill.Check(h.BlockFrom(victim.Host))
+				must.Do(h.BlockFrom(victim.Host))
 			}
 		})
 	})
 	eachRole(s, func(role string, victim *drill.Node) {
-		withFault(s, role+" cannot receive", victim.Name, func() { drill.Check(victim.Host.BlockFrom(victim.Host.Others()...)) })
+		withFault(s, role+" cannot receive", victim.Name, func() { must.Do(victim.Host.BlockFrom(victim.Host.Others()...)) })
 	})
 }
 
 func partial(s *drill.Harness) {
 	s.StartSteadyLoad()
 	cut := func(name string, a, b *drill.Node) {
-		withFault(s, name, a.Name+" and "+b.Name, func() { drill.Check(a.Host.Cut(b.Host)) })
+		withFault(s, name, a.Name+" and "+b.Name, func() { must.Do(a.Host.Cut(b.Host)) })
 	}
 	for range s.Repeats(2) {
 		a := s.AwaitAuthority()
@@ -127,21 +128,21 @@ func badLink(s *drill.Harness) {
 	victim := randomNode(s)
 	withFault(s, "flapping", victim.Name, func() {
 		for range s.Repeats(6) {
-			drill.Check(victim.Host.Cut(victim.Host.Others()...))
+			must.Do(victim.Host.Cut(victim.Host.Others()...))
 			s.Pause(200*time.Millisecond, 2500*time.Millisecond)
-			drill.Check(s.Net.Heal())
+			must.Do(s.Net.Heal())
 			s.Pause(500*time.Millisecond, 2*time.Second)
 		}
 	})
 	withFault(s, "loss", "20 of 100 packets", func() {
 		for _, h := range s.Net.Hosts {
-			drill.Check(h.DropPackets(20, h.Others()...))
+			must.Do(h.DropPackets(20, h.Others()...))
 		}
 	})
 	// A packet between two nodes passes two delayed links.
 	withFault(s, "delay", "100 ± 50 ms", func() {
 		for _, h := range s.Net.Hosts {
-			drill.Check(h.Delay(25*time.Millisecond, 75*time.Millisecond))
+			must.Do(h.Delay(25*time.Millisecond, 75*time.Millisecond))
 		}
 	})
 }
@@ -153,7 +154,7 @@ func halfCut(s *drill.Harness) {
 		victim := s.AwaitAuthority()
 		s.SetTargets(name, drill.Limits{Dispatch: 12 * time.Second})
 		withFault(s, name, victim.Name, func() {
-			drill.Check(victim.Host.CutPort(port, victim.Host.Others()...))
+			must.Do(victim.Host.CutPort(port, victim.Host.Others()...))
 			awaitHalfCutNoticed(s, name, victim)
 		})
 	}

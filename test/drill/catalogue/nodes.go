@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/test/drill"
+	"github.com/yardmaster-dev/yardmaster/test/must"
 )
 
 // Drills with nodes that die.
@@ -95,7 +96,7 @@ func killRepeatedly(s *drill.Harness, times int, choose func(authority *drill.No
 func killLaneLeaders(s *drill.Harness) {
 	s.SetTargets(kill, drill.Limits{Ack: time.Second})
 	s.StartSteadyLoad()
-	first := drill.Must(s.Nodes[0].Status(s.Ctx))
+	first := must.Get(s.Nodes[0].Status(s.Ctx))
 	var worst time.Duration
 	for lane := range first.Lanes {
 		s.Pause(time.Second, 3*time.Second)

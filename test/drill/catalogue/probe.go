@@ -11,6 +11,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/edge/overhop"
 	"github.com/yardmaster-dev/yardmaster/test/drill"
+	"github.com/yardmaster-dev/yardmaster/test/must"
 )
 
 // probe measures, with jobs in a queue of their own, the latency from the enqueue
@@ -84,12 +85,12 @@ func (p *probe) once() time.Duration {
 	ctx, cancel := context.WithTimeout(p.s.Ctx, probeTimeout)
 	defer cancel()
 	asked := time.Now()
-	drill.Must(p.producer.Enqueue(ctx, overhop.Enqueue{Queue: probeQueue, Key: key, Payload: overhop.AppendStr(nil, key)}))
+	must.Get(p.producer.Enqueue(ctx, overhop.Enqueue{Queue: probeQueue, Key: key, Payload: overhop.AppendStr(nil, key)}))
 	select {
 	case at := <-started:
 		return at.Sub(asked)
 	case <-ctx.Done():
-		drill.Check(errors.Join(errors.New("the job of the probe has not begun"), ctx.Err()))
+		must.Do(errors.Join(errors.New("the job of the probe has not begun"), ctx.Err()))
 		return 0
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/yardmaster-dev/yardmaster/test/drill"
+	"github.com/yardmaster-dev/yardmaster/test/must"
 )
 
 // Drills with publishers that send malformed, too many or repeated records.
@@ -75,9 +76,9 @@ func poisonLog(s *drill.Harness) {
 	s.AddWorker(drill.Task{Queue: badQueue, Credits: 16})
 	var js []jetstream.JetStream // through each node
 	for _, n := range s.Nodes {
-		nc := drill.Must(nats.Connect(n.NATS, nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond)))
+		nc := must.Get(nats.Connect(n.NATS, nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond)))
 		defer nc.Close()
-		js = append(js, drill.Must(jetstream.New(nc)))
+		js = append(js, must.Get(jetstream.New(nc)))
 	}
 	s.SetTargets("junk", drill.Limits{Dispatch: time.Second})
 	s.Fault("junk", "malformed records")
@@ -166,7 +167,7 @@ func duplicatePublishes(s *drill.Harness) {
 	s.AddWorker(drill.Task{Queue: queue, Credits: 16})
 	same := &drill.Load{Queue: queue, Jobs: 40, Parallel: 4}
 	s.StartLoads(same)
-	drill.Check(s.Await(s.Ctx, same))
+	must.Do(s.Await(s.Ctx, same))
 	again := func(when string, times int) {
 		acked, refused := republish(s, same, times)
 		s.Figure("published again "+when, fmt.Sprintf("%d acknowledged, %d not", acked, refused))
@@ -182,8 +183,8 @@ func duplicatePublishes(s *drill.Harness) {
 	s.Recover()
 	again("when all nodes are ready", 5)
 	runs := 0
-	for _, f := range drill.Must(filepath.Glob(filepath.Join(s.Dir, "*.witness"))) {
-		runs += strings.Count(string(drill.Must(os.ReadFile(f))), "begin "+queue+":")
+	for _, f := range must.Get(filepath.Glob(filepath.Join(s.Dir, "*.witness"))) {
+		runs += strings.Count(string(must.Get(os.ReadFile(f))), "begin "+queue+":")
 	}
 	s.Require(runs == same.Jobs, "%d jobs ran %d times", same.Jobs, runs)
 }

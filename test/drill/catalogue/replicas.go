@@ -13,6 +13,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/test/drill"
 	"github.com/yardmaster-dev/yardmaster/test/drill/disk"
+	"github.com/yardmaster-dev/yardmaster/test/must"
 )
 
 // heldQueue is paused, so that its jobs stay in the lanes while these are damaged.
@@ -61,7 +62,7 @@ func streamDamage(s *drill.Harness) []damageKind {
 // streamFiles returns the files of a node's streams that match a pattern and are not
 // empty.
 func streamFiles(n *drill.Node, pattern string) []string {
-	files := drill.Must(filepath.Glob(filepath.Join(n.DataDir, "nats", "jetstream", pattern)))
+	files := must.Get(filepath.Glob(filepath.Join(n.DataDir, "nats", "jetstream", pattern)))
 	return slices.DeleteFunc(files, func(f string) bool {
 		info, err := os.Stat(f)
 		return err != nil || info.Size() == 0
@@ -82,14 +83,14 @@ func damageAndReplace(s *drill.Harness, n *drill.Node, k damageKind) {
 	files := streamFiles(n, k.pattern)
 	for _, f := range files {
 		if k.bits == 0 {
-			drill.Check(disk.Truncate(f, 2000))
+			must.Do(disk.Truncate(f, 2000))
 		} else {
 			flipBits(s, f, k.bits)
 		}
 	}
 	s.Figure("files damaged: "+k.what, len(files))
 	logged := len(n.Log())
-	drill.Check(n.Start())
+	must.Do(n.Start())
 	var reported []string
 	s.Within(nameTime, func() bool {
 		reported = reportedOf(s, n)
@@ -128,10 +129,10 @@ func corruptOnline(s *drill.Harness, held *drill.Load) {
 	s.Fault("damage", n.Name+": bits of held jobs are flipped while the node runs")
 	flipped := 0
 	for _, f := range streamFiles(n, "YARD/streams/YARD_JOBS_*/msgs/*.blk") {
-		records := heldRecord.FindAllIndex(drill.Must(os.ReadFile(f)), -1)
+		records := heldRecord.FindAllIndex(must.Get(os.ReadFile(f)), -1)
 		s.Rand.Shuffle(len(records), func(i, j int) { records[i], records[j] = records[j], records[i] })
 		for _, at := range records[:min(len(records), 1+s.Rand.IntN(4))] {
-			drill.Check(disk.Flip(f, int64(at[0]+s.Rand.IntN(at[1]-at[0])), 1<<s.Rand.IntN(8)))
+			must.Do(disk.Flip(f, int64(at[0]+s.Rand.IntN(at[1]-at[0])), 1<<s.Rand.IntN(8)))
 			flipped++
 		}
 	}
@@ -139,7 +140,7 @@ func corruptOnline(s *drill.Harness, held *drill.Load) {
 	s.Require(flipped > 0, "no record of a held job was found")
 	authority := s.AwaitAuthority()
 	s.Kill(authority)
-	drill.Check(authority.Start())
+	must.Do(authority.Start())
 	s.AwaitAuthority()
 	setPaused(s, heldQueue, "resume")
 	s.AddWorker(drill.Task{Queue: heldQueue, Credits: 8, Hold: time.Millisecond})
@@ -159,7 +160,7 @@ func damageGroups(s *drill.Harness) {
 	const pattern = "$SYS/_js_/S-*/snapshots/snap.*"
 	i := slices.IndexFunc(order, func(n *drill.Node) bool { return len(streamFiles(n, pattern)) > 0 })
 	if i < 0 {
-		drill.Check(errors.New("no Raft group of a stream has a snapshot on any node"))
+		must.Do(errors.New("no Raft group of a stream has a snapshot on any node"))
 	}
 	n := order[i]
 	expectReplacement(s, n, "damage", "bits of the snapshots of streams' Raft groups are flipped", func() {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/test/drill"
+	"github.com/yardmaster-dev/yardmaster/test/must"
 )
 
 // Drills that restart nodes as an operator does.
@@ -70,7 +71,7 @@ func restartOne(s *drill.Harness, n *drill.Node) (stop, handover time.Duration) 
 	logged := len(n.Log())
 	s.Fault(restart, fmt.Sprintf("%s; the authority is %s", n.Name, authority.Name))
 	began := time.Now()
-	drill.Check(n.Signal(syscall.SIGTERM))
+	must.Do(n.Signal(syscall.SIGTERM))
 	err := n.Wait(s.Ctx)
 	s.Require(err == nil, "%s exited with %v", n.Name, err)
 	stop = time.Since(began)

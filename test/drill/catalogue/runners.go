@@ -9,6 +9,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/test/drill"
+	"github.com/yardmaster-dev/yardmaster/test/must"
 )
 
 // Drills with runners that misbehave or outlive their node.
@@ -81,7 +82,7 @@ func runnersMisbehave(s *drill.Harness) {
 func cancelHanging(s *drill.Harness) {
 	one := &drill.Load{Queue: "hangs", Function: "demo#hang", Prefix: "deaf", Jobs: 1, Fields: `"max_attempts":1`}
 	s.StartLoads(one)
-	id := drill.Must(job.KeyID(one.Queue, one.Key(0)))
+	id := must.Get(job.KeyID(one.Queue, one.Key(0)))
 	awaitState(s, id, "active")
 	asked := time.Now()
 	s.Ask("job.cancel", map[string]any{"id": id}, nil)
@@ -90,7 +91,7 @@ func cancelHanging(s *drill.Harness) {
 	began := time.Now()
 	again := &drill.Load{Queue: drill.RunnerQueue, Prefix: "after", Function: "demo#echo", Jobs: 1}
 	s.StartLoads(again)
-	id = drill.Must(job.KeyID(again.Queue, again.Key(0)))
+	id = must.Get(job.KeyID(again.Queue, again.Key(0)))
 	awaitState(s, id, "completed")
 	s.Figure("a job afterwards takes", time.Since(began))
 }
@@ -109,7 +110,7 @@ func poisonPayload(s *drill.Harness) {
 	dispatches := map[string]uint32{} // maximum by prefix
 	for _, l := range []*drill.Load{crash, fail} {
 		for n := range l.Jobs {
-			id := drill.Must(job.KeyID(l.Queue, l.Key(n)))
+			id := must.Get(job.KeyID(l.Queue, l.Key(n)))
 			awaitState(s, id, "failed")
 			var view struct {
 				Reason                       string

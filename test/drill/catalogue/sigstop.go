@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/test/drill"
+	"github.com/yardmaster-dev/yardmaster/test/must"
 )
 
 // Drills that stop nodes with SIGSTOP and resume them.
@@ -37,7 +38,7 @@ func pauseRepeatedly(s *drill.Harness, choose func(authority *drill.Node) *drill
 	runRounds(s, 4, func(authority *drill.Node) {
 		s.Sleep(3 * time.Second) // until jobs of the queue "slow" run everywhere
 		victim := choose(authority)
-		pids := drill.Must(victim.Tree())
+		pids := must.Get(victim.Tree())
 		s.Fault("pause", fmt.Sprintf("%s with %d processes; the authority is %s", victim.Name, len(pids), authority.Name))
 		signal(syscall.SIGSTOP, pids)
 		s.Pause(14*time.Second, 18*time.Second)
@@ -52,7 +53,7 @@ func pauseRepeatedly(s *drill.Harness, choose func(authority *drill.Node) *drill
 func signal(sig syscall.Signal, pids []int) {
 	for _, pid := range pids {
 		if err := syscall.Kill(pid, sig); err != nil {
-			drill.Check(fmt.Errorf("send %s to process %d: %w", sig, pid, err))
+			must.Do(fmt.Errorf("send %s to process %d: %w", sig, pid, err))
 		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/internal/procs"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/test/drill"
+	"github.com/yardmaster-dev/yardmaster/test/must"
 )
 
 // Drills with workers that vanish, report wrong outcomes or reconnect all at once.
@@ -57,16 +58,16 @@ func halfOpenWorker(s *drill.Harness) {
 		s.Pause(3*time.Second, 5*time.Second)
 		w := slow[i%len(slow)]
 		node, port, err := connectionOf(s, w.PID())
-		drill.Check(err)
+		must.Do(err)
 		s.Fault("half open", fmt.Sprintf("%s drops all packets of a worker's connection from port %d", node.Name, port))
 		began := time.Now()
-		drill.Check(node.Host.AddRule(fmt.Sprintf("tcp sport %d drop", port)))
+		must.Do(node.Host.AddRule(fmt.Sprintf("tcp sport %d drop", port)))
 		s.Within(4*workerLease, func() bool { // or reported as a missed target
 			other, now, err := connectionOf(s, w.PID())
 			return err == nil && (now != port || other != node)
 		})
 		back = append(back, time.Since(began))
-		drill.Check(node.Host.Heal())
+		must.Do(node.Host.Heal())
 	}
 	longest := slices.Max(back)
 	s.Figure(fmt.Sprintf("longest time until a cut-off worker has reconnected (waited up to %s)", 4*workerLease), longest)
@@ -90,7 +91,7 @@ func workersMisbehave(s *drill.Harness) {
 // misbehavingWorker takes jobs and reports their outcomes with wrong tokens and twice.
 func misbehavingWorker(s *drill.Harness) {
 	quests := make(chan overhop.Quest, 16)
-	c := drill.Must(overhop.Dial(s.Ctx, s.Nodes[0].Overhop, overhop.Options{Name: "liar", OnQuest: func(q overhop.Quest) {
+	c := must.Get(overhop.Dial(s.Ctx, s.Nodes[0].Overhop, overhop.Options{Name: "liar", OnQuest: func(q overhop.Quest) {
 		q.Payload = slices.Clone(q.Payload)
 		quests <- q
 	}}))
@@ -100,9 +101,9 @@ func misbehavingWorker(s *drill.Harness) {
 	running.Go(func() { _ = c.Run(inner) }) // ends with inner
 	defer running.Wait()
 	defer stop()
-	drill.Must(c.Call(s.Ctx, overhop.TSubscribe, overhop.AppendValue(nil, overhop.Fields{"q": "liar", "credits": 2})))
+	must.Get(c.Call(s.Ctx, overhop.TSubscribe, overhop.AppendValue(nil, overhop.Fields{"q": "liar", "credits": 2})))
 	for range 2 {
-		drill.Must(c.Call(s.Ctx, overhop.TEnqueue, overhop.AppendValue(nil, overhop.Fields{"q": "liar"})))
+		must.Get(c.Call(s.Ctx, overhop.TEnqueue, overhop.AppendValue(nil, overhop.Fields{"q": "liar"})))
 	}
 	var mine [2]overhop.Quest
 	for i := range mine {
@@ -110,7 +111,7 @@ func misbehavingWorker(s *drill.Harness) {
 		case mine[i] = <-quests:
 			c.Ack(&mine[i], nil)
 		case <-s.Ctx.Done():
-			drill.Check(s.Ctx.Err())
+			must.Do(s.Ctx.Err())
 		}
 	}
 	done := func(q overhop.Quest) error {
@@ -134,7 +135,7 @@ func misbehavingWorker(s *drill.Harness) {
 	s.Require(done(mine[1]) == nil, "a valid outcome was refused")
 	for _, q := range mine {
 		_, text, _ := strings.Cut(q.JID, ":")
-		awaitState(s, drill.Must(job.ParseID(text)), "completed") // the node asked may lag
+		awaitState(s, must.Get(job.ParseID(text)), "completed") // the node asked may lag
 	}
 }
 
@@ -143,9 +144,9 @@ const reconnectingWorkers = 3000
 
 func thunderingReconnect(s *drill.Harness) {
 	var limit unix.Rlimit
-	drill.Check(unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
+	must.Do(unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
 	limit.Cur = limit.Max
-	drill.Check(unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
+	must.Do(unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
 	many := min(reconnectingWorkers, int(limit.Max)/2)
 	if s.Quick {
 		many = min(many, 300)
