@@ -6,6 +6,7 @@ package procs
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -257,12 +258,32 @@ func (c *Cluster) Authority(ctx context.Context) (*Node, error) {
 	return nil, last
 }
 
-// Until calls check every 50 ms until it returns nil. It gives up when ctx ends, with
-// check's last error, or when a process has exited unexpectedly. what completes the
-// error's "gave up waiting until …".
-func (c *Cluster) Until(ctx context.Context, what string, check func() error) error {
+// AddQueue creates a queue through a running node, without a limit if limit is 0. It
+// repeats the request until it is executed or ctx ends.
+func (c *Cluster) AddQueue(ctx context.Context, name string, limit int) error {
+	request := api.QueueRequest{Name: name}
+	if limit > 0 {
+		n := int64(limit)
+		request.Limit = &n
+	}
+	return c.Until(ctx, "queue "+name+" is created", func() error {
+		i := slices.IndexFunc(c.Nodes, (*Node).Running)
+		if i < 0 {
+			return errors.New("no node is running")
+		}
+		err := c.Nodes[i].Ask(ctx, api.SubjectAPI+".queue.add", request, new(any))
+		if refused := (*api.Error)(nil); errors.As(err, &refused) && refused.Code == "409" { // created by an earlier request
+			return nil
+		}
+		return err
+	})
+}
+
+// Until polls fact until it returns nil. It gives up when ctx ends or a process
+// has exited unexpectedly.
+func (c *Cluster) Until(ctx context.Context, what string, fact func() error) error {
 	for {
-		err := check()
+		err := fact()
 		if err == nil {
 			return nil
 		}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/internal/procs"
+	"github.com/yardmaster-dev/yardmaster/test/must"
 )
 
 // Options configures a run of benchmarks.
@@ -36,7 +37,6 @@ const defaultRound = 3 * time.Second
 type bench struct {
 	Options
 	self    string // path of this process, which runs [Peer] if it is started with PeerVerb
-	dir     string
 	figures []Figure
 	needed  []string // floors of the selected figures
 }
@@ -47,16 +47,21 @@ type experiment struct {
 	target     target
 	note       string
 	once       bool // measure one round only: the figure hardly varies
-	run        func(context.Context) (round, error)
+	run        measurement
 }
 
 // suite is a set of experiments that share the same processes.
 type suite struct {
 	name  string
 	names []experiment
-	// open starts the processes that the experiments use.
-	open func(ctx context.Context, dir string) (closer func(), err error)
+	open  func(t *task) // starts the processes that the experiments use; nil: none
 }
+
+// measurement measures one round.
+type measurement = func(t *task) round
+
+// generator generates a load.
+type generator = func(t *task, l *load)
 
 // Run measures figures and returns them in order. It leaves no process behind. It
 // returns an error if a figure could not be measured or a job was accepted and not
@@ -82,9 +87,8 @@ func Run(ctx context.Context, o Options) ([]Figure, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create a directory: %w", err)
 	}
-	b.dir = dir
 	for _, s := range suites {
-		if err := b.runSuite(ctx, s); err != nil {
+		if err := perform(ctx, filepath.Join(dir, s.name), func(t *task) { b.runSuite(t, s) }); err != nil {
 			return b.figures, fmt.Errorf("%w; logs and data are in %s", err, dir)
 		}
 	}
@@ -131,44 +135,37 @@ func (b *bench) wanted(s suite) []experiment {
 }
 
 // runSuite starts the processes of a suite and runs its selected experiments.
-func (b *bench) runSuite(ctx context.Context, s suite) error {
+func (b *bench) runSuite(t *task, s suite) {
 	wanted := b.wanted(s)
 	if len(wanted) == 0 {
-		return nil
+		return
 	}
-	dir := filepath.Join(b.dir, s.name)
-	if err := os.Mkdir(dir, 0o750); err != nil {
-		return fmt.Errorf("create a directory: %w", err)
-	}
+	must.Do(os.Mkdir(t.dir, 0o750))
 	b.logf("%s: starting", s.name)
-	closer, err := s.open(ctx, dir)
-	if err != nil {
-		return fmt.Errorf("%s: %w", s.name, err)
+	if s.open != nil {
+		s.open(t)
 	}
-	defer closer()
 	for _, e := range wanted {
-		if err := b.measure(ctx, e); err != nil {
-			return fmt.Errorf("%s: %w", e.name, err)
-		}
+		b.measure(t, e)
 	}
-	return nil
 }
 
 // measure runs all rounds of an experiment and records its figure.
-func (b *bench) measure(ctx context.Context, e experiment) error {
+func (b *bench) measure(t *task, e experiment) {
 	f := Figure{Name: e.name, Unit: e.unit, Note: e.note}
 	rounds := b.Rounds
 	if e.once {
 		rounds = 1
 	}
 	for range rounds {
-		r, err := e.run(ctx)
+		var r round
+		err := perform(t, t.dir, func(t *task) { r = e.run(t) })
 		if skipped := (*skippedError)(nil); errors.As(err, &skipped) {
 			f.Skipped = skipped.reason
 			break
 		}
 		if err != nil {
-			return err
+			must.Do(fmt.Errorf("%s: %w", e.name, err))
 		}
 		f.Rounds = append(f.Rounds, r.value)
 		if r.p99 > 0 {
@@ -186,10 +183,9 @@ func (b *bench) measure(ctx context.Context, e experiment) error {
 	f.compare(e.target, b.figures)
 	b.figures = append(b.figures, f)
 	b.logf("  %-22s %s", f.Name, f.value())
-	if b.Out == nil {
-		return nil
+	if b.Out != nil {
+		must.Do(f.WriteLine(b.Out))
 	}
-	return f.WriteLine(b.Out)
 }
 
 // logf writes a line of progress.
@@ -217,10 +213,10 @@ func (b *bench) suites() []suite {
 func (b *bench) asyncJobs() int { return int(b.Round.Seconds() * 15_000) }
 
 // The three patterns of load: asynchronous, synchronous and open-loop.
-func (b *bench) async(ctx context.Context, l *load) error { return l.async(ctx, b.asyncJobs(), window) }
-func (b *bench) sync(ctx context.Context, l *load) error  { return l.sync(ctx, b.Round) }
-func (b *bench) open(rate int) func(context.Context, *load) error {
-	return func(ctx context.Context, l *load) error { return l.openLoop(ctx, rate, b.Round) }
+func (b *bench) async(t *task, l *load) { l.async(t, b.asyncJobs(), window) }
+func (b *bench) sync(t *task, l *load)  { l.sync(t, b.Round) }
+func (b *bench) open(rate int) generator {
+	return func(t *task, l *load) { l.openLoop(t, rate, b.Round) }
 }
 
 const (
@@ -231,25 +227,20 @@ const (
 // floorSuite measures JetStream, Raft and a simple work queue without Yardmaster.
 func (b *bench) floorSuite() suite {
 	var p *peers
-	queue := func(latency bool, generate func(context.Context, *load) error) func(context.Context) (round, error) {
-		return func(ctx context.Context) (round, error) { return p.workQueue(ctx, latency, generate) }
+	queue := func(latency bool, generate generator) measurement {
+		return func(t *task) round { return p.workQueue(t, latency, generate) }
 	}
 	return suite{
 		name: "floors",
-		open: func(ctx context.Context, dir string) (closer func(), err error) {
-			if p, err = startPeers(ctx, b.self, dir); err != nil {
-				return nil, err
-			}
-			return p.stop, nil
-		},
+		open: func(t *task) { p = startPeers(t, b.self) },
 		names: []experiment{
-			{name: "floor.stream.async", unit: "messages/s", run: func(ctx context.Context) (round, error) {
-				return p.publish(ctx, func(ctx context.Context, l *load) error { return l.async(ctx, 3*b.asyncJobs(), window) })
+			{name: "floor.stream.async", unit: "messages/s", run: func(t *task) round {
+				return p.publish(t, func(t *task, l *load) { l.async(t, 3*b.asyncJobs(), window) })
 			}},
-			{name: "floor.stream.sync64", unit: "messages/s", run: func(ctx context.Context) (round, error) { return p.publish(ctx, b.sync) }},
-			{name: "floor.stream.flight2048", unit: "messages/s", run: func(ctx context.Context) (round, error) { return p.publish(ctx, b.piped) }},
-			{name: "floor.raft16k.alone", unit: "entries/s", run: func(context.Context) (round, error) { return p.commit(1, b.Round/2) }},
-			{name: "floor.raft16k.flight16", unit: "entries/s", run: func(context.Context) (round, error) { return p.commit(16, b.Round/2) }},
+			{name: "floor.stream.sync64", unit: "messages/s", run: func(t *task) round { return p.publish(t, b.sync) }},
+			{name: "floor.stream.flight2048", unit: "messages/s", run: func(t *task) round { return p.publish(t, b.piped) }},
+			{name: "floor.raft16k.alone", unit: "entries/s", run: func(*task) round { return p.commit(1, b.Round/2) }},
+			{name: "floor.raft16k.flight16", unit: "entries/s", run: func(*task) round { return p.commit(16, b.Round/2) }},
 			{name: "floor.queue.async", unit: jobsPerSecond, run: queue(false, b.async)},
 			{name: "floor.queue.sync64", unit: jobsPerSecond, run: queue(false, b.sync)},
 			{name: "floor.queue.start200", unit: milliseconds, run: queue(true, b.open(200))},
@@ -262,28 +253,23 @@ func (b *bench) floorSuite() suite {
 
 // openCluster returns a function that starts a cluster for a suite and stores it in
 // cl.
-func (b *bench) openCluster(o procs.Options, cl **benchCluster) func(context.Context, string) (func(), error) {
-	return func(ctx context.Context, dir string) (closer func(), err error) {
-		o.Dir, o.Binary, o.Profile = dir, b.Binary, b.Profile
-		started, err := startCluster(ctx, o)
-		if err != nil {
-			return nil, err
-		}
-		*cl = started
-		for _, n := range started.Nodes {
+func (b *bench) openCluster(o procs.Options, cl **benchCluster) func(*task) {
+	return func(t *task) {
+		o.Dir, o.Binary, o.Profile = t.dir, b.Binary, b.Profile
+		*cl = startCluster(t, o)
+		for _, n := range (*cl).Nodes {
 			if b.Profile {
 				b.logf("  profile of %s: http://%s/debug/pprof/", n.Name, n.Profile)
 			}
 		}
-		return started.close, nil
 	}
 }
 
 // threeSuite measures a cluster of three nodes.
 func (b *bench) threeSuite() suite {
 	var cl *benchCluster
-	jobs := func(queue string, w way, latency bool, generate func(context.Context, *load) error) func(context.Context) (round, error) {
-		return func(ctx context.Context) (round, error) { return cl.overhop(ctx, queue, w, latency, generate) }
+	jobs := func(queue string, w way, latency bool, generate generator) measurement {
+		return func(t *task) round { return cl.overhop(t, queue, w, latency, generate) }
 	}
 	return suite{
 		name: "yard3", open: b.openCluster(procs.Options{Nodes: 3}, &cl),
@@ -300,45 +286,43 @@ func (b *bench) threeSuite() suite {
 				target: target{floor: "floor.queue.start500", atMost: 4, p99: 10}},
 			{name: "yard3.start2000", unit: milliseconds, run: jobs(queuePlain, enqueued(queuePlain), true, b.open(2000)),
 				target: target{floor: "floor.queue.start2000", atMost: 10, p99: 25, maxRatio: 1}},
-			{name: "yard3.rrq", unit: jobsPerSecond, run: func(ctx context.Context) (round, error) {
-				return cl.rrq(ctx, plain(queueRRQ), functionRRQ, b.asyncJobs()/3)
+			{name: "yard3.rrq", unit: jobsPerSecond, run: func(t *task) round {
+				return cl.rrq(t, plain(queueRRQ), functionRRQ, b.asyncJobs()/3)
 			},
 				note: "a pool of one process with 32 slots on each node"},
 			{name: "yard3.history", unit: "bytes/job", once: true, target: target{atMost: 150},
-				run: func(ctx context.Context) (round, error) { return cl.history(ctx, b.sync) }},
+				run: func(t *task) round { return cl.history(t, b.sync) }},
 			{name: "yard3.trip.overhop", unit: milliseconds, note: "one job at a time: from the enqueue call to the notification of its end",
-				run: func(ctx context.Context) (round, error) { return cl.roundTrip(ctx, queuePlain, "") }},
+				run: func(t *task) round { return cl.roundTrip(t, queuePlain, "") }},
 			{name: "yard3.trip.rrq", unit: milliseconds, target: target{floor: "yard3.trip.overhop"}, note: "the same with a runner",
-				run: func(ctx context.Context) (round, error) { return cl.roundTrip(ctx, queueRRQ, functionRRQ) }},
+				run: func(t *task) round { return cl.roundTrip(t, queueRRQ, functionRRQ) }},
 		},
 	}
 }
 
-// singleSuite measures a standalone node.
+// singleSuite measures a standalone node, and compares it with the cluster.
 func (b *bench) singleSuite() suite {
 	var cl *benchCluster
-	jobs := func(w way, latency bool, generate func(context.Context, *load) error) func(context.Context) (round, error) {
-		return func(ctx context.Context) (round, error) { return cl.overhop(ctx, queuePlain, w, latency, generate) }
+	s := suite{name: "yard1", open: b.openCluster(procs.Options{Nodes: 1}, &cl)}
+	add := func(name, unit string, w way, latency bool, generate generator) {
+		s.names = append(s.names, experiment{name: "yard1." + name, unit: unit, target: target{floor: "yard3." + name},
+			run: func(t *task) round { return cl.overhop(t, queuePlain, w, latency, generate) }})
 	}
-	return suite{
-		name: "yard1", open: b.openCluster(procs.Options{Nodes: 1}, &cl),
-		names: []experiment{
-			{name: "yard1.plain", unit: jobsPerSecond, run: jobs(plain(queuePlain), false, b.async), target: target{floor: "yard3.plain"}},
-			{name: "yard1.enqueue", unit: jobsPerSecond, run: jobs(enqueued(queuePlain), false, b.async), target: target{floor: "yard3.enqueue"}},
-			{name: "yard1.sync64", unit: jobsPerSecond, run: jobs(enqueued(queuePlain), false, b.sync), target: target{floor: "yard3.sync64"}},
-			{name: "yard1.start500", unit: milliseconds, run: jobs(enqueued(queuePlain), true, b.open(500)), target: target{floor: "yard3.start500"}},
-			{name: "yard1.start2000", unit: milliseconds, run: jobs(enqueued(queuePlain), true, b.open(2000)), target: target{floor: "yard3.start2000"}},
-		},
-	}
+	add("plain", jobsPerSecond, plain(queuePlain), false, b.async)
+	add("enqueue", jobsPerSecond, enqueued(queuePlain), false, b.async)
+	add("sync64", jobsPerSecond, enqueued(queuePlain), false, b.sync)
+	add("start500", milliseconds, enqueued(queuePlain), true, b.open(500))
+	add("start2000", milliseconds, enqueued(queuePlain), true, b.open(2000))
+	return s
 }
 
 // ledgerSuite measures the ledger as a data structure.
 func (b *bench) ledgerSuite() suite {
-	apply := func(waiting int) func(context.Context) (round, error) {
-		return func(ctx context.Context) (round, error) { return measureApply(ctx, waiting) }
+	apply := func(waiting int) measurement {
+		return func(t *task) round { return measureApply(t, waiting) }
 	}
 	return suite{
-		name: "ledger", open: func(context.Context, string) (func(), error) { return func() {}, nil },
+		name: "ledger",
 		names: []experiment{
 			{name: "ledger.apply.1k", unit: "ns/command", run: apply(1000)},
 			{name: "ledger.apply.1m", unit: "ns/command", run: apply(million), once: true, target: target{floor: "ledger.apply.1k", maxRatio: 1.1}},

@@ -4,13 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
-	"slices"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/internal/procs"
+	"github.com/yardmaster-dev/yardmaster/test/must"
 
 	"github.com/nats-io/nats.go"
 )
@@ -38,37 +37,22 @@ type benchCluster struct {
 }
 
 // startCluster starts nodes and creates the queues.
-func startCluster(ctx context.Context, o procs.Options) (*benchCluster, error) {
+func startCluster(t *task, o procs.Options) *benchCluster {
 	o.Config += fmt.Sprintf("[rrq.runners.demo]\ntype = \"socket\"\ncmd = [%q, \"runner\"]\npool_size = 1\nmax_in_flight = %d\n",
 		o.Binary, runnerSlots)
-	running, err := procs.Start(ctx, o)
-	if err != nil {
-		return nil, err
-	}
-	cl := &benchCluster{Cluster: running}
-	if err := cl.awaitLanes(ctx); err != nil {
-		cl.close()
-		return nil, err
-	}
+	cl := &benchCluster{Cluster: must.Get(procs.Start(t, o))}
+	t.cleanup(cl.Stop)
+	cl.awaitLanes(t)
 	var urls []string
 	for _, n := range cl.Nodes {
 		urls = append(urls, n.URL())
 	}
-	if cl.callers, err = dialAllNATS(urls); err != nil {
-		cl.close()
-		return nil, err
+	cl.callers = must.Get(dialAllNATS(urls))
+	t.cleanup(func() { closeAllNATS(cl.callers) })
+	for queue, limit := range map[string]int{queuePlain: 0, queueLimited: strictLimit, queueAtCapacity: limitAtCapacity, queueRRQ: 0, queueIdle: 0} {
+		must.Do(cl.AddQueue(t, queue, limit))
 	}
-	for _, q := range []struct {
-		Name  string `json:"name"`
-		Limit int    `json:"concurrency_limit,omitempty"`
-	}{{Name: queuePlain}, {Name: queueLimited, Limit: strictLimit}, {Name: queueAtCapacity, Limit: limitAtCapacity}, {Name: queueRRQ}, {Name: queueIdle}} {
-		var answer json.RawMessage
-		if err := cl.Nodes[0].Ask(ctx, api.SubjectAPI+".queue.add", q, &answer); err != nil {
-			cl.close()
-			return nil, fmt.Errorf("add queue %s: %w", q.Name, err)
-		}
-	}
-	return cl, nil
+	return cl
 }
 
 // cpu returns the processor time used by all nodes.
@@ -79,24 +63,16 @@ func (c *benchCluster) cpu() (sum time.Duration) {
 	return sum
 }
 
-// newClusterForRound starts a cluster for one round, in a new directory below dir.
-func (b *bench) newClusterForRound(ctx context.Context, dir string, o procs.Options) (*benchCluster, error) {
-	dir, err := os.MkdirTemp(dir, "round-")
-	if err != nil {
-		return nil, fmt.Errorf("create a directory: %w", err)
-	}
-	o.Dir, o.Binary = dir, b.Binary
-	return startCluster(ctx, o)
+// newClusterForRound starts a cluster for one round, in a new directory.
+func (b *bench) newClusterForRound(t *task, o procs.Options) *benchCluster {
+	o.Dir, o.Binary = t.newDir(), b.Binary
+	return startCluster(t, o)
 }
 
 // awaitLanes waits until every node leads its own lane. The authority moves the
 // leaders soon after the cluster is ready.
-func (c *benchCluster) awaitLanes(ctx context.Context) error {
-	return c.await(ctx, "each node leads its lane", func() error {
-		s, err := c.Nodes[0].Status(ctx)
-		if err != nil {
-			return err
-		}
+func (c *benchCluster) awaitLanes(t *task) {
+	c.await(t, c.Nodes[0], "each node leads its lane", func(s *api.Status) error {
 		for i, l := range s.Lanes {
 			if l.Leader != c.Nodes[i].Name {
 				return fmt.Errorf("lane %d is led by %q", i, l.Leader)
@@ -106,16 +82,17 @@ func (c *benchCluster) awaitLanes(ctx context.Context) error {
 	})
 }
 
-// await is like Until, limited to waitTimeout.
-func (c *benchCluster) await(ctx context.Context, what string, fact func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
+// await waits until the status of a node satisfies fact, at most waitTimeout.
+func (c *benchCluster) await(t *task, n *procs.Node, what string, fact func(*api.Status) error) {
+	ctx, cancel := context.WithTimeout(t, waitTimeout)
 	defer cancel()
-	return c.Until(ctx, what, fact)
-}
-
-func (c *benchCluster) close() {
-	closeAllNATS(c.callers)
-	c.Stop()
+	must.Do(c.Until(ctx, what, func() error {
+		s, err := n.Status(ctx)
+		if err != nil {
+			return err
+		}
+		return fact(&s)
+	}))
 }
 
 // way is the way in which a load is enqueued over NATS.
@@ -148,46 +125,31 @@ func (c *benchCluster) sampleSize() workerPlan {
 }
 
 // overhop measures jobs that a few Overhop workers run.
-func (c *benchCluster) overhop(ctx context.Context, queue string, w way, latency bool, generate func(context.Context, *load) error) (round, error) {
-	return c.runBy(ctx, c.sampleSize(), queue, c.newLoad(w), latency, generate)
+func (c *benchCluster) overhop(t *task, queue string, w way, latency bool, generate generator) round {
+	return c.runBy(t, c.sampleSize(), queue, c.newLoad(w), latency, generate)
 }
 
 // runBy measures a load that the workers of a queue run while it is enqueued.
-func (c *benchCluster) runBy(ctx context.Context, s workerPlan, queue string, l *load, latency bool, generate func(context.Context, *load) error) (round, error) {
-	h, err := startWorkers(ctx, c.Nodes, s, queue, l)
-	if err != nil {
-		return round{}, err
-	}
+func (c *benchCluster) runBy(t *task, s workerPlan, queue string, l *load, latency bool, generate generator) round {
+	h := startWorkers(t, c.Nodes, s, queue, l)
 	defer h.close()
-	if err := c.awaitCapacity(ctx, s.capacity()); err != nil {
-		return round{}, err
-	}
-	before, err := c.delivered(ctx)
-	if err != nil {
-		return round{}, err
-	}
-	r, err := l.measure(ctx, c.cpu, latency, generate)
-	if err != nil {
-		return round{}, err
-	}
-	return r, c.verify(ctx, before, l)
+	c.awaitCapacity(t, s.capacity())
+	before := c.delivered(t)
+	r := l.measure(t, c.cpu, latency, generate)
+	c.verify(t, before, l)
+	return r
 }
 
 // roundTrip measures one job at a time, from the enqueue call to the answer of
 // job.wait: the time that a caller waits for a result. The jobs are run by a runner
 // if function is set, otherwise by Overhop workers.
-func (c *benchCluster) roundTrip(ctx context.Context, queue, function string) (round, error) {
+func (c *benchCluster) roundTrip(t *task, queue, function string) round {
 	l := c.newLoad(enqueued(queue))
 	l.function = function
 	if function == "" {
-		h, err := startWorkers(ctx, c.Nodes, c.sampleSize(), queue, l)
-		if err != nil {
-			return round{}, err
-		}
+		h := startWorkers(t, c.Nodes, c.sampleSize(), queue, l)
 		defer h.close()
-		if err := c.awaitCapacity(ctx, c.sampleSize().capacity()); err != nil {
-			return round{}, err
-		}
+		c.awaitCapacity(t, c.sampleSize().capacity())
 	}
 	m := startMeter(c.cpu)
 	l.begin()
@@ -195,12 +157,10 @@ func (c *benchCluster) roundTrip(ctx context.Context, queue, function string) (r
 	for i := range trips {
 		nc := c.callers[i%len(c.callers)].nc
 		began := time.Now()
-		if err := oneTrip(nc, l.message(i, began.Sub(l.began))); err != nil {
-			return round{}, err
-		}
+		must.Do(oneTrip(nc, l.message(i, began.Sub(l.began))))
 		took = append(took, float64(time.Since(began))/1e6)
 	}
-	return m.end(round{value: quantile(took, 0.5), p99: quantile(took, 0.99), jobs: trips, settled: trips}), nil
+	return m.end(latencyRound(took))
 }
 
 // oneTrip enqueues one job and waits until it is completed.
@@ -232,55 +192,37 @@ func oneTrip(nc *nats.Conn, m *nats.Msg) error {
 
 // history measures the size of the events of one job, in bytes. They are written to
 // every replica of the stream.
-func (c *benchCluster) history(ctx context.Context, generate func(context.Context, *load) error) (round, error) {
-	before, err := c.historyBytes(ctx)
-	if err != nil {
-		return round{}, err
-	}
-	r, err := c.overhop(ctx, queuePlain, plain(queuePlain), false, generate)
-	if err != nil {
-		return round{}, err
-	}
-	after, err := c.historyBytes(ctx)
-	return round{value: float64(after-before) / float64(r.jobs), jobs: r.jobs, settled: r.settled}, err
+func (c *benchCluster) history(t *task, generate generator) round {
+	before := c.historyBytes(t)
+	r := c.overhop(t, queuePlain, plain(queuePlain), false, generate)
+	return round{value: float64(c.historyBytes(t)-before) / float64(r.jobs), jobs: r.jobs, settled: r.settled}
 }
 
 // historyBytes returns the size of the stream of events after everything has been
 // published.
-func (c *benchCluster) historyBytes(ctx context.Context) (size uint64, err error) {
-	err = c.await(ctx, "the outbox is empty", func() error {
-		s, err := c.Nodes[0].Status(ctx)
-		if err == nil && s.OutboxBytes > 0 {
-			err = fmt.Errorf("%d bytes are not published", s.OutboxBytes)
+func (c *benchCluster) historyBytes(t *task) (size uint64) {
+	c.await(t, c.Nodes[0], "the outbox is empty", func(s *api.Status) error {
+		if s.OutboxBytes > 0 {
+			return fmt.Errorf("%d bytes are not published", s.OutboxBytes)
 		}
-		return err
+		return nil
 	})
-	if err != nil {
-		return 0, err
-	}
-	m, err := c.callers[0].nc.Request("$JS.API.STREAM.INFO."+cluster.StreamEvents, nil, waitTimeout)
-	if err != nil {
-		return 0, err
-	}
+	m := must.Get(c.callers[0].nc.Request("$JS.API.STREAM.INFO."+cluster.StreamEvents, nil, waitTimeout))
 	var info struct {
 		State struct {
 			Bytes uint64 `json:"bytes"`
 		} `json:"state"`
 	}
-	err = json.Unmarshal(m.Data, &info)
-	return info.State.Bytes, err
+	must.Do(json.Unmarshal(m.Data, &info))
+	return info.State.Bytes
 }
 
 // awaitCapacity waits until the authority knows exactly this capacity of Overhop
 // workers. If it still counted workers that are gone, their dispatches would be
 // declined.
-func (c *benchCluster) awaitCapacity(ctx context.Context, want int) error {
+func (c *benchCluster) awaitCapacity(t *task, want int) {
 	want += runnerSlots * len(c.Nodes)
-	return c.await(ctx, "the workers' capacity is known", func() error {
-		s, err := c.Nodes[0].Status(ctx)
-		if err != nil {
-			return err
-		}
+	c.await(t, c.Nodes[0], "the workers' capacity is known", func(s *api.Status) error {
 		available := 0
 		for _, n := range s.Nodes {
 			available += n.Available
@@ -293,39 +235,21 @@ func (c *benchCluster) awaitCapacity(ctx context.Context, want int) error {
 }
 
 // delivered returns the number of delivered dispatches according to the authority.
-func (c *benchCluster) delivered(ctx context.Context) (int64, error) {
-	s, err := c.Nodes[0].Status(ctx)
-	if err != nil {
-		return 0, err
-	}
-	i := slices.IndexFunc(c.Nodes, func(n *procs.Node) bool { return n.Name == s.Authority.Owner })
-	if i > 0 {
-		s, err = c.Nodes[i].Status(ctx)
-	}
-	return int64(s.Backlog.Delivered), err
+func (c *benchCluster) delivered(t *task) int64 {
+	return int64(must.Get(must.Get(c.Authority(t)).Status(t)).Backlog.Delivered)
 }
 
 // verify checks that every accepted job was delivered once and no dispatch is left,
 // according to every node.
-func (c *benchCluster) verify(ctx context.Context, before int64, l *load) error {
-	if err := l.failure(); err != nil {
-		return err
-	}
+func (c *benchCluster) verify(t *task, before int64, l *load) {
+	must.Do(l.failure())
 	for _, n := range c.Nodes {
-		err := c.await(ctx, n.Name+" shows every job's end", func() error {
-			s, err := n.Status(ctx)
-			if err != nil {
-				return err
-			}
+		c.await(t, n, n.Name+" shows every job's end", func(s *api.Status) error {
 			ended := int64(s.Backlog.Delivered) - before
 			if left := s.Backlog.Pending + s.Backlog.Notified; left > 0 || s.Backlog.Failed > 0 || ended != l.accepted.Load() {
 				return fmt.Errorf("accepted %d, delivered %d, left %d, failed %d", l.accepted.Load(), ended, left, s.Backlog.Failed)
 			}
 			return nil
 		})
-		if err != nil {
-			return err
-		}
 	}
-	return nil
 }

@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"path/filepath"
 	"sync"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/edge/overhop"
 	"github.com/yardmaster-dev/yardmaster/internal/freeport"
 	"github.com/yardmaster-dev/yardmaster/internal/procs"
+	"github.com/yardmaster-dev/yardmaster/test/must"
 )
 
 // ping and pong are the messages of the echo floor. The process that answers only
@@ -62,39 +62,24 @@ type echoPeer struct {
 }
 
 // startEcho starts an echo process and waits until it listens.
-func startEcho(ctx context.Context, binary, dir string) (*echoPeer, error) {
-	a, err := freeport.Addresses(1)
-	if err != nil {
-		return nil, err
-	}
-	o := peerOptions{Name: "echo", Echo: a[0]}
-	p, err := procs.StartProcess("peer echo", filepath.Join(dir, "echo.log"), nil, binary, o.args()...)
-	if err != nil {
-		return nil, err
-	}
-	e := &echoPeer{p, a[0]}
-	up := func() bool {
-		w, err := dialWire(ctx, e.addr)
-		if err != nil {
-			return e.Ended() != nil
+func startEcho(t *task, binary string) *echoPeer {
+	addr := must.Get(freeport.Addresses(1))[0]
+	e := &echoPeer{t.start("echo", t.dir, nil, peerOptions{Name: "echo", Echo: addr}.command(binary)), addr}
+	t.await("the echo listens", func() error {
+		w, err := dialWire(t, addr)
+		if err == nil {
+			w.nc.Close()
 		}
-		w.nc.Close()
-		return true
-	}
-	if err := errors.Join(until(ctx, waitTimeout, up), e.Ended()); err != nil {
-		e.stop()
-		return nil, fmt.Errorf("start the echo: %w", err)
-	}
-	return e, nil
+		return err
+	}, e.Process)
+	return e
 }
-
-func (e *echoPeer) stop() { e.Stop(5 * time.Second) }
 
 func (e *echoPeer) dial(ctx context.Context) (*wire, error) { return dialWire(ctx, e.addr) }
 
 // pingPong measures round trips per second over n connections, each with one request
 // at a time.
-func pingPong(ctx context.Context, n int, d time.Duration, cpu func() time.Duration, dial func(context.Context) (*wire, error)) (round, error) {
+func pingPong(t *task, n int, d time.Duration, cpu func() time.Duration, dial func(context.Context) (*wire, error)) round {
 	var wires []*wire
 	defer func() {
 		for _, w := range wires {
@@ -102,10 +87,7 @@ func pingPong(ctx context.Context, n int, d time.Duration, cpu func() time.Durat
 		}
 	}()
 	for range n {
-		w, err := dial(ctx)
-		if err != nil {
-			return round{}, err
-		}
+		w := must.Get(dial(t))
 		wires = append(wires, w)
 	}
 	counts, faults := make([]int, n), make([]error, n)
@@ -113,7 +95,7 @@ func pingPong(ctx context.Context, n int, d time.Duration, cpu func() time.Durat
 	began := time.Now()
 	var callers sync.WaitGroup
 	for i, w := range wires {
-		callers.Go(func() { counts[i], faults[i] = w.trips(ctx, ping, overhop.TPong, began.Add(d)) })
+		callers.Go(func() { counts[i], faults[i] = w.trips(t, ping, overhop.TPong, began.Add(d)) })
 	}
 	callers.Wait()
 	took := time.Since(began)
@@ -121,5 +103,6 @@ func pingPong(ctx context.Context, n int, d time.Duration, cpu func() time.Durat
 	for _, count := range counts {
 		sum += count
 	}
-	return m.end(round{value: float64(sum) / took.Seconds()}), errors.Join(faults...)
+	must.Do(errors.Join(faults...))
+	return m.end(round{value: float64(sum) / took.Seconds()})
 }

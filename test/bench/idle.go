@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"strconv"
@@ -12,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/yardmaster-dev/yardmaster/internal/procs"
+	"github.com/yardmaster-dev/yardmaster/test/must"
 	"github.com/yardmaster-dev/yardmaster/test/procstat"
 )
 
@@ -21,23 +21,21 @@ const (
 	atOnce      = 64 // workers that connect concurrently
 )
 
-// openIdle connects idle workers to a node. After an error it leaves no connection.
-func openIdle(ctx context.Context, n *procs.Node, workers int) ([]*wire, error) {
+// openIdle connects idle workers to a node.
+func openIdle(t *task, n *procs.Node, workers int) []*wire {
 	wires, faults := make([]*wire, workers), make([]error, atOnce)
 	var connecting sync.WaitGroup
 	for first := range atOnce {
 		connecting.Go(func() {
 			for i := first; i < workers && faults[first] == nil; i += atOnce {
-				wires[i], faults[first] = dialIdle(ctx, n.Edge)
+				wires[i], faults[first] = dialIdle(t, n.Edge)
 			}
 		})
 	}
 	connecting.Wait()
-	if err := errors.Join(faults...); err != nil {
-		closeWires(wires)
-		return nil, fmt.Errorf("connect %d workers to %s: %w", workers, n.Name, err)
-	}
-	return wires, nil
+	t.cleanup(func() { closeWires(wires) })
+	must.Do(errors.Join(faults...))
+	return wires
 }
 
 // dialIdle connects one idle worker.
@@ -75,23 +73,15 @@ func (f footprint) perWorker(before footprint, n int) (residentKiB, inUseKiB, fi
 }
 
 // footprintOf triggers a garbage collection in a node and reads its footprint.
-func footprintOf(ctx context.Context, n *procs.Node) (f footprint, err error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+n.Profile+"/debug/pprof/heap?gc=1&debug=1", nil)
-	if err != nil {
-		return f, err
-	}
-	answer, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return f, fmt.Errorf("request the memory profile of %s: %w", n.Name, err)
-	}
+func footprintOf(t *task, n *procs.Node) (f footprint) {
+	request := must.Get(http.NewRequestWithContext(t, http.MethodGet, "http://"+n.Profile+"/debug/pprof/heap?gc=1&debug=1", nil))
+	answer := must.Get(http.DefaultClient.Do(request))
 	defer answer.Body.Close()
-	if f.inUse, err = readInUse(answer.Body); err != nil {
-		return f, fmt.Errorf("read the memory profile of %s: %w", n.Name, err)
-	}
+	f.inUse = must.Get(readInUse(answer.Body))
 	http.DefaultClient.CloseIdleConnections()
 	p := procstat.PID(n.PID())
 	f.resident, f.files = p.Memory(), p.Descriptors()
-	return f, nil
+	return f
 }
 
 // readInUse adds up heap and stacks from the text form of Go's heap profile, which
@@ -124,38 +114,14 @@ type idleCost struct{ residentKiB, inUseKiB, files float64 }
 
 // measureIdle measures the cost of idle workers on a new node, because a process keeps
 // memory for a while after use.
-func (b *bench) measureIdle(ctx context.Context, dir string) (idleCost, error) {
-	cl, err := b.newClusterForRound(ctx, dir, procs.Options{Nodes: 1, Profile: true})
-	if err != nil {
-		return idleCost{}, err
-	}
-	defer cl.close()
+func (b *bench) measureIdle(t *task) (c idleCost) {
+	cl := b.newClusterForRound(t, procs.Options{Nodes: 1, Profile: true})
 	n := cl.Nodes[0]
-	first, err := openIdle(ctx, n, atOnce) // do not count what the first workers allocate once
-	if err != nil {
-		return idleCost{}, err
-	}
-	defer closeWires(first)
-	if err := cl.awaitCapacity(ctx, atOnce); err != nil {
-		return idleCost{}, err
-	}
-	before, err := footprintOf(ctx, n)
-	if err != nil {
-		return idleCost{}, err
-	}
-	wires, err := openIdle(ctx, n, idleWorkers)
-	if err != nil {
-		return idleCost{}, err
-	}
-	defer closeWires(wires)
-	if err := cl.awaitCapacity(ctx, atOnce+idleWorkers); err != nil {
-		return idleCost{}, err
-	}
-	after, err := footprintOf(ctx, n)
-	if err != nil {
-		return idleCost{}, err
-	}
-	var c idleCost
-	c.residentKiB, c.inUseKiB, c.files = after.perWorker(before, idleWorkers)
-	return c, nil
+	openIdle(t, n, atOnce) // do not count what the first workers allocate once
+	cl.awaitCapacity(t, atOnce)
+	before := footprintOf(t, n)
+	openIdle(t, n, idleWorkers)
+	cl.awaitCapacity(t, atOnce+idleWorkers)
+	c.residentKiB, c.inUseKiB, c.files = footprintOf(t, n).perWorker(before, idleWorkers)
+	return c
 }

@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"context"
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/test/must"
 )
 
 // The sizes of the benchmarks of the ledger alone, without disk and network.
@@ -102,11 +102,8 @@ func (b *benchLedger) jobLifecycle() []ledger.Command {
 
 // measureApply measures the ingest, placement and settlement of jobs while others
 // wait, in ns per command and job.
-func measureApply(ctx context.Context, waiting int) (round, error) {
-	b, err := newBenchLedger(waiting)
-	if err != nil {
-		return round{}, err
-	}
+func measureApply(t *task, waiting int) round {
+	b := must.Get(newBenchLedger(waiting))
 	var entries [][]ledger.Command
 	for n := 0; n < appliedBy; n += batch {
 		entries = append(entries, b.jobLifecycle())
@@ -114,32 +111,25 @@ func measureApply(ctx context.Context, waiting int) (round, error) {
 	runtime.GC()
 	began := time.Now()
 	for _, e := range entries {
-		if ctx.Err() != nil {
-			return round{}, ctx.Err()
-		}
+		must.Do(t.Err())
 		b.stamp.At = b.stamp.At.Add(5 * time.Millisecond)
-		if err := b.entry(e...); err != nil {
-			return round{}, err
-		}
+		must.Do(b.entry(e...))
 	}
 	took := time.Since(began)
 	if q, _ := b.Queue("bench"); q.Counts[job.Waiting] != waiting {
-		return round{}, fmt.Errorf("%d jobs are waiting, want %d", q.Counts[job.Waiting], waiting)
+		must.Do(fmt.Errorf("%d jobs are waiting, want %d", q.Counts[job.Waiting], waiting))
 	}
-	return round{value: float64(took.Nanoseconds()) / float64(3*batch*len(entries))}, nil
+	return round{value: float64(took.Nanoseconds()) / float64(3*batch*len(entries))}
 }
 
 // measureSize measures the heap per waiting job, in bytes, of a ledger with a million.
-func measureSize(context.Context) (round, error) {
+func measureSize(*task) round {
 	before := heapInUse()
-	b, err := newBenchLedger(million)
-	if err != nil {
-		return round{}, err
-	}
+	b := must.Get(newBenchLedger(million))
 	b.queue = nil // not part of the ledger
 	per := float64(heapInUse()-before) / million
 	runtime.KeepAlive(b)
-	return round{value: per}, nil
+	return round{value: per}
 }
 
 // heapInUse returns the bytes of live heap objects after a collection.
@@ -154,20 +144,15 @@ func heapInUse() int64 {
 // measureCopy measures the longest of several copies of a ledger with a million jobs,
 // in ms: the time for which a snapshot blocks the ledger. Between two copies an entry
 // is applied, which copies the parts it changes.
-func measureCopy(context.Context) (round, error) {
-	b, err := newBenchLedger(million)
-	if err != nil {
-		return round{}, err
-	}
+func measureCopy(*task) round {
+	b := must.Get(newBenchLedger(million))
 	var longest time.Duration
 	for range 20 {
 		began := time.Now()
 		kept := b.Copy()
 		longest = max(longest, time.Since(began))
-		if err := b.entry(b.jobLifecycle()...); err != nil {
-			return round{}, err
-		}
+		must.Do(b.entry(b.jobLifecycle()...))
 		runtime.KeepAlive(kept)
 	}
-	return round{value: float64(longest) / 1e6}, nil
+	return round{value: float64(longest) / 1e6}
 }

@@ -3,7 +3,6 @@ package bench
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 	"github.com/yardmaster-dev/yardmaster/internal/procs"
+	"github.com/yardmaster-dev/yardmaster/test/must"
 	"github.com/yardmaster-dev/yardmaster/test/procstat"
 
 	"github.com/nats-io/nats.go"
@@ -80,9 +80,11 @@ const repeatAfter = 2 * time.Second
 
 // run calls generate to enqueue jobs, and meanwhile repeats calls with keys that are
 // not answered.
-func (l *load) run(ctx context.Context, generate func(context.Context, *load) error) error {
-	generating, stop := context.WithCancel(ctx)
+func (l *load) run(t *task, generate generator) {
+	generating, stop := context.WithCancel(t)
 	var repeater sync.WaitGroup
+	defer repeater.Wait()
+	defer stop()
 	repeater.Go(func() {
 		for l.key != "" && backoff.Sleep(generating, repeatAfter/4) == nil {
 			for _, t := range l.transports {
@@ -90,10 +92,7 @@ func (l *load) run(ctx context.Context, generate func(context.Context, *load) er
 			}
 		}
 	})
-	err := generate(ctx, l)
-	stop()
-	repeater.Wait()
-	return err
+	generate(t, l)
 }
 
 func (l *load) message(i int, due time.Duration) *nats.Msg {
@@ -168,21 +167,21 @@ func (l *load) mayRerun() bool { return l.seen != nil }
 
 // async enqueues n jobs with at most limit concurrent calls, and waits for all
 // answers.
-func (l *load) async(ctx context.Context, n, limit int) error {
+func (l *load) async(t *task, n, limit int) {
 	slots := make(chan struct{}, limit)
 	for i := range n {
 		select {
 		case slots <- struct{}{}:
-		case <-ctx.Done():
-			return ctx.Err()
+		case <-t.Done():
+			must.Do(t.Err())
 		}
 		l.submit(i, i, time.Since(l.began), func() { <-slots })
 	}
-	return l.awaitAnswers(ctx, n)
+	l.awaitAnswers(t, n)
 }
 
 // sync has 64 callers enqueue one job after the other for d.
-func (l *load) sync(ctx context.Context, d time.Duration) error {
+func (l *load) sync(t *task, d time.Duration) {
 	var next atomic.Int64
 	var callers sync.WaitGroup
 	for caller := range syncCalls {
@@ -190,7 +189,7 @@ func (l *load) sync(ctx context.Context, d time.Duration) error {
 			answered := make(chan struct{}, 1)
 			timer := time.NewTimer(waitTimeout)
 			defer timer.Stop()
-			for time.Since(l.began) < d && ctx.Err() == nil {
+			for time.Since(l.began) < d && t.Err() == nil {
 				l.submit(caller, int(next.Add(1)-1), time.Since(l.began), func() { answered <- struct{}{} })
 				select {
 				case <-answered:
@@ -202,17 +201,17 @@ func (l *load) sync(ctx context.Context, d time.Duration) error {
 		})
 	}
 	callers.Wait()
-	return l.awaitAnswers(ctx, int(next.Load()))
+	l.awaitAnswers(t, int(next.Load()))
 }
 
 // openLoop enqueues rate jobs per second for d, each when it is due.
-func (l *load) openLoop(ctx context.Context, rate int, d time.Duration) error {
-	return l.openLoopWhile(ctx, rate, func(due time.Duration) bool { return due < d })
+func (l *load) openLoop(t *task, rate int, d time.Duration) {
+	l.openLoopWhile(t, rate, func(due time.Duration) bool { return due < d })
 }
 
 // openLoopWhile is like openLoop, and ends when more returns false for the due time of
 // the next job.
-func (l *load) openLoopWhile(ctx context.Context, rate int, more func(due time.Duration) bool) error {
+func (l *load) openLoopWhile(t *task, rate int, more func(due time.Duration) bool) {
 	step := time.Second / time.Duration(rate)
 	tick := time.NewTimer(0)
 	defer tick.Stop()
@@ -220,14 +219,15 @@ func (l *load) openLoopWhile(ctx context.Context, rate int, more func(due time.D
 	for {
 		due := time.Duration(i) * step
 		if !more(due) {
-			return l.awaitAnswers(ctx, i)
+			l.awaitAnswers(t, i)
+			return
 		}
 		if early := due - time.Since(l.began); early > 0 {
 			tick.Reset(early)
 			select {
 			case <-tick.C:
-			case <-ctx.Done():
-				return ctx.Err()
+			case <-t.Done():
+				must.Do(t.Err())
 			}
 			continue
 		}
@@ -237,18 +237,17 @@ func (l *load) openLoopWhile(ctx context.Context, rate int, more func(due time.D
 }
 
 // awaitAnswers waits until n calls have been answered. Refused jobs are an error.
-func (l *load) awaitAnswers(ctx context.Context, n int) error {
-	err := until(ctx, waitTimeout, func() bool { return l.accepted.Load()+l.refused.Load() >= int64(n) })
+func (l *load) awaitAnswers(t *task, n int) {
+	err := until(t, waitTimeout, func() bool { return l.accepted.Load()+l.refused.Load() >= int64(n) })
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.allAccepted = time.Now()
 	if l.err != nil {
-		return fmt.Errorf("%d of %d jobs were refused: %w", l.refused.Load(), n, l.err)
+		must.Do(fmt.Errorf("%d of %d jobs were refused: %w", l.refused.Load(), n, l.err))
 	}
 	if err != nil {
-		return fmt.Errorf("%d of %d calls were answered: %w", l.accepted.Load(), n, err)
+		must.Do(fmt.Errorf("%d of %d calls were answered: %w", l.accepted.Load(), n, err))
 	}
-	return nil
 }
 
 // awaitEnds waits until all accepted jobs are settled.
@@ -279,14 +278,6 @@ func (l *load) acceptRate() float64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return float64(l.accepted.Load()) / l.allAccepted.Sub(l.began).Seconds()
-}
-
-// latency returns the median and the p99 of the time from due to started, in ms.
-func (l *load) latency() (p50, p99 float64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	values := slices.Clone(l.latencies)
-	return quantile(values, 0.5), quantile(values, 0.99)
 }
 
 // until polls fact every millisecond until it is true, limited to within.
@@ -331,11 +322,18 @@ type round struct {
 	cores, load, machine float64
 }
 
+// latencyRound summarizes the latencies of a round, one of each job.
+func latencyRound(took []float64) round {
+	return round{value: quantile(took, 0.5), p99: quantile(took, 0.99), jobs: len(took), settled: len(took)}
+}
+
 // round summarizes the load as a latency or a rate.
 func (l *load) round(latency bool) round {
 	r := round{jobs: int(l.accepted.Load()), settled: int(l.settled.Load()), repeated: int(l.repeated.Load())}
 	if latency {
-		r.value, r.p99 = l.latency()
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		r.value, r.p99 = quantile(l.latencies, 0.5), quantile(l.latencies, 0.99)
 	} else {
 		r.value, r.accepted = l.rate(), l.acceptRate()
 	}
@@ -352,16 +350,12 @@ type cpuMeter struct {
 
 // measure generates the load, waits until all of its jobs have ended, and returns the
 // round. others returns the processor time used by the programs that are measured.
-func (l *load) measure(ctx context.Context, others func() time.Duration, latency bool, generate func(context.Context, *load) error) (round, error) {
+func (l *load) measure(t *task, others func() time.Duration, latency bool, generate generator) round {
 	m := startMeter(others)
 	l.begin()
-	if err := l.run(ctx, generate); err != nil {
-		return round{}, err
-	}
-	if err := l.awaitEnds(ctx); err != nil {
-		return round{}, err
-	}
-	return m.end(l.round(latency)), nil
+	l.run(t, generate)
+	must.Do(l.awaitEnds(t))
+	return m.end(l.round(latency))
 }
 
 // startMeter returns a meter that begins now.

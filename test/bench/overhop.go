@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/internal/procs"
+	"github.com/yardmaster-dev/yardmaster/test/must"
 )
 
 // The clients of the Overhop figures. A limit equal to the workers' capacity is
@@ -20,24 +21,20 @@ const (
 var manyWorkers = workerPlan{overhopClients, creditsEach}
 
 // part returns the experiment of one figure of a shared measurement.
-type part[T any] func(pick func(T) round) func(context.Context) (round, error)
+type part[T any] func(pick func(T) round) measurement
 
 // shared lets several figures share one measurement. The first figure that runs in a
 // round makes the measurement.
-func shared[T any](measure func(context.Context) (T, error)) part[T] {
+func shared[T any](measure func(*task) T) part[T] {
 	var taken []T
-	return func(pick func(T) round) func(context.Context) (round, error) {
+	return func(pick func(T) round) measurement {
 		next := 0
-		return func(ctx context.Context) (round, error) {
+		return func(t *task) round {
 			if next == len(taken) {
-				t, err := measure(ctx)
-				if err != nil {
-					return round{}, err
-				}
-				taken = append(taken, t)
+				taken = append(taken, measure(t))
 			}
 			next++
-			return pick(taken[next-1]), nil
+			return pick(taken[next-1])
 		}
 	}
 }
@@ -45,19 +42,14 @@ func shared[T any](measure func(context.Context) (T, error)) part[T] {
 // echoSuite measures a bare TCP echo.
 func (b *bench) echoSuite() suite {
 	var e *echoPeer
-	trips := func(n int) func(context.Context) (round, error) {
-		return func(ctx context.Context) (round, error) {
-			return pingPong(ctx, n, b.Round/2, func() time.Duration { return cpuOf(e.Process) }, e.dial)
+	trips := func(n int) measurement {
+		return func(t *task) round {
+			return pingPong(t, n, b.Round/2, func() time.Duration { return cpuOf(e.Process) }, e.dial)
 		}
 	}
 	return suite{
 		name: "echo",
-		open: func(ctx context.Context, dir string) (closer func(), err error) {
-			if e, err = startEcho(ctx, b.self, dir); err != nil {
-				return nil, err
-			}
-			return e.stop, nil
-		},
+		open: func(t *task) { e = startEcho(t, b.self) },
 		names: []experiment{
 			{name: "floor.echo.alone", unit: "trips/s", run: trips(1), note: "the same number of bytes as PING and PONG"},
 			{name: "floor.echo.sync64", unit: "trips/s", run: trips(overhopClients), note: "64 connections"},
@@ -76,31 +68,24 @@ type overhopCluster struct {
 func (b *bench) overhopSuite() suite {
 	cl := &overhopCluster{}
 	open := b.openCluster(procs.Options{Nodes: 3}, &cl.benchCluster)
-	trips := func(n int) func(context.Context) (round, error) {
-		return func(ctx context.Context) (round, error) {
+	trips := func(n int) measurement {
+		return func(t *task) round {
 			dial := func(ctx context.Context) (*wire, error) { return dialWorker(ctx, cl.Nodes[0].Edge) }
-			return pingPong(ctx, n, b.Round/2, func() time.Duration { return cpuOf(cl.Nodes[0].Process) }, dial)
+			return pingPong(t, n, b.Round/2, func() time.Duration { return cpuOf(cl.Nodes[0].Process) }, dial)
 		}
 	}
-	start := func(rate int) func(context.Context) (round, error) {
-		return func(ctx context.Context) (round, error) {
-			return cl.runBy(ctx, manyWorkers, queuePlain, cl.enqueueLoad(queuePlain), true, b.open(rate))
+	start := func(rate int) measurement {
+		return func(t *task) round {
+			return cl.runBy(t, manyWorkers, queuePlain, cl.enqueueLoad(queuePlain), true, b.open(rate))
 		}
 	}
-	backlog := shared(func(ctx context.Context) (backlogRates, error) { return cl.enqueue(ctx, b.piped) })
-	pair := shared(func(ctx context.Context) (limitPair, error) { return cl.limitPair(ctx, b.piped) })
+	backlog := shared(func(t *task) backlogRates { return cl.enqueue(t, b.piped) })
+	pair := shared(func(t *task) limitPair { return cl.limitPair(t, b.piped) })
 	return suite{
 		name: "overhop",
-		open: func(ctx context.Context, dir string) (func(), error) {
-			closer, err := open(ctx, dir)
-			if err != nil {
-				return nil, err
-			}
-			if cl.conns, err = openOverhopConns(ctx, cl.Nodes, overhopClients); err != nil {
-				closer()
-				return nil, err
-			}
-			return func() { cl.conns.close(); closer() }, nil
+		open: func(t *task) {
+			open(t)
+			cl.conns = openOverhopConns(t, cl.Nodes, overhopClients)
 		},
 		names: []experiment{
 			{name: "overhop.ping.alone", unit: "trips/s", run: trips(1), target: target{floor: "floor.echo.alone"},
@@ -108,10 +93,7 @@ func (b *bench) overhopSuite() suite {
 			{name: "overhop.ping.sync64", unit: "trips/s", run: trips(overhopClients), target: target{floor: "floor.echo.sync64"},
 				note: "64 connections to one node, one request at a time on each"},
 			{name: "overhop.enqueue.sync64", unit: jobsPerSecond, target: target{floor: "floor.stream.sync64"},
-				run: func(ctx context.Context) (round, error) {
-					in, err := cl.enqueue(ctx, b.sync)
-					return in.accepted, err
-				}, note: "accepted, not run yet; 64 connections, one ENQUEUE at a time on each"},
+				run: func(t *task) round { return cl.enqueue(t, b.sync).accepted }, note: "accepted, not run yet; 64 connections, one ENQUEUE at a time on each"},
 			{name: "overhop.enqueue.flight32", unit: jobsPerSecond, target: target{floor: "floor.stream.flight2048"},
 				run: backlog(func(in backlogRates) round { return in.accepted }), note: "the same with 32 concurrent ENQUEUEs on each"},
 			{name: "overhop.drain", unit: jobsPerSecond, target: target{floor: "floor.queue.async"},
@@ -129,8 +111,8 @@ func (b *bench) overhopSuite() suite {
 }
 
 // piped enqueues jobs with the maximum concurrency of all connections.
-func (b *bench) piped(ctx context.Context, l *load) error {
-	return l.async(ctx, b.asyncJobs(), overhopClients*pipelined)
+func (b *bench) piped(t *task, l *load) {
+	l.async(t, b.asyncJobs(), overhopClients*pipelined)
 }
 
 // enqueueLoad returns a load over the Overhop connections.
@@ -143,35 +125,24 @@ type backlogRates struct{ accepted, drained round }
 
 // enqueue measures acceptance while the queue has no workers, and then how fast
 // workers run the backlog.
-func (cl *overhopCluster) enqueue(ctx context.Context, generate func(context.Context, *load) error) (in backlogRates, err error) {
-	if err := cl.awaitCapacity(ctx, 0); err != nil { // until the workers of the last round are gone
-		return in, err
-	}
-	before, err := cl.delivered(ctx)
-	if err != nil {
-		return in, err
-	}
+func (cl *overhopCluster) enqueue(t *task, generate generator) (in backlogRates) {
+	cl.awaitCapacity(t, 0) // until the workers of the last round are gone
+	before := cl.delivered(t)
 	l := cl.enqueueLoad(queuePlain)
 	m := startMeter(cl.cpu)
 	l.begin()
-	if err := l.run(ctx, generate); err != nil {
-		return in, err
-	}
+	l.run(t, generate)
 	accepted := int(l.accepted.Load())
 	in.accepted = m.end(round{value: l.acceptRate(), jobs: accepted})
 	m, began := startMeter(cl.cpu), time.Now()
-	h, err := startWorkers(ctx, cl.Nodes, manyWorkers, queuePlain, l)
-	if err != nil {
-		return in, err
-	}
+	h := startWorkers(t, cl.Nodes, manyWorkers, queuePlain, l)
 	defer h.close()
-	if err := l.awaitEnds(ctx); err != nil {
-		return in, err
-	}
+	must.Do(l.awaitEnds(t))
 	settled := int(l.settled.Load())
 	in.accepted.settled = settled
 	in.drained = m.end(round{value: float64(settled) / l.endedAt().Sub(began).Seconds(), jobs: accepted, settled: settled})
-	return in, cl.verify(ctx, before, l)
+	cl.verify(t, before, l)
+	return in
 }
 
 // limitPair is the result of the same load without and with a limit.
@@ -179,32 +150,28 @@ type limitPair struct{ without, with round }
 
 // limitPair measures both loads, in alternating order, so that a change of the
 // machine's speed is not attributed to the limit.
-func (cl *overhopCluster) limitPair(ctx context.Context, generate func(context.Context, *load) error) (p limitPair, err error) {
+func (cl *overhopCluster) limitPair(t *task, generate generator) (p limitPair) {
 	order := []string{queuePlain, queueAtCapacity}
 	if cl.limited%2 == 1 {
 		order = []string{queueAtCapacity, queuePlain}
 	}
 	cl.limited++
 	for _, queue := range order {
-		r, err := cl.runBy(ctx, manyWorkers, queue, cl.enqueueLoad(queue), false, generate)
-		if err != nil {
-			return p, err
-		}
+		r := cl.runBy(t, manyWorkers, queue, cl.enqueueLoad(queue), false, generate)
 		if queue == queuePlain {
 			p.without = r
 		} else {
 			p.with = r
 		}
 	}
-	return p, nil
+	return p
 }
 
 // idleSuite measures the cost of idle workers.
 func (b *bench) idleSuite() suite {
-	var dir string
-	cost := shared(func(ctx context.Context) (idleCost, error) { return b.measureIdle(ctx, dir) })
+	cost := shared(b.measureIdle)
 	return suite{
-		name: "idle", open: func(_ context.Context, d string) (func(), error) { dir = d; return func() {}, nil },
+		name: "idle",
 		names: []experiment{
 			{name: "overhop.idle.resident", unit: "KiB/worker", target: target{atMost: 24}, note: fmt.Sprintf("growth of VmRSS by %d registered workers with a credit each", idleWorkers),
 				run: cost(func(c idleCost) round { return round{value: c.residentKiB} })},
@@ -218,14 +185,13 @@ func (b *bench) idleSuite() suite {
 
 // rejoinSuite measures the effects of the death of a node with many idle workers.
 func (b *bench) rejoinSuite() suite {
-	var dir string
 	die := func(d victimKind) part[rejoined] {
-		return shared(func(ctx context.Context) (rejoined, error) { return b.measureRejoin(ctx, dir, d) })
+		return shared(func(t *task) rejoined { return b.measureRejoin(t, d) })
 	}
 	alone, crowd, member := die(victimKind{authority: true}), die(victimKind{true, idleWorkers}), die(victimKind{false, idleWorkers})
 	start := func(r rejoined) round { return r.meanwhile }
 	return suite{
-		name: "rejoin", open: func(_ context.Context, d string) (func(), error) { dir = d; return func() {}, nil },
+		name: "rejoin",
 		names: []experiment{
 			{name: "overhop.death.start", unit: milliseconds, run: alone(start),
 				note: fmt.Sprintf("%d jobs/s, due within %v after the authority's death; no idle workers", rejoinRate, rejoinWindow)},

@@ -12,6 +12,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/edge/overhop"
 	"github.com/yardmaster-dev/yardmaster/internal/frame"
+	"github.com/yardmaster-dev/yardmaster/test/must"
 )
 
 // fakeNode is the other end of a wire, controlled by the test.
@@ -160,7 +161,7 @@ func TestWorker_FailsTheLoad(t *testing.T) {
 func TestOverhopConn(t *testing.T) {
 	w, s := pipe(t)
 	d := newOverhopConn(w)
-	t.Cleanup(overhopConns{d}.close)
+	t.Cleanup(d.close)
 	answers := make(chan error, 3)
 	l := &load{subject: "q", key: "k-"}
 	for i := range 3 {
@@ -232,23 +233,23 @@ func TestPerWorker(t *testing.T) {
 // measured once.
 func TestShared(t *testing.T) {
 	measured := 0
-	one := shared(func(context.Context) (int, error) {
+	one := shared(func(*task) int {
 		if measured++; measured == 3 {
-			return 0, errors.New("no more rounds")
+			must.Do(errors.New("no more rounds"))
 		}
-		return measured, nil
+		return measured
 	})
 	a := one(func(v int) round { return round{value: float64(v)} })
 	b := one(func(v int) round { return round{value: float64(10 * v)} })
 	for i, step := range []struct {
-		run  func(context.Context) (round, error)
+		run  measurement
 		want float64
 	}{{a, 1}, {a, 2}, {b, 10}, {b, 20}} {
-		if r, err := step.run(t.Context()); r.value != step.want || err != nil {
-			t.Errorf("step %d: %v, error %v, want %v", i, r.value, err, step.want)
+		if r := step.run(&task{}); r.value != step.want {
+			t.Errorf("step %d: %v, want %v", i, r.value, step.want)
 		}
 	}
-	if _, err := b(t.Context()); err == nil || measured != 3 {
+	if err := perform(t.Context(), "", func(t *task) { b(t) }); err == nil || measured != 3 {
 		t.Errorf("error %v after %d measurements", err, measured)
 	}
 }

@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"context"
 	"fmt"
 	"strconv"
 	"sync"
@@ -9,6 +8,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/edge/overhop"
 	"github.com/yardmaster-dev/yardmaster/internal/procs"
+	"github.com/yardmaster-dev/yardmaster/test/must"
 )
 
 // overhopConn is a connection for any number of concurrent ENQUEUEs. Answers arrive
@@ -27,17 +27,13 @@ type overhopConn struct {
 // overhopConns is a set of connections, spread over nodes.
 type overhopConns []*overhopConn
 
-func openOverhopConns(ctx context.Context, nodes []*procs.Node, n int) (overhopConns, error) {
-	var all overhopConns
-	for i := range n {
-		w, err := dialWorker(ctx, nodes[i%len(nodes)].Edge)
-		if err != nil {
-			all.close()
-			return nil, err
-		}
-		all = append(all, newOverhopConn(w))
+func openOverhopConns(t *task, nodes []*procs.Node, n int) overhopConns {
+	all := make(overhopConns, n)
+	for i := range all {
+		all[i] = newOverhopConn(must.Get(dialWorker(t, nodes[i%len(nodes)].Edge)))
+		t.cleanup(all[i].close)
 	}
-	return all, nil
+	return all
 }
 
 func newOverhopConn(w *wire) *overhopConn {
@@ -47,13 +43,9 @@ func newOverhopConn(w *wire) *overhopConn {
 	return d
 }
 
-func (all overhopConns) close() {
-	for _, d := range all {
-		d.nc.Close()
-	}
-	for _, d := range all {
-		d.running.Wait()
-	}
+func (d *overhopConn) close() {
+	d.nc.Close()
+	d.running.Wait()
 }
 
 // entries returns the connections as transports.

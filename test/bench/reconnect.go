@@ -9,8 +9,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 	"github.com/yardmaster-dev/yardmaster/internal/procs"
+	"github.com/yardmaster-dev/yardmaster/test/must"
 )
 
 // The parameters of the death of a node with all idle workers. These reconnect to the
@@ -39,54 +41,36 @@ type rejoined struct {
 }
 
 // measureRejoin starts a cluster, kills one node and measures the effects.
-func (b *bench) measureRejoin(ctx context.Context, dir string, d victimKind) (r rejoined, err error) {
-	cl, err := b.newClusterForRound(ctx, dir, procs.Options{Nodes: 3})
-	if err != nil {
-		return r, err
-	}
-	defer cl.close()
-	victim, left, err := cl.split(ctx, d.authority)
-	if err != nil {
-		return r, err
-	}
-	wires, err := openIdle(ctx, victim, d.workers)
-	if err != nil {
-		return r, err
-	}
-	conns, err := openOverhopConns(ctx, left.Nodes, steady.workers)
-	if err != nil {
-		closeWires(wires)
-		return r, err
-	}
-	defer conns.close()
-	crowd := newCrowd(ctx, wires, left.Nodes)
-	defer crowd.close()
+func (b *bench) measureRejoin(t *task, d victimKind) (r rejoined) {
+	cl := b.newClusterForRound(t, procs.Options{Nodes: 3})
+	victim, left := cl.split(t, d.authority)
+	wires := openIdle(t, victim, d.workers)
+	conns := openOverhopConns(t, left.Nodes, steady.workers)
+	crowd := newCrowd(t, wires, left.Nodes)
+	t.cleanup(crowd.close)
 	newLoad := func() *load {
 		return &load{transports: conns.entries(), subject: queuePlain, key: cl.newKey(), seen: make(map[int64]bool)}
 	}
-	if r.before, err = cl.openLoad(ctx, left, d.workers, newLoad(), b.open(rejoinRate)); err != nil {
-		return r, err
-	}
-	r.meanwhile, err = cl.openLoad(ctx, left, d.workers, newLoad(), func(ctx context.Context, l *load) error {
+	r.before = cl.openLoad(t, left, d.workers, newLoad(), b.open(rejoinRate))
+	r.meanwhile = cl.openLoad(t, left, d.workers, newLoad(), func(t *task, l *load) {
 		began := crowd.watch()
 		victim.Kill()
-		return l.openLoopWhile(ctx, rejoinRate, func(time.Duration) bool {
+		l.openLoopWhile(t, rejoinRate, func(time.Duration) bool {
 			took := time.Since(began)
 			return took < rejoinWindow || !crowd.allBack() && took < rejoinTimeout
 		})
 	})
-	if err == nil && d.workers > 0 {
+	if d.workers > 0 {
+		var err error
 		r.most, r.all, err = crowd.result()
+		must.Do(err)
 	}
-	return r, err
+	return r
 }
 
 // split selects the victim, and returns it and the other nodes.
-func (c *benchCluster) split(ctx context.Context, authority bool) (victim *procs.Node, left *benchCluster, err error) {
-	owner, err := c.Authority(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
+func (c *benchCluster) split(t *task, authority bool) (victim *procs.Node, left *benchCluster) {
+	owner := must.Get(c.Authority(t))
 	left = &benchCluster{Cluster: &procs.Cluster{}}
 	for _, n := range c.Nodes {
 		if victim == nil && (n == owner) == authority {
@@ -95,34 +79,26 @@ func (c *benchCluster) split(ctx context.Context, authority bool) (victim *procs
 			left.Nodes = append(left.Nodes, n)
 		}
 	}
-	return victim, left, nil
+	return victim, left
 }
 
 // openLoad runs an open-loop load with workers at the surviving nodes, and with this
 // number of idle workers connected at the begin.
-func (c *benchCluster) openLoad(ctx context.Context, left *benchCluster, idle int, l *load, generate func(context.Context, *load) error) (round, error) {
-	h, err := startWorkers(ctx, left.Nodes, steady, queuePlain, l)
-	if err != nil {
-		return round{}, err
-	}
+func (c *benchCluster) openLoad(t *task, left *benchCluster, idle int, l *load, generate generator) round {
+	h := startWorkers(t, left.Nodes, steady, queuePlain, l)
 	defer h.close()
-	if err := c.awaitCapacity(ctx, idle+steady.capacity()); err != nil {
-		return round{}, err
-	}
+	c.awaitCapacity(t, idle+steady.capacity())
 	l.begin()
-	if err := l.run(ctx, generate); err != nil {
-		return round{}, err
-	}
-	if err := l.awaitEnds(ctx); err != nil {
-		return round{}, err
-	}
-	return l.round(true), errors.Join(l.failure(), left.await(ctx, "no dispatch is left", func() error {
-		s, err := left.Nodes[0].Status(ctx)
-		if out := s.Backlog.Pending + s.Backlog.Notified; err == nil && out > 0 {
-			err = fmt.Errorf("%d dispatches are left", out)
+	l.run(t, generate)
+	must.Do(l.awaitEnds(t))
+	must.Do(l.failure())
+	left.await(t, left.Nodes[0], "no dispatch is left", func(s *api.Status) error {
+		if out := s.Backlog.Pending + s.Backlog.Notified; out > 0 {
+			return fmt.Errorf("%d dispatches are left", out)
 		}
-		return err
-	}))
+		return nil
+	})
+	return l.round(true)
 }
 
 // idleCrowd is a set of idle workers that reconnect once when their connection ends.

@@ -1,9 +1,9 @@
 package bench
 
 import (
-	"context"
 	"fmt"
-	"os"
+
+	"github.com/yardmaster-dev/yardmaster/test/must"
 )
 
 // The shapes of pools whose rates are measured. There are fewer with Python, because
@@ -27,42 +27,15 @@ func eachShape(prefix string, figure func(name string, d dialect, s shape) exper
 
 // rrqFloorSuite measures the connection to runners without a node.
 func (b *bench) rrqFloorSuite() suite {
-	var dir string
 	names := eachShape("floor.rrq", func(name string, d dialect, s shape) experiment {
-		return experiment{name: name, unit: "requests/s", run: func(ctx context.Context) (round, error) {
-			cmd, err := d.command(b.Binary)
-			if err != nil {
-				return round{}, err
-			}
-			return b.inRound(dir, func(dir string) (round, error) { return saturate(ctx, dir, cmd, s, b.Round/6) })
-		}}
+		return experiment{name: name, unit: "requests/s",
+			run: func(t *task) round { return saturate(t, must.Get(d.command(b.Binary)), s, b.Round/6) }}
 	})
 	for _, rate := range sideRates {
-		both := shared(func(ctx context.Context) (l latencies, err error) {
-			_, err = b.inRound(dir, func(dir string) (round, error) {
-				l, err = directLatencies(ctx, dir, b.self, rate, b.Round/2)
-				return round{}, err
-			})
-			return l, err
-		})
+		both := shared(func(t *task) latencies { return directLatencies(t, b.self, rate, b.Round/2) })
 		names = append(names, latencyFigures("floor.rrq", rate, both, "")...)
 	}
-	return suite{name: "rrqfloor", names: names, open: inDirectory(&dir)}
-}
-
-// inRound calls run with a new directory below dir.
-func (b *bench) inRound(dir string, run func(dir string) (round, error)) (round, error) {
-	dir, err := os.MkdirTemp(dir, "round-")
-	if err != nil {
-		return round{}, fmt.Errorf("create a directory: %w", err)
-	}
-	return run(dir)
-}
-
-// inDirectory returns the open function of a suite whose experiments start their own
-// processes in dir.
-func inDirectory(dir *string) func(context.Context, string) (func(), error) {
-	return func(_ context.Context, d string) (func(), error) { *dir = d; return func() {}, nil }
+	return suite{name: "rrqfloor", names: names}
 }
 
 // latencyFigures returns the figures for both legs of requests at a rate.
@@ -72,7 +45,6 @@ func latencyFigures(prefix string, rate int, both part[latencies], floor string)
 			run: both(func(l latencies) round { return pick(l.rounds()) })}
 		if floor != "" {
 			e.target.floor = fmt.Sprintf("%s.%s%d", floor, name, rate)
-			e.note = note
 		}
 		return e
 	}
@@ -92,11 +64,11 @@ func (b *bench) rrqSuite(nodes int) suite {
 			floor = "floor.queue.async"
 		}
 		return experiment{name: name, unit: jobsPerSecond, target: target{floor: floor},
-			run: func(ctx context.Context) (round, error) { return cl.saturate(ctx, d, s, b.Round/3) }}
+			run: func(t *task) round { return cl.saturate(t, d, s, b.Round/3) }}
 	})
 	for _, rate := range sideRates {
 		names = append(names, experiment{name: fmt.Sprintf("%s.start%d", prefix, rate), unit: milliseconds, target: target{floor: fmt.Sprintf("floor.queue.start%d", rate)},
-			run:  func(ctx context.Context) (round, error) { return cl.start(ctx, b.open(rate)) },
+			run:  func(t *task) round { return cl.start(t, b.open(rate)) },
 			note: fmt.Sprintf("from the due time of the enqueue to the handler's start, open loop, at %d jobs/s; a pool of 1x64 on each node", rate)})
 	}
 	return suite{name: prefix, names: names, open: b.openRRQ(nodes, cl)}
@@ -104,16 +76,15 @@ func (b *bench) rrqSuite(nodes int) suite {
 
 // rrqLifeSuite measures the cost, the start and the end of pools.
 func (b *bench) rrqLifeSuite() suite {
-	var dir string
 	var names []experiment
 	for _, rate := range sideRates {
-		both := shared(func(ctx context.Context) (latencies, error) { return agentLatencies(ctx, b.self, rate, b.Round/2) })
+		both := shared(func(t *task) latencies { return agentLatencies(t, b.self, rate, b.Round/2) })
 		names = append(names, latencyFigures("rrq", rate, both, "floor.rrq")...)
 	}
-	spawns := shared(func(ctx context.Context) (spawned, error) { return b.measureSpawns(ctx, dir) })
-	memory := shared(func(ctx context.Context) (poolMemory, error) { return b.measurePoolMemory(ctx, dir) })
-	again := shared(func(ctx context.Context) (recovery, error) { return b.measureRecovery(ctx, dir) })
-	of := func(pick func(poolMemory) float64) func(context.Context) (round, error) {
+	spawns := shared(b.measureSpawns)
+	memory := shared(b.measurePoolMemory)
+	again := shared(b.measureRecovery)
+	of := func(pick func(poolMemory) float64) measurement {
 		return memory(func(m poolMemory) round { return round{value: pick(m)} })
 	}
 	grown := func(name, unit string, pick func(spawned) float64) experiment {
@@ -143,8 +114,8 @@ func (b *bench) rrqLifeSuite() suite {
 			note: "from the enqueue call to the notification of the end, one node, one job at a time"},
 		experiment{name: "rrq.recover", unit: milliseconds, once: true, target: target{floor: "rrq.trip"}, run: again(func(r recovery) round { return r.after }),
 			note: fmt.Sprintf("the same just after the pool's only process was killed, %d times", kills)},
-		experiment{name: "rrq.drain", unit: milliseconds, run: func(ctx context.Context) (round, error) { return b.measureDrain(ctx, dir) },
+		experiment{name: "rrq.drain", unit: milliseconds, run: b.measureDrain,
 			note: fmt.Sprintf("from SIGTERM to the exit of one of three nodes, while each of its slots runs a handler of %v", busyTime)},
 	)
-	return suite{name: "rrq", names: names, open: inDirectory(&dir)}
+	return suite{name: "rrq", names: names}
 }

@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -11,7 +10,9 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 	"github.com/yardmaster-dev/yardmaster/internal/procs"
+	"github.com/yardmaster-dev/yardmaster/test/must"
 )
 
 // stamps is the name of the pool of stamping runners, with which latencies are
@@ -31,9 +32,9 @@ type rrqCluster struct {
 
 // openRRQ returns a function that starts such a cluster. Idle pools do not affect the
 // measurements.
-func (b *bench) openRRQ(nodes int, cl *rrqCluster) func(context.Context, string) (func(), error) {
-	return func(ctx context.Context, dir string) (func(), error) {
-		*cl = rrqCluster{starts: filepath.Join(dir, "starts"), rates: make(map[string]float64), absent: make(map[dialect]error)}
+func (b *bench) openRRQ(nodes int, cl *rrqCluster) func(*task) {
+	return func(t *task) {
+		*cl = rrqCluster{starts: filepath.Join(t.dir, "starts"), rates: make(map[string]float64), absent: make(map[dialect]error)}
 		pools := poolConfig(stamps, stampCommand(b.self, cl.starts), shape{1, 64})
 		for d, shapes := range map[dialect][]shape{golang: goShapes, python: pythonShapes} {
 			cmd, err := d.command(b.Binary)
@@ -45,8 +46,7 @@ func (b *bench) openRRQ(nodes int, cl *rrqCluster) func(context.Context, string)
 				pools += poolConfig(d.pool(s), cmd, s)
 			}
 		}
-		open := b.openCluster(procs.Options{Nodes: nodes, Config: pools}, &cl.benchCluster)
-		return open(ctx, dir)
+		b.openCluster(procs.Options{Nodes: nodes, Config: pools}, &cl.benchCluster)(t)
 	}
 }
 
@@ -61,76 +61,59 @@ func poolConfig(name string, cmd []string, s shape) string {
 }
 
 // saturate measures the maximum rate of jobs with a pool of one shape on each node.
-func (cl *rrqCluster) saturate(ctx context.Context, d dialect, s shape, length time.Duration) (round, error) {
-	if err := cl.absent[d]; err != nil {
-		return round{}, err
-	}
+func (cl *rrqCluster) saturate(t *task, d dialect, s shape, length time.Duration) round {
+	must.Do(cl.absent[d])
 	function := d.pool(s) + "#echo"
 	if cl.rates[function] == 0 {
-		r, err := cl.rrq(ctx, enqueued(queueRRQ), function, 50+4*s.slots()*len(cl.Nodes)) // warms up the pool as well
-		if err != nil {
-			return r, err
-		}
-		cl.rates[function] = r.value
+		warmUp := cl.rrq(t, enqueued(queueRRQ), function, 50+4*s.slots()*len(cl.Nodes))
+		cl.rates[function] = warmUp.value
 	}
-	r, err := cl.rrq(ctx, enqueued(queueRRQ), function, max(100, int(cl.rates[function]*length.Seconds())))
+	r := cl.rrq(t, enqueued(queueRRQ), function, max(100, int(cl.rates[function]*length.Seconds())))
 	cl.rates[function] = max(r.value, 1)
-	return r, err
+	return r
 }
 
 // start measures the latency from the due time of the enqueue call to the begin of the
 // handler.
-func (cl *rrqCluster) start(ctx context.Context, generate func(context.Context, *load) error) (round, error) {
-	if err := os.Truncate(cl.starts, 0); err != nil && !os.IsNotExist(err) {
-		return round{}, err
+func (cl *rrqCluster) start(t *task, generate generator) round {
+	if err := os.Truncate(cl.starts, 0); !os.IsNotExist(err) {
+		must.Do(err)
 	}
 	l := cl.newLoad(enqueued(queueRRQ))
 	l.function = stamps + "#noop"
-	r, err := cl.runnersEnd(ctx, l, generate)
-	if err != nil {
-		return r, err
-	}
-	starts, err := readStarts(cl.starts)
-	if err != nil {
-		return r, err
-	}
+	r := cl.runnersEnd(t, l, generate)
+	starts := must.Get(readStarts(cl.starts))
 	if len(starts) != r.jobs {
-		return r, fmt.Errorf("the runners started %d of %d jobs", len(starts), r.jobs)
+		must.Do(fmt.Errorf("the runners started %d of %d jobs", len(starts), r.jobs))
 	}
 	took := make([]float64, 0, len(starts))
 	for due, at := range starts {
 		took = append(took, ms(time.Unix(0, at).Sub(l.began)-time.Duration(due)))
 	}
 	r.value, r.p99, r.accepted = quantile(took, 0.5), quantile(took, 0.99), 0
-	return r, nil
+	return r
 }
 
 // rrq measures jobs of a function, enqueued as fast as they are accepted.
-func (c *benchCluster) rrq(ctx context.Context, w way, function string, n int) (round, error) {
+func (c *benchCluster) rrq(t *task, w way, function string, n int) round {
 	l := c.newLoad(w)
 	l.function = function
-	return c.runnersEnd(ctx, l, func(ctx context.Context, l *load) error { return l.async(ctx, n, window) })
+	return c.runnersEnd(t, l, func(t *task, l *load) { l.async(t, n, window) })
 }
 
 // runnersEnd measures a load that a pool runs. Its ends are counted by the cluster,
 // because runners report only to their node.
-func (c *benchCluster) runnersEnd(ctx context.Context, l *load, generate func(context.Context, *load) error) (round, error) {
-	before, err := c.delivered(ctx)
-	if err != nil {
-		return round{}, err
-	}
+func (c *benchCluster) runnersEnd(t *task, l *load, generate generator) round {
+	before := c.delivered(t)
 	m := startMeter(c.cpu)
 	l.begin()
-	if err := l.run(ctx, generate); err != nil {
-		return round{}, err
-	}
-	if err := c.awaitDelivered(ctx, before+l.accepted.Load()); err != nil {
-		return round{}, err
-	}
+	l.run(t, generate)
+	c.awaitDelivered(t, before+l.accepted.Load())
 	l.lastEnd = time.Now()
 	l.settled.Store(l.accepted.Load())
 	r := m.end(l.round(false))
-	return r, c.verify(ctx, before, l)
+	c.verify(t, before, l)
+	return r
 }
 
 // pollInterval is the time between two polls for the end of a load: the error of a
@@ -139,33 +122,20 @@ const pollInterval = 10 * time.Millisecond
 
 // awaitDelivered waits until the authority counts this number of delivered
 // dispatches.
-func (c *benchCluster) awaitDelivered(ctx context.Context, want int64) error {
-	a, err := c.Authority(ctx)
-	if err != nil {
-		return err
-	}
-	nc := c.callers[slices.Index(c.Nodes, a)].nc
+func (c *benchCluster) awaitDelivered(t *task, want int64) {
+	nc := c.callers[slices.Index(c.Nodes, must.Get(c.Authority(t)))].nc
 	deadline := time.Now().Add(4 * waitTimeout)
 	for {
-		m, err := nc.Request(api.SubjectStatus, []byte("{}"), waitTimeout)
-		if err == nil {
-			err = refusal(m)
-		}
-		if err != nil {
-			return fmt.Errorf("request the status of %s: %w", a.Name, err)
-		}
+		m := must.Get(nc.Request(api.SubjectStatus, []byte("{}"), waitTimeout))
+		must.Do(refusal(m))
 		var s api.Status
-		if err := json.Unmarshal(m.Data, &s); err != nil {
-			return fmt.Errorf("read the status of %s: %w", a.Name, err)
-		}
+		must.Do(json.Unmarshal(m.Data, &s))
 		if int64(s.Backlog.Delivered) >= want {
-			return nil
+			return
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("%d of %d jobs are delivered, %d failed", s.Backlog.Delivered, want, s.Backlog.Failed)
+			must.Do(fmt.Errorf("%d of %d jobs are delivered, %d failed", s.Backlog.Delivered, want, s.Backlog.Failed))
 		}
-		if err := pauseUntil(ctx, time.Now().Add(pollInterval)); err != nil {
-			return err
-		}
+		must.Do(backoff.Sleep(t, pollInterval))
 	}
 }

@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strconv"
@@ -11,8 +12,10 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/agent"
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/runnerpool"
+	"github.com/yardmaster-dev/yardmaster/test/must"
 )
 
 // The latency that a node itself adds to a request is measured in this process: with
@@ -32,11 +35,7 @@ func (g *latencies) add(began, handled, ended time.Time) {
 	g.back = append(g.back, float64(ended.Sub(handled))/1e3)
 }
 
-func (g *latencies) rounds() (there, back round) {
-	n := len(g.there)
-	return round{value: quantile(g.there, 0.5), p99: quantile(g.there, 0.99), jobs: n, settled: n},
-		round{value: quantile(g.back, 0.5), p99: quantile(g.back, 0.99), jobs: n, settled: n}
-}
+func (g *latencies) rounds() (there, back round) { return latencyRound(g.there), latencyRound(g.back) }
 
 // stampOf parses the result of a stamping runner.
 func stampOf(result []byte) (time.Time, error) {
@@ -48,45 +47,18 @@ func stampOf(result []byte) (time.Time, error) {
 }
 
 // paced calls do rate times per second for d, never before the call is due.
-func paced(ctx context.Context, rate int, d time.Duration, do func(i int)) error {
+func paced(t *task, rate int, d time.Duration, do func(i int)) {
 	step, began := time.Second/time.Duration(rate), time.Now()
-	for i := 0; ; i++ {
-		due := time.Duration(i) * step
-		if due >= d {
-			return nil
-		}
-		if err := pauseUntil(ctx, began.Add(due)); err != nil {
-			return err
-		}
+	for i := 0; time.Duration(i)*step < d; i++ {
+		must.Do(backoff.Sleep(t, time.Until(began.Add(time.Duration(i)*step))))
 		do(i)
-	}
-}
-
-// pauseUntil sleeps until a time, or until ctx ends.
-func pauseUntil(ctx context.Context, at time.Time) error {
-	timer := time.NewTimer(time.Until(at))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }
 
 // directLatencies measures requests over bare connections, one request at a time on
 // each, at a rate.
-func directLatencies(ctx context.Context, dir, program string, rate int, d time.Duration) (g latencies, err error) {
-	p, err := startRunners(ctx, dir, stampCommand(program, ""), 1)
-	if err != nil {
-		return g, err
-	}
-	defer p.stop()
-	w, err := dialRunners(ctx, p, sideSlots)
-	if err != nil {
-		return g, err
-	}
-	defer w.close()
+func directLatencies(t *task, program string, rate int, d time.Duration) (g latencies) {
+	w := dialRunners(t, startRunners(t, stampCommand(program, ""), 1), sideSlots)
 	idle := make(chan int, sideSlots)
 	for i := range sideSlots {
 		idle <- i
@@ -94,11 +66,12 @@ func directLatencies(ctx context.Context, dir, program string, rate int, d time.
 	var mu sync.Mutex
 	var fault error
 	var calls sync.WaitGroup
-	err = paced(ctx, rate, d, func(int) {
+	defer calls.Wait()
+	paced(t, rate, d, func(int) {
 		i := <-idle
 		calls.Go(func() {
 			began := time.Now()
-			result, err := w.call(ctx, i, "echo", 0)
+			result, err := w.call(t, i, "echo", 0)
 			ended := time.Now()
 			var handled time.Time
 			if err == nil {
@@ -115,7 +88,8 @@ func directLatencies(ctx context.Context, dir, program string, rate int, d time.
 		})
 	})
 	calls.Wait()
-	return g, firstOf(err, fault)
+	must.Do(fault)
+	return g
 }
 
 // fakeCluster is an authority that answers at once. It records the time of each
@@ -175,7 +149,7 @@ type silentAgent struct{ *agent.Agent }
 func (silentAgent) Log(job.LogLine) {}
 
 // agentLatencies measures the latencies of requests through an agent and a pool.
-func agentLatencies(ctx context.Context, program string, rate int, d time.Duration) (latencies, error) {
+func agentLatencies(t *task, program string, rate int, d time.Duration) latencies {
 	quiet := slog.New(slog.DiscardHandler)
 	dk := &fakeCluster{never: make(chan struct{}), offers: make(chan job.Offer, 1), began: make(map[job.ID]time.Time)}
 	a := agent.New(agent.Config{Node: "bench"}, dk, quiet)
@@ -183,30 +157,33 @@ func agentLatencies(ctx context.Context, program string, rate int, d time.Durati
 		Cmd: stampCommand(program, ""), SocketVia: runnerpool.SocketEnv, PoolSize: 1, MaxInFlight: sideSlots,
 	}}}, "bench", silentAgent{a}, quiet)
 	a.AddTarget(pools)
-	running, stop := context.WithCancel(ctx)
+	running, stop := context.WithCancel(t)
 	var parts sync.WaitGroup
+	defer parts.Wait()
+	defer stop()
 	faults := make([]error, 2)
 	parts.Go(func() { faults[0] = a.Run(running) })
 	parts.Go(func() { faults[1] = pools.Run(running) })
-	err := dk.measure(ctx, a, rate, d)
+	dk.measure(t, a, rate, d)
 	stop()
 	parts.Wait()
-	return dk.legs, firstOf(err, dk.fault, faults[0], faults[1])
+	must.Do(errors.Join(dk.fault, faults[0], faults[1]))
+	return dk.legs
 }
 
 // measure assigns jobs when they are due, and waits for their outcomes.
-func (d *fakeCluster) measure(ctx context.Context, a *agent.Agent, rate int, length time.Duration) error {
+func (d *fakeCluster) measure(t *task, a *agent.Agent, rate int, length time.Duration) {
 	var offer job.Offer
 	select {
 	case offer = <-d.offers:
 	case <-time.After(waitTimeout):
-		return fmt.Errorf("no runner was ready within %v", waitTimeout)
-	case <-ctx.Done():
-		return ctx.Err()
+		must.Do(fmt.Errorf("no runner was ready within %v", waitTimeout))
+	case <-t.Done():
+		must.Do(t.Err())
 	}
 	body := jobBody("bench#noop", 0)
 	assigned, refused := 0, 0
-	err := paced(ctx, rate, length, func(i int) {
+	paced(t, rate, length, func(i int) {
 		assigned++
 		var id job.ID
 		binary.BigEndian.PutUint64(id[8:], uint64(i)+1)
@@ -220,11 +197,8 @@ func (d *fakeCluster) measure(ctx context.Context, a *agent.Agent, rate int, len
 			refused++
 		}
 	})
-	if err == nil && refused > 0 {
-		err = fmt.Errorf("%d of %d assignments found no free slot: the machine is too busy for %d/s", refused, assigned, rate)
+	if refused > 0 {
+		must.Do(fmt.Errorf("%d of %d assignments found no free slot: the machine is too busy for %d/s", refused, assigned, rate))
 	}
-	if err != nil {
-		return err
-	}
-	return until(ctx, waitTimeout, func() bool { return d.ended.Load() == int64(assigned) })
+	must.Do(until(t, waitTimeout, func() bool { return d.ended.Load() == int64(assigned) }))
 }

@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"syscall"
@@ -9,6 +8,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/internal/procs"
+	"github.com/yardmaster-dev/yardmaster/test/must"
 	"github.com/yardmaster-dev/yardmaster/test/procstat"
 
 	"github.com/nats-io/nats.go"
@@ -34,7 +34,7 @@ func (b *bench) share(n int) int {
 }
 
 // submitSleeps enqueues n jobs that sleep for d, and returns when all are accepted.
-func (c *benchCluster) submitSleeps(ctx context.Context, n int, d time.Duration) error {
+func (c *benchCluster) submitSleeps(t *task, n int, d time.Duration) {
 	answers := make(chan error, n)
 	for i := range n {
 		m := &nats.Msg{Subject: api.SubjectEnqueue + "." + queueRRQ, Data: fmt.Appendf(nil, `{"params":{"ms":%d},"function":"%s#sleep"}`, d.Milliseconds(), poolName)}
@@ -43,43 +43,33 @@ func (c *benchCluster) submitSleeps(ctx context.Context, n int, d time.Duration)
 	for range n {
 		select {
 		case err := <-answers:
-			if err != nil {
-				return err
-			}
-		case <-ctx.Done():
-			return ctx.Err()
+			must.Do(err)
+		case <-t.Done():
+			must.Do(t.Err())
 		}
 	}
-	return nil
 }
 
-// poolOf returns the status of the pool under test on a node.
-func poolOf(ctx context.Context, n *procs.Node) (api.Pool, error) {
-	s, err := n.Status(ctx)
-	if err != nil {
-		return api.Pool{}, err
-	}
-	i := slices.IndexFunc(s.Pools, func(p api.Pool) bool { return p.Runner == poolName })
-	if i < 0 {
-		return api.Pool{}, fmt.Errorf("%s has no pool %s", n.Name, poolName)
-	}
-	return s.Pools[i], nil
+// poolOf returns the pool under test in the status of a node.
+func poolOf(s *api.Status) api.Pool {
+	return s.Pools[slices.IndexFunc(s.Pools, func(p api.Pool) bool { return p.Runner == poolName })]
 }
 
 // awaitBusy waits until every slot of the pools under test is in use.
-func (c *benchCluster) awaitBusy(ctx context.Context) error {
-	return c.await(ctx, "every slot is busy", func() error {
-		for _, n := range c.Nodes {
-			p, err := poolOf(ctx, n)
-			if err == nil && p.InFlight < p.Slots {
-				err = fmt.Errorf("%d of %d at %s", p.InFlight, p.Slots, n.Name)
+func (c *benchCluster) awaitBusy(t *task) {
+	for _, n := range c.Nodes {
+		c.await(t, n, "every slot is busy", func(s *api.Status) error {
+			if p := poolOf(s); p.InFlight < p.Slots {
+				return fmt.Errorf("%d of %d at %s", p.InFlight, p.Slots, n.Name)
 			}
-			if err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+			return nil
+		})
+	}
+}
+
+// newPool starts a cluster for one round, with a pool of a shape on each node.
+func (b *bench) newPool(t *task, nodes int, profile bool, s shape) *benchCluster {
+	return b.newClusterForRound(t, procs.Options{Nodes: nodes, Profile: profile, Config: poolConfig(poolName, must.Get(golang.command(b.Binary)), s)})
 }
 
 // poolMemory is the memory cost of a pool, in KiB.
@@ -91,55 +81,27 @@ type poolMemory struct {
 
 // measurePoolMemory compares a new node with one that has a wide pool, idle and then
 // with a request in every slot.
-func (b *bench) measurePoolMemory(ctx context.Context, dir string) (m poolMemory, err error) {
-	bare, err := b.newClusterForRound(ctx, dir, procs.Options{Nodes: 1, Profile: true})
-	if err != nil {
-		return m, err
-	}
-	none, err := footprintOf(ctx, bare.Nodes[0])
-	bare.close()
-	if err != nil {
-		return m, err
-	}
-	cmd, err := golang.command(b.Binary)
-	if err != nil {
-		return m, err
-	}
+func (b *bench) measurePoolMemory(t *task) (m poolMemory) {
+	bare := b.newClusterForRound(t, procs.Options{Nodes: 1, Profile: true})
+	none := footprintOf(t, bare.Nodes[0])
+	bare.Stop()
 	s := shape{b.share(wideShape.processes), wideShape.inFlight}
-	cl, err := b.newClusterForRound(ctx, dir, procs.Options{Nodes: 1, Profile: true, Config: poolConfig(poolName, cmd, s)})
-	if err != nil {
-		return m, err
-	}
-	defer cl.close()
+	cl := b.newPool(t, 1, true, s)
 	n, slots := cl.Nodes[0], s.slots()
-	idle, err := footprintOf(ctx, n)
-	if err != nil {
-		return m, err
-	}
-	before, err := cl.delivered(ctx)
-	if err != nil {
-		return m, err
-	}
-	if err := cl.submitSleeps(ctx, slots, sleepTime); err != nil {
-		return m, err
-	}
-	if err := cl.awaitBusy(ctx); err != nil {
-		return m, err
-	}
-	busy, err := footprintOf(ctx, n)
-	if err != nil {
-		return m, err
-	}
-	p, err := poolOf(ctx, n)
-	if err != nil {
-		return m, err
-	}
+	idle := footprintOf(t, n)
+	before := cl.delivered(t)
+	cl.submitSleeps(t, slots, sleepTime)
+	cl.awaitBusy(t)
+	busy := footprintOf(t, n)
+	status := must.Get(n.Status(t))
+	p := poolOf(&status)
 	for _, member := range p.Members {
 		m.runner += float64(procstat.PID(member.PID).Memory()) / 1024 / float64(len(p.Members))
 	}
 	m.idleResident, m.idleInUse, _ = idle.perWorker(none, slots)
 	m.busyResident, m.busyInUse, _ = busy.perWorker(idle, slots)
-	return m, cl.awaitDelivered(ctx, before+int64(slots))
+	cl.awaitDelivered(t, before+int64(slots))
+	return m
 }
 
 // recovery is the time that a job takes in an idle pool, and just after the pool's only
@@ -147,79 +109,40 @@ func (b *bench) measurePoolMemory(ctx context.Context, dir string) (m poolMemory
 type recovery struct{ before, after round }
 
 // measureRecovery measures jobs, killing the runner before every other one.
-func (b *bench) measureRecovery(ctx context.Context, dir string) (r recovery, err error) {
-	cmd, err := golang.command(b.Binary)
-	if err != nil {
-		return r, err
-	}
-	cl, err := b.newClusterForRound(ctx, dir, procs.Options{Nodes: 1, Config: poolConfig(poolName, cmd, shortShape)})
-	if err != nil {
-		return r, err
-	}
-	defer cl.close()
-	var before, after []float64
+func (b *bench) measureRecovery(t *task) recovery {
+	cl := b.newPool(t, 1, false, shortShape)
+	var took [2][]float64 // without and after a kill
 	l := cl.newLoad(enqueued(queueRRQ))
 	l.function = poolName + "#echo"
 	l.begin()
-	n := b.share(kills)
-	for i := range 2 * n {
-		p, err := poolOf(ctx, cl.Nodes[0])
-		if err != nil {
-			return r, err
-		}
-		if i%2 == 1 {
+	for i := range 2 * b.share(kills) {
+		status := must.Get(cl.Nodes[0].Status(t))
+		if p := poolOf(&status); i%2 == 1 {
 			if p.Members[0].PID == 0 { // PID 0 would be this process's group
-				return r, fmt.Errorf("pool %s has no process: %s", poolName, p.Reason)
+				must.Do(fmt.Errorf("pool %s has no process: %s", poolName, p.Reason))
 			}
-			if err := syscall.Kill(p.Members[0].PID, syscall.SIGKILL); err != nil {
-				return r, fmt.Errorf("kill the runner: %w", err)
-			}
+			must.Do(syscall.Kill(p.Members[0].PID, syscall.SIGKILL))
 		}
 		began := time.Now()
-		if err := oneTrip(cl.callers[0].nc, l.message(i, began.Sub(l.began))); err != nil {
-			return r, err
-		}
-		if took := ms(time.Since(began)); i%2 == 1 {
-			after = append(after, took)
-		} else {
-			before = append(before, took)
-		}
+		must.Do(oneTrip(cl.callers[0].nc, l.message(i, began.Sub(l.began))))
+		took[i%2] = append(took[i%2], ms(time.Since(began)))
 	}
-	r.before = round{value: quantile(before, 0.5), p99: quantile(before, 0.99), jobs: n, settled: n}
-	r.after = round{value: quantile(after, 0.5), p99: quantile(after, 0.99), jobs: n, settled: n}
-	return r, nil
+	return recovery{latencyRound(took[0]), latencyRound(took[1])}
 }
 
 // measureDrain stops one of three nodes while every slot of the cluster is busy, and
 // measures the time until its process has exited. All jobs must be delivered.
-func (b *bench) measureDrain(ctx context.Context, dir string) (round, error) {
-	cmd, err := golang.command(b.Binary)
-	if err != nil {
-		return round{}, err
-	}
-	cl, err := b.newClusterForRound(ctx, dir, procs.Options{Nodes: 3, Config: poolConfig(poolName, cmd, drainShape)})
-	if err != nil {
-		return round{}, err
-	}
-	defer cl.close()
-	authority, err := cl.Authority(ctx)
-	if err != nil {
-		return round{}, err
-	}
-	before, err := cl.delivered(ctx)
-	if err != nil {
-		return round{}, err
-	}
+func (b *bench) measureDrain(t *task) round {
+	cl := b.newPool(t, 3, false, drainShape)
+	authority := must.Get(cl.Authority(t))
+	before := cl.delivered(t)
 	jobs := drainShape.slots() * len(cl.Nodes)
-	if err := cl.submitSleeps(ctx, jobs, busyTime); err != nil {
-		return round{}, err
-	}
-	if err := cl.awaitBusy(ctx); err != nil {
-		return round{}, err
-	}
+	cl.submitSleeps(t, jobs, busyTime)
+	cl.awaitBusy(t)
 	stopped := cl.Nodes[slices.IndexFunc(cl.Nodes, func(n *procs.Node) bool { return n != authority })]
 	began := time.Now()
 	stopped.Process.Stop(waitTimeout)
 	took := time.Since(began)
-	return round{value: ms(took), jobs: jobs, settled: jobs}, cl.awaitDelivered(ctx, before+int64(jobs))
+	cl.awaitDelivered(t, before+int64(jobs))
+	return round{value: ms(took), jobs: jobs, settled: jobs}
 }

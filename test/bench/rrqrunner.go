@@ -3,12 +3,12 @@ package bench
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,6 +17,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/internal/freeport"
 	"github.com/yardmaster-dev/yardmaster/internal/procs"
 	"github.com/yardmaster-dev/yardmaster/runnerpool/rrq"
+	"github.com/yardmaster-dev/yardmaster/test/must"
 )
 
 // shape is the shape of a pool: the number of processes, and of concurrent requests on
@@ -74,51 +75,21 @@ type runnerPeer struct {
 }
 
 // startRunners starts n bare runners and returns when all of them listen.
-func startRunners(ctx context.Context, dir string, cmd []string, n int) (*runnerPeer, error) {
-	addrs, err := freeport.Addresses(n)
-	if err != nil {
-		return nil, err
+func startRunners(t *task, cmd []string, n int) *runnerPeer {
+	p, dir := &runnerPeer{addrs: must.Get(freeport.Addresses(n))}, t.newDir()
+	for i, addr := range p.addrs {
+		p.run = append(p.run, t.start("runner"+strconv.Itoa(i+1), dir, []string{"RRQ_RUNNER_TCP_SOCKET=" + addr}, cmd))
 	}
-	p := &runnerPeer{addrs: addrs}
-	for i, addr := range addrs {
-		name := "runner" + strconv.Itoa(i+1)
-		process, err := procs.StartProcess(name, filepath.Join(dir, name+".log"), []string{"RRQ_RUNNER_TCP_SOCKET=" + addr}, cmd[0], cmd[1:]...)
-		if err != nil {
-			p.stop()
-			return nil, err
-		}
-		p.run = append(p.run, process)
-	}
-	for i, addr := range addrs {
-		var ended error
-		listens := func() bool {
+	for i, addr := range p.addrs {
+		t.await("the runner listens", func() error {
 			nc, err := net.DialTimeout("tcp", addr, time.Second)
 			if err == nil {
 				nc.Close()
 			}
-			ended = p.run[i].Ended()
-			return err == nil || ended != nil
-		}
-		if err := until(ctx, waitTimeout, listens); err != nil || ended != nil {
-			p.stop()
-			return nil, fmt.Errorf("start %s: %w", strings.Join(cmd, " "), firstOf(ended, err))
-		}
+			return err
+		}, p.run[i])
 	}
-	return p, nil
-}
-
-// firstOf returns the first error that is not nil.
-func firstOf(errs ...error) error {
-	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
-		return errs[i]
-	}
-	return nil
-}
-
-func (p *runnerPeer) stop() {
-	for _, process := range p.run {
-		process.Stop(5 * time.Second)
-	}
+	return p
 }
 
 func (p *runnerPeer) cpu() time.Duration { return cpuOf(p.run...) }
@@ -157,8 +128,7 @@ func stampRunner(ctx context.Context, file string) error {
 
 // stampCommand returns the command line of a stamping runner.
 func stampCommand(binary, file string) []string {
-	o := peerOptions{Name: "runner", Stamps: true, Starts: file}
-	return append([]string{binary}, o.args()...)
+	return peerOptions{Name: "runner", Stamps: true, Starts: file}.command(binary)
 }
 
 // readStarts reads the file of stamping runners. It returns the earliest begin of a
@@ -187,26 +157,14 @@ type wires struct {
 	calls []int // number of calls on each connection
 }
 
-func dialRunners(ctx context.Context, p *runnerPeer, each int) (*wires, error) {
-	w := &wires{}
-	for _, addr := range p.addrs {
-		for range each {
-			c, err := rrq.Dial(ctx, addr)
-			if err != nil {
-				w.close()
-				return nil, err
-			}
-			w.conns = append(w.conns, c)
-		}
+func dialRunners(t *task, p *runnerPeer, each int) *wires {
+	w := &wires{calls: make([]int, each*len(p.addrs))}
+	for i := range w.calls {
+		c := must.Get(rrq.Dial(t, p.addrs[i/each]))
+		t.cleanup(func() { _ = c.Close() }) // no request is running
+		w.conns = append(w.conns, c)
 	}
-	w.calls = make([]int, len(w.conns))
-	return w, nil
-}
-
-func (w *wires) close() {
-	for _, c := range w.conns {
-		_ = c.Close() // no request is running
-	}
+	return w
 }
 
 // call sends one request on connection i and returns its result.
@@ -231,24 +189,16 @@ func paramsOf(due int64) json.RawMessage {
 
 // saturate measures the maximum rate of requests to bare runners, with a connection
 // for each slot.
-func saturate(ctx context.Context, dir string, cmd []string, s shape, d time.Duration) (round, error) {
-	p, err := startRunners(ctx, dir, cmd, s.processes)
-	if err != nil {
-		return round{}, err
-	}
-	defer p.stop()
-	w, err := dialRunners(ctx, p, s.inFlight)
-	if err != nil {
-		return round{}, err
-	}
-	defer w.close()
+func saturate(t *task, cmd []string, s shape, d time.Duration) round {
+	p := startRunners(t, cmd, s.processes)
+	w := dialRunners(t, p, s.inFlight)
 	faults := make([]error, len(w.conns))
 	m, began := startMeter(p.cpu), time.Now()
 	var callers sync.WaitGroup
 	for i := range w.conns {
 		callers.Go(func() {
 			for faults[i] == nil && time.Since(began) < d {
-				_, faults[i] = w.call(ctx, i, "echo", 0)
+				_, faults[i] = w.call(t, i, "echo", 0)
 			}
 		})
 	}
@@ -258,5 +208,6 @@ func saturate(ctx context.Context, dir string, cmd []string, s shape, d time.Dur
 	for _, n := range w.calls {
 		sum += n
 	}
-	return m.end(round{value: float64(sum) / took.Seconds(), jobs: sum, settled: sum}), firstOf(faults...)
+	must.Do(errors.Join(faults...))
+	return m.end(round{value: float64(sum) / took.Seconds(), jobs: sum, settled: sum})
 }

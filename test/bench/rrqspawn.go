@@ -7,15 +7,14 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/yardmaster-dev/yardmaster/internal/procs"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/runnerpool"
+	"github.com/yardmaster-dev/yardmaster/test/must"
 	"github.com/yardmaster-dev/yardmaster/test/procstat"
 )
 
@@ -119,31 +118,13 @@ func spawnPool(ctx context.Context, width int, cmd []string) (up, gone time.Dura
 }
 
 // measureSpawns runs spawnRunners in a separate process.
-func (b *bench) measureSpawns(ctx context.Context, dir string) (s spawned, err error) {
-	cmd, err := golang.command(b.Binary)
-	if err != nil {
-		return s, err
-	}
-	o := peerOptions{Name: "spawner", Spawns: b.share(spawnCount), Runner: cmd}
-	dir, err = os.MkdirTemp(dir, "round-")
-	if err != nil {
-		return s, fmt.Errorf("create a directory: %w", err)
-	}
-	p, err := procs.StartProcess("spawner", filepath.Join(dir, "spawner.log"), nil, b.self, o.args()...)
-	if err != nil {
-		return s, err
-	}
-	defer p.Kill()
-	if err := until(ctx, 5*waitTimeout, func() bool { return p.Ended() != nil }); err != nil {
-		return s, fmt.Errorf("%d spawns: %w", o.Spawns, err)
-	}
-	text, err := os.ReadFile(p.LogFile)
-	if err != nil {
-		return s, err
-	}
-	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+func (b *bench) measureSpawns(t *task) (s spawned) {
+	o := peerOptions{Name: "spawner", Spawns: b.share(spawnCount), Runner: must.Get(golang.command(b.Binary))}
+	p := t.start(o.Name, t.newDir(), nil, o.command(b.self))
+	must.Do(until(t, 5*waitTimeout, func() bool { return p.Ended() != nil }))
+	lines := strings.Split(strings.TrimSpace(p.Log()), "\n")
 	if json.Unmarshal([]byte(lines[len(lines)-1]), &s) != nil || s.Spawns == 0 {
-		return s, p.Ended()
+		must.Do(p.Ended())
 	}
-	return s, nil
+	return s
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/edge/overhop"
 	"github.com/yardmaster-dev/yardmaster/internal/procs"
+	"github.com/yardmaster-dev/yardmaster/test/must"
 )
 
 // workerPlan is the number of workers, spread over the nodes, and the credits of each.
@@ -30,22 +31,18 @@ type workerSet struct {
 }
 
 // startWorkers connects workers and subscribes them to a queue.
-func startWorkers(ctx context.Context, nodes []*procs.Node, s workerPlan, queue string, l *load) (*workerSet, error) {
-	running, stop := context.WithCancel(ctx)
+func startWorkers(t *task, nodes []*procs.Node, s workerPlan, queue string, l *load) *workerSet {
+	running, stop := context.WithCancel(t)
 	h := &workerSet{load: l, stop: stop}
+	t.cleanup(h.close)
 	for i := range s.workers {
-		n := nodes[i%len(nodes)]
-		w, err := dialWorker(ctx, n.Edge)
-		if err != nil {
-			h.close()
-			return nil, fmt.Errorf("worker at %s: %w", n.Name, err)
-		}
+		w := must.Get(dialWorker(t, nodes[i%len(nodes)].Edge))
 		w.out, _ = overhop.AppendFields(w.out, overhop.TSubscribe, ridSubscribe, overhop.Fields{"q": queue, "credits": s.credits})
 		h.running.Go(func() {
 			h.work(running, &worker{wire: w, load: l, active: make(map[string]activeJob)})
 		})
 	}
-	return h, nil
+	return h
 }
 
 func (h *workerSet) close() {
