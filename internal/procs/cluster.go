@@ -45,7 +45,6 @@ type Options struct {
 type Cluster struct {
 	Nodes   []*Node
 	Workers []*Process // other processes that Until watches, and that Stop stops first
-	opts    Options
 }
 
 // Node is one node of a cluster, running or stopped.
@@ -53,10 +52,47 @@ type Node struct {
 	Name    string
 	NATS    string // host:port for clients
 	Edge    string // host:port for Overhop workers
+	HTTP    string // host:port of its HTTP API
+	Route   string // host:port for the routes of other NATS servers
+	Raft    string // host:port for Raft
 	Profile string // host:port of its profiling listener; "" without Options.Profile
+	DataDir string
 	*Process
-	cluster     *Cluster
-	route, raft string
+	config string // path of its configuration file
+}
+
+// addresses is the number of addresses of a node.
+const addresses = 6
+
+// NewNode returns a node that keeps its files in dir. It starts nothing. addrs are its
+// addresses in the order of the fields of Node; there may be none for profiles.
+func NewNode(dir, binary, name string, addrs, env []string) *Node {
+	path := func(suffix string) string { return filepath.Join(dir, name+"."+suffix) }
+	n := &Node{Name: name, NATS: addrs[0], Edge: addrs[1], HTTP: addrs[2], Route: addrs[3], Raft: addrs[4], DataDir: path("data"), config: path("toml")}
+	n.Process = &Process{Name: "node " + name, LogFile: path("log"), Env: slices.Clone(env), Args: []string{binary, "node", "--config", n.config}}
+	return n
+}
+
+// WriteConfig writes the node's configuration file, with these members, if there are
+// more than one, and more settings as TOML.
+func (n *Node) WriteConfig(more string, members ...*Node) error {
+	var b strings.Builder
+	host, port, _ := net.SplitHostPort(n.Edge)
+	fmt.Fprintf(&b, "[node]\nname = %q\ndata_dir = %q\n\n", n.Name, n.DataDir)
+	fmt.Fprintf(&b, "[nats]\nlisten = %q\n\n", n.NATS)
+	fmt.Fprintf(&b, "[http]\nlisten = %q\n\n", n.HTTP)
+	fmt.Fprintf(&b, "[server]\nhost = %q\nport = %s\n", host, port)
+	if len(members) > 1 {
+		fmt.Fprintf(&b, "\n[cluster]\nmembers = [\n")
+		for _, m := range members {
+			fmt.Fprintf(&b, "  { name = %q, route = %q, raft = %q },\n", m.Name, m.Route, m.Raft)
+		}
+		fmt.Fprint(&b, "]\n")
+	}
+	if err := os.WriteFile(n.config, []byte(b.String()+"\n"+more), 0o600); err != nil {
+		return fmt.Errorf("write the configuration of %s: %w", n.Name, err)
+	}
+	return nil
 }
 
 // Start lays out a cluster, starts its nodes and returns when all of them report that
@@ -86,105 +122,64 @@ func (c *Cluster) Start(ctx context.Context) error {
 
 // LayOut chooses addresses and writes the configuration files. It starts nothing.
 func LayOut(o Options) (*Cluster, error) {
-	c := &Cluster{opts: o}
-	const portsPerNode = 5
-	all, err := freeport.Addresses(portsPerNode * o.Nodes)
+	c := &Cluster{}
+	a, err := freeport.Addresses(addresses * o.Nodes)
 	if err != nil {
 		return nil, err
 	}
 	for i := range o.Nodes {
-		addr := all[portsPerNode*i:]
-		n := &Node{Name: fmt.Sprintf("n%d", i+1), cluster: c, NATS: addr[0], Edge: addr[1], route: addr[2], raft: addr[3]}
+		a := a[addresses*i:]
+		n := NewNode(o.Dir, o.Binary, fmt.Sprintf("n%d", i+1), a, o.Env)
 		if o.Profile {
-			n.Profile = addr[4]
+			n.Profile = a[5]
+			n.Env = append(n.Env, "YARD_PPROF="+n.Profile)
 		}
 		c.Nodes = append(c.Nodes, n)
 	}
 	for _, n := range c.Nodes {
-		n.Process = &Process{Name: "node " + n.Name, LogFile: n.path("log"), Env: slices.Clone(o.Env),
-			Args: []string{o.Binary, "node", "--config", n.path("toml")}}
-		if n.Profile != "" {
-			n.Env = append(n.Env, "YARD_PPROF="+n.Profile)
+		more := o.Config
+		if o.NodeConfig != nil {
+			more += "\n" + o.NodeConfig(n.Name)
 		}
-		if err := os.WriteFile(n.path("toml"), []byte(n.config()), 0o600); err != nil {
-			return nil, fmt.Errorf("write the configuration of %s: %w", n.Name, err)
+		if err := n.WriteConfig(more, c.Nodes...); err != nil {
+			return nil, err
 		}
 	}
 	return c, nil
 }
 
-// path returns the path of the node's file or directory with the given suffix.
-func (n *Node) path(suffix string) string {
-	return filepath.Join(n.cluster.opts.Dir, n.Name+"."+suffix)
-}
-
-// config returns the node's configuration file.
-func (n *Node) config() string {
-	var b strings.Builder
-	host, port, _ := net.SplitHostPort(n.Edge)
-	fmt.Fprintf(&b, "[node]\nname = %q\ndata_dir = %q\n\n", n.Name, n.path("data"))
-	fmt.Fprintf(&b, "[nats]\nlisten = %q\n\n", n.NATS)
-	fmt.Fprint(&b, "[http]\nlisten = \"127.0.0.1:0\"\n\n")
-	fmt.Fprintf(&b, "[server]\nhost = %q\nport = %s\n", host, port)
-	if len(n.cluster.Nodes) > 1 {
-		fmt.Fprintf(&b, "\n[cluster]\nmembers = [\n")
-		for _, m := range n.cluster.Nodes {
-			fmt.Fprintf(&b, "  { name = %q, route = %q, raft = %q },\n", m.Name, m.route, m.raft)
-		}
-		fmt.Fprint(&b, "]\n")
-	}
-	b.WriteString("\n" + n.cluster.opts.Config)
-	if more := n.cluster.opts.NodeConfig; more != nil {
-		b.WriteString("\n" + more(n.Name))
-	}
-	return b.String()
-}
-
 // URL returns the URL of the node for NATS clients.
 func (n *Node) URL() string { return "nats://" + n.NATS }
 
-// Route returns the address of the node for the routes of other NATS servers.
-func (n *Node) Route() string { return n.route }
-
-// Ask sends a request to the node and decodes its JSON answer.
+// Ask sends a request to the node over a connection of its own, and decodes the JSON
+// answer.
 func (n *Node) Ask(ctx context.Context, subject string, request, answer any) error {
-	return Ask(ctx, n.Name, n.URL(), subject, request, answer)
-}
-
-// Request sends a request to the node and returns its raw answer.
-func (n *Node) Request(ctx context.Context, subject string, request []byte) ([]byte, error) {
-	return ask(ctx, n.Name, n.URL(), subject, request)
-}
-
-// Ask sends a request to the node of that name and NATS URL over a connection of
-// its own, and decodes the JSON answer.
-func Ask(ctx context.Context, name, url, subject string, request, answer any) error {
 	body, err := json.Marshal(request)
 	if err != nil {
 		return fmt.Errorf("encode the request %s: %w", subject, err)
 	}
-	raw, err := ask(ctx, name, url, subject, body)
+	raw, err := n.Request(ctx, subject, body)
 	if err != nil {
 		return err
 	}
 	if err := json.Unmarshal(raw, answer); err != nil {
-		return fmt.Errorf("decode the answer of %s to %s: %w", name, subject, err)
+		return fmt.Errorf("decode the answer of %s to %s: %w", n.Name, subject, err)
 	}
 	return nil
 }
 
-// ask is Ask for a request and an answer that are already encoded.
-func ask(ctx context.Context, name, url, subject string, body []byte) ([]byte, error) {
+// Request sends a request to the node and returns its raw answer.
+func (n *Node) Request(ctx context.Context, subject string, request []byte) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	c, err := cluster.Dial(ctx, url, cluster.DialOptions{Timeout: dialTimeout})
+	c, err := cluster.Dial(ctx, n.URL(), cluster.DialOptions{Timeout: dialTimeout})
 	if err != nil {
-		return nil, fmt.Errorf("ask %s: %w", name, err)
+		return nil, fmt.Errorf("ask %s: %w", n.Name, err)
 	}
 	defer c.Close()
-	raw, err := c.Request(ctx, subject, body)
+	raw, err := c.Request(ctx, subject, request)
 	if err != nil {
-		return nil, fmt.Errorf("ask %s: %w", name, err)
+		return nil, fmt.Errorf("ask %s: %w", n.Name, err)
 	}
 	return raw, nil
 }

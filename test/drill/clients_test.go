@@ -209,7 +209,7 @@ func pythonFailover(t *testing.T, ctx context.Context, cl *Cluster) {
 	}
 	at := more(100, "")
 	for _, n := range cl.Nodes {
-		if n.Overhop == at {
+		if n.Edge == at {
 			cl.Kill(n)
 			t.Logf("killed %s, the worker's node", n.Name)
 			more(100, at)
@@ -269,7 +269,7 @@ func judgePython(t *testing.T, ctx context.Context, cl *Cluster, output, witness
 	if len(long) != 2 || long[0].attempt != 1 || long[1].fence != long[0].fence || long[0].node == long[1].node {
 		t.Errorf("the long job did not run exactly once, across a change of node: %+v", long)
 	}
-	if completed, err := completedPython(ctx, cl.Running()[0].Overhop); err != nil || completed != int64(len(accepted)) {
+	if completed, err := completedPython(ctx, cl.Running()[0].Edge); err != nil || completed != int64(len(accepted)) {
 		t.Errorf("the cluster reports %d completed jobs, %v", completed, err)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/internal/procs"
 	"github.com/yardmaster-dev/yardmaster/test/drill/disk"
 	"github.com/yardmaster-dev/yardmaster/test/drill/hosts"
@@ -29,18 +28,10 @@ type Cluster struct {
 
 // Node is a member of the cluster, running or not.
 type Node struct {
-	Name    string
-	NATS    string // URL for clients
-	Overhop string // host:port for workers
-	HTTP    string // base URL of its HTTP API, which requires [Token]
-	DataDir string
+	*procs.Node
 	Witness string      // witness file of its runners
 	Host    *hosts.Host // nil for this host
 	Disk    *disk.Disk  // nil if DataDir is a plain directory
-
-	*procs.Process
-	config      string // path of the configuration file
-	route, raft string // host:port for the other members
 }
 
 // Start starts all nodes and returns when they are ready.
@@ -122,7 +113,7 @@ func (c *Cluster) Running() (running []*Node) {
 func (c *Cluster) URLs() string {
 	var urls []string
 	for _, n := range c.Nodes {
-		urls = append(urls, n.NATS)
+		urls = append(urls, n.URL())
 	}
 	return strings.Join(urls, ",")
 }
@@ -130,19 +121,9 @@ func (c *Cluster) URLs() string {
 // Edges returns the Overhop addresses of all nodes.
 func (c *Cluster) Edges() (edges []string) {
 	for _, n := range c.Nodes {
-		edges = append(edges, n.Overhop)
+		edges = append(edges, n.Edge)
 	}
 	return edges
-}
-
-// Ask sends a request to the node over a new connection and decodes the answer.
-func (n *Node) Ask(ctx context.Context, subject string, request, answer any) error {
-	return procs.Ask(ctx, n.Name, n.NATS, subject, request, answer)
-}
-
-// Status returns the node's status.
-func (n *Node) Status(ctx context.Context) (s api.Status, err error) {
-	return s, n.Ask(ctx, api.SubjectStatus, struct{}{}, &s)
 }
 
 // Authority returns the running node that holds the authority, as the running node
@@ -193,23 +174,11 @@ func (c *Cluster) WaitReady(ctx context.Context) error {
 
 // AddQueue creates a queue through a running node, without a limit if limit is 0.
 func (c *Cluster) AddQueue(ctx context.Context, name string, limit int) error {
-	params := map[string]any{"name": name}
-	if limit > 0 {
-		params["concurrency_limit"] = limit
+	var running procs.Cluster
+	for _, n := range c.Nodes {
+		running.Nodes = append(running.Nodes, n.Node)
 	}
-	return until(ctx, "queue "+name+" is created", func() error {
-		running := c.Running()
-		if len(running) == 0 {
-			return errors.New("no node is running")
-		}
-		var answer any
-		err := running[0].Ask(ctx, api.SubjectAPI+".queue.add", params, &answer)
-		var refused *api.Error
-		if errors.As(err, &refused) && refused.Code == "409" { // created by an earlier request
-			return nil
-		}
-		return err
-	})
+	return running.AddQueue(ctx, name, limit)
 }
 
 // until polls fact every 50 ms until it returns nil. If ctx ends first, it returns

@@ -169,7 +169,7 @@ func (c *composeCluster) up(services ...string) time.Duration {
 	watch.Go(func() {
 		err = until(c.ctx, "all nodes are ready", func() error {
 			for _, name := range composeNodes {
-				n := Node{Name: name, NATS: composeNATS(name)}
+				n := procs.Node{Name: name, NATS: composeNATS(name)}
 				if s, err := n.Status(c.ctx); err != nil || !s.Readiness.Ready {
 					return fmt.Errorf("%s: %v %v", name, s.Readiness.Reasons, err)
 				}
@@ -188,8 +188,8 @@ func (c *composeCluster) up(services ...string) time.Duration {
 // composeNodes are the services that run nodes.
 var composeNodes = []string{"n1", "n2", "n3"}
 
-// composeNATS returns the URL of a node's published NATS port.
-func composeNATS(name string) string { return "nats://127.0.0.1:422" + name[1:] }
+// composeNATS returns the address of a node's published NATS port.
+func composeNATS(name string) string { return "127.0.0.1:422" + name[1:] }
 
 // find looks up the ids of the containers, which change with every up.
 func (c *composeCluster) find() {
@@ -197,7 +197,7 @@ func (c *composeCluster) find() {
 	c.Nodes = nil
 	for _, name := range composeNodes {
 		c.id[name] = c.logf(c.ctx, c.compose("ps", "-q", name)...)
-		n := &Node{Name: name, NATS: composeNATS(name)}
+		n := &Node{Node: &procs.Node{Name: name, NATS: composeNATS(name)}}
 		n.Process = &procs.Process{Name: name, LogFile: filepath.Join(c.Dir, name+".wait"), Args: []string{"docker", "wait", c.id[name]}}
 		c.mustRun(n.Start())
 		c.Nodes = append(c.Nodes, n)

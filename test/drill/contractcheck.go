@@ -154,7 +154,7 @@ func (c *Cluster) RequireSameOutcomes(ctx context.Context, checker *contractchec
 		}
 		dispatches[id] = d
 	})
-	client, err := cluster.Dial(ctx, c.Running()[0].NATS, cluster.DialOptions{Name: "drill"})
+	client, err := cluster.Dial(ctx, c.Running()[0].URL(), cluster.DialOptions{Name: "drill"})
 	if err != nil {
 		return 0, err
 	}

@@ -23,7 +23,7 @@ type history struct {
 
 // readHistory reads the whole history through one node.
 func readHistory(ctx context.Context, n *Node) (h history, err error) {
-	c, err := cluster.Dial(ctx, n.NATS, cluster.DialOptions{Name: "drill"})
+	c, err := cluster.Dial(ctx, n.URL(), cluster.DialOptions{Name: "drill"})
 	if err != nil {
 		return h, err
 	}

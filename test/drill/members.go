@@ -23,7 +23,7 @@ func (n *Node) MemberCommand(ctx context.Context, words ...string) (output strin
 // Command runs a command of the program against the node and returns its standard
 // output and standard error.
 func (n *Node) Command(ctx context.Context, words ...string) (output string, err error) {
-	cmd := exec.CommandContext(ctx, n.Args[0], append([]string{"--server", n.NATS}, words...)...)
+	cmd := exec.CommandContext(ctx, n.Args[0], append([]string{"--server", n.URL()}, words...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.CombinedOutput()
 	output = strings.TrimSpace(string(out))
@@ -35,7 +35,7 @@ func (n *Node) Command(ctx context.Context, words ...string) (output string, err
 
 // JoinCommand returns the "cluster" command with which an operator adds this node.
 func (n *Node) JoinCommand() []string {
-	return []string{"add", n.Name, "--route", n.route, "--raft", n.raft}
+	return []string{"add", n.Name, "--route", n.Route, "--raft", n.Raft}
 }
 
 // Members returns the members of the cluster as the node reports them.

@@ -125,7 +125,7 @@ func (w *observer) writeFile(file string) error {
 }
 
 func httpStatus(ctx context.Context, client *http.Client, n *Node) (s api.Status, err error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, n.HTTP+"/v1/status", nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+n.HTTP+"/v1/status", nil)
 	if err != nil {
 		return s, err
 	}
@@ -182,7 +182,7 @@ func change(ctx context.Context, client *http.Client, n *Node, name string, crea
 	if create {
 		method, body = http.MethodPut, "{}"
 	}
-	request, err := http.NewRequestWithContext(context.WithoutCancel(ctx), method, n.HTTP+"/v1/queues/"+name, strings.NewReader(body))
+	request, err := http.NewRequestWithContext(context.WithoutCancel(ctx), method, "http://"+n.HTTP+"/v1/queues/"+name, strings.NewReader(body))
 	if err != nil {
 		return check.Unknown
 	}

@@ -95,11 +95,11 @@ func alone(t *testing.T, config func(program string) string) *Node {
 	if err := os.WriteFile(file, []byte(config(program)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return &Node{
-		Name: "alone", NATS: "nats://" + address, config: file,
+	return &Node{Node: &procs.Node{
+		Name: "alone", NATS: address,
 		Process: &procs.Process{Name: "alone", LogFile: filepath.Join(dir, "log"), Args: []string{program, "node", "--config", file,
 			"--data-dir", filepath.Join(dir, "data"), "--nats-listen", address, "--edge-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"}},
-	}
+	}}
 }
 
 // TestMissingRunner checks that a node whose runner does not start keeps running, and

@@ -45,7 +45,7 @@ func newProducer(l *Load, c *Cluster) (producer, error) {
 		h := &httpProducer{load: l, client: &http.Client{Transport: &http.Transport{
 			MaxIdleConnsPerHost: max(l.Parallel, 1), DialContext: (&net.Dialer{Timeout: publishTimeout / 4}).DialContext}}}
 		for _, n := range c.Nodes {
-			h.addrs = append(h.addrs, n.HTTP)
+			h.addrs = append(h.addrs, "http://"+n.HTTP)
 		}
 		return h, nil
 	case Overhop:

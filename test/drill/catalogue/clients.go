@@ -39,7 +39,7 @@ func hostileClients(s *drill.Harness) {
 	s.StartSteadyLoad()
 	victim := randomNode(s)
 	bait := layBait(s, victim)
-	p := newProbe(s, []string{victim.Overhop})
+	p := newProbe(s, []string{victim.Edge})
 	defer p.close()
 	span := 30 * time.Second
 	if s.Quick {
@@ -53,7 +53,7 @@ func hostileClients(s *drill.Harness) {
 	count := 0
 	for _, a := range hostile.All(bait) {
 		for range max(1, a.Weight/2) {
-			all.Go(func() { a.Run(attackers, victim.Overhop) })
+			all.Go(func() { a.Run(attackers, victim.Edge) })
 			count++
 		}
 	}
@@ -74,7 +74,7 @@ func layBait(s *drill.Harness, at *drill.Node) (jid string) {
 	const queue = "lure"
 	s.AddQueues(queue)
 	setPaused(s, queue, "pause")
-	p := &overhop.Producer{Nodes: []string{at.Overhop}, Name: "lure"}
+	p := &overhop.Producer{Nodes: []string{at.Edge}, Name: "lure"}
 	defer p.Close()
 	return must.Get(p.Enqueue(s.Ctx, overhop.Enqueue{Queue: queue, Payload: overhop.AppendBin(nil, bytes.Repeat([]byte("x"), 256<<10))}))
 }
@@ -111,7 +111,7 @@ func noDescriptors(s *drill.Harness) {
 func exhaustFor(s *drill.Harness, n *drill.Node, d time.Duration) {
 	dialer := net.Dialer{Timeout: time.Second}
 	for range 4 * spareDescriptors {
-		if nc, err := dialer.DialContext(s.Ctx, "tcp", n.Overhop); err == nil {
+		if nc, err := dialer.DialContext(s.Ctx, "tcp", n.Edge); err == nil {
 			defer nc.Close()
 		}
 	}

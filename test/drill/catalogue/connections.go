@@ -40,7 +40,7 @@ func connectionOf(s *drill.Harness, pid int) (*drill.Node, uint16, error) {
 			continue
 		}
 		for _, n := range s.Nodes {
-			if n.Overhop == remote.String() {
+			if n.Edge == remote.String() {
 				return n, local.Port(), nil
 			}
 		}

@@ -44,7 +44,7 @@ func expectReported(s *drill.Harness, n *drill.Node) {
 	found := s.Within(15*time.Second, func() bool {
 		st, err := n.Status(s.Ctx)
 		return err == nil && slices.ContainsFunc(st.Readiness.Reasons, func(r string) bool {
-			return strings.Contains(r, n.Name) && (strings.Contains(r, "free space") || strings.Contains(r, "room"))
+			return strings.Contains(r, n.Name) && strings.Contains(r, "free space")
 		})
 	})
 	s.Require(found, "%s does not report that its disk is full", n.Name)
@@ -96,7 +96,7 @@ func fillAll(s *drill.Harness) {
 	refused := s.Within(15*time.Second, func() bool {
 		began = time.Now()
 		err = n.Ask(s.Ctx, "yard.enqueue.probe", map[string]any{"function": "probe"}, new(any))
-		return err != nil && strings.Contains(err.Error(), "room")
+		return err != nil && strings.Contains(err.Error(), "not enough free space")
 	})
 	s.Require(refused, "jobs are accepted although all disks are low")
 	s.Target("from a request to its refusal", time.Since(began), 2*time.Second)

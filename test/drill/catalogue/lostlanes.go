@@ -45,7 +45,7 @@ func removeLanes(s *drill.Harness) {
 	second := must.Get(procs.Start(s.Ctx, procs.Options{Nodes: 3, Dir: dir, Binary: s.Binary}))
 	defer second.Stop()
 	c := &laneLossCluster{Cluster: second, s: s, ran: map[string]int{}}
-	c.intruder = must.Get(hostile.Connect(second.Nodes[0].URL(), second.Nodes[0].Route(), second.Nodes[1].Route(), second.Nodes[2].Route()))
+	c.intruder = must.Get(hostile.Connect(second.Nodes[0].URL(), second.Nodes[0].Route, second.Nodes[1].Route, second.Nodes[2].Route))
 	defer c.intruder.Close()
 	for _, queue := range []string{"kept", "later"} {
 		var answer any

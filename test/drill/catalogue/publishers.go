@@ -76,7 +76,7 @@ func poisonLog(s *drill.Harness) {
 	s.AddWorker(drill.Task{Queue: badQueue, Credits: 16})
 	var js []jetstream.JetStream // through each node
 	for _, n := range s.Nodes {
-		nc := must.Get(nats.Connect(n.NATS, nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond)))
+		nc := must.Get(nats.Connect(n.URL(), nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond)))
 		defer nc.Close()
 		js = append(js, must.Get(jetstream.New(nc)))
 	}
@@ -196,7 +196,7 @@ func republish(s *drill.Harness, l *drill.Load, times int) (acked, refused int) 
 	var work sync.WaitGroup
 	for _, n := range s.Running() {
 		work.Go(func() {
-			nc, err := nats.Connect(n.NATS)
+			nc, err := nats.Connect(n.URL())
 			if err != nil {
 				return
 			}

@@ -91,7 +91,7 @@ func workersMisbehave(s *drill.Harness) {
 // misbehavingWorker takes jobs and reports their outcomes with wrong tokens and twice.
 func misbehavingWorker(s *drill.Harness) {
 	quests := make(chan overhop.Quest, 16)
-	c := must.Get(overhop.Dial(s.Ctx, s.Nodes[0].Overhop, overhop.Options{Name: "liar", OnQuest: func(q overhop.Quest) {
+	c := must.Get(overhop.Dial(s.Ctx, s.Nodes[0].Edge, overhop.Options{Name: "liar", OnQuest: func(q overhop.Quest) {
 		q.Payload = slices.Clone(q.Payload)
 		quests <- q
 	}}))
