@@ -93,7 +93,7 @@ func enqueueTransports(t *testing.T, cl *clustertest.Cluster) {
 			t.Errorf("way-%s a second time: %+v, %v", way, again, err)
 		}
 	}
-	var q clustertest.Queue
+	var q api.Queue
 	if err := a.API("queue.show", map[string]any{"name": "ways"}, &q); err != nil || q.Counts["completed"] != 4 {
 		t.Errorf("%+v, %v", q, err)
 	}
@@ -111,7 +111,7 @@ func lookups(t *testing.T, cl *clustertest.Cluster) {
 		"order 7/é": byKey, "found:order 7/é": byKey, byKey.String(): byKey, "found:" + byKey.String(): byKey,
 		own: byUUID, "found:" + strings.ToUpper(own): byUUID,
 	} {
-		var j clustertest.Job
+		var j api.Job
 		cl.Eventually("job "+name+" is found", func() error { return b.API("job.show", map[string]any{"id": name}, &j) })
 		if j.ID != id || j.State != "waiting" {
 			t.Errorf("%q shows %+v", name, j)

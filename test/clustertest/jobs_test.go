@@ -186,7 +186,7 @@ func jobTimeout(t *testing.T, cl *clustertest.Cluster) {
 	// A timeout is final, whether the worker or the node reports it first.
 	for range 5 {
 		j := a.WaitOutcome(t, a.Enqueue(t, "slow", `{"params":{},"timeout_ms":100,"max_attempts":2}`).String())
-		if took := j.Ended.Sub(j.Started); j.State != "failed" || j.Attempts != 1 || took < 90*time.Millisecond {
+		if took := j.Ended.Sub(*j.Started); j.State != "failed" || j.Attempts != 1 || took < 90*time.Millisecond {
 			t.Errorf("after %s: %+v", took, j)
 		}
 		if err := <-stopped; err == nil {
@@ -259,7 +259,7 @@ func cutConnection(t *testing.T, cl *clustertest.Cluster) {
 
 func runnerJob(t *testing.T, cl *clustertest.Cluster) {
 	a := cl.Members[0]
-	run := func(spec string) clustertest.Job {
+	run := func(spec string) api.Job {
 		t.Helper()
 		return a.WaitOutcome(t, a.Enqueue(t, "rrq", spec).String())
 	}

@@ -14,41 +14,6 @@ import (
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// Job is the part of a node's answer to job.show that tests use.
-type Job struct {
-	ID          job.ID          `json:"id"`
-	Queue       string          `json:"queue"`
-	State       string          `json:"state"`
-	Function    string          `json:"function"`
-	Params      json.RawMessage `json:"params"`
-	Payload     []byte          `json:"payload_msgpack"`
-	PayloadGone bool            `json:"payload_gone"`
-
-	PayloadBytes int `json:"payload_bytes"`
-
-	RunAt      time.Time       `json:"run_at"`
-	Started    time.Time       `json:"started_at"`
-	Ended      time.Time       `json:"ended_at"`
-	Attempts   uint32          `json:"attempts"`
-	Dispatches uint32          `json:"dispatches"`
-	Losses     uint32          `json:"losses"`
-	Node       string          `json:"node"`
-	Worker     string          `json:"worker"`
-	Reason     string          `json:"reason"`
-	Result     json.RawMessage `json:"result"`
-	ResultPack []byte          `json:"result_msgpack"`
-	ResultGone bool            `json:"result_gone"`
-
-	Trace map[string]string `json:"trace_context"`
-}
-
-// Queue is the part of a node's answer to queue.show that tests use.
-type Queue struct {
-	Name   string         `json:"name"`
-	State  string         `json:"state"`
-	Counts map[string]int `json:"counts"`
-}
-
 // Request sends a request to the member, a string as it is and any other value as
 // JSON, and decodes the answer into answer unless that is nil.
 func (m *Member) Request(subject string, request, answer any) error {
@@ -94,12 +59,12 @@ func (m *Member) Enqueue(t testing.TB, queue, spec string) job.ID {
 // in every member's ledger.
 func (m *Member) AddQueue(t testing.TB, name string, limit int) {
 	t.Helper()
-	params := map[string]any{"name": name}
-	if limit > 0 {
-		params["concurrency_limit"] = limit
+	request := api.QueueRequest{Name: name}
+	if n := int64(limit); n > 0 {
+		request.Limit = &n
 	}
 	m.cluster.Eventually("queue "+name+" is created", func() error {
-		err := m.API("queue.add", params, nil)
+		err := m.API("queue.add", request, nil)
 		var refused *api.Error
 		if errors.As(err, &refused) && refused.Code != api.CodeUnavailable { // final, unlike a change of authority
 			t.Fatal(err)
@@ -117,31 +82,31 @@ func (m *Member) AddQueue(t testing.TB, name string, limit int) {
 }
 
 // Job returns a job by id or key.
-func (m *Member) Job(t testing.TB, id string) (j Job) {
+func (m *Member) Job(t testing.TB, id string) (j api.Job) {
 	t.Helper()
-	if err := m.API("job.show", map[string]any{"id": id}, &j); err != nil {
+	if err := m.API("job.show", api.JobRequest{ID: id}, &j); err != nil {
 		t.Fatal(err)
 	}
 	return j
 }
 
 // WaitOutcome waits until a job has ended, and returns it.
-func (m *Member) WaitOutcome(t testing.TB, id string) (j Job) {
+func (m *Member) WaitOutcome(t testing.TB, id string) (j api.Job) {
 	t.Helper()
-	if err := m.API("job.wait", map[string]any{"id": id, "timeout_ms": waitTimeout.Milliseconds() - 1000}, &j); err != nil {
-		var now Job
-		shown := m.API("job.show", map[string]any{"id": id}, &now)
+	if err := m.API("job.wait", api.JobRequest{ID: id, TimeoutMS: waitTimeout.Milliseconds() - 1000}, &j); err != nil {
+		var now api.Job
+		shown := m.API("job.show", api.JobRequest{ID: id}, &now)
 		t.Fatalf("%v; the job is %+v (%v)", err, now, shown)
 	}
 	return j
 }
 
 // WaitState waits until a job is in a state, and returns it.
-func (m *Member) WaitState(t testing.TB, id, state string) (j Job) {
+func (m *Member) WaitState(t testing.TB, id, state string) (j api.Job) {
 	t.Helper()
 	m.cluster.Eventually("job "+id+" is "+state, func() error {
-		j = Job{}
-		if err := m.API("job.show", map[string]any{"id": id}, &j); err != nil || j.State == state {
+		j = api.Job{}
+		if err := m.API("job.show", api.JobRequest{ID: id}, &j); err != nil || j.State == state {
 			return err
 		}
 		return fmt.Errorf("the job is %s: %+v", j.State, j)
@@ -215,9 +180,9 @@ func (m *Member) Overhop(t testing.TB, o overhop.Options) *overhop.Client {
 }
 
 // Queue returns a queue.
-func (m *Member) Queue(t testing.TB, name string) (q Queue) {
+func (m *Member) Queue(t testing.TB, name string) (q api.Queue) {
 	t.Helper()
-	if err := m.API("queue.show", map[string]any{"name": name}, &q); err != nil {
+	if err := m.API("queue.show", api.QueueRequest{Name: name}, &q); err != nil {
 		t.Fatal(err)
 	}
 	return q
@@ -225,8 +190,8 @@ func (m *Member) Queue(t testing.TB, name string) (q Queue) {
 
 // CheckCount returns an error unless n jobs of a queue are in a state.
 func (m *Member) CheckCount(queue, state string, n int) error {
-	var q Queue
-	err := m.API("queue.show", map[string]any{"name": queue}, &q)
+	var q api.Queue
+	err := m.API("queue.show", api.QueueRequest{Name: queue}, &q)
 	if err == nil && q.Counts[state] != n {
 		err = fmt.Errorf("queue %s holds %v, want %d %s", queue, q.Counts, n, state)
 	}

@@ -104,7 +104,7 @@ func returnedJob(t *testing.T, cl *clustertest.Cluster) {
 	// Acknowledged, so it counts as an attempt unless it is returned.
 	b.WaitState(t, id, "active")
 	cl.Eventually("the job has begun", func() error {
-		if j := a.Job(t, id); j.Started.IsZero() {
+		if j := a.Job(t, id); j.Started == nil {
 			return fmt.Errorf("the job is %+v", j)
 		}
 		return nil

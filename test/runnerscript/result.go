@@ -10,28 +10,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/edge/overhop"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// jobView is the part of a node's answer to job.show that scripts use.
-type jobView struct {
-	Queue       string          `json:"queue"`
-	State       string          `json:"state"`
-	Created     time.Time       `json:"created_at"`
-	Started     time.Time       `json:"started_at"`
-	Attempts    uint32          `json:"attempts"`
-	MaxAttempts uint32          `json:"max_attempts"`
-	Dispatches  uint32          `json:"dispatches"`
-	Losses      uint32          `json:"losses"`
-	Reason      string          `json:"reason"`
-	Error       *job.Fault      `json:"error"`
-	Result      json.RawMessage `json:"result"`
-	ResultBytes int             `json:"result_bytes"`
-}
-
-func (run *scriptRun) show(sj *scriptJob) (v jobView, err error) {
-	return v, run.request("yard.api.v1.job.show", map[string]any{"id": sj.id.String()}, &v)
+func (run *scriptRun) show(sj *scriptJob) (v api.Job, err error) {
+	return v, run.request("yard.api.v1.job.show", api.JobRequest{ID: sj.id.String()}, &v)
 }
 
 // waitEnd waits for the end of a job and records it. words is <name> [after=…].
@@ -73,12 +58,16 @@ func (run *scriptRun) waitEnd(words []string) error {
 		}
 		v.ResultBytes = 0
 	}
-	fmt.Fprintln(&run.out, v.text(run.env.Attempts))
+	fmt.Fprintln(&run.out, endText(&v, run.env.Attempts))
 	from := v.Created
 	if !e.due.IsZero() && v.State == "completed" {
 		from, after = e.due, clockSkew
 	}
-	if took := v.Started.Sub(from); after > 0 && took < after-clockSkew {
+	var took time.Duration
+	if v.Started != nil {
+		took = v.Started.Sub(from)
+	}
+	if after > 0 && took < after-clockSkew {
 		return fmt.Errorf("the last start was %s after the job was accepted or due, want at least %s", took, after)
 	}
 	return run.writeAttempts(e)
@@ -107,10 +96,10 @@ func (run *scriptRun) hasDeadLetter(e *scriptJob, must bool) (bool, error) {
 	}
 }
 
-// text formats the end of a job without what differs from run to run: times,
+// endText formats the end of a job without what differs from run to run: times,
 // places, and the number of lost dispatches. A timeout is reported by the runner
 // or by the node, whichever detects it first, so its message is left out as well.
-func (v *jobView) text(attempts uint32) string {
+func endText(v *api.Job, attempts uint32) string {
 	if v.MaxAttempts == 0 {
 		v.MaxAttempts = attempts
 	}
