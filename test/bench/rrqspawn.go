@@ -64,7 +64,7 @@ func spawnRunners(ctx context.Context, n int, cmd []string) error {
 func selfPrint() (s spawned) {
 	runtime.GC()
 	self := procstat.Self()
-	s.Resident, s.Descriptors, s.Threads, s.Children = self.Memory(), self.Descriptors(), self.Threads(), self.Children()
+	s.Resident, s.Descriptors, s.Threads, s.Children = self.Memory(), self.Descriptors(), self.Threads(), len(self.Children())
 	s.Goroutines = runtime.NumGoroutine()
 	return s
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/test/must"
+	"github.com/yardmaster-dev/yardmaster/test/procstat"
 )
 
 // orphans finds processes that outlive the node that started them.
@@ -20,22 +21,22 @@ type orphans struct {
 // orphanGrace is how long processes may outlive a killed node.
 const orphanGrace = 2 * time.Second
 
-// expect records, after orphanGrace, which of the processes with these pids still
-// exist. They must have been started by n.
-func (o *orphans) expect(n *Node, pids []int) {
-	started := make(map[int]string)
-	for _, pid := range pids {
-		started[pid] = startTime(pid)
+// expect records, after orphanGrace, which of these processes still exist. They must
+// have been started by n.
+func (o *orphans) expect(n *Node, tree []procstat.PID) {
+	started := make(map[procstat.PID]string)
+	for _, pid := range tree {
+		started[pid] = pid.StartTime()
 	}
 	o.done.Go(func() {
 		time.Sleep(orphanGrace)
 		for pid, at := range started {
-			if at == "" || startTime(pid) != at {
+			if at == "" || pid.StartTime() != at {
 				continue // exited; the pid may be in use again
 			}
 			command, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)) // "" if it exits now
 			o.mu.Lock()
-			o.left = append(o.left, fmt.Sprintf("%s of %s: %s", fmt.Sprint(pid), n.Name, bytes.ReplaceAll(command, []byte{0}, []byte{' '})))
+			o.left = append(o.left, fmt.Sprintf("%d of %s: %s", pid, n.Name, bytes.ReplaceAll(command, []byte{0}, []byte{' '})))
 			o.mu.Unlock()
 		}
 	})
@@ -44,15 +45,22 @@ func (o *orphans) expect(n *Node, pids []int) {
 // Kill kills nodes simultaneously with SIGKILL, and later checks that the processes
 // they had started are gone.
 func (h *Harness) Kill(nodes ...*Node) {
-	trees := make([][]int, len(nodes))
+	trees := make([][]procstat.PID, len(nodes))
 	for i, n := range nodes {
-		trees[i], _ = n.Tree() // nil if it has exited
+		trees[i] = n.Tree()
 	}
 	h.Cluster.Kill(nodes...)
 	for i, n := range nodes {
 		h.orphans.expect(n, trees[i])
 	}
 }
+
+// Tree returns the node's process and all its descendants.
+func (n *Node) Tree() []procstat.PID { return procstat.PID(n.PID()).Tree() }
+
+// Exiting reports whether the node's process has exited, or is a zombie whose
+// threads wait in the kernel for a disk.
+func (n *Node) Exiting() bool { return !n.Running() || procstat.PID(n.PID()).StartTime() == "" }
 
 // CutPower is like [Cluster.CutPower], and ends the drill if it fails.
 func (h *Harness) CutPower(nodes ...*Node) { must.Do(h.Cluster.CutPower(nodes...)) }

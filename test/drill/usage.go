@@ -10,7 +10,6 @@ import (
 
 // usage is the resource usage of a node's process.
 type usage struct {
-	pid         int
 	descriptors int
 	threads     int
 	memory      int64 // bytes
@@ -18,7 +17,7 @@ type usage struct {
 
 func usageOf(n *Node) usage {
 	p := procstat.PID(n.PID())
-	return usage{n.PID(), p.Descriptors(), p.Threads(), p.Memory()}
+	return usage{p.Descriptors(), p.Threads(), p.Memory()}
 }
 
 // moreDescriptors is how many more files and sockets a node may have open at the end

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"time"
 )
@@ -20,20 +21,36 @@ func Self() PID { return PID(os.Getpid()) }
 // clockTick is the unit of processor times in /proc, the same on every Linux.
 const clockTick = 10 * time.Millisecond
 
-// CPU returns the processor time used by the process.
-func (p PID) CPU() time.Duration {
+// stat returns the fields of /proc/<pid>/stat from field 3 on, or nil if there is no
+// such process.
+func (p PID) stat() [][]byte {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p))
 	if err != nil {
-		return 0
+		return nil
 	}
-	// The name may contain spaces; the fields after it begin with field 3.
-	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+	return bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:]) // the name may contain spaces
+}
+
+// CPU returns the processor time used by the process.
+func (p PID) CPU() time.Duration {
+	fields := p.stat()
 	if len(fields) < 13 {
 		return 0
 	}
 	user, _ := strconv.ParseInt(string(fields[11]), 10, 64)
 	system, _ := strconv.ParseInt(string(fields[12]), 10, 64)
 	return time.Duration(user+system) * clockTick
+}
+
+// StartTime returns the start time of the process, which distinguishes it from a later
+// one with the same id. It returns "" if the process has exited, also if it is a zombie
+// whose threads wait in the kernel.
+func (p PID) StartTime() string {
+	fields := p.stat()
+	if len(fields) < 20 || string(fields[0]) == "Z" || string(fields[0]) == "X" {
+		return ""
+	}
+	return string(fields[19])
 }
 
 // Memory returns the resident memory of the process (VmRSS) in bytes.
@@ -66,20 +83,28 @@ func (p PID) Descriptors() int {
 	return len(open)
 }
 
-// Children returns the number of child processes, including those that have exited
-// and are not reaped.
-func (p PID) Children() (n int) {
-	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", p))
-	if err != nil {
-		return 0
-	}
-	for _, t := range tasks {
-		list, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/children", p, t.Name()))
-		if err == nil {
-			n += len(bytes.Fields(list))
+// Children returns the child processes, including those that have exited and are not
+// reaped.
+func (p PID) Children() (children []PID) {
+	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", p))
+	for _, name := range lists {
+		list, _ := os.ReadFile(name) // the thread may have ended
+		for _, field := range bytes.Fields(list) {
+			if child, err := strconv.Atoi(string(field)); err == nil {
+				children = append(children, PID(child))
+			}
 		}
 	}
-	return n
+	return children
+}
+
+// Tree returns the process and all its descendants.
+func (p PID) Tree() []PID {
+	tree := []PID{p}
+	for i := 0; i < len(tree); i++ {
+		tree = append(tree, tree[i].Children()...)
+	}
+	return tree
 }
 
 // MachineCPU returns the processor time used by everything on this machine,

@@ -8,43 +8,18 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/yardmaster-dev/yardmaster/test/bench"
-	"github.com/yardmaster-dev/yardmaster/test/program"
+	"github.com/yardmaster-dev/yardmaster/test/cmd/command"
 )
 
-// Exit codes.
-const (
-	exitFailed = 1
-	exitUsage  = 2
-)
+func main() { command.Main(newCommand()) }
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second signal kills the process
-	err := command().ExecuteContext(ctx)
-	if err == nil {
-		return
-	}
-	fmt.Fprintln(os.Stderr, "bench:", err)
-	if errors.As(err, new(*failure)) {
-		os.Exit(exitFailed)
-	}
-	os.Exit(exitUsage)
-}
-
-// failure is an error that is not one of the command line.
-type failure struct{ text string }
-
-func (f *failure) Error() string { return f.text }
-
-func command() *cobra.Command {
+func newCommand() *cobra.Command {
 	var o bench.Options
 	var asJSON bool
 	seconds := 3
@@ -63,11 +38,8 @@ docs/reference/performance.md explains the figures.`,
   bench --only overhop --rounds 1
   bench --only rrq
   bench --only yard3.plain,yard3.limit --seconds 5`,
-		Args:          cobra.NoArgs,
-		SilenceErrors: true,
-		SilenceUsage:  true,
+		Args: cobra.NoArgs,
 	}
-	c.CompletionOptions.DisableDefaultCmd = true
 	flags := c.Flags()
 	flags.StringSliceVar(&o.Only, "only", nil, "`names` or prefixes of figures, separated by commas; their baselines are measured too")
 	flags.IntVar(&seconds, "seconds", seconds, "approximate length of a round in `seconds`")
@@ -79,30 +51,17 @@ docs/reference/performance.md explains the figures.`,
 			return fmt.Errorf("%d rounds of %d seconds: must be 1 to 100 of 1 to 60", o.Rounds, seconds)
 		}
 		o.Round, o.Out, o.Progress = time.Duration(seconds)*time.Second, os.Stdout, os.Stderr
-		return run(c.Context(), o, asJSON)
+		return command.With(func(path string) error {
+			o.Binary = path
+			return run(c.Context(), o, asJSON)
+		})
 	}
-	c.AddCommand(&cobra.Command{
-		Use: bench.PeerVerb + " <options>", Hidden: true, Args: cobra.ExactArgs(1),
-		RunE: func(c *cobra.Command, args []string) error {
-			if err := bench.Peer(c.Context(), args[0]); err != nil {
-				return &failure{err.Error()}
-			}
-			return nil
-		},
-	})
+	c.AddCommand(command.Hidden(bench.PeerVerb+" <options>", bench.Peer))
 	return c
 }
 
 // run measures the figures and writes their table unless asJSON is set.
 func run(ctx context.Context, o bench.Options, asJSON bool) error {
-	built, err := os.MkdirTemp("", "yardmaster-program-")
-	if err != nil {
-		return &failure{"make a directory for the program: " + err.Error()}
-	}
-	defer os.RemoveAll(built)
-	if o.Binary, err = program.Find(built); err != nil {
-		return &failure{err.Error()}
-	}
 	figures, err := bench.Run(ctx, o)
 	if len(figures) > 0 && !asJSON {
 		err = errors.Join(err, writeTable(figures))
@@ -111,9 +70,9 @@ func run(ctx context.Context, o bench.Options, asJSON bool) error {
 	case errors.Is(err, bench.ErrUnknownFigure):
 		return fmt.Errorf("--only %w", err)
 	case ctx.Err() != nil:
-		return &failure{"interrupted; nothing was left running"}
+		return command.Fail(errors.New("interrupted; nothing was left running"))
 	case err != nil:
-		return &failure{"the benchmark failed: " + strings.ReplaceAll(err.Error(), "; ", ", ") + "; see the logs there"}
+		return command.Fail(errors.New("the benchmark failed: " + strings.ReplaceAll(err.Error(), "; ", ", ") + "; see the logs there"))
 	}
 	return nil
 }

@@ -10,44 +10,20 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
+	"github.com/yardmaster-dev/yardmaster/test/cmd/command"
 	"github.com/yardmaster-dev/yardmaster/test/drill"
 	"github.com/yardmaster-dev/yardmaster/test/drill/catalogue"
 	"github.com/yardmaster-dev/yardmaster/test/program"
 )
 
-// Exit codes.
-const (
-	exitFailed = 1
-	exitUsage  = 2
-)
+func main() { command.Main(newCommand()) }
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second signal kills the process
-	err := command().ExecuteContext(ctx)
-	if err == nil {
-		return
-	}
-	fmt.Fprintln(os.Stderr, "drill:", err)
-	if errors.As(err, new(*failure)) {
-		os.Exit(exitFailed)
-	}
-	os.Exit(exitUsage)
-}
-
-// failure is an error that is not one of the command line.
-type failure struct{ text string }
-
-func (f *failure) Error() string { return f.text }
-
-// command returns the tree of commands.
-func command() *cobra.Command {
+// newCommand returns the tree of commands.
+func newCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "drill",
 		Short: "Inject faults into test yards on this machine and check the result",
@@ -60,11 +36,8 @@ The nodes run the program that YARD_BIN names, by default one built from source.
 		Example: `  drill list
   drill run kill-authority
   drill run --all --report drills`,
-		SilenceErrors: true,
-		SilenceUsage:  true,
 	}
-	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(listCommand(), runCommand(), workCommand())
+	root.AddCommand(listCommand(), runCommand(), command.Hidden(drill.WorkVerb+" <task>", drill.Work))
 	return root
 }
 
@@ -132,31 +105,23 @@ their directory is shown. The same seed makes the same schedule of faults.`,
 		if err != nil {
 			return fmt.Errorf("%w: 'drill list' lists them", err)
 		}
-		return run(c.Context(), f, drills)
+		return command.With(func(path string) error { return run(c.Context(), path, f, drills) })
 	}
 	return c
 }
 
 // run runs drills and writes their reports.
-func run(ctx context.Context, f runFlags, drills []drill.Drill) error {
+func run(ctx context.Context, path string, f runFlags, drills []drill.Drill) (err error) {
 	for f.seed == 0 {
 		f.seed = rand.Uint64() % 1e9
 	}
-	o := drill.Options{Seed: f.seed, Quick: f.quick, Out: os.Stdout,
+	o := drill.Options{Binary: path, Seed: f.seed, Quick: f.quick, Out: os.Stdout,
 		Dir: filepath.Join(os.TempDir(), fmt.Sprintf("yardmaster-drill-%d", os.Getpid()))}
 	if f.json {
 		o.Out = os.Stderr
 	}
-	built, err := os.MkdirTemp("", "yardmaster-program-")
-	if err != nil {
-		return &failure{"make a directory for the program: " + err.Error()}
-	}
-	defer os.RemoveAll(built)
-	if o.Binary, err = program.Find(built); err != nil {
-		return &failure{err.Error()}
-	}
-	if o.Version, err = program.Version(o.Binary); err != nil {
-		return &failure{err.Error()}
+	if o.Version, err = program.Version(path); err != nil {
+		return command.Fail(err)
 	}
 	sum, err := drill.Run(ctx, o, drills...)
 	_ = os.Remove(o.Dir) // fails if a drill kept its files
@@ -171,11 +136,11 @@ func run(ctx context.Context, f runFlags, drills []drill.Drill) error {
 	}
 	switch {
 	case ctx.Err() != nil:
-		return &failure{"interrupted; nothing was left running"}
+		return command.Fail(errors.New("interrupted; nothing was left running"))
 	case err != nil:
-		return &failure{"the drills failed: " + err.Error() + "; see the report"}
+		return command.Fail(errors.New("the drills failed: " + err.Error() + "; see the report"))
 	case !sum.Good():
-		return &failure{fmt.Sprintf("a check of a drill failed; see the logs that the report names; --seed %d repeats the schedule", f.seed)}
+		return command.Fail(fmt.Errorf("a check of a drill failed; see the logs that the report names; --seed %d repeats the schedule", f.seed))
 	}
 	return nil
 }
@@ -195,18 +160,4 @@ func writeReport(dir string, sum *drill.Summary) error {
 		}
 	}
 	return nil
-}
-
-// workCommand returns the hidden command that runs a worker of a drill; a drill
-// starts it.
-func workCommand() *cobra.Command {
-	return &cobra.Command{
-		Use: drill.WorkVerb + " <task>", Hidden: true, Args: cobra.ExactArgs(1),
-		RunE: func(c *cobra.Command, args []string) error {
-			if err := drill.Work(c.Context(), args[0]); err != nil {
-				return &failure{err.Error()}
-			}
-			return nil
-		},
-	}
 }

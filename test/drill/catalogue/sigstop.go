@@ -7,6 +7,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/test/drill"
 	"github.com/yardmaster-dev/yardmaster/test/must"
+	"github.com/yardmaster-dev/yardmaster/test/procstat"
 )
 
 // Drills that stop nodes with SIGSTOP and resume them.
@@ -38,7 +39,7 @@ func pauseRepeatedly(s *drill.Harness, choose func(authority *drill.Node) *drill
 	runRounds(s, 4, func(authority *drill.Node) {
 		s.Sleep(3 * time.Second) // until jobs of the queue "slow" run everywhere
 		victim := choose(authority)
-		pids := must.Get(victim.Tree())
+		pids := victim.Tree()
 		s.Fault("pause", fmt.Sprintf("%s with %d processes; the authority is %s", victim.Name, len(pids), authority.Name))
 		signal(syscall.SIGSTOP, pids)
 		s.Pause(14*time.Second, 18*time.Second)
@@ -50,9 +51,9 @@ func pauseRepeatedly(s *drill.Harness, choose func(authority *drill.Node) *drill
 }
 
 // signal sends a signal to processes.
-func signal(sig syscall.Signal, pids []int) {
+func signal(sig syscall.Signal, pids []procstat.PID) {
 	for _, pid := range pids {
-		if err := syscall.Kill(pid, sig); err != nil {
+		if err := syscall.Kill(int(pid), sig); err != nil {
 			must.Do(fmt.Errorf("send %s to process %d: %w", sig, pid, err))
 		}
 	}
