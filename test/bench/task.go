@@ -25,16 +25,14 @@ type task struct {
 func (t *task) cleanup(f func()) { t.cleanups = append(t.cleanups, f) }
 
 // perform calls do with a task of its own, and returns the error that ended it.
-func perform(ctx context.Context, dir string, do func(t *task)) (err error) {
+func perform(ctx context.Context, dir string, do func(t *task)) error {
 	t := &task{Context: ctx, dir: dir}
 	defer func() {
 		for _, f := range slices.Backward(t.cleanups) {
 			f()
 		}
 	}()
-	defer must.Recover(&err)
-	do(t)
-	return nil
+	return must.Try(func() { do(t) })
 }
 
 // newDir returns a new directory for a round.

@@ -17,6 +17,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/test/drill/check"
+	"github.com/yardmaster-dev/yardmaster/test/must"
 )
 
 // Verdict is the comparison of acknowledgements, the state of the cluster, history
@@ -87,7 +88,7 @@ func (c *Cluster) Await(ctx context.Context, loads ...*Load) error {
 			want[l.Queue] += l.Jobs
 		}
 		for queue, jobs := range want {
-			var q struct{ Counts map[string]int }
+			var q api.Queue
 			n := running[time.Now().UnixNano()%int64(len(running))]
 			if err := n.Ask(ctx, api.SubjectAPI+".queue.show", map[string]any{"name": queue}, &q); err != nil {
 				return err
@@ -103,13 +104,16 @@ func (c *Cluster) Await(ctx context.Context, loads ...*Load) error {
 // Judge compares the acknowledged jobs with the state of the cluster, history and
 // witness files. All jobs must have ended.
 func (c *Cluster) Judge(ctx context.Context, loads ...*Load) (v Verdict, err error) {
+	err = must.Try(func() { c.judge(ctx, &v, loads) })
+	return v, err
+}
+
+// judge fills in a verdict.
+func (c *Cluster) judge(ctx context.Context, v *Verdict, loads []*Load) {
 	v.MaxConcurrent, v.Refusals = make(map[string]int), make(map[string]int)
-	completed := make(map[job.ID]bool)
-	lastAck := int64(0)
 	n := c.Running()[0]
-	if err := c.judgeStates(ctx, n, loads, &v, completed); err != nil {
-		return v, err
-	}
+	completed := c.judgeStates(ctx, n, loads, v)
+	lastAck := int64(0)
 	for _, l := range loads {
 		if acks := slices.Sorted(slices.Values(l.acks)); len(acks) > 0 {
 			v.LongestAckGap = max(v.LongestAckGap, longest(acks, 0, math.MaxInt64))
@@ -121,63 +125,54 @@ func (c *Cluster) Judge(ctx context.Context, loads ...*Load) (v Verdict, err err
 		}
 	}
 	// After the death of a node, JetStream takes seconds to elect new stream leaders.
-	err = until(ctx, "history is read", func() error {
-		got, err := readHistory(ctx, n)
-		if err == nil && len(got.delivered) < v.Completed { // history is published after the commit
-			err = fmt.Errorf("it has deliveries of %d jobs, want %d", len(got.delivered), v.Completed)
+	err := until(ctx, "history is read", func() (err error) {
+		v.events, err = readHistory(ctx, n)
+		if err == nil && len(v.events.delivered) < v.Completed { // history is published after the commit
+			err = fmt.Errorf("it has deliveries of %d jobs, want %d", len(v.events.delivered), v.Completed)
 		}
-		v.events = got
 		return err
 	})
 	v.Duplicates, v.HistoryGaps = v.events.duplicates, v.events.eventGaps
 	v.LongestOutcomeGap, v.Recovery = c.outcomeGaps(v.events.ends, lastAck)
-	if err != nil {
-		return v, err
-	}
-	s, err := n.Status(ctx)
-	if err != nil {
-		return v, err
-	}
-	v.Stale = s.StaleOutcomes
-	return v, c.judgeWitnesses(&v, completed)
+	must.Do(err)
+	v.Stale = must.Get(n.Status(ctx)).StaleOutcomes
+	c.judgeWitnesses(v, completed)
 }
 
 // judgeStates compares the acknowledged jobs with those that have ended, by queue,
-// and adds the ids of the completed ones to completed.
-func (c *Cluster) judgeStates(ctx context.Context, n *Node, loads []*Load, v *Verdict, completed map[job.ID]bool) error {
+// and returns the completed ones.
+func (c *Cluster) judgeStates(ctx context.Context, n *Node, loads []*Load, v *Verdict) map[job.ID]bool {
+	completed := make(map[job.ID]bool)
 	open := make(map[string]map[job.ID]bool) // by queue: acknowledged, not found among the ended
 	for _, l := range loads {
-		ids, err := l.ids()
-		if err != nil {
-			return err
-		}
 		if open[l.Queue] == nil {
 			open[l.Queue] = make(map[job.ID]bool)
 		}
+		ids := must.Get(l.ids())
 		maps.Copy(open[l.Queue], ids)
 		v.Acknowledged += len(ids)
 	}
 	for queue, open := range open {
-		for _, state := range []string{"completed", "failed"} {
-			err := c.eachEnded(ctx, n, queue, state, func(id job.ID) {
-				if !open[id] {
-					v.Unexpected++
-				}
-				delete(open, id)
-				if state == "completed" {
-					completed[id] = true
-					v.Completed++
-				} else {
-					v.Failed++
-				}
-			})
-			if err != nil {
-				return err
-			}
-		}
+		must.Do(c.eachEnded(ctx, n, queue, "completed", func(id job.ID) {
+			completed[id] = true
+			v.Completed++
+			v.judgeEnded(id, open)
+		}))
+		must.Do(c.eachEnded(ctx, n, queue, "failed", func(id job.ID) {
+			v.Failed++
+			v.judgeEnded(id, open)
+		}))
 		v.Lost += len(open)
 	}
-	return nil
+	return completed
+}
+
+// judgeEnded removes a job that has ended from the open ones.
+func (v *Verdict) judgeEnded(id job.ID, open map[job.ID]bool) {
+	if !open[id] {
+		v.Unexpected++
+	}
+	delete(open, id)
 }
 
 // eachEnded calls visit for each job of a queue that ended in a state. It halves
@@ -185,12 +180,8 @@ func (c *Cluster) judgeStates(ctx context.Context, n *Node, loads []*Load, v *Ve
 func (c *Cluster) eachEnded(ctx context.Context, n *Node, queue, state string, visit func(job.ID)) error {
 	seen, size := 0, 512 // size divides seen
 	for {
-		var answer struct {
-			Jobs []struct {
-				ID job.ID `json:"id"`
-			} `json:"jobs"`
-		}
-		request := map[string]any{"queue": queue, "state": state, "page": seen/size + 1, "page_size": size}
+		var answer api.JobPage
+		request := api.JobRequest{Queue: queue, State: state, Page: seen/size + 1, PageSize: size}
 		err := n.Ask(ctx, api.SubjectAPI+".job.list", request, &answer)
 		if refusal := (*api.Error)(nil); errors.As(err, &refusal) && refusal.Code == "413" && size > 1 {
 			size /= 2
@@ -219,18 +210,10 @@ type run struct {
 }
 
 // judgeWitnesses adds the runs recorded in all witness files to the verdict.
-func (c *Cluster) judgeWitnesses(v *Verdict, completed map[job.ID]bool) error {
-	files, err := filepath.Glob(filepath.Join(c.Dir, "*.witness"))
-	if err != nil {
-		return err
-	}
+func (c *Cluster) judgeWitnesses(v *Verdict, completed map[job.ID]bool) {
 	var runs []run
-	for _, f := range files {
-		seen, err := readWitness(f)
-		if err != nil {
-			return err
-		}
-		runs = append(runs, seen...)
+	for _, f := range must.Get(filepath.Glob(filepath.Join(c.Dir, "*.witness"))) {
+		runs = append(runs, must.Get(readWitness(f))...)
 	}
 	slices.SortFunc(runs, func(a, b run) int { return int(min(max(a.begin-b.begin, -1), 1)) })
 	v.Runs = len(runs)
@@ -266,7 +249,6 @@ func (c *Cluster) judgeWitnesses(v *Verdict, completed map[job.ID]bool) error {
 			v.reasons[o.Reason]++
 		}
 	}
-	return nil
 }
 
 // maxConcurrent determines, by queue, the maximum number of concurrent runs. Runs

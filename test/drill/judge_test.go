@@ -8,6 +8,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/test/drill/check"
+	"github.com/yardmaster-dev/yardmaster/test/must"
 )
 
 // TestJudge_Witnesses checks that the judge detects wrong evidence.
@@ -29,7 +30,7 @@ func TestJudge_Witnesses(t *testing.T) {
 	cl := &Cluster{Dir: dir}
 	v := Verdict{MaxConcurrent: map[string]int{}}
 	completed := map[job.ID]bool{a: true, b: true, c: true, d: true, {5}: true}
-	if err := cl.judgeWitnesses(&v, completed); err != nil {
+	if err := must.Try(func() { cl.judgeWitnesses(&v, completed) }); err != nil {
 		t.Fatal(err)
 	}
 	if v.Runs != 5 || v.Reruns != 1 || v.Overlaps != 1 || v.CompletedUnseen != 1 || v.MaxConcurrent["limited"] != 3 {
@@ -40,11 +41,11 @@ func TestJudge_Witnesses(t *testing.T) {
 	}
 	justified := Verdict{MaxConcurrent: map[string]int{}}
 	justified.events.ends = []check.End{{Job: a.String(), Failed: true, Reason: "lease is over", At: 190}}
-	if err := cl.judgeWitnesses(&justified, nil); err != nil || justified.Overlaps != 1 || justified.Unjustified != 0 {
+	if err := must.Try(func() { cl.judgeWitnesses(&justified, nil) }); err != nil || justified.Overlaps != 1 || justified.Unjustified != 0 {
 		t.Errorf("the overlap is justified by history: %s, %v", justified.String(), err)
 	}
 	write("w3.witness", "begin limited:nobody 1 10 100")
-	if err := cl.judgeWitnesses(&v, completed); err == nil {
+	if err := must.Try(func() { cl.judgeWitnesses(&v, completed) }); err == nil {
 		t.Error("a malformed witness file was accepted")
 	}
 }

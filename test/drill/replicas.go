@@ -32,88 +32,56 @@ type replica struct {
 // readReplicas reads the streams in a data directory of a stopped node, through a
 // standalone NATS server. It copies the files to copied, an empty directory that
 // the caller removes, because the server may change them.
-func readReplicas(ctx context.Context, dir, copied string) (streams map[string]*replica, err error) {
+func readReplicas(ctx context.Context, dir, copied string) map[string]*replica {
 	below := filepath.Join("jetstream", "YARD", "streams")
-	err = os.CopyFS(filepath.Join(copied, below), os.DirFS(filepath.Join(dir, "nats", below)))
-	if err == nil {
-		err = detachStreams(filepath.Join(copied, below))
-	}
-	if err != nil {
-		return nil, fmt.Errorf("open the streams in %s: %w", dir, err)
-	}
+	must.Do(os.CopyFS(filepath.Join(copied, below), os.DirFS(filepath.Join(dir, "nats", below))))
+	detachStreams(filepath.Join(copied, below))
 	opts := &server.Options{ServerName: "reader", DontListen: true, NoSigs: true, NoLog: true, JetStream: true, StoreDir: copied,
 		JetStreamMaxStore: 1 << 40, JetStreamMaxMemory: 64 << 20, DisableJetStreamBanner: true}
 	account := server.NewAccount("YARD")
 	opts.Accounts = []*server.Account{account}
 	opts.Users = []*server.User{{Username: "reader", Password: "reader", Account: account}}
-	srv, err := server.NewServer(opts)
-	if err != nil {
-		return nil, fmt.Errorf("open the streams in %s: %w", dir, err)
-	}
+	srv := must.Get(server.NewServer(opts))
 	srv.Start()
 	defer func() { srv.Shutdown(); srv.WaitForShutdown() }()
 	if !srv.ReadyForConnections(30 * time.Second) {
-		return nil, fmt.Errorf("open the streams in %s: no server after 30 s", dir)
+		must.Do(fmt.Errorf("open the streams in %s: no server after 30 s", dir))
 	}
-	acc, err := srv.LookupAccount("YARD")
-	if err != nil {
-		return nil, err
-	}
-	if err := acc.EnableJetStream(nil, nil); err != nil {
-		return nil, fmt.Errorf("open the streams in %s: %w", dir, err)
-	}
-	nc, err := nats.Connect("", nats.InProcessServer(srv), nats.UserInfo("reader", "reader"))
-	if err != nil {
-		return nil, err
-	}
+	must.Do(must.Get(srv.LookupAccount("YARD")).EnableJetStream(nil, nil))
+	nc := must.Get(nats.Connect("", nats.InProcessServer(srv), nats.UserInfo("reader", "reader")))
 	defer nc.Close()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		return nil, err
-	}
-	streams = make(map[string]*replica)
+	js := must.Get(jetstream.New(nc))
+	streams := make(map[string]*replica)
 	list := js.StreamNames(ctx)
 	for name := range list.Name() {
-		if streams[name], err = scanReplica(ctx, js, name); err != nil {
-			return nil, fmt.Errorf("read %s in %s: %w", name, dir, err)
-		}
+		streams[name] = scanReplica(ctx, js, name)
 	}
-	return streams, list.Err()
+	must.Do(list.Err())
+	return streams
 }
 
 // detachStreams changes the configuration of the streams in a directory to one
 // replica each: a standalone server does not open replicated streams.
-func detachStreams(streams string) error {
-	metas, err := filepath.Glob(filepath.Join(streams, "*", "meta.inf"))
-	if err == nil && len(metas) == 0 {
-		err = errors.New("there are no streams")
+func detachStreams(streams string) {
+	metas := must.Get(filepath.Glob(filepath.Join(streams, "*", "meta.inf")))
+	if len(metas) == 0 {
+		must.Do(errors.New("there are no streams in " + streams))
 	}
 	for _, path := range metas {
-		text, failed := os.ReadFile(path)
-		if failed != nil {
-			return failed
-		}
-		text = replicas.ReplaceAll(text, []byte(`"num_replicas":1`))
+		text := replicas.ReplaceAll(must.Get(os.ReadFile(path)), []byte(`"num_replicas":1`))
 		key := sha256.Sum256([]byte(filepath.Base(filepath.Dir(path))))
-		sum, failed := highwayhash.New64(key[:])
-		if failed != nil {
-			return failed
-		}
+		sum := must.Get(highwayhash.New64(key[:]))
 		sum.Write(text)
-		err = errors.Join(err, os.WriteFile(path, text, 0o600),
-			os.WriteFile(filepath.Join(filepath.Dir(path), "meta.sum"), []byte(hex.EncodeToString(sum.Sum(nil))), 0o600))
+		must.Do(os.WriteFile(path, text, 0o600))
+		must.Do(os.WriteFile(filepath.Join(filepath.Dir(path), "meta.sum"), []byte(hex.EncodeToString(sum.Sum(nil))), 0o600))
 	}
-	return err
 }
 
 var replicas = regexp.MustCompile(`"num_replicas":\d+`)
 
 // scanReplica reads all messages of a stream.
-func scanReplica(ctx context.Context, js jetstream.JetStream, name string) (*replica, error) {
-	stream, err := js.Stream(ctx, name)
-	if err != nil {
-		return nil, err
-	}
+func scanReplica(ctx context.Context, js jetstream.JetStream, name string) *replica {
+	stream := must.Get(js.Stream(ctx, name))
 	state := stream.CachedInfo().State
 	r := newReplica(state.FirstSeq, state.LastSeq)
 	for next := state.FirstSeq; state.Msgs > 0 && next <= state.LastSeq; {
@@ -121,9 +89,7 @@ func scanReplica(ctx context.Context, js jetstream.JetStream, name string) (*rep
 		if errors.Is(err, jetstream.ErrMsgNotFound) {
 			break
 		}
-		if err != nil {
-			return nil, err
-		}
+		must.Do(err)
 		sum := sha256.New()
 		for _, part := range [][]byte{[]byte(m.Subject), headerText(m.Header), m.Data} {
 			fmt.Fprintf(sum, "%d ", len(part))
@@ -132,7 +98,7 @@ func scanReplica(ctx context.Context, js jetstream.JetStream, name string) (*rep
 		r.add(m.Sequence, m.Subject, [sha256.Size]byte(sum.Sum(nil)))
 		next = m.Sequence + 1
 	}
-	return r, nil
+	return r
 }
 
 func newReplica(first, last uint64) *replica {
@@ -202,8 +168,8 @@ func (h *Harness) checkReplicas(nodes []*Node) {
 	held := map[string][]nodeReplica{}
 	for _, n := range nodes {
 		copied := filepath.Join(h.Dir, n.Name+"-copied")
-		streams, err := readReplicas(h.Ctx, n.DataDir, copied)
-		must.Do(errors.Join(err, os.RemoveAll(copied)))
+		streams := readReplicas(h.Ctx, n.DataDir, copied)
+		must.Do(os.RemoveAll(copied))
 		for name, r := range streams {
 			held[name] = append(held[name], nodeReplica{n.Name, r})
 		}

@@ -74,8 +74,7 @@ func Play(ctx context.Context, o Options, d Drill) (r Report) {
 	return r
 }
 
-// play prepares the cluster, runs the drill, heals all faults and checks the
-// result.
+// play prepares the cluster, runs the drill and removes the cluster.
 func (h *Harness) play(ctx context.Context, o Options, d Drill) (err error) {
 	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
 		return err
@@ -92,8 +91,12 @@ func (h *Harness) play(ctx context.Context, o Options, d Drill) (err error) {
 	// A drill that ends early must not leave publishers running.
 	ctx, stop := context.WithCancel(ctx)
 	defer func() { stop(); _ = h.StopLoads() }()
-	defer must.Recover(&err)
 	h.Ctx = ctx
+	return must.Try(func() { h.run(d) })
+}
+
+// run runs the drill, heals all faults and checks the result.
+func (h *Harness) run(d Drill) {
 	if !d.StartsStopped {
 		h.StartNodes()
 		h.Logf("%d nodes are ready", len(h.Nodes))
@@ -106,7 +109,6 @@ func (h *Harness) play(ctx context.Context, o Options, d Drill) (err error) {
 		h.Require(false, "%v", err)
 	}
 	h.check()
-	return nil
 }
 
 // machine describes the machine in one line.

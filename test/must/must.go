@@ -4,8 +4,8 @@ package must
 // failure is the value with which Do panics.
 type failure struct{ err error }
 
-// Do ends the function that has deferred [Recover] if err is not nil. It must be called
-// from the same goroutine.
+// Do ends the function that [Try] has called if err is not nil. It must be called from
+// the same goroutine.
 func Do(err error) {
 	if err != nil {
 		panic(failure{err})
@@ -18,13 +18,17 @@ func Get[T any](v T, err error) T {
 	return v
 }
 
-// Recover stores the error with which Do has ended the function that defers Recover.
-func Recover(err *error) {
-	if r := recover(); r != nil {
-		f, ok := r.(failure)
-		if !ok {
-			panic(r)
+// Try calls f, and returns the error with which Do has ended it.
+func Try(f func()) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			failed, ok := r.(failure)
+			if !ok {
+				panic(r)
+			}
+			err = failed.err
 		}
-		*err = f.err
-	}
+	}()
+	f()
+	return nil
 }
