@@ -58,9 +58,9 @@ func (h *Harness) Kill(nodes ...*Node) {
 // Tree returns the node's process and all its descendants.
 func (n *Node) Tree() []procstat.PID { return procstat.PID(n.PID()).Tree() }
 
-// Exiting reports whether the node's process has exited, or is a zombie whose
-// threads wait in the kernel for a disk.
-func (n *Node) Exiting() bool { return !n.Running() || procstat.PID(n.PID()).StartTime() == "" }
+// Exiting reports whether the node's process has exited, or is exiting while threads
+// wait in the kernel for a disk.
+func (n *Node) Exiting() bool { return !n.Running() || procstat.PID(n.PID()).Exiting() }
 
 // CutPower is like [Cluster.CutPower], and ends the drill if it fails.
 func (h *Harness) CutPower(nodes ...*Node) { must.Do(h.Cluster.CutPower(nodes...)) }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"syscall"
 	"time"
 )
 
@@ -53,25 +54,37 @@ func (p PID) StartTime() string {
 	return string(fields[19])
 }
 
+// Exiting reports whether the process has exited, or is exiting while some of its
+// threads wait in the kernel, for example for a disk. If the first thread waits, the
+// process is not a zombie yet, but a SIGKILL is pending.
+func (p PID) Exiting() bool {
+	pending, _ := strconv.ParseUint(p.status("SigPnd"), 16, 64)
+	return p.StartTime() == "" || pending&(1<<(syscall.SIGKILL-1)) != 0
+}
+
 // Memory returns the resident memory of the process (VmRSS) in bytes.
-func (p PID) Memory() int64 { return p.status("VmRSS") << 10 }
+func (p PID) Memory() int64 { return p.number("VmRSS") << 10 }
 
 // Threads returns the number of threads of the process.
-func (p PID) Threads() int { return int(p.status("Threads")) }
+func (p PID) Threads() int { return int(p.number("Threads")) }
 
-// status returns a number from /proc/<pid>/status.
-func (p PID) status(name string) int64 {
+// number returns a number from /proc/<pid>/status.
+func (p PID) number(name string) int64 {
+	n, _ := strconv.ParseInt(p.status(name), 10, 64)
+	return n
+}
+
+// status returns the first word of a line of /proc/<pid>/status, "" if there is none.
+func (p PID) status(name string) string {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p))
 	if err != nil {
-		return 0
+		return ""
 	}
 	_, rest, _ := bytes.Cut(status, []byte("\n"+name+":"))
-	fields := bytes.Fields(rest)
-	if len(fields) == 0 {
-		return 0
+	if fields := bytes.Fields(rest); len(fields) > 0 {
+		return string(fields[0])
 	}
-	n, _ := strconv.ParseInt(string(fields[0]), 10, 64)
-	return n
+	return ""
 }
 
 // Descriptors returns the number of open files and sockets of the process.
