@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -301,7 +302,7 @@ func cronRowOf(v *ledger.CronView) cronRow {
 		Name: v.Name, Schedule: v.Schedule, Zone: v.TimeZone, Queue: v.Queue, Declared: v.Declared, State: cronState(v),
 		Fired: v.Fired, Skipped: v.Skipped, Overdue: v.Missed,
 	}
-	setDefault(&row.Zone, "UTC")
+	row.Zone = cmp.Or(row.Zone, "UTC")
 	if row.State == "running" {
 		row.Next = &v.Next
 	}

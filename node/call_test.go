@@ -12,6 +12,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/node/config"
 	"github.com/yardmaster-dev/yardmaster/server/intake"
 )
 
@@ -44,7 +45,7 @@ func TestBulk_KeyOfList(t *testing.T) {
 // A bulk request with more jobs than the limits for large bodies and for unknown queues
 // waits instead of failing.
 func TestBulk_BlocksForSlot(t *testing.T) {
-	n := startSingleNode(t, func(c *Config) { no := false; c.Scheduler.CreateQueues = &no })
+	n := startSingleNode(t, func(c *config.Config) { no := false; c.Scheduler.CreateQueues = &no })
 	t.Cleanup(http.DefaultClient.CloseIdleConnections)
 	send(t, n, "PUT", "/v1/queues/mail", `{}`).decode(t, http.StatusOK, nil)
 	var got api.BulkReply

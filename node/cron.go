@@ -38,7 +38,7 @@ func cronToJSON(v *ledger.CronView) api.Cron {
 		Missed: api.CronSkip, Overlap: api.CronAllow, State: cronState(v), Upcoming: []time.Time{},
 		Fired: v.Fired, Skipped: v.Skipped, Overdue: v.Missed,
 	}
-	setDefault(&c.Zone, "UTC")
+	c.Zone = cmp.Or(c.Zone, "UTC")
 	if v.CatchUp {
 		c.Missed = api.CronOnce
 	}
@@ -70,7 +70,7 @@ func (n *Node) handleCronList(_ context.Context, r *cluster.Request) (any, error
 	if err != nil {
 		return nil, err
 	}
-	setDefault(&q.Limit, defaultCronPageSize)
+	q.Limit = cmp.Or(q.Limit, defaultCronPageSize)
 	if q.Limit < 1 || q.Limit > maxCronPageSize {
 		return nil, &job.InvalidError{Reason: fmt.Sprintf("limit is %d; must be 1 to %d", q.Limit, maxCronPageSize)}
 	}

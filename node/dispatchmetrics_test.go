@@ -15,6 +15,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/edge"
 	"github.com/yardmaster-dev/yardmaster/edge/overhop"
 	"github.com/yardmaster-dev/yardmaster/internal/certs"
+	"github.com/yardmaster-dev/yardmaster/node/config"
 	"github.com/yardmaster-dev/yardmaster/runnerpool"
 	"github.com/yardmaster-dev/yardmaster/runnerpool/rrq"
 )
@@ -22,7 +23,7 @@ import (
 // docs/reference/metrics.md documents the metrics that a node shows after running jobs, and they pass
 // Prometheus' linter.
 func TestMetrics(t *testing.T) {
-	n := startSingleNode(t, func(c *Config) {
+	n := startSingleNode(t, func(c *config.Config) {
 		c.HTTP.Token = "sesame"
 		c.NATS.TLS = testTLS(t)
 		c.RRQ.Management = runnerpool.External

@@ -7,12 +7,13 @@ import (
 	"testing"
 
 	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/node/config"
 )
 
 // A node with damaged JetStream data exits with the code after which no supervisor restarts
 // it, and names the command that replaces it.
 func TestHaltOf_Damaged(t *testing.T) {
-	n := &Node{cfg: Config{Node: NodeConfig{Name: "n2", DataDir: "/data"}, Cluster: ClusterConfig{Members: []MemberConfig{{Name: "n2"}}}}}
+	n := &Node{cfg: config.Config{Node: config.Node{Name: "n2", DataDir: "/data"}, Cluster: config.Cluster{Members: []config.Member{{Name: "n2"}}}}}
 	for _, err := range []error{
 		fmt.Errorf("start NATS: %w", cluster.ErrDamaged),
 		fmt.Errorf("%w: RAFT [yrzKKRBu - S-R3F-a] Snapshot corrupt", cluster.ErrDamaged),

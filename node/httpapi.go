@@ -20,7 +20,9 @@ func (n *Node) openHTTP(ctx context.Context) (close func() error, err error) {
 	if err := n.openCertificates(); err != nil {
 		return nil, err
 	}
-	n.warnOpenListeners()
+	for _, l := range n.cfg.OpenListeners() {
+		n.log.Warn("listener is reachable from the network without authentication", "listener", l.Name, "addr", l.Address, "risk", l.Risk, "key", l.Key)
+	}
 	n.metrics = web.NewMetrics()
 	n.web = web.New(web.Config{Version: n.version, Token: string(n.cfg.HTTP.Token), Ready: n.readyz, Metrics: n.metrics, TLS: serverTLS(n.certs.http)}, n.log)
 	if n.cfg.HTTP.Off() {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/node/config"
 )
 
 // httpReply is the response to an HTTP request.
@@ -320,7 +321,7 @@ func (s *schema) validate(at string, value any) error {
 
 // The token is required for everything but the health checks.
 func TestWeb_Token(t *testing.T) {
-	n := startSingleNode(t, func(c *Config) { c.HTTP.Token = "sesame" })
+	n := startSingleNode(t, func(c *config.Config) { c.HTTP.Token = "sesame" })
 	t.Cleanup(http.DefaultClient.CloseIdleConnections)
 	for _, path := range []string{"/healthz", "/readyz"} {
 		got := send(t, n, "GET", path, "")

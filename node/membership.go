@@ -11,6 +11,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/edge"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/membership"
+	"github.com/yardmaster-dev/yardmaster/node/config"
 	"github.com/yardmaster-dev/yardmaster/server/authority"
 )
 
@@ -25,7 +26,7 @@ func (n *Node) membershipConfig() membership.Config {
 	return membership.Config{
 		Cluster: n.cfg.Cluster.Name, Version: n.version, Clustered: n.cfg.Clustered(), Declared: declared,
 		Identity: n.id, Group: n.raft, NATS: n.cluster, Replication: n.cluster.Replication, Running: n.agent.Running,
-		Authority: n.authority.Watch, ProposeLocal: n.proposeMembers, NotProposed: authority.NotProposed, CheckAddress: hostPort, Log: n.log,
+		Authority: n.authority.Watch, ProposeLocal: n.proposeMembers, NotProposed: authority.NotProposed, CheckAddress: config.CheckAddress, Log: n.log,
 	}
 }
 

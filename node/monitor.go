@@ -17,7 +17,7 @@ func (n *Node) newMonitor() *health.Monitor {
 		AvailableLanes: n.cluster.Publisher.AvailableLanes, Leaving: func() bool { return n.transfer.Leaving.Load() }, Drained: func() time.Time { return n.drainer.Since() },
 	})
 	return health.New(health.Config{
-		Node: n.cfg.Node.Name, Members: n.memberNames, Disk: n.cfg.disk(),
+		Node: n.cfg.Node.Name, Members: n.memberNames, Disk: n.cfg.FileSystem(),
 		Check: func(ctx context.Context) health.NodeStatus { return checks.Status(ctx, time.Now()) },
 		PeerStatus: func(member string) (w health.NodeStatus, err error) {
 			raw, err := n.raft.PeerStatus(member)
@@ -42,7 +42,7 @@ func (n *Node) newMonitor() *health.Monitor {
 
 // makeBallast creates the ballast file. A node without one still runs.
 func (n *Node) makeBallast() {
-	disk := n.cfg.disk()
+	disk := n.cfg.FileSystem()
 	bytes, err := disk.EnsureBallast(n.cfg.Disk.BallastBytes)
 	switch {
 	case err != nil:
@@ -61,7 +61,7 @@ func (n *Node) memberNames() (names []string) {
 		}
 	}
 	if len(names) == 0 {
-		return n.cfg.members()
+		return n.cfg.MemberNames()
 	}
 	return names
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/membership"
+	"github.com/yardmaster-dev/yardmaster/node/config"
 	"github.com/yardmaster-dev/yardmaster/runnerpool"
 	"github.com/yardmaster-dev/yardmaster/scheduler"
 	"github.com/yardmaster-dev/yardmaster/server/authority"
@@ -38,7 +39,7 @@ import (
 
 // Node is one member of a cluster, or a cluster of one.
 type Node struct {
-	cfg        Config
+	cfg        config.Config
 	version    string
 	log        *slog.Logger
 	started    time.Time
@@ -81,7 +82,7 @@ type Node struct {
 
 // New returns a node with the given configuration, whose defaults are set. The node
 // opens nothing before [Node.Run], and runs only once.
-func New(cfg Config, version string, log *slog.Logger) (*Node, error) {
+func New(cfg config.Config, version string, log *slog.Logger) (*Node, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -135,7 +136,7 @@ func (n *Node) Run(ctx context.Context) (err error) {
 	defer store.Close()
 
 	natsConfig := n.clusterConfig()
-	if natsConfig.Users, err = n.cfg.NATS.users(); err != nil {
+	if natsConfig.Users, err = n.cfg.NATS.ServerUsers(); err != nil {
 		return fmt.Errorf("nats.users: %w", err)
 	}
 	if n.cluster, err = cluster.Start(ctx, natsConfig, n.log); err != nil {
@@ -274,7 +275,7 @@ func (n *Node) wire() (err error) {
 	n.dlq = newDLQ(n)
 	n.backups = backup.NewServer(n.backupConfig())
 	n.agent = agent.New(agent.Config{
-		Node: cfg.Node.Name, Incarnation: n.id.Incarnation, Runners: cfg.RRQ.RunnerNames(), LedLanes: n.cluster.Publisher.LedLanes, Edge: n.edgeAddress(),
+		Node: cfg.Node.Name, Incarnation: n.id.Incarnation, Runners: cfg.RRQ.RunnerNames(), LedLanes: n.cluster.Publisher.LedLanes, Edge: n.cfg.EdgeAddress(n.edgeAddr.String()),
 	}, agentAdapter{n.fleet, n.cluster.Publisher, n.authority, n.loadBody}, n.log)
 	n.jobLog = newJobLog(cfg.Node.Name, n.id.Incarnation, n.cluster.Publisher.AppendLog, n.log)
 	edgeConfig := cfg.Config
@@ -294,33 +295,13 @@ func (n *Node) wire() (err error) {
 	return nil
 }
 
-// edgeAddress returns the address at which clients of other nodes reach this node's
-// edge, or "" if it is not known. For an edge that listens on all interfaces it is
-// the host of this member's route address.
-func (n *Node) edgeAddress() string {
-	server, me := n.cfg.Server, n.cfg.self()
-	_, port, err := net.SplitHostPort(n.edgeAddr.String())
-	switch {
-	case server.Advertise != "":
-		return server.Advertise
-	case err != nil:
-		return ""
-	case !server.IsWildcard():
-		return net.JoinHostPort(server.Host, port)
-	case me != nil:
-		host, _, _ := net.SplitHostPort(me.Route)
-		return net.JoinHostPort(host, port)
-	}
-	return ""
-}
-
 func (n *Node) identityConfig() consensus.IdentityConfig {
 	c := consensus.IdentityConfig{
 		Yard: n.cfg.Cluster.Name, Node: n.cfg.Node.Name, Dir: n.cfg.Node.DataDir,
 		Build: consensus.Build{Version: n.version, Level: protocolVersion}, Certificates: n.certs.cluster,
 	}
 	if n.cfg.Clustered() {
-		c.Listen, c.Members, c.Route = n.cfg.Raft.Listen, n.raftMembers(), n.cfg.self().Route
+		c.Listen, c.Members, c.Route = n.cfg.Raft.Listen, n.raftMembers(), n.cfg.Self().Route
 		c.OnWaiting = func(reasons []string) { n.waitingFor.Store(&reasons) }
 	}
 	return c
@@ -375,9 +356,9 @@ func (n *Node) raftConfig() consensus.Config {
 
 func (n *Node) schedulerConfig() scheduler.Config {
 	s := n.cfg.Scheduler
-	crons, _ := declaredCrons(n.cfg.RRQ.CronJobs, n.cfg.RRQ.DefaultQueueName()) // checked by Validate
+	crons, _ := n.cfg.Crons() // checked by Validate
 	return scheduler.Config{
-		Node: n.cfg.Node.Name, Members: n.cfg.members(),
+		Node: n.cfg.Node.Name, Members: n.cfg.MemberNames(),
 		Policy:         job.Policy{MaxAttempts: s.MaxAttempts, BaseDelay: s.RetryBase, MaxDelay: s.RetryMax},
 		Defaults:       n.cfg.RRQ.Defaults(),
 		DefaultTimeout: s.DefaultTimeout, Routes: n.cfg.RRQ.RoutesByQueue(), DefaultRunner: n.cfg.RRQ.DefaultRunnerName(),

@@ -15,15 +15,16 @@ import (
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/node/config"
 	"github.com/yardmaster-dev/yardmaster/scheduler"
 	"github.com/yardmaster-dev/yardmaster/server/intake"
 	"github.com/yardmaster-dev/yardmaster/test/testlog"
 )
 
 // startSingleNode starts a cluster of one and returns its node when it is ready.
-func startSingleNode(t *testing.T, change func(*Config)) *Node {
+func startSingleNode(t *testing.T, change func(*config.Config)) *Node {
 	t.Helper()
-	cfg := Config{Node: NodeConfig{DataDir: t.TempDir()}, NATS: NATSConfig{Listen: "127.0.0.1:0", MaxStore: 256 << 20}, HTTP: HTTPConfig{Listen: "127.0.0.1:0"}}
+	cfg := config.Config{Node: config.Node{DataDir: t.TempDir()}, NATS: config.NATS{Listen: "127.0.0.1:0", MaxStore: 256 << 20}, HTTP: config.HTTP{Listen: "127.0.0.1:0"}}
 	cfg.Server.Port = -1
 	if change != nil {
 		change(&cfg)
@@ -140,7 +141,7 @@ func TestIntake_SameIDInTwoQueues(t *testing.T) {
 }
 
 func TestIntake_UnknownQueueRefused(t *testing.T) {
-	n := startSingleNode(t, func(c *Config) { no := false; c.Scheduler.CreateQueues = &no })
+	n := startSingleNode(t, func(c *config.Config) { no := false; c.Scheduler.CreateQueues = &no })
 	if _, err := enqueue(n, "mail", `{"params":{}}`, "", false); !errors.Is(err, job.ErrQueueNotFound) {
 		t.Errorf("%v", err)
 	}
@@ -225,12 +226,12 @@ func TestRun_PortInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer taken.Close()
-	for key, change := range map[string]func(*Config){
-		"nats.listen": func(c *Config) { c.NATS.Listen = taken.Addr().String() },
-		"http.listen": func(c *Config) { c.HTTP.Listen = taken.Addr().String() },
-		"server.port": func(c *Config) { c.Server.Port = taken.Addr().(*net.TCPAddr).Port },
+	for key, change := range map[string]func(*config.Config){
+		"nats.listen": func(c *config.Config) { c.NATS.Listen = taken.Addr().String() },
+		"http.listen": func(c *config.Config) { c.HTTP.Listen = taken.Addr().String() },
+		"server.port": func(c *config.Config) { c.Server.Port = taken.Addr().(*net.TCPAddr).Port },
 	} {
-		cfg := Config{Node: NodeConfig{DataDir: t.TempDir()}, NATS: NATSConfig{Listen: "127.0.0.1:0", MaxStore: 256 << 20}, HTTP: HTTPConfig{Listen: "127.0.0.1:0"}}
+		cfg := config.Config{Node: config.Node{DataDir: t.TempDir()}, NATS: config.NATS{Listen: "127.0.0.1:0", MaxStore: 256 << 20}, HTTP: config.HTTP{Listen: "127.0.0.1:0"}}
 		cfg.Server.Port = -1
 		change(&cfg)
 		n, err := New(cfg.WithDefaults(), "", testlog.Discard())

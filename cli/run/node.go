@@ -20,6 +20,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/examples/worker/worker"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/node"
+	"github.com/yardmaster-dev/yardmaster/node/config"
 	"github.com/yardmaster-dev/yardmaster/runnerpool"
 
 	"github.com/spf13/cobra"
@@ -75,7 +76,7 @@ variables YARD_<TABLE>_<KEY> override the file, the flags below override both.`,
 
 // runNode runs a node until ctx ends. It starts a new node in the same process
 // if one ends with [node.ErrRestart].
-func runNode(ctx context.Context, cfg node.Config, version string, log *slog.Logger) error {
+func runNode(ctx context.Context, cfg config.Config, version string, log *slog.Logger) error {
 	for {
 		n, err := node.New(cfg, version, log)
 		if err != nil {
@@ -123,11 +124,11 @@ and has enough disk space; docs/guides/operate.md explains its use.`,
 }
 
 // loadConfig reads a configuration file, which the flags of c override.
-func loadConfig(c *cobra.Command, file string) (node.Config, error) {
+func loadConfig(c *cobra.Command, file string) (config.Config, error) {
 	if err := setNodeEnv(c); err != nil {
-		return node.Config{}, err
+		return config.Config{}, err
 	}
-	cfg, err := node.Load(file)
+	cfg, err := config.Load(file)
 	switch {
 	case err == nil:
 		return cfg, nil

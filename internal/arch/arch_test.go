@@ -52,6 +52,8 @@ var layers = map[string]struct {
 	"scheduler/cronspec": {[]string{"job", "ledger"}, "cron entries are checked without a scheduler"},
 	"scheduler/waitlist": {[]string{"job", "ledger"}, "merging lists is an algorithm without state"},
 	"scheduler/outbox":   {[]string{"job", "ledger", "api", "internal"}, "publishing is a part of the scheduler that does not know the others"},
+	"node/config":        {[]string{"job", "ledger", "api", "cluster", "scheduler", "edge", "runnerpool", "health", "internal"}, "the configuration has the types of the parts that it configures, and starts none of them"},
+
 	"health/consistency": {[]string{"job", "ledger", "api", "internal"}, "the check compares ledgers; node passes the requests to other members"},
 
 	"cli/statedir":  {[]string{"ledger"}, "a state directory is used without a yard"},
@@ -94,7 +96,7 @@ var dependencies = map[string]struct {
 	"github.com/robfig/cron":         {[]string{"scheduler/cronspec"}, "only cronspec evaluates cron expressions"},
 	"github.com/prometheus/":         {[]string{"web"}, "web exports metrics; the other packages count in plain numbers"},
 	"go.opentelemetry.io/":           {[]string{"tracing"}, "only tracing creates spans; the other packages work without it"},
-	"github.com/BurntSushi/toml":     {[]string{"node", "cli", "cmd"}, "the other packages get structs, not files"},
+	"github.com/BurntSushi/toml":     {[]string{"node/config", "cli", "cmd"}, "the other packages get structs, not files"},
 	"github.com/anishathalye/":       {[]string{"test/drill/check"}, "only the checkers of drills check linearizability"},
 	"github.com/google/go-cmp":       {nil, "tests only"},
 	"pgregory.net/rapid":             {nil, "tests only"},

@@ -15,7 +15,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cli"
 	"github.com/yardmaster-dev/yardmaster/edge/overhop"
 	"github.com/yardmaster-dev/yardmaster/job"
-	"github.com/yardmaster-dev/yardmaster/node"
+	"github.com/yardmaster-dev/yardmaster/node/config"
 	"github.com/yardmaster-dev/yardmaster/test/clustertest"
 )
 
@@ -202,7 +202,7 @@ func staleWorker(t *testing.T, m *clustertest.Member, q *overhop.Quest) {
 
 // largeStore makes the limit of storage so high that the space of removed streams does
 // not matter: members report it only every ten seconds.
-func largeStore(c *node.Config) { c.NATS.MaxStore = 400 << 30 }
+func largeStore(c *config.Config) { c.NATS.MaxStore = 400 << 30 }
 
 // check checks that the content of the backup has been restored.
 func (s *savedState) check(t *testing.T, m *clustertest.Member) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/node"
+	"github.com/yardmaster-dev/yardmaster/node/config"
 	"github.com/yardmaster-dev/yardmaster/test/testnet"
 )
 
@@ -31,7 +32,7 @@ type Cluster struct {
 // Member is one node of a cluster, running or stopped.
 type Member struct {
 	Name   string
-	Config node.Config
+	Config config.Config
 
 	cluster  *Cluster
 	node     *node.Node // nil while stopped
@@ -42,7 +43,7 @@ type Member struct {
 }
 
 // Option changes the config of every member before the cluster starts.
-type Option func(*node.Config)
+type Option func(*config.Config)
 
 // Start runs a cluster of n members, 1 or 3, and returns when it is ready. It is
 // verified and stopped when the test ends.
@@ -89,17 +90,17 @@ func (c *Cluster) configure(options []Option) {
 		raft[m.Name], route[m.Name] = free[2*i], free[2*i+1]
 	}
 	for _, m := range c.Members {
-		cfg := node.Config{
-			Node: node.NodeConfig{Name: m.Name, DataDir: filepath.Join(dir, m.Name)},
-			NATS: node.NATSConfig{Listen: "127.0.0.1:0", MaxStore: 1 << 30},
-			HTTP: node.HTTPConfig{Listen: "127.0.0.1:0"},
-			Disk: node.DiskConfig{RefuseBytes: 64 << 20, StopBytes: 32 << 20, BallastBytes: -1}, // for any disk
+		cfg := config.Config{
+			Node: config.Node{Name: m.Name, DataDir: filepath.Join(dir, m.Name)},
+			NATS: config.NATS{Listen: "127.0.0.1:0", MaxStore: 1 << 30},
+			HTTP: config.HTTP{Listen: "127.0.0.1:0"},
+			Disk: config.Disk{RefuseBytes: 64 << 20, StopBytes: 32 << 20, BallastBytes: -1}, // for any disk
 		}
 		cfg.Server.Port = -1
 		if len(c.Members) > 1 {
 			cfg.Raft.Listen, cfg.NATS.RouteListen = raft[m.Name], route[m.Name]
 			for _, other := range c.Members {
-				declared := node.MemberConfig{Name: other.Name, Raft: raft[other.Name], Route: route[other.Name]}
+				declared := config.Member{Name: other.Name, Raft: raft[other.Name], Route: route[other.Name]}
 				if other == m {
 					declared.Route = unreachable
 				} else {

@@ -8,7 +8,7 @@ import (
 	"net"
 	"os"
 
-	"github.com/yardmaster-dev/yardmaster/node"
+	"github.com/yardmaster-dev/yardmaster/node/config"
 	"github.com/yardmaster-dev/yardmaster/runnerpool/rrq"
 )
 
@@ -16,8 +16,8 @@ import (
 const echoRunner = "tells"
 
 // withEchoRunner configures a pool of one echo runner with this number of slots.
-func withEchoRunner(atOnce int) func(*node.Config) {
-	return func(c *node.Config) {
+func withEchoRunner(atOnce int) func(*config.Config) {
+	return func(c *config.Config) {
 		testConfig(c)
 		r := c.RRQ.Runners["demo"]
 		r.Env, r.MaxInFlight = map[string]string{runnerEnv: echoRunner}, atOnce

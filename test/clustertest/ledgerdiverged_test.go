@@ -14,6 +14,7 @@ import (
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 
 	"github.com/yardmaster-dev/yardmaster/node"
+	"github.com/yardmaster-dev/yardmaster/node/config"
 	"github.com/yardmaster-dev/yardmaster/test/clustertest"
 )
 
@@ -27,7 +28,7 @@ func TestLedgerDiverged(t *testing.T) {
 	t.Parallel()
 	// Longer than the member is down: it answers for the newest check only, and the
 	// others wait for its answer to an older one.
-	cl := clustertest.Start(t, 3, testConfig, func(c *node.Config) { c.Scheduler.ConsistencyCheckInterval = 5 * time.Second })
+	cl := clustertest.Start(t, 3, testConfig, func(c *config.Config) { c.Scheduler.ConsistencyCheckInterval = 5 * time.Second })
 	cl.Members[0].AddQueue(t, "genuine", 0)
 	wrong := cl.Members[0]
 	wrong.Stop()

@@ -3,7 +3,7 @@ package clustertest
 import (
 	"testing"
 
-	"github.com/yardmaster-dev/yardmaster/node"
+	"github.com/yardmaster-dev/yardmaster/node/config"
 	"github.com/yardmaster-dev/yardmaster/test/netfault"
 )
 
@@ -14,7 +14,7 @@ type link struct {
 }
 
 // newLink returns proxies to the addresses of member to, which at holds.
-func newLink(t testing.TB, from, to *Member, at node.MemberConfig) *link {
+func newLink(t testing.TB, from, to *Member, at config.Member) *link {
 	t.Helper()
 	l := &link{from: from, to: to}
 	for _, path := range []struct {
@@ -33,7 +33,7 @@ func newLink(t testing.TB, from, to *Member, at node.MemberConfig) *link {
 func (l *link) proxies() []*netfault.Proxy { return []*netfault.Proxy{l.raft, l.route} }
 
 // declared returns m with the addresses at which l.from reaches it.
-func (l *link) declared(m node.MemberConfig) node.MemberConfig {
+func (l *link) declared(m config.Member) config.Member {
 	m.Raft, m.Route = l.raft.Addr(), l.route.Addr()
 	return m
 }

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/examples/runner/demo"
-	"github.com/yardmaster-dev/yardmaster/node"
+	"github.com/yardmaster-dev/yardmaster/node/config"
 	"github.com/yardmaster-dev/yardmaster/runnerpool"
 	"github.com/yardmaster-dev/yardmaster/test/clustertest"
 	"github.com/yardmaster-dev/yardmaster/test/runnerscript/sequential"
@@ -53,7 +53,7 @@ func TestMain(m *testing.M) {
 
 // testConfig configures every cluster of these tests: a pool of demo runners on each node,
 // and short retries.
-func testConfig(c *node.Config) {
+func testConfig(c *config.Config) {
 	self, err := os.Executable()
 	if err != nil {
 		panic(err)

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/yardmaster-dev/yardmaster/node"
+	"github.com/yardmaster-dev/yardmaster/node/config"
 	"github.com/yardmaster-dev/yardmaster/test/clustertest"
 )
 
@@ -80,7 +80,7 @@ func runTour(t *testing.T, path string, commands int, tool func(*clustertest.Mem
 	if err != nil {
 		t.Fatal(err)
 	}
-	cl := clustertest.Start(t, 3, func(c *node.Config) { c.Scheduler.RetryBase = 20 * time.Millisecond })
+	cl := clustertest.Start(t, 3, func(c *config.Config) { c.Scheduler.RetryBase = 20 * time.Millisecond })
 	p := &tourRun{t: t, cl: cl, tool: tool(cl.Members[0]), write: write}
 	p.waitSettled()
 	steps := 0

@@ -18,7 +18,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/edge"
-	"github.com/yardmaster-dev/yardmaster/node"
+	"github.com/yardmaster-dev/yardmaster/node/config"
 	"github.com/yardmaster-dev/yardmaster/test/clustertest"
 )
 
@@ -45,9 +45,9 @@ func rolesCluster(t *testing.T) (cl *clustertest.Cluster, dial func(letter byte,
 	if err := os.WriteFile(file, []byte("pw-eye\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cl = clustertest.Start(t, 3, func(c *node.Config) {
+	cl = clustertest.Start(t, 3, func(c *config.Config) {
 		c.NATS.Anonymous = "operator"
-		c.NATS.Users = []node.UserConfig{
+		c.NATS.Users = []config.User{
 			{Name: "shop", Role: "producer", Password: "pw-shop"},
 			{Name: "mailer", Role: "producer", Password: "pw-mailer", Queues: []string{"mail"}},
 			{Name: "marker", Role: "worker", Password: edge.Secret(hash)},

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/yardmaster-dev/yardmaster/node"
+	"github.com/yardmaster-dev/yardmaster/node/config"
 	"github.com/yardmaster-dev/yardmaster/test/clustertest"
 )
 
@@ -26,7 +26,7 @@ func TestRunners(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cl := clustertest.Start(t, 3, func(c *node.Config) {
+	cl := clustertest.Start(t, 3, func(c *config.Config) {
 		testConfig(c)
 		own := c.RRQ.Runners["demo"]
 		withEchoRunner(1)(c)

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/yardmaster-dev/yardmaster/node"
+	"github.com/yardmaster-dev/yardmaster/node/config"
 	"github.com/yardmaster-dev/yardmaster/runnerpool"
 	"github.com/yardmaster-dev/yardmaster/test/clustertest"
 	"github.com/yardmaster-dev/yardmaster/test/runnerscript"
@@ -34,7 +34,7 @@ func TestScenarios(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := node.Load(settings)
+	cfg, err := config.Load(settings)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +45,7 @@ func TestScenarios(t *testing.T) {
 			if err := os.WriteFile(witness, nil, 0o644); err != nil {
 				t.Fatal(err)
 			}
-			cl := clustertest.Start(t, 3, func(c *node.Config) {
+			cl := clustertest.Start(t, 3, func(c *config.Config) {
 				c.Scheduler, c.RRQ = cfg.Scheduler, cfg.RRQ
 				c.RRQ.Runners = map[string]runnerpool.RunnerConfig{"demo": runnerOf(runner, witness)}
 			})

@@ -4,7 +4,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/yardmaster-dev/yardmaster/node"
+	"github.com/yardmaster-dev/yardmaster/node/config"
 	"github.com/yardmaster-dev/yardmaster/test/testnet"
 )
 
@@ -16,17 +16,17 @@ func (c *Cluster) StartWaitingNode(name string, options ...Option) *Member {
 	c.t.Helper()
 	free := testnet.Addresses(c.t, 2)
 	raft, route := free[0], free[1]
-	cfg := node.Config{
-		Node: node.NodeConfig{Name: name, DataDir: filepath.Join(c.t.TempDir(), name)},
-		NATS: node.NATSConfig{Listen: "127.0.0.1:0", MaxStore: 1 << 30},
-		HTTP: node.HTTPConfig{Listen: "127.0.0.1:0"},
+	cfg := config.Config{
+		Node: config.Node{Name: name, DataDir: filepath.Join(c.t.TempDir(), name)},
+		NATS: config.NATS{Listen: "127.0.0.1:0", MaxStore: 1 << 30},
+		HTTP: config.HTTP{Listen: "127.0.0.1:0"},
 	}
 	cfg.Server.Port = -1
 	c.RemoveMember(name)
 	for _, m := range c.Members {
-		cfg.Cluster.Members = append(cfg.Cluster.Members, node.MemberConfig{Name: m.Name, Raft: m.Config.Raft.Listen, Route: m.Config.NATS.RouteListen})
+		cfg.Cluster.Members = append(cfg.Cluster.Members, config.Member{Name: m.Name, Raft: m.Config.Raft.Listen, Route: m.Config.NATS.RouteListen})
 	}
-	cfg.Cluster.Members = append(cfg.Cluster.Members, node.MemberConfig{Name: name, Raft: raft, Route: route})
+	cfg.Cluster.Members = append(cfg.Cluster.Members, config.Member{Name: name, Raft: raft, Route: route})
 	for _, option := range options {
 		option(&cfg)
 	}

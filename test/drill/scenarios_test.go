@@ -14,7 +14,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/internal/procs"
 	"github.com/yardmaster-dev/yardmaster/job"
-	"github.com/yardmaster-dev/yardmaster/node"
+	"github.com/yardmaster-dev/yardmaster/node/config"
 	"github.com/yardmaster-dev/yardmaster/test/runnerscript"
 )
 
@@ -96,7 +96,7 @@ func playScenarios(t *testing.T, runner string, m failure) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := node.Load(settings)
+	cfg, err := config.Load(settings)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package node
+package config
 
 import (
 	"bytes"
@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -35,7 +34,7 @@ func TestLoad_Defaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	if c.Clustered() || c.Node.Name != "local" || c.Scheduler.MaxAttempts != 5 || c.Scheduler.DefaultTimeout != 5*time.Minute ||
-		!*c.Scheduler.CreateQueues || c.Server.Port != 9876 || len(c.members()) != 1 {
+		!*c.Scheduler.CreateQueues || c.Server.Port != 9876 || len(c.MemberNames()) != 1 {
 		t.Errorf("%+v", c)
 	}
 }
@@ -78,8 +77,8 @@ cmd = ["python3", "runner.py"]
 	if *s.CreateQueues || s.RetryBase != 250*time.Millisecond || s.MaxAttempts != 7 || s.RetryMax != 12500*time.Millisecond || s.DefaultTimeout != 90*time.Second {
 		t.Errorf("scheduler %+v", s)
 	}
-	if c.NATS.RouteListen != "127.0.0.1:6222" || c.Raft.Listen != "127.0.0.1:7222" || strings.Join(c.members(), " ") != "n1 n2 n3" {
-		t.Errorf("member %+v %+v %v", c.NATS, c.Raft, c.members())
+	if c.NATS.RouteListen != "127.0.0.1:6222" || c.Raft.Listen != "127.0.0.1:7222" || strings.Join(c.MemberNames(), " ") != "n1 n2 n3" {
+		t.Errorf("member %+v %+v %v", c.NATS, c.Raft, c.MemberNames())
 	}
 	if c.Server.Port != 9999 || c.RRQ.DefaultRunnerName() != "python" || c.RRQ.Dir != c.Node.DataDir {
 		t.Errorf("%+v %+v", c.Server, c.RRQ)
@@ -207,7 +206,7 @@ func TestFromEnvironment(t *testing.T) {
 	if err := fromEnvironment(&c, lookup(nil)); err != nil {
 		t.Fatal(err)
 	}
-	if c.Node != (NodeConfig{Name: "n7", DataDir: "/data", LogLevel: "warn"}) || c.NATS.MaxStore != 1<<30 ||
+	if c.Node != (Node{Name: "n7", DataDir: "/data", LogLevel: "warn"}) || c.NATS.MaxStore != 1<<30 ||
 		c.Scheduler.RetryBase != 3*time.Second || c.Scheduler.MaxAttempts != 9 || *c.Scheduler.CreateQueues || c.Server.Port != 1234 || c.Cluster.Secret != "sesame" {
 		t.Errorf("%+v", c)
 	}
@@ -301,7 +300,7 @@ func TestLoad_RetiredKeys(t *testing.T) {
 
 // Every retired key is documented with what applies instead.
 func TestConfigurationDocument_RetiredKeys(t *testing.T) {
-	text, err := os.ReadFile("../docs/reference/config.md")
+	text, err := os.ReadFile("../../docs/reference/config.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -353,8 +352,8 @@ func TestEditDistance(t *testing.T) {
 	}
 }
 
-// edgeAddress returns an address that other hosts can reach.
-func TestEdgeAddress(t *testing.T) {
+// EdgeAddress returns an address that other hosts can reach.
+func TestConfig_EdgeAddress(t *testing.T) {
 	alone := func(host, advertise string) Config {
 		var c Config
 		c.Server.Host, c.Server.Advertise = host, advertise
@@ -363,7 +362,7 @@ func TestEdgeAddress(t *testing.T) {
 	member := func(host, advertise string) Config {
 		c := alone(host, advertise)
 		c.Node.Name = "n2"
-		c.Cluster.Members = []MemberConfig{{Name: "n1", Route: "one:6222"}, {Name: "n2", Route: "two:6222"}}
+		c.Cluster.Members = []Member{{Name: "n1", Route: "one:6222"}, {Name: "n2", Route: "two:6222"}}
 		return c
 	}
 	for _, c := range []struct {
@@ -380,8 +379,8 @@ func TestEdgeAddress(t *testing.T) {
 		{member("::", "edge:1"), "edge:1"},
 		{member("::1", ""), "[::1]:4000"},
 	} {
-		n := &Node{cfg: c.cfg.WithDefaults(), edgeAddr: &net.TCPAddr{IP: net.IPv4zero, Port: 4000}}
-		if got := n.edgeAddress(); got != c.want {
+		cfg := c.cfg.WithDefaults()
+		if got := cfg.EdgeAddress("0.0.0.0:4000"); got != c.want {
 			t.Errorf("host %q, advertise %q: %q, want %q", c.cfg.Server.Host, c.cfg.Server.Advertise, got, c.want)
 		}
 	}

@@ -1,4 +1,4 @@
-package node
+package config
 
 import (
 	"os"
@@ -20,7 +20,7 @@ func loadCrons(t *testing.T, text string) ([]ledger.Cron, error) {
 	if err != nil {
 		return nil, err
 	}
-	return declaredCrons(c.RRQ.CronJobs, c.RRQ.DefaultQueueName())
+	return c.Crons()
 }
 
 func TestCronJobs(t *testing.T) {

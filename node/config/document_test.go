@@ -1,4 +1,4 @@
-package node
+package config
 
 import (
 	"os"
@@ -12,7 +12,7 @@ import (
 // Config: each key has one row, and each row is a key. A heading may name several
 // tables with the same keys.
 func TestConfigurationDocument(t *testing.T) {
-	text, err := os.ReadFile("../docs/reference/config.md")
+	text, err := os.ReadFile("../../docs/reference/config.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package node
+package config
 
 import (
 	"encoding/json"
@@ -13,9 +13,10 @@ import (
 	"github.com/yardmaster-dev/yardmaster/scheduler/cronspec"
 )
 
-// declaredCrons converts the tables [[rrq.cron_jobs]]. queue is the queue of jobs that
-// name none. An error names the table and the key.
-func declaredCrons(tables []runnerpool.CronJob, queue string) ([]ledger.Cron, error) {
+// Crons returns the cron entries of the tables [[rrq.cron_jobs]]. An error names the
+// table and the key.
+func (c *Config) Crons() ([]ledger.Cron, error) {
+	tables := c.RRQ.CronJobs
 	if len(tables) > ledger.MaxCrons {
 		return nil, fmt.Errorf("rrq.cron_jobs has %d tables; at most %d", len(tables), ledger.MaxCrons)
 	}
@@ -30,16 +31,17 @@ func declaredCrons(tables []runnerpool.CronJob, queue string) ([]ledger.Cron, er
 	}
 	crons := make([]ledger.Cron, len(tables))
 	for i := range tables {
-		c, err := declaredCron(&tables[i], queue, taken)
+		cron, err := declaredCron(&tables[i], c.RRQ.DefaultQueueName(), taken)
 		if err != nil {
 			return nil, fmt.Errorf("rrq.cron_jobs, table %d: %w", i+1, err)
 		}
-		crons[i] = c
+		crons[i] = cron
 	}
 	return crons, nil
 }
 
-// declaredCron converts one table. taken holds the names in use.
+// declaredCron converts one table. queue is the queue of a job that names none, taken
+// holds the names in use.
 func declaredCron(t *runnerpool.CronJob, queue string, taken map[string]bool) (ledger.Cron, error) {
 	c := ledger.Cron{
 		Name: t.Name, TimeZone: t.TimeZone, NoOverlap: t.Unique, CatchUp: t.Missed == api.CronOnce, Declared: true,

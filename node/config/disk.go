@@ -1,4 +1,4 @@
-package node
+package config
 
 import (
 	"fmt"
@@ -6,9 +6,9 @@ import (
 	"github.com/yardmaster-dev/yardmaster/health"
 )
 
-// DiskConfig sets how much free space the file system of the data directory must have.
+// Disk sets how much free space the file system of the data directory must have.
 // A threshold is a share of its size or a number of bytes, whichever is less.
-type DiskConfig struct {
+type Disk struct {
 	// RefusePercent and RefuseBytes are the threshold below which the node accepts
 	// no jobs. Default 10 and 2147483648.
 	RefusePercent int   `toml:"refuse_below_percent"`
@@ -23,7 +23,7 @@ type DiskConfig struct {
 }
 
 // fill sets the defaults.
-func (c *DiskConfig) fill() {
+func (c *Disk) fill() {
 	setDefault(&c.RefusePercent, 10)
 	setDefault(&c.RefuseBytes, 2<<30)
 	setDefault(&c.StopPercent, 5)
@@ -33,7 +33,7 @@ func (c *DiskConfig) fill() {
 // minThreshold is the smallest threshold in bytes: writes under way need some space.
 const minThreshold = 16 << 20
 
-func (c *DiskConfig) validate() error {
+func (c *Disk) validate() error {
 	for _, p := range []struct {
 		key   string
 		value int
@@ -60,8 +60,8 @@ func (c *DiskConfig) validate() error {
 	return nil
 }
 
-// disk returns the file system of the data directory with its thresholds.
-func (c *Config) disk() health.Disk {
+// FileSystem returns the file system of the data directory with its thresholds.
+func (c *Config) FileSystem() health.Disk {
 	return health.Disk{Dir: c.Node.DataDir, Thresholds: health.Thresholds{
 		RefusePercent: c.Disk.RefusePercent, StopPercent: c.Disk.StopPercent,
 		RefuseBytes: c.Disk.RefuseBytes, StopBytes: c.Disk.StopBytes,
@@ -70,4 +70,4 @@ func (c *Config) disk() health.Disk {
 
 // ReleaseBallast deletes the ballast file in the data directory and returns how many
 // bytes that freed. The node may run meanwhile.
-func (c *Config) ReleaseBallast() (int64, error) { return c.disk().ReleaseBallast() }
+func (c *Config) ReleaseBallast() (int64, error) { return c.FileSystem().ReleaseBallast() }

@@ -1,4 +1,4 @@
-package node
+package config
 
 import (
 	"os"
@@ -86,7 +86,7 @@ func TestLoad_RRQFile(t *testing.T) {
 		if len(routed) != 2 || routed["mail"] != "py" || routed["bulk"] != "py" {
 			t.Errorf("routes are %v", routed)
 		}
-		crons, err := declaredCrons(c.RRQ.CronJobs, c.RRQ.DefaultQueueName())
+		crons, err := c.Crons()
 		if err != nil || crons[0].Queue != "work" || crons[1].Queue != "mail" || !crons[1].NoOverlap {
 			t.Errorf("cron entries are %+v, %v", crons, err)
 		}
@@ -132,7 +132,7 @@ func TestLoad_SuggestsNearestKey(t *testing.T) {
 
 // Every key of RRQ without effect is documented with its reason.
 func TestConfigurationDocument_IgnoredKeys(t *testing.T) {
-	text, err := os.ReadFile("../docs/reference/config.md")
+	text, err := os.ReadFile("../../docs/reference/config.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,7 +145,7 @@ func TestConfigurationDocument_IgnoredKeys(t *testing.T) {
 
 // The configuration examples in docs/guides/runners.md are valid.
 func TestRunnersDocument_Tables(t *testing.T) {
-	text, err := os.ReadFile("../docs/guides/runners.md")
+	text, err := os.ReadFile("../../docs/guides/runners.md")
 	if err != nil {
 		t.Fatal(err)
 	}

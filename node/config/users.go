@@ -1,4 +1,4 @@
-package node
+package config
 
 import (
 	"fmt"
@@ -9,8 +9,8 @@ import (
 	"github.com/yardmaster-dev/yardmaster/edge"
 )
 
-// UserConfig is a user of the NATS server, with its role and credentials.
-type UserConfig struct {
+// User is a user of the NATS server, with its role and credentials.
+type User struct {
 	// Name of the user: letters, digits, '-' and '_', 1 to 64 bytes.
 	Name string `toml:"name"`
 	// Role is "producer", "worker", "observer" or "operator".
@@ -25,9 +25,9 @@ type UserConfig struct {
 	Queues []string `toml:"queues"`
 }
 
-// users returns the configured users for the NATS server. It reads password files
+// ServerUsers returns the configured users for the NATS server. It reads password files
 // again at each call.
-func (c *NATSConfig) users() ([]cluster.User, error) {
+func (c *NATS) ServerUsers() ([]cluster.User, error) {
 	var users []cluster.User
 	for _, u := range c.Users {
 		password := string(u.Password)

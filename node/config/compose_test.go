@@ -1,4 +1,4 @@
-package node
+package config
 
 import (
 	"net"
@@ -14,7 +14,7 @@ import (
 )
 
 // composeDir holds the compose file and what it refers to.
-const composeDir = "../deploy/compose"
+const composeDir = "../../deploy/compose"
 
 // composeFile is the part of a compose file that the tests compare with the nodes.
 type composeFile struct {
@@ -162,7 +162,7 @@ func (s *composeService) checkPlaces(t *testing.T, f *composeFile, name string, 
 	if got := s.Healthcheck.Test; len(got) < 2 || got[0] != "CMD" || got[len(got)-1] != "http://127.0.0.1:"+port(c.HTTP.Listen) {
 		t.Errorf("the health check is %q", got)
 	}
-	me := c.self()
+	me := c.Self()
 	host, _, _ := net.SplitHostPort(me.Route)
 	if aliases := s.aliases(t)["peers"]; !slices.Contains(aliases, host) || port(me.Route) == port(me.Raft) || !strings.HasPrefix(me.Raft, host+":") {
 		t.Errorf("members reach %s at %s and %s; its names on the network peers are %v", name, me.Route, me.Raft, aliases)
@@ -179,7 +179,7 @@ func (s *composeService) checkPlaces(t *testing.T, f *composeFile, name string, 
 // addresses of all edges, and uses the token.
 func checkClient(t *testing.T, name string, s composeService, c *Config) {
 	t.Helper()
-	if networks := s.aliases(t); len(networks) != 1 || !slices.Equal(s.DependsOn, c.members()) {
+	if networks := s.aliases(t); len(networks) != 1 || !slices.Equal(s.DependsOn, c.MemberNames()) {
 		t.Errorf("%s is on %v and depends on %v", name, networks, s.DependsOn)
 	}
 	flags := map[string]string{}
@@ -189,7 +189,7 @@ func checkClient(t *testing.T, name string, s composeService, c *Config) {
 	edges := strings.Split(flags["--addr"], ",")
 	slices.Sort(edges)
 	_, port, _ := net.SplitHostPort(c.Server.Address())
-	for i, member := range c.members() {
+	for i, member := range c.MemberNames() {
 		if i >= len(edges) || edges[i] != member+":"+port {
 			t.Errorf("%s has the edges %v", name, edges)
 		}
@@ -203,7 +203,7 @@ func checkClient(t *testing.T, name string, s composeService, c *Config) {
 // that it starts.
 func TestCompose_Images(t *testing.T) {
 	f := readCompose(t)
-	makefile, err := os.ReadFile("../Makefile")
+	makefile, err := os.ReadFile("../../Makefile")
 	if err != nil {
 		t.Fatal(err)
 	}

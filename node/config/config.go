@@ -1,4 +1,4 @@
-package node
+package config
 
 import (
 	"errors"
@@ -21,13 +21,13 @@ import (
 // Config is the configuration file of one node. Every key has a default: a node
 // without a file is a cluster of one.
 type Config struct {
-	Node      NodeConfig      `toml:"node"`
-	NATS      NATSConfig      `toml:"nats"`
-	HTTP      HTTPConfig      `toml:"http"`
-	Raft      RaftConfig      `toml:"raft"`
-	Cluster   ClusterConfig   `toml:"cluster"`
-	Scheduler SchedulerConfig `toml:"scheduler"`
-	Disk      DiskConfig      `toml:"disk"`
+	Node      Node      `toml:"node"`
+	NATS      NATS      `toml:"nats"`
+	HTTP      HTTP      `toml:"http"`
+	Raft      Raft      `toml:"raft"`
+	Cluster   Cluster   `toml:"cluster"`
+	Scheduler Scheduler `toml:"scheduler"`
+	Disk      Disk      `toml:"disk"`
 
 	// The Overhop edge, with the tables and keys of Overhop.
 	edge.Config
@@ -35,8 +35,8 @@ type Config struct {
 	RRQ runnerpool.Config `toml:"rrq"`
 }
 
-// NodeConfig is the identity of the node, its data directory and its log.
-type NodeConfig struct {
+// Node is the identity of the node, its data directory and its log.
+type Node struct {
 	// Name of the member: lower-case letters, digits and '-', 1 to 63 bytes.
 	// Default "local". It belongs to DataDir from the first start on.
 	Name string `toml:"name"`
@@ -48,8 +48,8 @@ type NodeConfig struct {
 	LogFormat string `toml:"log_format"`
 }
 
-// NATSConfig is the embedded NATS server.
-type NATSConfig struct {
+// NATS is the embedded NATS server.
+type NATS struct {
 	// Listen is host:port for NATS clients; port 0 picks one. Default
 	// "127.0.0.1:4222".
 	Listen string `toml:"listen"`
@@ -64,14 +64,14 @@ type NATSConfig struct {
 	Anonymous string `toml:"anonymous"`
 	// Users may connect; the same on every member. Default: none, and every client
 	// is an operator.
-	Users []UserConfig `toml:"users"`
+	Users []User `toml:"users"`
 	// TLS names the certificate files. NATS clients must then use TLS. Default: no
 	// TLS.
 	TLS edge.TLSConfig `toml:"tls"`
 }
 
-// HTTPConfig is the HTTP listener.
-type HTTPConfig struct {
+// HTTP is the HTTP listener.
+type HTTP struct {
 	// Listen is host:port for HTTP clients; port 0 picks one, "off" opens none.
 	// Default "127.0.0.1:4280".
 	Listen string `toml:"listen"`
@@ -84,10 +84,10 @@ type HTTPConfig struct {
 }
 
 // Off reports whether the HTTP listener is disabled.
-func (c HTTPConfig) Off() bool { return c.Listen == "off" }
+func (c HTTP) Off() bool { return c.Listen == "off" }
 
 // validate checks a configuration whose defaults are set.
-func (c HTTPConfig) validate() error {
+func (c HTTP) validate() error {
 	if len(c.Token) > 256 || strings.ContainsFunc(string(c.Token), func(r rune) bool { return r <= ' ' || r > '~' }) {
 		return errors.New("http.token must be 1 to 256 visible ASCII characters without spaces, or empty to ask for none; clients could not send it")
 	}
@@ -97,8 +97,8 @@ func (c HTTPConfig) validate() error {
 	return validateTLS("http.tls", c.TLS)
 }
 
-// RaftConfig is the Raft port and log.
-type RaftConfig struct {
+// Raft is the Raft port and log.
+type Raft struct {
 	// Listen is host:port for the other members; cluster mode only. Default:
 	// this member's raft address.
 	Listen string `toml:"listen"`
@@ -107,15 +107,15 @@ type RaftConfig struct {
 	SnapshotBytes int64 `toml:"snapshot_bytes"`
 }
 
-func (c RaftConfig) validate() error {
+func (c Raft) validate() error {
 	if c.SnapshotBytes != 0 && c.SnapshotBytes < 64<<10 {
 		return fmt.Errorf("raft.snapshot_bytes is %d; must be at least %d", c.SnapshotBytes, 64<<10)
 	}
 	return nil
 }
 
-// ClusterConfig declares the members. Without members the node is a cluster of one.
-type ClusterConfig struct {
+// Cluster declares the members. Without members the node is a cluster of one.
+type Cluster struct {
 	// Name of the cluster, the same on every member. Default "yard".
 	Name string `toml:"name"`
 	// Secret is the password of NATS routes; the same on every member. Default "":
@@ -123,14 +123,14 @@ type ClusterConfig struct {
 	Secret string `toml:"secret"`
 	// TLS names the certificate files with which members authenticate each other.
 	// Default: no TLS between members.
-	TLS MemberTLSConfig `toml:"tls"`
+	TLS MemberTLS `toml:"tls"`
 	// Members lists all members, this one included: 3 to 5. A node uses it to find
 	// the others; once the cluster has formed, the ledger determines its members.
-	Members []MemberConfig `toml:"members"`
+	Members []Member `toml:"members"`
 }
 
-// MemberConfig is one member with the addresses at which the others reach it.
-type MemberConfig struct {
+// Member is one member with the addresses at which the others reach it.
+type Member struct {
 	// Name of the member.
 	Name string `toml:"name"`
 	// Route is its NATS route address, host:port.
@@ -139,9 +139,9 @@ type MemberConfig struct {
 	Raft string `toml:"raft"`
 }
 
-// SchedulerConfig holds the defaults and rules of the authority; the same on every
+// Scheduler holds the defaults and rules of the authority; the same on every
 // member.
-type SchedulerConfig struct {
+type Scheduler struct {
 	// CreateQueues lets a job of an unknown queue create it, except over
 	// Overhop. Default true.
 	CreateQueues *bool `toml:"create_queues"`
@@ -207,7 +207,7 @@ func (c Config) WithDefaults() Config {
 	setDefault(&c.HTTP.Listen, "127.0.0.1:4280")
 	setDefault(&c.Cluster.Name, "yard")
 	c.Disk.fill()
-	if me := c.self(); me != nil {
+	if me := c.Self(); me != nil {
 		setDefault(&c.NATS.RouteListen, me.Route)
 		setDefault(&c.Raft.Listen, me.Raft)
 	}
@@ -239,8 +239,8 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// self returns this node's entry among the members, or nil in a cluster of one.
-func (c *Config) self() *MemberConfig {
+// Self returns this node's entry among the members, or nil in a cluster of one.
+func (c *Config) Self() *Member {
 	for i := range c.Cluster.Members {
 		if c.Cluster.Members[i].Name == c.Node.Name {
 			return &c.Cluster.Members[i]
@@ -252,9 +252,9 @@ func (c *Config) self() *MemberConfig {
 // Clustered reports whether members are declared.
 func (c *Config) Clustered() bool { return len(c.Cluster.Members) > 0 }
 
-// members returns the names of all members, sorted; only this node's in a cluster of
+// MemberNames returns the names of all members, sorted; only this node's in a cluster of
 // one.
-func (c *Config) members() []string {
+func (c *Config) MemberNames() []string {
 	if !c.Clustered() {
 		return []string{c.Node.Name}
 	}
@@ -280,7 +280,7 @@ func (c *Config) Validate() error {
 	if !slices.Contains([]string{"text", "json"}, c.Node.LogFormat) {
 		return fmt.Errorf("node.log_format is %q; must be text or json", c.Node.LogFormat)
 	}
-	if err := hostPort("nats.listen", c.NATS.Listen); err != nil {
+	if err := CheckAddress("nats.listen", c.NATS.Listen); err != nil {
 		return err
 	}
 	if err := errors.Join(validateTLS("nats.tls", c.NATS.TLS), c.HTTP.validate(), c.Cluster.TLS.validate()); err != nil {
@@ -289,7 +289,7 @@ func (c *Config) Validate() error {
 	if err := c.Raft.validate(); err != nil {
 		return err
 	}
-	if _, err := c.NATS.users(); err != nil {
+	if _, err := c.NATS.ServerUsers(); err != nil {
 		return fmt.Errorf("nats.users: %w", err)
 	}
 	if c.NATS.MaxStore != 0 && c.NATS.MaxStore < 256<<20 {
@@ -326,7 +326,7 @@ func (c *Config) Validate() error {
 			return fmt.Errorf("rrq: %w", err)
 		}
 	}
-	if _, err := declaredCrons(c.RRQ.CronJobs, c.RRQ.DefaultQueueName()); err != nil {
+	if _, err := c.Crons(); err != nil {
 		return err
 	}
 	return c.validateMembers()
@@ -339,7 +339,7 @@ func (c *Config) validateMembers() error {
 	if n := len(c.Cluster.Members); n < ledger.MinMembers || n > ledger.MaxMembers {
 		return fmt.Errorf("cluster.members has %d members; must be %d to %d (or none, for a single node)", n, ledger.MinMembers, ledger.MaxMembers)
 	}
-	if c.self() == nil {
+	if c.Self() == nil {
 		return fmt.Errorf("cluster.members does not name this node, %q; every member lists all members, itself included", c.Node.Name)
 	}
 	seen := map[string]bool{}
@@ -352,7 +352,7 @@ func (c *Config) validateMembers() error {
 		}
 		seen[m.Name] = true
 		for _, a := range []struct{ key, value string }{{"route", m.Route}, {"raft", m.Raft}} {
-			if err := hostPort("cluster.members "+m.Name+" "+a.key, a.value); err != nil {
+			if err := CheckAddress("cluster.members "+m.Name+" "+a.key, a.value); err != nil {
 				return err
 			}
 		}
@@ -360,9 +360,29 @@ func (c *Config) validateMembers() error {
 	return nil
 }
 
-func hostPort(key, value string) error {
+func CheckAddress(key, value string) error {
 	if _, _, err := net.SplitHostPort(value); err != nil {
 		return fmt.Errorf("%s is %q; must be host:port, such as 127.0.0.1:4222", key, value)
 	}
 	return nil
+}
+
+// EdgeAddress returns the address at which clients of other nodes reach this node's
+// edge, or "" if it is not known, for an edge that listens on listener. If that is all
+// interfaces, the host is the one of this member's route address.
+func (c *Config) EdgeAddress(listener string) string {
+	server, me := c.Server, c.Self()
+	_, port, err := net.SplitHostPort(listener)
+	switch {
+	case server.Advertise != "":
+		return server.Advertise
+	case err != nil:
+		return ""
+	case !server.IsWildcard():
+		return net.JoinHostPort(server.Host, port)
+	case me != nil:
+		host, _, _ := net.SplitHostPort(me.Route)
+		return net.JoinHostPort(host, port)
+	}
+	return ""
 }
