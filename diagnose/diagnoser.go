@@ -28,8 +28,6 @@ type Config struct {
 	Members   func() []string                                                                    // returns the names of all members
 	FindJob   func(ctx context.Context, name, queue string) (job.ID, error)                      // finds a job that may have been accepted a moment ago
 	FindQueue func(ctx context.Context, name string) (view ledger.QueueView, ok bool, err error) // likewise a queue
-	ShowJob   func(*job.View) api.Job                                                            // returns a job as the API shows it
-	ShowQueue func(*ledger.QueueView) api.Queue                                                  // likewise a queue
 
 	Placement func(context.Context, scheduler.PlacementQuery) (scheduler.PlacementExplanation, error) // asks this node's scheduler; fails unless this node is the authority
 	Peers     Peers

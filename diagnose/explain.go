@@ -78,7 +78,7 @@ func (g *Diagnoser) explain(ctx context.Context, id job.ID) *api.JobExplanation 
 	if p.State == job.Delayed {
 		e.NextAt = &p.Due
 	}
-	shown := g.cfg.ShowJob(&d.job.View)
+	shown := api.JobOf(&d.job.View)
 	shown.Because = d.waitReason()
 	e.Job, e.Result = &shown, g.resultText(&p)
 	return e

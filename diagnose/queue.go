@@ -35,7 +35,7 @@ func (g *Diagnoser) ExplainQueue(ctx context.Context, q *api.QueueRequest) (*api
 // explainQueue explains a queue that exists. The reasons that concern the whole queue, and
 // what blocks its first head, are the queue's; other reasons are stated with their head.
 func (g *Diagnoser) explainQueue(ctx context.Context, view ledger.QueueView) *api.QueueExplanation {
-	e := &api.QueueExplanation{Queue: g.cfg.ShowQueue(&view), Reasons: []api.Reason{}, Heads: []api.WaitlistHead{}, Observed: g.provenance()}
+	e := &api.QueueExplanation{Queue: api.QueueOf(&view), Reasons: []api.Reason{}, Heads: []api.WaitlistHead{}, Observed: g.provenance()}
 	e.Workers, e.Runner = g.cfg.Route(view.Name, "any")
 	var heads []*diagnosis
 	own := g.newDiagnosis()

@@ -99,7 +99,7 @@ func TestRestore_JobAcceptedBeforeClear(t *testing.T) {
 	if id := restoring(n); id != "" {
 		t.Errorf("restore %s is still under way", id)
 	}
-	if id, err := n.viewer.locate(t.Context(), "early", "mail"); err != nil || id != early.ID {
+	if id, err := n.viewer.Locate(t.Context(), "early", "mail"); err != nil || id != early.ID {
 		t.Errorf("the job: %v, %v, want %v", id, err, early.ID)
 	}
 	if late := enqueueLater(t, n); late.Position.Seq != early.Position.Seq+1 {

@@ -70,11 +70,11 @@ func (n *Node) handleCall(ctx context.Context, r *cluster.Request) (any, error) 
 	if err != nil {
 		return nil, err
 	}
-	view, err := n.viewer.finished(ctx, reply.ID)
+	view, err := n.viewer.Finished(ctx, reply.ID)
 	if err != nil {
 		return nil, waitError(err, reply.ID, wait)
 	}
-	full := jobToJSON(&view)
+	full := api.JobOf(&view)
 	return api.CallReply{
 		EnqueueReply: reply, State: full.State, Attempts: full.Attempts, Result: full.Result,
 		ResultMsgpack: full.ResultMsgpack, ResultBytes: full.ResultBytes, ResultGone: full.ResultGone, Error: full.Error,

@@ -104,7 +104,7 @@ func (n *Node) handleCronShow(ctx context.Context, r *cluster.Request) (any, err
 		return nil, err
 	}
 	c := api.CronDetail{Cron: cronToJSON(&view)}
-	switch found, err := n.viewer.summary(ctx, view.LastJob); {
+	switch found, err := n.viewer.Summary(ctx, view.LastJob); {
 	case view.Last.IsZero():
 	case err == nil:
 		c.LastState = found.State.String()

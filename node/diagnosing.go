@@ -1,7 +1,6 @@
 package node
 
 import (
-	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/diagnose"
 	"github.com/yardmaster-dev/yardmaster/health"
 )
@@ -14,7 +13,7 @@ func (n *Node) newDiagnoser() *diagnose.Diagnoser {
 		Defaults: config.Defaults, Route: config.Route,
 		View: n.raft.View, Members: n.raftMemberNames, Authority: n.knownAuthority,
 		NoQuorum: func() string { return health.NoQuorum(n.raft.Status()) },
-		FindJob:  n.viewer.locate, FindQueue: n.proposer.Queue, ShowJob: jobToJSON, ShowQueue: api.QueueOf,
+		FindJob:  n.viewer.Locate, FindQueue: n.proposer.Queue,
 		Placement: n.scheduler.ExplainPlacement, Peers: n.fleet, Records: n.cluster.Reader, Workers: n.edge,
 		Pools: n.runners.Status, Drained: n.drainer.Drained,
 	})

@@ -15,6 +15,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/server/authority"
 	"github.com/yardmaster-dev/yardmaster/server/intake"
+	"github.com/yardmaster-dev/yardmaster/server/jobview"
 )
 
 // dlq serves requests about dead letters: it walks through their stream, in parts, and
@@ -24,7 +25,7 @@ type dlq struct {
 	admin       *cluster.Admin
 	view        func(func(*ledger.Ledger))
 	proposer    *authority.Client
-	viewer      *viewer
+	viewer      *jobview.Viewer
 	intake      *intake.Intake
 	maxAttempts uint32        // of a job that sets none
 	walks       chan struct{} // holds one value per running request

@@ -44,7 +44,7 @@ func (d *dlq) requeue(ctx context.Context, q *deadLetterRequest) (any, error) {
 	}
 	// Jobs that an earlier requeue has had accepted, perhaps on another node, must be
 	// in the local ledger before anything is requeued.
-	if err := d.viewer.catchUp(ctx); err != nil {
+	if err := d.viewer.CatchUp(ctx); err != nil {
 		return nil, err
 	}
 	m := &requeuer{dlq: d, req: q}

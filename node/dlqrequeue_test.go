@@ -20,7 +20,7 @@ func failedJob(t *testing.T, n *Node, queue, spec string) deadLetter {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := n.viewer.catchUp(t.Context()); err != nil {
+	if err := n.viewer.CatchUp(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	var dispatches uint32
@@ -58,7 +58,7 @@ func cancelledLetter(t *testing.T, n *Node, id job.ID, dispatch uint32) (found d
 // between.
 func requeueOnly(t *testing.T, n *Node, l deadLetter, q api.DeadLetterRequest) (api.DeadLetterResult, error) {
 	t.Helper()
-	if err := n.viewer.catchUp(t.Context()); err != nil {
+	if err := n.viewer.CatchUp(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	m := &requeuer{dlq: n.dlq, req: &deadLetterRequest{DeadLetterRequest: q}}
@@ -74,7 +74,7 @@ func wantItem(t *testing.T, what string, got api.DeadLetterResult, err error, re
 
 func wantWaiting(t *testing.T, n *Node, queue string, waiting int) {
 	t.Helper()
-	if err := n.viewer.catchUp(t.Context()); err != nil {
+	if err := n.viewer.CatchUp(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if q, _ := n.Ledger().Queue(queue); q.Counts[job.Waiting] != waiting {
@@ -141,7 +141,7 @@ func TestRequeue_ID(t *testing.T) {
 	got, err := requeueOnly(t, n, l, api.DeadLetterRequest{KeepAttempts: true})
 	wantItem(t, "renewed", got, err, api.ResultEnqueued, l.requeueID().String(), "mail")
 	wantWaiting(t, n, "mail", 1)
-	j, err := n.viewer.full(t.Context(), l.requeueID())
+	j, err := n.viewer.Full(t.Context(), l.requeueID())
 	if err != nil || j.Function != "send" || string(j.Spec.Params) != `{"big":12345678901234567890}` || j.Priority != 7 || j.MaxAttempts != 5 || j.State != job.Waiting {
 		t.Errorf("%+v with %+v, %v", j, j.Spec, err)
 	}

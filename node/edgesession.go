@@ -220,12 +220,12 @@ func (s *edgeSession) checkUserQueue(ctx context.Context, name string) error {
 
 // Job returns a job with its body and its result.
 func (s *edgeSession) Job(ctx context.Context, id job.ID) (job.View, bool, error) {
-	return s.find(ctx, id, s.n.viewer.full)
+	return s.find(ctx, id, s.n.viewer.Full)
 }
 
 // Peek returns a job from memory, without its body and its result.
 func (s *edgeSession) Peek(ctx context.Context, id job.ID) (job.View, bool, error) {
-	return s.find(ctx, id, s.n.viewer.summary)
+	return s.find(ctx, id, s.n.viewer.Summary)
 }
 
 // find returns a job with show. It reports false only after a read barrier.
@@ -235,7 +235,7 @@ func (s *edgeSession) find(ctx context.Context, id job.ID, show func(context.Con
 	}
 	v, err := show(ctx, id)
 	if errors.Is(err, job.ErrJobNotFound) {
-		if err := s.n.viewer.catchUp(ctx); err != nil {
+		if err := s.n.viewer.CatchUp(ctx); err != nil {
 			return job.View{}, false, err
 		}
 		v, err = show(ctx, id)
@@ -254,14 +254,14 @@ func (s *edgeSession) Await(ctx context.Context, id job.ID) (job.View, error) {
 	if err := s.n.waiters.JobEnd(ctx, id, job.Position{}); err != nil {
 		return job.View{}, err
 	}
-	return s.n.viewer.finished(ctx, id)
+	return s.n.viewer.Finished(ctx, id)
 }
 
 func (s *edgeSession) List(ctx context.Context, queue string, state job.State, page, size int) ([]job.View, error) {
 	if err := s.awaitWrites(ctx); err != nil {
 		return nil, err
 	}
-	return s.n.viewer.list(ctx, queue, state, page, size)
+	return s.n.viewer.List(ctx, queue, state, page, size)
 }
 
 func (s *edgeSession) Stats(ctx context.Context, queue string) (counts [job.Failed + 1]uint64, err error) {

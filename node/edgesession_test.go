@@ -65,8 +65,8 @@ func TestEdgeSession_AcceptedIsMonotonic(t *testing.T) {
 func TestEdgeSession_LookReadsNoBody(t *testing.T) {
 	n := startSingleNode(t, nil)
 	loads := 0
-	load := n.viewer.load
-	n.viewer.load = func(ctx context.Context, at job.Position, id job.ID) ([]byte, error) {
+	load := n.viewer.LoadBody
+	n.viewer.LoadBody = func(ctx context.Context, at job.Position, id job.ID) ([]byte, error) {
 		loads++
 		return load(ctx, at, id)
 	}

@@ -165,7 +165,7 @@ func (n *Node) findJob(ctx context.Context, r *cluster.Request) (req api.JobRequ
 	if req.ID == "" {
 		return req, id, &job.InvalidError{Reason: `name the job: {"id": "<uuid, queue:uuid or key>"}`}
 	}
-	id, err = n.viewer.locate(ctx, req.ID, req.Queue)
+	id, err = n.viewer.Locate(ctx, req.ID, req.Queue)
 	return req, id, err
 }
 
@@ -174,11 +174,11 @@ func (n *Node) handleJobShow(ctx context.Context, r *cluster.Request) (any, erro
 	if err != nil {
 		return nil, err
 	}
-	view, err := n.viewer.full(ctx, id)
+	view, err := n.viewer.Full(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	reply := jobToJSON(&view)
+	reply := api.JobOf(&view)
 	if view.State == job.Waiting || view.State == job.Delayed {
 		reply.Because = n.diagnoser.WaitReason(ctx, id)
 	}
@@ -216,11 +216,11 @@ func (n *Node) handleJobWait(ctx context.Context, r *cluster.Request) (any, erro
 		return nil, waitError(err, id, wait)
 	}
 	n.setIndex(r) // an index that includes the end of the job
-	view, err := n.viewer.full(ctx, id)
+	view, err := n.viewer.Full(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	return jobToJSON(&view), nil
+	return api.JobOf(&view), nil
 }
 
 // Page sizes of jobs.
@@ -247,9 +247,9 @@ func (n *Node) handleJobList(ctx context.Context, r *cluster.Request) (any, erro
 	if q.Page < 1 || q.PageSize < 1 || q.PageSize > maxPageSize {
 		return nil, &job.InvalidError{Reason: fmt.Sprintf("page counts from 1, page_size is 1 to %d", maxPageSize)}
 	}
-	list := n.viewer.list
+	list := n.viewer.List
 	if q.Brief {
-		list = n.viewer.page
+		list = n.viewer.Page
 	}
 	views, err := list(ctx, q.Queue, state, q.Page, q.PageSize)
 	if err != nil {
@@ -257,7 +257,7 @@ func (n *Node) handleJobList(ctx context.Context, r *cluster.Request) (any, erro
 	}
 	jobs := make([]api.Job, len(views))
 	for i := range views {
-		jobs[i] = jobToJSON(&views[i])
+		jobs[i] = api.JobOf(&views[i])
 	}
 	return api.JobPage{Queue: q.Queue, State: q.State, Page: q.Page, PageSize: q.PageSize, Jobs: jobs}, nil
 }

@@ -136,9 +136,9 @@ func (n *Node) enqueueAndShow(ctx context.Context, r *cluster.Request, wait time
 	if err != nil {
 		return nil, err
 	}
-	view, err := n.viewer.full(ctx, reply.ID)
+	view, err := n.viewer.Full(ctx, reply.ID)
 	if err != nil {
 		return nil, waitError(err, reply.ID, wait)
 	}
-	return jobToJSON(&view), nil
+	return api.JobOf(&view), nil
 }

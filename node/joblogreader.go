@@ -31,7 +31,7 @@ func (n *Node) handleJobLogs(ctx context.Context, r *cluster.Request) (any, erro
 	if q.Lines < 0 || q.Lines > maxLogLines {
 		return nil, &job.InvalidError{Reason: fmt.Sprintf("lines is %d; must be 1 to %d", q.Lines, maxLogLines)}
 	}
-	id, err := n.viewer.locate(ctx, q.ID, q.Queue)
+	id, err := n.viewer.Locate(ctx, q.ID, q.Queue)
 	unknown := errors.Is(err, job.ErrJobNotFound) && id != job.ID{} // its log may still exist
 	if err != nil && !unknown {
 		return nil, err

@@ -9,6 +9,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/server/intake"
+	"github.com/yardmaster-dev/yardmaster/server/jobview"
 )
 
 // handleJobReplay enqueues a copy of a job that has ended, well or badly. The old job and
@@ -55,7 +56,7 @@ type finishedJob struct {
 // finishedJob finds a job that has ended. Its body comes from its lane or else from its
 // dead letter, which is kept longer than the record and the job in the ledger.
 func (d *dlq) finishedJob(ctx context.Context, name, queue string) (finishedJob, error) {
-	id, err := d.viewer.locate(ctx, name, queue)
+	id, err := d.viewer.Locate(ctx, name, queue)
 	if errors.Is(err, job.ErrJobNotFound) && id == (job.ID{}) && queue != "" {
 		id, _ = job.KeyID(queue, name) // the ledger no longer has the key either
 	}
@@ -65,10 +66,10 @@ func (d *dlq) finishedJob(ctx context.Context, name, queue string) (finishedJob,
 	case err != nil:
 		return finishedJob{}, err
 	}
-	view, err := d.viewer.summary(ctx, id)
+	view, err := d.viewer.Summary(ctx, id)
 	if err == nil && !view.State.Ended() { // this node's ledger may lag
-		if err = d.viewer.readBarrier(ctx); err == nil {
-			view, err = d.viewer.summary(ctx, id)
+		if err = d.viewer.ReadBarrier(ctx); err == nil {
+			view, err = d.viewer.Summary(ctx, id)
 		}
 	}
 	switch {
@@ -79,14 +80,14 @@ func (d *dlq) finishedJob(ctx context.Context, name, queue string) (finishedJob,
 	case !view.State.Ended():
 		return finishedJob{}, &api.Error{Code: api.CodeConflict, Text: fmt.Sprintf("job %s is %s; wait for its end with 'yardmaster job wait', or cancel it first", id, view.State)}
 	}
-	body, err := d.viewer.load(ctx, view.Position, id)
+	body, err := d.viewer.LoadBody(ctx, view.Position, id)
 	switch {
 	case errors.Is(err, cluster.ErrNotStored) && view.State == job.Failed:
 		return d.fromDeadLetter(ctx, view, payloadGoneError(id))
 	case errors.Is(err, cluster.ErrNotStored):
 		return finishedJob{}, payloadGoneError(id)
 	case err != nil:
-		return finishedJob{}, readError("body", id, err)
+		return finishedJob{}, jobview.ReadError("body", id, err)
 	}
 	spec, err := job.ParseSpec(body)
 	return finishedJob{id, view.Queue, spec}, err
@@ -119,7 +120,7 @@ func (d *dlq) fromDeadLetter(ctx context.Context, v job.View, notFound error) (f
 		return finishedJob{}, payloadGoneError(v.ID)
 	}
 	if err != nil {
-		return finishedJob{}, readError("body", v.ID, err)
+		return finishedJob{}, jobview.ReadError("body", v.ID, err)
 	}
 	spec, err := job.ParseSpec(body)
 	return finishedJob{v.ID, dl.Queue, spec}, err

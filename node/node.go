@@ -32,6 +32,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/scheduler"
 	"github.com/yardmaster-dev/yardmaster/server/authority"
 	"github.com/yardmaster-dev/yardmaster/server/intake"
+	"github.com/yardmaster-dev/yardmaster/server/jobview"
 	"github.com/yardmaster-dev/yardmaster/server/ledgerwait"
 	"github.com/yardmaster-dev/yardmaster/tracing"
 	"github.com/yardmaster-dev/yardmaster/web"
@@ -64,7 +65,7 @@ type Node struct {
 	notifier    *intake.Notifier
 	waiters     *ledgerwait.Waiters
 	proposer    *authority.Client
-	viewer      *viewer
+	viewer      *jobview.Viewer
 	dlq         *dlq
 	diagnoser   *diagnose.Diagnoser
 	dataSize    dirSizeCache
@@ -266,7 +267,7 @@ func (n *Node) wire() (err error) {
 		Publisher: n.cluster.Publisher, Waiters: n.waiters, ReadBarrier: n.proposer.ReadBarrier, CreateQueues: *cfg.Scheduler.CreateQueues,
 		OnAccept: n.recordAccepted, OnReject: func(err error) { n.metrics.Rejected(cluster.AsAPIError(err).Code) },
 	})
-	n.viewer = &viewer{raft: n.raft, waiters: n.waiters, reader: n.cluster.Reader, lanes: n.cluster.Lanes, load: n.loadBody, readBarrier: n.proposer.ReadBarrier}
+	n.viewer = &jobview.Viewer{Ledger: n.raft, Waiters: n.waiters, Reader: n.cluster.Reader, Lanes: n.cluster.Lanes, LoadBody: n.loadBody, ReadBarrier: n.proposer.ReadBarrier}
 	n.hasher = consistency.NewHasher(cfg.Node.Name, n.raft.Copy)
 	n.consistency = consistency.New(consistency.Config{
 		Node: cfg.Node.Name, Dir: cfg.Node.DataDir, Advice: n.replaceAdvice(),
@@ -289,7 +290,7 @@ func (n *Node) wire() (err error) {
 	n.drainer = membership.NewDrainer(n.transfer, n.drainConfig())
 	n.member = membership.New(n.membershipConfig(), n.drainer)
 	n.diagnoser, n.reporter = n.newDiagnoser(), n.newReporter()
-	n.viewer.addProgress = n.diagnoser.AddProgress
+	n.viewer.AddProgress = n.diagnoser.AddProgress
 	n.agent.AddTarget(timedTarget{n.traced(n.edge), timer})
 	n.agent.AddTarget(timedTarget{n.traced(n.runners), timer})
 	return nil

@@ -113,7 +113,7 @@ func TestIntake(t *testing.T) {
 	if _, err := enqueue(n, "mail", `{"params":{}}`, own, false); err != nil {
 		t.Fatal(err)
 	}
-	if id, err := n.viewer.locate(t.Context(), own, ""); err != nil || id.String() != own { // waits until it is ingested
+	if id, err := n.viewer.Locate(t.Context(), own, ""); err != nil || id.String() != own { // waits until it is ingested
 		t.Fatal(id, err)
 	}
 	var refused *api.Error
@@ -176,12 +176,12 @@ func TestViewer_Find(t *testing.T) {
 		{byKey.ID.String(), "", byKey.ID}, {"mail:" + byKey.ID.String(), "", byKey.ID},
 		{strings.ToUpper(byKey.ID.String()), "", byKey.ID},
 	} {
-		if id, err := n.viewer.locate(t.Context(), c.text, c.queue); err != nil || id != c.want {
+		if id, err := n.viewer.Locate(t.Context(), c.text, c.queue); err != nil || id != c.want {
 			t.Errorf("%q of %q: %s, %v", c.text, c.queue, id, err)
 		}
 	}
 	for _, c := range []struct{ text, queue string }{{"a:b", "post"}, {"post:a:b", ""}, {"a", ""}, {"", ""}, {job.ID{9}.String(), ""}} {
-		if id, err := n.viewer.locate(t.Context(), c.text, c.queue); !errors.Is(err, job.ErrJobNotFound) {
+		if id, err := n.viewer.Locate(t.Context(), c.text, c.queue); !errors.Is(err, job.ErrJobNotFound) {
 			t.Errorf("%q of %q: %s, %v", c.text, c.queue, id, err)
 		}
 	}

@@ -1,0 +1,66 @@
+package api
+
+import (
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/job"
+)
+
+// progressOf returns the last report about a job, or nil if it is empty.
+func progressOf(r *job.Progress) *Progress {
+	switch {
+	case r.Percent == nil && len(r.Data.Data) == 0:
+		return nil
+	case r.Data.Msgpack:
+		return &Progress{Percent: r.Percent, DataMsgpack: r.Data.Data}
+	}
+	return &Progress{Percent: r.Percent, Data: r.Data.Data}
+}
+
+// JobOf returns v as the API shows it. Larger bodies and results than maxShownBytes are
+// left out.
+func JobOf(v *job.View) Job {
+	j := Job{
+		ID: v.ID, JID: v.Queue + ":" + v.ID.String(), Queue: v.Queue, State: v.State.String(),
+		Function: v.Function, PayloadGone: v.PayloadGone, Created: v.Created, RunAt: v.RunAt,
+		Started: timePtr(v.Started), Ended: timePtr(v.Ended), Priority: v.Priority, Attempts: v.Attempts,
+		MaxAttempts: v.MaxAttempts, Dispatches: v.Dispatches, Losses: v.Losses,
+		TimeoutMS: v.Timeout.Milliseconds(), RetryInterval: v.RetryInterval.Milliseconds(),
+		Node: v.Node, Worker: v.Worker,
+		ResultGone: v.ResultGone, ResultTTL: v.ResultTTL.Milliseconds(),
+		Lane: v.Position.Lane, Seq: v.Position.Seq,
+	}
+	if v.State != job.Active && v.State != job.Completed { // there an earlier failure explains nothing
+		j.Reason, j.Error = v.Reason, v.Fault
+	}
+	if v.Spec != nil {
+		j.Trace = v.Spec.Trace
+		if j.PayloadBytes = len(v.Spec.Params) + len(v.Spec.Payload); j.PayloadBytes <= maxShownBytes {
+			j.Params, j.Payload, j.PayloadBytes = v.Spec.Params, v.Spec.Payload, 0
+		}
+	}
+	switch {
+	case len(v.Result.Data) > maxShownBytes:
+		j.ResultBytes = len(v.Result.Data)
+	case v.Result.Msgpack:
+		j.ResultMsgpack = v.Result.Data
+	default:
+		j.Result = v.Result.Data
+	}
+	if r := v.Progress; r != nil {
+		j.Lease, j.Progress = timePtr(r.Lease), progressOf(r)
+	}
+	return j
+}
+
+// maxShownBytes is the largest body and the largest result in a reply over NATS, in bytes:
+// both, one of them in base64, fit a message. Overhop shows larger ones.
+const maxShownBytes = 600 << 10
+
+// timePtr returns a pointer to t, or nil for the zero time.
+func timePtr(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
