@@ -4,6 +4,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/agent"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/runnerpool"
+	"github.com/yardmaster-dev/yardmaster/server/joblog"
 	"github.com/yardmaster-dev/yardmaster/tracing"
 )
 
@@ -41,7 +42,7 @@ func (t tracedTarget) Stop(r job.Recall) {
 // it ends the span of each dispatch.
 type tracedExecutor struct {
 	*agent.Agent
-	*jobLog
+	*joblog.Writer
 	tracer *tracing.Tracer
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/server"
 	"github.com/yardmaster-dev/yardmaster/server/authority"
 	"github.com/yardmaster-dev/yardmaster/server/intake"
+	"github.com/yardmaster-dev/yardmaster/server/joblog"
 )
 
 // apiService returns the API that every node serves alike.
@@ -31,6 +32,7 @@ type handler = server.Handler
 
 // apiHandlers returns the handlers of [api.Endpoints] by name.
 func (n *Node) apiHandlers() map[string]handler {
+	logs := &joblog.Reader{FindJob: n.viewer.Locate, Read: n.cluster.Reader.ReadLog}
 	handlers := map[string]handler{
 		"call":             jsonHandler(n.handleCall),
 		"snapshot":         jsonHandler(n.handleSnapshot),
@@ -39,7 +41,7 @@ func (n *Node) apiHandlers() map[string]handler {
 		"job-explain":      server.JSON(n.diagnoser.ExplainJob),
 		"job-wait":         jsonHandler(n.handleJobWait),
 		"job-bulk":         jsonHandler(n.handleBulk),
-		"job-logs":         jsonHandler(n.handleJobLogs),
+		"job-logs":         server.JSON(logs.Handle),
 		"job-list":         jsonHandler(n.handleJobList),
 		"job-cancel":       jsonHandler(n.handleJobCancel),
 		"job-retry":        jsonHandler(n.handleJobRetry),

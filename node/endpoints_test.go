@@ -4,11 +4,12 @@ import (
 	"testing"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cluster"
 )
 
 // Every endpoint of the API has one handler, and every handler an endpoint.
 func TestEndpoints_Bound(t *testing.T) {
-	n := &Node{}
+	n := &Node{cluster: &cluster.Server{}}
 	n.dlq = &dlq{}
 	for _, c := range []struct {
 		table    []api.Endpoint

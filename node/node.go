@@ -32,6 +32,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/scheduler"
 	"github.com/yardmaster-dev/yardmaster/server/authority"
 	"github.com/yardmaster-dev/yardmaster/server/intake"
+	"github.com/yardmaster-dev/yardmaster/server/joblog"
 	"github.com/yardmaster-dev/yardmaster/server/jobview"
 	"github.com/yardmaster-dev/yardmaster/server/ledgerwait"
 	"github.com/yardmaster-dev/yardmaster/tracing"
@@ -71,7 +72,7 @@ type Node struct {
 	dataSize    dirSizeCache
 	hasher      *consistency.Hasher
 	tracer      *tracing.Tracer // nil: dispatches are not traced
-	jobLog      *jobLog
+	jobLog      *joblog.Writer
 	monitor     *health.Monitor
 	reporter    *health.Reporter
 	consistency *consistency.Check
@@ -169,7 +170,7 @@ func (n *Node) Run(ctx context.Context) (err error) {
 	// Each group stops before those that it depends on: the agent returns its
 	// dispatches while some node runs a scheduler, and requests are answered until then.
 	logLoops, baseLoops, leaderLoops, agentLoops, endpointLoops := newLoopGroup(ctx), newLoopGroup(ctx), newLoopGroup(ctx), newLoopGroup(ctx), newLoopGroup(ctx)
-	logLoops.Go(n.jobLog.run) // stops last: all other loops may log
+	logLoops.Go(n.jobLog.Run) // stops last: all other loops may log
 	for _, loop := range []func(context.Context) error{
 		n.cluster.Run, n.followLanes, n.member.Run, n.notifier.Run, n.waiters.Run, n.backups.Run, n.runners.Run, n.drainer.Run,
 	} {
@@ -278,7 +279,7 @@ func (n *Node) wire() (err error) {
 	n.agent = agent.New(agent.Config{
 		Node: cfg.Node.Name, Incarnation: n.id.Incarnation, Runners: cfg.RRQ.RunnerNames(), LedLanes: n.cluster.Publisher.LedLanes, Edge: n.cfg.EdgeAddress(n.edgeAddr.String()),
 	}, agentAdapter{n.fleet, n.cluster.Publisher, n.authority, n.loadBody}, n.log)
-	n.jobLog = newJobLog(cfg.Node.Name, n.id.Incarnation, n.cluster.Publisher.AppendLog, n.log)
+	n.jobLog = joblog.New(cfg.Node.Name, n.id.Incarnation, n.cluster.Publisher.AppendLog, n.log)
 	edgeConfig := cfg.Config
 	edgeConfig.Version = n.version
 	timer := newDispatchTimer(n.metrics)

@@ -1,4 +1,4 @@
-package node
+package joblog
 
 import (
 	"bytes"
@@ -20,23 +20,29 @@ const (
 	maxLogBytes = 256 << 10
 )
 
-func (n *Node) handleJobLogs(ctx context.Context, r *cluster.Request) (any, error) {
-	q, err := decodeRequest[api.LogRequest](r)
-	if err != nil {
-		return nil, err
-	}
+// Reader answers requests for the logs of jobs. All fields are required.
+type Reader struct {
+	// FindJob returns the id of a job. With [job.ErrJobNotFound] it returns the id that
+	// name would have, if it determines one.
+	FindJob func(ctx context.Context, name, queue string) (job.ID, error)
+	// Read returns messages of a job's log from a sequence on; none means its end.
+	Read func(ctx context.Context, id job.ID, from uint64) ([]cluster.LogPage, error)
+}
+
+// Handle returns the end of a job's log.
+func (r *Reader) Handle(ctx context.Context, q *api.LogRequest) (*api.LogReply, error) {
 	if q.ID == "" {
 		return nil, &job.InvalidError{Reason: `name the job: {"id": "<uuid, queue:uuid or key>"}`}
 	}
 	if q.Lines < 0 || q.Lines > maxLogLines {
 		return nil, &job.InvalidError{Reason: fmt.Sprintf("lines is %d; must be 1 to %d", q.Lines, maxLogLines)}
 	}
-	id, err := n.viewer.Locate(ctx, q.ID, q.Queue)
+	id, err := r.FindJob(ctx, q.ID, q.Queue)
 	unknown := errors.Is(err, job.ErrJobNotFound) && id != job.ID{} // its log may still exist
 	if err != nil && !unknown {
 		return nil, err
 	}
-	reply, readErr := n.readLog(ctx, id, q.Lines)
+	reply, readErr := r.tail(ctx, id, q.Lines)
 	if readErr != nil {
 		return nil, readErr
 	}
@@ -46,17 +52,17 @@ func (n *Node) handleJobLogs(ctx context.Context, r *cluster.Request) (any, erro
 	return reply, nil
 }
 
-// readLog reads a job's log from its beginning and returns the last lines.
-func (n *Node) readLog(ctx context.Context, id job.ID, limit int) (api.LogReply, error) {
+// tail reads a job's log from its beginning and returns the last lines.
+func (r *Reader) tail(ctx context.Context, id job.ID, limit int) (*api.LogReply, error) {
 	if limit == 0 {
 		limit = maxLogLines
 	}
-	reply := api.LogReply{ID: id, Lines: []json.RawMessage{}, Next: 1}
+	reply := &api.LogReply{ID: id, Lines: []json.RawMessage{}, Next: 1}
 	size := 0
 	for {
-		pages, err := n.cluster.Reader.ReadLog(ctx, id, reply.Next)
+		pages, err := r.Read(ctx, id, reply.Next)
 		if err != nil {
-			return reply, &job.UnavailableError{Reason: "the job's log cannot be read now: " + err.Error(), RetryAfter: 500 * time.Millisecond}
+			return nil, &job.UnavailableError{Reason: "the job's log cannot be read now: " + err.Error(), RetryAfter: 500 * time.Millisecond}
 		}
 		if len(pages) == 0 {
 			return reply, nil

@@ -1,4 +1,4 @@
-package node
+package joblog
 
 import (
 	"bytes"
@@ -16,7 +16,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/test/testlog"
 )
 
-// logStore is the store of a jobLog in tests.
+// logStore is the store of a Writer in tests.
 type logStore struct {
 	names  map[string]bool
 	lines  map[job.ID][]job.LogLine
@@ -43,21 +43,21 @@ func (s *logStore) store(_ context.Context, id job.ID, name string, lines []byte
 	return nil
 }
 
-// runJobLog runs test with a jobLog in a synctest bubble. The store may be read while all
+// runWriter runs test with a Writer in a synctest bubble. The store may be read while all
 // goroutines of the bubble are blocked.
-func runJobLog(t *testing.T, test func(*jobLog, *logStore, *testlog.Recorder)) {
+func runWriter(t *testing.T, test func(*Writer, *logStore, *testlog.Recorder)) {
 	synctest.Test(t, func(t *testing.T) {
 		log, said := testlog.NewRecorder(t)
 		s := &logStore{names: map[string]bool{}, lines: map[job.ID][]job.LogLine{}}
 		turn := make(chan struct{}, 1) // serializes concurrent stores
-		j := newJobLog("n1", 3, func(ctx context.Context, id job.ID, name string, lines []byte) error {
+		j := New("n1", 3, func(ctx context.Context, id job.ID, name string, lines []byte) error {
 			turn <- struct{}{}
 			defer func() { <-turn }()
 			return s.store(ctx, id, name, lines)
 		}, log)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-		go func() { ended <- j.run(ctx) }()
+		go func() { ended <- j.Run(ctx) }()
 		test(j, s, said)
 		cancel()
 		if err := <-ended; err != nil {
@@ -74,19 +74,19 @@ func line(n byte, text string) job.LogLine {
 }
 
 // waiting returns how many bytes of lines are not stored.
-func waiting(j *jobLog) int {
+func waiting(j *Writer) int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.bytes
 }
 
-func TestJobLog_BatchesLines(t *testing.T) {
-	runJobLog(t, func(j *jobLog, s *logStore, _ *testlog.Recorder) {
+func TestWriter_BatchesLines(t *testing.T) {
+	runWriter(t, func(j *Writer, s *logStore, _ *testlog.Recorder) {
 		for range 10 {
 			j.Log(line(1, "a"))
 			j.Log(line(2, "b"))
 		}
-		time.Sleep(jobLogInterval)
+		time.Sleep(interval)
 		synctest.Wait()
 		if s.pieces != 2 || len(s.lines[job.ID{1}]) != 10 || len(s.lines[job.ID{2}]) != 10 {
 			t.Errorf("%d messages, %v", s.pieces, s.lines)
@@ -101,8 +101,8 @@ func TestJobLog_BatchesLines(t *testing.T) {
 
 // A job with too many lines loses its latest ones, and its log contains their number; other
 // jobs lose none.
-func TestJobLog_Bounds(t *testing.T) {
-	runJobLog(t, func(j *jobLog, s *logStore, said *testlog.Recorder) {
+func TestWriter_Bounds(t *testing.T) {
+	runWriter(t, func(j *Writer, s *logStore, said *testlog.Recorder) {
 		const many = 1000
 		for range many {
 			j.Log(line(1, strings.Repeat("x", 1000)))
@@ -111,7 +111,7 @@ func TestJobLog_Bounds(t *testing.T) {
 		if n := waiting(j); n > maxPendingJobBytes+1000 {
 			t.Errorf("%d bytes wait", n)
 		}
-		time.Sleep(jobLogInterval)
+		time.Sleep(interval)
 		synctest.Wait()
 		loud := s.lines[job.ID{1}]
 		last := loud[len(loud)-1]
@@ -134,8 +134,8 @@ func TestJobLog_Bounds(t *testing.T) {
 
 // Lines are retried in order while the stream has no leader. After logStoreTimeout they are
 // dropped, and later lines are stored again.
-func TestJobLog_NoStreamLeader(t *testing.T) {
-	runJobLog(t, func(j *jobLog, s *logStore, said *testlog.Recorder) {
+func TestWriter_NoStreamLeader(t *testing.T) {
+	runWriter(t, func(j *Writer, s *logStore, said *testlog.Recorder) {
 		s.fail.Store(true)
 		j.Log(line(1, "one"))
 		time.Sleep(time.Second)
@@ -167,10 +167,10 @@ func TestJobLog_NoStreamLeader(t *testing.T) {
 }
 
 // Each dropped line is counted once, however many messages it would have been stored in.
-func TestJobLog_CountsDroppedLines(t *testing.T) {
+func TestWriter_CountsDroppedLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log, _ := testlog.NewRecorder(t)
-		j := newJobLog("n1", 3, func(context.Context, job.ID, string, []byte) error { return errors.New("no leader") }, log)
+		j := New("n1", 3, func(context.Context, job.ID, string, []byte) error { return errors.New("no leader") }, log)
 		for range 4 {
 			j.Log(line(1, strings.Repeat("x", logMessageBytes/2)))
 		}
@@ -183,9 +183,9 @@ func TestJobLog_CountsDroppedLines(t *testing.T) {
 }
 
 // Lines logged just before the stop are stored.
-func TestJobLog_FlushesOnStop(t *testing.T) {
+func TestWriter_FlushesOnStop(t *testing.T) {
 	var kept *logStore
-	runJobLog(t, func(j *jobLog, s *logStore, _ *testlog.Recorder) {
+	runWriter(t, func(j *Writer, s *logStore, _ *testlog.Recorder) {
 		kept = s
 		for n := range 2 * maxLogMessages {
 			j.Log(job.LogLine{Job: job.ID{byte(n >> 8), byte(n)}, Text: "last"})

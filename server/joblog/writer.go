@@ -1,4 +1,5 @@
-package node
+// Package joblog stores and reads the log lines of jobs.
+package joblog
 
 import (
 	"bytes"
@@ -15,10 +16,10 @@ import (
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
-// jobLog stores the log lines of jobs. Lines are collected for jobLogInterval and stored
+// Writer stores the log lines of jobs. Lines are collected for interval and stored
 // job by job, in the background. Lines beyond the limits are dropped, and the log contains
 // a line with their number.
-type jobLog struct {
+type Writer struct {
 	node  string
 	name  string // prefix of message names; differs with each start of the node
 	store func(ctx context.Context, id job.ID, name string, lines []byte) error
@@ -45,7 +46,7 @@ type logPage struct {
 
 // Limits of a node's job log.
 const (
-	jobLogInterval     = 200 * time.Millisecond // for collecting lines
+	interval           = 200 * time.Millisecond // for collecting lines
 	maxPendingLogBytes = 8 << 20                // lines not stored, of all jobs
 	maxPendingJobBytes = 256 << 10              // lines not stored, of one job
 	maxPendingJobs     = 16384                  // jobs with lines not stored
@@ -56,45 +57,46 @@ const (
 	dropReportInterval = time.Minute
 )
 
-func newJobLog(node string, incarnation uint64, store func(context.Context, job.ID, string, []byte) error, log *slog.Logger) *jobLog {
-	return &jobLog{
+// New returns a writer for a node. store stores lines of a job as one message under a name.
+func New(node string, incarnation uint64, store func(context.Context, job.ID, string, []byte) error, log *slog.Logger) *Writer {
+	return &Writer{
 		node: node, name: fmt.Sprintf("%s-%d", node, incarnation), store: store, log: log,
 		wake: make(chan struct{}, 1), byJob: make(map[job.ID]*logPage),
 	}
 }
 
 // Log adds a line. It never blocks on the storage.
-func (j *jobLog) Log(l job.LogLine) {
-	l.Node = j.node
+func (w *Writer) Log(l job.LogLine) {
+	l.Node = w.node
 	text, err := json.Marshal(&l)
 	if err != nil { // not valid JSON, although its sender was checked
-		j.log.Error("job log line dropped", "job", l.Job, "err", err)
+		w.log.Error("job log line dropped", "job", l.Job, "err", err)
 		return
 	}
 	text = append(text, '\n')
 	l.Text, l.Record = "", nil
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	p := j.byJob[l.Job]
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p := w.byJob[l.Job]
 	if p == nil {
-		if len(j.byJob) >= maxPendingJobs {
-			j.dropped++
+		if len(w.byJob) >= maxPendingJobs {
+			w.dropped++
 			return
 		}
 		p = &logPage{}
-		j.byJob[l.Job] = p
-		j.pages = append(j.pages, p)
-		notify(j.wake)
+		w.byJob[l.Job] = p
+		w.pages = append(w.pages, p)
+		notify(w.wake)
 	}
 	p.last = l
-	if p.dropped > 0 || p.bytes+len(text) > maxPendingJobBytes || j.bytes+len(text) > maxPendingLogBytes {
+	if p.dropped > 0 || p.bytes+len(text) > maxPendingJobBytes || w.bytes+len(text) > maxPendingLogBytes {
 		p.dropped++
-		j.dropped++
+		w.dropped++
 		return
 	}
 	p.lines = append(p.lines, text)
 	p.bytes += len(text)
-	j.bytes += len(text)
+	w.bytes += len(text)
 }
 
 // notify sends to a channel with a buffer of one, unless it is full.
@@ -105,66 +107,66 @@ func notify(c chan struct{}) {
 	}
 }
 
-// run stores lines until ctx ends, and then those that remain.
-func (j *jobLog) run(ctx context.Context) error {
+// Run stores lines until ctx ends, and then those that remain.
+func (w *Writer) Run(ctx context.Context) error {
 	for {
 		select {
-		case <-j.wake:
+		case <-w.wake:
 		case <-ctx.Done():
 			flushCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), logStopGrace)
 			defer cancel()
-			for j.flush(flushCtx) {
+			for w.flush(flushCtx) {
 			}
 			return nil
 		}
-		if backoff.Sleep(ctx, jobLogInterval) == nil && j.flush(ctx) {
-			notify(j.wake)
+		if backoff.Sleep(ctx, interval) == nil && w.flush(ctx) {
+			notify(w.wake)
 		}
 	}
 }
 
 // flush stores up to maxLogMessages messages and returns when they are stored, so that a
 // job's later lines never overtake them. It reports whether there are more.
-func (j *jobLog) flush(ctx context.Context) (more bool) {
+func (w *Writer) flush(ctx context.Context) (more bool) {
 	var group errgroup.Group
 	group.SetLimit(logStoreWindow)
 	for sent := 0; sent < maxLogMessages; {
-		p := j.nextPage()
+		p := w.nextPage()
 		if p == nil {
 			break
 		}
 		messages := p.messages()
 		names := make([]string, len(messages))
 		for i := range names {
-			j.stored++
-			names[i] = fmt.Sprintf("%s-%d", j.name, j.stored)
+			w.stored++
+			names[i] = fmt.Sprintf("%s-%d", w.name, w.stored)
 		}
 		group.Go(func() error {
 			for i, m := range messages {
-				j.storeRetry(ctx, p, names[i], m)
+				w.storeRetry(ctx, p, names[i], m)
 			}
 			return nil
 		})
 		sent += len(messages)
 	}
 	_ = group.Wait() // its functions return no errors
-	j.reportDropped()
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return len(j.pages) > 0 && ctx.Err() == nil
+	w.reportDropped()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.pages) > 0 && ctx.Err() == nil
 }
 
 // nextPage removes and returns the oldest page, or nil.
-func (j *jobLog) nextPage() *logPage {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if len(j.pages) == 0 {
+func (w *Writer) nextPage() *logPage {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.pages) == 0 {
 		return nil
 	}
-	p := j.pages[0]
-	j.pages = j.pages[1:]
-	delete(j.byJob, p.last.Job)
-	j.bytes -= p.bytes
+	p := w.pages[0]
+	w.pages = w.pages[1:]
+	delete(w.byJob, p.last.Job)
+	w.bytes -= p.bytes
 	return p
 }
 
@@ -191,18 +193,18 @@ func (p *logPage) messages() (messages [][]byte) {
 
 // storeRetry stores a message. It retries up to logStoreTimeout, because the stream may
 // have no leader for a while.
-func (j *jobLog) storeRetry(ctx context.Context, p *logPage, name string, lines []byte) {
-	wait := backoff.Backoff{Base: 100 * time.Millisecond, Max: 2 * time.Second}
+func (w *Writer) storeRetry(ctx context.Context, p *logPage, name string, lines []byte) {
+	delay := backoff.Backoff{Base: 100 * time.Millisecond, Max: 2 * time.Second}
 	for deadline := time.Now().Add(logStoreTimeout); ; {
-		err := j.store(ctx, p.last.Job, name, lines)
+		err := w.store(ctx, p.last.Job, name, lines)
 		if err == nil {
 			return
 		}
-		if time.Now().After(deadline) || backoff.Sleep(ctx, wait.Next()) != nil {
-			j.mu.Lock()
-			j.dropped += bytes.Count(lines, []byte("\n"))
-			j.mu.Unlock()
-			j.log.Debug("job log lines not stored", "job", p.last.Job, "err", err)
+		if time.Now().After(deadline) || backoff.Sleep(ctx, delay.Next()) != nil {
+			w.mu.Lock()
+			w.dropped += bytes.Count(lines, []byte("\n"))
+			w.mu.Unlock()
+			w.log.Debug("job log lines not stored", "job", p.last.Job, "err", err)
 			return
 		}
 	}
@@ -212,17 +214,17 @@ func (j *jobLog) storeRetry(ctx context.Context, p *logPage, name string, lines 
 const logStoreTimeout = 20 * time.Second
 
 // reportDropped logs how many lines were dropped, at most once a minute.
-func (j *jobLog) reportDropped() {
-	j.mu.Lock()
-	n := j.dropped
-	if time.Since(j.reportedAt) < dropReportInterval {
+func (w *Writer) reportDropped() {
+	w.mu.Lock()
+	n := w.dropped
+	if time.Since(w.reportedAt) < dropReportInterval {
 		n = 0
 	}
 	if n > 0 {
-		j.dropped, j.reportedAt = 0, time.Now()
+		w.dropped, w.reportedAt = 0, time.Now()
 	}
-	j.mu.Unlock()
+	w.mu.Unlock()
 	if n > 0 {
-		j.log.Warn("job log lines dropped", "count", n)
+		w.log.Warn("job log lines dropped", "count", n)
 	}
 }
