@@ -16,6 +16,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/membership"
 	"github.com/yardmaster-dev/yardmaster/server"
 	"github.com/yardmaster-dev/yardmaster/server/authority"
+	"github.com/yardmaster-dev/yardmaster/server/deadletters"
 	"github.com/yardmaster-dev/yardmaster/server/intake"
 	"github.com/yardmaster-dev/yardmaster/server/joblog"
 )
@@ -45,7 +46,6 @@ func (n *Node) apiHandlers() map[string]handler {
 		"job-list":         jsonHandler(n.handleJobList),
 		"job-cancel":       jsonHandler(n.handleJobCancel),
 		"job-retry":        jsonHandler(n.handleJobRetry),
-		"job-replay":       jsonHandler(n.handleJobReplay),
 		"job-remove":       jsonHandler(n.handleJobRemove),
 		"cron-list":        jsonHandler(n.handleCronList),
 		"cron-show":        jsonHandler(n.handleCronShow),
@@ -67,7 +67,11 @@ func (n *Node) apiHandlers() map[string]handler {
 	}
 	queues := &server.Queues{Authority: n.proposer, View: n.raft.View}
 	contract := &server.Contract{Authority: n.proposer, IsMember: n.transfer.IsMember, Acquire: n.transfer.Acquire}
-	for _, more := range []map[string]handler{n.dlq.handlers(), queues.Handlers(), contract.Handlers()} {
+	letters := deadletters.New(deadletters.Config{
+		Reader: n.cluster.Reader, Remove: n.cluster.Admin.RemoveDeadLetter, View: n.raft.View, Authority: n.proposer,
+		Jobs: n.viewer, Intake: n.intake, MaxAttempts: n.cfg.Scheduler.MaxAttempts,
+	})
+	for _, more := range []map[string]handler{letters.Handlers(), queues.Handlers(), contract.Handlers()} {
 		maps.Copy(handlers, more)
 	}
 	return handlers

@@ -10,7 +10,6 @@ import (
 // Every endpoint of the API has one handler, and every handler an endpoint.
 func TestEndpoints_Bound(t *testing.T) {
 	n := &Node{cluster: &cluster.Server{}}
-	n.dlq = &dlq{}
 	for _, c := range []struct {
 		table    []api.Endpoint
 		handlers map[string]handler

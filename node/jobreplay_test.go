@@ -22,11 +22,22 @@ func TestReplay_BodyReclaimed(t *testing.T) {
 	if err := n.cluster.Admin.Purge(t.Context(), l.Lane, l.Seq+1); err != nil {
 		t.Fatal(err)
 	}
+	replay := func() (api.ReplayReply, error) {
+		var reply api.ReplayReply
+		err := request(t, n.apiHandlers(), "job-replay", map[string]string{"id": l.ID}, &reply)
+		return reply, err
+	}
 	check := func() {
 		t.Helper()
-		old, err := n.dlq.finishedJob(t.Context(), l.ID, "")
-		if err != nil || old.queue != "mail" || old.spec.Function != "send" || string(old.spec.Params) != `{"n":1}` {
-			t.Errorf("%+v, %v", old, err)
+		reply, err := replay()
+		if err != nil || reply.Queue != "mail" || reply.ReplayOf != l.job {
+			t.Fatalf("%+v, %v", reply, err)
+		}
+		if err := n.viewer.CatchUp(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if made, err := n.viewer.Full(t.Context(), reply.ID); err != nil || made.Spec.Function != "send" || string(made.Spec.Params) != `{"n":1}` {
+			t.Errorf("%+v, %v", made, err)
 		}
 	}
 	check()
@@ -34,10 +45,10 @@ func TestReplay_BodyReclaimed(t *testing.T) {
 		t.Fatal(err)
 	}
 	check() // the ledger no longer has the job, but its dead letter still exists
-	if err := n.cluster.Admin.RemoveDeadLetter(t.Context(), l.number); err != nil {
+	if err := n.cluster.Admin.RemoveDeadLetter(t.Context(), l.Number); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := n.dlq.finishedJob(t.Context(), l.ID, ""); !errors.Is(err, job.ErrJobNotFound) {
+	if _, err := replay(); !errors.Is(err, job.ErrJobNotFound) {
 		t.Errorf("without the dead letter: %v", err)
 	}
 
@@ -48,11 +59,11 @@ func TestReplay_BodyReclaimed(t *testing.T) {
 	if err := n.cluster.Admin.Purge(t.Context(), l.Lane, l.Seq+1); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.cluster.Admin.RemoveDeadLetter(t.Context(), l.number); err != nil {
+	if err := n.cluster.Admin.RemoveDeadLetter(t.Context(), l.Number); err != nil {
 		t.Fatal(err)
 	}
 	var refused *api.Error
-	if _, err := n.dlq.finishedJob(t.Context(), l.ID, ""); !errors.As(err, &refused) || refused.Code != api.CodeGone {
+	if _, err := replay(); !errors.As(err, &refused) || refused.Code != api.CodeGone {
 		t.Errorf("with neither record nor dead letter: %v", err)
 	}
 }

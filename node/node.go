@@ -67,7 +67,6 @@ type Node struct {
 	waiters     *ledgerwait.Waiters
 	proposer    *authority.Client
 	viewer      *jobview.Viewer
-	dlq         *dlq
 	diagnoser   *diagnose.Diagnoser
 	dataSize    dirSizeCache
 	hasher      *consistency.Hasher
@@ -274,7 +273,6 @@ func (n *Node) wire() (err error) {
 		Node: cfg.Node.Name, Dir: cfg.Node.DataDir, Advice: n.replaceAdvice(),
 		Copies: n.raft.ConsistencyChecks(), Members: n.memberNames, Request: n.fleet.RequestJSON,
 	}, n.log)
-	n.dlq = newDLQ(n)
 	n.backups = backup.NewServer(n.backupConfig())
 	n.agent = agent.New(agent.Config{
 		Node: cfg.Node.Name, Incarnation: n.id.Incarnation, Runners: cfg.RRQ.RunnerNames(), LedLanes: n.cluster.Publisher.LedLanes, Edge: n.cfg.EdgeAddress(n.edgeAddr.String()),

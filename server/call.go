@@ -45,11 +45,11 @@ func SetIndex(ctx context.Context, index uint64) { call(ctx).SetIndex(index) }
 // JSON adapts a handler of a request that is JSON, without unknown keys. An empty body
 // is the zero request.
 func JSON[Q, R any](handle func(context.Context, *Q) (*R, error)) Handler {
-	return jsonNamed("request", handle)
+	return NamedJSON("request", handle)
 }
 
-// jsonNamed is [JSON] for a request that is called name in errors about it.
-func jsonNamed[Q, R any](name string, handle func(context.Context, *Q) (*R, error)) Handler {
+// NamedJSON is [JSON] for a request that errors about it call name.
+func NamedJSON[Q, R any](name string, handle func(context.Context, *Q) (*R, error)) Handler {
 	return func(ctx context.Context, r *cluster.Request) ([]byte, error) {
 		q := new(Q)
 		if len(r.Data) > 0 {

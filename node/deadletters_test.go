@@ -1,6 +1,9 @@
 package node
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -11,10 +14,25 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/server"
+	"github.com/yardmaster-dev/yardmaster/server/deadletters"
 )
 
+// failure is the dead letter of a job's n-th dispatch.
+type failure struct {
+	api.DeadLetter
+	job job.ID
+	n   uint32
+}
+
+// requeueID returns the id of the job that is created from f.
+func (f *failure) requeueID() job.ID {
+	id, _ := job.KeyID("", fmt.Sprintf("dead/%s@%d/%d", job.RequestID(f.job, f.n), f.Lane, f.Seq))
+	return id
+}
+
 // failedJob enqueues a job, cancels it and returns its dead letter.
-func failedJob(t *testing.T, n *Node, queue, spec string) deadLetter {
+func failedJob(t *testing.T, n *Node, queue, spec string) failure {
 	t.Helper()
 	a, err := enqueue(n, queue, spec, "", false)
 	if err != nil {
@@ -23,46 +41,63 @@ func failedJob(t *testing.T, n *Node, queue, spec string) deadLetter {
 	if err := n.viewer.CatchUp(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	var dispatches uint32
-	n.raft.View(func(l *ledger.Ledger) {
-		view, _, _ := l.Find(a.ID)
-		dispatches = view.Dispatches
-	})
-	return cancelledLetter(t, n, a.ID, dispatches)
+	return cancelledLetter(t, n, a.ID, 0)
 }
 
-// cancelledLetter cancels a job and returns the dead letter of its n-th dispatch.
-func cancelledLetter(t *testing.T, n *Node, id job.ID, dispatch uint32) (found deadLetter) {
+// cancelledLetter cancels a job and returns its first dead letter after another.
+func cancelledLetter(t *testing.T, n *Node, id job.ID, after uint64) failure {
 	t.Helper()
+	f := failure{job: id}
+	n.raft.View(func(l *ledger.Ledger) {
+		view, _, _ := l.Find(id)
+		f.n = view.Dispatches
+	})
 	if _, err := n.proposer.Propose(t.Context(), &ledger.CancelJob{Job: id, Reason: "by hand"}); err != nil {
 		t.Fatal(err)
 	}
-	for found.number == 0 && t.Context().Err() == nil {
-		last, err := n.cluster.Reader.LastDeadLetter(t.Context())
-		if err == nil {
-			err = n.cluster.Reader.DeadLetters(t.Context(), "", 0, last, func(m cluster.Batch) bool {
-				if l := parseDeadLetter(&m); !l.unreadable && l.job == id && l.n == dispatch {
-					found = l
-				}
-				return found.number == 0
-			})
-		}
-		if err != nil {
+	var page api.DeadLetterPage
+	for len(page.Letters) == 0 {
+		if err := request(t, n.apiHandlers(), "dlq-list", api.DeadLetterRequest{Jobs: []job.ID{id}, From: after + 1}, &page); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return found
+	f.DeadLetter = page.Letters[0]
+	return f
+}
+
+// request calls the handler of an endpoint and decodes its reply.
+func request(t *testing.T, handlers map[string]server.Handler, endpoint string, req, reply any) error {
+	t.Helper()
+	text, err := json.Marshal(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := handlers[endpoint](t.Context(), cluster.NewRequest(text, "", func(string) string { return "" }, nil))
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(raw, reply)
 }
 
 // requeueOnly requeues without removing the dead letter, as if the node had died in
 // between.
-func requeueOnly(t *testing.T, n *Node, l deadLetter, q api.DeadLetterRequest) (api.DeadLetterResult, error) {
+func requeueOnly(t *testing.T, n *Node, l failure, q api.DeadLetterRequest) (api.DeadLetterResult, error) {
 	t.Helper()
-	if err := n.viewer.CatchUp(t.Context()); err != nil {
-		t.Fatal(err)
+	died := errors.New("the node died")
+	handlers := deadletters.New(deadletters.Config{
+		Reader: n.cluster.Reader, Remove: func(context.Context, uint64) error { return died }, View: n.raft.View, Authority: n.proposer,
+		Jobs: n.viewer, Intake: n.intake, MaxAttempts: n.cfg.Scheduler.MaxAttempts,
+	}).Handlers()
+	q.Letters = []uint64{l.Number}
+	var reply api.DeadLetterResults
+	if err := request(t, handlers, "dlq-requeue", q, &reply); err != nil {
+		return api.DeadLetterResult{}, err
 	}
-	m := &requeuer{dlq: n.dlq, req: &deadLetterRequest{DeadLetterRequest: q}}
-	return m.requeueOne(t.Context(), &l)
+	item := reply.Items[0]
+	if !q.DryRun && !strings.HasSuffix(item.Error, died.Error()) {
+		return item, errors.New(item.Error)
+	}
+	return item, nil
 }
 
 func wantItem(t *testing.T, what string, got api.DeadLetterResult, err error, result, id, queue string) {
@@ -87,6 +122,9 @@ func TestRequeue_LetterOutlivesJob(t *testing.T) {
 	n := startSingleNode(t, nil)
 	l := failedJob(t, n, "mail", `{"params":{"i":1}}`)
 	own := l.job.String()
+	if _, err := n.proposer.Propose(t.Context(), &ledger.AddQueue{ID: job.ID{1}, Name: "post"}); err != nil {
+		t.Fatal(err)
+	}
 
 	got, err := requeueOnly(t, n, l, api.DeadLetterRequest{DryRun: true})
 	wantItem(t, "a dry run", got, err, api.ResultRetried, own, "mail")
@@ -100,7 +138,7 @@ func TestRequeue_LetterOutlivesJob(t *testing.T) {
 	wantWaiting(t, n, "mail", 1)
 
 	// The job has failed again: the first dead letter is about the earlier failure.
-	second := cancelledLetter(t, n, l.job, 2)
+	second := cancelledLetter(t, n, l.job, l.Number)
 	got, err = requeueOnly(t, n, l, api.DeadLetterRequest{})
 	wantItem(t, "after another failure", got, err, api.ResultStale, own, "mail")
 
@@ -112,8 +150,7 @@ func TestRequeue_LetterOutlivesJob(t *testing.T) {
 	var all sync.WaitGroup
 	for range 10 {
 		all.Go(func() {
-			m := &requeuer{dlq: n.dlq, req: &deadLetterRequest{}}
-			got, err := m.requeueOne(t.Context(), &second)
+			got, err := requeueOnly(t, n, second, api.DeadLetterRequest{})
 			if err != nil || got.Job != renewed || got.Result != api.ResultEnqueued && got.Result != api.ResultStale {
 				t.Errorf("%+v, %v", got, err)
 			}
@@ -158,88 +195,14 @@ func TestRequeue_BodyGone(t *testing.T) {
 	if err := n.cluster.Admin.PurgeBlobs(t.Context(), time.Now().Add(2*time.Hour)); err != nil {
 		t.Fatal(err)
 	}
-	question := fmt.Sprintf(`{"letters":[%d]}`, l.number)
 	for range 2 {
-		q, err := decodeDeadLetterRequest([]byte(question))
-		if err != nil {
+		var reply api.DeadLetterResults
+		if err := request(t, n.apiHandlers(), "dlq-requeue", api.DeadLetterRequest{Letters: []uint64{l.Number}}, &reply); err != nil {
 			t.Fatal(err)
 		}
-		answer, err := n.dlq.requeue(t.Context(), q)
-		if err != nil {
-			t.Fatal(err)
-		}
-		items := answer.(api.DeadLetterResults).Items
-		if len(items) != 1 || items[0].Result != api.ResultFailed || !strings.Contains(items[0].Error, "is gone") {
-			t.Errorf("%+v", answer)
+		if items := reply.Items; len(items) != 1 || items[0].Result != api.ResultFailed || !strings.Contains(items[0].Error, "is gone") {
+			t.Errorf("%+v", reply)
 		}
 	}
 	wantWaiting(t, n, "mail", 0)
-}
-
-func TestRequeue_AttemptsLeft(t *testing.T) {
-	m := &requeuer{dlq: &dlq{maxAttempts: 5}}
-	own := int64(3)
-	for _, c := range []struct {
-		own  *int64
-		had  uint32
-		want int64
-	}{{nil, 0, 5}, {nil, 2, 3}, {nil, 5, 1}, {nil, 9, 1}, {&own, 1, 2}, {&own, 3, 1}} {
-		if got := *m.attemptsLeft(c.own, c.had); got != c.want {
-			t.Errorf("%v after %d: %d, want %d", c.own, c.had, got, c.want)
-		}
-	}
-}
-
-func TestDeadLetterRequest_Matches(t *testing.T) {
-	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	before, after := at.Add(-time.Second), at.Add(time.Second)
-	id := job.ID{1}
-	l := deadLetter{number: 7, job: id, DeadLetterMessage: api.DeadLetterMessage{
-		Queue: "mail", Function: "send", Reason: "no Route to host", Failed: at,
-		Error: &job.Fault{Message: "dial: refused", Type: "smtp", Code: "E7"},
-	}}
-	for _, c := range []struct {
-		name string
-		q    api.DeadLetterRequest
-		want bool
-	}{
-		{"nothing", api.DeadLetterRequest{}, true},
-		{"all of it", api.DeadLetterRequest{Queue: "mail", Function: "send", Error: "SMTP", FailedBefore: &after, FailedAfter: &before, Jobs: []job.ID{{9}, id}}, true},
-		{"another queue", api.DeadLetterRequest{Queue: "mai"}, false},
-		{"another function", api.DeadLetterRequest{Function: "sen"}, false},
-		{"a part of the reason", api.DeadLetterRequest{Error: "route TO"}, true},
-		{"a part of the message", api.DeadLetterRequest{Error: "refused"}, true},
-		{"the code", api.DeadLetterRequest{Error: "e7"}, true},
-		{"a part of the type", api.DeadLetterRequest{Error: "smt"}, false},
-		{"earlier", api.DeadLetterRequest{FailedBefore: &at}, false},
-		{"later", api.DeadLetterRequest{FailedAfter: &at}, false},
-		{"another job", api.DeadLetterRequest{Jobs: []job.ID{{2}}}, false},
-	} {
-		if got := (&deadLetterRequest{DeadLetterRequest: c.q}).matches(&l); got != c.want {
-			t.Errorf("%s: %v", c.name, got)
-		}
-	}
-	if l.Error = nil; l.failedWith("smtp") || !l.failedWith("host") {
-		t.Error("a dead letter without an error must be grouped by its reason")
-	}
-}
-
-// A message that cannot be decoded is listed and can only be removed.
-func TestParseDeadLetter_Unreadable(t *testing.T) {
-	for name, m := range map[string]cluster.Batch{
-		"not JSON":  {ID: "dead/" + job.RequestID(job.ID{1}, 1), Body: []byte("{")},
-		"no name":   {Body: []byte(`{"queue":"mail"}`)},
-		"bad name":  {ID: "dead/7#1", Body: []byte(`{"queue":"mail"}`)},
-		"bad field": {ID: "dead/" + job.RequestID(job.ID{1}, 1), Body: []byte(`{"queue":7}`)},
-	} {
-		m.Subject, m.Seq = "yard.dlq.post", 3
-		l := parseDeadLetter(&m)
-		if !l.unreadable || l.number != 3 || l.Queue != "post" || !strings.HasPrefix(l.Reason, "this letter cannot be read: ") {
-			t.Errorf("%s: %+v", name, l)
-		}
-		requeuing := &requeuer{dlq: &dlq{}, req: &deadLetterRequest{}}
-		if item, err := requeuing.requeueOne(t.Context(), &l); err == nil || !strings.Contains(err.Error(), "dlq rm") {
-			t.Errorf("%s: %+v, %v", name, item, err)
-		}
-	}
 }

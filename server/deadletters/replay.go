@@ -1,6 +1,7 @@
-package node
+package deadletters
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,22 +13,18 @@ import (
 	"github.com/yardmaster-dev/yardmaster/server/jobview"
 )
 
-// handleJobReplay enqueues a copy of a job that has ended, well or badly. The old job and
-// its dead letter stay as they are.
-func (n *Node) handleJobReplay(ctx context.Context, r *cluster.Request) (any, error) {
-	req, err := decodeRequest[api.ReplayRequest](r)
-	if err != nil {
-		return nil, err
-	}
+// replay enqueues a copy of a job that has ended, well or badly. The old job and its
+// dead letter stay as they are.
+func (s *Server) replay(ctx context.Context, req *api.ReplayRequest) (*api.ReplayReply, error) {
 	if req.ID == "" {
 		return nil, &job.InvalidError{Reason: `name the job: {"id": "<uuid, queue:uuid or key>"}`}
 	}
-	release, err := n.dlq.acquire() // bodies may be large
+	release, err := s.acquire() // bodies may be large
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	old, err := n.dlq.finishedJob(ctx, req.ID, req.Queue)
+	old, err := s.finishedJob(ctx, req.ID, req.Queue)
 	if err != nil {
 		return nil, err
 	}
@@ -35,15 +32,12 @@ func (n *Node) handleJobReplay(ctx context.Context, r *cluster.Request) (any, er
 	if len(req.Params) > 0 {
 		spec.Params, spec.Payload = req.Params, nil
 	}
-	to := old.queue
-	if req.To != "" {
-		to = req.To
-	}
+	to := cmp.Or(req.To, old.queue)
 	if id, err := job.KeyID(to, req.NewID); req.NewID != "" && err == nil && id == old.id {
 		return nil, &job.InvalidError{Reason: fmt.Sprintf("new_id %q names the job that is to be replayed; choose another, or none", req.NewID)}
 	}
-	a, err := n.intake.Publish(ctx, intake.Job{Queue: to, Spec: spec, Key: req.NewID, MustExist: req.To != ""})
-	return api.ReplayReply{EnqueueReply: api.EnqueueReply{ID: a.ID, Queue: to, Duplicate: a.Duplicate}, ReplayOf: old.id}, err
+	a, err := s.cfg.Intake.Publish(ctx, intake.Job{Queue: to, Spec: spec, Key: req.NewID, MustExist: req.To != ""})
+	return &api.ReplayReply{EnqueueReply: api.EnqueueReply{ID: a.ID, Queue: to, Duplicate: a.Duplicate}, ReplayOf: old.id}, err
 }
 
 // finishedJob is a job that has ended, with its specification.
@@ -55,35 +49,35 @@ type finishedJob struct {
 
 // finishedJob finds a job that has ended. Its body comes from its lane or else from its
 // dead letter, which is kept longer than the record and the job in the ledger.
-func (d *dlq) finishedJob(ctx context.Context, name, queue string) (finishedJob, error) {
-	id, err := d.viewer.Locate(ctx, name, queue)
+func (s *Server) finishedJob(ctx context.Context, name, queue string) (finishedJob, error) {
+	id, err := s.cfg.Jobs.Locate(ctx, name, queue)
 	if errors.Is(err, job.ErrJobNotFound) && id == (job.ID{}) && queue != "" {
 		id, _ = job.KeyID(queue, name) // the ledger no longer has the key either
 	}
 	switch {
 	case errors.Is(err, job.ErrJobNotFound) && id != (job.ID{}):
-		return d.fromDeadLetter(ctx, job.View{ID: id}, err)
+		return s.fromDeadLetter(ctx, job.View{ID: id}, err)
 	case err != nil:
 		return finishedJob{}, err
 	}
-	view, err := d.viewer.Summary(ctx, id)
+	view, err := s.cfg.Jobs.Summary(ctx, id)
 	if err == nil && !view.State.Ended() { // this node's ledger may lag
-		if err = d.viewer.ReadBarrier(ctx); err == nil {
-			view, err = d.viewer.Summary(ctx, id)
+		if err = s.cfg.Jobs.ReadBarrier(ctx); err == nil {
+			view, err = s.cfg.Jobs.Summary(ctx, id)
 		}
 	}
 	switch {
 	case errors.Is(err, job.ErrJobNotFound): // it has ended and the ledger no longer has it
-		return d.fromDeadLetter(ctx, job.View{ID: id}, err)
+		return s.fromDeadLetter(ctx, job.View{ID: id}, err)
 	case err != nil:
 		return finishedJob{}, err
 	case !view.State.Ended():
 		return finishedJob{}, &api.Error{Code: api.CodeConflict, Text: fmt.Sprintf("job %s is %s; wait for its end with 'yardmaster job wait', or cancel it first", id, view.State)}
 	}
-	body, err := d.viewer.LoadBody(ctx, view.Position, id)
+	body, err := s.cfg.Jobs.LoadBody(ctx, view.Position, id)
 	switch {
 	case errors.Is(err, cluster.ErrNotStored) && view.State == job.Failed:
-		return d.fromDeadLetter(ctx, view, payloadGoneError(id))
+		return s.fromDeadLetter(ctx, view, payloadGoneError(id))
 	case errors.Is(err, cluster.ErrNotStored):
 		return finishedJob{}, payloadGoneError(id)
 	case err != nil:
@@ -101,13 +95,12 @@ func payloadGoneError(id job.ID) error {
 
 // fromDeadLetter returns a job from its last dead letter, or notFound without one. A
 // dead letter of an earlier job under the same id does not count.
-func (d *dlq) fromDeadLetter(ctx context.Context, v job.View, notFound error) (finishedJob, error) {
-	req, err := decodeDeadLetterRequest(nil)
+func (s *Server) fromDeadLetter(ctx context.Context, v job.View, notFound error) (finishedJob, error) {
+	req, err := newRequest(api.DeadLetterRequest{Jobs: []job.ID{v.ID}, Queue: v.Queue})
 	if err != nil {
 		return finishedJob{}, err
 	}
-	req.Jobs, req.Queue = []job.ID{v.ID}, v.Queue
-	dl, err := d.last(ctx, req)
+	dl, err := s.last(ctx, req)
 	if err != nil {
 		return finishedJob{}, err
 	}
@@ -115,7 +108,7 @@ func (d *dlq) fromDeadLetter(ctx context.Context, v job.View, notFound error) (f
 	if dl == nil || dl.record == nil || known && (job.Position{Lane: dl.Lane, Seq: dl.Seq}) != v.Position {
 		return finishedJob{}, notFound
 	}
-	body, err := d.reader.LoadRecordBody(ctx, dl.record)
+	body, err := s.cfg.Reader.LoadRecordBody(ctx, dl.record)
 	if errors.Is(err, cluster.ErrNotStored) {
 		return finishedJob{}, payloadGoneError(v.ID)
 	}

@@ -1,6 +1,7 @@
-package node
+package deadletters
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,18 +24,18 @@ const (
 	maxChangedSize     = 8 << 20 // bytes of the dead letters, which are all in memory
 )
 
-func (d *dlq) remove(ctx context.Context, q *deadLetterRequest) (any, error) {
-	return d.change(ctx, q, func(context.Context, *deadLetter) (api.DeadLetterResult, error) {
+func (s *Server) remove(ctx context.Context, q *request) (*api.DeadLetterResults, error) {
+	return s.change(ctx, q, func(context.Context, *letter) (api.DeadLetterResult, error) {
 		return api.DeadLetterResult{Result: api.ResultRemoved}, nil
 	})
 }
 
-func (d *dlq) requeue(ctx context.Context, q *deadLetterRequest) (any, error) {
+func (s *Server) requeue(ctx context.Context, q *request) (*api.DeadLetterResults, error) {
 	if q.To != "" {
 		if err := job.ValidQueue(q.To); err != nil {
 			return nil, err
 		}
-		_, there, err := d.proposer.Queue(ctx, q.To)
+		_, there, err := s.cfg.Authority.Queue(ctx, q.To)
 		if err == nil && !there {
 			err = fmt.Errorf("queue %q: %w", q.To, job.ErrQueueNotFound)
 		}
@@ -44,22 +45,22 @@ func (d *dlq) requeue(ctx context.Context, q *deadLetterRequest) (any, error) {
 	}
 	// Jobs that an earlier requeue has had accepted, perhaps on another node, must be
 	// in the local ledger before anything is requeued.
-	if err := d.viewer.CatchUp(ctx); err != nil {
+	if err := s.cfg.Jobs.CatchUp(ctx); err != nil {
 		return nil, err
 	}
-	m := &requeuer{dlq: d, req: q}
-	return d.change(ctx, q, m.requeueOne)
+	m := &requeuer{Server: s, req: q}
+	return s.change(ctx, q, m.requeueOne)
 }
 
 // change collects the dead letters that q selects and calls fn for each, several at the
 // same time. What cannot be begun before the deadline is left to the next request.
-func (d *dlq) change(ctx context.Context, q *deadLetterRequest, fn func(context.Context, *deadLetter) (api.DeadLetterResult, error)) (any, error) {
+func (s *Server) change(ctx context.Context, q *request, fn func(context.Context, *letter) (api.DeadLetterResult, error)) (*api.DeadLetterResults, error) {
 	if err := q.requireFilter(); err != nil {
 		return nil, err
 	}
-	var letters []deadLetter
+	var letters []letter
 	size := 0
-	w, err := d.walk(ctx, q, func(l deadLetter) bool {
+	w, err := s.walk(ctx, q, func(l letter) bool {
 		letters = append(letters, l)
 		size += l.size() + 2*len(l.record)
 		return len(letters) < min(q.Limit, maxChangedLetters) && size < maxChangedSize
@@ -76,13 +77,13 @@ func (d *dlq) change(ctx context.Context, q *deadLetterRequest, fn func(context.
 		}
 		l, item := &letters[started], &items[started]
 		group.Go(func() (err error) {
-			if *item, err = d.changeOne(ctx, q, l, fn); unavailableNow(err) {
+			if *item, err = s.changeOne(ctx, q, l, fn); unavailableNow(err) {
 				return err
 			}
 			return nil
 		})
 	}
-	answer := api.DeadLetterResults{DryRun: q.DryRun, Continuation: w}
+	answer := &api.DeadLetterResults{DryRun: q.DryRun, Continuation: w}
 	if err := group.Wait(); err != nil {
 		answer.Stopped = err.Error()
 	}
@@ -99,11 +100,11 @@ func unavailableNow(err error) bool {
 }
 
 // changeOne calls fn for l and then removes l from the stream.
-func (d *dlq) changeOne(ctx context.Context, q *deadLetterRequest, l *deadLetter, fn func(context.Context, *deadLetter) (api.DeadLetterResult, error)) (api.DeadLetterResult, error) {
+func (s *Server) changeOne(ctx context.Context, q *request, l *letter, fn func(context.Context, *letter) (api.DeadLetterResult, error)) (api.DeadLetterResult, error) {
 	item, err := fn(ctx, l)
 	item.Number, item.ID = l.number, l.ID
 	if err == nil && !q.DryRun {
-		if err = d.admin.RemoveDeadLetter(ctx, l.number); err != nil && item.Result != api.ResultRemoved {
+		if err = s.cfg.Remove(ctx, l.number); err != nil && item.Result != api.ResultRemoved {
 			item.Error = "the change is done, but the letter is still in the stream; repeat the request, which does nothing twice: " + err.Error()
 			return item, err
 		}
@@ -116,15 +117,15 @@ func (d *dlq) changeOne(ctx context.Context, q *deadLetterRequest, l *deadLetter
 
 // requeuer serves one request to requeue dead letters.
 type requeuer struct {
-	*dlq
-	req       *deadLetterRequest
+	*Server
+	req       *request
 	largeBody sync.Mutex // held while a large body is in memory: one at a time
 }
 
 // requeueOne runs the job of a dead letter again: under the same id while the ledger
 // has it, else, or in another queue, as a new job. The new job's id is derived from the
 // dead letter, so that there is never a second one.
-func (r *requeuer) requeueOne(ctx context.Context, l *deadLetter) (api.DeadLetterResult, error) {
+func (r *requeuer) requeueOne(ctx context.Context, l *letter) (api.DeadLetterResult, error) {
 	if l.unreadable {
 		return api.DeadLetterResult{}, errors.New(l.Reason + "; remove it with 'yardmaster dlq rm'")
 	}
@@ -132,10 +133,7 @@ func (r *requeuer) requeueOne(ctx context.Context, l *deadLetter) (api.DeadLette
 	if queue, known := r.knownQueue(id); known {
 		return api.DeadLetterResult{Result: api.ResultStale, Job: id.String(), Queue: queue, Note: "requeued before"}, nil
 	}
-	to := l.Queue
-	if r.req.To != "" {
-		to = r.req.To
-	}
+	to := cmp.Or(r.req.To, l.Queue)
 	found, kept := r.findJob(l)
 	switch {
 	case !kept || l.rejected():
@@ -150,30 +148,30 @@ func (r *requeuer) requeueOne(ctx context.Context, l *deadLetter) (api.DeadLette
 
 // knownQueue returns the queue of a job id that the ledger knows.
 func (r *requeuer) knownQueue(id job.ID) (queue string, known bool) {
-	r.view(func(lg *ledger.Ledger) { queue, known = lg.Known(id) })
+	r.cfg.View(func(lg *ledger.Ledger) { queue, known = lg.Known(id) })
 	return queue, known
 }
 
 // requeueID returns the id of the job that is created from l. It depends on the
 // dispatch and the record: a forgotten job id may have been used again.
-func (l *deadLetter) requeueID() job.ID {
+func (l *letter) requeueID() job.ID {
 	key := fmt.Sprintf("dead/%s@%d/%d", job.RequestID(l.job, l.n), l.Lane, l.Seq)
 	id, _ := job.KeyID("", key) // the key is shorter than the limit; no queue, so the same id for each target
 	return id
 }
 
 // rejected reports whether l is about a record that never became a job.
-func (l *deadLetter) rejected() bool {
+func (l *letter) rejected() bool {
 	return l.Attempts == 0 && l.Error != nil && l.Error.Type == job.FaultRejected
 }
 
 // retry lets the job of l wait again.
-func (r *requeuer) retry(ctx context.Context, l *deadLetter) (api.DeadLetterResult, error) {
+func (r *requeuer) retry(ctx context.Context, l *letter) (api.DeadLetterResult, error) {
 	item := api.DeadLetterResult{Result: api.ResultRetried, Job: l.ID, Queue: l.Queue}
 	if r.req.DryRun {
 		return item, nil
 	}
-	_, err := r.proposer.Propose(ctx, &ledger.RetryJob{Job: l.job, N: l.n, KeepAttempts: r.req.KeepAttempts})
+	_, err := r.cfg.Authority.Propose(ctx, &ledger.RetryJob{Job: l.job, N: l.n, KeepAttempts: r.req.KeepAttempts})
 	if errors.Is(err, job.ErrNotFailed) || errors.Is(err, job.ErrLeaseLost) { // another request was faster
 		return api.DeadLetterResult{Result: api.ResultStale, Job: l.ID, Queue: l.Queue, Note: "the job has been started again meanwhile"}, nil
 	}
@@ -181,7 +179,7 @@ func (r *requeuer) retry(ctx context.Context, l *deadLetter) (api.DeadLetterResu
 }
 
 // enqueue creates a new job from l in the queue to.
-func (r *requeuer) enqueue(ctx context.Context, l *deadLetter, id job.ID, to string) (api.DeadLetterResult, error) {
+func (r *requeuer) enqueue(ctx context.Context, l *letter, id job.ID, to string) (api.DeadLetterResult, error) {
 	spec, release, err := r.spec(ctx, l)
 	if err != nil {
 		return api.DeadLetterResult{}, err
@@ -189,10 +187,10 @@ func (r *requeuer) enqueue(ctx context.Context, l *deadLetter, id job.ID, to str
 	defer release()
 	item := api.DeadLetterResult{Result: api.ResultEnqueued, Job: id.String(), Queue: to}
 	if r.req.DryRun {
-		_, err := r.intake.Validate(to, &spec, id.String(), r.req.To != "")
+		_, err := r.cfg.Intake.Validate(to, &spec, id.String(), r.req.To != "")
 		return item, err
 	}
-	a, err := r.intake.Publish(ctx, intake.Job{Queue: to, Spec: spec, Key: id.String(), MustExist: r.req.To != ""})
+	a, err := r.cfg.Intake.Publish(ctx, intake.Job{Queue: to, Spec: spec, Key: id.String(), MustExist: r.req.To != ""})
 	if a.Duplicate {
 		item.Result, item.Note = api.ResultStale, "requeued before"
 	}
@@ -209,7 +207,7 @@ func respec(spec job.Spec) job.Spec {
 
 // spec returns the specification of the new job. The caller must call release when it
 // no longer uses it.
-func (r *requeuer) spec(ctx context.Context, l *deadLetter) (spec job.Spec, release func(), err error) {
+func (r *requeuer) spec(ctx context.Context, l *letter) (spec job.Spec, release func(), err error) {
 	release = func() {}
 	if l.record == nil {
 		return spec, release, errors.New("the letter has no record, which was already gone when the letter was written; it can only be removed, with 'yardmaster dlq rm'")
@@ -235,8 +233,8 @@ func (r *requeuer) spec(ctx context.Context, l *deadLetter) (spec job.Spec, rele
 }
 
 // largeSpec loads the body of a record that refers to a blob.
-func (r *requeuer) largeSpec(ctx context.Context, l *deadLetter, size int64) (job.Spec, error) {
-	body, err := r.reader.LoadRecordBody(ctx, l.record)
+func (r *requeuer) largeSpec(ctx context.Context, l *letter, size int64) (job.Spec, error) {
+	body, err := r.cfg.Reader.LoadRecordBody(ctx, l.record)
 	if errors.Is(err, cluster.ErrNotStored) {
 		return job.Spec{}, fmt.Errorf("its body of %d bytes is gone: large bodies are kept about as long as the ledger has their job; enqueue the job again and remove the letter", size)
 	}
@@ -253,7 +251,7 @@ func (r *requeuer) largeSpec(ctx context.Context, l *deadLetter, size int64) (jo
 // attemptsLeft returns how many attempts a job has left after used ones, at least one.
 // own is the job's own limit, or nil.
 func (r *requeuer) attemptsLeft(own *int64, used uint32) *int64 {
-	limit := int64(r.maxAttempts)
+	limit := int64(r.cfg.MaxAttempts)
 	if own != nil {
 		limit = *own
 	}

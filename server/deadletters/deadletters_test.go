@@ -1,0 +1,79 @@
+package deadletters
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/job"
+)
+
+func TestRequeue_AttemptsLeft(t *testing.T) {
+	m := &requeuer{Server: New(Config{MaxAttempts: 5})}
+	own := int64(3)
+	for _, c := range []struct {
+		own  *int64
+		had  uint32
+		want int64
+	}{{nil, 0, 5}, {nil, 2, 3}, {nil, 5, 1}, {nil, 9, 1}, {&own, 1, 2}, {&own, 3, 1}} {
+		if got := *m.attemptsLeft(c.own, c.had); got != c.want {
+			t.Errorf("%v after %d: %d, want %d", c.own, c.had, got, c.want)
+		}
+	}
+}
+
+func TestRequest_Matches(t *testing.T) {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	before, after := at.Add(-time.Second), at.Add(time.Second)
+	id := job.ID{1}
+	l := letter{number: 7, job: id, DeadLetterMessage: api.DeadLetterMessage{
+		Queue: "mail", Function: "send", Reason: "no Route to host", Failed: at,
+		Error: &job.Fault{Message: "dial: refused", Type: "smtp", Code: "E7"},
+	}}
+	for _, c := range []struct {
+		name string
+		q    api.DeadLetterRequest
+		want bool
+	}{
+		{"nothing", api.DeadLetterRequest{}, true},
+		{"all of it", api.DeadLetterRequest{Queue: "mail", Function: "send", Error: "SMTP", FailedBefore: &after, FailedAfter: &before, Jobs: []job.ID{{9}, id}}, true},
+		{"another queue", api.DeadLetterRequest{Queue: "mai"}, false},
+		{"another function", api.DeadLetterRequest{Function: "sen"}, false},
+		{"a part of the reason", api.DeadLetterRequest{Error: "route TO"}, true},
+		{"a part of the message", api.DeadLetterRequest{Error: "refused"}, true},
+		{"the code", api.DeadLetterRequest{Error: "e7"}, true},
+		{"a part of the type", api.DeadLetterRequest{Error: "smt"}, false},
+		{"earlier", api.DeadLetterRequest{FailedBefore: &at}, false},
+		{"later", api.DeadLetterRequest{FailedAfter: &at}, false},
+		{"another job", api.DeadLetterRequest{Jobs: []job.ID{{2}}}, false},
+	} {
+		if got := (&request{DeadLetterRequest: c.q}).matches(&l); got != c.want {
+			t.Errorf("%s: %v", c.name, got)
+		}
+	}
+	if l.Error = nil; l.failedWith("smtp") || !l.failedWith("host") {
+		t.Error("a dead letter without an error must be grouped by its reason")
+	}
+}
+
+// A message that cannot be decoded is listed and can only be removed.
+func TestParse_Unreadable(t *testing.T) {
+	for name, m := range map[string]cluster.Batch{
+		"not JSON":  {ID: "dead/" + job.RequestID(job.ID{1}, 1), Body: []byte("{")},
+		"no name":   {Body: []byte(`{"queue":"mail"}`)},
+		"bad name":  {ID: "dead/7#1", Body: []byte(`{"queue":"mail"}`)},
+		"bad field": {ID: "dead/" + job.RequestID(job.ID{1}, 1), Body: []byte(`{"queue":7}`)},
+	} {
+		m.Subject, m.Seq = "yard.dlq.post", 3
+		l := parse(&m)
+		if !l.unreadable || l.number != 3 || l.Queue != "post" || !strings.HasPrefix(l.Reason, "this letter cannot be read: ") {
+			t.Errorf("%s: %+v", name, l)
+		}
+		requeuing := &requeuer{Server: New(Config{}), req: &request{}}
+		if item, err := requeuing.requeueOne(t.Context(), &l); err == nil || !strings.Contains(err.Error(), "dlq rm") {
+			t.Errorf("%s: %+v, %v", name, item, err)
+		}
+	}
+}

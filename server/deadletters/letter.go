@@ -1,0 +1,112 @@
+package deadletters
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/job"
+)
+
+// letter is a dead letter in its stream.
+type letter struct {
+	api.DeadLetterMessage
+	number     uint64
+	job        job.ID
+	n          uint32 // the dispatch that failed; 0: the job failed before its first
+	unreadable bool   // its message cannot be decoded
+	record     []byte // the job as it was accepted; nil: no longer available
+}
+
+// parse decodes a message of the stream. A message that cannot be decoded
+// becomes an unreadable dead letter with the reason.
+func parse(t *cluster.Batch) letter {
+	l := letter{number: t.Seq}
+	err := json.Unmarshal(t.Body, &l.DeadLetterMessage)
+	var ok bool
+	name := strings.TrimPrefix(t.ID, "dead/")
+	if l.job, l.n, ok = job.ParseRequestID(name); !ok {
+		id, unstarted := strings.CutSuffix(name, "#0")
+		bad := l.job.UnmarshalText([]byte(id))
+		ok = unstarted && bad == nil
+	}
+	if err == nil && !ok {
+		err = fmt.Errorf("it is named %q", t.ID)
+	}
+	if err != nil {
+		return letter{number: t.Seq, unreadable: true, DeadLetterMessage: api.DeadLetterMessage{
+			Queue: t.Subject[strings.LastIndexByte(t.Subject, '.')+1:], Failed: t.Stored,
+			Reason: "this letter cannot be read: " + err.Error(),
+		}}
+	}
+	if l.record = l.Job; l.record == nil {
+		l.record = l.Record
+	}
+	return l
+}
+
+// errorType returns what dead letters are grouped by: the fault's type, or the reason
+// up to its first colon.
+func (l *letter) errorType() string {
+	if l.Error != nil && l.Error.Type != "" {
+		return l.Error.Type
+	}
+	kind, _, _ := strings.Cut(l.Reason, ":")
+	return kind
+}
+
+// size returns about how many bytes the dead letter takes in a reply, without its
+// record.
+func (l *letter) size() int {
+	n := 400 + len(l.Function) + len(l.Reason)
+	if l.Error != nil {
+		n += len(l.Error.Message) + len(l.Error.Details)
+	}
+	return n
+}
+
+// failedWith reports whether the error's type or code is text, or its message or the
+// reason contains it.
+func (l *letter) failedWith(text string) bool {
+	if containsFold(l.Reason, text) {
+		return true
+	}
+	e := l.Error
+	return e != nil && (strings.EqualFold(e.Type, text) || strings.EqualFold(e.Code, text) || containsFold(e.Message, text))
+}
+
+// containsFold reports whether text contains part, without regard to case.
+func containsFold(text, part string) bool {
+	return strings.Contains(strings.ToLower(text), strings.ToLower(part))
+}
+
+// maxStatNames is how many different queues, functions or errors one part of the
+// statistics distinguishes.
+const maxStatNames = 500
+
+// count adds l to the statistics.
+func (l *letter) count(s *api.DeadLetterCounts) {
+	s.Count++
+	if s.Oldest == nil || l.Failed.Before(*s.Oldest) {
+		s.Oldest = &l.Failed
+	}
+	if s.Newest == nil || l.Failed.After(*s.Newest) {
+		s.Newest = &l.Failed
+	}
+	countName(s.Queues, l.Queue)
+	countName(s.Functions, l.Function)
+	countName(s.Errors, l.errorType())
+}
+
+// countName adds one to the count of name, or to that of "…" if there are too many.
+func countName(counts map[string]int, name string) {
+	if len(name) > job.MaxFunctionLen {
+		name = strings.ToValidUTF8(name[:job.MaxFunctionLen], "")
+	}
+	if _, known := counts[name]; !known && len(counts) >= maxStatNames {
+		name = "…"
+	}
+	counts[name]++
+}
