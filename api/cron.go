@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
 // Values of Missed and Overlap of a cron entry.
@@ -68,4 +69,15 @@ type CronPage struct {
 type CronDetail struct {
 	Cron
 	LastState string `json:"last_job_state,omitempty"` // "" means that there was no job, or that it is no longer in the ledger
+}
+
+// CronState returns the state of a cron entry, as in [Cron].
+func CronState(v *ledger.CronView) string {
+	switch {
+	case v.Paused:
+		return "paused"
+	case v.Next.IsZero():
+		return "ended"
+	}
+	return "running"
 }

@@ -54,6 +54,17 @@ type Reporter struct{ cfg ReporterConfig }
 // NewReporter returns a reporter.
 func NewReporter(cfg ReporterConfig) *Reporter { return &Reporter{cfg} }
 
+// Health returns whether Raft and JetStream work on this node. It does not fail.
+func (r *Reporter) Health(ctx context.Context) (*api.Health, error) {
+	raft := r.cfg.Raft()
+	h := &api.Health{Node: r.cfg.Node, Raft: raft.State, Leader: raft.Leader}
+	if err := r.cfg.NATSHealth(ctx); err != nil {
+		h.JetStream = err.Error()
+	}
+	h.Healthy = h.JetStream == "" && h.Leader != ""
+	return h, nil
+}
+
 // Status returns the status of the node and the cluster. The error is always nil: what
 // another node does not answer is missing or "unknown".
 func (r *Reporter) Status(ctx context.Context) (*api.Status, error) {

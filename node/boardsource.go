@@ -299,7 +299,7 @@ type cronRow struct {
 
 func cronRowOf(v *ledger.CronView) cronRow {
 	row := cronRow{
-		Name: v.Name, Schedule: v.Schedule, Zone: v.TimeZone, Queue: v.Queue, Declared: v.Declared, State: cronState(v),
+		Name: v.Name, Schedule: v.Schedule, Zone: v.TimeZone, Queue: v.Queue, Declared: v.Declared, State: api.CronState(v),
 		Fired: v.Fired, Skipped: v.Skipped, Overdue: v.Missed,
 	}
 	row.Zone = cmp.Or(row.Zone, "UTC")
@@ -330,7 +330,7 @@ func (s *boardSource) cronRows() []board.Row {
 				}
 				rows = append(rows, board.Row{
 					Key:      v.Name,
-					Stable:   hashOf([4]string{v.Schedule, v.TimeZone, v.Queue, cronState(&v)}),
+					Stable:   hashOf([4]string{v.Schedule, v.TimeZone, v.Queue, api.CronState(&v)}),
 					Volatile: hashOf([5]uint64{uint64(v.Next.UnixNano()), uint64(v.Last.UnixNano()), v.Fired, v.Skipped, v.Missed}),
 				})
 				return true

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/node/config"
+	"github.com/yardmaster-dev/yardmaster/server"
 	"github.com/yardmaster-dev/yardmaster/server/intake"
 )
 
@@ -66,10 +66,10 @@ func TestBulk_BlocksForSlot(t *testing.T) {
 func TestBulk_ErrorTextsBounded(t *testing.T) {
 	n := startSingleNode(t, nil)
 	t.Cleanup(http.DefaultClient.CloseIdleConnections)
-	said := send(t, n, "POST", "/v1/jobs/bulk", list("mail", maxBulkJobs, ""), "Yard-Delay: "+strings.Repeat(`"`, 4<<10))
+	said := send(t, n, "POST", "/v1/jobs/bulk", list("mail", 1000, ""), "Yard-Delay: "+strings.Repeat(`"`, 4<<10))
 	var got api.BulkReply
 	said.decode(t, http.StatusOK, &got)
-	if got.Refused != maxBulkJobs || got.Jobs[0].Error.Code != api.CodeInvalid || !strings.Contains(got.Jobs[0].Error.Text, "Yard-Delay") {
+	if got.Refused != 1000 || got.Jobs[0].Error.Code != api.CodeInvalid || !strings.Contains(got.Jobs[0].Error.Text, "Yard-Delay") {
 		t.Errorf("%d rejected, the first with %+v", got.Refused, got.Jobs[0].Error)
 	}
 	if len(said.body) >= 1<<20 {
@@ -106,11 +106,9 @@ func TestWeb_WaitTimeout(t *testing.T) {
 // A request releases the memory of its body before it waits.
 func TestCall_ReleasesRequestBody(t *testing.T) {
 	n := startSingleNode(t, nil)
-	waits := map[string]func(context.Context, *cluster.Request) (any, error){
-		"called": n.handleCall,
-		"waited": func(ctx context.Context, r *cluster.Request) (any, error) {
-			return n.enqueueAndShow(ctx, r, time.Minute)
-		},
+	waits := map[string]server.Handler{
+		"called": n.apiHandlers()["call"],
+		"waited": n.enqueue.AndWait(time.Minute),
 	}
 	for key, wait := range waits {
 		r := cluster.NewRequest(fmt.Appendf(nil, `{"function":"send","id":%q}`, key), "mail", func(string) string { return "" }, nil)

@@ -5,10 +5,8 @@ import (
 	"fmt"
 	"net"
 	"strings"
-	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
-	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/web"
 )
@@ -51,94 +49,4 @@ func (n *Node) readyz(ctx context.Context) (bool, any) {
 	}
 	r := n.reporter.Readiness(ctx)
 	return r.Ready, r
-}
-
-// webRoutes returns the HTTP routes of the endpoints under /v1.
-func (n *Node) webRoutes(endpoints []cluster.Endpoint) []web.Route {
-	routes := make([]web.Route, len(endpoints))
-	for i := range endpoints {
-		routes[i] = web.Route{Endpoint: endpoints[i].Endpoint, Handle: httpHandler(&endpoints[i])}
-		if endpoints[i].Name == "enqueue" {
-			routes[i].Handle = n.enqueueAndWait(routes[i].Handle)
-		}
-	}
-	return routes
-}
-
-// httpHandler returns an HTTP handler that calls an endpoint.
-func httpHandler(e *cluster.Endpoint) func(context.Context, *web.Request) ([]byte, error) {
-	return func(ctx context.Context, req *web.Request) ([]byte, error) {
-		type reply struct {
-			data   []byte
-			apiErr *api.Error
-		}
-		replied := make(chan reply, 1)
-		header := func(name string) string {
-			if name == cluster.HeaderMsgID {
-				name = headerIdempotencyKey
-			}
-			return req.Header.Get(name)
-		}
-		r := cluster.NewRequest(req.Data, req.Token, header, func(data []byte, apiErr *api.Error) error {
-			replied <- reply{data, apiErr}
-			return nil
-		})
-		r.OnRelease = req.Release
-		if e.Handle != nil {
-			data, err := e.Handle(ctx, r)
-			req.Index = r.Index()
-			if err != nil {
-				return nil, cluster.AsAPIError(err)
-			}
-			return data, nil
-		}
-		e.HandleAsync(r)
-		// An answer always arrives in bounded time, also while the node stops.
-		answer := <-replied
-		if answer.apiErr != nil {
-			return nil, answer.apiErr
-		}
-		return answer.data, nil
-	}
-}
-
-// headerIdempotencyKey is the HTTP header of a producer's key.
-const headerIdempotencyKey = "Idempotency-Key"
-
-// enqueueAndWait returns a handler that enqueues a job and, with ?wait=30s, waits for it
-// and returns it.
-func (n *Node) enqueueAndWait(enqueue func(context.Context, *web.Request) ([]byte, error)) func(context.Context, *web.Request) ([]byte, error) {
-	return func(ctx context.Context, req *web.Request) ([]byte, error) {
-		text := req.Query.Get("wait")
-		if text == "" {
-			return enqueue(ctx, req)
-		}
-		wait, err := time.ParseDuration(text)
-		if err != nil || wait < time.Millisecond {
-			return nil, &api.Error{Code: api.CodeInvalid, Text: fmt.Sprintf("parameter wait is %q; must be a duration, such as 30s", text)}
-		}
-		req.Waited = true
-		end := cluster.Endpoint{Handle: jsonHandler(func(ctx context.Context, r *cluster.Request) (any, error) {
-			return n.enqueueAndShow(ctx, r, min(wait, maxWait))
-		})}
-		return httpHandler(&end)(ctx, req)
-	}
-}
-
-// enqueueAndShow enqueues a job, waits for it to end and returns it.
-func (n *Node) enqueueAndShow(ctx context.Context, r *cluster.Request, wait time.Duration) (any, error) {
-	var req api.EnqueueRequest
-	body, err := readJob(r, &req, &req)
-	if err != nil {
-		return nil, err
-	}
-	reply, err := n.enqueueAndAwait(ctx, r, req, body, wait)
-	if err != nil {
-		return nil, err
-	}
-	view, err := n.viewer.Full(ctx, reply.ID)
-	if err != nil {
-		return nil, waitError(err, reply.ID, wait)
-	}
-	return api.JobOf(&view), nil
 }

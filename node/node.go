@@ -30,11 +30,13 @@ import (
 	"github.com/yardmaster-dev/yardmaster/node/config"
 	"github.com/yardmaster-dev/yardmaster/runnerpool"
 	"github.com/yardmaster-dev/yardmaster/scheduler"
+	"github.com/yardmaster-dev/yardmaster/server"
 	"github.com/yardmaster-dev/yardmaster/server/authority"
 	"github.com/yardmaster-dev/yardmaster/server/intake"
 	"github.com/yardmaster-dev/yardmaster/server/joblog"
 	"github.com/yardmaster-dev/yardmaster/server/jobview"
 	"github.com/yardmaster-dev/yardmaster/server/ledgerwait"
+	"github.com/yardmaster-dev/yardmaster/server/worker"
 	"github.com/yardmaster-dev/yardmaster/tracing"
 	"github.com/yardmaster-dev/yardmaster/web"
 )
@@ -61,14 +63,15 @@ type Node struct {
 	httpAddr    string // "" without an HTTP listener
 	runners     *runnerpool.Pools
 	agent       *agent.Agent
+	workers     *worker.Cluster
 	scheduler   *scheduler.Scheduler
 	intake      *intake.Intake
 	notifier    *intake.Notifier
 	waiters     *ledgerwait.Waiters
 	proposer    *authority.Client
 	viewer      *jobview.Viewer
+	enqueue     *server.Enqueue
 	diagnoser   *diagnose.Diagnoser
-	dataSize    dirSizeCache
 	hasher      *consistency.Hasher
 	tracer      *tracing.Tracer // nil: dispatches are not traced
 	jobLog      *joblog.Writer
@@ -193,15 +196,6 @@ func (n *Node) Run(ctx context.Context) (err error) {
 	return errors.Join(err, baseLoops.stop(), n.intake.Close(), logLoops.stop())
 }
 
-// serveEndpoints serves the API over NATS and HTTP.
-func (n *Node) serveEndpoints(g *loopGroup) {
-	service := n.apiService()
-	for _, s := range []cluster.Service{n.withOpenAPI(service), n.nodeService(), n.backupService()} {
-		g.Go(func(ctx context.Context) error { return n.cluster.Serve(ctx, s) })
-	}
-	g.Go(func(ctx context.Context) error { return n.web.ServeAPI(ctx, n.webRoutes(service.Endpoints)) })
-}
-
 // openStore checks the data directory and opens the consensus store, before this
 // node sends its first message: a node whose data has diverged must not vote.
 func (n *Node) openStore() (*consensus.Store, error) {
@@ -268,6 +262,7 @@ func (n *Node) wire() (err error) {
 		OnAccept: n.recordAccepted, OnReject: func(err error) { n.metrics.Rejected(cluster.AsAPIError(err).Code) },
 	})
 	n.viewer = &jobview.Viewer{Ledger: n.raft, Waiters: n.waiters, Reader: n.cluster.Reader, Lanes: n.cluster.Lanes, LoadBody: n.loadBody, ReadBarrier: n.proposer.ReadBarrier}
+	n.enqueue = &server.Enqueue{Intake: n.intake, Viewer: n.viewer, Waiters: n.waiters, Log: n.log}
 	n.hasher = consistency.NewHasher(cfg.Node.Name, n.raft.Copy)
 	n.consistency = consistency.New(consistency.Config{
 		Node: cfg.Node.Name, Dir: cfg.Node.DataDir, Advice: n.replaceAdvice(),
@@ -278,11 +273,16 @@ func (n *Node) wire() (err error) {
 		Node: cfg.Node.Name, Incarnation: n.id.Incarnation, Runners: cfg.RRQ.RunnerNames(), LedLanes: n.cluster.Publisher.LedLanes, Edge: n.cfg.EdgeAddress(n.edgeAddr.String()),
 	}, agentAdapter{n.fleet, n.cluster.Publisher, n.authority, n.loadBody}, n.log)
 	n.jobLog = joblog.New(cfg.Node.Name, n.id.Incarnation, n.cluster.Publisher.AppendLog, n.log)
+	n.workers = &worker.Cluster{
+		Node: cfg.Node.Name, ClusterName: cfg.Cluster.Name, DataDir: cfg.Node.DataDir, Incarnation: n.id.Incarnation, DefaultTimeout: cfg.Scheduler.DefaultTimeout,
+		Ledger: n.raft, Authority: n.proposer, Intake: n.intake, Waiters: n.waiters, Viewer: n.viewer,
+		RaftLeader: func() string { return n.raft.Status().Leader }, OtherEdges: n.agent.Edges,
+	}
 	edgeConfig := cfg.Config
 	edgeConfig.Version = n.version
 	timer := newDispatchTimer(n.metrics)
 	executor := timedExecutor{tracedExecutor{n.agent, n.jobLog, n.tracer}, timer}
-	if n.edge, err = edge.New(edgeConfig, edgeAdapter{n}, executor, n.log); err != nil {
+	if n.edge, err = edge.New(edgeConfig, n.workers, executor, n.log); err != nil {
 		return fmt.Errorf("open the Overhop edge: %w", err)
 	}
 	n.runners = runnerpool.New(cfg.RRQ, cfg.Node.Name, executor, n.log)

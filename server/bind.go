@@ -12,6 +12,8 @@ import (
 type Binding struct {
 	Node  string        // name of this node, the "*" in the subjects of [api.NodeEndpoints]
 	Index func() uint64 // returns the index of the local ledger
+
+	Enqueue func(*cluster.Request) // handles the endpoint enqueue, whose replies are sent later
 }
 
 // Bind returns the endpoints of a table with their handlers, which are by endpoint name;
@@ -23,6 +25,9 @@ func (b Binding) Bind(table []api.Endpoint, handlers map[string]Handler) []clust
 	for i, described := range table {
 		e := &bound[i]
 		e.Endpoint, e.Handle = described, handlers[described.Name]
+		if e.Name == "enqueue" {
+			e.HandleAsync = b.Enqueue
+		}
 		e.Subject = strings.Replace(e.Subject, api.SubjectNode+".*", api.SubjectNode+"."+b.Node, 1)
 		if handle := e.Handle; handle != nil && e.Indexed {
 			e.Handle = func(ctx context.Context, r *cluster.Request) ([]byte, error) {

@@ -53,6 +53,8 @@ var layers = map[string]struct {
 	"scheduler/waitlist": {[]string{"job", "ledger"}, "merging lists is an algorithm without state"},
 	"scheduler/outbox":   {[]string{"job", "ledger", "api", "internal"}, "publishing is a part of the scheduler that does not know the others"},
 	"node/config":        {[]string{"job", "ledger", "api", "cluster", "scheduler", "edge", "runnerpool", "health", "internal"}, "the configuration has the types of the parts that it configures, and starts none of them"},
+	"server/worker":      {[]string{"job", "ledger", "api", "server", "cluster", "edge", "internal"}, "implements the interface that edge declares"},
+	"server/httproutes":  {[]string{"api", "server", "cluster", "web"}, "makes routes of package web of the endpoints"},
 
 	"health/consistency": {[]string{"job", "ledger", "api", "internal"}, "the check compares ledgers; node passes the requests to other members"},
 

@@ -1,4 +1,4 @@
-package node
+package worker
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 
 // Clear removes the jobs of a queue that are in the given states, in batches, and
 // returns how many. It never removes active or new jobs.
-func (s *edgeSession) Clear(ctx context.Context, queue string, states []job.State) (removed int, err error) {
+func (s *session) Clear(ctx context.Context, queue string, states []job.State) (removed int, err error) {
 	if err := s.checkUserQueue(ctx, queue); err != nil {
 		return 0, err
 	}
@@ -39,10 +39,10 @@ func (s *edgeSession) Clear(ctx context.Context, queue string, states []job.Stat
 const clearBatchSize = 32
 
 // clearState removes the jobs of a queue that are in one state.
-func (s *edgeSession) clearState(ctx context.Context, queue string, state job.State) (removed int, err error) {
+func (s *session) clearState(ctx context.Context, queue string, state job.State) (removed int, err error) {
 	for {
 		var views []job.View
-		s.n.raft.View(func(l *ledger.Ledger) { views = l.List(queue, state, 0, clearBatchSize) })
+		s.c.Ledger.View(func(l *ledger.Ledger) { views = l.List(queue, state, 0, clearBatchSize) })
 		var group errgroup.Group
 		var deleted atomic.Int64
 		for _, v := range views {
@@ -67,7 +67,7 @@ func (s *edgeSession) clearState(ctx context.Context, queue string, state job.St
 // jobs start. If jobs are active it fails without force, before it changes anything;
 // with force it recalls them and removes the queue when they have ended. If ctx ends
 // first the queue stays paused, and a repeated call continues from there.
-func (s *edgeSession) Obliterate(ctx context.Context, queue string, force bool) (removed int, err error) {
+func (s *session) Obliterate(ctx context.Context, queue string, force bool) (removed int, err error) {
 	if err := s.checkUserQueue(ctx, queue); err != nil {
 		return 0, err
 	}
@@ -77,7 +77,7 @@ func (s *edgeSession) Obliterate(ctx context.Context, queue string, force bool) 
 	}
 	recalled := make(map[job.ID]bool)
 	for {
-		_, changed := s.n.raft.Applied()
+		_, changed := s.c.Ledger.Applied()
 		n, err := s.Clear(ctx, queue, []job.State{job.Waiting, job.Delayed, job.Completed, job.Failed})
 		if removed += n; err != nil {
 			return removed, err
@@ -103,9 +103,9 @@ func (s *edgeSession) Obliterate(ctx context.Context, queue string, force bool) 
 // recallActive recalls a queue's active jobs, each once, and returns how many are
 // active. Without force it fails if there are any: another client has resumed the
 // queue.
-func (s *edgeSession) recallActive(ctx context.Context, queue string, force bool, recalled map[job.ID]bool) (remaining int, err error) {
+func (s *session) recallActive(ctx context.Context, queue string, force bool, recalled map[job.ID]bool) (remaining int, err error) {
 	var active []job.View
-	s.n.raft.View(func(l *ledger.Ledger) { active = l.List(queue, job.Active, 0, 1000) })
+	s.c.Ledger.View(func(l *ledger.Ledger) { active = l.List(queue, job.Active, 0, 1000) })
 	if len(active) > 0 && !force {
 		return len(active), fmt.Errorf("the queue was resumed, %d of its jobs are active: %w", len(active), job.ErrQueueNotEmpty)
 	}

@@ -1,4 +1,4 @@
-package node
+package server
 
 import (
 	"context"
@@ -21,17 +21,13 @@ const maxBulkJobs = 1000
 // the reply always fits a NATS message.
 const maxBulkText = 300
 
-// handleBulk accepts many jobs at the same time, so that they share the batches of
+// bulk accepts many jobs at the same time, so that they share the batches of
 // the lanes and of the ledger. Each job succeeds or fails independently.
-func (n *Node) handleBulk(ctx context.Context, r *cluster.Request) (any, error) {
-	req, err := decodeRequest[api.BulkRequest](r)
-	if err != nil {
-		return nil, err
-	}
+func (h *Enqueue) bulk(ctx context.Context, req *api.BulkRequest) (*api.BulkReply, error) {
 	if len(req.Jobs) == 0 || len(req.Jobs) > maxBulkJobs {
 		return nil, &job.InvalidError{Reason: fmt.Sprintf(`%d jobs: give 1 to %d as {"queue": "mail", "jobs": [{"function": "send"}]}`, len(req.Jobs), maxBulkJobs)}
 	}
-	reply := api.BulkReply{Jobs: make([]api.BulkResult, len(req.Jobs))}
+	reply := &api.BulkReply{Jobs: make([]api.BulkResult, len(req.Jobs))}
 	var pending sync.WaitGroup
 	pending.Add(len(req.Jobs))
 	for i, text := range req.Jobs {
@@ -39,7 +35,7 @@ func (n *Node) handleBulk(ctx context.Context, r *cluster.Request) (any, error) 
 			reply.Jobs[i] = bulkItemOf(enqueued, err)
 			pending.Done()
 		}
-		queue, item, err := readBulkJob(r, req.Queue, i, text)
+		queue, item, err := readBulkJob(call(ctx), req.Queue, i, text)
 		if ctx.Err() != nil { // the node stops, or the client is gone
 			err = &job.UnavailableError{Reason: "the request was cut off before this job", RetryAfter: time.Second}
 		}
@@ -47,7 +43,7 @@ func (n *Node) handleBulk(ctx context.Context, r *cluster.Request) (any, error) 
 			done(api.EnqueueReply{}, err)
 			continue
 		}
-		n.intake.PublishAsync(intake.Job{Queue: queue, Spec: item.Spec, Key: item.ID, Block: true}, func(a intake.Ack, err error) {
+		h.Intake.PublishAsync(intake.Job{Queue: queue, Spec: item.Spec, Key: item.ID, Block: true}, func(a intake.Ack, err error) {
 			done(enqueueReply(queue, a, err))
 		})
 	}

@@ -3,66 +3,15 @@ package node
 import (
 	"context"
 	"errors"
-	"fmt"
 	"testing"
 	"time"
 
-	"github.com/yardmaster-dev/yardmaster/api"
-	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// An unknown result of a publish is unavailable, so it can be retried, and a conflicting key
-// is invalid.
-func TestWorkerError(t *testing.T) {
-	var away *job.UnavailableError
-	if err := workerError(fmt.Errorf("%w: timeout", cluster.ErrUnknown)); !errors.As(err, &away) {
-		t.Errorf("an unknown result became %v", err)
-	}
-	var invalid *job.InvalidError
-	if err := workerError(&api.Error{Code: api.CodeConflict, Text: "id_conflict"}); !errors.As(err, &invalid) {
-		t.Errorf("a conflict became %v", err)
-	}
-	other := errors.New("disk")
-	if err := workerError(other); err != other || workerError(nil) != nil {
-		t.Errorf("another error became %v", err)
-	}
-}
-
-// A job with guards may be answered after later jobs. The positions that a session waits for
-// never decrease, in any lane.
-func TestEdgeSession_AcceptedIsMonotonic(t *testing.T) {
-	s := new(edgeSession)
-	for _, p := range []job.Position{{Lane: 0, Seq: 2}, {Lane: 1, Seq: 11}, {Lane: 1, Seq: 10}, {Lane: 2}} {
-		s.noteAccepted(p)
-	}
-	if len(s.written) != 2 || s.written[0] != 2 || s.written[1] != 11 {
-		t.Fatalf("the session waits for %v", s.written)
-	}
-	l, stamp := ledger.New(), ledger.Stamp{Index: 1, Term: 1, At: time.Now()}
-	l.Apply(stamp, []ledger.Command{&ledger.Lead{Owner: "n1", Until: time.Now().Add(time.Hour)}})
-	stamp.Epoch = l.Authority().Epoch
-	apply := func(c ledger.Command) {
-		stamp.Index++
-		l.Apply(stamp, []ledger.Command{c})
-	}
-	apply(&ledger.Bootstrap{Lanes: []string{"L0"}})
-	apply(&ledger.Ingest{Identity: "L0", From: 0, To: 1})
-	if ingestedAll(l, map[uint8]uint64{0: 2}) {
-		t.Error("a read does not wait for the session's own write")
-	}
-	apply(&ledger.Ingest{Identity: "L0", From: 1, To: 2})
-	if !ingestedAll(l, map[uint8]uint64{0: 2}) {
-		t.Error("a read still waits for what is ingested")
-	}
-	if ingestedAll(l, map[uint8]uint64{0: 2, 1: 1}) {
-		t.Error("a lane that is not ingested is ignored")
-	}
-}
-
 // Only requests that return a job's body read it from its lane.
-func TestEdgeSession_LookReadsNoBody(t *testing.T) {
+func TestWorkerSession_LookReadsNoBody(t *testing.T) {
 	n := startSingleNode(t, nil)
 	loads := 0
 	load := n.viewer.LoadBody
@@ -70,7 +19,7 @@ func TestEdgeSession_LookReadsNoBody(t *testing.T) {
 		loads++
 		return load(ctx, at, id)
 	}
-	ctx, s := t.Context(), edgeAdapter{n}.Session()
+	ctx, s := t.Context(), n.workers.Session()
 	if _, err := s.AddQueue(ctx, "looks", job.QueueConfig{}); err != nil {
 		t.Fatal(err)
 	}
@@ -103,13 +52,13 @@ func TestEdgeSession_LookReadsNoBody(t *testing.T) {
 }
 
 // Clear removes many jobs in few entries of the log.
-func TestEdgeSession_ClearBatchesEntries(t *testing.T) {
+func TestWorkerSession_ClearBatchesEntries(t *testing.T) {
 	n := startSingleNode(t, nil)
-	ctx, s := t.Context(), edgeAdapter{n}.Session()
+	ctx, s := t.Context(), n.workers.Session()
 	if _, err := s.AddQueue(ctx, "full", job.QueueConfig{}); err != nil {
 		t.Fatal(err)
 	}
-	const jobs = 8*clearBatchSize + 8
+	const jobs = 264
 	taken := make(chan error, jobs)
 	for range jobs {
 		s.Enqueue(ctx, "full", job.Spec{Params: []byte(`{}`)}, "", func(_ job.ID, err error) { taken <- err })
@@ -134,9 +83,9 @@ func TestEdgeSession_ClearBatchesEntries(t *testing.T) {
 }
 
 // A forced Obliterate that times out leaves the queue paused, and can be repeated.
-func TestEdgeSession_ObliterateTimeout(t *testing.T) {
+func TestWorkerSession_ObliterateTimeout(t *testing.T) {
 	n := startSingleNode(t, nil)
-	ctx, s := t.Context(), edgeAdapter{n}.Session()
+	ctx, s := t.Context(), n.workers.Session()
 	if _, err := s.AddQueue(ctx, "doomed", job.QueueConfig{}); err != nil {
 		t.Fatal(err)
 	}
@@ -160,9 +109,6 @@ func TestEdgeSession_ObliterateTimeout(t *testing.T) {
 	}
 	if q, _, err := s.Queue(ctx, "doomed"); err != nil || q.Paused {
 		t.Errorf("after the rejection the queue is %+v, %v", q, err)
-	}
-	if _, err := s.(*edgeSession).recallActive(ctx, "doomed", false, nil); !errors.Is(err, job.ErrQueueNotEmpty) {
-		t.Errorf("resumed meanwhile: %v", err)
 	}
 	short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
 	defer cancel()

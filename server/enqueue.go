@@ -1,4 +1,4 @@
-package node
+package server
 
 import (
 	"cmp"
@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 	"unicode/utf8"
 
@@ -13,15 +14,63 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/server/intake"
+	"github.com/yardmaster-dev/yardmaster/server/jobview"
+	"github.com/yardmaster-dev/yardmaster/server/ledgerwait"
 )
+
+// Enqueue answers requests that create jobs. All fields are required.
+type Enqueue struct {
+	Intake  *intake.Intake
+	Viewer  *jobview.Viewer
+	Waiters *ledgerwait.Waiters
+	Log     *slog.Logger
+}
+
+// Handlers returns the handlers by the name of the endpoint, but for the endpoint
+// enqueue, whose handler is [Enqueue.HandleAsync].
+func (h *Enqueue) Handlers() map[string]Handler {
+	return map[string]Handler{"call": Raw(h.call), "job-bulk": JSON(h.bulk)}
+}
+
+// HandleAsync accepts a job. The key is "id", or the header Nats-Msg-Id.
+func (h *Enqueue) HandleAsync(r *cluster.Request) {
+	queue := r.Token()
+	var req api.EnqueueRequest
+	body, err := readJob(r, r.Data, &req, &req)
+	if err != nil {
+		h.respondError(r, err)
+		return
+	}
+	h.Intake.PublishAsync(intake.Job{Queue: queue, Spec: req.Spec, Body: body, Key: req.ID}, func(a intake.Ack, err error) {
+		reply, err := enqueueReply(queue, a, err)
+		if err != nil {
+			h.respondError(r, err)
+			return
+		}
+		text, err := json.Marshal(reply)
+		if err == nil {
+			err = r.Respond(text)
+		}
+		h.logUnsent(err)
+	})
+}
+
+func (h *Enqueue) respondError(r *cluster.Request, err error) { h.logUnsent(r.RespondError(err)) }
+
+// logUnsent logs a reply that could not be sent. The client will ask again.
+func (h *Enqueue) logUnsent(err error) {
+	if err != nil {
+		h.Log.Debug("reply not sent", "err", err)
+	}
+}
 
 // readJob decodes a request into dst, of which req is the part that holds the job.
 // body is the request's text if it can be stored as the record without changes,
 // else nil.
-func readJob(r *cluster.Request, req *api.EnqueueRequest, dst any) (body []byte, err error) {
-	if spec, ok := job.ScanSpec(r.Data); ok && utf8.Valid(r.Data) {
-		req.Spec, body = spec, r.Data
-	} else if err := readSpec(r.Data, req, dst); err != nil {
+func readJob(r *cluster.Request, text []byte, req *api.EnqueueRequest, dst any) (body []byte, err error) {
+	if spec, ok := job.ScanSpec(text); ok && utf8.Valid(text) {
+		req.Spec, body = spec, text
+	} else if err := readSpec(text, req, dst); err != nil {
 		return nil, err
 	}
 	added, err := req.ApplyHeaders(r.ProducerHeaders())
@@ -53,48 +102,48 @@ func enqueueReply(queue string, a intake.Ack, err error) (api.EnqueueReply, erro
 	return api.EnqueueReply{ID: a.ID, Queue: queue, Duplicate: a.Duplicate, Debounced: a.Debounced}, err
 }
 
-// handleCall accepts a job, waits for it and returns how it ended. A call may be
+// call accepts a job, waits for it and returns how it ended. A call may be
 // repeated under the same key at any node, whatever happened to the first: it refers
 // to the same job.
-func (n *Node) handleCall(ctx context.Context, r *cluster.Request) (any, error) {
+func (h *Enqueue) call(ctx context.Context, text []byte) ([]byte, error) {
 	var req api.CallRequest
-	body, err := readJob(r, &req.EnqueueRequest, &req)
+	body, err := readJob(call(ctx), text, &req.EnqueueRequest, &req)
 	if err != nil {
 		return nil, err
 	}
-	wait, err := callTimeout(&req, r.Header(cluster.HeaderWait))
+	wait, err := callTimeout(&req, Header(ctx, cluster.HeaderWait))
 	if err != nil {
 		return nil, err
 	}
-	reply, err := n.enqueueAndAwait(ctx, r, req.EnqueueRequest, body, wait)
+	reply, err := h.enqueueAndWait(ctx, req.EnqueueRequest, body, wait)
 	if err != nil {
 		return nil, err
 	}
-	view, err := n.viewer.Finished(ctx, reply.ID)
+	view, err := h.Viewer.Finished(ctx, reply.ID)
 	if err != nil {
 		return nil, waitError(err, reply.ID, wait)
 	}
 	full := api.JobOf(&view)
-	return api.CallReply{
+	return json.Marshal(&api.CallReply{
 		EnqueueReply: reply, State: full.State, Attempts: full.Attempts, Result: full.Result,
 		ResultMsgpack: full.ResultMsgpack, ResultBytes: full.ResultBytes, ResultGone: full.ResultGone, Error: full.Error,
-	}, nil
+	})
 }
 
-// enqueueAndAwait accepts a job and waits up to wait for it to end. Once the job is
+// enqueueAndWait accepts a job and waits up to wait for it to end. Once the job is
 // accepted, every error carries its ID.
-func (n *Node) enqueueAndAwait(ctx context.Context, r *cluster.Request, req api.EnqueueRequest, body []byte, wait time.Duration) (api.EnqueueReply, error) {
+func (h *Enqueue) enqueueAndWait(ctx context.Context, req api.EnqueueRequest, body []byte, wait time.Duration) (api.EnqueueReply, error) {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	// Publishing has its own timeout. It must not be cut short, or the reply would not
 	// carry the job's ID.
-	ack, err := n.intake.Publish(context.WithoutCancel(ctx), intake.Job{Queue: r.Token(), Spec: req.Spec, Body: body, Key: req.ID})
-	reply, err := enqueueReply(r.Token(), ack, err)
+	ack, err := h.Intake.Publish(context.WithoutCancel(ctx), intake.Job{Queue: Token(ctx), Spec: req.Spec, Body: body, Key: req.ID})
+	reply, err := enqueueReply(Token(ctx), ack, err)
 	if err != nil {
 		return reply, err
 	}
-	r.Release()
-	err = n.waiters.JobEnd(ctx, reply.ID, ack.Position) // the position is zero if the ledger knows the job already
+	Release(ctx)
+	err = h.Waiters.JobEnd(ctx, reply.ID, ack.Position) // the position is zero if the ledger knows the job already
 	if errors.Is(err, job.ErrJobNotFound) && reply.Duplicate {
 		err = &api.Error{Code: api.CodeGone, Text: fmt.Sprintf("job %s was accepted before and has ended; the yard no longer knows how", reply.ID)}
 	}
@@ -102,6 +151,28 @@ func (n *Node) enqueueAndAwait(ctx context.Context, r *cluster.Request, req api.
 		return reply, waitError(err, reply.ID, wait)
 	}
 	return reply, nil
+}
+
+// AndWait returns a handler that enqueues a job, waits up to wait for it to end and
+// returns it.
+func (h *Enqueue) AndWait(wait time.Duration) Handler {
+	wait = min(wait, maxWait)
+	return Raw(func(ctx context.Context, text []byte) ([]byte, error) {
+		var req api.EnqueueRequest
+		body, err := readJob(call(ctx), text, &req, &req)
+		if err != nil {
+			return nil, err
+		}
+		reply, err := h.enqueueAndWait(ctx, req, body, wait)
+		if err != nil {
+			return nil, err
+		}
+		view, err := h.Viewer.Full(ctx, reply.ID)
+		if err != nil {
+			return nil, waitError(err, reply.ID, wait)
+		}
+		return json.Marshal(api.JobOf(&view))
+	})
 }
 
 // callTimeout returns how long a call waits. header is the value of its header Yard-Wait.

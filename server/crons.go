@@ -1,4 +1,4 @@
-package node
+package server
 
 import (
 	"cmp"
@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
-	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/scheduler/cronspec"
+	"github.com/yardmaster-dev/yardmaster/server/authority"
 	"github.com/yardmaster-dev/yardmaster/server/intake"
 )
 
@@ -22,20 +22,28 @@ const (
 	cronUpcoming        = 3   // ticks shown of each entry
 )
 
-func cronState(v *ledger.CronView) string {
-	switch {
-	case v.Paused:
-		return "paused"
-	case v.Next.IsZero():
-		return "ended"
-	}
-	return "running"
+// Crons answers requests about cron entries. All fields are required.
+type Crons struct {
+	Authority    *authority.Client
+	View         func(func(*ledger.Ledger)) // reads the local ledger
+	Intake       *intake.Intake
+	CreateQueues bool                                            // jobs may create their queues
+	FindJob      func(context.Context, job.ID) (job.View, error) // returns a job, without its body
 }
 
-func cronToJSON(v *ledger.CronView) api.Cron {
+// Handlers returns the handlers by the name of the endpoint.
+func (h *Crons) Handlers() map[string]Handler {
+	return map[string]Handler{
+		"cron-list": JSON(h.list), "cron-show": JSON(h.show), "cron-add": JSON(h.add), "cron-remove": JSON(h.remove),
+		"cron-pause": JSON(h.pause), "cron-resume": JSON(h.resume), "cron-run": JSON(h.run),
+	}
+}
+
+// cronOf returns v as the API shows it.
+func cronOf(v *ledger.CronView) api.Cron {
 	c := api.Cron{
 		Name: v.Name, Schedule: v.Schedule, Zone: v.TimeZone, Queue: v.Queue, Job: v.Body, Declared: v.Declared,
-		Missed: api.CronSkip, Overlap: api.CronAllow, State: cronState(v), Upcoming: []time.Time{},
+		Missed: api.CronSkip, Overlap: api.CronAllow, State: api.CronState(v), Upcoming: []time.Time{},
 		Fired: v.Fired, Skipped: v.Skipped, Overdue: v.Missed,
 	}
 	c.Zone = cmp.Or(c.Zone, "UTC")
@@ -65,18 +73,14 @@ func cronToJSON(v *ledger.CronView) api.Cron {
 	return c
 }
 
-func (n *Node) handleCronList(_ context.Context, r *cluster.Request) (any, error) {
-	q, err := decodeRequest[api.CronRequest](r)
-	if err != nil {
-		return nil, err
-	}
+func (h *Crons) list(_ context.Context, q *api.CronRequest) (*api.CronPage, error) {
 	q.Limit = cmp.Or(q.Limit, defaultCronPageSize)
 	if q.Limit < 1 || q.Limit > maxCronPageSize {
 		return nil, &job.InvalidError{Reason: fmt.Sprintf("limit is %d; must be 1 to %d", q.Limit, maxCronPageSize)}
 	}
 	var views []ledger.CronView
 	more := false
-	n.raft.View(func(l *ledger.Ledger) {
+	h.View(func(l *ledger.Ledger) {
 		l.Crons(q.After, func(c ledger.CronView) bool {
 			if c.Name == q.After {
 				return true
@@ -89,36 +93,28 @@ func (n *Node) handleCronList(_ context.Context, r *cluster.Request) (any, error
 	})
 	entries := make([]api.Cron, len(views))
 	for i := range views {
-		entries[i] = cronToJSON(&views[i])
+		entries[i] = cronOf(&views[i])
 	}
-	return api.CronPage{Entries: entries, More: more}, nil
+	return &api.CronPage{Entries: entries, More: more}, nil
 }
 
-func (n *Node) handleCronShow(ctx context.Context, r *cluster.Request) (any, error) {
-	q, err := decodeRequest[api.CronRequest](r)
+func (h *Crons) show(ctx context.Context, q *api.CronRequest) (*api.CronDetail, error) {
+	view, err := h.find(ctx, q.Name)
 	if err != nil {
 		return nil, err
 	}
-	view, err := n.findCron(ctx, q.Name)
-	if err != nil {
-		return nil, err
-	}
-	c := api.CronDetail{Cron: cronToJSON(&view)}
-	switch found, err := n.viewer.Summary(ctx, view.LastJob); {
+	c := api.CronDetail{Cron: cronOf(&view)}
+	switch found, err := h.FindJob(ctx, view.LastJob); {
 	case view.Last.IsZero():
 	case err == nil:
 		c.LastState = found.State.String()
 	case view.Publishing:
 		c.LastState = job.New.String()
 	}
-	return c, nil
+	return &c, nil
 }
 
-func (n *Node) handleCronAdd(ctx context.Context, r *cluster.Request) (any, error) {
-	q, err := decodeRequest[api.CronRequest](r)
-	if err != nil {
-		return nil, err
-	}
+func (h *Crons) add(ctx context.Context, q *api.CronRequest) (*api.Cron, error) {
 	c := ledger.Cron{Name: q.Name, Schedule: q.Schedule, TimeZone: q.Zone, Queue: q.Queue, Body: q.Job, CatchUp: q.Missed == api.CronOnce, NoOverlap: q.Overlap == api.CronSkip}
 	if c.TimeZone == "UTC" { // the API shows "" as UTC
 		c.TimeZone = ""
@@ -137,49 +133,33 @@ func (n *Node) handleCronAdd(ctx context.Context, r *cluster.Request) (any, erro
 	if err := cronspec.Check(&c); err != nil {
 		return nil, err
 	}
-	if !*n.cfg.Scheduler.CreateQueues {
-		if _, ok, err := n.proposer.Queue(ctx, c.Queue); err != nil || !ok {
+	if !h.CreateQueues {
+		if _, ok, err := h.Authority.Queue(ctx, c.Queue); err != nil || !ok {
 			return nil, cmp.Or(err, fmt.Errorf("queue %q: %w", c.Queue, job.ErrQueueNotFound))
 		}
 	}
-	return n.changeCron(ctx, r, c.Name, &ledger.SetCron{Cron: c, Replace: q.Replace})
+	return h.change(ctx, c.Name, &ledger.SetCron{Cron: c, Replace: q.Replace})
 }
 
-func (n *Node) handleCronPause(ctx context.Context, r *cluster.Request) (any, error) {
-	q, err := decodeRequest[api.CronRequest](r)
-	if err != nil {
-		return nil, err
-	}
-	return n.changeCron(ctx, r, q.Name, &ledger.PauseCron{Name: q.Name, Paused: true})
+func (h *Crons) pause(ctx context.Context, q *api.CronRequest) (*api.Cron, error) {
+	return h.change(ctx, q.Name, &ledger.PauseCron{Name: q.Name, Paused: true})
 }
 
-func (n *Node) handleCronResume(ctx context.Context, r *cluster.Request) (any, error) {
-	q, err := decodeRequest[api.CronRequest](r)
-	if err != nil {
-		return nil, err
-	}
-	return n.changeCron(ctx, r, q.Name, &ledger.PauseCron{Name: q.Name})
+func (h *Crons) resume(ctx context.Context, q *api.CronRequest) (*api.Cron, error) {
+	return h.change(ctx, q.Name, &ledger.PauseCron{Name: q.Name})
 }
 
-func (n *Node) handleCronRemove(ctx context.Context, r *cluster.Request) (any, error) {
-	q, err := decodeRequest[api.CronRequest](r)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := n.commit(ctx, r, &ledger.RemoveCron{Name: q.Name}); err != nil {
+func (h *Crons) remove(ctx context.Context, q *api.CronRequest) (*api.Removed, error) {
+	if _, err := commit(ctx, h.Authority, &ledger.RemoveCron{Name: q.Name}); err != nil {
 		return nil, cronError(q.Name, err)
 	}
-	return api.Removed{Name: q.Name, Removed: true}, nil
+	return &api.Removed{Name: q.Name, Removed: true}, nil
 }
 
-// handleCronRun creates a job of the entry in addition to the jobs of its ticks. With an
+// run creates a job of the entry in addition to the jobs of its ticks. With an
 // id of the caller it is the same job however often it is requested.
-func (n *Node) handleCronRun(ctx context.Context, r *cluster.Request) (any, error) {
-	q, err := decodeRequest[api.CronRequest](r)
-	if err != nil {
-		return nil, err
-	}
-	c, err := n.findCron(ctx, q.Name)
+func (h *Crons) run(ctx context.Context, q *api.CronRequest) (*api.EnqueueReply, error) {
+	c, err := h.find(ctx, q.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -187,28 +167,29 @@ func (n *Node) handleCronRun(ctx context.Context, r *cluster.Request) (any, erro
 	if err != nil {
 		return nil, err
 	}
-	a, err := n.intake.Publish(ctx, intake.Job{Queue: c.Queue, Spec: spec, Key: q.NewID})
-	return api.EnqueueReply{ID: a.ID, Queue: c.Queue, Duplicate: a.Duplicate}, err
+	a, err := h.Intake.Publish(ctx, intake.Job{Queue: c.Queue, Spec: spec, Key: q.NewID})
+	return &api.EnqueueReply{ID: a.ID, Queue: c.Queue, Duplicate: a.Duplicate}, err
 }
 
-// changeCron carries out a command about an entry and returns the changed entry.
-func (n *Node) changeCron(ctx context.Context, r *cluster.Request, name string, c ledger.Command) (any, error) {
-	if _, err := n.commit(ctx, r, c); err != nil {
+// change carries out a command about an entry and returns the changed entry.
+func (h *Crons) change(ctx context.Context, name string, c ledger.Command) (*api.Cron, error) {
+	if _, err := commit(ctx, h.Authority, c); err != nil {
 		return nil, cronError(name, err)
 	}
-	view, err := n.findCron(ctx, name)
+	view, err := h.find(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	return cronToJSON(&view), nil
+	reply := cronOf(&view)
+	return &reply, nil
 }
 
-// findCron returns an entry. It returns ErrCronNotFound only after a read barrier.
-func (n *Node) findCron(ctx context.Context, name string) (view ledger.CronView, err error) {
+// find returns an entry. It returns ErrCronNotFound only after a read barrier.
+func (h *Crons) find(ctx context.Context, name string) (view ledger.CronView, err error) {
 	ok := false
-	read := func() { n.raft.View(func(l *ledger.Ledger) { view, ok = l.Cron(name) }) }
+	read := func() { h.View(func(l *ledger.Ledger) { view, ok = l.Cron(name) }) }
 	if read(); !ok {
-		if err := n.proposer.ReadBarrier(ctx); err != nil {
+		if err := h.Authority.ReadBarrier(ctx); err != nil {
 			return view, err
 		}
 		read()

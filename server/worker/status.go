@@ -1,6 +1,7 @@
-package node
+package worker
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"sync"
@@ -10,15 +11,15 @@ import (
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// edgeStatus returns the cluster's part of the STATUS frame.
-func (n *Node) edgeStatus() edge.Status {
-	s := edge.Status{DataPath: n.cfg.Node.DataDir, Cluster: map[string]string{
-		"node": n.cfg.Node.Name, "yard": n.cfg.Cluster.Name, "leader": n.raft.Status().Leader,
+// Status returns the cluster's part of the STATUS frame. It does not fail.
+func (c *Cluster) Status(context.Context) (edge.Status, error) {
+	s := edge.Status{DataPath: c.DataDir, Cluster: map[string]string{
+		"node": c.Node, "yard": c.ClusterName, "leader": c.RaftLeader(),
 	}}
-	s.DataSize = n.dataSize.size(s.DataPath)
+	s.DataSize = c.dataSize.size(s.DataPath)
 	_, err := os.Stat(s.DataPath)
 	s.PathExists = err == nil
-	n.raft.View(func(l *ledger.Ledger) {
+	c.Ledger.View(func(l *ledger.Ledger) {
 		s.Bootstrapped = l.Authority().Owner != ""
 		s.Cluster["authority"] = l.Authority().Owner
 		for _, q := range l.Queues() {
@@ -28,7 +29,7 @@ func (n *Node) edgeStatus() edge.Status {
 			}
 		}
 	})
-	return s
+	return s, nil
 }
 
 // dirSizeMaxAge is how long the size of a directory is cached: determining it reads the

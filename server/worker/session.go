@@ -1,7 +1,6 @@
-package node
+package worker
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,60 +12,16 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
-	"github.com/yardmaster-dev/yardmaster/edge"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/server/authority"
 	"github.com/yardmaster-dev/yardmaster/server/intake"
 )
 
-// edgeAdapter implements the edge's interface to the node.
-type edgeAdapter struct {
-	n *Node
-}
-
-// Session returns a session for one connection.
-func (a edgeAdapter) Session() edge.Session { return &edgeSession{n: a.n} }
-
-// Secret returns the key that signs lease tokens.
-func (a edgeAdapter) Secret() (secret []byte) {
-	a.n.raft.View(func(l *ledger.Ledger) { secret = l.Secret() })
-	return secret
-}
-
-// Edges returns the addresses of other nodes' edges, to which a worker can move.
-func (a edgeAdapter) Edges() []string { return a.n.agent.Edges() }
-
-// Resume moves a dispatch to a worker of this node and returns its assignment.
-func (a edgeAdapter) Resume(ctx context.Context, id job.ID, n uint32, worker string) (job.Assignment, error) {
-	channel := job.Channel(job.Overhop, worker)
-	moved, err := a.n.proposer.Propose(ctx, &ledger.MoveDispatch{
-		Job: id, N: n, Node: a.n.cfg.Node.Name, Incarnation: a.n.id.Incarnation, Channel: channel,
-	})
-	if err != nil {
-		return job.Assignment{}, err
-	}
-	var found ledger.ActiveDispatch
-	ok := false
-	a.n.raft.View(func(l *ledger.Ledger) { found, ok = l.Dispatch(id, n) })
-	if !ok {
-		return job.Assignment{}, job.ErrLeaseLost
-	}
-	return job.Assignment{
-		Job: id, N: n, Attempt: found.Attempt, MaxAttempts: found.MaxAttempts, Queue: found.Queue,
-		Function: found.Function, Kind: job.Overhop, Key: found.Queue, Worker: worker, Epoch: found.Epoch,
-		Fence: found.Fence, Timeout: cmp.Or(found.Timeout, a.n.cfg.Scheduler.DefaultTimeout), Accepted: found.Accepted, RunAt: found.Due,
-		Redelivered: found.Redelivered, Position: found.Position, Started: found.Started, MoveIndex: moved.Index,
-	}, nil
-}
-
-// Status returns the state of the cluster for the STATUS frame.
-func (a edgeAdapter) Status(context.Context) (edge.Status, error) { return a.n.edgeStatus(), nil }
-
-// edgeSession records what its connection has written, so that later reads of the
+// session records what its connection has written, so that later reads of the
 // connection contain it. Enqueue answers from other goroutines.
-type edgeSession struct {
-	n *Node
+type session struct {
+	c *Cluster
 
 	mu       sync.Mutex
 	written  map[uint8]uint64 // highest sequence of its accepted records, by lane
@@ -75,14 +30,14 @@ type edgeSession struct {
 }
 
 // ObserveIndex makes later reads contain the entry at index.
-func (s *edgeSession) ObserveIndex(index uint64) {
+func (s *session) ObserveIndex(index uint64) {
 	s.mu.Lock()
 	s.sawIndex = max(s.sawIndex, index)
 	s.mu.Unlock()
 }
 
 // noteAccepted makes later reads contain the record at p.
-func (s *edgeSession) noteAccepted(p job.Position) {
+func (s *session) noteAccepted(p job.Position) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p.Seq == 0 {
@@ -97,14 +52,14 @@ func (s *edgeSession) noteAccepted(p job.Position) {
 
 // awaitWrites waits until the local ledger contains what this session has written and
 // observed.
-func (s *edgeSession) awaitWrites(ctx context.Context) error {
+func (s *session) awaitWrites(ctx context.Context) error {
 	s.mu.Lock()
 	written, index := maps.Clone(s.written), max(s.index, s.sawIndex)
 	s.mu.Unlock()
-	if err := s.n.waiters.WaitIndex(ctx, index); err != nil || len(written) == 0 {
+	if err := s.c.Waiters.WaitIndex(ctx, index); err != nil || len(written) == 0 {
 		return err
 	}
-	return s.n.waiters.WaitRead(ctx, func(l *ledger.Ledger) bool { return ingestedAll(l, written) })
+	return s.c.Waiters.WaitRead(ctx, func(l *ledger.Ledger) bool { return ingestedAll(l, written) })
 }
 
 // ingestedAll reports whether all lanes have been ingested up to the given sequences.
@@ -119,39 +74,39 @@ func ingestedAll(l *ledger.Ledger, written map[uint8]uint64) bool {
 
 // awaitCommands waits for this session's commands only. Enqueueing needs no more and
 // must not wait until earlier records have been ingested.
-func (s *edgeSession) awaitCommands(ctx context.Context) error {
+func (s *session) awaitCommands(ctx context.Context) error {
 	s.mu.Lock()
 	index := s.index
 	s.mu.Unlock()
-	return s.n.waiters.WaitIndex(ctx, index)
+	return s.c.Waiters.WaitIndex(ctx, index)
 }
 
 // propose commits a command after the session's earlier writes.
-func (s *edgeSession) propose(ctx context.Context, c ledger.Command) (authority.Result, error) {
+func (s *session) propose(ctx context.Context, c ledger.Command) (authority.Result, error) {
 	if err := s.awaitWrites(ctx); err != nil {
 		return authority.Result{}, err
 	}
-	d, err := s.n.proposer.Propose(ctx, c)
+	d, err := s.c.Authority.Propose(ctx, c)
 	s.mu.Lock()
 	s.index = max(s.index, d.Index)
 	s.mu.Unlock()
 	return d, err
 }
 
-func (s *edgeSession) Queue(ctx context.Context, name string) (q job.Queue, ok bool, err error) {
+func (s *session) Queue(ctx context.Context, name string) (q job.Queue, ok bool, err error) {
 	if err := s.awaitWrites(ctx); err != nil {
 		return q, false, err
 	}
-	view, ok, err := s.n.proposer.Queue(ctx, name)
+	view, ok, err := s.c.Authority.Queue(ctx, name)
 	return view.Queue, ok, err
 }
 
-func (s *edgeSession) Queues(ctx context.Context) ([]job.Queue, error) {
+func (s *session) Queues(ctx context.Context) ([]job.Queue, error) {
 	if err := s.awaitWrites(ctx); err != nil {
 		return nil, err
 	}
 	var queues []job.Queue
-	s.n.raft.View(func(l *ledger.Ledger) {
+	s.c.Ledger.View(func(l *ledger.Ledger) {
 		for _, v := range l.Queues() {
 			queues = append(queues, v.Queue)
 		}
@@ -159,29 +114,29 @@ func (s *edgeSession) Queues(ctx context.Context) ([]job.Queue, error) {
 	return queues, nil
 }
 
-func (s *edgeSession) AddQueue(ctx context.Context, name string, cfg job.QueueConfig) (job.ID, error) {
+func (s *session) AddQueue(ctx context.Context, name string, cfg job.QueueConfig) (job.ID, error) {
 	id := job.ID(uuid.New())
 	_, err := s.propose(ctx, &ledger.AddQueue{ID: id, Name: name, Config: cfg})
 	return id, err
 }
 
-func (s *edgeSession) RemoveQueue(ctx context.Context, name string) error {
+func (s *session) RemoveQueue(ctx context.Context, name string) error {
 	_, err := s.propose(ctx, &ledger.RemoveQueue{Name: name})
 	return err
 }
 
-func (s *edgeSession) PauseQueue(ctx context.Context, name string, paused bool) error {
+func (s *session) PauseQueue(ctx context.Context, name string, paused bool) error {
 	_, err := s.propose(ctx, &ledger.PauseQueue{Name: name, Paused: paused})
 	return err
 }
 
 // Enqueue accepts a job and calls then once. It rejects jobs for system queues.
-func (s *edgeSession) Enqueue(ctx context.Context, queue string, spec job.Spec, key string, then func(job.ID, error)) {
+func (s *session) Enqueue(ctx context.Context, queue string, spec job.Spec, key string, then func(job.ID, error)) {
 	if err := s.checkUserQueue(ctx, queue); err != nil {
 		then(job.ID{}, err)
 		return
 	}
-	s.n.intake.PublishAsync(intake.Job{Queue: queue, Spec: spec, Key: key, MustExist: true}, func(a intake.Ack, err error) {
+	s.c.Intake.PublishAsync(intake.Job{Queue: queue, Spec: spec, Key: key, MustExist: true}, func(a intake.Ack, err error) {
 		s.noteAccepted(a.Position)
 		then(a.ID, workerError(err))
 	})
@@ -201,11 +156,11 @@ func workerError(err error) error {
 }
 
 // checkUserQueue returns an error unless the queue exists and is not a system queue.
-func (s *edgeSession) checkUserQueue(ctx context.Context, name string) error {
+func (s *session) checkUserQueue(ctx context.Context, name string) error {
 	if err := s.awaitCommands(ctx); err != nil {
 		return err
 	}
-	_, exists, err := s.n.proposer.Queue(ctx, name)
+	_, exists, err := s.c.Authority.Queue(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -219,23 +174,23 @@ func (s *edgeSession) checkUserQueue(ctx context.Context, name string) error {
 }
 
 // Job returns a job with its body and its result.
-func (s *edgeSession) Job(ctx context.Context, id job.ID) (job.View, bool, error) {
-	return s.find(ctx, id, s.n.viewer.Full)
+func (s *session) Job(ctx context.Context, id job.ID) (job.View, bool, error) {
+	return s.find(ctx, id, s.c.Viewer.Full)
 }
 
 // Peek returns a job from memory, without its body and its result.
-func (s *edgeSession) Peek(ctx context.Context, id job.ID) (job.View, bool, error) {
-	return s.find(ctx, id, s.n.viewer.Summary)
+func (s *session) Peek(ctx context.Context, id job.ID) (job.View, bool, error) {
+	return s.find(ctx, id, s.c.Viewer.Summary)
 }
 
 // find returns a job with show. It reports false only after a read barrier.
-func (s *edgeSession) find(ctx context.Context, id job.ID, show func(context.Context, job.ID) (job.View, error)) (job.View, bool, error) {
+func (s *session) find(ctx context.Context, id job.ID, show func(context.Context, job.ID) (job.View, error)) (job.View, bool, error) {
 	if err := s.awaitWrites(ctx); err != nil {
 		return job.View{}, false, err
 	}
 	v, err := show(ctx, id)
 	if errors.Is(err, job.ErrJobNotFound) {
-		if err := s.n.viewer.CatchUp(ctx); err != nil {
+		if err := s.c.Viewer.CatchUp(ctx); err != nil {
 			return job.View{}, false, err
 		}
 		v, err = show(ctx, id)
@@ -247,28 +202,28 @@ func (s *edgeSession) find(ctx context.Context, id job.ID, show func(context.Con
 }
 
 // Await waits until a job has ended and returns it.
-func (s *edgeSession) Await(ctx context.Context, id job.ID) (job.View, error) {
+func (s *session) Await(ctx context.Context, id job.ID) (job.View, error) {
 	if err := s.awaitWrites(ctx); err != nil {
 		return job.View{}, err
 	}
-	if err := s.n.waiters.JobEnd(ctx, id, job.Position{}); err != nil {
+	if err := s.c.Waiters.JobEnd(ctx, id, job.Position{}); err != nil {
 		return job.View{}, err
 	}
-	return s.n.viewer.Finished(ctx, id)
+	return s.c.Viewer.Finished(ctx, id)
 }
 
-func (s *edgeSession) List(ctx context.Context, queue string, state job.State, page, size int) ([]job.View, error) {
+func (s *session) List(ctx context.Context, queue string, state job.State, page, size int) ([]job.View, error) {
 	if err := s.awaitWrites(ctx); err != nil {
 		return nil, err
 	}
-	return s.n.viewer.List(ctx, queue, state, page, size)
+	return s.c.Viewer.List(ctx, queue, state, page, size)
 }
 
-func (s *edgeSession) Stats(ctx context.Context, queue string) (counts [job.Failed + 1]uint64, err error) {
+func (s *session) Stats(ctx context.Context, queue string) (counts [job.Failed + 1]uint64, err error) {
 	if err := s.awaitWrites(ctx); err != nil {
 		return counts, err
 	}
-	v, ok, err := s.n.proposer.Queue(ctx, queue)
+	v, ok, err := s.c.Authority.Queue(ctx, queue)
 	if err != nil {
 		return counts, err
 	}
@@ -281,17 +236,17 @@ func (s *edgeSession) Stats(ctx context.Context, queue string) (counts [job.Fail
 	return counts, nil
 }
 
-func (s *edgeSession) RemoveJob(ctx context.Context, id job.ID) error {
+func (s *session) RemoveJob(ctx context.Context, id job.ID) error {
 	_, err := s.propose(ctx, &ledger.RemoveJob{Job: id})
 	return err
 }
 
-func (s *edgeSession) Cancel(ctx context.Context, id job.ID, reason string) (job.State, error) {
+func (s *session) Cancel(ctx context.Context, id job.ID, reason string) (job.State, error) {
 	d, err := s.propose(ctx, &ledger.CancelJob{Job: id, Reason: reason})
 	return d.State, err
 }
 
-func (s *edgeSession) Retry(ctx context.Context, id job.ID) (job.State, error) {
+func (s *session) Retry(ctx context.Context, id job.ID) (job.State, error) {
 	d, err := s.propose(ctx, &ledger.RetryJob{Job: id})
 	return d.State, err
 }

@@ -1,0 +1,107 @@
+// Package httproutes serves the endpoints of the API over HTTP.
+package httproutes
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/server"
+	"github.com/yardmaster-dev/yardmaster/web"
+)
+
+// Routes returns the HTTP routes of endpoints. The route that enqueues a job also waits
+// for its end if the client asks for that.
+func Routes(endpoints []cluster.Endpoint, enqueue *server.Enqueue) []web.Route {
+	routes := make([]web.Route, len(endpoints))
+	for i := range endpoints {
+		routes[i] = web.Route{Endpoint: endpoints[i].Endpoint, Handle: handler(&endpoints[i])}
+		if endpoints[i].Name == "enqueue" {
+			routes[i].Handle = enqueueAndWait(routes[i].Handle, enqueue)
+		}
+	}
+	return routes
+}
+
+// handler returns an HTTP handler that calls an endpoint.
+func handler(e *cluster.Endpoint) func(context.Context, *web.Request) ([]byte, error) {
+	return func(ctx context.Context, req *web.Request) ([]byte, error) {
+		type reply struct {
+			data   []byte
+			apiErr *api.Error
+		}
+		replied := make(chan reply, 1)
+		header := func(name string) string {
+			if name == cluster.HeaderMsgID {
+				name = headerIdempotencyKey
+			}
+			return req.Header.Get(name)
+		}
+		r := cluster.NewRequest(req.Data, req.Token, header, func(data []byte, apiErr *api.Error) error {
+			replied <- reply{data, apiErr}
+			return nil
+		})
+		r.OnRelease = req.Release
+		if e.Handle != nil {
+			data, err := e.Handle(ctx, r)
+			req.Index = r.Index()
+			if err != nil {
+				return nil, cluster.AsAPIError(err)
+			}
+			return data, nil
+		}
+		e.HandleAsync(r)
+		// An answer always arrives in bounded time, also while the node stops.
+		answer := <-replied
+		if answer.apiErr != nil {
+			return nil, answer.apiErr
+		}
+		return answer.data, nil
+	}
+}
+
+// headerIdempotencyKey is the HTTP header of a producer's key.
+const headerIdempotencyKey = "Idempotency-Key"
+
+// enqueueAndWait returns a handler that enqueues a job and, with ?wait=30s, waits for it
+// and returns it.
+func enqueueAndWait(handle func(context.Context, *web.Request) ([]byte, error), enqueue *server.Enqueue) func(context.Context, *web.Request) ([]byte, error) {
+	return func(ctx context.Context, req *web.Request) ([]byte, error) {
+		text := req.Query.Get("wait")
+		if text == "" {
+			return handle(ctx, req)
+		}
+		wait, err := time.ParseDuration(text)
+		if err != nil || wait < time.Millisecond {
+			return nil, &api.Error{Code: api.CodeInvalid, Text: fmt.Sprintf("parameter wait is %q; must be a duration, such as 30s", text)}
+		}
+		req.Waited = true
+		end := cluster.Endpoint{Handle: enqueue.AndWait(wait)}
+		return handler(&end)(ctx, req)
+	}
+}
+
+// WithOpenAPI adds an endpoint to s that returns the OpenAPI document, and to the metadata
+// of each endpoint where the document describes it. authenticated means that HTTP clients
+// need a token.
+func WithOpenAPI(s cluster.Service, enqueue *server.Enqueue, version string, authenticated bool) cluster.Service {
+	openAPI := api.Endpoint{
+		Name: "openapi", Subject: api.SubjectAPI + ".openapi", Summary: "the OpenAPI document: what every endpoint takes and answers",
+	}
+	document := sync.OnceValues(func() ([]byte, error) {
+		return web.Document(version, authenticated, Routes(s.Endpoints, enqueue))
+	})
+	described := slices.Clone(s.Endpoints)
+	for i := range described {
+		e := &described[i]
+		e.Metadata = map[string]string{"http": e.Pattern, "schema": openAPI.Subject + "#" + e.Name} // the document's operation of this id
+	}
+	s.Endpoints = append(described, cluster.Endpoint{
+		Endpoint: openAPI, Handle: func(context.Context, *cluster.Request) ([]byte, error) { return document() },
+	})
+	return s
+}

@@ -1,0 +1,158 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/server/authority"
+	"github.com/yardmaster-dev/yardmaster/server/jobview"
+	"github.com/yardmaster-dev/yardmaster/server/ledgerwait"
+)
+
+// Jobs answers requests about jobs. All fields are required.
+type Jobs struct {
+	Authority  *authority.Client
+	Viewer     *jobview.Viewer
+	Waiters    *ledgerwait.Waiters
+	WaitReason func(context.Context, job.ID) string // returns why a job that waits does not start
+}
+
+// Handlers returns the handlers by the name of the endpoint.
+func (h *Jobs) Handlers() map[string]Handler {
+	return map[string]Handler{
+		"job-show": JSON(h.show), "job-wait": JSON(h.wait), "job-list": JSON(h.list),
+		"job-cancel": JSON(h.cancel), "job-retry": JSON(h.retry), "job-remove": JSON(h.remove),
+	}
+}
+
+// find returns the id of the job that a request names.
+func (h *Jobs) find(ctx context.Context, q *api.JobRequest) (job.ID, error) {
+	if q.ID == "" {
+		return job.ID{}, &job.InvalidError{Reason: `name the job: {"id": "<uuid, queue:uuid or key>"}`}
+	}
+	return h.Viewer.Locate(ctx, q.ID, q.Queue)
+}
+
+func (h *Jobs) show(ctx context.Context, q *api.JobRequest) (*api.Job, error) {
+	id, err := h.find(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	view, err := h.Viewer.Full(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	reply := api.JobOf(&view)
+	if view.State == job.Waiting || view.State == job.Delayed {
+		reply.Because = h.WaitReason(ctx, id)
+	}
+	return &reply, nil
+}
+
+// Bounds of a wait for a job to end.
+const (
+	defaultWait = 30 * time.Second
+	maxWait     = 10 * time.Minute
+)
+
+func (h *Jobs) wait(ctx context.Context, q *api.JobRequest) (*api.Job, error) {
+	wait := defaultWait
+	if q.TimeoutMS > 0 {
+		wait = min(time.Duration(q.TimeoutMS)*time.Millisecond, maxWait)
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	id, err := h.find(ctx, q)
+	for unavailable := (*job.UnavailableError)(nil); errors.As(err, &unavailable) && ctx.Err() == nil; {
+		// It is not certain yet whether the job exists: keep asking until it is.
+		if backoff.Sleep(ctx, 100*time.Millisecond) == nil {
+			id, err = h.find(ctx, q)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := h.Waiters.JobEnd(ctx, id, job.Position{}); err != nil {
+		return nil, waitError(err, id, wait)
+	}
+	h.Viewer.Ledger.View(func(l *ledger.Ledger) { SetIndex(ctx, l.Index()) }) // includes the end of the job
+	view, err := h.Viewer.Full(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	reply := api.JobOf(&view)
+	return &reply, nil
+}
+
+// Page sizes of jobs.
+const (
+	defaultPageSize = 15
+	maxPageSize     = 1000
+)
+
+func (h *Jobs) list(ctx context.Context, q *api.JobRequest) (*api.JobPage, error) {
+	state, ok := job.ParseState(q.State)
+	if !ok {
+		return nil, &job.InvalidError{Reason: fmt.Sprintf("state %q: must be new, waiting, delayed, active, completed or failed", q.State)}
+	}
+	if q.Page == 0 {
+		q.Page = 1
+	}
+	if q.PageSize == 0 {
+		q.PageSize = defaultPageSize
+	}
+	if q.Page < 1 || q.PageSize < 1 || q.PageSize > maxPageSize {
+		return nil, &job.InvalidError{Reason: fmt.Sprintf("page counts from 1, page_size is 1 to %d", maxPageSize)}
+	}
+	list := h.Viewer.List
+	if q.Brief {
+		list = h.Viewer.Page
+	}
+	views, err := list(ctx, q.Queue, state, q.Page, q.PageSize)
+	if err != nil {
+		return nil, err
+	}
+	jobs := make([]api.Job, len(views))
+	for i := range views {
+		jobs[i] = api.JobOf(&views[i])
+	}
+	return &api.JobPage{Queue: q.Queue, State: q.State, Page: q.Page, PageSize: q.PageSize, Jobs: jobs}, nil
+}
+
+func (h *Jobs) cancel(ctx context.Context, q *api.JobRequest) (*api.JobChanged, error) {
+	return h.change(ctx, q, func(id job.ID) ledger.Command { return &ledger.CancelJob{Job: id, Reason: q.Reason} })
+}
+
+func (h *Jobs) retry(ctx context.Context, q *api.JobRequest) (*api.JobChanged, error) {
+	return h.change(ctx, q, func(id job.ID) ledger.Command { return &ledger.RetryJob{Job: id} })
+}
+
+// change commits a command about the job of a request and returns the job's new state.
+func (h *Jobs) change(ctx context.Context, q *api.JobRequest, command func(job.ID) ledger.Command) (*api.JobChanged, error) {
+	id, err := h.find(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	d, err := commit(ctx, h.Authority, command(id))
+	if err != nil {
+		return nil, err
+	}
+	return &api.JobChanged{ID: id, State: d.State.String()}, nil
+}
+
+func (h *Jobs) remove(ctx context.Context, q *api.JobRequest) (*api.JobRemoved, error) {
+	id, err := h.find(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := commit(ctx, h.Authority, &ledger.RemoveJob{Job: id}); err != nil {
+		return nil, err
+	}
+	return &api.JobRemoved{ID: id, Removed: true}, nil
+}

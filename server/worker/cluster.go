@@ -1,0 +1,68 @@
+// Package worker answers the requests of Overhop workers, which package edge receives.
+package worker
+
+import (
+	"cmp"
+	"context"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/edge"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/server/authority"
+	"github.com/yardmaster-dev/yardmaster/server/intake"
+	"github.com/yardmaster-dev/yardmaster/server/jobview"
+	"github.com/yardmaster-dev/yardmaster/server/ledgerwait"
+)
+
+// Cluster is what the edge of a node uses of the cluster. All fields are required.
+type Cluster struct {
+	Node, ClusterName, DataDir string
+	Incarnation                uint64
+	DefaultTimeout             time.Duration // of a job that sets none
+
+	Ledger     ledgerwait.Ledger
+	Authority  *authority.Client
+	Intake     *intake.Intake
+	Waiters    *ledgerwait.Waiters
+	Viewer     *jobview.Viewer
+	RaftLeader func() string
+	OtherEdges func() []string // returns the addresses of other nodes' edges
+
+	dataSize dirSizeCache
+}
+
+// Session returns a session for one connection.
+func (c *Cluster) Session() edge.Session { return &session{c: c} }
+
+// Secret returns the key that signs lease tokens.
+func (c *Cluster) Secret() (secret []byte) {
+	c.Ledger.View(func(l *ledger.Ledger) { secret = l.Secret() })
+	return secret
+}
+
+// Edges returns the addresses of other nodes' edges, to which a worker can move.
+func (c *Cluster) Edges() []string { return c.OtherEdges() }
+
+// Resume moves a dispatch to a worker of this node and returns its assignment.
+func (c *Cluster) Resume(ctx context.Context, id job.ID, n uint32, worker string) (job.Assignment, error) {
+	channel := job.Channel(job.Overhop, worker)
+	moved, err := c.Authority.Propose(ctx, &ledger.MoveDispatch{
+		Job: id, N: n, Node: c.Node, Incarnation: c.Incarnation, Channel: channel,
+	})
+	if err != nil {
+		return job.Assignment{}, err
+	}
+	var found ledger.ActiveDispatch
+	ok := false
+	c.Ledger.View(func(l *ledger.Ledger) { found, ok = l.Dispatch(id, n) })
+	if !ok {
+		return job.Assignment{}, job.ErrLeaseLost
+	}
+	return job.Assignment{
+		Job: id, N: n, Attempt: found.Attempt, MaxAttempts: found.MaxAttempts, Queue: found.Queue,
+		Function: found.Function, Kind: job.Overhop, Key: found.Queue, Worker: worker, Epoch: found.Epoch,
+		Fence: found.Fence, Timeout: cmp.Or(found.Timeout, c.DefaultTimeout), Accepted: found.Accepted, RunAt: found.Due,
+		Redelivered: found.Redelivered, Position: found.Position, Started: found.Started, MoveIndex: moved.Index,
+	}, nil
+}

@@ -1,0 +1,86 @@
+package worker
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+)
+
+// An unknown result of a publish is unavailable, so it can be retried, and a conflicting key
+// is invalid.
+func TestWorkerError(t *testing.T) {
+	var away *job.UnavailableError
+	if err := workerError(fmt.Errorf("%w: timeout", cluster.ErrUnknown)); !errors.As(err, &away) {
+		t.Errorf("an unknown result became %v", err)
+	}
+	var invalid *job.InvalidError
+	if err := workerError(&api.Error{Code: api.CodeConflict, Text: "id_conflict"}); !errors.As(err, &invalid) {
+		t.Errorf("a conflict became %v", err)
+	}
+	other := errors.New("disk")
+	if err := workerError(other); err != other || workerError(nil) != nil {
+		t.Errorf("another error became %v", err)
+	}
+}
+
+// A job with guards may be answered after later jobs. The positions that a session waits for
+// never decrease, in any lane.
+func TestSession_AcceptedIsMonotonic(t *testing.T) {
+	s := new(session)
+	for _, p := range []job.Position{{Lane: 0, Seq: 2}, {Lane: 1, Seq: 11}, {Lane: 1, Seq: 10}, {Lane: 2}} {
+		s.noteAccepted(p)
+	}
+	if len(s.written) != 2 || s.written[0] != 2 || s.written[1] != 11 {
+		t.Fatalf("the session waits for %v", s.written)
+	}
+	l, stamp := ledger.New(), ledger.Stamp{Index: 1, Term: 1, At: time.Now()}
+	l.Apply(stamp, []ledger.Command{&ledger.Lead{Owner: "n1", Until: time.Now().Add(time.Hour)}})
+	stamp.Epoch = l.Authority().Epoch
+	apply := func(c ledger.Command) {
+		stamp.Index++
+		l.Apply(stamp, []ledger.Command{c})
+	}
+	apply(&ledger.Bootstrap{Lanes: []string{"L0"}})
+	apply(&ledger.Ingest{Identity: "L0", From: 0, To: 1})
+	if ingestedAll(l, map[uint8]uint64{0: 2}) {
+		t.Error("a read does not wait for the session's own write")
+	}
+	apply(&ledger.Ingest{Identity: "L0", From: 1, To: 2})
+	if !ingestedAll(l, map[uint8]uint64{0: 2}) {
+		t.Error("a read still waits for what is ingested")
+	}
+	if ingestedAll(l, map[uint8]uint64{0: 2, 1: 1}) {
+		t.Error("a lane that is not ingested is ignored")
+	}
+}
+
+// viewOf is a ledger that does not change.
+type viewOf struct{ *ledger.Ledger }
+
+func (v viewOf) View(fn func(*ledger.Ledger))       { fn(v.Ledger) }
+func (v viewOf) Applied() (uint64, <-chan struct{}) { return v.Index(), nil }
+
+// Without force, active jobs are not recalled when another client has resumed the queue.
+func TestSession_RecallActiveResumed(t *testing.T) {
+	l, stamp := ledger.New(), ledger.Stamp{Index: 1, Term: 1, At: time.Now()}
+	l.Apply(stamp, []ledger.Command{&ledger.Lead{Owner: "n1", Until: time.Now().Add(time.Hour)}})
+	stamp.Epoch = l.Authority().Epoch
+	for _, c := range []ledger.Command{
+		&ledger.Bootstrap{Lanes: []string{"L0"}},
+		&ledger.Ingest{Identity: "L0", To: 1, CreateQueues: true, Jobs: []job.Job{{ID: job.ID{1}, Queue: "doomed", Position: job.Position{Seq: 1}, Accepted: time.Now()}}},
+		&ledger.Place{Placements: []ledger.Placement{{Job: job.ID{1}, N: 1, Node: "away", Incarnation: 1, Channel: "overhop/w"}}},
+	} {
+		stamp.Index++
+		l.Apply(stamp, []ledger.Command{c})
+	}
+	s := &session{c: &Cluster{Ledger: viewOf{l}}}
+	if n, err := s.recallActive(t.Context(), "doomed", false, nil); n != 1 || !errors.Is(err, job.ErrQueueNotEmpty) {
+		t.Errorf("%d active jobs, %v", n, err)
+	}
+}
