@@ -1,10 +1,8 @@
 package node
 
 import (
-	"context"
 	"crypto/tls"
 	"errors"
-	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/consensus"
@@ -56,26 +54,6 @@ func (n *Node) certStores() (stores []*certs.Store) {
 	return stores
 }
 
-// certCheckInterval is how often certificate files are checked at idle listeners.
-const certCheckInterval = time.Minute
-
-// watchCertificates reloads replaced certificate files and logs a warning before one
-// expires, also at listeners to which no client connects.
-func (n *Node) watchCertificates(ctx context.Context) error {
-	tick := time.NewTicker(certCheckInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case now := <-tick.C:
-			for _, s := range n.certStores() {
-				s.Refresh(now)
-			}
-		}
-	}
-}
-
 // addPeerInfo adds what this node has received from its peers to members.
 func (n *Node) addPeerInfo(members []api.MemberStatus) {
 	peers := map[string]consensus.Contact{n.cfg.Node.Name: {Build: consensus.Build{Version: n.version}, TLS: n.certs.cluster != nil}}
@@ -88,15 +66,4 @@ func (n *Node) addPeerInfo(members []api.MemberStatus) {
 		p := peers[members[i].Name]
 		members[i].Version, members[i].TLS, members[i].Refused = p.Build.Version, p.TLS, p.Refused
 	}
-}
-
-// certificateWarnings returns a text for each certificate that has expired or expires
-// soon. They do not make the node unready: existing connections go on.
-func (n *Node) certificateWarnings(now time.Time) (warnings []string) {
-	for _, s := range n.certStores() {
-		if text := s.Warning(now); text != "" {
-			warnings = append(warnings, text)
-		}
-	}
-	return warnings
 }

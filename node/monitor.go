@@ -7,6 +7,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/health"
+	"github.com/yardmaster-dev/yardmaster/internal/certs"
 )
 
 // newMonitor returns the health monitor of this node.
@@ -81,7 +82,7 @@ func (n *Node) newReporter() *health.Reporter {
 		NATSHealth: n.cluster.Health, LaneInfo: n.cluster.Reader.LaneInfo,
 		Workers: func() api.WorkerStatus { return api.WorkerStatus(n.edge.Counts()) }, Pools: n.runners.Status, Drain: n.drainer.Status,
 		Monitor: n.monitor, LedgerReasons: n.consistency.Reasons,
-		Warnings: func() []string { return append(n.certificateWarnings(time.Now()), n.drainWarnings()...) },
+		Warnings: func() []string { return append(certs.Warnings(n.certStores(), time.Now()), n.drainWarnings()...) },
 	})
 }
 

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/yardmaster-dev/yardmaster/agent"
+	"github.com/yardmaster-dev/yardmaster/agent/observe"
 	"github.com/yardmaster-dev/yardmaster/backup"
 	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/consensus"
@@ -24,6 +25,8 @@ import (
 	"github.com/yardmaster-dev/yardmaster/edge"
 	"github.com/yardmaster-dev/yardmaster/health"
 	"github.com/yardmaster-dev/yardmaster/health/consistency"
+	"github.com/yardmaster-dev/yardmaster/health/metrics"
+	"github.com/yardmaster-dev/yardmaster/internal/certs"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/membership"
@@ -32,6 +35,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/scheduler"
 	"github.com/yardmaster-dev/yardmaster/server"
 	"github.com/yardmaster-dev/yardmaster/server/authority"
+	"github.com/yardmaster-dev/yardmaster/server/boards"
 	"github.com/yardmaster-dev/yardmaster/server/intake"
 	"github.com/yardmaster-dev/yardmaster/server/joblog"
 	"github.com/yardmaster-dev/yardmaster/server/jobview"
@@ -211,7 +215,7 @@ func (n *Node) runChecks(g *loopGroup) {
 	g.Go(n.monitor.Run)
 	g.Go(n.resumeJetStream)
 	g.Go(n.consistency.Run)
-	g.Go(n.watchCertificates)
+	g.Go(func(ctx context.Context) error { return certs.Watch(ctx, n.certStores()) })
 }
 
 // loopGroup is a group of loops that runs until stop is called. The end of the
@@ -259,7 +263,8 @@ func (n *Node) wire() (err error) {
 	n.waiters = ledgerwait.New(n.raft, cfg.Limits.RequestTimeout)
 	n.intake = intake.New(intake.Config{
 		Publisher: n.cluster.Publisher, Waiters: n.waiters, ReadBarrier: n.proposer.ReadBarrier, CreateQueues: *cfg.Scheduler.CreateQueues,
-		OnAccept: n.recordAccepted, OnReject: func(err error) { n.metrics.Rejected(cluster.AsAPIError(err).Code) },
+		OnAccept: func(r job.Record) { n.metrics.Accepted(); n.notifier.Add(r) },
+		OnReject: func(err error) { n.metrics.Rejected(cluster.AsAPIError(err).Code) },
 	})
 	n.viewer = &jobview.Viewer{Ledger: n.raft, Waiters: n.waiters, Reader: n.cluster.Reader, Lanes: n.cluster.Lanes, LoadBody: n.loadBody, ReadBarrier: n.proposer.ReadBarrier}
 	n.enqueue = &server.Enqueue{Intake: n.intake, Viewer: n.viewer, Waiters: n.waiters, Log: n.log}
@@ -280,18 +285,17 @@ func (n *Node) wire() (err error) {
 	}
 	edgeConfig := cfg.Config
 	edgeConfig.Version = n.version
-	timer := newDispatchTimer(n.metrics)
-	executor := timedExecutor{tracedExecutor{n.agent, n.jobLog, n.tracer}, timer}
-	if n.edge, err = edge.New(edgeConfig, n.workers, executor, n.log); err != nil {
+	observer := observe.New(cfg.Node.Name, n.agent, n.jobLog, n.tracer, n.metrics)
+	if n.edge, err = edge.New(edgeConfig, n.workers, observer.Executor(), n.log); err != nil {
 		return fmt.Errorf("open the Overhop edge: %w", err)
 	}
-	n.runners = runnerpool.New(cfg.RRQ, cfg.Node.Name, executor, n.log)
+	n.runners = runnerpool.New(cfg.RRQ, cfg.Node.Name, observer.Executor(), n.log)
 	n.drainer = membership.NewDrainer(n.transfer, n.drainConfig())
 	n.member = membership.New(n.membershipConfig(), n.drainer)
 	n.diagnoser, n.reporter = n.newDiagnoser(), n.newReporter()
 	n.viewer.AddProgress = n.diagnoser.AddProgress
-	n.agent.AddTarget(timedTarget{n.traced(n.edge), timer})
-	n.agent.AddTarget(timedTarget{n.traced(n.runners), timer})
+	observer.AddTarget(n.edge)
+	observer.AddTarget(n.runners)
 	return nil
 }
 
@@ -401,6 +405,32 @@ func (n *Node) notifyAuthority(records []job.Record) {
 	}
 }
 
+// runTenure runs this node's scheduler for one Raft term as leader, with the board
+// updater and the membership reconciler. Those two start when the streams exist, so
+// that they do not delay the first start of a cluster, and end with the scheduler.
+func (n *Node) runTenure(ctx context.Context, term uint64) error {
+	ctx, cancel := context.WithCancel(ctx)
+	boardsDone := make(chan struct{})
+	go func() {
+		defer close(boardsDone)
+		if n.waiters.Wait(ctx, (*ledger.Ledger).StreamsCreated) == nil {
+			boards.Run(ctx, boards.Config{
+				Node: n.cfg.Node.Name, Boards: n.cluster.Boards, View: n.raft.View, Raft: n.raft.Status,
+				Status: n.scheduler.Status, Reporter: n.reporter, Log: n.log,
+			})
+		}
+	}()
+	reconcilerDone := make(chan struct{})
+	go func() {
+		defer close(reconcilerDone)
+		if n.cfg.Clustered() && n.waiters.Wait(ctx, (*ledger.Ledger).StreamsCreated) == nil {
+			n.member.Reconcile(ctx)
+		}
+	}()
+	defer func() { cancel(); <-boardsDone; <-reconcilerDone }()
+	return n.scheduler.Run(ctx, term)
+}
+
 // serveUntilFailure closes n.serving and blocks until ctx ends, which returns nil, or
 // one of the parents ends, which returns its cause.
 func (n *Node) serveUntilFailure(ctx context.Context, parents ...context.Context) error {
@@ -409,7 +439,11 @@ func (n *Node) serveUntilFailure(ctx context.Context, parents ...context.Context
 	}
 	n.log.Info("node serving", "nats", n.cluster.ClientURL(), "overhop", n.edgeAddr.String(), "http", n.httpAddr, "version", n.version)
 	close(n.serving)
-	n.metrics.SetCollector(n.collectMetrics)
+	collector := &metrics.Collector{
+		Node: n.cfg.Node.Name, DataDir: n.cfg.Node.DataDir, View: n.raft.View, Raft: n.raft.Status, Storage: n.cluster.Storage, Decisions: n.scheduler.Counts,
+		Changes: n.authority.ChangeCount, Certificates: n.certStores, Monitor: n.monitor, Reporter: n.reporter,
+	}
+	n.metrics.SetCollector(collector.Collect)
 	failed := make(chan error, len(parents))
 	for _, parent := range parents {
 		defer context.AfterFunc(parent, func() { failed <- context.Cause(parent) })()

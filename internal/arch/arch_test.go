@@ -55,6 +55,9 @@ var layers = map[string]struct {
 	"node/config":        {[]string{"job", "ledger", "api", "cluster", "scheduler", "edge", "runnerpool", "health", "internal"}, "the configuration has the types of the parts that it configures, and starts none of them"},
 	"server/worker":      {[]string{"job", "ledger", "api", "server", "cluster", "edge", "internal"}, "implements the interface that edge declares"},
 	"server/httproutes":  {[]string{"api", "server", "cluster", "web"}, "makes routes of package web of the endpoints"},
+	"server/boards":      {[]string{"job", "ledger", "api", "board", "cluster", "consensus", "scheduler", "health"}, "defines the content of the boards, which shows the other parts of a node"},
+	"health/metrics":     {[]string{"job", "ledger", "api", "cluster", "consensus", "scheduler", "health", "web", "internal"}, "reads what the other parts of a node have counted; node passes the parts"},
+	"agent/observe":      {[]string{"job", "agent", "edge", "runnerpool", "tracing", "web"}, "wraps the agent and its targets for each other, to measure and trace what passes"},
 
 	"health/consistency": {[]string{"job", "ledger", "api", "internal"}, "the check compares ledgers; node passes the requests to other members"},
 

@@ -1,6 +1,7 @@
 package certs
 
 import (
+	"context"
 	"fmt"
 	"time"
 )
@@ -40,5 +41,36 @@ func (s *Store) logWarning(now time.Time) {
 	if text := s.Warning(now); text != "" && now.Sub(s.warned) >= warnInterval {
 		s.warned = now
 		s.log.Warn("certificate must be replaced", "listener", s.files.Listener, "reason", text)
+	}
+}
+
+// Warnings returns a text for each certificate that has expired or expires
+// soon. They do not make the node unready: existing connections go on.
+func Warnings(stores []*Store, now time.Time) (warnings []string) {
+	for _, s := range stores {
+		if text := s.Warning(now); text != "" {
+			warnings = append(warnings, text)
+		}
+	}
+	return warnings
+}
+
+// checkInterval is how often certificate files are checked at idle listeners.
+const checkInterval = time.Minute
+
+// Watch reloads replaced certificate files and logs a warning before one expires, also at
+// listeners to which no client connects. It returns when ctx ends.
+func Watch(ctx context.Context, stores []*Store) error {
+	tick := time.NewTicker(checkInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case now := <-tick.C:
+			for _, s := range stores {
+				s.Refresh(now)
+			}
+		}
 	}
 }

@@ -1,4 +1,6 @@
-package node
+// Package metrics reads the values of the metrics that change without an event to count:
+// from the ledger, from the status, and from the counters of other packages.
+package metrics
 
 import (
 	"cmp"
@@ -10,24 +12,40 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/consensus"
+	"github.com/yardmaster-dev/yardmaster/health"
+	"github.com/yardmaster-dev/yardmaster/internal/certs"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/scheduler"
 	"github.com/yardmaster-dev/yardmaster/web"
 )
 
-// Values of the metrics that are read at each scrape: from the ledger, from the status,
-// and from the counters of other packages.
+// Collector reads the values at each scrape. All fields are required.
+type Collector struct {
+	Node, DataDir string
 
-// collectMetrics emits all of them.
-func (n *Node) collectMetrics(ctx context.Context, emit web.Emit) {
-	s, _ := n.reporter.Status(ctx)
+	View         func(func(*ledger.Ledger)) // reads the local ledger
+	Raft         func() consensus.Status
+	Storage      func() (cluster.Storage, error)
+	Decisions    func() scheduler.Counts // of this node as the authority
+	Changes      func() int              // of the authority, since the node started
+	Certificates func() []*certs.Store
+	Monitor      *health.Monitor
+	Reporter     *health.Reporter
+}
+
+// Collect emits all values.
+func (c *Collector) Collect(ctx context.Context, emit web.Emit) {
+	s, _ := c.Reporter.Status(ctx)
 	emit("yard_ready", boolValue(s.Readiness.Ready))
 	emit("yard_accepting", boolValue(s.Readiness.Accepting))
 	emit("yard_dispatching", boolValue(s.Readiness.Dispatching))
 	emit("yard_authority", boolValue(s.Authority.Owner == s.Node && !s.Authority.Expired))
 	emit("yard_authority_known", boolValue(s.Authority.Owner != "" && !s.Authority.Expired))
 	emit("yard_authority_epoch", float64(s.Authority.Epoch))
-	emit("yard_authority_changes_total", float64(n.authority.ChangeCount()))
+	emit("yard_authority_changes_total", float64(c.Changes()))
 	for state, count := range map[string]uint64{
 		"pending": s.Backlog.Pending, "notified": s.Backlog.Notified, "delivered": s.Backlog.Delivered, "failed": s.Backlog.Failed,
 	} {
@@ -54,22 +72,22 @@ func (n *Node) collectMetrics(ctx context.Context, emit web.Emit) {
 	for i := range s.Pools {
 		collectPool(emit, &s.Pools[i])
 	}
-	n.collectRaft(emit)
-	n.collectJetStream(emit)
+	c.collectRaft(emit)
+	c.collectJetStream(emit)
 	var disk unix.Statfs_t
-	if err := unix.Statfs(n.cfg.Node.DataDir, &disk); err == nil { // on an error the metrics are left out
+	if err := unix.Statfs(c.DataDir, &disk); err == nil { // on an error the metrics are left out
 		emit("yard_disk_free_bytes", float64(disk.Bavail)*float64(disk.Bsize))
-		space := n.monitor.FreeSpace()
+		space := c.Monitor.FreeSpace()
 		emit("yard_disk_refuse_bytes", float64(space.Refuse))
 		emit("yard_disk_stop_bytes", float64(space.Stop))
 		emit("yard_disk_size_bytes", float64(disk.Blocks)*float64(disk.Bsize))
 	}
-	for _, store := range n.certStores() {
+	for _, store := range c.Certificates() {
 		emit("yard_certificate_expires_timestamp_seconds", float64(store.NotAfter().Unix()), store.Listener())
 	}
-	n.collectDecisions(emit)
-	collectLedger(n.raft.View, emit)
-	collectQueues(n.raft.View, emit)
+	c.collectDecisions(emit)
+	collectLedger(c.View, emit)
+	collectQueues(c.View, emit)
 }
 
 func boolValue(yes bool) float64 {
@@ -92,8 +110,8 @@ func collectPool(emit web.Emit, p *api.Pool) {
 	emit("yard_runner_restarts_total", float64(restarts), p.Runner)
 }
 
-func (n *Node) collectRaft(emit web.Emit) {
-	raft := n.raft.Status()
+func (c *Collector) collectRaft(emit web.Emit) {
+	raft := c.Raft()
 	emit("yard_raft_leader", boolValue(raft.State == "leader"))
 	emit("yard_raft_term", float64(raft.Term))
 	emit("yard_raft_last_index", float64(raft.Last))
@@ -118,8 +136,8 @@ func contactSeconds(contact time.Duration) float64 {
 	return contact.Seconds()
 }
 
-func (n *Node) collectJetStream(emit web.Emit) {
-	s, err := n.cluster.Storage()
+func (c *Collector) collectJetStream(emit web.Emit) {
+	s, err := c.Storage()
 	if err != nil {
 		return // the server stops
 	}
@@ -133,7 +151,7 @@ func (n *Node) collectJetStream(emit web.Emit) {
 		switch stream.Leader {
 		case "":
 			leaderless++
-		case n.cfg.Node.Name:
+		case c.Node:
 			emit("yard_jetstream_stream_messages", float64(stream.Messages), stream.Name)
 			emit("yard_jetstream_stream_bytes", float64(stream.Bytes), stream.Name)
 			emit("yard_jetstream_replica_lag", float64(stream.Lag), stream.Name)
@@ -144,13 +162,13 @@ func (n *Node) collectJetStream(emit web.Emit) {
 }
 
 // collectDecisions emits what this node has decided as the authority.
-func (n *Node) collectDecisions(emit web.Emit) {
-	c := n.scheduler.Counts()
-	for result, count := range map[string]uint64{"done": c.Done, "again": c.Retried, "back": c.GivenBack, "dead": c.Dead, "stale": c.Stale} {
+func (c *Collector) collectDecisions(emit web.Emit) {
+	d := c.Decisions()
+	for result, count := range map[string]uint64{"done": d.Done, "again": d.Retried, "back": d.GivenBack, "dead": d.Dead, "stale": d.Stale} {
 		emit("yard_settled_total", float64(count), result)
 	}
 	for result, count := range map[string]uint64{
-		"job": c.Jobs, "known": c.Known, "duplicate": c.Duplicate, "limited": c.RateLimited, "debounced": c.Debounced, "rejected": c.Rejected,
+		"job": d.Jobs, "known": d.Known, "duplicate": d.Duplicate, "limited": d.RateLimited, "debounced": d.Debounced, "rejected": d.Rejected,
 	} {
 		emit("yard_records_folded_total", float64(count), result)
 	}

@@ -1,4 +1,4 @@
-package node
+package observe
 
 import (
 	"sync"
@@ -8,8 +8,6 @@ import (
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/web"
 )
-
-// Wrappers between the agent and its targets that measure dispatches for the metrics.
 
 // dispatchTimer measures how long this node's dispatches run.
 type dispatchTimer struct {
@@ -21,10 +19,6 @@ type dispatchTimer struct {
 type startedDispatch struct {
 	executor web.Executor
 	at       time.Time
-}
-
-func newDispatchTimer(m *web.Metrics) *dispatchTimer {
-	return &dispatchTimer{metrics: m, started: map[job.DispatchID]startedDispatch{}}
 }
 
 // remove removes a dispatch and returns what was recorded at its start.
@@ -78,10 +72,4 @@ func (e timedExecutor) Report(o job.Outcome, then func(job.Settled)) {
 		e.timer.metrics.Ended(b.executor, o.Status.String(), time.Since(b.at))
 	}
 	e.tracedExecutor.Report(o, then)
-}
-
-// recordAccepted is called for each record that this node has had acknowledged.
-func (n *Node) recordAccepted(r job.Record) {
-	n.metrics.Accepted()
-	n.notifier.Add(r)
 }

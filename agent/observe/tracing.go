@@ -1,14 +1,11 @@
-package node
+package observe
 
 import (
 	"github.com/yardmaster-dev/yardmaster/agent"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/runnerpool"
-	"github.com/yardmaster-dev/yardmaster/server/joblog"
 	"github.com/yardmaster-dev/yardmaster/tracing"
 )
-
-// Wrappers between the agent and its targets that trace dispatches, if tracing is on.
 
 // tracedTarget begins a span for each dispatch that its target starts.
 type tracedTarget struct {
@@ -42,7 +39,7 @@ func (t tracedTarget) Stop(r job.Recall) {
 // it ends the span of each dispatch.
 type tracedExecutor struct {
 	*agent.Agent
-	*joblog.Writer
+	JobLog
 	tracer *tracing.Tracer
 }
 
@@ -51,12 +48,4 @@ func (e tracedExecutor) Report(o job.Outcome, then func(job.Settled)) {
 		then = e.tracer.Ended(&o, then)
 	}
 	e.Agent.Report(o, then)
-}
-
-// traced returns t, wrapped in a tracedTarget if tracing is on.
-func (n *Node) traced(t agent.Target) agent.Target {
-	if n.tracer == nil {
-		return t
-	}
-	return tracedTarget{t, n.tracer, n.cfg.Node.Name}
 }

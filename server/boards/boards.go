@@ -1,4 +1,6 @@
-package node
+// Package boards derives the boards, which show the state of the yard in key-value
+// buckets, from the ledger and from what the authority knows.
+package boards
 
 import (
 	"cmp"
@@ -6,12 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"log/slog"
 	"strings"
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/board"
 	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/consensus"
 	"github.com/yardmaster-dev/yardmaster/health"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
@@ -28,52 +32,22 @@ var boardList = []board.Board{
 	{Name: cluster.BucketQueues}, {Name: cluster.BucketCron},
 }
 
-// runTenure runs this node's scheduler for one Raft term as leader, with the board
-// updater and the membership reconciler. Those two start when the streams exist, so
-// that they do not delay the first start of a cluster, and end with the scheduler.
-func (n *Node) runTenure(ctx context.Context, term uint64) error {
-	ctx, cancel := context.WithCancel(ctx)
-	boardsDone := make(chan struct{})
-	go func() {
-		defer close(boardsDone)
-		if n.awaitStreams(ctx) {
-			source := &boardSource{node: n}
-			board.New(boardList, source, boardAdapter{n.cluster.Boards}, n.log).Run(ctx)
-		}
-	}()
-	reconcilerDone := make(chan struct{})
-	go func() {
-		defer close(reconcilerDone)
-		if n.cfg.Clustered() && n.awaitStreams(ctx) {
-			n.member.Reconcile(ctx)
-		}
-	}()
-	defer func() { cancel(); <-boardsDone; <-reconcilerDone }()
-	return n.scheduler.Run(ctx, term)
-}
+// store implements the board updater's interface to the key-value buckets.
+type store struct{ boards *cluster.BoardStore }
 
-// awaitStreams blocks until the ledger records that all streams were created. It
-// reports false if ctx ends first.
-func (n *Node) awaitStreams(ctx context.Context) bool {
-	return n.waiters.Wait(ctx, (*ledger.Ledger).StreamsCreated) == nil
-}
-
-// boardAdapter implements the board updater's interface to the key-value buckets.
-type boardAdapter struct{ boards *cluster.BoardStore }
-
-func (b boardAdapter) Ensure(ctx context.Context) (made bool, err error) {
+func (b store) Ensure(ctx context.Context) (made bool, err error) {
 	return b.boards.EnsureBoards(ctx)
 }
 
-func (b boardAdapter) Watch(ctx context.Context, name string, receive func(board.Entry)) error {
+func (b store) Watch(ctx context.Context, name string, receive func(board.Entry)) error {
 	return b.boards.WatchBoard(ctx, name, func(e cluster.BoardEntry) { receive(board.Entry(e)) })
 }
 
-func (b boardAdapter) Put(name, key string, value []byte, last uint64, done func(uint64, error)) {
+func (b store) Put(name, key string, value []byte, last uint64, done func(uint64, error)) {
 	b.boards.PutRow(name, key, value, last, func(rev uint64, err error) { done(rev, rowError(err)) })
 }
 
-func (b boardAdapter) Remove(name, key string, last uint64, done func(uint64, error)) {
+func (b store) Remove(name, key string, last uint64, done func(uint64, error)) {
 	b.boards.DeleteRow(name, key, last, func(rev uint64, err error) { done(rev, rowError(err)) })
 }
 
@@ -86,17 +60,34 @@ func rowError(err error) error {
 	return err
 }
 
-// boardSource derives the rows of the boards from the ledger and from the scheduler's
-// status. The status is read for the first board of a pass and used for all of them.
-type boardSource struct {
-	node   *Node
+// Config is what the boards are derived from, and where they are stored. All fields are
+// required.
+type Config struct {
+	Node     string
+	Boards   *cluster.BoardStore
+	View     func(func(*ledger.Ledger)) // reads the local ledger
+	Raft     func() consensus.Status
+	Status   func(context.Context) (scheduler.AuthorityStatus, error) // asks this node's scheduler
+	Reporter *health.Reporter
+	Log      *slog.Logger
+}
+
+// Run keeps the boards up to date until ctx ends. It is for the authority only.
+func Run(ctx context.Context, cfg Config) {
+	board.New(boardList, &source{cfg: cfg}, store{cfg.Boards}, cfg.Log).Run(ctx)
+}
+
+// source derives the rows of the boards from the ledger and from the scheduler's status.
+// The status is read for the first board of a pass and used for all of them.
+type source struct {
+	cfg    Config
 	active bool // this node is the authority
 	status scheduler.AuthorityStatus
 	values map[string]map[string]any // of the small boards, by board and key
 }
 
 // Rows implements [board.Source].
-func (s *boardSource) Rows(ctx context.Context, name string) ([]board.Row, bool) {
+func (s *source) Rows(ctx context.Context, name string) ([]board.Row, bool) {
 	if name == cluster.BucketAuthority {
 		s.refresh(ctx)
 	}
@@ -116,18 +107,18 @@ func (s *boardSource) Rows(ctx context.Context, name string) ([]board.Row, bool)
 
 // refresh reads the scheduler's status. Before the tenure has begun it fails and there
 // is nothing to show.
-func (s *boardSource) refresh(ctx context.Context) {
+func (s *source) refresh(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, health.AuthorityStatusTimeout)
 	defer cancel()
-	status, err := s.node.scheduler.Status(ctx)
+	status, err := s.cfg.Status(ctx)
 	s.status, s.active, s.values = status, err == nil, map[string]map[string]any{}
 }
 
 // Values implements [board.Source].
-func (s *boardSource) Values(name string, keys []string) ([]any, board.Version) {
+func (s *source) Values(name string, keys []string) ([]any, board.Version) {
 	values := make([]any, len(keys))
 	version := board.Version{Epoch: s.status.Epoch}
-	s.node.raft.View(func(l *ledger.Ledger) {
+	s.cfg.View(func(l *ledger.Ledger) {
 		version.Index, version.At = l.Index(), l.Now()
 		for i, key := range keys {
 			switch name {
@@ -161,15 +152,14 @@ type leaseRow struct {
 }
 
 // authorityRows returns the rows of the authority board.
-func (s *boardSource) authorityRows(ctx context.Context) []board.Row {
-	n := s.node
-	ready := n.reporter.ReadinessUnder(ctx, s.status)
+func (s *source) authorityRows(ctx context.Context) []board.Row {
+	ready := s.cfg.Reporter.ReadinessUnder(ctx, s.status)
 	var lease leaseRow
 	var replay ledger.SnapshotReplay
-	n.raft.View(func(l *ledger.Ledger) {
+	s.cfg.View(func(l *ledger.Ledger) {
 		a := l.Authority()
 		lease = leaseRow{a.Owner, a.LeaseID}
-		replay = l.Snapshot(n.reporter.SnapshotContext(l, s.status)).Replay
+		replay = l.Snapshot(s.cfg.Reporter.SnapshotContext(l, s.status)).Replay
 	})
 	s.values[cluster.BucketAuthority] = map[string]any{"lease": lease, "readiness": ready, "replay": replay}
 	reasons := strings.Join(ready.Reasons, "\n")
@@ -221,7 +211,7 @@ type nodeRow struct {
 }
 
 // nodeRows returns the rows of the node board.
-func (s *boardSource) nodeRows() []board.Row {
+func (s *source) nodeRows() []board.Row {
 	now := time.Now()
 	statuses := map[string]*api.NodeStatus{}
 	for i := range s.status.Nodes {
@@ -229,9 +219,9 @@ func (s *boardSource) nodeRows() []board.Row {
 	}
 	values := map[string]any{}
 	var rows []board.Row
-	for _, m := range s.node.raft.Status().Members {
+	for _, m := range s.cfg.Raft().Members {
 		row := nodeRow{
-			Name: m.Name, State: "down", Authority: m.Name == s.node.cfg.Node.Name, Voter: m.Voter, Raft: m.Addr,
+			Name: m.Name, State: "down", Authority: m.Name == s.cfg.Node, Voter: m.Voter, Raft: m.Addr,
 			Pools: []api.RunnerSlots{},
 		}
 		runners := ""
@@ -270,9 +260,9 @@ func queueRowOf(l *ledger.Ledger, v *ledger.QueueView) queueRow {
 }
 
 // queueRows returns the rows of the queue board.
-func (s *boardSource) queueRows() []board.Row {
+func (s *source) queueRows() []board.Row {
 	var views []ledger.QueueView
-	s.node.raft.View(func(l *ledger.Ledger) { views = l.Queues() })
+	s.cfg.View(func(l *ledger.Ledger) { views = l.Queues() })
 	rows := make([]board.Row, len(views))
 	for i := range views {
 		rows[i] = board.Row{Key: views[i].Name, Stable: hashOf(views[i].Queue), Volatile: hashOf(views[i].Counts)}
@@ -317,11 +307,11 @@ func cronRowOf(v *ledger.CronView) cronRow {
 const cronsPerView = 1000
 
 // cronRows returns the rows of the cron board.
-func (s *boardSource) cronRows() []board.Row {
+func (s *source) cronRows() []board.Row {
 	var rows []board.Row
 	for from, more := "", true; more; {
 		more = false
-		s.node.raft.View(func(l *ledger.Ledger) {
+		s.cfg.View(func(l *ledger.Ledger) {
 			count := 0
 			l.Crons(from, func(v ledger.CronView) bool {
 				if count++; count > cronsPerView {
