@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
 // Config configures a monitor. Its functions are called from one goroutine, except
@@ -232,6 +234,19 @@ func (m *Monitor) Status() NodeStatus {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.status
+}
+
+// DrainWarnings returns a warning for each drained member, because a drain is easily
+// forgotten.
+func (m *Monitor) DrainWarnings() (warnings []string) {
+	for _, w := range append(m.PeerStatuses(), m.Status()) {
+		if !w.Drained.IsZero() {
+			warnings = append(warnings, fmt.Sprintf("%s is drained since %s: it takes no work until 'yardmaster node resume %s', or until it starts again",
+				w.Node, ledger.FormatTime(w.Drained), w.Node))
+		}
+	}
+	slices.SortFunc(warnings, strings.Compare)
+	return warnings
 }
 
 // FreeSpace returns the free disk space at the last check.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
 // drain is the state of an operator's request that this node take no more work. Work
@@ -295,4 +296,18 @@ func (d *Drainer) setRemoving(removing bool) {
 		})
 	}
 	d.removing = removing
+}
+
+// ActiveJobs returns jobs of a node that the ledger that view reads has as
+// active, at most [api.MaxActiveJobs]. defaultTimeout is that of a job that sets none.
+func ActiveJobs(view func(func(*ledger.Ledger)), node string, defaultTimeout time.Duration) (jobs []api.ActiveJob) {
+	view(func(l *ledger.Ledger) {
+		l.ActiveDispatches(func(a ledger.ActiveDispatch) bool {
+			if a.Node == node {
+				jobs = append(jobs, api.NewActiveJob(&a, defaultTimeout))
+			}
+			return len(jobs) < api.MaxActiveJobs
+		})
+	})
+	return jobs
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/consensus"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/membership"
 	"github.com/yardmaster-dev/yardmaster/scheduler"
 	"github.com/yardmaster-dev/yardmaster/scheduler/outbox"
 	"github.com/yardmaster-dev/yardmaster/server/authority"
@@ -140,6 +141,11 @@ func (a outboxAdapter) Append(s outbox.Stream, batch outbox.Batch, expect uint64
 	}, expect, func(seq uint64, err error) { done(seq, decideError(err)) })
 }
 
+func (a outboxAdapter) PublishLive(event, queue string, line []byte) {
+	// A live view may miss a line: history has all of them.
+	_ = a.Publisher.PublishLive(event, queue, line)
+}
+
 // agentAdapter implements the agent's interface to the authority, which may be on
 // this node.
 type agentAdapter struct {
@@ -172,25 +178,37 @@ func (a agentAdapter) LoadBody(ctx context.Context, at job.Position, id job.ID) 
 	return body, err
 }
 
-// laneIdentities returns the identities of all lanes in the ledger.
-func laneIdentities(l *ledger.Ledger) (identities []string) {
-	for _, lane := range l.Lanes() {
-		identities = append(identities, lane.Identity)
-	}
+// laneIdentities are the identities of the lanes in the local ledger.
+type laneIdentities struct{ raft *consensus.Node }
+
+// all returns the identities of all lanes.
+func (i laneIdentities) all() (identities []string) {
+	i.raft.View(func(l *ledger.Ledger) {
+		for _, lane := range l.Lanes() {
+			identities = append(identities, lane.Identity)
+		}
+	})
 	return identities
 }
 
-// followLanes passes the lanes' identities to the NATS server when the ledger has them,
-// until ctx ends.
-func (n *Node) followLanes(ctx context.Context) error {
+// of returns the identity of a lane, or "".
+func (i laneIdentities) of(lane uint8) (identity string) {
+	i.raft.View(func(l *ledger.Ledger) {
+		if all := l.Lanes(); int(lane) < len(all) {
+			identity = all[lane].Identity
+		}
+	})
+	return identity
+}
+
+// follow calls set when the ledger has other identities than before, until ctx ends.
+func (i laneIdentities) follow(ctx context.Context, set func([]string)) error {
 	var lanes []string
 	for {
-		_, changed := n.raft.Applied()
-		var latest []string
-		n.raft.View(func(l *ledger.Ledger) { latest = laneIdentities(l) })
-		if len(latest) > 0 && !slices.Equal(latest, lanes) {
+		_, changed := i.raft.Applied()
+		if latest := i.all(); len(latest) > 0 && !slices.Equal(latest, lanes) {
 			lanes = latest
-			n.cluster.SetLaneIdentities(lanes)
+			set(lanes)
 		}
 		select {
 		case <-changed:
@@ -200,22 +218,31 @@ func (n *Node) followLanes(ctx context.Context) error {
 	}
 }
 
-// laneIdentity returns a lane's identity in the local ledger, or "".
-func (n *Node) laneIdentity(lane uint8) (identity string) {
-	n.raft.View(func(l *ledger.Ledger) {
-		if all := l.Lanes(); int(lane) < len(all) {
-			identity = all[lane].Identity
+// voters returns a function that returns the names of the Raft voters, or the configured
+// members if the group has no voters yet.
+func voters(raft *consensus.Node, configured []string) func() []string {
+	return func() (names []string) {
+		for _, m := range raft.Status().Members {
+			if m.Voter {
+				names = append(names, m.Name)
+			}
 		}
-	})
-	return identity
+		if len(names) == 0 {
+			return configured
+		}
+		return names
+	}
 }
 
-// loadBody reads a job's body from its lane.
-func (n *Node) loadBody(ctx context.Context, at job.Position, id job.ID) ([]byte, error) {
-	return n.cluster.Reader.Load(ctx, at, id, n.laneIdentity(at.Lane))
-}
-
-func (a outboxAdapter) PublishLive(event, queue string, line []byte) {
-	// A live view may miss a line: history has all of them.
-	_ = a.Publisher.PublishLive(event, queue, line)
+// transferProposer returns the function that commits a command for
+// [membership.Transferer], which handles a rejected command itself.
+func transferProposer(c *authority.Client) func(context.Context, ledger.Command) (membership.Proposed, error) {
+	return func(ctx context.Context, command ledger.Command) (membership.Proposed, error) {
+		d, err := c.Propose(ctx, command)
+		var rejected *authority.RejectedError
+		if errors.As(err, &rejected) {
+			return membership.Proposed{Index: d.Index, Rejected: rejected}, nil
+		}
+		return membership.Proposed{Index: d.Index, Event: d.Event}, err
+	}
 }

@@ -3,11 +3,11 @@ package node
 import (
 	"crypto/tls"
 	"errors"
+	"log/slog"
 
-	"github.com/yardmaster-dev/yardmaster/api"
-	"github.com/yardmaster-dev/yardmaster/consensus"
 	"github.com/yardmaster-dev/yardmaster/edge"
 	"github.com/yardmaster-dev/yardmaster/internal/certs"
+	"github.com/yardmaster-dev/yardmaster/node/config"
 )
 
 // certificates are the certificate stores of the node's listeners, nil for a listener
@@ -15,25 +15,25 @@ import (
 type certificates struct{ cluster, nats, http *certs.Store }
 
 // openCertificates reads the certificate files of all listeners except the edge.
-func (n *Node) openCertificates() (err error) {
-	if c := n.cfg.Cluster.TLS; c.IsSet() && n.cfg.Clustered() {
-		n.certs.cluster, err = certs.Open(certs.Files{
-			Listener: "cluster", Table: "cluster.tls", Cert: c.CertFile, Key: c.KeyFile, CA: c.CAFile, CAKey: "ca_file", Member: n.cfg.Node.Name,
-		}, n.log)
+func openCertificates(cfg *config.Config, log *slog.Logger) (s certificates, err error) {
+	if c := cfg.Cluster.TLS; c.IsSet() && cfg.Clustered() {
+		s.cluster, err = certs.Open(certs.Files{
+			Listener: "cluster", Table: "cluster.tls", Cert: c.CertFile, Key: c.KeyFile, CA: c.CAFile, CAKey: "ca_file", Member: cfg.Node.Name,
+		}, log)
 		if err != nil {
-			return err
+			return s, err
 		}
 	}
 	open := func(listener string, c edge.TLSConfig) (*certs.Store, error) {
 		if (c == edge.TLSConfig{}) {
 			return nil, nil
 		}
-		return certs.Open(certs.Files{Listener: listener, Table: listener + ".tls", Cert: c.CertFile, Key: c.KeyFile, CA: c.ClientCAFile}, n.log)
+		return certs.Open(certs.Files{Listener: listener, Table: listener + ".tls", Cert: c.CertFile, Key: c.KeyFile, CA: c.ClientCAFile}, log)
 	}
 	var errNATS, errHTTP error
-	n.certs.nats, errNATS = open("nats", n.cfg.NATS.TLS)
-	n.certs.http, errHTTP = open("http", n.cfg.HTTP.TLS)
-	return errors.Join(errNATS, errHTTP)
+	s.nats, errNATS = open("nats", cfg.NATS.TLS)
+	s.http, errHTTP = open("http", cfg.HTTP.TLS)
+	return s, errors.Join(errNATS, errHTTP)
 }
 
 // serverTLS returns a listener's TLS configuration, or nil without certificates.
@@ -44,26 +44,12 @@ func serverTLS(s *certs.Store) *tls.Config {
 	return s.Server()
 }
 
-// certStores returns the certificate stores of all listeners that have one.
-func (n *Node) certStores() (stores []*certs.Store) {
-	for _, s := range []*certs.Store{n.certs.cluster, n.certs.nats, n.certs.http, n.edge.Certificates()} {
+// stores returns the certificate stores of all listeners that have one.
+func (c *certificates) stores(e *edge.Server) (stores []*certs.Store) {
+	for _, s := range []*certs.Store{c.cluster, c.nats, c.http, e.Certificates()} {
 		if s != nil {
 			stores = append(stores, s)
 		}
 	}
 	return stores
-}
-
-// addPeerInfo adds what this node has received from its peers to members.
-func (n *Node) addPeerInfo(members []api.MemberStatus) {
-	peers := map[string]consensus.Contact{n.cfg.Node.Name: {Build: consensus.Build{Version: n.version}, TLS: n.certs.cluster != nil}}
-	if listener := n.id.Listener(); listener != nil {
-		for _, p := range listener.Contacts() {
-			peers[p.Name] = p
-		}
-	}
-	for i := range members {
-		p := peers[members[i].Name]
-		members[i].Version, members[i].TLS, members[i].Refused = p.Build.Version, p.TLS, p.Refused
-	}
 }

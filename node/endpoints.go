@@ -9,6 +9,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/backup"
 	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/health"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/membership"
@@ -68,7 +69,7 @@ func semver(version string) string {
 func (n *Node) apiHandlers() map[string]server.Handler {
 	logs := &joblog.Reader{FindJob: n.viewer.Locate, Read: n.cluster.Reader.ReadLog}
 	handlers := map[string]server.Handler{
-		"snapshot":         server.JSONReply(n.snapshot),
+		"snapshot":         snapshotHandler(n.reporter),
 		"status":           server.JSONReply(n.reporter.Status),
 		"job-explain":      server.JSON(n.diagnoser.ExplainJob),
 		"job-logs":         server.JSON(logs.Handle),
@@ -111,7 +112,7 @@ func (n *Node) nodeHandlers() map[string]server.Handler {
 			r := n.reporter.Readiness(ctx)
 			return &r, nil
 		}),
-		"snapshot": server.JSONReply(n.snapshot),
+		"snapshot": snapshotHandler(n.reporter),
 		"status":   server.JSONReply(n.reporter.Status),
 		"stepdown": server.JSONReply(n.transfer.HandleStepdown),
 		"drain":    server.JSONReply(n.drainer.HandleDrain),
@@ -119,11 +120,13 @@ func (n *Node) nodeHandlers() map[string]server.Handler {
 	}
 }
 
-// snapshot answers with the snapshot of the runtime contract.
-func (n *Node) snapshot(ctx context.Context) (*ledger.Snapshot, error) {
-	view, index := n.reporter.Snapshot(ctx)
-	server.SetIndex(ctx, index)
-	return &view, nil
+// snapshotHandler answers with the snapshot of the runtime contract.
+func snapshotHandler(r *health.Reporter) server.Handler {
+	return server.JSONReply(func(ctx context.Context) (*ledger.Snapshot, error) {
+		view, index := r.Snapshot(ctx)
+		server.SetIndex(ctx, index)
+		return &view, nil
+	})
 }
 
 // backupHandlers returns the handlers of [api.BackupEndpoints] by name.

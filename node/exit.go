@@ -11,6 +11,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/consensus"
 	"github.com/yardmaster-dev/yardmaster/health"
 	"github.com/yardmaster-dev/yardmaster/health/consistency"
+	"github.com/yardmaster-dev/yardmaster/node/config"
 )
 
 // Exit codes of a node that has ended itself, for its supervisor: see
@@ -37,7 +38,7 @@ var ErrRestart = errors.New("the node has to be started again")
 
 // exitError wraps an error that ended the node in an [*ExitError] if the process
 // should exit with a special code.
-func (n *Node) exitError(err error) error {
+func exitError(err error, cfg *config.Config) error {
 	var damage *consensus.DamagedError // its text names the remedy
 	var gone *consensus.RemovedError   // likewise
 	var diverged *consistency.DivergedError
@@ -46,7 +47,7 @@ func (n *Node) exitError(err error) error {
 	case errors.As(err, &exit):
 		return err
 	case errors.Is(err, cluster.ErrDamaged):
-		return &ExitError{ExitDamaged, fmt.Errorf("%w; %s", err, n.replaceAdvice())}
+		return &ExitError{ExitDamaged, fmt.Errorf("%w; %s", err, replaceAdvice(cfg))}
 	case errors.As(err, &gone):
 		return &ExitError{ExitRemoved, err}
 	case errors.As(err, &damage), errors.As(err, &diverged):
@@ -56,27 +57,25 @@ func (n *Node) exitError(err error) error {
 }
 
 // replaceAdvice returns the remedy for a member that cannot continue.
-func (n *Node) replaceAdvice() string {
-	if !n.cfg.Clustered() {
+func replaceAdvice(cfg *config.Config) string {
+	if !cfg.Clustered() {
 		return "restore the yard from a backup: no other node has what is lost"
 	}
-	return fmt.Sprintf("the other members have all that it had: keep %s aside, and at one of them run 'yardmaster cluster replace %s'", n.cfg.Node.DataDir, n.cfg.Node.Name)
+	return fmt.Sprintf("the other members have all that it had: keep %s aside, and at one of them run 'yardmaster cluster replace %s'", cfg.Node.DataDir, cfg.Node.Name)
 }
 
-// exit ends the process where no error can be returned: in a goroutine of the Raft
-// library, which would panic, or while another goroutine hangs in the kernel.
-func (n *Node) exit(code int, err error) {
+// exitForDisk ends the process because its disk has failed, or data on it is damaged. No
+// error can be returned there: in a goroutine of the Raft library, which would panic, or
+// while another goroutine hangs in the kernel.
+func (n *Node) exitForDisk(err error) {
+	code := ExitDisk
+	if damage := (*consensus.DamagedError)(nil); errors.As(err, &damage) {
+		code = ExitDamaged
+	} else {
+		err = fmt.Errorf("%w; repair the disk, or free space in %s, if need be by 'yardmaster node release-ballast'; then start the node again", err, n.cfg.Node.DataDir)
+	}
 	n.log.Error("node exiting", "exit_code", code, "err", err)
 	os.Exit(code)
-}
-
-// exitForDisk ends the process because its disk has failed, or data on it is damaged.
-func (n *Node) exitForDisk(err error) {
-	var damage *consensus.DamagedError
-	if errors.As(err, &damage) {
-		n.exit(ExitDamaged, err)
-	}
-	n.exit(ExitDisk, fmt.Errorf("%w; repair the disk, or free space in %s, if need be by 'yardmaster node release-ballast'; then start the node again", err, n.cfg.Node.DataDir))
 }
 
 // resumeInterval is how often a node checks whether JetStream has stopped writing.

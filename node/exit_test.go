@@ -13,14 +13,14 @@ import (
 // A node with damaged JetStream data exits with the code after which no supervisor restarts
 // it, and names the command that replaces it.
 func TestHaltOf_Damaged(t *testing.T) {
-	n := &Node{cfg: config.Config{Node: config.Node{Name: "n2", DataDir: "/data"}, Cluster: config.Cluster{Members: []config.Member{{Name: "n2"}}}}}
+	cfg := config.Config{Node: config.Node{Name: "n2", DataDir: "/data"}, Cluster: config.Cluster{Members: []config.Member{{Name: "n2"}}}}
 	for _, err := range []error{
 		fmt.Errorf("start NATS: %w", cluster.ErrDamaged),
 		fmt.Errorf("%w: RAFT [yrzKKRBu - S-R3F-a] Snapshot corrupt", cluster.ErrDamaged),
 	} {
 		var halt *ExitError
-		if !errors.As(n.exitError(err), &halt) || halt.Code != ExitDamaged || !strings.HasSuffix(halt.Error(), "'yardmaster cluster replace n2'") {
-			t.Errorf("%v: %v", err, n.exitError(err))
+		if !errors.As(exitError(err, &cfg), &halt) || halt.Code != ExitDamaged || !strings.HasSuffix(halt.Error(), "'yardmaster cluster replace n2'") {
+			t.Errorf("%v: %v", err, exitError(err, &cfg))
 		}
 	}
 }

@@ -58,8 +58,8 @@ func TestApplyMembership_RemovalCancelled(t *testing.T) {
 	n := startSingleNode(t, nil)
 	do := func(c ledger.Command) {
 		t.Helper()
-		if err := n.proposeMembers(t.Context(), c); err != nil {
-			t.Fatal(err)
+		if r, _, err := n.scheduler.Propose(t.Context(), c); err != nil || r.Err != nil {
+			t.Fatal(err, r.Err)
 		}
 	}
 	soon, cancel := context.WithTimeout(t.Context(), 20*time.Second)

@@ -15,7 +15,7 @@ import (
 // starts, once the certificates of all listeners are valid. close stops it and is
 // called after everything else has ended.
 func (n *Node) openHTTP(ctx context.Context) (close func() error, err error) {
-	if err := n.openCertificates(); err != nil {
+	if n.certs, err = openCertificates(&n.cfg, n.log); err != nil {
 		return nil, err
 	}
 	for _, l := range n.cfg.OpenListeners() {

@@ -126,7 +126,7 @@ func (n *Node) Ledger() *ledger.Ledger { return n.raft.Copy() }
 // it has accepted.
 func (n *Node) Run(ctx context.Context) (err error) {
 	n.started = time.Now()
-	defer func() { err = n.exitError(err) }()
+	defer func() { err = exitError(err, &n.cfg) }()
 	closeWeb, err := n.openHTTP(ctx)
 	if err != nil {
 		return err
@@ -178,11 +178,14 @@ func (n *Node) Run(ctx context.Context) (err error) {
 	logLoops, baseLoops, leaderLoops, agentLoops, endpointLoops := newLoopGroup(ctx), newLoopGroup(ctx), newLoopGroup(ctx), newLoopGroup(ctx), newLoopGroup(ctx)
 	logLoops.Go(n.jobLog.Run) // stops last: all other loops may log
 	for _, loop := range []func(context.Context) error{
-		n.cluster.Run, n.followLanes, n.member.Run, n.notifier.Run, n.waiters.Run, n.backups.Run, n.runners.Run, n.drainer.Run,
+		n.cluster.Run, n.member.Run, n.notifier.Run, n.waiters.Run, n.backups.Run, n.runners.Run, n.drainer.Run,
 	} {
 		baseLoops.Go(loop)
 	}
 	baseLoops.Go(func(ctx context.Context) error { return n.authority.Run(ctx, n.raft) })
+	baseLoops.Go(func(ctx context.Context) error {
+		return laneIdentities{n.raft}.follow(ctx, n.cluster.SetLaneIdentities)
+	})
 	baseLoops.Go(func(ctx context.Context) error { return n.fleet.Serve(ctx, n.handlers()) })
 	baseLoops.Go(func(ctx context.Context) error { return n.edge.Serve(ctx, listener) })
 	n.runChecks(baseLoops)
@@ -203,10 +206,10 @@ func (n *Node) Run(ctx context.Context) (err error) {
 // openStore checks the data directory and opens the consensus store, before this
 // node sends its first message: a node whose data has diverged must not vote.
 func (n *Node) openStore() (*consensus.Store, error) {
-	if err := consistency.CheckDir(n.cfg.Node.DataDir, n.replaceAdvice()); err != nil {
+	if err := consistency.CheckDir(n.cfg.Node.DataDir, replaceAdvice(&n.cfg)); err != nil {
 		return nil, err
 	}
-	n.makeBallast() // before the store takes the free space
+	makeBallast(&n.cfg, n.log) // before the store takes the free space
 	return consensus.OpenStore(n.raftConfig(), n.id, n.log)
 }
 
@@ -215,7 +218,7 @@ func (n *Node) runChecks(g *loopGroup) {
 	g.Go(n.monitor.Run)
 	g.Go(n.resumeJetStream)
 	g.Go(n.consistency.Run)
-	g.Go(func(ctx context.Context) error { return certs.Watch(ctx, n.certStores()) })
+	g.Go(func(ctx context.Context) error { return certs.Watch(ctx, n.certs.stores(n.edge)) })
 }
 
 // loopGroup is a group of loops that runs until stop is called. The end of the
@@ -249,15 +252,16 @@ func (n *Node) wire() (err error) {
 	cfg := &n.cfg
 	n.fleet = n.cluster.Fleet
 	n.authority = authority.NewWatch()
+	identities := laneIdentities{n.raft}
 	lanes := laneAdapter{
 		Reader: n.cluster.Reader, Admin: n.cluster.Admin, publisher: n.cluster.Publisher, replication: n.cluster.Replication,
-		node: cfg.Node.Name, shouldNotLead: func(member string) bool { return n.monitor.ShouldNotLead(member) }, identity: n.laneIdentity,
+		node: cfg.Node.Name, shouldNotLead: func(member string) bool { return n.monitor.ShouldNotLead(member) }, identity: identities.of,
 	}
 	n.scheduler = scheduler.New(n.schedulerConfig(), consensusAdapter{n.raft}, lanes, fleetAdapter{n.fleet}, outboxAdapter{n.cluster.Publisher, n.cluster.Reader}, n.log)
 	n.notifier = intake.NewNotifier(n.notifyAuthority)
 	n.proposer = &authority.Client{Node: cfg.Node.Name, Raft: n.raft, Scheduler: n.scheduler, Fleet: n.fleet, Watch: n.authority}
 	n.transfer = &membership.Transferer{
-		Node: cfg.Node.Name, Raft: n.raft, Fleet: n.fleet, Propose: n.proposeTransfer, Owner: n.authority.Holder, Leaving: new(atomic.Bool),
+		Node: cfg.Node.Name, Raft: n.raft, Fleet: n.fleet, Propose: transferProposer(n.proposer), Owner: n.authority.Holder, Leaving: new(atomic.Bool),
 	}
 	n.monitor = n.newMonitor()
 	n.waiters = ledgerwait.New(n.raft, cfg.Limits.RequestTimeout)
@@ -266,17 +270,22 @@ func (n *Node) wire() (err error) {
 		OnAccept: func(r job.Record) { n.metrics.Accepted(); n.notifier.Add(r) },
 		OnReject: func(err error) { n.metrics.Rejected(cluster.AsAPIError(err).Code) },
 	})
-	n.viewer = &jobview.Viewer{Ledger: n.raft, Waiters: n.waiters, Reader: n.cluster.Reader, Lanes: n.cluster.Lanes, LoadBody: n.loadBody, ReadBarrier: n.proposer.ReadBarrier}
+	n.viewer = &jobview.Viewer{
+		Ledger: n.raft, Waiters: n.waiters, Reader: n.cluster.Reader, Lanes: n.cluster.Lanes, ReadBarrier: n.proposer.ReadBarrier,
+		LoadBody: func(ctx context.Context, at job.Position, id job.ID) ([]byte, error) {
+			return n.cluster.Reader.Load(ctx, at, id, identities.of(at.Lane))
+		},
+	}
 	n.enqueue = &server.Enqueue{Intake: n.intake, Viewer: n.viewer, Waiters: n.waiters, Log: n.log}
 	n.hasher = consistency.NewHasher(cfg.Node.Name, n.raft.Copy)
 	n.consistency = consistency.New(consistency.Config{
-		Node: cfg.Node.Name, Dir: cfg.Node.DataDir, Advice: n.replaceAdvice(),
-		Copies: n.raft.ConsistencyChecks(), Members: n.memberNames, Request: n.fleet.RequestJSON,
+		Node: cfg.Node.Name, Dir: cfg.Node.DataDir, Advice: replaceAdvice(&n.cfg),
+		Copies: n.raft.ConsistencyChecks(), Members: voters(n.raft, cfg.MemberNames()), Request: n.fleet.RequestJSON,
 	}, n.log)
 	n.backups = backup.NewServer(n.backupConfig())
 	n.agent = agent.New(agent.Config{
 		Node: cfg.Node.Name, Incarnation: n.id.Incarnation, Runners: cfg.RRQ.RunnerNames(), LedLanes: n.cluster.Publisher.LedLanes, Edge: n.cfg.EdgeAddress(n.edgeAddr.String()),
-	}, agentAdapter{n.fleet, n.cluster.Publisher, n.authority, n.loadBody}, n.log)
+	}, agentAdapter{n.fleet, n.cluster.Publisher, n.authority, n.viewer.LoadBody}, n.log)
 	n.jobLog = joblog.New(cfg.Node.Name, n.id.Incarnation, n.cluster.Publisher.AppendLog, n.log)
 	n.workers = &worker.Cluster{
 		Node: cfg.Node.Name, ClusterName: cfg.Cluster.Name, DataDir: cfg.Node.DataDir, Incarnation: n.id.Incarnation, DefaultTimeout: cfg.Scheduler.DefaultTimeout,
@@ -305,18 +314,13 @@ func (n *Node) identityConfig() consensus.IdentityConfig {
 		Build: consensus.Build{Version: n.version, Level: protocolVersion}, Certificates: n.certs.cluster,
 	}
 	if n.cfg.Clustered() {
-		c.Listen, c.Members, c.Route = n.cfg.Raft.Listen, n.raftMembers(), n.cfg.Self().Route
+		c.Listen, c.Route = n.cfg.Raft.Listen, n.cfg.Self().Route
+		for _, m := range n.cfg.Cluster.Members {
+			c.Members = append(c.Members, consensus.Member{Name: m.Name, Addr: m.Raft})
+		}
 		c.OnWaiting = func(reasons []string) { n.waitingFor.Store(&reasons) }
 	}
 	return c
-}
-
-func (n *Node) raftMembers() []consensus.Member {
-	var members []consensus.Member
-	for _, m := range n.cfg.Cluster.Members {
-		members = append(members, consensus.Member{Name: m.Name, Addr: m.Raft})
-	}
-	return members
 }
 
 func (n *Node) clusterConfig() cluster.Config {
@@ -333,7 +337,7 @@ func (n *Node) clusterConfig() cluster.Config {
 			if p.Node == n.id.Node && p.MemberID != n.id.MemberID {
 				continue // this node replaces that member
 			}
-			route := n.routeAddress(p)
+			route := routeAddress(&n.cfg, p)
 			if !slices.ContainsFunc(c.Peers, func(o cluster.Peer) bool { return o.Route == route }) {
 				c.Peers = append(c.Peers, cluster.Peer{Node: p.Node, Identity: p.ServerID(), Route: route})
 			}
@@ -345,9 +349,9 @@ func (n *Node) clusterConfig() cluster.Config {
 // routeAddress returns the NATS route address of a member. The configuration of this
 // node wins for members of the first configuration, because this node may reach them
 // by another address; members that joined later have theirs in the ledger.
-func (n *Node) routeAddress(p consensus.Peer) string {
-	for _, m := range n.cfg.Cluster.Members {
-		if m.Name == p.Node && (p.JoinRevision == 0 || p.Route == "" || m.Name == n.cfg.Node.Name) {
+func routeAddress(cfg *config.Config, p consensus.Peer) string {
+	for _, m := range cfg.Cluster.Members {
+		if m.Name == p.Node && (p.JoinRevision == 0 || p.Route == "" || m.Name == cfg.Node.Name) {
 			return m.Route
 		}
 	}
@@ -441,7 +445,7 @@ func (n *Node) serveUntilFailure(ctx context.Context, parents ...context.Context
 	close(n.serving)
 	collector := &metrics.Collector{
 		Node: n.cfg.Node.Name, DataDir: n.cfg.Node.DataDir, View: n.raft.View, Raft: n.raft.Status, Storage: n.cluster.Storage, Decisions: n.scheduler.Counts,
-		Changes: n.authority.ChangeCount, Certificates: n.certStores, Monitor: n.monitor, Reporter: n.reporter,
+		Changes: n.authority.ChangeCount, Certificates: func() []*certs.Store { return n.certs.stores(n.edge) }, Monitor: n.monitor, Reporter: n.reporter,
 	}
 	n.metrics.SetCollector(collector.Collect)
 	failed := make(chan error, len(parents))

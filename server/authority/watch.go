@@ -34,6 +34,12 @@ func (w *Watch) Holder() string {
 	return owner
 }
 
+// Known returns the holder of the authority, and whether one is known.
+func (w *Watch) Known() (owner string, ok bool) {
+	owner = w.Holder()
+	return owner, owner != ""
+}
+
 // Watch returns the holder of the authority, and a channel that is closed when the
 // epoch changes.
 func (w *Watch) Watch() (owner string, changed <-chan struct{}) {
