@@ -1,6 +1,5 @@
-// Package node builds one node out of the other packages: it reads the
-// configuration, starts the parts in order, connects them, answers requests and
-// stops the parts in order.
+// Package node builds one node out of the other packages: it starts the parts in
+// order, connects them, and stops them in order. Package config reads what it needs.
 //
 // A node starts with its identity (consensus.Identify: the data directory and the
 // node's place in the cluster), then the embedded NATS server (cluster), then

@@ -7,14 +7,10 @@ import (
 	"log/slog"
 	"maps"
 	"net"
-	"path/filepath"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/yardmaster-dev/yardmaster/agent"
 	"github.com/yardmaster-dev/yardmaster/agent/observe"
@@ -221,32 +217,6 @@ func (n *Node) runChecks(g *loopGroup) {
 	g.Go(func(ctx context.Context) error { return certs.Watch(ctx, n.certs.stores(n.edge)) })
 }
 
-// loopGroup is a group of loops that runs until stop is called. The end of the
-// node's context does not stop it.
-type loopGroup struct {
-	group  *errgroup.Group
-	ctx    context.Context // ends when a loop fails
-	cancel context.CancelFunc
-}
-
-// newLoopGroup returns a group with the values of ctx, but not its end.
-func newLoopGroup(ctx context.Context) *loopGroup {
-	groupCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	group, groupCtx := errgroup.WithContext(groupCtx)
-	return &loopGroup{group, groupCtx, cancel}
-}
-
-// Go starts loop.
-func (g *loopGroup) Go(loop func(context.Context) error) {
-	g.group.Go(func() error { return loop(g.ctx) })
-}
-
-// stop cancels the loops and waits for them.
-func (g *loopGroup) stop() error {
-	g.cancel()
-	return g.group.Wait()
-}
-
 // wire creates the parts that need no start of their own and connects them.
 func (n *Node) wire() (err error) {
 	cfg := &n.cfg
@@ -306,73 +276,6 @@ func (n *Node) wire() (err error) {
 	observer.AddTarget(n.edge)
 	observer.AddTarget(n.runners)
 	return nil
-}
-
-func (n *Node) identityConfig() consensus.IdentityConfig {
-	c := consensus.IdentityConfig{
-		Yard: n.cfg.Cluster.Name, Node: n.cfg.Node.Name, Dir: n.cfg.Node.DataDir,
-		Build: consensus.Build{Version: n.version, Level: protocolVersion}, Certificates: n.certs.cluster,
-	}
-	if n.cfg.Clustered() {
-		c.Listen, c.Route = n.cfg.Raft.Listen, n.cfg.Self().Route
-		for _, m := range n.cfg.Cluster.Members {
-			c.Members = append(c.Members, consensus.Member{Name: m.Name, Addr: m.Raft})
-		}
-		c.OnWaiting = func(reasons []string) { n.waitingFor.Store(&reasons) }
-	}
-	return c
-}
-
-func (n *Node) clusterConfig() cluster.Config {
-	c := cluster.Config{
-		Node: n.cfg.Node.Name, Identity: n.id.MemberID.ServerID(), Yard: n.id.Yard,
-		Dir: filepath.Join(n.cfg.Node.DataDir, "nats"), ClientListen: n.cfg.NATS.Listen,
-		Secret: n.cfg.Cluster.Secret, MaxStore: n.cfg.NATS.MaxStore,
-		ClientTLS: serverTLS(n.certs.nats), MemberTLS: n.certs.cluster,
-	}
-	c.Anonymous = cluster.Role(n.cfg.NATS.Anonymous)
-	if n.cfg.Clustered() {
-		c.RouteListen = n.cfg.NATS.RouteListen
-		for _, p := range n.id.Peers() {
-			if p.Node == n.id.Node && p.MemberID != n.id.MemberID {
-				continue // this node replaces that member
-			}
-			route := routeAddress(&n.cfg, p)
-			if !slices.ContainsFunc(c.Peers, func(o cluster.Peer) bool { return o.Route == route }) {
-				c.Peers = append(c.Peers, cluster.Peer{Node: p.Node, Identity: p.ServerID(), Route: route})
-			}
-		}
-	}
-	return c
-}
-
-// routeAddress returns the NATS route address of a member. The configuration of this
-// node wins for members of the first configuration, because this node may reach them
-// by another address; members that joined later have theirs in the ledger.
-func routeAddress(cfg *config.Config, p consensus.Peer) string {
-	for _, m := range cfg.Cluster.Members {
-		if m.Name == p.Node && (p.JoinRevision == 0 || p.Route == "" || m.Name == cfg.Node.Name) {
-			return m.Route
-		}
-	}
-	return p.Route
-}
-
-func (n *Node) raftConfig() consensus.Config {
-	return consensus.Config{Dir: n.cfg.Node.DataDir, SnapshotBytes: n.cfg.Raft.SnapshotBytes, OnFatal: n.exitForDisk}
-}
-
-func (n *Node) schedulerConfig() scheduler.Config {
-	s := n.cfg.Scheduler
-	crons, _ := n.cfg.Crons() // checked by Validate
-	return scheduler.Config{
-		Node: n.cfg.Node.Name, Members: n.cfg.MemberNames(),
-		Policy:         job.Policy{MaxAttempts: s.MaxAttempts, BaseDelay: s.RetryBase, MaxDelay: s.RetryMax},
-		Defaults:       n.cfg.RRQ.Defaults(),
-		DefaultTimeout: s.DefaultTimeout, Routes: n.cfg.RRQ.RoutesByQueue(), DefaultRunner: n.cfg.RRQ.DefaultRunnerName(),
-		CreateQueues: *s.CreateQueues, Crons: crons,
-		ConsistencyCheckInterval: s.ConsistencyCheckInterval, BlockedReason: func() string { return n.monitor.HoldReason() },
-	}
 }
 
 // handlers returns the handlers of messages from other nodes.

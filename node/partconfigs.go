@@ -1,0 +1,130 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"slices"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/backup"
+	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/consensus"
+	"github.com/yardmaster-dev/yardmaster/edge"
+	"github.com/yardmaster-dev/yardmaster/job"
+	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/membership"
+	"github.com/yardmaster-dev/yardmaster/node/config"
+	"github.com/yardmaster-dev/yardmaster/scheduler"
+	"github.com/yardmaster-dev/yardmaster/server/authority"
+)
+
+// The configurations of the parts.
+
+func (n *Node) identityConfig() consensus.IdentityConfig {
+	c := consensus.IdentityConfig{
+		Yard: n.cfg.Cluster.Name, Node: n.cfg.Node.Name, Dir: n.cfg.Node.DataDir,
+		Build: consensus.Build{Version: n.version, Level: protocolVersion}, Certificates: n.certs.cluster,
+	}
+	if n.cfg.Clustered() {
+		c.Listen, c.Route = n.cfg.Raft.Listen, n.cfg.Self().Route
+		for _, m := range n.cfg.Cluster.Members {
+			c.Members = append(c.Members, consensus.Member{Name: m.Name, Addr: m.Raft})
+		}
+		c.OnWaiting = func(reasons []string) { n.waitingFor.Store(&reasons) }
+	}
+	return c
+}
+
+func (n *Node) clusterConfig() cluster.Config {
+	c := cluster.Config{
+		Node: n.cfg.Node.Name, Identity: n.id.MemberID.ServerID(), Yard: n.id.Yard,
+		Dir: filepath.Join(n.cfg.Node.DataDir, "nats"), ClientListen: n.cfg.NATS.Listen,
+		Secret: n.cfg.Cluster.Secret, MaxStore: n.cfg.NATS.MaxStore,
+		ClientTLS: serverTLS(n.certs.nats), MemberTLS: n.certs.cluster,
+	}
+	c.Anonymous = cluster.Role(n.cfg.NATS.Anonymous)
+	if n.cfg.Clustered() {
+		c.RouteListen = n.cfg.NATS.RouteListen
+		for _, p := range n.id.Peers() {
+			if p.Node == n.id.Node && p.MemberID != n.id.MemberID {
+				continue // this node replaces that member
+			}
+			route := routeAddress(&n.cfg, p)
+			if !slices.ContainsFunc(c.Peers, func(o cluster.Peer) bool { return o.Route == route }) {
+				c.Peers = append(c.Peers, cluster.Peer{Node: p.Node, Identity: p.ServerID(), Route: route})
+			}
+		}
+	}
+	return c
+}
+
+// routeAddress returns the NATS route address of a member. The configuration of this
+// node wins for members of the first configuration, because this node may reach them
+// by another address; members that joined later have theirs in the ledger.
+func routeAddress(cfg *config.Config, p consensus.Peer) string {
+	for _, m := range cfg.Cluster.Members {
+		if m.Name == p.Node && (p.JoinRevision == 0 || p.Route == "" || m.Name == cfg.Node.Name) {
+			return m.Route
+		}
+	}
+	return p.Route
+}
+
+func (n *Node) raftConfig() consensus.Config {
+	return consensus.Config{Dir: n.cfg.Node.DataDir, SnapshotBytes: n.cfg.Raft.SnapshotBytes, OnFatal: n.exitForDisk}
+}
+
+func (n *Node) schedulerConfig() scheduler.Config {
+	s := n.cfg.Scheduler
+	crons, _ := n.cfg.Crons() // checked by Validate
+	return scheduler.Config{
+		Node: n.cfg.Node.Name, Members: n.cfg.MemberNames(),
+		Policy:         job.Policy{MaxAttempts: s.MaxAttempts, BaseDelay: s.RetryBase, MaxDelay: s.RetryMax},
+		Defaults:       n.cfg.RRQ.Defaults(),
+		DefaultTimeout: s.DefaultTimeout, Routes: n.cfg.RRQ.RoutesByQueue(), DefaultRunner: n.cfg.RRQ.DefaultRunnerName(),
+		CreateQueues: *s.CreateQueues, Crons: crons,
+		ConsistencyCheckInterval: s.ConsistencyCheckInterval, BlockedReason: func() string { return n.monitor.HoldReason() },
+	}
+}
+
+func (n *Node) membershipConfig() membership.Config {
+	declared := []ledger.Member{{Node: n.cfg.Node.Name}}
+	if n.cfg.Clustered() {
+		declared = nil
+	}
+	for _, m := range n.cfg.Cluster.Members {
+		declared = append(declared, ledger.Member{Node: m.Name, Route: m.Route, Raft: m.Raft})
+	}
+	return membership.Config{
+		Cluster: n.cfg.Cluster.Name, Version: n.version, Clustered: n.cfg.Clustered(), Declared: declared,
+		Identity: n.id, Group: n.raft, NATS: n.cluster, Replication: n.cluster.Replication, Running: n.agent.Running,
+		Authority: n.authority.Watch, ProposeLocal: func(ctx context.Context, c ledger.Command) error {
+			r, _, err := n.scheduler.Propose(ctx, c)
+			return errors.Join(err, r.Err)
+		},
+		NotProposed: authority.NotProposed, CheckAddress: config.CheckAddress, Log: n.log,
+	}
+}
+
+func (n *Node) drainConfig() membership.DrainConfig {
+	return membership.DrainConfig{
+		Clustered: n.cfg.Clustered(), Agent: n.agent, Edge: n.edge, Streams: n.cluster.Replication, DrainClients: n.cluster.DrainClients,
+		ActiveJobs: func() []api.ActiveJob {
+			return membership.ActiveJobs(n.raft.View, n.cfg.Node.Name, n.cfg.Scheduler.DefaultTimeout)
+		},
+		StopReason: edge.DrainReasonStop, Log: n.log,
+	}
+}
+
+func (n *Node) backupConfig() backup.Config {
+	return backup.Config{
+		Node: n.cfg.Node.Name, Yard: n.id.Yard, Version: n.version, Ledger: n.raft,
+		Streams: n.cluster.Admin, LaneInfo: n.cluster.Reader.LaneInfo, Members: n.cluster.Members, Routed: n.cluster.Routed,
+		Propose: func(ctx context.Context, c ledger.Command) error {
+			_, err := n.proposer.Propose(ctx, c)
+			return err
+		},
+		ReadBarrier: n.proposer.ReadBarrier, Log: n.log,
+	}
+}
