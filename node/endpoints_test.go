@@ -5,13 +5,14 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/consensus"
 	"github.com/yardmaster-dev/yardmaster/node/config"
 	"github.com/yardmaster-dev/yardmaster/server"
 )
 
 // Every endpoint of the API has one handler, and every handler an endpoint.
 func TestEndpoints_Bound(t *testing.T) {
-	n := &Node{cluster: &cluster.Server{}, cfg: config.Config{}.WithDefaults()}
+	n := &Node{cluster: &cluster.Server{}, raft: &consensus.Node{}, cfg: config.Config{}.WithDefaults()}
 	binding := server.Binding{Enqueue: func(*cluster.Request) {}}
 	for _, c := range []struct {
 		table    []api.Endpoint
