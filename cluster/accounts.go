@@ -40,6 +40,11 @@ func serviceImports() []serviceImport {
 	return list
 }
 
+// isConsumerVerb reports whether nodes handle this verb under $JS.API.CONSUMER.
+func isConsumerVerb(verb string) bool {
+	return strings.HasPrefix(verb, consumerCreate) || strings.HasPrefix(verb, consumerDelete)
+}
+
 // eventSubjects lists the subjects that users with a role may subscribe to.
 func eventSubjects() []string { return []string{SubjectLive + ".>", SubjectAdvisory + ".>"} }
 

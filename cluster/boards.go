@@ -11,9 +11,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Boards lists the buckets that show the state of the yard.
-var Boards = []string{BucketAuthority, BucketNodes, BucketQueues, BucketCron}
-
 // boardDescriptions holds the description of each bucket.
 var boardDescriptions = map[string]string{
 	BucketAuthority: "The authority, readiness and replay progress: keys lease, readiness, replay",
@@ -42,10 +39,6 @@ const (
 	operationPurge          = "PURGE"
 	rollupSubject           = "sub"
 )
-
-func boardStream(bucket string) string { return "KV_" + bucket }
-
-func boardSubject(bucket, key string) string { return "$KV." + bucket + "." + key }
 
 // boardConfig returns the configuration of a bucket. Any NATS key-value client can
 // read it. It takes at most a hundredth of quota bytes. On a node that runs alone

@@ -74,7 +74,3 @@ func (a *Admin) closedLaneLast(ctx context.Context, lane uint8) (last uint64, er
 func setClosedSubject(cfg *jetstream.StreamConfig, lane uint8) {
 	cfg.Subjects, cfg.RePublish = []string{closedSubject(lane)}, nil
 }
-
-// closedSubject returns the subject of a closed lane, to which no client or node
-// may publish.
-func closedSubject(lane uint8) string { return subjectClosed + "." + strconv.Itoa(int(lane)) }

@@ -19,9 +19,6 @@ import (
 // lane's leadership moves and route direct publishes to other lanes until it has
 // moved. Lanes move one at a time, so that other lanes remain.
 const (
-	verbLeaderMoves = "leader_moves" // of yard.node.<node>.<verb>: the payload is the lane, one byte
-	verbLeaderMoved = "leader_moved" // the same, after the new leader is known
-
 	publishGrace     = 100 * time.Millisecond // for publishes in flight to be acknowledged before the move
 	moveTimeout      = 2 * time.Second        // after which a move no longer affects routing
 	movePollInterval = 10 * time.Millisecond

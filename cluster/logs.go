@@ -19,9 +19,6 @@ type LogPage struct {
 	Body []byte
 }
 
-// LogSubject returns the subject of a job's log.
-func LogSubject(id job.ID) string { return subjectLogs + "." + id.String() }
-
 // Limits of the log stream.
 const (
 	logAge         = 24 * time.Hour

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
 // Names of streams other than lanes; for lanes see [LaneStream].
@@ -27,6 +28,9 @@ const (
 	BucketCron      = "YARD_CRON"
 )
 
+// Boards lists the buckets that show the state of the yard.
+var Boards = []string{BucketAuthority, BucketNodes, BucketQueues, BucketCron}
+
 // Public subjects.
 const (
 	SubjectJobs     = "yard.jobs"     // .<queue>: publish a job, acknowledged by JetStream
@@ -45,6 +49,21 @@ const (
 	subjectLogs    = "yard.logs"    // .<job id>
 	subjectBlob    = "yard.blob"    // .<hour>.<id>.<chunk>
 	subjectLocal   = "yard.local"   // .<node>.…: requests of a node's own clients
+)
+
+// Requests for consumers of users. A node receives them under SubjectConsumers, in the
+// same form as in the JetStream API.
+const (
+	SubjectConsumers = "yard.consumers" // .CREATE.<stream>.<name>[.<filter>] and .DELETE.<stream>.<name>
+	consumerCreate   = "CREATE."
+	consumerDelete   = "DELETE."
+)
+
+// Verbs of yard.node.<node>.<verb> that announce that the leadership of a lane moves. The
+// payload is the lane, one byte.
+const (
+	verbLeaderMoves = "leader_moves"
+	verbLeaderMoved = "leader_moved" // after the new leader is known
 )
 
 // nodeVerbs are the verbs that clients may send to a node, as
@@ -119,8 +138,19 @@ func LiveSubject(event, queue string) string {
 	return SubjectLive + "." + token(event) + "." + token(queue)
 }
 
+// LogSubject returns the subject of a job's log.
+func LogSubject(id job.ID) string { return subjectLogs + "." + id.String() }
+
 // DLQSubject returns the subject of the dead letters of queue.
 func DLQSubject(queue string) string { return subjectDLQ + "." + token(queue) }
+
+func boardStream(bucket string) string { return "KV_" + bucket }
+
+func boardSubject(bucket, key string) string { return "$KV." + bucket + "." + key }
+
+// closedSubject returns the subject of a closed lane, to which no client or node
+// may publish.
+func closedSubject(lane uint8) string { return subjectClosed + "." + strconv.Itoa(int(lane)) }
 
 func laneSubject(lane uint8, kind, queue string) string {
 	return subjectLane + "." + strconv.Itoa(int(lane)) + "." + kind + "." + queue

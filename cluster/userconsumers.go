@@ -20,14 +20,6 @@ import (
 // node creates and deletes them after it has checked the configuration, and marks
 // them in their metadata.
 
-// SubjectConsumers is the prefix of these requests: .CREATE.<stream>.<name>[.<filter>]
-// and .DELETE.<stream>.<name>, as in the JetStream API.
-const (
-	SubjectConsumers = "yard.consumers"
-	consumerCreate   = "CREATE."
-	consumerDelete   = "DELETE."
-)
-
 // Limits of users' consumers.
 const (
 	maxConsumerRequests  = 16              // concurrent requests of one node
@@ -44,11 +36,6 @@ var allowedConsumerKeys = []string{
 	"max_deliver", "filter_subject", "filter_subjects", "replay_policy", "sample_freq", "rate_limit_bps", "max_waiting",
 	"max_ack_pending", "idle_heartbeat", "flow_control", "headers_only", "max_batch", "max_expires", "max_bytes",
 	"deliver_subject", "inactive_threshold", "num_replicas", "mem_storage", "metadata", "backoff",
-}
-
-// isConsumerVerb reports whether nodes handle this verb under $JS.API.CONSUMER.
-func isConsumerVerb(verb string) bool {
-	return strings.HasPrefix(verb, consumerCreate) || strings.HasPrefix(verb, consumerDelete)
 }
 
 // userConsumers creates and deletes users' consumers.
