@@ -40,7 +40,7 @@ func TestEvents(t *testing.T) {
 		t.Fatalf("no events yet: %+v", got)
 	}
 	batch := cluster.Batch{Subject: cluster.SubjectHistory, First: 1, Count: 8, Body: []byte(history)}
-	if _, err := f.c.Publisher.Append(t.Context(), cluster.StreamEvents, batch, cluster.AnySequence); err != nil {
+	if _, err := f.c.Writer.Append(t.Context(), cluster.StreamEvents, batch, cluster.AnySequence); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "events.txt", f.run(t, "events", "--since", "0").out)

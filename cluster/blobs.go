@@ -34,7 +34,7 @@ func (e *CorruptBlobError) Error() string { return "blob " + e.Name + ": " + e.R
 // id and a checksum of data, so that different data under the same id overwrites
 // nothing. The blob is garbage until its reference is stored in a record;
 // [Admin.PurgeBlobs] removes it with all blobs of its hour.
-func (p *Publisher) StoreBlob(ctx context.Context, id string, data []byte) (job.Blob, error) {
+func (w *Writer) StoreBlob(ctx context.Context, id string, data []byte) (job.Blob, error) {
 	if len(data) == 0 || len(data) > job.MaxBody {
 		return job.Blob{}, fmt.Errorf("blob of %d bytes; must have 1 to %d: %w", len(data), job.MaxBody, job.ErrTooLarge)
 	}
@@ -49,7 +49,7 @@ func (p *Publisher) StoreBlob(ctx context.Context, id string, data []byte) (job.
 	g.SetLimit(maxConcurrentChunks)
 	for i := range blob.Chunks {
 		chunk := data[i*chunkSize : min((i+1)*chunkSize, len(data))]
-		g.Go(func() error { return p.storeChunk(ctx, blobSubject(blob.Name, i), chunk) })
+		g.Go(func() error { return w.storeChunk(ctx, blobSubject(blob.Name, i), chunk) })
 	}
 	if err := g.Wait(); err != nil {
 		return job.Blob{}, fmt.Errorf("store blob %s: %w", blob.Name, err)
@@ -67,9 +67,9 @@ func withTimeout(ctx context.Context, d time.Duration) (context.Context, context
 
 // storeChunk stores one chunk and retries until it is acknowledged or ctx ends. A
 // chunk that was stored twice does no harm: readers take the last one.
-func (p *Publisher) storeChunk(ctx context.Context, subject string, chunk []byte) error {
+func (w *Writer) storeChunk(ctx context.Context, subject string, chunk []byte) error {
 	for {
-		m, err := p.local.ingest.request(ctx, &nats.Msg{Subject: subject, Data: chunk}, chunkTimeout)
+		m, err := w.local.ingest.request(ctx, &nats.Msg{Subject: subject, Data: chunk}, chunkTimeout)
 		if err == nil {
 			_, err = parsePubAck(m.Data)
 			if err == nil {

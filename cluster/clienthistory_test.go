@@ -14,7 +14,7 @@ func TestClientHistory(t *testing.T) {
 	tell := func(first uint64) {
 		t.Helper()
 		batch := Batch{Subject: SubjectHistory, First: first, Count: 2, Body: fmt.Appendf(nil, "%d\n%d\n", first, first+1)}
-		if _, err := c.Publisher.Append(withDeadline(t, 5*time.Second), StreamEvents, batch, AnySequence); err != nil {
+		if _, err := c.Writer.Append(withDeadline(t, 5*time.Second), StreamEvents, batch, AnySequence); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -205,7 +205,7 @@ func testClusterTail(t *testing.T, nodes []*testNode) {
 		readAll(t, n.Server, 0, int(r.Seq))
 	}
 	data := []byte(strings.Repeat("x", 700<<10))
-	blob, err := nodes[1].Publisher.StoreBlob(t.Context(), "b", data)
+	blob, err := nodes[1].Writer.StoreBlob(t.Context(), "b", data)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,7 +28,7 @@ func TestDeadLetters(t *testing.T) {
 		queue := []string{"mail", "odd queue.name"}[i%2]
 		deadLetter := Batch{Subject: DLQSubject(queue), ID: fmt.Sprintf("job-%d", i), Body: jobBody(i)}
 		for range 1 + (i+1)/600 { // the last is published again by the next authority, and stored once
-			if _, err := c.Publisher.Append(t.Context(), StreamDLQ, deadLetter, AnySequence); err != nil {
+			if _, err := c.Writer.Append(t.Context(), StreamDLQ, deadLetter, AnySequence); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -65,7 +65,7 @@ func TestRemoveDeadLetter(t *testing.T) {
 	c := startSingle(t)
 	for i := range 4 {
 		deadLetter := Batch{Subject: DLQSubject("mail"), ID: fmt.Sprintf("job-%d", i), Body: jobBody(i)}
-		if _, err := c.Publisher.Append(t.Context(), StreamDLQ, deadLetter, AnySequence); err != nil {
+		if _, err := c.Writer.Append(t.Context(), StreamDLQ, deadLetter, AnySequence); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -12,7 +12,8 @@
 //
 // [Start] starts the [Server]. What it does for other packages is divided by purpose:
 //
-//   - [Publisher] stores jobs, blobs, batches and logs.
+//   - [Publisher] stores jobs.
+//   - [Writer] stores blobs, batches and logs.
 //   - [Reader] reads them.
 //   - [Admin] creates, purges, archives and removes streams.
 //   - [Replication] moves leaderships and replicas between members.

@@ -48,6 +48,10 @@ func (e *WrongLastError) Error() string {
 	return "stream " + e.Stream + " has another last sequence than the writer expects"
 }
 
+// Writer stores history, dead letters, logs and blobs in their streams; a
+// [Publisher] stores jobs. Its methods may be called concurrently.
+type Writer struct{ local *local }
+
 // AppendAsync stores a batch if the stream's last sequence is expectLast, which is
 // 0 for a stream that was never written. The next batch may be sent only after
 // this one is stored: sequences do not say whose message is stored there. done is
@@ -55,7 +59,7 @@ func (e *WrongLastError) Error() string {
 // [*job.UnavailableError] if the batch was not stored, which is also
 // [ErrStorageFull] if there is no space; or [ErrUnknown], after which
 // [Reader.LastPublished] returns what the stream holds.
-func (p *Publisher) AppendAsync(stream string, b Batch, expectLast uint64, done func(seq uint64, err error)) {
+func (w *Writer) AppendAsync(stream string, b Batch, expectLast uint64, done func(seq uint64, err error)) {
 	m := &nats.Msg{Subject: b.Subject, Data: b.Body, Header: nats.Header{headerExpectName: []string{stream}}}
 	for k, v := range b.Header {
 		m.Header[k] = []string{v}
@@ -70,9 +74,9 @@ func (p *Publisher) AppendAsync(stream string, b Batch, expectLast uint64, done 
 	if expectLast != AnySequence {
 		m.Header[headerExpectLast] = []string{strconv.FormatUint(expectLast, 10)}
 	}
-	reply, token := p.local.history.expect(&appendCall{stream, done}, time.Now().Add(appendTimeout), false)
+	reply, token := w.local.history.expect(&appendCall{stream, done}, time.Now().Add(appendTimeout), false)
 	m.Reply = reply
-	if err := p.local.history.nc.PublishMsg(m); err != nil && p.local.history.cancel(token) {
+	if err := w.local.history.nc.PublishMsg(m); err != nil && w.local.history.cancel(token) {
 		done(0, sendError(err))
 	}
 }
@@ -118,14 +122,14 @@ func (a *appendCall) decode(m *nats.Msg) (uint64, error) {
 	return 0, unavailable
 }
 
-// Append is the blocking form of [Publisher.AppendAsync].
-func (p *Publisher) Append(ctx context.Context, stream string, b Batch, expectLast uint64) (uint64, error) {
+// Append is the blocking form of [Writer.AppendAsync].
+func (w *Writer) Append(ctx context.Context, stream string, b Batch, expectLast uint64) (uint64, error) {
 	type result struct {
 		seq uint64
 		err error
 	}
 	done := make(chan result, 1)
-	p.AppendAsync(stream, b, expectLast, func(seq uint64, err error) { done <- result{seq, err} })
+	w.AppendAsync(stream, b, expectLast, func(seq uint64, err error) { done <- result{seq, err} })
 	select {
 	case r := <-done:
 		return r.seq, r.err
@@ -261,12 +265,12 @@ func (r *Reader) FindBatch(ctx context.Context, stream string, number uint64) (B
 }
 
 // HasSubscribers reports whether any client subscribes to such live events.
-func (p *Publisher) HasSubscribers(event, queue string) bool {
-	acc, err := p.local.srv.LookupAccount(accountYard)
+func (w *Writer) HasSubscribers(event, queue string) bool {
+	acc, err := w.local.srv.LookupAccount(accountYard)
 	return err == nil && acc.SubscriptionInterest(LiveSubject(event, queue))
 }
 
 // PublishLive publishes one event to its current subscribers. It is not stored.
-func (p *Publisher) PublishLive(event, queue string, line []byte) error {
-	return p.local.history.nc.Publish(LiveSubject(event, queue), line)
+func (w *Writer) PublishLive(event, queue string, line []byte) error {
+	return w.local.history.nc.Publish(LiveSubject(event, queue), line)
 }

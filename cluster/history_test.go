@@ -21,7 +21,7 @@ func TestAppend_Fenced(t *testing.T) {
 	for i := range 20 {
 		wg.Add(1)
 		batch := Batch{Subject: SubjectHistory, First: next, Count: 5, Body: []byte("line\n"), Header: map[string]string{HeaderLanes: "0@7"}}
-		c.Publisher.AppendAsync(StreamEvents, batch, uint64(i), func(seq uint64, err error) {
+		c.Writer.AppendAsync(StreamEvents, batch, uint64(i), func(seq uint64, err error) {
 			if err != nil || seq != uint64(i)+1 {
 				t.Errorf("append %d: %d, %v", i, seq, err)
 			}
@@ -30,7 +30,7 @@ func TestAppend_Fenced(t *testing.T) {
 		next += 5
 	}
 	wg.Wait()
-	_, err := c.Publisher.Append(t.Context(), StreamEvents, Batch{Subject: SubjectHistory, First: 96, Count: 5}, 19)
+	_, err := c.Writer.Append(t.Context(), StreamEvents, Batch{Subject: SubjectHistory, First: 96, Count: 5}, 19)
 	var wrong *WrongLastError
 	if !errors.As(err, &wrong) || wrong.Stream != StreamEvents {
 		t.Fatalf("append after another writer's: %v", err)
@@ -58,7 +58,7 @@ func TestAppend_Fenced(t *testing.T) {
 
 func TestResults(t *testing.T) {
 	c := startSingle(t)
-	seq, err := c.Publisher.Append(t.Context(), StreamResults, Batch{Subject: SubjectResults, First: 7, Count: 1, Body: []byte("{}")}, 0)
+	seq, err := c.Writer.Append(t.Context(), StreamResults, Batch{Subject: SubjectResults, First: 7, Count: 1, Body: []byte("{}")}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func TestResults(t *testing.T) {
 
 func TestPublishLive_HasSubscribers(t *testing.T) {
 	c := startSingle(t)
-	if c.Publisher.HasSubscribers("dispatch-queued", "mail") {
+	if c.Writer.HasSubscribers("dispatch-queued", "mail") {
 		t.Fatal("an empty cluster has subscribers")
 	}
 	sub, err := connectClient(t, c.Server).SubscribeSync("yard.events.*.mail")
@@ -77,15 +77,15 @@ func TestPublishLive_HasSubscribers(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the subscription to be known", func() error {
-		if !c.Publisher.HasSubscribers("dispatch-queued", "mail") {
+		if !c.Writer.HasSubscribers("dispatch-queued", "mail") {
 			return errors.New("not known")
 		}
 		return nil
 	})
-	if c.Publisher.HasSubscribers("dispatch-queued", "other") {
+	if c.Writer.HasSubscribers("dispatch-queued", "other") {
 		t.Fatal("a subscriber to one queue counts for another")
 	}
-	if err := c.Publisher.PublishLive("dispatch-queued", "mail", []byte("{}")); err != nil {
+	if err := c.Writer.PublishLive("dispatch-queued", "mail", []byte("{}")); err != nil {
 		t.Fatal(err)
 	}
 	m, err := sub.NextMsg(5 * time.Second)

@@ -32,9 +32,9 @@ const (
 	noLaneTimeout  = 1500 * time.Millisecond // for a job that was never sent to any lane
 )
 
-// Publisher stores jobs in lanes, and blobs, history and logs in their streams. Its
-// methods may be called concurrently. Every pending job is in exactly one place: in
-// the batcher's queue, in flight to a lane, or parked until a lane answers again.
+// Publisher stores jobs in lanes. Its methods may be called concurrently. Every pending
+// job is in exactly one place: in the batcher's queue, in flight to a lane, or parked
+// until a lane answers again.
 type Publisher struct {
 	local *local
 	state *laneStates

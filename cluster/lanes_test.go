@@ -349,7 +349,7 @@ func TestPurge_KeepsTheLast(t *testing.T) {
 func TestBlobs(t *testing.T) {
 	c := startSingle(t)
 	data := bytes.Repeat([]byte("0123456789abcdef"), 100<<10) // 1.6 MB, four chunks
-	blob, err := c.Publisher.StoreBlob(t.Context(), "some.id", data)
+	blob, err := c.Writer.StoreBlob(t.Context(), "some.id", data)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -52,11 +52,11 @@ func (a *Admin) ensureLogs(ctx context.Context, l Layout) {
 
 // AppendLog stores some lines of a job's log. Lines with the same name are stored
 // once within 30 s. After an error they may be stored or not.
-func (p *Publisher) AppendLog(ctx context.Context, id job.ID, name string, lines []byte) error {
+func (w *Writer) AppendLog(ctx context.Context, id job.ID, name string, lines []byte) error {
 	m := &nats.Msg{Subject: LogSubject(id), Data: lines, Header: nats.Header{
 		HeaderMsgID: []string{name}, headerExpectName: []string{StreamLogs},
 	}}
-	reply, err := p.local.history.request(ctx, m, logTimeout)
+	reply, err := w.local.history.request(ctx, m, logTimeout)
 	if err == nil {
 		_, err = parsePubAck(reply.Data)
 	}

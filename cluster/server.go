@@ -15,6 +15,7 @@ import (
 type Server struct {
 	Publisher   *Publisher
 	Reader      *Reader
+	Writer      *Writer
 	Admin       *Admin
 	Replication *Replication
 	Boards      *BoardStore
@@ -53,7 +54,7 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Server, error) {
 // newServer returns a server whose parts share l.
 func newServer(l *local, serverLog *serverLog) *Server {
 	s := &Server{
-		Publisher: newPublisher(l), Reader: &Reader{l}, Fleet: &Fleet{l},
+		Publisher: newPublisher(l), Reader: &Reader{l}, Writer: &Writer{l}, Fleet: &Fleet{l},
 		local: l, serverLog: serverLog,
 	}
 	s.mismatch = newMismatchWatch(l, s.Publisher.state)

@@ -122,7 +122,7 @@ func (o fleetAdapter) Recall(node string, r job.Recall) {
 
 // outboxAdapter implements the scheduler's interface to the streams of the outbox.
 type outboxAdapter struct {
-	*cluster.Publisher
+	*cluster.Writer
 	reader *cluster.Reader
 }
 
@@ -143,14 +143,14 @@ func (a outboxAdapter) Append(s outbox.Stream, batch outbox.Batch, expect uint64
 
 func (a outboxAdapter) PublishLive(event, queue string, line []byte) {
 	// A live view may miss a line: history has all of them.
-	_ = a.Publisher.PublishLive(event, queue, line)
+	_ = a.Writer.PublishLive(event, queue, line)
 }
 
 // agentAdapter implements the agent's interface to the authority, which may be on
 // this node.
 type agentAdapter struct {
 	fleet     *cluster.Fleet
-	publisher *cluster.Publisher
+	writer    *cluster.Writer
 	authority *authority.Watch
 	load      func(context.Context, job.Position, job.ID) ([]byte, error)
 }
@@ -158,7 +158,7 @@ type agentAdapter struct {
 func (a agentAdapter) Authority() (string, uint64, bool) { return a.authority.Current() }
 func (a agentAdapter) AuthorityChanged() <-chan struct{} { return a.authority.Changed() }
 func (a agentAdapter) StoreBlob(ctx context.Context, name string, data []byte) (job.Blob, error) {
-	return a.publisher.StoreBlob(ctx, name, data)
+	return a.writer.StoreBlob(ctx, name, data)
 }
 
 func (a agentAdapter) Report(ctx context.Context, node string, r job.Report) (job.ReportAck, error) {

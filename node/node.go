@@ -227,7 +227,7 @@ func (n *Node) wire() (err error) {
 		Reader: n.cluster.Reader, Admin: n.cluster.Admin, publisher: n.cluster.Publisher, replication: n.cluster.Replication,
 		node: cfg.Node.Name, shouldNotLead: func(member string) bool { return n.monitor.ShouldNotLead(member) }, identity: identities.of,
 	}
-	n.scheduler = scheduler.New(n.schedulerConfig(), consensusAdapter{n.raft}, lanes, fleetAdapter{n.fleet}, outboxAdapter{n.cluster.Publisher, n.cluster.Reader}, n.log)
+	n.scheduler = scheduler.New(n.schedulerConfig(), consensusAdapter{n.raft}, lanes, fleetAdapter{n.fleet}, outboxAdapter{n.cluster.Writer, n.cluster.Reader}, n.log)
 	n.notifier = intake.NewNotifier(n.notifyAuthority)
 	n.proposer = &authority.Client{Node: cfg.Node.Name, Raft: n.raft, Scheduler: n.scheduler, Fleet: n.fleet, Watch: n.authority}
 	n.transfer = &membership.Transferer{
@@ -236,7 +236,7 @@ func (n *Node) wire() (err error) {
 	n.monitor = n.newMonitor()
 	n.waiters = ledgerwait.New(n.raft, cfg.Limits.RequestTimeout)
 	n.intake = intake.New(intake.Config{
-		Publisher: n.cluster.Publisher, Waiters: n.waiters, ReadBarrier: n.proposer.ReadBarrier, CreateQueues: *cfg.Scheduler.CreateQueues,
+		Publish: n.cluster.Publisher.Publish, StoreBlob: n.cluster.Writer.StoreBlob, Waiters: n.waiters, ReadBarrier: n.proposer.ReadBarrier, CreateQueues: *cfg.Scheduler.CreateQueues,
 		OnAccept: func(r job.Record) { n.metrics.Accepted(); n.notifier.Add(r) },
 		OnReject: func(err error) { n.metrics.Rejected(cluster.AsAPIError(err).Code) },
 	})
@@ -255,8 +255,8 @@ func (n *Node) wire() (err error) {
 	n.backups = backup.NewServer(n.backupConfig())
 	n.agent = agent.New(agent.Config{
 		Node: cfg.Node.Name, Incarnation: n.id.Incarnation, Runners: cfg.RRQ.RunnerNames(), LedLanes: n.cluster.Publisher.LedLanes, Edge: n.cfg.EdgeAddress(n.edgeAddr.String()),
-	}, agentAdapter{n.fleet, n.cluster.Publisher, n.authority, n.viewer.LoadBody}, n.log)
-	n.jobLog = joblog.New(cfg.Node.Name, n.id.Incarnation, n.cluster.Publisher.AppendLog, n.log)
+	}, agentAdapter{n.fleet, n.cluster.Writer, n.authority, n.viewer.LoadBody}, n.log)
+	n.jobLog = joblog.New(cfg.Node.Name, n.id.Incarnation, n.cluster.Writer.AppendLog, n.log)
 	n.workers = &worker.Cluster{
 		Node: cfg.Node.Name, ClusterName: cfg.Cluster.Name, DataDir: cfg.Node.DataDir, Incarnation: n.id.Incarnation, DefaultTimeout: cfg.Scheduler.DefaultTimeout,
 		Ledger: n.raft, Authority: n.proposer, Intake: n.intake, Waiters: n.waiters, Viewer: n.viewer,

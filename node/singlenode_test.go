@@ -153,7 +153,7 @@ func TestIntake_UnknownQueueRefused(t *testing.T) {
 	}
 	// While it is uncertain whether the queue exists, the answer is not that it does not.
 	uncertain := intake.New(intake.Config{
-		Publisher: n.cluster.Publisher, Waiters: n.waiters, OnReject: func(error) {},
+		Publish: n.cluster.Publisher.Publish, Waiters: n.waiters, OnReject: func(error) {},
 		ReadBarrier: func(context.Context) error { return &job.UnavailableError{Reason: "test"} },
 	})
 	var unavailable *job.UnavailableError

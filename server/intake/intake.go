@@ -39,18 +39,13 @@ type Ack struct {
 
 // Config is what an [Intake] uses. All fields are required.
 type Config struct {
-	Publisher    Publisher
+	Publish      func(queue, key string, at time.Time, body []byte, done func(cluster.Ack, error))
+	StoreBlob    func(ctx context.Context, id string, data []byte) (job.Blob, error)
 	Waiters      *ledgerwait.Waiters
 	ReadBarrier  func(context.Context) error // waits until the local ledger is current
 	CreateQueues bool                        // jobs may create their queues
 	OnAccept     func(job.Record)            // called for each acknowledged record
 	OnReject     func(error)                 // called for each job that is not accepted
-}
-
-// Publisher stores jobs in lanes, and large bodies.
-type Publisher interface {
-	Publish(queue, key string, at time.Time, body []byte, done func(cluster.Ack, error))
-	StoreBlob(ctx context.Context, id string, data []byte) (job.Blob, error)
 }
 
 // Intake accepts jobs.

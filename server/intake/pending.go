@@ -114,7 +114,7 @@ func (p *pending) publishLarge() (err error) {
 // ledger but not for JetStream, where the same key in two queues is one message.
 func (p *pending) publish() {
 	p.at = time.Now()
-	p.in.cfg.Publisher.Publish(p.Queue, p.id.String(), p.at, p.Body, p.receive)
+	p.in.cfg.Publish(p.Queue, p.id.String(), p.at, p.Body, p.receive)
 }
 
 // receive takes the acknowledgement of the lane, or the error of the publish. A job with
@@ -202,7 +202,7 @@ func (in *Intake) storeBlob(id job.ID, spec *job.Spec, body []byte) ([]byte, err
 	}
 	ctx, cancel := context.WithTimeout(in.ctx, blobTimeout)
 	defer cancel()
-	blob, err := in.cfg.Publisher.StoreBlob(ctx, id.String(), body)
+	blob, err := in.cfg.StoreBlob(ctx, id.String(), body)
 	if err != nil {
 		return nil, fmt.Errorf("store the body: %w", err)
 	}
