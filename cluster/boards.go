@@ -70,9 +70,9 @@ func (b *BoardStore) EnsureBoards(ctx context.Context) (created bool, err error)
 	for _, bucket := range Boards {
 		boardCtx, cancel := context.WithTimeout(ctx, boardTimeout)
 		config := boardConfig(bucket, layout, b.local.cfg.MaxStore)
-		_, err := b.local.ensureStream(boardCtx, config, false)
+		_, err := ensureStream(boardCtx, b.local.js, config, false)
 		if errors.Is(err, ErrStreamMissing) {
-			_, err = b.local.ensureStream(boardCtx, config, true)
+			_, err = ensureStream(boardCtx, b.local.js, config, true)
 			created = created || err == nil
 		}
 		if err == nil && b.local.cfg.clustered() {

@@ -56,7 +56,7 @@ func testClusterBoards(t *testing.T, nodes []*testNode) {
 			return fmt.Errorf("created again: %t, %w", made, err)
 		}
 		for _, bucket := range Boards {
-			if info, err := nodes[0].local.streamInfo(t.Context(), boardStream(bucket)); err != nil || NodeOf(info.Cluster.Leader) == "n1" {
+			if info, err := streamInfo(t.Context(), nodes[0].local.js, boardStream(bucket)); err != nil || NodeOf(info.Cluster.Leader) == "n1" {
 				return fmt.Errorf("%s is led by its writer: %v", bucket, err)
 			}
 		}

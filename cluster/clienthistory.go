@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
 // pullOptions are the options of an ordered consumer's pull requests. In rare
@@ -77,4 +78,48 @@ func (c *Client) openHistory(ctx context.Context, since time.Time) (msgs jetstre
 	}
 	msgs, err = consumer.Messages(pullOptions...)
 	return msgs, info.NumPending, err
+}
+
+// FollowLog calls fn for each page of a job's log from a sequence on, until ctx
+// ends or fn returns an error.
+func (c *Client) FollowLog(ctx context.Context, id job.ID, from uint64, fn func(LogPage) error) error {
+	js, err := jetstream.New(c.nc)
+	if err != nil {
+		return err
+	}
+	openCtx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	watchCtx, done := c.permissions.watch(openCtx, apiStreams)
+	consumer, err := js.OrderedConsumer(watchCtx, StreamLogs, jetstream.OrderedConsumerConfig{
+		FilterSubjects: []string{LogSubject(id)}, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: max(from, 1),
+		InactiveThreshold: time.Minute,
+	})
+	err = done(err)
+	if errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, nats.ErrNoResponders) {
+		return fmt.Errorf("%w: %w", ErrNoNodes, err)
+	}
+	if err != nil {
+		return fmt.Errorf("follow %s: %w", StreamLogs, err)
+	}
+	pages, err := consumer.Messages(pullOptions...)
+	if err != nil {
+		return fmt.Errorf("follow %s: %w", StreamLogs, err)
+	}
+	defer pages.Stop()
+	for {
+		m, err := pages.Next(jetstream.NextContext(ctx))
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("follow %s: %w", StreamLogs, err)
+		}
+		meta, err := m.Metadata()
+		if err != nil {
+			return fmt.Errorf("follow %s: %w", StreamLogs, err)
+		}
+		if err := fn(LogPage{meta.Sequence.Stream, m.Data()}); err != nil {
+			return err
+		}
+	}
 }

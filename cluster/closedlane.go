@@ -21,7 +21,7 @@ const (
 // [ErrNoLeader] if the lane could not be closed, and [ErrNoReplica] if the stream
 // may not exist at all. [Admin.EnsureStreams] opens the lane again.
 func (a *Admin) CloseLane(ctx context.Context, lane uint8, identity string) (StreamState, error) {
-	info, err := a.local.replicaInfo(ctx, LaneStream(lane))
+	info, err := replicaInfo(ctx, a.local.js, LaneStream(lane))
 	switch {
 	case errors.Is(err, ErrStreamMissing):
 		return StreamState{}, nil

@@ -342,7 +342,7 @@ func testClusterKill(t *testing.T, nodes []*testNode) {
 	}
 	for _, stream := range []string{StreamEvents, StreamResults} {
 		eventually(t, "another member than the authority's to lead "+stream, func() error {
-			info, err := nodes[0].local.streamInfo(t.Context(), stream) // an error while its leader changes
+			info, err := streamInfo(t.Context(), nodes[0].local.js, stream) // an error while its leader changes
 			if err == nil && NodeOf(info.Cluster.Leader) == "n1" {
 				err = errors.New("n1 leads it")
 			}

@@ -18,7 +18,7 @@ const removeAttempts = 3
 // LastDeadLetter returns the sequence of the newest dead letter ever written, 0 if
 // there was none. It is the end for a reader who iterates while more are written.
 func (r *Reader) LastDeadLetter(ctx context.Context) (uint64, error) {
-	info, err := r.local.streamInfo(ctx, StreamDLQ)
+	info, err := streamInfo(ctx, r.local.js, StreamDLQ)
 	if err != nil {
 		return 0, err
 	}

@@ -27,6 +27,21 @@ func (s *Server) Health(ctx context.Context) error {
 	return nil
 }
 
+// WriteFailure returns why this node's JetStream has stopped writing until the
+// node restarts, "" if it writes. A full disk causes that: the server disables
+// JetStream, or a stream refuses everything after the failed write.
+func (s *Server) WriteFailure() string {
+	if !s.local.srv.JetStreamEnabled() {
+		return "JetStream has stopped, as it does when its disk is full or fails"
+	}
+	for _, e := range s.local.srv.Healthz(&server.HealthzOptions{Details: true}).Errors {
+		if strings.Contains(e.Error, "write error") {
+			return e.Error
+		}
+	}
+	return ""
+}
+
 // unrecoveredStreams returns the names of the streams that the server found on
 // disk and could not recover. It has tried all of them when it accepts
 // connections.

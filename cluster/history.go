@@ -161,7 +161,7 @@ func (r *Reader) LastPublished(ctx context.Context, stream string) (seq, number 
 	}
 	// All messages may have expired, or the last dead letter may have been removed.
 	// The stream's last sequence remains.
-	info, err := r.local.streamInfo(ctx, stream)
+	info, err := streamInfo(ctx, r.local.js, stream)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -242,7 +242,7 @@ func (r *Reader) readBatches(ctx context.Context, stream string, req getRequest)
 // search. It returns [ErrNotStored] if the entry has expired or is not published
 // yet.
 func (r *Reader) FindBatch(ctx context.Context, stream string, number uint64) (Batch, error) {
-	info, err := r.local.streamInfo(ctx, stream)
+	info, err := streamInfo(ctx, r.local.js, stream)
 	if err != nil {
 		return Batch{}, err
 	}

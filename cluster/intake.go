@@ -3,10 +3,8 @@ package cluster
 import (
 	"encoding/json"
 	"fmt"
-	"strings"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
 	"github.com/yardmaster-dev/yardmaster/job"
@@ -64,21 +62,6 @@ func (r *router) refuseDirectPublishes() error {
 		}
 	})
 	return err
-}
-
-// WriteFailure returns why this node's JetStream has stopped writing until the
-// node restarts, "" if it writes. A full disk causes that: the server disables
-// JetStream, or a stream refuses everything after the failed write.
-func (s *Server) WriteFailure() string {
-	if !s.local.srv.JetStreamEnabled() {
-		return "JetStream has stopped, as it does when its disk is full or fails"
-	}
-	for _, e := range s.local.srv.Healthz(&server.HealthzOptions{Details: true}).Errors {
-		if strings.Contains(e.Error, "write error") {
-			return e.Error
-		}
-	}
-	return ""
 }
 
 // AvailableLanes returns the number of lanes that accept jobs, as far as this node

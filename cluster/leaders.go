@@ -84,7 +84,7 @@ func preferredLeader(lane int, members, eligible []string) string {
 // successor returns a move of a stream's leadership to a current replica on a node
 // that fits. The move's to is "" if the present leader fits or no replica does.
 func (r *Replication) successor(ctx context.Context, stream string, fits func(node string) bool) (m leaderMove, err error) {
-	info, err := r.local.streamInfo(ctx, stream)
+	info, err := streamInfo(ctx, r.local.js, stream)
 	if err != nil {
 		return m, err
 	}
@@ -140,7 +140,7 @@ func (r *Replication) moveLane(ctx context.Context, lane uint8, m leaderMove) er
 		return err
 	}
 	for {
-		info, err := r.local.streamInfo(ctx, m.stream)
+		info, err := streamInfo(ctx, r.local.js, m.stream)
 		if err == nil && info.Cluster != nil && info.Cluster.Leader != "" && info.Cluster.Leader != m.from {
 			return r.notifyMembers(verbLeaderMoved, lane) // a member that misses this waits for moveTimeout
 		}

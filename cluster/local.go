@@ -1,10 +1,8 @@
 package cluster
 
 import (
-	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -166,62 +164,6 @@ func (l *local) setLanes(n int) { l.lanes.Store(int32(min(max(n, 1), MaxLanes)))
 
 // laneCount returns the number of lanes.
 func (l *local) laneCount() int { return int(l.lanes.Load()) }
-
-// ensureStream creates a stream if it is missing and create is set. It never
-// changes an existing stream: its configuration may have been chosen by an
-// operator.
-func (l *local) ensureStream(ctx context.Context, cfg jetstream.StreamConfig, create bool) (*jetstream.StreamInfo, error) {
-	stream, err := l.js.Stream(ctx, cfg.Name)
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		if !create {
-			return nil, fmt.Errorf("%s: %w", cfg.Name, ErrStreamMissing)
-		}
-		stream, err = l.js.CreateStream(ctx, cfg)
-		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
-			stream, err = l.js.Stream(ctx, cfg.Name)
-		}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("ensure stream %s: %w", cfg.Name, err)
-	}
-	return stream.CachedInfo(), nil
-}
-
-// leaderOf returns the member that leads a stream, or "".
-func (l *local) leaderOf(info *jetstream.StreamInfo) string {
-	if info.Cluster == nil {
-		return l.cfg.Node
-	}
-	return NodeOf(info.Cluster.Leader)
-}
-
-// streamInfo returns a stream's info from its leader only. Without a leader it
-// returns [ErrNoLeader], because another replica may be far behind what has been
-// ingested.
-func (l *local) streamInfo(ctx context.Context, name string) (*jetstream.StreamInfo, error) {
-	info, err := l.replicaInfo(ctx, name)
-	if err == nil && info.Cluster != nil && info.Cluster.Leader == "" {
-		return nil, fmt.Errorf("%s: %w", name, ErrNoLeader)
-	}
-	return info, err
-}
-
-// replicaInfo returns a stream's info from its leader or, after ten seconds
-// without a leader, from any replica.
-func (l *local) replicaInfo(ctx context.Context, name string) (*jetstream.StreamInfo, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-	defer cancel()
-	stream, err := l.js.Stream(ctx, name)
-	switch {
-	case errors.Is(err, jetstream.ErrStreamNotFound):
-		return nil, fmt.Errorf("%s: %w", name, ErrStreamMissing)
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrNoResponders):
-		return nil, fmt.Errorf("%s: %w", name, ErrNoReplica)
-	case err != nil:
-		return nil, fmt.Errorf("read info of stream %s: %w", name, err)
-	}
-	return stream.CachedInfo(), nil
-}
 
 // randomHex returns n random bytes in hexadecimal.
 func randomHex(n int) string {

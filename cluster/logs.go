@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -45,7 +44,7 @@ func logStream(l Layout) jetstream.StreamConfig {
 func (a *Admin) ensureLogs(ctx context.Context, l Layout) {
 	ctx, cancel := context.WithTimeout(ctx, logTimeout)
 	defer cancel()
-	if _, err := a.local.ensureStream(ctx, logStream(l), true); err != nil {
+	if _, err := ensureStream(ctx, a.local.js, logStream(l), true); err != nil {
 		a.local.log.Warn("log stream not available, job logs are not stored", "err", err)
 	}
 }
@@ -78,48 +77,4 @@ func (r *Reader) ReadLog(ctx context.Context, id job.ID, from uint64) ([]LogPage
 		pages[i] = LogPage{batches[i].Seq, batches[i].Body}
 	}
 	return pages, nil
-}
-
-// FollowLog calls fn for each page of a job's log from a sequence on, until ctx
-// ends or fn returns an error.
-func (c *Client) FollowLog(ctx context.Context, id job.ID, from uint64, fn func(LogPage) error) error {
-	js, err := jetstream.New(c.nc)
-	if err != nil {
-		return err
-	}
-	openCtx, cancel := context.WithTimeout(ctx, c.timeout)
-	defer cancel()
-	watchCtx, done := c.permissions.watch(openCtx, apiStreams)
-	consumer, err := js.OrderedConsumer(watchCtx, StreamLogs, jetstream.OrderedConsumerConfig{
-		FilterSubjects: []string{LogSubject(id)}, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: max(from, 1),
-		InactiveThreshold: time.Minute,
-	})
-	err = done(err)
-	if errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, nats.ErrNoResponders) {
-		return fmt.Errorf("%w: %w", ErrNoNodes, err)
-	}
-	if err != nil {
-		return fmt.Errorf("follow %s: %w", StreamLogs, err)
-	}
-	pages, err := consumer.Messages(pullOptions...)
-	if err != nil {
-		return fmt.Errorf("follow %s: %w", StreamLogs, err)
-	}
-	defer pages.Stop()
-	for {
-		m, err := pages.Next(jetstream.NextContext(ctx))
-		if ctx.Err() != nil {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("follow %s: %w", StreamLogs, err)
-		}
-		meta, err := m.Metadata()
-		if err != nil {
-			return fmt.Errorf("follow %s: %w", StreamLogs, err)
-		}
-		if err := fn(LogPage{meta.Sequence.Stream, m.Data()}); err != nil {
-			return err
-		}
-	}
 }

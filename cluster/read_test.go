@@ -29,7 +29,7 @@ func TestLoad_LeaderDamaged(t *testing.T) {
 		}
 	}
 	current := func() error {
-		info, err := nodes[1].local.streamInfo(t.Context(), stream)
+		info, err := streamInfo(t.Context(), nodes[1].local.js, stream)
 		if err != nil {
 			return err
 		}

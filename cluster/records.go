@@ -27,9 +27,9 @@ func (e *GapError) Error() string {
 	return fmt.Sprintf("lane %d has no record %d; it holds %d to %d", e.Lane, e.From, e.First, e.Last)
 }
 
-// Reclaimed reports whether the record was purged, and is not missing because of
-// damage.
-func (e *GapError) Reclaimed() bool { return e.From < e.First }
+// ErrStreamMismatch means that a lane's stream is not the one recorded in the
+// ledger.
+var ErrStreamMismatch = errors.New("the lane's stream is not the one recorded in the ledger")
 
 // Read returns consecutive records of a lane that begin with the sequence from, at
 // most limit and at most 4096. It returns none, and no error, if the replica that
@@ -147,6 +147,27 @@ func (r *Reader) Load(ctx context.Context, at job.Position, id job.ID, identity 
 	return r.LoadRecordBody(ctx, record.Body)
 }
 
+// LoadVerified reads the record of a job and verifies that it is the one the job
+// was created from, given the identity of its lane. The error is [ErrNotStored] if
+// the lane has no such record, and [ErrStreamMismatch] if the lane's stream is
+// another one. See also [Reader.LoadRecord].
+func (r *Reader) LoadVerified(ctx context.Context, at job.Position, id job.ID, identity string) (job.Record, error) {
+	record, err := r.LoadRecord(ctx, at)
+	if err == nil && record.Matches(id, identity) || err != nil && !errors.Is(err, ErrNotStored) {
+		return record, err
+	}
+	// The record is missing or does not match. It may also be a later record that
+	// debounced the job: that one counts if the lane is the same.
+	info, laneErr := r.LaneInfo(ctx, at.Lane)
+	if laneErr == nil && info.Identity != identity {
+		laneErr = ErrStreamMismatch
+	}
+	if laneErr != nil {
+		return job.Record{}, fmt.Errorf("load record %d@%d of job %s: %w", at.Lane, at.Seq, id, laneErr)
+	}
+	return record, err
+}
+
 // LoadRecordBody returns the body of a record: the content of the blob that body
 // refers to, or body itself. It returns [ErrNotStored] if the blob was reclaimed.
 // Few bodies refer to one, so it searches for the key before it parses.
@@ -210,7 +231,7 @@ func unsubscribe(subs ...*nats.Subscription) error {
 // purge beyond a stream's end would advance its sequence.
 func (a *Admin) Purge(ctx context.Context, lane uint8, seq uint64) error {
 	name := LaneStream(lane)
-	info, err := a.local.streamInfo(ctx, name)
+	info, err := streamInfo(ctx, a.local.js, name)
 	if err != nil {
 		return err
 	}

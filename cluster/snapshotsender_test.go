@@ -50,7 +50,7 @@ func TestSnapshotSender_DeposedLeader(t *testing.T) {
 	publish(n3, 2*alone, time.Second)
 	startNode(t, cfg[0])
 	eventually(t, "the old leader's replica to equal theirs", func() error {
-		info, err := n2.local.streamInfo(t.Context(), stream)
+		info, err := streamInfo(t.Context(), n2.local.js, stream)
 		if err != nil {
 			return err
 		}

@@ -266,7 +266,7 @@ func streamStateOf(cfg *jetstream.StreamConfig, s jetstream.StreamState) StreamS
 
 // StreamState returns the state of a stream, as its leader knows it.
 func (a *Admin) StreamState(ctx context.Context, stream string) (StreamState, error) {
-	info, err := a.local.streamInfo(ctx, stream)
+	info, err := streamInfo(ctx, a.local.js, stream)
 	if err != nil {
 		return StreamState{}, err
 	}
@@ -291,7 +291,7 @@ func (a *Admin) RemoveStreams(ctx context.Context) error {
 // Replicated returns "" if all replicas of a stream have everything that its
 // leader has, and otherwise what is missing.
 func (a *Admin) Replicated(ctx context.Context, stream string) (missing string, err error) {
-	info, err := a.local.streamInfo(ctx, stream)
+	info, err := streamInfo(ctx, a.local.js, stream)
 	if err != nil || info.Cluster == nil {
 		return "", err
 	}

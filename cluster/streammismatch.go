@@ -2,14 +2,10 @@ package cluster
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
-
-	"github.com/yardmaster-dev/yardmaster/job"
 )
 
 // Lanes are checked after each of these advisories, and regularly because an
@@ -19,10 +15,6 @@ const (
 	advisoryStreamCreated  = "$JS.EVENT.ADVISORY.STREAM.CREATED.*"
 	advisoryStreamModified = "$JS.EVENT.ADVISORY.STREAM.MODIFIED.*"
 )
-
-// ErrStreamMismatch means that a lane's stream is not the one recorded in the
-// ledger.
-var ErrStreamMismatch = errors.New("the lane's stream is not the one recorded in the ledger")
 
 // mismatchWatch keeps jobs out of lanes whose stream is not the one recorded in
 // the ledger. Such a stream was recreated, and the authority does not ingest its
@@ -94,7 +86,7 @@ func (w *mismatchWatch) check(ctx context.Context) {
 	known := w.identities
 	w.mu.Unlock()
 	for lane, want := range known {
-		info, err := w.local.streamInfo(ctx, LaneStream(uint8(lane)))
+		info, err := streamInfo(ctx, w.local.js, LaneStream(uint8(lane)))
 		if err != nil || want == "" {
 			continue // unknown: keep the state; a lane without a leader accepts nothing
 		}
@@ -154,25 +146,4 @@ func (s *laneStates) raiseLast(lane uint8, seq uint64) {
 			return
 		}
 	}
-}
-
-// LoadVerified reads the record of a job and verifies that it is the one the job
-// was created from, given the identity of its lane. The error is [ErrNotStored] if
-// the lane has no such record, and [ErrStreamMismatch] if the lane's stream is
-// another one. See also [Reader.LoadRecord].
-func (r *Reader) LoadVerified(ctx context.Context, at job.Position, id job.ID, identity string) (job.Record, error) {
-	record, err := r.LoadRecord(ctx, at)
-	if err == nil && record.Matches(id, identity) || err != nil && !errors.Is(err, ErrNotStored) {
-		return record, err
-	}
-	// The record is missing or does not match. It may also be a later record that
-	// debounced the job: that one counts if the lane is the same.
-	info, laneErr := r.LaneInfo(ctx, at.Lane)
-	if laneErr == nil && info.Identity != identity {
-		laneErr = ErrStreamMismatch
-	}
-	if laneErr != nil {
-		return job.Record{}, fmt.Errorf("load record %d@%d of job %s: %w", at.Lane, at.Seq, id, laneErr)
-	}
-	return record, err
 }

@@ -37,15 +37,6 @@ type Layout struct {
 	LogBytes     int64         // 0: 1 GiB or its share
 }
 
-// Errors about streams.
-var (
-	ErrStreamMissing = errors.New("stream does not exist")
-	ErrNoLeader      = errors.New("stream has no leader that answers")
-	// ErrNoReplica is [ErrNoLeader] if no replica answered either. The stream may not
-	// exist: replicas without a leader answer after ten seconds.
-	ErrNoReplica = fmt.Errorf("%w, and no replica", ErrNoLeader)
-)
-
 // IdentityError means that a lane's stream exists but is not the one recorded in
 // the ledger.
 type IdentityError struct{ Stream, Want, Got string }
@@ -104,7 +95,7 @@ func (a *Admin) EnsureStreams(ctx context.Context, layout Layout) ([]string, err
 		identities[lane] = identity
 	}
 	for _, cfg := range auxStreams(layout) {
-		if _, err := a.local.ensureStream(ctx, cfg, layout.Create); err != nil {
+		if _, err := ensureStream(ctx, a.local.js, cfg, layout.Create); err != nil {
 			return nil, err
 		}
 	}
@@ -120,7 +111,7 @@ func (a *Admin) ensureLane(ctx context.Context, lane uint8, want string, layout 
 	if fresh == "" {
 		fresh = randomHex(16)
 	}
-	info, err := a.local.ensureStream(ctx, laneConfig(lane, fresh, layout), layout.Create)
+	info, err := ensureStream(ctx, a.local.js, laneConfig(lane, fresh, layout), layout.Create)
 	if err != nil {
 		return "", err
 	}
@@ -137,6 +128,26 @@ func (a *Admin) ensureLane(ctx context.Context, lane uint8, want string, layout 
 		}
 	}
 	return got, nil
+}
+
+// ensureStream creates a stream if it is missing and create is set. It never
+// changes an existing stream: its configuration may have been chosen by an
+// operator.
+func ensureStream(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamConfig, create bool) (*jetstream.StreamInfo, error) {
+	stream, err := js.Stream(ctx, cfg.Name)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		if !create {
+			return nil, fmt.Errorf("%s: %w", cfg.Name, ErrStreamMissing)
+		}
+		stream, err = js.CreateStream(ctx, cfg)
+		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
+			stream, err = js.Stream(ctx, cfg.Name)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ensure stream %s: %w", cfg.Name, err)
+	}
+	return stream.CachedInfo(), nil
 }
 
 // maxConsumers is the maximum number of consumers of one stream. Clients can
@@ -225,81 +236,4 @@ func auxStream(l Layout, name, role, about, subject string) jetstream.StreamConf
 		AllowDirect: true, Duplicates: duplicateWindow, MaxMsgSize: MaxMessage - 64<<10, MaxConsumers: maxConsumers,
 		Metadata: withMonitorMeta(map[string]string{metaRole: role}, l.Replicas),
 	}
-}
-
-// LaneInfo is the state of a lane, as its leader knows it.
-type LaneInfo struct {
-	Lane        uint8
-	Identity    string
-	Leader      string // member name
-	Quorum      bool   // the leader is in contact with a majority and can store records
-	First, Last uint64
-	Messages    uint64
-	Bytes       uint64
-	MaxBytes    int64
-	Created     time.Time
-	Replicas    []LaneReplica // replicas other than the leader
-}
-
-// LaneReplica is a lane's replica on another member than its leader.
-type LaneReplica struct {
-	Node    string
-	Current bool
-	Offline bool
-	Lag     uint64 // entries behind the leader
-}
-
-// LaneInfo returns the state of a lane from its leader. The error is
-// [ErrStreamMissing] if the lane does not exist and [ErrNoLeader] if its leader
-// does not answer.
-func (r *Reader) LaneInfo(ctx context.Context, lane uint8) (LaneInfo, error) {
-	info, err := r.local.streamInfo(ctx, LaneStream(lane))
-	if err != nil {
-		return LaneInfo{}, err
-	}
-	li := LaneInfo{
-		Lane: lane, Identity: info.Config.Metadata[MetaIdentity], Leader: r.local.leaderOf(info),
-		First: info.State.FirstSeq, Last: info.State.LastSeq, Messages: info.State.Msgs, Bytes: info.State.Bytes,
-		MaxBytes: info.Config.MaxBytes, Created: info.Created, Quorum: hasQuorum(info.Cluster),
-	}
-	if info.Cluster != nil {
-		for _, peer := range info.Cluster.Replicas {
-			li.Replicas = append(li.Replicas, LaneReplica{NodeOf(peer.Name), peer.Current, peer.Offline, peer.Lag})
-		}
-	}
-	return li, nil
-}
-
-// replicaContactTimeout is how long a replica may be out of contact before its
-// leader must not count on it. Replicas are in contact each second; a leader that
-// was cut off steps down only after 10 to 20 s.
-const replicaContactTimeout = 4 * time.Second
-
-// hasQuorum reports whether a stream's leader can store messages: together with
-// the replicas that are in contact and current it must be a majority. A replica
-// that still catches up does not acknowledge new messages. c is nil for a server
-// that runs alone.
-func hasQuorum(c *jetstream.ClusterInfo) bool {
-	if c == nil {
-		return true
-	}
-	connected := 0
-	if c.Leader != "" {
-		connected++
-	}
-	for _, r := range c.Replicas {
-		if r.Current && r.Active <= replicaContactTimeout {
-			connected++
-		}
-	}
-	return c.Leader != "" && connected > (len(c.Replicas)+1)/2
-}
-
-// LastSeq returns the sequence of a lane's last record, as its leader knows it.
-func (r *Reader) LastSeq(ctx context.Context, lane uint8) (uint64, error) {
-	info, err := r.local.streamInfo(ctx, LaneStream(lane))
-	if err != nil {
-		return 0, err
-	}
-	return info.State.LastSeq, nil
 }

@@ -210,7 +210,7 @@ func restrictConsumer(config map[string]json.RawMessage) error {
 func (u *userConsumers) checkLimit(stream string) error {
 	ctx, cancel := context.WithTimeout(u.ctx, consumerTimeout)
 	defer cancel()
-	info, err := u.local.streamInfo(ctx, stream)
+	info, err := streamInfo(ctx, u.local.js, stream)
 	if err != nil {
 		return err
 	}
