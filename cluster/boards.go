@@ -56,8 +56,8 @@ func boardConfig(bucket string, l Layout, quota int64) jetstream.StreamConfig {
 
 // BoardStore reads and writes boards. Its methods may be called concurrently.
 type BoardStore struct {
-	local       *local
-	replication *Replication
+	local          *local
+	moveLeaderAway func(ctx context.Context, stream string) error // from this node; see [Replication]
 }
 
 // EnsureBoards creates missing boards and reports whether any were missing. It
@@ -77,7 +77,7 @@ func (b *BoardStore) EnsureBoards(ctx context.Context) (created bool, err error)
 		}
 		if err == nil && b.local.cfg.clustered() {
 			// Not an error: a board that this node leads works as well.
-			if err := b.replication.moveLeaderAway(boardCtx, boardStream(bucket)); err != nil {
+			if err := b.moveLeaderAway(boardCtx, boardStream(bucket)); err != nil {
 				b.local.log.Debug("board leader not moved", "bucket", bucket, "err", err)
 			}
 		}
@@ -85,15 +85,6 @@ func (b *BoardStore) EnsureBoards(ctx context.Context) (created bool, err error)
 		errs = append(errs, err)
 	}
 	return created, errors.Join(errs...)
-}
-
-// moveLeaderAway asks another member to take over a stream that this node leads.
-func (r *Replication) moveLeaderAway(ctx context.Context, stream string) error {
-	m, err := r.successor(ctx, stream, func(node string) bool { return node != r.local.cfg.Node })
-	if err != nil || m.to == "" {
-		return err
-	}
-	return r.stepDown(ctx, stream, m.to)
 }
 
 // BoardEntry is a row of a board.

@@ -182,6 +182,36 @@ func drainSubs(subs []*nats.Subscription) error {
 	return nil
 }
 
+// mapLocalSubjects maps the public request subjects to subjects of this node, so
+// that each node serves its own clients. A queue group over all nodes would also
+// pick a node that has just died.
+func (s *Server) mapLocalSubjects() error {
+	acc, err := s.local.srv.LookupAccount(accountYard)
+	if err != nil {
+		return err
+	}
+	node := s.local.cfg.Node
+	mapped := map[string]string{
+		api.SubjectEnqueue + ".*": localSubject(node, api.SubjectEnqueue) + ".$1",
+		api.SubjectCall + ".*":    localSubject(node, api.SubjectCall) + ".$1",
+		api.SubjectExec:           localSubject(node, api.SubjectExec),
+		api.SubjectExec + ".*":    localSubject(node, api.SubjectExec) + ".$1",
+		api.SubjectSnapshot:       localSubject(node, api.SubjectSnapshot),
+		api.SubjectStatus:         localSubject(node, api.SubjectStatus),
+		api.SubjectAPI + ".>":     localSubject(node, api.SubjectAPI) + ".>",
+		SubjectConsumers + ".>":   localSubject(node, SubjectConsumers) + ".>",
+	}
+	for _, verb := range nodeVerbs { // to the node in the subject
+		mapped[nodeSubject("*", verb)] = nodeVerbSubject("$1", verb)
+	}
+	for src, dest := range mapped {
+		if err := acc.AddMapping(src, dest); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // openEndpoint subscribes to the endpoint's subject.
 func (s *Server) openEndpoint(ctx context.Context, e *activeEndpoint, work *errgroup.Group) (*nats.Subscription, error) {
 	if (e.Handle == nil) == (e.HandleAsync == nil) {

@@ -58,7 +58,7 @@ func TestSetIntakeClosed(t *testing.T) {
 }
 
 func TestLaneStates_RemoteRoute(t *testing.T) {
-	s := newLaneStates(&local{cfg: Config{Node: "n1", Peers: []Peer{{Node: "n1"}, {Node: "n2"}, {Node: "n3"}}}})
+	s := &laneStates{local: &local{cfg: Config{Node: "n1", Peers: []Peer{{Node: "n1"}, {Node: "n2"}, {Node: "n3"}}}}}
 	s.local.setLanes(3)
 	now := time.Now()
 	s.updateLed(now, func(lane uint8) bool { return lane == 0 })

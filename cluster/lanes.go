@@ -36,8 +36,10 @@ const (
 // job is in exactly one place: in the batcher's queue, in flight to a lane, or parked
 // until a lane answers again.
 type Publisher struct {
-	local *local
-	state *laneStates
+	local    *local
+	state    *laneStates
+	router   *router
+	mismatch *mismatchWatch
 
 	outstanding atomic.Int64
 	heldBytes   atomic.Int64
@@ -69,8 +71,11 @@ type pendingPublish struct {
 	storageErr  *apiError // error of a lane without space; nil: none
 }
 
+// newPublisher returns a publisher that publishes over l's connections.
 func newPublisher(l *local) *Publisher {
-	p := &Publisher{local: l, state: newLaneStates(l)}
+	p := &Publisher{local: l, state: &laneStates{local: l}}
+	p.mismatch = &mismatchWatch{local: l, state: p.state, wake: make(chan struct{}, 1)}
+	p.router = &router{local: l, publisher: p, state: p.state, mapped: -1}
 	if !l.cfg.clustered() {
 		p.batcher = &batcher{p: p}
 	}
@@ -310,6 +315,42 @@ func (p *Publisher) retryParked(now time.Time) {
 		}
 	}
 }
+
+// open routes the direct publishes of this node's clients.
+func (p *Publisher) open() error {
+	if err := p.router.refuseDirectPublishes(); err != nil {
+		return fmt.Errorf("subscribe to refused publishes: %w", err)
+	}
+	p.router.updateMapping()
+	if err := p.router.subscribeMoves(); err != nil {
+		return fmt.Errorf("subscribe to leader moves: %w", err)
+	}
+	return nil
+}
+
+// tick routes publishes to lanes that answer and sends parked jobs again. It must be
+// called every tickInterval.
+func (p *Publisher) tick(now time.Time) {
+	p.router.tick(now)
+	p.retryParked(now)
+}
+
+// watchStreams keeps jobs out of lanes whose stream is not the one recorded in the
+// ledger, until ctx ends.
+func (p *Publisher) watchStreams(ctx context.Context) { p.mismatch.run(ctx) }
+
+// LedLanes returns the lanes that this node leads.
+func (p *Publisher) LedLanes() []uint8 { return p.state.ledLanes() }
+
+// setLeaving sends new jobs to lanes that other members lead, if there are any, or ends
+// that.
+func (p *Publisher) setLeaving(leaving bool) {
+	p.state.leaving.Store(leaving)
+	p.router.updateMapping()
+}
+
+// anyMoving reports whether the leadership of a lane is being moved.
+func (p *Publisher) anyMoving() bool { return p.state.anyMoving(time.Now()) }
 
 // close fails all jobs that are not in flight.
 func (p *Publisher) close() {

@@ -202,7 +202,7 @@ func TestLaneStates(t *testing.T) {
 	l.peers.Store(&l.cfg.Peers)
 	l.setLanes(3)
 	now := time.Unix(1000, 0)
-	s := newLaneStates(l)
+	s := &laneStates{local: l}
 	pick := func(at time.Time, want int) {
 		t.Helper()
 		lane, ok := s.pick(at)
@@ -238,7 +238,7 @@ func TestLaneStates_DirectRoute(t *testing.T) {
 	l.peers.Store(&l.cfg.Peers)
 	l.setLanes(3)
 	now := time.Unix(1000, 0)
-	s := newLaneStates(l)
+	s := &laneStates{local: l}
 	leads := func(lanes ...uint8) { s.updateLed(now, func(lane uint8) bool { return slices.Contains(lanes, lane) }) }
 	route := func(want uint8, name string) {
 		t.Helper()

@@ -2,20 +2,12 @@ package cluster
 
 import (
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/yardmaster-dev/yardmaster/api"
-
-	"github.com/nats-io/nats-server/v2/server"
-	"github.com/nats-io/nats.go"
 )
 
 const (
-	probeInterval = 300 * time.Millisecond
-	probeTimeout  = 500 * time.Millisecond
 	retryInterval = 500 * time.Millisecond // until one job is sent to a lane that failed
 )
 
@@ -46,8 +38,6 @@ func (l *laneState) available() bool { return l.downUntil.IsZero() && !l.mismatc
 // stable reports whether the lane is available and its leadership is not being
 // moved.
 func (l *laneState) stable(now time.Time) bool { return l.available() && !now.Before(l.movingUntil) }
-
-func newLaneStates(l *local) *laneStates { return &laneStates{local: l} }
 
 // ownLane returns this node's lane. Members beyond the number of lanes share one;
 // a node that is not a member uses lane 0.
@@ -216,27 +206,6 @@ func (l *laneState) rank(now time.Time) int {
 	return 0
 }
 
-// router routes the direct publishes of this node's clients by mapping their
-// subjects. A mapping exists on this server only and takes effect at once, also
-// for open connections.
-type router struct {
-	local     *local
-	publisher *Publisher
-	state     *laneStates
-
-	lastProbe time.Time
-
-	mu     sync.Mutex
-	mapped int // lane that yard.jobs.* is mapped to, or routeNone; -1: not mapped yet
-}
-
-func newRouter(l *local, p *Publisher) *router {
-	return &router{local: l, publisher: p, state: p.state, mapped: -1}
-}
-
-// LedLanes returns the lanes that this node leads.
-func (p *Publisher) LedLanes() []uint8 { return p.state.ledLanes() }
-
 func (s *laneStates) ledLanes() (led []uint8) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -246,118 +215,4 @@ func (s *laneStates) ledLanes() (led []uint8) {
 		}
 	}
 	return led
-}
-
-// mapLocalSubjects maps the public request subjects to subjects of this node, so
-// that each node serves its own clients. A queue group over all nodes would also
-// pick a node that has just died.
-func (r *router) mapLocalSubjects() error {
-	acc, err := r.local.srv.LookupAccount(accountYard)
-	if err != nil {
-		return err
-	}
-	node := r.local.cfg.Node
-	mapped := map[string]string{
-		api.SubjectEnqueue + ".*": localSubject(node, api.SubjectEnqueue) + ".$1",
-		api.SubjectCall + ".*":    localSubject(node, api.SubjectCall) + ".$1",
-		api.SubjectExec:           localSubject(node, api.SubjectExec),
-		api.SubjectExec + ".*":    localSubject(node, api.SubjectExec) + ".$1",
-		api.SubjectSnapshot:       localSubject(node, api.SubjectSnapshot),
-		api.SubjectStatus:         localSubject(node, api.SubjectStatus),
-		api.SubjectAPI + ".>":     localSubject(node, api.SubjectAPI) + ".>",
-		SubjectConsumers + ".>":   localSubject(node, SubjectConsumers) + ".>",
-	}
-	for _, verb := range nodeVerbs { // to the node in the subject
-		mapped[nodeSubject("*", verb)] = nodeVerbSubject("$1", verb)
-	}
-	for src, dest := range mapped {
-		if err := acc.AddMapping(src, dest); err != nil {
-			return err
-		}
-	}
-	return r.refuseDirectPublishes()
-}
-
-// tick updates which lanes this node leads, probes the others every probeInterval,
-// and updates the mapping of yard.jobs.*.
-func (r *router) tick(now time.Time) {
-	r.refreshLed(now)
-	if r.local.cfg.clustered() && now.Sub(r.lastProbe) >= probeInterval {
-		r.lastProbe = now
-		r.probe(now)
-	}
-	r.updateMapping()
-}
-
-// refreshLed updates which lanes this node leads.
-func (r *router) refreshLed(now time.Time) {
-	r.state.updateLed(now, func(lane uint8) bool { return r.local.srv.JetStreamIsStreamLeader(accountYard, LaneStream(lane)) })
-}
-
-// updateMapping maps yard.jobs.* to the best lane, or to the closed intake.
-func (r *router) updateMapping() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	now := time.Now()
-	lane := r.state.directRoute(now)
-	if r.publisher.closedReason() != "" {
-		lane = routeNone
-		if r.publisher.othersAccept.Load() {
-			lane = r.state.remoteRoute(now)
-		}
-	}
-	if lane == r.mapped {
-		return
-	}
-	acc, err := r.local.srv.LookupAccount(accountYard)
-	if err == nil {
-		dest := r.closedIntakeSubject() + ".$1"
-		if lane != routeNone {
-			dest = laneSubject(uint8(lane), directPublish, "$1")
-		}
-		err = acc.AddWeightedMappings(SubjectJobs+".*", server.NewMapDest(dest, 100))
-	}
-	if err != nil {
-		r.local.log.Error("mapping of direct publishes failed", "lane", lane, "err", err)
-		return
-	}
-	r.mapped = lane
-}
-
-// probe sends a message to each lane whose state is doubtful. The message expects
-// another stream name, so the leader refuses it and stores nothing. Without a
-// leader there is no reply, or "no responders".
-func (r *router) probe(now time.Time) {
-	for i := range r.local.laneCount() {
-		lane := uint8(i)
-		if !r.state.needsProbe(lane) {
-			continue
-		}
-		reply, token := r.local.api.expect(&laneProbe{r.state, lane}, now.Add(probeTimeout), false)
-		err := r.local.api.nc.PublishMsg(&nats.Msg{
-			Subject: laneSubject(lane, nodePublish, "_probe"), Reply: reply,
-			Header: nats.Header{headerExpectName: []string{"probe-" + strconv.Itoa(i)}},
-		})
-		if err != nil {
-			r.local.api.cancel(token)
-		}
-	}
-}
-
-// laneProbe handles the reply to a probe.
-type laneProbe struct {
-	state *laneStates
-	lane  uint8
-}
-
-func (p *laneProbe) receive(m *nats.Msg) bool {
-	switch {
-	case m == nil:
-		p.state.markNoAnswer(p.lane, time.Now())
-	case isNoResponders(m):
-		p.state.markLeaderless(p.lane, time.Now())
-	default:
-		p.state.markHealthy(p.lane)
-	}
-	return true
 }

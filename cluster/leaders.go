@@ -20,7 +20,6 @@ import (
 // moved. Lanes move one at a time, so that other lanes remain.
 const (
 	publishGrace     = 100 * time.Millisecond // for publishes in flight to be acknowledged before the move
-	moveTimeout      = 2 * time.Second        // after which a move no longer affects routing
 	movePollInterval = 10 * time.Millisecond
 )
 
@@ -31,13 +30,13 @@ type leaderMove struct{ stream, from, to string }
 // reports on replicas. Its methods may be called concurrently.
 type Replication struct {
 	local   *local
-	router  *router
+	lanes   *Publisher
 	stalled *stallDetector
 }
 
-func newReplication(l *local, r *router) *Replication {
+func newReplication(l *local, p *Publisher) *Replication {
 	stalled := &stallDetector{local: l, interval: stallCheckInterval, timeout: stallTimeout}
-	return &Replication{local: l, router: r, stalled: stalled}
+	return &Replication{local: l, lanes: p, stalled: stalled}
 }
 
 // SpreadLeaders gives each member the leadership of its lane, lane i to member i,
@@ -105,18 +104,18 @@ func (r *Replication) successor(ctx context.Context, stream string, fits func(no
 // while another move is in progress.
 func (r *Replication) moveLeaders(ctx context.Context, moves []leaderMove) error {
 	var errs []error
-	lanes := map[string]uint8{}
+	laneOf := map[string]uint8{}
 	for lane := range r.local.laneCount() {
-		lanes[LaneStream(uint8(lane))] = uint8(lane)
+		laneOf[LaneStream(uint8(lane))] = uint8(lane)
 	}
-	moving := r.router.state.anyMoving(time.Now())
+	moving := r.lanes.anyMoving()
 	for _, m := range moves {
-		if _, lane := lanes[m.stream]; !lane {
+		if _, lane := laneOf[m.stream]; !lane {
 			errs = append(errs, r.stepDown(ctx, m.stream, m.to))
 		}
 	}
 	for _, m := range moves {
-		if lane, ok := lanes[m.stream]; ok && !moving {
+		if lane, ok := laneOf[m.stream]; ok && !moving {
 			errs = append(errs, r.moveLane(ctx, lane, m))
 		}
 	}
@@ -161,28 +160,13 @@ func (r *Replication) notifyMembers(verb string, lane uint8) error {
 	return nil
 }
 
-// subscribeMoves handles the notifications about moves of leaders.
-func (r *router) subscribeMoves() error {
-	state := r.state
-	for verb, record := range map[string]func(lane uint8, now time.Time){
-		verbLeaderMoves: func(lane uint8, now time.Time) { state.setMoving(lane, now.Add(moveTimeout)) },
-		verbLeaderMoved: func(lane uint8, now time.Time) {
-			r.refreshLed(now)
-			state.setMoving(lane, time.Time{})
-			state.markHealthy(lane)
-		},
-	} {
-		_, err := r.local.fleet.nc.Subscribe(nodeSubject(r.local.cfg.Node, verb), func(m *nats.Msg) {
-			if len(m.Data) == 1 && m.Data[0] < MaxLanes {
-				record(m.Data[0], time.Now())
-				r.updateMapping()
-			}
-		})
-		if err != nil {
-			return err
-		}
+// moveLeaderAway asks another member to take over a stream that this node leads.
+func (r *Replication) moveLeaderAway(ctx context.Context, stream string) error {
+	m, err := r.successor(ctx, stream, func(node string) bool { return node != r.local.cfg.Node })
+	if err != nil || m.to == "" {
+		return err
 	}
-	return nil
+	return r.stepDown(ctx, stream, m.to)
 }
 
 // stepDown makes a stream's leader step down in favour of the preferred server.

@@ -26,8 +26,7 @@ func (r *Replication) TransferLeaders(ctx context.Context) error {
 	if !r.local.cfg.clustered() {
 		return nil
 	}
-	r.router.state.leaving.Store(true)
-	r.router.updateMapping()
+	r.lanes.setLeaving(true)
 	for {
 		led, err := r.transferOnce(ctx)
 		if led == 0 {
@@ -42,8 +41,7 @@ func (r *Replication) TransferLeaders(ctx context.Context) error {
 // ResumeLeading ends the effect of [Replication.TransferLeaders]: this node may lead
 // again.
 func (r *Replication) ResumeLeading() {
-	r.router.state.leaving.Store(false)
-	r.router.updateMapping()
+	r.lanes.setLeaving(false)
 }
 
 // LedStreams returns the streams that this node leads, and "JetStream" if it is

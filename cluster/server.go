@@ -23,9 +23,7 @@ type Server struct {
 
 	local         *local
 	serverLog     *serverLog
-	router        *router
 	userConsumers *userConsumers // nil if there are no users
-	mismatch      *mismatchWatch
 }
 
 // Start starts the embedded server and connects to it. JetStream may still be
@@ -57,22 +55,19 @@ func newServer(l *local, serverLog *serverLog) *Server {
 		Publisher: newPublisher(l), Reader: &Reader{l}, Writer: &Writer{l}, Fleet: &Fleet{l},
 		local: l, serverLog: serverLog,
 	}
-	s.mismatch = newMismatchWatch(l, s.Publisher.state)
-	s.router = newRouter(l, s.Publisher)
-	s.Replication = newReplication(l, s.router)
+	s.Replication = newReplication(l, s.Publisher)
 	s.Admin = &Admin{l, s.Reader}
-	s.Boards = &BoardStore{l, s.Replication}
+	s.Boards = &BoardStore{l, s.Replication.moveLeaderAway}
 	return s
 }
 
 // subscribe subscribes to the subjects that the server answers itself.
 func (s *Server) subscribe() (err error) {
-	if err := s.router.mapLocalSubjects(); err != nil {
+	if err := s.mapLocalSubjects(); err != nil {
 		return fmt.Errorf("map the node's local subjects: %w", err)
 	}
-	s.router.updateMapping()
-	if err := s.router.subscribeMoves(); err != nil {
-		return fmt.Errorf("subscribe to leader moves: %w", err)
+	if err := s.Publisher.open(); err != nil {
+		return err
 	}
 	if len(s.local.cfg.Users) > 0 {
 		if s.userConsumers, err = startUserConsumers(s.local); err != nil {
@@ -93,7 +88,7 @@ func (s *Server) Run(ctx context.Context) error {
 	helper.Go(func() { s.Replication.stalled.run(helping) })
 	if s.local.cfg.clustered() {
 		helper.Go(func() { (&snapshotSender{local: s.local}).run(helping) })
-		helper.Go(func() { s.mismatch.run(helping) })
+		helper.Go(func() { s.Publisher.watchStreams(helping) })
 	}
 	tick := time.NewTicker(tickInterval)
 	defer tick.Stop()
@@ -106,8 +101,7 @@ func (s *Server) Run(ctx context.Context) error {
 		case <-s.serverLog.damaged:
 			return fmt.Errorf("%w: %s", ErrDamaged, s.serverLog.damage)
 		case now := <-tick.C:
-			s.router.tick(now)
-			s.Publisher.retryParked(now)
+			s.Publisher.tick(now)
 			for _, box := range s.local.inboxes() {
 				box.expire(now)
 			}

@@ -28,19 +28,15 @@ type mismatchWatch struct {
 	identities []string // identities of the lanes in the ledger
 }
 
-func newMismatchWatch(l *local, s *laneStates) *mismatchWatch {
-	return &mismatchWatch{local: l, state: s, wake: make(chan struct{}, 1)}
-}
-
 // SetLaneIdentities sets the lanes' identities, which the ledger records. Until
 // the first call every stream with a lane's name counts as that lane.
-func (s *Server) SetLaneIdentities(identities []string) {
-	s.local.setLanes(len(identities))
-	w := s.mismatch
+func (p *Publisher) SetLaneIdentities(identities []string) {
+	p.local.setLanes(len(identities))
+	w := p.mismatch
 	w.mu.Lock()
 	for i := range identities {
 		if i >= len(w.identities) || w.identities[i] != identities[i] {
-			s.Publisher.state.reset(uint8(i))
+			p.state.reset(uint8(i))
 		}
 	}
 	w.identities = identities

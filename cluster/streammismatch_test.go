@@ -27,7 +27,7 @@ func TestStreamMismatch(t *testing.T) {
 		identities = append(identities, info.Identity)
 	}
 	for _, n := range nodes {
-		n.SetLaneIdentities(identities)
+		n.Publisher.SetLaneIdentities(identities)
 	}
 	put := func(key string) Ack {
 		a, err := n1.Publisher.PublishWait(withDeadline(t, 5*time.Second), "mail", key, time.Time{}, jobBody(1))
@@ -100,7 +100,7 @@ func TestStreamMismatch(t *testing.T) {
 func TestStreamMismatch_RolledBack(t *testing.T) {
 	c := startSingle(t).Server
 	c.local.setLanes(2)
-	s := newLaneStates(c.local)
+	s := &laneStates{local: c.local}
 	s.raiseLast(1, 100)
 	s.raiseLast(1, 90)
 	s.markMismatched(1)
@@ -128,7 +128,7 @@ func TestStreamMismatch_RolledBack(t *testing.T) {
 func TestStreamMismatch_AllLanes(t *testing.T) {
 	c := startSingle(t).Server
 	c.local.setLanes(2)
-	s := newLaneStates(c.local)
+	s := &laneStates{local: c.local}
 	s.markMismatched(0)
 	if got := s.directRoute(time.Now()); got != 1 {
 		t.Errorf("routed to %d", got)

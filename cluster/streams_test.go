@@ -54,7 +54,7 @@ func TestPublish_FullLane(t *testing.T) {
 		left int // lanes that seem to answer, other than the full one
 		want string
 	}{{1, ""}, {0, "maximum bytes exceeded"}} {
-		p := &Publisher{local: c.local, state: newLaneStates(c.local)}
+		p := &Publisher{local: c.local, state: &laneStates{local: c.local}}
 		for lane := lanes.left; lane < 3; lane++ {
 			p.state.markNoAnswer(uint8(lane), time.Now().Add(time.Minute))
 		}

@@ -180,7 +180,7 @@ func (n *Node) Run(ctx context.Context) (err error) {
 	}
 	baseLoops.Go(func(ctx context.Context) error { return n.authority.Run(ctx, n.raft) })
 	baseLoops.Go(func(ctx context.Context) error {
-		return laneIdentities{n.raft}.follow(ctx, n.cluster.SetLaneIdentities)
+		return laneIdentities{n.raft}.follow(ctx, n.cluster.Publisher.SetLaneIdentities)
 	})
 	baseLoops.Go(func(ctx context.Context) error { return n.fleet.Serve(ctx, n.handlers()) })
 	baseLoops.Go(func(ctx context.Context) error { return n.edge.Serve(ctx, listener) })
