@@ -3,7 +3,6 @@ package cluster
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -71,9 +70,6 @@ func (e *apiError) class() errorClass {
 	}
 	return classFinal
 }
-
-// ErrStorageFull means that a stream, an account or a disk has no space left.
-var ErrStorageFull = errors.New("no space is left")
 
 // storageFull reports whether e means that a stream, an account or a disk is full.
 func (e *apiError) storageFull() bool {

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"crypto/rand"
 	"errors"
 	"strconv"
 	"sync"
@@ -104,7 +105,7 @@ func (b *batcher) send(msgs []*pendingPublish) {
 	pending := &batchReply{b: b, batch: msgs, started: now}
 	in := b.p.local.ingest
 	reply, token := in.expect(pending, now.Add(laneTimeout), false)
-	id := randomHex(12)
+	id := rand.Text()
 	for i, d := range msgs {
 		m := d.msg(0)
 		m.Header[headerBatchID] = []string{id}

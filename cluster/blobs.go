@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/nats-io/nats.go"
@@ -21,6 +22,7 @@ const (
 	chunkSize           = 512 << 10 // bytes
 	maxConcurrentChunks = 8
 	chunkTimeout        = 2 * time.Second
+	chunkRetryDelay     = 100 * time.Millisecond
 	blobTimeout         = 15 * time.Second // if the context has no deadline
 	maxBlobChunks       = job.MaxBody/chunkSize + 1
 )
@@ -79,7 +81,7 @@ func (w *Writer) storeChunk(ctx context.Context, subject string, chunk []byte) e
 				return apiErr.unavailable()
 			}
 		}
-		sleep(ctx, tickInterval)
+		_ = backoff.Sleep(ctx, chunkRetryDelay)
 		if ctx.Err() != nil {
 			return &job.UnavailableError{Reason: "blob chunk was not stored: " + err.Error(), RetryAfter: time.Second}
 		}

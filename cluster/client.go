@@ -142,5 +142,5 @@ func (c *Client) Subscribe(ctx context.Context, subject string, fn func(subject 
 		return done(fmt.Errorf("subscribe to %s: %w", subject, err))
 	}
 	<-ctx.Done()
-	return done(unsubscribe(sub))
+	return done(endSubscriptions((*nats.Subscription).Unsubscribe, sub))
 }

@@ -53,6 +53,11 @@ type Peer struct {
 	Route    string // host:port
 }
 
+// sortedPeers returns peers sorted by name.
+func sortedPeers(peers []Peer) []Peer {
+	return slices.SortedFunc(slices.Values(peers), func(a, b Peer) int { return strings.Compare(a.Node, b.Node) })
+}
+
 var nodeName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]*$`)
 
 // clustered reports whether the node has other members.
@@ -62,7 +67,7 @@ func (c *Config) clustered() bool { return c.RouteListen != "" }
 // sorted by name.
 func (c *Config) withDefaults() (Config, error) {
 	d := *c
-	d.Peers = slices.SortedFunc(slices.Values(c.Peers), func(a, b Peer) int { return strings.Compare(a.Node, b.Node) })
+	d.Peers = sortedPeers(c.Peers)
 	if d.Identity == "" {
 		d.Identity = d.Node
 	}

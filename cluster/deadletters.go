@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 )
 
 // Limits of one read of dead letters.
@@ -84,7 +86,7 @@ func (a *Admin) RemoveDeadLetter(ctx context.Context, seq uint64) error {
 		if _, readErr := a.reader.getFromLeader(ctx, StreamDLQ, getRequest{Seq: seq}); errors.Is(readErr, ErrNotStored) {
 			return nil
 		}
-		if sleep(ctx, replicaTimeout); ctx.Err() != nil {
+		if backoff.Sleep(ctx, replicaTimeout) != nil {
 			break
 		}
 	}

@@ -162,24 +162,7 @@ func (s *Server) Serve(ctx context.Context, service Service) error {
 	if err == nil {
 		<-ctx.Done()
 	}
-	return errors.Join(err, drainSubs(subs), work.Wait(), waitGroup.Wait())
-}
-
-// drainSubs ends subscriptions after the messages that have already arrived are
-// handled.
-func drainSubs(subs []*nats.Subscription) error {
-	for _, sub := range subs {
-		ended := make(chan struct{})
-		sub.SetClosedHandler(func(string) { close(ended) })
-		if err := sub.Drain(); err != nil {
-			if errors.Is(err, nats.ErrConnectionClosed) || errors.Is(err, nats.ErrBadSubscription) {
-				continue // already closed with its connection
-			}
-			return err
-		}
-		<-ended
-	}
-	return nil
+	return errors.Join(err, endSubscriptions((*nats.Subscription).Drain, subs...), work.Wait(), waitGroup.Wait())
 }
 
 // mapLocalSubjects maps the public request subjects to subjects of this node, so

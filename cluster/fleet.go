@@ -226,7 +226,7 @@ func (f *Fleet) Serve(ctx context.Context, h Handlers) error {
 	if err == nil {
 		<-ctx.Done()
 	}
-	return errors.Join(err, unsubscribe(subs...), work.Wait())
+	return errors.Join(err, endSubscriptions((*nats.Subscription).Unsubscribe, subs...), work.Wait())
 }
 
 // subscribeAll subscribes to the typed verbs that have a handler.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 	"github.com/yardmaster-dev/yardmaster/test/testnet"
 )
 
@@ -144,7 +145,7 @@ func eventually(t testing.TB, what string, check func() error) {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited for %s: %v", what, err)
 		}
-		sleep(t.Context(), 20*time.Millisecond)
+		_ = backoff.Sleep(t.Context(), 20*time.Millisecond)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/nats-io/nats.go"
@@ -14,6 +15,13 @@ import (
 
 // AnySequence makes an append unconditional.
 const AnySequence = ^uint64(0)
+
+// ErrUnknown means that a publish failed although one of its attempts may have
+// been stored. Repeating it under the same key is safe.
+var ErrUnknown = errors.New("not known whether the job was accepted; repeat it under the same key")
+
+// ErrStorageFull means that a stream, an account or a disk has no space left.
+var ErrStorageFull = errors.New("no space is left")
 
 const appendTimeout = 3 * time.Second
 
@@ -232,8 +240,8 @@ func (r *Reader) readBatches(ctx context.Context, stream string, req getRequest)
 			return nil, nil
 		case ctx.Err() != nil:
 			return nil, fmt.Errorf("read %s: %w", stream, ctx.Err())
-		case errors.Is(err, errNoResponders):
-			sleep(ctx, replicaTimeout)
+		case errors.Is(err, nats.ErrNoResponders):
+			_ = backoff.Sleep(ctx, replicaTimeout)
 		}
 	}
 }

@@ -3,12 +3,14 @@ package cluster
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/yardmaster-dev/yardmaster/job"
 )
 
 // inbox receives all replies of one connection on a single subscription and passes
@@ -126,11 +128,8 @@ func (c replyChan) receive(m *nats.Msg) bool {
 
 var errNoAnswer = errors.New("no reply in time")
 
-// errNoResponders means that nothing subscribes to the subject.
-var errNoResponders = nats.ErrNoResponders
-
 // request sends a request and waits at most the duration wait for its reply. The
-// error may be errNoAnswer or errNoResponders.
+// error may be errNoAnswer or nats.ErrNoResponders.
 func (b *inbox) request(ctx context.Context, m *nats.Msg, wait time.Duration) (*nats.Msg, error) {
 	replies := make(replyChan, 1)
 	reply, token := b.expect(replies, time.Time{}, false)
@@ -144,7 +143,7 @@ func (b *inbox) request(ctx context.Context, m *nats.Msg, wait time.Duration) (*
 	select {
 	case m := <-replies:
 		if isNoResponders(m) {
-			return nil, errNoResponders
+			return nil, nats.ErrNoResponders
 		}
 		return m, nil
 	case <-timer.C:
@@ -165,4 +164,29 @@ func status(m *nats.Msg) string {
 		return ""
 	}
 	return m.Header.Get(headerStatus)
+}
+
+// sendError converts an error of publishing on the node's own connection.
+func sendError(err error) error {
+	if errors.Is(err, nats.ErrMaxPayload) {
+		return fmt.Errorf("job does not fit one record: %w", job.ErrTooLarge)
+	}
+	return &job.UnavailableError{Reason: "the node's NATS server does not accept messages: " + err.Error()}
+}
+
+// endSubscriptions ends subscriptions by end, such as Unsubscribe or Drain, and blocks
+// until their last callbacks have returned.
+func endSubscriptions(end func(*nats.Subscription) error, subs ...*nats.Subscription) error {
+	for _, sub := range subs {
+		ended := make(chan struct{})
+		sub.SetClosedHandler(func(string) { close(ended) })
+		if err := end(sub); err != nil {
+			if errors.Is(err, nats.ErrConnectionClosed) || errors.Is(err, nats.ErrBadSubscription) {
+				continue // already closed with its connection
+			}
+			return err
+		}
+		<-ended
+	}
+	return nil
 }

@@ -6,8 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -27,33 +25,6 @@ const (
 // ErrNoMetaLeader means that JetStream has no meta leader at the moment, so that its
 // servers cannot be changed.
 var ErrNoMetaLeader = errors.New("JetStream has no meta leader that answers")
-
-// SetPeers replaces the list of members. New members open routes to this node;
-// this node opens routes to them after its next restart.
-func (s *Server) SetPeers(peers []Peer) {
-	sorted := slices.SortedFunc(slices.Values(peers), func(a, b Peer) int { return strings.Compare(a.Node, b.Node) })
-	s.local.peers.Store(&sorted)
-}
-
-// Routed returns the sorted identities of the servers that this node has a route
-// to, including its own.
-func (s *Server) Routed() []string {
-	identities := []string{s.local.cfg.Identity}
-	if !s.local.cfg.clustered() {
-		return identities
-	}
-	routes, err := s.local.srv.Routez(nil)
-	if err != nil {
-		return identities
-	}
-	for _, r := range routes.Routes {
-		if !slices.Contains(identities, r.RemoteName) {
-			identities = append(identities, r.RemoteName)
-		}
-	}
-	slices.Sort(identities)
-	return identities
-}
 
 // Evacuate starts to move the replicas of all streams from a member's server to
 // other servers. The number of replicas does not drop, and the server keeps
@@ -114,7 +85,7 @@ func (r *Replication) stepDownMeta(ctx context.Context, to string) error {
 func (r *Replication) requestMeta(ctx context.Context, subject string, body []byte) error {
 	m, err := r.local.system.request(ctx, &nats.Msg{Subject: subject, Data: body}, systemTimeout)
 	switch {
-	case errors.Is(err, errNoAnswer), errors.Is(err, errNoResponders):
+	case errors.Is(err, errNoAnswer), errors.Is(err, nats.ErrNoResponders):
 		return ErrNoMetaLeader
 	case err != nil:
 		return err

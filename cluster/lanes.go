@@ -14,15 +14,14 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// ErrUnknown means that a publish failed although one of its attempts may have
-// been stored. Repeating it under the same key is safe.
-var ErrUnknown = errors.New("not known whether the job was accepted; repeat it under the same key")
-
 // Ack says where a job is stored.
 type Ack struct {
 	job.Position
 	Duplicate bool // the lane already had it, at this position
 }
+
+// tickInterval is how often publishes are routed and requests expire.
+const tickInterval = 100 * time.Millisecond
 
 // Limits of publishes in flight.
 const (
@@ -176,14 +175,6 @@ func (p *Publisher) sendToLane(d *pendingPublish, lane uint8, now time.Time, han
 		return false
 	}
 	return true
-}
-
-// sendError converts an error of publishing on the node's own connection.
-func sendError(err error) error {
-	if errors.Is(err, nats.ErrMaxPayload) {
-		return fmt.Errorf("job does not fit one record: %w", job.ErrTooLarge)
-	}
-	return &job.UnavailableError{Reason: "the node's NATS server does not accept messages: " + err.Error()}
 }
 
 // msg returns the message that stores the job in a lane.

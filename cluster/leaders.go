@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -37,6 +38,16 @@ type Replication struct {
 func newReplication(l *local, p *Publisher) *Replication {
 	stalled := &stallDetector{local: l, interval: stallCheckInterval, timeout: stallTimeout}
 	return &Replication{local: l, lanes: p, stalled: stalled}
+}
+
+// watch detects replicas that have stalled or lag, until ctx ends.
+func (r *Replication) watch(ctx context.Context) {
+	var watches sync.WaitGroup
+	watches.Go(func() { r.stalled.run(ctx) })
+	if r.local.cfg.clustered() {
+		watches.Go(func() { (&snapshotSender{local: r.local}).run(ctx) })
+	}
+	watches.Wait()
 }
 
 // SpreadLeaders gives each member the leadership of its lane, lane i to member i,

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"crypto/rand"
-	"encoding/hex"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -24,8 +23,6 @@ type local struct {
 	conns []*nats.Conn
 	js    jetstream.JetStream
 
-	unrecovered map[string]bool // streams on disk that could not be recovered at start; only of a node that runs alone
-
 	lanes atomic.Int32           // number of lanes
 	peers atomic.Pointer[[]Peer] // the members, sorted by name
 
@@ -40,7 +37,7 @@ type local struct {
 func startLocal(cfg Config, log *slog.Logger) (*local, *serverLog, error) {
 	password := cfg.InternalPassword
 	if password == "" {
-		password = randomHex(16)
+		password = rand.Text()
 	}
 	l := &local{cfg: cfg, log: log}
 	l.peers.Store(&cfg.Peers)
@@ -50,9 +47,6 @@ func startLocal(cfg Config, log *slog.Logger) (*local, *serverLog, error) {
 		return nil, nil, err
 	}
 	l.srv = srv
-	if !l.cfg.clustered() {
-		l.unrecovered = unrecoveredStreams(l.srv)
-	}
 	if err := l.connect(password); err != nil {
 		l.close()
 		l.stopServer()
@@ -142,6 +136,12 @@ func (l *local) stopServer() {
 	}
 }
 
+// setPeers replaces the list of members.
+func (l *local) setPeers(peers []Peer) {
+	sorted := sortedPeers(peers)
+	l.peers.Store(&sorted)
+}
+
 // peerList returns the members, sorted by name.
 func (l *local) peerList() []Peer { return *l.peers.Load() }
 
@@ -164,10 +164,3 @@ func (l *local) setLanes(n int) { l.lanes.Store(int32(min(max(n, 1), MaxLanes)))
 
 // laneCount returns the number of lanes.
 func (l *local) laneCount() int { return int(l.lanes.Load()) }
-
-// randomHex returns n random bytes in hexadecimal.
-func randomHex(n int) string {
-	b := make([]byte, n)
-	rand.Read(b) // never fails
-	return hex.EncodeToString(b)
-}

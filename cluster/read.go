@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 )
 
 // Limits of a read.
@@ -56,7 +57,7 @@ type getRequest struct {
 var errNotOnReplica = errors.New("replica has no such message")
 
 // directBatch reads consecutive messages from whichever replica answers. The error
-// is errNoAnswer, errNoResponders, errNotOnReplica or that of the context.
+// is errNoAnswer, nats.ErrNoResponders, errNotOnReplica or that of the context.
 func (r *Reader) directBatch(ctx context.Context, stream string, req getRequest) ([]storedMsg, error) {
 	body, err := json.Marshal(req)
 	if err != nil {
@@ -82,7 +83,7 @@ func (r *Reader) directBatch(ctx context.Context, stream string, req getRequest)
 			case "204":
 				return got, nil
 			case "503":
-				return nil, errNoResponders
+				return nil, nats.ErrNoResponders
 			default:
 				return nil, errNotOnReplica
 			}
@@ -214,21 +215,11 @@ func (r *Reader) load(ctx context.Context, stream string, req getRequest) (store
 			return storedMsg{}, lastErr
 		}
 		if attempt%3 == 2 {
-			sleep(ctx, replicaTimeout)
+			_ = backoff.Sleep(ctx, replicaTimeout)
 		}
 		if err := ctx.Err(); err != nil {
 			return storedMsg{}, fmt.Errorf("read from %s: %w (last error: %v)", stream, err, lastErr)
 		}
-	}
-}
-
-// sleep blocks for d or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
 	}
 }
 

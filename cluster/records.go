@@ -207,24 +207,7 @@ func subscribe(ctx context.Context, nc *nats.Conn, subject string, fn nats.MsgHa
 		return fmt.Errorf("subscribe to %s: %w", subject, err)
 	}
 	<-ctx.Done()
-	return unsubscribe(sub)
-}
-
-// unsubscribe ends subscriptions and blocks until their last callbacks have
-// returned.
-func unsubscribe(subs ...*nats.Subscription) error {
-	for _, sub := range subs {
-		ended := make(chan struct{})
-		sub.SetClosedHandler(func(string) { close(ended) })
-		if err := sub.Unsubscribe(); err != nil {
-			if errors.Is(err, nats.ErrConnectionClosed) || errors.Is(err, nats.ErrBadSubscription) {
-				continue // already closed with its connection
-			}
-			return err
-		}
-		<-ended
-	}
-	return nil
+	return endSubscriptions((*nats.Subscription).Unsubscribe, sub)
 }
 
 // Purge removes the lane's records below seq. It never removes the last record: a

@@ -57,7 +57,7 @@ type StreamReplicas struct {
 // including users' own streams. A stream whose leader does not answer has none.
 func (r *Replication) StreamReplicas(ctx context.Context) ([]StreamReplicas, error) {
 	var all []StreamReplicas
-	err := r.local.eachStreamPage(ctx, func(page *streamPage) {
+	err := eachStreamPage(ctx, r.local.api, func(page *streamPage) {
 		for _, info := range page.Streams {
 			all = append(all, StreamReplicas{info.Config.Name, info.Config.Replicas, replicasOf(info.Cluster)})
 		}
@@ -97,9 +97,9 @@ type streamPage struct {
 }
 
 // eachStreamPage calls visit for each page of the list of streams.
-func (l *local) eachStreamPage(ctx context.Context, visit func(*streamPage)) error {
+func eachStreamPage(ctx context.Context, api *inbox, visit func(*streamPage)) error {
 	for seen, total := 0, 1; seen < total; {
-		page, err := l.streamPage(ctx, seen)
+		page, err := readStreamPage(ctx, api, seen)
 		if err != nil {
 			return err
 		}
@@ -109,11 +109,11 @@ func (l *local) eachStreamPage(ctx context.Context, visit func(*streamPage)) err
 	return nil
 }
 
-// streamPage requests the page of the list that begins at offset. The client
+// readStreamPage requests the page of the list that begins at offset. The client
 // library's list silently omits streams whose leaders do not answer.
-func (l *local) streamPage(ctx context.Context, offset int) (page streamPage, err error) {
+func readStreamPage(ctx context.Context, api *inbox, offset int) (page streamPage, err error) {
 	body := fmt.Appendf(nil, `{"offset":%d}`, offset)
-	m, err := l.api.request(ctx, &nats.Msg{Subject: apiStreamList, Data: body}, systemTimeout)
+	m, err := api.request(ctx, &nats.Msg{Subject: apiStreamList, Data: body}, systemTimeout)
 	if err != nil {
 		return page, err
 	}

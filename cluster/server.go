@@ -23,7 +23,8 @@ type Server struct {
 
 	local         *local
 	serverLog     *serverLog
-	userConsumers *userConsumers // nil if there are no users
+	userConsumers *userConsumers  // nil if there are no users
+	unrecovered   map[string]bool // streams on disk that could not be recovered at start; only of a node that runs alone
 }
 
 // Start starts the embedded server and connects to it. JetStream may still be
@@ -42,6 +43,9 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Server, error) {
 		return nil, err
 	}
 	s := newServer(l, serverLog)
+	if !full.clustered() {
+		s.unrecovered = unrecoveredStreams(l.srv)
+	}
 	if err := s.subscribe(); err != nil {
 		s.Stop()
 		return nil, err
@@ -85,9 +89,8 @@ func (s *Server) Run(ctx context.Context) error {
 	helping, stop := context.WithCancel(ctx)
 	defer helper.Wait()
 	defer stop()
-	helper.Go(func() { s.Replication.stalled.run(helping) })
+	helper.Go(func() { s.Replication.watch(helping) })
 	if s.local.cfg.clustered() {
-		helper.Go(func() { (&snapshotSender{local: s.local}).run(helping) })
 		helper.Go(func() { s.Publisher.watchStreams(helping) })
 	}
 	tick := time.NewTicker(tickInterval)
@@ -109,9 +112,6 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// tickInterval is how often Run routes publishes and expires requests.
-const tickInterval = 100 * time.Millisecond
-
 // Stop closes the connections and stops the server. Pending publishes and requests
 // fail first.
 func (s *Server) Stop() {
@@ -132,22 +132,39 @@ func (s *Server) Members() []string { return s.local.memberNames() }
 // ClientURL returns the URL for clients.
 func (s *Server) ClientURL() string { return s.local.srv.ClientURL() }
 
-// ReachableMembers returns the sorted names of the members that this node has a
-// route to, including itself.
-func (s *Server) ReachableMembers() []string {
-	nodes := []string{s.local.cfg.Node}
+// SetPeers replaces the list of members. New members open routes to this node;
+// this node opens routes to them after its next restart.
+func (s *Server) SetPeers(peers []Peer) {
+	s.local.setPeers(peers)
+}
+
+// Routed returns the sorted identities of the servers that this node has a route
+// to, including its own.
+func (s *Server) Routed() []string {
+	identities := []string{s.local.cfg.Identity}
 	if !s.local.cfg.clustered() {
-		return nodes
+		return identities
 	}
 	routes, err := s.local.srv.Routez(nil)
 	if err != nil {
-		return nodes
+		return identities
 	}
 	for _, r := range routes.Routes {
-		if node := NodeOf(r.RemoteName); !slices.Contains(nodes, node) {
-			nodes = append(nodes, node)
+		if !slices.Contains(identities, r.RemoteName) {
+			identities = append(identities, r.RemoteName)
 		}
 	}
+	slices.Sort(identities)
+	return identities
+}
+
+// ReachableMembers returns the sorted names of the members that this node has a
+// route to, including itself.
+func (s *Server) ReachableMembers() []string {
+	nodes := s.Routed()
+	for i := range nodes {
+		nodes[i] = NodeOf(nodes[i])
+	}
 	slices.Sort(nodes)
-	return nodes
+	return slices.Compact(nodes)
 }

@@ -160,7 +160,7 @@ func (r *Replication) StalledReplicas() []string { return r.stalled.stalled(time
 // this node and is led by another one.
 func (d *stallDetector) leaderLastSeqs(ctx context.Context) (map[string]uint64, error) {
 	last := make(map[string]uint64)
-	err := d.local.eachStreamPage(ctx, func(page *streamPage) {
+	err := eachStreamPage(ctx, d.local.api, func(page *streamPage) {
 		for _, info := range page.Streams {
 			g := info.Cluster
 			if g == nil || g.Leader == d.local.cfg.Identity {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 )
 
 // Parameters of archiving and restoring streams. JetStream aborts an archive whose
@@ -115,7 +116,7 @@ func receiveArchive(ctx context.Context, stream string, chunks <-chan *nats.Msg,
 func (a *Admin) requestAPI(ctx context.Context, subject string, request []byte, wait time.Duration, reply any) error {
 	m, err := a.local.boards.request(ctx, &nats.Msg{Subject: subject, Data: request}, wait)
 	switch {
-	case errors.Is(err, errNoAnswer), errors.Is(err, errNoResponders):
+	case errors.Is(err, errNoAnswer), errors.Is(err, nats.ErrNoResponders):
 		return ErrNoLeader
 	case err != nil:
 		return err
@@ -156,11 +157,11 @@ func (a *Admin) RestoreStream(ctx context.Context, layout Layout, stream string,
 		if err != nil {
 			return fmt.Errorf("restore stream %s: %w", stream, err)
 		}
-		if started.Error == nil || !started.Error.transient() || time.Since(began) > restoreRetryFor || ctx.Err() != nil {
+		if started.Error == nil || !transient(started.Error) || time.Since(began) > restoreRetryFor || ctx.Err() != nil {
 			break
 		}
 		started.Error = nil
-		sleep(ctx, 250*time.Millisecond)
+		_ = backoff.Sleep(ctx, 250*time.Millisecond)
 	}
 	if started.Error != nil {
 		return fmt.Errorf("restore stream %s: %w", stream, started.Error)
@@ -182,7 +183,7 @@ const (
 // transient reports whether e is caused by a stream that was just removed: its
 // name is still taken, or its space is not free yet, which members report every
 // ten seconds.
-func (e *apiError) transient() bool {
+func transient(e *apiError) bool {
 	switch e.ErrCode {
 	case codeNoPeers, codeNoResources, codeStorage, codeNameTaken, codeRestoreNameTaken:
 		return true
@@ -216,8 +217,8 @@ func (a *Admin) upload(ctx context.Context, subject string, archive io.Reader) e
 // restoreInterestTimeout. No request is processed twice.
 func (a *Admin) requestWithRetry(ctx context.Context, m *nats.Msg, wait time.Duration) (*nats.Msg, error) {
 	reply, err := a.local.boards.request(ctx, m, wait)
-	for began := time.Now(); errors.Is(err, errNoResponders) && time.Since(began) < restoreInterestTimeout; {
-		sleep(ctx, 20*time.Millisecond)
+	for began := time.Now(); errors.Is(err, nats.ErrNoResponders) && time.Since(began) < restoreInterestTimeout; {
+		_ = backoff.Sleep(ctx, 20*time.Millisecond)
 		reply, err = a.local.boards.request(ctx, m, wait)
 	}
 	return reply, err

@@ -2,6 +2,8 @@ package cluster
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -109,7 +111,7 @@ func (a *Admin) EnsureStreams(ctx context.Context, layout Layout) ([]string, err
 func (a *Admin) ensureLane(ctx context.Context, lane uint8, want string, layout Layout) (string, error) {
 	fresh := want
 	if fresh == "" {
-		fresh = randomHex(16)
+		fresh = newIdentity()
 	}
 	info, err := ensureStream(ctx, a.local.js, laneConfig(lane, fresh, layout), layout.Create)
 	if err != nil {
@@ -148,6 +150,13 @@ func ensureStream(ctx context.Context, js jetstream.JetStream, cfg jetstream.Str
 		return nil, fmt.Errorf("ensure stream %s: %w", cfg.Name, err)
 	}
 	return stream.CachedInfo(), nil
+}
+
+// newIdentity returns a random identity of a lane.
+func newIdentity() string {
+	b := make([]byte, 16)
+	rand.Read(b) // never fails
+	return hex.EncodeToString(b)
 }
 
 // maxConsumers is the maximum number of consumers of one stream. Clients can

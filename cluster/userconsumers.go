@@ -154,7 +154,7 @@ func (u *userConsumers) awaitInterest(reply []byte) {
 	}
 	for end := time.Now().Add(consumerTimeout); time.Now().Before(end); {
 		_, err := u.request(apiConsumer+"MSG.NEXT."+info.Stream+"."+info.Name, []byte("{"))
-		if !errors.Is(err, errNoResponders) || backoff.Sleep(u.ctx, consumerPollInterval) != nil {
+		if !errors.Is(err, nats.ErrNoResponders) || backoff.Sleep(u.ctx, consumerPollInterval) != nil {
 			return
 		}
 	}

@@ -347,7 +347,7 @@ func (n *Node) serveUntilFailure(ctx context.Context, parents ...context.Context
 	n.log.Info("node serving", "nats", n.cluster.ClientURL(), "overhop", n.edgeAddr.String(), "http", n.httpAddr, "version", n.version)
 	close(n.serving)
 	collector := &metrics.Collector{
-		Node: n.cfg.Node.Name, DataDir: n.cfg.Node.DataDir, View: n.raft.View, Raft: n.raft.Status, Storage: n.cluster.Storage, Decisions: n.scheduler.Counts,
+		Node: n.cfg.Node.Name, DataDir: n.cfg.Node.DataDir, View: n.raft.View, Raft: n.raft.Status, Storage: n.cluster.Replication.Storage, Decisions: n.scheduler.Counts,
 		Changes: n.authority.ChangeCount, Certificates: func() []*certs.Store { return n.certs.stores(n.edge) }, Monitor: n.monitor, Reporter: n.reporter,
 	}
 	n.metrics.SetCollector(collector.Collect)

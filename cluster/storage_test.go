@@ -22,7 +22,7 @@ func TestHealthOf_Recovering(t *testing.T) {
 		{"127.0.0.1:0", own, 3, ""},
 		{"127.0.0.1:0", own, 1, "n1"}, // a user's own stream
 	} {
-		c := &Server{local: &local{cfg: Config{Node: "n1", RouteListen: tt.route}}}
+		c := &Replication{local: &local{cfg: Config{Node: "n1", RouteListen: tt.route}}}
 		d := &server.StreamDetail{Name: "S", Cluster: tt.cluster, Config: &server.StreamConfig{Replicas: tt.replicas}}
 		if h := c.healthOf(d); h.Leader != tt.want {
 			t.Errorf("%+v: the leader is %q", tt, h.Leader)
@@ -34,7 +34,7 @@ func TestHealthOf_Recovering(t *testing.T) {
 // long before JetStream reports it, and that an idle replica that answers
 // heartbeats is not.
 func TestHealthOf_Offline(t *testing.T) {
-	c := &Server{local: &local{cfg: Config{Node: "n1", RouteListen: "127.0.0.1:0"}}}
+	c := &Replication{local: &local{cfg: Config{Node: "n1", RouteListen: "127.0.0.1:0"}}}
 	for _, tt := range []struct {
 		what     string
 		leader   string

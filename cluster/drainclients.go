@@ -1,0 +1,76 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
+)
+
+// Intervals while clients are drained.
+const (
+	idleClientAfter    = 150 * time.Millisecond // without traffic in either direction: no reply is outstanding
+	clientPollInterval = 30 * time.Millisecond
+)
+
+// DrainClients notifies this node's clients that it is going away, with NATS's
+// lame duck mode, and closes the remaining connections as soon as they are idle, so
+// that they reconnect to another node. It returns when there are none left or ctx
+// ends. A client that is never idle is served until the node stops.
+func (s *Server) DrainClients(ctx context.Context) error {
+	seen := make(map[uint64]clientActivity)
+	for {
+		left, err := s.closeIdleClients(seen, time.Now())
+		if err != nil || left == 0 {
+			return err
+		}
+		if backoff.Sleep(ctx, clientPollInterval) != nil {
+			return nil
+		}
+	}
+}
+
+// clientActivity holds a client's message counts and when they last changed.
+type clientActivity struct {
+	received, sent int64
+	since          time.Time
+}
+
+// closeIdleClients notifies new clients, closes those that have been idle since
+// the previous calls, and returns how many were still connected.
+func (s *Server) closeIdleClients(seen map[uint64]clientActivity, now time.Time) (left int, err error) {
+	own := make(map[uint64]bool)
+	for _, nc := range s.local.conns {
+		id, err := nc.GetClientID()
+		if err != nil {
+			return 0, fmt.Errorf("identify the node's own connections: %w", err)
+		}
+		own[id] = true
+	}
+	list, err := s.local.srv.Connz(&server.ConnzOptions{Limit: maxClients})
+	if err != nil {
+		return 0, fmt.Errorf("list clients: %w", err)
+	}
+	for _, client := range list.Conns {
+		if own[client.Cid] {
+			continue
+		}
+		left++
+		last, known := seen[client.Cid]
+		if !known {
+			// It fails for old client libraries; those are closed as well.
+			_ = s.local.srv.LDMClientByID(client.Cid)
+		}
+		if !known || last.received != client.InMsgs || last.sent != client.OutMsgs {
+			seen[client.Cid] = clientActivity{client.InMsgs, client.OutMsgs, now}
+			continue
+		}
+		if client.Pending == 0 && now.Sub(last.since) >= idleClientAfter {
+			_ = s.local.srv.DisconnectClientByID(client.Cid) // it may have disconnected already
+		}
+	}
+	return left, nil
+}
