@@ -57,7 +57,13 @@ func boardConfig(bucket string, l Layout, quota int64) jetstream.StreamConfig {
 // BoardStore reads and writes boards. Its methods may be called concurrently.
 type BoardStore struct {
 	local          *local
-	moveLeaderAway func(ctx context.Context, stream string) error // from this node; see [Replication]
+	moveLeaderAway func(ctx context.Context, stream string) error
+}
+
+// newBoardStore returns a store over l's connections. moveLeaderAway asks another member to
+// take over a stream that this node leads.
+func newBoardStore(l *local, moveLeaderAway func(ctx context.Context, stream string) error) *BoardStore {
+	return &BoardStore{l, moveLeaderAway}
 }
 
 // EnsureBoards creates missing boards and reports whether any were missing. It

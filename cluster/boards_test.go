@@ -86,7 +86,7 @@ func checkBoards(t *testing.T, c *Server, replicas int) {
 			t.Fatal(err)
 		}
 		status, err := kv.Status(ctx)
-		if err != nil || status.History() != boardHistory || status.Config().Description == "" || status.Config().Replicas != replicas {
+		if err != nil || status.History() != 10 || status.Config().Description == "" || status.Config().Replicas != replicas {
 			t.Errorf("%s: %+v, %v", bucket, status, err)
 		}
 	}
@@ -99,7 +99,7 @@ func checkBoards(t *testing.T, c *Server, replicas int) {
 		t.Fatalf("an empty board has the entry %+v", e)
 	}
 	var rev uint64
-	for i := range boardHistory + 3 {
+	for i := range 10 + 3 {
 		if rev, err = putRow(t, c, BucketQueues, "mail", fmt.Sprintf(`{"i":%d}`, i), rev); err != nil {
 			t.Fatal(err)
 		}
@@ -114,7 +114,7 @@ func checkBoards(t *testing.T, c *Server, replicas int) {
 	eventually(t, "the replica that answers to have the last revision", func() error {
 		e, err := kv.Get(ctx, "mail")
 		history, also := kv.History(ctx, "mail")
-		if err := errors.Join(err, also); err != nil || string(e.Value()) != `{"i":12}` || len(history) != boardHistory {
+		if err := errors.Join(err, also); err != nil || string(e.Value()) != `{"i":12}` || len(history) != 10 {
 			return fmt.Errorf("%v, %d revisions, %w", e, len(history), err)
 		}
 		return nil

@@ -40,10 +40,7 @@ func (c *Client) History(ctx context.Context, since time.Time, follow bool, fn f
 			return fmt.Errorf("read %s: %w", StreamEvents, err)
 		}
 		pending = meta.NumPending
-		batch := toBatch(&storedMsg{
-			subject: m.Subject(), seq: meta.Sequence.Stream, time: meta.Timestamp, header: m.Headers(), data: m.Data(),
-		})
-		if err := fn(batch); err != nil {
+		if err := fn(batchOf(m, meta)); err != nil {
 			return err
 		}
 	}

@@ -99,7 +99,7 @@ func TestEnsureStreams_SmallDisk(t *testing.T) {
 func TestRestart_SingleNode(t *testing.T) {
 	c := startSingle(t)
 	for i := range 3 {
-		if _, err := c.Publisher.PublishWait(withDeadline(t, 5*time.Second), "mail", fmt.Sprintf("k%d", i), time.Time{}, jobBody(i)); err != nil {
+		if _, err := publishWait(withDeadline(t, 5*time.Second), c.Publisher, "mail", fmt.Sprintf("k%d", i), time.Time{}, jobBody(i)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -159,7 +159,7 @@ func testClusterPublish(t *testing.T, nodes []*testNode) {
 		if err := n.Health(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		a, err := n.Publisher.PublishWait(withDeadline(t, 5*time.Second), "mail", "same", time.Now(), jobBody(i))
+		a, err := publishWait(withDeadline(t, 5*time.Second), n.Publisher, "mail", "same", time.Now(), jobBody(i))
 		if err != nil || int(a.Lane) != i || a.Duplicate {
 			t.Fatalf("published through %s: %+v, %v; want its own lane", n.cfg.Node, a, err)
 		}
@@ -272,7 +272,7 @@ func testClusterLeave(t *testing.T, nodes []*testNode) {
 		}
 		return nil
 	})
-	if _, err := nodes[2].Publisher.PublishWait(withDeadline(t, 10*time.Second), "mail", "", time.Now(), jobBody(0)); err != nil {
+	if _, err := publishWait(withDeadline(t, 10*time.Second), nodes[2].Publisher, "mail", "", time.Now(), jobBody(0)); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "leaders to be spread again", func() error {
@@ -297,7 +297,7 @@ func testClusterKill(t *testing.T, nodes []*testNode) {
 		wg.Go(func() {
 			for k := 0; ctx.Err() == nil; k++ {
 				began := time.Now()
-				a, err := n.Publisher.PublishWait(t.Context(), "kill", fmt.Sprintf("%s-%d", n.cfg.Node, k), time.Now(), jobBody(k))
+				a, err := publishWait(t.Context(), n.Publisher, "kill", fmt.Sprintf("%s-%d", n.cfg.Node, k), time.Now(), jobBody(k))
 				if err != nil {
 					t.Errorf("published through %s: %v", n.cfg.Node, err)
 				}
@@ -336,7 +336,7 @@ func testClusterKill(t *testing.T, nodes []*testNode) {
 		}
 		return nil
 	})
-	a, err := nodes[1].Publisher.PublishWait(withDeadline(t, 10*time.Second), "mail", "", time.Now(), jobBody(0))
+	a, err := publishWait(withDeadline(t, 10*time.Second), nodes[1].Publisher, "mail", "", time.Now(), jobBody(0))
 	if err != nil || a.Lane != 1 {
 		t.Fatalf("published through the restarted node: %+v, %v", a, err)
 	}
@@ -375,7 +375,7 @@ func TestRoutes_RequireSecret(t *testing.T) {
 
 func TestInternalUser_InProcessOnly(t *testing.T) {
 	c := startNode(t, Config{Node: "solo", Dir: t.TempDir(), ClientListen: "127.0.0.1:0", MaxStore: 1 << 30, InternalPassword: "known"})
-	if nc, err := nats.Connect(c.ClientURL(), nats.UserInfo(userInternal, "known")); err == nil {
+	if nc, err := nats.Connect(c.ClientURL(), nats.UserInfo("internal", "known")); err == nil {
 		nc.Close()
 		t.Fatal("the internal user connected over TCP")
 	}

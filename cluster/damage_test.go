@@ -56,10 +56,10 @@ func TestRun_GroupSetAside(t *testing.T) {
 	awaitAge(t, nodes[0])
 	at = startNode(t, at.cfg)
 	publish(t, nodes[0], 0, 5)
-	watch := &stallDetector{local: at.local}
+	watch := NewStallDetector(at.local, 50*time.Millisecond, 0)
+	go watch.Run(t.Context())
 	eventually(t, "only that stream to be reported as stalled", func() error {
-		watch.check(t.Context())
-		if got := watch.stalled(time.Now()); !slices.Equal(got, []string{stream}) {
+		if got := watch.StalledReplicas(); !slices.Equal(got, []string{stream}) {
 			return fmt.Errorf("stalled: %q", got)
 		}
 		return at.Health(t.Context())

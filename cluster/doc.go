@@ -17,6 +17,7 @@
 //   - [Reader] reads them.
 //   - [Admin] creates, purges, archives and removes streams.
 //   - [Replication] moves leaderships and replicas between members.
+//   - [StallDetector] finds replicas on this node that do not catch up.
 //   - [BoardStore] reads and writes boards.
 //   - [Fleet] sends messages between nodes.
 //

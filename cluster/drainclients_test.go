@@ -32,7 +32,7 @@ func TestDrainClients(t *testing.T) {
 			t.Errorf("client not %s", what)
 		}
 	}
-	if _, err := c.Publisher.PublishWait(withDeadline(t, 5*time.Second), "mail", "", time.Now(), jobBody(0)); err != nil {
+	if _, err := publishWait(withDeadline(t, 5*time.Second), c.Publisher, "mail", "", time.Now(), jobBody(0)); err != nil {
 		t.Errorf("the node's own connections are closed: %v", err)
 	}
 }

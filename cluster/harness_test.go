@@ -178,3 +178,30 @@ func wantErr(t *testing.T, err, want error) {
 
 // noMember is an unfit function that matches no member.
 func noMember(string) bool { return false }
+
+// publishWait is the blocking form of [Publisher.Publish]. If ctx ends first, the
+// job may still be accepted, and the error is [ErrUnknown].
+func publishWait(ctx context.Context, p *Publisher, queue, key string, at time.Time, body []byte) (Ack, error) {
+	type result struct {
+		ack Ack
+		err error
+	}
+	done := make(chan result, 1)
+	p.Publish(queue, key, at, body, func(a Ack, err error) { done <- result{a, err} })
+	select {
+	case r := <-done:
+		return r.ack, r.err
+	case <-ctx.Done():
+		return Ack{}, fmt.Errorf("%w: %w", ErrUnknown, ctx.Err())
+	}
+}
+
+// requestStepDown asks a leader to step down in favour of the server preferred.
+func requestStepDown(t *testing.T, box *inbox, verb, preferred string) error {
+	body := fmt.Appendf(nil, `{"placement":{"preferred":%q}}`, preferred)
+	m, err := box.request(t.Context(), &nats.Msg{Subject: "$JS.API." + verb, Data: body}, 5*time.Second)
+	if err == nil && strings.Contains(string(m.Data), `"error"`) {
+		err = errors.New(string(m.Data))
+	}
+	return err
+}

@@ -11,6 +11,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // AnySequence makes an append unconditional.
@@ -59,6 +60,9 @@ func (e *WrongLastError) Error() string {
 // Writer stores history, dead letters, logs and blobs in their streams; a
 // [Publisher] stores jobs. Its methods may be called concurrently.
 type Writer struct{ local *local }
+
+// newWriter returns a writer over l's connections.
+func newWriter(l *local) *Writer { return &Writer{l} }
 
 // AppendAsync stores a batch if the stream's last sequence is expectLast, which is
 // 0 for a stream that was never written. The next batch may be sent only after
@@ -194,6 +198,11 @@ func toBatch(s *storedMsg) Batch {
 		}
 	}
 	return b
+}
+
+// batchOf returns the batch in a message that a consumer got.
+func batchOf(m jetstream.Msg, meta *jetstream.MsgMetadata) Batch {
+	return toBatch(&storedMsg{subject: m.Subject(), seq: meta.Sequence.Stream, time: meta.Timestamp, header: m.Headers(), data: m.Data()})
 }
 
 // ReadBatch reads the batch with this sequence.

@@ -20,7 +20,7 @@ func TestAppend_Fenced(t *testing.T) {
 	next := uint64(1)
 	for i := range 20 {
 		wg.Add(1)
-		batch := Batch{Subject: SubjectHistory, First: next, Count: 5, Body: []byte("line\n"), Header: map[string]string{HeaderLanes: "0@7"}}
+		batch := Batch{Subject: SubjectHistory, First: next, Count: 5, Body: []byte("line\n"), Header: map[string]string{"Yard-Lanes": "0@7"}}
 		c.Writer.AppendAsync(StreamEvents, batch, uint64(i), func(seq uint64, err error) {
 			if err != nil || seq != uint64(i)+1 {
 				t.Errorf("append %d: %d, %v", i, seq, err)
@@ -40,7 +40,7 @@ func TestAppend_Fenced(t *testing.T) {
 	}
 	batches, err := c.Reader.ReadHistory(t.Context(), 19, 10)
 	if err != nil || len(batches) != 2 || batches[0].Seq != 19 || batches[0].First != 91 || batches[0].Count != 5 ||
-		batches[0].Header[HeaderLanes] != "0@7" || string(batches[0].Body) != "line\n" || batches[0].Stored.IsZero() {
+		batches[0].Header["Yard-Lanes"] != "0@7" || string(batches[0].Body) != "line\n" || batches[0].Stored.IsZero() {
 		t.Fatalf("read back: %+v, %v", batches, err)
 	}
 	for _, number := range []uint64{1, 5, 6, 50, 100} {

@@ -34,9 +34,9 @@ func TestSetIntakeClosed(t *testing.T) {
 		t.Fatalf("before: %v", err)
 	}
 	c.Publisher.SetIntakeClosed("no room", false)
-	_, err = c.Publisher.PublishWait(withDeadline(t, 5*time.Second), "mail", "k", time.Time{}, jobBody(2))
+	_, err = publishWait(withDeadline(t, 5*time.Second), c.Publisher, "mail", "k", time.Time{}, jobBody(2))
 	var later *job.UnavailableError
-	if !errors.As(err, &later) || later.Reason != "no room" || later.RetryAfter != closedRetryAfter {
+	if !errors.As(err, &later) || later.Reason != "no room" || later.RetryAfter != 5*time.Second {
 		t.Errorf("a node's publish: %v", err)
 	}
 	eventually(t, "a direct publish to be refused", func() error {
@@ -52,37 +52,7 @@ func TestSetIntakeClosed(t *testing.T) {
 	})
 	c.Publisher.SetIntakeClosed("", true)
 	eventually(t, "a direct publish to be accepted", direct)
-	if _, err = c.Publisher.PublishWait(withDeadline(t, 5*time.Second), "mail", "k", time.Time{}, jobBody(2)); err != nil {
+	if _, err = publishWait(withDeadline(t, 5*time.Second), c.Publisher, "mail", "k", time.Time{}, jobBody(2)); err != nil {
 		t.Errorf("after: %v", err)
-	}
-}
-
-func TestLaneStates_RemoteRoute(t *testing.T) {
-	s := &laneStates{local: &local{cfg: Config{Node: "n1", Peers: []Peer{{Node: "n1"}, {Node: "n2"}, {Node: "n3"}}}}}
-	s.local.setLanes(3)
-	now := time.Now()
-	s.updateLed(now, func(lane uint8) bool { return lane == 0 })
-	if got := s.remoteRoute(now); got != 1 {
-		t.Errorf("route %d; want lane 1, which another member leads", got)
-	}
-	s.markNoAnswer(1, now)
-	if got := s.remoteRoute(now); got != 2 {
-		t.Errorf("route %d; want lane 2, which answers", got)
-	}
-	s.markNoAnswer(2, now)
-	if got := s.remoteRoute(now); got != routeNone {
-		t.Errorf("route %d; want none", got)
-	}
-	if got := s.availableCount(); got != 1 {
-		t.Errorf("%d lanes available; want the one that this node leads", got)
-	}
-}
-
-func TestPreferredLeader(t *testing.T) {
-	members := []string{"n1", "n2", "n3"}
-	for lane, want := range []string{"n1", "n3", "n3"} {
-		if got := preferredLeader(lane, members, []string{"n1", "n3"}); got != want {
-			t.Errorf("lane %d goes to %s; want %s", lane, got, want)
-		}
 	}
 }

@@ -90,26 +90,6 @@ func (p *Publisher) Publish(queue, key string, at time.Time, body []byte, done f
 	p.publish(&pendingPublish{p: p, queue: queue, key: key, at: at, body: body, done: done, started: time.Now()})
 }
 
-// PublishWait is the blocking form of [Publisher.Publish]. If ctx ends first, the
-// job may still be accepted, and the error is [ErrUnknown].
-func (p *Publisher) PublishWait(ctx context.Context, queue, key string, at time.Time, body []byte) (Ack, error) {
-	type result struct {
-		ack Ack
-		err error
-	}
-	done := make(chan result, 1)
-	p.Publish(queue, key, at, body, func(a Ack, err error) { done <- result{a, err} })
-	select {
-	case r := <-done:
-		return r.ack, r.err
-	case <-ctx.Done():
-		return Ack{}, fmt.Errorf("%w: %w", ErrUnknown, ctx.Err())
-	}
-}
-
-// Outstanding returns the number of publishes in flight.
-func (p *Publisher) Outstanding() int { return int(p.outstanding.Load()) }
-
 func (p *Publisher) publish(d *pendingPublish) {
 	if job.ValidQueue(d.queue) != nil {
 		d.done(Ack{}, job.ValidQueue(d.queue))

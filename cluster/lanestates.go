@@ -42,8 +42,7 @@ func (l *laneState) stable(now time.Time) bool { return l.available() && !now.Be
 // ownLane returns this node's lane. Members beyond the number of lanes share one;
 // a node that is not a member uses lane 0.
 func (s *laneStates) ownLane() int {
-	peers := *s.local.peers.Load()
-	return max(slices.IndexFunc(peers, func(p Peer) bool { return p.Node == s.local.cfg.Node }), 0) % s.local.laneCount()
+	return max(slices.IndexFunc(s.local.peerList(), func(p Peer) bool { return p.Node == s.local.cfg.Node }), 0) % s.local.laneCount()
 }
 
 // pick returns the lane for the next publish: this node's own lane, then one that this

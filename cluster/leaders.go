@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -30,25 +29,19 @@ type leaderMove struct{ stream, from, to string }
 // Replication moves the leaderships and replicas of streams between the members, and
 // reports on replicas. Its methods may be called concurrently.
 type Replication struct {
-	local   *local
-	lanes   *Publisher
-	stalled *stallDetector
+	local *local
+	lanes *Publisher
 }
 
+// newReplication returns what moves leaderships and replicas over l's connections. p is
+// notified when lanes must not be used.
 func newReplication(l *local, p *Publisher) *Replication {
-	stalled := &stallDetector{local: l, interval: stallCheckInterval, timeout: stallTimeout}
-	return &Replication{local: l, lanes: p, stalled: stalled}
+	return &Replication{local: l, lanes: p}
 }
 
-// watch detects replicas that have stalled or lag, until ctx ends.
-func (r *Replication) watch(ctx context.Context) {
-	var watches sync.WaitGroup
-	watches.Go(func() { r.stalled.run(ctx) })
-	if r.local.cfg.clustered() {
-		watches.Go(func() { (&snapshotSender{local: r.local}).run(ctx) })
-	}
-	watches.Wait()
-}
+// SendSnapshots makes snapshots of streams that this node leads if a replica does not
+// catch up, until ctx ends.
+func (r *Replication) SendSnapshots(ctx context.Context) { (&snapshotSender{local: r.local}).run(ctx) }
 
 // SpreadLeaders gives each member the leadership of its lane, lane i to member i,
 // and moves the leaders of the history streams away from the authority's node, so

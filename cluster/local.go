@@ -17,11 +17,12 @@ import (
 // the embedded server with the node's connections to it, and the members that the
 // node knows. Its methods may be called concurrently.
 type local struct {
-	cfg   Config
-	log   *slog.Logger
-	srv   *server.Server
-	conns []*nats.Conn
-	js    jetstream.JetStream
+	cfg       Config
+	log       *slog.Logger
+	srv       *server.Server
+	serverLog *serverLog
+	conns     []*nats.Conn
+	js        jetstream.JetStream
 
 	lanes atomic.Int32           // number of lanes
 	peers atomic.Pointer[[]Peer] // the members, sorted by name
@@ -34,25 +35,26 @@ type local struct {
 }
 
 // startLocal starts the embedded server and connects to it.
-func startLocal(cfg Config, log *slog.Logger) (*local, *serverLog, error) {
+func startLocal(cfg Config, log *slog.Logger) (l *local, err error) {
+	if cfg, err = cfg.withDefaults(); err != nil {
+		return nil, err
+	}
 	password := cfg.InternalPassword
 	if password == "" {
 		password = rand.Text()
 	}
-	l := &local{cfg: cfg, log: log}
+	l = &local{cfg: cfg, log: log}
 	l.peers.Store(&cfg.Peers)
 	l.setLanes(len(l.memberNames()))
-	srv, serverLog, err := startServer(&l.cfg, password, l.peerList, log)
-	if err != nil {
-		return nil, nil, err
+	if l.srv, l.serverLog, err = startServer(&l.cfg, password, l.peerList, log); err != nil {
+		return nil, err
 	}
-	l.srv = srv
 	if err := l.connect(password); err != nil {
 		l.close()
 		l.stopServer()
-		return nil, nil, err
+		return nil, err
 	}
-	return l, serverLog, nil
+	return l, nil
 }
 
 // connect opens the in-process connections, each with its inbox.

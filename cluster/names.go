@@ -89,7 +89,6 @@ const (
 	HeaderWait  = "Yard-Wait"   // set by callers: how long to wait for the outcome, "30s"
 	HeaderFirst = "Yard-First"  // number of a batch's first entry
 	HeaderCount = "Yard-Count"  // number of entries in a batch
-	HeaderLanes = "Yard-Lanes"  // positions up to which the lanes are ingested
 	HeaderNode  = "Yard-Node"   // node that sent the reply
 
 	HeaderRetryAfter = "Yard-Retry-After" // milliseconds until a retry makes sense

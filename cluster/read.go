@@ -32,6 +32,9 @@ var ErrNotStored = errors.New("message is not stored")
 // concurrently.
 type Reader struct{ local *local }
 
+// newReader returns a reader over l's connections.
+func newReader(l *local) *Reader { return &Reader{l} }
+
 // storedMsg is a message as it is stored in a stream.
 type storedMsg struct {
 	subject string

@@ -98,26 +98,6 @@ func ValidateUsers(users []User, anonymousRole Role) error {
 	return nil
 }
 
-// MayRequest reports whether the role may publish to subject, which has no
-// wildcards.
-func (r Role) MayRequest(subject string) bool {
-	return slices.ContainsFunc(r.publishSubjects(nil), func(pattern string) bool { return matches(pattern, subject) })
-}
-
-// matches reports whether subject matches a pattern with NATS wildcards.
-func matches(pattern, subject string) bool {
-	p, s := strings.Split(pattern, "."), strings.Split(subject, ".")
-	for i, token := range p {
-		switch {
-		case token == ">":
-			return len(s) > i
-		case i >= len(s) || token != "*" && token != s[i]:
-			return false
-		}
-	}
-	return len(p) == len(s)
-}
-
 // The public subjects that the roles may publish to.
 var (
 	producerSubjects = []string{SubjectJobs + ".*", api.SubjectEnqueue + ".*", api.SubjectCall + ".*"}

@@ -18,11 +18,11 @@ type Server struct {
 	Writer      *Writer
 	Admin       *Admin
 	Replication *Replication
+	Stalls      *StallDetector
 	Boards      *BoardStore
 	Fleet       *Fleet
 
 	local         *local
-	serverLog     *serverLog
 	userConsumers *userConsumers  // nil if there are no users
 	unrecovered   map[string]bool // streams on disk that could not be recovered at start; only of a node that runs alone
 }
@@ -31,19 +31,15 @@ type Server struct {
 // electing its leader when Start returns; see [Server.Health]. Publishes and
 // requests only complete or time out while [Server.Run] runs.
 func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Server, error) {
-	full, err := cfg.withDefaults()
-	if err != nil {
-		return nil, err
-	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	l, serverLog, err := startLocal(full, log)
+	l, err := startLocal(cfg, log)
 	if err != nil {
 		return nil, err
 	}
-	s := newServer(l, serverLog)
-	if !full.clustered() {
+	s := newServer(l)
+	if !l.cfg.clustered() {
 		s.unrecovered = unrecoveredStreams(l.srv)
 	}
 	if err := s.subscribe(); err != nil {
@@ -54,14 +50,14 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Server, error) {
 }
 
 // newServer returns a server whose parts share l.
-func newServer(l *local, serverLog *serverLog) *Server {
+func newServer(l *local) *Server {
 	s := &Server{
-		Publisher: newPublisher(l), Reader: &Reader{l}, Writer: &Writer{l}, Fleet: &Fleet{l},
-		local: l, serverLog: serverLog,
+		Publisher: newPublisher(l), Reader: newReader(l), Writer: newWriter(l), Admin: newAdmin(l), Fleet: &Fleet{l},
+		local: l,
 	}
 	s.Replication = newReplication(l, s.Publisher)
-	s.Admin = &Admin{l, s.Reader}
-	s.Boards = &BoardStore{l, s.Replication.moveLeaderAway}
+	s.Stalls = NewStallDetector(l, stallCheckInterval, stallTimeout)
+	s.Boards = newBoardStore(l, s.Replication.moveLeaderAway)
 	return s
 }
 
@@ -89,8 +85,9 @@ func (s *Server) Run(ctx context.Context) error {
 	helping, stop := context.WithCancel(ctx)
 	defer helper.Wait()
 	defer stop()
-	helper.Go(func() { s.Replication.watch(helping) })
+	helper.Go(func() { s.Stalls.Run(helping) })
 	if s.local.cfg.clustered() {
+		helper.Go(func() { s.Replication.SendSnapshots(helping) })
 		helper.Go(func() { s.Publisher.watchStreams(helping) })
 	}
 	tick := time.NewTicker(tickInterval)
@@ -99,10 +96,10 @@ func (s *Server) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-s.serverLog.failed:
-			return fmt.Errorf("NATS server failed: %s", s.serverLog.fatal)
-		case <-s.serverLog.damaged:
-			return fmt.Errorf("%w: %s", ErrDamaged, s.serverLog.damage)
+		case <-s.local.serverLog.failed:
+			return fmt.Errorf("NATS server failed: %s", s.local.serverLog.fatal)
+		case <-s.local.serverLog.damaged:
+			return fmt.Errorf("%w: %s", ErrDamaged, s.local.serverLog.damage)
 		case now := <-tick.C:
 			s.Publisher.tick(now)
 			for _, box := range s.local.inboxes() {
@@ -111,6 +108,12 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 	}
 }
+
+// Timing of the stall detector.
+const (
+	stallCheckInterval = 5 * time.Second
+	stallTimeout       = 20 * time.Second // without progress although the leader has more, or with a gap
+)
 
 // Stop closes the connections and stops the server. Pending publishes and requests
 // fail first.

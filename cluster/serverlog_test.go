@@ -11,7 +11,7 @@ import (
 // TestServerLog_Damaged checks that a damaged snapshot, which only the server's
 // log reports, is detected.
 func TestServerLog_Damaged(t *testing.T) {
-	l := newServerLog(discardLog())
+	l := newServerLog(slog.New(slog.DiscardHandler))
 	l.Warnf("%s", "RAFT [yrzKKRBu - S-R3F-a] Falling behind")
 	select {
 	case <-l.damaged:

@@ -12,17 +12,11 @@ import (
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 )
 
-// Timing of the stall detector.
-const (
-	stallCheckInterval = 5 * time.Second
-	stallTimeout       = 20 * time.Second // without progress although the leader has more, or with a gap
-)
-
-// stallDetector detects replicas on this node that make no progress although their
+// StallDetector detects replicas on this node that make no progress although their
 // leader has more messages, and replicas with gaps. It compares messages, not Raft
 // entries: a replica whose server writes its log but fails to apply it has all
 // entries.
-type stallDetector struct {
+type StallDetector struct {
 	local             *local
 	interval, timeout time.Duration
 
@@ -49,8 +43,14 @@ type replicaProgress struct {
 	stalledSince time.Time // since when last has not changed
 }
 
-// run checks every d.interval until ctx ends.
-func (d *stallDetector) run(ctx context.Context) {
+// NewStallDetector returns a detector for the replicas on l's server. It checks every
+// interval, and reports what has lasted for timeout.
+func NewStallDetector(l *local, interval, timeout time.Duration) *StallDetector {
+	return &StallDetector{local: l, interval: interval, timeout: timeout}
+}
+
+// Run checks every d.interval until ctx ends.
+func (d *StallDetector) Run(ctx context.Context) {
 	for backoff.Sleep(ctx, d.interval) == nil {
 		d.check(ctx)
 	}
@@ -58,7 +58,7 @@ func (d *stallDetector) run(ctx context.Context) {
 
 // check compares this node's replicas with their leaders. What cannot be compared
 // now starts over: a replica that was cut off has not stalled yet.
-func (d *stallDetector) check(ctx context.Context) {
+func (d *StallDetector) check(ctx context.Context) {
 	leaders, err := d.leaderLastSeqs(ctx)
 	if err != nil {
 		leaders = nil
@@ -73,7 +73,7 @@ func (d *stallDetector) check(ctx context.Context) {
 }
 
 // recordGaps records the gaps of replicas of dense streams.
-func (d *stallDetector) recordGaps(own map[string]replicaState, now time.Time) {
+func (d *StallDetector) recordGaps(own map[string]replicaState, now time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	before := d.gaps
@@ -94,7 +94,7 @@ func (d *stallDetector) recordGaps(own map[string]replicaState, now time.Time) {
 // lastingGaps returns the number of messages missing in each replica, by stream,
 // where some have been missing for d.timeout. A replica that is catching up may
 // have a gap for a moment.
-func (d *stallDetector) lastingGaps(now time.Time) map[string]uint64 {
+func (d *StallDetector) lastingGaps(now time.Time) map[string]uint64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	missing := make(map[string]uint64)
@@ -110,7 +110,7 @@ func (d *stallDetector) lastingGaps(now time.Time) map[string]uint64 {
 // this node's replicas of lanes, history and results, by stream. It relies on the
 // server's count, which includes a damaged message only after the server has read
 // its file.
-func (r *Replication) Gaps() map[string]uint64 { return r.stalled.lastingGaps(time.Now()) }
+func (d *StallDetector) Gaps() map[string]uint64 { return d.lastingGaps(time.Now()) }
 
 // isDense reports whether messages of a stream are only ever removed from its
 // beginning.
@@ -120,7 +120,7 @@ func isDense(stream string) bool {
 
 // record records the replicas that lack messages. leaders holds the last sequence
 // of each stream that another server leads, nil if unknown.
-func (d *stallDetector) record(leaders map[string]uint64, own map[string]replicaState, now time.Time) {
+func (d *StallDetector) record(leaders map[string]uint64, own map[string]replicaState, now time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	before := d.replicas
@@ -140,7 +140,7 @@ func (d *stallDetector) record(leaders map[string]uint64, own map[string]replica
 
 // stalled returns the sorted names of the streams whose replica here has made no
 // progress for d.timeout.
-func (d *stallDetector) stalled(now time.Time) (streams []string) {
+func (d *StallDetector) stalled(now time.Time) (streams []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for stream, c := range d.replicas {
@@ -153,12 +153,12 @@ func (d *stallDetector) stalled(now time.Time) (streams []string) {
 }
 
 // StalledReplicas returns the sorted names of the streams whose replica on this
-// node lacks messages and has received none for 20 s.
-func (r *Replication) StalledReplicas() []string { return r.stalled.stalled(time.Now()) }
+// node lacks messages and has received none for as long as the detector's timeout.
+func (d *StallDetector) StalledReplicas() []string { return d.stalled(time.Now()) }
 
 // leaderLastSeqs returns the last sequence of each stream that has a replica on
 // this node and is led by another one.
-func (d *stallDetector) leaderLastSeqs(ctx context.Context) (map[string]uint64, error) {
+func (d *StallDetector) leaderLastSeqs(ctx context.Context) (map[string]uint64, error) {
 	last := make(map[string]uint64)
 	err := eachStreamPage(ctx, d.local.api, func(page *streamPage) {
 		for _, info := range page.Streams {
@@ -177,7 +177,7 @@ func (d *stallDetector) leaderLastSeqs(ctx context.Context) (map[string]uint64, 
 }
 
 // replicaStates returns the state of each replica on this node, by stream.
-func (d *stallDetector) replicaStates() (map[string]replicaState, error) {
+func (d *StallDetector) replicaStates() (map[string]replicaState, error) {
 	info, err := d.local.srv.Jsz(&server.JSzOptions{Account: accountYard, Streams: true})
 	if err != nil {
 		return nil, err

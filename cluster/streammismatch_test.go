@@ -30,7 +30,7 @@ func TestStreamMismatch(t *testing.T) {
 		n.Publisher.SetLaneIdentities(identities)
 	}
 	put := func(key string) Ack {
-		a, err := n1.Publisher.PublishWait(withDeadline(t, 5*time.Second), "mail", key, time.Time{}, jobBody(1))
+		a, err := publishWait(withDeadline(t, 5*time.Second), n1.Publisher, "mail", key, time.Time{}, jobBody(1))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -49,6 +49,10 @@ func TestStreamMismatch(t *testing.T) {
 		t.Fatalf("own record: %v", err)
 	}
 
+	info, err := streamInfo(t.Context(), n1.Server.local.js, LaneStream(0))
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := nodes[1].local.js.DeleteStream(t.Context(), LaneStream(0)); err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +62,8 @@ func TestStreamMismatch(t *testing.T) {
 		}
 		return nil
 	})
-	cfg := laneConfig(0, "another", smallLayout(3).withDefaults(&n1.Server.local.cfg))
+	cfg := info.Config
+	cfg.Metadata[MetaIdentity] = "another"
 	if _, err := nodes[1].local.js.CreateStream(t.Context(), cfg); err != nil {
 		t.Fatal(err)
 	}
@@ -92,53 +97,5 @@ func TestStreamMismatch(t *testing.T) {
 			}
 			return err
 		})
-	}
-}
-
-// TestStreamMismatch_RolledBack checks that a lane that was rolled back accepts
-// jobs again when it has reached its highest known sequence.
-func TestStreamMismatch_RolledBack(t *testing.T) {
-	c := startSingle(t).Server
-	c.local.setLanes(2)
-	s := &laneStates{local: c.local}
-	s.raiseLast(1, 100)
-	s.raiseLast(1, 90)
-	s.markMismatched(1)
-	for _, step := range []struct {
-		own  bool
-		last uint64
-		want bool
-	}{{true, 99, true}, {false, 200, true}, {true, 100, false}, {true, 50, false}, {false, 300, true}} {
-		s.setIdentityMatch(1, step.own, step.last)
-		if got := s.lane[1].mismatched; got != step.want {
-			t.Errorf("after %+v: mismatched %t", step, got)
-		}
-	}
-	if at := s.lastSeq[1].Load(); at != 100 {
-		t.Errorf("highest known sequence %d", at)
-	}
-	s.reset(1)
-	if lane, ok := s.pick(time.Now()); !ok || s.lane[1].mismatched || s.lastSeq[1].Load() != 0 {
-		t.Errorf("a replaced lane: picked %d, %t", lane, ok)
-	}
-}
-
-// TestStreamMismatch_AllLanes checks that direct publishes have no route if no
-// lane is the ledger's.
-func TestStreamMismatch_AllLanes(t *testing.T) {
-	c := startSingle(t).Server
-	c.local.setLanes(2)
-	s := &laneStates{local: c.local}
-	s.markMismatched(0)
-	if got := s.directRoute(time.Now()); got != 1 {
-		t.Errorf("routed to %d", got)
-	}
-	s.markNoAnswer(1, time.Now().Add(time.Hour))
-	if got := s.directRoute(time.Now()); got != 1 {
-		t.Errorf("routed to %d, while the only valid lane does not answer", got)
-	}
-	s.markMismatched(1)
-	if lane, ok := s.pick(time.Now().Add(2 * time.Hour)); ok || s.directRoute(time.Now()) != routeNone {
-		t.Errorf("picked lane %d, direct route %d", lane, s.directRoute(time.Now()))
 	}
 }

@@ -81,6 +81,9 @@ type Admin struct {
 	reader *Reader
 }
 
+// newAdmin returns an Admin over l's connections.
+func newAdmin(l *local) *Admin { return &Admin{l, &Reader{l}} }
+
 // EnsureStreams creates the yard's streams or verifies that they exist, and
 // returns the lanes' identities. Only the authority may call it.
 func (a *Admin) EnsureStreams(ctx context.Context, layout Layout) ([]string, error) {

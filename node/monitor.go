@@ -18,7 +18,7 @@ import (
 func (n *Node) newMonitor() *health.Monitor {
 	checks := health.NewChecks(health.ChecksConfig{
 		Node: n.cfg.Node.Name, DataDir: n.cfg.Node.DataDir, Clustered: n.cfg.Clustered(), Members: voters(n.raft, n.cfg.MemberNames()),
-		Raft: n.raft, Authority: n.authority.Holder, NATS: n.cluster, Replicas: n.cluster.Replication,
+		Raft: n.raft, Authority: n.authority.Holder, NATS: n.cluster, Replicas: n.cluster.Stalls,
 		AvailableLanes: n.cluster.Publisher.AvailableLanes, Leaving: func() bool { return n.transfer.Leaving.Load() }, Drained: func() time.Time { return n.drainer.Since() },
 	})
 	return health.New(health.Config{

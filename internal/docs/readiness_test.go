@@ -55,7 +55,7 @@ var reasonTests = map[string]string{
 	"the ledgers of … differ":                 "health/consistency/check_test.go: TestCompareHashes",
 	"the disk of the authority's node":        "scheduler/publish_test.go: TestBlockedReason",
 	"node …: its replica of … lacks messages": "health/check_test.go: TestGapText",
-	"node …: its copy of … lags":              "cluster/stalledreplica_test.go: TestStalledReplicas",
+	"node …: its copy of … lags":              "cluster/stalls_test.go: TestStalledReplicas",
 }
 
 var reasonRow = regexp.MustCompile("(?m)^\\| `([^`]+)` \\|")
