@@ -29,7 +29,7 @@ func TestPendingPublish_StaysUnknown(t *testing.T) {
 func TestPublish_FullLane(t *testing.T) {
 	l := startLane(t)
 	l.setLanes(3)
-	full := &apiError{Code: 503, ErrCode: codeStoreFailed, Description: "maximum bytes exceeded"}
+	full := &apiError{Code: 503, ErrCode: 10077, Description: "maximum bytes exceeded"}
 	for _, tt := range []struct {
 		left int // lanes that seem to answer, other than the full one
 		want string
@@ -50,7 +50,7 @@ func TestPublish_FullLane(t *testing.T) {
 		switch {
 		case tt.want == "" && (got.err != nil || got.ack.Lane != 0 || got.ack.Seq == 0):
 			t.Errorf("with another lane: %+v, %v", got.ack, got.err)
-		case tt.want != "" && (!errors.As(got.err, &later) || !strings.Contains(later.Reason, tt.want) || later.RetryAfter != full.retryAfter()):
+		case tt.want != "" && (!errors.As(got.err, &later) || !strings.Contains(later.Reason, tt.want) || later.RetryAfter != 5*time.Second):
 			t.Errorf("with no other lane: %v", got.err)
 		}
 	}

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"errors"
+	"log/slog"
 	"slices"
 	"testing"
 	"time"
@@ -40,7 +41,7 @@ func TestSnapshotSender_AnyStuck(t *testing.T) {
 // TestSnapshotSender_Interval checks that a replica that stays behind causes one
 // snapshot per interval, and that a failed attempt is repeated at once.
 func TestSnapshotSender_Interval(t *testing.T) {
-	u := snapshotSender{local: &local{log: discardLog()}}
+	u := snapshotSender{local: &local{log: slog.New(slog.DiscardHandler)}}
 	at := time.Unix(1000, 0)
 	var made []time.Duration
 	for i := range 25 {
