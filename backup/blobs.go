@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -19,7 +19,7 @@ const (
 )
 
 // lanePrefix is the beginning of the names of the lanes' streams.
-var lanePrefix = strings.TrimSuffix(cluster.LaneStream(0), "0")
+var lanePrefix = strings.TrimSuffix(subjects.LaneStream(0), "0")
 
 // largeBody is a body that is stored as a blob: its reference in a record and, in
 // the blobs' stream, the chunks that were read so far.
@@ -41,7 +41,7 @@ func (v *verifier) messageHandler(part string, s *stream) func(*message) {
 	if lane, err := strconv.ParseUint(strings.TrimPrefix(name, lanePrefix), 10, 8); err == nil && strings.HasPrefix(name, lanePrefix) {
 		return func(m *message) { v.recordBlob(s, uint8(lane), m) }
 	}
-	if name != cluster.StreamBlobs {
+	if name != subjects.StreamBlobs {
 		return func(*message) {}
 	}
 	for _, lane := range v.streams {
@@ -102,11 +102,11 @@ func (s *stream) addChunk(m *message) {
 // complete.
 func (v *verifier) checkBodies(m *Manifest) error {
 	stored := map[string]*largeBody{}
-	if blobs := m.Stream(cluster.StreamBlobs); blobs != nil {
+	if blobs := m.Stream(subjects.StreamBlobs); blobs != nil {
 		stored = v.streams[blobs.Name].bodies
 	}
 	for i := range v.ledger.Lanes() {
-		for name, want := range v.streams[m.Stream(cluster.LaneStream(uint8(i))).Name].bodies {
+		for name, want := range v.streams[m.Stream(subjects.LaneStream(uint8(i))).Name].bodies {
 			owner := "a record of lane " + strconv.Itoa(i) + " that is not ingested yet"
 			if want.job != (job.ID{}) {
 				owner = "job " + want.job.String()

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/yardmaster-dev/yardmaster/api"
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
@@ -234,7 +234,7 @@ func (r *restorer) startImport(keep Stream) *streamImport {
 		return err
 	})
 	group.Go(func() error {
-		err := r.cfg.Streams.RestoreStream(ctx, cluster.Layout{Identities: r.lanes}, keep.Stream, streamPoint(&keep), trimmed)
+		err := r.cfg.Streams.RestoreStream(ctx, streams.Layout{Identities: r.lanes}, keep.Stream, streamPoint(&keep), trimmed)
 		trimmed.CloseWithError(errors.Join(err, io.ErrClosedPipe))
 		return err
 	})
@@ -245,6 +245,6 @@ func (r *restorer) startImport(keep Stream) *streamImport {
 	return &streamImport{keep.Name, wholeTo, group}
 }
 
-func streamPoint(s *Stream) cluster.StreamState {
-	return cluster.StreamState{Identity: s.Identity, First: s.First, Last: s.Last, Messages: s.Messages, Bytes: s.Bytes}
+func streamPoint(s *Stream) streams.StreamState {
+	return streams.StreamState{Identity: s.Identity, First: s.First, Last: s.Last, Messages: s.Messages, Bytes: s.Bytes}
 }

@@ -8,7 +8,8 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
@@ -39,7 +40,7 @@ func (r *restorer) finish(ctx context.Context) (*api.RestoreReport, error) {
 		return nil, &job.InvalidError{Reason: "the ledger was not received"}
 	}
 	r.setActivity("creating the streams that the backup does not contain")
-	if err := r.ensureStreams(ctx, cluster.Layout{Identities: r.lanes}); err != nil {
+	if err := r.ensureStreams(ctx, streams.Layout{Identities: r.lanes}); err != nil {
 		return nil, err
 	}
 	if err := r.awaitReplicas(ctx); err != nil {
@@ -86,7 +87,7 @@ func (r *restorer) finish(ctx context.Context) (*api.RestoreReport, error) {
 
 // ensureStreams creates the missing streams, with closed lanes. It retries, because the
 // space of removed streams is not available at once.
-func (r *restorer) ensureStreams(ctx context.Context, layout cluster.Layout) error {
+func (r *restorer) ensureStreams(ctx context.Context, layout streams.Layout) error {
 	layout.Create, layout.Closed = true, true
 	for deadline := time.Now().Add(proposeTimeout); ; {
 		_, err := r.cfg.Streams.EnsureStreams(ctx, layout)
@@ -129,7 +130,7 @@ func (r *restorer) awaitReplicas(ctx context.Context) error {
 	for _, stream := range savedStreams(len(r.lanes)) {
 		for {
 			missing, err := r.cfg.Streams.Replicated(ctx, stream)
-			if err == nil && missing == "" || errors.Is(err, cluster.ErrStreamMissing) && stream == cluster.StreamLogs {
+			if err == nil && missing == "" || errors.Is(err, streams.ErrStreamMissing) && stream == subjects.StreamLogs {
 				break
 			}
 			if err != nil {
@@ -160,7 +161,7 @@ func (r *restorer) compare(l *ledger.Ledger, report *api.RestoreReport) {
 	}
 	lanes := l.Lanes()
 	for i, lane := range lanes {
-		if s := r.plan.Kept(cluster.LaneStream(uint8(i))); s != nil && s.Last > lane.Cursor {
+		if s := r.plan.Kept(subjects.LaneStream(uint8(i))); s != nil && s.Last > lane.Cursor {
 			report.Replayed += s.Last - lane.Cursor
 		}
 	}
@@ -212,7 +213,7 @@ func (r *restorer) abandon(ctx context.Context) error {
 // reopen creates the streams of the lanes that the cluster was founded with and ends the
 // restore, which makes the cluster accept jobs again.
 func (r *restorer) reopen(ctx context.Context) error {
-	if err := r.ensureStreams(ctx, cluster.Layout{Identities: r.freshLanes, Recreated: true}); err != nil {
+	if err := r.ensureStreams(ctx, streams.Layout{Identities: r.freshLanes, Recreated: true}); err != nil {
 		return err
 	}
 	return r.propose(ctx, &ledger.Restore{Stage: ledger.RestoreAbandon, ID: r.id})

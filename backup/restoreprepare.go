@@ -10,7 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/yardmaster-dev/yardmaster/api"
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
@@ -92,7 +92,7 @@ func (r *restorer) closeLanes(ctx context.Context, resumed bool) (accepted bool,
 				break
 			}
 			if time.Now().After(deadline) {
-				if resumed && errors.Is(err, cluster.ErrNoReplica) && r.unreachableMember() == "" {
+				if resumed && errors.Is(err, streams.ErrNoReplica) && r.unreachableMember() == "" {
 					break
 				}
 				return false, retryLater(err)

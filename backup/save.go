@@ -12,7 +12,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
@@ -142,7 +143,7 @@ func (sv *saver) write(ctx context.Context, w *Writer) error {
 	}
 	for _, stream := range savedStreams(len(l.Lanes())) {
 		s, err := sv.writeStream(ctx, w, stream)
-		if errors.Is(err, cluster.ErrStreamMissing) && stream == cluster.StreamLogs {
+		if errors.Is(err, streams.ErrStreamMissing) && stream == subjects.StreamLogs {
 			continue // the log stream is optional
 		}
 		if err != nil {
@@ -160,9 +161,9 @@ func (sv *saver) write(ctx context.Context, w *Writer) error {
 func savedStreams(lanes int) []string {
 	var all []string
 	for lane := range lanes {
-		all = append(all, cluster.LaneStream(uint8(lane)))
+		all = append(all, subjects.LaneStream(uint8(lane)))
 	}
-	return append(all, cluster.StreamBlobs, cluster.StreamEvents, cluster.StreamResults, cluster.StreamDLQ, cluster.StreamLogs)
+	return append(all, subjects.StreamBlobs, subjects.StreamEvents, subjects.StreamResults, subjects.StreamDLQ, subjects.StreamLogs)
 }
 
 // writeStream writes one stream to w. After an interruption it writes the stream from
@@ -183,7 +184,7 @@ func (sv *saver) writeStream(ctx context.Context, w *Writer, stream string) (Str
 				Messages: at.Messages, Bytes: at.Bytes,
 			}, err
 		}
-		if ctx.Err() != nil || try > maxStreamTries || errors.Is(err, cluster.ErrStreamMissing) {
+		if ctx.Err() != nil || try > maxStreamTries || errors.Is(err, streams.ErrStreamMissing) {
 			return Stream{}, err
 		}
 		sv.cfg.Log.Info("stream copy interrupted, retrying", "stream", stream, "err", err)

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/yardmaster-dev/yardmaster/api"
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
@@ -25,7 +25,7 @@ type Config struct {
 	Ledger  Ledger
 	Streams Streams
 	// LaneInfo returns the state of a lane.
-	LaneInfo func(ctx context.Context, lane uint8) (cluster.LaneInfo, error)
+	LaneInfo func(ctx context.Context, lane uint8) (streams.LaneInfo, error)
 	// Members returns the names of all members, Routed the server IDs of those that
 	// this node is connected to.
 	Members, Routed func() []string
@@ -46,12 +46,12 @@ type Ledger interface {
 
 // Streams saves, removes and restores the yard's streams.
 type Streams interface {
-	ArchiveStream(ctx context.Context, stream string, chunk func([]byte) error) (cluster.StreamState, error)
-	CloseLane(ctx context.Context, lane uint8, identity string) (cluster.StreamState, error)
+	ArchiveStream(ctx context.Context, stream string, chunk func([]byte) error) (streams.StreamState, error)
+	CloseLane(ctx context.Context, lane uint8, identity string) (streams.StreamState, error)
 	RemoveStreams(ctx context.Context) error
-	EnsureStreams(ctx context.Context, layout cluster.Layout) ([]string, error)
-	RestoreStream(ctx context.Context, layout cluster.Layout, stream string, state cluster.StreamState, archive io.Reader) error
-	StreamState(ctx context.Context, stream string) (cluster.StreamState, error)
+	EnsureStreams(ctx context.Context, layout streams.Layout) ([]string, error)
+	RestoreStream(ctx context.Context, layout streams.Layout, stream string, state streams.StreamState, archive io.Reader) error
+	StreamState(ctx context.Context, stream string) (streams.StreamState, error)
 	Replicated(ctx context.Context, stream string) (missing string, err error)
 }
 

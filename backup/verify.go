@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/yardmaster-dev/yardmaster/api"
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
@@ -135,9 +135,9 @@ func parseNumbers(header []byte) (first, count uint64, ok bool) {
 		n, err := strconv.ParseUint(strings.TrimSpace(value), 10, 64)
 		switch {
 		case err != nil:
-		case key == cluster.HeaderFirst:
+		case key == subjects.HeaderFirst:
 			first, ok = n, true
-		case key == cluster.HeaderCount:
+		case key == subjects.HeaderCount:
 			count = n
 		}
 	}
@@ -193,7 +193,7 @@ func (v *verifier) check(p *Plan) error {
 func (v *verifier) checkLanes(m *Manifest) error {
 	lanes, needed := v.ledger.Lanes(), v.ledger.LowestNeeded()
 	for i, lane := range lanes {
-		saved := m.Stream(cluster.LaneStream(uint8(i)))
+		saved := m.Stream(subjects.LaneStream(uint8(i)))
 		if saved == nil {
 			return damaged("lane %d is missing", i)
 		}
@@ -215,7 +215,7 @@ func (v *verifier) checkLanes(m *Manifest) error {
 	}
 	var lost error
 	v.ledger.UncompletedJobs(func(at job.Position, id job.ID) bool {
-		saved := m.Stream(cluster.LaneStream(at.Lane))
+		saved := m.Stream(subjects.LaneStream(at.Lane))
 		if saved == nil || at.Seq < saved.First || at.Seq > saved.Last {
 			lost = damaged("the record of job %s, lane %d at %d, is missing", id, at.Lane, at.Seq)
 		}
@@ -236,9 +236,9 @@ func (v *verifier) checkOutboxStreams(p *Plan) error {
 		assigned, published uint64 // the last number assigned, and the last one published
 		dense               bool   // false: dead letters may have been removed
 	}{
-		{cluster.StreamEvents, l.LastEvent(), l.PublishedEvents(), true},
-		{cluster.StreamResults, l.LastResult(), publishedResults, true},
-		{cluster.StreamDLQ, l.LastDeadLetter(), publishedDeadLetters, false},
+		{subjects.StreamEvents, l.LastEvent(), l.PublishedEvents(), true},
+		{subjects.StreamResults, l.LastResult(), publishedResults, true},
+		{subjects.StreamDLQ, l.LastDeadLetter(), publishedDeadLetters, false},
 	} {
 		keep := p.Kept(want.stream)
 		if keep == nil {

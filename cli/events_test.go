@@ -5,7 +5,8 @@ import (
 	"testing"
 
 	"github.com/yardmaster-dev/yardmaster/api"
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 )
 
 const (
@@ -32,15 +33,15 @@ func TestEvents(t *testing.T) {
 		}
 		return nil, &api.Error{Code: api.CodeNotFound, Text: "job does not exist"}
 	}})
-	layout := cluster.Layout{Create: true, Identities: []string{""}}
+	layout := streams.Layout{Create: true, Identities: []string{""}}
 	if _, err := f.c.Admin.EnsureStreams(t.Context(), layout); err != nil {
 		t.Fatal(err)
 	}
 	if got := f.run(t, "events", "--since", "0"); got.code != 0 || got.out != "" {
 		t.Fatalf("no events yet: %+v", got)
 	}
-	batch := cluster.Batch{Subject: cluster.SubjectHistory, First: 1, Count: 8, Body: []byte(history)}
-	if _, err := f.c.Writer.Append(t.Context(), cluster.StreamEvents, batch, cluster.AnySequence); err != nil {
+	batch := streams.Batch{Subject: subjects.History, First: 1, Count: 8, Body: []byte(history)}
+	if _, err := f.c.Writer.Append(t.Context(), subjects.StreamEvents, batch, streams.AnySequence); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "events.txt", f.run(t, "events", "--since", "0").out)

@@ -17,6 +17,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cli/command"
 	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
@@ -41,7 +42,7 @@ type cannedReplies map[string]any
 func startFakeAPI(t *testing.T, canned cannedReplies) *fakeAPI {
 	t.Helper()
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
-	c, err := cluster.Start(t.Context(), cluster.Config{
+	c, err := cluster.Start(t.Context(), embedded.Config{
 		Node: "fake", Dir: t.TempDir(), ClientListen: "127.0.0.1:0", MaxStore: 1 << 30,
 	}, log)
 	if err != nil {

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cluster/lanes"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 
 	"github.com/nats-io/nats.go"
 )
@@ -36,7 +38,7 @@ func publishMany(b *testing.B, c *Server, prefix string, n, window int) {
 	for i := range n {
 		slots <- struct{}{}
 		wg.Add(1)
-		c.Publisher.Publish("mail", fmt.Sprintf("%s-%d", prefix, i), time.Now(), text, func(_ Ack, err error) {
+		c.Publisher.Publish("mail", fmt.Sprintf("%s-%d", prefix, i), time.Now(), text, func(_ lanes.Ack, err error) {
 			if err != nil {
 				b.Error(err)
 			}
@@ -70,7 +72,7 @@ func BenchmarkEnqueue_SingleNode(b *testing.B) {
 	go func() {
 		ended <- c.Serve(ctx, Service{Name: "yard-api", Version: "1.0.0", Endpoints: []Endpoint{{
 			Endpoint: api.Endpoint{Name: "enqueue", Subject: api.SubjectEnqueue + ".*"}, HandleAsync: func(r *Request) {
-				c.Publisher.Publish(r.Token(), r.Header(HeaderMsgID), time.Now(), r.Data, func(Ack, error) { _ = r.Respond([]byte(`{}`)) })
+				c.Publisher.Publish(r.Token(), r.Header(subjects.HeaderMsgID), time.Now(), r.Data, func(lanes.Ack, error) { _ = r.Respond([]byte(`{}`)) })
 			},
 		}}})
 	}()
@@ -92,7 +94,7 @@ func BenchmarkEnqueue_SingleNode(b *testing.B) {
 	b.ResetTimer()
 	for i := range b.N {
 		slots <- struct{}{}
-		m := &nats.Msg{Subject: "yard.enqueue.mail", Reply: inbox, Data: text, Header: nats.Header{HeaderMsgID: []string{fmt.Sprint(i)}}}
+		m := &nats.Msg{Subject: "yard.enqueue.mail", Reply: inbox, Data: text, Header: nats.Header{subjects.HeaderMsgID: []string{fmt.Sprint(i)}}}
 		if err := nc.PublishMsg(m); err != nil {
 			b.Fatal(err)
 		}

@@ -10,15 +10,18 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 )
 
 // watchBoard returns a channel with the entries of a watch.
-func watchBoard(t *testing.T, c *Server, bucket string) <-chan BoardEntry {
+func watchBoard(t *testing.T, c *Server, bucket string) <-chan streams.BoardEntry {
 	t.Helper()
-	received := make(chan BoardEntry, 64)
+	received := make(chan streams.BoardEntry, 64)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- c.Boards.WatchBoard(ctx, bucket, func(e BoardEntry) { received <- e }) }()
+	go func() { ended <- c.Boards.WatchBoard(ctx, bucket, func(e streams.BoardEntry) { received <- e }) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {
@@ -55,8 +58,8 @@ func testClusterBoards(t *testing.T, nodes []*testNode) {
 		if made, err := nodes[0].Boards.EnsureBoards(t.Context()); made || err != nil {
 			return fmt.Errorf("created again: %t, %w", made, err)
 		}
-		for _, bucket := range Boards {
-			if info, err := streamInfo(t.Context(), nodes[0].local.js, boardStream(bucket)); err != nil || NodeOf(info.Cluster.Leader) == "n1" {
+		for _, bucket := range subjects.Boards {
+			if info, err := streams.Info(t.Context(), nodes[0].local.JS, subjects.BoardStream(bucket)); err != nil || subjects.NodeOf(info.Cluster.Leader) == "n1" {
 				return fmt.Errorf("%s is led by its writer: %v", bucket, err)
 			}
 		}
@@ -80,7 +83,7 @@ func checkBoards(t *testing.T, c *Server, replicas int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, bucket := range Boards {
+	for _, bucket := range subjects.Boards {
 		kv, err := js.KeyValue(ctx, bucket)
 		if err != nil {
 			t.Fatal(err)
@@ -90,25 +93,25 @@ func checkBoards(t *testing.T, c *Server, replicas int) {
 			t.Errorf("%s: %+v, %v", bucket, status, err)
 		}
 	}
-	kv, err := js.KeyValue(ctx, BucketQueues)
+	kv, err := js.KeyValue(ctx, subjects.BucketQueues)
 	if err != nil {
 		t.Fatal(err)
 	}
-	received := watchBoard(t, c, BucketQueues)
+	received := watchBoard(t, c, subjects.BucketQueues)
 	if e := <-received; e.Key != "" {
 		t.Fatalf("an empty board has the entry %+v", e)
 	}
 	var rev uint64
 	for i := range 10 + 3 {
-		if rev, err = putRow(t, c, BucketQueues, "mail", fmt.Sprintf(`{"i":%d}`, i), rev); err != nil {
+		if rev, err = putRow(t, c, subjects.BucketQueues, "mail", fmt.Sprintf(`{"i":%d}`, i), rev); err != nil {
 			t.Fatal(err)
 		}
 		if e := <-received; e.Key != "mail" || e.Revision != rev || e.Deleted {
 			t.Errorf("received %+v, want revision %d", e, rev)
 		}
 	}
-	var changed *WrongLastError
-	if _, err := putRow(t, c, BucketQueues, "mail", `{}`, rev-1); !errors.As(err, &changed) {
+	var changed *streams.WrongLastError
+	if _, err := putRow(t, c, subjects.BucketQueues, "mail", `{}`, rev-1); !errors.As(err, &changed) {
 		t.Errorf("a write that expects an old revision: %v", err)
 	}
 	eventually(t, "the replica that answers to have the last revision", func() error {
@@ -119,7 +122,7 @@ func checkBoards(t *testing.T, c *Server, replicas int) {
 		}
 		return nil
 	})
-	if _, err := putRow(t, c, BucketQueues, "mail", "", rev); err != nil {
+	if _, err := putRow(t, c, subjects.BucketQueues, "mail", "", rev); err != nil {
 		t.Fatal(err)
 	}
 	if e := <-received; e.Key != "mail" || !e.Deleted {
@@ -131,7 +134,7 @@ func checkBoards(t *testing.T, c *Server, replicas int) {
 		}
 		return nil
 	})
-	if _, err := putRow(t, c, BucketQueues, "mail", `{"again":true}`, 0); err != nil {
+	if _, err := putRow(t, c, subjects.BucketQueues, "mail", `{"again":true}`, 0); err != nil {
 		t.Fatal(err)
 	}
 	keys, err := kv.Keys(ctx)
@@ -146,7 +149,7 @@ func checkBoards(t *testing.T, c *Server, replicas int) {
 func TestPutRow_BeforeTheLastIsApplied(t *testing.T) {
 	c := startSingle(t).Server // without boards: the test answers as the leader
 	var calls atomic.Int32
-	sub, err := c.local.boards.nc.Subscribe(boardSubject(BucketQueues, "mail"), func(m *nats.Msg) {
+	sub, err := c.local.Boards.Conn.Subscribe(subjects.BoardSubject(subjects.BucketQueues, "mail"), func(m *nats.Msg) {
 		answer := `{"stream":"KV_YARD_QUEUES","seq":7}`
 		if calls.Add(1) <= 2 {
 			answer = `{"error":{"code":400,"err_code":10164,"description":"wrong last sequence"}}`
@@ -158,7 +161,7 @@ func TestPutRow_BeforeTheLastIsApplied(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if rev, err := putRow(t, c, BucketQueues, "mail", `{}`, 6); rev != 7 || err != nil {
+	if rev, err := putRow(t, c, subjects.BucketQueues, "mail", `{}`, 6); rev != 7 || err != nil {
 		t.Errorf("revision %d, %v", rev, err)
 	}
 	if err := sub.Unsubscribe(); err != nil || calls.Load() != 3 {

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 
 	"github.com/nats-io/nats.go"
 )
@@ -118,20 +120,20 @@ func (c *Client) request(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
 // validates it before it is accepted. It returns when the lane has acknowledged
 // it.
 func (c *Client) PublishJob(ctx context.Context, queue, key string, body []byte) (duplicate bool, err error) {
-	m := &nats.Msg{Subject: JobsSubject(queue), Data: body, Header: nats.Header{}}
+	m := &nats.Msg{Subject: subjects.JobsSubject(queue), Data: body, Header: nats.Header{}}
 	if key != "" {
-		m.Header.Set(HeaderMsgID, key)
+		m.Header.Set(subjects.HeaderMsgID, key)
 	}
 	answer, err := c.request(ctx, m)
 	if err != nil {
 		return false, err
 	}
-	ack, err := parsePubAck(answer.Data)
-	var apiErr *apiError
-	if errors.As(err, &apiErr) && apiErr.class() == classRetry {
-		return false, apiErr.unavailable()
+	ack, err := embedded.ParsePubAck(answer.Data)
+	var apiErr *embedded.APIError
+	if errors.As(err, &apiErr) && apiErr.Class() == embedded.ClassRetry {
+		return false, apiErr.Unavailable()
 	}
-	return ack.duplicate, err
+	return ack.Duplicate, err
 }
 
 // Subscribe calls fn for each message on subject, in order, until ctx ends.
@@ -142,5 +144,5 @@ func (c *Client) Subscribe(ctx context.Context, subject string, fn func(subject 
 		return done(fmt.Errorf("subscribe to %s: %w", subject, err))
 	}
 	<-ctx.Done()
-	return done(endSubscriptions((*nats.Subscription).Unsubscribe, sub))
+	return done(embedded.EndSubscriptions((*nats.Subscription).Unsubscribe, sub))
 }

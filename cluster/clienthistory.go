@@ -8,6 +8,9 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -21,10 +24,10 @@ var pullOptions = []jetstream.PullMessagesOpt{jetstream.PullExpiry(5 * time.Seco
 // zero time means all that are kept. It returns at the end of the stream or, with
 // follow, when ctx ends, or when fn returns an error. It continues where it was
 // after a reconnect.
-func (c *Client) History(ctx context.Context, since time.Time, follow bool, fn func(Batch) error) error {
+func (c *Client) History(ctx context.Context, since time.Time, follow bool, fn func(streams.Batch) error) error {
 	msgs, pending, err := c.openHistory(ctx, since)
 	if err != nil {
-		return fmt.Errorf("read %s: %w", StreamEvents, err)
+		return fmt.Errorf("read %s: %w", subjects.StreamEvents, err)
 	}
 	defer msgs.Stop()
 	for follow || pending > 0 {
@@ -33,14 +36,14 @@ func (c *Client) History(ctx context.Context, since time.Time, follow bool, fn f
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("read %s: %w", StreamEvents, err)
+			return fmt.Errorf("read %s: %w", subjects.StreamEvents, err)
 		}
 		meta, err := m.Metadata()
 		if err != nil {
-			return fmt.Errorf("read %s: %w", StreamEvents, err)
+			return fmt.Errorf("read %s: %w", subjects.StreamEvents, err)
 		}
 		pending = meta.NumPending
-		if err := fn(batchOf(m, meta)); err != nil {
+		if err := fn(streams.BatchOf(m, meta)); err != nil {
 			return err
 		}
 	}
@@ -60,8 +63,8 @@ func (c *Client) openHistory(ctx context.Context, since time.Time) (msgs jetstre
 	}
 	openCtx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	watchCtx, done := c.permissions.watch(openCtx, apiStreams)
-	consumer, err := js.OrderedConsumer(watchCtx, StreamEvents, cfg)
+	watchCtx, done := c.permissions.watch(openCtx, subjects.APIStreams)
+	consumer, err := js.OrderedConsumer(watchCtx, subjects.StreamEvents, cfg)
 	err = done(err)
 	if errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, nats.ErrNoResponders) {
 		return nil, 0, fmt.Errorf("%w: %w", ErrNoNodes, err)
@@ -79,16 +82,16 @@ func (c *Client) openHistory(ctx context.Context, since time.Time) (msgs jetstre
 
 // FollowLog calls fn for each page of a job's log from a sequence on, until ctx
 // ends or fn returns an error.
-func (c *Client) FollowLog(ctx context.Context, id job.ID, from uint64, fn func(LogPage) error) error {
+func (c *Client) FollowLog(ctx context.Context, id job.ID, from uint64, fn func(streams.LogPage) error) error {
 	js, err := jetstream.New(c.nc)
 	if err != nil {
 		return err
 	}
 	openCtx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	watchCtx, done := c.permissions.watch(openCtx, apiStreams)
-	consumer, err := js.OrderedConsumer(watchCtx, StreamLogs, jetstream.OrderedConsumerConfig{
-		FilterSubjects: []string{LogSubject(id)}, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: max(from, 1),
+	watchCtx, done := c.permissions.watch(openCtx, subjects.APIStreams)
+	consumer, err := js.OrderedConsumer(watchCtx, subjects.StreamLogs, jetstream.OrderedConsumerConfig{
+		FilterSubjects: []string{subjects.LogSubject(id)}, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: max(from, 1),
 		InactiveThreshold: time.Minute,
 	})
 	err = done(err)
@@ -96,11 +99,11 @@ func (c *Client) FollowLog(ctx context.Context, id job.ID, from uint64, fn func(
 		return fmt.Errorf("%w: %w", ErrNoNodes, err)
 	}
 	if err != nil {
-		return fmt.Errorf("follow %s: %w", StreamLogs, err)
+		return fmt.Errorf("follow %s: %w", subjects.StreamLogs, err)
 	}
 	pages, err := consumer.Messages(pullOptions...)
 	if err != nil {
-		return fmt.Errorf("follow %s: %w", StreamLogs, err)
+		return fmt.Errorf("follow %s: %w", subjects.StreamLogs, err)
 	}
 	defer pages.Stop()
 	for {
@@ -109,13 +112,13 @@ func (c *Client) FollowLog(ctx context.Context, id job.ID, from uint64, fn func(
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("follow %s: %w", StreamLogs, err)
+			return fmt.Errorf("follow %s: %w", subjects.StreamLogs, err)
 		}
 		meta, err := m.Metadata()
 		if err != nil {
-			return fmt.Errorf("follow %s: %w", StreamLogs, err)
+			return fmt.Errorf("follow %s: %w", subjects.StreamLogs, err)
 		}
-		if err := fn(LogPage{meta.Sequence.Stream, m.Data()}); err != nil {
+		if err := fn(streams.LogPage{Seq: meta.Sequence.Stream, Body: m.Data()}); err != nil {
 			return err
 		}
 	}

@@ -7,14 +7,17 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 )
 
 func TestClientHistory(t *testing.T) {
 	c := startSingle(t)
 	tell := func(first uint64) {
 		t.Helper()
-		batch := Batch{Subject: SubjectHistory, First: first, Count: 2, Body: fmt.Appendf(nil, "%d\n%d\n", first, first+1)}
-		if _, err := c.Writer.Append(withDeadline(t, 5*time.Second), StreamEvents, batch, AnySequence); err != nil {
+		batch := streams.Batch{Subject: subjects.History, First: first, Count: 2, Body: fmt.Appendf(nil, "%d\n%d\n", first, first+1)}
+		if _, err := c.Writer.Append(withDeadline(t, 5*time.Second), subjects.StreamEvents, batch, streams.AnySequence); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -27,7 +30,7 @@ func TestClientHistory(t *testing.T) {
 		t.Helper()
 		ctx, stop := context.WithCancel(ctx)
 		defer stop()
-		err := client.History(ctx, since, follow, func(batch Batch) error {
+		err := client.History(ctx, since, follow, func(batch streams.Batch) error {
 			if firsts = append(firsts, batch.First); len(firsts) == enough {
 				stop()
 			}
@@ -54,5 +57,5 @@ func TestClientHistory(t *testing.T) {
 		t.Fatalf("followed %v", got)
 	}
 	broken := errors.New("broken")
-	wantErr(t, client.History(t.Context(), time.Time{}, false, func(Batch) error { return broken }), broken)
+	wantErr(t, client.History(t.Context(), time.Time{}, false, func(streams.Batch) error { return broken }), broken)
 }

@@ -8,6 +8,10 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 )
 
 // TestCloseLane checks that the final state of a closed lane includes records that
@@ -33,7 +37,7 @@ func closeAndReopen(t *testing.T, c *Server, lane uint8, records uint64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	nc, subject, want := c.local.boards.nc, laneSubject(lane, nodePublish, "mail"), info.Last+records
+	nc, subject, want := c.local.Boards.Conn, subjects.LaneSubject(lane, subjects.NodePublish, "mail"), info.Last+records
 	for range records {
 		if err := nc.Publish(subject, jobBody(1)); err != nil {
 			t.Fatal(err)
@@ -60,7 +64,7 @@ func closeAndReopen(t *testing.T, c *Server, lane uint8, records uint64) {
 		}
 		return nil
 	})
-	layout := Layout{Identities: make([]string, lane+1)}
+	layout := streams.Layout{Identities: make([]string, lane+1)}
 	layout.Identities[lane] = info.Identity
 	if _, err := c.Admin.EnsureStreams(t.Context(), layout); err != nil {
 		t.Fatal(err)
@@ -70,7 +74,7 @@ func closeAndReopen(t *testing.T, c *Server, lane uint8, records uint64) {
 		if err != nil {
 			return err
 		}
-		if ack, err := parsePubAck(m.Data); err != nil || ack.seq != want+1 {
+		if ack, err := embedded.ParsePubAck(m.Data); err != nil || ack.Seq != want+1 {
 			t.Errorf("opened again: %+v, %v, want %d", ack, err, want+1)
 		}
 		return nil
@@ -93,7 +97,7 @@ func TestDrill_CloseLeaderlessLane(t *testing.T) {
 	nodes[2].kill()
 	eventually(t, "the replica to report that it has no leader", func() error {
 		_, err := nodes[0].Admin.CloseLane(t.Context(), 0, info.Identity)
-		if !errors.Is(err, ErrNoLeader) || errors.Is(err, ErrNoReplica) {
+		if !errors.Is(err, streams.ErrNoLeader) || errors.Is(err, streams.ErrNoReplica) {
 			return fmt.Errorf("it reports %w", err)
 		}
 		return nil

@@ -15,6 +15,10 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
+	"github.com/yardmaster-dev/yardmaster/cluster/lanes"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/test/testnet"
 
@@ -23,17 +27,17 @@ import (
 
 func TestStart_BadConfig(t *testing.T) {
 	dir := t.TempDir()
-	peers := []Peer{{Node: "n1", Route: "127.0.0.1:1"}, {Node: "n2", Route: "127.0.0.1:2"}, {Node: "n3", Route: "127.0.0.1:3"}}
+	peers := []embedded.Peer{{Node: "n1", Route: "127.0.0.1:1"}, {Node: "n2", Route: "127.0.0.1:2"}, {Node: "n3", Route: "127.0.0.1:3"}}
 	for _, tt := range []struct {
 		name string
-		cfg  Config
+		cfg  embedded.Config
 		want string
 	}{
-		{"name", Config{Node: "Big Name", Dir: dir}, "member name"},
-		{"dir", Config{Node: "n1"}, "data directory"},
-		{"no peers", Config{Node: "n1", Dir: dir, RouteListen: "127.0.0.1:0", Yard: "y"}, "members"},
-		{"stranger", Config{Node: "n9", Dir: dir, RouteListen: "127.0.0.1:0", Yard: "y", Peers: peers}, "not among the members"},
-		{"no yard", Config{Node: "n1", Dir: dir, RouteListen: "127.0.0.1:0", Peers: peers}, "yard id"},
+		{"name", embedded.Config{Node: "Big Name", Dir: dir}, "member name"},
+		{"dir", embedded.Config{Node: "n1"}, "data directory"},
+		{"no peers", embedded.Config{Node: "n1", Dir: dir, RouteListen: "127.0.0.1:0", Yard: "y"}, "members"},
+		{"stranger", embedded.Config{Node: "n9", Dir: dir, RouteListen: "127.0.0.1:0", Yard: "y", Peers: peers}, "not among the members"},
+		{"no yard", embedded.Config{Node: "n1", Dir: dir, RouteListen: "127.0.0.1:0", Peers: peers}, "yard id"},
 	} {
 		tt.cfg.MaxStore = 1 << 30
 		_, err := Start(t.Context(), tt.cfg, discardLog())
@@ -46,27 +50,27 @@ func TestStart_BadConfig(t *testing.T) {
 func TestStart_PortInUse(t *testing.T) {
 	c := startSingle(t)
 	addr := strings.TrimPrefix(c.ClientURL(), "nats://")
-	_, err := Start(t.Context(), Config{Node: "other", Dir: t.TempDir(), ClientListen: addr, MaxStore: 1 << 30}, discardLog())
+	_, err := Start(t.Context(), embedded.Config{Node: "other", Dir: t.TempDir(), ClientListen: addr, MaxStore: 1 << 30}, discardLog())
 	if err == nil || !strings.Contains(err.Error(), addr) {
 		t.Fatalf("error %v, want one that names %s", err, addr)
 	}
 }
 
 func TestEnsureStreams_Identity(t *testing.T) {
-	c := startNode(t, Config{Node: "solo", Dir: t.TempDir(), ClientListen: "127.0.0.1:0", MaxStore: 1 << 30})
+	c := startNode(t, embedded.Config{Node: "solo", Dir: t.TempDir(), ClientListen: "127.0.0.1:0", MaxStore: 1 << 30})
 	layout := smallLayout(1)
 	layout.Create = false
 	_, err := c.Admin.EnsureStreams(t.Context(), layout)
-	wantErr(t, err, ErrStreamMissing)
+	wantErr(t, err, streams.ErrStreamMissing)
 	_, err = c.Reader.LaneInfo(t.Context(), 0)
-	wantErr(t, err, ErrStreamMissing)
+	wantErr(t, err, streams.ErrStreamMissing)
 
 	layout.Create, layout.Identities = true, []string{"one"}
 	if got, err := c.Admin.EnsureStreams(t.Context(), layout); err != nil || !slices.Equal(got, layout.Identities) {
 		t.Fatalf("created %v, %v", got, err)
 	}
 	layout.Identities = []string{"two"}
-	var other *IdentityError
+	var other *streams.IdentityError
 	if _, err := c.Admin.EnsureStreams(t.Context(), layout); !errors.As(err, &other) || other.Got != "one" {
 		t.Fatalf("another identity: %v", err)
 	}
@@ -85,8 +89,8 @@ func TestEnsureStreams_Identity(t *testing.T) {
 // TestEnsureStreams_SmallDisk checks that the default limits fit into a small
 // MaxStore.
 func TestEnsureStreams_SmallDisk(t *testing.T) {
-	c := startNode(t, Config{Node: "solo", Dir: t.TempDir(), ClientListen: "127.0.0.1:0", MaxStore: 256 << 20})
-	if _, err := c.Admin.EnsureStreams(t.Context(), Layout{Identities: make([]string, 5), Create: true}); err != nil {
+	c := startNode(t, embedded.Config{Node: "solo", Dir: t.TempDir(), ClientListen: "127.0.0.1:0", MaxStore: 256 << 20})
+	if _, err := c.Admin.EnsureStreams(t.Context(), streams.Layout{Identities: make([]string, 5), Create: true}); err != nil {
 		t.Fatal(err)
 	}
 	if li, err := c.Reader.LaneInfo(t.Context(), 4); err != nil || li.MaxBytes < 16<<20 {
@@ -120,7 +124,7 @@ func TestRestart_SingleNode(t *testing.T) {
 // could not be recovered at start does.
 func TestHealth_StreamNotRecovered(t *testing.T) {
 	c := startSingle(t)
-	dirs, err := filepath.Glob(filepath.Join(c.cfg.Dir, "jetstream", "*", "streams", LaneStream(0)))
+	dirs, err := filepath.Glob(filepath.Join(c.cfg.Dir, "jetstream", "*", "streams", subjects.LaneStream(0)))
 	if err != nil || len(dirs) != 1 {
 		t.Fatalf("directories of the lane: %v, %v", dirs, err)
 	}
@@ -165,7 +169,7 @@ func testClusterPublish(t *testing.T, nodes []*testNode) {
 		}
 		// A direct publish is routed to the lane of the client's server.
 		m, err := connectClient(t, n.Server).Request("yard.jobs.mail", jobBody(i), 5*time.Second)
-		if err != nil || !strings.Contains(string(m.Data), LaneStream(uint8(i))) {
+		if err != nil || !strings.Contains(string(m.Data), subjects.LaneStream(uint8(i))) {
 			t.Fatalf("direct publish at %s: %s, %v", n.cfg.Node, m.Data, err)
 		}
 		li, err := n.Reader.LaneInfo(t.Context(), uint8(i))
@@ -292,7 +296,7 @@ func testClusterKill(t *testing.T, nodes []*testNode) {
 	ctx, stop := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	var longest atomic.Int64
-	accepted := make([][]Ack, len(nodes))
+	accepted := make([][]lanes.Ack, len(nodes))
 	for i, n := range []*testNode{nodes[0], nodes[2]} {
 		wg.Go(func() {
 			for k := 0; ctx.Err() == nil; k++ {
@@ -340,10 +344,10 @@ func testClusterKill(t *testing.T, nodes []*testNode) {
 	if err != nil || a.Lane != 1 {
 		t.Fatalf("published through the restarted node: %+v, %v", a, err)
 	}
-	for _, stream := range []string{StreamEvents, StreamResults} {
+	for _, stream := range []string{subjects.StreamEvents, subjects.StreamResults} {
 		eventually(t, "another member than the authority's to lead "+stream, func() error {
-			info, err := streamInfo(t.Context(), nodes[0].local.js, stream) // an error while its leader changes
-			if err == nil && NodeOf(info.Cluster.Leader) == "n1" {
+			info, err := streams.Info(t.Context(), nodes[0].local.JS, stream) // an error while its leader changes
+			if err == nil && subjects.NodeOf(info.Cluster.Leader) == "n1" {
 				err = errors.New("n1 leads it")
 			}
 			return err
@@ -364,7 +368,7 @@ func TestRoutes_RequireSecret(t *testing.T) {
 	stranger := nodes[0].cfg
 	stranger.Node, stranger.Identity, stranger.Secret = "n4", "n4-00000009", "guess"
 	stranger.Dir, stranger.RouteListen = t.TempDir(), testnet.Address(t)
-	stranger.Peers = append(slices.Clone(stranger.Peers), Peer{Node: "n4", Route: stranger.RouteListen})
+	stranger.Peers = append(slices.Clone(stranger.Peers), embedded.Peer{Node: "n4", Route: stranger.RouteListen})
 	words := &logBuffer{}
 	s := startNodeLogged(t, stranger, slog.New(slog.NewTextHandler(words, nil)))
 	eventually(t, "the stranger to be refused", func() error { return words.contains("Authorization Violation") })
@@ -374,7 +378,7 @@ func TestRoutes_RequireSecret(t *testing.T) {
 }
 
 func TestInternalUser_InProcessOnly(t *testing.T) {
-	c := startNode(t, Config{Node: "solo", Dir: t.TempDir(), ClientListen: "127.0.0.1:0", MaxStore: 1 << 30, InternalPassword: "known"})
+	c := startNode(t, embedded.Config{Node: "solo", Dir: t.TempDir(), ClientListen: "127.0.0.1:0", MaxStore: 1 << 30, InternalPassword: "known"})
 	if nc, err := nats.Connect(c.ClientURL(), nats.UserInfo("internal", "known")); err == nil {
 		nc.Close()
 		t.Fatal("the internal user connected over TCP")

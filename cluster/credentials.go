@@ -5,6 +5,8 @@ import (
 	"net/url"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
 )
 
 // LoginError means that credentials are unusable before any server was asked: a
@@ -78,10 +80,10 @@ func (o *DialOptions) replyPrefix(address, nkey string) string {
 	switch {
 	case o.InboxPrefix != "":
 		return o.InboxPrefix
-	case userName.MatchString(user):
-		return InboxPrefix(user)
+	case embedded.UserName.MatchString(user):
+		return embedded.InboxPrefix(user)
 	case nkey != "":
-		return InboxPrefix(nkey)
+		return embedded.InboxPrefix(nkey)
 	}
 	return ""
 }

@@ -12,17 +12,21 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+
+	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
+	"github.com/yardmaster-dev/yardmaster/cluster/replication"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 )
 
 // TestRun_DamagedSnapshot flips a bit in a snapshot of a lane's Raft group on one
 // member while it is down. The server does not start the group, and Run returns
-// [ErrDamaged]; the other members accept jobs. The test guards the text of the
+// [embedded.ErrDamaged]; the other members accept jobs. The test guards the text of the
 // server's log line, by which the member detects the damage.
 func TestRun_DamagedSnapshot(t *testing.T) {
 	nodes := startCluster(t)
-	stream, at := LaneStream(0), nodes[2]
+	stream, at := subjects.LaneStream(0), nodes[2]
 	publish(t, nodes[0], 0, 50)
-	eventually(t, "a snapshot", func() error { return at.local.srv.JetStreamSnapshotStream(accountYard, stream) })
+	eventually(t, "a snapshot", func() error { return at.local.NATS.JetStreamSnapshotStream(embedded.AccountYard, stream) })
 	group := groupOf(t, at, stream)
 	at.kill()
 	flipSnapshotBit(t, at.cfg.Dir, group)
@@ -35,7 +39,7 @@ func TestRun_DamagedSnapshot(t *testing.T) {
 	t.Cleanup(c.Stop)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	if err := c.Run(ctx); !errors.Is(err, ErrDamaged) {
+	if err := c.Run(ctx); !errors.Is(err, embedded.ErrDamaged) {
 		t.Fatalf("Run returned %v, want ErrDamaged", err)
 	}
 	publish(t, nodes[0], 0, 50)
@@ -46,7 +50,7 @@ func TestRun_DamagedSnapshot(t *testing.T) {
 // it as stalled.
 func TestRun_GroupSetAside(t *testing.T) {
 	nodes := startCluster(t)
-	stream, at := LaneStream(0), nodes[2]
+	stream, at := subjects.LaneStream(0), nodes[2]
 	publish(t, nodes[0], 0, 5)
 	place := filepath.Join(at.cfg.Dir, "jetstream", "$SYS", "_js_", groupOf(t, at, stream))
 	at.kill()
@@ -56,7 +60,7 @@ func TestRun_GroupSetAside(t *testing.T) {
 	awaitAge(t, nodes[0])
 	at = startNode(t, at.cfg)
 	publish(t, nodes[0], 0, 5)
-	watch := NewStallDetector(at.local, 50*time.Millisecond, 0)
+	watch := replication.NewStallDetector(at.local, 50*time.Millisecond, 0)
 	go watch.Run(t.Context())
 	eventually(t, "only that stream to be reported as stalled", func() error {
 		if got := watch.StalledReplicas(); !slices.Equal(got, []string{stream}) {
@@ -82,7 +86,7 @@ func awaitAge(t *testing.T, c *testNode) {
 // groupOf returns the Raft group of a stream of which c has a replica.
 func groupOf(t *testing.T, c *testNode, stream string) string {
 	t.Helper()
-	info, err := c.local.srv.Jsz(&server.JSzOptions{Account: accountYard, Streams: true, RaftGroups: true})
+	info, err := c.local.NATS.Jsz(&server.JSzOptions{Account: embedded.AccountYard, Streams: true, RaftGroups: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +106,7 @@ func publish(t *testing.T, c *testNode, lane uint8, messages int) {
 	t.Helper()
 	for i := range messages {
 		eventually(t, "a message to be stored", func() error {
-			_, err := c.local.ingest.request(t.Context(), &nats.Msg{Subject: laneSubject(lane, nodePublish, "q"), Data: jobBody(i)}, time.Second)
+			_, err := c.local.Ingest.Request(t.Context(), &nats.Msg{Subject: subjects.LaneSubject(lane, subjects.NodePublish, "q"), Data: jobBody(i)}, time.Second)
 			return err
 		})
 	}

@@ -3,13 +3,16 @@ package cluster
 import (
 	"fmt"
 	"testing"
+
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 )
 
 // listDeadLetters returns the names of the dead letters that DeadLetters yields,
 // at most most.
 func listDeadLetters(t *testing.T, c *Server, queue string, from, until uint64, most int) (names []string) {
 	t.Helper()
-	err := c.Reader.DeadLetters(t.Context(), queue, from, until, func(l Batch) bool {
+	err := c.Reader.DeadLetters(t.Context(), queue, from, until, func(l streams.Batch) bool {
 		names = append(names, l.ID)
 		return len(names) < most
 	})
@@ -26,9 +29,9 @@ func TestDeadLetters(t *testing.T) {
 	}
 	for i := range 600 { // more than one read returns
 		queue := []string{"mail", "odd queue.name"}[i%2]
-		deadLetter := Batch{Subject: DLQSubject(queue), ID: fmt.Sprintf("job-%d", i), Body: jobBody(i)}
+		deadLetter := streams.Batch{Subject: subjects.DLQSubject(queue), ID: fmt.Sprintf("job-%d", i), Body: jobBody(i)}
 		for range 1 + (i+1)/600 { // the last is published again by the next authority, and stored once
-			if _, err := c.Writer.Append(t.Context(), StreamDLQ, deadLetter, AnySequence); err != nil {
+			if _, err := c.Writer.Append(t.Context(), subjects.StreamDLQ, deadLetter, streams.AnySequence); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -64,8 +67,8 @@ func TestDeadLetters(t *testing.T) {
 func TestRemoveDeadLetter(t *testing.T) {
 	c := startSingle(t)
 	for i := range 4 {
-		deadLetter := Batch{Subject: DLQSubject("mail"), ID: fmt.Sprintf("job-%d", i), Body: jobBody(i)}
-		if _, err := c.Writer.Append(t.Context(), StreamDLQ, deadLetter, AnySequence); err != nil {
+		deadLetter := streams.Batch{Subject: subjects.DLQSubject("mail"), ID: fmt.Sprintf("job-%d", i), Body: jobBody(i)}
+		if _, err := c.Writer.Append(t.Context(), subjects.StreamDLQ, deadLetter, streams.AnySequence); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -84,5 +87,5 @@ func TestRemoveDeadLetter(t *testing.T) {
 		t.Errorf("dead letter 3: %+v, %v", l, err)
 	}
 	_, err := c.Reader.DeadLetter(t.Context(), 2)
-	wantErr(t, err, ErrNotStored)
+	wantErr(t, err, streams.ErrNotStored)
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 
+	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 )
 
@@ -43,14 +44,14 @@ type clientActivity struct {
 // the previous calls, and returns how many were still connected.
 func (s *Server) closeIdleClients(seen map[uint64]clientActivity, now time.Time) (left int, err error) {
 	own := make(map[uint64]bool)
-	for _, nc := range s.local.conns {
+	for _, nc := range s.local.Conns {
 		id, err := nc.GetClientID()
 		if err != nil {
 			return 0, fmt.Errorf("identify the node's own connections: %w", err)
 		}
 		own[id] = true
 	}
-	list, err := s.local.srv.Connz(&server.ConnzOptions{Limit: maxClients})
+	list, err := s.local.NATS.Connz(&server.ConnzOptions{Limit: embedded.MaxClients})
 	if err != nil {
 		return 0, fmt.Errorf("list clients: %w", err)
 	}
@@ -62,14 +63,14 @@ func (s *Server) closeIdleClients(seen map[uint64]clientActivity, now time.Time)
 		last, known := seen[client.Cid]
 		if !known {
 			// It fails for old client libraries; those are closed as well.
-			_ = s.local.srv.LDMClientByID(client.Cid)
+			_ = s.local.NATS.LDMClientByID(client.Cid)
 		}
 		if !known || last.received != client.InMsgs || last.sent != client.OutMsgs {
 			seen[client.Cid] = clientActivity{client.InMsgs, client.OutMsgs, now}
 			continue
 		}
 		if client.Pending == 0 && now.Sub(last.since) >= idleClientAfter {
-			_ = s.local.srv.DisconnectClientByID(client.Cid) // it may have disconnected already
+			_ = s.local.NATS.DisconnectClientByID(client.Cid) // it may have disconnected already
 		}
 	}
 	return left, nil

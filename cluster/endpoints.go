@@ -10,6 +10,9 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/nats-io/nats.go"
@@ -86,7 +89,7 @@ func (r *Request) SetIndex(index uint64) { r.index = index }
 func (r *Request) Index() uint64 { return r.index }
 
 // ProducerHeaders returns the headers that belong to a job.
-func (r *Request) ProducerHeaders() job.Headers { return producerHeaders(r.Header) }
+func (r *Request) ProducerHeaders() job.Headers { return streams.ProducerHeaders(r.Header) }
 
 // Release drops Data and calls OnRelease. Handlers that go on to wait call it to
 // free memory early.
@@ -114,8 +117,8 @@ type natsResponder struct {
 }
 
 func (r *natsResponder) respond(data []byte, apiErr *api.Error) error {
-	if len(data) > MaxMessage-maxReplyHeader {
-		apiErr = AsAPIError(fmt.Errorf("reply of %d bytes, maximum %d: %w", len(data), MaxMessage-maxReplyHeader, job.ErrTooLarge))
+	if len(data) > embedded.MaxMessage-maxReplyHeader {
+		apiErr = AsAPIError(fmt.Errorf("reply of %d bytes, maximum %d: %w", len(data), embedded.MaxMessage-maxReplyHeader, job.ErrTooLarge))
 	}
 	r.stats.record(r.started, apiErr)
 	if r.reply == "" {
@@ -156,36 +159,36 @@ func (s *Server) Serve(ctx context.Context, service Service) error {
 	}
 	if err == nil {
 		var verbs []*nats.Subscription
-		verbs, err = s.serveMicro(&microService{Service: &service, node: s.local.cfg.Node, started: time.Now().UTC(), endpoints: endpoints})
+		verbs, err = s.serveMicro(&microService{Service: &service, node: s.local.Config.Node, started: time.Now().UTC(), endpoints: endpoints})
 		subs = append(subs, verbs...)
 	}
 	if err == nil {
 		<-ctx.Done()
 	}
-	return errors.Join(err, endSubscriptions((*nats.Subscription).Drain, subs...), work.Wait(), waitGroup.Wait())
+	return errors.Join(err, embedded.EndSubscriptions((*nats.Subscription).Drain, subs...), work.Wait(), waitGroup.Wait())
 }
 
 // mapLocalSubjects maps the public request subjects to subjects of this node, so
 // that each node serves its own clients. A queue group over all nodes would also
 // pick a node that has just died.
 func (s *Server) mapLocalSubjects() error {
-	acc, err := s.local.srv.LookupAccount(accountYard)
+	acc, err := s.local.NATS.LookupAccount(embedded.AccountYard)
 	if err != nil {
 		return err
 	}
-	node := s.local.cfg.Node
+	node := s.local.Config.Node
 	mapped := map[string]string{
-		api.SubjectEnqueue + ".*": localSubject(node, api.SubjectEnqueue) + ".$1",
-		api.SubjectCall + ".*":    localSubject(node, api.SubjectCall) + ".$1",
-		api.SubjectExec:           localSubject(node, api.SubjectExec),
-		api.SubjectExec + ".*":    localSubject(node, api.SubjectExec) + ".$1",
-		api.SubjectSnapshot:       localSubject(node, api.SubjectSnapshot),
-		api.SubjectStatus:         localSubject(node, api.SubjectStatus),
-		api.SubjectAPI + ".>":     localSubject(node, api.SubjectAPI) + ".>",
-		SubjectConsumers + ".>":   localSubject(node, SubjectConsumers) + ".>",
+		api.SubjectEnqueue + ".*": subjects.LocalSubject(node, api.SubjectEnqueue) + ".$1",
+		api.SubjectCall + ".*":    subjects.LocalSubject(node, api.SubjectCall) + ".$1",
+		api.SubjectExec:           subjects.LocalSubject(node, api.SubjectExec),
+		api.SubjectExec + ".*":    subjects.LocalSubject(node, api.SubjectExec) + ".$1",
+		api.SubjectSnapshot:       subjects.LocalSubject(node, api.SubjectSnapshot),
+		api.SubjectStatus:         subjects.LocalSubject(node, api.SubjectStatus),
+		api.SubjectAPI + ".>":     subjects.LocalSubject(node, api.SubjectAPI) + ".>",
+		subjects.Consumers + ".>": subjects.LocalSubject(node, subjects.Consumers) + ".>",
 	}
-	for _, verb := range nodeVerbs { // to the node in the subject
-		mapped[nodeSubject("*", verb)] = nodeVerbSubject("$1", verb)
+	for _, verb := range subjects.NodeVerbs { // to the node in the subject
+		mapped[subjects.NodeSubject("*", verb)] = subjects.NodeVerbSubject("$1", verb)
 	}
 	for src, dest := range mapped {
 		if err := acc.AddMapping(src, dest); err != nil {
@@ -200,15 +203,15 @@ func (s *Server) openEndpoint(ctx context.Context, e *activeEndpoint, work *errg
 	if (e.Handle == nil) == (e.HandleAsync == nil) {
 		return nil, fmt.Errorf("endpoint %s must have either Handle or HandleAsync", e.Name)
 	}
-	if verb, ofNode := strings.CutPrefix(e.Subject, nodeSubject(s.local.cfg.Node, "")); ofNode && !slices.Contains(nodeVerbs, verb) {
-		return nil, fmt.Errorf("endpoint %s is not one of the verbs %v that clients may send to a node", e.Name, nodeVerbs)
+	if verb, ofNode := strings.CutPrefix(e.Subject, subjects.NodeSubject(s.local.Config.Node, "")); ofNode && !slices.Contains(subjects.NodeVerbs, verb) {
+		return nil, fmt.Errorf("endpoint %s is not one of the verbs %v that clients may send to a node", e.Name, subjects.NodeVerbs)
 	}
 	handle := func(m *nats.Msg) {
 		if m.Reply == "" && !e.AllowNoReply || isReservedReply(m.Reply) {
 			return // no one would see the reply
 		}
 		e.requests.Add(1)
-		d := &natsResponder{node: s.local.cfg.Node, reply: m.Reply, nc: s.local.api.nc, stats: e, started: time.Now()}
+		d := &natsResponder{node: s.local.Config.Node, reply: m.Reply, nc: s.local.API.Conn, stats: e, started: time.Now()}
 		r := NewRequest(m.Data, m.Subject[strings.LastIndexByte(m.Subject, '.')+1:], m.Header.Get, d.respond)
 		d.request = r
 		if e.HandleAsync != nil {
@@ -219,7 +222,7 @@ func (s *Server) openEndpoint(ctx context.Context, e *activeEndpoint, work *errg
 			s.logSendError(e.Endpoint, r.RespondError(&job.UnavailableError{Reason: "too many requests at once", RetryAfter: 100 * time.Millisecond}))
 		}
 	}
-	sub, err := s.local.api.nc.Subscribe(localSubject(s.local.cfg.Node, e.Subject), handle)
+	sub, err := s.local.API.Conn.Subscribe(subjects.LocalSubject(s.local.Config.Node, e.Subject), handle)
 	if err == nil {
 		err = sub.SetPendingLimits(endpointQueueLen, endpointQueueBytes)
 	}
@@ -250,6 +253,6 @@ func (s *Server) handle(ctx context.Context, e *Endpoint, r *Request) {
 // retries.
 func (s *Server) logSendError(e *Endpoint, err error) {
 	if err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
-		s.local.log.Warn("reply not sent", "endpoint", e.Name, "err", err)
+		s.local.Log.Warn("reply not sent", "endpoint", e.Name, "err", err)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 
@@ -25,7 +27,7 @@ func AsAPIError(err error) *api.Error {
 	switch {
 	case errors.As(err, &apiErr):
 		return apiErr
-	case errors.Is(err, ErrUnknown):
+	case errors.Is(err, streams.ErrUnknown):
 		return &api.Error{Code: api.CodeUnknown, Text: err.Error(), RetryAfter: time.Second}
 	case errors.As(err, &unavailable):
 		return &api.Error{Code: api.CodeUnavailable, Text: err.Error(), RetryAfter: unavailable.RetryAfter}
@@ -35,7 +37,7 @@ func AsAPIError(err error) *api.Error {
 		return &api.Error{Code: api.CodeTooLarge, Text: err.Error()}
 	case errors.As(err, &invalid), isAny(err, job.ErrBadQueueName, job.ErrBadID, job.ErrKeyTooLong):
 		return &api.Error{Code: api.CodeInvalid, Text: err.Error()}
-	case isAny(err, job.ErrQueueNotFound, job.ErrJobNotFound, ErrNotStored):
+	case isAny(err, job.ErrQueueNotFound, job.ErrJobNotFound, streams.ErrNotStored):
 		return &api.Error{Code: api.CodeNotFound, Text: err.Error()}
 	case isAny(err, job.ErrQueueExists, job.ErrQueueNotEmpty, job.ErrQueuePaused, job.ErrQueueNotPaused, job.ErrSystemQueue,
 		job.ErrNotRemovable, job.ErrMalformed, job.ErrNotFailed, job.ErrNotActive, job.ErrJobEnded, job.ErrLeaseLost,
@@ -56,21 +58,21 @@ func isAny(err error, targets ...error) bool {
 
 // errorReply returns an error reply in the convention of NATS services.
 func errorReply(reply, node string, e *api.Error) *nats.Msg {
-	h := nats.Header{headerError: []string{e.Text}, headerErrorCode: []string{e.Code}, HeaderNode: []string{node}}
+	h := nats.Header{subjects.HeaderError: []string{e.Text}, subjects.HeaderErrorCode: []string{e.Code}, subjects.HeaderNode: []string{node}}
 	if e.RetryAfter > 0 {
-		h[HeaderRetryAfter] = []string{strconv.FormatInt(e.RetryAfter.Milliseconds(), 10)}
+		h[subjects.HeaderRetryAfter] = []string{strconv.FormatInt(e.RetryAfter.Milliseconds(), 10)}
 	}
 	return &nats.Msg{Subject: reply, Header: h, Data: e.Data}
 }
 
 // parseErrorReply returns the error of an error reply, nil if m is not one.
 func parseErrorReply(m *nats.Msg) *api.Error {
-	code := m.Header.Get(headerErrorCode)
+	code := m.Header.Get(subjects.HeaderErrorCode)
 	if code == "" {
 		return nil
 	}
-	ms, _ := strconv.ParseInt(m.Header.Get(HeaderRetryAfter), 10, 64) // absent or malformed: 0, unknown
-	return &api.Error{Code: code, Text: m.Header.Get(headerError), RetryAfter: time.Duration(max(ms, 0)) * time.Millisecond, Data: m.Data}
+	ms, _ := strconv.ParseInt(m.Header.Get(subjects.HeaderRetryAfter), 10, 64) // absent or malformed: 0, unknown
+	return &api.Error{Code: code, Text: m.Header.Get(subjects.HeaderError), RetryAfter: time.Duration(max(ms, 0)) * time.Millisecond, Data: m.Data}
 }
 
 // ErrorText returns err for a user, with a deadline in plain words.

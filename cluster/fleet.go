@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/cluster/wire"
 	"github.com/yardmaster-dev/yardmaster/job"
 
@@ -52,7 +54,7 @@ const CodeNotAuthority = "421"
 // Fleet sends messages between nodes. Messages with the same verb to the same node
 // arrive in order as long as the connections between them persist.
 type Fleet struct {
-	local *local
+	local *embedded.Server
 }
 
 // AssignAsync sends a batch of assignments. done gets one answer per assignment,
@@ -92,13 +94,13 @@ func (f *Fleet) Heartbeat(ctx context.Context, node string, b job.Heartbeat) (jo
 // Recall asks a node to stop a dispatch. There is no reply; the dispatch's outcome
 // is reported as usual.
 func (f *Fleet) Recall(node string, r job.Recall) error {
-	return f.local.fleet.nc.Publish(nodeSubject(node, verbRecall), wire.Encode(&r))
+	return f.local.Fleet.Conn.Publish(subjects.NodeSubject(node, verbRecall), wire.Encode(&r))
 }
 
 // Notify sends records that were just stored to the authority's node. The message
 // may get lost; the authority then reads the records from their lanes.
 func (f *Fleet) Notify(node string, records []job.Record) error {
-	return f.local.fleet.nc.Publish(nodeSubject(node, verbNotice), wire.Encode(&records))
+	return f.local.Fleet.Conn.Publish(subjects.NodeSubject(node, verbNotice), wire.Encode(&records))
 }
 
 // Request sends a request with any other verb and returns the reply. An error that
@@ -130,13 +132,13 @@ func (f *Fleet) RequestJSON(ctx context.Context, node, verb string, request, rep
 // possibly before it returns; done must not block.
 func call[T any](f *Fleet, node, verb string, payload []byte, wait time.Duration, parse func([]byte) (T, error), done func(T, error)) {
 	var none T
-	if len(payload) > MaxMessage {
+	if len(payload) > embedded.MaxMessage {
 		done(none, fmt.Errorf("message of %d bytes to node %s: %w", len(payload), node, job.ErrTooLarge))
 		return
 	}
-	box := f.local.fleet
-	reply, token := box.expect(&nodeCall[T]{node, parse, done}, time.Now().Add(wait), false)
-	if err := box.nc.PublishRequest(nodeSubject(node, verb), reply, payload); err != nil && box.cancel(token) {
+	box := f.local.Fleet
+	reply, token := box.Expect(&nodeCall[T]{node, parse, done}, time.Now().Add(wait), false)
+	if err := box.Conn.PublishRequest(subjects.NodeSubject(node, verb), reply, payload); err != nil && box.Cancel(token) {
 		done(none, fmt.Errorf("%s to node %s: %w", verb, node, err))
 	}
 }
@@ -148,7 +150,7 @@ type nodeCall[T any] struct {
 	done  func(T, error)
 }
 
-func (c *nodeCall[T]) receive(m *nats.Msg) bool {
+func (c *nodeCall[T]) Receive(m *nats.Msg) bool {
 	v, err := c.decode(m)
 	c.done(v, err)
 	return true
@@ -158,7 +160,7 @@ func (c *nodeCall[T]) decode(m *nats.Msg) (v T, err error) {
 	switch {
 	case m == nil:
 		return v, fmt.Errorf("node %s: %w", c.node, ErrNoAnswer)
-	case isNoResponders(m):
+	case embedded.IsNoResponders(m):
 		return v, fmt.Errorf("node %s: %w", c.node, ErrNodeUnreachable)
 	}
 	if apiErr := parseErrorReply(m); apiErr != nil {
@@ -205,10 +207,10 @@ func (f *Fleet) Serve(ctx context.Context, h Handlers) error {
 	var work errgroup.Group
 	work.SetLimit(maxNodeRequests)
 	subscribe := func(verb string, handle nats.MsgHandler) error {
-		if slices.Contains(nodeVerbs, verb) {
+		if slices.Contains(subjects.NodeVerbs, verb) {
 			return fmt.Errorf("verb %s is reserved for requests of clients: use another one between nodes", verb)
 		}
-		sub, err := f.local.fleet.nc.Subscribe(nodeSubject(f.local.cfg.Node, verb), handle)
+		sub, err := f.local.Fleet.Conn.Subscribe(subjects.NodeSubject(f.local.Config.Node, verb), handle)
 		if err != nil {
 			return fmt.Errorf("subscribe to %s of other nodes: %w", verb, err)
 		}
@@ -226,7 +228,7 @@ func (f *Fleet) Serve(ctx context.Context, h Handlers) error {
 	if err == nil {
 		<-ctx.Done()
 	}
-	return errors.Join(err, endSubscriptions((*nats.Subscription).Unsubscribe, subs...), work.Wait())
+	return errors.Join(err, embedded.EndSubscriptions((*nats.Subscription).Unsubscribe, subs...), work.Wait())
 }
 
 // subscribeAll subscribes to the typed verbs that have a handler.
@@ -262,9 +264,9 @@ func decodeHandler[T wire.Message](f *Fleet, handle func(T, *nats.Msg)) nats.Msg
 	return func(m *nats.Msg) {
 		v, err := wire.Decode[T](m.Data)
 		if err != nil {
-			f.local.log.Warn("malformed message from another node", "subject", m.Subject, "bytes", len(m.Data), "err", err)
+			f.local.Log.Warn("malformed message from another node", "subject", m.Subject, "bytes", len(m.Data), "err", err)
 			if m.Reply != "" {
-				f.send(errorReply(m.Reply, f.local.cfg.Node, &api.Error{Code: api.CodeInvalid, Text: err.Error()}))
+				f.send(errorReply(m.Reply, f.local.Config.Node, &api.Error{Code: api.CodeInvalid, Text: err.Error()}))
 			}
 			return
 		}
@@ -276,7 +278,7 @@ func decodeHandler[T wire.Message](f *Fleet, handle func(T, *nats.Msg)) nats.Msg
 func (f *Fleet) handleRequest(ctx context.Context, m *nats.Msg, handle func(context.Context, []byte) ([]byte, error)) {
 	data, err := handle(ctx, m.Data)
 	if err != nil {
-		f.send(errorReply(m.Reply, f.local.cfg.Node, AsAPIError(err)))
+		f.send(errorReply(m.Reply, f.local.Config.Node, AsAPIError(err)))
 		return
 	}
 	f.respond(m, data)
@@ -286,7 +288,7 @@ func (f *Fleet) respond(m *nats.Msg, data []byte) { f.send(&nats.Msg{Subject: m.
 
 // send publishes a reply. If that fails, the requester times out and retries.
 func (f *Fleet) send(m *nats.Msg) {
-	if err := f.local.fleet.nc.PublishMsg(m); err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
-		f.local.log.Warn("reply to another node not sent", "bytes", len(m.Data), "err", err)
+	if err := f.local.Fleet.Conn.PublishMsg(m); err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
+		f.local.Log.Warn("reply to another node not sent", "bytes", len(m.Data), "err", err)
 	}
 }

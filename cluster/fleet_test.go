@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cluster/lanes"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/nats-io/nats.go"
@@ -109,7 +111,7 @@ func TestFleet(t *testing.T) {
 		t.Fatalf("failed request: %v", err)
 	}
 	// A malformed message is answered with an error.
-	m, err := c.local.fleet.request(t.Context(), &nats.Msg{Subject: nodeSubject("solo", verbAssign), Data: []byte("garbage")}, time.Second)
+	m, err := c.local.Fleet.Request(t.Context(), &nats.Msg{Subject: subjects.NodeSubject("solo", verbAssign), Data: []byte("garbage")}, time.Second)
 	if err != nil || parseErrorReply(m) == nil || parseErrorReply(m).Code != "400" {
 		t.Fatalf("malformed message: %v", err)
 	}
@@ -133,7 +135,7 @@ func TestServe_MicroService(t *testing.T) {
 				return nil, fmt.Errorf("job %s: %w", "x", job.ErrJobNotFound)
 			}},
 			{Endpoint: api.Endpoint{Name: "enqueue", Subject: api.SubjectEnqueue + ".*"}, HandleAsync: func(r *Request) {
-				c.Publisher.Publish(r.Token(), r.Header(HeaderMsgID), time.Now(), r.Data, func(a Ack, err error) {
+				c.Publisher.Publish(r.Token(), r.Header(subjects.HeaderMsgID), time.Now(), r.Data, func(a lanes.Ack, err error) {
 					if err != nil {
 						_ = r.RespondError(err)
 						return

@@ -12,6 +12,10 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
+	"github.com/yardmaster-dev/yardmaster/cluster/lanes"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 	"github.com/yardmaster-dev/yardmaster/test/testnet"
 )
@@ -23,16 +27,18 @@ func discardLog() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard,
 // testNode is one node's Cluster with its running Run loop.
 type testNode struct {
 	*Server
-	cfg    Config
+	cfg    embedded.Config
 	cancel context.CancelFunc
 	runErr chan error
 	once   sync.Once
 }
 
 // startNode starts a node and stops it when the test ends.
-func startNode(t testing.TB, cfg Config) *testNode { return startNodeLogged(t, cfg, discardLog()) }
+func startNode(t testing.TB, cfg embedded.Config) *testNode {
+	return startNodeLogged(t, cfg, discardLog())
+}
 
-func startNodeLogged(t testing.TB, cfg Config, log *slog.Logger) *testNode {
+func startNodeLogged(t testing.TB, cfg embedded.Config, log *slog.Logger) *testNode {
 	t.Helper()
 	c, err := Start(t.Context(), cfg, log)
 	if err != nil {
@@ -57,7 +63,7 @@ func (n *testNode) kill() {
 // startSingle starts a node that runs alone, with its streams.
 func startSingle(t testing.TB) *testNode {
 	t.Helper()
-	r := startNode(t, Config{Node: "solo", Dir: t.TempDir(), ClientListen: "127.0.0.1:0", MaxStore: 1 << 30})
+	r := startNode(t, embedded.Config{Node: "solo", Dir: t.TempDir(), ClientListen: "127.0.0.1:0", MaxStore: 1 << 30})
 	if _, err := r.Admin.EnsureStreams(t.Context(), smallLayout(1)); err != nil {
 		t.Fatal(err)
 	}
@@ -87,20 +93,20 @@ func (l *logBuffer) contains(text string) error {
 }
 
 // smallLayout returns a layout that fits the tests' MaxStore.
-func smallLayout(lanes int) Layout {
-	return Layout{Identities: make([]string, lanes), Create: true, MaxLaneBytes: 64 << 20, MaxBlobBytes: 64 << 20, HistoryBytes: 32 << 20}
+func smallLayout(lanes int) streams.Layout {
+	return streams.Layout{Identities: make([]string, lanes), Create: true, MaxLaneBytes: 64 << 20, MaxBlobBytes: 64 << 20, HistoryBytes: 32 << 20}
 }
 
 // startThree starts three members; they may still be electing when it returns.
 func startThree(t testing.TB) []*testNode {
 	t.Helper()
-	var peers []Peer
+	var peers []embedded.Peer
 	for i := range 3 {
-		peers = append(peers, Peer{Node: fmt.Sprintf("n%d", i+1), Route: testnet.Address(t)})
+		peers = append(peers, embedded.Peer{Node: fmt.Sprintf("n%d", i+1), Route: testnet.Address(t)})
 	}
 	nodes := make([]*testNode, 3)
 	for i, p := range peers {
-		nodes[i] = startNode(t, Config{
+		nodes[i] = startNode(t, embedded.Config{
 			Node: p.Node, Identity: fmt.Sprintf("%s-0000000%d", p.Node, i), Yard: "test", Dir: t.TempDir(),
 			ClientListen: "127.0.0.1:0", RouteListen: p.Route, Peers: peers, Secret: "between us", MaxStore: 1 << 30,
 		})
@@ -179,27 +185,27 @@ func wantErr(t *testing.T, err, want error) {
 // noMember is an unfit function that matches no member.
 func noMember(string) bool { return false }
 
-// publishWait is the blocking form of [Publisher.Publish]. If ctx ends first, the
-// job may still be accepted, and the error is [ErrUnknown].
-func publishWait(ctx context.Context, p *Publisher, queue, key string, at time.Time, body []byte) (Ack, error) {
+// publishWait is the blocking form of [lanes.Publisher.Publish]. If ctx ends first, the
+// job may still be accepted, and the error is [streams.ErrUnknown].
+func publishWait(ctx context.Context, p *lanes.Publisher, queue, key string, at time.Time, body []byte) (lanes.Ack, error) {
 	type result struct {
-		ack Ack
+		ack lanes.Ack
 		err error
 	}
 	done := make(chan result, 1)
-	p.Publish(queue, key, at, body, func(a Ack, err error) { done <- result{a, err} })
+	p.Publish(queue, key, at, body, func(a lanes.Ack, err error) { done <- result{a, err} })
 	select {
 	case r := <-done:
 		return r.ack, r.err
 	case <-ctx.Done():
-		return Ack{}, fmt.Errorf("%w: %w", ErrUnknown, ctx.Err())
+		return lanes.Ack{}, fmt.Errorf("%w: %w", streams.ErrUnknown, ctx.Err())
 	}
 }
 
 // requestStepDown asks a leader to step down in favour of the server preferred.
-func requestStepDown(t *testing.T, box *inbox, verb, preferred string) error {
+func requestStepDown(t *testing.T, box *embedded.Inbox, verb, preferred string) error {
 	body := fmt.Appendf(nil, `{"placement":{"preferred":%q}}`, preferred)
-	m, err := box.request(t.Context(), &nats.Msg{Subject: "$JS.API." + verb, Data: body}, 5*time.Second)
+	m, err := box.Request(t.Context(), &nats.Msg{Subject: "$JS.API." + verb, Data: body}, 5*time.Second)
 	if err == nil && strings.Contains(string(m.Data), `"error"`) {
 		err = errors.New(string(m.Data))
 	}

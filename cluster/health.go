@@ -17,7 +17,7 @@ func (s *Server) Health(ctx context.Context) error {
 	// A server that runs alone has no meta group. For it the full check compares the
 	// loaded streams with those on disk. A stream that is being created is on disk
 	// before it is loaded, so only streams that failed to load at start count.
-	status := s.local.srv.Healthz(&server.HealthzOptions{JSMetaOnly: s.local.cfg.clustered(), Details: true})
+	status := s.local.NATS.Healthz(&server.HealthzOptions{JSMetaOnly: s.local.Config.Clustered(), Details: true})
 	for i := range status.Errors {
 		if e := &status.Errors[i]; !isUnrecovered(e) || s.unrecovered[e.Stream] {
 			return fmt.Errorf("JetStream is not healthy: %s", e.Error)
@@ -30,10 +30,10 @@ func (s *Server) Health(ctx context.Context) error {
 // node restarts, "" if it writes. A full disk causes that: the server disables
 // JetStream, or a stream refuses everything after the failed write.
 func (s *Server) WriteFailure() string {
-	if !s.local.srv.JetStreamEnabled() {
+	if !s.local.NATS.JetStreamEnabled() {
 		return "JetStream has stopped, as it does when its disk is full or fails"
 	}
-	for _, e := range s.local.srv.Healthz(&server.HealthzOptions{Details: true}).Errors {
+	for _, e := range s.local.NATS.Healthz(&server.HealthzOptions{Details: true}).Errors {
 		if strings.Contains(e.Error, "write error") {
 			return e.Error
 		}

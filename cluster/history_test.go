@@ -8,11 +8,14 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 )
 
 func TestAppend_Fenced(t *testing.T) {
 	c := startSingle(t)
-	if seq, number, err := c.Reader.LastPublished(t.Context(), StreamEvents); seq != 0 || number != 0 || err != nil {
+	if seq, number, err := c.Reader.LastPublished(t.Context(), subjects.StreamEvents); seq != 0 || number != 0 || err != nil {
 		t.Fatalf("nothing published yet: %d, %d, %v", seq, number, err)
 	}
 	// Twenty appends in flight, each expecting the sequence of the one before.
@@ -20,8 +23,8 @@ func TestAppend_Fenced(t *testing.T) {
 	next := uint64(1)
 	for i := range 20 {
 		wg.Add(1)
-		batch := Batch{Subject: SubjectHistory, First: next, Count: 5, Body: []byte("line\n"), Header: map[string]string{"Yard-Lanes": "0@7"}}
-		c.Writer.AppendAsync(StreamEvents, batch, uint64(i), func(seq uint64, err error) {
+		batch := streams.Batch{Subject: subjects.History, First: next, Count: 5, Body: []byte("line\n"), Header: map[string]string{"Yard-Lanes": "0@7"}}
+		c.Writer.AppendAsync(subjects.StreamEvents, batch, uint64(i), func(seq uint64, err error) {
 			if err != nil || seq != uint64(i)+1 {
 				t.Errorf("append %d: %d, %v", i, seq, err)
 			}
@@ -30,12 +33,12 @@ func TestAppend_Fenced(t *testing.T) {
 		next += 5
 	}
 	wg.Wait()
-	_, err := c.Writer.Append(t.Context(), StreamEvents, Batch{Subject: SubjectHistory, First: 96, Count: 5}, 19)
-	var wrong *WrongLastError
-	if !errors.As(err, &wrong) || wrong.Stream != StreamEvents {
+	_, err := c.Writer.Append(t.Context(), subjects.StreamEvents, streams.Batch{Subject: subjects.History, First: 96, Count: 5}, 19)
+	var wrong *streams.WrongLastError
+	if !errors.As(err, &wrong) || wrong.Stream != subjects.StreamEvents {
 		t.Fatalf("append after another writer's: %v", err)
 	}
-	if seq, number, err := c.Reader.LastPublished(t.Context(), StreamEvents); seq != 20 || number != 100 || err != nil {
+	if seq, number, err := c.Reader.LastPublished(t.Context(), subjects.StreamEvents); seq != 20 || number != 100 || err != nil {
 		t.Fatalf("last published: %d, %d, %v", seq, number, err)
 	}
 	batches, err := c.Reader.ReadHistory(t.Context(), 19, 10)
@@ -44,13 +47,13 @@ func TestAppend_Fenced(t *testing.T) {
 		t.Fatalf("read back: %+v, %v", batches, err)
 	}
 	for _, number := range []uint64{1, 5, 6, 50, 100} {
-		found, err := c.Reader.FindBatch(t.Context(), StreamEvents, number)
+		found, err := c.Reader.FindBatch(t.Context(), subjects.StreamEvents, number)
 		if err != nil || found.First > number || found.Last() < number {
 			t.Fatalf("batch with entry %d: %+v, %v", number, found, err)
 		}
 	}
-	_, err = c.Reader.FindBatch(t.Context(), StreamEvents, 101)
-	wantErr(t, err, ErrNotStored)
+	_, err = c.Reader.FindBatch(t.Context(), subjects.StreamEvents, 101)
+	wantErr(t, err, streams.ErrNotStored)
 	if more, err := c.Reader.ReadHistory(t.Context(), 21, 10); err != nil || len(more) != 0 {
 		t.Fatalf("beyond the end: %v, %v", more, err)
 	}
@@ -58,11 +61,11 @@ func TestAppend_Fenced(t *testing.T) {
 
 func TestResults(t *testing.T) {
 	c := startSingle(t)
-	seq, err := c.Writer.Append(t.Context(), StreamResults, Batch{Subject: SubjectResults, First: 7, Count: 1, Body: []byte("{}")}, 0)
+	seq, err := c.Writer.Append(t.Context(), subjects.StreamResults, streams.Batch{Subject: subjects.Results, First: 7, Count: 1, Body: []byte("{}")}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := c.Reader.ReadBatch(t.Context(), StreamResults, seq); err != nil || string(got.Body) != "{}" {
+	if got, err := c.Reader.ReadBatch(t.Context(), subjects.StreamResults, seq); err != nil || string(got.Body) != "{}" {
 		t.Fatalf("result: %q, %v", got.Body, err)
 	}
 }

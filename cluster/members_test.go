@@ -7,6 +7,9 @@ import (
 	"testing"
 
 	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
+	"github.com/yardmaster-dev/yardmaster/cluster/replication"
 	"github.com/yardmaster-dev/yardmaster/test/testnet"
 )
 
@@ -15,8 +18,8 @@ import (
 func TestMembers_JoinAndLeave(t *testing.T) {
 	nodes := startCluster(t)
 	peers := slices.Clone(nodes[0].cfg.Peers)
-	peers = append(peers, Peer{Node: "n4", Route: testnet.Address(t)})
-	n4 := startNode(t, Config{
+	peers = append(peers, embedded.Peer{Node: "n4", Route: testnet.Address(t)})
+	n4 := startNode(t, embedded.Config{
 		Node: "n4", Identity: "n4-00000004", Yard: "test", Dir: t.TempDir(), ClientListen: "127.0.0.1:0",
 		RouteListen: peers[3].Route, Peers: peers, Secret: "between us", MaxStore: 1 << 30,
 	})
@@ -26,7 +29,7 @@ func TestMembers_JoinAndLeave(t *testing.T) {
 	eventually(t, "the fourth server to be current", func() error {
 		for _, n := range nodes {
 			if c, led := n.Replication.MetaReplicas(); led {
-				i := slices.IndexFunc(c, func(c Replica) bool { return c.Is("n4-00000004") })
+				i := slices.IndexFunc(c, func(c replication.Replica) bool { return c.Is("n4-00000004") })
 				if i < 0 || !c[i].Current || len(c) != 4 {
 					return fmt.Errorf("meta group is %+v", c)
 				}
@@ -62,21 +65,21 @@ func TestMembers_JoinAndLeave(t *testing.T) {
 		if _, led := nodes[0].Replication.MetaReplicas(); led {
 			return nil
 		}
-		return errors.Join(requestStepDown(t, n4.local.system, "META.LEADER.STEPDOWN", first), errors.New("another server leads"))
+		return errors.Join(requestStepDown(t, n4.local.System, "META.LEADER.STEPDOWN", first), errors.New("another server leads"))
 	})
 	eventually(t, "the first server to be removed", func() error {
 		if err := n4.Replication.RemoveServer(t.Context(), first); err != nil {
 			return err
 		}
 		for _, n := range []*testNode{nodes[1], nodes[2], n4} {
-			if c, led := n.Replication.MetaReplicas(); led && !slices.ContainsFunc(c, func(c Replica) bool { return c.Is(first) }) {
+			if c, led := n.Replication.MetaReplicas(); led && !slices.ContainsFunc(c, func(c replication.Replica) bool { return c.Is(first) }) {
 				return nil
 			}
 		}
 		return errors.New("it is still a member")
 	})
 	eventually(t, "the first server to know that it was removed", func() error {
-		if nodes[0].local.srv.JetStreamEnabled() {
+		if nodes[0].local.NATS.JetStreamEnabled() {
 			return errors.New("it does not")
 		}
 		return nil
@@ -85,7 +88,7 @@ func TestMembers_JoinAndLeave(t *testing.T) {
 	eventually(t, "the first server to be removed", func() error {
 		for _, n := range []*testNode{nodes[1], nodes[2], n4} {
 			c, led := n.Replication.MetaReplicas()
-			if led && len(c) == 3 && !slices.ContainsFunc(c, func(c Replica) bool { return c.Is(first) }) {
+			if led && len(c) == 3 && !slices.ContainsFunc(c, func(c replication.Replica) bool { return c.Is(first) }) {
 				return nil
 			} else if led {
 				return fmt.Errorf("meta group is %+v", c)
@@ -96,7 +99,7 @@ func TestMembers_JoinAndLeave(t *testing.T) {
 	if err := n4.Replication.RemoveServer(t.Context(), first); err != nil {
 		t.Errorf("removing it again: %v", err)
 	}
-	n4.local.setLanes(3)
+	n4.local.SetLanes(3)
 	if !slices.Equal(n4.Members(), []string{"n1", "n2", "n3", "n4"}) {
 		t.Errorf("members are %v", n4.Members())
 	}
@@ -109,11 +112,11 @@ func TestMembers_JoinAndLeave(t *testing.T) {
 func TestMembers_PeerHash(t *testing.T) {
 	nodes := startThree(t)
 	eventually(t, "a meta group", func() error {
-		info, err := nodes[0].local.srv.Jsz(&server.JSzOptions{})
+		info, err := nodes[0].local.NATS.Jsz(&server.JSzOptions{})
 		if err != nil || info.Meta == nil || info.Meta.Leader == "" {
 			return fmt.Errorf("none yet: %v", err)
 		}
-		if r := (Replica{Identity: "#" + info.Meta.Peer}); !r.Is(info.Meta.Leader) {
+		if r := (replication.Replica{Identity: "#" + info.Meta.Peer}); !r.Is(info.Meta.Leader) {
 			t.Fatalf("%s is not %s", info.Meta.Leader, info.Meta.Peer)
 		}
 		return nil

@@ -41,12 +41,12 @@ func (s *Server) serveMicro(p *microService) ([]*nats.Subscription, error) {
 				err = m.Respond(text)
 			}
 			if err != nil {
-				s.local.log.Debug("service discovery reply not sent", "subject", m.Subject, "err", err)
+				s.local.Log.Debug("service discovery reply not sent", "subject", m.Subject, "err", err)
 			}
 		}
 		all := micro.APIPrefix + "." + verb.String()
 		for _, subject := range []string{all, all + "." + p.Name, all + "." + p.Name + "." + p.node} {
-			sub, err := s.local.api.nc.Subscribe(subject, handle)
+			sub, err := s.local.API.Conn.Subscribe(subject, handle)
 			if err != nil {
 				return subs, fmt.Errorf("subscribe to discovery of service %s: %w", p.Name, err)
 			}

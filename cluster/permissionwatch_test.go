@@ -9,6 +9,8 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 )
 
 // TestClient_Forbidden checks that a client without permission gets an error at
@@ -63,7 +65,7 @@ func TestClient_Forbidden(t *testing.T) {
 	_, err = c.Request(t.Context(), "yard.status", nil)
 	wants("a question", "yard.status", err)
 	wants("a subscription", "yard.events.>", c.Subscribe(t.Context(), "yard.events.>", func(string, []byte) {}))
-	err = c.History(t.Context(), time.Time{}, false, func(Batch) error { return nil })
+	err = c.History(t.Context(), time.Time{}, false, func(streams.Batch) error { return nil })
 	if forbidden := (*ForbiddenError)(nil); !errors.As(err, &forbidden) {
 		t.Errorf("history: %v", err)
 	}

@@ -11,6 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
+	"github.com/yardmaster-dev/yardmaster/cluster/lanes"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/nats-io/nats.go"
@@ -22,7 +26,7 @@ func TestPublish_SingleNode(t *testing.T) {
 	setDuplicateWindow(t, c.Server, 30*time.Second)
 	at := time.Unix(1700000000, 42)
 	a, err := publishWait(withDeadline(t, 5*time.Second), c.Publisher, "mail", "key-1", at, jobBody(1))
-	if err != nil || a != (Ack{Position: job.Position{Seq: 1}}) {
+	if err != nil || a != (lanes.Ack{Position: job.Position{Seq: 1}}) {
 		t.Fatalf("first publish: %+v, %v", a, err)
 	}
 	if a, err = publishWait(withDeadline(t, 5*time.Second), c.Publisher, "mail", "key-1", at, jobBody(1)); err != nil || !a.Duplicate || a.Seq != 1 {
@@ -44,11 +48,11 @@ func TestPublish_SingleNodeBatches(t *testing.T) {
 	c := startSingle(t)
 	setDuplicateWindow(t, c.Server, 30*time.Second) // a batch that is acknowledged late is sent again
 	const n = 5000
-	acks := make([]Ack, n)
+	acks := make([]lanes.Ack, n)
 	var wg sync.WaitGroup
 	wg.Add(n)
 	for i := range n {
-		c.Publisher.Publish("mail", fmt.Sprintf("k%d", i), time.Time{}, jobBody(i), func(a Ack, err error) {
+		c.Publisher.Publish("mail", fmt.Sprintf("k%d", i), time.Time{}, jobBody(i), func(a lanes.Ack, err error) {
 			if err != nil {
 				t.Errorf("publish %d: %v", i, err)
 			}
@@ -84,7 +88,7 @@ func TestPublish_SingleNodeDuplicateInBatch(t *testing.T) {
 	wg.Add(2 * n)
 	for range 2 { // each key two more times
 		for i := range n {
-			c.Publisher.Publish("mail", fmt.Sprintf("k%d", i), time.Time{}, jobBody(i), func(a Ack, err error) {
+			c.Publisher.Publish("mail", fmt.Sprintf("k%d", i), time.Time{}, jobBody(i), func(a lanes.Ack, err error) {
 				if err != nil {
 					t.Errorf("publish %d: %v", i, err)
 				}
@@ -117,21 +121,21 @@ func TestPublish_SingleNodeDuplicateInBatch(t *testing.T) {
 // setDuplicateWindow sets the duplicate window of lane 0.
 func setDuplicateWindow(t *testing.T, c *Server, window time.Duration) {
 	t.Helper()
-	s, err := c.local.js.Stream(t.Context(), LaneStream(0))
+	s, err := c.local.JS.Stream(t.Context(), subjects.LaneStream(0))
 	if err != nil {
 		t.Fatal(err)
 	}
 	cfg := s.CachedInfo().Config
 	cfg.Duplicates = window
-	if _, err := c.local.js.UpdateStream(t.Context(), cfg); err != nil {
+	if _, err := c.local.JS.UpdateStream(t.Context(), cfg); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func TestPublish_Refusals(t *testing.T) {
-	c := startNode(t, Config{Node: "solo", Dir: t.TempDir(), ClientListen: "127.0.0.1:0", MaxStore: 1 << 30})
+	c := startNode(t, embedded.Config{Node: "solo", Dir: t.TempDir(), ClientListen: "127.0.0.1:0", MaxStore: 1 << 30})
 	var unavailable *job.UnavailableError
-	if _, err := publishWait(withDeadline(t, 10*time.Second), c.Publisher, "mail", "k", time.Time{}, jobBody(1)); !errors.As(err, &unavailable) || errors.Is(err, ErrUnknown) {
+	if _, err := publishWait(withDeadline(t, 10*time.Second), c.Publisher, "mail", "k", time.Time{}, jobBody(1)); !errors.As(err, &unavailable) || errors.Is(err, streams.ErrUnknown) {
 		t.Fatalf("without a lane: %v, want an UnavailableError", err)
 	}
 	layout := smallLayout(1)
@@ -163,14 +167,14 @@ func TestPublish_FailsOnStop(t *testing.T) {
 	for name, start := range map[string]func() *testNode{
 		"with lanes": func() *testNode { return startSingle(t) },
 		"without": func() *testNode {
-			return startNode(t, Config{Node: "solo", Dir: t.TempDir(), ClientListen: "127.0.0.1:0", MaxStore: 1 << 30})
+			return startNode(t, embedded.Config{Node: "solo", Dir: t.TempDir(), ClientListen: "127.0.0.1:0", MaxStore: 1 << 30})
 		},
 	} {
 		c := start()
 		const n = 3000
 		var ends atomic.Int64
 		for i := range n {
-			c.Publisher.Publish("mail", fmt.Sprintf("k%d", i), time.Time{}, jobBody(i), func(Ack, error) { ends.Add(1) })
+			c.Publisher.Publish("mail", fmt.Sprintf("k%d", i), time.Time{}, jobBody(i), func(lanes.Ack, error) { ends.Add(1) })
 		}
 		c.kill()
 		if got := ends.Load(); got != n {
@@ -245,7 +249,7 @@ func TestPurge_KeepsTheLast(t *testing.T) {
 	if err := c.Admin.Purge(t.Context(), 0, 4); err != nil {
 		t.Fatal(err)
 	}
-	var gap *GapError
+	var gap *streams.GapError
 	if _, err := c.Reader.Read(t.Context(), 0, 2, 10); !errors.As(err, &gap) || gap.First != 4 || gap.Last != 10 {
 		t.Fatalf("read below the purge: %v", err)
 	}
@@ -257,7 +261,7 @@ func TestPurge_KeepsTheLast(t *testing.T) {
 		t.Fatalf("after a purge beyond the end: %+v, %v", li, err)
 	}
 	_, err = c.Reader.LoadRecord(t.Context(), job.Position{Seq: 3})
-	wantErr(t, err, ErrNotStored)
+	wantErr(t, err, streams.ErrNotStored)
 }
 
 func TestBlobs(t *testing.T) {
@@ -290,7 +294,7 @@ func TestBlobs(t *testing.T) {
 	}
 	bad := blob
 	bad.SHA256 = strings.Repeat("0", 64)
-	var corrupt *CorruptBlobError
+	var corrupt *streams.CorruptBlobError
 	if _, err := c.Reader.LoadBlob(t.Context(), bad); !errors.As(err, &corrupt) {
 		t.Fatalf("wrong checksum: %v", err)
 	}
@@ -306,7 +310,7 @@ func TestBlobs(t *testing.T) {
 		}
 	}
 	_, err = c.Reader.LoadBlob(t.Context(), blob)
-	wantErr(t, err, ErrNotStored)
+	wantErr(t, err, streams.ErrNotStored)
 }
 
 // TestRead_Hole checks that a hole in the middle of a lane is reported as damage
@@ -318,18 +322,18 @@ func TestRead_Hole(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := purgeSubject(t, c.Server, LaneStream(0), laneSubject(0, nodePublish, "lost")); err != nil {
+	if err := purgeSubject(t, c.Server, subjects.LaneStream(0), subjects.LaneSubject(0, subjects.NodePublish, "lost")); err != nil {
 		t.Fatal(err)
 	}
 	if records, err := c.Reader.Read(t.Context(), 0, 1, 10); err != nil || len(records) != 2 {
 		t.Errorf("%d records before the hole, %v", len(records), err)
 	}
-	var gap *GapError
+	var gap *streams.GapError
 	if _, err := c.Reader.Read(t.Context(), 0, 3, 10); !errors.As(err, &gap) || gap.First != 1 || gap.Last != 5 {
 		t.Errorf("read in the hole: %v", err)
 	}
 	_, err := c.Reader.LoadRecord(t.Context(), job.Position{Seq: 4})
-	wantErr(t, err, ErrNotStored)
+	wantErr(t, err, streams.ErrNotStored)
 	if records, err := c.Reader.Read(t.Context(), 0, 5, 10); err != nil || len(records) != 1 {
 		t.Errorf("%d records after the hole, %v", len(records), err)
 	}
@@ -338,7 +342,7 @@ func TestRead_Hole(t *testing.T) {
 // purgeSubject removes the messages of one subject.
 func purgeSubject(t *testing.T, c *Server, stream, subject string) error {
 	t.Helper()
-	s, err := c.local.js.Stream(t.Context(), stream)
+	s, err := c.local.JS.Stream(t.Context(), stream)
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,10 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -25,14 +29,14 @@ func TestLoad_LeaderDamaged(t *testing.T) {
 	}
 	nodes := startCluster(t)
 	const spoiled = 10
-	stream := LaneStream(0)
+	stream := subjects.LaneStream(0)
 	for i := range 2 * spoiled {
 		if _, err := publishWait(withDeadline(t, 5*time.Second), nodes[0].Publisher, "mail", fmt.Sprint("k", i), time.Time{}, fmt.Appendf(nil, `{"n":"number %d."}`, i+1)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	current := func() error {
-		info, err := streamInfo(t.Context(), nodes[1].local.js, stream)
+		info, err := streams.Info(t.Context(), nodes[1].local.JS, stream)
 		if err != nil {
 			return err
 		}
@@ -47,7 +51,7 @@ func TestLoad_LeaderDamaged(t *testing.T) {
 	eventually(t, "all replicas to be equal", current)
 
 	nodes[0].kill()
-	file := filepath.Join(nodes[0].cfg.Dir, "jetstream", accountYard, "streams", stream, "msgs", "1.blk")
+	file := filepath.Join(nodes[0].cfg.Dir, "jetstream", embedded.AccountYard, "streams", stream, "msgs", "1.blk")
 	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -63,13 +67,13 @@ func TestLoad_LeaderDamaged(t *testing.T) {
 	nodes[0] = startNode(t, nodes[0].cfg)
 	eventually(t, "the replica to be current", current)
 	eventually(t, "the damaged replica to lead", func() error {
-		if nodes[0].local.srv.JetStreamIsStreamLeader(accountYard, stream) {
+		if nodes[0].local.NATS.JetStreamIsStreamLeader(embedded.AccountYard, stream) {
 			return nil
 		}
-		return errors.Join(errors.New("another replica leads"), requestStepDown(t, nodes[1].local.api, "STREAM.LEADER.STEPDOWN."+stream, nodes[0].cfg.Identity))
+		return errors.Join(errors.New("another replica leads"), requestStepDown(t, nodes[1].local.API, "STREAM.LEADER.STEPDOWN."+stream, nodes[0].cfg.Identity))
 	})
 	eventually(t, "the leader not to have the message", func() error {
-		m, err := nodes[1].local.api.request(t.Context(), &nats.Msg{Subject: "$JS.API.STREAM.MSG.GET." + stream, Data: fmt.Appendf(nil, `{"seq":%d}`, spoiled)}, time.Second)
+		m, err := nodes[1].local.API.Request(t.Context(), &nats.Msg{Subject: "$JS.API.STREAM.MSG.GET." + stream, Data: fmt.Appendf(nil, `{"seq":%d}`, spoiled)}, time.Second)
 		if err == nil && !strings.Contains(string(m.Data), "no message found") {
 			err = fmt.Errorf("it returned %s", m.Data)
 		}

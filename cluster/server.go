@@ -7,22 +7,28 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
+	"github.com/yardmaster-dev/yardmaster/cluster/lanes"
+	"github.com/yardmaster-dev/yardmaster/cluster/replication"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 )
 
 // Server is this node's embedded NATS server. Its fields are what can be done
 // through it; [Start] sets them, and they do not change. All methods may be called
 // concurrently.
 type Server struct {
-	Publisher   *Publisher
-	Reader      *Reader
-	Writer      *Writer
-	Admin       *Admin
-	Replication *Replication
-	Stalls      *StallDetector
-	Boards      *BoardStore
+	Publisher   *lanes.Publisher
+	Reader      *streams.Reader
+	Writer      *streams.Writer
+	Admin       *streams.Admin
+	Replication *replication.Replication
+	Stalls      *replication.StallDetector
+	Boards      *streams.BoardStore
 	Fleet       *Fleet
 
-	local         *local
+	local         *embedded.Server
 	userConsumers *userConsumers  // nil if there are no users
 	unrecovered   map[string]bool // streams on disk that could not be recovered at start; only of a node that runs alone
 }
@@ -30,17 +36,17 @@ type Server struct {
 // Start starts the embedded server and connects to it. JetStream may still be
 // electing its leader when Start returns; see [Server.Health]. Publishes and
 // requests only complete or time out while [Server.Run] runs.
-func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Server, error) {
+func Start(ctx context.Context, cfg embedded.Config, log *slog.Logger) (*Server, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	l, err := startLocal(cfg, log)
+	l, err := embedded.Start(cfg, log)
 	if err != nil {
 		return nil, err
 	}
 	s := newServer(l)
-	if !l.cfg.clustered() {
-		s.unrecovered = unrecoveredStreams(l.srv)
+	if !l.Config.Clustered() {
+		s.unrecovered = unrecoveredStreams(l.NATS)
 	}
 	if err := s.subscribe(); err != nil {
 		s.Stop()
@@ -50,14 +56,14 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Server, error) {
 }
 
 // newServer returns a server whose parts share l.
-func newServer(l *local) *Server {
+func newServer(l *embedded.Server) *Server {
 	s := &Server{
-		Publisher: newPublisher(l), Reader: newReader(l), Writer: newWriter(l), Admin: newAdmin(l), Fleet: &Fleet{l},
+		Publisher: lanes.New(l), Reader: streams.NewReader(l), Writer: streams.NewWriter(l), Admin: streams.NewAdmin(l), Fleet: &Fleet{l},
 		local: l,
 	}
-	s.Replication = newReplication(l, s.Publisher)
-	s.Stalls = NewStallDetector(l, stallCheckInterval, stallTimeout)
-	s.Boards = newBoardStore(l, s.Replication.moveLeaderAway)
+	s.Replication = replication.New(l, s.Publisher)
+	s.Stalls = replication.NewStallDetector(l, stallCheckInterval, stallTimeout)
+	s.Boards = streams.NewBoardStore(l, s.Replication.MoveLeaderAway)
 	return s
 }
 
@@ -66,10 +72,10 @@ func (s *Server) subscribe() (err error) {
 	if err := s.mapLocalSubjects(); err != nil {
 		return fmt.Errorf("map the node's local subjects: %w", err)
 	}
-	if err := s.Publisher.open(); err != nil {
+	if err := s.Publisher.Open(); err != nil {
 		return err
 	}
-	if len(s.local.cfg.Users) > 0 {
+	if len(s.local.Config.Users) > 0 {
 		if s.userConsumers, err = startUserConsumers(s.local); err != nil {
 			return fmt.Errorf("serve consumer requests of users: %w", err)
 		}
@@ -78,7 +84,7 @@ func (s *Server) subscribe() (err error) {
 }
 
 // Run routes publishes to lanes that answer and fails requests that have timed
-// out. It returns nil when ctx ends, [ErrDamaged] if the server found damage that
+// out. It returns nil when ctx ends, [embedded.ErrDamaged] if the server found damage that
 // it cannot repair, and another error if the server failed.
 func (s *Server) Run(ctx context.Context) error {
 	var helper sync.WaitGroup
@@ -86,24 +92,24 @@ func (s *Server) Run(ctx context.Context) error {
 	defer helper.Wait()
 	defer stop()
 	helper.Go(func() { s.Stalls.Run(helping) })
-	if s.local.cfg.clustered() {
+	if s.local.Config.Clustered() {
 		helper.Go(func() { s.Replication.SendSnapshots(helping) })
-		helper.Go(func() { s.Publisher.watchStreams(helping) })
+		helper.Go(func() { s.Publisher.WatchStreams(helping) })
 	}
-	tick := time.NewTicker(tickInterval)
+	tick := time.NewTicker(lanes.TickInterval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-s.local.serverLog.failed:
-			return fmt.Errorf("NATS server failed: %s", s.local.serverLog.fatal)
-		case <-s.local.serverLog.damaged:
-			return fmt.Errorf("%w: %s", ErrDamaged, s.local.serverLog.damage)
+		case <-s.local.ServerLog.Failed:
+			return fmt.Errorf("NATS server failed: %s", s.local.ServerLog.Fatal)
+		case <-s.local.ServerLog.Damaged:
+			return fmt.Errorf("%w: %s", embedded.ErrDamaged, s.local.ServerLog.Damage)
 		case now := <-tick.C:
-			s.Publisher.tick(now)
-			for _, box := range s.local.inboxes() {
-				box.expire(now)
+			s.Publisher.Tick(now)
+			for _, box := range s.local.Inboxes() {
+				box.Expire(now)
 			}
 		}
 	}
@@ -121,34 +127,34 @@ func (s *Server) Stop() {
 	if s.userConsumers != nil {
 		s.userConsumers.close()
 	}
-	s.local.close()
-	s.Publisher.close()
-	s.local.stopServer()
+	s.local.Close()
+	s.Publisher.Close()
+	s.local.Shutdown()
 }
 
 // Lanes returns the number of lanes.
-func (s *Server) Lanes() int { return s.local.laneCount() }
+func (s *Server) Lanes() int { return s.local.Lanes() }
 
 // Members returns all members' names, in the order of their lanes.
-func (s *Server) Members() []string { return s.local.memberNames() }
+func (s *Server) Members() []string { return s.local.Members() }
 
 // ClientURL returns the URL for clients.
-func (s *Server) ClientURL() string { return s.local.srv.ClientURL() }
+func (s *Server) ClientURL() string { return s.local.NATS.ClientURL() }
 
 // SetPeers replaces the list of members. New members open routes to this node;
 // this node opens routes to them after its next restart.
-func (s *Server) SetPeers(peers []Peer) {
-	s.local.setPeers(peers)
+func (s *Server) SetPeers(peers []embedded.Peer) {
+	s.local.SetPeers(peers)
 }
 
 // Routed returns the sorted identities of the servers that this node has a route
 // to, including its own.
 func (s *Server) Routed() []string {
-	identities := []string{s.local.cfg.Identity}
-	if !s.local.cfg.clustered() {
+	identities := []string{s.local.Config.Identity}
+	if !s.local.Config.Clustered() {
 		return identities
 	}
-	routes, err := s.local.srv.Routez(nil)
+	routes, err := s.local.NATS.Routez(nil)
 	if err != nil {
 		return identities
 	}
@@ -166,7 +172,7 @@ func (s *Server) Routed() []string {
 func (s *Server) ReachableMembers() []string {
 	nodes := s.Routed()
 	for i := range nodes {
-		nodes[i] = NodeOf(nodes[i])
+		nodes[i] = subjects.NodeOf(nodes[i])
 	}
 	slices.Sort(nodes)
 	return slices.Compact(nodes)

@@ -6,6 +6,10 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 )
 
 // TestSnapshotSender_DeposedLeader isolates a lane's leader, which then accepts
@@ -16,14 +20,14 @@ func TestSnapshotSender_DeposedLeader(t *testing.T) {
 		t.Skip("starts three nodes")
 	}
 	nodes := startCluster(t)
-	cfg := []Config{nodes[0].cfg, nodes[1].cfg, nodes[2].cfg}
-	stream := LaneStream(0)
+	cfg := []embedded.Config{nodes[0].cfg, nodes[1].cfg, nodes[2].cfg}
+	stream := subjects.LaneStream(0)
 	// JetStream acknowledges none of these, and each is a separate entry.
 	const alone = 60
 	publish := func(c *testNode, n int, answer time.Duration) (taken int) {
 		for i := range n {
-			m := &nats.Msg{Subject: laneSubject(0, nodePublish, "q"), Data: jobBody(i)}
-			if _, err := c.local.ingest.request(t.Context(), m, answer); err == nil {
+			m := &nats.Msg{Subject: subjects.LaneSubject(0, subjects.NodePublish, "q"), Data: jobBody(i)}
+			if _, err := c.local.Ingest.Request(t.Context(), m, answer); err == nil {
 				taken++
 			}
 		}
@@ -47,7 +51,7 @@ func TestSnapshotSender_DeposedLeader(t *testing.T) {
 	publish(n3, 2*alone, time.Second)
 	startNode(t, cfg[0])
 	eventually(t, "the old leader's replica to equal theirs", func() error {
-		info, err := streamInfo(t.Context(), n2.local.js, stream)
+		info, err := streams.Info(t.Context(), n2.local.JS, stream)
 		if err != nil {
 			return err
 		}
@@ -55,7 +59,7 @@ func TestSnapshotSender_DeposedLeader(t *testing.T) {
 			return fmt.Errorf("%s ends at %d", stream, info.State.LastSeq)
 		}
 		for _, r := range info.Cluster.Replicas {
-			if !r.Current || r.Lag > 0 || r.Active == 0 || r.Active > replicaContactTimeout {
+			if !r.Current || r.Lag > 0 || r.Active == 0 || r.Active > streams.ReplicaContactTimeout {
 				return fmt.Errorf("%s lags by %d", r.Name, r.Lag)
 			}
 		}

@@ -11,6 +11,10 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
+	"github.com/yardmaster-dev/yardmaster/cluster/replication"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 )
 
 // TestStallDetector_GapsCounted checks that the server counts what is missing from
@@ -18,20 +22,20 @@ import (
 // that runs alone.
 func TestStallDetector_GapsCounted(t *testing.T) {
 	c := startSingle(t)
-	name := LaneStream(5) // the existing lane does not permit deletion
-	stream, err := c.local.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{"gaps"}})
+	name := subjects.LaneStream(5) // the existing lane does not permit deletion
+	stream, err := c.local.JS.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{"gaps"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for range 5 {
-		if _, err := c.local.js.Publish(t.Context(), "gaps", nil); err != nil {
+		if _, err := c.local.JS.Publish(t.Context(), "gaps", nil); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if err := stream.Purge(t.Context(), jetstream.WithPurgeSequence(2)); err != nil {
 		t.Fatal(err)
 	}
-	watch := NewStallDetector(c.local, 20*time.Millisecond, 0)
+	watch := replication.NewStallDetector(c.local, 20*time.Millisecond, 0)
 	go watch.Run(t.Context())
 	time.Sleep(200 * time.Millisecond) // several checks
 	if got := watch.Gaps(); len(got) > 0 {
@@ -54,15 +58,15 @@ func TestStallDetector_GapsCounted(t *testing.T) {
 func TestStalledReplicas(t *testing.T) {
 	nodes := startCluster(t)
 	const name = "STALLS"
-	stream, err := nodes[0].local.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Replicas: 3, Subjects: []string{"stalls"}})
+	stream, err := nodes[0].local.JS.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Replicas: 3, Subjects: []string{"stalls"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	info := stream.CachedInfo()
-	at := slices.IndexFunc(nodes, func(n *testNode) bool { return n.Server.local.cfg.Identity != info.Cluster.Leader })
-	var watches []*StallDetector
+	at := slices.IndexFunc(nodes, func(n *testNode) bool { return n.Server.local.Config.Identity != info.Cluster.Leader })
+	var watches []*replication.StallDetector
 	for _, n := range nodes {
-		w := NewStallDetector(n.local, 100*time.Millisecond, time.Second)
+		w := replication.NewStallDetector(n.local, 100*time.Millisecond, time.Second)
 		go w.Run(t.Context())
 		watches = append(watches, w)
 	}
@@ -79,13 +83,13 @@ func TestStalledReplicas(t *testing.T) {
 	if named := look(); len(named) > 0 {
 		t.Fatalf("%q reported as stalled before any fault", named)
 	}
-	messages := filepath.Join(nodes[at].cfg.Dir, "jetstream", accountYard, "streams", name, "msgs")
+	messages := filepath.Join(nodes[at].cfg.Dir, "jetstream", embedded.AccountYard, "streams", name, "msgs")
 	if err := errors.Join(os.Rename(messages, messages+".gone"), os.WriteFile(messages, nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	body := []byte(strings.Repeat("x", 900<<10))
 	eventually(t, "the replica to be reported", func() error {
-		if _, err := nodes[0].local.js.Publish(t.Context(), "stalls", body); err != nil {
+		if _, err := nodes[0].local.JS.Publish(t.Context(), "stalls", body); err != nil {
 			return err
 		}
 		if got := look(); !slices.Equal(got, []string{name}) {

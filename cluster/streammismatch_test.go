@@ -9,6 +9,9 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/yardmaster-dev/yardmaster/cluster/lanes"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -29,7 +32,7 @@ func TestStreamMismatch(t *testing.T) {
 	for _, n := range nodes {
 		n.Publisher.SetLaneIdentities(identities)
 	}
-	put := func(key string) Ack {
+	put := func(key string) lanes.Ack {
 		a, err := publishWait(withDeadline(t, 5*time.Second), n1.Publisher, "mail", key, time.Time{}, jobBody(1))
 		if err != nil {
 			t.Fatal(err)
@@ -49,26 +52,26 @@ func TestStreamMismatch(t *testing.T) {
 		t.Fatalf("own record: %v", err)
 	}
 
-	info, err := streamInfo(t.Context(), n1.Server.local.js, LaneStream(0))
+	info, err := streams.Info(t.Context(), n1.Server.local.JS, subjects.LaneStream(0))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := nodes[1].local.js.DeleteStream(t.Context(), LaneStream(0)); err != nil {
+	if err := nodes[1].local.JS.DeleteStream(t.Context(), subjects.LaneStream(0)); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the record to be gone with the stream", func() error { // replicas are removed one by one
-		if _, err := n1.Reader.LoadVerified(t.Context(), own.Position, id, identities[0]); !errors.Is(err, ErrStreamMissing) {
+		if _, err := n1.Reader.LoadVerified(t.Context(), own.Position, id, identities[0]); !errors.Is(err, streams.ErrStreamMissing) {
 			return fmt.Errorf("record of the removed stream: %w", err)
 		}
 		return nil
 	})
 	cfg := info.Config
-	cfg.Metadata[MetaIdentity] = "another"
-	if _, err := nodes[1].local.js.CreateStream(t.Context(), cfg); err != nil {
+	cfg.Metadata[subjects.MetaIdentity] = "another"
+	if _, err := nodes[1].local.JS.CreateStream(t.Context(), cfg); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the other stream to accept messages", func() error {
-		_, err := nodes[1].local.js.Publish(t.Context(), laneSubject(0, nodePublish, "mail"), jobBody(2))
+		_, err := nodes[1].local.JS.Publish(t.Context(), subjects.LaneSubject(0, subjects.NodePublish, "mail"), jobBody(2))
 		return err
 	})
 	for i := range 50 {
@@ -77,22 +80,22 @@ func TestStreamMismatch(t *testing.T) {
 		}
 	}
 	for range own.Seq {
-		if _, err := nodes[1].local.js.Publish(t.Context(), laneSubject(0, nodePublish, "mail"), jobBody(2)); err != nil {
+		if _, err := nodes[1].local.JS.Publish(t.Context(), subjects.LaneSubject(0, subjects.NodePublish, "mail"), jobBody(2)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := n1.Reader.LoadVerified(t.Context(), own.Position, id, identities[0]); !errors.Is(err, ErrStreamMismatch) {
+	if _, err := n1.Reader.LoadVerified(t.Context(), own.Position, id, identities[0]); !errors.Is(err, streams.ErrStreamMismatch) {
 		t.Errorf("record of the other stream: %v", err)
 	}
 	for _, n := range nodes {
 		nc := connectClient(t, n.Server)
 		eventually(t, "direct publishes to be routed to another lane", func() error {
 			var ack jetstream.PubAck
-			m, err := nc.Request(SubjectJobs+".mail", jobBody(3), time.Second)
+			m, err := nc.Request(subjects.Jobs+".mail", jobBody(3), time.Second)
 			if err == nil {
 				err = json.Unmarshal(m.Data, &ack)
 			}
-			if err == nil && ack.Stream == LaneStream(0) {
+			if err == nil && ack.Stream == subjects.LaneStream(0) {
 				err = errors.New("it was stored in the other stream")
 			}
 			return err

@@ -12,6 +12,9 @@ import (
 	"github.com/nats-io/nats.go"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/internal/backoff"
 )
 
@@ -40,19 +43,19 @@ var allowedConsumerKeys = []string{
 
 // userConsumers creates and deletes users' consumers.
 type userConsumers struct {
-	local  *local
+	local  *embedded.Server
 	work   errgroup.Group
 	ctx    context.Context
 	cancel context.CancelFunc
 }
 
 // startUserConsumers starts to serve the requests of this node's clients.
-func startUserConsumers(l *local) (*userConsumers, error) {
+func startUserConsumers(l *embedded.Server) (*userConsumers, error) {
 	u := &userConsumers{local: l}
 	u.work.SetLimit(maxConsumerRequests)
 	u.ctx, u.cancel = context.WithCancel(context.Background())
-	prefix := localSubject(l.cfg.Node, SubjectConsumers) + "."
-	_, err := l.api.nc.Subscribe(prefix+">", func(m *nats.Msg) {
+	prefix := subjects.LocalSubject(l.Config.Node, subjects.Consumers) + "."
+	_, err := l.API.Conn.Subscribe(prefix+">", func(m *nats.Msg) {
 		verb := strings.TrimPrefix(m.Subject, prefix)
 		if !u.work.TryGo(func() error { u.handle(m, verb); return nil }) {
 			u.respondError(m, verb, 503, "too many consumer requests at once: try again")
@@ -72,17 +75,17 @@ func (u *userConsumers) close() {
 func (u *userConsumers) handle(m *nats.Msg, verb string) {
 	var reply *nats.Msg
 	var err error
-	if target, create := strings.CutPrefix(verb, consumerCreate); create {
+	if target, create := strings.CutPrefix(verb, subjects.ConsumerCreate); create {
 		reply, err = u.create(target, m.Data)
 	} else {
-		reply, err = u.remove(strings.TrimPrefix(verb, consumerDelete))
+		reply, err = u.remove(strings.TrimPrefix(verb, subjects.ConsumerDelete))
 	}
 	if err != nil {
 		u.respondError(m, verb, 403, err.Error())
 		return
 	}
 	if err := m.Respond(reply.Data); err != nil {
-		u.local.log.Debug("consumer reply not sent", "err", err)
+		u.local.Log.Debug("consumer reply not sent", "err", err)
 	}
 }
 
@@ -90,17 +93,17 @@ func (u *userConsumers) handle(m *nats.Msg, verb string) {
 // can show it.
 func (u *userConsumers) respondError(m *nats.Msg, verb string, code int, reason string) {
 	kind := "create"
-	if strings.HasPrefix(verb, consumerDelete) {
+	if strings.HasPrefix(verb, subjects.ConsumerDelete) {
 		kind = "delete"
 	}
 	text, err := json.Marshal(map[string]any{
-		"type": "io.nats.jetstream.api.v1.consumer_" + kind + "_response", "error": apiError{Code: code, Description: reason},
+		"type": "io.nats.jetstream.api.v1.consumer_" + kind + "_response", "error": embedded.APIError{Code: code, Description: reason},
 	})
 	if err == nil {
 		err = m.Respond(text)
 	}
 	if err != nil {
-		u.local.log.Debug("consumer reply not sent", "err", err)
+		u.local.Log.Debug("consumer reply not sent", "err", err)
 	}
 }
 
@@ -128,7 +131,7 @@ func (u *userConsumers) create(target string, body []byte) (*nats.Msg, error) {
 	if err != nil {
 		return nil, err
 	}
-	reply, err := u.request(apiConsumer+consumerCreate+target, restricted)
+	reply, err := u.request(subjects.APIConsumer+subjects.ConsumerCreate+target, restricted)
 	if err == nil {
 		u.awaitInterest(reply.Data)
 	}
@@ -153,7 +156,7 @@ func (u *userConsumers) awaitInterest(reply []byte) {
 		return // an error, or a push consumer
 	}
 	for end := time.Now().Add(consumerTimeout); time.Now().Before(end); {
-		_, err := u.request(apiConsumer+"MSG.NEXT."+info.Stream+"."+info.Name, []byte("{"))
+		_, err := u.request(subjects.APIConsumer+"MSG.NEXT."+info.Stream+"."+info.Name, []byte("{"))
 		if !errors.Is(err, nats.ErrNoResponders) || backoff.Sleep(u.ctx, consumerPollInterval) != nil {
 			return
 		}
@@ -210,7 +213,7 @@ func restrictConsumer(config map[string]json.RawMessage) error {
 func (u *userConsumers) checkLimit(stream string) error {
 	ctx, cancel := context.WithTimeout(u.ctx, consumerTimeout)
 	defer cancel()
-	info, err := streamInfo(ctx, u.local.js, stream)
+	info, err := streams.Info(ctx, u.local.JS, stream)
 	if err != nil {
 		return err
 	}
@@ -222,7 +225,7 @@ func (u *userConsumers) checkLimit(stream string) error {
 
 // remove deletes the consumer "<stream>.<name>" if it is a user's.
 func (u *userConsumers) remove(target string) (*nats.Msg, error) {
-	info, err := u.request(apiConsumer+"INFO."+target, nil)
+	info, err := u.request(subjects.APIConsumer+"INFO."+target, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -230,7 +233,7 @@ func (u *userConsumers) remove(target string) (*nats.Msg, error) {
 		Config struct {
 			Metadata map[string]string `json:"metadata"`
 		} `json:"config"`
-		Error *apiError `json:"error"`
+		Error *embedded.APIError `json:"error"`
 	}
 	if err := json.Unmarshal(info.Data, &consumer); err != nil {
 		return nil, fmt.Errorf("consumer %s: %w", target, err)
@@ -238,9 +241,9 @@ func (u *userConsumers) remove(target string) (*nats.Msg, error) {
 	if consumer.Error == nil && consumer.Config.Metadata[metaUserConsumer] == "" {
 		return nil, fmt.Errorf("consumer %s belongs to the yard and cannot be deleted", target)
 	}
-	return u.request(apiConsumer+consumerDelete+target, nil) // JetStream answers if there is no such consumer
+	return u.request(subjects.APIConsumer+subjects.ConsumerDelete+target, nil) // JetStream answers if there is no such consumer
 }
 
 func (u *userConsumers) request(subject string, body []byte) (*nats.Msg, error) {
-	return u.local.api.request(u.ctx, &nats.Msg{Subject: subject, Data: body}, consumerTimeout)
+	return u.local.API.Request(u.ctx, &nats.Msg{Subject: subject, Data: body}, consumerTimeout)
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/scheduler"
@@ -46,8 +46,8 @@ type Peers interface {
 // Records reads the lanes and the history.
 type Records interface {
 	Read(ctx context.Context, lane uint8, from uint64, limit int) ([]job.Record, error)
-	ReadHistory(ctx context.Context, seq uint64, limit int) ([]cluster.Batch, error)
-	ReadHistorySince(ctx context.Context, at time.Time, limit int) ([]cluster.Batch, error)
+	ReadHistory(ctx context.Context, seq uint64, limit int) ([]streams.Batch, error)
+	ReadHistorySince(ctx context.Context, at time.Time, limit int) ([]streams.Batch, error)
 }
 
 // Workers knows this node's Overhop workers.

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/scheduler"
@@ -143,7 +143,7 @@ func (g *Diagnoser) resultText(p *ledger.JobDiagnosis) string {
 		return "no longer available: it was to be kept for " + ttl.String()
 	}
 	// p.Result is the result's number in its stream.
-	text := fmt.Sprintf("number %d, in stream %s", p.Result, cluster.StreamResults)
+	text := fmt.Sprintf("number %d, in stream %s", p.Result, subjects.StreamResults)
 	g.cfg.View(func(l *ledger.Ledger) {
 		if item, seq := l.FindResult(p.Result); item != nil {
 			text = fmt.Sprintf("number %d, not published yet", p.Result)

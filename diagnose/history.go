@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
@@ -29,8 +29,8 @@ const (
 // the ledger knows that something happened to the job, up to the last event that the job
 // can have.
 type historyReader struct {
-	readSince func(ctx context.Context, at time.Time, limit int) ([]cluster.Batch, error)
-	readFrom  func(ctx context.Context, seq uint64, limit int) ([]cluster.Batch, error)
+	readSince func(ctx context.Context, at time.Time, limit int) ([]streams.Batch, error)
+	readFrom  func(ctx context.Context, seq uint64, limit int) ([]streams.Batch, error)
 
 	id        []byte       // of the job, as text
 	lastEvent historyEvent // the last that the job can have
@@ -121,7 +121,7 @@ func (r *historyReader) read(ctx context.Context, times []time.Time) {
 }
 
 // skipRead returns batches without those that were read before.
-func (r *historyReader) skipRead(batches []cluster.Batch) []cluster.Batch {
+func (r *historyReader) skipRead(batches []streams.Batch) []streams.Batch {
 	for len(batches) > 0 && batches[0].Seq < r.next {
 		batches = batches[1:]
 	}
@@ -129,7 +129,7 @@ func (r *historyReader) skipRead(batches []cluster.Batch) []cluster.Batch {
 }
 
 // readBatch adds the events of the job that a batch contains.
-func (r *historyReader) readBatch(b *cluster.Batch) {
+func (r *historyReader) readBatch(b *streams.Batch) {
 	r.next = b.Seq + 1
 	if !bytes.Contains(b.Body, r.id) {
 		return

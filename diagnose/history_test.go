@@ -8,14 +8,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
 // historyBatch returns a batch of events: "Queued#1" is about the job, others are not.
-func historyBatch(seq uint64, id job.ID, events ...string) cluster.Batch {
-	t := cluster.Batch{Seq: seq}
+func historyBatch(seq uint64, id job.ID, events ...string) streams.Batch {
+	t := streams.Batch{Seq: seq}
 	for i, e := range events {
 		name, dispatch, mine := strings.Cut(e, "#")
 		about := fmt.Sprintf(`"request_id":"%s#%s"`, id, dispatch)
@@ -32,8 +32,8 @@ func historyBatch(seq uint64, id job.ID, events ...string) cluster.Batch {
 
 // pages returns functions that read batches one at a time, like a stream whose n-th message
 // was stored n seconds after testNow.
-func pages(batches []cluster.Batch, failing error) (since func(context.Context, time.Time, int) ([]cluster.Batch, error), from func(context.Context, uint64, int) ([]cluster.Batch, error)) {
-	from = func(_ context.Context, seq uint64, _ int) ([]cluster.Batch, error) {
+func pages(batches []streams.Batch, failing error) (since func(context.Context, time.Time, int) ([]streams.Batch, error), from func(context.Context, uint64, int) ([]streams.Batch, error)) {
+	from = func(_ context.Context, seq uint64, _ int) ([]streams.Batch, error) {
 		for i := range batches {
 			if batches[i].Seq >= seq {
 				return batches[i : i+1], nil
@@ -41,7 +41,7 @@ func pages(batches []cluster.Batch, failing error) (since func(context.Context, 
 		}
 		return nil, failing
 	}
-	since = func(ctx context.Context, at time.Time, most int) ([]cluster.Batch, error) {
+	since = func(ctx context.Context, at time.Time, most int) ([]streams.Batch, error) {
 		return from(ctx, uint64(max(0, at.Add(historySlack).Sub(testNow)/time.Second)), most)
 	}
 	return since, from
@@ -55,7 +55,7 @@ func TestHistoryReader(t *testing.T) {
 	last := historyBatch(9, id, "DispatchFailed#1", "DispatchQueued#2", "DispatchNotified#2", "worker.assigned#", "DispatchDelivered#2")
 	for _, c := range []struct {
 		name     string
-		tales    []cluster.Batch
+		tales    []streams.Batch
 		failing  error
 		last     historyEvent
 		untold   []string
@@ -63,16 +63,16 @@ func TestHistoryReader(t *testing.T) {
 		complete bool
 		note     string
 	}{
-		{"all", []cluster.Batch{first, historyBatch(2, id, "Other"), last}, nil, historyEvent{Event: "DispatchDelivered", Dispatch: 2}, nil, 8, true, ""},
-		{"up to where it runs", []cluster.Batch{first}, nil, historyEvent{Event: "worker.assigned", Dispatch: 1}, nil, 3, true, ""},
-		{"much between", []cluster.Batch{first, big, historyBatch(3, id, "Other"), last}, nil, historyEvent{Event: "DispatchDelivered", Dispatch: 2}, nil, 8, true, ""},
-		{"missing between", []cluster.Batch{first, big, historyBatch(3, id, "DispatchFailed#1"), historyBatch(9, id, "DispatchQueued#2", "DispatchNotified#2", "DispatchDelivered#2")}, nil,
+		{"all", []streams.Batch{first, historyBatch(2, id, "Other"), last}, nil, historyEvent{Event: "DispatchDelivered", Dispatch: 2}, nil, 8, true, ""},
+		{"up to where it runs", []streams.Batch{first}, nil, historyEvent{Event: "worker.assigned", Dispatch: 1}, nil, 3, true, ""},
+		{"much between", []streams.Batch{first, big, historyBatch(3, id, "Other"), last}, nil, historyEvent{Event: "DispatchDelivered", Dispatch: 2}, nil, 8, true, ""},
+		{"missing between", []streams.Batch{first, big, historyBatch(3, id, "DispatchFailed#1"), historyBatch(9, id, "DispatchQueued#2", "DispatchNotified#2", "DispatchDelivered#2")}, nil,
 			historyEvent{Event: "DispatchDelivered", Dispatch: 2}, nil, 6, false, "too much history"},
-		{"the beginning is gone", []cluster.Batch{historyBatch(9, id, "DispatchQueued#2", "DispatchDelivered#2")}, nil, historyEvent{Event: "DispatchDelivered", Dispatch: 2}, nil, 2, false, "no longer kept"},
-		{"the end is not told", []cluster.Batch{first}, nil, historyEvent{Event: "DispatchDelivered", Dispatch: 1}, nil, 3, false, "not published yet"},
-		{"the end is in the outbox", []cluster.Batch{first}, nil, historyEvent{Event: "DispatchDelivered", Dispatch: 1},
+		{"the beginning is gone", []streams.Batch{historyBatch(9, id, "DispatchQueued#2", "DispatchDelivered#2")}, nil, historyEvent{Event: "DispatchDelivered", Dispatch: 2}, nil, 2, false, "no longer kept"},
+		{"the end is not told", []streams.Batch{first}, nil, historyEvent{Event: "DispatchDelivered", Dispatch: 1}, nil, 3, false, "not published yet"},
+		{"the end is in the outbox", []streams.Batch{first}, nil, historyEvent{Event: "DispatchDelivered", Dispatch: 1},
 			[]string{"worker.assigned#", "DispatchDelivered#1"}, 5, true, ""},
-		{"unreadable", []cluster.Batch{first}, errors.New("nobody answers"), historyEvent{Event: "DispatchDelivered", Dispatch: 2}, nil, 3, false, "nobody answers"},
+		{"unreadable", []streams.Batch{first}, errors.New("nobody answers"), historyEvent{Event: "DispatchDelivered", Dispatch: 2}, nil, 3, false, "nobody answers"},
 	} {
 		r := &historyReader{id: id.Append(nil), lastEvent: c.last}
 		r.readSince, r.readFrom = pages(c.tales, c.failing)

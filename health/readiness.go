@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/scheduler"
 )
@@ -83,7 +83,7 @@ func (r *Reporter) laneStates(ctx context.Context) []laneState {
 	var queries sync.WaitGroup
 	for i, c := range cursors {
 		s := &states[i]
-		s.LaneStatus = api.LaneStatus{Lane: i, Stream: cluster.LaneStream(uint8(i)), Cursor: c.Cursor}
+		s.LaneStatus = api.LaneStatus{Lane: i, Stream: subjects.LaneStream(uint8(i)), Cursor: c.Cursor}
 		queries.Go(func() {
 			info, err := r.cfg.LaneInfo(ctx, uint8(s.Lane))
 			if err != nil || !info.Quorum {

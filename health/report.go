@@ -8,6 +8,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/consensus"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/scheduler"
@@ -36,7 +37,7 @@ type ReporterConfig struct {
 	Skew      func() []string                                                              // returns where Raft voters, stream replicas and the membership differ
 
 	NATSHealth func(context.Context) error
-	LaneInfo   func(ctx context.Context, lane uint8) (cluster.LaneInfo, error) // asks the leader of a lane
+	LaneInfo   func(ctx context.Context, lane uint8) (streams.LaneInfo, error) // asks the leader of a lane
 
 	Workers func() api.WorkerStatus
 	Pools   func() []api.Pool

@@ -8,7 +8,8 @@ import (
 	"strings"
 
 	"github.com/yardmaster-dev/yardmaster/api"
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
+	"github.com/yardmaster-dev/yardmaster/cluster/replication"
 	"github.com/yardmaster-dev/yardmaster/consensus"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
@@ -62,13 +63,13 @@ type Group interface {
 type NATS interface {
 	Health(ctx context.Context) error
 	Routed() []string
-	SetPeers([]cluster.Peer)
+	SetPeers([]embedded.Peer)
 }
 
 // Replication shows and moves replicas of streams.
 type Replication interface {
-	MetaReplicas() (replicas []cluster.Replica, led bool)
-	StreamReplicas(ctx context.Context) ([]cluster.StreamReplicas, error)
+	MetaReplicas() (replicas []replication.Replica, led bool)
+	StreamReplicas(ctx context.Context) ([]replication.StreamReplicas, error)
 	Evacuate(ctx context.Context, id string) error
 	RemoveServer(ctx context.Context, id string) error
 }
@@ -127,7 +128,7 @@ func (m *Member) nodeStatus(ctx context.Context) NodeStatus {
 // withMemberIDs converts replicas as package cluster reports them. Where NATS only has
 // the hash of a server's name, because the server was removed, it finds the server ID in
 // the membership.
-func withMemberIDs(ms ledger.Membership, replicas []cluster.Replica) []Replica {
+func withMemberIDs(ms ledger.Membership, replicas []replication.Replica) []Replica {
 	all := make([]Replica, len(replicas))
 	for i := range replicas {
 		from := &replicas[i]
@@ -224,14 +225,14 @@ func (m *Member) Run(ctx context.Context) error {
 // directory. NATS gets no peers that are leaving.
 func (m *Member) apply(ms ledger.Membership) error {
 	kept := consensus.Membership{Revision: ms.Revision}
-	var peers []cluster.Peer
+	var peers []embedded.Peer
 	for i := range ms.Members {
 		p := &ms.Members[i]
 		kept.Peers = append(kept.Peers, consensus.Peer{
 			MemberID: consensus.MemberID{Node: p.Node, Dir: p.Dir}, Raft: p.Raft, Route: p.Route, JoinRevision: p.JoinRevision,
 		})
 		if p.State != ledger.MemberLeaving {
-			peers = append(peers, cluster.Peer{Node: p.Node, Identity: p.ServerID(), Route: p.Route})
+			peers = append(peers, embedded.Peer{Node: p.Node, Identity: p.ServerID(), Route: p.Route})
 		}
 		if p.ServerID() == m.cfg.Identity.ServerID() {
 			m.drainer.setRemoving(p.State == ledger.MemberLeaving)

@@ -9,6 +9,10 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/agent"
 	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/lanes"
+	"github.com/yardmaster-dev/yardmaster/cluster/replication"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/consensus"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
@@ -37,10 +41,10 @@ func (a consensusAdapter) Submit(p scheduler.Proposal) (func(context.Context) (s
 
 // laneAdapter implements the scheduler's lane interface.
 type laneAdapter struct {
-	*cluster.Reader
-	*cluster.Admin
-	publisher     *cluster.Publisher
-	replication   *cluster.Replication
+	*streams.Reader
+	*streams.Admin
+	publisher     *lanes.Publisher
+	replication   *replication.Replication
 	node          string                  // this member's name
 	shouldNotLead func(node string) bool  // reports whether a node should lead no lane
 	identity      func(lane uint8) string // returns the identity of a lane's stream
@@ -51,7 +55,7 @@ type laneAdapter struct {
 const spreadTimeout = 5 * time.Second
 
 func (l laneAdapter) Ensure(ctx context.Context, identities []string, create bool) error {
-	_, err := l.EnsureStreams(ctx, cluster.Layout{Identities: identities, Create: create})
+	_, err := l.EnsureStreams(ctx, streams.Layout{Identities: identities, Create: create})
 	if err != nil {
 		return decideError(err)
 	}
@@ -81,8 +85,8 @@ func (l laneAdapter) Info(ctx context.Context, lane uint8) (scheduler.LaneInfo, 
 // decideError marks errors that only an operator can resolve: a stream was deleted or
 // replaced, or no disk has enough free space.
 func decideError(err error) error {
-	var identity *cluster.IdentityError
-	if errors.Is(err, cluster.ErrStreamMissing) || errors.Is(err, cluster.ErrStorageFull) || errors.As(err, &identity) {
+	var identity *streams.IdentityError
+	if errors.Is(err, streams.ErrStreamMissing) || errors.Is(err, streams.ErrStorageFull) || errors.As(err, &identity) {
 		return &scheduler.OperatorError{Err: err}
 	}
 	return err
@@ -90,7 +94,7 @@ func decideError(err error) error {
 
 // Publish stores the record of a job that the authority itself creates.
 func (l laneAdapter) Publish(queue, key string, at time.Time, body []byte, done func(job.Position, bool, error)) {
-	l.publisher.Publish(queue, key, at, body, func(a cluster.Ack, err error) { done(a.Position, !a.Duplicate, err) })
+	l.publisher.Publish(queue, key, at, body, func(a lanes.Ack, err error) { done(a.Position, !a.Duplicate, err) })
 }
 
 // Load returns the body of a record from its lane. With an id it also verifies that
@@ -102,7 +106,7 @@ func (l laneAdapter) Load(ctx context.Context, at job.Position, id job.ID) (body
 	} else {
 		r, err = l.LoadVerified(ctx, at, id, l.identity(at.Lane))
 	}
-	if errors.Is(err, cluster.ErrNotStored) {
+	if errors.Is(err, streams.ErrNotStored) {
 		return nil, fmt.Errorf("lane %d at %d: %w", at.Lane, at.Seq, scheduler.ErrRecordGone)
 	}
 	return r.Body, err
@@ -122,12 +126,12 @@ func (o fleetAdapter) Recall(node string, r job.Recall) {
 
 // outboxAdapter implements the scheduler's interface to the streams of the outbox.
 type outboxAdapter struct {
-	*cluster.Writer
-	reader *cluster.Reader
+	*streams.Writer
+	reader *streams.Reader
 }
 
 var outboxStreams = [...]string{
-	outbox.History: cluster.StreamEvents, outbox.Results: cluster.StreamResults, outbox.DeadLetters: cluster.StreamDLQ,
+	outbox.History: subjects.StreamEvents, outbox.Results: subjects.StreamResults, outbox.DeadLetters: subjects.StreamDLQ,
 }
 
 func (a outboxAdapter) LastPublished(ctx context.Context, s outbox.Stream) (seq, number uint64, err error) {
@@ -135,8 +139,8 @@ func (a outboxAdapter) LastPublished(ctx context.Context, s outbox.Stream) (seq,
 }
 
 func (a outboxAdapter) Append(s outbox.Stream, batch outbox.Batch, expect uint64, done func(uint64, error)) {
-	subject := [...]string{cluster.SubjectHistory, cluster.SubjectResults, cluster.DLQSubject(batch.Queue)}[s]
-	a.AppendAsync(outboxStreams[s], cluster.Batch{
+	subject := [...]string{subjects.History, subjects.Results, subjects.DLQSubject(batch.Queue)}[s]
+	a.AppendAsync(outboxStreams[s], streams.Batch{
 		Subject: subject, ID: batch.ID, First: batch.First, Count: batch.Count, Header: batch.Header, Body: batch.Body,
 	}, expect, func(seq uint64, err error) { done(seq, decideError(err)) })
 }
@@ -150,7 +154,7 @@ func (a outboxAdapter) PublishLive(event, queue string, line []byte) {
 // this node.
 type agentAdapter struct {
 	fleet     *cluster.Fleet
-	writer    *cluster.Writer
+	writer    *streams.Writer
 	authority *authority.Watch
 	load      func(context.Context, job.Position, job.ID) ([]byte, error)
 }
@@ -171,8 +175,8 @@ func (a agentAdapter) Heartbeat(ctx context.Context, node string, beat job.Heart
 
 func (a agentAdapter) LoadBody(ctx context.Context, at job.Position, id job.ID) ([]byte, error) {
 	body, err := a.load(ctx, at, id)
-	var corrupt *cluster.CorruptBlobError
-	if errors.Is(err, cluster.ErrNotStored) || errors.As(err, &corrupt) {
+	var corrupt *streams.CorruptBlobError
+	if errors.Is(err, streams.ErrNotStored) || errors.As(err, &corrupt) {
 		return nil, fmt.Errorf("%w: %w", agent.ErrBodyLost, err)
 	}
 	return body, err

@@ -9,7 +9,8 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/backup"
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/server/intake"
@@ -54,7 +55,7 @@ func TestBackup_HoldOfDeadNodeReleased(t *testing.T) {
 
 // emptyPlan is the plan of a backup without lanes.
 func emptyPlan() *backup.Plan {
-	history := backup.Stream{Stream: cluster.StreamEvents}
+	history := backup.Stream{Stream: subjects.StreamEvents}
 	return &backup.Plan{Manifest: backup.Manifest{Format: backup.Format, Yard: "elsewhere", Streams: []backup.Stream{history}}, Keep: []backup.Stream{history}}
 }
 
@@ -115,7 +116,7 @@ type supersededStreams struct {
 	supersede func() error
 }
 
-func (s supersededStreams) CloseLane(ctx context.Context, lane uint8, identity string) (cluster.StreamState, error) {
+func (s supersededStreams) CloseLane(ctx context.Context, lane uint8, identity string) (streams.StreamState, error) {
 	state, err := s.Streams.CloseLane(ctx, lane, identity)
 	return state, errors.Join(err, s.supersede())
 }
@@ -141,7 +142,7 @@ func TestRestore_Superseded(t *testing.T) {
 	if err := begin(n.backupConfig()); err != nil {
 		t.Errorf("the second: %v", err)
 	}
-	if _, err := n.cluster.Reader.LaneInfo(t.Context(), 0); !errors.Is(err, cluster.ErrStreamMissing) {
+	if _, err := n.cluster.Reader.LaneInfo(t.Context(), 0); !errors.Is(err, streams.ErrStreamMissing) {
 		t.Errorf("the lane: %v", err)
 	}
 }
@@ -155,7 +156,7 @@ func enqueueLater(t *testing.T, n *Node) intake.Ack {
 		if err == nil {
 			return late
 		}
-		if !errors.As(err, &later) && !errors.Is(err, cluster.ErrUnknown) {
+		if !errors.As(err, &later) && !errors.Is(err, streams.ErrUnknown) {
 			t.Fatal(err)
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
 	"github.com/yardmaster-dev/yardmaster/consensus"
 	"github.com/yardmaster-dev/yardmaster/health"
 	"github.com/yardmaster-dev/yardmaster/health/consistency"
@@ -46,7 +46,7 @@ func exitError(err error, cfg *config.Config) error {
 	switch {
 	case errors.As(err, &exit):
 		return err
-	case errors.Is(err, cluster.ErrDamaged):
+	case errors.Is(err, embedded.ErrDamaged):
 		return &ExitError{ExitDamaged, fmt.Errorf("%w; %s", err, replaceAdvice(cfg))}
 	case errors.As(err, &gone):
 		return &ExitError{ExitRemoved, err}

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
 	"github.com/yardmaster-dev/yardmaster/node/config"
 )
 
@@ -15,8 +15,8 @@ import (
 func TestHaltOf_Damaged(t *testing.T) {
 	cfg := config.Config{Node: config.Node{Name: "n2", DataDir: "/data"}, Cluster: config.Cluster{Members: []config.Member{{Name: "n2"}}}}
 	for _, err := range []error{
-		fmt.Errorf("start NATS: %w", cluster.ErrDamaged),
-		fmt.Errorf("%w: RAFT [yrzKKRBu - S-R3F-a] Snapshot corrupt", cluster.ErrDamaged),
+		fmt.Errorf("start NATS: %w", embedded.ErrDamaged),
+		fmt.Errorf("%w: RAFT [yrzKKRBu - S-R3F-a] Snapshot corrupt", embedded.ErrDamaged),
 	} {
 		var halt *ExitError
 		if !errors.As(exitError(err, &cfg), &halt) || halt.Code != ExitDamaged || !strings.HasSuffix(halt.Error(), "'yardmaster cluster replace n2'") {

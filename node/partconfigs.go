@@ -8,7 +8,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/backup"
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
 	"github.com/yardmaster-dev/yardmaster/consensus"
 	"github.com/yardmaster-dev/yardmaster/edge"
 	"github.com/yardmaster-dev/yardmaster/job"
@@ -36,14 +36,14 @@ func (n *Node) identityConfig() consensus.IdentityConfig {
 	return c
 }
 
-func (n *Node) clusterConfig() cluster.Config {
-	c := cluster.Config{
+func (n *Node) clusterConfig() embedded.Config {
+	c := embedded.Config{
 		Node: n.cfg.Node.Name, Identity: n.id.MemberID.ServerID(), Yard: n.id.Yard,
 		Dir: filepath.Join(n.cfg.Node.DataDir, "nats"), ClientListen: n.cfg.NATS.Listen,
 		Secret: n.cfg.Cluster.Secret, MaxStore: n.cfg.NATS.MaxStore,
 		ClientTLS: serverTLS(n.certs.nats), MemberTLS: n.certs.cluster,
 	}
-	c.Anonymous = cluster.Role(n.cfg.NATS.Anonymous)
+	c.Anonymous = embedded.Role(n.cfg.NATS.Anonymous)
 	if n.cfg.Clustered() {
 		c.RouteListen = n.cfg.NATS.RouteListen
 		for _, p := range n.id.Peers() {
@@ -51,8 +51,8 @@ func (n *Node) clusterConfig() cluster.Config {
 				continue // this node replaces that member
 			}
 			route := routeAddress(&n.cfg, p)
-			if !slices.ContainsFunc(c.Peers, func(o cluster.Peer) bool { return o.Route == route }) {
-				c.Peers = append(c.Peers, cluster.Peer{Node: p.Node, Identity: p.ServerID(), Route: route})
+			if !slices.ContainsFunc(c.Peers, func(o embedded.Peer) bool { return o.Route == route }) {
+				c.Peers = append(c.Peers, embedded.Peer{Node: p.Node, Identity: p.ServerID(), Route: route})
 			}
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/server/intake"
 )
@@ -79,7 +80,7 @@ func readBulkJob(r *cluster.Request, queue string, index int, text []byte) (stri
 	if queue == "" {
 		return "", api.EnqueueRequest{}, &job.InvalidError{Reason: "job names no queue: set queue in the job or next to jobs"}
 	}
-	if key := r.Header(cluster.HeaderMsgID); key != "" && item.ID == "" {
+	if key := r.Header(subjects.HeaderMsgID); key != "" && item.ID == "" {
 		item.ID = fmt.Sprintf("%s#%d", key, index)
 	}
 	_, err := item.ApplyHeaders(r.ProducerHeaders())

@@ -12,6 +12,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/server/intake"
 	"github.com/yardmaster-dev/yardmaster/server/jobview"
@@ -77,7 +78,7 @@ func readJob(r *cluster.Request, text []byte, req *api.EnqueueRequest, dst any) 
 	if added {
 		body = nil
 	}
-	req.ID = cmp.Or(req.ID, r.Header(cluster.HeaderMsgID))
+	req.ID = cmp.Or(req.ID, r.Header(subjects.HeaderMsgID))
 	return body, err
 }
 
@@ -111,7 +112,7 @@ func (h *Enqueue) call(ctx context.Context, text []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	wait, err := callTimeout(&req, Header(ctx, cluster.HeaderWait))
+	wait, err := callTimeout(&req, Header(ctx, subjects.HeaderWait))
 	if err != nil {
 		return nil, err
 	}
@@ -187,7 +188,7 @@ func callTimeout(c *api.CallRequest, header string) (time.Duration, error) {
 	case header != "":
 		var err error
 		if d, err = time.ParseDuration(header); err != nil || d < time.Millisecond || d > maxWait {
-			return 0, &job.InvalidError{Reason: fmt.Sprintf("header %s is %q: must be a time like 30s, of 1ms to %s", cluster.HeaderWait, header, maxWait)}
+			return 0, &job.InvalidError{Reason: fmt.Sprintf("header %s is %q: must be a time like 30s, of 1ms to %s", subjects.HeaderWait, header, maxWait)}
 		}
 	}
 	return d, nil

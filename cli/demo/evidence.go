@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
@@ -156,7 +156,7 @@ func (c *demoCluster) readHistory(ctx context.Context) (eventLog, error) {
 	h := eventLog{delivered: make(map[job.ID]int)}
 	ended := make(map[string]bool)
 	number := uint64(0)
-	err := c.survivor(0).client.History(ctx, time.Time{}, false, func(t cluster.Batch) error {
+	err := c.survivor(0).client.History(ctx, time.Time{}, false, func(t streams.Batch) error {
 		for line := range bytes.SplitSeq(bytes.TrimSpace(t.Body), []byte("\n")) {
 			var e struct {
 				Event   string    `json:"event"`

@@ -14,7 +14,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cli/command"
 	"github.com/yardmaster-dev/yardmaster/cli/connect"
 	"github.com/yardmaster-dev/yardmaster/cli/usererror"
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 
@@ -122,7 +122,7 @@ func events(ctx context.Context, env *command.Env, f *eventFilter, follow bool) 
 	if err := f.findJob(ctx, env); err != nil {
 		return err
 	}
-	return cl.History(ctx, f.since, follow, func(t cluster.Batch) error {
+	return cl.History(ctx, f.since, follow, func(t streams.Batch) error {
 		return f.eachEvent(t.Body, func(line []byte, e *eventLine) error {
 			if env.JSON {
 				_, err := fmt.Fprintf(env.Out, "%s\n", line)

@@ -11,7 +11,7 @@ import (
 	"github.com/yardmaster-dev/yardmaster/cli/command"
 	"github.com/yardmaster-dev/yardmaster/cli/connect"
 	"github.com/yardmaster-dev/yardmaster/cli/usererror"
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/job"
 
 	"github.com/spf13/cobra"
@@ -69,7 +69,7 @@ func logs(ctx context.Context, env *command.Env, request map[string]any, follow 
 	if err != nil {
 		return err
 	}
-	return cl.FollowLog(ctx, log.ID, log.Next, func(p cluster.LogPage) error {
+	return cl.FollowLog(ctx, log.ID, log.Next, func(p streams.LogPage) error {
 		for line := range bytes.SplitSeq(bytes.TrimSuffix(p.Body, []byte("\n")), []byte("\n")) {
 			if err := logLine(env, line); err != nil {
 				return err

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/yardmaster-dev/yardmaster/api"
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/replication"
 	"github.com/yardmaster-dev/yardmaster/consensus"
 	"github.com/yardmaster-dev/yardmaster/health"
 	"github.com/yardmaster-dev/yardmaster/internal/certs"
@@ -28,7 +28,7 @@ type Collector struct {
 
 	View         func(func(*ledger.Ledger)) // reads the local ledger
 	Raft         func() consensus.Status
-	Storage      func() (cluster.Storage, error)
+	Storage      func() (replication.Storage, error)
 	Decisions    func() scheduler.Counts // of this node as the authority
 	Changes      func() int              // of the authority, since the node started
 	Certificates func() []*certs.Store

@@ -5,7 +5,7 @@ import (
 	"os"
 	"strings"
 
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
 	"github.com/yardmaster-dev/yardmaster/edge"
 )
 
@@ -27,8 +27,8 @@ type User struct {
 
 // ServerUsers returns the configured users for the NATS server. It reads password files
 // again at each call.
-func (c *NATS) ServerUsers() ([]cluster.User, error) {
-	var users []cluster.User
+func (c *NATS) ServerUsers() ([]embedded.User, error) {
+	var users []embedded.User
 	for _, u := range c.Users {
 		password := string(u.Password)
 		if u.PasswordFile != "" {
@@ -43,9 +43,9 @@ func (c *NATS) ServerUsers() ([]cluster.User, error) {
 				return nil, fmt.Errorf("user %s: password_file %s is empty", u.Name, u.PasswordFile)
 			}
 		}
-		users = append(users, cluster.User{
-			Name: u.Name, Role: cluster.Role(u.Role), Password: password, NKey: u.NKey, Queues: u.Queues,
+		users = append(users, embedded.User{
+			Name: u.Name, Role: embedded.Role(u.Role), Password: password, NKey: u.NKey, Queues: u.Queues,
 		})
 	}
-	return users, cluster.ValidateUsers(users, cluster.Role(c.Anonymous))
+	return users, embedded.ValidateUsers(users, embedded.Role(c.Anonymous))
 }

@@ -14,7 +14,8 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/board"
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/consensus"
 	"github.com/yardmaster-dev/yardmaster/health"
 	"github.com/yardmaster-dev/yardmaster/job"
@@ -28,19 +29,19 @@ const slowInterval = 5 * time.Second
 
 // boardList lists the boards in the order in which they are updated.
 var boardList = []board.Board{
-	{Name: cluster.BucketAuthority, Interval: slowInterval, SkipWatch: true}, {Name: cluster.BucketNodes, Interval: slowInterval, SkipWatch: true},
-	{Name: cluster.BucketQueues}, {Name: cluster.BucketCron},
+	{Name: subjects.BucketAuthority, Interval: slowInterval, SkipWatch: true}, {Name: subjects.BucketNodes, Interval: slowInterval, SkipWatch: true},
+	{Name: subjects.BucketQueues}, {Name: subjects.BucketCron},
 }
 
 // store implements the board updater's interface to the key-value buckets.
-type store struct{ boards *cluster.BoardStore }
+type store struct{ boards *streams.BoardStore }
 
 func (b store) Ensure(ctx context.Context) (made bool, err error) {
 	return b.boards.EnsureBoards(ctx)
 }
 
 func (b store) Watch(ctx context.Context, name string, receive func(board.Entry)) error {
-	return b.boards.WatchBoard(ctx, name, func(e cluster.BoardEntry) { receive(board.Entry(e)) })
+	return b.boards.WatchBoard(ctx, name, func(e streams.BoardEntry) { receive(board.Entry(e)) })
 }
 
 func (b store) Put(name, key string, value []byte, last uint64, done func(uint64, error)) {
@@ -53,7 +54,7 @@ func (b store) Remove(name, key string, last uint64, done func(uint64, error)) {
 
 // rowError maps a conflicting write to [board.ErrConflict].
 func rowError(err error) error {
-	var changed *cluster.WrongLastError
+	var changed *streams.WrongLastError
 	if errors.As(err, &changed) {
 		return board.ErrConflict
 	}
@@ -64,7 +65,7 @@ func rowError(err error) error {
 // required.
 type Config struct {
 	Node     string
-	Boards   *cluster.BoardStore
+	Boards   *streams.BoardStore
 	View     func(func(*ledger.Ledger)) // reads the local ledger
 	Raft     func() consensus.Status
 	Status   func(context.Context) (scheduler.AuthorityStatus, error) // asks this node's scheduler
@@ -88,18 +89,18 @@ type source struct {
 
 // Rows implements [board.Source].
 func (s *source) Rows(ctx context.Context, name string) ([]board.Row, bool) {
-	if name == cluster.BucketAuthority {
+	if name == subjects.BucketAuthority {
 		s.refresh(ctx)
 	}
 	if !s.active {
 		return nil, false
 	}
 	switch name {
-	case cluster.BucketAuthority:
+	case subjects.BucketAuthority:
 		return s.authorityRows(ctx), true
-	case cluster.BucketNodes:
+	case subjects.BucketNodes:
 		return s.nodeRows(), true
-	case cluster.BucketQueues:
+	case subjects.BucketQueues:
 		return s.queueRows(), true
 	}
 	return s.cronRows(), true
@@ -122,11 +123,11 @@ func (s *source) Values(name string, keys []string) ([]any, board.Version) {
 		version.Index, version.At = l.Index(), l.Now()
 		for i, key := range keys {
 			switch name {
-			case cluster.BucketQueues:
+			case subjects.BucketQueues:
 				if v, ok := l.Queue(key); ok {
 					values[i] = queueRowOf(l, &v)
 				}
-			case cluster.BucketCron:
+			case subjects.BucketCron:
 				if v, ok := l.Cron(key); ok {
 					values[i] = cronRowOf(&v)
 				}
@@ -161,7 +162,7 @@ func (s *source) authorityRows(ctx context.Context) []board.Row {
 		lease = leaseRow{a.Owner, a.LeaseID}
 		replay = l.Snapshot(s.cfg.Reporter.SnapshotContext(l, s.status)).Replay
 	})
-	s.values[cluster.BucketAuthority] = map[string]any{"lease": lease, "readiness": ready, "replay": replay}
+	s.values[subjects.BucketAuthority] = map[string]any{"lease": lease, "readiness": ready, "replay": replay}
 	reasons := strings.Join(ready.Reasons, "\n")
 	return []board.Row{
 		{Key: "lease", Stable: hashOf(lease)},
@@ -240,7 +241,7 @@ func (s *source) nodeRows() []board.Row {
 			Volatile: hashOf(fmt.Sprint(row.Running, row.Credits, row.Slots, row.Pools)),
 		})
 	}
-	s.values[cluster.BucketNodes] = values
+	s.values[subjects.BucketNodes] = values
 	return rows
 }
 

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -60,7 +60,7 @@ func TestRequest_Matches(t *testing.T) {
 
 // A message that cannot be decoded is listed and can only be removed.
 func TestParse_Unreadable(t *testing.T) {
-	for name, m := range map[string]cluster.Batch{
+	for name, m := range map[string]streams.Batch{
 		"not JSON":  {ID: "dead/" + job.RequestID(job.ID{1}, 1), Body: []byte("{")},
 		"no name":   {Body: []byte(`{"queue":"mail"}`)},
 		"bad name":  {ID: "dead/7#1", Body: []byte(`{"queue":"mail"}`)},

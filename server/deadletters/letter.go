@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/yardmaster-dev/yardmaster/api"
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -22,7 +22,7 @@ type letter struct {
 
 // parse decodes a message of the stream. A message that cannot be decoded
 // becomes an unreadable dead letter with the reason.
-func parse(t *cluster.Batch) letter {
+func parse(t *streams.Batch) letter {
 	l := letter{number: t.Seq}
 	err := json.Unmarshal(t.Body, &l.DeadLetterMessage)
 	var ok bool

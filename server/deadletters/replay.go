@@ -7,7 +7,7 @@ import (
 	"fmt"
 
 	"github.com/yardmaster-dev/yardmaster/api"
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/server/intake"
 	"github.com/yardmaster-dev/yardmaster/server/jobview"
@@ -76,9 +76,9 @@ func (s *Server) finishedJob(ctx context.Context, name, queue string) (finishedJ
 	}
 	body, err := s.cfg.Jobs.LoadBody(ctx, view.Position, id)
 	switch {
-	case errors.Is(err, cluster.ErrNotStored) && view.State == job.Failed:
+	case errors.Is(err, streams.ErrNotStored) && view.State == job.Failed:
 		return s.fromDeadLetter(ctx, view, payloadGoneError(id))
-	case errors.Is(err, cluster.ErrNotStored):
+	case errors.Is(err, streams.ErrNotStored):
 		return finishedJob{}, payloadGoneError(id)
 	case err != nil:
 		return finishedJob{}, jobview.ReadError("body", id, err)
@@ -109,7 +109,7 @@ func (s *Server) fromDeadLetter(ctx context.Context, v job.View, notFound error)
 		return finishedJob{}, notFound
 	}
 	body, err := s.cfg.Reader.LoadRecordBody(ctx, dl.record)
-	if errors.Is(err, cluster.ErrNotStored) {
+	if errors.Is(err, streams.ErrNotStored) {
 		return finishedJob{}, payloadGoneError(v.ID)
 	}
 	if err != nil {

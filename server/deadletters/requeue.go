@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/yardmaster-dev/yardmaster/api"
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/server/intake"
@@ -96,7 +96,7 @@ func (s *Server) change(ctx context.Context, q *request, fn func(context.Context
 // unavailableNow reports whether the next dead letter would meet the same error.
 func unavailableNow(err error) bool {
 	var unavailable *job.UnavailableError
-	return errors.As(err, &unavailable) || errors.Is(err, cluster.ErrUnknown)
+	return errors.As(err, &unavailable) || errors.Is(err, streams.ErrUnknown)
 }
 
 // changeOne calls fn for l and then removes l from the stream.
@@ -235,7 +235,7 @@ func (r *requeuer) spec(ctx context.Context, l *letter) (spec job.Spec, release 
 // largeSpec loads the body of a record that refers to a blob.
 func (r *requeuer) largeSpec(ctx context.Context, l *letter, size int64) (job.Spec, error) {
 	body, err := r.cfg.Reader.LoadRecordBody(ctx, l.record)
-	if errors.Is(err, cluster.ErrNotStored) {
+	if errors.Is(err, streams.ErrNotStored) {
 		return job.Spec{}, fmt.Errorf("its body of %d bytes is gone: large bodies are kept about as long as the ledger has their job; enqueue the job again and remove the letter", size)
 	}
 	if err != nil {

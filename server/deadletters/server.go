@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/server"
@@ -28,7 +28,7 @@ type Server struct {
 
 // Config is what a [Server] uses. All fields are required.
 type Config struct {
-	Reader      *cluster.Reader
+	Reader      *streams.Reader
 	Remove      func(ctx context.Context, number uint64) error // removes a dead letter from the stream
 	View        func(func(*ledger.Ledger))                     // reads the local ledger
 	Authority   *authority.Client
@@ -135,7 +135,7 @@ func (s *Server) walk(ctx context.Context, req *request, fn func(letter) (more b
 			return w, deadLetterReadError(err)
 		}
 	}
-	visit := func(t cluster.Batch) bool {
+	visit := func(t streams.Batch) bool {
 		if l := parse(&t); req.matches(&l) && !fn(l) || time.Now().After(req.deadline) {
 			w.Next = t.Seq + 1
 			return false
@@ -155,13 +155,13 @@ func (s *Server) walk(ctx context.Context, req *request, fn func(letter) (more b
 
 // walkNumbers visits the dead letters that a request names by number. It skips those
 // that no longer exist, so that a request can be repeated.
-func (s *Server) walkNumbers(ctx context.Context, req *request, until uint64, visit func(cluster.Batch) bool) error {
+func (s *Server) walkNumbers(ctx context.Context, req *request, until uint64, visit func(streams.Batch) bool) error {
 	for _, number := range req.Letters {
 		if number < max(req.From, 1) || number > until {
 			continue
 		}
 		t, err := s.cfg.Reader.DeadLetter(ctx, number)
-		if errors.Is(err, cluster.ErrNotStored) {
+		if errors.Is(err, streams.ErrNotStored) {
 			continue
 		}
 		if err != nil {
@@ -177,7 +177,7 @@ func (s *Server) walkNumbers(ctx context.Context, req *request, until uint64, vi
 // deadLetterReadError turns the absence of the stream or its leader, which passes, into a
 // [*job.UnavailableError].
 func deadLetterReadError(err error) error {
-	if errors.Is(err, cluster.ErrNoLeader) || errors.Is(err, cluster.ErrStreamMissing) {
+	if errors.Is(err, streams.ErrNoLeader) || errors.Is(err, streams.ErrStreamMissing) {
 		return &job.UnavailableError{Reason: "dead letters cannot be read: " + err.Error(), RetryAfter: time.Second}
 	}
 	return err

@@ -10,6 +10,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/server"
 	"github.com/yardmaster-dev/yardmaster/web"
 )
@@ -36,7 +37,7 @@ func handler(e *cluster.Endpoint) func(context.Context, *web.Request) ([]byte, e
 		}
 		replied := make(chan reply, 1)
 		header := func(name string) string {
-			if name == cluster.HeaderMsgID {
+			if name == subjects.HeaderMsgID {
 				name = headerIdempotencyKey
 			}
 			return req.Header.Get(name)

@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/yardmaster-dev/yardmaster/api"
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/lanes"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/server/ledgerwait"
@@ -39,7 +40,7 @@ type Ack struct {
 
 // Config is what an [Intake] uses. All fields are required.
 type Config struct {
-	Publish      func(queue, key string, at time.Time, body []byte, done func(cluster.Ack, error))
+	Publish      func(queue, key string, at time.Time, body []byte, done func(lanes.Ack, error))
 	StoreBlob    func(ctx context.Context, id string, data []byte) (job.Blob, error)
 	Waiters      *ledgerwait.Waiters
 	ReadBarrier  func(context.Context) error // waits until the local ledger is current
@@ -85,7 +86,7 @@ func (in *Intake) Close() error {
 
 // Publish accepts a job and returns when it is durable or rejected, or for a job with
 // guards when the ledger has decided. Then the error may be a [*job.DuplicateError] or a
-// [*job.RateLimitedError]. If ctx ends first the error is [cluster.ErrUnknown]: the job
+// [*job.RateLimitedError]. If ctx ends first the error is [streams.ErrUnknown]: the job
 // may have been accepted.
 func (in *Intake) Publish(ctx context.Context, j Job) (Ack, error) {
 	type result struct {
@@ -98,7 +99,7 @@ func (in *Intake) Publish(ctx context.Context, j Job) (Ack, error) {
 	case r := <-done:
 		return r.ack, r.err
 	case <-ctx.Done():
-		return Ack{}, fmt.Errorf("job for queue %s: %w: %w", j.Queue, cluster.ErrUnknown, ctx.Err())
+		return Ack{}, fmt.Errorf("job for queue %s: %w: %w", j.Queue, streams.ErrUnknown, ctx.Err())
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/yardmaster-dev/yardmaster/api"
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/lanes"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/server/authority"
@@ -120,7 +120,7 @@ func (p *pending) publish() {
 // receive takes the acknowledgement of the lane, or the error of the publish. A job with
 // guards, or with an id of the producer's, then waits until the ledger has ingested it;
 // any other job is finished.
-func (p *pending) receive(ack cluster.Ack, err error) {
+func (p *pending) receive(ack lanes.Ack, err error) {
 	if err != nil {
 		p.finish(Ack{}, err)
 		return

@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/lanes"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/server/ledgerwait"
@@ -71,7 +71,7 @@ func TestPending_Timeout(t *testing.T) {
 				}
 				answered <- err
 			}}
-			p.receive(cluster.Ack{Position: job.Position{Seq: seq}, Duplicate: true}, nil)
+			p.receive(lanes.Ack{Position: job.Position{Seq: seq}, Duplicate: true}, nil)
 			return answered
 		}
 		undecided := func(name string, err error) {
@@ -131,7 +131,7 @@ func TestPending_RetryAfterRejection(t *testing.T) {
 		ask := func(duplicate bool) error {
 			answered := make(chan error, 1)
 			p := &pending{in: in, id: job.ID{2}, named: true, guarded: true, done: func(_ Ack, err error) { answered <- err }}
-			p.receive(cluster.Ack{Position: job.Position{Seq: 2}, Duplicate: duplicate}, nil)
+			p.receive(lanes.Ack{Position: job.Position{Seq: 2}, Duplicate: duplicate}, nil)
 			return <-answered
 		}
 		in.cfg.OnAccept = func(job.Record) {}

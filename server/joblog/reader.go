@@ -10,7 +10,7 @@ import (
 	"encoding/json"
 
 	"github.com/yardmaster-dev/yardmaster/api"
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -26,7 +26,7 @@ type Reader struct {
 	// name would have, if it determines one.
 	FindJob func(ctx context.Context, name, queue string) (job.ID, error)
 	// Read returns messages of a job's log from a sequence on; none means its end.
-	Read func(ctx context.Context, id job.ID, from uint64) ([]cluster.LogPage, error)
+	Read func(ctx context.Context, id job.ID, from uint64) ([]streams.LogPage, error)
 }
 
 // Handle returns the end of a job's log.

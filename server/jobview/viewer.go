@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/scheduler/outbox"
@@ -22,7 +24,7 @@ import (
 type Viewer struct {
 	Ledger      Ledger
 	Waiters     *ledgerwait.Waiters
-	Reader      *cluster.Reader
+	Reader      *streams.Reader
 	Lanes       func() int                                                  // returns the number of lanes
 	LoadBody    func(context.Context, job.Position, job.ID) ([]byte, error) // reads a job's body
 	ReadBarrier func(context.Context) error                                 // waits until the local ledger is current
@@ -182,7 +184,7 @@ func (v *Viewer) Finished(ctx context.Context, id job.ID) (job.View, error) {
 func (v *Viewer) addBody(ctx context.Context, view *job.View) error {
 	body, err := v.LoadBody(ctx, view.Position, view.ID)
 	switch {
-	case errors.Is(err, cluster.ErrNotStored), errors.Is(err, cluster.ErrStreamMissing), errors.Is(err, cluster.ErrStreamMismatch):
+	case errors.Is(err, streams.ErrNotStored), errors.Is(err, streams.ErrStreamMissing), errors.Is(err, streams.ErrStreamMismatch):
 		view.PayloadGone = true
 		return nil
 	case err != nil:
@@ -198,7 +200,7 @@ func (v *Viewer) addBody(ctx context.Context, view *job.View) error {
 // [*job.UnavailableError] if a retry may succeed: after a new election or a slow read.
 func ReadError(part string, id job.ID, err error) error {
 	err = fmt.Errorf("%s of job %s: %w", part, id, err)
-	if errors.Is(err, cluster.ErrNoLeader) || errors.Is(err, context.DeadlineExceeded) {
+	if errors.Is(err, streams.ErrNoLeader) || errors.Is(err, context.DeadlineExceeded) {
 		return &job.UnavailableError{Reason: err.Error(), RetryAfter: time.Second}
 	}
 	return err
@@ -239,15 +241,15 @@ func (v *Viewer) addValue(ctx context.Context, view *job.View, value job.Value, 
 // may only know an earlier message, or none: then the stream is searched. It is no error
 // if the result has expired.
 func (v *Viewer) readResult(ctx context.Context, view *job.View, number, seq uint64) error {
-	var b cluster.Batch
+	var b streams.Batch
 	var err error
 	if seq > 0 {
-		b, err = v.Reader.ReadBatch(ctx, cluster.StreamResults, seq)
+		b, err = v.Reader.ReadBatch(ctx, subjects.StreamResults, seq)
 	}
 	if err == nil && (number < b.First || number > b.Last()) {
-		b, err = v.Reader.FindBatch(ctx, cluster.StreamResults, number)
+		b, err = v.Reader.FindBatch(ctx, subjects.StreamResults, number)
 	}
-	if errors.Is(err, cluster.ErrNotStored) {
+	if errors.Is(err, streams.ErrNotStored) {
 		view.ResultGone = true
 		return nil
 	}

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/job"
 )
 
@@ -16,7 +16,7 @@ func TestReadError(t *testing.T) {
 		cause error
 		again bool
 	}{
-		{fmt.Errorf("YARD_RESULTS: %w", cluster.ErrNoLeader), true},
+		{fmt.Errorf("YARD_RESULTS: %w", streams.ErrNoLeader), true},
 		{fmt.Errorf("read from YARD_BLOBS: %w", context.DeadlineExceeded), true},
 		{errors.New("bytes that make no sense"), false},
 	} {

@@ -11,7 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/yardmaster-dev/yardmaster/api"
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/server/authority"
@@ -147,7 +147,7 @@ func (s *session) Enqueue(ctx context.Context, queue string, spec job.Spec, key 
 func workerError(err error) error {
 	var refused *api.Error
 	switch {
-	case errors.Is(err, cluster.ErrUnknown):
+	case errors.Is(err, streams.ErrUnknown):
 		return &job.UnavailableError{Reason: err.Error(), RetryAfter: time.Second}
 	case errors.As(err, &refused) && refused.Code == api.CodeConflict:
 		return &job.InvalidError{Reason: refused.Text}

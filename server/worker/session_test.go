@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
@@ -16,7 +16,7 @@ import (
 // is invalid.
 func TestWorkerError(t *testing.T) {
 	var away *job.UnavailableError
-	if err := workerError(fmt.Errorf("%w: timeout", cluster.ErrUnknown)); !errors.As(err, &away) {
+	if err := workerError(fmt.Errorf("%w: timeout", streams.ErrUnknown)); !errors.As(err, &away) {
 		t.Errorf("an unknown result became %v", err)
 	}
 	var invalid *job.InvalidError

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/internal/procs"
 	"github.com/yardmaster-dev/yardmaster/test/must"
 
@@ -101,7 +101,7 @@ type way struct {
 	keyed   bool // a publish to the stream, with keys for deduplication
 }
 
-func plain(queue string) way    { return way{cluster.JobsSubject(queue), true} }
+func plain(queue string) way    { return way{subjects.JobsSubject(queue), true} }
 func enqueued(queue string) way { return way{api.SubjectEnqueue + "." + queue, false} }
 
 // newLoad returns a load over the connections to all nodes.
@@ -207,7 +207,7 @@ func (c *benchCluster) historyBytes(t *task) (size uint64) {
 		}
 		return nil
 	})
-	m := must.Get(c.callers[0].nc.Request("$JS.API.STREAM.INFO."+cluster.StreamEvents, nil, waitTimeout))
+	m := must.Get(c.callers[0].nc.Request("$JS.API.STREAM.INFO."+subjects.StreamEvents, nil, waitTimeout))
 	var info struct {
 		State struct {
 			Bytes uint64 `json:"bytes"`

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/test/testlog"
 )
 
@@ -56,11 +56,11 @@ func (c *Cluster) waitServing() {
 // stream's leader, which may have stopped at the same time.
 func (c *Cluster) waitStreams() {
 	c.t.Helper()
-	streams := []string{cluster.StreamBlobs, cluster.StreamEvents, cluster.StreamResults, cluster.StreamDLQ, cluster.StreamLogs}
+	streams := []string{subjects.StreamBlobs, subjects.StreamEvents, subjects.StreamResults, subjects.StreamDLQ, subjects.StreamLogs}
 	for lane := range c.Members {
-		streams = append(streams, cluster.LaneStream(uint8(lane)))
+		streams = append(streams, subjects.LaneStream(uint8(lane)))
 	}
-	for _, bucket := range cluster.Boards {
+	for _, bucket := range subjects.Boards {
 		streams = append(streams, "KV_"+bucket)
 	}
 	c.Eventually("all streams are open", func() error {

@@ -13,7 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nats.go/micro"
 
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/test/clustertest"
 )
@@ -164,7 +164,7 @@ func readHistory(t *testing.T, cl *clustertest.Cluster, m *clustertest.Member, l
 	t.Helper()
 	cl.Eventually(fmt.Sprintf("history has event %d", last), func() error {
 		lines = nil
-		err := m.Client().History(shortContext(t), time.Time{}, false, func(tale cluster.Batch) error {
+		err := m.Client().History(shortContext(t), time.Time{}, false, func(tale streams.Batch) error {
 			for _, text := range bytes.Split(bytes.TrimSpace(tale.Body), []byte("\n")) {
 				var e line
 				if err := json.Unmarshal(text, &e); err != nil {

@@ -15,7 +15,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cli"
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/test/clustertest"
 )
@@ -216,7 +216,7 @@ func authorityTransfer(t *testing.T, cl *clustertest.Cluster) {
 	}
 	cl.Eventually("history has the same event", func() error {
 		told := 0
-		err := cl.Members[2].Client().History(shortContext(t), time.Time{}, false, func(tale cluster.Batch) error {
+		err := cl.Members[2].Client().History(shortContext(t), time.Time{}, false, func(tale streams.Batch) error {
 			told += bytes.Count(tale.Body, []byte(strings.TrimSuffix(got, "}")+`,"seq":`))
 			return nil
 		})

@@ -17,6 +17,9 @@ import (
 	"golang.org/x/crypto/bcrypt"
 
 	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/edge"
 	"github.com/yardmaster-dev/yardmaster/node/config"
 	"github.com/yardmaster-dev/yardmaster/test/clustertest"
@@ -62,7 +65,7 @@ func rolesCluster(t *testing.T) (cl *clustertest.Cluster, dial func(letter byte,
 		if letter == 'a' {
 			login, inbox = nats.Nkey(public, pair.Sign), public
 		}
-		nc, err := nats.Connect(m.Node().Addresses().NATS, login, nats.CustomInboxPrefix(cluster.InboxPrefix(inbox)), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+		nc, err := nats.Connect(m.Node().Addresses().NATS, login, nats.CustomInboxPrefix(embedded.InboxPrefix(inbox)), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -195,7 +198,7 @@ func internalSubjects(t *testing.T, cl *clustertest.Cluster, conns map[byte]*use
 		"authority_status", "running_job", "explain_placement", "executors", "node_status", "promote", "notify_removed", "ledger_hash", "leader_moves"} {
 		writes = append(writes, "yard.node.n1."+verb)
 	}
-	for _, bucket := range cluster.Boards {
+	for _, bucket := range subjects.Boards {
 		writes = append(writes, "$KV."+bucket+".mail")
 	}
 	for stream := range streamsOf(t, cl) {
@@ -224,7 +227,7 @@ func internalSubjects(t *testing.T, cl *clustertest.Cluster, conns map[byte]*use
 				t.Errorf("%s may receive the answers of %s", p.name, name)
 			}
 		}
-		if !p.maySubscribe(cluster.InboxPrefix(p.name) + ".>") {
+		if !p.maySubscribe(embedded.InboxPrefix(p.name) + ".>") {
 			t.Errorf("%s may not receive its own answers", p.name)
 		}
 		if live := p.maySubscribe("yard.events.>"); live != (who != 'p' && who != 'q') {
@@ -372,7 +375,7 @@ func roleReads(t *testing.T, cl *clustertest.Cluster, conns map[byte]*userConn) 
 	}
 	defer client.Close()
 	told := 0
-	if err := client.History(shortContext(t), time.Time{}, false, func(cluster.Batch) error { told++; return nil }); err != nil || told == 0 {
+	if err := client.History(shortContext(t), time.Time{}, false, func(streams.Batch) error { told++; return nil }); err != nil || told == 0 {
 		t.Errorf("%d batches, %v", told, err)
 	}
 	live := make(chan *nats.Msg, 64)

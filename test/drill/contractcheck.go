@@ -16,6 +16,7 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/api"
 	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/test/contractcheck"
 )
@@ -34,7 +35,7 @@ func (c *Cluster) CheckContract(ctx context.Context) (*contractcheck.Checker, er
 	if err != nil {
 		return nil, err
 	}
-	stream, err := js.Stream(ctx, cluster.StreamEvents)
+	stream, err := js.Stream(ctx, subjects.StreamEvents)
 	if err != nil {
 		return nil, fmt.Errorf("read history: %w", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
 	"github.com/yardmaster-dev/yardmaster/test/drill/check"
 )
 
@@ -36,7 +37,7 @@ func readHistory(ctx context.Context, n *Node) (h history, err error) {
 	h.delivered = make(map[string]int)
 	ended := make(map[string]int) // number of ends of each dispatch
 	next := uint64(1)
-	err = c.History(ctx, time.Time{}, false, func(b cluster.Batch) error {
+	err = c.History(ctx, time.Time{}, false, func(b streams.Batch) error {
 		for _, text := range bytes.Split(bytes.TrimSpace(b.Body), []byte("\n")) {
 			var e struct {
 				Event, Owner, Reason string

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
-	"github.com/yardmaster-dev/yardmaster/cluster"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 	"github.com/yardmaster-dev/yardmaster/edge/overhop"
 	"github.com/yardmaster-dev/yardmaster/internal/procs"
 	"github.com/yardmaster-dev/yardmaster/job"
@@ -81,7 +81,7 @@ func (c *laneLossCluster) checkRemovedLane() {
 	c.awaitIngested()
 	c.s.Fault("remove lane", "lane 0 of a second cluster")
 	var done any
-	must.Do(c.intruder.Ask(c.s.Ctx, "$JS.API.STREAM.DELETE."+cluster.LaneStream(0), nil, &done))
+	must.Do(c.intruder.Ask(c.s.Ctx, "$JS.API.STREAM.DELETE."+subjects.LaneStream(0), nil, &done))
 	c.awaitReported("a removed lane", "lane 0 is not ingested: ")
 	c.work("kept")
 	for i := range c.Nodes {
@@ -99,7 +99,7 @@ func (c *laneLossCluster) checkRecreatedLane() {
 	waiting := c.enqueue(1, "later", each)
 	c.awaitIngested()
 	c.s.Fault("recreate lane", "lane 1 of a second cluster")
-	stream := cluster.LaneStream(1)
+	stream := subjects.LaneStream(1)
 	var was struct {
 		Config map[string]any
 	}

@@ -1,0 +1,195 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
+	"github.com/yardmaster-dev/yardmaster/job"
+)
+
+// Inbox receives all replies of one connection on a single subscription and passes
+// each to its handler. So a request needs neither its own subscription nor a
+// goroutine.
+type Inbox struct {
+	Conn   *nats.Conn
+	prefix string
+	closed chan struct{} // closed when the last reply has been handled
+
+	mu      sync.Mutex
+	next    uint64
+	pending map[uint64]pendingReply
+}
+
+// pendingReply is a reply that has not arrived yet.
+type pendingReply struct {
+	handler  ReplyHandler
+	deadline time.Time // zero: none
+	multi    bool      // more than one reply; handler.Receive reports the last one
+}
+
+// ReplyHandler handles replies on the connection's goroutine; it must not block.
+type ReplyHandler interface {
+	// Receive gets a reply, or nil after the deadline or when the connection is
+	// closed. It returns true if no more replies are expected.
+	Receive(m *nats.Msg) bool
+}
+
+func newInbox(nc *nats.Conn) (*Inbox, error) {
+	b := &Inbox{Conn: nc, prefix: nats.NewInbox() + ".", pending: map[uint64]pendingReply{}, closed: make(chan struct{})}
+	sub, err := nc.Subscribe(b.prefix+"*", b.receive)
+	if err != nil {
+		return nil, err
+	}
+	sub.SetClosedHandler(func(string) { close(b.closed) })
+	return b, sub.SetPendingLimits(-1, 256<<20)
+}
+
+// Expect registers a handler and returns the reply subject to send with the
+// request, and a token for [inbox.cancel].
+func (b *Inbox) Expect(handler ReplyHandler, deadline time.Time, multi bool) (reply string, token uint64) {
+	b.mu.Lock()
+	b.next++
+	token = b.next
+	b.pending[token] = pendingReply{handler, deadline, multi}
+	b.mu.Unlock()
+	return b.prefix + strconv.FormatUint(token, 36), token
+}
+
+// Cancel removes a handler. It returns false if the handler was already called or
+// is about to be; the caller then must not report an error itself.
+func (b *Inbox) Cancel(token uint64) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	_, open := b.pending[token]
+	delete(b.pending, token)
+	return open
+}
+
+// receive passes a reply to its handler.
+func (b *Inbox) receive(m *nats.Msg) {
+	token, err := strconv.ParseUint(strings.TrimPrefix(m.Subject, b.prefix), 36, 64)
+	if err != nil {
+		return
+	}
+	b.mu.Lock()
+	w, ok := b.pending[token]
+	if ok && !w.multi {
+		delete(b.pending, token)
+	}
+	b.mu.Unlock()
+	if ok && w.handler.Receive(m) && w.multi {
+		b.Cancel(token)
+	}
+}
+
+// Expire calls the handlers whose deadline has passed with nil.
+func (b *Inbox) Expire(now time.Time) {
+	b.fail(func(w pendingReply) bool { return !w.deadline.IsZero() && now.After(w.deadline) })
+}
+
+// close calls all remaining handlers with nil. The connection must be closed
+// already.
+func (b *Inbox) close() {
+	<-b.closed
+	b.fail(func(pendingReply) bool { return true })
+}
+
+// fail removes the handlers that match and calls them with nil.
+func (b *Inbox) fail(match func(pendingReply) bool) {
+	var late []ReplyHandler
+	b.mu.Lock()
+	for token, w := range b.pending {
+		if match(w) {
+			delete(b.pending, token)
+			late = append(late, w.handler)
+		}
+	}
+	b.mu.Unlock()
+	for _, handler := range late {
+		handler.Receive(nil)
+	}
+}
+
+// replyChan passes a single reply to the goroutine that waits for it.
+type replyChan chan *nats.Msg
+
+func (c replyChan) Receive(m *nats.Msg) bool {
+	if m != nil {
+		c <- m
+	}
+	return true
+}
+
+// ErrNoAnswer means that a request had no reply in time.
+var ErrNoAnswer = errors.New("no reply in time")
+
+// Request sends a request and waits at most the duration wait for its reply. The
+// error may be ErrNoAnswer or nats.ErrNoResponders.
+func (b *Inbox) Request(ctx context.Context, m *nats.Msg, wait time.Duration) (*nats.Msg, error) {
+	replies := make(replyChan, 1)
+	reply, token := b.Expect(replies, time.Time{}, false)
+	defer b.Cancel(token)
+	m.Reply = reply
+	if err := b.Conn.PublishMsg(m); err != nil {
+		return nil, err
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case m := <-replies:
+		if IsNoResponders(m) {
+			return nil, nats.ErrNoResponders
+		}
+		return m, nil
+	case <-timer.C:
+		return nil, ErrNoAnswer
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// IsNoResponders reports whether m is the server's reply to a request that has no
+// subscriber.
+func IsNoResponders(m *nats.Msg) bool { return len(m.Data) == 0 && Status(m) == "503" }
+
+// Status returns the status code of a reply without a payload, "" for a normal
+// message.
+func Status(m *nats.Msg) string {
+	if m.Header == nil {
+		return ""
+	}
+	return m.Header.Get(subjects.HeaderStatus)
+}
+
+// PublishError converts an error of publishing on the node's own connection.
+func PublishError(err error) error {
+	if errors.Is(err, nats.ErrMaxPayload) {
+		return fmt.Errorf("job does not fit one record: %w", job.ErrTooLarge)
+	}
+	return &job.UnavailableError{Reason: "the node's NATS server does not accept messages: " + err.Error()}
+}
+
+// EndSubscriptions ends subscriptions by end, such as Unsubscribe or Drain, and blocks
+// until their last callbacks have returned.
+func EndSubscriptions(end func(*nats.Subscription) error, subs ...*nats.Subscription) error {
+	for _, sub := range subs {
+		ended := make(chan struct{})
+		sub.SetClosedHandler(func(string) { close(ended) })
+		if err := end(sub); err != nil {
+			if errors.Is(err, nats.ErrConnectionClosed) || errors.Is(err, nats.ErrBadSubscription) {
+				continue // already closed with its connection
+			}
+			return err
+		}
+		<-ended
+	}
+	return nil
+}

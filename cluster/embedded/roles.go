@@ -1,0 +1,181 @@
+package embedded
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/nats-io/nkeys"
+	"golang.org/x/crypto/bcrypt"
+
+	"github.com/yardmaster-dev/yardmaster/api"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
+	"github.com/yardmaster-dev/yardmaster/job"
+)
+
+// Role is a set of permissions of a user.
+type Role string
+
+// The roles. Nodes have no role; their connections are unrestricted.
+const (
+	Producer Role = "producer" // enqueues jobs and gets their outcomes
+	Worker   Role = "worker"   // marks its dispatches, by the runtime contract
+	Observer Role = "observer" // reads everything and changes nothing
+	Operator Role = "operator" // everything except what is reserved for nodes
+)
+
+// Roles lists all roles.
+var Roles = []Role{Producer, Worker, Observer, Operator}
+
+// User is a user that may connect, with its role.
+type User struct {
+	Name     string // 1 to 64 letters, digits, '-' and '_'
+	Role     Role
+	Password string   // plain text or a bcrypt hash; exclusive with NKey
+	NKey     string   // public key of a user nkey, "U…"
+	Queues   []string // the only queues that a producer may use; none: all
+}
+
+// anonymous is the name of the user for clients without a user name.
+const anonymous = "anonymous"
+
+// UserName matches the names that users may have.
+var UserName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+
+// Validate returns an error if a field of u is invalid.
+func (u *User) Validate() error {
+	switch {
+	case !UserName.MatchString(u.Name):
+		return fmt.Errorf("name is %q; must be 1 to 64 letters, digits, '-' and '_'", u.Name)
+	case u.Name == userInternal || u.Name == anonymous:
+		return fmt.Errorf("name is %q, which is reserved; choose another", u.Name)
+	case !slices.Contains(Roles, u.Role):
+		return fmt.Errorf("user %s has the role %q; must be producer, worker, observer or operator", u.Name, u.Role)
+	case (u.Password == "") == (u.NKey == ""):
+		return fmt.Errorf("user %s must have either a password or an nkey", u.Name)
+	case u.NKey != "" && !nkeys.IsValidPublicUserKey(u.NKey):
+		return fmt.Errorf("user %s: nkey is not the public key of a user nkey, which begins with U; 'nk -gen user -pubout' makes one", u.Name)
+	case strings.ContainsFunc(u.Password, func(r rune) bool { return r < ' ' || r > '~' }) || len(u.Password) > 256:
+		return fmt.Errorf("user %s: password must be 1 to 256 visible ASCII characters, or a bcrypt hash of one", u.Name)
+	}
+	if strings.HasPrefix(u.Password, "$2") {
+		if _, err := bcrypt.Cost([]byte(u.Password)); err != nil {
+			return fmt.Errorf("user %s: password looks like a bcrypt hash but is not valid: %w", u.Name, err)
+		}
+	}
+	if len(u.Queues) > 0 && u.Role != Producer {
+		return fmt.Errorf("user %s: queues can only be set for a producer, and the role is %s", u.Name, u.Role)
+	}
+	for _, queue := range u.Queues {
+		if err := job.ValidQueue(queue); err != nil {
+			return fmt.Errorf("user %s: %w", u.Name, err)
+		}
+	}
+	return nil
+}
+
+// ValidateUsers returns an error if a user is invalid or a name or nkey is used
+// twice. anonymousRole is the role of clients without a user name, "" if they are
+// refused.
+func ValidateUsers(users []User, anonymousRole Role) error {
+	seen := map[string]bool{}
+	for i := range users {
+		u := &users[i]
+		if err := u.Validate(); err != nil {
+			return err
+		}
+		if seen[u.Name] || u.NKey != "" && seen[u.NKey] {
+			return fmt.Errorf("user %s, or its nkey, is defined twice", u.Name)
+		}
+		seen[u.Name], seen[u.NKey] = true, u.NKey != ""
+	}
+	if anonymousRole != "" && !slices.Contains(Roles, anonymousRole) {
+		return fmt.Errorf("anonymous has the role %q; must be producer, worker, observer, operator, or empty to refuse such clients", anonymousRole)
+	}
+	if anonymousRole != "" && len(users) == 0 && anonymousRole != Operator {
+		return errors.New("anonymous needs users: without any, every client is an operator")
+	}
+	return nil
+}
+
+// The public subjects that the roles may publish to.
+var (
+	producerSubjects = []string{subjects.Jobs + ".*", api.SubjectEnqueue + ".*", api.SubjectCall + ".*"}
+	workerSubjects   = withPrefix(api.SubjectExec, "QueueDispatch", "MarkNotified", "MarkDelivered", "MarkFailed")
+	statusSubjects   = append(withPrefix(api.SubjectNode+".*", "health", "readiness"), api.SubjectStatus, api.SubjectSnapshot, api.SubjectAPI+".openapi")
+	observerSubjects = slices.Concat(statusSubjects, withPrefix(api.SubjectAPI,
+		"job.show", "job.explain", "job.wait", "job.logs", "job.list", "cron.list", "cron.show", "ledger.hash",
+		"queue.list", "queue.show", "queue.explain", "dlq.list", "dlq.show", "dlq.stats", "cluster.members", "cluster.scrub",
+	), withPrefix(api.SubjectNode+".*", "snapshot", "status"), []string{"$SRV.>"}, streamReadSubjects)
+	// Reading streams. Nodes create the consumers of users; see userConsumers.
+	streamReadSubjects = append(withPrefix("$JS.API",
+		"INFO", "STREAM.NAMES", "STREAM.LIST", "STREAM.INFO.*", "STREAM.MSG.GET.*", "DIRECT.GET.>",
+		"CONSUMER.NAMES.*", "CONSUMER.LIST.*", "CONSUMER.INFO.*.*", "CONSUMER.MSG.NEXT.*.*",
+		"CONSUMER.CREATE.>", "CONSUMER.DELETE.*.*",
+	), "$JS.FC.>")
+)
+
+// ackSubjects are subjects that client libraries publish to and nothing subscribes
+// to: users' consumers need no acknowledgements.
+var ackSubjects = []string{"$JS.ACK.>"}
+
+func withPrefix(prefix string, suffixes ...string) []string {
+	list := make([]string, len(suffixes))
+	for i, end := range suffixes {
+		list[i] = prefix + "." + end
+	}
+	return list
+}
+
+// publishSubjects returns the public subjects that the role may publish to. A
+// producer restricted to queues may not use requests that name the queue or job
+// only in the body.
+func (r Role) publishSubjects(queues []string) []string {
+	switch r {
+	case Producer:
+		if len(queues) > 0 {
+			var allowed []string
+			for _, queue := range queues {
+				for _, pattern := range producerSubjects {
+					allowed = append(allowed, strings.TrimSuffix(pattern, "*")+queue)
+				}
+			}
+			return allowed
+		}
+		return append(slices.Clone(producerSubjects), withPrefix(api.SubjectAPI, "job.bulk", "job.show", "job.wait", "openapi")...)
+	case Worker:
+		return slices.Concat(workerSubjects, statusSubjects, withPrefix(api.SubjectAPI, "job.show", "job.wait"))
+	case Observer:
+		return slices.Concat(observerSubjects, ackSubjects)
+	}
+	return slices.Concat(producerSubjects, observerSubjects, ackSubjects, withPrefix(api.SubjectNode+".*", subjects.NodeVerbs...),
+		[]string{api.SubjectExec, api.SubjectExec + ".*", api.SubjectAPI + ".>"})
+}
+
+// subscribeSubjects returns the subjects that the role may subscribe to besides
+// the user's inbox.
+func (r Role) subscribeSubjects() []string {
+	if r == Producer {
+		return nil
+	}
+	return []string{subjects.Live + ".>", subjects.Advisory + ".>"}
+}
+
+// inboxSubjects returns the subjects on which only this user may receive replies.
+// A client with an nkey knows its public key but not its name here, so it may use
+// either. An anonymous client uses the library's default.
+func (u *User) inboxSubjects() []string {
+	switch {
+	case u.Name == anonymous:
+		return []string{"_INBOX.>"}
+	case u.NKey != "":
+		return []string{InboxPrefix(u.NKey) + ".>", InboxPrefix(u.Name) + ".>"}
+	}
+	return []string{InboxPrefix(u.Name) + ".>"}
+}
+
+// InboxPrefix returns the prefix of the reply subjects of a user, given by name or
+// by public nkey.
+func InboxPrefix(user string) string { return "_INBOX_" + user }

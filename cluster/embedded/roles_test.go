@@ -1,0 +1,84 @@
+package embedded
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestUsers_Validate(t *testing.T) {
+	const key = "UDXU4RCSJNZOIQHZNWXHXORDPRTGNJAHAHFRGZNEEJCPQTT2M7NLCNF4"
+	for want, users := range map[string][]User{
+		`name is "a b"`:               {{Name: "a b", Role: Producer, Password: "x"}},
+		"which is reserved":           {{Name: "internal", Role: Operator, Password: "x"}},
+		`has the role "boss"`:         {{Name: "a", Role: "boss", Password: "x"}},
+		"either a password or an":     {{Name: "a", Role: Worker}},
+		"user b must have either":     {{Name: "b", Role: Worker, Password: "x", NKey: key}},
+		"not the public key of":       {{Name: "a", Role: Worker, NKey: "SU" + key[2:]}},
+		"visible ASCII":               {{Name: "a", Role: Worker, Password: "a\nb"}},
+		"looks like a bcrypt hash":    {{Name: "a", Role: Worker, Password: "$2a$nonsense"}},
+		"only be set for a producer":  {{Name: "a", Role: Worker, Password: "x", Queues: []string{"mail"}}},
+		"queue name":                  {{Name: "a", Role: Producer, Password: "x", Queues: []string{"img-*"}}},
+		"user a, or its nkey, is def": {{Name: "a", Role: Worker, Password: "x"}, {Name: "a", Role: Worker, Password: "y"}},
+		"user c, or its nkey, is def": {{Name: "b", Role: Worker, NKey: key}, {Name: "c", Role: Worker, NKey: key}},
+	} {
+		if err := ValidateUsers(users, ""); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, want one that contains %q", users, err, want)
+		}
+	}
+	good := []User{{Name: "a", Role: Producer, Password: "x", Queues: []string{"mail", "img-1"}}, {Name: "b", Role: Observer, NKey: key}}
+	if err := ValidateUsers(good, Observer); err != nil {
+		t.Error(err)
+	}
+	if err := ValidateUsers(nil, Observer); err == nil {
+		t.Error("a role for anonymous clients is accepted without users")
+	}
+	if err := ValidateUsers(good, "boss"); err == nil {
+		t.Error("an unknown role is accepted")
+	}
+}
+
+func TestRole_May(t *testing.T) {
+	for subject, roles := range map[string][]Role{
+		"yard.enqueue.mail":         {Producer, Operator},
+		"yard.api.v1.job.show":      {Producer, Worker, Observer, Operator},
+		"yard.api.v1.job.cancel":    {Operator},
+		"yard.exec":                 {Operator},
+		"yard.exec.MarkFailed":      {Worker, Operator},
+		"yard.exec.RequestReplay":   {Operator},
+		"yard.snapshot":             {Worker, Observer, Operator},
+		"yard.node.n1.stepdown":     {Operator},
+		"yard.node.n1.drain":        {Operator},
+		"yard.node.n1.resume":       {Operator},
+		"yard.history":              nil,
+		"yard.node.n1.assign":       nil,
+		"yard.enqueue":              nil,
+		"yard.enqueue.mail.further": nil,
+	} {
+		for _, role := range Roles {
+			if mayRequest(role, subject) != slices.Contains(roles, role) {
+				t.Errorf("%s and %s: %v", role, subject, mayRequest(role, subject))
+			}
+		}
+	}
+}
+
+// mayRequest reports whether the role may publish to subject, which has no
+// wildcards.
+func mayRequest(r Role, subject string) bool {
+	return slices.ContainsFunc(r.publishSubjects(nil), func(pattern string) bool { return matches(pattern, subject) })
+}
+
+// matches reports whether subject matches a pattern with NATS wildcards.
+func matches(pattern, subject string) bool {
+	p, s := strings.Split(pattern, "."), strings.Split(subject, ".")
+	for i, token := range p {
+		switch {
+		case token == ">":
+			return len(s) > i
+		case i >= len(s) || token != "*" && token != s[i]:
+			return false
+		}
+	}
+	return len(p) == len(s)
+}

@@ -1,0 +1,117 @@
+package embedded
+
+import (
+	"crypto/subtle"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/yardmaster-dev/yardmaster/internal/certs"
+)
+
+// handshakeSeconds is the timeout of a TLS handshake.
+const handshakeSeconds = 5
+
+// routeUser is the user name on routes without certificates; it is the same for
+// all members.
+const routeUser = "yard"
+
+// configureTLS sets the TLS options in code, because the server's configuration
+// language reads certificate files only once, and these are reloaded when they
+// change.
+func configureTLS(opts *server.Options, cfg *Config, peers func() []Peer, log *slog.Logger) {
+	if cfg.ClientTLS != nil {
+		opts.TLS, opts.TLSConfig, opts.TLSTimeout = true, cfg.ClientTLS, handshakeSeconds
+	}
+	if cfg.MemberTLS == nil || !cfg.Clustered() {
+		return
+	}
+	// The server uses the same config to accept and to dial routes. The fields of the
+	// two directions do not overlap.
+	routes := cfg.MemberTLS.Server()
+	client := cfg.MemberTLS.Client(func(host string) []string { return membersAt(peers(), host) })
+	routes.InsecureSkipVerify, routes.VerifyConnection, routes.GetClientCertificate = client.InsecureSkipVerify, client.VerifyConnection, client.GetClientCertificate
+	opts.Cluster.TLSConfig, opts.Cluster.TLSTimeout = routes, handshakeSeconds
+	opts.Cluster.Username, opts.Cluster.Password = cfg.Node, cfg.Secret // for routes that the server opens after gossip
+	opts.CustomRouterAuthentication = &routeAuth{
+		secret: cfg.Secret, isMember: func(name string) bool { return slices.Contains(membersAt(peers(), ""), name) }, log: log, lastLogged: map[string]time.Time{},
+	}
+}
+
+// routeUserName returns the user name with which this member connects to routes.
+func (c *Config) routeUserName() string {
+	if c.MemberTLS != nil {
+		return c.Node
+	}
+	return routeUser
+}
+
+// membersAt returns the names of the members whose route address has this host, or
+// of all members for "". During a TLS handshake only the host name is known, and
+// "" if an IP address was dialled; then any member may answer. A member gains
+// nothing by answering for another one, and Raft's port checks identities exactly.
+func membersAt(peers []Peer, host string) (names []string) {
+	for _, p := range peers {
+		if h, _, err := net.SplitHostPort(p.Route); host == "" || err == nil && h == host {
+			names = append(names, p.Node)
+		}
+	}
+	return names
+}
+
+// routeAuth admits route connections of members: the user name must be a member's
+// name, and the certificate must carry it.
+type routeAuth struct {
+	secret   string
+	isMember func(string) bool
+	log      *slog.Logger
+
+	mu         sync.Mutex
+	lastLogged map[string]time.Time
+}
+
+// Check implements [server.Authentication].
+func (a *routeAuth) Check(c server.ClientAuthentication) bool {
+	name, reason := c.GetOpts().Username, ""
+	state := c.GetTLSConnectionState()
+	switch {
+	case state == nil || len(state.PeerCertificates) == 0:
+		reason = "no certificate presented"
+	case !a.isMember(name):
+		reason = "no member has that name"
+	case !certs.HasName(state.PeerCertificates[0], name):
+		reason = "its certificate is for " + certs.SubjectOf(state.PeerCertificates[0])
+	case subtle.ConstantTimeCompare([]byte(c.GetOpts().Password), []byte(a.secret)) != 1:
+		reason = "its cluster.secret differs from the one here"
+	}
+	if reason == "" {
+		return true
+	}
+	remote := ""
+	if addr := c.RemoteAddress(); addr != nil {
+		if remote, _, _ = net.SplitHostPort(addr.String()); remote == "" {
+			remote = addr.String()
+		}
+	}
+	a.logRefusal(remote, name, reason)
+	return false
+}
+
+// logRefusal logs a refused connection, at most once a minute for the same reason:
+// servers reconnect at once.
+func (a *routeAuth) logRefusal(remote, name, reason string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	key := remote + " " + name + " " + reason
+	if now := time.Now(); now.Sub(a.lastLogged[key]) >= time.Minute {
+		if len(a.lastLogged) >= 128 {
+			clear(a.lastLogged)
+		}
+		a.lastLogged[key] = now
+		a.log.Warn("route connection refused", "remote", remote, "name", name, "reason", reason)
+	}
+}

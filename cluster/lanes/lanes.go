@@ -1,0 +1,351 @@
+// Package lanes stores jobs in the yard's lanes. It knows which lanes answer, publishes to
+// this node's own lane while that one does, and otherwise to another one under the same
+// idempotency key. It routes the direct publishes of this node's clients by mappings.
+//
+// A publish is retried on another lane after 0.9 s and abandoned after the configured
+// PublishTimeout, by default 1.8 s; it fails with [streams.ErrUnknown] if one of its
+// attempts may have been stored. JetStream needs 4 to 10 s to replace a dead leader. Only
+// the stream itself may subscribe to a lane's subjects: another subscriber would hide the
+// immediate "no responders" of a lane without a leader.
+package lanes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
+	"github.com/yardmaster-dev/yardmaster/job"
+
+	"github.com/nats-io/nats.go"
+)
+
+// Ack says where a job is stored.
+type Ack struct {
+	job.Position
+	Duplicate bool // the lane already had it, at this position
+}
+
+// TickInterval is how often publishes are routed and requests expire.
+const TickInterval = 100 * time.Millisecond
+
+// Limits of publishes in flight.
+const (
+	maxOutstanding = 16384                   // publishes
+	maxHeldBytes   = 128 << 20               // bytes of their bodies
+	laneTimeout    = 900 * time.Millisecond  // for a lane's acknowledgement
+	noLaneTimeout  = 1500 * time.Millisecond // for a job that was never sent to any lane
+)
+
+// Publisher stores jobs in lanes. Its methods may be called concurrently. Every pending
+// job is in exactly one place: in the batcher's queue, in flight to a lane, or parked
+// until a lane answers again.
+type Publisher struct {
+	local    *embedded.Server
+	state    *laneStates
+	router   *router
+	mismatch *mismatchWatch
+
+	outstanding atomic.Int64
+	heldBytes   atomic.Int64
+
+	batcher      *batcher               // nil unless the node runs alone
+	closedFor    atomic.Pointer[string] // why the intake is closed; nil or "": it is open
+	othersAccept atomic.Bool            // while the intake is closed: other members accept jobs
+
+	mu     sync.Mutex
+	parked []*pendingPublish // waiting for a lane to try
+	closed bool
+}
+
+// pendingPublish is one job on its way into a lane.
+type pendingPublish struct {
+	p     *Publisher
+	queue string
+	key   string
+	at    time.Time
+	body  []byte
+	done  func(Ack, error)
+
+	started     time.Time
+	lane        uint8
+	maybeStored bool               // an attempt may have been stored
+	lastTaken   uint64             // the lane's last known sequence when it was sent: a lower one in the reply is an error
+	retryAt     time.Time          // parked until then
+	lastError   string             // while parked: the last lane's error
+	storageErr  *embedded.APIError // error of a lane without space; nil: none
+}
+
+// New returns a publisher that publishes over l's connections.
+func New(l *embedded.Server) *Publisher {
+	p := &Publisher{local: l, state: &laneStates{local: l}}
+	p.mismatch = &mismatchWatch{local: l, state: p.state, wake: make(chan struct{}, 1)}
+	p.router = &router{local: l, publisher: p, state: p.state, mapped: -1}
+	if !l.Config.Clustered() {
+		p.batcher = &batcher{p: p}
+	}
+	return p
+}
+
+// Publish stores a job in a lane. done is called exactly once and must not block;
+// it may be called before Publish returns. The error is a [*job.UnavailableError]
+// if the job is not stored and may be retried later, [streams.ErrUnknown] if it may be
+// stored, [job.ErrTooLarge], or the error with which the lane refused it. Without
+// a key every attempt may become a job.
+func (p *Publisher) Publish(queue, key string, at time.Time, body []byte, done func(Ack, error)) {
+	p.publish(&pendingPublish{p: p, queue: queue, key: key, at: at, body: body, done: done, started: time.Now()})
+}
+
+func (p *Publisher) publish(d *pendingPublish) {
+	if job.ValidQueue(d.queue) != nil {
+		d.done(Ack{}, job.ValidQueue(d.queue))
+		return
+	}
+	if len(d.key) > job.MaxKeyLen {
+		d.done(Ack{}, job.ErrKeyTooLong)
+		return
+	}
+	if reason := p.closedReason(); reason != "" {
+		d.done(Ack{}, closedError(reason))
+		return
+	}
+	n, held := p.outstanding.Add(1), p.heldBytes.Add(int64(len(d.body)))
+	if n > maxOutstanding || held > maxHeldBytes {
+		d.finish(Ack{}, &job.UnavailableError{Reason: "too many publishes in flight", RetryAfter: time.Second})
+		return
+	}
+	if p.batcher != nil {
+		p.batcher.add(d)
+		return
+	}
+	p.sendToBestLane(d, d.started)
+}
+
+// finish reports the result to the caller. If an earlier attempt may have been
+// stored, an error becomes [streams.ErrUnknown].
+func (d *pendingPublish) finish(a Ack, err error) {
+	if err != nil && d.maybeStored {
+		err = fmt.Errorf("%w: %w", streams.ErrUnknown, err)
+	}
+	d.p.outstanding.Add(-1)
+	d.p.heldBytes.Add(-int64(len(d.body)))
+	d.done(a, err)
+}
+
+// sendToBestLane sends a job to the lane that is best now, or parks it.
+func (p *Publisher) sendToBestLane(d *pendingPublish, now time.Time) {
+	lane, ok := p.state.pick(now)
+	switch {
+	case ok:
+		p.sendToLane(d, lane, now, d)
+	case d.storageErr != nil: // no other lane has space either
+		d.finish(Ack{}, d.storageErr.Unavailable())
+	default:
+		p.park(d, now.Add(TickInterval), "no lane has a reachable leader")
+	}
+}
+
+// sendToLane sends a job to a lane, whose reply handler gets. It returns false if
+// sending failed; then the job is finished and handler is not called.
+func (p *Publisher) sendToLane(d *pendingPublish, lane uint8, now time.Time, handler embedded.ReplyHandler) bool {
+	d.lane, d.lastTaken = lane, p.state.lastSeq[lane].Load()
+	deadline := now.Add(laneTimeout)
+	if end := d.started.Add(p.local.Config.PublishTimeout); end.Before(deadline) {
+		deadline = end // do not wait longer than the caller does
+	}
+	reply, token := p.local.Ingest.Expect(handler, deadline, false)
+	m := d.msg(lane)
+	m.Reply = reply
+	if err := p.local.Ingest.Conn.PublishMsg(m); err != nil && p.local.Ingest.Cancel(token) {
+		d.finish(Ack{}, embedded.PublishError(err))
+		return false
+	}
+	return true
+}
+
+// msg returns the message that stores the job in a lane.
+func (d *pendingPublish) msg(lane uint8) *nats.Msg {
+	h := make(nats.Header, 3)
+	if d.key != "" {
+		h[subjects.HeaderMsgID] = []string{d.key}
+	}
+	if !d.at.IsZero() {
+		h[subjects.HeaderAt] = []string{strconv.FormatInt(d.at.UnixNano(), 10)}
+	}
+	return &nats.Msg{Subject: subjects.LaneSubject(lane, subjects.NodePublish, d.queue), Header: h, Data: d.body}
+}
+
+// Receive handles a lane's reply.
+func (d *pendingPublish) Receive(m *nats.Msg) bool {
+	p := d.p
+	switch {
+	case m == nil:
+		d.maybeStored = true
+		p.state.markNoAnswer(d.lane, time.Now())
+		p.tryNextLane(d)
+	case embedded.IsNoResponders(m):
+		p.state.markLeaderless(d.lane, time.Now())
+		p.tryNextLane(d)
+	default:
+		a, err := embedded.ParsePubAck(m.Data)
+		if err != nil {
+			p.handleError(d, err)
+			break
+		}
+		if a.Seq <= d.lastTaken && !a.Duplicate { // the sequence was used before: not the ledger's stream
+			p.state.markMismatched(d.lane)
+			p.tryNextLane(d)
+			break
+		}
+		p.state.markHealthy(d.lane)
+		p.state.raiseLast(d.lane, a.Seq)
+		d.finish(Ack{Position: job.Position{Lane: d.lane, Seq: a.Seq}, Duplicate: a.Duplicate}, nil)
+	}
+	return true
+}
+
+// tryNextLane sends a job to another lane at once; the lane that failed is marked
+// as down. It fails the job if its time is up.
+func (p *Publisher) tryNextLane(d *pendingPublish) {
+	p.mu.Lock()
+	closed := p.closed
+	p.mu.Unlock()
+	now := time.Now()
+	if closed || now.Sub(d.started) >= p.local.Config.PublishTimeout {
+		d.fail("no lane answered in time")
+		return
+	}
+	if p.batcher != nil {
+		p.park(d, now.Add(TickInterval), "the lane does not answer")
+		return
+	}
+	p.sendToBestLane(d, now)
+}
+
+// handleError handles an error of a lane by its class: try another lane, retry
+// later, or fail.
+func (p *Publisher) handleError(d *pendingPublish, err error) {
+	now := time.Now()
+	var apiErr *embedded.APIError
+	if !errors.As(err, &apiErr) {
+		d.finish(Ack{}, err)
+		return
+	}
+	switch apiErr.Class() {
+	case embedded.ClassConflict: // the same key is being stored right now
+		p.park(d, now.Add(TickInterval/2), apiErr.Description)
+	case embedded.ClassOtherLane:
+		p.state.markLeaderless(d.lane, now)
+		p.tryNextLane(d)
+	case embedded.ClassRetry:
+		if apiErr.StorageFull() && p.batcher == nil { // another lane may have space
+			d.storageErr = apiErr
+			p.state.markFull(d.lane, now)
+			p.tryNextLane(d)
+			return
+		}
+		d.finish(Ack{}, apiErr.Unavailable())
+	case embedded.ClassTooLarge:
+		d.finish(Ack{}, fmt.Errorf("job does not fit one record: %w", job.ErrTooLarge))
+	default:
+		d.finish(Ack{}, fmt.Errorf("lane %d refused the job: %w", d.lane, apiErr))
+	}
+}
+
+// fail reports that the job was not stored and may be retried.
+func (d *pendingPublish) fail(reason string) {
+	d.finish(Ack{}, &job.UnavailableError{Reason: reason, RetryAfter: time.Second})
+}
+
+// park keeps a job until retryAt; see retryParked. It fails the job if the
+// publisher is closed.
+func (p *Publisher) park(d *pendingPublish, retryAt time.Time, lastErr string) {
+	d.retryAt, d.lastError = retryAt, lastErr
+	p.mu.Lock()
+	if !p.closed {
+		p.parked = append(p.parked, d)
+		p.mu.Unlock()
+		return
+	}
+	p.mu.Unlock()
+	d.fail("node is stopping")
+}
+
+// retryParked sends parked jobs again. A job that was never sent to any lane fails
+// early, so that its caller can use another node.
+func (p *Publisher) retryParked(now time.Time) {
+	p.mu.Lock()
+	parked := p.parked
+	p.parked = nil
+	p.mu.Unlock()
+	for _, d := range parked {
+		age := now.Sub(d.started)
+		switch {
+		case age >= p.local.Config.PublishTimeout, !d.maybeStored && age > noLaneTimeout:
+			d.fail(d.lastError)
+		case now.Before(d.retryAt):
+			p.park(d, d.retryAt, d.lastError)
+		case p.batcher != nil:
+			p.batcher.add(d)
+		default:
+			p.sendToBestLane(d, now)
+		}
+	}
+}
+
+// Open routes the direct publishes of this node's clients.
+func (p *Publisher) Open() error {
+	if err := p.router.refuseDirectPublishes(); err != nil {
+		return fmt.Errorf("subscribe to refused publishes: %w", err)
+	}
+	p.router.updateMapping()
+	if err := p.router.subscribeMoves(); err != nil {
+		return fmt.Errorf("subscribe to leader moves: %w", err)
+	}
+	return nil
+}
+
+// Tick routes publishes to lanes that answer and sends parked jobs again. It must be
+// called every TickInterval.
+func (p *Publisher) Tick(now time.Time) {
+	p.router.tick(now)
+	p.retryParked(now)
+}
+
+// WatchStreams keeps jobs out of lanes whose stream is not the one recorded in the
+// ledger, until ctx ends.
+func (p *Publisher) WatchStreams(ctx context.Context) { p.mismatch.run(ctx) }
+
+// LedLanes returns the lanes that this node leads.
+func (p *Publisher) LedLanes() []uint8 { return p.state.ledLanes() }
+
+// SetLeaving sends new jobs to lanes that other members lead, if there are any, or ends
+// that.
+func (p *Publisher) SetLeaving(leaving bool) {
+	p.state.leaving.Store(leaving)
+	p.router.updateMapping()
+}
+
+// Moving reports whether the leadership of a lane is being moved.
+func (p *Publisher) Moving() bool { return p.state.anyMoving(time.Now()) }
+
+// Close fails all jobs that are not in flight.
+func (p *Publisher) Close() {
+	p.mu.Lock()
+	p.closed = true
+	parked := p.parked
+	p.parked = nil
+	p.mu.Unlock()
+	if p.batcher != nil {
+		parked = append(parked, p.batcher.drain()...)
+	}
+	for _, d := range parked {
+		d.fail("node is stopping")
+	}
+}

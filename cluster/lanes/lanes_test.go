@@ -1,0 +1,93 @@
+package lanes
+
+import (
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
+	"github.com/yardmaster-dev/yardmaster/job"
+)
+
+// TestPendingPublish_StaysUnknown checks that a final error is still ErrUnknown if
+// an earlier attempt may have been stored.
+func TestPendingPublish_StaysUnknown(t *testing.T) {
+	var got error
+	d := &pendingPublish{p: &Publisher{}, maybeStored: true, done: func(_ Ack, err error) { got = err }}
+	d.finish(Ack{}, &job.UnavailableError{Reason: "full"})
+	if !errors.Is(got, streams.ErrUnknown) {
+		t.Errorf("after a refusal: %v", got)
+	}
+	if d.finish(Ack{}, nil); got != nil {
+		t.Errorf("after a success: %v", got)
+	}
+}
+
+// TestPublish_FullLane checks that a job that does not fit into one lane goes to
+// another, and is refused if none has space.
+func TestPublish_FullLane(t *testing.T) {
+	l := startLane(t)
+	l.SetLanes(3)
+	full := &embedded.APIError{Code: 503, ErrCode: 10077, Description: "maximum bytes exceeded"}
+	for _, tt := range []struct {
+		left int // lanes that seem to answer, other than the full one
+		want string
+	}{{1, ""}, {0, "maximum bytes exceeded"}} {
+		p := &Publisher{local: l, state: &laneStates{local: l}}
+		for lane := tt.left; lane < 3; lane++ {
+			p.state.markNoAnswer(uint8(lane), time.Now().Add(time.Minute))
+		}
+		type end struct {
+			ack Ack
+			err error
+		}
+		ended := make(chan end, 1)
+		d := &pendingPublish{p: p, queue: "mail", key: "k", body: []byte("{}"), started: time.Now(), lane: 2, done: func(a Ack, err error) { ended <- end{a, err} }}
+		p.handleError(d, full)
+		got := <-ended
+		var later *job.UnavailableError
+		switch {
+		case tt.want == "" && (got.err != nil || got.ack.Lane != 0 || got.ack.Seq == 0):
+			t.Errorf("with another lane: %+v, %v", got.ack, got.err)
+		case tt.want != "" && (!errors.As(got.err, &later) || !strings.Contains(later.Reason, tt.want) || later.RetryAfter != 5*time.Second):
+			t.Errorf("with no other lane: %v", got.err)
+		}
+	}
+}
+
+// TestPublish_Outstanding checks that a publish that has ended does not count against
+// the limits, however it ended.
+func TestPublish_Outstanding(t *testing.T) {
+	p := New(startLane(t))
+	for i, body := range [][]byte{[]byte("{}"), make([]byte, 400<<10), []byte("{}")} {
+		ended := make(chan error, 1)
+		p.Publish("mail", "", time.Now(), body, func(_ Ack, err error) { ended <- err })
+		if err := <-ended; (err != nil) != (i == 1) {
+			t.Errorf("publish %d: %v", i, err)
+		}
+	}
+	if n, held := p.outstanding.Load(), p.heldBytes.Load(); n != 0 || held != 0 {
+		t.Errorf("%d publishes and %d bytes still count", n, held)
+	}
+}
+
+// startLane starts a server that runs alone, with its streams.
+func startLane(t *testing.T) *embedded.Server {
+	t.Helper()
+	l, err := embedded.Start(embedded.Config{Node: "solo", Dir: t.TempDir(), ClientListen: "127.0.0.1:0", MaxStore: 1 << 30}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		l.Close()
+		l.Shutdown()
+	})
+	layout := streams.Layout{Identities: make([]string, 1), Create: true, MaxLaneBytes: 64 << 20}
+	if _, err := streams.NewAdmin(l).EnsureStreams(t.Context(), layout); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}

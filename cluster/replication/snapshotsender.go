@@ -1,0 +1,107 @@
+package replication
+
+import (
+	"context"
+	"maps"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
+	"github.com/yardmaster-dev/yardmaster/cluster/streams"
+)
+
+// lagCheckInterval is how often the replicas that follow this node are checked.
+const lagCheckInterval = time.Second
+
+// snapshotInterval is the minimum time between two snapshots of one stream. A
+// replica that is merely slow lags at every check and gains nothing from another
+// one.
+const snapshotInterval = 10 * time.Second
+
+// snapshotSender makes snapshots of streams that this node leads if a replica does
+// not catch up.
+//
+// A former leader that was cut off returns with log entries that no other server
+// has. Its server drops them one at a time, each after a request and a wait of two
+// to four seconds, so that thousands of them keep the replica out of date for
+// hours. Meanwhile losing one more member would stop the stream. After a snapshot
+// the leader no longer has the entries that the two would compare, and the replica
+// gets the snapshot as a whole. The server makes snapshots by itself every two to
+// three minutes, unless another replica is catching up.
+type snapshotSender struct {
+	local *embedded.Server
+	lags  map[string]uint64 // entries by stream and replica, at the last check
+
+	sent map[string]time.Time // time of the last snapshot within snapshotInterval, by stream
+}
+
+// metaGroup identifies JetStream's meta group where a stream's name is expected.
+const metaGroup = "_meta_"
+
+// run checks every lagCheckInterval until ctx ends. Slow disks may delay it.
+func (s *snapshotSender) run(ctx context.Context) {
+	for tick := time.NewTicker(lagCheckInterval); ; {
+		select {
+		case <-ctx.Done():
+			tick.Stop()
+			return
+		case <-tick.C:
+			s.check()
+		}
+	}
+}
+
+// check compares the lag of all replicas with the last check and makes snapshots
+// where a replica is stuck.
+func (s *snapshotSender) check() {
+	info, err := s.local.NATS.Jsz(&server.JSzOptions{Account: embedded.AccountYard, Streams: true, StreamLeaderOnly: true})
+	if err != nil {
+		return // JetStream does not work; Health reports that
+	}
+	lags := make(map[string]uint64)
+	for _, a := range info.AccountDetails {
+		for _, stream := range a.Streams {
+			if stream.Cluster != nil && s.anyStuck(lags, stream.Name, stream.Cluster.Replicas) {
+				s.sendSnapshot(stream.Name, time.Now(), func() error { return s.local.NATS.JetStreamSnapshotStream(embedded.AccountYard, stream.Name) })
+			}
+		}
+	}
+	if info.Meta != nil && s.local.NATS.JetStreamIsLeader() && s.anyStuck(lags, metaGroup, info.Meta.Replicas) {
+		s.sendSnapshot(metaGroup, time.Now(), s.local.NATS.JetStreamSnapshotMeta)
+	}
+	s.lags = lags
+}
+
+// anyStuck records the replicas' lags and reports whether one that is in contact
+// has not gained since the last check.
+func (s *snapshotSender) anyStuck(lags map[string]uint64, stream string, replicas []*server.PeerInfo) (stuck bool) {
+	for _, r := range replicas {
+		if r.Current || r.Lag == 0 || r.Active == 0 || r.Active > streams.ReplicaContactTimeout {
+			continue
+		}
+		key := stream + " " + r.Peer
+		lags[key] = r.Lag
+		was, known := s.lags[key]
+		stuck = stuck || known && r.Lag >= was
+	}
+	return stuck
+}
+
+// sendSnapshot makes a snapshot unless there was one recently. It fails while a
+// replica is receiving one; then the next check tries again.
+func (s *snapshotSender) sendSnapshot(stream string, now time.Time, snapshot func() error) {
+	maps.DeleteFunc(s.sent, func(_ string, at time.Time) bool { return now.Sub(at) >= snapshotInterval })
+	if _, recent := s.sent[stream]; recent {
+		return
+	}
+	if err := snapshot(); err != nil {
+		s.local.Log.Debug("snapshot for lagging replica failed", "stream", stream, "err", err)
+		return
+	}
+	if s.sent == nil {
+		s.sent = make(map[string]time.Time)
+	}
+	s.sent[stream] = now
+	s.local.Log.Info("replica lagging, sending snapshot", "stream", stream)
+}

@@ -1,0 +1,57 @@
+package replication
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
+)
+
+// TestHealthOf_Recovering checks that a stream that is still recovering has no
+// leader, unless the node runs alone.
+func TestHealthOf_Recovering(t *testing.T) {
+	own := &server.ClusterInfo{Leader: "n1"}
+	for _, tt := range []struct {
+		route    string
+		cluster  *server.ClusterInfo
+		replicas int
+		want     string
+	}{
+		{"", nil, 1, "n1"},
+		{"127.0.0.1:0", nil, 3, ""},
+		{"127.0.0.1:0", own, 3, ""},
+		{"127.0.0.1:0", own, 1, "n1"}, // a user's own stream
+	} {
+		c := &Replication{local: &embedded.Server{Config: embedded.Config{Node: "n1", RouteListen: tt.route}}}
+		d := &server.StreamDetail{Name: "S", Cluster: tt.cluster, Config: &server.StreamConfig{Replicas: tt.replicas}}
+		if h := c.healthOf(d); h.Leader != tt.want {
+			t.Errorf("%+v: the leader is %q", tt, h.Leader)
+		}
+	}
+}
+
+// TestHealthOf_Offline checks that a replica whose server was killed is offline
+// long before JetStream reports it, and that an idle replica that answers
+// heartbeats is not.
+func TestHealthOf_Offline(t *testing.T) {
+	c := &Replication{local: &embedded.Server{Config: embedded.Config{Node: "n1", RouteListen: "127.0.0.1:0"}}}
+	for _, tt := range []struct {
+		what     string
+		leader   string
+		replicas []*server.PeerInfo
+		want     int
+	}{
+		{"all answer", "n1", []*server.PeerInfo{{Name: "n2", Active: time.Second}, {Name: "n3", Active: 9 * time.Second}}, 0},
+		{"one was killed", "n1", []*server.PeerInfo{{Name: "n2", Active: time.Second}, {Name: "n3", Active: 21 * time.Second}}, 1},
+		{"one was never in contact", "n1", []*server.PeerInfo{{Name: "n2", Active: time.Second}, {Name: "n3"}}, 1},
+		{"one is known to be gone", "n1", []*server.PeerInfo{{Name: "n2", Active: time.Second}, {Name: "n3", Active: time.Second, Offline: true}}, 1},
+		{"another leads, and knows", "n2", []*server.PeerInfo{{Name: "n3", Offline: true}}, 0},
+	} {
+		h := c.healthOf(&server.StreamDetail{Name: "S", Cluster: &server.ClusterInfo{Leader: tt.leader, Replicas: tt.replicas}})
+		if h.Offline != tt.want {
+			t.Errorf("%s: %d replicas are offline, want %d", tt.what, h.Offline, tt.want)
+		}
+	}
+}

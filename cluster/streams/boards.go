@@ -1,0 +1,184 @@
+package streams
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
+)
+
+// boardDescriptions holds the description of each bucket.
+var boardDescriptions = map[string]string{
+	subjects.BucketAuthority: "The authority, readiness and replay progress: keys lease, readiness, replay",
+	subjects.BucketNodes:     "The members, by name: state, addresses, capacity for jobs",
+	subjects.BucketQueues:    "The queues, by name: limit, pause, jobs by state, oldest waiting job",
+	subjects.BucketCron:      "The cron entries, by name: schedule, next and last tick",
+}
+
+// Limits of a board.
+const (
+	boardHistory  = 10
+	boardMaxBytes = 128 << 20
+	boardMaxValue = 16 << 10
+	boardTimeout  = 3 * time.Second
+	markerTTL     = time.Hour // of the marker that a removed row leaves
+
+	unappliedDelay = 5 * time.Millisecond // before a row's write is sent again that overtook the one before it
+)
+
+// Headers and values with which NATS key-value clients mark a removal.
+const (
+	headerOperation         = "KV-Operation"
+	headerRollup            = "Nats-Rollup"
+	headerTTL               = "Nats-TTL"
+	headerExpectLastSubject = "Nats-Expected-Last-Subject-Sequence"
+	operationPurge          = "PURGE"
+	rollupSubject           = "sub"
+)
+
+// boardConfig returns the configuration of a bucket. Any NATS key-value client can
+// read it. It takes at most a hundredth of quota bytes. On a node that runs alone
+// it is not synced, because its content can be derived again.
+func boardConfig(bucket string, l Layout, quota int64) jetstream.StreamConfig {
+	c := auxStream(l, subjects.BoardStream(bucket), "board", boardDescriptions[bucket], subjects.BoardSubject(bucket, ">"))
+	c.MaxMsgsPerSubject, c.MaxMsgSize = boardHistory, boardMaxValue
+	c.MaxBytes, c.Discard = min(boardMaxBytes, quota/100), jetstream.DiscardNew
+	c.DenyDelete, c.AllowRollup, c.AllowMsgTTL = true, true, true
+	if l.Replicas == 1 {
+		c.PersistMode = jetstream.AsyncPersistMode
+	}
+	return c
+}
+
+// BoardStore reads and writes boards. Its methods may be called concurrently.
+type BoardStore struct {
+	local          *embedded.Server
+	moveLeaderAway func(ctx context.Context, stream string) error
+}
+
+// NewBoardStore returns a store over l's connections. moveLeaderAway asks another member to
+// take over a stream that this node leads.
+func NewBoardStore(l *embedded.Server, moveLeaderAway func(ctx context.Context, stream string) error) *BoardStore {
+	return &BoardStore{l, moveLeaderAway}
+}
+
+// EnsureBoards creates missing boards and reports whether any were missing. It
+// also moves their leaders away from this node: if the authority's node dies,
+// watchers of the boards should see the failover at once. Only the authority may
+// call it.
+func (b *BoardStore) EnsureBoards(ctx context.Context) (created bool, err error) {
+	layout := Layout{Identities: make([]string, b.local.Lanes())}.withDefaults(&b.local.Config)
+	var errs []error
+	for _, bucket := range subjects.Boards {
+		boardCtx, cancel := context.WithTimeout(ctx, boardTimeout)
+		config := boardConfig(bucket, layout, b.local.Config.MaxStore)
+		_, err := ensureStream(boardCtx, b.local.JS, config, false)
+		if errors.Is(err, ErrStreamMissing) {
+			_, err = ensureStream(boardCtx, b.local.JS, config, true)
+			created = created || err == nil
+		}
+		if err == nil && b.local.Config.Clustered() {
+			// Not an error: a board that this node leads works as well.
+			if err := b.moveLeaderAway(boardCtx, subjects.BoardStream(bucket)); err != nil {
+				b.local.Log.Debug("board leader not moved", "bucket", bucket, "err", err)
+			}
+		}
+		cancel()
+		errs = append(errs, err)
+	}
+	return created, errors.Join(errs...)
+}
+
+// BoardEntry is a row of a board.
+type BoardEntry struct {
+	Key      string // "" marks the end of the initial rows
+	Value    []byte
+	Revision uint64
+	Deleted  bool
+}
+
+// WatchBoard calls fn for each row of a board, then once with an empty entry, and
+// then for every write, until ctx ends.
+func (b *BoardStore) WatchBoard(ctx context.Context, bucket string, fn func(BoardEntry)) error {
+	js, err := jetstream.New(b.local.Boards.Conn)
+	if err != nil {
+		return err
+	}
+	openCtx, cancel := context.WithTimeout(ctx, boardTimeout)
+	defer cancel()
+	kv, err := js.KeyValue(openCtx, bucket)
+	if err != nil {
+		return fmt.Errorf("open bucket %s: %w", bucket, err)
+	}
+	watch, err := kv.WatchAll(ctx)
+	if err != nil {
+		return fmt.Errorf("watch bucket %s: %w", bucket, err)
+	}
+	defer func() { _ = watch.Stop() }() // otherwise the server removes the idle consumer
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case e, open := <-watch.Updates():
+			switch {
+			case !open && ctx.Err() != nil:
+				return nil
+			case !open:
+				return fmt.Errorf("watch bucket %s: watch ended unexpectedly", bucket)
+			case e == nil:
+				fn(BoardEntry{})
+			default:
+				fn(BoardEntry{Key: e.Key(), Value: e.Value(), Revision: e.Revision(), Deleted: e.Operation() != jetstream.KeyValuePut})
+			}
+		}
+	}
+}
+
+// PutRow writes a row of a board if its revision is still last; with last 0 it
+// writes in any case. done is called once and must not block; its error is a
+// [*WrongLastError] if the row has changed.
+func (b *BoardStore) PutRow(bucket, key string, value []byte, last uint64, done func(rev uint64, err error)) {
+	b.writeRow(bucket, &nats.Msg{Subject: subjects.BoardSubject(bucket, key), Data: value, Header: nats.Header{}}, last, done)
+}
+
+// DeleteRow removes a row with its history, on the same condition as
+// [BoardStore.PutRow]. A marker of the removal remains for an hour.
+func (b *BoardStore) DeleteRow(bucket, key string, last uint64, done func(rev uint64, err error)) {
+	m := &nats.Msg{Subject: subjects.BoardSubject(bucket, key), Header: nats.Header{
+		headerOperation: []string{operationPurge}, headerRollup: []string{rollupSubject}, headerTTL: []string{markerTTL.String()},
+	}}
+	b.writeRow(bucket, m, last, done)
+}
+
+func (b *BoardStore) writeRow(bucket string, m *nats.Msg, last uint64, done func(uint64, error)) {
+	m.Header[subjects.HeaderExpectName] = []string{subjects.BoardStream(bucket)}
+	if last > 0 {
+		m.Header[headerExpectLastSubject] = []string{strconv.FormatUint(last, 10)}
+	}
+	b.sendRow(subjects.BoardStream(bucket), m, time.Now().Add(boardTimeout), done)
+}
+
+// sendRow publishes a row, again while the leader has not applied the row's write
+// before it.
+func (b *BoardStore) sendRow(stream string, m *nats.Msg, deadline time.Time, done func(uint64, error)) {
+	call := &appendCall{stream, func(rev uint64, err error) {
+		var changed *WrongLastError
+		if errors.As(err, &changed) && changed.unapplied && time.Now().Before(deadline) {
+			time.AfterFunc(unappliedDelay, func() { b.sendRow(stream, m, deadline, done) })
+			return
+		}
+		done(rev, err)
+	}}
+	reply, token := b.local.Boards.Expect(call, deadline, false)
+	m.Reply = reply
+	if err := b.local.Boards.Conn.PublishMsg(m); err != nil && b.local.Boards.Cancel(token) {
+		done(0, embedded.PublishError(err))
+	}
+}

@@ -1,0 +1,128 @@
+package streams
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
+)
+
+// Errors about streams.
+var (
+	ErrStreamMissing = errors.New("stream does not exist")
+	ErrNoLeader      = errors.New("stream has no leader that answers")
+	// ErrNoReplica is [ErrNoLeader] if no replica answered either. The stream may not
+	// exist: replicas without a leader answer after ten seconds.
+	ErrNoReplica = fmt.Errorf("%w, and no replica", ErrNoLeader)
+)
+
+// Info returns a stream's info from its leader only. Without a leader it
+// returns [ErrNoLeader], because another replica may be far behind what has been
+// ingested.
+func Info(ctx context.Context, js jetstream.JetStream, name string) (*jetstream.StreamInfo, error) {
+	info, err := replicaInfo(ctx, js, name)
+	if err == nil && info.Cluster != nil && info.Cluster.Leader == "" {
+		return nil, fmt.Errorf("%s: %w", name, ErrNoLeader)
+	}
+	return info, err
+}
+
+// replicaInfo returns a stream's info from its leader or, after ten seconds
+// without a leader, from any replica.
+func replicaInfo(ctx context.Context, js jetstream.JetStream, name string) (*jetstream.StreamInfo, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	stream, err := js.Stream(ctx, name)
+	switch {
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		return nil, fmt.Errorf("%s: %w", name, ErrStreamMissing)
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrNoResponders):
+		return nil, fmt.Errorf("%s: %w", name, ErrNoReplica)
+	case err != nil:
+		return nil, fmt.Errorf("read info of stream %s: %w", name, err)
+	}
+	return stream.CachedInfo(), nil
+}
+
+// LaneInfo is the state of a lane, as its leader knows it.
+type LaneInfo struct {
+	Lane        uint8
+	Identity    string
+	Leader      string // member name
+	Quorum      bool   // the leader is in contact with a majority and can store records
+	First, Last uint64
+	Messages    uint64
+	Bytes       uint64
+	MaxBytes    int64
+	Created     time.Time
+	Replicas    []LaneReplica // replicas other than the leader
+}
+
+// LaneReplica is a lane's replica on another member than its leader.
+type LaneReplica struct {
+	Node    string
+	Current bool
+	Offline bool
+	Lag     uint64 // entries behind the leader
+}
+
+// LaneInfo returns the state of a lane from its leader. The error is
+// [ErrStreamMissing] if the lane does not exist and [ErrNoLeader] if its leader
+// does not answer.
+func (r *Reader) LaneInfo(ctx context.Context, lane uint8) (LaneInfo, error) {
+	info, err := Info(ctx, r.local.JS, subjects.LaneStream(lane))
+	if err != nil {
+		return LaneInfo{}, err
+	}
+	li := LaneInfo{
+		Lane: lane, Identity: info.Config.Metadata[subjects.MetaIdentity], Leader: r.local.Config.Node,
+		First: info.State.FirstSeq, Last: info.State.LastSeq, Messages: info.State.Msgs, Bytes: info.State.Bytes,
+		MaxBytes: info.Config.MaxBytes, Created: info.Created, Quorum: hasQuorum(info.Cluster),
+	}
+	if info.Cluster != nil {
+		li.Leader = subjects.NodeOf(info.Cluster.Leader)
+		for _, peer := range info.Cluster.Replicas {
+			li.Replicas = append(li.Replicas, LaneReplica{subjects.NodeOf(peer.Name), peer.Current, peer.Offline, peer.Lag})
+		}
+	}
+	return li, nil
+}
+
+// ReplicaContactTimeout is how long a replica may be out of contact before its
+// leader must not count on it. Replicas are in contact each second; a leader that
+// was cut off steps down only after 10 to 20 s.
+const ReplicaContactTimeout = 4 * time.Second
+
+// hasQuorum reports whether a stream's leader can store messages: together with
+// the replicas that are in contact and current it must be a majority. A replica
+// that still catches up does not acknowledge new messages. c is nil for a server
+// that runs alone.
+func hasQuorum(c *jetstream.ClusterInfo) bool {
+	if c == nil {
+		return true
+	}
+	connected := 0
+	if c.Leader != "" {
+		connected++
+	}
+	for _, r := range c.Replicas {
+		if r.Current && r.Active <= ReplicaContactTimeout {
+			connected++
+		}
+	}
+	return c.Leader != "" && connected > (len(c.Replicas)+1)/2
+}
+
+// LastSeq returns the sequence of a lane's last record, as its leader knows it.
+func (r *Reader) LastSeq(ctx context.Context, lane uint8) (uint64, error) {
+	info, err := Info(ctx, r.local.JS, subjects.LaneStream(lane))
+	if err != nil {
+		return 0, err
+	}
+	return info.State.LastSeq, nil
+}

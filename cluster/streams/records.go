@@ -1,0 +1,239 @@
+package streams
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
+	"github.com/yardmaster-dev/yardmaster/job"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// GapError means that a lane has no record From although it has later ones. Either
+// the record was reclaimed, if From is less than First, or the lane is damaged.
+type GapError struct {
+	Lane              uint8
+	From, First, Last uint64
+}
+
+func (e *GapError) Error() string {
+	return fmt.Sprintf("lane %d has no record %d; it holds %d to %d", e.Lane, e.From, e.First, e.Last)
+}
+
+// ErrStreamMismatch means that a lane's stream is not the one recorded in the
+// ledger.
+var ErrStreamMismatch = errors.New("the lane's stream is not the one recorded in the ledger")
+
+// Read returns consecutive records of a lane that begin with the sequence from, at
+// most limit and at most 4096. It returns none, and no error, if the replica that
+// answered has no such record yet; read again then. It blocks for about a second
+// at most.
+func (r *Reader) Read(ctx context.Context, lane uint8, from uint64, limit int) ([]job.Record, error) {
+	req := getRequest{Seq: from, Batch: min(maxRead, max(limit, 1)), MaxBytes: maxReadBytes}
+	stream := subjects.LaneStream(lane)
+	for range 2 {
+		got, err := r.directBatch(ctx, stream, req)
+		switch {
+		case err == nil && len(got) > 0 && got[0].seq == from:
+			return contiguous(lane, from, got), nil
+		case err == nil && len(got) > 0:
+			return r.readAtGap(ctx, lane, from)
+		case err == nil, errors.Is(err, errNotOnReplica):
+			return nil, nil
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		}
+	}
+	s, err := r.getFromLeader(ctx, stream, getRequest{Seq: from})
+	switch {
+	case errors.Is(err, ErrNotStored):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("read lane %d from %d: %w", lane, from, err)
+	}
+	return contiguous(lane, from, []storedMsg{s}), nil
+}
+
+// readAtGap reads a record that one replica should have but lacks, from the leader
+// and then from all replicas. The replica may be damaged, the lane may have been
+// purged beyond the record, or the record may be lost.
+func (r *Reader) readAtGap(ctx context.Context, lane uint8, from uint64) ([]job.Record, error) {
+	s, err := r.getFromLeader(ctx, subjects.LaneStream(lane), getRequest{Seq: from})
+	if errors.Is(err, ErrNotStored) {
+		s, err = r.getFromAnyReplica(ctx, subjects.LaneStream(lane), getRequest{Seq: from})
+	}
+	if err == nil {
+		return contiguous(lane, from, []storedMsg{s}), nil
+	}
+	if !errors.Is(err, ErrNotStored) {
+		return nil, fmt.Errorf("read lane %d from %d: %w", lane, from, err)
+	}
+	info, err := r.LaneInfo(ctx, lane)
+	if err != nil {
+		return nil, err
+	}
+	return nil, &GapError{Lane: lane, From: from, First: info.First, Last: info.Last}
+}
+
+// contiguous converts the messages of got up to the first gap; the first one must
+// have the sequence from.
+func contiguous(lane uint8, from uint64, got []storedMsg) []job.Record {
+	records := make([]job.Record, 0, len(got))
+	for i := range got {
+		if got[i].seq != from+uint64(i) {
+			break
+		}
+		records = append(records, toRecord(lane, &got[i]))
+	}
+	return records
+}
+
+// toRecord converts a stored message. The time in its header counts only on
+// subjects that only nodes may use.
+func toRecord(lane uint8, s *storedMsg) job.Record {
+	_, kind, queue, ok := subjects.ParseLaneSubject(s.subject)
+	if !ok {
+		queue = s.subject // an invalid queue name: the job becomes a dead letter
+	}
+	r := job.Record{
+		Position: job.Position{Lane: lane, Seq: s.seq},
+		Queue:    queue, Key: s.header.Get(subjects.HeaderMsgID), Stored: s.time, Body: s.data,
+	}
+	if kind == subjects.DirectPublish {
+		r.Body, r.HeaderErr = job.MergeHeaders(r.Body, ProducerHeaders(s.header.Get))
+	}
+	if kind == subjects.NodePublish {
+		if at, err := strconv.ParseInt(s.header.Get(subjects.HeaderAt), 10, 64); err == nil {
+			r.Stored = time.Unix(0, at)
+		}
+	}
+	return r
+}
+
+// ProducerHeaders returns the headers that belong to a job. Trace propagators that
+// write HTTP headers capitalize theirs.
+func ProducerHeaders(get func(string) string) job.Headers {
+	return job.Headers{
+		Delay:       get(subjects.HeaderDelay),
+		Traceparent: cmp.Or(get("traceparent"), get("Traceparent")),
+		Tracestate:  cmp.Or(get("tracestate"), get("Tracestate")),
+	}
+}
+
+// LoadRecord reads one record and retries until ctx ends. It returns
+// [ErrNotStored] if the record is gone.
+func (r *Reader) LoadRecord(ctx context.Context, at job.Position) (job.Record, error) {
+	s, err := r.load(ctx, subjects.LaneStream(at.Lane), getRequest{Seq: at.Seq})
+	if err != nil {
+		return job.Record{}, fmt.Errorf("load record %d@%d: %w", at.Lane, at.Seq, err)
+	}
+	return toRecord(at.Lane, &s), nil
+}
+
+// Load reads the body of a job, from its own record or from the blob that the
+// record refers to. See [Reader.LoadVerified].
+func (r *Reader) Load(ctx context.Context, at job.Position, id job.ID, identity string) ([]byte, error) {
+	record, err := r.LoadVerified(ctx, at, id, identity)
+	if err != nil {
+		return nil, err
+	}
+	return r.LoadRecordBody(ctx, record.Body)
+}
+
+// LoadVerified reads the record of a job and verifies that it is the one the job
+// was created from, given the identity of its lane. The error is [ErrNotStored] if
+// the lane has no such record, and [ErrStreamMismatch] if the lane's stream is
+// another one. See also [Reader.LoadRecord].
+func (r *Reader) LoadVerified(ctx context.Context, at job.Position, id job.ID, identity string) (job.Record, error) {
+	record, err := r.LoadRecord(ctx, at)
+	if err == nil && record.Matches(id, identity) || err != nil && !errors.Is(err, ErrNotStored) {
+		return record, err
+	}
+	// The record is missing or does not match. It may also be a later record that
+	// debounced the job: that one counts if the lane is the same.
+	info, laneErr := r.LaneInfo(ctx, at.Lane)
+	if laneErr == nil && info.Identity != identity {
+		laneErr = ErrStreamMismatch
+	}
+	if laneErr != nil {
+		return job.Record{}, fmt.Errorf("load record %d@%d of job %s: %w", at.Lane, at.Seq, id, laneErr)
+	}
+	return record, err
+}
+
+// LoadRecordBody returns the body of a record: the content of the blob that body
+// refers to, or body itself. It returns [ErrNotStored] if the blob was reclaimed.
+// Few bodies refer to one, so it searches for the key before it parses.
+func (r *Reader) LoadRecordBody(ctx context.Context, body []byte) ([]byte, error) {
+	if !bytes.Contains(body, []byte(`"blob"`)) {
+		return body, nil
+	}
+	var outer struct {
+		Blob *job.Blob `json:"blob"`
+	}
+	if json.Unmarshal(body, &outer) != nil || outer.Blob == nil {
+		return body, nil
+	}
+	return r.LoadBlob(ctx, *outer.Blob)
+}
+
+// Tail calls fn for each directly published record when it is stored. Records may
+// be missed, and must then be read from their lane. Tail returns when ctx has
+// ended and fn's last call has returned.
+func (r *Reader) Tail(ctx context.Context, fn func(job.Record)) error {
+	return subscribe(ctx, r.local.Reads.Conn, subjects.Tail+".>", func(m *nats.Msg) {
+		lane, _, _, ok := subjects.ParseLaneSubject(m.Subject)
+		s, err := parseStored(m)
+		if !ok || err != nil {
+			return
+		}
+		s.subject = m.Subject
+		fn(toRecord(lane, &s))
+	})
+}
+
+// subscribe calls fn for each message until ctx has ended and the last call has
+// returned.
+func subscribe(ctx context.Context, nc *nats.Conn, subject string, fn nats.MsgHandler) error {
+	sub, err := nc.Subscribe(subject, fn)
+	if err != nil {
+		return fmt.Errorf("subscribe to %s: %w", subject, err)
+	}
+	<-ctx.Done()
+	return embedded.EndSubscriptions((*nats.Subscription).Unsubscribe, sub)
+}
+
+// Purge removes the lane's records below seq. It never removes the last record: a
+// purge beyond a stream's end would advance its sequence.
+func (a *Admin) Purge(ctx context.Context, lane uint8, seq uint64) error {
+	name := subjects.LaneStream(lane)
+	info, err := Info(ctx, a.local.JS, name)
+	if err != nil {
+		return err
+	}
+	seq = min(seq, info.State.LastSeq)
+	if seq <= info.State.FirstSeq {
+		return nil
+	}
+	return a.purge(ctx, name, jetstream.WithPurgeSequence(seq))
+}
+
+func (a *Admin) purge(ctx context.Context, name string, opts ...jetstream.StreamPurgeOpt) error {
+	stream, err := a.local.JS.Stream(ctx, name)
+	if err != nil {
+		return fmt.Errorf("find stream %s: %w", name, err)
+	}
+	if err := stream.Purge(ctx, opts...); err != nil {
+		return fmt.Errorf("purge stream %s: %w", name, err)
+	}
+	return nil
+}

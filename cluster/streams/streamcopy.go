@@ -1,0 +1,311 @@
+package streams
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
+	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
+	"github.com/yardmaster-dev/yardmaster/internal/backoff"
+)
+
+// Parameters of archiving and restoring streams. JetStream aborts an archive whose
+// receiver acknowledges nothing for 5 s, and a restore that receives nothing for 5 s.
+const (
+	archiveChunk           = 512 << 10 // bytes per message while archiving
+	archiveWindow          = 4 << 20   // unacknowledged bytes while archiving
+	archiveTimeout         = 20 * time.Second
+	restoreChunk           = 64 << 10 // bytes per message while restoring
+	restoreChunkTimeout    = 30 * time.Second
+	restoreRetryFor        = 30 * time.Second // for members to report the space that removed streams have freed
+	restoreStartTimeout    = 6 * time.Second  // for the reply to a restore request
+	restoreInterestTimeout = 4 * time.Second  // for the leader's subscription to become known here
+	restoreEndTimeout      = 10 * time.Minute // for the restored stream to be stored
+)
+
+// StreamState is the state of a stream or of its archive.
+type StreamState struct {
+	Identity    string // of a lane; "" for other streams
+	First, Last uint64
+	Messages    uint64
+	Bytes       uint64
+}
+
+// ArchiveStream sends a stream in JetStream's own archive format to chunk, piece
+// by piece, and returns the archived state. The stream's leader makes the archive;
+// publishing continues, and a slow chunk slows the transfer down. After
+// [ErrStreamMissing], [ErrNoLeader] or an interruption the archive may be started
+// again.
+func (a *Admin) ArchiveStream(ctx context.Context, stream string, chunk func([]byte) error) (StreamState, error) {
+	nc := a.local.Boards.Conn
+	inbox := nats.NewInbox()
+	chunks := make(chan *nats.Msg, 2*archiveWindow/archiveChunk+8)
+	sub, err := nc.ChanSubscribe(inbox, chunks)
+	if err != nil {
+		return StreamState{}, fmt.Errorf("subscribe to the archive of %s: %w", stream, err)
+	}
+	defer sub.Unsubscribe() //nolint:errcheck // it only fails if the connection is closed
+	request, err := json.Marshal(map[string]any{
+		"deliver_subject": inbox, "no_consumers": true, "chunk_size": archiveChunk, "window_size": archiveWindow,
+	})
+	if err != nil {
+		return StreamState{}, err
+	}
+	var started struct {
+		Error  *embedded.APIError      `json:"error"`
+		State  jetstream.StreamState   `json:"state"`
+		Config *jetstream.StreamConfig `json:"config"`
+	}
+	if err := a.requestAPI(ctx, "$JS.API.STREAM.SNAPSHOT."+stream, request, archiveTimeout, &started); err != nil {
+		return StreamState{}, fmt.Errorf("archive stream %s: %w", stream, err)
+	}
+	if started.Error != nil || started.Config == nil {
+		return StreamState{}, fmt.Errorf("archive stream %s: %w", stream, streamAPIError(started.Error))
+	}
+	return streamStateOf(started.Config, started.State), receiveArchive(ctx, stream, chunks, chunk)
+}
+
+// streamAPIError converts JetStream's error about a stream; e is nil if the reply
+// held neither an error nor the expected content.
+func streamAPIError(e *embedded.APIError) error {
+	switch {
+	case e == nil:
+		return errors.New("incomplete reply of the stream's leader")
+	case e.ErrCode == int(jetstream.JSErrCodeStreamNotFound):
+		return ErrStreamMissing
+	}
+	return e
+}
+
+// receiveArchive passes the archive's messages to chunk until the last one.
+func receiveArchive(ctx context.Context, stream string, chunks <-chan *nats.Msg, chunk func([]byte) error) error {
+	timeout := time.NewTimer(archiveTimeout)
+	defer timeout.Stop()
+	for {
+		select {
+		case m := <-chunks:
+			if len(m.Data) == 0 {
+				if s := embedded.Status(m); s != "" && s != "204" {
+					return fmt.Errorf("archive stream %s: the leader aborted: %s %s", stream, s, m.Header.Get("Description"))
+				}
+				return nil
+			}
+			if err := chunk(m.Data); err != nil {
+				return err
+			}
+			if m.Reply != "" { // acknowledges it, so that more are sent
+				if err := m.Respond(nil); err != nil {
+					return fmt.Errorf("archive stream %s: %w", stream, err)
+				}
+			}
+			timeout.Reset(archiveTimeout)
+		case <-timeout.C:
+			return fmt.Errorf("archive stream %s: nothing received for %v: the leader may be gone", stream, archiveTimeout)
+		case <-ctx.Done():
+			return fmt.Errorf("archive stream %s: %w", stream, ctx.Err())
+		}
+	}
+}
+
+// requestAPI sends a request to the JetStream API and decodes its JSON reply. It
+// returns [ErrNoLeader] if no reply arrives.
+func (a *Admin) requestAPI(ctx context.Context, subject string, request []byte, wait time.Duration, reply any) error {
+	m, err := a.local.Boards.Request(ctx, &nats.Msg{Subject: subject, Data: request}, wait)
+	switch {
+	case errors.Is(err, embedded.ErrNoAnswer), errors.Is(err, nats.ErrNoResponders):
+		return ErrNoLeader
+	case err != nil:
+		return err
+	}
+	return json.Unmarshal(m.Data, reply)
+}
+
+// RestoreStream creates a stream that does not exist from an archive made by
+// [Admin.ArchiveStream], with the yard's present configuration for it; a lane
+// stays closed, see [Layout.Closed]. state is the archive's content. It returns
+// when the stream's leader has stored it; [Admin.Replicated] reports on the
+// other replicas.
+func (a *Admin) RestoreStream(ctx context.Context, layout Layout, stream string, state StreamState, archive io.Reader) error {
+	layout.Closed = true
+	cfg, ok := streamConfig(layout.withDefaults(&a.local.Config), stream, state.Identity)
+	if !ok {
+		return fmt.Errorf("stream %s does not belong to a yard", stream)
+	}
+	request, err := json.Marshal(map[string]any{
+		"config": cfg, "state": jetstream.StreamState{FirstSeq: state.First, LastSeq: state.Last, Msgs: state.Messages, Bytes: state.Bytes},
+	})
+	if err != nil {
+		return err
+	}
+	var started struct {
+		Error   *embedded.APIError `json:"error"`
+		Deliver string             `json:"deliver_subject"`
+	}
+	for began := time.Now(); ; {
+		err := a.requestAPI(ctx, "$JS.API.STREAM.RESTORE."+stream, request, restoreStartTimeout, &started)
+		if errors.Is(err, ErrNoLeader) && time.Since(began) < restoreRetryFor && ctx.Err() == nil {
+			// JetStream has chosen a leader that is down: start over.
+			if err := a.local.JS.DeleteStream(ctx, stream); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+				return fmt.Errorf("restore stream %s: %w", stream, err)
+			}
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("restore stream %s: %w", stream, err)
+		}
+		if started.Error == nil || !transient(started.Error) || time.Since(began) > restoreRetryFor || ctx.Err() != nil {
+			break
+		}
+		started.Error = nil
+		_ = backoff.Sleep(ctx, 250*time.Millisecond)
+	}
+	if started.Error != nil {
+		return fmt.Errorf("restore stream %s: %w", stream, started.Error)
+	}
+	if err := a.upload(ctx, started.Deliver, archive); err != nil {
+		return fmt.Errorf("restore stream %s: %w", stream, err)
+	}
+	return nil
+}
+
+// JetStream error codes that occur for a while after a stream was removed.
+const (
+	codeNoPeers          = 10005 // no peers with enough space
+	codeStorage          = 10047
+	codeNameTaken        = 10058
+	codeRestoreNameTaken = 10130
+)
+
+// transient reports whether e is caused by a stream that was just removed: its
+// name is still taken, or its space is not free yet, which members report every
+// ten seconds.
+func transient(e *embedded.APIError) bool {
+	switch e.ErrCode {
+	case codeNoPeers, embedded.CodeNoResources, codeStorage, codeNameTaken, codeRestoreNameTaken:
+		return true
+	}
+	return false
+}
+
+// upload sends an archive chunk by chunk, each after the previous one was
+// acknowledged. An empty chunk ends it.
+func (a *Admin) upload(ctx context.Context, subject string, archive io.Reader) error {
+	buf := make([]byte, restoreChunk)
+	for {
+		n, err := io.ReadFull(archive, buf)
+		ended := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+		if err != nil && !ended {
+			return err // JetStream aborts the restore after a timeout
+		}
+		if n > 0 {
+			if err := a.uploadChunk(ctx, subject, buf[:n], restoreChunkTimeout); err != nil {
+				return err
+			}
+		}
+		if ended {
+			return a.uploadChunk(ctx, subject, nil, restoreEndTimeout)
+		}
+	}
+}
+
+// requestWithRetry sends a request to a stream's leader. The leader's subscription
+// may not be known here yet, so a request without responders is retried for
+// restoreInterestTimeout. No request is processed twice.
+func (a *Admin) requestWithRetry(ctx context.Context, m *nats.Msg, wait time.Duration) (*nats.Msg, error) {
+	reply, err := a.local.Boards.Request(ctx, m, wait)
+	for began := time.Now(); errors.Is(err, nats.ErrNoResponders) && time.Since(began) < restoreInterestTimeout; {
+		_ = backoff.Sleep(ctx, 20*time.Millisecond)
+		reply, err = a.local.Boards.Request(ctx, m, wait)
+	}
+	return reply, err
+}
+
+// uploadChunk sends one chunk of an archive and waits for its acknowledgement.
+func (a *Admin) uploadChunk(ctx context.Context, subject string, chunk []byte, wait time.Duration) error {
+	m, err := a.requestWithRetry(ctx, &nats.Msg{Subject: subject, Data: chunk}, wait)
+	if err != nil {
+		return err
+	}
+	var reply struct {
+		Error *embedded.APIError `json:"error"`
+	}
+	if len(m.Data) == 0 {
+		return nil
+	}
+	if err := json.Unmarshal(m.Data, &reply); err != nil {
+		return err
+	}
+	if reply.Error != nil {
+		return reply.Error
+	}
+	return nil
+}
+
+// streamConfig returns the configuration of the yard's stream with this name, and
+// whether there is one.
+func streamConfig(l Layout, stream, identity string) (jetstream.StreamConfig, bool) {
+	for lane := range uint8(subjects.MaxLanes) {
+		if subjects.LaneStream(lane) == stream {
+			return laneConfig(lane, identity, l), true
+		}
+	}
+	for _, cfg := range append(auxStreams(l), logStream(l)) {
+		if cfg.Name == stream {
+			return cfg, true
+		}
+	}
+	return jetstream.StreamConfig{}, false
+}
+
+func streamStateOf(cfg *jetstream.StreamConfig, s jetstream.StreamState) StreamState {
+	return StreamState{Identity: cfg.Metadata[subjects.MetaIdentity], First: s.FirstSeq, Last: s.LastSeq, Messages: s.Msgs, Bytes: s.Bytes}
+}
+
+// StreamState returns the state of a stream, as its leader knows it.
+func (a *Admin) StreamState(ctx context.Context, stream string) (StreamState, error) {
+	info, err := Info(ctx, a.local.JS, stream)
+	if err != nil {
+		return StreamState{}, err
+	}
+	return streamStateOf(&info.Config, info.State), nil
+}
+
+// RemoveStreams removes every stream of the yard, so that a restore can create
+// them again. Streams are removed in no other way.
+func (a *Admin) RemoveStreams(ctx context.Context) error {
+	names := []string{subjects.StreamBlobs, subjects.StreamEvents, subjects.StreamResults, subjects.StreamDLQ, subjects.StreamLogs}
+	for lane := range uint8(subjects.MaxLanes) {
+		names = append(names, subjects.LaneStream(lane))
+	}
+	for _, name := range names {
+		if err := a.local.JS.DeleteStream(ctx, name); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+			return fmt.Errorf("remove stream %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// Replicated returns "" if all replicas of a stream have everything that its
+// leader has, and otherwise what is missing.
+func (a *Admin) Replicated(ctx context.Context, stream string) (missing string, err error) {
+	info, err := Info(ctx, a.local.JS, stream)
+	if err != nil || info.Cluster == nil {
+		return "", err
+	}
+	if info.Cluster.Leader == "" || len(info.Cluster.Replicas) < info.Config.Replicas-1 {
+		return "not all replicas exist", nil
+	}
+	for _, r := range info.Cluster.Replicas {
+		if !r.Current || r.Offline || r.Lag > 0 {
+			return fmt.Sprintf("the replica on %s lags by %d", subjects.NodeOf(r.Name), r.Lag), nil
+		}
+	}
+	return "", nil
+}
