@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/yardmaster-dev/yardmaster/api"
-	"github.com/yardmaster-dev/yardmaster/cluster/embedded"
-	"github.com/yardmaster-dev/yardmaster/cluster/subjects"
 
 	"github.com/nats-io/nats.go"
 )
@@ -114,35 +112,4 @@ func (c *Client) request(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
 		return nil, fmt.Errorf("request %s: %w", m.Subject, err)
 	}
 	return answer, nil
-}
-
-// PublishJob publishes a job directly to a lane, as any NATS client can: no node
-// validates it before it is accepted. It returns when the lane has acknowledged
-// it.
-func (c *Client) PublishJob(ctx context.Context, queue, key string, body []byte) (duplicate bool, err error) {
-	m := &nats.Msg{Subject: subjects.JobsSubject(queue), Data: body, Header: nats.Header{}}
-	if key != "" {
-		m.Header.Set(subjects.HeaderMsgID, key)
-	}
-	answer, err := c.request(ctx, m)
-	if err != nil {
-		return false, err
-	}
-	ack, err := embedded.ParsePubAck(answer.Data)
-	var apiErr *embedded.APIError
-	if errors.As(err, &apiErr) && apiErr.Class() == embedded.ClassRetry {
-		return false, apiErr.Unavailable()
-	}
-	return ack.Duplicate, err
-}
-
-// Subscribe calls fn for each message on subject, in order, until ctx ends.
-func (c *Client) Subscribe(ctx context.Context, subject string, fn func(subject string, data []byte)) error {
-	ctx, done := c.permissions.watch(ctx, subject)
-	sub, err := c.nc.Subscribe(subject, func(m *nats.Msg) { fn(m.Subject, m.Data) })
-	if err != nil {
-		return done(fmt.Errorf("subscribe to %s: %w", subject, err))
-	}
-	<-ctx.Done()
-	return done(embedded.EndSubscriptions((*nats.Subscription).Unsubscribe, sub))
 }

@@ -159,11 +159,11 @@ func TestServe_MicroService(t *testing.T) {
 		apiErr.Text != "job x: job does not exist" {
 		t.Fatalf("unknown job: %v", err)
 	}
-	if dup, err := client.PublishJob(withDeadline(t, time.Second), "mail", "k", jobBody(2)); err != nil || dup {
-		t.Fatalf("direct publish: %v, %v", dup, err)
-	}
-	if dup, err := client.PublishJob(withDeadline(t, time.Second), "mail", "k", jobBody(2)); err != nil || !dup {
-		t.Fatalf("direct publish again: %v, %v", dup, err)
+	for _, again := range []bool{false, true} {
+		direct := &nats.Msg{Subject: "yard.jobs.mail", Header: nats.Header{subjects.HeaderMsgID: []string{"k"}}, Data: jobBody(2)}
+		if m, err := nc.RequestMsg(direct, time.Second); err != nil || strings.Contains(string(m.Data), `"duplicate": true`) != again {
+			t.Fatalf("direct publish, again %t: %+v, %v", again, m, err)
+		}
 	}
 	m, err := nc.Request("$SRV.STATS.yard-api", nil, time.Second)
 	if err != nil {

@@ -64,7 +64,6 @@ func TestClient_Forbidden(t *testing.T) {
 	}
 	_, err = c.Request(t.Context(), "yard.status", nil)
 	wants("a question", "yard.status", err)
-	wants("a subscription", "yard.events.>", c.Subscribe(t.Context(), "yard.events.>", func(string, []byte) {}))
 	err = c.History(t.Context(), time.Time{}, false, func(streams.Batch) error { return nil })
 	if forbidden := (*ForbiddenError)(nil); !errors.As(err, &forbidden) {
 		t.Errorf("history: %v", err)

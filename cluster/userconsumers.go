@@ -71,7 +71,7 @@ func (u *userConsumers) close() {
 }
 
 // handle handles one request; verb is the part of the subject after
-// SubjectConsumers.
+// subjects.Consumers.
 func (u *userConsumers) handle(m *nats.Msg, verb string) {
 	var reply *nats.Msg
 	var err error

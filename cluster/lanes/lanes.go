@@ -99,10 +99,7 @@ func New(l *embedded.Server) *Publisher {
 // stored, [job.ErrTooLarge], or the error with which the lane refused it. Without
 // a key every attempt may become a job.
 func (p *Publisher) Publish(queue, key string, at time.Time, body []byte, done func(Ack, error)) {
-	p.publish(&pendingPublish{p: p, queue: queue, key: key, at: at, body: body, done: done, started: time.Now()})
-}
-
-func (p *Publisher) publish(d *pendingPublish) {
+	d := &pendingPublish{p: p, queue: queue, key: key, at: at, body: body, done: done, started: time.Now()}
 	if job.ValidQueue(d.queue) != nil {
 		d.done(Ack{}, job.ValidQueue(d.queue))
 		return

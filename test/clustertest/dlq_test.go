@@ -96,7 +96,7 @@ func deadLetters(t *testing.T, cl *clustertest.Cluster) {
 		ids = append(ids, a.Enqueue(t, "sick", fmt.Sprintf(`{"params":{"i":%d},"max_attempts":1}`, i)).String())
 	}
 	ids = append(ids, a.Enqueue(t, "sick", `{"params":`+large+`,"max_attempts":1}`).String())
-	if _, err := a.Client().PublishJob(shortContext(t), "sick", "no-job", []byte("no job")); err != nil {
+	if _, err := publishJob(t, a, "sick", "no-job", "no job"); err != nil {
 		t.Fatal(err)
 	}
 	letters := waitDeadLetters(t, cl, b, 6, "--queue", "sick")

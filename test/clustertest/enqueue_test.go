@@ -54,7 +54,7 @@ func enqueueTransports(t *testing.T, cl *clustertest.Cluster) {
 	a.AddQueue(t, "ways", 0)
 	c.Worker(t, "ways", 4, echo)
 
-	if dup, err := a.Client().PublishJob(shortContext(t), "ways", "way-a", []byte(`{"params":{"way":"a"}}`)); err != nil || dup {
+	if dup, err := publishJob(t, a, "ways", "way-a", `{"params":{"way":"a"}}`); err != nil || dup {
 		t.Fatal(dup, err)
 	}
 	ids := map[string]string{"a": "way-a"}

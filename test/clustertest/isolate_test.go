@@ -253,7 +253,7 @@ func TestAlone(t *testing.T) {
 	for i := range 20 {
 		m.Enqueue(t, "alone", fmt.Sprintf(`{"id":"job-%d","params":{}}`, i))
 	}
-	if _, err := m.Client().PublishJob(shortContext(t), "alone", "plain", []byte(`{"params":{}}`)); err != nil {
+	if _, err := publishJob(t, m, "alone", "plain", `{"params":{}}`); err != nil {
 		t.Fatal(err)
 	}
 	if j := m.WaitOutcome(t, m.Enqueue(t, "rrq", `{"function":"demo#echo","params":{"n":1}}`).String()); string(j.Result) != `{"n":1}` {

@@ -139,7 +139,7 @@ func guardKeys(t *testing.T, cl *clustertest.Cluster) {
 
 	// A plain publisher gets no answer, and makes no second job either.
 	for _, key := range []string{"plain-1", "plain-2"} {
-		if dup, err := c.Client().PublishJob(shortContext(t), "guarded", key, []byte(`{"params":{},"unique_key":"plain"}`)); err != nil || dup {
+		if dup, err := publishJob(t, c, "guarded", key, `{"params":{},"unique_key":"plain"}`); err != nil || dup {
 			t.Fatal(dup, err)
 		}
 	}
