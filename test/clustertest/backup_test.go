@@ -19,26 +19,27 @@ import (
 	"github.com/yardmaster-dev/yardmaster/test/clustertest"
 )
 
-// runCommand runs a command line against a member and returns its whole output and its
-// exit code.
-func runCommand(t *testing.T, m *clustertest.Member, args ...string) (output string, code int) {
+// runCommand runs a command line against a member and returns what it wrote to the
+// standard output and error, and its exit code.
+func runCommand(t *testing.T, m *clustertest.Member, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	var out, err bytes.Buffer
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	args = append([]string{"--server", m.Node().Addresses().NATS}, args...)
 	code = cli.Run(ctx, args, cli.Streams{Out: &out, Err: &err}, cli.Program{Version: "v0.0.0-test"})
-	return out.String() + err.String(), code
+	return out.String(), err.String(), code
 }
 
-// mustRunCommand is like runCommand, and fails the test unless the exit code is 0.
+// mustRunCommand is like runCommand, and fails the test unless the exit code is 0. It
+// returns the standard output.
 func mustRunCommand(t *testing.T, m *clustertest.Member, args ...string) string {
 	t.Helper()
-	output, code := runCommand(t, m, args...)
+	stdout, stderr, code := runCommand(t, m, args...)
 	if code != 0 {
-		t.Fatalf("%s: %d: %s", strings.Join(args, " "), code, output)
+		t.Fatalf("%s: %d: %s", strings.Join(args, " "), code, stdout+stderr)
 	}
-	return output
+	return stdout
 }
 
 // savedState is the content of a cluster at the time of its backup.
@@ -123,7 +124,7 @@ func (s *savedState) restoreToThree(t *testing.T, file, next string) {
 		t.Errorf("report %+v: want one job given back, three lanes", report)
 	}
 	three.WaitReady()
-	if output, code := runCommand(t, b, "restore", file); code == 0 || !strings.Contains(output, "accepted jobs") {
+	if _, output, code := runCommand(t, b, "restore", file); code == 0 || !strings.Contains(output, "accepted jobs") {
 		t.Errorf("a second restore ended with %d: %s", code, output)
 	}
 	s.check(t, b)
@@ -256,7 +257,7 @@ func refusesDamaged(t *testing.T, m *clustertest.Member, file string) {
 			t.Fatal(err)
 		}
 		for _, verb := range [][]string{{"backup", "verify", path}, {"restore", path}} {
-			if output, code := runCommand(t, m, verb...); code == 0 || !strings.Contains(output, "damaged") {
+			if _, output, code := runCommand(t, m, verb...); code == 0 || !strings.Contains(output, "damaged") {
 				t.Errorf("%v ended with %d: %s", verb, code, output)
 			}
 		}
