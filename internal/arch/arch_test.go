@@ -72,8 +72,9 @@ var layers = map[string]struct {
 	"cli/connect":   {[]string{"api", "cluster", "cli/usererror"}, "connects to a yard; it knows no verb"},
 	"cli/command":   {[]string{"cli/connect", "cli/usererror"}, "what verbs have in common; it knows no verb"},
 	"cli":           {[]string{"*"}, "commands may use any package"}, "cmd": {[]string{"*"}, "main may use any package"},
-	"test/testnet":   {[]string{"internal"}, "finds addresses for tests of any layer"},
-	"internal/procs": {[]string{"api", "cluster", "internal"}, "starts nodes as processes and asks for their status"},
+	"test/testnet":    {[]string{"internal"}, "finds addresses for tests of any layer"},
+	"test/fakeledger": {[]string{"ledger"}, "applies commands without a Raft group, for tests of what reads the ledger"},
+	"internal/procs":  {[]string{"api", "cluster", "internal"}, "starts nodes as processes and asks for their status"},
 
 	"test":             {[]string{"*"}, "what proves the product drives every layer of it"},
 	"test/drill/check": {nil, "the checkers share no code with what they check"}, "test/drill/hosts": {nil, "virtual hosts and networks do not depend on their use"},

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,50 +13,14 @@ import (
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 	"github.com/yardmaster-dev/yardmaster/server/ledgerwait"
+	"github.com/yardmaster-dev/yardmaster/test/fakeledger"
 )
-
-// fakeLedger is a ledger whose lane 0 tests ingest step by step.
-type fakeLedger struct {
-	mu      sync.Mutex
-	ledger  *ledger.Ledger
-	changed chan struct{}
-	stamp   ledger.Stamp
-}
-
-func newFakeLedger() *fakeLedger {
-	f := &fakeLedger{ledger: ledger.New(), changed: make(chan struct{}), stamp: ledger.Stamp{Index: 1, Term: 1, At: time.Now()}}
-	f.ledger.Apply(f.stamp, []ledger.Command{&ledger.Lead{Owner: "n1", Until: time.Now().Add(time.Hour)}})
-	f.stamp.Epoch = f.ledger.Authority().Epoch
-	f.apply(&ledger.Bootstrap{Lanes: []string{"L0"}})
-	return f
-}
-
-func (f *fakeLedger) apply(c ledger.Command) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.stamp.Index++
-	f.ledger.Apply(f.stamp, []ledger.Command{c})
-	close(f.changed)
-	f.changed = make(chan struct{})
-}
-
-func (f *fakeLedger) View(fn func(*ledger.Ledger)) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	fn(f.ledger)
-}
-
-func (f *fakeLedger) Applied() (uint64, <-chan struct{}) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.stamp.Index, f.changed
-}
 
 // Every caller gets an answer: if the record is not ingested in time, if the decision is no
 // longer known, and if the node stops.
 func TestPending_Timeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFakeLedger()
+		f := fakeledger.New()
 		w := ledgerwait.New(f, 5*time.Second)
 		in := New(Config{Waiters: w, OnReject: func(error) {}})
 		ctx, stop := context.WithCancel(t.Context())
@@ -89,7 +52,7 @@ func TestPending_Timeout(t *testing.T) {
 		guards := &job.Guards{Unique: job.Guard{Key: job.GuardKey{1}, TTL: time.Hour}}
 		decided, later := ask(2), ask(3)
 		synctest.Wait()
-		f.apply(&ledger.Ingest{Identity: "L0", From: 0, To: 2, CreateQueues: true, Jobs: []job.Job{
+		f.Apply(&ledger.Ingest{Identity: "L0", From: 0, To: 2, CreateQueues: true, Jobs: []job.Job{
 			{ID: job.ID{1}, Queue: "mail", Position: job.Position{Seq: 1}},
 			{ID: job.ID{2}, Queue: "mail", Position: job.Position{Seq: 2}, Guards: guards},
 		}})
@@ -117,14 +80,14 @@ func TestPending_Timeout(t *testing.T) {
 // earlier rejection, whose reason may have passed.
 func TestPending_RetryAfterRejection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFakeLedger()
+		f := fakeledger.New()
 		w := ledgerwait.New(f, time.Hour)
 		in := New(Config{Waiters: w, OnReject: func(error) {}})
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- w.Run(ctx) }()
 		guards := &job.Guards{Unique: job.Guard{Key: job.GuardKey{1}, TTL: time.Hour}}
-		f.apply(&ledger.Ingest{Identity: "L0", From: 0, To: 2, CreateQueues: true, Jobs: []job.Job{
+		f.Apply(&ledger.Ingest{Identity: "L0", From: 0, To: 2, CreateQueues: true, Jobs: []job.Job{
 			{ID: job.ID{1}, Queue: "mail", Position: job.Position{Seq: 1}, Guards: guards},
 			{ID: job.ID{2}, Queue: "mail", Position: job.Position{Seq: 2}, Guards: guards},
 		}})

@@ -3,7 +3,6 @@ package ledgerwait
 import (
 	"context"
 	"errors"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -11,67 +10,31 @@ import (
 
 	"github.com/yardmaster-dev/yardmaster/job"
 	"github.com/yardmaster-dev/yardmaster/ledger"
+	"github.com/yardmaster-dev/yardmaster/test/fakeledger"
 )
-
-// fakeLedger is a ledger whose lane 0 tests ingest step by step.
-type fakeLedger struct {
-	mu      sync.Mutex
-	ledger  *ledger.Ledger
-	changed chan struct{}
-	stamp   ledger.Stamp
-}
-
-func newFakeLedger() *fakeLedger {
-	f := &fakeLedger{ledger: ledger.New(), changed: make(chan struct{}), stamp: ledger.Stamp{Index: 1, Term: 1, At: time.Now()}}
-	f.ledger.Apply(f.stamp, []ledger.Command{&ledger.Lead{Owner: "n1", Until: time.Now().Add(time.Hour)}})
-	f.stamp.Epoch = f.ledger.Authority().Epoch
-	f.apply(&ledger.Bootstrap{Lanes: []string{"L0"}})
-	return f
-}
-
-func (f *fakeLedger) apply(c ledger.Command) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.stamp.Index++
-	f.ledger.Apply(f.stamp, []ledger.Command{c})
-	close(f.changed)
-	f.changed = make(chan struct{})
-}
-
-func (f *fakeLedger) View(fn func(*ledger.Ledger)) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	fn(f.ledger)
-}
-
-func (f *fakeLedger) Applied() (uint64, <-chan struct{}) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.stamp.Index, f.changed
-}
 
 // countingReader counts reads of the ledger.
 type countingReader struct {
-	*fakeLedger
+	*fakeledger.Ledger
 	views atomic.Int64
 }
 
 func (l *countingReader) View(fn func(*ledger.Ledger)) {
 	l.views.Add(1)
-	l.fakeLedger.View(fn)
+	l.Ledger.View(fn)
 }
 
 // All waiters get the result of their jobs, whether it came before or after their call,
 // and one read per entry serves them all.
 func TestJobEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &countingReader{fakeLedger: newFakeLedger()}
+		f := &countingReader{Ledger: fakeledger.New()}
 		c := New(f, time.Hour)
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- c.Run(ctx) }()
 		ingest := func(seq uint64, id job.ID) {
-			f.apply(&ledger.Ingest{Identity: "L0", From: seq - 1, To: seq, CreateQueues: true, Jobs: []job.Job{
+			f.Apply(&ledger.Ingest{Identity: "L0", From: seq - 1, To: seq, CreateQueues: true, Jobs: []job.Job{
 				{ID: id, Queue: "mail", Position: job.Position{Seq: seq}, Accepted: time.Now()},
 			}})
 		}
@@ -92,8 +55,8 @@ func TestJobEnd(t *testing.T) {
 		if views := f.views.Load(); views > 2 || len(results) > 0 {
 			t.Errorf("%d waiters caused %d reads for two entries, and %d of them have a result", count, views, len(results))
 		}
-		f.apply(&ledger.CancelJob{Job: first, Reason: "cancelled"})
-		f.apply(&ledger.CancelJob{Job: second, Reason: "cancelled"})
+		f.Apply(&ledger.CancelJob{Job: first, Reason: "cancelled"})
+		f.Apply(&ledger.CancelJob{Job: second, Reason: "cancelled"})
 		for range count {
 			if err := <-results; err != nil {
 				t.Error(err)
@@ -137,12 +100,12 @@ func TestJobEnd(t *testing.T) {
 
 // slowReader is a ledger that calls during while it is being read.
 type slowReader struct {
-	*fakeLedger
+	*fakeledger.Ledger
 	during func()
 }
 
 func (s *slowReader) View(fn func(*ledger.Ledger)) {
-	s.fakeLedger.View(func(l *ledger.Ledger) {
+	s.Ledger.View(func(l *ledger.Ledger) {
 		fn(l)
 		s.during()
 	})
@@ -150,7 +113,7 @@ func (s *slowReader) View(fn func(*ledger.Ledger)) {
 
 // A caller can be added while answerReady reads the ledger, and is not lost.
 func TestWaiters_AddedDuringCheck(t *testing.T) {
-	s := &slowReader{fakeLedger: newFakeLedger()}
+	s := &slowReader{Ledger: fakeledger.New()}
 	r := New(s, time.Hour)
 	never := func(*ledger.Ledger) func() { return nil }
 	s.during = func() {
