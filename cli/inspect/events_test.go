@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	_ "embed"
 	"strings"
 	"testing"
 	"time"
@@ -8,22 +9,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-const (
-	jobA = "0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10"
-	jobB = "0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a11"
-)
+const jobA = "0198c3f2-7d54-7c1e-9a55-3f9d2f4c8a10" // in the history
 
-var history = strings.Join([]string{
-	`{"event":"AuthorityAcquired","owner":"n1","lease_id":"n1-1","leased_until":"2026-01-02T03:04:15.000Z","seq":1,"at":"2026-01-02T03:04:05.000Z"}`,
-	`{"event":"DispatchQueued","request_id":"` + jobA + `#1","target":"mail","seq":2,"at":"2026-01-02T03:04:06.000Z"}`,
-	`{"event":"DispatchQueued","request_id":"` + jobB + `#1","target":"rrq/demo","seq":3,"at":"2026-01-02T03:04:07.000Z","queue":"slow"}`,
-	`{"event":"DispatchNotified","request_id":"` + jobA + `#1","channel":"overhop/w1","seq":4,"at":"2026-01-02T03:04:08.000Z"}`,
-	`{"event":"worker.assigned","worker":"overhop/w1","task_id":"mail:` + jobA + `","seq":5,"at":"2026-01-02T03:04:08.000Z"}`,
-	`{"event":"DispatchFailed","request_id":"` + jobB + `#1","reason":"no route","seq":6,"at":"2026-01-02T03:04:09.000Z","queue":"slow"}`,
-	`{"event":"DispatchQueued","request_id":"own","target":"mail","metadata":{"a":1},"seq":7,"at":"2026-01-02T03:04:09.500Z"}`,
-	`{"event":"ReplayRequested","cursor":"0@1","seq":8,"at":"2026-01-02T03:04:10.000Z"}`,
-	"",
-}, "\n")
+// history is eight lines of a stream of events.
+//
+//go:embed testdata/history.jsonl
+var history string
 
 func TestEventFilter(t *testing.T) {
 	for _, tt := range []struct {
