@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/yardmaster-dev/yardmaster/cluster"
 	"github.com/yardmaster-dev/yardmaster/consensus"
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
@@ -19,34 +20,13 @@ type ChecksConfig struct {
 	Clustered bool
 	Members   func() []string // returns the names of all members, including this node
 
-	Raft      RaftState
+	Raft      *consensus.Node
 	Authority func() string // returns the authority according to the ledger, "" if there is none
-	NATS      NATSState
-	Replicas  ReplicaState
+	NATS      *cluster.Server
 	// AvailableLanes returns the number of lanes that answer.
 	AvailableLanes func() int
 	Leaving        func() bool      // reports whether this node is stopping or drained
 	Drained        func() time.Time // returns since when it has been drained; zero: it is not
-}
-
-// RaftState is the state of this node in the Raft group.
-type RaftState interface {
-	Status() consensus.Status
-	WriteError() error
-	View(func(*ledger.Ledger))
-}
-
-// NATSState is the state of this node's NATS server.
-type NATSState interface {
-	ReachableMembers() []string
-	WriteFailure() string
-	Health(context.Context) error
-}
-
-// ReplicaState is the state of this node's replicas of streams.
-type ReplicaState interface {
-	StalledReplicas() []string
-	Gaps() map[string]uint64
 }
 
 // Checks determines the status of this node, except for its disk.
@@ -88,10 +68,10 @@ func (c *Checks) Status(ctx context.Context, now time.Time) NodeStatus {
 	if streamsCreated && c.cfg.Clustered && c.cfg.AvailableLanes() == 0 {
 		add(NoLane, "no lane answers it")
 	}
-	if stalled := c.cfg.Replicas.StalledReplicas(); len(stalled) > 0 {
+	if stalled := c.cfg.NATS.Stalls.StalledReplicas(); len(stalled) > 0 {
 		add(StalledReplica, "its copy of %s lags behind the leader's and has not come nearer for 20 s: stop no other member until it has; if it stays, run 'yardmaster cluster members', restart this node, and replace it if that does not help", strings.Join(stalled, ", "))
 	}
-	gaps := c.cfg.Replicas.Gaps()
+	gaps := c.cfg.NATS.Stalls.Gaps()
 	for _, stream := range slices.Sorted(maps.Keys(gaps)) {
 		add(ReplicaMismatch, "%s", c.gapText(stream, gaps[stream]))
 	}

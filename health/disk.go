@@ -29,8 +29,8 @@ type Thresholds struct {
 	RefuseBytes, StopBytes     int64
 }
 
-// bytes returns the thresholds in bytes for a disk of size bytes. stop is at most
-// refuse.
+// bytes returns both thresholds in bytes for a disk of that size. The stop threshold is
+// at most the refuse threshold.
 func (t Thresholds) bytes(size int64) (refuse, stop int64) {
 	refuse = min(size/100*int64(t.RefusePercent), t.RefuseBytes)
 	return refuse, min(size/100*int64(t.StopPercent), t.StopBytes, refuse)
@@ -47,8 +47,8 @@ type FreeSpace struct {
 // close the intake in turn.
 func withHysteresis(threshold int64) int64 { return threshold + threshold/8 }
 
-// diskLevel returns the level of the disk. To get better than the previous level, more
-// must be free than the threshold; see withHysteresis.
+// diskLevel returns the level of the disk, given its level at the previous check. To leave
+// a level for a better one, more must be free than its threshold: see withHysteresis.
 func (f FreeSpace) diskLevel(previous DiskLevel) DiskLevel {
 	refuse, stop := f.Refuse, f.Stop
 	if previous >= LevelLow {

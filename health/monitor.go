@@ -120,10 +120,10 @@ func (m *Monitor) check(ctx context.Context) {
 		status.Conditions = append(status.Conditions, m.cfg.Disk.conditions(status.DiskLevel, space)...)
 		m.freeSpace = space
 	}
-	previous := m.status
+	previousLevel := m.status.DiskLevel
 	m.status = status
 	m.mu.Unlock()
-	if joinTexts(previous.Conditions) != joinTexts(status.Conditions) && previous.DiskLevel != status.DiskLevel {
+	if previousLevel != status.DiskLevel {
 		m.log.Warn("disk space level changed", "level", status.DiskLevel.String(), "free_bytes", space.Free, "refuse_below", space.Refuse, "stop_below", space.Stop)
 	}
 	m.cfg.PublishStatus(status)
@@ -211,10 +211,10 @@ func (m *Monitor) PeerStatuses() []NodeStatus {
 }
 
 // MembersAtLevel returns the sorted names of the members, including this node,
-// whose disk is at level l or worse.
-func (m *Monitor) MembersAtLevel(l DiskLevel) (names []string) {
+// whose disk is at level or worse.
+func (m *Monitor) MembersAtLevel(level DiskLevel) (names []string) {
 	for _, s := range append(m.PeerStatuses(), m.Status()) {
-		if s.DiskLevel >= l {
+		if s.DiskLevel >= level {
 			names = append(names, s.Node)
 		}
 	}
@@ -225,8 +225,8 @@ func (m *Monitor) MembersAtLevel(l DiskLevel) (names []string) {
 // ShouldNotLead reports whether a member should lead no lane, because its disk is low, or
 // because it is stopping or drained.
 func (m *Monitor) ShouldNotLead(member string) bool {
-	leaving := func(s NodeStatus) bool { return s.Node == member && s.Leaving }
-	return slices.Contains(m.MembersAtLevel(LevelLow), member) || slices.ContainsFunc(m.PeerStatuses(), leaving)
+	isLeaving := slices.ContainsFunc(m.PeerStatuses(), func(s NodeStatus) bool { return s.Node == member && s.Leaving })
+	return isLeaving || slices.Contains(m.MembersAtLevel(LevelLow), member)
 }
 
 // Status returns this node's status.
@@ -239,13 +239,13 @@ func (m *Monitor) Status() NodeStatus {
 // DrainWarnings returns a warning for each drained member, because a drain is easily
 // forgotten.
 func (m *Monitor) DrainWarnings() (warnings []string) {
-	for _, w := range append(m.PeerStatuses(), m.Status()) {
-		if !w.Drained.IsZero() {
+	for _, s := range append(m.PeerStatuses(), m.Status()) {
+		if !s.Drained.IsZero() {
 			warnings = append(warnings, fmt.Sprintf("%s is drained since %s: it takes no work until 'yardmaster node resume %s', or until it starts again",
-				w.Node, ledger.FormatTime(w.Drained), w.Node))
+				s.Node, ledger.FormatTime(s.Drained), s.Node))
 		}
 	}
-	slices.SortFunc(warnings, strings.Compare)
+	slices.Sort(warnings)
 	return warnings
 }
 

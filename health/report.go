@@ -1,6 +1,7 @@
 package health
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -70,13 +71,16 @@ func (r *Reporter) Health(ctx context.Context) (*api.Health, error) {
 // another node does not answer is missing or "unknown".
 func (r *Reporter) Status(ctx context.Context) (*api.Status, error) {
 	raft := r.cfg.Raft()
+	authority := r.authorityStatus(ctx)
+	lanes := r.laneStates(ctx)
 	s := &api.Status{
 		Node: r.cfg.Node, Version: r.cfg.Version, Mode: "single", Uptime: int64(time.Since(r.cfg.Started).Seconds()),
 		Raft: api.RaftStatus{
 			State: raft.State, Leader: raft.Leader, Term: raft.Term, Applied: raft.Applied, Last: raft.Last,
 			ContactMS: raft.Contact.Milliseconds(),
 		},
-		Pools: r.cfg.Pools(), HTTP: r.cfg.HTTP, Drain: r.cfg.Drain(),
+		Workers: r.cfg.Workers(), Pools: r.cfg.Pools(), HTTP: r.cfg.HTTP, Drain: r.cfg.Drain(), Nodes: authority.Nodes,
+		Lanes: make([]api.LaneStatus, len(lanes)), Readiness: r.readiness(ctx, authority, lanes),
 	}
 	if raft.Contact < 0 {
 		s.Raft.ContactMS = -1
@@ -84,37 +88,35 @@ func (r *Reporter) Status(ctx context.Context) (*api.Status, error) {
 	if r.cfg.Clustered {
 		s.Mode = "cluster"
 	}
-	s.Workers = r.cfg.Workers()
-	authority := r.authorityStatus(ctx)
-	s.Nodes = authority.Nodes
-	lanes := r.laneStates(ctx)
-	s.Lanes = make([]api.LaneStatus, len(lanes))
 	for i := range lanes {
 		s.Lanes[i] = lanes[i].LaneStatus
 	}
-	s.Readiness = r.readiness(ctx, authority, lanes)
 	r.cfg.View(func(l *ledger.Ledger) {
 		a, view := l.Authority(), l.Snapshot(ledger.SnapshotContext{Now: time.Now()}) // without a quorum the ledger's own time does not advance
 		s.Authority = api.AuthorityStatus{Owner: a.Owner, LeaseID: a.LeaseID, Epoch: a.Epoch, LeasedUntil: a.Until, Expired: view.Authority.Stale}
 		s.HeldKeys, s.OutboxBytes, s.StaleOutcomes = l.HeldKeys(), l.OutboxBytes(), l.Stale()
 		s.Backlog = view.Backlog
 	})
-	states := map[string]string{} // of the nodes that the authority knows, by name
+	s.Members = memberStatuses(raft, &authority)
+	r.cfg.AddPeers(s.Members)
+	return s, nil
+}
+
+// memberStatuses returns the members of the Raft group with their states: "unknown" if
+// the authority does not answer, and "down" for a node that it does not know.
+func memberStatuses(raft consensus.Status, authority *scheduler.AuthorityStatus) (members []api.MemberStatus) {
+	states := map[string]string{}
 	for _, node := range authority.Nodes {
 		states[node.Name] = node.State()
 	}
 	for _, m := range raft.Members {
-		state, known := states[m.Name]
-		switch {
-		case authority.Error != "":
+		state := cmp.Or(states[m.Name], "down")
+		if authority.Error != "" {
 			state = "unknown"
-		case !known:
-			state = "down"
 		}
-		s.Members = append(s.Members, api.MemberStatus{Name: m.Name, Address: m.Addr, Voter: m.Voter, Leader: m.Name == raft.Leader, State: state})
+		members = append(members, api.MemberStatus{Name: m.Name, Address: m.Addr, Voter: m.Voter, Leader: m.Name == raft.Leader, State: state})
 	}
-	r.cfg.AddPeers(s.Members)
-	return s, nil
+	return members
 }
 
 // authorityStatus asks the authority, which may be this node, for its status. Without an
@@ -149,12 +151,7 @@ func NoQuorum(raft consensus.Status) string {
 	if raft.Leader != "" {
 		return ""
 	}
-	voters := 0
-	for _, m := range raft.Members {
-		if m.Voter {
-			voters++
-		}
-	}
+	voters := len(raft.Voters())
 	return fmt.Sprintf("no quorum: this node hears no Raft leader, for which %d of %d members have to reach each other", voters/2+1, voters)
 }
 

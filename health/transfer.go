@@ -27,9 +27,9 @@ type transferPolicy struct {
 
 // successor returns the member to which this node should transfer the authority now,
 // "" for none. It must be called after each check, with this node's status and the
-// recent statuses of the other members; holds reports whether this node holds the
-// authority. It counts a result other than "" as a transfer.
-func (p *transferPolicy) successor(now time.Time, holds bool, own *NodeStatus, others []NodeStatus) string {
+// recent statuses of the other members; holdsAuthority reports whether this node holds
+// the authority. It counts a result other than "" as a transfer.
+func (p *transferPolicy) successor(now time.Time, holdsAuthority bool, own *NodeStatus, others []NodeStatus) string {
 	if own.Fit() {
 		p.unfitSince = time.Time{}
 		if !p.lastTransfer.IsZero() && now.Sub(p.lastTransfer) > 2*p.cooldown {
@@ -45,7 +45,7 @@ func (p *transferPolicy) successor(now time.Time, holds bool, own *NodeStatus, o
 		wait = routesGrace
 	}
 	inCooldown := !p.lastTransfer.IsZero() && now.Sub(p.lastTransfer) < p.cooldown
-	if !holds || now.Sub(p.unfitSince) < wait || inCooldown {
+	if !holdsAuthority || now.Sub(p.unfitSince) < wait || inCooldown {
 		return ""
 	}
 	candidates := slices.DeleteFunc(slices.Clone(others), func(s NodeStatus) bool { return !s.canSucceed(own) })

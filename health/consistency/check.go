@@ -18,17 +18,19 @@ import (
 	"github.com/yardmaster-dev/yardmaster/ledger"
 )
 
-// VerbLedgerHash is the verb of the requests that [Check.Serve] answers: the hash of a
-// member's ledger at an index.
-const VerbLedgerHash = "ledger_hash"
+// Verbs of the requests between members.
+const (
+	VerbLedgerHash = "ledger_hash" // asks for a member's hash at an index: [Check.ServeHash]
+	VerbDiverged   = "diverged"    // reports that the sender's ledger has diverged: [Check.ServeDiverged]
+)
 
 // Limits of a comparison.
 const (
-	keptHashes         = 8                // hashes that a node keeps
+	keptRounds         = 8                // rounds that a node keeps
 	hashTimeout        = 15 * time.Second // for all members to reach the index
 	hashRetryInterval  = 250 * time.Millisecond
 	hashRequestTimeout = time.Second
-	divergedStay       = 3 * time.Second // a diverged node stays up this long, for the others to compare
+	divergedStay       = 3 * time.Second // a diverged node tries this long to report it to the others
 )
 
 // Config is what a [Check] depends on.
@@ -49,14 +51,20 @@ type Check struct {
 	log *slog.Logger
 
 	mu       sync.Mutex
-	hashes   []api.LedgerHash  // newest last
-	served   map[uint64]int    // number of answers to other members, by index
+	rounds   []*round          // newest last
 	findings map[string]string // texts for readiness, by member; "": about several members
+}
+
+// round is the comparison of the members' hashes at one index.
+type round struct {
+	own      api.LedgerHash
+	hashes   map[string]string // by member, this node included
+	compared bool              // a hash that arrives now is compared when it arrives
 }
 
 // New returns a check. [Check.Run] runs it.
 func New(cfg Config, log *slog.Logger) *Check {
-	return &Check{cfg: cfg, log: log, served: map[uint64]int{}}
+	return &Check{cfg: cfg, log: log, findings: map[string]string{}}
 }
 
 // Run hashes and compares until ctx ends. It returns a [*DivergedError] if this node's
@@ -82,44 +90,56 @@ func (c *Check) check(ctx context.Context, l *ledger.Ledger) error {
 	if err != nil {
 		return fmt.Errorf("encode the ledger: %w", err)
 	}
-	own := api.LedgerHash{Node: c.cfg.Node, Index: l.Index(), Hash: hex.EncodeToString(hash[:])}
-	c.mu.Lock()
-	c.hashes = append(c.hashes, own)
-	c.hashes = c.hashes[max(0, len(c.hashes)-keptHashes):]
-	maps.DeleteFunc(c.served, func(index uint64, _ int) bool { return index < c.hashes[0].Index })
-	c.mu.Unlock()
+	r := c.beginRound(api.LedgerHash{Node: c.cfg.Node, Index: l.Index(), Hash: hex.EncodeToString(hash[:])})
 	members := c.cfg.Members()
-	hashes := c.collectHashes(ctx, own, members)
-	comparison := compareHashes(hashes, members)
+	c.collectHashes(ctx, r, members)
 	if ctx.Err() != nil {
 		return nil
 	}
-	c.record(&comparison, own.Index, hashes, members)
-	if !slices.Contains(comparison.diverged, own.Node) {
+	comparison := c.endRound(r, members)
+	if !slices.Contains(comparison.diverged, c.cfg.Node) {
 		return nil
 	}
-	c.awaitPeers(ctx, own.Index, len(members)-1)
-	text := fmt.Sprintf("this node's ledger is not the yard's at entry %d: its hash begins with %s, the majority's with %s", own.Index, shortHash(own.Hash), shortHash(comparison.majority))
+	c.reportDiverged(ctx, r.own, members)
+	text := fmt.Sprintf("this node's ledger is not the yard's at entry %d: its hash begins with %s, the majority's with %s", r.own.Index, shortHash(r.own.Hash), shortHash(comparison.majority))
 	if err := os.WriteFile(divergedFile(c.cfg.Dir), []byte(text+"\n"), 0o600); err != nil {
 		c.log.Error("data directory not marked as diverged", "err", err)
 	}
 	return &DivergedError{text, c.cfg.Advice}
 }
 
-// record logs the findings of a comparison of hashes at an index, and replaces the
-// findings of earlier ones. It keeps the finding about a member that did not answer this
-// time, because that member may have stopped itself, and the finding that there is no
-// majority until there is one.
-func (c *Check) record(result *hashComparison, index uint64, hashes map[string]string, members []string) {
-	found := result.findings(index)
+// beginRound begins the round at the index of this node's hash, and forgets the oldest
+// one if there are more than keptRounds.
+func (c *Check) beginRound(own api.LedgerHash) *round {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := &round{own: own, hashes: map[string]string{own.Node: own.Hash}}
+	c.rounds = append(c.rounds, r)
+	c.rounds = c.rounds[max(0, len(c.rounds)-keptRounds):]
+	return r
+}
+
+// endRound compares the hashes of a round and records what it finds.
+func (c *Check) endRound(r *round, members []string) hashComparison {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r.compared = true
+	comparison := compareHashes(r.hashes, members)
+	c.recordLocked(&comparison, r, members)
+	return comparison
+}
+
+// recordLocked logs the findings of a round and replaces those of earlier rounds. It
+// keeps the finding about a member that did not answer this time, because that member may
+// have stopped itself, and the finding that there is no majority until there is one.
+func (c *Check) recordLocked(comparison *hashComparison, r *round, members []string) {
+	found := comparison.findings(r.own.Index)
 	for _, text := range found {
 		c.log.Error("ledgers differ", "finding", text)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	for member, text := range c.findings {
-		silent := hashes[member] == "" && slices.Contains(members, member)
-		stillSplit := member == "" && result.majority == "" && found[""] == ""
+		silent := r.hashes[member] == "" && slices.Contains(members, member)
+		stillSplit := member == "" && comparison.majority == "" && found[""] == ""
 		if silent || stillSplit {
 			found[member] = text
 		}
@@ -127,66 +147,105 @@ func (c *Check) record(result *hashComparison, index uint64, hashes map[string]s
 	c.findings = found
 }
 
-// awaitPeers waits until the given number of other members have got this node's hash at
-// an index, for at most divergedStay, so that they learn which ledger is wrong before
-// this node stops.
-func (c *Check) awaitPeers(ctx context.Context, index uint64, others int) {
-	ctx, cancel := context.WithTimeout(ctx, divergedStay)
-	defer cancel()
-	for {
+// collectHashes asks all members for their hash at the round's index, for up to
+// hashTimeout. It asks those again that have not reached the index, or did not answer.
+func (c *Check) collectHashes(ctx context.Context, r *round, members []string) {
+	c.askMembers(ctx, hashTimeout, members, func(ctx context.Context, member string) bool {
 		c.mu.Lock()
-		allServed := c.served[index] >= others
+		known := r.hashes[member] != ""
 		c.mu.Unlock()
-		if allServed || backoff.Sleep(ctx, hashRetryInterval) != nil {
+		if known {
+			return true
+		}
+		var reply api.LedgerHash
+		if c.cfg.Request(ctx, member, VerbLedgerHash, r.own.Index, &reply) != nil || reply.Index != r.own.Index {
+			return false
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		r.hashes[member] = reply.Hash
+		return true
+	})
+}
+
+// reportDiverged sends the hash of this node, whose ledger has diverged, to the other
+// members, for up to divergedStay. A member whose round has ended would not ask for it,
+// and could not report which member is wrong once this node has stopped.
+func (c *Check) reportDiverged(ctx context.Context, own api.LedgerHash, members []string) {
+	c.askMembers(ctx, divergedStay, members, func(ctx context.Context, member string) bool {
+		var reply api.LedgerHash
+		return member == own.Node || c.cfg.Request(ctx, member, VerbDiverged, &own, &reply) == nil && reply.Index == own.Index
+	})
+}
+
+// askMembers calls ask for each member until it has returned true for each, or the
+// timeout is over.
+func (c *Check) askMembers(ctx context.Context, timeout time.Duration, members []string, ask func(context.Context, string) bool) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	remaining := slices.Clone(members)
+	for {
+		remaining = slices.DeleteFunc(remaining, func(member string) bool {
+			ctx, cancel := context.WithTimeout(ctx, hashRequestTimeout)
+			defer cancel()
+			return ask(ctx, member)
+		})
+		if len(remaining) == 0 || backoff.Sleep(ctx, hashRetryInterval) != nil {
 			return
 		}
 	}
 }
 
-// collectHashes asks all members for their hash at own.Index, for up to hashTimeout. It
-// asks those again that have not reached the index, or did not answer. It returns the
-// hashes that it got by member, including this node's own.
-func (c *Check) collectHashes(ctx context.Context, own api.LedgerHash, members []string) map[string]string {
-	ctx, cancel := context.WithTimeout(ctx, hashTimeout)
-	defer cancel()
-	hashes := map[string]string{own.Node: own.Hash}
-	for {
-		for _, member := range members {
-			if hashes[member] != "" {
-				continue
-			}
-			var reply api.LedgerHash
-			reqCtx, cancelReq := context.WithTimeout(ctx, hashRequestTimeout)
-			if err := c.cfg.Request(reqCtx, member, VerbLedgerHash, own.Index, &reply); err == nil && reply.Index == own.Index {
-				hashes[member] = reply.Hash
-			}
-			cancelReq()
-		}
-		if len(hashes) == len(members) {
-			return hashes
-		}
-		if backoff.Sleep(ctx, hashRetryInterval) != nil {
-			return hashes
-		}
-	}
-}
-
-// Serve answers a member with the hash at an index, or with index 0 if this node does
-// not have it (yet).
-func (c *Check) Serve(_ context.Context, request []byte) ([]byte, error) {
+// ServeHash answers a member with this node's hash at an index, or with index 0 if this
+// node does not have it (yet).
+func (c *Check) ServeHash(_ context.Context, request []byte) ([]byte, error) {
 	var index uint64
 	if err := json.Unmarshal(request, &index); err != nil {
 		return nil, &job.InvalidError{Reason: err.Error()}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, hash := range c.hashes {
-		if hash.Index == index {
-			c.served[index]++
-			return json.Marshal(hash)
+	return json.Marshal(c.ownHashLocked(index))
+}
+
+// ServeDiverged receives the hash of a member whose ledger has diverged. If the round
+// has ended without that hash, it records the finding about the member. The reply is
+// that of [Check.ServeHash].
+func (c *Check) ServeDiverged(_ context.Context, request []byte) ([]byte, error) {
+	var theirs api.LedgerHash
+	if err := json.Unmarshal(request, &theirs); err != nil {
+		return nil, &job.InvalidError{Reason: err.Error()}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if r := c.roundLocked(theirs.Index); r != nil {
+		r.hashes[theirs.Node] = theirs.Hash
+		comparison := compareHashes(r.hashes, c.cfg.Members())
+		if text := comparison.findings(theirs.Index)[theirs.Node]; r.compared && text != "" && text != c.findings[theirs.Node] {
+			c.log.Error("ledgers differ", "finding", text)
+			c.findings[theirs.Node] = text
 		}
 	}
-	return json.Marshal(api.LedgerHash{})
+	return json.Marshal(c.ownHashLocked(theirs.Index))
+}
+
+// ownHashLocked returns this node's hash at an index, or the zero value if this node has
+// no round at it.
+func (c *Check) ownHashLocked(index uint64) api.LedgerHash {
+	if r := c.roundLocked(index); r != nil {
+		return r.own
+	}
+	return api.LedgerHash{}
+}
+
+// roundLocked returns the round at an index, or nil.
+func (c *Check) roundLocked(index uint64) *round {
+	for _, r := range c.rounds {
+		if r.own.Index == index {
+			return r
+		}
+	}
+	return nil
 }
 
 // Reasons returns the findings of the comparisons, for readiness.

@@ -1,11 +1,14 @@
 package consistency
 
 import (
+	"encoding/json"
 	"log/slog"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/yardmaster-dev/yardmaster/api"
 )
 
 func TestCompareHashes(t *testing.T) {
@@ -33,6 +36,44 @@ func TestCompareHashes(t *testing.T) {
 	}
 }
 
+// A member whose round has ended learns that another one has diverged from its report,
+// and only from one that the round's majority contradicts.
+func TestCheck_Diverged(t *testing.T) {
+	c := New(Config{Node: "n1", Members: func() []string { return []string{"n1", "n2", "n3"} }}, slog.New(slog.DiscardHandler))
+	r := c.beginRound(api.LedgerHash{Node: "n1", Index: 9, Hash: "a"})
+	r.hashes["n2"] = "a"
+	report := func(index uint64, hash string) (reply api.LedgerHash) {
+		request, err := json.Marshal(api.LedgerHash{Node: "n3", Index: index, Hash: hash})
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := c.ServeDiverged(t.Context(), request)
+		if err == nil {
+			err = json.Unmarshal(text, &reply)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return reply
+	}
+	if reply := report(10, "b"); reply.Index != 0 {
+		t.Errorf("a report about an index that the member has not reached is answered with %+v, want index 0", reply)
+	}
+	c.endRound(r, c.cfg.Members())
+	if reply := report(9, "a"); reply.Hash != "a" || len(c.Reasons()) != 0 {
+		t.Errorf("a report of the majority's hash: reply %+v, reasons %q, want none", reply, c.Reasons())
+	}
+	if report(9, "b"); len(c.Reasons()) != 1 || !strings.Contains(c.Reasons()[0], "member n3's ledger is not the yard's at entry 9") {
+		t.Errorf("reasons after a report of another hash: %q", c.Reasons())
+	}
+	r = c.beginRound(api.LedgerHash{Node: "n1", Index: 10, Hash: "c"})
+	r.hashes["n2"] = "c"
+	report(10, "d")
+	if comparison := c.endRound(r, c.cfg.Members()); !slices.Equal(comparison.diverged, []string{"n3"}) {
+		t.Errorf("a report before the round ends is not compared: %+v", comparison)
+	}
+}
+
 // A finding about a member stays until its hash is seen to be right.
 func TestCheck_Record(t *testing.T) {
 	c := New(Config{}, slog.New(slog.DiscardHandler))
@@ -55,7 +96,7 @@ func TestCheck_Record(t *testing.T) {
 		{"and is taken out", map[string]string{"n1": "a", "n2": "a"}, three[:2], ""},
 	} {
 		v := compareHashes(step.hashes, step.members)
-		c.record(&v, 9, step.hashes, step.members)
+		c.recordLocked(&v, &round{own: api.LedgerHash{Index: 9}, hashes: step.hashes}, step.members)
 		got := strings.Join(c.Reasons(), "; ")
 		if (got == "") != (step.says == "") || !strings.Contains(got, step.says) {
 			t.Errorf("%s: %q, want %q", step.what, got, step.says)

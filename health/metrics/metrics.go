@@ -46,18 +46,14 @@ func (c *Collector) Collect(ctx context.Context, emit web.Emit) {
 	emit("yard_authority_known", boolValue(s.Authority.Owner != "" && !s.Authority.Expired))
 	emit("yard_authority_epoch", float64(s.Authority.Epoch))
 	emit("yard_authority_changes_total", float64(c.Changes()))
-	for state, count := range map[string]uint64{
+	emitByLabel(emit, "yard_dispatches", map[string]uint64{
 		"pending": s.Backlog.Pending, "notified": s.Backlog.Notified, "delivered": s.Backlog.Delivered, "failed": s.Backlog.Failed,
-	} {
-		emit("yard_dispatches", float64(count), state)
-	}
-	members := map[string]int{"up": 0, "draining": 0, "down": 0, "unknown": 0}
+	})
+	members := map[string]uint64{"up": 0, "draining": 0, "down": 0, "unknown": 0}
 	for i := range s.Members {
 		members[s.Members[i].State]++
 	}
-	for state, count := range members {
-		emit("yard_members", float64(count), state)
-	}
+	emitByLabel(emit, "yard_members", members)
 	emit("yard_held_keys", float64(s.HeldKeys))
 	emit("yard_stale_outcomes_total", float64(s.StaleOutcomes))
 	for _, l := range s.Lanes {
@@ -90,13 +86,22 @@ func (c *Collector) Collect(ctx context.Context, emit web.Emit) {
 	collectQueues(c.View, emit)
 }
 
-func boolValue(yes bool) float64 {
-	if yes {
+// emitByLabel emits a metric with one label, of which counts has the value for each.
+func emitByLabel(emit web.Emit, metric string, counts map[string]uint64) {
+	for label, count := range counts {
+		emit(metric, float64(count), label)
+	}
+}
+
+// boolValue returns 1 for true and 0 for false.
+func boolValue(b bool) float64 {
+	if b {
 		return 1
 	}
 	return 0
 }
 
+// collectPool emits the state of the runner pool p of this node.
 func collectPool(emit web.Emit, p *api.Pool) {
 	emit("yard_runner_processes", float64(p.Size), p.Runner)
 	emit("yard_runner_processes_up", float64(p.Up), p.Runner)
@@ -110,6 +115,7 @@ func collectPool(emit web.Emit, p *api.Pool) {
 	emit("yard_runner_restarts_total", float64(restarts), p.Runner)
 }
 
+// collectRaft emits the state of this node in the Raft group.
 func (c *Collector) collectRaft(emit web.Emit) {
 	raft := c.Raft()
 	emit("yard_raft_leader", boolValue(raft.State == "leader"))
@@ -118,13 +124,7 @@ func (c *Collector) collectRaft(emit web.Emit) {
 	emit("yard_raft_committed_index", float64(raft.Commit))
 	emit("yard_raft_applied_index", float64(raft.Applied))
 	emit("yard_raft_contact_seconds", contactSeconds(raft.Contact))
-	voters := 0
-	for _, m := range raft.Members {
-		if m.Voter {
-			voters++
-		}
-	}
-	emit("yard_raft_voters", float64(voters))
+	emit("yard_raft_voters", float64(len(raft.Voters())))
 }
 
 // contactSeconds returns the seconds since the last contact with the leader, or -1 if
@@ -136,6 +136,8 @@ func contactSeconds(contact time.Duration) float64 {
 	return contact.Seconds()
 }
 
+// collectJetStream emits the use of this node's JetStream storage, and the state of each
+// stream that this node leads, so that every stream is emitted by one node only.
 func (c *Collector) collectJetStream(emit web.Emit) {
 	s, err := c.Storage()
 	if err != nil {
@@ -161,17 +163,18 @@ func (c *Collector) collectJetStream(emit web.Emit) {
 	emit("yard_jetstream_streams_leaderless", float64(leaderless))
 }
 
-// collectDecisions emits what this node has decided as the authority.
+// collectDecisions emits how many dispatches this node's scheduler has settled, and how
+// many records it has ingested, by their result, while this node held the authority. The
+// names of the results are documented in docs/reference/metrics.md.
 func (c *Collector) collectDecisions(emit web.Emit) {
-	d := c.Decisions()
-	for result, count := range map[string]uint64{"done": d.Done, "again": d.Retried, "back": d.GivenBack, "dead": d.Dead, "stale": d.Stale} {
-		emit("yard_settled_total", float64(count), result)
-	}
-	for result, count := range map[string]uint64{
-		"job": d.Jobs, "known": d.Known, "duplicate": d.Duplicate, "limited": d.RateLimited, "debounced": d.Debounced, "rejected": d.Rejected,
-	} {
-		emit("yard_records_folded_total", float64(count), result)
-	}
+	counts := c.Decisions()
+	emitByLabel(emit, "yard_settled_total", map[string]uint64{
+		"done": counts.Done, "again": counts.Retried, "back": counts.GivenBack, "dead": counts.Dead, "stale": counts.Stale,
+	})
+	emitByLabel(emit, "yard_records_folded_total", map[string]uint64{
+		"job": counts.Jobs, "known": counts.Known, "duplicate": counts.Duplicate,
+		"limited": counts.RateLimited, "debounced": counts.Debounced, "rejected": counts.Rejected,
+	})
 }
 
 // collectLedger emits counters of the ledger, which are the same on every node and do not
@@ -213,20 +216,25 @@ const (
 	otherQueuesLabel = "(others)"
 )
 
-// collectQueues emits the metrics of queues.
+// collectQueues emits the number of jobs of each queue by their states, how long its
+// oldest job waits, and whether it is paused. Only the number of jobs is known of the
+// queues without series of their own.
 func collectQueues(view func(func(*ledger.Ledger)), emit web.Emit) {
 	var queues []ledger.QueueView
 	view(func(l *ledger.Ledger) { queues = l.Queues() })
 	emit("yard_queues", float64(len(queues)))
-	open := func(q *ledger.QueueView) int {
+	unfinished := func(q *ledger.QueueView) int {
 		return q.Counts[job.Waiting] + q.Counts[job.Delayed] + q.Counts[job.Active]
 	}
-	slices.SortStableFunc(queues, func(a, b ledger.QueueView) int { return cmp.Compare(open(&b), open(&a)) })
+	slices.SortStableFunc(queues, func(a, b ledger.QueueView) int { return cmp.Compare(unfinished(&b), unfinished(&a)) })
 	labelled := queues[:min(len(queues), maxQueueLabels)]
+	rest := queues[len(labelled):]
+
 	due := make([]time.Time, len(labelled))
 	view(func(l *ledger.Ledger) {
 		for i := range labelled {
-			due[i], _ = l.OldestWaiting(labelled[i].Name)
+			oldest, _ := l.OldestWaitingJob(labelled[i].Name)
+			due[i] = oldest.Due
 		}
 	})
 	now := time.Now()
@@ -237,20 +245,24 @@ func collectQueues(view func(func(*ledger.Ledger)), emit web.Emit) {
 		}
 		emit("yard_queue_oldest_waiting_seconds", age, q.Name)
 		emit("yard_queue_paused", boolValue(q.Paused), q.Name)
-		for state := job.Waiting; state <= job.Failed; state++ {
-			emit("yard_queue_jobs", float64(q.Counts[state]), q.Name, state.String())
-		}
+		emitJobs(emit, q)
 	}
-	if len(queues) == len(labelled) {
+	if len(rest) == 0 {
 		return
 	}
-	var rest [6]int
-	for i := range queues[maxQueueLabels:] {
-		for state := job.Waiting; state <= job.Failed; state++ {
-			rest[state] += queues[maxQueueLabels+i].Counts[state]
+	var others ledger.QueueView
+	others.Name = otherQueuesLabel
+	for i := range rest {
+		for state, count := range rest[i].Counts {
+			others.Counts[state] += count
 		}
 	}
+	emitJobs(emit, &others)
+}
+
+// emitJobs emits the number of jobs of a queue in each state.
+func emitJobs(emit web.Emit, q *ledger.QueueView) {
 	for state := job.Waiting; state <= job.Failed; state++ {
-		emit("yard_queue_jobs", float64(rest[state]), otherQueuesLabel, state.String())
+		emit("yard_queue_jobs", float64(q.Counts[state]), q.Name, state.String())
 	}
 }
